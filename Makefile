@@ -1,0 +1,133 @@
+# The commands of this repository. `make help` lists them.
+SHELL       := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.ONESHELL:
+.DEFAULT_GOAL := help
+
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS := -s -w -X main.version=$(VERSION)
+BUILD   := CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)'
+
+# How often `make soak` runs the tests, and how often the heavy ones of them: those
+# of ten seconds and more each, which together take over four minutes on 2 cores.
+# The light ones take one and a half, so that all of it stays below an hour.
+SOAK       ?= 20
+SOAK_HEAVY ?= 5
+HEAVY      := cmd/fabric-bench internal/conformance internal/deploytest internal/driver internal/e2e internal/hostile \
+              internal/transport/quic membership
+# Tests with real processes, namespaces and containers, which `make test` runs alone.
+ALONE      := internal/chaos internal/chaos/workload internal/deploytest internal/e2e internal/hostile
+# How long `make fuzz-short` runs each fuzz target.
+FUZZTIME ?= 10s
+
+# The images of `make image`, and what deploy/compose.yaml is started with.
+IMAGE      ?= fabricd:dev
+APPS_IMAGE ?= fabricd-apps:dev
+COMPOSE     = $$(docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
+CLUSTER     = $(COMPOSE) -p fabricd -f deploy/compose.yaml
+
+.PHONY: help build demo test lint conformance soak bench fuzz-short image cluster cluster-down chaos clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+
+build: ## build bin/fabricd and bin/fabric-bench, static
+	@mkdir -p bin
+	$(BUILD) -o bin/ ./cmd/...
+
+demo: ## three daemons on loopback, two applications, one kill: every step checked (ARGS=--json)
+	@mkdir -p bin
+	$(BUILD) -o bin/fabricd ./cmd/fabricd
+	bin/fabricd demo $(ARGS)
+
+lint: ## gofmt, go vet, staticcheck
+	@unformatted=$$(git ls-files -co --exclude-standard '*.go' | xargs -r gofmt -l)
+	if [ -n "$$unformatted" ]; then printf 'not formatted (gofmt -w):\n%s\n' "$$unformatted"; exit 1; fi
+	go vet ./...
+	go tool -modfile=tools.mod staticcheck ./...
+	echo 'lint: gofmt, go vet and staticcheck find nothing'
+
+test: lint ## lint, the rules of the tree, and every test with the race detector
+	@mkdir -p out
+	go test ./internal/archtest
+	rc=0
+	# The images first: with the tests beside them they take long. Without Docker
+	# it is the tests of deploy/ that fail, and say how to go without.
+	if [ -z "$${FABRICD_IMAGE:-}" ] && [[ ",$${FABRICD_TEST_WITHOUT:-}," != *,docker,* ]] &&
+	   deploy/image.sh $(IMAGE) $(APPS_IMAGE); then
+	  export FABRICD_IMAGE=$(IMAGE) FABRICD_APPS_IMAGE=$(APPS_IMAGE)
+	fi
+	# What runs real processes against bounds of time goes last and alone, so that
+	# neither the compiler nor other tests take the processors from it.
+	alone=$$(printf 'github.com/fabricd/fabricd/%s\n' $(ALONE))
+	go test -race -timeout 20m $$(go list ./... | grep -vxF "$$alone") 2>&1 | tee out/test.log || rc=$$?
+	go test -race -timeout 20m -run '^$$' $$alone >/dev/null || rc=$$?
+	go test -race -timeout 20m -p 1 $$alone 2>&1 | tee -a out/test.log || rc=$$?
+	(cd deploy/check && go test ./...) 2>&1 | tee -a out/test.log || rc=$$?
+	awk '/^ok /      { ok++ } /^FAIL[ \t]/ { fail++; failed = failed "\n  " $$2 } /no test files/ { none++ }
+	     END { printf "\nsummary: %d packages pass, %d fail, %d have no tests%s\n", ok, fail, none, failed }' out/test.log
+	exit $$rc
+
+conformance: ## how many of SCIF's rows hold, per call, through every door
+	@cd internal/conformance
+	go test -count=1 -timeout 10m -run '^TestConformance$$' # without a package: go shows what passing tests print
+
+soak: ## the tests SOAK times in a row, the heavy ones SOAK_HEAVY times
+	@heavy=$$(printf 'github.com/fabricd/fabricd/%s\n' $(HEAVY))
+	light=$$(go list ./... | grep -vxF "$$heavy")
+	go test -race -count=$(SOAK) -timeout 60m $$light
+	for p in $(HEAVY); do
+	  go test -race -count=$(SOAK_HEAVY) -timeout 60m ./$$p
+	done
+	FABRICD_E2E_LONG=1 go test -count=1 -timeout 60m ./internal/e2e
+
+bench: ## one run of the benchmark on this machine (ARGS=…)
+	@mkdir -p bin
+	$(BUILD) -o bin/ ./cmd/...
+	bin/fabric-bench local $(ARGS)
+
+fuzz-short: ## every fuzz target for FUZZTIME
+	@grep -rlE '^func Fuzz' --include='*_test.go' . | xargs -r -n1 dirname | sort -u | while read -r dir; do
+	  sed -nE 's/^func (Fuzz[A-Za-z0-9_]*)\(.*/\1/p' $$dir/*_test.go | while read -r target; do
+	    echo "== $$dir $$target"
+	    go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$dir
+	  done
+	done
+
+image: ## build the container images, fabricd:dev and fabricd-apps:dev
+	@deploy/image.sh $(IMAGE) $(APPS_IMAGE)
+
+cluster cluster-down: export FABRICD_IMAGE = $(IMAGE)
+cluster cluster-down: export FABRICD_APPS_IMAGE = $(APPS_IMAGE)
+
+cluster: image ## three nodes and two applications in containers, up to their first RMA
+	@began=$$(date +%s)
+	$(CLUSTER) up -d --no-build
+	deploy/await.sh "$$began" $(CLUSTER)
+
+cluster-down: ## end what `make cluster` started, with its volumes
+	@$(CLUSTER) down -v --timeout 5
+
+# Which labs `make chaos` uses, how many simulated runs it makes at least, and how
+# many real ones at a time. What each lab saw is in out/chaos.
+CHAOS_LABS     ?= sim local netns compose
+CHAOS_RUNS     ?= 2000
+CHAOS_PARALLEL ?= 3
+
+chaos: image ## every scenario in every lab: simulated with many seeds, processes, namespaces (root), containers
+	@mkdir -p bin out/chaos
+	$(BUILD) -o bin/fabricd ./cmd/fabricd
+	rc=0
+	for lab in $(CHAOS_LABS); do
+	  echo "== $$lab"
+	  total=0
+	  if [ "$$lab" = sim ]; then total=$(CHAOS_RUNS); fi
+	  bin/fabricd chaos suite deploy/scenarios deploy/scenarios/fast --on "$$lab" --total "$$total" --parallel $(CHAOS_PARALLEL) \
+	    --image $(IMAGE) --report "out/chaos/$$lab" 2>"out/chaos/$$lab.log" || rc=$$?
+	  if [ "$$rc" != 0 ]; then tail -n 1 "out/chaos/$$lab.log"; fi
+	done
+	bin/fabricd chaos scale --report out/chaos/scale
+	exit $$rc
+
+clean: ## remove what the targets above made
+	rm -rf bin out

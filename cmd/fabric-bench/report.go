@@ -1,0 +1,186 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+)
+
+// report prints d in a format.
+func (a *app) report(d *Document, format string) error {
+	switch format {
+	case "csv":
+		rows := make([]Row, len(d.Results))
+		for i, r := range d.Results {
+			rows[i] = r.Row
+		}
+		return writeCSV(a.stdout, rows)
+	case "json":
+		return writeJSON(a.stdout, d)
+	}
+	return writeTable(a.stdout, d)
+}
+
+// writeTable prints d for people.
+func writeTable(w io.Writer, d *Document) error {
+	t := &table{w: tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)}
+	if len(d.Results) > 0 {
+		r := d.Results[0].Row
+		t.title("%s · %s · Linux %s · %s · %s", r.RunID, r.CPU, r.Kernel, r.Go, r.Git)
+	}
+	t.latencies(d.Results)
+	t.bandwidths(d.Results)
+	t.ratios(d.Ratios)
+	t.losses(d)
+	t.idle(d.Idle)
+	t.checks(d.Checks)
+	t.flush()
+	for _, note := range d.Notes {
+		t.title("Note: %s", note)
+	}
+	return t.err
+}
+
+// A table writes aligned columns; it keeps the first error.
+type table struct {
+	w   *tabwriter.Writer
+	err error
+}
+
+func (t *table) printf(format string, args ...any) {
+	if _, err := fmt.Fprintf(t.w, format, args...); t.err == nil {
+		t.err = err
+	}
+}
+
+func (t *table) row(cells ...string) { t.printf("%s\t\n", strings.Join(cells, "\t")) }
+
+// title ends the table before it.
+func (t *table) title(format string, args ...any) {
+	t.flush()
+	t.printf(format+"\n", args...)
+	t.flush()
+}
+
+func (t *table) flush() {
+	if err := t.w.Flush(); t.err == nil {
+		t.err = err
+	}
+}
+
+// short prints a figure with as many decimals as its size deserves.
+func short(f figure) string {
+	switch {
+	case !f.measured():
+		return "-"
+	case f >= 1000:
+		return fmt.Sprintf("%.0f", float64(f))
+	case f >= 100:
+		return fmt.Sprintf("%.1f", float64(f))
+	}
+	return fmt.Sprintf("%.2f", float64(f))
+}
+
+// spread says how much the repetitions differ.
+func spread(r Result) string {
+	s := fmt.Sprintf("%s/%s/%s", short(r.Min), short(r.Median), short(r.Max))
+	if !r.CV.measured() {
+		return s
+	}
+	if r.Noise {
+		return s + fmt.Sprintf(" NOISY %.0f%%", float64(r.CV))
+	}
+	return s + fmt.Sprintf(" ±%.0f%%", float64(r.CV))
+}
+
+func (t *table) latencies(results []Result) {
+	begun := false
+	for _, r := range results {
+		if r.Figure != "lat_p50_us" || lossTest(r.Test) {
+			continue
+		}
+		if !begun {
+			begun = true
+			t.title("\nLatency in µs; *_lat: half of the round trip")
+			t.row("test", "provider", "bytes", "p50", "p90", "p95", "p99", "p99.9", "p99.99", "max", "allocs/op", "syscalls/op", "wire/payload", "p50 of reps: min/median/max")
+		}
+		t.row(r.Test, r.Provider, fmt.Sprint(r.Size), short(r.LatP50), short(r.LatP90), short(r.LatP95), short(r.LatP99),
+			short(r.LatP999), short(r.LatP9999), short(r.LatMax), short(r.Allocs), short(r.Syscalls), short(r.WireBytes), spread(r))
+	}
+}
+
+func (t *table) bandwidths(results []Result) {
+	begun := false
+	for _, r := range results {
+		if r.Figure != "bw_avg_mbps_dec" {
+			continue
+		}
+		if !begun {
+			begun = true
+			t.title("\nBandwidth; MB is 10⁶ bytes, MiB 2²⁰")
+			t.row("test", "provider", "bytes", "MB/s", "MiB/s", "operations/s", "CPU s/GB", "allocs/op", "syscalls/op", "wire/payload", "MB/s of reps: min/median/max")
+		}
+		t.row(r.Test, r.Provider, fmt.Sprint(r.Size), short(r.BWAvg), short(r.BWMiB), short(r.Rate), short(r.CPUPerGB), short(r.Allocs), short(r.Syscalls), short(r.WireBytes), spread(r))
+	}
+}
+
+func (t *table) ratios(ratios []Ratio) {
+	if len(ratios) == 0 {
+		return
+	}
+	t.title("\nOurs / %s: median of the repetitions, and their range", ratios[0].Anchor)
+	t.row("test", "bytes", "of", "ours", "raw", "ours/raw", "range", "target")
+	for _, q := range ratios {
+		t.row(q.Test, fmt.Sprint(q.Size), strings.TrimSuffix(q.Figure, "_dec"), short(q.Ours), short(q.Raw),
+			fmt.Sprintf("%.2f", float64(q.Ratio)), fmt.Sprintf("%.2f-%.2f", float64(q.Min), float64(q.Max)), q.verdict())
+	}
+}
+
+// verdict says whether the ratio's target is reached.
+func (q Ratio) verdict() string {
+	switch {
+	case q.AtMost != nil:
+		return fmt.Sprintf("≤ %v %s", *q.AtMost, reached(*q.Reached))
+	case q.AtLeast != nil:
+		return fmt.Sprintf("≥ %v %s", *q.AtLeast, reached(*q.Reached))
+	}
+	return ""
+}
+
+func reached(ok bool) string {
+	if ok {
+		return "reached"
+	}
+	return "NOT reached"
+}
+
+func lossTest(name string) bool { return name == eventTest || name == returnTest }
+
+// losses prints what was seen of lost nodes, in milliseconds.
+func (t *table) losses(d *Document) {
+	if len(d.Losses) == 0 {
+		return
+	}
+	t.title("\nLost nodes: ms until NODE_REMOVED (%s), and until a blocked receive returned ECONNRESET (%s)", eventTest, returnTest)
+	t.row("test", "lost by", "losses", "seen", "min", "p50", "p90", "p99", "max")
+	for _, r := range d.Results {
+		if lossTest(r.Test) {
+			t.row(r.Test, r.Dir, fmt.Sprint(r.Reps), fmt.Sprint(r.Iters), short(r.LatMin/1e3), short(r.LatP50/1e3), short(r.LatP90/1e3),
+				short(r.LatP99/1e3), short(r.LatMax/1e3))
+		}
+	}
+	if d.Complete {
+		t.title("every survivor saw each loss once, and each node back with the next generation; no other event")
+	}
+}
+
+func (t *table) checks(checks []Check) {
+	if len(checks) == 0 {
+		return
+	}
+	t.title("\nTargets")
+	for _, c := range checks {
+		t.row(c.What, short(c.Value)+" "+c.Unit, fmt.Sprintf("≤ %v %s", c.AtMost, c.Unit), reached(c.Reached))
+	}
+}

@@ -1,0 +1,268 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fabricd/fabricd/internal/chaos"
+	"github.com/fabricd/fabricd/internal/scenario"
+)
+
+func (a *app) chaosCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "chaos", Short: "Break a cluster on purpose and check what it promises",
+		Long: `chaos runs scenarios: files that say which cluster to start, what its
+applications do, what to break when, and what must hold. A run ends with a
+verdict on every promise of the fabric, and with figures.
+
+A scenario runs in a lab:
+  sim      whole clusters on virtual time in this process; a seed repeats a run
+  local    processes on loopback
+  netns    processes in network namespaces; needs root, nft and tc
+  compose  containers; needs Docker and the image that ` + "`make image`" + ` makes
+
+Exit codes: 0 everything held, 1 a promise or an expectation was broken, 2 the
+command line, the scenario or the lab is wrong.`,
+		Example: `  fabricd chaos run deploy/scenarios/node-killed.yaml --on sim --seeds 100
+  fabricd chaos run deploy/scenarios/node-killed.yaml --on local --report out`,
+	}
+	cmd.AddCommand(a.chaosRunCommand(), a.chaosSuiteCommand(), a.chaosMinimizeCommand(),
+		a.chaosCheckCommand(), a.chaosValidateCommand(), a.chaosScaleCommand())
+	cmd.AddCommand(a.chaosHelpers()...)
+	return cmd
+}
+
+// chaosFlags are the flags that run and suite share.
+type chaosFlags struct {
+	on       string
+	seed     uint64
+	seeds    int
+	repeat   int
+	parallel int
+	report   string
+	image    string
+	json     bool
+}
+
+func (f *chaosFlags) addTo(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.on, "on", string(scenario.Sim), "lab: sim, local, netns or compose")
+	cmd.Flags().Uint64Var(&f.seed, "seed", 1, "seed of the first run")
+	cmd.Flags().IntVar(&f.seeds, "seeds", 1, "how many seeds, from --seed on")
+	cmd.Flags().StringVar(&f.report, "report", "", "directory for what was seen and the verdicts; none if empty")
+	cmd.Flags().StringVar(&f.image, "image", chaos.DefaultImage, "container image of the compose lab")
+	cmd.Flags().BoolVar(&f.json, "json", false, "print one JSON object per run")
+}
+
+// maxRuns bounds how many runs one command makes of a scenario.
+const maxRuns = 1_000_000
+
+func (f *chaosFlags) check() error {
+	for name, n := range map[string]int{"seeds": f.seeds, "repeat": f.repeat} {
+		if n < 1 || n > maxRuns {
+			return usagef("%s: %d: want 1 to %d", name, n, maxRuns)
+		}
+	}
+	return nil
+}
+
+func (a *app) chaosRunCommand() *cobra.Command {
+	var f chaosFlags
+	cmd := &cobra.Command{
+		Use: "run FILE...", Short: "Run scenarios in a lab and judge them", Args: cobra.MinimumNArgs(1),
+		Long: `run runs each scenario once for every seed and prints a verdict. What is random
+in a scenario follows from the seed: victims, times, and in a simulation
+everything else too. Nothing is left running, and no file but those of --report,
+whatever ends the command.`,
+		Example: `  fabricd chaos run deploy/scenarios/node-killed.yaml
+  fabricd chaos run deploy/scenarios/*.yaml --on sim --seeds 50
+  fabricd chaos run my.yaml --on netns --seed 7 --report out/my
+  fabricd chaos run my.yaml --on local --json | jq .problems`,
+	}
+	f.addTo(cmd)
+	cmd.Flags().IntVar(&f.repeat, "repeat", 1, "how often each seed is run")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := f.check(); err != nil {
+			return err
+		}
+		all, err := readScenarios(args)
+		if err != nil {
+			return err
+		}
+		var jobs []chaos.Job
+		for range f.repeat {
+			for _, n := range all {
+				if !n.Scenario.Has(scenario.Lab(f.on)) && f.validLab() {
+					return usagef("%s: it does not run on %s: on: %v", n.File, f.on, n.Scenario.On)
+				}
+				jobs = append(jobs, chaos.Plan([]chaos.Named{n}, scenario.Lab(f.on), f.seed, f.seeds, 0)...)
+			}
+		}
+		return a.runJobs(cmd.Context(), &f, jobs)
+	}
+	return cmd
+}
+
+func (f *chaosFlags) validLab() bool {
+	for _, l := range scenario.Labs {
+		if f.on == string(l) {
+			return true
+		}
+	}
+	return false
+}
+
+// readScenarios is chaos.ReadScenarios with errors that end with exit code 2.
+func readScenarios(paths []string) ([]chaos.Named, error) {
+	all, err := chaos.ReadScenarios(paths)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	return all, nil
+}
+
+// runJobs runs jobs and prints their verdicts.
+func (a *app) runJobs(ctx context.Context, f *chaosFlags, jobs []chaos.Job) error {
+	lab, err := chaos.OpenLab(scenario.Lab(f.on))
+	if err != nil {
+		return usageError{err}
+	}
+	defer lab.Close()
+	opts, err := a.chaosOptions(f)
+	if err != nil {
+		return err
+	}
+	p := &verdicts{a: a, f: f, many: len(jobs) > 1, worst: chaos.Green}
+	chaos.RunAll(ctx, lab, jobs, opts, p.add)
+	if ctx.Err() != nil {
+		return usagef("interrupted after %d of %d runs", p.runs, len(jobs))
+	}
+	return p.end()
+}
+
+func (a *app) chaosOptions(f *chaosFlags) (*chaos.Options, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	o := &chaos.Options{Exe: exe, Image: f.image, Version: buildVersion(), Parallel: f.parallel}
+	if f.on != string(scenario.Sim) {
+		o.Say = func(line string) { fmt.Fprintln(a.stderr, line) }
+	}
+	return o, nil
+}
+
+// verdicts prints and counts the outcomes of a command.
+type verdicts struct {
+	a     *app
+	f     *chaosFlags
+	many  bool // each report gets a directory of its own
+	tally chaos.Tallies
+	worst chaos.Class
+	runs  int
+	bad   int
+	err   error // the first of a report
+	// refused is why the only run was not begun.
+	refused error
+}
+
+// maxShown bounds the problems of a run that are printed.
+const maxShown = 10
+
+func (v *verdicts) add(_ chaos.Job, out *chaos.Outcome) {
+	v.runs++
+	if !v.many && chaos.Refused(out.Err) && len(out.Records) == 0 {
+		v.refused = out.Err
+		return
+	}
+	v.tally.Add(out)
+	class := out.Class()
+	v.worst = max(v.worst, class)
+	if class != chaos.Green {
+		v.bad++
+	}
+	if v.f.report != "" && (class != chaos.Green || !v.many) && v.bad <= maxSaved {
+		dir := v.f.report
+		if v.many {
+			dir = filepath.Join(dir, "runs", fmt.Sprintf("%s-%s-%d", out.Schedule.Scenario.Name, out.Lab, out.Schedule.Seed))
+		}
+		if err := chaos.Save(dir, out); err != nil && v.err == nil {
+			v.err = err
+		}
+	}
+	if v.f.json {
+		s := chaos.Summarize(out)
+		if err := json.NewEncoder(v.a.stdout).Encode(s); err != nil && v.err == nil {
+			v.err = err
+		}
+		return
+	}
+	if class != chaos.Green || v.f.on != string(scenario.Sim) || !v.many {
+		v.print(out)
+	}
+}
+
+// maxSaved bounds the runs that a command saves.
+const maxSaved = 100
+
+func (v *verdicts) print(out *chaos.Outcome) {
+	w := v.a.stdout
+	fmt.Fprintf(w, "%-7s %s on %s, seed %d: %d records, %v\n", out.Class(), out.Schedule.Scenario.Name, out.Lab,
+		out.Schedule.Seed, len(out.Records), out.Took.Round(time.Millisecond))
+	for i, problem := range out.Problems() {
+		if i == maxShown {
+			fmt.Fprintf(w, "    … and %d more\n", len(out.Problems())-maxShown)
+			break
+		}
+		fmt.Fprintln(w, "    "+problem)
+	}
+	if out.Result == nil {
+		return
+	}
+	for _, fig := range out.Result.Figures {
+		if fig.Count > 0 {
+			fmt.Fprintf(w, "    %s\n", figureLine(string(fig.Name), fig.Of, fig.Count, fig.P50, fig.P99, fig.Max))
+		}
+	}
+}
+
+// figureLine is a figure for people. Most are times.
+func figureLine(name, of string, count int, p50, p99, top int64) string {
+	show := func(v int64) string {
+		if scenario.FigureName(name) == scenario.Throughput {
+			return strconv.FormatInt(v, 10) + " B/s"
+		}
+		return time.Duration(v).Round(10 * time.Microsecond).String()
+	}
+	if of != "" {
+		name += " (" + of + ")"
+	}
+	return fmt.Sprintf("%-40s p50 %-10s p99 %-10s max %-10s of %d", name, show(p50), show(p99), show(top), count)
+}
+
+// end says what all runs together mean.
+func (v *verdicts) end() error {
+	if v.refused != nil {
+		return usageError{v.refused}
+	}
+	if v.err != nil {
+		return fmt.Errorf("report: %w", v.err)
+	}
+	if v.many && !v.f.json {
+		fmt.Fprintf(v.a.stdout, "%d runs, %d not green\n", v.runs, v.bad)
+	}
+	switch {
+	case v.worst == chaos.Green:
+		return nil
+	case v.worst == chaos.Broken:
+		return fmt.Errorf("%d of %d runs broke a promise or an expectation", v.bad, v.runs)
+	}
+	return usageError{errors.New("the lab failed, which says nothing about the fabric; the lines above say how")}
+}

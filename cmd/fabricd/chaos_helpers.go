@@ -1,0 +1,65 @@
+package main
+
+import (
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fabricd/fabricd/internal/chaos"
+	"github.com/fabricd/fabricd/internal/chaos/workload"
+)
+
+// chaosHelpers are the processes that a run starts. They are not for users and
+// not shown to them.
+func (a *app) chaosHelpers() []*cobra.Command {
+	return []*cobra.Command{a.chaosAppCommand(), a.chaosJanitorCommand(), a.chaosHogCommand()}
+}
+
+// chaosAppCommand is an application of a run.
+func (a *app) chaosAppCommand() *cobra.Command {
+	var file string
+	cmd := &cobra.Command{
+		Use: "app", Hidden: true, Args: cobra.NoArgs,
+		Short: "One application of a run", Example: "  fabricd chaos app --config FILE",
+	}
+	cmd.Flags().StringVar(&file, "config", "", "file that says what it does")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		c, err := workload.ReadConfig(file)
+		if err != nil {
+			return usageError{err}
+		}
+		return workload.Run(cmd.Context(), c)
+	}
+	return cmd
+}
+
+// chaosJanitorCommand cleans up when the runner is killed.
+func (a *app) chaosJanitorCommand() *cobra.Command {
+	var containers bool
+	cmd := &cobra.Command{
+		Use: "janitor RUN", Hidden: true, Args: cobra.ExactArgs(1),
+		Short: "Clean up after a run whose process was killed", Example: "  fabricd chaos janitor NAME",
+	}
+	cmd.Flags().BoolVar(&containers, "containers", false, "remove containers too")
+	cmd.RunE = func(_ *cobra.Command, args []string) error {
+		// It outlives what ends the runner.
+		signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+		return chaos.Janitor(args[0], containers, os.Stdin)
+	}
+	return cmd
+}
+
+// chaosHogCommand is a busy loop beside the nodes.
+func (a *app) chaosHogCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "hog", Hidden: true, Args: cobra.NoArgs,
+		Short: "Use one processor until it is ended", Example: "  fabricd chaos hog",
+	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		chaos.Hog(cmd.Context())
+		return nil
+	}
+	return cmd
+}

@@ -1,0 +1,161 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fabricd/fabricd/internal/chaos"
+	"github.com/fabricd/fabricd/internal/scenario"
+)
+
+func (a *app) chaosSuiteCommand() *cobra.Command {
+	f := chaosFlags{repeat: 1}
+	var total int
+	var only []string
+	cmd := &cobra.Command{
+		Use: "suite DIR...", Short: "Run all scenarios of directories that a lab can run", Args: cobra.MinimumNArgs(1),
+		Long: `suite runs every scenario of the directories whose "on" names the lab, and ends
+with one line for each and its figures over all seeds. With --report it saves the
+sums and the runs that were not green.`,
+		Example: `  fabricd chaos suite deploy/scenarios --on sim --total 2000
+  fabricd chaos suite deploy/scenarios deploy/scenarios/fast --on netns --report out/netns
+  fabricd chaos suite deploy/scenarios --on local --only node-killed,host-lost`,
+	}
+	f.addTo(cmd)
+	cmd.Flags().IntVar(&f.parallel, "parallel", 1, fmt.Sprintf("how many runs of a real lab to make at a time, up to %d", chaos.MaxParallel))
+	cmd.Flags().IntVar(&total, "total", 0, "at least so many runs in all: more seeds for each scenario")
+	cmd.Flags().StringSliceVar(&only, "only", nil, "names of the scenarios to run; all if empty")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := f.check(); err != nil {
+			return err
+		}
+		if f.parallel < 1 || f.parallel > chaos.MaxParallel {
+			return usagef("parallel: %d: want 1 to %d", f.parallel, chaos.MaxParallel)
+		}
+		if total < 0 || total > maxRuns {
+			return usagef("total: %d: want 0 to %d", total, maxRuns)
+		}
+		all, err := readScenarios(args)
+		if err != nil {
+			return err
+		}
+		if all, err = selected(all, only); err != nil {
+			return err
+		}
+		jobs := chaos.Plan(all, scenario.Lab(f.on), f.seed, f.seeds, total)
+		if len(jobs) == 0 && f.validLab() {
+			return usagef("%s: no scenario there runs on %s", strings.Join(args, " "), f.on)
+		}
+		return a.runSuite(cmd, &f, jobs)
+	}
+	return cmd
+}
+
+// selected returns the scenarios whose names are in only, or all.
+func selected(all []chaos.Named, only []string) ([]chaos.Named, error) {
+	if len(only) == 0 {
+		return all, nil
+	}
+	byName := map[string]chaos.Named{}
+	for _, n := range all {
+		byName[string(n.Scenario.Name)] = n
+	}
+	var some []chaos.Named
+	for _, name := range only {
+		n, ok := byName[name]
+		if !ok {
+			return nil, usagef("only: %q: no scenario has this name", name)
+		}
+		some = append(some, n)
+	}
+	return some, nil
+}
+
+// runSuite runs the jobs of a suite and sums them up.
+func (a *app) runSuite(cmd *cobra.Command, f *chaosFlags, jobs []chaos.Job) error {
+	lab, err := chaos.OpenLab(scenario.Lab(f.on))
+	if err != nil {
+		return usageError{err}
+	}
+	defer lab.Close()
+	opts, err := a.chaosOptions(f)
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	v := &verdicts{a: a, f: f, many: true, worst: chaos.Green}
+	chaos.RunAll(cmd.Context(), lab, jobs, opts, v.add)
+	took := time.Since(began)
+	tallies := v.tally.List()
+	if f.report != "" {
+		if err := saveTallies(filepath.Join(f.report, "suite-"+f.on+".json"), tallies, took); err != nil {
+			return err
+		}
+		if err := chaos.SaveSuite(filepath.Join(f.report, "suite-"+f.on+".html"), tallies, opts.Version, took.Seconds()); err != nil {
+			return err
+		}
+	}
+	if !f.json {
+		a.printTallies(tallies, v.runs, took)
+	}
+	if cmd.Context().Err() != nil {
+		return usagef("interrupted after %d of %d runs", v.runs, len(jobs))
+	}
+	return v.end()
+}
+
+// saveTallies writes the sums of a suite.
+func saveTallies(path string, tallies []chaos.Tally, took time.Duration) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	text, err := json.MarshalIndent(map[string]any{"scenarios": tallies, "took_seconds": took.Seconds()}, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, append(text, '\n'), 0o644)
+}
+
+func (a *app) printTallies(tallies []chaos.Tally, runs int, took time.Duration) {
+	w := a.stdout
+	for _, t := range tallies {
+		verdict := "green"
+		var seeds []string
+		switch {
+		case len(t.Broken) > 0:
+			verdict = "broken"
+			seeds = append(seeds, fmt.Sprintf("broken by seeds %s", firstSeeds(t.Broken)))
+		case len(t.Harness) > 0:
+			verdict = "harness"
+		}
+		if len(t.Harness) > 0 {
+			seeds = append(seeds, fmt.Sprintf("the lab failed with seeds %s", firstSeeds(t.Harness)))
+		}
+		fmt.Fprintf(w, "%-7s %-32s %4d of %4d green  %s\n", verdict, t.Scenario, t.Green, t.Runs, strings.Join(seeds, "; "))
+		for _, f := range t.Figures {
+			if f.Count > 0 {
+				fmt.Fprintln(w, "        "+figureLine(string(f.Name), f.Of, f.Count, f.P50, f.P99, f.Max))
+			}
+		}
+	}
+	fmt.Fprintf(w, "%d runs in %v, %.0f a minute\n", runs, took.Round(time.Millisecond), float64(runs)/took.Minutes())
+}
+
+// firstSeeds lists some seeds.
+func firstSeeds(seeds []uint64) string {
+	const most = 8
+	var words []string
+	for _, s := range seeds[:min(len(seeds), most)] {
+		words = append(words, fmt.Sprint(s))
+	}
+	if len(seeds) > most {
+		words = append(words, fmt.Sprintf("… (%d)", len(seeds)))
+	}
+	return strings.Join(words, ", ")
+}

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const chaosScenario = `version: 1
+name: small
+on: [sim, compose]
+cluster: {nodes: 3, detection: fast}
+workload: {pairs: mesh, messages: {size: 64..512, rate: 20}, connects: 1}
+duration: 8s
+timeline:
+  - {at: 1s..2s, node: {id: 2, do: kill, for: 1s}}
+expect:
+  - removed: {node: 2, times: 1, within: 1s}
+  - mesh: {within: 5s}
+figures: [time_to_removed]
+`
+
+// scenarioFile writes a scenario with one text replaced.
+func scenarioFile(t *testing.T, name, old, replacement string) string {
+	t.Helper()
+	if !strings.Contains(chaosScenario, old) {
+		t.Fatalf("the scenario has no %q", old)
+	}
+	file := filepath.Join(t.TempDir(), name+".yaml")
+	if err := os.WriteFile(file, []byte(strings.Replace(chaosScenario, old, replacement, 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// TestChaosRefusesInOneLine holds every mistake to one line, exit code 2 and
+// nothing on standard output.
+func TestChaosRefusesInOneLine(t *testing.T) {
+	good := scenarioFile(t, "good", "small", "small")
+	t.Setenv("DOCKER_HOST", "unix:///nonexistent/docker.sock")
+	t.Setenv("TMPDIR", t.TempDir()) // for the lock of the real labs
+	for _, test := range []struct {
+		name string
+		args []string
+		want string
+	}{
+		{"unknown key", []string{"run", scenarioFile(t, "key", "duration: 8s", "duration: 8s\ndurration: 9s")}, `durration: "durration": unknown key`},
+		{"impossible time", []string{"run", scenarioFile(t, "time", "at: 1s..2s", "at: 90s")}, "timeline[0].at"},
+		{"no such node", []string{"run", scenarioFile(t, "node", "id: 2", "id: 7")}, `timeline[0].node.id: "7"`},
+		{"no file", []string{"run", "/nonexistent/a.yaml"}, "no such file"},
+		{"no scenario", []string{"run", t.TempDir()}, "no scenario"},
+		{"no such lab", []string{"run", good, "--on", "moon"}, "moon"},
+		{"not on this lab", []string{"run", good, "--on", "local"}, "it does not run on local: on: [sim compose]"},
+		{"no Docker", []string{"run", good, "--on", "compose"}, "no Docker engine answers at /nonexistent/docker.sock"},
+		{"no seeds", []string{"run", good, "--seeds", "0"}, "seeds: 0: want 1 to"},
+		{"no repeats", []string{"run", good, "--repeat", "-1"}, "repeat: -1: want 1 to"},
+		{"a suite of nothing", []string{"suite", filepath.Dir(good), "--on", "netns"}, "no scenario there runs on netns"},
+		{"a suite with a wrong name", []string{"suite", filepath.Dir(good), "--only", "smoll"}, `only: "smoll"`},
+		{"too much at a time", []string{"suite", filepath.Dir(good), "--parallel", "99"}, "parallel: 99: want 1 to"},
+		{"minimize for real", []string{"minimize", good, "--on", "local"}, "only its runs repeat"},
+		{"minimize what is well", []string{"minimize", good}, "breaks nothing"},
+		{"no saved run", []string{"check", t.TempDir()}, "no such file"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			stdout, stderr, code := run(t, nil, append([]string{"chaos"}, test.args...)...)
+			if strings.Count(stderr, "\n") != 1 {
+				t.Errorf("said %q, want one line", stderr)
+			}
+			if code != exitUsage || stdout != "" || !strings.Contains(stderr, test.want) {
+				t.Errorf("exit code %d, printed %q, said %q; want %d and %q", code, stdout, stderr, exitUsage, test.want)
+			}
+		})
+	}
+}
+
+// TestChaosSaysWhatHeld runs a scenario in the simulation: as it is, and with an
+// expectation that is a lie.
+func TestChaosSaysWhatHeld(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "out")
+	stdout, stderr, code := run(t, nil, "chaos", "run", scenarioFile(t, "good", "small", "small"), "--seed", "3", "--report", dir)
+	if code != exitOK || !strings.HasPrefix(stdout, "green   small on sim, seed 3: ") || !strings.Contains(stdout, "time_to_removed") {
+		t.Errorf("exit code %d, printed %q, said %q", code, stdout, stderr)
+	}
+	stdout, stderr, code = run(t, nil, "chaos", "check", dir, "--json")
+	var again struct{ Scenario, Verdict string }
+	if err := json.Unmarshal([]byte(stdout), &again); code != exitOK || err != nil || again.Scenario != "small" || again.Verdict != "green" {
+		t.Errorf("judged again: exit code %d, printed %q, said %q", code, stdout, stderr)
+	}
+	lie := scenarioFile(t, "lie", "times: 1", "times: 2")
+	stdout, stderr, code = run(t, nil, "chaos", "run", lie)
+	if code != exitFail || !strings.HasPrefix(stdout, "broken  small on sim") || !strings.Contains(stdout, "removed: ") {
+		t.Errorf("a wrong expectation: exit code %d, printed %q, said %q", code, stdout, stderr)
+	}
+	short := filepath.Join(t.TempDir(), "short.yaml")
+	_, stderr, code = run(t, nil, "chaos", "minimize", lie, "--out", short)
+	if code != exitOK || !strings.Contains(stderr, "still breaks removed") {
+		t.Errorf("minimize: exit code %d, said %q", code, stderr)
+	}
+	stdout, stderr, code = run(t, nil, "chaos", "run", short)
+	if code != exitFail || !strings.Contains(stdout, "removed: ") {
+		t.Errorf("what is left breaks nothing: exit code %d, printed %q, said %q", code, stdout, stderr)
+	}
+}
+
+func TestChaosSuiteSumsUp(t *testing.T) {
+	good := scenarioFile(t, "good", "small", "small")
+	dir := t.TempDir()
+	stdout, stderr, code := run(t, nil, "chaos", "suite", filepath.Dir(good), "--total", "4", "--report", dir)
+	if code != exitOK || !strings.Contains(stdout, "green   small") || !strings.Contains(stdout, "4 of    4 green") {
+		t.Errorf("exit code %d, printed %q, said %q", code, stdout, stderr)
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "suite-sim.json"))
+	if err != nil || !json.Valid(text) {
+		t.Errorf("the sums: %v, %q", err, text)
+	}
+	stdout, _, code = run(t, nil, "chaos", "validate", good)
+	if code != exitOK || !strings.Contains(stdout, "small, 3 nodes, 1 steps, 8s, on [sim compose]") {
+		t.Errorf("validate: exit code %d, printed %q", code, stdout)
+	}
+}

@@ -1,0 +1,462 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fabricd/fabricd/fabric"
+	"github.com/fabricd/fabricd/internal/daemon"
+)
+
+const (
+	demoLimit = 28 * time.Second // for everything; the demo promises 30 s
+	stepLimit = 10 * time.Second // for what one step waits for
+	pollEvery = 10 * time.Millisecond
+)
+
+func (a *app) demoCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use: "demo", Short: "Three nodes, two applications and a failure on this machine, every step checked", Args: noArguments,
+		Long: `demo starts three fabricd processes on loopback, attaches two applications to
+two of them, lets them exchange messages and write and read each other's
+memory, kills one fabricd and starts it again. It checks every step itself,
+needs no privilege and leaves no process and no file behind.`,
+		Example: `  fabricd demo
+  fabricd demo --json | jq -c 'select(.ok == false)'`,
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object per step")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		t := newTimeline(a.stdout, asJSON)
+		err := runDemo(cmd.Context(), t, a)
+		t.close()
+		return err
+	}
+	return cmd
+}
+
+// runDemo runs the demo in a directory of its own and cleans up after it, even
+// if it fails or is interrupted.
+func runDemo(ctx context.Context, t *timeline, a *app) (err error) {
+	// Children die with the thread that started them; this goroutine keeps it.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	ctx, cancel := context.WithTimeout(ctx, demoLimit)
+	defer cancel()
+	exe, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "fabricd-demo-")
+	if err != nil {
+		return err
+	}
+	p := &plot{t: t, dir: dir, crew: &crew{exe: exe, dir: dir}}
+	err = p.play(ctx)
+	if err != nil && !errors.Is(err, context.Canceled) {
+		fmt.Fprint(a.stderr, p.crew.tails(15))
+	}
+	if cleanErr := p.clean(err == nil); err == nil {
+		err = cleanErr
+	}
+	return err
+}
+
+// A plot is the demo's state. One goroutine plays it.
+type plot struct {
+	t    *timeline
+	dir  string
+	crew *crew
+
+	host, one, two *member
+	alice, bob     *actor
+	watch          *watcher
+}
+
+// play plays the scenes in order, up to the first step that is wrong.
+func (p *plot) play(ctx context.Context) error {
+	for _, scene := range []struct {
+		title string
+		play  func(context.Context) error
+	}{
+		{"A cluster: a host and two nodes that find each other", p.cluster},
+		{"Two applications: messages", p.messages},
+		{"Two applications: each other's memory", p.memory},
+		{"A node is lost", p.loss},
+		{"The node comes back", p.comeback},
+		{"Everybody leaves", p.leave},
+	} {
+		p.t.scene(scene.title)
+		if err := scene.play(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// clean ends every process, removes every file and checks that nothing is left.
+func (p *plot) clean(played bool) error {
+	if p.watch != nil {
+		p.watch.close()
+	}
+	killed := p.crew.stop()
+	err := os.RemoveAll(p.dir)
+	if !played {
+		return err
+	}
+	if err == nil && killed > 0 {
+		err = fmt.Errorf("%d processes had to be killed", killed)
+	}
+	if _, statErr := os.Stat(p.dir); err == nil && !errors.Is(statErr, fs.ErrNotExist) {
+		err = fmt.Errorf("%s is still there", p.dir)
+	}
+	return p.t.step("nothing left behind", fmt.Sprintf("%d processes ended, no file", len(p.crew.all)), err)
+}
+
+// A member is one fabricd of the demo.
+type member struct {
+	name  string
+	dir   string
+	args  []string
+	proc  *process
+	admin *daemon.Client
+	id    fabric.NodeID
+	gen   fabric.Generation
+}
+
+func (m *member) socket() string { return filepath.Join(m.dir, "app.sock") }
+
+// member prepares a fabricd with a directory of its own.
+func (p *plot) member(name string, args ...string) (*member, error) {
+	m := &member{name: name, dir: filepath.Join(p.dir, name)}
+	if err := os.MkdirAll(m.dir, 0o700); err != nil {
+		return nil, err
+	}
+	admin := filepath.Join(m.dir, "admin.sock")
+	m.admin = daemon.NewClient(admin)
+	m.args = append([]string{"run", "--name", name, "--state-dir", filepath.Join(m.dir, "state"),
+		"--bind", "127.0.0.1", "--data-port", "0", "--gossip-port", "0", "--detection", "fast",
+		"--socket", m.socket(), "--admin", admin, "--log-format", "json", "--log-level", "info"}, args...)
+	return m, nil
+}
+
+// start starts m's fabricd and waits until it is in the cluster.
+func (p *plot) start(ctx context.Context, m *member) (daemon.Status, error) {
+	proc, _, err := p.crew.start(m.name, nil, m.args...)
+	if err != nil {
+		return daemon.Status{}, err
+	}
+	m.proc = proc
+	var st daemon.Status
+	err = until(ctx, func() error {
+		if !proc.running() {
+			return stop{fmt.Errorf("%s ended: %w", m.name, proc.err)}
+		}
+		st, err = m.admin.Status(ctx)
+		if err == nil && st.State != "joined" {
+			err = fmt.Errorf("%s is %s", m.name, st.State)
+		}
+		return err
+	})
+	m.id, m.gen = st.ID, st.Generation
+	return st, err
+}
+
+// stop is an error that makes until give up.
+type stop struct{ error }
+
+// until calls check until it succeeds, at most for stepLimit.
+func until(ctx context.Context, check func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, stepLimit)
+	defer cancel()
+	for {
+		err := check()
+		if s, ok := errors.AsType[stop](err); ok {
+			return s.error
+		}
+		if err == nil {
+			return nil
+		}
+		if !wait(ctx, pollEvery) {
+			return fmt.Errorf("waited in vain: %w", err)
+		}
+	}
+}
+
+// cluster makes a cluster of three.
+func (p *plot) cluster(ctx context.Context) error {
+	token := filepath.Join(p.dir, "join.token")
+	var err error
+	if p.host, err = p.member("host", "--role", "host"); err != nil {
+		return err
+	}
+	initProc, _, err := p.crew.start("init", nil, "init", "--name", "host",
+		"--state-dir", filepath.Join(p.host.dir, "state"), "--token-file", token)
+	if err != nil {
+		return err
+	}
+	<-initProc.done
+	if err := p.t.step("fabricd init", "a cluster and a join token", initProc.err); err != nil {
+		return err
+	}
+	st, err := p.start(ctx, p.host)
+	if err == nil && (st.ID != fabric.Host || st.Generation != 1) {
+		err = fmt.Errorf("the host is node %d.%d, want 0.1", st.ID, st.Generation)
+	}
+	if err := p.t.step("fabricd run --role host", joined(st), err); err != nil {
+		return err
+	}
+	for i, m := range []**member{&p.one, &p.two} {
+		name := fmt.Sprintf("node-%d", i+1)
+		if *m, err = p.member(name, "--join", st.Data[0], "--token-file", token); err != nil {
+			return err
+		}
+		got, err := p.start(ctx, *m)
+		if err == nil && (got.ID == fabric.Host || got.Generation != 1) {
+			err = fmt.Errorf("%s is node %d.%d, want a free ID and generation 1", name, got.ID, got.Generation)
+		}
+		if err := p.t.step("fabricd run --join", joined(got), err); err != nil {
+			return err
+		}
+	}
+	return p.t.step("all three see all three", "", p.agree(ctx, 3))
+}
+
+func joined(st daemon.Status) string {
+	return fmt.Sprintf("%s is node %d generation %d, data %s", st.Name, st.ID, st.Generation, strings.Join(st.Data, " "))
+}
+
+// agree waits until every running member sees want live nodes.
+func (p *plot) agree(ctx context.Context, want int) error {
+	for _, m := range []*member{p.host, p.one, p.two} {
+		err := until(ctx, func() error {
+			all, err := m.admin.Nodes(ctx)
+			if err != nil {
+				return err
+			}
+			live := 0
+			for _, n := range all.Nodes {
+				if n.State == "alive" {
+					live++
+				}
+			}
+			if live != want {
+				return fmt.Errorf("%s sees %d live nodes, want %d", m.name, live, want)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// messages starts the two applications and lets them talk.
+func (p *plot) messages(ctx context.Context) (err error) {
+	if p.watch, err = newWatcher(ctx, p.host.socket()); err != nil {
+		return p.t.step("an application attaches to host", "", err)
+	}
+	if p.bob, err = p.crew.act("bob", p.two.socket()); err != nil {
+		return err
+	}
+	if p.alice, err = p.crew.act("alice", p.one.socket()); err != nil {
+		return err
+	}
+	if err := p.hear(ctx, p.bob, "attached", "bob attaches to node-2"); err != nil {
+		return err
+	}
+	if err := p.hear(ctx, p.alice, "attached", "alice attaches to node-1"); err != nil {
+		return err
+	}
+	if err := p.connect(ctx, p.alice, p.bob); err != nil {
+		return err
+	}
+	return p.hear(ctx, p.alice, "messages", "they exchange messages")
+}
+
+// connect lets b listen, a connect and b accept.
+func (p *plot) connect(ctx context.Context, a, b *actor) error {
+	if err := p.hear(ctx, b, "listening", "bob listens"); err != nil {
+		return err
+	}
+	if err := a.tell(fmt.Sprintf("connect %d:%d", p.two.id, demoPort)); err != nil {
+		return err
+	}
+	if err := p.hear(ctx, a, "connected", "alice connects"); err != nil {
+		return err
+	}
+	return p.hear(ctx, b, "accepted", "bob accepts")
+}
+
+// hear waits for what an application says and makes it a step.
+func (p *plot) hear(ctx context.Context, a *actor, what, name string) error {
+	limited, cancel := context.WithTimeout(ctx, stepLimit)
+	defer cancel()
+	l, err := a.hear(limited, what)
+	return p.t.step(name, l.Detail, err)
+}
+
+// memory follows the applications through windows, RMA and fences.
+func (p *plot) memory(ctx context.Context) error {
+	for _, s := range []struct {
+		who        *actor
+		what, name string
+	}{
+		{p.alice, "window", "alice registers a window"},
+		{p.bob, "window", "bob registers a window"},
+		{p.alice, "wrote", "alice writes into bob's memory"},
+		{p.bob, "saw-signal", "bob polls, sees her signal"},
+		{p.bob, "read", "bob reads alice's memory"},
+		{p.bob, "wrote", "bob writes into alice's memory"},
+		{p.alice, "saw-signal", "alice polls, sees his signal"},
+		{p.alice, "read", "alice reads bob's memory"},
+	} {
+		if err := p.hear(ctx, s.who, s.what, s.name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// loss kills the node that bob is on, while alice is blocked in a receive.
+func (p *plot) loss(ctx context.Context) error {
+	if err := p.hear(ctx, p.alice, "blocked", "alice blocks in a receive"); err != nil {
+		return err
+	}
+	limited, cancel := context.WithTimeout(ctx, stepLimit)
+	defer cancel()
+	killed := time.Now()
+	p.two.proc.kill()
+	lost := fmt.Sprintf("%d.%d", p.two.id, p.two.gen)
+	p.t.step("kill -9 node-2", fmt.Sprintf("node %s, pid %d", lost, p.two.proc.cmd.Process.Pid), nil)
+
+	reset, err := p.alice.hear(limited, "reset")
+	if err := p.t.step("alice's receive: ECONNRESET", after(reset.At, killed, reset.Detail), err); err != nil {
+		return err
+	}
+	removed, err := p.alice.hear(limited, "node-removed")
+	if err == nil && !strings.HasPrefix(removed.Detail, lost+" ") {
+		err = fmt.Errorf("NODE_REMOVED names %q, want node %s", removed.Detail, lost)
+	}
+	if err := p.t.step("NODE_REMOVED at node-1", after(removed.At, killed, removed.Detail), err); err != nil {
+		return err
+	}
+	ev, at, err := p.watch.next(limited)
+	if err == nil && (ev.Kind != fabric.NodeRemoved || ev.Node != p.two.id || ev.Generation != p.two.gen) {
+		err = fmt.Errorf("got %v, want the removal of node %s", ev, lost)
+	}
+	if err := p.t.step("NODE_REMOVED at host", after(at, killed, ev.String()), err); err != nil {
+		return err
+	}
+	if err := p.hear(ctx, p.alice, "no-device", "alice connects to the lost node"); err != nil {
+		return err
+	}
+	if err := p.hear(ctx, p.bob, "node-gone", "bob learns that his node is gone"); err != nil {
+		return err
+	}
+	return p.t.step("bob ends", "", p.bob.dismiss(limited))
+}
+
+// after says how long after the kill something happened.
+func after(at, killed time.Time, detail string) string {
+	if at.IsZero() {
+		return detail
+	}
+	return fmt.Sprintf("%.1f ms after the kill: %s", ms(at.Sub(killed)), detail)
+}
+
+// comeback starts the killed node again: the same ID, the next generation.
+func (p *plot) comeback(ctx context.Context) error {
+	id, gen := p.two.id, p.two.gen
+	st, err := p.start(ctx, p.two)
+	if err == nil && (st.ID != id || st.Generation != gen+1) {
+		err = fmt.Errorf("it is node %d.%d, want %d.%d", st.ID, st.Generation, id, gen+1)
+	}
+	if err := p.t.step("node-2 runs again", joined(st), err); err != nil {
+		return err
+	}
+	limited, cancel := context.WithTimeout(ctx, stepLimit)
+	defer cancel()
+	back := fmt.Sprintf("%d.%d", id, gen+1)
+	added, err := p.alice.hear(limited, "node-added")
+	if err == nil && !strings.HasPrefix(added.Detail, back+" ") {
+		err = fmt.Errorf("NODE_ADDED names %q, want node %s", added.Detail, back)
+	}
+	if err := p.t.step("NODE_ADDED at node-1", added.Detail, err); err != nil {
+		return err
+	}
+	ev, _, err := p.watch.next(limited)
+	if err == nil && (ev.Kind != fabric.NodeAdded || ev.Node != id || ev.Generation != gen+1) {
+		err = fmt.Errorf("got %v, want that node %s was added", ev, back)
+	}
+	if err := p.t.step("NODE_ADDED at host", ev.String(), err); err != nil {
+		return err
+	}
+	if p.bob, err = p.crew.act("bob-again", p.two.socket()); err != nil {
+		return err
+	}
+	if err := p.hear(ctx, p.bob, "attached", "bob attaches again"); err != nil {
+		return err
+	}
+	if err := p.connect(ctx, p.alice, p.bob); err != nil {
+		return err
+	}
+	if err := p.hear(ctx, p.alice, "messages", "a message on the new connection"); err != nil {
+		return err
+	}
+	return p.hear(ctx, p.bob, "closed", "bob sees alice close")
+}
+
+// leave ends everything in order: a node that leaves says so.
+func (p *plot) leave(ctx context.Context) error {
+	limited, cancel := context.WithTimeout(ctx, stepLimit)
+	defer cancel()
+	if err := p.t.step("bob ends", "", p.bob.dismiss(limited)); err != nil {
+		return err
+	}
+	took, err := p.two.proc.terminate(limited)
+	if err == nil && took > 2*time.Second {
+		err = fmt.Errorf("it took %v, want 2 s at most", took)
+	}
+	if err := p.t.step("SIGTERM to node-2", fmt.Sprintf("left within %v", took.Round(time.Millisecond)), err); err != nil {
+		return err
+	}
+	removed, err := p.alice.hear(limited, "node-removed")
+	if want := fmt.Sprintf("%d.%d left", p.two.id, p.two.gen); err == nil && removed.Detail != want {
+		err = fmt.Errorf("NODE_REMOVED says %q, want %q", removed.Detail, want)
+	}
+	if err := p.t.step("NODE_REMOVED at node-1", removed.Detail, err); err != nil {
+		return err
+	}
+	ev, _, err := p.watch.next(limited)
+	if err == nil && (ev.Kind != fabric.NodeRemoved || ev.Node != p.two.id || ev.Generation != p.two.gen || ev.Reason != "left") {
+		err = fmt.Errorf("got %v, want that node %d.%d left", ev, p.two.id, p.two.gen)
+	}
+	if err := p.t.step("NODE_REMOVED at host", ev.String(), err); err != nil {
+		return err
+	}
+	if err := p.t.step("alice ends", "", p.alice.dismiss(limited)); err != nil {
+		return err
+	}
+	if err := p.t.step("no event too many", "", errors.Join(p.alice.silent(), p.watch.silent())); err != nil {
+		return err
+	}
+	p.watch.close()
+	for _, m := range []*member{p.one, p.host} {
+		took, err := m.proc.terminate(limited)
+		if err := p.t.step("SIGTERM to "+m.name, fmt.Sprintf("left within %v", took.Round(time.Millisecond)), err); err != nil {
+			return err
+		}
+	}
+	return nil
+}

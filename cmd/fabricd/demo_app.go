@@ -1,0 +1,449 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fabricd/fabricd/fabric"
+	"github.com/fabricd/fabricd/fabric/addr"
+)
+
+// What the two applications of the demo agree on.
+const (
+	demoPort     fabric.Port = 2050
+	demoMessages             = 100
+	demoWindow               = 1 << 20        // bytes of each end's window
+	demoData                 = demoWindow / 2 // bytes that are written and read
+	demoWord                 = demoWindow - 8 // offset in the window of the word that is polled
+	aliceDone    uint64      = 0xA11CE        // alice's signal
+	bobDone      uint64      = 0xB0B          // bob's signal
+)
+
+// A line is what an application of the demo tells, one JSON object per line.
+type line struct {
+	Say    string    `json:"say"`
+	At     time.Time `json:"at"`
+	Detail string    `json:"detail,omitempty"`
+	Error  string    `json:"error,omitempty"`
+}
+
+// demoAppCommand is what the demo starts as its applications. It is not for
+// users and is not shown to them.
+func (a *app) demoAppCommand() *cobra.Command {
+	var socket string
+	cmd := &cobra.Command{
+		Use: "demo-app ROLE", Hidden: true, Args: cobra.ExactArgs(1),
+		Short: "One application of the demo", Example: "  fabricd demo-app alice --socket S",
+	}
+	cmd.Flags().StringVar(&socket, "socket", "", "socket of the fabricd to attach to")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		roles := map[string]func(context.Context, *demoApp) error{"alice": alice, "bob": bob, "bob-again": bobAgain}
+		play, ok := roles[args[0]]
+		if !ok {
+			return usagef("role: %q: want alice, bob or bob-again", args[0])
+		}
+		return runDemoApp(cmd.Context(), socket, os.Stdin, a.stdout, play)
+	}
+	return cmd
+}
+
+// A demoApp is one application of the demo: a program that attaches to its
+// machine's fabricd and uses the public API only.
+type demoApp struct {
+	node     *fabric.Node
+	commands chan string // lines of standard input; closed at its end
+
+	mu  sync.Mutex // guards out
+	out io.Writer
+}
+
+// runDemoApp attaches and plays a role. The end of in ends it: whoever started
+// it is gone.
+func runDemoApp(ctx context.Context, socket string, in io.Reader, out io.Writer, play func(context.Context, *demoApp) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	d := &demoApp{commands: make(chan string, 8), out: out} // the demo gives one command at a time
+	go func() {                                             // ends with the process: a read of standard input cannot be interrupted
+		defer cancel()
+		defer close(d.commands)
+		for lines := bufio.NewScanner(in); lines.Scan(); {
+			d.commands <- lines.Text()
+		}
+	}()
+	n, err := fabric.Attach(ctx, socket)
+	if err != nil {
+		d.say("attached", "", err)
+		return err
+	}
+	defer n.Close()
+	d.node = n
+	defer n.OnEvent(func(ev fabric.Event) {
+		kind := "node-added"
+		if ev.Kind == fabric.NodeRemoved {
+			kind = "node-removed"
+		}
+		d.say(kind, fmt.Sprintf("%d.%d %s", ev.Node, ev.Generation, ev.Reason), nil)
+	})()
+	d.say("attached", n.Life().String(), nil)
+	err = play(ctx, d)
+	if err != nil && ctx.Err() == nil {
+		d.say("failed", "", err)
+		return err
+	}
+	return nil
+}
+
+// say tells the demo something.
+func (d *demoApp) say(what, detail string, err error) {
+	l := line{Say: what, At: time.Now(), Detail: detail}
+	if err != nil {
+		l.Error = err.Error()
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	// The demo notices by itself when it hears nothing more.
+	_ = json.NewEncoder(d.out).Encode(l)
+}
+
+// command waits for the demo's next word.
+func (d *demoApp) command(ctx context.Context) (string, error) {
+	select {
+	case c, ok := <-d.commands:
+		if !ok {
+			return "", io.EOF
+		}
+		return c, nil
+	case <-ctx.Done():
+		return "", ctx.Err()
+	}
+}
+
+// dial waits for "connect NODE:PORT" and connects there.
+func (d *demoApp) dial(ctx context.Context) (*fabric.Conn, error) {
+	c, err := d.command(ctx)
+	if err != nil {
+		return nil, err
+	}
+	to, ok := strings.CutPrefix(c, "connect ")
+	if !ok {
+		return nil, fmt.Errorf("command %q: want connect", c)
+	}
+	dst, err := addr.Parse(to)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := d.node.Dial(ctx, dst)
+	if err == nil {
+		d.say("connected", fmt.Sprintf("%v to %v", conn.LocalAddr(), conn.RemoteAddr()), nil)
+	}
+	return conn, err
+}
+
+// alice connects to bob, twice: before and after the loss of his node.
+func alice(ctx context.Context, d *demoApp) error {
+	conn, err := d.dial(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if err := d.talk(conn, demoMessages); err != nil {
+		return err
+	}
+	if err := d.writeFirst(ctx, conn); err != nil {
+		return err
+	}
+	if err := d.survive(ctx, conn); err != nil {
+		return err
+	}
+	again, err := d.dial(ctx)
+	if err != nil {
+		return err
+	}
+	if err := d.talk(again, 1); err != nil {
+		return err
+	}
+	if err := again.Close(); err != nil {
+		return err
+	}
+	_, err = d.command(ctx) // stay attached, to see the events to come
+	return err
+}
+
+// bob accepts a connection and does the other half of alice's part.
+func bob(ctx context.Context, d *demoApp) error {
+	conn, err := d.accept(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if err := echo(conn, demoMessages); err != nil {
+		return err
+	}
+	if err := d.writeSecond(ctx, conn); err != nil {
+		return err
+	}
+	select {
+	case <-d.node.Done():
+		d.say("node-gone", "", nil)
+	case <-ctx.Done():
+	}
+	return nil
+}
+
+// bobAgain accepts a connection and answers one message.
+func bobAgain(ctx context.Context, d *demoApp) error {
+	conn, err := d.accept(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if err := echo(conn, 1); err != nil {
+		return err
+	}
+	_, err = conn.Read(make([]byte, 1))
+	if err != io.EOF {
+		return fmt.Errorf("after the peer's close: got %v, want EOF", err)
+	}
+	d.say("closed", "", nil)
+	return nil
+}
+
+func (d *demoApp) accept(ctx context.Context) (*fabric.Conn, error) {
+	l, err := d.node.Listen(demoPort)
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	d.say("listening", l.Addr().String(), nil)
+	conn, err := l.AcceptConn(ctx)
+	if err == nil {
+		d.say("accepted", conn.RemoteAddr().String(), nil)
+	}
+	return conn, err
+}
+
+// talk sends n messages of growing size, each behind its length, and expects
+// each of them back.
+func (d *demoApp) talk(conn *fabric.Conn, n int) error {
+	bytesSent := 0
+	began := time.Now()
+	for i := range n {
+		msg := pattern(byte(i), 1+i*97)
+		if err := sendMessage(conn, msg); err != nil {
+			return fmt.Errorf("message %d: %w", i, err)
+		}
+		back, err := recvMessage(conn)
+		if err != nil {
+			return fmt.Errorf("answer %d: %w", i, err)
+		}
+		if !bytes.Equal(back, msg) {
+			return fmt.Errorf("answer %d is not what was sent", i)
+		}
+		bytesSent += len(msg)
+	}
+	d.say("messages", fmt.Sprintf("%s there and back, %s each way, %v per round trip",
+		plural(n, "message"), plural(bytesSent, "byte"), (time.Since(began)/time.Duration(n)).Round(time.Microsecond)), nil)
+	return nil
+}
+
+func echo(conn *fabric.Conn, n int) error {
+	for i := range n {
+		msg, err := recvMessage(conn)
+		if err == nil {
+			err = sendMessage(conn, msg)
+		}
+		if err != nil {
+			return fmt.Errorf("message %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+func sendMessage(conn *fabric.Conn, msg []byte) error {
+	_, err := conn.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(msg))), msg...))
+	return err
+}
+
+func recvMessage(conn *fabric.Conn) ([]byte, error) {
+	var head [4]byte
+	if _, err := io.ReadFull(conn, head[:]); err != nil {
+		return nil, err
+	}
+	n := binary.BigEndian.Uint32(head[:])
+	if n > 1<<20 {
+		return nil, fmt.Errorf("a message of %d bytes", n)
+	}
+	msg := make([]byte, n)
+	_, err := io.ReadFull(conn, msg)
+	return msg, err
+}
+
+// pattern returns n bytes that depend on seed and position.
+func pattern(seed byte, n int) []byte {
+	p := make([]byte, n)
+	for i := range p {
+		p[i] = seed + byte(i) + byte(i>>8)
+	}
+	return p
+}
+
+// A window is one end's registered memory and where the peer's begins.
+type window struct {
+	mem  []byte
+	here int64 // offset of mem in our space
+	peer int64 // offset of the peer's window in its space
+}
+
+// openWindow registers memory and exchanges offsets with the peer.
+func (d *demoApp) openWindow(conn *fabric.Conn) (window, error) {
+	mem, err := d.node.Alloc(demoWindow)
+	if err != nil {
+		return window{}, err
+	}
+	w := window{mem: mem.Bytes()}
+	w.here, err = conn.Endpoint().Register(w.mem, 0, fabric.ProtRead|fabric.ProtWrite, 0)
+	if err != nil {
+		return window{}, err
+	}
+	if _, err := conn.Write(binary.BigEndian.AppendUint64(nil, uint64(w.here))); err != nil {
+		return window{}, err
+	}
+	var there [8]byte
+	if _, err := io.ReadFull(conn, there[:]); err != nil {
+		return window{}, err
+	}
+	w.peer = int64(binary.BigEndian.Uint64(there[:]))
+	d.say("window", fmt.Sprintf("%d KiB at %#x", demoWindow>>10, w.here), nil)
+	return w, nil
+}
+
+// signal stores v in the peer's word when all that we began has completed.
+func (w window) signal(conn *fabric.Conn, v uint64) error {
+	return conn.Endpoint().FenceSignal(fabric.Signal{
+		By: fabric.InitSelf, Where: fabric.SignalRemote,
+		RemoteOffset: w.peer + demoWord, RemoteValue: v,
+	})
+}
+
+// poll waits until our word holds v. Who sees it sees all that the peer wrote
+// before.
+func (w window) poll(ctx context.Context, v uint64) error {
+	for fabric.LoadUint64(w.mem[demoWord:]) != v {
+		if !wait(ctx, 100*time.Microsecond) {
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// writeFirst writes into bob's memory, signals, waits for bob's answer and
+// reads bob's memory back.
+func (d *demoApp) writeFirst(ctx context.Context, conn *fabric.Conn) error {
+	w, err := d.openWindow(conn)
+	if err != nil {
+		return err
+	}
+	ours := pattern('a', demoData)
+	copy(w.mem, ours)
+	if err := conn.Endpoint().WriteTo(w.here, demoData, w.peer, 0); err != nil {
+		return err
+	}
+	if err := w.signal(conn, aliceDone); err != nil {
+		return err
+	}
+	d.say("wrote", fmt.Sprintf("%d KiB into the peer's memory, and a signal behind them", demoData>>10), nil)
+
+	if err := w.poll(ctx, bobDone); err != nil {
+		return err
+	}
+	if !bytes.Equal(w.mem[:demoData], pattern('b', demoData)) {
+		return errors.New("bob's signal is here, what he wrote is not")
+	}
+	d.say("saw-signal", fmt.Sprintf("%#x, and all of the peer's %d KiB", bobDone, demoData>>10), nil)
+
+	clear(w.mem[:demoData])
+	if err := conn.Endpoint().ReadFrom(w.here, demoData, w.peer, fabric.Sync); err != nil {
+		return err
+	}
+	if !bytes.Equal(w.mem[:demoData], ours) {
+		return errors.New("bob's memory does not hold what was written there")
+	}
+	d.say("read", fmt.Sprintf("%d KiB of the peer's memory", demoData>>10), nil)
+	return nil
+}
+
+// writeSecond polls for alice's signal, reads her memory, and writes into it.
+func (d *demoApp) writeSecond(ctx context.Context, conn *fabric.Conn) error {
+	w, err := d.openWindow(conn)
+	if err != nil {
+		return err
+	}
+	if err := w.poll(ctx, aliceDone); err != nil {
+		return err
+	}
+	hers := pattern('a', demoData)
+	if !bytes.Equal(w.mem[:demoData], hers) {
+		return errors.New("alice's signal is here, what she wrote is not")
+	}
+	d.say("saw-signal", fmt.Sprintf("%#x, and all of the peer's %d KiB", aliceDone, demoData>>10), nil)
+
+	got := make([]byte, demoData)
+	if err := conn.Endpoint().VReadFrom(got, w.peer, fabric.Sync); err != nil {
+		return err
+	}
+	if !bytes.Equal(got, hers) {
+		return errors.New("alice's memory does not hold what she wrote from it")
+	}
+	d.say("read", fmt.Sprintf("%d KiB of the peer's memory", demoData>>10), nil)
+
+	if err := conn.Endpoint().VWriteTo(pattern('b', demoData), w.peer, 0); err != nil {
+		return err
+	}
+	mark, err := conn.Endpoint().FenceMark(fabric.InitSelf)
+	if err == nil {
+		err = conn.Endpoint().FenceWait(ctx, mark)
+	}
+	if err == nil {
+		err = w.signal(conn, bobDone)
+	}
+	if err == nil {
+		d.say("wrote", fmt.Sprintf("%d KiB into the peer's memory, and a signal behind them", demoData>>10), nil)
+	}
+	return err
+}
+
+// survive blocks in a receive until bob's node is lost, and looks at what a
+// lost node means to calls.
+func (d *demoApp) survive(ctx context.Context, conn *fabric.Conn) error {
+	d.say("blocked", "in a receive", nil)
+	_, err := conn.Read(make([]byte, 1))
+	if !errors.Is(err, syscall.ECONNRESET) {
+		return fmt.Errorf("blocked receive: got %v, want ECONNRESET", err)
+	}
+	d.say("reset", err.Error(), nil)
+	if _, err := conn.Write([]byte("x")); !errors.Is(err, syscall.ECONNRESET) {
+		return fmt.Errorf("send after the loss: got %v, want ECONNRESET", err)
+	}
+	c, err := d.node.Dial(ctx, conn.RemoteAddr().(fabric.Addr))
+	if err == nil {
+		c.Close()
+	}
+	if !errors.Is(err, syscall.ENODEV) && !errors.Is(err, syscall.ECONNRESET) {
+		return fmt.Errorf("connect to the lost node: got %v, want ENODEV", err)
+	}
+	d.say("no-device", err.Error(), nil)
+	return nil
+}

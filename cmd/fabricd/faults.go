@@ -1,0 +1,363 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fabricd/fabricd/internal/daemon"
+	"github.com/fabricd/fabricd/internal/faults"
+)
+
+func (a *app) faultsCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "faults", Short: "Break this node or its links on purpose, for tests",
+		Long: `faults breaks links of the node that is asked, or the node itself, and undoes
+it again. The node must run with --enable-faults.
+
+A fault of a link is for one direction (--from, --to) and for a plane of traffic:
+gossip, control (control sessions and lifelines), messages, rma, link (messages,
+rma and heartbeats: the packets of QUIC) or all. The node enforces it on what it
+sends itself, if it is in --from, and on what it receives, if it is in --to: so
+one command at either end is enough. Given to both ends it acts twice, unless --at
+says which end acts. Two other nodes' link is broken by asking one of them.
+
+A fault ends after --for, with clear, or with the node.`,
+		Example: `  fabricd faults add --from 1 --to 2 --plane link --drop 20% --delay 20ms --jitter 10ms --for 10s
+  fabricd faults add --partition 0,1/2,3,4 --for 30s --name split
+  fabricd faults add --node crash --step host.grant_persisted
+  fabricd faults list
+  fabricd faults clear`,
+	}
+	cmd.AddCommand(a.faultsAddCommand(), a.faultsListCommand(), a.faultsClearCommand(), a.faultsStepsCommand())
+	return cmd
+}
+
+// faultFlags are the flags that make a rule. Those that are texts are parsed
+// when the command runs, so that their errors are ours.
+type faultFlags struct {
+	text                 map[string]*string // by flag
+	name, plane, at      string
+	cut, half, hold      bool
+	block, reset         bool
+	mtu                  int
+	seed                 uint64
+	partition, direction string
+	file                 string
+
+	changed func(flag string) bool // the command line has it
+	stdin   io.Reader
+}
+
+// faultTexts are the flags of a rule whose values have units.
+var faultTexts = []struct {
+	name, usage string
+	set         func(r *faults.Rule, s string) error
+}{
+	{"from", "nodes that send: IDs separated by commas, or any", func(r *faults.Rule, s string) (err error) { r.From, err = faults.ParseNodes(s); return }},
+	{"to", "nodes that receive: IDs separated by commas, or any", func(r *faults.Rule, s string) (err error) { r.To, err = faults.ParseNodes(s); return }},
+	{"drop", "probability that a packet is lost: 0% to 100%", func(r *faults.Rule, s string) (err error) { r.Drop, err = faults.ParseProbability(s); return }},
+	{"duplicate", "probability that a packet arrives twice", func(r *faults.Rule, s string) (err error) { r.Duplicate, err = faults.ParseProbability(s); return }},
+	{"reorder", "probability that a packet is held back by up to 5ms", func(r *faults.Rule, s string) (err error) { r.Reorder, err = faults.ParseProbability(s); return }},
+	{"corrupt", "probability that a byte of a packet is changed", func(r *faults.Rule, s string) (err error) { r.Corrupt, err = faults.ParseProbability(s); return }},
+	{"delay", "time added to the time in flight, up to 1m", func(r *faults.Rule, s string) (err error) { r.Delay, err = faults.ParseDuration(s); return }},
+	{"jitter", "random time added to that, up to 1m", func(r *faults.Rule, s string) (err error) { r.Jitter, err = faults.ParseDuration(s); return }},
+	{"shape", "how jitter is distributed: uniform, normal or exponential", func(r *faults.Rule, s string) error { r.Shape = faults.Shape(s); return nil }},
+	{"rate", "bandwidth, as 1MB/s or 8Mbit/s", func(r *faults.Rule, s string) (err error) { r.Rate, err = faults.ParseBytes(s); return }},
+	{"buffer", "what waits for the bandwidth before packets are dropped, as 64KiB (default 256KiB)", func(r *faults.Rule, s string) (err error) { r.Buffer, err = faults.ParseBytes(s); return }},
+	{"for", "how long it lasts, up to 24h (default: until it is cleared)", func(r *faults.Rule, s string) (err error) { r.For, err = faults.ParseDuration(s); return }},
+	{"after", "how long until it begins", func(r *faults.Rule, s string) (err error) { r.After, err = faults.ParseDuration(s); return }},
+	{"up", "with --down: acts for this long, rests for --down, and so on", func(r *faults.Rule, s string) (err error) { r.Up, err = faults.ParseDuration(s); return }},
+	{"down", "see --up", func(r *faults.Rule, s string) (err error) { r.Down, err = faults.ParseDuration(s); return }},
+}
+
+func (f *faultFlags) addTo(cmd *cobra.Command) {
+	fl := cmd.Flags()
+	f.text = map[string]*string{}
+	for _, t := range faultTexts {
+		f.text[t.name] = fl.String(t.name, "", t.usage)
+	}
+	fl.StringVar(&f.plane, "plane", "all", "traffic to break: gossip, control, messages, rma, link or all")
+	fl.StringVar(&f.at, "at", "", "the end that acts: from or to (default: each that is asked)")
+	fl.StringVar(&f.name, "name", "", "name for tables, and to clear it by; up to 64 bytes")
+	fl.BoolVar(&f.cut, "cut", false, "let nothing pass")
+	fl.BoolVar(&f.half, "half-open", false, "stop what is established, refuse new connections")
+	fl.BoolVar(&f.hold, "hold", false, "keep everything until --for has passed, then let it pass")
+	fl.BoolVar(&f.block, "udp-blocked", false, "let no packets pass, but TCP")
+	fl.BoolVar(&f.reset, "reset", false, "end established connections")
+	fl.IntVar(&f.mtu, "mtu", 0, "drop packets of more than so many bytes, 64 to 65535")
+	fl.Uint64Var(&f.seed, "seed", 0, "number that decides what is random (default: the node's)")
+	fl.StringVar(&f.partition, "partition", "", "cut groups of nodes from each other, as 0,1/2,3,4; instead of --from and --to")
+	fl.StringVar(&f.direction, "direction", "symmetric", "of --partition: symmetric, asymmetric (each group to those after it) or partial (neighbours)")
+	fl.StringVar(&f.file, "file", "", "read the rules from this JSON file, - for standard input; instead of all others")
+}
+
+// rules returns what the flags ask for.
+func (f *faultFlags) rules() ([]faults.Rule, error) {
+	if f.file != "" {
+		return f.fromFile()
+	}
+	r := faults.Rule{Name: f.name, On: faults.Traffic(f.plane), At: faults.End(f.at), Cut: f.cut, HalfOpen: f.half, Hold: f.hold,
+		BlockUDP: f.block, Reset: f.reset, MTU: f.mtu, Seed: f.seed}
+	for _, t := range faultTexts {
+		if !f.changed(t.name) {
+			continue
+		}
+		if err := t.set(&r, *f.text[t.name]); err != nil {
+			return nil, fmt.Errorf("%s: %w", t.name, err)
+		}
+	}
+	if f.partition == "" {
+		return []faults.Rule{r}, r.Check()
+	}
+	if f.changed("from") || f.changed("to") {
+		return nil, errors.New("partition: it says itself who is cut from whom; leave out --from and --to")
+	}
+	groups, err := faults.ParseGroups(f.partition)
+	if err != nil {
+		return nil, err
+	}
+	return faults.Partition(groups, faults.Direction(f.direction), r)
+}
+
+// fromFile reads rules from a file, and refuses flags that it would override.
+func (f *faultFlags) fromFile() ([]faults.Rule, error) {
+	others := []string{"plane", "at", "name", "cut", "half-open", "hold", "udp-blocked", "reset", "mtu", "seed", "partition", "direction"}
+	for _, t := range faultTexts {
+		others = append(others, t.name)
+	}
+	for _, name := range others {
+		if f.changed(name) {
+			return nil, fmt.Errorf("file: the rules are all in it; leave out --%s", name)
+		}
+	}
+	in := f.stdin
+	if f.file != "-" {
+		file, err := os.Open(f.file)
+		if err != nil {
+			return nil, fmt.Errorf("file: %w", err)
+		}
+		defer file.Close()
+		in = file
+	}
+	text, err := io.ReadAll(io.LimitReader(in, faults.MaxEncoded+1))
+	if err != nil {
+		return nil, fmt.Errorf("file: %w", err)
+	}
+	return faults.Decode(text)
+}
+
+func (a *app) faultsAddCommand() *cobra.Command {
+	var ask askFlags
+	var f faultFlags
+	var node nodeFlags
+	cmd := &cobra.Command{
+		Use: "add", Short: "Break links of this node, or with --node the node itself",
+		Long: `add breaks links of the node that is asked; see ` + "`fabricd faults --help`" + ` for which.
+Several faults of one command act together. It prints the fault's number.
+
+With --node it breaks the node itself:
+
+  crash                    at once, or at --step
+  freeze --for D           stands still for D, at once or at --step
+  delay --for D --step S   whoever comes by the step waits for D
+  error --step S           the step fails
+  clock --offset D         the wall clock is D ahead, --for some time
+  disk --disk MODE         the state directory is full, read-only, ..., --for some time
+  descriptors --free N     only N more can be opened, --for some time
+  slow-receiver --delay D  applications let D pass between two receives, --for some time`,
+		Example: `  fabricd faults add --from 1 --to 2 --plane link --drop 20% --delay 20ms --jitter 10ms --for 10s
+  fabricd faults add --from 1 --to 2 --cut --name one-way
+  fabricd faults add --to 3 --plane rma --rate 8Mbit/s
+  fabricd faults add --plane gossip --drop 5% --up 200ms --down 1s
+  fabricd faults add --partition 0,1/2,3,4 --for 30s --name split
+  fabricd faults add --file rules.json
+  fabricd faults add --node freeze --for 1.5s
+  fabricd faults add --node crash --step rma.write_copied --nth 3
+  fabricd faults add --node disk --disk full --for 30s`,
+	}
+	ask.addTo(cmd, a, true)
+	f.addTo(cmd)
+	node.addTo(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		f.changed, f.stdin = cmd.Flags().Changed, cmd.InOrStdin()
+		if cmd.Flags().Changed("node") {
+			fault, err := node.fault(cmd)
+			if err != nil {
+				return usageError{err}
+			}
+			return a.addNodeFault(cmd, &ask, fault)
+		}
+		if err := node.unused(cmd); err != nil {
+			return usageError{err}
+		}
+		rules, err := f.rules()
+		if err != nil {
+			return usageError{err}
+		}
+		return a.ask(cmd, &ask, func(ctx context.Context, c *daemon.Client) error {
+			ids, err := c.AddLinkFaults(ctx, rules)
+			if err != nil {
+				return err
+			}
+			if ask.json {
+				return json.NewEncoder(a.stdout).Encode(daemon.LinkFaultIDs{IDs: ids})
+			}
+			for i, id := range ids {
+				if _, err := fmt.Fprintf(a.stdout, "fault %d: %v\n", id, rules[i]); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	return cmd
+}
+
+// allFaults is what `fabricd faults list --json` prints.
+type allFaults struct {
+	Links []faults.Status          `json:"faults"`
+	Nodes []daemon.NodeFaultReport `json:"node_faults"`
+}
+
+func (a *app) faultsListCommand() *cobra.Command {
+	var ask askFlags
+	var ended bool
+	cmd := &cobra.Command{
+		Use: "list", Short: "List the faults of this node and its links, and what they did",
+		Long: `list shows the faults that are there, and how often each has done something:
+a test that broke nothing proves nothing.`,
+		Example: `  fabricd faults list
+  fabricd faults list --ended
+  fabricd faults list --json | jq '.faults[] | {id: .rule.id, dropped: .counts.dropped}'`,
+	}
+	ask.addTo(cmd, a, true)
+	cmd.Flags().BoolVar(&ended, "ended", false, "show those too that are over, the last 256 of them")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return a.ask(cmd, &ask, func(ctx context.Context, c *daemon.Client) error {
+			links, err := c.LinkFaults(ctx, ended)
+			if err != nil {
+				return err
+			}
+			nodes, err := c.NodeFaults(ctx)
+			if err != nil {
+				return err
+			}
+			all := allFaults{Links: links, Nodes: []daemon.NodeFaultReport{}}
+			for _, r := range nodes {
+				if ended || r.State != "ended" {
+					all.Nodes = append(all.Nodes, r)
+				}
+			}
+			if ask.json {
+				return json.NewEncoder(a.stdout).Encode(all)
+			}
+			return showFaults(a.stdout, all)
+		})
+	}
+	return cmd
+}
+
+// showFaults prints the faults of links, and then those of the node.
+func showFaults(w io.Writer, all allFaults) error {
+	if len(all.Links)+len(all.Nodes) == 0 {
+		_, err := fmt.Fprintln(w, "no faults")
+		return err
+	}
+	if len(all.Links) > 0 {
+		t := table{{"FAULT", "NAME", "STATE", "LEFT", "SEEN", "FIRED", "WHAT"}}
+		for _, st := range all.Links {
+			left := "-"
+			if st.Left > 0 {
+				left = st.Left.String()
+			}
+			t = append(t, []string{fmt.Sprint(st.Rule.ID), orDash(st.Rule.Name), string(st.State), left,
+				fmt.Sprint(st.Counts.Seen), fmt.Sprint(st.Counts.Fired()), st.Rule.String()})
+		}
+		if err := t.print(w); err != nil {
+			return err
+		}
+	}
+	if len(all.Nodes) == 0 {
+		return nil
+	}
+	t := table{{"NODE FAULT", "STATE", "HITS", "FIRED", "WHAT"}}
+	for _, r := range all.Nodes {
+		what := r.Fault.String()
+		if r.Problem != "" {
+			what += " (" + r.Problem + ")"
+		}
+		t = append(t, []string{fmt.Sprint(r.ID), string(r.State), fmt.Sprint(r.Hits), fmt.Sprint(r.Fired), what})
+	}
+	return t.print(w)
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+func (a *app) faultsClearCommand() *cobra.Command {
+	var ask askFlags
+	var id, nodeID uint64
+	var name string
+	cmd := &cobra.Command{
+		Use: "clear", Short: "End faults of this node and its links: all of them, or those that are named",
+		Example: `  fabricd faults clear
+  fabricd faults clear --name split
+  fabricd faults clear --id 3
+  fabricd faults clear --node-id 1`,
+	}
+	ask.addTo(cmd, a, true)
+	cmd.Flags().Uint64Var(&id, "id", 0, "number of one fault of links")
+	cmd.Flags().StringVar(&name, "name", "", "name of faults of links")
+	cmd.Flags().Uint64Var(&nodeID, "node-id", 0, "number of one fault of the node itself")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		given := 0
+		for _, name := range []string{"id", "name", "node-id"} {
+			if cmd.Flags().Changed(name) {
+				given++
+			}
+		}
+		if given > 1 || cmd.Flags().Changed("id") && id == 0 || cmd.Flags().Changed("node-id") && nodeID == 0 ||
+			cmd.Flags().Changed("name") && name == "" {
+			return usagef("clear: want one of --id, --name and --node-id with what `fabricd faults list` shows, or none of them")
+		}
+		return a.ask(cmd, &ask, func(ctx context.Context, c *daemon.Client) error {
+			return a.clearFaults(ctx, c, id, nodeID, name, ask.json)
+		})
+	}
+	return cmd
+}
+
+// clearFaults ends one fault, or all if nothing is named.
+func (a *app) clearFaults(ctx context.Context, c *daemon.Client, id, nodeID uint64, name string, asJSON bool) (err error) {
+	links, nodes := 0, 0
+	if nodeID == 0 {
+		if links, err = c.ClearLinkFaults(ctx, id, name); err != nil {
+			return err
+		}
+	}
+	if id == 0 && name == "" {
+		if nodes, err = c.ClearNodeFaults(ctx, nodeID); err != nil {
+			return err
+		}
+	}
+	switch {
+	case asJSON:
+		return json.NewEncoder(a.stdout).Encode(map[string]int{"cleared": links, "node_cleared": nodes})
+	case id != 0 && links == 0:
+		return fmt.Errorf("there is no fault %d; `fabricd faults list` shows those there are", id)
+	case name != "" && links == 0:
+		return fmt.Errorf("there is no fault called %q; `fabricd faults list` shows those there are", name)
+	}
+	_, err = fmt.Fprintf(a.stdout, "cleared %s\n", plural(links+nodes, "fault"))
+	return err
+}

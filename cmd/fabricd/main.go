@@ -1,0 +1,115 @@
+// Command fabricd is one node of a fabric, and what operators do with it.
+//
+// Exit codes: 0 for success, 1 when something failed, 2 when the command line
+// or the configuration is wrong.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fabricd/fabricd/internal/daemon"
+)
+
+const (
+	exitOK    = 0
+	exitFail  = 1
+	exitUsage = 2
+)
+
+func main() {
+	// quic-go prints about small UDP buffers what fabricd logs in its own words.
+	_ = os.Setenv("QUIC_GO_DISABLE_RECEIVE_BUFFER_WARNING", "1") // fails for malformed names only
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := execute(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// execute runs one command line and returns its exit code. The end of ctx is
+// what a signal is.
+func execute(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
+	a := &app{environ: environ, stdout: stdout, stderr: stderr}
+	root := a.root()
+	root.SetArgs(args)
+	err := misnamed(root, args)
+	if err == nil {
+		err = root.ExecuteContext(ctx)
+	}
+	if err == nil {
+		return exitOK
+	}
+	for line := range strings.Lines(err.Error()) {
+		fmt.Fprintln(stderr, "fabricd:", strings.TrimSuffix(line, "\n"))
+	}
+	if _, bad := errors.AsType[*daemon.ConfigError](err); bad {
+		return exitUsage
+	}
+	if !a.parsed {
+		fmt.Fprintln(stderr, "fabricd:", whereToRead(root, args))
+		return exitUsage
+	}
+	if _, bad := errors.AsType[usageError](err); bad {
+		return exitUsage
+	}
+	return exitFail
+}
+
+// A usageError is an argument that parses but is not allowed.
+type usageError struct{ error }
+
+// usagef returns a usageError.
+func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+// app is what all commands share.
+type app struct {
+	environ        []string
+	stdout, stderr io.Writer
+	parsed         bool // the command line was understood and its command began
+}
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "fabricd",
+		Short: "A fabric between processes, containers and machines: ports, messages, remote memory, fences",
+		Long: `fabricd gives the applications of a machine a place in a fabric: a node with a
+small ID, ports, connections that carry messages, windows of memory that a peer
+reads and writes, fences, and an event when a node is lost.`,
+		Example: `  fabricd demo                    three nodes, two applications and a failure, on this machine
+  fabricd init --state-dir /var/lib/fabricd --token-file join.token
+  fabricd run --role host         the cluster's host
+  fabricd run --join HOST:7700 --token-file join.token
+  fabricd nodes                   who is there`,
+		SilenceUsage:      true,
+		SilenceErrors:     true,
+		PersistentPreRun:  func(*cobra.Command, []string) { a.parsed = true },
+		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: false},
+	}
+	root.SetFlagErrorFunc(flagError)
+	root.SetOut(a.stdout)
+	root.SetErr(a.stderr)
+	root.AddCommand(a.initCommand(), a.runCommand(), a.tokenCommand(), a.keysCommand())
+	root.AddCommand(a.statusCommand(), a.nodesCommand())
+	root.AddCommand(a.tableCommands()...)
+	root.AddCommand(a.pingCommand(), a.eventsCommand(), a.healthCommand(), a.faultsCommand())
+	root.AddCommand(a.chaosCommand(), a.demoCommand(), a.demoAppCommand(), a.versionCommand())
+	return root
+}
+
+// getenv returns a variable of the environment that the command was given.
+func (a *app) getenv(name string) string {
+	for i := len(a.environ) - 1; i >= 0; i-- {
+		if v, ok := strings.CutPrefix(a.environ[i], name+"="); ok {
+			return v
+		}
+	}
+	return ""
+}

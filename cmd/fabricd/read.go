@@ -1,0 +1,293 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/daemon"
+)
+
+// askTimeout bounds how long a command waits for fabricd's answer.
+const askTimeout = 10 * time.Second
+
+// askFlags are the flags of every command that asks a running fabricd.
+type askFlags struct {
+	admin string
+	json  bool
+}
+
+// addTo gives cmd the flags; withJSON is for commands that print something.
+func (f *askFlags) addTo(cmd *cobra.Command, a *app, withJSON bool) {
+	cmd.Flags().StringVar(&f.admin, "admin", "", "admin socket of the fabricd to ask (default $FABRIC_ADMIN or "+daemon.Default().Local.AdminSocket+")")
+	if withJSON {
+		cmd.Flags().BoolVar(&f.json, "json", false, "print JSON")
+	}
+	if withJSON || f.admin == "" {
+		cmd.Args = noArguments
+	}
+}
+
+// client returns a client for the admin socket of the flags, the environment
+// or the default, in this order.
+func (f *askFlags) client(a *app) *daemon.Client {
+	for _, path := range []string{f.admin, a.getenv("FABRIC_ADMIN"), daemon.Default().Local.AdminSocket} {
+		if path != "" {
+			return daemon.NewClient(path)
+		}
+	}
+	panic("BUG: fabricd: the default admin socket has no path")
+}
+
+// ask runs fn with a client and a time limit.
+func (a *app) ask(cmd *cobra.Command, f *askFlags, fn func(context.Context, *daemon.Client) error) error {
+	c := f.client(a)
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(cmd.Context(), askTimeout)
+	defer cancel()
+	return fn(ctx, c)
+}
+
+// reader returns a command that prints the answer of one path: as JSON, or as
+// show prints it.
+func (a *app) reader(use, short, example, path string, show func(io.Writer, json.RawMessage) error) *cobra.Command {
+	var f askFlags
+	cmd := &cobra.Command{Use: use, Short: short, Example: example}
+	f.addTo(cmd, a, true)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return a.ask(cmd, &f, func(ctx context.Context, c *daemon.Client) error {
+			text, err := c.Get(ctx, path)
+			if err != nil {
+				return err
+			}
+			if f.json {
+				_, err = fmt.Fprintf(a.stdout, "%s\n", text)
+				return err
+			}
+			return show(a.stdout, text)
+		})
+	}
+	return cmd
+}
+
+func (a *app) statusCommand() *cobra.Command {
+	return a.reader("status", "Show this node: its place, addresses and counts", `  fabricd status
+  fabricd status --json | jq .id`, "status", showStatus)
+}
+
+func (a *app) nodesCommand() *cobra.Command {
+	return a.reader("nodes", "List the nodes of the cluster", `  fabricd nodes
+  fabricd nodes --json | jq '.nodes[] | select(.state == "alive") | .id'`, "nodes", showNodes)
+}
+
+func (a *app) tableCommands() []*cobra.Command {
+	shorts := map[string]string{
+		"ports":   "List the bound ports of this node",
+		"conns":   "List the connections of this node's applications",
+		"windows": "List the registered windows of this node's applications",
+		"links":   "List the links to other nodes",
+	}
+	var all []*cobra.Command
+	for _, name := range daemon.TableNames {
+		example := fmt.Sprintf("  fabricd %s\n  fabricd %s --json", name, name)
+		all = append(all, a.reader(name, shorts[name], example, name,
+			func(w io.Writer, text json.RawMessage) error { return showRows(w, name, text) }))
+	}
+	return all
+}
+
+func (a *app) healthCommand() *cobra.Command {
+	var f askFlags
+	cmd := &cobra.Command{
+		Use: "health", Short: "Tell whether this node can serve applications, by the exit code too",
+		Example: `  fabricd health && echo fine
+  fabricd health --json`,
+	}
+	f.addTo(cmd, a, true)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return a.ask(cmd, &f, func(ctx context.Context, c *daemon.Client) error {
+			h, err := c.Health(ctx)
+			if err != nil {
+				return err
+			}
+			if f.json {
+				err = json.NewEncoder(a.stdout).Encode(h)
+			} else if h.Healthy {
+				_, err = fmt.Fprintln(a.stdout, "healthy:", h.Detail)
+			}
+			if err == nil && !h.Healthy {
+				err = fmt.Errorf("not healthy: %s", h.Detail)
+			}
+			return err
+		})
+	}
+	return cmd
+}
+
+func (a *app) pingCommand() *cobra.Command {
+	var f askFlags
+	var count int
+	var timeout, interval time.Duration
+	cmd := &cobra.Command{
+		Use: "ping NODE", Short: "Measure round trips from this node to another, over their link",
+		Example: `  fabricd ping 2
+  fabricd ping 0 --count 3 --json`,
+	}
+	f.addTo(cmd, a, true)
+	cmd.Args = func(_ *cobra.Command, args []string) error {
+		if len(args) != 1 {
+			return fmt.Errorf("want the ID of one node, got %s", plural(len(args), "argument"))
+		}
+		return nil
+	}
+	cmd.Flags().IntVarP(&count, "count", "c", 5, "how many round trips, 1 to 10000")
+	cmd.Flags().DurationVar(&timeout, "timeout", 2*time.Second, "how long to wait for each, up to 1m")
+	cmd.Flags().DurationVarP(&interval, "interval", "i", 200*time.Millisecond, "time between them")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		id, err := strconv.ParseUint(args[0], 10, 16)
+		switch {
+		case err != nil:
+			return usagef("node: %q: want a node ID, 0 to 65519", args[0])
+		case count < 1 || count > 10000:
+			return usagef("count: %d: want 1 to 10000", count)
+		case timeout <= 0 || timeout > time.Minute:
+			return usagef("timeout: %v: want a duration up to 1m", timeout)
+		case interval < 0:
+			return usagef("interval: %v: want a duration", interval)
+		}
+		c := f.client(a)
+		defer c.Close()
+		return a.ping(cmd.Context(), c, addr.NodeID(id), count, timeout, interval, f.json)
+	}
+	return cmd
+}
+
+// ping prints count round trips and, for people, what they amount to. It fails
+// if one was lost. An interrupt ends it as if it had been the last one.
+func (a *app) ping(ctx context.Context, c *daemon.Client, id addr.NodeID, count int, timeout, interval time.Duration, asJSON bool) error {
+	var took []time.Duration
+	var last error
+	sent := 0
+	for i := range count {
+		if i > 0 && !wait(ctx, interval) {
+			break
+		}
+		rtt, err := c.Ping(ctx, id, timeout)
+		if ctx.Err() != nil {
+			break
+		}
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, os.ErrPermission) {
+			return err // nobody can be asked
+		}
+		sent++
+		if err != nil {
+			last = err
+			if !asJSON {
+				fmt.Fprintln(a.stderr, "fabricd:", err)
+			}
+			continue
+		}
+		took = append(took, rtt)
+		if err := a.pong(id, rtt, asJSON); err != nil {
+			return err
+		}
+	}
+	if !asJSON && len(took) > 1 {
+		fmt.Fprintln(a.stdout, pingSummary(sent, took))
+	}
+	if lost := sent - len(took); lost > 0 {
+		if asJSON {
+			return fmt.Errorf("%d of %d without an answer: %w", lost, sent, last)
+		}
+		return fmt.Errorf("%d of %d without an answer", lost, sent)
+	}
+	if sent == 0 {
+		return ctx.Err()
+	}
+	return nil
+}
+
+// pong prints one round trip.
+func (a *app) pong(id addr.NodeID, rtt time.Duration, asJSON bool) (err error) {
+	if asJSON {
+		return json.NewEncoder(a.stdout).Encode(daemon.Pong{Node: id, RTTns: rtt.Nanoseconds()})
+	}
+	_, err = fmt.Fprintf(a.stdout, "node %d: %s\n", id, duration(rtt))
+	return err
+}
+
+// pingSummary returns what sent pings, of which some were answered, amount to.
+func pingSummary(sent int, took []time.Duration) string {
+	var sum time.Duration
+	for _, d := range took {
+		sum += d
+	}
+	return fmt.Sprintf("%d of %d answered; fastest %s, mean %s, slowest %s", len(took), sent,
+		duration(slices.Min(took)), duration(sum/time.Duration(len(took))), duration(slices.Max(took)))
+}
+
+// wait waits for d; it reports false if ctx ends before.
+func wait(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (a *app) eventsCommand() *cobra.Command {
+	var f askFlags
+	cmd := &cobra.Command{
+		Use: "events", Short: "Show the nodes and then what happens to them, until interrupted",
+		Example: `  fabricd events
+  fabricd events --json | jq -c 'select(.event == "removed")'`,
+	}
+	f.addTo(cmd, a, true)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		c := f.client(a)
+		defer c.Close()
+		err := c.Events(cmd.Context(), func(e daemon.NodeEvent) error {
+			if f.json {
+				return json.NewEncoder(a.stdout).Encode(e)
+			}
+			_, err := fmt.Fprintln(a.stdout, eventLine(e))
+			return err
+		})
+		switch {
+		case errors.Is(err, context.Canceled):
+			return nil // interrupted, as one ends it
+		case errors.Is(err, io.EOF):
+			return errors.New("fabricd ended")
+		}
+		return err
+	}
+	return cmd
+}
+
+// eventLine returns an event for people.
+func eventLine(e daemon.NodeEvent) string {
+	parts := []string{e.Time.Format("15:04:05.000"), fmt.Sprintf("%-8s", e.Event)}
+	if e.Node != nil {
+		parts = append(parts, fmt.Sprintf("node %d generation %d %q", e.Node.ID, e.Node.Generation, e.Node.Name))
+	}
+	for _, extra := range []string{e.Reason, e.Detail} {
+		if extra != "" {
+			parts = append(parts, extra)
+		}
+	}
+	return strings.Join(parts, "  ")
+}

@@ -1,0 +1,196 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/fabricd/fabricd/fabric"
+)
+
+func readme(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// readmeCommands returns the commands of a section: its indented lines, those
+// that end in a backslash joined with the next.
+func readmeCommands(t *testing.T, section string) []string {
+	t.Helper()
+	_, rest, ok := strings.Cut(readme(t), section)
+	if !ok {
+		t.Fatalf("README.md has no %q", section)
+	}
+	rest, _, _ = strings.Cut(rest, "\n## ")
+	rest = strings.ReplaceAll(rest, "\\\n", " ")
+	var all []string
+	for line := range strings.Lines(rest) {
+		if command, ok := strings.CutPrefix(line, "    "); ok {
+			command, _, _ = strings.Cut(command, "#")
+			all = append(all, strings.TrimSpace(command))
+		}
+	}
+	return all
+}
+
+func TestREADMEIsShortAndTrue(t *testing.T) {
+	text := readme(t)
+	if n := strings.Count(text, "\n"); n > 90 {
+		t.Errorf("README.md has %d lines, want 90 at most", n)
+	}
+	makefile, err := os.ReadFile("../../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range readmeCommands(t, "# fabricd\n") {
+		target, ok := strings.CutPrefix(command, "make ")
+		if !ok || !strings.Contains(string(makefile), "\n"+target+": ") {
+			t.Errorf("%q is no target of the Makefile", command)
+		}
+	}
+	for _, link := range []string{"ARCHITECTURE.md", "LICENSE", "internal/wire/SPEC.md", "internal/ipc/SPEC.md"} {
+		if !strings.Contains(text, "("+link+")") {
+			t.Errorf("README.md does not lead to %s", link)
+		}
+		if _, err := os.Stat(filepath.Join("../..", link)); err != nil {
+			t.Error(err)
+		}
+	}
+	_, block, _ := strings.Cut(text, "```go\n")
+	block, _, _ = strings.Cut(block, "```")
+	program, err := os.ReadFile("testdata/readme/main.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if block != string(program) {
+		t.Error("the program in README.md is not testdata/readme/main.go, which is what is tested")
+	}
+}
+
+// TestREADMECommands does what README.md tells its readers to do, with free
+// ports, and runs its program against the cluster.
+func TestREADMECommands(t *testing.T) {
+	_, dir := self(t)
+	data, gossip := freePort(t), freePort(t)
+	ports := strings.NewReplacer("7700", data, "7701", gossip, "7710", freePort(t), "7711", freePort(t))
+	t.Setenv("FABRIC_DATA_PORT", data) // for the host, which README.md leaves at the defaults
+	t.Setenv("FABRIC_GOSSIP_PORT", gossip)
+	var last string
+	for _, command := range readmeCommands(t, "## A cluster\n") {
+		if command != "" {
+			last = readmeStep(t, dir, ports.Replace(command+" "))
+		}
+	}
+	if !strings.Contains(last, "GENERATION") || strings.Count(last, "alive") < 1 {
+		t.Errorf("`fabricd nodes` prints\n%s", last)
+	}
+	host, err := fabric.Attach(t.Context(), filepath.Join(dir, "host.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer host.Close()
+	l, err := host.Listen(2050)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	heard := make(chan string, 1)
+	go func() {
+		conn, err := l.AcceptConn(t.Context())
+		if err != nil {
+			heard <- err.Error()
+			return
+		}
+		defer conn.Close()
+		text, err := bufio.NewReader(conn).ReadString('\n')
+		heard <- fmt.Sprint(text, err)
+	}()
+	program := exec.CommandContext(t.Context(), "go", "run", "./testdata/readme")
+	program.Env = append(os.Environ(), "FABRIC_SOCKET="+filepath.Join(dir, "node.sock"))
+	if out, err := program.CombinedOutput(); err != nil {
+		t.Fatalf("the program of README.md: %v\n%s", err, out)
+	}
+	if got, want := <-heard, "hello from node 1\n<nil>"; got != want {
+		t.Errorf("the host heard %q, want %q", got, want)
+	}
+}
+
+// readmeStep runs one command in dir. `fabricd run` stays until the test ends,
+// and its node is waited for.
+func readmeStep(t *testing.T, dir, command string) string {
+	t.Helper()
+	args := strings.Fields(command)
+	if args[0] != "fabricd" {
+		t.Fatalf("README.md: %q: want a fabricd command", command)
+	}
+	cmd, _ := self(t, args[1:]...)
+	cmd.Dir = dir
+	if args[1] != "run" {
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s: %v\n%s", command, err, out)
+		}
+		return string(out)
+	}
+	var log bytes.Buffer
+	cmd.Stderr = &log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		// It fails only if the process has ended, which Wait then reports.
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("%s: %v\n%s", command, err, log.String())
+		}
+	})
+	_, admin, _ := strings.Cut(command, "--admin ")
+	admin = filepath.Join(dir, strings.Fields(admin)[0])
+	err := until(t.Context(), func() error {
+		_, stderr, code := run(t, nil, "health", "--admin", admin)
+		if code != exitOK {
+			return fmt.Errorf("%s", stderr)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatalf("%s: %v", command, err)
+	}
+	return ""
+}
+
+// freePort returns a port number that is free now.
+func freePort(t *testing.T) string {
+	t.Helper()
+	// Below the range from which the kernel gives ports away: nobody gets it
+	// between here and the start of the node.
+	for range 100 {
+		port := strconv.Itoa(10_000 + rand.IntN(20_000))
+		l, err := net.Listen("tcp", ":"+port)
+		if err != nil {
+			continue
+		}
+		defer l.Close()
+		c, err := net.ListenPacket("udp", ":"+port)
+		if err != nil {
+			continue
+		}
+		defer c.Close()
+		return port
+	}
+	t.Fatal("no port is free for TCP and UDP")
+	return ""
+}

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fabricd/fabricd/internal/daemon"
+)
+
+// leaveTimeout is how long a node that was told to end may take to leave.
+const leaveTimeout = 2 * time.Second
+
+func (a *app) runCommand() *cobra.Command {
+	var file string
+	var rebuild bool
+	cmd := &cobra.Command{
+		Use: "run", Short: "Run a node until SIGTERM or SIGINT, on which it leaves the cluster", Args: noArguments,
+		Long: `run is a node of a cluster. Every flag can also be an environment variable
+(--data-port is FABRIC_DATA_PORT) or a line of the YAML file (data-port: 7700);
+a flag overrides a variable, and a variable overrides the file. A wrong value
+ends fabricd at once with exit code 2 and one line that says what is allowed.`,
+		Example: `  fabricd run --role host
+  fabricd run --join 10.0.0.1:7700 --token-file join.token
+  fabricd run --config /etc/fabricd.yaml --log-format json`,
+	}
+	cmd.Flags().StringVar(&file, "config", "", "YAML file to read (default $FABRIC_CONFIG)")
+	cmd.Flags().BoolVar(&rebuild, "rebuild-leases", false, "host: start once with a new lease table if it is damaged or lost")
+	def := daemon.Default()
+	for _, s := range daemon.Settings() {
+		cmd.Flags().String(s.Key, s.Value(def), s.Usage+": "+s.Allowed)
+		if s.Switch() {
+			cmd.Flags().Lookup(s.Key).NoOptDefVal = "true"
+		}
+	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if file == "" {
+			file = a.getenv("FABRIC_CONFIG")
+		}
+		c, err := daemon.Load(file, a.environ, changed(cmd))
+		if err != nil {
+			return err
+		}
+		faults := daemon.NewFaults(c)
+		log, err := daemon.NewLogger(c.Log, a.stderr, faults.Now)
+		if err != nil {
+			return err
+		}
+		for _, name := range daemon.UnknownEnv(a.environ) {
+			log.Warn().Str("op", "config").Str("variable", name).Msg("no setting has this name; ignored")
+		}
+		return runNode(cmd.Context(), c, daemon.Options{Log: log, Version: buildVersion(), RebuildLeases: rebuild, Faults: faults})
+	}
+	return cmd
+}
+
+// changed returns the settings that the command line gave.
+func changed(cmd *cobra.Command) map[string]string {
+	flags := map[string]string{}
+	for _, s := range daemon.Settings() {
+		if f := cmd.Flags().Lookup(s.Key); f.Changed {
+			flags[s.Key] = f.Value.String()
+		}
+	}
+	return flags
+}
+
+// runNode runs a node until ctx is done and then leaves.
+func runNode(ctx context.Context, c daemon.Config, o daemon.Options) error {
+	log := o.Log.With().Str("node", c.Name).Logger()
+	d, err := daemon.Start(ctx, c, o)
+	if err != nil && ctx.Err() != nil {
+		log.Info().Str("op", "run").Err(err).Msg("told to end before the node had joined")
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	select {
+	case <-ctx.Done():
+		log.Info().Str("op", "leave").Msg("told to end")
+	case <-d.Done():
+		log.Error().Str("op", "run").Err(d.Err()).Msg("node ended")
+	}
+	leaving, cancel := context.WithTimeout(context.Background(), leaveTimeout)
+	defer cancel()
+	if err := d.Leave(leaving); err != nil {
+		log.Warn().Str("op", "leave").Err(err).Msg("left without a word; the others will notice")
+	}
+	if err := d.Close(); err != nil {
+		return fmt.Errorf("close: %w", err)
+	}
+	return d.Err()
+}

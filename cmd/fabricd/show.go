@@ -1,0 +1,159 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/daemon"
+)
+
+// What people read is rounded; scripts read --json, where every value is exact.
+
+// duration returns d with the two or three digits that matter.
+func duration(d time.Duration) string {
+	switch {
+	case d < 0:
+		return "-" + duration(-d)
+	case d >= 48*time.Hour:
+		return fmt.Sprintf("%dd%dh", d/(24*time.Hour), d%(24*time.Hour)/time.Hour)
+	case d >= time.Hour:
+		return fmt.Sprintf("%dh%dm", d/time.Hour, d%time.Hour/time.Minute)
+	case d >= time.Minute:
+		return fmt.Sprintf("%dm%ds", d/time.Minute, d%time.Minute/time.Second)
+	case d >= 10*time.Second:
+		return fmt.Sprintf("%ds", d/time.Second)
+	}
+	for _, unit := range []time.Duration{time.Second, time.Millisecond, time.Microsecond} {
+		switch {
+		case d >= 100*unit:
+			return d.Round(unit).String()
+		case d >= 10*unit:
+			return d.Round(unit / 10).String()
+		case d >= unit:
+			return d.Round(unit / 100).String()
+		}
+	}
+	return d.String()
+}
+
+// ago returns how long ago at was, now being now.
+func ago(at, now time.Time) string {
+	if at.IsZero() {
+		return "-"
+	}
+	return duration(max(now.Sub(at), 0).Truncate(time.Second)) + " ago"
+}
+
+// size returns a number of bytes in the largest unit that keeps it readable.
+func size(n uint64) string {
+	if n < 1<<10 {
+		return fmt.Sprintf("%d B", n)
+	}
+	value, unit := float64(n), ""
+	for _, unit = range []string{"KiB", "MiB", "GiB", "TiB"} {
+		if value /= 1 << 10; value < 1<<10 {
+			break
+		}
+	}
+	return strings.TrimSuffix(fmt.Sprintf("%.1f", value), ".0") + " " + unit
+}
+
+// plural returns n and the word, with an s unless n is 1.
+func plural(n int, word string) string {
+	if n == 1 {
+		return "1 " + word
+	}
+	return fmt.Sprintf("%d %ss", n, word)
+}
+
+// showStatus prints a status in the order in which one asks: who, how it is,
+// where it is reached, what it does. Members that it does not know follow.
+func showStatus(w io.Writer, text json.RawMessage) error {
+	var st daemon.Status
+	if err := json.Unmarshal(text, &st); err != nil {
+		return err
+	}
+	node := fmt.Sprintf("%d.%d  %s (%s)", st.ID, st.Generation, st.Name, st.Role)
+	if st.ID == addr.NoNode {
+		node = fmt.Sprintf("no ID yet  %s (%s)", st.Name, st.Role)
+	}
+	t := table{
+		{"node", node},
+		{"state", withDetail(st.State, st.Detail)},
+		{"cluster", st.Cluster},
+		{"host", hostOf(st)},
+		{"running", fmt.Sprintf("%s, version %s, pid %d", duration(time.Duration(st.UptimeSec)*time.Second), st.Version, st.PID)},
+		{"data", strings.Join(st.Data, " ") + " over " + strings.Join(st.Providers, ", ")},
+		{"gossip", st.Gossip},
+		{"socket", st.Socket},
+		{"admin", st.Admin},
+		{"state dir", st.StateDir},
+		{"identity", fmt.Sprintf("%s, start %d", st.Node, st.Epoch)},
+		{"detection", st.Detection},
+		{"certificates", "from the " + map[string]string{"host": "host", "operator": "operator's CA"}[st.Trust]},
+		{"nodes", fmt.Sprintf("%d, %s from here", st.Counts.Nodes, plural(st.Counts.Links, "link"))},
+		{"applications", strings.Join([]string{plural(st.Counts.Conns, "connection"), plural(st.Counts.Ports, "port"), plural(st.Counts.Windows, "window")}, ", ")},
+	}
+	if st.FaultsEnabled {
+		t = append(t, []string{"faults", "enabled"})
+	}
+	for _, warning := range st.Warnings {
+		t = append(t, []string{"warning", warning})
+	}
+	members, err := fields(text)
+	if err != nil {
+		return err
+	}
+	for _, m := range members {
+		if !slices.Contains(statusKnown, m.key) {
+			t = append(t, []string{strings.ReplaceAll(m.key, "_", " "), m.text})
+		}
+	}
+	return t.print(w)
+}
+
+// statusKnown are the members of a status that showStatus says in its own
+// words.
+var statusKnown = strings.Fields(`version pid name role state detail cluster node epoch term id generation host host_detail
+	started uptime data_addresses gossip_address socket admin state_dir detection providers trust counts
+	faults_enabled warnings`)
+
+func hostOf(st daemon.Status) string {
+	text := withDetail(st.Host, st.HostDetail)
+	if st.Role == daemon.RoleHost {
+		text = "this node"
+	}
+	return fmt.Sprintf("%s, term %d", text, st.Term)
+}
+
+func withDetail(word, detail string) string {
+	if detail == "" || detail == word {
+		return word
+	}
+	return word + ": " + strings.TrimPrefix(detail, word+": ")
+}
+
+// showNodes prints the list of nodes.
+func showNodes(w io.Writer, text json.RawMessage) error {
+	var all daemon.Nodes
+	if err := json.Unmarshal(text, &all); err != nil {
+		return err
+	}
+	now := time.Now()
+	t := table{{"ID", "GENERATION", "NAME", "STATE", "SINCE", "ADDRESSES"}}
+	for _, n := range all.Nodes {
+		id := strconv.Itoa(int(n.ID))
+		if n.ID == all.Self {
+			id += " (this)"
+		}
+		t = append(t, []string{id, strconv.Itoa(int(n.Generation)), n.Name, n.State,
+			ago(n.Since, now), strings.Join(n.Addresses, " ")})
+	}
+	return t.print(w)
+}

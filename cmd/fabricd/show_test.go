@@ -1,0 +1,96 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/daemon"
+)
+
+func TestDurationsAreRounded(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		0:                          "0s",
+		7 * time.Nanosecond:        "7ns",
+		1234 * time.Nanosecond:     "1.23µs",
+		930842 * time.Nanosecond:   "931µs",
+		12345678 * time.Nanosecond: "12.3ms",
+		1500 * time.Millisecond:    "1.5s",
+		59900 * time.Millisecond:   "59s",
+		61 * time.Second:           "1m1s",
+		3*time.Hour + 59*time.Minute + 59*time.Second: "3h59m",
+		76 * time.Hour: "3d4h",
+		-time.Second:   "-1s",
+	} {
+		if got := duration(d); got != want {
+			t.Errorf("%v is shown as %s, want %s", d, got, want)
+		}
+	}
+}
+
+func TestSizes(t *testing.T) {
+	for n, want := range map[uint64]string{
+		0: "0 B", 1023: "1023 B", 1024: "1 KiB", 1536: "1.5 KiB", 1 << 20: "1 MiB", 5 << 30: "5 GiB", 1 << 63: "8388608 TiB",
+	} {
+		if got := size(n); got != want {
+			t.Errorf("%d is shown as %s, want %s", n, got, want)
+		}
+	}
+}
+
+func TestAges(t *testing.T) {
+	now := time.Unix(1000, 0)
+	for want, at := range map[string]time.Time{"-": {}, "0s ago": now.Add(time.Hour), "1s ago": now.Add(-1900 * time.Millisecond), "16m40s ago": time.Unix(0, 0)} {
+		if got := ago(at, now); got != want {
+			t.Errorf("%v is shown as %q, want %q", at, got, want)
+		}
+	}
+}
+
+func TestStatusSaysEachThingOnce(t *testing.T) {
+	st := daemon.Status{Name: "rack-1", Role: daemon.RoleNode, State: "joining", Detail: "no ID yet: waiting for the host",
+		ID: 0xFFFF, Host: "lost", HostDetail: "lost: connection refused", Term: 3, UptimeSec: 125, Trust: "host", Counts: daemon.Counts{Nodes: 2, Links: 1}}
+	text, err := json.Marshal(struct {
+		daemon.Status
+		New  int  `json:"new_thing_ms"`
+		Flag bool `json:"flag"`
+	}{st, 1500, true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := showStatus(&out, text); err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	for line := range strings.Lines(out.String()) {
+		key, _, _ := strings.Cut(line, "  ")
+		if seen[key] {
+			t.Errorf("%s is said twice:\n%s", key, out.String())
+		}
+		seen[key] = true
+	}
+	for _, want := range []string{"no ID yet  rack-1 (node)\n", "joining: no ID yet: waiting for the host\n", "lost: connection refused, term 3\n",
+		"2m5s, version", "2, 1 link from here\n", "0 connections, 0 ports, 0 windows\n", "new thing     1.5s\n", "flag          yes\n"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("status does not say %q:\n%s", want, out.String())
+		}
+	}
+}
+
+func TestMistypedFlagsAreFound(t *testing.T) {
+	for b, want := range map[string]bool{"timeout": false, "timeuot": true, "timout": true, "timeoutt": true, "timeout5": true, "tim": false, "tlmeout": true, "timoeut": true, "xxmeout": false} {
+		if got := mistyped("timeout", b); got != want {
+			t.Errorf("mistyped(timeout, %s) is %v, want %v", b, got, want)
+		}
+	}
+}
+
+func TestPingsAreSummedUp(t *testing.T) {
+	got := pingSummary(4, []time.Duration{time.Millisecond, 3 * time.Millisecond, 2 * time.Millisecond})
+	if want := "3 of 4 answered; fastest 1ms, mean 2ms, slowest 3ms"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}

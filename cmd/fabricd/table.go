@@ -1,0 +1,176 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// A table is rows of cells, the first one being the head.
+type table [][]string
+
+// print writes t in columns. An empty cell is "-".
+func (t table) print(w io.Writer) error {
+	var columns bytes.Buffer // whose writes do not fail
+	tw := tabwriter.NewWriter(&columns, 0, 8, 2, ' ', 0)
+	for _, row := range t {
+		cells := slices.Clone(row)
+		for i, text := range cells {
+			if text == "" {
+				cells[i] = "-"
+			}
+		}
+		fmt.Fprintln(tw, strings.Join(cells, "\t")+"\t")
+	}
+	tw.Flush()
+	for line := range strings.Lines(columns.String()) {
+		if _, err := fmt.Fprintln(w, strings.TrimRight(line, " \n")); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// A field is one member of a JSON object.
+type field struct {
+	key  string
+	text string // as a cell shows it
+}
+
+// fields returns the members of a JSON object in their order.
+func fields(object json.RawMessage) ([]field, error) {
+	d := json.NewDecoder(bytes.NewReader(object))
+	if tok, err := d.Token(); err != nil || tok != json.Delim('{') {
+		return nil, fmt.Errorf("want an object, got %.20q", object)
+	}
+	var all []field
+	for d.More() {
+		key, err := d.Token()
+		if err != nil {
+			return nil, err
+		}
+		var value json.RawMessage
+		if err := d.Decode(&value); err != nil {
+			return nil, err
+		}
+		text, err := cell(value)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, forPeople(fmt.Sprint(key), text))
+	}
+	return all, nil
+}
+
+// forPeople rounds what the name of a member says to be a time, a duration or a
+// number of bytes, and takes the unit off the name.
+func forPeople(key, text string) field {
+	for suffix, unit := range map[string]time.Duration{"_ns": 1, "_us": time.Microsecond, "_ms": time.Millisecond, "_seconds": time.Second} {
+		name, ok := strings.CutSuffix(key, suffix)
+		if n, err := strconv.ParseFloat(text, 64); ok && err == nil && n >= 0 && n < 1e15 {
+			return field{name, duration(time.Duration(n * float64(unit)))}
+		}
+	}
+	if n, err := strconv.ParseUint(text, 10, 64); err == nil {
+		switch {
+		case strings.HasSuffix(key, "_bytes"):
+			return field{strings.TrimSuffix(key, "_bytes"), size(n)}
+		case slices.Contains(byteCounts, key):
+			return field{key, size(n)}
+		case key == "offset":
+			return field{key, fmt.Sprintf("%#x", n)}
+		}
+	}
+	if at, err := time.Parse(time.RFC3339Nano, text); err == nil {
+		return field{key, ago(at, time.Now())}
+	}
+	switch text {
+	case "true":
+		text = "yes"
+	case "false":
+		text = "no"
+	}
+	return field{key, text}
+}
+
+// byteCounts are the members of the tables that count bytes without saying so.
+var byteCounts = []string{"unread", "sent", "received", "length"}
+
+// cell returns a JSON value as people read it: strings without quotes, lists
+// separated by spaces, objects as key=value.
+func cell(value json.RawMessage) (string, error) {
+	switch value = bytes.TrimSpace(value); {
+	case len(value) == 0 || bytes.Equal(value, []byte("null")):
+		return "", nil
+	case value[0] == '"':
+		var s string
+		err := json.Unmarshal(value, &s)
+		return s, err
+	case value[0] == '[':
+		var items []json.RawMessage
+		if err := json.Unmarshal(value, &items); err != nil {
+			return "", err
+		}
+		var texts []string
+		for _, item := range items {
+			text, err := cell(item)
+			if err != nil {
+				return "", err
+			}
+			texts = append(texts, text)
+		}
+		return strings.Join(texts, " "), nil
+	case value[0] == '{':
+		members, err := fields(value)
+		var texts []string
+		for _, m := range members {
+			texts = append(texts, m.key+"="+m.text)
+		}
+		return strings.Join(texts, " "), err
+	}
+	return string(value), nil
+}
+
+// empty says, for each table, that it has no rows.
+var empty = map[string]string{
+	"conns":   "no connections",
+	"links":   "no links: one is made when it is first used",
+	"ports":   "no ports are bound",
+	"windows": "no windows are registered",
+}
+
+// showRows prints the list of JSON objects under name as a table. All objects
+// have the members of the first one, in its order.
+func showRows(w io.Writer, name string, text json.RawMessage) error {
+	var body map[string][]json.RawMessage
+	if err := json.Unmarshal(text, &body); err != nil {
+		return err
+	}
+	if len(body[name]) == 0 {
+		_, err := fmt.Fprintln(w, empty[name])
+		return err
+	}
+	var t table
+	for i, object := range body[name] {
+		members, err := fields(object)
+		if err != nil {
+			return err
+		}
+		var head, row []string
+		for _, m := range members {
+			head = append(head, strings.ToUpper(strings.ReplaceAll(m.key, "_", " ")))
+			row = append(row, m.text)
+		}
+		if i == 0 {
+			t = append(t, head)
+		}
+		t = append(t, row)
+	}
+	return t.print(w)
+}

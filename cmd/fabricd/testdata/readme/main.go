@@ -1,0 +1,22 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log"
+
+	"github.com/fabricd/fabricd/fabric"
+)
+
+func main() {
+	n, err := fabric.Attach(context.Background(), "") // $FABRIC_SOCKET
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer n.OnEvent(func(ev fabric.Event) { fmt.Println(ev) })()
+	c, err := n.Dial(context.Background(), fabric.Addr{Node: fabric.Host, Port: 2050}) // a net.Conn
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Fprintln(c, "hello from node", n.ID())
+}

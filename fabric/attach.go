@@ -1,0 +1,34 @@
+package fabric
+
+import (
+	"context"
+	"os"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/ipc"
+)
+
+// DefaultSocket is where Attach finds fabricd if nothing else is said.
+const DefaultSocket = "/run/fabricd/fabric.sock"
+
+// Attach attaches to the fabricd of this machine through the Unix socket at
+// path; "" is $FABRIC_SOCKET, and if that is empty [DefaultSocket]. ctx bounds
+// the attaching only. The caller closes the Node; when the process ends in any
+// way, fabricd closes it.
+//
+// Errors: ENODEV if no fabricd serves the path, EACCES if it may not be opened
+// or fabricd refuses the application, EPROTONOSUPPORT if the two have no
+// version in common, the context's.
+func Attach(ctx context.Context, path string) (*Node, error) {
+	if path == "" {
+		path = os.Getenv("FABRIC_SOCKET")
+	}
+	if path == "" {
+		path = DefaultSocket
+	}
+	s, err := ipc.Dial(ctx, path)
+	if err != nil {
+		return nil, &OpError{Op: "attach", Local: Addr{Node: addr.NoNode}, Err: withdraw(ctx, err)}
+	}
+	return NewNode(s), nil
+}

@@ -1,0 +1,187 @@
+// Package embed runs a whole fabricd node inside the calling process:
+// membership, links and engine, without a daemon beside it. The process is the
+// node: when it ends, the node is lost.
+//
+//	n, err := embed.Start(ctx, embed.Config{
+//		StateDir:  "/var/lib/myservice/fabric",
+//		Join:      []string{"host.example:7700"},
+//		TokenFile: "/etc/myservice/join-token",
+//	})
+//	defer n.Close()
+//	conn, err := n.Dial(ctx, fabric.Addr{Node: fabric.Host, Port: 2050})
+package embed
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/fabricd/fabricd/fabric"
+	"github.com/fabricd/fabricd/internal/daemon"
+	"github.com/fabricd/fabricd/internal/ipc"
+)
+
+// A Config says what the node is. Only StateDir is needed, and Join and
+// TokenFile until the node has joined its cluster once; a zero field elsewhere
+// means what the setting of the same name means in `fabricd run`. It must not
+// be changed after it has been passed to Start.
+type Config struct {
+	Host     bool   // the node is its cluster's host, and Init has made StateDir
+	Name     string // for people; the machine's host name by default
+	StateDir string // identity, keys, leases; one node at a time
+
+	Join      []string // data addresses of members, "host:port"; the host's to join first
+	TokenFile string   // the join token
+
+	Bind       string // address to listen on; empty: all
+	Advertise  string // address that others dial; empty: found out
+	DataPort   int    // UDP and TCP; 0: 7700, negative: a free one
+	GossipPort int    // UDP and TCP; 0: 7701, negative: a free one
+
+	Detection      string        // fast, normal or calm; empty: normal
+	ConnectTimeout time.Duration // how long a connect waits for its accept; 0: 10 s
+
+	CA, Cert, Key string // PEM files of an operator's own CA; all or none
+
+	// EnableFaults lets who may use AdminSocket break the node on purpose, as
+	// fabricd's --enable-faults does.
+	EnableFaults bool
+
+	// Socket lets other applications of the machine attach to the node; empty:
+	// none can. AdminSocket is for fabricd's operator commands; empty: none.
+	Socket, AdminSocket string
+
+	Log zerolog.Logger
+}
+
+// settings returns the configuration as fabricd's settings, which know what is
+// allowed.
+func (c Config) settings() map[string]string {
+	role := "node"
+	if c.Host {
+		role = "host"
+	}
+	s := map[string]string{"role": role, "state-dir": c.StateDir}
+	set := func(key, value string) {
+		if value != "" {
+			s[key] = value
+		}
+	}
+	port := func(key string, n int) {
+		if n != 0 {
+			s[key] = strconv.Itoa(max(n, 0))
+		}
+	}
+	set("name", c.Name)
+	set("join", strings.Join(c.Join, ","))
+	set("token-file", c.TokenFile)
+	set("bind", c.Bind)
+	set("advertise", c.Advertise)
+	port("data-port", c.DataPort)
+	port("gossip-port", c.GossipPort)
+	set("detection", c.Detection)
+	if c.ConnectTimeout != 0 {
+		s["connect-timeout"] = c.ConnectTimeout.String()
+	}
+	if c.EnableFaults {
+		s["enable-faults"] = "true"
+	}
+	set("ca", c.CA)
+	set("cert", c.Cert)
+	set("key", c.Key)
+	set("socket", c.Socket)
+	set("admin", c.AdminSocket)
+	return s
+}
+
+// daemon checks the configuration.
+func (c Config) daemon() (daemon.Config, error) {
+	d, err := daemon.Load("", nil, c.settings())
+	if err != nil {
+		return d, err
+	}
+	d.Local.Socket, d.Local.AdminSocket = c.Socket, c.AdminSocket
+	return d, nil
+}
+
+// Init makes a new cluster: c.StateDir becomes the state directory of its
+// host. It returns a token with which other nodes join, to be kept secret. A
+// directory that holds a node already is left as it is.
+func Init(c Config) (token string, err error) {
+	d, err := c.daemon()
+	if err != nil {
+		return "", err
+	}
+	return daemon.Init(d, "")
+}
+
+// A Node is a node of the fabric and this process's application on it. Its
+// methods may be called from any goroutine.
+type Node struct {
+	*fabric.Node
+	daemon *daemon.Daemon
+	once   sync.Once // guards closing
+	err    error     // of closing
+}
+
+// Start starts a node and returns when it is a member of its cluster and has
+// an ID, which takes as long as the host takes to answer. ctx bounds Start
+// only. The error names every setting that cannot be used.
+func Start(ctx context.Context, c Config) (*Node, error) {
+	cfg, err := c.daemon()
+	if err != nil {
+		return nil, err
+	}
+	d, err := daemon.Start(ctx, cfg, daemon.Options{Log: c.Log, Version: "embedded"})
+	if err != nil {
+		return nil, err
+	}
+	n := &Node{daemon: d}
+	if err = d.Ready(ctx); err == nil {
+		n.Node, err = n.App()
+	}
+	if err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	return n, nil
+}
+
+// App returns another application on the node, with endpoints, quotas and
+// events of its own. The caller closes it.
+func (n *Node) App() (*fabric.Node, error) {
+	s, err := n.daemon.NewSession(ipc.Credentials{
+		UID: uint32(os.Getuid()), GID: uint32(os.Getgid()), PID: int32(os.Getpid()),
+	})
+	if err != nil {
+		return nil, &fabric.OpError{Op: "attach", Local: fabric.Addr{Node: fabric.NoNode}, Err: err}
+	}
+	return fabric.NewNode(s), nil
+}
+
+// DataAddr returns the address under which other nodes reach this one,
+// "host:port": what they need in Config.Join.
+func (n *Node) DataAddr() string { return n.daemon.Status().Data[0] }
+
+// Err returns why the node ended by itself, nil if it did not.
+func (n *Node) Err() error { return n.daemon.Err() }
+
+// leaveTimeout bounds how long Close tells the others.
+const leaveTimeout = 5 * time.Second
+
+// Close ends the node: its applications' endpoints are closed, what they sent
+// is delivered, the others see NodeRemoved with the reason "left", and nothing
+// of the node is left when Close returns. A second Close does nothing.
+func (n *Node) Close() error {
+	n.once.Do(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
+		defer cancel()
+		n.err = errors.Join(n.daemon.Leave(ctx), n.daemon.Close())
+	})
+	return n.err
+}

@@ -1,0 +1,233 @@
+package fabric
+
+import (
+	"context"
+
+	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+// An Endpoint is one end of a connection, as SCIF has it (scif_epd_t):
+//
+//	Open --> unbound -- Bind --> bound -- Listen --> listening
+//	            |                  | ^
+//	            +---- Connect -----+ |
+//	                     |  refused  |
+//	                     +-----------+
+//	                     v
+//	                 connected -- the peer closes, or its node is lost --> disconnected
+//
+// Accept makes new endpoints that are connected from the start. A disconnected
+// endpoint gives what it had received and can then only be closed. Close may be
+// called in every state; after it every method fails with EBADF, which is
+// net.ErrClosed, and calls that were blocked return ECONNRESET (Accept: EINTR).
+//
+// An Endpoint's methods may be called from any goroutine. A call in a state
+// that does not allow it fails at once: send, receive, windows, RMA and fences
+// with ENOTCONN before a connection and ECONNRESET after it.
+type Endpoint struct {
+	ep ipc.Endpoint
+
+	// receiving holds a token while a Recv or TryRecv runs, so that two of them
+	// do not mix their bytes although Recv may take several steps.
+	receiving chan struct{}
+}
+
+func newEndpoint(ep ipc.Endpoint) *Endpoint {
+	return &Endpoint{ep: ep, receiving: make(chan struct{}, 1)}
+}
+
+// Bind binds the endpoint to port and returns it; 0 chooses the lowest free
+// port from [FirstEphemeral] (scif_bind). It does not block.
+//
+// As in SCIF a port is free again as soon as its last endpoint is closed or its
+// application dies. Whoever connects to a chosen port that he was told of may
+// reach its next holder: let the first message say whom it is for.
+//
+// Errors, in the order in which they are looked for: EACCES for a port below
+// [AdminEnd] without privilege; EINVAL if the endpoint is bound already;
+// EISCONN if it listens, connects, or is or was connected; EINVAL if the port
+// is in use on this node; ENOSPC if no port is free.
+func (e *Endpoint) Bind(port Port) (Port, error) {
+	got, err := e.ep.Bind(port)
+	return got, e.fail("bind", err)
+}
+
+// Listen makes a bound endpoint listen, with room for backlog requests that
+// wait for Accept, at most 1024 (scif_listen). It does not block.
+//
+// Errors: EINVAL if the endpoint is not bound, is disconnected, or backlog is
+// less than 1; EISCONN if it listens already, connects or is connected.
+func (e *Endpoint) Listen(backlog int) error {
+	return e.fail("listen", e.ep.Listen(backlog))
+}
+
+// Connect connects to dst and returns the local port, which it chooses if the
+// endpoint is not bound (scif_connect). It blocks until the peer has accepted,
+// or it was refused, or ctx is done. After a failure the endpoint is bound, and
+// Connect may be called again.
+//
+// Errors: ENODEV if dst's node is not in the cluster or is lost meanwhile;
+// EINVAL if dst's port is 0, or if the endpoint's connection has ended; EISCONN
+// if it is connected or connecting; EOPNOTSUPP if it listens; ENOSPC if no port
+// is free; ECONNREFUSED if nobody listens, the backlog is full, the listener
+// closes, or nobody accepts within the node's time limit (10 s by default).
+func (e *Endpoint) Connect(ctx context.Context, dst Addr) (Port, error) {
+	port, err := e.ep.Connect(ctx, dst)
+	if err != nil {
+		return 0, e.failTo("connect", dst, withdraw(ctx, err))
+	}
+	return port, nil
+}
+
+// TryConnect is scif_connect on a non-blocking endpoint. The first call starts
+// the attempt; it and later ones fail with EINPROGRESS until it is decided,
+// which [Node.Poll] shows as PollOut. The next call then returns the result,
+// once; a failed attempt leaves the endpoint bound. Errors are Connect's.
+func (e *Endpoint) TryConnect(dst Addr) (Port, error) {
+	port, err := e.ep.TryConnect(dst)
+	if err != nil {
+		return 0, e.failTo("connect", dst, err)
+	}
+	return port, nil
+}
+
+// Accept waits for the next request of a listening endpoint and returns the
+// new, connected endpoint, whose RemoteAddr is the requester's (scif_accept
+// with SCIF_ACCEPT_SYNC). Requests are accepted in the order of their arrival,
+// and one whose requester has gone away is passed over. The new endpoint has
+// the listener's port and outlives the listener.
+//
+// Errors: EINVAL if the endpoint does not listen; EINTR if it is closed
+// meanwhile.
+func (e *Endpoint) Accept(ctx context.Context) (*Endpoint, error) {
+	ep, _, err := e.ep.Accept(ctx)
+	if err != nil {
+		return nil, e.fail("accept", withdraw(ctx, err))
+	}
+	return newEndpoint(ep), nil
+}
+
+// TryAccept is Accept without waiting: EAGAIN if there is no request
+// (scif_accept without flags).
+func (e *Endpoint) TryAccept() (*Endpoint, error) {
+	ep, _, err := e.ep.TryAccept()
+	if err != nil {
+		return nil, e.fail("accept", err)
+	}
+	return newEndpoint(ep), nil
+}
+
+// Send sends all of p (scif_send with SCIF_SEND_BLOCK): it returns when all
+// bytes are on their way, which does not mean that the peer has received them.
+// n < len(p) only with an error. Sends of several goroutines do not mix their
+// bytes. An empty p does nothing, in every state but closed.
+//
+// Errors: ENOTCONN, or ECONNRESET after the peer's close or loss.
+func (e *Endpoint) Send(ctx context.Context, p []byte) (n int, err error) {
+	if len(p) == 0 {
+		return 0, e.nothing("send")
+	}
+	n, err = e.ep.Send(ctx, p)
+	if err != nil {
+		return n, e.fail("send", withdraw(ctx, err))
+	}
+	return n, nil
+}
+
+// TrySend sends as much of p as there is room for now, which may be nothing,
+// and returns how much that was (scif_send without flags). No room is not an
+// error. Errors are Send's.
+func (e *Endpoint) TrySend(p []byte) (n int, err error) {
+	if len(p) == 0 {
+		return 0, e.nothing("send")
+	}
+	n, err = e.ep.TrySend(p)
+	return n, e.fail("send", err)
+}
+
+// Recv receives until p is full (scif_recv with SCIF_RECV_BLOCK). n < len(p)
+// only with an error; the n bytes are good. Recvs of several goroutines do not
+// mix their bytes. An empty p does nothing, in every state but closed. To take
+// what is there, use [Conn.Read] or TryRecv.
+//
+// Errors: ENOTCONN before a connection. ECONNRESET when the connection has
+// ended and everything that had arrived was received; the error is io.EOF as
+// well if the peer closed in order, and not if it was lost.
+func (e *Endpoint) Recv(ctx context.Context, p []byte) (n int, err error) {
+	if len(p) == 0 {
+		return 0, e.nothing("recv")
+	}
+	select {
+	case e.receiving <- struct{}{}:
+	default:
+		select {
+		case e.receiving <- struct{}{}:
+		case <-ctx.Done():
+			return 0, e.fail("recv", withdraw(ctx, status.Canceled))
+		}
+	}
+	defer func() { <-e.receiving }()
+	for {
+		m, err := e.ep.Recv(ctx, p[n:])
+		n += m
+		if err != nil {
+			return n, e.fail("recv", withdraw(ctx, err))
+		}
+		if n == len(p) {
+			return n, nil
+		}
+	}
+}
+
+// TryRecv receives what is there now, at most len(p) bytes, which may be
+// nothing (scif_recv without flags). Nothing to receive is not an error on a
+// live connection; while another goroutine is in Recv, what arrives is for that
+// one. Errors are Recv's.
+func (e *Endpoint) TryRecv(p []byte) (n int, err error) {
+	if len(p) == 0 {
+		return 0, e.nothing("recv")
+	}
+	select {
+	case e.receiving <- struct{}{}:
+		defer func() { <-e.receiving }()
+	default:
+		return 0, nil
+	}
+	n, err = e.ep.TryRecv(p)
+	return n, e.fail("recv", err)
+}
+
+// nothing is a message call about no bytes: it succeeds in every state but
+// closed.
+func (e *Endpoint) nothing(op string) error {
+	if e.ep.Ready()&PollNval != 0 {
+		return e.fail(op, status.BadFD)
+	}
+	return nil
+}
+
+// LocalAddr returns the address that the endpoint is bound to, its port 0
+// before that.
+func (e *Endpoint) LocalAddr() Addr { return e.ep.LocalAddr() }
+
+// RemoteAddr returns the peer's address, the zero Addr before a connection.
+func (e *Endpoint) RemoteAddr() Addr { return e.ep.RemoteAddr() }
+
+// Close closes the endpoint (scif_close): its windows are unregistered, RMA in
+// progress completes, what was sent is still delivered, and requests that
+// waited at a listener are refused. It does not wait for the peer to receive.
+// Mappings stay until they are closed themselves. A second Close fails with
+// EBADF.
+func (e *Endpoint) Close() error { return e.fail("close", e.ep.Close()) }
+
+func (e *Endpoint) fail(op string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return e.failTo(op, e.ep.RemoteAddr(), err)
+}
+
+func (e *Endpoint) failTo(op string, remote Addr, err error) error {
+	return &OpError{Op: op, Local: e.ep.LocalAddr(), Remote: remote, Err: err}
+}

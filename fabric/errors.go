@@ -1,0 +1,184 @@
+package fabric
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+// An OpError is every failure of this package: an operation, the two ends it
+// was about, and the cause. Its chain answers [errors.Is] for
+//
+//   - the errno that SCIF documents (syscall.ECONNRESET, syscall.EINVAL, …),
+//   - net.ErrClosed for a closed endpoint, connection or listener,
+//   - os.ErrDeadlineExceeded and the context's error for a withdrawn call,
+//   - io.EOF beside syscall.ECONNRESET when the peer closed in order.
+//
+// It is a [net.Error].
+type OpError struct {
+	Op     string // SCIF's name of the call without its prefix: "connect", "vwriteto"
+	Local  Addr   // port 0 while the endpoint is not bound; addr.NoNode for Attach
+	Remote Addr   // the zero Addr when the operation has no peer
+	Err    error  // never nil
+}
+
+// Error returns one line with operation, ends, cause, and a hint where the
+// cause alone would not say what to do.
+func (e *OpError) Error() string {
+	var b strings.Builder
+	b.WriteString(e.Op)
+	switch {
+	case e.Local.Node == addr.NoNode: // before there is a node
+	case e.Local.Port == 0:
+		fmt.Fprintf(&b, " node %d", e.Local.Node)
+	default:
+		b.WriteString(" " + e.Local.String())
+	}
+	if e.Remote != (Addr{}) {
+		b.WriteString("->")
+		b.WriteString(e.Remote.String())
+	}
+	b.WriteString(": ")
+	b.WriteString(e.Err.Error())
+	if h := e.hint(); h != "" {
+		b.WriteString(" (")
+		b.WriteString(h)
+		b.WriteByte(')')
+	}
+	return b.String()
+}
+
+// Unwrap returns the cause.
+func (e *OpError) Unwrap() error { return e.Err }
+
+// Errno returns the errno that SCIF documents for the failure: ETIMEDOUT or
+// ECANCELED for a call that its context ended, EBADF for a closed endpoint.
+func (e *OpError) Errno() syscall.Errno { return status.Of(e.Err).Errno() }
+
+// Timeout reports whether the operation ended because of a deadline, or had
+// nothing to do now.
+func (e *OpError) Timeout() bool {
+	t, ok := errors.AsType[interface {
+		error
+		Timeout() bool
+	}](e.Err)
+	return ok && t.Timeout()
+}
+
+// Temporary reports whether the same call may succeed later. [net.Error] asks
+// for it.
+func (e *OpError) Temporary() bool { return e.Timeout() }
+
+// hint says what the caller may do about the failure, "" if the cause says it.
+func (e *OpError) hint() string {
+	switch code := status.Of(e.Err); e.Op {
+	case "attach":
+		if code == status.NoDevice {
+			return "does fabricd run on this machine? its socket's path is in $FABRIC_SOCKET"
+		}
+	case "bind":
+		return bindHint(code, e.Local)
+	case "listen":
+		if code == status.Invalid {
+			return "the endpoint must be bound and the backlog at least 1"
+		}
+	case "connect":
+		if e.Err == error(code) { // a longer cause says more
+			return connectHint(code, e.Remote)
+		}
+	case "register", "unregister":
+		if code == status.NoMemory && e.Err != error(code) { // as in connect
+			return ""
+		}
+		return registerHint(code)
+	case "mmap":
+		if code == status.NotSupp {
+			return "mapping needs both ends on one node and a range inside one window"
+		}
+		return transferHint(code)
+	case "writeto", "readfrom", "vwriteto", "vreadfrom", "atomic", "fence_signal":
+		return transferHint(code)
+	}
+	return ""
+}
+
+func bindHint(code status.Code, local Addr) string {
+	switch {
+	case code == status.Access:
+		return fmt.Sprintf("ports below %d need privilege on this node", AdminEnd)
+	case code == status.Invalid && local.Port != 0:
+		return "the endpoint is bound already"
+	case code == status.Invalid:
+		return "the port is taken on this node"
+	}
+	return ""
+}
+
+func connectHint(code status.Code, remote Addr) string {
+	switch code {
+	case status.Refused:
+		return "nobody listens there, its backlog is full, or nobody accepted in time"
+	case status.NoDevice:
+		return fmt.Sprintf("the cluster has no node %d now", remote.Node)
+	case status.Invalid:
+		if remote.Port == 0 {
+			return "port 0 is nobody's"
+		}
+		return "an endpoint whose connection ended cannot connect again: open a new one"
+	}
+	return ""
+}
+
+func registerHint(code status.Code) string {
+	switch code {
+	case status.Invalid:
+		return fmt.Sprintf("memory, offset and length must be whole pages of %d bytes, aligned, and cut no window", PageSize)
+	case status.InUse:
+		return "a window, or one that is still in use after Unregister, has these offsets"
+	case status.NoMemory:
+		return "the quota of window memory is used up"
+	}
+	return ""
+}
+
+func transferHint(code status.Code) string {
+	switch code {
+	case status.NoAddress:
+		return "the range must lie in registered windows without a gap"
+	case status.Access:
+		return "a window's protection does not allow this direction"
+	}
+	return ""
+}
+
+// withdrawn is the cause of a call that its context ended.
+type withdrawn struct{ ctxErr error }
+
+func (w withdrawn) Error() string { return w.ctxErr.Error() }
+
+func (w withdrawn) Unwrap() []error {
+	if errors.Is(w.ctxErr, context.DeadlineExceeded) || errors.Is(w.ctxErr, os.ErrDeadlineExceeded) {
+		return []error{w.ctxErr, status.TimedOut}
+	}
+	return []error{w.ctxErr, status.Canceled}
+}
+
+// withdraw returns err, or withdrawn if it is the session's word for "ctx is
+// done".
+func withdraw(ctx context.Context, err error) error {
+	ctxErr := ctx.Err()
+	if ctxErr == nil {
+		return err
+	}
+	switch status.Of(err) {
+	case status.Canceled, status.TimedOut:
+		return withdrawn{ctxErr}
+	}
+	return err
+}

@@ -1,0 +1,52 @@
+package fabric
+
+import (
+	"fmt"
+
+	"github.com/fabricd/fabricd/internal/ipc"
+)
+
+// An EventKind is one of SCIF's node events.
+type EventKind = ipc.EventKind
+
+const (
+	NodeAdded   = ipc.NodeAdded   // SCIF_NODE_ADDED
+	NodeRemoved = ipc.NodeRemoved // SCIF_NODE_REMOVED
+)
+
+// An Event tells that a node joined or was lost.
+type Event struct {
+	Kind       EventKind
+	Node       NodeID
+	Generation Generation // which life of Node
+	Name       string     // the node's name
+	Reason     string     // of a removal: "left", "crashed", "silent", "restarted", …
+}
+
+// String returns the event as one line for logs.
+func (ev Event) String() string {
+	if ev.Kind == NodeAdded {
+		return fmt.Sprintf("node %d.%d added", ev.Node, ev.Generation)
+	}
+	return fmt.Sprintf("node %d.%d removed: %s", ev.Node, ev.Generation, ev.Reason)
+}
+
+// OnEvent calls fn for every node event from now on (scif_event_register), one
+// at a time and in order; the nodes that are live now are not reported. For
+// one life of a node, fn sees at most one NodeAdded and then at most one
+// NodeRemoved. When NodeRemoved arrives, every call towards that life has
+// failed already.
+//
+// cancel ends it (scif_event_unregister) and waits for a running fn, unless fn
+// itself calls it. A slow fn delays later events and nothing else.
+func (n *Node) OnEvent(fn func(Event)) (cancel func()) {
+	return n.session.Watch(func(ev ipc.Event) {
+		fn(Event{
+			Kind:       ev.Kind,
+			Node:       ev.Life.Node,
+			Generation: ev.Life.Generation,
+			Name:       ev.Name,
+			Reason:     ev.Reason,
+		})
+	})
+}

@@ -1,0 +1,389 @@
+// Package fabrictest runs clusters of fabricd nodes inside a test: real
+// engines, a network in memory, and a hand that kills, stops, restarts and
+// separates nodes. Everything works inside a testing/synctest bubble, where
+// timeouts cost nothing, and outside of one.
+//
+//	c := fabrictest.NewCluster(t, 3)
+//	l, err := c.Node(0).Listen(2050)
+//	conn, err := c.Node(1).Dial(ctx, fabric.Addr{Node: 0, Port: 2050})
+//	c.Kill(0) // conn fails with ECONNRESET, then NodeRemoved
+//
+// The cluster's membership is the test itself: no node is removed before the
+// test says so, and when Kill, Stop, Evict or Restart returns, every node has
+// heard of it. With [QUIC] the nodes talk over sockets on the loopback
+// interface instead, with TLS.
+package fabrictest
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric"
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/driver"
+	"github.com/fabricd/fabricd/internal/faults"
+	"github.com/fabricd/fabricd/internal/faults/failpoint"
+	"github.com/fabricd/fabricd/internal/faults/inject"
+	"github.com/fabricd/fabricd/internal/ipc"
+)
+
+// A Cluster is a set of nodes with the IDs 0, 1, 2, …; node 0 is the host. Its
+// methods may be called from any goroutine.
+type Cluster struct {
+	tb      reporter
+	opts    options
+	network network
+	id      addr.UUID
+	size    int
+	cuts    cuts
+	kills   sync.WaitGroup // of crashes at a step
+	journal *journal
+	losses  sync.Mutex // guards alive and lost; taken after the journal's mu
+	alive   map[run]bool
+	lost    map[int]loss // by node
+
+	mu    sync.Mutex // held for whole changes of the membership; guards members
+	nodes []*member
+}
+
+// A member is one node in all its lives. Guarded by Cluster.mu.
+type member struct {
+	peer   driver.Peer
+	engine *driver.Node // nil while the node is down
+	faults *failpoint.Node
+	layer  *inject.Layer // of all lives: where its links are broken
+	actor  *actor        // of faults
+	app    *fabric.Node  // of its latest life
+}
+
+// NewCluster starts a cluster of n nodes that know each other. It ends with
+// tb, which fails if the cluster cannot be ended.
+func NewCluster(tb testing.TB, n int, opts ...Option) *Cluster {
+	tb.Helper()
+	c := newCluster(tb, n, opts)
+	tb.Cleanup(c.end)
+	return c
+}
+
+// Start is NewCluster for examples and programs, which have no testing.TB. It
+// panics where a test would fail. The caller closes the cluster.
+func Start(n int, opts ...Option) *Cluster { return newCluster(panics{}, n, opts) }
+
+// Close ends all nodes and waits until nothing of them is left. A cluster of
+// NewCluster ends by itself.
+func (c *Cluster) Close() { c.end() }
+
+// A reporter gets what goes wrong.
+type reporter interface {
+	Helper()
+	Errorf(format string, args ...any)
+	Fatalf(format string, args ...any)
+}
+
+// panics is the reporter of clusters without a test.
+type panics struct{}
+
+func (panics) Helper() {}
+
+func (panics) Errorf(format string, args ...any) { panic("BUG: " + fmt.Sprintf(format, args...)) }
+
+func (p panics) Fatalf(format string, args ...any) { p.Errorf(format, args...) }
+
+func newCluster(tb reporter, n int, opts []Option) *Cluster {
+	tb.Helper()
+	c := &Cluster{tb: tb, id: addr.UUID{0xfa, 0xb1}, size: n,
+		cuts:    cuts{parts: make(map[[2]int]bool), still: make(map[int]int)},
+		journal: newJournal(), alive: make(map[run]bool), lost: make(map[int]loss)}
+	c.opts.faultSeed = 1
+	for _, o := range opts {
+		o(&c.opts)
+	}
+	c.network = newMemory(c.opts)
+	if c.opts.quic {
+		var err error
+		if c.network, err = newLoopback(); err != nil {
+			tb.Fatalf("fabrictest: %v", err)
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range n {
+		m := &member{peer: driver.Peer{
+			Life: addr.Life{Node: addr.NodeID(i)},
+			UUID: nodeUUID(i),
+			Name: fmt.Sprintf("node-%d", i),
+		}, layer: inject.New(faults.NewPlane(faults.Options{Seed: c.opts.faultSeed + uint64(i)}))}
+		m.layer.Plane().SetSelf(addr.NodeID(i))
+		c.nodes = append(c.nodes, m)
+		c.startLocked(m)
+	}
+	for _, m := range c.nodes {
+		c.introduceLocked(m)
+		m.app = newApp(m.engine, true)
+	}
+	return c
+}
+
+// nodeUUID is node i's identity in all its lives.
+func nodeUUID(i int) addr.UUID {
+	u := addr.UUID{0xfa, 0xb2}
+	binary.BigEndian.PutUint32(u[12:], uint32(i))
+	return u
+}
+
+// startLocked gives m its next life. Nobody knows of it yet.
+func (c *Cluster) startLocked(m *member) {
+	c.tb.Helper()
+	m.peer.Life.Generation++
+	m.peer.Epoch++
+	provider, err := c.network.join(c.identity(m), m.layer)
+	if err != nil {
+		c.tb.Fatalf("fabrictest: start node %d: %v", m.peer.Life.Node, err)
+	}
+	m.peer.Addresses = []string{provider.Addr()}
+	for _, other := range c.nodes {
+		c.acquaint(m, other)
+		c.acquaint(other, m)
+	}
+	m.actor = &actor{c: c, i: int(m.peer.Life.Node), life: m.peer.Life, gone: make(chan struct{})}
+	m.faults = failpoint.New(m.actor)
+	m.engine = driver.Start(c.opts.engine(provider, m.faults))
+	m.engine.SetSelf(c.selfLocked(m))
+	c.begins(m.run())
+	c.journal.follow(m.run(), m.engine)
+}
+
+// acquaint tells who breaks m's links where other is.
+func (c *Cluster) acquaint(m, other *member) {
+	names := &m.layer.Plane().Names
+	names.SetID(other.peer.UUID, other.peer.Life.Node)
+	for _, address := range other.peer.Addresses {
+		names.SetPlace(other.peer.UUID, address)
+	}
+}
+
+func (c *Cluster) selfLocked(m *member) driver.Self {
+	return driver.Self{
+		Self:  ipc.Self{Cluster: c.id, Life: m.peer.Life, Name: m.peer.Name},
+		UUID:  m.peer.UUID,
+		Epoch: m.peer.Epoch,
+		Term:  1,
+	}
+}
+
+// introduceLocked tells m of every other node that is up.
+func (c *Cluster) introduceLocked(m *member) {
+	for _, other := range c.nodes {
+		if other != m && other.engine != nil {
+			m.engine.NodeUp(other.peer)
+		}
+	}
+}
+
+// announceLocked tells every other node that is up of m.
+func (c *Cluster) announceLocked(m *member) {
+	for _, other := range c.nodes {
+		if other != m && other.engine != nil {
+			other.engine.NodeUp(m.peer)
+		}
+	}
+}
+
+// lostLocked tells every other node that is up that m's life is over.
+func (c *Cluster) lostLocked(m *member, reason string) {
+	var told []run
+	for _, other := range c.nodes {
+		if other != m && other.engine != nil {
+			told = append(told, other.run())
+		}
+	}
+	c.loses(m.peer.Life, told)
+	for _, other := range c.nodes {
+		if other != m && other.engine != nil {
+			other.engine.NodeLost(m.peer.Life, reason)
+		}
+	}
+}
+
+// Node returns an application on node i that may bind any port. It is the same
+// one in every call until the node is restarted.
+func (c *Cluster) Node(i int) *fabric.Node {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.nodes[i].app
+}
+
+// App returns another application on node i, which must be up. Without admin
+// it may not bind ports below fabric.AdminEnd. It ends with Node.Close or with
+// the node.
+func (c *Cluster) App(i int, admin bool) *fabric.Node {
+	c.tb.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m := c.nodes[i]
+	if m.engine == nil {
+		c.tb.Fatalf("fabrictest: App on node %d, which is down", i)
+	}
+	return newApp(m.engine, admin)
+}
+
+func newApp(n *driver.Node, admin bool) *fabric.Node {
+	return fabric.NewNode(n.NewSession(ipc.Credentials{Admin: admin}))
+}
+
+// Session returns a new session on node i, which must be up: what a server of
+// the attach protocol needs of a node.
+func (c *Cluster) Session(i int, cred ipc.Credentials) ipc.Session {
+	c.tb.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m := c.nodes[i]
+	if m.engine == nil {
+		c.tb.Fatalf("fabrictest: Session on node %d, which is down", i)
+	}
+	return m.engine.NewSession(cred)
+}
+
+// Kill ends node i as a crash does: it tells nobody, what it had sent and
+// nobody received may be lost, and its own applications' calls fail. When Kill
+// returns, every call of the other nodes towards it has failed and NodeRemoved
+// is on its way, with the reason "crashed". A node that is down stays down.
+func (c *Cluster) Kill(i int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m := c.nodes[i]
+	if m.engine == nil {
+		return
+	}
+	c.killLocked(m)
+}
+
+func (c *Cluster) killLocked(m *member) {
+	c.network.crash(c.identity(m))
+	c.lostLocked(m, "crashed")
+	c.closeLocked(m)
+}
+
+// closeLocked ends the engine of a member whose end everybody knows.
+func (c *Cluster) closeLocked(m *member) {
+	close(m.actor.gone)
+	m.faults.Close() // what waits at a step goes on; a test cluster's faults undo nothing that can fail
+	m.engine.Close()
+	m.engine = nil
+	c.ends(m.run())
+}
+
+// Stop ends node i in order: its applications' endpoints are closed, what they
+// sent is delivered, and then the others see NodeRemoved with the reason
+// "left". A node that is down stays down.
+func (c *Cluster) Stop(i int) {
+	c.tb.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m := c.nodes[i]
+	if m.engine == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	if err := m.engine.Leave(ctx); err != nil {
+		c.tb.Errorf("fabrictest: stop node %d: %v", i, err)
+	}
+	c.lostLocked(m, "left")
+	c.closeLocked(m)
+}
+
+// Restart starts node i again, after a Kill if it is up: the same ID, the next
+// generation. The others see NodeAdded. It returns the new life's application,
+// which Node returns from then on.
+func (c *Cluster) Restart(i int) *fabric.Node {
+	c.tb.Helper()
+	c.Kill(i)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m := c.nodes[i]
+	c.startLocked(m)
+	c.introduceLocked(m)
+	m.app = newApp(m.engine, true)
+	c.announceLocked(m)
+	return m.app
+}
+
+// Evict removes node i, which is up, although it is alive: the others see
+// NodeRemoved with the reason "silent"; its own applications' connections are
+// reset, and it comes back at once with the next generation, its applications
+// still attached.
+func (c *Cluster) Evict(i int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m := c.nodes[i]
+	if m.engine == nil {
+		return
+	}
+	c.lostLocked(m, "silent")
+	m.engine.ResetSelf("removed by the others")
+	m.peer.Life.Generation++
+	m.engine.SetSelf(c.selfLocked(m))
+	c.announceLocked(m)
+}
+
+// Partition lets nothing pass any more between the nodes of side and all
+// others. Nobody is removed: connections across stall, and end with ECONNRESET
+// when their link has been silent too long, as they do for a pair that has
+// lost only each other.
+func (c *Cluster) Partition(side ...int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	in := make(map[int]bool)
+	for _, i := range side {
+		in[i] = true
+	}
+	for i := range c.nodes {
+		for j := range c.nodes {
+			if in[i] && !in[j] {
+				c.part(i, j)
+			}
+		}
+	}
+}
+
+// Heal ends every Partition and every fault of links.
+func (c *Cluster) Heal() {
+	c.unpart()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.unbreakLocked()
+}
+
+// closeTimeout is how long an end may take before the test is told why it
+// hangs.
+const closeTimeout = 10 * time.Second
+
+// end ends all nodes and waits until nothing of them is left. A second end does
+// nothing.
+func (c *Cluster) end() {
+	watch := time.AfterFunc(closeTimeout, func() {
+		buf := make([]byte, 1<<20)
+		c.tb.Errorf("fabrictest: the cluster does not end; goroutines:\n%s", buf[:runtime.Stack(buf, true)])
+	})
+	defer watch.Stop()
+	defer c.kills.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.unpart()
+	c.unbreakLocked()
+	for _, m := range c.nodes {
+		if m.engine != nil {
+			c.closeLocked(m)
+		}
+		m.layer.Close()
+	}
+	if err := c.network.close(); err != nil {
+		c.tb.Errorf("fabrictest: %v", err)
+	}
+}

@@ -1,0 +1,131 @@
+package fabrictest
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/driver"
+	"github.com/fabricd/fabricd/internal/ipc"
+)
+
+// A journal is what the nodes of a cluster were told of each other.
+type journal struct {
+	mu      sync.Mutex // guards the fields below
+	removed map[removal]int
+	changed chan struct{} // closed and replaced with every entry
+}
+
+// A run is one start of a node: it may have several lives, if it is evicted.
+type run struct {
+	node  addr.NodeID
+	epoch uint64
+}
+
+func (m *member) run() run { return run{m.peer.Life.Node, m.peer.Epoch} }
+
+// A removal is the end of one life as a run of another node saw it.
+type removal struct {
+	observer run
+	lost     addr.Life
+}
+
+func newJournal() *journal {
+	return &journal{removed: make(map[removal]int), changed: make(chan struct{})}
+}
+
+// follow writes down what a run of a node is told. It ends with the engine.
+func (j *journal) follow(observer run, n *driver.Node) {
+	n.NewSession(ipc.Credentials{}).Watch(func(ev ipc.Event) {
+		if ev.Kind != ipc.NodeRemoved {
+			return
+		}
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		j.removed[removal{observer, ev.Life}]++
+		close(j.changed)
+		j.changed = make(chan struct{})
+	})
+}
+
+// wait waits until ok, or until the timer fires.
+func (j *journal) wait(timer <-chan time.Time, ok func() bool) bool {
+	for {
+		j.mu.Lock()
+		done, changed := ok(), j.changed
+		j.mu.Unlock()
+		if done {
+			return true
+		}
+		select {
+		case <-changed:
+		case <-timer:
+			return false
+		}
+	}
+}
+
+// ExpectRemoved fails the test unless every other node sees NodeRemoved for the
+// life of node i that ended last, or ends now, exactly once and within a time. It
+// waits for that, and returns when all have seen it.
+func (c *Cluster) ExpectRemoved(i int, within time.Duration) {
+	c.tb.Helper()
+	timer := time.NewTimer(within)
+	defer timer.Stop()
+	var text string
+	seen := c.journal.wait(timer.C, func() bool {
+		text = c.missing(i)
+		return text == ""
+	})
+	if !seen {
+		c.tb.Errorf("fabrictest: within %v: %s", within, text)
+	}
+}
+
+// missing says what is missing of the removal of node i. The journal's mu is
+// held.
+func (c *Cluster) missing(i int) string {
+	c.losses.Lock()
+	defer c.losses.Unlock()
+	loss, ok := c.lost[i]
+	if !ok {
+		return fmt.Sprintf("node %d was not removed", i)
+	}
+	for _, observer := range loss.told {
+		switch n := c.journal.removed[removal{observer, loss.life}]; {
+		case n == 0 && c.alive[observer]:
+			return fmt.Sprintf("node %d did not see NodeRemoved of %v", observer.node, loss.life)
+		case n > 1:
+			return fmt.Sprintf("node %d saw NodeRemoved of %v %d times", observer.node, loss.life, n)
+		}
+	}
+	return ""
+}
+
+// A loss is the last life of a node that was lost, and who was told.
+type loss struct {
+	life addr.Life
+	told []run
+}
+
+// begins and ends note which runs there are; loses that a life is lost for others.
+// They take only a lock of their own: a waiting ExpectRemoved must not hold up
+// what it waits for.
+func (c *Cluster) begins(r run) {
+	c.losses.Lock()
+	defer c.losses.Unlock()
+	c.alive[r] = true
+}
+
+func (c *Cluster) ends(r run) {
+	c.losses.Lock()
+	defer c.losses.Unlock()
+	delete(c.alive, r)
+}
+
+func (c *Cluster) loses(life addr.Life, told []run) {
+	c.losses.Lock()
+	defer c.losses.Unlock()
+	c.lost[int(life.Node)] = loss{life, told}
+}

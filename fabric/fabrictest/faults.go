@@ -1,0 +1,169 @@
+package fabrictest
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/faults/failpoint"
+)
+
+// A NodeFault is something that goes wrong at one node: it crashes, stands
+// still, waits or fails at a named step of the protocol, or its applications
+// read slowly. [FaultSteps] lists the steps.
+//
+//	c.NodeFault(1, fabrictest.NodeFault{Kind: "crash", Step: "rma.write_copied"})
+//
+// A fault belongs to the node's life: the next one has none.
+type NodeFault = failpoint.Fault
+
+// A NodeFaultReport is a NodeFault and what became of it.
+type NodeFaultReport = failpoint.Report
+
+// A FaultDuration is a time in a NodeFault.
+type FaultDuration = failpoint.Duration
+
+// A FaultStep describes a step at which faults can be armed.
+type FaultStep = failpoint.StepInfo
+
+// FaultSteps returns all steps, also those that only a whole fabricd has.
+func FaultSteps() []FaultStep { return failpoint.Steps() }
+
+// NodeFault begins a fault of node i, which must be up, or arms it at its step,
+// and returns its number. A crash is what Kill does, at that moment; a freeze
+// cuts the node off for a while, though its own applications go on. Descriptors
+// are the process's: they are refused.
+func (c *Cluster) NodeFault(i int, f NodeFault) (uint64, error) {
+	n, err := c.faultsOf(i)
+	if err != nil {
+		return 0, err
+	}
+	return n.Add(f)
+}
+
+// NodeFaults returns the faults of node i's life, which must be up.
+func (c *Cluster) NodeFaults(i int) ([]NodeFaultReport, error) {
+	n, err := c.faultsOf(i)
+	return n.List(), err
+}
+
+// ClearNodeFaults ends all faults of node i's life, which must be up.
+func (c *Cluster) ClearNodeFaults(i int) error {
+	n, err := c.faultsOf(i)
+	if err == nil {
+		_, err = n.ClearAll()
+	}
+	return err
+}
+
+func (c *Cluster) faultsOf(i int) (*failpoint.Node, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m := c.nodes[i]
+	if m.engine == nil {
+		return nil, fmt.Errorf("node %d is down", i)
+	}
+	return m.faults, nil
+}
+
+// An actor ends or stops one life of a node of the cluster.
+type actor struct {
+	c    *Cluster
+	i    int
+	life addr.Life
+	gone chan struct{} // closed when the life ends
+}
+
+// Crash cuts the life off at once. The rest of Kill is not for the goroutine
+// that met the step: Kill waits for it.
+func (a *actor) Crash() {
+	a.c.network.crash(a.c.identityOf(a.i))
+	a.c.kills.Go(func() { a.c.killLife(a.i, a.life) })
+}
+
+// Freeze lets nothing pass to or from the node for d, and holds up whoever met
+// the step.
+func (a *actor) Freeze(d time.Duration) error {
+	undo := a.c.isolate(a.i)
+	defer undo()
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-a.gone:
+	}
+	return nil
+}
+
+// Starve implements failpoint.Actor.
+func (a *actor) Starve(int) (func() error, error) {
+	return nil, errors.New("the nodes of a test cluster share the process's descriptors")
+}
+
+// killLife is Kill, unless the node has another life by now.
+func (c *Cluster) killLife(i int, life addr.Life) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if m := c.nodes[i]; m.engine != nil && m.peer.Life == life {
+		c.killLocked(m)
+	}
+}
+
+// cuts counts why nothing passes between two nodes: partitions and freezes.
+type cuts struct {
+	mu    sync.Mutex // guards the fields below
+	parts map[[2]int]bool
+	still map[int]int // how many freezes a node is in
+}
+
+func (x *cuts) open(i, j int) bool {
+	return !x.parts[[2]int{min(i, j), max(i, j)}] && x.still[i] == 0 && x.still[j] == 0
+}
+
+// isolate cuts node i off from all others until undo is called.
+func (c *Cluster) isolate(i int) (undo func()) {
+	c.cuts.mu.Lock()
+	defer c.cuts.mu.Unlock()
+	c.cuts.still[i]++
+	for j := range c.size {
+		if j != i {
+			c.network.cut(c.identityOf(i), c.identityOf(j))
+		}
+	}
+	return func() {
+		c.cuts.mu.Lock()
+		defer c.cuts.mu.Unlock()
+		c.cuts.still[i]--
+		c.mendLocked()
+	}
+}
+
+// part cuts two nodes off from each other until Heal.
+func (c *Cluster) part(i, j int) {
+	c.cuts.mu.Lock()
+	defer c.cuts.mu.Unlock()
+	c.cuts.parts[[2]int{min(i, j), max(i, j)}] = true
+	c.network.cut(c.identityOf(i), c.identityOf(j))
+}
+
+// unpart undoes every part.
+func (c *Cluster) unpart() {
+	c.cuts.mu.Lock()
+	defer c.cuts.mu.Unlock()
+	clear(c.cuts.parts)
+	c.mendLocked()
+}
+
+// mendLocked lets pass again what nothing stops any more. The caller holds
+// cuts.mu.
+func (c *Cluster) mendLocked() {
+	for i := range c.size {
+		for j := range i {
+			if c.cuts.open(i, j) {
+				c.network.mend(c.identityOf(i), c.identityOf(j))
+			}
+		}
+	}
+}

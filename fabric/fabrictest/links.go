@@ -1,0 +1,248 @@
+package fabrictest
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/faults"
+)
+
+// A Link is what one node sends to another, to be broken. Its methods that
+// return a *Fault break it at once; they fail the test if a value is not
+// allowed. Several faults of one link act together. The others return a Link
+// that says more of what is to be broken:
+//
+//	c.Link(1, 2).Drop(.2)                            // until Heal
+//	c.Link(1, 2).Messages().For(time.Second).Cut()   // messages only, for a second
+//	f := c.Link(fabrictest.Any, 0).Delay(20*time.Millisecond, 10*time.Millisecond)
+//	f.End()
+//
+// Between nodes in memory there are no packets. What a fault of packets costs is
+// put on the lanes of a connection, which are reliable and in order: a lost piece
+// comes as late as it would with TCP. With [QUIC] packets are broken.
+type Link struct {
+	c        *Cluster
+	from, to int
+	rule     faults.Rule
+}
+
+// Any is any node, for Link.
+const Any = -1
+
+// Link returns what node from sends to node to. Each may be Any.
+func (c *Cluster) Link(from, to int) Link {
+	return Link{c: c, from: from, to: to, rule: faults.Rule{On: faults.Link, At: faults.AtFrom}}
+}
+
+// Messages restricts the fault to the messages of connections. They take Delay,
+// Rate, Cut and Reset.
+func (l Link) Messages() Link { l.rule.On = faults.Messages; return l }
+
+// RMA restricts the fault to remote memory operations, fences and windows. They
+// take Delay, Rate, Cut and Reset.
+func (l Link) RMA() Link { l.rule.On = faults.RMA; return l }
+
+// For ends the fault by itself after d, at most a day.
+func (l Link) For(d time.Duration) Link { l.rule.For = faults.Duration(d); return l }
+
+// After lets the fault begin after d.
+func (l Link) After(d time.Duration) Link { l.rule.After = faults.Duration(d); return l }
+
+// Flap lets the fault act for up, rest for down, and so on.
+func (l Link) Flap(up, down time.Duration) Link {
+	l.rule.Up, l.rule.Down = faults.Duration(up), faults.Duration(down)
+	return l
+}
+
+// Seed decides what is random in the fault, instead of the cluster's seed.
+func (l Link) Seed(seed uint64) Link { l.rule.Seed = seed; return l }
+
+// Drop loses each packet with a probability, 0 to 1.
+func (l Link) Drop(p float64) *Fault { l.rule.Drop = faults.Probability(p); return l.begin() }
+
+// Duplicate lets each packet arrive twice with a probability.
+func (l Link) Duplicate(p float64) *Fault {
+	l.rule.Duplicate = faults.Probability(p)
+	return l.begin()
+}
+
+// Reorder holds each packet back, by up to 5 ms, with a probability.
+func (l Link) Reorder(p float64) *Fault { l.rule.Reorder = faults.Probability(p); return l.begin() }
+
+// Corrupt changes a byte of each packet with a probability. Nobody ever sees it:
+// such a packet is as good as lost.
+func (l Link) Corrupt(p float64) *Fault { l.rule.Corrupt = faults.Probability(p); return l.begin() }
+
+// Delay adds d, and up to jitter more, to the time in flight.
+func (l Link) Delay(d, jitter time.Duration) *Fault {
+	l.rule.Delay, l.rule.Jitter = faults.Duration(d), faults.Duration(jitter)
+	return l.begin()
+}
+
+// Rate limits the bandwidth to so many bytes per second.
+func (l Link) Rate(bytesPerSecond int64) *Fault {
+	l.rule.Rate = faults.Bytes(bytesPerSecond)
+	return l.begin()
+}
+
+// Cut lets nothing pass. A link that is cut in one direction dies as a whole
+// when it has been silent too long; its connections end with ECONNRESET then.
+func (l Link) Cut() *Fault { l.rule.Cut = true; return l.begin() }
+
+// HalfOpen stops what is established, as Cut does, and refuses new links.
+func (l Link) HalfOpen() *Fault { l.rule.HalfOpen = true; return l.begin() }
+
+// Reset ends the link, or with Messages or RMA the connections, as if the peer
+// had lost its memory of them; new ones too, until the fault ends.
+func (l Link) Reset() *Fault { l.rule.Reset = true; return l.begin() }
+
+// begin gives the rule to the nodes that send.
+func (l Link) begin() *Fault {
+	l.c.tb.Helper()
+	l.c.mu.Lock()
+	defer l.c.mu.Unlock()
+	f := &Fault{c: l.c, ids: map[int][]uint64{}}
+	if l.from >= len(l.c.nodes) || l.to >= len(l.c.nodes) {
+		l.c.tb.Fatalf("fabrictest: link from %d to %d in a cluster of %d", l.from, l.to, len(l.c.nodes))
+	}
+	if l.to != Any {
+		l.rule.To = faults.Nodes{addr.NodeID(l.to)}
+	}
+	for i, m := range l.c.nodes {
+		if l.from != Any && l.from != i || l.to == i {
+			continue
+		}
+		r := l.rule
+		r.From = faults.Nodes{addr.NodeID(i)}
+		id, err := m.layer.Plane().Add(r)
+		if err != nil {
+			l.c.tb.Fatalf("fabrictest: fault from %d to %d: %v", l.from, l.to, err)
+		}
+		f.ids[i] = []uint64{id}
+	}
+	return f
+}
+
+// A Fault is something that is broken on purpose.
+type Fault struct {
+	c   *Cluster
+	ids map[int][]uint64 // node to its rules
+}
+
+// Fired returns how often the fault has done something, also when it is over: a
+// test whose fault did nothing proves nothing.
+func (f *Fault) Fired() uint64 {
+	f.c.mu.Lock()
+	defer f.c.mu.Unlock()
+	n := uint64(0)
+	for i, ids := range f.ids {
+		for _, st := range f.c.nodes[i].layer.Plane().List(true) {
+			if slices.Contains(ids, st.Rule.ID) {
+				n += st.Counts.Fired()
+			}
+		}
+	}
+	return n
+}
+
+// End ends the fault. A second End does nothing.
+func (f *Fault) End() {
+	f.c.mu.Lock()
+	defer f.c.mu.Unlock()
+	for i, ids := range f.ids {
+		for _, id := range ids {
+			f.c.nodes[i].layer.Plane().Remove(id)
+		}
+	}
+}
+
+// Faults breaks links as `fabricd faults add --file` does: text is JSON, one rule
+// or a list of rules. A rule without "at" acts at the sender, so that the same
+// text means the same as given to one end of real nodes. Planes that a test
+// cluster does not have, gossip and control, do nothing.
+func (c *Cluster) Faults(text string) *Fault {
+	c.tb.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	rules, err := faults.Decode([]byte(text))
+	if err != nil {
+		c.tb.Fatalf("fabrictest: %v", err)
+	}
+	return c.addLocked(rules)
+}
+
+// addLocked gives rules to every node. Each is enforced where something is sent,
+// unless it says otherwise.
+func (c *Cluster) addLocked(rules []faults.Rule) *Fault {
+	c.tb.Helper()
+	rules = slices.Clone(rules)
+	for i := range rules {
+		if rules[i].At == faults.AtBoth {
+			rules[i].At = faults.AtFrom
+		}
+	}
+	f := &Fault{c: c, ids: map[int][]uint64{}}
+	for i, m := range c.nodes {
+		ids, err := m.layer.Plane().AddAll(rules)
+		if err != nil {
+			c.tb.Fatalf("fabrictest: %v", err)
+		}
+		f.ids[i] = ids
+	}
+	return f
+}
+
+// A Direction says what PartitionGroups cuts.
+type Direction = faults.Direction
+
+// The directions.
+const (
+	Symmetric  = faults.Symmetric  // every two groups from each other, both ways
+	Asymmetric = faults.Asymmetric // what each group sends to those after it
+	Partial    = faults.Partial    // groups that are neighbours in the list, both ways
+)
+
+// PartitionGroups separates groups of nodes until Heal. Nodes that are in no
+// group reach all. Nobody is removed, as with Partition.
+func (c *Cluster) PartitionGroups(d Direction, groups ...[]int) *Fault {
+	c.tb.Helper()
+	var sets []faults.Nodes
+	for _, g := range groups {
+		var ids faults.Nodes
+		for _, i := range g {
+			ids = append(ids, addr.NodeID(i))
+		}
+		sets = append(sets, ids)
+	}
+	rules, err := faults.Partition(sets, d, faults.Rule{On: faults.Link})
+	if err != nil {
+		c.tb.Fatalf("fabrictest: %v", err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.addLocked(rules)
+}
+
+// Pause makes node i stand still for d, as others see it: what is sent to it and
+// by it waits, and arrives when it goes on. Its own applications go on meanwhile.
+// Pause does not wait. A pause that is too long ends the node's links, as silence
+// does; removing the node is up to the test.
+func (c *Cluster) Pause(i int, d time.Duration) *Fault {
+	c.tb.Helper()
+	id := faults.Nodes{addr.NodeID(i)}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.addLocked([]faults.Rule{
+		{On: faults.Link, From: id, Hold: true, For: faults.Duration(d), Name: fmt.Sprintf("pause %d", i)},
+		{On: faults.Link, To: id, Hold: true, For: faults.Duration(d), Name: fmt.Sprintf("pause %d", i)},
+	})
+}
+
+// unbreakLocked ends all faults of links.
+func (c *Cluster) unbreakLocked() {
+	for _, m := range c.nodes {
+		m.layer.Plane().Clear()
+	}
+}

@@ -1,0 +1,358 @@
+package fabrictest_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric"
+	"github.com/fabricd/fabricd/fabric/fabrictest"
+)
+
+// exchange sends one byte there and one back, within a time.
+func exchangeBytes(near, far *fabric.Endpoint, within time.Duration) (time.Duration, error) {
+	start := time.Now()
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	for _, way := range [][2]*fabric.Endpoint{{near, far}, {far, near}} {
+		if _, err := way[0].Send(ctx, []byte{1}); err != nil {
+			return 0, err
+		}
+		if _, err := way[1].Recv(ctx, make([]byte, 1)); err != nil {
+			return 0, err
+		}
+	}
+	return time.Since(start), nil
+}
+
+// TestFaultsOfLinks has every fault act on connections of applications.
+func TestFaultsOfLinks(t *testing.T) {
+	networks(t, func(t *testing.T, opts ...fabrictest.Option) {
+		c := fabrictest.NewCluster(t, 3, opts...)
+		near, far := connect(t, c.Node(1), c.Node(2))
+		other, others := connect(t, c.Node(0), c.Node(1))
+		for name, begin := range map[string]func() *fabrictest.Fault{
+			"drop":      func() *fabrictest.Fault { return c.Link(1, 2).Drop(.3) },
+			"corrupt":   func() *fabrictest.Fault { return c.Link(1, 2).Corrupt(.3) },
+			"reorder":   func() *fabrictest.Fault { return c.Link(2, 1).Reorder(.5) },
+			"delay":     func() *fabrictest.Fault { return c.Link(1, 2).Delay(20*time.Millisecond, 0) },
+			"rate":      func() *fabrictest.Fault { return c.Link(fabrictest.Any, 2).Rate(100_000) },
+			"messages":  func() *fabrictest.Fault { return c.Link(1, 2).Messages().Delay(20*time.Millisecond, 0) },
+			"any":       func() *fabrictest.Fault { return c.Link(fabrictest.Any, 2).Delay(20*time.Millisecond, 0) },
+			"flap":      func() *fabrictest.Fault { return c.Link(1, 2).Flap(100*time.Millisecond, time.Second).Cut() },
+			"pause":     func() *fabrictest.Fault { return c.Pause(2, 100*time.Millisecond) },
+			"as a file": func() *fabrictest.Fault { return c.Faults(`{"plane":"link","from":1,"to":2,"delay":"20ms"}`) },
+		} {
+			f := begin()
+			slowest := time.Duration(0)
+			for i := 0; i < 20 || i < 500 && f.Fired() == 0; i++ { // what is drawn may be long in coming
+				took, err := exchangeBytes(near, far, limit)
+				if err != nil {
+					t.Fatalf("%s: %v", name, err)
+				}
+				slowest = max(slowest, took)
+			}
+			if least := 20 * time.Millisecond; slowest < least && name != "reorder" && name != "corrupt" && name != "drop" && name != "rate" {
+				t.Errorf("%s: no exchange took longer than %v", name, slowest)
+			}
+			if f.Fired() == 0 {
+				t.Errorf("%s did not fire", name)
+			}
+			if _, err := exchangeBytes(other, others, time.Second); err != nil {
+				t.Errorf("%s: another pair: %v", name, err)
+			}
+			f.End()
+			f.End()
+			if took, err := exchangeBytes(near, far, limit); err != nil {
+				t.Errorf("after %s: %v, %v", name, took, err)
+			}
+		}
+	})
+}
+
+// TestCutsOfLanes stops messages and operations by themselves.
+func TestCutsOfLanes(t *testing.T) {
+	networks(t, func(t *testing.T, opts ...fabrictest.Option) {
+		c := fabrictest.NewCluster(t, 2, opts...)
+		near, far := connect(t, c.Node(0), c.Node(1))
+		mem, err := c.Node(1).Alloc(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer mem.Close()
+		if _, err := far.Register(mem.Bytes(), 0, fabric.ProtRead|fabric.ProtWrite, fabric.MapFixed); err != nil {
+			t.Fatal(err)
+		}
+		write := func(within time.Duration) error {
+			ctx, cancel := context.WithTimeout(t.Context(), within)
+			defer cancel()
+			done := make(chan error, 1)
+			go func() { done <- near.VWriteTo(bytes.Repeat([]byte{7}, 100), 0, fabric.Sync) }()
+			select {
+			case err := <-done:
+				return err
+			case <-ctx.Done():
+				c.Heal()
+				return errors.Join(ctx.Err(), <-done)
+			}
+		}
+		if err := write(limit); err != nil {
+			t.Fatal(err)
+		}
+		f := c.Link(0, 1).RMA().Cut()
+		if _, err := exchangeBytes(near, far, limit); err != nil {
+			t.Errorf("messages while operations are cut: %v", err)
+		}
+		if err := write(300 * time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a write while operations are cut: %v", err)
+		}
+		if f.Fired() == 0 {
+			t.Error("the cut did not fire")
+		}
+		c.Link(1, 0).Messages().Cut()
+		if _, err := exchangeBytes(near, far, 300*time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("messages while they are cut one way: %v", err)
+		}
+		if err := write(limit); err != nil {
+			t.Errorf("a write while messages are cut: %v", err)
+		}
+		c.Heal()
+		if _, err := near.Recv(t.Context(), make([]byte, 1)); err != nil {
+			t.Errorf("after Heal: %v", err)
+		}
+		c.Link(0, 1).Messages().Reset()
+		for err = nil; err == nil; { // a few may still come through
+			_, err = exchangeBytes(near, far, limit)
+		}
+		if !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("a connection whose messages are reset: %v", err)
+		}
+	})
+}
+
+// TestOneWayCutEndsTheLinkOnBothSides and leaves others alone.
+func TestOneWayCutEndsTheLinkOnBothSides(t *testing.T) {
+	networks(t, func(t *testing.T, opts ...fabrictest.Option) {
+		c := fabrictest.NewCluster(t, 3, opts...)
+		near, far := connect(t, c.Node(1), c.Node(2))
+		other, others := connect(t, c.Node(0), c.Node(1))
+		f := c.Link(1, 2).Cut()
+		ends := make(chan error, 2)
+		for _, ep := range []*fabric.Endpoint{near, far} {
+			go func() { _, err := ep.Recv(t.Context(), make([]byte, 1)); ends <- err }()
+		}
+		start := time.Now()
+		for range 2 {
+			if err := <-ends; !errors.Is(err, syscall.ECONNRESET) {
+				t.Errorf("an end of the link that is cut: %v", err)
+			}
+		}
+		t.Logf("both ends saw ECONNRESET after %v", time.Since(start).Round(time.Millisecond))
+		if took, err := exchangeBytes(other, others, limit); err != nil {
+			t.Errorf("another pair: %v, %v", took, err)
+		}
+		if f.Fired() == 0 {
+			t.Error("the cut did not fire")
+		}
+		c.Heal()
+		near, far = connect(t, c.Node(1), c.Node(2))
+		if _, err := exchangeBytes(near, far, limit); err != nil {
+			t.Errorf("after Heal: %v", err)
+		}
+	})
+}
+
+func TestPartitionsOfGroups(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := fabrictest.NewCluster(t, 4)
+		reach := func(from, to int) bool {
+			l, err := c.Node(to).Listen(0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
+			defer cancel()
+			go func() {
+				if conn, err := l.AcceptConn(ctx); err == nil {
+					conn.Close()
+				}
+			}()
+			conn, err := c.Node(from).Dial(ctx, l.Addr().(fabric.Addr))
+			if err != nil {
+				return false
+			}
+			conn.Close()
+			return true
+		}
+		for _, tt := range []struct {
+			d    fabrictest.Direction
+			want string // the pairs that cannot reach each other
+		}{
+			{fabrictest.Symmetric, "01 02 03 12 13"},
+			{fabrictest.Partial, "01 12 13"},
+		} {
+			c.PartitionGroups(tt.d, []int{0}, []int{1}, []int{2, 3})
+			var cut []string
+			for i := range 4 {
+				for j := i + 1; j < 4; j++ {
+					if there, back := reach(i, j), reach(j, i); !there && !back {
+						cut = append(cut, fmt.Sprintf("%d%d", i, j))
+					} else if there != back {
+						t.Errorf("%s: %d reaches %d: %v, back: %v", tt.d, i, j, there, back)
+					}
+				}
+			}
+			if got := strings.Join(cut, " "); got != tt.want {
+				t.Errorf("%s cuts %s, want %s", tt.d, got, tt.want)
+			}
+			c.Heal()
+			if !reach(0, 3) || !reach(2, 1) {
+				t.Errorf("%s: not healed", tt.d)
+			}
+		}
+	})
+}
+
+// TestShortPauseLosesNothing pauses a node for less than the bound of silence.
+func TestShortPauseLosesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := fabrictest.NewCluster(t, 2)
+		near, far := connect(t, c.Node(0), c.Node(1))
+		f := c.Pause(1, time.Second)
+		took, err := exchangeBytes(near, far, limit)
+		if err != nil || took < time.Second || took > 1100*time.Millisecond {
+			t.Errorf("an exchange in a pause of 1s: %v, %v", took, err)
+		}
+		if f.Fired() == 0 {
+			t.Error("the pause did not fire")
+		}
+		time.Sleep(10 * time.Second)
+		if took, err := exchangeBytes(near, far, limit); err != nil || took > 10*time.Millisecond {
+			t.Errorf("long after the pause: %v, %v", took, err)
+		}
+	})
+}
+
+// A failures is a testing.TB that only takes notes.
+type failures struct {
+	testing.TB
+	said []string
+}
+
+func (f *failures) Helper()        {}
+func (f *failures) Cleanup(func()) {}
+func (f *failures) Errorf(format string, args ...any) {
+	f.said = append(f.said, fmt.Sprintf(format, args...))
+}
+func (f *failures) Fatalf(format string, args ...any) {
+	f.Errorf(format, args...)
+	panic(f.said)
+}
+
+func TestExpectRemoved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		notes := &failures{TB: t}
+		c := fabrictest.NewCluster(notes, 4)
+		defer c.Close()
+		c.Kill(3)
+		c.ExpectRemoved(3, time.Second)
+		c.Restart(3)
+		c.ExpectRemoved(3, 0) // still its last removal, seen by all
+		c.Evict(1)
+		c.ExpectRemoved(1, time.Second)
+		c.Kill(2)
+		c.ExpectRemoved(2, time.Second) // by node 1 too, whose life is another one now
+		if len(notes.said) > 0 {
+			t.Errorf("removals that all saw: %q", notes.said)
+		}
+		start := time.Now()
+		c.ExpectRemoved(0, 3*time.Second)
+		if len(notes.said) != 1 || !strings.Contains(notes.said[0], "node 0 was not removed") || time.Since(start) != 3*time.Second {
+			t.Errorf("a node that lives: %q after %v", notes.said, time.Since(start))
+		}
+		go func() {
+			time.Sleep(time.Second)
+			c.Kill(0)
+		}()
+		c.ExpectRemoved(0, 3*time.Second)
+		if len(notes.said) != 1 {
+			t.Errorf("a removal during the wait: %q", notes.said)
+		}
+	})
+}
+
+func TestFaultsThatCannotBeAreRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for name, begin := range map[string]func(c *fabrictest.Cluster){
+			"drop":      func(c *fabrictest.Cluster) { c.Link(0, 1).Drop(1.5) },
+			"node":      func(c *fabrictest.Cluster) { c.Link(0, 7).Cut() },
+			"messages":  func(c *fabrictest.Cluster) { c.Link(0, 1).Messages().Drop(.1) },
+			"partition": func(c *fabrictest.Cluster) { c.PartitionGroups(fabrictest.Symmetric, []int{0, 1}) },
+			"text":      func(c *fabrictest.Cluster) { c.Faults(`{"plane":"link"}`) },
+			"pause":     func(c *fabrictest.Cluster) { c.Pause(1, 0) },
+		} {
+			notes := &failures{TB: t}
+			c := fabrictest.NewCluster(notes, 2)
+			func() {
+				defer func() { _ = recover() }()
+				begin(c)
+			}()
+			if len(notes.said) != 1 || strings.Contains(notes.said[0], "\n") {
+				t.Errorf("%s: %q", name, notes.said)
+			}
+			c.Close()
+		}
+	})
+}
+
+func Example() {
+	c := fabrictest.Start(3)
+	defer c.Close()
+	l, err := c.Node(0).Listen(2050)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			io.Copy(conn, conn)
+			conn.Close()
+		}
+	}()
+	conn, err := c.Node(1).Dial(context.Background(), fabric.Addr{Node: 0, Port: 2050})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer conn.Close()
+
+	// A bad link costs time and nothing else.
+	bad := c.Link(1, 0).Delay(10*time.Millisecond, 0)
+	start := time.Now()
+	fmt.Fprint(conn, "hello")
+	answer := make([]byte, 5)
+	io.ReadFull(conn, answer)
+	fmt.Printf("%s, late: %v, fired: %v\n", answer, time.Since(start) >= 10*time.Millisecond, bad.Fired() > 0)
+	c.Heal()
+
+	// A lost node costs its connections, and every other node hears of it once.
+	c.Kill(0)
+	c.ExpectRemoved(0, time.Second)
+	_, err = conn.Read(answer)
+	fmt.Println(errors.Is(err, syscall.ECONNRESET))
+	// Output:
+	// hello, late: true, fired: true
+	// true
+}

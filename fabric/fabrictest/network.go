@@ -1,0 +1,59 @@
+package fabrictest
+
+import (
+	"fmt"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/faults/inject"
+	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/internal/transport/mem"
+)
+
+// A network is what the nodes of a cluster talk over. Nodes are named by their
+// identities.
+type network interface {
+	// join returns the provider of a node that starts, whose links are broken
+	// in layer. The engine closes it.
+	join(id transport.Identity, layer *inject.Layer) (transport.Provider, error)
+	// crash ends a node's provider without a word to its peers.
+	crash(id transport.Identity)
+	// cut stops all that passes between two nodes; mend undoes that.
+	cut(a, b transport.Identity)
+	mend(a, b transport.Identity)
+	// close is called when every node is down.
+	close() error
+}
+
+// identityOf returns who node i is, in all its lives.
+func (c *Cluster) identityOf(i int) transport.Identity {
+	return transport.Identity{Cluster: c.id, Node: nodeUUID(i), Host: addr.NodeID(i) == addr.Host}
+}
+
+func (c *Cluster) identity(m *member) transport.Identity { return c.identityOf(int(m.peer.Life.Node)) }
+
+// A memory is a network inside the process.
+type memory struct{ hub *mem.Hub }
+
+func newMemory(o options) memory {
+	return memory{mem.NewHub(mem.Config{Seed: o.seed, Delay: o.delay, Jitter: o.jitter})}
+}
+
+func memoryAddress(id transport.Identity) string {
+	return fmt.Sprintf("node-%x", id.Node[12:])
+}
+
+func (m memory) join(id transport.Identity, layer *inject.Layer) (transport.Provider, error) {
+	p, err := m.hub.Provider(memoryAddress(id), id)
+	if err != nil {
+		return nil, err
+	}
+	return layer.Provider(p, false), nil
+}
+
+func (m memory) crash(id transport.Identity) { m.hub.Kill(memoryAddress(id), mem.Silent) }
+
+func (m memory) cut(a, b transport.Identity) { m.hub.Cut(memoryAddress(a), memoryAddress(b)) }
+
+func (m memory) mend(a, b transport.Identity) { m.hub.Heal(memoryAddress(a), memoryAddress(b)) }
+
+func (m memory) close() error { return nil }

@@ -1,0 +1,52 @@
+package fabrictest
+
+import (
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/fabricd/fabricd/internal/driver"
+	"github.com/fabricd/fabricd/internal/faults/failpoint"
+	"github.com/fabricd/fabricd/internal/transport"
+)
+
+// An Option changes how NewCluster builds a cluster.
+type Option func(*options)
+
+type options struct {
+	quic           bool
+	delay, jitter  time.Duration
+	seed           uint64
+	faultSeed      uint64
+	connectTimeout time.Duration
+	log            zerolog.Logger
+}
+
+// QUIC makes the nodes talk QUIC over UDP sockets on the loopback interface,
+// with certificates of a CA of their own. It does not work in a bubble.
+func QUIC() Option { return func(o *options) { o.quic = true } }
+
+// Delay makes everything take d to arrive, and up to jitter longer, which seed
+// decides. It has no effect with QUIC.
+func Delay(d, jitter time.Duration, seed uint64) Option {
+	return func(o *options) { o.delay, o.jitter, o.seed = d, jitter, seed }
+}
+
+// Seed decides what is random in the faults of links: the same seed gives the
+// n-th packet of a link the same fate in every run. Without it the seed is 1.
+func Seed(seed uint64) Option { return func(o *options) { o.faultSeed = seed } }
+
+// ConnectTimeout is how long a connect waits to be accepted; 10 s without it.
+func ConnectTimeout(d time.Duration) Option { return func(o *options) { o.connectTimeout = d } }
+
+// Log makes the engines log to l, with the nodes' IDs in the field "node".
+func Log(l zerolog.Logger) Option { return func(o *options) { o.log = l } }
+
+func (o options) engine(p transport.Provider, faults *failpoint.Node) driver.Config {
+	return driver.Config{
+		Providers:      []transport.Provider{p},
+		Log:            o.log.With().Str("node", p.Addr()).Logger(),
+		ConnectTimeout: o.connectTimeout,
+		Faults:         faults,
+	}
+}

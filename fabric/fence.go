@@ -1,0 +1,41 @@
+package fabric
+
+import "context"
+
+// FenceMark returns a mark behind all transfers of this connection that by has
+// begun so far (scif_fence_mark). Marks are not used up: they can be waited for
+// any number of times, in any order. With [InitPeer] it asks the peer.
+//
+// Errors: EINVAL if by is neither InitSelf nor InitPeer; ENOTCONN or
+// ECONNRESET.
+func (e *Endpoint) FenceMark(by Side) (Mark, error) {
+	m, err := e.ep.FenceMark(by)
+	return m, e.fail("fence_mark", err)
+}
+
+// FenceWait waits until every transfer before the mark has completed: its
+// bytes are in the destination's memory (scif_fence_wait). Later transfers may
+// have completed too.
+//
+// Errors: ENOTCONN; ECONNRESET when the connection has ended, for marks taken
+// before as well; the error of the first transfer before the mark that
+// failed after it was begun; the context's.
+func (e *Endpoint) FenceWait(ctx context.Context, m Mark) error {
+	if err := e.ep.FenceWait(ctx, m); err != nil {
+		return e.fail("fence_wait", withdraw(ctx, err))
+	}
+	return nil
+}
+
+// FenceSignal stores 8-byte values in this end's windows, the peer's, or both,
+// after all transfers that s.By has begun so far have completed
+// (scif_fence_signal). It does not wait for that. Who sees the value sees the
+// transferred bytes. A value at an offset that is a multiple of 8 is stored
+// atomically.
+//
+// Errors: EINVAL if s.By is not one side, s.Where is empty or unknown, or a
+// selected offset is not a multiple of 4; ENXIO if a selected offset is not
+// registered; EACCES if its window has no [ProtWrite]; ENOTCONN or ECONNRESET.
+func (e *Endpoint) FenceSignal(s Signal) error {
+	return e.fail("fence_signal", e.ep.FenceSignal(s))
+}

@@ -1,0 +1,142 @@
+package fabric
+
+import (
+	"context"
+	"net"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+// A Node is an application's door to the node it runs on. All applications of
+// a node share its ID and its port space. Its methods may be called from any
+// goroutine.
+//
+// [Attach], [embed.Start] and [fabrictest.NewCluster] return Nodes; what a Node
+// does is the same behind all three.
+//
+// [embed.Start]: https://pkg.go.dev/github.com/fabricd/fabricd/fabric/embed#Start
+// [fabrictest.NewCluster]: https://pkg.go.dev/github.com/fabricd/fabricd/fabric/fabrictest#NewCluster
+type Node struct {
+	session ipc.Session
+}
+
+// NewNode returns the Node of a session. It is for the packages of this module
+// that make sessions; programs use [Attach].
+func NewNode(s ipc.Session) *Node { return &Node{session: s} }
+
+// ID returns the node's ID. It is addr.NoNode while the node has no lease,
+// which lasts from a node's removal until it has rejoined.
+func (n *Node) ID() NodeID {
+	self := n.session.Self()
+	if self.Life.Generation == 0 {
+		return addr.NoNode
+	}
+	return self.Life.Node
+}
+
+// Life returns the node's ID and generation; the generation is 0 while the
+// node has no lease.
+func (n *Node) Life() Life { return n.session.Self().Life }
+
+// Name returns the name that the node was started with.
+func (n *Node) Name() string { return n.session.Self().Name }
+
+// Cluster returns the identity of the cluster.
+func (n *Node) Cluster() UUID { return n.session.Self().Cluster }
+
+// Nodes returns the IDs of all live nodes, this one included, ascending, and
+// this node's own ID (scif_get_nodeIDs). The caller owns ids. After the end of
+// n it fails with EBADF.
+func (n *Node) Nodes() (ids []NodeID, self NodeID, err error) {
+	select {
+	case <-n.session.Done():
+		return nil, 0, n.fail("get_nodeIDs", status.BadFD)
+	default:
+	}
+	ids, self, err = n.session.Nodes()
+	return ids, self, n.fail("get_nodeIDs", err)
+}
+
+// Open returns a new, unbound endpoint (scif_open). It fails with ENOMEM when
+// the application's quota of endpoints is used up, ENODEV when the node went
+// away, and EBADF after Close.
+func (n *Node) Open() (*Endpoint, error) {
+	ep, err := n.session.Open()
+	if err != nil {
+		return nil, n.fail("open", err)
+	}
+	return newEndpoint(ep), nil
+}
+
+// DefaultBacklog is how many requests may wait at a [Listener].
+const DefaultBacklog = 128
+
+// Listen opens an endpoint, binds it to port (0: a free one) and listens with
+// [DefaultBacklog]. It fails as [Endpoint.Bind] and [Endpoint.Listen] do.
+func (n *Node) Listen(port Port) (*Listener, error) {
+	ep, err := n.Open()
+	if err != nil {
+		return nil, err
+	}
+	if _, err = ep.Bind(port); err == nil {
+		err = ep.Listen(DefaultBacklog)
+	}
+	if err != nil {
+		ep.Close()
+		return nil, err
+	}
+	return &Listener{ep: ep, local: ep.LocalAddr()}, nil
+}
+
+// Dial opens an endpoint and connects it to a from a free port. It fails as
+// [Endpoint.Connect] does.
+func (n *Node) Dial(ctx context.Context, a Addr) (*Conn, error) {
+	ep, err := n.Open()
+	if err != nil {
+		return nil, err
+	}
+	if _, err := ep.Connect(ctx, a); err != nil {
+		ep.Close()
+		return nil, err
+	}
+	return NewConn(ep), nil
+}
+
+// DialContext is Dial with the signature that http.Transport and others take:
+// address is "node:port", network is "scif" or whatever the caller calls it.
+func (n *Node) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	a, err := addr.Parse(address)
+	if err != nil {
+		return nil, &OpError{Op: "connect", Local: n.local(), Err: badAddress{err}}
+	}
+	c, err := n.Dial(ctx, a)
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// badAddress is an address that does not parse: EINVAL.
+type badAddress struct{ error }
+
+func (e badAddress) Unwrap() []error { return []error{e.error, status.Invalid} }
+
+// Done is closed when the node can no longer be used: Close was called or the
+// node's fabricd went away.
+func (n *Node) Done() <-chan struct{} { return n.session.Done() }
+
+// Close closes every endpoint that was opened through n and waits until
+// nothing of them is left; blocked calls return. It does not stop the fabricd.
+// A second Close does nothing.
+func (n *Node) Close() error { return n.fail("close", n.session.Close()) }
+
+func (n *Node) local() Addr { return Addr{Node: n.session.Self().Life.Node} }
+
+func (n *Node) fail(op string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &OpError{Op: op, Local: n.local(), Err: err}
+}

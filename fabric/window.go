@@ -1,0 +1,110 @@
+package fabric
+
+import (
+	"sync/atomic"
+
+	"github.com/fabricd/fabricd/internal/ipc"
+)
+
+// Memory is zeroed, page-aligned memory that [Endpoint.Register] accepts
+// behind every door.
+type Memory struct {
+	mem    ipc.Memory
+	closed atomic.Bool
+}
+
+// Alloc returns size bytes of [Memory], rounded up to whole pages. It fails
+// with EINVAL if size is less than 1 and with ENOMEM when memory or a quota is
+// exhausted.
+func (n *Node) Alloc(size int) (*Memory, error) {
+	mem, err := n.session.Alloc(size)
+	if err != nil {
+		return nil, n.fail("alloc", err)
+	}
+	return &Memory{mem: mem}, nil
+}
+
+// Bytes returns the memory. It is valid until Close.
+func (m *Memory) Bytes() []byte { return m.mem.Bytes() }
+
+// Close gives the memory up. A window that uses it keeps its pages until it is
+// gone; this process must not touch the bytes any more. A second Close does
+// nothing.
+func (m *Memory) Close() error {
+	if m.closed.Swap(true) {
+		return nil
+	}
+	return m.mem.Close()
+}
+
+// Register opens [offset, offset+len(p)) of the endpoint's registered address
+// space as a window onto p, and returns where the window begins
+// (scif_register). The peer has the window when Register returns; prot says
+// what it may do, 0 being nothing. p belongs to its owner as before, and its
+// bytes may be read and written by both sides at any time.
+//
+// With [MapFixed], offset is taken as it is. Without it, offset is a hint: it
+// is used if it is not 0, page-aligned and free; otherwise the lowest free
+// range from [FirstOffset] is, so that both ends of a fresh connection that
+// register the same sizes get the same offsets.
+//
+// p is page-aligned and whole pages, as those of [Memory] are. The pages stay
+// in use until the window is gone: after Unregister or Close, and after the
+// last transfer, signal and mapping that uses it.
+//
+// Errors: EINVAL for unknown flags or protection, memory or a fixed offset that
+// is not page-aligned, an empty p, or a range that overflows; ENOTCONN or
+// ECONNRESET; EADDRINUSE if a fixed range is in use; EFAULT if p is not memory
+// that this door can share; ENOMEM over quota.
+func (e *Endpoint) Register(p []byte, offset int64, prot Prot, flags MapFlags) (int64, error) {
+	off, err := e.ep.Register(p, offset, prot, flags)
+	if err != nil {
+		return -1, e.fail("register", err)
+	}
+	return off, nil
+}
+
+// Unregister removes every window inside [offset, offset+n), which may be none
+// (scif_unregister). New transfers and mappings no longer find them; those that
+// run complete. On an error nothing is removed.
+//
+// Errors: EINVAL if the range is empty, not page-aligned, or cuts a window;
+// ENOTCONN or ECONNRESET.
+func (e *Endpoint) Unregister(offset, n int64) error {
+	return e.fail("unregister", e.ep.Unregister(offset, n))
+}
+
+// A Mapping is memory of the peer's windows, mapped into this process. It
+// stays valid until Close, whatever becomes of the connection, the windows and
+// the peer.
+type Mapping struct {
+	m      ipc.Mapping
+	closed atomic.Bool
+}
+
+// Bytes returns the mapped memory: the peer's own pages, coherent with its
+// view of them. With [ProtRead] alone a store into it faults.
+func (m *Mapping) Bytes() []byte { return m.m.Bytes() }
+
+// Close removes the mapping (scif_munmap). The bytes must not be used
+// afterwards. A second Close does nothing.
+func (m *Mapping) Close() error {
+	if m.closed.Swap(true) {
+		return nil
+	}
+	return m.m.Close()
+}
+
+// Mmap maps [roffset, roffset+n) of the peer's registered address space
+// (scif_mmap). Both ends must be on one node; the range lies in one window.
+//
+// Errors: EINVAL if the range is empty or not page-aligned; ENOTCONN or
+// ECONNRESET; ENXIO if it is not registered; EACCES if prot asks for more than
+// the window gives; EOPNOTSUPP across nodes.
+func (e *Endpoint) Mmap(roffset, n int64, prot Prot) (*Mapping, error) {
+	m, err := e.ep.Mmap(roffset, n, prot)
+	if err != nil {
+		return nil, e.fail("mmap", err)
+	}
+	return &Mapping{m: m}, nil
+}

@@ -1,0 +1,130 @@
+package chaos
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"sync/atomic"
+	"time"
+)
+
+// A container is a child that is a container.
+type container struct {
+	docker  *docker
+	id      string
+	process int // number of its process on this machine
+	file    string
+	over    chan struct{} // closed when it has ended
+	status  int           // read after over
+	paused  atomic.Bool
+}
+
+func (p *container) pid() int               { return p.process }
+func (p *container) ended() <-chan struct{} { return p.over }
+func (p *container) code() int              { return p.status }
+func (p *container) log() string            { return p.file }
+func (p *container) frozen() bool           { return p.paused.Load() }
+
+func (p *container) running() bool {
+	select {
+	case <-p.over:
+		return false
+	default:
+		return true
+	}
+}
+
+// waitAgain is how long wait waits after a question that failed.
+const waitAgain = 100 * time.Millisecond
+
+// wait waits for the container's end and keeps what it printed. It ends when
+// the container is removed, at the latest.
+func (p *container) wait() {
+	defer close(p.over)
+	var ended struct{ StatusCode int }
+	for {
+		// The engine answers when the container has ended; a question that took
+		// too long is asked again.
+		err := p.docker.ask(context.Background(), http.MethodPost, "/containers/"+p.id+"/wait?condition=not-running", nil, &ended)
+		if err == nil || gone(err) {
+			break
+		}
+		if !errors.Is(err, context.DeadlineExceeded) && !pause(context.Background(), waitAgain) {
+			break
+		}
+	}
+	if p.status = ended.StatusCode; p.status > 128 {
+		p.status = 128 - p.status // as the kernel says it: minus the signal
+	}
+	p.saveLog()
+}
+
+// saveLog writes what the container printed to its file.
+func (p *container) saveLog() {
+	f, err := os.OpenFile(p.file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return // the run is over and its directory gone
+	}
+	defer f.Close()
+	body, err := p.docker.stream(context.Background(), "/containers/"+p.id+"/logs?stdout=1&stderr=1")
+	if err != nil {
+		fmt.Fprintln(f, "its log cannot be read:", err)
+		return
+	}
+	defer body.Close()
+	if err := demultiplex(f, body); err != nil {
+		fmt.Fprintln(f, "its log cannot be read on:", err)
+	}
+}
+
+// demultiplex copies the frames of a container's two streams: eight bytes, of
+// which the last four are the length, before each piece.
+func demultiplex(w io.Writer, r io.Reader) error {
+	for {
+		var head [8]byte
+		if _, err := io.ReadFull(r, head[:]); err == io.EOF {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		if _, err := io.CopyN(w, r, int64(binary.BigEndian.Uint32(head[4:]))); err != nil {
+			return err
+		}
+	}
+}
+
+func (p *container) kill(ctx context.Context) error {
+	err := p.docker.ask(ctx, http.MethodPost, "/containers/"+p.id+"/kill?signal=KILL", nil, nil)
+	if e, ok := errors.AsType[*dockerError](err); ok && (e.code == http.StatusConflict || e.code == http.StatusNotFound) {
+		return nil // it has ended
+	}
+	return err
+}
+
+func (p *container) stop(ctx context.Context) error {
+	p.paused.Store(true)
+	return p.docker.ask(ctx, http.MethodPost, "/containers/"+p.id+"/pause", nil, nil)
+}
+
+func (p *container) cont(ctx context.Context) error {
+	p.paused.Store(false)
+	err := p.docker.ask(ctx, http.MethodPost, "/containers/"+p.id+"/unpause", nil, nil)
+	if e, ok := errors.AsType[*dockerError](err); ok && e.code >= http.StatusConflict {
+		return nil // it is not paused, or has ended
+	}
+	return err
+}
+
+func (p *container) terminate(ctx context.Context, limit time.Duration) error {
+	return endWithin(ctx, p, limit, func() error {
+		err := p.docker.ask(ctx, http.MethodPost, "/containers/"+p.id+"/kill?signal=TERM", nil, nil)
+		if e, ok := errors.AsType[*dockerError](err); ok && (e.code == http.StatusConflict || e.code == http.StatusNotFound) {
+			return nil // it has ended
+		}
+		return err
+	})
+}

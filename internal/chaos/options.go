@@ -1,0 +1,94 @@
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+
+	"github.com/fabricd/fabricd/internal/history"
+	"github.com/fabricd/fabricd/internal/scenario"
+	"github.com/fabricd/fabricd/internal/sim"
+)
+
+// Options say where and how schedules are run.
+type Options struct {
+	// Exe is the fabricd to run: daemons, applications and the janitor. The
+	// simulation needs none.
+	Exe string
+	// Image is the container image of the compose lab; empty: [DefaultImage].
+	Image string
+	// Version is fabricd's, for the report.
+	Version string
+	// File is the scenario's, for the command that repeats a run.
+	File string
+	// Parallel is how many runs a real lab makes at a time, up to
+	// [MaxParallel]; 0: one.
+	Parallel int
+	// Say tells people how far a run has come, one line each; nil: nobody.
+	Say func(line string)
+
+	worker int               // which of the runs at a time it is
+	logs   map[string][]byte // gets what the processes printed, by file
+}
+
+func (o *Options) say(format string, args ...any) {
+	if o.Say != nil {
+		o.Say(fmt.Sprintf(format, args...))
+	}
+}
+
+// command is the command line that repeats a run of s in a lab.
+func (o *Options) command(s *scenario.Schedule, lab scenario.Lab) string {
+	return fmt.Sprintf("fabricd chaos run %s --on %s --seed %d", o.File, lab, s.Seed)
+}
+
+// A Lab is a place where schedules run, one at a time unless it is simulated.
+type Lab struct {
+	kind scenario.Lab
+	lock *lock // nil: simulated
+}
+
+// OpenLab returns a lab. All but sim use the machine, and only one run at a
+// time may: another one's makes OpenLab fail with a [*Refusal]. The caller
+// closes the lab.
+func OpenLab(kind scenario.Lab) (*Lab, error) {
+	if !slices.Contains(scenario.Labs, kind) {
+		return nil, refusef("on: %q: want one of %v", kind, scenario.Labs)
+	}
+	l := &Lab{kind: kind}
+	if kind == scenario.Sim {
+		return l, nil
+	}
+	var err error
+	l.lock, err = takeLock(os.TempDir())
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// Close lets others use the machine.
+func (l *Lab) Close() {
+	if l.lock != nil {
+		l.lock.release()
+	}
+}
+
+// Kind returns which lab it is.
+func (l *Lab) Kind() scenario.Lab { return l.kind }
+
+// Run runs a schedule and returns what everybody saw. An error is the lab's own
+// failure, or ctx's end, never a promise that was broken: that is in the
+// history, which is what there is of it then. A [*Refusal] means that nothing
+// was started.
+func (l *Lab) Run(ctx context.Context, s *scenario.Schedule, o *Options) ([]history.Record, error) {
+	if !s.Scenario.Has(l.kind) {
+		return nil, refusef("scenario %s does not run on %s: it says on: %v", s.Scenario.Name, l.kind, s.Scenario.On)
+	}
+	if l.kind == scenario.Sim {
+		r, err := sim.Run(s, sim.Options{})
+		return r.History, err
+	}
+	return (&realLab{lab: l.kind, o: o}).run(ctx, s)
+}

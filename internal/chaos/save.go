@@ -1,0 +1,148 @@
+package chaos
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/fabricd/fabricd/internal/check"
+	"github.com/fabricd/fabricd/internal/history"
+	"github.com/fabricd/fabricd/internal/report"
+	"github.com/fabricd/fabricd/internal/scenario"
+)
+
+// The files of a saved run that are read again.
+const (
+	historyName  = report.HistoryName  // all records, merged
+	scenarioName = report.ScenarioName // the scenario as it was read
+)
+
+// MaxHistory bounds a saved history that is read, in bytes.
+const MaxHistory = 4 << 30
+
+// Save writes a run to directory dir, which is made: its history, its scenario,
+// the verdict, a page for people, and what the processes printed. Files of an
+// earlier run there are replaced.
+func Save(dir string, out *Outcome) error {
+	if err := report.Write(dir, reported(out)); err != nil {
+		return err
+	}
+	logs := filepath.Join(dir, "logs")
+	if len(out.Logs) > 0 {
+		if err := os.MkdirAll(logs, 0o755); err != nil {
+			return err
+		}
+	}
+	for name, text := range out.Logs {
+		if err := os.WriteFile(filepath.Join(logs, name), text, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// reported is an outcome as the report takes it.
+func reported(out *Outcome) *report.Run {
+	r := &report.Run{Records: out.Records, Result: out.Result, Scenario: out.Schedule.Scenario}
+	if out.Err != nil {
+		r.Problem = out.Err.Error()
+	}
+	return r
+}
+
+func savePage(path string, write func(io.Writer) error) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(write(f), f.Close())
+}
+
+// SaveSuite writes the page of a suite: what became of each scenario.
+func SaveSuite(path string, tallies []Tally, version string, tookSeconds float64) error {
+	s := &report.Suite{Build: version, Took: tookSeconds}
+	for _, t := range tallies {
+		e := report.Entry{Scenario: t.Scenario, Lab: t.Lab, Runs: t.Runs, Green: t.Green, Broken: t.Broken, Harness: t.Harness}
+		if t.file != nil {
+			e.About, e.Rows = string(t.file.About), t.file.Rows
+		}
+		for _, f := range t.Figures {
+			e.Figures = append(e.Figures, check.Figure{Name: f.Name, Of: f.Of, Count: f.Count, P50: f.P50, P99: f.P99, Max: f.Max})
+		}
+		s.Rows = append(s.Rows, e)
+	}
+	return savePage(path, func(w io.Writer) error { return report.SuiteHTML(w, s) })
+}
+
+// Recheck judges a saved run anew.
+func Recheck(dir string) (*Outcome, error) {
+	sc, err := ReadScenario(filepath.Join(dir, scenarioName))
+	if err != nil {
+		return nil, err
+	}
+	path := filepath.Join(dir, historyName)
+	info, err := os.Stat(path)
+	if err == nil && info.Size() > MaxHistory {
+		err = fmt.Errorf("%s: %d bytes: want at most %d", path, info.Size(), int64(MaxHistory))
+	}
+	if err != nil {
+		return nil, notThere(dir, err)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	records, err := history.Read(f, path)
+	if err != nil {
+		return nil, &Refusal{text: "the history cannot be read", err: err}
+	}
+	out := &Outcome{Records: records, Result: check.Run(records, sc)}
+	out.Schedule = sc.Resolve(out.Result.Begin.Seed)
+	out.Lab = scenario.Lab(out.Result.Begin.Lab)
+	return out, nil
+}
+
+// ReadScenario reads a scenario from a file.
+func ReadScenario(path string) (*scenario.Scenario, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, &Refusal{text: "scenario", err: err}
+	}
+	return scenario.Decode(path, text)
+}
+
+func notThere(dir string, err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return refusef("%s holds no saved run: want a directory that --report has made", dir)
+	}
+	return err
+}
+
+// A Summary is an outcome for machines.
+type Summary struct {
+	Scenario string        `json:"scenario"`
+	Lab      scenario.Lab  `json:"lab"`
+	Seed     uint64        `json:"seed"`
+	Verdict  string        `json:"verdict"` // green, broken or harness
+	Took     float64       `json:"took_seconds"`
+	Records  int           `json:"records"`
+	Problems []string      `json:"problems"`
+	Result   *check.Result `json:"result,omitempty"`
+}
+
+// Summarize returns the summary of an outcome.
+func Summarize(out *Outcome) Summary {
+	s := Summary{Scenario: string(out.Schedule.Scenario.Name), Lab: out.Lab, Seed: out.Schedule.Seed, Verdict: out.Class().String(),
+		Took: out.Took.Seconds(), Records: len(out.Records), Problems: out.Problems(), Result: out.Result}
+	if s.Problems == nil {
+		s.Problems = []string{}
+	}
+	return s
+}
+
+// String returns green, broken or harness.
+func (c Class) String() string { return [...]string{"green", "broken", "harness"}[c] }

@@ -1,0 +1,227 @@
+package chaos
+
+import (
+	"cmp"
+	"context"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/fabricd/fabricd/internal/scenario"
+)
+
+// A Named is a scenario and the file that it is from.
+type Named struct {
+	File     string
+	Scenario *scenario.Scenario
+}
+
+// ReadScenarios reads the scenarios of files, and of all files *.yaml of
+// directories. The first that is wrong fails it.
+func ReadScenarios(paths []string) ([]Named, error) {
+	var all []Named
+	for _, path := range paths {
+		files := []string{path}
+		if info, err := os.Stat(path); err == nil && info.IsDir() {
+			if files, err = filepath.Glob(filepath.Join(path, "*.yaml")); err != nil {
+				return nil, err
+			}
+			if len(files) == 0 {
+				return nil, refusef("%s: no scenario, which would be a file *.yaml", path)
+			}
+		}
+		for _, file := range files {
+			sc, err := ReadScenario(file)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, Named{file, sc})
+		}
+	}
+	return all, nil
+}
+
+// A Job is one run to be made.
+type Job struct {
+	Named
+	Seed uint64
+}
+
+// Plan returns the jobs of scenarios that run in a lab, with seeds from first
+// on: count of them each, and more, all scenarios alike, until there are at
+// least total jobs. Jobs of one seed are together.
+func Plan(all []Named, lab scenario.Lab, first uint64, count, total int) []Job {
+	var on []Named
+	for _, n := range all {
+		if n.Scenario.Has(lab) {
+			on = append(on, n)
+		}
+	}
+	if len(on) == 0 {
+		return nil
+	}
+	count = max(count, (total+len(on)-1)/len(on))
+	var jobs []Job
+	for i := range count {
+		for _, n := range on {
+			jobs = append(jobs, Job{n, first + uint64(i)})
+		}
+	}
+	return jobs
+}
+
+// RunAll runs jobs in a lab and hands each outcome to each, one at a time. Runs
+// beside each other finish in any order. It stops when ctx is done; what was
+// running then is handed on as failed.
+func RunAll(ctx context.Context, l *Lab, jobs []Job, opts *Options, each func(Job, *Outcome)) {
+	workers := max(1, min(opts.Parallel, MaxParallel))
+	if l.Kind() == scenario.Sim {
+		workers = runtime.GOMAXPROCS(0)
+	}
+	var together, alone []Job
+	for _, j := range jobs {
+		if l.Kind() != scenario.Sim && j.greedy() {
+			alone = append(alone, j)
+		} else {
+			together = append(together, j)
+		}
+	}
+	runSome(ctx, l, together, workers, opts, each)
+	runSome(ctx, l, alone, 1, opts, each)
+}
+
+// greedy reports whether a job disturbs whatever runs beside it.
+func (j Job) greedy() bool {
+	return slices.ContainsFunc(j.Scenario.Timeline, func(s scenario.Step) bool { return s.CPU != nil })
+}
+
+func runSome(ctx context.Context, l *Lab, jobs []Job, workers int, opts *Options, each func(Job, *Outcome)) {
+	next := make(chan Job)
+	var mu sync.Mutex // holds each to one at a time
+	var wg sync.WaitGroup
+	for worker := range workers {
+		wg.Go(func() {
+			for j := range next {
+				o := *opts
+				o.File, o.worker = j.File, worker
+				if workers > 1 && o.Say != nil {
+					o.Say = func(line string) { opts.say("%s: %s", j.Scenario.Name, line) }
+				}
+				out := Once(ctx, l, j.Scenario.Resolve(j.Seed), &o)
+				mu.Lock()
+				each(j, out)
+				mu.Unlock()
+			}
+		})
+	}
+	for _, j := range jobs {
+		if ctx.Err() != nil {
+			break
+		}
+		next <- j
+	}
+	close(next)
+	wg.Wait()
+}
+
+// A Tally sums up the outcomes of one scenario in one lab.
+type Tally struct {
+	Scenario string       `json:"scenario"`
+	Lab      scenario.Lab `json:"lab"`
+	Runs     int          `json:"runs"`
+	Green    int          `json:"green"`
+	Broken   []uint64     `json:"broken"`  // seeds
+	Harness  []uint64     `json:"harness"` // seeds
+	Took     float64      `json:"took_seconds"`
+	Figures  []FigureSum  `json:"figures,omitempty"`
+
+	file *scenario.Scenario
+}
+
+// A FigureSum is one figure over all runs of a scenario in a lab.
+type FigureSum struct {
+	Name  scenario.FigureName `json:"name"`
+	Of    string              `json:"of,omitempty"`
+	Count int                 `json:"count"`
+	P50   int64               `json:"p50"`
+	P99   int64               `json:"p99"`
+	Max   int64               `json:"max"`
+
+	samples []int64
+}
+
+// A Tallies sums up outcomes. One goroutine uses it.
+type Tallies struct{ all map[string]*Tally }
+
+// Add adds an outcome.
+func (t *Tallies) Add(out *Outcome) {
+	if t.all == nil {
+		t.all = make(map[string]*Tally)
+	}
+	name := string(out.Schedule.Scenario.Name)
+	key := string(out.Lab) + "/" + name
+	y := t.all[key]
+	if y == nil {
+		y = &Tally{Scenario: name, Lab: out.Lab, Broken: []uint64{}, Harness: []uint64{}, file: out.Schedule.Scenario}
+		t.all[key] = y
+	}
+	y.Runs++
+	y.Took += out.Took.Seconds()
+	switch out.Class() {
+	case Green:
+		y.Green++
+	case Broken:
+		y.Broken = append(y.Broken, out.Schedule.Seed)
+	case Harness:
+		y.Harness = append(y.Harness, out.Schedule.Seed)
+	}
+	y.addFigures(out)
+}
+
+func (y *Tally) addFigures(out *Outcome) {
+	if out.Result == nil {
+		return
+	}
+	for _, f := range out.Result.Figures {
+		i := slices.IndexFunc(y.Figures, func(s FigureSum) bool { return s.Name == f.Name && s.Of == f.Of })
+		if i < 0 {
+			i = len(y.Figures)
+			y.Figures = append(y.Figures, FigureSum{Name: f.Name, Of: f.Of})
+		}
+		y.Figures[i].Count += f.Count
+		y.Figures[i].samples = append(y.Figures[i].samples, f.Samples...)
+	}
+}
+
+// List returns the tallies by lab and scenario, their figures computed.
+func (t *Tallies) List() []Tally {
+	var all []Tally
+	for _, y := range t.all {
+		for i := range y.Figures {
+			y.Figures[i].compute()
+		}
+		slices.SortFunc(y.Figures, func(a, b FigureSum) int {
+			return cmp.Or(strings.Compare(string(a.Name), string(b.Name)), strings.Compare(a.Of, b.Of))
+		})
+		slices.Sort(y.Broken)
+		slices.Sort(y.Harness)
+		all = append(all, *y)
+	}
+	slices.SortFunc(all, func(a, b Tally) int {
+		lab := func(l scenario.Lab) int { return slices.Index(scenario.Labs, l) }
+		return cmp.Or(lab(a.Lab)-lab(b.Lab), strings.Compare(a.Scenario, b.Scenario))
+	})
+	return all
+}
+
+func (f *FigureSum) compute() {
+	if len(f.samples) == 0 {
+		return
+	}
+	slices.Sort(f.samples)
+	at := func(p int) int64 { return f.samples[min(len(f.samples)-1, len(f.samples)*p/100)] }
+	f.P50, f.P99, f.Max = at(50), at(99), f.samples[len(f.samples)-1]
+}

@@ -1,0 +1,152 @@
+package workload
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"time"
+)
+
+// A Config says what one application does. The runner writes it to a file and
+// the application reads it.
+type Config struct {
+	Zero int64  `json:"zero"` // CLOCK_MONOTONIC at the zero of the run, ns
+	Seed uint64 `json:"seed"`
+	Slot int    `json:"slot"` // of the node; its ID
+	Run  int    `json:"run"`  // counts the starts of the application of this slot from 1
+
+	Socket  string `json:"socket"`  // of the slot's fabricd
+	Admin   string `json:"admin"`   // admin socket of the same
+	History string `json:"history"` // file to write; it does not exist yet
+	Control string `json:"control"` // file with a [Control], which may come and change; empty: none
+	Ready   string `json:"ready"`   // file to make when all connections have been made once; empty: none
+
+	Peers []Peer `json:"peers"`
+
+	Messages Messages `json:"messages"`
+	RMA      RMA      `json:"rma"`
+	Connects int      `json:"connects"` // short connections per second to each peer that this end is client of
+	Windows  int      `json:"windows"`  // windows per second that are registered and unregistered on every pair
+	Waiters  bool     `json:"waiters"`  // calls that wait on every pair
+}
+
+// A Peer is another slot that this application talks to.
+type Peer struct {
+	Slot   int  `json:"slot"`
+	Client bool `json:"client"` // this end connects
+	Late   bool `json:"late"`   // it may not be there yet
+}
+
+// Messages says what is sent on every pair in each direction; Rate 0: nothing.
+type Messages struct {
+	Min  int64 `json:"min"` // bytes
+	Max  int64 `json:"max"`
+	Rate int   `json:"rate"` // per second
+}
+
+// RMA says what is written and read on every pair in each direction; Rate 0:
+// nothing.
+type RMA struct {
+	Min    int64   `json:"min"` // bytes of an operation
+	Max    int64   `json:"max"`
+	Rate   int     `json:"rate"`   // operations per second
+	Window int64   `json:"window"` // bytes
+	Reads  float64 `json:"reads"`  // share of the operations that read, 0 to 1
+	Fence  int     `json:"fence"`  // a fence wait after so many operations; 0: never
+	Signal int     `json:"signal"` // a signal after so many operations; 0: never
+}
+
+// Bounds of a Config.
+const (
+	maxRate   = 1_000_000
+	maxSize   = 64 << 20
+	maxWindow = 1 << 30
+	maxPeers  = 4096
+	maxConfig = 1 << 20 // bytes of the file
+)
+
+// ReadConfig reads and checks the file at path.
+func ReadConfig(path string) (Config, error) {
+	var c Config
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return c, err
+	}
+	if len(text) > maxConfig {
+		return c, fmt.Errorf("%s: %d bytes: want at most %d", path, len(text), maxConfig)
+	}
+	if err := json.Unmarshal(text, &c); err != nil {
+		return c, fmt.Errorf("%s: %w", path, err)
+	}
+	if err := c.check(); err != nil {
+		return c, fmt.Errorf("%s: %w", path, err)
+	}
+	return c, nil
+}
+
+func (c *Config) check() error {
+	m, r := c.Messages, c.RMA
+	switch {
+	case c.Slot < 0 || c.Run < 1:
+		return fmt.Errorf("slot, run: %d, %d: want at least 0 and 1", c.Slot, c.Run)
+	case c.Socket == "" || c.History == "":
+		return fmt.Errorf("socket, history: %q, %q: want paths", c.Socket, c.History)
+	case len(c.Peers) > maxPeers:
+		return fmt.Errorf("peers: %d: want at most %d", len(c.Peers), maxPeers)
+	case !rate(m.Rate) || !rate(r.Rate) || !rate(r.Fence) || !rate(r.Signal) || !rate(c.Connects) || !rate(c.Windows):
+		return fmt.Errorf("rates: want 0 to %d", maxRate)
+	case !(r.Reads >= 0 && r.Reads <= 1):
+		return fmt.Errorf("rma.reads: %v: want 0 to 1", r.Reads)
+	case m.Rate > 0 && !sizes(m.Min, m.Max), r.Rate > 0 && !sizes(r.Min, r.Max):
+		return fmt.Errorf("min, max: want 1 to %d bytes", maxSize)
+	case r.Window < 0 || r.Window > maxWindow:
+		return fmt.Errorf("rma.window: %d: want at most %d bytes", r.Window, maxWindow)
+	}
+	return nil
+}
+
+func rate(r int) bool { return r >= 0 && r <= maxRate }
+
+func sizes(min, max int64) bool { return min >= 1 && min <= max && max <= maxSize }
+
+// A pacer keeps a loop to a rate. Time that the loop loses is lost: it does not
+// hurry afterwards.
+type pacer struct {
+	every time.Duration
+	timer *time.Timer
+	next  time.Time
+}
+
+// newPacer returns a pacer for rate steps per second; the first step is due at
+// once. The caller stops it.
+func newPacer(rate int) *pacer {
+	return &pacer{every: time.Second / time.Duration(rate), timer: time.NewTimer(0), next: time.Now()}
+}
+
+// wait waits until the next step is due, or one of two channels is closed; then
+// it returns false.
+func (p *pacer) wait(done, over <-chan struct{}) bool {
+	select {
+	case <-p.timer.C:
+	case <-done:
+		return false
+	case <-over:
+		return false
+	}
+	select { // it comes first if the step is due as well
+	case <-over:
+		return false
+	default:
+	}
+	p.next = p.next.Add(p.every)
+	if now := time.Now(); p.next.Before(now.Add(-maxLag)) {
+		p.next = now
+	}
+	p.timer.Reset(time.Until(p.next))
+	return true
+}
+
+// maxLag is how much of lost time a pacer makes up for: timers are not exact.
+const maxLag = 20 * time.Millisecond
+
+func (p *pacer) stop() { p.timer.Stop() }

@@ -1,0 +1,127 @@
+package workload
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric"
+)
+
+// A Control is what the lab tells an application while it runs. It is a file,
+// which reaches containers too; the application answers with a file beside it.
+type Control struct {
+	Seq  int  `json:"seq"`  // counts what was told
+	Slow int  `json:"slow"` // messages per second that each connection receives; 0: all
+	Anew int  `json:"anew"` // counts the times that the application closes all and begins anew
+	Rest bool `json:"rest"` // it begins nothing more: the run is about to end
+	// IDs are the node IDs of slots where they are not the slot's number.
+	IDs map[int]int `json:"ids,omitempty"`
+}
+
+// controlEvery is how often an application looks.
+const controlEvery = 50 * time.Millisecond
+
+// Tell writes c for an application to see.
+func Tell(path string, c Control) error {
+	text, err := json.Marshal(c)
+	if err != nil {
+		return err
+	}
+	next := path + ".next"
+	if err := os.WriteFile(next, text, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(next, path)
+}
+
+// Heard returns the number of the last Control that an application has obeyed,
+// 0 if it has obeyed none.
+func Heard(path string) int {
+	text, err := os.ReadFile(ackPath(path))
+	if err != nil {
+		return 0
+	}
+	n, err := strconv.Atoi(string(bytes.TrimSpace(text)))
+	if err != nil {
+		return 0 // it is being written
+	}
+	return n
+}
+
+func ackPath(path string) string {
+	return filepath.Join(filepath.Dir(path), "ack-"+filepath.Base(path))
+}
+
+// obey does what the lab tells, until ctx is done.
+func (a *App) obey(ctx context.Context) {
+	if a.c.Control == "" {
+		return
+	}
+	var last Control
+	for first := true; wait(ctx.Done(), controlEvery); first = false {
+		text, err := os.ReadFile(a.c.Control)
+		var c Control
+		if err != nil || json.Unmarshal(text, &c) != nil || c.Seq == last.Seq {
+			continue // nothing was told yet
+		}
+		a.slow.Store(int64(max(0, c.Slow)))
+		a.setIDs(c.IDs)
+		if c.Anew != last.Anew && !first { // what was told before this application began is done
+			select {
+			case a.anew <- struct{}{}:
+			default:
+			}
+		}
+		if c.Rest && !last.Rest {
+			close(a.resting)
+			a.settle(ctx)
+		}
+		last = c
+		a.note("told %+v", c)
+		if err := os.WriteFile(ackPath(a.c.Control), fmt.Append(nil, c.Seq), 0o644); err != nil {
+			a.note("answer: %v", err)
+		}
+	}
+}
+
+// settleLimit is how long an application waits for what it has begun, before it
+// says that it rests.
+const settleLimit = 3 * time.Second
+
+// settle waits until nothing is begun any more.
+func (a *App) settle(ctx context.Context) {
+	for deadline := time.Now().Add(settleLimit); a.busy.Load() > 0 && time.Now().Before(deadline); {
+		if !wait(ctx.Done(), settleTime) {
+			return
+		}
+	}
+}
+
+// active counts a goroutine that begins calls, until the function that it
+// returns is called.
+func (a *App) active() (done func()) {
+	a.busy.Add(1)
+	return func() { a.busy.Add(-1) }
+}
+
+func (a *App) setIDs(ids map[int]int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.ids = ids
+}
+
+// nodeOf returns the node ID of a slot.
+func (a *App) nodeOf(slot int) fabric.NodeID {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if id, ok := a.ids[slot]; ok {
+		return fabric.NodeID(id)
+	}
+	return fabric.NodeID(slot)
+}

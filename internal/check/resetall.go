@@ -1,0 +1,165 @@
+package check
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/history"
+)
+
+// resetAll (I3): when a source is told NODE_REMOVED, every call of it towards
+// that life has failed already, with an errno that says so; and afterwards
+// nothing towards that life succeeds but what is local (close, unregister, and
+// recv of bytes that had arrived), no connection to it opens, and every
+// connection to it ends within 500 ms, as its application notices.
+//
+// It needs removed events, and calls and connections that name their peer.
+type resetAll struct {
+	judge
+	removed map[told]stamped[struct{}]   // since the source has its life
+	first   map[told]stamped[struct{}]   // ever
+	self    map[history.Source]addr.Life // whose life a source last had
+	open    map[callKey]int              // calls under way: their records
+}
+
+// A told is who was told of what.
+type told struct {
+	source history.Source
+	life   addr.Life
+}
+
+// A callKey is one call.
+type callKey struct {
+	source history.Source
+	id     uint64
+}
+
+func newResetAll(w *world) *resetAll {
+	return &resetAll{judge{w: w, j: Judgement{Name: "reset-all", Rows: "I3",
+		Claim: "NODE_REMOVED comes only after every operation to that life has failed, and nothing to it succeeds afterwards"}},
+		map[told]stamped[struct{}]{}, map[told]stamped[struct{}]{}, map[history.Source]addr.Life{}, map[callKey]int{}}
+}
+
+// endTime is how long after the event an end of a connection may still look
+// open.
+const endTime = 500 * time.Millisecond
+
+// lossErrnos are what a call towards a lost life may fail with.
+var lossErrnos = []string{"ECONNRESET", "ENODEV", "ENOTCONN", "EBADF", "ECANCELED", "EINTR", "EAGAIN", "ECONNREFUSED"}
+
+// localCalls are those that may succeed towards a lost life.
+var localCalls = []string{"close", "unregister", "recv", "munmap", "poll", "connect", "accept", "bind", "listen", "attach", "open"}
+
+func (m *resetAll) see(i int, r *history.Record) {
+	switch b := r.Body.(type) {
+	case *history.Event:
+		m.event(i, r, b)
+	case *history.Call:
+		m.open[callKey{r.Source, b.ID}] = i
+	case *history.Return:
+		m.returned(i, r, b)
+	case *history.Opened:
+		if e, ok := m.removed[told{r.Source, b.Remote}]; ok {
+			m.unless(r.At <= e.at+m.w.order(), r.At, []int{e.index, i}, "%s has a new connection to %s, of whose end it was told", r.Source, b.Remote)
+		}
+	case *history.Sent:
+		m.sent(i, r, b)
+	}
+}
+
+func (m *resetAll) event(i int, r *history.Record, b *history.Event) {
+	switch b.What {
+	case history.EventRemoved:
+		key := told{r.Source, b.Subject}
+		if _, twice := m.removed[key]; !twice {
+			m.removed[key] = stamped[struct{}]{at: r.At, index: i}
+			if _, again := m.first[key]; !again {
+				m.first[key] = m.removed[key]
+			}
+		}
+	case history.EventReset, history.EventSelf:
+		// Its own connections have all ended, and to its next life everybody is
+		// new, also whom it gave up while it was cut off.
+		if b.What == history.EventReset || m.self[r.Source] != b.Subject {
+			maps.DeleteFunc(m.removed, func(k told, _ stamped[struct{}]) bool { return k.source == r.Source })
+		}
+		m.self[r.Source] = b.Subject
+	}
+}
+
+func (m *resetAll) sent(i int, r *history.Record, b *history.Sent) {
+	end := m.w.conns[b.Conn]
+	if end == nil || b.From == b.To {
+		return
+	}
+	if e, ok := m.removed[told{r.Source, end.ends[sideIndex(b.Side)].remote}]; ok {
+		m.unless(r.At <= e.at+m.w.order(), r.At, []int{e.index, i}, "%s sends on connection %d to a life of whose end it was told", r.Source, b.Conn)
+	}
+}
+
+func (m *resetAll) returned(i int, r *history.Record, b *history.Return) {
+	began, known := m.open[callKey{r.Source, b.ID}]
+	if !known {
+		began = -1
+	}
+	delete(m.open, callKey{r.Source, b.ID})
+	e, lost := m.removed[told{r.Source, b.Peer}]
+	if !lost || b.Peer == (addr.Life{}) {
+		return
+	}
+	proof := []int{began, e.index, i}
+	timedOut := b.Status == "ETIMEDOUT" && b.Deadline != 0 && b.Deadline <= r.At
+	switch {
+	case b.Began < e.at && r.At > e.at+m.w.order():
+		m.fail(r.At, proof, "%s of %s towards %s was under way when NODE_REMOVED was told, and ended %s later", b.Name, r.Source, b.Peer, time.Duration(r.At-e.at))
+	case b.Began > e.at+m.w.order() && b.Status == "" && !slices.Contains(localCalls, b.Name):
+		m.fail(r.At, proof, "%s of %s towards %s succeeds after NODE_REMOVED", b.Name, r.Source, b.Peer)
+	case b.Status != "" && !timedOut && !slices.Contains(lossErrnos, b.Status):
+		m.fail(r.At, proof, "%s of %s towards the lost life %s fails with %s", b.Name, r.Source, b.Peer, b.Status)
+	default:
+		m.good()
+	}
+}
+
+func (m *resetAll) finish() {
+	for _, key := range inOrder(m.open) {
+		i := m.open[key]
+		r := m.w.records[i]
+		call := r.Body.(*history.Call)
+		if e, lost := m.removed[told{key.source, call.Peer}]; lost && call.Began < e.at {
+			late := e.at + m.w.within(endTime)
+			m.unless(!m.w.alive(key.source, call.Began, late) || m.w.finish() <= late, e.at, []int{i, e.index},
+				"%s of %s towards %s never ended, although NODE_REMOVED was told", call.Name, key.source, call.Peer)
+		}
+	}
+	for _, c := range m.w.connList {
+		for side := range c.ends {
+			m.end(c, &c.ends[side])
+		}
+	}
+}
+
+// end holds the end of a connection to the end of its peer's life.
+func (m *resetAll) end(c *conn, e *connEnd) {
+	r, lost := m.first[told{e.source, e.remote}]
+	if e.opened == never || !lost || e.opened > r.at {
+		return
+	}
+	late := r.at + m.w.within(endTime)
+	if !m.w.alive(e.source, e.opened, late) || m.w.finish() <= late {
+		return
+	}
+	m.unless(e.closed <= late, r.at, []int{e.openIndex, r.index, e.closeIndex},
+		"connection %d of %s to %s is not ended %s after NODE_REMOVED%s", c.nonce, e.source, e.remote, endTime, until(e.closed, r.at))
+}
+
+// until says how long after something an end came.
+func until(closed, from int64) string {
+	if closed == never {
+		return ""
+	}
+	return fmt.Sprintf(": it ends after %s", time.Duration(closed-from))
+}

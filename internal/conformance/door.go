@@ -1,0 +1,51 @@
+// Package conformance is the contract of SCIF's user-mode calls as a table:
+// one row for each call and state or argument, with the result that SCIF gives
+// it. The rows stand on package fabric alone and run through every door to a
+// node (embedded, attached), over every provider, and on one node.
+//
+// Its tests print how many rows of each call hold.
+package conformance
+
+import (
+	"testing"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric"
+)
+
+// A Door is one way for applications to reach two nodes of a cluster.
+type Door struct {
+	Name string
+
+	// Pairs are the kinds of connections to try. Those inside one node do not
+	// depend on the provider.
+	Pairs []Pair
+
+	// Settles is how long a connection must have no room before it is full: what
+	// was sent moves on through the buffers between the two ends for a while.
+	Settles time.Duration
+
+	// Start starts a cluster of two nodes, which ends with tb. A connect waits
+	// for connectTimeout to be accepted; 0 is the node's default.
+	Start func(tb testing.TB, connectTimeout time.Duration) Site
+}
+
+// A Site is a running cluster of two nodes, 0 and 1.
+type Site interface {
+	// App returns a new application on a node that is alive. It ends with the
+	// site or with Node.Close. admin lets it bind ports below fabric.AdminEnd.
+	App(node int, admin bool) *fabric.Node
+
+	// Kill ends node 1 as a crash does, Restart starts it again.
+	Kill()
+	Restart()
+}
+
+// A Pair says where the two ends of a row's connections are.
+type Pair string
+
+const (
+	Across   Pair = "across nodes"
+	SameNode Pair = "same node"
+	SameApp  Pair = "same app"
+)

@@ -1,0 +1,119 @@
+package conformance
+
+import (
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric"
+	"github.com/fabricd/fabricd/fabric/fabrictest"
+	"github.com/fabricd/fabricd/internal/ipc"
+)
+
+var doors = []Door{
+	{Name: "embedded mem", Pairs: []Pair{Across, SameNode, SameApp}, Settles: 50 * time.Millisecond, Start: embedded()},
+	{Name: "embedded quic", Pairs: []Pair{Across}, Settles: 50 * time.Millisecond, Start: embedded(fabrictest.QUIC())},
+	{Name: "attached mem", Pairs: []Pair{Across, SameNode, SameApp}, Settles: 400 * time.Millisecond, Start: attached()},
+	{Name: "attached quic", Pairs: []Pair{Across}, Settles: 400 * time.Millisecond, Start: attached(fabrictest.QUIC())},
+}
+
+// embedded starts nodes inside of this process.
+func embedded(opts ...fabrictest.Option) func(testing.TB, time.Duration) Site {
+	return func(tb testing.TB, timeout time.Duration) Site {
+		return site{fabrictest.NewCluster(tb, 2, append(opts, fabrictest.ConnectTimeout(timeout))...)}
+	}
+}
+
+type site struct{ *fabrictest.Cluster }
+
+func (s site) Kill()    { s.Cluster.Kill(1) }
+func (s site) Restart() { s.Cluster.Restart(1) }
+
+// attached starts nodes whose applications attach through Unix sockets.
+func attached(opts ...fabrictest.Option) func(testing.TB, time.Duration) Site {
+	return func(tb testing.TB, timeout time.Duration) Site {
+		dir, err := os.MkdirTemp("", "fabric") // a TempDir's path may be too long for a socket
+		if err != nil {
+			tb.Fatal(err)
+		}
+		tb.Cleanup(func() { os.RemoveAll(dir) })
+		s := &sockets{
+			tb:      tb,
+			dir:     dir,
+			cluster: fabrictest.NewCluster(tb, 2, append(opts, fabrictest.ConnectTimeout(timeout))...),
+		}
+		for node := range s.end {
+			s.serve(node)
+			tb.Cleanup(func() { s.end[node]() })
+		}
+		return s
+	}
+}
+
+// sockets are the two nodes of a cluster, each with a socket for privileged
+// applications and one for others.
+type sockets struct {
+	tb      testing.TB
+	dir     string
+	cluster *fabrictest.Cluster
+	end     [2]func() // stops serving a node and waits for it
+}
+
+func (s *sockets) path(node int, admin bool) string {
+	name := map[bool]string{true: "admin", false: "plain"}[admin]
+	return filepath.Join(s.dir, name+string(rune('0'+node)))
+}
+
+func (s *sockets) serve(node int) {
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 2)
+	for _, admin := range []bool{true, false} {
+		ln, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: s.path(node, admin), Net: "unixpacket"})
+		if err != nil {
+			s.tb.Fatal(err)
+		}
+		go func() {
+			served <- ipc.Serve(ctx, ln, ipc.Options{
+				Authorize: func(c ipc.Credentials) (ipc.Credentials, error) {
+					c.Admin = admin
+					return c, nil
+				},
+				NewSession: func(c ipc.Credentials) (ipc.Session, error) { return s.cluster.Session(node, c), nil },
+			})
+		}()
+	}
+	s.end[node] = func() {
+		cancel()
+		for range 2 {
+			if err := <-served; err != nil {
+				s.tb.Errorf("serve node %d: %v", node, err)
+			}
+		}
+		s.end[node] = func() {}
+	}
+}
+
+func (s *sockets) App(node int, admin bool) *fabric.Node {
+	s.tb.Helper()
+	n, err := fabric.Attach(context.Background(), s.path(node, admin))
+	if err != nil {
+		s.tb.Fatal(err)
+	}
+	s.tb.Cleanup(func() { n.Close() })
+	return n
+}
+
+// Kill ends the fabricd of node 1: its links fall silent, its applications
+// lose their sockets.
+func (s *sockets) Kill() {
+	s.cluster.Kill(1)
+	s.end[1]()
+}
+
+func (s *sockets) Restart() {
+	s.cluster.Restart(1)
+	s.serve(1)
+}

@@ -1,0 +1,364 @@
+package core
+
+import (
+	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/internal/wire"
+	"github.com/fabricd/fabricd/rma"
+)
+
+// incoming is the state of the peer's operations at their target.
+type incoming[M any] struct {
+	last    uint64      // number of the last operation begun
+	partial bool        // it is a write whose last part has not come
+	code    status.Code // why that write is refused
+	refused status.Code // of the first operation that was refused, OK if none
+	queued  int         // replies to reads that the driver has not written
+	free    []*Reply[M] // memory of replies that were written, at most as many as were queued
+
+	payload Payload[M] // of the frame being read; reused
+}
+
+// A Payload says where the bytes behind a frame belong. It holds references to
+// the windows until PayloadDone.
+type Payload[M any] struct {
+	Spans   []rma.Span[M] // into these, in order; if there are none
+	Buf     []byte        // into this memory of a caller; if nil, nowhere
+	Length  int64
+	Ordered bool // the last 64-byte line last
+
+	op     *Op[M] // of a read of this end; nil for a write of the peer
+	last   bool
+	number uint64
+}
+
+// A Reply is the answer to a read of the peer.
+type Reply[M any] struct {
+	Op     uint64
+	Spans  []rma.Span[M] // retained until Replied
+	Length int64
+}
+
+// Handle applies a frame of the operations lane. If bytes follow the frame it
+// returns where they belong; the driver reads them, without holding up other
+// calls of this Conn, and then calls PayloadDone. An error means that the peer
+// broke the protocol; the connection is to be failed. After Fail no frame has
+// an effect and every payload belongs nowhere.
+func (c *Conn[M]) Handle(h wire.Header, body []byte) (*Payload[M], error) {
+	if c.failed != status.OK {
+		return c.drop(h, body)
+	}
+	switch h.Type {
+	case wire.TypeWrite:
+		return c.onWrite(h, body)
+	case wire.TypeReadData:
+		return c.onReadData(h, body)
+	case wire.TypeRead:
+		return nil, c.onRead(h, body)
+	case wire.TypeSignal:
+		return nil, c.onSignal(h, body)
+	case wire.TypeAtomic:
+		return nil, c.onAtomic(h, body)
+	case wire.TypeDone, wire.TypeFail, wire.TypeResult:
+		return nil, c.onAnswer(h, body)
+	case wire.TypeRegister, wire.TypeRegistered, wire.TypeUnregister, wire.TypeUnregistered:
+		return nil, c.onWindow(h, body)
+	case wire.TypeMark, wire.TypeMarked, wire.TypeWait, wire.TypeWaited,
+		wire.TypePeerSignal, wire.TypePeerSignaled:
+		return nil, c.onFence(h, body)
+	}
+	return nil, status.Protocol
+}
+
+// drop says how many bytes follow a frame that comes too late.
+func (c *Conn[M]) drop(h wire.Header, body []byte) (*Payload[M], error) {
+	p := &c.in.payload
+	*p = Payload[M]{Spans: p.Spans[:0]}
+	switch h.Type {
+	case wire.TypeWrite:
+		f, err := wire.ParseWrite(h.Flags, body)
+		p.Length = int64(f.Length)
+		return p, err
+	case wire.TypeReadData:
+		f, err := wire.ParseReadData(h.Flags, body)
+		p.Length = int64(f.Length)
+		return p, err
+	}
+	return nil, nil
+}
+
+// next checks the number of an operation of the peer: each follows the one
+// before, and only a write has several frames.
+func (c *Conn[M]) next(number uint64, write bool) error {
+	if c.in.partial {
+		if !write || number != c.in.last {
+			return status.Protocol
+		}
+		return nil
+	}
+	if number != c.in.last+1 {
+		return status.Protocol
+	}
+	c.in.last, c.in.code = number, status.OK
+	return nil
+}
+
+func (c *Conn[M]) onWrite(h wire.Header, body []byte) (*Payload[M], error) {
+	f, err := wire.ParseWrite(h.Flags, body)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.next(f.Op, true); err != nil {
+		return nil, err
+	}
+	c.in.partial = !f.Last
+	p := &c.in.payload
+	*p = Payload[M]{Spans: p.Spans[:0], Length: int64(f.Length), Ordered: f.Ordered, last: f.Last, number: f.Op}
+	if c.in.code != status.OK {
+		return p, nil
+	}
+	if p.Spans, err = c.own.PeerSpans(p.Spans, int64(f.Offset), p.Length, rma.ProtWrite); err != nil {
+		c.in.code = status.Of(err)
+	}
+	c.retain(p.Spans)
+	return p, nil
+}
+
+func (c *Conn[M]) retain(spans []rma.Span[M]) {
+	for _, sp := range spans {
+		c.own.Retain(sp.Window)
+	}
+}
+
+func (c *Conn[M]) releaseAll(spans []rma.Span[M]) {
+	for _, sp := range spans {
+		c.release(sp.Window)
+	}
+}
+
+// PayloadDone says that p's bytes are where they belong, or why not: err is of
+// the memory, not of the lane.
+func (c *Conn[M]) PayloadDone(p *Payload[M], err error) {
+	c.releaseAll(p.Spans)
+	if p.op != nil {
+		c.readDone(p, err)
+		return
+	}
+	if err != nil && c.in.code == status.OK {
+		c.in.code = memoryCode(err)
+	}
+	if p.last && c.in.last == p.number {
+		c.answer(p.number, c.in.code)
+	}
+}
+
+// memoryCode returns the code of an error of memory.
+func memoryCode(err error) status.Code {
+	if code := status.Of(err); code != status.Protocol {
+		return code
+	}
+	return status.Fault // an error without a code
+}
+
+// answer tells the peer that its operation has been applied or refused.
+func (c *Conn[M]) answer(number uint64, code status.Code) {
+	if code == status.OK {
+		c.reply(wire.Done{Op: number}.AppendTo(c.scratch[:0]))
+		return
+	}
+	if c.in.refused == status.OK {
+		c.in.refused = code
+	}
+	c.reply(wire.Fail{Op: number, Code: code}.AppendTo(c.scratch[:0]))
+}
+
+func (c *Conn[M]) onRead(h wire.Header, body []byte) error {
+	f, err := wire.ParseRead(h.Flags, body)
+	if err != nil {
+		return err
+	}
+	if err := c.next(f.Op, false); err != nil {
+		return err
+	}
+	if c.in.queued >= c.limits.Ops {
+		return status.Protocol // the peer has more operations open than it may
+	}
+	r := c.newReply()
+	spans, err := c.own.PeerSpans(r.Spans, int64(f.Offset), int64(f.Length), rma.ProtRead)
+	if err != nil {
+		c.in.free = append(c.in.free, r)
+		c.answer(f.Op, status.Of(err))
+		return nil
+	}
+	c.retain(spans)
+	c.in.queued++
+	r.Op, r.Spans, r.Length = f.Op, spans, int64(f.Length)
+	c.port.QueueReply(r)
+	return nil
+}
+
+// newReply returns an empty reply, in the memory of one that was written if
+// there is one.
+func (c *Conn[M]) newReply() *Reply[M] {
+	n := len(c.in.free)
+	if n == 0 {
+		return new(Reply[M])
+	}
+	r := c.in.free[n-1]
+	c.in.free[n-1] = nil
+	c.in.free = c.in.free[:n-1]
+	return r
+}
+
+// Replied says that the driver has no more use for a reply and its windows. If
+// it could not read them all, code says why, and the answer ends with a Fail.
+func (c *Conn[M]) Replied(r *Reply[M], code status.Code) {
+	c.in.queued--
+	c.releaseAll(r.Spans)
+	if code != status.OK {
+		c.answer(r.Op, code)
+	}
+	clear(r.Spans)
+	*r = Reply[M]{Spans: r.Spans[:0]}
+	c.in.free = append(c.in.free, r)
+}
+
+func (c *Conn[M]) onReadData(h wire.Header, body []byte) (*Payload[M], error) {
+	f, err := wire.ParseReadData(h.Flags, body)
+	if err != nil {
+		return nil, err
+	}
+	p := &c.in.payload
+	*p = Payload[M]{Spans: p.Spans[:0], Length: int64(f.Length), last: f.Last, number: f.Op}
+	op := c.find(f.Op)
+	if op == nil || op.Kind != OpRead {
+		return nil, status.Protocol
+	}
+	rest := op.Length - op.moved
+	if p.Length > rest || f.Last != (p.Length == rest) {
+		return nil, status.Protocol
+	}
+	p.op, p.Ordered = op, op.Ordered
+	op.users++
+	if op.Buf != nil {
+		p.Buf = op.Buf[op.moved : op.moved+p.Length]
+	} else {
+		p.Spans = Cut(p.Spans, op.Local, op.moved, p.Length)
+		c.retain(p.Spans)
+	}
+	op.moved += p.Length
+	return p, nil
+}
+
+func (c *Conn[M]) readDone(p *Payload[M], err error) {
+	op := p.op
+	if err != nil && !op.ended && op.code == status.OK {
+		op.code = memoryCode(err)
+	}
+	if p.last && !op.ended {
+		c.end(op, op.code)
+	}
+	c.unuse(op)
+}
+
+// Cut appends to dst the parts of spans that hold the n bytes from off on.
+func Cut[M any](dst, spans []rma.Span[M], off, n int64) []rma.Span[M] {
+	for _, sp := range spans {
+		if off >= sp.Length {
+			off -= sp.Length
+			continue
+		}
+		sp.Offset += off
+		sp.Length = min(sp.Length-off, n)
+		dst = append(dst, sp)
+		off, n = 0, n-sp.Length
+		if n == 0 {
+			break
+		}
+	}
+	return dst
+}
+
+func (c *Conn[M]) onSignal(h wire.Header, body []byte) error {
+	f, err := wire.ParseSignal(h.Flags, body)
+	if err != nil {
+		return err
+	}
+	if err := c.next(f.Op, false); err != nil {
+		return err
+	}
+	c.answer(f.Op, c.storeSignal(f))
+	return nil
+}
+
+// storeSignal stores a signal of the peer. It stands for all operations before
+// it, so that it is refused with any of them.
+func (c *Conn[M]) storeSignal(f wire.Signal) status.Code {
+	if c.in.refused != status.OK {
+		return c.in.refused
+	}
+	sp, err := c.own.PeerWithin(int64(f.Offset), 8, rma.ProtWrite)
+	if err != nil {
+		return status.Of(err)
+	}
+	if err := c.port.Store(sp, f.Value); err != nil {
+		return memoryCode(err)
+	}
+	return status.OK
+}
+
+func (c *Conn[M]) onAtomic(h wire.Header, body []byte) error {
+	f, err := wire.ParseAtomic(h.Flags, body)
+	if err != nil {
+		return err
+	}
+	if err := c.next(f.Op, false); err != nil {
+		return err
+	}
+	a := rma.Atomic{Op: rma.AtomicOp(f.Kind), Width: f.Width, Offset: int64(f.Offset),
+		Operand: f.Operand, Compare: f.Compare}
+	old, code := c.applyAtomic(a)
+	if code != status.OK {
+		c.answer(f.Op, code)
+		return nil
+	}
+	c.reply(wire.Result{Op: f.Op, Value: old}.AppendTo(c.scratch[:0]))
+	return nil
+}
+
+func (c *Conn[M]) applyAtomic(a rma.Atomic) (old uint64, code status.Code) {
+	if err := rma.CheckAtomic(a); err != nil {
+		return 0, status.Of(err)
+	}
+	sp, err := c.own.PeerWithin(a.Offset, int64(a.Width), rma.ProtRead|rma.ProtWrite)
+	if err != nil {
+		return 0, status.Of(err)
+	}
+	if old, err = c.port.Atomic(sp, a); err != nil {
+		return 0, memoryCode(err)
+	}
+	return old, status.OK
+}
+
+// onAnswer applies an answer to operations of this end.
+func (c *Conn[M]) onAnswer(h wire.Header, body []byte) error {
+	switch h.Type {
+	case wire.TypeDone:
+		f, err := wire.ParseDone(h.Flags, body)
+		if err != nil {
+			return err
+		}
+		return c.done(f.Op)
+	case wire.TypeFail:
+		f, err := wire.ParseFail(h.Flags, body)
+		if err != nil {
+			return err
+		}
+		return c.refused(f.Op, f.Code)
+	default:
+		f, err := wire.ParseResult(h.Flags, body)
+		if err != nil {
+			return err
+		}
+		return c.result(f.Op, f.Value)
+	}
+}

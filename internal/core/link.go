@@ -1,0 +1,199 @@
+package core
+
+import (
+	"bytes"
+	"fmt"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/internal/wire"
+)
+
+// A Party is one end of a link as a HELLO names it.
+type Party struct {
+	Cluster addr.UUID
+	Life    addr.Life
+	UUID    addr.UUID
+	Epoch   uint64
+	Term    uint64
+}
+
+// NewHello returns the HELLO with which self opens a link to peer.
+func NewHello(self, peer Party) wire.Hello {
+	return wire.Hello{
+		VersionMin: wire.VersionMin, VersionMax: wire.VersionMax,
+		Cluster: self.Cluster, Term: self.Term,
+		From: self.Life, FromUUID: self.UUID, FromEpoch: self.Epoch,
+		To: peer.Life,
+	}
+}
+
+// ChooseVersion returns the highest version that both ranges hold.
+func ChooseVersion(minA, maxA, minB, maxB uint16) (uint16, error) {
+	v := min(maxA, maxB)
+	if v < max(minA, minB) {
+		return 0, fmt.Errorf("%w: here %d to %d, peer %d to %d", status.Version, minA, maxA, minB, maxB)
+	}
+	return v, nil
+}
+
+// Proof is what the certificate of a session's other end proved.
+type Proof struct {
+	UUID addr.UUID
+	Host bool // it may be the host
+}
+
+// CheckHello decides whether self may link with the sender of h, whose
+// certificate proved proven. known is what membership says
+// about the sender's ID; its Life.Generation is 0 if there is no live node of
+// that ID. It fences both lives: a HELLO from or for any other life is refused.
+func CheckHello(h wire.Hello, self, known Party, proven Proof) error {
+	if _, err := ChooseVersion(wire.VersionMin, wire.VersionMax, h.VersionMin, h.VersionMax); err != nil {
+		return err
+	}
+	switch {
+	case h.Cluster != self.Cluster:
+		return refusal(status.Access, "cluster %v is not ours, %v", h.Cluster, self.Cluster)
+	case h.FromUUID != proven.UUID:
+		return refusal(status.Access, "node %v speaks with the certificate of node %v", h.FromUUID, proven.UUID)
+	case h.From.Node == addr.Host && !proven.Host:
+		return refusal(status.Access, "node %v claims to be the host without a host certificate", h.FromUUID)
+	case h.To != self.Life:
+		return refusal(status.NoDevice, "node %d.%d is not here, this is %v", h.To.Node, h.To.Generation, self.Life)
+	case h.From.Generation < known.Life.Generation:
+		return refusal(status.Reset, "life %v is over, node %d is in generation %d", h.From, h.From.Node, known.Life.Generation)
+	case h.From != known.Life:
+		return refusal(status.NoDevice, "life %v is not in the node table", h.From)
+	case h.FromUUID != known.UUID:
+		return refusal(status.Access, "ID %d is leased to node %v, not to %v", h.From.Node, known.UUID, h.FromUUID)
+	case h.FromEpoch != known.Epoch:
+		return refusal(status.Reset, "node %d started again since epoch %d", h.From.Node, h.FromEpoch)
+	}
+	return nil
+}
+
+func refusal(code status.Code, format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{code}, args...)...)
+}
+
+// KeepsDialed reports which of two sessions between the same lives stays: the
+// one that the node with the lower UUID dialed. It is true if that is a's.
+func KeepsDialed(a, b addr.UUID) bool { return bytes.Compare(a[:], b[:]) < 0 }
+
+// RefusesDialed decides about a session that peer dialed while self may have
+// one, or be dialing one: linked says that the pair has a link, dialed that
+// self dialed it, dialing that self is about to. The session that the lower
+// UUID dialed stays; but a peer that dials although there is a link that it
+// dialed itself has lost that one.
+func RefusesDialed(self, peer addr.UUID, linked, dialed, dialing bool) bool {
+	ours := linked && dialed || !linked && dialing
+	return ours && KeepsDialed(self, peer)
+}
+
+// PulseTimes are the times of a link's signs of life. All are positive.
+type PulseTimes struct {
+	Heartbeat time.Duration // between two heartbeats
+	Fence     time.Duration // how long a confirmation of both lives lasts
+	Silence   time.Duration // after which silence is reported as evidence
+	Dead      time.Duration // after which the link is given up; > Silence
+}
+
+// A Pulse judges one link by its heartbeats. Times are readings of one
+// monotonic clock. It serves two questions: is the peer silent, and may we
+// serve it, that is: was it confirmed less than Fence ago that both ends are
+// still the lives that the link joined?
+type Pulse struct {
+	times     PulseTimes
+	heard     time.Duration // the last arrival of anything
+	confirmed time.Duration // sending time of the last heartbeat that was answered
+	beat      time.Duration // the last heartbeat sent
+	extra     time.Duration // when to send one beside the regular ones; 0: none
+	extras    int           // of those, so far
+	reported  bool          // silence was reported and nothing came since
+	alive     bool          // an answer has come, and no silence was reported since
+}
+
+// NewPulse returns the pulse of a link that was established at now by a HELLO
+// round trip begun at begun.
+func NewPulse(times PulseTimes, begun, now time.Duration) Pulse {
+	return Pulse{times: times, heard: now, confirmed: begun, beat: begun}
+}
+
+// Hear records that something arrived.
+func (p *Pulse) Hear(now time.Duration) {
+	p.heard = max(p.heard, now)
+	p.reported = false
+}
+
+// Confirm records the answer to a heartbeat or probe that was sent at sent. An
+// answer that claims a future sending time is not believed. It reports whether
+// that is news, and to be told as evidence: it is the first answer on the link,
+// or the first since its silence was reported.
+func (p *Pulse) Confirm(sent, now time.Duration) (news bool) {
+	if sent <= now {
+		p.confirmed = max(p.confirmed, sent)
+	}
+	p.Hear(now)
+	news, p.alive = !p.alive, true
+	return news
+}
+
+// Serving reports whether operations of the peer may be applied at now.
+func (p *Pulse) Serving(now time.Duration) bool { return now <= p.ServingUntil() }
+
+// ServingUntil returns until when operations of the peer may be applied.
+func (p *Pulse) ServingUntil() time.Duration { return p.confirmed + p.times.Fence }
+
+// Doubt takes back every confirmation: this process noticed that it stood
+// still. Only the answer to something sent less than Fence ago restores one.
+func (p *Pulse) Doubt(now time.Duration) { p.confirmed = min(p.confirmed, now-p.times.Fence-1) }
+
+// Silent returns how long nothing has come.
+func (p *Pulse) Silent(now time.Duration) time.Duration { return now - p.heard }
+
+// A Beat is what a link has to do at a tick.
+type Beat struct {
+	Send   bool // a heartbeat
+	Report bool // silence, as evidence
+	Dead   bool // give the link up
+	// Again, if positive, is when to tick once more: before the next heartbeat
+	// the link is to be given up, or one is to be sent beside the regular ones.
+	Again time.Duration
+}
+
+// Tick says what is due at now. Of a peer that is silent it asks once more
+// between two heartbeats, at another part of the interval each time: a network
+// that comes and goes at the pace of the heartbeats would lose them all.
+func (p *Pulse) Tick(now time.Duration) (b Beat) {
+	silent := p.Silent(now)
+	switch {
+	case now-p.beat >= p.times.Heartbeat:
+		p.beat, b.Send = now, true
+		if silent > p.times.Heartbeat*5/4 { // and not just a tick that is late
+			p.extra = now + p.times.Heartbeat*between[p.extras%len(between)]/8
+			p.extras++
+		}
+	case p.extra > 0 && now >= p.extra:
+		p.extra, b.Send = 0, true
+	}
+	if silent >= p.times.Silence && !p.reported {
+		p.reported, p.alive, b.Report = true, false, true
+	}
+	b.Dead = silent >= p.times.Dead
+	if left := p.times.Dead - silent; left > 0 && left < p.times.Heartbeat {
+		b.Again = left
+	}
+	if p.extra > now && (b.Again == 0 || p.extra-now < b.Again) {
+		b.Again = p.extra - now
+	}
+	return b
+}
+
+// between are the parts of an interval, in eighths, at which a silent peer is
+// asked, one after the other.
+var between = [...]time.Duration{4, 2, 6, 1, 5, 3, 7}
+
+// Forgive forgets the silence up to now: this process itself stood still, so
+// that it says nothing about the peer. It does not renew the confirmation.
+func (p *Pulse) Forgive(now time.Duration) { p.Hear(now) }

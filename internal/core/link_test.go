@@ -1,0 +1,255 @@
+package core
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/internal/wire"
+)
+
+// here and there are two ends of a link that may be opened.
+var (
+	here  = Party{Cluster: addr.UUID{1}, Life: addr.Life{Node: 3, Generation: 2}, UUID: addr.UUID{3}, Epoch: 30, Term: 1}
+	there = Party{Cluster: addr.UUID{1}, Life: addr.Life{Node: 4, Generation: 7}, UUID: addr.UUID{4}, Epoch: 40, Term: 1}
+)
+
+func TestCheckHelloRefusesEveryOtherLife(t *testing.T) {
+	type meeting struct {
+		hello wire.Hello
+		known Party
+		proof Proof
+	}
+	for _, tt := range []struct {
+		name   string
+		change func(m *meeting)
+		want   status.Code
+	}{
+		{"an honest HELLO", func(*meeting) {}, status.OK},
+		{"a newer range of versions", func(m *meeting) { m.hello.VersionMin, m.hello.VersionMax = wire.VersionMax+1, wire.VersionMax+2 }, status.Version},
+		{"a range that ends before ours", func(m *meeting) { m.hello.VersionMin, m.hello.VersionMax = 0, wire.VersionMin-1 }, status.Version},
+		{"a wider range", func(m *meeting) { m.hello.VersionMin, m.hello.VersionMax = 0, wire.VersionMax+9 }, status.OK},
+		{"another cluster", func(m *meeting) { m.hello.Cluster[15]++ }, status.Access},
+		{"a UUID that the certificate does not prove", func(m *meeting) { m.proof.UUID[15]++ }, status.Access},
+		{"the host's ID without a host's certificate", func(m *meeting) {
+			m.hello.From.Node, m.known.Life.Node = addr.Host, addr.Host
+		}, status.Access},
+		{"the host", func(m *meeting) {
+			m.hello.From.Node, m.known.Life.Node, m.proof.Host = addr.Host, addr.Host, true
+		}, status.OK},
+		{"for another node", func(m *meeting) { m.hello.To.Node++ }, status.NoDevice},
+		{"for an earlier life of this node", func(m *meeting) { m.hello.To.Generation-- }, status.NoDevice},
+		{"for a later life of this node", func(m *meeting) { m.hello.To.Generation++ }, status.NoDevice},
+		{"from a life that is over", func(m *meeting) { m.hello.From.Generation-- }, status.Reset},
+		{"from a life that is not known yet", func(m *meeting) { m.hello.From.Generation++ }, status.NoDevice},
+		{"from a node that is not known", func(m *meeting) { m.known = Party{Cluster: here.Cluster} }, status.NoDevice},
+		{"with an ID that another node holds", func(m *meeting) { m.known.UUID[0]++ }, status.Access},
+		{"from a process that has started again", func(m *meeting) { m.hello.FromEpoch-- }, status.Reset},
+		{"the first refusal counts", func(m *meeting) { m.hello.Cluster[0]++; m.hello.To.Node++; m.hello.FromEpoch++ }, status.Access},
+	} {
+		m := meeting{NewHello(there, here), there, Proof{UUID: there.UUID}}
+		tt.change(&m)
+		err := CheckHello(m.hello, here, m.known, m.proof)
+		if got := status.Of(err); got != tt.want {
+			t.Errorf("%s: %v, want %v", tt.name, err, tt.want)
+		}
+	}
+}
+
+func TestChooseVersionTakesTheHighestInBoth(t *testing.T) {
+	for _, tt := range []struct {
+		minA, maxA, minB, maxB, want uint16
+		ok                           bool
+	}{
+		{1, 1, 1, 1, 1, true},
+		{1, 3, 2, 5, 3, true},
+		{2, 5, 1, 3, 3, true},
+		{1, 9, 4, 4, 4, true},
+		{1, 2, 3, 4, 0, false},
+		{3, 4, 1, 2, 0, false},
+		{2, 1, 1, 2, 0, false}, // no range at all
+	} {
+		v, err := ChooseVersion(tt.minA, tt.maxA, tt.minB, tt.maxB)
+		if v != tt.want || (err == nil) != tt.ok || err != nil && !errors.Is(err, status.Version) {
+			t.Errorf("%d to %d with %d to %d: %d, %v, want %d", tt.minA, tt.maxA, tt.minB, tt.maxB, v, err, tt.want)
+		}
+	}
+}
+
+func TestBothEndsKeepTheSameSession(t *testing.T) {
+	low, high := addr.UUID{1, 0xff}, addr.UUID{2}
+	if !KeepsDialed(low, high) || KeepsDialed(high, low) {
+		t.Error("the session that the lower UUID dialed does not stay")
+	}
+}
+
+const ms = time.Millisecond
+
+var times = PulseTimes{Heartbeat: 100 * ms, Fence: 1000 * ms, Silence: 500 * ms, Dead: 800 * ms}
+
+func TestPulseBeatsAtItsInterval(t *testing.T) {
+	p := NewPulse(times, 0, 0)
+	var sent []time.Duration
+	for now := time.Duration(0); now <= 300*ms; now += 10 * ms {
+		p.Hear(now)
+		if p.Tick(now).Send {
+			sent = append(sent, now)
+		}
+	}
+	if len(sent) != 3 || sent[0] != 100*ms || sent[1] != 200*ms || sent[2] != 300*ms {
+		t.Errorf("heartbeats at %v, want every 100ms", sent)
+	}
+}
+
+func TestSilenceIsReportedOnceUntilSomethingComes(t *testing.T) {
+	p := NewPulse(times, 0, 0)
+	for _, step := range []struct {
+		now          time.Duration
+		hear         bool
+		report, dead bool
+	}{
+		{now: 499 * ms},
+		{now: 500 * ms, report: true},
+		{now: 600 * ms},
+		{now: 700 * ms, hear: true},
+		{now: 1199 * ms},
+		{now: 1200 * ms, report: true},
+		{now: 1499 * ms},
+		{now: 1500 * ms, dead: true},
+	} {
+		if step.hear {
+			p.Hear(step.now)
+		}
+		if b := p.Tick(step.now); b.Report != step.report || b.Dead != step.dead {
+			t.Errorf("at %v: %+v, want report %v, dead %v", step.now, b, step.report, step.dead)
+		}
+	}
+}
+
+func TestServingEndsWhenTheConfirmationIsOld(t *testing.T) {
+	p := NewPulse(times, 0, 50*ms) // a round trip that took 50 ms
+	if !p.Serving(1000*ms) || p.Serving(1001*ms) {
+		t.Error("a confirmation does not count from the time at which it was asked for")
+	}
+	p.Hear(1100 * ms)
+	if p.Serving(1100 * ms) {
+		t.Error("a sign of life confirms the lives")
+	}
+	p.Confirm(1200*ms, 1300*ms)
+	if !p.Serving(2200*ms) || p.Serving(2201*ms) {
+		t.Error("an answer does not renew the confirmation")
+	}
+	p.Confirm(900*ms, 1400*ms)
+	if !p.Serving(2200 * ms) {
+		t.Error("a late answer takes a confirmation back")
+	}
+}
+
+func TestAnAnswerFromTheFutureConfirmsNothing(t *testing.T) {
+	p := NewPulse(times, 0, 0)
+	p.Confirm(5000*ms, 900*ms)
+	if p.Serving(1001 * ms) {
+		t.Error("a sending time in the future was believed")
+	}
+	if p.Silent(900*ms) != 0 {
+		t.Error("the answer is no sign of life")
+	}
+}
+
+func TestForgivingAStallForgetsSilenceAndStillFences(t *testing.T) {
+	p := NewPulse(times, 0, 0)
+	p.Forgive(5000 * ms) // this process stood still for five seconds
+	if b := p.Tick(5000 * ms); b.Report || b.Dead || !b.Send {
+		t.Errorf("after a stall of our own: %+v, want a heartbeat and no evidence", b)
+	}
+	if p.Serving(5000 * ms) {
+		t.Error("the peer is served after a stall without a fresh confirmation")
+	}
+	if b := p.Tick(5500 * ms); !b.Report {
+		t.Error("silence after the stall is not reported")
+	}
+}
+
+func TestTimeThatStandsStillOrGoesBack(t *testing.T) {
+	p := NewPulse(times, 1000*ms, 1000*ms)
+	p.Hear(900 * ms)
+	if p.Silent(1000*ms) != 0 {
+		t.Error("an older reading of the clock moved the last sign of life back")
+	}
+	if b := p.Tick(900 * ms); b != (Beat{}) {
+		t.Errorf("an older reading of the clock: %+v", b)
+	}
+}
+
+// TestPulseTellsOfLifeOnce: evidence against a peer is taken back by the first
+// answer on a link, and by the first after a silence that was reported.
+func TestPulseTellsOfLifeOnce(t *testing.T) {
+	times := PulseTimes{Heartbeat: 250 * time.Millisecond, Fence: time.Second, Silence: 1200 * time.Millisecond, Dead: 2400 * time.Millisecond}
+	p := NewPulse(times, 0, 0)
+	for i, want := range []bool{true, false, false} {
+		if got := p.Confirm(0, time.Duration(i)); got != want {
+			t.Errorf("answer %d is news: %v", i+1, got)
+		}
+	}
+	if b := p.Tick(1300 * time.Millisecond); !b.Report {
+		t.Fatalf("no silence: %+v", b)
+	}
+	p.Hear(1400 * time.Millisecond)
+	if !p.Confirm(1350*time.Millisecond, 1450*time.Millisecond) {
+		t.Error("the first answer after a reported silence is no news")
+	}
+	if p.Confirm(1350*time.Millisecond, 1460*time.Millisecond) {
+		t.Error("the second answer is")
+	}
+}
+
+// TestPulseAsksForATickWhenTheLinkIsDue: ticks are a heartbeat apart, and a link
+// is given up when it is due.
+func TestPulseAsksForATickWhenTheLinkIsDue(t *testing.T) {
+	times := PulseTimes{Heartbeat: 400 * time.Millisecond, Fence: time.Second, Silence: 1800 * time.Millisecond, Dead: 2700 * time.Millisecond}
+	p := NewPulse(times, 0, 0)
+	for now := time.Duration(0); ; {
+		b := p.Tick(now)
+		if b.Dead {
+			if now != times.Dead || b.Again != 0 {
+				t.Errorf("at %v: %+v", now, b)
+			}
+			return
+		}
+		if now > times.Dead {
+			t.Fatalf("at %v the link is not given up", now)
+		}
+		now = nextTick(times, now, b)
+	}
+}
+
+// nextTick returns the time of the next tick: a heartbeat's, or one asked for.
+func nextTick(times PulseTimes, now time.Duration, b Beat) time.Duration {
+	next := now + times.Heartbeat - now%times.Heartbeat
+	if b.Again > 0 {
+		next = min(next, now+b.Again)
+	}
+	return next
+}
+
+// TestPulseFindsGapsAtItsOwnPace: a network that comes back for three tenths of
+// an interval, and that as often as heartbeats are sent, lets one through before
+// the link is given up.
+func TestPulseFindsGapsAtItsOwnPace(t *testing.T) {
+	times := PulseTimes{Heartbeat: 250 * ms, Fence: 650 * ms, Silence: 1200 * ms, Dead: 1600 * ms}
+	for from := time.Duration(0); from < times.Heartbeat; from += 5 * ms {
+		p := NewPulse(times, 0, 0)
+		through := false
+		for now := time.Duration(0); now < times.Dead; {
+			b := p.Tick(now)
+			phase := now % times.Heartbeat
+			through = through || b.Send && (phase >= from && phase < from+75*ms || phase+times.Heartbeat < from+75*ms)
+			now = nextTick(times, now, b)
+		}
+		if !through {
+			t.Errorf("no heartbeat between %v and %v of the interval", from, from+75*ms)
+		}
+	}
+}

@@ -1,0 +1,269 @@
+package core
+
+import (
+	"github.com/fabricd/fabricd/fence"
+	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/internal/wire"
+	"github.com/fabricd/fabricd/rma"
+)
+
+// An OpKind is the kind of an operation on the peer's memory.
+type OpKind uint8
+
+const (
+	OpWrite OpKind = iota + 1
+	OpRead
+	OpSignal
+	OpAtomic
+)
+
+// An Op is one operation that this end began. The driver reads the exported
+// fields while it sends or receives the payload, not after Sent; it changes
+// none.
+type Op[M any] struct {
+	Kind    OpKind
+	Seq     uint64        // its number, from 1
+	Local   []rma.Span[M] // the memory at this end: parts of own windows,
+	Buf     []byte        // or plain memory of the caller if Local is empty
+	Offset  uint64        // in the peer's space
+	Length  int64         // in bytes
+	Ordered bool          // rma.Ordered
+
+	waiter  *Waiter     // of the call that waits for exactly this operation, or nil
+	moved   int64       // of a read: bytes received
+	users   int         // the driver's uses of the memory under way
+	ended   bool        // code is known
+	settled bool        // ended, and the memory is not used any more
+	code    status.Code // why it failed
+}
+
+// Room reports whether another operation may begin. Signals that wait count:
+// each becomes an operation when its mark is reached.
+func (c *Conn[M]) Room() bool { return c.open.len()+c.deferred < c.limits.Ops }
+
+// Oldest returns a mark over the oldest operation under way: when it is
+// reached there is room again.
+func (c *Conn[M]) Oldest() fence.Mark {
+	return fence.Mark{Side: fence.InitSelf, Seq: min(c.ops.Done()+1, c.ops.Begun())}
+}
+
+// A Local is the memory of an operation at its initiator: the plain memory
+// Buf, or, if Buf is nil, [Offset, Offset+Length) of the own windows.
+type Local struct {
+	Buf    []byte
+	Offset int64
+	Length int64
+}
+
+// Write begins a write of the local memory to roff of the peer's windows
+// (scif_writeto, scif_vwriteto). w, if not nil, wakes when it has ended. The
+// caller has seen Room.
+func (c *Conn[M]) Write(l Local, roff int64, flags rma.Flags, w *Waiter) (*Op[M], error) {
+	op, err := c.prepare(OpWrite, l, roff, flags, rma.ProtRead, rma.ProtWrite)
+	if err != nil {
+		return nil, err
+	}
+	c.start(op, w)
+	op.users++
+	c.port.QueueWrite(op)
+	return op, nil
+}
+
+// Read begins a read from roff of the peer's windows into the local memory
+// (scif_readfrom, scif_vreadfrom). w, if not nil, wakes when it has ended.
+func (c *Conn[M]) Read(l Local, roff int64, flags rma.Flags, w *Waiter) (*Op[M], error) {
+	op, err := c.prepare(OpRead, l, roff, flags, rma.ProtWrite, rma.ProtRead)
+	if err != nil {
+		return nil, err
+	}
+	c.start(op, w)
+	c.reads++
+	c.port.Queue(wire.Read{Op: op.Seq, Offset: op.Offset, Length: uint64(op.Length)}.AppendTo(c.scratch[:0]))
+	return op, nil
+}
+
+// Atomic begins an atomic operation; w wakes with the word's old value.
+func (c *Conn[M]) Atomic(a rma.Atomic, w *Waiter) error {
+	if c.failed != status.OK {
+		return c.failed
+	}
+	if err := rma.CheckAtomic(a); err != nil {
+		return err
+	}
+	if _, err := c.peer.Within(a.Offset, int64(a.Width), rma.ProtRead|rma.ProtWrite); err != nil {
+		return err
+	}
+	op := c.newOp(Op[M]{Kind: OpAtomic, Offset: uint64(a.Offset), Length: int64(a.Width)})
+	c.start(op, w)
+	c.port.Queue(wire.Atomic{Op: op.Seq, Kind: uint8(a.Op), Width: a.Width, Offset: op.Offset,
+		Operand: a.Operand, Compare: a.Compare}.AppendTo(c.scratch[:0]))
+	return nil
+}
+
+// prepare checks an operation as scif.md orders it (state, flags, length,
+// windows) and retains its local windows.
+func (c *Conn[M]) prepare(kind OpKind, l Local, roff int64, flags rma.Flags, here, there rma.Prot) (*Op[M], error) {
+	if c.failed != status.OK {
+		return nil, c.failed
+	}
+	if err := rma.CheckFlags(flags); err != nil {
+		return nil, err
+	}
+	if l.Length <= 0 {
+		return nil, status.Invalid
+	}
+	op := c.newOp(Op[M]{Kind: kind, Buf: l.Buf, Offset: uint64(roff), Length: l.Length, Ordered: flags&rma.Ordered != 0})
+	var err error
+	if l.Buf == nil {
+		var local []rma.Span[M]
+		if local, err = c.own.Spans(op.Local, l.Offset, l.Length, here); err != nil {
+			c.recycle(op)
+			return nil, err
+		}
+		op.Local = local
+	}
+	if c.peerSp, err = c.peer.Spans(c.peerSp[:0], roff, l.Length, there); err != nil {
+		c.recycle(op)
+		return nil, err
+	}
+	for _, sp := range op.Local {
+		c.own.Retain(sp.Window)
+	}
+	return op, nil
+}
+
+// newOp returns an operation with the values of op, in the memory of one that
+// has ended if there is one.
+func (c *Conn[M]) newOp(op Op[M]) *Op[M] {
+	var p *Op[M]
+	if n := len(c.free); n > 0 {
+		p, c.free[n-1] = c.free[n-1], nil
+		c.free = c.free[:n-1]
+	} else {
+		p = new(Op[M])
+	}
+	op.Local = p.Local
+	*p = op
+	return p
+}
+
+// recycle takes back an operation that nobody refers to any more. There are
+// never more than may be open.
+func (c *Conn[M]) recycle(op *Op[M]) {
+	local := op.Local[:cap(op.Local)]
+	clear(local)
+	*op = Op[M]{Local: local[:0]}
+	c.free = append(c.free, op)
+}
+
+func (c *Conn[M]) start(op *Op[M], w *Waiter) {
+	op.Seq, op.waiter = c.ops.Begin(), w
+	c.open.push(op)
+}
+
+// Sent says that the driver no longer reads the memory of a write.
+func (c *Conn[M]) Sent(op *Op[M]) { c.unuse(op) }
+
+func (c *Conn[M]) unuse(op *Op[M]) {
+	op.users--
+	c.settle(op)
+}
+
+// end records an operation's result. The operation has ended for fences and
+// waiters only when the driver does not use its memory any more.
+func (c *Conn[M]) end(op *Op[M], code status.Code) {
+	op.ended, op.code = true, code
+	if op.Kind == OpRead {
+		c.reads--
+	}
+	c.settle(op)
+}
+
+func (c *Conn[M]) settle(op *Op[M]) {
+	if !op.ended || op.users > 0 {
+		return
+	}
+	for _, sp := range op.Local {
+		c.release(sp.Window)
+	}
+	op.Local, op.settled = op.Local[:0], true
+	w, code := op.waiter, op.code // op may be recycled below
+	if op.code != status.OK && (c.firstBad == 0 || op.Seq < c.firstBad) {
+		c.firstBad, c.badCode = op.Seq, op.code
+	}
+	c.ops.End(op.Seq)
+	for c.open.len() > 0 && c.open.front().settled {
+		c.recycle(c.open.pop())
+	}
+	c.wake(w, code)
+	c.advance()
+}
+
+// advance runs what waited for operations that have ended now: first signals,
+// then the answers to windows withdrawn behind them.
+func (c *Conn[M]) advance() {
+	for _, w := range c.waits.Reached(c.ops.Done()) {
+		c.reach(w)
+	}
+	c.answerWindows()
+}
+
+// find returns the operation seq, nil if it has ended or never began.
+func (c *Conn[M]) find(seq uint64) *Op[M] {
+	i := seq - c.ops.Done() - 1 // the place in open; huge if seq is done
+	if i >= uint64(c.open.len()) {
+		return nil
+	}
+	if op := c.open.at(int(i)); !op.ended {
+		return op
+	}
+	return nil
+}
+
+// done ends the writes and signals up to seq. A read or atomic that it covers
+// has an answer of its own, which may come later.
+func (c *Conn[M]) done(seq uint64) error {
+	if seq < c.applied || seq > c.ops.Begun() {
+		return status.Protocol
+	}
+	from := max(c.applied, c.ops.Done()) + 1
+	c.applied = seq
+	for s := from; s <= seq; s++ {
+		if op := c.find(s); op != nil && (op.Kind == OpWrite || op.Kind == OpSignal) {
+			c.end(op, status.OK)
+		}
+	}
+	return nil
+}
+
+// endThrough ends every operation up to seq that has not ended.
+func (c *Conn[M]) endThrough(seq uint64, code status.Code) {
+	for s := c.ops.Done() + 1; s <= seq; s++ {
+		if op := c.find(s); op != nil {
+			c.end(op, code)
+		}
+	}
+}
+
+// refused ends operation seq, whatever it is.
+func (c *Conn[M]) refused(seq uint64, code status.Code) error {
+	op := c.find(seq)
+	if op == nil {
+		return status.Protocol
+	}
+	c.end(op, code)
+	return nil
+}
+
+// result ends the atomic seq with the old value of its word.
+func (c *Conn[M]) result(seq, value uint64) error {
+	op := c.find(seq)
+	if op == nil || op.Kind != OpAtomic {
+		return status.Protocol
+	}
+	if op.waiter != nil {
+		op.waiter.Value = value
+	}
+	c.end(op, status.OK)
+	return nil
+}

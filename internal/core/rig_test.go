@@ -1,0 +1,297 @@
+package core
+
+import (
+	"encoding/binary"
+	"errors"
+
+	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/internal/wire"
+	"github.com/fabricd/fabricd/rma"
+)
+
+const page = rma.PageSize
+
+// A failer is a *testing.T, *testing.F's or *rapid.T.
+type failer interface {
+	Helper()
+	Fatalf(format string, args ...any)
+}
+
+// memory is window memory of the tests. Several may share their bytes.
+type memory struct {
+	bytes []byte
+	freed int
+}
+
+// A packet is a frame on its way, with the payload behind it.
+type packet struct{ frame, payload []byte }
+
+// A segment is what an end has queued and not written: one field is set.
+type segment struct {
+	frame []byte
+	write *Op[*memory]
+	reply *Reply[*memory]
+	moved int64 // bytes of write or reply that are written
+}
+
+// An end is one end of a connection: a Conn and the least driver that it can
+// have. Everything moves only when a test says so.
+type end struct {
+	t     failer
+	conn  *Conn[*memory]
+	queue []segment // queued, not written
+	lane  []packet  // written, not handled by the peer
+	woken map[*Waiter]int
+	fault error // what the memory answers from now on
+
+	payload *Payload[*memory] // whose bytes are being received
+	bytes   []byte
+
+	onQueue func(frame []byte)
+	onStore func(at rma.Span[*memory], v uint64)
+	onWake  func(w *Waiter)
+}
+
+func newEnd(t failer, limits Limits) *end {
+	e := &end{t: t, woken: make(map[*Waiter]int)}
+	e.conn = NewConn[*memory](e, limits)
+	return e
+}
+
+func newPair(t failer, limits Limits) (a, b *end) {
+	return newEnd(t, limits), newEnd(t, limits)
+}
+
+func (e *end) Queue(frame []byte) {
+	e.push(segment{frame: append([]byte(nil), frame...)})
+	if e.onQueue != nil {
+		e.onQueue(frame)
+	}
+}
+
+func (e *end) QueueWrite(op *Op[*memory])     { e.push(segment{write: op}) }
+func (e *end) QueueReply(r *Reply[*memory])   { e.push(segment{reply: r}) }
+func (e *end) at(sp rma.Span[*memory]) []byte { return spanBytes(e.t, sp) }
+
+func (e *end) push(s segment) {
+	if e.conn.failed != status.OK {
+		e.t.Fatalf("something was queued after Fail: %+v", s)
+	}
+	e.queue = append(e.queue, s)
+}
+
+func (e *end) Wake(w *Waiter) {
+	if e.woken[w]++; e.woken[w] > 1 {
+		e.t.Fatalf("a waiter was woken twice")
+	}
+	if e.onWake != nil {
+		e.onWake(w)
+	}
+}
+
+func (e *end) Store(at rma.Span[*memory], v uint64) error {
+	if e.conn.failed != status.OK {
+		e.t.Fatalf("a value was stored after Fail")
+	}
+	if e.fault != nil {
+		return e.fault
+	}
+	binary.LittleEndian.PutUint64(e.at(at), v)
+	if e.onStore != nil {
+		e.onStore(at, v)
+	}
+	return nil
+}
+
+func (e *end) Atomic(at rma.Span[*memory], a rma.Atomic) (uint64, error) {
+	if e.fault != nil {
+		return 0, e.fault
+	}
+	p := e.at(at)
+	var word [8]byte
+	copy(word[:], p)
+	old := binary.LittleEndian.Uint64(word[:])
+	binary.LittleEndian.PutUint64(word[:], rma.Apply(old, a))
+	copy(p, word[:a.Width])
+	return old, nil
+}
+
+func (e *end) Free(m *memory) {
+	if m.freed++; m.freed > 1 {
+		e.t.Fatalf("memory of a window was freed twice")
+	}
+}
+
+// spanBytes returns the memory of sp, which must not have been freed.
+func spanBytes(t failer, sp rma.Span[*memory]) []byte {
+	if sp.Window.Mem.freed > 0 {
+		t.Fatalf("memory is used after it was freed")
+	}
+	return sp.Window.Mem.bytes[sp.Offset : sp.Offset+sp.Length]
+}
+
+// gather returns n bytes from off on of what an operation reads.
+func gather(t failer, spans []rma.Span[*memory], buf []byte, off, n int64) []byte {
+	if len(spans) == 0 {
+		return append([]byte(nil), buf[off:off+n]...)
+	}
+	var out []byte
+	for _, sp := range Cut(nil, spans, off, n) {
+		out = append(out, spanBytes(t, sp)...)
+	}
+	return out
+}
+
+// write writes the first queued frame, or at most limit bytes of a payload. It
+// reports false if nothing is queued.
+func (e *end) write(limit int64) bool {
+	if len(e.queue) == 0 {
+		return false
+	}
+	switch s := &e.queue[0]; {
+	case s.write != nil:
+		op := s.write
+		n := min(limit, op.Length-s.moved, wire.MaxPayload)
+		last := s.moved+n == op.Length
+		f := wire.Write{Op: op.Seq, Offset: op.Offset + uint64(s.moved), Length: uint32(n), Last: last, Ordered: op.Ordered && last}
+		e.lane = append(e.lane, packet{f.AppendTo(nil), gather(e.t, op.Local, op.Buf, s.moved, n)})
+		if s.moved += n; last {
+			e.skip(status.OK)
+		}
+	case s.reply != nil:
+		r := s.reply
+		n := min(limit, r.Length-s.moved, wire.MaxPayload)
+		last := s.moved+n == r.Length
+		f := wire.ReadData{Op: r.Op, Length: uint32(n), Last: last}
+		e.lane = append(e.lane, packet{f.AppendTo(nil), gather(e.t, r.Spans, nil, s.moved, n)})
+		if s.moved += n; last {
+			e.skip(status.OK)
+		}
+	default:
+		e.lane = append(e.lane, packet{frame: s.frame})
+		e.skip(status.OK)
+	}
+	return true
+}
+
+// skip takes the first segment off the queue, as written or given up.
+func (e *end) skip(code status.Code) {
+	s := e.queue[0]
+	e.queue = e.queue[1:]
+	switch {
+	case s.write != nil:
+		e.conn.Sent(s.write)
+	case s.reply != nil:
+		e.conn.Replied(s.reply, code)
+	}
+}
+
+// handle gives p to the Conn. If bytes are to be received, finish does that.
+func (e *end) handle(p packet) error {
+	h, err := wire.ParseHeader(p.frame)
+	if err != nil {
+		return err
+	}
+	e.payload, err = e.conn.Handle(h, p.frame[wire.HeaderLen:])
+	if e.payload != nil && e.payload.Length != int64(len(p.payload)) {
+		e.t.Fatalf("%v: a payload of %d bytes, want %d", h.Type, e.payload.Length, len(p.payload))
+	}
+	e.bytes = p.payload
+	return err
+}
+
+// finish stores the bytes of the frame that was handled last.
+func (e *end) finish() {
+	p := e.payload
+	if p == nil {
+		return
+	}
+	e.payload = nil
+	if p.Buf != nil {
+		copy(p.Buf, e.bytes)
+	}
+	rest := e.bytes
+	for _, sp := range p.Spans {
+		rest = rest[copy(e.at(sp), rest):]
+	}
+	if len(p.Spans) > 0 && len(rest) > 0 {
+		e.t.Fatalf("%d bytes of a payload have no place", len(rest))
+	}
+	e.conn.PayloadDone(p, e.fault)
+}
+
+// take handles the oldest packet of peer. It reports false if there is none.
+func (e *end) take(peer *end) bool {
+	if len(peer.lane) == 0 {
+		return false
+	}
+	p := peer.lane[0]
+	peer.lane = peer.lane[1:]
+	if err := e.handle(p); err != nil {
+		e.t.Fatalf("a frame of an honest peer, %v: %v", wire.Type(p.frame[0]), err)
+	}
+	e.finish()
+	return true
+}
+
+// settle moves everything between a and b until nothing is left.
+func settle(a, b *end) {
+	for a.write(wire.MaxPayload) || b.write(wire.MaxPayload) || a.take(b) || b.take(a) {
+	}
+}
+
+// window registers a window of n pages at a fixed offset and tells the peer.
+func (e *end) window(peer *end, off, pages int64, prot rma.Prot) *memory {
+	m := &memory{bytes: make([]byte, pages*page)}
+	w := new(Waiter)
+	if _, err := e.conn.Register(m, pages*page, off, prot, rma.MapFixed, w); err != nil {
+		e.t.Fatalf("Register at %#x: %v", off, err)
+	}
+	settle(e, peer)
+	e.wantWoken("Register", w, status.OK)
+	return m
+}
+
+func (e *end) wantWoken(what string, w *Waiter, code status.Code) {
+	e.t.Helper()
+	if e.woken[w] != 1 || w.Code != code {
+		e.t.Fatalf("%s: woken %d times with %v, want once with %v", what, e.woken[w], w.Code, code)
+	}
+}
+
+func (e *end) wantAsleep(what string, w *Waiter) {
+	e.t.Helper()
+	if e.woken[w] != 0 {
+		e.t.Fatalf("%s: woken with %v, want it to wait", what, w.Code)
+	}
+}
+
+// framer is every frame.
+type framer interface{ AppendTo([]byte) []byte }
+
+// send makes e handle a frame as if the peer had sent it.
+func (e *end) send(f framer, payload ...byte) error {
+	err := e.handle(packet{f.AppendTo(nil), payload})
+	e.finish()
+	return err
+}
+
+// wantRefused makes e handle a frame that breaks the protocol.
+func (e *end) wantRefused(what string, f framer, payload ...byte) {
+	e.t.Helper()
+	if err := e.send(f, payload...); !errors.Is(err, status.Protocol) {
+		e.t.Fatalf("%s: %v, want %v", what, err, status.Protocol)
+	}
+}
+
+// sent returns the frames that e has queued since the last call.
+func (e *end) sent() (types []wire.Type) {
+	for len(e.queue) > 0 {
+		e.write(wire.MaxPayload)
+	}
+	for _, p := range e.lane {
+		types = append(types, wire.Type(p.frame[0]))
+	}
+	e.lane = nil
+	return types
+}

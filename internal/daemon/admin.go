@@ -1,0 +1,331 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	stdlog "log"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+// Bounds of the admin interface. Its users are operators of this machine, but
+// one of their scripts may go wrong.
+const (
+	adminConns       = 64               // connections served at once; more wait in the socket's backlog
+	adminBody        = 512 << 10        // bytes of a request's body
+	adminHeader      = 16 << 10         // bytes of a request's header
+	adminTimeout     = 10 * time.Second // for a request to arrive and for an answer to be taken
+	adminIdle        = time.Minute      // between two requests of one connection
+	maxPingTimeout   = time.Minute
+	defaultPing      = 2 * time.Second
+	maxTokenLifetime = 365 * 24 * time.Hour
+)
+
+// TableNames are the tables of the engine that the admin interface shows.
+var TableNames = []string{"ports", "conns", "windows", "links"}
+
+// A TokenRequest asks for a join token.
+type TokenRequest struct {
+	// Lifetime is a duration; empty: the token does not expire.
+	Lifetime string `json:"lifetime,omitempty"`
+	// Uses is how many nodes may join with it; 0: any number.
+	Uses int `json:"uses,omitempty"`
+}
+
+// A Token is the answer to a TokenRequest. It is a secret.
+type Token struct {
+	Token   string     `json:"token"`
+	Expires *time.Time `json:"expires,omitempty"`
+	Uses    int        `json:"uses,omitempty"`
+}
+
+// A Pong is the answer to a ping.
+type Pong struct {
+	Node  addr.NodeID `json:"node"`
+	RTTns int64       `json:"rtt_ns"`
+}
+
+// Health says whether a node can serve applications.
+type Health struct {
+	Healthy bool   `json:"healthy"`
+	Detail  string `json:"detail"`
+}
+
+// A subject is what the admin interface shows and asks. Daemon is the only one
+// outside tests.
+type subject interface {
+	Status() Status
+	Nodes() Nodes
+	// Table returns the rows of one of TableNames: a slice of structs, not nil.
+	Table(name string) any
+	Health() Health
+	Ping(ctx context.Context, id addr.NodeID) (time.Duration, error)
+	CreateToken(lifetime time.Duration, uses int) (Token, error)
+	Keys() (Keys, error)
+	RotateKey(ctx context.Context) (Keys, error)
+	subscribe() *subscription
+	unsubscribe(*subscription)
+}
+
+// An admin is the admin interface: HTTP and JSON over a Unix socket whose mode
+// lets only its owner in.
+type admin struct {
+	subject subject
+	log     zerolog.Logger
+	http    http.Server
+	served  chan struct{} // closed when the serving goroutine has ended
+	ctx     context.Context
+	cancel  context.CancelFunc // ends what requests wait for
+}
+
+// startAdmin serves s on l until close.
+func startAdmin(l net.Listener, s subject, log zerolog.Logger) *admin {
+	a := &admin{subject: s, log: log, served: make(chan struct{})}
+	a.ctx, a.cancel = context.WithCancel(context.Background())
+	a.http = http.Server{
+		Handler:           a.routes(),
+		ReadHeaderTimeout: adminTimeout,
+		IdleTimeout:       adminIdle,
+		MaxHeaderBytes:    adminHeader,
+		ErrorLog:          stdlog.New(httpLog{log}, "", 0),
+		BaseContext:       func(net.Listener) context.Context { return a.ctx },
+	}
+	go func() {
+		defer close(a.served)
+		if err := a.http.Serve(newLimitListener(l, adminConns)); !errors.Is(err, http.ErrServerClosed) {
+			log.Error().Str("op", "admin").Err(err).Msg("admin interface ended")
+		}
+	}()
+	return a
+}
+
+// httpLog makes net/http's complaints debug lines of ours: they tell of
+// clients that went away.
+type httpLog struct{ log zerolog.Logger }
+
+func (l httpLog) Write(p []byte) (int, error) {
+	l.log.Debug().Str("op", "admin").Msg(string(bytes.TrimSpace(p)))
+	return len(p), nil
+}
+
+// close ends every request and waits for the serving goroutine.
+func (a *admin) close() {
+	a.cancel()
+	a.http.Close()
+	<-a.served
+}
+
+func (a *admin) routes() http.Handler {
+	mux := http.NewServeMux()
+	show := func(path string, value func() any) {
+		mux.HandleFunc("GET /v1/"+path, func(w http.ResponseWriter, r *http.Request) {
+			a.answer(w, http.StatusOK, value())
+		})
+	}
+	show("status", func() any { return a.subject.Status() })
+	show("nodes", func() any { return a.subject.Nodes() })
+	for _, name := range TableNames {
+		show(name, func() any { return map[string]any{name: a.subject.Table(name)} })
+	}
+	mux.HandleFunc("GET /v1/health", a.health)
+	mux.HandleFunc("GET /v1/ping", a.ping)
+	mux.HandleFunc("GET /v1/events", a.events)
+	mux.HandleFunc("POST /v1/tokens", a.token)
+	if s, ok := a.subject.(nodeFaulter); ok {
+		a.nodeFaultRoutes(mux, s)
+	}
+	if s, ok := a.subject.(linkFaulter); ok {
+		a.linkFaultRoutes(mux, s)
+	}
+	mux.HandleFunc("GET /v1/keys", a.keys)
+	mux.HandleFunc("POST /v1/keys/rotate", a.rotate)
+	return http.MaxBytesHandler(mux, adminBody)
+}
+
+// answer sends v as JSON. A reader that does not take it in time is cut off.
+func (a *admin) answer(w http.ResponseWriter, code int, v any) {
+	text, err := json.Marshal(v)
+	if err != nil {
+		panic("BUG: daemon: admin answer has no JSON: " + err.Error())
+	}
+	// The deadline cannot be set only on a connection that is gone, and then
+	// the write below tells so.
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(adminTimeout))
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	if _, err := w.Write(append(text, '\n')); err != nil {
+		a.log.Debug().Str("op", "admin").Err(err).Msg("answer not delivered")
+	}
+}
+
+// adminError is the body of every answer that is not a success.
+type adminError struct {
+	Error string `json:"error"`
+}
+
+func (a *admin) refuse(w http.ResponseWriter, code int, format string, args ...any) {
+	a.answer(w, code, adminError{fmt.Sprintf(format, args...)})
+}
+
+func (a *admin) health(w http.ResponseWriter, r *http.Request) {
+	h := a.subject.Health()
+	code := http.StatusOK
+	if !h.Healthy {
+		code = http.StatusServiceUnavailable
+	}
+	a.answer(w, code, h)
+}
+
+func (a *admin) ping(w http.ResponseWriter, r *http.Request) {
+	id, err := strconv.ParseUint(r.FormValue("node"), 10, 16)
+	if err != nil {
+		a.refuse(w, http.StatusBadRequest, "node: %q: want a node ID", r.FormValue("node"))
+		return
+	}
+	timeout := defaultPing
+	if text := r.FormValue("timeout"); text != "" {
+		timeout, err = time.ParseDuration(text)
+		if err != nil || timeout <= 0 || timeout > maxPingTimeout {
+			a.refuse(w, http.StatusBadRequest, "timeout: %q: want a duration up to %v", text, maxPingTimeout)
+			return
+		}
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), timeout)
+	defer cancel()
+	rtt, err := a.subject.Ping(ctx, addr.NodeID(id))
+	switch {
+	case err == nil:
+		a.answer(w, http.StatusOK, Pong{addr.NodeID(id), rtt.Nanoseconds()})
+	case errors.Is(err, context.DeadlineExceeded):
+		a.refuse(w, http.StatusGatewayTimeout, "node %d did not answer within %v", id, timeout)
+	case errors.Is(err, status.NoDevice):
+		a.refuse(w, http.StatusNotFound, "node %d: %v", id, err)
+	default:
+		a.refuse(w, http.StatusBadGateway, "node %d: %v", id, err)
+	}
+}
+
+func (a *admin) token(w http.ResponseWriter, r *http.Request) {
+	// The server has no timeout for bodies: one would end event streams.
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(adminTimeout)) // as in answer
+	var req TokenRequest
+	d := json.NewDecoder(r.Body)
+	d.DisallowUnknownFields()
+	if err := d.Decode(&req); err != nil && !errors.Is(err, io.EOF) {
+		a.refuse(w, http.StatusBadRequest, "request: %v", err)
+		return
+	}
+	var lifetime time.Duration
+	if req.Lifetime != "" {
+		var err error
+		lifetime, err = time.ParseDuration(req.Lifetime)
+		if err != nil || lifetime < time.Second || lifetime > maxTokenLifetime {
+			a.refuse(w, http.StatusBadRequest, "lifetime: %q: want a duration from 1s to %v", req.Lifetime, maxTokenLifetime)
+			return
+		}
+	}
+	if req.Uses < 0 {
+		a.refuse(w, http.StatusBadRequest, "uses: %d: want 0 (any number) or more", req.Uses)
+		return
+	}
+	token, err := a.subject.CreateToken(lifetime, req.Uses)
+	if err != nil {
+		a.refuse(w, http.StatusConflict, "%v", err)
+		return
+	}
+	a.log.Info().Str("op", "token").Str("lifetime", req.Lifetime).Int("uses", req.Uses).Msg("join token created")
+	a.answer(w, http.StatusOK, token)
+}
+
+// events streams one JSON object per line: the nodes that are there, then what
+// happens, until the reader goes away, is too slow, or the node ends.
+func (a *admin) events(w http.ResponseWriter, r *http.Request) {
+	sub := a.subject.subscribe()
+	defer a.subject.unsubscribe(sub)
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	out := json.NewEncoder(w)
+	control := http.NewResponseController(w)
+	send := func(e NodeEvent) bool {
+		_ = control.SetWriteDeadline(time.Now().Add(adminTimeout)) // as in answer
+		return out.Encode(e) == nil && control.Flush() == nil
+	}
+	for _, e := range sub.current {
+		if !send(e) {
+			return
+		}
+	}
+	if len(sub.current) == 0 && control.Flush() != nil { // the reader knows that it is connected
+		return
+	}
+	for {
+		select {
+		case e, ok := <-sub.events:
+			if !ok {
+				if sub.lagged {
+					send(NodeEvent{Time: time.Now(), Event: EventLagging, Detail: "the reader is too slow; events were lost"})
+				}
+				return
+			}
+			if !send(e) {
+				return
+			}
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+// A limitListener lets at most cap(free) connections be open at once.
+type limitListener struct {
+	net.Listener
+	free   chan struct{}
+	closed chan struct{}
+	once   sync.Once
+}
+
+func newLimitListener(l net.Listener, n int) *limitListener {
+	return &limitListener{Listener: l, free: make(chan struct{}, n), closed: make(chan struct{})}
+}
+
+// Accept waits until there is room for one more connection.
+func (l *limitListener) Accept() (net.Conn, error) {
+	select {
+	case l.free <- struct{}{}:
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+	c, err := l.Listener.Accept()
+	if err != nil {
+		<-l.free
+		return nil, err
+	}
+	return &limitConn{Conn: c, release: sync.OnceFunc(func() { <-l.free })}, nil
+}
+
+func (l *limitListener) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return l.Listener.Close()
+}
+
+// A limitConn gives its room back when it is closed.
+type limitConn struct {
+	net.Conn
+	release func()
+}
+
+func (c *limitConn) Close() error {
+	c.release()
+	return c.Conn.Close()
+}

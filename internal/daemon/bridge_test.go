@@ -1,0 +1,128 @@
+package daemon
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/driver"
+	"github.com/fabricd/fabricd/membership"
+)
+
+// fakeEngine records what it is told. Its NodeLost takes as long as release.
+type fakeEngine struct {
+	calls   []string
+	release chan struct{}
+}
+
+func (e *fakeEngine) say(format string, args ...any) {
+	e.calls = append(e.calls, fmt.Sprintf(format, args...))
+}
+func (e *fakeEngine) SetSelf(s driver.Self) {
+	e.say("self %v %v epoch %d term %d %q", s.Life, s.UUID, s.Epoch, s.Term, s.Name)
+}
+func (e *fakeEngine) NodeUp(p driver.Peer)     { e.say("up %v %q %v", p.Life, p.Name, p.Addresses) }
+func (e *fakeEngine) NodeUpdate(p driver.Peer) { e.say("update %v %v", p.Life, p.Addresses) }
+func (e *fakeEngine) ResetSelf(reason string)  { e.say("reset %s", reason) }
+func (e *fakeEngine) NodeLost(life addr.Life, reason string) {
+	<-e.release
+	e.say("lost %v %s", life, reason)
+}
+
+func newTestBridge(e *fakeEngine) *bridge {
+	return &bridge{cluster: addr.UUID{1}, name: "me", term: func() uint64 { return 5 },
+		engine: e, roster: newRoster(), log: zerolog.Nop()}
+}
+
+func TestEventsReachTheEngineInOrder(t *testing.T) {
+	e := &fakeEngine{release: make(chan struct{})}
+	close(e.release)
+	b := newTestBridge(e)
+	self := testNode(3, 2, "me")
+	self.UUID, self.Epoch = addr.UUID{9}, 77
+	moved := testNode(4, 1, "four")
+	moved.Addresses = []string{"10.0.0.9:1"}
+	for _, ev := range []membership.Event{
+		{Kind: membership.EventSelf, Node: self},
+		{Kind: membership.EventAdded, Node: testNode(4, 1, "four")},
+		{Kind: membership.EventUpdated, Node: moved},
+		{Kind: membership.EventRemoved, Node: moved, Reason: membership.ReasonCrashed},
+		{Kind: membership.EventHost, Detail: "lost"},
+		{Kind: membership.EventReset, Reason: membership.ReasonPartitioned},
+	} {
+		b.handle(ev)
+	}
+	want := []string{
+		`self 3.2 09000000-0000-0000-0000-000000000000 epoch 77 term 5 "me"`,
+		`up 4.1 "four" [10.0.0.1:7700]`,
+		`update 4.1 [10.0.0.9:1]`,
+		`lost 4.1 crashed`,
+		`reset partitioned`,
+	}
+	if fmt.Sprint(e.calls) != fmt.Sprint(want) {
+		t.Errorf("got  %q\nwant %q", e.calls, want)
+	}
+	if all := b.roster.snapshot(time.Now()); all.Self != addr.NoNode || len(all.Nodes) != 1 || all.Nodes[0].State != "removed" {
+		t.Errorf("after the reset the roster is %+v, want no self and node 4 removed", all)
+	}
+}
+
+// TestARemovalIsHandledWhenTheEngineIsDone keeps the order of a loss: the
+// engine ends everything towards the node, then readers hear of it, then the
+// return acknowledges.
+func TestARemovalIsHandledWhenTheEngineIsDone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &fakeEngine{release: make(chan struct{})}
+		b := newTestBridge(e)
+		b.handle(membership.Event{Kind: membership.EventAdded, Node: testNode(4, 1, "four")})
+		sub := b.roster.subscribe(time.Now())
+		handled := false
+		go func() {
+			b.handle(membership.Event{Kind: membership.EventRemoved, Node: testNode(4, 1, "four"), Reason: membership.ReasonSilent})
+			handled = true
+		}()
+		synctest.Wait()
+		if handled || len(sub.events) != 0 {
+			t.Errorf("handled %v, %d events before the engine was done, want neither", handled, len(sub.events))
+		}
+		close(e.release)
+		synctest.Wait()
+		if !handled || len(sub.events) != 1 {
+			t.Fatalf("handled %v, %d events after the engine was done, want both", handled, len(sub.events))
+		}
+		if got := <-sub.events; got.Event != EventRemoved || got.Reason != "silent" || got.Node.State != "removed" {
+			t.Errorf("readers hear %+v", got)
+		}
+	})
+}
+
+// TestALateRemovalDoesNotHideTheNextLife keeps two lives of one ID apart.
+func TestALateRemovalDoesNotHideTheNextLife(t *testing.T) {
+	r := newRoster()
+	r.apply(membership.Event{Kind: membership.EventAdded, Node: testNode(4, 2, "four")}, time.Now())
+	r.apply(membership.Event{Kind: membership.EventRemoved, Node: testNode(4, 1, "four")}, time.Now())
+	all := r.snapshot(time.Now()).Nodes
+	if len(all) != 1 || all[0].Generation != 2 || all[0].State != "alive" {
+		t.Errorf("got %+v, want generation 2 alive", all)
+	}
+}
+
+func TestEvidenceKeepsItsMeaning(t *testing.T) {
+	for from, to := range map[driver.Evidence]membership.Evidence{
+		driver.LinkAlive:   membership.LinkAlive,
+		driver.LinkSilent:  membership.LinkSilent,
+		driver.LinkReset:   membership.LinkReset,
+		driver.LinkFenced:  membership.LinkFenced,
+		driver.LinkRefused: membership.LinkRefused,
+	} {
+		if got := evidenceOf(from); got != to {
+			t.Errorf("evidence %d becomes %d, want %d", from, got, to)
+		}
+	}
+	var r reporter
+	r.report(addr.Life{Node: 1, Generation: 1}, driver.LinkSilent) // nobody to tell yet
+}

@@ -1,0 +1,192 @@
+package daemon
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/faults"
+)
+
+// maxAnswer bounds an answer that the client reads, in bytes: a cluster of
+// 65,520 nodes has a node list of some 16 MiB.
+const maxAnswer = 64 << 20
+
+// A Client asks a running fabricd over its admin socket. Its methods may be
+// called from any goroutine.
+type Client struct {
+	socket string
+	http   http.Client
+}
+
+// NewClient returns a client for the admin socket at path. It connects when it
+// is asked something.
+func NewClient(path string) *Client {
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "unix", path)
+	}
+	return &Client{socket: path, http: http.Client{Transport: &http.Transport{DialContext: dial}}}
+}
+
+// Close closes the client's idle connections.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// Get returns the JSON answer of one of the reading endpoints: "status",
+// "nodes", "health", or one of TableNames.
+func (c *Client) Get(ctx context.Context, path string) (json.RawMessage, error) {
+	return c.do(ctx, http.MethodGet, path, nil)
+}
+
+// Status returns the node's status.
+func (c *Client) Status(ctx context.Context) (Status, error) { return get[Status](ctx, c, "status") }
+
+// Nodes returns the nodes that the node knows.
+func (c *Client) Nodes(ctx context.Context) (Nodes, error) { return get[Nodes](ctx, c, "nodes") }
+
+// Health returns the node's health. An unhealthy node is not an error.
+func (c *Client) Health(ctx context.Context) (Health, error) { return get[Health](ctx, c, "health") }
+
+// Ping asks the node to measure one round trip to node id.
+func (c *Client) Ping(ctx context.Context, id addr.NodeID, timeout time.Duration) (time.Duration, error) {
+	q := url.Values{"node": {strconv.Itoa(int(id))}, "timeout": {timeout.String()}}
+	pong, err := get[Pong](ctx, c, "ping?"+q.Encode())
+	return time.Duration(pong.RTTns), err
+}
+
+// CreateToken asks for a join token; only a host can make one.
+func (c *Client) CreateToken(ctx context.Context, req TokenRequest) (Token, error) {
+	body, err := json.Marshal(req)
+	if err != nil {
+		return Token{}, err
+	}
+	text, err := c.do(ctx, http.MethodPost, "tokens", body)
+	if err != nil {
+		return Token{}, err
+	}
+	var token Token
+	return token, json.Unmarshal(text, &token)
+}
+
+// LinkFaults returns the faults of the node's links; with ended those too that
+// are over.
+func (c *Client) LinkFaults(ctx context.Context, ended bool) ([]faults.Status, error) {
+	all, err := get[LinkFaults](ctx, c, "faults?ended="+strconv.FormatBool(ended))
+	return all.Faults, err
+}
+
+// AddLinkFaults breaks links of the node, by all of the rules or none. It
+// returns their IDs.
+func (c *Client) AddLinkFaults(ctx context.Context, rules []faults.Rule) ([]uint64, error) {
+	body, err := json.Marshal(rules)
+	if err != nil {
+		return nil, err
+	}
+	added, err := decodeAnswer[LinkFaultIDs](c.do(ctx, http.MethodPost, "faults", body))
+	return added.IDs, err
+}
+
+// ClearLinkFaults ends the fault with id; without one (0) those called name;
+// without either all of them. It returns how many that were.
+func (c *Client) ClearLinkFaults(ctx context.Context, id uint64, name string) (int, error) {
+	q := url.Values{"name": {name}}
+	if id != 0 {
+		q.Set("id", strconv.FormatUint(id, 10))
+	}
+	cleared, err := decodeAnswer[LinkFaultsCleared](c.do(ctx, http.MethodDelete, "faults?"+q.Encode(), nil))
+	return cleared.Cleared, err
+}
+
+// Events calls fn for the nodes that are there and then for every event. It
+// returns when ctx is done, when fn returns an error, or when the node ends the
+// stream (io.EOF).
+func (c *Client) Events(ctx context.Context, fn func(NodeEvent) error) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://fabricd/v1/events", nil)
+	if err != nil {
+		return err
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return c.explain(err)
+	}
+	defer resp.Body.Close()
+	lines := bufio.NewScanner(resp.Body)
+	lines.Buffer(nil, 1<<20) // one node, its addresses included
+	for lines.Scan() {
+		var e NodeEvent
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+			return fmt.Errorf("event: %w", err)
+		}
+		if err := fn(e); err != nil {
+			return err
+		}
+	}
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case lines.Err() != nil && !errors.Is(lines.Err(), io.ErrUnexpectedEOF):
+		return lines.Err()
+	}
+	return io.EOF
+}
+
+func get[T any](ctx context.Context, c *Client, path string) (T, error) {
+	var v T
+	text, err := c.Get(ctx, path)
+	if err != nil {
+		return v, err
+	}
+	return v, json.Unmarshal(text, &v)
+}
+
+// do asks one thing and returns the body of a success. The health of an
+// unhealthy node is a success here.
+func (c *Client) do(ctx context.Context, method, path string, body []byte) (json.RawMessage, error) {
+	req, err := http.NewRequestWithContext(ctx, method, "http://fabricd/v1/"+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, c.explain(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if err != nil {
+		return nil, c.explain(err)
+	}
+	if resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusServiceUnavailable && path == "health" {
+		return bytes.TrimSpace(text), nil
+	}
+	var refusal adminError
+	if json.Unmarshal(text, &refusal) != nil || refusal.Error == "" {
+		return nil, fmt.Errorf("fabricd answered %s", resp.Status)
+	}
+	return nil, errors.New(refusal.Error)
+}
+
+// explain says what a failure to reach the socket means to an operator.
+func (c *Client) explain(err error) error {
+	switch {
+	case errors.Is(err, os.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+		return fmt.Errorf("no fabricd answers at %s; is it running? (--admin or FABRIC_ADMIN names another socket): %w", c.socket, syscallCause(err))
+	case errors.Is(err, os.ErrPermission):
+		return fmt.Errorf("%s: only the user that runs fabricd may use it: %w", c.socket, syscallCause(err))
+	}
+	if e, ok := errors.AsType[*url.Error](err); ok {
+		err = e.Err // without the made-up URL
+	}
+	return fmt.Errorf("fabricd at %s: %w", c.socket, err)
+}

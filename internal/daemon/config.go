@@ -1,0 +1,161 @@
+package daemon
+
+import (
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/fabricd/fabricd/membership"
+)
+
+// A Role says what a node is in its cluster.
+type Role string
+
+const (
+	// RoleHost is the one node of a cluster that grants IDs. It has ID 0.
+	RoleHost Role = "host"
+	// RoleNode is every other node.
+	RoleNode Role = "node"
+)
+
+// A Config says what one fabricd does. [Default] returns one to start from;
+// it does not change after it was passed to [Start].
+type Config struct {
+	Role Role   // host or node
+	Name string // for people: in tables and logs; the machine's host name by default
+
+	// Join lists members of the cluster, "host:port", the port being their data
+	// port. A node that has not joined yet needs the host's; later any one that
+	// answers is enough. A host needs none.
+	Join []string
+	// TokenFile holds the join token that `fabricd init` or `fabricd token`
+	// printed. It is needed until the node has joined once.
+	TokenFile string
+	StateDir  string // identity, keys, leases; one fabricd at a time
+
+	// Detection is fast, normal or calm: how soon a silent node is given up,
+	// against how long a busy one may pause.
+	Detection string
+	// Providers carry the data, the preferred one first.
+	Providers []string
+	// CertificateValidity is how long the certificates are valid that this host
+	// issues, its own included, from a minute to ten years. Each is renewed when
+	// two thirds of that are over. Of use on a host without an operator's CA.
+	CertificateValidity time.Duration
+	// ConnectTimeout is how long a connect waits for its accept.
+	ConnectTimeout time.Duration
+	// EnableFaults lets operators break the node on purpose.
+	EnableFaults bool
+
+	Network NetworkConfig
+	Local   LocalConfig
+	TLS     TLSConfig
+	Log     LogConfig
+}
+
+// NetworkConfig says where a node listens for other nodes.
+type NetworkConfig struct {
+	Bind       netip.Addr // address to listen on; unspecified: all
+	Advertise  string     // address or name that others dial; empty: found out
+	DataPort   uint16     // UDP and TCP; 0: a free one
+	GossipPort uint16     // UDP and TCP; 0: a free one
+}
+
+// LocalConfig says how programs of this machine reach the node.
+type LocalConfig struct {
+	Socket      string      // applications attach here
+	SocketGroup string      // group that owns Socket, by name or number; empty: the process's
+	SocketMode  fs.FileMode // permission bits of Socket
+	AdminSocket string      // operator commands; mode 0600
+	AdminUIDs   []uint32    // users that may bind ports below 1024
+	AdminGIDs   []uint32    // groups that may bind ports below 1024
+}
+
+// TLSConfig names the files of an operator's own CA. All three are empty when
+// the cluster's host issues the certificates.
+type TLSConfig struct {
+	CA, Cert, Key string // PEM files
+}
+
+// LogConfig says what is logged and how.
+type LogConfig struct {
+	Level  string // trace, debug, info, warn, error
+	Format string // console or json
+}
+
+// Default returns the configuration of a node that nothing was said about.
+func Default() Config {
+	name, err := os.Hostname()
+	if err != nil || !validName(name) {
+		name = "node"
+	}
+	return Config{
+		Role:           RoleNode,
+		Name:           name,
+		StateDir:       "/var/lib/fabricd",
+		Detection:      "normal",
+		Providers:      []string{"quic"},
+		ConnectTimeout: 10 * time.Second,
+
+		CertificateValidity: membership.CertificateValidity,
+		Network: NetworkConfig{
+			Bind:       netip.IPv4Unspecified(),
+			DataPort:   7700,
+			GossipPort: 7701,
+		},
+		Local: LocalConfig{
+			Socket:      "/run/fabricd/fabric.sock",
+			SocketMode:  0o660,
+			AdminSocket: "/run/fabricd/admin.sock",
+			AdminUIDs:   []uint32{0},
+		},
+		Log: LogConfig{Level: "info", Format: "console"},
+	}
+}
+
+// A Problem is one thing that is wrong with a configuration.
+type Problem struct {
+	Field   string // the setting, by the name that flags and files use
+	Value   string // what it was set to
+	Source  string // where: "flag", "FABRIC_…", "file:line"; empty: the default
+	Allowed string // what is allowed, or what to do
+}
+
+// String returns the problem as one line.
+func (p Problem) String() string {
+	s := fmt.Sprintf("%s: %q", p.Field, p.Value)
+	if p.Source != "" {
+		s += " (" + p.Source + ")"
+	}
+	return s + ": " + p.Allowed
+}
+
+// A ConfigError holds everything that is wrong with a configuration or with
+// the files and ports that it names. fabricd ends with exit code 2 on it.
+type ConfigError struct {
+	Problems []Problem
+	// Err is what the system said, if it said anything.
+	Err error
+}
+
+// Error returns one line for each problem.
+func (e *ConfigError) Error() string {
+	s := ""
+	for i, p := range e.Problems {
+		if i > 0 {
+			s += "\n"
+		}
+		s += p.String()
+	}
+	return s
+}
+
+// Unwrap returns the system's error.
+func (e *ConfigError) Unwrap() error { return e.Err }
+
+// problem returns a ConfigError with a single problem.
+func problem(field, value, allowed string, err error) *ConfigError {
+	return &ConfigError{Problems: []Problem{{Field: field, Value: value, Allowed: allowed}}, Err: err}
+}

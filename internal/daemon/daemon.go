@@ -1,0 +1,385 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/driver"
+	"github.com/fabricd/fabricd/internal/faults/failpoint"
+	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/membership"
+	"github.com/fabricd/fabricd/membership/state"
+	"github.com/fabricd/fabricd/membership/trust"
+)
+
+// Options are what a Config, which comes from files, cannot hold.
+type Options struct {
+	Log     zerolog.Logger
+	Version string // of the program, for Status
+	// RebuildLeases lets a host whose lease table is damaged or lost start with
+	// a new one, whose generations are above all that were ever granted.
+	RebuildLeases bool
+	// Faults are those of this node if the configuration enables faults; nil:
+	// Start makes them with [NewFaults].
+	Faults *failpoint.Node
+}
+
+// A Daemon is one running node. Its methods may be called from any goroutine.
+type Daemon struct {
+	cfg     Config
+	opts    Options
+	log     zerolog.Logger
+	started time.Time
+	roster  *roster
+
+	nodeFaults *failpoint.Node // nil unless faults are enabled
+
+	// Start sets these, in this order; Close ends them in the opposite one.
+	admin    *admin          // nil without an admin socket
+	links    *breaker        // nil unless faults are enabled
+	operator *trust.Operator // nil if the host issues the certificates
+	state    *state.State
+	data     portPair
+	gossip   portPair
+	apps     *apps // nil without a socket
+
+	ctx    context.Context // of the daemon's own goroutines
+	cancel context.CancelFunc
+	wg     sync.WaitGroup // the daemon's own goroutines
+	done   chan struct{}  // closed when the node has ended by itself, or was closed
+	ended  sync.Once      // closes done
+
+	mu     sync.Mutex // guards the fields below, which the admin interface reads while Start sets them
+	phase  string     // joining, joined or leaving; joined only says that the node is a member
+	waits  string     // what joining waits for
+	engine *driver.Node
+	agent  *membership.Agent
+	store  *trust.Store
+	places places
+	err    error // why the node ended by itself
+
+	leaveOnce, closeOnce sync.Once
+	leaveErr, closeErr   error
+}
+
+// places are the addresses under which others reach this node.
+type places struct{ data, gossip string }
+
+// phases of a Daemon.
+const (
+	phaseJoining = "joining"
+	phaseJoined  = "joined"
+	phaseLeaving = "leaving"
+)
+
+// Start starts a node. It returns when the node is a member of its cluster,
+// which needs the host if it never was one before; the node's ID may come
+// later, see [Daemon.Ready]. ctx bounds Start only. The error is a
+// *ConfigError if something of the configuration cannot be used.
+//
+// Without Local.Socket no applications can attach, without Local.AdminSocket
+// there are no operator commands.
+func Start(ctx context.Context, c Config, o Options) (*Daemon, error) {
+	d := &Daemon{
+		cfg: c, opts: o, log: o.Log.With().Str("node", c.Name).Logger(), started: time.Now(),
+		roster: newRoster(),
+		done:   make(chan struct{}),
+		phase:  phaseJoining,
+	}
+	d.takeNodeFaults()
+	d.ctx, d.cancel = context.WithCancel(context.Background())
+	if err := d.start(ctx); err != nil {
+		// What Start made is undone; its own error is the one that matters.
+		_ = d.Close()
+		return nil, err
+	}
+	return d, nil
+}
+
+// start is Start up to the first error.
+func (d *Daemon) start(ctx context.Context) error {
+	for _, room := range []func(context.Context) error{
+		d.openLinks, d.openOperator, d.openState, d.openPorts, d.openAdmin, d.openSocket, d.join,
+		d.findPlaces, // again: the names of members may be known only now
+		d.startEngine,
+	} {
+		if err := room(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// openAdmin starts the admin interface.
+func (d *Daemon) openAdmin(context.Context) error {
+	if d.cfg.Local.AdminSocket == "" {
+		return nil
+	}
+	l, err := listenUnix(socketOptions{field: "admin", network: "unix", path: d.cfg.Local.AdminSocket, mode: 0o600})
+	if err != nil {
+		return err
+	}
+	d.admin = startAdmin(l, d, d.log)
+	return nil
+}
+
+// openPorts opens the sockets that other nodes reach.
+func (d *Daemon) openPorts(ctx context.Context) (err error) {
+	n := d.cfg.Network
+	if d.data, err = listenPair("data-port", n.Bind, n.DataPort); err != nil {
+		return err
+	}
+	if d.gossip, err = listenPair("gossip-port", n.Bind, n.GossipPort); err != nil {
+		return err
+	}
+	return d.findPlaces(ctx)
+}
+
+// fail ends the node by itself, for err.
+func (d *Daemon) fail(err error) {
+	d.ended.Do(func() {
+		d.mu.Lock()
+		d.err = err
+		d.mu.Unlock()
+		close(d.done)
+	})
+}
+
+// Done is closed when the node has ended: it was closed, or the cluster does
+// not want it, or membership failed; then Err says why.
+func (d *Daemon) Done() <-chan struct{} { return d.done }
+
+// Err returns why the node ended by itself, nil if it did not.
+func (d *Daemon) Err() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.err
+}
+
+// Ready waits until the node has an ID and knows the nodes that are there: those
+// that were members when it joined can be connected to.
+func (d *Daemon) Ready(ctx context.Context) error {
+	sub := d.subscribe()
+	defer d.unsubscribe(sub)
+	for {
+		if d.roster.complete() {
+			return nil
+		}
+		select {
+		case _, ok := <-sub.events:
+			if !ok {
+				return errors.New("the node ended")
+			}
+		case <-d.done:
+			return errors.Join(errors.New("the node ended"), d.Err())
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// NewSession returns a session of the node for an application, whose user may
+// bind ports below addr.AdminEnd if the configuration says so. The caller
+// closes it.
+func (d *Daemon) NewSession(c ipc.Credentials) (ipc.Session, error) {
+	engine, _ := d.rooms()
+	if engine == nil {
+		return nil, errNotYet
+	}
+	c.Admin = d.admits(c)
+	return engine.NewSession(c), nil
+}
+
+// errNotYet refuses applications of a node that is no member yet.
+var errNotYet = &joiningError{}
+
+type joiningError struct{}
+
+func (*joiningError) Error() string { return "this node has not joined its cluster yet" }
+func (*joiningError) Unwrap() error { return status.NoDevice }
+
+// admits reports whether the configuration lets a user bind ports below
+// addr.AdminEnd.
+func (d *Daemon) admits(c ipc.Credentials) bool {
+	return slices.Contains(d.cfg.Local.AdminUIDs, c.UID) || slices.Contains(d.cfg.Local.AdminGIDs, c.GID)
+}
+
+// rooms returns what Start may not have started yet; nil then.
+func (d *Daemon) rooms() (*driver.Node, *membership.Agent) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.engine, d.agent
+}
+
+// Leave ends the node's connections in order and tells the cluster that it
+// leaves. It returns when that is done, or when ctx ends. Close must follow.
+func (d *Daemon) Leave(ctx context.Context) error {
+	d.leaveOnce.Do(func() {
+		d.mu.Lock()
+		d.phase = phaseLeaving
+		d.mu.Unlock()
+		engine, agent := d.rooms()
+		if engine == nil || agent == nil {
+			return
+		}
+		// The applications may take half the time: the word to the cluster is
+		// worth more than a peer that does not read.
+		half, cancel := ctx, context.CancelFunc(func() {})
+		if deadline, ok := ctx.Deadline(); ok {
+			half, cancel = context.WithDeadline(ctx, deadline.Add(-time.Until(deadline)/2))
+		}
+		defer cancel()
+		if d.apps != nil {
+			d.apps.leave(half)
+		}
+		err := engine.Leave(half)
+		d.leaveErr = errors.Join(err, agent.Leave(ctx))
+	})
+	return d.leaveErr
+}
+
+func (d *Daemon) isLeaving() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.phase == phaseLeaving
+}
+
+// Close ends the node and waits until nothing of it is left. Without Leave
+// before, the others see it crash. A second Close does nothing.
+func (d *Daemon) Close() error {
+	d.closeOnce.Do(func() {
+		d.cancel()
+		d.fail(nil)
+		d.closeErr = d.nodeFaults.Close() // or what waits at a step would be waited for
+		if d.apps != nil {
+			d.apps.close()
+		}
+		engine, agent := d.rooms()
+		if agent != nil {
+			d.closeErr = errors.Join(d.closeErr, agent.Close())
+		}
+		if engine != nil {
+			d.closeErr = errors.Join(d.closeErr, engine.Close())
+		}
+		d.wg.Wait()
+		d.links.close()
+		d.roster.close()
+		if d.admin != nil {
+			d.admin.close()
+		}
+		d.data.close() // those that nobody else owns yet
+		d.gossip.close()
+		if d.state != nil {
+			d.closeErr = errors.Join(d.closeErr, d.state.Close())
+		}
+	})
+	return d.closeErr
+}
+
+// Status returns what `fabricd status` shows.
+func (d *Daemon) Status() Status {
+	d.mu.Lock()
+	phase, waits, at := d.phase, d.waits, d.places
+	d.mu.Unlock()
+	self := d.roster.place()
+	if phase == phaseJoined && self.Generation == 0 {
+		phase, waits = phaseJoining, "no ID yet: waiting for the host"
+	}
+	identity := d.state.Identity()
+	st := Status{
+		Version: d.opts.Version, PID: os.Getpid(), Name: d.cfg.Name, Role: d.cfg.Role,
+		State: phase, Detail: waits,
+		Cluster: identity.Cluster.String(), Node: identity.Node.String(), Epoch: d.state.Epoch(), Term: d.state.Term(),
+		ID: addr.NoNode, Generation: self.Generation,
+		Host:    "lost",
+		Started: d.started.UTC(), UptimeSec: int64(time.Since(d.started).Seconds()),
+		Data: []string{at.data}, Gossip: at.gossip,
+		Socket: d.cfg.Local.Socket, Admin: d.cfg.Local.AdminSocket, StateDir: d.cfg.StateDir,
+		Detection: d.cfg.Detection, Providers: d.cfg.Providers,
+		Trust: "host", Counts: d.counts(),
+	}
+	if d.cfg.TLS.CA != "" {
+		st.Trust = "operator"
+	}
+	if _, agent := d.rooms(); agent != nil {
+		m := agent.Status()
+		st.HostDetail = m.HostDetail
+		if m.HostReachable || d.cfg.Role == RoleHost {
+			st.Host = "reachable"
+		}
+		if st.HostDetail == st.Host { // only what says more
+			st.HostDetail = ""
+		}
+	}
+	if self.Generation != 0 {
+		st.ID = self.Node
+	}
+	st.FaultsEnabled, st.Warnings = d.nodeFaults != nil, d.warnings()
+	return st
+}
+
+// Nodes returns what `fabricd nodes` shows.
+func (d *Daemon) Nodes() Nodes { return d.roster.snapshot(time.Now()) }
+
+// Health returns whether the node can serve applications.
+func (d *Daemon) Health() Health {
+	st := d.Status()
+	switch {
+	case d.Err() != nil:
+		return Health{false, "ended: " + d.Err().Error()}
+	case st.State != phaseJoined:
+		return Health{false, st.State + ": " + st.Detail + faultText(st.Warnings)}
+	case d.state.Trouble() != nil:
+		return Health{false, "joined, but the state directory cannot be written: " + oneLine(d.state.Trouble().Error())}
+	case st.Host == "lost":
+		return Health{true, "joined; the host is lost, which stops new joins only" + faultText(st.Warnings)}
+	}
+	return Health{true, phaseJoined + faultText(st.Warnings)}
+}
+
+// Ping measures a round trip to a node over their link.
+func (d *Daemon) Ping(ctx context.Context, id addr.NodeID) (time.Duration, error) {
+	engine, _ := d.rooms()
+	if engine == nil {
+		return 0, errNotYet
+	}
+	return engine.Ping(ctx, id)
+}
+
+// CreateToken makes a join token. Only a host whose cluster has an authority of
+// its own can.
+func (d *Daemon) CreateToken(lifetime time.Duration, uses int) (Token, error) {
+	_, agent := d.rooms()
+	if agent == nil {
+		return Token{}, errNotYet
+	}
+	if d.operator != nil {
+		return Token{}, errors.New("the operator's CA issues the certificates: nodes need one from there and the gossip keys, not a token")
+	}
+	made, err := agent.CreateToken(trust.TokenOptions{TTL: lifetime, MaxUses: uint32(uses)})
+	if err != nil {
+		return Token{}, err
+	}
+	t := Token{Token: made.Text(), Uses: uses}
+	if lifetime > 0 {
+		expires := time.Now().Add(lifetime).UTC()
+		t.Expires = &expires
+	}
+	return t, nil
+}
+
+// Self returns the node's place in the cluster.
+func (d *Daemon) Self() ipc.Self {
+	return ipc.Self{Cluster: d.state.Identity().Cluster, Life: d.roster.place(), Name: d.cfg.Name}
+}
+
+func (d *Daemon) subscribe() *subscription      { return d.roster.subscribe(time.Now()) }
+func (d *Daemon) unsubscribe(sub *subscription) { d.roster.unsubscribe(sub) }

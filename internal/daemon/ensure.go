@@ -1,0 +1,87 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/membership"
+	"github.com/fabricd/fabricd/membership/state"
+	"github.com/fabricd/fabricd/membership/trust"
+)
+
+// Ensure makes what is missing of a cluster: the state directory c.StateDir of
+// its host, and the file of a join token, or with an operator's CA of the gossip
+// keys. What is there is left as it is, and must belong together. It may be
+// repeated, and a host may be running.
+func Ensure(c Config, tokenFile string) error {
+	given, err := readOwner(c, tokenFile)
+	there := err == nil
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	s, err := state.Open(c.StateDir, state.Options{})
+	switch {
+	case errors.Is(err, state.ErrLocked) && there:
+		return nil // a host runs; whoever started it has made the token for it
+	case errors.Is(err, state.ErrLocked):
+		return problem("token-file", tokenFile, fmt.Sprintf("is missing, and a host runs on %s: `fabricd token create` makes one", c.StateDir), err)
+	case errors.Is(err, state.ErrNotInitialized) && there:
+		return problem("token-file", tokenFile, fmt.Sprintf("is there, and %s holds no cluster; want neither of them, or both", c.StateDir), err)
+	case errors.Is(err, state.ErrNotInitialized):
+		_, err = Init(c, tokenFile)
+		return err
+	case err != nil:
+		return stateProblem(c.StateDir, err)
+	}
+	err = complete(c, s, tokenFile, there, given)
+	return errors.Join(err, s.Close())
+}
+
+// complete makes the token file of a cluster that is there, or checks that the
+// one that is there is the cluster's. given is its cluster, zero for keys,
+// which do not tell.
+func complete(c Config, s *state.State, tokenFile string, there bool, given addr.UUID) error {
+	id := s.Identity()
+	switch {
+	case id.Role != state.Host:
+		return problem("state-dir", c.StateDir, "was made for the role node; want the host's", state.ErrRole)
+	case there && !given.IsZero() && given != id.Cluster:
+		return problem("token-file", tokenFile, fmt.Sprintf("is of cluster %s, %s of cluster %s", given, c.StateDir, id.Cluster), state.ErrOtherCluster)
+	case there:
+		return nil
+	}
+	text, err := joinText(s)
+	if err != nil {
+		return stateProblem(c.StateDir, err)
+	}
+	return WriteSecret(tokenFile, text+"\n")
+}
+
+// joinText returns what nodes join the cluster of s with: a new token, or with
+// an operator's CA the gossip keys.
+func joinText(s *state.State) (string, error) {
+	if s.Secret(state.SecretAuthority) == nil {
+		keys, err := trust.DecodeKeyring(s.Secret(state.SecretKeyring))
+		return keyringText(keys), err
+	}
+	token, err := membership.NewToken(s, trust.TokenOptions{Label: "init"}, time.Now())
+	return token.Text(), err
+}
+
+// readOwner returns the cluster of a token file, zero for gossip keys. The error
+// is fs.ErrNotExist if there is no file.
+func readOwner(c Config, tokenFile string) (addr.UUID, error) {
+	if _, err := os.Lstat(tokenFile); err != nil {
+		return addr.UUID{}, problem("token-file", tokenFile, "cannot be read: "+cause(err).Error(), err)
+	}
+	if c.TLS.CA != "" {
+		_, err := readKeyring(tokenFile)
+		return addr.UUID{}, err
+	}
+	token, err := readToken(tokenFile)
+	return token.Cluster, err
+}

@@ -1,0 +1,116 @@
+package daemon
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fabricd/fabricd/membership/state"
+	"github.com/fabricd/fabricd/membership/trust"
+)
+
+// ensureFails expects Ensure to fail with one line that holds want.
+func ensureFails(t *testing.T, c Config, tokenFile, want string) {
+	t.Helper()
+	lines := configError(t, Ensure(c, tokenFile))
+	if len(lines) != 1 || !strings.Contains(lines[0], want) {
+		t.Errorf("got %q, want one line with %q", lines, want)
+	}
+}
+
+func TestEnsureMakesWhatIsMissing(t *testing.T) {
+	c := testConfig(t, RoleHost, "host")
+	file := filepath.Join(t.TempDir(), "token")
+	ensure := func() string {
+		t.Helper()
+		if err := Ensure(c, file); err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	first := ensure()
+	if again := ensure(); again != first {
+		t.Error("a second Ensure changed the token")
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	second := ensure()
+	if second == first {
+		t.Error("the token that was lost is back: it was stored somewhere")
+	}
+	host := startTest(t, c)
+	if ensure() != second {
+		t.Error("Ensure changed the token of a host that runs")
+	}
+	n := testConfig(t, RoleNode, "one")
+	n.Join, n.TokenFile = []string{host.Status().Data[0]}, file
+	if one := startTest(t, n); one.Status().Cluster != host.Status().Cluster {
+		t.Error("the token that Ensure made leads to another cluster")
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	ensureFails(t, c, file, "`fabricd token create` makes one")
+}
+
+func TestEnsureRefusesWhatDoesNotBelongTogether(t *testing.T) {
+	c, other := testConfig(t, RoleHost, "host"), testConfig(t, RoleHost, "other")
+	dir := t.TempDir()
+	token, foreign := filepath.Join(dir, "token"), filepath.Join(dir, "foreign")
+	for file, c := range map[string]Config{token: c, foreign: other} {
+		if _, err := Init(c, file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ensureFails(t, c, foreign, "is of cluster ")
+	ensureFails(t, testConfig(t, RoleHost, "lost"), token, "want neither of them, or both")
+	ensureFails(t, c, write(t, "half", "fab"), "token-file")
+	ensureFails(t, c, filepath.Join(token, "below a file"), "token-file")
+
+	node := testConfig(t, RoleNode, "node")
+	s, err := state.Prepare(node.StateDir, "node", state.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+	ensureFails(t, node, filepath.Join(dir, "none"), "made for the role node")
+}
+
+func TestEnsureWithAnOperatorsCA(t *testing.T) {
+	cluster, err := state.NewUUID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ca, err := trust.NewCA(cluster, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := testConfig(t, RoleHost, "host")
+	c.TLS = operatorFiles(t, ca, true, time.Hour)
+	file := filepath.Join(t.TempDir(), "keys")
+	var texts [2]string
+	for i := range texts {
+		if err := Ensure(c, file); err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts[i] = string(text)
+		if err := os.Remove(file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if texts[0] != texts[1] || !strings.HasPrefix(texts[0], keyringPrefix) {
+		t.Errorf("the gossip keys are not the same in both files, or none")
+	}
+	ensureFails(t, c, write(t, "wrong", "fabt1-x"), "want the gossip keys")
+}

@@ -1,0 +1,160 @@
+package daemon
+
+import (
+	"encoding/base32"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/fabricd/fabricd/membership"
+	"github.com/fabricd/fabricd/membership/state"
+	"github.com/fabricd/fabricd/membership/trust"
+)
+
+// maxTokenFile bounds a token file, in bytes.
+const maxTokenFile = 4 << 10
+
+// Init makes a new cluster: the state directory c.StateDir of its host. It
+// returns a join token, or, with an operator's CA in c.TLS, the gossip keys
+// that nodes join with. If tokenFile is not empty, it writes them there and
+// returns nothing. A directory that holds a node, and a file that exists, are
+// left as they are.
+func Init(c Config, tokenFile string) (token string, err error) {
+	if tokenFile != "" {
+		if _, err := os.Lstat(tokenFile); err == nil {
+			return "", problem("token-file", tokenFile, "exists already; want a new file", os.ErrExist)
+		}
+	}
+	s, text, err := initState(c)
+	if errors.Is(err, state.ErrInitialized) {
+		return "", problem("state-dir", c.StateDir, "holds a node already and was left as it is; want a new directory", err)
+	}
+	if err != nil {
+		return "", stateProblem(c.StateDir, err)
+	}
+	if err := s.Close(); err != nil {
+		return "", err
+	}
+	if tokenFile == "" {
+		return text, nil
+	}
+	return "", WriteSecret(tokenFile, text+"\n")
+}
+
+// initState makes the state directory and what nodes join with: a token, or
+// with an operator's CA the gossip keys.
+func initState(c Config) (*state.State, string, error) {
+	if c.TLS.CA == "" {
+		s, token, err := membership.Init(c.StateDir, state.InitOptions{Name: c.Name}, trust.TokenOptions{Label: "init"})
+		return s, token.Text(), err
+	}
+	op, err := trust.LoadOperator(trust.Files(c.TLS), time.Now)
+	if err != nil {
+		return nil, "", operatorProblem(c.TLS, err)
+	}
+	id := op.Store().Identity()
+	if !id.Host {
+		return nil, "", problem("cert", c.TLS.Cert, "is not a host's certificate: its name does not end in /host", trust.ErrNotHost)
+	}
+	keys, err := trust.NewKeyring()
+	if err != nil {
+		return nil, "", err
+	}
+	s, err := state.Init(c.StateDir, state.InitOptions{
+		Cluster: id.Cluster, Node: id.Node, Name: c.Name,
+		Secrets: map[state.SecretName][]byte{state.SecretKeyring: keys.Encode()},
+	})
+	return s, keyringText(keys), err
+}
+
+// WriteSecret writes text to a new file that only this user can read.
+func WriteSecret(path, text string) (err error) {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return problem("token-file", path, "cannot be made: "+cause(err).Error(), err)
+	}
+	_, err = f.WriteString(text)
+	if err == nil {
+		err = f.Sync()
+	}
+	if closeErr := f.Close(); err == nil {
+		err = closeErr
+	}
+	if err != nil {
+		os.Remove(path) // half a token is none
+		return fmt.Errorf("token file %s: %w", path, cause(err))
+	}
+	return nil
+}
+
+// readToken reads a join token from its file.
+func readToken(path string) (trust.Token, error) {
+	text, err := readBounded(path, maxTokenFile)
+	if err != nil {
+		return trust.Token{}, problem("token-file", path, "cannot be read: "+err.Error(), err)
+	}
+	if strings.TrimSpace(string(text)) == "" {
+		return trust.Token{}, problem("token-file", path, "is empty; want a join token", nil)
+	}
+	token, err := trust.ParseToken(string(text))
+	if err != nil {
+		return trust.Token{}, problem("token-file", path, err.Error(), err)
+	}
+	return token, nil
+}
+
+// keyringPrefix begins the text of gossip keys, which take the place of a join
+// token where an operator's CA issues the certificates.
+const keyringPrefix = "fabk1-"
+
+var keyringCode = base32.StdEncoding.WithPadding(base32.NoPadding)
+
+// keyringText returns the text that readKeyring reads.
+func keyringText(keys trust.Keyring) string {
+	return keyringPrefix + strings.ToLower(keyringCode.EncodeToString(keys.Encode()))
+}
+
+// readKeyring reads gossip keys from the file of --token-file.
+func readKeyring(path string) (trust.Keyring, error) {
+	text, err := readBounded(path, maxTokenFile)
+	if err != nil {
+		return trust.Keyring{}, problem("token-file", path, "cannot be read: "+err.Error(), err)
+	}
+	const want = "want the gossip keys that `fabricd init --ca …` printed, fabk1-…"
+	code, ok := strings.CutPrefix(strings.TrimSpace(string(text)), keyringPrefix)
+	if !ok {
+		return trust.Keyring{}, problem("token-file", path, want, nil)
+	}
+	encoded, err := keyringCode.DecodeString(strings.ToUpper(code))
+	if err != nil {
+		return trust.Keyring{}, problem("token-file", path, want, err)
+	}
+	keys, err := trust.DecodeKeyring(encoded)
+	if err != nil {
+		return trust.Keyring{}, problem("token-file", path, want+": "+err.Error(), err)
+	}
+	return keys, nil
+}
+
+// stateProblem says what is wrong with a state directory, in one line.
+func stateProblem(dir string, err error) error {
+	if _, told := errors.AsType[*ConfigError](err); told {
+		return err
+	}
+	switch {
+	case errors.Is(err, state.ErrNotInitialized):
+		return problem("state-dir", dir, "holds no cluster; make one with `fabricd init`", err)
+	case errors.Is(err, state.ErrLocked), errors.Is(err, state.ErrOtherCluster), errors.Is(err, state.ErrDamaged),
+		errors.Is(err, state.ErrNewer), errors.Is(err, state.ErrRole),
+		errors.Is(err, os.ErrPermission), errors.Is(err, os.ErrNotExist), errors.Is(err, os.ErrExist):
+		return problem("state-dir", dir, oneLine(err.Error()), err)
+	}
+	return problem("state-dir", dir, "cannot be used: "+oneLine(err.Error()), err)
+}
+
+// operatorProblem says what is wrong with an operator's files.
+func operatorProblem(files TLSConfig, err error) error {
+	return problem("ca, cert, key", files.CA+", "+files.Cert+", "+files.Key, oneLine(err.Error()), err)
+}

@@ -1,0 +1,296 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+)
+
+// maxConfigFile bounds a configuration file, in bytes.
+const maxConfigFile = 1 << 20
+
+// A value is one setting as somebody wrote it.
+type value struct {
+	text   string
+	source string // "flag", "FABRIC_…", "file:line"
+}
+
+// Load returns the configuration that results from the defaults, the YAML file
+// (empty: none), the FABRIC_ variables in environ ("KEY=value") and the given
+// flags (by key); each of them overrides the ones before. The error is a
+// *ConfigError with all that is wrong, and then the configuration is not to be
+// used.
+func Load(file string, environ []string, flags map[string]string) (Config, error) {
+	c := Default()
+	values := map[string]value{}
+	var problems []Problem
+	if file != "" {
+		fromFile, found := readFile(file)
+		values, problems = fromFile, found
+	}
+	for _, s := range settings {
+		if text, ok := lookup(environ, s.Env()); ok {
+			values[s.Key] = value{text, s.Env()}
+		}
+		if text, ok := flags[s.Key]; ok {
+			values[s.Key] = value{text, "flag"}
+		}
+	}
+	problems = append(problems, c.apply(values)...)
+	problems = append(problems, c.check(values)...)
+	if len(problems) > 0 {
+		return c, &ConfigError{Problems: problems}
+	}
+	return c, nil
+}
+
+// apply sets what values say.
+func (c *Config) apply(values map[string]value) []Problem {
+	var problems []Problem
+	for _, s := range settings {
+		v, ok := values[s.Key]
+		if !ok {
+			continue
+		}
+		if !s.set(c, v.text) {
+			problems = append(problems, Problem{s.Key, v.text, v.source, "want " + s.Allowed})
+		}
+	}
+	return problems
+}
+
+// check finds what each value alone does not show: settings that contradict
+// each other.
+func (c *Config) check(values map[string]value) []Problem {
+	var problems []Problem
+	report := func(key, text, allowed string) {
+		problems = append(problems, Problem{key, text, values[key].source, allowed})
+	}
+	if n := c.Network; n.DataPort == n.GossipPort && n.DataPort != 0 {
+		report("gossip-port", fmt.Sprint(n.GossipPort), "is the data port too; want another one")
+	}
+	if c.Local.Socket == c.Local.AdminSocket {
+		report("admin", c.Local.AdminSocket, "is the applications' socket too; want another one")
+	}
+	if len(c.Providers) == 0 {
+		report("providers", "", "want at least one of quic")
+	}
+	t := c.TLS
+	given := 0
+	for _, f := range []string{t.CA, t.Cert, t.Key} {
+		if f != "" {
+			given++
+		}
+	}
+	if given != 0 && given != 3 {
+		for _, f := range []struct{ key, path string }{{"ca", t.CA}, {"cert", t.Cert}, {"key", t.Key}} {
+			if f.path == "" {
+				report(f.key, "", "an operator's CA needs all of ca, cert and key")
+			}
+		}
+	}
+	return problems
+}
+
+// UnknownEnv returns the FABRIC_ variables in environ that no setting has, for
+// a warning: other programs may have variables with this prefix too.
+func UnknownEnv(environ []string) []string {
+	known := []string{"FABRIC_CONFIG"}
+	for _, s := range settings {
+		known = append(known, s.Env())
+	}
+	var unknown []string
+	for _, kv := range environ {
+		name, _, _ := strings.Cut(kv, "=")
+		if strings.HasPrefix(name, "FABRIC_") && !slices.Contains(known, name) {
+			unknown = append(unknown, name)
+		}
+	}
+	return unknown
+}
+
+// lookup returns the last value of the variable in environ.
+func lookup(environ []string, name string) (string, bool) {
+	for _, kv := range slices.Backward(environ) {
+		if v, ok := strings.CutPrefix(kv, name+"="); ok {
+			return v, true
+		}
+	}
+	return "", false
+}
+
+// readFile reads a configuration file: one mapping from keys to scalars or
+// lists of scalars.
+func readFile(name string) (map[string]value, []Problem) {
+	text, err := readBounded(name, maxConfigFile)
+	if err != nil {
+		return map[string]value{}, []Problem{{"config", name, "", err.Error()}}
+	}
+	return parseFile(name, text)
+}
+
+// parseFile is readFile without the reading.
+func parseFile(name string, text []byte) (map[string]value, []Problem) {
+	values := map[string]value{}
+	file, err := parser.ParseBytes(text, 0)
+	if err != nil {
+		return values, []Problem{syntaxProblem(name, err)}
+	}
+	if len(file.Docs) > 1 {
+		return values, []Problem{{"config", name, "", "want one YAML document, not several"}}
+	}
+	var problems []Problem
+	for _, doc := range file.Docs {
+		entries, ok := mapping(doc.Body)
+		if !ok {
+			return values, []Problem{{"config", name, "", "want a mapping of settings to values"}}
+		}
+		for _, e := range entries {
+			if p := readEntry(name, e, values); p != nil {
+				problems = append(problems, *p)
+			}
+		}
+	}
+	return values, problems
+}
+
+// mapping returns the entries of a mapping; an empty document has none.
+func mapping(n ast.Node) ([]*ast.MappingValueNode, bool) {
+	switch n := n.(type) {
+	case nil, *ast.NullNode, *ast.CommentGroupNode:
+		return nil, true
+	case *ast.MappingNode:
+		return n.Values, true
+	case *ast.MappingValueNode:
+		return []*ast.MappingValueNode{n}, true
+	}
+	return nil, false
+}
+
+// readEntry adds one line of a file to values.
+func readEntry(name string, e *ast.MappingValueNode, values map[string]value) *Problem {
+	source := fmt.Sprintf("%s:%d", name, e.Key.GetToken().Position.Line)
+	key := oneLine(e.Key.GetToken().Value)
+	if !slices.ContainsFunc(settings, func(s Setting) bool { return s.Key == key }) {
+		return &Problem{key, e.Value.String(), source, "unknown setting" + nearest(key)}
+	}
+	text, ok := scalars(e.Value)
+	if !ok {
+		return &Problem{key, e.Value.String(), source, "want a value or a list of values"}
+	}
+	values[key] = value{text, source}
+	return nil
+}
+
+// scalars returns the text of a scalar, or of a list of scalars joined by
+// commas.
+func scalars(n ast.Node) (string, bool) {
+	switch n := n.(type) {
+	case *ast.NullNode:
+		return "", true
+	case *ast.SequenceNode:
+		var items []string
+		for _, item := range n.Values {
+			text, ok := scalars(item)
+			if _, nested := item.(*ast.SequenceNode); !ok || nested {
+				return "", false
+			}
+			items = append(items, text)
+		}
+		return strings.Join(items, ","), true
+	case *ast.StringNode:
+		return n.Value, true
+	case *ast.LiteralNode:
+		return strings.TrimSuffix(n.Value.Value, "\n"), true
+	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode:
+		return n.GetToken().Value, true // as written: 0660 stays 0660
+	}
+	return "", false
+}
+
+// syntaxProblem turns the parser's error, which draws the file, into a line.
+func syntaxProblem(name string, err error) Problem {
+	if e, ok := errors.AsType[yaml.Error](err); ok && e.GetToken() != nil && e.GetToken().Position != nil {
+		at := fmt.Sprintf("%s:%d", name, e.GetToken().Position.Line)
+		return Problem{"config", at, "", "not YAML: " + oneLine(e.GetMessage())}
+	}
+	return Problem{"config", name, "", "not YAML: " + oneLine(err.Error())}
+}
+
+// oneLine returns s with control characters made spaces.
+func oneLine(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, s)
+}
+
+// nearest returns a hint at the setting that key may have meant.
+func nearest(key string) string {
+	folded := strings.ReplaceAll(strings.ToLower(key), "_", "-")
+	for _, s := range settings {
+		if s.Key == folded || distance(s.Key, folded) <= 2 {
+			return "; did you mean " + s.Key + "?"
+		}
+	}
+	return "; `fabricd run --help` lists them all"
+}
+
+// distance returns how many insertions, deletions and replacements turn a into
+// b. Long strings are not worth comparing and are far apart.
+func distance(a, b string) int {
+	if len(a) > 32 || len(b) > 32 {
+		return 32
+	}
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := 1
+			if a[i] == b[j] {
+				cost = 0
+			}
+			diagonal, row[j+1] = row[j+1], min(diagonal+cost, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}
+
+// readBounded reads a file of at most limit bytes.
+func readBounded(name string, limit int64) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, cause(err)
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err != nil {
+		return nil, cause(err)
+	}
+	if int64(len(text)) > limit {
+		return nil, fmt.Errorf("larger than %d bytes", limit)
+	}
+	return text, nil
+}
+
+// cause returns err without the operation and the path that os adds: a problem
+// names them itself.
+func cause(err error) error {
+	if e, ok := errors.AsType[*os.PathError](err); ok {
+		return e.Err
+	}
+	return err
+}

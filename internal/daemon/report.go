@@ -1,0 +1,42 @@
+package daemon
+
+import (
+	"sync/atomic"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/driver"
+	"github.com/fabricd/fabricd/membership"
+)
+
+// A reporter carries what the engine's links notice of their peers to
+// membership. What they notice before membership runs is dropped: there are no
+// peers yet.
+type reporter struct {
+	agent atomic.Pointer[membership.Agent]
+}
+
+// to begins to report to agent.
+func (r *reporter) to(agent *membership.Agent) { r.agent.Store(agent) }
+
+func (r *reporter) report(life addr.Life, e driver.Evidence) {
+	if agent := r.agent.Load(); agent != nil {
+		agent.Report(life, evidenceOf(e))
+	}
+}
+
+// evidenceOf translates between two packages that do not know each other.
+func evidenceOf(e driver.Evidence) membership.Evidence {
+	switch e {
+	case driver.LinkAlive:
+		return membership.LinkAlive
+	case driver.LinkSilent:
+		return membership.LinkSilent
+	case driver.LinkReset:
+		return membership.LinkReset
+	case driver.LinkFenced:
+		return membership.LinkFenced
+	case driver.LinkRefused:
+		return membership.LinkRefused
+	}
+	panic("BUG: daemon: unknown evidence")
+}

@@ -1,0 +1,247 @@
+package daemon
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/membership"
+)
+
+// NodeInfo is one life of a node, as `fabricd nodes --json` shows it.
+type NodeInfo struct {
+	ID         addr.NodeID     `json:"id"`
+	Generation addr.Generation `json:"generation"`
+	Name       string          `json:"name"`
+	State      string          `json:"state"` // alive, suspect, leaving or removed
+	Addresses  []string        `json:"addresses"`
+	Since      time.Time       `json:"since"` // of the state removed; else of the life
+}
+
+// Nodes is what `fabricd nodes --json` prints.
+type Nodes struct {
+	Self    addr.NodeID `json:"self"` // addr.NoNode while this node has no lease
+	Cluster string      `json:"cluster"`
+	Nodes   []NodeInfo  `json:"nodes"`
+}
+
+// Kinds of a NodeEvent.
+const (
+	EventCurrent = "current" // the node was there when the stream began
+	EventAdded   = "added"
+	EventRemoved = "removed"
+	EventUpdated = "updated"
+	EventSelf    = "self"  // this node has a (new) life
+	EventReset   = "reset" // this node's life was ended by the others
+	EventHost    = "host"  // the host became reachable or lost
+	EventLagging = "lagging"
+)
+
+// A NodeEvent is one line of `fabricd events --json`.
+type NodeEvent struct {
+	Time   time.Time `json:"time"`
+	Event  string    `json:"event"`
+	Node   *NodeInfo `json:"node,omitempty"`
+	Reason string    `json:"reason,omitempty"`
+	Detail string    `json:"detail,omitempty"`
+}
+
+const (
+	// removedFor is how long a removed life stays in the list, unless its ID
+	// comes back: as long as its ID is in quarantine.
+	removedFor = 10 * time.Minute
+	// subscriberQueue bounds the events that wait for one slow reader, who is
+	// cut off when it is full. It holds the join of a hundred nodes twice.
+	subscriberQueue = 256
+)
+
+// A roster is what this node last heard from membership about everybody. It
+// follows the events; it decides nothing.
+type roster struct {
+	mu      sync.Mutex // guards the fields below
+	cluster addr.UUID
+	self    addr.Life // Generation 0 without a lease
+	told    bool      // the host has told who is in the cluster, since this node started
+	nodes   map[addr.NodeID]membership.Node
+	subs    map[*subscription]struct{}
+	closed  bool
+}
+
+// A subscription is one reader of events.
+type subscription struct {
+	// current are the nodes at the moment of the subscription.
+	current []NodeEvent
+	// events has all that happened since. It is closed when the reader was too
+	// slow or the roster was closed.
+	events chan NodeEvent
+	lagged bool // written before events is closed, read after
+}
+
+func newRoster() *roster {
+	return &roster{
+		nodes: map[addr.NodeID]membership.Node{},
+		subs:  map[*subscription]struct{}{},
+	}
+}
+
+// setCluster sets the cluster's identity, which a node learns when it joins.
+func (r *roster) setCluster(cluster addr.UUID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.cluster = cluster
+}
+
+// apply records ev, which happened at now, and tells the subscribers.
+func (r *roster) apply(ev membership.Event, now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := ev.Node
+	switch ev.Kind {
+	case membership.EventSelf:
+		if r.self.Generation != 0 && r.self != n.Life {
+			delete(r.nodes, r.self.Node)
+		}
+		n.State = membership.Alive
+		r.self = n.Life
+		r.nodes[n.Life.Node] = n
+	case membership.EventReset:
+		delete(r.nodes, r.self.Node)
+		r.self.Generation = 0
+	case membership.EventHost:
+		r.told = r.told || ev.Detail == membership.HostReachable // it comes behind the host's table
+	case membership.EventAdded, membership.EventUpdated:
+		r.nodes[n.Life.Node] = n
+	case membership.EventRemoved:
+		known, ok := r.nodes[n.Life.Node]
+		if ok && known.Life == n.Life {
+			n = known // a verdict may know less than we do
+		}
+		n.State, n.Since = membership.Removed, now
+		if !ok || known.Life.Generation <= n.Life.Generation {
+			r.nodes[n.Life.Node] = n
+		}
+	}
+	r.publish(eventOf(ev, n, now))
+}
+
+// publish hands e to every subscriber; one that cannot take it is cut off.
+func (r *roster) publish(e NodeEvent) {
+	for sub := range r.subs {
+		select {
+		case sub.events <- e:
+		default:
+			sub.lagged = true
+			r.drop(sub)
+		}
+	}
+}
+
+// drop ends sub. The caller holds r.mu.
+func (r *roster) drop(sub *subscription) {
+	if _, ok := r.subs[sub]; ok {
+		delete(r.subs, sub)
+		close(sub.events)
+	}
+}
+
+// subscribe returns the nodes that are there now, and all events from now on.
+func (r *roster) subscribe(now time.Time) *subscription {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	sub := &subscription{events: make(chan NodeEvent, subscriberQueue)}
+	for _, n := range r.list(now) {
+		if n.State != membership.Removed.String() {
+			sub.current = append(sub.current, NodeEvent{Time: now, Event: EventCurrent, Node: &n})
+		}
+	}
+	if r.closed {
+		close(sub.events)
+		return sub
+	}
+	r.subs[sub] = struct{}{}
+	return sub
+}
+
+// unsubscribe ends sub; a second time does nothing.
+func (r *roster) unsubscribe(sub *subscription) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.drop(sub)
+}
+
+// close ends every subscription, now and later.
+func (r *roster) close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closed = true
+	for sub := range r.subs {
+		r.drop(sub)
+	}
+}
+
+// snapshot returns the nodes as of now, by ID.
+func (r *roster) snapshot(now time.Time) Nodes {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := Nodes{Self: addr.NoNode, Cluster: r.cluster.String(), Nodes: r.list(now)}
+	if r.self.Generation != 0 {
+		all.Self = r.self.Node
+	}
+	return all
+}
+
+// place returns this node's own life; its generation is 0 while it has none.
+func (r *roster) place() addr.Life {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.self
+}
+
+// complete reports whether this node has a life and knows the others.
+func (r *roster) complete() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.self.Generation != 0 && r.told
+}
+
+// list returns the nodes by ID and forgets what was removed long ago. The
+// caller holds r.mu.
+func (r *roster) list(now time.Time) []NodeInfo {
+	all := make([]NodeInfo, 0, len(r.nodes))
+	for id, n := range r.nodes {
+		if n.State == membership.Removed && now.Sub(n.Since) > removedFor {
+			delete(r.nodes, id)
+			continue
+		}
+		all = append(all, infoOf(n))
+	}
+	slices.SortFunc(all, func(a, b NodeInfo) int { return int(a.ID) - int(b.ID) })
+	return all
+}
+
+func infoOf(n membership.Node) NodeInfo {
+	addresses := slices.Clone(n.Addresses)
+	if addresses == nil {
+		addresses = []string{} // an empty list in JSON, not null
+	}
+	return NodeInfo{n.Life.Node, n.Life.Generation, n.Name, n.State.String(), addresses, n.Since.UTC()}
+}
+
+// eventOf returns the line for ev, n being what is known of its node.
+func eventOf(ev membership.Event, n membership.Node, now time.Time) NodeEvent {
+	names := map[membership.EventKind]string{
+		membership.EventAdded:   EventAdded,
+		membership.EventRemoved: EventRemoved,
+		membership.EventSelf:    EventSelf,
+		membership.EventReset:   EventReset,
+		membership.EventHost:    EventHost,
+		membership.EventUpdated: EventUpdated,
+	}
+	e := NodeEvent{Time: now, Event: names[ev.Kind], Reason: string(ev.Reason), Detail: ev.Detail}
+	if ev.Kind != membership.EventHost {
+		info := infoOf(n)
+		e.Node = &info
+	}
+	return e
+}

@@ -1,0 +1,268 @@
+package daemon
+
+import (
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/fabricd/fabricd/membership"
+	"github.com/fabricd/fabricd/membership/trust"
+)
+
+// A Setting is one value that a flag, an environment variable or a line of the
+// configuration file can set. All three write the same text.
+type Setting struct {
+	Key     string // the flag's name and the file's key: "data-port"
+	Usage   string // one line for --help
+	Allowed string // what values are allowed
+
+	set func(c *Config, text string) bool // false: not one of those allowed
+	get func(c *Config) string
+}
+
+// Env returns the environment variable of the setting: "FABRIC_DATA_PORT".
+func (s Setting) Env() string {
+	return "FABRIC_" + strings.ToUpper(strings.ReplaceAll(s.Key, "-", "_"))
+}
+
+// Switch reports whether the setting is true or false: its flag needs no value.
+func (s Setting) Switch() bool { return s.Allowed == "true or false" }
+
+// Value returns the setting's value in c, in the form that it is written in.
+func (s Setting) Value(c Config) string { return s.get(&c) }
+
+// Settings returns all settings, in the order in which --help lists them.
+func Settings() []Setting { return slices.Clone(settings) }
+
+// settings is the only list of what can be configured.
+var settings = []Setting{
+	text("role", "what this node is: the cluster's host, or a node", "host or node",
+		func(c *Config) *string { return (*string)(&c.Role) }, oneOf("host", "node")),
+	text("name", "name of this node in tables and logs", "1 to 63 letters, digits, '.', '-' or '_'",
+		func(c *Config) *string { return &c.Name }, validName),
+	list("join", "data addresses of members; the host's to join first", "host:port, separated by commas",
+		func(c *Config) *[]string { return &c.Join }, validHostPort),
+	text("token-file", "file with the join token", "path of a file",
+		func(c *Config) *string { return &c.TokenFile }, nil),
+	text("state-dir", "directory of identity, keys and leases", "path of a directory",
+		func(c *Config) *string { return &c.StateDir }, notEmpty),
+	{"bind", "address to listen on for other nodes", "an IP address, 0.0.0.0 or :: for all",
+		func(c *Config, s string) bool {
+			a, err := netip.ParseAddr(s)
+			c.Network.Bind = a
+			return err == nil
+		},
+		func(c *Config) string { return c.Network.Bind.String() }},
+	text("advertise", "address that other nodes dial; found out if empty", "an IP address or a host name",
+		func(c *Config) *string { return &c.Network.Advertise }, validAdvertise),
+	port("data-port", "UDP and TCP port for data", func(c *Config) *uint16 { return &c.Network.DataPort }),
+	port("gossip-port", "UDP and TCP port for gossip", func(c *Config) *uint16 { return &c.Network.GossipPort }),
+	text("socket", "Unix socket that applications attach to", "path of at most 107 bytes",
+		func(c *Config) *string { return &c.Local.Socket }, validSocket),
+	text("socket-group", "group that owns the socket; this process's if empty", "name or number of a group",
+		func(c *Config) *string { return &c.Local.SocketGroup }, nil),
+	{"socket-mode", "permissions of the socket", "octal, 0600 to 0777", setMode,
+		func(c *Config) string { return fmt.Sprintf("%04o", c.Local.SocketMode) }},
+	text("admin", "Unix socket of the operator commands, mode 0600", "path of at most 107 bytes",
+		func(c *Config) *string { return &c.Local.AdminSocket }, validSocket),
+	ids("admin-uids", "users that may bind ports below 1024", func(c *Config) *[]uint32 { return &c.Local.AdminUIDs }),
+	ids("admin-gids", "groups that may bind ports below 1024", func(c *Config) *[]uint32 { return &c.Local.AdminGIDs }),
+	text("ca", "certificates of an operator's own CA", "path of a PEM file",
+		func(c *Config) *string { return &c.TLS.CA }, nil),
+	text("cert", "this node's certificate from that CA", "path of a PEM file",
+		func(c *Config) *string { return &c.TLS.Cert }, nil),
+	text("key", "the private key of that certificate", "path of a PEM file",
+		func(c *Config) *string { return &c.TLS.Key }, nil),
+	text("detection", "how soon a silent node is given up", "fast, normal or calm",
+		func(c *Config) *string { return &c.Detection }, oneOf("fast", "normal", "calm")),
+	list("providers", "what carries the data, the preferred one first", "quic",
+		func(c *Config) *[]string { return &c.Providers }, oneOf("quic")),
+	{"connect-timeout", "how long a connect waits for its accept", "a duration from 100ms to 10m", setConnectTimeout,
+		func(c *Config) string { return c.ConnectTimeout.String() }},
+	{"certificate-validity", "how long the certificates are valid that the host issues; each is renewed after two thirds of it",
+		"a duration from 1m to 3650d; d is a day", setValidity, func(c *Config) string { return days(c.CertificateValidity) }},
+	{"enable-faults", "let the operator break this node on purpose, with `fabricd faults`", "true or false", setFaults,
+		func(c *Config) string { return strconv.FormatBool(c.EnableFaults) }},
+	text("log-level", "the least important messages to log", "trace, debug, info, warn or error",
+		func(c *Config) *string { return &c.Log.Level }, oneOf("trace", "debug", "info", "warn", "error")),
+	text("log-format", "how log lines look", "console or json",
+		func(c *Config) *string { return &c.Log.Format }, oneOf("console", "json")),
+}
+
+// text returns a setting of one string; valid nil allows every string.
+func text(key, usage, allowed string, field func(*Config) *string, valid func(string) bool) Setting {
+	return Setting{key, usage, allowed,
+		func(c *Config, s string) bool {
+			if valid != nil && !valid(s) {
+				return false
+			}
+			*field(c) = s
+			return true
+		},
+		func(c *Config) string { return *field(c) }}
+}
+
+// list returns a setting of strings separated by commas, at most 64 of them.
+func list(key, usage, allowed string, field func(*Config) *[]string, valid func(string) bool) Setting {
+	return Setting{key, usage, allowed,
+		func(c *Config, s string) bool {
+			items := split(s)
+			if len(items) > 64 {
+				return false
+			}
+			for i, item := range items {
+				if !valid(item) || slices.Contains(items[:i], item) {
+					return false
+				}
+			}
+			*field(c) = items
+			return true
+		},
+		func(c *Config) string { return strings.Join(*field(c), ",") }}
+}
+
+// port returns a setting of a port number.
+func port(key, usage string, field func(*Config) *uint16) Setting {
+	return Setting{key, usage, "a number from 0 to 65535; 0: a free port",
+		func(c *Config, s string) bool {
+			n, err := strconv.ParseUint(s, 10, 16)
+			if err != nil {
+				return false
+			}
+			*field(c) = uint16(n)
+			return true
+		},
+		func(c *Config) string { return strconv.Itoa(int(*field(c))) }}
+}
+
+// ids returns a setting of user or group numbers separated by commas.
+func ids(key, usage string, field func(*Config) *[]uint32) Setting {
+	return Setting{key, usage, "numbers separated by commas, or nothing",
+		func(c *Config, s string) bool {
+			var all []uint32
+			for _, item := range split(s) {
+				n, err := strconv.ParseUint(item, 10, 32)
+				if err != nil {
+					return false
+				}
+				all = append(all, uint32(n))
+			}
+			*field(c) = all
+			return true
+		},
+		func(c *Config) string {
+			var items []string
+			for _, n := range *field(c) {
+				items = append(items, strconv.FormatUint(uint64(n), 10))
+			}
+			return strings.Join(items, ",")
+		}}
+}
+
+// split cuts s at its commas; an empty s has no items.
+func split(s string) []string {
+	if strings.TrimSpace(s) == "" {
+		return nil
+	}
+	items := strings.Split(s, ",")
+	for i := range items {
+		items[i] = strings.TrimSpace(items[i])
+	}
+	return items
+}
+
+func setMode(c *Config, s string) bool {
+	n, err := strconv.ParseUint(s, 8, 32)
+	if err != nil || n > 0o777 || n&0o600 != 0o600 {
+		return false
+	}
+	c.Local.SocketMode = fs.FileMode(n)
+	return true
+}
+
+func setConnectTimeout(c *Config, s string) bool {
+	d, err := time.ParseDuration(s)
+	if err != nil || d < 100*time.Millisecond || d > 10*time.Minute {
+		return false
+	}
+	c.ConnectTimeout = d
+	return true
+}
+
+func setValidity(c *Config, s string) bool {
+	d, err := parseDays(s)
+	if err != nil || d < membership.MinCertificateValidity || d > trust.CAValidity {
+		return false
+	}
+	c.CertificateValidity = d
+	return true
+}
+
+const day = 24 * time.Hour
+
+// parseDays is time.ParseDuration that also knows whole days: "90d".
+func parseDays(s string) (time.Duration, error) {
+	if n, ok := strings.CutSuffix(s, "d"); ok {
+		count, err := strconv.ParseUint(n, 10, 16) // so that no product overflows
+		return time.Duration(count) * day, err
+	}
+	return time.ParseDuration(s)
+}
+
+// days returns d in the form that parseDays reads, in days if they are whole.
+func days(d time.Duration) string {
+	if d > 0 && d%day == 0 {
+		return fmt.Sprintf("%dd", d/day)
+	}
+	return d.String()
+}
+
+func setFaults(c *Config, s string) bool {
+	c.EnableFaults = s == "true"
+	return s == "true" || s == "false"
+}
+
+func oneOf(words ...string) func(string) bool {
+	return func(s string) bool { return slices.Contains(words, s) }
+}
+
+func notEmpty(s string) bool { return s != "" }
+
+func validName(s string) bool {
+	if len(s) < 1 || len(s) > 63 {
+		return false
+	}
+	return strings.IndexFunc(s, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '.' && r != '-' && r != '_'
+	}) < 0
+}
+
+func validHostPort(s string) bool {
+	host, port, err := net.SplitHostPort(s)
+	if err != nil || !validAdvertise(host) || host == "" {
+		return false
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	return err == nil && n > 0
+}
+
+// validAdvertise accepts the empty string, an IP address that is somewhere, and
+// what looks like a host name.
+func validAdvertise(s string) bool {
+	if a, err := netip.ParseAddr(s); err == nil {
+		return !a.IsUnspecified()
+	}
+	return s == "" || len(s) <= 253 && strings.IndexFunc(s, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '.' && r != '-' && r != '_'
+	}) < 0
+}
+
+// maxSocketPath is the longest path that a Unix socket's address holds.
+const maxSocketPath = 107
+
+func validSocket(s string) bool { return s != "" && len(s) <= maxSocketPath }

@@ -1,0 +1,310 @@
+package daemon
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/driver"
+	"github.com/fabricd/fabricd/internal/faults"
+	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/internal/transport/quic"
+	"github.com/fabricd/fabricd/membership"
+	"github.com/fabricd/fabricd/membership/gossip"
+	"github.com/fabricd/fabricd/membership/state"
+	"github.com/fabricd/fabricd/membership/trust"
+)
+
+// reloadEvery is the time between two looks at an operator's files.
+const reloadEvery = 30 * time.Second
+
+// openOperator reads an operator's files, if there are any.
+func (d *Daemon) openOperator(context.Context) (err error) {
+	if d.cfg.TLS.CA == "" {
+		return nil
+	}
+	d.operator, err = trust.LoadOperator(trust.Files(d.cfg.TLS), d.nodeFaults.Now)
+	if err != nil {
+		return operatorProblem(d.cfg.TLS, err)
+	}
+	return nil
+}
+
+// openState opens the state directory and checks that it is this node's. A new
+// one of a node whose certificate an operator has issued gets the UUID in that
+// certificate.
+func (d *Daemon) openState(context.Context) (err error) {
+	opts := state.Options{RebuildLeases: d.opts.RebuildLeases, Now: d.nodeFaults.Now, Faults: d.nodeFaults}
+	if d.operator != nil {
+		opts.Node = d.operator.Store().Identity().Node
+	}
+	if d.cfg.Role == RoleHost {
+		d.state, err = state.Open(d.cfg.StateDir, opts)
+	} else {
+		d.state, err = state.Prepare(d.cfg.StateDir, d.cfg.Name, opts)
+	}
+	if err != nil {
+		return stateProblem(d.cfg.StateDir, err)
+	}
+	if d.state.Identity().Role != state.Role(d.cfg.Role) {
+		return problem("role", string(d.cfg.Role), fmt.Sprintf("state directory %s was made for the role %s", d.cfg.StateDir, d.state.Identity().Role), state.ErrRole)
+	}
+	if own := d.state.Identity().Node; d.operator != nil && own != opts.Node {
+		return problem("cert", d.cfg.TLS.Cert, fmt.Sprintf("is for node %s, state directory %s is of node %s", opts.Node, d.cfg.StateDir, own), nil)
+	}
+	d.wg.Go(d.tendDisk)
+	for _, note := range d.state.Notes() {
+		d.log.Warn().Str("op", "state").Msg(note)
+	}
+	return nil
+}
+
+// join makes the node a member of its cluster, if it is none. It goes on until
+// the host answers, or ctx ends.
+func (d *Daemon) join(ctx context.Context) error {
+	if d.operator != nil {
+		return d.joinOperators()
+	}
+	token, given, err := d.token()
+	if err != nil {
+		return err
+	}
+	if d.state.Joined() {
+		return nil
+	}
+	switch {
+	case !given:
+		return problem("token-file", "", "a node that has not joined yet needs the file of a join token", nil)
+	case len(d.cfg.Join) == 0:
+		return problem("join", "", "a node that has not joined yet needs the host's address", nil)
+	}
+	return d.joinWith(ctx, token)
+}
+
+// joinOperators makes the node a member of the cluster that its certificate
+// names. It needs nothing from the host but the gossip keys.
+func (d *Daemon) joinOperators() error {
+	cluster := d.operator.Store().Identity().Cluster
+	if d.state.Joined() {
+		if d.state.CheckCluster(cluster) != nil {
+			return problem("state-dir", d.cfg.StateDir, fmt.Sprintf("belongs to cluster %s, the certificate to %s",
+				d.state.Identity().Cluster, cluster), state.ErrOtherCluster)
+		}
+		return nil
+	}
+	switch {
+	case d.cfg.TokenFile == "":
+		return problem("token-file", "", "a node that has not joined yet needs the file of the gossip keys", nil)
+	case len(d.cfg.Join) == 0:
+		return problem("join", "", "a node that has not joined yet needs the host's address", nil)
+	}
+	keys, err := readKeyring(d.cfg.TokenFile)
+	if err != nil {
+		return err
+	}
+	err = d.state.Join(state.Joined{Cluster: cluster, Secrets: map[state.SecretName][]byte{state.SecretKeyring: keys.Encode()}})
+	if err != nil {
+		return stateProblem(d.cfg.StateDir, err)
+	}
+	return nil
+}
+
+// joinWith joins with a token.
+func (d *Daemon) joinWith(ctx context.Context, token trust.Token) error {
+	said := ""
+	err := membership.Join(ctx, membership.JoinConfig{
+		State: d.state, Token: token, Addresses: d.cfg.Join, Log: d.log, Faults: d.nodeFaults,
+		Status: func(text string) { // every second, mostly the same
+			text = oneLine(text)
+			if text != said {
+				d.log.Warn().Str("op", "join").Msg(text)
+			}
+			said = text
+			d.setWaits(text)
+		},
+	})
+	switch {
+	case err == nil:
+		d.log.Info().Str("op", "join").Stringer("cluster", d.state.Identity().Cluster).Msg("joined a cluster")
+		return nil
+	case ctx.Err() != nil:
+		return err
+	}
+	return problem("token-file", d.cfg.TokenFile, oneLine(err.Error()), err)
+}
+
+// token returns the configured join token. A node that has joined may have lost
+// its token, but not hold one of another cluster.
+func (d *Daemon) token() (token trust.Token, given bool, err error) {
+	if d.cfg.TokenFile == "" {
+		return token, false, nil
+	}
+	token, err = readToken(d.cfg.TokenFile)
+	if d.state.Joined() && errors.Is(err, fs.ErrNotExist) {
+		return token, false, nil
+	}
+	if err != nil {
+		return token, false, err
+	}
+	if d.state.Joined() && d.state.CheckCluster(token.Cluster) != nil {
+		return token, false, problem("state-dir", d.cfg.StateDir, fmt.Sprintf("belongs to cluster %s, the token to %s; want another directory or another token",
+			d.state.Identity().Cluster, token.Cluster), state.ErrOtherCluster)
+	}
+	return token, true, nil
+}
+
+func (d *Daemon) setWaits(text string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.waits = text
+}
+
+// sleep waits for t; it reports false if ctx ends before.
+func sleep(ctx context.Context, t time.Duration) bool {
+	timer := time.NewTimer(t)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// loadTrust returns the node's credentials: the operator's, or those that the
+// host has issued.
+func (d *Daemon) loadTrust() (*trust.Store, error) {
+	if d.operator == nil {
+		return membership.LoadTrust(d.state, d.nodeFaults.Now)
+	}
+	d.wg.Go(func() { d.reload(d.operator) })
+	return d.operator.Store(), nil
+}
+
+// reload takes over new operator's files until the node ends.
+func (d *Daemon) reload(op *trust.Operator) {
+	for sleep(d.ctx, reloadEvery) {
+		changed, err := op.Reload()
+		switch {
+		case err != nil:
+			d.log.Warn().Str("op", "trust").Err(err).Msg("the operator's files cannot be used; keeping the ones before")
+		case changed:
+			d.log.Info().Str("op", "trust").Msg("took over the operator's new files")
+		}
+	}
+}
+
+// startEngine starts the engine over its providers, then membership, which
+// tells it who is there.
+func (d *Daemon) startEngine(ctx context.Context) error {
+	store, err := d.loadTrust()
+	if err != nil {
+		return err
+	}
+	d.roster.setCluster(d.state.Identity().Cluster)
+	timing := membership.TimingOf(gossip.Profile(d.cfg.Detection))
+	provider, err := quic.New(quicConfig(d, store, 3*timing.Silence))
+	if err != nil {
+		return fmt.Errorf("provider quic: %w", err)
+	}
+	d.data.packets = nil // the provider's now
+	reports := &reporter{}
+	engine := driver.Start(driver.Config{
+		Providers:      []transport.Provider{d.links.provider(provider)},
+		Log:            d.log,
+		ConnectTimeout: d.cfg.ConnectTimeout,
+		Heartbeat:      timing.Heartbeat,
+		SilenceBound:   timing.Silence,
+		GiveUp:         timing.Silence + timing.Check, // as a silent node is known to be lost
+		Report:         reports.report,
+		Faults:         d.nodeFaults,
+	})
+	d.mu.Lock()
+	d.engine = engine
+	d.mu.Unlock()
+	return d.startMembership(ctx, store, engine, reports)
+}
+
+// quicConfig returns how the QUIC provider of d listens and whom it trusts.
+func quicConfig(d *Daemon, store *trust.Store, idle time.Duration) quic.Config {
+	c := quic.Config{
+		PacketConn: d.links.packets(d.data.packets, faults.Link),
+		ServerTLS:  func() *tls.Config { return store.ServerTLS(quic.ALPN) },
+		ClientTLS:  func() *tls.Config { return store.ClientTLS(nil, quic.ALPN) },
+		Identify: func(cs tls.ConnectionState) (transport.Identity, error) {
+			id, err := trust.IdentityOf(cs)
+			return transport.Identity{Cluster: id.Cluster, Node: id.Node, Host: id.Host}, err
+		},
+		IdleTimeout: max(idle, 5*time.Second),
+		Log:         d.log,
+	}
+	if key := d.state.Secret(state.SecretResetKey); len(key) == 32 {
+		c.StatelessResetKey = (*[32]byte)(key)
+	}
+	quic.GrowBuffers(d.data.packets)
+	if warning := quic.BufferWarning(d.data.packets); warning != "" {
+		d.log.Info().Str("op", "provider").Msg(warning)
+	}
+	return c
+}
+
+// startMembership takes part in the cluster.
+func (d *Daemon) startMembership(ctx context.Context, store *trust.Store, engine *driver.Node, reports *reporter) error {
+	b := &bridge{
+		cluster: d.state.Identity().Cluster, name: d.cfg.Name, term: d.state.Term,
+		engine: engine, roster: d.roster, log: d.log,
+		meet: func(ev membership.Event) { d.links.meet(d.ctx, ev, d.wg.Go) },
+	}
+	at := d.places
+	agent, err := membership.Start(ctx, membership.Config{
+		State:    d.state,
+		Trust:    store,
+		Node:     membership.NodeConfig{Name: d.cfg.Name, Addresses: []string{at.data}, Providers: d.cfg.Providers},
+		Listener: d.links.streams(d.data.streams, faults.Control),
+		Dial:     d.links.dial(faults.Control),
+		Seeds:    d.cfg.Join,
+		Gossip: membership.GossipConfig{
+			Advertise: at.gossip,
+			Packets:   d.links.packets(d.gossip.packets, faults.Gossip),
+			Streams:   d.links.streams(d.gossip.streams, faults.Gossip),
+			Dial:      d.links.dial(faults.Gossip),
+			Sighted:   d.links.sighted(),
+		},
+		Detection: gossip.Profile(d.cfg.Detection),
+
+		CertificateValidity: d.cfg.CertificateValidity,
+		Probe: func(ctx context.Context, n membership.Node) error {
+			_, err := engine.Ping(ctx, n.Life.Node)
+			return err
+		},
+		OnEvent:    b.handle,
+		Revalidate: engine.Revalidate,
+		Faults:     d.nodeFaults,
+		Log:        d.log,
+	})
+	d.data.streams, d.gossip = nil, portPair{} // the agent's, also if it failed
+	if err != nil {
+		return err
+	}
+	reports.to(agent)
+	d.mu.Lock()
+	d.agent, d.store, d.phase, d.waits = agent, store, phaseJoined, ""
+	d.mu.Unlock()
+	d.wg.Go(func() { d.watch(agent) })
+	return nil
+}
+
+// watch ends the node when membership ends by itself, which it also does, in
+// its own words, at the end of a leave.
+func (d *Daemon) watch(agent *membership.Agent) {
+	select {
+	case <-agent.Done():
+		if err := agent.Err(); !errors.Is(err, membership.ErrClosed) && !d.isLeaving() {
+			d.fail(err)
+		}
+	case <-d.ctx.Done():
+	}
+}

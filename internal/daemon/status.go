@@ -1,0 +1,56 @@
+package daemon
+
+import (
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+)
+
+// Status is what `fabricd status` shows of one node.
+type Status struct {
+	Version string `json:"version"`
+	PID     int    `json:"pid"`
+	Name    string `json:"name"`
+	Role    Role   `json:"role"`
+	State   string `json:"state"`            // joining, joined or leaving
+	Detail  string `json:"detail,omitempty"` // what joining waits for
+
+	Cluster    string          `json:"cluster"`
+	Node       string          `json:"node"` // the UUID in the state directory
+	Epoch      uint64          `json:"epoch"`
+	Term       uint64          `json:"term"` // of the host
+	ID         addr.NodeID     `json:"id"`   // addr.NoNode while joining
+	Generation addr.Generation `json:"generation"`
+
+	Host       string `json:"host"` // reachable or lost
+	HostDetail string `json:"host_detail,omitempty"`
+
+	Started   time.Time `json:"started"`
+	UptimeSec int64     `json:"uptime_seconds"`
+
+	Data      []string `json:"data_addresses"`
+	Gossip    string   `json:"gossip_address"`
+	Socket    string   `json:"socket"`
+	Admin     string   `json:"admin"`
+	StateDir  string   `json:"state_dir"`
+	Detection string   `json:"detection"`
+	Providers []string `json:"providers"`
+	// Trust says whose certificates are in use: host or operator.
+	Trust string `json:"trust"`
+
+	// FaultsEnabled says that the node may be broken on purpose, Warnings by
+	// what it is now.
+	FaultsEnabled bool     `json:"faults_enabled"`
+	Warnings      []string `json:"warnings,omitempty"`
+
+	Counts Counts `json:"counts"`
+}
+
+// Counts say how much is going on.
+type Counts struct {
+	Nodes   int `json:"nodes"` // live, this one included
+	Links   int `json:"links"`
+	Conns   int `json:"conns"`
+	Ports   int `json:"ports"`
+	Windows int `json:"windows"`
+}

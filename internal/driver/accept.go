@@ -1,0 +1,328 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/core"
+	"github.com/fabricd/fabricd/internal/faults/failpoint"
+	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/internal/wire"
+)
+
+// A request is a connect request that waits in a listener's queue.
+type request struct {
+	link  *link
+	frame wire.Connect
+	lane  transport.RecvLane
+	conn  *conn // set when it is accepted; guarded by the listener's mu
+}
+
+// refuse tells the requester.
+func (r *request) refuse(code status.Code) {
+	r.link.say(wire.Refuse{Peer: r.frame.Conn, Code: code}.AppendTo(nil))
+	r.lane.Cancel()
+}
+
+// incoming handles a connect request, and then the connection's operations
+// lane if it is accepted. It runs on the lane's reader.
+func (n *Node) incoming(l *link, f wire.Connect, r *wire.Reader, lane transport.RecvLane) {
+	req := &request{link: l, frame: f, lane: lane}
+	n.mu.Lock()
+	e := n.listeners[f.To]
+	n.mu.Unlock()
+	if e == nil || !e.enqueue(req) {
+		// Many may ask at once. Their lanes bound them, so this one waits
+		// rather than let the answers overrun the control lane.
+		l.sayInTurn(wire.Refuse{Peer: f.Conn, Code: status.Refused}.AppendTo(nil))
+		lane.Cancel()
+		return
+	}
+	h, body, err := r.Next() // the requester says nothing before it is accepted
+	if c := e.claim(req); c != nil {
+		c.readOn(r, lane, h, body, err)
+		return
+	}
+	lane.Cancel()
+	if err == nil {
+		l.violated(fmt.Errorf("%w: %v before the connection was accepted", status.Protocol, h.Type))
+	}
+}
+
+// enqueue puts a request into the queue. It reports false if that is full or
+// the endpoint does not listen any more.
+func (e *endpoint) enqueue(r *request) bool {
+	e.mu.Lock()
+	ok := e.state == core.Listening && e.backlog.Push(r)
+	e.mu.Unlock()
+	if ok {
+		e.waitin.signal()
+		e.changed()
+	}
+	return ok
+}
+
+// claim returns the connection that a request has become, or takes the request
+// out of the queue.
+func (e *endpoint) claim(r *request) *conn {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if r.conn == nil && e.backlog != nil {
+		e.backlog.Remove(r)
+	}
+	return r.conn
+}
+
+// grantPatience is how long an acceptor waits for one requester's confirmation
+// before it grants the next request too: a requester that never confirms must
+// not hold up the others.
+const grantPatience = 250 * time.Millisecond
+
+// Accept waits for a request, grants it and waits for the confirmation. Once a
+// grant is under way ctx does not end it: the requester may have been told
+// already, and would lose its connection.
+func (e *endpoint) Accept(ctx context.Context) (ipc.Endpoint, addr.Addr, error) {
+	return e.accept(ctx, true)
+}
+
+// TryAccept accepts the first request whose requester is still there. It waits
+// for nothing but the requester's confirmation.
+func (e *endpoint) TryAccept() (ipc.Endpoint, addr.Addr, error) {
+	return e.accept(context.Background(), false)
+}
+
+func (e *endpoint) accept(ctx context.Context, wait bool) (ipc.Endpoint, addr.Addr, error) {
+	e.accepting(1)
+	defer e.accepting(-1)
+	for more := false; ; {
+		ep, busy, err := e.next(more)
+		if err != nil {
+			return nil, addr.Addr{}, err
+		}
+		if ep != nil {
+			return ep, ep.RemoteAddr(), nil
+		}
+		if !busy && !wait {
+			return nil, addr.Addr{}, status.Again
+		}
+		if more, err = e.awaitGrant(ctx, busy); err != nil {
+			return nil, addr.Addr{}, err
+		}
+	}
+}
+
+// accepting counts the calls that accept.
+func (e *endpoint) accepting(n int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.acceptors += n
+}
+
+// awaitGrant waits for a request or for a grant under way. It reports true
+// when that takes too long and another request is to be granted.
+func (e *endpoint) awaitGrant(ctx context.Context, busy bool) (more bool, err error) {
+	var patience <-chan time.Time
+	done := ctx.Done()
+	if busy {
+		t := time.NewTimer(grantPatience)
+		defer t.Stop()
+		patience, done = t.C, nil
+	}
+	select {
+	case <-e.waitin:
+		return false, nil
+	case <-patience:
+		return true, nil
+	case <-e.gone:
+		return false, status.Intr
+	case <-done:
+		return false, context.Cause(ctx)
+	}
+}
+
+// next returns an endpoint whose requester has confirmed. If there is none it
+// begins a grant for every acceptor that has none yet, and one more if asked,
+// and reports whether any is under way.
+func (e *endpoint) next(more bool) (ep *endpoint, busy bool, err error) {
+	for {
+		e.mu.Lock()
+		if len(e.confirmed) > 0 {
+			ep, e.confirmed = e.confirmed[0], e.confirmed[1:]
+			if len(e.confirmed) > 0 || e.backlog.Len() > 0 {
+				e.waitin.signal() // for another acceptor
+			}
+			e.mu.Unlock()
+			return ep, false, nil
+		}
+		enough := e.granting >= e.acceptors && !more
+		busy = e.granting > 0
+		e.mu.Unlock()
+		if enough {
+			return nil, busy, nil
+		}
+		ep, c, err := e.pop()
+		if err == status.Again {
+			return nil, busy, nil
+		}
+		if err != nil {
+			return nil, false, err
+		}
+		more = false
+		e.n.work.run(func() { e.grant(ep, c) })
+	}
+}
+
+// grant tells the requester of c and hands its endpoint to the acceptors when
+// the requester has confirmed.
+func (e *endpoint) grant(ep *endpoint, c *conn) {
+	err := c.grantTo(e.gone)
+	if err == nil && e.n.cfg.Faults.Hit(failpoint.AcceptConfirmed) != nil {
+		err = errRequesterGone
+	}
+	e.mu.Lock()
+	e.granting--
+	keep := err == nil && e.state == core.Listening
+	if keep {
+		e.confirmed = append(e.confirmed, ep)
+	}
+	e.mu.Unlock()
+	e.waitin.signal()
+	if keep {
+		e.changed()
+		return
+	}
+	if err != nil {
+		c.fail(status.Reset) // or Close would wait for the requester
+		// The lane's end may overtake the grant; then only this tells.
+		c.link.say(wire.Refuse{Peer: c.peer, Code: status.Refused}.AppendTo(nil))
+	}
+	ep.Close()
+	c.link.forget(c)
+}
+
+// pop takes the oldest request and makes its endpoint and connection.
+func (e *endpoint) pop() (*endpoint, *conn, error) {
+	for {
+		r, ep, err := e.popRequest()
+		if err == nil && ep != nil {
+			return ep, r.conn, nil
+		}
+		if r == nil {
+			return nil, nil, err
+		}
+		r.refuse(status.Refused)
+		if err != nil {
+			return nil, nil, err
+		}
+	}
+}
+
+// popRequest is one step of pop. Without an error and without an endpoint the
+// request has become void; a request with an error is to be refused.
+func (e *endpoint) popRequest() (*request, *endpoint, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err := core.Check(core.CallAccept, e.state); err != nil {
+		return nil, nil, err
+	}
+	r, ok := e.backlog.Pop()
+	if !ok {
+		return nil, nil, status.Again
+	}
+	ep, err := e.s.newEndpoint()
+	if err != nil {
+		return r, nil, err
+	}
+	c, err := r.link.add(ep)
+	if err != nil {
+		e.s.forget(ep)
+		return r, nil, nil // the requester's node went away
+	}
+	if !ep.take(c, r, e.port) {
+		r.link.forget(c)
+		return r, nil, status.BadFD // the session is closing
+	}
+	r.conn = c
+	e.granting++
+	return r, ep, nil
+}
+
+// take makes a fresh endpoint the accepted end of c, on its listener's port. It
+// reports false if the endpoint has been closed meanwhile, by its session.
+func (e *endpoint) take(c *conn, r *request, port addr.Port) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.state != core.Unbound {
+		return false
+	}
+	c.peer = r.frame.Conn
+	c.out.raise(r.frame.Limit)
+	c.mu.Lock()
+	c.opsIn = r.lane
+	c.mu.Unlock()
+	e.n.mu.Lock()
+	e.n.ports.Retain(port)
+	e.n.mu.Unlock()
+	e.state, e.conn, e.port, e.holds = core.Connected, c, port, true
+	e.remote = addr.Addr{Node: r.link.peer.Life.Node, Port: r.frame.From}
+	if r.link.twin != nil {
+		if twin := r.link.twin.conn(r.frame.Conn); twin != nil {
+			c.twin.Store(twin)
+			twin.twin.Store(c)
+		}
+	}
+	return true
+}
+
+var errRequesterGone = errors.New("the requester is gone")
+
+// grantTo tells the requester and waits until it has confirmed. The error is
+// errRequesterGone, or status.Intr when gone is closed.
+func (c *conn) grantTo(gone <-chan struct{}) error {
+	ctx, cancel := context.WithTimeout(context.Background(), acceptTimeout)
+	defer cancel()
+	lane, err := c.link.sess.OpenLane(ctx)
+	if err != nil {
+		return errRequesterGone
+	}
+	c.mu.Lock()
+	c.ops.lane = lane
+	c.ops.busy = true // until the grant is written
+	failed := c.failed
+	c.mu.Unlock()
+	if failed {
+		lane.Cancel()
+		return errRequesterGone
+	}
+	lane.SetWriteDeadline(time.Now().Add(acceptTimeout))
+	_, err = lane.Write(wire.Accept{Peer: c.peer, Conn: c.id, Limit: uint64(c.in.window)}.AppendTo(nil))
+	lane.SetWriteDeadline(time.Time{})
+	c.mu.Lock()
+	c.ops.busy = false
+	c.mu.Unlock()
+	if err == nil {
+		err = c.link.n.cfg.Faults.Hit(failpoint.AcceptGranted)
+	}
+	if err != nil {
+		return errRequesterGone
+	}
+	c.kick(false)
+	select {
+	case <-c.first:
+	case <-c.link.down:
+		return errRequesterGone
+	case <-ctx.Done():
+		return errRequesterGone
+	case <-gone:
+		return status.Intr
+	}
+	if c.isFailed() {
+		return errRequesterGone
+	}
+	return nil
+}

@@ -1,0 +1,200 @@
+package driver_test
+
+import (
+	"context"
+	"io"
+	"testing"
+
+	"github.com/rs/zerolog"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/fence"
+	"github.com/fabricd/fabricd/internal/driver"
+	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/internal/transport/mem"
+	"github.com/fabricd/fabricd/rma"
+)
+
+// The benchmarks compare connections between two nodes with the bare lanes of
+// the provider below, in one process. Run them with -count and compare medians.
+
+// benchProviders returns two providers.
+var benchProviders = map[string]func(testing.TB) (a, b transport.Provider){
+	"quic": func(t testing.TB) (a, b transport.Provider) {
+		q := newQuicker(t)
+		return q.provider(0, nil), q.provider(1, nil)
+	},
+	"mem": func(t testing.TB) (a, b transport.Provider) {
+		hub := mem.NewHub(mem.Config{})
+		pa, _ := hub.Provider("a", transport.Identity{Cluster: uuid(0xCC), Node: uuid(1), Host: true})
+		pb, _ := hub.Provider("b", transport.Identity{Cluster: uuid(0xCC), Node: uuid(2)})
+		return pa, pb
+	},
+}
+
+// benchPair returns the two ends of a connection between two nodes.
+func benchPair(t testing.TB, pa, pb transport.Provider) (a, b ipc.Endpoint) {
+	f := &fabric{}
+	for i, p := range []transport.Provider{pa, pb} {
+		n := driver.Start(driver.Config{Providers: []transport.Provider{p}, Log: zerolog.Nop()})
+		t.Cleanup(func() { n.Close() })
+		life := addr.Life{Node: addr.NodeID(i), Generation: 1}
+		n.SetSelf(driver.Self{Self: ipc.Self{Cluster: uuid(0xCC), Life: life}, UUID: uuid(byte(i + 1)), Epoch: 1, Term: 1})
+		f.nodes = append(f.nodes, n)
+		f.peers = append(f.peers, driver.Peer{Life: life, UUID: uuid(byte(i + 1)), Epoch: 1, Addresses: []string{p.Addr()}})
+	}
+	f.nodes[0].NodeUp(f.peers[1])
+	f.nodes[1].NodeUp(f.peers[0])
+	a, b, err := f.join(0, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a, b
+}
+
+// endpointIO is an endpoint as a reader and writer.
+type endpointIO struct{ ipc.Endpoint }
+
+func (e endpointIO) Read(p []byte) (int, error)  { return e.Recv(context.Background(), p) }
+func (e endpointIO) Write(p []byte) (int, error) { return e.Send(context.Background(), p) }
+
+// bareLanes returns the two ends of a pair of lanes.
+func bareLanes(t testing.TB, pa, pb transport.Provider) (here, there io.ReadWriter) {
+	ctx := context.Background()
+	sa, err := pa.Dial(ctx, pb.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	sb, err := pb.Accept(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { pa.Close(); pb.Close() })
+	lane := func(from, to transport.Session) (transport.SendLane, transport.RecvLane) {
+		out, err := from.OpenLane(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out.Write([]byte{1})
+		in, err := to.AcceptLane(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		in.Read(make([]byte, 1))
+		return out, in
+	}
+	o1, i1 := lane(sa, sb)
+	o2, i2 := lane(sb, sa)
+	type duplex struct {
+		io.Reader
+		io.Writer
+	}
+	return duplex{i2, o1}, duplex{i1, o2}
+}
+
+// overEach runs f over both providers, bare and with the engine.
+func overEach(b *testing.B, f func(b *testing.B, here, there io.ReadWriter)) {
+	for name, providers := range benchProviders {
+		b.Run(name+"/bare", func(b *testing.B) {
+			pa, pb := providers(b)
+			here, there := bareLanes(b, pa, pb)
+			f(b, here, there)
+		})
+		b.Run(name+"/conn", func(b *testing.B) {
+			pa, pb := providers(b)
+			here, there := benchPair(b, pa, pb)
+			f(b, endpointIO{here}, endpointIO{there})
+		})
+	}
+}
+
+// BenchmarkPingPong is a round trip of 64 bytes.
+func BenchmarkPingPong(b *testing.B) {
+	overEach(b, func(b *testing.B, here, there io.ReadWriter) {
+		go func() {
+			p := make([]byte, 64)
+			for {
+				if _, err := io.ReadFull(there, p); err != nil {
+					return
+				}
+				if _, err := there.Write(p); err != nil {
+					return
+				}
+			}
+		}()
+		p := make([]byte, 64)
+		b.ReportAllocs()
+		for b.Loop() {
+			if _, err := here.Write(p); err != nil {
+				b.Fatal(err)
+			}
+			if _, err := io.ReadFull(here, p); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}
+
+// BenchmarkBulk sends a mebibyte at a time one way.
+func BenchmarkBulk(b *testing.B) {
+	overEach(b, func(b *testing.B, here, there io.ReadWriter) {
+		const size = 1 << 20
+		go func() {
+			buf := make([]byte, size)
+			for {
+				if _, err := there.Read(buf); err != nil {
+					return
+				}
+			}
+		}()
+		p := make([]byte, size)
+		b.SetBytes(size)
+		b.ReportAllocs()
+		for b.Loop() {
+			if _, err := here.Write(p); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}
+
+// BenchmarkWrite writes to the peer's window and waits until the bytes are
+// there; compare with BenchmarkPingPong and BenchmarkBulk of bare lanes.
+func BenchmarkWrite(b *testing.B) {
+	const depth = 4 // writes under way, of the large ones
+	for provider, providers := range benchProviders {
+		for name, size := range map[string]int64{"64": 64, "4K": 4 << 10, "64K": 64 << 10, "1M": 1 << 20} {
+			b.Run(provider+"/"+name, func(b *testing.B) {
+				pa, pb := providers(b)
+				here, there := benchPair(b, pa, pb)
+				mem, err := driver.Start(driver.Config{}).NewSession(ipc.Credentials{}).Alloc(2 << 20)
+				if err != nil {
+					b.Fatal(err)
+				}
+				loff, err1 := here.Register(mem.Bytes()[:1<<20], 0, rma.ProtRead, 0)
+				roff, err2 := there.Register(mem.Bytes()[1<<20:], 0, rma.ProtWrite, 0)
+				if err1 != nil || err2 != nil {
+					b.Fatal(err1, err2)
+				}
+				marks := make([]fence.Mark, 0, depth)
+				b.SetBytes(size)
+				b.ReportAllocs()
+				for b.Loop() {
+					if err := here.WriteTo(loff, size, roff, 0); err != nil {
+						b.Fatal(err)
+					}
+					m, _ := here.FenceMark(fence.InitSelf)
+					marks = append(marks, m)
+					if size == 1<<20 && len(marks) < depth {
+						continue
+					}
+					if err := here.FenceWait(context.Background(), marks[0]); err != nil {
+						b.Fatal(err)
+					}
+					marks = append(marks[:0], marks[1:]...)
+				}
+			})
+		}
+	}
+}

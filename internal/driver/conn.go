@@ -1,0 +1,414 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/core"
+	"github.com/fabricd/fabricd/internal/faults/failpoint"
+	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/internal/wire"
+	"github.com/fabricd/fabricd/rma"
+)
+
+// A conn is one end of a connection: an operations lane and a message lane in
+// each direction, on one link.
+//
+// Closing is a handshake on the operations lanes. Whoever closes sends Close
+// with the number of message bytes it sent; the other end answers with its own
+// Close once those bytes have all arrived. An end that has both sent and
+// received Close ends its operations lane.
+type conn struct {
+	link *link
+	ep   *endpoint
+	id   wire.ConnID // this end's
+	peer wire.ConnID // the other end's; set before any lane is opened
+	in   *inbox
+	out  *outbox
+
+	twin atomic.Pointer[conn] // the other end, if it is on this node
+
+	mu   sync.Mutex // guards core and ops; taken after endpoint.mu, never before
+	core *core.Conn[memory]
+	ops  opsLane
+
+	first   chan struct{} // closed at the connector's first frame, or when the conn ends
+	once    sync.Once     // guards closing first
+	ended   chan struct{} // closed when the peer's operations lane has ended
+	closing chan struct{} // closed when this end begins to close
+
+	// Guarded by mu.
+	isClosing bool
+	closeSent bool
+	closeRecv bool
+	failed    bool               // cut off: no handshake any more
+	opsIn     transport.RecvLane // the peer's operations lane, once known
+	messages  transport.RecvLane // the peer's message lane, once known
+}
+
+func newConn(l *link, ep *endpoint, id wire.ConnID) *conn {
+	c := &conn{link: l, ep: ep, id: id, first: make(chan struct{}), ended: make(chan struct{}), closing: make(chan struct{})}
+	c.core = core.NewConn[memory](connPort{c}, l.n.cfg.Limits)
+	c.ops.mu, c.ops.spawn = &c.mu, l.spawn
+	c.in = newInbox(l.n.cfg.MessageWindow, c.grant, ep.changed)
+	c.out = newOutbox(0, l.n.cfg.MessageWindow, c.openMessages, ep.changed)
+	c.out.broke = func() { l.spawn(func() { c.fail(status.Reset) }) }
+	return c
+}
+
+// connPort is how the core acts on its connection. All methods run with mu held.
+type connPort struct{ *conn }
+
+func (p connPort) Queue(frame []byte)                           { p.ops.put(frame) }
+func (p connPort) QueueWrite(op *core.Op[memory])               { p.queue(segment{write: op}) }
+func (p connPort) QueueReply(r *core.Reply[memory])             { p.queue(segment{reply: r}) }
+func (p connPort) Store(at span, v uint64) error                { return store8(at, v) }
+func (p connPort) Free(m memory)                                { m.region.Release() }
+func (p connPort) Atomic(at span, a rma.Atomic) (uint64, error) { return atomicAt(at, a) }
+
+func (p connPort) queue(s segment) {
+	if p.ops.broken || p.ops.closed {
+		p.link.spawn(func() { // not here: the core is in the middle of something
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.written(s, nil)
+		})
+		return
+	}
+	p.ops.push(s)
+}
+
+func (p connPort) Wake(w *core.Waiter) { w.C <- struct{}{} }
+
+// openMessages opens this end's message lane.
+func (c *conn) openMessages(ctx context.Context) (transport.SendLane, error) {
+	lane, err := c.link.sess.OpenLane(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := lane.Write(wire.Stream{Peer: c.peer}.AppendTo(nil)); err != nil {
+		lane.Cancel()
+		return nil, err
+	}
+	return lane, nil
+}
+
+// grant tells the peer how much it may send.
+func (c *conn) grant(limit uint64) {
+	var b [wire.HeaderLen + 8]byte
+	c.mu.Lock()
+	c.ops.put(wire.Credit{Limit: limit}.AppendTo(b[:0]))
+	c.mu.Unlock()
+	c.kick(false)
+}
+
+// readMessages is the reader of the peer's message lane, of which there is one.
+func (c *conn) readMessages(r io.Reader, lane transport.RecvLane) error {
+	c.mu.Lock()
+	known := c.messages != nil
+	if !known {
+		c.messages = lane
+	}
+	failed := c.failed
+	c.mu.Unlock()
+	switch {
+	case known:
+		return fmt.Errorf("%w: a second message lane", status.Protocol)
+	case failed:
+		lane.Cancel()
+		return nil
+	}
+	// The end of the lane before that of the messages loses some, unless this
+	// end has closed and drops them anyway.
+	if err := c.in.fill(r); err != nil && !c.in.done() {
+		c.link.n.log.Debug().Err(err).Uint64("conn", uint64(c.id)).Stringer("peer", c.link.peer.Life).
+			Msg("message lane cut off")
+		c.fail(status.Reset)
+		if errors.Is(err, status.Protocol) {
+			return err
+		}
+	}
+	lane.Cancel()
+	return nil
+}
+
+// readOps is the reader of the peer's operations lane.
+func (c *conn) readOps(r *wire.Reader, lane transport.RecvLane) {
+	h, body, err := r.Next()
+	c.readOn(r, lane, h, body, err)
+}
+
+// readOn is readOps after a first Next.
+func (c *conn) readOn(r *wire.Reader, lane transport.RecvLane, h wire.Header, body []byte, err error) {
+	if err = c.serve(r, h, body, err); err != nil {
+		c.link.n.log.Debug().Err(err).Uint64("conn", uint64(c.id)).Stringer("peer", c.link.peer.Life).
+			Msg("operations lane cut off")
+		c.fail(status.Reset)
+	}
+	lane.Cancel() // whatever has come behind the end
+	close(c.ended)
+	c.once.Do(func() { close(c.first) })
+	c.link.forget(c)
+}
+
+// serve applies frames until the lane ends. It returns nil if it ended in order.
+func (c *conn) serve(r *wire.Reader, h wire.Header, body []byte, err error) error {
+	for n := 1; ; n++ {
+		if err != nil {
+			if c.handshaken() {
+				return nil // nothing was left to say
+			}
+			return err
+		}
+		c.once.Do(func() { close(c.first) })
+		if err := c.apply(r, h, body); err != nil {
+			return err
+		}
+		if r.Buffered() == 0 || n%kickAfter == 0 {
+			c.kick(false)
+			if err := c.hit(frameSteps[h.Type].answered); err != nil {
+				return err
+			}
+		}
+		h, body, err = r.Next()
+	}
+}
+
+// kickAfter is how many frames at most are applied before the answers go out:
+// answers gather while more frames are at hand, but not without bound.
+const kickAfter = 64
+
+// handshaken reports whether both ends have sent Close.
+func (c *conn) handshaken() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.closeSent && c.closeRecv
+}
+
+func (c *conn) apply(r *wire.Reader, h wire.Header, body []byte) error {
+	switch h.Type {
+	case wire.TypeCredit:
+		f, err := wire.ParseCredit(h.Flags, body)
+		if err == nil {
+			c.out.raise(f.Limit)
+		}
+		return err
+	case wire.TypeClose:
+		f, err := wire.ParseClose(h.Flags, body)
+		if err != nil {
+			return err
+		}
+		return c.onClose(f.Sent)
+	case wire.TypeWrite, wire.TypeRead, wire.TypeSignal, wire.TypeAtomic:
+		// The peer's operations are applied only while it is certain that
+		// both ends are still the lives that the link joined.
+		if err := c.link.awaitServing(); err != nil {
+			return err
+		}
+	}
+	if err := c.hit(frameSteps[h.Type].arrived); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	p, err := c.core.Handle(h, body)
+	c.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	if p == nil {
+		return c.hit(frameSteps[h.Type].applied)
+	}
+	memErr, err := receive(r, p)
+	if err == nil {
+		err = c.hit(frameSteps[h.Type].applied)
+	}
+	c.mu.Lock()
+	c.core.PayloadDone(p, first(err, memErr))
+	c.mu.Unlock()
+	return err
+}
+
+// onClose handles the peer's Close: a new one, or the answer to ours.
+func (c *conn) onClose(sent uint64) error {
+	c.mu.Lock()
+	if c.closeRecv {
+		c.mu.Unlock()
+		return status.Protocol
+	}
+	c.closeRecv = true
+	ours := c.closeSent
+	if ours {
+		c.ops.closed = true
+	}
+	c.mu.Unlock()
+	if !c.in.end(sent) {
+		return status.Protocol
+	}
+	c.ep.disconnected(c)
+	if ours {
+		c.kick(false)
+		return nil
+	}
+	c.out.abort(status.Reset)
+	c.mu.Lock()
+	c.core.Fail(status.Reset)
+	c.mu.Unlock()
+	<-c.in.full // what is lost, with the link for example, is full too
+	c.sendClose(c.out.total())
+	_ = c.hit(failpoint.CloseAnswered)
+	return nil
+}
+
+// sendClose queues Close, unless that has been done.
+func (c *conn) sendClose(sent uint64) {
+	c.mu.Lock()
+	if !c.closeSent {
+		c.closeSent = true
+		c.ops.put(wire.Close{Sent: sent}.AppendTo(nil))
+	}
+	if c.closeRecv {
+		c.ops.closed = true
+	}
+	c.mu.Unlock()
+	c.kick(false)
+}
+
+// closeLinger bounds how long a close waits for the peer (SCIF's 10 s).
+const closeLinger = 10 * time.Second
+
+// close ends the connection in order: operations complete, what was sent is
+// delivered, then the windows go. It blocks at most closeLinger.
+func (c *conn) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), closeLinger)
+	defer cancel()
+	c.mu.Lock()
+	c.isClosing = true
+	c.mu.Unlock()
+	close(c.closing)
+	c.in.mute()
+	c.out.stop(status.Reset)
+	if !c.isFailed() && c.drain(ctx) {
+		if sent, err := c.out.finish(ctx); err == nil {
+			c.sendClose(sent)
+			_ = c.hit(failpoint.CloseSent)
+			select {
+			case <-c.ended:
+			case <-c.link.down:
+			case <-ctx.Done():
+			}
+		}
+	}
+	c.fail(status.Reset)
+	c.mu.Lock()
+	c.core.Close(status.Reset)
+	c.mu.Unlock()
+}
+
+// drain waits until the operations of this end have ended. It reports false if
+// they do not in time.
+func (c *conn) drain(ctx context.Context) bool {
+	w := c.newWaiter()
+	c.mu.Lock()
+	pending, err := c.core.Wait(c.core.MarkSelf(), w)
+	c.mu.Unlock()
+	if err != nil || !pending {
+		return err == nil
+	}
+	c.kick(false)
+	_, err = c.await(ctx, w, nil) // an operation that failed has ended too
+	return !errors.Is(err, context.DeadlineExceeded)
+}
+
+func (c *conn) isFailed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.failed
+}
+
+// fail cuts the connection off: whatever is under way ends with code, both
+// when it returns, whoever was first. After an orderly end it changes nothing
+// that an application sees.
+func (c *conn) fail(code status.Code) {
+	c.mu.Lock()
+	if !c.failed {
+		c.failed = true
+		c.core.Fail(code)
+		if !c.ops.broken || c.ops.busy {
+			c.ops.breakOff()
+		}
+		if !c.ops.busy {
+			c.dropQueue()
+		}
+	}
+	opsIn, messages := c.opsIn, c.messages
+	c.mu.Unlock()
+	c.out.abort(status.Reset)
+	c.in.lose()
+	for _, lane := range []transport.RecvLane{opsIn, messages} {
+		if lane != nil {
+			lane.Cancel() // ends its reader
+		}
+	}
+	c.ep.disconnected(c)
+	c.once.Do(func() { close(c.first) })
+}
+
+// quiet waits until nobody writes to the operations lane of a conn that has
+// failed: then every operation has ended.
+func (c *conn) quiet() {
+	c.mu.Lock()
+	if c.ops.writers == 0 {
+		c.mu.Unlock()
+		return
+	}
+	if c.ops.idle == nil {
+		c.ops.idle = make(chan struct{})
+	}
+	idle := c.ops.idle
+	c.mu.Unlock()
+	<-idle
+}
+
+// newWaiter returns a waiter; its C is empty while nobody waits.
+func (c *conn) newWaiter() *core.Waiter {
+	w, ok := c.link.n.waiters.Get().(*core.Waiter)
+	if !ok {
+		return &core.Waiter{C: make(chan struct{}, 1)}
+	}
+	w.Code, w.Value = status.OK, 0
+	return w
+}
+
+func (c *conn) freeWaiter(w *core.Waiter) { c.link.n.waiters.Put(w) }
+
+// await waits for w, which the core was given, gives it back and returns its
+// result. It gives up when ctx is done or quit is closed.
+func (c *conn) await(ctx context.Context, w *core.Waiter, quit <-chan struct{}) (uint64, error) {
+	var err error
+	select {
+	case <-w.C:
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	case <-quit:
+		err = status.Reset
+	}
+	if err != nil {
+		c.mu.Lock()
+		c.core.Forget(w)
+		c.mu.Unlock()
+		select {
+		case <-w.C: // it came meanwhile
+		default:
+			return 0, err
+		}
+	}
+	code, value := w.Code, w.Value
+	c.freeWaiter(w)
+	return value, asError(code)
+}

@@ -1,0 +1,291 @@
+package driver_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/driver"
+	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/rma"
+)
+
+// listener returns a listening endpoint of node i and its address.
+func (f *fabric) listener(i, backlog int) (ipc.Endpoint, addr.Addr) {
+	l := f.open(i)
+	port, err := l.Bind(0)
+	if err == nil {
+		err = l.Listen(backlog)
+	}
+	if err != nil {
+		f.t.Error(err)
+	}
+	return l, addr.Addr{Node: addr.NodeID(i), Port: port}
+}
+
+func TestConnectIsRefusedAndTheEndpointTriesAgain(t *testing.T) {
+	each(t, func(t *testing.T, fab *fabric, j int) {
+		a := fab.open(0)
+		_, err := a.Connect(context.Background(), addr.Addr{Node: addr.NodeID(j), Port: 4000})
+		if !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Errorf("nobody listens: %v", err)
+		}
+		l, at := fab.listener(j, 1)
+		go l.Accept(context.Background())
+		port, err := a.Connect(context.Background(), at)
+		if err != nil || port != a.LocalAddr().Port {
+			t.Errorf("second try: port %d, %v", port, err)
+		}
+	})
+}
+
+func TestConnectCompletesAtAcceptAndTimesOutWithoutIt(t *testing.T) {
+	each(t, func(t *testing.T, fab *fabric, j int) {
+		l, at := fab.listener(j, 2)
+		begun := time.Now()
+		_, err := fab.open(0).Connect(context.Background(), at)
+		if !errors.Is(err, syscall.ECONNREFUSED) || time.Since(begun) != 10*time.Second {
+			t.Errorf("not accepted: %v after %v", err, time.Since(begun))
+		}
+		if _, _, err := l.TryAccept(); err != status.Again {
+			t.Errorf("TryAccept of a request that was given up: %v", err)
+		}
+	})
+}
+
+func TestFullBacklogRefusesAtOnce(t *testing.T) {
+	each(t, func(t *testing.T, fab *fabric, j int) {
+		_, at := fab.listener(j, 2)
+		for range 2 {
+			go fab.open(0).Connect(context.Background(), at)
+		}
+		synctest.Wait()
+		begun := time.Now()
+		if _, err := fab.open(0).Connect(context.Background(), at); !errors.Is(err, syscall.ECONNREFUSED) || time.Since(begun) > time.Second {
+			t.Errorf("third request: %v after %v", err, time.Since(begun))
+		}
+	})
+}
+
+func TestListenerCloseRejectsWaitingRequests(t *testing.T) {
+	each(t, func(t *testing.T, fab *fabric, j int) {
+		l, at := fab.listener(j, 2)
+		got := make(chan error, 1)
+		go func() {
+			_, err := fab.open(0).Connect(context.Background(), at)
+			got <- err
+		}()
+		blocked := make(chan error, 1)
+		synctest.Wait()
+		l2, _ := fab.listener(j, 1)
+		go func() {
+			_, _, err := l2.Accept(context.Background())
+			blocked <- err
+		}()
+		synctest.Wait()
+		begun := time.Now()
+		l.Close()
+		l2.Close()
+		if err := <-got; !errors.Is(err, syscall.ECONNREFUSED) || time.Since(begun) > time.Second {
+			t.Errorf("waiting connect: %v after %v", err, time.Since(begun))
+		}
+		if err := <-blocked; !errors.Is(err, syscall.EINTR) {
+			t.Errorf("blocked accept: %v", err)
+		}
+	})
+}
+
+func TestNonBlockingConnectReportsItsResultOnce(t *testing.T) {
+	each(t, func(t *testing.T, fab *fabric, j int) {
+		l, at := fab.listener(j, 1)
+		a := fab.open(0)
+		if _, err := a.TryConnect(at); err != status.InProgress {
+			t.Fatalf("first call: %v", err)
+		}
+		synctest.Wait()
+		if _, err := a.TryConnect(at); err != status.InProgress || a.Ready() != 0 {
+			t.Errorf("while pending: %v, ready %v", err, a.Ready())
+		}
+		if _, _, err := l.TryAccept(); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if a.Ready() != ipc.PollOut {
+			t.Errorf("ready %v, want POLLOUT", a.Ready())
+		}
+		if port, err := a.TryConnect(at); err != nil || port == 0 {
+			t.Errorf("result: %d, %v", port, err)
+		}
+		if _, err := a.TryConnect(at); err != status.IsConn {
+			t.Errorf("after the result: %v", err)
+		}
+		b := fab.open(0)
+		b.TryConnect(addr.Addr{Node: at.Node, Port: 9})
+		synctest.Wait()
+		if b.Ready() != ipc.PollOut {
+			t.Errorf("failed connect: ready %v", b.Ready())
+		}
+		if _, err := b.TryConnect(at); err != status.Refused {
+			t.Errorf("failed connect: %v", err)
+		}
+		if _, err := b.TryConnect(at); err != status.InProgress {
+			t.Errorf("another try: %v", err)
+		}
+	})
+}
+
+func TestSlowReceiverHoldsUpNobodyElse(t *testing.T) {
+	each(t, func(t *testing.T, fab *fabric, j int) {
+		for range 4 { // several that nobody reads
+			a, _ := fab.pair(0, j)
+			go a.Send(context.Background(), make([]byte, 4<<20))
+		}
+		synctest.Wait()
+		a, b := fab.pair(0, j)
+		go a.Send(context.Background(), make([]byte, 4<<20))
+		buf := make([]byte, 1<<20)
+		for got := 0; got < 4<<20; {
+			n, err := b.Recv(context.Background(), buf)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got += n
+		}
+		for _, n := range fab.nodes {
+			for _, c := range n.Conns() {
+				if c.Unread > 512<<10 {
+					t.Errorf("%d bytes wait for a receiver that does not read", c.Unread)
+				}
+			}
+		}
+	})
+}
+
+func TestCrossingDialsEndInOneLink(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fab := newFabric(t, 2)
+		_, at0 := fab.listener(0, 100)
+		_, at1 := fab.listener(1, 100)
+		for range 20 {
+			go fab.open(0).Connect(context.Background(), at1)
+			go fab.open(1).Connect(context.Background(), at0)
+		}
+		synctest.Wait()
+		time.Sleep(time.Second)
+		for i, n := range fab.nodes {
+			if l := n.Links(); len(l) != 1 || l[0].Conns != 20 {
+				t.Errorf("node %d: links %+v", i, l)
+			}
+		}
+	})
+}
+
+func TestSilentLinkIsReportedThenGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fab := newFabric(t, 2)
+		a, _ := fab.pair(0, 1)
+		fab.hub.Cut("node0.1", "node1.1")
+		begun := time.Now()
+		_, err := a.Recv(context.Background(), make([]byte, 1))
+		if d := time.Since(begun); !errors.Is(err, syscall.ECONNRESET) || d > 3*time.Second {
+			t.Errorf("Recv on a cut link: %v after %v", err, d)
+		}
+		got := fab.evidence(0)
+		if len(got) == 0 || got[0] != driver.LinkSilent {
+			t.Errorf("evidence %v", got)
+		}
+		if _, err := fab.open(0).Connect(context.Background(), addr.Addr{Node: 1, Port: 2000}); !errors.Is(err, syscall.ENODEV) {
+			t.Errorf("Connect over a cut: %v", err)
+		}
+		fab.hub.HealAll()
+		time.Sleep(time.Second)
+		c, _ := fab.pair(0, 1)
+		if _, err := c.Send(context.Background(), []byte("x")); err != nil {
+			t.Errorf("after the cut: %v", err)
+		}
+	})
+}
+
+// TestLinkThatAnswersTakesEvidenceBack: what was said against a peer would be
+// repeated for ever if nobody said that it answers again.
+func TestLinkThatAnswersTakesEvidenceBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fab := newFabric(t, 2)
+		fab.pair(0, 1)
+		time.Sleep(time.Second)
+		fab.hub.Cut("node0.1", "node1.1")
+		time.Sleep(2 * time.Second) // silent, and not given up
+		fab.hub.HealAll()
+		time.Sleep(3 * time.Second)
+		fab.pair(0, 1)
+		time.Sleep(time.Second)
+		got := fab.evidence(0)
+		if len(got) < 3 || got[0] != driver.LinkAlive || !slices.Contains(got, driver.LinkSilent) || got[len(got)-1] != driver.LinkAlive {
+			t.Errorf("evidence %v, want alive, silent, alive", got)
+		}
+	})
+}
+
+func TestPauseOfTheLinkSuspendsOperationsUntilBothLivesAreConfirmed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fab := newFabric(t, 2)
+		a, b := fab.pair(0, 1)
+		mem := alloc(t, fab, 4096)
+		off, err := b.Register(mem, 0, 2, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fab.hub.Cut("node0.1", "node1.1")
+		time.Sleep(1100 * time.Millisecond) // longer than the fence, shorter than the silence bound
+		if got := fab.evidence(0); len(got) != 0 {
+			t.Errorf("evidence after 1.1 s: %v", got)
+		}
+		fab.hub.HealAll()
+		if err := a.VWriteTo([]byte{1}, off, rma.Sync); err != nil || mem[0] != 1 {
+			t.Errorf("write after the pause: %v, memory %d", err, mem[0])
+		}
+		if l := fab.nodes[0].Links(); len(l) != 1 {
+			t.Errorf("links %+v", l)
+		}
+	})
+}
+
+func TestRevalidateAsksThePeerBeforeItServes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fab := newFabric(t, 2)
+		a, b := fab.pair(0, 1)
+		mem := alloc(t, fab, 4096)
+		off, err := b.Register(mem, 0, 2, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fab.nodes[1].Revalidate()
+		if l := fab.nodes[1].Links(); len(l) != 1 || l[0].Serving {
+			t.Errorf("links %+v, want one that does not serve", l)
+		}
+		if err := a.VWriteTo([]byte{1}, off, rma.Sync); err != nil || mem[0] != 1 {
+			t.Errorf("write: %v, memory %d", err, mem[0])
+		}
+		if l := fab.nodes[1].Links(); len(l) != 1 || !l[0].Serving {
+			t.Errorf("links %+v, want one that serves again", l)
+		}
+	})
+}
+
+func TestPing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fab := newFabric(t, 2)
+		if _, err := fab.nodes[0].Ping(context.Background(), 1); err != nil {
+			t.Error(err)
+		}
+		if _, err := fab.nodes[0].Ping(context.Background(), 7); status.Of(err) != status.NoDevice {
+			t.Errorf("unknown node: %v", err)
+		}
+	})
+}

@@ -1,0 +1,548 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/core"
+	"github.com/fabricd/fabricd/internal/faults/failpoint"
+	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/internal/transport/mem"
+	"github.com/fabricd/fabricd/internal/wire"
+)
+
+// linkTo returns the link to a live node, establishing it if there is none.
+// The error is status.NoDevice if the node is not live, is lost meanwhile or
+// cannot be reached.
+func (n *Node) linkTo(ctx context.Context, id addr.NodeID) (*link, error) {
+	for {
+		n.mu.Lock()
+		if id == n.self.Life.Node && n.self.Life.Generation != 0 && !n.closed {
+			defer n.mu.Unlock()
+			return n.loopLocked(), nil
+		}
+		p, err := n.liveLocked(id)
+		if err != nil || p.link != nil {
+			defer n.mu.Unlock()
+			if err != nil {
+				return nil, err
+			}
+			return p.link, nil
+		}
+		dialing, welcomed := p.dialing, p.welcomed
+		if dialing == nil && welcomed == nil {
+			dialing = make(chan struct{})
+			p.dialing = dialing
+			life := p.Life
+			n.work.run(func() { n.dial(p, life) })
+		}
+		n.mu.Unlock()
+		select {
+		case <-welcomed:
+		case <-dialing:
+			n.mu.Lock()
+			err, up := p.dialErr, p.link != nil
+			n.mu.Unlock()
+			if !up && err != nil {
+				return nil, fmt.Errorf("%w: node %d is not reachable: %w", status.NoDevice, id, err)
+			}
+		case <-p.lost:
+			return nil, status.NoDevice
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// loopLocked returns the connectors' end of the link to this node itself. The
+// caller holds mu.
+func (n *Node) loopLocked() *link {
+	if n.loop != nil {
+		return n.loop
+	}
+	id := transport.Identity{Cluster: n.self.Cluster, Node: n.self.UUID}
+	a, b := mem.Pair(id, id)
+	self := Peer{Life: n.self.Life, UUID: n.self.UUID, Epoch: n.self.Epoch, Name: n.self.Name}
+	n.loop = newLink(n, "loopback", self.Life, self, a, n.now())
+	other := newLink(n, "loopback", self.Life, self, b, n.now())
+	n.loop.dialed = true
+	n.loop.twin, other.twin = other, n.loop
+	for _, l := range []*link{n.loop, other} {
+		n.links[l] = struct{}{}
+		l.start(nil, nil)
+	}
+	return n.loop
+}
+
+// linkDown makes sure that nobody finds a link that has failed.
+func (n *Node) linkDown(l *link) {
+	n.mu.Lock()
+	if n.loop != nil && (n.loop == l || n.loop == l.twin) {
+		n.loop = nil
+	}
+	if p := n.peers[l.peer.Life.Node]; p != nil && p.link == l {
+		p.link = nil
+	}
+	n.mu.Unlock()
+	if l.twin == nil {
+		n.log.Debug().Stringer("peer", l.peer.Life).AnErr("cause", l.downErr).Msg("link down")
+	}
+}
+
+// forgetLink forgets a link that is quiet.
+func (n *Node) forgetLink(l *link) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.links, l)
+}
+
+// dialRounds is how often a dial goes through a peer's addresses, and
+// dialPause the time between two rounds: a peer that has just come up, or that
+// has not yet heard of this node, gets a moment.
+const (
+	dialRounds = 4
+	dialPause  = 100 * time.Millisecond
+)
+
+// dial tries to establish the link to p and reports how that ended.
+func (n *Node) dial(p *peerState, life addr.Life) {
+	ctx, cancel := contextUntil(p.lost)
+	defer cancel()
+	var err error
+	for round := range dialRounds {
+		if round > 0 && !n.pause(ctx, dialPause) {
+			break
+		}
+		if err = n.dialOnce(ctx, p); err == nil || !worthAnotherTry(err) {
+			break
+		}
+	}
+	n.mu.Lock()
+	p.dialErr = err
+	up := p.link != nil
+	close(p.dialing)
+	p.dialing = nil
+	n.mu.Unlock()
+	if err == nil || up || ctx.Err() != nil || isClosed(n.done) {
+		return
+	}
+	n.log.Info().Stringer("peer", life).Err(err).Msg("link could not be established")
+	switch status.Of(err) {
+	case status.Reset:
+		n.report(life, LinkFenced)
+	default:
+		n.report(life, LinkRefused)
+	}
+}
+
+// worthAnotherTry reports whether a refusal may change by itself: the peer may
+// not have heard of this life yet, or dialed at the same moment.
+func worthAnotherTry(err error) bool {
+	code := status.Of(err)
+	return code != status.Access && code != status.Version && code != status.Reset
+}
+
+// pause waits for d. It reports false if ctx or the node ended before.
+func (n *Node) pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+	case <-n.done:
+	}
+	return false
+}
+
+// dialOnce tries every provider and address once.
+func (n *Node) dialOnce(ctx context.Context, p *peerState) error {
+	n.mu.Lock()
+	if p.link != nil { // the peer dialed meanwhile
+		n.mu.Unlock()
+		return nil
+	}
+	peer := p.Peer
+	n.mu.Unlock()
+	err := fmt.Errorf("%w: no address is known", status.NoDevice)
+	for _, provider := range n.cfg.Providers {
+		for _, address := range peer.Addresses {
+			attempt, cancel := context.WithTimeout(ctx, n.cfg.DialTimeout)
+			err = n.dialAddress(attempt, p, peer, provider, address)
+			cancel()
+			if err == nil || !worthAnotherTry(err) || ctx.Err() != nil {
+				return err
+			}
+		}
+	}
+	return err
+}
+
+// dialAddress dials one address and shakes hands.
+func (n *Node) dialAddress(ctx context.Context, p *peerState, peer Peer, provider transport.Provider, address string) error {
+	begun, self := n.now(), n.Self()
+	sess, err := provider.Dial(ctx, address)
+	if err != nil {
+		return err
+	}
+	ctrl, r, err := n.sayHello(ctx, sess, self, peer)
+	if err == nil {
+		l := newLink(n, provider.Name(), self.Life, peer, sess, begun)
+		l.dialed = true
+		if err = n.adopt(p, l); err == nil {
+			l.start(ctrl, r)
+			return nil
+		}
+	}
+	sess.Close(closeCode(err), err.Error())
+	return err
+}
+
+// adopt makes l the link to p, unless there is one or p is over.
+func (n *Node) adopt(p *peerState, l *link) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	switch {
+	case n.closed || n.peers[p.Life.Node] != p:
+		return fmt.Errorf("%w: life %v is over", status.Reset, p.Life)
+	case n.self.Life != l.self:
+		return fmt.Errorf("%w: this is not %v any more", status.NoDevice, l.self)
+	case p.link != nil:
+		return fmt.Errorf("%w: the pair has a link", status.IsConn)
+	}
+	p.link = l
+	n.links[l] = struct{}{}
+	select {
+	case n.linked <- struct{}{}:
+	default: // beat will look anyway
+	}
+	return nil
+}
+
+// party returns what core compares a HELLO with.
+func (s Self) party() core.Party {
+	return core.Party{Cluster: s.Cluster, Life: s.Life, UUID: s.UUID, Epoch: s.Epoch, Term: s.Term}
+}
+
+func (p Peer) party(cluster addr.UUID) core.Party {
+	return core.Party{Cluster: cluster, Life: p.Life, UUID: p.UUID, Epoch: p.Epoch}
+}
+
+func proof(id transport.Identity) core.Proof { return core.Proof{UUID: id.Node, Host: id.Host} }
+
+// sayHello opens the control lane to a dialed peer and waits for its answer.
+func (n *Node) sayHello(ctx context.Context, sess transport.Session, self Self, peer Peer) (transport.SendLane, *wire.Reader, error) {
+	if id := sess.Peer(); id.Node != peer.UUID || id.Cluster != self.Cluster {
+		return nil, nil, fmt.Errorf("%w: dialed node %v, its certificate says %v", status.Access, peer.UUID, id.Node)
+	}
+	ctrl, err := sess.OpenLane(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	hello := core.NewHello(self.party(), peer.party(self.Cluster))
+	if _, err := ctrl.Write(hello.AppendTo(nil)); err != nil {
+		return nil, nil, sessionError(sess, err)
+	}
+	if err := n.cfg.Faults.Hit(failpoint.HelloSent); err != nil {
+		return nil, nil, err
+	}
+	r, h, body, err := firstFrame(ctx, sess)
+	if err != nil {
+		return nil, nil, sessionError(sess, err)
+	}
+	switch h.Type {
+	case wire.TypeHelloRefuse:
+		f, err := wire.ParseHelloRefuse(h.Flags, body)
+		if err != nil {
+			return nil, nil, err
+		}
+		return nil, nil, fmt.Errorf("%w: refused by peer: %s", f.Code, f.Reason)
+	case wire.TypeHello:
+		f, err := wire.ParseHello(h.Flags, body)
+		if err != nil {
+			return nil, nil, err
+		}
+		if !f.Answer {
+			return nil, nil, fmt.Errorf("%w: HELLO is not an answer", status.Protocol)
+		}
+		return ctrl, r, core.CheckHello(f, self.party(), peer.party(self.Cluster), proof(sess.Peer()))
+	}
+	return nil, nil, fmt.Errorf("%w: %v instead of HELLO", status.Protocol, h.Type)
+}
+
+// firstFrame reads the first frame of the first lane that the peer opens.
+func firstFrame(ctx context.Context, sess transport.Session) (*wire.Reader, wire.Header, []byte, error) {
+	lane, err := sess.AcceptLane(ctx)
+	if err != nil {
+		return nil, wire.Header{}, nil, err
+	}
+	undo := deadlineOnDone(ctx, lane.SetReadDeadline)
+	r := wire.NewReader(lane)
+	h, body, err := r.Next()
+	undo()
+	if err == io.EOF {
+		err = io.ErrUnexpectedEOF
+	}
+	return r, h, body, err
+}
+
+// refusalPatience is how long a refused peer has to read why.
+const refusalPatience = 500 * time.Millisecond
+
+// handshakesMax bounds the sessions that have not said HELLO, and handshakesEach
+// those of one node, whose certificate says which it is: a member that opens
+// sessions and says nothing must not keep the others out.
+const (
+	handshakesMax  = 256
+	handshakesEach = 8
+)
+
+// A porch counts the sessions that have not said HELLO.
+type porch struct {
+	mu   sync.Mutex // guards the fields below
+	all  int
+	each map[addr.UUID]int
+}
+
+// enter admits a session of node. It reports false if there are too many.
+func (p *porch) enter(node addr.UUID) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.all >= handshakesMax || p.each[node] >= handshakesEach {
+		return false
+	}
+	p.all++
+	p.each[node]++
+	return true
+}
+
+func (p *porch) leave(node addr.UUID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.all--
+	if p.each[node]--; p.each[node] == 0 {
+		delete(p.each, node)
+	}
+}
+
+// acceptLinks accepts the sessions that peers dial.
+func (n *Node) acceptLinks(p transport.Provider) {
+	ctx, cancel := contextUntil(n.done)
+	defer cancel()
+	porch := porch{each: make(map[addr.UUID]int)}
+	for {
+		sess, err := p.Accept(ctx)
+		if err != nil {
+			if ctx.Err() == nil && !errors.Is(err, transport.ErrClosed) {
+				n.log.Error().Err(err).Str("provider", p.Name()).Msg("provider stopped accepting")
+			}
+			return
+		}
+		node := sess.Peer().Node
+		if !porch.enter(node) {
+			sess.Close(transport.CodeProtocol, "too many handshakes")
+			continue
+		}
+		n.work.run(func() {
+			defer porch.leave(node)
+			n.welcome(p, sess)
+		})
+	}
+}
+
+// welcome shakes hands with a peer that dialed.
+func (n *Node) welcome(provider transport.Provider, sess transport.Session) {
+	ctx, cancel := context.WithTimeout(chanContext{context.Background(), n.done}, n.cfg.DialTimeout)
+	defer cancel()
+	begun := n.now()
+	r, h, body, err := firstFrame(ctx, sess)
+	if err != nil {
+		sess.Close(transport.CodeProtocol, "no HELLO")
+		return
+	}
+	hello, err := wire.ParseHello(h.Flags, body)
+	if h.Type != wire.TypeHello || err != nil || hello.Answer {
+		sess.Close(transport.CodeProtocol, "the control lane does not begin with HELLO")
+		return
+	}
+	p, self, err := n.meet(ctx, hello, sess.Peer())
+	if err == nil {
+		defer n.welcomeOver(p)
+		n.mu.Lock()
+		peer := p.Peer
+		n.mu.Unlock()
+		l := newLink(n, provider.Name(), self.Life, peer, sess, begun)
+		err = n.answerHello(ctx, l, p, self, r)
+	}
+	if err != nil {
+		n.log.Info().Stringer("peer", hello.From).Str("remote", sess.RemoteAddr()).Err(err).Msg("link refused")
+		n.refuse(sess, err)
+	}
+}
+
+// meet checks a HELLO against the node table. A life that is not there yet may
+// be on its way: meet waits for it until ctx is done.
+//
+// On success this node does not dial until welcomeOver.
+func (n *Node) meet(ctx context.Context, hello wire.Hello, id transport.Identity) (*peerState, Self, error) {
+	for {
+		n.mu.Lock()
+		self, changed := n.self, n.changed
+		p := n.peers[hello.From.Node]
+		var known Peer
+		if p != nil {
+			known = p.Peer
+		}
+		n.mu.Unlock()
+		if id.Cluster != self.Cluster {
+			return nil, self, fmt.Errorf("%w: certificate of cluster %v", status.Access, id.Cluster)
+		}
+		err := core.CheckHello(hello, self.party(), known.party(self.Cluster), proof(id))
+		if err == nil {
+			return p, self, n.duplicate(p, self)
+		}
+		if status.Of(err) != status.NoDevice {
+			return nil, self, err
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, self, err
+		}
+	}
+}
+
+// duplicate decides between the session that p dialed and one of ours.
+func (n *Node) duplicate(p *peerState, self Self) error {
+	n.mu.Lock()
+	old := p.link
+	if core.RefusesDialed(self.UUID, p.UUID, old != nil, old != nil && old.dialed, p.dialing != nil) {
+		n.mu.Unlock()
+		return fmt.Errorf("%w: the session dialed by node %d stays", status.IsConn, self.Life.Node)
+	}
+	if p.welcoming++; p.welcomed == nil {
+		p.welcomed = make(chan struct{})
+	}
+	n.mu.Unlock()
+	if old != nil {
+		old.fail(transport.CodeDuplicate, errors.New("peer established a new link"))
+	}
+	return nil
+}
+
+// welcomeOver lets this node dial p again.
+func (n *Node) welcomeOver(p *peerState) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if p.welcoming--; p.welcoming == 0 {
+		close(p.welcomed)
+		p.welcomed = nil
+	}
+}
+
+// answerHello makes the session of l the link to p. The answer comes first: it
+// has to be on the first lane that the peer sees.
+func (n *Node) answerHello(ctx context.Context, l *link, p *peerState, self Self, r *wire.Reader) error {
+	ctrl, err := l.sess.OpenLane(ctx)
+	if err == nil {
+		answer := core.NewHello(self.party(), l.peer.party(self.Cluster))
+		answer.Answer = true
+		answer.VersionMin = answer.VersionMax
+		_, err = ctrl.Write(answer.AppendTo(nil))
+	}
+	if err == nil {
+		err = n.cfg.Faults.Hit(failpoint.HelloAnswered)
+	}
+	if err == nil {
+		err = n.adopt(p, l)
+	}
+	if err != nil {
+		l.sess.Close(closeCode(err), err.Error())
+		return nil // too late for a refusal
+	}
+	l.start(ctrl, r)
+	return nil
+}
+
+// refuse tells the peer why, and gives it refusalPatience to read that.
+func (n *Node) refuse(sess transport.Session, err error) {
+	ctx, cancel := context.WithTimeout(chanContext{context.Background(), n.done}, refusalPatience)
+	defer cancel()
+	defer sess.Close(closeCode(err), err.Error())
+	lane, laneErr := sess.OpenLane(ctx)
+	if laneErr != nil {
+		return
+	}
+	reason := err.Error()
+	if len(reason) > wire.MaxReason {
+		reason = reason[:wire.MaxReason]
+	}
+	frame := wire.HelloRefuse{Code: status.Of(err), VersionMin: wire.VersionMin, VersionMax: wire.VersionMax, Reason: reason}
+	if _, err := lane.Write(frame.AppendTo(nil)); err != nil {
+		return
+	}
+	lane.Close()
+	select {
+	case <-sess.Done(): // the peer has read it
+	case <-ctx.Done():
+	}
+}
+
+// closeCode returns the session code for a refusal.
+func closeCode(err error) uint64 {
+	switch status.Of(err) {
+	case status.Reset:
+		return transport.CodeFenced
+	case status.NoDevice:
+		return transport.CodeIDMismatch
+	case status.Access:
+		return transport.CodeWrongCluster
+	case status.IsConn:
+		return transport.CodeDuplicate
+	case status.Version:
+		return transport.CodeVersion
+	}
+	return transport.CodeProtocol
+}
+
+// closeError returns the transport's account of a session's end in err's
+// chain, nil if there is none.
+func closeError(err error) *transport.CloseError {
+	ce, _ := errors.AsType[*transport.CloseError](err)
+	return ce
+}
+
+// sessionError translates the end of a session into why the peer ended it.
+func sessionError(sess transport.Session, err error) error {
+	ce := closeError(err)
+	if ce == nil {
+		ce = closeError(sess.Err())
+	}
+	if ce == nil || !ce.Remote {
+		return err
+	}
+	code := map[uint64]status.Code{
+		transport.CodeFenced:       status.Reset,
+		transport.CodeIDMismatch:   status.NoDevice,
+		transport.CodeWrongCluster: status.Access,
+		transport.CodeDuplicate:    status.IsConn,
+		transport.CodeVersion:      status.Version,
+	}[ce.Code]
+	if code == status.OK {
+		return err
+	}
+	return fmt.Errorf("%w: refused by peer: %s", code, ce.Reason)
+}
+
+// isViolation reports whether err says that the peer broke the protocol, and
+// not that a lane, the link or the node ended.
+func isViolation(err error) bool {
+	return errors.Is(err, wire.ErrMalformed) || errors.Is(err, wire.ErrUnknownType) ||
+		errors.Is(err, status.Protocol) && !errors.Is(err, transport.ErrClosed)
+}

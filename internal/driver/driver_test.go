@@ -1,0 +1,284 @@
+package driver_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/fence"
+	"github.com/fabricd/fabricd/internal/driver"
+	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/internal/transport/mem"
+	"github.com/fabricd/fabricd/rma"
+)
+
+// A fabric is some nodes over the memory provider, with the test as membership.
+type fabric struct {
+	t     *testing.T
+	hub   *mem.Hub
+	nodes []*driver.Node
+	peers []driver.Peer
+
+	mu   sync.Mutex // guards seen
+	seen map[int][]driver.Evidence
+}
+
+// evidence returns what node i reported.
+func (f *fabric) evidence(i int) []driver.Evidence {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.seen[i]
+}
+
+func uuid(b byte) addr.UUID { return addr.UUID{b} }
+
+func newFabric(t *testing.T, n int) *fabric {
+	f := &fabric{t: t, hub: mem.NewHub(mem.Config{}), seen: make(map[int][]driver.Evidence)}
+	for i := range n {
+		f.add(i, 1)
+	}
+	for i, node := range f.nodes {
+		for j, p := range f.peers {
+			if i != j {
+				node.NodeUp(p)
+			}
+		}
+	}
+	t.Cleanup(f.close)
+	return f
+}
+
+func (f *fabric) add(i int, gen addr.Generation) {
+	id := transport.Identity{Cluster: uuid(0xCC), Node: uuid(byte(i + 1)), Host: i == 0}
+	address := fmt.Sprintf("node%d.%d", i, gen)
+	p, err := f.hub.Provider(address, id)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	n := driver.Start(driver.Config{Providers: []transport.Provider{p}, Log: zerolog.New(zerolog.NewTestWriter(f.t)),
+		Report: func(_ addr.Life, e driver.Evidence) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.seen[i] = append(f.seen[i], e)
+		}})
+	life := addr.Life{Node: addr.NodeID(i), Generation: gen}
+	n.SetSelf(driver.Self{Self: ipc.Self{Cluster: id.Cluster, Life: life}, UUID: id.Node, Epoch: uint64(gen), Term: 1})
+	f.nodes = append(f.nodes, n)
+	f.peers = append(f.peers, driver.Peer{Life: life, UUID: id.Node, Epoch: uint64(gen), Addresses: []string{address}})
+}
+
+func (f *fabric) close() {
+	for _, n := range f.nodes {
+		n.Close()
+	}
+}
+
+func (f *fabric) open(i int) ipc.Endpoint {
+	ep, err := f.nodes[i].NewSession(ipc.Credentials{Admin: true}).Open()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return ep
+}
+
+// pair returns the two ends of a connection from node i to node j.
+func (f *fabric) pair(i, j int) (a, b ipc.Endpoint) {
+	a, b, err := f.join(i, j)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return a, b
+}
+
+func (f *fabric) join(i, j int) (a, b ipc.Endpoint, err error) {
+	l, err := f.nodes[j].NewSession(ipc.Credentials{Admin: true}).Open()
+	if err != nil {
+		return nil, nil, err
+	}
+	port, err := l.Bind(0)
+	if err == nil {
+		err = l.Listen(1)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	accepted := make(chan error, 1)
+	go func() {
+		var err error
+		b, _, err = l.Accept(context.Background())
+		accepted <- err
+	}()
+	if a, err = f.nodes[i].NewSession(ipc.Credentials{Admin: true}).Open(); err != nil {
+		return nil, nil, err
+	}
+	if _, err = a.Connect(context.Background(), addr.Addr{Node: addr.NodeID(j), Port: port}); err != nil {
+		return nil, nil, err
+	}
+	err = <-accepted
+	return a, b, err
+}
+
+func each(t *testing.T, f func(t *testing.T, fab *fabric, j int)) {
+	for name, j := range map[string]int{"loopback": 0, "across": 1} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { f(t, newFabric(t, 2), j) })
+		})
+	}
+}
+
+func TestMessagesArriveInOrderAndCloseDrains(t *testing.T) {
+	each(t, func(t *testing.T, fab *fabric, j int) {
+		a, b := fab.pair(0, j)
+		want := bytes.Repeat([]byte("0123456789"), 300_000)
+		go func() {
+			if n, err := a.Send(context.Background(), want); n != len(want) || err != nil {
+				t.Errorf("Send = %d, %v", n, err)
+			}
+			if err := a.Close(); err != nil {
+				t.Error(err)
+			}
+		}()
+		var got []byte
+		buf := make([]byte, 70_000)
+		for {
+			n, err := b.Recv(context.Background(), buf)
+			got = append(got, buf[:n]...)
+			if err != nil {
+				if !errors.Is(err, ipc.ErrPeerClosed) {
+					t.Errorf("at the end: %v", err)
+				}
+				break
+			}
+		}
+		if !bytes.Equal(got, want) {
+			t.Errorf("received %d bytes, want %d", len(got), len(want))
+		}
+		if _, err := b.Send(context.Background(), []byte("x")); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("Send after the peer's close: %v", err)
+		}
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestRMAAndFences(t *testing.T) {
+	each(t, func(t *testing.T, fab *fabric, j int) {
+		a, b := fab.pair(0, j)
+		const n = 1 << 20
+		am, bm := alloc(t, fab, n), alloc(t, fab, n)
+		aoff, err := a.Register(am, 0, rma.ProtRead|rma.ProtWrite, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		boff, err := b.Register(bm, 0, rma.ProtRead|rma.ProtWrite, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if aoff != boff || aoff != rma.FirstOffset {
+			t.Errorf("offsets %#x and %#x", aoff, boff)
+		}
+		for i := range am {
+			am[i] = byte(i * 7)
+		}
+		if err := a.WriteTo(aoff, n-8, boff, 0); err != nil {
+			t.Fatal(err)
+		}
+		if err := a.FenceSignal(fence.Signal{By: fence.InitSelf, Where: fence.SignalLocal | fence.SignalRemote,
+			LocalOffset: aoff + n - 8, LocalValue: 11, RemoteOffset: boff + n - 8, RemoteValue: 22}); err != nil {
+			t.Fatal(err)
+		}
+		m, err := a.FenceMark(fence.InitSelf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := a.FenceWait(context.Background(), m); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if !bytes.Equal(am[:n-8], bm[:n-8]) || bm[n-8] != 22 || am[n-8] != 11 {
+			t.Errorf("memory differs after the fence: %v %v", am[n-8:], bm[n-8:])
+		}
+		got := make([]byte, 5000)
+		if err := a.VReadFrom(got, boff+333, rma.Sync); err != nil || !bytes.Equal(got, bm[333:5333]) {
+			t.Errorf("VReadFrom: %v", err)
+		}
+		old, err := b.Atomic(context.Background(), rma.Atomic{Op: rma.AtomicAdd, Width: 8, Offset: aoff + n - 8, Operand: 5})
+		if err != nil || old != 11 || am[n-8] != 16 {
+			t.Errorf("Atomic = %d, %v", old, err)
+		}
+		pm, err := b.FenceMark(fence.InitPeer)
+		if err != nil || pm.Seq == 0 {
+			t.Errorf("peer mark %v, %v", pm, err)
+		}
+		if err := b.FenceWait(context.Background(), pm); err != nil {
+			t.Error(err)
+		}
+		if err := b.Unregister(boff, n); err != nil {
+			t.Error(err)
+		}
+		if err := a.WriteTo(aoff, 1, boff, 0); !errors.Is(err, syscall.ENXIO) {
+			t.Errorf("write after unregister: %v", err)
+		}
+		a.Close()
+		if err := b.FenceWait(context.Background(), pm); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("FenceWait after close: %v", err)
+		}
+	})
+}
+
+func alloc(t *testing.T, fab *fabric, n int) []byte {
+	m, err := fab.nodes[0].NewSession(ipc.Credentials{}).Alloc(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m.Bytes()
+}
+
+func TestNodeLossEndsEverythingAndThenTells(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fab := newFabric(t, 2)
+		a, b := fab.pair(0, 1)
+		if _, err := b.Send(context.Background(), []byte("last words")); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		s := fab.nodes[0].NewSession(ipc.Credentials{})
+		events := make(chan ipc.Event, 1)
+		defer s.Watch(func(ev ipc.Event) { events <- ev })()
+		blocked := make(chan error, 1)
+		go func() {
+			_, _, err := a.Accept(context.Background())
+			_ = err
+			buf := make([]byte, 100)
+			n, err := a.Recv(context.Background(), buf)
+			if string(buf[:n]) != "last words" {
+				t.Errorf("queued bytes: %q, %v", buf[:n], err)
+			}
+			_, err = a.Recv(context.Background(), buf)
+			blocked <- err
+		}()
+		synctest.Wait()
+		fab.nodes[0].NodeLost(addr.Life{Node: 1, Generation: 1}, "crashed")
+		if ev := <-events; ev.Kind != ipc.NodeRemoved || ev.Reason != "crashed" {
+			t.Errorf("event %+v", ev)
+		}
+		if err := <-blocked; !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("blocked Recv: %v", err)
+		}
+		if _, err := fab.open(0).Connect(context.Background(), addr.Addr{Node: 1, Port: 2000}); !errors.Is(err, syscall.ENODEV) {
+			t.Errorf("Connect to a lost node: %v", err)
+		}
+		time.Sleep(time.Second)
+	})
+}

@@ -1,0 +1,300 @@
+package driver
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/core"
+	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/portmap"
+)
+
+// An endpoint is one endpoint of an application: its state, its port, and
+// what belongs to the state it is in. It implements ipc.RegionEndpoint.
+type endpoint struct {
+	n  *Node
+	s  *session
+	id uint64 // of the node, for people
+
+	notes  notes
+	gone   chan struct{} // closed by Close
+	closed chan struct{} // closed when Close is through
+	waitin gate          // a listener's queue has a request
+
+	mu      sync.Mutex // guards the fields below
+	state   core.State
+	port    addr.Port // bound; 0 before
+	holds   bool      // a reference on port
+	remote  addr.Addr
+	conn    *conn                      // in Connecting once the request is out; in Connected and Disconnected
+	backlog *portmap.Backlog[*request] // in Listening
+	trying  *attempt                   // in Connecting
+	recvAt  time.Duration              // Node.now at which a slow receiver reads again
+	async   *attempt                   // a non-blocking connect whose result was not fetched
+
+	// In Listening. Together confirmed and granting are no more than the calls
+	// that accept, and one for every grantPatience of the longest of them.
+	confirmed []*endpoint // granted, for the next acceptors
+	granting  int         // grants under way
+	acceptors int         // calls that accept
+}
+
+var _ ipc.RegionEndpoint = (*endpoint)(nil)
+
+func newEndpoint(s *session, id uint64) *endpoint {
+	return &endpoint{n: s.n, s: s, id: id, gone: make(chan struct{}), closed: make(chan struct{}), waitin: newGate()}
+}
+
+// connection returns the conn for a call that needs one.
+func (e *endpoint) connection(c core.Call) (*conn, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.conn, core.Check(c, e.state)
+}
+
+func (e *endpoint) Bind(port addr.Port) (addr.Port, error) {
+	if err := portmap.CheckPrivilege(port, e.s.cred.Admin); err != nil {
+		return 0, err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err := core.Check(core.CallBind, e.state); err != nil {
+		return 0, err
+	}
+	return e.bindLocked(port)
+}
+
+// bindLocked binds an unbound endpoint. The caller holds e.mu.
+func (e *endpoint) bindLocked(port addr.Port) (addr.Port, error) {
+	e.n.mu.Lock()
+	port, err := e.n.ports.Bind(port, e.s.cred.Admin)
+	e.n.mu.Unlock()
+	if err != nil {
+		return 0, err
+	}
+	e.port, e.holds, e.state = port, true, core.Bound
+	return port, nil
+}
+
+// releasePortLocked gives the port back. The caller holds e.mu.
+func (e *endpoint) releasePortLocked() {
+	if !e.holds {
+		return
+	}
+	e.holds = false
+	e.n.mu.Lock()
+	if e.n.listeners[e.port] == e {
+		delete(e.n.listeners, e.port)
+	}
+	e.n.ports.Release(e.port)
+	e.n.mu.Unlock()
+}
+
+func (e *endpoint) Listen(backlog int) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err := core.Check(core.CallListen, e.state); err != nil {
+		return err
+	}
+	if backlog <= 0 {
+		return status.Invalid
+	}
+	e.backlog = portmap.NewBacklog[*request](min(backlog, core.MaxBacklog))
+	e.state = core.Listening
+	e.n.mu.Lock()
+	e.n.listeners[e.port] = e
+	e.n.mu.Unlock()
+	return nil
+}
+
+func (e *endpoint) Send(ctx context.Context, p []byte) (int, error) {
+	c, err := e.connection(core.CallSend)
+	if err != nil {
+		return 0, err
+	}
+	return c.out.send(ctx, p)
+}
+
+func (e *endpoint) TrySend(p []byte) (int, error) {
+	c, err := e.connection(core.CallSend)
+	if err != nil {
+		return 0, err
+	}
+	return c.out.trySend(p, c.link.spawn)
+}
+
+func (e *endpoint) Recv(ctx context.Context, p []byte) (int, error) {
+	c, err := e.connection(core.CallRecv)
+	if err != nil {
+		return 0, err
+	}
+	if e.n.cfg.Faults.SlowReceivers() {
+		return e.recvSlowly(ctx, c, p)
+	}
+	return c.in.read(ctx, p)
+}
+
+func (e *endpoint) TryRecv(p []byte) (int, error) {
+	c, err := e.connection(core.CallRecv)
+	if err != nil {
+		return 0, err
+	}
+	if e.n.cfg.Faults.SlowReceivers() {
+		return e.tryRecvSlowly(c, p)
+	}
+	return c.in.tryRead(p)
+}
+
+// disconnected records that c has ended from the peer's side.
+func (e *endpoint) disconnected(c *conn) {
+	e.mu.Lock()
+	if e.conn == c && e.state == core.Connected {
+		e.state = core.Disconnected
+		e.releasePortLocked()
+	}
+	e.mu.Unlock()
+	e.changed()
+}
+
+func (e *endpoint) LocalAddr() addr.Addr {
+	self := e.n.Self().Life.Node
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return addr.Addr{Node: self, Port: e.port}
+}
+
+func (e *endpoint) RemoteAddr() addr.Addr {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.remote
+}
+
+// Close closes the endpoint. A connection ends in order, which may take
+// closeLinger if the peer does not answer.
+func (e *endpoint) Close() error {
+	e.mu.Lock()
+	if e.state == core.Closed {
+		e.mu.Unlock()
+		return status.BadFD
+	}
+	before, c := e.state, e.conn
+	e.state = core.Closed
+	var waiting []*request
+	if e.backlog != nil {
+		waiting = e.backlog.Drain()
+	}
+	unclaimed := e.confirmed
+	e.confirmed = nil
+	if before == core.Listening || c == nil {
+		e.releasePortLocked()
+	}
+	e.mu.Unlock()
+	close(e.gone)
+	e.changed()
+	for _, r := range waiting {
+		r.refuse(status.Refused)
+	}
+	for _, ep := range unclaimed {
+		ep.Close()
+	}
+	if before == core.Connected || before == core.Disconnected {
+		c.close()
+	}
+	e.mu.Lock()
+	e.releasePortLocked()
+	e.mu.Unlock()
+	e.s.forget(e)
+	close(e.closed)
+	return nil
+}
+
+// onGone calls f, on a goroutine of its own, when the endpoint is closed. undo
+// ends that.
+func (e *endpoint) onGone(f func()) (undo func()) {
+	done := make(chan struct{})
+	e.n.work.run(func() {
+		select {
+		case <-e.gone:
+			f()
+		case <-done:
+		}
+	})
+	return func() { close(done) }
+}
+
+// Ready returns the poll events, as scif_poll has them: a disconnected
+// endpoint is PollIn only while unread bytes are left.
+func (e *endpoint) Ready() ipc.Events {
+	e.mu.Lock()
+	state, c, async := e.state, e.conn, e.async
+	requests := len(e.confirmed)
+	if e.backlog != nil {
+		requests += e.backlog.Len()
+	}
+	e.mu.Unlock()
+	switch state {
+	case core.Listening:
+		return when(requests > 0, ipc.PollIn)
+	case core.Connected:
+		if async != nil && !async.ended() {
+			return 0 // granted in this moment; the result follows
+		}
+		return when(c.in.readable() && !e.receivesLater(), ipc.PollIn) | when(c.out.writable(), ipc.PollOut)
+	case core.Disconnected:
+		return when(c.in.readable() && !e.receivesLater(), ipc.PollIn) | ipc.PollHup
+	case core.Closed:
+		return ipc.PollNval
+	}
+	if async != nil { // a non-blocking connect, pending or with a result to fetch
+		return when(async.ended(), ipc.PollOut)
+	}
+	return ipc.PollErr
+}
+
+func when(cond bool, ev ipc.Events) ipc.Events {
+	if cond {
+		return ev
+	}
+	return 0
+}
+
+func (e *endpoint) Notify(ch chan<- struct{}) (stop func()) { return e.notes.add(ch) }
+
+func (e *endpoint) changed() { e.notes.send() }
+
+// notes are the channels that want to hear of an endpoint's changes.
+type notes struct {
+	mu   sync.Mutex // guards to
+	to   map[uint64]chan<- struct{}
+	next uint64
+}
+
+func (n *notes) add(ch chan<- struct{}) (stop func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.to == nil {
+		n.to = make(map[uint64]chan<- struct{})
+	}
+	n.next++
+	id := n.next
+	n.to[id] = ch
+	return func() {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		delete(n.to, id)
+	}
+}
+
+func (n *notes) send() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, ch := range n.to {
+		select {
+		case ch <- struct{}{}:
+		default:
+		}
+	}
+}

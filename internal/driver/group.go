@@ -1,0 +1,83 @@
+package driver
+
+import (
+	"context"
+	"sync"
+)
+
+// A group counts goroutines that somebody waits for. Unlike a sync.WaitGroup
+// it may be added to while somebody waits. The zero group is ready to use.
+type group struct {
+	mu   sync.Mutex // guards the fields below
+	n    int
+	idle chan struct{} // closed when n falls to 0; nil while nobody waits
+}
+
+func (g *group) run(f func()) {
+	g.add()
+	go func() {
+		defer g.done()
+		f()
+	}()
+}
+
+func (g *group) add() {
+	g.mu.Lock()
+	g.n++
+	g.mu.Unlock()
+}
+
+func (g *group) done() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.n--; g.n == 0 && g.idle != nil {
+		close(g.idle)
+		g.idle = nil
+	}
+}
+
+// wait returns when no goroutine of the group runs.
+func (g *group) wait() {
+	g.mu.Lock()
+	if g.n == 0 {
+		g.mu.Unlock()
+		return
+	}
+	if g.idle == nil {
+		g.idle = make(chan struct{})
+	}
+	idle := g.idle
+	g.mu.Unlock()
+	<-idle
+}
+
+// contextUntil returns a context that ends when done is closed.
+func contextUntil(done <-chan struct{}) (context.Context, context.CancelFunc) {
+	return chanContext{context.Background(), done}, func() {}
+}
+
+// A chanContext is done when a channel is closed. It needs no goroutine.
+type chanContext struct {
+	context.Context
+	done <-chan struct{}
+}
+
+func (c chanContext) Done() <-chan struct{} { return c.done }
+
+func (c chanContext) Err() error {
+	select {
+	case <-c.done:
+		return context.Canceled
+	default:
+		return nil
+	}
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}

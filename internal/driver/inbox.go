@@ -1,0 +1,242 @@
+package driver
+
+import (
+	"context"
+	"io"
+	"sync"
+
+	"github.com/fabricd/fabricd/internal/core"
+	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+// A gate wakes waiters. A signal that nobody waits for is kept, once. Whoever
+// was woken and leaves the condition true for others passes the signal on.
+type gate chan struct{}
+
+func newGate() gate { return make(gate, 1) }
+
+func (g gate) signal() {
+	select {
+	case g <- struct{}{}:
+	default:
+	}
+}
+
+const inboxFirst = 4 << 10 // bytes of an inbox's first ring
+
+// An inbox holds the message bytes that have arrived on a connection and that
+// the application has not read. Its bound is the window: the peer is never
+// allowed to send more, so that its lane is always drained, and a receiver that
+// reads nothing holds up no other connection.
+type inbox struct {
+	window int                // a power of two
+	credit func(limit uint64) // tells the peer its new limit; called without mu
+	notify func()             // the endpoint's readiness may have grown; called without mu
+	more   gate               // bytes arrived or the end is known
+	room   gate               // the ring, which was full, is not any more
+	full   chan struct{}      // closed when nothing more will arrive
+
+	mu   sync.Mutex  // guards the fields below
+	ring []byte      // its length is a power of two, at most window
+	flow core.Inflow // its unread bytes are in the ring
+	over bool        // full is closed
+}
+
+func newInbox(window int, credit func(uint64), notify func()) *inbox {
+	return &inbox{window: window, credit: credit, notify: notify, more: newGate(), room: newGate(),
+		full: make(chan struct{}), flow: core.NewInflow(window)}
+}
+
+// fill reads lane until it ends: the body of a connection's message reader. It
+// returns status.Protocol if the peer sends more than it was allowed to. While
+// the window is full it does not read: an honest peer has nothing to send then.
+func (b *inbox) fill(lane io.Reader) error {
+	for {
+		p := b.space()
+		if p == nil {
+			select {
+			case <-b.room:
+				continue
+			case <-b.full:
+				return nil
+			}
+		}
+		n, err := lane.Read(p)
+		if n > 0 && !b.arrived(n) {
+			return status.Protocol
+		}
+		if err == io.EOF {
+			return b.close() // Close, on the operations lane, says whether that was all
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// close records that the lane has ended. It returns status.Protocol if the
+// peer has said that there are more bytes.
+func (b *inbox) close() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.flow.Cut() {
+		return status.Protocol
+	}
+	return nil
+}
+
+// done reports whether the end of the lane does not matter any more.
+func (b *inbox) done() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.flow.Muted() || b.over
+}
+
+// space returns room for the next read, nil if the window is full. Only fill
+// calls it; the room is fill's until arrived.
+func (b *inbox) space() []byte {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	used := b.flow.Unread()
+	if used == len(b.ring) {
+		if len(b.ring) >= b.window {
+			return nil
+		}
+		b.grow()
+	}
+	at := int(b.flow.Arrived()) & (len(b.ring) - 1)
+	return b.ring[at:min(len(b.ring), at+len(b.ring)-used)]
+}
+
+// grow doubles the ring, which is full.
+func (b *inbox) grow() {
+	ring := make([]byte, min(b.window, max(inboxFirst, 4*len(b.ring))))
+	for at := b.flow.Read(); at < b.flow.Arrived(); {
+		n := copy(ring[at&uint64(len(ring)-1):], b.chunk(at))
+		at += uint64(n)
+	}
+	b.ring = ring
+}
+
+// chunk returns the bytes from position at on that lie together.
+func (b *inbox) chunk(at uint64) []byte {
+	from := int(at) & (len(b.ring) - 1)
+	return b.ring[from:min(len(b.ring), from+int(b.flow.Arrived()-at))]
+}
+
+// arrived counts n bytes that fill has read into space. It reports false if
+// they are more than the peer was allowed to send or said to have sent.
+func (b *inbox) arrived(n int) bool {
+	b.mu.Lock()
+	ok := b.flow.Arrive(n)
+	b.settle()
+	b.mu.Unlock()
+	b.more.signal()
+	b.notify()
+	return ok
+}
+
+// settle closes full once nothing more will arrive. The caller holds mu.
+func (b *inbox) settle() {
+	if !b.over && b.flow.Over() {
+		b.over = true
+		close(b.full)
+	}
+}
+
+// end records that the peer closed in order after total bytes. It reports
+// false if more have arrived already, or never will.
+func (b *inbox) end(total uint64) bool {
+	b.mu.Lock()
+	ok := b.flow.End(total)
+	b.settle()
+	b.mu.Unlock()
+	b.more.signal()
+	b.notify()
+	return ok
+}
+
+// lose records that the connection was cut off. What arrived stays readable.
+func (b *inbox) lose() {
+	b.mu.Lock()
+	b.flow.Lose()
+	b.settle()
+	b.mu.Unlock()
+	b.more.signal()
+	b.notify()
+}
+
+// mute records that this end has closed: blocked reads end, later bytes are dropped.
+func (b *inbox) mute() {
+	b.mu.Lock()
+	b.flow.Mute()
+	b.ring = nil
+	b.mu.Unlock()
+	b.more.signal()
+	b.room.signal()
+}
+
+// readable reports whether a read would return bytes.
+func (b *inbox) readable() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.flow.Unread() > 0
+}
+
+// tryRead reads what is there. It returns 0 and no error if nothing is there
+// but more may come.
+func (b *inbox) tryRead(p []byte) (int, error) {
+	b.mu.Lock()
+	filled := b.flow.Unread() == b.window
+	n, err := b.take(p)
+	limit, grant := b.flow.Grant()
+	again := b.flow.Unread() > 0 || err != nil || b.over
+	b.mu.Unlock()
+	if filled && n > 0 {
+		b.room.signal()
+	}
+	if grant {
+		b.credit(limit)
+	}
+	if again {
+		b.more.signal() // for another reader
+	}
+	return n, err
+}
+
+// read waits until at least one byte is there, the connection ends, or ctx is
+// done, and returns what is there.
+func (b *inbox) read(ctx context.Context, p []byte) (int, error) {
+	for {
+		if n, err := b.tryRead(p); n > 0 || err != nil || len(p) == 0 {
+			return n, err
+		}
+		select {
+		case <-b.more:
+		case <-ctx.Done():
+			return 0, context.Cause(ctx)
+		}
+	}
+}
+
+// take copies bytes out of the ring. The caller holds mu.
+func (b *inbox) take(p []byte) (n int, err error) {
+	if b.flow.Muted() {
+		return 0, status.Reset
+	}
+	for n < len(p) && b.flow.Unread() > 0 {
+		k := copy(p[n:], b.chunk(b.flow.Read()))
+		n += k
+		b.flow.Take(k)
+	}
+	switch {
+	case n > 0 || b.flow.Unread() > 0:
+		return n, nil
+	case b.flow.PeerClosed():
+		return 0, ipc.ErrPeerClosed
+	case b.flow.Lost():
+		return 0, status.Reset
+	}
+	return 0, nil
+}

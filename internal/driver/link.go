@@ -1,0 +1,406 @@
+package driver
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/core"
+	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/internal/wire"
+)
+
+// A link is an authenticated association with one life of a peer, established
+// by a HELLO round trip. A node's link with itself is two links, one for each
+// end of its connections.
+//
+// Goroutines, all ended by fail and counted in work: one accepts lanes and
+// starts a reader for each, one reads the control lane, one writes it, one
+// reads datagrams; further ones are spawned for writing and for failing. The
+// node knows a link that has failed until the last of them has ended, so that
+// whoever removes a life can wait for them.
+type link struct {
+	n        *Node
+	self     addr.Life // this end
+	peer     Peer
+	provider string // its name
+	sess     transport.Session
+	dialed   bool      // by this node
+	twin     *link     // of a link with this node itself, the other end; else nil
+	since    time.Time // wall clock, for people
+
+	control chan []byte   // frames for the control lane; full means a stuck peer
+	down    chan struct{} // closed when the link has failed
+	downErr error         // why; set before down is closed
+	work    group
+
+	servingUntil atomic.Int64 // Node.now until which the peer's operations are applied
+
+	mu       sync.Mutex // guards the fields below
+	isDown   bool
+	conns    map[wire.ConnID]*conn // by this end's ID
+	lastConn wire.ConnID
+	pulse    core.Pulse
+	probe    probe
+	pings    map[uint64]chan<- time.Duration // by heartbeat sequence number
+	lastBeat uint64
+	leaving  bool          // the peer said Bye
+	byeAcked chan struct{} // closed when the peer answered our Bye
+}
+
+// A probe is a Probe under way, and who waits for its answer.
+type probe struct {
+	nonce  uint64
+	sent   time.Duration
+	active bool
+	done   chan struct{} // closed by the next confirmation; nil if nobody waits
+}
+
+// controlQueue bounds the frames that wait for the control lane. They are
+// small and answer the peer; one that does not read them is cut off.
+const controlQueue = 1024
+
+func newLink(n *Node, provider string, self addr.Life, peer Peer, sess transport.Session, begun time.Duration) *link {
+	l := &link{
+		n: n, provider: provider, self: self, peer: peer, sess: sess, since: time.Now(),
+		control: make(chan []byte, controlQueue), down: make(chan struct{}),
+		conns: make(map[wire.ConnID]*conn), pings: make(map[uint64]chan<- time.Duration),
+		byeAcked: make(chan struct{}),
+	}
+	now := n.now()
+	l.pulse = core.NewPulse(n.pulseTimes(), begun, now)
+	l.servingUntil.Store(int64(l.pulse.ServingUntil()))
+	return l
+}
+
+// start starts the link's goroutines. ctrl and in are the two control lanes
+// after HELLO; both are nil on a loop.
+func (l *link) start(ctrl transport.SendLane, in *wire.Reader) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.isDown { // removed while it was being set up
+		return
+	}
+	l.spawn(l.acceptLanes)
+	l.spawn(func() { l.writeControl(ctrl) })
+	if l.twin == nil {
+		l.spawn(func() { l.readControl(in) })
+		l.spawn(l.readDatagrams)
+	}
+	l.spawn(func() { // a session that ends by itself takes the link with it
+		select {
+		case <-l.sess.Done():
+			l.sessionEnded()
+		case <-l.down:
+		}
+	})
+}
+
+// spawn runs f on a goroutine that the link and the node wait for.
+func (l *link) spawn(f func()) {
+	l.n.work.add()
+	l.work.run(func() {
+		defer l.n.work.done()
+		f()
+	})
+}
+
+// quiet returns when nothing of the link runs any more; it has failed.
+func (l *link) quiet() {
+	l.work.wait()
+	l.mu.Lock()
+	conns := slices.Collect(maps.Values(l.conns))
+	l.mu.Unlock()
+	for _, c := range conns {
+		c.quiet()
+	}
+}
+
+func (l *link) String() string { return fmt.Sprintf("link with %v", l.peer.Life) }
+
+// sessionEnded fails the link and says what the end of its session proves, if
+// the link did not end it.
+func (l *link) sessionEnded() {
+	err := l.sess.Err()
+	if !l.fail(transport.CodeOK, err) {
+		return
+	}
+	switch ce := closeError(err); {
+	case ce == nil:
+	case ce.Reset:
+		l.n.report(l.peer.Life, LinkReset)
+	case ce.Remote && ce.Code == transport.CodeFenced:
+		l.n.report(l.peer.Life, LinkFenced)
+	case ce.Timeout:
+		l.n.report(l.peer.Life, LinkSilent)
+	}
+}
+
+// fail ends the link: its session closes with code, and every connection on it
+// is cut off. When fail returns no frame of the peer is applied any more, and
+// once the link is quiet no byte either. It reports whether this was the call
+// that did it.
+func (l *link) fail(code uint64, cause error) bool {
+	l.mu.Lock()
+	if l.isDown {
+		l.mu.Unlock()
+		<-l.down
+		return false
+	}
+	l.isDown, l.downErr = true, cause
+	conns := make([]*conn, 0, len(l.conns))
+	for _, c := range l.conns {
+		conns = append(conns, c)
+	}
+	if l.probe.done != nil {
+		close(l.probe.done)
+		l.probe.done = nil
+	}
+	l.mu.Unlock()
+	reason := ""
+	if cause != nil {
+		reason = cause.Error()
+	}
+	l.sess.Close(code, reason)
+	for _, c := range conns {
+		c.fail(status.Reset)
+	}
+	l.n.linkDown(l)
+	close(l.down)
+	l.n.work.run(func() {
+		l.quiet()
+		l.n.forgetLink(l)
+	})
+	return true
+}
+
+// add registers a new connection under a fresh ID.
+func (l *link) add(ep *endpoint) (*conn, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.isDown:
+		return nil, errLinkDown
+	case l.leaving:
+		return nil, status.NoDevice
+	}
+	l.lastConn++
+	c := newConn(l, ep, l.lastConn)
+	l.conns[c.id] = c
+	return c, nil
+}
+
+// errLinkDown is the error of a link that was found down: another one may do.
+var errLinkDown = fmt.Errorf("%w: the link has ended", status.NoDevice)
+
+func (l *link) conn(id wire.ConnID) *conn {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.conns[id]
+}
+
+func (l *link) forget(c *conn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.conns[c.id] == c {
+		delete(l.conns, c.id)
+	}
+}
+
+// lanesMax bounds the lanes whose first frame has not come.
+const lanesMax = 1024
+
+// acceptLanes starts a reader for every lane that the peer opens.
+func (l *link) acceptLanes() {
+	ctx, cancel := contextUntil(l.down)
+	defer cancel()
+	fresh := make(chan struct{}, lanesMax)
+	for {
+		lane, err := l.sess.AcceptLane(ctx)
+		if err != nil {
+			if ctx.Err() == nil {
+				l.sessionEnded()
+			}
+			return
+		}
+		select {
+		case fresh <- struct{}{}:
+		case <-l.down:
+			return
+		}
+		l.spawn(func() {
+			r := wire.NewReader(lane)
+			h, body, err := r.Next()
+			<-fresh
+			if err == nil {
+				err = l.open(r, lane, h, body)
+			}
+			if err != nil {
+				lane.Cancel()
+				l.violated(err)
+			}
+		})
+	}
+}
+
+// violated ends the link if err says that the peer broke the protocol.
+func (l *link) violated(err error) {
+	if isViolation(err) {
+		l.n.log.Warn().Err(err).Stringer("peer", l.peer.Life).Msg("peer broke the protocol")
+		l.fail(transport.CodeProtocol, err)
+	}
+}
+
+// open handles a lane's first frame and then the lane.
+func (l *link) open(r *wire.Reader, lane transport.RecvLane, h wire.Header, body []byte) error {
+	switch h.Type {
+	case wire.TypeConnect:
+		f, err := wire.ParseConnect(h.Flags, body)
+		if err != nil {
+			return err
+		}
+		l.n.incoming(l, f, r, lane)
+		return nil
+	case wire.TypeAccept:
+		f, err := wire.ParseAccept(h.Flags, body)
+		if err != nil {
+			return err
+		}
+		c := l.conn(f.Peer)
+		if c == nil || !c.ep.granted(c, f, lane) {
+			lane.Cancel() // the connector gave up
+			return nil
+		}
+		c.readOps(r, lane)
+		return nil
+	case wire.TypeStream:
+		f, err := wire.ParseStream(h.Flags, body)
+		if err != nil {
+			return err
+		}
+		c := l.conn(f.Peer)
+		if c == nil {
+			lane.Cancel() // closed meanwhile
+			return nil
+		}
+		return c.readMessages(r, lane)
+	}
+	return fmt.Errorf("%w: a lane begins with %v", status.Protocol, h.Type)
+}
+
+// say queues a frame for the control lane.
+func (l *link) say(frame []byte) {
+	select {
+	case l.control <- frame:
+	case <-l.down:
+	default:
+		l.fail(transport.CodeProtocol, fmt.Errorf("%w: control lane is not read", status.NoBufs))
+	}
+}
+
+// sayInTurn is say for a lane's reader: it waits while the queue is full.
+func (l *link) sayInTurn(frame []byte) {
+	select {
+	case l.control <- frame:
+	case <-l.down:
+	}
+}
+
+// writeControl writes the control lane. On a loop, whose control lane has no
+// reader, it hands the frames over itself.
+func (l *link) writeControl(ctrl transport.SendLane) {
+	for {
+		select {
+		case frame := <-l.control:
+			if l.twin != nil {
+				h, err := wire.ParseHeader(frame)
+				if err == nil {
+					err = l.twin.onControl(h, frame[wire.HeaderLen:])
+				}
+				l.violated(err)
+				continue
+			}
+			if _, err := ctrl.Write(frame); err != nil {
+				return // the session's end, which others report
+			}
+		case <-l.down:
+			return
+		}
+	}
+}
+
+func (l *link) readControl(r *wire.Reader) {
+	for {
+		h, body, err := r.Next()
+		if err == nil {
+			l.heard()
+			err = l.onControl(h, body)
+		}
+		if err != nil {
+			l.violated(err)
+			return
+		}
+	}
+}
+
+// onControl handles a frame of the control lane.
+func (l *link) onControl(h wire.Header, body []byte) error {
+	switch h.Type {
+	case wire.TypeRefuse:
+		f, err := wire.ParseRefuse(h.Flags, body)
+		if err != nil {
+			return err
+		}
+		if c := l.conn(f.Peer); c != nil {
+			c.ep.refused(c, f.Code)
+		}
+		return nil
+	case wire.TypeProbe:
+		f, err := wire.ParseProbe(h.Flags, body)
+		if err == nil && l.names(f.From, f.To) {
+			l.say(wire.ProbeAck{Nonce: f.Nonce, From: f.To, To: f.From}.AppendTo(nil))
+		}
+		return err
+	case wire.TypeProbeAck:
+		f, err := wire.ParseProbeAck(h.Flags, body)
+		if err == nil && l.names(f.From, f.To) {
+			l.probed(f.Nonce)
+		}
+		return err
+	case wire.TypeBye:
+		_, err := wire.ParseBye(h.Flags, body)
+		l.mu.Lock()
+		l.leaving = true
+		l.mu.Unlock()
+		l.say(wire.ByeAck{}.AppendTo(nil))
+		return err
+	case wire.TypeByeAck:
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		select {
+		case <-l.byeAcked:
+			return fmt.Errorf("%w: a second ByeAck", status.Protocol)
+		default:
+			close(l.byeAcked)
+		}
+		return nil
+	}
+	return fmt.Errorf("%w: %v on the control lane", status.Protocol, h.Type)
+}
+
+// bye tells the peer that this node leaves and waits until it has received
+// everything sent before.
+func (l *link) bye(ctx context.Context, reason string) {
+	l.say(wire.Bye{Reason: reason}.AppendTo(nil))
+	select {
+	case <-l.byeAcked:
+	case <-l.down:
+	case <-ctx.Done():
+	}
+}

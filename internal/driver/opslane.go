@@ -1,0 +1,381 @@
+package driver
+
+import (
+	"sync"
+
+	"github.com/fabricd/fabricd/internal/core"
+	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/internal/wire"
+)
+
+// A segment is a piece of what waits to be written to an operations lane: some
+// encoded frames, the frames and payload of a write, or the answer to a read.
+type segment struct {
+	frames []byte
+	write  *core.Op[memory]
+	reply  *core.Reply[memory]
+}
+
+// queueMax bounds the frames that wait for a lane, in bytes. An honest peer,
+// whose open operations are bounded, never makes us queue so many answers.
+const queueMax = 1 << 20
+
+// inlineMax is the longest transfer that the caller itself writes; a longer
+// one is left to a goroutine so that an asynchronous call stays one.
+const inlineMax = 64 << 10
+
+// An opsLane writes the operations lane of a connection. Frames go out in the
+// order in which they were queued. Whoever finds the lane idle writes; while
+// somebody does, others only queue.
+type opsLane struct {
+	spawn func(func()) // runs the writer; the link waits for it
+
+	mu      *sync.Mutex // the connection's; guards the fields below
+	lane    transport.SendLane
+	queue   []segment
+	head    int           // of queue
+	bytes   int           // queued in frames
+	busy    bool          // somebody writes
+	closed  bool          // nothing more is queued; the lane ends behind what is
+	broken  bool          // nothing more is written
+	writers int           // goroutines in write: 0 or 1
+	idle    chan struct{} // closed when write ends; nil while nobody waits
+	spare   []byte        // memory for the next segment's frames
+	done    bool          // the last frame queued is a Done, at the end of the last segment
+	small   []byte        // memory for gather
+	handed  []segment     // memory for tryFront
+}
+
+// put queues encoded frames. The caller holds mu.
+func (o *opsLane) put(frame []byte) {
+	if o.broken || o.closed {
+		return
+	}
+	done := wire.Type(frame[0]) == wire.TypeDone
+	if n := len(o.queue); n > o.head && o.queue[n-1].frames != nil {
+		last := &o.queue[n-1]
+		if done && o.done { // a Done stands for all before it
+			copy(last.frames[len(last.frames)-len(frame):], frame)
+			return
+		}
+		o.bytes += len(frame)
+		last.frames = append(last.frames, frame...)
+		o.done = done
+		return
+	}
+	o.bytes += len(frame)
+	o.push(segment{frames: append(o.spare[:0], frame...)})
+	o.spare, o.done = nil, done
+}
+
+// push queues a segment at the end.
+func (o *opsLane) push(s segment) {
+	o.done = false
+	if o.head > 0 && len(o.queue) == cap(o.queue) {
+		n := copy(o.queue, o.queue[o.head:])
+		clear(o.queue[n:])
+		o.queue, o.head = o.queue[:n], 0
+	}
+	o.queue = append(o.queue, s)
+}
+
+func (o *opsLane) pop() segment {
+	s := o.queue[o.head]
+	o.queue[o.head] = segment{}
+	if o.head++; o.head == len(o.queue) {
+		o.queue, o.head = o.queue[:0], 0
+	}
+	o.bytes -= len(s.frames)
+	return s
+}
+
+func (o *opsLane) empty() bool { return o.head == len(o.queue) }
+
+// kick gets what is queued written: at once if the lane takes it without
+// blocking, by the caller if inline, else by a goroutine. The caller does not
+// hold mu.
+func (c *conn) kick(inline bool) {
+	o := &c.ops
+	o.mu.Lock()
+	if o.bytes > queueMax {
+		o.mu.Unlock()
+		c.fail(status.Reset) // the peer asks and does not read the answers
+		return
+	}
+	if o.busy || o.broken || o.lane == nil || o.empty() && !o.closed {
+		o.mu.Unlock()
+		return
+	}
+	if c.tryFront(); o.empty() && !o.closed {
+		o.mu.Unlock()
+		return
+	}
+	o.busy = true
+	o.writers++
+	if !inline {
+		o.spawn(c.write) // with mu held: whoever fails the link waits for it
+	}
+	o.mu.Unlock()
+	if inline {
+		c.write()
+	}
+}
+
+// tryFront hands the segments at the front to the lane as long as they are
+// small and it does not block, as few packets as possible. The caller holds mu
+// and is the writer.
+func (c *conn) tryFront() {
+	o := &c.ops
+	for !o.empty() {
+		p, n := c.gather()
+		if n == 0 {
+			return
+		}
+		if ok, err := o.lane.TryWrite(p); !ok || err != nil {
+			return // write finds the error again
+		}
+		// Out of the queue first: the core may queue more at each of them.
+		o.handed = o.handed[:0]
+		for range n {
+			o.handed = append(o.handed, o.pop())
+		}
+		for i, s := range o.handed {
+			c.gone(s)
+			o.handed[i] = segment{}
+		}
+	}
+}
+
+// gather puts the small segments at the front into one piece of at most tryMax
+// bytes and returns how many they are. The piece is valid while mu is held.
+func (c *conn) gather() (p []byte, n int) {
+	o := &c.ops
+	first := o.queue[o.head]
+	if len(o.queue) == o.head+1 && first.frames != nil {
+		if len(first.frames) > tryMax {
+			return nil, 0
+		}
+		return first.frames, 1
+	}
+	if o.small == nil {
+		o.small = make([]byte, 0, tryMax)
+	}
+	p = o.small
+	for _, s := range o.queue[o.head:] {
+		longer := c.appendSmall(p, s)
+		if longer == nil {
+			break
+		}
+		p = longer
+		n++
+	}
+	return p, n
+}
+
+// gone accounts for a small segment that was handed over. The caller holds mu.
+func (c *conn) gone(s segment) {
+	switch {
+	case s.write != nil:
+		c.core.Sent(s.write)
+	case s.reply != nil:
+		c.core.Replied(s.reply, status.OK)
+	default:
+		c.ops.spare = s.frames
+	}
+}
+
+// appendSmall appends all of a segment to b, or returns nil if b has no room
+// for it or its memory cannot be read.
+func (c *conn) appendSmall(b []byte, s segment) []byte {
+	room := int64(cap(b) - len(b))
+	switch {
+	case s.write != nil:
+		op := s.write
+		if op.Length > room-writeFrameLen {
+			return nil
+		}
+		b = wire.Write{Op: op.Seq, Offset: op.Offset, Length: uint32(op.Length), Last: true, Ordered: op.Ordered}.AppendTo(b)
+		if len(op.Local) == 0 {
+			return append(b, op.Buf...)
+		}
+		return appendSpans(b, op.Local)
+	case s.reply != nil:
+		if s.reply.Length > room-writeFrameLen {
+			return nil
+		}
+		b = wire.ReadData{Op: s.reply.Op, Length: uint32(s.reply.Length), Last: true}.AppendTo(b)
+		return appendSpans(b, s.reply.Spans)
+	case int64(len(s.frames)) > room:
+		return nil
+	}
+	return append(b, s.frames...)
+}
+
+// appendSpans appends the bytes of spans to b, which has room for them, or
+// returns nil if their memory cannot be read.
+func appendSpans(b []byte, spans []span) []byte {
+	for _, sp := range spans {
+		p := b[len(b) : len(b)+int(sp.Length)]
+		if err := sp.Window.Mem.region.ReadAt(p, at(sp)); err != nil {
+			return nil
+		}
+		b = b[:len(b)+len(p)]
+	}
+	return b
+}
+
+// writeFrameLen is the length of a Write frame without its payload, and no
+// less than that of a ReadData frame.
+const writeFrameLen = wire.HeaderLen + 20
+
+// write is the writer: it writes until nothing is queued.
+func (c *conn) write() {
+	o := &c.ops
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for !o.empty() && !o.broken {
+		s := o.pop()
+		o.mu.Unlock()
+		err := c.writeSegment(s)
+		o.mu.Lock()
+		c.written(s, err)
+	}
+	o.busy = false
+	o.writers--
+	if o.idle != nil {
+		close(o.idle)
+		o.idle = nil
+	}
+	if o.broken {
+		c.dropQueue()
+	} else if o.closed {
+		o.closed, o.broken = false, true // once
+		o.lane.Close()
+	}
+}
+
+// written accounts for a segment that was written, or not. The caller holds mu.
+func (c *conn) written(s segment, err error) {
+	o := &c.ops
+	switch {
+	case s.write != nil:
+		c.core.Sent(s.write)
+	case s.reply != nil:
+		c.core.Replied(s.reply, replyCode(err))
+	default:
+		o.spare = s.frames
+	}
+	if err == nil || s.reply != nil && replyCode(err) != status.OK {
+		return
+	}
+	o.broken = true
+	o.spawn(func() { c.fail(status.Reset) }) // not here: fail takes mu
+}
+
+// dropQueue forgets what will not be written. The caller holds mu.
+func (c *conn) dropQueue() {
+	for !c.ops.empty() {
+		switch s := c.ops.pop(); {
+		case s.write != nil:
+			c.core.Sent(s.write)
+		case s.reply != nil:
+			c.core.Replied(s.reply, status.OK)
+		}
+	}
+}
+
+// breakOff ends the lane at once. The caller holds mu.
+func (o *opsLane) breakOff() {
+	o.broken = true
+	if o.lane != nil {
+		o.lane.Cancel()
+	}
+}
+
+// A memoryError is a failure of the memory that an answer was to be read from.
+type memoryError struct{ error }
+
+func replyCode(err error) status.Code {
+	if e, ok := err.(memoryError); ok {
+		return status.Of(e.error)
+	}
+	return status.OK
+}
+
+func (c *conn) writeSegment(s segment) error {
+	switch {
+	case s.write != nil:
+		op := s.write
+		return c.writePayload(op.Local, op.Buf, op.Length, func(b []byte, off int64, n int, last bool) []byte {
+			return wire.Write{Op: op.Seq, Offset: op.Offset + uint64(off), Length: uint32(n), Last: last,
+				Ordered: op.Ordered && last}.AppendTo(b)
+		})
+	case s.reply != nil:
+		r := s.reply
+		return c.writePayload(r.Spans, nil, r.Length, func(b []byte, _ int64, n int, last bool) []byte {
+			return wire.ReadData{Op: r.Op, Length: uint32(n), Last: last}.AppendTo(b)
+		})
+	}
+	_, err := c.ops.lane.Write(s.frames)
+	return err
+}
+
+// writePayload writes length bytes of spans, or of buf if there are none, in
+// frames that head makes.
+func (c *conn) writePayload(spans []span, buf []byte, length int64, head func(b []byte, off int64, n int, last bool) []byte) error {
+	stage := stages.Get().(*[stageLen]byte)
+	defer stages.Put(stage)
+	var part []span
+	for off := int64(0); off < length; {
+		n, plain := length-off, buf
+		if buf != nil {
+			plain = buf[off:]
+		} else {
+			part = core.Cut(part[:0], spans, off, n)
+			plain = direct(part[0])
+		}
+		var err error
+		if plain != nil && len(plain) > stageLen/2 {
+			n = min(n, int64(len(plain)), wire.MaxPayload)
+			err = c.writeDirect(head(stage[:0], off, int(n), off+n == length), plain[:n])
+		} else {
+			n = min(n, stageLen-writeFrameLen)
+			err = c.writeStaged(head(stage[:0], off, int(n), off+n == length), part, plain, n)
+		}
+		if err != nil {
+			return err
+		}
+		off += n
+	}
+	return nil
+}
+
+func (c *conn) writeDirect(head, payload []byte) error {
+	if _, err := c.ops.lane.Write(head); err != nil {
+		return err
+	}
+	_, err := c.ops.lane.Write(payload)
+	return err
+}
+
+// writeStaged copies n bytes behind head, whose memory has room for them, and
+// writes both at once.
+func (c *conn) writeStaged(head []byte, spans []span, plain []byte, n int64) error {
+	if len(spans) == 0 {
+		head = append(head, plain[:n]...)
+	}
+	for _, sp := range spans {
+		k := min(n, sp.Length)
+		p := head[len(head) : len(head)+int(k)]
+		if err := sp.Window.Mem.region.ReadAt(p, at(sp)); err != nil {
+			return memoryError{err}
+		}
+		head = head[:len(head)+len(p)]
+		if n -= k; n == 0 {
+			break
+		}
+	}
+	_, err := c.ops.lane.Write(head)
+	return err
+}

@@ -1,0 +1,280 @@
+package driver
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/core"
+	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/internal/wire"
+)
+
+func (n *Node) pulseTimes() core.PulseTimes {
+	return core.PulseTimes{Heartbeat: n.cfg.Heartbeat, Fence: n.cfg.Fence,
+		Silence: n.cfg.SilenceBound, Dead: n.cfg.GiveUp}
+}
+
+// beat is the goroutine that keeps the pulse of every link. Without links it
+// sleeps.
+func (n *Node) beat() {
+	for {
+		select {
+		case <-n.linked:
+			n.beatLinks()
+		case <-n.done:
+			return
+		}
+	}
+}
+
+// beatLinks keeps the pulse until there is no link to another node. It notices
+// when this process stood still: then the silence of the peers proves nothing.
+func (n *Node) beatLinks() {
+	t := time.NewTicker(n.cfg.Heartbeat)
+	defer t.Stop()
+	last := n.now()
+	for n.ties() {
+		select {
+		case <-t.C:
+		case <-n.done:
+			return
+		}
+		now := n.now()
+		stalled := now-last > n.cfg.Heartbeat+n.cfg.Fence
+		last = now
+		for _, l := range n.allLinks() {
+			l.tick(now, stalled)
+		}
+	}
+}
+
+// ties reports whether there is a link to another node.
+func (n *Node) ties() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for l := range n.links {
+		if l.twin == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// tick does what the link's pulse asks for.
+func (l *link) tick(now time.Duration, stalled bool) {
+	if l.twin != nil {
+		return
+	}
+	l.mu.Lock()
+	if l.isDown {
+		l.mu.Unlock()
+		return
+	}
+	if stalled {
+		l.pulse.Forgive(now)
+	}
+	b := l.pulse.Tick(now)
+	l.mu.Unlock()
+	if b.Send {
+		l.sendBeat(nil)
+	}
+	if b.Report {
+		l.n.report(l.peer.Life, LinkSilent)
+	}
+	if b.Again > 0 {
+		l.spawn(func() { l.tickIn(b.Again) })
+	}
+	if b.Dead {
+		l.fail(transport.CodeOK, fmt.Errorf("%w: link is silent", status.TimedOut))
+	}
+}
+
+// tickIn ticks in d, unless the link has ended by then.
+func (l *link) tickIn(d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		l.tick(l.n.now(), false)
+	case <-l.down:
+	}
+}
+
+// sendBeat sends a heartbeat; reply, if not nil, gets its round-trip time.
+func (l *link) sendBeat(reply chan<- time.Duration) (seq uint64) {
+	l.mu.Lock()
+	l.lastBeat++
+	seq = l.lastBeat
+	if reply != nil {
+		l.pings[seq] = reply
+	}
+	l.mu.Unlock()
+	hb := wire.Heartbeat{Seq: seq, Sent: uint64(l.n.now()), From: l.self, To: l.peer.Life}
+	// A lost heartbeat is what the silence bound is for; an ended session is
+	// reported by its own watcher.
+	_ = l.sess.SendDatagram(hb.AppendTo(make([]byte, 0, wire.HeartbeatLen)))
+	return seq
+}
+
+func (l *link) heard() {
+	now := l.n.now()
+	l.mu.Lock()
+	l.pulse.Hear(now)
+	l.mu.Unlock()
+}
+
+// names reports whether a frame from the peer names the two lives of the link.
+func (l *link) names(from, to addr.Life) bool {
+	return from == l.peer.Life && to == l.self
+}
+
+// readDatagrams answers heartbeats and takes answers. Anything else in a
+// datagram is dropped: nothing depends on one.
+func (l *link) readDatagrams() {
+	ctx, cancel := contextUntil(l.down)
+	defer cancel()
+	for {
+		p, err := l.sess.ReceiveDatagram(ctx)
+		if err != nil {
+			return // the session's end, which others report
+		}
+		if hb, err := wire.ParseHeartbeat(p); err == nil && l.names(hb.From, hb.To) {
+			l.heard()
+			ack := wire.HeartbeatAck{Seq: hb.Seq, Sent: hb.Sent, From: hb.To, To: hb.From}
+			_ = l.sess.SendDatagram(ack.AppendTo(p[:0]))
+		} else if ack, err := wire.ParseHeartbeatAck(p); err == nil && l.names(ack.From, ack.To) {
+			l.confirmed(ack.Seq, time.Duration(ack.Sent))
+		}
+	}
+}
+
+// confirmed records that the peer answered what was sent at sent.
+func (l *link) confirmed(seq uint64, sent time.Duration) {
+	now := l.n.now()
+	l.mu.Lock()
+	news := l.pulse.Confirm(sent, now)
+	if reply := l.pings[seq]; reply != nil {
+		delete(l.pings, seq)
+		reply <- now - sent // capacity 1, one answer
+	}
+	l.serveOn(now)
+	l.mu.Unlock()
+	if news { // whatever was said of the link, or of the one before it, is over
+		l.n.report(l.peer.Life, LinkAlive)
+	}
+}
+
+// serveOn extends the time in which operations are applied, as the pulse says.
+// The caller holds mu.
+func (l *link) serveOn(now time.Duration) {
+	l.servingUntil.Store(int64(l.pulse.ServingUntil()))
+	if l.probe.done != nil && l.pulse.Serving(now) {
+		close(l.probe.done)
+		l.probe.done = nil
+	}
+}
+
+// Revalidate drops the confirmations of all links: this process noticed that it
+// stood still. What arrives waits until each peer has confirmed both lives anew.
+func (n *Node) Revalidate() {
+	for _, l := range n.allLinks() {
+		l.mu.Lock()
+		l.pulse.Doubt(n.now())
+		l.servingUntil.Store(int64(l.pulse.ServingUntil()))
+		l.mu.Unlock()
+	}
+}
+
+// awaitServing waits until both lives have been confirmed freshly. After a
+// pause of this process or of the peer, nothing that arrives is applied before
+// a round trip has shown that neither was replaced.
+func (l *link) awaitServing() error {
+	for l.twin == nil && int64(l.n.now()) > l.servingUntil.Load() {
+		select {
+		case <-l.startProbe():
+		case <-l.down:
+			return status.Reset
+		}
+	}
+	select {
+	case <-l.down:
+		return status.Reset
+	default:
+		return nil
+	}
+}
+
+// startProbe asks the peer for a confirmation on the control lane, which is
+// reliable, and returns what is closed when one has come.
+func (l *link) startProbe() <-chan struct{} {
+	now := l.n.now()
+	l.mu.Lock()
+	if l.probe.done == nil {
+		l.probe.done = make(chan struct{})
+	}
+	done := l.probe.done
+	fresh := !l.probe.active
+	if fresh {
+		l.probe.active, l.probe.sent = true, now
+		l.probe.nonce++
+	}
+	frame := wire.Probe{Nonce: l.probe.nonce, From: l.self, To: l.peer.Life}.AppendTo(nil)
+	l.mu.Unlock()
+	if fresh {
+		l.say(frame)
+	}
+	return done
+}
+
+// probed takes the answer to a probe.
+func (l *link) probed(nonce uint64) {
+	now, news := l.n.now(), false
+	defer func() {
+		if news {
+			l.n.report(l.peer.Life, LinkAlive)
+		}
+	}()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.probe.active || nonce != l.probe.nonce {
+		return
+	}
+	l.probe.active = false
+	news = l.pulse.Confirm(l.probe.sent, now)
+	l.serveOn(now)
+	if l.probe.done != nil { // the answer itself was late: ask again
+		close(l.probe.done)
+		l.probe.done = nil
+	}
+}
+
+// Ping measures the round trip to a node over its link, dialing it first if
+// there is none. The error is status.NoDevice if the node is not live or
+// cannot be reached.
+func (n *Node) Ping(ctx context.Context, node addr.NodeID) (time.Duration, error) {
+	l, err := n.linkTo(ctx, node)
+	if err != nil {
+		return 0, err
+	}
+	if l.twin != nil {
+		return 0, nil
+	}
+	reply := make(chan time.Duration, 1)
+	seq := l.sendBeat(reply)
+	defer func() {
+		l.mu.Lock()
+		delete(l.pings, seq)
+		l.mu.Unlock()
+	}()
+	select {
+	case rtt := <-reply:
+		return rtt, nil
+	case <-l.down:
+		return 0, status.NoDevice
+	case <-ctx.Done():
+		return 0, context.Cause(ctx)
+	}
+}

@@ -1,0 +1,304 @@
+package driver
+
+import (
+	"context"
+
+	"github.com/fabricd/fabricd/fence"
+	"github.com/fabricd/fabricd/internal/core"
+	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/rma"
+)
+
+func (e *endpoint) Register(p []byte, off int64, prot rma.Prot, flags rma.MapFlags) (int64, error) {
+	if err := rma.CheckRegister(int64(len(p)), off, prot, flags); err != nil {
+		return 0, err
+	}
+	if err := checkBytes(p); err != nil {
+		return 0, err
+	}
+	r := ipc.Heap(p)
+	defer r.Release()
+	return e.RegisterRegion(r, 0, int64(len(p)), off, prot, flags)
+}
+
+func (e *endpoint) RegisterRegion(r ipc.Region, memOff, n, off int64, prot rma.Prot, flags rma.MapFlags) (int64, error) {
+	if err := rma.CheckRegister(n, off, prot, flags); err != nil {
+		return 0, err
+	}
+	if memOff < 0 || memOff%rma.PageSize != 0 || memOff > r.Len()-n {
+		return 0, status.Invalid
+	}
+	c, err := e.connection(core.CallMemory)
+	if err != nil {
+		return 0, err
+	}
+	err = c.call(context.Background(), func(w *core.Waiter) (bool, error) {
+		r.Retain()
+		var err error
+		if off, err = c.core.Register(memory{r, memOff}, n, off, prot, flags, w); err != nil {
+			r.Release()
+		}
+		return err == nil, err
+	})
+	if err != nil {
+		return 0, err
+	}
+	return off, nil
+}
+
+func (e *endpoint) Unregister(off, n int64) error {
+	c, err := e.connection(core.CallMemory)
+	if err != nil {
+		return err
+	}
+	return c.call(context.Background(), func(w *core.Waiter) (bool, error) {
+		return c.core.Unregister(off, n, w)
+	})
+}
+
+// call runs begin, which makes w wait for something, with mu held, and waits
+// for it. begin reports whether there is something to wait for; otherwise the
+// result is w.Code.
+func (c *conn) call(ctx context.Context, begin func(w *core.Waiter) (wait bool, err error)) error {
+	_, err := c.ask(ctx, begin)
+	return err
+}
+
+// ask is call for what has a value.
+func (c *conn) ask(ctx context.Context, begin func(w *core.Waiter) (wait bool, err error)) (uint64, error) {
+	w := c.newWaiter()
+	c.mu.Lock()
+	if c.failed || c.isClosing {
+		c.mu.Unlock()
+		c.freeWaiter(w)
+		return 0, status.Reset
+	}
+	wait, err := begin(w)
+	c.mu.Unlock()
+	if err != nil {
+		c.freeWaiter(w)
+		return 0, err
+	}
+	if !wait {
+		code := w.Code
+		c.freeWaiter(w)
+		return 0, asError(code)
+	}
+	c.kick(false)
+	return c.await(ctx, w, c.closing)
+}
+
+func asError(code status.Code) error {
+	if code == status.OK {
+		return nil
+	}
+	return code
+}
+
+func (e *endpoint) WriteTo(loff, n, roff int64, flags rma.Flags) error {
+	return e.transfer(core.Local{Offset: loff, Length: n}, flags, func(c *conn, l core.Local, w *core.Waiter) error {
+		_, err := c.core.Write(l, roff, flags, w)
+		return err
+	})
+}
+
+func (e *endpoint) ReadFrom(loff, n, roff int64, flags rma.Flags) error {
+	return e.transfer(core.Local{Offset: loff, Length: n}, flags, func(c *conn, l core.Local, w *core.Waiter) error {
+		_, err := c.core.Read(l, roff, flags, w)
+		return err
+	})
+}
+
+func (e *endpoint) VWriteTo(p []byte, roff int64, flags rma.Flags) error {
+	return e.transfer(core.Local{Buf: p, Length: int64(len(p))}, flags, func(c *conn, l core.Local, w *core.Waiter) error {
+		_, err := c.core.Write(l, roff, flags, w)
+		return err
+	})
+}
+
+func (e *endpoint) VReadFrom(p []byte, roff int64, flags rma.Flags) error {
+	return e.transfer(core.Local{Buf: p, Length: int64(len(p))}, flags, func(c *conn, l core.Local, w *core.Waiter) error {
+		_, err := c.core.Read(l, roff, flags, w)
+		return err
+	})
+}
+
+// transfer begins a read or write and waits for it if it is synchronous. On
+// one node every transfer is: programs rely on seeing it when the call returns.
+func (e *endpoint) transfer(l core.Local, flags rma.Flags, begin func(*conn, core.Local, *core.Waiter) error) error {
+	c, err := e.connection(core.CallMemory)
+	if err != nil {
+		return err
+	}
+	var w *core.Waiter
+	if flags&rma.Sync != 0 || c.link.twin != nil {
+		w = c.newWaiter()
+	}
+	if err := c.begin(func() error { return begin(c, l, w) }); err != nil {
+		return err
+	}
+	c.kick(w != nil || l.Length <= inlineMax)
+	if w == nil {
+		return nil
+	}
+	// A close ends the wait; but while the caller's own memory is in use it
+	// must not have it back. Then the close waits for the operation too.
+	quit := c.closing
+	if l.Buf != nil {
+		quit = nil
+	}
+	_, err = c.await(context.Background(), w, quit)
+	return err
+}
+
+// begin runs f, which begins an operation, once there is room for one more.
+func (c *conn) begin(f func() error) error {
+	for {
+		c.mu.Lock()
+		if c.failed || c.isClosing {
+			c.mu.Unlock()
+			return status.Reset
+		}
+		if c.core.Room() {
+			err := f()
+			c.mu.Unlock()
+			return err
+		}
+		w := c.newWaiter()
+		pending, err := c.core.Wait(c.core.Oldest(), w)
+		c.mu.Unlock()
+		switch {
+		case err != nil:
+			return err
+		case pending:
+			// A failed operation makes room too; its fence tells of it.
+			_, _ = c.await(context.Background(), w, c.closing)
+		default:
+			c.freeWaiter(w)
+		}
+	}
+}
+
+func (e *endpoint) Atomic(ctx context.Context, a rma.Atomic) (uint64, error) {
+	c, err := e.connection(core.CallMemory)
+	if err != nil {
+		return 0, err
+	}
+	w := c.newWaiter()
+	if err := c.begin(func() error { return c.core.Atomic(a, w) }); err != nil {
+		return 0, err
+	}
+	c.kick(false)
+	return c.await(ctx, w, c.closing)
+}
+
+func (e *endpoint) FenceMark(by fence.Side) (fence.Mark, error) {
+	c, err := e.connection(core.CallMemory)
+	if err != nil {
+		return fence.Mark{}, err
+	}
+	switch by {
+	case fence.InitSelf:
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.core.MarkSelf(), nil
+	case fence.InitPeer:
+		return c.markPeer()
+	}
+	return fence.Mark{}, status.Invalid
+}
+
+func (c *conn) markPeer() (fence.Mark, error) {
+	seq, err := c.ask(context.Background(), func(w *core.Waiter) (bool, error) {
+		return true, c.core.MarkPeer(w)
+	})
+	return fence.Mark{Side: fence.InitPeer, Seq: seq}, err
+}
+
+func (e *endpoint) FenceWait(ctx context.Context, m fence.Mark) error {
+	c, err := e.connection(core.CallMemory)
+	if err != nil {
+		return err
+	}
+	return c.wait(ctx, m)
+}
+
+func (c *conn) wait(ctx context.Context, m fence.Mark) error {
+	return c.call(ctx, func(w *core.Waiter) (bool, error) { return c.core.Wait(m, w) })
+}
+
+func (e *endpoint) FenceSignal(s fence.Signal) error {
+	c, err := e.connection(core.CallMemory)
+	if err != nil {
+		return err
+	}
+	if s.By == fence.InitPeer {
+		return c.signalByPeer(s)
+	}
+	err = c.begin(func() error { return c.core.Signal(s) })
+	c.kick(false)
+	if err != nil || c.link.twin == nil {
+		return err
+	}
+	c.mu.Lock()
+	m := c.core.MarkSelf()
+	c.mu.Unlock()
+	return c.wait(context.Background(), m) // on one node the values are there on return
+}
+
+func (c *conn) signalByPeer(s fence.Signal) error {
+	err := c.call(context.Background(), func(w *core.Waiter) (bool, error) {
+		return true, c.core.SignalByPeer(s, w)
+	})
+	if err != nil || c.link.twin == nil {
+		return err
+	}
+	m, err := c.markPeer()
+	if err != nil {
+		return err
+	}
+	return c.wait(context.Background(), m)
+}
+
+func (e *endpoint) MapRegion(roff, n int64, prot rma.Prot) (ipc.Region, int64, error) {
+	l, err := e.lend(roff, n, prot)
+	if err != nil {
+		return nil, 0, err
+	}
+	return newLent(l), at(l.span), nil
+}
+
+// A loan is a part of the peer's window that is mapped here. It keeps the window.
+type loan struct {
+	span
+	owner *conn
+}
+
+func (l *loan) back() {
+	l.owner.mu.Lock()
+	defer l.owner.mu.Unlock()
+	l.owner.core.GiveBack(l.span)
+}
+
+// lend finds the peer's window memory for a mapping.
+func (e *endpoint) lend(roff, n int64, prot rma.Prot) (*loan, error) {
+	c, err := e.connection(core.CallMemory)
+	if err != nil {
+		return nil, err
+	}
+	if roff%rma.PageSize != 0 || n <= 0 || n%rma.PageSize != 0 {
+		return nil, status.Invalid
+	}
+	owner := c.twin.Load()
+	if owner == nil {
+		return nil, status.NotSupp // the memory is in another machine
+	}
+	owner.mu.Lock()
+	defer owner.mu.Unlock()
+	sp, err := owner.core.Lend(roff, n, prot)
+	if err != nil {
+		return nil, err
+	}
+	return &loan{sp, owner}, nil
+}

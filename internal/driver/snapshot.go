@@ -1,0 +1,186 @@
+package driver
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/core"
+	"github.com/fabricd/fabricd/internal/transport"
+)
+
+// PortInfo is one bound port.
+type PortInfo struct {
+	Port    addr.Port `json:"port"`
+	Holders int       `json:"holders"` // endpoints that share it
+	State   string    `json:"state"`   // of the listener or the first holder
+	PID     int32     `json:"pid"`
+	UID     uint32    `json:"uid"`
+	Waiting int       `json:"waiting"` // connect requests in the queue
+}
+
+// ConnInfo is one connection's end at this node.
+type ConnInfo struct {
+	ID       uint64 `json:"id"`
+	State    string `json:"state"`
+	Local    string `json:"local"`  // node:port
+	Remote   string `json:"remote"` // node:port
+	Life     string `json:"life"`   // of the peer, node.generation
+	Provider string `json:"provider"`
+	PID      int32  `json:"pid"`
+	Unread   int    `json:"unread"` // message bytes that wait for the application
+	Sent     uint64 `json:"sent"`   // message bytes
+	Received uint64 `json:"received"`
+	Windows  int    `json:"windows"`
+}
+
+// WindowInfo is one window registered at this node.
+type WindowInfo struct {
+	Conn    uint64 `json:"conn"`
+	Local   string `json:"local"`
+	Remote  string `json:"remote"`
+	Offset  int64  `json:"offset"`
+	Length  int64  `json:"length"`
+	Read    bool   `json:"read"`
+	Write   bool   `json:"write"`
+	Removed bool   `json:"removed"` // unregistered, and still in use
+	PID     int32  `json:"pid"`
+}
+
+// LinkInfo is one link.
+type LinkInfo struct {
+	Node       addr.NodeID     `json:"node"`
+	Generation addr.Generation `json:"generation"`
+	Name       string          `json:"name"`
+	Local      string          `json:"local"`
+	Remote     string          `json:"remote"`
+	Dialed     bool            `json:"dialed"` // by this node
+	Conns      int             `json:"conns"`
+	Since      time.Time       `json:"since"`
+	SilentMS   int64           `json:"silent_ms"` // since something came
+	Serving    bool            `json:"serving"`   // both lives confirmed lately
+
+	// Bytes of packets, see [transport.Meter].
+	SentBytes     uint64 `json:"sent_bytes"`
+	ReceivedBytes uint64 `json:"received_bytes"`
+}
+
+// endpoints returns the endpoints of all sessions.
+func (n *Node) endpoints() []*endpoint {
+	n.mu.Lock()
+	sessions := make([]*session, 0, len(n.sessions))
+	for s := range n.sessions {
+		sessions = append(sessions, s)
+	}
+	n.mu.Unlock()
+	var out []*endpoint
+	for _, s := range sessions {
+		out = append(out, s.all()...)
+	}
+	return out
+}
+
+// Ports returns the bound ports, ascending.
+func (n *Node) Ports() []PortInfo {
+	found := make(map[addr.Port]PortInfo)
+	for _, e := range n.endpoints() {
+		e.mu.Lock()
+		info := PortInfo{Port: e.port, Holders: 1, State: e.state.String(), PID: e.s.cred.PID, UID: e.s.cred.UID}
+		if e.backlog != nil {
+			info.Waiting = e.backlog.Len()
+		}
+		holds, listening := e.holds, e.state == core.Listening
+		e.mu.Unlock()
+		if !holds {
+			continue
+		}
+		if old, ok := found[info.Port]; ok {
+			info.Holders += old.Holders
+			if !listening {
+				info.State, info.PID, info.UID, info.Waiting = old.State, old.PID, old.UID, old.Waiting
+			}
+		}
+		found[info.Port] = info
+	}
+	out := make([]PortInfo, 0, len(found))
+	for _, p := range found {
+		out = append(out, p)
+	}
+	slices.SortFunc(out, func(a, b PortInfo) int { return cmp.Compare(a.Port, b.Port) })
+	return out
+}
+
+// connected calls f for every endpoint that has a connection, open or ended by
+// the peer, in the order of their addresses.
+func (n *Node) connected(f func(e *endpoint, c *conn, state core.State, local, remote addr.Addr)) {
+	self := n.Self().Life.Node
+	all := n.endpoints()
+	slices.SortFunc(all, func(a, b *endpoint) int {
+		return cmp.Or(cmp.Compare(a.LocalAddr().Port, b.LocalAddr().Port), cmp.Compare(a.id, b.id))
+	})
+	for _, e := range all {
+		e.mu.Lock()
+		c, state, remote, local := e.conn, e.state, e.remote, addr.Addr{Node: self, Port: e.port}
+		e.mu.Unlock()
+		if c != nil && (state == core.Connected || state == core.Disconnected) {
+			f(e, c, state, local, remote)
+		}
+	}
+}
+
+// Conns returns the connections' ends at this node.
+func (n *Node) Conns() []ConnInfo {
+	out := []ConnInfo{}
+	n.connected(func(e *endpoint, c *conn, state core.State, local, remote addr.Addr) {
+		info := ConnInfo{ID: uint64(c.id), State: state.String(), Local: local.String(), Remote: remote.String(),
+			Life: c.link.peer.Life.String(), Provider: c.link.provider, PID: e.s.cred.PID, Sent: c.out.total()}
+		c.in.mu.Lock()
+		info.Unread, info.Received = c.in.flow.Unread(), c.in.flow.Arrived()
+		c.in.mu.Unlock()
+		c.mu.Lock()
+		info.Windows = len(c.core.Windows())
+		c.mu.Unlock()
+		out = append(out, info)
+	})
+	return out
+}
+
+// Windows returns the windows registered at this node.
+func (n *Node) Windows() []WindowInfo {
+	out := []WindowInfo{}
+	n.connected(func(e *endpoint, c *conn, _ core.State, local, remote addr.Addr) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for _, w := range c.core.Windows() {
+			out = append(out, WindowInfo{Conn: uint64(c.id), Local: local.String(), Remote: remote.String(),
+				Offset: w.Offset, Length: w.Length, Read: w.Prot&1 != 0, Write: w.Prot&2 != 0,
+				Removed: !w.Registered(), PID: e.s.cred.PID})
+		}
+	})
+	return out
+}
+
+// Links returns the links to other nodes, by node.
+func (n *Node) Links() []LinkInfo {
+	out := []LinkInfo{}
+	now := n.now()
+	for _, l := range n.allLinks() {
+		if l.twin != nil {
+			continue
+		}
+		l.mu.Lock()
+		if l.isDown {
+			l.mu.Unlock()
+			continue
+		}
+		sent, received := transport.TrafficOf(l.sess)
+		out = append(out, LinkInfo{Node: l.peer.Life.Node, Generation: l.peer.Life.Generation, Name: l.peer.Name,
+			Local: l.sess.LocalAddr(), Remote: l.sess.RemoteAddr(), Dialed: l.dialed, Conns: len(l.conns),
+			Since: l.since, SilentMS: l.pulse.Silent(now).Milliseconds(), Serving: int64(now) <= l.servingUntil.Load(),
+			SentBytes: sent, ReceivedBytes: received})
+		l.mu.Unlock()
+	}
+	slices.SortFunc(out, func(a, b LinkInfo) int { return cmp.Compare(a.Node, b.Node) })
+	return out
+}

@@ -1,0 +1,129 @@
+package failpoint
+
+import (
+	"fmt"
+	"syscall"
+	"time"
+)
+
+// A StepError is the error of a step at which one was armed.
+type StepError struct{ Step Step }
+
+func (e *StepError) Error() string { return fmt.Sprintf("injected at step %s", e.Step) }
+
+// Unwrap makes it an input/output error to whoever asks for the errno.
+func (e *StepError) Unwrap() error { return syscall.EIO }
+
+// Hit says that the caller is at step s. It does what is armed there, and
+// returns an error if the step is to fail; callers at steps that cannot fail
+// ignore it. While nothing is armed at s it costs one atomic load.
+func (n *Node) Hit(s Step) error {
+	if n == nil || n.points[s].Load() == nil {
+		return nil
+	}
+	return n.hit(s)
+}
+
+// hit is Hit at a step where something is armed.
+func (n *Node) hit(s Step) (err error) {
+	for _, x := range n.meet(s) {
+		if e := n.act(x); e != nil {
+			err = e
+		}
+	}
+	return err
+}
+
+// meet counts a hit of step s and returns the faults that it sets off.
+func (n *Node) meet(s Step) (fire []*fault) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	p := n.points[s].Load()
+	if p == nil || n.dead.Load() {
+		return nil
+	}
+	if p.watch != nil {
+		p.watch(s)
+	}
+	for _, x := range p.faults {
+		if n.firesLocked(x) {
+			fire = append(fire, x)
+		}
+	}
+	for _, x := range fire {
+		if x.Times >= 0 && x.fired == uint64(x.Times) && x.Kind != Delay {
+			_ = n.endLocked(x) // a fault at a step has nothing to undo
+		}
+	}
+	return fire
+}
+
+// firesLocked counts a hit for x and reports whether x happens.
+func (n *Node) firesLocked(x *fault) bool {
+	x.hits++
+	switch {
+	case x.hits < uint64(x.Nth):
+		return false
+	case x.Times >= 0 && x.fired >= uint64(x.Times):
+		return false
+	case x.Probability < 1 && x.rand.Float64() >= x.Probability:
+		return false
+	}
+	x.fired++
+	if x.Kind == Delay {
+		x.waiting++
+	}
+	return true
+}
+
+// act makes x happen.
+func (n *Node) act(x *fault) error {
+	switch x.Kind {
+	case Crash:
+		n.crash()
+	case Freeze:
+		n.freeze(x)
+	case Delay:
+		n.delay(x)
+	case Error:
+		return &StepError{x.step}
+	}
+	return nil
+}
+
+// crash ends the node. The disk goes first: what was not written by now is
+// lost, whatever the rest of a process that goes on still tries.
+func (n *Node) crash() {
+	if n.dead.Swap(true) {
+		return
+	}
+	if n.actor != nil {
+		n.actor.Crash()
+	}
+}
+
+func (n *Node) freeze(x *fault) {
+	if n.actor == nil {
+		return
+	}
+	if err := n.actor.Freeze(time.Duration(x.For)); err != nil {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		x.problem = err.Error()
+	}
+}
+
+// delay waits, but not longer than the fault is there. The last one that it
+// holds up ends it.
+func (n *Node) delay(x *fault) {
+	wait(time.Duration(x.For), x.over)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	x.waiting--
+	if x.waiting == 0 && x.Times >= 0 && x.fired >= uint64(x.Times) {
+		_ = n.endLocked(x) // nothing to undo
+	}
+}
+
+// Dead reports whether the node has crashed in a process that goes on.
+func (n *Node) Dead() bool { return n != nil && n.dead.Load() }

@@ -1,0 +1,299 @@
+package failpoint
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// MaxFaults bounds the faults that a node holds, ended ones included: the
+// oldest of those are forgotten first.
+const MaxFaults = 256
+
+// An Actor ends or stops what a Node belongs to.
+type Actor interface {
+	// Crash ends the node as a crash does: nothing leaves it any more when it
+	// returns, if it returns at all; then the process goes on without the node.
+	// It is called on the goroutine that met the step, and must not wait for
+	// the node's goroutines.
+	Crash()
+	// Freeze makes the whole node stand still for d, and returns after that.
+	Freeze(d time.Duration) error
+	// Starve leaves free descriptors for new ones to be opened until restore is
+	// called, once.
+	Starve(free int) (restore func() error, err error)
+}
+
+// A Node is the faults of one node. The nil Node has none. Its methods may be
+// called from any goroutine.
+type Node struct {
+	actor Actor
+
+	points [stepCount]atomic.Pointer[point] // nil: nothing is armed there
+	clock  atomic.Pointer[fault]            // nil: right
+	disk   atomic.Pointer[fault]            // nil: healthy
+	slow   atomic.Pointer[[]*fault]         // nil: nobody reads slowly
+	dead   atomic.Bool                      // crashed in a process that goes on
+
+	mu     sync.Mutex // guards the fields below and those of point and fault
+	faults map[uint64]*fault
+	lastID uint64
+	closed bool
+	work   sync.WaitGroup // what Add began beside its caller
+}
+
+// New returns a node without faults. actor does what concerns the whole node.
+func New(actor Actor) *Node {
+	return &Node{actor: actor, faults: make(map[uint64]*fault)}
+}
+
+// A State says how far a fault has come.
+type State string
+
+const (
+	Armed  State = "armed"  // at a step that has not met its end
+	Active State = "active" // it lasts
+	Ended  State = "ended"
+)
+
+// A Report is one fault of a node.
+type Report struct {
+	ID    uint64 `json:"id"`
+	Fault Fault  `json:"fault"`
+	State State  `json:"state"`
+	// Hits counts how often its step was met while it was armed, Fired how
+	// often it then happened; for a fault without a step, Hits is what it has
+	// changed: reads of the clock, writes that failed, receives that waited.
+	Hits  uint64    `json:"hits"`
+	Fired uint64    `json:"fired"`
+	Since time.Time `json:"since"`
+	// Problem is why it could not happen as it was meant to, empty if it could.
+	Problem string `json:"problem,omitempty"`
+}
+
+// A fault is one that a Node holds.
+type fault struct {
+	Fault
+	id    uint64
+	since time.Time
+	step  Step
+	rand  *rand.Rand    // for Probability
+	over  chan struct{} // closed when it ends
+	touch atomic.Uint64 // what it changed, if it has no step
+
+	// Guarded by Node.mu.
+	state   State
+	hits    uint64
+	fired   uint64
+	waiting int // who a delay holds up
+	problem string
+	undo    func() error // ends its effect; nil if there is none
+	timer   *time.Timer  // ends it
+}
+
+// A point is a step at which something is armed. Its fields are guarded by
+// Node.mu; a point that holds nothing is taken off its step.
+type point struct {
+	faults []*fault // by ID
+	watch  func(Step)
+}
+
+// Errors of Add and Clear.
+var (
+	ErrClosed   = errors.New("the node has ended")
+	ErrNoFault  = errors.New("no such fault")
+	ErrConflict = errors.New("such a fault lasts already")
+	ErrTooMany  = errors.New("too many faults")
+	errNil      = errors.New("faults are not enabled at this node")
+)
+
+// Add begins a fault, or arms it at its step, and returns its ID. A fault
+// without a step has happened, or begun, when Add returns; only a crash, a
+// freeze and what waits for a process happen a moment later, so that whoever
+// asked can be answered.
+func (n *Node) Add(f Fault) (id uint64, err error) {
+	if n == nil {
+		return 0, errNil
+	}
+	if err := f.Check(); err != nil {
+		return 0, err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed || n.dead.Load() {
+		return 0, ErrClosed
+	}
+	if err := n.makeRoomLocked(); err != nil {
+		return 0, err
+	}
+	x := &fault{Fault: f, since: time.Now(), over: make(chan struct{})}
+	if f.Step != "" {
+		n.armLocked(x)
+	} else if err := n.beginLocked(x); err != nil {
+		return 0, err
+	}
+	n.lastID++
+	x.id = n.lastID
+	n.faults[x.id] = x
+	return x.id, nil
+}
+
+// makeRoomLocked forgets the oldest fault that has ended, if there are too many.
+func (n *Node) makeRoomLocked() error {
+	if len(n.faults) < MaxFaults {
+		return nil
+	}
+	for _, id := range slices.Sorted(maps.Keys(n.faults)) {
+		if n.faults[id].state == Ended {
+			delete(n.faults, id)
+			return nil
+		}
+	}
+	return fmt.Errorf("%w: %d are armed or last", ErrTooMany, MaxFaults)
+}
+
+// armLocked puts x at its step.
+func (n *Node) armLocked(x *fault) {
+	x.step = byName[x.Step]
+	x.state = Armed
+	x.Nth, x.Times = cmp.Or(x.Nth, 1), cmp.Or(x.Times, 1)
+	x.Probability = cmp.Or(x.Probability, 1)
+	x.Within = cmp.Or(x.Within, Duration(DefaultWithin))
+	x.rand = rand.New(rand.NewPCG(x.Seed, uint64(x.step)))
+	p := n.pointLocked(x.step)
+	p.faults = append(p.faults, x)
+	x.timer = time.AfterFunc(time.Duration(x.Within), func() { n.end(x) })
+}
+
+// pointLocked returns the point of a step, which it may make.
+func (n *Node) pointLocked(s Step) *point {
+	p := n.points[s].Load()
+	if p == nil {
+		p = &point{}
+		n.points[s].Store(p)
+	}
+	return p
+}
+
+// tidyLocked takes a point that holds nothing off its step.
+func (n *Node) tidyLocked(s Step) {
+	if p := n.points[s].Load(); p != nil && len(p.faults) == 0 && p.watch == nil {
+		n.points[s].Store(nil)
+	}
+}
+
+// List returns the node's faults, the oldest first.
+func (n *Node) List() []Report {
+	if n == nil {
+		return nil
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	all := make([]Report, 0, len(n.faults))
+	for _, id := range slices.Sorted(maps.Keys(n.faults)) {
+		x := n.faults[id]
+		r := Report{ID: id, Fault: x.Fault, State: x.state, Hits: x.hits, Fired: x.fired, Since: x.since, Problem: x.problem}
+		if x.step == noStep {
+			r.Hits = x.touch.Load()
+		}
+		all = append(all, r)
+	}
+	return all
+}
+
+// Clear ends a fault and forgets it.
+func (n *Node) Clear(id uint64) error {
+	if n == nil {
+		return errNil
+	}
+	n.mu.Lock()
+	x := n.faults[id]
+	delete(n.faults, id)
+	n.mu.Unlock()
+	if x == nil {
+		return fmt.Errorf("%w: %d", ErrNoFault, id)
+	}
+	return n.end(x)
+}
+
+// ClearAll ends all faults and forgets them. It returns how many there were.
+func (n *Node) ClearAll() (int, error) {
+	if n == nil {
+		return 0, nil
+	}
+	n.mu.Lock()
+	all := slices.Collect(maps.Values(n.faults))
+	clear(n.faults)
+	n.mu.Unlock()
+	var errs []error
+	for _, x := range all {
+		errs = append(errs, n.end(x))
+	}
+	return len(all), errors.Join(errs...)
+}
+
+// Close ends all faults and waits for what Add began. Nothing can be added any
+// more. A freeze that is under way ends by itself first.
+func (n *Node) Close() error {
+	if n == nil {
+		return nil
+	}
+	n.mu.Lock()
+	n.closed = true
+	n.mu.Unlock()
+	_, err := n.ClearAll()
+	n.work.Wait()
+	return err
+}
+
+// end ends x, once.
+func (n *Node) end(x *fault) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.endLocked(x)
+}
+
+func (n *Node) endLocked(x *fault) error {
+	if x.state == Ended {
+		return nil
+	}
+	x.state = Ended
+	close(x.over)
+	if x.timer != nil {
+		x.timer.Stop()
+	}
+	if x.step != noStep {
+		p := n.points[x.step].Load()
+		p.faults = slices.DeleteFunc(slices.Clone(p.faults), func(y *fault) bool { return y == x })
+		n.tidyLocked(x.step)
+	}
+	if x.undo == nil {
+		return nil
+	}
+	err := x.undo()
+	if err != nil {
+		x.problem = err.Error()
+	}
+	return err
+}
+
+// Watch calls fn at every step that is hit, until stop is called; fn must not
+// block. It is for tests, one at a time.
+func (n *Node) Watch(fn func(Step)) (stop func()) {
+	set := func(fn func(Step)) {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		for s := noStep + 1; s < stepCount; s++ {
+			n.pointLocked(s).watch = fn
+			n.tidyLocked(s)
+		}
+	}
+	set(fn)
+	return func() { set(nil) }
+}

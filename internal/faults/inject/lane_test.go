@@ -1,0 +1,358 @@
+package inject
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/faults"
+	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/internal/transport/mem"
+	"github.com/fabricd/fabricd/internal/wire"
+)
+
+// A lab is a session between nodes 1 and 2 over a network in memory.
+type lab struct {
+	t      testing.TB
+	layers [2]*Layer
+	p      [2]transport.Provider
+	s      [2]transport.Session // dialed by node 1, accepted by node 2
+}
+
+func openLab(t testing.TB) *lab {
+	l := &lab{t: t}
+	l.layers[0], l.layers[1], l.p[0], l.p[1] = memPair(t, mem.Config{})
+	t.Cleanup(func() { l.p[0].Close(); l.p[1].Close() })
+	l.s[0], l.s[1] = l.connect()
+	return l
+}
+
+func (l *lab) connect() (near, far transport.Session) {
+	l.t.Helper()
+	near, err := l.p[0].Dial(context.Background(), "b")
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	far, err = l.p[1].Accept(context.Background())
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return near, far
+}
+
+// A pipeline is a lane whose first frame is known to have arrived.
+type pipeline struct {
+	out transport.SendLane
+	in  transport.RecvLane
+}
+
+// lane opens a lane that begins with a frame of a type.
+func (l *lab) lane(from int, first wire.Type) pipeline {
+	l.t.Helper()
+	out, err := l.s[from].OpenLane(context.Background())
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	if _, err := out.Write([]byte{byte(first)}); err != nil {
+		l.t.Fatal(err)
+	}
+	in, err := l.s[1-from].AcceptLane(context.Background())
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	if _, err := io.ReadFull(in, make([]byte, 1)); err != nil {
+		l.t.Fatal(err)
+	}
+	return pipeline{out, in}
+}
+
+// pass sends a byte through a lane and returns how long that took.
+func (p pipeline) pass(limit time.Duration) (time.Duration, error) {
+	start := time.Now()
+	p.in.SetReadDeadline(start.Add(limit))
+	defer p.in.SetReadDeadline(time.Time{})
+	if _, err := p.out.Write([]byte{1}); err != nil {
+		return 0, err
+	}
+	_, err := io.ReadFull(p.in, make([]byte, 1))
+	return time.Since(start), err
+}
+
+// TestMessagesAndRMAAreToldApart has rules for one of them act on lanes of all
+// kinds, from both ends.
+func TestMessagesAndRMAAreToldApart(t *testing.T) {
+	kinds := []struct {
+		name  string
+		first wire.Type
+		on    []faults.Traffic // whose rules cover it
+	}{
+		{"messages", wire.TypeStream, []faults.Traffic{faults.Messages, faults.Link, faults.All}},
+		{"operations", wire.TypeConnect, []faults.Traffic{faults.RMA, faults.Link, faults.All}},
+		{"operations back", wire.TypeAccept, []faults.Traffic{faults.RMA, faults.Link, faults.All}},
+		{"control", wire.TypeHello, []faults.Traffic{faults.Link, faults.All}},
+	}
+	for _, on := range []faults.Traffic{faults.Messages, faults.RMA, faults.Link, faults.All, faults.Gossip} {
+		for end, name := range []string{"sender", "receiver"} {
+			t.Run(string(on)+" at the "+name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					l := openLab(t)
+					lanes := map[string]pipeline{}
+					for _, k := range kinds {
+						lanes[k.name] = l.lane(0, k.first)
+					}
+					add(t, l.layers[end], faults.Rule{On: on, From: faults.Nodes{1}, To: faults.Nodes{2}, Delay: 30 * ms})
+					for _, k := range kinds {
+						want := time.Duration(0)
+						for _, covers := range k.on {
+							if covers == on {
+								want = 30 * time.Millisecond
+							}
+						}
+						if took, err := lanes[k.name].pass(time.Second); err != nil || took < want || took > want+time.Millisecond {
+							t.Errorf("a lane of %s takes %v, want %v; %v", k.name, took, want, err)
+						}
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestFaultsOfLanes has each fault that a lane takes act, on lanes of both
+// directions.
+func TestFaultsOfLanes(t *testing.T) {
+	const forever = -1
+	tests := []struct {
+		name        string
+		r           faults.Rule
+		there, back time.Duration // how long a byte takes at least; forever: it does not come
+	}{
+		{"delay", faults.Rule{On: faults.Messages, From: faults.Nodes{1}, Delay: 30 * ms}, 30 * time.Millisecond, 0},
+		{"rate", faults.Rule{On: faults.Messages, From: faults.Nodes{1}, Rate: 1000}, time.Millisecond, 0},
+		{"cut of a lane", faults.Rule{On: faults.Messages, From: faults.Nodes{1}, Cut: true}, forever, 0},
+		{"cut of a link", faults.Rule{On: faults.Link, From: faults.Nodes{1}, Cut: true}, forever, forever},
+		{"loss on a link", faults.Rule{On: faults.Link, From: faults.Nodes{1}, Drop: 1}, 1600 * time.Millisecond, 0},
+		{"hold", faults.Rule{On: faults.Messages, Hold: true, For: 500 * ms}, 500 * time.Millisecond, 0},
+	}
+	for _, tt := range tests {
+		for end, name := range []string{"node 1", "node 2"} {
+			t.Run(tt.name+" at "+name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					l := openLab(t)
+					lanes := []pipeline{l.lane(0, wire.TypeStream), l.lane(1, wire.TypeStream)}
+					counts := add(t, l.layers[end], tt.r)
+					synctest.Wait()
+					for i, want := range []time.Duration{tt.there, tt.back} {
+						took, err := lanes[i].pass(3 * time.Second)
+						if want == forever && !errors.Is(err, os.ErrDeadlineExceeded) ||
+							want != forever && (err != nil || took < want || took > want+2*time.Millisecond) {
+							t.Errorf("direction %d: %v, %v; want %v", i, took, err, want)
+						}
+					}
+					if counts().Fired() == 0 {
+						t.Error("the rule did not fire")
+					}
+					l.layers[end].plane.Clear()
+					for i, want := range []time.Duration{tt.there, tt.back} {
+						if want == forever {
+							if _, err := io.ReadFull(lanes[i].in, make([]byte, 1)); err != nil {
+								t.Errorf("direction %d: what was under way: %v", i, err)
+							}
+						}
+						if took, err := lanes[i].pass(time.Second); err != nil || took > time.Millisecond {
+							t.Errorf("direction %d after the rule: %v, %v", i, took, err)
+						}
+					}
+				})
+			})
+		}
+	}
+}
+
+func TestResetOfLanesAndLinks(t *testing.T) {
+	for end := range 2 {
+		synctest.Test(t, func(t *testing.T) {
+			l := openLab(t)
+			messages, ops := l.lane(0, wire.TypeStream), l.lane(0, wire.TypeConnect)
+			counts := add(t, l.layers[end], faults.Rule{On: faults.Messages, Reset: true})
+			synctest.Wait()
+			if _, err := messages.in.Read(make([]byte, 1)); !errors.Is(err, transport.ErrLaneCanceled) {
+				t.Errorf("a message lane that was reset: %v", err)
+			}
+			if _, err := messages.out.Write([]byte{1}); !errors.Is(err, transport.ErrLaneCanceled) {
+				t.Errorf("writing to it: %v", err)
+			}
+			if _, err := ops.pass(time.Second); err != nil {
+				t.Errorf("an operations lane: %v", err)
+			}
+			if counts().Reset == 0 {
+				t.Error("the rule did not fire")
+			}
+			l.layers[end].plane.Clear()
+			counts = add(t, l.layers[end], faults.Rule{On: faults.Link, Reset: true, For: 100 * ms})
+			for i, s := range l.s {
+				<-s.Done()
+				ce, ok := errors.AsType[*transport.CloseError](s.Err())
+				if !ok || ce.Reset != (i == end) {
+					t.Errorf("session %d after a reset at %d: %v", i, end, s.Err())
+				}
+			}
+			if counts().Reset == 0 {
+				t.Error("the rule did not fire")
+			}
+			time.Sleep(100 * time.Millisecond)
+			l.s[0], l.s[1] = l.connect()
+			if _, err := l.lane(0, wire.TypeStream).pass(time.Second); err != nil {
+				t.Errorf("the next session: %v", err)
+			}
+		})
+	}
+}
+
+// TestDatagramsOfALink meets heartbeats.
+func TestDatagramsOfALink(t *testing.T) {
+	for end := range 2 {
+		synctest.Test(t, func(t *testing.T) {
+			l := openLab(t)
+			arrive := func() (n int, first time.Duration) {
+				start := time.Now()
+				ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+				defer cancel()
+				go func() {
+					for range 100 {
+						if err := l.s[0].SendDatagram([]byte("beat")); err != nil {
+							t.Error(err)
+						}
+						time.Sleep(time.Millisecond)
+					}
+				}()
+				for {
+					p, err := l.s[1].ReceiveDatagram(ctx)
+					if err != nil {
+						return n, first
+					}
+					if string(p) != "beat" {
+						t.Errorf("received %q", p)
+					}
+					if n++; n == 1 {
+						first = time.Since(start)
+					}
+				}
+			}
+			for _, tt := range []struct {
+				r           faults.Rule
+				least, most int
+				first       time.Duration
+			}{
+				{faults.Rule{On: faults.Messages, Cut: true}, 100, 100, 0},
+				{faults.Rule{On: faults.Link, Cut: true, From: faults.Nodes{2}}, 100, 100, 0},
+				{faults.Rule{On: faults.Link, Cut: true, From: faults.Nodes{1}}, 0, 0, 0},
+				{faults.Rule{On: faults.Link, Drop: .5}, 30, 70, 0},
+				{faults.Rule{On: faults.Link, Corrupt: .5}, 30, 70, 0},
+				{faults.Rule{On: faults.Link, Duplicate: .5}, 130, 170, 0},
+				{faults.Rule{On: faults.Link, Delay: 40 * ms}, 100, 100, 40 * time.Millisecond},
+			} {
+				add(t, l.layers[end], tt.r)
+				if n, first := arrive(); n < tt.least || n > tt.most || first < tt.first {
+					t.Errorf("%v at %d: %d arrived, the first after %v", tt.r, end, n, first)
+				}
+				l.layers[end].plane.Clear()
+			}
+		})
+	}
+}
+
+func TestDialsOfLinks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := openLab(t)
+		add(t, l.layers[0], faults.Rule{On: faults.Link, Cut: true, From: faults.Nodes{2}})
+		start := time.Now()
+		_, err := l.p[0].Dial(t.Context(), "b")
+		ce, ok := errors.AsType[*transport.CloseError](err)
+		if !ok || !ce.Timeout || time.Since(start) != dialTimeout {
+			t.Errorf("dial across a cut: %v after %v", err, time.Since(start))
+		}
+		l.layers[0].plane.Clear()
+		add(t, l.layers[0], faults.Rule{On: faults.Link, HalfOpen: true})
+		if _, err := l.p[0].Dial(t.Context(), "b"); !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Errorf("dial across a half-open link: %v", err)
+		}
+		l.layers[0].plane.Clear()
+		add(t, l.layers[1], faults.Rule{On: faults.Link, HalfOpen: true})
+		accepted := make(chan error, 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { _, err := l.p[1].Accept(ctx); accepted <- err }()
+		if s, err := l.p[0].Dial(t.Context(), "b"); err == nil {
+			<-s.Done() // the acceptor refuses it when it knows who it is
+		}
+		cancel()
+		if err := <-accepted; !errors.Is(err, context.Canceled) {
+			t.Errorf("accept returned %v", err)
+		}
+	})
+}
+
+// TestCloseOfALinkAcrossACut ends one side during a cut: the other one hears of
+// it when the cut ends, and calls here fail at once.
+func TestCloseOfALinkAcrossACut(t *testing.T) {
+	for end := range 2 { // has the rule
+		synctest.Test(t, func(t *testing.T) {
+			l := openLab(t)
+			lane := l.lane(end, wire.TypeStream)
+			add(t, l.layers[end], faults.Rule{On: faults.Link, Cut: true, For: 10000 * ms})
+			synctest.Wait()
+			write := make(chan error, 1)
+			go func() {
+				for {
+					if _, err := lane.out.Write(make([]byte, 100000)); err != nil {
+						write <- err
+						return
+					}
+				}
+			}()
+			accept := make(chan error, 1)
+			go func() { _, err := l.s[end].AcceptLane(context.Background()); accept <- err }()
+			synctest.Wait()
+			start := time.Now()
+			l.s[end].Close(transport.CodeFenced, "over")
+			for name, c := range map[string]chan error{"write": write, "accept": accept} {
+				if err := <-c; !errors.Is(err, transport.ErrClosed) {
+					t.Errorf("%s after close: %v", name, err)
+				}
+			}
+			if took := time.Since(start); took != 0 {
+				t.Errorf("the closing side waited %v", took)
+			}
+			<-l.s[1-end].Done()
+			ce, ok := errors.AsType[*transport.CloseError](l.s[1-end].Err())
+			if !ok || !ce.Remote || ce.Code != transport.CodeFenced || time.Since(start) != 10*time.Second {
+				t.Errorf("the other side: %v after %v", l.s[1-end].Err(), time.Since(start))
+			}
+		})
+	}
+}
+
+// TestAnEndBehindACutIsNotSeen has the side without the rule end the session.
+func TestAnEndBehindACutIsNotSeen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := openLab(t)
+		lane := l.lane(1, wire.TypeConnect)
+		add(t, l.layers[0], faults.Rule{On: faults.Link, Cut: true, For: 3000 * ms})
+		start := time.Now()
+		l.s[1].Close(transport.CodeLeaving, "left")
+		read := make(chan error, 1)
+		go func() { _, err := lane.in.Read(make([]byte, 1)); read <- err }()
+		<-l.s[0].Done()
+		if took := time.Since(start); took != 3*time.Second {
+			t.Errorf("the end was seen after %v, in a cut of 3s", took)
+		}
+		if err := <-read; !errors.Is(err, transport.ErrClosed) || time.Since(start) < 3*time.Second {
+			t.Errorf("a read returned %v after %v", err, time.Since(start))
+		}
+	})
+}

@@ -1,0 +1,201 @@
+package inject
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/faults"
+)
+
+// A Layer is what lies between one node and its carriers. Its methods may be
+// called from any goroutine.
+type Layer struct {
+	plane  *faults.Plane
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	mu        sync.Mutex // guards the fields below
+	closed    bool
+	open      map[stream]struct{}
+	lingering int
+}
+
+// A stream is something that a change of the rules may stop, release or end.
+type stream interface {
+	poke()  // the rules have changed
+	abort() // the Layer ends: free everything
+}
+
+// New returns a Layer that enforces the rules of p. Close ends it.
+func New(p *faults.Plane) *Layer {
+	l := &Layer{plane: p, open: make(map[stream]struct{})}
+	l.ctx, l.cancel = context.WithCancel(context.Background())
+	l.wg.Go(l.watch)
+	return l
+}
+
+// Plane returns the Plane whose rules the Layer enforces.
+func (l *Layer) Plane() *faults.Plane { return l.plane }
+
+// Close ends what is still open and waits for the Layer's goroutines. What was
+// wrapped is to be closed before, unless it may be cut off. A second Close
+// does nothing.
+func (l *Layer) Close() {
+	l.mu.Lock()
+	l.closed = true
+	l.mu.Unlock()
+	l.cancel()
+	for _, s := range l.streams() {
+		s.abort()
+	}
+	l.wg.Wait()
+}
+
+// watch pokes the streams whenever a rule is added or removed, begins, rests or
+// ends.
+func (l *Layer) watch() {
+	for {
+		changed, next := l.plane.Watch()
+		for _, s := range l.streams() {
+			s.poke()
+		}
+		var timer *time.Timer
+		var due <-chan time.Time
+		if next > 0 {
+			timer = time.NewTimer(next)
+			due = timer.C
+		}
+		select {
+		case <-changed:
+		case <-due:
+		case <-l.ctx.Done():
+		}
+		if timer != nil {
+			timer.Stop()
+		}
+		if l.ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+func (l *Layer) streams() []stream {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := make([]stream, 0, len(l.open))
+	for s := range l.open {
+		all = append(all, s)
+	}
+	return all
+}
+
+// add registers s; it reports false if the Layer has ended.
+func (l *Layer) add(s stream) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.closed {
+		l.open[s] = struct{}{}
+	}
+	return !l.closed
+}
+
+func (l *Layer) remove(s stream) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.open, s)
+}
+
+// spawn runs f on a goroutine that Close waits for; it reports false if the
+// Layer has ended.
+func (l *Layer) spawn(f func()) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return false
+	}
+	l.wg.Go(f)
+	return true
+}
+
+// awaitOpen waits until w may send again. It reports false if stop is closed, or
+// the Layer, before.
+func (l *Layer) awaitOpen(w *party, stop <-chan struct{}) bool {
+	n := &waiter{}
+	if !l.add(n) {
+		return false
+	}
+	defer l.remove(n)
+	for {
+		wake := n.wake.wait()
+		if !w.gate(true, false).Stopped {
+			return true
+		}
+		select {
+		case <-wake:
+		case <-stop:
+			return false
+		case <-l.ctx.Done():
+			return false
+		}
+	}
+}
+
+// A waiter is a stream of no bytes.
+type waiter struct{ wake broadcast }
+
+func (n *waiter) poke()  { n.wake.fire() }
+func (n *waiter) abort() { n.wake.fire() }
+
+// maxLinger bounds the streams that were closed and are not yet told to the
+// peer, since what says so does not pass. lingerTime bounds how long.
+const (
+	maxLinger  = 1024
+	lingerTime = 2 * time.Minute
+)
+
+// linger runs f, as spawn does, if not too many run already.
+func (l *Layer) linger(f func()) bool {
+	l.mu.Lock()
+	if l.lingering >= maxLinger {
+		l.mu.Unlock()
+		return false
+	}
+	l.lingering++
+	l.mu.Unlock()
+	left := func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.lingering--
+	}
+	if l.spawn(func() { defer left(); f() }) {
+		return true
+	}
+	left()
+	return false
+}
+
+// A broadcast wakes all who wait. The zero broadcast is ready for use.
+type broadcast struct {
+	mu sync.Mutex
+	ch chan struct{} // closed by the next fire; nil if nobody waits
+}
+
+func (b *broadcast) wait() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.ch == nil {
+		b.ch = make(chan struct{})
+	}
+	return b.ch
+}
+
+func (b *broadcast) fire() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.ch != nil {
+		close(b.ch)
+		b.ch = nil
+	}
+}

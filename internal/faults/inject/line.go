@@ -1,0 +1,218 @@
+package inject
+
+import (
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// A chunk is some bytes of a stream that are on their way until due.
+type chunk struct {
+	data []byte
+	due  time.Time
+}
+
+// lineLimit bounds the bytes that wait in a line. Who adds more waits.
+const lineLimit = 1 << 20
+
+// pushes counts what was pushed anywhere. A few nanoseconds of it go into each
+// due time, so that what was sent at one instant of virtual time on several lanes
+// arrives in order.
+var pushes atomic.Uint64
+
+// tieSpan bounds what ties cost, in nanoseconds.
+const tieSpan = 1 << 14
+
+// A line is the bytes of one direction of a stream that a rule keeps waiting, in
+// order. The zero line is empty.
+type line struct {
+	changed broadcast // fires at every change, and when the rules change
+
+	mu       sync.Mutex // guards the fields below
+	chunks   []chunk
+	size     int
+	end      error     // what comes after the chunks; nil: more of them
+	broken   error     // instead of everything
+	deadline time.Time // of the user's side
+}
+
+// push adds a copy of p, due after wait and not before what is there. It waits
+// for room, until the deadline if bound, or until stop.
+func (l *line) push(p []byte, wait time.Duration, bound bool, stop <-chan struct{}) error {
+	for {
+		changed := l.changed.wait()
+		l.mu.Lock()
+		until, err := l.tryPush(p, wait, bound, time.Now())
+		l.mu.Unlock()
+		if err != errFull {
+			return err
+		}
+		if !sleep(changed, stop, until) {
+			return errStopped
+		}
+	}
+}
+
+// tryPush is push without waiting; errFull says that it would wait, until the
+// time returned. mu is held.
+func (l *line) tryPush(p []byte, wait time.Duration, bound bool, now time.Time) (time.Time, error) {
+	switch {
+	case l.broken != nil:
+		return time.Time{}, l.broken
+	case l.end != nil:
+		return time.Time{}, errFinished
+	case bound && passed(l.deadline, now):
+		return time.Time{}, os.ErrDeadlineExceeded
+	case l.size > 0 && l.size+len(p) > lineLimit:
+		if bound {
+			return l.deadline, errFull
+		}
+		return time.Time{}, errFull
+	}
+	due := now.Add(wait + time.Duration(pushes.Add(1)%tieSpan))
+	if k := len(l.chunks); k > 0 && due.Before(l.chunks[k-1].due) {
+		due = l.chunks[k-1].due
+	}
+	l.chunks = append(l.chunks, chunk{append([]byte(nil), p...), due})
+	l.size += len(p)
+	l.changed.fire()
+	return time.Time{}, nil
+}
+
+// pop returns at most limit bytes that are due, when open says that they may
+// pass. Afterwards it returns what finish said. It waits until the deadline if
+// bound, or until stop.
+func (l *line) pop(limit int, open func() bool, bound bool, stop <-chan struct{}) ([]byte, error) {
+	for {
+		changed := l.changed.wait()
+		l.mu.Lock()
+		p, until, err := l.tryPop(limit, open, bound, time.Now())
+		l.mu.Unlock()
+		if err != errFull {
+			return p, err
+		}
+		if !sleep(changed, stop, until) {
+			return nil, errStopped
+		}
+	}
+}
+
+// tryPop is pop without waiting. mu is held.
+func (l *line) tryPop(limit int, open func() bool, bound bool, now time.Time) (p []byte, until time.Time, err error) {
+	if bound {
+		until = l.deadline
+	}
+	switch {
+	case l.broken != nil:
+		return nil, until, l.broken
+	case bound && passed(l.deadline, now):
+		return nil, until, os.ErrDeadlineExceeded
+	case len(l.chunks) > 0 && now.Before(l.chunks[0].due):
+		return nil, earlier(until, l.chunks[0].due), errFull
+	case len(l.chunks) == 0 && l.end == nil, !open():
+		return nil, until, errFull
+	case len(l.chunks) == 0:
+		return nil, until, l.end
+	}
+	c := &l.chunks[0]
+	p = c.data[:min(limit, len(c.data))]
+	c.data = c.data[len(p):]
+	if len(c.data) == 0 {
+		l.chunks = l.chunks[1:]
+	}
+	l.size -= len(p)
+	l.changed.fire()
+	return p, until, nil
+}
+
+// finish says what follows the bytes that are there. The first call counts.
+func (l *line) finish(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.end == nil {
+		l.end = err
+	}
+	l.changed.fire()
+}
+
+// fail drops what is there: every call returns err from now on. The first call
+// counts.
+func (l *line) fail(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.broken == nil {
+		l.broken, l.chunks, l.size = err, nil, 0
+	}
+	l.changed.fire()
+}
+
+// finished reports whether finish was called.
+func (l *line) finished() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.end != nil
+}
+
+// refusal returns why nothing can be added any more.
+func (l *line) refusal() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.broken == nil && l.end != nil {
+		return errFinished
+	}
+	return l.broken
+}
+
+// failure returns what fail said.
+func (l *line) failure() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.broken
+}
+
+func (l *line) setDeadline(t time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.deadline = t
+	l.changed.fire()
+}
+
+// A sentinel never leaves the package.
+type sentinel string
+
+func (s sentinel) Error() string { return string(s) }
+
+const (
+	errFull    sentinel = "wait"
+	errStopped sentinel = "stopped"
+	// errFinished answers who adds to a line that was finished.
+	errFinished sentinel = "finished"
+)
+
+// sleep waits for changed or until; it reports false if stop is closed.
+func sleep(changed, stop <-chan struct{}, until time.Time) bool {
+	var due <-chan time.Time
+	if !until.IsZero() {
+		t := time.NewTimer(time.Until(until))
+		defer t.Stop()
+		due = t.C
+	}
+	select {
+	case <-changed:
+	case <-due:
+	case <-stop:
+		return false
+	}
+	return true
+}
+
+func passed(t, now time.Time) bool { return !t.IsZero() && !now.Before(t) }
+
+// earlier returns the earlier of two times; a zero one is never.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}

@@ -1,0 +1,59 @@
+package inject
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/faults"
+)
+
+// A party is a stream as the Plane sees it: who is at the other end, and what
+// passes.
+type party struct {
+	layer *Layer
+	below bool // rules on Link and All are enforced on the packets below
+	peers func() []addr.NodeID
+	on    atomic.Int32 // index in faults.Planes
+}
+
+func (p *party) setTraffic(t faults.Traffic) {
+	for i, u := range faults.Planes {
+		if t == u {
+			p.on.Store(int32(i))
+		}
+	}
+}
+
+func (p *party) idle() bool { return p.layer.plane.Idle() }
+
+func (p *party) meeting(peer addr.NodeID, sending bool) faults.Meeting {
+	return faults.Meeting{Peer: peer, On: faults.Planes[p.on.Load()], Carrier: faults.Stream, Sending: sending, Below: p.below}
+}
+
+// gate returns what the stream may do. Where several nodes may be at the other
+// end, what is forbidden to one of them is forbidden.
+func (p *party) gate(sending, count bool) (all faults.Gate) {
+	if p.idle() {
+		return all
+	}
+	for _, peer := range p.peers() {
+		g := p.layer.plane.Gate(p.meeting(peer, sending), count)
+		all.Stopped = all.Stopped || g.Stopped
+		all.Refused = all.Refused || g.Refused
+		all.Reset = all.Reset || g.Reset
+	}
+	return all
+}
+
+// judge returns whether a piece of the stream has to wait: for a time, or until
+// the gate opens.
+func (p *party) judge(sending bool, size int) (wait time.Duration, stopped bool) {
+	if p.idle() {
+		return 0, false
+	}
+	if peers := p.peers(); len(peers) == 1 {
+		wait = p.layer.plane.Decide(p.meeting(peers[0], sending), size).Delay
+	}
+	return wait, p.gate(sending, true).Stopped
+}

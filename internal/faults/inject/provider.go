@@ -1,0 +1,95 @@
+package inject
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/faults"
+	"github.com/fabricd/fabricd/internal/transport"
+)
+
+// Provider returns inner with its sessions and lanes under the rules. packets
+// says that the packets of inner pass a PacketConn of this Layer: rules on Link
+// and All are then enforced there, and those on Messages and RMA here. Without,
+// as for a provider that has no packets, all are enforced on lanes and datagrams.
+func (l *Layer) Provider(inner transport.Provider, packets bool) transport.Provider {
+	return &provider{inner, l, packets}
+}
+
+type provider struct {
+	transport.Provider
+	layer *Layer
+	below bool
+}
+
+// dialTimeout bounds a Dial across a cut, as that of a real provider would end.
+const dialTimeout = 2 * time.Second
+
+// Dial is that of transport.Provider. Across a cut it hangs, across a half-open
+// link it is refused.
+func (p *provider) Dial(ctx context.Context, address string) (transport.Session, error) {
+	w := &party{layer: p.layer, peers: func() []addr.NodeID { return []addr.NodeID{p.layer.plane.Names.Place(address)} }}
+	w.setTraffic(faults.Link)
+	if err := p.approach(ctx, w); err != nil {
+		return nil, fmt.Errorf("%s: dial %s: %w", p.Name(), address, err)
+	}
+	s, err := p.Provider.Dial(ctx, address)
+	if err != nil {
+		return nil, err
+	}
+	return p.session(s), nil
+}
+
+// approach waits until a session may be opened. Where packets are cut, what is
+// below waits by itself.
+func (p *provider) approach(ctx context.Context, w *party) error {
+	if p.below {
+		if w.gate(true, true).Refused {
+			return syscall.ECONNREFUSED
+		}
+		return nil
+	}
+	limit, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	err := p.layer.approach(limit, w)
+	if err != nil && limit.Err() != nil && ctx.Err() == nil {
+		return &transport.CloseError{Timeout: true}
+	}
+	return err
+}
+
+// Accept is that of transport.Provider. Sessions that a rule refuses are closed.
+func (p *provider) Accept(ctx context.Context) (transport.Session, error) {
+	for {
+		inner, err := p.Provider.Accept(ctx)
+		if err != nil {
+			return nil, err
+		}
+		s := p.session(inner)
+		if s.party.idle() {
+			return s, nil
+		}
+		if g := s.linkGate(); !g.Refused && !g.Reset {
+			return s, nil
+		}
+		s.party.gate(true, true)
+		s.end(&transport.CloseError{Code: transport.CodeOK, Reason: "refused by a fault"})
+		inner.Close(transport.CodeOK, "refused by a fault")
+	}
+}
+
+// laneError returns what the user of a lane gets: why its session has ended, if
+// that is all that is known.
+func laneError(err error, end func() error) error {
+	if !errors.Is(err, errStopped) && !errors.Is(err, errFinished) {
+		return err
+	}
+	if err := end(); err != nil {
+		return err
+	}
+	return transport.ErrClosed
+}

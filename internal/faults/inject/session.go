@@ -1,0 +1,302 @@
+package inject
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/faults"
+	"github.com/fabricd/fabricd/internal/transport"
+)
+
+// A session is one under the rules. Where they are enforced on packets below,
+// it only makes its lanes; else it is the link that is cut: its end is told to
+// the other side, and seen on this one, when the rules let it pass.
+type session struct {
+	inner    transport.Session
+	provider *provider
+	layer    *Layer
+	party    party
+	later    *later
+	inbox    chan []byte // datagrams that have arrived; nil with packets below
+
+	ctx    context.Context // ends with done
+	cancel context.CancelFunc
+
+	mu    sync.Mutex // guards the fields below
+	err   error      // why it has ended here
+	lanes map[stream]struct{}
+}
+
+// Bounds of the datagrams of one session that wait.
+const (
+	inboxDatagrams = 128 // for who receives them
+	laterDatagrams = 256 // that a rule delays
+)
+
+func (p *provider) session(inner transport.Session) *session {
+	s := &session{inner: inner, provider: p, layer: p.layer, lanes: make(map[stream]struct{})}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	node := inner.Peer().Node
+	s.party.layer, s.party.below = p.layer, p.below
+	s.party.peers = func() []addr.NodeID { return []addr.NodeID{p.layer.plane.Names.Node(node)} }
+	s.party.setTraffic(faults.Link)
+	s.later = newLater(p.layer, laterDatagrams)
+	if !p.layer.add(s) {
+		s.abort()
+		return s
+	}
+	if !p.below {
+		s.inbox = make(chan []byte, inboxDatagrams)
+		p.layer.spawn(s.receive)
+	}
+	p.layer.spawn(s.follow)
+	return s
+}
+
+// linkGate returns what the whole link may do, wherever that is enforced.
+func (s *session) linkGate() faults.Gate {
+	w := party{layer: s.layer, peers: s.party.peers}
+	w.setTraffic(faults.Link)
+	return w.gate(true, false)
+}
+
+// follow ends the session here when it has ended below and the rules let that be
+// seen.
+func (s *session) follow() {
+	defer s.later.stop()
+	defer s.layer.remove(s)
+	select {
+	case <-s.inner.Done():
+	case <-s.ctx.Done():
+		return
+	}
+	if s.layer.awaitOpen(&s.party, s.ctx.Done()) {
+		s.end(s.inner.Err())
+	}
+}
+
+// end ends the session here. The first call decides why.
+func (s *session) end(err error) {
+	s.mu.Lock()
+	if s.err != nil {
+		s.mu.Unlock()
+		return
+	}
+	s.err = err
+	lanes := s.lanes
+	s.lanes = nil
+	s.mu.Unlock()
+	s.cancel()
+	for l := range lanes {
+		l.abort()
+		s.layer.remove(l)
+	}
+}
+
+// adopt registers a lane; one of a session that has ended ends at once.
+func (s *session) adopt(l stream) {
+	s.mu.Lock()
+	ended := s.err != nil
+	if !ended {
+		s.lanes[l] = struct{}{}
+	}
+	s.mu.Unlock()
+	if ended || !s.layer.add(l) {
+		l.abort()
+	}
+}
+
+func (s *session) release(l stream) {
+	s.mu.Lock()
+	delete(s.lanes, l)
+	s.mu.Unlock()
+	s.layer.remove(l)
+}
+
+func (s *session) poke() {
+	if s.party.idle() || s.Err() != nil || !s.linkGate().Reset {
+		return
+	}
+	w := party{layer: s.layer, peers: s.party.peers}
+	w.setTraffic(faults.Link)
+	w.gate(true, true)
+	s.end(&transport.CloseError{Reset: true})
+	s.inner.Close(transport.CodeOK, "reset by a fault")
+}
+
+func (s *session) abort() {
+	s.end(&transport.CloseError{Code: transport.CodeOK, Reason: "faults ended"})
+	s.inner.Close(transport.CodeOK, "faults ended")
+}
+
+// OpenLane implements transport.Session.
+func (s *session) OpenLane(ctx context.Context) (transport.SendLane, error) {
+	ctx, cancel := s.until(ctx)
+	defer cancel()
+	inner, err := s.inner.OpenLane(ctx)
+	if err != nil {
+		return nil, s.explain(err)
+	}
+	return newSendLane(s, inner), nil
+}
+
+// AcceptLane implements transport.Session.
+func (s *session) AcceptLane(ctx context.Context) (transport.RecvLane, error) {
+	ctx, cancel := s.until(ctx)
+	defer cancel()
+	inner, err := s.inner.AcceptLane(ctx)
+	if err != nil {
+		if s.party.gate(false, false).Stopped && s.inner.Err() != nil {
+			<-ctx.Done() // the end below is not to be seen yet
+		}
+		return nil, s.explain(err)
+	}
+	return newRecvLane(s, inner), nil
+}
+
+// until returns ctx, which ends with the session too.
+func (s *session) until(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(s.ctx, func() { cancel(s.Err()) })
+	return ctx, func() { stop(); cancel(nil) }
+}
+
+// explain returns why the session has ended, if it has, else err.
+func (s *session) explain(err error) error {
+	if end := s.Err(); end != nil {
+		return end
+	}
+	return err
+}
+
+// SendDatagram implements transport.Session.
+func (s *session) SendDatagram(p []byte) error {
+	if err := s.Err(); err != nil {
+		return err
+	}
+	if s.inbox == nil || s.party.idle() || len(p) > transport.MaxDatagram {
+		return s.inner.SendDatagram(p)
+	}
+	f := s.datagram(true, len(p))
+	if f.Drop {
+		return nil
+	}
+	own := append([]byte(nil), p...)
+	send := func() { _ = s.inner.SendDatagram(own) } // an error is a lost datagram
+	if f.Twice {
+		s.later.add(f.Later, len(own), true, send)
+	}
+	if f.Delay > 0 {
+		s.later.add(f.Delay, len(own), true, send)
+		return nil
+	}
+	return s.inner.SendDatagram(p)
+}
+
+// datagram decides about a datagram. One that is corrupted is lost: in a packet
+// it would not pass its checksum.
+func (s *session) datagram(sending bool, size int) faults.Fate {
+	m := s.party.meeting(s.party.peers()[0], sending)
+	m.Carrier = faults.Packets
+	f := s.layer.plane.Decide(m, size)
+	f.Drop = f.Drop || f.Corrupt
+	return f
+}
+
+// receive takes the datagrams from below.
+func (s *session) receive() {
+	for {
+		p, err := s.inner.ReceiveDatagram(s.ctx)
+		if err != nil {
+			return
+		}
+		if s.party.idle() {
+			s.arrive(p)
+			continue
+		}
+		f := s.datagram(false, len(p))
+		if f.Drop {
+			continue
+		}
+		if f.Twice {
+			again := append([]byte(nil), p...)
+			s.later.add(f.Later, len(p), false, func() { s.arrive(again) })
+		}
+		if f.Delay > 0 {
+			s.later.add(f.Delay, len(p), false, func() { s.arrive(p) })
+			continue
+		}
+		s.arrive(p)
+	}
+}
+
+// arrive queues p, or drops it when the queue is full.
+func (s *session) arrive(p []byte) {
+	select {
+	case s.inbox <- p:
+	default:
+	}
+}
+
+// ReceiveDatagram implements transport.Session.
+func (s *session) ReceiveDatagram(ctx context.Context) ([]byte, error) {
+	if s.inbox == nil {
+		return s.inner.ReceiveDatagram(ctx)
+	}
+	if err := s.Err(); err != nil {
+		return nil, err
+	}
+	select {
+	case p := <-s.inbox:
+		return p, nil
+	case <-s.ctx.Done():
+		return nil, s.Err()
+	case <-ctx.Done():
+		return nil, fmt.Errorf("receive datagram: %w", ctx.Err())
+	}
+}
+
+// Peer, LocalAddr and RemoteAddr implement transport.Session.
+func (s *session) Peer() transport.Identity { return s.inner.Peer() }
+
+func (s *session) LocalAddr() string { return s.inner.LocalAddr() }
+
+func (s *session) RemoteAddr() string { return s.inner.RemoteAddr() }
+
+// Traffic implements transport.Meter.
+func (s *session) Traffic() (sent, received uint64) { return transport.TrafficOf(s.inner) }
+
+// Close implements transport.Session. Across a cut the peer hears of it when the
+// cut ends.
+func (s *session) Close(code uint64, reason string) error {
+	s.mu.Lock()
+	first := s.err == nil
+	s.mu.Unlock()
+	if !first {
+		return nil
+	}
+	s.end(&transport.CloseError{Code: code, Reason: reason})
+	if s.party.gate(true, false).Stopped && s.layer.linger(func() { s.linger(code, reason) }) {
+		return nil
+	}
+	return s.inner.Close(code, reason)
+}
+
+// linger closes what is below when the rules let the peer hear of it.
+func (s *session) linger(code uint64, reason string) {
+	s.layer.awaitOpen(&s.party, s.inner.Done())
+	// An error can only say that it has ended already.
+	_ = s.inner.Close(code, reason)
+}
+
+// Done implements transport.Session.
+func (s *session) Done() <-chan struct{} { return s.ctx.Done() }
+
+// Err implements transport.Session.
+func (s *session) Err() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}

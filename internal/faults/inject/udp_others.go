@@ -1,0 +1,8 @@
+//go:build !linux
+
+package inject
+
+import "net"
+
+// fastConn has nothing to add where QUIC does not read in batches.
+func fastConn(c *packetConn, _ *net.UDPConn) net.PacketConn { return c }

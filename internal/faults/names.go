@@ -1,0 +1,164 @@
+package faults
+
+import (
+	"net/netip"
+	"slices"
+	"sync"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+)
+
+// Names say which node is at which address, and which node has which identity.
+// What was learned of a node stays until something newer is: a cut must hold
+// after the node was removed, too. The zero Names are empty. All methods may be
+// called from any goroutine.
+type Names struct {
+	mu    sync.RWMutex // guards the fields below
+	ids   map[addr.UUID]addr.NodeID
+	texts map[string]addr.UUID         // "host:port", as dialed
+	at    map[netip.AddrPort]addr.UUID // the same, resolved
+	hosts map[netip.Addr][]addr.UUID
+	known map[addr.UUID][]string // the keys in texts
+}
+
+// maxPlaces bounds the addresses that are known of one node.
+const maxPlaces = 16
+
+// maxNamed bounds the nodes that are known.
+const maxNamed = 1 << 16
+
+// SetID says which ID the node with an identity has, or had last.
+func (n *Names) SetID(node addr.UUID, id addr.NodeID) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.ids == nil {
+		n.ids = make(map[addr.UUID]addr.NodeID)
+	}
+	if _, ok := n.ids[node]; !ok && len(n.ids) >= maxNamed {
+		return
+	}
+	for other, had := range n.ids {
+		if had == id && other != node { // the ID is another node's now
+			delete(n.ids, other)
+		}
+	}
+	n.ids[node] = id
+}
+
+// SetPlace says that a node is at address, "host:port". If host is a name,
+// resolved are its addresses.
+func (n *Names) SetPlace(node addr.UUID, address string, resolved ...netip.AddrPort) {
+	if at, err := netip.ParseAddrPort(address); err == nil {
+		resolved = append(resolved, at)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.texts == nil {
+		n.texts = make(map[string]addr.UUID)
+		n.at = make(map[netip.AddrPort]addr.UUID)
+		n.hosts = make(map[netip.Addr][]addr.UUID)
+		n.known = make(map[addr.UUID][]string)
+	}
+	if _, ok := n.known[node]; !ok && len(n.known) >= maxNamed {
+		return
+	}
+	if had, ok := n.texts[address]; ok && had != node {
+		n.known[had] = slices.DeleteFunc(n.known[had], func(s string) bool { return s == address })
+	}
+	if !slices.Contains(n.known[node], address) {
+		if len(n.known[node]) >= maxPlaces {
+			n.forget(n.known[node][0])
+			n.known[node] = n.known[node][1:]
+		}
+		n.known[node] = append(n.known[node], address)
+	}
+	n.texts[address] = node
+	for _, at := range resolved {
+		at = plain(at)
+		n.at[at] = node
+		if !slices.Contains(n.hosts[at.Addr()], node) && len(n.hosts[at.Addr()]) < maxNamed {
+			n.hosts[at.Addr()] = append(n.hosts[at.Addr()], node)
+		}
+	}
+}
+
+// forget drops an address. mu is held.
+func (n *Names) forget(address string) {
+	delete(n.texts, address)
+	if at, err := netip.ParseAddrPort(address); err == nil {
+		delete(n.at, plain(at))
+	}
+}
+
+// plain returns at in the form in which it is looked up.
+func plain(at netip.AddrPort) netip.AddrPort {
+	return netip.AddrPortFrom(at.Addr().Unmap().WithZone(""), at.Port())
+}
+
+// Node returns the ID of the node with an identity, addr.NoNode if it has none.
+func (n *Names) Node(node addr.UUID) addr.NodeID {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	return n.node(node)
+}
+
+func (n *Names) node(node addr.UUID) addr.NodeID {
+	if id, ok := n.ids[node]; ok {
+		return id
+	}
+	return addr.NoNode
+}
+
+// At returns the ID of the node that has the address, addr.NoNode if none has.
+func (n *Names) At(at netip.AddrPort) addr.NodeID {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	if node, ok := n.at[plain(at)]; ok {
+		return n.node(node)
+	}
+	return addr.NoNode
+}
+
+// Place is At for an address as one dials it, "host:port".
+func (n *Names) Place(address string) addr.NodeID {
+	n.mu.RLock()
+	node, ok := n.texts[address]
+	id := addr.NoNode
+	if ok {
+		id = n.node(node)
+	}
+	n.mu.RUnlock()
+	if ok {
+		return id
+	}
+	if at, err := netip.ParseAddrPort(address); err == nil {
+		return n.At(at)
+	}
+	return addr.NoNode
+}
+
+// On returns the IDs of the nodes that have an address on host. Every loopback
+// address is the same host: what is dialed at one of them comes from another.
+func (n *Names) On(host netip.Addr) (ids []addr.NodeID) {
+	host = host.Unmap().WithZone("")
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	add := func(nodes []addr.UUID) {
+		for _, node := range nodes {
+			if id, ok := n.ids[node]; ok && !slices.Contains(ids, id) {
+				ids = append(ids, id)
+			}
+		}
+	}
+	if !host.IsLoopback() {
+		add(n.hosts[host])
+		return ids
+	}
+	for other, nodes := range n.hosts {
+		if other.IsLoopback() {
+			add(nodes)
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}

@@ -1,0 +1,104 @@
+package history
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// A Role is what kind of process writes a log.
+type Role string
+
+const (
+	RoleLab    Role = "lab"    // the runner
+	RoleDaemon Role = "daemon" // a fabricd
+	RoleApp    Role = "app"    // an application
+)
+
+// MaxSlot is the highest slot.
+const MaxSlot = 4095
+
+// A Source names one process of a run: it is a log of its own. A restarted
+// process is another source. The zero Source is none.
+type Source struct {
+	Role Role
+	Slot int // of the node; 0 for the lab
+	Run  int // counts the starts of this role in this slot from 1; 0 for the lab
+}
+
+// Lab is the source of what the runner writes.
+var Lab = Source{Role: RoleLab}
+
+// Daemon returns the source of the run-th start of the daemon of a slot.
+func Daemon(slot, run int) Source { return Source{RoleDaemon, slot, run} }
+
+// App returns the source of the run-th start of the application of a slot.
+func App(slot, run int) Source { return Source{RoleApp, slot, run} }
+
+// String returns the source as "lab", "daemon:2:1" or "app:2:1", the form that
+// [ParseSource] accepts.
+func (s Source) String() string {
+	if s.Role == RoleLab {
+		return string(RoleLab)
+	}
+	return string(s.Role) + ":" + strconv.Itoa(s.Slot) + ":" + strconv.Itoa(s.Run)
+}
+
+// ParseSource parses the form that [Source.String] returns, and no other.
+func ParseSource(text string) (Source, error) {
+	if text == string(RoleLab) {
+		return Lab, nil
+	}
+	role, rest, _ := strings.Cut(text, ":")
+	slot, run, _ := strings.Cut(rest, ":")
+	s := Source{Role: Role(role)}
+	s.Slot, _ = strconv.Atoi(slot)
+	s.Run, _ = strconv.Atoi(run)
+	if err := s.check(); err != nil || s.Role == RoleLab || s.String() != text {
+		return Source{}, fmt.Errorf("source %q: want lab, daemon:SLOT:RUN or app:SLOT:RUN", text)
+	}
+	return s, nil
+}
+
+// check reports a source that is none.
+func (s Source) check() error {
+	switch {
+	case s == Lab:
+		return nil
+	case s.Role != RoleDaemon && s.Role != RoleApp,
+		s.Slot < 0 || s.Slot > MaxSlot,
+		s.Run < 1:
+		return fmt.Errorf("source %q: want lab, daemon:SLOT:RUN or app:SLOT:RUN", s.String())
+	}
+	return nil
+}
+
+// MarshalText implements [encoding.TextMarshaler].
+func (s Source) MarshalText() ([]byte, error) {
+	if err := s.check(); err != nil {
+		return nil, err
+	}
+	return []byte(s.String()), nil
+}
+
+// UnmarshalText implements [encoding.TextUnmarshaler].
+func (s *Source) UnmarshalText(text []byte) error {
+	parsed, err := ParseSource(string(text))
+	if err != nil {
+		return err
+	}
+	*s = parsed
+	return nil
+}
+
+// compare orders sources: the lab, then daemons, then applications.
+func (s Source) compare(t Source) int {
+	rank := func(r Role) int { return strings.Index("lab daemon app", string(r)) }
+	if d := rank(s.Role) - rank(t.Role); d != 0 {
+		return d
+	}
+	if d := s.Slot - t.Slot; d != 0 {
+		return d
+	}
+	return s.Run - t.Run
+}

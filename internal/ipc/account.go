@@ -1,0 +1,105 @@
+package ipc
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+// Limits bound what applications may hold. A field that is 0 means the default
+// that stands with it.
+type Limits struct {
+	Sessions    int64 // attached at a time; 64
+	Endpoints   int64 // open, or closed with bytes still to deliver; 4096
+	Windows     int64 // registered; as many pieces of memory, and as many mappings; 1024
+	WindowBytes int64 // of all memory handed over and still in use by anybody; 1 GiB
+}
+
+// withDefaults fills in scale times the defaults.
+func (l Limits) withDefaults(scale int64) Limits {
+	set := func(v *int64, def int64) {
+		if *v == 0 {
+			*v = def
+		}
+	}
+	set(&l.Sessions, 64)
+	set(&l.Endpoints, scale*4096)
+	set(&l.Windows, scale*1024)
+	set(&l.WindowBytes, scale<<30)
+	return l
+}
+
+// A resource is what a limit counts.
+type resource int
+
+const (
+	sessions resource = iota
+	endpoints
+	windows
+	memories
+	windowBytes
+	mappings
+	resources
+)
+
+var resourceNames = [resources]string{"sessions", "endpoints", "windows", "pieces of memory", "bytes of window memory", "mappings"}
+
+// An account counts what one session, or all sessions of one user, hold.
+type account struct {
+	who    string
+	limit  [resources]int64
+	parent *account // charged as well; nil for a user's
+
+	mu   sync.Mutex // guards used
+	used [resources]int64
+}
+
+func newAccount(who string, l Limits, parent *account) *account {
+	return &account{who: who, parent: parent, limit: [resources]int64{
+		sessions: l.Sessions, endpoints: l.Endpoints, windows: l.Windows, memories: l.Windows, mappings: l.Windows, windowBytes: l.WindowBytes,
+	}}
+}
+
+// charge takes n, at least 0, of r, or returns status.NoMemory and takes
+// nothing.
+func (a *account) charge(r resource, n int64) error {
+	if a.parent != nil {
+		if err := a.parent.charge(r, n); err != nil {
+			return err
+		}
+	}
+	a.mu.Lock()
+	fits := n <= a.limit[r]-a.used[r]
+	if fits {
+		a.used[r] += n
+	}
+	a.mu.Unlock()
+	if fits {
+		return nil
+	}
+	if a.parent != nil {
+		a.parent.refund(r, n)
+	}
+	return fmt.Errorf("%s may have %d %s: %w", a.who, a.limit[r], resourceNames[r], status.NoMemory)
+}
+
+// refund gives back what charge took.
+func (a *account) refund(r resource, n int64) {
+	a.mu.Lock()
+	a.used[r] -= n
+	if a.used[r] < 0 {
+		panic("BUG: ipc: refund of what was not charged: " + resourceNames[r])
+	}
+	a.mu.Unlock()
+	if a.parent != nil {
+		a.parent.refund(r, n)
+	}
+}
+
+// idle reports whether nothing is held.
+func (a *account) idle() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.used == [resources]int64{}
+}

@@ -1,0 +1,479 @@
+package ipc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/shm"
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+// patience bounds how long a withdrawn request and a closing session wait for
+// a node that does not answer, as a stopped one.
+const patience = 2 * time.Second
+
+// Dial attaches to the node that serves path. ctx bounds the attaching only.
+// The session ends with Close, or when the node goes away: blocked calls then
+// return status.Reset, later ones status.NoDevice.
+//
+// Window memory must come from the session's Alloc. A VWriteTo returns when
+// its bytes have been copied, a VReadFrom when they have arrived; one of more
+// than 1 MiB is done in pieces of that size, and an error may find earlier
+// pieces done.
+func Dial(ctx context.Context, path string) (Session, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, "unixpacket", path)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, coded(err, dialCode(ctx, err)))
+	}
+	c := newClient(conn.(*net.UnixConn))
+	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(past) })
+	err = c.hello(ctx)
+	if !stop() && err == nil { // the deadline is set, or soon will be
+		err = fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
+	}
+	if err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	c.wg.Go(c.out.run)
+	c.wg.Go(c.read)
+	c.watchers.start()
+	return c, nil
+}
+
+// dialCode names the failure to reach a node: nobody is there, unless the
+// kernel says that we may not or ctx has ended.
+func dialCode(ctx context.Context, err error) status.Code {
+	if ctx.Err() != nil {
+		return status.Of(ctx.Err())
+	}
+	if errors.Is(err, os.ErrPermission) {
+		return status.Access
+	}
+	return status.NoDevice
+}
+
+// A client is a Session over a socket. One goroutine reads the socket and hands
+// answers to the calls that wait for them.
+type client struct {
+	conn     *net.UnixConn
+	out      *outbox
+	watchers watchers
+	memory   memoryTable
+	wg       sync.WaitGroup // reader and outbox
+	done     chan struct{}  // closed when the session has ended
+
+	mu        sync.Mutex // guards the fields below
+	closed    bool       // Close was called
+	lost      bool       // the socket has ended
+	next      uint64
+	calls     map[uint64]*call // at most requests
+	requests  int
+	endpoints map[uint32]*clientEndpoint
+	self      Self
+}
+
+func newClient(conn *net.UnixConn) *client {
+	c := &client{
+		conn: conn, out: newOutbox(conn),
+		done:      make(chan struct{}),
+		calls:     make(map[uint64]*call),
+		endpoints: make(map[uint32]*clientEndpoint),
+	}
+	c.memory.init(c)
+	c.watchers.init()
+	return c
+}
+
+// hello opens the session; nothing else uses the socket yet. The end of ctx
+// sets the socket's deadline.
+func (c *client) hello(ctx context.Context) error {
+	ask := appendFrame(nil, header{Op: opHello, Request: 1}, &hello{Magic: magic, Min: VersionMin, Max: VersionMax})
+	if err := shm.Send(c.conn, ask, nil); err != nil {
+		return coded(err, status.Reset)
+	}
+	buf := make([]byte, maxFrame)
+	n, f, err := shm.Recv(c.conn, buf)
+	if f != nil {
+		f.Close()
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("node does not answer: %w: %w", status.Of(ctx.Err()), ctx.Err())
+	}
+	if err != nil {
+		return coded(fmt.Errorf("node ended the connection: %w: %w", status.Reset, err), status.Reset)
+	}
+	h, body, err := parseFrame(buf[:n])
+	if err != nil {
+		return err
+	}
+	if h.Op != opHello|opReply {
+		return fmt.Errorf("answer to HELLO is operation %#x: %w", h.Op, status.Protocol)
+	}
+	var w welcome
+	if err := parseAnswer(h, body, &w); err != nil {
+		return err
+	}
+	if w.Version < VersionMin || w.Version > VersionMax {
+		return fmt.Errorf("node chose attach protocol %d, this program speaks %d to %d: %w",
+			w.Version, VersionMin, VersionMax, status.Version)
+	}
+	c.requests, c.self, c.next = int(max(min(w.Requests, maxRequests), 1)), w.Self, 1
+	return nil
+}
+
+// A remoteError is a failure that the node has described.
+type remoteError struct {
+	code status.Code
+	text string
+}
+
+func (e *remoteError) Error() string { return e.text }
+func (e *remoteError) Unwrap() error { return e.code }
+
+// parseAnswer decodes the answer to a request, into out if it succeeded.
+func parseAnswer(h header, body []byte, out message) error {
+	if h.Code == status.OK {
+		return parseBody(body, out)
+	}
+	var r refusal
+	if err := parseBody(body, &r); err != nil {
+		return err
+	}
+	if r.Text == "" || r.Text == h.Code.Error() {
+		return h.Code
+	}
+	return &remoteError{h.Code, r.Text}
+}
+
+// A call is a request that waits for its answer.
+type call struct {
+	answer chan answer // takes the one answer
+	// late takes an answer that came when the caller had given up; nil: drop it
+	late func(answer)
+	left bool // the caller has given up; guarded by client.mu
+}
+
+// An answer is what came for a call. The descriptor belongs to who takes it.
+type answer struct {
+	h    header
+	body []byte
+	file *os.File
+	err  error // the session ended, or the descriptor was lost
+}
+
+func (a answer) drop() {
+	if a.file != nil {
+		a.file.Close()
+	}
+}
+
+// A question is one request to be made.
+type question struct {
+	op       op
+	endpoint uint32
+	body     message
+	file     *os.File        // to pass along
+	quit     <-chan struct{} // ends the wait when closed
+	ended    error           // the result then
+	late     func(answer)
+}
+
+// ask makes q and waits for its answer, which is decoded into out. A ctx that
+// ends withdraws the request; its result stands if there is one nevertheless.
+func (c *client) ask(ctx context.Context, q question, out message) (*os.File, error) {
+	id, w, err := c.post(q)
+	if err != nil {
+		return nil, err
+	}
+	var a answer
+	select {
+	case a = <-w.answer:
+	case <-q.quit:
+		if !c.leave(w) {
+			a = <-w.answer
+			break
+		}
+		return nil, q.ended
+	case <-ctx.Done():
+		var ok bool
+		if a, ok = c.withdraw(id, w); !ok {
+			return nil, fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
+		}
+		if a.h.Code == status.Canceled {
+			a.drop()
+			return nil, fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
+		}
+	}
+	if a.err != nil {
+		return nil, a.err
+	}
+	if err := parseAnswer(a.h, a.body, out); err != nil {
+		a.drop()
+		return nil, err
+	}
+	return a.file, nil
+}
+
+// post sends q. Requests over the node's bound are refused here.
+func (c *client) post(q question) (uint64, *call, error) {
+	w := &call{answer: make(chan answer, 1), late: q.late}
+	c.mu.Lock()
+	switch {
+	case c.closed && q.op != opBye && q.op != opClose:
+		c.mu.Unlock()
+		return 0, nil, status.BadFD
+	case c.lost:
+		c.mu.Unlock()
+		return 0, nil, fmt.Errorf("the node is gone: %w", status.NoDevice)
+	case len(c.calls) >= c.requests:
+		c.mu.Unlock()
+		return 0, nil, fmt.Errorf("%d requests are outstanding: %w", c.requests, status.NoBufs)
+	}
+	c.next++
+	id := c.next
+	c.calls[id] = w
+	c.mu.Unlock()
+	// The caller keeps its descriptor open until the answer.
+	p := packet{bytes: appendFrame(nil, header{Op: q.op, Endpoint: q.endpoint, Request: id}, q.body), file: q.file}
+	// Requests and their withdrawals bound the queue: two packets for each call.
+	c.out.put(p, 4*maxRequests) // an error is the end of the socket: read answers all calls
+	return id, w, nil
+}
+
+// leave gives up w, unless its answer is there.
+func (c *client) leave(w *call) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(w.answer) > 0 {
+		return false
+	}
+	w.left = true
+	return true
+}
+
+// withdraw asks the node to end a request and waits for its answer, but not
+// for ever: a stopped node gives none.
+func (c *client) withdraw(id uint64, w *call) (answer, bool) {
+	c.out.put(packet{bytes: appendFrame(nil, header{Op: opCancel}, &cancel{id})}, 4*maxRequests)
+	t := time.NewTimer(patience)
+	defer t.Stop()
+	select {
+	case a := <-w.answer:
+		return a, true
+	case <-t.C:
+	}
+	if c.leave(w) {
+		return answer{}, false
+	}
+	return <-w.answer, true
+}
+
+// read hands out what the node sends until the socket ends.
+func (c *client) read() {
+	buf := make([]byte, maxFrame)
+	var err error
+	for err == nil {
+		var n int
+		var f *os.File
+		n, f, err = shm.Recv(c.conn, buf)
+		if lost := errors.Is(err, shm.ErrDescriptorLost); err == nil || lost {
+			err = c.take(buf[:n], f, lost)
+		}
+	}
+	c.end()
+}
+
+// take hands out one packet; lost says that its descriptor found no room in this
+// process. An error ends the session.
+func (c *client) take(p []byte, f *os.File, lost bool) error {
+	h, body, err := parseFrame(p)
+	if err == nil && h.Op&opReply != 0 {
+		a := answer{h: h, body: append([]byte(nil), body...), file: f}
+		if lost {
+			a.err = shm.ErrDescriptorLost
+		}
+		c.deliver(h, a)
+		return nil
+	}
+	if f != nil {
+		f.Close()
+	}
+	if err != nil {
+		return err
+	}
+	return c.told(h, body)
+}
+
+// deliver gives an answer to its call. An answer to nothing is dropped.
+func (c *client) deliver(h header, a answer) {
+	c.mu.Lock()
+	w := c.calls[h.Request]
+	delete(c.calls, h.Request)
+	left := w == nil || w.left
+	if !left {
+		w.answer <- a // has room: it takes one answer
+	}
+	c.mu.Unlock()
+	if left && w != nil && w.late != nil {
+		w.late(a)
+		return
+	}
+	if left {
+		a.drop()
+	}
+}
+
+// told takes what the node tells unasked. What a newer node may tell is
+// passed over.
+func (c *client) told(h header, body []byte) error {
+	switch h.Op {
+	case opState:
+		var m readyBody
+		if err := parseBody(body, &m); err != nil {
+			return err
+		}
+		c.mu.Lock()
+		e := c.endpoints[h.Endpoint]
+		c.mu.Unlock()
+		if e != nil {
+			e.told(Events(m.Events))
+		}
+	case opEvent:
+		var m eventBody
+		if err := parseBody(body, &m); err != nil {
+			return err
+		}
+		return c.watchers.put(Event(m))
+	case opSelfState:
+		var m selfBody
+		if err := parseBody(body, &m); err != nil {
+			return err
+		}
+		c.mu.Lock()
+		c.self = Self(m)
+		c.mu.Unlock()
+	}
+	return nil
+}
+
+// end ends the session: everybody who waits learns it.
+func (c *client) end() {
+	c.conn.Close()
+	c.out.close()
+	c.mu.Lock()
+	c.lost = true
+	calls, eps := c.calls, c.endpoints
+	c.calls = make(map[uint64]*call)
+	for _, w := range calls {
+		if !w.left {
+			w.answer <- answer{err: fmt.Errorf("the node is gone: %w", status.Reset)}
+		}
+	}
+	all := make([]*clientEndpoint, 0, len(eps))
+	for _, e := range eps {
+		all = append(all, e)
+	}
+	c.mu.Unlock()
+	for _, e := range all {
+		e.notify()
+	}
+	c.watchers.stop()
+	close(c.done)
+}
+
+func (c *client) Done() <-chan struct{} { return c.done }
+
+// Self asks the node; when it is gone, the last known place is returned.
+func (c *client) Self() Self {
+	var m selfBody
+	_, err := c.ask(context.Background(), question{op: opSelf}, &m)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err == nil {
+		c.self = Self(m)
+	}
+	return c.self
+}
+
+func (c *client) Nodes() ([]addr.NodeID, addr.NodeID, error) {
+	var m nodesBody
+	if _, err := c.ask(context.Background(), question{op: opNodes}, &m); err != nil {
+		return nil, 0, err
+	}
+	var ids []addr.NodeID
+	for i := range 8 * len(m.Set) {
+		if m.Set[i/8]&(1<<(i%8)) != 0 {
+			ids = append(ids, addr.NodeID(i))
+		}
+	}
+	return ids, m.Self, nil
+}
+
+// Watch begins the telling of events with the first watcher. It goes on until
+// the session ends.
+func (c *client) Watch(fn func(Event)) (cancel func()) {
+	cancel = c.watchers.add(fn)
+	c.ask(context.Background(), question{op: opWatch, body: &watchBody{On: 1}}, nil) // fails only when no event can come
+	return cancel
+}
+
+func (c *client) Open() (Endpoint, error) {
+	var m endpointBody
+	if _, err := c.ask(context.Background(), question{op: opOpen}, &m); err != nil {
+		return nil, err
+	}
+	return c.endpoint(m.Endpoint), nil
+}
+
+// endpoint takes the endpoint that the node calls id. It is closed if the
+// session is.
+func (c *client) endpoint(id uint32) *clientEndpoint {
+	e := newClientEndpoint(c, id)
+	c.mu.Lock()
+	c.endpoints[id] = e
+	closed := c.closed
+	c.mu.Unlock()
+	if closed {
+		e.shut()
+	}
+	return e
+}
+
+// Close closes all endpoints and takes leave. A node that does not answer is
+// left after 2 seconds.
+func (c *client) Close() error {
+	c.mu.Lock()
+	first := !c.closed
+	c.closed = true
+	eps := make([]*clientEndpoint, 0, len(c.endpoints))
+	for _, e := range c.endpoints {
+		eps = append(eps, e)
+	}
+	c.mu.Unlock()
+	if !first {
+		<-c.done // the first Close does the rest
+		return nil
+	}
+	for _, e := range eps {
+		e.shut()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	c.ask(ctx, question{op: opBye}, nil) // the node finds out by the socket at the latest
+	cancel()
+	c.conn.Close()
+	c.out.close()
+	c.wg.Wait()
+	for _, e := range eps {
+		e.wg.Wait()
+	}
+	c.watchers.wait()
+	c.memory.close()
+	return nil
+}

@@ -1,0 +1,386 @@
+package ipc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/fence"
+	"github.com/fabricd/fabricd/internal/shm"
+	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/rma"
+)
+
+// A clientEndpoint is an endpoint of an attached application. Its messages go
+// through its data socket, everything else through the session.
+type clientEndpoint struct {
+	c    *client
+	id   uint32
+	quit chan struct{}  // closed by Close
+	wg   sync.WaitGroup // what tells of the data socket's readiness
+	hup  atomic.Bool    // the node has told that the connection has ended
+
+	// The locks of a whole call, taken for a ctx: bytes of two calls do not mix.
+	sending, receiving chan struct{}
+
+	mu            sync.Mutex // guards the fields below
+	closed        bool
+	data          *net.UnixConn // once connected
+	local, remote addr.Addr
+	watching      *net.UnixConn // a descriptor of its own for data, to wait on
+	listeners     map[*chan<- struct{}]chan<- struct{}
+}
+
+func newClientEndpoint(c *client, id uint32) *clientEndpoint {
+	e := &clientEndpoint{
+		c: c, id: id, quit: make(chan struct{}),
+		sending: make(chan struct{}, 1), receiving: make(chan struct{}, 1),
+		listeners: make(map[*chan<- struct{}]chan<- struct{}),
+	}
+	e.local.Node = c.lastSelf().Life.Node
+	return e
+}
+
+func (c *client) lastSelf() Self {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.self
+}
+
+// ask makes a request on the endpoint. Close ends it with ended.
+func (e *clientEndpoint) ask(ctx context.Context, op op, in, out message) error {
+	_, err := e.question(ctx, question{op: op, body: in, ended: status.Reset}, out)
+	return err
+}
+
+func (e *clientEndpoint) question(ctx context.Context, q question, out message) (*os.File, error) {
+	select {
+	case <-e.quit:
+		return nil, status.BadFD
+	default:
+	}
+	q.endpoint, q.quit = e.id, e.quit
+	return e.c.ask(ctx, q, out)
+}
+
+func (e *clientEndpoint) Bind(port addr.Port) (addr.Port, error) {
+	var local address
+	if err := e.ask(context.Background(), opBind, &address{Port: port}, &local); err != nil {
+		return 0, err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.local = addr.Addr(local)
+	return local.Port, nil
+}
+
+func (e *clientEndpoint) Listen(backlog int) error {
+	// The clamp keeps a backlog that is no int32 what it is: positive or not.
+	backlog = max(min(backlog, 1<<20), -1)
+	return e.ask(context.Background(), opListen, &listenBody{uint32(int32(backlog))}, nil)
+}
+
+func (e *clientEndpoint) Connect(ctx context.Context, dst addr.Addr) (addr.Port, error) {
+	return e.connect(ctx, opConnect, dst)
+}
+
+func (e *clientEndpoint) TryConnect(dst addr.Addr) (addr.Port, error) {
+	return e.connect(context.Background(), opTryConnect, dst)
+}
+
+func (e *clientEndpoint) connect(ctx context.Context, op op, dst addr.Addr) (addr.Port, error) {
+	var m connected
+	q := question{op: op, body: (*address)(&dst), ended: status.Reset}
+	q.late = func(a answer) { // connected after all, as a call in time would have told
+		var m connected
+		if parseAnswer(a.h, a.body, &m) == nil {
+			e.establish(m, a.file)
+		} else {
+			a.drop()
+		}
+	}
+	f, err := e.question(ctx, q, &m)
+	if err != nil {
+		e.refresh()
+		return 0, err
+	}
+	return m.Local.Port, e.establish(m, f)
+}
+
+// refresh learns the port that a connect has bound the endpoint to, which it
+// keeps when the connect fails.
+func (e *clientEndpoint) refresh() {
+	if e.LocalAddr().Port != 0 {
+		return
+	}
+	var local address
+	if e.ask(context.Background(), opAddress, nil, &local) == nil {
+		e.mu.Lock()
+		e.local = addr.Addr(local)
+		e.mu.Unlock()
+	}
+}
+
+// establish makes the endpoint connected, with f as its data socket.
+func (e *clientEndpoint) establish(m connected, f *os.File) error {
+	if f == nil {
+		return fmt.Errorf("node sent no data socket: %w", status.Protocol)
+	}
+	conn, err := shm.Conn(f)
+	if err != nil {
+		return err
+	}
+	e.mu.Lock()
+	if e.closed || e.data != nil {
+		e.mu.Unlock()
+		conn.Close()
+		return status.Reset
+	}
+	e.data, e.local, e.remote = conn, m.Local, m.Remote
+	if len(e.listeners) > 0 {
+		e.watchData()
+	}
+	e.mu.Unlock()
+	e.notify()
+	return nil
+}
+
+func (e *clientEndpoint) Accept(ctx context.Context) (Endpoint, addr.Addr, error) {
+	if ctx.Err() == nil {
+		return e.accept(ctx, opAccept)
+	}
+	ep, from, err := e.TryAccept() // what need not wait succeeds nevertheless
+	if errors.Is(err, status.Again) {
+		err = fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
+	}
+	return ep, from, err
+}
+
+func (e *clientEndpoint) TryAccept() (Endpoint, addr.Addr, error) {
+	return e.accept(context.Background(), opTryAccept)
+}
+
+func (e *clientEndpoint) accept(ctx context.Context, op op) (Endpoint, addr.Addr, error) {
+	var m connected
+	q := question{op: op, ended: status.Intr}
+	q.late = func(a answer) { // nobody waits for the connection any more
+		var m connected
+		if parseAnswer(a.h, a.body, &m) == nil {
+			e.c.post(question{op: opClose, endpoint: m.Endpoint}) // fails only when the session ends
+		}
+		a.drop()
+	}
+	f, err := e.question(ctx, q, &m)
+	if err != nil {
+		return nil, addr.Addr{}, err
+	}
+	ep := e.c.endpoint(m.Endpoint)
+	if err := ep.establish(m, f); err != nil {
+		ep.Close()
+		return nil, addr.Addr{}, err
+	}
+	return ep, m.Remote, nil
+}
+
+// socket returns the data socket.
+func (e *clientEndpoint) socket() (*net.UnixConn, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch {
+	case e.closed:
+		return nil, status.BadFD
+	case e.data == nil:
+		return nil, status.NotConn
+	}
+	return e.data, nil
+}
+
+// Register takes memory of the session's Alloc, or a part of it.
+func (e *clientEndpoint) Register(p []byte, off int64, prot rma.Prot, flags rma.MapFlags) (int64, error) {
+	if len(p) == 0 || len(p)%rma.PageSize != 0 || addressOf(p)%rma.PageSize != 0 {
+		return 0, fmt.Errorf("memory is not whole pages of %d bytes: %w", rma.PageSize, status.Invalid)
+	}
+	m, memOff, ok := e.c.memory.find(p)
+	if !ok {
+		if _, err := e.socket(); err != nil {
+			return 0, err // the state is judged before the memory
+		}
+		return 0, fmt.Errorf("window memory of an attached application must come from Alloc: %w", status.Fault)
+	}
+	defer m.region.Release()
+	id, err := m.name()
+	if err != nil {
+		return 0, err
+	}
+	var out offset
+	in := &register{Memory: id, Prot: prot, Flags: flags, MemOff: memOff, Len: int64(len(p)), Off: off}
+	if err := e.ask(context.Background(), opRegister, in, &out); err != nil {
+		return 0, err
+	}
+	return out.Off, nil
+}
+
+func (e *clientEndpoint) Unregister(off, n int64) error {
+	return e.ask(context.Background(), opUnregister, &span{off, n}, nil)
+}
+
+func (e *clientEndpoint) WriteTo(loff, n, roff int64, flags rma.Flags) error {
+	return e.ask(context.Background(), opWriteTo, &transfer{loff, n, roff, flags}, nil)
+}
+
+func (e *clientEndpoint) ReadFrom(loff, n, roff int64, flags rma.Flags) error {
+	return e.ask(context.Background(), opReadFrom, &transfer{loff, n, roff, flags}, nil)
+}
+
+func (e *clientEndpoint) VWriteTo(p []byte, roff int64, flags rma.Flags) error {
+	return e.vtransfer(opVWriteTo, p, roff, flags)
+}
+
+func (e *clientEndpoint) VReadFrom(p []byte, roff int64, flags rma.Flags) error {
+	return e.vtransfer(opVReadFrom, p, roff, flags)
+}
+
+func (e *clientEndpoint) vtransfer(op op, p []byte, roff int64, flags rma.Flags) error {
+	if _, err := e.socket(); err != nil {
+		return err
+	}
+	if len(p) == 0 {
+		return status.Invalid
+	}
+	return e.c.memory.stage(p, op == opVWriteTo, func(memory uint32, memOff, done, n int64) error {
+		in := &vtransfer{Memory: memory, Flags: flags, MemOff: memOff, Len: n, Remote: roff + done}
+		// Not even Close ends the wait: the node uses the memory until it answers.
+		_, err := e.c.ask(context.Background(), question{op: op, endpoint: e.id, body: in}, nil)
+		return err
+	})
+}
+
+func (e *clientEndpoint) Atomic(ctx context.Context, a rma.Atomic) (uint64, error) {
+	var out wordBody
+	err := e.ask(ctx, opAtomic, (*atomicBody)(&a), &out)
+	return out.Value, err
+}
+
+func (e *clientEndpoint) Mmap(roff, n int64, prot rma.Prot) (Mapping, error) {
+	var out mapped
+	q := question{op: opMmap, body: &mmapBody{roff, n, prot}, ended: status.Reset}
+	q.late = func(a answer) { // nobody waits for the mapping any more
+		var m mapped
+		if parseAnswer(a.h, a.body, &m) == nil {
+			e.c.post(question{op: opMunmap, body: &memoryBody{m.Mapping}}) // fails only when the session ends
+		}
+		a.drop()
+	}
+	f, err := e.question(context.Background(), q, &out)
+	if err != nil {
+		return nil, err
+	}
+	if f == nil {
+		return nil, fmt.Errorf("node sent no memory: %w", status.Protocol)
+	}
+	region, err := shm.Map(f, out.Off, n, prot&rma.ProtWrite != 0)
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return &mapping{c: e.c, id: out.Mapping, region: region}, nil
+}
+
+// A mapping is a peer's memory in this process.
+type mapping struct {
+	c      *client
+	id     uint32 // the node's name for it
+	once   sync.Once
+	region *shm.Region
+}
+
+func (m *mapping) Bytes() []byte { return m.region.Bytes() }
+
+func (m *mapping) Close() error {
+	err := error(status.BadFD)
+	m.once.Do(func() {
+		m.region.Release()
+		m.c.ask(context.Background(), question{op: opMunmap, body: &memoryBody{m.id}}, nil) // a session that ends drops it too
+		err = nil
+	})
+	return err
+}
+
+func (e *clientEndpoint) FenceMark(by fence.Side) (fence.Mark, error) {
+	var out markBody
+	err := e.ask(context.Background(), opFenceMark, &sideBody{by}, &out)
+	return fence.Mark(out), err
+}
+
+func (e *clientEndpoint) FenceWait(ctx context.Context, m fence.Mark) error {
+	return e.ask(ctx, opFenceWait, (*markBody)(&m), nil)
+}
+
+func (e *clientEndpoint) FenceSignal(s fence.Signal) error {
+	return e.ask(context.Background(), opFenceSignal, (*signalBody)(&s), nil)
+}
+
+func (e *clientEndpoint) LocalAddr() addr.Addr {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.local
+}
+
+func (e *clientEndpoint) RemoteAddr() addr.Addr {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.remote
+}
+
+// Close leaves the delivery of what was sent to the node.
+func (e *clientEndpoint) Close() error {
+	if !e.shut() {
+		return status.BadFD
+	}
+	e.c.mu.Lock()
+	delete(e.c.endpoints, e.id)
+	e.c.mu.Unlock()
+	e.wg.Wait()
+	// The node closes it in any case: with this request, or with the session.
+	// A stopped one is not waited for.
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	e.c.ask(ctx, question{op: opClose, endpoint: e.id}, nil)
+	return nil
+}
+
+// shut ends everything of the endpoint in this process; false if that was done.
+func (e *clientEndpoint) shut() bool {
+	e.mu.Lock()
+	first := !e.closed
+	e.closed = true
+	data, watching := e.data, e.watching
+	e.mu.Unlock()
+	if !first {
+		return false
+	}
+	close(e.quit)
+	if data != nil {
+		data.Close()
+	}
+	if watching != nil {
+		watching.Close()
+	}
+	e.notify()
+	return true
+}
+
+// dataError gives a failure of the data socket its meaning: whoever ended it,
+// the connection is reset.
+func dataError(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || err == nil {
+		return status.Reset
+	}
+	return fmt.Errorf("%w: %w", status.Reset, err)
+}

@@ -1,0 +1,249 @@
+package ipc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/shm"
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+// Send returns when the data socket has taken all of p; the node delivers it.
+func (e *clientEndpoint) Send(ctx context.Context, p []byte) (int, error) {
+	conn, err := e.streaming(p)
+	if conn == nil {
+		return 0, err
+	}
+	if err := e.lock(ctx, e.sending); err != nil {
+		return 0, err
+	}
+	defer func() { <-e.sending }()
+	sent, err := shm.TryWrite(conn, p)
+	if err != nil && !errors.Is(err, status.Again) {
+		return sent, dataError(err)
+	}
+	if sent == len(p) {
+		return sent, nil
+	}
+	n, err := bounded(ctx, conn.SetWriteDeadline, func() (int, error) { return conn.Write(p[sent:]) })
+	if err != nil && !withdrawn(err) {
+		err = dataError(err)
+	}
+	return sent + n, err
+}
+
+// TrySend does not wait for another Send either.
+func (e *clientEndpoint) TrySend(p []byte) (int, error) {
+	conn, err := e.streaming(p)
+	if conn == nil {
+		return 0, err
+	}
+	select {
+	case e.sending <- struct{}{}:
+	default:
+		return 0, nil
+	}
+	defer func() { <-e.sending }()
+	n, err := shm.TryWrite(conn, p)
+	if err != nil && !errors.Is(err, status.Again) {
+		return n, dataError(err)
+	}
+	return n, nil
+}
+
+// Recv returns what the node has written to the data socket.
+func (e *clientEndpoint) Recv(ctx context.Context, p []byte) (int, error) {
+	conn, err := e.streaming(p)
+	if conn == nil {
+		return 0, err
+	}
+	if err := e.lock(ctx, e.receiving); err != nil {
+		return 0, err
+	}
+	defer func() { <-e.receiving }()
+	n, err := shm.TryRead(conn, p)
+	if errors.Is(err, status.Again) {
+		n, err = bounded(ctx, conn.SetReadDeadline, func() (int, error) { return conn.Read(p) })
+	}
+	return n, e.received(err)
+}
+
+// received gives the error of a receive its meaning. The data socket's end is
+// one of two, and the node knows which.
+func (e *clientEndpoint) received(err error) error {
+	switch {
+	case err == nil || withdrawn(err):
+		return err
+	case !errors.Is(err, io.EOF):
+		return dataError(err)
+	}
+	var m endingBody
+	if err := e.ask(context.Background(), opEnding, nil, &m); err == nil && m.Ending == endedClosed {
+		return ErrPeerClosed
+	}
+	return status.Reset
+}
+
+// TryRecv does not wait for another Recv either.
+func (e *clientEndpoint) TryRecv(p []byte) (int, error) {
+	conn, err := e.streaming(p)
+	if conn == nil {
+		return 0, err
+	}
+	select {
+	case e.receiving <- struct{}{}:
+	default:
+		return 0, nil
+	}
+	defer func() { <-e.receiving }()
+	n, err := shm.TryRead(conn, p)
+	if errors.Is(err, status.Again) {
+		return 0, nil
+	}
+	return n, e.received(err)
+}
+
+// streaming returns the data socket for a call that moves p; nil when the
+// result is decided. No bytes can be moved in any state but closed.
+func (e *clientEndpoint) streaming(p []byte) (*net.UnixConn, error) {
+	conn, err := e.socket()
+	if len(p) == 0 && !errors.Is(err, status.BadFD) {
+		return nil, nil
+	}
+	return conn, err
+}
+
+// lock takes l for one call.
+func (e *clientEndpoint) lock(ctx context.Context, l chan struct{}) error {
+	select {
+	case l <- struct{}{}: // also when ctx is done: the call may not have to wait
+		return nil
+	default:
+	}
+	select {
+	case l <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
+	case <-e.quit:
+		return status.Reset
+	}
+}
+
+// withdrawn reports whether err is the end of a call's ctx.
+func withdrawn(err error) bool {
+	return errors.Is(err, status.Canceled) || errors.Is(err, status.TimedOut)
+}
+
+// bounded does one blocking call on the data socket that ctx can end. The
+// caller holds the direction's lock, so the deadline is its own.
+func bounded(ctx context.Context, deadline func(time.Time) error, call func() (int, error)) (int, error) {
+	fired := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() { deadline(past); close(fired) })
+	n, err := call()
+	if !stop() {
+		<-fired
+		deadline(time.Time{})
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		err = fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
+	}
+	return n, err
+}
+
+// Ready asks the data socket once there is one, before that the node.
+func (e *clientEndpoint) Ready() Events {
+	conn, err := e.socket()
+	switch {
+	case errors.Is(err, status.BadFD):
+		return PollNval
+	case err == nil:
+		return streamEvents(conn, e.hup.Load())
+	}
+	var m readyBody
+	if err := e.ask(context.Background(), opReady, nil, &m); err != nil {
+		return PollErr | PollHup
+	}
+	return Events(m.Events)
+}
+
+// streamEvents are SCIF's: no PollIn at the end. hup says that the node has told
+// of the end, which the socket shows only behind the last byte.
+func streamEvents(conn *net.UnixConn, hup bool) Events {
+	r, err := shm.Ready(conn)
+	if err != nil {
+		return PollHup
+	}
+	var ev Events
+	if r.In {
+		ev |= PollIn
+	}
+	if hup || r.Hup {
+		return ev | PollHup
+	}
+	if r.Out {
+		ev |= PollOut
+	}
+	return ev
+}
+
+// told takes the poll events that the node tells.
+func (e *clientEndpoint) told(ev Events) {
+	if ev&PollHup != 0 {
+		e.hup.Store(true) // for good: nobody connects again
+	}
+	e.notify()
+}
+
+// Notify makes ch hear of changes: the node tells of those before the
+// connection, the data socket of those after.
+func (e *clientEndpoint) Notify(ch chan<- struct{}) (stop func()) {
+	key := &ch
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.listeners[key] = ch
+	if e.data != nil && !e.closed {
+		e.watchData()
+	}
+	return func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		delete(e.listeners, key)
+	}
+}
+
+// notify tells everybody who asked.
+func (e *clientEndpoint) notify() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, ch := range e.listeners {
+		select {
+		case ch <- struct{}{}:
+		default: // it has one to come
+		}
+	}
+}
+
+// watchData begins to tell of the data socket's readiness, until Close. It
+// waits on a descriptor of its own, beside blocked calls. The caller holds mu.
+func (e *clientEndpoint) watchData() {
+	if e.watching != nil {
+		return
+	}
+	f, err := e.data.File()
+	if err != nil {
+		return // Ready still tells; only out of descriptors
+	}
+	if e.watching, err = shm.Conn(f); err != nil {
+		e.watching = nil
+		return
+	}
+	w := e.watching
+	e.wg.Go(func() { shm.WatchRead(w, e.notify) })
+	e.wg.Go(func() { shm.WatchWrite(w, e.notify) })
+}

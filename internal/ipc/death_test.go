@@ -1,0 +1,316 @@
+package ipc
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"go.uber.org/goleak"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/rma"
+)
+
+// TestMain is also the application, or the node, that tests start and kill.
+func TestMain(m *testing.M) {
+	if path := os.Getenv("IPC_TEST_APPLICATION"); path != "" {
+		if err := application(path); err != nil {
+			fmt.Println("error:", err)
+			os.Exit(1)
+		}
+		return
+	}
+	if path := os.Getenv("IPC_TEST_NODE"); path != "" {
+		if err := node(path); err != nil {
+			fmt.Println("error:", err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// application attaches to path, listens and says on which port, connects to
+// itself, registers memory, accepts whoever comes and says what it has sent to
+// it; then it waits for its end.
+func application(path string) error {
+	ctx := context.Background()
+	c, err := Dial(ctx, path)
+	if err != nil {
+		return err
+	}
+	l, err := c.Open()
+	if err != nil {
+		return err
+	}
+	port, err := l.Bind(0)
+	if err != nil {
+		return err
+	}
+	if err := l.Listen(8); err != nil {
+		return err
+	}
+	fmt.Println("port", port)
+	go func() { // a connection to itself, whose other end is accepted like all
+		ep, err := c.Open()
+		if err == nil {
+			ep.Connect(ctx, addr.Addr{Node: 3, Port: port})
+		}
+	}()
+	for {
+		ep, _, err := l.Accept(ctx)
+		if err != nil {
+			return err
+		}
+		mem, err := c.Alloc(64 << 10)
+		if err != nil {
+			return err
+		}
+		off, err := ep.Register(mem.Bytes(), 0, rma.ProtRead|rma.ProtWrite, 0)
+		if err != nil {
+			return err
+		}
+		ep.Send(ctx, []byte("goodbye"))
+		fmt.Println("window", off)
+		c.Watch(func(Event) {})
+	}
+}
+
+// A child is a running application.
+type child struct {
+	cmd *exec.Cmd
+	out *bufio.Reader
+}
+
+// start starts this program as an application of s, or as env says.
+func start(t testing.TB, s *service, env ...string) *child {
+	t.Helper()
+	if len(env) == 0 {
+		env = []string{"IPC_TEST_APPLICATION=" + s.path}
+	}
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), env...)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &child{cmd, bufio.NewReader(out)}
+	t.Cleanup(c.kill)
+	return c
+}
+
+func (c *child) kill() {
+	c.cmd.Process.Kill()
+	c.cmd.Wait()
+}
+
+// number reads a line "name n".
+func (c *child) number(t testing.TB, name string) (n int64) {
+	t.Helper()
+	line, err := c.out.ReadString('\n')
+	if err == nil {
+		_, err = fmt.Sscanf(line, name+" %d\n", &n)
+	}
+	if err != nil {
+		t.Fatalf("application says %q (%v), want %q and a number", line, err, name)
+	}
+	return n
+}
+
+// usage counts what killed applications must not leave behind.
+func usage(t testing.TB) (fds, goroutines, memory int) {
+	t.Helper()
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return descriptors(t), runtime.NumGoroutine(), strings.Count(string(maps), "memfd:")
+}
+
+func TestKilledApplicationsLeaveNothing(t *testing.T) {
+	s := serve(t, nil)
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	fds, goroutines, memory := usage(t)
+	const rounds, atOnce = 12, 4
+	for range rounds {
+		var kids []*child
+		for range atOnce {
+			kids = append(kids, start(t, s))
+		}
+		for _, k := range kids {
+			switch r.IntN(3) {
+			case 0: // in the middle of attaching
+				time.Sleep(time.Duration(r.IntN(8)) * time.Millisecond)
+			case 1:
+				k.number(t, "port")
+			case 2:
+				k.number(t, "port")
+				k.number(t, "window")
+			}
+			k.kill()
+		}
+	}
+	eventually(t, "everything is as before", func() bool {
+		a, b, c := s.node.held()
+		f, g, m := usage(t)
+		return a == 0 && b == 0 && c == 0 && f <= fds && g <= goroutines && m <= memory
+	})
+}
+
+func TestPeersSeeAnApplicationDie(t *testing.T) {
+	s := serve(t, nil)
+	k := start(t, s)
+	port := addr.Port(k.number(t, "port"))
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	c := s.dial(t)
+	ep := must(c.Open())(t)
+	if _, err := ep.Connect(ctx, addr.Addr{Node: 3, Port: port}); err != nil {
+		t.Fatal(err)
+	}
+	k.number(t, "window")
+	off := k.number(t, "window")
+	m := must(ep.Mmap(off, 4096, rma.ProtRead|rma.ProtWrite))(t)
+	defer m.Close()
+	m.Bytes()[0] = 5
+	k.kill()
+	got, buf := []byte(nil), make([]byte, 3)
+	for {
+		n, err := ep.Recv(ctx, buf)
+		got = append(got, buf[:n]...)
+		if err != nil {
+			check(t, "Recv after the death", err, status.Reset)
+			break
+		}
+	}
+	if !bytes.Equal(got, []byte("goodbye")) {
+		t.Errorf("%q arrived, want what was sent before the death", got)
+	}
+	check(t, "VWriteTo after the death", ep.VWriteTo(buf, off, rma.Sync), status.Reset)
+	if m.Bytes()[0] != 5 {
+		t.Error("the mapping of a dead process's memory is gone")
+	}
+	if _, err := ep.Connect(ctx, addr.Addr{Node: 3, Port: port}); err == nil {
+		t.Error("Connect on the reset endpoint succeeds")
+	}
+}
+
+// RMA needs nothing of the process whose memory it moves.
+func TestRMAIntoAStoppedApplication(t *testing.T) {
+	s := serve(t, nil)
+	k := start(t, s)
+	port := addr.Port(k.number(t, "port"))
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	c := s.dial(t)
+	ep := must(c.Open())(t)
+	if _, err := ep.Connect(ctx, addr.Addr{Node: 3, Port: port}); err != nil {
+		t.Fatal(err)
+	}
+	k.number(t, "window")
+	off := k.number(t, "window")
+	if err := k.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	check(t, "VWriteTo", ep.VWriteTo([]byte("while it sleeps"), off+4096, rma.Sync), status.OK)
+	got := make([]byte, 15)
+	check(t, "VReadFrom", ep.VReadFrom(got, off+4096, 0), status.OK)
+	if string(got) != "while it sleeps" {
+		t.Errorf("window has %q", got)
+	}
+	// Its messages wait for it, and for nobody else.
+	n, err := 0, error(nil)
+	for full := make([]byte, 1<<16); err == nil; {
+		short, stop := context.WithTimeout(ctx, 50*time.Millisecond)
+		var m int
+		m, err = ep.Send(short, full)
+		stop()
+		n += m
+	}
+	check(t, "Send to a stopped application", err, status.TimedOut)
+	if n == 0 || n > 8<<20 {
+		t.Errorf("%d bytes are kept for an application that does not read, want some and a bound", n)
+	}
+	a, b := connect(t, c, s.dial(t))
+	if _, err := a.Send(ctx, []byte("x")); err != nil {
+		t.Error(err)
+	}
+	if _, err := b.Recv(ctx, make([]byte, 1)); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestApplicationLearnsThatItsNodeEnds(t *testing.T) {
+	s := serve(t, nil)
+	k := start(t, s)
+	k.number(t, "port")
+	s.stop()
+	rest, err := io.ReadAll(k.out)
+	if err != nil || !bytes.Contains(rest, []byte("the node is gone")) {
+		t.Errorf("application ends with %q, %v, want it to say that the node is gone", rest, err)
+	}
+}
+
+// node serves a fake node on path until its process is killed.
+func node(path string) error {
+	ln, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
+	if err != nil {
+		return err
+	}
+	fmt.Println("ready 1")
+	return Serve(context.Background(), ln, Options{Log: zerolog.Nop(), NewSession: newFakeNode().NewSession})
+}
+
+func TestKilledNodeEndsBlockedCalls(t *testing.T) {
+	t.Cleanup(func() { goleak.VerifyNone(t) })
+	s := &service{path: filepath.Join(t.TempDir(), "s")}
+	k := start(t, s, "IPC_TEST_NODE="+s.path)
+	k.number(t, "ready")
+	c := s.dial(t)
+	a, _ := connect(t, c, s.dial(t))
+	l := must(c.Open())(t)
+	must(l.Bind(0))(t)
+	l.Listen(1)
+	results := make(chan error, 3)
+	go func() { _, _, err := l.Accept(context.Background()); results <- err }()
+	go func() { _, err := a.Recv(context.Background(), make([]byte, 1)); results <- err }()
+	go func() { _, err := a.Send(context.Background(), make([]byte, 8<<20)); results <- err }()
+	waitRequests(t, c, 1)
+	k.kill()
+	for range 3 {
+		select {
+		case err := <-results:
+			check(t, "a blocked call", err, status.Reset)
+		case <-time.After(limit):
+			t.Fatal("a blocked call has not returned")
+		}
+	}
+	<-c.Done()
+	_, err := c.Open()
+	check(t, "Open", err, status.NoDevice)
+	_, err = a.TrySend([]byte("x"))
+	check(t, "TrySend", err, status.Reset)
+	if got := l.Ready(); got != PollErr|PollHup {
+		t.Errorf("Ready = %#x, want PollErr and PollHup", got)
+	}
+}

@@ -1,0 +1,292 @@
+package ipc
+
+import (
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/fence"
+	"github.com/fabricd/fabricd/rma"
+)
+
+// The bodies of requests, of their answers, and of what the node tells, in
+// SPEC.md's order.
+
+type empty struct{}
+
+func (empty) fields(*coder) {}
+
+// magic tells the attach protocol from anything else.
+const magic uint64 = 0x0064636972626166 // "fabricd\0" in memory
+
+// hello opens a session.
+type hello struct {
+	Magic    uint64
+	Min, Max uint16
+}
+
+func (m *hello) fields(c *coder) {
+	c.u64(&m.Magic)
+	c.u16(&m.Min)
+	c.u16(&m.Max)
+	c.reserved(4)
+}
+
+// welcome accepts a session.
+type welcome struct {
+	Version  uint16
+	Requests uint32 // that may be outstanding at a time
+	Self     Self
+}
+
+func (m *welcome) fields(c *coder) {
+	c.u16(&m.Version)
+	c.reserved(2)
+	c.u32(&m.Requests)
+	(*selfBody)(&m.Self).fields(c)
+}
+
+// refusal is the body of an answer whose code is not OK.
+type refusal struct {
+	Min, Max uint16 // the node's versions in an answer to HELLO, else 0
+	Text     string
+}
+
+func (m *refusal) fields(c *coder) {
+	c.u16(&m.Min)
+	c.u16(&m.Max)
+	c.text(&m.Text)
+}
+
+type selfBody Self
+
+func (m *selfBody) fields(c *coder) {
+	for i := range m.Cluster {
+		c.u8(&m.Cluster[i])
+	}
+	lifeFields(c, &m.Life)
+	c.text(&m.Name)
+}
+
+func lifeFields(c *coder, l *addr.Life) {
+	c.u16((*uint16)(&l.Node))
+	c.reserved(2)
+	c.u32((*uint32)(&l.Generation))
+}
+
+// cancel names the request that is withdrawn.
+type cancel struct{ Request uint64 }
+
+func (m *cancel) fields(c *coder) { c.u64(&m.Request) }
+
+// nodesBody is a set of IDs: bit i%8 of byte i/8 stands for node i. Trailing
+// zero bytes are left out.
+type nodesBody struct {
+	Self addr.NodeID
+	Set  []byte
+}
+
+func (m *nodesBody) fields(c *coder) {
+	c.u16((*uint16)(&m.Self))
+	c.rest(&m.Set, 1<<16/8)
+}
+
+// eventBody is an Event.
+type eventBody Event
+
+func (m *eventBody) fields(c *coder) {
+	c.u8((*uint8)(&m.Kind))
+	c.reserved(3)
+	lifeFields(c, &m.Life)
+	c.text(&m.Name)
+	c.text(&m.Reason)
+}
+
+// endpointBody names an endpoint.
+type endpointBody struct{ Endpoint uint32 }
+
+func (m *endpointBody) fields(c *coder) { c.u32(&m.Endpoint) }
+
+// address is an addr.Addr.
+type address addr.Addr
+
+func (m *address) fields(c *coder) {
+	c.u16((*uint16)(&m.Node))
+	c.u16((*uint16)(&m.Port))
+}
+
+// listenBody carries scif_listen's backlog.
+type listenBody struct{ Backlog uint32 } // an int32
+
+func (m *listenBody) fields(c *coder) { c.u32(&m.Backlog) }
+
+// connected describes a new connection. The data socket comes with it.
+type connected struct {
+	Endpoint      uint32 // of ACCEPT: the new endpoint
+	Local, Remote addr.Addr
+}
+
+func (m *connected) fields(c *coder) {
+	c.u32(&m.Endpoint)
+	(*address)(&m.Local).fields(c)
+	(*address)(&m.Remote).fields(c)
+}
+
+// readyBody is poll events.
+type readyBody struct{ Events uint16 }
+
+func (m *readyBody) fields(c *coder) { c.u16(&m.Events) }
+
+// An ending says how a connection's received bytes end.
+type ending uint8
+
+const (
+	notEnded    ending = 0
+	endedClosed ending = 1 // the peer closed
+	endedLost   ending = 2 // anything else
+)
+
+type endingBody struct{ Ending ending }
+
+func (m *endingBody) fields(c *coder) { c.u8((*uint8)(&m.Ending)) }
+
+// memAdd announces memory, whose descriptor comes with it.
+type memAdd struct{ Size int64 }
+
+func (m *memAdd) fields(c *coder) { c.i64(&m.Size) }
+
+// memoryBody names memory of the session.
+type memoryBody struct{ Memory uint32 }
+
+func (m *memoryBody) fields(c *coder) { c.u32(&m.Memory) }
+
+// register opens a window onto [MemOff, MemOff+Len) of Memory.
+type register struct {
+	Memory           uint32
+	Prot             rma.Prot
+	Flags            rma.MapFlags
+	MemOff, Len, Off int64
+}
+
+func (m *register) fields(c *coder) {
+	c.u32(&m.Memory)
+	c.u32((*uint32)(&m.Flags))
+	c.u8((*uint8)(&m.Prot))
+	c.reserved(7)
+	c.i64(&m.MemOff)
+	c.i64(&m.Len)
+	c.i64(&m.Off)
+}
+
+// offset is an offset of an endpoint's space.
+type offset struct{ Off int64 }
+
+func (m *offset) fields(c *coder) { c.i64(&m.Off) }
+
+// span is a range of an endpoint's space.
+type span struct{ Off, Len int64 }
+
+func (m *span) fields(c *coder) {
+	c.i64(&m.Off)
+	c.i64(&m.Len)
+}
+
+// transfer is WRITETO or READFROM.
+type transfer struct {
+	Local, Len, Remote int64
+	Flags              rma.Flags
+}
+
+func (m *transfer) fields(c *coder) {
+	c.i64(&m.Local)
+	c.i64(&m.Len)
+	c.i64(&m.Remote)
+	c.u32((*uint32)(&m.Flags))
+	c.reserved(4)
+}
+
+// vtransfer is VWRITETO or VREADFROM.
+type vtransfer struct {
+	Memory              uint32
+	Flags               rma.Flags
+	MemOff, Len, Remote int64
+}
+
+func (m *vtransfer) fields(c *coder) {
+	c.u32(&m.Memory)
+	c.u32((*uint32)(&m.Flags))
+	c.i64(&m.MemOff)
+	c.i64(&m.Len)
+	c.i64(&m.Remote)
+}
+
+type atomicBody rma.Atomic
+
+func (m *atomicBody) fields(c *coder) {
+	c.u8((*uint8)(&m.Op))
+	c.u8(&m.Width)
+	c.reserved(6)
+	c.i64(&m.Offset)
+	c.u64(&m.Operand)
+	c.u64(&m.Compare)
+}
+
+// wordBody is a word of memory.
+type wordBody struct{ Value uint64 }
+
+func (m *wordBody) fields(c *coder) { c.u64(&m.Value) }
+
+// mmapBody asks for the memory behind a range of the peer's space.
+type mmapBody struct {
+	Off, Len int64
+	Prot     rma.Prot
+}
+
+func (m *mmapBody) fields(c *coder) {
+	c.i64(&m.Off)
+	c.i64(&m.Len)
+	c.u8((*uint8)(&m.Prot))
+	c.reserved(7)
+}
+
+// mapped is a mapping of the session and where in its memory the range begins.
+type mapped struct {
+	Mapping uint32
+	Off     int64
+}
+
+func (m *mapped) fields(c *coder) {
+	c.u32(&m.Mapping)
+	c.reserved(4)
+	c.i64(&m.Off)
+}
+
+// sideBody selects whose operations a mark covers.
+type sideBody struct{ Side fence.Side }
+
+func (m *sideBody) fields(c *coder) {
+	c.u8((*uint8)(&m.Side))
+	c.reserved(7)
+}
+
+type markBody fence.Mark
+
+func (m *markBody) fields(c *coder) {
+	c.u8((*uint8)(&m.Side))
+	c.reserved(7)
+	c.u64(&m.Seq)
+}
+
+type signalBody fence.Signal
+
+func (m *signalBody) fields(c *coder) {
+	c.u8((*uint8)(&m.By))
+	c.u8((*uint8)(&m.Where))
+	c.reserved(6)
+	c.i64(&m.LocalOffset)
+	c.u64(&m.LocalValue)
+	c.i64(&m.RemoteOffset)
+	c.u64(&m.RemoteValue)
+}
+
+// watchBody begins or ends the telling of node events.
+type watchBody struct{ On uint8 }
+
+func (m *watchBody) fields(c *coder) { c.u8(&m.On) }

@@ -1,0 +1,135 @@
+package ipc
+
+import (
+	"errors"
+	"net"
+	"os"
+	"sync"
+
+	"github.com/fabricd/fabricd/internal/shm"
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+// A packet is one frame on its way out.
+type packet struct {
+	bytes []byte
+	file  *os.File // passed along; nil for none
+	after func()   // runs once the packet is sent or dropped; may be nil
+}
+
+func (p packet) end() {
+	if p.after != nil {
+		p.after()
+	}
+}
+
+// An outbox sends packets in order without making their senders wait. What the
+// socket does not take at once is queued; the bound is the senders' affair, see
+// [outbox.wait] and put's limit.
+type outbox struct {
+	conn *net.UnixConn
+
+	mu     sync.Mutex // guards the fields below; held over sends that do not wait
+	moved  sync.Cond  // broadcast when queue or closed has changed
+	queue  []packet   // the first is being sent
+	closed bool
+}
+
+func newOutbox(conn *net.UnixConn) *outbox {
+	o := &outbox{conn: conn}
+	o.moved.L = &o.mu
+	return o
+}
+
+// put sends p or queues it. It returns status.NoBufs when limit packets are
+// queued, status.Reset when the outbox is closed or the socket broken; p is
+// dropped then.
+func (o *outbox) put(p packet, limit int) error {
+	err := o.enqueue(p, limit)
+	if !errors.Is(err, errQueued) {
+		p.end()
+		return err
+	}
+	return nil
+}
+
+// errQueued says that the packet was kept.
+var errQueued = errors.New("queued")
+
+func (o *outbox) enqueue(p packet, limit int) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case o.closed:
+		return status.Reset
+	case len(o.queue) >= limit:
+		return status.NoBufs
+	}
+	if len(o.queue) == 0 {
+		switch err := shm.TrySend(o.conn, p.bytes, p.file); {
+		case err == nil:
+			return nil
+		case !errors.Is(err, status.Again):
+			o.conn.Close() // the reader finds out, and ends the session
+			return status.Reset
+		}
+	}
+	o.queue = append(o.queue, p)
+	o.moved.Broadcast()
+	return errQueued
+}
+
+// wait returns when fewer than n packets are queued, or the outbox is closed.
+func (o *outbox) wait(n int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for len(o.queue) >= n && !o.closed {
+		o.moved.Wait()
+	}
+}
+
+// run sends what is queued until close. Its goroutine is the only one that
+// takes packets from the queue.
+func (o *outbox) run() {
+	for {
+		o.mu.Lock()
+		for len(o.queue) == 0 && !o.closed {
+			o.moved.Wait()
+		}
+		if o.closed {
+			o.mu.Unlock()
+			return
+		}
+		p := o.queue[0]
+		o.mu.Unlock()
+
+		if err := shm.Send(o.conn, p.bytes, p.file); err != nil {
+			o.conn.Close() // the reader finds out
+			o.close()
+			return
+		}
+		o.mu.Lock()
+		if !o.closed { // close has dropped and ended everything queued, p too
+			o.queue = o.queue[1:]
+			o.moved.Broadcast()
+			o.mu.Unlock()
+			p.end()
+			continue
+		}
+		o.mu.Unlock()
+		return
+	}
+}
+
+// close drops what is queued and refuses more. The owner closes the socket
+// first, so that run is not left waiting in it.
+func (o *outbox) close() {
+	o.mu.Lock()
+	dropped := o.queue
+	o.queue, o.closed = nil, true
+	o.moved.Broadcast()
+	o.mu.Unlock()
+	for _, p := range dropped {
+		p.end()
+	}
+}

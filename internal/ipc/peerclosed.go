@@ -1,0 +1,22 @@
+package ipc
+
+import (
+	"io"
+
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+// ErrPeerClosed is returned by Recv and TryRecv once everything has been
+// received of a connection that the peer closed in order. It has status.Reset
+// in its chain, as SCIF wants, and io.EOF, as byte streams want. The connections
+// of a process that dies are closed in order by its node, as SCIF 3.11 has it.
+// A connection that ended in any other way (the peer's node was lost, the
+// protocol was broken) ends with an error that has no io.EOF in its chain:
+// nothing else may wrap io.EOF.
+var ErrPeerClosed error = peerClosed{}
+
+type peerClosed struct{}
+
+func (peerClosed) Error() string { return "connection closed by peer" }
+
+func (peerClosed) Unwrap() []error { return []error{status.Reset, io.EOF} }

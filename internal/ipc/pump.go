@@ -1,0 +1,294 @@
+package ipc
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/shm"
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+// pumpSize is how many bytes a pump moves at a time, in a buffer that it has
+// only while it moves any.
+const pumpSize = 64 << 10
+
+var pumpBuffers = sync.Pool{New: func() any { return new([pumpSize]byte) }}
+
+// A pump moves the message bytes of one connection between its endpoint and
+// the application's data socket, and owns both. A direction waits only for
+// itself.
+//
+// It ends when the application has closed its data socket or its endpoint:
+// what was written before is delivered, then the endpoint is closed. When the
+// peer has closed, it only stops moving: the application reads the last bytes,
+// and then the end.
+type pump struct {
+	ep   Endpoint
+	conn *net.UnixConn
+	tell func() // tells the application the endpoint's poll events
+
+	closec  chan struct{} // closed by close
+	ending  atomic.Uint32 // an ending, set before the application can see the end
+	cut     atomic.Bool   // ended was called: the socket was shut down from here
+	sending atomic.Bool   // waits for the peer to take bytes
+	stuck   chan struct{} // one token when it does so after close
+	drained chan struct{} // closed when the application can read everything, and then the end
+	writing atomic.Bool   // waits for the application to read
+	full    chan struct{} // one token when it began to
+	done    chan struct{} // closed when the endpoint and the socket are closed
+}
+
+// newPump returns a pump of ep and conn. It calls hup when the connection has
+// ended, perhaps more than once: after the last byte, and before it when the
+// application leaves no room for the bytes that wait.
+func newPump(ep Endpoint, conn *net.UnixConn, hup func()) *pump {
+	return &pump{
+		ep: ep, conn: conn, tell: hup,
+		closec: make(chan struct{}),
+		stuck:  make(chan struct{}, 1),
+
+		drained: make(chan struct{}),
+		full:    make(chan struct{}, 1),
+		done:    make(chan struct{}),
+	}
+}
+
+// run moves bytes until the connection is closed, at once when ctx is done.
+func (p *pump) run(ctx context.Context) {
+	defer close(p.done)
+	stop := context.AfterFunc(ctx, func() { p.conn.SetDeadline(past) })
+	defer stop()
+	var down sync.WaitGroup
+	down.Go(func() { p.toApp(ctx) })
+	if p.toNode(ctx) {
+		// The peer is gone: the endpoint stays, disconnected, until its owner
+		// closes it.
+		select {
+		case <-p.closec:
+		case <-ctx.Done():
+		}
+	}
+	p.ep.Close() // also ends toApp's Recv
+	p.conn.SetDeadline(past)
+	down.Wait()
+	p.conn.Close()
+}
+
+// past is a deadline that has passed.
+var past = time.Unix(1, 0)
+
+// close makes the pump deliver what the application has written so far, and
+// end. It is called once.
+func (p *pump) close() {
+	close(p.closec)
+	p.conn.SetDeadline(past)
+	if p.sending.Load() { // either this or send sees the other
+		tell(p.stuck)
+	}
+}
+
+func (p *pump) closing() bool {
+	select {
+	case <-p.closec:
+		return true
+	default:
+		return false
+	}
+}
+
+// tell puts a token into c, which holds one.
+func tell(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// ended waits, after the connection has ended, until the application can see
+// that: at its data socket, or, when bytes wait that it has no room for, by being
+// told. It gives up when ctx is done. Only one goroutine may wait at a time.
+func (p *pump) ended(ctx context.Context) {
+	p.cut.Store(true)
+	p.conn.CloseRead() // the application's next write fails
+	select {
+	case <-p.full: // of an earlier time
+	default:
+	}
+	if p.writing.Load() { // either this or write sees the other
+		p.tell()
+		return
+	}
+	select {
+	case <-p.drained:
+	case <-p.full:
+		p.tell()
+	case <-ctx.Done():
+	}
+}
+
+// toNode moves what the application writes. It returns whether it ended
+// because the peer is gone.
+func (p *pump) toNode(ctx context.Context) (peerGone bool) {
+	for {
+		closing := p.closing() // before reading: all that was written by then counts
+		err := p.forward(ctx)
+		switch {
+		case err == nil:
+		case errors.Is(err, status.Again):
+			if closing || ctx.Err() != nil {
+				return false
+			}
+			shm.WaitRead(p.conn) // its errors are a close's deadline, or the next read's
+		case errors.Is(err, io.EOF):
+			// The end is the application's, or the socket was shut down here.
+			return p.ending.Load() != 0 || p.cut.Load()
+		default:
+			p.conn.CloseRead() // the application's next write fails
+			p.discard()        // and one that is blocked sees it
+			return true
+		}
+	}
+}
+
+// discard drops what the application has written for a peer that is gone. A
+// write that waits for room is not woken by the shutdown alone.
+func (p *pump) discard() {
+	buf := pumpBuffers.Get().(*[pumpSize]byte)
+	defer pumpBuffers.Put(buf)
+	for {
+		if _, err := shm.TryRead(p.conn, buf[:]); err != nil {
+			return // nothing is left, or nobody is there
+		}
+	}
+}
+
+// forward sends what the application has written. Without that it returns
+// status.Again or io.EOF; other errors are Send's.
+func (p *pump) forward(ctx context.Context) error {
+	buf := pumpBuffers.Get().(*[pumpSize]byte)
+	defer pumpBuffers.Put(buf)
+	n, err := shm.TryRead(p.conn, buf[:])
+	switch {
+	case err == nil:
+		return p.send(ctx, buf[:n])
+	case errors.Is(err, status.Again):
+		return status.Again
+	default: // the application died with bytes unread, or both ends are shut down
+		return io.EOF
+	}
+}
+
+// send sends all of b.
+func (p *pump) send(ctx context.Context, b []byte) error {
+	n, err := p.ep.TrySend(b)
+	if errors.Is(err, status.Again) {
+		err = nil
+	}
+	if err != nil || n == len(b) {
+		return err
+	}
+	p.sending.Store(true)
+	if p.closing() {
+		tell(p.stuck)
+	}
+	_, err = p.ep.Send(ctx, b[n:])
+	p.sending.Store(false)
+	return err
+}
+
+// toApp moves what the peer sends, until its end or the endpoint's close.
+func (p *pump) toApp(ctx context.Context) {
+	var err error
+	for err == nil {
+		err = p.deliver(ctx)
+	}
+	if errors.Is(err, io.EOF) {
+		p.ending.Store(uint32(endedClosed))
+	} else {
+		p.ending.Store(uint32(endedLost))
+	}
+	p.conn.CloseRead()  // first: who has seen the end cannot write any more
+	p.conn.CloseWrite() // after the last byte, the end
+	close(p.drained)
+	if !p.closing() && ctx.Err() == nil {
+		p.tell()
+	}
+	p.drop(ctx)
+}
+
+// drop takes what the peer sends until the connection has ended. The
+// application reads no more, but a peer that waits for room does not read
+// either, and then what the application has sent would never arrive.
+func (p *pump) drop(ctx context.Context) {
+	buf := pumpBuffers.Get().(*[pumpSize]byte)
+	defer pumpBuffers.Put(buf)
+	for {
+		if _, err := p.ep.Recv(ctx, buf[:]); err != nil {
+			return
+		}
+	}
+}
+
+// deliver waits for bytes of the peer and writes them. It waits with a small
+// buffer, so that idle connections cost little.
+func (p *pump) deliver(ctx context.Context) error {
+	var first [256]byte
+	n, err := p.ep.Recv(ctx, first[:])
+	if err != nil {
+		return err
+	}
+	if n < len(first) {
+		return p.write(first[:n])
+	}
+	buf := pumpBuffers.Get().(*[pumpSize]byte)
+	defer pumpBuffers.Put(buf)
+	copy(buf[:], first[:n])
+	more, err := p.ep.TryRecv(buf[n:])
+	if werr := p.write(buf[:n+more]); werr != nil {
+		return werr
+	}
+	return err
+}
+
+// write writes all of b. While the application leaves no room for it, it sees no
+// end at its data socket, so it is told when the connection ends.
+func (p *pump) write(b []byte) error {
+	n, err := shm.TryWrite(p.conn, b)
+	if n == len(b) || (err != nil && !errors.Is(err, status.Again)) {
+		return err
+	}
+	p.writing.Store(true)
+	defer p.writing.Store(false)
+	tell(p.full)
+	stop := p.tellEnd()
+	defer stop()
+	_, err = p.conn.Write(b[n:])
+	return err
+}
+
+// tellEnd tells the application when the connection ends, until stop returns.
+func (p *pump) tellEnd() (stop func()) {
+	changed, quit := make(chan struct{}, 1), make(chan struct{})
+	unnotify := p.ep.Notify(changed)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for p.ep.Ready()&PollHup == 0 {
+			select {
+			case <-changed:
+			case <-quit:
+				return
+			}
+		}
+		p.tell()
+	})
+	return func() {
+		unnotify()
+		close(quit)
+		wg.Wait()
+	}
+}

@@ -1,0 +1,281 @@
+package ipc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/fabricd/fabricd/internal/faults/failpoint"
+	"github.com/fabricd/fabricd/internal/shm"
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+// maxRequests bounds the requests of a session that are not yet answered; more
+// are answered with status.NoBufs.
+const maxRequests = 1024
+
+// helloTimeout bounds how long a new connection may stay silent.
+const helloTimeout = 5 * time.Second
+
+// refusals bounds the connections of one user over its limit that are told so;
+// further ones are closed without a word.
+const refusals = 16
+
+// Options say how a node serves applications.
+type Options struct {
+	Log zerolog.Logger
+
+	// Authorize decides whether a process may attach, and as what; an error
+	// refuses it and is told to it. Nil lets everybody in, user 0 as Admin.
+	Authorize func(Credentials) (Credentials, error)
+
+	// NewSession returns the node's session for an application. The server
+	// closes it. Its endpoints should be RegionEndpoints: others have no windows.
+	NewSession func(Credentials) (Session, error)
+
+	// Delivery bounds the delivery of what applications have written, which
+	// goes on when Serve's ctx is done. Nil: it ends with that.
+	Delivery context.Context
+
+	// Faults are those of the node; nil: none.
+	Faults *failpoint.Node
+
+	Session Limits // of one session; Sessions is not looked at
+	User    Limits // of all sessions of one user; defaults 4 times those of a session
+}
+
+// Serve serves applications on ln, a "unixpacket" listener, until ctx is done
+// or ln fails, and returns when nothing of any session is left: sessions end as
+// if their applications had, so what these have written is delivered, until
+// Delivery is done. It takes ln.
+// The error is nil when ctx ended it.
+func Serve(ctx context.Context, ln *net.UnixListener, opt Options) error {
+	ctx, cancel := context.WithCancel(ctx)
+	s := &server{
+		opt:   opt,
+		ctx:   ctx,
+		users: make(map[uint32]*user),
+		pumps: ctx,
+	}
+	if opt.Delivery != nil {
+		s.pumps = opt.Delivery
+	}
+	if s.opt.Authorize == nil {
+		s.opt.Authorize = admitAll
+	}
+	s.opt.Session = opt.Session.withDefaults(1)
+	s.opt.User = opt.User.withDefaults(4)
+	stop := context.AfterFunc(ctx, func() { ln.Close() })
+	err := s.accept(ln)
+	cancel() // sessions end at once
+	if stop() {
+		ln.Close()
+	}
+	s.wg.Wait()
+	return err
+}
+
+func admitAll(c Credentials) (Credentials, error) {
+	c.Admin = c.UID == 0
+	return c, nil
+}
+
+// A server accepts applications. Each has goroutines of its own, all of which
+// wg waits for.
+type server struct {
+	opt Options
+	ctx context.Context // of the sessions
+	wg  sync.WaitGroup
+
+	pumps context.Context // of the delivery of their bytes; ends after ctx
+
+	mu    sync.Mutex // guards users
+	users map[uint32]*user
+}
+
+// A user is what the sessions of one user ID share. It exists while it holds
+// anything.
+type user struct {
+	account *account
+	conns   int64 // accepted and not yet ended; guarded by server.mu
+	refs    int   // sessions with anything left; guarded by server.mu
+}
+
+// accept runs until ln is closed. Running out of descriptors is waited out: it
+// is no reason to leave the applications that are attached.
+func (s *server) accept(ln *net.UnixListener) error {
+	for {
+		conn, err := ln.AcceptUnix()
+		switch {
+		case s.ctx.Err() != nil:
+			if err == nil {
+				conn.Close()
+			}
+			return nil
+		case shm.Exhausted(err):
+			s.opt.Log.Warn().Err(err).Msg("accept application")
+			select {
+			case <-time.After(100 * time.Millisecond):
+			case <-s.ctx.Done():
+			}
+		case err != nil:
+			return fmt.Errorf("accept applications: %w", err)
+		default:
+			s.wg.Go(func() { s.attach(conn) })
+		}
+	}
+}
+
+// attach serves one connection from its first byte to its last.
+func (s *server) attach(conn *net.UnixConn) {
+	defer conn.Close()
+	cred, err := shm.PeerCred(conn)
+	if err != nil {
+		s.opt.Log.Warn().Err(err).Msg("attach application")
+		return
+	}
+	log := s.opt.Log.With().Int32("pid", cred.PID).Uint32("uid", cred.UID).Logger()
+	u, over := s.enter(cred.UID)
+	if over > refusals {
+		s.leave(cred.UID, u)
+		return
+	}
+	end := sync.OnceFunc(func() { s.exit(u) })
+	defer s.leave(cred.UID, u)
+	defer end()
+
+	var quota error
+	if over > 0 {
+		quota = fmt.Errorf("user %d may attach %d sessions: %w", cred.UID, s.opt.User.Sessions, status.NoMemory)
+	}
+	sess, err := s.handshake(conn, cred, u, quota)
+	if err != nil {
+		log.Info().Err(err).Msg("application refused")
+		return
+	}
+	sess.log, sess.ended = log, end
+	sess.serve()
+}
+
+// enter counts a connection, and returns by how many its user is over the
+// limit.
+func (s *server) enter(uid uint32) (u *user, over int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	u = s.users[uid]
+	if u == nil {
+		u = &user{account: newAccount(fmt.Sprintf("user %d", uid), s.opt.User, nil)}
+		s.users[uid] = u
+	}
+	u.conns++
+	u.refs++
+	return u, u.conns - s.opt.User.Sessions
+}
+
+// exit ends a connection's place among its user's sessions.
+func (s *server) exit(u *user) {
+	s.mu.Lock()
+	u.conns--
+	s.mu.Unlock()
+}
+
+// leave forgets the user with its last session. Memory that peers still use
+// keeps its account alive by itself.
+func (s *server) leave(uid uint32, u *user) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if u.refs--; u.refs == 0 && u.account.idle() {
+		delete(s.users, uid)
+	}
+}
+
+// handshake reads HELLO and answers it. A refusal is answered before it is
+// returned.
+func (s *server) handshake(conn *net.UnixConn, c shm.Cred, u *user, quota error) (*serverSession, error) {
+	stop := context.AfterFunc(s.ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	conn.SetDeadline(time.Now().Add(helloTimeout))
+	h, m, err := readHello(conn)
+	if err != nil {
+		return nil, err
+	}
+	refuse := func(err error) (*serverSession, error) {
+		r := &refusal{Min: VersionMin, Max: VersionMax, Text: err.Error()}
+		answer := header{Op: opHello | opReply, Code: status.Of(err), Request: h.Request}
+		return nil, errors.Join(err, shm.Send(conn, appendFrame(nil, answer, r), nil))
+	}
+	version, err := choose(m)
+	if err != nil {
+		return refuse(err)
+	}
+	if quota != nil {
+		return refuse(quota)
+	}
+	cred, err := s.opt.Authorize(Credentials{UID: c.UID, GID: c.GID, PID: c.PID})
+	if err != nil {
+		return refuse(coded(err, status.Access))
+	}
+	node, err := s.opt.NewSession(cred)
+	if err != nil {
+		return refuse(coded(err, status.NoDevice))
+	}
+	if err := s.opt.Faults.Hit(failpoint.AppAttached); err != nil {
+		node.Close()
+		return refuse(coded(err, status.NoDevice))
+	}
+	w := &welcome{Version: version, Requests: maxRequests, Self: node.Self()}
+	answer := header{Op: opHello | opReply, Request: h.Request}
+	if err := shm.Send(conn, appendFrame(nil, answer, w), nil); err != nil {
+		node.Close()
+		return nil, err
+	}
+	conn.SetDeadline(time.Time{})
+	return newServerSession(s, conn, node, newAccount("a session", s.opt.Session, u.account)), nil
+}
+
+// readHello reads the first packet, which must be HELLO.
+func readHello(conn *net.UnixConn) (h header, m hello, err error) {
+	buf := make([]byte, headerLen+64)
+	n, f, err := shm.Recv(conn, buf)
+	if err != nil {
+		return h, m, err
+	}
+	if f != nil {
+		f.Close()
+		return h, m, fmt.Errorf("descriptor with HELLO: %w", status.Protocol)
+	}
+	h, body, err := parseFrame(buf[:n])
+	if err == nil && (h.Op != opHello || h.Code != 0 || h.Endpoint != 0 || h.Request == 0) {
+		err = fmt.Errorf("first packet is no HELLO: %w", status.Protocol)
+	}
+	if err == nil {
+		err = parseBody(body, &m)
+	}
+	if err == nil && m.Magic != magic {
+		err = fmt.Errorf("HELLO with magic %#x, want %#x: %w", m.Magic, magic, status.Protocol)
+	}
+	return h, m, err
+}
+
+// choose returns the highest version that both sides speak.
+func choose(m hello) (uint16, error) {
+	v := min(m.Max, VersionMax)
+	if m.Min > m.Max || v < max(m.Min, VersionMin) {
+		return 0, fmt.Errorf("application speaks attach protocol %d to %d, node %d to %d: %w",
+			m.Min, m.Max, VersionMin, VersionMax, status.Version)
+	}
+	return v, nil
+}
+
+// coded returns err with code in its chain unless it has one.
+func coded(err error, code status.Code) error {
+	if _, ok := errors.AsType[status.Code](err); ok {
+		return err
+	}
+	return fmt.Errorf("%w: %w", code, err)
+}

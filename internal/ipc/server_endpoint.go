@@ -1,0 +1,283 @@
+package ipc
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"sync"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/shm"
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+// A served is one endpoint of an application. One endpoint of the session's
+// account is charged for it until it is closed for good.
+type served struct {
+	id uint32
+	s  *serverSession
+	ep Endpoint
+
+	mu        sync.Mutex // guards the fields below
+	closing   bool
+	pump      *pump  // once connected
+	following func() // stops telling poll events; nil while they are not told
+	spans     []span // windows, each charged
+}
+
+// serveEndpoint takes ep, which is charged, into the session. If the session
+// is ending it closes ep.
+func (s *serverSession) serveEndpoint(ep Endpoint) (*served, error) {
+	e := &served{s: s, ep: ep}
+	if s.add(e) {
+		return e, nil
+	}
+	ep.Close()
+	s.account.refund(endpoints, 1)
+	return nil, status.Reset
+}
+
+// opened and gone keep the windows' charges.
+
+func (e *served) opened(w span) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closing {
+		e.s.account.refund(windows, 1) // close counted before it was there
+		return
+	}
+	e.spans = append(e.spans, w)
+}
+
+func (e *served) gone(r span) {
+	e.mu.Lock()
+	before := len(e.spans)
+	e.spans = slices.DeleteFunc(e.spans, func(w span) bool {
+		return w.Off >= r.Off && uint64(w.Off-r.Off) <= uint64(r.Len) && uint64(w.Len) <= uint64(r.Len)-uint64(w.Off-r.Off)
+	})
+	n := before - len(e.spans)
+	e.mu.Unlock()
+	e.s.account.refund(windows, int64(n))
+}
+
+// follow tells the application when the endpoint's poll events change, until
+// it is connected or closed: then its data socket tells.
+func (e *served) follow() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closing || e.pump != nil || e.following != nil {
+		return
+	}
+	changed := make(chan struct{}, 1)
+	quit := make(chan struct{})
+	stop := e.ep.Notify(changed)
+	e.following = sync.OnceFunc(func() { stop(); close(quit) })
+	e.s.wg.Go(func() {
+		for {
+			e.state()
+			select {
+			case <-changed:
+			case <-quit:
+				return
+			case <-e.s.ctx.Done():
+				return
+			}
+		}
+	})
+}
+
+// state tells the endpoint's poll events. It waits while the application does
+// not read: changes meanwhile are one change.
+func (e *served) state() {
+	e.s.out.wait(maxRequests)
+	e.s.tell(header{Op: opState, Endpoint: e.id}, &readyBody{uint16(e.ep.Ready())})
+}
+
+// A dataSocket is one that no pump has yet: the node's end and the
+// application's.
+type dataSocket struct {
+	near *net.UnixConn
+	far  *os.File
+}
+
+func newDataSocket() (*dataSocket, error) {
+	near, far, err := shm.Pair()
+	if err != nil {
+		return nil, err
+	}
+	return &dataSocket{near, far}, nil
+}
+
+func (d *dataSocket) close() {
+	d.near.Close()
+	d.far.Close()
+}
+
+// connect begins to move the bytes of the endpoint's connection through d, which
+// it takes. It reports false if the endpoint is closed, or connected, already.
+func (e *served) connect(d *dataSocket) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closing || e.pump != nil {
+		d.close()
+		return false
+	}
+	if e.following != nil {
+		e.following()
+	}
+	p := newPump(e.ep, d.near, e.state)
+	e.pump = p
+	ctx := e.s.srv.pumps // a closed session's bytes are still delivered
+	e.s.wg.Go(func() {
+		p.run(ctx)
+		e.s.account.refund(endpoints, 1)
+	})
+	return true
+}
+
+// fence makes the application's calls fail if the connection has ended: when
+// the removal of a node is told, none may go on as if that node were there.
+func (e *served) fence() {
+	e.mu.Lock()
+	p := e.pump
+	e.mu.Unlock()
+	if p != nil && e.ep.Ready()&PollHup != 0 {
+		p.ended(e.s.ctx)
+	}
+}
+
+// begin closes the endpoint, in the background if there are bytes to deliver.
+// It is called once.
+func (e *served) begin() {
+	e.mu.Lock()
+	e.closing = true
+	p, following, n := e.pump, e.following, len(e.spans)
+	e.spans = nil
+	e.mu.Unlock()
+	if following != nil {
+		following()
+	}
+	e.s.account.refund(windows, int64(n))
+	if p != nil {
+		p.close()
+		return
+	}
+	e.ep.Close()
+	e.s.account.refund(endpoints, 1)
+}
+
+// settle returns when the endpoint is closed, or when that waits for a peer
+// that does not take the bytes it is owed, or when ctx is done.
+func (e *served) settle(ctx context.Context) {
+	e.mu.Lock()
+	p := e.pump
+	e.mu.Unlock()
+	if p == nil {
+		return
+	}
+	select {
+	case <-p.done:
+	case <-p.stuck:
+	case <-ctx.Done():
+	}
+}
+
+func doClose(ctx context.Context, s *serverSession, r *request) (reply, error) {
+	s.mu.Lock()
+	found := s.endpoints[r.Endpoint] == r.ep
+	if found {
+		delete(s.endpoints, r.Endpoint)
+	}
+	s.mu.Unlock()
+	if !found {
+		return reply{}, fmt.Errorf("endpoint %d: %w", r.Endpoint, status.BadFD)
+	}
+	r.ep.begin()
+	r.ep.settle(ctx)
+	return reply{}, nil
+}
+
+// doConnect makes the data socket first: a node that runs out of descriptors
+// refuses before the peer hears of a connection that nobody could use.
+func doConnect(ctx context.Context, _ *serverSession, r *request) (reply, error) {
+	d, err := newDataSocket()
+	if err != nil {
+		return reply{}, err
+	}
+	if _, err := r.ep.ep.Connect(ctx, addr.Addr(*r.in.(*address))); err != nil {
+		d.close()
+		return reply{}, err
+	}
+	return r.ep.established(d)
+}
+
+func doTryConnect(_ context.Context, _ *serverSession, r *request) (reply, error) {
+	d, err := newDataSocket()
+	if err != nil {
+		return reply{}, err
+	}
+	if _, err = r.ep.ep.TryConnect(addr.Addr(*r.in.(*address))); err == nil {
+		return r.ep.established(d)
+	}
+	d.close()
+	if status.Of(err) == status.InProgress {
+		r.ep.follow()
+	}
+	return reply{}, err
+}
+
+func doAccept(ctx context.Context, s *serverSession, r *request) (reply, error) {
+	return s.accepted(func() (Endpoint, addr.Addr, error) { return r.ep.ep.Accept(ctx) })
+}
+
+func doTryAccept(_ context.Context, s *serverSession, r *request) (reply, error) {
+	return s.accepted(r.ep.ep.TryAccept)
+}
+
+// accepted takes the endpoint that accept returns into the session.
+func (s *serverSession) accepted(accept func() (Endpoint, addr.Addr, error)) (reply, error) {
+	if err := s.account.charge(endpoints, 1); err != nil {
+		return reply{}, err
+	}
+	ep, _, err := accept()
+	if err != nil {
+		s.account.refund(endpoints, 1)
+		return reply{}, err
+	}
+	e, err := s.serveEndpoint(ep)
+	if err != nil {
+		return reply{}, err
+	}
+	d, err := newDataSocket()
+	var out reply
+	if err == nil {
+		out, err = e.established(d)
+	}
+	if err != nil {
+		s.forget(e)
+	}
+	return out, err
+}
+
+// forget closes an endpoint that the application never learned of, unless
+// teardown does.
+func (s *serverSession) forget(e *served) {
+	s.mu.Lock()
+	found := s.endpoints[e.id] == e
+	delete(s.endpoints, e.id)
+	s.mu.Unlock()
+	if found {
+		e.begin()
+	}
+}
+
+// established answers a request that has connected the endpoint. It takes d.
+func (e *served) established(d *dataSocket) (reply, error) {
+	if !e.connect(d) {
+		return reply{}, status.Reset
+	}
+	c := &connected{Endpoint: e.id, Local: e.ep.LocalAddr(), Remote: e.ep.RemoteAddr()}
+	return reply{body: c, file: d.far, after: func() { d.far.Close() }}, nil
+}

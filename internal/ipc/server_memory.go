@@ -1,0 +1,251 @@
+package ipc
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/fabricd/fabricd/internal/shm"
+	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/rma"
+)
+
+// doMemAdd maps memory that an application hands over. It counts until its
+// last use by anybody, which may outlive the session.
+func doMemAdd(_ context.Context, s *serverSession, r *request) (reply, error) {
+	size := r.in.(*memAdd).Size
+	if size <= 0 || size > shm.MaxSize {
+		return reply{}, fmt.Errorf("memory of %d bytes: %w", size, status.Invalid)
+	}
+	if err := s.account.charge(memories, 1); err != nil {
+		return reply{}, err
+	}
+	region, err := s.mapMemory(r, size)
+	if err != nil {
+		s.account.refund(memories, 1)
+		return reply{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lastMem++
+	for s.lastMem == 0 || s.memory[s.lastMem] != nil {
+		s.lastMem++
+	}
+	s.memory[s.lastMem] = region
+	return reply{body: &memoryBody{s.lastMem}}, nil
+}
+
+// mapMemory checks and maps the request's descriptor, and takes it.
+func (s *serverSession) mapMemory(r *request, size int64) (*shm.Region, error) {
+	if err := s.account.charge(windowBytes, size); err != nil {
+		return nil, err
+	}
+	err := shm.Check(r.file, size, s.account.limit[windowBytes])
+	var region *shm.Region
+	if err == nil {
+		region, err = shm.Map(r.file, 0, size, true)
+	}
+	if err != nil {
+		s.account.refund(windowBytes, size)
+		return nil, err
+	}
+	r.file = nil
+	region.OnRelease(func() { s.account.refund(windowBytes, size) })
+	return region, nil
+}
+
+func doMemDrop(_ context.Context, s *serverSession, r *request) (reply, error) {
+	id := r.in.(*memoryBody).Memory
+	s.mu.Lock()
+	region := s.memory[id]
+	delete(s.memory, id)
+	s.mu.Unlock()
+	if region == nil {
+		return reply{}, fmt.Errorf("memory %d: %w", id, status.Invalid)
+	}
+	s.account.refund(memories, 1)
+	region.Release()
+	return reply{}, nil
+}
+
+// use returns the memory id, with a reference for the caller, if it holds
+// [off, off+n).
+func (s *serverSession) use(id uint32, off, n int64) (*shm.Region, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	region := s.memory[id]
+	if region == nil {
+		return nil, fmt.Errorf("memory %d: %w", id, status.Fault)
+	}
+	if off < 0 || n < 0 || off > region.Len() || n > region.Len()-off {
+		return nil, fmt.Errorf("[%d, +%d) is not in memory %d of %d bytes: %w", off, n, id, region.Len(), status.Invalid)
+	}
+	region.Retain()
+	return region, nil
+}
+
+func doRegister(_ context.Context, s *serverSession, r *request) (reply, error) {
+	m := r.in.(*register)
+	ep, ok := r.ep.ep.(RegionEndpoint)
+	if !ok {
+		return reply{}, fmt.Errorf("this node's endpoints take no foreign memory: %w", status.NotSupp)
+	}
+	region, err := s.use(m.Memory, m.MemOff, m.Len)
+	if err != nil {
+		return reply{}, err
+	}
+	defer region.Release()
+	if err := s.account.charge(windows, 1); err != nil {
+		return reply{}, err
+	}
+	off, err := ep.RegisterRegion(region, m.MemOff, m.Len, m.Off, m.Prot, m.Flags)
+	if err != nil {
+		s.account.refund(windows, 1)
+		return reply{}, err
+	}
+	r.ep.opened(span{off, m.Len})
+	return reply{body: &offset{off}}, nil
+}
+
+func doUnregister(_ context.Context, _ *serverSession, r *request) (reply, error) {
+	m := *r.in.(*span)
+	err := r.ep.ep.Unregister(m.Off, m.Len)
+	if err == nil {
+		r.ep.gone(m)
+	}
+	return reply{}, err
+}
+
+// staged returns a buffer for t and the memory to copy from or to, with a
+// reference. done gives both back.
+func (s *serverSession) staged(ctx context.Context, t *vtransfer) (buf []byte, region *shm.Region, done func(), err error) {
+	if t.Len <= 0 || t.Len > maxStage {
+		return nil, nil, nil, fmt.Errorf("%d bytes, want 1 to %d: %w", t.Len, maxStage, status.Invalid)
+	}
+	select {
+	case s.stage <- struct{}{}:
+	case <-ctx.Done():
+		return nil, nil, nil, context.Cause(ctx)
+	}
+	region, err = s.use(t.Memory, t.MemOff, t.Len)
+	if err != nil {
+		<-s.stage
+		return nil, nil, nil, err
+	}
+	return make([]byte, t.Len), region, func() { region.Release(); <-s.stage }, nil
+}
+
+// doVWriteTo copies the bytes before it writes them: the application may
+// change them as soon as it has the answer. The copy belongs to the operation.
+func doVWriteTo(ctx context.Context, s *serverSession, r *request) (reply, error) {
+	t := r.in.(*vtransfer)
+	buf, region, done, err := s.staged(ctx, t)
+	if err != nil {
+		return reply{}, err
+	}
+	defer done()
+	if err := region.ReadAt(buf, t.MemOff); err != nil {
+		return reply{}, err
+	}
+	return reply{}, r.ep.ep.VWriteTo(buf, t.Remote, t.Flags)
+}
+
+// doVReadFrom is synchronous whatever its flags say: nobody would copy the
+// bytes to the application later.
+func doVReadFrom(ctx context.Context, s *serverSession, r *request) (reply, error) {
+	t := r.in.(*vtransfer)
+	buf, region, done, err := s.staged(ctx, t)
+	if err != nil {
+		return reply{}, err
+	}
+	defer done()
+	flags := t.Flags
+	const known = rma.UseCPU | rma.UseCache | rma.Sync | rma.Ordered
+	if flags == 0 || flags&known != 0 { // else they are an error, and the node's to find
+		flags |= rma.Sync
+	}
+	if err := r.ep.ep.VReadFrom(buf, t.Remote, flags); err != nil {
+		return reply{}, err
+	}
+	return reply{}, region.WriteAt(buf, t.MemOff)
+}
+
+// doMmap passes the descriptor of the peer's memory on, one that cannot write
+// when prot does not ask for it. The mapping is the session's until MUNMAP.
+func doMmap(_ context.Context, s *serverSession, r *request) (reply, error) {
+	m := r.in.(*mmapBody)
+	ep, ok := r.ep.ep.(RegionEndpoint)
+	if !ok {
+		return reply{}, fmt.Errorf("this node's endpoints map no memory: %w", status.NotSupp)
+	}
+	if err := s.account.charge(mappings, 1); err != nil {
+		return reply{}, err
+	}
+	region, off, err := ep.MapRegion(m.Off, m.Len, m.Prot)
+	if err != nil {
+		s.account.refund(mappings, 1)
+		return reply{}, err
+	}
+	out, err := grant(region, m.Prot)
+	if err == nil {
+		var id uint32
+		id, err = s.keep(region)
+		out.body = &mapped{Mapping: id, Off: off}
+	}
+	if err != nil {
+		out.end()
+		region.Release()
+		s.account.refund(mappings, 1)
+		return reply{}, err
+	}
+	return out, nil
+}
+
+// grant returns a reply with a descriptor of its own for the region's memory.
+// It holds no reference to the region while the answer is on its way: the
+// application may have mapped and unmapped it before the answer counts as sent,
+// and its munmap must find the last reference.
+func grant(region Region, prot rma.Prot) (reply, error) {
+	m, ok := region.(interface{ File() *os.File })
+	if !ok || m.File() == nil {
+		return reply{}, fmt.Errorf("the peer's memory belongs to its process alone: %w", status.NotSupp)
+	}
+	derive := shm.ReadOnly
+	if prot&rma.ProtWrite != 0 {
+		derive = shm.Duplicate
+	}
+	f, err := derive(m.File())
+	if err != nil {
+		return reply{}, err
+	}
+	return reply{file: f, after: func() { f.Close() }}, nil
+}
+
+// keep gives a mapping its number.
+func (s *serverSession) keep(region Region) (uint32, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing {
+		return 0, status.Reset
+	}
+	s.lastMap++
+	for s.lastMap == 0 || s.mappings[s.lastMap] != nil {
+		s.lastMap++
+	}
+	s.mappings[s.lastMap] = region
+	return s.lastMap, nil
+}
+
+func doMunmap(_ context.Context, s *serverSession, r *request) (reply, error) {
+	id := r.in.(*memoryBody).Memory
+	s.mu.Lock()
+	region := s.mappings[id]
+	delete(s.mappings, id)
+	s.mu.Unlock()
+	if region == nil {
+		return reply{}, fmt.Errorf("mapping %d: %w", id, status.Invalid)
+	}
+	region.Release()
+	s.account.refund(mappings, 1)
+	return reply{}, nil
+}

@@ -1,0 +1,259 @@
+package ipc
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/fence"
+	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/rma"
+)
+
+// An operation says how requests of one op are taken.
+type operation struct {
+	in        func() message // a new body to decode; nil for an empty one
+	endpoint  bool           // on an endpoint, not on the session
+	takesFile bool           // a descriptor comes with it
+	waits     bool           // may wait, so it runs in a goroutine of its own
+	do        func(ctx context.Context, s *serverSession, r *request) (reply, error)
+}
+
+// A request is one being performed.
+type request struct {
+	header
+	operation
+	in   message
+	file *os.File // that came with it; nil once taken
+	ep   *served
+}
+
+// drop closes the request's descriptor if nobody has taken it.
+func (r *request) drop() {
+	if r.file != nil {
+		r.file.Close()
+		r.file = nil
+	}
+}
+
+// A reply is the body of an answer, and what comes with it.
+type reply struct {
+	body  message
+	file  *os.File
+	after func() // runs once the answer is sent or dropped
+}
+
+func (r reply) end() {
+	if r.after != nil {
+		r.after()
+	}
+}
+
+// operations is the list of all requests.
+var operations = map[op]operation{
+	opBye:    {waits: true, do: doBye},
+	opCancel: {in: body[cancel]},
+	opSelf:   {do: doSelf},
+	opNodes:  {do: doNodes},
+	opWatch:  {in: body[watchBody], waits: true, do: doWatch},
+	opOpen:   {do: doOpen},
+
+	opClose:      {endpoint: true, waits: true, do: doClose},
+	opBind:       {endpoint: true, in: body[address], do: doBind},
+	opListen:     {endpoint: true, in: body[listenBody], do: doListen},
+	opConnect:    {endpoint: true, in: body[address], waits: true, do: doConnect},
+	opTryConnect: {endpoint: true, in: body[address], waits: true, do: doTryConnect},
+	opAccept:     {endpoint: true, waits: true, do: doAccept},
+	opTryAccept:  {endpoint: true, waits: true, do: doTryAccept},
+	opReady:      {endpoint: true, do: doReady},
+	opEnding:     {endpoint: true, do: doEnding},
+	opAddress:    {endpoint: true, do: doAddress},
+
+	opMemAdd:     {in: body[memAdd], takesFile: true, do: doMemAdd},
+	opMemDrop:    {in: body[memoryBody], do: doMemDrop},
+	opRegister:   {endpoint: true, in: body[register], waits: true, do: doRegister},
+	opUnregister: {endpoint: true, in: body[span], waits: true, do: doUnregister},
+	opWriteTo:    {endpoint: true, in: body[transfer], waits: true, do: doTransfer},
+	opReadFrom:   {endpoint: true, in: body[transfer], waits: true, do: doTransfer},
+	opVWriteTo:   {endpoint: true, in: body[vtransfer], waits: true, do: doVWriteTo},
+	opVReadFrom:  {endpoint: true, in: body[vtransfer], waits: true, do: doVReadFrom},
+	opAtomic:     {endpoint: true, in: body[atomicBody], waits: true, do: doAtomic},
+	opMmap:       {endpoint: true, in: body[mmapBody], waits: true, do: doMmap},
+	opMunmap:     {in: body[memoryBody], do: doMunmap},
+
+	opFenceMark:   {endpoint: true, in: body[sideBody], waits: true, do: doFenceMark},
+	opFenceWait:   {endpoint: true, in: body[markBody], waits: true, do: doFenceWait},
+	opFenceSignal: {endpoint: true, in: body[signalBody], waits: true, do: doFenceSignal},
+}
+
+// body returns a new message of type T.
+func body[T any, P interface {
+	*T
+	message
+}]() message {
+	return P(new(T))
+}
+
+func doBye(ctx context.Context, s *serverSession, r *request) (reply, error) {
+	s.mu.Lock()
+	eps := s.endpoints
+	s.endpoints = make(map[uint32]*served)
+	s.mu.Unlock()
+	for _, e := range eps {
+		e.begin()
+	}
+	for _, e := range eps {
+		e.settle(ctx)
+	}
+	return reply{}, nil
+}
+
+func doSelf(_ context.Context, s *serverSession, _ *request) (reply, error) {
+	self := s.node.Self()
+	return reply{body: (*selfBody)(&self)}, nil
+}
+
+func doNodes(_ context.Context, s *serverSession, _ *request) (reply, error) {
+	ids, self, err := s.node.Nodes()
+	if err != nil {
+		return reply{}, err
+	}
+	return reply{body: &nodesBody{Self: self, Set: nodeSet(ids)}}, nil
+}
+
+// nodeSet returns ids as a set of bits.
+func nodeSet(ids []addr.NodeID) []byte {
+	if len(ids) == 0 {
+		return nil
+	}
+	set := make([]byte, int(slices.Max(ids))/8+1)
+	for _, id := range ids {
+		set[id/8] |= 1 << (id % 8)
+	}
+	return set
+}
+
+func doWatch(_ context.Context, s *serverSession, r *request) (reply, error) {
+	on := r.in.(*watchBody).On
+	if on > 1 {
+		return reply{}, fmt.Errorf("watch %d, want 0 or 1: %w", on, status.Invalid)
+	}
+	var unwatch func()
+	if on == 1 {
+		unwatch = s.node.Watch(s.event)
+	}
+	s.mu.Lock()
+	// One subscription at most: a second WATCH keeps the first.
+	if s.closing || (on == 1 && s.unwatch != nil) {
+		s.mu.Unlock()
+		if unwatch != nil {
+			unwatch()
+		}
+		return reply{}, nil
+	}
+	s.unwatch, unwatch = unwatch, s.unwatch
+	s.mu.Unlock()
+	if unwatch != nil {
+		unwatch()
+	}
+	return reply{}, nil
+}
+
+// event tells the application of ev, and of the node's own new place if it has
+// one.
+func (s *serverSession) event(ev Event) {
+	self := s.node.Self()
+	s.mu.Lock()
+	changed := self != s.self
+	s.self = self
+	var eps []*served
+	if ev.Kind == NodeRemoved {
+		eps = slices.Collect(maps.Values(s.endpoints))
+	}
+	s.mu.Unlock()
+	for _, e := range eps {
+		e.fence()
+	}
+	if changed {
+		s.tell(header{Op: opSelfState}, (*selfBody)(&self))
+	}
+	s.tell(header{Op: opEvent}, (*eventBody)(&ev))
+}
+
+func doOpen(_ context.Context, s *serverSession, _ *request) (reply, error) {
+	if err := s.account.charge(endpoints, 1); err != nil {
+		return reply{}, err
+	}
+	ep, err := s.node.Open()
+	if err != nil {
+		s.account.refund(endpoints, 1)
+		return reply{}, err
+	}
+	e, err := s.serveEndpoint(ep)
+	if err != nil {
+		return reply{}, err
+	}
+	return reply{body: &endpointBody{e.id}}, nil
+}
+
+func doBind(_ context.Context, _ *serverSession, r *request) (reply, error) {
+	_, err := r.ep.ep.Bind(r.in.(*address).Port)
+	local := r.ep.ep.LocalAddr()
+	return reply{body: (*address)(&local)}, err
+}
+
+func doListen(_ context.Context, s *serverSession, r *request) (reply, error) {
+	if err := r.ep.ep.Listen(int(int32(r.in.(*listenBody).Backlog))); err != nil {
+		return reply{}, err
+	}
+	r.ep.follow()
+	return reply{}, nil
+}
+
+func doReady(_ context.Context, _ *serverSession, r *request) (reply, error) {
+	return reply{body: &readyBody{uint16(r.ep.ep.Ready())}}, nil
+}
+
+func doAddress(_ context.Context, _ *serverSession, r *request) (reply, error) {
+	local := r.ep.ep.LocalAddr()
+	return reply{body: (*address)(&local)}, nil
+}
+
+func doEnding(_ context.Context, _ *serverSession, r *request) (reply, error) {
+	r.ep.mu.Lock()
+	p := r.ep.pump
+	r.ep.mu.Unlock()
+	if p == nil {
+		return reply{}, status.NotConn
+	}
+	return reply{body: &endingBody{ending(p.ending.Load())}}, nil
+}
+
+func doTransfer(_ context.Context, _ *serverSession, r *request) (reply, error) {
+	t := r.in.(*transfer)
+	if r.Op == opWriteTo {
+		return reply{}, r.ep.ep.WriteTo(t.Local, t.Len, t.Remote, t.Flags)
+	}
+	return reply{}, r.ep.ep.ReadFrom(t.Local, t.Len, t.Remote, t.Flags)
+}
+
+func doAtomic(ctx context.Context, _ *serverSession, r *request) (reply, error) {
+	old, err := r.ep.ep.Atomic(ctx, rma.Atomic(*r.in.(*atomicBody)))
+	return reply{body: &wordBody{old}}, err
+}
+
+func doFenceMark(_ context.Context, _ *serverSession, r *request) (reply, error) {
+	m, err := r.ep.ep.FenceMark(r.in.(*sideBody).Side)
+	return reply{body: (*markBody)(&m)}, err
+}
+
+func doFenceWait(ctx context.Context, _ *serverSession, r *request) (reply, error) {
+	return reply{}, r.ep.ep.FenceWait(ctx, fence.Mark(*r.in.(*markBody)))
+}
+
+func doFenceSignal(_ context.Context, _ *serverSession, r *request) (reply, error) {
+	return reply{}, r.ep.ep.FenceSignal(fence.Signal(*r.in.(*signalBody)))
+}

@@ -1,0 +1,314 @@
+package ipc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+
+	"github.com/rs/zerolog"
+
+	"github.com/fabricd/fabricd/internal/faults/failpoint"
+	"github.com/fabricd/fabricd/internal/shm"
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+// maxEvents bounds the packets queued for an application when the node tells
+// it something. An application that does not read for so long loses its
+// session: events must not be missed.
+const maxEvents = 4096
+
+// stages bounds the VWRITETO and VREADFROM of a session that hold a buffer of
+// the node at a time.
+const stages = 4
+
+// A serverSession is one attached application. Its reader goroutine takes
+// requests; those that may wait have goroutines of their own. Everything ends
+// when the application's socket does.
+type serverSession struct {
+	srv     *server
+	conn    *net.UnixConn
+	out     *outbox
+	node    Session
+	account *account
+	log     zerolog.Logger
+	ended   func() // the connection no longer counts as a session
+
+	ctx    context.Context // of requests; done when the socket has ended
+	cancel context.CancelFunc
+	wg     sync.WaitGroup // requests, pumps and helpers
+	stage  chan struct{}  // one token per buffer in use, stages at most
+
+	mu        sync.Mutex // guards the fields below
+	closing   bool       // no endpoint and no memory may be added
+	endpoints map[uint32]*served
+	lastEP    uint32
+	memory    map[uint32]*shm.Region
+	lastMem   uint32
+	mappings  map[uint32]Region // of peers' memory
+	lastMap   uint32
+	requests  map[uint64]context.CancelFunc
+	unwatch   func() // nil while events are not told
+	self      Self   // as the application was last told
+}
+
+func newServerSession(srv *server, conn *net.UnixConn, node Session, a *account) *serverSession {
+	s := &serverSession{
+		srv: srv, conn: conn, out: newOutbox(conn), node: node, account: a,
+		stage:     make(chan struct{}, stages),
+		endpoints: make(map[uint32]*served),
+		memory:    make(map[uint32]*shm.Region),
+		mappings:  make(map[uint32]Region),
+		requests:  make(map[uint64]context.CancelFunc),
+		self:      node.Self(),
+	}
+	// Not srv.ctx: a request that ends with the server has no answer, not the
+	// answer that it was withdrawn.
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	return s
+}
+
+// serve runs the session. When it returns, nothing of it is left but what
+// peers still use.
+func (s *serverSession) serve() {
+	s.log.Debug().Msg("application attached")
+	stop := context.AfterFunc(s.srv.ctx, func() { s.conn.Close() })
+	defer stop()
+	s.wg.Go(s.out.run)
+	s.wg.Go(s.endWithNode)
+	err := s.read()
+	_ = s.srv.opt.Faults.Hit(failpoint.AppDied)
+	s.teardown()
+	_ = s.srv.opt.Faults.Hit(failpoint.AppReleased)
+	s.log.Debug().AnErr("cause", err).Msg("application detached")
+}
+
+// endWithNode ends the session when the node's own session does.
+func (s *serverSession) endWithNode() {
+	select {
+	case <-s.node.Done():
+		s.conn.Close()
+	case <-s.ctx.Done():
+	}
+}
+
+// read takes requests until the application is gone, or breaks the protocol.
+// It stops taking them while the application does not take its answers.
+func (s *serverSession) read() error {
+	buf := make([]byte, maxFrame)
+	for {
+		s.out.wait(maxRequests)
+		n, f, err := shm.Recv(s.conn, buf)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		lost := errors.Is(err, shm.ErrDescriptorLost)
+		if err == nil || lost {
+			err = s.take(buf[:n], f, lost)
+		}
+		if err != nil {
+			if status.Of(err) == status.Protocol {
+				s.log.Warn().Err(err).Msg("application broke the attach protocol")
+			}
+			return err
+		}
+	}
+}
+
+// take begins one request; lost says that its descriptor found no room here. An
+// error ends the session: its packet cannot have come from a correct program.
+func (s *serverSession) take(p []byte, f *os.File, lost bool) error {
+	r, err := s.parse(p, f, lost)
+	if err != nil {
+		if f != nil {
+			f.Close()
+		}
+		if r != nil && r.Request != 0 {
+			s.answer(r, nil, nil, err)
+		}
+		return err
+	}
+	if lost {
+		s.answer(r, nil, nil, shm.ErrDescriptorLost)
+		return nil
+	}
+	if r.Op == opCancel {
+		s.withdraw(r.in.(*cancel).Request)
+		return nil
+	}
+	if r.do == nil {
+		s.answer(r, nil, nil, fmt.Errorf("operation %d is not known: %w", r.Op, status.NotSupp))
+		return nil
+	}
+	return s.begin(r)
+}
+
+// parse checks a packet as far as its own bytes allow. The request is not nil
+// if its header could be read.
+func (s *serverSession) parse(p []byte, f *os.File, lost bool) (*request, error) {
+	h, body, err := parseFrame(p)
+	if err != nil {
+		return nil, err
+	}
+	r := &request{header: h}
+	spec, known := operations[h.Op]
+	switch {
+	case h.Code != 0:
+		return r, fmt.Errorf("request with code %d: %w", h.Code, status.Protocol)
+	case (h.Request == 0) != (h.Op == opCancel):
+		return r, fmt.Errorf("operation %d with request %d: %w", h.Op, h.Request, status.Protocol)
+	case (f != nil || lost) != (known && spec.takesFile):
+		return r, fmt.Errorf("operation %d: wrong number of descriptors: %w", h.Op, status.Protocol)
+	case !known:
+		return r, nil
+	}
+	r.operation, r.file = spec, f
+	if spec.in != nil {
+		r.in = spec.in()
+	}
+	return r, parseBody(body, r.in)
+}
+
+// begin runs a request: here if it cannot wait, else in a goroutine of its own.
+func (s *serverSession) begin(r *request) error {
+	ctx, cancel := context.WithCancel(s.ctx)
+	s.mu.Lock()
+	_, twice := s.requests[r.Request]
+	full := len(s.requests) >= maxRequests
+	if !twice && !full {
+		s.requests[r.Request] = cancel
+	}
+	s.mu.Unlock()
+	if twice || full {
+		cancel()
+		r.drop()
+		if twice {
+			return fmt.Errorf("request %d is used twice: %w", r.Request, status.Protocol)
+		}
+		s.answer(r, nil, nil, fmt.Errorf("%d requests are outstanding: %w", maxRequests, status.NoBufs))
+		return nil
+	}
+	run := func() {
+		defer cancel()
+		s.perform(ctx, r)
+	}
+	if r.waits {
+		s.wg.Go(run)
+	} else {
+		run()
+	}
+	return nil
+}
+
+// perform does r and answers it.
+func (s *serverSession) perform(ctx context.Context, r *request) {
+	var out reply
+	var err error
+	if r.Endpoint != 0 || r.endpoint {
+		s.mu.Lock()
+		r.ep = s.endpoints[r.Endpoint]
+		s.mu.Unlock()
+		if r.ep == nil || !r.endpoint {
+			err = fmt.Errorf("endpoint %d: %w", r.Endpoint, status.BadFD)
+		}
+	}
+	if err == nil {
+		out, err = r.do(ctx, s, r)
+	}
+	r.drop()
+	// The request's number is free before the application can see the answer.
+	s.mu.Lock()
+	delete(s.requests, r.Request)
+	s.mu.Unlock()
+	if err != nil {
+		out.end()
+		out = reply{}
+	}
+	s.answer(r, out.body, &out, err)
+}
+
+// answer sends the answer to r. An application that does not read has at most
+// maxRequests answers waiting, and as many refusals: read waits for it.
+func (s *serverSession) answer(r *request, body message, out *reply, err error) {
+	h := header{Op: r.Op | opReply, Endpoint: r.Endpoint, Request: r.Request, Code: status.Of(err)}
+	p := packet{}
+	if err != nil {
+		body = &refusal{Text: err.Error()}
+	}
+	if out != nil {
+		p.file, p.after = out.file, out.after
+	}
+	p.bytes = appendFrame(nil, h, body)
+	s.out.put(p, maxEvents+2*maxRequests)
+}
+
+// withdraw cancels a request that still waits. Its answer says what became of
+// it.
+func (s *serverSession) withdraw(id uint64) {
+	s.mu.Lock()
+	cancel := s.requests[id]
+	s.mu.Unlock()
+	if cancel != nil {
+		cancel()
+	}
+}
+
+// tell sends what nobody asked for.
+func (s *serverSession) tell(h header, body message) {
+	if err := s.out.put(packet{bytes: appendFrame(nil, h, body)}, maxEvents); errors.Is(err, status.NoBufs) {
+		s.log.Warn().Msg("application does not read its events; session ended")
+		s.conn.Close()
+	}
+}
+
+// add gives e, whose resources are charged, its number. It returns false when
+// the session is ending.
+func (s *serverSession) add(e *served) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing {
+		return false
+	}
+	s.lastEP++
+	for s.lastEP == 0 || s.endpoints[s.lastEP] != nil {
+		s.lastEP++
+	}
+	e.id = s.lastEP
+	s.endpoints[e.id] = e
+	return true
+}
+
+// teardown ends what read has begun: requests are withdrawn, endpoints closed
+// as a correct program would close them, and bytes that peers have yet to take
+// are waited for, unless the server ends.
+func (s *serverSession) teardown() {
+	s.conn.Close()
+	s.out.close()
+	s.cancel()
+	s.mu.Lock()
+	s.closing = true
+	eps, unwatch := s.endpoints, s.unwatch
+	s.endpoints, s.unwatch = nil, nil
+	s.mu.Unlock()
+	if unwatch != nil {
+		unwatch()
+	}
+	for _, e := range eps {
+		e.begin()
+	}
+	s.ended()
+	s.wg.Wait()
+	s.node.Close()
+	// Nobody else is left: the fields need no lock.
+	for _, r := range s.mappings {
+		r.Release()
+		s.account.refund(mappings, 1)
+	}
+	for _, r := range s.memory {
+		r.Release()
+		s.account.refund(memories, 1)
+	}
+}

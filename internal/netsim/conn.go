@@ -1,0 +1,344 @@
+package netsim
+
+import (
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"syscall"
+	"time"
+)
+
+// streamBuffer bounds the bytes of one direction of a stream that the reader
+// has not taken, in flight or arrived. A Write beyond it waits.
+const streamBuffer = 64 << 10
+
+// A Conn is one end of a TCP-like stream. It implements net.Conn, and
+// CloseWrite as *net.TCPConn does.
+type Conn struct {
+	net      *Network
+	peer     *Conn
+	at       netip.AddrPort
+	addr     *net.TCPAddr
+	out      pair          // the way of what this end sends
+	oneWrite chan struct{} // holds a token during Write: writes do not interleave
+
+	// The network's lock guards the fields below.
+	in            stream
+	closed        bool // Close or Crash here
+	finSent       bool
+	readDeadline  time.Time
+	writeDeadline time.Time
+	changed       signal // fires at everything that may end a wait here
+}
+
+// A stream is what is under way to one Conn, in order.
+type stream struct {
+	segments []segment
+	buffered int       // bytes in segments
+	last     time.Time // when the latest segment becomes visible
+	end      error     // io.EOF or a reset after the segments; nil: open
+	endAt    time.Time // when end becomes visible
+}
+
+// A segment becomes visible at due.
+type segment struct {
+	due  time.Time
+	data []byte
+}
+
+// newConns returns the two ends of a stream. n.mu is held.
+func newConns(n *Network, from, to netip.AddrPort) (dialer, accepter *Conn) {
+	dialer, accepter = newConn(n, from, to), newConn(n, to, from)
+	dialer.peer, accepter.peer = accepter, dialer
+	n.conns[dialer] = struct{}{}
+	n.conns[accepter] = struct{}{}
+	return dialer, accepter
+}
+
+func newConn(n *Network, at, to netip.AddrPort) *Conn {
+	return &Conn{
+		net:      n,
+		at:       at,
+		addr:     net.TCPAddrFromAddrPort(at),
+		out:      pair{at.Addr().String(), to.Addr().String()},
+		oneWrite: make(chan struct{}, 1),
+	}
+}
+
+// link returns the directed pair of hosts that c sends over.
+func (c *Conn) link() pair { return c.out }
+
+// Read returns bytes that have arrived, io.EOF after the peer's end, or
+// ECONNRESET after a reset. It waits while the way to here is cut.
+func (c *Conn) Read(p []byte) (int, error) {
+	for {
+		got, next, err := c.read(p, time.Now())
+		if err == io.EOF {
+			return 0, err
+		}
+		if err != nil {
+			return 0, c.fail("read", err)
+		}
+		if got > 0 || len(p) == 0 {
+			return got, nil
+		}
+		sleep(next.changed, next.rules, next.at)
+	}
+}
+
+// A streamWakeup says what ends a wait of a stream.
+type streamWakeup struct {
+	changed, rules <-chan struct{}
+	at             time.Time
+}
+
+// read takes what is visible at now, or says what to wait for.
+func (c *Conn) read(p []byte, now time.Time) (int, streamWakeup, error) {
+	n := c.net
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	switch {
+	case c.closed:
+		return 0, streamWakeup{}, net.ErrClosed
+	case passed(c.readDeadline, now):
+		return 0, streamWakeup{}, os.ErrDeadlineExceeded
+	}
+	next := c.readDeadline
+	if !n.rulesFor(c.peer.out).Cut {
+		if got := c.in.take(p, now); got > 0 {
+			c.peer.changed.fire() // room for its writer
+			return got, streamWakeup{}, nil
+		}
+		if c.in.ended(now) {
+			return 0, streamWakeup{}, c.in.end
+		}
+		next = earlier(next, c.in.next())
+	}
+	return 0, streamWakeup{c.changed.wait(), n.changed.wait(), next}, nil
+}
+
+// take copies to p what is visible at now.
+func (s *stream) take(p []byte, now time.Time) int {
+	got := 0
+	for got < len(p) && len(s.segments) > 0 && passed(s.segments[0].due, now) {
+		first := &s.segments[0]
+		k := copy(p[got:], first.data)
+		got += k
+		if first.data = first.data[k:]; len(first.data) == 0 {
+			*first = segment{}
+			s.segments = s.segments[1:]
+		}
+	}
+	s.buffered -= got
+	return got
+}
+
+// ended reports whether the end is visible at now.
+func (s *stream) ended(now time.Time) bool {
+	return s.end != nil && len(s.segments) == 0 && passed(s.endAt, now)
+}
+
+// next returns when more becomes visible, zero if nothing is under way.
+func (s *stream) next() time.Time {
+	if len(s.segments) > 0 {
+		return s.segments[0].due
+	}
+	return s.endAt
+}
+
+// finish ends s with err at due, or after what is under way. A reset replaces
+// an orderly end; the first reset stays.
+func (s *stream) finish(err error, due time.Time) {
+	if s.end != nil && s.end != io.EOF {
+		return
+	}
+	if due.Before(s.last) {
+		due = s.last
+	}
+	s.end, s.endAt, s.last = err, due, due
+}
+
+// Write sends p. It returns when all of p is in flight or buffered, and waits
+// while the buffer is full.
+func (c *Conn) Write(p []byte) (int, error) {
+	c.oneWrite <- struct{}{}
+	defer func() { <-c.oneWrite }()
+	sent := 0
+	for {
+		k, next, err := c.write(p[sent:], time.Now())
+		if err != nil {
+			return sent, c.fail("write", err)
+		}
+		if k > 0 {
+			c.net.captured(c.at, c.peer.at, p[sent:sent+k])
+		}
+		if sent += k; sent == len(p) {
+			return sent, nil
+		}
+		if k == 0 {
+			sleep(next.changed, next.rules, next.at)
+		}
+	}
+}
+
+// write queues at the peer as much of p as fits, or says what to wait for.
+func (c *Conn) write(p []byte, now time.Time) (int, streamWakeup, error) {
+	n := c.net
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	resetSeen := c.in.end == errReset && passed(c.in.endAt, now) && !n.rulesFor(c.peer.out).Cut
+	switch {
+	case c.closed:
+		return 0, streamWakeup{}, net.ErrClosed
+	case resetSeen:
+		return 0, streamWakeup{}, errReset
+	case c.finSent:
+		return 0, streamWakeup{}, os.NewSyscallError("write", syscall.EPIPE)
+	case passed(c.writeDeadline, now):
+		return 0, streamWakeup{}, os.ErrDeadlineExceeded
+	}
+	if c.peer.closed {
+		c.bounce(now)
+		return len(p), streamWakeup{}, nil
+	}
+	k := min(len(p), streamBuffer-c.peer.in.buffered)
+	if k > 0 {
+		c.push(p[:k], now)
+		return k, streamWakeup{}, nil
+	}
+	next := c.writeDeadline
+	if c.in.end == errReset {
+		next = earlier(next, c.in.endAt)
+	}
+	return 0, streamWakeup{c.changed.wait(), n.changed.wait(), next}, nil
+}
+
+// push sends one segment. The network's lock is held.
+func (c *Conn) push(p []byte, now time.Time) {
+	s := &c.peer.in
+	due := now.Add(c.flight())
+	if due.Before(s.last) {
+		due = s.last // a stream keeps its order whatever the jitter
+	}
+	s.last = due
+	s.segments = append(s.segments, segment{due, append([]byte(nil), p...)})
+	s.buffered += len(p)
+	c.peer.changed.fire()
+}
+
+// bounce is what becomes of data for an end that is gone: it vanishes, and a
+// reset comes back after a round trip. The network's lock is held.
+func (c *Conn) bounce(now time.Time) {
+	c.in.finish(errReset, now.Add(c.flight()+c.peer.flight()))
+	c.changed.fire()
+}
+
+// flight draws the delay of one segment from here.
+func (c *Conn) flight() time.Duration {
+	return c.net.linkFor(c.out).segment(c.net.rulesFor(c.out))
+}
+
+// errReset is what an end sees after the other one died.
+var errReset error = os.NewSyscallError("read", syscall.ECONNRESET)
+
+// CloseWrite ends this direction: the peer reads what was sent, then io.EOF.
+func (c *Conn) CloseWrite() error {
+	c.net.mu.Lock()
+	defer c.net.mu.Unlock()
+	if c.closed {
+		return c.fail("close", net.ErrClosed)
+	}
+	c.finishLocked(io.EOF)
+	return nil
+}
+
+// finishLocked sends the end of this direction.
+func (c *Conn) finishLocked(end error) {
+	if c.finSent && end == io.EOF {
+		return
+	}
+	c.finSent = true
+	c.peer.in.finish(end, time.Now().Add(c.flight()))
+	c.peer.changed.fire()
+	c.changed.fire()
+}
+
+// Close ends both directions. The peer reads what was sent, then io.EOF; or a
+// reset if it has sent what was not read here, as TCP does.
+func (c *Conn) Close() error {
+	c.net.mu.Lock()
+	defer c.net.mu.Unlock()
+	if c.closed {
+		return c.fail("close", net.ErrClosed)
+	}
+	end := io.EOF
+	if c.in.buffered > 0 {
+		end = errReset
+	}
+	c.closeLocked(end)
+	return nil
+}
+
+// abortLocked ends the conn as the death of its process would. The network's
+// lock is held.
+func (c *Conn) abortLocked() {
+	if !c.closed {
+		c.closeLocked(errReset)
+	}
+}
+
+func (c *Conn) closeLocked(end error) {
+	c.finishLocked(end)
+	c.closed = true
+	c.in.segments, c.in.buffered = nil, 0
+	delete(c.net.conns, c)
+	c.changed.fire()
+}
+
+// abandon closes the end of a dial that its caller has given up. c may be nil.
+func (c *Conn) abandon() {
+	if c == nil {
+		return
+	}
+	c.net.mu.Lock()
+	defer c.net.mu.Unlock()
+	c.abortLocked()
+}
+
+// LocalAddr returns this end's address, a *net.TCPAddr.
+func (c *Conn) LocalAddr() net.Addr { return c.addr }
+
+// RemoteAddr returns the peer's address, a *net.TCPAddr.
+func (c *Conn) RemoteAddr() net.Addr { return c.peer.addr }
+
+// SetDeadline sets both deadlines.
+func (c *Conn) SetDeadline(t time.Time) error {
+	return c.setDeadlines(&c.readDeadline, &c.writeDeadline, t)
+}
+
+// SetReadDeadline wakes a blocked Read at t.
+func (c *Conn) SetReadDeadline(t time.Time) error {
+	return c.setDeadlines(&c.readDeadline, &c.readDeadline, t)
+}
+
+// SetWriteDeadline wakes a blocked Write at t; part of its data may be sent.
+func (c *Conn) SetWriteDeadline(t time.Time) error {
+	return c.setDeadlines(&c.writeDeadline, &c.writeDeadline, t)
+}
+
+func (c *Conn) setDeadlines(a, b *time.Time, t time.Time) error {
+	c.net.mu.Lock()
+	defer c.net.mu.Unlock()
+	if c.closed {
+		return c.fail("set", net.ErrClosed)
+	}
+	*a, *b = t, t
+	c.changed.fire()
+	return nil
+}
+
+// fail wraps err with both ends.
+func (c *Conn) fail(op string, err error) error {
+	return &net.OpError{Op: op, Net: "tcp", Source: c.addr, Addr: c.peer.addr, Err: err}
+}

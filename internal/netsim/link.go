@@ -1,0 +1,77 @@
+package netsim
+
+import (
+	"hash/fnv"
+	"math/rand/v2"
+	"time"
+)
+
+const (
+	// reorderSpan bounds how long a reordered packet is held back, beyond the
+	// link's own delay and jitter.
+	reorderSpan = 5 * time.Millisecond
+
+	// retransmitDelay is what a lost segment costs a stream: the minimal
+	// retransmission timeout of Linux.
+	retransmitDelay = 200 * time.Millisecond
+)
+
+// A link draws the fate of what goes from one host to another. The network's
+// lock guards it.
+type link struct{ rng *rand.Rand }
+
+func newLink(seed uint64, p pair) *link {
+	h := fnv.New64a()
+	h.Write([]byte(p.from + ">" + p.to))
+	return &link{rand.New(rand.NewPCG(seed, h.Sum64()))}
+}
+
+// A fate is what becomes of one packet: the delays of its copies.
+type fate struct {
+	copies    [2]time.Duration
+	n         int // 0: lost
+	reordered bool
+}
+
+// packet draws the fate of one packet under r.
+func (l *link) packet(r Rules) fate {
+	var f fate
+	if l.happens(r.Loss) {
+		return f
+	}
+	f.n = 1
+	if l.happens(r.Duplicate) {
+		f.n = 2
+	}
+	for i := range f.n {
+		f.copies[i] = l.delay(r)
+	}
+	if l.happens(r.Reorder) {
+		f.reordered = true
+		f.copies[0] += 1 + time.Duration(l.rng.Int64N(int64(reorderSpan)))
+	}
+	return f
+}
+
+// segment draws the delay of one stream segment under r.
+func (l *link) segment(r Rules) time.Duration {
+	d := l.delay(r)
+	for tries := 0; tries < 8 && l.happens(r.Loss); tries++ {
+		d += retransmitDelay
+	}
+	return d
+}
+
+// delay draws a time in flight.
+func (l *link) delay(r Rules) time.Duration {
+	if r.Jitter <= 0 {
+		return r.Delay
+	}
+	return r.Delay + time.Duration(l.rng.Int64N(int64(r.Jitter)))
+}
+
+// happens draws an event of probability p. Impossible events draw nothing, so
+// that a rule that is off does not shift the others.
+func (l *link) happens(p float64) bool {
+	return p > 0 && l.rng.Float64() < p
+}

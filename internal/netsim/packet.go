@@ -1,0 +1,269 @@
+package netsim
+
+import (
+	"container/heap"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"syscall"
+	"time"
+)
+
+// inboxPackets bounds a PacketConn's queue, packets in flight included. What
+// comes beyond is dropped, as a full socket buffer drops it.
+const inboxPackets = 8192
+
+// A PacketConn is a UDP-like socket on one host. It implements net.PacketConn;
+// its addresses are *net.UDPAddr.
+type PacketConn struct {
+	net  *Network
+	at   netip.AddrPort
+	addr *net.UDPAddr // at, shared with readers, never changed
+
+	// The network's lock guards the fields below.
+	closed        bool
+	inbox         inbox
+	arrived       uint64 // numbers packets, so that equal times keep their order
+	readDeadline  time.Time
+	writeDeadline time.Time
+	changed       signal // fires at arrivals, deadlines and Close
+}
+
+// ListenPacket opens a socket at address, "ip:port"; port 0 chooses one.
+func (n *Network) ListenPacket(address string) (*PacketConn, error) {
+	at, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return nil, &net.OpError{Op: "listen", Net: "udp", Err: err}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	taken := func(at netip.AddrPort) bool { return n.packets[at] != nil }
+	if at, err = n.place(at, taken); err != nil {
+		return nil, &net.OpError{Op: "listen", Net: "udp", Addr: net.UDPAddrFromAddrPort(at), Err: err}
+	}
+	c := &PacketConn{net: n, at: at, addr: net.UDPAddrFromAddrPort(at)}
+	n.packets[at] = c
+	return c, nil
+}
+
+// place chooses the port of a new socket at at, or says why there is none.
+// n.mu is held.
+func (n *Network) place(at netip.AddrPort, taken func(netip.AddrPort) bool) (netip.AddrPort, error) {
+	if n.closed {
+		return at, net.ErrClosed
+	}
+	if at.Port() == 0 {
+		return n.freePort(at.Addr(), taken)
+	}
+	if taken(at) {
+		return at, os.NewSyscallError("bind", syscall.EADDRINUSE)
+	}
+	return at, nil
+}
+
+// ReadFrom returns the next packet that has arrived, cut off at len(p).
+func (c *PacketConn) ReadFrom(p []byte) (int, net.Addr, error) {
+	for {
+		got, next, err := c.receive(time.Now())
+		if err != nil {
+			return 0, nil, &net.OpError{Op: "read", Net: "udp", Addr: c.addr, Err: err}
+		}
+		if got != nil {
+			return copy(p, got.data), got.from, nil
+		}
+		sleep(next.changed, nil, next.at)
+	}
+}
+
+// A wakeup says what ends a wait.
+type wakeup struct {
+	changed <-chan struct{}
+	at      time.Time // zero: never
+}
+
+// receive takes the packet that is due at now, or says what to wait for.
+func (c *PacketConn) receive(now time.Time) (*packet, wakeup, error) {
+	c.net.mu.Lock()
+	defer c.net.mu.Unlock()
+	switch {
+	case c.closed:
+		return nil, wakeup{}, net.ErrClosed
+	case passed(c.readDeadline, now):
+		return nil, wakeup{}, os.ErrDeadlineExceeded
+	}
+	next := c.readDeadline
+	if len(c.inbox) > 0 {
+		if passed(c.inbox[0].due, now) {
+			return heap.Pop(&c.inbox).(*packet), wakeup{}, nil
+		}
+		next = earlier(next, c.inbox[0].due)
+	}
+	return nil, wakeup{c.changed.wait(), next}, nil
+}
+
+// WriteTo sends p to address, a *net.UDPAddr. As with UDP, a nil error does
+// not mean that it arrives. It never blocks.
+func (c *PacketConn) WriteTo(p []byte, address net.Addr) (int, error) {
+	udp, ok := address.(*net.UDPAddr)
+	if !ok {
+		return 0, &net.OpError{Op: "write", Net: "udp", Source: c.addr, Addr: address,
+			Err: fmt.Errorf("netsim: %T is not an address of this network", address)}
+	}
+	to := udp.AddrPort()
+	to = netip.AddrPortFrom(to.Addr().Unmap(), to.Port())
+	c.net.captured(c.at, to, p)
+	if err := c.send(p, to, time.Now()); err != nil {
+		return 0, &net.OpError{Op: "write", Net: "udp", Source: c.addr, Addr: address, Err: err}
+	}
+	return len(p), nil
+}
+
+// send lets the link decide about p and puts its copies into the inbox of the
+// receiver.
+func (c *PacketConn) send(p []byte, to netip.AddrPort, now time.Time) error {
+	n := c.net
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	switch {
+	case c.closed:
+		return net.ErrClosed
+	case passed(c.writeDeadline, now):
+		return os.ErrDeadlineExceeded
+	}
+	n.counters.Sent++
+	way := pair{c.at.Addr().String(), to.Addr().String()}
+	r := n.rulesFor(way)
+	if r.Cut {
+		n.counters.Cut++
+		return nil
+	}
+	f := n.linkFor(way).packet(r)
+	n.counters.count(f)
+	dst := n.packets[to]
+	if dst == nil {
+		if f.n > 0 {
+			n.counters.NoReceiver++
+		}
+		return nil
+	}
+	for _, d := range f.copies[:f.n] {
+		dst.arrive(&packet{due: now.Add(d), from: c.addr, data: append([]byte(nil), p...)})
+	}
+	return nil
+}
+
+// count adds what befell one packet.
+func (k *Counters) count(f fate) {
+	if f.n == 0 {
+		k.Lost++
+	}
+	if f.n == 2 {
+		k.Duplicated++
+	}
+	if f.reordered {
+		k.Reordered++
+	}
+}
+
+// arrive queues p. The network's lock is held.
+func (c *PacketConn) arrive(p *packet) {
+	if len(c.inbox) >= inboxPackets {
+		c.net.counters.Overflow++
+		return
+	}
+	c.arrived++
+	p.seq = c.arrived
+	heap.Push(&c.inbox, p)
+	if c.inbox[0] == p { // else the reader waits for an earlier one
+		c.changed.fire()
+	}
+}
+
+// Close frees the address and wakes readers with net.ErrClosed.
+func (c *PacketConn) Close() error {
+	c.net.mu.Lock()
+	defer c.net.mu.Unlock()
+	if c.closed {
+		return &net.OpError{Op: "close", Net: "udp", Addr: c.addr, Err: net.ErrClosed}
+	}
+	c.closeLocked()
+	return nil
+}
+
+func (c *PacketConn) closeLocked() {
+	if c.closed {
+		return
+	}
+	c.closed = true
+	c.inbox = nil
+	delete(c.net.packets, c.at)
+	c.changed.fire()
+}
+
+// LocalAddr returns the socket's address, a *net.UDPAddr.
+func (c *PacketConn) LocalAddr() net.Addr { return c.addr }
+
+// SetReadBuffer does nothing: the queue is bounded in packets, not in bytes.
+func (c *PacketConn) SetReadBuffer(int) error { return nil }
+
+// SetWriteBuffer does nothing: nothing waits at the sender.
+func (c *PacketConn) SetWriteBuffer(int) error { return nil }
+
+// SetDeadline sets both deadlines.
+func (c *PacketConn) SetDeadline(t time.Time) error {
+	return c.setDeadlines(&c.readDeadline, &c.writeDeadline, t)
+}
+
+// SetReadDeadline wakes a blocked ReadFrom at t.
+func (c *PacketConn) SetReadDeadline(t time.Time) error {
+	return c.setDeadlines(&c.readDeadline, &c.readDeadline, t)
+}
+
+// SetWriteDeadline makes WriteTo fail from t on.
+func (c *PacketConn) SetWriteDeadline(t time.Time) error {
+	return c.setDeadlines(&c.writeDeadline, &c.writeDeadline, t)
+}
+
+func (c *PacketConn) setDeadlines(a, b *time.Time, t time.Time) error {
+	c.net.mu.Lock()
+	defer c.net.mu.Unlock()
+	if c.closed {
+		return &net.OpError{Op: "set", Net: "udp", Addr: c.addr, Err: net.ErrClosed}
+	}
+	*a, *b = t, t
+	c.changed.fire()
+	return nil
+}
+
+// A packet is under way until due.
+type packet struct {
+	due  time.Time
+	seq  uint64
+	from *net.UDPAddr
+	data []byte
+}
+
+// An inbox is a heap of packets, the earliest first.
+type inbox []*packet
+
+func (q inbox) Len() int { return len(q) }
+
+func (q inbox) Less(i, j int) bool {
+	if !q[i].due.Equal(q[j].due) {
+		return q[i].due.Before(q[j].due)
+	}
+	return q[i].seq < q[j].seq
+}
+
+func (q inbox) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
+
+func (q *inbox) Push(x any) { *q = append(*q, x.(*packet)) }
+
+func (q *inbox) Pop() any {
+	last := len(*q) - 1
+	p := (*q)[last]
+	(*q)[last] = nil
+	*q = (*q)[:last]
+	return p
+}

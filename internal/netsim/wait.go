@@ -1,0 +1,52 @@
+package netsim
+
+import "time"
+
+// A signal wakes everybody who waits for a change. The network's lock guards
+// it; its zero value is ready.
+type signal struct{ ch chan struct{} }
+
+// wait returns a channel that the next fire closes.
+func (s *signal) wait() <-chan struct{} {
+	if s.ch == nil {
+		s.ch = make(chan struct{})
+	}
+	return s.ch
+}
+
+// fire wakes all who wait.
+func (s *signal) fire() {
+	if s.ch != nil {
+		close(s.ch)
+		s.ch = nil
+	}
+}
+
+// sleep returns when a or b is closed or at until, unless that is zero.
+func sleep(a, b <-chan struct{}, until time.Time) {
+	if until.IsZero() {
+		select {
+		case <-a:
+		case <-b:
+		}
+		return
+	}
+	t := time.NewTimer(time.Until(until))
+	defer t.Stop()
+	select {
+	case <-a:
+	case <-b:
+	case <-t.C:
+	}
+}
+
+// earlier returns the earlier of two times; a zero one is never.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// passed reports whether the deadline t, if set, has been reached.
+func passed(t, now time.Time) bool { return !t.IsZero() && !now.Before(t) }

@@ -1,0 +1,189 @@
+package scenario
+
+import (
+	"time"
+
+	"github.com/fabricd/fabricd/internal/faults"
+)
+
+// A Link breaks directed links. Its fields are those of [faults.Rule].
+type Link struct {
+	From  NodeSet `yaml:"from" need:"true" doc:"sending slots"`
+	To    NodeSet `yaml:"to" need:"true" doc:"receiving slots"`
+	Both  bool    `yaml:"both" doc:"the other direction too"`
+	By    By      `yaml:"by" doc:"who breaks it; what the lab does best if it is left out"`
+	Plane Plane   `yaml:"plane" doc:"which traffic; all if it is left out"`
+
+	Drop      Percent  `yaml:"drop" doc:"share of packets that are lost"`
+	Duplicate Percent  `yaml:"duplicate" doc:"share of packets that come twice"`
+	Reorder   Percent  `yaml:"reorder" doc:"share of packets that are overtaken"`
+	Corrupt   Percent  `yaml:"corrupt" doc:"share of packets of which a byte is changed"`
+	Delay     Duration `yaml:"delay" doc:"added to the time in flight"`
+	Jitter    Duration `yaml:"jitter" doc:"and a random share of this"`
+	Shape     Shape    `yaml:"shape" doc:"how jitter is distributed; uniform if it is left out"`
+	Rate      Rate     `yaml:"rate" doc:"bandwidth of each direction of each pair"`
+	Buffer    Size     `yaml:"buffer" doc:"with rate: what may wait, in bytes"`
+	MTU       int      `yaml:"mtu" range:"0..65535" doc:"packets of more bytes vanish"`
+	Cut       bool     `yaml:"cut" doc:"nothing passes"`
+	HalfOpen  bool     `yaml:"half_open" doc:"as cut, and new connections are refused"`
+	Hold      bool     `yaml:"hold" doc:"everything waits until the end of it"`
+	BlockUDP  bool     `yaml:"udp_blocked" doc:"UDP is lost, TCP passes"`
+	Reset     bool     `yaml:"reset" doc:"what is established is ended"`
+	Up        Duration `yaml:"up" doc:"flapping: it acts for so long"`
+	Down      Duration `yaml:"down" doc:"flapping: and rests for so long"`
+
+	For Span `yaml:"for" doc:"how long; to the end if it is left out"`
+}
+
+// Rule returns the rule of the fault plane that does what the link says. From,
+// To, For and Seed are the lab's to fill in: the first two are node IDs there.
+func (l *Link) Rule() faults.Rule {
+	d := func(d Duration) faults.Duration { return faults.Duration(d) }
+	p := func(p Percent) faults.Probability { return faults.Probability(p / 100) }
+	return faults.Rule{
+		On: faults.Traffic(l.Plane), Drop: p(l.Drop), Duplicate: p(l.Duplicate), Reorder: p(l.Reorder), Corrupt: p(l.Corrupt),
+		Delay: d(l.Delay), Jitter: d(l.Jitter), Shape: faults.Shape(l.Shape),
+		Rate: faults.Bytes(l.Rate), Buffer: faults.Bytes(l.Buffer), MTU: l.MTU,
+		Cut: l.Cut, HalfOpen: l.HalfOpen, Hold: l.Hold, BlockUDP: l.BlockUDP, Reset: l.Reset, Up: d(l.Up), Down: d(l.Down),
+	}
+}
+
+// A By says who breaks a link.
+type By string
+
+// The values of a By.
+const (
+	ByLab    By = ""       // what the lab does best
+	ByPlane  By = "plane"  // the fault plane in the nodes
+	ByKernel By = "kernel" // the kernel's packet filter; netns and compose only
+)
+
+// A Partition separates groups of slots.
+type Partition struct {
+	Groups Groups    `yaml:"groups" need:"true" doc:"lists of slots; others is all that are in no other group; a slot in no group reaches everybody"`
+	Way    Direction `yaml:"way" doc:"symmetric, asymmetric (what each group sends to those after it) or partial (only neighbours in the list); symmetric if it is left out"`
+	By     By        `yaml:"by" doc:"as for link"`
+	For    Span      `yaml:"for" doc:"how long; to the end if it is left out"`
+}
+
+// A Network breaks the interface of slots.
+type Network struct {
+	Node NodeSet   `yaml:"node" need:"true" doc:"slots"`
+	Do   NetworkDo `yaml:"do" need:"true" doc:"disconnect: the cable is pulled; reject: the kernel answers every packet with port unreachable"`
+	For  Span      `yaml:"for" doc:"how long; to the end if it is left out"`
+}
+
+// A NetworkDo is what a [Network] does.
+type NetworkDo string
+
+// The values of a NetworkDo.
+const (
+	Disconnect NetworkDo = "disconnect"
+	Reject     NetworkDo = "reject"
+)
+
+// A Node does something to the fabricd of slots.
+type Node struct {
+	ID  NodeSet `yaml:"id" need:"true" doc:"slots"`
+	Do  NodeDo  `yaml:"do" need:"true" doc:"kill: ends it without a word; terminate: asks it to end; stop: freezes it; continue: thaws it; start: starts it; replace: kills it and starts another machine in its place, without its state; usurp: starts a second host in this slot, with a copy of the host's state"`
+	For Span    `yaml:"for" doc:"after which it is undone: started again after kill and terminate, thawed after stop, ended after usurp; of replace: how long nobody is there"`
+}
+
+// A NodeDo is what a [Node] does.
+type NodeDo string
+
+// The values of a NodeDo.
+const (
+	Kill      NodeDo = "kill"
+	Terminate NodeDo = "terminate"
+	Stop      NodeDo = "stop"
+	Continue  NodeDo = "continue"
+	Start     NodeDo = "start"
+	Replace   NodeDo = "replace"
+	Usurp     NodeDo = "usurp"
+)
+
+// An App does something to the application of slots.
+type App struct {
+	Node NodeSet `yaml:"node" need:"true" doc:"slots"`
+	Do   AppDo   `yaml:"do" need:"true" doc:"kill, stop, continue, start: as for a node; slow: it receives only so much; close: it closes all its endpoints and begins anew"`
+	Rate int     `yaml:"rate" range:"0..1000000" doc:"with slow: messages a second"`
+	For  Span    `yaml:"for" doc:"after which it is undone: started, thawed, as fast as before"`
+}
+
+// An AppDo is what an [App] does.
+type AppDo string
+
+// The values of an AppDo.
+const (
+	AppKill     AppDo = "kill"
+	AppStop     AppDo = "stop"
+	AppContinue AppDo = "continue"
+	AppStart    AppDo = "start"
+	AppSlow     AppDo = "slow"
+	AppClose    AppDo = "close"
+)
+
+// A Fault is one of package failpoint's faults inside the fabricd of slots.
+type Fault struct {
+	Node        NodeSet   `yaml:"node" need:"true" doc:"slots"`
+	Kind        FaultKind `yaml:"kind" need:"true" doc:"crash, freeze, delay, error at a step (the first two also without one); clock, disk, descriptors, slow-receiver"`
+	Step        StepName  `yaml:"step" doc:"step of the protocol, as fabricd faults steps lists them"`
+	Nth         int       `yaml:"nth" range:"0..1048576" doc:"which passing of the step is the first that counts; 1 if it is left out"`
+	Times       int       `yaml:"times" range:"-1..1048576" doc:"how often it happens at most; once if it is left out, -1: always"`
+	Probability Percent   `yaml:"probability" doc:"of each passing that counts; 100% if it is left out"`
+	Within      Duration  `yaml:"within" doc:"how long it stays armed at its step"`
+	Offset      Offset    `yaml:"offset" doc:"of a clock"`
+	Disk        DiskMode  `yaml:"disk" doc:"of a disk: full, read-only, sync (a sync fails) or slow"`
+	Delay       Duration  `yaml:"delay" doc:"of a slow disk or receiver, each time"`
+	Free        int       `yaml:"free" range:"0..1048576" doc:"of descriptors: how many are left"`
+	Port        int       `yaml:"port" range:"0..65535" doc:"of a slow receiver; all if it is left out"`
+	For         Span      `yaml:"for" doc:"how long; clock, disk, descriptors, slow-receiver, freeze and delay need it"`
+	// Restart starts a daemon that a crash has ended; the lab does it.
+	Restart Duration `yaml:"restart" doc:"of a crash: start it again so long after it has ended"`
+}
+
+// A FaultKind is what a [Fault] does.
+type FaultKind string
+
+// The values of a FaultKind: those of package failpoint.
+const (
+	FaultCrash       FaultKind = "crash"
+	FaultFreeze      FaultKind = "freeze"
+	FaultDelay       FaultKind = "delay"
+	FaultError       FaultKind = "error"
+	FaultClock       FaultKind = "clock"
+	FaultDisk        FaultKind = "disk"
+	FaultDescriptors FaultKind = "descriptors"
+	FaultSlow        FaultKind = "slow-receiver"
+)
+
+// A CPU takes processor time from slots.
+type CPU struct {
+	Node  NodeSet `yaml:"node" need:"true" doc:"slots"`
+	Share Percent `yaml:"share" doc:"what is left to them of one processor"`
+	Hogs  int     `yaml:"hogs" range:"0..64" doc:"busy loops that run beside them"`
+	For   Span    `yaml:"for" doc:"how long; to the end if it is left out"`
+}
+
+// A Memory bounds the memory of slots.
+type Memory struct {
+	Node  NodeSet `yaml:"node" need:"true" doc:"slots"`
+	Limit Size    `yaml:"limit" need:"true" range:"1048576..1099511627776" doc:"bytes"`
+	For   Span    `yaml:"for" doc:"how long; to the end if it is left out"`
+}
+
+// A Rotate changes a secret of the cluster, as fabricd keys rotate does.
+type Rotate struct {
+	What RotateWhat `yaml:"what" need:"true" doc:"keys: the key that seals gossip"`
+}
+
+// A RotateWhat is what a [Rotate] changes.
+type RotateWhat string
+
+// RotateKeys is the key that seals gossip. Certificates renew themselves, see
+// [Cluster].
+const RotateKeys RotateWhat = "keys"
+
+// Time returns the duration as time.Duration.
+func (d Duration) Time() time.Duration { return time.Duration(d) }

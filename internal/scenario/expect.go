@@ -1,0 +1,111 @@
+package scenario
+
+// An Expect is one expectation: exactly one of its fields is set. A time within
+// which something must happen is made longer by the lab's slack ([Lab.Slack]).
+type Expect struct {
+	Removed  *ExpectRemoved  `yaml:"removed" doc:"lives of slots end, and everybody hears of it"`
+	Added    *ExpectAdded    `yaml:"added" doc:"slots come back, and everybody hears of it"`
+	Errors   *ExpectErrors   `yaml:"errors" doc:"calls to slots fail soon, and with the right errno"`
+	Unharmed *ExpectUnharmed `yaml:"unharmed" doc:"nothing happens to slots among each other: no removal, no reset"`
+	Removals *ExpectRemovals `yaml:"removals" doc:"how many lives end in the whole run"`
+	Mesh     *ExpectMesh     `yaml:"mesh" doc:"everybody knows everybody"`
+	Connects *ExpectConnects `yaml:"connects" doc:"new connections work between all pairs of the workload"`
+	Traffic  *ExpectTraffic  `yaml:"traffic" doc:"messages go on"`
+	Exits    *ExpectExits    `yaml:"exits" doc:"a fabricd ends by itself"`
+}
+
+// An ExpectRemoved says that each observer is told of the end of the slots'
+// lives.
+type ExpectRemoved struct {
+	Node   NodeSet    `yaml:"node" need:"true" doc:"slots whose lives end"`
+	At     NodeSet    `yaml:"at" doc:"observers; if it is left out all slots that run, are not cut off, and are not in node"`
+	Times  int        `yaml:"times" range:"0..1000000" doc:"how often each observer is told, for each of the slots, in the whole run; not counted if it is left out"`
+	Within Duration   `yaml:"within" doc:"of the fault that ended the life"`
+	Reason ReasonName `yaml:"reason" doc:"what the event says: left, crashed, silent, restarted, partitioned"`
+}
+
+// An ExpectAdded says that each observer is told of the slots' new lives.
+type ExpectAdded struct {
+	Node   NodeSet  `yaml:"node" need:"true" doc:"slots that come back"`
+	At     NodeSet  `yaml:"at" doc:"observers; if it is left out all slots that run and are not in node"`
+	Times  int      `yaml:"times" range:"0..1000000" doc:"how often each observer is told, for each of the slots; not counted if it is left out"`
+	Within Duration `yaml:"within" doc:"of the moment that after names"`
+	After  After    `yaml:"after" doc:"start: the slot's daemon serves again; last: the last fault ended; start if it is left out"`
+}
+
+// An ExpectErrors says that calls towards the slots end with an error.
+type ExpectErrors struct {
+	To     NodeSet  `yaml:"to" need:"true" doc:"slots that are lost"`
+	From   NodeSet  `yaml:"from" doc:"who calls; if it is left out all that are not in to"`
+	Within Duration `yaml:"within" doc:"of the fault"`
+	Status []Errno  `yaml:"status" doc:"allowed errnos; ECONNRESET and ENODEV if it is left out"`
+}
+
+// An ExpectUnharmed says that slots and the connections among them live on.
+type ExpectUnharmed struct {
+	Nodes NodeSet `yaml:"nodes" need:"true" doc:"slots; others: all that no fault touches"`
+}
+
+// An ExpectRemovals bounds the number of lives that end, by whatever.
+type ExpectRemovals struct {
+	Min int `yaml:"min" range:"0..1000000" doc:"at least"`
+	Max int `yaml:"max" need:"true" range:"0..1000000" doc:"at most"`
+}
+
+// An ExpectMesh says that every slot that runs knows the life of every other.
+type ExpectMesh struct {
+	Nodes  NodeSet  `yaml:"nodes" doc:"slots; all that run if it is left out"`
+	Within Duration `yaml:"within" need:"true" doc:"of the moment that after names"`
+	After  After    `yaml:"after" doc:"last: the last fault ended; begin: the run began; last if it is left out"`
+}
+
+// An ExpectConnects says that a new connection of each pair of the workload
+// opens.
+type ExpectConnects struct {
+	Among  NodeSet  `yaml:"among" doc:"slots; all that run if it is left out"`
+	Within Duration `yaml:"within" need:"true" doc:"of the moment that after names"`
+	After  After    `yaml:"after" doc:"as for mesh"`
+}
+
+// An ExpectTraffic says that the messages of connections go on.
+type ExpectTraffic struct {
+	Among NodeSet  `yaml:"among" need:"true" doc:"slots; others: all that no fault touches"`
+	Stall Duration `yaml:"stall" doc:"longest time without a byte on a connection"`
+	Least Percent  `yaml:"least" doc:"of the throughput before the first fault"`
+}
+
+// An ExpectExits says that the daemon of slots ends by itself.
+type ExpectExits struct {
+	Node   NodeSet  `yaml:"node" need:"true" doc:"slots"`
+	Within Duration `yaml:"within" need:"true" doc:"of the step that asked for it"`
+	Code   int      `yaml:"code" range:"0..255" doc:"exit code"`
+}
+
+// An After names the moment from which a time counts.
+type After string
+
+// The values of an After.
+const (
+	AfterBegin After = "begin" // the run began
+	AfterStart After = "start" // the slot's daemon serves again
+	AfterLast  After = "last"  // the last fault ended
+)
+
+// A FigureName is a figure that a run records.
+type FigureName string
+
+// The figures. Times are in nanoseconds, one sample for each thing timed.
+const (
+	TimeToError   FigureName = "time_to_error"   // fault to the error of a call, per call
+	TimeToRemoved FigureName = "time_to_removed" // fault to the event, per observer
+	TimeToAdded   FigureName = "time_to_added"   // daemon serves to the event, per observer
+	TimeToMesh    FigureName = "time_to_mesh"    // last fault ended to full mesh, one
+	TimeToConnect FigureName = "time_to_connect" // last fault ended to a connection of each pair, per pair
+	ConnectTime   FigureName = "connect_time"    // of connects that worked, per call
+	FenceTime     FigureName = "fence_time"      // of fence waits that succeeded, per call
+	Stalls        FigureName = "stalls"          // longest time without a byte, per connection that no fault touches
+	Throughput    FigureName = "throughput"      // bytes received a second, per second of the run
+)
+
+// FigureNames are all figures.
+var FigureNames = []FigureName{TimeToError, TimeToRemoved, TimeToAdded, TimeToMesh, TimeToConnect, ConnectTime, FenceTime, Stalls, Throughput}

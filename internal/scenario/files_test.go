@@ -1,0 +1,196 @@
+package scenario_test
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/fabricd/fabricd/internal/scenario"
+)
+
+var update = flag.Bool("update", false, "write the schema and the generated parts of the README")
+
+const scenarios = "../../deploy/scenarios"
+
+// files returns the scenarios of this repository by their paths below the
+// folder of scenarios.
+func files(t *testing.T) map[string]*scenario.Scenario {
+	t.Helper()
+	all := map[string]*scenario.Scenario{}
+	for _, pattern := range []string{"*.yaml", "fast/*.yaml", "long/*.yaml"} {
+		names, err := filepath.Glob(filepath.Join(scenarios, pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range names {
+			text, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			short, _ := filepath.Rel(scenarios, name)
+			s, err := scenario.Decode(short, text)
+			if err != nil {
+				t.Error(err)
+				continue
+			}
+			all[short] = s
+		}
+	}
+	if len(all) < 50 {
+		t.Fatalf("found %d scenarios", len(all))
+	}
+	return all
+}
+
+// TestEveryScenarioOfTheRepository decodes each file and resolves it for 100
+// seeds.
+func TestEveryScenarioOfTheRepository(t *testing.T) {
+	for name, s := range files(t) {
+		if want := strings.TrimSuffix(filepath.Base(name), ".yaml"); string(s.Name) != want {
+			t.Errorf("%s: its name is %s", name, s.Name)
+		}
+		if s.About == "" || len(s.Rows) == 0 || len(s.Expect) == 0 || len(s.Figures) == 0 {
+			t.Errorf("%s: want about, rows, expect and figures", name)
+		}
+		for seed := range uint64(100) {
+			drawn := s.Resolve(seed)
+			checkSchedule(t, drawn)
+			if seed > 0 {
+				continue
+			}
+			if fixed := drawn.Fixed(nil); len(fixed.Timeline) <= scenario.MaxSteps {
+				if _, err := scenario.Decode(name, scenario.Encode(fixed)); err != nil {
+					t.Errorf("%s: with nothing random left: %v", name, err)
+				}
+			}
+		}
+	}
+}
+
+func TestSchemaFileIsThatOfTheCode(t *testing.T) {
+	file := filepath.Join(scenarios, "schema.json")
+	if *update {
+		if err := os.WriteFile(file, scenario.Schema(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(text, scenario.Schema()) {
+		t.Errorf("%s is not what the code says (go test ./internal/scenario -update)", file)
+	}
+}
+
+// TestExamplesOfTheReadme decodes every block of YAML in the README.
+func TestExamplesOfTheReadme(t *testing.T) {
+	blocks := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllSubmatch(readme(t), -1)
+	if len(blocks) < 2 {
+		t.Fatalf("found %d examples", len(blocks))
+	}
+	for i, b := range blocks {
+		if _, err := scenario.Decode(fmt.Sprintf("example %d", i+1), b[1]); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func readme(t *testing.T) []byte {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(scenarios, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// TestReadmeHasTheReference holds the generated parts of the README to the code
+// and the files.
+func TestReadmeHasTheReference(t *testing.T) {
+	text := string(readme(t))
+	for name, want := range map[string]string{"keys": scenario.Reference(), "rows": rowTable(t)} {
+		begin, end := "<!-- begin "+name+" -->\n", "<!-- end "+name+" -->"
+		i, j := strings.Index(text, begin), strings.Index(text, end)
+		if i < 0 || j < i {
+			t.Fatalf("the README has no part %q", name)
+		}
+		got := text[i+len(begin) : j]
+		if *update {
+			text = text[:i+len(begin)] + want + text[j:]
+		} else if got != want {
+			t.Errorf("the part %q of the README is not what the code says (go test ./internal/scenario -update)", name)
+		}
+	}
+	if *update {
+		if err := os.WriteFile(filepath.Join(scenarios, "README.md"), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// inTests are the rows that no scenario can show, with the tests that do.
+var inTests = map[scenario.Row][]string{
+	"F29": {"membership/state TestEveryDamageToTheLeaseTableIsNoticed", "membership/state TestEveryDamageToANodeIsNoticed", "internal/e2e TestDamagedStateNeverLeadsToAnOlderLife"},
+	"F40": {"internal/hostile TestStrangersOnEveryPort", "internal/hostile TestRandomBytesInsideALink", "internal/hostile TestFramesThatBreakTheRules", "internal/hostile TestDecodersStayInTheirBudget"},
+	"F42": {"internal/wire TestChooseVersion", "membership/control TestVersionsAreNamedByBothSides", "internal/ipc TestVersionSkewIsRefusedWithBothVersions"},
+}
+
+// rowTable is the table of the failure model: each row, and what shows it.
+func rowTable(t *testing.T) string {
+	by := map[scenario.Row][]string{}
+	for name, s := range files(t) {
+		for _, r := range s.Rows {
+			by[r] = append(by[r], name)
+		}
+	}
+	var b strings.Builder
+	b.WriteString("| row | shown by |\n|---|---|\n")
+	for n := 1; n <= 42; n++ {
+		row := scenario.Row(fmt.Sprintf("F%d", n))
+		var cells []string
+		slices.Sort(by[row])
+		for _, name := range by[row] {
+			cells = append(cells, fmt.Sprintf("[%s](%s)", strings.TrimSuffix(filepath.Base(name), ".yaml"), name))
+		}
+		for _, test := range inTests[row] {
+			cells = append(cells, "`"+test+"`")
+		}
+		if len(cells) == 0 {
+			t.Errorf("nothing shows %s", row)
+		}
+		fmt.Fprintf(&b, "| %s | %s |\n", row, strings.Join(cells, ", "))
+	}
+	return b.String()
+}
+
+// TestTestsOfRowsExist holds the table to the tree.
+func TestTestsOfRowsExist(t *testing.T) {
+	for _, row := range slices.Sorted(maps.Keys(inTests)) {
+		for _, test := range inTests[row] {
+			dir, name, _ := strings.Cut(test, " ")
+			names, err := filepath.Glob(filepath.Join("../..", dir, "*_test.go"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			found := false
+			for _, file := range names {
+				text, err := os.ReadFile(file)
+				if err != nil {
+					t.Fatal(err)
+				}
+				found = found || bytes.Contains(text, []byte("func "+name+"(t *testing.T)"))
+			}
+			if !found {
+				t.Errorf("%s: there is no test %s in %s", row, name, dir)
+			}
+		}
+	}
+}

@@ -1,0 +1,136 @@
+package scenario
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// A NodeRef is one entry of a [NodeSet]: a slot, or a name for some.
+type NodeRef struct {
+	ID   int
+	Name string // host, nodes, all, others or $name; empty: ID
+}
+
+// A NodeSet says which slots. In a file it is one entry or a list of them:
+//
+//	3              slot 3
+//	host           slot 0
+//	nodes          all but the host
+//	all            all
+//	others         all that the rest of the step, or no fault at all, touches
+//	$victim        what the selection victim has drawn
+//	[0, 2, $more]  all of these
+//
+// A nil set was left out. In a [Schedule] every set is a sorted list of slots.
+type NodeSet []NodeRef
+
+// Slots returns the set of the given slots.
+func Slots(ids ...int) NodeSet {
+	set := make(NodeSet, len(ids))
+	for i, id := range ids {
+		set[i].ID = id
+	}
+	return set
+}
+
+// IDs returns the slots of a set in a [Schedule]; entries that are still names
+// are left out.
+func (s NodeSet) IDs() []int {
+	ids := make([]int, 0, len(s))
+	for _, r := range s {
+		if r.Name == "" {
+			ids = append(ids, r.ID)
+		}
+	}
+	return ids
+}
+
+// The names of sets.
+const (
+	SetHost   = "host"
+	SetNodes  = "nodes"
+	SetAll    = "all"
+	SetOthers = "others"
+)
+
+var setNames = []string{SetHost, SetNodes, SetAll, SetOthers}
+
+// parse parses one entry.
+func (r *NodeRef) parse(text string) bool {
+	if slices.Contains(setNames, text) {
+		r.Name = text
+		return true
+	}
+	if name, ok := strings.CutPrefix(text, "$"); ok {
+		r.Name = text
+		return new(Name).parse(name)
+	}
+	id, err := strconv.Atoi(text)
+	r.ID = id
+	return err == nil && id >= 0 && id < MaxNodes && strconv.Itoa(id) == text
+}
+
+func (r NodeRef) String() string {
+	if r.Name != "" {
+		return r.Name
+	}
+	return strconv.Itoa(r.ID)
+}
+
+const nodesAllowed = "want a slot, host, nodes, all, others, $name, or a list of them"
+
+// String returns the set as a file has it.
+func (s NodeSet) String() string {
+	if len(s) == 1 {
+		return s[0].String()
+	}
+	all := make([]string, len(s))
+	for i, r := range s {
+		all[i] = r.String()
+	}
+	return "[" + strings.Join(all, ", ") + "]"
+}
+
+// Groups are the sides of a [Partition].
+type Groups []NodeSet
+
+// Pairs says who talks to whom: none, mesh (every two), ring (each with the
+// next), star (the host with each), or a list.
+type Pairs struct {
+	Shape string   // empty: List counts, or there are none
+	List  [][2]int // each pair once
+}
+
+var pairShapes = []string{"none", "mesh", "ring", "star"}
+
+// Of returns the pairs of a cluster of n slots, the lower slot first, in order.
+func (p Pairs) Of(n int) [][2]int {
+	var all [][2]int
+	add := func(a, b int) {
+		if pair := [2]int{min(a, b), max(a, b)}; a != b && !slices.Contains(all, pair) {
+			all = append(all, pair)
+		}
+	}
+	switch p.Shape {
+	case "mesh":
+		for a := range n {
+			for b := a + 1; b < n; b++ {
+				all = append(all, [2]int{a, b})
+			}
+		}
+	case "ring":
+		for a := range n {
+			add(a, (a+1)%n)
+		}
+	case "star":
+		for b := 1; b < n; b++ {
+			add(0, b)
+		}
+	default:
+		for _, pair := range p.List {
+			add(pair[0], pair[1])
+		}
+	}
+	return all
+}

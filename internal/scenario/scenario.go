@@ -1,0 +1,115 @@
+package scenario
+
+// Version is the version of the format.
+const Version = 1
+
+// Limits of a scenario.
+const (
+	MaxFile     = 256 << 10 // bytes of a file
+	MaxNodes    = 1024      // of a cluster
+	MaxSteps    = 1000      // of a timeline
+	MaxActions  = 20_000    // of a schedule: steps with their repetitions
+	MaxExpect   = 100       // expectations
+	MaxDuration = 24 * Hour // of a run, and of every time in it
+	MaxName     = 64        // bytes of a name
+	MaxAbout    = 1024      // bytes of about
+)
+
+// A Scenario is one file. It does not change after [Decode] or [Scenario.Check]
+// has accepted it.
+type Scenario struct {
+	Version  int          `yaml:"version" need:"true" range:"1..1" doc:"version of the format"`
+	Name     Name         `yaml:"name" need:"true" doc:"what reports call it; by convention the file's name"`
+	About    Text         `yaml:"about" doc:"what it shows, in a sentence"`
+	Rows     []Row        `yaml:"rows" doc:"rows of the failure model, bars and pains that it shows"`
+	On       []Lab        `yaml:"on" need:"true" doc:"labs that can run it"`
+	Cluster  Cluster      `yaml:"cluster" need:"true" doc:"the nodes"`
+	Select   []Selection  `yaml:"select" doc:"names for slots that are drawn from the seed, used as $name"`
+	Workload Workload     `yaml:"workload" doc:"what applications do all the time"`
+	Duration Duration     `yaml:"duration" need:"true" doc:"of the run, from the moment when the cluster is complete and the workload runs"`
+	Timeline []Step       `yaml:"timeline" doc:"what is broken when"`
+	Expect   []Expect     `yaml:"expect" doc:"what must hold beside the invariants, which always must"`
+	Figures  []FigureName `yaml:"figures" doc:"figures to record"`
+}
+
+// A Lab is a place where a scenario runs.
+type Lab string
+
+// The labs.
+const (
+	Sim     Lab = "sim"     // whole clusters on virtual time in one goroutine
+	Local   Lab = "local"   // processes on this machine
+	Netns   Lab = "netns"   // processes in network namespaces
+	Compose Lab = "compose" // containers
+)
+
+// Labs are all labs, the cheapest first.
+var Labs = []Lab{Sim, Local, Netns, Compose}
+
+// A Cluster is what a run starts with. Every slot runs one fabricd and one
+// application.
+type Cluster struct {
+	Nodes     int       `yaml:"nodes" need:"true" range:"1..1024" doc:"slots, the host's (0) included"`
+	Detection Detection `yaml:"detection" doc:"detection profile of every node; normal if it is left out"`
+	Late      NodeSet   `yaml:"late" doc:"slots that do not run at the beginning: a start step starts them"`
+	// Certificates is at least a minute, or 0: the product's default.
+	Certificates Duration `yaml:"certificates" doc:"how long a node's certificate is valid, at least 1m; a year if it is left out"`
+}
+
+// A Selection names slots that are drawn from the seed.
+type Selection struct {
+	Name  Name    `yaml:"-"`
+	Any   int     `yaml:"any" need:"true" range:"1..1024" doc:"how many"`
+	Of    NodeSet `yaml:"of" doc:"from which slots; all if it is left out"`
+	Not   NodeSet `yaml:"not" doc:"but not these"`
+	Fresh bool    `yaml:"fresh" doc:"drawn anew for every step and every repetition that uses it"`
+}
+
+// A Workload is what the applications do from the moment when the cluster is
+// complete until the end. Everything is per pair and direction and second.
+type Workload struct {
+	Pairs    Pairs     `yaml:"pairs" doc:"who talks to whom; none if it is left out"`
+	Messages *Messages `yaml:"messages" doc:"a stream of bytes, each a function of its position"`
+	RMA      *RMA      `yaml:"rma" doc:"one-sided operations, every word tagged with its writer"`
+	Connects int       `yaml:"connects" range:"0..10000" doc:"short connections a second: connect, exchange, close"`
+	Windows  int       `yaml:"windows" range:"0..10000" doc:"windows a second that are registered and unregistered beside the RMA"`
+	Waiters  bool      `yaml:"waiters" doc:"keep a blocked recv, accept, fence wait and poll parked on every pair"`
+}
+
+// Messages is the stream of a [Workload].
+type Messages struct {
+	Size SizeRange `yaml:"size" need:"true" doc:"bytes of a message"`
+	Rate int       `yaml:"rate" need:"true" range:"1..1000000" doc:"messages a second"`
+}
+
+// RMA is the one-sided traffic of a [Workload].
+type RMA struct {
+	Size   SizeRange `yaml:"size" need:"true" doc:"bytes of an operation"`
+	Rate   int       `yaml:"rate" need:"true" range:"1..1000000" doc:"operations a second"`
+	Window Size      `yaml:"window" need:"true" range:"4096..1073741824" doc:"bytes of the target window, a multiple of 4096"`
+	Reads  Percent   `yaml:"reads" doc:"share of operations that read"`
+	Fence  int       `yaml:"fence" range:"0..100000" doc:"mark and wait after so many operations; 0: never"`
+	Signal int       `yaml:"signal" range:"0..100000" doc:"signal after so many operations; 0: never"`
+}
+
+// A Step is one line of the timeline: a time and one action.
+type Step struct {
+	At    Span     `yaml:"at" doc:"when: a time, or a range from which one is drawn"`
+	Every Span     `yaml:"every" doc:"instead of at: repeated so often, first at from"`
+	From  Duration `yaml:"from" doc:"with every: when it begins; 0s if it is left out"`
+	Until Duration `yaml:"until" doc:"with every: when it ends"`
+	Do    `yaml:",inline"`
+}
+
+// A Do is one action: exactly one of its fields is set.
+type Do struct {
+	Link      *Link      `yaml:"link" doc:"break links, by the fault plane of the nodes or by the kernel"`
+	Partition *Partition `yaml:"partition" doc:"separate groups of slots from each other"`
+	Network   *Network   `yaml:"network" doc:"break a slot's network interface"`
+	Node      *Node      `yaml:"node" doc:"do something to the fabricd of slots"`
+	App       *App       `yaml:"app" doc:"do something to the application of slots"`
+	Fault     *Fault     `yaml:"fault" doc:"a fault inside the fabricd of slots, at a step of the protocol or at once"`
+	CPU       *CPU       `yaml:"cpu" doc:"take processor time from slots"`
+	Memory    *Memory    `yaml:"memory" doc:"bound the memory of slots"`
+	Rotate    *Rotate    `yaml:"rotate" doc:"change what the cluster is sealed with"`
+}

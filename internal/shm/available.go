@@ -1,0 +1,159 @@
+package shm
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+// fits refuses a request for memory that is not there. Asking the kernel is no
+// answer: an allocation without bound ends with the OOM killer, in any process,
+// and not with an error. Something is left for everybody else.
+func fits(size, available int64, where string) error {
+	if size <= available-available/16 {
+		return nil
+	}
+	return fmt.Errorf("memory of %d bytes: only %d are available %s: %w", size, available, where, status.NoMemory)
+}
+
+// fitsHere asks fits about the machine and about the memory cgroup.
+func fitsHere(size int64) error {
+	free, ok := machineAvailable()
+	if ok {
+		if err := fits(size, free, "on this machine"); err != nil {
+			return err
+		}
+	}
+	free, name, ok := groupAvailable()
+	if !ok {
+		return nil
+	}
+	return fits(size, free, "below the limit "+name)
+}
+
+// machineAvailable returns what the kernel says can be allocated without
+// swapping.
+func machineAvailable() (int64, bool) {
+	f, err := os.Open("/proc/meminfo")
+	if err != nil {
+		return 0, false
+	}
+	defer f.Close()
+	return parseAvailable(f)
+}
+
+// parseAvailable finds "MemAvailable: n kB", in bytes.
+func parseAvailable(r io.Reader) (int64, bool) {
+	lines := bufio.NewScanner(r)
+	for lines.Scan() {
+		field := strings.Fields(lines.Text())
+		if len(field) < 2 || field[0] != "MemAvailable:" {
+			continue
+		}
+		kb, err := strconv.ParseInt(field[1], 10, 64)
+		return kb * 1024, err == nil && kb >= 0 && kb < math.MaxInt64/1024
+	}
+	return 0, false
+}
+
+// groupAvailable returns the room below the tightest memory limit of the
+// cgroups that this process is in, and that limit for people; false without one.
+func groupAvailable() (int64, string, bool) {
+	own, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return 0, "", false
+	}
+	return tightest("/sys/fs/cgroup", string(own))
+}
+
+// tightest looks for limits below root, where cgroups are mounted, of the
+// cgroups that own, a /proc/self/cgroup, names: those of cgroup v2, and those of
+// the memory controller of v1. Limits of parents count too. In a container a
+// path may be the machine's, which is not to be seen there; then what is
+// mounted is the container's own.
+func tightest(root, own string) (room int64, name string, found bool) {
+	for line := range strings.Lines(own) {
+		field := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(field) != 3 {
+			continue
+		}
+		mount, files := "", v2
+		switch {
+		case field[1] == "":
+			mount = root
+		case slices.Contains(strings.Split(field[1], ","), "memory"):
+			mount, files = path.Join(root, "memory"), v1
+		default:
+			continue
+		}
+		for p := path.Clean("/" + field[2]); ; p = path.Dir(p) {
+			if r, n, ok := files.room(path.Join(mount, p)); ok && (!found || r < room) {
+				room, name, found = r, n, true
+			}
+			if p == "/" {
+				break
+			}
+		}
+	}
+	return room, name, found
+}
+
+// groupFiles are the names of one version of cgroups for the same things.
+type groupFiles struct {
+	limit, used string
+	cache       string // in memory.stat: what the kernel gives back when it is asked
+}
+
+var (
+	v2 = groupFiles{"memory.max", "memory.current", "inactive_file"}
+	v1 = groupFiles{"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"}
+)
+
+// room returns what is left below the limit of the cgroup at dir, if it has one.
+func (g groupFiles) room(dir string) (int64, string, bool) {
+	limit, ok := readNumber(path.Join(dir, g.limit))
+	if !ok || limit >= math.MaxInt64/2 { // v1 says no limit with a number
+		return 0, "", false
+	}
+	used, ok := readNumber(path.Join(dir, g.used))
+	if !ok {
+		return 0, "", false
+	}
+	used -= min(g.reclaimable(dir), used)
+	return max(limit-used, 0), fmt.Sprintf("%s of %d bytes", path.Join(dir, g.limit), limit), true
+}
+
+// reclaimable returns how much of what is used is cache; 0 if that is unknown.
+func (g groupFiles) reclaimable(dir string) int64 {
+	stat, err := os.ReadFile(path.Join(dir, "memory.stat"))
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(stat)) {
+		if text, ok := strings.CutPrefix(line, g.cache+" "); ok {
+			n, err := strconv.ParseInt(strings.TrimSpace(text), 10, 64)
+			if err == nil && n > 0 {
+				return n
+			}
+		}
+	}
+	return 0
+}
+
+// readNumber reads a file that holds one number; "max" is none.
+func readNumber(name string) (int64, bool) {
+	b, err := os.ReadFile(name)
+	if err != nil {
+		return 0, false
+	}
+	n, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+	return n, err == nil && n >= 0
+}

@@ -1,0 +1,160 @@
+package shm
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+// Send sends p as one packet with f, if not nil, as its descriptor; f stays the
+// caller's. It waits for room until c's write deadline.
+func Send(c *net.UnixConn, p []byte, f *os.File) error {
+	return withRights(f, func(oob []byte) error {
+		_, _, err := c.WriteMsgUnix(p, oob, nil)
+		return err
+	})
+}
+
+// TrySend is Send that returns status.Again instead of waiting.
+func TrySend(c *net.UnixConn, p []byte, f *os.File) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	return withRights(f, func(oob []byte) error {
+		var serr error
+		err := raw.Control(func(fd uintptr) { serr = sendmsg(int(fd), p, oob) })
+		if err != nil {
+			return err
+		}
+		if errors.Is(serr, unix.EAGAIN) {
+			return status.Again
+		}
+		return serr
+	})
+}
+
+func sendmsg(fd int, p, oob []byte) error {
+	for {
+		_, err := unix.SendmsgN(fd, p, oob, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+		if !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+// withRights calls send with the control message that passes f, nil for none,
+// and keeps f open meanwhile.
+func withRights(f *os.File, send func(oob []byte) error) error {
+	if f == nil {
+		return send(nil)
+	}
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var serr error
+	if err := raw.Control(func(fd uintptr) { serr = send(unix.UnixRights(int(fd))) }); err != nil {
+		return err
+	}
+	return serr
+}
+
+// ErrDescriptorLost tells that a descriptor came with a packet when this process
+// could open no more. It is the receiver's want, not the sender's fault.
+var ErrDescriptorLost = fmt.Errorf("no descriptor is left for the one that was passed: %w", status.NoMemory)
+
+// Recv receives one packet into p and at most one descriptor, which is then the
+// caller's and is closed on exec. A packet longer than p, or with more than
+// one descriptor, is status.Protocol, and its descriptors are gone. A packet
+// whose descriptor found no room in this process is returned without it, with
+// ErrDescriptorLost. At the end it returns io.EOF.
+func Recv(c *net.UnixConn, p []byte) (n int, f *os.File, err error) {
+	// The buffer has the length of one descriptor and not its space, which
+	// padding makes large enough for two.
+	oob := make([]byte, unix.CmsgLen(4))
+	n, oobn, flags, _, err := c.ReadMsgUnix(p, oob)
+	if errors.Is(err, io.EOF) {
+		return 0, nil, io.EOF
+	}
+	if err != nil {
+		return 0, nil, err
+	}
+	files, err := parseRights(oob[:oobn])
+	switch {
+	case err != nil:
+		err = fmt.Errorf("control message: %w: %w", status.Protocol, err)
+	case flags&(unix.MSG_CTRUNC|unix.MSG_TRUNC) == unix.MSG_CTRUNC && len(files) == 0:
+		return n, nil, ErrDescriptorLost // of two that came, one would be here
+	case flags&unix.MSG_CTRUNC != 0:
+		err = fmt.Errorf("more than one descriptor in a packet: %w", status.Protocol)
+	case flags&unix.MSG_TRUNC != 0:
+		err = fmt.Errorf("packet longer than %d bytes: %w", len(p), status.Protocol)
+	case len(files) == 1:
+		return n, files[0], nil
+	case len(files) == 0:
+		return n, nil, nil
+	default:
+		err = fmt.Errorf("%d descriptors in a packet: %w", len(files), status.Protocol)
+	}
+	for _, f := range files {
+		f.Close()
+	}
+	return 0, nil, err
+}
+
+// parseRights takes ownership of all descriptors in a control message, also
+// when it is not what it should be.
+func parseRights(oob []byte) ([]*os.File, error) {
+	if len(oob) == 0 {
+		return nil, nil
+	}
+	msgs, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return nil, err
+	}
+	var files []*os.File
+	var bad error
+	for i := range msgs {
+		fds, err := unix.ParseUnixRights(&msgs[i])
+		if err != nil {
+			bad = err
+			continue
+		}
+		for _, fd := range fds {
+			files = append(files, os.NewFile(uintptr(fd), "received"))
+		}
+	}
+	return files, bad
+}
+
+// Cred says who is at the other end of a Unix socket, as the kernel noted when
+// it connected.
+type Cred struct {
+	PID      int32
+	UID, GID uint32
+}
+
+// PeerCred returns the credentials of c's peer (SO_PEERCRED).
+func PeerCred(c *net.UnixConn) (Cred, error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return Cred{}, err
+	}
+	var u *unix.Ucred
+	var uerr error
+	err = raw.Control(func(fd uintptr) { u, uerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	if err == nil {
+		err = uerr
+	}
+	if err != nil {
+		return Cred{}, fail("SO_PEERCRED", err, status.Access)
+	}
+	return Cred{PID: u.Pid, UID: u.Uid, GID: u.Gid}, nil
+}

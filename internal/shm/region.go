@@ -1,0 +1,208 @@
+package shm
+
+import (
+	"fmt"
+	"os"
+	"runtime/debug"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+// A Region is mapped memory with a reference count. Accesses that fault, which
+// only memory of another process can make happen, return status.Fault; ranges
+// outside the region status.Invalid. Its methods may be called from any
+// goroutine that holds a reference.
+type Region struct {
+	mem       []byte   // the mapping; whole pages
+	file      *os.File // nil for anonymous memory; closed with the mapping
+	direct    bool     // an access cannot fault
+	refs      atomic.Int64
+	onRelease func() // runs after the last Release; may be nil
+}
+
+// Map maps [off, off+n) of f, both whole pages, for reading and if writable
+// also for writing. The region has one reference and owns f; after an error f
+// is still the caller's. Memory from elsewhere must have passed [Check].
+func Map(f *os.File, off, n int64, writable bool) (*Region, error) {
+	if n <= 0 || n > MaxSize || off < 0 || off > MaxSize || off%PageSize != 0 || n%PageSize != 0 {
+		return nil, fmt.Errorf("map [%d, +%d): not whole pages: %w", off, n, status.Invalid)
+	}
+	prot := unix.PROT_READ
+	if writable {
+		prot |= unix.PROT_WRITE
+	}
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return nil, fail("map", err, status.BadFD)
+	}
+	var mem []byte
+	var merr error
+	err = raw.Control(func(fd uintptr) { mem, merr = unix.Mmap(int(fd), off, int(n), prot, unix.MAP_SHARED) })
+	if err == nil {
+		err = merr
+	}
+	if err != nil {
+		return nil, fail(fmt.Sprintf("map %d bytes", n), err, status.Fault)
+	}
+	return newRegion(mem, f), nil
+}
+
+// Anonymous returns n bytes of zeroed memory of this process alone, rounded up
+// to whole pages and page-aligned, with one reference.
+func Anonymous(n int64) (*Region, error) {
+	if n <= 0 || n > MaxSize {
+		return nil, fmt.Errorf("memory of %d bytes: %w", n, status.Invalid)
+	}
+	mem, err := unix.Mmap(-1, 0, int(Align(n)), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return nil, fail(fmt.Sprintf("map %d bytes", n), err, status.NoMemory)
+	}
+	r := newRegion(mem, nil)
+	r.direct = true
+	return r, nil
+}
+
+func newRegion(mem []byte, f *os.File) *Region {
+	r := &Region{mem: mem, file: f}
+	r.refs.Store(1)
+	return r
+}
+
+// OnRelease makes fn run once, in the goroutine of the last Release, after the
+// memory is unmapped. It is called before the region is shared.
+func (r *Region) OnRelease(fn func()) { r.onRelease = fn }
+
+// Len returns the region's size in bytes.
+func (r *Region) Len() int64 { return int64(len(r.mem)) }
+
+// File returns the descriptor behind the memory, nil for anonymous memory. It
+// belongs to the region.
+func (r *Region) File() *os.File { return r.file }
+
+// Bytes returns the mapping, whoever can take its pages away. It is for the
+// memory's owner, who knows.
+func (r *Region) Bytes() []byte { return r.mem }
+
+// Direct returns the memory if no access to it can fault, else nil. It is
+// valid while a reference is held.
+func (r *Region) Direct() []byte {
+	if !r.direct {
+		return nil
+	}
+	return r.mem
+}
+
+// Retain adds a reference.
+func (r *Region) Retain() {
+	if r.refs.Add(1) <= 1 {
+		panic("BUG: shm: region retained after its last release")
+	}
+}
+
+// Release drops a reference. The last one unmaps the memory and closes its
+// descriptor.
+func (r *Region) Release() {
+	switch n := r.refs.Add(-1); {
+	case n > 0:
+		return
+	case n < 0:
+		panic("BUG: shm: region released too often")
+	}
+	if err := unix.Munmap(r.mem); err != nil {
+		panic("BUG: shm: munmap of a mapping of ours: " + err.Error())
+	}
+	if r.file != nil {
+		r.file.Close() // nothing is written back: there is no error to lose
+	}
+	if r.onRelease != nil {
+		r.onRelease()
+	}
+}
+
+// ReadAt copies [off, off+len(p)) of the region to p.
+func (r *Region) ReadAt(p []byte, off int64) (err error) {
+	if !r.has(off, len(p)) {
+		return status.Invalid
+	}
+	defer caught(debug.SetPanicOnFault(true), &err)
+	copy(p, r.mem[off:])
+	return nil
+}
+
+// WriteAt copies p to [off, off+len(p)) of the region.
+func (r *Region) WriteAt(p []byte, off int64) (err error) {
+	if !r.has(off, len(p)) {
+		return status.Invalid
+	}
+	defer caught(debug.SetPanicOnFault(true), &err)
+	copy(r.mem[off:], p)
+	return nil
+}
+
+// Load returns the word of width bytes, 4 or 8, at off, a multiple of width.
+func (r *Region) Load(off int64, width int) (v uint64, err error) {
+	if !r.hasWord(off, width) {
+		return 0, status.Invalid
+	}
+	defer caught(debug.SetPanicOnFault(true), &err)
+	r.touch(off)
+	if width == 4 {
+		return uint64(r.word32(off).Load()), nil
+	}
+	return r.word64(off).Load(), nil
+}
+
+// Store stores the low width bytes of v, as Load loads them.
+func (r *Region) Store(off int64, width int, v uint64) (err error) {
+	if !r.hasWord(off, width) {
+		return status.Invalid
+	}
+	defer caught(debug.SetPanicOnFault(true), &err)
+	r.touch(off)
+	if width == 4 {
+		r.word32(off).Store(uint32(v))
+	} else {
+		r.word64(off).Store(v)
+	}
+	return nil
+}
+
+// CompareAndSwap stores new if the word, as Load loads it, is old.
+func (r *Region) CompareAndSwap(off int64, width int, old, new uint64) (swapped bool, err error) {
+	if !r.hasWord(off, width) {
+		return false, status.Invalid
+	}
+	defer caught(debug.SetPanicOnFault(true), &err)
+	r.touch(off)
+	if width == 4 {
+		return old>>32 == 0 && r.word32(off).CompareAndSwap(uint32(old), uint32(new)), nil
+	}
+	return r.word64(off).CompareAndSwap(old, new), nil
+}
+
+// has reports whether [off, off+n) lies in the region.
+func (r *Region) has(off int64, n int) bool {
+	size := uint64(len(r.mem))
+	return off >= 0 && uint64(off) <= size && uint64(n) <= size-uint64(off)
+}
+
+// hasWord reports whether an aligned word of width bytes lies at off.
+func (r *Region) hasWord(off int64, width int) bool {
+	return (width == 4 || width == 8) && r.has(off, width) && off%int64(width) == 0
+}
+
+// caught ends an access that began with debug.SetPanicOnFault(true), which
+// returned old: it turns the panic of a fault into an error.
+func caught(old bool, err *error) {
+	debug.SetPanicOnFault(old)
+	switch e := recover().(type) {
+	case nil:
+	case interface{ Addr() uintptr }: // only the runtime's error of a fault has it
+		*err = fmt.Errorf("memory at %#x faulted: %w", e.Addr(), status.Fault)
+	default:
+		panic(e)
+	}
+}

@@ -1,0 +1,42 @@
+// Package shm is memory and descriptors that processes share: memfds with
+// seals, mappings whose faults are errors, and descriptors passed over Unix
+// sockets. It is the only user of golang.org/x/sys/unix.
+//
+// Whatever another process hands over is hostile until [Check] has accepted it.
+// Every error has a status.Code in its chain.
+package shm
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+// PageSize is the granularity of memory in bytes: the kernel's page size, which
+// on every supported machine is a multiple of 4096.
+var PageSize = int64(os.Getpagesize())
+
+// Align returns n rounded up to whole pages; n is not negative and at most
+// MaxSize.
+func Align(n int64) int64 { return (n + PageSize - 1) &^ (PageSize - 1) }
+
+// MaxSize bounds one piece of memory in bytes. It is far above what any limit
+// allows and keeps sums of offsets from overflowing.
+const MaxSize = int64(1) << 46
+
+// fail returns an error for a system call that failed, with a code of our own:
+// memory and descriptors that ran out are NoMemory, refusals Access, the rest
+// is code.
+func fail(call string, err error, code status.Code) error {
+	switch status.Of(err) {
+	case status.NoMemory, status.NoSpace, status.NoBufs:
+		code = status.NoMemory
+	case status.Access:
+		code = status.Access
+	}
+	if Exhausted(err) {
+		code = status.NoMemory
+	}
+	return fmt.Errorf("%s: %w: %w", call, code, err)
+}

@@ -1,0 +1,186 @@
+package shm
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+// Pair returns the two ends of a byte stream: one to use here, one to pass on.
+// Both are non-blocking and closed on exec.
+func Pair() (*net.UnixConn, *os.File, error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, fail("socketpair", err, status.NoMemory)
+	}
+	far := os.NewFile(uintptr(fds[1]), "stream")
+	near, err := Conn(os.NewFile(uintptr(fds[0]), "stream"))
+	if err != nil {
+		far.Close()
+		return nil, nil, err
+	}
+	return near, far, nil
+}
+
+// Conn makes f, a Unix stream socket, a connection. It takes f in any case.
+func Conn(f *os.File) (*net.UnixConn, error) {
+	defer f.Close()
+	c, err := net.FileConn(f)
+	if err != nil {
+		return nil, fail("stream socket", err, status.Protocol)
+	}
+	u, ok := c.(*net.UnixConn)
+	if !ok {
+		c.Close()
+		return nil, fmt.Errorf("descriptor is not a Unix socket: %w", status.Protocol)
+	}
+	return u, nil
+}
+
+// TryRead reads what is there: status.Again when that is nothing, io.EOF after
+// the last byte. It may be called beside a blocked Read.
+func TryRead(c *net.UnixConn, p []byte) (int, error) {
+	n, err := once(c, func(fd int) (int, error) { return unix.Read(fd, p) })
+	if n == 0 && err == nil && len(p) > 0 {
+		err = io.EOF
+	}
+	return n, err
+}
+
+// TryWrite writes what fits now: status.Again when that is nothing. It may be
+// called beside a blocked Write.
+func TryWrite(c *net.UnixConn, p []byte) (int, error) {
+	return once(c, func(fd int) (int, error) {
+		return unix.SendmsgN(fd, p, nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+	})
+}
+
+// once does one call on c's descriptor without waiting for readiness.
+func once(c *net.UnixConn, call func(fd int) (int, error)) (n int, err error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	cerr := raw.Control(func(fd uintptr) {
+		for {
+			if n, err = call(int(fd)); !errors.Is(err, unix.EINTR) {
+				return
+			}
+		}
+	})
+	if cerr != nil {
+		return 0, cerr
+	}
+	if errors.Is(err, unix.EAGAIN) {
+		return 0, status.Again
+	}
+	return max(n, 0), err
+}
+
+// Readiness is what a stream socket is ready for.
+type Readiness struct {
+	In  bool // bytes wait to be read
+	Out bool // bytes can be written
+	Hup bool // the other end has shut down writing: after what waits comes the end
+}
+
+// Ready returns what c is ready for now.
+func Ready(c *net.UnixConn) (Readiness, error) {
+	var r Readiness
+	_, err := once(c, func(fd int) (int, error) {
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN | unix.POLLOUT | unix.POLLRDHUP}}
+		if n, err := unix.Poll(fds, 0); err != nil {
+			return n, err
+		}
+		got := fds[0].Revents
+		r.Hup = got&(unix.POLLRDHUP|unix.POLLHUP) != 0
+		r.Out = got&unix.POLLOUT != 0
+		// The end of the stream polls as readable too; the queue tells.
+		queued, err := unix.IoctlGetInt(fd, unix.SIOCINQ)
+		r.In = queued > 0
+		return 0, err
+	})
+	return r, err
+}
+
+// Duplicate returns a descriptor of its own for the memory behind f, which the
+// caller closes.
+func Duplicate(f *os.File) (*os.File, error) {
+	return derive(f, "duplicate memory descriptor", func(old uintptr) (int, error) {
+		return unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 0)
+	})
+}
+
+// ReadOnly is Duplicate with a descriptor through which the memory cannot be
+// written.
+func ReadOnly(f *os.File) (*os.File, error) {
+	return derive(f, "open memory read-only", func(old uintptr) (int, error) {
+		return unix.Open(fmt.Sprintf("/proc/self/fd/%d", old), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	})
+}
+
+func derive(f *os.File, what string, do func(old uintptr) (int, error)) (*os.File, error) {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return nil, fail("memory descriptor", err, status.BadFD)
+	}
+	var fd int
+	var derr error
+	err = raw.Control(func(old uintptr) { fd, derr = do(old) })
+	if err == nil {
+		err = derr
+	}
+	if err != nil {
+		return nil, fail(what, err, status.NotSupp)
+	}
+	return os.NewFile(uintptr(fd), f.Name()), nil
+}
+
+// WaitRead waits until c may be readable, its read deadline has passed or it
+// is closed.
+func WaitRead(c *net.UnixConn) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	return raw.Read(func(fd uintptr) bool {
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN | unix.POLLRDHUP}}
+		n, err := unix.Poll(fds, 0)
+		return n > 0 || (err != nil && !errors.Is(err, unix.EINTR))
+	})
+}
+
+// WatchRead calls changed whenever c may have become readable, and once at the
+// beginning, until c is closed or its read deadline passes.
+func WatchRead(c *net.UnixConn, changed func()) {
+	watch(c, changed, syscall.RawConn.Read)
+}
+
+// WatchWrite is WatchRead for writing.
+func WatchWrite(c *net.UnixConn, changed func()) {
+	watch(c, changed, syscall.RawConn.Write)
+}
+
+// watch waits for edges. Each wait is armed before changed is called, so that
+// a change after what changed's listener sees is another edge.
+func watch(c *net.UnixConn, changed func(), wait func(syscall.RawConn, func(uintptr) bool) error) {
+	raw, err := c.SyscallConn()
+	for err == nil {
+		armed := false
+		err = wait(raw, func(uintptr) bool {
+			if armed {
+				return true
+			}
+			armed = true
+			changed()
+			return false
+		})
+	}
+}

@@ -1,0 +1,456 @@
+package sim
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/faults/failpoint"
+	"github.com/fabricd/fabricd/membership/verdict"
+)
+
+// start is the moment that virtual time begins at, for the machines that take
+// a time.Time.
+var start = time.Unix(1_000_000_000, 0)
+
+// An agent is the shell of membership in one fabricd: it owns the deciding
+// machines, does what they ask for and tells them what happened. It follows
+// membership.Agent.
+type agent struct {
+	w  *world
+	p  *proc
+	at *machine
+
+	self   controlEnd
+	host   *verdict.Host // nil on other nodes
+	member *verdict.Member
+	todo   []step
+
+	sessions map[verdict.SessionID]*tcpEnd
+	peers    map[verdict.SessionID]controlEnd
+	lastID   verdict.SessionID
+
+	lines  map[lifeKey]*line
+	order  []*line // of lines, by their first use
+	beatAt time.Duration
+	rumour map[lifeKey]verdict.Rumour // what gossip says of each start
+
+	pace     pacer
+	ticked   time.Duration
+	departed bool
+	hostText string
+	over     map[addr.NodeID]addr.Generation
+
+	writes  []verdict.Persist // of the host, not on disk yet
+	events  []verdict.Event
+	serving bool // an event's handler runs
+	joined  time.Duration
+	sent    uint64 // messages on control sessions, signs of life included
+	told    ledger
+}
+
+// A lifeKey is one start of one node's fabricd.
+type lifeKey struct {
+	uuid  addr.UUID
+	epoch uint64
+}
+
+// A step is one input for one of the two machines.
+type step struct {
+	host   verdict.HostInput
+	member verdict.MemberInput
+}
+
+// A controlEnd is what one end of a control session or lifeline says of itself.
+type controlEnd struct {
+	uuid  addr.UUID
+	epoch uint64
+	host  bool
+	life  addr.Life
+	term  uint64
+	lease []byte // of a lifeline
+}
+
+func newAgent(p *proc) *agent {
+	w, d := p.w, &p.at.disk
+	a := &agent{w: w, p: p, at: p.at, ticked: w.now, pace: pacer{origin: w.now},
+		sessions: make(map[verdict.SessionID]*tcpEnd), peers: make(map[verdict.SessionID]controlEnd),
+		lines: make(map[lifeKey]*line), rumour: make(map[lifeKey]verdict.Rumour), over: make(map[addr.NodeID]addr.Generation)}
+	a.self = controlEnd{uuid: d.uuid, epoch: d.epochs, host: p.at.host}
+	self := verdict.Identity{UUID: d.uuid, Epoch: d.epochs, Name: fmt.Sprintf("node%d", p.at.index),
+		Addresses: []string{p.at.address()}, Providers: []string{"quic"}}
+	if p.at.host {
+		d.term++
+		var err error
+		a.host, err = verdict.NewHost(verdict.HostConfig{Self: self, Term: d.term, Leases: d.records(),
+			Cursor: d.cursor, Timing: w.timing, Partial: w.opts.Partial}, w.time())
+		if err != nil {
+			panic("BUG: sim: " + err.Error())
+		}
+	}
+	previous, lease := d.life, d.lease
+	if p.at.host {
+		previous, lease = addr.Life{}, nil
+	}
+	member, err := verdict.NewMember(verdict.MemberConfig{Self: self, Previous: previous, Lease: lease,
+		Term: d.known, Timing: w.timing}, w.time())
+	if err != nil {
+		panic("BUG: sim: " + err.Error())
+	}
+	a.member = member
+	p.accept = a.accept
+	return a
+}
+
+func (w *world) time() time.Time { return start.Add(w.now) }
+
+func (a *agent) run() {
+	a.pace.armed = a.w.now
+	a.setTimer(0)
+}
+
+// A pace says when the loop ticks: at beats, Timing.Tick apart, and when
+// something has a deadline before the next beat.
+type pacer struct {
+	origin time.Duration // of the beats
+	armed  time.Duration // when the timer goes off
+	timer  int           // counts its settings: an old one does nothing
+	stale  bool          // something happened that may have a deadline
+	lines  time.Duration // when a lifeline will have been silent for too long; 0: none
+	doubt  time.Duration // somebody's life is in doubt until then; 0: nobody's
+}
+
+// beat returns the first beat after now.
+func (p *pacer) beat(now, every time.Duration) time.Duration {
+	return p.origin + (now - p.origin).Truncate(every) + every
+}
+
+func (a *agent) setTimer(d time.Duration) {
+	a.pace.timer++
+	mine := a.pace.timer
+	a.p.after(d, func() {
+		if a.pace.timer == mine {
+			a.tick()
+			a.arm()
+		}
+	})
+}
+
+// soonest is the shortest time between two ticks, whatever is due.
+const soonest = 10 * time.Millisecond
+
+// arm sets the timer for the next tick, if that may have changed.
+func (a *agent) arm() {
+	if !a.pace.stale || a.p.dead {
+		return
+	}
+	a.pace.stale = false
+	now := a.w.now
+	next := a.pace.beat(now, a.w.timing.Tick)
+	next = min(next, a.member.Next().Sub(start))
+	if a.host != nil {
+		next = min(next, a.host.Next().Sub(start))
+	}
+	if a.pace.lines != 0 {
+		next = min(next, a.pace.lines, a.beatAt)
+	}
+	next = max(next, a.ticked+soonest)
+	if next != a.pace.armed {
+		a.pace.armed = next
+		a.setTimer(next - now)
+	}
+}
+
+// hurry notes that somebody's life is in doubt. Lifelines are watched more
+// closely then.
+func (a *agent) hurry() {
+	if a.pace.doubt == 0 {
+		a.pace.lines = a.w.now // look at them at once
+	}
+	a.pace.doubt = a.w.now + a.w.timing.Check + a.w.timing.Silence
+}
+
+func (a *agent) tick() {
+	now, t := a.w.now, a.w.timing
+	if now-a.ticked > t.Tick+t.Stall/2 {
+		a.excuseLines()
+	}
+	a.ticked, a.pace.armed, a.pace.stale = now, 0, true
+	if now > a.pace.doubt {
+		a.pace.doubt = 0
+	}
+	if a.host != nil {
+		a.feedHost(verdict.Tick{})
+	}
+	a.feedMember(verdict.Tick{})
+	a.tendLines()
+	a.beatLines()
+}
+
+func (a *agent) feedHost(in verdict.HostInput)     { a.feed(step{host: in}) }
+func (a *agent) feedMember(in verdict.MemberInput) { a.feed(step{member: in}) }
+
+// feed steps a machine, performs what it asks for, and goes on with what that
+// causes at once.
+func (a *agent) feed(s step) {
+	a.todo = append(a.todo, s)
+	if len(a.todo) > 1 {
+		return
+	}
+	for len(a.todo) > 0 && !a.p.dead {
+		s := a.todo[0]
+		if urgentInput(s) {
+			a.hurry()
+		}
+		if !harmless(s) {
+			a.pace.stale = true
+		}
+		var actions []verdict.Action
+		if s.host != nil {
+			actions = a.host.Step(a.w.time(), s.host)
+		} else {
+			actions = a.member.Step(a.w.time(), s.member)
+		}
+		for _, x := range actions {
+			if a.p.dead {
+				break
+			}
+			if urgentAction(x) {
+				a.hurry()
+			}
+			a.perform(x, s.host != nil)
+		}
+		a.todo = a.todo[1:]
+	}
+	a.todo = nil
+	a.arm()
+}
+
+// harmless reports whether a step can bring no deadline nearer.
+func harmless(s step) bool {
+	in, ok := s.host.(verdict.Received)
+	if !ok {
+		return false
+	}
+	_, ping := in.Message.(verdict.Ping)
+	return ping
+}
+
+// urgentInput reports whether a step makes somebody's life doubtful.
+func urgentInput(s step) bool {
+	switch in := s.host.(type) {
+	case verdict.Down:
+		return true
+	case verdict.Received:
+		_, report := in.Message.(verdict.Report)
+		return report
+	}
+	switch in := s.member.(type) {
+	case verdict.Down, verdict.DialFailed:
+		return true
+	case verdict.Link:
+		return in.Evidence != verdict.LinkAlive
+	case verdict.Gossip:
+		return in.Rumour != verdict.RumouredAlive
+	}
+	return false
+}
+
+// urgentAction reports whether an action begins something that has a deadline.
+func urgentAction(x verdict.Action) bool {
+	switch x := x.(type) {
+	case verdict.Redial, verdict.Probe, verdict.DialHost:
+		return true
+	case verdict.Send:
+		_, check := x.Message.(verdict.Check)
+		return check
+	}
+	return false
+}
+
+// perform does one action of a machine.
+func (a *agent) perform(x verdict.Action, fromHost bool) {
+	switch x := x.(type) {
+	case verdict.Send:
+		a.send(x, fromHost)
+	case verdict.CloseSession:
+		if e := a.sessions[x.Session]; e != nil {
+			e.close()
+		}
+	case verdict.Persist:
+		a.persist(x)
+	case verdict.Redial:
+		a.redial(x)
+	case verdict.StepDown:
+		a.p.exit("steps down: " + x.Text)
+	case verdict.Emit:
+		a.emit(x.Event)
+	case verdict.DialHost:
+		a.dialHost()
+	case verdict.Probe:
+		a.probe(x)
+	case verdict.Remember:
+		a.remember(x)
+	case verdict.Revalidate:
+		a.excuseLines()
+		a.p.node.revalidate()
+	case verdict.Halt:
+		a.p.exit(fmt.Sprintf("halts: %s: %s", x.Code, x.Text))
+	case verdict.Departed:
+		a.depart()
+	case verdict.Note:
+	}
+}
+
+// remember writes our own life, synced, before what follows in the step. A
+// write that fails does no harm but that the next start knows less.
+func (a *agent) remember(x verdict.Remember) {
+	if x.Life != (addr.Life{}) && !a.p.step(failpoint.LeaseGranted) || a.at.disk.broken() {
+		return
+	}
+	d := &a.at.disk
+	d.known = max(d.known, x.Term)
+	if x.Life != (addr.Life{}) {
+		d.life, d.lease = x.Life, x.Lease
+		a.p.step(failpoint.LeaseRemembered)
+	}
+}
+
+// persist queues a write of the lease table.
+func (a *agent) persist(x verdict.Persist) {
+	before := failpoint.GrantDecided
+	if isRemoval(x) {
+		before = failpoint.RemovalDecided
+	}
+	if !a.p.step(before) {
+		return
+	}
+	a.writes = append(a.writes, x)
+	if len(a.writes) == 1 {
+		a.p.hand(a.commit)
+	}
+}
+
+func isRemoval(x verdict.Persist) bool {
+	for _, l := range x.Leases {
+		if l.State == verdict.LeaseQuarantine {
+			return true
+		}
+	}
+	return false
+}
+
+// commit writes everything that is queued at once, in a few milliseconds. A
+// crash before the sync loses it; one after may lose the confirmation.
+func (a *agent) commit() {
+	d, p, n := &a.at.disk, a.p, len(a.writes)
+	if !p.step(failpoint.TableBegun) {
+		return
+	}
+	p.after(between(p.rng, 500*time.Microsecond, 4*time.Millisecond)+d.slow, func() {
+		batch := a.writes[:n:n]
+		if !p.step(failpoint.TableWritten) {
+			return
+		}
+		var answers []verdict.HostInput
+		if d.broken() { // one by one, so that the host hears which is not there
+			for _, x := range batch {
+				a.w.watch.refused(x)
+				answers = append(answers, verdict.PersistFailed{Seq: x.Seq, Text: "no space left on device"})
+			}
+		} else if !a.stored(batch) {
+			return
+		} else {
+			answers = append(answers, verdict.Persisted{Seq: batch[n-1].Seq})
+		}
+		if a.writes = a.writes[n:]; len(a.writes) > 0 {
+			p.hand(a.commit)
+		}
+		p.after(between(p.rng, 0, 500*time.Microsecond), func() {
+			for _, in := range answers {
+				a.feedHost(in)
+			}
+		})
+	})
+}
+
+// stored puts writes on the disk. It reports false if the process crashed there.
+func (a *agent) stored(batch []verdict.Persist) bool {
+	for _, x := range batch {
+		a.w.watch.stored(a, x)
+		a.at.disk.store(x)
+	}
+	for _, x := range batch {
+		after := failpoint.GrantPersisted
+		if isRemoval(x) {
+			after = failpoint.RemovalPersisted
+		}
+		if !a.p.step(after) {
+			return false
+		}
+	}
+	return true
+}
+
+// emit shows an event's effect here, and hands it to the handlers.
+func (a *agent) emit(e verdict.Event) {
+	switch e.Kind {
+	case verdict.EventRemoved:
+		a.over[e.Node.Life.Node] = max(a.over[e.Node.Life.Node], e.Node.Life.Generation)
+		if !a.p.step(failpoint.RemovalHeard) {
+			return
+		}
+		if l := a.lines[lifeKey{e.Node.UUID, e.Node.Epoch}]; l != nil && l.up != nil {
+			l.up.close()
+		}
+	case verdict.EventReset:
+		clear(a.over)
+	case verdict.EventHost:
+		a.hostText = e.Detail
+	case verdict.EventSelf:
+		a.joined = a.w.now
+	case verdict.EventAdded:
+		a.tellRumour(e.Node)
+	}
+	a.w.watch.event(a, e)
+	a.events = append(a.events, e)
+	if !a.serving {
+		a.serving = true
+		a.p.after(handlerTime(a.p), a.handle)
+	}
+}
+
+// handlerTime is how long an event's handler takes to begin.
+func handlerTime(p *proc) time.Duration { return between(p.rng, 0, 200*time.Microsecond) }
+
+// handle runs the handler of the oldest event: it returns from a removal when
+// the engine has ended everything towards the life.
+func (a *agent) handle() {
+	e := a.events[0]
+	a.events = a.events[1:]
+	if !a.p.node.membership(e) {
+		return // it crashed in the middle
+	}
+	if e.Kind == verdict.EventRemoved {
+		if !a.p.step(failpoint.RemovalHandled) {
+			return
+		}
+		a.p.hand(func() { a.feedMember(verdict.Handled{Life: e.Node.Life}) })
+	}
+	if len(a.events) == 0 {
+		a.serving = false
+		return
+	}
+	a.p.after(handlerTime(a.p), a.handle)
+}
+
+// depart ends what tells others that this node is here, and then the process.
+func (a *agent) depart() {
+	a.departed = true
+	for _, l := range a.order {
+		if l.up != nil {
+			l.up.close()
+		}
+	}
+	a.p.after(20*time.Millisecond, func() { a.p.exit("left") })
+}

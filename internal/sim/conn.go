@@ -1,0 +1,854 @@
+package sim
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/core"
+	"github.com/fabricd/fabricd/internal/faults/failpoint"
+	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/internal/wire"
+	"github.com/fabricd/fabricd/rma"
+)
+
+// A memory is what an application registers.
+type memory struct {
+	bytes []byte
+	freed bool // the node has given it back
+
+	stored func() // called when a word was stored; nil: nobody looks
+}
+
+type span = rma.Span[*memory]
+
+// A conn is one end of a connection: an operations lane and a message lane in
+// each direction, on one link. It follows driver's conn. What waits for the
+// peer is a function that is called later.
+type conn struct {
+	link *link
+	ep   *endpoint
+	id   wire.ConnID // this end's
+	peer wire.ConnID // the other end's
+
+	core  *core.Conn[*memory]
+	calls []*pending // calls that wait for the core, in order
+
+	// The operations lane to the peer.
+	lane   *lane
+	queue  []segment
+	queued int  // bytes of queue's frames
+	busy   bool // the lane is not to be written yet: the grant comes first
+	closed bool // the lane ends behind what is queued
+	broken bool // nothing more is written
+
+	// The operations lane from the peer.
+	in        *frames
+	held      bool // head and body are the next frame, which waits to be served
+	head      wire.Header
+	body      []byte
+	payload   *core.Payload[*memory]
+	landed    int64  // bytes of payload that are where they belong
+	line      []byte // of an ordered payload: its last line, which goes last
+	confirmed bool   // something came from the peer: it knows of the connection
+	onFirst   func()
+	ended     bool // the peer's operations lane has ended
+	onEnded   func()
+
+	// Messages.
+	inflow core.Inflow
+	inbox  []byte
+	stream *frames // the peer's message lane
+	// streamOver: it has ended, in order
+	streamOver bool
+	readers    []func() bool
+	out        outbox
+
+	closing   bool // this end closes
+	closeSent bool
+	closeRecv bool
+	failed    bool
+}
+
+// A pending is a call that waits for the core.
+type pending struct {
+	core.Waiter
+	quits bool // a close of this end ends it
+	done  func(code status.Code, value uint64)
+}
+
+// A segment is a piece of what waits to be written to the operations lane.
+type segment struct {
+	frames []byte
+	write  *core.Op[*memory]
+	reply  *core.Reply[*memory]
+	moved  int64
+}
+
+func newConn(l *link, ep *endpoint, id wire.ConnID) *conn {
+	c := &conn{link: l, ep: ep, id: id, inflow: core.NewInflow(messageWindow)}
+	c.core = core.NewConn[*memory](connPort{c}, core.Limits{})
+	c.out.c = c
+	return c
+}
+
+// soon runs f behind what this process does now.
+func (c *conn) soon(f func()) { c.link.n.p.hand(f) }
+
+func (c *conn) step(s failpoint.Step) bool { return c.link.n.p.step(s) }
+
+// connPort is how the core acts on its connection.
+type connPort struct{ *conn }
+
+// Queue implements core.Port.
+func (p connPort) Queue(frame []byte) { p.put(frame) }
+
+// QueueWrite implements core.Port.
+func (p connPort) QueueWrite(op *core.Op[*memory]) { p.push(segment{write: op}) }
+
+// QueueReply implements core.Port.
+func (p connPort) QueueReply(r *core.Reply[*memory]) { p.push(segment{reply: r}) }
+
+// Wake implements core.Port.
+func (p connPort) Wake(w *core.Waiter) {
+	i := slices.IndexFunc(p.calls, func(x *pending) bool { return &x.Waiter == w })
+	if i < 0 {
+		p.link.n.w.watch.bug("a waiter is woken that nobody waits for")
+		return
+	}
+	x := p.calls[i]
+	p.calls = slices.Delete(p.calls, i, i+1)
+	code, value := w.Code, w.Value
+	p.soon(func() { x.done(code, value) })
+}
+
+// Store implements core.Port.
+func (p connPort) Store(at span, v uint64) error {
+	binary.LittleEndian.PutUint64(p.bytes(at), v)
+	if f := at.Window.Mem.stored; f != nil {
+		f()
+	}
+	return nil
+}
+
+// Atomic implements core.Port.
+func (p connPort) Atomic(at span, a rma.Atomic) (uint64, error) {
+	var word [8]byte
+	b := p.bytes(at)
+	copy(word[:], b)
+	old := binary.LittleEndian.Uint64(word[:])
+	binary.LittleEndian.PutUint64(word[:], rma.Apply(old, a))
+	copy(b, word[:a.Width])
+	return old, nil
+}
+
+// Free implements core.Port.
+func (p connPort) Free(m *memory) {
+	if m.freed {
+		p.link.n.w.watch.bug("memory of a window is freed twice")
+	}
+	m.freed = true
+}
+
+// bytes returns the memory of a span, which must not be given back yet.
+func (c *conn) bytes(sp span) []byte {
+	m := sp.Window.Mem
+	if m.freed {
+		c.link.n.w.watch.bug("memory of a window is used after it was given back")
+	}
+	return m.bytes[sp.Offset : sp.Offset+sp.Length]
+}
+
+// queueMax bounds the frames that wait for the lane, in bytes.
+const queueMax = 1 << 20
+
+// put queues encoded frames.
+func (c *conn) put(frame []byte) {
+	if c.broken || c.closed {
+		return
+	}
+	c.queued += len(frame)
+	if n := len(c.queue); n > 0 && c.queue[n-1].frames != nil && len(c.queue[n-1].frames) < packetLen {
+		c.queue[n-1].frames = append(c.queue[n-1].frames, frame...)
+		return
+	}
+	c.push(segment{frames: append([]byte(nil), frame...)})
+}
+
+func (c *conn) push(s segment) {
+	if c.broken || c.closed {
+		c.soon(func() { c.written(s) }) // not here: the core is in the middle of something
+		return
+	}
+	c.queue = append(c.queue, s)
+}
+
+// written accounts for a segment that was written, or dropped.
+func (c *conn) written(s segment) {
+	switch {
+	case s.write != nil:
+		c.core.Sent(s.write)
+	case s.reply != nil:
+		c.core.Replied(s.reply, status.OK)
+	}
+}
+
+// kick writes what is queued as far as the lane takes it.
+func (c *conn) kick() {
+	if c.queued > queueMax {
+		c.fail(status.Reset) // the peer asks and does not read the answers
+		return
+	}
+	if c.busy || c.broken || c.lane == nil {
+		return
+	}
+	for len(c.queue) > 0 {
+		s := &c.queue[0]
+		if !c.writePiece(s) {
+			return
+		}
+		if s.left() > 0 {
+			continue
+		}
+		done := *s
+		c.queue[0] = segment{}
+		c.queue = c.queue[1:]
+		c.queued -= len(done.frames)
+		c.written(done)
+		if c.broken {
+			return
+		}
+	}
+	if c.closed {
+		c.closed, c.broken = false, true // once
+		c.lane.close()
+	}
+}
+
+// left returns how much of a segment is not written.
+func (s *segment) left() int64 {
+	switch {
+	case s.write != nil:
+		return s.write.Length - s.moved
+	case s.reply != nil:
+		return s.reply.Length - s.moved
+	}
+	return int64(len(s.frames)) - s.moved
+}
+
+// pieceMax is the longest payload of one frame, and messageMax the longest piece
+// of a message. They are shorter than the wire's, so that operations are cut in
+// more places.
+const (
+	pieceMax   = 768
+	messageMax = 4 << 10
+)
+
+// writePiece hands one frame with its payload, or all frames, to the lane.
+func (c *conn) writePiece(s *segment) bool {
+	if s.write == nil && s.reply == nil {
+		if !c.lane.write(s.frames) {
+			return false
+		}
+		s.moved = int64(len(s.frames))
+		return true
+	}
+	n := min(s.left(), pieceMax)
+	last := n == s.left()
+	b := make([]byte, 0, wire.HeaderLen+24+n)
+	var spans []span
+	var plain []byte
+	if op := s.write; op != nil {
+		b = wire.Write{Op: op.Seq, Offset: op.Offset + uint64(s.moved), Length: uint32(n), Last: last,
+			Ordered: op.Ordered && last}.AppendTo(b)
+		spans, plain = op.Local, op.Buf
+	} else {
+		b = wire.ReadData{Op: s.reply.Op, Length: uint32(n), Last: last}.AppendTo(b)
+		spans = s.reply.Spans
+	}
+	if len(spans) == 0 {
+		b = append(b, plain[s.moved:s.moved+n]...)
+	} else {
+		for _, sp := range core.Cut(nil, spans, s.moved, n) {
+			b = append(b, c.bytes(sp)...)
+		}
+	}
+	if !c.lane.write(b) {
+		return false
+	}
+	s.moved += n
+	return true
+}
+
+// serve takes the peer's operations lane.
+func (c *conn) serve(r *frames) {
+	c.in = r
+	r.lane.more = c.pump
+	c.pump()
+}
+
+// pump applies what has arrived on the operations lane, as far as it may.
+func (c *conn) pump() {
+	if c.ended || c.in == nil || c.link.n.p.dead {
+		return
+	}
+	for {
+		err := c.advance()
+		if c.link.n.p.dead {
+			return
+		}
+		if err == errNothing {
+			c.kick()
+			return
+		}
+		if err != nil {
+			c.opsEnded(err)
+			return
+		}
+	}
+}
+
+// advance applies one frame or a piece of payload. The error is errNothing if
+// there is nothing to apply now.
+func (c *conn) advance() error {
+	if c.payload != nil {
+		return c.receive()
+	}
+	if !c.held {
+		h, body, err := c.in.Next()
+		if err != nil {
+			return err
+		}
+		c.head, c.body = h, body
+		c.first()
+	}
+	c.held = false
+	switch c.head.Type {
+	case wire.TypeCredit:
+		f, err := wire.ParseCredit(c.head.Flags, c.body)
+		if err == nil {
+			c.out.raise(f.Limit)
+		}
+		return err
+	case wire.TypeClose:
+		f, err := wire.ParseClose(c.head.Flags, c.body)
+		if err != nil {
+			return err
+		}
+		return c.onClose(f.Sent)
+	case wire.TypeWrite, wire.TypeRead, wire.TypeSignal, wire.TypeAtomic:
+		// The peer's operations are applied only while it is certain that both
+		// ends are still the lives that the link joined.
+		if !c.failed && !c.link.serving(c) {
+			c.held = true
+			return errNothing
+		}
+		if !c.failed {
+			c.link.n.w.watch.serves(c.link)
+		}
+	}
+	return c.apply()
+}
+
+// apply gives a frame to the core.
+func (c *conn) apply() error {
+	steps := &frameSteps[c.head.Type]
+	if !c.step(steps.arrived) {
+		return errNothing
+	}
+	p, err := c.core.Handle(c.head, c.body)
+	if err != nil {
+		return err
+	}
+	if p == nil {
+		if !c.step(steps.applied) {
+			return errNothing
+		}
+		c.kick()
+		c.step(steps.answered)
+		return nil
+	}
+	c.payload, c.landed, c.line = p, 0, nil
+	return nil
+}
+
+// receive puts payload where it belongs as it comes.
+func (c *conn) receive() error {
+	p := c.payload
+	var scratch [4096]byte
+	for c.landed < p.Length {
+		n, err := c.in.Read(scratch[:min(p.Length-c.landed, int64(len(scratch)))])
+		if err == io.EOF {
+			return io.ErrUnexpectedEOF
+		}
+		if err != nil {
+			return err
+		}
+		c.land(p, scratch[:n])
+		c.landed += int64(n)
+	}
+	if len(c.line) > 0 { // after all else
+		c.store(p, p.Length-int64(len(c.line)), c.line)
+	}
+	c.payload = nil
+	steps := &frameSteps[c.head.Type]
+	if !c.step(steps.applied) {
+		return errNothing
+	}
+	c.core.PayloadDone(p, nil)
+	c.kick()
+	c.step(steps.answered)
+	return nil
+}
+
+// orderedLine is the granularity of rma.Ordered in bytes.
+const orderedLine = 64
+
+// land stores payload bytes, but keeps back the last line of an ordered one.
+func (c *conn) land(p *core.Payload[*memory], b []byte) {
+	end := p.Length
+	if p.Ordered && len(p.Spans) > 0 {
+		end -= min(orderedLine, p.Length)
+	}
+	now := max(min(int64(len(b)), end-c.landed), 0)
+	c.store(p, c.landed, b[:now])
+	c.line = append(c.line, b[now:]...)
+}
+
+func (c *conn) store(p *core.Payload[*memory], at int64, b []byte) {
+	switch {
+	case len(b) == 0:
+	case p.Buf != nil:
+		copy(p.Buf[at:], b)
+	case len(p.Spans) > 0:
+		for _, sp := range core.Cut(nil, p.Spans, at, int64(len(b))) {
+			b = b[copy(c.bytes(sp), b):]
+		}
+	}
+}
+
+// frameSteps are the steps at which a frame of the operations lane is.
+var frameSteps = [256]struct{ arrived, applied, answered failpoint.Step }{
+	wire.TypeRegister:     {applied: failpoint.WindowAnnounced},
+	wire.TypeRegistered:   {arrived: failpoint.WindowKnown},
+	wire.TypeUnregister:   {applied: failpoint.WindowWithdrawn},
+	wire.TypeUnregistered: {arrived: failpoint.WindowReleased},
+	wire.TypeWrite:        {failpoint.WriteArrived, failpoint.WriteCopied, failpoint.WriteAcked},
+	wire.TypeRead:         {applied: failpoint.ReadAsked, answered: failpoint.ReadAnswered},
+	wire.TypeAtomic:       {arrived: failpoint.AtomicArrived, applied: failpoint.AtomicApplied},
+	wire.TypeMark:         {applied: failpoint.MarkCounted, answered: failpoint.MarkAnswered},
+	wire.TypeSignal:       {arrived: failpoint.SignalArrived, applied: failpoint.SignalStored},
+}
+
+// first notes that something came from the peer.
+func (c *conn) first() {
+	if !c.confirmed {
+		c.confirmed = true
+		if c.onFirst != nil {
+			c.onFirst()
+		}
+	}
+}
+
+// opsEnded ends the reading of the operations lane.
+func (c *conn) opsEnded(err error) {
+	if !c.closeSent || !c.closeRecv {
+		if isViolation(err) {
+			c.link.n.w.watch.protocol(c.link, err)
+		}
+		c.fail(status.Reset)
+	}
+	c.ended = true
+	if c.payload != nil {
+		p := c.payload
+		c.payload = nil
+		c.core.PayloadDone(p, status.Reset)
+	}
+	c.in.lane.drop()
+	c.in.lane.more = nil
+	c.link.n.w.recycle(c.in)
+	c.first()
+	c.link.forget(c)
+	if c.onEnded != nil {
+		c.onEnded()
+	}
+}
+
+// onClose handles the peer's Close: a new one, or the answer to ours.
+func (c *conn) onClose(sent uint64) error {
+	if c.closeRecv {
+		return status.Protocol
+	}
+	c.closeRecv = true
+	ours := c.closeSent
+	if ours {
+		c.closed = true
+	}
+	if !c.inflow.End(sent) {
+		return status.Protocol
+	}
+	c.wakeReaders()
+	c.ep.disconnected(c)
+	if ours {
+		c.kick()
+		return nil
+	}
+	c.out.abort()
+	c.core.Fail(status.Reset)
+	c.answerClose()
+	return nil
+}
+
+// answerClose answers the peer's Close once all its bytes are here.
+func (c *conn) answerClose() {
+	if c.closeRecv && !c.closeSent && c.inflow.Over() {
+		c.sendClose(c.out.flow.Sent())
+		c.step(failpoint.CloseAnswered)
+	}
+}
+
+func (c *conn) sendClose(sent uint64) {
+	if !c.closeSent {
+		c.closeSent = true
+		c.put(wire.Close{Sent: sent}.AppendTo(nil))
+	}
+	if c.closeRecv {
+		c.closed = true
+	}
+	c.kick()
+}
+
+// closeLinger bounds how long a close waits for the peer.
+const closeLinger = 10 * time.Second
+
+// close ends the connection in order: operations complete, what was sent is
+// delivered, then the windows go.
+func (c *conn) close(done func()) {
+	c.closing = true
+	for _, x := range slices.Clone(c.calls) {
+		if x.quits {
+			c.giveUp(x)
+		}
+	}
+	c.inflow.Mute()
+	c.inbox = nil
+	c.wakeReaders()
+	c.readMore()
+	c.out.stop(status.Reset)
+	over := false
+	finish := func() {
+		if !over {
+			over = true
+			c.fail(status.Reset)
+			c.core.Close(status.Reset)
+			done()
+		}
+	}
+	c.link.n.p.after(closeLinger, finish)
+	if c.failed {
+		finish()
+		return
+	}
+	c.drain(func() {
+		if over || c.failed {
+			finish()
+			return
+		}
+		c.out.finish()
+		c.onEnded = finish
+		c.link.onDown = append(c.link.onDown, finish)
+		c.sendClose(c.out.flow.Sent())
+		c.step(failpoint.CloseSent)
+		if c.ended {
+			finish()
+		}
+	})
+}
+
+// drain waits until the operations of this end have ended.
+func (c *conn) drain(done func()) {
+	x := &pending{done: func(status.Code, uint64) { done() }}
+	waiting, err := c.core.Wait(c.core.MarkSelf(), &x.Waiter)
+	if err != nil || !waiting {
+		done()
+		return
+	}
+	c.calls = append(c.calls, x)
+	c.kick()
+}
+
+// giveUp ends a call whose caller waits no longer.
+func (c *conn) giveUp(x *pending) {
+	c.core.Forget(&x.Waiter)
+	if i := slices.Index(c.calls, x); i >= 0 {
+		c.calls = slices.Delete(c.calls, i, i+1)
+	}
+	c.soon(func() { x.done(status.Reset, 0) })
+}
+
+// fail cuts the connection off: whatever is under way ends with code.
+func (c *conn) fail(code status.Code) {
+	if !c.failed {
+		c.failed = true
+		c.core.Fail(code)
+		c.broken = true
+		if c.lane != nil {
+			c.lane.cancel()
+		}
+		queue := c.queue
+		c.queue, c.queued = nil, 0
+		for _, s := range queue {
+			c.written(s)
+		}
+	}
+	c.out.abort()
+	c.inflow.Lose()
+	c.wakeReaders()
+	if c.in != nil && !c.ended {
+		c.soon(c.readerCut)
+	}
+	if c.stream != nil {
+		c.stream.lane.drop()
+	}
+	c.ep.disconnected(c)
+	c.first()
+}
+
+// readerCut ends the reader of a lane that was canceled.
+func (c *conn) readerCut() {
+	if !c.ended {
+		c.opsEnded(errCanceled)
+	}
+}
+
+// call makes f wait for the core. f reports whether there is something to wait
+// for; otherwise the result is its waiter's.
+func (c *conn) call(quits bool, f func(w *core.Waiter) (bool, error), done func(code status.Code, value uint64)) {
+	if c.failed || c.closing {
+		c.soon(func() { done(status.Reset, 0) })
+		return
+	}
+	x := &pending{quits: quits, done: done}
+	c.calls = append(c.calls, x)
+	waiting, err := f(&x.Waiter)
+	if err != nil || !waiting {
+		code := x.Code
+		if err != nil {
+			code = status.Of(err)
+		}
+		c.calls = slices.DeleteFunc(c.calls, func(o *pending) bool { return o == x })
+		c.soon(func() { done(code, 0) })
+	}
+	c.kick()
+}
+
+// begin runs f, which begins an operation, once there is room for one more.
+func (c *conn) begin(f func() error, done func(error)) {
+	if c.failed || c.closing {
+		done(status.Reset)
+		return
+	}
+	if c.core.Room() {
+		err := f()
+		c.kick()
+		done(err)
+		return
+	}
+	c.call(true, func(w *core.Waiter) (bool, error) { return c.core.Wait(c.core.Oldest(), w) },
+		func(status.Code, uint64) { c.begin(f, done) })
+}
+
+// readMessages takes the peer's message lane, of which there is one.
+func (c *conn) readMessages(r *frames) error {
+	switch {
+	case c.stream != nil:
+		return fmt.Errorf("%w: a second message lane", status.Protocol)
+	case c.failed:
+		r.lane.drop()
+		return nil
+	}
+	c.stream = r
+	r.lane.more = c.readMore
+	c.readMore()
+	return nil
+}
+
+// readMore fills the inbox from the message lane.
+func (c *conn) readMore() {
+	if c.stream == nil || c.streamOver {
+		return
+	}
+	var scratch [4096]byte
+	for !c.inflow.Over() {
+		room := messageWindow - c.inflow.Unread()
+		if room == 0 {
+			return
+		}
+		n, err := c.stream.Read(scratch[:min(room, len(scratch))])
+		if err == errNothing {
+			return
+		}
+		ok := true
+		if n > 0 {
+			ok = c.inflow.Arrive(n)
+			if !c.inflow.Muted() {
+				c.inbox = append(c.inbox, scratch[:n]...)
+			}
+		}
+		if err == io.EOF {
+			ok = c.inflow.Cut()
+		}
+		if !ok || err != nil && err != io.EOF {
+			if !ok {
+				c.link.violated(status.Protocol)
+			}
+			if !c.inflow.Muted() && !c.inflow.Over() {
+				c.fail(status.Reset)
+			}
+			return
+		}
+		c.wakeReaders()
+		c.answerClose()
+		if err == io.EOF {
+			r := c.stream
+			c.stream.lane.more = nil
+			c.streamOver = true
+			c.link.n.w.recycle(r)
+			return
+		}
+	}
+}
+
+// wakeReaders lets waiting receives look.
+func (c *conn) wakeReaders() {
+	for len(c.readers) > 0 && c.readers[0]() {
+		c.readers = c.readers[1:]
+	}
+}
+
+// read takes what is there, at most n bytes. It reports false if there is
+// nothing yet.
+func (c *conn) read(n int) (p []byte, err error, ok bool) {
+	if c.inflow.Muted() {
+		return nil, status.Reset, true
+	}
+	if k := min(n, len(c.inbox)); k > 0 {
+		p = c.inbox[:k:k]
+		c.inbox = c.inbox[k:]
+		full := c.inflow.Unread() == messageWindow
+		c.inflow.Take(k)
+		if limit, tell := c.inflow.Grant(); tell {
+			c.put(wire.Credit{Limit: limit}.AppendTo(nil))
+			c.kick()
+		}
+		if full {
+			c.soon(c.readMore)
+		}
+		return p, nil, true
+	}
+	switch {
+	case c.inflow.PeerClosed():
+		return nil, io.EOF, true
+	case c.inflow.Lost():
+		return nil, status.Reset, true
+	}
+	return nil, nil, false
+}
+
+// An outbox sends the message bytes of a connection.
+type outbox struct {
+	c     *conn
+	flow  core.Outflow
+	lane  *lane
+	queue []*sending
+	err   error
+	cut   bool
+}
+
+// A sending is one blocked send.
+type sending struct {
+	p    []byte
+	n    int // bytes handed to the lane
+	held int // bytes reserved and not handed to the lane
+	done func(n int, err error)
+}
+
+func (o *outbox) send(p []byte, done func(int, error)) {
+	o.queue = append(o.queue, &sending{p: p, done: done})
+	o.pump()
+}
+
+func (o *outbox) raise(limit uint64) {
+	o.flow.Raise(limit)
+	o.pump()
+}
+
+// pump sends as much as the peer and the lane have room for.
+func (o *outbox) pump() {
+	for len(o.queue) > 0 {
+		s := o.queue[0]
+		if o.err != nil {
+			o.flow.GiveBack(s.held)
+			o.finished(s, o.err)
+			continue
+		}
+		if s.held == 0 {
+			if s.held = o.flow.Reserve(min(len(s.p)-s.n, messageMax)); s.held == 0 && s.n < len(s.p) {
+				return
+			}
+		}
+		if s.held > 0 {
+			if !o.ready() || !o.lane.write(s.p[s.n:s.n+s.held:s.n+s.held]) {
+				return
+			}
+			s.n, s.held = s.n+s.held, 0
+		}
+		if s.n == len(s.p) {
+			o.finished(s, nil)
+		}
+	}
+}
+
+func (o *outbox) finished(s *sending, err error) {
+	o.queue = o.queue[1:]
+	o.c.soon(func() { s.done(s.n, err) })
+}
+
+// ready opens the lane at its first use.
+func (o *outbox) ready() bool {
+	if o.cut {
+		return false
+	}
+	if o.lane == nil {
+		o.lane = o.c.link.sess.open()
+		o.lane.room = o.pump
+		o.lane.write(wire.Stream{Peer: o.c.peer}.AppendTo(nil))
+	}
+	return true
+}
+
+// stop makes every later and every blocked send end with err.
+func (o *outbox) stop(err error) {
+	if o.err == nil {
+		o.err = err
+	}
+	o.pump()
+}
+
+// finish ends the lane after everything accepted.
+func (o *outbox) finish() {
+	if o.lane != nil {
+		o.lane.close()
+	}
+}
+
+// abort drops the lane and what was not written: the connection is gone.
+func (o *outbox) abort() {
+	o.stop(status.Reset)
+	o.cut = true
+	if o.lane != nil {
+		o.lane.cancel()
+	}
+}

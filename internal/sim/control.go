@@ -1,0 +1,507 @@
+package sim
+
+import (
+	"bytes"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/faults/failpoint"
+	"github.com/fabricd/fabricd/membership/verdict"
+)
+
+// What opens a control session or a lifeline, and answers it.
+type (
+	controlHello struct {
+		lifeline bool
+		from     controlEnd
+		to       lifeKey // who is meant; zero: whoever is there
+	}
+	controlWelcome struct{ from controlEnd }
+	controlRefuse  struct{ fenced bool }
+	lineBeat       struct{}
+)
+
+// hostTimeout bounds one attempt to reach the host.
+const hostTimeout = time.Second
+
+func (a *agent) end() controlEnd {
+	e := a.self
+	e.life, e.term, e.lease = a.member.Self().Life, a.member.Term(), a.member.Lease()
+	return e
+}
+
+// accept takes a TCP connection that somebody has opened. Its first item says
+// what it is for.
+func (a *agent) accept(e *tcpEnd) {
+	e.received = func(m any) {
+		h, ok := m.(controlHello)
+		if !ok {
+			return
+		}
+		if !a.admits(h) {
+			e.send(controlRefuse{fenced: h.lifeline && a.over[h.from.life.Node] >= h.from.life.Generation && h.from.life.Generation > 0})
+			e.close()
+			return
+		}
+		e.send(controlWelcome{a.end()})
+		if h.lifeline {
+			a.acceptLine(e, h.from)
+		} else {
+			a.attach(e, h.from, true)
+		}
+	}
+}
+
+// admits decides about an opening: who is meant, and whose life is over.
+func (a *agent) admits(h controlHello) bool {
+	switch {
+	case a.departed, h.from.uuid == a.self.uuid && h.from.epoch == a.self.epoch,
+		h.to.uuid != (addr.UUID{}) && h.to.uuid != a.self.uuid:
+		return false
+	case !h.lifeline:
+		return a.host != nil
+	case h.from.life == (addr.Life{}):
+		return true
+	}
+	l, ok := decodeLease(h.from.lease)
+	if !ok || l.uuid != h.from.uuid || l.life != h.from.life || l.epoch != h.from.epoch {
+		return false
+	}
+	return a.over[h.from.life.Node] < h.from.life.Generation && !a.outdated(h.from, l)
+}
+
+// outdated reports a lease of an earlier term that the host's table does not
+// bear out.
+func (a *agent) outdated(peer controlEnd, l grantLease) bool {
+	if l.term >= a.member.Term() || peer.life == (addr.Life{}) || a.hostText != verdict.HostReachable {
+		return false
+	}
+	for _, n := range a.member.Nodes() {
+		if n.Life == peer.life && n.UUID == peer.uuid && n.Epoch == peer.epoch {
+			return false
+		}
+	}
+	return true
+}
+
+// open dials m and opens a control session or a lifeline to the node that to
+// names. done gets the end and what the other said; on failure the end is nil,
+// and fenced says that our life is over there.
+func (a *agent) open(m *machine, lifeline bool, to lifeKey, limit time.Duration, done func(e *tcpEnd, peer controlEnd, fenced bool)) {
+	over := false
+	finish := func(e *tcpEnd, peer controlEnd, fenced bool) {
+		if !over {
+			over = true
+			done(e, peer, fenced)
+		}
+	}
+	began := a.w.now
+	a.w.dialTCP(a.p, m, limit, func(e *tcpEnd, r dialResult) {
+		if e == nil {
+			finish(nil, controlEnd{}, false)
+			return
+		}
+		e.ended = func(verdict.DownCause) { finish(nil, controlEnd{}, false) }
+		a.p.after(limit-(a.w.now-began), func() {
+			if !over {
+				e.shut()
+				finish(nil, controlEnd{}, false)
+			}
+		})
+		e.received = func(x any) {
+			switch x := x.(type) {
+			case controlWelcome:
+				finish(e, x.from, false)
+			case controlRefuse:
+				e.shut()
+				finish(nil, controlEnd{}, x.fenced)
+			}
+		}
+		e.send(controlHello{lifeline: lifeline, from: a.end(), to: to})
+	})
+}
+
+// attach gives a session its ID. What it delivers goes to the host's machine or
+// to the member.
+func (a *agent) attach(e *tcpEnd, peer controlEnd, atHost bool) verdict.SessionID {
+	a.lastID++
+	id := a.lastID
+	a.sessions[id], a.peers[id] = e, peer
+	e.received = func(m any) {
+		msg, ok := m.(verdict.Message)
+		if !ok {
+			return
+		}
+		if msg, ok = prove(msg, peer); !ok {
+			e.close()
+			return
+		}
+		in := verdict.Received{Session: id, Message: msg}
+		if atHost {
+			if !a.heardAtHost(msg) {
+				return
+			}
+			a.feedHost(in)
+			return
+		}
+		a.feedMember(in)
+	}
+	e.ended = func(cause verdict.DownCause) {
+		delete(a.sessions, id)
+		delete(a.peers, id)
+		in := verdict.Down{Session: id, Cause: cause}
+		if atHost {
+			a.feedHost(in)
+		} else {
+			a.feedMember(in)
+		}
+	}
+	return id
+}
+
+// heardAtHost marks the steps of the protocol at the host. It reports false if
+// the process crashed there.
+func (a *agent) heardAtHost(m verdict.Message) bool {
+	switch m.(type) {
+	case verdict.Ack:
+		return a.p.step(failpoint.RemovalAcked)
+	case verdict.Resume:
+		return a.p.step(failpoint.ResumeHeard)
+	}
+	return true
+}
+
+// send carries a message between the two machines of a host, or to a session.
+func (a *agent) send(x verdict.Send, fromHost bool) {
+	if g, ok := x.Message.(verdict.Grant); ok {
+		g.Lease = grantLease{uuid: g.UUID, epoch: g.Epoch, life: g.Life, term: g.Term}.encode()
+		x.Message = g
+		a.w.watch.granted(a, x.Session, g)
+	}
+	if a.host != nil && x.Session == verdict.LocalSession {
+		if in := verdict.Received(x); fromHost {
+			a.feedMember(in)
+		} else {
+			a.feedHost(in)
+		}
+		return
+	}
+	e := a.sessions[x.Session]
+	if e == nil {
+		return
+	}
+	a.sent++
+	e.send(x.Message)
+	switch x.Message.(type) {
+	case verdict.Grant:
+		a.p.step(failpoint.GrantSent)
+	case verdict.RemovedLife:
+		a.p.step(failpoint.RemovalTold)
+	case verdict.Join:
+		a.p.step(failpoint.LeaseAsked)
+	case verdict.Resume:
+		a.p.step(failpoint.ResumeSent)
+	}
+}
+
+// dialHost looks for the host at every place where it may be, at once.
+func (a *agent) dialHost() {
+	if a.host != nil {
+		a.feedMember(verdict.Connected{Session: verdict.LocalSession})
+		return
+	}
+	var places []*machine
+	for _, m := range a.w.machines {
+		if m.host && m != a.at {
+			places = append(places, m)
+		}
+	}
+	waiting, found := len(places), false
+	for _, m := range places {
+		a.open(m, false, lifeKey{}, hostTimeout, func(e *tcpEnd, peer controlEnd, _ bool) {
+			waiting--
+			switch {
+			case e != nil && found:
+				e.abort()
+			case e != nil:
+				found = true
+				id := a.attach(e, peer, false)
+				a.feedMember(verdict.Connected{Session: id})
+			case waiting == 0 && !found:
+				a.feedMember(verdict.DialFailed{Text: "no host"})
+			}
+		})
+	}
+}
+
+// machineAt returns the machine of an address.
+func (w *world) machineAt(addresses []string) *machine {
+	if len(addresses) == 0 {
+		return nil
+	}
+	return w.byAddress[addresses[0]]
+}
+
+// reach opens a lifeline to exactly the start of the node that n names, and
+// says what it met.
+func (a *agent) reach(n verdict.Node, limit time.Duration, done func(up *tcpEnd, met verdict.Evidence)) {
+	m := a.w.machineAt(n.Addresses)
+	if m == nil {
+		done(nil, verdict.LinkRefused)
+		return
+	}
+	a.open(m, true, lifeKey{uuid: n.UUID, epoch: n.Epoch}, limit, func(e *tcpEnd, peer controlEnd, fenced bool) {
+		switch {
+		case fenced:
+			done(nil, verdict.LinkFenced)
+		case e == nil:
+			done(nil, verdict.LinkRefused)
+		case peer.epoch != n.Epoch:
+			a.release(e)
+			done(nil, verdict.LinkReset)
+		default:
+			if l, _ := decodeLease(peer.lease); a.outdated(peer, l) {
+				a.release(e)
+				done(nil, verdict.LinkRefused)
+				return
+			}
+			done(e, verdict.LinkAlive)
+		}
+	})
+}
+
+// release ends a lifeline that was opened to see whether somebody is there.
+func (a *agent) release(e *tcpEnd) {
+	if e != nil {
+		e.received, e.ended = func(any) {}, func(verdict.DownCause) {}
+		e.close()
+	}
+}
+
+// redial sees for the host whether the process of a life is still there.
+func (a *agent) redial(x verdict.Redial) {
+	n := verdict.Node{Life: x.Life, UUID: x.UUID, Epoch: x.Epoch, Addresses: x.Addresses}
+	a.reach(n, a.w.timing.Redial, func(up *tcpEnd, met verdict.Evidence) {
+		outcome := verdict.RedialFailed
+		switch met {
+		case verdict.LinkAlive:
+			outcome = verdict.RedialAlive
+		case verdict.LinkReset:
+			outcome = verdict.RedialNewer
+		}
+		a.release(up)
+		a.feedHost(verdict.Redialed{Life: x.Life, Outcome: outcome})
+	})
+}
+
+// probe sees whether a life answers on the data path.
+func (a *agent) probe(x verdict.Probe) {
+	answered := false
+	answer := func(reached bool) {
+		if !answered {
+			answered = true
+			a.feedMember(verdict.Probed{Nonce: x.Nonce, Reached: reached})
+		}
+	}
+	a.p.after(a.w.timing.Check, func() { answer(false) })
+	a.p.node.ping(x.Life.Node, answer)
+}
+
+// A line is the lifeline between this node and one start of another.
+type line struct {
+	key     lifeKey
+	up      *tcpEnd // nil: none
+	dialed  bool    // up was dialed here
+	dialing bool
+	retryAt time.Duration
+	alive   time.Duration // when up last gave a sign of life
+	told    time.Duration // the value of alive that the member was told of
+	silent  time.Duration // when it was last told of silence; 0: it is not silent
+}
+
+func (a *agent) line(k lifeKey) *line {
+	l := a.lines[k]
+	if l == nil {
+		l = &line{key: k, told: -1}
+		a.lines[k] = l
+		a.order = append(a.order, l)
+	}
+	return l
+}
+
+// weDial reports whether this node dials the lifeline: the lower UUID does.
+func (a *agent) weDial(k lifeKey) bool { return bytes.Compare(a.self.uuid[:], k.uuid[:]) < 0 }
+
+// lineBound returns how long a lifeline may be silent.
+func (a *agent) lineBound() time.Duration {
+	if a.doubtful() {
+		return a.w.timing.Silence
+	}
+	return a.w.timing.Silence + a.w.timing.Check
+}
+
+// doubtful reports whether somebody's life is in doubt, the host's included.
+func (a *agent) doubtful() bool { return a.pace.doubt != 0 || a.member.Alone() }
+
+// beatEvery returns the time between two signs of life on lifelines.
+func (a *agent) beatEvery() time.Duration {
+	t := a.w.timing
+	if a.doubtful() {
+		return max((t.Silence / 3).Truncate(t.Tick/2), t.Tick/2)
+	}
+	return max((t.Check + t.Heartbeat).Truncate(t.Tick), t.Tick)
+}
+
+// lifelines is the number of nodes up to which each keeps one to every other.
+const lifelines = 64
+
+// lineRetry is the pause between two attempts to open a lifeline.
+const lineRetry = time.Second
+
+// tendLines opens the lifelines that should be there, tells the member who is
+// alive and who silent, and forgets the lines of lives that are gone.
+func (a *agent) tendLines() {
+	if a.departed || a.p.dead {
+		return
+	}
+	nodes := a.member.Nodes()
+	all := len(nodes) < lifelines
+	living := make(map[lifeKey]bool, len(nodes))
+	a.pace.lines = 0
+	for _, n := range nodes {
+		if n.Life.Node == addr.Host || a.host != nil {
+			continue // the control session is the lifeline
+		}
+		k := lifeKey{n.UUID, n.Epoch}
+		living[k] = true
+		if !all && a.lines[k] == nil {
+			continue
+		}
+		l := a.line(k)
+		a.tellLine(l, n.Life)
+		if all && a.weDial(k) && l.up == nil && !l.dialing && a.w.now >= l.retryAt {
+			a.dialLine(l, n)
+		}
+	}
+	kept := a.order[:0]
+	for _, l := range a.order {
+		if !living[l.key] && l.up == nil && !l.dialing {
+			delete(a.lines, l.key)
+			continue
+		}
+		kept = append(kept, l)
+	}
+	a.order = kept
+}
+
+// tellLine turns what the lifeline gave since the last tick into evidence.
+func (a *agent) tellLine(l *line, life addr.Life) {
+	if l.up == nil {
+		return
+	}
+	now := a.w.now
+	due := l.alive + a.lineBound()
+	switch {
+	case l.alive != l.told && now < due:
+		l.told, l.silent = l.alive, 0
+		a.feedMember(verdict.Link{Life: life, Evidence: verdict.LinkAlive})
+	case now >= due && now-l.silent >= a.w.timing.Silence:
+		l.silent = now
+		a.feedMember(verdict.Link{Life: life, Evidence: verdict.LinkSilent})
+	}
+	if l.silent != 0 {
+		due = l.silent + a.w.timing.Silence
+	}
+	if a.pace.lines == 0 || due < a.pace.lines {
+		a.pace.lines = due
+	}
+}
+
+// beatLines gives a sign of life on every lifeline that this node has dialed.
+func (a *agent) beatLines() {
+	now, every := a.w.now, a.beatEvery()
+	if now < a.beatAt && a.beatAt-now <= every { // else a doubt has begun
+		return
+	}
+	a.beatAt = a.pace.beat(now, every)
+	for _, l := range a.order {
+		if l.up != nil && l.dialed {
+			a.sent++
+			l.up.send(lineBeat{})
+		}
+	}
+}
+
+// excuseLines gives every lifeline a fresh bound, after this process paused.
+func (a *agent) excuseLines() {
+	for _, l := range a.order {
+		if l.up != nil {
+			l.alive, l.told, l.silent = a.w.now, a.w.now, 0
+		}
+	}
+}
+
+func (a *agent) dialLine(l *line, n verdict.Node) {
+	l.dialing = true
+	a.reach(n, a.w.timing.Silence, func(up *tcpEnd, met verdict.Evidence) {
+		l.dialing = false
+		l.retryAt = a.w.now + lineRetry
+		if up != nil && l.up == nil {
+			a.raise(l, up, true)
+		} else {
+			a.release(up)
+		}
+		a.feedMember(verdict.Link{Life: n.Life, Evidence: met})
+	})
+}
+
+// acceptLine takes a lifeline that a peer opened. One that is not needed is
+// there to see that we are.
+func (a *agent) acceptLine(e *tcpEnd, peer controlEnd) {
+	k := lifeKey{peer.uuid, peer.epoch}
+	l := a.line(k)
+	if l.up == nil && !a.weDial(k) {
+		a.raise(l, e, false)
+		return
+	}
+	e.received, e.ended = func(any) {}, func(verdict.DownCause) {}
+}
+
+// raise makes e the lifeline of l. dialed says that this node beats.
+func (a *agent) raise(l *line, e *tcpEnd, dialed bool) {
+	l.up, l.dialed, l.alive, l.told, l.silent = e, dialed, a.w.now, -1, 0
+	e.received = func(m any) {
+		l.alive = a.w.now
+		if _, ok := m.(lineBeat); ok && !dialed {
+			a.sent++
+			e.send(lineBeat{})
+		}
+	}
+	e.ended = func(cause verdict.DownCause) { a.lineDown(l, e) }
+}
+
+// lineDown redials at once when a lifeline ended, unless it was closed here.
+func (a *agent) lineDown(l *line, e *tcpEnd) {
+	if l.up != e {
+		return
+	}
+	l.up = nil
+	var node verdict.Node
+	ok := false
+	for _, n := range a.member.Nodes() {
+		if n.UUID == l.key.uuid && n.Epoch == l.key.epoch {
+			node, ok = n, true
+		}
+	}
+	if !ok || e.ending || l.dialing || a.departed {
+		return
+	}
+	if a.weDial(l.key) {
+		a.dialLine(l, node)
+		return
+	}
+	a.reach(node, a.w.timing.Redial, func(up *tcpEnd, met verdict.Evidence) {
+		a.release(up)
+		a.feedMember(verdict.Link{Life: node.Life, Evidence: met})
+	})
+}

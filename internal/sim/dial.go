@@ -1,0 +1,405 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/core"
+	"github.com/fabricd/fabricd/internal/faults/failpoint"
+	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/internal/wire"
+	"github.com/fabricd/fabricd/membership/verdict"
+)
+
+// linkTo finds the link to a live node, establishing it if there is none. It
+// gives up without a word when gone.
+func (n *node) linkTo(id addr.NodeID, gone func() bool, done func(*link, error)) {
+	if gone() {
+		return
+	}
+	p, err := n.live(id)
+	switch {
+	case err != nil:
+		done(nil, err)
+		return
+	case p.link != nil:
+		done(p.link, nil)
+		return
+	}
+	if !p.dialing && p.welcoming == 0 {
+		p.dialing, p.dialErr = true, nil
+		n.dial(p, 0)
+	}
+	dialing := p.dialing
+	p.waiting = append(p.waiting, func() {
+		if dialing && !p.dialing && p.link == nil && p.dialErr != nil && !p.lost {
+			done(nil, fmt.Errorf("%w: node %d is not reachable: %w", status.NoDevice, id, p.dialErr))
+			return
+		}
+		if p.lost {
+			done(nil, status.NoDevice)
+			return
+		}
+		n.linkTo(id, gone, done)
+	})
+}
+
+// How often a dial is tried, and the time between two rounds.
+const (
+	dialRounds = 4
+	dialPause  = 100 * time.Millisecond
+)
+
+// dial tries to establish the link to p and reports how that ended.
+func (n *node) dial(p *peerState, round int) {
+	n.dialOnce(p, func(err error) {
+		if err != nil && worthAnotherTry(err) && round+1 < dialRounds && !p.lost {
+			n.p.after(dialPause, func() { n.dial(p, round+1) })
+			return
+		}
+		p.dialErr, p.dialing = err, false
+		up := p.link != nil
+		p.wake(n)
+		if err == nil || up || p.lost {
+			return
+		}
+		if status.Of(err) == status.Reset {
+			n.report(p.party.Life, verdict.LinkFenced)
+		} else {
+			n.report(p.party.Life, verdict.LinkRefused)
+		}
+	})
+}
+
+// worthAnotherTry reports whether a refusal may change by itself.
+func worthAnotherTry(err error) bool {
+	code := status.Of(err)
+	return code != status.Access && code != status.Version && code != status.Reset
+}
+
+// dialOnce dials and shakes hands, once.
+func (n *node) dialOnce(p *peerState, done func(error)) {
+	if p.link != nil || p.lost || p.at == nil {
+		done(nil)
+		return
+	}
+	peer, self, begun := p.party, n.self, n.w.now
+	n.w.dialQUIC(n.p, p.at, dialTimeout, func(e *quicEnd) {
+		if e == nil {
+			done(fmt.Errorf("%w: no answer", status.TimedOut))
+			return
+		}
+		n.sayHello(e, self, peer, dialTimeout-(n.w.now-begun), func(ctrl *lane, r *frames, err error) {
+			if err == nil {
+				l := newLink(n, self.Life, peer, e, begun)
+				l.dialed = true
+				if err = n.adopt(p, l); err == nil {
+					l.start(ctrl, r)
+					done(nil)
+					return
+				}
+			}
+			e.close(closeCode(err), err.Error())
+			done(err)
+		})
+	})
+}
+
+// adopt makes l the link to p, unless there is one or p is over.
+func (n *node) adopt(p *peerState, l *link) error {
+	switch {
+	case n.peers[p.party.Life.Node] != p:
+		return fmt.Errorf("%w: life %v is over", status.Reset, p.party.Life)
+	case n.self.Life != l.self:
+		return fmt.Errorf("%w: this is not %v any more", status.NoDevice, l.self)
+	case p.link != nil:
+		return fmt.Errorf("%w: the pair has a link", status.IsConn)
+	}
+	p.link = l
+	n.links = append(n.links, l)
+	if !n.beating {
+		n.beating, n.beatAt = true, n.w.now
+		n.beat()
+	}
+	return nil
+}
+
+// sayHello opens the control lane to a dialed peer and waits for its answer.
+func (n *node) sayHello(e *quicEnd, self, peer core.Party, limit time.Duration, done func(*lane, *frames, error)) {
+	proof := e.proof()
+	if proof.UUID != peer.UUID {
+		done(nil, nil, fmt.Errorf("%w: another node is there", status.Access))
+		return
+	}
+	ctrl := e.open()
+	ctrl.write(core.NewHello(self, peer).AppendTo(nil))
+	if !n.p.step(failpoint.HelloSent) {
+		return
+	}
+	n.firstFrame(e, limit, func(r *frames, h wire.Header, body []byte, err error) {
+		if err == nil {
+			err = checkAnswer(h, body, self, peer, proof)
+		}
+		done(ctrl, r, err)
+	})
+}
+
+func checkAnswer(h wire.Header, body []byte, self, peer core.Party, proof core.Proof) error {
+	switch h.Type {
+	case wire.TypeHelloRefuse:
+		f, err := wire.ParseHelloRefuse(h.Flags, body)
+		if err != nil {
+			return err
+		}
+		return fmt.Errorf("%w: refused by peer: %s", f.Code, f.Reason)
+	case wire.TypeHello:
+		f, err := wire.ParseHello(h.Flags, body)
+		if err != nil {
+			return err
+		}
+		if !f.Answer {
+			return fmt.Errorf("%w: HELLO is not an answer", status.Protocol)
+		}
+		return core.CheckHello(f, self, peer, proof)
+	}
+	return fmt.Errorf("%w: %v instead of HELLO", status.Protocol, h.Type)
+}
+
+// proof is what the certificate of the other end says.
+func (e *quicEnd) proof() core.Proof {
+	o := e.peer().p
+	return core.Proof{UUID: o.at.disk.uuid, Host: o.at.host}
+}
+
+// firstFrame reads the first frame of the first lane that the peer opens.
+func (n *node) firstFrame(e *quicEnd, limit time.Duration, done func(*frames, wire.Header, []byte, error)) {
+	over := false
+	finish := func(r *frames, h wire.Header, body []byte, err error) {
+		if !over {
+			over = true
+			e.ended = nil
+			done(r, h, body, err)
+		}
+	}
+	e.ended = func(how transport.CloseError) { finish(nil, wire.Header{}, nil, sessionError(how)) }
+	n.p.after(limit, func() { finish(nil, wire.Header{}, nil, status.TimedOut) })
+	if e.over {
+		finish(nil, wire.Header{}, nil, sessionError(e.left))
+		return
+	}
+	e.serve(func(l *lane) {
+		e.lane = nil // those behind it wait for the link
+		r := n.w.newFrames(l)
+		try := func() {
+			h, body, err := r.Next()
+			if err == errNothing || over {
+				return
+			}
+			l.more = nil
+			if err == io.EOF {
+				err = io.ErrUnexpectedEOF
+			}
+			finish(r, h, body, err)
+		}
+		l.more = try
+		try()
+	})
+}
+
+// welcome shakes hands with a peer that dialed.
+func (n *node) welcome(e *quicEnd) {
+	begun := n.w.now
+	n.firstFrame(e, dialTimeout, func(r *frames, h wire.Header, body []byte, err error) {
+		if err != nil {
+			e.close(transport.CodeProtocol, "no HELLO")
+			return
+		}
+		hello, err := wire.ParseHello(h.Flags, body)
+		if h.Type != wire.TypeHello || err != nil || hello.Answer {
+			e.close(transport.CodeProtocol, "the control lane does not begin with HELLO")
+			return
+		}
+		n.meet(e, hello, begun+dialTimeout, func(p *peerState, err error) {
+			if err != nil {
+				n.refuse(e, err)
+				return
+			}
+			n.answerHello(e, p, r, begun)
+		})
+	})
+}
+
+// meet checks a HELLO against the node table. A life that is not there yet may
+// be on its way.
+func (n *node) meet(e *quicEnd, hello wire.Hello, until time.Duration, done func(*peerState, error)) {
+	over := false
+	var last error
+	var look func()
+	look = func() {
+		if over {
+			return
+		}
+		p := n.peers[hello.From.Node]
+		known := core.Party{Cluster: n.self.Cluster}
+		if p != nil {
+			known = p.party
+		}
+		err := core.CheckHello(hello, n.self, known, e.proof())
+		if err == nil {
+			over = true
+			done(p, n.duplicate(p))
+			return
+		}
+		if status.Of(err) != status.NoDevice {
+			over = true
+			done(nil, err)
+			return
+		}
+		last = err
+		n.changes = append(n.changes, look)
+	}
+	look()
+	if !over {
+		n.p.after(until-n.w.now, func() {
+			if !over {
+				over = true
+				done(nil, last)
+			}
+		})
+	}
+}
+
+// duplicate decides between the session that p dialed and one of ours.
+func (n *node) duplicate(p *peerState) error {
+	old := p.link
+	if core.RefusesDialed(n.self.UUID, p.party.UUID, old != nil, old != nil && old.dialed, p.dialing) {
+		return fmt.Errorf("%w: the session dialed by node %d stays", status.IsConn, n.self.Life.Node)
+	}
+	p.welcoming++
+	if old != nil {
+		old.fail(transport.CodeDuplicate, "peer established a new link")
+	}
+	return nil
+}
+
+// answerHello makes the session the link to p. The answer comes first.
+func (n *node) answerHello(e *quicEnd, p *peerState, r *frames, begun time.Duration) {
+	defer func() {
+		if p.welcoming--; p.welcoming == 0 {
+			p.wake(n)
+		}
+	}()
+	if e.over {
+		return
+	}
+	l := newLink(n, n.self.Life, p.party, e, begun)
+	ctrl := e.open()
+	answer := core.NewHello(n.self, p.party)
+	answer.Answer, answer.VersionMin = true, answer.VersionMax
+	ctrl.write(answer.AppendTo(nil))
+	if !n.p.step(failpoint.HelloAnswered) {
+		return
+	}
+	if err := n.adopt(p, l); err != nil {
+		e.close(closeCode(err), err.Error())
+		return
+	}
+	l.start(ctrl, r)
+}
+
+// refuse tells the peer why, and gives it a moment to read that.
+func (n *node) refuse(e *quicEnd, err error) {
+	l := e.open()
+	reason := err.Error()
+	l.write(wire.HelloRefuse{Code: status.Of(err), VersionMin: wire.VersionMin, VersionMax: wire.VersionMax,
+		Reason: reason[:min(len(reason), wire.MaxReason)]}.AppendTo(nil))
+	l.close()
+	n.p.after(500*time.Millisecond, func() { e.close(closeCode(err), reason) })
+}
+
+// codes are the session codes of a refusal.
+var codes = []struct {
+	status status.Code
+	code   uint64
+}{
+	{status.Reset, transport.CodeFenced},
+	{status.NoDevice, transport.CodeIDMismatch},
+	{status.Access, transport.CodeWrongCluster},
+	{status.IsConn, transport.CodeDuplicate},
+	{status.Version, transport.CodeVersion},
+}
+
+func closeCode(err error) uint64 {
+	of := status.Of(err)
+	for _, c := range codes {
+		if c.status == of {
+			return c.code
+		}
+	}
+	return transport.CodeProtocol
+}
+
+// sessionError translates the end of a session into why the peer ended it.
+func sessionError(how transport.CloseError) error {
+	if how.Remote {
+		for _, c := range codes {
+			if c.code == how.Code {
+				return fmt.Errorf("%w: refused by peer: %s", c.status, how.Reason)
+			}
+		}
+	}
+	return &how
+}
+
+// isViolation reports whether err says that the peer broke the protocol.
+func isViolation(err error) bool {
+	return errors.Is(err, wire.ErrMalformed) || errors.Is(err, wire.ErrUnknownType) ||
+		errors.Is(err, status.Protocol) && !errors.Is(err, transport.ErrClosed)
+}
+
+// frames reads frames from a lane without blocking: Next returns errNothing
+// while the next one has not arrived.
+type frames struct {
+	*wire.Reader
+	lane *lane
+	from *laneSource
+}
+
+// A laneSource lets a Reader, whose buffer is large, read one lane after
+// another.
+type laneSource struct{ *lane }
+
+func (w *world) newFrames(l *lane) *frames {
+	if n := len(w.readers); n > 0 {
+		f := w.readers[n-1]
+		w.readers = w.readers[:n-1]
+		f.from.lane = l
+		return &frames{f.Reader, l, f.from}
+	}
+	src := &laneSource{l}
+	return &frames{wire.NewReader(src), l, src}
+}
+
+// recycle takes back a reader of which nothing is read any more.
+func (w *world) recycle(f *frames) {
+	if f.from != nil && f.Discard(f.Buffered()) == nil {
+		f.from.lane = nil
+		w.readers = append(w.readers, &frames{Reader: f.Reader, from: f.from})
+		f.from, f.Reader = nil, nil
+	}
+}
+
+// forget takes l out of the links.
+func (n *node) forget(l *link) {
+	if i := slices.Index(n.links, l); i >= 0 {
+		n.links = slices.Delete(n.links, i, i+1)
+	}
+	if p := n.peers[l.peer.Life.Node]; p != nil && p.link == l {
+		p.link = nil
+	}
+}

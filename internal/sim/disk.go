@@ -1,0 +1,113 @@
+package sim
+
+import (
+	"encoding/binary"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/membership/verdict"
+)
+
+// A disk is the state directory of a machine: what is in it survives the
+// process. A write is there when it is synced, and not before.
+type disk struct {
+	uuid     addr.UUID
+	resetKey uint64
+	epochs   uint64 // starts of fabricd
+
+	// Of the host.
+	term   uint64
+	cursor addr.NodeID
+	leases map[addr.NodeID]verdict.Lease
+
+	// Of every node.
+	life  addr.Life
+	lease []byte
+	known uint64 // highest term accepted
+
+	full    bool          // every write fails: no space
+	failing bool          // every sync fails
+	slow    time.Duration // each write takes so much longer
+	refused uint64        // writes that failed by one of these
+}
+
+// broken reports whether a write fails, and counts it.
+func (d *disk) broken() bool {
+	if d.full || d.failing {
+		d.refused++
+		return true
+	}
+	return false
+}
+
+// records returns the lease table as it is on disk.
+func (d *disk) records() []verdict.Lease {
+	all := make([]verdict.Lease, 0, len(d.leases))
+	for _, id := range slices.Sorted(maps.Keys(d.leases)) {
+		all = append(all, d.leases[id])
+	}
+	return all
+}
+
+// store puts a synced write of the host into the table.
+func (d *disk) store(x verdict.Persist) {
+	d.term, d.cursor = max(d.term, x.Term), x.Cursor
+	for _, l := range x.Leases {
+		d.leases[l.ID] = l
+	}
+}
+
+// A grantLease is what a lease says. Nobody in the simulation forges one, so
+// that it carries no signature.
+type grantLease struct {
+	uuid  addr.UUID
+	epoch uint64
+	life  addr.Life
+	term  uint64
+}
+
+const grantLeaseLen = 16 + 8 + 2 + 4 + 8
+
+func (l grantLease) encode() []byte {
+	b := make([]byte, 0, grantLeaseLen)
+	b = append(b, l.uuid[:]...)
+	b = binary.BigEndian.AppendUint64(b, l.epoch)
+	b = binary.BigEndian.AppendUint16(b, uint16(l.life.Node))
+	b = binary.BigEndian.AppendUint32(b, uint32(l.life.Generation))
+	return binary.BigEndian.AppendUint64(b, l.term)
+}
+
+// decodeLease returns the zero lease, which proves nothing, for anything else.
+func decodeLease(b []byte) (l grantLease, ok bool) {
+	if len(b) != grantLeaseLen {
+		return l, false
+	}
+	copy(l.uuid[:], b)
+	l.epoch = binary.BigEndian.Uint64(b[16:])
+	l.life.Node = addr.NodeID(binary.BigEndian.Uint16(b[24:]))
+	l.life.Generation = addr.Generation(binary.BigEndian.Uint32(b[26:]))
+	l.term = binary.BigEndian.Uint64(b[30:])
+	return l, true
+}
+
+// prove leaves of what a member says on its session what its lease proves. It
+// reports false for what a session refuses.
+func prove(m verdict.Message, peer controlEnd) (verdict.Message, bool) {
+	switch m := m.(type) {
+	case verdict.Join:
+		if len(m.Lease) == 0 {
+			m.Previous, m.Term = addr.Life{}, 0
+			return m, m.UUID == peer.uuid && m.Epoch == peer.epoch
+		}
+		l, ok := decodeLease(m.Lease)
+		m.Term = min(m.Term, l.term)
+		return m, ok && l.uuid == m.UUID && l.life == m.Previous && m.UUID == peer.uuid && m.Epoch == peer.epoch
+	case verdict.Resume:
+		l, ok := decodeLease(m.Lease)
+		m.Term = min(m.Term, l.term)
+		return m, ok && l.uuid == m.UUID && l.life == m.Life && l.epoch == m.Epoch && m.UUID == peer.uuid && m.Epoch == peer.epoch
+	}
+	return m, true
+}

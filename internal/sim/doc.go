@@ -1,0 +1,40 @@
+// Package sim runs whole clusters on virtual time, in one goroutine. The same
+// schedule and seed give the same history, byte for byte.
+//
+// What decides is the product's own code: the host and the members of package
+// verdict, endpoint states, connections, credit, pulses and HELLOs of package
+// core, with rma, fence, portmap and the wire's codec below it. What the
+// simulation adds is a shell around them: machines with disks, processes that
+// are killed, stopped and crash at a step, a network, and applications that run
+// the scenario's workload and write what happens to them.
+//
+//	scenario.Schedule --> Run --> []history.Record --> package check
+//
+// # The network
+//
+// Each directed pair of machines has a path for each plane of traffic. Control
+// sessions and lifelines are TCP: kernels go on sending when a process stands
+// still, and tell of its death. Links are QUIC: a dead process says nothing,
+// what is not acknowledged is sent again by a process that runs, and a process
+// that does not know a session resets it. Rules are those of package faults.
+// Gossip is no protocol here but a source of rumours, with the delays that were
+// measured of it, and false ones when a node comes back.
+//
+// # Where it is not the product
+//
+// The shells of membership and driver are goroutines around the deciding code
+// and cannot run here; agent.go, control.go, node.go, dial.go, link.go, conn.go
+// and endpoint.go follow them line by line. A mistake in the order of locks, in
+// a goroutine's end or in a buffer of the shells does not show here: the tests
+// of those packages, and the runs on processes, are for that. Further:
+//
+//   - control messages and leases go as values, not through their codec, TLS
+//     and signatures;
+//   - the loss of a node is handled in one moment, so that nothing runs between
+//     the end of its operations and the event;
+//   - applications are attached by function calls; their sockets, memory maps
+//     and the links of a node with itself are not there;
+//   - a delay or freeze at a step stops the whole process, and not one
+//     goroutine; clocks, descriptors, memory and processor time have no faults;
+//   - a second host, tokens, certificates and keys are not there.
+package sim

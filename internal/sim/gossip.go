@@ -1,0 +1,233 @@
+package sim
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/faults"
+	"github.com/fabricd/fabricd/membership/verdict"
+)
+
+// A gossip is the source of rumours: what memberlist would tell each node of
+// each other one, with the delays that were measured of it (reliability.md
+// 1.2), and with the false ones that follow the return of a node that was away.
+// It carries no bytes; only who can reach whom matters.
+type gossip struct {
+	w     *world
+	rng   *rand.Rand
+	quiet bool // rumours about a change are being worked out
+	delay [2]time.Duration
+	// direct has a bit for each machine that one gossips with; nil: all.
+	direct [][]uint64
+}
+
+// deathDelay is how late a true rumour of a death is, first and last.
+func deathDelay(t verdict.Timing) [2]time.Duration {
+	switch {
+	case t.Silence <= 1200*time.Millisecond:
+		return [2]time.Duration{1200 * time.Millisecond, 2000 * time.Millisecond}
+	case t.Silence <= 1800*time.Millisecond:
+		return [2]time.Duration{1600 * time.Millisecond, 2900 * time.Millisecond}
+	}
+	return [2]time.Duration{5 * time.Second, 10 * time.Second}
+}
+
+// An acquaintance is what one process hears of another.
+type acquaintance struct {
+	subject *proc
+	reached bool // gossip gets from one to the other
+	changes int  // of reached: a rumour that is on its way may be out of date
+	since   time.Duration
+	rumour  verdict.Rumour
+}
+
+func newGossip(w *world) *gossip {
+	return &gossip{w: w, rng: stream(w.seed, "gossip"), delay: deathDelay(w.timing)}
+}
+
+// changed has everybody's reach looked at again, once for all changes of this
+// moment.
+func (g *gossip) changed() {
+	if g.quiet {
+		return
+	}
+	g.quiet = true
+	g.w.after(0, func() {
+		g.quiet = false
+		g.look()
+	})
+}
+
+// look compares who can reach whom with what it was before.
+func (g *gossip) look() {
+	once := between(g.rng, g.delay[0], g.delay[1]-150*time.Millisecond)
+	g.draw()
+	for _, m := range g.w.machines {
+		p := m.proc
+		if p == nil {
+			continue
+		}
+		for _, o := range g.w.machines {
+			if o != m && o.proc != nil && p.heard[o.proc] == nil {
+				p.meet(o.proc)
+			}
+		}
+		kept := p.known[:0]
+		for _, a := range p.known {
+			g.compare(p, a, once)
+			if a.subject.dead && a.rumour == verdict.RumouredDead {
+				delete(p.heard, a.subject)
+				continue
+			}
+			kept = append(kept, a)
+		}
+		clear(p.known[len(kept):])
+		p.known = kept
+	}
+}
+
+// draw makes the map of who gossips with whom directly, by machine. Without
+// any rule everybody does.
+func (g *gossip) draw() {
+	n := len(g.w.machines)
+	g.direct = nil
+	if len(g.w.net.rules) == 0 {
+		return
+	}
+	words := (n + 63) / 64
+	g.direct = make([][]uint64, n)
+	for i := range g.direct {
+		g.direct[i] = make([]uint64, words)
+	}
+	for i, a := range g.w.machines {
+		for k := range i {
+			b := g.w.machines[k]
+			if a.gossips() && b.gossips() && g.hop(a, b) {
+				g.direct[i][k/64] |= 1 << (k % 64)
+				g.direct[k][i/64] |= 1 << (i % 64)
+			}
+		}
+	}
+}
+
+// gossips reports whether a fabricd runs there.
+func (m *machine) gossips() bool { return m.proc != nil && !m.proc.paused }
+
+func (p *proc) meet(o *proc) {
+	if p.heard == nil {
+		p.heard = make(map[*proc]*acquaintance)
+	}
+	a := &acquaintance{subject: o}
+	p.heard[o] = a
+	p.known = append(p.known, a)
+}
+
+func (g *gossip) compare(p *proc, a *acquaintance, once time.Duration) {
+	reached := g.reaches(p, a.subject)
+	if reached == a.reached {
+		return
+	}
+	away := g.w.now - a.since
+	a.reached, a.since = reached, g.w.now
+	a.changes++
+	if reached {
+		g.rumour(p, a, between(g.rng, 50*time.Millisecond, 300*time.Millisecond), verdict.RumouredAlive)
+		if a.changes > 1 && away > 2*time.Second && g.rng.IntN(4) == 0 {
+			g.stir(a.subject)
+		}
+		return
+	}
+	late := once + between(g.rng, 0, 150*time.Millisecond)
+	g.rumour(p, a, late*2/3, verdict.RumouredWeak)
+	g.rumour(p, a, late, verdict.RumouredDead)
+}
+
+// rumour tells p in d, unless the reach has changed by then.
+func (g *gossip) rumour(p *proc, a *acquaintance, d time.Duration, r verdict.Rumour) {
+	n := a.changes
+	g.w.after(d, func() {
+		if a.changes == n && a.rumour != r {
+			a.rumour = r
+			p.soon(func() { p.agent.hear(a.subject, r) })
+		}
+	})
+}
+
+// stir spreads the false rumours that a node brings back that was away for
+// more than two seconds: for a while some believe healthy nodes to be dead.
+func (g *gossip) stir(back *proc) {
+	for _, m := range g.w.machines {
+		p := m.proc
+		if p == nil || p == back {
+			continue
+		}
+		for _, a := range p.known {
+			if a.subject == back || !a.reached || a.rumour != verdict.RumouredAlive || g.rng.IntN(3) != 0 {
+				continue
+			}
+			n := a.changes
+			tell := func(d time.Duration, r verdict.Rumour) {
+				g.w.after(d, func() {
+					if a.changes == n {
+						p.soon(func() { p.agent.hear(a.subject, r) })
+					}
+				})
+			}
+			tell(between(g.rng, 0, 500*time.Millisecond), verdict.RumouredDead)
+			tell(between(g.rng, 800*time.Millisecond, 2500*time.Millisecond), verdict.RumouredAlive)
+		}
+	}
+}
+
+// reaches reports whether gossip gets from p to o and back, straight or by
+// another node.
+func (g *gossip) reaches(p, o *proc) bool {
+	if p.dead || o.dead || o.paused || o.at.proc != o {
+		return false
+	}
+	if g.direct == nil {
+		return true
+	}
+	a, b := g.direct[p.at.index], g.direct[o.at.index]
+	if p.paused {
+		return true // what it would hear when it goes on
+	}
+	if a[o.at.index/64]&(1<<(o.at.index%64)) != 0 {
+		return true
+	}
+	for i := range a {
+		if a[i]&b[i] != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// hop reports whether two machines gossip with each other directly. Gossip
+// goes over TCP where UDP is blocked.
+func (g *gossip) hop(a, b *machine) bool {
+	open := func(x, y int) bool {
+		p := g.w.net.path(x, y, faults.Gossip, faults.Stream)
+		return !p.stops(g.w.now) && p.loss(g.w.now) < 0.9
+	}
+	return open(a.index, b.index) && open(b.index, a.index)
+}
+
+// hear takes a rumour about a process.
+func (a *agent) hear(o *proc, r verdict.Rumour) {
+	k := lifeKey{o.agent.self.uuid, o.agent.self.epoch}
+	a.rumour[k] = r
+	for _, n := range a.member.Nodes() {
+		if n.UUID == k.uuid && n.Epoch == k.epoch {
+			a.feedMember(verdict.Gossip{Life: n.Life, Rumour: r})
+			return
+		}
+	}
+}
+
+// tellRumour tells the member what gossip thinks of a life, if anything.
+func (a *agent) tellRumour(n verdict.Node) {
+	if r, ok := a.rumour[lifeKey{n.UUID, n.Epoch}]; ok {
+		a.feedMember(verdict.Gossip{Life: n.Life, Rumour: r})
+	}
+}

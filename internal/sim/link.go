@@ -1,0 +1,329 @@
+package sim
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/core"
+	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/internal/wire"
+	"github.com/fabricd/fabricd/membership/verdict"
+)
+
+// A link is an association with one life of a peer, established by a HELLO
+// round trip.
+type link struct {
+	n      *node
+	self   addr.Life
+	peer   core.Party
+	sess   *quicEnd
+	dialed bool
+	down   bool
+	ctrl   *lane
+
+	conns    map[wire.ConnID]*conn
+	lastConn wire.ConnID
+	pulse    core.Pulse
+	lastBeat uint64
+	pings    map[uint64]func()
+	probing  bool
+	nonce    uint64
+	probed   time.Duration // when the probe under way was sent
+	stalled  []*conn       // whose next operation waits for a confirmation
+	onDown   []func()
+}
+
+func newLink(n *node, self addr.Life, peer core.Party, e *quicEnd, begun time.Duration) *link {
+	return &link{n: n, self: self, peer: peer, sess: e, conns: make(map[wire.ConnID]*conn), pings: make(map[uint64]func()),
+		pulse: core.NewPulse(n.times, begun, n.w.now)}
+}
+
+// start puts the link in use. ctrl and in are the two control lanes after
+// HELLO.
+func (l *link) start(ctrl *lane, in *frames) {
+	if l.down {
+		return
+	}
+	l.ctrl = ctrl
+	l.sess.ended = l.sessionEnded
+	l.sess.datagram = l.onDatagram
+	in.lane.more = func() { l.readControl(in) }
+	if l.sess.over {
+		l.sessionEnded(l.sess.left)
+		return
+	}
+	l.sess.serve(l.accept)
+	l.readControl(in)
+	if p := l.n.peers[l.peer.Life.Node]; p != nil && p.link == l {
+		p.wake(l.n)
+	}
+}
+
+// sessionEnded fails the link and says what the end of its session proves.
+func (l *link) sessionEnded(how transport.CloseError) {
+	if !l.fail(transport.CodeOK, how.Error()) {
+		return
+	}
+	switch {
+	case how.Reset:
+		l.n.report(l.peer.Life, verdict.LinkReset)
+	case how.Remote && how.Code == transport.CodeFenced:
+		l.n.report(l.peer.Life, verdict.LinkFenced)
+	case how.Timeout:
+		l.n.report(l.peer.Life, verdict.LinkSilent)
+	}
+}
+
+// fail ends the link: every connection on it is cut off, and nothing of the
+// peer is applied any more.
+func (l *link) fail(code uint64, reason string) bool {
+	if l.down {
+		return false
+	}
+	l.down = true
+	l.sess.close(code, reason)
+	l.n.forget(l)
+	for _, id := range sortedKeys(l.conns) {
+		if c := l.conns[id]; c != nil {
+			c.fail(status.Reset)
+		}
+	}
+	for _, f := range l.onDown {
+		l.n.p.hand(f)
+	}
+	l.onDown = nil
+	return true
+}
+
+var errLinkDown = fmt.Errorf("%w: the link has ended", status.NoDevice)
+
+// add registers a new connection under a fresh ID.
+func (l *link) add(ep *endpoint) (*conn, error) {
+	if l.down {
+		return nil, errLinkDown
+	}
+	l.lastConn++
+	c := newConn(l, ep, l.lastConn)
+	l.conns[c.id] = c
+	return c, nil
+}
+
+func (l *link) forget(c *conn) {
+	if l.conns[c.id] == c {
+		delete(l.conns, c.id)
+	}
+}
+
+// violated ends the link if err says that the peer broke the protocol.
+func (l *link) violated(err error) {
+	if err != nil && isViolation(err) {
+		l.n.w.watch.protocol(l, err)
+		l.fail(transport.CodeProtocol, err.Error())
+	}
+}
+
+// accept reads the first frame of a lane that the peer opened, and then what it
+// is for.
+func (l *link) accept(in *lane) {
+	r := l.n.w.newFrames(in)
+	in.more = func() {
+		h, body, err := r.Next()
+		if err == errNothing || l.down {
+			return
+		}
+		in.more = nil
+		if err == nil {
+			err = l.open(r, h, body)
+		}
+		if err != nil {
+			in.drop()
+			l.violated(err)
+		}
+	}
+	in.more()
+}
+
+// open handles a lane's first frame and then the lane.
+func (l *link) open(r *frames, h wire.Header, body []byte) error {
+	switch h.Type {
+	case wire.TypeConnect:
+		f, err := wire.ParseConnect(h.Flags, body)
+		if err == nil {
+			l.n.incoming(l, f, r)
+		}
+		return err
+	case wire.TypeAccept:
+		f, err := wire.ParseAccept(h.Flags, body)
+		if err != nil {
+			return err
+		}
+		c := l.conns[f.Peer]
+		if c == nil || !c.ep.granted(c, f, r) {
+			r.lane.drop() // the connector gave up
+			return nil
+		}
+		c.serve(r)
+		return nil
+	case wire.TypeStream:
+		f, err := wire.ParseStream(h.Flags, body)
+		if err != nil {
+			return err
+		}
+		c := l.conns[f.Peer]
+		if c == nil {
+			r.lane.drop() // closed meanwhile
+			return nil
+		}
+		return c.readMessages(r)
+	}
+	return fmt.Errorf("%w: a lane begins with %v", status.Protocol, h.Type)
+}
+
+// say sends a frame on the control lane.
+func (l *link) say(frame []byte) {
+	if !l.down && l.ctrl != nil && !l.ctrl.write(frame) {
+		l.fail(transport.CodeProtocol, "control lane is not read")
+	}
+}
+
+func (l *link) readControl(r *frames) {
+	for !l.down {
+		h, body, err := r.Next()
+		if err == errNothing {
+			return
+		}
+		if err == nil {
+			l.pulse.Hear(l.n.w.now)
+			err = l.onControl(h, body)
+		}
+		if err != nil {
+			l.violated(err)
+			return
+		}
+	}
+}
+
+// onControl handles a frame of the control lane.
+func (l *link) onControl(h wire.Header, body []byte) error {
+	switch h.Type {
+	case wire.TypeRefuse:
+		f, err := wire.ParseRefuse(h.Flags, body)
+		if c := l.conns[f.Peer]; err == nil && c != nil {
+			c.ep.refused(c, f.Code)
+		}
+		return err
+	case wire.TypeProbe:
+		f, err := wire.ParseProbe(h.Flags, body)
+		if err == nil && l.names(f.From, f.To) {
+			l.say(wire.ProbeAck{Nonce: f.Nonce, From: f.To, To: f.From}.AppendTo(nil))
+		}
+		return err
+	case wire.TypeProbeAck:
+		f, err := wire.ParseProbeAck(h.Flags, body)
+		if err == nil && l.names(f.From, f.To) && l.probing && f.Nonce == l.nonce {
+			l.probing = false
+			l.confirm(l.probed)
+			l.resume(true)
+		}
+		return err
+	}
+	return fmt.Errorf("%w: %v on the control lane", status.Protocol, h.Type)
+}
+
+// confirm takes an answer to what was sent at sent.
+func (l *link) confirm(sent time.Duration) {
+	if l.pulse.Confirm(sent, l.n.w.now) {
+		l.n.report(l.peer.Life, verdict.LinkAlive)
+	}
+}
+
+// tick does what the link's pulse asks for.
+func (l *link) tick(stalled bool) {
+	if l.down {
+		return
+	}
+	if stalled {
+		l.pulse.Forgive(l.n.w.now)
+	}
+	b := l.pulse.Tick(l.n.w.now)
+	if b.Send {
+		l.sendBeat()
+	}
+	if b.Report {
+		l.n.report(l.peer.Life, verdict.LinkSilent)
+	}
+	if b.Again > 0 {
+		l.n.p.after(b.Again, func() { l.tick(false) })
+	}
+	if b.Dead {
+		l.fail(transport.CodeOK, "link is silent")
+	}
+}
+
+func (l *link) sendBeat() uint64 {
+	l.lastBeat++
+	l.n.sent++
+	l.sess.send(wire.Heartbeat{Seq: l.lastBeat, Sent: uint64(l.n.w.now), From: l.self, To: l.peer.Life}.
+		AppendTo(make([]byte, 0, wire.HeartbeatLen)))
+	return l.lastBeat
+}
+
+// names reports whether a frame from the peer names the two lives of the link.
+func (l *link) names(from, to addr.Life) bool { return from == l.peer.Life && to == l.self }
+
+// onDatagram answers heartbeats and takes answers.
+func (l *link) onDatagram(p []byte) {
+	if l.down {
+		return
+	}
+	now := l.n.w.now
+	if hb, err := wire.ParseHeartbeat(p); err == nil && l.names(hb.From, hb.To) {
+		l.pulse.Hear(now)
+		l.n.sent++
+		l.sess.send(wire.HeartbeatAck{Seq: hb.Seq, Sent: hb.Sent, From: hb.To, To: hb.From}.
+			AppendTo(make([]byte, 0, wire.HeartbeatLen)))
+	} else if ack, err := wire.ParseHeartbeatAck(p); err == nil && l.names(ack.From, ack.To) {
+		l.confirm(time.Duration(ack.Sent))
+		if f := l.pings[ack.Seq]; f != nil {
+			delete(l.pings, ack.Seq)
+			f()
+		}
+		l.resume(false)
+	}
+}
+
+// serving reports whether both lives were confirmed freshly, so that an
+// operation of the peer may be applied. If not, c goes on when they are.
+func (l *link) serving(c *conn) bool {
+	if l.pulse.Serving(l.n.w.now) {
+		return true
+	}
+	l.stalled = append(l.stalled, c)
+	l.startProbe()
+	return false
+}
+
+// startProbe asks the peer for a confirmation on the control lane.
+func (l *link) startProbe() {
+	if l.probing {
+		return
+	}
+	l.probing, l.probed = true, l.n.w.now
+	l.nonce++
+	l.say(wire.Probe{Nonce: l.nonce, From: l.self, To: l.peer.Life}.AppendTo(nil))
+}
+
+// resume lets those go on who waited for a confirmation. If the answer itself
+// was late, they ask again.
+func (l *link) resume(again bool) {
+	if len(l.stalled) == 0 || !again && !l.pulse.Serving(l.n.w.now) {
+		return
+	}
+	waiting := l.stalled
+	l.stalled = nil
+	for _, c := range waiting {
+		c.pump()
+	}
+}

@@ -1,0 +1,16 @@
+// Package mutants breaks the engine on purpose, one thing at a time, to show
+// that its checks find mistakes. A [Mutant] is a replacement of text in one
+// source file; it is applied with the -overlay flag of the go command, so that
+// nothing in the tree changes.
+//
+// The test of the package holds every mutant to the sources: its text must be
+// there exactly once, or the mutant is stale. With MUTANTS=all, or a list of
+// names, it also runs what has to catch each of them, and fails if one survives:
+//
+//	MUTANTS=all go test ./internal/sim/mutants -run Caught -timeout 60m -v
+//
+// Most are caught by the simulation: [Simulation] runs its hunt, which tells the
+// scenario that found it. Those in the shells of driver and membership, which
+// the simulation does not run, and those that only a dishonest peer would meet
+// are caught by the tests of their packages.
+package mutants

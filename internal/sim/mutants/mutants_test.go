@@ -1,0 +1,118 @@
+package mutants_test
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/sim/mutants"
+)
+
+// root is the root of the module.
+var root = filepath.Join("..", "..", "..")
+
+func TestNoMutantIsStale(t *testing.T) {
+	seen := map[string]bool{}
+	for _, m := range mutants.All {
+		if seen[m.Name] || m.What == "" || m.By == "" {
+			t.Errorf("mutant %q: twice, or without a word", m.Name)
+		}
+		seen[m.Name] = true
+		text, err := os.ReadFile(filepath.Join(root, m.File))
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if _, err := m.Apply(string(text)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestEveryMutantIsCaught runs what has to catch each mutant: those that MUTANTS
+// names, "all", or, if it is not set, one that costs little.
+func TestEveryMutantIsCaught(t *testing.T) {
+	which := os.Getenv("MUTANTS")
+	if which == "" {
+		which = "port-taken-twice"
+	}
+	for _, m := range mutants.All {
+		if which != "all" && !slices.Contains(strings.Split(which, ","), m.Name) {
+			continue
+		}
+		t.Run(m.Name, func(t *testing.T) {
+			began := time.Now()
+			by, caught := try(t, m)
+			if !caught {
+				t.Errorf("%s (%s) survived %s", m.Name, m.What, m.By)
+				return
+			}
+			t.Logf("%-26s %-58s %s [%v]", m.Name, m.What, by, time.Since(began).Round(time.Second))
+		})
+	}
+}
+
+// try runs the tests that have to catch m, and returns what did.
+func try(t *testing.T, m mutants.Mutant) (by string, caught bool) {
+	dir := t.TempDir()
+	path, err := filepath.Abs(filepath.Join(root, m.File))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	broken, err := m.Apply(string(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	mutant, overlay := filepath.Join(dir, "mutant.go"), filepath.Join(dir, "overlay.json")
+	replace, err := json.Marshal(map[string]map[string]string{"Replace": {path: mutant}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, b := range map[string][]byte{mutant: []byte(broken), overlay: replace} {
+		if err := os.WriteFile(name, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	args := []string{"test", "-overlay", overlay, "-count=1", "-failfast", "-timeout", "10m"}
+	if m.By == mutants.Simulation {
+		args = append(args, "-run", "^TestHunt$")
+	} else if m.Run != "" {
+		args = append(args, "-run", m.Run)
+	}
+	cmd := exec.Command("go", append(args, m.By)...)
+	cmd.Dir = root
+	cmd.Env = append(os.Environ(), "SIM_HUNT=1", "SIM_ONLY="+m.Hint)
+	out, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		return "", false
+	case !errors.As(err, &exit), strings.Contains(string(out), "[build failed]"), strings.Contains(string(out), "[setup failed]"):
+		t.Fatalf("%v\n%s", err, out)
+	case m.By == mutants.Simulation && strings.Contains(string(out), "panic: test timed out"):
+		return "", false // nothing was wrong so far
+	}
+	return reason(string(out)), true
+}
+
+// reason returns the line of a test's output that says what was found.
+func reason(out string) string {
+	for _, mark := range []string{"found by ", "panic: ", "--- FAIL: ", "FAIL"} {
+		for line := range strings.Lines(out) {
+			if i := strings.Index(line, mark); i >= 0 {
+				return strings.TrimSpace(line[i:])
+			}
+		}
+	}
+	return "the tests fail"
+}

@@ -1,0 +1,251 @@
+package sim
+
+import (
+	"slices"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/core"
+	"github.com/fabricd/fabricd/internal/faults/failpoint"
+	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/membership/verdict"
+	"github.com/fabricd/fabricd/portmap"
+)
+
+// The engine's times that no profile changes.
+const (
+	connectTimeout = 10 * time.Second
+	dialTimeout    = 2 * time.Second
+	fenceTime      = time.Second
+	messageWindow  = 32 << 10
+)
+
+// A node is the shell of the engine in one fabricd: links, endpoints and what
+// moves between them. It follows driver.Node. Everything happens on one
+// goroutine, so that a link that has failed is quiet at once.
+type node struct {
+	w *world
+	p *proc
+
+	self      core.Party // Life.Generation 0 while it has none
+	times     core.PulseTimes
+	ports     *portmap.Table
+	listeners map[addr.Port]*endpoint
+	peers     map[addr.NodeID]*peerState
+	links     []*link
+	sessions  []*session
+	changes   []func() // who waits for a change of the node table
+	lastEP    uint64
+	beating   bool
+	beatAt    time.Duration // of the last beat
+	sent      uint64        // heartbeats and their answers
+}
+
+// A peerState is what the node knows of one live peer.
+type peerState struct {
+	party     core.Party
+	at        *machine
+	link      *link
+	dialing   bool
+	dialErr   error
+	welcoming int
+	lost      bool
+	waiting   []func() // for the end of a dial, a welcome or the life
+}
+
+func newNode(p *proc) *node {
+	t := p.w.timing
+	n := &node{w: p.w, p: p,
+		self:      core.Party{Cluster: p.w.cluster, UUID: p.at.disk.uuid, Epoch: p.epoch},
+		times:     core.PulseTimes{Heartbeat: min(t.Heartbeat, 2*fenceTime/5), Fence: fenceTime, Silence: t.Silence, Dead: t.Silence + t.Check},
+		ports:     portmap.New(),
+		listeners: make(map[addr.Port]*endpoint),
+		peers:     make(map[addr.NodeID]*peerState),
+	}
+	p.welcome = n.welcome
+	return n
+}
+
+// beat keeps the pulse of every link until there is none. It notices when this
+// process stood still.
+func (n *node) beat() {
+	n.p.after(n.times.Heartbeat, func() {
+		if n.beating = len(n.links) > 0; !n.beating {
+			return
+		}
+		now := n.w.now
+		stalled := now-n.beatAt > n.times.Heartbeat+n.times.Fence
+		n.beatAt = now
+		for _, l := range slices.Clone(n.links) {
+			l.tick(stalled)
+		}
+		n.beat()
+	})
+}
+
+// membership makes one of membership's events happen here. It reports false if
+// the process crashed meanwhile.
+func (n *node) membership(e verdict.Event) bool {
+	life := e.Node.Life
+	switch e.Kind {
+	case verdict.EventSelf:
+		n.setSelf(life)
+	case verdict.EventAdded:
+		n.up(e.Node)
+	case verdict.EventUpdated:
+		if p := n.peers[life.Node]; p != nil && p.party.Life == life {
+			p.at = n.w.machineAt(e.Node.Addresses)
+		}
+	case verdict.EventRemoved:
+		n.lost(life, string(e.Reason))
+	case verdict.EventReset:
+		n.reset(e)
+	case verdict.EventHost:
+		n.publish(nodeEvent{kind: e.Kind, reason: e.Detail})
+	}
+	if n.p.dead {
+		return false
+	}
+	n.tell(e)
+	return true
+}
+
+// A nodeEvent is an event as applications are told it.
+type nodeEvent struct {
+	kind   verdict.EventKind
+	life   addr.Life
+	uuid   addr.UUID
+	reason string
+}
+
+// setSelf gives the node its life. One other than before ends every connection.
+func (n *node) setSelf(life addr.Life) {
+	before := n.self.Life
+	n.self.Life, n.self.Term = life, n.p.agent.member.Term()
+	n.p.at.id = life.Node
+	n.announce()
+	if before.Generation != 0 && before != life {
+		n.failLinks(transport.CodeFenced, func(l *link) bool { return l.self == before })
+	}
+	n.publish(nodeEvent{kind: verdict.EventSelf, life: life, uuid: n.self.UUID})
+}
+
+// announce wakes those who wait for a change of the node table.
+func (n *node) announce() {
+	waiting := n.changes
+	n.changes = nil
+	for _, f := range waiting {
+		n.p.hand(f)
+	}
+}
+
+// up makes a life live.
+func (n *node) up(v verdict.Node) {
+	if old := n.peers[v.Life.Node]; old != nil {
+		if old.party.Life == v.Life {
+			return
+		}
+		n.lost(old.party.Life, "restarted")
+	}
+	n.peers[v.Life.Node] = &peerState{at: n.w.machineAt(v.Addresses),
+		party: core.Party{Cluster: n.self.Cluster, Life: v.Life, UUID: v.UUID, Epoch: v.Epoch}}
+	n.announce()
+	n.publish(nodeEvent{kind: verdict.EventAdded, life: v.Life, uuid: v.UUID})
+}
+
+// lost ends a life. In this order: no new connection reaches it, its link is
+// fenced, every operation and blocked call towards it ends, windows are
+// released by the rules, and then applications are told.
+func (n *node) lost(life addr.Life, reason string) {
+	p := n.peers[life.Node]
+	if p == nil || p.party.Life != life || !n.p.step(failpoint.LostBeforeFence) {
+		return
+	}
+	delete(n.peers, life.Node)
+	p.lost = true
+	p.wake(n)
+	n.announce()
+	n.failLinks(transport.CodeFenced, func(l *link) bool { return l.peer.Life == life })
+	if !n.p.step(failpoint.LostFenced) {
+		return
+	}
+	n.publish(nodeEvent{kind: verdict.EventRemoved, life: life, uuid: p.party.UUID, reason: reason})
+}
+
+// reset ends every connection of this node's applications: the others have
+// removed it.
+func (n *node) reset(e verdict.Event) {
+	life := n.self.Life
+	n.self.Life = addr.Life{}
+	n.p.lifeEnded = n.w.now
+	n.announce()
+	n.failLinks(transport.CodeFenced, func(*link) bool { return true })
+	for _, id := range sortedKeys(n.peers) {
+		n.peers[id].lost = true
+		n.peers[id].wake(n)
+	}
+	clear(n.peers)
+	n.publish(nodeEvent{kind: verdict.EventReset, life: life, uuid: n.self.UUID, reason: string(e.Reason)})
+}
+
+func (n *node) failLinks(code uint64, which func(*link) bool) {
+	for _, l := range slices.Clone(n.links) {
+		if which(l) {
+			l.fail(code, "fenced")
+		}
+	}
+}
+
+// publish hands an event to every session.
+func (n *node) publish(ev nodeEvent) {
+	for _, s := range slices.Clone(n.sessions) {
+		s.publish(ev)
+	}
+}
+
+// revalidate drops the confirmations of all links.
+func (n *node) revalidate() {
+	for _, l := range n.links {
+		l.pulse.Doubt(n.w.now)
+	}
+}
+
+// live returns the state of a live peer.
+func (n *node) live(id addr.NodeID) (*peerState, error) {
+	if n.self.Life.Generation == 0 {
+		return nil, status.NoDevice
+	}
+	p := n.peers[id]
+	if p == nil {
+		return nil, status.NoDevice
+	}
+	return p, nil
+}
+
+// wake lets those look again who wait for a link to p.
+func (p *peerState) wake(n *node) {
+	waiting := p.waiting
+	p.waiting = nil
+	for _, f := range waiting {
+		n.p.hand(f)
+	}
+}
+
+// report passes evidence about a life to membership.
+func (n *node) report(life addr.Life, e verdict.Evidence) {
+	n.p.hand(func() { n.p.agent.feedMember(verdict.Link{Life: life, Evidence: e}) })
+}
+
+// ping measures whether a node answers over its link, dialing it first if
+// there is none.
+func (n *node) ping(id addr.NodeID, answer func(reached bool)) {
+	n.linkTo(id, func() bool { return false }, func(l *link, err error) {
+		if err != nil {
+			answer(false)
+			return
+		}
+		l.pings[l.sendBeat()] = func() { answer(true) }
+		l.onDown = append(l.onDown, func() { answer(false) })
+	})
+}

@@ -1,0 +1,120 @@
+package sim
+
+import (
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// A proc is one process: the fabricd of a machine, or an application there.
+type proc struct {
+	w    *world
+	at   *machine
+	name string
+	rng  *rand.Rand
+
+	dead    bool
+	paused  bool
+	leaving bool // it was asked to end in order
+	// What waits for a process that stands still: what arrived, and the timers
+	// that were due. Each keeps its order.
+	waiting, late []func()
+
+	// Of a fabricd.
+	accept   func(*tcpEnd) // a TCP connection that was opened to it
+	welcome  func(*quicEnd)
+	sockets  []*tcpEnd
+	links    []*quicEnd
+	agent    *agent
+	node     *node
+	resetKey uint64
+	epoch    uint64
+	// lifeEnded is when its last life ended: it was reset, or died.
+	lifeEnded time.Duration
+	onKill    func() // what the kernel tells others of its death
+
+	// What gossip tells it of the others.
+	heard map[*proc]*acquaintance
+	known []*acquaintance // of heard, in order
+}
+
+func newProc(w *world, at *machine, name string) *proc {
+	return &proc{w: w, at: at, name: name, rng: stream(w.seed, name, at.index, at.starts)}
+}
+
+// soon runs f as something that has arrived at p: now if p runs, when it
+// continues if it stands still, never if it is dead.
+func (p *proc) soon(f func()) {
+	switch {
+	case p.dead:
+	case p.paused:
+		p.waiting = append(p.waiting, f)
+	default:
+		f()
+	}
+}
+
+// after runs f in d, as a timer of p.
+func (p *proc) after(d time.Duration, f func()) {
+	p.w.after(d, func() {
+		switch {
+		case p.dead:
+		case p.paused:
+			p.late = append(p.late, f)
+		default:
+			f()
+		}
+	})
+}
+
+// hand runs f behind what p does now, in the same moment: another goroutine.
+func (p *proc) hand(f func()) { p.after(0, f) }
+
+// stop freezes the process.
+func (p *proc) stop() { p.paused = true }
+
+// proceed lets it go on. What waited comes at once; arrivals and timers mix as
+// the scheduler likes.
+func (p *proc) proceed() {
+	p.paused = false
+	for len(p.waiting)+len(p.late) > 0 && !p.paused && !p.dead {
+		q := &p.waiting
+		if len(*q) == 0 || len(p.late) > 0 && p.rng.IntN(2) == 0 {
+			q = &p.late
+		}
+		f := (*q)[0]
+		*q = (*q)[1:]
+		f()
+	}
+}
+
+// kill ends the process without a word. Its kernel closes the sockets.
+func (p *proc) kill() {
+	if p.dead {
+		return
+	}
+	p.dead = true
+	if p.node != nil && p.node.self.Life.Generation != 0 {
+		p.lifeEnded = p.w.now
+	}
+	p.waiting, p.late = nil, nil
+	for _, e := range slices.Clone(p.sockets) {
+		e.shut()
+	}
+	p.links = nil
+	if p.onKill != nil {
+		p.onKill()
+	}
+}
+
+func (p *proc) dropSocket(e *tcpEnd) {
+	if i := slices.Index(p.sockets, e); i >= 0 {
+		p.sockets = slices.Delete(p.sockets, i, i+1)
+	}
+}
+
+func (p *proc) dropLink(e *quicEnd) {
+	if i := slices.Index(p.links, e); i >= 0 {
+		p.links = slices.Delete(p.links, i, i+1)
+	}
+}

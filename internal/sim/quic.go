@@ -1,0 +1,470 @@
+package sim
+
+import (
+	"errors"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/faults"
+	"github.com/fabricd/fabricd/internal/transport"
+)
+
+// What QUIC does: a probe timeout that doubles for what was not acknowledged,
+// and a window for each lane.
+const (
+	quicAgain  = 30 * time.Millisecond
+	quicMost   = time.Second
+	laneWindow = 64 << 10 // bytes under way, of one lane
+	packetLen  = 1252
+)
+
+// A quic is a session of a link: lanes and datagrams between two processes,
+// which know of it alone. A process that dies says nothing, and one that stands
+// still sends nothing again.
+type quic struct {
+	w    *world
+	ends [2]*quicEnd // the first has dialed
+}
+
+// A quicEnd is one end of a session.
+type quicEnd struct {
+	s    *quic
+	side int
+	p    *proc
+	way  *path // to the other end, once it is used
+	over bool
+	left transport.CloseError // how it ended
+
+	opened   []*lane // by this end, in order
+	shown    int     // how many of those the peer has seen
+	lanes    []*lane // opened by the peer, before lane is set
+	lane     func(*lane)
+	datagram func([]byte)
+	ended    func(transport.CloseError) // the session ended, and not by close
+}
+
+func (e *quicEnd) peer() *quicEnd { return e.s.ends[1-e.side] }
+
+func (e *quicEnd) path() *path {
+	if e.way == nil {
+		e.way = e.s.w.net.path(e.p.at.index, e.peer().p.at.index, faults.Link, faults.Packets)
+	}
+	return e.way
+}
+
+// dialQUIC opens a session to the process of a machine within limit. done gets
+// nil if there is no answer: a port without a process is silent.
+func (w *world) dialQUIC(p *proc, to *machine, limit time.Duration, done func(*quicEnd)) {
+	over := false
+	finish := func(e *quicEnd) {
+		if !over {
+			over = true
+			done(e)
+		}
+	}
+	p.after(limit, func() { finish(nil) })
+	var try func(n int)
+	try = func(n int) {
+		if over || p.dead {
+			return
+		}
+		p.after(min(quicAgain<<min(n, 8), quicMost), func() { try(n + 1) })
+		c := w.net.path(p.at.index, to.index, faults.Link, faults.Packets).cross(w.now, packetLen)
+		if c.lost {
+			return
+		}
+		w.after(c.delay, func() {
+			if target := to.proc; target != nil && !over {
+				target.soon(func() { w.answerQUIC(p, target, &over, finish) })
+			}
+		})
+	}
+	try(0)
+}
+
+// answerQUIC is the listener's half of the handshake.
+func (w *world) answerQUIC(p, target *proc, over *bool, finish func(*quicEnd)) {
+	c := w.net.path(target.at.index, p.at.index, faults.Link, faults.Packets).cross(w.now, packetLen)
+	if c.lost {
+		return
+	}
+	w.after(c.delay, func() {
+		p.soon(func() {
+			if *over || target.dead {
+				return
+			}
+			s := &quic{w: w}
+			for i, q := range []*proc{p, target} {
+				s.ends[i] = &quicEnd{s: s, side: i, p: q}
+				q.links = append(q.links, s.ends[i])
+			}
+			// The listener's process sees the session with the first packet
+			// of the dialer, right behind this moment.
+			target.soon(func() { target.welcome(s.ends[1]) })
+			finish(s.ends[0])
+		})
+	})
+}
+
+// packet sends something of this end once; arrived runs at the other end, lost
+// if the packet was.
+func (e *quicEnd) packet(size int, arrived func(), lost func()) {
+	if e.over || e.p.dead {
+		return
+	}
+	w := e.s.w
+	c := e.path().cross(w.now, min(size, packetLen))
+	if c.lost {
+		if lost != nil {
+			lost()
+		}
+		return
+	}
+	w.after(c.delay, func() { e.peer().arrive(arrived) })
+	if c.twin > 0 {
+		w.after(c.twin, func() { e.peer().arrive(arrived) })
+	}
+}
+
+// arrive takes a packet from the network: for this end, or, if the process has
+// another life, or the session is over, for whoever answers in its place.
+func (e *quicEnd) arrive(f func()) {
+	now := e.p.at.proc
+	switch {
+	case now == nil:
+	case now != e.p:
+		now.soon(func() { e.unknown(now) })
+	default:
+		e.p.soon(func() {
+			if e.over {
+				e.closedAlready()
+				return
+			}
+			f()
+		})
+	}
+}
+
+// unknown is what a process answers to a packet of a session that it does not
+// know: a stateless reset, if it has the key of the process that was here.
+func (e *quicEnd) unknown(now *proc) {
+	if now.resetKey != e.p.resetKey {
+		return
+	}
+	e.tell(transport.CloseError{Reset: true})
+}
+
+// closedAlready repeats how this end closed.
+func (e *quicEnd) closedAlready() {
+	if !e.left.Remote && !e.left.Reset && !e.left.Timeout {
+		e.tell(transport.CloseError{Remote: true, Code: e.left.Code, Reason: e.left.Reason})
+	}
+}
+
+// tell sends the peer word of the end, once.
+func (e *quicEnd) tell(how transport.CloseError) {
+	w, o := e.s.w, e.peer()
+	if c := e.path().cross(w.now, 60); !c.lost {
+		w.after(c.delay, func() {
+			if o.p.at.proc == o.p {
+				o.p.soon(func() { o.end(how) })
+			}
+		})
+	}
+}
+
+// end ends this end because of what the peer, or nobody, said.
+func (e *quicEnd) end(how transport.CloseError) {
+	if e.over {
+		return
+	}
+	e.finish(how)
+	if e.ended != nil {
+		e.ended(how)
+	}
+}
+
+func (e *quicEnd) finish(how transport.CloseError) {
+	e.over, e.left = true, how
+	e.p.dropLink(e)
+}
+
+// close ends the session from here, at once.
+func (e *quicEnd) close(code uint64, reason string) {
+	if e.over {
+		return
+	}
+	how := transport.CloseError{Code: code, Reason: reason}
+	if !e.p.dead {
+		e.tell(transport.CloseError{Remote: true, Code: code, Reason: reason})
+	}
+	e.finish(how)
+}
+
+// send sends a datagram, at most once.
+func (e *quicEnd) send(p []byte) {
+	o := e.peer()
+	e.packet(len(p), func() {
+		if o.datagram != nil {
+			o.datagram(p)
+		}
+	}, nil)
+}
+
+// open opens a lane to the peer, who sees it with its first bytes.
+func (e *quicEnd) open() *lane {
+	l := &lane{from: e, index: len(e.opened)}
+	e.opened = append(e.opened, l)
+	return l
+}
+
+// serve takes the lanes that the peer opens, those that wait first.
+func (e *quicEnd) serve(f func(*lane)) {
+	e.lane = f
+	waiting := e.lanes
+	e.lanes = nil
+	for _, l := range waiting {
+		f(l)
+	}
+}
+
+// announce shows the peer's lanes up to l, in the order in which they were
+// opened: the first bytes of one open those before it too.
+func (e *quicEnd) announce(l *lane) {
+	o := e.peer()
+	for o.shown <= l.index {
+		next := o.opened[o.shown]
+		o.shown++
+		if next.shown = true; e.lane != nil {
+			e.lane(next)
+		} else {
+			e.lanes = append(e.lanes, next)
+		}
+	}
+}
+
+// A lane is one direction of a session: bytes in order. Both its ends are here.
+type lane struct {
+	from  *quicEnd
+	index int // of from's lanes
+
+	// The writing end.
+	sent    uint64 // pieces
+	under   int    // bytes not acknowledged
+	closed  bool   // nothing more is written
+	stopped bool   // the reader wants no more, or the writer dropped it
+	room    func() // the lane takes more
+	blocked bool   // room is to be called
+
+	// The reading end.
+	expected uint64
+	early    map[uint64]piece
+	ready    [][]byte // arrived in order, not read
+	eof      bool
+	reset    bool // dropped by the writer
+	deaf     bool // dropped by the reader
+	shown    bool
+	more     func() // something has arrived
+}
+
+// A piece is what one write hands over.
+type piece struct {
+	bytes []byte
+	last  bool
+}
+
+// Errors of a lane's Read. errNothing is not an end: there will be more.
+var (
+	errNothing  = errors.New("sim: nothing has arrived")
+	errCanceled = transport.ErrLaneCanceled
+)
+
+// write hands over p, which belongs to the lane from here on. It reports false,
+// and takes nothing, if so much is under way that the writer has to wait; then
+// room is called.
+func (l *lane) write(p []byte) bool {
+	if l.under >= laneWindow {
+		l.blocked = true
+		return false
+	}
+	if l.stopped || l.closed || l.from.over {
+		return true // it goes nowhere; the end of the session or the lane tells
+	}
+	l.under += len(p)
+	l.hand(piece{bytes: p})
+	return true
+}
+
+// close ends the lane behind what was written.
+func (l *lane) close() {
+	if !l.closed && !l.stopped {
+		l.closed = true
+		l.hand(piece{last: true})
+	}
+}
+
+func (l *lane) hand(x piece) {
+	n := l.sent
+	l.sent++
+	l.transmit(n, x, 0)
+}
+
+// transmit sends a piece until it has arrived.
+func (l *lane) transmit(n uint64, x piece, try int) {
+	e := l.from
+	e.packet(len(x.bytes)+40, func() { l.arrive(n, x) }, func() {
+		e.p.after(min(quicAgain<<min(try, 6), quicMost), func() {
+			if !l.stopped {
+				l.transmit(n, x, try+1)
+			}
+		})
+	})
+}
+
+// arrive takes a piece from the network and restores the order.
+func (l *lane) arrive(n uint64, x piece) {
+	if n < l.expected || l.reset || l.eof {
+		return // a duplicate
+	}
+	if n > l.expected {
+		if l.early == nil {
+			l.early = make(map[uint64]piece)
+		}
+		l.early[n] = x
+		return
+	}
+	for ok := true; ok; x, ok = l.early[l.expected] {
+		delete(l.early, l.expected)
+		l.expected++
+		l.take(x)
+	}
+	if !l.shown {
+		l.from.peer().announce(l)
+	} else if l.more != nil && !l.deaf {
+		l.more()
+	}
+}
+
+// take puts a piece where Read finds it, and lets the writer go on. The
+// acknowledgement takes no time of its own, but it needs a way back.
+func (l *lane) take(x piece) {
+	l.under -= len(x.bytes)
+	if x.last {
+		l.eof = true
+	}
+	if !l.deaf && len(x.bytes) > 0 {
+		l.ready = append(l.ready, x.bytes)
+	}
+	if l.blocked && l.under < laneWindow {
+		l.unblock()
+	}
+}
+
+func (l *lane) unblock() {
+	w, e := l.from.s.w, l.from
+	c := e.peer().path().cross(w.now, 40)
+	if c.lost {
+		w.after(quicAgain, l.unblock)
+		return
+	}
+	w.after(c.delay, func() {
+		e.p.soon(func() {
+			if l.blocked && l.under < laneWindow && !e.over {
+				l.blocked = false
+				if l.room != nil {
+					l.room()
+				}
+			}
+		})
+	})
+}
+
+// Read implements io.Reader at the reading end. It does not block: errNothing
+// says that there is nothing yet.
+func (l *lane) Read(p []byte) (int, error) {
+	switch {
+	case l.deaf || l.reset:
+		return 0, errCanceled
+	case len(l.ready) == 0 && l.eof:
+		return 0, io.EOF
+	case len(l.ready) == 0:
+		return 0, errNothing
+	}
+	n := copy(p, l.ready[0])
+	if n == len(l.ready[0]) {
+		l.ready[0] = nil
+		l.ready = l.ready[1:]
+	} else {
+		l.ready[0] = l.ready[0][n:]
+	}
+	return n, nil
+}
+
+// cancel drops the lane at the writing end; the reader hears of it.
+func (l *lane) cancel() {
+	if l.stopped || l.closed && l.under == 0 {
+		return
+	}
+	l.stopped = true
+	l.reliably(l.from, 0, func() {
+		if !l.eof && !l.reset {
+			l.reset, l.ready = true, nil
+			if !l.shown {
+				l.from.peer().announce(l)
+			} else if l.more != nil {
+				l.more()
+			}
+		}
+	})
+}
+
+// drop drops it at the reading end: what comes is thrown away, and the writer
+// is told to stop.
+func (l *lane) drop() {
+	if l.deaf || l.eof {
+		l.deaf = true
+		return
+	}
+	l.deaf, l.ready = true, nil
+	l.reliably(l.from.peer(), 0, func() {
+		l.stopped = true
+		if l.blocked {
+			l.blocked = false
+			if l.room != nil {
+				l.room()
+			}
+		}
+	})
+}
+
+// reliably gets a control frame through from e, however often it takes.
+func (l *lane) reliably(e *quicEnd, try int, f func()) {
+	e.packet(40, f, func() {
+		e.p.after(min(quicAgain<<min(try, 6), quicMost), func() { l.reliably(e, try+1, f) })
+	})
+}
+
+// reset ends every session and connection between two machines, as a rule with
+// Reset does, and returns how many those were.
+func (w *world) reset(from, to int) (n uint64) {
+	if m := w.machines[from]; m.proc != nil {
+		for _, e := range slices.Clone(m.proc.links) {
+			if e.peer().p.at.index == to {
+				n++
+				for _, side := range e.s.ends {
+					side.p.soon(func() { side.end(transport.CloseError{Reset: true}) })
+				}
+			}
+		}
+		for _, e := range slices.Clone(m.proc.sockets) {
+			if e.peer().p.at.index == to {
+				n++
+				for _, side := range e.t.ends {
+					side.p.soon(func() { side.cut() })
+				}
+			}
+		}
+	}
+	return n
+}

@@ -1,0 +1,59 @@
+package sim_test
+
+import (
+	"encoding/xml"
+	"errors"
+	"io"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/scenario"
+	"github.com/fabricd/fabricd/internal/sim"
+)
+
+// TestScale holds clusters of growing size to what the design promises: a crash
+// is seen in well under a second, silence within the profile's bound, a storm
+// of joins is over in seconds, and nobody else is removed. SIM_PLOT names a file
+// for the picture.
+func TestScale(t *testing.T) {
+	sizes := []int{8, 32}
+	if !testing.Short() {
+		sizes = append(sizes, 100, 200)
+	}
+	bound := scenario.Normal.Bound()
+	var points []sim.ScalePoint
+	for _, n := range sizes {
+		p, err := sim.Scale(n, scenario.Normal, 1, 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%+v", p)
+		switch {
+		case p.Join.Max > 5*time.Second:
+			t.Errorf("%d nodes: join storm over after %v", n, p.Join.Max)
+		case p.Crash.Max > bound.Crash/4:
+			t.Errorf("%d nodes: a crash is known after %v", n, p.Crash.Max)
+		case p.Silence.Max > bound.Silence:
+			t.Errorf("%d nodes: silence is known after %v", n, p.Silence.Max)
+		case p.False != 0:
+			t.Errorf("%d nodes: %d removals of nodes that nothing was done to", n, p.False)
+		}
+		points = append(points, p)
+	}
+	svg := sim.ScalePlot(points)
+	d := xml.NewDecoder(strings.NewReader(string(svg)))
+	for {
+		if _, err := d.Token(); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatalf("the plot is not XML: %v", err)
+		}
+	}
+	if file := os.Getenv("SIM_PLOT"); file != "" {
+		if err := os.WriteFile(file, svg, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,364 @@
+package mem
+
+import (
+	"context"
+	"errors"
+	"io"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/internal/transport/transporttest"
+)
+
+var (
+	idA = transport.Identity{Cluster: addr.UUID{1}, Node: addr.UUID{2}, Host: true}
+	idB = transport.Identity{Cluster: addr.UUID{1}, Node: addr.UUID{3}}
+)
+
+// pair returns two providers of a hub.
+func pair(t *testing.T, cfg Config) (*Hub, *Provider, *Provider) {
+	t.Helper()
+	h := NewHub(cfg)
+	a, err := h.Provider("a", idA)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := h.Provider("b", idB)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h, a, b
+}
+
+func conformance(t *testing.T, cfg Config) {
+	transporttest.Run(t, func(t *testing.T) transporttest.Pair {
+		_, a, b := pair(t, cfg)
+		return transporttest.Pair{A: a, B: b, IDA: idA, IDB: idB, MaxLanes: cfg.MaxLanes, Nowhere: "c"}
+	})
+}
+
+func TestConformance(t *testing.T) { conformance(t, Config{MaxLanes: 16}) }
+
+func TestConformanceWithDelay(t *testing.T) {
+	conformance(t, Config{MaxLanes: 16, Seed: 1, Delay: time.Millisecond, Jitter: 3 * time.Millisecond})
+}
+
+func TestConformanceWithJitterAlone(t *testing.T) {
+	conformance(t, Config{MaxLanes: 16, Seed: 1, Jitter: time.Millisecond})
+}
+
+// connect returns both ends of a session from a to b.
+func connect(t *testing.T, a, b *Provider) (transport.Session, transport.Session) {
+	t.Helper()
+	sa, err := a.Dial(t.Context(), b.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	sb, err := b.Accept(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sa, sb
+}
+
+// openLane returns both ends of a lane on which one byte was sent.
+func openLane(t testing.TB, from, to transport.Session) (transport.SendLane, transport.RecvLane) {
+	t.Helper()
+	s, err := from.OpenLane(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Write([]byte{1}); err != nil {
+		t.Fatal(err)
+	}
+	r, err := to.AcceptLane(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	return s, r
+}
+
+func TestDelayIsTheTimeInFlight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, a, b := pair(t, Config{Delay: 5 * time.Millisecond})
+		sa, sb := connect(t, a, b)
+		s, r := openLane(t, sa, sb)
+		start := time.Now()
+		s.Write([]byte("x"))
+		r.Read(make([]byte, 1))
+		if d := time.Since(start); d != 5*time.Millisecond {
+			t.Errorf("a byte took %v, want the delay", d)
+		}
+	})
+}
+
+func TestCutStallsAndHealCatchesUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, a, b := pair(t, Config{})
+		sa, sb := connect(t, a, b)
+		s, r := openLane(t, sa, sb)
+		h.Cut("b", "a")
+		s.Write([]byte("late"))
+		s.Close()
+		got := make(chan string, 1)
+		go func() { p, _ := io.ReadAll(r); got <- string(p) }()
+		canceled, _ := sa.OpenLane(t.Context())
+		canceled.Write([]byte("x"))
+		sa.SendDatagram([]byte("lost"))
+		time.Sleep(time.Second)
+		select {
+		case p := <-got:
+			t.Fatalf("read %q over a cut path", p)
+		default:
+		}
+		h.Heal("a", "b")
+		if p := <-got; p != "late" {
+			t.Errorf("read %q after Heal, want what was written", p)
+		}
+		if _, err := sb.AcceptLane(t.Context()); err != nil {
+			t.Errorf("lane opened during the cut: %v", err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if p, err := sb.ReceiveDatagram(ctx); err == nil {
+			t.Errorf("datagram %q crossed a cut path", p)
+		}
+	})
+}
+
+func TestCancelDuringCutReachesTheReaderAfterHeal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, a, b := pair(t, Config{})
+		sa, sb := connect(t, a, b)
+		s, r := openLane(t, sa, sb)
+		h.Cut("a", "b")
+		done := make(chan error, 1)
+		go func() { _, err := r.Read(make([]byte, 1)); done <- err }()
+		s.Cancel()
+		time.Sleep(time.Second)
+		if len(done) > 0 {
+			t.Fatal("the cancel crossed a cut path")
+		}
+		h.HealAll()
+		if err := <-done; !errors.Is(err, transport.ErrLaneCanceled) {
+			t.Errorf("read: %v, want ErrLaneCanceled", err)
+		}
+	})
+}
+
+func TestWriterSleepsWhileACancelIsStuckInACut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, a, b := pair(t, Config{Delay: 5 * time.Millisecond, LaneBuffer: 16})
+		sa, sb := connect(t, a, b)
+		s, r := openLane(t, sa, sb)
+		done := make(chan error, 1)
+		go func() { _, err := s.Write(make([]byte, 100)); done <- err }()
+		synctest.Wait()
+		r.Cancel()
+		h.Cut("a", "b")
+		time.Sleep(time.Second) // never ends if the writer keeps looking
+		if len(done) > 0 {
+			t.Fatal("the cancel crossed a cut path")
+		}
+		h.HealAll()
+		if err := <-done; !errors.Is(err, transport.ErrLaneCanceled) {
+			t.Errorf("write: %v, want ErrLaneCanceled", err)
+		}
+	})
+}
+
+// wantEnd checks how a session ended, and when.
+func wantEnd(t *testing.T, s transport.Session, want transport.CloseError, after time.Duration) {
+	t.Helper()
+	start := time.Now()
+	<-s.Done()
+	var got *transport.CloseError
+	if !errors.As(s.Err(), &got) || *got != want {
+		t.Errorf("session ended with %#v, want %#v", got, want)
+	}
+	if d := time.Since(start); d != after {
+		t.Errorf("session ended after %v, want %v", d, after)
+	}
+}
+
+func TestLongCutEndsSessions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, a, b := pair(t, Config{IdleTimeout: 3 * time.Second})
+		sa, sb := connect(t, a, b)
+		h.Cut("a", "b")
+		wantEnd(t, sa, transport.CloseError{Timeout: true}, 3*time.Second)
+		wantEnd(t, sb, transport.CloseError{Timeout: true}, 0)
+	})
+}
+
+func TestCloseDuringCutIsToldAfterHeal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, a, b := pair(t, Config{})
+		sa, sb := connect(t, a, b)
+		h.Cut("a", "b")
+		sa.Close(transport.CodeLeaving, "bye")
+		time.Sleep(time.Second)
+		if err := sb.Err(); err != nil {
+			t.Fatalf("the news crossed a cut path: %v", err)
+		}
+		h.Heal("a", "b")
+		wantEnd(t, sb, transport.CloseError{Remote: true, Code: transport.CodeLeaving, Reason: "bye"}, 0)
+	})
+}
+
+func TestDialOverACutPath(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, a, _ := pair(t, Config{DialTimeout: 2 * time.Second})
+		h.Cut("a", "b")
+		start := time.Now()
+		_, err := a.Dial(t.Context(), "b")
+		var why *transport.CloseError
+		if !errors.As(err, &why) || !why.Timeout || time.Since(start) != 2*time.Second {
+			t.Errorf("dial: %v after %v, want a timeout after 2s", err, time.Since(start))
+		}
+	})
+}
+
+func TestHealLetsAWaitingDialThrough(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, a, _ := pair(t, Config{})
+		h.Cut("a", "b")
+		time.AfterFunc(time.Second, func() { h.Heal("a", "b") })
+		if _, err := a.Dial(t.Context(), "b"); err != nil {
+			t.Errorf("dial: %v, want success when the path heals", err)
+		}
+	})
+}
+
+func TestKillWithReset(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, a, b := pair(t, Config{Delay: time.Millisecond})
+		sa, sb := connect(t, a, b)
+		h.Kill("b", Reset)
+		if sb.Err() == nil {
+			t.Error("the killed provider's session lives")
+		}
+		wantEnd(t, sa, transport.CloseError{Reset: true}, time.Millisecond)
+		if _, err := b.Accept(t.Context()); !errors.Is(err, transport.ErrClosed) {
+			t.Errorf("accept on a killed provider: %v, want ErrClosed", err)
+		}
+		if _, err := a.Dial(t.Context(), "b"); !errors.Is(err, ErrRefused) {
+			t.Errorf("dial to a killed provider: %v, want ErrRefused", err)
+		}
+	})
+}
+
+func TestKillInSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, a, b := pair(t, Config{IdleTimeout: 5 * time.Second, DialTimeout: time.Second})
+		sa, _ := connect(t, a, b)
+		h.Kill("b", Silent)
+		var why *transport.CloseError
+		if _, err := a.Dial(t.Context(), "b"); !errors.As(err, &why) || !why.Timeout {
+			t.Errorf("dial to a silent provider: %v, want a timeout", err)
+		}
+		wantEnd(t, sa, transport.CloseError{Timeout: true}, 4*time.Second)
+	})
+}
+
+func TestTheNextLifeResetsWhatTheSilentOneLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, a, b := pair(t, Config{})
+		sa, _ := connect(t, a, b)
+		h.Kill("b", Silent)
+		next, err := h.Provider("b", idB)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantEnd(t, sa, transport.CloseError{Reset: true}, 0)
+		connect(t, a, next)
+	})
+}
+
+func TestPair(t *testing.T) {
+	sa, sb := Pair(idA, idB)
+	if sa.Peer() != idB || sb.Peer() != idA {
+		t.Errorf("peers are %v and %v", sa.Peer(), sb.Peer())
+	}
+	s, r := openLane(t, sa, sb)
+	s.Close()
+	if _, err := r.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("read: %v, want EOF", err)
+	}
+	sa.Close(transport.CodeOK, "")
+	<-sb.Done()
+}
+
+func TestSteadyStateDoesNotAllocate(t *testing.T) {
+	sa, sb := Pair(idA, idB)
+	s, r := openLane(t, sa, sb)
+	p := make([]byte, 64<<10)
+	step := func() {
+		if _, err := s.Write(p); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(r, p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	step()
+	if n := testing.AllocsPerRun(100, step); n != 0 {
+		t.Errorf("%v allocations per write and read, want none", n)
+	}
+}
+
+func TestEndedSessionsAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, a, b := pair(t, Config{})
+		for range 10 {
+			sa, sb := connect(t, a, b)
+			openLane(t, sa, sb)
+			sa.Close(transport.CodeOK, "")
+			<-sb.Done()
+		}
+		if len(h.paths) != 0 || len(a.sessions) != 0 || len(b.sessions) != 0 {
+			t.Errorf("%d paths, %d and %d sessions are left", len(h.paths), len(a.sessions), len(b.sessions))
+		}
+	})
+}
+
+func BenchmarkPingPong(b *testing.B) {
+	sa, sb := Pair(idA, idB)
+	out, in := openLane(b, sa, sb)
+	back, answer := openLane(b, sb, sa)
+	go func() {
+		p := make([]byte, 64)
+		for {
+			if _, err := io.ReadFull(in, p); err != nil {
+				return
+			}
+			back.Write(p)
+		}
+	}()
+	p := make([]byte, 64)
+	b.ReportAllocs()
+	for b.Loop() {
+		out.Write(p)
+		io.ReadFull(answer, p)
+	}
+	sa.Close(0, "")
+}
+
+func BenchmarkBulk(b *testing.B) {
+	sa, sb := Pair(idA, idB)
+	out, in := openLane(b, sa, sb)
+	go io.Copy(io.Discard, struct{ io.Reader }{in})
+	p := make([]byte, 1<<20)
+	b.SetBytes(int64(len(p)))
+	b.ReportAllocs()
+	for b.Loop() {
+		out.Write(p)
+	}
+	sa.Close(0, "")
+}

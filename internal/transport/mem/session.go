@@ -1,0 +1,315 @@
+package mem
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/transport"
+)
+
+// datagramQueue bounds the datagrams that wait for ReceiveDatagram, in flight
+// or arrived. Further ones are dropped.
+const datagramQueue = 128
+
+// maxReason bounds the reason of a Close, in bytes.
+const maxReason = 256
+
+// A session is one end of an association.
+type session struct {
+	cfg       *Config
+	path      *path
+	peer      *session
+	peerID    transport.Identity
+	local     string
+	remote    string
+	slots     chan struct{} // one token per lane that this end has opened
+	datagrams chan []byte
+	flying    atomic.Int32  // datagrams in flight to here
+	arrival   chan struct{} // holds a token when AcceptLane should look
+	done      chan struct{}
+	onEnd     func(*session) // tells the hub; nil for a pair without hub
+
+	mu    sync.Mutex // guards the fields below; taken before a lane's mu
+	err   *transport.CloseError
+	lanes map[*lane]struct{} // both directions, until they have ended
+	queue []*lane            // announced, not accepted; at most cfg.MaxLanes
+}
+
+// newSessions returns the two ends of an association over p.
+func newSessions(cfg *Config, p *path, a, b endpoint) (*session, *session) {
+	sa, sb := newSession(cfg, p, a, b), newSession(cfg, p, b, a)
+	sa.peer, sb.peer = sb, sa
+	p.a, p.b = sa, sb
+	return sa, sb
+}
+
+// An endpoint names one end of a session.
+type endpoint struct {
+	address string
+	id      transport.Identity
+}
+
+func newSession(cfg *Config, p *path, here, there endpoint) *session {
+	return &session{
+		cfg: cfg, path: p,
+		peerID: there.id, local: here.address, remote: there.address,
+		slots:     make(chan struct{}, cfg.MaxLanes),
+		datagrams: make(chan []byte, datagramQueue),
+		arrival:   make(chan struct{}, 1),
+		done:      make(chan struct{}),
+		lanes:     make(map[*lane]struct{}),
+	}
+}
+
+// OpenLane implements transport.Session.
+func (s *session) OpenLane(ctx context.Context) (transport.SendLane, error) {
+	select {
+	case s.slots <- struct{}{}:
+	default:
+		select {
+		case s.slots <- struct{}{}:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("open lane: %w", ctx.Err())
+		case <-s.done:
+			return nil, s.Err()
+		}
+	}
+	l := newLane(s, s.peer)
+	if err := s.remember(l); err != nil {
+		<-s.slots
+		return nil, err
+	}
+	if err := s.peer.remember(l); err != nil {
+		// The peer has ended and the news is under way: nobody will read the
+		// lane, and it fails here when the news arrives.
+		l.fail(s.peer, err)
+	}
+	return (*sendLane)(l), nil
+}
+
+// remember adds l to the lanes that fail when s ends.
+func (s *session) remember(l *lane) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil {
+		return s.err
+	}
+	s.lanes[l] = struct{}{}
+	return nil
+}
+
+// forget removes a lane that has ended.
+func (s *session) forget(l *lane) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.lanes, l)
+}
+
+// announce queues a lane that the peer has begun to write.
+func (s *session) announce(l *lane) {
+	s.mu.Lock()
+	if s.err == nil {
+		s.queue = append(s.queue, l)
+	}
+	s.mu.Unlock()
+	notify(s.arrival)
+}
+
+// AcceptLane implements transport.Session.
+func (s *session) AcceptLane(ctx context.Context) (transport.RecvLane, error) {
+	var timer *time.Timer
+	for {
+		l, until, err := s.nextLane()
+		if err != nil {
+			return nil, err
+		}
+		if l != nil {
+			l.release() // it may have been canceled while it waited
+			return (*recvLane)(l), nil
+		}
+		var due <-chan time.Time
+		if !until.IsZero() {
+			timer = time.NewTimer(time.Until(until))
+			due = timer.C
+		}
+		select {
+		case <-s.arrival:
+		case <-due:
+		case <-s.done:
+		case <-ctx.Done():
+			err = fmt.Errorf("accept lane: %w", ctx.Err())
+		}
+		if timer != nil {
+			timer.Stop()
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+// nextLane takes the first lane that has arrived, or says when one will.
+func (s *session) nextLane() (*lane, time.Time, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil {
+		return nil, time.Time{}, s.err
+	}
+	var now, until time.Time
+	if s.path.slow() {
+		now = time.Now()
+	}
+	for i, l := range s.queue {
+		ok, due := l.arrived(now)
+		if !ok {
+			until = earlier(until, due)
+			continue
+		}
+		s.queue = append(s.queue[:i], s.queue[i+1:]...)
+		if len(s.queue) > 0 {
+			notify(s.arrival) // another caller may wait
+		}
+		l.mu.Lock()
+		l.accepted = true
+		l.mu.Unlock()
+		return l, time.Time{}, nil
+	}
+	return nil, until, nil
+}
+
+// SendDatagram implements transport.Session.
+func (s *session) SendDatagram(p []byte) error {
+	if len(p) > transport.MaxDatagram {
+		return fmt.Errorf("datagram of %d bytes: at most %d", len(p), transport.MaxDatagram)
+	}
+	if err := s.Err(); err != nil {
+		return err
+	}
+	if s.path.cut() {
+		return nil
+	}
+	to := s.peer
+	if to.flying.Add(1) > datagramQueue {
+		to.flying.Add(-1)
+		return nil
+	}
+	data := append(make([]byte, 0, len(p)), p...)
+	d := s.path.flight()
+	if d <= 0 {
+		to.datagramArrived(data)
+		return nil
+	}
+	time.AfterFunc(d, func() { to.datagramArrived(data) })
+	return nil
+}
+
+// datagramArrived queues p, or drops it when the queue is full.
+func (s *session) datagramArrived(p []byte) {
+	s.flying.Add(-1)
+	select {
+	case s.datagrams <- p:
+	default:
+	}
+}
+
+// ReceiveDatagram implements transport.Session.
+func (s *session) ReceiveDatagram(ctx context.Context) ([]byte, error) {
+	if err := s.Err(); err != nil {
+		return nil, err
+	}
+	select {
+	case p := <-s.datagrams:
+		return p, nil
+	default:
+	}
+	select {
+	case p := <-s.datagrams:
+		return p, nil
+	case <-s.done:
+		return nil, s.Err()
+	case <-ctx.Done():
+		return nil, fmt.Errorf("receive datagram: %w", ctx.Err())
+	}
+}
+
+// Peer, LocalAddr, RemoteAddr and Done implement transport.Session.
+func (s *session) Peer() transport.Identity { return s.peerID }
+
+func (s *session) LocalAddr() string { return s.local }
+
+func (s *session) RemoteAddr() string { return s.remote }
+
+func (s *session) Done() <-chan struct{} { return s.done }
+
+// Err implements transport.Session.
+func (s *session) Err() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err == nil {
+		return nil // not a nil *CloseError in an interface
+	}
+	return s.err
+}
+
+// Close implements transport.Session.
+func (s *session) Close(code uint64, reason string) error {
+	reason = bounded(reason)
+	if s.end(&transport.CloseError{Code: code, Reason: reason}) {
+		s.path.deliver(s.tellPeer)
+	}
+	return nil
+}
+
+// bounded cuts reason to maxReason bytes, at a boundary between characters.
+func bounded(reason string) string {
+	if len(reason) <= maxReason {
+		return reason
+	}
+	return strings.ToValidUTF8(reason[:maxReason], "")
+}
+
+// tellPeer ends the peer with what ended s here.
+func (s *session) tellPeer() {
+	var why *transport.CloseError
+	if errors.As(s.Err(), &why) && !why.Remote && !why.Timeout && !why.Reset {
+		s.peer.end(&transport.CloseError{Remote: true, Code: why.Code, Reason: why.Reason})
+	}
+}
+
+// healed catches up with what the cut has held back.
+func (s *session) healed() {
+	s.tellPeer()
+	notify(s.arrival)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for l := range s.lanes {
+		l.wake()
+	}
+}
+
+// end ends this side with why and fails its lanes. It reports whether it was
+// the first to do so.
+func (s *session) end(why *transport.CloseError) bool {
+	s.mu.Lock()
+	if s.err != nil {
+		s.mu.Unlock()
+		return false
+	}
+	s.err = why
+	lanes := s.lanes
+	s.lanes, s.queue = nil, nil
+	close(s.done)
+	s.mu.Unlock()
+	for l := range lanes {
+		l.fail(s, why)
+	}
+	if s.onEnd != nil {
+		s.onEnd(s)
+	}
+	return true
+}

@@ -1,0 +1,13 @@
+//go:build !linux
+
+package quic
+
+import (
+	"errors"
+	"syscall"
+)
+
+// socketBuffers knows the sizes on Linux only.
+func socketBuffers(syscall.RawConn) (recv, send int, err error) {
+	return 0, 0, errors.ErrUnsupported
+}

@@ -1,0 +1,111 @@
+package quic
+
+import (
+	"net"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/netsim"
+	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/internal/transport/transporttest"
+)
+
+func TestMain(m *testing.M) {
+	// quic-go prints to the standard log what BufferWarning says.
+	os.Setenv("QUIC_GO_DISABLE_RECEIVE_BUFFER_WARNING", "1")
+	os.Exit(m.Run())
+}
+
+const (
+	addrA   = "10.0.0.1:7000"
+	addrB   = "10.0.0.2:7000"
+	nowhere = "10.0.0.3:7000"
+	lanes   = 16
+)
+
+var idA, idB = nodeID(1), nodeID(2)
+
+// start starts a provider with cfg at address of net.
+func start(t testing.TB, net *netsim.Network, address string, cfg Config) *Provider {
+	t.Helper()
+	conn, err := net.ListenPacket(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.PacketConn = conn
+	p, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Close() })
+	return p
+}
+
+// simulated returns two providers over net.
+func simulated(t testing.TB, net *netsim.Network) (a, b *Provider) {
+	ca := newCA(t)
+	cfgA, cfgB := ca.config(ca.issue(idA, forever)), ca.config(ca.issue(idB, forever))
+	cfgA.MaxLanes, cfgB.MaxLanes = lanes, lanes
+	return start(t, net, addrA, cfgA), start(t, net, addrB, cfgB)
+}
+
+func conformance(t *testing.T, rules netsim.Rules) {
+	transporttest.Run(t, func(t *testing.T) transporttest.Pair {
+		net := netsim.New(1)
+		net.SetDefaultRules(rules)
+		a, b := simulated(t, net)
+		return transporttest.Pair{A: a, B: b, IDA: idA, IDB: idB, MaxLanes: lanes, Nowhere: nowhere}
+	})
+}
+
+func TestConformance(t *testing.T) {
+	conformance(t, netsim.Rules{Delay: 100 * time.Microsecond})
+}
+
+func TestConformanceOnSockets(t *testing.T) {
+	transporttest.RunOnSockets(t, func(t *testing.T) transporttest.Pair {
+		ca := newCA(t)
+		a := listen(t, ca.config(ca.issue(idA, forever)))
+		b := listen(t, ca.config(ca.issue(idB, forever)))
+		return transporttest.Pair{A: a, B: b, IDA: idA, IDB: idB, MaxLanes: lanes, Nowhere: silentAddress(t)}
+	})
+}
+
+// listen starts a provider on a socket of the loopback interface.
+func listen(t testing.TB, cfg Config) *Provider {
+	t.Helper()
+	cfg.Address = "127.0.0.1:0"
+	cfg.MaxLanes = lanes
+	cfg.HandshakeTimeout = 5 * time.Second // 64 of them at once take more than one on a machine that others keep busy
+	p, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// silentAddress returns the address of a socket that nobody reads.
+func silentAddress(t testing.TB) string {
+	t.Helper()
+	c, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c.LocalAddr().String()
+}
+
+// connect returns both ends of a session from a to b.
+func connect(t testing.TB, a, b *Provider) (transport.Session, transport.Session) {
+	t.Helper()
+	sa, err := a.Dial(t.Context(), b.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	sb, err := b.Accept(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sa, sb
+}

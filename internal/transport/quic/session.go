@@ -1,0 +1,137 @@
+package quic
+
+import (
+	"context"
+	"fmt"
+
+	quicgo "github.com/quic-go/quic-go"
+
+	"github.com/fabricd/fabricd/internal/transport"
+)
+
+// datagramQueue bounds the datagrams that wait to be sent: quic-go's own queue
+// blocks when it is full. Further ones are dropped.
+const datagramQueue = 64
+
+// A session is one QUIC connection whose ends have confirmed each other.
+type session struct {
+	conn  *quicgo.Conn
+	peer  transport.Identity
+	queue chan []byte // datagrams to send, a pump goroutine empties it
+	free  chan []byte // buffers of the queue, to be used again
+}
+
+func newSession(conn *quicgo.Conn, peer transport.Identity) *session {
+	return &session{
+		conn:  conn,
+		peer:  peer,
+		queue: make(chan []byte, datagramQueue),
+		free:  make(chan []byte, datagramQueue),
+	}
+}
+
+// pump sends the queued datagrams until the connection ends.
+func (s *session) pump() {
+	ended := s.conn.Context().Done()
+	for {
+		select {
+		case p := <-s.queue:
+			// An error is either the end of the connection, seen below, or a
+			// path too small for the datagram, which is then lost.
+			_ = s.conn.SendDatagram(p)
+			select {
+			case s.free <- p:
+			default:
+			}
+		case <-ended:
+			return
+		}
+	}
+}
+
+// OpenLane implements transport.Session.
+func (s *session) OpenLane(ctx context.Context) (transport.SendLane, error) {
+	stream, err := s.conn.OpenUniStreamSync(ctx)
+	if err != nil {
+		return nil, s.waitError(ctx, "open lane", err)
+	}
+	return &sendLane{stream: stream}, nil
+}
+
+// AcceptLane implements transport.Session.
+func (s *session) AcceptLane(ctx context.Context) (transport.RecvLane, error) {
+	stream, err := s.conn.AcceptUniStream(ctx)
+	if err != nil {
+		return nil, s.waitError(ctx, "accept lane", err)
+	}
+	return &recvLane{stream}, nil
+}
+
+// Traffic implements transport.Meter.
+func (s *session) Traffic() (sent, received uint64) {
+	st := s.conn.ConnectionStats()
+	return st.BytesSent, st.BytesReceived
+}
+
+// SendDatagram implements transport.Session.
+func (s *session) SendDatagram(p []byte) error {
+	if len(p) > transport.MaxDatagram {
+		return fmt.Errorf("datagram of %d bytes: at most %d", len(p), transport.MaxDatagram)
+	}
+	if err := s.Err(); err != nil {
+		return err
+	}
+	var buf []byte
+	select {
+	case buf = <-s.free:
+	default:
+		buf = make([]byte, 0, transport.MaxDatagram)
+	}
+	select {
+	case s.queue <- append(buf[:0], p...):
+	default: // full: a datagram may be lost
+	}
+	return nil
+}
+
+// ReceiveDatagram implements transport.Session.
+func (s *session) ReceiveDatagram(ctx context.Context) ([]byte, error) {
+	p, err := s.conn.ReceiveDatagram(ctx)
+	if err != nil {
+		return nil, s.waitError(ctx, "receive datagram", err)
+	}
+	return p, nil
+}
+
+// waitError says whether ctx or the session ended a wait.
+func (s *session) waitError(ctx context.Context, what string, err error) error {
+	if end := s.Err(); end != nil {
+		return end
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("%s: %w", what, ctx.Err())
+	}
+	return closeError(err)
+}
+
+// Peer, LocalAddr, RemoteAddr and Done implement transport.Session.
+func (s *session) Peer() transport.Identity { return s.peer }
+
+func (s *session) LocalAddr() string { return s.conn.LocalAddr().String() }
+
+func (s *session) RemoteAddr() string { return s.conn.RemoteAddr().String() }
+
+func (s *session) Done() <-chan struct{} { return s.conn.Context().Done() }
+
+// Err implements transport.Session.
+func (s *session) Err() error {
+	if s.conn.Context().Err() == nil {
+		return nil
+	}
+	return closeError(context.Cause(s.conn.Context()))
+}
+
+// Close implements transport.Session.
+func (s *session) Close(code uint64, reason string) error {
+	return s.conn.CloseWithError(quicgo.ApplicationErrorCode(code), bounded(reason))
+}

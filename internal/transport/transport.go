@@ -1,0 +1,191 @@
+// Package transport is the contract between fabricd's engine and the providers
+// that carry its bytes between two nodes: sessions, lanes and datagrams.
+//
+// A session is one authenticated association of two fabricd processes. A lane
+// is one ordered, reliable, unidirectional channel of bytes inside a session.
+// Lanes are independent of each other: a lane that nobody reads must not stop
+// another one. Package transporttest holds what every provider must keep.
+package transport
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+)
+
+// MaxDatagram is the largest datagram, in bytes, that every session carries.
+const MaxDatagram = 1000
+
+// Close codes of a session, numbers on the wire: never renumber or reuse one.
+const (
+	CodeOK           uint64 = 0 // orderly end
+	CodeLeaving      uint64 = 1 // the node leaves the cluster
+	CodeDuplicate    uint64 = 2 // the pair has another session, this one lost
+	CodeIDMismatch   uint64 = 3 // HELLO named another life than the one here
+	CodeWrongCluster uint64 = 4
+	CodeFenced       uint64 = 5 // the life was removed
+	CodeProtocol     uint64 = 6 // the peer broke the protocol
+	CodeVersion      uint64 = 7 // no common protocol version
+)
+
+// ErrClosed is returned by the methods of a closed provider, session or lane.
+var ErrClosed = errors.New("transport closed")
+
+// ErrLaneCanceled is returned by a lane's methods after either side canceled it.
+var ErrLaneCanceled = errors.New("lane canceled")
+
+// A CloseError says how a session ended. It is in the chain of every error
+// that a session or its lanes return after the end.
+type CloseError struct {
+	Remote bool   // the peer closed it
+	Code   uint64 // CodeOK …; meaningless if Reset or Timeout
+	Reason string // text, bounded by 256 bytes
+
+	// Reset is set when the peer's process no longer knows the session: it
+	// crashed and something else, or its next life, answered.
+	Reset bool
+	// Timeout is set when the peer fell silent.
+	Timeout bool
+}
+
+// Error returns a sentence with the side, the code and the reason.
+func (e *CloseError) Error() string {
+	switch {
+	case e.Reset:
+		return "session reset: peer lost its state"
+	case e.Timeout:
+		return "session timed out: peer is silent"
+	}
+	side := "here"
+	if e.Remote {
+		side = "by peer"
+	}
+	if e.Reason == "" {
+		return "session closed " + side
+	}
+	return "session closed " + side + ": " + e.Reason
+}
+
+// Unwrap makes errors.Is(err, ErrClosed) true for every CloseError.
+func (e *CloseError) Unwrap() error { return ErrClosed }
+
+// An Identity is what a peer's certificate proved.
+type Identity struct {
+	Cluster addr.UUID
+	Node    addr.UUID
+	Host    bool // the certificate allows the host role
+}
+
+// A Provider accepts and dials sessions. All methods may be called from any
+// goroutine.
+type Provider interface {
+	// Name returns the provider's short name: "quic", "mem".
+	Name() string
+
+	// Addr returns the address, in the form that Dial takes, under which this
+	// provider accepts sessions.
+	Addr() string
+
+	// Dial opens a session to the provider at address. It returns when both
+	// sides have authenticated each other, when ctx is done, or when the peer
+	// refused; the error then says why.
+	Dial(ctx context.Context, address string) (Session, error)
+
+	// Accept returns the next session that a peer has dialed, authenticated.
+	Accept(ctx context.Context) (Session, error)
+
+	// Close closes every session with CodeOK and frees the provider's
+	// resources. It waits for the provider's goroutines.
+	Close() error
+}
+
+// A Session is one authenticated association with a peer process.
+type Session interface {
+	// OpenLane opens a lane towards the peer. The peer sees the lane when the
+	// first bytes arrive. It blocks while the peer's limit of open lanes is
+	// reached.
+	OpenLane(ctx context.Context) (SendLane, error)
+
+	// AcceptLane returns the next lane that the peer has opened.
+	AcceptLane(ctx context.Context) (RecvLane, error)
+
+	// SendDatagram sends p, at most MaxDatagram bytes, at most once and in no
+	// order. It does not block; p may be reused when it returns.
+	SendDatagram(p []byte) error
+
+	// ReceiveDatagram returns the next datagram; the caller owns it.
+	ReceiveDatagram(ctx context.Context) ([]byte, error)
+
+	// Peer returns what the peer's certificate proved.
+	Peer() Identity
+
+	// LocalAddr and RemoteAddr return the addresses of the two ends, for logs.
+	LocalAddr() string
+	RemoteAddr() string
+
+	// Close ends the session at once: what was not delivered is lost. The
+	// first call decides the code; later calls do nothing.
+	Close(code uint64, reason string) error
+
+	// Done is closed when the session has ended; Err then returns why.
+	Done() <-chan struct{}
+	Err() error
+}
+
+// A Meter is a Session that counts what it costs the network.
+type Meter interface {
+	// Traffic returns the bytes of all packets sent and received so far, with
+	// what was sent again and the provider's own headers, without those of
+	// UDP, TCP and IP.
+	Traffic() (sent, received uint64)
+}
+
+// TrafficOf returns the traffic of a session, zeros if it counts none.
+func TrafficOf(s Session) (sent, received uint64) {
+	if m, ok := s.(Meter); ok {
+		return m.Traffic()
+	}
+	return 0, 0
+}
+
+// A SendLane is the writing end of a lane. One goroutine writes at a time;
+// the other methods may be called from any goroutine.
+type SendLane interface {
+	// Write blocks until p is handed to the provider, which has copied it when
+	// Write returns. On error, n < len(p) bytes were handed over.
+	io.Writer
+
+	// TryWrite hands over all of p without blocking, or nothing. It reports
+	// false when it would have to wait. Callers keep p small (≤ 1 KiB).
+	TryWrite(p []byte) (bool, error)
+
+	// SetWriteDeadline makes Writes that are blocked at t, and later ones,
+	// fail with an error that is os.ErrDeadlineExceeded. Zero: no deadline.
+	SetWriteDeadline(t time.Time) error
+
+	// Close ends the lane after all bytes written: the reader gets them, then
+	// io.EOF. It must not be called during a Write.
+	Close() error
+
+	// Cancel drops the lane: what was not delivered may be lost, the reader
+	// gets ErrLaneCanceled. It unblocks a Write. After Close it does nothing
+	// harmful.
+	Cancel()
+}
+
+// A RecvLane is the reading end of a lane. One goroutine reads at a time.
+type RecvLane interface {
+	// Read returns at least one byte, io.EOF after the writer's Close, or an
+	// error. It reads straight into p.
+	io.Reader
+
+	// SetReadDeadline is SendLane.SetWriteDeadline for Read.
+	SetReadDeadline(t time.Time) error
+
+	// Cancel tells the writer to stop and drops what has arrived. It unblocks
+	// a Read. A lane that was read to io.EOF needs no Cancel.
+	Cancel()
+}

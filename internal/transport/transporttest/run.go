@@ -1,0 +1,272 @@
+// Package transporttest holds what every transport provider must keep: Run
+// tests each sentence of the contract in package transport.
+package transporttest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/fabricd/fabricd/internal/transport"
+)
+
+// A Pair is two providers that reach each other.
+type Pair struct {
+	// A and B are open; the suite closes them.
+	A, B transport.Provider
+
+	// IDA and IDB are what their certificates prove.
+	IDA, IDB transport.Identity
+
+	// MaxLanes is the limit of open lanes that both were configured with.
+	// Keep it below 100, so that the suite can reach it.
+	MaxLanes int
+
+	// Nowhere is an address at which nobody accepts.
+	Nowhere string
+}
+
+// Run runs the suite, each test in a testing/synctest bubble of its own. make
+// is called in the bubble; all that it starts must end with the providers or
+// with t.
+func Run(t *testing.T, make func(t *testing.T) Pair) {
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { runCase(t, make, c.run) })
+		})
+	}
+}
+
+// RunOnSockets runs the suite outside bubbles, for providers on real sockets,
+// and checks that no goroutine is left.
+func RunOnSockets(t *testing.T, make func(t *testing.T) Pair) {
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+			runCase(t, make, c.run)
+		})
+	}
+}
+
+// cases are the tests, by the behaviour that each asks for.
+var cases = []struct {
+	name string
+	run  func(*env)
+}{
+	{"both sides know each other", testIdentities},
+	{"both sides may dial", testDialBothWays},
+	{"dialing nobody fails", testDialNobody},
+	{"dial ends with its context", testDialContext},
+	{"accept ends with its context", testAcceptContext},
+	{"a closed provider refuses", testClosedProvider},
+	{"closing a provider tells its peers", testProviderCloseReachesPeers},
+	{"64 simultaneous dials succeed", testDialStorm},
+
+	{"a lane keeps the order of its bytes", testLaneOrder},
+	{"the end comes after the data", testEndAfterData},
+	{"a closed empty lane is seen", testEmptyLane},
+	{"write copies", testWriteCopies},
+	{"writing after close fails", testWriteAfterClose},
+	{"cancel after close loses nothing", testCancelAfterClose},
+	{"the sender's cancel reaches the reader", testSenderCancel},
+	{"the sender's cancel wakes its write", testSenderCancelWakesWrite},
+	{"the reader's cancel reaches the writer", testReaderCancel},
+	{"the reader's cancel wakes its read", testReaderCancelWakesRead},
+	{"read deadlines", testReadDeadline},
+	{"write deadlines", testWriteDeadline},
+	{"try write takes all or nothing", testTryWrite},
+	{"an unread lane does not stop another", testIndependence},
+	{"many lanes at once", testManyLanes},
+	{"finished lanes make room for new ones", testLaneCredit},
+	{"open lane waits at the limit", testLaneLimit},
+	{"canceled lanes make room for new ones", testCanceledLaneCredit},
+
+	{"datagrams arrive", testDatagrams},
+	{"datagrams are bounded in size", testDatagramSize},
+	{"datagrams neither block nor pile up", testDatagramFlood},
+
+	{"close tells code and reason", testCloseReason},
+	{"the first close decides", testFirstCloseDecides},
+	{"a long reason is cut", testLongReason},
+	{"close wakes every call on both sides", testCloseWakes},
+}
+
+// An env is what one test has: two providers and a session between them.
+type env struct {
+	*testing.T
+	pair Pair
+	ctx  context.Context
+	a, b transport.Session // dialed by A, accepted by B
+}
+
+// patience bounds what must happen soon. It is generous for real sockets on a
+// busy machine; in a bubble it costs nothing.
+const patience = 20 * time.Second
+
+func runCase(t *testing.T, make func(t *testing.T) Pair, run func(*env)) {
+	p := make(t)
+	defer p.B.Close()
+	defer p.A.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	e := &env{T: t, pair: p, ctx: ctx}
+	e.a, e.b = e.connect(p.A, p.B)
+	run(e)
+}
+
+// connect dials from one provider to the other.
+func (e *env) connect(from, to transport.Provider) (dialed, accepted transport.Session) {
+	e.Helper()
+	type result struct {
+		s   transport.Session
+		err error
+	}
+	done := make(chan result, 1)
+	go func() {
+		s, err := to.Accept(e.ctx)
+		done <- result{s, err}
+	}()
+	dialed, err := from.Dial(e.ctx, to.Addr())
+	if err != nil {
+		e.Fatalf("dial: %v", err)
+	}
+	r := <-done
+	if r.err != nil {
+		e.Fatalf("accept: %v", r.err)
+	}
+	return dialed, r.s
+}
+
+// open opens a lane from A to B.
+func (e *env) open() transport.SendLane {
+	e.Helper()
+	l, err := e.a.OpenLane(e.ctx)
+	if err != nil {
+		e.Fatalf("open lane: %v", err)
+	}
+	return l
+}
+
+// accept accepts a lane at B.
+func (e *env) accept() transport.RecvLane {
+	e.Helper()
+	l, err := e.b.AcceptLane(e.ctx)
+	if err != nil {
+		e.Fatalf("accept lane: %v", err)
+	}
+	return l
+}
+
+// lane returns both ends of a lane from A to B, on which "hello" was sent.
+func (e *env) lane() (transport.SendLane, transport.RecvLane) {
+	e.Helper()
+	s := e.open()
+	e.write(s, []byte("hello"))
+	r := e.accept()
+	e.want(r, []byte("hello"))
+	return s, r
+}
+
+func (e *env) write(l transport.SendLane, p []byte) {
+	e.Helper()
+	if n, err := l.Write(p); n != len(p) || err != nil {
+		e.Fatalf("write of %d bytes: %d, %v", len(p), n, err)
+	}
+}
+
+// want reads exactly p.
+func (e *env) want(l transport.RecvLane, p []byte) {
+	e.Helper()
+	got := make([]byte, len(p))
+	if n, err := io.ReadFull(l, got); err != nil {
+		e.Fatalf("read %d of %d bytes: %v", n, len(p), err)
+	}
+	if !bytes.Equal(got, p) {
+		e.Fatalf("read %.40q, want %.40q", got, p)
+	}
+}
+
+// wantEnd reads to the end and expects exactly p.
+func (e *env) wantEnd(l transport.RecvLane, p []byte) {
+	e.Helper()
+	got, err := io.ReadAll(l)
+	if err != nil {
+		e.Fatalf("after %d bytes: %v, want the end", len(got), err)
+	}
+	if !bytes.Equal(got, p) {
+		e.Fatalf("read %d bytes, %.40q; want %d, %.40q", len(got), got, len(p), p)
+	}
+}
+
+// wantError checks that err is target.
+func (e *env) wantError(what string, err, target error) {
+	e.Helper()
+	if !errors.Is(err, target) {
+		e.Errorf("%s: %v, want %v", what, err, target)
+	}
+}
+
+// wantClose checks that err is the end of a session as c says.
+func (e *env) wantClose(what string, err error, c transport.CloseError) {
+	e.Helper()
+	var got *transport.CloseError
+	if !errors.As(err, &got) || *got != c {
+		e.Errorf("%s: %#v (%v), want %#v", what, got, err, c)
+	}
+	if !errors.Is(err, transport.ErrClosed) {
+		e.Errorf("%s: %v is not ErrClosed", what, err)
+	}
+}
+
+// soon waits for what ch tells.
+func soon[T any](e *env, what string, ch <-chan T) T {
+	e.Helper()
+	select {
+	case v := <-ch:
+		return v
+	case <-e.ctx.Done():
+		e.Fatalf("%s: did not happen", what)
+		panic("unreachable")
+	}
+}
+
+// async runs f on a goroutine and returns its result.
+func async(f func() error) <-chan error {
+	done := make(chan error, 1)
+	go func() { done <- f() }()
+	return done
+}
+
+// payload returns n bytes that differ everywhere.
+func payload(n int) []byte {
+	p := make([]byte, n)
+	r := rand.NewChaCha8([32]byte{1})
+	r.Read(p)
+	return p
+}
+
+// fill writes to l until it takes no more, and returns how much it took.
+func (e *env) fill(l transport.SendLane) int {
+	e.Helper()
+	total := 0
+	chunk := make([]byte, 64<<10)
+	for {
+		l.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
+		n, err := l.Write(chunk)
+		total += n
+		if err != nil {
+			l.SetWriteDeadline(time.Time{})
+			return total
+		}
+		if total > 1<<30 {
+			e.Fatal("a lane that nobody reads takes more than 1 GiB")
+		}
+	}
+}

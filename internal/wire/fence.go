@@ -1,0 +1,94 @@
+package wire
+
+// AppendTo appends the encoded frame to b.
+//
+//	 0         8
+//	+---------+
+//	| request |
+//	+---------+
+func (f Mark) AppendTo(b []byte) []byte { return append1(b, TypeMark, f.Request) }
+
+// ParseMark parses a Mark that fills body exactly.
+func ParseMark(flags uint8, body []byte) (Mark, error) {
+	d := decode(body, flags, 0)
+	return result(&d, Mark{Request: d.uint64()})
+}
+
+// AppendTo appends the encoded frame to b.
+//
+//	 0         8     16
+//	+---------+-----+
+//	| request | seq |
+//	+---------+-----+
+func (f Marked) AppendTo(b []byte) []byte { return append2(b, TypeMarked, f.Request, f.Seq) }
+
+// ParseMarked parses a Marked that fills body exactly.
+func ParseMarked(flags uint8, body []byte) (Marked, error) {
+	d := decode(body, flags, 0)
+	return result(&d, Marked{Request: d.uint64(), Seq: d.uint64()})
+}
+
+// AppendTo appends the encoded frame to b; it is laid out like a Marked.
+func (f Wait) AppendTo(b []byte) []byte { return append2(b, TypeWait, f.Request, f.Seq) }
+
+// ParseWait parses a Wait that fills body exactly.
+func ParseWait(flags uint8, body []byte) (Wait, error) {
+	d := decode(body, flags, 0)
+	return result(&d, Wait{Request: d.uint64(), Seq: d.uint64()})
+}
+
+// AppendTo appends the encoded frame to b.
+//
+//	 0         8      10
+//	+---------+------+
+//	| request | code |
+//	+---------+------+
+func (f Waited) AppendTo(b []byte) []byte { return appendCoded(b, TypeWaited, f.Request, f.Code) }
+
+// ParseWaited parses a Waited that fills body exactly.
+func ParseWaited(flags uint8, body []byte) (Waited, error) {
+	d := decode(body, flags, 0)
+	return result(&d, Waited{Request: d.uint64(), Code: d.code()})
+}
+
+// AppendTo appends the encoded frame to b.
+//
+//	 0         8       9              17            25              33             41
+//	+---------+-------+--------------+-------------+---------------+--------------+
+//	| request | where | local offset | local value | remote offset | remote value |
+//	+---------+-------+--------------+-------------+---------------+--------------+
+func (f PeerSignal) AppendTo(b []byte) []byte {
+	start := len(b)
+	b = begin(b, TypePeerSignal, 0)
+	b = order.AppendUint64(b, f.Request)
+	b = append(b, f.Where)
+	b = order.AppendUint64(b, f.LocalOffset)
+	b = order.AppendUint64(b, f.LocalValue)
+	b = order.AppendUint64(b, f.RemoteOffset)
+	b = order.AppendUint64(b, f.RemoteValue)
+	return end(b, start)
+}
+
+// ParsePeerSignal parses a PeerSignal that fills body exactly.
+func ParsePeerSignal(flags uint8, body []byte) (PeerSignal, error) {
+	d := decode(body, flags, 0)
+	return result(&d, PeerSignal{
+		Request:      d.uint64(),
+		Where:        d.uint8(),
+		LocalOffset:  d.uint64(),
+		LocalValue:   d.uint64(),
+		RemoteOffset: d.uint64(),
+		RemoteValue:  d.uint64(),
+	})
+}
+
+// AppendTo appends the encoded frame to b; it is laid out like a Waited.
+func (f PeerSignaled) AppendTo(b []byte) []byte {
+	return appendCoded(b, TypePeerSignaled, f.Request, f.Code)
+}
+
+// ParsePeerSignaled parses a PeerSignaled that fills body exactly.
+func ParsePeerSignaled(flags uint8, body []byte) (PeerSignaled, error) {
+	d := decode(body, flags, 0)
+	return result(&d, PeerSignaled{Request: d.uint64(), Code: d.code()})
+}

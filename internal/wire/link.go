@@ -1,0 +1,292 @@
+package wire
+
+// This file holds the frames of the control lane and the first frames of lanes.
+
+const (
+	flagAnswer  uint8 = 1 << 0 // Hello
+	flagLast    uint8 = 1 << 0 // Write, ReadData
+	flagOrdered uint8 = 1 << 1 // Write
+)
+
+// AppendTo appends the encoded frame to b.
+//
+//	 0          2          4       20    28    34        50         58  64
+//	+----------+----------+-------+-----+-----+---------+----------+----+
+//	| ver. min | ver. max |cluster| term| from|from UUID|from epoch| to |
+//	+----------+----------+-------+-----+-----+---------+----------+----+
+//
+// A life (from, to) is a node of two bytes and a generation of four.
+func (f Hello) AppendTo(b []byte) []byte {
+	start := len(b)
+	b = begin(b, TypeHello, flag(f.Answer, flagAnswer))
+	b = order.AppendUint16(b, f.VersionMin)
+	b = order.AppendUint16(b, f.VersionMax)
+	b = append(b, f.Cluster[:]...)
+	b = order.AppendUint64(b, f.Term)
+	b = appendLife(b, f.From)
+	b = append(b, f.FromUUID[:]...)
+	b = order.AppendUint64(b, f.FromEpoch)
+	b = appendLife(b, f.To)
+	return end(b, start)
+}
+
+// ParseHello parses a Hello that fills body exactly.
+func ParseHello(flags uint8, body []byte) (Hello, error) {
+	d := decode(body, flags, flagAnswer)
+	f := Hello{
+		VersionMin: d.uint16(),
+		VersionMax: d.uint16(),
+		Cluster:    d.uuid(),
+		Term:       d.uint64(),
+		From:       d.life(),
+		FromUUID:   d.uuid(),
+		FromEpoch:  d.uint64(),
+		To:         d.life(),
+		Answer:     flags&flagAnswer != 0,
+	}
+	d.require(f.VersionMin <= f.VersionMax)
+	d.require(!f.Answer || f.VersionMin == f.VersionMax)
+	return result(&d, f)
+}
+
+// AppendTo appends the encoded frame to b. A longer Reason is cut.
+//
+//	 0      2          4          6        8
+//	+------+----------+----------+--------+------------+
+//	| code | ver. min | ver. max | length | reason ... |
+//	+------+----------+----------+--------+------------+
+func (f HelloRefuse) AppendTo(b []byte) []byte {
+	start := len(b)
+	b = begin(b, TypeHelloRefuse, 0)
+	b = order.AppendUint16(b, uint16(f.Code))
+	b = order.AppendUint16(b, f.VersionMin)
+	b = order.AppendUint16(b, f.VersionMax)
+	b = appendReason(b, f.Reason)
+	return end(b, start)
+}
+
+// ParseHelloRefuse parses a HelloRefuse that fills body exactly.
+func ParseHelloRefuse(flags uint8, body []byte) (HelloRefuse, error) {
+	d := decode(body, flags, 0)
+	f := HelloRefuse{
+		Code:       d.failure(),
+		VersionMin: d.uint16(),
+		VersionMax: d.uint16(),
+		Reason:     d.reason(),
+	}
+	d.require(f.VersionMin <= f.VersionMax)
+	return result(&d, f)
+}
+
+// ChooseVersion returns the highest version that this implementation shares
+// with a peer that speaks from to to, or false if there is none.
+func ChooseVersion(from, to uint16) (uint16, bool) {
+	v := min(VersionMax, to)
+	return v, v >= max(VersionMin, from)
+}
+
+// AppendTo appends the encoded frame to b.
+//
+//	 0      8      10   12      20
+//	+------+------+----+-------+
+//	| conn | from | to | limit |
+//	+------+------+----+-------+
+func (f Connect) AppendTo(b []byte) []byte {
+	start := len(b)
+	b = begin(b, TypeConnect, 0)
+	b = order.AppendUint64(b, uint64(f.Conn))
+	b = order.AppendUint16(b, uint16(f.From))
+	b = order.AppendUint16(b, uint16(f.To))
+	b = order.AppendUint64(b, f.Limit)
+	return end(b, start)
+}
+
+// ParseConnect parses a Connect that fills body exactly. No port is 0.
+func ParseConnect(flags uint8, body []byte) (Connect, error) {
+	d := decode(body, flags, 0)
+	f := Connect{
+		Conn:  d.connID(),
+		From:  d.port(),
+		To:    d.port(),
+		Limit: d.uint64(),
+	}
+	d.require(f.From != 0 && f.To != 0)
+	return result(&d, f)
+}
+
+// AppendTo appends the encoded frame to b.
+//
+//	 0      8      16      24
+//	+------+------+-------+
+//	| peer | conn | limit |
+//	+------+------+-------+
+func (f Accept) AppendTo(b []byte) []byte {
+	start := len(b)
+	b = begin(b, TypeAccept, 0)
+	b = order.AppendUint64(b, uint64(f.Peer))
+	b = order.AppendUint64(b, uint64(f.Conn))
+	b = order.AppendUint64(b, f.Limit)
+	return end(b, start)
+}
+
+// ParseAccept parses an Accept that fills body exactly.
+func ParseAccept(flags uint8, body []byte) (Accept, error) {
+	d := decode(body, flags, 0)
+	return result(&d, Accept{Peer: d.connID(), Conn: d.connID(), Limit: d.uint64()})
+}
+
+// AppendTo appends the encoded frame to b.
+//
+//	 0      8
+//	+------+
+//	| peer |
+//	+------+
+func (f Stream) AppendTo(b []byte) []byte {
+	start := len(b)
+	b = begin(b, TypeStream, 0)
+	b = order.AppendUint64(b, uint64(f.Peer))
+	return end(b, start)
+}
+
+// ParseStream parses a Stream that fills body exactly.
+func ParseStream(flags uint8, body []byte) (Stream, error) {
+	d := decode(body, flags, 0)
+	return result(&d, Stream{Peer: d.connID()})
+}
+
+// AppendTo appends the encoded frame to b.
+//
+//	 0      8      10
+//	+------+------+
+//	| peer | code |
+//	+------+------+
+func (f Refuse) AppendTo(b []byte) []byte {
+	start := len(b)
+	b = begin(b, TypeRefuse, 0)
+	b = order.AppendUint64(b, uint64(f.Peer))
+	b = order.AppendUint16(b, uint16(f.Code))
+	return end(b, start)
+}
+
+// ParseRefuse parses a Refuse that fills body exactly.
+func ParseRefuse(flags uint8, body []byte) (Refuse, error) {
+	d := decode(body, flags, 0)
+	return result(&d, Refuse{Peer: d.connID(), Code: d.failure()})
+}
+
+// AppendTo appends the encoded frame to b.
+//
+//	 0       8      14   20
+//	+-------+------+----+
+//	| nonce | from | to |
+//	+-------+------+----+
+func (f Probe) AppendTo(b []byte) []byte { return appendProbe(b, TypeProbe, f) }
+
+// ParseProbe parses a Probe that fills body exactly.
+func ParseProbe(flags uint8, body []byte) (Probe, error) {
+	d := decode(body, flags, 0)
+	return result(&d, Probe{Nonce: d.uint64(), From: d.life(), To: d.life()})
+}
+
+// AppendTo appends the encoded frame to b; it is laid out like a Probe.
+func (f ProbeAck) AppendTo(b []byte) []byte { return appendProbe(b, TypeProbeAck, Probe(f)) }
+
+// ParseProbeAck parses a ProbeAck that fills body exactly.
+func ParseProbeAck(flags uint8, body []byte) (ProbeAck, error) {
+	f, err := ParseProbe(flags, body)
+	return ProbeAck(f), err
+}
+
+func appendProbe(b []byte, t Type, f Probe) []byte {
+	start := len(b)
+	b = begin(b, t, 0)
+	b = order.AppendUint64(b, f.Nonce)
+	b = appendLife(b, f.From)
+	b = appendLife(b, f.To)
+	return end(b, start)
+}
+
+// AppendTo appends the encoded frame to b. A longer Reason is cut.
+//
+//	 0        2
+//	+--------+------------+
+//	| length | reason ... |
+//	+--------+------------+
+func (f Bye) AppendTo(b []byte) []byte {
+	start := len(b)
+	b = begin(b, TypeBye, 0)
+	b = appendReason(b, f.Reason)
+	return end(b, start)
+}
+
+// ParseBye parses a Bye that fills body exactly.
+func ParseBye(flags uint8, body []byte) (Bye, error) {
+	d := decode(body, flags, 0)
+	return result(&d, Bye{Reason: d.reason()})
+}
+
+// AppendTo appends the encoded frame, which has no body, to b.
+func (f ByeAck) AppendTo(b []byte) []byte { return begin(b, TypeByeAck, 0) }
+
+// ParseByeAck parses a ByeAck, whose body is empty.
+func ParseByeAck(flags uint8, body []byte) (ByeAck, error) {
+	d := decode(body, flags, 0)
+	return ByeAck{}, d.finish()
+}
+
+// HeartbeatLen is the length of a Heartbeat and of a HeartbeatAck in bytes,
+// header included. A datagram that carries one carries nothing else.
+const HeartbeatLen = 64
+
+const heartbeatReserved = HeartbeatLen - HeaderLen - 8 - 8 - 6 - 6
+
+// AppendTo appends the encoded datagram, HeartbeatLen bytes, to b.
+//
+//	 0     8      16     22   28             56
+//	+-----+------+------+----+--------------+
+//	| seq | sent | from | to | reserved, 0  |
+//	+-----+------+------+----+--------------+
+func (f Heartbeat) AppendTo(b []byte) []byte { return appendHeartbeat(b, TypeHeartbeat, f) }
+
+// ParseHeartbeat parses a whole datagram, header included, which is exactly
+// one Heartbeat.
+func ParseHeartbeat(datagram []byte) (Heartbeat, error) {
+	return parseHeartbeat(TypeHeartbeat, datagram)
+}
+
+// AppendTo appends the encoded datagram to b; it is laid out like a Heartbeat.
+func (f HeartbeatAck) AppendTo(b []byte) []byte {
+	return appendHeartbeat(b, TypeHeartbeatAck, Heartbeat(f))
+}
+
+// ParseHeartbeatAck parses a whole datagram, header included, which is exactly
+// one HeartbeatAck.
+func ParseHeartbeatAck(datagram []byte) (HeartbeatAck, error) {
+	f, err := parseHeartbeat(TypeHeartbeatAck, datagram)
+	return HeartbeatAck(f), err
+}
+
+func appendHeartbeat(b []byte, t Type, f Heartbeat) []byte {
+	start := len(b)
+	b = begin(b, t, 0)
+	b = order.AppendUint64(b, f.Seq)
+	b = order.AppendUint64(b, f.Sent)
+	b = appendLife(b, f.From)
+	b = appendLife(b, f.To)
+	b = append(b, make([]byte, heartbeatReserved)...)
+	return end(b, start)
+}
+
+func parseHeartbeat(t Type, datagram []byte) (Heartbeat, error) {
+	h, err := ParseHeader(datagram)
+	if err != nil {
+		return Heartbeat{}, err
+	}
+	if h.Type != t || len(datagram) != HeartbeatLen {
+		return Heartbeat{}, ErrMalformed
+	}
+	d := decode(datagram[HeaderLen:], h.Flags, 0)
+	f := Heartbeat{Seq: d.uint64(), Sent: d.uint64(), From: d.life(), To: d.life()}
+	d.reserved(heartbeatReserved)
+	return result(&d, f)
+}

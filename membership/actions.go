@@ -1,0 +1,225 @@
+package membership
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/faults/failpoint"
+	"github.com/fabricd/fabricd/membership/gossip"
+	"github.com/fabricd/fabricd/membership/state"
+	"github.com/fabricd/fabricd/membership/verdict"
+)
+
+// feedHost and feedMember step a machine with one input, perform what it asks
+// for, and go on with what that causes at once. They run on the loop.
+func (a *Agent) feedHost(in verdict.HostInput)     { a.feed(step{host: in}) }
+func (a *Agent) feedMember(in verdict.MemberInput) { a.feed(step{member: in}) }
+
+func (a *Agent) feed(s step) {
+	a.todo = append(a.todo, s)
+	if len(a.todo) > 1 {
+		return // called while performing: the outer call goes on with it
+	}
+	for len(a.todo) > 0 {
+		s, now := a.todo[0], time.Now()
+		if urgentInput(s) {
+			a.hurry(now)
+		}
+		if !harmless(s) {
+			a.pace.stale = true
+		}
+		var actions []verdict.Action
+		if s.host != nil {
+			actions = a.host.Step(now, s.host)
+			if a.host.Serving() != a.serving {
+				a.gossipSelf()
+			}
+		} else {
+			actions = a.member.Step(now, s.member)
+		}
+		for _, x := range actions {
+			if urgentAction(x) {
+				a.hurry(now)
+			}
+			a.perform(x, s.host != nil)
+		}
+		if len(actions) > 0 {
+			a.published = false
+		}
+		a.todo = a.todo[1:]
+	}
+	a.todo = nil
+}
+
+// perform does one action of a machine.
+func (a *Agent) perform(x verdict.Action, fromHost bool) {
+	switch x := x.(type) {
+	case verdict.Send:
+		a.send(x, fromHost)
+	case verdict.CloseSession:
+		a.closeSession(x)
+	case verdict.Note:
+		a.log.Info().Msg(x.Text)
+	case verdict.Persist:
+		hitLeases(a.cfg.Faults, x.Leases, failpoint.GrantDecided, failpoint.RemovalDecided)
+		a.disk.persist(x)
+	case verdict.Redial:
+		a.redial(x)
+	case verdict.StepDown:
+		a.ending = fmt.Errorf("this host steps down: %s", x.Text)
+	case verdict.Emit:
+		a.emit(x.Event)
+	case verdict.DialHost:
+		a.dialHost()
+	case verdict.Probe:
+		a.probe(x)
+	case verdict.Remember:
+		a.remember(x)
+	case verdict.Revalidate:
+		a.excuseLines(time.Now())
+		a.cfg.Revalidate()
+	case verdict.Halt:
+		a.ending = fmt.Errorf("the host refused this node for good: %s: %s", x.Code, x.Text)
+	case verdict.Departed:
+		a.depart()
+	default:
+		panic(fmt.Sprintf("BUG: membership: no way to perform %T", x))
+	}
+}
+
+// An owedLife is our own life while it could not be written.
+type owedLife struct{ verdict.Remember }
+
+// remember writes our own life, synced, before what follows in the step. A disk
+// that takes nothing does not end a life that the host has granted: it is
+// written later.
+func (a *Agent) remember(x verdict.Remember) {
+	_ = a.cfg.Faults.Hit(failpoint.LeaseGranted)
+	a.owed = nil
+	err := a.writeLife(x)
+	if err != nil && !errors.Is(err, state.ErrOldTerm) {
+		a.log.Warn().Err(err).Stringer("life", x.Life).Msg("own life is not remembered")
+		a.owed = &owedLife{x}
+		a.rememberAgain(a.owed)
+	}
+	_ = a.cfg.Faults.Hit(failpoint.LeaseRemembered)
+}
+
+func (a *Agent) writeLife(x verdict.Remember) error {
+	if x.Life == noLife {
+		return a.cfg.State.AcceptTerm(x.Term)
+	}
+	return a.cfg.State.PutLease(state.Lease{Life: x.Life, Term: x.Term, Epoch: a.self.Epoch,
+		Since: a.cfg.Faults.Now(), Signed: x.Lease})
+}
+
+// rememberAgain writes a while later what remember could not, until it can or a
+// newer life takes its place.
+func (a *Agent) rememberAgain(o *owedLife) {
+	write := func() {
+		if a.owed != o {
+			return
+		}
+		if a.writeLife(o.Remember) != nil {
+			a.rememberAgain(o)
+			return
+		}
+		a.log.Info().Stringer("life", o.Life).Msg("own life is remembered now")
+		a.owed = nil
+	}
+	time.AfterFunc(a.timing.Stall, func() { a.post(write) })
+}
+
+// emit shows an event's effect and hands it to the handlers.
+func (a *Agent) emit(e verdict.Event) {
+	a.note(e)
+	ev := a.log.Info().Stringer("life", e.Node.Life).Str("name", e.Node.Name)
+	if e.Reason != "" {
+		ev = ev.Str("reason", string(e.Reason))
+	}
+	if e.Detail != "" {
+		ev = ev.Str("detail", e.Detail)
+	}
+	ev.Msg(eventText(e.Kind))
+	a.events.put(e)
+	a.followEvent(e)
+}
+
+func eventText(k verdict.EventKind) string {
+	switch k {
+	case verdict.EventAdded:
+		return "node added"
+	case verdict.EventRemoved:
+		return "node removed"
+	case verdict.EventSelf:
+		return "this node has an ID"
+	case verdict.EventReset:
+		return "this node's life was ended by the others"
+	case verdict.EventHost:
+		return "news of the host"
+	case verdict.EventUpdated:
+		return "node changed"
+	}
+	return "event"
+}
+
+// followEvent does what an event means for gossip and lifelines.
+func (a *Agent) followEvent(e verdict.Event) {
+	switch e.Kind {
+	case verdict.EventSelf, verdict.EventReset, verdict.EventHost:
+		a.gossipSelf()
+	case verdict.EventAdded:
+		a.tellRumour(e.Node)
+	case verdict.EventRemoved:
+		if l := a.lines[gossip.Key{UUID: e.Node.UUID, Epoch: e.Node.Epoch}]; l != nil && l.up != nil {
+			l.up.Close("life " + e.Node.Life.String() + " is over")
+		}
+	}
+}
+
+// depart ends what tells others that this node is here, before gossip says that
+// it leaves: who hears that looks whether it is true.
+func (a *Agent) depart() {
+	close(a.departed)
+	for _, l := range a.lines {
+		a.endLine(l)
+	}
+}
+
+// note keeps what other goroutines must know of an event: which lives are over
+// and fenced from here on, and how the host is. After a reset this node has
+// another life, and to that one nobody's life is over.
+func (a *Agent) note(e verdict.Event) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch e.Kind {
+	case verdict.EventRemoved:
+		a.view.over[e.Node.Life.Node] = max(a.view.over[e.Node.Life.Node], e.Node.Life.Generation)
+	case verdict.EventReset:
+		clear(a.view.over)
+	case verdict.EventHost:
+		a.view.hostText = e.Detail
+	}
+}
+
+// handle calls the handlers. It runs on events' goroutine, as handled does.
+func (a *Agent) handle(e verdict.Event) {
+	if e.Kind == verdict.EventRemoved {
+		_ = a.cfg.Faults.Hit(failpoint.RemovalHeard)
+	}
+	a.cfg.OnEvent(e)
+}
+
+// handled tells the member that the handlers of a removal have returned.
+func (a *Agent) handled(e verdict.Event) {
+	if e.Kind == verdict.EventRemoved {
+		_ = a.cfg.Faults.Hit(failpoint.RemovalHandled)
+		a.post(func() { a.feedMember(verdict.Handled{Life: e.Node.Life}) })
+	}
+}
+
+// persisted passes the disk's answers on to the host.
+func (a *Agent) persisted(in verdict.HostInput) {
+	a.post(func() { a.feedHost(in) })
+}

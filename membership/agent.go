@@ -1,0 +1,406 @@
+package membership
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/membership/control"
+	"github.com/fabricd/fabricd/membership/gossip"
+	"github.com/fabricd/fabricd/membership/state"
+	"github.com/fabricd/fabricd/membership/verdict"
+)
+
+// maxInbox bounds what waits for the loop. Whoever posts waits beyond it: the
+// reader of a session then reads no more, which slows its peer down.
+const maxInbox = 1024
+
+// ErrClosed is returned by methods of an agent that has ended.
+var ErrClosed = errors.New("membership ended")
+
+// An Agent is one node's part in its cluster. Its methods may be called from
+// any goroutine.
+type Agent struct {
+	cfg    *Config
+	timing verdict.Timing
+	self   control.End // UUID, Epoch and Host are fixed; see end for the rest
+	log    zerolog.Logger
+	dialer *control.Dialer
+	server *control.Server
+	gossip *gossip.Gossip
+	events *events
+	disk   *disk
+	desk   *desk // of the host, else nil
+
+	ctx    context.Context // ends with the loop
+	cancel context.CancelFunc
+	wg     sync.WaitGroup // every goroutine of the agent but the loop
+	inbox  chan func()    // runs on the loop
+	done   chan struct{}  // closed when everything has ended
+
+	// The loop goroutine owns these.
+	host       *verdict.Host // nil on other nodes
+	member     *verdict.Member
+	todo       []step
+	sessions   map[verdict.SessionID]*control.Session
+	lastID     verdict.SessionID
+	lines      map[gossip.Key]*line
+	heard      map[gossip.Key]gossip.Member // who gossips, as last heard
+	gone       map[gossip.Key]bool          // of heard: given up
+	sighted    map[gossip.Key]bool          // who gossips as host and is being looked at
+	watched    map[addr.Life]bool
+	beatAt     time.Time // when to beat on the lifelines
+	pace       pace
+	ticked     time.Time
+	remembered time.Time      // when members were last looked at for the disk
+	memory     []state.Member // as last given to the disk
+	owed       *owedLife      // our own life, if it is not on disk
+	published  bool           // view is up to date
+	ending     error
+	serving    bool          // gossip was told that this host has members
+	departed   chan struct{} // closed when a Leave is confirmed
+	renewal    renewal
+	keys       keys   // of the host
+	refusal    string // the text of the last refusal of a control session
+
+	rotation chan struct{} // capacity 1: full while the gossip key is rotated, which waits for others
+
+	mu   sync.Mutex // guards view
+	view view
+}
+
+// A view is what other goroutines may know of the loop's state.
+type view struct {
+	self      Node
+	lease     []byte // signed, of self.Life
+	nodes     []Node
+	term      uint64
+	alone     bool
+	hostText  string // detail of the last EventHost
+	lifelines int
+	sessions  int
+	err       error
+	over      map[addr.NodeID]addr.Generation // newest life of each ID that is over
+}
+
+// A step is one input for one of the two machines.
+type step struct {
+	host   verdict.HostInput
+	member verdict.MemberInput
+}
+
+// Start takes part in the cluster of cfg.State. It returns when the node
+// listens and gossips; the node's own life comes with an EventSelf, as soon as
+// the host grants it. ctx bounds Start only.
+//
+// A host first asks its seeds whether another host of this cluster lives, and
+// refuses to start if so.
+func Start(ctx context.Context, c Config) (*Agent, error) {
+	cfg, err := c.withDefaults()
+	if err != nil {
+		closeAll(&c)
+		return nil, err
+	}
+	a := newAgent(cfg)
+	if err := a.start(ctx); err != nil {
+		closeAll(cfg)
+		a.cancel()
+		return nil, fmt.Errorf("start membership: %w", err)
+	}
+	a.publish()
+	go a.run()
+	return a, nil
+}
+
+// closeAll frees what Start was given, when it fails.
+func closeAll(c *Config) {
+	if c.Listener != nil {
+		c.Listener.Close()
+	}
+	if c.Gossip.Packets != nil {
+		c.Gossip.Packets.Close()
+	}
+	if c.Gossip.Streams != nil {
+		c.Gossip.Streams.Close()
+	}
+}
+
+func newAgent(cfg *Config) *Agent {
+	a := &Agent{
+		cfg:      cfg,
+		timing:   cfg.Timing,
+		log:      cfg.Log,
+		inbox:    make(chan func(), maxInbox),
+		done:     make(chan struct{}),
+		sessions: make(map[verdict.SessionID]*control.Session),
+		lines:    make(map[gossip.Key]*line),
+		heard:    make(map[gossip.Key]gossip.Member),
+		gone:     make(map[gossip.Key]bool),
+		sighted:  make(map[gossip.Key]bool),
+		watched:  make(map[addr.Life]bool),
+		departed: make(chan struct{}),
+		rotation: make(chan struct{}, 1),
+	}
+	a.view.over = make(map[addr.NodeID]addr.Generation)
+	a.ctx, a.cancel = context.WithCancel(context.Background())
+	a.dialer = &control.Dialer{Store: cfg.Trust, Dial: cfg.Dial, Self: a.end}
+	return a
+}
+
+func (a *Agent) start(ctx context.Context) error {
+	epoch, err := a.cfg.State.NextEpoch()
+	if err != nil {
+		return err
+	}
+	a.self = control.End{UUID: a.cfg.State.Identity().Node, Epoch: epoch, Host: a.cfg.host()}
+	if err := a.machines(ctx, epoch); err != nil {
+		return err
+	}
+	a.beginRenewal()
+	a.keys = keys{ring: a.cfg.State.Secret(state.SecretKeyring), held: make(map[verdict.SessionID]uint64)}
+	if err := a.startGossip(epoch); err != nil {
+		return err
+	}
+	a.events = newEvents(a.handle, a.handled, func() { a.fail(errors.New("the handler of events does not return")) })
+	a.pace.origin = a.gossip.Began()
+	a.disk = newDisk(a.cfg.State, a.cfg.Faults, a.log, a.persisted)
+	a.wg.Go(a.events.run)
+	a.wg.Go(a.disk.run)
+	a.server = control.Serve(a.serverConfig())
+	return nil
+}
+
+// machines makes the two deciding machines from what is on disk.
+func (a *Agent) machines(ctx context.Context, epoch uint64) error {
+	self, now := a.cfg.identity(epoch), time.Now()
+	lease := a.lastLease()
+	if a.cfg.host() {
+		if err := a.askForOtherHosts(ctx); err != nil {
+			return err
+		}
+		term, err := a.cfg.State.NextTerm()
+		if err != nil {
+			return err
+		}
+		a.host, err = verdict.NewHost(verdict.HostConfig{
+			Self:    self,
+			Term:    term,
+			Leases:  leases(a.cfg.State.Leases().All()),
+			Cursor:  a.cfg.State.Leases().Cursor(),
+			Floor:   a.cfg.State.Leases().Floor(),
+			Timing:  a.timing,
+			Partial: a.cfg.Partial,
+		}, now)
+		if err != nil {
+			return err
+		}
+		if a.desk, err = newDesk(a); err != nil {
+			return err
+		}
+	}
+	var err error
+	a.member, err = verdict.NewMember(verdict.MemberConfig{
+		Self:     self,
+		Previous: lease.Life,
+		Lease:    lease.Signed,
+		Term:     a.cfg.State.Term(),
+		Timing:   a.timing,
+	}, now)
+	return err
+}
+
+// end describes this node to the other end of a connection.
+func (a *Agent) end() (control.End, []byte) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	e := a.self
+	e.Life, e.Term = a.view.self.Life, a.view.term
+	return e, a.view.lease
+}
+
+// post has the loop run f. It waits while the inbox is full, and reports false
+// if the agent has ended. The loop itself must not post.
+func (a *Agent) post(f func()) bool {
+	if a.ctx.Err() != nil {
+		return false
+	}
+	select {
+	case a.inbox <- f:
+		return true
+	case <-a.ctx.Done():
+		return false
+	}
+}
+
+// run is the loop: the only goroutine that touches the machines and the maps
+// of sessions and lifelines, and the only one that reads the clock for them.
+func (a *Agent) run() {
+	a.startPace()
+	defer a.pace.timer.Stop()
+	for a.ending == nil {
+		select {
+		case f := <-a.inbox:
+			f()
+		case <-a.pace.timer.C:
+			a.tick(time.Now())
+		case <-a.gossip.Wake():
+			a.hearRumours()
+		case <-a.ctx.Done():
+			a.ending = ErrClosed
+		}
+		a.publish()
+		a.arm()
+	}
+	a.stop()
+}
+
+// stop ends everything, in an order in which nothing waits for the loop.
+func (a *Agent) stop() {
+	a.fail(a.ending)
+	a.server.Close()
+	for _, s := range a.sessions {
+		a.endSession(s)
+	}
+	for _, l := range a.lines {
+		a.endLine(l)
+	}
+	a.gossip.Close()
+	a.events.close()
+	a.disk.close()
+	a.wg.Wait()
+	for _, s := range a.sessions {
+		<-s.Done()
+	}
+	for _, l := range a.lines {
+		if l.up != nil {
+			<-l.up.Done()
+		}
+	}
+	close(a.done)
+}
+
+// fail ends the agent with err. It may be called from any goroutine.
+func (a *Agent) fail(err error) {
+	a.mu.Lock()
+	if a.view.err == nil {
+		a.view.err = err
+	}
+	a.mu.Unlock()
+	a.cancel()
+}
+
+func (a *Agent) tick(now time.Time) {
+	// After a pause of this process the silence of others is our own.
+	if now.Sub(a.ticked) > a.timing.Tick+a.timing.Stall/2 {
+		a.excuseLines(now)
+	}
+	a.ticked, a.pace.armed, a.pace.stale = now, time.Time{}, true
+	a.slowDown(now)
+	if a.host != nil {
+		a.feedHost(verdict.Tick{})
+	}
+	a.feedMember(verdict.Tick{})
+	a.tendLines(now)
+	a.beatLines(now)
+	a.tendKeys(now)
+	a.tendCertificate(now)
+	a.rememberMembers(now)
+}
+
+// publish shows the loop's state to other goroutines.
+func (a *Agent) publish() {
+	if a.published {
+		return
+	}
+	a.published = true
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.view.self, a.view.lease = a.member.Self(), a.member.Lease()
+	a.view.nodes = a.member.Nodes()
+	a.view.term = a.member.Term()
+	a.view.alone = a.member.Alone()
+	a.view.sessions = len(a.sessions)
+	a.view.lifelines = a.linesUp()
+}
+
+// Self returns this node. Its Life is the zero Life while it has none.
+func (a *Agent) Self() Node {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.view.self
+}
+
+// Nodes returns all other lives in the cluster as this node sees it, in order
+// of ID. The caller owns the slice.
+func (a *Agent) Nodes() []Node {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.view.nodes)
+}
+
+// Report tells what a data link knows of a life. It may be called often.
+func (a *Agent) Report(life addr.Life, e Evidence) {
+	a.post(func() { a.feedMember(verdict.Link{Life: life, Evidence: e}) })
+}
+
+// Watch says whether this node has links in use to life. In a cluster that is
+// too large for lifelines between all, such a life gets one.
+func (a *Agent) Watch(life addr.Life, inUse bool) {
+	a.post(func() {
+		if inUse {
+			a.watched[life] = true
+		} else {
+			delete(a.watched, life)
+		}
+	})
+}
+
+// Leave ends this node's life with a word to the host and to everybody who
+// gossips, then closes the agent. It returns earlier, with the agent closed,
+// when ctx ends.
+func (a *Agent) Leave(ctx context.Context) error {
+	defer a.Close()
+	if !a.post(func() { a.feedMember(verdict.Depart{}) }) {
+		return ErrClosed
+	}
+	select {
+	case <-a.departed:
+		return a.gossip.Leave(ctx)
+	case <-a.ctx.Done():
+		select {
+		case <-a.departed: // a host that leaves steps down with that
+			return nil
+		default:
+			return a.Err()
+		}
+	case <-ctx.Done():
+		return fmt.Errorf("leave: the host did not confirm: %w", context.Cause(ctx))
+	}
+}
+
+// Close ends the agent without a word: to the others this node has crashed. It
+// waits for every goroutine, and for OnEvent if it runs; OnEvent must not call
+// it. A second call waits too.
+func (a *Agent) Close() error {
+	a.cancel()
+	<-a.done
+	return nil
+}
+
+// Done is closed when the agent has ended, by Close or Leave or because the
+// cluster refused this node for good; Err then says why.
+func (a *Agent) Done() <-chan struct{} { return a.done }
+
+// Err returns why the agent ended: ErrClosed after Close or Leave, nil while it
+// runs.
+func (a *Agent) Err() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.view.err
+}

@@ -1,0 +1,204 @@
+package membership
+
+import (
+	"bytes"
+	"crypto"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/membership/control"
+	"github.com/fabricd/fabricd/membership/state"
+	"github.com/fabricd/fabricd/membership/trust"
+)
+
+// CertificateValidity is how long a certificate is valid, unless the host is
+// configured otherwise: from [MinCertificateValidity] to [trust.CAValidity].
+const (
+	CertificateValidity    = 365 * 24 * time.Hour
+	MinCertificateValidity = time.Minute
+)
+
+// LoadTrust returns the credentials in a state directory. A host whose own
+// certificate has expired while it did not run issues itself the next one, which
+// its Agent replaces soon if the configuration wants another validity.
+func LoadTrust(st *state.State, now func() time.Time) (*trust.Store, error) {
+	creds, err := trust.ParseCredentials(st.Secret(state.SecretCredentials))
+	if err != nil {
+		return nil, fmt.Errorf("state directory %s: %w", st.Dir(), err)
+	}
+	store, err := trust.NewStore(creds, now)
+	if errors.Is(err, trust.ErrExpired) && st.Secret(state.SecretAuthority) != nil {
+		store, err = reissue(st, creds, now)
+	}
+	if errors.Is(err, trust.ErrExpired) {
+		err = fmt.Errorf("%w: it was not renewed in time, since this node was off: "+
+			"move the state directory away and join again with a token", err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("state directory %s: %w", st.Dir(), err)
+	}
+	return store, nil
+}
+
+// reissue replaces the host's expired certificate.
+func reissue(st *state.State, old trust.Credentials, now func() time.Time) (*trust.Store, error) {
+	ca, err := trust.LoadCA(st.Secret(state.SecretAuthority))
+	if err != nil {
+		return nil, err
+	}
+	id, err := old.Identity()
+	if err != nil {
+		return nil, err
+	}
+	creds, err := trust.IssueCredentials(ca, id, now(), CertificateValidity)
+	if err != nil {
+		return nil, err
+	}
+	store, err := trust.NewStore(creds, now)
+	if err != nil {
+		return nil, err
+	}
+	return store, putCredentials(st, creds)
+}
+
+func putCredentials(st *state.State, creds trust.Credentials) error {
+	encoded, err := creds.Encode()
+	if err != nil {
+		return err
+	}
+	return st.PutSecret(state.SecretCredentials, encoded)
+}
+
+// A renewal keeps this node's certificate young. The loop owns it.
+//
+//	2/3 of its life are over --> node: RENEW to the host, CERTIFICATE back
+//	                             host: issues its own
+//	                         --> on disk --> in the store --> and so on
+//
+// Only handshakes use certificates, so nothing that is open notices.
+type renewal struct {
+	ours bool          // the certificate is the host's work; an operator renews its own
+	at   time.Time     // of the wall clock, when to ask first
+	try  time.Time     // when to ask again
+	key  crypto.Signer // of the newest request; nil: none is under way
+}
+
+// beginRenewal finds out when the certificate is to be renewed first.
+func (a *Agent) beginRenewal() {
+	creds := a.cfg.Trust.Credentials()
+	stored, err := trust.ParseCredentials(a.cfg.State.Secret(state.SecretCredentials))
+	a.renewal.ours = err == nil && len(stored.Chain) > 0 && bytes.Equal(stored.Chain[0].Raw, creds.Chain[0].Raw)
+	a.renewal.at = a.renewAt(creds)
+}
+
+// renewAt returns when the certificate is old: by its own life, and on the host,
+// which knows how long it should be, by that.
+func (a *Agent) renewAt(creds trust.Credentials) time.Time {
+	at := creds.RenewAt()
+	if limit := creds.Chain[0].NotBefore.Add(a.cfg.CertificateValidity / 3 * 2); a.host != nil && limit.Before(at) {
+		return limit
+	}
+	return at
+}
+
+// renewRetry is how long an unanswered request waits for the next one.
+func renewRetry(creds trust.Credentials) time.Duration {
+	leaf := creds.Chain[0]
+	return min(max(leaf.NotAfter.Sub(leaf.NotBefore)/30, time.Second), time.Hour)
+}
+
+// tendCertificate renews the certificate when it is due.
+func (a *Agent) tendCertificate(now time.Time) {
+	wall := a.cfg.Faults.Now()
+	if !a.renewal.ours || now.Before(a.renewal.try) || wall.Before(a.renewal.at) {
+		return
+	}
+	a.renewal.try = now.Add(renewRetry(a.cfg.Trust.Credentials()))
+	if a.host == nil {
+		a.askForCertificate()
+		return
+	}
+	if a.desk.ca == nil {
+		return
+	}
+	creds, err := trust.IssueCredentials(a.desk.ca, a.cfg.Trust.Identity(), wall, a.cfg.CertificateValidity)
+	a.takeCredentials(creds, err)
+}
+
+func (a *Agent) askForCertificate() {
+	id, ok := a.member.Session()
+	s := a.sessions[id]
+	if !ok || s == nil {
+		return
+	}
+	request, key, err := trust.NewRequest()
+	if err != nil {
+		a.log.Error().Err(err).Msg("certificate is not renewed")
+		return
+	}
+	a.renewal.key = key
+	_ = s.Send(control.Renew{Request: request}) // a session that ends is no news; we ask again
+}
+
+// renew answers a node that asks for its next certificate. The session proves
+// who it is, the lease table that it lives. It runs on the session's goroutine.
+func (d *desk) renew(node addr.UUID, ask control.Renew) control.Certificate {
+	der, err := d.nextCertificate(node, ask)
+	if err != nil {
+		d.a.log.Warn().Err(err).Stringer("uuid", node).Msg("certificate is not renewed")
+		text := err.Error()
+		return control.Certificate{Text: text[:min(len(text), control.MaxText)]}
+	}
+	d.a.log.Info().Stringer("uuid", node).Msg("certificate renewed")
+	return control.Certificate{Certificate: der, Roots: d.roots()}
+}
+
+func (d *desk) nextCertificate(node addr.UUID, ask control.Renew) ([]byte, error) {
+	if d.ca == nil {
+		return nil, errors.New("this cluster's certificates come from its operator's CA")
+	}
+	if living, _ := d.alive(node); !living {
+		return nil, fmt.Errorf("node %s has no lease", node)
+	}
+	id := trust.Identity{Cluster: d.a.cfg.Trust.Identity().Cluster, Node: node}
+	return d.ca.Issue(ask.Request, id, d.a.cfg.Faults.Now(), d.a.cfg.CertificateValidity)
+}
+
+// takeCertificate makes use of the host's answer.
+func (a *Agent) takeCertificate(c control.Certificate) {
+	key := a.renewal.key
+	switch {
+	case key == nil:
+		return
+	case len(c.Certificate) == 0:
+		a.log.Warn().Str("reason", c.Text).Msg("the host does not renew this node's certificate")
+		return
+	}
+	creds, err := trust.NewCredentials(key, c.Certificate, c.Roots, a.cfg.Faults.Now())
+	a.takeCredentials(creds, err)
+}
+
+// takeCredentials uses new credentials from now on, once they are on disk.
+func (a *Agent) takeCredentials(creds trust.Credentials, err error) {
+	var id trust.Identity
+	if err == nil {
+		id, err = creds.Identity()
+	}
+	if own := a.cfg.Trust.Identity(); err == nil && !id.Same(own) {
+		err = fmt.Errorf("the new certificate is for %s, want %s", id, own)
+	}
+	if err == nil {
+		err = putCredentials(a.cfg.State, creds)
+	}
+	if err == nil {
+		err = a.cfg.Trust.Replace(creds)
+	}
+	if err != nil {
+		a.log.Error().Err(err).Msg("certificate is not renewed")
+		return
+	}
+	a.renewal.key, a.renewal.at, a.renewal.try = nil, a.renewAt(creds), time.Time{}
+	a.log.Info().Time("until", id.NotAfter).Msg("certificate renewed")
+}

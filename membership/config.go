@@ -1,0 +1,175 @@
+package membership
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/faults/failpoint"
+	"github.com/fabricd/fabricd/membership/gossip"
+	"github.com/fabricd/fabricd/membership/state"
+	"github.com/fabricd/fabricd/membership/trust"
+	"github.com/fabricd/fabricd/membership/verdict"
+)
+
+// Config says how a node takes part in its cluster. It is not modified after
+// Start.
+type Config struct {
+	// State is the open state directory of a node that has joined, or of the
+	// host. Its role is the node's. It stays open after the agent's end.
+	State *state.State
+	// Trust holds the node's credentials; see [LoadTrust].
+	Trust *trust.Store
+
+	// Node describes this node to others.
+	Node NodeConfig
+
+	// Listener accepts control sessions, lifelines and joining nodes: the TCP
+	// side of the data port. It belongs to the agent from Start on.
+	Listener net.Listener
+	// Dial opens a TCP connection. Nil: the system's.
+	Dial func(ctx context.Context, address string) (net.Conn, error)
+	// Seeds are data addresses, "host:port", of nodes to ask first.
+	Seeds []string
+	// Gossip says where to gossip.
+	Gossip GossipConfig
+
+	// Detection chooses how soon a silent node is lost. Empty: normal.
+	Detection gossip.Profile
+	// Timing overrides the bounds that Detection chooses, if it is not zero.
+	Timing verdict.Timing
+	// Partial says what becomes of two nodes that lost only each other.
+	Partial verdict.PartialPolicy
+	// LifelineLimit is the number of nodes up to which each keeps a lifeline
+	// to every other one; in larger clusters only lives named by Watch have
+	// one. 0: 64. Negative: only Watch.
+	LifelineLimit int
+
+	// CertificateValidity is how long the certificates are valid that this
+	// host issues, a minute to ten years. Each is renewed after two thirds of its
+	// life. 0: [CertificateValidity].
+	CertificateValidity time.Duration
+
+	// Probe tries to reach a life over the data path: nil if it answered. It
+	// returns when ctx ends at the latest. Nil: a lifeline is opened instead.
+	Probe func(ctx context.Context, n Node) error
+	// OnEvent is told everything that changes, in order, on one goroutine. When
+	// it returns from an EventRemoved the removal counts as handled here.
+	OnEvent func(Event)
+	// Revalidate is called when this process noticed that it stood still:
+	// every link serves nothing until both ends have confirmed both lives in a
+	// fresh round trip. It must not block. Nil: nothing is done.
+	Revalidate func()
+
+	// Faults are those of this node; its wall clock is theirs. Nil: none.
+	Faults *failpoint.Node
+
+	// Seed makes jitter repeatable.
+	Seed uint64
+	Log  zerolog.Logger
+}
+
+// A NodeConfig describes a node to the others.
+type NodeConfig struct {
+	Name      string   // at most verdict.MaxName bytes
+	Addresses []string // where its providers, and Listener, are reached: "host:port"
+	Providers []string
+}
+
+// A GossipConfig says where to gossip; see the fields of the same name of
+// [gossip.Config].
+type GossipConfig struct {
+	Bind      string
+	Advertise string
+	Packets   net.PacketConn
+	Streams   net.Listener
+	Dial      func(ctx context.Context, address string) (net.Conn, error)
+	Seeds     []string // gossip addresses of nodes to speak to first
+	// Sighted is told where others gossip, as they say themselves. It must not
+	// block. Nil: nobody wants to know.
+	Sighted func(node addr.UUID, gossip netip.AddrPort)
+}
+
+// host reports whether the configured node is the host.
+func (c *Config) host() bool { return c.State.Identity().Role == state.Host }
+
+func (c *Config) withDefaults() (*Config, error) {
+	d := *c
+	switch {
+	case d.State == nil || d.Trust == nil || d.Listener == nil:
+		return nil, errors.New("start membership: state, trust and listener are needed")
+	case !d.State.Joined():
+		return nil, errors.New("start membership: this node belongs to no cluster yet: join one with a token")
+	}
+	own, id := d.Trust.Identity(), d.State.Identity()
+	if own.Cluster != id.Cluster || own.Node != id.Node {
+		return nil, fmt.Errorf("start membership: the certificate is for %s, the state directory is of node %s of cluster %s",
+			own, id.Node, id.Cluster)
+	}
+	if d.host() && !own.Host {
+		return nil, fmt.Errorf("start membership: the host's certificate %s does not allow the host role", own)
+	}
+	if d.Detection == "" {
+		d.Detection = gossip.Normal
+	}
+	if _, err := gossip.ParseProfile(string(d.Detection)); err != nil {
+		return nil, fmt.Errorf("start membership: %w", err)
+	}
+	if d.Timing == (verdict.Timing{}) {
+		d.Timing = TimingOf(d.Detection)
+	}
+	if d.CertificateValidity == 0 {
+		d.CertificateValidity = CertificateValidity
+	}
+	if d.CertificateValidity < MinCertificateValidity || d.CertificateValidity > trust.CAValidity {
+		return nil, fmt.Errorf("start membership: certificates valid for %s, want %s to %s", d.CertificateValidity, MinCertificateValidity, trust.CAValidity)
+	}
+	if d.LifelineLimit == 0 {
+		d.LifelineLimit = 64
+	}
+	if d.Dial == nil {
+		d.Dial = dialTCP
+	}
+	if d.OnEvent == nil {
+		d.OnEvent = func(Event) {}
+	}
+	if d.Revalidate == nil {
+		d.Revalidate = func() {}
+	}
+	return &d, nil
+}
+
+func dialTCP(ctx context.Context, address string) (net.Conn, error) {
+	var d net.Dialer
+	return d.DialContext(ctx, "tcp", address)
+}
+
+// TimingOf returns the bounds of a detection profile.
+func TimingOf(p gossip.Profile) verdict.Timing {
+	switch p {
+	case gossip.Fast:
+		return verdict.Fast()
+	case gossip.Calm:
+		return verdict.Calm()
+	}
+	return verdict.Normal()
+}
+
+// identity is what the deciding part is told of this node.
+func (c *Config) identity(epoch uint64) verdict.Identity {
+	return verdict.Identity{
+		UUID:      c.State.Identity().Node,
+		Epoch:     epoch,
+		Name:      c.Node.Name,
+		Addresses: c.Node.Addresses,
+		Providers: c.Node.Providers,
+	}
+}
+
+var noLife addr.Life

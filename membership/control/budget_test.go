@@ -1,0 +1,61 @@
+package control
+
+import (
+	"bytes"
+	"runtime"
+	"testing"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/membership/verdict"
+)
+
+// TestDecoderStaysInItsBudget: no body makes the decoder allocate more than
+// 64 KiB and four times its length, whatever counts and lengths it announces.
+func TestDecoderStaysInItsBudget(t *testing.T) {
+	nothing := verdict.Entry{Node: verdict.Node{Life: addr.Life{Node: 1, Generation: 1}, State: verdict.Alive,
+		Addresses: make([]string, verdict.MaxAddresses), Providers: make([]string, verdict.MaxProviders)}}
+	bomb := verdict.Table{Term: 1, First: true, Last: true, Entries: make([]verdict.Entry, verdict.MaxEntries)}
+	for i := range bomb.Entries { // small on the wire, large in memory
+		bomb.Entries[i] = nothing
+	}
+	var inputs [][]byte
+	examples := []any{bomb, JoinGrant{Roots: make([][]byte, maxRoots)}}
+	for _, f := range frames {
+		examples = append(examples, f)
+	}
+	for _, f := range examples {
+		b, err := AppendFrame(nil, f)
+		if err != nil {
+			t.Fatalf("%T: %v", f, err)
+		}
+		inputs = append(inputs, b[HeaderLen:])
+	}
+	for _, n := range []int{0, 1, 2, 16, 300, 9000, MaxBody} {
+		for _, fill := range []byte{0, 1, 8, 64, 0x7f, 0x80, 0xff} {
+			inputs = append(inputs, bytes.Repeat([]byte{fill}, n))
+		}
+	}
+	for typ := range 256 {
+		for _, p := range inputs {
+			if got, limit := decodeCost(frameType(typ), p), uint64(64<<10+4*len(p)); got > limit {
+				t.Errorf("type %d allocates %d bytes for %d bytes (% x…), want %d at most", typ, got, len(p), p[:min(len(p), 16)], limit)
+			}
+		}
+	}
+}
+
+// decodeCost returns how many bytes parseBody allocates. The least of a few
+// runs counts: what else the process does allocates, too.
+func decodeCost(typ frameType, p []byte) uint64 {
+	least := ^uint64(0)
+	for range 3 {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, _ = parseBody(typ, p) // for its cost only
+		runtime.ReadMemStats(&after)
+		if least = min(least, after.TotalAlloc-before.TotalAlloc); least <= 64<<10 {
+			break
+		}
+	}
+	return least
+}

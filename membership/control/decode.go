@@ -1,0 +1,163 @@
+package control
+
+import (
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/membership/verdict"
+)
+
+// parseBody parses the body of a frame of type t, which fills b exactly. What
+// it returns keeps no reference to b. Enumerations are passed on as they are:
+// who uses them decides what an unknown one means.
+func parseBody(t frameType, b []byte) (any, error) {
+	d := decoder{b: b}
+	f := d.frame(t)
+	if f == nil || !d.finished() {
+		return nil, ErrMalformed
+	}
+	return f, nil
+}
+
+// frame reads the body of a frame of type t; nil if there is no such type.
+func (d *decoder) frame(t frameType) any {
+	switch t {
+	case typeHello:
+		return Hello{
+			VersionMin: d.u16(),
+			VersionMax: d.u16(),
+			Cluster:    d.uuid(),
+			From:       d.end(),
+			Lease:      d.bytes(verdict.MaxLease),
+			To:         Target{UUID: d.uuid(), Epoch: d.u64(), Life: d.life()},
+		}
+	case typeWelcome:
+		return Welcome{Version: d.u16(), From: d.end(), Lease: d.bytes(verdict.MaxLease)}
+	case typeRefuse:
+		return Refuse{Code: Code(d.u8()), VersionMin: d.u16(), VersionMax: d.u16(), Text: d.text(MaxText)}
+	case typeClose:
+		return Close{Text: d.text(MaxText)}
+	case typeBeat:
+		return Beat{Seq: d.u64()}
+	case typeJoinAsk:
+		return d.joinAsk()
+	case typeJoinGrant:
+		return d.joinGrant()
+	case typeRenew:
+		return Renew{Request: d.bytes(maxCertificate)}
+	case typeCertificate:
+		return Certificate{Certificate: d.bytes(maxCertificate), Roots: d.blobs(maxRoots, maxCertificate), Text: d.text(MaxText)}
+	case typeKeys:
+		return Keys{Seq: d.u64(), Keyring: d.bytes(maxKeyring)}
+	case typeKeysHeld:
+		return KeysHeld{Seq: d.u64()}
+	}
+	if m := d.message(t); m != nil {
+		return m
+	}
+	return nil
+}
+
+func (d *decoder) end() End {
+	return End{UUID: d.uuid(), Epoch: d.u64(), Life: d.life(), Term: d.u64(), Host: d.bool()}
+}
+
+func (d *decoder) joinAsk() JoinAsk {
+	f := JoinAsk{VersionMin: d.u16(), VersionMax: d.u16(), UUID: d.uuid(), Name: d.text(verdict.MaxName)}
+	copy(f.Token[:], d.take(len(f.Token)))
+	copy(f.Proof[:], d.take(len(f.Proof)))
+	f.Request = d.bytes(maxCertificate)
+	return f
+}
+
+func (d *decoder) joinGrant() JoinGrant {
+	return JoinGrant{
+		Cluster:     d.uuid(),
+		Host:        d.uuid(),
+		Certificate: d.bytes(maxCertificate),
+		Roots:       d.blobs(maxRoots, maxCertificate),
+		Keyring:     d.bytes(maxKeyring),
+		Gossip:      d.text(verdict.MaxAddress),
+	}
+}
+
+// message reads the body of a message of package verdict; nil if t is none.
+func (d *decoder) message(t frameType) verdict.Message {
+	switch t {
+	case typeJoin:
+		c := d.claim()
+		return verdict.Join{UUID: c.uuid, Epoch: c.epoch, Name: c.name, Addresses: c.addresses,
+			Providers: c.providers, Previous: c.life, Term: c.term, Lease: c.lease}
+	case typeResume:
+		c := d.claim()
+		return verdict.Resume{UUID: c.uuid, Epoch: c.epoch, Name: c.name, Addresses: c.addresses,
+			Providers: c.providers, Life: c.life, Term: c.term, Lease: c.lease, HostOver: addr.Generation(d.u32())}
+	case typeLeave:
+		return verdict.Leave{Life: d.life()}
+	case typeReport:
+		return verdict.Report{About: d.life(), Evidence: verdict.Evidence(d.u8())}
+	case typeCheck:
+		return verdict.Check{Nonce: d.u64(), Target: d.life(), UUID: d.uuid(), Epoch: d.u64(),
+			Addresses: d.texts(verdict.MaxAddresses, verdict.MaxAddress)}
+	case typeCheckResult:
+		return verdict.CheckResult{Nonce: d.u64(), Target: d.life(), Reached: d.bool()}
+	case typeAck:
+		return verdict.Ack{Life: d.life()}
+	case typePing:
+		return verdict.Ping{Life: d.life(), Nonce: d.u64(), Version: d.u64()}
+	case typePong:
+		return verdict.Pong{Term: d.u64(), Nonce: d.u64(), Version: d.u64()}
+	case typeSync:
+		return verdict.Sync{}
+	case typeGrant:
+		return verdict.Grant{Term: d.u64(), Life: d.life(), Lease: d.bytes(verdict.MaxLease)}
+	case typeRefused:
+		return verdict.Refused{Term: d.u64(), Code: verdict.Refusal(d.u8()), Text: d.text(verdict.MaxText)}
+	case typeTable:
+		return d.table()
+	case typeDelta:
+		return verdict.Delta{Term: d.u64(), Version: d.u64(), Entry: d.entry()}
+	case typeRemoved:
+		return verdict.RemovedLife{Term: d.u64(), Version: d.u64(), Life: d.life(),
+			Reason: verdict.Reason(d.text(verdict.MaxReason))}
+	}
+	return nil
+}
+
+func (d *decoder) claim() claim {
+	return claim{
+		uuid:      d.uuid(),
+		epoch:     d.u64(),
+		life:      d.life(),
+		name:      d.text(verdict.MaxName),
+		addresses: d.texts(verdict.MaxAddresses, verdict.MaxAddress),
+		providers: d.texts(verdict.MaxProviders, verdict.MaxProvider),
+		term:      d.u64(),
+		lease:     d.bytes(verdict.MaxLease),
+	}
+}
+
+func (d *decoder) table() verdict.Table {
+	m := verdict.Table{Term: d.u64(), Version: d.u64(), First: d.bool(), Last: d.bool()}
+	for range d.count(verdict.MaxEntries) {
+		if d.bad {
+			break
+		}
+		m.Entries = append(m.Entries, d.entry())
+	}
+	return m
+}
+
+func (d *decoder) entry() verdict.Entry {
+	return verdict.Entry{
+		Node: verdict.Node{
+			Life:      d.life(),
+			UUID:      d.uuid(),
+			Epoch:     d.u64(),
+			Name:      d.text(verdict.MaxName),
+			State:     verdict.State(d.u8()),
+			Addresses: d.texts(verdict.MaxAddresses, verdict.MaxAddress),
+			Providers: d.texts(verdict.MaxProviders, verdict.MaxProvider),
+			Since:     d.time(),
+		},
+		Reason: verdict.Reason(d.text(verdict.MaxReason)),
+	}
+}

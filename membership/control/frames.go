@@ -1,0 +1,221 @@
+package control
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/membership/trust"
+)
+
+// Limits of the format.
+const (
+	VersionMin uint16 = 1 // the protocol versions spoken here
+	VersionMax uint16 = 1
+
+	HeaderLen = 5       // bytes before a frame's body: its length and type
+	MaxBody   = 1 << 16 // bytes of a body
+	MaxText   = 256     // bytes of a text for people
+
+	maxCertificate = 8 << 10 // bytes of one certificate or request, DER
+	maxRoots       = 6
+	maxKeyring     = 256 // bytes of an encoded gossip keyring
+)
+
+// The kinds of connection are ALPN protocols. Joining has [trust.JoinALPN].
+const (
+	ProtoControl  = "fabricd-control/1"
+	ProtoLifeline = "fabricd-lifeline/1"
+)
+
+// A frameType is a frame's type on the wire. Numbers are never reused.
+//
+//	0            4      5
+//	+------------+------+----------+
+//	| body length| type | body ... |
+//	+------------+------+----------+
+type frameType uint8
+
+const (
+	typeHello     frameType = 1
+	typeWelcome   frameType = 2
+	typeRefuse    frameType = 3
+	typeClose     frameType = 4
+	typeBeat      frameType = 5
+	typeJoinAsk   frameType = 8
+	typeJoinGrant frameType = 9
+
+	typeJoin        frameType = 16 // from here on: messages of package verdict
+	typeResume      frameType = 17
+	typeLeave       frameType = 18
+	typeReport      frameType = 19
+	typeCheck       frameType = 20
+	typeCheckResult frameType = 21
+	typeAck         frameType = 22
+	typePing        frameType = 23
+	typePong        frameType = 24
+	typeSync        frameType = 25
+	typeGrant       frameType = 26
+	typeRefused     frameType = 27
+	typeTable       frameType = 28
+	typeDelta       frameType = 29
+	typeRemoved     frameType = 30
+
+	typeRenew       frameType = 32 // from here on: keys and certificates
+	typeCertificate frameType = 33
+	typeKeys        frameType = 34
+	typeKeysHeld    frameType = 35
+)
+
+// An End is one end of a connection, as it describes itself.
+type End struct {
+	UUID  addr.UUID
+	Epoch uint64    // of this start of its fabricd
+	Life  addr.Life // the zero Life while it has none
+	Term  uint64    // the highest host term it has accepted
+	Host  bool      // it runs in the host role
+}
+
+// A Target is whom a dialer wants to reach. Zero fields match anybody.
+type Target struct {
+	UUID  addr.UUID
+	Epoch uint64
+	Life  addr.Life
+}
+
+// A Hello opens a control session or lifeline. The dialer sends it first.
+type Hello struct {
+	VersionMin, VersionMax uint16
+	Cluster                addr.UUID
+	From                   End
+	Lease                  []byte // signed, of From.Life; on lifelines
+	To                     Target
+}
+
+// A Welcome answers a Hello that is accepted. It describes who answers, who may
+// be another start of the node that was meant: the dialer compares.
+type Welcome struct {
+	Version uint16 // the one that both speak from now on
+	From    End
+	Lease   []byte // as in Hello
+}
+
+// A Refuse answers what is not accepted, and ends the connection.
+type Refuse struct {
+	Code                   Code
+	VersionMin, VersionMax uint16 // of the refusing side
+	Text                   string // at most MaxText bytes
+}
+
+// A Close ends a connection on purpose. An end without it is the end of the
+// process behind it.
+type Close struct{ Text string }
+
+// A Beat is a sign of life on a lifeline.
+type Beat struct{ Seq uint64 }
+
+// A JoinAsk is what a node without a certificate sends on a join connection.
+type JoinAsk struct {
+	VersionMin, VersionMax uint16
+	UUID                   addr.UUID     // that it wants a certificate for
+	Name                   string        // for the host's log
+	Token                  trust.TokenID // the token it was given
+	Proof                  trust.Proof   // that it knows the token's secret
+	Request                []byte        // certificate request, DER
+}
+
+// A JoinGrant is what it gets.
+type JoinGrant struct {
+	Cluster     addr.UUID
+	Host        addr.UUID
+	Certificate []byte   // DER
+	Roots       [][]byte // the cluster's CA certificates, DER
+	Keyring     []byte   // the gossip keys, as trust.Keyring encodes them
+	Gossip      string   // "ip:port" where the host gossips
+}
+
+// A Renew asks for the next certificate of the sender. Node → host, on a
+// control session.
+type Renew struct {
+	Request []byte // certificate request, DER
+}
+
+// A Certificate answers a Renew. Host → node.
+type Certificate struct {
+	Certificate []byte   // DER; empty: refused
+	Roots       [][]byte // the cluster's CA certificates, DER
+	Text        string   // why it is refused, at most MaxText bytes
+}
+
+// Keys are the gossip keys that the node is to use from now on. Host → node.
+type Keys struct {
+	Seq     uint64 // counts the changes in this start of the host
+	Keyring []byte // as trust.Keyring encodes it
+}
+
+// KeysHeld says that the sender has the keys with this Seq, on disk and in use.
+// Node → host.
+type KeysHeld struct{ Seq uint64 }
+
+// A Code is why a connection is refused. Numbers are never reused.
+type Code uint8
+
+const (
+	CodeVersion  Code = 1 // no common protocol version
+	CodeCluster  Code = 2 // another cluster
+	CodeIdentity Code = 3 // a claim that the certificate does not prove
+	CodeRole     Code = 4 // the host role is missing where it is needed
+	CodeFenced   Code = 5 // the life that it names is over
+	CodeTarget   Code = 6 // somebody else was meant
+	CodeBusy     Code = 7 // too many connections
+	CodeProtocol Code = 8 // malformed or out of place
+	CodeToken    Code = 9 // the join token is not accepted; Text says why
+	CodeStopped  Code = 10
+)
+
+// A RefusedError says that one side refused the other.
+type RefusedError struct {
+	Code   Code
+	Text   string
+	Remote bool // the peer refused us
+}
+
+// Error returns the reason and who gave it.
+func (e *RefusedError) Error() string {
+	if e.Remote {
+		return "refused by peer: " + e.Text
+	}
+	return "peer refused: " + e.Text
+}
+
+// Refusef returns a refusal of the peer, with a reason that it is told.
+func Refusef(code Code, format string, args ...any) error {
+	return &RefusedError{Code: code, Text: clip(fmt.Sprintf(format, args...))}
+}
+
+// A ClosedError says that a connection was closed on purpose.
+type ClosedError struct {
+	Text   string
+	Remote bool
+}
+
+// Error returns the reason and who gave it.
+func (e *ClosedError) Error() string {
+	side := "closed here"
+	if e.Remote {
+		side = "closed by peer"
+	}
+	if e.Text == "" {
+		return side
+	}
+	return side + ": " + e.Text
+}
+
+// clip makes s fit into a text field.
+func clip(s string) string {
+	s = strings.ToValidUTF8(s, "?")
+	if len(s) <= MaxText {
+		return s
+	}
+	return strings.ToValidUTF8(s[:MaxText], "")
+}

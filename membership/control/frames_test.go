@@ -1,0 +1,197 @@
+package control
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/membership/trust"
+	"github.com/fabricd/fabricd/membership/verdict"
+)
+
+// -add writes the vectors that are missing. Those that exist are promises to
+// nodes already deployed and are never written again.
+var addVectors = flag.Bool("add", false, "write missing golden vectors")
+
+var (
+	uuidA = addr.UUID{0xA0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
+	uuidB = addr.UUID{0xB0, 15: 0xFF}
+	lifeA = addr.Life{Node: 0x0102, Generation: 0x03040506}
+	endA  = End{UUID: uuidA, Epoch: 7, Life: lifeA, Term: 9, Host: true}
+	entry = verdict.Entry{
+		Node: verdict.Node{Life: lifeA, UUID: uuidA, Epoch: 7, Name: "käthe", State: verdict.Alive,
+			Addresses: []string{"10.0.0.1:7946", "[::1]:7946"}, Providers: []string{"quic", "tcp"},
+			Since: time.Unix(1_700_000_000, 42).UTC()},
+		Reason: verdict.ReasonCrashed,
+	}
+)
+
+// frames has one of every frame, under the name of its vector.
+var frames = map[string]any{
+	"hello":     Hello{VersionMin: 1, VersionMax: 2, Cluster: uuidB, From: endA, Lease: []byte{1, 2}, To: Target{UUID: uuidB, Epoch: 8, Life: lifeA}},
+	"welcome":   Welcome{Version: 1, From: endA, Lease: []byte{1, 2}},
+	"refuse":    Refuse{Code: CodeToken, VersionMin: 1, VersionMax: 1, Text: "token used up"},
+	"close":     Close{Text: "done"},
+	"beat":      Beat{Seq: 3},
+	"joinask":   JoinAsk{VersionMin: 1, VersionMax: 1, UUID: uuidA, Name: "n", Token: trust.TokenID{1, 2}, Proof: trust.Proof{3, 4}, Request: []byte{5, 6}},
+	"joingrant": JoinGrant{Cluster: uuidB, Host: uuidA, Certificate: []byte{1}, Roots: [][]byte{{2}, {3}}, Keyring: []byte{4}, Gossip: "10.0.0.1:7947"},
+
+	"join": verdict.Join{UUID: uuidA, Epoch: 7, Name: "n", Addresses: []string{"a:1"}, Providers: []string{"quic"},
+		Previous: lifeA, Term: 5, Lease: []byte{7}},
+	"resume": verdict.Resume{UUID: uuidA, Epoch: 7, Life: lifeA, Name: "n", Addresses: []string{"a:1"},
+		Providers: []string{"quic"}, Term: 5, HostOver: 4, Lease: []byte{7}},
+	"leave":       verdict.Leave{Life: lifeA},
+	"report":      verdict.Report{About: lifeA, Evidence: verdict.LinkSilent},
+	"check":       verdict.Check{Nonce: 1, Target: lifeA, UUID: uuidA, Epoch: 7, Addresses: []string{"a:1"}},
+	"checkresult": verdict.CheckResult{Nonce: 1, Target: lifeA, Reached: true},
+	"ack":         verdict.Ack{Life: lifeA},
+	"ping":        verdict.Ping{Life: lifeA, Nonce: 2, Version: 3},
+	"pong":        verdict.Pong{Term: 1, Nonce: 2, Version: 3},
+	"sync":        verdict.Sync{},
+	"grant":       verdict.Grant{Term: 1, Life: lifeA, Lease: []byte{8, 9}},
+	"refused":     verdict.Refused{Term: 1, Code: verdict.RefusedFull, Text: "full"},
+	"table":       verdict.Table{Term: 1, Version: 2, First: true, Last: true, Entries: []verdict.Entry{entry, entry}},
+	"delta":       verdict.Delta{Term: 1, Version: 2, Entry: entry},
+	"renew":       Renew{Request: []byte{5, 6}},
+	"certificate": Certificate{Certificate: []byte{1}, Roots: [][]byte{{2}, {3}}, Text: "no"},
+	"keys":        Keys{Seq: 3, Keyring: []byte{4}},
+	"keysheld":    KeysHeld{Seq: 3},
+	"removed":     verdict.RemovedLife{Term: 1, Version: 2, Life: lifeA, Reason: verdict.ReasonSilent},
+}
+
+// parse parses one whole frame.
+func parse(b []byte) (any, error) {
+	if len(b) < HeaderLen || int(binary.BigEndian.Uint32(b)) != len(b)-HeaderLen {
+		return nil, ErrMalformed
+	}
+	return parseBody(frameType(b[4]), b[HeaderLen:])
+}
+
+func TestGoldenVectors(t *testing.T) {
+	for name, f := range frames {
+		got, err := AppendFrame(nil, f)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		path := filepath.Join("testdata", "v1", name+".hex")
+		text, err := os.ReadFile(path)
+		if errors.Is(err, os.ErrNotExist) && *addVectors {
+			text = []byte(hex.EncodeToString(got) + "\n")
+			err = os.WriteFile(path, text, 0o644)
+		}
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		want, err := hex.DecodeString(strings.TrimSpace(string(text)))
+		if err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%s: encoded\n%x, the vector is\n%x (%v)", name, got, want, err)
+		}
+		back, err := parse(want)
+		if err != nil || !reflect.DeepEqual(back, f) {
+			t.Errorf("%s: the vector decodes to\n%+v (%v), want\n%+v", name, back, err, f)
+		}
+	}
+}
+
+func TestEveryTruncationIsMalformed(t *testing.T) {
+	for name, f := range frames {
+		b, _ := AppendFrame(nil, f)
+		body := b[HeaderLen:]
+		for n := range len(body) {
+			if got, err := parseBody(frameType(b[4]), body[:n]); !errors.Is(err, ErrMalformed) {
+				t.Errorf("%s: its first %d bytes decode to %+v, %v", name, n, got, err)
+			}
+		}
+		if _, err := parseBody(frameType(b[4]), append(body, 0)); !errors.Is(err, ErrMalformed) {
+			t.Errorf("%s: a byte after the end is accepted", name)
+		}
+	}
+	for _, typ := range []frameType{0, 6, 7, 10, 15, 31, 36, 255} {
+		if _, err := parseBody(typ, nil); !errors.Is(err, ErrMalformed) {
+			t.Errorf("type %d is accepted", typ)
+		}
+	}
+}
+
+func TestLimits(t *testing.T) {
+	long := strings.Repeat("x", 300)
+	for name, f := range map[string]any{
+		"text":        Close{Text: long},
+		"not UTF-8":   Close{Text: "\xff"},
+		"name":        verdict.Join{Name: long},
+		"addresses":   verdict.Join{Addresses: make([]string, verdict.MaxAddresses+1)},
+		"address":     verdict.Join{Addresses: []string{long}},
+		"providers":   verdict.Resume{Providers: make([]string, verdict.MaxProviders+1)},
+		"reason":      verdict.RemovedLife{Reason: verdict.Reason(long)},
+		"entries":     verdict.Table{Entries: make([]verdict.Entry, verdict.MaxEntries+1)},
+		"certificate": JoinGrant{Certificate: make([]byte, maxCertificate+1)},
+		"grant":       verdict.Grant{Lease: make([]byte, verdict.MaxLease+1)},
+		"request":     Renew{Request: make([]byte, maxCertificate+1)},
+		"roots":       JoinGrant{Roots: make([][]byte, maxRoots+1)},
+	} {
+		b, err := AppendFrame([]byte("kept"), f)
+		if !errors.Is(err, ErrTooLarge) || string(b) != "kept" {
+			t.Errorf("%s: AppendFrame returned %q, %v, want the prefix and ErrTooLarge", name, b, err)
+		}
+	}
+}
+
+func TestLargeTablesAreSplit(t *testing.T) {
+	big := verdict.Node{Name: strings.Repeat("n", verdict.MaxName), UUID: uuidA, State: verdict.Alive}
+	for range verdict.MaxAddresses {
+		big.Addresses = append(big.Addresses, strings.Repeat("a", verdict.MaxAddress))
+	}
+	whole := verdict.Table{Term: 1, Version: 2, First: true, Last: true}
+	for i := range verdict.MaxEntries {
+		big.Life = addr.Life{Node: addr.NodeID(i), Generation: 1}
+		whole.Entries = append(whole.Entries, verdict.Entry{Node: big})
+	}
+	parts := splitTable(whole)
+	if len(parts) < 2 {
+		t.Fatalf("%d part, want several: the table does not fit in a frame", len(parts))
+	}
+	var entries []verdict.Entry
+	for i, p := range parts {
+		if _, err := AppendFrame(nil, p); err != nil {
+			t.Errorf("part %d does not fit: %v", i, err)
+		}
+		if p.First != (i == 0) || p.Last != (i == len(parts)-1) || p.Version != 2 || p.Term != 1 {
+			t.Errorf("part %d of %d: first %v, last %v", i, len(parts), p.First, p.Last)
+		}
+		entries = append(entries, p.Entries...)
+	}
+	if !reflect.DeepEqual(entries, whole.Entries) {
+		t.Error("the parts do not add up to the table")
+	}
+}
+
+func FuzzParseBody(f *testing.F) {
+	for _, x := range frames {
+		b, _ := AppendFrame(nil, x)
+		f.Add(b[4], b[HeaderLen:])
+	}
+	f.Fuzz(func(t *testing.T, typ uint8, body []byte) {
+		if len(body) > MaxBody {
+			return
+		}
+		x, err := parseBody(frameType(typ), body)
+		if err != nil {
+			return
+		}
+		b, err := AppendFrame(nil, x)
+		if err != nil || b[4] != typ || !bytes.Equal(b[HeaderLen:], body) {
+			t.Errorf("type %d, %x decodes to %+v, which encodes to type %d, %x, %v", typ, body, x, b[4], b[HeaderLen:], err)
+		}
+	})
+}

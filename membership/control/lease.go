@@ -1,0 +1,157 @@
+package control
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/membership/trust"
+	"github.com/fabricd/fabricd/membership/verdict"
+)
+
+// leasePurpose keeps signed leases apart from every other signed statement.
+const leasePurpose = "lease 1"
+
+// A Lease is what the host has granted: this start of this node lives as Life.
+// It names its cluster by the certificate of the host that signed it, too.
+type Lease struct {
+	Cluster addr.UUID
+	UUID    addr.UUID // of the node
+	Epoch   uint64    // of the start of its fabricd
+	Life    addr.Life
+	Term    uint64    // of the host
+	Since   time.Time // when the life began, host time
+	Name    string    // of the node, at most verdict.MaxName bytes
+}
+
+// SignLease returns l signed by the host whose credentials are in store. It is
+// at most [verdict.MaxLease] bytes, some 700 with a CA of the cluster's own.
+func SignLease(store *trust.Store, l Lease) ([]byte, error) {
+	e := encoder{}
+	e.lease(l)
+	if e.bad {
+		return nil, fmt.Errorf("sign lease of %s: %w", l.Life, ErrTooLarge)
+	}
+	return store.Sign(leasePurpose, e.b)
+}
+
+// VerifyLease returns the lease in signed, which a host of this cluster has
+// signed while its certificate was valid. Whether the life goes on it does not
+// say.
+func VerifyLease(store *trust.Store, signed []byte) (Lease, error) {
+	if len(signed) > verdict.MaxLease {
+		return Lease{}, fmt.Errorf("lease: %w: %d bytes", trust.ErrTooBig, len(signed))
+	}
+	message, by, _, err := store.VerifyHost(leasePurpose, signed)
+	if err != nil {
+		return Lease{}, err
+	}
+	l, err := parseLease(message)
+	if err != nil {
+		return Lease{}, err
+	}
+	if l.Cluster != by.Cluster {
+		return Lease{}, fmt.Errorf("lease of cluster %s, signed in cluster %s: %w", l.Cluster, by.Cluster, trust.ErrWrongCluster)
+	}
+	return l, nil
+}
+
+func parseLease(b []byte) (Lease, error) {
+	d := decoder{b: b}
+	l := Lease{
+		Cluster: d.uuid(),
+		UUID:    d.uuid(),
+		Epoch:   d.u64(),
+		Life:    d.life(),
+		Term:    d.u64(),
+		Since:   d.time(),
+		Name:    d.text(verdict.MaxName),
+	}
+	if !d.finished() {
+		return Lease{}, fmt.Errorf("lease: %w", ErrMalformed)
+	}
+	return l, nil
+}
+
+func (e *encoder) lease(l Lease) {
+	e.uuid(l.Cluster)
+	e.uuid(l.UUID)
+	e.u64(l.Epoch)
+	e.life(l.Life)
+	e.u64(l.Term)
+	e.time(l.Since)
+	e.text(l.Name, verdict.MaxName)
+}
+
+// checkEnd returns the lease that an end of a lifeline has shown, the zero
+// Lease if it has no life yet. An end with a life must prove it.
+func checkEnd(store *trust.Store, e End, signed []byte) (Lease, error) {
+	if e.Life == (addr.Life{}) && len(signed) == 0 {
+		return Lease{}, nil
+	}
+	l, err := checkHolder(store, e.UUID, signed)
+	if err != nil {
+		return Lease{}, Refusef(CodeIdentity, "life %s of node %s: %v", e.Life, e.UUID, err)
+	}
+	if l.Life != e.Life || l.Epoch != e.Epoch {
+		return Lease{}, Refusef(CodeIdentity, "node %s shows the lease of life %s of start %d as that of life %s of start %d",
+			e.UUID, l.Life, l.Epoch, e.Life, e.Epoch)
+	}
+	return l, nil
+}
+
+// checkHolder verifies a lease and that it is node's.
+func checkHolder(store *trust.Store, node addr.UUID, signed []byte) (Lease, error) {
+	l, err := VerifyLease(store, signed)
+	if err != nil {
+		return Lease{}, err
+	}
+	if l.UUID != node {
+		return Lease{}, fmt.Errorf("its lease is that of node %s", l.UUID)
+	}
+	return l, nil
+}
+
+// proveJoin leaves of the claims of a Join what its lease proves.
+func proveJoin(store *trust.Store, m verdict.Join) (verdict.Join, error) {
+	if len(m.Lease) == 0 {
+		m.Previous, m.Term = addr.Life{}, 0
+		return m, nil
+	}
+	l, err := checkHolder(store, m.UUID, m.Lease)
+	if err != nil {
+		return m, Refusef(CodeIdentity, "JOIN of node %s: %v", m.UUID, err)
+	}
+	if l.Life != m.Previous {
+		return m, Refusef(CodeIdentity, "JOIN of node %s claims life %s with the lease of life %s", m.UUID, m.Previous, l.Life)
+	}
+	m.Term = min(m.Term, l.Term)
+	return m, nil
+}
+
+// proveResume is the same for a Resume, whose life must be proved.
+func proveResume(store *trust.Store, m verdict.Resume) (verdict.Resume, error) {
+	l, err := checkHolder(store, m.UUID, m.Lease)
+	if err != nil {
+		return m, Refusef(CodeIdentity, "RESUME of life %s of node %s: %v", m.Life, m.UUID, err)
+	}
+	if l.Life != m.Life || l.Epoch != m.Epoch {
+		return m, Refusef(CodeIdentity, "RESUME of life %s of start %d with the lease of life %s of start %d",
+			m.Life, m.Epoch, l.Life, l.Epoch)
+	}
+	m.Term = min(m.Term, l.Term)
+	return m, nil
+}
+
+// proveGrant checks at a node that a Grant is for itself, and signed.
+func proveGrant(store *trust.Store, self End, m verdict.Grant) error {
+	l, err := checkHolder(store, self.UUID, m.Lease)
+	if err != nil {
+		return Refusef(CodeIdentity, "GRANT of life %s: %v", m.Life, err)
+	}
+	if l.Life != m.Life || l.Term != m.Term || l.Epoch != self.Epoch {
+		return Refusef(CodeIdentity, "GRANT of life %s in term %d to start %d has the lease of life %s in term %d to start %d",
+			m.Life, m.Term, self.Epoch, l.Life, l.Term, l.Epoch)
+	}
+	return nil
+}

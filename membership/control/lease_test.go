@@ -1,0 +1,223 @@
+package control
+
+import (
+	"bytes"
+	"encoding/hex"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/membership/trust"
+	"github.com/fabricd/fabricd/membership/verdict"
+)
+
+var leaseA = Lease{Cluster: uuidB, UUID: uuidA, Epoch: 7, Life: lifeA, Term: 9,
+	Since: time.Unix(1_700_000_000, 42).UTC(), Name: "käthe"}
+
+func TestGoldenLease(t *testing.T) {
+	var e encoder
+	e.lease(leaseA)
+	path := filepath.Join("testdata", "v1", "lease.hex")
+	text, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) && *addVectors {
+		text = []byte(hex.EncodeToString(e.b) + "\n")
+		err = os.WriteFile(path, text, 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := hex.DecodeString(strings.TrimSpace(string(text)))
+	if err != nil || !bytes.Equal(e.b, want) {
+		t.Errorf("encoded\n%x, the vector is\n%x (%v)", e.b, want, err)
+	}
+	if got, err := parseLease(want); err != nil || got != leaseA {
+		t.Errorf("the vector decodes to %+v (%v), want %+v", got, err, leaseA)
+	}
+}
+
+func FuzzParseLease(f *testing.F) {
+	var e encoder
+	e.lease(leaseA)
+	f.Add(e.b)
+	f.Add(e.b[:20])
+	f.Fuzz(func(t *testing.T, b []byte) {
+		l, err := parseLease(b)
+		if err != nil {
+			return
+		}
+		var e encoder
+		if e.lease(l); e.bad || !bytes.Equal(e.b, b) {
+			t.Errorf("%x decodes to %+v, which encodes to %x", b, l, e.b)
+		}
+	})
+}
+
+// leaseOf returns the lease of life l of node B, signed by the host; change may
+// alter what it says.
+func (b *bench) leaseOf(l addr.Life, change ...func(*Lease)) []byte {
+	lease := Lease{Cluster: b.cluster, UUID: uuidB, Epoch: 5, Life: l, Term: 3}
+	for _, f := range change {
+		f(&lease)
+	}
+	return must(SignLease(b.store(uuidA, true), lease))
+}
+
+// A badLease is a lease with which life 4.2 of node B is not to be believed.
+type badLease struct {
+	name  string
+	lease []byte
+	want  string
+}
+
+func (b *bench) badLeases() []badLease {
+	life := addr.Life{Node: 4, Generation: 2}
+	altered := slices.Clone(b.leaseOf(life))
+	altered[10+16+16+8+1] ^= 1 // the node ID in the message
+	foreign := must(trust.NewCA(b.cluster, time.Now()))
+	mallory := must(trust.NewStore(must(trust.IssueCredentials(foreign,
+		trust.Identity{Cluster: b.cluster, Node: uuidA, Host: true}, time.Now(), time.Hour)), time.Now))
+	return []badLease{
+		{"none", nil, "not a statement signed by the cluster's host"},
+		{"altered", altered, "not a statement signed by the cluster's host"},
+		{"forged with another CA", must(SignLease(mallory, Lease{Cluster: b.cluster, UUID: uuidB, Epoch: 5, Life: life})), "not a statement signed"},
+		{"signed by a plain node", must(SignLease(b.store(uuidB, false), Lease{Cluster: b.cluster, UUID: uuidB, Epoch: 5, Life: life})), "not a statement signed"},
+		{"another node's", b.leaseOf(life, func(l *Lease) { l.UUID = uuidA }), "its lease is that of node " + uuidA.String()},
+		{"of another life", b.leaseOf(addr.Life{Node: 4, Generation: 1}), "lease of life 4.1"},
+		{"of another start", b.leaseOf(life, func(l *Lease) { l.Epoch = 4 }), "start 4"},
+		{"of another cluster", b.leaseOf(life, func(l *Lease) { l.Cluster = addr.UUID{9} }), "lease of cluster"},
+		{"another statement", must(b.store(uuidA, true).Sign("something else", []byte("x"))), "not a statement signed"},
+		{"too large", make([]byte, verdict.MaxLease), "not a statement signed"},
+	}
+}
+
+func TestLifelineNeedsTheLeaseOfItsLife(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		defer b.close()
+		life := addr.Life{Node: 4, Generation: 2}
+		self := End{UUID: uuidB, Epoch: 5, Life: life}
+		d := b.dialer(self)
+		for _, c := range b.badLeases() {
+			d.Self = func() (End, []byte) { return self, c.lease }
+			_, err := d.Lifeline(t.Context(), hostAddress, Target{UUID: uuidA})
+			var r *RefusedError
+			if !errors.As(err, &r) || !r.Remote || r.Code != CodeIdentity || !strings.Contains(r.Text, c.want) {
+				t.Errorf("%s: the dialer's error: %v, want a refusal that says %q", c.name, err, c.want)
+			}
+			time.Sleep(time.Second)
+			if got := b.log.String(); !strings.Contains(got, c.want) {
+				t.Errorf("%s: the listener's log: %s, want it to say %q", c.name, got, c.want)
+			}
+		}
+		d.Self = func() (End, []byte) { return self, b.leaseOf(life) }
+		here := must(d.Lifeline(t.Context(), hostAddress, Target{UUID: uuidA}))
+		there := <-b.lines
+		if there.Lease().Life != life || there.Lease().Term != 3 || here.Lease().Term != 1 {
+			t.Errorf("leases %+v and %+v, want those that were shown", there.Lease(), here.Lease())
+		}
+		here.Abort()
+		there.Abort()
+	})
+}
+
+func TestListenerWithABadLeaseIsRefusedAndHearsWhy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		defer b.close()
+		for _, c := range b.badLeases()[:2] {
+			b.lease = c.lease
+			_, err := b.dialer(endB).Lifeline(t.Context(), hostAddress, Target{UUID: uuidA})
+			var r *RefusedError
+			if !errors.As(err, &r) || r.Remote || !strings.Contains(r.Text, c.want) {
+				t.Errorf("%s: the dialer's error: %v, want that it refuses because of %q", c.name, err, c.want)
+			}
+			p := newTap()
+			(<-b.lines).Start(p.alive, p.ended)
+			if err := <-p.down; !strings.Contains(err.Error(), c.want) || p.cause != verdict.DownClosed {
+				t.Errorf("%s: the listener's end: %v, want to hear %q", c.name, err, c.want)
+			}
+		}
+	})
+}
+
+func TestSessionBelievesWhatALeaseProves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		defer b.close()
+		life := addr.Life{Node: 4, Generation: 2}
+		node, host, nodeTap, hostTap := b.pair()
+		good := b.leaseOf(life)
+		node.Send(verdict.Join{UUID: uuidB, Epoch: 5, Previous: life, Term: 8})
+		node.Send(verdict.Join{UUID: uuidB, Epoch: 5, Previous: life, Term: 8, Lease: good})
+		node.Send(verdict.Join{UUID: uuidB, Epoch: 5, Previous: life, Term: 2, Lease: good})
+		node.Send(verdict.Resume{UUID: uuidB, Epoch: 5, Life: life, Term: 8, Lease: good})
+		host.Send(verdict.Grant{Term: 3, Life: life, Lease: good})
+		time.Sleep(time.Second)
+		got := hostTap.got()
+		if len(got) != 4 {
+			t.Fatalf("the host got %+v, want four messages", got)
+		}
+		if j := got[0].(verdict.Join); j.Previous != (addr.Life{}) || j.Term != 0 {
+			t.Errorf("without a lease the host believes %+v", j)
+		}
+		if j := got[1].(verdict.Join); j.Previous != life || j.Term != 3 {
+			t.Errorf("with a lease of term 3 the host believes %+v, want the life and term 3", j)
+		}
+		if j := got[2].(verdict.Join); j.Term != 2 {
+			t.Errorf("of a claim of term 2 the host believes %+v", j)
+		}
+		if r := got[3].(verdict.Resume); r.Life != life || r.Term != 3 {
+			t.Errorf("the host believes %+v, want the life and term 3", r)
+		}
+		if got := nodeTap.got(); len(got) != 1 {
+			t.Errorf("the node got %+v, want the grant", got)
+		}
+		node.Close("done")
+		<-hostTap.down
+	})
+}
+
+func TestSessionEndsOverABadLeaseOnBothSides(t *testing.T) {
+	life := addr.Life{Node: 4, Generation: 2}
+	for kind, send := range map[string]func(node, host *Session, lease []byte){
+		"join": func(node, _ *Session, lease []byte) {
+			node.Send(verdict.Join{UUID: uuidB, Epoch: 5, Previous: life, Lease: lease})
+		},
+		"resume": func(node, _ *Session, lease []byte) {
+			node.Send(verdict.Resume{UUID: uuidB, Epoch: 5, Life: life, Lease: lease})
+		},
+		"grant": func(_, host *Session, lease []byte) {
+			host.Send(verdict.Grant{Term: 3, Life: life, Lease: lease})
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBench(t)
+			defer b.close()
+			bad := b.badLeases()
+			if kind == "grant" {
+				bad = append(bad, badLease{"of another term", b.leaseOf(life, func(l *Lease) { l.Term = 2 }), "in term 2"})
+			}
+			for _, c := range bad {
+				if kind == "join" && (c.name == "none" || c.name == "of another start") {
+					continue // a newcomer, and a node that was started again
+				}
+				node, host, nodeTap, hostTap := b.pair()
+				send(node, host, c.lease)
+				for side, p := range map[string]*tap{"node": nodeTap, "host": hostTap} {
+					if err := <-p.down; !strings.Contains(err.Error(), c.want) || p.cause != verdict.DownClosed {
+						t.Errorf("%s, %s: the %s's end: %v, want it closed because of %q", kind, c.name, side, err, c.want)
+					}
+					if got := p.got(); len(got) != 0 {
+						t.Errorf("%s, %s: the %s got %v, want nothing", kind, c.name, side, got)
+					}
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,53 @@
+package control
+
+import (
+	"github.com/fabricd/fabricd/membership/verdict"
+)
+
+// A Lifeline is a connection between two nodes that carries signs of life and
+// whose end is evidence.
+type Lifeline struct {
+	pipe  pipe
+	peer  End
+	lease Lease
+}
+
+func newLifeline(l *link, o opened, accepted bool) *Lifeline {
+	up := &Lifeline{pipe: newPipe(l), peer: o.peer, lease: o.lease}
+	up.pipe.echo = accepted
+	return up
+}
+
+// Peer returns what the other end said of itself in the opening; its UUID is
+// proved by its certificate.
+func (l *Lifeline) Peer() End { return l.peer }
+
+// Lease returns the lease with which the host has granted the peer's life; the
+// zero Lease if the peer had no life yet.
+func (l *Lifeline) Lease() Lease { return l.lease }
+
+// Start begins to listen. alive is called for every sign of life that arrives,
+// then down once with the cause and the reason; both on one goroutine of the
+// lifeline. It must be called once.
+//
+// The end that has dialed gives signs of life with [Lifeline.Beat]; the other
+// one answers each of them by itself. So the process at that end wakes up once
+// for both directions, and the dialing one can beat on all its lifelines at
+// once.
+func (l *Lifeline) Start(alive func(), down func(verdict.DownCause, error)) {
+	l.pipe.run(func(f any) error {
+		return Refusef(CodeProtocol, "%T does not belong on a lifeline", f)
+	}, alive, down)
+}
+
+// Beat sends a sign of life, and asks for one. It does not wait.
+func (l *Lifeline) Beat() { l.pipe.beat() }
+
+// Close ends the lifeline on purpose and tells the peer text. It does not wait.
+func (l *Lifeline) Close(text string) { l.pipe.close(&ClosedError{Text: text}, text) }
+
+// Abort ends the lifeline at once, as the death of this process would.
+func (l *Lifeline) Abort() { l.pipe.abort() }
+
+// Done is closed when the lifeline has ended and its goroutines are gone.
+func (l *Lifeline) Done() <-chan struct{} { return l.pipe.done }

@@ -1,0 +1,119 @@
+package control
+
+import (
+	"github.com/fabricd/fabricd/membership/trust"
+	"github.com/fabricd/fabricd/membership/verdict"
+)
+
+// A Session is an open control session between a node and the host.
+//
+// It delivers messages in order. It ends when either side closes it, when its
+// connection or the process behind it ends, or when the peer breaks a rule.
+type Session struct {
+	pipe   pipe
+	store  *trust.Store
+	self   End // as it was at the opening
+	peer   End
+	atHost bool // this end is the host
+}
+
+func newSession(l *link, store *trust.Store, o opened, atHost bool) *Session {
+	return &Session{pipe: newPipe(l), store: store, self: o.self, peer: o.peer, atHost: atHost}
+}
+
+// Peer returns what the other end said of itself in the opening; its UUID and
+// host role are proved by its certificate.
+func (s *Session) Peer() End { return s.peer }
+
+// Addresses returns the local and the remote address, for logs.
+func (s *Session) Addresses() (local, remote string) {
+	return s.pipe.link.raw.LocalAddr().String(), s.pipe.link.raw.RemoteAddr().String()
+}
+
+// Start begins to deliver. message is called for every message of package
+// verdict and for every [Renew], [Certificate], [Keys] and [KeysHeld], then down
+// once with the cause and the reason; both on one goroutine of the session,
+// which reads nothing while they run. It must be called once.
+//
+// What does not belong to the sender's role, a Join or Resume of another node or
+// start than the session's, and a lease that does not prove what it is shown
+// for, end the session; the peer is told. Of a Join or Resume without a lease,
+// or with an older one, only what is proved is delivered.
+func (s *Session) Start(message func(any), down func(verdict.DownCause, error)) {
+	s.pipe.run(func(f any) error {
+		m, err := s.check(f)
+		if err != nil {
+			return err
+		}
+		message(m)
+		return nil
+	}, func() {}, down)
+}
+
+// check refuses what the peer must not say, and returns what is to be believed.
+func (s *Session) check(m any) (any, error) {
+	fromMember := false
+	claimed, epoch := s.peer.UUID, s.peer.Epoch
+	switch m := m.(type) {
+	case verdict.Join:
+		fromMember, claimed, epoch = true, m.UUID, m.Epoch
+	case verdict.Resume:
+		fromMember, claimed, epoch = true, m.UUID, m.Epoch
+	case verdict.Leave, verdict.Report, verdict.CheckResult, verdict.Ack, verdict.Ping, verdict.Sync, Renew, KeysHeld:
+		fromMember = true
+	case verdict.Message, Certificate, Keys:
+	default:
+		return nil, Refusef(CodeProtocol, "%T is no message of a control session", m)
+	}
+	if fromMember != s.atHost {
+		return nil, Refusef(CodeRole, "%T comes from the wrong end of a control session", m)
+	}
+	if claimed != s.peer.UUID {
+		return nil, Refusef(CodeIdentity, "%T for node %s on a session of node %s", m, claimed, s.peer.UUID)
+	}
+	if epoch != s.peer.Epoch {
+		return nil, Refusef(CodeIdentity, "%T for start %d on a session of start %d", m, epoch, s.peer.Epoch)
+	}
+	return s.prove(m)
+}
+
+// prove checks the lease of a message that has one.
+func (s *Session) prove(m any) (any, error) {
+	switch m := m.(type) {
+	case verdict.Join:
+		return proveJoin(s.store, m)
+	case verdict.Resume:
+		return proveResume(s.store, m)
+	case verdict.Grant:
+		return m, proveGrant(s.store, s.self, m)
+	}
+	return m, nil
+}
+
+// Send queues m, which is of a type that Start names, and does not wait. It
+// fails if the session has ended, if a field of m is beyond its limit, or if the
+// peer has not read for so long that the queue is full, which ends the session.
+// A Table that is too large for a frame is sent in several.
+func (s *Session) Send(m any) error {
+	t, ok := m.(verdict.Table)
+	if !ok {
+		return s.pipe.send(m)
+	}
+	for _, part := range splitTable(t) {
+		if err := s.pipe.send(part); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Close ends the session on purpose: what was sent before is delivered, the
+// peer is told text, and after a second at most the connection is closed. It
+// does not wait; see Done.
+func (s *Session) Close(text string) { s.pipe.close(&ClosedError{Text: text}, text) }
+
+// Abort ends the session at once, as the death of this process would.
+func (s *Session) Abort() { s.pipe.abort() }
+
+// Done is closed when the session has ended and its goroutines are gone.
+func (s *Session) Done() <-chan struct{} { return s.pipe.done }

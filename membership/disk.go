@@ -1,0 +1,187 @@
+package membership
+
+import (
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/fabricd/fabricd/internal/faults/failpoint"
+	"github.com/fabricd/fabricd/membership/state"
+	"github.com/fabricd/fabricd/membership/verdict"
+)
+
+// disk writes what may take long on its own goroutine: the host's lease records
+// and the members that everybody remembers.
+type disk struct {
+	st     *state.State
+	faults *failpoint.Node
+	log    zerolog.Logger
+	answer func(verdict.HostInput) // called on disk's goroutine
+
+	wake chan struct{} // capacity 1
+	stop chan struct{}
+
+	mu      sync.Mutex        // guards the fields below
+	writes  []verdict.Persist // not begun; the host has at most a few per node under way
+	members []state.Member    // to be written; nil: none
+	ended   bool
+}
+
+func newDisk(st *state.State, faults *failpoint.Node, log zerolog.Logger, answer func(verdict.HostInput)) *disk {
+	return &disk{st: st, faults: faults, log: log, answer: answer, wake: make(chan struct{}, 1), stop: make(chan struct{})}
+}
+
+// persist queues a write of the host.
+func (d *disk) persist(p verdict.Persist) {
+	d.mu.Lock()
+	d.writes = append(d.writes, p)
+	d.mu.Unlock()
+	d.kick()
+}
+
+// putMembers queues the members to remember; a later list replaces an earlier.
+func (d *disk) putMembers(list []state.Member) {
+	d.mu.Lock()
+	d.members = list
+	d.mu.Unlock()
+	d.kick()
+}
+
+func (d *disk) kick() {
+	select {
+	case d.wake <- struct{}{}:
+	default: // run has been woken already
+	}
+}
+
+// membersAgain is the pause before members are written again that could not be.
+const membersAgain = 2 * time.Second
+
+func (d *disk) run() {
+	var unwritten []state.Member // that the disk did not take; nil: none
+	var again <-chan time.Time
+	for {
+		select {
+		case <-d.wake:
+		case <-again:
+		case <-d.stop:
+			return
+		}
+		d.mu.Lock()
+		writes, members := d.writes, d.members
+		d.writes, d.members = nil, nil
+		d.mu.Unlock()
+		d.write(writes)
+		if members == nil {
+			members = unwritten
+		}
+		if unwritten, again = d.writeMembers(members), nil; unwritten != nil {
+			again = time.After(membersAgain)
+		}
+	}
+}
+
+// writeMembers writes members and returns them if that failed.
+func (d *disk) writeMembers(members []state.Member) (unwritten []state.Member) {
+	if members == nil {
+		return nil
+	}
+	if err := d.st.PutMembers(members); err != nil {
+		d.log.Warn().Err(err).Msg("members are not remembered")
+		return members
+	}
+	return nil
+}
+
+// write commits several writes at once, and if that fails one by one, so that
+// the host hears which of them is not on disk.
+func (d *disk) write(writes []verdict.Persist) {
+	if len(writes) == 0 {
+		return
+	}
+	if d.commit(writes) == nil {
+		d.hit(writes)
+		d.answer(verdict.Persisted{Seq: writes[len(writes)-1].Seq})
+		return
+	}
+	for i := range writes {
+		if err := d.commit(writes[i : i+1]); err != nil {
+			d.log.Error().Err(err).Msg("leases are not on disk")
+			d.answer(verdict.PersistFailed{Seq: writes[i].Seq, Text: err.Error()})
+			continue
+		}
+		d.hit(writes[i : i+1])
+		d.answer(verdict.Persisted{Seq: writes[i].Seq})
+	}
+}
+
+// hit says that writes are on disk and that nobody knows.
+func (d *disk) hit(writes []verdict.Persist) {
+	for _, w := range writes {
+		hitLeases(d.faults, w.Leases, failpoint.GrantPersisted, failpoint.RemovalPersisted)
+	}
+}
+
+func (d *disk) commit(writes []verdict.Persist) error {
+	last := writes[len(writes)-1]
+	newest := make(map[uint16]int)
+	var grants []state.Grant
+	for _, w := range writes {
+		for _, l := range w.Leases {
+			g := grant(l)
+			if i, ok := newest[uint16(l.ID)]; ok {
+				grants[i] = g
+				continue
+			}
+			newest[uint16(l.ID)] = len(grants)
+			grants = append(grants, g)
+		}
+	}
+	// The term first: after a crash in between the next start only begins a
+	// higher term than it had to.
+	if last.Term > d.st.Term() {
+		if err := d.st.AcceptTerm(last.Term); err != nil {
+			return err
+		}
+	}
+	return d.st.Leases().Commit(last.Cursor, grants...)
+}
+
+// close ends run once the write that may be under way has ended.
+func (d *disk) close() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.ended {
+		d.ended = true
+		close(d.stop)
+	}
+}
+
+// leaseStates translates between the two packages' words, which do not know
+// each other.
+var leaseStates = map[verdict.LeaseState]state.GrantState{
+	verdict.LeaseFree:       state.Free,
+	verdict.LeaseActive:     state.Active,
+	verdict.LeaseQuarantine: state.Quarantine,
+}
+
+func grant(l verdict.Lease) state.Grant {
+	return state.Grant{ID: l.ID, Generation: l.Generation, Epoch: l.Epoch, UUID: l.UUID,
+		State: leaseStates[l.State], Since: l.Since, Name: l.Name}
+}
+
+// leases translates what is on disk. The reason of an end is not kept there.
+func leases(grants []state.Grant) []verdict.Lease {
+	var out []verdict.Lease
+	for _, g := range grants {
+		l := verdict.Lease{ID: g.ID, UUID: g.UUID, Name: g.Name, Generation: g.Generation, Epoch: g.Epoch, Since: g.Since}
+		for v, s := range leaseStates {
+			if s == g.State {
+				l.State = v
+			}
+		}
+		out = append(out, l)
+	}
+	return out
+}

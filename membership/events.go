@@ -1,0 +1,92 @@
+package membership
+
+import (
+	"sync"
+
+	"github.com/fabricd/fabricd/membership/verdict"
+)
+
+// maxEvents bounds the events that wait for a handler that does not return.
+// Dropping one would break the promise of order and completeness, so the agent
+// ends there.
+const maxEvents = 1 << 16
+
+// events hands events to the handler, in order, one at a time, on its own
+// goroutine: a handler that blocks while it fences a lost life must not stop
+// the loop.
+type events struct {
+	handle   func(Event)
+	after    func(Event) // called when the handler has returned
+	overflow func()
+
+	wake chan struct{} // capacity 1
+	stop chan struct{}
+
+	mu    sync.Mutex // guards the fields below
+	queue []Event
+	ended bool
+}
+
+func newEvents(handle, after func(Event), overflow func()) *events {
+	return &events{handle: handle, after: after, overflow: overflow,
+		wake: make(chan struct{}, 1), stop: make(chan struct{})}
+}
+
+// put queues an event and does not wait.
+func (q *events) put(e verdict.Event) {
+	q.mu.Lock()
+	full := len(q.queue) >= maxEvents
+	if !full {
+		q.queue = append(q.queue, e)
+	}
+	q.mu.Unlock()
+	if full {
+		q.overflow()
+		return
+	}
+	select {
+	case q.wake <- struct{}{}:
+	default: // run has been woken already
+	}
+}
+
+func (q *events) run() {
+	for {
+		select {
+		case <-q.wake:
+		case <-q.stop:
+			return
+		}
+		for {
+			e, ok := q.next()
+			if !ok {
+				break
+			}
+			q.handle(e)
+			q.after(e)
+		}
+	}
+}
+
+func (q *events) next() (Event, bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.ended || len(q.queue) == 0 {
+		return Event{}, false
+	}
+	e := q.queue[0]
+	q.queue[0] = Event{}
+	q.queue = q.queue[1:]
+	return e, true
+}
+
+// close ends run once the handler that may be running has returned. What is
+// queued is dropped.
+func (q *events) close() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !q.ended {
+		q.ended = true
+		close(q.stop)
+	}
+}

@@ -1,0 +1,19 @@
+// Package gossip spreads and collects rumours about the members of a cluster.
+//
+// It runs memberlist behind types of its own. What it says is a rumour and
+// never a verdict: a member that is Gone here may be well, and one that is
+// still Seen may be dead for seconds. Package verdict decides.
+//
+// A member is one start of one fabricd: its name is "UUID.epoch", so that a
+// restart is another member and not, as memberlist would have it, no event at
+// all. Everything else about it is in its [Meta].
+//
+// Every packet and stream is sealed with AES-GCM under the cluster's key and
+// bound to the cluster's UUID; there is no mode without a key. SPEC.md has the
+// whole format; a test speaks with a member from that page alone.
+//
+// What memberlist lacks is added here: a reconnector, because a partition never
+// heals by itself once both sides have forgotten the other, and a flag in the
+// metadata of a member that leaves, because memberlist's events do not tell
+// leaving from dying.
+package gossip

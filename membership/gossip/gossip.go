@@ -1,0 +1,440 @@
+package gossip
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+	"github.com/rs/zerolog"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+)
+
+// Config says who gossips, with whom and how. It is not modified after Start.
+type Config struct {
+	Cluster addr.UUID // nothing from another cluster is believed
+	UUID    addr.UUID
+	Epoch   uint64 // of this start of the fabricd
+	Meta    Meta   // the first one; Cluster is filled in
+
+	// Keys seal all gossip with AES-GCM, 16, 24 or 32 bytes each. The first
+	// seals, all open. At least one is needed.
+	Keys [][]byte
+
+	// Bind is the "ip:port" of the UDP and TCP sockets. Port 0 chooses one.
+	// It is not used if Packets and Streams are given.
+	Bind string
+	// Packets and Streams replace the sockets. They belong to the Gossip from
+	// then on, also if Start fails.
+	Packets net.PacketConn
+	Streams net.Listener
+	// Dial opens a stream to "ip:port". Nil: TCP.
+	Dial func(ctx context.Context, address string) (net.Conn, error)
+	// Resolve returns the addresses of a seed's host name. Nil: the system's
+	// resolver. It is not called for IP addresses.
+	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
+
+	// Advertise is the "ip:port" under which others reach Bind. Empty: Bind,
+	// which must then name one address of this machine.
+	Advertise string
+	// Seeds are "host:port" of members to speak to first; also later, whenever
+	// they are absent.
+	Seeds []string
+
+	Profile Profile // empty: Normal
+	// MaxMembers bounds the members known at a time, also those that are gone
+	// and may come back. 0: 4096.
+	MaxMembers int
+	// Seed makes the jitter of the reconnector repeatable.
+	Seed uint64
+
+	Log zerolog.Logger
+}
+
+func (c *Config) withDefaults() (*Config, error) {
+	d := *c
+	if d.Cluster.IsZero() || d.UUID.IsZero() {
+		return nil, errors.New("start gossip: cluster and node need a UUID")
+	}
+	if len(d.Keys) == 0 {
+		return nil, errors.New("start gossip: no key: gossip is never in the clear")
+	}
+	if d.Profile == "" {
+		d.Profile = Normal
+	}
+	if _, err := ParseProfile(string(d.Profile)); err != nil {
+		return nil, fmt.Errorf("start gossip: %w", err)
+	}
+	if d.MaxMembers == 0 {
+		d.MaxMembers = 4096
+	}
+	if d.Dial == nil {
+		d.Dial = func(ctx context.Context, address string) (net.Conn, error) {
+			var nd net.Dialer
+			return nd.DialContext(ctx, "tcp", address)
+		}
+	}
+	if d.Resolve == nil {
+		d.Resolve = func(ctx context.Context, host string) ([]netip.Addr, error) {
+			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+		}
+	}
+	d.Meta.Cluster = d.Cluster
+	return &d, nil
+}
+
+// Gossip takes part in the gossip of one cluster as one member. Its methods may
+// be called from any goroutine.
+type Gossip struct {
+	cfg       *Config
+	self      Key
+	advertise netip.AddrPort
+	transport *packetTransport
+	list      *memberlist.Memberlist
+	keyring   *memberlist.Keyring
+	queue     *queue
+	log       zerolog.Logger
+
+	ctx    context.Context // ends at Close
+	cancel context.CancelFunc
+	wg     sync.WaitGroup // the reconnector and its dials
+
+	began      time.Time     // when memberlist's rounds began
+	roundEvery time.Duration // between two of them
+
+	update  latch         // held during an Update: memberlist's UpdateNode must not meet itself
+	left    bool          // Leave or Close was called; guarded by update
+	leaving chan struct{} // closed when Leave returns, nil before it is called; guarded by update
+
+	mu      sync.Mutex // guards the fields below; memberlist's callbacks take it with memberlist's lock held
+	meta    []byte     // encoded, our own
+	members map[Key]*record
+	closed  bool
+}
+
+// A record is what is known of another member.
+type record struct {
+	member Member
+	gone   bool
+	at     time.Time // of the last change
+}
+
+// Start binds the sockets and begins to gossip. It does not wait for any seed.
+func Start(c Config) (*Gossip, error) {
+	cfg, err := c.withDefaults()
+	if err != nil {
+		closeSockets(c.Packets, c.Streams)
+		return nil, err
+	}
+	meta, err := cfg.Meta.Append(nil)
+	if err != nil {
+		closeSockets(c.Packets, c.Streams)
+		return nil, fmt.Errorf("start gossip: %w", err)
+	}
+	keyring, err := memberlist.NewKeyring(cfg.Keys, cfg.Keys[0])
+	if err != nil {
+		closeSockets(c.Packets, c.Streams)
+		return nil, fmt.Errorf("start gossip: keys: %w", err)
+	}
+	packets, listener, err := sockets(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("start gossip: %w", err)
+	}
+	advertise, err := advertised(cfg, packets)
+	if err != nil {
+		closeSockets(packets, listener)
+		return nil, fmt.Errorf("start gossip: %w", err)
+	}
+
+	g := &Gossip{
+		cfg:       cfg,
+		self:      Key{cfg.UUID, cfg.Epoch},
+		advertise: advertise,
+		keyring:   keyring,
+		queue:     newQueue(),
+		log:       cfg.Log,
+		update:    make(latch, 1),
+		meta:      meta,
+		members:   make(map[Key]*record),
+	}
+	g.ctx, g.cancel = context.WithCancel(context.Background())
+	g.transport = newPacketTransport(cfg, packets, listener, advertise)
+	config := g.memberlistConfig()
+	g.roundEvery = config.GossipInterval
+	g.list, err = memberlist.Create(config)
+	if err != nil {
+		g.cancel()
+		g.transport.Shutdown()
+		return nil, fmt.Errorf("start gossip: %w", err)
+	}
+	g.began = time.Now()
+	g.wg.Go(g.reconnect)
+	return g, nil
+}
+
+func (g *Gossip) memberlistConfig() *memberlist.Config {
+	c := memberlist.DefaultLANConfig()
+	g.cfg.Profile.apply(c)
+	c.Name = g.self.String()
+	c.Transport = g.transport
+	c.Label = g.cfg.Cluster.String()
+	c.Keyring = g.keyring
+	c.GossipVerifyIncoming = true
+	c.GossipVerifyOutgoing = true
+	c.EnableCompression = false
+	c.UDPBufferSize = 1400
+	c.HandoffQueueDepth = 1024 // memberlist drops packets beyond it
+	c.TCPTimeout = 2 * time.Second
+	c.Delegate = delegate{g}
+	c.Events = delegate{g}
+	c.Alive = delegate{g}
+	c.Logger = log.New(&logWriter{log: g.log}, "", 0)
+	return c
+}
+
+// sockets returns the configured sockets, or binds them.
+func sockets(cfg *Config) (net.PacketConn, net.Listener, error) {
+	if cfg.Packets != nil && cfg.Streams != nil {
+		return cfg.Packets, cfg.Streams, nil
+	}
+	closeSockets(cfg.Packets, cfg.Streams)
+	// Port 0 is chosen by the TCP socket, and may be taken for UDP.
+	const attempts = 10
+	for i := 1; ; i++ {
+		listener, err := net.Listen("tcp", cfg.Bind)
+		if err != nil {
+			return nil, nil, err
+		}
+		packets, err := net.ListenPacket("udp", listener.Addr().String())
+		if err == nil {
+			return packets, listener, nil
+		}
+		listener.Close()
+		if i == attempts {
+			return nil, nil, err
+		}
+	}
+}
+
+func closeSockets(p net.PacketConn, l net.Listener) {
+	if p != nil {
+		p.Close()
+	}
+	if l != nil {
+		l.Close()
+	}
+}
+
+// advertised returns the address that others are told.
+func advertised(cfg *Config, packets net.PacketConn) (netip.AddrPort, error) {
+	local, err := netip.ParseAddrPort(packets.LocalAddr().String())
+	if err != nil {
+		return netip.AddrPort{}, fmt.Errorf("bound address: %w", err)
+	}
+	a := local
+	if cfg.Advertise != "" {
+		if a, err = netip.ParseAddrPort(cfg.Advertise); err != nil {
+			return netip.AddrPort{}, fmt.Errorf("advertised address %q: want ip:port: %w", cfg.Advertise, err)
+		}
+		if a.Port() == 0 {
+			a = netip.AddrPortFrom(a.Addr(), local.Port())
+		}
+	}
+	if a.Addr().IsUnspecified() {
+		return netip.AddrPort{}, fmt.Errorf("bound to %s: an address to advertise is needed", local)
+	}
+	return netip.AddrPortFrom(a.Addr().Unmap().WithZone(""), a.Port()), nil
+}
+
+// Self returns this member's key.
+func (g *Gossip) Self() Key { return g.self }
+
+// Began returns the time from which gossip does its regular work, in whole
+// intervals of its profile. Who has regular work of its own does it at the same
+// times, so that an idle process wakes up once for both.
+func (g *Gossip) Began() time.Time { return g.began }
+
+// Address returns the address under which others gossip with this member.
+func (g *Gossip) Address() netip.AddrPort { return g.advertise }
+
+// Wake returns a channel that receives when there are rumours to Take. One
+// goroutine should receive from it.
+func (g *Gossip) Wake() <-chan struct{} { return g.queue.wake }
+
+// Take returns the rumours since the last Take, at most one for each member:
+// the newest. The member itself is never among them.
+func (g *Gossip) Take() []Rumour { return g.queue.take() }
+
+// Members returns the other members that are not gone, in no order.
+func (g *Gossip) Members() []Member {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var out []Member
+	for _, r := range g.members {
+		if !r.gone {
+			out = append(out, r.member)
+		}
+	}
+	return out
+}
+
+// Health returns memberlist's opinion of this member's own timeliness: 0 is
+// well, 7 is worst.
+func (g *Gossip) Health() int { return g.list.GetHealthScore() }
+
+// Update replaces what this member says of itself. It does not wait until
+// others know.
+func (g *Gossip) Update(m Meta) error {
+	m.Cluster = g.cfg.Cluster
+	b, err := m.Append(nil)
+	if err != nil {
+		return err
+	}
+	g.update.lock()
+	defer g.update.unlock()
+	if g.left {
+		return net.ErrClosed
+	}
+	g.setMeta(b)
+	// UpdateNode queues the broadcast and then waits for it; the shortest
+	// timeout makes it only queue.
+	g.list.UpdateNode(1)
+	return nil
+}
+
+func (g *Gossip) setMeta(b []byte) {
+	g.mu.Lock()
+	g.meta = b
+	g.mu.Unlock()
+}
+
+// SetKeys replaces the keys. A rotation has three steps, each at every member
+// before the next: add the new key last, move it to the front, drop the old.
+func (g *Gossip) SetKeys(keys [][]byte) error {
+	if len(keys) == 0 {
+		return errors.New("gossip keys: none")
+	}
+	for _, k := range keys {
+		if err := g.keyring.AddKey(k); err != nil {
+			return fmt.Errorf("gossip keys: %w", err)
+		}
+	}
+	if err := g.keyring.UseKey(keys[0]); err != nil {
+		return fmt.Errorf("gossip keys: %w", err)
+	}
+	for _, old := range g.keyring.GetKeys() {
+		if containsKey(keys, old) {
+			continue
+		}
+		if err := g.keyring.RemoveKey(old); err != nil {
+			return fmt.Errorf("gossip keys: %w", err)
+		}
+	}
+	return nil
+}
+
+func containsKey(keys [][]byte, k []byte) bool {
+	for _, x := range keys {
+		if string(x) == string(k) {
+			return true
+		}
+	}
+	return false
+}
+
+// Leave tells the others that this member leaves, first with its flag and then
+// in memberlist's own way. It returns when each of the two has reached some
+// members, or does not within a probe timeout, or ctx is done in between; after
+// it, only Close is of use.
+func (g *Gossip) Leave(ctx context.Context) error {
+	g.update.lock()
+	if g.left {
+		g.update.unlock()
+		return nil
+	}
+	g.left = true // from here on no Update comes in between
+	g.leaving = make(chan struct{})
+	defer close(g.leaving)
+	g.update.unlock()
+	g.mu.Lock()
+	m, err := DecodeMeta(g.meta)
+	g.mu.Unlock()
+	if err != nil {
+		panic("BUG: gossip: own metadata does not decode: " + err.Error())
+	}
+	m.Leaving = true
+	b, err := m.Append(nil)
+	if err != nil {
+		panic("BUG: gossip: own metadata does not encode: " + err.Error())
+	}
+	g.setMeta(b)
+	// A later broadcast about a member replaces one that is still queued:
+	// without sending the first, nobody would hear of the flag. Both calls would
+	// wait for memberlist's next rounds; the shortest timeout, which they report
+	// as an error, makes them only queue.
+	g.list.UpdateNode(1)
+	g.push()
+	if ctx.Err() != nil {
+		return fmt.Errorf("leave gossip: %w", context.Cause(ctx))
+	}
+	g.list.Leave(1)
+	g.push()
+	return nil
+}
+
+const (
+	pushMembers = 16 // who hear at once; the others hear it from them
+	pushCopies  = 2  // for each: one may be lost
+)
+
+// push sends what is queued now rather than with the next round: memberlist
+// adds it to its pings. It returns when all have answered, or are given up,
+// which takes one probe timeout of the profile.
+func (g *Gossip) push() {
+	members := g.Members() // in random order
+	var pings sync.WaitGroup
+	for _, m := range members[:min(len(members), pushMembers)] {
+		for range pushCopies {
+			pings.Go(func() {
+				// Who does not answer is found out by others.
+				_, _ = g.list.Ping(m.Key().String(), net.UDPAddrFromAddrPort(m.Address))
+			})
+		}
+	}
+	pings.Wait()
+}
+
+// Close stops to gossip without a word; see Leave, for whose end it waits if it
+// is under way. It closes the sockets and every stream and waits for all
+// goroutines of this package. A probe of
+// memberlist that is under way ends by its own timer, at most eight probe
+// intervals later, and touches nothing of ours. No rumour comes after Close.
+func (g *Gossip) Close() error {
+	g.update.lock()
+	g.left = true
+	leaving := g.leaving
+	g.update.unlock()
+	if leaving != nil {
+		<-leaving // memberlist's Leave must not meet its Shutdown
+	}
+	g.mu.Lock()
+	g.closed = true
+	g.mu.Unlock()
+	g.cancel()
+	err := g.list.Shutdown()
+	g.wg.Wait()
+	return err
+}
+
+// A latch is a lock that may be held across a wait: a goroutine that waits for
+// it does not hold up virtual time in tests, as one that waits for a mutex does.
+type latch chan struct{}
+
+func (l latch) lock()   { l <- struct{}{} }
+func (l latch) unlock() { <-l }

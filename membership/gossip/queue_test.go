@@ -1,0 +1,90 @@
+package gossip
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rs/zerolog"
+)
+
+func TestQueueKeepsTheNewestRumour(t *testing.T) {
+	for _, c := range []struct {
+		put  []Kind
+		want Kind
+	}{
+		{[]Kind{Seen}, Seen},
+		{[]Kind{Seen, Updated}, Seen},
+		{[]Kind{Seen, Gone}, Gone},
+		{[]Kind{Gone, Seen}, Seen},
+		{[]Kind{Updated, Updated}, Updated},
+		{[]Kind{Seen, Gone, Seen, Updated}, Seen},
+	} {
+		q := newQueue()
+		for i, k := range c.put {
+			q.put(Rumour{k, Member{UUID: uuid(1), Epoch: 1, Meta: Meta{Term: uint64(i)}}})
+		}
+		got := q.take()
+		if len(got) != 1 || got[0].Kind != c.want || got[0].Member.Meta.Term != uint64(len(c.put)-1) {
+			t.Errorf("%v became %+v, want one %v with the last metadata", c.put, got, c.want)
+		}
+		if again := q.take(); len(again) != 0 {
+			t.Errorf("%v: taken twice: %v", c.put, again)
+		}
+	}
+}
+
+func TestQueueIsBoundedByMembersAndWakesOnce(t *testing.T) {
+	q := newQueue()
+	for i := range 100_000 {
+		q.put(Rumour{Updated, Member{UUID: uuid(i % 10), Epoch: 1}})
+	}
+	select {
+	case <-q.wake:
+	default:
+		t.Error("nobody was woken")
+	}
+	got := q.take()
+	if len(got) != 10 {
+		t.Errorf("%d rumours about 10 members", len(got))
+	}
+	for i, r := range got {
+		if r.Member.UUID != uuid(i) {
+			t.Errorf("rumour %d is about %v: not in order", i, r.Member.UUID)
+		}
+	}
+}
+
+func TestLogLevelsAndFlood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		w := &logWriter{log: zerolog.New(&out).Level(zerolog.DebugLevel)}
+		fmt.Fprintln(w, "[ERR] memberlist: one")
+		fmt.Fprintln(w, "[WARN] memberlist: two")
+		fmt.Fprintln(w, "[INFO] memberlist: three")
+		fmt.Fprintln(w, "[DEBUG] memberlist: four")
+		want := `{"level":"warn","from":"memberlist","message":"one"}
+{"level":"info","from":"memberlist","message":"two"}
+{"level":"debug","from":"memberlist","message":"three"}
+`
+		if out.String() != want {
+			t.Errorf("log\n%swant\n%s", out.String(), want)
+		}
+		out.Reset()
+		for range 1000 {
+			fmt.Fprintln(w, "[ERR] memberlist: Decrypt packet failed")
+		}
+		if n := strings.Count(out.String(), "\n"); n > maxLines {
+			t.Errorf("%d lines in one second, want at most %d", n, maxLines)
+		}
+		time.Sleep(time.Second)
+		out.Reset()
+		fmt.Fprintln(w, "[ERR] memberlist: later")
+		if !strings.Contains(out.String(), `"suppressed":983`) {
+			t.Errorf("log %q, want the number of suppressed lines", out.String())
+		}
+	})
+}

@@ -1,0 +1,152 @@
+package membership
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/fabricd/fabricd/internal/faults/failpoint"
+	"github.com/fabricd/fabricd/membership/control"
+	"github.com/fabricd/fabricd/membership/state"
+	"github.com/fabricd/fabricd/membership/trust"
+)
+
+// joinRetry is the pause between two rounds of looking for the host.
+const joinRetry = time.Second
+
+// A JoinConfig says how a node without a certificate joins its cluster.
+type JoinConfig struct {
+	State     *state.State // of a plain node; see state.Prepare
+	Token     trust.Token
+	Addresses []string // data addresses, "host:port", one of them the host's
+	// Dial opens a TCP connection. Nil: the system's.
+	Dial func(ctx context.Context, address string) (net.Conn, error)
+	// Faults are those of this node; its wall clock is theirs. Nil: none.
+	Faults *failpoint.Node
+	// Status is told, in a sentence, what Join waits for. Nil: nobody is.
+	Status func(text string)
+	Log    zerolog.Logger
+}
+
+// Join gets this node its certificate, the cluster's CA and the gossip keys,
+// and stores them in the state directory. While no host answers it tries again
+// and says so with Status. It fails when the host refuses the token, when the
+// host is not the one that the token names, when the state directory cannot be
+// written, or when ctx ends; the error then says what the last attempt met.
+//
+// A node that already belongs to the token's cluster is left as it is.
+func Join(ctx context.Context, c JoinConfig) error {
+	if err := c.State.CheckCluster(c.Token.Cluster); err != nil {
+		return fmt.Errorf("join: %w", err)
+	}
+	if c.State.Joined() {
+		return nil
+	}
+	if len(c.Addresses) == 0 {
+		return errors.New("join: no address of a host is given")
+	}
+	if c.Dial == nil {
+		c.Dial = dialTCP
+	}
+	if c.Status == nil {
+		c.Status = func(string) {}
+	}
+	for {
+		met, err := c.round(ctx)
+		if err == nil || met {
+			return err
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("join: %w; last: %w", context.Cause(ctx), err)
+		}
+		c.Status(fmt.Sprintf("waiting for the host: %v", err))
+		select {
+		case <-time.After(joinRetry):
+		case <-ctx.Done():
+			return fmt.Errorf("join: %w; last: %w", context.Cause(ctx), err)
+		}
+	}
+}
+
+// round tries every address once. final reports that trying again cannot help.
+func (c *JoinConfig) round(ctx context.Context) (final bool, err error) {
+	var errs []error
+	for _, address := range c.Addresses {
+		err := c.once(ctx, address)
+		if err == nil {
+			return true, nil
+		}
+		err = fmt.Errorf("join at %s: %w", address, err)
+		if isFinal(err) {
+			return true, err
+		}
+		errs = append(errs, err)
+	}
+	return false, errors.Join(errs...)
+}
+
+// isFinal tells refusals from what may pass.
+func isFinal(err error) bool {
+	var refused *control.RefusedError
+	var file *state.FileError
+	switch {
+	case errors.As(err, &refused):
+		return refused.Code != control.CodeRole && refused.Code != control.CodeBusy
+	case errors.As(err, &file):
+		return true
+	}
+	return errors.Is(err, trust.ErrPin) || errors.Is(err, trust.ErrWrongCluster) ||
+		errors.Is(err, trust.ErrWrongCA) || errors.Is(err, errUnusable)
+}
+
+// errUnusable marks an answer, or a directory, that no retry improves.
+var errUnusable = errors.New("the answer is unusable")
+
+// once asks at one address and stores what it got.
+func (c *JoinConfig) once(ctx context.Context, address string) error {
+	id := c.State.Identity()
+	request, key, err := trust.NewRequest()
+	if err != nil {
+		return err
+	}
+	_ = c.Faults.Hit(failpoint.JoinAsked)
+	grant, err := control.Ask(ctx, c.Dial, address, c.Token, c.Faults.Now,
+		control.JoinAsk{UUID: id.Node, Name: id.Name, Request: request})
+	if err == nil {
+		err = c.Faults.Hit(failpoint.JoinAnswered)
+	}
+	if err != nil {
+		return err
+	}
+	creds, err := trust.NewCredentials(key, grant.Certificate, grant.Roots, c.Faults.Now())
+	if err != nil {
+		return fmt.Errorf("%w: %w", errUnusable, err)
+	}
+	got, err := creds.Identity()
+	if err != nil || got.Node != id.Node || got.Cluster != c.Token.Cluster || got.Host {
+		return fmt.Errorf("%w: the certificate is for %s", errUnusable, got)
+	}
+	if _, err := trust.DecodeKeyring(grant.Keyring); err != nil {
+		return fmt.Errorf("%w: %w", errUnusable, err)
+	}
+	encoded, err := creds.Encode()
+	if err != nil {
+		return fmt.Errorf("%w: %w", errUnusable, err)
+	}
+	err = c.State.Join(state.Joined{Cluster: grant.Cluster, Secrets: map[state.SecretName][]byte{
+		state.SecretCredentials: encoded,
+		state.SecretKeyring:     grant.Keyring,
+	}})
+	if err != nil {
+		return fmt.Errorf("%w: %w", errUnusable, err)
+	}
+	members := []state.Member{{UUID: grant.Host, Gossip: grant.Gossip, Addresses: []string{address}}}
+	if err := c.State.PutMembers(members); err != nil {
+		c.Log.Warn().Err(err).Msg("the host's address is not remembered")
+	}
+	return nil
+}

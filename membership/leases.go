@@ -1,0 +1,88 @@
+package membership
+
+import (
+	"fmt"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/membership/control"
+	"github.com/fabricd/fabricd/membership/state"
+	"github.com/fabricd/fabricd/membership/verdict"
+)
+
+// signed returns the grant of our host with its lease, which is on disk.
+func (a *Agent) signed(g verdict.Grant) (verdict.Grant, error) {
+	var err error
+	g.Lease, err = control.SignLease(a.cfg.Trust, control.Lease{
+		Cluster: a.cfg.State.Identity().Cluster,
+		UUID:    g.UUID,
+		Epoch:   g.Epoch,
+		Life:    g.Life,
+		Term:    g.Term,
+		Since:   g.Since,
+		Name:    g.Name,
+	})
+	return g, err
+}
+
+// lastLease returns the lease of this node's last start, the zero Lease if
+// there is none that still proves anything: the host would refuse to hear of
+// it, and knows this node by its UUID.
+func (a *Agent) lastLease() state.Lease {
+	lease, ok := a.cfg.State.Lease()
+	if !ok || a.cfg.host() {
+		return state.Lease{}
+	}
+	proved, err := control.VerifyLease(a.cfg.Trust, lease.Signed)
+	if err == nil && (proved.UUID != a.self.UUID || proved.Life != lease.Life) {
+		err = fmt.Errorf("it is signed for life %s of node %s", proved.Life, proved.UUID)
+	}
+	if err != nil {
+		a.log.Warn().Err(err).Stringer("life", lease.Life).Msg("the remembered lease proves nothing; this node joins without it")
+		return state.Lease{}
+	}
+	return lease
+}
+
+// admit refuses lives that are over, leases that are out of date, and everybody
+// once this node has left. It runs on the server's goroutines.
+func (a *Agent) admit(proto string, h control.Hello, lease control.Lease) error {
+	if a.hasDeparted() {
+		return control.Refusef(control.CodeStopped, "this node leaves the cluster")
+	}
+	if proto != control.ProtoLifeline || h.From.Life == noLife {
+		return nil // a control session is for asking what is true
+	}
+	if err := a.fenced(h.From.Life); err != nil {
+		return err
+	}
+	return a.outdated(h.From, lease)
+}
+
+// fenced refuses a life whose end was told here.
+func (a *Agent) fenced(l addr.Life) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if over := a.view.over[l.Node]; over >= l.Generation {
+		return control.Refusef(control.CodeFenced, "life %s is over", l)
+	}
+	return nil
+}
+
+// outdated refuses a lease of an earlier term that the host's table does not
+// bear out: the ID may be somebody else's by now. A node that has not resumed
+// yet after a restart of the host is in the table all the same. Without a host
+// the signature alone counts.
+func (a *Agent) outdated(peer control.End, lease control.Lease) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if lease.Term >= a.view.term || peer.Life == noLife || a.view.hostText != verdict.HostReachable {
+		return nil
+	}
+	for _, n := range a.view.nodes {
+		if n.Life == peer.Life && n.UUID == peer.UUID && n.Epoch == peer.Epoch {
+			return nil
+		}
+	}
+	return control.Refusef(control.CodeFenced, "the lease of life %s is of term %d; the host of term %d does not know that life",
+		peer.Life, lease.Term, a.view.term)
+}

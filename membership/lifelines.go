@@ -1,0 +1,445 @@
+package membership
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/membership/control"
+	"github.com/fabricd/fabricd/membership/gossip"
+	"github.com/fabricd/fabricd/membership/verdict"
+)
+
+// lineRetry is the pause between two attempts to open a lifeline.
+const lineRetry = time.Second
+
+// A line is the lifeline between this node and one start of another. The loop
+// owns it, except for alive.
+type line struct {
+	key     gossip.Key
+	up      *control.Lifeline   // nil: none
+	extra   []*control.Lifeline // others that the peer has opened, for a check
+	dialed  bool                // up was dialed here
+	dialing bool
+	retryAt time.Time
+
+	alive  *atomic.Int64 // when up last gave a sign of life, Unix nanoseconds
+	told   int64         // the value of alive that the member was told of
+	silent time.Time     // when it was last told of silence; zero: it is not silent
+}
+
+// tendLines opens the lifelines that should be there, tells the member who is
+// alive and who silent, and forgets the lines of lives that are gone.
+func (a *Agent) tendLines(now time.Time) {
+	nodes := a.member.Nodes()
+	all := a.cfg.LifelineLimit > 0 && len(nodes) < a.cfg.LifelineLimit
+	if a.hasDeparted() {
+		return
+	}
+	living := make(map[gossip.Key]bool, len(nodes))
+	a.pace.lines = time.Time{}
+	for _, n := range nodes {
+		if n.Life.Node == addr.Host || a.host != nil {
+			continue // the control session is the lifeline
+		}
+		k := gossip.Key{UUID: n.UUID, Epoch: n.Epoch}
+		living[k] = true
+		l := a.line(k)
+		a.tellLine(l, n.Life, now)
+		if (all || a.watched[n.Life]) && a.weDial(k) && l.up == nil && !l.dialing && !now.Before(l.retryAt) {
+			a.dialLine(l, n)
+		}
+	}
+	for k, l := range a.lines {
+		if !living[k] && l.up == nil && len(l.extra) == 0 && !l.dialing {
+			delete(a.lines, k)
+		}
+	}
+}
+
+// weDial reports whether this node dials the lifeline: the lower UUID does.
+func (a *Agent) weDial(k gossip.Key) bool {
+	return bytes.Compare(a.self.UUID[:], k.UUID[:]) < 0
+}
+
+// line returns the line to k, a new one if there is none.
+func (a *Agent) line(k gossip.Key) *line {
+	l := a.lines[k]
+	if l == nil {
+		l = &line{key: k}
+		a.lines[k] = l
+	}
+	return l
+}
+
+// tellLine turns what the lifeline gave since the last tick into evidence.
+func (a *Agent) tellLine(l *line, life addr.Life, now time.Time) {
+	if l.up == nil {
+		return
+	}
+	at := l.alive.Load()
+	due := time.Unix(0, at).Add(a.lineBound())
+	switch {
+	case at != l.told && now.Before(due):
+		l.told, l.silent = at, time.Time{}
+		a.feedMember(verdict.Link{Life: life, Evidence: verdict.LinkAlive})
+	case !now.Before(due) && now.Sub(l.silent) >= a.timing.Silence:
+		l.silent = now
+		a.feedMember(verdict.Link{Life: life, Evidence: verdict.LinkSilent})
+	}
+	if !l.silent.IsZero() {
+		due = l.silent.Add(a.timing.Silence)
+	}
+	if a.pace.lines.IsZero() || due.Before(a.pace.lines) {
+		a.pace.lines = due
+	}
+}
+
+// beatLines gives a sign of life on every lifeline that this node has dialed,
+// on all of them at once and at the time of a beat, so that an idle process
+// wakes up once for all.
+func (a *Agent) beatLines(now time.Time) {
+	every := a.beatEvery()
+	if now.Before(a.beatAt) && a.beatAt.Sub(now) <= every { // else a doubt has begun
+		return
+	}
+	a.beatAt = a.pace.beat(now, every)
+	for _, l := range a.lines {
+		if l.up != nil && l.dialed {
+			l.up.Beat()
+		}
+	}
+}
+
+// beatEvery returns the time between two signs of life. While all is well a
+// lifeline bears the same pause as a control session (Silence - Heartbeat). In
+// doubt, and without a host, three come within the bound.
+func (a *Agent) beatEvery() time.Duration {
+	t := a.timing
+	if a.doubtful() {
+		return max((t.Silence / 3).Truncate(t.Tick/2), t.Tick/2)
+	}
+	return max((t.Check + t.Heartbeat).Truncate(t.Tick), t.Tick)
+}
+
+// lineBound returns how long a lifeline may be silent. While all is well the
+// host is the one to notice a silent node, by its session, and a lifeline that
+// falls silent tells of a pair that has lost only each other: that may take as
+// long as for a silent node, whose loss is known after a check only. In doubt,
+// and without a host, lifelines are what we have.
+func (a *Agent) lineBound() time.Duration {
+	if a.doubtful() {
+		return a.timing.Silence
+	}
+	return a.timing.Silence + a.timing.Check
+}
+
+// doubtful reports whether somebody's life is in doubt, the host's included.
+func (a *Agent) doubtful() bool { return !a.pace.doubt.IsZero() || a.member.Alone() }
+
+// excuseLines gives every lifeline a fresh bound, after this process paused.
+func (a *Agent) excuseLines(now time.Time) {
+	for _, l := range a.lines {
+		if l.up != nil {
+			l.alive.Store(now.UnixNano())
+			l.told, l.silent = now.UnixNano(), time.Time{}
+		}
+	}
+}
+
+// dialLine opens the lifeline to n.
+func (a *Agent) dialLine(l *line, n Node) {
+	l.dialing = true
+	a.wg.Go(func() {
+		ctx, cancel := context.WithTimeout(a.ctx, a.timing.Silence)
+		defer cancel()
+		up, met := a.reach(ctx, n)
+		if !a.post(func() { a.lineDialed(l, n, up, met) }) && up != nil {
+			up.Abort()
+		}
+	})
+}
+
+// lineDialed takes the result of dialLine.
+func (a *Agent) lineDialed(l *line, n Node, up *control.Lifeline, met verdict.Evidence) {
+	l.dialing = false
+	l.retryAt = time.Now().Add(lineRetry)
+	if up != nil && l.up == nil {
+		a.raise(l, up, true)
+	} else if up != nil {
+		a.addExtra(l, up)
+		up.Close("there is another")
+	}
+	a.tellMet(n, met)
+}
+
+// tellMet feeds the member what reach met.
+func (a *Agent) tellMet(n Node, met verdict.Evidence) {
+	if met != untried {
+		a.feedMember(verdict.Link{Life: n.Life, Evidence: met})
+	}
+}
+
+// acceptLine takes a lifeline that a peer opened.
+func (a *Agent) acceptLine(up *control.Lifeline) {
+	p := up.Peer()
+	if a.linesOf(p.UUID) >= maxPerPeer {
+		up.Abort()
+		return
+	}
+	l := a.line(gossip.Key{UUID: p.UUID, Epoch: p.Epoch})
+	if l.up == nil && !a.weDial(l.key) {
+		a.raise(l, up, false)
+		return
+	}
+	a.addExtra(l, up)
+}
+
+// addExtra starts a lifeline whose end says nothing: the peer only looks
+// whether we are here.
+func (a *Agent) addExtra(l *line, up *control.Lifeline) {
+	l.extra = append(l.extra, up)
+	up.Start(func() {}, func(verdict.DownCause, error) {
+		a.post(func() {
+			for i, x := range l.extra {
+				if x == up {
+					l.extra = append(l.extra[:i], l.extra[i+1:]...)
+					return
+				}
+			}
+		})
+	})
+}
+
+// raise makes up the lifeline of l. dialed says that this node beats.
+func (a *Agent) raise(l *line, up *control.Lifeline, dialed bool) {
+	alive := new(atomic.Int64)
+	alive.Store(time.Now().UnixNano())
+	l.up, l.dialed, l.alive, l.told, l.silent = up, dialed, alive, 0, time.Time{}
+	a.published = false
+	up.Start(func() { alive.Store(time.Now().UnixNano()) },
+		func(_ verdict.DownCause, err error) {
+			a.post(func() { a.lineDown(l, up, err) })
+		})
+}
+
+// lineDown redials at once when a lifeline ended, unless it was closed here:
+// what the peer said last may be out of date, and whether it answers is not.
+// Both ends do: each of them has then its own evidence.
+func (a *Agent) lineDown(l *line, up *control.Lifeline, err error) {
+	if l.up != up {
+		return
+	}
+	l.up = nil
+	a.published = false
+	n, ok := a.living(l.key)
+	a.log.Debug().Err(err).Stringer("life", n.Life).Msg("lifeline ended")
+	var closed *control.ClosedError
+	closedHere := errors.As(err, &closed) && !closed.Remote
+	if !ok || closedHere || l.dialing || a.hasDeparted() {
+		return
+	}
+	if a.weDial(l.key) {
+		a.dialLine(l, n)
+		return
+	}
+	a.wg.Go(func() {
+		ctx, cancel := context.WithTimeout(a.ctx, a.timing.Redial)
+		defer cancel()
+		again, met := a.reach(ctx, n)
+		a.release(again)
+		a.post(func() { a.tellMet(n, met) })
+	})
+}
+
+// living returns the life of a start of a node, if the table has it.
+func (a *Agent) living(k gossip.Key) (Node, bool) {
+	for _, n := range a.member.Nodes() {
+		if n.UUID == k.UUID && n.Epoch == k.Epoch {
+			return n, true
+		}
+	}
+	return Node{}, false
+}
+
+// endLine ends a line with the agent.
+func (a *Agent) endLine(l *line) {
+	for _, up := range append(l.extra, l.up) {
+		if up == nil {
+			continue
+		}
+		if a.hasDeparted() {
+			up.Close("left")
+		} else {
+			up.Abort()
+		}
+	}
+}
+
+// linesOf counts what one node has open here, under whatever epochs.
+func (a *Agent) linesOf(u addr.UUID) (n int) {
+	for k, l := range a.lines {
+		if k.UUID != u {
+			continue
+		}
+		n += len(l.extra)
+		if l.up != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// linesUp counts the lifelines.
+func (a *Agent) linesUp() (n int) {
+	for _, l := range a.lines {
+		if l.up != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// untried is what reach met when this node could not dial at all, which says
+// nothing about the other one.
+const untried verdict.Evidence = 0
+
+// exhausted reports whether err is a lack of this node's own, of descriptors,
+// memory or ports.
+func exhausted(err error) bool {
+	for _, e := range []error{
+		syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOBUFS, syscall.EADDRNOTAVAIL,
+	} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// reach opens a lifeline to exactly the start of the node that n names. met is
+// LinkAlive if it answered (the lifeline is the caller's to start), LinkReset
+// if another start of it did, LinkFenced if it said that our life is over,
+// untried if this node could dial none of its addresses, and LinkRefused if
+// nobody answered.
+func (a *Agent) reach(ctx context.Context, n Node) (up *control.Lifeline, met verdict.Evidence) {
+	if len(n.Addresses) == 0 {
+		return nil, verdict.LinkRefused
+	}
+	type result struct {
+		up  *control.Lifeline
+		met verdict.Evidence
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	results := make(chan result, len(n.Addresses))
+	for _, address := range n.Addresses {
+		a.wg.Go(func() {
+			up, met := a.reachAt(ctx, address, n)
+			results <- result{up, met}
+		})
+	}
+	met = untried
+	for range n.Addresses {
+		r := <-results
+		switch {
+		case r.up != nil && up == nil:
+			up, met = r.up, r.met
+			cancel() // the others are not needed; each of them still answers
+		case r.up != nil:
+			a.wg.Go(func() { a.release(r.up) })
+		case up == nil && (met == untried || r.met != untried && r.met != verdict.LinkRefused):
+			met = r.met
+		}
+	}
+	return up, met
+}
+
+func (a *Agent) reachAt(ctx context.Context, address string, n Node) (*control.Lifeline, verdict.Evidence) {
+	up, err := a.dialer.Lifeline(ctx, address, control.Target{UUID: n.UUID, Epoch: n.Epoch, Life: n.Life})
+	var refused *control.RefusedError
+	switch {
+	case errors.As(err, &refused) && refused.Remote && refused.Code == control.CodeFenced:
+		return nil, verdict.LinkFenced
+	case exhausted(err):
+		return nil, untried
+	case err != nil:
+		return nil, verdict.LinkRefused
+	case up.Peer().Epoch != n.Epoch:
+		a.wg.Go(func() { a.release(up) })
+		return nil, verdict.LinkReset
+	}
+	if err := a.outdated(up.Peer(), up.Lease()); err != nil {
+		a.log.Warn().Err(err).Str("address", address).Msg("lifeline refused")
+		a.wg.Go(func() { a.reject(up, err) })
+		return nil, verdict.LinkRefused
+	}
+	return up, verdict.LinkAlive
+}
+
+// release ends a lifeline that was opened to see whether somebody is there, and
+// waits for it. up may be nil.
+func (a *Agent) release(up *control.Lifeline) {
+	if up != nil {
+		a.endNow(up, "seen")
+	}
+}
+
+// reject ends a lifeline because of who is at its other end.
+func (a *Agent) reject(up *control.Lifeline, err error) { a.endNow(up, err.Error()) }
+
+func (a *Agent) endNow(up *control.Lifeline, text string) {
+	up.Start(func() {}, func(verdict.DownCause, error) {})
+	up.Close(text)
+	select {
+	case <-up.Done():
+	case <-a.ctx.Done():
+		up.Abort()
+		<-up.Done()
+	}
+}
+
+// redial sees for the host whether the process of a life is still there.
+func (a *Agent) redial(x verdict.Redial) {
+	n := Node{Life: x.Life, UUID: x.UUID, Epoch: x.Epoch, Addresses: x.Addresses}
+	a.wg.Go(func() {
+		ctx, cancel := context.WithTimeout(a.ctx, a.timing.Redial)
+		defer cancel()
+		up, met := a.reach(ctx, n)
+		outcome := verdict.RedialFailed
+		switch met {
+		case untried:
+			outcome = verdict.RedialUntried
+		case verdict.LinkAlive:
+			outcome = verdict.RedialAlive
+		case verdict.LinkReset:
+			outcome = verdict.RedialNewer
+		}
+		a.post(func() { a.feedHost(verdict.Redialed{Life: x.Life, Outcome: outcome}) })
+		a.release(up)
+	})
+}
+
+// probe sees whether a life can be reached over the data path.
+func (a *Agent) probe(x verdict.Probe) {
+	n := Node{Life: x.Life, UUID: x.UUID, Epoch: x.Epoch, Addresses: x.Addresses}
+	a.wg.Go(func() {
+		ctx, cancel := context.WithTimeout(a.ctx, a.timing.Check)
+		defer cancel()
+		reached := a.probeOnce(ctx, n)
+		a.post(func() { a.feedMember(verdict.Probed{Nonce: x.Nonce, Reached: reached}) })
+	})
+}
+
+func (a *Agent) probeOnce(ctx context.Context, n Node) bool {
+	if a.cfg.Probe != nil {
+		return a.cfg.Probe(ctx, n) == nil
+	}
+	up, met := a.reach(ctx, n)
+	a.release(up)
+	return met == verdict.LinkAlive
+}

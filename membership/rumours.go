@@ -1,0 +1,177 @@
+package membership
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/fabricd/fabricd/membership/gossip"
+	"github.com/fabricd/fabricd/membership/state"
+	"github.com/fabricd/fabricd/membership/trust"
+	"github.com/fabricd/fabricd/membership/verdict"
+)
+
+// maxHeard bounds the gossiping members that the agent remembers.
+const maxHeard = 4096
+
+// startGossip begins to gossip. The keys come from the state directory.
+func (a *Agent) startGossip(epoch uint64) error {
+	ring, err := trust.DecodeKeyring(a.cfg.State.Secret(state.SecretKeyring))
+	if err != nil {
+		return err
+	}
+	g := a.cfg.Gossip
+	a.gossip, err = gossip.Start(gossip.Config{
+		Cluster:    a.cfg.State.Identity().Cluster,
+		UUID:       a.self.UUID,
+		Epoch:      epoch,
+		Meta:       a.meta(),
+		Keys:       ring.Keys(),
+		Bind:       g.Bind,
+		Advertise:  g.Advertise,
+		Packets:    g.Packets,
+		Streams:    g.Streams,
+		Dial:       g.Dial,
+		Seeds:      a.gossipSeeds(),
+		Profile:    a.cfg.Detection,
+		MaxMembers: maxHeard,
+		Seed:       a.cfg.Seed,
+		Log:        a.log.With().Str("part", "gossip").Logger(),
+	})
+	return err
+}
+
+// gossipSeeds returns whom to gossip with first: those configured, else the
+// port after each seed's data port; and the members of the last start.
+func (a *Agent) gossipSeeds() []string {
+	seeds := slices.Clone(a.cfg.Gossip.Seeds)
+	if len(seeds) == 0 {
+		for _, s := range a.cfg.Seeds {
+			host, port, err := net.SplitHostPort(s)
+			if err != nil {
+				continue
+			}
+			if n, err := strconv.ParseUint(port, 10, 16); err == nil && n < 0xFFFF {
+				seeds = append(seeds, net.JoinHostPort(host, strconv.FormatUint(n+1, 10)))
+			}
+		}
+	}
+	for _, m := range a.cfg.State.Members() {
+		if _, err := netip.ParseAddrPort(m.Gossip); err == nil && len(seeds) < 64 {
+			seeds = append(seeds, m.Gossip)
+		}
+	}
+	return seeds
+}
+
+// meta is what this node says of itself. What does not fit into metadata is
+// left out: the table has all of it.
+func (a *Agent) meta() gossip.Meta {
+	m := gossip.Meta{Cluster: a.cfg.State.Identity().Cluster, Host: a.cfg.host()}
+	if a.member != nil {
+		m.Life, m.Term = a.member.Self().Life, a.member.Term()
+	}
+	if a.host != nil {
+		m.Term, m.Serving = a.host.Term(), a.host.Serving()
+	}
+	for _, p := range a.cfg.Node.Providers {
+		if len(m.Providers) < gossip.MaxProviders {
+			m.Providers = append(m.Providers, p)
+		}
+	}
+	for _, d := range a.cfg.Node.Addresses {
+		longer := m
+		longer.Addresses = append(slices.Clone(m.Addresses), d)
+		if _, err := longer.Append(nil); err == nil {
+			m = longer
+		}
+	}
+	return m
+}
+
+// gossipSelf tells the others what changed about this node.
+func (a *Agent) gossipSelf() {
+	m := a.meta()
+	a.serving = m.Serving
+	if err := a.gossip.Update(m); err != nil && !errors.Is(err, net.ErrClosed) {
+		a.log.Warn().Err(err).Msg("gossip metadata")
+	}
+}
+
+// hearRumours takes what gossip has to say.
+func (a *Agent) hearRumours() {
+	for _, r := range a.gossip.Take() {
+		m, k := r.Member, r.Member.Key()
+		gone := r.Kind == gossip.Gone
+		if _, known := a.heard[k]; !known && len(a.heard) >= maxHeard && !a.forgetHeard() {
+			continue
+		}
+		a.heard[k], a.gone[k] = m, gone
+		if a.cfg.Gossip.Sighted != nil {
+			a.cfg.Gossip.Sighted(m.UUID, m.Address)
+		}
+		if n, ok := a.living(k); ok {
+			a.tellRumour(n)
+		}
+		if a.host != nil {
+			a.sightHost(k)
+		}
+	}
+}
+
+// forgetHeard drops one member that is gone.
+func (a *Agent) forgetHeard() bool {
+	for k, gone := range a.gone {
+		if gone {
+			delete(a.heard, k)
+			delete(a.gone, k)
+			return true
+		}
+	}
+	return false
+}
+
+// tellRumour tells the member what gossip thinks of a life, if anything. Whose
+// life it is says the table, and not what the gossiping member claims.
+func (a *Agent) tellRumour(n Node) {
+	k := gossip.Key{UUID: n.UUID, Epoch: n.Epoch}
+	if _, ok := a.heard[k]; !ok {
+		return
+	}
+	rumour := verdict.RumouredAlive
+	if a.gone[k] {
+		rumour = verdict.RumouredDead
+	}
+	a.feedMember(verdict.Gossip{Life: n.Life, Rumour: rumour})
+}
+
+// rememberEvery is how often the members are written to disk, if they changed.
+const rememberEvery = 5 * time.Second
+
+// rememberMembers writes down where others are, for the next start.
+func (a *Agent) rememberMembers(now time.Time) {
+	if now.Sub(a.remembered) < rememberEvery {
+		return
+	}
+	a.remembered = now
+	var list []state.Member
+	for _, n := range a.member.Nodes() {
+		m := state.Member{Life: n.Life, UUID: n.UUID, Epoch: n.Epoch, Name: n.Name, Addresses: n.Addresses}
+		if h, ok := a.heard[gossip.Key{UUID: n.UUID, Epoch: n.Epoch}]; ok {
+			m.Gossip = h.Address.String()
+		}
+		list = append(list, m)
+	}
+	same := slices.EqualFunc(list, a.memory, func(x, y state.Member) bool {
+		return x.Life == y.Life && x.UUID == y.UUID && x.Epoch == y.Epoch && x.Gossip == y.Gossip &&
+			slices.Equal(x.Addresses, y.Addresses)
+	})
+	if len(list) == 0 || same {
+		return // an empty view is no reason to forget where everybody was
+	}
+	a.memory = list
+	a.disk.putMembers(list)
+}

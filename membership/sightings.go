@@ -1,0 +1,69 @@
+package membership
+
+import (
+	"context"
+	"time"
+
+	"github.com/fabricd/fabricd/membership/control"
+	"github.com/fabricd/fabricd/membership/gossip"
+	"github.com/fabricd/fabricd/membership/verdict"
+)
+
+const (
+	// maxSightings bounds the gossiping hosts that are looked at at once. A
+	// further one is looked at when gossip tells of it again.
+	maxSightings = 16
+	// lookAgain is the time between two looks at one that did not answer.
+	lookAgain = 2 * time.Second
+)
+
+// sightHost looks whether a member that gossips as host is one. Gossip is
+// rumour, which anybody with its key can spread: only a process that proves
+// the host role with its certificate, on a connection that we dialed, is told
+// to the host machine, with the term that it says there.
+func (a *Agent) sightHost(k gossip.Key) {
+	m, ok := a.heard[k]
+	if !ok || a.gone[k] || !m.Meta.Host || a.sighted[k] || len(a.sighted) >= maxSightings ||
+		k == (gossip.Key{UUID: a.self.UUID, Epoch: a.self.Epoch}) {
+		return
+	}
+	a.sighted[k] = true
+	a.wg.Go(func() {
+		term, found := a.askHost(m)
+		if !found {
+			select {
+			case <-time.After(lookAgain):
+			case <-a.ctx.Done():
+			}
+		}
+		a.post(func() {
+			delete(a.sighted, k)
+			if !found {
+				a.sightHost(k)
+				return
+			}
+			a.feedHost(verdict.HostSeen{UUID: k.UUID, Epoch: k.Epoch, Term: term,
+				Serving: a.heard[k].Meta.Serving, Where: m.Address.String()})
+		})
+	})
+}
+
+// askHost dials what gossips as host and returns its term. It reports false if
+// no address answers as that process, in the host role.
+func (a *Agent) askHost(m gossip.Member) (term uint64, found bool) {
+	ctx, cancel := context.WithTimeout(a.ctx, a.timing.Silence)
+	defer cancel()
+	for _, address := range m.Meta.Addresses {
+		up, err := a.dialer.Lifeline(ctx, address, control.Target{UUID: m.UUID, Epoch: m.Epoch})
+		if err != nil {
+			a.log.Debug().Err(err).Str("address", address).Msg("who gossips as host does not answer as one")
+			continue
+		}
+		p := up.Peer()
+		a.release(up)
+		if p.UUID == m.UUID && p.Epoch == m.Epoch && p.Host {
+			return p.Term, true
+		}
+	}
+	return 0, false
+}

@@ -1,0 +1,185 @@
+package state
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+)
+
+// A GrantState says what an ID is good for.
+type GrantState uint8
+
+const (
+	// Free: the ID has no owner now; its generation is that of the last one.
+	Free GrantState = iota + 1
+	// Active: the ID is the owner's.
+	Active
+	// Quarantine: the owner was removed; nobody else may have the ID yet.
+	Quarantine
+)
+
+// String returns the state's word.
+func (g GrantState) String() string {
+	switch g {
+	case Free:
+		return "free"
+	case Active:
+		return "active"
+	case Quarantine:
+		return "quarantine"
+	}
+	return fmt.Sprintf("state %d", uint8(g))
+}
+
+// A Grant is what the host knows of one node ID. It is kept for good, also when
+// the ID is free: it counts the ID's generations.
+type Grant struct {
+	ID         addr.NodeID
+	Generation addr.Generation
+	Epoch      uint64 // boot epoch of the owner that it was last granted to
+	UUID       addr.UUID
+	State      GrantState
+	Since      time.Time // in this state, kept to the nanosecond, UTC
+	Name       string    // of the owner, at most 64 bytes
+}
+
+// The record of a grant, big endian:
+//
+//	 0         1       2    4            8       16      32      40       41     n
+//	+---------+-------+----+------------+-------+-------+-------+--------+------+----------+
+//	| version | state | ID | generation | epoch | UUID  | since | length | name | checksum |
+//	+---------+-------+----+------------+-------+-------+-------+--------+------+----------+
+//
+// since is nanoseconds since 1970; the checksum is the CRC-32C of all before it.
+const (
+	grantVersion = 1
+	grantHead    = 41
+	sumSize      = 4
+	maxGrant     = grantHead + maxName + sumSize
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+func appendSum(b []byte) []byte {
+	return binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
+}
+
+// cutSum checks the checksum at b's end and returns what is before it.
+func cutSum(b []byte) ([]byte, error) {
+	if len(b) < sumSize {
+		return nil, damaged("a record of %d bytes", len(b))
+	}
+	body := b[:len(b)-sumSize]
+	if crc32.Checksum(body, castagnoli) != binary.BigEndian.Uint32(b[len(body):]) {
+		return nil, damaged("a record has a wrong checksum")
+	}
+	return body, nil
+}
+
+// AppendGrant appends the record of g to b.
+func AppendGrant(b []byte, g Grant) []byte {
+	r := make([]byte, 0, maxGrant)
+	r = append(r, grantVersion, byte(g.State))
+	r = binary.BigEndian.AppendUint16(r, uint16(g.ID))
+	r = binary.BigEndian.AppendUint32(r, uint32(g.Generation))
+	r = binary.BigEndian.AppendUint64(r, g.Epoch)
+	r = append(r, g.UUID[:]...)
+	r = binary.BigEndian.AppendUint64(r, uint64(g.Since.UnixNano()))
+	r = append(r, byte(len(g.Name)))
+	r = append(r, g.Name...)
+	return append(b, appendSum(r)...)
+}
+
+// ParseGrant parses a record that fills b exactly.
+func ParseGrant(b []byte) (Grant, error) {
+	body, err := cutSum(b)
+	if err != nil {
+		return Grant{}, err
+	}
+	if len(body) > 0 && body[0] > grantVersion {
+		return Grant{}, fmt.Errorf("%w: lease record of version %d", ErrNewer, body[0])
+	}
+	if len(body) < grantHead || len(body) != grantHead+int(body[40]) {
+		return Grant{}, damaged("a lease record of %d bytes", len(b))
+	}
+	g := Grant{
+		ID:         addr.NodeID(binary.BigEndian.Uint16(body[2:])),
+		Generation: addr.Generation(binary.BigEndian.Uint32(body[4:])),
+		Epoch:      binary.BigEndian.Uint64(body[8:]),
+		UUID:       addr.UUID(body[16:32]),
+		State:      GrantState(body[1]),
+		Since:      time.Unix(0, int64(binary.BigEndian.Uint64(body[32:]))).UTC(),
+		Name:       string(body[grantHead:]),
+	}
+	if body[0] != grantVersion {
+		return Grant{}, damaged("a lease record of version %d", body[0])
+	}
+	if err := g.check(); err != nil {
+		return Grant{}, damaged("%w", err)
+	}
+	return g, nil
+}
+
+// check refuses what cannot be a grant.
+func (g Grant) check() error {
+	switch {
+	case g.ID >= addr.FirstReserved:
+		return fmt.Errorf("lease %d: reserved ID", g.ID)
+	case g.Generation == 0:
+		return fmt.Errorf("lease %d: generation 0", g.ID)
+	case g.State < Free || g.State > Quarantine:
+		return fmt.Errorf("lease %d: %s", g.ID, g.State)
+	case len(g.Name) > maxName:
+		return fmt.Errorf("lease %d: name of %d bytes, want at most %d", g.ID, len(g.Name), maxName)
+	}
+	return nil
+}
+
+// A leaseMeta is the record about the whole table. With seq, count and digest a
+// table that lost a record, or went back, is noticed.
+type leaseMeta struct {
+	Seq    uint64 // counts the commits
+	Term   uint64
+	Cursor addr.NodeID
+	Floor  addr.Generation
+	Count  uint32
+	Digest digest
+}
+
+const metaSize = 1 + 8 + 8 + 2 + 4 + 4 + 16 + sumSize
+
+func (m leaseMeta) encode() []byte {
+	b := make([]byte, 0, metaSize)
+	b = append(b, grantVersion)
+	b = binary.BigEndian.AppendUint64(b, m.Seq)
+	b = binary.BigEndian.AppendUint64(b, m.Term)
+	b = binary.BigEndian.AppendUint16(b, uint16(m.Cursor))
+	b = binary.BigEndian.AppendUint32(b, uint32(m.Floor))
+	b = binary.BigEndian.AppendUint32(b, m.Count)
+	b = append(b, m.Digest[:]...)
+	return appendSum(b)
+}
+
+func parseMeta(b []byte) (leaseMeta, error) {
+	body, err := cutSum(b)
+	if err != nil {
+		return leaseMeta{}, err
+	}
+	if len(body) > 0 && body[0] > grantVersion {
+		return leaseMeta{}, fmt.Errorf("%w: lease table of version %d", ErrNewer, body[0])
+	}
+	if len(b) != metaSize || body[0] != grantVersion {
+		return leaseMeta{}, damaged("a table record of %d bytes", len(b))
+	}
+	return leaseMeta{
+		Seq:    binary.BigEndian.Uint64(body[1:]),
+		Term:   binary.BigEndian.Uint64(body[9:]),
+		Cursor: addr.NodeID(binary.BigEndian.Uint16(body[17:])),
+		Floor:  addr.Generation(binary.BigEndian.Uint32(body[19:])),
+		Count:  binary.BigEndian.Uint32(body[23:]),
+		Digest: digest(body[27:]),
+	}, nil
+}

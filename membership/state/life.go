@@ -1,0 +1,256 @@
+package state
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+)
+
+// A Lease is what the host granted to this node, as the node remembers it.
+type Lease struct {
+	Life  addr.Life
+	Term  uint64 // of the host that granted it
+	Epoch uint64 // of the start of this fabricd that it was granted to
+	Since time.Time
+	// Signed is the host's signed statement of the lease, opaque here.
+	Signed []byte
+}
+
+// A Member is how to find another node again after a restart.
+type Member struct {
+	Life      addr.Life
+	UUID      addr.UUID
+	Epoch     uint64
+	Name      string
+	Gossip    string   // "host:port"
+	Addresses []string // where its providers accept sessions: "host:port"
+}
+
+// maxMembers bounds the members that are remembered: every possible ID.
+const maxMembers = int(addr.FirstReserved)
+
+// Epoch returns the boot epoch that [State.NextEpoch] last returned, or the
+// last one of the previous start.
+func (s *State) Epoch() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.epoch
+}
+
+// NextEpoch returns the boot epoch of this start and stores it first: a counter
+// in the upper half, which makes it higher than every earlier one, and random
+// bits in the lower, which tell two copies of one directory apart. Later calls
+// for the same start return the same epoch.
+func (s *State) NextEpoch() (uint64, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.booted {
+		return s.epoch, nil
+	}
+	var low [4]byte
+	if _, err := rand.Read(low[:]); err != nil {
+		return 0, fmt.Errorf("make boot epoch: %w", err)
+	}
+	count := s.epoch >> 32
+	if count == 1<<32-1 {
+		return 0, fmt.Errorf("state file %s: boot epochs are used up: make a new state directory", s.path(fileEpoch))
+	}
+	next := (count+1)<<32 | uint64(binary.BigEndian.Uint32(low[:]))
+	if err := s.put(fileEpoch, encodeCounter(next)); err != nil {
+		return 0, err
+	}
+	s.epoch, s.booted = next, true
+	return next, nil
+}
+
+// Term returns the highest term accepted, 0 if none. On the host it is also its
+// own.
+func (s *State) Term() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.term
+}
+
+// AcceptTerm stores a host's term before it is acted on. A term lower than an
+// accepted one is [ErrOldTerm].
+func (s *State) AcceptTerm(term uint64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.acceptTermLocked(term)
+}
+
+func (s *State) acceptTermLocked(term uint64) error {
+	if term < s.term {
+		return fmt.Errorf("%w: term %d, have accepted %d", ErrOldTerm, term, s.term)
+	}
+	if term == s.term {
+		return nil
+	}
+	if err := s.put(fileTerm, encodeCounter(term)); err != nil {
+		return err
+	}
+	s.term = term
+	return nil
+}
+
+// NextTerm begins a new term of this host: one higher than its last one and
+// than every other it has seen.
+func (s *State) NextTerm() (uint64, error) {
+	if s.leases == nil {
+		return 0, fmt.Errorf("next term: %w: only the host has terms", ErrRole)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	last := max(s.term, s.leases.Term())
+	if last == ^uint64(0) {
+		return 0, fmt.Errorf("next term: %d was the last", last)
+	}
+	// The plain file first: if the table is lost, the term is not.
+	if err := s.acceptTermLocked(last + 1); err != nil {
+		return 0, err
+	}
+	if err := s.leases.setTerm(last + 1); err != nil {
+		return 0, err
+	}
+	return last + 1, nil
+}
+
+// Lease returns the node's last lease. ok is false if there is none.
+func (s *State) Lease() (l Lease, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l = s.lease
+	l.Signed = slices.Clone(l.Signed)
+	return l, l.Life.Generation != 0
+}
+
+// PutLease stores the node's lease, and its term before it. A lease of the same
+// ID with a lower generation is [ErrOldGeneration].
+func (s *State) PutLease(l Lease) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.putLeaseLocked(l)
+}
+
+func (s *State) putLeaseLocked(l Lease) error {
+	if l.Life.Generation == 0 || l.Life.Node >= addr.FirstReserved {
+		return fmt.Errorf("put lease: %s is no life", l.Life)
+	}
+	if l.Life.Node == s.lease.Life.Node && l.Life.Generation < s.lease.Life.Generation {
+		return fmt.Errorf("put lease %s: %w: have %s", l.Life, ErrOldGeneration, s.lease.Life)
+	}
+	if err := s.acceptTermLocked(l.Term); err != nil {
+		return fmt.Errorf("put lease %s: %w", l.Life, err)
+	}
+	l.Signed = slices.Clone(l.Signed)
+	if err := s.put(fileLease, encodeLease(l)); err != nil {
+		return err
+	}
+	s.lease = l
+	return nil
+}
+
+// Members returns the members that were last stored. The caller owns them.
+func (s *State) Members() []Member {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return cloneMembers(s.members)
+}
+
+// PutMembers replaces the members that are remembered.
+func (s *State) PutMembers(members []Member) error {
+	if len(members) > maxMembers {
+		return fmt.Errorf("put members: %d, want at most %d", len(members), maxMembers)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	members = cloneMembers(members)
+	if err := s.put(fileMembers, encodeMembers(members)); err != nil {
+		return err
+	}
+	s.members = members
+	return nil
+}
+
+func cloneMembers(members []Member) []Member {
+	members = slices.Clone(members)
+	for i := range members {
+		members[i].Addresses = slices.Clone(members[i].Addresses)
+	}
+	return members
+}
+
+// encodeCounter and decodeCounter are the content of the epoch and term files.
+func encodeCounter(n uint64) []byte { return mustJSON(n) }
+
+func decodeCounter(b []byte) (n uint64, err error) {
+	if err := json.Unmarshal(b, &n); err != nil {
+		return 0, damaged("%w", err)
+	}
+	return n, nil
+}
+
+type leaseJSON struct {
+	Node       addr.NodeID     `json:"node"`
+	Generation addr.Generation `json:"generation"`
+	Term       uint64          `json:"term"`
+	Epoch      uint64          `json:"epoch"`
+	Since      int64           `json:"since"` // nanoseconds since 1970
+	Signed     []byte          `json:"signed,omitempty"`
+}
+
+func encodeLease(l Lease) []byte {
+	return mustJSON(leaseJSON{l.Life.Node, l.Life.Generation, l.Term, l.Epoch, l.Since.UnixNano(), l.Signed})
+}
+
+func decodeLease(b []byte) (Lease, error) {
+	var j leaseJSON
+	if err := json.Unmarshal(b, &j); err != nil {
+		return Lease{}, damaged("%w", err)
+	}
+	if j.Generation == 0 || j.Node >= addr.FirstReserved {
+		return Lease{}, damaged("no life")
+	}
+	life := addr.Life{Node: j.Node, Generation: j.Generation}
+	return Lease{life, j.Term, j.Epoch, time.Unix(0, j.Since).UTC(), j.Signed}, nil
+}
+
+type memberJSON struct {
+	Node       addr.NodeID     `json:"node"`
+	Generation addr.Generation `json:"generation"`
+	UUID       string          `json:"uuid"`
+	Epoch      uint64          `json:"epoch"`
+	Name       string          `json:"name"`
+	Gossip     string          `json:"gossip"`
+	Addresses  []string        `json:"addresses"`
+}
+
+func encodeMembers(members []Member) []byte {
+	list := make([]memberJSON, 0, len(members))
+	for _, m := range members {
+		list = append(list, memberJSON{m.Life.Node, m.Life.Generation, m.UUID.String(), m.Epoch, m.Name, m.Gossip, m.Addresses})
+	}
+	return mustJSON(list)
+}
+
+func decodeMembers(b []byte) ([]Member, error) {
+	var list []memberJSON
+	if err := json.Unmarshal(b, &list); err != nil {
+		return nil, damaged("%w", err)
+	}
+	members := make([]Member, 0, min(len(list), maxMembers))
+	for _, j := range list {
+		u, err := addr.ParseUUID(j.UUID)
+		if err != nil || len(members) == maxMembers {
+			return nil, damaged("member %d: %w", len(members), err)
+		}
+		life := addr.Life{Node: j.Node, Generation: j.Generation}
+		members = append(members, Member{life, u, j.Epoch, j.Name, j.Gossip, j.Addresses})
+	}
+	return members, nil
+}

@@ -1,0 +1,48 @@
+package membership
+
+import (
+	"strings"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/membership/gossip"
+	"github.com/fabricd/fabricd/membership/verdict"
+)
+
+// A Status is a picture of an agent, for operators.
+type Status struct {
+	Cluster       addr.UUID
+	Role          string // "host" or "node"
+	Self          Node
+	Term          uint64 // the highest host term accepted
+	HostReachable bool
+	HostDetail    string // what is known of the way to the host, for people
+	Alone         bool   // the host is lost: this node decides for itself
+	Detection     gossip.Profile
+	Nodes         int // others in the table
+	Gossiping     int // others in gossip
+	GossipHealth  int // 0 is well; see gossip.Gossip.Health
+	Lifelines     int
+	Sessions      int // control sessions
+}
+
+// Status returns a picture of the agent.
+func (a *Agent) Status() Status {
+	id := a.cfg.State.Identity()
+	s := Status{
+		Cluster:      id.Cluster,
+		Role:         string(id.Role),
+		Detection:    a.cfg.Detection,
+		Gossiping:    len(a.gossip.Members()),
+		GossipHealth: a.gossip.Health(),
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s.Self, s.Term, s.Alone = a.view.self, a.view.term, a.view.alone
+	s.HostDetail = a.view.hostText
+	s.HostReachable = strings.HasPrefix(s.HostDetail, verdict.HostReachable)
+	s.Nodes, s.Lifelines, s.Sessions = len(a.view.nodes), a.view.lifelines, a.view.sessions
+	return s
+}
+
+// GossipAddress returns the "ip:port" under which others gossip with this node.
+func (a *Agent) GossipAddress() string { return a.gossip.Address().String() }

@@ -1,0 +1,182 @@
+package trust
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// A statement is a message that the host signed, such as a lease:
+//
+//	 0         8          10                    n
+//	+---------+----------+---------------------+-----------+-------------------+
+//	| time    | length m | message (m bytes)   | chain     | signature         |
+//	+---------+----------+---------------------+-----------+-------------------+
+//
+// time is the second since 1970 at which it was signed; chain is a count byte
+// and that many certificates, leaf first, each behind its 16-bit length; the
+// signature fills the rest and covers the purpose and all that is before the
+// chain. Integers are big endian.
+
+const (
+	// MaxStatement is the most that a signed message may hold.
+	MaxStatement = 4 << 10
+	// maxStatementBytes bounds a whole statement before it is parsed.
+	maxStatementBytes = 32 << 10
+)
+
+// ErrStatement tells that a signed statement is malformed or forged.
+var ErrStatement = errors.New("not a statement signed by the cluster's host")
+
+// Sign signs message for a purpose with the node's own key. Statements made for
+// one purpose do not verify for another. message is at most [MaxStatement].
+func (s *Store) Sign(purpose string, message []byte) ([]byte, error) {
+	if len(message) > MaxStatement {
+		return nil, fmt.Errorf("sign %s: %d bytes, want at most %d: %w", purpose, len(message), MaxStatement, ErrTooBig)
+	}
+	creds := s.Credentials()
+	b := binary.BigEndian.AppendUint64(nil, uint64(s.now().Unix()))
+	b = binary.BigEndian.AppendUint16(b, uint16(len(message)))
+	b = append(b, message...)
+	sig, err := sign(creds.Key, signedBytes(purpose, b))
+	if err != nil {
+		return nil, fmt.Errorf("sign %s: %w", purpose, err)
+	}
+	b = append(b, byte(len(creds.Chain)))
+	for _, c := range creds.Chain {
+		b = binary.BigEndian.AppendUint16(b, uint16(len(c.Raw)))
+		b = append(b, c.Raw...)
+	}
+	b = append(b, sig...)
+	if len(b) > maxStatementBytes {
+		return nil, fmt.Errorf("sign %s: %w", purpose, ErrTooBig)
+	}
+	return b, nil
+}
+
+// VerifyHost returns the message of a statement that a host of this cluster
+// signed for the purpose, and who and when that was.
+//
+// The signer's certificate must have been valid when it signed, not now: leases
+// stay good while the host is lost, however long that takes.
+func (s *Store) VerifyHost(purpose string, statement []byte) (message []byte, by Identity, at time.Time, err error) {
+	st, err := parseStatement(statement)
+	if err != nil {
+		return nil, Identity{}, time.Time{}, fmt.Errorf("verify %s: %w", purpose, err)
+	}
+	s.mu.Lock()
+	roots, cluster := s.roots, s.id.Cluster
+	s.mu.Unlock()
+	by, err = verifyChain(st.chain, roots, st.at, x509.ExtKeyUsageServerAuth)
+	if err == nil {
+		err = checkCluster(by, cluster)
+	}
+	if err == nil {
+		err = ExpectHost(by)
+	}
+	if err == nil {
+		err = checkSignature(st.chain[0], signedBytes(purpose, st.signed), st.signature)
+	}
+	if err != nil {
+		return nil, Identity{}, time.Time{}, fmt.Errorf("verify %s: %w: %w", purpose, ErrStatement, err)
+	}
+	return st.message, by, st.at, nil
+}
+
+// signedBytes is what a signature covers.
+func signedBytes(purpose string, b []byte) []byte {
+	out := []byte("fabricd statement 1\x00" + purpose + "\x00")
+	return append(out, b...)
+}
+
+type statement struct {
+	at        time.Time
+	message   []byte
+	signed    []byte // what the signature covers, without the purpose
+	chain     []*x509.Certificate
+	signature []byte
+}
+
+func parseStatement(b []byte) (statement, error) {
+	const header = 8 + 2
+	if len(b) > maxStatementBytes {
+		return statement{}, fmt.Errorf("%w: %d bytes", ErrTooBig, len(b))
+	}
+	if len(b) < header {
+		return statement{}, fmt.Errorf("%w: %d bytes", ErrStatement, len(b))
+	}
+	n := int(binary.BigEndian.Uint16(b[8:]))
+	if n > MaxStatement || len(b) < header+n+1 {
+		return statement{}, fmt.Errorf("%w: a message of %d bytes", ErrStatement, n)
+	}
+	seconds := binary.BigEndian.Uint64(b)
+	if seconds > 1<<40 { // the year 36812; beyond it, time.Unix would wrap
+		return statement{}, fmt.Errorf("%w: signed in the far future", ErrStatement)
+	}
+	st := statement{
+		at:      time.Unix(int64(seconds), 0).UTC(),
+		message: b[header : header+n : header+n],
+		signed:  b[: header+n : header+n],
+	}
+	var err error
+	st.chain, st.signature, err = takeChain(b[header+n:])
+	return st, err
+}
+
+// takeChain parses the certificates and returns what follows them.
+func takeChain(b []byte) (chain []*x509.Certificate, rest []byte, err error) {
+	count := int(b[0])
+	b = b[1:]
+	if count == 0 || count > maxChain {
+		return nil, nil, fmt.Errorf("%w: %d certificates", ErrStatement, count)
+	}
+	for range count {
+		if len(b) < 2 {
+			return nil, nil, fmt.Errorf("%w: cut short", ErrStatement)
+		}
+		n := int(binary.BigEndian.Uint16(b))
+		if b = b[2:]; len(b) < n {
+			return nil, nil, fmt.Errorf("%w: cut short", ErrStatement)
+		}
+		cert, err := parseCertificate(b[:n])
+		if err != nil {
+			return nil, nil, fmt.Errorf("%w: %w", ErrStatement, err)
+		}
+		chain, b = append(chain, cert), b[n:]
+	}
+	return chain, b, nil
+}
+
+// sign signs with the one algorithm that belongs to each kind of key.
+func sign(key crypto.Signer, b []byte) ([]byte, error) {
+	digest := sha256.Sum256(b)
+	switch key.Public().(type) {
+	case ed25519.PublicKey:
+		return key.Sign(rand.Reader, b, crypto.Hash(0))
+	case *rsa.PublicKey:
+		return key.Sign(rand.Reader, digest[:], &rsa.PSSOptions{SaltLength: rsa.PSSSaltLengthEqualsHash, Hash: crypto.SHA256})
+	case *ecdsa.PublicKey:
+		return key.Sign(rand.Reader, digest[:], crypto.SHA256)
+	}
+	return nil, ErrKey
+}
+
+func checkSignature(cert *x509.Certificate, b, sig []byte) error {
+	switch cert.PublicKey.(type) {
+	case ed25519.PublicKey:
+		return cert.CheckSignature(x509.PureEd25519, b, sig)
+	case *rsa.PublicKey:
+		return cert.CheckSignature(x509.SHA256WithRSAPSS, b, sig)
+	case *ecdsa.PublicKey:
+		return cert.CheckSignature(x509.ECDSAWithSHA256, b, sig)
+	}
+	return ErrKey
+}

@@ -1,0 +1,171 @@
+// Package verdict decides who is in the cluster. It is the pure part of
+// membership: two state machines without clock, goroutine, lock, randomness or
+// I/O. Time and everything else comes in by Step; what to do about it goes out
+// as a list of actions. The same inputs at the same times give the same
+// actions, byte for byte.
+//
+//	h, err := NewHost(HostConfig{...}, now)     h.Step(now, in HostInput) []Action
+//	m, err := NewMember(MemberConfig{...}, now) m.Step(now, in MemberInput) []Action
+//
+// Each also says when it wants to be told that time has passed: Next().
+//
+// A [Host] is the authority. It leases node IDs, keeps the table of all lives,
+// and decides that a life is over, once. A [Member] is in every node, the
+// host's own process included: it holds the table as the host tells it, turns
+// it into [Event]s, carries evidence to the host, and decides for itself while
+// there is no host.
+//
+// # The shell
+//
+// The shell owns one Host (on the host) and one Member. One goroutine calls
+// Step, performs the actions of a Step in order, and only then calls Step
+// again; an action that takes long (a dial, a probe, a write) is started in
+// order and answered by a later input. now must come from a monotonic clock
+// and never go back; a [time.Time] from time.Now does.
+//
+// Tick is fed when Next says, which every Step may change. Next is the earliest
+// deadline of the machine, and [Timing.Tick] after the last Tick at the latest:
+// a machine notices by a missing Tick that its process stood still (below). A
+// Tick may always come earlier: before Next it causes no more than a Ping, and
+// that only in the second half of a heartbeat. So the shell can move it to a
+// moment at which the process is awake anyway. After a Tick nothing is due at
+// that same moment.
+//
+// Each action says at its type what the shell does. Together:
+//
+//	Host action   shell does                                    answers with
+//	Send          sends on the session, in order, Grants signed –
+//	CloseSession  flushes, closes                               –
+//	Persist       writes lease records, cursor and term, syncs  Persisted, PersistFailed
+//	Redial        dials the life, at most Timing.Redial         Redialed
+//	Note          logs                                          –
+//	StepDown      ends the process                              –
+//
+//	Member action shell does                                    answers with
+//	Send          sends on the session, in order                –
+//	CloseSession  flushes, closes                               –
+//	DialHost      opens a control session and its lifeline      Connected, DialFailed
+//	Probe         round trip with a life over the data path     Probed
+//	Emit          hands the event to the handlers, in order     Handled, after an EventRemoved
+//	Remember      writes life, lease, term to the state dir.    –
+//	Revalidate    suspends the data links until both ends agree –
+//	Note          logs                                          –
+//	Halt          ends the process, exit code and text          –
+//	Departed      ends the process, its leave is confirmed      –
+//
+// A session is a control link and its lifeline together: it is up when both
+// are, and the first of them to end ends it. Its messages keep their order and
+// are complete up to its end (see [Message]). The member dials; who it is
+// comes from its certificate, and the shell passes a Join or Resume on only if
+// the UUID is that of the certificate. All other messages of a session speak
+// for the life that was granted or resumed on it; the Host checks that.
+//
+// On the host's own node the shell connects the Member to the Host by
+// [LocalSession]: the Member's DialHost is answered at once by
+// Connected{LocalSession}, what the Member sends there is fed to the Host as
+// Received{LocalSession, m}, and the other way round. The Member of the host
+// has the host's UUID and epoch, and is granted node 0. A CloseSession of
+// [LocalSession] does nothing.
+//
+// # Leases
+//
+// A Grant carries a lease: what was granted, signed by the host. The shell of
+// the Host makes it when it sends the Grant, after the record is on disk. The
+// shell of a Member verifies it before it passes the Grant on, and ends the
+// session if it is not this node's; the Member has it remembered and shows it
+// in every Join and Resume.
+//
+// A host steps down before a higher term that a member claims, and gives an ID
+// back to whoever had it, so its shell passes on the Term and the Previous of a
+// Join only as far as the lease proves them: without a lease both are zero, and
+// the Term is at most that of the lease. A Resume without the lease of its Life
+// is not passed on at all.
+//
+// A host that lost its table ([HostConfig].Floor) knows nobody: it refuses each
+// Resume as fenced, and each node claims its ID with the lease of its last
+// life. It gets the ID with a generation above the floor and above its lease.
+// Newcomers wait for the grace period, so that they get no ID that is claimed.
+//
+// # Starting
+//
+// The host raises its term by one and writes it to disk before NewHost; term
+// and leases come from the lease table. A member passes what [Remember] last
+// wrote. A damaged file is never replaced by an older one: the shell refuses
+// to start a host without its table unless told to, and a member that lost its
+// file starts as a new node.
+//
+// # A life
+//
+//	           Join                  Persisted
+//	(nothing) ------> granting ----------------------> live <---------------.
+//	                     ^                              |  |                |
+//	  host restart       | Join, generation + 1         |  | session down,  | Resume, or
+//	(disk) --> unclaimed |                              |  | silence        | anybody reaches it
+//	     Resume |  |     |                  Leave,      |  v                |
+//	      live <'  |     |                  restarted   | in doubt ---------'
+//	               |     |                              |  |
+//	   grace over  |     |                              v  v redial failed, nobody reaches it
+//	               '---> quarantine <---- removed (written, then told to all)
+//	                     |
+//	                     '-- 10 min passed and every live member acknowledged --> free
+//
+// A generation is used once: the record keeps it when the ID is free again.
+// Node 0 is no lease: its generation is the host's term.
+//
+// # Evidence
+//
+// What makes a Host remove a life, and why:
+//
+//	Leave                                            at once, left
+//	session ended, redial failed within 100 ms       crashed
+//	session ended, redial met a newer epoch          restarted
+//	stateless reset, redial failed                   restarted
+//	Join of the same UUID with a newer epoch, and    restarted; if the older one
+//	  the older life does not answer a check           answers, the Join is refused
+//	control link silent beyond its bound, or a       silent, if nobody reaches the
+//	  report (link silent, reset, refused, fenced,     life within Timing.Check, and
+//	  gossip dead), starts a check                     not before the silence bound and
+//	                                                   a check have passed since it was
+//	                                                   heard; nothing, if anybody does
+//	unclaimed at the end of the grace period         silent
+//	two lives that told each other's end while       partitioned, for the one
+//	  there was no host                                that more others gave up
+//
+// A report alone removes nobody, so one node cannot lie another one out of the
+// fabric, and no rumour counts for more than a reason to look.
+//
+// # A member and its host
+//
+//	seeking -- Connected --> asking -- Grant, Table --> serving
+//	   ^  ^                    | |                        |
+//	   |  '-- Refused, Down ---' | Refused fenced:        | Down, or silent:
+//	   |                         | EventReset, Join       v
+//	   |                         v                     in doubt: redial, probe
+//	   |                                                  |
+//	   '---- dials on; decides alone <-- host is gone ----'
+//
+// While the host is gone the table is frozen, and the member removes a peer
+// when its own link to it is dead and gossip or a fresh probe agrees, or when
+// gossip gave it up and probes fail for the silence bound.
+//
+// A member resets itself (EventReset, then Join, then EventSelf) when the host
+// says that its life is over, when a Resume is refused as fenced, when a table
+// of the host lacks it, and when the host still has a life whose end the member
+// has told: an end is never taken back, so the member gives up its own life
+// rather than its word. If it is another member whose end it has told, it
+// reports that (EndTold), and the host decides which of them begins anew.
+// After an EventReset the view is empty: there is no EventRemoved for what it
+// held, and every live peer is added anew, because to the new life each of them
+// is new.
+//
+// # Standing still
+//
+// Both machines compare each input's time with that of the last Tick. After a
+// gap of more than [Timing].Stall nothing that was heard, or not heard, before
+// counts: silences and rumours are discarded, running checks start over, and
+// everybody has a fresh bound. A member tells the data path to revalidate and
+// reports nothing before the host has answered it. A host that stood still for
+// longer than the silence bound may have been removed by its members; when the
+// first of them says so, it takes the next term and with it a new life, and
+// the members keep theirs.
+package verdict

@@ -1,0 +1,402 @@
+package verdict
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+)
+
+// A Host is the authority of a cluster: it leases the node IDs and decides who
+// is gone. The package doc says how it is driven. One goroutine owns it.
+type Host struct {
+	cfg  HostConfig
+	t    Timing
+	self Node // node 0; its generation is the term
+	term uint64
+	next uint64 // the highest term that was ever to be written, ≥ term: no later write goes below it
+
+	table   *leaseTable
+	nodes   []*hostNode // who lives, ascending by ID; the first is node 0
+	ended   map[addr.NodeID]*ending
+	version uint64 // of the table as members see it
+
+	sessions map[SessionID]*hostNode // who speaks on a session
+	nonce    uint64                  // of the newest check
+
+	seq    uint64               // of the newest Persist
+	writes []write              // not confirmed yet, ascending by seq
+	dirty  map[addr.NodeID]bool // records whose write failed
+	retry  time.Time            // when to write them again
+
+	disputes []dispute // ascending by what they are about, then by whom
+	settle   time.Time // when to decide them; zero: there are none
+
+	clock    stallClock
+	started  time.Time
+	grace    time.Time // its end
+	doubted  time.Time // until then members may rightly hold that our life is over
+	renewing bool      // the next term is being written
+	served   bool      // somebody joined or resumed in this term
+	stopped  bool      // stepped down or left
+
+	out out
+}
+
+// A phase is where a hostNode is between a Join and its end.
+type phase uint8
+
+const (
+	granting  phase = iota + 1 // its lease is being written
+	unclaimed                  // leased in an earlier term, not resumed yet
+	live                       // granted or resumed
+	removing                   // its end is decided and being written
+)
+
+// A hostNode is one life that holds a lease, or node 0.
+type hostNode struct {
+	node  Node
+	lease *Lease // nil for node 0
+	phase phase
+	shown bool // members were told of this life
+
+	session SessionID
+	up      bool      // session is open
+	heard   time.Time // last sign of life
+	gone    time.Time // since when it has no session
+
+	check   *check
+	checked time.Time // when a check last ended well
+	redial  time.Time // when an ended session counts as a crash; zero: no redial runs
+	why     Reason    // of the removal that a failed redial, or removing, leads to
+
+	waiting    *petition                 // a newer epoch of the same UUID, or the same process asking anew
+	complaints map[addr.NodeID]time.Time // who cannot reach it, since when
+}
+
+// id returns the node's ID.
+func (n *hostNode) id() addr.NodeID { return n.node.Life.Node }
+
+// A petition is a Join that waits for the end of its UUID's older life.
+type petition struct {
+	session SessionID
+	join    Join
+}
+
+// A check is under way to find out whether a life can be reached.
+type check struct {
+	nonce    uint64
+	deadline time.Time
+	asked    []addr.NodeID // whose answers count
+}
+
+// An ending is a removed life whose ID is in quarantine.
+type ending struct {
+	life   addr.Life
+	reason Reason
+	since  time.Time
+	sent   time.Time                       // last delivery to those who owe
+	owed   map[addr.NodeID]addr.Generation // who has not acknowledged yet
+}
+
+// A dispute is between two lives of which one has told the other's end while
+// there was no host.
+type dispute struct{ about, by addr.Life }
+
+// A write is what happens once a Persist is confirmed.
+type write struct {
+	seq  uint64
+	node *hostNode // whose grant or removal was written; nil: other records
+	term uint64    // the next term, if that was written; else 0
+	ids  []addr.NodeID
+}
+
+// NewHost returns the host of a cluster. Leases that were active wait, for the
+// grace period, to be resumed. It fails if the configuration or a lease breaks
+// a rule of its type.
+func NewHost(cfg HostConfig, now time.Time) (*Host, error) {
+	if err := cfg.Self.check(); err != nil {
+		return nil, fmt.Errorf("host: %w", err)
+	}
+	if cfg.Term == 0 || cfg.Term >= uint64(maxGeneration) {
+		return nil, fmt.Errorf("host: term %d is out of range", cfg.Term)
+	}
+	table, err := newLeaseTable(cfg.Leases, cfg.Cursor, cfg.Floor)
+	if err != nil {
+		return nil, fmt.Errorf("host: %w", err)
+	}
+	if table.lookup(cfg.Self.UUID) != nil {
+		return nil, errors.New("host: its own UUID holds a lease as a node")
+	}
+	h := &Host{
+		cfg:      cfg,
+		t:        cfg.Timing.withDefaults(),
+		term:     cfg.Term,
+		next:     cfg.Term,
+		self:     cfg.Self.node(addr.Life{Node: addr.Host, Generation: addr.Generation(cfg.Term)}),
+		table:    table,
+		ended:    make(map[addr.NodeID]*ending),
+		sessions: make(map[SessionID]*hostNode),
+		dirty:    make(map[addr.NodeID]bool),
+		started:  now,
+		version:  1,
+	}
+	h.self.Since = now
+	h.grace = now.Add(h.t.Grace)
+	h.clock.tick(now)
+	h.nodes = []*hostNode{{node: h.self, phase: live, shown: true}}
+	for _, l := range table.sorted() {
+		h.reload(now, l)
+	}
+	return h, nil
+}
+
+// reload takes a lease over from an earlier term. Since host time is not
+// comparable across a restart, a quarantine starts anew.
+func (h *Host) reload(now time.Time, l *Lease) {
+	switch l.State {
+	case LeaseActive:
+		n := &hostNode{lease: l, phase: unclaimed, shown: true, heard: now, gone: now}
+		n.node = Node{Life: l.Life(), UUID: l.UUID, Epoch: l.Epoch, Name: l.Name, State: Suspect, Since: l.Since}
+		h.nodes = append(h.nodes, n)
+	case LeaseQuarantine:
+		h.ended[l.ID] = &ending{life: l.Life(), reason: l.Reason, since: now}
+	}
+}
+
+// Step feeds one input to the host at time now and returns what the shell has
+// to do, in order. The caller owns the returned slice.
+func (h *Host) Step(now time.Time, in HostInput) []Action {
+	if by := h.clock.late(now, h.t); by > 0 {
+		h.stoodStill(now, by)
+	}
+	switch in := in.(type) {
+	case Tick:
+		h.tick(now)
+	case Received:
+		h.receive(now, in.Session, in.Message)
+	case Down:
+		h.down(now, in)
+	case Redialed:
+		h.redialed(now, in)
+	case Persisted:
+		h.persisted(now, in.Seq)
+	case PersistFailed:
+		h.persistFailed(now, in)
+	case HostSeen:
+		h.hostSeen(in)
+	}
+	return h.out.take()
+}
+
+// receive takes a message from a session. Only Join and Resume are heard from
+// a session on which nobody lives yet.
+func (h *Host) receive(now time.Time, s SessionID, m Message) {
+	switch m := m.(type) {
+	case Join:
+		h.join(now, s, m)
+		return
+	case Resume:
+		h.resume(now, s, m)
+		return
+	}
+	n := h.sessions[s]
+	if n == nil || h.stopped {
+		return // a life that ended, or a stranger
+	}
+	n.heard = now
+	if n.phase != live {
+		return
+	}
+	switch m := m.(type) {
+	case Ping:
+		h.send(s, Pong{Term: h.term, Nonce: m.Nonce, Version: h.version})
+	case Sync:
+		h.sendTable(n)
+	case Leave:
+		h.leave(now, n, m)
+	case Report:
+		h.report(now, n, m)
+	case CheckResult:
+		h.checkResult(now, n, m)
+	case Ack:
+		h.ack(n, m)
+	}
+}
+
+// leave ends the life of n, because it says so. If it is the host's own, the
+// others are told at once: there is nobody left to write it for.
+func (h *Host) leave(now time.Time, n *hostNode, m Leave) {
+	if m.Life != n.node.Life {
+		return
+	}
+	if n.id() != addr.Host {
+		h.remove(now, n, ReasonLeft)
+		return
+	}
+	h.version++
+	h.broadcast(nil, RemovedLife{Term: h.term, Version: h.version, Life: m.Life, Reason: ReasonLeft})
+	h.stepDown("the host leaves")
+}
+
+// hostSeen judges who of two hosts stays. A host that serves nobody yet gives
+// way to one that does: it came later. Otherwise the higher term stays, and of
+// equal terms the higher UUID, then the higher epoch.
+func (h *Host) hostSeen(in HostSeen) {
+	ourselves := in.UUID == h.self.UUID && (in.Epoch == h.self.Epoch || in.Term < h.term)
+	if ourselves || h.stopped {
+		return // or gossip about our own earlier start
+	}
+	yield := in.Serving
+	if h.served == in.Serving {
+		yield = outranks(in, h.term, h.self)
+	}
+	if yield {
+		h.stepDown(fmt.Sprintf("node 0 is held by host %v at %s, term %d (ours is %d)", in.UUID, in.Where, in.Term, h.term))
+		return
+	}
+	h.note("another host %v at %s, term %d, must give way to this one, term %d", in.UUID, in.Where, in.Term, h.term)
+}
+
+// outranks reports whether the other host is to stay rather than self.
+func outranks(in HostSeen, term uint64, self Node) bool {
+	if in.Term != term {
+		return in.Term > term
+	}
+	if c := bytes.Compare(in.UUID[:], self.UUID[:]); c != 0 {
+		return c > 0
+	}
+	return in.Epoch > self.Epoch
+}
+
+func (h *Host) stepDown(text string) {
+	if h.stopped {
+		return
+	}
+	h.stopped = true
+	h.out.add(StepDown{Text: text})
+}
+
+// stoodStill forgets the silence that the host believes to have heard while
+// its own process did not run: everybody has a fresh bound.
+func (h *Host) stoodStill(now time.Time, by time.Duration) {
+	if h.stopped {
+		return
+	}
+	h.note("this process stood still for %v; nobody is judged by that time", by.Round(time.Millisecond))
+	for _, n := range h.nodes {
+		n.heard = now
+		n.complaints = nil
+		if !n.redial.IsZero() {
+			h.startRedial(now, n, n.why)
+		}
+		if n.check != nil {
+			h.startCheck(now, n)
+		}
+	}
+	if h.grace.After(now.Add(-by)) {
+		h.grace = h.grace.Add(by)
+	}
+	h.started = h.started.Add(by)
+	if !h.settle.IsZero() {
+		h.settle = now.Add(h.t.Silence)
+	}
+	if by+h.t.Tick >= h.t.Silence {
+		h.doubted = now.Add(h.t.Grace)
+	}
+}
+
+// tick judges what time alone decides.
+func (h *Host) tick(now time.Time) {
+	h.clock.tick(now)
+	if h.stopped {
+		return
+	}
+	for _, n := range slices.Clone(h.nodes) {
+		switch {
+		case n.id() == addr.Host:
+		case n.phase == unclaimed:
+			h.judgeUnclaimed(now, n)
+		case n.phase == live:
+			h.judge(now, n)
+		}
+	}
+	if due(h.settle, now) {
+		h.decide(now)
+	}
+	h.tickEnded(now)
+	if len(h.dirty) > 0 && due(h.retry, now) {
+		h.rewrite(now)
+	}
+}
+
+// find returns the node that lives as id, or nil.
+func (h *Host) find(id addr.NodeID) *hostNode {
+	if i, ok := h.search(id); ok {
+		return h.nodes[i]
+	}
+	return nil
+}
+
+func (h *Host) search(id addr.NodeID) (int, bool) {
+	return slices.BinarySearchFunc(h.nodes, id, func(n *hostNode, id addr.NodeID) int { return int(n.id()) - int(id) })
+}
+
+// living returns the node of a life that is live, or nil.
+func (h *Host) living(l addr.Life) *hostNode {
+	if n := h.find(l.Node); n != nil && n.node.Life == l && n.phase == live {
+		return n
+	}
+	return nil
+}
+
+// holder returns the node that lives with UUID u, or nil.
+func (h *Host) holder(u addr.UUID) *hostNode {
+	l := h.table.lookup(u)
+	if l == nil {
+		return nil
+	}
+	if n := h.find(l.ID); n != nil && n.node.UUID == u {
+		return n
+	}
+	return nil
+}
+
+// Term returns the host's term.
+func (h *Host) Term() uint64 { return h.term }
+
+// Serving reports whether somebody joined or resumed in this term, the host's
+// own node aside; it goes into the host's gossip.
+func (h *Host) Serving() bool { return h.served }
+
+// Sessions returns every life but node 0's that is not over, with the session
+// on which it speaks, [LocalSession] if it has none now.
+func (h *Host) Sessions() map[addr.Life]SessionID {
+	all := make(map[addr.Life]SessionID, len(h.nodes))
+	for _, n := range h.nodes[1:] {
+		switch {
+		case n.phase != live && n.phase != unclaimed:
+		case n.up:
+			all[n.node.Life] = n.session
+		default:
+			all[n.node.Life] = LocalSession
+		}
+	}
+	return all
+}
+
+// Leases returns a copy of every lease ever granted, in order of ID.
+func (h *Host) Leases() []Lease {
+	all := make([]Lease, 0, len(h.table.leases))
+	for _, l := range h.table.sorted() {
+		all = append(all, *l)
+	}
+	return all
+}
+
+func (h *Host) note(format string, args ...any) {
+	h.out.add(Note{Text: fmt.Sprintf(format, args...)})
+}

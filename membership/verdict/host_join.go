@@ -1,0 +1,275 @@
+package verdict
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+)
+
+// identity returns what the message says of its sender.
+func (m Join) identity() Identity {
+	return Identity{UUID: m.UUID, Epoch: m.Epoch, Name: m.Name, Addresses: m.Addresses, Providers: m.Providers}
+}
+
+// identity returns what the message says of its sender.
+func (m Resume) identity() Identity {
+	return Identity{UUID: m.UUID, Epoch: m.Epoch, Name: m.Name, Addresses: m.Addresses, Providers: m.Providers}
+}
+
+func (h *Host) refuse(s SessionID, code Refusal, text string) {
+	h.send(s, Refused{Term: h.term, Code: code, Text: text[:min(len(text), MaxText)]})
+}
+
+// admit refuses what no state of the host could grant.
+func (h *Host) admit(s SessionID, id Identity, term uint64) bool {
+	if h.stopped {
+		h.refuse(s, RefusedStopped, "this host has stepped down")
+		return false
+	}
+	if err := id.check(); err != nil {
+		h.refuse(s, RefusedInvalid, err.Error())
+		return false
+	}
+	if local := s == LocalSession; local != (id.UUID == h.self.UUID) || (local && id.Epoch != h.self.Epoch) {
+		h.refuse(s, RefusedDuplicate, "this UUID is the host's own: the state directory was copied")
+		return false
+	}
+	if n := h.sessions[s]; n != nil && n.node.UUID != id.UUID {
+		h.out.add(CloseSession{Session: s, Text: "two identities on one session"})
+		return false
+	}
+	if term > h.term {
+		h.refuse(s, RefusedTerm, fmt.Sprintf("you know a host of term %d, this one has term %d", term, h.term))
+		h.stepDown(fmt.Sprintf("node %q knows a host of term %d; ours is %d", id.Name, term, h.term))
+		return false
+	}
+	return true
+}
+
+// join answers a Join: at once, after a write, or after the older life of the
+// same UUID is over.
+func (h *Host) join(now time.Time, s SessionID, m Join) {
+	if !h.admit(s, m.identity(), m.Term) {
+		return
+	}
+	if s == LocalSession {
+		h.adoptLocal()
+		return
+	}
+	p := &petition{session: s, join: m}
+	n := h.holder(m.UUID)
+	switch {
+	case n == nil:
+		h.grant(now, p)
+	case n.phase == removing:
+		h.wait(n, p)
+	case n.lease.Epoch != m.Epoch:
+		h.contest(now, n, p)
+	case n.node.Life == m.Previous:
+		if h.wait(n, p) {
+			h.remove(now, n, ReasonPartitioned) // its own process gives it up
+		}
+	default:
+		h.adopt(now, n, s, m.identity()) // it never saw our Grant
+	}
+}
+
+// resume answers a Resume: the life goes on, or is over.
+func (h *Host) resume(now time.Time, s SessionID, m Resume) {
+	if !h.admit(s, m.identity(), m.Term) {
+		return
+	}
+	if m.HostOver >= h.self.Life.Generation {
+		h.resumeDoubted(now, s)
+		return
+	}
+	if s == LocalSession {
+		if m.Life == h.self.Life {
+			h.adoptLocal()
+		} else {
+			h.refuse(s, RefusedFenced, "node 0 has a newer life")
+		}
+		return
+	}
+	n := h.find(m.Life.Node)
+	known := n != nil && n.node.Life == m.Life && n.node.UUID == m.UUID && n.lease != nil && n.lease.Epoch == m.Epoch
+	if !known || (n.phase != live && n.phase != unclaimed) {
+		h.refuse(s, RefusedFenced, fmt.Sprintf("life %v is over", m.Life))
+		return
+	}
+	h.adopt(now, n, s, m.identity())
+}
+
+// resumeDoubted answers a member that has told its applications that our own
+// life is over. If we stood still, it was right, and we take a new life.
+// Otherwise it was alone with that, and is the one to reset.
+func (h *Host) resumeDoubted(now time.Time, s SessionID) {
+	if h.renewing || now.Before(h.doubted) {
+		h.renew()
+		h.refuse(s, RefusedBusy, "the host takes a new life")
+		return
+	}
+	h.refuse(s, RefusedFenced, fmt.Sprintf("you hold that life %v is over, and it is not", h.self.Life))
+}
+
+// renew asks for the next term.
+func (h *Host) renew() {
+	if h.renewing || h.term+1 >= uint64(maxGeneration) {
+		return
+	}
+	h.renewing = true
+	h.next = h.term + 1
+	h.persist(write{term: h.next})
+}
+
+// renewed begins node 0's life of the new term.
+func (h *Host) renewed(now time.Time, term uint64) {
+	old := h.nodes[0]
+	h.renewing, h.doubted, h.term = false, time.Time{}, term
+	e := h.end(now, old, ReasonPartitioned)
+	h.version++
+	h.broadcast(nil, RemovedLife{Term: h.term, Version: h.version, Life: e.life, Reason: e.reason})
+	h.detach(now, old)
+	h.self.Life.Generation = addr.Generation(term)
+	h.self.Since = now
+	h.nodes[0] = &hostNode{node: h.self, phase: live, shown: true}
+	h.announce(h.nodes[0])
+	for _, n := range h.nodes[1:] {
+		if n.up && n.phase == live {
+			h.certify(n)
+		}
+	}
+}
+
+// adoptLocal gives the host's own Member node 0.
+func (h *Host) adoptLocal() {
+	n := h.nodes[0]
+	h.attach(n, LocalSession)
+	h.deliver(n)
+}
+
+// wait queues p behind the end of n. One petition waits at a time: a retry of
+// the same process replaces the older one, anybody else is told to come back.
+func (h *Host) wait(n *hostNode, p *petition) bool {
+	if w := n.waiting; w != nil && w.join.Epoch != p.join.Epoch {
+		h.refuse(p.session, RefusedBusy, "another process with this UUID is joining")
+		return false
+	}
+	n.waiting = p
+	return true
+}
+
+// contest decides between a life and another epoch of the same UUID: a restart
+// if the older process is gone, a cloned state directory if it answers.
+func (h *Host) contest(now time.Time, n *hostNode, p *petition) {
+	if n.phase == granting {
+		h.refuse(p.session, RefusedBusy, "this UUID is joining already")
+		return
+	}
+	again := n.waiting != nil
+	if !h.wait(n, p) || again {
+		return
+	}
+	switch {
+	case n.phase == unclaimed: // it may resume yet; judgeUnclaimed decides
+	case !n.redial.IsZero():
+		h.remove(now, n, ReasonRestarted)
+	default:
+		h.startCheck(now, n)
+	}
+}
+
+// uncontested refuses who waits for the end of n: n lives.
+func (h *Host) uncontested(n *hostNode) {
+	w := n.waiting
+	if w == nil {
+		return
+	}
+	n.waiting = nil
+	h.refuse(w.session, RefusedDuplicate, fmt.Sprintf("life %v has the same UUID and answers: the state directory was copied", n.node.Life))
+	h.note("node %q on session %d has the identity of the living node %v: a copied state directory", w.join.Name, w.session, n.node.Life)
+}
+
+// grant leases an ID. Nothing is said before it is on disk.
+func (h *Host) grant(now time.Time, p *petition) {
+	m := p.join
+	if h.awaitsClaims(now, m) {
+		h.refuse(p.session, RefusedBusy, "the lease table was lost: nodes that had an ID claim it first")
+		return
+	}
+	l, err := h.table.grant(now, m.UUID, m.Epoch, m.Name, m.Previous)
+	if err != nil {
+		h.refuse(p.session, RefusedFull, err.Error())
+		return
+	}
+	n := &hostNode{lease: l, phase: granting, node: m.identity().node(l.Life()), heard: now}
+	n.node.Since = now
+	h.insert(n)
+	h.attach(n, p.session)
+	h.reportName(n)
+	h.persist(write{node: n}, *l)
+}
+
+// awaitsClaims reports whether a newcomer has to wait because the lease table
+// was lost and its ID may be somebody's: who can prove one gets it back within
+// the grace period.
+func (h *Host) awaitsClaims(now time.Time, m Join) bool {
+	return h.cfg.Floor > 0 && len(h.cfg.Leases) == 0 && now.Before(h.grace) &&
+		m.Previous == (addr.Life{}) && h.table.lookup(m.UUID) == nil
+}
+
+// reportName notes that a name is taken. It is allowed: names are for people.
+func (h *Host) reportName(n *hostNode) {
+	i := slices.IndexFunc(h.nodes, func(o *hostNode) bool {
+		return o != n && n.node.Name != "" && o.node.Name == n.node.Name
+	})
+	if i >= 0 {
+		h.note("nodes %v and %v have the same name %q", h.nodes[i].node.Life, n.node.Life, n.node.Name)
+	}
+}
+
+// granted tells everybody of a new life that is safe on disk. If its session
+// has ended meanwhile nobody is told: the process asks again and gets the same
+// life, or silence ends it.
+func (h *Host) granted(now time.Time, n *hostNode) {
+	n.phase, n.heard, h.served = live, now, true
+	if n.up {
+		h.announce(n)
+		h.deliver(n)
+	}
+}
+
+// ungrant takes back a lease that may not be on disk. Its generation counts as
+// used.
+func (h *Host) ungrant(now time.Time, n *hostNode, text string) {
+	n.lease.end(now, ReasonLeft)
+	h.ended[n.id()] = &ending{life: n.node.Life, reason: ReasonLeft, since: now}
+	h.drop(n)
+	if n.up {
+		s := n.session
+		h.detach(now, n)
+		h.refuse(s, RefusedStorage, "the lease table cannot be written: "+text)
+	}
+}
+
+// adopt gives n the session s, on which its own process has spoken.
+func (h *Host) adopt(now time.Time, n *hostNode, s SessionID, id Identity) {
+	n.heard, n.redial, n.check = now, time.Time{}, nil
+	h.attach(n, s)
+	if n.phase == granting {
+		return // granted delivers
+	}
+	h.uncontested(n)
+	changed := n.phase == unclaimed || !n.shown || n.node.Name != id.Name ||
+		!slices.Equal(n.node.Addresses, id.Addresses) || !slices.Equal(n.node.Providers, id.Providers)
+	since := n.node.Since
+	n.node = id.node(n.node.Life)
+	n.node.Since = since
+	n.phase, h.served = live, true
+	if changed {
+		h.announce(n)
+	}
+	h.deliver(n)
+}

@@ -1,0 +1,306 @@
+package verdict
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+)
+
+// maxAsked is how many nodes beside the host's own a check asks. Three reach a
+// life that is cut off from some of them; more would make a lost switch a
+// storm of questions.
+const maxAsked = 3
+
+// down takes note that a session ended.
+func (h *Host) down(now time.Time, in Down) {
+	for _, n := range h.nodes {
+		if n.waiting != nil && n.waiting.session == in.Session {
+			n.waiting = nil // whoever waited is gone; the decision it caused stands
+		}
+	}
+	n := h.sessions[in.Session]
+	if n == nil || in.Session == LocalSession || h.stopped {
+		return
+	}
+	h.detach(now, n)
+	if n.phase != live || (in.Cause != DownEnded && in.Cause != DownReset) {
+		return // silence is judged by time
+	}
+	if n.waiting != nil {
+		h.remove(now, n, ReasonRestarted)
+		return
+	}
+	why := ReasonCrashed
+	if in.Cause == DownReset {
+		why = ReasonRestarted
+	}
+	h.startRedial(now, n, why)
+}
+
+// startRedial gives an ended session one chance to be a broken connection
+// rather than an ended process. The process may also come back by itself.
+func (h *Host) startRedial(now time.Time, n *hostNode, why Reason) {
+	n.redial, n.why = now.Add(h.t.Redial), why
+	if len(n.node.Addresses) > 0 {
+		h.out.add(Redial{Life: n.node.Life, UUID: n.node.UUID, Epoch: n.node.Epoch, Addresses: n.node.Addresses})
+	}
+}
+
+func (h *Host) redialed(now time.Time, in Redialed) {
+	n := h.living(in.Life)
+	if n == nil || n.redial.IsZero() || h.stopped {
+		return
+	}
+	switch in.Outcome {
+	case RedialAlive:
+		n.redial, n.heard = time.Time{}, now
+	case RedialNewer:
+		h.remove(now, n, ReasonRestarted)
+	case RedialFailed:
+		h.remove(now, n, n.why)
+	case RedialUntried: // that says nothing about the node: others look
+		n.redial = time.Time{}
+		h.startCheck(now, n)
+	}
+}
+
+// judge decides about a live node by what time has brought.
+func (h *Host) judge(now time.Time, n *hostNode) {
+	switch {
+	case due(n.redial, now):
+		h.remove(now, n, n.why)
+	case !n.redial.IsZero():
+	case n.check != nil && !now.Before(n.check.deadline):
+		switch {
+		case n.waiting != nil:
+			h.remove(now, n, ReasonRestarted)
+		case now.Sub(n.heard) < h.t.Silence:
+			n.check, n.checked = nil, now // it has spoken meanwhile
+		default:
+			h.remove(now, n, ReasonSilent)
+		}
+	case n.check != nil:
+	case now.Sub(n.heard) >= h.t.Silence:
+		h.startCheck(now, n)
+	case h.cfg.Partial == PartialEvict:
+		h.judgePartial(now, n)
+	}
+}
+
+// judgeUnclaimed ends a life of an earlier term that was not resumed in time:
+// by the end of the grace period, or, if a newer process of the same UUID
+// waits, within one silence bound, by which every living member has redialed.
+func (h *Host) judgeUnclaimed(now time.Time, n *hostNode) {
+	switch {
+	case n.waiting != nil && now.Sub(h.started) >= h.t.Silence:
+		h.remove(now, n, ReasonRestarted)
+	case !now.Before(h.grace):
+		h.remove(now, n, ReasonSilent)
+	}
+}
+
+// judgePartial evicts a node that lost the host, or the worse end of a pair
+// that lost each other, after it has stayed so for longer than it takes to
+// find out that a node is dead.
+func (h *Host) judgePartial(now time.Time, n *hostNode) {
+	bound := h.partialBound()
+	if !n.up && !n.gone.IsZero() && now.Sub(n.gone) >= bound {
+		h.remove(now, n, ReasonPartitioned)
+		return
+	}
+	for _, id := range slices.Sorted(maps.Keys(n.complaints)) {
+		by := h.find(id)
+		if by == nil || by.phase != live || now.Sub(n.complaints[id]) < bound {
+			continue // its own end may be decided, and not yet on disk
+		}
+		if by.id() != addr.Host && worse(by, n) {
+			n = by
+		}
+		h.remove(now, n, ReasonPartitioned)
+		return
+	}
+}
+
+// partialBound returns how long a node may be without the host, or a pair
+// without each other, before it is evicted.
+func (h *Host) partialBound() time.Duration { return 2 * (h.t.Silence + h.t.Check) }
+
+// worse reports whether a has lost more of the fabric than b.
+func worse(a, b *hostNode) bool {
+	if len(a.complaints) != len(b.complaints) {
+		return len(a.complaints) > len(b.complaints)
+	}
+	return a.id() > b.id()
+}
+
+// report takes what a member says of another life: a reason to look, no more.
+func (h *Host) report(now time.Time, from *hostNode, m Report) {
+	n := h.living(m.About)
+	if n == nil || n == from || n.id() == addr.Host {
+		return
+	}
+	if m.Evidence == LinkAlive {
+		delete(n.complaints, from.id())
+		return
+	}
+	if m.Evidence == EndTold {
+		h.dispute(now, n, from)
+		return
+	}
+	if m.Evidence != RumourDead {
+		if n.complaints == nil {
+			n.complaints = make(map[addr.NodeID]time.Time)
+		}
+		if _, ok := n.complaints[from.id()]; !ok {
+			n.complaints[from.id()] = now
+		}
+	}
+	// One look per half bound is enough, however many call for it.
+	if n.check == nil && n.redial.IsZero() && now.Sub(n.checked) > h.t.Silence/2 {
+		h.startCheck(now, n)
+	}
+}
+
+// startCheck asks the life itself, the host's own node and up to maxAsked
+// others whether the life can be reached.
+func (h *Host) startCheck(now time.Time, n *hostNode) {
+	h.nonce++
+	n.check = &check{nonce: h.nonce, deadline: h.checkUntil(now, n)}
+	m := Check{Nonce: h.nonce, Target: n.node.Life, UUID: n.node.UUID, Epoch: n.node.Epoch, Addresses: n.node.Addresses}
+	ask := func(o *hostNode) {
+		n.check.asked = append(n.check.asked, o.id())
+		h.send(o.session, m)
+	}
+	if n.up {
+		ask(n)
+	}
+	if h.nodes[0].up {
+		ask(h.nodes[0])
+	}
+	able := h.able(now, n)
+	for i := range min(len(able), maxAsked) {
+		ask(able[(int(h.nonce%uint64(len(able)))+i)%len(able)])
+	}
+}
+
+// checkUntil returns when a check that begins now has failed. A report may call
+// for one at any time, also in the middle of a gap in the network that is short
+// enough to be borne: nobody is silent before it would be without the report.
+// Who waits for the end of n needs no patience: its own process is not there.
+func (h *Host) checkUntil(now time.Time, n *hostNode) time.Time {
+	until := now.Add(h.t.Check)
+	if n.waiting == nil {
+		until = later(until, n.heard.Add(h.t.Silence+h.t.Check))
+	}
+	return until
+}
+
+// able returns the nodes whose word about n is worth asking for: in touch with
+// the host and not in doubt themselves.
+func (h *Host) able(now time.Time, n *hostNode) []*hostNode {
+	var able []*hostNode
+	for _, o := range h.nodes[1:] {
+		if o != n && o.phase == live && o.up && o.check == nil && now.Sub(o.heard) <= h.t.Silence {
+			able = append(able, o)
+		}
+	}
+	return able
+}
+
+// checkResult ends a check if somebody who was asked reached the life.
+func (h *Host) checkResult(now time.Time, from *hostNode, m CheckResult) {
+	n := h.living(m.Target)
+	if n == nil || n.check == nil || n.check.nonce != m.Nonce || !m.Reached {
+		return
+	}
+	if !slices.Contains(n.check.asked, from.id()) {
+		return
+	}
+	n.check, n.heard, n.checked = nil, now, now
+	h.uncontested(n)
+}
+
+// remove decides that the life of n is over. The verdict is written first, so
+// that a host that restarts in between can neither forget it nor have told it.
+func (h *Host) remove(now time.Time, n *hostNode, why Reason) {
+	n.phase, n.why = removing, why
+	n.check, n.redial = nil, time.Time{}
+	n.lease.end(now, why)
+	h.persist(write{node: n}, *n.lease)
+}
+
+// removed tells everybody of the end of n, itself included, and turns to who
+// waited for it. The end is always told before the next life begins.
+func (h *Host) removed(now time.Time, n *hostNode) {
+	e := h.end(now, n, n.why)
+	h.drop(n)
+	verdict := RemovedLife{Term: h.term, Life: e.life, Reason: e.reason}
+	if n.shown {
+		h.version++
+		verdict.Version = h.version
+		h.broadcast(n, verdict)
+	}
+	if n.up {
+		h.send(n.session, verdict)
+		h.detach(now, n)
+	}
+	if n.waiting != nil {
+		h.grant(now, n.waiting)
+	}
+}
+
+// end puts the life of n into quarantine and notes who has to acknowledge:
+// everybody who may have been told of it.
+func (h *Host) end(now time.Time, n *hostNode, why Reason) *ending {
+	e := &ending{life: n.node.Life, reason: why, since: now, sent: now, owed: make(map[addr.NodeID]addr.Generation)}
+	for _, o := range h.nodes {
+		delete(o.complaints, n.id())
+		if o != n && n.shown && (o.phase == live || o.phase == unclaimed) {
+			e.owed[o.id()] = o.node.Life.Generation
+		}
+	}
+	for _, other := range h.ended {
+		if g, ok := other.owed[n.id()]; ok && g == n.node.Life.Generation {
+			delete(other.owed, n.id())
+		}
+	}
+	h.disputes = slices.DeleteFunc(h.disputes, func(d dispute) bool { return d.about == n.node.Life }) // what it said itself still counts
+	h.ended[n.id()] = e
+	return e
+}
+
+// ack crosses a member off those who owe.
+func (h *Host) ack(from *hostNode, m Ack) {
+	if e := h.ended[m.Life.Node]; e != nil && e.life == m.Life {
+		delete(e.owed, from.id())
+	}
+}
+
+// tickEnded repeats verdicts that were not acknowledged and frees IDs whose
+// quarantine is over, in time and by everybody's word.
+func (h *Host) tickEnded(now time.Time) {
+	for _, id := range slices.Sorted(maps.Keys(h.ended)) {
+		e := h.ended[id]
+		if len(e.owed) > 0 && now.Sub(e.sent) >= h.t.Resend {
+			e.sent = now
+			h.repeat(e)
+		}
+		if len(e.owed) > 0 || now.Sub(e.since) < h.t.Quarantine {
+			continue
+		}
+		delete(h.ended, id)
+		if l := h.table.leases[id]; l != nil && l.State == LeaseQuarantine && l.Life() == e.life {
+			l.State, l.Since = LeaseFree, now
+		}
+	}
+}
+
+func (h *Host) repeat(e *ending) {
+	for _, id := range slices.Sorted(maps.Keys(e.owed)) {
+		if n := h.find(id); n != nil && n.up && n.phase == live {
+			h.send(n.session, RemovedLife{Term: h.term, Life: e.life, Reason: e.reason})
+		}
+	}
+}

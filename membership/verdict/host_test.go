@@ -1,0 +1,614 @@
+package verdict
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+)
+
+// A bench drives one Host by hand, with a disk that answers when told to.
+type bench struct {
+	t   *testing.T
+	now time.Time
+	h   *Host
+	out []Action
+}
+
+func uuid(n byte) addr.UUID { return addr.UUID{15: n} }
+
+func identity(n byte) Identity {
+	return Identity{UUID: uuid(n), Epoch: uint64(n) * 10, Name: fmt.Sprint("n", n), Addresses: []string{"a:1"}}
+}
+
+func newBench(t *testing.T, leases ...Lease) *bench {
+	b := &bench{t: t, now: time.Unix(1000, 0)}
+	var err error
+	b.h, err = NewHost(HostConfig{Self: identity(200), Term: 3, Leases: leases}, b.now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.in(LocalSession, joinOf(200))
+	return b
+}
+
+func joinOf(n byte) Join {
+	id := identity(n)
+	return Join{UUID: id.UUID, Epoch: id.Epoch, Name: id.Name, Addresses: id.Addresses}
+}
+
+func resumeOf(n byte, l addr.Life) Resume {
+	id := identity(n)
+	return Resume{UUID: id.UUID, Epoch: id.Epoch, Life: l, Name: id.Name, Addresses: id.Addresses}
+}
+
+// step feeds one input and keeps what came out.
+func (b *bench) step(in HostInput) []Action {
+	b.out = b.h.Step(b.now, in)
+	return b.out
+}
+
+func (b *bench) in(s SessionID, m Message) []Action { return b.step(Received{s, m}) }
+
+// moment is a short wait, in which all that is due by a deadline is done.
+const moment = 10 * time.Millisecond
+
+// sync confirms every write, and returns what that caused.
+func (b *bench) sync() []Action { return b.step(Persisted{b.h.seq}) }
+
+// wait lets d pass, with a Tick whenever one is due and at the end, while the
+// sessions given are alive.
+func (b *bench) wait(d time.Duration, alive ...SessionID) []Action {
+	var all []Action
+	for end := b.now.Add(d); b.now.Before(end); {
+		next := deadline{end}
+		next.or(b.h.Next())
+		b.now = later(b.now, next.Time)
+		for _, s := range alive {
+			b.in(s, Ping{})
+		}
+		all = append(all, b.step(Tick{})...)
+		if len(b.h.writes) > 0 {
+			all = append(all, b.sync()...)
+		}
+	}
+	return all
+}
+
+// join lets node n join on session s, and returns its life.
+func (b *bench) join(n byte, s SessionID) addr.Life {
+	b.t.Helper()
+	b.in(s, joinOf(n))
+	g, ok := sent[Grant](b.sync(), s)
+	if !ok {
+		b.t.Fatalf("node %d was not granted a life: %+v", n, b.out)
+	}
+	return g.Life
+}
+
+// sent returns the first message of type M on session s.
+func sent[M Message](out []Action, s SessionID) (M, bool) {
+	for _, a := range out {
+		if send, ok := a.(Send); ok && send.Session == s {
+			if m, ok := send.Message.(M); ok {
+				return m, true
+			}
+		}
+	}
+	var none M
+	return none, false
+}
+
+func did[A Action](out []Action) (A, bool) {
+	for _, a := range out {
+		if a, ok := a.(A); ok {
+			return a, true
+		}
+	}
+	var none A
+	return none, false
+}
+
+func (b *bench) wantRefused(out []Action, s SessionID, code Refusal) {
+	b.t.Helper()
+	if r, ok := sent[Refused](out, s); !ok || r.Code != code {
+		b.t.Errorf("session %d: got %+v, want a refusal %v", s, out, code)
+	}
+}
+
+func TestNothingIsGrantedBeforeItIsOnDisk(t *testing.T) {
+	b := newBench(t)
+	out := b.in(1, joinOf(1))
+	if _, ok := sent[Grant](out, 1); ok {
+		t.Fatal("granted before the write was confirmed")
+	}
+	p, ok := did[Persist](out)
+	if !ok || len(p.Leases) != 1 || p.Leases[0].State != LeaseActive || p.Term != 3 {
+		t.Fatalf("want the lease written, got %+v", out)
+	}
+	if g, ok := sent[Grant](b.sync(), 1); !ok || g.Life != (addr.Life{Node: 1, Generation: 1}) {
+		t.Errorf("after the sync: %+v, want a grant of 1.1", b.out)
+	}
+}
+
+func TestFullDiskRefusesJoinsButNotRemovals(t *testing.T) {
+	b := newBench(t)
+	life := b.join(1, 1)
+	b.in(2, joinOf(2))
+	b.wantRefused(b.step(PersistFailed{b.h.seq, "no space"}), 2, RefusedStorage)
+	b.in(1, Leave{life})
+	out := b.step(PersistFailed{b.h.seq, "no space"})
+	if r, ok := sent[RemovedLife](out, LocalSession); !ok || r.Life != life || r.Reason != ReasonLeft {
+		t.Fatalf("a removal waits for a full disk: %+v", out)
+	}
+	p, ok := did[Persist](b.wait(2 * time.Second))
+	if !ok || len(p.Leases) != 2 {
+		t.Errorf("the records are not written again: %+v", p)
+	}
+	b.wait(time.Second)
+	if n := b.join(2, 3); n.Generation != 2 {
+		t.Errorf("a generation that may be on disk was used again: %v", n)
+	}
+}
+
+func TestIDIsReusedAfterQuarantineAndAcknowledgements(t *testing.T) {
+	b := newBench(t)
+	first, second := b.join(1, 1), b.join(2, 2)
+	b.in(1, Leave{first})
+	b.sync()
+	want := joinOf(3)
+	want.Previous = first
+	ask := func(s SessionID) addr.Life {
+		b.in(s, want)
+		g, _ := sent[Grant](b.sync(), s)
+		b.in(s, Leave{g.Life})
+		b.sync()
+		want.UUID[0]++
+		return g.Life
+	}
+	if got := ask(3); got.Node == first.Node {
+		t.Fatal("an ID in quarantine was given to another node")
+	}
+	b.wait(b.h.t.Quarantine+time.Second, 2) // session 2 lives, and has not acknowledged
+	if got := ask(4); got.Node == first.Node {
+		t.Fatal("an ID was given away before all members had acknowledged its end")
+	}
+	if r, ok := sent[RemovedLife](b.wait(b.h.t.Resend, 2), 2); !ok || r.Version != 0 {
+		t.Fatal("a verdict that is not acknowledged is not repeated")
+	}
+	b.in(2, Ack{first})
+	b.in(LocalSession, Ack{first})
+	b.wait(moment, 2)
+	if got := ask(5); got != (addr.Life{Node: first.Node, Generation: 2}) {
+		t.Errorf("after quarantine and acknowledgements: %v, want generation 2 of node %d", got, first.Node)
+	}
+	if b.h.living(second) == nil {
+		t.Error("the other node did not survive the test")
+	}
+}
+
+func TestRestartedHostKeepsResumedLivesAndRemovesOthers(t *testing.T) {
+	lease := func(id addr.NodeID, n byte, g addr.Generation, s LeaseState) Lease {
+		return Lease{ID: id, UUID: uuid(n), Name: "x", Generation: g, Epoch: uint64(n) * 10, State: s}
+	}
+	b := newBench(t, lease(1, 1, 4, LeaseActive), lease(2, 2, 7, LeaseActive), lease(3, 3, 2, LeaseQuarantine))
+	out := b.in(1, resumeOf(1, addr.Life{Node: 1, Generation: 4}))
+	if g, ok := sent[Grant](out, 1); !ok || g.Life.Generation != 4 {
+		t.Fatalf("resume in the grace period: %+v, want the same life at once", out)
+	}
+	b.wantRefused(b.in(9, resumeOf(2, addr.Life{Node: 2, Generation: 6})), 9, RefusedFenced)
+	other := resumeOf(2, addr.Life{Node: 2, Generation: 7})
+	other.Epoch++
+	b.wantRefused(b.in(9, other), 9, RefusedFenced)
+	thief := joinOf(4)
+	thief.Previous = addr.Life{Node: 3, Generation: 2}
+	b.in(4, thief)
+	if g, _ := sent[Grant](b.sync(), 4); g.Life.Node == 3 || g.Life.Node == 0 {
+		t.Errorf("granted %v: the ID was in quarantine", g.Life)
+	}
+	out = b.wait(b.h.t.Grace+time.Second, 1, 4)
+	if r, ok := sent[RemovedLife](out, 1); !ok || r.Life != (addr.Life{Node: 2, Generation: 7}) {
+		t.Errorf("a life that nobody resumed is still there after the grace period: %+v", r)
+	}
+	if b.h.living(addr.Life{Node: 1, Generation: 4}) == nil {
+		t.Error("the resumed life is gone")
+	}
+}
+
+func TestHostStepsDownBeforeAHigherTerm(t *testing.T) {
+	b := newBench(t)
+	m := joinOf(1)
+	m.Term = 4
+	out := b.in(1, m)
+	b.wantRefused(out, 1, RefusedTerm)
+	if _, ok := did[StepDown](out); !ok {
+		t.Error("the host of a lower term stays")
+	}
+	b.wantRefused(b.in(2, joinOf(2)), 2, RefusedStopped)
+}
+
+func TestOneReporterCannotRemoveALivingNode(t *testing.T) {
+	b := newBench(t)
+	victim, _ := b.join(1, 1), b.join(2, 2)
+	for _, e := range []Evidence{LinkSilent, LinkReset, LinkFenced, LinkRefused, RumourDead, EndTold} {
+		out := b.in(2, Report{victim, e})
+		if c, ok := sent[Check](out, 1); ok {
+			b.in(1, CheckResult{c.Nonce, victim, true})
+		}
+		b.wait(3*time.Second, 1, 2, LocalSession)
+		if b.h.living(victim) == nil {
+			t.Fatalf("evidence %d of one reporter removed a living node", e)
+		}
+		if e == EndTold && b.h.find(2) != nil {
+			t.Error("who alone told another's end keeps its life")
+		}
+	}
+}
+
+// TestReportInAShortGapRemovesNobody: a node that the network loses for a
+// moment is not removed sooner because somebody reported it in that moment.
+func TestReportInAShortGapRemovesNobody(t *testing.T) {
+	for _, late := range []bool{false, true} {
+		b := newBench(t)
+		victim := b.join(1, 1)
+		b.join(2, 2)
+		b.wait(100*time.Millisecond, 1, 2)
+		gone := b.now // nothing of the victim comes any more
+		rest := b.h.t.Silence + b.h.t.Check - 2*moment
+		if late { // its check would end when the silence is one
+			b.wait(b.h.t.Silence-b.h.t.Check, 2)
+			rest -= b.h.t.Silence - b.h.t.Check
+		}
+		b.in(2, Report{victim, LinkReset})
+		out := b.wait(rest, 2)
+		if v, ok := sent[RemovedLife](out, 2); ok {
+			t.Fatalf("%v after %v, before its silence was one: %+v", v, b.now.Sub(gone), out)
+		}
+		b.in(1, Ping{Life: victim})
+		if v, ok := sent[RemovedLife](b.wait(b.h.t.Silence-moment, 2), 2); ok {
+			t.Fatalf("%v although it spoke", v)
+		}
+		if _, ok := sent[RemovedLife](b.wait(b.h.t.Check+2*moment, 2), 2); !ok {
+			t.Errorf("not removed %v after its last word", b.h.t.Silence+b.h.t.Check)
+		}
+	}
+}
+
+func TestForgedCheckResultDoesNotCount(t *testing.T) {
+	b := newBench(t)
+	victim := b.join(1, 1)
+	b.join(2, 2)
+	out := b.wait(b.h.t.Silence+moment, 2)
+	c, ok := sent[Check](out, 1)
+	if !ok {
+		t.Fatal("silence started no check")
+	}
+	b.in(2, CheckResult{c.Nonce + 1, victim, true})
+	b.in(7, CheckResult{c.Nonce, victim, true})
+	out = b.wait(b.h.t.Check+moment, 2)
+	if r, ok := sent[RemovedLife](out, 2); !ok || r.Reason != ReasonSilent {
+		t.Errorf("a silent node that nobody reached: %+v, want it removed", out)
+	}
+}
+
+func TestEndedSessionIsRedialed(t *testing.T) {
+	tests := []struct {
+		name    string
+		cause   DownCause
+		outcome RedialOutcome
+		want    Reason // empty: stays
+	}{
+		{"refused", DownEnded, RedialFailed, ReasonCrashed},
+		{"answered", DownEnded, RedialAlive, ""},
+		{"answered by a newer process", DownEnded, RedialNewer, ReasonRestarted},
+		{"stateless reset, refused", DownReset, RedialFailed, ReasonRestarted},
+		{"no answer", DownEnded, 0, ReasonCrashed},
+		{"no descriptor to dial with", DownEnded, RedialUntried, ""},
+		{"closed on purpose", DownClosed, 0, ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newBench(t)
+			l := b.join(1, 1)
+			out := b.step(Down{1, tt.cause})
+			if _, ok := did[Redial](out); ok != (tt.cause != DownClosed) {
+				t.Fatalf("redial: %v in %+v", ok, out)
+			}
+			if tt.outcome != 0 {
+				b.step(Redialed{l, tt.outcome})
+				b.sync()
+			}
+			out = b.out
+			out = append(out, b.wait(150*time.Millisecond)...)
+			r, _ := sent[RemovedLife](out, LocalSession)
+			if r.Reason != tt.want {
+				t.Errorf("removed for %q, want %q", r.Reason, tt.want)
+			}
+		})
+	}
+}
+
+func TestHostileRequestsAreRefused(t *testing.T) {
+	b := newBench(t)
+	long := strings.Repeat("x", 1000)
+	for name, change := range map[string]func(*Join){
+		"no UUID":        func(m *Join) { m.UUID = addr.UUID{} },
+		"long name":      func(m *Join) { m.Name = long },
+		"not UTF-8":      func(m *Join) { m.Name = "\xff" },
+		"many addresses": func(m *Join) { m.Addresses = make([]string, MaxAddresses+1) },
+		"long address":   func(m *Join) { m.Addresses = []string{long} },
+		"many providers": func(m *Join) { m.Providers = make([]string, MaxProviders+1) },
+		"long provider":  func(m *Join) { m.Providers = []string{long} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := joinOf(1)
+			change(&m)
+			b.wantRefused(b.in(5, m), 5, RefusedInvalid)
+		})
+	}
+	b.wantRefused(b.in(5, joinOf(200)), 5, RefusedDuplicate)
+	first := b.join(1, 1)
+	if _, ok := did[CloseSession](b.in(1, joinOf(2))); !ok {
+		t.Error("two identities on one session are allowed")
+	}
+	b.in(3, Leave{first}) // of somebody who is not there
+	if b.h.living(first) == nil {
+		t.Error("a stranger ended another node's life")
+	}
+	b.join(4, 4)
+	b.in(4, Leave{first})
+	if b.h.living(first) == nil {
+		t.Error("a node ended another node's life")
+	}
+}
+
+func TestFullTableIsRefused(t *testing.T) {
+	var leases []Lease
+	for id := addr.NodeID(1); id < addr.FirstReserved; id++ {
+		var u addr.UUID
+		u[0], u[1], u[2] = 1, byte(id>>8), byte(id)
+		leases = append(leases, Lease{ID: id, UUID: u, Generation: 1, State: LeaseQuarantine})
+	}
+	b := newBench(t, leases...)
+	b.wantRefused(b.in(1, joinOf(1)), 1, RefusedFull)
+}
+
+func TestDamagedTableIsAnError(t *testing.T) {
+	good := Lease{ID: 1, UUID: uuid(1), Generation: 1, State: LeaseActive}
+	for name, leases := range map[string][]Lease{
+		"node 0":        {{ID: 0, UUID: uuid(1), Generation: 1, State: LeaseActive}},
+		"reserved":      {{ID: addr.FirstReserved, UUID: uuid(1), Generation: 1, State: LeaseActive}},
+		"twice":         {good, good},
+		"one UUID, two": {good, {ID: 2, UUID: uuid(1), Generation: 1, State: LeaseActive}},
+		"no generation": {{ID: 1, UUID: uuid(1), State: LeaseActive}},
+		"no state":      {{ID: 1, UUID: uuid(1), Generation: 1}},
+	} {
+		if _, err := NewHost(HostConfig{Self: identity(200), Term: 1, Leases: leases}, time.Unix(0, 0)); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+	if _, err := NewHost(HostConfig{Self: identity(200)}, time.Unix(0, 0)); err == nil {
+		t.Error("term 0: no error")
+	}
+}
+
+func TestLateTickJudgesNobody(t *testing.T) {
+	b := newBench(t)
+	l := b.join(1, 1)
+	b.now = b.now.Add(20 * time.Second)
+	b.step(Tick{})
+	b.wait(b.h.t.Silence - moment)
+	if b.h.living(l) == nil || b.h.living(l).check != nil {
+		t.Error("a node was doubted for the time in which the host stood still")
+	}
+}
+
+func TestLargeTableComesInParts(t *testing.T) {
+	b := newBench(t)
+	for n := range byte(150) {
+		b.join(n+1, SessionID(n+1))
+	}
+	var ids []addr.NodeID
+	for i, a := range b.in(1, Sync{}) {
+		tab := a.(Send).Message.(Table)
+		if tab.First != (i == 0) || len(tab.Entries) > MaxEntries {
+			t.Errorf("part %d: first %v, %d entries", i, tab.First, len(tab.Entries))
+		}
+		for _, e := range tab.Entries {
+			ids = append(ids, e.Node.Life.Node)
+		}
+	}
+	if len(ids) != 151 || !slices.IsSorted(ids) {
+		t.Errorf("the table has %d entries, sorted %v; want 151, sorted", len(ids), slices.IsSorted(ids))
+	}
+}
+
+func TestQuarantineOutlastsAcknowledgements(t *testing.T) {
+	b := newBench(t)
+	life := b.join(1, 1)
+	b.in(1, Leave{life})
+	b.sync()
+	b.in(LocalSession, Ack{life})
+	b.wait(b.h.t.Quarantine - time.Minute)
+	m := joinOf(2)
+	m.Previous = life
+	b.in(2, m)
+	if g, _ := sent[Grant](b.sync(), 2); g.Life.Node == life.Node {
+		t.Error("everybody acknowledged, and the ID was given away before its quarantine was over")
+	}
+	if back := b.join(1, 3); back != (addr.Life{Node: life.Node, Generation: 2}) {
+		t.Errorf("its own node came back as %v, want generation 2 of node %d", back, life.Node)
+	}
+}
+
+func TestOnlyWhoWasAskedCounts(t *testing.T) {
+	b := newBench(t)
+	victim := b.join(1, 1)
+	var others []SessionID
+	for n := byte(2); n < 8; n++ {
+		b.join(n, SessionID(n))
+		others = append(others, SessionID(n))
+	}
+	out := b.wait(b.h.t.Silence+moment, others...)
+	asked := 0
+	for _, s := range others {
+		if c, ok := sent[Check](out, s); ok {
+			asked++
+			b.in(s, CheckResult{c.Nonce, victim, false})
+			continue
+		}
+		b.in(s, CheckResult{b.h.nonce, victim, true})
+	}
+	if asked != maxAsked {
+		t.Errorf("%d others were asked, want %d", asked, maxAsked)
+	}
+	if b.h.living(victim).check == nil {
+		t.Error("somebody who was not asked ended a check")
+	}
+}
+
+func TestRestartIsToldBeforeTheNextLife(t *testing.T) {
+	ways := map[string]func(b *bench) []Action{
+		"the older process does not answer": func(b *bench) []Action { return b.wait(b.h.t.Check + moment) },
+		"its session ends":                  func(b *bench) []Action { return b.step(Down{1, DownEnded}) },
+	}
+	for name, way := range ways {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			old := b.join(1, 1)
+			m := joinOf(1)
+			m.Epoch++
+			if c, ok := sent[Check](b.in(2, m), 1); !ok || c.Target != old {
+				t.Fatalf("the older process is not asked: %+v", b.out)
+			}
+			out := way(b)
+			out = append(out, b.sync()...)
+			out = append(out, b.sync()...)
+			if g, ok := sent[Grant](out, 2); !ok || g.Life != (addr.Life{Node: old.Node, Generation: 2}) {
+				t.Fatalf("the newer process got %+v, want generation 2 at once", out)
+			}
+			if b.h.ended[old.Node].reason != ReasonRestarted {
+				t.Errorf("removed for %q", b.h.ended[old.Node].reason)
+			}
+		})
+	}
+}
+
+func TestJoinOfANewerProcessAnswersARedial(t *testing.T) {
+	b := newBench(t)
+	old := b.join(1, 1)
+	b.step(Down{1, DownEnded})
+	m := joinOf(1)
+	m.Epoch++
+	b.in(2, m)
+	r, ok := sent[RemovedLife](b.sync(), LocalSession)
+	if !ok || r.Life != old || r.Reason != ReasonRestarted {
+		t.Errorf("got %+v, want %v removed as restarted, at once", b.out, old)
+	}
+}
+
+func TestTermOnDiskNeverGoesBack(t *testing.T) {
+	b := newBench(t)
+	life := b.join(1, 1)
+	b.now = b.now.Add(5 * time.Second) // the host stands still
+	b.step(Tick{})
+	m := resumeOf(1, life)
+	m.HostOver = addr.Generation(b.h.Term())
+	out := b.in(2, m)
+	b.wantRefused(out, 2, RefusedBusy)
+	if p, _ := did[Persist](out); p.Term != 4 {
+		t.Fatalf("wrote %+v, want term 4", p)
+	}
+	if p, _ := did[Persist](b.in(3, joinOf(3))); p.Term != 4 {
+		t.Errorf("wrote term %d after term 4", p.Term)
+	}
+	b.sync()
+	if g, ok := sent[Grant](b.in(2, m), 2); !ok || g.Term != 4 || g.Life != life {
+		t.Errorf("after the renewal: %+v, want the same life in term 4", b.out)
+	}
+}
+
+func TestManyReportsStartOneCheck(t *testing.T) {
+	b := newBench(t)
+	victim, _ := b.join(1, 1), b.join(2, 2)
+	checks := 0
+	for range 20 {
+		if c, ok := sent[Check](b.in(2, Report{victim, LinkSilent}), 1); ok {
+			checks++
+			b.in(1, CheckResult{c.Nonce, victim, true})
+		}
+	}
+	if checks != 1 {
+		t.Errorf("20 reports at once started %d checks, want 1", checks)
+	}
+}
+
+func TestFailedWriteConfirmsThoseBefore(t *testing.T) {
+	b := newBench(t)
+	b.in(1, joinOf(1))
+	b.in(2, joinOf(2))
+	out := b.step(PersistFailed{b.h.seq, "no space"})
+	if _, ok := sent[Grant](out, 1); !ok {
+		t.Error("the write before the failed one is not confirmed")
+	}
+	b.wantRefused(out, 2, RefusedStorage)
+}
+
+func TestOneOfTwoThatToldEachOthersEndStays(t *testing.T) {
+	b := newBench(t)
+	first, second := b.join(1, 1), b.join(2, 2)
+	b.in(1, Report{second, EndTold})
+	b.in(2, Report{first, EndTold})
+	b.wait(b.h.t.Silence+moment, 1, 2)
+	if b.h.living(first) == nil || b.h.find(second.Node) != nil {
+		t.Errorf("of %v and %v, %v and %v are left; want the lower ID only", first, second, b.h.living(first), b.h.living(second))
+	}
+}
+
+func TestTableTellsWhyALifeEnded(t *testing.T) {
+	b := newBench(t)
+	b.join(1, 1)
+	gone := b.join(2, 2)
+	b.in(2, Leave{gone})
+	b.sync()
+	tab, _ := sent[Table](b.in(1, Sync{}), 1)
+	i := slices.IndexFunc(tab.Entries, func(e Entry) bool { return e.Node.Life == gone })
+	if i < 0 || tab.Entries[i].Node.State != Removed || tab.Entries[i].Reason != ReasonLeft {
+		t.Errorf("the table says %+v, want that %v left", tab.Entries, gone)
+	}
+}
+
+func TestARenewedTermComesWithItsLease(t *testing.T) {
+	b := newBench(t)
+	life := b.join(1, 1)
+	b.h.renew()
+	g, ok := sent[Grant](b.sync(), 1)
+	if !ok || g.Term != 4 || g.Life != life || g.UUID != uuid(1) || g.Epoch != 10 || g.Name != "n1" {
+		t.Errorf("after the host took term 4: %+v, want a grant of %v with all that its lease says", b.out, life)
+	}
+}
+
+func TestNewcomersWaitForClaimsAfterALostTable(t *testing.T) {
+	b := &bench{t: t, now: time.Unix(1000, 0)}
+	var err error
+	b.h, err = NewHost(HostConfig{Self: identity(200), Term: 3, Floor: 50}, b.now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.in(LocalSession, joinOf(200))
+	b.wantRefused(b.in(1, joinOf(1)), 1, RefusedBusy)
+	b.wantRefused(b.in(2, resumeOf(2, addr.Life{Node: 1, Generation: 7})), 2, RefusedFenced)
+	claim := joinOf(2)
+	claim.Previous = addr.Life{Node: 1, Generation: 70}
+	b.in(2, claim)
+	if g, ok := sent[Grant](b.sync(), 2); !ok || g.Life != (addr.Life{Node: 1, Generation: 71}) {
+		t.Errorf("a claim got %+v, want 1.71: above the floor and above its last life", b.out)
+	}
+	b.wait(b.h.t.Grace, 2)
+	if l := b.join(1, 1); l != (addr.Life{Node: 2, Generation: 51}) {
+		t.Errorf("a newcomer after the grace period lives as %v, want 2.51", l)
+	}
+}

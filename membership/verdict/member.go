@@ -1,0 +1,284 @@
+package verdict
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+)
+
+// A Member is one node's view of the cluster. The package doc says how it is
+// driven. One goroutine owns it.
+type Member struct {
+	cfg MemberConfig
+	t   Timing
+
+	stage    stage
+	self     addr.Life // our life; the zero Life while we have none
+	since    time.Time // of self
+	previous addr.Life // the newest life before self
+	lease    []byte    // signed, of self, or of previous while there is no self
+	term     uint64    // the highest accepted
+
+	// The way to the host.
+	session  SessionID
+	up       bool
+	dialing  bool      // a DialHost is not answered yet
+	dialAt   time.Time // the next may start
+	askAt    time.Time // when to repeat the request
+	deadline time.Time // of an answer to the request, or to the leave
+	pinged   time.Time
+	nonce    uint64 // of the newest Ping
+
+	// What we think of the host.
+	host      addr.Life // its life in the table; the zero Life if unknown
+	heard     time.Time // last sign of life from it
+	redial    time.Time // when its ended session counts as a crash; zero: not in doubt
+	alone     bool      // its life is over for us: we decide for ourselves
+	told      string    // detail of the last EventHost
+	confirm   uint64    // after a stall: the Ping whose Pong ends the doubt; else 0
+	judgeFrom time.Time // nobody is judged before
+
+	// The table.
+	synced  bool // it follows the host's versions
+	version uint64
+	behind  int // pongs in a row that knew a newer version
+	parts   []Entry
+	peers   map[addr.NodeID]*peer // all others who live, as we told our handlers
+	over    map[addr.NodeID]addr.Generation
+	pending map[addr.Life]bool // removals whose handlers run
+
+	probes map[uint64]probe
+	probed uint64 // nonce of the newest Probe
+
+	clock stallClock
+	out   out
+}
+
+// A stage is how far a Member has come with the host.
+type stage uint8
+
+const (
+	seeking   stage = iota // no session
+	asking                 // a Join or Resume is sent
+	serving                // granted on this session
+	departing              // a Leave is sent
+	done                   // departed or halted; nothing is answered any more
+)
+
+// A peer is another life.
+type peer struct {
+	node   Node
+	link   Evidence // of our own link; 0: none, or nothing bad
+	rumour Rumour
+
+	reported   Evidence // last told to the host; 0: nothing bad
+	reportedAt time.Time
+
+	probe  uint64    // nonce of the running probe; 0: none
+	failed bool      // the last probe failed, and nothing good came since
+	tried  time.Time // when the last probe ended
+	asked  time.Time // when the first of the probes that failed in a row began
+}
+
+// A probe is a Probe that is not answered yet.
+type probe struct {
+	life     addr.Life
+	deadline time.Time
+	check    uint64 // nonce of the host's Check; 0: our own question
+}
+
+// maxProbes bounds the probes that run at once. Beyond it a Check is not
+// answered, which the host takes for "not reached, by this node".
+const maxProbes = 1024
+
+// NewMember returns a Member that seeks its host. It fails if the
+// configuration breaks a rule of its type.
+func NewMember(cfg MemberConfig, now time.Time) (*Member, error) {
+	if err := cfg.Self.check(); err != nil {
+		return nil, fmt.Errorf("member: %w", err)
+	}
+	m := &Member{
+		cfg:      cfg,
+		t:        cfg.Timing.withDefaults(),
+		previous: cfg.Previous,
+		lease:    cfg.Lease,
+		term:     cfg.Term,
+		dialAt:   now,
+		heard:    now,
+		peers:    make(map[addr.NodeID]*peer),
+		over:     make(map[addr.NodeID]addr.Generation),
+		pending:  make(map[addr.Life]bool),
+		probes:   make(map[uint64]probe),
+	}
+	m.clock.tick(now)
+	return m, nil
+}
+
+// Step feeds one input to the member at time now and returns what the shell
+// has to do, in order. The caller owns the returned slice.
+func (m *Member) Step(now time.Time, in MemberInput) []Action {
+	if m.stage == done {
+		return nil
+	}
+	if by := m.clock.late(now, m.t); by > 0 {
+		m.stoodStill(now, by)
+	}
+	switch in := in.(type) {
+	case Tick:
+		m.tick(now)
+	case Connected:
+		m.connected(now, in.Session)
+	case DialFailed:
+		m.dialFailed(now)
+	case Received:
+		m.receive(now, in)
+	case Down:
+		m.down(now, in)
+	case Link:
+		m.linkSays(now, in)
+	case Gossip:
+		m.gossipSays(now, in)
+	case Probed:
+		m.probeSays(now, in)
+	case Handled:
+		m.handled(in.Life)
+	case Depart:
+		m.depart(now)
+	}
+	return m.out.take()
+}
+
+// tick does what is due by time alone.
+func (m *Member) tick(now time.Time) {
+	m.clock.tick(now)
+	m.tickRequest(now)
+	if m.stage == done {
+		return
+	}
+	m.tickProbes(now)
+	m.tickHost(now)
+	if m.stage == serving && now.Sub(m.pinged) >= m.t.Heartbeat-m.t.Tick/2 {
+		m.ping(now) // the next Tick may come too late
+	}
+	m.judge(now)
+	if !m.up && !m.dialing && !now.Before(m.dialAt) && m.stage != departing {
+		m.dialing = true
+		m.out.add(DialHost{})
+	}
+}
+
+// stoodStill discards everything that was believed while this process did not
+// run: what others seem to have missed, we did.
+func (m *Member) stoodStill(now time.Time, by time.Duration) {
+	m.note("this process stood still for %v; rumours and silences are discarded", by.Round(time.Millisecond))
+	m.heard = now
+	m.judgeFrom = now.Add(m.t.Silence)
+	m.forgetEvidence()
+	if !m.redial.IsZero() {
+		m.redial = now.Add(m.t.Redial)
+	}
+	if !m.deadline.IsZero() {
+		m.deadline = now.Add(m.t.Silence)
+	}
+	m.out.add(Revalidate{})
+	if m.stage == serving {
+		m.ping(now)
+		m.confirm = m.nonce
+	}
+}
+
+// forgetEvidence makes every peer unsuspected, and probes start over.
+func (m *Member) forgetEvidence() {
+	for _, p := range m.sorted() {
+		p.link, p.rumour, p.failed, p.probe = 0, RumourNone, false, 0
+		p.reported = 0
+		m.showState(p)
+	}
+	for nonce, q := range m.probes {
+		if q.check == 0 {
+			delete(m.probes, nonce)
+		}
+	}
+}
+
+// depart says goodbye, and waits a little for the answer.
+func (m *Member) depart(now time.Time) {
+	if m.stage != serving {
+		m.finish(Departed{})
+		return
+	}
+	m.send(Leave{Life: m.self})
+	m.stage, m.deadline = departing, now.Add(m.t.Check)
+}
+
+// finish ends the machine with its last action.
+func (m *Member) finish(last Action) {
+	m.out.add(last)
+	m.stage = done
+}
+
+// sorted returns the peers in order of ID.
+func (m *Member) sorted() []*peer {
+	all := make([]*peer, 0, len(m.peers))
+	for _, id := range slices.Sorted(maps.Keys(m.peers)) {
+		all = append(all, m.peers[id])
+	}
+	return all
+}
+
+// Self returns this node as others see it. Its Life is the zero Life while it
+// has none.
+func (m *Member) Self() Node {
+	n := m.cfg.Self.node(m.self)
+	n.Since = m.since
+	if m.stage == departing {
+		n.State = Leaving
+	}
+	return n
+}
+
+// Nodes returns all other lives that this node counts as being in the cluster,
+// in order of ID.
+func (m *Member) Nodes() []Node {
+	all := make([]Node, 0, len(m.peers))
+	for _, p := range m.sorted() {
+		all = append(all, p.node)
+	}
+	return all
+}
+
+// Session returns the session with the host that serves this node; ok is false
+// if there is none now.
+func (m *Member) Session() (s SessionID, ok bool) { return m.session, m.up && m.stage == serving }
+
+// Lease returns the signed lease of this node's life, nil while it has none.
+// It must not be changed.
+func (m *Member) Lease() []byte {
+	if m.self == (addr.Life{}) {
+		return nil
+	}
+	return m.lease
+}
+
+// Term returns the highest host term that was accepted.
+func (m *Member) Term() uint64 { return m.term }
+
+// Alone reports whether the node decides for itself, because the host's life
+// is over.
+func (m *Member) Alone() bool { return m.alone }
+
+func (m *Member) note(format string, args ...any) {
+	m.out.add(Note{Text: fmt.Sprintf(format, args...)})
+}
+
+func (m *Member) emit(e Event) { m.out.add(Emit{Event: e}) }
+
+// send sends to the host if there is a session.
+func (m *Member) send(msg Message) {
+	if m.up {
+		m.out.add(Send{Session: m.session, Message: msg})
+	}
+}

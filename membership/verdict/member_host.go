@@ -1,0 +1,315 @@
+package verdict
+
+import (
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+)
+
+// connected asks the host for a life, or for ours to go on.
+func (m *Member) connected(now time.Time, s SessionID) {
+	m.dialing = false
+	if m.up || m.stage == departing {
+		m.out.add(CloseSession{Session: s, Text: "not needed any more"})
+		return
+	}
+	m.session, m.up = s, true
+	m.redial = time.Time{} // its process answers
+	if !m.alone {
+		m.heard = now
+	}
+	m.ask(now)
+}
+
+// ask sends the request on the open session.
+func (m *Member) ask(now time.Time) {
+	id := m.cfg.Self
+	m.stage, m.synced, m.parts = asking, false, nil
+	m.askAt, m.deadline = time.Time{}, now.Add(m.t.Silence)
+	if m.self == (addr.Life{}) {
+		m.send(Join{UUID: id.UUID, Epoch: id.Epoch, Name: id.Name, Addresses: id.Addresses,
+			Providers: id.Providers, Previous: m.previous, Term: m.term, Lease: m.lease})
+		return
+	}
+	m.send(Resume{UUID: id.UUID, Epoch: id.Epoch, Life: m.self, Name: id.Name, Addresses: id.Addresses,
+		Providers: id.Providers, Term: m.term, HostOver: m.over[addr.Host], Lease: m.lease})
+}
+
+func (m *Member) dialFailed(now time.Time) {
+	m.dialing = false
+	m.dialAt = now.Add(m.t.Redials)
+	if !m.redial.IsZero() {
+		m.hostEnded(ReasonCrashed)
+	}
+}
+
+// down takes note that the session ended. An end of file makes the host's life
+// doubtful until a redial answers; anything else leaves it to silence.
+func (m *Member) down(now time.Time, in Down) {
+	if !m.up || in.Session != m.session {
+		return
+	}
+	if m.stage == departing {
+		m.finish(Departed{})
+		return
+	}
+	served := m.stage == serving
+	m.lose()
+	m.dialAt = now
+	if !served {
+		m.dialAt = now.Add(m.t.Redials)
+	}
+	if (in.Cause == DownEnded || in.Cause == DownReset) && m.canDoubt() {
+		m.redial, m.dialAt = now.Add(m.t.Redial), now
+	}
+	if !m.dialing && !now.Before(m.dialAt) {
+		m.dialing = true
+		m.out.add(DialHost{})
+	}
+}
+
+// lose forgets the session.
+func (m *Member) lose() {
+	m.up, m.synced, m.parts = false, false, nil
+	m.stage, m.deadline, m.askAt = seeking, time.Time{}, time.Time{}
+	m.confirm = 0
+}
+
+// drop closes the session from our side; the next dial is after a pause.
+func (m *Member) drop(now time.Time, text string) {
+	if !m.up {
+		return
+	}
+	m.out.add(CloseSession{Session: m.session, Text: text})
+	m.lose()
+	m.dialAt = now.Add(m.t.Redials)
+}
+
+// canDoubt reports whether there is a life of the host that could end.
+func (m *Member) canDoubt() bool {
+	return m.host != (addr.Life{}) && m.host != m.self && !m.alone
+}
+
+// receive takes a message from the host.
+func (m *Member) receive(now time.Time, in Received) {
+	if !m.up || in.Session != m.session {
+		return
+	}
+	if term, ok := termOf(in.Message); ok && !m.accept(now, term) {
+		return
+	}
+	m.heard = now
+	if p := m.peers[addr.Host]; p != nil && p.failed {
+		p.failed = false
+	}
+	switch msg := in.Message.(type) {
+	case Grant:
+		m.granted(now, msg)
+	case Refused:
+		m.refused(now, msg)
+	case RemovedLife:
+		m.verdict(now, msg)
+	}
+	if m.stage != serving {
+		return
+	}
+	switch msg := in.Message.(type) {
+	case Table:
+		m.table(now, msg)
+	case Delta:
+		m.delta(now, msg)
+	case Check:
+		m.check(now, msg)
+	case Pong:
+		m.pong(msg)
+	}
+}
+
+// termOf returns the host's term of messages that carry it.
+func termOf(m Message) (uint64, bool) {
+	switch m := m.(type) {
+	case Grant:
+		return m.Term, true
+	case Refused:
+		return m.Term, true
+	case Table:
+		return m.Term, true
+	case Delta:
+		return m.Term, true
+	case RemovedLife:
+		return m.Term, true
+	case Pong:
+		return m.Term, true
+	}
+	return 0, false
+}
+
+// accept reports whether the term may speak to us. A higher one than before is
+// remembered when it grants, a lower one is a host that must give way.
+func (m *Member) accept(now time.Time, term uint64) bool {
+	if term < m.term {
+		m.note("a host of term %d is ignored: term %d is known", term, m.term)
+		m.drop(now, "a newer host is known")
+		return false
+	}
+	if term > m.term && m.stage == serving {
+		m.term = term
+		m.out.add(Remember{Life: m.self, Term: m.term, Lease: m.lease})
+	}
+	return true
+}
+
+// granted takes the life that the host gives, or confirms.
+func (m *Member) granted(now time.Time, g Grant) {
+	valid := g.Life.Generation > 0 && g.Life.Node < addr.FirstReserved && g.Term > 0
+	if m.stage == serving && g.Life == m.self {
+		m.lease = g.Lease // of a new term
+		m.out.add(Remember{Life: m.self, Term: m.term, Lease: m.lease})
+		return
+	}
+	if m.stage != asking || !valid {
+		return
+	}
+	if m.self != (addr.Life{}) && m.self != g.Life {
+		m.resetView("the host gave another life")
+	}
+	fresh := m.self != g.Life
+	m.stage, m.deadline, m.pinged = serving, time.Time{}, now
+	m.lease = g.Lease
+	if fresh || g.Term != m.term {
+		m.self, m.term = g.Life, g.Term
+		m.out.add(Remember{Life: m.self, Term: m.term, Lease: m.lease})
+	}
+	if fresh {
+		m.since = now
+		m.emit(Event{Kind: EventSelf, Node: m.Self()})
+	}
+}
+
+// refused turns to what a refusal asks for.
+func (m *Member) refused(now time.Time, r Refused) {
+	if m.stage != asking {
+		return
+	}
+	switch r.Code {
+	case RefusedFenced:
+		if m.self == (addr.Life{}) {
+			m.drop(now, "a join cannot be fenced")
+			return
+		}
+		m.reset(now, r.Text)
+	case RefusedDuplicate, RefusedInvalid:
+		m.finish(Halt{Code: r.Code, Text: r.Text})
+	case RefusedBusy:
+		m.askAt, m.deadline = now.Add(m.t.Redials), time.Time{}
+	case RefusedFull, RefusedStorage:
+		m.tellHost(HostLost + ": " + r.Code.String() + ": " + r.Text)
+		m.askAt, m.deadline = now.Add(m.t.Stall), time.Time{}
+	default:
+		m.tellHost(HostLost + ": " + r.Code.String() + ": " + r.Text)
+		m.drop(now, "refused")
+		m.dialAt = now.Add(m.t.Stall)
+	}
+}
+
+// tickRequest gives up on a request or a leave that is not answered.
+func (m *Member) tickRequest(now time.Time) {
+	switch {
+	case m.stage == departing && due(m.deadline, now):
+		m.finish(Departed{})
+	case m.stage == asking && due(m.askAt, now):
+		m.ask(now)
+	case m.stage == asking && due(m.deadline, now):
+		m.drop(now, "no answer")
+	}
+}
+
+// tickHost judges the host's life by time.
+func (m *Member) tickHost(now time.Time) {
+	if m.self != (addr.Life{}) && m.self.Node == addr.Host {
+		return
+	}
+	switch {
+	case due(m.redial, now):
+		m.hostEnded(ReasonCrashed)
+		return
+	case !m.redial.IsZero() || now.Before(m.judgeFrom) || now.Sub(m.heard) < m.t.Silence:
+		return
+	}
+	m.tellHost(HostLost)
+	if !m.canDoubt() {
+		if m.stage == serving {
+			m.drop(now, "silent")
+		}
+		return
+	}
+	p := m.peers[addr.Host]
+	switch {
+	case p == nil || p.probe != 0:
+	case !p.failed || now.Sub(p.tried) >= m.t.Silence:
+		m.startProbe(now, p)
+	case p.rumour != RumouredAlive:
+		m.hostEnded(ReasonSilent)
+	case m.up:
+		// Gossip reaches it: we have lost only our own ways to it. The table
+		// stays as it is, and we dial and probe on until gossip agrees.
+		m.drop(now, "silent")
+	}
+}
+
+// hostEnded is our own verdict about the host: from here on we are alone.
+func (m *Member) hostEnded(why Reason) {
+	m.redial = time.Time{}
+	if !m.canDoubt() {
+		return
+	}
+	m.tellHost(HostLost)
+	if m.up {
+		m.out.add(CloseSession{Session: m.session, Text: "the host is lost"})
+		m.lose()
+	}
+	m.alone = true
+	if p := m.peers[addr.Host]; p != nil {
+		m.removePeer(p, why)
+	}
+}
+
+// tellHost emits an EventHost if its detail is news.
+func (m *Member) tellHost(detail string) {
+	if m.told == detail || (m.told == "" && detail == HostLost) {
+		return // a host that was never reached cannot be lost
+	}
+	m.told = detail
+	n := Node{Life: m.host}
+	if p := m.peers[addr.Host]; p != nil {
+		n = p.node
+	} else if m.self.Generation != 0 && m.self.Node == addr.Host {
+		n = m.Self()
+	}
+	m.emit(Event{Kind: EventHost, Node: n, Detail: detail})
+}
+
+// ping gives a sign of life.
+func (m *Member) ping(now time.Time) {
+	m.nonce++
+	m.pinged = now
+	m.send(Ping{Life: m.self, Nonce: m.nonce, Version: m.version})
+}
+
+// maxBehind is how many pongs in a row may know a newer version than ours
+// before we ask for the table: pongs may overtake the changes they know of.
+const maxBehind = 4
+
+func (m *Member) pong(p Pong) {
+	if p.Nonce >= m.confirm {
+		m.confirm = 0
+	}
+	if !m.synced || p.Version <= m.version {
+		m.behind = 0
+		return
+	}
+	if m.behind++; m.behind >= maxBehind {
+		m.behind = 0
+		m.send(Sync{})
+	}
+}

@@ -1,0 +1,223 @@
+package verdict
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+)
+
+// known returns the peer of a life, or nil.
+func (m *Member) known(l addr.Life) *peer {
+	if p := m.peers[l.Node]; p != nil && p.node.Life == l {
+		return p
+	}
+	return nil
+}
+
+// linkSays takes what our own link to a life tells.
+func (m *Member) linkSays(now time.Time, in Link) {
+	p := m.known(in.Life)
+	if p == nil {
+		return
+	}
+	switch in.Evidence {
+	case LinkAlive:
+		p.link, p.failed = 0, false
+		if p.reported != 0 && p.reported != RumourDead && m.stage == serving {
+			m.send(Report{About: in.Life, Evidence: LinkAlive})
+		}
+		p.reported = 0
+	case LinkSilent, LinkReset, LinkFenced, LinkRefused:
+		p.link = in.Evidence
+		if in.Evidence == LinkFenced && m.stage == serving {
+			m.ping(now) // it may be us who is over; the host's answer tells
+		}
+	default:
+		return
+	}
+	m.showState(p)
+	m.consider(now, p)
+}
+
+// gossipSays takes a rumour.
+func (m *Member) gossipSays(now time.Time, in Gossip) {
+	p := m.known(in.Life)
+	if p == nil || in.Rumour > RumouredDead {
+		return
+	}
+	p.rumour = in.Rumour
+	m.showState(p)
+	m.consider(now, p)
+}
+
+// bad returns the strongest evidence against the peer, 0 if there is none.
+func (p *peer) bad() Evidence {
+	if p.link != 0 {
+		return p.link
+	}
+	if p.rumour == RumouredDead {
+		return RumourDead
+	}
+	return 0
+}
+
+// showState tells when a peer becomes suspected, and when it is so no more.
+func (m *Member) showState(p *peer) {
+	s := Alive
+	if p.bad() != 0 || p.rumour == RumouredWeak {
+		s = Suspect
+	}
+	if p.node.State != s {
+		p.node.State = s
+		m.emit(Event{Kind: EventUpdated, Node: p.node})
+	}
+}
+
+// judge considers every peer.
+func (m *Member) judge(now time.Time) {
+	for _, p := range m.sorted() {
+		m.consider(now, p)
+	}
+}
+
+// consider turns evidence into a report to the host, or, alone, into a verdict
+// of our own.
+func (m *Member) consider(now time.Time, p *peer) {
+	switch {
+	case p.node.Life.Node == addr.Host:
+		// judged by tickHost, by its own session
+	case m.alone:
+		m.considerAlone(now, p)
+	case m.stage == serving && m.synced:
+		m.considerReport(now, p)
+	}
+}
+
+// considerReport tells the host what is new, and repeats what stays bad. After
+// a stall nothing is told before the host has confirmed us.
+func (m *Member) considerReport(now time.Time, p *peer) {
+	bad := p.bad()
+	if bad == 0 || m.confirm != 0 {
+		return
+	}
+	if p.reported == bad && now.Sub(p.reportedAt) < m.t.Silence {
+		return
+	}
+	p.reported, p.reportedAt = bad, now
+	m.send(Report{About: p.node.Life, Evidence: bad})
+}
+
+// considerAlone removes a peer on two independent grounds: a dead link and a
+// rumour, or a dead link and a probe that failed, or a rumour and probes that
+// failed for as long as a link may be silent. A peer that only paused for a
+// second answers in time, whatever the rumours.
+func (m *Member) considerAlone(now time.Time, p *peer) {
+	if p.bad() == 0 {
+		p.failed = false
+		return
+	}
+	if now.Before(m.judgeFrom) {
+		return
+	}
+	if p.deadByTwo() || (p.failed && now.Sub(p.asked) >= m.t.Silence) {
+		why := ReasonSilent
+		if p.link == LinkRefused || p.link == LinkReset {
+			why = ReasonCrashed
+		}
+		m.removePeer(p, why)
+		return
+	}
+	if p.probe == 0 {
+		m.startProbe(now, p)
+	}
+}
+
+// deadByTwo reports whether our link to the peer is dead and something else
+// agrees.
+func (p *peer) deadByTwo() bool {
+	return p.link != 0 && (p.failed || p.rumour == RumouredDead)
+}
+
+// startProbe asks the shell for another way to the peer.
+func (m *Member) startProbe(now time.Time, p *peer) {
+	if len(m.probes) >= maxProbes {
+		return
+	}
+	m.probed++
+	if !p.failed {
+		p.asked = now
+	}
+	p.probe = m.probed
+	m.probes[m.probed] = probe{life: p.node.Life, deadline: now.Add(m.t.Check)}
+	m.out.add(Probe{Nonce: m.probed, Life: p.node.Life, UUID: p.node.UUID, Epoch: p.node.Epoch, Addresses: p.node.Addresses})
+}
+
+// check looks at a life for the host. Our own needs no look: the answer is it.
+func (m *Member) check(now time.Time, c Check) {
+	if c.Target == m.self {
+		m.send(CheckResult{Nonce: c.Nonce, Target: c.Target, Reached: true})
+		return
+	}
+	if len(m.probes) >= maxProbes || len(c.Addresses) > MaxAddresses {
+		return
+	}
+	m.probed++
+	m.probes[m.probed] = probe{life: c.Target, deadline: now.Add(m.t.Check), check: c.Nonce}
+	m.out.add(Probe{Nonce: m.probed, Life: c.Target, UUID: c.UUID, Epoch: c.Epoch, Addresses: c.Addresses})
+}
+
+func (m *Member) probeSays(now time.Time, in Probed) {
+	q, ok := m.probes[in.Nonce]
+	if !ok {
+		return
+	}
+	delete(m.probes, in.Nonce)
+	m.probeEnded(now, in.Nonce, q, in.Reached)
+}
+
+// tickProbes gives up on probes that were not answered in time.
+func (m *Member) tickProbes(now time.Time) {
+	for _, nonce := range slices.Sorted(maps.Keys(m.probes)) {
+		q := m.probes[nonce]
+		if !now.Before(q.deadline) {
+			delete(m.probes, nonce)
+			m.probeEnded(now, nonce, q, false)
+		}
+	}
+}
+
+// probeEnded passes the result on to who asked.
+func (m *Member) probeEnded(now time.Time, nonce uint64, q probe, reached bool) {
+	if q.check != 0 {
+		if m.stage == serving {
+			m.send(CheckResult{Nonce: q.check, Target: q.life, Reached: reached})
+		}
+		return
+	}
+	p := m.known(q.life)
+	if p == nil || p.probe != nonce {
+		return
+	}
+	p.probe, p.failed, p.tried = 0, !reached, now
+	switch {
+	case q.life.Node == addr.Host && reached:
+		m.hostReached(now)
+	case reached:
+		p.link, p.rumour = 0, RumourNone
+		m.showState(p)
+	default:
+		m.consider(now, p)
+	}
+}
+
+// hostReached ends the doubt about a silent host: it lives, but our session to
+// it does not. Another one is due.
+func (m *Member) hostReached(now time.Time) {
+	if now.Sub(m.heard) > m.t.Silence {
+		m.drop(now, "silent")
+		m.dialAt = now
+	}
+	m.heard = now
+}

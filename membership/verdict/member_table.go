@@ -1,0 +1,235 @@
+package verdict
+
+import (
+	"slices"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+)
+
+// maxTable is the largest table: every ID that can be granted, and node 0.
+const maxTable = int(addr.FirstReserved)
+
+// table collects the parts of a table and, with the last, lives by it.
+func (m *Member) table(now time.Time, t Table) {
+	if t.First {
+		m.parts = nil
+	}
+	if len(t.Entries) > MaxEntries || len(m.parts)+len(t.Entries) > maxTable {
+		m.drop(now, "a table that is too large")
+		return
+	}
+	m.parts = append(m.parts, t.Entries...)
+	if !t.Last {
+		return
+	}
+	entries := m.parts
+	m.parts = nil
+	m.version, m.synced, m.behind = t.Version, true, 0
+	m.apply(now, entries)
+}
+
+// apply makes the view equal to the table: first who is gone, then who is new,
+// each in order of ID.
+func (m *Member) apply(now time.Time, entries []Entry) {
+	listed := make(map[addr.NodeID]Entry, len(entries))
+	for _, e := range entries {
+		listed[e.Node.Life.Node] = e
+	}
+	if own, ok := listed[m.self.Node]; !ok || own.Node.Life != m.self || own.Node.State == Removed {
+		m.reset(now, "the host's table does not have this life")
+		return
+	}
+	if m.contradicts(listed[addr.Host]) {
+		m.reset(now, "the host's life was told to be over, and is not")
+		return
+	}
+	m.alone = false
+	for _, p := range m.sorted() {
+		e, ok := listed[p.node.Life.Node]
+		if ok && e.Node.Life == p.node.Life && e.Node.State != Removed {
+			continue
+		}
+		m.removePeer(p, endReason(p.node, e, ok))
+	}
+	for _, e := range entries {
+		if e.Node.State == Removed {
+			m.acknowledge(e.Node.Life)
+			continue
+		}
+		m.learn(e)
+	}
+	m.tellHost(HostReachable)
+}
+
+// endReason returns why the life of n is over when the table has e in its
+// place, or nothing.
+func endReason(n Node, e Entry, listed bool) Reason {
+	switch {
+	case listed && e.Node.State == Removed && e.Node.Life == n.Life && e.Reason != "":
+		return e.Reason
+	case listed && e.Node.Life.Generation > n.Life.Generation:
+		return ReasonRestarted
+	}
+	return ReasonSilent
+}
+
+// contradicts reports whether the entry calls a life alive whose end we have
+// told. An end is never taken back.
+func (m *Member) contradicts(e Entry) bool {
+	l := e.Node.Life
+	return e.Node.State == Alive && l != m.self && l.Generation <= m.over[l.Node]
+}
+
+// delta applies one change of the table.
+func (m *Member) delta(now time.Time, d Delta) {
+	if !m.follow(d.Version) {
+		return
+	}
+	switch l := d.Entry.Node.Life; {
+	case l == m.self:
+	case l.Node == addr.Host && m.contradicts(d.Entry):
+		m.reset(now, "the host's life was told to be over, and is not")
+	default:
+		if p := m.peers[l.Node]; p != nil && p.node.Life.Generation < l.Generation {
+			m.removePeer(p, ReasonRestarted)
+		}
+		m.learn(d.Entry)
+	}
+}
+
+// follow moves to the version of a change, and reports whether the change is
+// the next one. After a gap it asks for the table.
+func (m *Member) follow(version uint64) bool {
+	if !m.synced || version <= m.version {
+		return false
+	}
+	if version > m.version+1 {
+		m.synced = false
+		m.send(Sync{})
+		return false
+	}
+	m.version = version
+	return true
+}
+
+// verdict takes the host's word that a life is over. It is heard whatever
+// version it comes with: an end is final.
+func (m *Member) verdict(now time.Time, v RemovedLife) {
+	if m.self != (addr.Life{}) && v.Life == m.self {
+		if m.stage == departing {
+			m.finish(Departed{})
+			return
+		}
+		m.reset(now, "removed: "+string(v.Reason))
+		return
+	}
+	if m.stage != serving {
+		return // an answer to our request is under way, and the table with it
+	}
+	if v.Version != 0 {
+		m.follow(v.Version)
+	}
+	p := m.peers[v.Life.Node]
+	if p != nil && p.node.Life.Generation <= v.Life.Generation {
+		m.removePeer(p, v.Reason)
+	}
+	m.acknowledge(v.Life)
+	if v.Life == m.host && v.Reason == ReasonLeft {
+		m.tellHost(HostLost)
+		m.alone = true
+	}
+}
+
+// learn adds a life to the view, or takes over what changed about it. A life
+// of an earlier term that is not resumed is no news: who knows it keeps it,
+// who does not waits.
+// What contradicts an end that we told stays out; the host decides who begins
+// anew.
+func (m *Member) learn(e Entry) {
+	n, l := e.Node, e.Node.Life
+	switch {
+	case l == m.self:
+		if l.Node == addr.Host {
+			m.host = l
+		}
+		return
+	case l.Generation == 0:
+		return
+	case m.contradicts(e):
+		m.send(Report{About: l, Evidence: EndTold})
+		return
+	}
+	p := m.peers[l.Node]
+	if n.State != Alive || (p != nil && p.node.Life != l) {
+		return
+	}
+	if p == nil {
+		p = &peer{node: n}
+		m.peers[l.Node] = p
+		if l.Node == addr.Host {
+			m.host, m.alone = l, false
+		}
+		m.emit(Event{Kind: EventAdded, Node: n})
+		return
+	}
+	changed := p.node.Name != n.Name || !slices.Equal(p.node.Addresses, n.Addresses) ||
+		!slices.Equal(p.node.Providers, n.Providers)
+	n.State = p.node.State
+	p.node = n
+	if changed {
+		m.emit(Event{Kind: EventUpdated, Node: n})
+	}
+}
+
+// removePeer tells the end of a life, once.
+func (m *Member) removePeer(p *peer, why Reason) {
+	l := p.node.Life
+	delete(m.peers, l.Node)
+	m.over[l.Node] = max(m.over[l.Node], l.Generation)
+	m.pending[l] = true
+	n := p.node
+	n.State = Removed
+	m.emit(Event{Kind: EventRemoved, Node: n, Reason: why})
+}
+
+// acknowledge answers a verdict, unless its handlers still run; then they
+// answer when they return.
+func (m *Member) acknowledge(l addr.Life) {
+	m.over[l.Node] = max(m.over[l.Node], l.Generation)
+	if !m.pending[l] {
+		m.send(Ack{Life: l})
+	}
+}
+
+func (m *Member) handled(l addr.Life) {
+	if !m.pending[l] {
+		return
+	}
+	delete(m.pending, l)
+	if m.stage == serving {
+		m.send(Ack{Life: l})
+	}
+}
+
+// reset ends our own life, because the others ended it, and asks for the next.
+func (m *Member) reset(now time.Time, text string) {
+	m.resetView(text)
+	if m.up {
+		m.ask(now)
+	}
+}
+
+// resetView empties the view: to the next life everybody is new.
+func (m *Member) resetView(text string) {
+	n := m.Self()
+	n.State = Removed
+	m.emit(Event{Kind: EventReset, Node: n, Reason: ReasonPartitioned, Detail: text})
+	m.previous, m.self = m.self, addr.Life{}
+	m.host, m.alone, m.redial, m.confirm = addr.Life{}, false, time.Time{}, 0
+	m.synced, m.version = false, 0
+	clear(m.peers)
+	clear(m.over)
+	clear(m.probes)
+	clear(m.pending)
+}

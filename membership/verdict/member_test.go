@@ -1,0 +1,356 @@
+package verdict
+
+import (
+	"testing"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+)
+
+// A seat drives one Member by hand.
+type seat struct {
+	t   *testing.T
+	now time.Time
+	m   *Member
+	out []Action
+}
+
+var (
+	hostLife = addr.Life{Node: 0, Generation: 5}
+	ownLife  = addr.Life{Node: 4, Generation: 2}
+	peerLife = addr.Life{Node: 6, Generation: 3}
+)
+
+func entry(l addr.Life) Entry {
+	return Entry{Node: Node{Life: l, UUID: uuid(byte(l.Node + 1)), State: Alive, Addresses: []string{"a:1"}}}
+}
+
+// newSeat returns a member that serves in term 5, with the host and one peer.
+func newSeat(t *testing.T) *seat {
+	s := &seat{t: t, now: time.Unix(1000, 0)}
+	var err error
+	s.m, err = NewMember(MemberConfig{Self: identity(5), Term: 4}, s.now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.step(Tick{})
+	s.step(Connected{1})
+	s.in(Grant{Term: 5, Life: ownLife})
+	s.in(Table{Term: 5, Version: 10, First: true, Last: true, Entries: []Entry{entry(hostLife), entry(ownLife), entry(peerLife)}})
+	if len(s.m.Nodes()) != 2 {
+		t.Fatalf("the member knows %+v, want the host and a peer", s.m.Nodes())
+	}
+	return s
+}
+
+func (s *seat) step(in MemberInput) []Action {
+	s.out = s.m.Step(s.now, in)
+	return s.out
+}
+
+func (s *seat) in(m Message) []Action { return s.step(Received{1, m}) }
+
+// wait lets d pass, with a Tick whenever one is due and at the end.
+func (s *seat) wait(d time.Duration) []Action {
+	var all []Action
+	for end := s.now.Add(d); s.now.Before(end); {
+		next := deadline{end}
+		next.or(s.m.Next())
+		s.now = later(s.now, next.Time)
+		all = append(all, s.step(Tick{})...)
+	}
+	return all
+}
+
+func eventsOf(out []Action) []Event {
+	var all []Event
+	for _, a := range out {
+		if e, ok := a.(Emit); ok {
+			all = append(all, e.Event)
+		}
+	}
+	return all
+}
+
+func (s *seat) wantEvents(out []Action, kinds ...EventKind) {
+	s.t.Helper()
+	got := eventsOf(out)
+	if len(got) != len(kinds) {
+		s.t.Fatalf("got events %+v, want kinds %v", got, kinds)
+	}
+	for i := range kinds {
+		if got[i].Kind != kinds[i] {
+			s.t.Fatalf("event %d is %+v, want kind %v", i, got[i], kinds[i])
+		}
+	}
+}
+
+func TestRemovalIsToldOnceAndAcknowledgedWhenHandled(t *testing.T) {
+	s := newSeat(t)
+	v := RemovedLife{Term: 5, Version: 11, Life: peerLife, Reason: ReasonCrashed}
+	out := s.in(v)
+	s.wantEvents(out, EventRemoved)
+	if _, ok := sent[Ack](out, 1); ok {
+		t.Error("acknowledged before the handlers returned")
+	}
+	v.Version = 0
+	out = s.in(v)
+	s.wantEvents(out)
+	if _, ok := sent[Ack](out, 1); ok {
+		t.Error("a repetition is acknowledged before the handlers returned")
+	}
+	if a, ok := sent[Ack](s.step(Handled{peerLife}), 1); !ok || a.Life != peerLife {
+		t.Error("not acknowledged when the handlers returned")
+	}
+	if _, ok := sent[Ack](s.in(v), 1); !ok {
+		t.Error("a repetition after that is not acknowledged")
+	}
+}
+
+func TestNewLifeComesAfterTheEndOfTheOld(t *testing.T) {
+	s := newSeat(t)
+	next := addr.Life{Node: peerLife.Node, Generation: peerLife.Generation + 1}
+	out := s.in(Delta{Term: 5, Version: 11, Entry: entry(next)})
+	s.wantEvents(out, EventRemoved, EventAdded)
+	out = s.in(RemovedLife{Term: 5, Version: 12, Life: peerLife, Reason: ReasonRestarted})
+	s.wantEvents(out)
+	if s.m.known(next) == nil {
+		t.Error("a verdict about the old life ended the new one")
+	}
+}
+
+func TestGapAsksForTheTable(t *testing.T) {
+	s := newSeat(t)
+	s.wantEvents(s.in(Delta{Term: 5, Version: 10, Entry: entry(addr.Life{Node: 9, Generation: 1})}))
+	out := s.in(Delta{Term: 5, Version: 12, Entry: entry(addr.Life{Node: 9, Generation: 1})})
+	s.wantEvents(out)
+	if _, ok := sent[Sync](out, 1); !ok {
+		t.Error("a gap in the versions is not noticed")
+	}
+}
+
+func TestLowerTermIsIgnored(t *testing.T) {
+	s := newSeat(t)
+	out := s.in(RemovedLife{Term: 4, Version: 11, Life: peerLife})
+	s.wantEvents(out)
+	if _, ok := did[CloseSession](out); !ok {
+		t.Error("the session to a host of a lower term stays open")
+	}
+	s.step(Connected{2})
+	s.step(Received{2, Grant{Term: 4, Life: addr.Life{Node: 1, Generation: 9}}})
+	if s.m.Self().Life != ownLife {
+		t.Errorf("a lower term granted %v", s.m.Self().Life)
+	}
+}
+
+func TestOwnEndResetsAndJoinsAgain(t *testing.T) {
+	ways := map[string]func(s *seat) []Action{
+		"verdict": func(s *seat) []Action { return s.in(RemovedLife{Term: 5, Version: 11, Life: ownLife}) },
+		"table without it": func(s *seat) []Action {
+			return s.in(Table{Term: 5, Version: 20, First: true, Last: true, Entries: []Entry{entry(hostLife)}})
+		},
+		"refused resume": func(s *seat) []Action {
+			s.step(Down{1, DownClosed})
+			s.step(Connected{1})
+			if r, ok := sent[Resume](s.out, 1); !ok || r.Life != ownLife {
+				t.Fatalf("asked %+v, want a resume", s.out)
+			}
+			return s.in(Refused{Term: 5, Code: RefusedFenced})
+		},
+	}
+	for name, way := range ways {
+		t.Run(name, func(t *testing.T) {
+			s := newSeat(t)
+			out := way(s)
+			s.wantEvents(out, EventReset)
+			if j, ok := sent[Join](out, 1); !ok || j.Previous != ownLife {
+				t.Fatalf("after the reset: %+v, want a join that names the old life", out)
+			}
+			next := addr.Life{Node: 4, Generation: 3}
+			s.wantEvents(s.in(Grant{Term: 5, Life: next}), EventSelf)
+			s.wantEvents(s.in(Table{Term: 5, Version: 21, First: true, Last: true,
+				Entries: []Entry{entry(hostLife), entry(next), entry(peerLife)}}), EventAdded, EventAdded)
+		})
+	}
+}
+
+func TestRumourAloneRemovesNobody(t *testing.T) {
+	s := newSeat(t)
+	s.step(Down{1, DownEnded})
+	s.wantEvents(s.step(DialFailed{}), EventHost, EventRemoved)
+	s.wantEvents(s.step(Gossip{peerLife, RumouredDead}), EventUpdated)
+	p, ok := did[Probe](s.out)
+	if !ok {
+		t.Fatal("a rumour is not looked into")
+	}
+	s.wantEvents(s.step(Probed{p.Nonce, true}), EventUpdated)
+	s.wantEvents(s.wait(5 * time.Second))
+	if s.m.known(peerLife) == nil {
+		t.Error("a rumour removed a peer that was reached")
+	}
+}
+
+func TestAloneASilentPeerIsRemovedIfAProbeFailsToo(t *testing.T) {
+	s := newSeat(t)
+	s.step(Link{peerLife, LinkSilent})
+	if r, ok := sent[Report](s.out, 1); !ok || r.About != peerLife {
+		t.Fatalf("not reported to the host: %+v", s.out)
+	}
+	s.wantEvents(s.wait(time.Second)) // the host decides
+	s.step(Down{1, DownEnded})
+	s.step(DialFailed{})
+	p, ok := did[Probe](s.wait(moment))
+	if !ok || p.Life != peerLife {
+		t.Fatalf("alone, a silent peer is not probed: %+v", s.out)
+	}
+	s.wantEvents(s.step(Probed{p.Nonce, false}), EventRemoved)
+}
+
+func TestGossipContradictsTheLossOfTheHost(t *testing.T) {
+	s := newSeat(t)
+	s.step(Gossip{hostLife, RumouredAlive})
+	var out []Action
+	for range 200 { // nobody answers any probe or dial
+		for _, a := range s.wait(s.m.t.Tick) {
+			out = append(out, a)
+			if _, ok := a.(DialHost); ok {
+				out = append(out, s.step(DialFailed{})...)
+			}
+		}
+	}
+	s.wantEvents(out, EventHost)
+	s.step(Gossip{hostLife, RumouredDead})
+	s.wantEvents(s.wait(3*time.Second), EventRemoved)
+}
+
+func TestStallDiscardsRumours(t *testing.T) {
+	s := newSeat(t)
+	s.step(Gossip{peerLife, RumouredDead})
+	s.now = s.now.Add(5 * time.Second)
+	out := s.step(Tick{})
+	if _, ok := did[Revalidate](out); !ok {
+		t.Error("the data path is not told of a stall")
+	}
+	ping, ok := sent[Ping](out, 1)
+	if !ok {
+		t.Fatal("the host is not asked after a stall")
+	}
+	s.wantEvents(out, EventUpdated) // suspected no more
+	s.step(Link{peerLife, LinkSilent})
+	if _, ok := sent[Report](s.out, 1); ok {
+		t.Error("reported before the host confirmed us")
+	}
+	s.in(Pong{Term: 5, Nonce: ping.Nonce, Version: 10})
+	if _, ok := sent[Report](s.wait(moment), 1); !ok {
+		t.Error("not reported after the host confirmed us")
+	}
+}
+
+func TestHostTableOverManyPartsIsBounded(t *testing.T) {
+	s := newSeat(t)
+	part := Table{Term: 5, Version: 30, Entries: make([]Entry, MaxEntries)}
+	closed := false
+	for range 2000 {
+		_, now := did[CloseSession](s.in(part))
+		closed = closed || now
+		if len(s.m.parts) > maxTable {
+			t.Fatalf("%d entries are held", len(s.m.parts))
+		}
+	}
+	if !closed {
+		t.Error("a table without an end is taken for ever")
+	}
+}
+
+func TestDepartWaitsForTheAnswer(t *testing.T) {
+	s := newSeat(t)
+	if l, ok := sent[Leave](s.step(Depart{}), 1); !ok || l.Life != ownLife {
+		t.Fatalf("no goodbye: %+v", s.out)
+	}
+	if _, ok := did[Departed](s.in(RemovedLife{Term: 5, Version: 11, Life: ownLife, Reason: ReasonLeft})); !ok {
+		t.Error("the answer to a goodbye does not end the member")
+	}
+	if out := s.step(Tick{}); len(out) != 0 {
+		t.Errorf("it still acts: %+v", out)
+	}
+	s = newSeat(t)
+	s.step(Depart{})
+	if _, ok := did[Departed](s.wait(s.m.t.Check + moment)); !ok {
+		t.Error("without an answer it waits for ever")
+	}
+}
+
+func TestRumourAndLostProbesRemoveOnlyAfterTheSilenceBound(t *testing.T) {
+	s := newSeat(t)
+	s.step(Down{1, DownEnded})
+	s.step(DialFailed{})
+	s.step(Gossip{peerLife, RumouredDead})
+	s.wantEvents(s.wait(s.m.t.Silence - moment)) // probes run out, one after the other
+	s.wantEvents(s.wait(s.m.t.Check+moment), EventRemoved)
+}
+
+func TestHostThatAnswersARedialIsNotLost(t *testing.T) {
+	s := newSeat(t)
+	s.step(Down{1, DownEnded})
+	s.wait(moment)
+	s.step(Connected{2})
+	s.wantEvents(s.wait(500 * time.Millisecond))
+	s.step(Received{2, Grant{Term: 5, Life: ownLife}})
+	if s.m.Alone() || s.m.Self().Life != ownLife {
+		t.Error("a host that answered was taken for lost")
+	}
+}
+
+func TestHostThatDoesNotAnswerARedialIsLost(t *testing.T) {
+	s := newSeat(t)
+	s.step(Down{1, DownEnded})
+	out := s.wait(150 * time.Millisecond)
+	s.wantEvents(out, EventHost, EventRemoved)
+	if e := eventsOf(out)[1]; e.Node.Life != hostLife || e.Reason != ReasonCrashed {
+		t.Errorf("told %+v, want %v crashed", e, hostLife)
+	}
+}
+
+func TestTableEndsWhoIsNotInIt(t *testing.T) {
+	s := newSeat(t)
+	out := s.in(Table{Term: 5, Version: 20, First: true, Last: true, Entries: []Entry{entry(hostLife), entry(ownLife),
+		{Node: Node{Life: peerLife, State: Removed}, Reason: ReasonLeft}}})
+	s.wantEvents(out, EventRemoved)
+	if e := eventsOf(out)[0]; e.Reason != ReasonLeft {
+		t.Errorf("told %+v, want the table's reason", e)
+	}
+	if _, ok := sent[Ack](s.step(Handled{peerLife}), 1); !ok {
+		t.Error("an end that a table told is not acknowledged")
+	}
+}
+
+func TestGrantsLeaseIsRememberedAndShown(t *testing.T) {
+	for name, tm := range map[string]Timing{"fast": Fast(), "normal": Normal(), "calm": Calm()} {
+		// The last ping before a pause is up to Heartbeat - Tick/2 old when the
+		// Tick comes after which the process stands still.
+		if unnoticed := tm.Heartbeat + tm.Tick/2 + tm.Stall; unnoticed > tm.Silence {
+			t.Errorf("%s: a pause that is not noticed may look like a silence of %v, the bound is %v", name, unnoticed, tm.Silence)
+		}
+	}
+	m, err := NewMember(MemberConfig{Self: identity(1), Previous: addr.Life{Node: 1, Generation: 1}, Lease: []byte("first")}, time.Unix(1000, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Unix(1000, 0)
+	if j, ok := sent[Join](m.Step(now, Connected{Session: 1}), 1); !ok || string(j.Lease) != "first" {
+		t.Errorf("the Join shows lease %q, want that of the last life", j.Lease)
+	}
+	life := addr.Life{Node: 1, Generation: 2}
+	out := m.Step(now, Received{1, Grant{Term: 1, Life: life, Lease: []byte("second")}})
+	if r, ok := did[Remember](out); !ok || r.Life != life || string(r.Lease) != "second" {
+		t.Errorf("granted: %+v, want the lease remembered", out)
+	}
+	out = m.Step(now, Received{1, Grant{Term: 2, Life: life, Lease: []byte("third")}})
+	if r, ok := did[Remember](out); !ok || r.Term != 2 || string(m.Lease()) != "third" {
+		t.Errorf("granted in a new term: %+v, want the lease remembered", out)
+	}
+	m.Step(now, Down{Session: 1, Cause: DownClosed})
+	if r, ok := sent[Resume](m.Step(now, Connected{Session: 2}), 2); !ok || string(r.Lease) != "third" {
+		t.Errorf("the Resume shows lease %q, want the newest", r.Lease)
+	}
+}

@@ -1,0 +1,226 @@
+package verdict
+
+import (
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+)
+
+// Bounds of what messages carry. A decoder refuses more; the machines refuse
+// it again, so that no table entry is ever larger.
+const (
+	MaxName      = 64  // bytes of a node's name, UTF-8
+	MaxAddresses = 8   // per node
+	MaxAddress   = 128 // bytes of one address
+	MaxProviders = 8   // per node
+	MaxProvider  = 16  // bytes of one provider's name
+	MaxText      = 256 // bytes of a refusal's text
+	MaxReason    = 16  // bytes of a Reason
+	MaxEntries   = 64  // entries of one Table message; a larger table comes in parts
+
+	MaxLease = 32 << 10 // bytes of a signed lease; one with the host's own CA has some 700
+)
+
+// A Message goes between a Member and the Host over one control session.
+//
+// A session carries messages in order, without gaps and without duplicates,
+// until it ends; whatever was not delivered by then is lost. Only [Ping] and
+// [Pong] may overtake others and get lost (they may be datagrams).
+type Message interface{ message() }
+
+// A Join asks the host for a life. Member → host, first on a session.
+type Join struct {
+	UUID      addr.UUID // not zero
+	Epoch     uint64    // of this start of the fabricd; differs between two starts
+	Name      string    // ≤ MaxName
+	Addresses []string  // ≤ MaxAddresses of ≤ MaxAddress bytes
+	Providers []string  // ≤ MaxProviders of ≤ MaxProvider bytes
+
+	// Previous is the newest life that the node remembers, the zero Life if
+	// none. If the host still holds it for the same UUID and Epoch, the node
+	// gives it up with this message.
+	Previous addr.Life
+
+	// Term is the highest host term that the node ever accepted, 0 if none.
+	Term uint64
+
+	// Lease is the signed lease of Previous, as a [Grant] brought it; empty if
+	// there is none. The host's shell passes on only what it proves.
+	Lease []byte // ≤ MaxLease
+}
+
+// A Resume asks the host to keep the life that the node has, after its control
+// session ended or the host restarted. Member → host, first on a session.
+type Resume struct {
+	UUID      addr.UUID
+	Epoch     uint64
+	Life      addr.Life // generation > 0
+	Name      string    // bounds as in Join
+	Addresses []string
+	Providers []string
+	Term      uint64 // as in Join
+
+	// HostOver is the newest generation of node 0 whose end the node has told
+	// its applications, 0 if none. A host that still lives in it must take a
+	// new life before the node can resume.
+	HostOver addr.Generation
+
+	// Lease is the signed lease of Life. The host's shell refuses a Resume
+	// without it.
+	Lease []byte // ≤ MaxLease
+}
+
+// A Leave ends the sender's life. Member → host. The host answers with
+// Removed of the same life.
+type Leave struct{ Life addr.Life }
+
+// A Report passes on what the sender knows of another life. Member → host.
+type Report struct {
+	About    addr.Life
+	Evidence Evidence // LinkAlive … EndTold
+}
+
+// A Check asks a member whether Target can be reached: over a data link if it
+// is another node, by the answer itself if it is the member's own life.
+// Host → member.
+type Check struct {
+	Nonce     uint64
+	Target    addr.Life
+	UUID      addr.UUID
+	Epoch     uint64
+	Addresses []string // bounds as in Join
+}
+
+// A CheckResult answers a Check. Member → host.
+type CheckResult struct {
+	Nonce   uint64 // of the Check
+	Target  addr.Life
+	Reached bool
+}
+
+// An Ack says that the sender has dealt with the end of a life: its handlers
+// have returned. Member → host.
+type Ack struct{ Life addr.Life }
+
+// A Ping is a sign of life, sent once per heartbeat, and asks for a Pong.
+// Member → host.
+type Ping struct {
+	Life    addr.Life
+	Nonce   uint64 // counts the pings of this process
+	Version uint64 // of the table that the sender holds
+}
+
+// A Pong answers a Ping. Host → member.
+type Pong struct {
+	Term    uint64
+	Nonce   uint64 // of the Ping
+	Version uint64 // of the host's table
+}
+
+// A Sync asks for the whole table. Member → host.
+type Sync struct{}
+
+// A Grant gives the member the life that it asked for, or confirms the one
+// that it resumed; the whole table follows. To a member that serves already it
+// brings the lease of its life in a new term. Host → member.
+type Grant struct {
+	Term uint64    // > 0
+	Life addr.Life // generation > 0; node below addr.FirstReserved
+
+	// Lease says all of this, signed by the host: the host's shell makes it
+	// when it sends the Grant, the member's shell verifies it before the Member
+	// sees the Grant. ≤ MaxLease
+	Lease []byte
+
+	// What the lease says beside it. The Host fills it in for its shell; it
+	// is not sent but in the lease.
+	UUID  addr.UUID
+	Epoch uint64
+	Name  string
+	Since time.Time
+}
+
+// A Refused answers a Join or Resume that is not granted. Host → member.
+type Refused struct {
+	Term uint64
+	Code Refusal
+	Text string // ≤ MaxText, for people
+}
+
+// A Refusal is why a Join or a Resume is not granted. Its numbers are part of
+// the wire format: append, never renumber.
+type Refusal uint8
+
+const (
+	RefusedInvalid   Refusal = iota + 1 // the request breaks a rule of its type; final
+	RefusedFenced                       // the life to resume is over: reset, then Join
+	RefusedDuplicate                    // another process lives with this UUID: a cloned state directory; final
+	RefusedFull                         // every ID is taken or in quarantine; later
+	RefusedBusy                         // the host cannot decide now; soon
+	RefusedStorage                      // the host cannot write its lease table; later
+	RefusedTerm                         // the node knows a newer host: this one steps down; ask that one
+	RefusedStopped                      // the host leaves or has stepped down
+)
+
+// String returns a word for the refusal.
+func (r Refusal) String() string {
+	words := [...]string{"unknown", "invalid", "fenced", "duplicate", "full", "busy", "storage", "term", "stopped"}
+	if int(r) >= len(words) {
+		return words[0]
+	}
+	return words[r]
+}
+
+// An Entry is one line of the table.
+//
+//	Alive    the host has heard from this life in its own term
+//	Suspect  leased by an earlier term, not resumed yet; Addresses may be empty
+//	Leaving  not used in tables
+//	Removed  over, still in quarantine; Reason says why
+type Entry struct {
+	Node   Node   // bounds as in Join; Since is informative
+	Reason Reason // ≤ MaxReason; empty unless Removed
+}
+
+// A Table is a part of the whole table at one version. Parts of one table
+// follow each other on the session with nothing else in between. Host → member.
+type Table struct {
+	Term    uint64
+	Version uint64
+	First   bool    // starts a new table
+	Last    bool    // completes it
+	Entries []Entry // ≤ MaxEntries, in order of node ID over all parts
+}
+
+// A Delta adds or updates one entry, and makes the table's version Version.
+// Host → member.
+type Delta struct {
+	Term    uint64
+	Version uint64 // one more than before
+	Entry   Entry
+}
+
+// A RemovedLife is a verdict: Life is over, for good. Sent to every live
+// member until it has acknowledged, and to Life itself. Host → member.
+type RemovedLife struct {
+	Term    uint64
+	Version uint64 // as in Delta; 0 in a repetition, which changes no version
+	Life    addr.Life
+	Reason  Reason // ≤ MaxReason
+}
+
+func (Join) message()        {}
+func (Resume) message()      {}
+func (Leave) message()       {}
+func (Report) message()      {}
+func (Check) message()       {}
+func (CheckResult) message() {}
+func (Ack) message()         {}
+func (Ping) message()        {}
+func (Pong) message()        {}
+func (Sync) message()        {}
+func (Grant) message()       {}
+func (Refused) message()     {}
+func (Table) message()       {}
+func (Delta) message()       {}
+func (RemovedLife) message() {}

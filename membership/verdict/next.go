@@ -1,0 +1,175 @@
+package verdict
+
+import (
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+)
+
+// A deadline is the earliest of several times.
+type deadline struct{ time.Time }
+
+func (d *deadline) or(at time.Time) {
+	if at.Before(d.Time) {
+		d.Time = at
+	}
+}
+
+// Next returns when the next Tick is due: at the earliest time at which one
+// would do more than let time pass, and [Timing].Tick after the last one at the
+// latest. It may be over. Every Step may change it.
+func (h *Host) Next() time.Time {
+	next := deadline{h.clock.next(h.t)}
+	if h.stopped {
+		return next.Time
+	}
+	for _, n := range h.nodes[1:] {
+		switch {
+		case n.phase == unclaimed:
+			next.or(h.unclaimedUntil(n))
+		case n.phase == live:
+			next.or(h.goodUntil(n))
+		}
+	}
+	if !h.settle.IsZero() {
+		next.or(h.settle)
+	}
+	for _, e := range h.ended {
+		if len(e.owed) > 0 {
+			next.or(e.sent.Add(h.t.Resend))
+		} else {
+			next.or(e.since.Add(h.t.Quarantine))
+		}
+	}
+	if len(h.dirty) > 0 {
+		next.or(h.retry)
+	}
+	return next.Time
+}
+
+// unclaimedUntil returns when judgeUnclaimed ends the life of n.
+func (h *Host) unclaimedUntil(n *hostNode) time.Time {
+	until := deadline{h.grace}
+	if n.waiting != nil {
+		until.or(h.started.Add(h.t.Silence))
+	}
+	return until.Time
+}
+
+// goodUntil returns when judge has to do something about n, if nothing is
+// heard of it.
+func (h *Host) goodUntil(n *hostNode) time.Time {
+	switch {
+	case !n.redial.IsZero():
+		return n.redial
+	case n.check != nil:
+		return n.check.deadline
+	}
+	until := deadline{n.heard.Add(h.t.Silence)}
+	if h.cfg.Partial != PartialEvict {
+		return until.Time
+	}
+	if !n.up && !n.gone.IsZero() {
+		until.or(n.gone.Add(h.partialBound()))
+	}
+	for id, since := range n.complaints {
+		if by := h.find(id); by != nil && by.phase == live {
+			until.or(since.Add(h.partialBound()))
+		}
+	}
+	return until.Time
+}
+
+// Next returns when the next Tick is due: at the earliest time at which one
+// would do more than ping, and [Timing].Tick after the last one at the latest.
+// It may be over. Every Step may change it.
+func (m *Member) Next() time.Time {
+	next := deadline{m.clock.next(m.t)}
+	if m.stage == done {
+		return next.Time
+	}
+	if (m.stage == departing || m.stage == asking) && !m.deadline.IsZero() {
+		next.or(m.deadline)
+	}
+	if m.stage == asking && !m.askAt.IsZero() {
+		next.or(m.askAt)
+	}
+	for _, q := range m.probes {
+		next.or(q.deadline)
+	}
+	if at, ok := m.hostGoodUntil(); ok {
+		next.or(at)
+	}
+	for _, p := range m.peers {
+		if at, ok := m.goodUntil(p); ok {
+			next.or(at)
+		}
+	}
+	if !m.up && !m.dialing && m.stage != departing {
+		next.or(m.dialAt)
+	}
+	return next.Time
+}
+
+// hostGoodUntil returns when tickHost has to do something, if nothing is heard
+// of the host; ok is false if it has not, or waits for a probe.
+func (m *Member) hostGoodUntil() (at time.Time, ok bool) {
+	switch {
+	case m.self != (addr.Life{}) && m.self.Node == addr.Host:
+		return at, false
+	case !m.redial.IsZero():
+		return m.redial, true
+	}
+	at = later(m.judgeFrom, m.heard.Add(m.t.Silence))
+	if !m.canDoubt() {
+		return at, m.stage == serving || m.hostUntold()
+	}
+	p := m.peers[addr.Host]
+	switch {
+	case p == nil || p.probe != 0:
+		return at, m.hostUntold()
+	case !p.failed:
+		return at, len(m.probes) < maxProbes || m.hostUntold()
+	case p.rumour != RumouredAlive || m.up:
+		return at, true
+	}
+	return later(at, p.tried.Add(m.t.Silence)), len(m.probes) < maxProbes
+}
+
+// hostUntold reports whether it would be news that the host is lost.
+func (m *Member) hostUntold() bool { return m.told != HostLost && m.told != "" }
+
+// goodUntil returns when consider has to do something about p if nothing new
+// is heard of it; ok is false if it has not, or waits for a probe.
+func (m *Member) goodUntil(p *peer) (at time.Time, ok bool) {
+	bad := p.bad()
+	switch {
+	case p.node.Life.Node == addr.Host || bad == 0:
+		return at, false
+	case m.alone:
+		return m.aloneUntil(p)
+	case m.stage != serving || !m.synced || m.confirm != 0:
+		return at, false
+	case p.reported != bad:
+		return m.clock.last, true
+	}
+	return p.reportedAt.Add(m.t.Silence), true
+}
+
+// aloneUntil is goodUntil of a peer that considerAlone has bad evidence of.
+func (m *Member) aloneUntil(p *peer) (at time.Time, ok bool) {
+	switch {
+	case p.deadByTwo(), p.probe == 0 && len(m.probes) < maxProbes:
+		return m.judgeFrom, true
+	case p.failed:
+		return later(m.judgeFrom, p.asked.Add(m.t.Silence)), true
+	}
+	return at, false
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}

@@ -1,0 +1,272 @@
+package verdict
+
+import (
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+)
+
+// A SessionID names one control session inside one process. The shell counts
+// them up from 1 and never uses one twice.
+type SessionID uint64
+
+// LocalSession is the session between a host and the Member in its own
+// process. It never ends.
+const LocalSession SessionID = 0
+
+// A DownCause is how a session ended.
+type DownCause uint8
+
+const (
+	DownEnded  DownCause = iota + 1 // the lifeline gave end of file or a reset: the process may be gone
+	DownReset                       // a stateless reset: the process may have lost its state
+	DownSilent                      // the provider gave up after its own idle bound
+	DownClosed                      // closed on purpose, by either side, or never opened well
+)
+
+// A RedialOutcome is what a Redial found.
+type RedialOutcome uint8
+
+const (
+	RedialAlive   RedialOutcome = iota + 1 // the same UUID and epoch answered
+	RedialNewer                            // the same UUID answered with another epoch
+	RedialFailed                           // refused, unreachable, or somebody else answered
+	RedialUntried                          // this node could not dial: it has no descriptors or memory
+)
+
+// A HostInput is what the shell tells a Host.
+type HostInput interface{ hostInput() }
+
+// A MemberInput is what the shell tells a Member.
+type MemberInput interface{ memberInput() }
+
+// An Action is what a machine asks of the shell. The shell performs the
+// actions of one Step in their order, before it calls Step again with what
+// they caused.
+type Action interface{ action() }
+
+// Inputs of both machines.
+type (
+	// Tick says that time has passed. It is due when the machine's Next says,
+	// every [Timing.Tick] at the latest. A machine that finds it more than
+	// [Timing.Stall] later than that knows that its process stood still.
+	Tick struct{}
+
+	// Received is a message that arrived on a session.
+	Received struct {
+		Session SessionID
+		Message Message
+	}
+
+	// Down says that a session ended. Nothing may follow on it.
+	Down struct {
+		Session SessionID
+		Cause   DownCause
+	}
+)
+
+// Inputs of a Host.
+type (
+	// Redialed answers a [Redial].
+	Redialed struct {
+		Life    addr.Life
+		Outcome RedialOutcome
+	}
+
+	// Persisted says that every [Persist] up to Seq is synced to disk.
+	Persisted struct{ Seq uint64 }
+
+	// PersistFailed says that the Persist with this Seq, and no earlier one,
+	// is not known to be on disk. Later ones are answered separately.
+	PersistFailed struct {
+		Seq  uint64
+		Text string
+	}
+
+	// HostSeen tells of another process with the host role in this cluster,
+	// heard by gossip or met on a link. What tells of this very process
+	// (same UUID and epoch) is ignored.
+	HostSeen struct {
+		UUID    addr.UUID
+		Epoch   uint64
+		Term    uint64
+		Serving bool // it has members
+		Where   string
+	}
+)
+
+// Inputs of a Member.
+type (
+	// Connected says that DialHost reached a host: Session is open.
+	Connected struct{ Session SessionID }
+
+	// DialFailed says that DialHost found no host.
+	DialFailed struct{ Text string }
+
+	// Link passes on what a data link tells about a life.
+	Link struct {
+		Life     addr.Life
+		Evidence Evidence // LinkAlive … LinkRefused
+	}
+
+	// Gossip passes on what gossip says of a life.
+	Gossip struct {
+		Life   addr.Life
+		Rumour Rumour
+	}
+
+	// Probed answers a [Probe].
+	Probed struct {
+		Nonce   uint64
+		Reached bool
+	}
+
+	// Handled says that the handlers of the EventRemoved of Life returned.
+	Handled struct{ Life addr.Life }
+
+	// Depart asks the Member to leave the cluster.
+	Depart struct{}
+)
+
+// Actions of both machines.
+type (
+	// Send sends Message on Session. If the session has ended it does nothing.
+	// A [Grant] is signed first.
+	Send struct {
+		Session SessionID
+		Message Message
+	}
+
+	// CloseSession closes Session after what was sent on it is delivered, or
+	// after a second. No Down is needed for it; a late one does no harm.
+	CloseSession struct {
+		Session SessionID
+		Text    string
+	}
+
+	// Note is worth a line in the log: something that an operator wants to
+	// know and that no event tells.
+	Note struct{ Text string }
+)
+
+// Actions of a Host.
+type (
+	// Persist writes Leases (each replaces the record of its ID), the Cursor
+	// and the Term to the lease table, atomically, and syncs it to disk. The
+	// shell answers with Persisted or PersistFailed. Several may be written
+	// in one go, in order of Seq.
+	Persist struct {
+		Seq    uint64
+		Term   uint64
+		Cursor addr.NodeID
+		Leases []Lease // may be empty
+	}
+
+	// Redial dials the life's addresses at once (control or data, whichever
+	// opens with a HELLO that names UUID and epoch) and answers with Redialed.
+	// No answer within [Timing.Redial] counts as failed.
+	Redial struct {
+		Life      addr.Life
+		UUID      addr.UUID
+		Epoch     uint64
+		Addresses []string
+	}
+
+	// StepDown ends the host role of this process: the shell closes every
+	// session and exits, with Text as the reason. The Host answers nothing
+	// but refusals from now on.
+	StepDown struct{ Text string }
+)
+
+// Actions of a Member.
+type (
+	// Emit hands Event to the handlers. Events are handled in order; when
+	// those of an EventRemoved have returned the shell answers with Handled.
+	Emit struct{ Event Event }
+
+	// DialHost opens a control session to the host. The shell answers with
+	// Connected or DialFailed, within about a second. At most one is under way.
+	DialHost struct{}
+
+	// Probe tries to reach Life over the data path: a round trip on an open
+	// link, or a new link whose HELLO names UUID and Epoch. The shell answers
+	// with Probed, best within [Timing.Check]; later answers are ignored.
+	Probe struct {
+		Nonce     uint64
+		Life      addr.Life
+		UUID      addr.UUID
+		Epoch     uint64
+		Addresses []string
+	}
+
+	// Remember writes the node's newest life with its signed lease, and the
+	// highest accepted term, to the state directory. The shell syncs it before
+	// it performs the actions that follow. A failure is logged and does no harm
+	// to the cluster.
+	Remember struct {
+		Life  addr.Life
+		Term  uint64
+		Lease []byte
+	}
+
+	// Revalidate says that this process stood still: every data link serves
+	// nothing until both ends have confirmed both lives in a fresh round trip.
+	Revalidate struct{}
+
+	// Halt ends the node: the host refused it for good.
+	Halt struct {
+		Code Refusal
+		Text string
+	}
+
+	// Departed ends a Depart: the process may exit.
+	Departed struct{}
+)
+
+func (Tick) hostInput()          {}
+func (Received) hostInput()      {}
+func (Down) hostInput()          {}
+func (Redialed) hostInput()      {}
+func (Persisted) hostInput()     {}
+func (PersistFailed) hostInput() {}
+func (HostSeen) hostInput()      {}
+
+func (Tick) memberInput()       {}
+func (Received) memberInput()   {}
+func (Down) memberInput()       {}
+func (Connected) memberInput()  {}
+func (DialFailed) memberInput() {}
+func (Link) memberInput()       {}
+func (Gossip) memberInput()     {}
+func (Probed) memberInput()     {}
+func (Handled) memberInput()    {}
+func (Depart) memberInput()     {}
+
+func (Send) action()         {}
+func (CloseSession) action() {}
+func (Note) action()         {}
+func (Persist) action()      {}
+func (Redial) action()       {}
+func (StepDown) action()     {}
+func (Emit) action()         {}
+func (DialHost) action()     {}
+func (Probe) action()        {}
+func (Remember) action()     {}
+func (Revalidate) action()   {}
+func (Halt) action()         {}
+func (Departed) action()     {}
+
+// out collects the actions of one Step.
+type out []Action
+
+func (o *out) add(a Action) { *o = append(*o, a) }
+
+// take returns what was collected and starts anew.
+func (o *out) take() []Action {
+	a := *o
+	*o = nil
+	return a
+}
+
+// due reports whether t is set and not after now.
+func due(t, now time.Time) bool { return !t.IsZero() && !now.Before(t) }

@@ -1,0 +1,107 @@
+package verdict
+
+import (
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+)
+
+// A Node is what is known of one life of one node. Its slices are shared by
+// everybody who holds the value and are never changed.
+type Node struct {
+	Life      addr.Life
+	UUID      addr.UUID
+	Epoch     uint64 // of this start of its fabricd
+	Name      string
+	State     State
+	Addresses []string // where its providers accept sessions: "host:port"
+	Providers []string
+	Since     time.Time
+}
+
+// A State is what a node believes of a life.
+type State uint8
+
+const (
+	Alive   State = iota + 1
+	Suspect       // rumours or silence; nothing is decided
+	Leaving       // said that it leaves
+	Removed       // decided, for good
+)
+
+// String returns the state's word in `fabricd nodes --json`.
+func (s State) String() string {
+	switch s {
+	case Alive:
+		return "alive"
+	case Suspect:
+		return "suspect"
+	case Leaving:
+		return "leaving"
+	case Removed:
+		return "removed"
+	}
+	return "unknown"
+}
+
+// A Reason says why a life was removed.
+type Reason string
+
+const (
+	ReasonLeft        Reason = "left"        // it said so
+	ReasonCrashed     Reason = "crashed"     // its process ended: a lifeline broke and could not be redialed
+	ReasonSilent      Reason = "silent"      // no sign of life on any path
+	ReasonRestarted   Reason = "restarted"   // the same identity is back in a newer life
+	ReasonPartitioned Reason = "partitioned" // this node itself was removed by the others
+)
+
+// An EventKind is what an Event tells.
+type EventKind uint8
+
+const (
+	EventAdded   EventKind = iota + 1 // Node's life began
+	EventRemoved                      // Node's life ended
+	EventSelf                         // this node has a (new) life: Node is its own
+	EventReset                        // this node's own life was ended by the others; an EventSelf follows
+	EventHost                         // the host became reachable or lost; Detail says which
+	EventUpdated                      // Node's addresses or state changed
+)
+
+// The Details of an EventHost. A join that waits or was refused for now has
+// HostLost with the reason after a colon: "lost: …".
+const (
+	HostReachable = "reachable"
+	HostLost      = "lost"
+)
+
+// An Event is a change of the cluster as this node sees it. Events come in
+// order, one at a time; a handler that returns acknowledges a removal.
+type Event struct {
+	Kind   EventKind
+	Node   Node
+	Reason Reason
+	Detail string
+}
+
+// Evidence is what a data link, or gossip, tells about a life.
+type Evidence uint8
+
+const (
+	LinkAlive   Evidence = iota + 1 // the link answered
+	LinkSilent                      // nothing came for the link's bound
+	LinkReset                       // a stateless reset: the process lost its state
+	LinkFenced                      // the peer says that our life, or the life we asked for, is over
+	LinkRefused                     // it ended, or could not be dialed, and a redial was refused or failed
+	RumourDead                      // gossip says that it is dead; made from a [Gossip] input, never by a link
+	EndTold                         // alone, the sender has told its end, and the table says that it lives; never by a link
+)
+
+// A Rumour is what gossip says of a life.
+type Rumour uint8
+
+const (
+	RumourNone    Rumour = iota // nothing was heard, or what was heard is discarded
+	RumouredAlive               // gossip counts it among its members
+	RumouredWeak                // gossip suspects it
+	RumouredDead                // gossip has given it up
+)
