@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -373,6 +374,43 @@ func TestAFreezeOfASecondAtEveryStepChangesNothing(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestListenerThatClosesInAGrantFreesItsPort has a connector stop between the
+// grant and its confirmation: the endpoint of the grant keeps no port.
+func TestListenerThatClosesInAGrantFreesItsPort(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := fabrictest.NewCluster(t, 3)
+		arm(t, c, 1, fabrictest.NodeFault{Kind: "freeze", Step: "conn.connect_granted", For: fabrictest.FaultDuration(time.Second)})
+		l, err := c.Node(2).Listen(port)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
+				t.Errorf("accept on a listener that closes: %v", err)
+			}
+		})
+		wg.Go(func() {
+			conn, err := c.Node(1).Dial(t.Context(), fabric.Addr{Node: 2, Port: port})
+			if err == nil { // the grant was there before the listener's end
+				defer conn.Close()
+				_, err = conn.Read(make([]byte, 1))
+			}
+			checkLoss(t, err, false)
+		})
+		time.Sleep(100 * time.Millisecond)
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+		if l, err = c.Node(2).Listen(port); err != nil {
+			t.Fatalf("the port is not free: %v", err)
+		}
+		wg.Wait()
+		l.Close()
+		clean(t, "afterwards", c, 1, 2)
+	})
 }
 
 func TestSlowReceiverHoldsUpItsOwnConnectionOnly(t *testing.T) {

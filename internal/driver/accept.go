@@ -159,8 +159,8 @@ func (e *endpoint) next(more bool) (ep *endpoint, busy bool, err error) {
 			e.mu.Unlock()
 			return ep, false, nil
 		}
-		enough := e.granting >= e.acceptors && !more
-		busy = e.granting > 0
+		enough := len(e.granting) >= e.acceptors && !more
+		busy = len(e.granting) > 0
 		e.mu.Unlock()
 		if enough {
 			return nil, busy, nil
@@ -185,10 +185,12 @@ func (e *endpoint) grant(ep *endpoint, c *conn) {
 		err = errRequesterGone
 	}
 	e.mu.Lock()
-	e.granting--
+	delete(e.granting, ep)
 	keep := err == nil && e.state == core.Listening
 	if keep {
 		e.confirmed = append(e.confirmed, ep)
+	} else {
+		ep.releasePort() // Close of e does not see it any more
 	}
 	e.mu.Unlock()
 	e.waitin.signal()
@@ -248,7 +250,7 @@ func (e *endpoint) popRequest() (*request, *endpoint, error) {
 		return r, nil, status.BadFD // the session is closing
 	}
 	r.conn = c
-	e.granting++
+	e.granting[ep] = struct{}{}
 	return r, ep, nil
 }
 

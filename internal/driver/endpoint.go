@@ -2,6 +2,8 @@ package driver
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -37,9 +39,9 @@ type endpoint struct {
 
 	// In Listening. Together confirmed and granting are no more than the calls
 	// that accept, and one for every grantPatience of the longest of them.
-	confirmed []*endpoint // granted, for the next acceptors
-	granting  int         // grants under way
-	acceptors int         // calls that accept
+	confirmed []*endpoint            // granted, for the next acceptors
+	granting  map[*endpoint]struct{} // grants under way
+	acceptors int                    // calls that accept
 }
 
 var _ ipc.RegionEndpoint = (*endpoint)(nil)
@@ -79,6 +81,12 @@ func (e *endpoint) bindLocked(port addr.Port) (addr.Port, error) {
 	return port, nil
 }
 
+func (e *endpoint) releasePort() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.releasePortLocked()
+}
+
 // releasePortLocked gives the port back. The caller holds e.mu.
 func (e *endpoint) releasePortLocked() {
 	if !e.holds {
@@ -103,6 +111,7 @@ func (e *endpoint) Listen(backlog int) error {
 		return status.Invalid
 	}
 	e.backlog = portmap.NewBacklog[*request](min(backlog, core.MaxBacklog))
+	e.granting = make(map[*endpoint]struct{})
 	e.state = core.Listening
 	e.n.mu.Lock()
 	e.n.listeners[e.port] = e
@@ -186,7 +195,7 @@ func (e *endpoint) Close() error {
 	if e.backlog != nil {
 		waiting = e.backlog.Drain()
 	}
-	unclaimed := e.confirmed
+	unclaimed, granting := e.confirmed, slices.Collect(maps.Keys(e.granting))
 	e.confirmed = nil
 	if before == core.Listening || c == nil {
 		e.releasePortLocked()
@@ -197,15 +206,16 @@ func (e *endpoint) Close() error {
 	for _, r := range waiting {
 		r.refuse(status.Refused)
 	}
+	for _, ep := range granting { // which notices e.gone a little later
+		ep.releasePort()
+	}
 	for _, ep := range unclaimed {
 		ep.Close()
 	}
 	if before == core.Connected || before == core.Disconnected {
 		c.close()
 	}
-	e.mu.Lock()
-	e.releasePortLocked()
-	e.mu.Unlock()
+	e.releasePort()
 	e.s.forget(e)
 	close(e.closed)
 	return nil
