@@ -6,8 +6,11 @@ package fabric
 //
 // Without [Sync] it may return before the bytes have moved: until a fence, the
 // source must not change and the destination has no defined contents. An
-// endpoint's transfers are applied in the order in which they were begun. With
-// [Ordered], a peer that sees the last 64-byte line sees the rest.
+// endpoint's transfers are applied in the order in which they were begun: one
+// that would change what a read under way returns, or that takes its bytes from
+// where a read is about to put some, waits for the end of that read before it
+// begins. Offsets decide this, not memory: two windows over the same memory are
+// two. With [Ordered], a peer that sees the last 64-byte line sees the rest.
 //
 // Errors: ENOTCONN or ECONNRESET; EINVAL if n is less than 1 or flags has only
 // unknown bits; ENXIO if a range is not registered; EACCES if a window's

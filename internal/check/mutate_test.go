@@ -1,7 +1,6 @@
 package check_test
 
 import (
-	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -185,44 +184,57 @@ func written(e *edit, i int) bool {
 // TestEveryMutationIsCaught spoils right histories in one place: the checker
 // finds it, unless the spoilt history is as right as the other.
 func TestEveryMutationIsCaught(t *testing.T) {
-	caught, same := map[string]int{}, map[string]int{}
+	c := catches{caught: map[string]int{}, same: map[string]int{}}
 	rapid.Check(t, func(t *rapid.T) {
 		base := correct(rapid.Uint64Range(0, 500).Draw(t, "seed"), rapid.IntRange(3, 6).Draw(t, "nodes"), 250)
 		for range 6 {
 			m := mutations[rapid.IntRange(0, len(mutations)-1).Draw(t, "mutation")]
-			e := newEdit(base)
-			var places []int
-			for i := range e.records {
-				if m.fits(e, i) {
-					places = append(places, i)
-				}
-			}
-			if len(places) == 0 {
-				continue
-			}
-			i := places[rapid.IntRange(0, len(places)-1).Draw(t, m.name)]
-			equal := m.same != nil && m.same(e, i)
-			line, _ := history.Append(nil, e.records[i])
-			m.spoil(e, i)
-			ok := check.Run(e.done(), nil).OK()
-			switch {
-			case ok && !equal:
-				t.Fatalf("%s: not caught: %s", m.name, line)
-			case ok:
-				same[m.name]++
-			default:
-				caught[m.name]++
-			}
+			c.try(t.Fatalf, base, m, func(n int) int { return rapid.IntRange(0, n-1).Draw(t, m.name) })
 		}
 	})
-	var never []string
-	for _, m := range mutations {
-		if caught[m.name] == 0 {
-			never = append(never, m.name)
+	// What was drawn says nothing of mutations that were not drawn.
+	for seed := range uint64(200) {
+		for _, m := range mutations {
+			if c.caught[m.name] == 0 {
+				c.try(t.Fatalf, correct(seed, 3+int(seed%4), 250), m, func(n int) int { return int(seed*7919) % n })
+			}
 		}
 	}
-	if len(never) > 0 && !testing.Short() {
-		t.Errorf("never caught: %s", strings.Join(never, ", "))
+	for _, m := range mutations {
+		if c.caught[m.name] == 0 {
+			t.Errorf("never caught: %s", m.name)
+		}
 	}
-	t.Logf("caught, and as right as before: %v, %v", caught, same)
+	t.Logf("caught, and as right as before: %v, %v", c.caught, c.same)
+}
+
+// catches counts, by mutation, how often it was caught and how often what it
+// made was as right as before.
+type catches struct{ caught, same map[string]int }
+
+// try spoils one of the n places that fit, pick(n), if there are any.
+func (c catches) try(fatalf func(string, ...any), base []history.Record, m mutation, pick func(n int) int) {
+	e := newEdit(base)
+	var places []int
+	for i := range e.records {
+		if m.fits(e, i) {
+			places = append(places, i)
+		}
+	}
+	if len(places) == 0 {
+		return
+	}
+	i := places[pick(len(places))]
+	equal := m.same != nil && m.same(e, i)
+	line, _ := history.Append(nil, e.records[i])
+	m.spoil(e, i)
+	ok := check.Run(e.done(), nil).OK()
+	switch {
+	case ok && !equal:
+		fatalf("%s: not caught: %s", m.name, line)
+	case ok:
+		c.same[m.name]++
+	default:
+		c.caught[m.name]++
+	}
 }

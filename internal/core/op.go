@@ -29,6 +29,7 @@ type Op[M any] struct {
 	Length  int64         // in bytes
 	Ordered bool          // rma.Ordered
 
+	here    int64       // Local's offset in the own space
 	waiter  *Waiter     // of the call that waits for exactly this operation, or nil
 	moved   int64       // of a read: bytes received
 	users   int         // the driver's uses of the memory under way
@@ -47,6 +48,39 @@ func (c *Conn[M]) Oldest() fence.Mark {
 	return fence.Mark{Side: fence.InitSelf, Seq: min(c.ops.Done()+1, c.ops.Begun())}
 }
 
+// Clash returns a mark over the reads under way that an operation which changes
+// the n bytes at roff of the peer's windows must not overtake, and reports false
+// if there is none. The peer reads its memory when it gets to answer, so that
+// only the end of a read tells that a later operation cannot change what it
+// returns. The same holds for l, the memory here that the operation takes its
+// bytes from: a read may be about to fill it. Offsets are compared; two windows
+// over the same memory are two.
+func (c *Conn[M]) Clash(l Local, roff, n int64) (m fence.Mark, clash bool) {
+	if c.reads == 0 {
+		return m, false
+	}
+	for i := c.open.len() - 1; i >= 0; i-- {
+		op := c.open.at(i)
+		if op.Kind != OpRead || op.ended {
+			continue
+		}
+		if overlap(int64(op.Offset), op.Length, roff, n) ||
+			l.Buf == nil && op.Buf == nil && overlap(op.here, op.Length, l.Offset, l.Length) {
+			return fence.Mark{Side: fence.InitSelf, Seq: op.Seq}, true
+		}
+	}
+	return m, false
+}
+
+// overlap reports whether [a, a+n) and [b, b+m) have a byte in common. None of
+// the numbers is trusted: no sum may overflow.
+func overlap(a, n, b, m int64) bool {
+	if a > b {
+		a, n, b, m = b, m, a, n
+	}
+	return n > 0 && m > 0 && uint64(b)-uint64(a) < uint64(n)
+}
+
 // A Local is the memory of an operation at its initiator: the plain memory
 // Buf, or, if Buf is nil, [Offset, Offset+Length) of the own windows.
 type Local struct {
@@ -57,7 +91,7 @@ type Local struct {
 
 // Write begins a write of the local memory to roff of the peer's windows
 // (scif_writeto, scif_vwriteto). w, if not nil, wakes when it has ended. The
-// caller has seen Room.
+// caller has seen Room, and no Clash.
 func (c *Conn[M]) Write(l Local, roff int64, flags rma.Flags, w *Waiter) (*Op[M], error) {
 	op, err := c.prepare(OpWrite, l, roff, flags, rma.ProtRead, rma.ProtWrite)
 	if err != nil {
@@ -82,7 +116,8 @@ func (c *Conn[M]) Read(l Local, roff int64, flags rma.Flags, w *Waiter) (*Op[M],
 	return op, nil
 }
 
-// Atomic begins an atomic operation; w wakes with the word's old value.
+// Atomic begins an atomic operation; w wakes with the word's old value. The
+// caller has seen Room, and no Clash.
 func (c *Conn[M]) Atomic(a rma.Atomic, w *Waiter) error {
 	if c.failed != status.OK {
 		return c.failed
@@ -112,7 +147,7 @@ func (c *Conn[M]) prepare(kind OpKind, l Local, roff int64, flags rma.Flags, her
 	if l.Length <= 0 {
 		return nil, status.Invalid
 	}
-	op := c.newOp(Op[M]{Kind: kind, Buf: l.Buf, Offset: uint64(roff), Length: l.Length, Ordered: flags&rma.Ordered != 0})
+	op := c.newOp(Op[M]{Kind: kind, Buf: l.Buf, here: l.Offset, Offset: uint64(roff), Length: l.Length, Ordered: flags&rma.Ordered != 0})
 	var err error
 	if l.Buf == nil {
 		var local []rma.Span[M]

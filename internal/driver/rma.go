@@ -97,36 +97,24 @@ func asError(code status.Code) error {
 }
 
 func (e *endpoint) WriteTo(loff, n, roff int64, flags rma.Flags) error {
-	return e.transfer(core.Local{Offset: loff, Length: n}, flags, func(c *conn, l core.Local, w *core.Waiter) error {
-		_, err := c.core.Write(l, roff, flags, w)
-		return err
-	})
+	return e.transfer(core.OpWrite, core.Local{Offset: loff, Length: n}, roff, flags)
 }
 
 func (e *endpoint) ReadFrom(loff, n, roff int64, flags rma.Flags) error {
-	return e.transfer(core.Local{Offset: loff, Length: n}, flags, func(c *conn, l core.Local, w *core.Waiter) error {
-		_, err := c.core.Read(l, roff, flags, w)
-		return err
-	})
+	return e.transfer(core.OpRead, core.Local{Offset: loff, Length: n}, roff, flags)
 }
 
 func (e *endpoint) VWriteTo(p []byte, roff int64, flags rma.Flags) error {
-	return e.transfer(core.Local{Buf: p, Length: int64(len(p))}, flags, func(c *conn, l core.Local, w *core.Waiter) error {
-		_, err := c.core.Write(l, roff, flags, w)
-		return err
-	})
+	return e.transfer(core.OpWrite, core.Local{Buf: p, Length: int64(len(p))}, roff, flags)
 }
 
 func (e *endpoint) VReadFrom(p []byte, roff int64, flags rma.Flags) error {
-	return e.transfer(core.Local{Buf: p, Length: int64(len(p))}, flags, func(c *conn, l core.Local, w *core.Waiter) error {
-		_, err := c.core.Read(l, roff, flags, w)
-		return err
-	})
+	return e.transfer(core.OpRead, core.Local{Buf: p, Length: int64(len(p))}, roff, flags)
 }
 
 // transfer begins a read or write and waits for it if it is synchronous. On
 // one node every transfer is: programs rely on seeing it when the call returns.
-func (e *endpoint) transfer(l core.Local, flags rma.Flags, begin func(*conn, core.Local, *core.Waiter) error) error {
+func (e *endpoint) transfer(kind core.OpKind, l core.Local, roff int64, flags rma.Flags) error {
 	c, err := e.connection(core.CallMemory)
 	if err != nil {
 		return err
@@ -135,7 +123,18 @@ func (e *endpoint) transfer(l core.Local, flags rma.Flags, begin func(*conn, cor
 	if flags&rma.Sync != 0 || c.link.twin != nil {
 		w = c.newWaiter()
 	}
-	if err := c.begin(func() error { return begin(c, l, w) }); err != nil {
+	if kind == core.OpRead {
+		err = c.begin(c.room, func() error {
+			_, err := c.core.Read(l, roff, flags, w)
+			return err
+		})
+	} else {
+		err = c.begin(c.roomBehindReads(l, roff, l.Length), func() error {
+			_, err := c.core.Write(l, roff, flags, w)
+			return err
+		})
+	}
+	if err != nil {
 		return err
 	}
 	c.kick(w != nil || l.Length <= inlineMax)
@@ -152,24 +151,46 @@ func (e *endpoint) transfer(l core.Local, flags rma.Flags, begin func(*conn, cor
 	return err
 }
 
-// begin runs f, which begins an operation, once there is room for one more.
-func (c *conn) begin(f func() error) error {
+// room reports whether another operation may begin, and if not, the mark that
+// it has to wait for. The caller holds mu.
+func (c *conn) room() (m fence.Mark, ok bool) {
+	if c.core.Room() {
+		return m, true
+	}
+	return c.core.Oldest(), false
+}
+
+// roomBehindReads is room for an operation that changes the n bytes at roff of
+// the peer and takes its bytes from l: it waits for reads that it would overtake.
+func (c *conn) roomBehindReads(l core.Local, roff, n int64) func() (fence.Mark, bool) {
+	return func() (fence.Mark, bool) {
+		if m, clash := c.core.Clash(l, roff, n); clash {
+			return m, false
+		}
+		return c.room()
+	}
+}
+
+// begin runs f, which begins an operation, once there is room for it.
+func (c *conn) begin(room func() (fence.Mark, bool), f func() error) error {
 	for {
 		c.mu.Lock()
 		if c.failed || c.isClosing {
 			c.mu.Unlock()
 			return status.Reset
 		}
-		if c.core.Room() {
+		m, ok := room()
+		if ok {
 			err := f()
 			c.mu.Unlock()
 			return err
 		}
 		w := c.newWaiter()
-		pending, err := c.core.Wait(c.core.Oldest(), w)
+		pending, err := c.core.Wait(m, w)
 		c.mu.Unlock()
 		switch {
 		case err != nil:
+			c.freeWaiter(w)
 			return err
 		case pending:
 			// A failed operation makes room too; its fence tells of it.
@@ -186,7 +207,8 @@ func (e *endpoint) Atomic(ctx context.Context, a rma.Atomic) (uint64, error) {
 		return 0, err
 	}
 	w := c.newWaiter()
-	if err := c.begin(func() error { return c.core.Atomic(a, w) }); err != nil {
+	room := c.roomBehindReads(core.Local{}, a.Offset, int64(a.Width))
+	if err := c.begin(room, func() error { return c.core.Atomic(a, w) }); err != nil {
 		return 0, err
 	}
 	c.kick(false)
@@ -236,7 +258,7 @@ func (e *endpoint) FenceSignal(s fence.Signal) error {
 	if s.By == fence.InitPeer {
 		return c.signalByPeer(s)
 	}
-	err = c.begin(func() error { return c.core.Signal(s) })
+	err = c.begin(c.room, func() error { return c.core.Signal(s) })
 	c.kick(false)
 	if err != nil || c.link.twin == nil {
 		return err

@@ -243,8 +243,8 @@ func (o *operator) goOn(err error, then func()) {
 }
 
 // read reads a slot of the peer's window, which nobody else writes: it has to
-// find the last write before it, or a later one, which may overtake the bytes of
-// the read on their way back.
+// find the last write before it and nothing of a later one, because operations
+// of an endpoint are applied in order.
 func (o *operator) read(op operation, at int, then func()) {
 	e := o.e
 	off, last := op.off, o.last[op.off/o.g.max]
@@ -275,17 +275,17 @@ func (o *operator) read(op operation, at int, then func()) {
 	})
 }
 
-// found returns the index of the first word of a slot at off that is older than
-// operation last, or nobody's, -1 if there is none. A slot that last, 0, says
-// nobody has written may hold the window's own fill.
+// found returns the index of the first word of a slot at off that is not of
+// operation last, -1 if there is none. A slot that last, 0, says nobody has
+// written holds the window's own fill.
 func (o *operator) found(p []byte, off int, last uint64) int {
 	writer, fill := writerOf(o.e.id), fillOf(o.peerID)
 	for i := range len(p) / 8 {
-		t := tag(binary.LittleEndian.Uint64(p[i*8:]))
-		if t.writer() == writer && t.op() >= max(last, 1) && o.g.fits(t, off+i*8) {
-			continue
+		want := tagAt(fill, 0, off/8+i)
+		if last != 0 {
+			want = tagAt(writer, last, i)
 		}
-		if last != 0 || t != tagAt(fill, 0, off/8+i) {
+		if tag(binary.LittleEndian.Uint64(p[i*8:])) != want {
 			return i
 		}
 	}

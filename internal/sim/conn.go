@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fabricd/fabricd/fence"
 	"github.com/fabricd/fabricd/internal/core"
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
 	"github.com/fabricd/fabricd/internal/status"
@@ -644,20 +645,41 @@ func (c *conn) call(quits bool, f func(w *core.Waiter) (bool, error), done func(
 	c.kick()
 }
 
-// begin runs f, which begins an operation, once there is room for one more.
-func (c *conn) begin(f func() error, done func(error)) {
+// room reports whether another operation may begin, and if not, the mark that
+// it has to wait for.
+func (c *conn) room() (m fence.Mark, ok bool) {
+	if c.core.Room() {
+		return m, true
+	}
+	return c.core.Oldest(), false
+}
+
+// roomBehindReads is room for an operation that changes the n bytes at roff of
+// the peer and takes its bytes from l: it waits for reads that it would overtake.
+func (c *conn) roomBehindReads(l core.Local, roff, n int64) func() (fence.Mark, bool) {
+	return func() (fence.Mark, bool) {
+		if m, clash := c.core.Clash(l, roff, n); clash {
+			return m, false
+		}
+		return c.room()
+	}
+}
+
+// begin runs f, which begins an operation, once there is room for it.
+func (c *conn) begin(room func() (fence.Mark, bool), f func() error, done func(error)) {
 	if c.failed || c.closing {
 		done(status.Reset)
 		return
 	}
-	if c.core.Room() {
+	m, ok := room()
+	if ok {
 		err := f()
 		c.kick()
 		done(err)
 		return
 	}
-	c.call(true, func(w *core.Waiter) (bool, error) { return c.core.Wait(c.core.Oldest(), w) },
-		func(status.Code, uint64) { c.begin(f, done) })
+	c.call(true, func(w *core.Waiter) (bool, error) { return c.core.Wait(m, w) },
+		func(status.Code, uint64) { c.begin(room, f, done) })
 }
 
 // readMessages takes the peer's message lane, of which there is one.

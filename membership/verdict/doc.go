@@ -144,6 +144,11 @@
 //	   |                                                  |
 //	   '---- dials on; decides alone <-- host is gone ----'
 //
+// In doubt, a host that is silent and that a probe does not reach is gone when
+// gossip does not count it among its members, or when most of the links to the
+// others are silent too. If it is the way to the host alone that is lost, the
+// member stays and dials on.
+//
 // While the host is gone the table is frozen, and the member removes a peer
 // when its own link to it is dead and gossip or a fresh probe agrees, or when
 // gossip gave it up and probes fail for the silence bound.

@@ -134,6 +134,13 @@ func TestBlockedDatagramsRemoveOnce(t *testing.T) {
 		w.run(30 * time.Second)
 		w.heal()
 		w.until(5*time.Second, "the node is back", w.whole)
+		// It has lost everybody, and may have said so, once. Nobody else has.
+		for _, o := range w.machines {
+			if l := o.proc.member.self; o != m && m.proc.count(EventRemoved, l, w.start) > 1 {
+				w.failf("the muted node told the end of %v more than once", l)
+			}
+		}
+		m.proc.events = nil
 		w.quiet(w.start, old)
 		if g := m.proc.member.self.Generation; g != old.Generation+1 {
 			w.failf("the node came back as generation %d, want one more than %d", g, old.Generation)

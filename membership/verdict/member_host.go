@@ -248,12 +248,36 @@ func (m *Member) tickHost(now time.Time) {
 	case p == nil || p.probe != 0:
 	case !p.failed || now.Sub(p.tried) >= m.t.Silence:
 		m.startProbe(now, p)
-	case p.rumour != RumouredAlive:
+		m.probeSilent(now)
+	case p.rumour != RumouredAlive || m.cutOff():
 		m.hostEnded(ReasonSilent)
 	case m.up:
 		// Gossip reaches it: we have lost only our own ways to it. The table
 		// stays as it is, and we dial and probe on until gossip agrees.
 		m.drop(now, "silent")
+	}
+}
+
+// cutOff reports whether most of the others, the host among them, are silent on
+// their links to us. Then it is not our ways to the host alone that are lost,
+// and there is no need to wait until gossip has found out too.
+func (m *Member) cutOff() bool {
+	lost := 1 // the host
+	for id, p := range m.peers {
+		if id != addr.Host && p.link != 0 {
+			lost++
+		}
+	}
+	return lost > 1 && 2*lost > len(m.peers)
+}
+
+// probeSilent asks for other ways to the peers whose links are silent, so that
+// it is known by the time the host is judged.
+func (m *Member) probeSilent(now time.Time) {
+	for _, p := range m.sorted() {
+		if p.node.Life.Node != addr.Host && p.link != 0 && p.probe == 0 {
+			m.startProbe(now, p)
+		}
 	}
 }
 

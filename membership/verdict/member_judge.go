@@ -204,9 +204,10 @@ func (m *Member) probeEnded(now time.Time, nonce uint64, q probe, reached bool) 
 	switch {
 	case q.life.Node == addr.Host && reached:
 		m.hostReached(now)
-	case reached:
+	case reached && m.alone:
 		p.link, p.rumour = 0, RumourNone
 		m.showState(p)
+	case reached: // the host decides, whom we go on telling of the link
 	default:
 		m.consider(now, p)
 	}

@@ -1,6 +1,7 @@
 package verdict
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -221,6 +222,41 @@ func TestGossipContradictsTheLossOfTheHost(t *testing.T) {
 	s.wantEvents(out, EventHost)
 	s.step(Gossip{hostLife, RumouredDead})
 	s.wantEvents(s.wait(3*time.Second), EventRemoved)
+}
+
+// TestMostLinksSilentNeedNoRumour loses the host and most of the peers at once,
+// as on the smaller side of a partition, while gossip still counts all of them
+// among its members.
+func TestMostLinksSilentNeedNoRumour(t *testing.T) {
+	lives := []addr.Life{peerLife, {Node: 7, Generation: 1}, {Node: 8, Generation: 1}, {Node: 9, Generation: 1}}
+	for silent := range len(lives) + 1 {
+		s := newSeat(t)
+		for i, l := range lives[1:] {
+			s.in(Delta{Term: 5, Version: 11 + uint64(i), Entry: entry(l)})
+		}
+		s.step(Gossip{hostLife, RumouredAlive})
+		for i, l := range lives {
+			s.step(Gossip{l, RumouredAlive})
+			if i < silent {
+				s.step(Link{l, LinkSilent})
+			}
+		}
+		out := s.wait(s.m.t.Silence + s.m.t.Check + 2*s.m.t.Tick)
+		var removed []addr.Life
+		for _, e := range eventsOf(out) {
+			if e.Kind == EventRemoved {
+				removed = append(removed, e.Node.Life)
+			}
+		}
+		// Of five others the host is silent, and silent more.
+		var want []addr.Life
+		if 1+silent > 2 {
+			want = append([]addr.Life{hostLife}, lives[:silent]...)
+		}
+		if !slices.Equal(removed, want) {
+			t.Errorf("with %d of 4 peers silent: removed %v, want %v", silent, removed, want)
+		}
+	}
 }
 
 func TestStallDiscardsRumours(t *testing.T) {

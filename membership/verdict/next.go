@@ -130,7 +130,7 @@ func (m *Member) hostGoodUntil() (at time.Time, ok bool) {
 		return at, m.hostUntold()
 	case !p.failed:
 		return at, len(m.probes) < maxProbes || m.hostUntold()
-	case p.rumour != RumouredAlive || m.up:
+	case p.rumour != RumouredAlive || m.up || m.cutOff():
 		return at, true
 	}
 	return later(at, p.tried.Add(m.t.Silence)), len(m.probes) < maxProbes

@@ -235,8 +235,8 @@ func (o *operator) write(op operation, at int) bool {
 }
 
 // read reads a slot of the peer's window, which nobody else writes: it has to
-// find the last write before it, or a later one, which may overtake the bytes of
-// a read on their way back.
+// find the last write before it and nothing of a later one, because operations
+// of an endpoint are applied in order.
 func (o *operator) read(op operation, at int) bool {
 	n, slot := op.len, op.off/o.g.slot
 	last := o.last[slot]
@@ -271,17 +271,17 @@ func (o *operator) read(op operation, at int) bool {
 	return err == nil
 }
 
-// found returns the index of the first word of a slot that is older than
-// operation last, or nobody's, -1 if there is none. A slot that last, 0, says
-// nobody has written may hold the window's own fill.
+// found returns the index of the first word of a slot that is not of operation
+// last, -1 if there is none. A slot that last, 0, says nobody has written holds
+// the window's own fill.
 func (o *operator) found(p []byte, slot int, last uint64) int {
 	writer, fill := writerOf(o.e.id), fillOf(o.peerID)
 	for i := range len(p) / 8 {
-		t := tag(loadWord(p[i*8:]))
-		if t.writer() == writer && t.op() >= max(last, 1) && o.g.fits(t, slot*o.g.slot+i*8) {
-			continue
+		want := tagAt(fill, 0, slot*o.g.slot/8+i)
+		if last != 0 {
+			want = tagAt(writer, last, i)
 		}
-		if last != 0 || t != tagAt(fill, 0, slot*o.g.slot/8+i) {
+		if tag(loadWord(p[i*8:])) != want {
 			return i
 		}
 	}

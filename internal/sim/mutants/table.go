@@ -56,6 +56,11 @@ var All = []Mutant{
 		Old: "op != nil && (op.Kind == OpWrite || op.Kind == OpSignal) {", New: "op != nil {",
 	},
 	{
+		Name: "write-overtakes-read", What: "a write changes what a read before it returns",
+		File: "internal/core/op.go", By: "./internal/core",
+		Old: "	if c.reads == 0 {\n", New: "	if c.reads >= 0 {\n",
+	},
+	{
 		Name: "waiters-forgotten", What: "operations under way do not fail when the peer is lost",
 		File: "internal/core/conn.go", By: Simulation, Hint: "requests-under-way",
 		Old: "	c.failed = code\n	c.endThrough(c.ops.Begun(), code)\n", New: "	c.failed = code\n",
