@@ -8,13 +8,13 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 LDFLAGS := -s -w -X main.version=$(VERSION)
 BUILD   := CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)'
 
-# How often `make soak` runs the tests, and how often the heavy ones of them: those
-# of ten seconds and more each, which together take over four minutes on 2 cores.
-# The light ones take one and a half, so that all of it stays below an hour.
+# How often `make soak` runs the tests, and how often the heavy ones of them, which
+# take ten seconds and more each, and those of ALONE: all of it in under an hour.
 SOAK       ?= 20
 SOAK_HEAVY ?= 5
-HEAVY      := cmd/fabric-bench internal/conformance internal/deploytest internal/driver internal/e2e internal/hostile \
-              internal/transport/quic membership
+HEAVY      := cmd/fabric-bench cmd/fabricd fabric fabric/fabrictest internal/archtest internal/check \
+              internal/conformance internal/driver internal/faults/inject internal/report internal/sim \
+              internal/transport/quic membership membership/state membership/verdict
 # Tests with real processes, namespaces and containers, which `make test` runs alone.
 ALONE      := internal/chaos internal/chaos/workload internal/deploytest internal/e2e internal/hostile
 # How long `make fuzz-short` runs each fuzz target.
@@ -74,12 +74,14 @@ conformance: ## how many of SCIF's rows hold, per call, through every door
 
 soak: ## the tests SOAK times in a row, the heavy ones SOAK_HEAVY times
 	@heavy=$$(printf 'github.com/fabricd/fabricd/%s\n' $(HEAVY))
-	light=$$(go list ./... | grep -vxF "$$heavy")
-	go test -race -count=$(SOAK) -timeout 60m $$light
-	for p in $(HEAVY); do
-	  go test -race -count=$(SOAK_HEAVY) -timeout 60m ./$$p
-	done
-	FABRICD_E2E_LONG=1 go test -count=1 -timeout 60m ./internal/e2e
+	alone=$$(printf 'github.com/fabricd/fabricd/%s\n' $(ALONE))
+	light=$$(go list ./... | grep -vxF "$$heavy"$$'\n'"$$alone")
+	rc=0
+	go test -race -count=$(SOAK) -timeout 60m $$light || rc=$$?
+	go test -race -count=$(SOAK_HEAVY) -timeout 60m $$heavy || rc=$$?
+	go test -race -count=$(SOAK_HEAVY) -timeout 60m -p 1 $$alone || rc=$$?
+	FABRICD_E2E_LONG=1 go test -count=1 -timeout 60m ./internal/e2e || rc=$$?
+	exit $$rc
 
 bench: ## one run of the benchmark on this machine (ARGS=…)
 	@mkdir -p bin

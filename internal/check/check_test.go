@@ -54,7 +54,7 @@ func TestLargeHistory(t *testing.T) {
 	m := newModel(9, 4)
 	c := m.connect(m.nodes[1], m.nodes[2])
 	m.die(m.nodes[3])
-	for len(m.records) < 1_000_000 {
+	for len(m.records) < manyRecords {
 		m.talk(c)
 		m.now += 1000
 	}

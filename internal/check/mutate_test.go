@@ -187,7 +187,7 @@ func TestEveryMutationIsCaught(t *testing.T) {
 	c := catches{caught: map[string]int{}, same: map[string]int{}}
 	rapid.Check(t, func(t *rapid.T) {
 		base := correct(rapid.Uint64Range(0, 500).Draw(t, "seed"), rapid.IntRange(3, 6).Draw(t, "nodes"), 250)
-		for range 6 {
+		for range spoiltPerCheck {
 			m := mutations[rapid.IntRange(0, len(mutations)-1).Draw(t, "mutation")]
 			c.try(t.Fatalf, base, m, func(n int) int { return rapid.IntRange(0, n-1).Draw(t, m.name) })
 		}

@@ -19,7 +19,7 @@ import (
 // for the picture.
 func TestScale(t *testing.T) {
 	sizes := []int{8, 32}
-	if !testing.Short() {
+	if manyNodes && !testing.Short() {
 		sizes = append(sizes, 100, 200)
 	}
 	bound := scenario.Normal.Bound()

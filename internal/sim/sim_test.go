@@ -59,7 +59,7 @@ func run(t testing.TB, s *scenario.Scenario, seed uint64) []history.Record {
 // TestSameSeedSameHistory is what every other use of a seed rests on.
 func TestSameSeedSameHistory(t *testing.T) {
 	s := decode(t, broken)
-	seeds := uint64(100)
+	seeds := uint64(twiceSeeds)
 	if testing.Short() {
 		seeds = 5
 	}
