@@ -96,7 +96,7 @@ func showStatus(w io.Writer, text json.RawMessage) error {
 		{"state dir", st.StateDir},
 		{"identity", fmt.Sprintf("%s, start %d", st.Node, st.Epoch)},
 		{"detection", st.Detection},
-		{"certificates", "from the " + map[string]string{"host": "host", "operator": "operator's CA"}[st.Trust]},
+		{"certificates", certificates(st)},
 		{"nodes", fmt.Sprintf("%d, %s from here", st.Counts.Nodes, plural(st.Counts.Links, "link"))},
 		{"applications", strings.Join([]string{plural(st.Counts.Conns, "connection"), plural(st.Counts.Ports, "port"), plural(st.Counts.Windows, "window")}, ", ")},
 	}
@@ -118,10 +118,19 @@ func showStatus(w io.Writer, text json.RawMessage) error {
 	return t.print(w)
 }
 
+// certificates says whose certificates are in use, and until when this node's.
+func certificates(st daemon.Status) string {
+	text := "from the " + map[string]string{"host": "host", "operator": "operator's CA"}[st.Trust]
+	if !st.Certificate.IsZero() {
+		text += ", until " + st.Certificate.Format(time.RFC3339)
+	}
+	return text
+}
+
 // statusKnown are the members of a status that showStatus says in its own
 // words.
 var statusKnown = strings.Fields(`version pid name role state detail cluster node epoch term id generation host host_detail
-	started uptime data_addresses gossip_address socket admin state_dir detection providers trust counts
+	started uptime data_addresses gossip_address socket admin state_dir detection providers trust certificate_until counts
 	faults_enabled warnings`)
 
 func hostOf(st daemon.Status) string {

@@ -287,7 +287,7 @@ func (d *Daemon) Close() error {
 // Status returns what `fabricd status` shows.
 func (d *Daemon) Status() Status {
 	d.mu.Lock()
-	phase, waits, at := d.phase, d.waits, d.places
+	phase, waits, at, store := d.phase, d.waits, d.places, d.store
 	d.mu.Unlock()
 	self := d.roster.place()
 	if phase == phaseJoined && self.Generation == 0 {
@@ -308,6 +308,9 @@ func (d *Daemon) Status() Status {
 	}
 	if d.cfg.TLS.CA != "" {
 		st.Trust = "operator"
+	}
+	if store != nil {
+		st.Certificate = store.Identity().NotAfter.UTC()
 	}
 	if _, agent := d.rooms(); agent != nil {
 		m := agent.Status()

@@ -136,6 +136,9 @@ func TestThreeNodes(t *testing.T) {
 		if st.State != phaseJoined || st.Host != "reachable" || !d.Health().Healthy || st.Counts.Nodes != 3 {
 			t.Errorf("%s: status %+v, health %+v", d.cfg.Name, st, d.Health())
 		}
+		if left := time.Until(st.Certificate); left < time.Hour {
+			t.Errorf("status: a fresh certificate ends at %v, in %v", st.Certificate, left)
+		}
 		if st.Cluster != host.Status().Cluster || st.Generation != 1 {
 			t.Errorf("%s: cluster %s generation %d", d.cfg.Name, st.Cluster, st.Generation)
 		}

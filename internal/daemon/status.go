@@ -37,6 +37,9 @@ type Status struct {
 	Providers []string `json:"providers"`
 	// Trust says whose certificates are in use: host or operator.
 	Trust string `json:"trust"`
+	// Certificate is when this node's certificate ends; zero while joining. It
+	// is renewed, or the operator's file read again, before that.
+	Certificate time.Time `json:"certificate_until,omitzero"`
 
 	// FaultsEnabled says that the node may be broken on purpose, Warnings by
 	// what it is now.
