@@ -77,8 +77,8 @@ func runDemoApp(ctx context.Context, socket string, in io.Reader, out io.Writer,
 	defer cancel()
 	d := &demoApp{commands: make(chan string, 8), out: out} // the demo gives one command at a time
 	go func() {                                             // ends with the process: a read of standard input cannot be interrupted
-		defer cancel()
 		defer close(d.commands)
+		defer cancel() // first: what ends by the end of the commands has not failed
 		for lines := bufio.NewScanner(in); lines.Scan(); {
 			d.commands <- lines.Text()
 		}
