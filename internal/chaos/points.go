@@ -62,6 +62,10 @@ func (p *pointed) watch() {
 	for {
 		select {
 		case <-p.stop:
+			if p.child.running() {
+				return
+			}
+			p.restart() // it ended in the moment in which the fault was taken back
 			return
 		case <-p.child.ended():
 			p.restart()
@@ -115,8 +119,8 @@ func (p *pointed) restart() {
 // undo ends the fault and says how often it happened.
 func (p *pointed) undo(ctx context.Context) (uint64, string, error) {
 	p.once.Do(func() {
-		close(p.stop)
 		p.fired, p.proof, p.err = p.take(ctx)
+		close(p.stop)
 	})
 	return p.fired, p.proof, p.err
 }
@@ -129,7 +133,7 @@ func (p *pointed) take(ctx context.Context) (uint64, string, error) {
 	defer cancel()
 	all, err := p.slot.admin.NodeFaults(ctx)
 	if err != nil {
-		return 0, "", err
+		return p.unanswered(err)
 	}
 	for _, r := range all {
 		if r.ID != p.id {
@@ -137,12 +141,25 @@ func (p *pointed) take(ctx context.Context) (uint64, string, error) {
 		}
 		if r.State != failpoint.Ended {
 			if _, err := p.slot.admin.ClearNodeFaults(ctx, p.id); err != nil {
-				return 0, "", err
+				return p.unanswered(err)
 			}
 		}
 		return reportOf(r)
 	}
 	return 0, "", fmt.Errorf("the daemon of slot %d does not know fault %d", p.slot.id, p.id)
+}
+
+// unanswered is what is known when the daemon could not be asked: it may have
+// ended just now.
+func (p *pointed) unanswered(err error) (uint64, string, error) {
+	if p.fault.Kind == scenario.FaultCrash {
+		select {
+		case <-p.child.ended():
+			return p.afterEnd()
+		case <-time.After(adminLimit):
+		}
+	}
+	return 0, "", err
 }
 
 // afterEnd is what is known of a fault of a daemon that has ended.
