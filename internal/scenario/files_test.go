@@ -116,7 +116,9 @@ func readme(t *testing.T) []byte {
 // and the files.
 func TestReadmeHasTheReference(t *testing.T) {
 	text := string(readme(t))
-	for name, want := range map[string]string{"keys": scenario.Reference(), "rows": rowTable(t)} {
+	for name, want := range map[string]string{
+		"keys": scenario.Reference(), "rows": rowTable(t), "bars": bars.write(t), "pains": pains.write(t),
+	} {
 		begin, end := "<!-- begin "+name+" -->\n", "<!-- end "+name+" -->"
 		i, j := strings.Index(text, begin), strings.Index(text, end)
 		if i < 0 || j < i {
@@ -145,24 +147,12 @@ var inTests = map[scenario.Row][]string{
 
 // rowTable is the table of the failure model: each row, and what shows it.
 func rowTable(t *testing.T) string {
-	by := map[scenario.Row][]string{}
-	for name, s := range files(t) {
-		for _, r := range s.Rows {
-			by[r] = append(by[r], name)
-		}
-	}
+	by := scenariosOf(t)
 	var b strings.Builder
 	b.WriteString("| row | shown by |\n|---|---|\n")
 	for n := 1; n <= 42; n++ {
 		row := scenario.Row(fmt.Sprintf("F%d", n))
-		var cells []string
-		slices.Sort(by[row])
-		for _, name := range by[row] {
-			cells = append(cells, fmt.Sprintf("[%s](%s)", strings.TrimSuffix(filepath.Base(name), ".yaml"), name))
-		}
-		for _, test := range inTests[row] {
-			cells = append(cells, "`"+test+"`")
-		}
+		cells := append(slices.Clone(by[row]), testCells(inTests[row])...)
 		if len(cells) == 0 {
 			t.Errorf("nothing shows %s", row)
 		}
@@ -171,26 +161,14 @@ func rowTable(t *testing.T) string {
 	return b.String()
 }
 
-// TestTestsOfRowsExist holds the table to the tree.
-func TestTestsOfRowsExist(t *testing.T) {
-	for _, row := range slices.Sorted(maps.Keys(inTests)) {
-		for _, test := range inTests[row] {
-			dir, name, _ := strings.Cut(test, " ")
-			names, err := filepath.Glob(filepath.Join("../..", dir, "*_test.go"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			found := false
-			for _, file := range names {
-				text, err := os.ReadFile(file)
-				if err != nil {
-					t.Fatal(err)
-				}
-				found = found || bytes.Contains(text, []byte("func "+name+"(t *testing.T)"))
-			}
-			if !found {
-				t.Errorf("%s: there is no test %s in %s", row, name, dir)
-			}
+// scenariosOf returns links to the scenarios that name each row.
+func scenariosOf(t *testing.T) map[scenario.Row][]string {
+	all := files(t)
+	by := map[scenario.Row][]string{}
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		for _, r := range all[name].Rows {
+			by[r] = append(by[r], fmt.Sprintf("[%s](%s)", strings.TrimSuffix(filepath.Base(name), ".yaml"), name))
 		}
 	}
+	return by
 }

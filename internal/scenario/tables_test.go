@@ -1,0 +1,268 @@
+package scenario_test
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/fabricd/fabricd/internal/scenario"
+)
+
+// A table says what shows each of some rows: the scenarios that name the row,
+// and tests.
+type table struct {
+	head  string
+	ids   []scenario.Row // that it must have, in this order
+	what  map[scenario.Row]string
+	tests map[scenario.Row][]string // see testCell
+}
+
+// ids are the rows of a letter with these numbers.
+func ids(letter string, numbers ...int) (rows []scenario.Row) {
+	for _, n := range numbers {
+		rows = append(rows, scenario.Row(fmt.Sprint(letter, n)))
+	}
+	return rows
+}
+
+// The soak (B17), what is said of dependencies (S7) and of old mistakes (B20)
+// are rules for releases and for changes: no test shows them. The pains that
+// are left out are about speed and pages, or a row of another table.
+var (
+	bars = table{
+		head: "bar", ids: slices.Concat(ids("B", 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 18, 19), ids("S", 1, 2, 3, 4, 5, 6, 8, 9)),
+		what: barWords, tests: barTests,
+	}
+	pains = table{head: "pain", ids: ids("P", 1, 2, 3, 4, 5, 7, 8, 9, 10, 14, 15, 16, 17, 20, 21, 23), what: painWords, tests: painTests}
+)
+
+var barWords = map[scenario.Row]string{
+	"B1":  "crash told in 250 ms, 1 s worst",
+	"B2":  "silence told within 3 s",
+	"B3":  "loss and pauses remove nobody",
+	"B4":  "an isolated node harms no other",
+	"B5":  "each change is told exactly once",
+	"B6":  "a thousand restarts, nothing of old lives",
+	"B7":  "a paused writer writes nothing later",
+	"B8":  "every call ends, with its errno",
+	"B9":  "bytes are exact over bad networks",
+	"B10": "fences and signals never lie",
+	"B11": "a fault leaves other pairs alone",
+	"B12": "whole 5 s after a partition",
+	"B13": "50 nodes join within 5 s",
+	"B14": "nothing leaks over 10 000 connections",
+	"B15": "each damage to the state is noticed",
+	"B16": "tables of IDs and ports are linearizable",
+	"B18": "one seed, one history",
+	"B19": "bugs put in on purpose are caught",
+	"S1":  "strangers see nothing and stay out",
+	"S2":  "nobody passes for another node",
+	"S3":  "hostile local applications harm only themselves",
+	"S4":  "decoders allocate within their budget",
+	"S5":  "low ports are for administrators",
+	"S6":  "containers without privilege, root read-only",
+	"S8":  "secrets stay in their files",
+	"S9":  "100 certificates, 10 keys, no reset",
+}
+
+var barTests = map[scenario.Row][]string{
+	"B1": {"membership/verdict TestCrashIsTold", "internal/sim TestScale", "internal/e2e TestKilledNodesAreRemovedOnce"},
+	"B2": {"membership TestSilentLossIsKnownWithinTheBoundOfEachProfile", "membership/verdict TestSilenceIsToldAtItsBound", "internal/sim TestScale"},
+	"B3": {"membership TestLossDoesNotRemove", "membership/verdict TestShortPausesChangeNothing", "internal/e2e TestShortPauseOfANodeIsInvisible"},
+	"B4": {"membership/verdict TestReturningNodeHarmsNobody"},
+	"B5": {"internal/sim TestChurn SIM_CHANGES=1000000"},
+	"B6": {"membership/verdict TestFastRestartIsSeenByAll", "internal/e2e TestQuickRestartsAreRemovalsAndReturns"},
+	"B7": {"internal/sim TestZombies SIM_SEEDS=20000", "internal/e2e TestLongPauseOfANodeIsOneRemovalAndOneReturn"},
+	"B8": {"fabric/fabrictest TestCrashAtEveryStepOfTheEngine", "internal/e2e TestKilledNodesAreRemovedOnce"},
+	"B9": {"internal/transport/quic TestBytesAreExactOverABadNetwork", "internal/faults/inject TestQUICOverBadSockets"},
+	"B10": {"internal/sim TestFenceCuts SIM_SEEDS=50", "internal/driver TestRandomProgramsUnderFaults",
+		"internal/driver TestRandomProgramsOverQUIC"},
+	"B11": {"internal/sim TestOneOfFifty", "internal/e2e TestStoppedReceiverBlocksOnlyItsOwnConnection"},
+	"B12": {"membership TestSplitHeals", "membership/verdict TestSplitHeals"},
+	"B13": {"membership TestJoinStorm", "membership/verdict TestJoinStormGivesDistinctIDs", "membership/verdict TestStartMakesAllAware"},
+	"B14": {"internal/driver TestCloseStorm", "internal/driver TestManyConnectionsLeaveNoMemory",
+		"internal/e2e TestKilledApplicationsLeaveNothingBehind"},
+	"B15": {"membership/state TestEveryDamageToTheLeaseTableIsNoticed", "membership/state TestEveryDamageToANodeIsNoticed",
+		"membership/state TestEveryDamageToTheHostsFilesIsRefused", "internal/e2e TestDamagedStateNeverLeadsToAnOlderLife"},
+	"B16": {"internal/check TestPortTableIsLinearizable -linear=1000", "internal/check TestLeaseTableIsLinearizable -linear=1000",
+		"internal/check TestModelsOfTablesFindFaults"},
+	"B18": {"internal/sim TestSameSeedSameHistory", "membership/verdict TestSameSeedSameRun"},
+	"B19": {"internal/sim/mutants TestEveryMutantIsCaught MUTANTS=all", "internal/check TestEveryMutationIsCaught"},
+	"S1": {"internal/e2e TestTheWireTellsNothing", "internal/transport/quic TestTheWireShowsNothing", "internal/hostile TestCertificatesOfStrangers",
+		"internal/hostile TestStrangersOnEveryPort", "internal/hostile TestManyPacketsOfStrangersLeaveNothing"},
+	"S2": {"internal/hostile TestClaimsOnTheControlPort", "internal/hostile TestHelloThatLies", "internal/hostile TestLeasesThatAreNot",
+		"membership TestNobodyPassesForAnotherLife"},
+	"S3": {"internal/shm TestCheckRefusesTheZoo", "internal/shm TestCheckRefusesHugePages", "internal/shm TestFaultsAreErrors",
+		"internal/ipc TestWrongMemoryIsRefused", "internal/ipc TestGarbageEndsTheSession", "internal/ipc TestHolesInWindowMemory",
+		"internal/hostile TestDescriptorsByTheHundred", "internal/hostile TestQuotas"},
+	"S4": {"internal/hostile TestDecodersStayInTheirBudget", "internal/ipc TestDecoderStaysInItsBudget",
+		"membership/control TestDecoderStaysInItsBudget"},
+	"S5": {"internal/hostile TestUnprivilegedProcess", "internal/hostile TestRootOfANamespaceIsNoAdmin",
+		"internal/daemon TestPrivilegedPortsAreForConfiguredUsers"},
+	"S6": {"internal/deploytest TestCompose", "internal/deploytest TestImages", "deploy/check TestEveryContainerIsHardened"},
+	"S8": {"internal/e2e TestSecretsAreInNoProcess", "internal/hostile TestSecretsStayInTheirFiles", "membership/trust TestSecretsDoNotPrint"},
+	"S9": {"membership TestManyRotationsUnderTraffic", "membership TestCertificatesRotateUnderTraffic", "membership TestGossipKeysRotateUnderTraffic"},
+}
+
+var painWords = map[scenario.Row]string{
+	"P1":  "a dead peer ends every call",
+	"P2":  "a dead peer is noticed soon",
+	"P3":  "closing never hangs, storms included",
+	"P4":  "a restarted peer is a new life",
+	"P5":  "containers share memory with default flags",
+	"P7":  "too little memory is a named error",
+	"P8":  "killed processes leave nothing named",
+	"P9":  "errors name call, ends and cause",
+	"P10": "one bad node slows no other",
+	"P14": "crossing connects end in one link",
+	"P15": "busy or paused nodes stay members",
+	"P16": "address moves, copies of a node",
+	"P17": "no node is needed for ever",
+	"P20": "idle nodes hardly use a processor",
+	"P21": "come and go without leaks",
+	"P23": "applications survive their fabricd and peers",
+}
+
+var painTests = map[scenario.Row][]string{
+	"P1": {"fabric/fabrictest TestCrashAtEveryStepOfTheEngine", "internal/e2e TestNodesCrashAtStepsOfTheProtocol",
+		"internal/e2e TestKilledNodesAreRemovedOnce"},
+	"P2": {"membership TestSilentLossIsKnownWithinTheBoundOfEachProfile", "membership/verdict TestCrashIsTold"},
+	"P3": {"internal/driver TestCloseStorm", "internal/e2e TestTerminatedNodesLeave"},
+	"P4": {"internal/core TestCheckHelloRefusesEveryOtherLife", "internal/transport/quic TestHeartbeatToARestartedPeerResets",
+		"membership TestInstantRestartIsSeenAsOne", "internal/e2e TestQuickRestartsAreRemovalsAndReturns"},
+	"P5": {"internal/deploytest TestCompose"},
+	"P7": {"internal/deploytest TestCompose", "internal/shm TestMemoryThatIsMissingIsAnError"},
+	"P8": {"internal/deploytest TestCompose", "internal/e2e TestKilledApplicationsLeaveNothingBehind"},
+	"P9": {"fabric TestOpErrorSaysWhatWhoAndWhy", "fabric TestHintsSayWhatToDo", "fabric TestEveryErrorNamesItsEndsAndItsCause",
+		"internal/status TestEveryCodeHasItsOwnText"},
+	"P10": {"internal/sim TestOneOfFifty", "internal/e2e TestStoppedReceiverBlocksOnlyItsOwnConnection"},
+	"P14": {"internal/driver TestRandomCrossings", "internal/driver TestCrossingDialsEndInOneLink"},
+	"P15": {"internal/e2e TestShortPauseOfANodeIsInvisible", "internal/e2e TestLongPauseOfANodeIsOneRemovalAndOneReturn"},
+	"P16": {"membership TestNodeThatComesBackElsewhereKeepsItsID", "membership TestClonedStateDirectoryIsRefused"},
+	"P17": {"membership TestWithoutAHostMembersDecideAlone", "membership/verdict TestHostLossIsToldAndTheRestGoesOn",
+		"membership/verdict TestALostLeaseTableGivesEveryIDBackAboveItsGenerations", "internal/e2e TestKilledNodesAreRemovedOnce"},
+	"P20": {"membership/verdict TestIdleClusterTicksWithItsHeartbeats"},
+	"P21": {"internal/driver TestManyConnectionsLeaveNoMemory", "internal/e2e TestKilledApplicationsLeaveNothingBehind"},
+	"P23": {"internal/ipc TestKilledNodeEndsBlockedCalls", "internal/ipc TestApplicationLearnsThatItsNodeEnds", "internal/shm TestFaultsAreErrors",
+		"internal/hostile TestFramesThatBreakTheRules", "internal/hostile TestRandomBytesInsideALink"},
+}
+
+// notShown are the rows that nothing shows, or not all of them, and why. A row
+// that is not here and that nothing shows is a mistake.
+var notShown = map[scenario.Row]string{
+	"B1":  "p99 over 100 real kills, which `fabric-bench run fail_detect` measures",
+	"B3":  "an hour of real processes: cpu-busy-30m lasts half of it",
+	"B9":  "10 million messages and 100 GB: these are some MB a run, and an hour of loss is loss-1h",
+	"B11": "p99 of others, which no history holds; resets and stalls are judged",
+	"S3":  "memory that changes while it is read: nothing that decides lies in shared memory, requests come as packets",
+	"P10": "p99 of others within a tenth, which no history holds; it is their throughput that is held to a tenth",
+	"P14": "100 000 crossings: one run has a thousand",
+	"P15": "a pause of 2 s: normal promises 1.5 s; removed once and back is shown for 5 s",
+	"P20": "the share of a processor and p99 on two of them, which depend on the machine: `fabric-bench run idle` and `msg_lat` measure them",
+	"P21": "a day of churn: the longest run is restarted-1000-times, 34 minutes",
+}
+
+// write returns the table as it is in the README.
+func (tab table) write(t *testing.T) string {
+	by := scenariosOf(t)
+	var b strings.Builder
+	fmt.Fprintf(&b, "| %s | what | shown by |\n|---|---|---|\n", tab.head)
+	for _, row := range tab.ids {
+		if n := len(strings.Fields(tab.what[row])); n < 3 || n > 8 {
+			t.Errorf("%s is %q: want three to eight words", row, tab.what[row])
+		}
+		cells := append(slices.Clone(by[row]), testCells(tab.tests[row])...)
+		shown := strings.Join(cells, ", ")
+		if why := notShown[row]; why != "" {
+			shown = strings.TrimPrefix(shown+"; not shown: "+why, "; ")
+		}
+		if shown == "" {
+			t.Errorf("nothing shows %s", row)
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s |\n", row, tab.what[row], shown)
+	}
+	return b.String()
+}
+
+// testCells writes tests, each "package Test" or "package Test setting": the
+// setting is what makes the test as long as the row wants it.
+func testCells(tests []string) (cells []string) {
+	for _, test := range tests {
+		words := strings.Fields(test)
+		cell := "`" + words[0] + " " + words[1] + "`"
+		if len(words) == 3 {
+			cell += " (in full with `" + words[2] + "`)"
+		}
+		cells = append(cells, cell)
+	}
+	return cells
+}
+
+// TestTablesHoldTogether finds rows that no table has, so that nobody reads
+// what is said of them.
+func TestTablesHoldTogether(t *testing.T) {
+	both := slices.Concat(bars.ids, pains.ids)
+	for _, named := range [][]scenario.Row{
+		slices.Collect(maps.Keys(bars.what)), slices.Collect(maps.Keys(bars.tests)),
+		slices.Collect(maps.Keys(pains.what)), slices.Collect(maps.Keys(pains.tests)), slices.Collect(maps.Keys(notShown)),
+	} {
+		for _, row := range named {
+			if !slices.Contains(both, row) {
+				t.Errorf("%s is in no table", row)
+			}
+		}
+	}
+	for row, why := range notShown {
+		if len(why) < 20 {
+			t.Errorf("%s is not shown because %q: want a reason", row, why)
+		}
+	}
+}
+
+// TestTestsOfRowsExist holds the tables to the tree.
+func TestTestsOfRowsExist(t *testing.T) {
+	for _, tests := range []map[scenario.Row][]string{inTests, bars.tests, pains.tests} {
+		for _, row := range slices.Sorted(maps.Keys(tests)) {
+			for _, test := range tests[row] {
+				if err := exists(test); err != nil {
+					t.Errorf("%s: %v", row, err)
+				}
+			}
+		}
+	}
+}
+
+// exists looks for a test, as testCells has it, and for the name of its setting.
+func exists(test string) error {
+	words := strings.Fields(test)
+	if len(words) < 2 || len(words) > 3 {
+		return fmt.Errorf("%q is no test", test)
+	}
+	names, err := filepath.Glob(filepath.Join("../..", words[0], "*_test.go"))
+	if err != nil {
+		return err
+	}
+	var all []byte
+	for _, file := range names {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		all = append(all, text...)
+	}
+	if !bytes.Contains(all, []byte("\nfunc "+words[1]+"(t *testing.T)")) {
+		return fmt.Errorf("there is no test %s in %s", words[1], words[0])
+	}
+	if len(words) == 3 {
+		name, _, _ := strings.Cut(strings.TrimPrefix(words[2], "-"), "=")
+		if !bytes.Contains(all, []byte(`"`+name+`"`)) {
+			return fmt.Errorf("nothing in %s reads %s", words[0], name)
+		}
+	}
+	return nil
+}
