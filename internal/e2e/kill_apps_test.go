@@ -234,7 +234,8 @@ func (l *lab) victim(nodes []*node, r *rand.Rand) (string, error) {
 }
 
 // dump ends the nodes with SIGQUIT, on which they say what their goroutines
-// do. All stand still before: none is to see another one end.
+// do. All stand still before, and each ends before the next goes on: the first
+// is not to see another one end, which would set goroutines off.
 func dump(t *testing.T, nodes ...*node) {
 	t.Helper()
 	for _, n := range nodes {
@@ -243,8 +244,6 @@ func dump(t *testing.T, nodes ...*node) {
 	}
 	for _, n := range nodes {
 		n.cont(t)
-	}
-	for _, n := range nodes {
 		n.exit(t, stepLimit)
 	}
 }
