@@ -27,7 +27,7 @@ func TestRandomCrossings(t *testing.T) {
 
 func crossAll(t *testing.T, rng *rand.Rand, nodes int) {
 	fab := &fabric{t: t, seen: make(map[int][]driver.Evidence),
-		hub: mem.NewHub(mem.Config{Delay: 200 * time.Microsecond})}
+		hub: mem.NewHub(mem.Config{Delay: 100 * time.Microsecond, Jitter: 300 * time.Microsecond})}
 	t.Cleanup(fab.close)
 	for i := range nodes {
 		fab.add(i, 1)

@@ -109,7 +109,8 @@ type Session interface {
 	// reached.
 	OpenLane(ctx context.Context) (SendLane, error)
 
-	// AcceptLane returns the next lane that the peer has opened.
+	// AcceptLane returns the next lane that the peer has opened: lanes that were
+	// opened and written to one after the other come in that order.
 	AcceptLane(ctx context.Context) (RecvLane, error)
 
 	// SendDatagram sends p, at most MaxDatagram bytes, at most once and in no

@@ -153,33 +153,34 @@ func (s *session) AcceptLane(ctx context.Context) (transport.RecvLane, error) {
 	}
 }
 
-// nextLane takes the first lane that has arrived, or says when one will.
+// nextLane takes the next lane if it has arrived, or says when it will. Lanes
+// are accepted in the order in which they were begun, as QUIC's streams are,
+// however long the first bytes of each take: the first one is the control lane.
 func (s *session) nextLane() (*lane, time.Time, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err != nil {
 		return nil, time.Time{}, s.err
 	}
-	var now, until time.Time
+	if len(s.queue) == 0 {
+		return nil, time.Time{}, nil
+	}
+	var now time.Time
 	if s.path.slow() {
 		now = time.Now()
 	}
-	for i, l := range s.queue {
-		ok, due := l.arrived(now)
-		if !ok {
-			until = earlier(until, due)
-			continue
-		}
-		s.queue = append(s.queue[:i], s.queue[i+1:]...)
-		if len(s.queue) > 0 {
-			notify(s.arrival) // another caller may wait
-		}
-		l.mu.Lock()
-		l.accepted = true
-		l.mu.Unlock()
-		return l, time.Time{}, nil
+	l := s.queue[0]
+	if ok, due := l.arrived(now); !ok {
+		return nil, due, nil
 	}
-	return nil, until, nil
+	s.queue = append(s.queue[:0], s.queue[1:]...)
+	if len(s.queue) > 0 {
+		notify(s.arrival) // another caller may wait
+	}
+	l.mu.Lock()
+	l.accepted = true
+	l.mu.Unlock()
+	return l, time.Time{}, nil
 }
 
 // SendDatagram implements transport.Session.

@@ -258,6 +258,18 @@ func testManyLanes(e *env) {
 	}
 }
 
+func testLanesInOrder(e *env) {
+	count := e.pair.MaxLanes
+	for i := range count {
+		s := e.open()
+		e.write(s, []byte{byte(i)})
+		s.Close()
+	}
+	for i := range count {
+		e.wantEnd(e.accept(), []byte{byte(i)})
+	}
+}
+
 func testLaneCredit(e *env) {
 	for i := range 3 * e.pair.MaxLanes {
 		s, err := e.a.OpenLane(e.ctx)

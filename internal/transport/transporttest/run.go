@@ -84,6 +84,7 @@ var cases = []struct {
 	{"try write takes all or nothing", testTryWrite},
 	{"an unread lane does not stop another", testIndependence},
 	{"many lanes at once", testManyLanes},
+	{"lanes are accepted in the order in which they were begun", testLanesInOrder},
 	{"finished lanes make room for new ones", testLaneCredit},
 	{"open lane waits at the limit", testLaneLimit},
 	{"canceled lanes make room for new ones", testCanceledLaneCredit},
