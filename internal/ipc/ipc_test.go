@@ -32,7 +32,8 @@ const limit = 20 * time.Second
 type service struct {
 	node *fakeNode
 	path string
-	stop func() // ends the server and waits for it
+	end  func() // ends the server
+	stop func() // ends the server, waits for it and checks that nothing is left
 }
 
 func serve(t testing.TB, edit func(*Options)) *service {
@@ -47,6 +48,7 @@ func serve(t testing.TB, edit func(*Options)) *service {
 		edit(&opt)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
+	s.end = cancel
 	done := make(chan error, 1)
 	go func() { done <- Serve(ctx, ln, opt) }()
 	s.stop = sync.OnceFunc(func() {
@@ -303,6 +305,49 @@ func TestCloseDeliversAndThenResets(t *testing.T) {
 	check(t, "TryRecv after the peer's close", err, status.Reset)
 	check(t, "WriteTo after the peer's close", b.WriteTo(0, 8, 0, 0), status.Reset)
 	check(t, "Close", b.Close(), status.OK)
+}
+
+// TestNodeThatEndsDeliversWhatItHasAccepted ends the node while an application
+// writes: each of its writes has arrived or has failed.
+func TestNodeThatEndsDeliversWhatItHasAccepted(t *testing.T) {
+	for range 50 {
+		delivery, abort := context.WithCancel(context.Background())
+		s := serve(t, func(o *Options) { o.Delivery = delivery })
+		other := must(s.node.NewSession(Credentials{}))(t)
+		a, b := connect(t, s.dial(t), other)
+		ctx, cancel := context.WithTimeout(context.Background(), limit)
+		accepted, begun := make(chan int, 1), make(chan struct{})
+		go func() {
+			total := 0
+			for n, err := 0, error(nil); err == nil; total += n {
+				if n, err = a.Send(ctx, make([]byte, 100)); total == 0 {
+					close(begun)
+				}
+			}
+			accepted <- total
+		}()
+		go func() {
+			<-begun
+			s.end()
+		}()
+		got, buf := 0, make([]byte, 3000)
+		for {
+			n, err := b.Recv(ctx, buf)
+			if got += n; err != nil {
+				if err != ErrPeerClosed {
+					t.Errorf("Recv ends with %v, want the orderly end", err)
+				}
+				break
+			}
+		}
+		if want := <-accepted; got != want {
+			t.Errorf("%d bytes arrived before the orderly end, %d were accepted", got, want)
+		}
+		other.Close()
+		s.stop()
+		abort()
+		cancel()
+	}
 }
 
 func TestLossIsNotAClose(t *testing.T) {

@@ -141,6 +141,7 @@ func (p *pump) toNode(ctx context.Context) (peerGone bool) {
 		case err == nil:
 		case errors.Is(err, status.Again):
 			if closing || ctx.Err() != nil {
+				p.takeRest(ctx)
 				return false
 			}
 			shm.WaitRead(p.conn) // its errors are a close's deadline, or the next read's
@@ -152,6 +153,15 @@ func (p *pump) toNode(ctx context.Context) (peerGone bool) {
 			p.discard()        // and one that is blocked sees it
 			return true
 		}
+	}
+}
+
+// takeRest ends the application's writing and delivers what it has written up
+// to then. Whoever ends the connection, a write that was accepted arrives, and
+// one that comes too late fails.
+func (p *pump) takeRest(ctx context.Context) {
+	p.conn.CloseRead() // the application's next write fails
+	for p.forward(ctx) == nil {
 	}
 }
 
