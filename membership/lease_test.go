@@ -10,6 +10,7 @@ import (
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/membership/control"
+	"github.com/fabricd/fabricd/membership/gossip"
 	"github.com/fabricd/fabricd/membership/state"
 	"github.com/fabricd/fabricd/membership/verdict"
 )
@@ -213,6 +214,23 @@ func TestLostLeaseTableIsRebuiltFromTheLeasesOfTheNodes(t *testing.T) {
 		w.within(15*time.Second, "all are back again", func() bool { return mesh(w.all) })
 		if now := w.node(2).life(); now.Node != before.Node || now.Generation != before.Generation+1 {
 			t.Errorf("with a clock that went back: node 2 lived as %v and lives as %v, want the next generation", before, now)
+		}
+	})
+}
+
+// TestALookAtAHostShowsNoLife: the host of another side of a split does not know
+// the life of one that looks, and would refuse it.
+func TestALookAtAHostShowsNoLife(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.cluster(3)
+		host, n := w.node(1), w.node(3)
+		n.a.mu.Lock()
+		n.a.view.self.Life = addr.Life{Node: 99, Generation: 1} // which no host knows
+		n.a.mu.Unlock()
+		self := host.a.Self()
+		at := gossip.Member{UUID: self.UUID, Epoch: self.Epoch, Meta: gossip.Meta{Addresses: self.Addresses}}
+		if term, found := n.a.askHost(at); !found || term != 1 {
+			t.Errorf("the look found %v, term %d; the host says: %s", found, term, host.logged())
 		}
 	})
 }

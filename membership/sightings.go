@@ -49,12 +49,15 @@ func (a *Agent) sightHost(k gossip.Key) {
 }
 
 // askHost dials what gossips as host and returns its term. It reports false if
-// no address answers as that process, in the host role.
+// no address answers as that process, in the host role. It comes as a node
+// without a life: another host's table need not know ours, and would refuse it.
 func (a *Agent) askHost(m gossip.Member) (term uint64, found bool) {
 	ctx, cancel := context.WithTimeout(a.ctx, a.timing.Silence)
 	defer cancel()
+	look := *a.dialer
+	look.Self = func() (control.End, []byte) { return a.self, nil }
 	for _, address := range m.Meta.Addresses {
-		up, err := a.dialer.Lifeline(ctx, address, control.Target{UUID: m.UUID, Epoch: m.Epoch})
+		up, err := look.Lifeline(ctx, address, control.Target{UUID: m.UUID, Epoch: m.Epoch})
 		if err != nil {
 			a.log.Debug().Err(err).Str("address", address).Msg("who gossips as host does not answer as one")
 			continue
