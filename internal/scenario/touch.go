@@ -26,6 +26,8 @@ func (a Action) Touches() Touch {
 		return Touch{Ways: a.Partition.ways()}
 	case a.Network != nil:
 		return Touch{Nodes: a.Network.Node.IDs()}
+	case a.Node != nil && a.Node.Do == Usurp: // one of the two hosts has to give up
+		return Touch{Nodes: append([]int{0}, a.Node.ID.IDs()...)}
 	case a.Node != nil:
 		return Touch{Nodes: a.Node.ID.IDs()}
 	case a.App != nil:
