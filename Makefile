@@ -26,7 +26,7 @@ APPS_IMAGE ?= fabricd-apps:dev
 COMPOSE     = $$(docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 CLUSTER     = $(COMPOSE) -p fabricd -f deploy/compose.yaml
 
-.PHONY: help build demo test lint conformance soak bench fuzz-short image cluster cluster-down chaos clean
+.PHONY: help build demo test lint conformance soak bench fuzz-short image cluster cluster-down chaos mutants clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -130,6 +130,10 @@ chaos: image ## every scenario in every lab: simulated with many seeds, processe
 	done
 	bin/fabricd chaos scale --report out/chaos/scale
 	exit $$rc
+
+mutants: ## break the engine in some fifty ways, one at a time: a check has to find each
+	@cd internal/sim/mutants
+	MUTANTS=all go test -count=1 -run Caught -timeout 100m -v
 
 clean: ## remove what the targets above made
 	rm -rf bin out

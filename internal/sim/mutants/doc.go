@@ -7,7 +7,7 @@
 // there exactly once, or the mutant is stale. With MUTANTS=all, or a list of
 // names, it also runs what has to catch each of them, and fails if one survives:
 //
-//	MUTANTS=all go test ./internal/sim/mutants -run Caught -timeout 60m -v
+//	make mutants
 //
 // Most are caught by the simulation: [Simulation] runs its hunt, which tells the
 // scenario that found it. Those in the shells of driver and membership, which
