@@ -125,7 +125,7 @@ func (e *endpoint) attempt(ctx context.Context, a *attempt, dst addr.Addr) {
 	limit, quit := context.WithCancelCause(limit)
 	defer quit(nil)
 	defer e.onGone(func() { quit(status.Reset) })()
-	c, err := e.request(limit, a, dst)
+	c, err := e.request(limit, dst)
 	if err == nil {
 		err = e.awaitVerdict(limit, a, c)
 	}
@@ -151,8 +151,34 @@ func (e *endpoint) attempt(ctx context.Context, a *attempt, dst addr.Addr) {
 
 var errNobodyAccepted = fmt.Errorf("%w: nobody accepted in time", status.Refused)
 
-// request sends the connect request.
-func (e *endpoint) request(ctx context.Context, a *attempt, dst addr.Addr) (*conn, error) {
+// linkTries is how many links a connect takes that end under it.
+const linkTries = 3
+
+// request sends the connect request. A link that its other end has just given
+// up, and that ends while the request is being written, is replaced: the node
+// may well be live, and nobody there has seen the request.
+func (e *endpoint) request(ctx context.Context, dst addr.Addr) (*conn, error) {
+	for try := 1; ; try++ {
+		c, err := e.requestOnce(ctx, dst)
+		if err == nil || c == nil || try == linkTries || ctx.Err() != nil || c.link.sess.Err() == nil {
+			return c, err
+		}
+		e.mu.Lock()
+		if e.conn == c {
+			e.conn = nil
+		}
+		e.mu.Unlock()
+		c.fail(status.Reset)
+		c.link.forget(c)
+		select {
+		case <-c.link.down: // by then the node has forgotten the link
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+func (e *endpoint) requestOnce(ctx context.Context, dst addr.Addr) (*conn, error) {
 	l, c, err := e.enlist(ctx, dst.Node)
 	if err != nil {
 		return nil, err

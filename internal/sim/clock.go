@@ -13,7 +13,14 @@ type clock struct {
 	asked uint64
 	queue []event // a heap, earliest first
 	done  uint64  // events that have happened
+	once  int     // events that have happened at now
 }
+
+// maxAtOnce bounds the events of one moment: time passes in every honest run.
+const maxAtOnce = 1_000_000
+
+// stuck reports whether something went round in circles.
+func (c *clock) stuck() bool { return c.once >= maxAtOnce }
 
 type event struct {
 	at  time.Duration
@@ -31,12 +38,16 @@ func (c *clock) after(d time.Duration, f func()) {
 	c.push(event{c.now + max(d, 0), c.asked, f})
 }
 
-// until lets time pass up to end.
+// until lets time pass up to end. Nothing happens any more when it is stuck.
 func (c *clock) until(end time.Duration) {
-	for len(c.queue) > 0 && c.queue[0].at <= end {
+	for len(c.queue) > 0 && c.queue[0].at <= end && !c.stuck() {
 		e := c.pop()
+		if e.at > c.now {
+			c.once = 0
+		}
 		c.now = e.at
 		c.done++
+		c.once++
 		e.run()
 	}
 	c.now = end

@@ -72,6 +72,11 @@ func Run(s *scenario.Schedule, opts Options) (Result, error) {
 	}
 	w.until(r.zero + sc.Duration.Time())
 	r.finish()
+	if w.stuck() {
+		err := fmt.Errorf("%d things happened at one moment before %v: something goes round in circles", maxAtOnce, w.now)
+		w.put(history.Lab, &history.End{Why: err.Error()})
+		return r.result(), err
+	}
 	w.put(history.Lab, &history.End{Complete: true})
 	return r.result(), nil
 }
