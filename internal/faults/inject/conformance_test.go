@@ -74,7 +74,7 @@ func TestConformance(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			transporttest.Run(t, func(t *testing.T) transporttest.Pair {
 				_, _, a, b := memPair(t, mem.Config{MaxLanes: 16}, rules...)
-				return transporttest.Pair{A: a, B: b, IDA: idA, IDB: idB, MaxLanes: 16, Nowhere: "c"}
+				return transporttest.Pair{A: a, B: b, IDA: idA, IDB: idB, MaxLanes: 16, Nowhere: "c", Overtake: len(rules) > 0}
 			})
 		})
 	}

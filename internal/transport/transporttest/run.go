@@ -31,6 +31,10 @@ type Pair struct {
 
 	// Nowhere is an address at which nobody accepts.
 	Nowhere string
+
+	// Overtake says that a lane may arrive before one that was opened before it,
+	// as where faults delay each lane by itself.
+	Overtake bool
 }
 
 // Run runs the suite, each test in a testing/synctest bubble of its own. make
