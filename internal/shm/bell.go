@@ -1,0 +1,111 @@
+package shm
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+// A Bell is one end of a pair by which two processes wake each other. It is a
+// stream socket whose bytes mean nothing, so that the end of either process is
+// heard at once. One goroutine waits at a time; everything else may be called
+// from any.
+type Bell struct {
+	conn *net.UnixConn
+	raw  syscall.RawConn
+	send func(fd uintptr) // one byte, if there is room
+	buf  [64]byte         // what Wait throws away
+}
+
+// BellPair returns the two ends of a bell, to be passed on.
+func BellPair() (a, b *os.File, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, fail("socketpair", err, status.NoMemory)
+	}
+	return os.NewFile(uintptr(fds[0]), "bell"), os.NewFile(uintptr(fds[1]), "bell"), nil
+}
+
+// NewBell makes f, a stream socket, a bell. It takes f in any case.
+func NewBell(f *os.File) (*Bell, error) {
+	conn, err := Conn(f)
+	if err != nil {
+		return nil, err
+	}
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	b := &Bell{conn: conn, raw: raw}
+	one := []byte{1}
+	b.send = func(fd uintptr) {
+		// A full socket rings already, a broken one tells its own end.
+		unix.SendmsgN(int(fd), one, nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+	}
+	return b, nil
+}
+
+// Ring wakes the other side, now or when it next waits. It does not block.
+func (b *Bell) Ring() { b.raw.Control(b.send) }
+
+// Wait returns after a Ring of the other side: one that was before Wait, too.
+// After Stop, and when the other side is gone, it returns an error at once; when
+// ctx is done, that of ctx with a status.Code.
+func (b *Bell) Wait(ctx context.Context) error {
+	if ctx.Done() == nil {
+		_, err := b.conn.Read(b.buf[:])
+		return err
+	}
+	fired := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() { b.conn.SetReadDeadline(long); close(fired) })
+	_, err := b.conn.Read(b.buf[:])
+	if stop() {
+		return err
+	}
+	<-fired
+	b.conn.SetReadDeadline(time.Time{})
+	return fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
+}
+
+// long is a deadline that has passed long ago.
+var long = time.Unix(1, 0)
+
+// Drain throws away what has been rung, for a side that did not wait.
+func (b *Bell) Drain() {
+	b.raw.Control(func(fd uintptr) {
+		var p [64]byte
+		for {
+			if n, err := unix.Read(int(fd), p[:]); n < len(p) || err != nil {
+				return
+			}
+		}
+	})
+}
+
+// WaitEdge returns after a Ring and leaves it to be waited for.
+func (b *Bell) WaitEdge() error { return WaitRead(b.conn) }
+
+// Stop makes every Wait from now on return at once: one that a ctx ends beside
+// Stop may take it back, so the caller marks first what Wait's user looks at.
+func (b *Bell) Stop() { b.conn.SetReadDeadline(long) }
+
+// Watcher returns a descriptor of its own for [WatchRead], which the caller
+// closes.
+func (b *Bell) Watcher() (*net.UnixConn, error) {
+	f, err := b.conn.File()
+	if err != nil {
+		return nil, err
+	}
+	return Conn(f)
+}
+
+// Close ends the bell: the other side's Wait returns, and so does one here.
+func (b *Bell) Close() error { return b.conn.Close() }
