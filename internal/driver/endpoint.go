@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
@@ -25,6 +26,7 @@ type endpoint struct {
 	gone   chan struct{} // closed by Close
 	closed chan struct{} // closed when Close is through
 	waitin gate          // a listener's queue has a request
+	route  atomic.Pointer[route]
 
 	mu      sync.Mutex // guards the fields below
 	state   core.State
@@ -44,7 +46,10 @@ type endpoint struct {
 	acceptors int                    // calls that accept
 }
 
-var _ ipc.RegionEndpoint = (*endpoint)(nil)
+var (
+	_ ipc.RegionEndpoint = (*endpoint)(nil)
+	_ ipc.PairedEndpoint = (*endpoint)(nil)
+)
 
 func newEndpoint(s *session, id uint64) *endpoint {
 	return &endpoint{n: s.n, s: s, id: id, gone: make(chan struct{}), closed: make(chan struct{}), waitin: newGate()}

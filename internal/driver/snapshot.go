@@ -33,6 +33,12 @@ type ConnInfo struct {
 	Sent     uint64 `json:"sent"`   // message bytes
 	Received uint64 `json:"received"`
 	Windows  int    `json:"windows"`
+
+	// Path is how the messages get from the application to here: "call" in this
+	// process, "socket", or "channel": past the node, to the other application
+	// directly, and then they are not counted. Why says why it is no faster one.
+	Path string `json:"path"`
+	Why  string `json:"why,omitempty"`
 }
 
 // WindowInfo is one window registered at this node.
@@ -135,6 +141,7 @@ func (n *Node) Conns() []ConnInfo {
 	n.connected(func(e *endpoint, c *conn, state core.State, local, remote addr.Addr) {
 		info := ConnInfo{ID: uint64(c.id), State: state.String(), Local: local.String(), Remote: remote.String(),
 			Life: c.link.peer.Life.String(), Provider: c.link.provider, PID: e.s.cred.PID, Sent: c.out.total()}
+		info.Path, info.Why = e.path()
 		c.in.mu.Lock()
 		info.Unread, info.Received = c.in.flow.Unread(), c.in.flow.Arrived()
 		c.in.mu.Unlock()

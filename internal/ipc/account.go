@@ -13,6 +13,7 @@ type Limits struct {
 	Sessions    int64 // attached at a time; 64
 	Endpoints   int64 // open, or closed with bytes still to deliver; 4096
 	Windows     int64 // registered; as many pieces of memory, and as many mappings; 1024
+	Channels    int64 // ends of channels; 128
 	WindowBytes int64 // of all memory handed over and still in use by anybody; 1 GiB
 }
 
@@ -26,6 +27,7 @@ func (l Limits) withDefaults(scale int64) Limits {
 	set(&l.Sessions, 64)
 	set(&l.Endpoints, scale*4096)
 	set(&l.Windows, scale*1024)
+	set(&l.Channels, scale*128)
 	set(&l.WindowBytes, scale<<30)
 	return l
 }
@@ -40,10 +42,11 @@ const (
 	memories
 	windowBytes
 	mappings
+	channels
 	resources
 )
 
-var resourceNames = [resources]string{"sessions", "endpoints", "windows", "pieces of memory", "bytes of window memory", "mappings"}
+var resourceNames = [resources]string{"sessions", "endpoints", "windows", "pieces of memory", "bytes of window memory", "mappings", "channels"}
 
 // An account counts what one session, or all sessions of one user, hold.
 type account struct {
@@ -58,6 +61,7 @@ type account struct {
 func newAccount(who string, l Limits, parent *account) *account {
 	return &account{who: who, parent: parent, limit: [resources]int64{
 		sessions: l.Sessions, endpoints: l.Endpoints, windows: l.Windows, memories: l.Windows, mappings: l.Windows, windowBytes: l.WindowBytes,
+		channels: l.Channels,
 	}}
 }
 

@@ -351,6 +351,13 @@ func (c *client) told(h header, body []byte) error {
 			return err
 		}
 		return c.watchers.put(Event(m))
+	case opOffer:
+		c.mu.Lock()
+		e := c.endpoints[h.Endpoint]
+		c.mu.Unlock()
+		if e != nil {
+			e.upgrade()
+		}
 	case opSelfState:
 		var m selfBody
 		if err := parseBody(body, &m); err != nil {
@@ -382,10 +389,18 @@ func (c *client) end() {
 	}
 	c.mu.Unlock()
 	for _, e := range all {
+		e.cutChannel()
 		e.notify()
 	}
 	c.watchers.stop()
 	close(c.done)
+}
+
+// isLost reports whether the session has ended.
+func (c *client) isLost() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.lost
 }
 
 func (c *client) Done() <-chan struct{} { return c.done }
@@ -472,6 +487,7 @@ func (c *client) Close() error {
 	c.wg.Wait()
 	for _, e := range eps {
 		e.wg.Wait()
+		e.free()
 	}
 	c.watchers.wait()
 	c.memory.close()

@@ -29,11 +29,19 @@ type clientEndpoint struct {
 	// The locks of a whole call, taken for a ctx: bytes of two calls do not mix.
 	sending, receiving chan struct{}
 
+	ch        atomic.Pointer[channel]
+	gotBytes  atomic.Uint64 // received through the data socket; changed under receiving
+	sentBytes uint64        // sent through it; this and the next two are guarded by sending
+	sentCalls uint64
+	tries     int // to get a channel
+
 	mu            sync.Mutex // guards the fields below
 	closed        bool
 	data          *net.UnixConn // once connected
 	local, remote addr.Addr
-	watching      *net.UnixConn // a descriptor of its own for data, to wait on
+	watching      []*net.UnixConn // descriptors of their own for data and the bells, to wait on
+	upgrading     bool            // a channel is being asked for, or waits for the peer
+	spent         []*channel      // that came to nothing
 	listeners     map[*chan<- struct{}]chan<- struct{}
 }
 
@@ -347,6 +355,7 @@ func (e *clientEndpoint) Close() error {
 	delete(e.c.endpoints, e.id)
 	e.c.mu.Unlock()
 	e.wg.Wait()
+	e.free()
 	// The node closes it in any case: with this request, or with the session.
 	// A stopped one is not waited for.
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -361,6 +370,9 @@ func (e *clientEndpoint) shut() bool {
 	first := !e.closed
 	e.closed = true
 	data, watching := e.data, e.watching
+	if ch := e.ch.Load(); ch != nil && first {
+		ch.hangUp()
+	}
 	e.mu.Unlock()
 	if !first {
 		return false
@@ -369,8 +381,8 @@ func (e *clientEndpoint) shut() bool {
 	if data != nil {
 		data.Close()
 	}
-	if watching != nil {
-		watching.Close()
+	for _, w := range watching {
+		w.Close()
 	}
 	e.notify()
 	return true

@@ -13,7 +13,8 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// Send returns when the data socket has taken all of p; the node delivers it.
+// Send returns when the channel or the data socket has taken all of p; the peer
+// or the node delivers it.
 func (e *clientEndpoint) Send(ctx context.Context, p []byte) (int, error) {
 	conn, err := e.streaming(p)
 	if conn == nil {
@@ -23,6 +24,16 @@ func (e *clientEndpoint) Send(ctx context.Context, p []byte) (int, error) {
 		return 0, err
 	}
 	defer func() { <-e.sending }()
+	if ch := e.ringOut(); ch != nil {
+		return ch.send(ctx, p)
+	}
+	n, err := e.push(ctx, conn, p)
+	e.sent(n)
+	return n, err
+}
+
+// push writes all of p to the data socket.
+func (e *clientEndpoint) push(ctx context.Context, conn *net.UnixConn, p []byte) (int, error) {
 	sent, err := shm.TryWrite(conn, p)
 	if err != nil && !errors.Is(err, status.Again) {
 		return sent, dataError(err)
@@ -49,14 +60,18 @@ func (e *clientEndpoint) TrySend(p []byte) (int, error) {
 		return 0, nil
 	}
 	defer func() { <-e.sending }()
+	if ch := e.ringOut(); ch != nil {
+		return ch.write(p)
+	}
 	n, err := shm.TryWrite(conn, p)
+	e.sent(n)
 	if err != nil && !errors.Is(err, status.Again) {
 		return n, dataError(err)
 	}
 	return n, nil
 }
 
-// Recv returns what the node has written to the data socket.
+// Recv returns what has come through the channel or the data socket.
 func (e *clientEndpoint) Recv(ctx context.Context, p []byte) (int, error) {
 	conn, err := e.streaming(p)
 	if conn == nil {
@@ -66,11 +81,20 @@ func (e *clientEndpoint) Recv(ctx context.Context, p []byte) (int, error) {
 		return 0, err
 	}
 	defer func() { <-e.receiving }()
-	n, err := shm.TryRead(conn, p)
-	if errors.Is(err, status.Again) {
-		n, err = bounded(ctx, conn.SetReadDeadline, func() (int, error) { return conn.Read(p) })
+	for {
+		n, ch, err := e.receive(conn, p)
+		if !errors.Is(err, status.Again) {
+			return n, e.received(err)
+		}
+		if ch != nil {
+			err = ch.awaitData(ctx)
+		} else {
+			err = awaitSocket(ctx, conn)
+		}
+		if err != nil {
+			return 0, err
+		}
 	}
-	return n, e.received(err)
 }
 
 // received gives the error of a receive its meaning. The data socket's end is
@@ -101,7 +125,7 @@ func (e *clientEndpoint) TryRecv(p []byte) (int, error) {
 		return 0, nil
 	}
 	defer func() { <-e.receiving }()
-	n, err := shm.TryRead(conn, p)
+	n, _, err := e.receive(conn, p)
 	if errors.Is(err, status.Again) {
 		return 0, nil
 	}
@@ -163,7 +187,7 @@ func (e *clientEndpoint) Ready() Events {
 	case errors.Is(err, status.BadFD):
 		return PollNval
 	case err == nil:
-		return streamEvents(conn, e.hup.Load())
+		return e.ringEvents(streamEvents(conn, e.hup.Load()))
 	}
 	var m readyBody
 	if err := e.ask(context.Background(), opReady, nil, &m); err != nil {
@@ -196,6 +220,7 @@ func streamEvents(conn *net.UnixConn, hup bool) Events {
 func (e *clientEndpoint) told(ev Events) {
 	if ev&PollHup != 0 {
 		e.hup.Store(true) // for good: nobody connects again
+		e.cutChannel()
 	}
 	e.notify()
 }
@@ -209,6 +234,9 @@ func (e *clientEndpoint) Notify(ch chan<- struct{}) (stop func()) {
 	e.listeners[key] = ch
 	if e.data != nil && !e.closed {
 		e.watchData()
+		if ch := e.ch.Load(); ch != nil && len(e.watching) < 3 {
+			e.watchBells(ch)
+		}
 	}
 	return func() {
 		e.mu.Lock()
@@ -232,18 +260,18 @@ func (e *clientEndpoint) notify() {
 // watchData begins to tell of the data socket's readiness, until Close. It
 // waits on a descriptor of its own, beside blocked calls. The caller holds mu.
 func (e *clientEndpoint) watchData() {
-	if e.watching != nil {
+	if len(e.watching) > 0 {
 		return
 	}
 	f, err := e.data.File()
 	if err != nil {
 		return // Ready still tells; only out of descriptors
 	}
-	if e.watching, err = shm.Conn(f); err != nil {
-		e.watching = nil
+	w, err := shm.Conn(f)
+	if err != nil {
 		return
 	}
-	w := e.watching
+	e.watching = append(e.watching, w)
 	e.wg.Go(func() { shm.WatchRead(w, e.notify) })
 	e.wg.Go(func() { shm.WatchWrite(w, e.notify) })
 }

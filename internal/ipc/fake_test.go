@@ -172,6 +172,20 @@ type fakeEndpoint struct {
 	wins    []fakeWindow
 	notify  map[int]chan<- struct{}
 	nextN   int
+	via     [2]string // the way of the messages, and why
+}
+
+// Pair tells the two ends of a connection.
+func (e *fakeEndpoint) Pair() (self, peer any, ok bool) {
+	e.n.mu.Lock()
+	defer e.n.mu.Unlock()
+	return e, e.peer, e.peer != nil
+}
+
+func (e *fakeEndpoint) Via(path, why string) {
+	e.n.mu.Lock()
+	defer e.n.mu.Unlock()
+	e.via = [2]string{path, why}
 }
 
 // changed wakes blocked calls and listeners. The caller holds the node's mu.
@@ -767,6 +781,7 @@ func (n *fakeNode) lose() {
 
 var (
 	_ RegionEndpoint = (*fakeEndpoint)(nil)
+	_ PairedEndpoint = (*fakeEndpoint)(nil)
 	_ Region         = (*shm.Region)(nil)
 	_ Session        = (*client)(nil)
 )

@@ -59,11 +59,15 @@ const (
 	opEnding      op = 29
 	opAddress     op = 30
 	opMunmap      op = 31
+	opChannel     op = 32
+	opBell        op = 33
+	opJoined      op = 34
 
 	// Told by the node unasked, with request 0.
 	opState     op = 0x4001 // an endpoint's poll events may have changed
 	opEvent     op = 0x4002 // a node event
 	opSelfState op = 0x4003 // the node's own place in the cluster changed
+	opOffer     op = 0x4004 // the peer asks for a channel
 )
 
 // A header begins every packet, in little-endian order.

@@ -173,7 +173,7 @@ func TestGarbageEndsTheSession(t *testing.T) {
 func TestUnknownOperationsAreAnswered(t *testing.T) {
 	s := serve(t, nil)
 	c := attach(t, s)
-	for _, o := range []op{0, opHello, 32, 0x7FFF, opState} {
+	for _, o := range []op{0, opHello, 0x7FF0, 0x7FFF, opState} {
 		if h, _ := c.ask(o, 0, nil, nil, nil); h.Code != status.NotSupp {
 			t.Errorf("operation %#x: %v, want %v", o, h.Code, status.NotSupp)
 		}

@@ -290,3 +290,43 @@ func (m *signalBody) fields(c *coder) {
 type watchBody struct{ On uint8 }
 
 func (m *watchBody) fields(c *coder) { c.u8(&m.On) }
+
+// channelBody describes a channel: two rings, one behind the other.
+type channelBody struct {
+	Side        uint8  // 0 writes the first ring and reads the second, 1 the other way round
+	Slots, Data uint32 // of each ring
+}
+
+func (m *channelBody) fields(c *coder) {
+	c.u8(&m.Side)
+	c.reserved(3)
+	c.u32(&m.Slots)
+	c.u32(&m.Data)
+	c.reserved(4)
+}
+
+// bellBody asks for a bell of a channel.
+type bellBody struct{ Which uint8 } // bellOut or bellIn
+
+func (m *bellBody) fields(c *coder) {
+	c.u8(&m.Which)
+	c.reserved(7)
+}
+
+// The bells of a channel, as one side sees them.
+const (
+	bellOut uint8 = 1 // of the ring that it writes
+	bellIn  uint8 = 2 // of the ring that it reads
+)
+
+// joinedBody says whether the application can use its channel.
+type joinedBody struct {
+	OK  uint8
+	Why string // if not
+}
+
+func (m *joinedBody) fields(c *coder) {
+	c.u8(&m.OK)
+	c.reserved(3)
+	c.text(&m.Why)
+}

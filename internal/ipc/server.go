@@ -62,6 +62,7 @@ func Serve(ctx context.Context, ln *net.UnixListener, opt Options) error {
 		users: make(map[uint32]*user),
 		pumps: ctx,
 	}
+	s.paired.init()
 	if opt.Delivery != nil {
 		s.pumps = opt.Delivery
 	}
@@ -93,6 +94,8 @@ type server struct {
 	wg  sync.WaitGroup
 
 	pumps context.Context // of the delivery of their bytes; ends after ctx
+
+	paired pairs
 
 	mu    sync.Mutex // guards users
 	users map[uint32]*user

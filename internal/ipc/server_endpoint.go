@@ -129,6 +129,7 @@ func (e *served) connect(d *dataSocket) bool {
 	}
 	p := newPump(e.ep, d.near, e.state)
 	e.pump = p
+	e.s.srv.paired.enter(e)
 	ctx := e.s.srv.pumps // a closed session's bytes are still delivered
 	e.s.wg.Go(func() {
 		p.run(ctx)
@@ -145,6 +146,9 @@ func (e *served) fence() {
 	e.mu.Unlock()
 	if p != nil && e.ep.Ready()&PollHup != 0 {
 		p.ended(e.s.ctx)
+		if e.s.srv.paired.joined(e) {
+			e.state() // it does not look at its data socket
+		}
 	}
 }
 
@@ -161,6 +165,7 @@ func (e *served) begin() {
 	}
 	e.s.account.refund(windows, int64(n))
 	if p != nil {
+		e.s.srv.paired.leave(e)
 		p.close()
 		return
 	}

@@ -72,6 +72,10 @@ var operations = map[op]operation{
 	opEnding:     {endpoint: true, do: doEnding},
 	opAddress:    {endpoint: true, do: doAddress},
 
+	opChannel: {endpoint: true, waits: true, do: doChannel},
+	opBell:    {endpoint: true, in: body[bellBody], do: doBell},
+	opJoined:  {endpoint: true, in: body[joinedBody], do: doJoined},
+
 	opMemAdd:     {in: body[memAdd], takesFile: true, do: doMemAdd},
 	opMemDrop:    {in: body[memoryBody], do: doMemDrop},
 	opRegister:   {endpoint: true, in: body[register], waits: true, do: doRegister},

@@ -1,0 +1,27 @@
+package driver
+
+// A route is the way of an endpoint's messages to its application.
+type route struct{ path, why string }
+
+// Via notes the way of the endpoint's messages, for whoever asks the node.
+func (e *endpoint) Via(path, why string) { e.route.Store(&route{path, why}) }
+
+func (e *endpoint) path() (path, why string) {
+	if r := e.route.Load(); r != nil {
+		return r.path, r.why
+	}
+	return "call", ""
+}
+
+// Pair returns what tells this end of a connection, and its other end, from all
+// others of the node. It reports false unless both are here.
+func (e *endpoint) Pair() (self, peer any, ok bool) {
+	e.mu.Lock()
+	c := e.conn
+	e.mu.Unlock()
+	if c == nil {
+		return nil, nil, false
+	}
+	twin := c.twin.Load()
+	return c, twin, twin != nil
+}

@@ -1,0 +1,511 @@
+package ipc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/ring"
+	"github.com/fabricd/fabricd/internal/shm"
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+// A channel carries the messages of a connection between two applications of
+// one node, past the node. It is an upgrade: both directions begin in the data
+// socket, and each goes over to its ring when its sender first finds the other
+// side ready. The data socket stays for the end of the connection.
+//
+// The writing side belongs to who holds the endpoint's sending lock, the reading
+// side to who holds the receiving one. What the memory says besides may be looked
+// at under the endpoint's mu.
+type channel struct {
+	region *shm.Region
+	out    *ring.Writer
+	in     *ring.Reader
+	room   *shm.Bell // rings when out has room; rung when it has data
+	data   *shm.Bell // rings when in has data; rung when it has room
+
+	roomSpin, dataSpin spinner
+	pending, writable  func() bool // in.Pending and out.Room, made once
+	over               func() bool
+
+	// gone is set when the peer's bell has ended.
+	gone atomic.Bool
+	// cut is set when nobody may sleep any more: the connection has ended, or
+	// the endpoint is closed. The bells are stopped after it.
+	cut atomic.Bool
+	// watched is set when poll has armed a bell that nobody waits at.
+	roomWatched, dataWatched atomic.Bool
+	// switched is set once out carries the messages, by who holds sending;
+	// reading once in does, by who holds receiving.
+	switched, reading atomic.Bool
+}
+
+// When an endpoint asks for a channel: after so many calls that sent something,
+// so that a connection of a few messages costs nothing. One that cannot have it
+// is tried again later, and then no more.
+var channelAfter = [...]uint64{4, 256, 4096}
+
+// sent counts a call that has sent n bytes through the data socket, and asks for
+// a channel when it is time. The caller holds sending.
+func (e *clientEndpoint) sent(n int) {
+	if n <= 0 {
+		return
+	}
+	e.sentBytes += uint64(n)
+	e.sentCalls++
+	if e.tries < len(channelAfter) && e.sentCalls >= channelAfter[e.tries] && e.ch.Load() == nil {
+		e.tries++
+		e.upgrade()
+	}
+}
+
+// upgrade asks for a channel in the background, unless that is being done.
+func (e *clientEndpoint) upgrade() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed || e.data == nil || e.upgrading || e.ch.Load() != nil {
+		return
+	}
+	e.upgrading = true
+	e.wg.Go(func() {
+		e.join()
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.upgrading = false
+	})
+}
+
+// join asks for a channel, makes it and tells the node how that went. Without one
+// everything goes on as it is: the node knows why.
+func (e *clientEndpoint) join() {
+	ctx := context.Background()
+	var m channelBody
+	f, err := e.question(ctx, question{op: opChannel, ended: status.Reset}, &m)
+	if err != nil {
+		return
+	}
+	ch, err := e.make(m, f)
+	if err != nil {
+		e.ask(ctx, opJoined, &joinedBody{Why: err.Error()}, nil)
+		return
+	}
+	if !e.install(ch) {
+		ch.close()
+		return
+	}
+	e.ask(ctx, opJoined, &joinedBody{OK: 1}, nil)
+	e.awaitSwitch(ch)
+}
+
+// make makes the channel that the node describes, with f as its memory.
+func (e *clientEndpoint) make(m channelBody, f *os.File) (*channel, error) {
+	if f == nil {
+		return nil, fmt.Errorf("node sent no memory: %w", status.Protocol)
+	}
+	params := ring.Params{Slots: int(m.Slots), Data: int(m.Data)}
+	if err := params.Check(); err != nil || m.Side > 1 {
+		f.Close()
+		return nil, fmt.Errorf("channel of side %d: %w: %w", m.Side, status.Protocol, err)
+	}
+	region, err := shm.Adopt(f, channelSize(params))
+	if err != nil {
+		return nil, err
+	}
+	ch := &channel{region: region, roomSpin: newSpinner(), dataSpin: newSpinner()}
+	if err := e.fit(ch, params, m.Side); err != nil {
+		ch.close()
+		return nil, err
+	}
+	return ch, nil
+}
+
+// fit gives ch its rings and bells.
+func (e *clientEndpoint) fit(ch *channel, params ring.Params, side uint8) (err error) {
+	mem := ch.region.Bytes()
+	rings := [2][]byte{mem[:params.Size()], mem[params.Size():]}
+	if ch.out, err = ring.NewWriter(rings[side], params); err != nil {
+		return err
+	}
+	if ch.in, err = ring.NewReader(rings[1-side], params); err != nil {
+		return err
+	}
+	if ch.room, err = e.bell(bellOut); err != nil {
+		return err
+	}
+	if ch.data, err = e.bell(bellIn); err != nil {
+		return err
+	}
+	ch.pending, ch.writable = ch.in.Pending, ch.out.Room
+	ch.over = ch.cut.Load
+	return nil
+}
+
+func (e *clientEndpoint) bell(which uint8) (*shm.Bell, error) {
+	f, err := e.question(context.Background(), question{op: opBell, body: &bellBody{which}, ended: status.Reset}, nil)
+	if err != nil {
+		return nil, err
+	}
+	if f == nil {
+		return nil, fmt.Errorf("node sent no bell: %w", status.Protocol)
+	}
+	return shm.NewBell(f)
+}
+
+// close gives back what the channel has. Nobody uses it any more.
+func (ch *channel) close() {
+	for _, b := range []*shm.Bell{ch.room, ch.data} {
+		if b != nil {
+			b.Close()
+		}
+	}
+	ch.region.Release()
+}
+
+// install makes ch the endpoint's channel; false if the endpoint is closed.
+func (e *clientEndpoint) install(ch *channel) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return false
+	}
+	e.ch.Store(ch)
+	ch.in.Ready()
+	if e.hup.Load() || e.c.isLost() {
+		ch.stop()
+	}
+	if len(e.listeners) > 0 {
+		e.watchBells(ch)
+	}
+	return true
+}
+
+// stop ends all waiting at the channel's bells, now and later. What is in the
+// ring can still be read.
+func (ch *channel) stop() {
+	ch.cut.Store(true)
+	ch.room.Stop()
+	ch.data.Stop()
+}
+
+// cutChannel stops the channel of an endpoint whose connection has ended.
+func (e *clientEndpoint) cutChannel() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if ch := e.ch.Load(); ch != nil && !e.closed {
+		ch.stop()
+	}
+}
+
+// awaitSwitch waits until the peer has gone over to the ring, and then wakes a
+// receive that waits at the data socket. That happens once: the bell's bytes are
+// left to the receive. A peer that cannot use its half has closed its bells.
+func (e *clientEndpoint) awaitSwitch(ch *channel) {
+	err := ch.data.WaitEdge()
+	if _, ok := ch.in.Switched(); ok {
+		e.kick()
+	} else if err == nil && !ch.cut.Load() {
+		e.giveUp(ch)
+	}
+}
+
+// kick makes a receive look at the channel, and whoever polls.
+func (e *clientEndpoint) kick() {
+	e.mu.Lock()
+	if e.data != nil && !e.closed {
+		e.data.SetReadDeadline(past)
+	}
+	e.mu.Unlock()
+	e.notify()
+}
+
+// giveUp leaves a channel that the other side cannot use. Its memory stays until
+// the endpoint is closed: a call may be looking at it.
+func (e *clientEndpoint) giveUp(ch *channel) {
+	e.mu.Lock()
+	gone := e.closed || ch.switched.Load() || e.hup.Load()
+	if !gone {
+		e.ch.Store(nil)
+		e.spent = append(e.spent, ch)
+		ch.stop()
+	}
+	e.mu.Unlock()
+	if !gone {
+		e.ask(context.Background(), opJoined, &joinedBody{Why: "the other application cannot use its side"}, nil)
+	}
+}
+
+// watchBells begins to tell of changes at the rings, until Close. It waits on
+// descriptors of its own, beside blocked calls. The caller holds mu.
+func (e *clientEndpoint) watchBells(ch *channel) {
+	for _, b := range []*shm.Bell{ch.room, ch.data} {
+		w, err := b.Watcher()
+		if err != nil {
+			return // Ready still tells; only out of descriptors
+		}
+		e.watching = append(e.watching, w)
+		e.wg.Go(func() { shm.WatchRead(w, e.notify) })
+	}
+}
+
+// hangUp tells the peer that this side neither writes nor reads any more, and
+// wakes everybody. The caller holds mu.
+func (ch *channel) hangUp() {
+	ch.out.Close()
+	ch.in.Gone()
+	ch.stop()
+	ch.room.Close()
+	ch.data.Close()
+}
+
+// free gives the channels' memory back when the last call has left them. The
+// endpoint is closed: no other call can begin.
+func (e *clientEndpoint) free() {
+	e.sending <- struct{}{}
+	e.receiving <- struct{}{}
+	e.mu.Lock()
+	all := e.spent
+	if ch := e.ch.Swap(nil); ch != nil {
+		all = append(all, ch)
+	}
+	e.spent = nil
+	e.mu.Unlock()
+	for _, ch := range all {
+		ch.close()
+	}
+}
+
+// ringOut returns the channel if what is sent goes through its ring, from now on
+// at the latest. The caller holds sending.
+func (e *clientEndpoint) ringOut() *channel {
+	ch := e.ch.Load()
+	if ch == nil || ch.switched.Load() {
+		return ch
+	}
+	if !ch.out.ReaderReady() || ch.cut.Load() {
+		return nil
+	}
+	ch.out.Start(e.sentBytes)
+	ch.switched.Store(true)
+	ch.room.Ring() // whether it waits or not: it waits elsewhere
+	return ch
+}
+
+// write writes what there is room for, and wakes the peer.
+func (ch *channel) write(p []byte) (int, error) {
+	if ch.roomWatched.Load() && ch.roomWatched.Swap(false) {
+		ch.room.Drain()
+	}
+	if ch.cut.Load() || ch.out.Gone() {
+		return 0, status.Reset
+	}
+	n, err := ch.out.Write(p)
+	if n > 0 && ch.out.WakeReader() {
+		ch.room.Ring()
+	}
+	if err != nil {
+		err = fmt.Errorf("%w: %w", status.Reset, err)
+	}
+	return n, err
+}
+
+// send is Send through the ring.
+func (ch *channel) send(ctx context.Context, p []byte) (sent int, err error) {
+	for {
+		n, err := ch.write(p[sent:])
+		if sent += n; err != nil || sent == len(p) {
+			return sent, err
+		}
+		if n == 0 {
+			err = ch.awaitRoom(ctx)
+		} else if ctx.Err() != nil { // also beside a reader that keeps up
+			err = fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
+		}
+		if err != nil {
+			return sent, err
+		}
+	}
+}
+
+// awaitRoom returns when there may be room.
+func (ch *channel) awaitRoom(ctx context.Context) error {
+	if ch.roomSpin.watch(ch.writable, ch.over) {
+		return nil
+	}
+	ch.out.Arm()
+	if ch.out.Room() || ch.cut.Load() || ch.out.Gone() {
+		return nil
+	}
+	err := ch.room.Wait(ctx)
+	if err == nil || withdrawn(err) || ch.cut.Load() {
+		return ignore(err, ch.cut.Load())
+	}
+	return dataError(err) // the peer is gone, or this endpoint closed
+}
+
+// ignore drops an error of a bell that was stopped: the next look tells more.
+func ignore(err error, cut bool) error {
+	if cut && !withdrawn(err) {
+		return nil
+	}
+	return err
+}
+
+// ringIn returns the channel if what is received next comes through its ring,
+// and otherwise how many bytes at most may come through the data socket. The
+// caller holds receiving.
+func (e *clientEndpoint) ringIn() (ch *channel, limit uint64, err error) {
+	ch = e.ch.Load()
+	if ch == nil {
+		return nil, unlimited, nil
+	}
+	if ch.reading.Load() {
+		return ch, 0, nil
+	}
+	start, ok := ch.in.Switched()
+	got := e.gotBytes.Load()
+	switch {
+	case !ok:
+		return nil, unlimited, nil
+	case start < got:
+		return nil, 0, fmt.Errorf("%w: the peer's ring begins at byte %d, received are %d", status.Reset, start, got)
+	case start > got:
+		return nil, start - got, nil
+	}
+	ch.reading.Store(true)
+	return ch, 0, nil
+}
+
+// unlimited is more than any call receives.
+const unlimited = uint64(1) << 62
+
+// read reads what is there, and wakes the peer. over says that nothing more can
+// come this way.
+func (ch *channel) read(p []byte) (n int, over bool, err error) {
+	if ch.dataWatched.Load() && ch.dataWatched.Swap(false) {
+		ch.data.Drain()
+	}
+	over = ch.ended() // before reading: what was written by then counts
+	n, err = ch.in.Read(p)
+	if ch.in.WakeWriter() {
+		ch.data.Ring()
+	}
+	if err != nil {
+		err = fmt.Errorf("%w: %w", status.Reset, err)
+	}
+	return n, over, err
+}
+
+// ended reports whether the peer's writing has ended, as far as can be seen here.
+func (ch *channel) ended() bool { return ch.cut.Load() || ch.gone.Load() || ch.in.Closed() }
+
+// receive returns what is there. Without that it returns status.Again, and the
+// channel at which to wait, nil for the data socket. The end of the ring is not
+// yet the end of the connection: the data socket has that.
+func (e *clientEndpoint) receive(conn *net.UnixConn, p []byte) (int, *channel, error) {
+	ch, limit, err := e.ringIn()
+	if err != nil {
+		return 0, nil, err
+	}
+	if ch != nil {
+		n, over, err := ch.read(p)
+		if n > 0 || err != nil {
+			return n, nil, err
+		}
+		if !over {
+			return 0, ch, status.Again
+		}
+	} else if uint64(len(p)) > limit {
+		p = p[:limit]
+	}
+	n, err := shm.TryRead(conn, p)
+	if n > 0 {
+		e.gotBytes.Add(uint64(n))
+	}
+	return n, nil, err
+}
+
+// awaitData returns when the ring may have something, or has ended.
+func (ch *channel) awaitData(ctx context.Context) error {
+	if ch.dataSpin.watch(ch.pending, ch.over) {
+		return nil
+	}
+	ch.in.Release()
+	if ch.in.WakeWriter() {
+		ch.data.Ring()
+	}
+	ch.in.Arm()
+	if ch.in.Pending() || ch.ended() {
+		return nil
+	}
+	err := ch.data.Wait(ctx)
+	switch {
+	case err == nil || withdrawn(err):
+		return err
+	case errors.Is(err, net.ErrClosed):
+		return status.Reset // this endpoint
+	}
+	ch.gone.Store(true) // the peer, or the connection: what is in the ring is left
+	return nil
+}
+
+// awaitSocket returns when the data socket may have something, its end included,
+// or the ring has taken over.
+func awaitSocket(ctx context.Context, conn *net.UnixConn) error {
+	fired := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() { conn.SetReadDeadline(past); close(fired) })
+	err := shm.WaitRead(conn)
+	if !stop() {
+		<-fired
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) || ctx.Err() != nil {
+		conn.SetReadDeadline(time.Time{})
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
+	}
+	if errors.Is(err, net.ErrClosed) {
+		return status.Reset
+	}
+	return nil // another error is the next read's, too
+}
+
+// ringEvents corrects what the data socket polls as: ev, for what goes through
+// the rings. If somebody waits for changes, the peer rings at the next.
+func (e *clientEndpoint) ringEvents(ev Events) Events {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	ch := e.ch.Load()
+	if ch == nil || e.closed {
+		return ev
+	}
+	waited := len(e.listeners) > 0
+	start, ok := ch.in.Switched()
+	if ok && start == e.gotBytes.Load() && ev&PollIn == 0 {
+		in := ch.in.Pending()
+		if !in && waited {
+			ch.dataWatched.Store(true)
+			ch.in.Arm()
+			in = ch.in.Pending()
+		}
+		if in {
+			ev |= PollIn
+		}
+	}
+	if ch.switched.Load() && ev&PollHup == 0 {
+		out := ch.out.Room()
+		if !out && waited {
+			ch.roomWatched.Store(true)
+			ch.out.Arm()
+			out = ch.out.Room()
+		}
+		if ev &^= PollOut; out {
+			ev |= PollOut
+		}
+	}
+	return ev
+}

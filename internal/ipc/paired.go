@@ -1,0 +1,23 @@
+package ipc
+
+// A PairedEndpoint is an Endpoint of this process's node that knows the other
+// end of its connection. The server of the attach protocol uses it, to let two
+// applications of one node talk without it.
+type PairedEndpoint interface {
+	Endpoint
+
+	// Pair returns what tells this end of the connection, and its other end, from
+	// all others of the node: comparable, and the same as long as the connection
+	// is open. It reports false unless both ends are on this node.
+	Pair() (self, peer any, ok bool)
+
+	// Via notes the way that the endpoint's messages take to its application, and
+	// why not a faster one, for whoever asks the node.
+	Via(path, why string)
+}
+
+// The ways of messages, see [PairedEndpoint].
+const (
+	viaSocket  = "socket"  // through the data socket, pumped by the node
+	viaChannel = "channel" // through shared memory, past the node
+)

@@ -1,0 +1,294 @@
+package ipc
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/ring"
+	"github.com/fabricd/fabricd/internal/shm"
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+// joinTime bounds how long a CHANNEL waits for the other application to ask for
+// its side: one that does not know channels never does.
+const joinTime = 2 * time.Second
+
+// Of a connection's channel the node makes the memory and the bells. It hands
+// each side its own, and is then out of the way: what it learns more is whether
+// both could use it.
+
+// pairs knows the endpoints whose peer is on this node, and their channels.
+type pairs struct {
+	mu   sync.Mutex      // guards the fields below, and those of every half
+	ends map[any]*served // by what PairedEndpoint.Pair tells them by
+	keys map[*served]any // the other way round
+	half map[*served]*half
+}
+
+// A half is one side of a channel, from the request for it to the end of the
+// connection. One channel of the session's account is charged for it.
+type half struct {
+	of    *served
+	peer  *half         // nil until the other side has asked too
+	made  chan struct{} // closed when peer and files are there
+	side  uint8
+	files [3]*os.File // memory, out, in; nil once handed over
+	done  bool        // JOINED has come
+	ok    bool        // and said yes
+}
+
+func (p *pairs) init() {
+	p.ends = make(map[any]*served)
+	p.keys = make(map[*served]any)
+	p.half = make(map[*served]*half)
+}
+
+// enter makes e, which has just been connected, known to its peer.
+func (p *pairs) enter(e *served) {
+	ep, ok := e.ep.(PairedEndpoint)
+	if !ok {
+		return
+	}
+	ep.Via(viaSocket, "")
+	self, _, ok := ep.Pair()
+	if !ok {
+		ep.Via(viaSocket, "the peer is on another node")
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ends[self], p.keys[e] = e, self
+}
+
+// leave forgets e, which is being closed, and drops its half of a channel.
+func (p *pairs) leave(e *served) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if self, ok := p.keys[e]; ok {
+		delete(p.ends, self)
+		delete(p.keys, e)
+	}
+	p.drop(e)
+}
+
+// drop gives up e's half of a channel. The caller holds mu.
+func (p *pairs) drop(e *served) {
+	h := p.half[e]
+	if h == nil {
+		return
+	}
+	delete(p.half, e)
+	for i := range h.files {
+		h.close(i)
+	}
+	e.s.account.refund(channels, 1)
+}
+
+// joined reports whether e's application may use a channel.
+func (p *pairs) joined(e *served) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	h := p.half[e]
+	return h != nil && h.peer != nil
+}
+
+func (h *half) close(i int) {
+	if h.files[i] != nil {
+		h.files[i].Close()
+		h.files[i] = nil
+	}
+}
+
+// ask begins e's half of a channel, and completes it if the other side has begun
+// its own. Else other is who has to be told.
+func (p *pairs) ask(e *served, params ring.Params) (h *half, other *served, err error) {
+	ep, ok := e.ep.(PairedEndpoint)
+	if !ok {
+		return nil, nil, fmt.Errorf("this node's endpoints have no channels: %w", status.NotSupp)
+	}
+	_, peer, ok := ep.Pair()
+	if !ok {
+		return nil, nil, fmt.Errorf("the peer is on another node: %w", status.NotSupp)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	other = p.ends[peer]
+	if other == nil {
+		return nil, nil, fmt.Errorf("the peer is not attached, or gone: %w", status.NotSupp)
+	}
+	if p.half[e] != nil {
+		return nil, nil, fmt.Errorf("the connection has a channel, or waits for one: %w", status.InUse)
+	}
+	if err := e.s.account.charge(channels, 1); err != nil {
+		return nil, nil, err
+	}
+	h = &half{of: e, made: make(chan struct{})}
+	if o := p.half[other]; o != nil && o.peer == nil {
+		if err := makeChannel(o, h, params); err != nil {
+			e.s.account.refund(channels, 1)
+			return nil, nil, err
+		}
+		other = nil
+	}
+	p.half[e] = h
+	return h, other, nil
+}
+
+// makeChannel gives both halves memory and bells.
+func makeChannel(a, b *half, params ring.Params) (err error) {
+	defer func() {
+		if err != nil {
+			for i := range a.files {
+				a.close(i)
+				b.close(i)
+			}
+		}
+	}()
+	if a.files[0], err = shm.Shared("fabricd-channel", channelSize(params)); err != nil {
+		return err
+	}
+	if b.files[0], err = shm.Duplicate(a.files[0]); err != nil {
+		return err
+	}
+	if a.files[bellOut], b.files[bellIn], err = shm.BellPair(); err != nil {
+		return err
+	}
+	if a.files[bellIn], b.files[bellOut], err = shm.BellPair(); err != nil {
+		return err
+	}
+	a.peer, b.peer, b.side = b, a, 1
+	close(a.made)
+	close(b.made)
+	return nil
+}
+
+// channelSize is the size of a channel's memory: two rings.
+func channelSize(p ring.Params) int64 { return shm.Align(2 * int64(p.Size())) }
+
+// take returns one of the files of e's half, which is the caller's then.
+func (p *pairs) take(e *served, i int) (*os.File, *half) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	h := p.half[e]
+	if h == nil || h.files[i] == nil {
+		return nil, nil
+	}
+	f := h.files[i]
+	h.files[i] = nil
+	return f, h
+}
+
+// giveUp takes back a request for a channel that nobody has answered; false if
+// somebody has meanwhile.
+func (p *pairs) giveUp(e *served, h *half) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if h.peer != nil || p.half[e] != h {
+		return h.peer == nil
+	}
+	p.drop(e)
+	return true
+}
+
+// doChannel waits for the other side to ask too, and answers with the memory.
+func doChannel(ctx context.Context, s *serverSession, r *request) (reply, error) {
+	params := ring.Default
+	h, other, err := s.srv.paired.ask(r.ep, params)
+	if err != nil {
+		r.ep.via(err.Error())
+		return reply{}, err
+	}
+	if other != nil {
+		other.offer()
+		if err := s.srv.paired.await(ctx, r.ep, h); err != nil {
+			r.ep.via(err.Error())
+			return reply{}, err
+		}
+	}
+	f, _ := s.srv.paired.take(r.ep, 0)
+	if f == nil {
+		return reply{}, status.Reset // closed meanwhile
+	}
+	body := &channelBody{Side: h.side, Slots: uint32(params.Slots), Data: uint32(params.Data)}
+	return reply{body: body, file: f, after: func() { f.Close() }}, nil
+}
+
+// await waits until the other side has asked too.
+func (p *pairs) await(ctx context.Context, e *served, h *half) error {
+	t := time.NewTimer(joinTime)
+	defer t.Stop()
+	select {
+	case <-h.made:
+		return nil
+	case <-t.C:
+	case <-ctx.Done():
+	}
+	if !p.giveUp(e, h) {
+		return nil // it has, at the last moment
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
+	}
+	return fmt.Errorf("the other application does not join: %w", status.Again)
+}
+
+// offer tells the application that its peer asks for a channel. It is a hint: an
+// application that does not read is not told.
+func (e *served) offer() {
+	frame := appendFrame(nil, header{Op: opOffer, Endpoint: e.id}, nil)
+	e.s.out.put(packet{bytes: frame}, maxRequests) // an error is the session's end, or the queue's bound
+}
+
+// via notes why the endpoint's messages go through its data socket.
+func (e *served) via(why string) {
+	if ep, ok := e.ep.(PairedEndpoint); ok {
+		ep.Via(viaSocket, why)
+	}
+}
+
+func doBell(_ context.Context, s *serverSession, r *request) (reply, error) {
+	which := r.in.(*bellBody).Which
+	if which != bellOut && which != bellIn {
+		return reply{}, fmt.Errorf("bell %d: %w", which, status.Invalid)
+	}
+	f, _ := s.srv.paired.take(r.ep, int(which))
+	if f == nil {
+		return reply{}, fmt.Errorf("bell %d: there is no channel, or it was taken: %w", which, status.Invalid)
+	}
+	return reply{file: f, after: func() { f.Close() }}, nil
+}
+
+// doJoined notes whether the application uses its channel. One that cannot has
+// given up its half, and may ask for another.
+func doJoined(_ context.Context, s *serverSession, r *request) (reply, error) {
+	m := r.in.(*joinedBody)
+	if m.OK > 1 {
+		return reply{}, fmt.Errorf("joined %d, want 0 or 1: %w", m.OK, status.Invalid)
+	}
+	return reply{}, s.srv.paired.join(r.ep, m.OK == 1, m.Why)
+}
+
+func (p *pairs) join(e *served, ok bool, why string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	h := p.half[e]
+	if h == nil || h.peer == nil || h.done && ok {
+		return fmt.Errorf("there is no channel to join: %w", status.Invalid)
+	}
+	h.done, h.ok = true, ok
+	if !ok {
+		p.drop(e)
+		e.via(why)
+		return nil
+	}
+	if !h.peer.ok {
+		return nil
+	}
+	for _, x := range []*half{h, h.peer} {
+		x.of.ep.(PairedEndpoint).Via(viaChannel, "")
+	}
+	return nil
+}

@@ -1,0 +1,84 @@
+package ipc
+
+import (
+	"os"
+	"runtime"
+	"sync"
+
+	"github.com/fabricd/fabricd/internal/shm"
+)
+
+// How long a call watches its ring before it sleeps. Waking costs microseconds
+// and a system call on both sides; watching costs a processor.
+
+const (
+	// pauseStep is how many pause instructions lie between two looks.
+	pauseStep = 1
+	// spinSteps bounds the looks of the normal latency: some ten microseconds.
+	spinSteps = 400
+	// lowSteps bounds those of low latency: some tens of milliseconds.
+	lowSteps = 1 << 18
+	// smallMachine has too few processors for watching.
+	smallMachine = 4
+)
+
+// lowLatency reports whether this process asks for low latency: its calls keep
+// their processor while the peer talks. FABRIC_LATENCY is low or normal.
+var lowLatency = sync.OnceValue(func() bool { return os.Getenv("FABRIC_LATENCY") == "low" })
+
+// A spinner decides how long to watch. One direction's calls share it, one at a
+// time.
+type spinner struct {
+	low    bool
+	budget int // looks; adapts itself between 0 and spinSteps
+	skip   int // sleeps until it tries again, when the budget is 0
+}
+
+func newSpinner() spinner {
+	s := spinner{low: lowLatency()}
+	if runtime.GOMAXPROCS(0) >= smallMachine {
+		s.budget = spinSteps
+	} else {
+		s.skip = -1
+	}
+	return s
+}
+
+// watch looks until there is something to see, or it is over, or watching does
+// not pay. What it learns makes the next watch longer or shorter.
+func (s *spinner) watch(seen, over func() bool) bool {
+	if s.low {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		return look(lowSteps, seen, over)
+	}
+	if s.budget == 0 {
+		if s.skip > 0 {
+			s.skip--
+		} else if s.skip == 0 {
+			s.budget = spinSteps / 8
+		}
+		return false
+	}
+	if look(s.budget, seen, over) {
+		s.budget = min(s.budget*2, spinSteps)
+		return true
+	}
+	if s.budget /= 2; s.budget == 0 {
+		s.skip = 64
+	}
+	return false
+}
+
+func look(steps int, seen, over func() bool) bool {
+	for i := range steps {
+		if seen() {
+			return true
+		}
+		if i%64 == 63 && over() {
+			return false
+		}
+		shm.Pause(pauseStep)
+	}
+	return false
+}
