@@ -66,6 +66,7 @@ type client struct {
 	out      *outbox
 	watchers watchers
 	memory   memoryTable
+	step     func(string)   // called at the steps of an upgrade, for tests that end there; nil else
 	wg       sync.WaitGroup // reader and outbox
 	done     chan struct{}  // closed when the session has ended
 
@@ -394,6 +395,13 @@ func (c *client) end() {
 	}
 	c.watchers.stop()
 	close(c.done)
+}
+
+// at marks a step of an upgrade.
+func (c *client) at(step string) {
+	if c.step != nil {
+		c.step(step)
+	}
 }
 
 // isLost reports whether the session has ended.

@@ -85,19 +85,23 @@ func (e *clientEndpoint) upgrade() {
 func (e *clientEndpoint) join() {
 	ctx := context.Background()
 	var m channelBody
+	e.c.at("asking")
 	f, err := e.question(ctx, question{op: opChannel, ended: status.Reset}, &m)
 	if err != nil {
 		return
 	}
+	e.c.at("memory")
 	ch, err := e.make(m, f)
 	if err != nil {
 		e.ask(ctx, opJoined, &joinedBody{Why: err.Error()}, nil)
 		return
 	}
+	e.c.at("made")
 	if !e.install(ch) {
 		ch.close()
 		return
 	}
+	e.c.at("installed")
 	e.ask(ctx, opJoined, &joinedBody{OK: 1}, nil)
 	e.awaitSwitch(ch)
 }
@@ -128,6 +132,7 @@ func (e *clientEndpoint) make(m channelBody, f *os.File) (*channel, error) {
 func (e *clientEndpoint) fit(ch *channel, params ring.Params, side uint8) (err error) {
 	mem := ch.region.Bytes()
 	rings := [2][]byte{mem[:params.Size()], mem[params.Size():]}
+	e.c.at("mapped")
 	if ch.out, err = ring.NewWriter(rings[side], params); err != nil {
 		return err
 	}
@@ -137,6 +142,7 @@ func (e *clientEndpoint) fit(ch *channel, params ring.Params, side uint8) (err e
 	if ch.room, err = e.bell(bellOut); err != nil {
 		return err
 	}
+	e.c.at("bell")
 	if ch.data, err = e.bell(bellIn); err != nil {
 		return err
 	}
@@ -291,6 +297,7 @@ func (e *clientEndpoint) ringOut() *channel {
 	}
 	ch.out.Start(e.sentBytes)
 	ch.switched.Store(true)
+	e.c.at("switched")
 	ch.room.Ring() // whether it waits or not: it waits elsewhere
 	return ch
 }

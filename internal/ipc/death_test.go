@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -41,7 +42,51 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	if path := os.Getenv("IPC_TEST_ECHO"); path != "" {
+		if err := echo(path, os.Getenv("IPC_TEST_STEP")); err != nil {
+			fmt.Println("error:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	os.Exit(m.Run())
+}
+
+// echo attaches to path, says on which port it listens and sends back what it
+// receives. At the step of a channel it says so and waits for its end.
+func echo(path, step string) error {
+	ctx := context.Background()
+	sess, err := Dial(ctx, path)
+	if err != nil {
+		return err
+	}
+	sess.(*client).step = func(at string) {
+		if at == step {
+			fmt.Println("step", 1)
+			select {}
+		}
+	}
+	l, err := sess.Open()
+	if err != nil {
+		return err
+	}
+	port, err := l.Bind(0)
+	if err == nil {
+		err = l.Listen(1)
+	}
+	if err != nil {
+		return err
+	}
+	fmt.Println("port", port)
+	ep, _, err := l.Accept(ctx)
+	buf := make([]byte, 64<<10)
+	for err == nil {
+		var n int
+		if n, err = ep.Recv(ctx, buf); err == nil {
+			_, err = ep.Send(ctx, buf[:n])
+		}
+	}
+	return err
 }
 
 // application attaches to path, listens and says on which port, connects to
@@ -212,6 +257,86 @@ func TestPeersSeeAnApplicationDie(t *testing.T) {
 	}
 	if _, err := ep.Connect(ctx, addr.Addr{Node: 3, Port: port}); err == nil {
 		t.Error("Connect on the reset endpoint succeeds")
+	}
+}
+
+// TestPeerDiesAtEveryStepOfAChannel kills the other application at each step of
+// the way into a channel, and in the middle of its traffic: the calls here end
+// with a reset, after a part of what was sent, and nothing is left.
+func TestPeerDiesAtEveryStepOfAChannel(t *testing.T) {
+	s := serve(t, nil)
+	sess := s.dial(t)
+	must(sess.Open())(t).Close() // all that serves the session is there with its first answer
+	fds, goroutines, memory := usage(t)
+	steps := []string{"asking", "memory", "mapped", "bell", "made", "installed", "switched", "", "", "", ""}
+	for round, step := range steps {
+		k := start(t, s, "IPC_TEST_ECHO="+s.path, "IPC_TEST_STEP="+step)
+		ep := must(sess.Open())(t)
+		ctx, cancel := context.WithTimeout(context.Background(), limit)
+		if _, err := ep.Connect(ctx, addr.Addr{Node: 3, Port: addr.Port(k.number(t, "port"))}); err != nil {
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		wg.Go(func() { flood(t, ctx, ep) })
+		got := make(chan struct{}, 1)
+		wg.Go(func() { drain(t, ctx, ep, got) })
+		if step != "" {
+			k.number(t, "step")
+		} else {
+			talked(t, ep, got, round)
+		}
+		k.kill()
+		wg.Wait()
+		cancel()
+		check(t, "Close", ep.Close(), status.OK)
+	}
+	eventually(t, "everything is as before", func() bool {
+		f, g, m := usage(t)
+		return f <= fds && g <= goroutines && m <= memory
+	})
+}
+
+// talked waits until the peer has sent some, through a channel.
+func talked(t *testing.T, ep Endpoint, got chan struct{}, more int) {
+	t.Helper()
+	for range more {
+		<-got
+	}
+	eventually(t, "the peer talks through the channel", func() bool { return through(ep) })
+	<-got
+}
+
+// flood sends bytes that count until the connection ends.
+func flood(t *testing.T, ctx context.Context, ep Endpoint) {
+	p := make([]byte, 777)
+	for at := 0; ; {
+		for i := range p {
+			p[i] = byte(at + i)
+		}
+		n, err := ep.Send(ctx, p)
+		if at += n; err != nil {
+			check(t, "Send", err, status.Reset)
+			return
+		}
+	}
+}
+
+// drain receives them, and says so to got.
+func drain(t *testing.T, ctx context.Context, ep Endpoint, got chan struct{}) {
+	buf := make([]byte, 5000)
+	for at := 0; ; {
+		n, err := ep.Recv(ctx, buf)
+		for i, c := range buf[:n] {
+			if c != byte(at+i) {
+				t.Errorf("byte %d is %d, want %d", at+i, c, byte(at+i))
+				return
+			}
+		}
+		tell(got)
+		if at += n; err != nil {
+			check(t, "Recv", err, status.Reset)
+			return
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -242,9 +243,13 @@ func (e *served) offer() {
 	e.s.out.put(packet{bytes: frame}, maxRequests) // an error is the session's end, or the queue's bound
 }
 
-// via notes why the endpoint's messages go through its data socket.
+// via notes why the endpoint's messages go through its data socket: an error's
+// text, without its code.
 func (e *served) via(why string) {
 	if ep, ok := e.ep.(PairedEndpoint); ok {
+		if at := strings.LastIndex(why, ": "); at > 0 {
+			why = why[:at]
+		}
 		ep.Via(viaSocket, why)
 	}
 }
@@ -281,7 +286,7 @@ func (p *pairs) join(e *served, ok bool, why string) error {
 	h.done, h.ok = true, ok
 	if !ok {
 		p.drop(e)
-		e.via(why)
+		e.ep.(PairedEndpoint).Via(viaSocket, why)
 		return nil
 	}
 	if !h.peer.ok {
