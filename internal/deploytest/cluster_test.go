@@ -305,6 +305,13 @@ func killedApplications(t *testing.T, p *project) {
 		if w, c := count("windows"), count("conns"); w <= windows || c <= conns {
 			t.Errorf("with one more visitor the node has %d windows and %d connections, before %d and %d", w, c, windows, conns)
 		}
+		// Two containers that share nothing but the socket talk through memory.
+		eventually(t, waitLimit, func() error {
+			if text := docker(t, "exec", node, "/fabricd", "why"); strings.Count(text, "messages  channel") < 2 {
+				return fmt.Errorf("their messages do not go through a channel:\n%s", text)
+			}
+			return nil
+		})
 		docker(t, "kill", name)
 		if changed := docker(t, "diff", name); strings.Contains(changed, "/tmp") || strings.Contains(changed, "/dev/shm") {
 			t.Errorf("the killed visitor left\n%s", changed)

@@ -38,7 +38,7 @@ type ConnInfo struct {
 	// process, "socket", or "channel": past the node, to the other application
 	// directly, and then they are not counted. Why says why it is no faster one.
 	Path string `json:"path"`
-	Why  string `json:"why,omitempty"`
+	Why  string `json:"why"`
 }
 
 // WindowInfo is one window registered at this node.

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/daemon"
+)
+
+// A wayOf is what a connection uses, and why.
+type wayOf struct {
+	Local    string          `json:"local"`
+	Remote   string          `json:"remote"`
+	Provider string          `json:"provider"`
+	Messages part            `json:"messages"`
+	Link     json.RawMessage `json:"link"` // the row of `fabricd links`, null for a peer on this node
+}
+
+// A part is one of the ways.
+type part struct {
+	Path string `json:"path"`
+	Why  string `json:"why"`
+}
+
+func (a *app) whyCommand() *cobra.Command {
+	var f askFlags
+	cmd := &cobra.Command{
+		Use: "why [CONN]", Short: "Tell which way a connection takes, and why not a faster one",
+		Long: `Tell which way the messages of a connection take, and why not a faster one:
+between two applications of this node through memory that they share (channel) or
+through the node (socket), to another node through a provider's link. CONN is an
+address of the connection in 'fabricd conns', NODE:PORT, local or remote; without
+it all are told.`,
+		Example: `  fabricd why
+  fabricd why 0:2050
+  fabricd why 0:2050 --json | jq -r '.ways[].messages.path'`,
+	}
+	f.addTo(cmd, a, true)
+	cmd.Args = cobra.MaximumNArgs(1)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		var at string
+		if len(args) == 1 {
+			x, err := addr.Parse(args[0])
+			if err != nil {
+				return usageError{fmt.Errorf("connection %q: want its local or remote address, NODE:PORT: %w", args[0], err)}
+			}
+			at = x.String()
+		}
+		return a.ask(cmd, &f, func(ctx context.Context, c *daemon.Client) error {
+			ways, err := waysOf(ctx, c, at)
+			if err != nil {
+				return err
+			}
+			return tellWays(a.stdout, ways, f.json)
+		})
+	}
+	return cmd
+}
+
+// waysOf asks the node for the ways of the connections at an address, or of all.
+func waysOf(ctx context.Context, c *daemon.Client, at string) ([]wayOf, error) {
+	var conns struct {
+		Conns []struct{ Local, Remote, Life, Provider, Path, Why string }
+	}
+	var links struct{ Links []json.RawMessage }
+	for path, into := range map[string]any{"conns": &conns, "links": &links} {
+		text, err := c.Get(ctx, path)
+		if err != nil {
+			return nil, err
+		}
+		if err := json.Unmarshal(text, into); err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+	}
+	ways := []wayOf{}
+	for _, x := range conns.Conns {
+		if at == "" || x.Local == at || x.Remote == at {
+			ways = append(ways, wayOf{Local: x.Local, Remote: x.Remote, Provider: x.Provider,
+				Messages: part{x.Path, x.Why}, Link: linkOf(links.Links, x.Life)})
+		}
+	}
+	if len(ways) == 0 && at != "" {
+		return nil, fmt.Errorf("no connection at %s: 'fabricd conns' lists them", at)
+	}
+	return ways, nil
+}
+
+// linkOf returns the link to a life, null if there is none.
+func linkOf(links []json.RawMessage, life string) json.RawMessage {
+	for _, l := range links {
+		var peer struct {
+			Node       uint16
+			Generation uint32
+		}
+		if json.Unmarshal(l, &peer) == nil && fmt.Sprintf("%d.%d", peer.Node, peer.Generation) == life {
+			return l
+		}
+	}
+	return json.RawMessage("null")
+}
+
+// tellWays prints ways: one object as JSON if one was asked for.
+func tellWays(w io.Writer, ways []wayOf, asJSON bool) error {
+	if asJSON {
+		return json.NewEncoder(w).Encode(map[string][]wayOf{"ways": ways})
+	}
+	if len(ways) == 0 {
+		_, err := fmt.Fprintln(w, empty["conns"])
+		return err
+	}
+	for _, x := range ways {
+		if err := tellWay(w, x); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tellWay prints one way, a line for each part of it.
+func tellWay(w io.Writer, x wayOf) error {
+	if _, err := fmt.Fprintf(w, "%s to %s\n  messages  %s", x.Local, x.Remote, x.Messages.Path); err != nil {
+		return err
+	}
+	if x.Messages.Why != "" {
+		fmt.Fprintf(w, ": %s", x.Messages.Why)
+	}
+	var link struct {
+		Remote     string
+		Considered []struct {
+			Provider, Reason string
+			Chosen           bool
+		}
+	}
+	fmt.Fprintln(w)
+	if string(x.Link) == "null" || json.Unmarshal(x.Link, &link) != nil {
+		_, err := fmt.Fprintln(w, "  link      none: the peer is on this node")
+		return err
+	}
+	_, err := fmt.Fprintf(w, "  link      %s to %s\n", x.Provider, link.Remote)
+	for _, c := range link.Considered {
+		verdict := "not used"
+		if c.Chosen {
+			verdict = "used"
+		}
+		_, err = fmt.Fprintf(w, "            %s %s: %s\n", c.Provider, verdict, c.Reason)
+	}
+	return err
+}

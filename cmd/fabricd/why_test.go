@@ -1,0 +1,39 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"testing"
+)
+
+func TestWaysAreTold(t *testing.T) {
+	links := []json.RawMessage{
+		json.RawMessage(`{"node":1,"generation":2,"remote":"10.0.0.1:7700","considered":[` +
+			`{"provider":"quic","chosen":false,"reason":"UDP is blocked"},{"provider":"tcp","chosen":true,"reason":"next in rank"}]}`),
+		json.RawMessage(`{"node":1,"generation":3}`),
+	}
+	ways := []wayOf{
+		{Local: "0:5", Remote: "0:6", Messages: part{Path: "socket", Why: "the other application does not join"}, Link: linkOf(links, "0.1")},
+		{Provider: "tcp", Local: "0:5", Remote: "1:6", Messages: part{Path: "socket", Why: "the peer is on another node"}, Link: linkOf(links, "1.2")},
+	}
+	var out bytes.Buffer
+	if err := tellWays(&out, ways, false); err != nil {
+		t.Fatal(err)
+	}
+	want := `0:5 to 0:6
+  messages  socket: the other application does not join
+  link      none: the peer is on this node
+0:5 to 1:6
+  messages  socket: the peer is on another node
+  link      tcp to 10.0.0.1:7700
+            quic not used: UDP is blocked
+            tcp used: next in rank
+`
+	if out.String() != want {
+		t.Errorf("told\n%s\nwant\n%s", out.String(), want)
+	}
+	out.Reset()
+	if err := tellWays(&out, nil, false); err != nil || out.String() != "no connections\n" {
+		t.Errorf("without connections: %q, %v", out.String(), err)
+	}
+}
