@@ -24,6 +24,7 @@ type fakeNode struct {
 	sessions map[*fakeSession]bool
 	watchers map[int]func(Event)
 	nextW    int
+	ending   bool       // shut was called
 	events   sync.Mutex // held while watchers are told: one event at a time
 }
 

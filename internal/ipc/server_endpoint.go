@@ -92,7 +92,17 @@ func (e *served) follow() {
 // not read: changes meanwhile are one change.
 func (e *served) state() {
 	e.s.out.wait(maxRequests)
-	e.s.tell(header{Op: opState, Endpoint: e.id}, &readyBody{uint16(e.ep.Ready())})
+	e.s.tell(header{Op: opState, Endpoint: e.id}, &readyBody{uint16(e.events())})
+}
+
+// events returns the endpoint's poll events. One that the node has closed has
+// ended; closed is it only when the application has done that.
+func (e *served) events() Events {
+	ev := e.ep.Ready()
+	if ev&PollNval != 0 && !e.begun() {
+		return PollErr | PollHup
+	}
+	return ev
 }
 
 // A dataSocket is one that no pump has yet: the node's end and the
@@ -171,6 +181,14 @@ func (e *served) begin() {
 	}
 	e.ep.Close()
 	e.s.account.refund(endpoints, 1)
+}
+
+// begun reports whether begin was called: the application, or its end, has closed
+// the endpoint.
+func (e *served) begun() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.closing
 }
 
 // settle returns when the endpoint is closed, or when that waits for a peer

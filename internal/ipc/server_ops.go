@@ -39,6 +39,16 @@ func (r *request) drop() {
 	}
 }
 
+// notByApplication returns r's result err for an application that has not
+// closed what r is about: that the node did, because the session or the
+// connection ends, is a reset to it, and no mistake of its own.
+func (r *request) notByApplication(err error) error {
+	if r.Op == opClose || status.Of(err) != status.BadFD || (r.ep != nil && r.ep.begun()) {
+		return err
+	}
+	return fmt.Errorf("the node ends it: %w", status.Reset)
+}
+
 // A reply is the body of an answer, and what comes with it.
 type reply struct {
 	body  message
@@ -218,7 +228,7 @@ func doListen(_ context.Context, s *serverSession, r *request) (reply, error) {
 }
 
 func doReady(_ context.Context, _ *serverSession, r *request) (reply, error) {
-	return reply{body: &readyBody{uint16(r.ep.ep.Ready())}}, nil
+	return reply{body: &readyBody{uint16(r.ep.events())}}, nil
 }
 
 func doAddress(_ context.Context, _ *serverSession, r *request) (reply, error) {

@@ -217,6 +217,7 @@ func (s *serverSession) perform(ctx context.Context, r *request) {
 	}
 	if err == nil {
 		out, err = r.do(ctx, s, r)
+		err = r.notByApplication(err)
 	}
 	r.drop()
 	// The request's number is free before the application can see the answer.
