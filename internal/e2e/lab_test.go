@@ -31,6 +31,8 @@ type lab struct {
 	ip    string
 	token string // file with a join token, once there is a host
 	nodes []*node
+	// valves makes every node that is launched speak through a valve.
+	valves bool
 
 	mu  sync.Mutex // guards the fields below
 	all []*process
@@ -184,7 +186,8 @@ type node struct {
 	data, gossip int      // ports, the same in every life
 	prefix       []string // what runs fabricd: nothing, or a shell that sets limits
 	admin        *daemon.Client
-	*process     // of the last life
+	*process            // of the last life
+	valve        *valve // of that process; nil unless the lab has valves
 	place        daemon.Status
 }
 
@@ -246,6 +249,14 @@ func (n *node) launch() {
 	argv := append(slices.Clone(n.prefix), append([]string{fabricdExe}, n.args...)...)
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Env = environ()
+	if n.l.valves {
+		v, err := newValve(filepath.Join(n.l.dir, n.name+".log"))
+		if err != nil {
+			n.l.t.Fatal(err)
+		}
+		cmd.Stderr, n.valve = v.w, v
+		defer v.w.Close()
+	}
 	n.process = n.l.spawn(n.name, cmd)
 }
 

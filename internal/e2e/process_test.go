@@ -66,14 +66,17 @@ type process struct {
 	at   time.Time     // of its end; read after done
 }
 
-// spawn starts cmd with standard error in the file log.
+// spawn starts cmd with standard error in the file log, unless cmd has one that
+// gets there.
 func spawn(cmd *exec.Cmd, log string) (*process, error) {
-	f, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		return nil, err
+	if cmd.Stderr == nil {
+		f, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		cmd.Stderr = f
 	}
-	defer f.Close()
-	cmd.Stderr = f
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	if err := theSpawner.start(cmd); err != nil {
 		return nil, err
