@@ -34,8 +34,12 @@ type session struct {
 	over chan struct{}   // closed when nothing new is to begin
 	wg   sync.WaitGroup
 
+	tries  int           // viewTries
 	told   atomic.Uint64 // events so far
 	abrupt atomic.Bool   // it ends without a lull
+	// viewDue: the node has a life for which no view was written. Nodes that it
+	// knew before are not told to it again, so events alone do not say who lives.
+	viewDue atomic.Bool
 
 	lives sync.Mutex // held while the own life is looked at and written
 
@@ -45,7 +49,7 @@ type session struct {
 }
 
 func newSession(a *App, n *fabric.Node) *session {
-	return &session{app: a, node: n, over: make(chan struct{}), ends: make(map[*end]struct{})}
+	return &session{app: a, node: n, tries: viewTries, over: make(chan struct{}), ends: make(map[*end]struct{})}
 }
 
 // lull is how long an application that was told to end waits, before it closes
@@ -113,9 +117,9 @@ func (s *session) place() fabric.Life {
 
 // view writes which nodes live, as this application's node has it, in a moment
 // in which nothing changes: the calls of SCIF tell IDs, the daemon's table the
-// generations, and both have to agree.
+// generations, and both have to agree. What it could not write stays due.
 func (s *session) view() bool {
-	for range viewTries {
+	for range s.tries {
 		before := s.told.Load()
 		if !wait(s.over, settleTime) {
 			return false
@@ -131,6 +135,7 @@ func (s *session) view() bool {
 		s.app.log.Put(&history.View{Observer: s.current(), Live: live})
 		return true
 	}
+	s.viewDue.Store(true) // care tries again
 	s.app.note("no view: the node's table and its IDs do not agree")
 	return s.on()
 }
@@ -336,7 +341,8 @@ func (s *session) care() {
 		}
 		s.app.calls.writeSlow()
 		s.app.graves.tend()
-		if s.checkLife() {
+		s.checkLife()
+		if s.viewDue.Swap(false) {
 			s.view()
 		}
 		if time.Since(scanned) < scanEvery {
@@ -368,8 +374,8 @@ func (s *session) graceOf() time.Duration {
 }
 
 // checkLife writes it down when the node has lost its life or has another one,
-// and reports whether it has.
-func (s *session) checkLife() bool {
+// for which a view is due then.
+func (s *session) checkLife() {
 	s.lives.Lock()
 	defer s.lives.Unlock()
 	now := s.node.Life()
@@ -378,7 +384,7 @@ func (s *session) checkLife() bool {
 	}
 	old := s.current()
 	if now == old || !s.on() {
-		return false
+		return
 	}
 	s.mu.Lock()
 	s.life = now
@@ -388,6 +394,6 @@ func (s *session) checkLife() bool {
 	}
 	if now != (fabric.Life{}) {
 		s.app.log.Put(&history.Event{What: history.EventSelf, Observer: now, Subject: now})
+		s.viewDue.Store(true)
 	}
-	return now != fabric.Life{}
 }
