@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"strings"
 	"sync/atomic"
 	"time"
 )
@@ -105,9 +106,42 @@ func (p *container) kill(ctx context.Context) error {
 	return err
 }
 
+// The kernel freezes a control group only as a whole: a task that is in the
+// middle of something is waited for, and the engine gives up after a moment
+// ("unable to freeze"). It has thawed what it had frozen then.
+const (
+	freezeTries = 20
+	freezeAgain = 50 * time.Millisecond
+)
+
+// stop freezes the container. An engine that could not is asked again.
 func (p *container) stop(ctx context.Context) error {
 	p.paused.Store(true)
-	return p.docker.ask(ctx, http.MethodPost, "/containers/"+p.id+"/pause", nil, nil)
+	err := insist(ctx, func() error {
+		return p.docker.ask(ctx, http.MethodPost, "/containers/"+p.id+"/pause", nil, nil)
+	})
+	if err != nil {
+		p.paused.Store(false)
+	}
+	return err
+}
+
+// insist calls freeze until it succeeds, fails for another reason than that the
+// kernel did not freeze in time, has been called freezeTries times, or ctx is
+// done.
+func insist(ctx context.Context, freeze func() error) error {
+	err := freeze()
+	for try := 1; try < freezeTries && unfrozen(err) && pause(ctx, freezeAgain); try++ {
+		err = freeze()
+	}
+	return err
+}
+
+// unfrozen reports whether err says that the kernel did not freeze a container
+// in time, which it may do the next time.
+func unfrozen(err error) bool {
+	e, ok := errors.AsType[*dockerError](err)
+	return ok && e.code == http.StatusInternalServerError && strings.Contains(e.message, "unable to freeze")
 }
 
 func (p *container) cont(ctx context.Context) error {
