@@ -37,6 +37,8 @@ func expect(w *world, s *scenario.Schedule, e *scenario.Expect) Judgement {
 		x.connects(e.Connects)
 	case e.Traffic != nil:
 		x.traffic(e.Traffic)
+	case e.Latency != nil:
+		x.latency(e.Latency)
 	case e.Exits != nil:
 		x.exits(e.Exits)
 	}

@@ -199,6 +199,7 @@ func (f *figureMaker) finish() {
 	}
 	f.throughput()
 	f.recovery()
+	f.latency()
 }
 
 // touchedBy reports whether any fault up to a time has to do with one of two

@@ -52,8 +52,22 @@ func (c *checker) expect(at string, e *Expect) {
 		if e.Traffic.Stall == 0 && e.Traffic.Least == 0 {
 			c.bad(at+".stall", "", "want stall, least or both")
 		}
+	case e.Latency != nil:
+		c.set(at+".among", e.Latency.Among, withOthers)
+		c.latency(at, e.Latency)
 	case e.Exits != nil:
 		c.set(at+".node", e.Exits.Node, inExpect)
+	}
+}
+
+// latency checks that there is something to hold to something.
+func (c *checker) latency(at string, e *ExpectLatency) {
+	w := c.s.Workload
+	if w.Connects == 0 && w.Messages == nil && (w.RMA == nil || w.RMA.Fence == 0) {
+		c.bad(at, "", "the workload has no connects, no messages and no fences")
+	}
+	if e.P99 == 0 && e.Times == 0 {
+		c.bad(at+".p99", "", "want p99, times or both")
 	}
 }
 

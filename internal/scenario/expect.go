@@ -11,6 +11,7 @@ type Expect struct {
 	Mesh     *ExpectMesh     `yaml:"mesh" doc:"everybody knows everybody"`
 	Connects *ExpectConnects `yaml:"connects" doc:"new connections work between all pairs of the workload"`
 	Traffic  *ExpectTraffic  `yaml:"traffic" doc:"messages go on"`
+	Latency  *ExpectLatency  `yaml:"latency" doc:"slots among each other wait no longer than before"`
 	Exits    *ExpectExits    `yaml:"exits" doc:"a fabricd ends by itself"`
 }
 
@@ -74,6 +75,15 @@ type ExpectTraffic struct {
 	Least Percent  `yaml:"least" doc:"of the throughput before the first fault"`
 }
 
+// An ExpectLatency says that a fault makes nobody wait whom it does not touch. It
+// holds two latencies, each by itself, from the first fault on: of fence waits,
+// and of the first message that the server of a connection sends.
+type ExpectLatency struct {
+	Among NodeSet  `yaml:"among" need:"true" doc:"slots; others: all that no fault touches"`
+	P99   Duration `yaml:"p99" doc:"99th percentile at most, since the first fault, of fence waits and of first messages"`
+	Times int      `yaml:"times" range:"0..1000" doc:"so many times the 99th percentile before the first fault at most"`
+}
+
 // An ExpectExits says that the daemon of slots ends by itself.
 type ExpectExits struct {
 	Node   NodeSet  `yaml:"node" need:"true" doc:"slots"`
@@ -105,7 +115,8 @@ const (
 	FenceTime     FigureName = "fence_time"      // of fence waits that succeeded, per call
 	Stalls        FigureName = "stalls"          // longest time without a byte, per connection that no fault touches
 	Throughput    FigureName = "throughput"      // bytes received a second, per second of the run
+	Latency       FigureName = "latency"         // of fence waits and first messages, before and since the first fault, per call between slots that no fault touches
 )
 
 // FigureNames are all figures.
-var FigureNames = []FigureName{TimeToError, TimeToRemoved, TimeToAdded, TimeToMesh, TimeToConnect, ConnectTime, FenceTime, Stalls, Throughput}
+var FigureNames = []FigureName{TimeToError, TimeToRemoved, TimeToAdded, TimeToMesh, TimeToConnect, ConnectTime, FenceTime, Stalls, Throughput, Latency}

@@ -61,6 +61,7 @@ expect:
   - mesh: {nodes: all, within: 5s, after: last}
   - connects: {among: all, within: 5s, after: begin}
   - traffic: {among: others, stall: 250ms, least: 50%}
+  - latency: {among: others, p99: 250ms, times: 5}
   - exits: {node: 2, within: 2s, code: 3}
 figures: [time_to_error, time_to_removed, throughput]
 `
@@ -85,7 +86,7 @@ func TestDecodeAndEncodeAgree(t *testing.T) {
 		t.Errorf("came back different:\n%s\n%s", text, scenario.Encode(again))
 	}
 	if s.Workload.RMA.Size != (scenario.SizeRange{From: 8, To: 64 << 10}) || s.Timeline[1].Node.ID.String() != "[4, $victim]" ||
-		s.Timeline[0].At.From.Time().Seconds() != 3 || s.Timeline[2].Link.Rate != 1e6 || len(s.Expect) != 9 {
+		s.Timeline[0].At.From.Time().Seconds() != 3 || s.Timeline[2].Link.Rate != 1e6 || len(s.Expect) != 10 {
 		t.Errorf("decoded something else: %s", text)
 	}
 }
@@ -228,6 +229,10 @@ func TestEveryRefusalNamesPlaceFieldAndWhatIsAllowed(t *testing.T) {
 		{small("", `{removals: {min: 3, max: 2}}`), "is above max, 2"},
 		{small("", `{connects: {within: 1s}}`), "the workload has no connects"},
 		{small("", `{traffic: {among: all, stall: 1s}}`), "the workload has no messages"},
+		{small("", `{latency: {among: all, p99: 1s}}`), "the workload has no connects, no messages and no fences"},
+		{small("", `{latency: {among: all}}`), "want p99, times or both"},
+		{small("", `{latency: {among: all, times: 1001}}`), "from 0 to 1000"},
+		{small("", `{latency: {p99: 1s}}`), "expect[0].latency.among"},
 		{small("", `{errors: {to: 1, status: [EFOO]}}`), "want one of ECONNRESET"},
 		{small("", `{exits: {node: 1, within: 1s, code: 256}}`), "from 0 to 255"},
 	} {
