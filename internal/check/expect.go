@@ -98,6 +98,7 @@ func (x *expecter) removed(e *scenario.ExpectRemoved) {
 	nodes := x.s.Slots(e.Node)
 	observers := x.observers(e.At, nodes)
 	told := toldAll{judge{w: x.w}}
+	var times99 []int64
 	for _, slot := range nodes {
 		lost := x.lost(slot)
 		for _, s := range observers {
@@ -117,11 +118,16 @@ func (x *expecter) removed(e *scenario.ExpectRemoved) {
 					continue
 				}
 				x.inTime(s, l, a, since, e)
+				times99 = append(times99, min(a.removed, x.w.finish())-since)
 			}
 			if e.Times > 0 && whole {
 				x.unless(times == e.Times, x.w.finish(), nil, "%s is told %d times that slot %d was removed, want %d", s.source, times, slot, e.Times)
 			}
 		}
+	}
+	if e.P99 > 0 && len(times99) > 0 {
+		p := percentile(times99)
+		x.unless(p <= int64(e.P99.Time()), x.w.finish(), nil, "99 of 100 observers are told within %s (of %d), want %s", time.Duration(p), len(times99), e.P99)
 	}
 }
 

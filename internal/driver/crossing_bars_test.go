@@ -3,7 +3,9 @@ package driver_test
 import (
 	"context"
 	"math/rand/v2"
+	"os"
 	"runtime"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -16,13 +18,30 @@ import (
 
 // TestRandomCrossings has every node of a cluster connect to every other one at
 // a random moment of the time that a dial takes: each pair crosses, no call
-// fails, and one link stays of each pair, with both connections.
+// fails, and one link stays of each pair, with both connections. CROSSINGS is
+// how many pairs cross at least.
 func TestRandomCrossings(t *testing.T) {
-	const nodes, rounds = 16, 8 // 960 pairs
+	const nodes = 16
+	const pairs = nodes * (nodes - 1) / 2
+	crossings := setting(t, "CROSSINGS", 8*pairs)
 	s := seed(t)
-	for round := range uint64(rounds) {
+	for round := range uint64((crossings + pairs - 1) / pairs) {
 		synctest.Test(t, func(t *testing.T) { crossAll(t, rand.New(rand.NewPCG(s, round)), nodes) })
 	}
+}
+
+// setting returns the number in an environment variable, or what is done without.
+func setting(t *testing.T, name string, usual int) int {
+	t.Helper()
+	text := os.Getenv(name)
+	if text == "" {
+		return usual
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 {
+		t.Fatalf("%s is %q, want a number from 1 on", name, text)
+	}
+	return n
 }
 
 func crossAll(t *testing.T, rng *rand.Rand, nodes int) {

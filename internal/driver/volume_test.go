@@ -1,0 +1,163 @@
+package driver_test
+
+import (
+	"context"
+	"encoding/binary"
+	"io"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/driver"
+	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/netsim"
+	"github.com/fabricd/fabricd/internal/transport"
+)
+
+// TestManyMessagesAreExactOverABadNetwork sends messages over connections of two
+// nodes, in both directions, while packets are lost, come twice and overtake each
+// other: every byte arrives once, in its place. VOLUME is how many messages.
+func TestManyMessagesAreExactOverABadNetwork(t *testing.T) {
+	const conns = 8
+	each := (setting(t, "VOLUME", 100_000) + 2*conns - 1) / (2 * conns)
+	s := seed(t)
+	synctest.Test(t, func(t *testing.T) {
+		net := newPacketNet(t, s).(packetNet)
+		defer net.close()
+		net.SetDefaultRules(netsim.Rules{Delay: time.Millisecond, Jitter: time.Millisecond, Loss: 0.05, Duplicate: 0.05, Reorder: 0.25})
+		nodes := couple(t, net)
+		var all sync.WaitGroup
+		var total [2 * conns]int64
+		for i := range conns {
+			a, b := coupled(t, nodes, addr.Port(2000+i))
+			for j, way := range [][2]ipc.Endpoint{{a, b}, {b, a}} {
+				stream := uint64(2*i + j)
+				all.Go(func() { total[stream] = pour(t, way[0], stream, each, rand.New(rand.NewPCG(s, stream))) })
+				all.Go(func() { drain(t, way[1], stream, each, rand.New(rand.NewPCG(s, stream))) })
+			}
+		}
+		all.Wait()
+		bytes := int64(0)
+		for _, n := range total {
+			bytes += n
+		}
+		k := net.Counters()
+		t.Logf("%d messages, %d bytes, %+v", 2*conns*each, bytes, k)
+		if k.Lost == 0 || k.Duplicated == 0 || k.Reordered == 0 {
+			t.Errorf("the network was good: %+v", k)
+		}
+		for _, n := range nodes {
+			n.Close()
+		}
+	})
+}
+
+// couple starts two nodes that know each other.
+func couple(t *testing.T, net packetNet) (nodes [2]*driver.Node) {
+	t.Helper()
+	var peers [2]driver.Peer
+	for i := range nodes {
+		p, err := net.provider(i)
+		if err != nil {
+			t.Fatal(err)
+		}
+		life := addr.Life{Node: addr.NodeID(i), Generation: 1}
+		nodes[i] = driver.Start(driver.Config{Providers: []transport.Provider{p}, Log: zerolog.Nop()})
+		peers[i] = driver.Peer{Life: life, UUID: uuid(byte(i + 1)), Epoch: 1, Addresses: []string{p.Addr()}}
+		nodes[i].SetSelf(driver.Self{Self: ipc.Self{Cluster: uuid(0xCC), Life: life}, UUID: peers[i].UUID, Epoch: 1, Term: 1})
+	}
+	nodes[0].NodeUp(peers[1])
+	nodes[1].NodeUp(peers[0])
+	return nodes
+}
+
+// coupled connects the nodes.
+func coupled(t *testing.T, nodes [2]*driver.Node, port addr.Port) (near, far ipc.Endpoint) {
+	t.Helper()
+	l, err := nodes[1].NewSession(ipc.Credentials{}).Open()
+	if err == nil {
+		_, err = l.Bind(port)
+	}
+	if err == nil {
+		err = l.Listen(1)
+	}
+	if err == nil {
+		near, err = nodes[0].NewSession(ipc.Credentials{}).Open()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var connecting sync.WaitGroup
+	connecting.Go(func() {
+		if _, err := near.Connect(context.Background(), addr.Addr{Node: 1, Port: port}); err != nil {
+			t.Error(err)
+		}
+	})
+	far, _, err = l.Accept(context.Background())
+	connecting.Wait()
+	if err != nil || t.Failed() {
+		t.Fatal("no connection: ", err)
+	}
+	return near, far
+}
+
+// maxMessage is the largest message of a stream.
+const maxMessage = 96
+
+// message fills the n-th message of a stream: its size follows from rng, its
+// bytes from the stream and their position.
+func message(p []byte, rng *rand.Rand, stream uint64, pos int64) []byte {
+	p = p[:1+rng.IntN(maxMessage)]
+	var word [8]byte
+	for i := range p {
+		at := uint64(pos) + uint64(i)
+		if i == 0 || at%8 == 0 {
+			binary.LittleEndian.PutUint64(word[:], (stream<<56^at/8)*0x9E3779B97F4A7C15)
+		}
+		p[i] = word[at%8]
+	}
+	return p
+}
+
+// pour sends the messages of a stream and returns how many bytes they are.
+func pour(t *testing.T, ep ipc.Endpoint, stream uint64, count int, rng *rand.Rand) (pos int64) {
+	buf := make([]byte, maxMessage)
+	for range count {
+		p := message(buf, rng, stream, pos)
+		if n, err := ep.Send(context.Background(), p); n != len(p) || err != nil {
+			t.Errorf("stream %d at %d: Send = %d, %v", stream, pos, n, err)
+			return pos
+		}
+		pos += int64(len(p))
+	}
+	return pos
+}
+
+// drain receives the messages of a stream.
+func drain(t *testing.T, ep ipc.Endpoint, stream uint64, count int, rng *rand.Rand) {
+	want, got := make([]byte, maxMessage), make([]byte, maxMessage)
+	pos := int64(0)
+	in := received{ep}
+	for i := range count {
+		w := message(want, rng, stream, pos)
+		if _, err := io.ReadFull(in, got[:len(w)]); err != nil {
+			t.Errorf("stream %d, message %d: %v", stream, i, err)
+			return
+		}
+		if string(got[:len(w)]) != string(w) {
+			t.Errorf("stream %d, message %d, at %d: other bytes than were sent", stream, i, pos)
+			return
+		}
+		pos += int64(len(w))
+	}
+}
+
+// received reads what an endpoint receives.
+type received struct{ ep ipc.Endpoint }
+
+func (r received) Read(p []byte) (int, error) { return r.ep.Recv(context.Background(), p) }
