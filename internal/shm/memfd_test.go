@@ -14,7 +14,7 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-func create(t *testing.T, n int64) *Region {
+func create(t testing.TB, n int64) *Region {
 	t.Helper()
 	r, err := Create("test", n)
 	if err != nil {
