@@ -34,6 +34,8 @@ type conn struct {
 
 	twin atomic.Pointer[conn] // the other end, if it is on this node
 
+	withdrawals withdrawals // of the peer's windows, for who uses them directly
+
 	mu   sync.Mutex // guards core and ops; taken after endpoint.mu, never before
 	core *core.Conn[memory]
 	ops  opsLane
@@ -215,6 +217,9 @@ func (c *conn) apply(r *wire.Reader, h wire.Header, body []byte) error {
 	if err := c.hit(frameSteps[h.Type].arrived); err != nil {
 		return err
 	}
+	if h.Type == wire.TypeUnregister {
+		c.withdrawals.happened() // before the peer can have the answer
+	}
 	c.mu.Lock()
 	p, err := c.core.Handle(h, body)
 	c.mu.Unlock()
@@ -236,6 +241,7 @@ func (c *conn) apply(r *wire.Reader, h wire.Header, body []byte) error {
 
 // onClose handles the peer's Close: a new one, or the answer to ours.
 func (c *conn) onClose(sent uint64) error {
+	c.withdrawals.end()
 	c.mu.Lock()
 	if c.closeRecv {
 		c.mu.Unlock()
@@ -335,6 +341,7 @@ func (c *conn) isFailed() bool {
 // when it returns, whoever was first. After an orderly end it changes nothing
 // that an application sees.
 func (c *conn) fail(code status.Code) {
+	c.withdrawals.end()
 	c.mu.Lock()
 	if !c.failed {
 		c.failed = true

@@ -1,7 +1,6 @@
 package driver
 
 import (
-	"os"
 	"sync"
 	"sync/atomic"
 
@@ -64,9 +63,6 @@ func (r *lent) Release() {
 		r.loan.back()
 	}
 }
-
-// filed is a region whose memory can be handed to another process.
-type filed interface{ File() *os.File }
 
 type lentFile struct {
 	*lent

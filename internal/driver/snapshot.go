@@ -39,6 +39,10 @@ type ConnInfo struct {
 	// directly, and then they are not counted. Why says why it is no faster one.
 	Path string `json:"path"`
 	Why  string `json:"why"`
+	// RMA is "direct" where the application uses the peer's windows itself, else
+	// "node", and RMAWhy says why.
+	RMA    string `json:"rma"`
+	RMAWhy string `json:"rma_why"`
 }
 
 // WindowInfo is one window registered at this node.
@@ -148,6 +152,7 @@ func (n *Node) Conns() []ConnInfo {
 		c.mu.Lock()
 		info.Windows = len(c.core.Windows())
 		c.mu.Unlock()
+		info.RMA, info.RMAWhy = c.rmaPath()
 		out = append(out, info)
 	})
 	return out
