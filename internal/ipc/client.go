@@ -66,7 +66,8 @@ type client struct {
 	out      *outbox
 	watchers watchers
 	memory   memoryTable
-	step     func(string)   // called at the steps of an upgrade, for tests that end there; nil else
+	step     func(string) // called at the steps of an upgrade, for tests that end there; nil else
+	direct   directSession
 	wg       sync.WaitGroup // reader and outbox
 	done     chan struct{}  // closed when the session has ended
 
@@ -88,6 +89,7 @@ func newClient(conn *net.UnixConn) *client {
 		endpoints: make(map[uint32]*clientEndpoint),
 	}
 	c.memory.init(c)
+	c.direct.c = c
 	c.watchers.init()
 	return c
 }
@@ -346,6 +348,13 @@ func (c *client) told(h header, body []byte) error {
 		if e != nil {
 			e.told(Events(m.Events))
 		}
+	case opStale:
+		c.mu.Lock()
+		e := c.endpoints[h.Endpoint]
+		c.mu.Unlock()
+		if e != nil {
+			e.direct.told()
+		}
 	case opEvent:
 		var m eventBody
 		if err := parseBody(body, &m); err != nil {
@@ -373,6 +382,7 @@ func (c *client) told(h header, body []byte) error {
 
 // end ends the session: everybody who waits learns it.
 func (c *client) end() {
+	c.direct.over.Store(true) // before any call returns
 	c.conn.Close()
 	c.out.close()
 	c.mu.Lock()
@@ -499,5 +509,6 @@ func (c *client) Close() error {
 	}
 	c.watchers.wait()
 	c.memory.close()
+	c.direct.close()
 	return nil
 }

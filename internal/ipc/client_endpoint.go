@@ -26,6 +26,8 @@ type clientEndpoint struct {
 	wg   sync.WaitGroup // what tells of the data socket's readiness
 	hup  atomic.Bool    // the node has told that the connection has ended
 
+	direct direct
+
 	// The locks of a whole call, taken for a ctx: bytes of two calls do not mix.
 	sending, receiving chan struct{}
 
@@ -52,6 +54,7 @@ func newClientEndpoint(c *client, id uint32) *clientEndpoint {
 		listeners: make(map[*chan<- struct{}]chan<- struct{}),
 	}
 	e.local.Node = c.lastSelf().Life.Node
+	e.direct.e = e
 	return e
 }
 
@@ -226,31 +229,46 @@ func (e *clientEndpoint) Register(p []byte, off int64, prot rma.Prot, flags rma.
 	if err != nil {
 		return 0, err
 	}
-	var out offset
-	in := &register{Memory: id, Prot: prot, Flags: flags, MemOff: memOff, Len: int64(len(p)), Off: off}
-	if err := e.ask(context.Background(), opRegister, in, &out); err != nil {
-		return 0, err
-	}
-	return out.Off, nil
+	w := ownWindow{prot: prot, region: m.region, memOff: memOff}
+	return e.direct.register(w, int64(len(p)), func() (int64, error) {
+		var out offset
+		in := &register{Memory: id, Prot: prot, Flags: flags, MemOff: memOff, Len: int64(len(p)), Off: off}
+		err := e.ask(context.Background(), opRegister, in, &out)
+		return out.Off, err
+	})
 }
 
 func (e *clientEndpoint) Unregister(off, n int64) error {
-	return e.ask(context.Background(), opUnregister, &span{off, n}, nil)
+	return e.direct.unregister(span{off, n}, func() error {
+		return e.ask(context.Background(), opUnregister, &span{off, n}, nil)
+	})
 }
 
 func (e *clientEndpoint) WriteTo(loff, n, roff int64, flags rma.Flags) error {
+	if e.direct.writeTo(loff, n, roff, flags) {
+		return nil
+	}
 	return e.ask(context.Background(), opWriteTo, &transfer{loff, n, roff, flags}, nil)
 }
 
 func (e *clientEndpoint) ReadFrom(loff, n, roff int64, flags rma.Flags) error {
+	if e.direct.readFrom(loff, n, roff, flags) {
+		return nil
+	}
 	return e.ask(context.Background(), opReadFrom, &transfer{loff, n, roff, flags}, nil)
 }
 
 func (e *clientEndpoint) VWriteTo(p []byte, roff int64, flags rma.Flags) error {
+	if e.direct.vwriteTo(p, roff, flags) {
+		return nil
+	}
 	return e.vtransfer(opVWriteTo, p, roff, flags)
 }
 
 func (e *clientEndpoint) VReadFrom(p []byte, roff int64, flags rma.Flags) error {
+	if e.direct.vreadFrom(p, roff, flags) {
+		return nil
+	}
 	return e.vtransfer(opVReadFrom, p, roff, flags)
 }
 
@@ -270,8 +288,19 @@ func (e *clientEndpoint) vtransfer(op op, p []byte, roff int64, flags rma.Flags)
 }
 
 func (e *clientEndpoint) Atomic(ctx context.Context, a rma.Atomic) (uint64, error) {
+	if old, done := e.direct.atomic(a); done {
+		return old, nil
+	}
+	return e.nodeAtomic(ctx, a)
+}
+
+// nodeAtomic is Atomic through the node.
+func (e *clientEndpoint) nodeAtomic(ctx context.Context, a rma.Atomic) (uint64, error) {
 	var out wordBody
 	err := e.ask(ctx, opAtomic, (*atomicBody)(&a), &out)
+	if err != nil && ctx.Err() != nil {
+		e.direct.note() // the node may still be at it
+	}
 	return out.Value, err
 }
 
@@ -378,6 +407,7 @@ func (e *clientEndpoint) shut() bool {
 		return false
 	}
 	close(e.quit)
+	e.direct.close()
 	if data != nil {
 		data.Close()
 	}

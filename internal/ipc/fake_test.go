@@ -24,7 +24,8 @@ type fakeNode struct {
 	sessions map[*fakeSession]bool
 	watchers map[int]func(Event)
 	nextW    int
-	ending   bool       // shut was called
+	ending   bool // shut was called
+	direct   fakeDirect
 	events   sync.Mutex // held while watchers are told: one event at a time
 }
 
@@ -466,6 +467,7 @@ func (e *fakeEndpoint) TryRecv(p []byte) (int, error) {
 
 // rma is the error of window calls by state.
 func (e *fakeEndpoint) rma() error {
+	e.n.direct.calls++
 	switch e.state {
 	case closedState:
 		return status.BadFD
@@ -512,6 +514,7 @@ func (e *fakeEndpoint) Unregister(off, n int64) error {
 	if err := e.rma(); err != nil {
 		return err
 	}
+	defer e.peer.withdrawn()
 	e.wins = slices.DeleteFunc(e.wins, func(w fakeWindow) bool {
 		gone := w.off >= off && w.off+w.n <= off+n
 		if gone {
@@ -606,9 +609,6 @@ func (e *fakeEndpoint) Atomic(_ context.Context, a rma.Atomic) (uint64, error) {
 	if err := e.rma(); err != nil {
 		return 0, err
 	}
-	if a.Op != rma.AtomicAdd {
-		return 0, status.NotSupp
-	}
 	r, off, err := e.peer.window(a.Offset, int64(a.Width), rma.ProtRead|rma.ProtWrite)
 	if err != nil {
 		return 0, err
@@ -618,7 +618,7 @@ func (e *fakeEndpoint) Atomic(_ context.Context, a rma.Atomic) (uint64, error) {
 		if err != nil {
 			return 0, err
 		}
-		if ok, err := r.CompareAndSwap(off, int(a.Width), old, old+a.Operand); ok || err != nil {
+		if ok, err := r.CompareAndSwap(off, int(a.Width), old, rma.Apply(old, a)); ok || err != nil {
 			return old, err
 		}
 	}
@@ -752,6 +752,7 @@ func (e *fakeEndpoint) Close() error {
 	}
 	if e.peer != nil && e.peer.state == connectedState {
 		e.peer.state = disconnected
+		e.peer.withdrawn()
 		e.peer.changed()
 	}
 	for _, w := range e.wins {
@@ -774,6 +775,7 @@ func (n *fakeNode) lose() {
 		for e := range s.eps {
 			if e.state == connectedState {
 				e.state, e.lost = disconnected, true
+				e.withdrawn()
 				e.changed()
 			}
 		}

@@ -62,12 +62,15 @@ const (
 	opChannel     op = 32
 	opBell        op = 33
 	opJoined      op = 34
+	opWindow      op = 40
+	opEpochs      op = 41
 
 	// Told by the node unasked, with request 0.
 	opState     op = 0x4001 // an endpoint's poll events may have changed
 	opEvent     op = 0x4002 // a node event
 	opSelfState op = 0x4003 // the node's own place in the cluster changed
 	opOffer     op = 0x4004 // the peer asks for a channel
+	opStale     op = 0x4006 // windows that an endpoint has mapped are withdrawn
 )
 
 // A header begins every packet, in little-endian order.

@@ -51,6 +51,8 @@ var bodies = []struct {
 	{"word", header{Op: opAtomic | opReply, Endpoint: 9, Request: 10}, &wordBody{5}},
 	{"mmap", header{Op: opMmap, Endpoint: 9, Request: 11}, &mmapBody{Off: rma.FirstOffset, Len: 4096, Prot: rma.ProtRead}},
 	{"mapped", header{Op: opMmap | opReply, Endpoint: 9, Request: 11}, &mapped{Mapping: 6, Off: 4096}},
+	{"window", header{Op: opWindow | opReply, Endpoint: 9, Request: 11}, &windowBody{Prot: rma.ProtRead | rma.ProtWrite, Slot: 4, Epoch: 77, Off: rma.FirstOffset, Len: 8192, MemOff: 4096, Size: 16384}},
+	{"stale", header{Op: opStale, Endpoint: 9}, empty{}},
 	{"side", header{Op: opFenceMark, Endpoint: 9, Request: 12}, &sideBody{fence.InitPeer}},
 	{"mark", header{Op: opFenceMark | opReply, Endpoint: 9, Request: 12}, (*markBody)(&fence.Mark{Side: fence.InitPeer, Seq: 77})},
 	{"signal", header{Op: opFenceSignal, Endpoint: 9, Request: 13}, (*signalBody)(&fence.Signal{By: fence.InitSelf, Where: fence.SignalLocal | fence.SignalRemote, LocalOffset: 1, LocalValue: 2, RemoteOffset: 3, RemoteValue: 4})},

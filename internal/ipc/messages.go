@@ -258,6 +258,26 @@ func (m *mapped) fields(c *coder) {
 	c.i64(&m.Off)
 }
 
+// windowBody is a window of the peer, whose memory comes with it.
+type windowBody struct {
+	Prot         rma.Prot
+	Slot         uint32 // the endpoint's epoch, among the session's
+	Epoch        uint64 // before the window was looked for
+	Off, Len     int64  // in the peer's space
+	MemOff, Size int64  // where the window is in its memory, and the memory's size
+}
+
+func (m *windowBody) fields(c *coder) {
+	c.u8((*uint8)(&m.Prot))
+	c.reserved(3)
+	c.u32(&m.Slot)
+	c.u64(&m.Epoch)
+	c.i64(&m.Off)
+	c.i64(&m.Len)
+	c.i64(&m.MemOff)
+	c.i64(&m.Size)
+}
+
 // sideBody selects whose operations a mark covers.
 type sideBody struct{ Side fence.Side }
 

@@ -42,6 +42,10 @@ type Options struct {
 	// goes on when Serve's ctx is done. Nil: it ends with that.
 	Delivery context.Context
 
+	// NoDirect makes every transfer go through the node, also between
+	// applications of this machine.
+	NoDirect bool
+
 	// Faults are those of the node; nil: none.
 	Faults *failpoint.Node
 

@@ -20,6 +20,8 @@ type served struct {
 	s  *serverSession
 	ep Endpoint
 
+	direct directServed
+
 	mu        sync.Mutex // guards the fields below
 	closing   bool
 	pump      *pump  // once connected
@@ -173,6 +175,7 @@ func (e *served) begin() {
 	if following != nil {
 		following()
 	}
+	e.direct.end(e.s)
 	e.s.account.refund(windows, int64(n))
 	if p != nil {
 		e.s.srv.paired.leave(e)

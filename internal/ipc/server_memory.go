@@ -3,7 +3,6 @@ package ipc
 import (
 	"context"
 	"fmt"
-	"os"
 
 	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/internal/status"
@@ -206,15 +205,7 @@ func doMmap(_ context.Context, s *serverSession, r *request) (reply, error) {
 // application may have mapped and unmapped it before the answer counts as sent,
 // and its munmap must find the last reference.
 func grant(region Region, prot rma.Prot) (reply, error) {
-	m, ok := region.(interface{ File() *os.File })
-	if !ok || m.File() == nil {
-		return reply{}, fmt.Errorf("the peer's memory belongs to its process alone: %w", status.NotSupp)
-	}
-	derive := shm.ReadOnly
-	if prot&rma.ProtWrite != 0 {
-		derive = shm.Duplicate
-	}
-	f, err := derive(m.File())
+	f, err := descriptorOf(region, prot)
 	if err != nil {
 		return reply{}, err
 	}

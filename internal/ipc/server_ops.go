@@ -97,6 +97,8 @@ var operations = map[op]operation{
 	opAtomic:     {endpoint: true, in: body[atomicBody], waits: true, do: doAtomic},
 	opMmap:       {endpoint: true, in: body[mmapBody], waits: true, do: doMmap},
 	opMunmap:     {in: body[memoryBody], do: doMunmap},
+	opWindow:     {endpoint: true, in: body[offset], waits: true, do: doWindow},
+	opEpochs:     {do: doEpochs},
 
 	opFenceMark:   {endpoint: true, in: body[sideBody], waits: true, do: doFenceMark},
 	opFenceWait:   {endpoint: true, in: body[markBody], waits: true, do: doFenceWait},

@@ -41,6 +41,7 @@ type serverSession struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup // requests, pumps and helpers
 	stage  chan struct{}  // one token per buffer in use, stages at most
+	epochs epochs
 
 	mu        sync.Mutex // guards the fields below
 	closing   bool       // no endpoint and no memory may be added
@@ -312,4 +313,5 @@ func (s *serverSession) teardown() {
 		r.Release()
 		s.account.refund(memories, 1)
 	}
+	s.epochs.close()
 }

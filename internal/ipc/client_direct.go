@@ -1,0 +1,427 @@
+package ipc
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/fabricd/fabricd/fence"
+	"github.com/fabricd/fabricd/internal/shm"
+	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/rma"
+)
+
+// Bounds of direct use.
+const (
+	// maxPeerWindows bounds the peer's windows that an endpoint has mapped.
+	maxPeerWindows = 256
+	// maxDirectMappings bounds those of a session: a process may have 65530
+	// mappings, and its memory is made of them.
+	maxDirectMappings = 4096
+	// restAfter is how many uses of others a mapping must have missed before it
+	// makes room for a new one: windows that are used in turn and do not all
+	// fit must not be mapped again and again.
+	restAfter = 4 * maxPeerWindows
+	// maxDirectTries bounds what is tried for a reason that may pass.
+	maxDirectTries = 16
+	// fewUses of a mapping are less than it costs to make it.
+	fewUses = 2
+	// mostPassed bounds the uses that go through the node without asking, after
+	// mappings that did not pay.
+	mostPassed = 1024
+)
+
+// backOff returns how many uses go through the node after n failures.
+func backOff(n int) uint64 { return min(uint64(1)<<min(n, 30), mostPassed) }
+
+// A directSession is what the endpoints of a session share for the direct use of
+// windows.
+type directSession struct {
+	c        *client
+	over     atomic.Bool  // the session has ended
+	mappings atomic.Int64 // of all endpoints
+
+	mu     sync.Mutex  // guards the fields below
+	page   *shm.Region // the epochs
+	closed bool
+}
+
+// epochs returns the memory of the epochs, which stays until the session's
+// Close has closed every endpoint. quit ends the wait for the node.
+func (s *directSession) epochs(quit <-chan struct{}) (*shm.Region, error) {
+	s.mu.Lock()
+	page := s.page
+	s.mu.Unlock()
+	if page != nil {
+		return page, nil
+	}
+	var out memAdd
+	f, err := s.c.ask(context.Background(), question{op: opEpochs, quit: quit, ended: status.Reset}, &out)
+	if err != nil {
+		return nil, err
+	}
+	if page, err = mapShared(f, 0, out.Size, out.Size, false); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.page != nil || s.closed { // by a call beside this one
+		page.Release()
+		if s.closed {
+			return nil, status.BadFD
+		}
+		return s.page, nil
+	}
+	s.page = page
+	return page, nil
+}
+
+func (s *directSession) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	if s.page != nil {
+		s.page.Release()
+		s.page = nil
+	}
+}
+
+// mapShared maps [off, off+n) of the memory behind f, which it takes. The memory
+// is checked as the node checks what it is handed: it cannot be taken away.
+func mapShared(f *os.File, off, n, size int64, writable bool) (*shm.Region, error) {
+	if f == nil {
+		return nil, fmt.Errorf("node sent no memory: %w", status.Protocol)
+	}
+	err := shm.Check(f, size, shm.MaxSize)
+	var region *shm.Region
+	if err == nil {
+		region, err = shm.Map(f, off, n, writable)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return region, nil
+}
+
+// A peerWindow is a window of the peer, mapped.
+type peerWindow struct {
+	off, end int64 // in the peer's space
+	prot     rma.Prot
+	region   *shm.Region // exactly the window
+	epoch    uint64      // at which the node told of it
+	lastUse  uint64      // on the endpoint's clock of uses
+	uses     uint64
+}
+
+func (w *peerWindow) bytes(off, n int64) []byte { return w.region.Bytes()[off-w.off : off-w.off+n] }
+
+// A direct is one endpoint's use of the peer's windows without the node. It
+// does what plainly succeeds and leaves the rest to the node, whose answers are
+// the contract's: transfers within one window on each side that allow them.
+//
+// mu is held while memory is copied, so that operations of one endpoint are
+// whole, have an order, and find the mappings that they use until they end.
+type direct struct {
+	e *clientEndpoint
+
+	sweeping atomic.Bool // stale mappings are about to be given back
+
+	mu     sync.Mutex // guards the fields below
+	closed bool
+	own    ownWindows
+	peer   []*peerWindow  // by offset, not overlapping
+	word   *atomic.Uint64 // the endpoint's epoch; nil before the first window
+	slot   uint32
+	clock  uint64 // counts uses
+
+	posted, drained uint64 // operations that may still be under way in the node
+
+	refused error  // why no window is asked for any more
+	tries   int    // that failed for a reason that may pass
+	pass    uint64 // how many times not to ask
+	churned int    // mappings in a row that did not pay
+}
+
+// writeTo copies n bytes from the own window to the peer's, and reports whether
+// it has. If not, the node decides: nothing has happened that it may not do
+// again.
+func (d *direct) writeTo(loff, n, roff int64, flags rma.Flags) bool {
+	w := d.begin(roff, n, flags, rma.ProtWrite)
+	if w == nil {
+		return false
+	}
+	defer d.mu.Unlock()
+	own := d.own.find(loff, n, rma.ProtRead)
+	return own != nil && d.put(w, own.bytes(loff, n), roff, flags)
+}
+
+// readFrom is writeTo in the other direction.
+func (d *direct) readFrom(loff, n, roff int64, flags rma.Flags) bool {
+	w := d.begin(roff, n, flags, rma.ProtRead)
+	if w == nil {
+		return false
+	}
+	defer d.mu.Unlock()
+	own := d.own.find(loff, n, rma.ProtWrite)
+	switch {
+	case own == nil:
+		return false
+	case flags&rma.Ordered != 0:
+		return d.copied(own.region.CopyOrdered(own.at(loff), w.bytes(roff, n)))
+	}
+	return d.copied(shm.Copy(own.bytes(loff, n), w.bytes(roff, n)))
+}
+
+// vwriteTo is writeTo from p.
+func (d *direct) vwriteTo(p []byte, roff int64, flags rma.Flags) bool {
+	w := d.begin(roff, int64(len(p)), flags, rma.ProtWrite)
+	if w == nil {
+		return false
+	}
+	defer d.mu.Unlock()
+	return d.put(w, p, roff, flags)
+}
+
+// vreadFrom is readFrom into p.
+func (d *direct) vreadFrom(p []byte, roff int64, flags rma.Flags) bool {
+	w := d.begin(roff, int64(len(p)), flags, rma.ProtRead)
+	if w == nil {
+		return false
+	}
+	defer d.mu.Unlock()
+	return d.copied(shm.Copy(p, w.bytes(roff, int64(len(p)))))
+}
+
+// atomic performs a on the mapping, as the node would on its own.
+func (d *direct) atomic(a rma.Atomic) (old uint64, done bool) {
+	if rma.CheckAtomic(a) != nil {
+		return 0, false
+	}
+	w := d.begin(a.Offset, int64(a.Width), 0, rma.ProtRead|rma.ProtWrite)
+	if w == nil {
+		return 0, false
+	}
+	defer d.mu.Unlock()
+	old, err := swap(w.region, a.Offset-w.off, a)
+	return old, d.copied(err)
+}
+
+// swap replaces the word at off by what a makes of it, and returns what it was.
+func swap(r *shm.Region, off int64, a rma.Atomic) (uint64, error) {
+	for {
+		old, err := r.Load(off, int(a.Width))
+		if err != nil {
+			return 0, err
+		}
+		swapped, err := r.CompareAndSwap(off, int(a.Width), old, rma.Apply(old, a))
+		if swapped || err != nil {
+			return old, err
+		}
+	}
+}
+
+// put copies p to roff, which lies in w with all of p.
+func (d *direct) put(w *peerWindow, p []byte, roff int64, flags rma.Flags) bool {
+	if flags&rma.Ordered != 0 {
+		return d.copied(w.region.CopyOrdered(roff-w.off, p))
+	}
+	return d.copied(shm.Copy(w.bytes(roff, int64(len(p))), p))
+}
+
+// copied is the end of a copy. Memory that was checked does not fault; if it
+// does, the node copies from now on, which survives that as well.
+func (d *direct) copied(err error) bool {
+	if err != nil {
+		d.refused = err
+		d.drop(func(*peerWindow) bool { return true })
+	}
+	return err == nil
+}
+
+// begin returns the peer's window that [roff, roff+n) lies in, with mu held, if
+// a transfer with these flags may use it as need says. Nil means that the node
+// is to do it.
+func (d *direct) begin(roff, n int64, flags rma.Flags, need rma.Prot) *peerWindow {
+	if n <= 0 || rma.CheckFlags(flags) != nil {
+		return nil
+	}
+	for range 3 { // two things can stand in the way, and each time one is removed
+		d.mu.Lock()
+		w, obstacle := d.look(roff, n, need)
+		if obstacle == nothing {
+			return w
+		}
+		posted := d.posted
+		d.mu.Unlock()
+		switch {
+		case obstacle == unknown && d.fetch(roff):
+		case obstacle == busy && d.drain(posted):
+		default:
+			return nil
+		}
+	}
+	return nil
+}
+
+// An obstacle is what keeps an operation from being done directly.
+type obstacle uint8
+
+const (
+	nothing   obstacle = iota
+	unknown            // the node may know the window
+	busy               // an earlier operation is under way in the node
+	undecided          // it may be wrong, or is too much for one window
+)
+
+// look is begin as far as it goes without asking the node. The caller holds mu.
+func (d *direct) look(roff, n int64, need rma.Prot) (*peerWindow, obstacle) {
+	if d.closed || d.e.c.direct.over.Load() {
+		return nil, undecided
+	}
+	i := d.at(roff)
+	if i == len(d.peer) || roff < d.peer[i].off {
+		return nil, unknown
+	}
+	w := d.peer[i]
+	switch {
+	case w.epoch != d.word.Load(): // from here on the operation counts as begun
+		d.sweep()
+		return nil, unknown
+	case n > w.end-roff || w.prot&need != need:
+		return nil, undecided
+	case d.posted != d.drained:
+		return nil, busy
+	}
+	d.clock++
+	w.lastUse = d.clock
+	if w.uses++; w.uses > fewUses {
+		d.churned = 0
+	}
+	return w, nothing
+}
+
+// at returns the index of the first window that ends after roff.
+func (d *direct) at(roff int64) int {
+	lo, hi := 0, len(d.peer)
+	for lo < hi {
+		mid := int(uint(lo+hi) / 2)
+		if d.peer[mid].end <= roff {
+			lo = mid + 1
+		} else {
+			hi = mid
+		}
+	}
+	return lo
+}
+
+// note says that an operation of this endpoint may be under way in the node
+// although its call has returned: what is done directly must not overtake it.
+func (d *direct) note() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.posted++
+}
+
+// drain waits for the operations that were noted up to posted.
+func (d *direct) drain(posted uint64) bool {
+	m, err := d.e.FenceMark(fence.InitSelf)
+	if err == nil {
+		err = d.e.FenceWait(context.Background(), m)
+	}
+	// One that failed has ended too; but then there may be no connection.
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err == nil {
+		d.drained = max(d.drained, posted)
+	}
+	return err == nil
+}
+
+// sweep gives the mappings back that the peer has withdrawn. The caller holds mu.
+func (d *direct) sweep() {
+	if d.word == nil {
+		return
+	}
+	now := d.word.Load()
+	d.drop(func(w *peerWindow) bool {
+		if w.epoch == now {
+			return false
+		}
+		if w.uses <= fewUses {
+			d.churned++
+			d.pass = backOff(d.churned - 1)
+		}
+		return true
+	})
+}
+
+// drop gives mappings back. The caller holds mu.
+func (d *direct) drop(which func(*peerWindow) bool) {
+	d.peer = slices.DeleteFunc(d.peer, func(w *peerWindow) bool {
+		out := which(w)
+		if out {
+			w.region.Release()
+			d.e.c.direct.mappings.Add(-1)
+		}
+		return out
+	})
+}
+
+// told makes the mappings that are stale go soon. It is called by the session's
+// reader, which must not wait for a copy.
+func (d *direct) told() {
+	if d.sweeping.Swap(true) {
+		return
+	}
+	d.e.c.wg.Go(func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.sweeping.Store(false)
+		d.sweep()
+	})
+}
+
+// close gives everything up, after the copy that is under way.
+func (d *direct) close() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.closed = true
+	d.own.close()
+	d.drop(func(*peerWindow) bool { return true })
+}
+
+// register registers a window over w's memory with ask, and keeps it in mind.
+func (d *direct) register(w ownWindow, n int64, ask func() (int64, error)) (int64, error) {
+	d.mu.Lock()
+	a := d.own.add()
+	d.mu.Unlock()
+	off, err := ask()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err != nil {
+		d.own.failed(a)
+		return 0, err
+	}
+	if off >= 0 && off <= math.MaxInt64-n {
+		w.off, w.end = off, off+n
+		d.own.added(a, w)
+	}
+	return off, nil
+}
+
+// unregister unregisters r with ask.
+func (d *direct) unregister(r span, ask func() error) error {
+	d.mu.Lock()
+	windows := d.own.remove(r)
+	d.mu.Unlock()
+	err := ask()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.own.removed(r, windows, err)
+	return err
+}

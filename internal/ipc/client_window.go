@@ -1,0 +1,156 @@
+package ipc
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/fabricd/fabricd/internal/shm"
+	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/rma"
+)
+
+// fetch asks the node for the window that roff is in and maps it. It reports
+// whether to look again.
+func (d *direct) fetch(roff int64) bool {
+	if !d.mayAsk() {
+		return false
+	}
+	page, err := d.e.c.direct.epochs(d.e.quit)
+	var w *peerWindow
+	var slot uint32
+	if err == nil {
+		w, slot, err = d.ask(page, roff)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err == nil {
+		err = d.insert(page, slot, w)
+	}
+	d.learn(err)
+	return err == nil
+}
+
+// mayAsk reports whether the node is worth asking, and makes room for its
+// answer.
+func (d *direct) mayAsk() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case d.closed || d.refused != nil:
+		return false
+	case d.pass > 0:
+		d.pass--
+		return false
+	}
+	return d.makeRoom()
+}
+
+// makeRoom gives the mapping back that was not used for longest, if there is no
+// room for another one. The caller holds mu.
+func (d *direct) makeRoom() bool {
+	if len(d.peer) < maxPeerWindows && d.e.c.direct.mappings.Load() < maxDirectMappings {
+		return true
+	}
+	if len(d.peer) == 0 {
+		return false
+	}
+	oldest := slices.MinFunc(d.peer, func(a, b *peerWindow) int { return int(int64(a.lastUse - b.lastUse)) })
+	if d.clock-oldest.lastUse < restAfter {
+		d.clock++ // so that windows which are no longer used make room one day
+		return false
+	}
+	d.drop(func(w *peerWindow) bool { return w == oldest })
+	return true
+}
+
+// ask gets a window from the node.
+func (d *direct) ask(page *shm.Region, roff int64) (*peerWindow, uint32, error) {
+	var out windowBody
+	f, err := d.e.question(context.Background(), question{op: opWindow, body: &offset{roff}, ended: status.Reset}, &out)
+	if err != nil {
+		return nil, 0, err
+	}
+	if err := out.check(roff, page.Len()); err != nil {
+		if f != nil {
+			f.Close()
+		}
+		return nil, 0, err
+	}
+	region, err := mapShared(f, out.MemOff, out.Len, out.Size, out.Prot&rma.ProtWrite != 0)
+	if err != nil {
+		return nil, 0, err
+	}
+	return &peerWindow{off: out.Off, end: out.Off + out.Len, prot: out.Prot, region: region, epoch: out.Epoch}, out.Slot, nil
+}
+
+// check reports whether the answer can be true: the window holds roff and lies
+// in memory that shm.Map can map, and the epoch in the page's bytes. The
+// memory's size is shm.Check's to judge.
+func (m *windowBody) check(roff, page int64) error {
+	switch {
+	case m.Len <= 0, m.Off < 0, m.Off > roff, m.Len <= roff-m.Off, m.Off+m.Len < 0,
+		m.MemOff < 0, m.Size < m.Len, m.MemOff > m.Size-m.Len,
+		m.Prot == 0, m.Prot&^(rma.ProtRead|rma.ProtWrite) != 0,
+		int64(m.Slot) >= page/8:
+		return fmt.Errorf("node tells of a window that cannot be: %+v: %w", *m, status.Protocol)
+	}
+	return nil
+}
+
+// insert takes a mapping, which is given back if it came too late, is there
+// already, or does not fit what is known. The caller holds mu.
+func (d *direct) insert(page *shm.Region, slot uint32, w *peerWindow) error {
+	fits, err := d.fits(page, slot, w)
+	if !fits {
+		w.region.Release()
+		return err
+	}
+	d.e.c.direct.mappings.Add(1)
+	d.peer = slices.Insert(d.peer, d.at(w.off), w)
+	return nil
+}
+
+func (d *direct) fits(page *shm.Region, slot uint32, w *peerWindow) (bool, error) {
+	if d.closed {
+		return false, status.Reset
+	}
+	if d.word == nil {
+		d.word, d.slot = page.Word(8*int64(slot)), slot
+	}
+	if slot != d.slot {
+		return false, fmt.Errorf("node gives the endpoint epochs %d and %d: %w", d.slot, slot, status.Protocol)
+	}
+	d.sweep()
+	if w.epoch != d.word.Load() {
+		return false, status.Again // withdrawn since; the node knows better
+	}
+	i := d.at(w.off)
+	if i == len(d.peer) || d.peer[i].off >= w.end {
+		return true, nil
+	}
+	if d.peer[i].off == w.off && d.peer[i].end == w.end {
+		return false, nil // a call beside this one was first
+	}
+	return false, fmt.Errorf("node tells of windows that overlap: %w", status.Protocol)
+}
+
+// learn decides from the result of a request whether there will be others. The
+// caller holds mu.
+func (d *direct) learn(err error) {
+	switch status.Of(err) {
+	case status.OK:
+		d.tries = 0
+	case status.Again:
+	case status.NoAddress, status.Access, status.Invalid, status.Reset, status.NotConn, status.BadFD, status.NoDevice:
+		// The operation's own, which the node will return for it as well.
+	case status.NotSupp, status.Protocol:
+		d.refused = err
+	default:
+		d.tries++
+		d.pass = backOff(d.tries)
+		if d.tries == maxDirectTries {
+			d.refused = fmt.Errorf("windows cannot be mapped: %w", err)
+		}
+	}
+}

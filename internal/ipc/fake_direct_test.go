@@ -1,0 +1,61 @@
+package ipc
+
+import "github.com/fabricd/fabricd/internal/status"
+
+// fakeDirect is what the fake node needs for direct use, off unless a test
+// wants it: then transfers of the other tests go through the node.
+type fakeDirect struct {
+	on         bool
+	calls      int // transfers, atomics and fences that reached the node
+	withdrawal map[*fakeEndpoint]func()
+}
+
+var _ DirectEndpoint = (*fakeEndpoint)(nil)
+
+// OnWithdrawal and the rest are of DirectEndpoint. The node's mu is held over
+// fn, which is so short that it must not matter.
+func (e *fakeEndpoint) OnWithdrawal(fn func()) (stop func(), err error) {
+	e.n.mu.Lock()
+	defer e.n.mu.Unlock()
+	if err := e.rma(); err != nil {
+		return nil, err
+	}
+	d := &e.n.direct
+	if d.withdrawal == nil {
+		d.withdrawal = make(map[*fakeEndpoint]func())
+	}
+	d.withdrawal[e] = fn
+	return func() {
+		e.n.mu.Lock()
+		defer e.n.mu.Unlock()
+		delete(d.withdrawal, e)
+	}, nil
+}
+
+// withdrawn tells whoever uses the windows of e's peer.
+func (e *fakeEndpoint) withdrawn() {
+	if e == nil {
+		return
+	}
+	if fn := e.n.direct.withdrawal[e]; fn != nil {
+		fn()
+	}
+}
+
+func (e *fakeEndpoint) PeerWindow(roff int64) (PeerWindow, error) {
+	e.n.mu.Lock()
+	defer e.n.mu.Unlock()
+	if !e.n.direct.on {
+		return PeerWindow{}, status.NotSupp
+	}
+	if err := e.rma(); err != nil {
+		return PeerWindow{}, err
+	}
+	for _, w := range e.peer.wins {
+		if roff >= w.off && roff-w.off < w.n {
+			w.r.Retain()
+			return PeerWindow{Offset: w.off, Length: w.n, Prot: w.prot, Region: w.r, MemOff: w.memOff}, nil
+		}
+	}
+	return PeerWindow{}, status.NoAddress
+}

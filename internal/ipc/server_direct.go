@@ -1,0 +1,137 @@
+package ipc
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+
+	"github.com/fabricd/fabricd/internal/shm"
+	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/rma"
+)
+
+// staleBacklog bounds the packets that wait for an application when STALE is
+// told. It is only a hint: an application that does not read must not lose its
+// session because a peer unregisters windows.
+const staleBacklog = maxRequests / 4
+
+// A directServed is what an endpoint's direct use of the peer's windows needs in
+// the node: a slot of the session's epochs.
+type directServed struct {
+	mu     sync.Mutex // guards the fields below
+	closed bool
+	open   bool // slot is taken
+	slot   uint32
+	stop   func() // ends the calls of withdrawn
+	asked  bool   // windows were handed out since STALE was last told
+}
+
+// begin returns the endpoint's slot, which it takes with the first use.
+func (d *directServed) begin(e *served, ep DirectEndpoint) (uint32, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return 0, status.Reset
+	}
+	d.asked = true
+	if d.open {
+		return d.slot, nil
+	}
+	slot, err := e.s.epochs.take()
+	if err != nil {
+		return 0, err
+	}
+	stop, err := ep.OnWithdrawal(func() { e.withdrawn(slot) })
+	if err != nil {
+		e.s.epochs.give(slot)
+		return 0, err
+	}
+	d.open, d.slot, d.stop = true, slot, stop
+	return slot, nil
+}
+
+// withdrawn makes the windows that the application knows stale, and tells it if
+// it knows any, so that it gives the memory back.
+func (e *served) withdrawn(slot uint32) {
+	e.s.epochs.bump(slot)
+	d := &e.direct
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.asked || d.closed {
+		return
+	}
+	p := packet{bytes: appendFrame(nil, header{Op: opStale, Endpoint: e.id}, nil)}
+	d.asked = e.s.out.put(p, staleBacklog) != nil // not told: the next withdrawal tells
+}
+
+// end gives the slot back.
+func (d *directServed) end(s *serverSession) {
+	d.mu.Lock()
+	open, slot, stop := d.open, d.slot, d.stop
+	d.open, d.closed = false, true
+	d.mu.Unlock()
+	if open {
+		stop()
+		s.epochs.give(slot)
+	}
+}
+
+// doEpochs passes the session's epochs.
+func doEpochs(_ context.Context, s *serverSession, _ *request) (reply, error) {
+	if s.srv.opt.NoDirect {
+		return reply{}, errNoDirect
+	}
+	size, f, err := s.epochs.descriptor()
+	if err != nil {
+		return reply{}, err
+	}
+	return reply{body: &memAdd{size}, file: f, after: func() { f.Close() }}, nil
+}
+
+var errNoDirect = fmt.Errorf("direct use of windows is switched off: %w", status.NotSupp)
+
+// doWindow tells of the peer's window at an offset and passes its memory. The
+// epoch is read before the window is looked for: a withdrawal in between makes
+// the answer stale.
+func doWindow(_ context.Context, s *serverSession, r *request) (reply, error) {
+	ep, ok := r.ep.ep.(DirectEndpoint)
+	if !ok {
+		return reply{}, fmt.Errorf("this node's endpoints have no windows to use directly: %w", status.NotSupp)
+	}
+	if s.srv.opt.NoDirect {
+		return reply{}, errNoDirect
+	}
+	slot, err := r.ep.direct.begin(r.ep, ep)
+	if err != nil {
+		return reply{}, err
+	}
+	out := &windowBody{Slot: slot, Epoch: s.epochs.epoch(slot)}
+	w, err := ep.PeerWindow(r.in.(*offset).Off)
+	if err != nil {
+		return reply{}, err
+	}
+	defer w.Region.Release()
+	if w.Prot == 0 {
+		return reply{}, fmt.Errorf("the window allows nothing: %w", status.Access)
+	}
+	f, err := descriptorOf(w.Region, w.Prot)
+	if err != nil {
+		return reply{}, err
+	}
+	out.Prot, out.Off, out.Len, out.MemOff, out.Size = w.Prot, w.Offset, w.Length, w.MemOff, w.Region.Len()
+	return reply{body: out, file: f, after: func() { f.Close() }}, nil
+}
+
+// descriptorOf returns a descriptor of its own for the region's memory, one that
+// cannot write when prot does not ask for it.
+func descriptorOf(region Region, prot rma.Prot) (*os.File, error) {
+	m, ok := region.(interface{ File() *os.File })
+	if !ok || m.File() == nil {
+		return nil, fmt.Errorf("the peer's memory belongs to its process alone: %w", status.NotSupp)
+	}
+	if prot&rma.ProtWrite != 0 {
+		return shm.Duplicate(m.File())
+	}
+	return shm.ReadOnly(m.File())
+}
