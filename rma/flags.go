@@ -60,3 +60,12 @@ type Atomic struct {
 	Operand uint64
 	Compare uint64 // AtomicCAS only
 }
+
+// A Put is a write with a signal behind it: who sees Value in the word sees the
+// bytes. The word is aligned to 8 and lies in one window that allows writing.
+type Put struct {
+	Offset int64  // of the bytes, in the peer's space
+	Word   int64  // of the word, in the peer's space
+	Value  uint64 // that is stored there
+	More   int64  // bytes that later puts of the same call store behind these ones; the word waits for the last
+}

@@ -19,6 +19,16 @@ func CheckFlags(f Flags) error {
 	return nil
 }
 
+// CheckPut returns status.Invalid unless the word of p is aligned and the bytes
+// that are to come are a number of bytes. Whether a window is there is not
+// looked at.
+func CheckPut(p Put) error {
+	if p.More < 0 || p.Word%8 != 0 {
+		return status.Invalid
+	}
+	return nil
+}
+
 // CheckAtomic returns status.Invalid unless a's operation is known, its width
 // is 4 or 8 and its offset a multiple of the width. Whether a window is there
 // is not looked at.

@@ -32,6 +32,9 @@ func newTarget(t failer) *end {
 	must(e.conn.Signal(fence.Signal{By: fence.InitSelf, Where: fence.SignalLocal | fence.SignalRemote}))
 	_, err = e.conn.Wait(e.conn.MarkSelf(), new(Waiter))
 	must(err)
+	must(e.conn.Post(rma.Atomic{Op: rma.AtomicOr, Width: 4, Operand: 1}, new(Waiter))) // 5
+	_, err = e.conn.Put(Local{Buf: make([]byte, 8), Length: 8}, rma.Put{Word: 8, Value: 1}, new(Waiter))
+	must(err)
 	must(e.conn.MarkPeer(new(Waiter))) // 1
 	_, err = e.conn.Wait(fence.Mark{Side: fence.InitPeer}, new(Waiter))
 	must(err)
@@ -116,6 +119,8 @@ func FuzzFramesOfThePeer(f *testing.F) {
 	f.Add(append(frames(wire.Write{Op: 1, Offset: 1 << 63, Length: 8}), "12345678"...))
 	f.Add(frames(wire.Read{Op: 1, Offset: 4, Length: 2*page - 4}, wire.Signal{Op: 2, Offset: 8, Value: 1},
 		wire.Atomic{Op: 3, Kind: 6, Width: 8, Operand: 1}, wire.Read{Op: 4, Length: 1 << 63}))
+	f.Add(frames(wire.Atomic{Op: 1, Kind: 1, Width: 4, Operand: 1, Posted: true}, wire.Atomic{Op: 2, Kind: 9, Width: 4, Posted: true},
+		wire.Done{Op: 7}, wire.Result{Op: 5}))
 	f.Add(frames(wire.Mark{Request: 1}, wire.Wait{Request: 2, Seq: 4}, wire.Wait{Request: 3, Seq: 99},
 		wire.PeerSignal{Request: 4, Where: 0x30, RemoteValue: 1}, wire.PeerSignal{Request: 5, Where: 0x20}))
 	f.Add(frames(wire.Marked{Request: 1, Seq: 1}, wire.Waited{Request: 2}, wire.PeerSignaled{Request: 3, Code: status.NoAddress}))

@@ -317,7 +317,7 @@ func (c *Conn[M]) onAtomic(h wire.Header, body []byte) error {
 	a := rma.Atomic{Op: rma.AtomicOp(f.Kind), Width: f.Width, Offset: int64(f.Offset),
 		Operand: f.Operand, Compare: f.Compare}
 	old, code := c.applyAtomic(a)
-	if code != status.OK {
+	if code != status.OK || f.Posted {
 		c.answer(f.Op, code)
 		return nil
 	}

@@ -54,6 +54,7 @@ type modelSignal struct {
 	off    int64
 	place  place // on, if resolved at the call
 	known  bool  // place is
+	put    bool  // it is behind the write mark alone
 	sure   bool  // the call has returned OK
 	stored bool
 }
@@ -217,7 +218,7 @@ func (w *world) stored(s *side, v uint64) {
 	if sig == nil || sig.stored || sig.on != s {
 		w.t.Fatalf("%s: value %#x was stored, once too often or in vain", s.name, v)
 	}
-	if !sig.owner.complete(sig.mark) {
+	if sig.put && !sig.owner.ops[sig.mark].complete || !sig.put && !sig.owner.complete(sig.mark) {
 		w.t.Fatalf("%s: a signal over %d operations of %s came before their data", s.name, sig.mark, sig.owner.name)
 	}
 	sig.stored = true
@@ -451,6 +452,10 @@ func (w *world) atomic(t *rapid.T, s *side) {
 	if a.Op == 0 || a.Op > 8 || a.Width == 2 || a.Offset%int64(a.Width) != 0 {
 		code = status.Invalid
 	}
+	if rapid.Bool().Draw(t, "posted") {
+		w.post(s, a, code)
+		return
+	}
 	op := &modelOp{kind: OpAtomic, atomic: a}
 	x := w.expect(s, "atomic", func(x *Waiter, code status.Code) {
 		if code != status.OK || !op.complete || x.Value != op.old {
@@ -460,6 +465,62 @@ func (w *world) atomic(t *rapid.T, s *side) {
 	if w.want(s, "atomic", s.conn.Atomic(a, x), code, x) {
 		w.added(s, s.begun+1, op)
 	}
+}
+
+// post begins an atomic whose result nobody wants.
+func (w *world) post(s *side, a rma.Atomic, code status.Code) {
+	op := &modelOp{kind: OpPost, atomic: a}
+	x := w.expect(s, "posted atomic", func(_ *Waiter, code status.Code) {
+		if code != status.OK || !op.complete {
+			w.t.Fatalf("%s: a posted atomic ended with %v, complete: %v", s.name, code, op.complete)
+		}
+	})
+	if w.want(s, "posted atomic", s.conn.Post(a, x), code, x) {
+		w.added(s, s.begun+1, op)
+	}
+}
+
+// put begins a write of plain memory with a signal behind it.
+func (w *world) put(t *rapid.T, s *side) {
+	if !s.conn.RoomForPut() {
+		return
+	}
+	w.values += 2
+	p := rma.Put{Offset: pickOffset(t, "remote", s.mirror, 64), Word: pickOffset(t, "word", s.mirror, 4),
+		Value: w.values, More: rapid.SampledFrom([]int64{0, 0, 0, 8, page, -1}).Draw(t, "more")}
+	n := pickLength(t)
+	op := &modelOp{kind: OpWrite, offset: p.Offset, length: n, real: bytes.Repeat([]byte{byte(s.begun)}, int(n))}
+	op.buf = bytes.Clone(op.real)
+	code := w.putCode(s, p, n)
+	ok := code == status.OK && s.failedCode() == status.OK
+	if ok { // the signal is queued before Put returns
+		w.added(s, s.begun+1, op)
+		if p.More == 0 {
+			w.signals[p.Value] = &modelSignal{owner: s, mark: s.begun, on: s.peer, off: p.Word, put: true, sure: true}
+		}
+	}
+	x := w.expect(s, "put", func(_ *Waiter, code status.Code) {
+		if code != status.OK || !op.complete {
+			w.t.Fatalf("%s: a put's write ended with %v, complete: %v", s.name, code, op.complete)
+		}
+	})
+	_, err := s.conn.Put(Local{Buf: op.real, Length: n}, p, x)
+	w.want(s, "put", err, code, x)
+}
+
+// putCode is what a put of n bytes returns.
+func (w *world) putCode(s *side, p rma.Put, n int64) status.Code {
+	if p.More < 0 || p.Word%8 != 0 || n == 0 {
+		return status.Invalid
+	}
+	if _, code := lookup(s.mirror, announced, p.Offset, n, rma.ProtWrite); code != status.OK {
+		return code
+	}
+	if _, code := lookup(s.mirror, announced, p.Offset+n, p.More, rma.ProtWrite); p.More > 0 && code != status.OK {
+		return code
+	}
+	_, code := within(s.mirror, announced, p.Word, 8, rma.ProtWrite)
+	return code
 }
 
 // applyAtomic is what an atomic does to a word.
@@ -1018,7 +1079,7 @@ func (w *world) actions() (run map[string]func(*rapid.T, *side), names []string)
 		{2, "register", w.register}, {2, "unregister", w.unregister},
 		{4, "write", func(t *rapid.T, s *side) { w.transfer(t, s, OpWrite) }},
 		{4, "read", func(t *rapid.T, s *side) { w.transfer(t, s, OpRead) }},
-		{2, "atomic", w.atomic},
+		{3, "atomic", w.atomic}, {2, "put", w.put},
 		{1, "mark", w.markSelf}, {3, "mark of the peer", w.markPeer},
 		{4, "wait", w.wait}, {2, "mark and wait", func(t *rapid.T, s *side) { w.markSelf(t, s); w.wait(t, s) }},
 		{1, "forget", w.forget},

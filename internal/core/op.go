@@ -15,6 +15,7 @@ const (
 	OpRead
 	OpSignal
 	OpAtomic
+	OpPost // an atomic without a result
 )
 
 // An Op is one operation that this end began. The driver reads the exported
@@ -119,20 +120,7 @@ func (c *Conn[M]) Read(l Local, roff int64, flags rma.Flags, w *Waiter) (*Op[M],
 // Atomic begins an atomic operation; w wakes with the word's old value. The
 // caller has seen Room, and no Clash.
 func (c *Conn[M]) Atomic(a rma.Atomic, w *Waiter) error {
-	if c.failed != status.OK {
-		return c.failed
-	}
-	if err := rma.CheckAtomic(a); err != nil {
-		return err
-	}
-	if _, err := c.peer.Within(a.Offset, int64(a.Width), rma.ProtRead|rma.ProtWrite); err != nil {
-		return err
-	}
-	op := c.newOp(Op[M]{Kind: OpAtomic, Offset: uint64(a.Offset), Length: int64(a.Width)})
-	c.start(op, w)
-	c.port.Queue(wire.Atomic{Op: op.Seq, Kind: uint8(a.Op), Width: a.Width, Offset: op.Offset,
-		Operand: a.Operand, Compare: a.Compare}.AppendTo(c.scratch[:0]))
-	return nil
+	return c.atomic(OpAtomic, a, w)
 }
 
 // prepare checks an operation as scif.md orders it (state, flags, length,
@@ -255,8 +243,8 @@ func (c *Conn[M]) find(seq uint64) *Op[M] {
 	return nil
 }
 
-// done ends the writes and signals up to seq. A read or atomic that it covers
-// has an answer of its own, which may come later.
+// done ends the operations up to seq that have no answer of their own. That of
+// a read or atomic which it covers may come later.
 func (c *Conn[M]) done(seq uint64) error {
 	if seq < c.applied || seq > c.ops.Begun() {
 		return status.Protocol
@@ -264,7 +252,7 @@ func (c *Conn[M]) done(seq uint64) error {
 	from := max(c.applied, c.ops.Done()) + 1
 	c.applied = seq
 	for s := from; s <= seq; s++ {
-		if op := c.find(s); op != nil && (op.Kind == OpWrite || op.Kind == OpSignal) {
+		if op := c.find(s); op != nil && op.Kind != OpRead && op.Kind != OpAtomic {
 			c.end(op, status.OK)
 		}
 	}

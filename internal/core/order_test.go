@@ -46,11 +46,13 @@ func TestOperationsOfOneEndAreAppliedInOrder(t *testing.T) {
 				l.Length = area - l.Offset
 				n = l.Length
 			}
-			kind := rapid.SampledFrom([]OpKind{OpRead, OpWrite, OpAtomic}).Draw(t, "kind")
-			if kind == OpAtomic {
-				roff, n, l = roff&^7, 8, Local{}
+			kind := rapid.SampledFrom([]OpKind{OpRead, OpWrite, OpAtomic, OpPost, OpSignal}).Draw(t, "kind")
+			word := roff &^ 7
+			if kind == OpAtomic || kind == OpPost {
+				roff, n, l = word, 8, Local{}
 			}
-			for !a.conn.Room() || kind != OpRead && clashes(a.conn, l, roff, n) {
+			for !a.conn.RoomForPut() || kind != OpRead && clashes(a.conn, l, roff, n) ||
+				kind == OpSignal && clashes(a.conn, Local{}, word, 8) {
 				step()
 			}
 			var err error
@@ -69,9 +71,20 @@ func TestOperationsOfOneEndAreAppliedInOrder(t *testing.T) {
 				} else {
 					copy(wantThere[roff:], l.Buf)
 				}
-			case OpAtomic:
-				w, word := new(Waiter), wantThere[roff:roff+8]
-				err = a.conn.Atomic(rma.Atomic{Op: rma.AtomicAdd, Width: 8, Offset: roff, Operand: uint64(i) + 1}, w)
+			case OpSignal: // a put, whose word may be one of its bytes
+				_, err = a.conn.Put(l, rma.Put{Offset: roff, Word: word, Value: uint64(i) + 1}, nil)
+				if l.Buf == nil {
+					copy(wantThere[roff:roff+n], wantHere[l.Offset:])
+				} else {
+					copy(wantThere[roff:], l.Buf)
+				}
+				binary.LittleEndian.PutUint64(wantThere[word:], uint64(i)+1)
+			case OpAtomic, OpPost:
+				begin, word := a.conn.Atomic, wantThere[roff:roff+8]
+				if kind == OpPost {
+					begin = a.conn.Post
+				}
+				err = begin(rma.Atomic{Op: rma.AtomicAdd, Width: 8, Offset: roff, Operand: uint64(i) + 1}, new(Waiter))
 				binary.LittleEndian.PutUint64(word, binary.LittleEndian.Uint64(word)+uint64(i)+1)
 			}
 			if err != nil {

@@ -211,7 +211,8 @@ type Signal struct {
 	Value  uint64
 }
 
-// Atomic is an rma.Atomic on the receiver's space; Result answers it.
+// Atomic is an rma.Atomic on the receiver's space; Result answers it. A posted
+// one has no result: Done covers it as it covers a Write.
 type Atomic struct {
 	Op      uint64
 	Kind    uint8
@@ -219,6 +220,7 @@ type Atomic struct {
 	Offset  uint64
 	Operand uint64
 	Compare uint64
+	Posted  bool // flag bit 0
 }
 
 // Result is the old value of an Atomic's word.

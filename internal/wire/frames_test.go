@@ -129,6 +129,7 @@ var golden = map[string]frame{
 	"fail":          Fail{Op: 0x0102030405060708, Code: status.NoAddress},
 	"signal":        Signal{Op: 0x0102030405060708, Offset: 0x1112131415161718, Value: 0x2122232425262728},
 	"atomic":        Atomic{Op: 0x0102030405060708, Kind: 6, Width: 8, Offset: 0x1112131415161718, Operand: 0x2122232425262728, Compare: 0x3132333435363738},
+	"atomic-posted": Atomic{Op: 0x0102030405060708, Kind: 1, Width: 4, Offset: 0x1112131415161718, Operand: 0x2122232425262728, Posted: true},
 	"result":        Result{Op: 0x0102030405060708, Value: 0x1112131415161718},
 	"mark":          Mark{Request: 0x0102030405060708},
 	"marked":        Marked{Request: 0x0102030405060708, Seq: 0x1112131415161718},
@@ -239,7 +240,7 @@ func TestWrongLengthIsMalformed(t *testing.T) {
 }
 
 func TestReservedFlagsAreMalformed(t *testing.T) {
-	allowed := map[Type]uint8{TypeHello: 1, TypeWrite: 3, TypeReadData: 1}
+	allowed := map[Type]uint8{TypeHello: 1, TypeWrite: 3, TypeReadData: 1, TypeAtomic: 1}
 	for name := range golden {
 		b := vector(t, name)
 		typ, _ := TypeOf(b)

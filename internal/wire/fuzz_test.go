@@ -195,7 +195,7 @@ func anyFrame() *rapid.Generator[frame] {
 			func() frame { return Done{u()} },
 			func() frame { return Fail{u(), failure()} },
 			func() frame { return Signal{u(), u(), u()} },
-			func() frame { return Atomic{u(), b(), b(), u(), u(), u()} },
+			func() frame { return Atomic{u(), b(), b(), u(), u(), u(), on()} },
 			func() frame { return Result{u(), u()} },
 			func() frame { return Mark{u()} },
 			func() frame { return Marked{u(), u()} },

@@ -50,7 +50,7 @@ var formats = [256]format{
 	TypeDone:         fixed("Done", 0, 8),
 	TypeFail:         fixed("Fail", 0, 10),
 	TypeSignal:       fixed("Signal", 0, 24),
-	TypeAtomic:       fixed("Atomic", 0, 34),
+	TypeAtomic:       fixed("Atomic", flagPosted, 34),
 	TypeResult:       fixed("Result", 0, 16),
 	TypeMark:         fixed("Mark", 0, 8),
 	TypeMarked:       fixed("Marked", 0, 16),

@@ -6,6 +6,7 @@ const (
 	flagAnswer  uint8 = 1 << 0 // Hello
 	flagLast    uint8 = 1 << 0 // Write, ReadData
 	flagOrdered uint8 = 1 << 1 // Write
+	flagPosted  uint8 = 1 << 0 // Atomic
 )
 
 // AppendTo appends the encoded frame to b.

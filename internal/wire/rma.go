@@ -120,7 +120,7 @@ func ParseSignal(flags uint8, body []byte) (Signal, error) {
 //	+----+------+-------+--------+---------+---------+
 func (f Atomic) AppendTo(b []byte) []byte {
 	start := len(b)
-	b = begin(b, TypeAtomic, 0)
+	b = begin(b, TypeAtomic, flag(f.Posted, flagPosted))
 	b = order.AppendUint64(b, f.Op)
 	b = append(b, f.Kind, f.Width)
 	b = order.AppendUint64(b, f.Offset)
@@ -131,7 +131,7 @@ func (f Atomic) AppendTo(b []byte) []byte {
 
 // ParseAtomic parses an Atomic that fills body exactly.
 func ParseAtomic(flags uint8, body []byte) (Atomic, error) {
-	d := decode(body, flags, 0)
+	d := decode(body, flags, flagPosted)
 	return result(&d, Atomic{
 		Op:      d.uint64(),
 		Kind:    d.uint8(),
@@ -139,6 +139,7 @@ func ParseAtomic(flags uint8, body []byte) (Atomic, error) {
 		Offset:  d.uint64(),
 		Operand: d.uint64(),
 		Compare: d.uint64(),
+		Posted:  flags&flagPosted != 0,
 	})
 }
 
