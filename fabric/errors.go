@@ -99,10 +99,12 @@ func (e *OpError) hint() string {
 		return registerHint(code)
 	case "mmap":
 		if code == status.NotSupp {
-			return "mapping needs both ends on one node and a range inside one window"
+			return "mapping needs both ends on one node and a range inside one window; a Mirror works across nodes"
 		}
 		return transferHint(code)
-	case "writeto", "readfrom", "vwriteto", "vreadfrom", "atomic", "fence_signal":
+	case "atomic", "putsignal", "vputsignal", "word":
+		return wordHint(e.Op, code)
+	case "writeto", "readfrom", "vwriteto", "vreadfrom", "fence_signal", "acquire", "release":
 		return transferHint(code)
 	}
 	return ""
@@ -155,6 +157,20 @@ func transferHint(code status.Code) string {
 		return "a window's protection does not allow this direction"
 	}
 	return ""
+}
+
+func wordHint(op string, code status.Code) string {
+	switch {
+	case op == "word" && code == status.NoAddress:
+		return "the word must lie in the memory"
+	case op == "word" && code == status.Access:
+		return "the mapping was made for reading"
+	case code != status.Invalid:
+		return transferHint(code)
+	case op == "atomic" || op == "word":
+		return "a word's offset must be a multiple of its width"
+	}
+	return "there must be a byte to write, and the word's offset must be a multiple of 8"
 }
 
 // withdrawn is the cause of a call that its context ended.

@@ -79,6 +79,7 @@ func (e *Endpoint) Unregister(offset, n int64) error {
 // the peer.
 type Mapping struct {
 	m      ipc.Mapping
+	prot   Prot
 	closed atomic.Bool
 }
 
@@ -100,11 +101,12 @@ func (m *Mapping) Close() error {
 //
 // Errors: EINVAL if the range is empty or not page-aligned; ENOTCONN or
 // ECONNRESET; ENXIO if it is not registered; EACCES if prot asks for more than
-// the window gives; EOPNOTSUPP across nodes.
+// the window gives; EOPNOTSUPP across nodes, where a
+// [Mirror] does what can be done.
 func (e *Endpoint) Mmap(roffset, n int64, prot Prot) (*Mapping, error) {
 	m, err := e.ep.Mmap(roffset, n, prot)
 	if err != nil {
 		return nil, e.fail("mmap", err)
 	}
-	return &Mapping{m: m}, nil
+	return &Mapping{m: m, prot: prot}, nil
 }

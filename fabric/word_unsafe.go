@@ -15,4 +15,17 @@ func LoadUint64(p []byte) uint64 { return wordOf(p).Load() }
 // StoreUint64 atomically stores v in the first 8 bytes of p; see [LoadUint64].
 func StoreUint64(p []byte, v uint64) { wordOf(p).Store(v) }
 
+// word32 and word64 return the word at p[off:], or false if it is not aligned in
+// memory. It lies in p.
+
+func word32(p []byte, off int64) (*atomic.Uint32, bool) {
+	at := unsafe.Pointer(&p[off])
+	return (*atomic.Uint32)(at), uintptr(at)%4 == 0
+}
+
+func word64(p []byte, off int64) (*atomic.Uint64, bool) {
+	at := unsafe.Pointer(&p[off])
+	return (*atomic.Uint64)(at), uintptr(at)%8 == 0
+}
+
 func wordOf(p []byte) *atomic.Uint64 { return (*atomic.Uint64)(unsafe.Pointer((*[8]byte)(p))) }

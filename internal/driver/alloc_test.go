@@ -56,6 +56,12 @@ func TestSteadyTrafficAllocatesNothing(t *testing.T) {
 		{"a write of 64 bytes and a fence", 0, func() error {
 			return firstError(here.WriteTo(loff, 64, roff, 0), fenced(here))
 		}},
+		{"a posted atomic and a fence", 0, func() error {
+			return firstError(here.PostAtomic(rma.Atomic{Op: rma.AtomicAdd, Width: 8, Offset: roff}), fenced(here))
+		}},
+		{"a put with a signal and a fence", 0, func() error {
+			return firstError(here.PutSignal(loff, 64, rma.Put{Offset: roff, Word: roff + 64}), fenced(here))
+		}},
 		{"a write of 64 KiB and a fence", 0, func() error {
 			return firstError(here.WriteTo(loff, 64<<10, roff, 0), fenced(here))
 		}},

@@ -34,6 +34,20 @@ func TestCloseWakesBlockedCalls(t *testing.T) {
 			_, err := a.Atomic(ctx, rma.Atomic{Op: rma.AtomicAdd, Width: 8, Offset: off})
 			return err
 		},
+		"PostAtomic": func(_ *fabric, a ipc.Endpoint, off int64) error {
+			for { // until there is no room
+				if err := a.PostAtomic(rma.Atomic{Op: rma.AtomicAdd, Width: 8, Offset: off}); err != nil {
+					return err
+				}
+			}
+		},
+		"VPutSignal": func(_ *fabric, a ipc.Endpoint, off int64) error {
+			for {
+				if err := a.VPutSignal(make([]byte, 8), rma.Put{Offset: off, Word: off + 8}); err != nil {
+					return err
+				}
+			}
+		},
 		"FenceMark": func(_ *fabric, a ipc.Endpoint, _ int64) error { _, err := a.FenceMark(fence.InitPeer); return err },
 		"FenceWait": func(_ *fabric, a ipc.Endpoint, off int64) error {
 			a.WriteTo(off, 4096, off, 0)

@@ -276,8 +276,11 @@ func (e *clientEndpoint) vtransfer(op op, p []byte, roff int64, flags rma.Flags)
 	if _, err := e.socket(); err != nil {
 		return err
 	}
-	if len(p) == 0 {
-		return status.Invalid
+	if len(p) == 0 { // the node knows what comes first: the state, the flags or the length
+		if op == opVWriteTo {
+			return e.WriteTo(0, 0, roff, flags)
+		}
+		return e.ReadFrom(0, 0, roff, flags)
 	}
 	return e.c.memory.stage(p, op == opVWriteTo, func(memory uint32, memOff, done, n int64) error {
 		in := &vtransfer{Memory: memory, Flags: flags, MemOff: memOff, Len: n, Remote: roff + done}

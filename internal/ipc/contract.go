@@ -162,6 +162,16 @@ type Endpoint interface {
 	// Atomic performs a on the peer's memory and returns the word's old value.
 	Atomic(ctx context.Context, a rma.Atomic) (old uint64, err error)
 
+	// PostAtomic performs a on the peer's memory as WriteTo writes without
+	// rma.Sync: in order, and complete at the next fence.
+	PostAtomic(a rma.Atomic) error
+
+	// PutSignal is WriteTo without flags, and VPutSignal VWriteTo, with a store
+	// of p.Value behind the bytes. With p.More nothing is stored in the word, but
+	// the bytes to come and the word are checked.
+	PutSignal(loff, n int64, p rma.Put) error
+	VPutSignal(b []byte, p rma.Put) error
+
 	// Mmap maps [roff, roff+n) of the peer's windows (scif_mmap). It needs
 	// both ends on one node and one window; else status.NotSupp.
 	Mmap(roff, n int64, prot rma.Prot) (Mapping, error)

@@ -575,6 +575,9 @@ func (e *fakeEndpoint) WriteTo(loff, n, roff int64, _ rma.Flags) error {
 	if err := e.rma(); err != nil {
 		return err
 	}
+	if n <= 0 {
+		return status.Invalid
+	}
 	r, off, err := e.window(loff, n, rma.ProtRead)
 	if err != nil {
 		return err
@@ -591,6 +594,9 @@ func (e *fakeEndpoint) ReadFrom(loff, n, roff int64, _ rma.Flags) error {
 	defer e.n.mu.Unlock()
 	if err := e.rma(); err != nil {
 		return err
+	}
+	if n <= 0 {
+		return status.Invalid
 	}
 	r, off, err := e.window(loff, n, rma.ProtWrite)
 	if err != nil {
@@ -622,6 +628,34 @@ func (e *fakeEndpoint) Atomic(_ context.Context, a rma.Atomic) (uint64, error) {
 			return old, err
 		}
 	}
+}
+
+func (e *fakeEndpoint) PostAtomic(a rma.Atomic) error {
+	_, err := e.Atomic(context.Background(), a)
+	return err
+}
+
+func (e *fakeEndpoint) PutSignal(loff, n int64, p rma.Put) error {
+	if err := e.WriteTo(loff, n, p.Offset, 0); err != nil || p.More > 0 {
+		return err
+	}
+	return e.FenceSignal(fence.Signal{Where: fence.SignalRemote, RemoteOffset: p.Word, RemoteValue: p.Value})
+}
+
+func (e *fakeEndpoint) VPutSignal(b []byte, p rma.Put) error {
+	e.n.mu.Lock()
+	var err error
+	if p.More > 0 {
+		_, _, err = e.peer.window(p.Offset, int64(len(b))+p.More, rma.ProtWrite)
+	}
+	e.n.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	if err := e.VWriteTo(b, p.Offset, 0); err != nil || p.More > 0 {
+		return err
+	}
+	return e.FenceSignal(fence.Signal{Where: fence.SignalRemote, RemoteOffset: p.Word, RemoteValue: p.Value})
 }
 
 func (e *fakeEndpoint) Mmap(int64, int64, rma.Prot) (Mapping, error) { return nil, status.NotSupp }

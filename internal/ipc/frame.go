@@ -62,6 +62,9 @@ const (
 	opChannel     op = 32
 	opBell        op = 33
 	opJoined      op = 34
+	opPostAtomic  op = 36
+	opPutSignal   op = 37
+	opVPutSignal  op = 38
 	opWindow      op = 40
 	opEpochs      op = 41
 

@@ -48,6 +48,8 @@ var bodies = []struct {
 	{"transfer", header{Op: opWriteTo, Endpoint: 9, Request: 8}, &transfer{Local: 1, Len: 2, Remote: 3, Flags: rma.Sync}},
 	{"vtransfer", header{Op: opVWriteTo, Endpoint: 9, Request: 9}, &vtransfer{Memory: 2, Flags: rma.Ordered, MemOff: 1, Len: 2, Remote: 3}},
 	{"atomic", header{Op: opAtomic, Endpoint: 9, Request: 10}, (*atomicBody)(&rma.Atomic{Op: rma.AtomicCAS, Width: 8, Offset: 8, Operand: 1, Compare: math.MaxUint64})},
+	{"put", header{Op: opPutSignal, Endpoint: 9, Request: 14}, &putBody{Local: 1, Len: 2, Put: rma.Put{Offset: 3, Word: 8, Value: 5, More: 6}}},
+	{"vput", header{Op: opVPutSignal, Endpoint: 9, Request: 15}, &vputBody{Memory: 2, MemOff: 1, Len: 2, Put: rma.Put{Offset: 3, Word: 8, Value: 5, More: 6}}},
 	{"word", header{Op: opAtomic | opReply, Endpoint: 9, Request: 10}, &wordBody{5}},
 	{"mmap", header{Op: opMmap, Endpoint: 9, Request: 11}, &mmapBody{Off: rma.FirstOffset, Len: 4096, Prot: rma.ProtRead}},
 	{"mapped", header{Op: opMmap | opReply, Endpoint: 9, Request: 11}, &mapped{Mapping: 6, Off: 4096}},
