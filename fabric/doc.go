@@ -50,7 +50,11 @@
 //	scif_fence_signal     Endpoint.FenceSignal
 //	scif_event_register   Node.OnEvent
 //	scif_event_unregister the function that OnEvent returns
-//	none                  the atomics: Endpoint.FetchAdd64 and its kin
+//	none                  the atomics: Endpoint.FetchAdd64 and its kin with the
+//	                      old value, Endpoint.Add64 and its kin without
+//	none                  Endpoint.PutSignal, VPutSignal: a write that a word
+//	                      behind it announces
+//	none                  Word32, Word64: the same words, where they are mapped
 //
 // What is different, and why:
 //
@@ -77,7 +81,23 @@
 //     behind it; the first one that failed gives the error.
 //   - Poll does not report PollOut on a connection that has ended.
 //   - VReadFrom through Attach is complete when it returns.
-//   - Mmap needs both ends on one node and a range inside one window.
+//   - Mmap needs both ends on one node and a range inside one window. Across
+//     nodes it is EOPNOTSUPP; what there is instead is below.
+//
+// # Memory of the peer, near and far
+//
+//	                 both ends on one node       across nodes
+//	Mmap             the peer's own pages        EOPNOTSUPP
+//	NewMirror        a copy                      a copy
+//	who sees what    Mmap: both, at once, in     each its own copy, until Acquire
+//	                 the order of their atomics  and Release move bytes
+//	writers          Mmap: any                   Mirror: one at a time
+//	the peer is      Mmap: the pages stay        Release: ECONNRESET, and what is
+//	lost                                         dirty stays dirty
+//
+// A [Mirror] moves what it is told to, and is not memory that two nodes share: no
+// load through it waits for the network, and none sees what nobody acquired.
+// What two nodes change at the same time is for the atomics.
 //
 // # When the peer is gone
 //

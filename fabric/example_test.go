@@ -112,6 +112,88 @@ func Example_rma() {
 	// Output: one-sided
 }
 
+// A program that would map the peer's memory on one node works on a copy of it
+// across nodes: it acquires what it is going to use, and releases what it has
+// changed.
+func ExampleMirror() {
+	ctx := context.Background()
+	cluster := fabrictest.Start(2)
+	defer cluster.Close()
+	owner, user := pair(ctx, cluster.Node(0), cluster.Node(1))
+
+	mem, err := cluster.Node(0).Alloc(fabric.PageSize)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer mem.Close()
+	copy(mem.Bytes(), "the owner's line")
+	off, err := owner.Register(mem.Bytes(), 0, fabric.ProtRead|fabric.ProtWrite, 0)
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	_, err = user.Mmap(off, fabric.PageSize, fabric.ProtRead)
+	fmt.Println("mapped:", !errors.Is(err, syscall.EOPNOTSUPP))
+	m, err := fabric.NewMirror(user, off, fabric.PageSize, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := m.Acquire(ctx, 0, 16); err != nil {
+		log.Fatal(err)
+	}
+	if err := m.Write(0, []byte("one")); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("here %q, there %q\n", m.Bytes()[:16], mem.Bytes()[:16])
+	if err := m.Release(ctx); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("then %q\n", mem.Bytes()[:16])
+	// Output:
+	// mapped: false
+	// here "one owner's line", there "the owner's line"
+	// then "one owner's line"
+}
+
+// One call writes and announces. Whoever owns the memory waits for the word, and
+// both ends count in another one.
+func ExampleEndpoint_VPutSignal() {
+	ctx := context.Background()
+	cluster := fabrictest.Start(2)
+	defer cluster.Close()
+	owner, writer := pair(ctx, cluster.Node(0), cluster.Node(1))
+
+	mem, err := cluster.Node(0).Alloc(fabric.PageSize)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer mem.Close()
+	off, err := owner.Register(mem.Bytes(), 0, fabric.ProtRead|fabric.ProtWrite, 0)
+	if err != nil {
+		log.Fatal(err)
+	}
+	ready, err := mem.Word64(64)
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	if err := writer.Add64(off+72, 1); err != nil { // applied before the put
+		log.Fatal(err)
+	}
+	if err := writer.VPutSignal([]byte("one-sided"), off, fabric.Notice{Offset: off + 64, Value: 1}); err != nil {
+		log.Fatal(err)
+	}
+	if _, err := ready.Wait(ctx, func(v uint64) bool { return v == 1 }); err != nil {
+		log.Fatal(err)
+	}
+	count, err := mem.Word64(72)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%s, counted %d\n", mem.Bytes()[:9], count.Add(1))
+	// Output: one-sided, counted 2
+}
+
 // A node is lost while a call waits for it: the call fails, then the event
 // arrives, and a connection to the node's next life works.
 func Example_lostNode() {

@@ -66,15 +66,15 @@ func putMoveRows(call string, with func(fabric.Notice) transfer) []row {
 			fabric.StoreUint64(want[64:], 9)
 			c.same(r.mem, want)
 		}},
-		{call: call, name: "CONNECTED/1000 without a fence=each with its bytes, in order", check: func(c *check) {
+		{call: call, name: "CONNECTED/200 without a fence=each with its bytes, in order", check: func(c *check) {
 			near, far := c.connected()
-			l, r := c.window(near, 1, rw), c.window(far, 3, rw)
-			for i := range uint64(1000) {
-				fabric.StoreUint64(l.mem, i+1)
-				x := with(fabric.Notice{Offset: r.off + 2*page, Value: i + 1})
-				c.must(x.do(near, l, 0, 8, r.off+int64(8*i), 0))
-				c.spin(r.mem[2*page:], i+1)
-				c.same(r.mem[8*i:8*i+8], l.mem[:8])
+			l, r := c.window(near, 1, rw), c.window(far, 2, rw)
+			copy(l.mem, pattern(page, 24))
+			for i := range int64(200) {
+				x := with(fabric.Notice{Offset: r.off + page, Value: uint64(i + 1)})
+				c.must(x.do(near, l, 8*i, 8, r.off+8*i, 0))
+				c.spin(r.mem[page:], uint64(i+1))
+				c.same(r.mem[8*i:8*i+8], l.mem[8*i:8*i+8])
 			}
 		}},
 	}
