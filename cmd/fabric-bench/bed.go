@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -17,86 +19,184 @@ import (
 
 // The providers that --provider names.
 const (
-	providerQUIC = "quic" // two nodes over UDP sockets of the loopback interface
-	providerMem  = "mem"  // two nodes over a network inside the process
-	providerLoop = "loop" // two applications on one node
+	providerQUIC      = "quic"       // two nodes over UDP sockets of the loopback interface
+	providerTCP       = "tcp"        // the same over TCP lanes with TLS
+	providerTCPPlain  = "tcp-plain"  // the same without TLS
+	providerAttach    = "attach"     // two applications of one fabricd, a process of its own
+	providerAttachLow = "attach-low" // the same, which wait by polling: FABRIC_LATENCY=low
+	providerMem       = "mem"        // two nodes over a network inside the process
+	providerLoop      = "loop"       // two applications on one node inside the process
 )
 
-// startNodes starts what a provider needs in this process, and a server.
-func startNodes(ctx context.Context, provider string) (_ *nodes, err error) {
-	n := &nodes{provider: provider, security: "none"}
-	var far *fabric.Node
+// providers are the values of --provider.
+var providers = []string{providerQUIC, providerTCP, providerTCPPlain, providerAttach, providerAttachLow, providerMem, providerLoop,
+	rawProvider, rawTCP, rawTLS, rawUnix}
+
+// anchorOf returns which anchor a provider is measured beside; empty: none.
+func anchorOf(provider string) string {
 	switch provider {
 	case providerQUIC:
-		n.security = "tls1.3"
-		n.client, far, n.meter, n.end, err = embedded(ctx)
-	case providerMem:
-		cluster := fabrictest.Start(2)
-		n.client, far = cluster.Node(1), cluster.Node(0)
-		n.end = func() error { cluster.Close(); return nil }
-	case providerLoop:
-		cluster := fabrictest.Start(1)
-		n.client, far = cluster.App(0, false), cluster.Node(0)
-		n.end = func() error { cluster.Close(); return nil }
+		return rawProvider
+	case providerTCP:
+		return rawTLS
+	case providerTCPPlain:
+		return rawTCP
+	case providerAttach, providerAttachLow:
+		return rawUnix
+	}
+	return ""
+}
+
+// errNotInBuild says that a provider is named that this program cannot start.
+var errNotInBuild = errors.New("this provider is not in this build")
+
+// carry makes the links of a node use a provider.
+func carry(c *embed.Config, provider string) error {
+	switch provider {
+	case providerTCP, providerTCPPlain:
+		return fmt.Errorf("%s: %w", provider, errNotInBuild)
+	}
+	return nil
+}
+
+// secured returns what protects the bytes of a provider.
+func secured(provider string) string {
+	switch provider {
+	case providerQUIC, providerTCP, rawProvider, rawTLS:
+		return "tls1.3"
+	}
+	return "none"
+}
+
+// A bed starts sides.
+type bed struct {
+	fabricd string // the program to run for attach; empty: as findFabricd finds it
+}
+
+// side starts what a provider needs, and a server.
+func (b bed) side(ctx context.Context, provider string) (side, error) {
+	switch provider {
+	case rawProvider:
+		return startRaw(ctx)
+	case rawTCP, rawTLS, rawUnix:
+		return startSockets(provider)
+	}
+	m, err := b.mesh(ctx, provider, 2)
+	if err != nil {
+		return nil, err
+	}
+	return &nodes{provider: provider, security: m.security, client: m.nodes[1], others: m.others,
+		target: m.servers[0].addr(), end: m.close, meter: m.meter}, nil
+}
+
+// mesh starts n nodes, or applications of one node, each with a server.
+func (b bed) mesh(ctx context.Context, provider string, n int) (m *mesh, err error) {
+	switch provider {
+	case providerQUIC, providerTCP, providerTCPPlain:
+		m, err = embedded(ctx, provider, n)
+	case providerAttach, providerAttachLow:
+		m, err = b.attached(ctx, provider, n)
+	case providerMem, providerLoop:
+		m = inProcess(provider, n)
 	default:
-		return nil, usagef("there is no provider %q; there are quic, mem, loop", provider)
+		return nil, usagef("there is no provider %q; there are %s", provider, strings.Join(providers, ", "))
 	}
 	if err != nil {
 		return nil, err
 	}
-	if n.server, err = serve(far, 0); err != nil {
-		return nil, errors.Join(err, n.end())
+	m.provider, m.security = provider, secured(provider)
+	for _, node := range m.nodes {
+		s, err := serve(node, 0)
+		if err != nil {
+			return nil, errors.Join(err, m.close())
+		}
+		m.servers = append(m.servers, s)
 	}
-	n.target = n.server.addr()
-	return n, nil
+	return m, nil
 }
 
-// embedLimit bounds the start of two nodes.
-const embedLimit = 20 * time.Second
+// inProcess starts nodes over a network in memory, or one node.
+func inProcess(provider string, n int) *mesh {
+	m := &mesh{}
+	size := n
+	if provider == providerLoop {
+		size = 1
+	}
+	cluster := fabrictest.Start(size)
+	m.ends = []func() error{func() error { cluster.Close(); return nil }}
+	for i := range n {
+		if i < size {
+			m.nodes = append(m.nodes, cluster.Node(i))
+		} else {
+			m.nodes = append(m.nodes, cluster.App(0, false))
+		}
+	}
+	return m
+}
 
-// embedded starts a cluster of two whole nodes, with membership and gossip, on
-// the loopback interface.
-func embedded(ctx context.Context) (client, server *fabric.Node, meter *linkMeter, end func() error, err error) {
+// embedLimit bounds the start of nodes.
+const embedLimit = 30 * time.Second
+
+// embedded starts a cluster of whole nodes, with membership and gossip, on the
+// loopback interface. The first is the host.
+func embedded(ctx context.Context, provider string, n int) (_ *mesh, err error) {
 	ctx, cancel := context.WithTimeout(ctx, embedLimit)
 	defer cancel()
 	dir, err := os.MkdirTemp("", "fabric-bench-")
 	if err != nil {
-		return nil, nil, nil, nil, err
+		return nil, err
 	}
-	ends := []func() error{func() error { return os.RemoveAll(dir) }}
-	end = func() (err error) {
-		for i := len(ends) - 1; i >= 0; i-- {
-			err = errors.Join(err, ends[i]())
+	m := &mesh{ends: []func() error{func() error { return os.RemoveAll(dir) }}}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, m.close())
 		}
-		return err
-	}
+	}()
 	host := embedConfig(dir, "host")
 	host.Host = true
 	token, err := embed.Init(host)
 	if err != nil {
-		return nil, nil, nil, nil, errors.Join(err, end())
+		return nil, err
 	}
-	near := embedConfig(dir, "node")
-	near.AdminSocket = filepath.Join(dir, "admin.sock")
-	near.TokenFile = filepath.Join(dir, "join.token")
-	if err := os.WriteFile(near.TokenFile, []byte(token), 0o600); err != nil {
-		return nil, nil, nil, nil, errors.Join(err, end())
+	tokenFile := filepath.Join(dir, "join.token")
+	if err := os.WriteFile(tokenFile, []byte(token), 0o600); err != nil {
+		return nil, err
 	}
-	h, err := embed.Start(ctx, host)
+	first, err := m.embed(ctx, host, provider)
 	if err != nil {
-		return nil, nil, nil, nil, errors.Join(err, end())
+		return nil, err
 	}
-	ends = append(ends, h.Close)
-	near.Join = []string{h.DataAddr()}
-	c, err := embed.Start(ctx, near)
+	for i := 1; i < n; i++ {
+		c := embedConfig(dir, fmt.Sprintf("node-%d", i))
+		c.TokenFile, c.Join = tokenFile, []string{first.DataAddr()}
+		if i == 1 {
+			c.AdminSocket = filepath.Join(dir, "admin.sock")
+			m.meter = newLinkMeter(c.AdminSocket, fabric.Host)
+		}
+		if _, err := m.embed(ctx, c, provider); err != nil {
+			return nil, err
+		}
+	}
+	for _, node := range m.nodes {
+		if err := sees(ctx, node, n); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+// embed starts a node and adds it to the mesh.
+func (m *mesh) embed(ctx context.Context, c embed.Config, provider string) (*embed.Node, error) {
+	if err := carry(&c, provider); err != nil {
+		return nil, err
+	}
+	n, err := embed.Start(ctx, c)
 	if err != nil {
-		return nil, nil, nil, nil, errors.Join(err, end())
+		return nil, err
 	}
-	ends = append(ends, c.Close)
-	if err := errors.Join(sees(ctx, c.Node, 2), sees(ctx, h.Node, 2)); err != nil {
-		return nil, nil, nil, nil, errors.Join(err, end())
-	}
-	return c.Node, h.Node, newLinkMeter(near.AdminSocket, fabric.Host), end, nil
+	m.nodes = append(m.nodes, n.Node)
+	m.ends = append(m.ends, n.Close)
+	return n, nil
 }
 
 func embedConfig(dir, name string) embed.Config {
@@ -104,6 +204,62 @@ func embedConfig(dir, name string) embed.Config {
 		Name: name, StateDir: filepath.Join(dir, name), Bind: "127.0.0.1", DataPort: -1, GossipPort: -1,
 		Log: zerolog.Nop(),
 	}
+}
+
+// latencyVariable makes what attaches poll its rings in a thread of its own.
+const latencyVariable = "FABRIC_LATENCY"
+
+// attached starts a fabricd and attaches applications to it.
+func (b bed) attached(ctx context.Context, provider string, n int) (_ *mesh, err error) {
+	exe, err := findFabricd(b.fabricd)
+	if err != nil {
+		return nil, err
+	}
+	m := &mesh{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, m.close())
+		}
+	}()
+	if provider == providerAttachLow {
+		restore, err := setVariable(latencyVariable, "low")
+		if err != nil {
+			return nil, err
+		}
+		m.ends = append(m.ends, restore)
+	}
+	keeper := newKeeper()
+	m.ends = append(m.ends, func() error { keeper.close(); return nil })
+	var f *fleet
+	keeper.do(func() { f, err = newFleet(ctx, exe, 1) })
+	if err != nil {
+		return nil, err
+	}
+	m.ends = append(m.ends, f.close)
+	m.others = []int{f.daemons[0].cmd.Process.Pid}
+	for range n {
+		node, err := f.attach(ctx, f.daemons[0])
+		if err != nil {
+			return nil, err
+		}
+		m.nodes = append(m.nodes, node)
+		m.ends = append(m.ends, node.Close)
+	}
+	return m, nil
+}
+
+// setVariable sets a variable of the environment; restore puts back what was.
+func setVariable(name, value string) (restore func() error, err error) {
+	old, was := os.LookupEnv(name)
+	if err := os.Setenv(name, value); err != nil {
+		return nil, err
+	}
+	return func() error {
+		if was {
+			return os.Setenv(name, old)
+		}
+		return os.Unsetenv(name)
+	}, nil
 }
 
 // attachNodes attaches to the fabricd of this machine; the responder is
@@ -115,4 +271,26 @@ func attachNodes(ctx context.Context, socket, admin string, peer fabric.Addr) (*
 		return nil, fmt.Errorf("%w (is fabricd running here? --socket names its socket)", err)
 	}
 	return &nodes{provider: providerQUIC, security: "tls1.3", client: node, target: peer, end: node.Close, meter: newLinkMeter(admin, peer.Node)}, nil
+}
+
+// A mesh is nodes, each with a server, of which any can dial any.
+type mesh struct {
+	provider, security string
+
+	nodes   []*fabric.Node
+	servers []*server
+	others  []int          // processes that work for the nodes
+	meter   *linkMeter     // of the link from the second node to the first; nil: nobody counts
+	ends    []func() error // in the order of what was begun
+}
+
+// close ends the servers and then the nodes, the last first.
+func (m *mesh) close() (err error) {
+	for _, s := range m.servers {
+		err = errors.Join(err, s.close())
+	}
+	for _, end := range slices.Backward(m.ends) {
+		err = errors.Join(err, end())
+	}
+	return err
 }

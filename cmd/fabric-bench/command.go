@@ -12,16 +12,20 @@ import (
 // which are over when Count messages have passed.
 const (
 	opEcho    = 1 + iota // send back each of Count messages of Size bytes
-	opSink               // receive Count messages; answer: how many were wrong
+	opSink               // receive Count messages; answer: how many were wrong. After every Index-th, if that is not 0, a token
 	opAck                // answer each of Count messages with one of tokenSize bytes
 	opReply              // answer each of Count tokens with a message of Size bytes
 	opSource             // after a token, send Count messages of Size bytes
+	opBoth               // send and receive Count messages at the same time; answer: how many were wrong
 	opWindow             // register Count slots of Size bytes; answer: the offset
 	opClear              // clear the window; answer: 0
 	opFill               // write message i into slot i; answer: 0
 	opStore              // write message Index into slot 0; answer: 0
 	opCompare            // compare slot 0 with message Index; answer: 0 or 1
 	opVerify             // compare every slot i with message i; answer: how many differ
+	opSignal             // Count times: wait for the next signal in the window's first word, signal back to offset Index. Seed: the value before the first. Answer: 0
+	opShare              // register the page that all responders share; answer: the offset
+	opWord               // answer: the first word of what opShare registered
 )
 
 // tokenSize is the size of what answers or asks for a message: about that of
@@ -62,7 +66,7 @@ func readCommand(r io.Reader) (command, error) {
 	word := func(i int) uint64 { return binary.BigEndian.Uint64(b[8*i:]) }
 	c := command{Op: word(0), Size: int64(word(1)), Count: int64(word(2)), Seed: word(3), Index: int64(word(4))}
 	switch {
-	case c.Op < opEcho || c.Op > opVerify:
+	case c.Op < opEcho || c.Op > opWord:
 		return c, fmt.Errorf("command %d is unknown", c.Op)
 	case c.Size < 1 || c.Size > maxSize || c.Count < 0 || c.Index < 0:
 		return c, fmt.Errorf("command %d has size %d, count %d, index %d", c.Op, c.Size, c.Count, c.Index)

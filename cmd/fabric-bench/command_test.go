@@ -16,7 +16,7 @@ func TestCommandsAreChecked(t *testing.T) {
 	}
 	for name, c := range map[string]command{
 		"no op":           {Size: 1, Count: 1},
-		"unknown op":      {Op: opVerify + 1, Size: 1, Count: 1},
+		"unknown op":      {Op: opWord + 1, Size: 1, Count: 1},
 		"no size":         {Op: opEcho, Count: 1},
 		"negative size":   {Op: opEcho, Size: -1, Count: 1},
 		"too large":       {Op: opEcho, Size: maxSize + 1, Count: 1},
@@ -112,7 +112,7 @@ func TestValidationFindsWrongBytes(t *testing.T) {
 			ch := &channel{ReadWriter: &corrupter{Conn: near, size: 100, n: 5}}
 			l := newMessages(ch, job{size: 100, seed: 3, check: tt.check}, tt.kind)
 			kind := &test{kind: reduction{bandwidth: tt.kind == opSink}}
-			s, err := pass(t.Context(), &nodes{}, l, kind, l.job, 10)
+			s, err := (&lineup{test: kind, side: &nodes{}, job: l.job, loads: []load{l}}).pass(t.Context(), 10)
 			if err != nil || s.errors != tt.want {
 				t.Errorf("%d wrong, %v; want %d", s.errors, err, tt.want)
 			}

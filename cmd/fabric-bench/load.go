@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -14,6 +15,10 @@ type job struct {
 	size  int64
 	seed  uint64 // of the contents
 	check bool   // fill and check all bytes
+
+	pairs  int64   // how many do this at once; 0: one
+	window int64   // operations under way at once; 0: what the test does by itself
+	rate   float64 // operations a second that a test of a fixed rate begins; 0: its default
 }
 
 // wireSeed is the seed that the responder gets: none if it need not check.
@@ -61,6 +66,7 @@ type messages struct {
 	out    []byte // what an operation sends; nil: nothing
 	in     []byte // what it receives; nil: nothing
 	echoed bool   // what comes back is what was sent
+	token  []byte // what the responder sends after every window; nil: nothing
 }
 
 func newMessages(ch *channel, j job, kind uint64) *messages {
@@ -72,6 +78,9 @@ func newMessages(ch *channel, j job, kind uint64) *messages {
 		m.out, m.in, m.echoed = m.fill.message(0), payload(), true
 	case opSink:
 		m.out = m.fill.message(0)
+		if j.window > 0 {
+			m.token = token
+		}
 	case opAck:
 		m.out, m.in = m.fill.message(0), token
 	case opReply:
@@ -83,7 +92,11 @@ func newMessages(ch *channel, j job, kind uint64) *messages {
 }
 
 func (m *messages) begin(n int64) error {
-	_, err := m.ch.Write(command{Op: m.kind, Size: m.size, Count: n, Seed: m.wireSeed()}.bytes())
+	c := command{Op: m.kind, Size: m.size, Count: n, Seed: m.wireSeed()}
+	if m.token != nil {
+		c.Index = m.window
+	}
+	_, err := m.ch.Write(c.bytes())
 	return err
 }
 
@@ -105,8 +118,12 @@ func (m *messages) op(i int64) error {
 			return err
 		}
 	}
-	if m.in != nil {
-		_, err := io.ReadFull(m.ch, m.in)
+	in := m.in
+	if m.token != nil && (i+1)%m.window == 0 {
+		in = m.token
+	}
+	if in != nil {
+		_, err := io.ReadFull(m.ch, in)
 		return err
 	}
 	return nil
@@ -133,6 +150,7 @@ type rmaLoad struct {
 	ch     *channel
 	ctx    context.Context
 	read   bool
+	heap   bool // the own side is not registered
 	style  rmaStyle
 	window int64 // operations under way at once, of stream
 	slots  int64 // that these use in turn
@@ -157,19 +175,24 @@ const (
 // goes in turn, so that it measures the way and not the caches.
 const streamSpan = 1 << 20
 
-func newRMA(ctx context.Context, ch *channel, j job, read bool, style rmaStyle) (*rmaLoad, error) {
-	l := &rmaLoad{job: j, ch: ch, ctx: ctx, read: read, style: style, window: underWay(j.size), slots: 1, fill: newPattern(j.seed, int(j.size))}
-	if style == streamed {
+// newRMA returns a load of transfers that are as in model: read, heap, style.
+func newRMA(ctx context.Context, ch *channel, j job, model rmaLoad) (_ *rmaLoad, err error) {
+	l := &model
+	l.job, l.ch, l.ctx, l.slots, l.fill = j, ch, ctx, 1, newPattern(j.seed, int(j.size))
+	l.window = cmp.Or(j.window, underWay(j.size))
+	if l.style == streamed {
 		l.slots = min(max(streamSpan/j.size, 1), minUnderWay)
 	}
-	var err error
-	if l.memory, l.here, err = register(ch.node, ch.ep, j.size*l.slots); err != nil {
+	if l.heap {
+		l.mem = make([]byte, j.size*l.slots)
+	} else if l.memory, l.here, err = register(ch.node, ch.ep, j.size*l.slots); err != nil {
 		return nil, err
+	} else {
+		l.mem = l.memory.Bytes()
 	}
-	l.mem = l.memory.Bytes()
 	off, err := ask(ch, l.command(opWindow, 0))
 	if err != nil {
-		return nil, errors.Join(err, l.memory.Close())
+		return nil, errors.Join(err, l.end())
 	}
 	l.there = int64(off)
 	return l, nil
@@ -222,7 +245,12 @@ func (l *rmaLoad) op(i int64) error {
 }
 
 func (l *rmaLoad) transfer(at int64, flags fabric.RMAFlags) error {
-	if l.read {
+	switch own := l.mem[at : at+l.size]; {
+	case l.heap && l.read:
+		return l.ch.ep.VReadFrom(own, l.there+at, flags)
+	case l.heap:
+		return l.ch.ep.VWriteTo(own, l.there+at, flags)
+	case l.read:
 		return l.ch.ep.ReadFrom(l.here+at, l.size, l.there+at, flags)
 	}
 	return l.ch.ep.WriteTo(l.here+at, l.size, l.there+at, flags)
@@ -282,7 +310,12 @@ func (l *rmaLoad) verify(ops int64) (int64, error) {
 
 // end gives the memory back; the window keeps its pages until the endpoint has
 // closed.
-func (l *rmaLoad) end() error { return l.memory.Close() }
+func (l *rmaLoad) end() error {
+	if l.memory == nil {
+		return nil
+	}
+	return l.memory.Close()
+}
 
 // connects opens connections, one after the other.
 type connects struct {
@@ -293,7 +326,7 @@ type connects struct {
 }
 
 func (c *connects) op(int64) (err error) {
-	c.ch, err = c.side.dial(c.ctx)
+	c.ch, err = c.side.dial(c.ctx, 0)
 	return err
 }
 

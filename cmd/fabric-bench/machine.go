@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -52,4 +53,36 @@ func kernelRelease() string {
 		return runtime.GOOS
 	}
 	return strings.TrimSpace(string(text))
+}
+
+// A Machine is where a run was made.
+type Machine struct {
+	Host     string `json:"host"`
+	CPU      string `json:"cpu"`
+	Cores    int    `json:"cores"`      // that this process may use
+	Threads  int    `json:"gomaxprocs"` // that it uses
+	Governor string `json:"governor"`   // of the clock rate; empty: the kernel does not say
+	Kernel   string `json:"kernel"`
+	Go       string `json:"go"`
+	Load     figure `json:"load_average"` // of the last minute, when the run began
+}
+
+// describeMachine returns this machine.
+func describeMachine() Machine {
+	m := Machine{CPU: cpuModel(), Cores: runtime.NumCPU(), Threads: runtime.GOMAXPROCS(0), Governor: governor(),
+		Kernel: kernelRelease(), Go: runtime.Version(), Load: loadAverage()}
+	m.Host, _ = os.Hostname() // without one it is empty
+	return m
+}
+
+func (m Machine) String() string {
+	s := fmt.Sprintf("%s, %d cores", m.CPU, m.Cores)
+	if m.Governor != "" {
+		s += ", governor " + m.Governor
+	}
+	s += fmt.Sprintf(" · Linux %s · %s", m.Kernel, m.Go)
+	if m.Load.measured() {
+		s += fmt.Sprintf(" · load %v as it began", m.Load)
+	}
+	return s
 }

@@ -3,7 +3,7 @@
 // QUIC it shows beside quic-go alone, measured in turns in the same run.
 //
 // Exit codes: 0 for success, 1 when something failed or bytes were wrong, 2
-// when the command line is wrong. A target that is not reached is shown and is
+// when the command line is wrong, 3 when `compare` finds something worse. A target that is not reached is shown and is
 // no failure: machines differ.
 package main
 
@@ -24,6 +24,7 @@ const (
 	exitOK    = 0
 	exitFail  = 1
 	exitUsage = 2
+	exitWorse = 3
 )
 
 func main() {
@@ -49,6 +50,9 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if _, bad := errors.AsType[usageError](err); bad || !a.parsed {
 		fmt.Fprintln(stderr, "fabric-bench: `fabric-bench --help` explains the commands")
 		return exitUsage
+	}
+	if errors.Is(err, errRegressed) {
+		return exitWorse
 	}
 	return exitFail
 }
@@ -85,6 +89,6 @@ process, and the ratio of the two is printed.`,
 	}
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
-	root.AddCommand(a.localCommand(), a.runCommand(), a.serveCommand(), a.listCommand())
+	root.AddCommand(a.localCommand(), a.runCommand(), a.compareCommand(), a.serveCommand(), a.listCommand())
 	return root
 }

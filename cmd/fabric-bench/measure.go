@@ -2,10 +2,7 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"runtime"
-	"syscall"
 	"time"
 )
 
@@ -55,43 +52,52 @@ func (b budget) fit(n int64, elapsed time.Duration) int64 {
 	return min(max(int64(b.duration/per), 10), maxIters)
 }
 
+// A builder returns the operations of a test on a channel of a side.
+type builder func(ctx context.Context, s side, ch *channel, j job) (load, error)
+
 // A test is one thing that is measured.
 type test struct {
-	name, dir string
-	help      string
-	kind      reduction
-	sizeless  bool                   // it has no payload
-	window    func(size int64) int64 // operations under way at once; nil: as many as the transport takes
+	name, group, dir string
 
-	// load returns the operations on a side of ours, anchor on quic-go alone.
-	load, anchor func(ctx context.Context, s side, ch *channel, j job) (load, error)
+	help     string
+	kind     reduction
+	sizeless bool                   // it has no payload
+	fixed    int64                  // the only size of its payload in bytes; 0: the run's
+	pairs    int64                  // how many at once, unless the run says so; 0: one
+	window   func(size int64) int64 // operations under way at once; nil: as many as the transport takes
+	windowed bool                   // the run's --window takes effect
+
+	load, anchor builder // on a side of ours, and on an anchor; nil: nothing to compare with
+
+	// special measures the test on its own: its repetitions are no repetitions
+	// of one load.
+	special func(ctx context.Context, b *bench, sizes []int64) ([]Result, error)
+}
+
+// builderFor returns what builds the test's load on a side; nil: nothing does.
+func (t *test) builderFor(s side) builder {
+	if isAnchor(s) {
+		return t.anchor
+	}
+	return t.load
 }
 
 // measure runs one repetition of a test. With a counter it is not timed, and
 // its system calls are counted.
-func measure(ctx context.Context, s side, t *test, build func(context.Context, side, *channel, job) (load, error),
-	j job, b budget, counter func() (*callCounter, error)) (_ sample, err error) {
+func measure(ctx context.Context, s side, t *test, j job, b budget, counter counterFunc) (_ sample, err error) {
 	defer func() {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}
 	}()
-	var ch *channel
-	if !t.sizeless {
-		if ch, err = s.dial(ctx); err != nil {
-			return sample{}, err
-		}
-		defer context.AfterFunc(ctx, ch.abort)()
-		defer func() { err = first(err, ch.close()) }()
-	}
-	l, err := build(ctx, s, ch, j)
-	if err != nil {
+	l := &lineup{test: t, side: s, job: j}
+	defer func() { err = first(err, l.end()) }()
+	if err := l.man(ctx); err != nil {
 		return sample{}, err
 	}
-	defer func() { err = first(err, l.end()) }()
 	iters, warmup := b.plan(j.size)
 	if warmup > 0 {
-		w, err := pass(ctx, s, l, t, j, warmup)
+		w, err := l.pass(ctx, warmup)
 		if err != nil {
 			return sample{}, fmt.Errorf("warm-up: %w", err)
 		}
@@ -100,17 +106,20 @@ func measure(ctx context.Context, s side, t *test, build func(context.Context, s
 		}
 	}
 	if counter != nil {
-		return countCalls(counter, func() (sample, error) { return pass(ctx, s, l, t, j, iters) })
+		return countCalls(counter, s.processes(), func() (sample, error) { return l.pass(ctx, iters) })
 	}
-	out, err := pass(ctx, s, l, t, j, iters)
+	out, err := l.pass(ctx, iters)
 	out.warmup = warmup
 	return out, err
 }
 
+// A counterFunc starts to count the system calls of this process and others.
+type counterFunc func(pids ...int) (*callCounter, error)
+
 // countCalls returns how many system calls a pass costs, and nothing of its
 // times: to count makes everything slower.
-func countCalls(counter func() (*callCounter, error), pass func() (sample, error)) (sample, error) {
-	c, err := counter()
+func countCalls(counter counterFunc, pids []int, pass func() (sample, error)) (sample, error) {
+	c, err := counter(pids...)
 	if err != nil {
 		return sample{}, err
 	}
@@ -135,42 +144,6 @@ func first(errs ...error) error {
 		}
 	}
 	return nil
-}
-
-// pass does n operations on a side.
-func pass(ctx context.Context, s side, l load, t *test, j job, n int64) (sample, error) {
-	out := sample{ops: n}
-	if !t.sizeless {
-		out.bytes = n * j.size
-	}
-	runtime.GC() // what came before is not paid for here
-	if err := l.begin(n); err != nil {
-		return out, err
-	}
-	wireBefore, wireErr := s.traffic(ctx)
-	before, err := usage()
-	if err != nil {
-		return out, err
-	}
-	if t.kind.bandwidth {
-		err = out.stream(l, n)
-	} else {
-		err = out.each(l, n)
-	}
-	if err != nil {
-		return out, err
-	}
-	after, err := usage()
-	if wire, unmetered := s.traffic(ctx); wireErr == nil && unmetered == nil {
-		out.wire = wire - wireBefore
-	}
-	out.cpu, out.mallocs = after.cpu-before.cpu, after.mallocs-before.mallocs
-	if v, ok := l.(interface{ verify(int64) (int64, error) }); ok && err == nil {
-		var wrong int64
-		wrong, err = v.verify(n)
-		out.errors += wrong
-	}
-	return out, err
 }
 
 // each times every operation.
@@ -212,94 +185,4 @@ func (s *sample) stream(l load, n int64) error {
 	s.elapsed = time.Since(began)
 	s.errors += wrong
 	return err
-}
-
-// A spending is what this process has used so far.
-type spending struct {
-	cpu     time.Duration
-	mallocs int64
-}
-
-func usage() (spending, error) {
-	var ru syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &ru); err != nil {
-		return spending{}, fmt.Errorf("getrusage: %w", err)
-	}
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return spending{time.Duration(ru.Utime.Nano() + ru.Stime.Nano()), int64(m.Mallocs)}, nil
-}
-
-// A bench measures tests on a side and its anchor.
-type bench struct {
-	row      Row // what all rows have in common
-	ours     side
-	anchor   side // nil: nothing to compare with
-	budget   budget
-	reps     int
-	seed     uint64
-	check    bool
-	progress func(format string, args ...any)
-	notes    []string                     // why figures will be absent
-	counter  func() (*callCounter, error) // nil: system calls are not counted
-}
-
-// errWrongBytes is the failure of a run in which bytes were wrong.
-var errWrongBytes = errors.New("some of the bytes were wrong")
-
-// run measures one test at one size: ours and the anchor in turns, so that
-// whatever disturbs the machine meets both, each first in every other turn.
-func (b *bench) run(ctx context.Context, t *test, size int64) (ours Result, raw *Result, err error) {
-	j := job{size: size, seed: b.seed, check: b.check}
-	type turn struct {
-		side    side
-		build   func(context.Context, side, *channel, job) (load, error)
-		samples []sample
-	}
-	turns := []*turn{{side: b.ours, build: t.load}}
-	if b.anchor != nil {
-		turns = append(turns, &turn{side: b.anchor, build: t.anchor})
-	}
-	for rep := range b.reps {
-		for i := range turns {
-			u := turns[(i+rep)%len(turns)]
-			s, err := measure(ctx, u.side, t, u.build, j, b.budget, nil)
-			if err != nil {
-				provider, _ := u.side.about()
-				return ours, nil, fmt.Errorf("%s, %d bytes, %s, repetition %d: %w", t.name, size, provider, rep+1, err)
-			}
-			u.samples = append(u.samples, s)
-			b.progress("%s, %d bytes: repetition %d of %d", t.name, size, rep+1, b.reps)
-		}
-	}
-	results := make([]Result, len(turns))
-	for i, u := range turns {
-		if b.counter != nil {
-			s, err := measure(ctx, u.side, t, u.build, j, b.budget, b.counter)
-			if err != nil {
-				return ours, nil, fmt.Errorf("%s, %d bytes, to count system calls: %w", t.name, size, err)
-			}
-			last := &u.samples[len(u.samples)-1]
-			last.calls, last.counted = s.calls, s.counted
-		}
-		results[i] = t.kind.reduce(b.describe(t, size, u.side), u.samples)
-	}
-	if len(results) > 1 {
-		raw = &results[1]
-	}
-	return results[0], raw, nil
-}
-
-// describe returns the row of a test before it is measured.
-func (b *bench) describe(t *test, size int64, s side) Row {
-	r := b.row
-	r.Test, r.Dir, r.Size, r.Validated = t.name, t.dir, size, b.check
-	if t.window != nil {
-		r.Window = t.window(size)
-	}
-	r.Provider, r.Security = s.about()
-	if t.sizeless {
-		r.Size, r.Validated = 0, false
-	}
-	return r
 }

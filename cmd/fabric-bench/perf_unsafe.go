@@ -38,8 +38,9 @@ type perfAttributes struct {
 	config1        uint64
 }
 
-// newCallCounter starts to count.
-func newCallCounter() (*callCounter, error) {
+// newCallCounter starts to count, beside this process others too.
+func newCallCounter(pids ...int) (*callCounter, error) {
+	pids = append([]int{os.Getpid()}, pids...)
 	id, err := entryTracepoint()
 	if err != nil {
 		return nil, err
@@ -47,7 +48,7 @@ func newCallCounter() (*callCounter, error) {
 	const attempts = 10
 	for range attempts {
 		c := &callCounter{}
-		before, err := threads()
+		before, err := threads(pids)
 		if err != nil {
 			return nil, err
 		}
@@ -55,7 +56,7 @@ func newCallCounter() (*callCounter, error) {
 			c.close()
 			return nil, err
 		}
-		after, err := threads()
+		after, err := threads(pids)
 		if err == nil && slices.Equal(before, after) {
 			return c, nil
 		}
@@ -114,19 +115,21 @@ func entryTracepoint() (uint64, error) {
 	return 0, last
 }
 
-// threads returns the threads of this process, in order.
-func threads() ([]int, error) {
-	entries, err := os.ReadDir("/proc/self/task")
-	if err != nil {
-		return nil, err
-	}
+// threads returns the threads of processes, in order.
+func threads(pids []int) ([]int, error) {
 	var tids []int
-	for _, e := range entries {
-		tid, err := strconv.Atoi(e.Name())
+	for _, pid := range pids {
+		entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
 		if err != nil {
 			return nil, err
 		}
-		tids = append(tids, tid)
+		for _, e := range entries {
+			tid, err := strconv.Atoi(e.Name())
+			if err != nil {
+				return nil, err
+			}
+			tids = append(tids, tid)
+		}
 	}
 	slices.Sort(tids)
 	return tids, nil

@@ -109,6 +109,9 @@ func (r *raw) traffic(context.Context) (int64, error) {
 	return int64(st.BytesSent + st.BytesReceived), nil
 }
 
+// processes implements side.
+func (r *raw) processes() []int { return nil }
+
 // A duplex is two streams of opposite directions.
 type duplex struct {
 	*quicgo.ReceiveStream
@@ -117,7 +120,7 @@ type duplex struct {
 
 // dial opens a stream and waits for the one that answers it. Only one
 // goroutine dials.
-func (r *raw) dial(ctx context.Context) (*channel, error) {
+func (r *raw) dial(ctx context.Context, _ int) (*channel, error) {
 	out, err := r.near.OpenUniStreamSync(ctx)
 	if err != nil {
 		return nil, err

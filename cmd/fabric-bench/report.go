@@ -18,28 +18,37 @@ func (a *app) report(d *Document, format string) error {
 		return writeCSV(a.stdout, rows)
 	case "json":
 		return writeJSON(a.stdout, d)
+	case "ucx":
+		return writeUCX(a.stdout, d)
+	case "osu":
+		return writeOSU(a.stdout, d)
+	case "hdr":
+		return writeHDR(a.stdout, d)
 	}
 	return writeTable(a.stdout, d)
 }
 
 // writeTable prints d for people.
 func writeTable(w io.Writer, d *Document) error {
-	t := &table{w: tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)}
-	if len(d.Results) > 0 {
-		r := d.Results[0].Row
-		t.title("%s · %s · Linux %s · %s · %s", r.RunID, r.CPU, r.Kernel, r.Go, r.Git)
-	}
+	t := newTable(w)
+	t.title("%s · %s · %v", d.RunID, revision(), d.Machine)
 	t.latencies(d.Results)
 	t.bandwidths(d.Results)
 	t.ratios(d.Ratios)
+	t.cliffs(d)
 	t.losses(d)
 	t.idle(d.Idle)
 	t.checks(d.Checks)
+	t.targets(d.Targets)
 	t.flush()
 	for _, note := range d.Notes {
 		t.title("Note: %s", note)
 	}
 	return t.err
+}
+
+func newTable(w io.Writer) *table {
+	return &table{w: tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)}
 }
 
 // A table writes aligned columns; it keeps the first error.
@@ -103,25 +112,29 @@ func (t *table) latencies(results []Result) {
 		if !begun {
 			begun = true
 			t.title("\nLatency in µs; *_lat: half of the round trip")
-			t.row("test", "provider", "bytes", "p50", "p90", "p95", "p99", "p99.9", "p99.99", "max", "allocs/op", "syscalls/op", "wire/payload", "p50 of reps: min/median/max")
+			t.row("test", "provider", "dir", "bytes", "pairs", "p50", "p90", "p95", "p99", "p99.9", "p99.99", "max", "allocs/op", "syscalls/op", "wire/payload", "p50 of reps: min/median/max")
 		}
-		t.row(r.Test, r.Provider, fmt.Sprint(r.Size), short(r.LatP50), short(r.LatP90), short(r.LatP95), short(r.LatP99),
+		t.row(r.Test, r.Provider, r.Dir, fmt.Sprint(r.Size), fmt.Sprint(r.Pairs), short(r.LatP50), short(r.LatP90), short(r.LatP95), short(r.LatP99),
 			short(r.LatP999), short(r.LatP9999), short(r.LatMax), short(r.Allocs), short(r.Syscalls), short(r.WireBytes), spread(r))
+		if r.P99Ratio.measured() {
+			t.row("", "", "p99 beside bulk / alone", "", "", "", "", "", short(r.P99Ratio))
+		}
 	}
 }
 
 func (t *table) bandwidths(results []Result) {
 	begun := false
 	for _, r := range results {
-		if r.Figure != "bw_avg_mbps_dec" {
+		if r.Figure == latencyFigure {
 			continue
 		}
 		if !begun {
 			begun = true
-			t.title("\nBandwidth; MB is 10⁶ bytes, MiB 2²⁰")
-			t.row("test", "provider", "bytes", "MB/s", "MiB/s", "operations/s", "CPU s/GB", "allocs/op", "syscalls/op", "wire/payload", "MB/s of reps: min/median/max")
+			t.title("\nBandwidth and rates; MB is 10⁶ bytes, MiB 2²⁰; repetitions of MB/s, or of operations/s where the test is a rate")
+			t.row("test", "provider", "bytes", "pairs", "conns", "MB/s", "MiB/s", "operations/s", "fairness", "bytes/conn", "CPU s/GB", "allocs/op", "syscalls/op", "wire/payload", "reps: min/median/max")
 		}
-		t.row(r.Test, r.Provider, fmt.Sprint(r.Size), short(r.BWAvg), short(r.BWMiB), short(r.Rate), short(r.CPUPerGB), short(r.Allocs), short(r.Syscalls), short(r.WireBytes), spread(r))
+		t.row(r.Test, r.Provider, fmt.Sprint(r.Size), fmt.Sprint(r.Pairs), fmt.Sprint(r.Conns), short(r.BWAvg), short(r.BWMiB), short(r.Rate),
+			short(r.Fairness), short(r.ConnBytes), short(r.CPUPerGB), short(r.Allocs), short(r.Syscalls), short(r.WireBytes), spread(r))
 	}
 }
 
@@ -129,10 +142,10 @@ func (t *table) ratios(ratios []Ratio) {
 	if len(ratios) == 0 {
 		return
 	}
-	t.title("\nOurs / %s: median of the repetitions, and their range", ratios[0].Anchor)
-	t.row("test", "bytes", "of", "ours", "raw", "ours/raw", "range", "target")
+	t.title("\nOurs / anchor: median of the repetitions, and their range")
+	t.row("test", "anchor", "bytes", "of", "ours", "raw", "ours/raw", "range", "target")
 	for _, q := range ratios {
-		t.row(q.Test, fmt.Sprint(q.Size), strings.TrimSuffix(q.Figure, "_dec"), short(q.Ours), short(q.Raw),
+		t.row(q.Test, q.Anchor, fmt.Sprint(q.Size), strings.TrimSuffix(q.Figure, "_dec"), short(q.Ours), short(q.Raw),
 			fmt.Sprintf("%.2f", float64(q.Ratio)), fmt.Sprintf("%.2f-%.2f", float64(q.Min), float64(q.Max)), q.verdict())
 	}
 }
@@ -153,6 +166,17 @@ func reached(ok bool) string {
 		return "reached"
 	}
 	return "NOT reached"
+}
+
+// cliffs says where time grows too much between neighbouring sizes.
+func (t *table) cliffs(d *Document) {
+	if d.CliffPairs == 0 {
+		return
+	}
+	t.title("\nCliffs: of %d pairs of neighbouring sizes, in %d time more than doubles beyond the ratio of the sizes", d.CliffPairs, len(d.Cliffs))
+	for _, c := range d.Cliffs {
+		t.title("  %v", c)
+	}
 }
 
 func lossTest(name string) bool { return name == eventTest || name == returnTest }

@@ -18,6 +18,7 @@ type responder struct {
 	fill   *pattern       // of the last command that had a seed
 	window []byte         // nil before opWindow
 	memory *fabric.Memory // that window is part of
+	shared *shared        // with the other responders; nil at an anchor
 }
 
 // run obeys commands until the initiator closes the connection.
@@ -57,6 +58,8 @@ func (r *responder) obey(c command) error {
 		return r.exchange(c.Count, make([]byte, c.Size), make([]byte, tokenSize))
 	case opReply:
 		return r.exchange(c.Count, make([]byte, tokenSize), make([]byte, c.Size))
+	case opBoth:
+		return r.both(c)
 	case opSource:
 		if _, err := io.ReadFull(r.rw, make([]byte, tokenSize)); err != nil {
 			return err
@@ -64,6 +67,10 @@ func (r *responder) obey(c command) error {
 		return r.exchange(c.Count, nil, make([]byte, c.Size))
 	case opWindow:
 		return r.open(c)
+	case opSignal:
+		return r.signals(c)
+	case opShare, opWord:
+		return r.share(c)
 	}
 	if r.fill == nil || int64(len(r.window)) < c.Size*c.Count {
 		return errors.New("it needs a window and a seed")
@@ -90,6 +97,10 @@ func (r *responder) sink(c command) error {
 		}
 		if c.Seed != 0 && !bytes.Equal(p, r.fill.message(i)) {
 			wrong++
+		}
+		if c.Index > 0 && (i+1)%c.Index == 0 {
+			_, err := r.rw.Write(make([]byte, tokenSize))
+			return err
 		}
 		return nil
 	})

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"runtime"
 	"runtime/pprof"
@@ -40,6 +41,11 @@ type options struct {
 	cpuprofile string
 	quiet      bool
 	admin      string
+	fabricd    string
+	pairs      int64
+	window     int64
+	rate       float64
+	conns      int64
 }
 
 // standardSizes is what a run measures by default, in bytes.
@@ -103,17 +109,35 @@ func (o *options) flags(f *pflag.FlagSet) {
 	f.IntVar(&o.reps, "reps", 5, "repetitions; the report has their minimum, median and maximum")
 	f.Uint64Var(&o.seed, "seed", 1, "seed of the contents")
 	f.BoolVar(&o.validate, "validate", false, "check all bytes on both ends; costs bandwidth")
-	f.StringVar(&o.format, "format", "table", "table, csv or json")
+	f.StringVar(&o.format, "format", "table", strings.Join(formats, ", ")+": the last three as ucx_perftest and OSU print, and a log of HdrHistogram")
+	f.Int64Var(&o.pairs, "pairs", 0, "connections that are measured at once (default: 1, or as the test has it)")
+	f.Int64Var(&o.window, "window", 0, "operations under way at once in *_bw and *_rate (default: as many as the transport takes; rma: up to 1024 or 4 MiB)")
+	f.Float64Var(&o.rate, "rate", 0, "messages a second of msg_fixed_rate (default "+strconv.Itoa(defaultRate)+")")
+	f.Int64Var(&o.conns, "conns", defaultConns, "up to how many connections conn_scale opens")
 	f.StringVar(&o.cpuprofile, "cpuprofile", "", "write a CPU profile of the measurements to this file")
 	f.BoolVar(&o.quiet, "quiet", false, "no progress on standard error")
+}
+
+func (o *options) providerFlags(f *pflag.FlagSet) {
+	f.StringVar(&o.provider, "provider", providerQUIC, strings.Join(providers, ", ")+
+		": two nodes over QUIC or TCP, two applications of one fabricd, nodes or one node in memory, or an anchor alone")
+	f.StringVar(&o.fabricd, "fabricd", "", "the fabricd that attach runs (default: beside this program, ./bin, $PATH)")
 }
 
 // check refuses values that make no sense.
 func (o *options) check(cmd *cobra.Command) error {
 	changed := cmd.Flags().Changed
 	switch {
-	case !slices.Contains([]string{"table", "csv", "json"}, o.format):
-		return usagef("--format %q: table, csv or json", o.format)
+	case !slices.Contains(formats, o.format):
+		return usagef("--format %q: one of %s", o.format, strings.Join(formats, ", "))
+	case changed("pairs") && (o.pairs < 1 || o.pairs > 256):
+		return usagef("--pairs %d: 1 to 256", o.pairs)
+	case changed("window") && (o.window < 1 || o.window > maxUnderWay):
+		return usagef("--window %d: 1 to %d", o.window, maxUnderWay)
+	case math.IsNaN(o.rate) || changed("rate") && (o.rate < 1 || o.rate > 10e6):
+		return usagef("--rate %v: 1 to 10 million a second", o.rate)
+	case o.conns < 1 || o.conns > 100_000:
+		return usagef("--conns %d: 1 to 100000", o.conns)
 	case o.reps < 1 || o.reps > 1000:
 		return usagef("--reps %d: 1 to 1000", o.reps)
 	case changed("iters") && (o.iters < 1 || o.iters > maxIters):
@@ -141,13 +165,15 @@ func (a *app) localCommand() *cobra.Command {
 	o := &options{duration: 200 * time.Millisecond}
 	cmd := &cobra.Command{
 		Use: "local [TEST...]", Short: "Measure all tests, or some, with both ends in this process",
-		Long: "local measures with two nodes in this process, over QUIC beside quic-go alone.\n\n" + testList(),
+		Long: "local measures with nodes in this process, or with two applications of one\nfabricd, in turns with an anchor: quic-go, TCP, crypto/tls or Unix sockets alone.\n\n" + testList(),
 		Example: `  fabric-bench local
   fabric-bench local msg_lat rma_write_lat --size 64 --validate
-  fabric-bench local --provider mem --format json > run.json`,
+  fabric-bench local --provider mem --format json > run.json
+  fabric-bench local pairs incast ring --provider attach
+  fabric-bench local conn_scale --conns 10000`,
 	}
 	o.flags(cmd.Flags())
-	cmd.Flags().StringVar(&o.provider, "provider", providerQUIC, "quic, mem (inside the process) or loop (one node)")
+	o.providerFlags(cmd.Flags())
 	cmd.RunE = func(cmd *cobra.Command, args []string) error { return a.measure(cmd, o, args) }
 	return cmd
 }
@@ -162,10 +188,12 @@ func (a *app) runCommand() *cobra.Command {
 		Example: `  fabric-bench run msg_lat --size 64 --reps 9
   fabric-bench run rma_write_bw --sweep --format csv
   fabric-bench run msg_bw --size 1M --cpuprofile cpu.out
+  fabric-bench run msg_fixed_rate --size 64 --rate 5000 --duration 10s --format hdr > run.hdr
+  fabric-bench run msg_bw --sweep --format osu
   fabric-bench run msg_lat msg_bw --peer 3:2060`,
 	}
 	o.flags(cmd.Flags())
-	cmd.Flags().StringVar(&o.provider, "provider", providerQUIC, "quic, mem (inside the process) or loop (one node)")
+	o.providerFlags(cmd.Flags())
 	cmd.Flags().StringVar(&o.peer, "peer", "", "the peer that runs fabric-bench serve: `NODE[:PORT]`")
 	cmd.Flags().StringVar(&o.socket, "socket", "", "socket of this machine's fabricd (default $FABRIC_SOCKET, then "+fabric.DefaultSocket+")")
 	cmd.Flags().StringVar(&o.admin, "admin", "", "admin socket of this machine's fabricd, which counts what the link carries (default $FABRIC_ADMIN, then /run/fabricd/admin.sock)")
@@ -192,7 +220,12 @@ func (a *app) listCommand() *cobra.Command {
 func testList() string {
 	var b strings.Builder
 	b.WriteString("Tests:\n")
+	group := ""
 	for _, t := range tests() {
+		if t.group != group {
+			group = t.group
+			fmt.Fprintf(&b, " %s\n", group)
+		}
 		fmt.Fprintf(&b, "  %-16s %s\n", t.name, t.help)
 	}
 	b.WriteString("Tests of a whole cluster, with `run`:\n")
@@ -250,13 +283,14 @@ func (a *app) measure(cmd *cobra.Command, o *options, names []string) error {
 		return err
 	}
 	d := a.newDocument(b.row)
-	if o.format != "csv" {
-		d.Notes = append(d.Notes, b.notes...)
-	}
 	stop, err := profile(o.cpuprofile)
 	if err == nil {
 		err = b.runAll(cmd.Context(), picked, sizes, d)
 		err = first(err, stop())
+	}
+	d.Cliffs, d.CliffPairs = findCliffs(d.Results)
+	for _, n := range b.notes {
+		d.note("%s", n)
 	}
 	err = errors.Join(err, b.close())
 	if cmd.Context().Err() != nil {
@@ -273,6 +307,7 @@ func (a *app) prepare(ctx context.Context, o *options) (*bench, error) {
 		row:    thisMachine(),
 		budget: budget{iters: o.iters, duration: o.duration, warmup: o.warmup},
 		reps:   o.reps, seed: o.seed, check: o.validate, progress: a.progress(o.quiet),
+		pairs: o.pairs, window: o.window, rate: o.rate, conns: o.conns,
 	}
 	if o.peer != "" {
 		peer, err := parsePeer(o.peer)
@@ -284,20 +319,24 @@ func (a *app) prepare(ctx context.Context, o *options) (*bench, error) {
 		b.notes = []string{"system calls are not counted: those of fabricd are in another process"}
 		return b, err
 	}
-	ours, err := startNodes(ctx, o.provider)
-	if err != nil {
-		return nil, err
+	return b, b.start(ctx, bed{o.fabricd}, o.provider)
+}
+
+// start starts the sides of a provider and its anchor.
+func (b *bench) start(ctx context.Context, beds bed, provider string) (err error) {
+	if b.ours, err = beds.side(ctx, provider); err != nil {
+		return err
 	}
-	b.ours = ours
 	b.countCalls()
-	if o.provider == providerQUIC {
-		anchor, err := startRaw(ctx)
-		if err != nil {
-			return nil, errors.Join(err, ours.close())
-		}
-		b.anchor = anchor
+	if !isAnchorName(provider) {
+		b.meshOf = func(ctx context.Context, n int) (*mesh, error) { return beds.mesh(ctx, provider, n) }
 	}
-	return b, nil
+	if anchor := anchorOf(provider); anchor != "" {
+		if b.anchor, err = beds.side(ctx, anchor); err != nil {
+			return errors.Join(err, b.ours.close())
+		}
+	}
+	return nil
 }
 
 // adminSocket returns where the fabricd of this machine tells of its links.
@@ -309,7 +348,7 @@ func adminSocket(flag string) string {
 func (b *bench) countCalls() {
 	c, err := newCallCounter()
 	if err != nil {
-		b.notes = append(b.notes, fmt.Sprintf("system calls are not counted: %v", err))
+		b.notes = append(b.notes, fmt.Sprintf("system calls are not counted: %v (root can: mount -t tracefs tracefs /sys/kernel/tracing)", err))
 		return
 	}
 	c.close()
@@ -326,43 +365,6 @@ func parsePeer(s string) (fabric.Addr, error) {
 		return a, usagef("--peer %q: NODE or NODE:PORT, such as 3:%d", s, defaultPort)
 	}
 	return a, nil
-}
-
-func (b *bench) close() error {
-	var err error
-	if b.anchor != nil {
-		err = b.anchor.close()
-	}
-	return errors.Join(err, b.ours.close())
-}
-
-// runAll measures every test at every size. What was measured before a failure
-// is in d.
-func (b *bench) runAll(ctx context.Context, picked []*test, sizes []int64, d *Document) error {
-	wrong := int64(0)
-	for _, t := range picked {
-		of := sizes
-		if t.sizeless {
-			of = []int64{1}
-		}
-		for _, size := range of {
-			ours, raw, err := b.run(ctx, t, size)
-			if err != nil {
-				return err
-			}
-			d.Results = append(d.Results, ours)
-			wrong += ours.Errors
-			if raw != nil {
-				d.Results = append(d.Results, *raw)
-				d.Ratios = append(d.Ratios, compare(ours, *raw))
-				wrong += raw.Errors
-			}
-		}
-	}
-	if wrong > 0 {
-		return fmt.Errorf("%w: %d operations", errWrongBytes, wrong)
-	}
-	return nil
 }
 
 // profile starts a CPU profile, if path names a file; stop ends it.
@@ -400,7 +402,7 @@ func (a *app) progress(quiet bool) func(format string, args ...any) {
 func (a *app) newDocument(row Row) *Document {
 	return &Document{
 		Schema: schemaVersion, RunID: row.RunID, Started: time.Now().UTC().Format(time.RFC3339),
-		Command: slices.Concat([]string{"fabric-bench"}, a.args),
+		Command: slices.Concat([]string{"fabric-bench"}, a.args), Machine: describeMachine(),
 	}
 }
 

@@ -10,6 +10,8 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
 // schemaVersion is the first column of every row. It changes when the meaning
@@ -70,6 +72,10 @@ type Row struct {
 	CV        figure `json:"cv_pct"` // coefficient of variation between the repetitions
 	Validated bool   `json:"validated"`
 	Noise     bool   `json:"noise_flag"` // cv_pct is above 10
+
+	ConnBytes figure `json:"mem_bytes_per_conn"` // of both ends: conn_scale
+	Fairness  figure `json:"fairness_jain"`      // between the pairs, 1 is equal
+	P99Ratio  figure `json:"p99_ratio"`          // of conn_mixed: p99 beside bulk / p99 alone
 }
 
 // A figure is a measured number, kept to three decimals; NaN if it was not
@@ -232,6 +238,12 @@ type Document struct {
 	Complete bool    `json:"losses_complete,omitempty"`
 	Idle     []Idle  `json:"idle,omitempty"`   // of idle: one per daemon
 	Checks   []Check `json:"checks,omitempty"` // targets that are no ratios
+	// Cliffs are the neighbouring sizes between which time more than doubles
+	// beyond the ratio of the sizes; CliffPairs is how many were compared.
+	Cliffs     []Cliff  `json:"cliffs,omitempty"`
+	CliffPairs int      `json:"cliff_pairs,omitempty"`
+	Targets    []Target `json:"targets,omitempty"` // the rows of the design's table
+	Machine    Machine  `json:"machine"`
 	// Notes say why figures are absent.
 	Notes []string `json:"notes,omitempty"`
 }
@@ -245,9 +257,11 @@ type Result struct {
 	Median figure       `json:"figure_median"`
 	Max    figure       `json:"figure_max"`
 	PerRep []figure     `json:"figure_per_rep"`
+
+	hist *hdrhistogram.Histogram // of all repetitions, nanoseconds of whole operations; nil of bandwidth
 }
 
-func writeJSON(w io.Writer, d *Document) error {
+func writeJSON(w io.Writer, d any) error {
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
 	return enc.Encode(d)

@@ -12,14 +12,17 @@ import (
 // A side is something that can be measured: nodes of ours, or an anchor. It
 // has a responder for every connection that is dialed.
 type side interface {
-	// dial opens a connection to a responder, once that has accepted it.
-	dial(ctx context.Context) (*channel, error)
+	// dial opens the connection of a pair, from 0, to a responder, once that has
+	// accepted it. One goroutine dials.
+	dial(ctx context.Context, pair int) (*channel, error)
 	// about returns what carries the bytes, and what protects them.
 	about() (provider, security string)
 	// traffic returns the bytes of the packets that the initiator's node has
 	// sent and received so far, without the headers of UDP and IP. It fails
 	// where nobody counts them.
 	traffic(ctx context.Context) (int64, error)
+	// processes returns what works for the side beside this process.
+	processes() []int
 	// close ends the side and waits for its goroutines.
 	close() error
 }
@@ -44,11 +47,10 @@ type nodes struct {
 	provider, security string
 
 	client *fabric.Node
+	others []int // processes
 	target fabric.Addr
-	end    func() error // of the nodes
+	end    func() error // of the nodes and their servers
 	meter  *linkMeter   // nil: nobody counts
-
-	server *server // nil if the responder is elsewhere
 }
 
 func (n *nodes) about() (provider, security string) { return n.provider, n.security }
@@ -62,22 +64,29 @@ func (n *nodes) traffic(ctx context.Context) (int64, error) {
 
 var errNoMeter = errors.New("there is no wire")
 
-func (n *nodes) dial(ctx context.Context) (*channel, error) {
-	conn, err := n.client.Dial(ctx, n.target)
+func (n *nodes) processes() []int { return n.others }
+
+func (n *nodes) dial(ctx context.Context, _ int) (*channel, error) {
+	return dialNode(ctx, n.client, n.target)
+}
+
+// dialNode opens a connection from a node to a responder.
+func dialNode(ctx context.Context, from *fabric.Node, to fabric.Addr) (*channel, error) {
+	conn, err := from.Dial(ctx, to)
 	if err != nil {
 		return nil, err
 	}
 	ep := conn.Endpoint()
-	return &channel{ReadWriter: endpointIO{ep}, node: n.client, ep: ep, close: conn.Close, abort: func() { conn.Close() }}, nil
+	return &channel{ReadWriter: endpointIO{ep}, node: from, ep: ep, close: conn.Close, abort: func() { conn.Close() }}, nil
 }
 
-func (n *nodes) close() error {
-	var err error
-	if n.server != nil {
-		err = n.server.close()
-	}
-	return errors.Join(err, n.end())
+// isAnchor reports whether a side is what ours is compared with.
+func isAnchor(s side) bool {
+	provider, _ := s.about()
+	return isAnchorName(provider)
 }
+
+func (n *nodes) close() error { return n.end() }
 
 // A server accepts connections on a port and runs a responder for each.
 type server struct {
@@ -89,6 +98,8 @@ type server struct {
 	conns map[*fabric.Conn]struct{}
 	err   error // the first of a responder
 	ended bool
+
+	shared shared // what the responders have in common
 }
 
 // serve starts a server on the node; port 0 chooses one.
@@ -98,6 +109,7 @@ func serve(node *fabric.Node, port fabric.Port) (*server, error) {
 		return nil, err
 	}
 	s := &server{node: node, listener: l, conns: make(map[*fabric.Conn]struct{})}
+	s.shared.ending = make(chan struct{})
 	s.running.Go(s.accept)
 	return s, nil
 }
@@ -116,7 +128,7 @@ func (s *server) accept() {
 			return
 		}
 		s.running.Go(func() {
-			r := &responder{rw: endpointIO{conn.Endpoint()}, node: s.node, ep: conn.Endpoint()}
+			r := &responder{rw: endpointIO{conn.Endpoint()}, node: s.node, ep: conn.Endpoint(), shared: &s.shared}
 			s.remove(conn, r.run())
 		})
 	}
@@ -145,12 +157,14 @@ func (s *server) remove(conn *fabric.Conn, err error) {
 func (s *server) close() error {
 	s.mu.Lock()
 	s.ended = true
+	close(s.shared.ending)
 	for conn := range s.conns {
 		conn.Close() // its responder ends and removes it
 	}
 	s.mu.Unlock()
 	s.listener.Close()
 	s.running.Wait()
+	s.shared.release()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.err

@@ -103,29 +103,48 @@ type sample struct {
 	wire    int64 // bytes of packets, both directions; 0: not counted
 	calls   int64 // system calls, of a repetition of its own that is not timed; 0: not counted
 	counted int64 // operations of that one
+
+	fairness figure // between the pairs; 0: there is one
 }
 
 // A reduction turns the samples of a test into its row and result.
 type reduction struct {
 	bandwidth bool // the figure is bandwidth, otherwise the median latency
+	rate      bool // the figure is operations per second
 	half      bool // latencies are shown as half round trips
 	both      bool // the payload goes both ways
 }
 
 // figure returns the number that stands for one repetition.
 func (k reduction) figure(s sample) figure {
-	if k.bandwidth {
+	switch {
+	case k.bandwidth:
 		return figure(float64(s.bytes) / 1e6 / s.elapsed.Seconds())
+	case k.rate:
+		return figure(float64(s.ops) / s.elapsed.Seconds())
 	}
 	return percentiles(s.lat, k.div()).P50
 }
 
 func (k reduction) name() string {
-	if k.bandwidth {
-		return "bw_avg_mbps_dec"
+	switch {
+	case k.bandwidth:
+		return bandwidthFigure
+	case k.rate:
+		return rateFigure
 	}
-	return "lat_p50_us"
+	return latencyFigure
 }
+
+// The columns that stand for a row.
+const (
+	latencyFigure   = "lat_p50_us"
+	bandwidthFigure = "bw_avg_mbps_dec"
+	rateFigure      = "msg_rate_per_s"
+)
+
+// timesAll reports whether operations are timed together and not one by one.
+func (k reduction) timesAll() bool { return k.bandwidth || k.rate }
 
 func (k reduction) div() float64 {
 	if k.half {
@@ -146,7 +165,7 @@ func (k reduction) ways() int {
 func (k reduction) reduce(row Row, samples []sample) Result {
 	var total sample
 	metered := true
-	var figures, rates []figure
+	var figures, rates, shares []figure
 	for _, s := range samples {
 		figures = append(figures, k.figure(s))
 		rates = append(rates, figure(float64(s.ops)/s.elapsed.Seconds()))
@@ -159,6 +178,9 @@ func (k reduction) reduce(row Row, samples []sample) Result {
 		total.calls += s.calls
 		total.counted += s.counted
 		metered = metered && s.wire > 0
+		if s.fairness > 0 {
+			shares = append(shares, s.fairness)
+		}
 		total.warmup = s.warmup
 	}
 	row.Iters, row.Warmup, row.Errors, row.Reps = total.ops, total.warmup, total.errors, int64(len(samples))
@@ -175,17 +197,24 @@ func (k reduction) reduce(row Row, samples []sample) Result {
 	if total.calls > 0 {
 		row.Syscalls = figure(float64(total.calls) / float64(total.counted))
 	}
+	row.Fairness = median(shares)
 	row.CV = variation(figures)
 	row.Noise = row.CV > noisyAbove
 	res := Result{Figure: k.name(), Min: slices.Min(figures), Median: median(figures), Max: slices.Max(figures), PerRep: figures}
-	if k.bandwidth {
+	switch {
+	case k.bandwidth:
 		row.BWAvg, row.BWPeak = res.Median, res.Max
 		row.BWMiB = res.Median * 1e6 / (1 << 20)
-	} else {
+	case k.rate:
+		bytesPerOp := float64(total.bytes) / float64(max(total.ops, 1))
+		row.BWAvg, row.BWPeak = res.Median*figure(bytesPerOp/1e6), res.Max*figure(bytesPerOp/1e6)
+		row.BWMiB = row.BWAvg * 1e6 / (1 << 20)
+	default:
 		all := newHistogram()
 		for _, s := range samples {
 			all.Merge(s.lat)
 		}
+		res.hist = all
 		row.setLatency(percentiles(all, k.div()))
 		if k.half {
 			rtt := percentiles(all, 1)
@@ -213,8 +242,8 @@ type Ratio struct {
 	Reached *bool    `json:"reached,omitempty"` // nil without a target
 }
 
-// compare compares ours with the anchor, repetition by repetition.
-func compare(ours, raw Result) Ratio {
+// compareRatio compares ours with the anchor, repetition by repetition.
+func compareRatio(ours, raw Result) Ratio {
 	q := Ratio{Test: ours.Test, Size: ours.Size, Figure: ours.Figure, Anchor: raw.Provider, Ours: ours.Median, Raw: raw.Median,
 		Ratio: absent, Min: absent, Max: absent}
 	for i := range min(len(ours.PerRep), len(raw.PerRep)) {

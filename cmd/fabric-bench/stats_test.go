@@ -143,7 +143,7 @@ func TestRatioIsThatOfTheRepetitions(t *testing.T) {
 		{"nothing measured", result("msg_lat", "quic", 64), result("msg_lat", rawProvider, 64), absent, nil},
 		{"anchor stood still", result("msg_bw", "quic", 1<<20, 1), result("msg_bw", rawProvider, 1<<20, 0), absent, nil},
 	} {
-		q := compare(tt.ours, tt.raw)
+		q := compareRatio(tt.ours, tt.raw)
 		if q.Ratio.measured() != tt.ratio.measured() || tt.ratio.measured() && !near(q.Ratio, tt.ratio) {
 			t.Errorf("%s: ratio %v, want %v", tt.name, q.Ratio, tt.ratio)
 		}

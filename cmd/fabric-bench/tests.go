@@ -24,59 +24,177 @@ func underWay(size int64) int64 {
 // one is the window of what goes one by one.
 func one(int64) int64 { return 1 }
 
-// tests returns what can be measured between two nodes, in the order of the
-// report.
-func tests() []*test {
-	latency, whole, bandwidth := reduction{half: true}, reduction{}, reduction{bandwidth: true}
-	echo := reduction{half: true, both: true}
-	return []*test{
-		{
-			name: "msg_lat", dir: "echo", kind: echo, window: one, load: onMessages(opEcho), anchor: onMessages(opEcho),
-			help: "a message there and back, half of the round trip",
-		},
-		{
-			name: "msg_bw", dir: "send", kind: bandwidth, load: onMessages(opSink), anchor: onMessages(opSink),
-			help: "messages one way until the last has been received",
-		},
-		{
-			name: "rma_write_lat", dir: "write", kind: latency, window: one, load: onWindow(false, synced), anchor: onMessages(opAck),
-			help: "a write until it is known to be in the peer's memory, half of it; anchor: a message and a short answer",
-		},
-		{
-			name: "rma_write_bw", dir: "write", kind: bandwidth, window: underWay, load: onWindow(false, streamed), anchor: onMessages(opSink),
-			help: "writes, up to 1024 or 4 MiB under way, until the last is in the peer's memory; anchor: messages one way, as many as fit",
-		},
-		{
-			name: "rma_read_lat", dir: "read", kind: latency, window: one, load: onWindow(true, synced), anchor: onMessages(opReply),
-			help: "a read until its bytes are here, half of it; anchor: a short message and a long answer",
-		},
-		{
-			name: "rma_read_bw", dir: "read", kind: bandwidth, window: underWay, load: onWindow(true, streamed), anchor: onMessages(opSource),
-			help: "reads, up to 1024 or 4 MiB under way, until the last one's bytes are here; anchor: messages towards us, as many as fit",
-		},
-		{
-			name: "fence_mark_wait", dir: "write", kind: whole, window: one, load: onWindow(false, fenced), anchor: onMessages(opAck),
-			help: "a write, a mark behind it, and a wait for the mark; anchor: a message and a short answer",
-		},
-		{
-			name: "conn_setup", dir: "connect", kind: whole, sizeless: true, load: onConnects, anchor: onConnects,
-			help: "a connect until it is accepted, on a link that exists; anchor: a stream that is opened and answered",
-		},
-	}
-}
-
-func onMessages(op uint64) func(context.Context, side, *channel, job) (load, error) {
+func onMessages(op uint64) builder {
 	return func(_ context.Context, _ side, ch *channel, j job) (load, error) { return newMessages(ch, j, op), nil }
 }
 
-func onWindow(read bool, style rmaStyle) func(context.Context, side, *channel, job) (load, error) {
-	return func(ctx context.Context, _ side, ch *channel, j job) (load, error) {
-		return newRMA(ctx, ch, j, read, style)
-	}
+func onWindow(model rmaLoad) builder {
+	return func(ctx context.Context, _ side, ch *channel, j job) (load, error) { return newRMA(ctx, ch, j, model) }
 }
 
 func onConnects(ctx context.Context, s side, _ *channel, _ job) (load, error) {
 	return &connects{ctx: ctx, side: s}, nil
+}
+
+// The groups of tests, in the order of the report.
+const (
+	groupMessages     = "messaging"
+	groupConnections  = "connections"
+	groupRMA          = "rma"
+	groupAtomics      = "atomics"
+	groupFences       = "fences"
+	groupRegistration = "registration"
+	groupPatterns     = "patterns"
+)
+
+// tests returns what can be measured between nodes, in the order of the report.
+func tests() []*test {
+	return slices.Concat(messageTests(), connectionTests(), rmaTests(), atomicTests(), fenceTests(), registrationTests(), patternTests())
+}
+
+// How the figures of tests are made.
+var (
+	halfTrip  = reduction{half: true}
+	echoTrip  = reduction{half: true, both: true}
+	wholeTrip = reduction{}
+	bandwidth = reduction{bandwidth: true}
+	rate      = reduction{rate: true}
+)
+
+func messageTests() []*test {
+	return []*test{
+		{
+			name: "msg_lat", group: groupMessages, dir: "echo", kind: echoTrip, window: one, load: onMessages(opEcho), anchor: onMessages(opEcho),
+			help: "a message there and back, half of the round trip",
+		},
+		{
+			name: "msg_bw", group: groupMessages, dir: "send", kind: bandwidth, windowed: true, load: onMessages(opSink), anchor: onMessages(opSink),
+			help: "messages one way until the last has been received",
+		},
+		{
+			name: "msg_bibw", group: groupMessages, dir: "both", kind: reduction{bandwidth: true}, load: newCrossing, anchor: newCrossing,
+			help: "messages both ways at the same time; the sum of both",
+		},
+		{
+			name: "msg_rate", group: groupMessages, dir: "send", kind: rate, fixed: 8, windowed: true, load: onMessages(opSink), anchor: onMessages(opSink),
+			help: "messages of 8 bytes one way, how many a second",
+		},
+		{
+			name: "msg_fixed_rate", group: groupMessages, dir: "echo", kind: reduction{both: true}, load: newPaced, anchor: newPaced,
+			help: "messages at a fixed --rate, each from when it was due until its echo is here",
+		},
+	}
+}
+
+func connectionTests() []*test {
+	return []*test{
+		{
+			name: "conn_setup", group: groupConnections, dir: "connect", kind: wholeTrip, sizeless: true, load: onConnects, anchor: onConnects,
+			help: "a connect until it is accepted, on a link that exists; anchor: a stream that is opened and answered",
+		},
+		{
+			name: "conn_scale", group: groupConnections, dir: "connect", sizeless: true, special: scaleConnections,
+			help: "1, 10, 100, … connections open at once on one link: connects a second, memory of each",
+		},
+		{
+			name: "conn_mixed", group: groupConnections, dir: "echo", fixed: 64, special: besideBulk,
+			help: "msg_lat of 64 bytes beside a connection that sends without end: p99, and the ratio to p99 alone",
+		},
+	}
+}
+
+func rmaTests() []*test {
+	return []*test{
+		{
+			name: "rma_write_lat", group: groupRMA, dir: "write", kind: halfTrip, window: one, load: onWindow(rmaLoad{}), anchor: onMessages(opAck),
+			help: "a write until it is known to be in the peer's memory, half of it; anchor: a message and a short answer",
+		},
+		{
+			name: "rma_write_bw", group: groupRMA, dir: "write", kind: bandwidth, window: underWay, windowed: true,
+			load: onWindow(rmaLoad{style: streamed}), anchor: onMessages(opSink),
+			help: "writes, up to 1024 or 4 MiB under way, until the last is in the peer's memory; anchor: messages one way, as many as fit",
+		},
+		{
+			name: "rma_read_lat", group: groupRMA, dir: "read", kind: halfTrip, window: one, load: onWindow(rmaLoad{read: true}), anchor: onMessages(opReply),
+			help: "a read until its bytes are here, half of it; anchor: a short message and a long answer",
+		},
+		{
+			name: "rma_read_bw", group: groupRMA, dir: "read", kind: bandwidth, window: underWay, windowed: true,
+			load: onWindow(rmaLoad{read: true, style: streamed}), anchor: onMessages(opSource),
+			help: "reads, up to 1024 or 4 MiB under way, until the last one's bytes are here; anchor: messages towards us, as many as fit",
+		},
+		{
+			name: "vrma_write_lat", group: groupRMA, dir: "write", kind: halfTrip, window: one, load: onWindow(rmaLoad{heap: true}), anchor: onMessages(opAck),
+			help: "rma_write_lat from memory that is not registered",
+		},
+		{
+			name: "vrma_write_bw", group: groupRMA, dir: "write", kind: bandwidth, window: underWay, windowed: true,
+			load: onWindow(rmaLoad{heap: true, style: streamed}), anchor: onMessages(opSink),
+			help: "rma_write_bw from memory that is not registered",
+		},
+		{
+			name: "vrma_read_bw", group: groupRMA, dir: "read", kind: bandwidth, window: underWay, windowed: true,
+			load: onWindow(rmaLoad{read: true, heap: true, style: streamed}), anchor: onMessages(opSource),
+			help: "rma_read_bw into memory that is not registered",
+		},
+		{
+			name: "mmap_store", group: groupRMA, dir: "write", kind: bandwidth, load: newStoring,
+			help: "copies into the peer's mapped window; on one node only",
+		},
+	}
+}
+
+func atomicTests() []*test {
+	word := func(name, help string, kind atomicKind) *test {
+		return &test{name: name, group: groupAtomics, dir: "atomic", kind: wholeTrip, fixed: 8, window: one,
+			load: onWord(kind, false), anchor: onMessages(opAck), help: help}
+	}
+	return []*test{
+		word("atomic_fadd", "a fetch-and-add of 64 bits; anchor: a message and a short answer", fetchAdd64),
+		word("atomic_fadd32", "a fetch-and-add of 32 bits", fetchAdd32),
+		word("atomic_swap", "a swap of 64 bits", swap64),
+		word("atomic_cas", "a compare-and-swap of 64 bits", compareSwap64),
+		{
+			name: "atomic_rate", group: groupAtomics, dir: "atomic", kind: rate, fixed: 8,
+			window: func(int64) int64 { return atomicWindow }, windowed: true, load: newAdders,
+			help: "fetch-and-adds of 64 bits by 16 goroutines, how many a second",
+		},
+		{
+			name: "atomic_contended", group: groupAtomics, dir: "atomic", kind: wholeTrip, fixed: 8, pairs: 4, window: one, load: onWord(fetchAdd64, true),
+			help: "atomic_fadd by four pairs on one word",
+		},
+	}
+}
+
+func fenceTests() []*test {
+	return []*test{
+		{
+			name: "fence_mark_wait", group: groupFences, dir: "write", kind: wholeTrip, window: one,
+			load: onWindow(rmaLoad{style: fenced}), anchor: onMessages(opAck),
+			help: "a write, a mark behind it, and a wait for the mark; anchor: a message and a short answer",
+		},
+		{
+			name: "fence_signal_rtt", group: groupFences, dir: "signal", kind: wholeTrip, fixed: 8, window: one, load: newSignals,
+			help: "a signal into the peer's memory until the one that answers it is here",
+		},
+	}
+}
+
+func registrationTests() []*test {
+	return []*test{
+		{
+			name: "reg", group: groupRegistration, dir: "register", kind: wholeTrip, window: one, load: onRegistration(false),
+			help: "to register memory, until the peer has the window",
+		},
+		{
+			name: "unreg", group: groupRegistration, dir: "unregister", kind: wholeTrip, window: one, load: onRegistration(true),
+			help: "to unregister it",
+		},
+		{
+			name: "mmap", group: groupRegistration, dir: "map", kind: wholeTrip, window: one, load: newMapping,
+			help: "to map the peer's window; on one node only",
+		},
+	}
 }
 
 // testsNamed returns the tests of these names, all if there are none.

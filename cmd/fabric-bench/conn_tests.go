@@ -1,0 +1,121 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"time"
+)
+
+// defaultConns is up to how many connections conn_scale opens without --conns.
+const defaultConns = 1000
+
+// dialLimit bounds one connect of conn_scale.
+const dialLimit = 15 * time.Second
+
+// scaleConnections opens more and more connections on one link.
+func scaleConnections(ctx context.Context, b *bench, _ []int64) (all []Result, err error) {
+	for count := int64(1); count <= b.conns; count *= 10 {
+		reps := b.reps
+		if count > defaultConns {
+			reps = 1
+		}
+		r, err := b.scale(ctx, count, reps)
+		if ctx.Err() != nil {
+			return all, context.Cause(ctx)
+		}
+		if err != nil {
+			provider, _ := b.ours.about()
+			b.notes = append(b.notes, fmt.Sprintf("conn_scale over %s ends before %d connections: %v", provider, count, err))
+			return all, nil
+		}
+		all = append(all, r)
+	}
+	return all, nil
+}
+
+// scale opens count connections, reps times.
+func (b *bench) scale(ctx context.Context, count int64, reps int) (Result, error) {
+	var samples []sample
+	var memory []figure
+	for rep := range reps {
+		s, bytes, err := openMany(ctx, b.ours, count)
+		if err != nil {
+			return Result{}, err
+		}
+		samples, memory = append(samples, s), append(memory, bytes)
+		b.progress("conn_scale, %d connections: repetition %d of %d", count, rep+1, reps)
+	}
+	row := b.row
+	row.Test, row.Dir, row.Conns = "conn_scale", "connect", count
+	row.Provider, row.Security = b.ours.about()
+	// The latency of one connect is in the row beside the rate.
+	all := newHistogram()
+	for _, s := range samples {
+		all.Merge(s.lat)
+	}
+	res := rate.reduce(row, samples)
+	res.BWAvg, res.BWPeak, res.BWMiB = absent, absent, absent
+	res.setLatency(percentiles(all, 1))
+	res.ConnBytes, res.hist = median(memory), all
+	return res, nil
+}
+
+// openMany opens connections one after the other and keeps all of them open. It
+// returns what that took, and the memory of both ends of one, with the goroutine
+// that reads there.
+func openMany(ctx context.Context, s side, count int64) (_ sample, perConn figure, err error) {
+	chans := make([]*channel, 0, count)
+	defer func() {
+		for _, ch := range chans {
+			err = first(err, ch.close())
+		}
+	}()
+	before, err := footprint(s.processes())
+	if err != nil {
+		return sample{}, absent, err
+	}
+	out := sample{lat: newHistogram(), ops: count}
+	began := time.Now()
+	for range count {
+		start := time.Now()
+		ch, err := dialWithin(ctx, s)
+		if err != nil {
+			return out, absent, fmt.Errorf("with %d open: %w", len(chans), err)
+		}
+		record(out.lat, time.Since(start))
+		chans = append(chans, ch)
+	}
+	out.elapsed = time.Since(began)
+	after, err := footprint(s.processes())
+	return out, figure(max(after-before, 0)) / figure(count), err
+}
+
+// dialWithin opens a connection within dialLimit.
+func dialWithin(ctx context.Context, s side) (*channel, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialLimit)
+	defer cancel()
+	ch, err := s.dial(ctx, 0)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = fmt.Errorf("no connect in %v: %w", dialLimit, err)
+	}
+	return ch, err
+}
+
+// footprint returns the bytes that are in use: what this process's heap and
+// stacks hold after a collection, and what the others have resident.
+func footprint(others []int) (int64, error) {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	sum := int64(m.HeapAlloc + m.StackInuse)
+	for _, pid := range others {
+		n, err := residentBytes(pid)
+		if err != nil {
+			return 0, err
+		}
+		sum += n
+	}
+	return sum, nil
+}
