@@ -26,7 +26,7 @@ APPS_IMAGE ?= fabricd-apps:dev
 COMPOSE     = $$(docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 CLUSTER     = $(COMPOSE) -p fabricd -f deploy/compose.yaml
 
-.PHONY: help build demo test lint conformance soak bench fuzz-short image cluster cluster-down chaos mutants clean
+.PHONY: help build demo test lint conformance soak bench bench-anchors fuzz-short image cluster cluster-down chaos mutants clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -83,10 +83,15 @@ soak: ## the tests SOAK times in a row, the heavy ones SOAK_HEAVY times
 	FABRICD_E2E_LONG=1 go test -count=1 -timeout 60m ./internal/e2e || rc=$$?
 	exit $$rc
 
-bench: ## one run of the benchmark on this machine (ARGS=…)
+bench: ## all of the benchmark on this machine, with the table of targets; a report in out/bench (ARGS=--quick)
 	@mkdir -p bin
 	$(BUILD) -o bin/ ./cmd/...
-	bin/fabric-bench local $(ARGS)
+	bin/fabric-bench suite $(ARGS)
+
+bench-anchors: ## install what the benchmark compares with: UCX, libfabric, iperf3 (Debian, root)
+	@apt-get update -qq
+	apt-get install -y -qq --no-install-recommends ucx-utils libfabric-bin iperf3
+	for tool in ucx_perftest fi_pingpong iperf3; do command -v $$tool; done
 
 fuzz-short: ## every fuzz target for FUZZTIME
 	@grep -rlE '^func Fuzz' --include='*_test.go' . | xargs -r -n1 dirname | sort -u | while read -r dir; do

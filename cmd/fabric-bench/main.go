@@ -76,19 +76,23 @@ func (a *app) root() *cobra.Command {
 		Long: `fabric-bench measures messages, remote memory, fences and connections of a
 fabric, and how soon it sees that a node is lost. Over QUIC each test is
 measured in turns with quic-go alone, with the same settings and in the same
-process, and the ratio of the two is printed.`,
+process, and the ratio of the two is printed. TCP, TLS and Unix sockets are the
+anchors of what goes over them.`,
 		Example: `  fabric-bench local                              all tests, both ends in this process
   fabric-bench run msg_lat --size 64 --reps 9     one test in depth
   fabric-bench run msg_bw --sweep --format csv    sizes from 1 B to 4 MiB
   fabric-bench serve                              beside one fabricd, and
   fabric-bench run msg_lat --peer 0:2060          beside another: across machines
-  fabric-bench run fail_detect                    eight daemons, fifty kills`,
+  fabric-bench run fail_detect                    eight daemons, fifty kills
+  fabric-bench anchors                            every target of the design beside its anchor
+  fabric-bench compare old.json new.json          exit code 3 if something is worse
+  fabric-bench suite                              everything, and a report in HTML`,
 		SilenceUsage:     true,
 		SilenceErrors:    true,
 		PersistentPreRun: func(*cobra.Command, []string) { a.parsed = true },
 	}
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
-	root.AddCommand(a.localCommand(), a.runCommand(), a.compareCommand(), a.serveCommand(), a.listCommand())
+	root.AddCommand(a.localCommand(), a.runCommand(), a.compareCommand(), a.anchorsCommand(), a.suiteCommand(), a.serveCommand(), a.listCommand())
 	return root
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 )
@@ -11,11 +12,7 @@ import (
 func (a *app) report(d *Document, format string) error {
 	switch format {
 	case "csv":
-		rows := make([]Row, len(d.Results))
-		for i, r := range d.Results {
-			rows[i] = r.Row
-		}
-		return writeCSV(a.stdout, rows)
+		return writeCSV(a.stdout, rowsOf(d))
 	case "json":
 		return writeJSON(a.stdout, d)
 	case "ucx":
@@ -183,7 +180,7 @@ func lossTest(name string) bool { return name == eventTest || name == returnTest
 
 // losses prints what was seen of lost nodes, in milliseconds.
 func (t *table) losses(d *Document) {
-	if len(d.Losses) == 0 {
+	if !slices.ContainsFunc(d.Results, func(r Result) bool { return lossTest(r.Test) }) {
 		return
 	}
 	t.title("\nLost nodes: ms until NODE_REMOVED (%s), and until a blocked receive returned ECONNRESET (%s)", eventTest, returnTest)

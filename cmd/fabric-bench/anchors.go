@@ -1,0 +1,564 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fabricd/fabricd/cmd/fabric-bench/internal/tools"
+)
+
+// A source is something that can be measured again and again.
+type source struct {
+	name    string
+	measure func(ctx context.Context, st *stage) (figure, error)
+
+	most, least figure // target of ours/this; 0: none
+}
+
+// A contest is a row of the design's table: ours and its anchors, measured in
+// turns.
+type contest struct {
+	key, what, unit string
+	ours            source
+	anchors         []source
+	bound           *figure // without anchors: the most that ours may be
+}
+
+// A stage has the sides of contests, which it starts when they are needed.
+type stage struct {
+	beds   bed
+	budget budget
+	sides  map[string]side
+	failed map[string]error // of starting
+}
+
+func newStage(beds bed, b budget) *stage {
+	return &stage{beds: beds, budget: b, sides: map[string]side{}, failed: map[string]error{}}
+}
+
+func (st *stage) side(ctx context.Context, provider string) (side, error) {
+	if s, ok := st.sides[provider]; ok {
+		return s, nil
+	}
+	if err := st.failed[provider]; err != nil {
+		return nil, err
+	}
+	s, err := st.beds.side(ctx, provider)
+	if err != nil {
+		st.failed[provider] = err
+		return nil, err
+	}
+	st.sides[provider] = s
+	return s, nil
+}
+
+// close ends all sides.
+func (st *stage) close() (err error) {
+	for _, s := range st.sides {
+		err = errors.Join(err, s.close())
+	}
+	st.sides = map[string]side{}
+	return err
+}
+
+// sample measures one repetition of a test.
+func (st *stage) sample(ctx context.Context, provider string, t *test, size int64) (sample, error) {
+	s, err := st.side(ctx, provider)
+	if err != nil {
+		return sample{}, err
+	}
+	if t.builderFor(s) == nil {
+		return sample{}, fmt.Errorf("%s has no %s", provider, t.name)
+	}
+	out, err := measure(ctx, s, t, job{size: size, seed: 1, pairs: 1}, st.budget, nil)
+	if err == nil && out.errors > 0 {
+		err = errWrongBytes
+	}
+	return out, err
+}
+
+// by returns a source: the figure of a test over a provider.
+func by(provider, name string, size int64) source {
+	t := testNamed(name)
+	return source{name: provider, measure: func(ctx context.Context, st *stage) (figure, error) {
+		s, err := st.sample(ctx, provider, t, size)
+		if err != nil {
+			return absent, err
+		}
+		return t.kind.figure(s), nil
+	}}
+}
+
+// halved is by, with latencies halved.
+func halved(provider, name string, size int64) source {
+	t := *testNamed(name)
+	t.kind = halfTrip
+	return source{name: provider, measure: func(ctx context.Context, st *stage) (figure, error) {
+		s, err := st.sample(ctx, provider, &t, size)
+		if err != nil {
+			return absent, err
+		}
+		return t.kind.figure(s), nil
+	}}
+}
+
+// allocations returns a source: the allocations of an operation.
+func allocations(provider, name string, size int64) source {
+	t := testNamed(name)
+	return source{name: provider, measure: func(ctx context.Context, st *stage) (figure, error) {
+		s, err := st.sample(ctx, provider, t, size)
+		return figure(float64(s.mallocs) / float64(max(s.ops, 1))), err
+	}}
+}
+
+// allocationsBeyond is the allocations of an operation less those of the anchor.
+func allocationsBeyond(provider, anchor, name string, size int64) source {
+	ours, raw := allocations(provider, name, size), allocations(anchor, name, size)
+	return source{name: provider, measure: func(ctx context.Context, st *stage) (figure, error) {
+		a, err := ours.measure(ctx, st)
+		if err != nil {
+			return absent, err
+		}
+		b, err := raw.measure(ctx, st)
+		return max(a-b, 0), err
+	}}
+}
+
+// mixedRatio is p99 of a ping-pong beside bulk over that of one alone.
+func mixedRatio(provider string) source {
+	return source{name: provider, measure: func(ctx context.Context, st *stage) (figure, error) {
+		s, err := st.side(ctx, provider)
+		if err != nil {
+			return absent, err
+		}
+		b := &bench{row: newRow(), budget: st.budget, reps: 1, seed: 1, progress: func(string, ...any) {}}
+		_, beside, err := b.mixed(ctx, s)
+		return beside.P99Ratio, err
+	}}
+}
+
+// testNamed returns a test that exists.
+func testNamed(name string) *test {
+	all := tests()
+	return all[slices.IndexFunc(all, func(t *test) bool { return t.name == name })]
+}
+
+// ucx returns ucx_perftest as a source; pick takes the figure that counts.
+func ucx(transport, name string, size, iterations int64, pick func(tools.UCX) float64) source {
+	return source{name: "UCX " + name + " " + transport, measure: func(ctx context.Context, _ *stage) (figure, error) {
+		r, err := tools.RunUCX(ctx, tools.UCXTest{Transport: transport, Name: name, Size: size, Iterations: iterations, Warmup: iterations / 10})
+		return figure(pick(r)), err
+	}}
+}
+
+func ucxP50(r tools.UCX) float64  { return r.P50 }
+func ucxMB(r tools.UCX) float64   { return r.MiB * (1 << 20) / 1e6 }
+func ucxRate(r tools.UCX) float64 { return r.Rate }
+
+func fabtests(size int64) source {
+	return source{name: "fi_pingpong tcp", measure: func(ctx context.Context, _ *stage) (figure, error) {
+		r, err := tools.RunPingPong(ctx, "tcp", size, 5000)
+		return figure(r.Micros), err
+	}}
+}
+
+func iperf() source {
+	return source{name: "iperf3", measure: func(ctx context.Context, _ *stage) (figure, error) {
+		r, err := tools.RunIperf(ctx, 1)
+		return figure(r / 1e6), err
+	}}
+}
+
+// memcpy copies 1 MiB again and again, as one transfer after the other does.
+func memcpy() source {
+	return source{name: "memcpy", measure: func(_ context.Context, st *stage) (figure, error) {
+		const size = 1 << 20
+		from, to := newPattern(1, size).message(0), make([]byte, size)
+		limit := max(st.budget.duration, 10*time.Millisecond)
+		var n int
+		began := time.Now()
+		for time.Since(began) < limit {
+			copy(to, from)
+			n++
+		}
+		rate := figure(float64(n) * size / 1e6 / time.Since(began).Seconds())
+		runtime.KeepAlive(to)
+		return rate, nil
+	}}
+}
+
+// atMostTimes and atLeastTimes give an anchor its target.
+func atMostTimes(s source, f figure) source  { s.most = f; return s }
+func atLeastTimes(s source, f figure) source { s.least = f; return s }
+
+const mib = 1 << 20
+
+// contests returns the design's table, as far as two ends show it, by the sides
+// that they need.
+func contests() []contest {
+	const micros, mb, perSecond, allocs = "µs", "MB/s", "1/s", "allocs/op"
+	none := atMostOf(allocsTolerance)
+	return []contest{
+		{key: "node-msg", what: "same-node message 8 B, one way, spinning", unit: micros, ours: by(providerAttachLow, "msg_lat", 8),
+			anchors: []source{atMostTimes(ucx("posix", "ucp_am_lat", 8, 100_000, ucxP50), 1), by(rawUnix, "msg_lat", 8)}},
+		{key: "node-rate", what: "same-node message rate 8 B", unit: perSecond, ours: by(providerAttachLow, "msg_rate", 8),
+			anchors: []source{atLeastTimes(ucx("posix", "tag_bw", 8, 500_000, ucxRate), 1), by(rawUnix, "msg_rate", 8)}},
+		{key: "node-msg-default", what: "same-node message 8 B, one way, adaptive", unit: micros, ours: by(providerAttach, "msg_lat", 8),
+			anchors: []source{by(rawUnix, "msg_lat", 8)}},
+		{key: "node-write", what: "same-node RMA write 1 MiB", unit: mb, ours: by(providerAttach, "rma_write_bw", mib),
+			anchors: []source{atLeastTimes(ucx("posix", "ucp_put_bw", mib, 2000, ucxMB), 1), memcpy()}},
+		{key: "node-read", what: "same-node RMA read 1 MiB", unit: mb, ours: by(providerAttach, "rma_read_bw", mib),
+			anchors: []source{atLeastTimes(ucx("posix", "ucp_get", mib, 2000, ucxMB), 1), memcpy()}},
+		{key: "node-allocs", what: "allocations of a same-node message 8 B", unit: allocs, ours: allocations(providerAttach, "msg_lat", 8), bound: none},
+		{key: "node-allocs", what: "allocations of a same-node write 64 KiB", unit: allocs, ours: allocations(providerAttach, "rma_write_lat", 64<<10), bound: none},
+		{key: "tcp-lat", what: "TCP lane: 8 B write + fence, half round trip", unit: micros, ours: halved(providerTCPPlain, "fence_mark_wait", 8),
+			anchors: []source{atMostTimes(ucx("tcp", "tag_lat", 8, 10_000, ucxP50), 1), atMostTimes(by(rawTCP, "msg_lat", 8), 1.2), fabtests(8)}},
+		{key: "tcp-bw", what: "TCP lane: write 1 MiB, plaintext", unit: mb, ours: by(providerTCPPlain, "rma_write_bw", mib),
+			anchors: []source{atLeastTimes(ucx("tcp", "tag_bw", mib, 500, ucxMB), 1), atLeastTimes(by(rawTCP, "msg_bw", mib), 1), iperf()}},
+		{key: "tcp-atomic", what: "atomics over TCP, fetch-add", unit: micros, ours: by(providerTCPPlain, "atomic_fadd", 8),
+			anchors: []source{atMostTimes(ucx("tcp", "ucp_fadd", 8, 10_000, ucxP50), 0.6)}},
+		{key: "tcp-mixed", what: "TCP lane: p99 of a ping-pong beside bulk, over p99 alone", unit: "×", ours: mixedRatio(providerTCPPlain), bound: atMostOf(3)},
+		{key: "tcp-allocs", what: "allocations of a write 64 KiB over TCP", unit: allocs, ours: allocations(providerTCPPlain, "rma_write_lat", 64<<10), bound: none},
+		{key: "tcp-tls", what: "TCP lane: write 1 MiB, TLS", unit: mb, ours: by(providerTCP, "rma_write_bw", mib),
+			anchors: []source{atLeastTimes(by(rawTLS, "msg_bw", mib), 0.95)}},
+		{key: "quic-lat", what: "QUIC stream: message 64 B, half round trip", unit: micros, ours: by(providerQUIC, "msg_lat", 64),
+			anchors: []source{atMostTimes(by(rawProvider, "msg_lat", 64), 1.15)}},
+		{key: "quic-bw", what: "QUIC stream: messages of 1 MiB", unit: mb, ours: by(providerQUIC, "msg_bw", mib),
+			anchors: []source{atLeastTimes(by(rawProvider, "msg_bw", mib), 0.95)}},
+		{key: "quic-allocs", what: "allocations of a QUIC message 64 B beyond those of quic-go", unit: allocs,
+			ours: allocationsBeyond(providerQUIC, rawProvider, "msg_lat", 64), bound: atMostOf(1)},
+		{key: "quic-allocs", what: "allocations of a QUIC write 64 B beyond those of quic-go", unit: allocs,
+			ours: allocationsBeyond(providerQUIC, rawProvider, "rma_write_lat", 64), bound: atMostOf(1)},
+	}
+}
+
+// allocsTolerance is what counts as no allocation: the runtime's own, of timers
+// and collections, are among what is counted.
+const allocsTolerance = figure(0.05)
+
+// elsewhere are the rows of the design's table that two ends do not show, and
+// what does.
+var elsewhere = []Target{
+	{Key: "false", What: "false or collateral removals", Unit: "removals", AtMost: atMostOf(0), Why: "hours of faults: `make chaos` shows it"},
+	{Key: "heal", What: "a split healed to full mesh", Unit: "s", AtMost: atMostOf(5), Why: "it needs the fault plane: `make chaos` shows it"},
+}
+
+// anchorOptions is what the flags of anchors say.
+type anchorOptions struct {
+	reps         int
+	duration     time.Duration
+	fabricd      string
+	kills, stops int
+	idle         time.Duration
+	format       string
+	quiet        bool
+}
+
+func (o *anchorOptions) check() error {
+	switch {
+	case o.reps < 1 || o.reps > 1000:
+		return usagef("--reps %d: 1 to 1000", o.reps)
+	case o.duration < time.Millisecond || o.duration > time.Minute:
+		return usagef("--duration %v: 1ms to 1m", o.duration)
+	case o.kills < 0 || o.kills > 10_000 || o.stops < 0 || o.stops > 10_000:
+		return usagef("--kills %d, --stops %d: 0 to 10000", o.kills, o.stops)
+	case o.idle < 0 || o.idle > time.Hour:
+		return usagef("--idle %v: up to 1h", o.idle)
+	case o.format != "table" && o.format != "json":
+		return usagef("--format %q: table or json", o.format)
+	}
+	return nil
+}
+
+func (a *app) anchorsCommand() *cobra.Command {
+	o := &anchorOptions{}
+	cmd := &cobra.Command{
+		Use: "anchors [ROW...]", Short: "Measure every target of the design beside its anchor",
+		Long: `anchors measures, in one run and on the same cores, every row of the design's
+table of targets: ours and its anchors in turns, each repetition's ratio, and
+whether the target is reached. Anchors are memcpy, sockets and quic-go without
+us, and, where they are installed (make bench-anchors), ucx_perftest,
+fi_pingpong and iperf3.
+
+Rows: ` + strings.Join(anchorKeys(), ", "),
+		Example: `  fabric-bench anchors
+  fabric-bench anchors quic-lat quic-bw --reps 9
+  fabric-bench anchors --kills 50 --stops 50 --format json > targets.json`,
+	}
+	f := cmd.Flags()
+	f.IntVar(&o.reps, "reps", 5, "repetitions")
+	f.DurationVar(&o.duration, "duration", 300*time.Millisecond, "about how long a repetition of ours takes")
+	f.StringVar(&o.fabricd, "fabricd", "", "the fabricd to run (default: beside this program, ./bin, $PATH)")
+	f.IntVar(&o.kills, "kills", 14, "how many of eight daemons to kill; 0: none")
+	f.IntVar(&o.stops, "stops", 7, "how many of eight daemons to stop, for fast and for normal detection; 0: none")
+	f.DurationVar(&o.idle, "idle", 10*time.Second, "how long to watch eight idle daemons; 0: not")
+	f.StringVar(&o.format, "format", "table", "table or json")
+	f.BoolVar(&o.quiet, "quiet", false, "no progress on standard error")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := o.check(); err != nil {
+			return err
+		}
+		for _, key := range args {
+			if !slices.Contains(anchorKeys(), key) {
+				return usagef("there is no row %q; there are %s", key, strings.Join(anchorKeys(), ", "))
+			}
+		}
+		d := a.newDocument(thisMachine())
+		err := a.measureTargets(cmd.Context(), d, o, args)
+		if cmd.Context().Err() != nil {
+			err = errInterrupted
+		}
+		return errors.Join(err, a.report(d, o.format))
+	}
+	return cmd
+}
+
+// The keys of rows that have no contest.
+const (
+	keyLoss = "loss"
+	keyIdle = "idle"
+)
+
+// anchorKeys returns what anchors takes.
+func anchorKeys() (keys []string) {
+	for _, c := range contests() {
+		keys = append(keys, c.key)
+	}
+	keys = append(keys, keyLoss, keyIdle)
+	for _, t := range elsewhere {
+		keys = append(keys, t.Key)
+	}
+	return slices.Compact(keys)
+}
+
+// measureTargets measures the rows with these keys, all without any.
+func (a *app) measureTargets(ctx context.Context, d *Document, o *anchorOptions, keys []string) error {
+	wanted := func(key string) bool { return len(keys) == 0 || slices.Contains(keys, key) }
+	progress := a.progress(o.quiet)
+	var st *stage
+	last := ""
+	for _, c := range contests() {
+		if !wanted(c.key) {
+			continue
+		}
+		// A provider at a time, so that nothing of another one runs beside it.
+		if c.ours.name != last {
+			if err := st.end(); err != nil {
+				return err
+			}
+			st, last = newStage(bed{o.fabricd}, budget{duration: o.duration, warmup: -1}), c.ours.name
+		}
+		rows, err := c.hold(ctx, st, o.reps, progress)
+		d.Targets = append(d.Targets, rows...)
+		if err != nil {
+			return errors.Join(err, st.end())
+		}
+	}
+	if err := st.end(); err != nil {
+		return err
+	}
+	return a.measureClusters(ctx, d, o, wanted)
+}
+
+// end closes a stage, which may be none.
+func (st *stage) end() error {
+	if st == nil {
+		return nil
+	}
+	return st.close()
+}
+
+// hold measures ours and the anchors in turns, each first in every other turn.
+// What cannot be measured says why; only the end of ctx is a failure.
+func (c contest) hold(ctx context.Context, st *stage, reps int, progress func(string, ...any)) ([]Target, error) {
+	sources := append([]source{c.ours}, c.anchors...)
+	figures, whys := make([][]figure, len(sources)), make([]error, len(sources))
+	for rep := range reps {
+		for i := range sources {
+			k := (i + rep) % len(sources)
+			if whys[k] != nil {
+				continue
+			}
+			v, err := sources[k].measure(ctx, st)
+			if ctx.Err() != nil {
+				return nil, context.Cause(ctx)
+			}
+			if err != nil {
+				whys[k] = err
+				continue
+			}
+			figures[k] = append(figures[k], v)
+			progress("%s: %s, repetition %d of %d", c.what, sources[k].name, rep+1, reps)
+		}
+	}
+	return c.rows(sources, figures, whys), nil
+}
+
+// rows turns figures into rows of the table, one for each anchor.
+func (c contest) rows(sources []source, figures [][]figure, whys []error) (rows []Target) {
+	base := Target{Key: c.key, What: c.what, Unit: c.unit, Ours: spreadOf(figures[0]), Raw: spreadOf(nil), Ratio: spreadOf(nil), AtMost: c.bound}
+	if whys[0] != nil {
+		base.Why = whys[0].Error()
+	}
+	if len(sources) == 1 {
+		return []Target{base.judge()}
+	}
+	for k := 1; k < len(sources); k++ {
+		t := base
+		t.Anchor, t.Raw = sources[k].name, spreadOf(figures[k])
+		if f := sources[k].most; f > 0 {
+			t.AtMost = &f
+		}
+		if f := sources[k].least; f > 0 {
+			t.AtLeast = &f
+		}
+		var ratios []figure
+		for i := range min(len(figures[0]), len(figures[k])) {
+			ratios = append(ratios, figures[0][i]/figures[k][i])
+		}
+		t.Ratio = spreadOf(ratios)
+		if whys[k] != nil && t.Why == "" {
+			t.Why = whys[k].Error()
+		}
+		rows = append(rows, t.judge())
+	}
+	return rows
+}
+
+// measureClusters measures the rows that need eight daemons, and adds those that
+// are shown elsewhere.
+func (a *app) measureClusters(ctx context.Context, d *Document, o *anchorOptions, wanted func(string) bool) error {
+	if wanted(keyLoss) {
+		if err := a.lossTargets(ctx, d, o); err != nil {
+			return err
+		}
+	}
+	if wanted(keyIdle) {
+		if err := a.idleTargets(ctx, d, o); err != nil {
+			return err
+		}
+	}
+	for _, t := range elsewhere {
+		if wanted(t.Key) {
+			t.Ours, t.Raw, t.Ratio = spreadOf(nil), spreadOf(nil), spreadOf(nil)
+			d.Targets = append(d.Targets, t.judge())
+		}
+	}
+	return nil
+}
+
+// lossSeries returns the losses of the design's table.
+func (o *anchorOptions) lossSeries() []series {
+	all := (&failOptions{kills: o.kills, stops: o.stops}).series()
+	normal := all[1]
+	normal.detection, normal.target = "normal", stopMaxTargets["normal"]
+	return append(all, normal)
+}
+
+func (a *app) lossTargets(ctx context.Context, d *Document, o *anchorOptions) error {
+	exe, missing := findFabricd(o.fabricd)
+	for _, s := range o.lossSeries() {
+		t := Target{Key: keyLoss, What: s.how + " to NODE_REMOVED, 8 nodes, " + s.detection, Unit: "ms", Raw: spreadOf(nil), Ratio: spreadOf(nil)}
+		var losses []Loss
+		err := missing
+		if s.count == 0 {
+			err = errors.New("left out: --kills or --stops is 0")
+		}
+		if err == nil {
+			onKeeper(func() { losses, err = strikeAll(ctx, exe, 8, s, a.progress(o.quiet)) })
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		d.Losses = append(d.Losses, losses...)
+		if err != nil {
+			t.Why = err.Error()
+		}
+		var all []figure
+		for _, l := range losses {
+			for _, us := range l.Removed {
+				all = append(all, us/1e3)
+			}
+		}
+		d.Targets = append(d.Targets, lossRows(t, s, all)...)
+	}
+	return nil
+}
+
+// lossRows returns the rows of one series: the 99th percentile, if it has a
+// target, and the longest.
+func lossRows(t Target, s series, ms []figure) (rows []Target) {
+	row := func(what string, at, target figure) {
+		one := t
+		one.What += ", " + what
+		one.Ours = Spread{Min: spreadOf(ms).Min, Median: at, Max: spreadOf(ms).Max}
+		one.AtMost = &target
+		rows = append(rows, one.judge())
+	}
+	if s.p99 > 0 {
+		row("p99", quantile(ms, .99), s.p99)
+	}
+	row("max", spreadOf(ms).Max, s.target)
+	return rows
+}
+
+// quantile returns the value that a share q of v is not above; absent of nothing.
+func quantile(v []figure, q float64) figure {
+	if len(v) == 0 {
+		return absent
+	}
+	s := slices.Sorted(slices.Values(v))
+	return s[min(int(q*float64(len(s))), len(s)-1)]
+}
+
+func (a *app) idleTargets(ctx context.Context, d *Document, o *anchorOptions) error {
+	exe, err := findFabricd(o.fabricd)
+	var all []Idle
+	switch {
+	case err != nil:
+	case o.idle == 0:
+		err = errors.New("left out: --idle is 0")
+	default:
+		onKeeper(func() { all, err = measureIdle(ctx, exe, 8, "normal", o.idle) })
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	d.Idle = append(d.Idle, all...)
+	var cpu, rss []figure
+	for _, one := range all {
+		cpu, rss = append(cpu, one.CPU), append(rss, one.RSS)
+	}
+	for _, t := range []Target{
+		{What: "idle daemon, 8 nodes: the busiest", Unit: "% of a core", Ours: worst(cpu), AtMost: atMostOf(idleCPUTarget)},
+		{What: "idle daemon, 8 nodes: the largest", Unit: "MB", Ours: worst(rss), AtMost: atMostOf(idleRSSTarget)},
+	} {
+		t.Key, t.Raw, t.Ratio = keyIdle, spreadOf(nil), spreadOf(nil)
+		if err != nil {
+			t.Why = err.Error()
+		}
+		d.Targets = append(d.Targets, t.judge())
+	}
+	return nil
+}
+
+// worst is the spread of v whose median is its largest: the one that is judged.
+func worst(v []figure) Spread {
+	s := spreadOf(v)
+	s.Median, s.PerRep = s.Max, nil
+	return s
+}
+
+// onKeeper runs f on a goroutine that keeps its thread and ends with f.
+func onKeeper(f func()) {
+	k := newKeeper()
+	defer k.close()
+	k.do(f)
+}

@@ -1,0 +1,97 @@
+package tools
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// A PingPong is what one run of fi_pingpong has measured.
+type PingPong struct {
+	Micros float64 // per transfer: half of the round trip
+	MB     float64 // 10⁶ bytes per second
+}
+
+// RunPingPong runs fi_pingpong over a provider of libfabric, with messages of
+// size bytes.
+func RunPingPong(ctx context.Context, provider string, size, iterations int64) (PingPong, error) {
+	port, err := freePort()
+	if err != nil {
+		return PingPong{}, err
+	}
+	args := []string{"-p", provider, "-e", "msg", "-I", decimal(iterations), "-S", decimal(size)}
+	out, err := pair{
+		program: "fi_pingpong", port: port,
+		server: append([]string{"-B", strconv.Itoa(port)}, args...),
+		client: append(append([]string{"-P", strconv.Itoa(port)}, args...), "127.0.0.1"),
+	}.run(ctx)
+	if err != nil {
+		return PingPong{}, err
+	}
+	return ParsePingPong(string(out))
+}
+
+// pingPongColumns are those of fi_pingpong.
+var pingPongColumns = strings.Fields("bytes #sent #ack total time MB/sec usec/xfer Mxfers/sec")
+
+// ParsePingPong reads what fi_pingpong prints: the last row behind the header.
+func ParsePingPong(text string) (PingPong, error) {
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	if len(lines) < 2 || strings.Join(strings.Fields(lines[0]), " ") != strings.Join(pingPongColumns, " ") {
+		return PingPong{}, errors.New("fi_pingpong: its output has not the header that is known")
+	}
+	cells := strings.Fields(lines[len(lines)-1])
+	if len(cells) != len(pingPongColumns) {
+		return PingPong{}, fmt.Errorf("fi_pingpong: a row of %d columns", len(cells))
+	}
+	mb, err1 := positive(cells[5])
+	us, err2 := positive(cells[6])
+	if err := errors.Join(err1, err2); err != nil {
+		return PingPong{}, fmt.Errorf("fi_pingpong: %w", err)
+	}
+	return PingPong{Micros: us, MB: mb}, nil
+}
+
+// RunIperf runs iperf3 with one TCP connection for so many seconds and returns
+// the bytes per second that arrived.
+func RunIperf(ctx context.Context, seconds int) (float64, error) {
+	port, err := freePort()
+	if err != nil {
+		return 0, err
+	}
+	out, err := pair{
+		program: "iperf3", port: port,
+		server: []string{"-s", "-1", "-B", "127.0.0.1", "-p", strconv.Itoa(port)},
+		client: []string{"-c", "127.0.0.1", "-p", strconv.Itoa(port), "-t", strconv.Itoa(seconds), "-J"},
+	}.run(ctx)
+	if err != nil {
+		return 0, err
+	}
+	return ParseIperf(out)
+}
+
+// ParseIperf reads what `iperf3 -J` prints at the client and returns the bytes
+// per second that arrived.
+func ParseIperf(text []byte) (float64, error) {
+	var run struct {
+		Error string `json:"error"`
+		End   struct {
+			Received struct {
+				Bits float64 `json:"bits_per_second"`
+			} `json:"sum_received"`
+		} `json:"end"`
+	}
+	if err := json.Unmarshal(text, &run); err != nil {
+		return 0, fmt.Errorf("iperf3: %w", err)
+	}
+	switch {
+	case run.Error != "":
+		return 0, fmt.Errorf("iperf3: %s", run.Error)
+	case !(run.End.Received.Bits > 0):
+		return 0, errors.New("iperf3: it has received nothing")
+	}
+	return run.End.Received.Bits / 8, nil
+}

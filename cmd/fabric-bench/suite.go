@@ -1,0 +1,187 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// suiteOptions is what the flags of suite say.
+type suiteOptions struct {
+	anchorOptions
+	out       string
+	providers []string
+	conns     int64
+	quick     bool
+}
+
+// suiteProviders are what a suite measures without --providers.
+var suiteProviders = []string{providerAttach, providerAttachLow, providerTCP, providerTCPPlain, providerQUIC}
+
+// sweepTests are those whose sizes a suite sweeps, for cliffs and pictures.
+var sweepTests = []string{"msg_lat", "msg_bw", "rma_write_lat", "rma_read_lat", "rma_write_bw", "rma_read_bw"}
+
+// A pace says how long a suite measures.
+type pace struct {
+	sweepReps  int
+	sweep      time.Duration // of a repetition
+	sweepSizes []int64
+	reps       int
+	rep        time.Duration
+	sizes      []int64
+}
+
+func (o *suiteOptions) pace() pace {
+	if o.quick {
+		return pace{1, 5 * time.Millisecond, []int64{8, 64, 1 << 10, 4 << 10, 8191, 8192, 8193, 64 << 10, 1 << 20}, 2, 10 * time.Millisecond, []int64{64, 64 << 10}}
+	}
+	return pace{3, 40 * time.Millisecond, sweepSizes(), o.reps, 100 * time.Millisecond, []int64{64, 4 << 10, 64 << 10, 1 << 20}}
+}
+
+func (a *app) suiteCommand() *cobra.Command {
+	o := &suiteOptions{}
+	cmd := &cobra.Command{
+		Use: "suite", Short: "Measure everything, and write a report", Args: cobra.NoArgs,
+		Long: `suite measures every provider with all tests and a sweep of sizes, and the
+design's targets beside their anchors. It writes report.html, which needs
+nothing else, report.md, results.json, results.csv and the pictures as SVG, and
+prints the table of targets and the cliffs. A provider that this build does not
+have is a note.`,
+		Example: `  fabric-bench suite
+  fabric-bench suite --quick --out out/quick
+  fabric-bench suite --providers quic,attach --conns 1000`,
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.out, "out", filepath.Join("out", "bench"), "directory to write to")
+	f.StringSliceVar(&o.providers, "providers", suiteProviders, "what to measure")
+	f.Int64Var(&o.conns, "conns", 10_000, "up to how many connections conn_scale opens")
+	f.BoolVar(&o.quick, "quick", false, "a minute instead of a quarter of an hour; rough")
+	f.IntVar(&o.reps, "reps", 5, "repetitions")
+	f.DurationVar(&o.duration, "duration", 300*time.Millisecond, "about how long a repetition of a target takes")
+	f.StringVar(&o.fabricd, "fabricd", "", "the fabricd to run (default: beside this program, ./bin, $PATH)")
+	f.IntVar(&o.kills, "kills", 14, "how many of eight daemons to kill; 0: none")
+	f.IntVar(&o.stops, "stops", 7, "how many of eight daemons to stop, for fast and for normal detection; 0: none")
+	f.DurationVar(&o.idle, "idle", 10*time.Second, "how long to watch eight idle daemons; 0: not")
+	f.BoolVar(&o.quiet, "quiet", false, "no progress on standard error")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		o.format = "table"
+		if o.quick && !cmd.Flags().Changed("reps") {
+			o.reps = 2
+		}
+		if o.quick && !cmd.Flags().Changed("duration") {
+			o.duration = 20 * time.Millisecond
+		}
+		if err := o.check(); err != nil {
+			return err
+		}
+		for _, p := range o.providers {
+			if !slices.Contains(providers, p) {
+				return usagef("--providers %q: one of %s", p, strings.Join(providers, ", "))
+			}
+		}
+		return a.suite(cmd.Context(), o)
+	}
+	return cmd
+}
+
+// suite measures and writes. What fails is in the report, and then the error.
+func (a *app) suite(ctx context.Context, o *suiteOptions) error {
+	if err := os.MkdirAll(o.out, 0o755); err != nil {
+		return err
+	}
+	d := a.newDocument(thisMachine())
+	var failures []error
+	for _, provider := range o.providers {
+		err := a.suiteProvider(ctx, d, o, provider)
+		if errors.Is(err, errNotInBuild) {
+			d.note("%v", err)
+			err = nil
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		failures = append(failures, err)
+	}
+	d.Cliffs, d.CliffPairs = findCliffs(d.Results)
+	if ctx.Err() == nil {
+		failures = append(failures, a.measureTargets(ctx, d, &o.anchorOptions, nil))
+	}
+	err := errors.Join(failures...)
+	if ctx.Err() != nil {
+		err = errInterrupted
+	}
+	return errors.Join(err, a.writeSuite(d, o.out), a.printSuite(d, o.out))
+}
+
+// suiteProvider measures one provider: the sweep, then the other tests. A test
+// that fails does not keep the others from being measured.
+func (a *app) suiteProvider(ctx context.Context, d *Document, o *suiteOptions, provider string) error {
+	p := o.pace()
+	b := &bench{row: thisMachine(), seed: 1, conns: o.conns, progress: a.progressOf(o.quiet, provider)}
+	b.row.RunID = d.RunID
+	if err := b.start(ctx, bed{o.fabricd}, provider); err != nil {
+		return fmt.Errorf("%s: %w", provider, err)
+	}
+	var failures []error
+	for _, t := range tests() {
+		sizes := p.sizes
+		b.reps, b.budget = p.reps, budget{duration: p.rep, warmup: -1}
+		if slices.Contains(sweepTests, t.name) {
+			sizes = p.sweepSizes
+			b.reps, b.budget = p.sweepReps, budget{duration: p.sweep, warmup: -1}
+		}
+		failures = append(failures, b.runAll(ctx, []*test{t}, sizes, d))
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	for _, n := range b.notes {
+		d.note("%s", n)
+	}
+	return errors.Join(errors.Join(failures...), b.close())
+}
+
+// progressOf is progress with a prefix.
+func (a *app) progressOf(quiet bool, prefix string) func(format string, args ...any) {
+	tell := a.progress(quiet)
+	return func(format string, args ...any) { tell("%s: %s", prefix, fmt.Sprintf(format, args...)) }
+}
+
+// writeSuite writes the files of a suite.
+func (a *app) writeSuite(d *Document, dir string) error {
+	r := suiteReport(d)
+	page, err := r.HTML()
+	if err != nil {
+		return err
+	}
+	var results, rows strings.Builder
+	if err := errors.Join(writeJSON(&results, d), writeCSV(&rows, rowsOf(d))); err != nil {
+		return err
+	}
+	files := map[string]string{"report.html": page, "report.md": r.Markdown(), "results.json": results.String(), "results.csv": rows.String()}
+	for _, s := range r.Sections {
+		for _, c := range s.Charts {
+			files[c.File] = c.SVG
+		}
+	}
+	for name, text := range files {
+		err = errors.Join(err, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
+	}
+	return err
+}
+
+// printSuite prints what a person wants to know at once.
+func (a *app) printSuite(d *Document, dir string) error {
+	short := *d
+	short.Results, short.Ratios, short.Losses = nil, nil, nil
+	err := writeTable(a.stdout, &short)
+	fmt.Fprintf(a.stdout, "\nThe whole report: %s\n", filepath.Join(dir, "report.html"))
+	return err
+}
