@@ -23,8 +23,8 @@ func TestPostsAndPuts(t *testing.T) {
 	if mb.Bytes()[8] != 10 {
 		t.Errorf("the word is %d, want 10", mb.Bytes()[8])
 	}
-	post.Op = rma.AtomicXor
-	check(t, "PostAtomic that the node refuses", a.PostAtomic(post), status.NotSupp)
+	post.Offset = offB + 8<<20
+	check(t, "PostAtomic that the node refuses", a.PostAtomic(post), status.NoAddress)
 
 	copy(ma.Bytes(), "written by a")
 	put := rma.Put{Offset: offB + 100, Word: offB + 16, Value: 3}
