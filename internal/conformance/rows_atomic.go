@@ -11,8 +11,8 @@ import (
 	"github.com/fabricd/fabricd/fabric"
 )
 
-// An atomic is one of the atomic calls on a word of the far end's window.
-type atomic struct {
+// A wordCall is one of the atomic calls on a word of the far end's window.
+type wordCall struct {
 	name  string
 	width int64
 	fetch bool // it returns the old value
@@ -33,7 +33,7 @@ var atomics = slices.Concat(
 	kinds("Swap", func(_, v uint64) uint64 { return v }, (*fabric.Endpoint).Swap64, (*fabric.Endpoint).Swap32, (*fabric.Endpoint).Store64, (*fabric.Endpoint).Store32),
 	kinds("Min", func(o, v uint64) uint64 { return min(o, v) }, (*fabric.Endpoint).FetchMin64, (*fabric.Endpoint).FetchMin32, (*fabric.Endpoint).Min64, (*fabric.Endpoint).Min32),
 	kinds("Max", func(o, v uint64) uint64 { return max(o, v) }, (*fabric.Endpoint).FetchMax64, (*fabric.Endpoint).FetchMax32, (*fabric.Endpoint).Max64, (*fabric.Endpoint).Max32),
-	[]atomic{
+	[]wordCall{
 		{"CompareAndSwap64", 8, true, func(ctx context.Context, e end, roff int64, v uint64) (uint64, error) {
 			return e.CompareAndSwap64(ctx, roff, compared, v)
 		}, swapped},
@@ -56,8 +56,8 @@ func kinds(name string, want func(o, v uint64) uint64,
 	fetch64 func(*fabric.Endpoint, context.Context, int64, uint64) (uint64, error),
 	fetch32 func(*fabric.Endpoint, context.Context, int64, uint32) (uint32, error),
 	post64 func(*fabric.Endpoint, int64, uint64) error,
-	post32 func(*fabric.Endpoint, int64, uint32) error) []atomic {
-	return []atomic{
+	post32 func(*fabric.Endpoint, int64, uint32) error) []wordCall {
+	return []wordCall{
 		{"fetching " + name + "64", 8, true, func(ctx context.Context, e end, roff int64, v uint64) (uint64, error) {
 			return fetch64(e.Endpoint, ctx, roff, v)
 		}, want},
@@ -74,7 +74,7 @@ func kinds(name string, want func(o, v uint64) uint64,
 	}
 }
 
-func (a atomic) call() string {
+func (a wordCall) call() string {
 	if a.fetch {
 		return "atomic"
 	}
@@ -82,10 +82,10 @@ func (a atomic) call() string {
 }
 
 // some are one call of each of the two kinds.
-func some() []atomic {
-	fetch := slices.IndexFunc(atomics, func(a atomic) bool { return a.fetch })
-	post := slices.IndexFunc(atomics, func(a atomic) bool { return !a.fetch })
-	return []atomic{atomics[fetch], atomics[post]}
+func some() []wordCall {
+	fetch := slices.IndexFunc(atomics, func(a wordCall) bool { return a.fetch })
+	post := slices.IndexFunc(atomics, func(a wordCall) bool { return !a.fetch })
+	return []wordCall{atomics[fetch], atomics[post]}
 }
 
 func atomicRows() []row {
@@ -106,7 +106,7 @@ func atomicRows() []row {
 
 // resultRow applies the call to words that it changes, and to their neighbours
 // it must do nothing.
-func (a atomic) resultRow() row {
+func (a wordCall) resultRow() row {
 	return row{call: a.call(), name: "CONNECTED/" + a.name + "=the word changed, alone", check: func(c *check) {
 		near, far := c.connected()
 		r := c.window(far, 1, rw)
@@ -136,7 +136,7 @@ func putWord(p []byte, width int64, v uint64) {
 	binary.NativeEndian.PutUint64(p, v)
 }
 
-func (a atomic) alignmentRow() row {
+func (a wordCall) alignmentRow() row {
 	return row{call: a.call(), name: "CONNECTED/" + a.name + ", unaligned=EINVAL, before the range", check: func(c *check) {
 		near, far := c.connected()
 		r := c.window(far, 1, rw)
@@ -149,7 +149,7 @@ func (a atomic) alignmentRow() row {
 	}}
 }
 
-func (a atomic) rangeRows() []row {
+func (a wordCall) rangeRows() []row {
 	try := func(name string, prot fabric.Prot, roff int64, errno syscall.Errno) row {
 		return row{call: a.call(), name: fmt.Sprintf("CONNECTED/%s=%s", name, errnoName(errno)), check: func(c *check) {
 			near, far := c.connected()
