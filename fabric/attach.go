@@ -16,7 +16,11 @@ const DefaultSocket = "/run/fabricd/fabric.sock"
 // the attaching only. The caller closes the Node; when the process ends in any
 // way, fabricd closes it.
 //
-// Errors: ENODEV if no fabricd serves the path, EACCES if it may not be opened
+// $FABRIC_LATENCY is normal, or low: with low, a call that waits for another
+// application of this machine keeps its processor for some milliseconds, so that
+// a message between the two takes less than one microsecond instead of several.
+//
+// Errors: EINVAL for another $FABRIC_LATENCY, ENODEV if no fabricd serves the path, EACCES if it may not be opened
 // or fabricd refuses the application, EPROTONOSUPPORT if the two have no
 // version in common, the context's.
 func Attach(ctx context.Context, path string) (*Node, error) {

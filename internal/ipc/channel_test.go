@@ -487,6 +487,23 @@ func TestEndSaysWhoEndedIt(t *testing.T) {
 	}
 }
 
+func TestLatencyIsASetting(t *testing.T) {
+	s := serve(t, nil)
+	t.Setenv("FABRIC_LATENCY", "fast")
+	_, err := Dial(context.Background(), s.path)
+	check(t, "Dial", err, status.Invalid)
+	if err == nil || !strings.Contains(err.Error(), `FABRIC_LATENCY is "fast", want low or normal`) {
+		t.Errorf("it says %v", err)
+	}
+	t.Setenv("FABRIC_LATENCY", "low")
+	a, b := connect(t, s.dial(t), s.dial(t))
+	talk(t, a, b)
+	if !a.(*clientEndpoint).ch.Load().dataSpin.low {
+		t.Error("low is not taken")
+	}
+	exchange(t, a, b, 100)
+}
+
 func BenchmarkChannel(b *testing.B) {
 	for _, low := range []bool{false, true} {
 		name := map[bool]string{false: "sleeping", true: "low"}[low]

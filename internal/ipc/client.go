@@ -22,16 +22,24 @@ const patience = 2 * time.Second
 // The session ends with Close, or when the node goes away: blocked calls then
 // return status.Reset, later ones status.NoDevice.
 //
+// $FABRIC_LATENCY is low or normal: with low, a call that waits for another
+// application of this machine keeps its processor for some milliseconds.
+//
 // Window memory must come from the session's Alloc. A VWriteTo returns when
 // its bytes have been copied, a VReadFrom when they have arrived; one of more
 // than 1 MiB is done in pieces of that size, and an error may find earlier
 // pieces done.
 func Dial(ctx context.Context, path string) (Session, error) {
+	low, err := lowLatency(os.Getenv("FABRIC_LATENCY"))
+	if err != nil {
+		return nil, err
+	}
 	conn, err := new(net.Dialer).DialContext(ctx, "unixpacket", path)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, coded(err, dialCode(ctx, err)))
 	}
 	c := newClient(conn.(*net.UnixConn))
+	c.low = low
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(past) })
 	err = c.hello(ctx)
 	if !stop() && err == nil { // the deadline is set, or soon will be
@@ -66,6 +74,7 @@ type client struct {
 	out      *outbox
 	watchers watchers
 	memory   memoryTable
+	low      bool         // latency, see lowLatency
 	step     func(string) // called at the steps of an upgrade, for tests that end there; nil else
 	direct   directSession
 	wg       sync.WaitGroup // reader and outbox

@@ -120,7 +120,7 @@ func (e *clientEndpoint) make(m channelBody, f *os.File) (*channel, error) {
 	if err != nil {
 		return nil, err
 	}
-	ch := &channel{region: region, roomSpin: newSpinner(), dataSpin: newSpinner()}
+	ch := &channel{region: region, roomSpin: newSpinner(e.c.low), dataSpin: newSpinner(e.c.low)}
 	if err := e.fit(ch, params, m.Side); err != nil {
 		ch.close()
 		return nil, err

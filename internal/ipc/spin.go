@@ -1,11 +1,11 @@
 package ipc
 
 import (
-	"os"
+	"fmt"
 	"runtime"
-	"sync"
 
 	"github.com/fabricd/fabricd/internal/shm"
+	"github.com/fabricd/fabricd/internal/status"
 )
 
 // How long a call watches its ring before it sleeps. Waking costs microseconds
@@ -22,9 +22,17 @@ const (
 	smallMachine = 4
 )
 
-// lowLatency reports whether this process asks for low latency: its calls keep
-// their processor while the peer talks. FABRIC_LATENCY is low or normal.
-var lowLatency = sync.OnceValue(func() bool { return os.Getenv("FABRIC_LATENCY") == "low" })
+// lowLatency reads the setting of this process: with low, its calls keep their
+// processor while the peer talks.
+func lowLatency(setting string) (bool, error) {
+	switch setting {
+	case "", "normal":
+		return false, nil
+	case "low":
+		return true, nil
+	}
+	return false, fmt.Errorf("FABRIC_LATENCY is %q, want low or normal: %w", setting, status.Invalid)
+}
 
 // A spinner decides how long to watch. One direction's calls share it, one at a
 // time.
@@ -34,8 +42,8 @@ type spinner struct {
 	skip   int // sleeps until it tries again, when the budget is 0
 }
 
-func newSpinner() spinner {
-	s := spinner{low: lowLatency()}
+func newSpinner(low bool) spinner {
+	s := spinner{low: low}
 	if runtime.GOMAXPROCS(0) >= smallMachine {
 		s.budget = spinSteps
 	} else {
