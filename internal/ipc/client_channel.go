@@ -269,8 +269,11 @@ func (ch *channel) hangUp() {
 }
 
 // free gives the channels' memory back when the last call has left them. The
-// endpoint is closed: no other call can begin.
-func (e *clientEndpoint) free() {
+// endpoint is closed: no other call can begin. Its Close and the session's may
+// both come here: the locks are taken once, for good.
+func (e *clientEndpoint) free() { e.freeing.Do(e.unmap) }
+
+func (e *clientEndpoint) unmap() {
 	e.sending <- struct{}{}
 	e.receiving <- struct{}{}
 	e.mu.Lock()

@@ -31,6 +31,7 @@ type clientEndpoint struct {
 	// The locks of a whole call, taken for a ctx: bytes of two calls do not mix.
 	sending, receiving chan struct{}
 
+	freeing   sync.Once // of the channels' memory
 	ch        atomic.Pointer[channel]
 	gotBytes  atomic.Uint64 // received through the data socket; changed under receiving
 	sentBytes uint64        // sent through it; this and the next two are guarded by sending
