@@ -1,8 +1,12 @@
 package ipc
 
 import (
+	"context"
+	"io"
 	"testing"
 	"time"
+
+	"github.com/fabricd/fabricd/internal/status"
 )
 
 // An endpoint and its session may be closed at the same time.
@@ -25,4 +29,48 @@ func TestEndpointAndSessionCloseAtOnce(t *testing.T) {
 		}
 		b.(*clientEndpoint).c.Close()
 	}
+}
+
+// The peer goes over to its ring, writes there and closes, all after a receive
+// has seen that it had not: the end of the data socket is not that of the stream.
+func TestEndOfTheDataSocketBesideASwitch(t *testing.T) {
+	s := serve(t, nil)
+	a, b := joined(t, s)
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	e := b.(*clientEndpoint)
+	seen, most, err := e.ringIn()
+	if seen != nil || most != unlimited || err != nil {
+		t.Fatal("the peer has gone over already: ", seen, most, err)
+	}
+	if n, err := a.Send(ctx, []byte("last")); n != 4 || err != nil || !a.(*clientEndpoint).ch.Load().switched.Load() {
+		t.Fatal("not sent through the ring: ", n, err)
+	}
+	check(t, "Close", a.Close(), status.OK)
+	eventually(t, "the data socket has ended", func() bool { return b.Ready()&PollHup != 0 })
+	if !e.wentOver(seen, most) {
+		t.Error("the ring is not looked at again")
+	}
+	got, err := io.ReadAll(reader{ctx, b})
+	if string(got) != "last" || err != nil {
+		t.Errorf("%q, %v", got, err)
+	}
+	if seen, most, err = e.ringIn(); err != nil || e.wentOver(seen, most) {
+		t.Error("the end of the stream is looked behind: ", err)
+	}
+}
+
+// joined returns the ends of a connection with a channel that neither side has
+// gone over to.
+func joined(t testing.TB, s *service) (a, b Endpoint) {
+	t.Helper()
+	a, b = connect(t, s.dial(t), s.dial(t))
+	a.(*clientEndpoint).upgrade()
+	for _, ep := range []Endpoint{a, b} {
+		eventually(t, "the peer reads at the channel", func() bool {
+			ch := ep.(*clientEndpoint).ch.Load()
+			return ch != nil && ch.out.ReaderReady()
+		})
+	}
+	return a, b
 }

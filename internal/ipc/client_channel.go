@@ -417,26 +417,41 @@ func (ch *channel) ended() bool { return ch.cut.Load() || ch.gone.Load() || ch.i
 // channel at which to wait, nil for the data socket. The end of the ring is not
 // yet the end of the connection: the data socket has that.
 func (e *clientEndpoint) receive(conn *net.UnixConn, p []byte) (int, *channel, error) {
-	ch, limit, err := e.ringIn()
-	if err != nil {
-		return 0, nil, err
-	}
-	if ch != nil {
-		n, over, err := ch.read(p)
-		if n > 0 || err != nil {
+	for {
+		ch, limit, err := e.ringIn()
+		if err != nil {
+			return 0, nil, err
+		}
+		if ch != nil {
+			n, over, err := ch.read(p)
+			if n > 0 || err != nil {
+				return n, nil, err
+			}
+			if !over {
+				return 0, ch, status.Again
+			}
+		} else if uint64(len(p)) > limit {
+			p = p[:limit]
+		}
+		n, err := shm.TryRead(conn, p)
+		if n > 0 {
+			e.gotBytes.Add(uint64(n))
+		}
+		if err == nil || errors.Is(err, status.Again) || !e.wentOver(ch, limit) {
 			return n, nil, err
 		}
-		if !over {
-			return 0, ch, status.Again
-		}
-	} else if uint64(len(p)) > limit {
-		p = p[:limit]
 	}
-	n, err := shm.TryRead(conn, p)
-	if n > 0 {
-		e.gotBytes.Add(uint64(n))
+}
+
+// wentOver reports whether the peer has gone over to its ring since ringIn
+// returned ch and limit. One that writes there and closes at once ends the data
+// socket, with bytes left in the ring.
+func (e *clientEndpoint) wentOver(ch *channel, limit uint64) bool {
+	if ch != nil || limit != unlimited {
+		return false
 	}
-	return n, nil, err
+	now, limit, err := e.ringIn()
+	return err == nil && (now != nil || limit != unlimited)
 }
 
 // awaitData returns when the ring may have something, or has ended.
