@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fabricd/fabricd/internal/ring"
 	"github.com/fabricd/fabricd/internal/status"
 )
 
@@ -73,4 +74,39 @@ func joined(t testing.TB, s *service) (a, b Endpoint) {
 		})
 	}
 	return a, b
+}
+
+// A request for a channel may be carried out beside the endpoint's close, which
+// does not wait for it: nothing stays charged, and no descriptor open.
+func TestChannelOfAnEndpointThatIsBeingClosed(t *testing.T) {
+	s := serve(t, nil)
+	a, b := connect(t, s.dial(t), s.dial(t))
+	defer a.Close()
+	defer b.Close()
+	var p pairs
+	p.init()
+	user := newAccount("the user", Limits{}.withDefaults(4), nil)
+	ends := make([]*served, 0, 2)
+	s.node.mu.Lock()
+	for sess := range s.node.sessions {
+		for ep := range sess.eps {
+			of := &serverSession{account: newAccount("a session", Limits{}.withDefaults(1), user)}
+			ends = append(ends, &served{s: of, ep: ep})
+		}
+	}
+	s.node.mu.Unlock()
+	for _, e := range ends {
+		p.enter(e)
+	}
+	if _, other, err := p.ask(ends[0], ring.Default); other != ends[1] || err != nil {
+		t.Fatal(other, err)
+	}
+	p.leave(ends[1])
+	if _, _, err := p.ask(ends[1], ring.Default); status.Of(err) != status.Reset {
+		t.Errorf("CHANNEL after the close: %v", err)
+	}
+	p.leave(ends[0])
+	if !user.idle() || len(p.half)+len(p.ends)+len(p.keys) != 0 {
+		t.Errorf("left are %v, %d halves, %d ends, %d keys", user.used, len(p.half), len(p.ends), len(p.keys))
+	}
 }

@@ -116,6 +116,9 @@ func (p *pairs) ask(e *served, params ring.Params) (h *half, other *served, err 
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.keys[e] == nil { // leave has been here, and does not come again
+		return nil, nil, fmt.Errorf("the endpoint is being closed: %w", status.Reset)
+	}
 	other = p.ends[peer]
 	if other == nil {
 		return nil, nil, fmt.Errorf("the peer is not attached, or gone: %w", status.NotSupp)
