@@ -110,3 +110,37 @@ func TestChannelOfAnEndpointThatIsBeingClosed(t *testing.T) {
 		t.Errorf("left are %v, %d halves, %d ends, %d keys", user.used, len(p.half), len(p.ends), len(p.keys))
 	}
 }
+
+// A peer that asks for channels and gives its side up, again and again, does not
+// make this side hold more and more memory and descriptors.
+func TestPeerThatGivesUpAgainAndAgain(t *testing.T) {
+	s := serve(t, nil)
+	sess := s.dial(t)
+	c := attach(t, s)
+	ep, far, data := c.accepted(sess)
+	defer data.Close()
+	e := ep.(*clientEndpoint)
+	state := func() (spent int, rest bool) {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return len(e.spent), !e.upgrading && e.ch.Load() == nil
+	}
+	for round := 0; ; round++ {
+		h, f := c.fetch(opChannel, far, nil)
+		if h.Code == status.Again {
+			break
+		}
+		if h.Code != status.OK || round > len(channelAfter) {
+			t.Fatalf("CHANNEL number %d: %v", round, h.Code)
+		}
+		f.Close()
+		if h, _ := c.ask(opJoined, far, &joinedBody{Why: "changed my mind"}, nil, nil); h.Code != status.OK {
+			t.Fatalf("JOINED: %v", h.Code)
+		}
+		eventually(t, "the other side has given up", func() bool { _, rest := state(); return rest })
+	}
+	if spent, _ := state(); spent > len(channelAfter) {
+		t.Errorf("%d channels are held that came to nothing", spent)
+	}
+	check(t, "Close", ep.Close(), status.OK)
+}

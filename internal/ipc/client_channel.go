@@ -58,18 +58,19 @@ func (e *clientEndpoint) sent(n int) {
 	}
 	e.sentBytes += uint64(n)
 	e.sentCalls++
-	if e.tries < len(channelAfter) && e.sentCalls >= channelAfter[e.tries] && e.ch.Load() == nil {
+	if e.tries < len(channelAfter) && e.sentCalls >= channelAfter[e.tries] && e.ch.Load() == nil && e.upgrade() {
 		e.tries++
-		e.upgrade()
 	}
 }
 
-// upgrade asks for a channel in the background, unless that is being done.
-func (e *clientEndpoint) upgrade() {
+// upgrade asks for a channel in the background; false if that is being done, or
+// if it cannot be. A peer that gives its side up again and again gets no more:
+// what came to nothing stays until the endpoint is closed.
+func (e *clientEndpoint) upgrade() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.closed || e.data == nil || e.upgrading || e.ch.Load() != nil {
-		return
+	if e.closed || e.data == nil || e.upgrading || e.ch.Load() != nil || len(e.spent) >= len(channelAfter) {
+		return false
 	}
 	e.upgrading = true
 	e.wg.Go(func() {
@@ -78,6 +79,7 @@ func (e *clientEndpoint) upgrade() {
 		defer e.mu.Unlock()
 		e.upgrading = false
 	})
+	return true
 }
 
 // join asks for a channel, makes it and tells the node how that went. Without one
