@@ -144,3 +144,97 @@ func TestPeerThatGivesUpAgainAndAgain(t *testing.T) {
 	}
 	check(t, "Close", ep.Close(), status.OK)
 }
+
+// Poll may wait beside other calls. These take the rings for which it waits, and
+// may take them before it is told; what they leave is told nevertheless.
+func TestRingsThatOtherCallsTakeAreTold(t *testing.T) {
+	s := serve(t, nil)
+	a, b := channeled(t, s)
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	told := make(chan struct{}, 1)
+	defer b.Notify(told)()
+	e := b.(*clientEndpoint)
+	e.mu.Lock()
+	for _, w := range e.watching {
+		w.SetReadDeadline(past) // the watchers hear nothing
+		w.SetWriteDeadline(past)
+	}
+	e.mu.Unlock()
+	for name, take := range map[string]func() (int, error){
+		"TryRecv": func() (int, error) { return b.TryRecv(make([]byte, 1)) },
+		"Recv":    func() (int, error) { return b.Recv(ctx, make([]byte, 1)) },
+	} {
+		for b.Ready()&PollIn != 0 {
+			b.TryRecv(make([]byte, 10))
+		}
+		select {
+		case <-told:
+		default:
+		}
+		if b.Ready()&PollIn != 0 { // arms
+			t.Fatal("something to read, and nothing was sent")
+		}
+		if n, err := a.Send(ctx, []byte("abc")); n != 3 || err != nil {
+			t.Fatal(n, err)
+		}
+		if n, err := take(); n != 1 || err != nil {
+			t.Fatalf("%s = %d, %v", name, n, err)
+		}
+		select {
+		case <-told:
+		case <-ctx.Done():
+			t.Fatalf("what %s has left is not told", name)
+		}
+		if b.Ready()&PollIn == 0 {
+			t.Errorf("%s has left nothing", name)
+		}
+	}
+}
+
+// A second channel of an endpoint is watched as the first one was.
+func TestReadinessOfASecondChannelIsTold(t *testing.T) {
+	s := serve(t, nil)
+	sess := s.dial(t)
+	c := attach(t, s)
+	ep, far, data := c.accepted(sess)
+	defer data.Close()
+	defer ep.Close()
+	e := ep.(*clientEndpoint)
+	changed := make(chan struct{}, 1)
+	defer ep.Notify(changed)()
+	for range 2 {
+		c.channel(far)
+		eventually(t, "there is a channel", func() bool { return e.ch.Load() != nil })
+		defer ep.Notify(changed)()
+		e.mu.Lock()
+		watchers := e.ch.Load().watchers
+		e.mu.Unlock()
+		if !watchers {
+			t.Error("nobody watches the bells")
+		}
+		if h, _ := c.ask(opJoined, far, &joinedBody{Why: "enough"}, nil, nil); h.Code != status.OK {
+			t.Fatal("JOINED: ", h.Code)
+		}
+		eventually(t, "the other side has given up", func() bool {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			return !e.upgrading && e.ch.Load() == nil
+		})
+	}
+}
+
+// channel asks for a channel until the other side is there, and leaves the
+// memory.
+func (c *rawClient) channel(ep uint32) {
+	c.t.Helper()
+	eventually(c.t, "CHANNEL is answered with memory", func() bool {
+		h, f := c.fetch(opChannel, ep, nil)
+		if f != nil {
+			f.Close()
+		} else if h.Code != status.Again {
+			c.t.Fatalf("CHANNEL: %v", h.Code)
+		}
+		return f != nil
+	})
+}

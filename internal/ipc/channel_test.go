@@ -370,11 +370,7 @@ func TestChannelThatOneSideCannotUse(t *testing.T) {
 			ep.Send(context.Background(), []byte("z"))
 		}
 	}()
-	h, f := c.fetch(opChannel, far, nil)
-	if h.Code != status.OK || f == nil {
-		t.Fatalf("CHANNEL: %v, memory %v", h.Code, f)
-	}
-	f.Close()
+	c.channel(far)
 	for _, which := range []uint8{bellOut, bellIn} {
 		h, f := c.fetch(opBell, far, &bellBody{which})
 		if h.Code != status.OK || f == nil {

@@ -38,8 +38,12 @@ type channel struct {
 	// cut is set when nobody may sleep any more: the connection has ended, or
 	// the endpoint is closed. The bells are stopped after it.
 	cut atomic.Bool
-	// watched is set when poll has armed a bell that nobody waits at.
+	// watched is set when poll has armed a bell that nobody waits at. changed
+	// makes whoever polls look again; watchers is set once the bells have theirs,
+	// and guarded by the endpoint's mu.
 	roomWatched, dataWatched atomic.Bool
+	changed                  func()
+	watchers                 bool
 	// switched is set once out carries the messages, by who holds sending;
 	// reading once in does, by who holds receiving.
 	switched, reading atomic.Bool
@@ -122,7 +126,7 @@ func (e *clientEndpoint) make(m channelBody, f *os.File) (*channel, error) {
 	if err != nil {
 		return nil, err
 	}
-	ch := &channel{region: region, roomSpin: newSpinner(e.c.low), dataSpin: newSpinner(e.c.low)}
+	ch := &channel{region: region, roomSpin: newSpinner(e.c.low), dataSpin: newSpinner(e.c.low), changed: e.notify}
 	if err := e.fit(ch, params, m.Side); err != nil {
 		ch.close()
 		return nil, err
@@ -250,6 +254,9 @@ func (e *clientEndpoint) giveUp(ch *channel) {
 // watchBells begins to tell of changes at the rings, until Close. It waits on
 // descriptors of its own, beside blocked calls. The caller holds mu.
 func (e *clientEndpoint) watchBells(ch *channel) {
+	if ch.watchers {
+		return
+	}
 	for _, b := range []*shm.Bell{ch.room, ch.data} {
 		w, err := b.Watcher()
 		if err != nil {
@@ -257,6 +264,17 @@ func (e *clientEndpoint) watchBells(ch *channel) {
 		}
 		e.watching = append(e.watching, w)
 		e.wg.Go(func() { shm.WatchRead(w, e.notify) })
+	}
+	ch.watchers = true
+}
+
+// heard is for who takes rings from a bell, or has no need of them. If poll has
+// armed the bell, whoever polls looks again: what it waits for may be there, and
+// the rings that would tell are gone, perhaps before anybody saw them.
+func (ch *channel) heard(b *shm.Bell, watched *atomic.Bool) {
+	if watched.Load() && watched.Swap(false) {
+		b.Drain()
+		ch.changed()
 	}
 }
 
@@ -309,9 +327,7 @@ func (e *clientEndpoint) ringOut() *channel {
 
 // write writes what there is room for, and wakes the peer.
 func (ch *channel) write(p []byte) (int, error) {
-	if ch.roomWatched.Load() && ch.roomWatched.Swap(false) {
-		ch.room.Drain()
-	}
+	ch.heard(ch.room, &ch.roomWatched)
 	if ch.cut.Load() || ch.out.Gone() {
 		return 0, status.Reset
 	}
@@ -353,6 +369,7 @@ func (ch *channel) awaitRoom(ctx context.Context) error {
 		return nil
 	}
 	err := ch.room.Wait(ctx)
+	ch.heard(ch.room, &ch.roomWatched)
 	if err == nil || withdrawn(err) || ch.cut.Load() {
 		return ignore(err, ch.cut.Load())
 	}
@@ -398,9 +415,7 @@ const unlimited = uint64(1) << 62
 // read reads what is there, and wakes the peer. over says that nothing more can
 // come this way.
 func (ch *channel) read(p []byte) (n int, over bool, err error) {
-	if ch.dataWatched.Load() && ch.dataWatched.Swap(false) {
-		ch.data.Drain()
-	}
+	ch.heard(ch.data, &ch.dataWatched)
 	over = ch.ended() // before reading: what was written by then counts
 	n, err = ch.in.Read(p)
 	if ch.in.WakeWriter() {
@@ -470,6 +485,7 @@ func (ch *channel) awaitData(ctx context.Context) error {
 		return nil
 	}
 	err := ch.data.Wait(ctx)
+	ch.heard(ch.data, &ch.dataWatched)
 	switch {
 	case err == nil || withdrawn(err):
 		return err

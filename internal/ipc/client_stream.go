@@ -234,7 +234,7 @@ func (e *clientEndpoint) Notify(ch chan<- struct{}) (stop func()) {
 	e.listeners[key] = ch
 	if e.data != nil && !e.closed {
 		e.watchData()
-		if ch := e.ch.Load(); ch != nil && len(e.watching) < 3 {
+		if ch := e.ch.Load(); ch != nil {
 			e.watchBells(ch)
 		}
 	}
