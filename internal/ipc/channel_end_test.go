@@ -238,3 +238,18 @@ func (c *rawClient) channel(ep uint32) {
 		return f != nil
 	})
 }
+
+// A connection that has ended gets no channel: its application may have been told
+// of the end before it knew of the endpoint, and would not see it at a ring.
+func TestNoChannelAfterTheEnd(t *testing.T) {
+	s := serve(t, nil)
+	sess := s.dial(t)
+	c := attach(t, s)
+	ep, far, data := c.accepted(sess)
+	defer data.Close()
+	defer ep.Close()
+	s.node.lose()
+	if h, f := c.fetch(opChannel, far, nil); h.Code != status.Reset || f != nil {
+		t.Errorf("CHANNEL: %v, memory %v", h.Code, f)
+	}
+}

@@ -88,12 +88,11 @@ func (p *pairs) drop(e *served) {
 	e.s.account.refund(channels, 1)
 }
 
-// joined reports whether e's application may use a channel.
-func (p *pairs) joined(e *served) bool {
+// asked reports whether e's application has, or may be about to have, a channel.
+func (p *pairs) asked(e *served) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	h := p.half[e]
-	return h != nil && h.peer != nil
+	return p.half[e] != nil
 }
 
 func (h *half) close(i int) {
@@ -118,6 +117,10 @@ func (p *pairs) ask(e *served, params ring.Params) (h *half, other *served, err 
 	defer p.mu.Unlock()
 	if p.keys[e] == nil { // leave has been here, and does not come again
 		return nil, nil, fmt.Errorf("the endpoint is being closed: %w", status.Reset)
+	}
+	// Once the end can be told, it finds this half, or it was before this.
+	if ep.Ready()&PollHup != 0 {
+		return nil, nil, fmt.Errorf("the connection has ended: %w", status.Reset)
 	}
 	other = p.ends[peer]
 	if other == nil {

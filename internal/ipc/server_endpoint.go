@@ -158,7 +158,7 @@ func (e *served) fence() {
 	e.mu.Unlock()
 	if p != nil && e.ep.Ready()&PollHup != 0 {
 		p.ended(e.s.ctx)
-		if e.s.srv.paired.joined(e) {
+		if e.s.srv.paired.asked(e) {
 			e.state() // it does not look at its data socket
 		}
 	}
