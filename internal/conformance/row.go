@@ -51,7 +51,7 @@ func table() []row {
 		registerRows, unregisterRows, mmapRows,
 		transferRows(), fenceRows(),
 		lossRows(), eventRows,
-		atomicRows(), putRows(), wordRows,
+		atomicRows(), putRows(), wordRows, closedRows,
 	)
 }
 

@@ -71,6 +71,9 @@ func (e *endpoint) TryConnect(dst addr.Addr) (addr.Port, error) {
 // and begins an attempt. An attempt that has ended is the result of an earlier
 // non-blocking one, which is returned once.
 func (e *endpoint) begin(dst addr.Addr, async bool) (*attempt, error) {
+	if err := e.alive(); err != nil {
+		return nil, err
+	}
 	if err := e.n.knows(dst.Node); err != nil {
 		return nil, err
 	}

@@ -62,7 +62,21 @@ func (e *endpoint) connection(c core.Call) (*conn, error) {
 	return e.conn, core.Check(c, e.state)
 }
 
+// alive returns status.BadFD after Close: that comes before what is wrong with
+// the arguments of a call.
+func (e *endpoint) alive() error {
+	select {
+	case <-e.gone:
+		return status.BadFD
+	default:
+		return nil
+	}
+}
+
 func (e *endpoint) Bind(port addr.Port) (addr.Port, error) {
+	if err := e.alive(); err != nil {
+		return 0, err
+	}
 	if err := portmap.CheckPrivilege(port, e.s.cred.Admin); err != nil {
 		return 0, err
 	}

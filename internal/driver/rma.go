@@ -11,6 +11,9 @@ import (
 )
 
 func (e *endpoint) Register(p []byte, off int64, prot rma.Prot, flags rma.MapFlags) (int64, error) {
+	if err := e.alive(); err != nil {
+		return 0, err
+	}
 	if err := rma.CheckRegister(int64(len(p)), off, prot, flags); err != nil {
 		return 0, err
 	}
@@ -23,6 +26,9 @@ func (e *endpoint) Register(p []byte, off int64, prot rma.Prot, flags rma.MapFla
 }
 
 func (e *endpoint) RegisterRegion(r ipc.Region, memOff, n, off int64, prot rma.Prot, flags rma.MapFlags) (int64, error) {
+	if err := e.alive(); err != nil {
+		return 0, err
+	}
 	if err := rma.CheckRegister(n, off, prot, flags); err != nil {
 		return 0, err
 	}

@@ -215,6 +215,11 @@ func (e *clientEndpoint) socket() (*net.UnixConn, error) {
 
 // Register takes memory of the session's Alloc, or a part of it.
 func (e *clientEndpoint) Register(p []byte, off int64, prot rma.Prot, flags rma.MapFlags) (int64, error) {
+	select {
+	case <-e.quit:
+		return 0, status.BadFD
+	default:
+	}
 	if len(p) == 0 || len(p)%rma.PageSize != 0 || addressOf(p)%rma.PageSize != 0 {
 		return 0, fmt.Errorf("memory is not whole pages of %d bytes: %w", rma.PageSize, status.Invalid)
 	}

@@ -1,0 +1,171 @@
+package conformance
+
+import (
+	"context"
+	"flag"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric"
+	"github.com/fabricd/fabricd/fabric/fabrictest"
+)
+
+var (
+	programSeed  = flag.Uint64("program-seed", 1, "the seed of the first program of TestSameProgramSameTrace; 0: chosen at random, and printed")
+	programCount = flag.Int("programs", 12, "how many programs TestSameProgramSameTrace runs")
+)
+
+// programLength is the number of steps of one program.
+const programLength = 120
+
+// A stage is where programs run: two applications.
+type stage struct {
+	name      string
+	opts      []fabrictest.Option
+	near, far entrance
+	farNode   int // 1, or 0 for the node of near
+}
+
+// An entrance is a door to a node: embedded or attached.
+type entrance func(cluster *fabrictest.Cluster, attached *sockets, node int) *fabric.Node
+
+func throughEngine(c *fabrictest.Cluster, _ *sockets, node int) *fabric.Node {
+	return c.App(node, true)
+}
+
+func throughSocket(_ *fabrictest.Cluster, s *sockets, node int) *fabric.Node {
+	return s.App(node, true)
+}
+
+var quic = []fabrictest.Option{fabrictest.QUIC()}
+
+// stages are all of them. What programs see is compared with the first.
+var stages = []stage{
+	{"embedded, across nodes, mem", nil, throughEngine, throughEngine, 1},
+	{"embedded, across nodes, quic", quic, throughEngine, throughEngine, 1},
+	{"embedded, same node", nil, throughEngine, throughEngine, 0},
+	{"attached, across nodes, mem", nil, throughSocket, throughSocket, 1},
+	{"attached, across nodes, quic", quic, throughSocket, throughSocket, 1},
+	{"attached, same node", nil, throughSocket, throughSocket, 0},
+	{"attached to embedded, across nodes, mem", nil, throughSocket, throughEngine, 1},
+	{"embedded to attached, across nodes, quic", quic, throughEngine, throughSocket, 1},
+	{"attached to embedded, same node", nil, throughSocket, throughEngine, 0},
+	{"embedded to attached, same node", nil, throughEngine, throughSocket, 0},
+}
+
+// start starts a stage's cluster, which ends with t.
+func (g stage) start(t *testing.T) [2]*fabric.Node {
+	s := attached(g.opts...)(t, 0).(*sockets)
+	return [2]*fabric.Node{g.near(s.cluster, s, 0), g.far(s.cluster, s, g.farNode)}
+}
+
+// traceOf runs a program on two applications.
+func traceOf(t *testing.T, apps [2]*fabric.Node, program []step) []string {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	r := &programRun{ctx: ctx, apps: apps}
+	trace := r.run(program)
+	if r.err != nil {
+		t.Errorf("step %d does not end: %v; the last steps:\n%s", r.n, r.err, strings.Join(trace[max(0, len(trace)-5):], "\n"))
+	}
+	return trace
+}
+
+// TestSameProgramSameTrace runs random programs of calls, right and wrong ones,
+// through every door, over every provider and on one node: what they can see,
+// results, errors, bytes and events, is the same everywhere.
+func TestSameProgramSameTrace(t *testing.T) {
+	seed := *programSeed
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	t.Logf("-program-seed %d", seed)
+	var apps [][2]*fabric.Node
+	for _, g := range stages {
+		apps = append(apps, g.start(t))
+	}
+	begun := time.Now()
+	done := map[string]int{}
+	for i := range *programCount {
+		program := newProgram(rand.New(rand.NewPCG(seed+uint64(i), 0)), programLength)
+		want := traceOf(t, apps[0], program)
+		for _, line := range want {
+			done[kindOf(line)]++
+		}
+		for g := 1; g < len(stages); g++ {
+			if got := traceOf(t, apps[g], program); !slices.Equal(got, want) {
+				t.Errorf("-program-seed %d -programs 1: %s", seed+uint64(i), stages[g].name)
+				explain(t, apps[0], apps[g], program)
+				return
+			}
+		}
+	}
+	t.Logf("%d programs of %d steps on %d stages in %v: %v", *programCount, programLength, len(stages), time.Since(begun), done)
+}
+
+// kindOf is what a line of a trace is about, and how it ended.
+func kindOf(line string) string {
+	name, rest, _ := strings.Cut(line, " ")
+	if strings.Contains(rest, "ok") {
+		return name + " ok"
+	}
+	return name + " fails"
+}
+
+// explain leaves out of a program what its difference does not need, and prints
+// what is left with both traces.
+func explain(t *testing.T, first, second [2]*fabric.Node, program []step) {
+	t.Helper()
+	differs := func(p []step) bool { return !slices.Equal(traceOf(t, first, p), traceOf(t, second, p)) }
+	for size := len(program) / 2; size > 0; size /= 2 {
+		for at := 0; at+size <= len(program); {
+			shorter := slices.Delete(slices.Clone(program), at, at+size)
+			if differs(shorter) {
+				program = shorter
+			} else {
+				at += size
+			}
+		}
+	}
+	want, got := traceOf(t, first, program), traceOf(t, second, program)
+	for i := range max(len(want), len(got)) {
+		line := func(trace []string) string {
+			if i < len(trace) {
+				return trace[i]
+			}
+			return "(nothing)"
+		}
+		if line(want) == line(got) {
+			t.Logf("%3d %s", i, line(want))
+		} else {
+			t.Logf("%3d first %s", i, line(want))
+			t.Logf("%3d here  %s", i, line(got))
+		}
+	}
+}
+
+// TestProgramsThatDifferAreFound compares traces of programs of which one has
+// another step, and looks at what a long program gets to.
+func TestProgramsThatDifferAreFound(t *testing.T) {
+	apps := stages[0].start(t)
+	program := newProgram(rand.New(rand.NewPCG(1, 0)), 10*programLength)
+	want := traceOf(t, apps, program)
+	if got := traceOf(t, apps, program); !slices.Equal(got, want) {
+		t.Errorf("the same program on the same stage differs:\n%s\n%s", strings.Join(want, "\n"), strings.Join(got, "\n"))
+	}
+	done := map[string]int{}
+	for _, line := range want {
+		done[kindOf(line)]++
+	}
+	for _, kind := range []string{"meet ok", "transfer ok", "transfer fails", "atomic ok", "post ok", "put ok", "recv ok", "close ok"} {
+		if done[kind] == 0 {
+			t.Errorf("a program of %d steps has no %q: %v", len(program), kind, done)
+		}
+	}
+	if got := traceOf(t, apps, program[1:]); slices.Equal(got, want) {
+		t.Error("a program with another step has the same trace")
+	}
+}
