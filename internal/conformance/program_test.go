@@ -88,7 +88,6 @@ type programEnd struct {
 	state   programState
 	peer    *programEnd // once connected
 	unread  int         // bytes that have arrived and were not received
-	sent    int
 	windows []window
 	bufs    [][]byte // of transfers that may be under way
 	begun   bool     // so may be transfers
