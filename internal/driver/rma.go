@@ -130,12 +130,12 @@ func (e *endpoint) transfer(kind core.OpKind, l core.Local, roff int64, flags rm
 		w = c.newWaiter()
 	}
 	if kind == core.OpRead {
-		err = c.begin(c.room, func() error {
+		err = c.begin(c.core.MayBegin, func() error {
 			_, err := c.core.Read(l, roff, flags, w)
 			return err
 		})
 	} else {
-		err = c.begin(c.roomBehindReads(l, roff, l.Length), func() error {
+		err = c.begin(c.core.MayChange(l, roff, l.Length), func() error {
 			_, err := c.core.Write(l, roff, flags, w)
 			return err
 		})
@@ -157,35 +157,16 @@ func (e *endpoint) transfer(kind core.OpKind, l core.Local, roff int64, flags rm
 	return err
 }
 
-// room reports whether another operation may begin, and if not, the mark that
-// it has to wait for. The caller holds mu.
-func (c *conn) room() (m fence.Mark, ok bool) {
-	if c.core.Room() {
-		return m, true
-	}
-	return c.core.Oldest(), false
-}
-
-// roomBehindReads is room for an operation that changes the n bytes at roff of
-// the peer and takes its bytes from l: it waits for reads that it would overtake.
-func (c *conn) roomBehindReads(l core.Local, roff, n int64) func() (fence.Mark, bool) {
-	return func() (fence.Mark, bool) {
-		if m, clash := c.core.Clash(l, roff, n); clash {
-			return m, false
-		}
-		return c.room()
-	}
-}
-
-// begin runs f, which begins an operation, once there is room for it.
-func (c *conn) begin(room func() (fence.Mark, bool), f func() error) error {
+// begin runs f, which begins an operation, once it may: may is asked, as f is
+// run, with mu held.
+func (c *conn) begin(may func() (fence.Mark, bool), f func() error) error {
 	for {
 		c.mu.Lock()
 		if c.failed || c.isClosing {
 			c.mu.Unlock()
 			return status.Reset
 		}
-		m, ok := room()
+		m, ok := may()
 		if ok {
 			err := f()
 			c.mu.Unlock()
@@ -213,8 +194,8 @@ func (e *endpoint) Atomic(ctx context.Context, a rma.Atomic) (uint64, error) {
 		return 0, err
 	}
 	w := c.newWaiter()
-	room := c.roomBehindReads(core.Local{}, a.Offset, int64(a.Width))
-	if err := c.begin(room, func() error { return c.core.Atomic(a, w) }); err != nil {
+	may := c.core.MayChange(core.Local{}, a.Offset, int64(a.Width))
+	if err := c.begin(may, func() error { return c.core.Atomic(a, w) }); err != nil {
 		return 0, err
 	}
 	c.kick(false)
@@ -264,7 +245,7 @@ func (e *endpoint) FenceSignal(s fence.Signal) error {
 	if s.By == fence.InitPeer {
 		return c.signalByPeer(s)
 	}
-	err = c.begin(c.room, func() error { return c.core.Signal(s) })
+	err = c.begin(c.core.MayBegin, func() error { return c.core.Signal(s) })
 	c.kick(false)
 	if err != nil || c.link.twin == nil {
 		return err

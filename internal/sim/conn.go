@@ -645,33 +645,13 @@ func (c *conn) call(quits bool, f func(w *core.Waiter) (bool, error), done func(
 	c.kick()
 }
 
-// room reports whether another operation may begin, and if not, the mark that
-// it has to wait for.
-func (c *conn) room() (m fence.Mark, ok bool) {
-	if c.core.Room() {
-		return m, true
-	}
-	return c.core.Oldest(), false
-}
-
-// roomBehindReads is room for an operation that changes the n bytes at roff of
-// the peer and takes its bytes from l: it waits for reads that it would overtake.
-func (c *conn) roomBehindReads(l core.Local, roff, n int64) func() (fence.Mark, bool) {
-	return func() (fence.Mark, bool) {
-		if m, clash := c.core.Clash(l, roff, n); clash {
-			return m, false
-		}
-		return c.room()
-	}
-}
-
-// begin runs f, which begins an operation, once there is room for it.
-func (c *conn) begin(room func() (fence.Mark, bool), f func() error, done func(error)) {
+// begin runs f, which begins an operation, once it may.
+func (c *conn) begin(may func() (fence.Mark, bool), f func() error, done func(error)) {
 	if c.failed || c.closing {
 		done(status.Reset)
 		return
 	}
-	m, ok := room()
+	m, ok := may()
 	if ok {
 		err := f()
 		c.kick()
@@ -679,7 +659,7 @@ func (c *conn) begin(room func() (fence.Mark, bool), f func() error, done func(e
 		return
 	}
 	c.call(true, func(w *core.Waiter) (bool, error) { return c.core.Wait(m, w) },
-		func(status.Code, uint64) { c.begin(room, f, done) })
+		func(status.Code, uint64) { c.begin(may, f, done) })
 }
 
 // readMessages takes the peer's message lane, of which there is one.

@@ -562,11 +562,11 @@ func (e *endpoint) transfer(l core.Local, roff int64, read bool, flags rma.Flags
 		x = &pending{quits: l.Buf == nil, done: func(code status.Code, _ uint64) { done(asError(code)) }}
 		w = &x.Waiter
 	}
-	room := c.room
+	may := c.core.MayBegin
 	if !read {
-		room = c.roomBehindReads(l, roff, l.Length)
+		may = c.core.MayChange(l, roff, l.Length)
 	}
-	c.begin(room, func() error {
+	c.begin(may, func() error {
 		if x != nil {
 			c.calls = append(c.calls, x)
 		}
@@ -604,7 +604,7 @@ func (e *endpoint) fetchAdd(roff int64, delta uint64, done func(old uint64, err 
 		return
 	}
 	x := &pending{quits: true, done: func(code status.Code, v uint64) { done(v, asError(code)) }}
-	c.begin(c.roomBehindReads(core.Local{}, roff, 8), func() error {
+	c.begin(c.core.MayChange(core.Local{}, roff, 8), func() error {
 		c.calls = append(c.calls, x)
 		return c.core.Atomic(rma.Atomic{Op: rma.AtomicAdd, Width: 8, Offset: roff, Operand: delta}, &x.Waiter)
 	}, func(err error) {
@@ -640,7 +640,7 @@ func (e *endpoint) signal(s fence.Signal, done func(error)) {
 		done(err)
 		return
 	}
-	c.begin(c.room, func() error { return c.core.Signal(s) }, done)
+	c.begin(c.core.MayBegin, func() error { return c.core.Signal(s) }, done)
 }
 
 func asError(code status.Code) error {
