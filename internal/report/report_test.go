@@ -3,8 +3,10 @@ package report
 import (
 	"bytes"
 	"encoding/json"
+	"encoding/xml"
 	"flag"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -191,6 +193,11 @@ func checkPage(t *testing.T, name string, text []byte) {
 	if _, err := html.Parse(bytes.NewReader(text)); err != nil {
 		t.Errorf("%s: %v", name, err)
 	}
+	for i, picture := range pictures(text) {
+		if err := wellFormed(picture); err != nil {
+			t.Errorf("%s: picture %d is no XML: %v", name, i, err)
+		}
+	}
 	var open []string
 	z := html.NewTokenizer(bytes.NewReader(text))
 	for {
@@ -211,6 +218,73 @@ func checkPage(t *testing.T, name string, text []byte) {
 				t.Fatalf("%s: </%s> closes %v", name, tag, open)
 			}
 			open = open[:len(open)-1]
+		}
+	}
+}
+
+// pictures returns the pictures of a page, each with its begin and its end.
+func pictures(page []byte) (all [][]byte) {
+	const begin, end = "<svg", "</svg>"
+	for {
+		from := bytes.Index(page, []byte(begin))
+		if from < 0 {
+			return all
+		}
+		to := bytes.Index(page[from:], []byte(end))
+		if to < 0 {
+			return append(all, page[from:])
+		}
+		all = append(all, page[from:from+to+len(end)])
+		page = page[from+to+len(end):]
+	}
+}
+
+// wellFormed reports why text is not one XML element.
+func wellFormed(text []byte) error {
+	d := xml.NewDecoder(bytes.NewReader(text))
+	for depth, seen := 0, 0; ; {
+		token, err := d.Token()
+		if err == io.EOF && seen == 1 {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		switch x := token.(type) {
+		case xml.StartElement:
+			if depth++; depth == 1 {
+				seen++
+			}
+			given := map[xml.Name]bool{}
+			for _, a := range x.Attr {
+				if given[a.Name] {
+					return fmt.Errorf("<%s> has %s twice", x.Name.Local, a.Name.Local)
+				}
+				given[a.Name] = true
+			}
+		case xml.EndElement:
+			depth--
+		}
+	}
+}
+
+// TestPicturesAreXML takes the pictures of a page out of it, as somebody does who
+// wants to keep one: they are XML by themselves, which HTML does not ask for.
+func TestPicturesAreXML(t *testing.T) {
+	for name, run := range map[string]*Run{"run": sample(), "large": large()} {
+		all := pictures(page2(t, run))
+		if len(all) < 2 { // the timeline and a histogram
+			t.Errorf("%s: %d pictures", name, len(all))
+		}
+		for i, picture := range all {
+			if err := wellFormed(picture); err != nil {
+				t.Errorf("%s: picture %d: %v\n%.300s", name, i, err, picture)
+			}
+		}
+	}
+	for _, bad := range []string{"<svg><g></svg>", "<svg a=1/>", `<svg a="1" a="2"/>`, "<svg>&nbsp;</svg>", "<svg>", ""} {
+		if wellFormed([]byte(bad)) == nil {
+			t.Errorf("%q counts as XML", bad)
 		}
 	}
 }
