@@ -78,6 +78,7 @@ func runNode(ctx context.Context, c daemon.Config, o daemon.Options) error {
 	if err != nil {
 		return err
 	}
+	log = o.Log.With().Str("node", d.Status().Name).Logger() // it may have kept another
 	select {
 	case <-ctx.Done():
 		log.Info().Str("op", "leave").Msg("told to end")

@@ -23,8 +23,12 @@ const (
 // A Config says what one fabricd does. [Default] returns one to start from;
 // it does not change after it was passed to [Start].
 type Config struct {
-	Role Role   // host or node
-	Name string // for people: in tables and logs; the machine's host name by default
+	Role Role // host or node
+	// Name is for people: in tables and logs. The machine's host name by default;
+	// a host that is started with that keeps the name that Init gave it.
+	Name string
+	// named: Load was told the name.
+	named bool
 
 	// Join lists members of the cluster, "host:port", the port being their data
 	// port. A node that has not joined yet needs the host's; later any one that
@@ -85,15 +89,20 @@ type LogConfig struct {
 	Format string // console or json
 }
 
-// Default returns the configuration of a node that nothing was said about.
-func Default() Config {
+// machineName returns the name of a node that was given none.
+func machineName() string {
 	name, err := os.Hostname()
 	if err != nil || !validName(name) {
-		name = "node"
+		return "node"
 	}
+	return name
+}
+
+// Default returns the configuration of a node that nothing was said about.
+func Default() Config {
 	return Config{
 		Role:           RoleNode,
-		Name:           name,
+		Name:           machineName(),
 		StateDir:       "/var/lib/fabricd",
 		Detection:      "normal",
 		Providers:      []string{"quic"},

@@ -43,6 +43,7 @@ func Load(file string, environ []string, flags map[string]string) (Config, error
 			values[s.Key] = value{text, "flag"}
 		}
 	}
+	_, c.named = values["name"]
 	problems = append(problems, c.apply(values)...)
 	problems = append(problems, c.check(values)...)
 	if len(problems) > 0 {

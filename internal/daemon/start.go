@@ -49,6 +49,7 @@ func (d *Daemon) openState(context.Context) (err error) {
 	if err != nil {
 		return stateProblem(d.cfg.StateDir, err)
 	}
+	d.keepName()
 	if d.state.Identity().Role != state.Role(d.cfg.Role) {
 		return problem("role", string(d.cfg.Role), fmt.Sprintf("state directory %s was made for the role %s", d.cfg.StateDir, d.state.Identity().Role), state.ErrRole)
 	}
@@ -60,6 +61,16 @@ func (d *Daemon) openState(context.Context) (err error) {
 		d.log.Warn().Str("op", "state").Msg(note)
 	}
 	return nil
+}
+
+// keepName gives a host that was told no name the one that it was made with.
+func (d *Daemon) keepName() {
+	kept := d.state.Identity().Name
+	if d.cfg.Role != RoleHost || d.cfg.named || d.cfg.Name != machineName() || kept == "" || kept == d.cfg.Name {
+		return
+	}
+	d.cfg.Name = kept
+	d.log = d.opts.Log.With().Str("node", kept).Logger()
 }
 
 // join makes the node a member of its cluster, if it is none. It goes on until
