@@ -9,7 +9,6 @@ import (
 	"syscall"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/rs/zerolog"
 
@@ -243,42 +242,4 @@ func alloc(t *testing.T, fab *fabric, n int) []byte {
 		t.Fatal(err)
 	}
 	return m.Bytes()
-}
-
-func TestNodeLossEndsEverythingAndThenTells(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		fab := newFabric(t, 2)
-		a, b := fab.pair(0, 1)
-		if _, err := b.Send(context.Background(), []byte("last words")); err != nil {
-			t.Fatal(err)
-		}
-		synctest.Wait()
-		s := fab.nodes[0].NewSession(ipc.Credentials{})
-		events := make(chan ipc.Event, 1)
-		defer s.Watch(func(ev ipc.Event) { events <- ev })()
-		blocked := make(chan error, 1)
-		go func() {
-			_, _, err := a.Accept(context.Background())
-			_ = err
-			buf := make([]byte, 100)
-			n, err := a.Recv(context.Background(), buf)
-			if string(buf[:n]) != "last words" {
-				t.Errorf("queued bytes: %q, %v", buf[:n], err)
-			}
-			_, err = a.Recv(context.Background(), buf)
-			blocked <- err
-		}()
-		synctest.Wait()
-		fab.nodes[0].NodeLost(addr.Life{Node: 1, Generation: 1}, "crashed")
-		if ev := <-events; ev.Kind != ipc.NodeRemoved || ev.Reason != "crashed" {
-			t.Errorf("event %+v", ev)
-		}
-		if err := <-blocked; !errors.Is(err, syscall.ECONNRESET) {
-			t.Errorf("blocked Recv: %v", err)
-		}
-		if _, err := fab.open(0).Connect(context.Background(), addr.Addr{Node: 1, Port: 2000}); !errors.Is(err, syscall.ENODEV) {
-			t.Errorf("Connect to a lost node: %v", err)
-		}
-		time.Sleep(time.Second)
-	})
 }
