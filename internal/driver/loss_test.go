@@ -40,7 +40,10 @@ func blockers(fab *fabric, busy addr.Addr) []blocker {
 		{"readfrom", func(a ipc.Endpoint) error { return a.ReadFrom(0, 4096, 0, all) }, reset},
 		{"vwriteto", func(a ipc.Endpoint) error { return a.VWriteTo(make([]byte, 64), 0, all) }, reset},
 		{"vreadfrom", func(a ipc.Endpoint) error { return a.VReadFrom(make([]byte, 64), 0, all) }, reset},
-		{"atomic", func(a ipc.Endpoint) error { _, err := a.Atomic(ctx, rma.Atomic{Op: rma.AtomicAdd, Width: 8}); return err }, reset},
+		{"atomic", func(a ipc.Endpoint) error {
+			_, err := a.Atomic(ctx, rma.Atomic{Op: rma.AtomicAdd, Width: 8})
+			return err
+		}, reset},
 		{"fence wait", func(a ipc.Endpoint) error { return waitFenced(a, fence.InitSelf) }, reset},
 		{"fence of the peer's", func(a ipc.Endpoint) error { return waitFenced(a, fence.InitPeer) }, reset},
 		{"operations without end", endless, reset},

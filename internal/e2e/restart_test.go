@@ -26,6 +26,7 @@ func TestQuickRestartsAreRemovalsAndReturns(t *testing.T) {
 
 	var want []string
 	var gap, back time.Duration
+	quick := 0 // restarts within quickRestart
 	count := scale(20, 8, 100)
 	for range count {
 		old := flapping.life()
@@ -34,7 +35,11 @@ func TestQuickRestartsAreRemovalsAndReturns(t *testing.T) {
 		keeper.wrote(t, old.Generation)
 		killed := flapping.kill()
 		flapping.launch()
-		gap = max(gap, time.Since(killed))
+		took := time.Since(killed)
+		gap = max(gap, took)
+		if took <= quickRestart {
+			quick++
+		}
 		writer.check(t, killed)
 		flapping.joined()
 		back = max(back, time.Since(killed))
@@ -52,11 +57,17 @@ func TestQuickRestartsAreRemovalsAndReturns(t *testing.T) {
 	}
 	healthy.end(t)
 	keeper.check(t, count)
-	t.Logf("%d restarts: at most %v between kill and start, %v until it was back", count, gap.Round(time.Millisecond), back.Round(time.Millisecond))
-	if gap > 50*time.Millisecond && !raceEnabled {
-		t.Logf("the machine was too busy to start again within 50ms")
+	t.Logf("%d restarts, %d of them within %v: at most %v between kill and start, %v until it was back",
+		count, quick, quickRestart, gap.Round(time.Millisecond), back.Round(time.Millisecond))
+	// All of them must be right, however long the machine took. That some were
+	// as quick as the test is about is the machine's part, and has to be seen.
+	if quick == 0 {
+		t.Errorf("none of %d restarts was within %v, so that nothing is shown of such", count, quickRestart)
 	}
 }
+
+// quickRestart is how soon after its death a node is started again.
+const quickRestart = 50 * time.Millisecond
 
 // A keeper is an application that gives every connection a window of its own
 // and looks at what was written there.
