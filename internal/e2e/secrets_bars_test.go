@@ -8,11 +8,13 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/fabricd/fabricd/internal/hostile"
 )
 
 // TestSecretsAreInNoProcess looks for the secrets of a cluster in what others
-// can see of a fabricd that runs with a token, and in what it says when it
-// crashes.
+// can see of a fabricd that runs with a token, in what it answers, and in what it
+// says when it crashes: in every coding.
 func TestSecretsAreInNoProcess(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
@@ -23,7 +25,11 @@ func TestSecretsAreInNoProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	token := bytes.TrimSpace(text)
-	secrets := map[string][]byte{"the token": token, "the token's end": token[len(token)-40:], "a PEM key": []byte("PRIVATE KEY")}
+	raw, err := hostile.TokenSecret(string(token))
+	if err != nil {
+		t.Fatal(err)
+	}
+	secrets := map[string][]byte{"the token": token, "the token's secret": raw, "the token's end": token[len(token)-40:], "a PEM key": []byte("PRIVATE KEY")}
 	for _, n := range nodes {
 		key, err := os.ReadFile(filepath.Join(n.stateDir(), "keyring"))
 		if err != nil {
@@ -38,6 +44,11 @@ func TestSecretsAreInNoProcess(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		for _, word := range []string{"status", "nodes", "health", "ports", "conns", "windows", "links"} {
+			if shown["answer about "+word], err = n.admin.Get(within(t, stepLimit), word); err != nil {
+				t.Fatal(err)
+			}
+		}
 		n.signal(t, syscall.SIGQUIT)
 		n.exit(t, stepLimit)
 		shown["log"] = []byte(n.said())
@@ -46,8 +57,8 @@ func TestSecretsAreInNoProcess(t *testing.T) {
 		}
 		for where, text := range shown {
 			for what, secret := range secrets {
-				if bytes.Contains(text, secret) {
-					t.Errorf("the %s of %s shows %s", where, n.name, what)
+				if how := hostile.Shows(text, secret); how != "" {
+					t.Errorf("the %s of %s shows %s %s", where, n.name, what, how)
 				}
 			}
 		}
