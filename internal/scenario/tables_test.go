@@ -78,7 +78,8 @@ var barTests = map[scenario.Row][]string{
 	"B5": {"internal/sim TestChurn SIM_CHANGES=1000000"},
 	"B6": {"membership/verdict TestFastRestartIsSeenByAll", "internal/e2e TestQuickRestartsAreRemovalsAndReturns"},
 	"B7": {"internal/sim TestZombies SIM_SEEDS=20000", "internal/e2e TestLongPauseOfANodeIsOneRemovalAndOneReturn"},
-	"B8": {"fabric/fabrictest TestCrashAtEveryStepOfTheEngine", "internal/e2e TestKilledNodesAreRemovedOnce"},
+	"B8": {"fabric/fabrictest TestCrashAtEveryStepOfTheEngine", "internal/driver TestNodeLossEndsEverythingAndThenTells",
+		"internal/e2e TestKilledNodesAreRemovedOnce"},
 	"B9": {"internal/transport/quic TestBytesAreExactOverABadNetwork", "internal/faults/inject TestQUICOverBadSockets",
 		"internal/driver TestManyMessagesAreExactOverABadNetwork VOLUME=10000000"},
 	"B10": {"internal/sim TestFenceCuts SIM_SEEDS=50", "internal/driver TestRandomProgramsUnderFaults",
@@ -130,7 +131,7 @@ var painWords = map[scenario.Row]string{
 }
 
 var painTests = map[scenario.Row][]string{
-	"P1": {"fabric/fabrictest TestCrashAtEveryStepOfTheEngine", "internal/e2e TestNodesCrashAtStepsOfTheProtocol",
+	"P1": {"fabric/fabrictest TestCrashAtEveryStepOfTheEngine", "internal/e2e TestNodesCrashAtStepsOfTheProtocol", "internal/driver TestNodeLossEndsEverythingAndThenTells",
 		"internal/e2e TestKilledNodesAreRemovedOnce"},
 	"P2": {"membership TestSilentLossIsKnownWithinTheBoundOfEachProfile", "membership/verdict TestCrashIsTold"},
 	"P3": {"internal/driver TestCloseStorm", "internal/e2e TestTerminatedNodesLeave"},
@@ -149,7 +150,8 @@ var painTests = map[scenario.Row][]string{
 		"membership/verdict TestALostLeaseTableGivesEveryIDBackAboveItsGenerations", "internal/e2e TestKilledNodesAreRemovedOnce"},
 	"P20": {"membership/verdict TestIdleClusterTicksWithItsHeartbeats"},
 	"P21": {"internal/driver TestManyConnectionsLeaveNoMemory", "internal/e2e TestKilledApplicationsLeaveNothingBehind"},
-	"P23": {"internal/ipc TestKilledNodeEndsBlockedCalls", "internal/ipc TestApplicationLearnsThatItsNodeEnds", "internal/shm TestFaultsAreErrors",
+	"P23": {"internal/ipc TestKilledNodeEndsBlockedCalls", "internal/ipc TestApplicationLearnsThatItsNodeEnds",
+		"internal/ipc TestACallBesideTheEndOfTheNodeIsReset", "internal/shm TestFaultsAreErrors",
 		"internal/hostile TestFramesThatBreakTheRules", "internal/hostile TestRandomBytesInsideALink"},
 }
 
