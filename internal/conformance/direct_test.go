@@ -7,7 +7,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -363,7 +362,7 @@ func TestDirectUseChangesNoResult(t *testing.T) {
 			for _, w := range worlds {
 				w.ends[1].Close()
 				for w.ends[0].Ready()&ipc.PollHup == 0 {
-					runtime.Gosched()
+					time.Sleep(100 * time.Microsecond)
 				}
 			}
 			for range 5 {
@@ -423,7 +422,7 @@ func (w *world) race(t *testing.T) {
 			t.Fatal(err)
 		}
 		for was := landed.Load(); landed.Load() < was+5 && !late(); {
-			runtime.Gosched()
+			time.Sleep(100 * time.Microsecond)
 		}
 		if i == rounds-1 {
 			w.ends[1].Close()
@@ -433,7 +432,7 @@ func (w *world) race(t *testing.T) {
 		last := begun.Load()
 		if i < rounds-1 {
 			for begun.Load() < last+2 && !late() {
-				runtime.Gosched()
+				time.Sleep(100 * time.Microsecond)
 			}
 		} else {
 			writer.Wait()

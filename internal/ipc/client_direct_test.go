@@ -4,10 +4,10 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/internal/status"
@@ -31,7 +31,7 @@ type directPair struct {
 func newDirectPair(t testing.TB, edit func(*Options)) *directPair {
 	t.Helper()
 	s := serve(t, edit)
-	s.node.direct.on = true
+	s.node.allowDirect()
 	p := &directPair{s: s, ca: s.dial(t), cb: s.dial(t)}
 	p.a, p.b = connect(t, p.ca, p.cb)
 	p.memA, p.offA = p.window(t, p.ca, p.a, 4, readWrite)
@@ -278,15 +278,15 @@ func TestWritesEndWithAnUnregister(t *testing.T) {
 		}
 	})
 	mem := p.memB
-	for range 200 {
+	for range 50 {
 		word := func() uint64 { return must(Heap(mem).Load(8, 8))(t) }
 		for was := word(); word() == was && ctx.Err() == nil; {
-			runtime.Gosched()
+			time.Sleep(100 * time.Microsecond)
 		}
 		check(t, "Unregister", p.b.Unregister(p.offB, int64(len(mem))), status.OK)
 		last := begun.Load()
 		for begun.Load() < last+3 && ctx.Err() == nil {
-			runtime.Gosched()
+			time.Sleep(100 * time.Microsecond)
 		}
 		if got := word(); got > last {
 			t.Fatalf("write %d has landed, which began after %d, when the window was gone", got, last)

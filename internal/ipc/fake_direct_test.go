@@ -59,3 +59,10 @@ func (e *fakeEndpoint) PeerWindow(roff int64) (PeerWindow, error) {
 	}
 	return PeerWindow{}, status.NoAddress
 }
+
+// allowDirect turns direct use on.
+func (n *fakeNode) allowDirect() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.direct.on = true
+}
