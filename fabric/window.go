@@ -66,7 +66,8 @@ func (e *Endpoint) Register(p []byte, offset int64, prot Prot, flags MapFlags) (
 
 // Unregister removes every window inside [offset, offset+n), which may be none
 // (scif_unregister). New transfers and mappings no longer find them; those that
-// run complete. On an error nothing is removed.
+// run complete, which on one node may be after Unregister has returned: there the
+// peer copies by itself. On an error nothing is removed.
 //
 // Errors: EINVAL if the range is empty, not page-aligned, or cuts a window;
 // ENOTCONN or ECONNRESET.

@@ -105,6 +105,7 @@ func mapShared(f *os.File, off, n, size int64, writable bool) (*shm.Region, erro
 		f.Close()
 		return nil, err
 	}
+	region.CloseFile() // an application has many windows and few descriptors
 	return region, nil
 }
 

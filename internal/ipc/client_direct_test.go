@@ -386,8 +386,10 @@ func TestEpochsHaveABound(t *testing.T) {
 func TestEpochsCannotBeWrittenByTheApplication(t *testing.T) {
 	p := newDirectPair(t, nil)
 	p.warm(t)
-	page := p.a.(*clientEndpoint).c.direct.page
-	if _, err := shm.Map(must(shm.Duplicate(page.File()))(t), 0, page.Len(), true); err == nil {
+	var out memAdd
+	f := must(p.a.(*clientEndpoint).c.ask(t.Context(), question{op: opEpochs}, &out))(t)
+	defer f.Close()
+	if _, err := shm.Map(f, 0, out.Size, true); err == nil {
 		t.Error("the epochs can be mapped for writing")
 	}
 }

@@ -77,6 +77,15 @@ func (r *Region) CopyOrdered(off int64, p []byte) (err error) {
 	return nil
 }
 
+// CloseFile closes the region's descriptor, which File no longer returns; the
+// memory stays mapped. It is called before the region is shared.
+func (r *Region) CloseFile() {
+	if r.file != nil {
+		r.file.Close()
+		r.file = nil
+	}
+}
+
 // Word returns the word of 8 bytes at off, a multiple of 8, for access without
 // a function call. The memory is one that cannot fault, as what [Check] has
 // accepted, and the caller holds a reference while it uses the word. It is nil

@@ -85,6 +85,18 @@ func TestWordIsTheRegions(t *testing.T) {
 	}
 }
 
+func TestMemoryStaysWithoutItsDescriptor(t *testing.T) {
+	r := create(t, PageSize)
+	r.CloseFile()
+	r.CloseFile()
+	if r.File() != nil {
+		t.Error("File returns a closed descriptor")
+	}
+	if err := r.WriteAt([]byte{7}, 9); err != nil || r.Bytes()[9] != 7 {
+		t.Errorf("WriteAt = %v, memory has %d", err, r.Bytes()[9])
+	}
+}
+
 // BenchmarkCopy is the anchor of everything that copies between windows.
 func BenchmarkCopy(b *testing.B) {
 	for _, n := range []int{8, 4 << 10, 1 << 20, 16 << 20} {
