@@ -305,10 +305,8 @@ Rows: ` + strings.Join(anchorKeys(), ", "),
 		if err := o.check(); err != nil {
 			return err
 		}
-		for _, key := range args {
-			if !slices.Contains(anchorKeys(), key) {
-				return usagef("there is no row %q; there are %s", key, strings.Join(anchorKeys(), ", "))
-			}
+		if err := checkRows(args); err != nil {
+			return err
 		}
 		d := a.newDocument(thisMachine())
 		err := a.measureTargets(cmd.Context(), d, o, args)
@@ -325,6 +323,16 @@ const (
 	keyLoss = "loss"
 	keyIdle = "idle"
 )
+
+// checkRows refuses rows that there are not.
+func checkRows(keys []string) error {
+	for _, key := range keys {
+		if !slices.Contains(anchorKeys(), key) {
+			return usagef("there is no row %q; there are %s", key, strings.Join(anchorKeys(), ", "))
+		}
+	}
+	return nil
+}
 
 // anchorKeys returns what anchors takes.
 func anchorKeys() (keys []string) {
@@ -526,7 +534,7 @@ func (a *app) idleTargets(ctx context.Context, d *Document, o *anchorOptions) er
 	case o.idle == 0:
 		err = errors.New("left out: --idle is 0")
 	default:
-		onKeeper(func() { all, err = measureIdle(ctx, exe, 8, "normal", o.idle) })
+		onKeeper(func() { all, err = measureIdle(ctx, exe, 8, "normal", idleSettling, o.idle) })
 	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

@@ -16,7 +16,7 @@ const (
 	opAck                // answer each of Count messages with one of tokenSize bytes
 	opReply              // answer each of Count tokens with a message of Size bytes
 	opSource             // after a token, send Count messages of Size bytes
-	opBoth               // send and receive Count messages at the same time; answer: how many were wrong
+	opBoth               // after a token, send and receive Count messages at the same time; answer: how many were wrong
 	opWindow             // register Count slots of Size bytes; answer: the offset
 	opClear              // clear the window; answer: 0
 	opFill               // write message i into slot i; answer: 0

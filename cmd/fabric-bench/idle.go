@@ -29,7 +29,7 @@ const (
 func (a *app) idleCommand() *cobra.Command {
 	var fabricd, detection, format string
 	var nodes int
-	var during time.Duration
+	var settling, during time.Duration
 	cmd := &cobra.Command{
 		Use: "idle", Short: "Measure what idle daemons cost", Args: cobra.NoArgs,
 		Long: `idle starts fabricd processes on loopback, lets them settle, and measures the
@@ -40,6 +40,7 @@ share of a core and the memory that each of them uses.`,
 	f.StringVar(&fabricd, "fabricd", "", "the fabricd to run (default: beside this program, ./bin, $PATH)")
 	f.IntVar(&nodes, "nodes", 8, "daemons")
 	f.DurationVar(&during, "duration", 20*time.Second, "how long to measure")
+	f.DurationVar(&settling, "settle", idleSettling, "how long to wait before that")
 	f.StringVar(&detection, "detection", "normal", "fast, normal or calm")
 	f.StringVar(&format, "format", "table", "table or json")
 	f.Bool("quiet", true, "accepted, as elsewhere: there is no progress to tell")
@@ -54,13 +55,15 @@ share of a core and the memory that each of them uses.`,
 			return usagef("--nodes %d: 1 to 64", nodes)
 		case during < time.Second || during > time.Hour:
 			return usagef("--duration %v: 1s to 1h", during)
+		case settling < 0 || settling > time.Hour:
+			return usagef("--settle %v: up to 1h", settling)
 		}
 		exe, err := findFabricd(fabricd)
 		if err != nil {
 			return err
 		}
 		d := a.newDocument(thisMachine())
-		d.Idle, err = measureIdle(cmd.Context(), exe, nodes, detection, during)
+		d.Idle, err = measureIdle(cmd.Context(), exe, nodes, detection, settling, during)
 		if err != nil {
 			return err
 		}
@@ -70,8 +73,13 @@ share of a core and the memory that each of them uses.`,
 	return cmd
 }
 
-// measureIdle runs daemons for a while and returns what each has used.
-func measureIdle(ctx context.Context, exe string, nodes int, detection string, during time.Duration) (_ []Idle, err error) {
+// idleSettling is how long daemons are left alone before they are watched: until
+// what joining has begun is over.
+const idleSettling = 3 * time.Second
+
+// measureIdle starts daemons, lets them settle, leaves them alone for a
+// while and returns what each has used.
+func measureIdle(ctx context.Context, exe string, nodes int, detection string, settling, during time.Duration) (_ []Idle, err error) {
 	runtime.LockOSThread() // see fleet
 	defer runtime.UnlockOSThread()
 	f, err := newFleet(ctx, exe, nodes, "--detection", detection)
@@ -79,7 +87,6 @@ func measureIdle(ctx context.Context, exe string, nodes int, detection string, d
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, f.close()) }()
-	const settling = 3 * time.Second // until what joining has begun is over
 	if !wait(ctx, settling) {
 		return nil, ctx.Err()
 	}

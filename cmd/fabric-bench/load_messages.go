@@ -35,6 +35,9 @@ func (c *crossing) check(int64) (int64, error) { return 0, nil }
 // run implements runner. Its bytes are those of both directions.
 func (c *crossing) run(n int64, s *sample) error {
 	began := time.Now()
+	if _, err := c.ch.Write(make([]byte, tokenSize)); err != nil { // the responder waits for it
+		return err
+	}
 	wrong, err := exchangeBoth(c.ch, c.fill, n, c.job.check)
 	if err != nil {
 		return err

@@ -95,15 +95,9 @@ func measure(ctx context.Context, s side, t *test, j job, b budget, counter coun
 	if err := l.man(ctx); err != nil {
 		return sample{}, err
 	}
-	iters, warmup := b.plan(j.size)
-	if warmup > 0 {
-		w, err := l.pass(ctx, warmup)
-		if err != nil {
-			return sample{}, fmt.Errorf("warm-up: %w", err)
-		}
-		if b.duration > 0 {
-			iters = b.fit(warmup, w.elapsed)
-		}
+	iters, warmup, err := l.warm(ctx, b)
+	if err != nil {
+		return sample{}, fmt.Errorf("warm-up: %w", err)
 	}
 	if counter != nil {
 		return countCalls(counter, s.processes(), func() (sample, error) { return l.pass(ctx, iters) })
@@ -111,6 +105,31 @@ func measure(ctx context.Context, s side, t *test, j job, b budget, counter coun
 	out, err := l.pass(ctx, iters)
 	out.warmup = warmup
 	return out, err
+}
+
+// pilotIters is how many operations tell how long one takes.
+const pilotIters = 16
+
+// warm does the untimed operations, and returns how many to time and how many of
+// them there were.
+func (l *lineup) warm(ctx context.Context, b budget) (iters, warmup int64, err error) {
+	iters, warmup = b.plan(l.job.size)
+	if b.duration > 0 && b.warmup < 0 {
+		pilot, err := l.pass(ctx, min(warmup, pilotIters))
+		if err != nil {
+			return 0, 0, err
+		}
+		tenth := budget{duration: b.duration / 10}
+		warmup = min(warmup, tenth.fit(min(warmup, pilotIters), pilot.elapsed))
+	}
+	if warmup == 0 {
+		return iters, 0, nil
+	}
+	w, err := l.pass(ctx, warmup)
+	if err == nil && b.duration > 0 {
+		iters = b.fit(warmup, w.elapsed)
+	}
+	return iters, warmup, err
 }
 
 // A counterFunc starts to count the system calls of this process and others.

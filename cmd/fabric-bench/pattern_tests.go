@@ -129,7 +129,7 @@ func (b *bench) needMesh(ctx context.Context) (*mesh, error) {
 // The bulk beside which conn_mixed measures.
 const (
 	bulkSize  = 64 << 10 // bytes of a message
-	bulkCount = 256      // messages between two answers
+	bulkCount = 64       // messages between two answers
 )
 
 // besideBulk measures a ping-pong alone and beside a connection that sends all

@@ -104,11 +104,14 @@ func await(stop <-chan struct{}, done func() bool) error {
 	return nil
 }
 
-// both sends and receives Count messages at the same time.
+// both, after a token, sends and receives Count messages at the same time.
 func (r *responder) both(c command) error {
 	fill := r.fill
 	if c.Seed == 0 {
 		fill = newPattern(1, int(c.Size))
+	}
+	if _, err := io.ReadFull(r.rw, make([]byte, tokenSize)); err != nil {
+		return err
 	}
 	wrong, err := exchangeBoth(r.rw, fill, c.Count, c.Seed != 0)
 	if err != nil {

@@ -20,6 +20,8 @@ type suiteOptions struct {
 	providers []string
 	conns     int64
 	quick     bool
+	rows      []string
+	tests     []string
 }
 
 // suiteProviders are what a suite measures without --providers.
@@ -62,6 +64,8 @@ have is a note.`,
 	f.StringVar(&o.out, "out", filepath.Join("out", "bench"), "directory to write to")
 	f.StringSliceVar(&o.providers, "providers", suiteProviders, "what to measure")
 	f.Int64Var(&o.conns, "conns", 10_000, "up to how many connections conn_scale opens")
+	f.StringSliceVar(&o.rows, "rows", nil, "of the targets only these rows, as anchors has them (default all)")
+	f.StringSliceVar(&o.tests, "tests", nil, "only these tests (default all)")
 	f.BoolVar(&o.quick, "quick", false, "a minute instead of a quarter of an hour; rough")
 	f.IntVar(&o.reps, "reps", 5, "repetitions")
 	f.DurationVar(&o.duration, "duration", 300*time.Millisecond, "about how long a repetition of a target takes")
@@ -85,6 +89,12 @@ have is a note.`,
 			if !slices.Contains(providers, p) {
 				return usagef("--providers %q: one of %s", p, strings.Join(providers, ", "))
 			}
+		}
+		if err := checkRows(o.rows); err != nil {
+			return err
+		}
+		if _, err := testsNamed(o.tests); err != nil {
+			return err
 		}
 		return a.suite(cmd.Context(), o)
 	}
@@ -111,7 +121,7 @@ func (a *app) suite(ctx context.Context, o *suiteOptions) error {
 	}
 	d.Cliffs, d.CliffPairs = findCliffs(d.Results)
 	if ctx.Err() == nil {
-		failures = append(failures, a.measureTargets(ctx, d, &o.anchorOptions, nil))
+		failures = append(failures, a.measureTargets(ctx, d, &o.anchorOptions, o.rows))
 	}
 	err := errors.Join(failures...)
 	if ctx.Err() != nil {
@@ -129,8 +139,9 @@ func (a *app) suiteProvider(ctx context.Context, d *Document, o *suiteOptions, p
 	if err := b.start(ctx, bed{o.fabricd}, provider); err != nil {
 		return fmt.Errorf("%s: %w", provider, err)
 	}
-	var failures []error
-	for _, t := range tests() {
+	picked, err := testsNamed(o.tests)
+	failures := []error{err}
+	for _, t := range picked {
 		sizes := p.sizes
 		b.reps, b.budget = p.reps, budget{duration: p.rep, warmup: -1}
 		if slices.Contains(sweepTests, t.name) {

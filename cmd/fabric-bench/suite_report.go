@@ -73,6 +73,8 @@ func chartSection(d *Document) page.Section {
 				continue
 			}
 			l := plot.Line{Name: g[0].Provider, Dashed: isAnchorName(g[0].Provider)}
+			// An anchor may have been measured beside several of ours: the first.
+			g = slices.CompactFunc(g, func(a, b Result) bool { return a.Size == b.Size })
 			for _, r := range g {
 				l.Points = append(l.Points, plot.Point{X: float64(r.Size), Y: float64(r.Median)})
 			}

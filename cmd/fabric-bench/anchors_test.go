@@ -1,0 +1,133 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestTargetsAreJudged(t *testing.T) {
+	one, most := figure(1), figure(1.2)
+	spread := func(v ...figure) Spread { return spreadOf(v) }
+	for _, tt := range []struct {
+		name string
+		t    Target
+		want string
+		says string
+	}{
+		{"below", Target{Anchor: "a", Ratio: spread(1, 1.1, 1.4), AtMost: &most}, targetReached, "reached"},
+		{"above", Target{Anchor: "a", Ratio: spread(1, 1.8, 2), AtMost: &most}, targetMissed, "1.50× the target"},
+		{"enough", Target{Anchor: "a", Ratio: spread(.9, 1, 2), AtLeast: &one}, targetReached, "reached"},
+		{"too little", Target{Anchor: "a", Ratio: spread(.4, .5, .6), AtLeast: &one}, targetMissed, "0.50× the target"},
+		{"a bound", Target{Ours: spread(0.5), AtMost: &one}, targetReached, "reached"},
+		{"over a bound", Target{Ours: spread(3), AtMost: &one}, targetMissed, "3.00× the target"},
+		{"no target", Target{Anchor: "a", Ratio: spread(3)}, targetNone, "for comparison"},
+		{"no anchor here", Target{Anchor: "a", Ours: spread(3), Ratio: spread(), AtMost: &one, Why: "not installed"}, targetUnknown, "not measured: not installed"},
+		{"nothing measured", Target{Anchor: "a", Ratio: spread(), AtMost: &one}, targetUnknown, "not measured"},
+	} {
+		got := tt.t.judge()
+		if got.Verdict != tt.want || !strings.Contains(got.distance(), tt.says) {
+			t.Errorf("%s: %s, %q; want %s, %q", tt.name, got.Verdict, got.distance(), tt.want, tt.says)
+		}
+	}
+}
+
+// Ours and the anchors take turns, each first in every other one; who fails is
+// not asked again, and the others go on.
+func TestContestsAreHeldInTurns(t *testing.T) {
+	var order []string
+	say := func(name string, v figure, err error) source {
+		return source{name: name, most: 1, measure: func(context.Context, *stage) (figure, error) {
+			order = append(order, name)
+			return v, err
+		}}
+	}
+	c := contest{key: "k", what: "w", unit: "µs", ours: say("ours", 2, nil), anchors: []source{say("a", 4, nil), say("b", 0, errors.New("is away"))}}
+	rows, err := c.hold(t.Context(), nil, 3, func(string, ...any) {})
+	if err != nil || strings.Join(order, " ") != "ours a b a ours ours a" {
+		t.Errorf("%v, %v", order, err)
+	}
+	if len(rows) != 2 || rows[0].Verdict != targetReached || rows[0].Ratio.Median != 0.5 || len(rows[0].Ratio.PerRep) != 3 {
+		t.Errorf("beside a: %+v", rows)
+	}
+	if rows[1].Verdict != targetUnknown || rows[1].Why != "is away" || rows[1].Ours.Median != 2 {
+		t.Errorf("beside b: %+v", rows[1])
+	}
+}
+
+// TestAnchorsFillTheTable measures one row of each kind, without the tools of
+// others, which are not on $PATH.
+func TestAnchorsFillTheTable(t *testing.T) {
+	temporaries(t)
+	exe := buildFabricd(t)
+	t.Setenv("PATH", t.TempDir())
+	code, out, errs := runBench(t, "anchors", "quic-lat", "node-write", "node-allocs", "tcp-tls", "tcp-mixed", "heal", "--fabricd", exe,
+		"--reps", "2", "--duration", "1ms", "--quiet", "--format", "json")
+	if code != exitOK {
+		t.Fatalf("exit code %d: %s", code, errs)
+	}
+	d, err := readJSON(strings.NewReader(out))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []struct{ key, anchor, why string }{
+		{"node-write", "UCX ucp_put_bw posix", "make bench-anchors"}, {"node-write", "memcpy", ""}, {"node-allocs", "", ""}, {"node-allocs", "", ""},
+		{"tcp-mixed", "", "?"}, {"tcp-tls", rawTLS, "?"}, {"quic-lat", rawProvider, ""}, {"heal", "", "make chaos"},
+	}
+	if len(d.Targets) != len(want) {
+		t.Fatalf("%d rows, want %d: %+v", len(d.Targets), len(want), d.Targets)
+	}
+	for i, w := range want {
+		got := d.Targets[i]
+		if got.Key != w.key || got.Anchor != w.anchor {
+			t.Errorf("row %d is %s beside %q, want %s beside %q", i, got.Key, got.Anchor, w.key, w.anchor)
+		}
+		switch measured := got.Why == ""; {
+		case w.why == "?": // as the build has the provider
+		case measured != (w.why == ""), !strings.Contains(got.Why, w.why), (got.Verdict == targetUnknown) == measured:
+			t.Errorf("row %d, %s: %s because of %q, want %q", i, got.Key, got.Verdict, got.Why, w.why)
+		}
+	}
+}
+
+func TestSuiteWritesItsReport(t *testing.T) {
+	temporaries(t)
+	dir := filepath.Join(t.TempDir(), "out")
+	code, out, errs := runBench(t, "suite", "--quick", "--providers", "mem", "--rows", "heal", "--conns", "10", "--reps", "1",
+		"--tests", "msg_lat,msg_bw,rma_write_bw,pairs,conn_scale", "--duration", "1ms", "--out", dir, "--quiet")
+	if code != exitOK || !strings.Contains(out, "neighbouring sizes") || !strings.Contains(out, "a split healed") {
+		t.Fatalf("exit code %d: %s%s", code, out, errs)
+	}
+	for name, want := range map[string]string{
+		"report.html": "<svg", "report.md": "![msg_lat.svg](msg_lat.svg)", "results.json": schemaVersion, "results.csv": "msg_bw",
+		"msg_lat.svg": "</svg>", "rma_write_bw.svg": "</svg>",
+	} {
+		text, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil || !strings.Contains(string(text), want) {
+			t.Errorf("%s lacks %q: %v", name, want, err)
+		}
+	}
+	if _, err := readRun(filepath.Join(dir, "results.json")); err != nil {
+		t.Error(err)
+	}
+}
+
+// A signal while a suite measures ends it in order, with what it has.
+func TestInterruptedSuiteKeepsWhatItHas(t *testing.T) {
+	temporaries(t)
+	dir := t.TempDir()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	var out, errs strings.Builder
+	code := execute(ctx, []string{"suite", "--providers", "mem", "--out", dir, "--quiet"}, &out, &errs)
+	if code != exitFail || !strings.Contains(errs.String(), "interrupted") {
+		t.Errorf("exit code %d: %s", code, errs.String())
+	}
+	if _, err := os.Stat(filepath.Join(dir, "report.html")); err != nil {
+		t.Error(err)
+	}
+}
