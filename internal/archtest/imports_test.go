@@ -40,6 +40,7 @@ var mayImport = map[string][]string{
 	"internal/transport/transporttest": {"internal/transport", "fabric/addr"},
 	"internal/transport/mem":           {"internal/transport", "fabric/addr"},
 	"internal/transport/quic":          {"internal/transport", "fabric/addr"},
+	"internal/transport/tcp":           {"internal/transport"},
 
 	// The engine and its loops.
 	"internal/core": {"portmap", "rma", "fence", "internal/wire", "fabric/addr", "internal/status"},
@@ -59,11 +60,11 @@ var mayImport = map[string][]string{
 
 	// What joins the rooms.
 	"internal/daemon": {"internal/driver", "membership", "membership/gossip", "membership/state", "membership/trust", "internal/ipc",
-		"internal/transport", "internal/transport/quic", "internal/faults", "internal/faults/inject", "internal/faults/failpoint",
+		"internal/transport", "internal/transport/quic", "internal/transport/tcp", "internal/faults", "internal/faults/inject", "internal/faults/failpoint",
 		"fabric/addr", "internal/status"},
 	"fabric/embed": {"fabric", "internal/daemon", "internal/ipc", "fabric/addr"},
 	"fabric/fabrictest": {"fabric", "internal/driver", "internal/ipc", "internal/transport", "internal/transport/mem",
-		"internal/transport/quic", "internal/faults", "internal/faults/inject", "internal/faults/failpoint", "fabric/addr"},
+		"internal/transport/quic", "internal/transport/tcp", "internal/faults", "internal/faults/inject", "internal/faults/failpoint", "fabric/addr"},
 
 	// A run that breaks things on purpose: its log, its file, its judge.
 	"internal/history":  {"fabric/addr"},

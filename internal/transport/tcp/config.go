@@ -1,0 +1,180 @@
+// Package tcp is the transport provider over TCP: each session has one
+// connection with TLS for everything small, and further ones for the bytes of
+// large writes, so that neither waits behind the other.
+//
+// SPEC.md has the protocol. Lanes, datagrams and the credit of both share the
+// first connection, as frames; it is never held up, because a frame is only
+// sent when its receiver has promised room for it. Bulk connections are opened
+// when the first large write asks for them. One is bound to its session by a
+// token of 32 random bytes that was sent over the first connection, can be used
+// once and soon expires, and with TLS by the certificate too. Where both ends
+// are configured for it, bulk connections have no TLS: then whoever can read or
+// change packets can read and change the bytes of large writes, and nothing
+// else.
+//
+// # Reading
+//
+// There is no goroutine between a connection and who waits for its bytes.
+// Whoever blocks in a lane's Read and finds nobody at the helm takes it: it
+// reads the first connection itself, delivers what is for others, and leaves
+// when it has bytes of its own. A session's watch goroutine takes the helm when
+// no reader has had it for a moment. Each bulk connection has a reader, which
+// puts bytes straight into the memory of a Read that waits for them.
+//
+// # Flow control and memory
+//
+// The rules are those of QUIC: a peer can make this side hold at most
+// Config.SessionWindow bytes per session that nobody has read, and at most
+// Config.LaneWindow in one lane. With the defaults 32 lanes may stand full and
+// unread before they gate the others.
+package tcp
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/fabricd/fabricd/internal/transport"
+)
+
+// The protocol names in the TLS handshake: of a session's first connection, and
+// of the others.
+const (
+	ALPN     = "fabricd-tcp/1"
+	BulkALPN = "fabricd-tcp-bulk/1"
+)
+
+// Config configures a provider. ServerTLS, ClientTLS, Identify and one of
+// Listener and Address are required; zero elsewhere means the default.
+type Config struct {
+	// Listener accepts connections; the provider owns it and closes it. Nil: one
+	// is opened at Address, "ip:port".
+	Listener net.Listener
+	Address  string
+
+	// Dial opens a connection to "host:port". Nil: a net.Dialer does.
+	Dial func(ctx context.Context, address string) (net.Conn, error)
+
+	// ServerTLS and ClientTLS return the configuration of the next handshake,
+	// so that certificates and authorities rotate. They must demand and verify
+	// the peer's certificate. The provider copies what they return and sets
+	// the protocol, TLS 1.3, and no session tickets.
+	ServerTLS, ClientTLS func() *tls.Config
+
+	// Identify says whom a verified certificate names, or why the peer is
+	// refused. The peer gets the error's text, and its code if the error is a
+	// *transport.CloseError, else CodeWrongCluster.
+	Identify func(tls.ConnectionState) (transport.Identity, error)
+
+	// Plaintext lets bulk connections go without TLS to peers that allow it too.
+	Plaintext bool
+
+	HandshakeTimeout time.Duration // bounds Dial and an incoming handshake. 0: 2 s
+
+	// UserTimeout is how long the kernel may wait for the peer's kernel to
+	// acknowledge bytes before it ends a connection, where it can be told. It
+	// does not see a peer to which nothing is sent: heartbeats do. 0: 5 s.
+	UserTimeout time.Duration
+
+	LaneWindow    int // bytes that a lane takes before it is read. 0: 2 MiB
+	SessionWindow int // bytes of all lanes together. 0: 64 MiB
+
+	// MaxLanes bounds the open lanes that a peer has towards here, in one
+	// session. A lane counts until it was read to its end or canceled. 0: 4096.
+	MaxLanes int
+
+	// MaxBulk bounds the bulk connections of one session; the smaller one of the
+	// two ends' counts. Negative: none. 0: 2.
+	MaxBulk int
+
+	// MaxHandshakes bounds the incoming handshakes under way, sessions that
+	// wait for Accept included; further ones are closed. 0: 512.
+	MaxHandshakes int
+
+	Log zerolog.Logger   // refused peers are logged as warnings
+	Now func() time.Time // for certificates. Nil: time.Now
+}
+
+// withDefaults checks c and returns it with every zero resolved.
+func (c Config) withDefaults() (Config, error) {
+	if c.ServerTLS == nil || c.ClientTLS == nil || c.Identify == nil {
+		return c, errors.New("tcp: ServerTLS, ClientTLS and Identify are required")
+	}
+	if c.Listener == nil && c.Address == "" {
+		return c, errors.New("tcp: Listener or Address is required")
+	}
+	if c.Dial == nil {
+		c.Dial = func(ctx context.Context, address string) (net.Conn, error) {
+			var d net.Dialer
+			return d.DialContext(ctx, "tcp", address)
+		}
+	}
+	setDefault(&c.HandshakeTimeout, 2*time.Second)
+	setDefault(&c.UserTimeout, 5*time.Second)
+	setDefault(&c.LaneWindow, 2<<20)
+	setDefault(&c.SessionWindow, max(64<<20, c.LaneWindow))
+	setDefault(&c.MaxLanes, 4096)
+	setDefault(&c.MaxBulk, 2)
+	setDefault(&c.MaxHandshakes, 512)
+	c.MaxBulk = max(c.MaxBulk, 0)
+	switch {
+	case c.HandshakeTimeout < 0 || c.UserTimeout < 0 || c.MaxLanes < 1 || c.MaxHandshakes < 1:
+		return c, errors.New("tcp: timeouts and limits must be positive")
+	case c.LaneWindow < minWindow || c.SessionWindow < minWindow || c.LaneWindow > maxWindow || c.SessionWindow > maxWindow:
+		return c, errors.New("tcp: windows must be from 64 KiB to 1 GiB")
+	case c.MaxLanes > maxLanes || c.MaxBulk > maxBulk:
+		return c, errors.New("tcp: at most 65536 lanes and 16 bulk connections")
+	}
+	return c, nil
+}
+
+func setDefault[T comparable](v *T, d T) {
+	var zero T
+	if *v == zero {
+		*v = d
+	}
+}
+
+// serverTLS returns the configuration for incoming handshakes of both kinds.
+func (c *Config) serverTLS() *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13,
+		NextProtos: []string{ALPN, BulkALPN},
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			t := c.ServerTLS().Clone()
+			if t.ClientAuth != tls.RequireAndVerifyClientCert &&
+				(t.ClientAuth != tls.RequireAnyClientCert || t.VerifyPeerCertificate == nil && t.VerifyConnection == nil) {
+				return nil, errors.New("tcp: ServerTLS does not verify the client's certificate")
+			}
+			c.harden(t, ALPN, BulkALPN)
+			return t, nil
+		},
+	}
+}
+
+// clientTLS returns the configuration for one connection that speaks alpn.
+func (c *Config) clientTLS(alpn string) (*tls.Config, error) {
+	t := c.ClientTLS().Clone()
+	if t.InsecureSkipVerify && t.VerifyPeerCertificate == nil && t.VerifyConnection == nil {
+		return nil, errors.New("tcp: ClientTLS does not verify the server's certificate")
+	}
+	c.harden(t, alpn)
+	return t, nil
+}
+
+// harden sets what is not the caller's choice: no tickets, hence no 0-RTT,
+// hence nothing to replay; and records of full size from the first one on.
+func (c *Config) harden(t *tls.Config, alpn ...string) {
+	t.MinVersion = tls.VersionTLS13
+	t.NextProtos = alpn
+	t.SessionTicketsDisabled = true
+	t.ClientSessionCache = nil
+	t.DynamicRecordSizingDisabled = true
+	if c.Now != nil {
+		t.Time = c.Now
+	}
+}

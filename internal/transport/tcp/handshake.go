@@ -1,0 +1,349 @@
+package tcp
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/transport"
+)
+
+// recordBuffer is how much of a first connection is read ahead, in bytes.
+const recordBuffer = 32 << 10
+
+// own returns what this end allows its peers.
+func (c *Config) own() hello {
+	return hello{
+		from: version, to: version, plaintext: c.Plaintext, bulk: uint8(c.MaxBulk),
+		laneWindow: uint32(c.LaneWindow), sessionWindow: uint32(c.SessionWindow), lanes: uint32(c.MaxLanes),
+	}
+}
+
+// greet exchanges hellos on a connection whose TLS handshake is over. A
+// client's is over before the server has looked at its certificate: only the
+// server's hello says that the client is welcome. rest is what followed the
+// peer's.
+func (p *Provider) greet(conn *tls.Conn) (id transport.Identity, peer hello, rest []byte, err error) {
+	state := conn.ConnectionState()
+	if state.NegotiatedProtocol != ALPN {
+		return id, peer, nil, &transport.CloseError{Code: transport.CodeVersion, Reason: "the other end does not speak " + ALPN}
+	}
+	if id, err = p.cfg.Identify(state); err != nil {
+		return id, peer, nil, refuse(conn, refusal(err))
+	}
+	if _, err = conn.Write(p.cfg.own().appendTo(nil)); err != nil {
+		return id, peer, nil, explain(err)
+	}
+	if peer, rest, err = readHello(conn); err != nil {
+		if errors.Is(err, errMalformed) {
+			return id, peer, nil, refuse(conn, violation("%v", err))
+		}
+		return id, peer, nil, explain(err)
+	}
+	if version < peer.from || peer.to < version {
+		return id, peer, nil, refuse(conn, &transport.CloseError{Code: transport.CodeVersion,
+			Reason: fmt.Sprintf("peer speaks versions %d to %d, not %d", peer.from, peer.to, version)})
+	}
+	return id, peer, rest, nil
+}
+
+// refusal returns how a session ends whose peer Identify refuses.
+func refusal(err error) *transport.CloseError {
+	if end, ok := errors.AsType[*transport.CloseError](err); ok {
+		return &transport.CloseError{Code: end.Code, Reason: bounded(end.Reason)}
+	}
+	return &transport.CloseError{Code: transport.CodeWrongCluster, Reason: bounded(err.Error())}
+}
+
+// refuse tells the peer why and returns it. The peer has a moment to read it:
+// who closes with bytes unread resets the connection.
+func refuse(conn *tls.Conn, why *transport.CloseError) error {
+	h := header{kind: typeClose, length: uint32(len(why.Reason)), value: why.Code}
+	if _, err := conn.Write(append(h.appendTo(nil), why.Reason...)); err == nil {
+		// What the peer still says does not matter.
+		_ = conn.SetReadDeadline(time.Now().Add(lingerTime))
+		_, _ = io.Copy(io.Discard, conn)
+	}
+	return why
+}
+
+// readHello reads the peer's first frame: a HELLO, or a CLOSE that says why
+// there is none.
+func readHello(conn *tls.Conn) (hello, []byte, error) {
+	buf := make([]byte, headerLen+maxSmall)
+	n := 0
+	for {
+		k, err := conn.Read(buf[n:])
+		n += k
+		if k == 0 && err != nil {
+			return hello{}, nil, err
+		}
+		if n < headerLen {
+			continue
+		}
+		h, err := parseHeader(buf, maxSmall)
+		if err == nil && h.kind != typeHello && h.kind != typeClose {
+			err = fmt.Errorf("%w: type %d instead of HELLO", errMalformed, h.kind)
+		}
+		if err != nil {
+			return hello{}, nil, err
+		}
+		end := headerLen + int(h.length)
+		switch {
+		case n < end:
+		case h.kind == typeClose:
+			return hello{}, nil, &transport.CloseError{Remote: true, Code: h.value, Reason: bounded(string(buf[headerLen:end]))}
+		default:
+			peer, err := parseHello(buf[headerLen:end])
+			return peer, buf[end:n], err
+		}
+	}
+}
+
+// secure does the TLS handshake on rec, within ctx: the client's side for alpn,
+// the server's side if that is empty.
+func (p *Provider) secure(ctx context.Context, rec *recordConn, alpn string) (*recordConn, *tls.Conn, error) {
+	var conn *tls.Conn
+	if alpn != "" {
+		cfg, err := p.cfg.clientTLS(alpn)
+		if err != nil {
+			return nil, nil, err
+		}
+		conn = tls.Client(rec, cfg)
+	} else {
+		conn = tls.Server(rec, p.cfg.serverTLS())
+	}
+	if err := conn.HandshakeContext(ctx); err != nil {
+		return nil, nil, err
+	}
+	return rec, conn, nil
+}
+
+// serve completes one incoming connection, and hands over the session that it
+// may be.
+func (p *Provider) serve(c net.Conn) error {
+	ctx, cancel := context.WithTimeoutCause(p.ctx, p.cfg.HandshakeTimeout, errSlow)
+	defer cancel()
+	settle := interruptible(ctx, c)
+	s, keep, err := p.receive(ctx, c)
+	if !settle() && (err == nil || ctx.Err() != nil) {
+		err = context.Cause(ctx)
+	}
+	if err == nil && s == nil && keep != nil && keep() {
+		return nil
+	}
+	if err != nil || s == nil {
+		_ = c.Close()
+		return err
+	}
+	if !p.adopt(s) {
+		return nil
+	}
+	select {
+	case p.accepted <- s:
+	case <-s.done:
+	case <-p.ctx.Done():
+	}
+	return nil
+}
+
+var errSlow = &transport.CloseError{Code: transport.CodeProtocol, Reason: "handshake too slow"}
+
+// receive finds out what a connection is for: a new session, or one that exists,
+// which keep gives it to.
+func (p *Provider) receive(ctx context.Context, c net.Conn) (s *session, keep func() bool, err error) {
+	rec := newRecordConn(c, recordBuffer)
+	if p.cfg.Plaintext {
+		if err := rec.fill(); err != nil {
+			return nil, nil, err
+		}
+		if rec.in[0] == magic[0] {
+			keep, err := p.bind(c, rec, nil)
+			return nil, keep, err
+		}
+	}
+	rec, conn, err := p.secure(ctx, rec, "")
+	if err != nil {
+		return nil, nil, explain(err)
+	}
+	if conn.ConnectionState().NegotiatedProtocol == BulkALPN {
+		keep, err := p.bind(c, rec, conn)
+		return nil, keep, err
+	}
+	tune(c, p.cfg.UserTimeout, true)
+	id, peer, rest, err := p.greet(conn)
+	if err != nil {
+		return nil, nil, err
+	}
+	s = newSession(p, rec, conn, id, peer)
+	s.end = copy(s.in, rest)
+	s.number, err = newNumber()
+	return s, nil, err
+}
+
+// A plainStream is a connection without TLS, of which some bytes were read
+// ahead.
+type plainStream struct{ *recordConn }
+
+func (c plainStream) Read(p []byte) (int, error) {
+	if c.start == c.end {
+		return c.Conn.Read(p)
+	}
+	n := copy(p, c.in[c.start:c.end])
+	c.start += n
+	return n, nil
+}
+
+// bind finds the session that a connection's first bytes name, if they hold a
+// token of it. With TLS it must come from the session's peer. keep gives the
+// connection to the session.
+func (p *Provider) bind(c net.Conn, rec *recordConn, conn *tls.Conn) (keep func() bool, err error) {
+	var stream io.ReadWriter = plainStream{rec}
+	if conn != nil {
+		stream = conn
+	}
+	var buf [bindingLen]byte
+	if _, err := io.ReadFull(stream, buf[:]); err != nil {
+		return nil, explain(err)
+	}
+	at, err := parseBinding(buf[:])
+	if err != nil {
+		return nil, err
+	}
+	s := p.find(at.session)
+	if s == nil || s.plaintext != (conn == nil) || !s.redeem(at.token) {
+		return nil, errToken
+	}
+	if conn != nil {
+		id, err := p.cfg.Identify(conn.ConnectionState())
+		if err != nil || id != s.id {
+			return nil, fmt.Errorf("%w: it is of node %v, the session of %v", errToken, id.Node, s.id.Node)
+		}
+	} else if rec.start != rec.end {
+		return nil, fmt.Errorf("%w: bytes before the answer to a token", errMalformed)
+	}
+	if _, err := stream.Write(header{kind: typeBound}.appendTo(nil)); err != nil {
+		return nil, explain(err)
+	}
+	if conn == nil {
+		rec = nil
+	}
+	return func() bool { return s.useBulk(c, rec, conn) }, nil
+}
+
+// errToken refuses a bulk connection.
+var errToken = errors.New("no session has given this token, or it was used or has expired")
+
+// useBulk takes a bound connection into use.
+func (s *session) useBulk(c net.Conn, rec *recordConn, conn *tls.Conn) bool {
+	tune(c, s.p.cfg.UserTimeout, false)
+	return s.addBulk(newBulk(s, c, rec, conn))
+}
+
+// newToken returns a token that expires in tokenLife.
+func newToken() (t token, err error) {
+	_, err = rand.Read(t.secret[:])
+	t.expires = time.Now().Add(tokenLife)
+	return t, err
+}
+
+// newNumber returns the number of a session: it only finds it, the token is what
+// is secret.
+func newNumber() (uint64, error) {
+	var b [8]byte
+	_, err := rand.Read(b[:])
+	n := uint64(0)
+	for _, v := range b {
+		n = n<<8 | uint64(v)
+	}
+	return n, err
+}
+
+// redeem uses up a token. It reports false for one that was not given, was used
+// or has expired.
+func (s *session) redeem(secret [tokenLen]byte) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil {
+		return false
+	}
+	found := -1
+	for i, t := range s.bulk.tokens { // all of them: the time tells nothing
+		if subtle.ConstantTimeCompare(t.secret[:], secret[:]) == 1 {
+			found = i
+		}
+	}
+	if found < 0 {
+		return false
+	}
+	fresh := time.Now().Before(s.bulk.tokens[found].expires)
+	s.bulk.tokens = append(s.bulk.tokens[:found], s.bulk.tokens[found+1:]...)
+	return fresh
+}
+
+// dialBulk dials a connection and binds it. If that fails the session goes on
+// without.
+func (s *session) dialBulk(at binding) {
+	err := s.bindTo(at)
+	s.mu.Lock()
+	s.bulk.dialing--
+	s.mu.Unlock()
+	if err != nil && !s.ended() {
+		s.p.cfg.Log.Warn().Str("op", "bulk").Str("peer", s.remote).Err(err).Msg("no connection for large transfers; they share the first one")
+	}
+}
+
+func (s *session) bindTo(at binding) error {
+	ctx, cancel := context.WithTimeout(s.ctx, s.p.cfg.HandshakeTimeout)
+	defer cancel()
+	c, err := s.p.cfg.Dial(ctx, s.address)
+	if err != nil {
+		return err
+	}
+	settle := interruptible(ctx, c)
+	rec, conn, err := s.present(ctx, c, at)
+	if !settle() && err == nil {
+		err = ctx.Err()
+	}
+	if err == nil && s.useBulk(c, rec, conn) {
+		return nil
+	}
+	_ = c.Close()
+	return err
+}
+
+// present shows a token on a connection and waits for the answer.
+func (s *session) present(ctx context.Context, c net.Conn, at binding) (rec *recordConn, conn *tls.Conn, err error) {
+	var dst io.ReadWriter = c
+	if !s.plaintext {
+		if rec, conn, err = s.p.secure(ctx, newRecordConn(c, bulkBuffer), BulkALPN); err != nil {
+			return nil, nil, err
+		}
+		id, err := s.p.cfg.Identify(conn.ConnectionState())
+		if err == nil && id != s.id {
+			err = fmt.Errorf("dialed node %v, %v answers", s.id.Node, id.Node)
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		dst = conn
+	}
+	if _, err := dst.Write(at.appendTo(nil)); err != nil {
+		return nil, nil, err
+	}
+	var buf [headerLen]byte
+	if _, err := io.ReadFull(dst, buf[:]); err != nil {
+		return nil, nil, err
+	}
+	h, err := parseHeader(buf[:], 0)
+	if err == nil && h.kind != typeBound {
+		err = fmt.Errorf("%w: type %d instead of BOUND", errMalformed, h.kind)
+	}
+	return rec, conn, err
+}

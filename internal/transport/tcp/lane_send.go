@@ -1,0 +1,220 @@
+package tcp
+
+import (
+	"os"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/transport"
+)
+
+// A sendLane is the sending end of a lane. It has a number from its first frame
+// on; until then the peer does not know it.
+type sendLane struct {
+	s    *session
+	wake chan struct{} // holds a token when the writer should look
+
+	// Guarded by the session's mu.
+	id       uint64 // 0: no frame was sent
+	limit    uint64 // what the peer allows
+	sent     uint64 // bytes in frames, sent or about to be
+	closed   bool
+	canceled bool // by either side
+	err      error
+	deadline time.Time
+	timer    *time.Timer // wakes the writer at deadline; nil if none was ever needed
+	writing  *bulk       // the connection that the writer may be held up by; nil: none
+}
+
+// Write implements transport.SendLane.
+func (l *sendLane) Write(p []byte) (int, error) {
+	done := 0
+	for done < len(p) {
+		n, err := l.write(p[done:])
+		done += n
+		if err != nil {
+			return done, err
+		}
+	}
+	return done, nil
+}
+
+// bulkMin is the smallest piece that goes over a bulk connection, in bytes.
+const bulkMin = 64 << 10
+
+// write hands over some bytes of p, waiting for credit.
+func (l *sendLane) write(p []byte) (int, error) {
+	if len(p) >= bulkMin {
+		n, err := l.writeBulk(p)
+		if n > 0 || err != nil {
+			return n, err
+		}
+	}
+	for {
+		n, at, err := l.reserve(min(len(p), maxSmall), 1)
+		switch {
+		case err != nil:
+			return 0, err
+		case n > 0:
+			return n, l.s.sendData(l, at, p[:n], false)
+		}
+		<-l.wake
+	}
+}
+
+// writeBulk hands over some bytes of p on a bulk connection; none if there is no
+// such connection yet.
+func (l *sendLane) writeBulk(p []byte) (int, error) {
+	most := min(len(p), maxPiece)
+	least := min(most, l.s.leastBulk)
+	for {
+		// Credit first: who waits for it must not keep a connection from others.
+		if ok, err := l.hasCredit(least); err != nil {
+			return 0, err
+		} else if !ok {
+			<-l.wake
+			continue
+		}
+		b, err := l.s.takeBulk(l)
+		if b == nil {
+			return 0, err
+		}
+		n, at, err := l.reserve(most, least)
+		if n > 0 {
+			return n, b.send(l, at, p[:n])
+		}
+		b.give(l)
+		if err != nil {
+			return 0, err
+		}
+	}
+}
+
+// hasCredit reports whether n bytes can be reserved. If not, l.wake has a token
+// when they may be.
+func (l *sendLane) hasCredit(n int) (bool, error) {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	if err := l.failure(); err != nil {
+		delete(l.s.waiting, l)
+		return false, err
+	}
+	ok := min(l.limit-l.sent, l.s.sendLimit-l.s.sendTotal) >= uint64(n)
+	if !ok {
+		l.s.waiting[l] = struct{}{}
+	}
+	return ok, nil
+}
+
+// TryWrite implements transport.SendLane.
+func (l *sendLane) TryWrite(p []byte) (bool, error) {
+	if len(p) > maxSmall {
+		return false, nil
+	}
+	if len(p) == 0 {
+		l.s.mu.Lock()
+		defer l.s.mu.Unlock()
+		return true, l.failure()
+	}
+	n, at, err := l.reserve(len(p), len(p))
+	if n == 0 || err != nil {
+		return false, err
+	}
+	return true, l.s.sendData(l, at, p, false)
+}
+
+// reserve takes credit for least to most bytes, which are sent at offset at. It
+// takes none if it would have to wait; l.wake then has a token when it may go on.
+func (l *sendLane) reserve(most, least int) (n int, at uint64, err error) {
+	s := l.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := l.failure(); err != nil {
+		delete(s.waiting, l)
+		return 0, 0, err
+	}
+	if most > maxSmall || s.out.backlog.Load() <= maxBacklog {
+		n = int(min(uint64(most), l.limit-l.sent, s.sendLimit-s.sendTotal))
+	}
+	if n < least {
+		s.waiting[l] = struct{}{}
+		return 0, 0, nil
+	}
+	delete(s.waiting, l)
+	at = l.sent
+	l.sent += uint64(n)
+	s.sendTotal += uint64(n)
+	return n, at, nil
+}
+
+// failure says why nothing can be written. The session's mu is held.
+func (l *sendLane) failure() error {
+	switch {
+	case l.err != nil:
+		return l.err
+	case l.canceled:
+		return transport.ErrLaneCanceled
+	case l.closed:
+		return transport.ErrClosed
+	case !l.deadline.IsZero() && !time.Now().Before(l.deadline):
+		return os.ErrDeadlineExceeded
+	}
+	return nil
+}
+
+// SetWriteDeadline implements transport.SendLane.
+func (l *sendLane) SetWriteDeadline(t time.Time) error {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	l.deadline = t
+	setTimer(&l.timer, t, func() {
+		l.s.mu.Lock()
+		defer l.s.mu.Unlock()
+		l.look()
+	})
+	return nil
+}
+
+// look makes the writer look at what has changed. The session's mu is held.
+func (l *sendLane) look() {
+	notify(l.wake)
+	if l.writing != nil && l.failure() != nil {
+		l.writing.interruptWrite()
+	}
+}
+
+// Close implements transport.SendLane.
+func (l *sendLane) Close() error {
+	l.s.mu.Lock()
+	if l.err != nil || l.canceled || l.closed {
+		err := l.err
+		l.s.mu.Unlock()
+		return err
+	}
+	l.closed = true
+	at := l.sent
+	l.s.mu.Unlock()
+	// An error is the end of the session, which others report.
+	_ = l.s.sendData(l, at, nil, true)
+	l.s.forgetOut(l)
+	return nil
+}
+
+// Cancel implements transport.SendLane.
+func (l *sendLane) Cancel() {
+	if l.drop() {
+		l.s.sendReset(l)
+		l.s.forgetOut(l)
+	}
+}
+
+// drop marks the lane as canceled, unless it has ended already.
+func (l *sendLane) drop() bool {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	if l.closed || l.canceled || l.err != nil {
+		return false
+	}
+	l.canceled = true
+	l.look()
+	return true
+}

@@ -1,0 +1,269 @@
+package tcp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/transport"
+)
+
+// A Provider is one TCP listener on which sessions are accepted, and from which
+// they are dialed. It implements transport.Provider.
+type Provider struct {
+	cfg Config
+
+	ctx       context.Context // ends when Close begins
+	stop      context.CancelFunc
+	accepted  chan *session // handed from handshakes to Accept; unbuffered
+	running   sync.WaitGroup
+	closeOnce sync.Once
+	closeErr  error
+
+	mu       sync.Mutex // guards the fields below
+	closed   bool       // nothing is added to running, sessions or opening any more
+	sessions map[*session]struct{}
+	numbers  map[uint64]*session // those that were accepted
+	opening  map[net.Conn]struct{}
+}
+
+// New opens the listener and begins to accept sessions.
+func New(cfg Config) (*Provider, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Listener == nil {
+		if cfg.Listener, err = net.Listen("tcp", cfg.Address); err != nil {
+			return nil, fmt.Errorf("tcp: %w", err)
+		}
+	}
+	p := &Provider{
+		cfg:      cfg,
+		accepted: make(chan *session),
+		sessions: make(map[*session]struct{}),
+		numbers:  make(map[uint64]*session),
+		opening:  make(map[net.Conn]struct{}),
+	}
+	p.ctx, p.stop = context.WithCancel(context.Background())
+	p.running.Add(1)
+	go p.acceptLoop()
+	return p, nil
+}
+
+// Name returns "tcp".
+func (p *Provider) Name() string { return "tcp" }
+
+// Addr returns the listener's address.
+func (p *Provider) Addr() string { return p.cfg.Listener.Addr().String() }
+
+// acceptPause is how long the accept loop waits after an error that may pass,
+// such as too few descriptors.
+const acceptPause = 10 * time.Millisecond
+
+// acceptLoop spawns a goroutine for each connection, up to MaxHandshakes.
+func (p *Provider) acceptLoop() {
+	defer p.running.Done()
+	for {
+		c, err := p.cfg.Listener.Accept()
+		if err != nil {
+			t := time.NewTimer(acceptPause)
+			select {
+			case <-t.C:
+				p.cfg.Log.Warn().Str("op", "accept").Err(err).Msg("tcp: accept")
+				continue
+			case <-p.ctx.Done():
+				t.Stop()
+				return
+			}
+		}
+		if !p.admit(c) {
+			_ = c.Close()
+			continue
+		}
+		go func() {
+			defer p.running.Done()
+			defer p.release(c)
+			if err := p.serve(c); err != nil && p.ctx.Err() == nil {
+				p.cfg.Log.Warn().Str("op", "accept").Stringer("peer", c.RemoteAddr()).Err(err).Msg("session refused")
+			}
+		}()
+	}
+}
+
+// admit takes a place for an incoming handshake.
+func (p *Provider) admit(c net.Conn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed || len(p.opening) >= p.cfg.MaxHandshakes {
+		return false
+	}
+	p.opening[c] = struct{}{}
+	p.running.Add(1)
+	return true
+}
+
+func (p *Provider) release(c net.Conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.opening, c)
+}
+
+// Accept implements transport.Provider.
+func (p *Provider) Accept(ctx context.Context) (transport.Session, error) {
+	if p.ctx.Err() == nil {
+		select {
+		case s := <-p.accepted:
+			return s, nil
+		case <-p.ctx.Done():
+		case <-ctx.Done():
+			return nil, fmt.Errorf("tcp: accept: %w", ctx.Err())
+		}
+	}
+	return nil, fmt.Errorf("tcp: accept: %w", transport.ErrClosed)
+}
+
+// Dial implements transport.Provider.
+func (p *Provider) Dial(ctx context.Context, address string) (transport.Session, error) {
+	if !p.begin() {
+		return nil, fmt.Errorf("tcp: dial %s: %w", address, transport.ErrClosed)
+	}
+	defer p.running.Done()
+	limit, cancel := context.WithTimeoutCause(ctx, p.cfg.HandshakeTimeout, &transport.CloseError{Timeout: true})
+	defer cancel()
+	limit, abort := context.WithCancelCause(limit)
+	defer abort(nil)
+	defer context.AfterFunc(p.ctx, func() { abort(transport.ErrClosed) })()
+	s, err := p.dial(limit, address)
+	if err == nil {
+		return s, nil
+	}
+	switch {
+	case ctx.Err() != nil:
+		err = ctx.Err()
+	case limit.Err() != nil:
+		err = context.Cause(limit)
+	}
+	return nil, fmt.Errorf("tcp: dial %s: %w", address, err)
+}
+
+// dial opens, secures and greets.
+func (p *Provider) dial(ctx context.Context, address string) (*session, error) {
+	c, err := p.cfg.Dial(ctx, address)
+	if err != nil {
+		return nil, err
+	}
+	tune(c, p.cfg.UserTimeout, true)
+	settle := interruptible(ctx, c)
+	s, err := p.establish(ctx, c)
+	if err == nil && !settle() {
+		err = ctx.Err()
+	}
+	if err != nil {
+		_ = c.Close()
+		return nil, err
+	}
+	s.address = address
+	if !p.adopt(s) {
+		return nil, transport.ErrClosed
+	}
+	return s, nil
+}
+
+// interruptible makes calls on c fail when ctx ends, until settle. That reports
+// false if it was too late.
+func interruptible(ctx context.Context, c net.Conn) (settle func() bool) {
+	// A deadline can only be refused by a connection that has ended.
+	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(longAgo) })
+	return func() bool { return stop() }
+}
+
+func (p *Provider) establish(ctx context.Context, c net.Conn) (*session, error) {
+	rec, conn, err := p.secure(ctx, newRecordConn(c, recordBuffer), ALPN)
+	if err != nil {
+		return nil, explain(err)
+	}
+	id, peer, rest, err := p.greet(conn)
+	if err != nil {
+		return nil, err
+	}
+	s := newSession(p, rec, conn, id, peer)
+	s.dialed = true
+	s.end = copy(s.in, rest)
+	return s, nil
+}
+
+// begin registers a goroutine, unless Close has begun. The goroutine ends with
+// running.Done.
+func (p *Provider) begin() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return false
+	}
+	p.running.Add(1)
+	return true
+}
+
+// adopt adds s to the sessions that end with p and starts it. If Close has begun
+// it ends s instead.
+func (p *Provider) adopt(s *session) bool {
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		s.finish(&transport.CloseError{Code: transport.CodeOK, Reason: closingReason})
+		s.run()
+		return false
+	}
+	p.sessions[s] = struct{}{}
+	if !s.dialed {
+		p.numbers[s.number] = s
+	}
+	p.running.Add(1)
+	p.mu.Unlock()
+	go func() {
+		defer p.running.Done()
+		s.run()
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.sessions, s)
+		delete(p.numbers, s.number)
+	}()
+	return true
+}
+
+// find returns an accepted session by its number.
+func (p *Provider) find(number uint64) *session {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.numbers[number]
+}
+
+// closingReason is what the peers of a closing provider are told.
+const closingReason = "provider closed"
+
+// Close implements transport.Provider.
+func (p *Provider) Close() error {
+	p.closeOnce.Do(func() {
+		p.mu.Lock()
+		p.closed = true
+		open := make([]*session, 0, len(p.sessions))
+		for s := range p.sessions {
+			open = append(open, s)
+		}
+		p.mu.Unlock()
+		p.stop()
+		for _, s := range open {
+			s.finish(&transport.CloseError{Code: transport.CodeOK, Reason: closingReason})
+		}
+		p.closeErr = p.cfg.Listener.Close()
+		if errors.Is(p.closeErr, net.ErrClosed) {
+			p.closeErr = nil
+		}
+		p.running.Wait()
+	})
+	return p.closeErr
+}

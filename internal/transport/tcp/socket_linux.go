@@ -1,0 +1,62 @@
+package tcp
+
+import (
+	"net"
+	"syscall"
+	"time"
+)
+
+const (
+	tcpUserTimeout  = 0x12 // TCP_USER_TIMEOUT, in milliseconds
+	tcpNotsentLowat = 0x19 // TCP_NOTSENT_LOWAT, in bytes
+)
+
+// unsentSmall bounds what the kernel keeps unsent of a first connection, in
+// bytes: a heartbeat does not wait behind more.
+const unsentSmall = 256 << 10
+
+// tune tells the kernel how long it may wait for the peer's, and how much it
+// may queue. What it does not know it ignores: the connection works without.
+func tune(c net.Conn, patience time.Duration, small bool) {
+	sc, ok := c.(syscall.Conn)
+	if !ok {
+		return
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = raw.Control(func(fd uintptr) {
+		_ = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, tcpUserTimeout, int(patience.Milliseconds()))
+		if small {
+			_ = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, tcpNotsentLowat, unsentSmall)
+		}
+	})
+}
+
+// rawConn returns how to write to c without waiting, nil if there is no way.
+func rawConn(c net.Conn) syscall.RawConn {
+	sc, ok := c.(syscall.Conn)
+	if !ok {
+		return nil
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return nil
+	}
+	return raw
+}
+
+// writeNow writes to a socket that does not block. n is 0 if it has no room.
+func writeNow(fd uintptr, p []byte) (n int, err error) {
+	for {
+		n, err = syscall.Write(int(fd), p)
+		switch err {
+		case syscall.EINTR:
+			continue
+		case syscall.EAGAIN:
+			return 0, nil
+		}
+		return max(n, 0), err
+	}
+}

@@ -1,0 +1,18 @@
+//go:build !linux
+
+package tcp
+
+import (
+	"net"
+	"syscall"
+	"time"
+)
+
+// tune leaves the kernel's defaults.
+func tune(net.Conn, time.Duration, bool) {}
+
+// rawConn returns nil: a goroutine writes.
+func rawConn(net.Conn) syscall.RawConn { return nil }
+
+// writeNow is never called: there is no rawConn.
+func writeNow(uintptr, []byte) (int, error) { return 0, syscall.ENOTSUP }

@@ -1,0 +1,446 @@
+package tcp
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/transport"
+)
+
+// watch reads the first connection when no reader has wanted to for a moment.
+// It ends with the session.
+func (s *session) watch() {
+	nap := time.NewTimer(watchEvery)
+	defer nap.Stop()
+	var uses uint64
+	for {
+		taken, soon, now := s.helm.watch(uses)
+		uses = now
+		switch {
+		case taken:
+			s.lead(nil)
+			s.helm.unwatch(s.frames.Load())
+		case !soon:
+			select {
+			case <-s.helm.alarm:
+			case <-s.done:
+			}
+		}
+		select {
+		case <-s.done:
+			return
+		default:
+		}
+		nap.Reset(watchEvery)
+		select {
+		case <-nap.C:
+		case <-s.done:
+			return
+		}
+	}
+}
+
+// lead reads the first connection until l has something to see, or, for the
+// watch, until a waiting reader was woken, or until the helm is to be left. It
+// leaves no whole frame unhandled. The caller has the helm.
+func (s *session) lead(l *recvLane) {
+	s.woke = false
+	for {
+		err := s.handleFrames(l)
+		if err != nil {
+			s.finish(closeError(err))
+			return
+		}
+		if s.ended() {
+			return
+		}
+		if satisfied := l != nil && l.ready.Load() || l == nil && s.woke; satisfied && !s.rec.hasRecord() {
+			return
+		}
+		if err := s.readMore(); err != nil {
+			if !isInterrupt(err) {
+				s.finish(closeError(err))
+			}
+			return
+		}
+	}
+}
+
+func (s *session) ended() bool {
+	select {
+	case <-s.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// readMore decrypts one record.
+func (s *session) readMore() error {
+	if s.start == s.end {
+		s.start, s.end = 0, 0
+	} else if len(s.in)-s.end < headerLen+maxSmall {
+		s.end = copy(s.in, s.in[s.start:s.end])
+		s.start = 0
+	}
+	n, err := s.tls.Read(s.in[s.end:])
+	s.end += n
+	if n > 0 {
+		return nil // an error that came with bytes comes again
+	}
+	return err
+}
+
+// handleFrames handles the whole frames that are there. caller is the reader
+// that has the helm; nil: the watch.
+func (s *session) handleFrames(caller *recvLane) error {
+	for s.end-s.start >= headerLen {
+		h, err := parseHeader(s.in[s.start:s.end], maxSmall)
+		if err != nil {
+			return err
+		}
+		n := headerLen + int(h.length)
+		if s.end-s.start < n {
+			return nil
+		}
+		body := s.in[s.start+headerLen : s.start+n]
+		s.start += n
+		if err := s.handle(h, body, caller); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// handle handles one frame of the first connection.
+func (s *session) handle(h header, body []byte, caller *recvLane) error {
+	frame := s.frames.Add(1)
+	switch h.kind {
+	case typeData:
+		return s.onData(h, body, caller, frame)
+	case typeReset:
+		l, err := s.laneIn(h.lane, false)
+		if err != nil {
+			return err
+		}
+		return l.onReset(h.value)
+	case typeStop:
+		return s.onStop(h.lane)
+	case typeCredit:
+		return s.onCredit(h.lane, h.value)
+	case typeLanes:
+		return s.onLanes(h.value)
+	case typeDatagram:
+		select {
+		case s.datagrams <- append(make([]byte, 0, len(body)), body...):
+		default: // nobody receives them
+		}
+		return nil
+	case typeClose:
+		return &transport.CloseError{Remote: true, Code: h.value, Reason: bounded(string(body))}
+	case typeWant:
+		return s.onWant()
+	case typeToken:
+		return s.onToken(h.value, body)
+	}
+	return fmt.Errorf("%w: type %d on the first connection", errMalformed, h.kind)
+}
+
+// onData handles data of the first connection.
+func (s *session) onData(h header, body []byte, caller *recvLane, frame uint64) error {
+	l, err := s.laneIn(h.lane, true)
+	if err != nil {
+		return err
+	}
+	if err := s.count(len(body)); err != nil {
+		return err
+	}
+	l.lastFrame.Store(frame)
+	woken, err := l.deliver(h, body, caller)
+	s.woke = s.woke || woken
+	return err
+}
+
+// count checks n bytes that have come against the session's credit.
+func (s *session) count(n int) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.recvTotal += uint64(n); s.recvTotal > s.recvLimit {
+		return fmt.Errorf("%w: more bytes than the session's credit", errMalformed)
+	}
+	return nil
+}
+
+// laneIn returns a lane of the peer. The first frame of a lane opens it, and if
+// that shows then somebody can accept it.
+func (s *session) laneIn(id uint64, shows bool) (*recvLane, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l := s.lanesIn[id]; l != nil {
+		return l, nil
+	}
+	switch {
+	case s.err != nil:
+		return nil, s.err
+	case id <= s.lastIn:
+		return nil, fmt.Errorf("%w: lane %d is over", errMalformed, id)
+	case id != s.lastIn+1:
+		return nil, fmt.Errorf("%w: lane %d opened behind lane %d", errMalformed, id, s.lastIn)
+	case id > s.lanesTold:
+		return nil, fmt.Errorf("%w: lane %d, %d are allowed", errMalformed, id, s.lanesTold)
+	}
+	s.lastIn = id
+	l := newRecvLane(s, id)
+	s.lanesIn[id] = l
+	if shows {
+		s.queue = append(s.queue, l)
+		notify(s.arrival)
+	} else {
+		l.accepted = true // nobody will
+	}
+	if s.opened != nil {
+		close(s.opened)
+		s.opened = nil
+	}
+	if s.owesLanes() {
+		s.spawn(s.tellLanes)
+	}
+	return l, nil
+}
+
+// onStop handles the reader's cancel of a lane.
+func (s *session) onStop(id uint64) error {
+	s.mu.Lock()
+	l := s.lanesOut[id]
+	last := s.lastOut
+	s.mu.Unlock()
+	if l == nil {
+		if id > last {
+			return fmt.Errorf("%w: STOP of lane %d, which is not open", errMalformed, id)
+		}
+		return nil // it has ended meanwhile
+	}
+	l.Cancel()
+	return nil
+}
+
+// onCredit raises the limit of a lane, or of the session.
+func (s *session) onCredit(id, limit uint64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if id == 0 {
+		s.sendLimit = max(s.sendLimit, limit)
+		s.wakeWritersLocked()
+		return nil
+	}
+	l := s.lanesOut[id]
+	if l == nil {
+		if id > s.lastOut {
+			return fmt.Errorf("%w: credit of lane %d, which is not open", errMalformed, id)
+		}
+		return nil
+	}
+	if limit > l.limit {
+		l.limit = limit
+		notify(l.wake)
+	}
+	return nil
+}
+
+// onLanes raises the limit of lanes.
+func (s *session) onLanes(limit uint64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if limit > s.lanesMax {
+		s.lanesMax = limit
+		s.freePlaces()
+	}
+	return nil
+}
+
+// freePlaces wakes who waits in OpenLane. mu is held.
+func (s *session) freePlaces() {
+	if s.placeFree != nil {
+		close(s.placeFree)
+		s.placeFree = nil
+	}
+}
+
+func (s *session) wakeWriters() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.wakeWritersLocked()
+}
+
+// wakeWritersLocked wakes the writers that wait for credit of the session or for
+// the outlet. mu is held.
+func (s *session) wakeWritersLocked() {
+	for l := range s.waiting {
+		notify(l.wake)
+	}
+}
+
+// freed accounts for n bytes that a reader has taken. limit is the lane's new
+// one, 0: it has not changed enough to tell.
+func (s *session) freed(l *recvLane, n int, limit uint64) {
+	if limit > 0 {
+		s.say(header{kind: typeCredit, lane: l.id, value: limit})
+	}
+	if total := s.freeCredit(n); total > 0 {
+		s.say(header{kind: typeCredit, value: total})
+	}
+}
+
+// dropped accounts for n bytes that nobody will take. It may be called with a
+// recvLane's mu held.
+func (s *session) dropped(n int) {
+	if n == 0 {
+		return
+	}
+	if total := s.freeCredit(n); total > 0 {
+		s.spawn(func() { s.say(header{kind: typeCredit, value: total}) })
+	}
+}
+
+// freeCredit returns the session's new limit if the peer should hear of one.
+func (s *session) freeCredit(n int) uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.freedTotal += uint64(n)
+	window := uint64(s.p.cfg.SessionWindow)
+	if s.freedTotal+window < s.recvLimit+window/4 {
+		return 0
+	}
+	s.recvLimit = s.freedTotal + window
+	return s.recvLimit
+}
+
+// retire takes a lane that is over out of the table, which lets the peer open
+// another one.
+func (s *session) retire(l *recvLane) {
+	s.mu.Lock()
+	delete(s.lanesIn, l.id)
+	s.retired++
+	s.mu.Unlock()
+	s.tellLanes()
+}
+
+// retireSoon is retire for who holds the lane's mu.
+func (s *session) retireSoon(l *recvLane) { s.spawn(func() { s.retire(l) }) }
+
+// owesLanes reports whether the peer should hear that it may open more lanes:
+// not of each, unless few are left. mu is held.
+func (s *session) owesLanes() bool {
+	most := uint64(s.p.cfg.MaxLanes)
+	more, left := s.retired+most-s.lanesTold, s.lanesTold-s.lastIn
+	return s.err == nil && more > 0 && (left <= most/2 || more >= most/64)
+}
+
+// tellLanes tells the peer how many lanes it may open, if it should hear of it.
+func (s *session) tellLanes() {
+	s.mu.Lock()
+	if !s.owesLanes() {
+		s.mu.Unlock()
+		return
+	}
+	limit := s.retired + uint64(s.p.cfg.MaxLanes)
+	s.lanesTold = limit
+	s.mu.Unlock()
+	s.say(header{kind: typeLanes, value: limit})
+}
+
+// say sends a frame without body. An error is the end of the session.
+func (s *session) say(h header) {
+	s.writeMu.Lock()
+	defer s.writeMu.Unlock()
+	if err := s.send(h, nil); err != nil {
+		s.fail(err)
+	}
+}
+
+// send sends a frame on the first connection. It does not wait. writeMu is held.
+func (s *session) send(h header, body []byte) error {
+	s.frame = append(h.appendTo(s.frame[:0]), body...)
+	_, err := s.tls.Write(s.frame)
+	return err
+}
+
+// sendData sends bytes that were reserved at offset at, and names the lane if
+// these are the first.
+func (s *session) sendData(l *sendLane, at uint64, p []byte, fin bool) error {
+	h := header{kind: typeData, value: at}
+	if fin {
+		h.flags = flagFin
+	}
+	s.writeMu.Lock()
+	defer s.writeMu.Unlock()
+	h.lane = s.name(l)
+	if h.lane == 0 {
+		return s.Err()
+	}
+	for {
+		n := min(len(p), maxSmall)
+		h.length = uint32(n)
+		if n < len(p) {
+			h.flags = 0
+		}
+		if err := s.send(h, p[:n]); err != nil {
+			s.fail(err)
+			return s.Err()
+		}
+		h.value += uint64(n)
+		if p = p[n:]; len(p) == 0 {
+			return nil
+		}
+	}
+}
+
+// fail ends the session, from a goroutine of its own: the caller holds writeMu.
+func (s *session) fail(err error) {
+	end := closeError(err)
+	s.spawn(func() { s.finish(end) })
+}
+
+// name returns the lane's number and gives it one if it has none. 0: the session
+// has ended. writeMu is held, so that numbers come in the order of first frames.
+func (s *session) name(l *sendLane) uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil {
+		return 0
+	}
+	if l.id == 0 {
+		s.lastOut++
+		l.id = s.lastOut
+		delete(s.unnamed, l)
+		s.lanesOut[l.id] = l
+	}
+	return l.id
+}
+
+// sendReset tells the peer that a lane was dropped, if it knows the lane.
+func (s *session) sendReset(l *sendLane) {
+	s.writeMu.Lock()
+	defer s.writeMu.Unlock()
+	s.mu.Lock()
+	final := l.sent
+	if l.id == 0 && final == 0 {
+		s.openOut-- // the peer has never seen it
+		s.freePlaces()
+		s.mu.Unlock()
+		return
+	}
+	s.mu.Unlock()
+	if id := s.name(l); id > 0 {
+		_ = s.send(header{kind: typeReset, lane: id, value: final}, nil)
+	}
+}
+
+// forgetOut forgets a lane that was closed or dropped here.
+func (s *session) forgetOut(l *sendLane) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.lanesOut, l.id)
+	delete(s.unnamed, l)
+	delete(s.waiting, l)
+}

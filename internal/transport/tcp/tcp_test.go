@@ -1,0 +1,137 @@
+package tcp
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/fabricd/fabricd/internal/netsim"
+	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/internal/transport/transporttest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	addrA   = "10.0.0.1:7000"
+	addrB   = "10.0.0.2:7000"
+	nowhere = "10.0.0.3:7000"
+	lanes   = 16
+)
+
+var idA, idB = nodeID(1), nodeID(2)
+
+// start starts a provider with cfg at address of net.
+func start(t testing.TB, network *netsim.Network, address string, cfg Config) *Provider {
+	t.Helper()
+	l, err := network.Listen(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Listener = l
+	cfg.Dial = func(ctx context.Context, to string) (net.Conn, error) { return network.Dial(ctx, host, to) }
+	p, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Close() })
+	return p
+}
+
+// simulated returns two providers over network.
+func simulated(t testing.TB, network *netsim.Network, change func(*Config)) (a, b *Provider) {
+	ca := newCA(t)
+	cfgA, cfgB := ca.config(ca.issue(idA, forever)), ca.config(ca.issue(idB, forever))
+	for _, cfg := range []*Config{&cfgA, &cfgB} {
+		cfg.MaxLanes = lanes
+		change(cfg)
+	}
+	return start(t, network, addrA, cfgA), start(t, network, addrB, cfgB)
+}
+
+// variants are the settings under which a provider keeps the contract.
+var variants = map[string]func(*Config){
+	"tls":       func(*Config) {},
+	"plaintext": func(c *Config) { c.Plaintext = true },
+	"no bulk":   func(c *Config) { c.MaxBulk = -1 },
+	"small windows": func(c *Config) {
+		c.LaneWindow, c.SessionWindow = 2*minWindow, 4*minWindow
+	},
+}
+
+func TestConformance(t *testing.T) {
+	for name, change := range variants {
+		t.Run(name, func(t *testing.T) {
+			transporttest.Run(t, func(t *testing.T) transporttest.Pair {
+				network := netsim.New(1)
+				t.Cleanup(func() { network.Close() })
+				network.SetDefaultRules(netsim.Rules{Delay: 100 * time.Microsecond})
+				a, b := simulated(t, network, change)
+				return transporttest.Pair{A: a, B: b, IDA: idA, IDB: idB, MaxLanes: lanes, Nowhere: nowhere}
+			})
+		})
+	}
+}
+
+func TestConformanceOnSockets(t *testing.T) {
+	for name, change := range variants {
+		t.Run(name, func(t *testing.T) {
+			transporttest.RunOnSockets(t, func(t *testing.T) transporttest.Pair {
+				a, b := onSockets(t, change)
+				return transporttest.Pair{A: a, B: b, IDA: idA, IDB: idB, MaxLanes: lanes, Nowhere: deadAddress(t)}
+			})
+		})
+	}
+}
+
+// onSockets returns two providers on the loopback interface.
+func onSockets(t testing.TB, change func(*Config)) (a, b *Provider) {
+	t.Helper()
+	ca := newCA(t)
+	open := func(id transport.Identity) *Provider {
+		cfg := ca.config(ca.issue(id, forever))
+		cfg.Address = "127.0.0.1:0"
+		cfg.MaxLanes = lanes
+		cfg.HandshakeTimeout = 10 * time.Second // 64 of them at once, on a machine that others keep busy
+		change(&cfg)
+		p, err := New(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { p.Close() })
+		return p
+	}
+	return open(idA), open(idB)
+}
+
+// deadAddress returns the address of a port that nobody listens on: it is bound.
+func deadAddress(t testing.TB) string {
+	t.Helper()
+	c, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c.LocalAddr().String()
+}
+
+// connect returns both ends of a session from a to b.
+func connect(t testing.TB, a, b *Provider) (transport.Session, transport.Session) {
+	t.Helper()
+	sa, err := a.Dial(t.Context(), b.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	sb, err := b.Accept(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sa, sb
+}
