@@ -104,11 +104,15 @@ func newCluster(tb reporter, n int, opts []Option) *Cluster {
 		o(&c.opts)
 	}
 	c.network = newMemory(c.opts)
-	if c.opts.quic {
-		var err error
-		if c.network, err = newLoopback(); err != nil {
-			tb.Fatalf("fabrictest: %v", err)
-		}
+	var err error
+	switch {
+	case c.opts.quic:
+		c.network, err = newLoopback()
+	case c.opts.tcp:
+		c.network, err = newStreams(c.opts.plaintext)
+	}
+	if err != nil {
+		tb.Fatalf("fabrictest: %v", err)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -18,10 +18,13 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// networks runs f over the network in memory, inside a bubble, and over QUIC.
+// networks runs f over the network in memory, inside a bubble, and over
+// QUIC and TCP.
 func networks(t *testing.T, f func(t *testing.T, opts ...fabrictest.Option)) {
 	t.Run("mem", func(t *testing.T) { synctest.Test(t, func(t *testing.T) { f(t) }) })
 	t.Run("quic", func(t *testing.T) { f(t, fabrictest.QUIC()) })
+	t.Run("tcp", func(t *testing.T) { f(t, fabrictest.TCP()) })
+	t.Run("tcp plaintext", func(t *testing.T) { f(t, fabrictest.TCPPlaintext()) })
 }
 
 // connect returns the two ends of a connection from one node to another.

@@ -21,7 +21,8 @@ import (
 //
 // Between nodes in memory there are no packets. What a fault of packets costs is
 // put on the lanes of a connection, which are reliable and in order: a lost piece
-// comes as late as it would with TCP. With [QUIC] packets are broken.
+// comes as late as it would with TCP, and the same goes for [TCP]. With [QUIC] packets
+// are broken.
 type Link struct {
 	c        *Cluster
 	from, to int

@@ -15,6 +15,7 @@ type Option func(*options)
 
 type options struct {
 	quic           bool
+	tcp, plaintext bool
 	delay, jitter  time.Duration
 	seed           uint64
 	faultSeed      uint64
@@ -26,8 +27,15 @@ type options struct {
 // with certificates of a CA of their own. It does not work in a bubble.
 func QUIC() Option { return func(o *options) { o.quic = true } }
 
+// TCP makes the nodes talk TCP with TLS on the loopback interface, with
+// certificates of a CA of their own. It does not work in a bubble.
+func TCP() Option { return func(o *options) { o.tcp = true } }
+
+// TCPPlaintext is [TCP] whose large transfers go without TLS.
+func TCPPlaintext() Option { return func(o *options) { o.tcp, o.plaintext = true, true } }
+
 // Delay makes everything take d to arrive, and up to jitter longer, which seed
-// decides. It has no effect with QUIC.
+// decides. It has no effect with QUIC and TCP.
 func Delay(d, jitter time.Duration, seed uint64) Option {
 	return func(o *options) { o.delay, o.jitter, o.seed = d, jitter, seed }
 }

@@ -329,7 +329,7 @@ func (s *session) spawn(f func()) bool {
 }
 
 // lingerTime is how long a closed session waits for the peer to take the news.
-const lingerTime = 500 * time.Millisecond
+const lingerTime = 100 * time.Millisecond
 
 // linger waits until the peer hangs up, as it does when it has read the CLOSE:
 // closed with bytes unread here, the connection would be reset, and the CLOSE
