@@ -24,6 +24,11 @@ const maxInbox = 1024
 // ErrClosed is returned by methods of an agent that has ended.
 var ErrClosed = errors.New("membership ended")
 
+// ErrElsewhere is what a connection of Config.Listener returns from Read when it
+// turned out to be for somebody else, who has it now. It is not worth a line in
+// the log.
+var ErrElsewhere = control.ErrElsewhere
+
 // An Agent is one node's part in its cluster. Its methods may be called from
 // any goroutine.
 type Agent struct {

@@ -89,7 +89,7 @@ func showStatus(w io.Writer, text json.RawMessage) error {
 		{"cluster", st.Cluster},
 		{"host", hostOf(st)},
 		{"running", fmt.Sprintf("%s, version %s, pid %d", duration(time.Duration(st.UptimeSec)*time.Second), st.Version, st.PID)},
-		{"data", strings.Join(st.Data, " ") + " over " + strings.Join(st.Providers, ", ")},
+		{"data", strings.Join(st.Data, " ") + " over " + providersOf(st)},
 		{"gossip", st.Gossip},
 		{"socket", st.Socket},
 		{"admin", st.Admin},
@@ -118,6 +118,14 @@ func showStatus(w io.Writer, text json.RawMessage) error {
 	return t.print(w)
 }
 
+func providersOf(st daemon.Status) string {
+	text := strings.Join(st.Providers, ", ")
+	if st.TCPPlaintext {
+		text += "; large transfers over tcp without TLS"
+	}
+	return text
+}
+
 // certificates says whose certificates are in use, and until when this node's.
 func certificates(st daemon.Status) string {
 	text := "from the " + map[string]string{"host": "host", "operator": "operator's CA"}[st.Trust]
@@ -130,7 +138,7 @@ func certificates(st daemon.Status) string {
 // statusKnown are the members of a status that showStatus says in its own
 // words.
 var statusKnown = strings.Fields(`version pid name role state detail cluster node epoch term id generation host host_detail
-	started uptime data_addresses gossip_address socket admin state_dir detection providers trust certificate_until counts
+	started uptime data_addresses gossip_address socket admin state_dir detection providers tcp_plaintext trust certificate_until counts
 	faults_enabled warnings`)
 
 func hostOf(st daemon.Status) string {

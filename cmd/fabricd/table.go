@@ -145,6 +145,9 @@ var empty = map[string]string{
 	"windows": "no windows are registered",
 }
 
+// onlyJSON are the members that are too long for a column.
+var onlyJSON = []string{"considered"}
+
 // showRows prints the list of JSON objects under name as a table. All objects
 // have the members of the first one, in its order.
 func showRows(w io.Writer, name string, text json.RawMessage) error {
@@ -164,6 +167,9 @@ func showRows(w io.Writer, name string, text json.RawMessage) error {
 		}
 		var head, row []string
 		for _, m := range members {
+			if slices.Contains(onlyJSON, m.key) {
+				continue
+			}
 			head = append(head, strings.ToUpper(strings.ReplaceAll(m.key, "_", " ")))
 			row = append(row, m.text)
 		}

@@ -45,6 +45,8 @@ type Config struct {
 	GossipPort int    // UDP and TCP; 0: 7701, negative: a free one
 
 	Detection      string        // fast, normal or calm; empty: normal
+	Providers      []string      // what carries the data, the preferred one first: quic, tcp; empty: both
+	TCPPlaintext   bool          // large transfers over tcp go without TLS to nodes that have it set too
 	ConnectTimeout time.Duration // how long a connect waits for its accept; 0: 10 s
 
 	CA, Cert, Key string // PEM files of an operator's own CA; all or none
@@ -88,6 +90,10 @@ func (c Config) settings() map[string]string {
 	set("detection", c.Detection)
 	if c.ConnectTimeout != 0 {
 		s["connect-timeout"] = c.ConnectTimeout.String()
+	}
+	set("providers", strings.Join(c.Providers, ","))
+	if c.TCPPlaintext {
+		s["tcp-plaintext"] = "true"
 	}
 	if c.EnableFaults {
 		s["enable-faults"] = "true"

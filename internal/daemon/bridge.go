@@ -80,5 +80,6 @@ func resetReason(ev membership.Event) string {
 }
 
 func peerOf(n membership.Node) driver.Peer {
-	return driver.Peer{Life: n.Life, UUID: n.UUID, Epoch: n.Epoch, Name: n.Name, Addresses: n.Addresses}
+	return driver.Peer{Life: n.Life, UUID: n.UUID, Epoch: n.Epoch, Name: n.Name, Addresses: n.Addresses,
+		Providers: n.Providers}
 }

@@ -44,6 +44,9 @@ type Config struct {
 	Detection string
 	// Providers carry the data, the preferred one first.
 	Providers []string
+	// TCPPlaintext lets large transfers over TCP go without TLS to nodes that
+	// have it set too: for networks that nobody else can read or change.
+	TCPPlaintext bool
 	// CertificateValidity is how long the certificates are valid that this host
 	// issues, its own included, from a minute to ten years. Each is renewed when
 	// two thirds of that are over. Of use on a host without an operator's CA.
@@ -105,7 +108,7 @@ func Default() Config {
 		Name:           machineName(),
 		StateDir:       "/var/lib/fabricd",
 		Detection:      "normal",
-		Providers:      []string{"quic"},
+		Providers:      []string{"quic", "tcp"},
 		ConnectTimeout: 10 * time.Second,
 
 		CertificateValidity: membership.CertificateValidity,

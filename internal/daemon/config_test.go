@@ -74,7 +74,8 @@ ca: ca.pem
 cert: cert.pem
 key: key.pem
 detection: fast
-providers: quic
+providers: [tcp, quic]
+tcp-plaintext: true
 connect-timeout: 250ms
 certificate-validity: 90d
 enable-faults: true
@@ -90,7 +91,7 @@ log-format: json
 		"state-dir": "/data", "bind": "::", "advertise": "10.0.0.7", "data-port": "9000", "gossip-port": "9001",
 		"socket": "/run/f/app.sock", "socket-group": "fabric", "socket-mode": "0666", "admin": "/run/f/admin.sock",
 		"admin-uids": "0,1000", "admin-gids": "", "ca": "ca.pem", "cert": "cert.pem", "key": "key.pem",
-		"detection": "fast", "providers": "quic", "connect-timeout": "250ms", "certificate-validity": "90d", "enable-faults": "true", "log-level": "debug", "log-format": "json",
+		"detection": "fast", "providers": "tcp,quic", "tcp-plaintext": "true", "connect-timeout": "250ms", "certificate-validity": "90d", "enable-faults": "true", "log-level": "debug", "log-format": "json",
 	} {
 		i := -1
 		for j, s := range settings {
@@ -162,6 +163,8 @@ func TestEveryMistakeGetsOneLine(t *testing.T) {
 		{"providers", "carrier-pigeon", "quic"},
 		{"providers", "quic,quic", "quic"},
 		{"providers", "", "quic"},
+		{"providers", "tcp,", "quic, tcp"},
+		{"tcp-plaintext", "yes", "true or false"},
 		{"connect-timeout", "10", "duration"},
 		{"connect-timeout", "1ms", "duration"},
 		{"connect-timeout", "-5s", "duration"},

@@ -49,7 +49,8 @@ type Daemon struct {
 	state    *state.State
 	data     portPair
 	gossip   portPair
-	apps     *apps // nil without a socket
+	shared   *share // of data; nil without the TCP provider
+	apps     *apps  // nil without a socket
 
 	ctx    context.Context // of the daemon's own goroutines
 	cancel context.CancelFunc
@@ -303,7 +304,7 @@ func (d *Daemon) Status() Status {
 		Started: d.started.UTC(), UptimeSec: int64(time.Since(d.started).Seconds()),
 		Data: []string{at.data}, Gossip: at.gossip,
 		Socket: d.cfg.Local.Socket, Admin: d.cfg.Local.AdminSocket, StateDir: d.cfg.StateDir,
-		Detection: d.cfg.Detection, Providers: d.cfg.Providers,
+		Detection: d.cfg.Detection, Providers: d.cfg.Providers, TCPPlaintext: d.cfg.TCPPlaintext,
 		Trust: "host", Counts: d.counts(),
 	}
 	if d.cfg.TLS.CA != "" {

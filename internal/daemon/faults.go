@@ -65,11 +65,11 @@ func (b *breaker) packets(c net.PacketConn, on faults.Traffic) net.PacketConn {
 	return b.layer.PacketConn(c, on)
 }
 
-func (b *breaker) provider(p transport.Provider) transport.Provider {
+func (b *breaker) provider(p transport.Provider, packets bool) transport.Provider {
 	if b == nil {
 		return p
 	}
-	return b.layer.Provider(p, true)
+	return b.layer.Provider(p, packets)
 }
 
 func (b *breaker) streams(l net.Listener, on faults.Traffic) net.Listener {

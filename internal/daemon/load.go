@@ -81,7 +81,7 @@ func (c *Config) check(values map[string]value) []Problem {
 		report("admin", c.Local.AdminSocket, "is the applications' socket too; want another one")
 	}
 	if len(c.Providers) == 0 {
-		report("providers", "", "want at least one of quic")
+		report("providers", "", "want at least one of quic and tcp")
 	}
 	t := c.TLS
 	given := 0

@@ -80,8 +80,10 @@ var settings = []Setting{
 		func(c *Config) *string { return &c.TLS.Key }, nil),
 	text("detection", "how soon a silent node is given up", "fast, normal or calm",
 		func(c *Config) *string { return &c.Detection }, oneOf("fast", "normal", "calm")),
-	list("providers", "what carries the data, the preferred one first", "quic",
-		func(c *Config) *[]string { return &c.Providers }, oneOf("quic")),
+	list("providers", "what carries the data, the preferred one first", "quic, tcp, or both separated by a comma",
+		func(c *Config) *[]string { return &c.Providers }, oneOf("quic", "tcp")),
+	toggle("tcp-plaintext", "let large transfers over tcp go without TLS, on networks that nobody else can reach",
+		func(c *Config) *bool { return &c.TCPPlaintext }),
 	{"connect-timeout", "how long a connect waits for its accept", "a duration from 100ms to 10m", setConnectTimeout,
 		func(c *Config) string { return c.ConnectTimeout.String() }},
 	{"certificate-validity", "how long the certificates are valid that the host issues; each is renewed after two thirds of it",
@@ -124,6 +126,16 @@ func list(key, usage, allowed string, field func(*Config) *[]string, valid func(
 			return true
 		},
 		func(c *Config) string { return strings.Join(*field(c), ",") }}
+}
+
+// toggle returns a setting that is true or false.
+func toggle(key, usage string, field func(*Config) *bool) Setting {
+	return Setting{key, usage, "true or false",
+		func(c *Config, s string) bool {
+			*field(c) = s == "true"
+			return s == "true" || s == "false"
+		},
+		func(c *Config) string { return strconv.FormatBool(*field(c)) }}
 }
 
 // port returns a setting of a port number.

@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,8 +9,6 @@ import (
 
 	"github.com/fabricd/fabricd/internal/driver"
 	"github.com/fabricd/fabricd/internal/faults"
-	"github.com/fabricd/fabricd/internal/transport"
-	"github.com/fabricd/fabricd/internal/transport/quic"
 	"github.com/fabricd/fabricd/membership"
 	"github.com/fabricd/fabricd/membership/gossip"
 	"github.com/fabricd/fabricd/membership/state"
@@ -217,14 +214,13 @@ func (d *Daemon) startEngine(ctx context.Context) error {
 	}
 	d.roster.setCluster(d.state.Identity().Cluster)
 	timing := membership.TimingOf(gossip.Profile(d.cfg.Detection))
-	provider, err := quic.New(quicConfig(d, store, 3*timing.Silence))
+	providers, err := d.openProviders(store, timing.Silence)
 	if err != nil {
-		return fmt.Errorf("provider quic: %w", err)
+		return err
 	}
-	d.data.packets = nil // the provider's now
 	reports := &reporter{}
 	engine := driver.Start(driver.Config{
-		Providers:      []transport.Provider{d.links.provider(provider)},
+		Providers:      providers,
 		Log:            d.log,
 		ConnectTimeout: d.cfg.ConnectTimeout,
 		Heartbeat:      timing.Heartbeat,
@@ -239,29 +235,6 @@ func (d *Daemon) startEngine(ctx context.Context) error {
 	return d.startMembership(ctx, store, engine, reports)
 }
 
-// quicConfig returns how the QUIC provider of d listens and whom it trusts.
-func quicConfig(d *Daemon, store *trust.Store, idle time.Duration) quic.Config {
-	c := quic.Config{
-		PacketConn: d.links.packets(d.data.packets, faults.Link),
-		ServerTLS:  func() *tls.Config { return store.ServerTLS(quic.ALPN) },
-		ClientTLS:  func() *tls.Config { return store.ClientTLS(nil, quic.ALPN) },
-		Identify: func(cs tls.ConnectionState) (transport.Identity, error) {
-			id, err := trust.IdentityOf(cs)
-			return transport.Identity{Cluster: id.Cluster, Node: id.Node, Host: id.Host}, err
-		},
-		IdleTimeout: max(idle, 5*time.Second),
-		Log:         d.log,
-	}
-	if key := d.state.Secret(state.SecretResetKey); len(key) == 32 {
-		c.StatelessResetKey = (*[32]byte)(key)
-	}
-	quic.GrowBuffers(d.data.packets)
-	if warning := quic.BufferWarning(d.data.packets); warning != "" {
-		d.log.Info().Str("op", "provider").Msg(warning)
-	}
-	return c
-}
-
 // startMembership takes part in the cluster.
 func (d *Daemon) startMembership(ctx context.Context, store *trust.Store, engine *driver.Node, reports *reporter) error {
 	b := &bridge{
@@ -274,7 +247,7 @@ func (d *Daemon) startMembership(ctx context.Context, store *trust.Store, engine
 		State:    d.state,
 		Trust:    store,
 		Node:     membership.NodeConfig{Name: d.cfg.Name, Addresses: []string{at.data}, Providers: d.cfg.Providers},
-		Listener: d.links.streams(d.data.streams, faults.Control),
+		Listener: d.links.streams(d.controlListener(), faults.Control),
 		Dial:     d.links.dial(faults.Control),
 		Seeds:    d.cfg.Join,
 		Gossip: membership.GossipConfig{

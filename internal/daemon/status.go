@@ -35,6 +35,8 @@ type Status struct {
 	StateDir  string   `json:"state_dir"`
 	Detection string   `json:"detection"`
 	Providers []string `json:"providers"`
+	// TCPPlaintext: large transfers may go without TLS.
+	TCPPlaintext bool `json:"tcp_plaintext,omitempty"`
 	// Trust says whose certificates are in use: host or operator.
 	Trust string `json:"trust"`
 	// Certificate is when this node's certificate ends; zero while joining. It

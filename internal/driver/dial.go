@@ -161,7 +161,8 @@ func (n *Node) pause(ctx context.Context, d time.Duration) bool {
 	return false
 }
 
-// dialOnce tries every provider and address once.
+// dialOnce tries every provider that the peer has too, the preferred one first,
+// and every address once.
 func (n *Node) dialOnce(ctx context.Context, p *peerState) error {
 	n.mu.Lock()
 	if p.link != nil { // the peer dialed meanwhile
@@ -170,38 +171,57 @@ func (n *Node) dialOnce(ctx context.Context, p *peerState) error {
 	}
 	peer := p.Peer
 	n.mu.Unlock()
-	err := fmt.Errorf("%w: no address is known", status.NoDevice)
-	for _, provider := range n.cfg.Providers {
-		for _, address := range peer.Addresses {
-			attempt, cancel := context.WithTimeout(ctx, n.cfg.DialTimeout)
-			err = n.dialAddress(attempt, p, peer, provider, address)
-			cancel()
-			if err == nil || !worthAnotherTry(err) || ctx.Err() != nil {
-				return err
-			}
+	c := newChoice(n.cfg.Providers, peer)
+	err := c.dialable(peer)
+	for i, provider := range n.cfg.Providers {
+		if !c.offered(i) {
+			continue
 		}
+		var answered bool
+		if answered, err = n.dialOver(ctx, p, peer, provider, c); answered || ctx.Err() != nil {
+			return err
+		}
+		c.failed(i, err)
 	}
 	return err
 }
 
-// dialAddress dials one address and shakes hands.
-func (n *Node) dialAddress(ctx context.Context, p *peerState, peer Peer, provider transport.Provider, address string) error {
+// dialOver dials a peer's addresses over one provider. answered says that there
+// is no use in another provider: the peer's word counts, whatever carried it.
+func (n *Node) dialOver(ctx context.Context, p *peerState, peer Peer, provider transport.Provider, c *choice) (answered bool, err error) {
+	for _, address := range peer.Addresses {
+		attempt, cancel := context.WithTimeout(ctx, n.cfg.DialTimeout)
+		var reached bool
+		reached, err = n.dialAddress(attempt, p, peer, provider, address, c)
+		cancel()
+		answered = answered || reached
+		if err == nil || !worthAnotherTry(err) || ctx.Err() != nil {
+			return true, err
+		}
+	}
+	return answered, err
+}
+
+// dialAddress dials one address and shakes hands. reached says that a session
+// was established, whatever came of it.
+func (n *Node) dialAddress(ctx context.Context, p *peerState, peer Peer, provider transport.Provider, address string, c *choice) (reached bool, err error) {
 	begun, self := n.now(), n.Self()
 	sess, err := provider.Dial(ctx, address)
 	if err != nil {
-		return err
+		return false, err
 	}
 	ctrl, r, err := n.sayHello(ctx, sess, self, peer)
 	if err == nil {
 		l := newLink(n, provider.Name(), self.Life, peer, sess, begun)
-		l.dialed = true
+		l.dialed, l.weighed = true, c.chose(provider.Name())
 		if err = n.adopt(p, l); err == nil {
+			n.tellFallback(l)
 			l.start(ctrl, r)
-			return nil
+			return true, nil
 		}
 	}
 	sess.Close(closeCode(err), err.Error())
-	return err
+	return true, err
 }
 
 // adopt makes l the link to p, unless there is one or p is over.
@@ -378,6 +398,7 @@ func (n *Node) welcome(provider transport.Provider, sess transport.Session) {
 		peer := p.Peer
 		n.mu.Unlock()
 		l := newLink(n, provider.Name(), self.Life, peer, sess, begun)
+		l.weighed = []Considered{{Provider: provider.Name(), Chosen: true, Reason: "the peer dialed"}}
 		err = n.answerHello(ctx, l, p, self, r)
 	}
 	if err != nil {

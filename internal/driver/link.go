@@ -30,6 +30,7 @@ type link struct {
 	self     addr.Life // this end
 	peer     Peer
 	provider string // its name
+	weighed  []Considered
 	sess     transport.Session
 	dialed   bool      // by this node
 	twin     *link     // of a link with this node itself, the other end; else nil

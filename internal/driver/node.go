@@ -126,6 +126,7 @@ type Peer struct {
 	Epoch     uint64
 	Name      string
 	Addresses []string // in the form that the providers dial
+	Providers []string // what it can be reached over, by name; empty: not known
 }
 
 // A Node is the engine of one node.

@@ -66,6 +66,7 @@ type LinkInfo struct {
 	Local      string          `json:"local"`
 	Remote     string          `json:"remote"`
 	Dialed     bool            `json:"dialed"` // by this node
+	Provider   string          `json:"provider"`
 	Conns      int             `json:"conns"`
 	Since      time.Time       `json:"since"`
 	SilentMS   int64           `json:"silent_ms"` // since something came
@@ -74,6 +75,9 @@ type LinkInfo struct {
 	// Bytes of packets, see [transport.Meter].
 	SentBytes     uint64 `json:"sent_bytes"`
 	ReceivedBytes uint64 `json:"received_bytes"`
+
+	// Considered says why the link has its provider.
+	Considered []Considered `json:"considered"`
 }
 
 // endpoints returns the endpoints of all sessions.
@@ -188,7 +192,7 @@ func (n *Node) Links() []LinkInfo {
 		}
 		sent, received := transport.TrafficOf(l.sess)
 		out = append(out, LinkInfo{Node: l.peer.Life.Node, Generation: l.peer.Life.Generation, Name: l.peer.Name,
-			Local: l.sess.LocalAddr(), Remote: l.sess.RemoteAddr(), Dialed: l.dialed, Conns: len(l.conns),
+			Local: l.sess.LocalAddr(), Remote: l.sess.RemoteAddr(), Dialed: l.dialed, Provider: l.provider, Considered: l.weighed, Conns: len(l.conns),
 			Since: l.since, SilentMS: l.pulse.Silent(now).Milliseconds(), Serving: int64(now) <= l.servingUntil.Load(),
 			SentBytes: sent, ReceivedBytes: received})
 		l.mu.Unlock()

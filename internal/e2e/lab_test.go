@@ -203,6 +203,9 @@ func (l *lab) prepare(name string, args ...string) *node {
 	n.args = append([]string{"run", "--name", name, "--state-dir", n.stateDir(), "--bind", l.ip,
 		"--data-port", fmt.Sprint(n.data), "--gossip-port", fmt.Sprint(n.gossip), "--detection", "fast",
 		"--socket", n.socket(), "--admin", n.adminSocket(), "--log-format", "json", "--log-level", "info"}, args...)
+	if p := os.Getenv("FABRICD_E2E_PROVIDERS"); p != "" {
+		n.args = append(n.args, "--providers", p)
+	}
 	l.nodes = append(l.nodes, n)
 	return n
 }

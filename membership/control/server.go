@@ -23,6 +23,10 @@ const (
 	maxOpeningPerAddr = 128
 )
 
+// ErrElsewhere is the error of reading a connection that turned out to be for
+// somebody else than the Server, who has it now.
+var ErrElsewhere = errors.New("the connection is for another listener")
+
 // Config says how a Server answers. It is not modified after Serve.
 type Config struct {
 	Listener net.Listener // closed by the Server
@@ -122,6 +126,8 @@ func (s *Server) admit(c net.Conn) {
 		s.mu.Unlock()
 		if err != nil {
 			c.Close()
+		}
+		if err != nil && !errors.Is(err, ErrElsewhere) {
 			s.cfg.Log.Info().Str("remote", c.RemoteAddr().String()).Err(err).Msg("control: connection refused")
 		}
 	})

@@ -184,6 +184,10 @@ const (
 	bindingLen = len(magic) + 8 + tokenLen
 )
 
+// PlaintextFirst is the first byte of a bulk connection without TLS, which no
+// TLS connection begins with.
+const PlaintextFirst = 'f'
+
 func (b binding) appendTo(p []byte) []byte {
 	p = append(p, magic...)
 	p = binary.BigEndian.AppendUint64(p, b.session)

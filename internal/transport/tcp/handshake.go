@@ -163,7 +163,7 @@ func (p *Provider) receive(ctx context.Context, c net.Conn) (s *session, keep fu
 		if err := rec.fill(); err != nil {
 			return nil, nil, err
 		}
-		if rec.in[0] == magic[0] {
+		if rec.in[0] == PlaintextFirst {
 			keep, err := p.bind(c, rec, nil)
 			return nil, keep, err
 		}

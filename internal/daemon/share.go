@@ -1,0 +1,299 @@
+package daemon
+
+import (
+	"encoding/binary"
+	"io"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/transport/tcp"
+	"github.com/fabricd/fabricd/membership"
+)
+
+// A share is the data port's TCP listener for two: membership, which accepts
+// from it, and the TCP provider, which accepts from its other side. What a
+// connection is for shows in its first bytes. Membership reads them, in the
+// places that it has for connections that have not shown who they are; when they
+// turn out to be for the provider, the connection changes hands.
+type share struct {
+	net.Listener           // membership's side
+	other        *handover // the provider's side
+}
+
+// handedMax bounds the connections that wait for the provider, which accepts
+// them at once. Further ones are closed.
+const handedMax = 128
+
+// newShare divides l. plaintext says that connections without TLS are for the
+// provider.
+func newShare(l net.Listener, plaintext bool) *share {
+	return &share{l, &handover{
+		addr: l.Addr(), plaintext: plaintext,
+		conns: make(chan net.Conn, handedMax), done: make(chan struct{}),
+	}}
+}
+
+// Accept returns the next connection, of which nothing was read.
+func (s *share) Accept() (net.Conn, error) {
+	c, err := s.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	tcpConn, ok := c.(*net.TCPConn)
+	if !ok {
+		return c, nil // not the network's
+	}
+	return &guest{TCPConn: tcpConn, to: s.other}, nil
+}
+
+// A handover is the provider's side: a listener of what changes hands.
+type handover struct {
+	addr      net.Addr
+	plaintext bool
+	conns     chan net.Conn
+
+	once sync.Once
+	done chan struct{} // closed by Close
+}
+
+// Accept returns the next connection.
+func (h *handover) Accept() (net.Conn, error) {
+	select {
+	case c := <-h.conns:
+		return c, nil
+	case <-h.done:
+		return nil, net.ErrClosed
+	}
+}
+
+// Addr returns the data port's address.
+func (h *handover) Addr() net.Addr { return h.addr }
+
+// Close ends Accept; membership closes the data port.
+func (h *handover) Close() error {
+	h.once.Do(func() { close(h.done) })
+	for {
+		select {
+		case c := <-h.conns:
+			c.Close()
+		default:
+			return nil
+		}
+	}
+}
+
+// take gives c to the provider, or closes it.
+func (h *handover) take(c net.Conn) {
+	select {
+	case <-h.done:
+		c.Close()
+		return
+	default:
+	}
+	select {
+	case h.conns <- c:
+	default:
+		c.Close()
+	}
+}
+
+// A guest is a connection whose first bytes decide for whom it is.
+type guest struct {
+	*net.TCPConn
+	to *handover
+
+	head    []byte // read and not given on yet; of the goroutine that reads
+	decided bool
+
+	mu    sync.Mutex // guards gone
+	gone  bool       // it has changed hands: nothing here may touch it any more
+	ended bool       // it was closed here
+}
+
+// Read returns what has arrived. When that is for the provider the connection
+// changes hands, and Read fails.
+func (g *guest) Read(p []byte) (int, error) {
+	if !g.decided {
+		if err := g.decide(); err != nil {
+			return 0, err
+		}
+	}
+	if len(g.head) > 0 {
+		n := copy(p, g.head)
+		g.head = g.head[n:]
+		return n, nil
+	}
+	return g.TCPConn.Read(p)
+}
+
+// maxClientHello bounds what is read before it is decided, in bytes: one TLS
+// record.
+const maxClientHello = 5 + 16<<10
+
+// decide reads the first bytes, as many as it needs.
+func (g *guest) decide() error {
+	if g.head == nil {
+		g.head = make([]byte, 0, 4<<10)
+	}
+	for {
+		ours, enough := forProvider(g.head, g.to.plaintext)
+		if ours {
+			g.leave()
+			return membership.ErrElsewhere
+		}
+		if enough {
+			g.decided = true
+			return nil
+		}
+		if len(g.head) == cap(g.head) {
+			g.head = slices.Grow(g.head, maxClientHello-len(g.head))
+		}
+		n, err := g.TCPConn.Read(g.head[len(g.head):cap(g.head)])
+		g.head = g.head[:len(g.head)+n]
+		if n == 0 && err != nil {
+			if err == io.EOF && len(g.head) > 0 {
+				g.decided = true // whoever reads it says what is wrong
+				return nil
+			}
+			return err
+		}
+	}
+}
+
+// leave gives the connection to the provider.
+func (g *guest) leave() {
+	g.mu.Lock()
+	if g.ended {
+		g.mu.Unlock()
+		return
+	}
+	g.gone = true
+	g.mu.Unlock()
+	// It fails only where the connection has ended, which the provider sees.
+	_ = g.TCPConn.SetDeadline(time.Time{})
+	g.to.take(&handed{g.TCPConn, g.head})
+}
+
+// Close and the deadlines do nothing to a connection that has changed hands.
+func (g *guest) Close() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.gone {
+		return nil
+	}
+	g.ended = true
+	return g.TCPConn.Close()
+}
+
+func (g *guest) SetDeadline(t time.Time) error      { return g.here(g.TCPConn.SetDeadline, t) }
+func (g *guest) SetReadDeadline(t time.Time) error  { return g.here(g.TCPConn.SetReadDeadline, t) }
+func (g *guest) SetWriteDeadline(t time.Time) error { return g.here(g.TCPConn.SetWriteDeadline, t) }
+
+func (g *guest) here(set func(time.Time) error, t time.Time) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.gone {
+		return nil
+	}
+	return set(t)
+}
+
+// A handed connection begins with what was read of it.
+type handed struct {
+	*net.TCPConn
+	head []byte
+}
+
+func (c *handed) Read(p []byte) (int, error) {
+	if len(c.head) == 0 {
+		return c.TCPConn.Read(p)
+	}
+	n := copy(p, c.head)
+	c.head = c.head[n:]
+	return n, nil
+}
+
+// forProvider reports whether a connection that begins with b is for the TCP
+// provider, or else whether b is enough to know that it is not. What is no
+// ClientHello in one record is not.
+func forProvider(b []byte, plaintext bool) (ours, enough bool) {
+	const recordHeader, handshake = 5, 22
+	switch {
+	case len(b) == 0:
+		return false, false
+	case b[0] != handshake:
+		return plaintext && b[0] == tcp.PlaintextFirst, true
+	case len(b) < recordHeader:
+		return false, false
+	}
+	n := int(binary.BigEndian.Uint16(b[3:]))
+	if n > maxClientHello-recordHeader {
+		return false, true
+	}
+	if len(b) < recordHeader+n {
+		return false, false
+	}
+	for _, name := range alpn(b[recordHeader : recordHeader+n]) {
+		if name == tcp.ALPN || name == tcp.BulkALPN {
+			return true, true
+		}
+	}
+	return false, true
+}
+
+// alpn returns the protocol names in a ClientHello (RFC 8446 4.1.2, RFC 7301),
+// none if it is malformed.
+func alpn(b []byte) (names []string) {
+	const clientHello, alpnExtension = 1, 16
+	d := cursor{b: b}
+	if d.take(1)[0] != clientHello {
+		return nil
+	}
+	d = cursor{b: d.vector(3)}
+	d.take(2 + 32) // version, random
+	d.vector(1)    // session
+	d.vector(2)    // cipher suites
+	d.vector(1)    // compression methods
+	all := cursor{b: d.vector(2)}
+	for len(all.b) > 0 {
+		kind := binary.BigEndian.Uint16(all.take(2))
+		body := cursor{b: all.vector(2)}
+		if kind != alpnExtension {
+			continue
+		}
+		list := cursor{b: body.vector(2)}
+		for len(list.b) > 0 {
+			names = append(names, string(list.vector(1)))
+		}
+	}
+	return names
+}
+
+// A cursor takes bytes from the front of b. What is not there is zero, and then
+// nothing is left.
+type cursor struct{ b []byte }
+
+func (c *cursor) take(n int) []byte {
+	if n > len(c.b) {
+		c.b = nil
+		return make([]byte, n)
+	}
+	p := c.b[:n]
+	c.b = c.b[n:]
+	return p
+}
+
+// vector takes bytes whose length stands before them, in size bytes.
+func (c *cursor) vector(size int) []byte {
+	n := 0
+	for _, b := range c.take(size) {
+		n = n<<8 | int(b)
+	}
+	if n > len(c.b) {
+		c.b = nil
+		return nil
+	}
+	return c.take(n)
+}
