@@ -1,0 +1,164 @@
+package daemon
+
+import (
+	"bytes"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/transport/tcp"
+	"github.com/fabricd/fabricd/membership"
+)
+
+// A deaf connection keeps what is written and brings nothing.
+type deaf struct {
+	net.Conn
+	said bytes.Buffer
+}
+
+func (d *deaf) Write(p []byte) (int, error) { return d.said.Write(p) }
+func (d *deaf) Read([]byte) (int, error)    { return 0, io.EOF }
+
+// clientHello returns what a client says first that speaks alpn.
+func clientHello(t testing.TB, alpn ...string) []byte {
+	t.Helper()
+	var d deaf
+	if err := tls.Client(&d, &tls.Config{InsecureSkipVerify: true, NextProtos: alpn}).Handshake(); err == nil {
+		t.Fatal("a handshake with nobody")
+	}
+	return d.said.Bytes()
+}
+
+func TestForProvider(t *testing.T) {
+	control, link := clientHello(t, "fabricd-control/1"), clientHello(t, tcp.ALPN)
+	for name, c := range map[string]struct {
+		b            []byte
+		plaintext    bool
+		ours, enough bool
+	}{
+		"nothing":            {nil, true, false, false},
+		"a session":          {link, false, true, true},
+		"a bulk connection":  {clientHello(t, tcp.BulkALPN), false, true, true},
+		"half a session":     {link[:len(link)/2], false, false, false},
+		"three bytes":        {link[:3], false, false, false},
+		"control":            {control, false, false, true},
+		"no protocol":        {clientHello(t), false, false, true},
+		"plaintext":          {[]byte("f"), true, true, true},
+		"plaintext, not set": {[]byte("f"), false, false, true},
+		"HTTP":               {[]byte("GET / HTTP/1.1"), true, false, true},
+		"an enormous record": {[]byte{22, 3, 1, 0xff, 0xff}, false, false, true},
+		"an empty record":    {[]byte{22, 3, 1, 0, 0}, false, false, true},
+	} {
+		if ours, enough := forProvider(c.b, c.plaintext); ours != c.ours || enough != c.enough {
+			t.Errorf("%s: %v, %v; want %v, %v", name, ours, enough, c.ours, c.enough)
+		}
+	}
+	if names := alpn(clientHello(t, "one", "two")[5:]); !slices.Equal(names, []string{"one", "two"}) {
+		t.Errorf("names %q", names)
+	}
+}
+
+func FuzzForProvider(f *testing.F) {
+	f.Add(clientHello(f, tcp.ALPN), false)
+	f.Add(clientHello(f, "other"), true)
+	f.Fuzz(func(t *testing.T, b []byte, plaintext bool) {
+		ours, enough := forProvider(b, plaintext)
+		if ours && !enough {
+			t.Error("it is known to be ours, but not enough is known")
+		}
+		if !enough && len(b) >= maxClientHello {
+			t.Errorf("%d bytes are not enough", len(b))
+		}
+	})
+}
+
+// TestShare lets a connection of each kind through one listener.
+func TestShare(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newShare(l, true)
+	defer s.Close()
+	say := func(p []byte) net.Conn {
+		c, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		if _, err := c.Write(append(bytes.Clone(p), "rest"...)); err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	for _, c := range []struct {
+		name string
+		p    []byte
+		ours bool
+	}{
+		{"control", clientHello(t, "fabricd-control/1"), false},
+		{"session", clientHello(t, tcp.ALPN), true},
+		{"plaintext", []byte("fabricTB"), true},
+		{"stranger", []byte("GET / HTTP/1.1"), false},
+	} {
+		dialed := say(c.p)
+		first, err := s.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		// As membership does: a deadline, a read, and a close if that fails.
+		first.SetDeadline(time.Now().Add(time.Minute))
+		got := make([]byte, len(c.p)+4)
+		_, err = io.ReadFull(first, got)
+		at := first
+		if c.ours {
+			if !errors.Is(err, membership.ErrElsewhere) {
+				t.Fatalf("%s: %v, want ErrElsewhere", c.name, err)
+			}
+			first.SetDeadline(time.Unix(1, 0))
+			first.Close()
+			if at, err = s.other.Accept(); err != nil {
+				t.Fatal(err)
+			}
+			_, err = io.ReadFull(at, got)
+		}
+		if want := append(bytes.Clone(c.p), "rest"...); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%s: read %d bytes, %v", c.name, len(got), err)
+		}
+		if _, err := at.Write([]byte("answer")); err != nil {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		at.Close()
+		if answer, err := io.ReadAll(dialed); err != nil || string(answer) != "answer" {
+			t.Errorf("%s: answered %q, %v", c.name, answer, err)
+		}
+	}
+	// What nobody accepts is closed, before the end of the provider and behind it.
+	for i, close := range []func(){func() {}, func() { s.other.Close() }} {
+		dialed := say([]byte("fabricTB"))
+		c, err := s.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i == 1 {
+			close()
+		}
+		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, membership.ErrElsewhere) {
+			t.Fatal(err)
+		}
+		s.other.Close()
+		dialed.SetReadDeadline(time.Now().Add(20 * time.Second))
+		if _, err := io.ReadAll(dialed); err != nil && errors.Is(err, io.ErrNoProgress) {
+			t.Error(err)
+		} else if ne, ok := err.(net.Error); ok && ne.Timeout() {
+			t.Error("a connection that nobody accepted stays open")
+		}
+	}
+	if _, err := s.other.Accept(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("accept after close: %v", err)
+	}
+}

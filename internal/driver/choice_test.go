@@ -1,0 +1,134 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/internal/transport/mem"
+)
+
+// A named provider is one in memory under another name, which may not work.
+type named struct {
+	transport.Provider
+	name   string
+	broken error
+	dials  int
+}
+
+func (p *named) Name() string { return p.name }
+
+func (p *named) Dial(ctx context.Context, address string) (transport.Session, error) {
+	p.dials++
+	if p.broken != nil {
+		return nil, p.broken
+	}
+	return p.Provider.Dial(ctx, address)
+}
+
+// dials starts two nodes whose providers have the names, and lets the first dial
+// the second, which announces offered.
+func dials(t *testing.T, broken map[string]error, offered []string, names ...string) (link LinkInfo, err error, tried map[string]int) {
+	cluster := addr.UUID{1}
+	id := func(n byte) transport.Identity { return transport.Identity{Cluster: cluster, Node: addr.UUID{n}, Host: n == 1} }
+	tried = make(map[string]int)
+	var nodes []*Node
+	var all [2][]*named
+	for i := range 2 {
+		var providers []transport.Provider
+		for _, name := range names {
+			hub := mem.NewHub(mem.Config{})
+			if i == 1 {
+				hub = all[0][len(providers)].Provider.(*hubbed).hub
+			}
+			p, err := hub.Provider([]string{"a", "b"}[i], id(byte(i+1)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			n := &named{Provider: &hubbed{p, hub}, name: name}
+			if i == 0 {
+				n.broken = broken[name]
+			}
+			all[i] = append(all[i], n)
+			providers = append(providers, n)
+		}
+		n := Start(Config{Providers: providers})
+		defer n.Close()
+		life := addr.Life{Node: addr.NodeID(i), Generation: 1}
+		n.SetSelf(Self{Self: ipc.Self{Cluster: cluster, Life: life}, UUID: addr.UUID{byte(i + 1)}, Epoch: 1})
+		nodes = append(nodes, n)
+	}
+	for i, n := range nodes {
+		other := 1 - i
+		n.NodeUp(Peer{Life: addr.Life{Node: addr.NodeID(other), Generation: 1}, UUID: addr.UUID{byte(other + 1)}, Epoch: 1,
+			Addresses: []string{[]string{"a", "b"}[other]}, Providers: offered})
+	}
+	_, err = nodes[0].linkTo(t.Context(), 1)
+	synctest.Wait()
+	if links := nodes[0].Links(); len(links) > 0 {
+		link = links[0]
+		if far := nodes[1].Links(); len(far) != 1 || len(far[0].Considered) != 1 || far[0].Considered[0].Reason != "the peer dialed" {
+			t.Errorf("the accepting side shows %+v", far)
+		}
+	}
+	for _, p := range all[0] {
+		tried[p.name] = p.dials
+	}
+	return link, err, tried
+}
+
+// hubbed is a provider that remembers its hub.
+type hubbed struct {
+	*mem.Provider
+	hub *mem.Hub
+}
+
+func TestProvidersAreTriedInOrder(t *testing.T) {
+	down := errors.New("no way through")
+	for name, c := range map[string]struct {
+		broken  map[string]error
+		offered []string
+		want    []Considered
+	}{
+		"the first one works":                  {nil, []string{"tcp", "quic"}, []Considered{{"quic", true, reasonFirst}, {"tcp", false, reasonNotNeeded}}},
+		"it is not known what the peer offers": {nil, nil, []Considered{{"quic", true, reasonFirst}, {"tcp", false, reasonNotNeeded}}},
+		"the peer offers one":                  {nil, []string{"tcp"}, []Considered{{"quic", false, reasonNotOffered}, {"tcp", true, reasonFirst}}},
+		"the first one does not work": {map[string]error{"quic": down}, []string{"quic", "tcp"},
+			[]Considered{{"quic", false, down.Error()}, {"tcp", true, reasonFallback}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				link, err, tried := dials(t, c.broken, c.offered, "quic", "tcp")
+				if err != nil {
+					t.Fatal(err)
+				}
+				if len(link.Considered) != 2 || link.Considered[0] != c.want[0] || link.Considered[1] != c.want[1] {
+					t.Errorf("considered %+v, want %+v", link.Considered, c.want)
+				}
+				for _, w := range c.want {
+					if w.Chosen && link.Provider != w.Provider {
+						t.Errorf("the link has %s, want %s", link.Provider, w.Provider)
+					}
+					if w.Reason == reasonNotOffered && tried[w.Provider] > 0 {
+						t.Errorf("%s was dialed, which the peer does not offer", w.Provider)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestNoProviderInCommon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, err, tried := dials(t, nil, []string{"quic"}, "tcp")
+		if !errors.Is(err, status.NoDevice) || !strings.Contains(err.Error(), "no provider in common: tcp here, quic there") || tried["tcp"] > 0 {
+			t.Errorf("%v after %v dials", err, tried)
+		}
+	})
+}
