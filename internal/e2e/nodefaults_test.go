@@ -460,6 +460,7 @@ func TestDescriptorsRunOut(t *testing.T) {
 	poor := nodes[2]
 	watch := nodes[0].watch()
 	pair, healthy := l.pair(nodes[0], poor), l.flow(nodes[0], nodes[1])
+	l.pair(nodes[1], poor) // over TCP a new link would need a descriptor too
 	app := poor.attach()
 	listener, err := app.Listen(0)
 	if err != nil {
