@@ -58,6 +58,12 @@ func cluster(t *testing.T) (host *embed.Node, node embed.Config) {
 	t.Helper()
 	c := config(t, "host")
 	c.Host = true
+	return clusterOf(t, c)
+}
+
+// clusterOf is cluster with a host of a certain configuration.
+func clusterOf(t *testing.T, c embed.Config) (host *embed.Node, node embed.Config) {
+	t.Helper()
 	token, err := embed.Init(c)
 	if err != nil {
 		t.Fatal(err)

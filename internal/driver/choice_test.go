@@ -36,7 +36,9 @@ func (p *named) Dial(ctx context.Context, address string) (transport.Session, er
 // the second, which announces offered.
 func dials(t *testing.T, broken map[string]error, offered []string, names ...string) (link LinkInfo, err error, tried map[string]int) {
 	cluster := addr.UUID{1}
-	id := func(n byte) transport.Identity { return transport.Identity{Cluster: cluster, Node: addr.UUID{n}, Host: n == 1} }
+	id := func(n byte) transport.Identity {
+		return transport.Identity{Cluster: cluster, Node: addr.UUID{n}, Host: n == 1}
+	}
 	tried = make(map[string]int)
 	var nodes []*Node
 	var all [2][]*named
