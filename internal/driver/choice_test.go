@@ -34,7 +34,7 @@ func (p *named) Dial(ctx context.Context, address string) (transport.Session, er
 
 // dials starts two nodes whose providers have the names, and lets the first dial
 // the second, which announces offered.
-func dials(t *testing.T, broken map[string]error, offered []string, names ...string) (link LinkInfo, err error, tried map[string]int) {
+func dials(t *testing.T, broken map[string]error, offered []string, names ...string) (link LinkInfo, tried map[string]int, err error) {
 	cluster := addr.UUID{1}
 	id := func(n byte) transport.Identity {
 		return transport.Identity{Cluster: cluster, Node: addr.UUID{n}, Host: n == 1}
@@ -82,7 +82,7 @@ func dials(t *testing.T, broken map[string]error, offered []string, names ...str
 	for _, p := range all[0] {
 		tried[p.name] = p.dials
 	}
-	return link, err, tried
+	return link, tried, err
 }
 
 // hubbed is a provider that remembers its hub.
@@ -106,7 +106,7 @@ func TestProvidersAreTriedInOrder(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				link, err, tried := dials(t, c.broken, c.offered, "quic", "tcp")
+				link, tried, err := dials(t, c.broken, c.offered, "quic", "tcp")
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -128,7 +128,7 @@ func TestProvidersAreTriedInOrder(t *testing.T) {
 
 func TestNoProviderInCommon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, err, tried := dials(t, nil, []string{"quic"}, "tcp")
+		_, tried, err := dials(t, nil, []string{"quic"}, "tcp")
 		if !errors.Is(err, status.NoDevice) || !strings.Contains(err.Error(), "no provider in common: tcp here, quic there") || tried["tcp"] > 0 {
 			t.Errorf("%v after %v dials", err, tried)
 		}
