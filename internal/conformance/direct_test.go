@@ -192,8 +192,8 @@ func (w *world) close() {
 	}
 }
 
-// A step is one call of a program, with a result that worlds can be compared by.
-type step struct {
+// A move is one call of a program, with a result that worlds can be compared by.
+type move struct {
 	name string
 	run  func(w *world) (string, error)
 }
@@ -202,7 +202,7 @@ func noResult(f func(w *world) error) func(w *world) (string, error) {
 	return func(w *world) (string, error) { return "", f(w) }
 }
 
-// drawer draws the arguments of steps.
+// drawer draws the arguments of moves.
 type drawer struct{ *rapid.T }
 
 func (d drawer) pick(name string, from ...int64) int64 {
@@ -224,7 +224,7 @@ func (d drawer) flags() rma.Flags {
 	return rma.Flags(d.pick("flags", 0, 0, 4, 8, 12, 1, 2, 0x10, 0x14))
 }
 
-func (d drawer) step() step {
+func (d drawer) move() move {
 	end := int(d.pick("end", 0, 0, 0, 1))
 	switch d.pick("call", 0, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 5, 5, 5, 6, 6, 6, 7, 8, 9) {
 	case 0:
@@ -240,7 +240,7 @@ func (d drawer) step() step {
 	case 7:
 		return d.signal(end)
 	case 8:
-		return step{fmt.Sprintf("mark and wait at %d", end), noResult(func(w *world) error {
+		return move{fmt.Sprintf("mark and wait at %d", end), noResult(func(w *world) error {
 			m, err := w.ends[end].FenceMark(fence.InitSelf)
 			if err == nil {
 				err = w.ends[end].FenceWait(context.Background(), m)
@@ -251,28 +251,28 @@ func (d drawer) step() step {
 	return d.local(end)
 }
 
-func (d drawer) register(end int) step {
+func (d drawer) register(end int) move {
 	page, pages := d.pick("memory page", 0, 1, 2, 3), d.pick("pages", 1, 1, 2, 3)
 	off, prot := d.offset("offset"), rma.Prot(d.pick("prot", 3, 3, 3, 1, 2, 0, 4))
 	flags := rma.MapFlags(d.pick("map flags", 0, 0x10, 0x10, 0x20))
 	page = min(page, worldPages-pages)
-	return step{fmt.Sprintf("%d: register pages %d+%d at %#x, prot %d, flags %#x", end, page, pages, off, prot, flags),
+	return move{fmt.Sprintf("%d: register pages %d+%d at %#x, prot %d, flags %#x", end, page, pages, off, prot, flags),
 		func(w *world) (string, error) {
 			got, err := w.ends[end].Register(w.mem[end][page*rma.PageSize:(page+pages)*rma.PageSize], off, prot, flags)
 			return fmt.Sprintf("%#x", got), err
 		}}
 }
 
-func (d drawer) unregister(end int) step {
+func (d drawer) unregister(end int) move {
 	off, n := d.offset("offset")&^(rma.PageSize-1), rma.PageSize*d.pick("pages", 1, 2, 3, 6, 0)
-	return step{fmt.Sprintf("%d: unregister %#x+%#x", end, off, n), noResult(func(w *world) error {
+	return move{fmt.Sprintf("%d: unregister %#x+%#x", end, off, n), noResult(func(w *world) error {
 		return w.ends[end].Unregister(off, n)
 	})}
 }
 
-func (d drawer) transfer(end int) step {
+func (d drawer) transfer(end int) move {
 	loff, n, roff, flags, read := d.offset("local"), d.length(), d.offset("remote"), d.flags(), rapid.Bool().Draw(d.T, "read")
-	return step{fmt.Sprintf("%d: transfer %#x+%#x to %#x, flags %#x, read %v", end, loff, n, roff, flags, read),
+	return move{fmt.Sprintf("%d: transfer %#x+%#x to %#x, flags %#x, read %v", end, loff, n, roff, flags, read),
 		noResult(func(w *world) error {
 			if read {
 				return w.ends[end].ReadFrom(loff, n, roff, flags)
@@ -281,10 +281,10 @@ func (d drawer) transfer(end int) step {
 		})}
 }
 
-func (d drawer) vtransfer(end int) step {
+func (d drawer) vtransfer(end int) move {
 	n, roff, flags, read := max(d.length(), 0), d.offset("remote"), d.flags(), rapid.Bool().Draw(d.T, "read")
 	fill := byte(d.pick("fill", 1, 2, 3, 4, 5))
-	return step{fmt.Sprintf("%d: %d bytes %d at %#x, flags %#x, read %v", end, n, fill, roff, flags, read),
+	return move{fmt.Sprintf("%d: %d bytes %d at %#x, flags %#x, read %v", end, n, fill, roff, flags, read),
 		func(w *world) (string, error) {
 			p := bytes.Repeat([]byte{fill}, int(n))
 			if read {
@@ -295,25 +295,25 @@ func (d drawer) vtransfer(end int) step {
 		}}
 }
 
-func (d drawer) atomic(end int) step {
+func (d drawer) atomic(end int) move {
 	a := rma.Atomic{Op: rma.AtomicOp(d.pick("op", 1, 2, 3, 4, 5, 6, 7, 8, 9)), Width: uint8(d.pick("width", 4, 8, 8, 2)),
 		Offset: d.offset("remote"), Operand: uint64(d.pick("operand", 1, 7, -1, 1<<33)), Compare: uint64(d.pick("compare", 0, 1))}
-	return step{fmt.Sprintf("%d: atomic %+v", end, a), func(w *world) (string, error) {
+	return move{fmt.Sprintf("%d: atomic %+v", end, a), func(w *world) (string, error) {
 		old, err := w.ends[end].Atomic(context.Background(), a)
 		return fmt.Sprint(old), err
 	}}
 }
 
-func (d drawer) signal(end int) step {
+func (d drawer) signal(end int) move {
 	s := fence.Signal{By: fence.Side(d.pick("by", 1, 2)), Where: fence.Where(d.pick("where", 0x10, 0x20, 0x30)),
 		LocalOffset: d.offset("local"), LocalValue: 0x1122334455667788, RemoteOffset: d.offset("remote"), RemoteValue: 99}
-	return step{fmt.Sprintf("%d: signal %+v", end, s), noResult(func(w *world) error { return w.ends[end].FenceSignal(s) })}
+	return move{fmt.Sprintf("%d: signal %+v", end, s), noResult(func(w *world) error { return w.ends[end].FenceSignal(s) })}
 }
 
 // local is a store of an application into its own memory.
-func (d drawer) local(end int) step {
+func (d drawer) local(end int) move {
 	at, v := d.pick("at", 0, 8, 4096, 5000, 8191), byte(d.pick("value", 11, 12, 13))
-	return step{fmt.Sprintf("%d: store %d at %d", end, v, at), noResult(func(w *world) error {
+	return move{fmt.Sprintf("%d: store %d at %d", end, v, at), noResult(func(w *world) error {
 		w.mem[end][at] = v
 		return nil
 	})}
@@ -333,7 +333,7 @@ func TestDirectUseChangesNoResult(t *testing.T) {
 		}
 		d := drawer{t}
 		var done []string
-		both := func(s step) {
+		both := func(s move) {
 			var results [2]string
 			var errs [2]error
 			for i, w := range worlds {
@@ -350,13 +350,13 @@ func TestDirectUseChangesNoResult(t *testing.T) {
 			}
 		}
 		for end := range 2 { // something that succeeds
-			both(step{fmt.Sprintf("%d: register all", end), func(w *world) (string, error) {
+			both(move{fmt.Sprintf("%d: register all", end), func(w *world) (string, error) {
 				off, err := w.ends[end].Register(w.mem[end][:4*rma.PageSize], 0, 3, 0)
 				return fmt.Sprintf("%#x", off), err
 			}})
 		}
-		for range rapid.IntRange(10, 80).Draw(t, "steps") {
-			both(d.step())
+		for range rapid.IntRange(10, 80).Draw(t, "moves") {
+			both(d.move())
 		}
 		if rapid.Bool().Draw(t, "the other end closes") {
 			for _, w := range worlds {
@@ -366,7 +366,7 @@ func TestDirectUseChangesNoResult(t *testing.T) {
 				}
 			}
 			for range 5 {
-				both(d.step())
+				both(d.move())
 			}
 		}
 	})

@@ -562,7 +562,7 @@ func (r *programRun) anyAtomic(e *programEnd, s step, fetch bool) string {
 	if e.ep == nil {
 		return "-"
 	}
-	var kinds []atomic
+	var kinds []wordCall
 	for _, a := range atomics {
 		if a.fetch == fetch {
 			kinds = append(kinds, a)

@@ -19,8 +19,8 @@ func (e *endpoint) PostAtomic(a rma.Atomic) error {
 	if c.link.twin != nil {
 		w = c.newWaiter()
 	}
-	room := c.roomBehindReads(core.Local{}, a.Offset, int64(a.Width))
-	if err := c.begin(room, func() error { return c.core.Post(a, w) }); err != nil {
+	may := c.core.MayChange(core.Local{}, a.Offset, int64(a.Width))
+	if err := c.begin(may, func() error { return c.core.Post(a, w) }); err != nil {
 		return err
 	}
 	c.kick(true)
