@@ -161,9 +161,33 @@ func (f *figureMaker) failed(r *history.Record, b *history.Return) {
 	if x == nil || x.onNode(r.Source.Slot) || !x.onNode(slot) && !x.onApp(slot) && !x.onWay(r.Source.Slot, slot) {
 		return // it is the caller that is lost, or the end of what kept them together
 	}
+	if f.w.spared(b.Conn, x, r.At) {
+		return // a call that waits in peace until something else ends it
+	}
 	if told := f.toldAt(r.Source, b.Peer); b.Began <= told {
 		f.add(scenario.TimeToError, x.What, r.At-max(x.begin, b.Began))
 	}
+}
+
+// spared reports whether a fault is not what ended a connection at a time: it was
+// made when the fault had begun, so that the fault does not keep the two apart,
+// or one of its applications has closed it. A fault explains what is reset long
+// behind it, when a node that was thought lost begins anew, or when a run ends;
+// that is no time to an error.
+func (w *world) spared(nonce uint64, x *fault, at int64) bool {
+	c := w.conns[nonce]
+	if c == nil {
+		return false
+	}
+	opened := min(c.ends[0].opened, c.ends[1].opened)
+	if opened != never && opened > x.begin+w.order() {
+		return true
+	}
+	return slices.ContainsFunc(c.ends[:], func(e connEnd) bool {
+		l := w.lives[e.local]
+		living := l != nil && l.gone > e.closed+w.order() // else it closed because its fabricd was lost
+		return living && e.how == history.HowClose && e.closed <= at+w.order()
+	})
 }
 
 // toldAt returns when a source was told of the end of a life; never: it was not.
