@@ -36,7 +36,7 @@ func writer(arg string) error {
 		return err
 	}
 	p := make([]byte, 64<<10)
-	for i := 0; ; i++ {
+	for i, said := 0, false; ; i++ {
 		for k := range p {
 			p[k] = byte(i)
 		}
@@ -47,8 +47,9 @@ func writer(arg string) error {
 		if err != nil {
 			return err
 		}
-		if i == 0 {
+		if !said {
 			fmt.Println("writing", 1)
+			said = true
 		}
 	}
 }
