@@ -468,3 +468,27 @@ func BenchmarkDirect(b *testing.B) {
 		}
 	}
 }
+
+// TestWhoHasNoWindowsCostsNoEpochs: a peer on another node never has a window,
+// and the node keeps nothing for having been asked.
+func TestWhoHasNoWindowsCostsNoEpochs(t *testing.T) {
+	s := serve(t, nil) // whose endpoints have no windows to use directly
+	p := &directPair{s: s, ca: s.dial(t), cb: s.dial(t)}
+	p.a, p.b = connect(t, p.ca, p.cb)
+	_, p.offB = p.window(t, p.cb, p.b, 1, readWrite)
+	p.warm(t)
+	d := directOf(p.a)
+	d.mu.Lock()
+	check(t, "the reason", d.refused, status.NotSupp)
+	d.mu.Unlock()
+	p.ca.(*client).direct.mu.Lock()
+	defer p.ca.(*client).direct.mu.Unlock()
+	if p.ca.(*client).direct.page != nil {
+		t.Error("the epochs are mapped")
+	}
+	s.node.mu.Lock()
+	defer s.node.mu.Unlock()
+	if len(s.node.direct.withdrawal) != 0 {
+		t.Error("the node tells of withdrawals")
+	}
+}

@@ -16,12 +16,7 @@ func (d *direct) fetch(roff int64) bool {
 	if !d.mayAsk() {
 		return false
 	}
-	page, err := d.e.c.direct.epochs(d.e.quit)
-	var w *peerWindow
-	var slot uint32
-	if err == nil {
-		w, slot, err = d.ask(page, roff)
-	}
+	w, page, slot, err := d.ask(roff)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err == nil {
@@ -64,24 +59,26 @@ func (d *direct) makeRoom() bool {
 	return true
 }
 
-// ask gets a window from the node.
-func (d *direct) ask(page *shm.Region, roff int64) (*peerWindow, uint32, error) {
+// ask gets a window from the node, and the epochs once there is one.
+func (d *direct) ask(roff int64) (w *peerWindow, page *shm.Region, slot uint32, err error) {
 	var out windowBody
 	f, err := d.e.question(context.Background(), question{op: opWindow, body: &offset{roff}, ended: status.Reset}, &out)
 	if err != nil {
-		return nil, 0, err
+		return nil, nil, 0, err
 	}
-	if err := out.check(roff, page.Len()); err != nil {
-		if f != nil {
-			f.Close()
-		}
-		return nil, 0, err
+	if page, err = d.e.c.direct.epochs(d.e.quit); err == nil {
+		err = out.check(roff, page.Len())
+	}
+	if err != nil {
+		answer{file: f}.drop()
+		return nil, nil, 0, err
 	}
 	region, err := mapShared(f, out.MemOff, out.Len, out.Size, out.Prot&rma.ProtWrite != 0)
 	if err != nil {
-		return nil, 0, err
+		return nil, nil, 0, err
 	}
-	return &peerWindow{off: out.Off, end: out.Off + out.Len, prot: out.Prot, region: region, epoch: out.Epoch}, out.Slot, nil
+	w = &peerWindow{off: out.Off, end: out.Off + out.Len, prot: out.Prot, region: region, epoch: out.Epoch}
+	return w, page, out.Slot, nil
 }
 
 // check reports whether the answer can be true: the window holds roff and lies

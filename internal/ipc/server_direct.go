@@ -27,8 +27,23 @@ type directServed struct {
 	asked  bool   // windows were handed out since STALE was last told
 }
 
-// begin returns the endpoint's slot, which it takes with the first use.
-func (d *directServed) begin(e *served, ep DirectEndpoint) (uint32, error) {
+// begin returns the endpoint's slot, which it takes with the first window: a
+// peer on another node never has one, and costs nothing.
+func (d *directServed) begin(e *served, ep DirectEndpoint, roff int64) (uint32, error) {
+	d.mu.Lock()
+	open := d.open
+	d.mu.Unlock()
+	if !open {
+		w, err := ep.PeerWindow(roff)
+		if err != nil {
+			return 0, err
+		}
+		w.Region.Release()
+	}
+	return d.take(e, ep)
+}
+
+func (d *directServed) take(e *served, ep DirectEndpoint) (uint32, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
@@ -102,12 +117,13 @@ func doWindow(_ context.Context, s *serverSession, r *request) (reply, error) {
 	if s.srv.opt.NoDirect {
 		return reply{}, errNoDirect
 	}
-	slot, err := r.ep.direct.begin(r.ep, ep)
+	roff := r.in.(*offset).Off
+	slot, err := r.ep.direct.begin(r.ep, ep, roff)
 	if err != nil {
 		return reply{}, err
 	}
 	out := &windowBody{Slot: slot, Epoch: s.epochs.epoch(slot)}
-	w, err := ep.PeerWindow(r.in.(*offset).Off)
+	w, err := ep.PeerWindow(roff)
 	if err != nil {
 		return reply{}, err
 	}
