@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -442,20 +441,24 @@ func gather(t *testing.T, c *fabrictest.Cluster, owner *fabric.Node) (p party) {
 	return p
 }
 
-// TestNoUpdateIsLost has everybody add to two words as fast as they can: so many
-// meet that an atomic in two steps, however short, loses one.
+// TestNoUpdateIsLost has everybody add to two words, so often that an atomic in
+// two steps, however short, loses one before long.
 func TestNoUpdateIsLost(t *testing.T) {
 	for _, provider := range linearProviders {
 		for owner, enter := range entrances {
 			t.Run(provider.name+"/owner "+owner, func(t *testing.T) {
 				c := fabrictest.NewCluster(t, 2, provider.opts...)
 				p := gather(t, c, enter(t, c, 0))
-				words, halves := addUntilAllHaveAdded(t, p)
-				if got := fabric.LoadUint64(p.views[0]); got != words {
-					t.Errorf("%d were added to the word, which is %d", words, got)
+				want := addUntilAllHaveAdded(t, p)
+				if got := fabric.LoadUint64(p.views[0]); got != want {
+					t.Errorf("%d were added to the word, which is %d", want, got)
 				}
-				if got := binary.NativeEndian.Uint32(p.views[0][64:]); got != halves {
-					t.Errorf("%d were added to the word of 32 bits, which is %d", halves, got)
+				half, err := fabric.Word32At(p.views[0], 64)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := half.Load(); got != uint32(want) {
+					t.Errorf("%d were added to the word of 32 bits, which is %d", want, got)
 				}
 			})
 		}
@@ -463,17 +466,25 @@ func TestNoUpdateIsLost(t *testing.T) {
 }
 
 // addUntilAllHaveAdded adds ones to the words at 0 and 64 from everywhere, and
-// returns how many.
-func addUntilAllHaveAdded(t *testing.T, p party) (words uint64, halves uint32) {
-	const each = 200
+// returns how many. Who touches the words itself adds many for each call of the
+// others, and rests between: it would keep the processor from them.
+func addUntilAllHaveAdded(t *testing.T, p party) uint64 {
+	const calls, burst = 200, 2000
+	turns := make(chan struct{}, len(p.views))
 	var far, near sync.WaitGroup
+	var counted atomic.Uint64
 	for i, ep := range p.from {
 		far.Go(func() {
-			for range each {
+			for range calls {
+				select {
+				case turns <- struct{}{}:
+				default:
+				}
 				if err := errors.Join(ep.Add64(p.off[i], 1), ep.Add32(p.off[i]+64, 1)); err != nil {
 					t.Error(err)
 					return
 				}
+				counted.Add(1)
 			}
 			m, err := ep.FenceMark(fabric.InitSelf)
 			if err == nil {
@@ -484,8 +495,6 @@ func addUntilAllHaveAdded(t *testing.T, p party) (words uint64, halves uint32) {
 			}
 		})
 	}
-	var done atomic.Bool
-	var counted atomic.Uint64
 	for _, mem := range p.views {
 		w, err := fabric.Word64At(mem, 0)
 		half, err2 := fabric.Word32At(mem, 64)
@@ -493,22 +502,19 @@ func addUntilAllHaveAdded(t *testing.T, p party) (words uint64, halves uint32) {
 			t.Fatal(err)
 		}
 		near.Go(func() {
-			for n := uint64(1); ; n++ {
-				w.Add(1)
-				half.Add(1)
-				if done.Load() {
-					counted.Add(n)
-					return
+			for range turns {
+				for range burst {
+					w.Add(1)
+					half.Add(1)
 				}
-				runtime.Gosched() // or the others wait for a processor most of the time
+				counted.Add(burst)
 			}
 		})
 	}
 	far.Wait()
-	done.Store(true)
+	close(turns)
 	near.Wait()
-	words = counted.Load() + uint64(len(p.from)*each)
-	return words, uint32(words)
+	return counted.Load()
 }
 
 // runClients runs all clients at the same time and middle beside them.
