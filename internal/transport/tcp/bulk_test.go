@@ -270,3 +270,61 @@ func TestPeerDies(t *testing.T) {
 		}
 	})
 }
+
+// A lane's large writes do not hold up another lane's small ones: these take a
+// round trip and no longer, in the time of the bubble.
+func TestSmallWritesBesideLargeOnes(t *testing.T) {
+	inBubble(t, func(t *testing.T, network *netsim.Network, a, b *session) {
+		const delay = 5 * time.Millisecond
+		network.SetDefaultRules(netsim.Rules{Delay: delay})
+		s, r := withBulk(t, a, b)
+		large := make(chan error, 2)
+		go func() { _, err := s.Write(make([]byte, 32<<20)); large <- errors.Join(err, s.Close()) }()
+		go func() { _, err := io.Copy(io.Discard, r); large <- err }()
+
+		out, err := a.OpenLane(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		back, err := b.OpenLane(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		echoed := make(chan error, 1)
+		go func() {
+			in, err := b.AcceptLane(context.Background())
+			if err == nil {
+				_, err = io.Copy(back, in)
+				back.Close()
+			}
+			echoed <- err
+		}()
+		var answers transport.RecvLane
+		for i := range 50 {
+			began := time.Now()
+			if _, err := out.Write([]byte("ping")); err != nil {
+				t.Fatal(err)
+			}
+			if answers == nil {
+				if answers, err = a.AcceptLane(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := io.ReadFull(answers, make([]byte, 4)); err != nil {
+				t.Fatal(err)
+			}
+			if d := time.Since(began); d > 2*delay+4*watchEvery {
+				t.Errorf("ping %d took %v beside a large write", i, d)
+			}
+		}
+		out.Close()
+		if err := <-echoed; err != nil {
+			t.Error(err)
+		}
+		for range 2 {
+			if err := <-large; err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}

@@ -92,7 +92,8 @@ type Config struct {
 	MaxBulk int
 
 	// MaxHandshakes bounds the incoming handshakes under way, sessions that
-	// wait for Accept included; further ones are closed. 0: 512.
+	// wait for Accept included; further ones are closed. One address may have a
+	// quarter of them. 0: 512.
 	MaxHandshakes int
 
 	Log zerolog.Logger   // refused peers are logged as warnings

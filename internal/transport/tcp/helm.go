@@ -33,7 +33,7 @@ type helm struct {
 
 const (
 	// watchEvery is how long nobody has the helm before the watch takes it.
-	watchEvery = 500 * time.Microsecond
+	watchEvery = time.Millisecond
 	// hotFrames is how many frames may have come since a waiting reader got its
 	// last one for the helm to be handed to it, which costs a wake-up.
 	hotFrames = 16

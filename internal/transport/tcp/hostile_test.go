@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -377,7 +378,7 @@ func TestSlowHandshakes(t *testing.T) {
 		"half a token": {plaintext: true, say: magic + "abc"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			hostile(t, func(cfg *Config) { cfg.MaxHandshakes, cfg.Plaintext = 8, c.plaintext }, func(r *rig) {
+			hostile(t, func(cfg *Config) { cfg.MaxHandshakes, cfg.Plaintext = 32, c.plaintext }, func(r *rig) {
 				var slow []net.Conn
 				for range 8 {
 					conn := r.dial("")
@@ -389,6 +390,15 @@ func TestSlowHandshakes(t *testing.T) {
 				synctest.Wait()
 				if _, err := r.dial("").Read(make([]byte, 1)); err == nil {
 					t.Error("a handshake too many was not closed")
+				}
+				other, err := r.network.Dial(r.Context(), "10.0.0.9", addrB)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer other.Close()
+				other.SetReadDeadline(time.Now().Add(time.Second))
+				if _, err := other.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+					t.Errorf("another address was kept out: %v", err)
 				}
 				began := time.Now()
 				for _, conn := range slow {

@@ -27,7 +27,8 @@ type Provider struct {
 	closed   bool       // nothing is added to running, sessions or opening any more
 	sessions map[*session]struct{}
 	numbers  map[uint64]*session // those that were accepted
-	opening  map[net.Conn]struct{}
+	opening  int                 // incoming handshakes under way
+	perHost  map[string]int      // how many of them, by the peer's address
 }
 
 // New opens the listener and begins to accept sessions.
@@ -46,7 +47,7 @@ func New(cfg Config) (*Provider, error) {
 		accepted: make(chan *session),
 		sessions: make(map[*session]struct{}),
 		numbers:  make(map[uint64]*session),
-		opening:  make(map[net.Conn]struct{}),
+		perHost:  make(map[string]int),
 	}
 	p.ctx, p.stop = context.WithCancel(context.Background())
 	p.running.Add(1)
@@ -80,13 +81,14 @@ func (p *Provider) acceptLoop() {
 				return
 			}
 		}
-		if !p.admit(c) {
+		host := hostOf(c.RemoteAddr())
+		if !p.admit(host) {
 			_ = c.Close()
 			continue
 		}
 		go func() {
 			defer p.running.Done()
-			defer p.release(c)
+			defer p.release(host)
 			if err := p.serve(c); err != nil && p.ctx.Err() == nil {
 				p.cfg.Log.Warn().Str("op", "accept").Stringer("peer", c.RemoteAddr()).Err(err).Msg("session refused")
 			}
@@ -94,22 +96,37 @@ func (p *Provider) acceptLoop() {
 	}
 }
 
-// admit takes a place for an incoming handshake.
-func (p *Provider) admit(c net.Conn) bool {
+// admit takes a place for an incoming handshake. One address gets a quarter of
+// them: somebody who holds connections open without a word does not keep out
+// everybody else.
+func (p *Provider) admit(host string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed || len(p.opening) >= p.cfg.MaxHandshakes {
+	if p.closed || p.opening >= p.cfg.MaxHandshakes || p.perHost[host] >= max(1, p.cfg.MaxHandshakes/4) {
 		return false
 	}
-	p.opening[c] = struct{}{}
+	p.opening++
+	p.perHost[host]++
 	p.running.Add(1)
 	return true
 }
 
-func (p *Provider) release(c net.Conn) {
+func (p *Provider) release(host string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.opening, c)
+	p.opening--
+	if p.perHost[host]--; p.perHost[host] == 0 {
+		delete(p.perHost, host)
+	}
+}
+
+// hostOf returns an address without its port.
+func hostOf(a net.Addr) string {
+	host, _, err := net.SplitHostPort(a.String())
+	if err != nil {
+		return a.String()
+	}
+	return host
 }
 
 // Accept implements transport.Provider.
