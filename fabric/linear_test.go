@@ -31,6 +31,7 @@ var linearProviders = []struct {
 	{"mem", nil},
 	{"mem with delays", []fabrictest.Option{fabrictest.Delay(50*time.Microsecond, 200*time.Microsecond, 1)}},
 	{"quic", []fabrictest.Option{fabrictest.QUIC()}},
+	{"tcp", []fabrictest.Option{fabrictest.TCP()}},
 }
 
 // The words of a history, in a window: two of 64 bits, in one line, and one of

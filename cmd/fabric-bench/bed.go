@@ -47,16 +47,14 @@ func anchorOf(provider string) string {
 	return ""
 }
 
-// errNotInBuild says that a provider is named that this program cannot start.
-var errNotInBuild = errors.New("this provider is not in this build")
-
-// carry makes the links of a node use a provider.
-func carry(c *embed.Config, provider string) error {
+// carry makes the links of a node use a provider, nothing else.
+func carry(c *embed.Config, provider string) {
 	switch provider {
+	case providerQUIC:
+		c.Providers = []string{"quic"}
 	case providerTCP, providerTCPPlain:
-		return fmt.Errorf("%s: %w", provider, errNotInBuild)
+		c.Providers, c.TCPPlaintext = []string{"tcp"}, provider == providerTCPPlain
 	}
-	return nil
 }
 
 // secured returns what protects the bytes of a provider.
@@ -187,9 +185,7 @@ func embedded(ctx context.Context, provider string, n int) (_ *mesh, err error) 
 
 // embed starts a node and adds it to the mesh.
 func (m *mesh) embed(ctx context.Context, c embed.Config, provider string) (*embed.Node, error) {
-	if err := carry(&c, provider); err != nil {
-		return nil, err
-	}
+	carry(&c, provider)
 	n, err := embed.Start(ctx, c)
 	if err != nil {
 		return nil, err

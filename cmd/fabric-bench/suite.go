@@ -110,10 +110,6 @@ func (a *app) suite(ctx context.Context, o *suiteOptions) error {
 	var failures []error
 	for _, provider := range o.providers {
 		err := a.suiteProvider(ctx, d, o, provider)
-		if errors.Is(err, errNotInBuild) {
-			d.note("%v", err)
-			err = nil
-		}
 		if ctx.Err() != nil {
 			break
 		}

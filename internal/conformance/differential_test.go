@@ -40,15 +40,20 @@ func throughSocket(_ *fabrictest.Cluster, s *sockets, node int) *fabric.Node {
 	return s.App(node, true)
 }
 
-var quic = []fabrictest.Option{fabrictest.QUIC()}
+var (
+	quic = []fabrictest.Option{fabrictest.QUIC()}
+	tcp  = []fabrictest.Option{fabrictest.TCP()}
+)
 
 // stages are all of them. What programs see is compared with the first.
 var stages = []stage{
 	{"embedded, across nodes, mem", nil, throughEngine, throughEngine, 1},
 	{"embedded, across nodes, quic", quic, throughEngine, throughEngine, 1},
+	{"embedded, across nodes, tcp", tcp, throughEngine, throughEngine, 1},
 	{"embedded, same node", nil, throughEngine, throughEngine, 0},
 	{"attached, across nodes, mem", nil, throughSocket, throughSocket, 1},
 	{"attached, across nodes, quic", quic, throughSocket, throughSocket, 1},
+	{"attached, across nodes, tcp", tcp, throughSocket, throughSocket, 1},
 	{"attached, same node", nil, throughSocket, throughSocket, 0},
 	{"attached to embedded, across nodes, mem", nil, throughSocket, throughEngine, 1},
 	{"embedded to attached, across nodes, quic", quic, throughEngine, throughSocket, 1},
