@@ -264,7 +264,7 @@ func (b *bulk) receiveSome(l *recvLane, at uint64, left int) (int, error) {
 func (b *bulk) claim(l *recvLane, at uint64) []byte {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.dead() || l.filler != nil || l.filled == len(l.want) || at != l.asm.next || l.asm.readable() > 0 {
+	if l.want == nil || l.dead() || l.filler != nil || l.filled == len(l.want) || at != l.asm.next || l.asm.readable() > 0 {
 		return nil
 	}
 	l.filler = b

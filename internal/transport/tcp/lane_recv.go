@@ -128,6 +128,7 @@ func (l *recvLane) await() {
 // has got.
 func (l *recvLane) finish() int {
 	l.mu.Lock()
+	l.want = nil // first, or who fills it would begin again
 	for l.filler != nil {
 		l.filler.interrupt(l)
 		l.mu.Unlock()
@@ -135,7 +136,7 @@ func (l *recvLane) finish() int {
 		l.mu.Lock()
 	}
 	n := l.filled
-	l.want, l.filled = nil, 0
+	l.filled = 0
 	var grant uint64
 	if n > 0 {
 		grant = l.taken(n)
