@@ -219,7 +219,12 @@ func TestContextEndsASendThatProgresses(t *testing.T) {
 	}()
 	ctx, cancel := context.WithCancel(context.Background())
 	time.AfterFunc(20*time.Millisecond, cancel)
-	n, err := a.Send(ctx, make([]byte, 1<<30))
+	n, err := 0, error(nil)
+	for p := make([]byte, 64<<20); err == nil; {
+		var m int
+		m, err = a.Send(ctx, p)
+		n += m
+	}
 	check(t, "Send", err, status.Canceled)
 	if n == 0 {
 		t.Error("nothing was sent before")

@@ -48,12 +48,12 @@ var All = []Mutant{
 	{
 		Name: "ack-one-short", What: "an acknowledgement does not count for the operation that it names",
 		File: "internal/core/op.go", By: Simulation,
-		Old: "	for s := from; s <= seq; s++ {\n		if op := c.find(s); op != nil && (op.Kind", New: "	for s := from; s < seq; s++ {\n		if op := c.find(s); op != nil && (op.Kind",
+		Old: "	for s := from; s <= seq; s++ {\n		if op := c.find(s); op != nil && op.Kind", New: "	for s := from; s < seq; s++ {\n		if op := c.find(s); op != nil && op.Kind",
 	},
 	{
 		Name: "read-ends-early", What: "an acknowledgement ends reads whose bytes have not come",
 		File: "internal/core/op.go", By: "./internal/core",
-		Old: "op != nil && (op.Kind == OpWrite || op.Kind == OpSignal) {", New: "op != nil {",
+		Old: "op != nil && op.Kind != OpRead && op.Kind != OpAtomic {", New: "op != nil {",
 	},
 	{
 		Name: "write-overtakes-read", What: "a write changes what a read before it returns",
