@@ -253,3 +253,26 @@ func TestNoChannelAfterTheEnd(t *testing.T) {
 		t.Errorf("CHANNEL: %v, memory %v", h.Code, f)
 	}
 }
+
+// Who waits for a channel does not wait for a peer that is gone.
+func TestNobodyWaitsForAChannelWithAPeerThatIsGone(t *testing.T) {
+	s := serve(t, nil)
+	sess := s.dial(t)
+	c := attach(t, s)
+	_, far, data := c.accepted(sess)
+	defer data.Close()
+	release := make(chan struct{})
+	defer close(release)
+	hold := func(string) { <-release }
+	sess.(*client).step.Store(&hold) // it never asks itself
+	c.next++
+	c.send(header{Op: opChannel, Endpoint: far, Request: c.next}, nil, nil)
+	eventually(t, "one side waits", func() bool {
+		h, _ := c.ask(opSelf, 0, nil, nil, &selfBody{})
+		return h.Code == status.OK
+	})
+	sess.(*client).conn.Close() // as if its process had died
+	if h, body, _ := c.answer(); h.Op != opChannel|opReply || h.Code != status.Reset {
+		t.Errorf("answer %#x: %v, %q; want CHANNEL's: %v", h.Op, h.Code, body, status.Reset)
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
@@ -74,8 +75,8 @@ type client struct {
 	out      *outbox
 	watchers watchers
 	memory   memoryTable
-	low      bool         // latency, see lowLatency
-	step     func(string) // called at the steps of an upgrade, for tests that end there; nil else
+	low      bool                         // latency, see lowLatency
+	step     atomic.Pointer[func(string)] // called at the steps of an upgrade, for tests that end there
 	direct   directSession
 	wg       sync.WaitGroup // reader and outbox
 	done     chan struct{}  // closed when the session has ended
@@ -418,8 +419,8 @@ func (c *client) end() {
 
 // at marks a step of an upgrade.
 func (c *client) at(step string) {
-	if c.step != nil {
-		c.step(step)
+	if f := c.step.Load(); f != nil {
+		(*f)(step)
 	}
 }
 

@@ -67,12 +67,13 @@ func echo(path, step string) error {
 	if err != nil {
 		return err
 	}
-	sess.(*client).step = func(at string) {
+	stop := func(at string) {
 		if at == step {
 			fmt.Println("step", 1)
 			select {}
 		}
 	}
+	sess.(*client).step.Store(&stop)
 	l, err := sess.Open()
 	if err != nil {
 		return err

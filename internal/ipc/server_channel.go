@@ -35,6 +35,8 @@ type half struct {
 	of    *served
 	peer  *half         // nil until the other side has asked too
 	made  chan struct{} // closed when peer and files are there
+	alone chan struct{} // closed when the other side is closed, or this one, before it has asked
+	left  bool          // alone is closed
 	side  uint8
 	files [3]*os.File // memory, out, in; nil once handed over
 	done  bool        // JOINED has come
@@ -73,6 +75,21 @@ func (p *pairs) leave(e *served) {
 		delete(p.keys, e)
 	}
 	p.drop(e)
+	if ep, ok := e.ep.(PairedEndpoint); ok {
+		if _, peer, ok := ep.Pair(); ok {
+			p.half[p.ends[peer]].leave()
+		}
+	}
+}
+
+// leave ends the wait for the other side, which does not come any more. The
+// caller holds mu.
+func (h *half) leave() {
+	if h == nil || h.peer != nil || h.left {
+		return
+	}
+	h.left = true
+	close(h.alone)
 }
 
 // drop gives up e's half of a channel. The caller holds mu.
@@ -82,6 +99,7 @@ func (p *pairs) drop(e *served) {
 		return
 	}
 	delete(p.half, e)
+	h.leave()
 	for i := range h.files {
 		h.close(i)
 	}
@@ -132,7 +150,7 @@ func (p *pairs) ask(e *served, params ring.Params) (h *half, other *served, err 
 	if err := e.s.account.charge(channels, 1); err != nil {
 		return nil, nil, err
 	}
-	h = &half{of: e, made: make(chan struct{})}
+	h = &half{of: e, made: make(chan struct{}), alone: make(chan struct{})}
 	if o := p.half[other]; o != nil && o.peer == nil {
 		if err := makeChannel(o, h, params); err != nil {
 			e.s.account.refund(channels, 1)
@@ -227,19 +245,21 @@ func doChannel(ctx context.Context, s *serverSession, r *request) (reply, error)
 func (p *pairs) await(ctx context.Context, e *served, h *half) error {
 	t := time.NewTimer(joinTime)
 	defer t.Stop()
+	var err error
 	select {
 	case <-h.made:
 		return nil
+	case <-h.alone:
+		err = fmt.Errorf("the connection ends: %w", status.Reset)
 	case <-t.C:
+		err = fmt.Errorf("the other application does not join: %w", status.Again)
 	case <-ctx.Done():
+		err = fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
 	}
 	if !p.giveUp(e, h) {
 		return nil // it has, at the last moment
 	}
-	if ctx.Err() != nil {
-		return fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
-	}
-	return fmt.Errorf("the other application does not join: %w", status.Again)
+	return err
 }
 
 // offer tells the application that its peer asks for a channel. It is a hint: an
