@@ -159,6 +159,7 @@ var painTests = map[scenario.Row][]string{
 // that is not here and that nothing shows is a mistake.
 var notShown = map[scenario.Row]string{
 	"B3":  "an hour of real processes: cpu-busy-30m lasts half of it",
+	"B1":  "a hundred real kills within the bound: the one run met p99 479 ms on a busy machine",
 	"B9":  "100 GB: ten million messages are half of one, and an hour of loss is loss-1h",
 	"S3":  "memory that changes while it is read: nothing that decides lies in shared memory, requests come as packets",
 	"P10": "p99 of others within a tenth: it is held to five times what it was, and to a bound; their throughput is held to a tenth",
