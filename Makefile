@@ -13,8 +13,8 @@ BUILD   := CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)'
 SOAK       ?= 20
 SOAK_HEAVY ?= 5
 HEAVY      := cmd/fabric-bench cmd/fabricd fabric fabric/fabrictest internal/archtest internal/check \
-              internal/conformance internal/driver internal/faults/inject internal/report internal/sim \
-              internal/transport/quic membership membership/state membership/verdict
+              internal/conformance internal/driver internal/faults/inject internal/ipc internal/report internal/sim \
+              internal/transport/quic internal/transport/tcp membership membership/state membership/verdict
 # Tests with real processes, namespaces and containers, which `make test` runs alone.
 ALONE      := internal/chaos internal/chaos/workload internal/deploytest internal/e2e internal/hostile
 # How long `make fuzz-short` runs each fuzz target.
