@@ -338,7 +338,7 @@ func (c *conn) writePayload(spans []span, buf []byte, length int64, head func(b 
 		var err error
 		if plain != nil && len(plain) > stageLen/2 {
 			n = min(n, int64(len(plain)), wire.MaxPayload)
-			err = c.writeDirect(head(stage[:0], off, int(n), off+n == length), plain[:n])
+			_, err = c.ops.lane.WriteVec(head(stage[:0], off, int(n), off+n == length), plain[:n])
 		} else {
 			n = min(n, stageLen-writeFrameLen)
 			err = c.writeStaged(head(stage[:0], off, int(n), off+n == length), part, plain, n)
@@ -349,14 +349,6 @@ func (c *conn) writePayload(spans []span, buf []byte, length int64, head func(b 
 		off += n
 	}
 	return nil
-}
-
-func (c *conn) writeDirect(head, payload []byte) error {
-	if _, err := c.ops.lane.Write(head); err != nil {
-		return err
-	}
-	_, err := c.ops.lane.Write(payload)
-	return err
 }
 
 // writeStaged copies n bytes behind head, whose memory has room for them, and

@@ -159,6 +159,10 @@ type SendLane interface {
 	// Write returns. On error, n < len(p) bytes were handed over.
 	io.Writer
 
+	// WriteVec is Write of head, which is short (≤ 1 KiB), and then payload, as
+	// one piece where the provider has pieces. n counts the bytes of both.
+	WriteVec(head, payload []byte) (n int, err error)
+
 	// TryWrite hands over all of p without blocking, or nothing. It reports
 	// false when it would have to wait. Callers keep p small (≤ 1 KiB).
 	TryWrite(p []byte) (bool, error)
@@ -175,6 +179,16 @@ type SendLane interface {
 	// gets ErrLaneCanceled. It unblocks a Write. After Close it does nothing
 	// harmful.
 	Cancel()
+}
+
+// WriteBoth is WriteVec for providers that have no pieces: two writes to w.
+func WriteBoth(w io.Writer, head, payload []byte) (int, error) {
+	n, err := w.Write(head)
+	if err != nil {
+		return n, err
+	}
+	k, err := w.Write(payload)
+	return n + k, err
 }
 
 // A RecvLane is the reading end of a lane. One goroutine reads at a time.

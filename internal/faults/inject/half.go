@@ -119,6 +119,27 @@ func (h *outHalf) below(p []byte) (int, error) {
 	return n, err
 }
 
+// tryBoth writes head and payload by direct, if no rule wants to see them. ok is
+// false if nothing was written.
+func (h *outHalf) tryBoth(head, payload []byte, direct func(head, payload []byte) (int, error)) (n int, ok bool, err error) {
+	h.writing.Lock()
+	defer h.writing.Unlock()
+	h.show(head)
+	if err := h.line.refusal(); err != nil {
+		return 0, true, h.explain(err)
+	}
+	if !h.who.idle() || h.mode.isPumped() {
+		return 0, false, nil
+	}
+	n, err = direct(head, payload)
+	if err != nil {
+		if failed := h.line.failure(); failed != nil {
+			err = failed
+		}
+	}
+	return n, true, h.explain(err)
+}
+
 // interrupt makes every write fail with err, also one that waits below.
 func (h *outHalf) interrupt(err error) {
 	h.line.fail(err)

@@ -48,6 +48,14 @@ func newSendLane(s *session, inner transport.SendLane) *sendLane {
 // Write implements transport.SendLane.
 func (l *sendLane) Write(p []byte) (int, error) { return l.out.Write(p) }
 
+// WriteVec implements transport.SendLane.
+func (l *sendLane) WriteVec(head, payload []byte) (int, error) {
+	if n, ok, err := l.out.tryBoth(head, payload, l.inner.WriteVec); ok {
+		return n, err
+	}
+	return transport.WriteBoth(l, head, payload)
+}
+
 // TryWrite implements transport.SendLane.
 func (l *sendLane) TryWrite(p []byte) (bool, error) { return l.out.try(p, l.inner.TryWrite) }
 

@@ -88,6 +88,11 @@ func (s *sendLane) Write(p []byte) (int, error) {
 	}
 }
 
+// WriteVec copies both into the lane's buffer, waiting for room.
+func (s *sendLane) WriteVec(head, payload []byte) (int, error) {
+	return transport.WriteBoth(s, head, payload)
+}
+
 // TryWrite copies all of p into the lane's buffer if it fits now.
 func (s *sendLane) TryWrite(p []byte) (bool, error) {
 	n, _, err := (*lane)(s).write(p, true)

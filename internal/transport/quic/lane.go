@@ -7,6 +7,8 @@ import (
 	"time"
 
 	quicgo "github.com/quic-go/quic-go"
+
+	"github.com/fabricd/fabricd/internal/transport"
 )
 
 // canceled is the error code of a canceled stream. Peers need no other.
@@ -25,6 +27,11 @@ func (l *sendLane) Write(p []byte) (int, error) {
 		err = laneError(err)
 	}
 	return n, err
+}
+
+// WriteVec implements transport.SendLane. Streams have no pieces.
+func (l *sendLane) WriteVec(head, payload []byte) (int, error) {
+	return transport.WriteBoth(l, head, payload)
 }
 
 // TryWrite implements transport.SendLane. Bytes that it took but that are not

@@ -72,6 +72,17 @@ func (a *assembly) arrive(at uint64, n int) {
 	}
 }
 
+// retract says that the bytes from at to end, which were announced and have not
+// arrived, will be announced again.
+func (a *assembly) retract(at, end uint64) {
+	i := slices.IndexFunc(a.ahead, func(p piece) bool { return p.at == at && p.end == end })
+	if p := &a.ahead[i]; p.start < at {
+		p.end = at
+		return
+	}
+	a.ahead = slices.Delete(a.ahead, i, i+1)
+}
+
 // put copies the bytes at offset at, which were announced, into the ring.
 func (a *assembly) put(at uint64, p []byte) {
 	a.reserve(int(at + uint64(len(p)) - a.taken))

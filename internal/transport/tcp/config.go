@@ -12,6 +12,11 @@
 // change packets can read and change the bytes of large writes, and nothing
 // else.
 //
+// A bulk connection that is cut costs nothing but time: what was written to it is
+// kept until the peer says that it has come, and what has not is written again on
+// the first connection (failover.go). A lane stays with one bulk connection until
+// much is under way on it; then its next pieces go over the one with the least.
+//
 // # Reading
 //
 // There is no goroutine between a connection and who waits for its bytes.
@@ -26,7 +31,8 @@
 // The rules are those of QUIC: a peer can make this side hold at most
 // Config.SessionWindow bytes per session that nobody has read, and at most
 // Config.LaneWindow in one lane. With the defaults 32 lanes may stand full and
-// unread before they gate the others.
+// unread before they gate the others. Copies of what is under way on bulk
+// connections take up to 5 MiB for each of them, while it is.
 package tcp
 
 import (

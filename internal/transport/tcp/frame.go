@@ -24,6 +24,8 @@ const (
 	typeWant     frameType = 9  // the dialer asks for a token
 	typeToken    frameType = 10 // the accepter gives one
 	typeBound    frameType = 11 // the answer to a token, on the bulk connection
+	typeAck      frameType = 12 // the sender has got the bytes of a bulk connection up to a position
+	typeLost     frameType = 13 // the same, and it takes no more from there
 )
 
 // flagFin says that a lane ends after the bytes of the frame.
@@ -41,6 +43,7 @@ const (
 	maxWindow = 1 << 30
 	maxLanes  = 1 << 16
 	maxBulk   = 16
+	maxNumber = 1 << 30 // of a bulk connection
 	maxOffset = 1 << 62 // no offset and no limit is above: sums do not overflow
 )
 
@@ -55,7 +58,8 @@ var errMalformed = errors.New("malformed frame")
 //	+------+-------+--------+--------+--------+--------+
 //
 // length bytes follow. lane is a lane's number, counted from 1 by who opened
-// it; value is an offset, a limit, a code or a session's number.
+// it, or that of a bulk connection; value is an offset, a limit, a position, a
+// code or a session's number.
 type header struct {
 	kind   frameType
 	flags  uint8
@@ -112,7 +116,9 @@ func (h header) wellFormed(longest uint32) bool {
 	case typeWant, typeBound:
 		return plain && h.lane == 0 && h.value == 0 && h.length == 0
 	case typeToken:
-		return h.flags == 0 && h.lane == 0 && h.length == tokenLen
+		return h.flags == 0 && h.lane > 0 && h.lane <= maxNumber && h.length == tokenLen
+	case typeAck, typeLost:
+		return plain && h.lane > 0 && h.lane <= maxNumber && h.length == 0
 	}
 	return false
 }
@@ -134,8 +140,8 @@ type hello struct {
 	lanes         uint32
 }
 
-// version is the only one so far.
-const version = 1
+// version is the only one that is spoken. Version 1 had no ACK and no LOST.
+const version = 2
 
 func (h hello) appendTo(b []byte) []byte {
 	b = header{kind: typeHello, length: helloLen}.appendTo(b)

@@ -135,7 +135,7 @@ func (p *Provider) serve(c net.Conn) error {
 	if !settle() && (err == nil || ctx.Err() != nil) {
 		err = context.Cause(ctx)
 	}
-	if err == nil && s == nil && keep != nil && keep() {
+	if keep != nil && keep(err == nil) {
 		return nil
 	}
 	if err != nil || s == nil {
@@ -156,8 +156,8 @@ func (p *Provider) serve(c net.Conn) error {
 var errSlow = &transport.CloseError{Code: transport.CodeProtocol, Reason: "handshake too slow"}
 
 // receive finds out what a connection is for: a new session, or one that exists,
-// which keep gives it to.
-func (p *Provider) receive(ctx context.Context, c net.Conn) (s *session, keep func() bool, err error) {
+// which keep gives it to if the connection is good.
+func (p *Provider) receive(ctx context.Context, c net.Conn) (s *session, keep func(bool) bool, err error) {
 	rec := newRecordConn(c, recordBuffer)
 	if p.cfg.Plaintext {
 		if err := rec.fill(); err != nil {
@@ -202,8 +202,8 @@ func (c plainStream) Read(p []byte) (int, error) {
 
 // bind finds the session that a connection's first bytes name, if they hold a
 // token of it. With TLS it must come from the session's peer. keep gives the
-// connection to the session.
-func (p *Provider) bind(c net.Conn, rec *recordConn, conn *tls.Conn) (keep func() bool, err error) {
+// connection to the session, or tells it that there will be none.
+func (p *Provider) bind(c net.Conn, rec *recordConn, conn *tls.Conn) (keep func(bool) bool, err error) {
 	var stream io.ReadWriter = plainStream{rec}
 	if conn != nil {
 		stream = conn
@@ -217,34 +217,47 @@ func (p *Provider) bind(c net.Conn, rec *recordConn, conn *tls.Conn) (keep func(
 		return nil, err
 	}
 	s := p.find(at.session)
-	if s == nil || s.plaintext != (conn == nil) || !s.redeem(at.token) {
+	if s == nil || s.plaintext != (conn == nil) {
 		return nil, errToken
 	}
-	if conn != nil {
-		id, err := p.cfg.Identify(conn.ConnectionState())
-		if err != nil || id != s.id {
-			return nil, fmt.Errorf("%w: it is of node %v, the session of %v", errToken, id.Node, s.id.Node)
-		}
-	} else if rec.start != rec.end {
-		return nil, fmt.Errorf("%w: bytes before the answer to a token", errMalformed)
+	number := s.redeem(at.token)
+	if number == 0 {
+		return nil, errToken
 	}
-	if _, err := stream.Write(header{kind: typeBound}.appendTo(nil)); err != nil {
-		return nil, explain(err)
+	if err := p.welcome(s, stream, rec, conn); err != nil {
+		s.giveUp(number)
+		return nil, err
 	}
 	if conn == nil {
 		rec = nil
 	}
-	return func() bool { return s.useBulk(c, rec, conn) }, nil
+	return func(ok bool) bool {
+		if !ok {
+			s.giveUp(number)
+			return false
+		}
+		return s.useBulk(newBulk(s, number, c, rec, conn))
+	}, nil
+}
+
+// welcome answers a token that was taken.
+func (p *Provider) welcome(s *session, stream io.Writer, rec *recordConn, conn *tls.Conn) error {
+	if conn != nil {
+		id, err := p.cfg.Identify(conn.ConnectionState())
+		if err != nil || id != s.id {
+			return fmt.Errorf("%w: it is of node %v, the session of %v", errToken, id.Node, s.id.Node)
+		}
+	} else if rec.start != rec.end {
+		return fmt.Errorf("%w: bytes before the answer to a token", errMalformed)
+	}
+	if _, err := stream.Write(header{kind: typeBound}.appendTo(nil)); err != nil {
+		return explain(err)
+	}
+	return nil
 }
 
 // errToken refuses a bulk connection.
 var errToken = errors.New("no session has given this token, or it was used or has expired")
-
-// useBulk takes a bound connection into use.
-func (s *session) useBulk(c net.Conn, rec *recordConn, conn *tls.Conn) bool {
-	tune(c, s.p.cfg.UserTimeout, false)
-	return s.addBulk(newBulk(s, c, rec, conn))
-}
 
 // newToken returns a token that expires in tokenLife.
 func newToken() (t token, err error) {
@@ -265,13 +278,13 @@ func newNumber() (uint64, error) {
 	return n, err
 }
 
-// redeem uses up a token. It reports false for one that was not given, was used
-// or has expired.
-func (s *session) redeem(secret [tokenLen]byte) bool {
+// redeem uses up a token and returns the number of the connection that it is for,
+// 0 for a token that was not given, was used or has expired.
+func (s *session) redeem(secret [tokenLen]byte) (number uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err != nil {
-		return false
+		return 0
 	}
 	found := -1
 	for i, t := range s.bulk.tokens { // all of them: the time tells nothing
@@ -280,26 +293,36 @@ func (s *session) redeem(secret [tokenLen]byte) bool {
 		}
 	}
 	if found < 0 {
-		return false
+		return 0
 	}
-	fresh := time.Now().Before(s.bulk.tokens[found].expires)
+	t := s.bulk.tokens[found]
 	s.bulk.tokens = append(s.bulk.tokens[:found], s.bulk.tokens[found+1:]...)
-	return fresh
+	if !time.Now().Before(t.expires) {
+		return 0
+	}
+	s.bulk.begin(t.number)
+	return t.number
+}
+
+// giveUp ends the attempt to make a connection and tells the other end.
+func (s *session) giveUp(number uint64) {
+	s.mu.Lock()
+	delete(s.bulk.dialing, number)
+	s.mu.Unlock()
+	s.sayLost(number, 0)
 }
 
 // dialBulk dials a connection and binds it. If that fails the session goes on
 // without.
-func (s *session) dialBulk(at binding) {
-	err := s.bindTo(at)
-	s.mu.Lock()
-	s.bulk.dialing--
-	s.mu.Unlock()
+func (s *session) dialBulk(number uint64, at binding) {
+	err := s.bindTo(number, at)
 	if err != nil && !s.ended() {
+		s.giveUp(number)
 		s.p.cfg.Log.Warn().Str("op", "bulk").Str("peer", s.remote).Err(err).Msg("no connection for large transfers; they share the first one")
 	}
 }
 
-func (s *session) bindTo(at binding) error {
+func (s *session) bindTo(number uint64, at binding) error {
 	ctx, cancel := context.WithTimeout(s.ctx, s.p.cfg.HandshakeTimeout)
 	defer cancel()
 	c, err := s.p.cfg.Dial(ctx, s.address)
@@ -311,7 +334,7 @@ func (s *session) bindTo(at binding) error {
 	if !settle() && err == nil {
 		err = ctx.Err()
 	}
-	if err == nil && s.useBulk(c, rec, conn) {
+	if err == nil && s.useBulk(newBulk(s, number, c, rec, conn)) {
 		return nil
 	}
 	_ = c.Close()

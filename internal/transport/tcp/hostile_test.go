@@ -85,7 +85,7 @@ func (r *rig) dial(alpn string) net.Conn {
 	return conn
 }
 
-var ownHello = hello{from: 1, to: 1, bulk: 2, laneWindow: minWindow, sessionWindow: minWindow, lanes: lanes}
+var ownHello = hello{from: version, to: version, bulk: 2, laneWindow: minWindow, sessionWindow: minWindow, lanes: lanes}
 
 // session opens a session and returns both ends.
 func (r *rig) session(own hello) (net.Conn, *session) {
@@ -170,7 +170,9 @@ func TestPeersThatBreakTheProtocol(t *testing.T) {
 		"a lane that is over":           {[][]byte{header{kind: typeReset, lane: 1}.appendTo(nil), nil, data(1, 0, 1)}, "lane 1 is over"},
 		"a STOP of no lane":             {[][]byte{header{kind: typeStop, lane: 1}.appendTo(nil)}, "not open"},
 		"credit of no lane":             {[][]byte{header{kind: typeCredit, lane: 1, value: 5}.appendTo(nil)}, "not open"},
-		"a token from the dialer":       {[][]byte{append(header{kind: typeToken, length: tokenLen}.appendTo(nil), make([]byte, tokenLen)...)}, "TOKEN from the dialer"},
+		"a token from the dialer":       {[][]byte{append(header{kind: typeToken, lane: 1, length: tokenLen}.appendTo(nil), make([]byte, tokenLen)...)}, "TOKEN from the dialer"},
+		"an ACK of no connection":       {[][]byte{header{kind: typeAck, lane: 1, value: 5}.appendTo(nil)}, "bulk connection 1, the last one is 0"},
+		"a LOST of no connection":       {[][]byte{header{kind: typeLost, lane: 1}.appendTo(nil)}, "bulk connection 1, the last one is 0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			hostile(t, func(*Config) {}, func(r *rig) {
@@ -358,6 +360,41 @@ func TestBulkThatBreaksTheProtocol(t *testing.T) {
 				r.frame(more)
 				synctest.Wait()
 				r.write(more, c.say)
+				if code, reason := r.closed(first); code != transport.CodeProtocol || !strings.Contains(reason, c.want) {
+					t.Errorf("closed with %d, %q; want %q", code, reason, c.want)
+				}
+				<-s.Done()
+			})
+		})
+	}
+}
+
+// What a peer says to have got of a bulk connection is checked.
+func TestPositionsOfABulkConnection(t *testing.T) {
+	for name, c := range map[string]struct {
+		say  []header
+		want string
+	}{
+		"ACK of what was not sent":  {[]header{{kind: typeAck, lane: 1, value: 1}}, "position 1"},
+		"LOST of what was not sent": {[]header{{kind: typeLost, lane: 1, value: 1}}, "position 1"},
+		"two last words":            {[]header{{kind: typeLost, lane: 1}, {kind: typeLost, lane: 1}}, "lost twice"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			hostile(t, func(c *Config) { c.Plaintext = true }, func(r *rig) {
+				own := ownHello
+				own.plaintext = true
+				first, s := r.session(own)
+				r.write(first, data(1, 0, 1))
+				at := r.token(first)
+				more := r.dial("")
+				r.write(more, at.appendTo(nil))
+				r.frame(more)
+				synctest.Wait()
+				var say []byte // in one record: nothing happens in between
+				for _, h := range c.say {
+					say = h.appendTo(say)
+				}
+				r.write(first, say)
 				if code, reason := r.closed(first); code != transport.CodeProtocol || !strings.Contains(reason, c.want) {
 					t.Errorf("closed with %d, %q; want %q", code, reason, c.want)
 				}

@@ -26,11 +26,19 @@ type sendLane struct {
 }
 
 // Write implements transport.SendLane.
-func (l *sendLane) Write(p []byte) (int, error) {
+func (l *sendLane) Write(p []byte) (int, error) { return l.writeAll(vector{b: p}) }
+
+// WriteVec implements transport.SendLane.
+func (l *sendLane) WriteVec(head, payload []byte) (int, error) {
+	return l.writeAll(vector{head, payload})
+}
+
+func (l *sendLane) writeAll(v vector) (int, error) {
 	done := 0
-	for done < len(p) {
-		n, err := l.write(p[done:])
+	for v.len() > 0 {
+		n, err := l.write(v)
 		done += n
+		v = v.skip(n)
 		if err != nil {
 			return done, err
 		}
@@ -41,30 +49,30 @@ func (l *sendLane) Write(p []byte) (int, error) {
 // bulkMin is the smallest piece that goes over a bulk connection, in bytes.
 const bulkMin = 64 << 10
 
-// write hands over some bytes of p, waiting for credit.
-func (l *sendLane) write(p []byte) (int, error) {
-	if len(p) >= bulkMin {
-		n, err := l.writeBulk(p)
+// write hands over some bytes of v, waiting for credit.
+func (l *sendLane) write(v vector) (int, error) {
+	if v.len() >= bulkMin {
+		n, err := l.writeBulk(v)
 		if n > 0 || err != nil {
 			return n, err
 		}
 	}
 	for {
-		n, at, err := l.reserve(min(len(p), maxSmall), 1)
+		n, at, err := l.reserve(min(v.len(), maxSmall), 1)
 		switch {
 		case err != nil:
 			return 0, err
 		case n > 0:
-			return n, l.s.sendData(l, at, p[:n], false)
+			return n, l.s.sendData(l, at, v.cut(n), false)
 		}
 		<-l.wake
 	}
 }
 
-// writeBulk hands over some bytes of p on a bulk connection; none if there is no
+// writeBulk hands over some bytes of v on a bulk connection; none if there is no
 // such connection yet.
-func (l *sendLane) writeBulk(p []byte) (int, error) {
-	most := min(len(p), maxPiece)
+func (l *sendLane) writeBulk(v vector) (int, error) {
+	most := min(v.len(), maxPiece)
 	least := min(most, l.s.leastBulk)
 	for {
 		// Credit first: who waits for it must not keep a connection from others.
@@ -80,7 +88,7 @@ func (l *sendLane) writeBulk(p []byte) (int, error) {
 		}
 		n, at, err := l.reserve(most, least)
 		if n > 0 {
-			return n, b.send(l, at, p[:n])
+			return n, b.send(l, at, v.cut(n))
 		}
 		b.give(l)
 		if err != nil {
@@ -119,7 +127,7 @@ func (l *sendLane) TryWrite(p []byte) (bool, error) {
 	if n == 0 || err != nil {
 		return false, err
 	}
-	return true, l.s.sendData(l, at, p, false)
+	return true, l.s.sendData(l, at, vector{b: p}, false)
 }
 
 // reserve takes credit for least to most bytes, which are sent at offset at. It
@@ -194,7 +202,7 @@ func (l *sendLane) Close() error {
 	at := l.sent
 	l.s.mu.Unlock()
 	// An error is the end of the session, which others report.
-	_ = l.s.sendData(l, at, nil, true)
+	_ = l.s.sendData(l, at, vector{}, true)
 	l.s.forgetOut(l)
 	return nil
 }

@@ -205,7 +205,7 @@ func (s *session) SendDatagram(p []byte) error {
 	s.writeMu.Lock()
 	defer s.writeMu.Unlock()
 	// An error is the end of the session, which others report.
-	_ = s.send(header{kind: typeDatagram, length: uint32(len(p))}, p)
+	_ = s.send(header{kind: typeDatagram, length: uint32(len(p))}, vector{b: p})
 	return nil
 }
 
@@ -299,7 +299,7 @@ func (s *session) finish(why *transport.CloseError) {
 	}
 	s.writeMu.Lock()
 	defer s.writeMu.Unlock()
-	_ = s.send(header{kind: typeClose, length: uint32(len(why.Reason)), value: min(why.Code, maxOffset)}, []byte(why.Reason))
+	_ = s.send(header{kind: typeClose, length: uint32(len(why.Reason)), value: min(why.Code, maxOffset)}, vector{b: []byte(why.Reason)})
 }
 
 // run is the session's first goroutine and its last one: it keeps the watch,

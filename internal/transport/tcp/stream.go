@@ -141,7 +141,11 @@ func (s *session) handle(h header, body []byte, caller *recvLane) error {
 	case typeWant:
 		return s.onWant()
 	case typeToken:
-		return s.onToken(h.value, body)
+		return s.onToken(h, body)
+	case typeAck:
+		return s.onAck(h.lane, h.value)
+	case typeLost:
+		return s.onLost(h.lane, h.value)
 	}
 	return fmt.Errorf("%w: type %d on the first connection", errMalformed, h.kind)
 }
@@ -169,6 +173,14 @@ func (s *session) count(n int) error {
 		return fmt.Errorf("%w: more bytes than the session's credit", errMalformed)
 	}
 	return nil
+}
+
+// uncount takes back n bytes that were counted and did not come: they will be
+// counted again.
+func (s *session) uncount(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.recvTotal -= uint64(n)
 }
 
 // laneIn returns a lane of the peer. The first frame of a lane opens it, and if
@@ -353,43 +365,44 @@ func (s *session) tellLanes() {
 func (s *session) say(h header) {
 	s.writeMu.Lock()
 	defer s.writeMu.Unlock()
-	if err := s.send(h, nil); err != nil {
+	if err := s.send(h, vector{}); err != nil {
 		s.fail(err)
 	}
 }
 
 // send sends a frame on the first connection. It does not wait. writeMu is held.
-func (s *session) send(h header, body []byte) error {
-	s.frame = append(h.appendTo(s.frame[:0]), body...)
+func (s *session) send(h header, body vector) error {
+	s.frame = append(append(h.appendTo(s.frame[:0]), body.a...), body.b...)
 	_, err := s.tls.Write(s.frame)
 	return err
 }
 
-// sendData sends bytes that were reserved at offset at, and names the lane if
-// these are the first.
-func (s *session) sendData(l *sendLane, at uint64, p []byte, fin bool) error {
-	h := header{kind: typeData, value: at}
-	if fin {
-		h.flags = flagFin
-	}
+// sendData sends v, which was reserved at offset at, on the first connection, and
+// names the lane if these are its first bytes.
+func (s *session) sendData(l *sendLane, at uint64, v vector, fin bool) error {
 	s.writeMu.Lock()
 	defer s.writeMu.Unlock()
-	h.lane = s.name(l)
-	if h.lane == 0 {
+	id := s.name(l)
+	if id == 0 {
 		return s.Err()
 	}
+	return s.sendPieces(id, at, v, fin)
+}
+
+// sendPieces is sendData for a lane that has a number. writeMu is held.
+func (s *session) sendPieces(id, at uint64, v vector, fin bool) error {
 	for {
-		n := min(len(p), maxSmall)
-		h.length = uint32(n)
-		if n < len(p) {
-			h.flags = 0
+		n := min(v.len(), maxSmall)
+		h := header{kind: typeData, length: uint32(n), lane: id, value: at}
+		if fin && n == v.len() {
+			h.flags = flagFin
 		}
-		if err := s.send(h, p[:n]); err != nil {
+		if err := s.send(h, v.cut(n)); err != nil {
 			s.fail(err)
 			return s.Err()
 		}
-		h.value += uint64(n)
-		if p = p[n:]; len(p) == 0 {
+		at += uint64(n)
+		if v = v.skip(n); v.len() == 0 {
 			return nil
 		}
 	}
@@ -432,7 +445,7 @@ func (s *session) sendReset(l *sendLane) {
 	}
 	s.mu.Unlock()
 	if id := s.name(l); id > 0 {
-		_ = s.send(header{kind: typeReset, lane: id, value: final}, nil)
+		_ = s.send(header{kind: typeReset, lane: id, value: final}, vector{})
 	}
 }
 

@@ -77,6 +77,7 @@ var cases = []struct {
 	{"the end comes after the data", testEndAfterData},
 	{"a closed empty lane is seen", testEmptyLane},
 	{"write copies", testWriteCopies},
+	{"a vector write is its parts", testWriteVec},
 	{"writing after close fails", testWriteAfterClose},
 	{"cancel after close loses nothing", testCancelAfterClose},
 	{"the sender's cancel reaches the reader", testSenderCancel},
