@@ -17,6 +17,7 @@ var mayImport = map[string][]string{
 	"fabric/addr":       {},
 	"internal/status":   {},
 	"internal/ring":     {},
+	"internal/spin":     {},
 	"internal/shm":      {"internal/status"},
 	"fence":             {"internal/status"},
 	"internal/archtest": {},
@@ -40,7 +41,7 @@ var mayImport = map[string][]string{
 	"internal/transport/transporttest": {"internal/transport", "fabric/addr"},
 	"internal/transport/mem":           {"internal/transport", "fabric/addr"},
 	"internal/transport/quic":          {"internal/transport", "fabric/addr"},
-	"internal/transport/tcp":           {"internal/transport"},
+	"internal/transport/tcp":           {"internal/transport", "internal/spin"},
 
 	// The engine and its loops.
 	"internal/core": {"portmap", "rma", "fence", "internal/wire", "fabric/addr", "internal/status"},

@@ -147,6 +147,9 @@ func (b *bulk) fill(l *recvLane, p []byte) (n int, err error) {
 	}
 	l.filled += n
 	l.got += uint64(n)
+	if !l.isFar() {
+		l.far.Add(1)
+	}
 	if n > 0 {
 		l.asm.skip(n)
 	}

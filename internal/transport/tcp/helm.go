@@ -8,7 +8,8 @@ import (
 // A helm says who reads a session's first connection. It is held by one of:
 //
 //   - the reader of a lane, while it has no bytes of its own;
-//   - the session's watch, when no reader has wanted it for a moment;
+//   - the session's watch, when no reader has wanted it for a moment, or one whose
+//     bytes come on bulk connections has left it;
 //   - nobody, for at most a moment after a reader has left.
 //
 // On the way of a ping-pong, from the socket to the reader that answers and
@@ -25,6 +26,7 @@ type helm struct {
 	interrupted bool
 	uses        uint64 // counts the times that it was taken or handed over
 	asleep      bool   // the watch waits for alarm: the holder has had the helm for long
+	called      bool   // the watch is to take it at once
 	over        bool   // nobody gets it any more
 
 	// Readers that wait while somebody else has the helm, the last to come first.
@@ -40,7 +42,8 @@ const (
 )
 
 // take gives l the helm, if nobody has it; else l waits in line and is woken,
-// with the helm or without.
+// with the helm or without. One whose bytes come on other connections leaves it to
+// the watch: to be called away from it costs more than to be woken.
 func (h *helm) take(l *recvLane) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -49,6 +52,12 @@ func (h *helm) take(l *recvLane) bool {
 	}
 	if h.held || h.over {
 		h.enter(l)
+		return false
+	}
+	if l.isFar() {
+		h.enter(l)
+		h.called = true
+		notify(h.alarm)
 		return false
 	}
 	h.held, h.holder, l.steers = true, l, true
@@ -111,7 +120,7 @@ func (h *helm) release(frames uint64) {
 		h.resume()
 	}
 	next := h.first
-	if next != nil && frames-next.lastFrame.Load() <= hotFrames {
+	if next != nil && !next.isFar() && frames-next.lastFrame.Load() <= hotFrames {
 		h.leaveLine(next)
 		h.holder, next.steers = next, true
 		h.uses++
@@ -140,10 +149,12 @@ func (h *helm) stop(l *recvLane) {
 func (h *helm) watch(uses uint64) (taken, soon bool, now uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	called := h.called
+	h.called = false
 	switch {
 	case h.over:
 		return false, false, h.uses
-	case h.uses != uses:
+	case h.uses != uses && !(called && !h.held):
 		return false, true, h.uses
 	case h.held:
 		h.asleep = true

@@ -21,6 +21,7 @@ type recvLane struct {
 	// ready says that there is something for the reader: it must not wait.
 	ready     atomic.Bool
 	lastFrame atomic.Uint64 // the session's count of frames when the last one for this lane came
+	far       atomic.Int32  // Reads in a row that a bulk connection has filled
 
 	// Of the helm, guarded by its mu.
 	steers, inLine     bool
@@ -159,6 +160,12 @@ func (l *recvLane) taken(n int) (limit uint64) {
 	return l.limit
 }
 
+// isFar reports whether the reader's bytes come on bulk connections.
+func (l *recvLane) isFar() bool { return l.far.Load() >= farReads }
+
+// farReads is how often that must have been so.
+const farReads = 3
+
 // look makes the reader look at what has changed.
 func (l *recvLane) look() {
 	l.ready.Store(true)
@@ -209,6 +216,7 @@ func (l *recvLane) deliver(h header, p []byte, caller *recvLane) (woken bool, er
 		return false, err
 	}
 	l.got += uint64(len(p))
+	l.far.Store(0)
 	if l.dead() {
 		l.asm.drop(h.value, len(p))
 		l.s.dropped(len(p))

@@ -24,6 +24,8 @@ type recordConn struct {
 	in         []byte // what was read from the socket
 	start, end int    // of what TLS has not taken; 0 <= start <= end <= len(in)
 	rest       int    // bytes of the current record that TLS has not taken
+	eager      bool   // it looks for a moment before it waits
+	looker     looker
 
 	async *outlet // not nil after sendAsync
 
@@ -76,7 +78,13 @@ func (c *recordConn) fill() error {
 		c.end = copy(c.in, c.in[c.start:c.end])
 		c.start = 0
 	}
-	n, err := c.Conn.Read(c.in[c.end:])
+	n, err := 0, error(nil)
+	if c.eager {
+		n, err = c.looker.look(c.in[c.end:])
+	}
+	if n == 0 && err == nil {
+		n, err = c.Conn.Read(c.in[c.end:])
+	}
 	c.end += n
 	c.received.Add(uint64(n))
 	if n > 0 {

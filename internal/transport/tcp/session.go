@@ -110,6 +110,7 @@ func newSession(p *Provider, rec *recordConn, conn *tls.Conn, id transport.Ident
 	s.helm.resume = func() { _ = rec.SetReadDeadline(time.Time{}) }
 	s.out = newOutlet(rec.Conn, s.spawn, s.wakeWriters, func(err error) { s.finish(closeError(err)) })
 	rec.async = s.out
+	rec.looker.begin(rec.Conn)
 	return s
 }
 

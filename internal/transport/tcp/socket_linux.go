@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"io"
 	"net"
 	"syscall"
 	"time"
@@ -58,5 +59,24 @@ func writeNow(fd uintptr, p []byte) (n int, err error) {
 			return 0, nil
 		}
 		return max(n, 0), err
+	}
+}
+
+// readNow reads from a socket that does not block. n is 0 without an error if
+// there is nothing.
+func readNow(fd uintptr, p []byte) (n int, err error) {
+	for {
+		n, err = syscall.Read(int(fd), p)
+		switch {
+		case err == syscall.EINTR:
+			continue
+		case err == syscall.EAGAIN:
+			return 0, nil
+		case err != nil:
+			return 0, err
+		case n == 0:
+			return 0, io.EOF
+		}
+		return n, nil
 	}
 }

@@ -16,3 +16,6 @@ func rawConn(net.Conn) syscall.RawConn { return nil }
 
 // writeNow is never called: there is no rawConn.
 func writeNow(uintptr, []byte) (int, error) { return 0, syscall.ENOTSUP }
+
+// readNow is never called, as writeNow.
+func readNow(uintptr, []byte) (int, error) { return 0, syscall.ENOTSUP }

@@ -34,6 +34,7 @@ func (s *session) watch() {
 		nap.Reset(watchEvery)
 		select {
 		case <-nap.C:
+		case <-s.helm.alarm:
 		case <-s.done:
 			return
 		}
@@ -45,6 +46,7 @@ func (s *session) watch() {
 // leaves no whole frame unhandled. The caller has the helm.
 func (s *session) lead(l *recvLane) {
 	s.woke = false
+	s.rec.eager = l != nil
 	for {
 		err := s.handleFrames(l)
 		if err != nil {
