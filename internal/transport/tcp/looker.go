@@ -13,6 +13,10 @@ import (
 // some forty microseconds, before it sleeps.
 const mostLooks = 64
 
+// smallMachine has too few processors for looking: with two, a peer in the same
+// process is slowed down by half.
+const smallMachine = 4
+
 // lookers counts the goroutines of this process that look. One processor is left
 // for who does not: while all of them look, nobody asks the kernel for others.
 var lookers atomic.Int32
@@ -34,10 +38,11 @@ type looker struct {
 // begin makes l look at c, if c has a socket and the machine a processor to
 // spare.
 func (l *looker) begin(c net.Conn) {
-	l.room = int32(runtime.GOMAXPROCS(0)) - 1
-	if l.raw = rawConn(c); l.raw == nil || l.room == 0 {
+	processors := runtime.GOMAXPROCS(0)
+	if l.raw = rawConn(c); l.raw == nil || processors < smallMachine {
 		return
 	}
+	l.room = int32(processors) - 1
 	l.budget = spin.New(mostLooks)
 	l.attempt = func(fd uintptr) bool {
 		l.n, l.err = readNow(fd, l.p)
