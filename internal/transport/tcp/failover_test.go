@@ -93,11 +93,11 @@ func TestCutsInsideLargeWrites(t *testing.T) {
 				cutting(random, 3<<20, &cuts)(&pa.cfg)
 				sa, sb := connect(t, pa, pb)
 				a, b := sa.(*session), sb.(*session)
-				for round := 0; cuts.Load() < 20 && round < 200; round++ {
+				for round := 0; cuts.Load() < 12 && round < 200; round++ {
 					mixed(t, a, b)
 					time.Sleep(askEvery)
 				}
-				if cuts.Load() < 20 {
+				if cuts.Load() < 12 {
 					t.Errorf("%d connections were cut", cuts.Load())
 				}
 				time.Sleep(time.Second)
