@@ -11,6 +11,8 @@ type Reader struct {
 	size, taken   int    // of the piece at head, 0 before it is looked at
 	released      bool   // since WakeWriter looked
 
+	batch, dbatch uint64 // slots and bytes that are taken before the writer is told
+
 	shown atomic.Uint64 // twice the head, and 1 if a part of its piece is taken
 }
 
@@ -21,8 +23,11 @@ func NewReader(mem []byte, p Params) (*Reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Reader{layout: l}, nil
+	return &Reader{layout: l, batch: share(p.Slots, p.Release), dbatch: share(p.Data, p.Release)}, nil
 }
+
+// share returns a part of n in per cent, at least 1.
+func share(n, percent int) uint64 { return max(1, uint64(n)*uint64(percent)/100) }
 
 // Ready says that this side reads here from now on.
 func (r *Reader) Ready() { r.word32(offReady).Store(1) }
@@ -68,7 +73,7 @@ func (r *Reader) Read(p []byte) (n int, err error) {
 			mark |= 1
 		}
 		r.shown.Store(mark)
-		if r.head-r.freed >= uint64(r.Slots/4) || r.dhead-r.dfreed >= uint64(r.Data/4) {
+		if r.head-r.freed >= r.batch || r.dhead-r.dfreed >= r.dbatch {
 			r.Release()
 		}
 	}
@@ -113,9 +118,9 @@ func (r *Reader) take(p []byte) int {
 	return n
 }
 
-// Release tells the writer of all the room that it has. Read does so for a
-// quarter of the ring at a time; a reader that finds nothing does so before it
-// sleeps.
+// Release tells the writer of all the room that it has. Read does so for the
+// part of the ring that Params.Release says; a reader that finds nothing does so
+// before it sleeps.
 func (r *Reader) Release() {
 	if r.head == r.freed && r.dhead == r.dfreed {
 		return

@@ -47,16 +47,26 @@ const (
 const (
 	MinSlots, MaxSlots = 4, 1 << 16
 	MinData, MaxData   = 4 << 10, 64 << 20
+	// MaxRelease leaves a writer room for its shortest piece beside what a reader
+	// that has read everything keeps: less than a sixteenth of the data area would
+	// not do, and both would wait.
+	MaxRelease = 90
 )
 
-// Params are the sizes of a ring. Both sides use the same.
+// Params are the sizes of a ring, which are the same on both sides, and the
+// habit of its reader, which is the reader's own.
 type Params struct {
 	Slots int // pieces on their way at most: a power of two from 4 to 65,536
 	Data  int // bytes of longer pieces on their way at most: a power of two from 4 KiB to 64 MiB
+
+	// Release is the part of the slots, or of the data area, that a reader takes
+	// before it says so to the writer, in per cent from 0 to 90; 0: after every
+	// read.
+	Release int
 }
 
 // Default is what suits most connections.
-var Default = Params{Slots: 256, Data: 256 << 10}
+var Default = Params{Slots: 256, Data: 256 << 10, Release: 25}
 
 // Check returns an error that names the field, its value and what is allowed.
 func (p Params) Check() error {
@@ -65,6 +75,9 @@ func (p Params) Check() error {
 	}
 	if p.Data < MinData || p.Data > MaxData || bits.OnesCount(uint(p.Data)) != 1 {
 		return fmt.Errorf("ring: data %d bytes, want a power of two from %d to %d", p.Data, MinData, MaxData)
+	}
+	if p.Release < 0 || p.Release > MaxRelease {
+		return fmt.Errorf("ring: release %d%%, want 0 to %d", p.Release, MaxRelease)
 	}
 	return nil
 }

@@ -31,7 +31,8 @@ var small = Params{Slots: 4, Data: 4 << 10}
 // not fit is not taken.
 func TestStreamIsKept(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		w, r := pair(t, Params{Slots: 1 << rapid.IntRange(2, 6).Draw(rt, "slots"), Data: 4 << 10 << rapid.IntRange(0, 2).Draw(rt, "data")})
+		w, r := pair(t, Params{Slots: 1 << rapid.IntRange(2, 6).Draw(rt, "slots"), Data: 4 << 10 << rapid.IntRange(0, 2).Draw(rt, "data"),
+			Release: rapid.SampledFrom([]int{0, 25, 50, MaxRelease}).Draw(rt, "release")})
 		var next, seen byte
 		inside := 0
 		rt.Repeat(map[string]func(*rapid.T){
@@ -79,9 +80,56 @@ func TestStreamIsKept(t *testing.T) {
 	})
 }
 
+// A reader that takes everything and never sleeps, as one that polls, leaves its
+// writer room for something, however long it keeps the room to itself.
+func TestWriterIsNeverLeftWithoutRoom(t *testing.T) {
+	for _, p := range []Params{
+		{Slots: MinSlots, Data: MinData, Release: MaxRelease},
+		{Slots: 8, Data: 64 << 10, Release: MaxRelease},
+		{Slots: 4096, Data: MinData, Release: MaxRelease},
+	} {
+		for _, size := range []int{1, Inline, Inline + 1, p.least(), p.chunk(), p.chunk() + 1, p.Data - 1} {
+			w, r := pair(t, p)
+			buf := make([]byte, size)
+			for i := range 3 * p.Slots {
+				if n, err := w.Write(buf); n == 0 || err != nil {
+					t.Fatalf("%+v: piece %d of %d bytes: %d, %v beside a reader that has read everything", p, i, size, n, err)
+				}
+				for r.Pending() {
+					if _, err := r.Read(buf); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+		}
+	}
+}
+
+// The writer is told of room when the part of the ring is taken that Release
+// says, and not before.
+func TestReleaseIsAPartOfTheRing(t *testing.T) {
+	for release, want := range map[int]int{0: 1, 25: 16, 50: 32, MaxRelease: 57} {
+		w, r := pair(t, Params{Slots: 64, Data: 4 << 10, Release: release})
+		taken := 0
+		for told := false; !told; {
+			if n, err := w.Write([]byte("x")); n != 1 || err != nil {
+				t.Fatal(n, err)
+			}
+			if n, err := r.Read(make([]byte, 1)); n != 1 || err != nil {
+				t.Fatal(n, err)
+			}
+			taken++
+			told = w.word64(offHead).Load() != 0
+		}
+		if taken != want {
+			t.Errorf("release %d%% of 64 slots: told after %d, want %d", release, taken, want)
+		}
+	}
+}
+
 // Both sides sleep whenever they can, and nobody sleeps for ever.
 func TestNobodySleepsThroughAWakeUp(t *testing.T) {
-	for _, p := range []Params{small, {Slots: 16, Data: 64 << 10}} {
+	for _, p := range []Params{small, {Slots: 16, Data: 64 << 10, Release: 25}, {Slots: 16, Data: 64 << 10, Release: MaxRelease}} {
 		w, r := pair(t, p)
 		data, space := make(chan struct{}, 1), make(chan struct{}, 1)
 		const total = 1 << 20
@@ -163,16 +211,18 @@ func readAll(t *testing.T, r *Reader, total int, data, space chan struct{}) {
 
 func TestParams(t *testing.T) {
 	for p, want := range map[Params]string{
-		{Slots: 3, Data: 4096}:        "slots 3",
-		{Slots: 6, Data: 4096}:        "slots 6",
-		{Slots: 1 << 17, Data: 4096}:  "from 4 to 65536",
-		{Slots: 4, Data: 0}:           "data 0",
-		{Slots: 4, Data: 5000}:        "power of two",
-		{Slots: 4, Data: 128 << 20}:   "67108864",
-		{Slots: -4, Data: 4096}:       "slots -4",
-		{Slots: 4, Data: -4096}:       "data -4096",
-		{Slots: 1 << 16, Data: 2048}:  "data 2048",
-		{Slots: 65536, Data: 1 << 31}: "data",
+		{Slots: 3, Data: 4096}:              "slots 3",
+		{Slots: 6, Data: 4096}:              "slots 6",
+		{Slots: 1 << 17, Data: 4096}:        "from 4 to 65536",
+		{Slots: 4, Data: 0}:                 "data 0",
+		{Slots: 4, Data: 5000}:              "power of two",
+		{Slots: 4, Data: 128 << 20}:         "67108864",
+		{Slots: -4, Data: 4096}:             "slots -4",
+		{Slots: 4, Data: -4096}:             "data -4096",
+		{Slots: 1 << 16, Data: 2048}:        "data 2048",
+		{Slots: 65536, Data: 1 << 31}:       "data",
+		{Slots: 4, Data: 4096, Release: -1}: "release -1%, want 0 to 90",
+		{Slots: 4, Data: 4096, Release: 91}: "release 91%",
 	} {
 		if err := p.Check(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v, want it to say %q", p, err, want)
@@ -232,6 +282,7 @@ func FuzzHostileMemory(f *testing.F) {
 	f.Add(bytes.Repeat([]byte{3, 0, 9}, 40))
 	f.Fuzz(func(t *testing.T, script []byte) {
 		p := small
+		p.Release = len(script) % (MaxRelease + 1)
 		whole := memory(p.Size() + 128)
 		guard := whole[p.Size():]
 		w, _ := NewWriter(whole, p)
