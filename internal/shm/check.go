@@ -50,7 +50,7 @@ func check(fd int, want, limit int64) error {
 		return fmt.Errorf("fstatfs: %w: %w", status.Fault, err)
 	}
 	if uint32(fs.Type) != tmpfsMagic {
-		return fmt.Errorf("memory is on file system %#x, want tmpfs (%#x); huge pages cannot be checked: %w",
+		return fmt.Errorf("memory is on file system %#x, want tmpfs (%#x); hugetlb pages cannot be checked: %w",
 			uint32(fs.Type), tmpfsMagic, status.Fault)
 	}
 	var st syscall.Stat_t

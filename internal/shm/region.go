@@ -40,7 +40,7 @@ func Map(f *os.File, off, n int64, writable bool) (*Region, error) {
 	}
 	var mem []byte
 	var merr error
-	err = raw.Control(func(fd uintptr) { mem, merr = unix.Mmap(int(fd), off, int(n), prot, unix.MAP_SHARED) })
+	err = raw.Control(func(fd uintptr) { mem, merr = mapShared(int(fd), off, n, prot) })
 	if err == nil {
 		err = merr
 	}
@@ -56,7 +56,7 @@ func Anonymous(n int64) (*Region, error) {
 	if n <= 0 || n > MaxSize {
 		return nil, fmt.Errorf("memory of %d bytes: %w", n, status.Invalid)
 	}
-	mem, err := unix.Mmap(-1, 0, int(Align(n)), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	mem, err := mapAnonymous(Align(n))
 	if err != nil {
 		return nil, fail(fmt.Sprintf("map %d bytes", n), err, status.NoMemory)
 	}
@@ -111,7 +111,7 @@ func (r *Region) Release() {
 	case n < 0:
 		panic("BUG: shm: region released too often")
 	}
-	if err := unix.Munmap(r.mem); err != nil {
+	if err := unmap(r.mem); err != nil {
 		panic("BUG: shm: munmap of a mapping of ours: " + err.Error())
 	}
 	if r.file != nil {
