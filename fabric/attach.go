@@ -20,9 +20,19 @@ const DefaultSocket = "/run/fabricd/fabric.sock"
 // application of this machine keeps its processor for some milliseconds, so that
 // a message between the two takes less than one microsecond instead of several.
 //
-// Errors: EINVAL for another $FABRIC_LATENCY, ENODEV if no fabricd serves the path, EACCES if it may not be opened
-// or fabricd refuses the application, EPROTONOSUPPORT if the two have no
-// version in common, the context's.
+// $FABRIC_SPIN is how often such a call looks for something before it sleeps, at
+// most: from 0, never, to 16777216. A look takes some tens of nanoseconds. Without
+// it a call looks a few hundred times where there are at least four processors,
+// less often where that does not pay, and with low latency some 250,000 times.
+//
+// $FABRIC_HUGE_PAGES is off, try or require: with try and require the memory of
+// [Node.Alloc] lies in huge pages, as far as it fills some. Where there are none,
+// try leaves it as it is ([Memory.SmallPages] says why), and with require Alloc
+// fails. They are not those of vm.nr_hugepages: nothing is to be reserved.
+//
+// Errors: EINVAL for another value of these three, ENODEV if no fabricd serves the
+// path, EACCES if it may not be opened or fabricd refuses the application, EPROTONOSUPPORT if
+// the two have no version in common, the context's.
 func Attach(ctx context.Context, path string) (*Node, error) {
 	if path == "" {
 		path = os.Getenv("FABRIC_SOCKET")

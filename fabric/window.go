@@ -15,7 +15,7 @@ type Memory struct {
 
 // Alloc returns size bytes of [Memory], rounded up to whole pages. It fails
 // with EINVAL if size is less than 1 and with ENOMEM when memory or a quota is
-// exhausted.
+// exhausted, or huge pages that are required ($FABRIC_HUGE_PAGES, see [Attach]).
 func (n *Node) Alloc(size int) (*Memory, error) {
 	mem, err := n.session.Alloc(size)
 	if err != nil {
@@ -26,6 +26,16 @@ func (n *Node) Alloc(size int) (*Memory, error) {
 
 // Bytes returns the memory. It is valid until Close.
 func (m *Memory) Bytes() []byte { return m.mem.Bytes() }
+
+// SmallPages says why the memory does not lie in huge pages although the
+// application has asked for that with FABRIC_HUGE_PAGES=try; "" if it does, if it
+// is too small to fill one, or if nobody has asked.
+func (m *Memory) SmallPages() string {
+	if paged, ok := m.mem.(ipc.PagedMemory); ok {
+		return paged.SmallPages()
+	}
+	return ""
+}
 
 // Close gives the memory up. A window that uses it keeps its pages until it is
 // gone; this process must not touch the bytes any more. A second Close does

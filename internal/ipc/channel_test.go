@@ -513,7 +513,8 @@ func BenchmarkChannel(b *testing.B) {
 			x, y := channeled(b, s)
 			for _, e := range []Endpoint{x, y} {
 				ch := e.(*clientEndpoint).ch.Load()
-				ch.dataSpin.low, ch.roomSpin.low = low, low
+				ch.dataSpin = tuning{low: low, spin: -1}.spinner()
+				ch.roomSpin = ch.dataSpin
 			}
 			ctx := context.Background()
 			ended := make(chan struct{})

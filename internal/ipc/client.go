@@ -23,15 +23,15 @@ const patience = 2 * time.Second
 // The session ends with Close, or when the node goes away: blocked calls then
 // return status.Reset, later ones status.NoDevice.
 //
-// $FABRIC_LATENCY is low or normal: with low, a call that waits for another
-// application of this machine keeps its processor for some milliseconds.
+// Of the environment it takes $FABRIC_LATENCY, $FABRIC_SPIN and
+// $FABRIC_HUGE_PAGES; see [tuning].
 //
 // Window memory must come from the session's Alloc. A VWriteTo returns when
 // its bytes have been copied, a VReadFrom when they have arrived; one of more
 // than 1 MiB is done in pieces of that size, and an error may find earlier
 // pieces done.
 func Dial(ctx context.Context, path string) (Session, error) {
-	low, err := lowLatency(os.Getenv("FABRIC_LATENCY"))
+	tuned, err := readTuning(os.Getenv)
 	if err != nil {
 		return nil, err
 	}
@@ -40,7 +40,7 @@ func Dial(ctx context.Context, path string) (Session, error) {
 		return nil, fmt.Errorf("%s: %w", path, coded(err, dialCode(ctx, err)))
 	}
 	c := newClient(conn.(*net.UnixConn))
-	c.low = low
+	c.tuning = tuned
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(past) })
 	err = c.hello(ctx)
 	if !stop() && err == nil { // the deadline is set, or soon will be
@@ -75,7 +75,8 @@ type client struct {
 	out      *outbox
 	watchers watchers
 	memory   memoryTable
-	low      bool                         // latency, see lowLatency
+	tuning   tuning
+	rings    ringHabits
 	step     atomic.Pointer[func(string)] // called at the steps of an upgrade, for tests that end there
 	direct   directSession
 	wg       sync.WaitGroup // reader and outbox

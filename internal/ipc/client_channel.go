@@ -90,6 +90,10 @@ func (e *clientEndpoint) upgrade() bool {
 // everything goes on as it is: the node knows why.
 func (e *clientEndpoint) join() {
 	ctx := context.Background()
+	habits, err := e.c.rings.get(e.c, e.quit)
+	if err != nil {
+		return
+	}
 	var m channelBody
 	e.c.at("asking")
 	f, err := e.question(ctx, question{op: opChannel, ended: status.Reset}, &m)
@@ -97,7 +101,7 @@ func (e *clientEndpoint) join() {
 		return
 	}
 	e.c.at("memory")
-	ch, err := e.make(m, f)
+	ch, small, err := e.make(m, habits, f)
 	if err != nil {
 		e.ask(ctx, opJoined, &joinedBody{Why: err.Error()}, nil)
 		return
@@ -108,30 +112,36 @@ func (e *clientEndpoint) join() {
 		return
 	}
 	e.c.at("installed")
-	e.ask(ctx, opJoined, &joinedBody{OK: 1}, nil)
+	e.ask(ctx, opJoined, &joinedBody{OK: 1, Why: small}, nil)
 	e.awaitSwitch(ch)
 }
 
-// make makes the channel that the node describes, with f as its memory.
-func (e *clientEndpoint) make(m channelBody, f *os.File) (*channel, error) {
+// make makes the channel that the node describes, with f as its memory. small
+// says why the memory is not in huge pages, if it should be.
+func (e *clientEndpoint) make(m channelBody, habits ringsBody, f *os.File) (ch *channel, small string, err error) {
 	if f == nil {
-		return nil, fmt.Errorf("node sent no memory: %w", status.Protocol)
+		return nil, "", fmt.Errorf("node sent no memory: %w", status.Protocol)
 	}
-	params := ring.Params{Slots: int(m.Slots), Data: int(m.Data)}
+	params := ring.Params{Slots: int(m.Slots), Data: int(m.Data), Release: int(habits.Release)}
 	if err := params.Check(); err != nil || m.Side > 1 {
 		f.Close()
-		return nil, fmt.Errorf("channel of side %d: %w: %w", m.Side, status.Protocol, err)
+		return nil, "", fmt.Errorf("channel of side %d: %w: %w", m.Side, status.Protocol, err)
 	}
 	region, err := shm.Adopt(f, channelSize(params))
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	ch := &channel{region: region, roomSpin: newSpinner(e.c.low), dataSpin: newSpinner(e.c.low), changed: e.notify}
+	small, err = habits.Huge.Apply(region)
+	if err != nil {
+		region.Release()
+		return nil, "", err
+	}
+	ch = &channel{region: region, roomSpin: e.c.tuning.spinner(), dataSpin: e.c.tuning.spinner(), changed: e.notify}
 	if err := e.fit(ch, params, m.Side); err != nil {
 		ch.close()
-		return nil, err
+		return nil, "", err
 	}
-	return ch, nil
+	return ch, small, nil
 }
 
 // fit gives ch its rings and bells.

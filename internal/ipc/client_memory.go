@@ -41,6 +41,7 @@ type clientMemory struct {
 	t      *memoryTable
 	region *shm.Region
 	base   uintptr
+	small  string // why it is not in huge pages, if it should be
 
 	mu     sync.Mutex // held while the memory is handed over
 	id     uint32     // the node's name for it; 0 before it was handed over
@@ -59,15 +60,20 @@ func (c *client) Alloc(n int) (Memory, error) {
 	if lost {
 		return nil, fmt.Errorf("the node is gone: %w", status.NoDevice)
 	}
-	return c.memory.create("window", int64(n))
+	return c.memory.create("window", int64(n), c.tuning.huge)
 }
 
-func (t *memoryTable) create(name string, n int64) (*clientMemory, error) {
+func (t *memoryTable) create(name string, n int64, huge HugePages) (*clientMemory, error) {
 	region, err := shm.Create("fabric-"+name, n)
 	if err != nil {
 		return nil, err
 	}
-	m := &clientMemory{t: t, region: region, base: addressOf(region.Bytes())}
+	small, err := huge.Apply(region)
+	if err != nil {
+		region.Release()
+		return nil, err
+	}
+	m := &clientMemory{t: t, region: region, base: addressOf(region.Bytes()), small: small}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	i, _ := slices.BinarySearchFunc(t.list, m.base, compareBase)
@@ -123,7 +129,7 @@ func (t *memoryTable) bouncing() (*clientMemory, error) {
 		return nil, status.BadFD
 	}
 	if t.bounce == nil {
-		m, err := t.create("bounce", stageSlots*maxStage)
+		m, err := t.create("bounce", stageSlots*maxStage, min(t.c.tuning.huge, shm.HugeTry)) // nobody asked for this memory
 		if err != nil {
 			return nil, err
 		}
@@ -165,6 +171,8 @@ func (m *clientMemory) name() (uint32, error) {
 }
 
 func (m *clientMemory) Bytes() []byte { return m.region.Bytes() }
+
+func (m *clientMemory) SmallPages() string { return m.small }
 
 // Close unmaps the memory here. Windows keep its pages, which the node has
 // mapped itself.

@@ -96,6 +96,13 @@ type Memory interface {
 	Close() error
 }
 
+// PagedMemory is Memory that may lie in huge pages.
+type PagedMemory interface {
+	Memory
+	// SmallPages says why it does not, if it was to be tried; else "".
+	SmallPages() string
+}
+
 // A Mapping is a peer's window memory mapped here (scif_mmap). It stays valid
 // until Close, whatever becomes of the connection.
 type Mapping interface {

@@ -67,6 +67,7 @@ const (
 	opVPutSignal  op = 38
 	opWindow      op = 40
 	opEpochs      op = 41
+	opRings       op = 42
 
 	// Told by the node unasked, with request 0.
 	opState     op = 0x4001 // an endpoint's poll events may have changed

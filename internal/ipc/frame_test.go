@@ -14,6 +14,7 @@ import (
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/fence"
+	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/rma"
 )
@@ -55,6 +56,7 @@ var bodies = []struct {
 	{"mapped", header{Op: opMmap | opReply, Endpoint: 9, Request: 11}, &mapped{Mapping: 6, Off: 4096}},
 	{"window", header{Op: opWindow | opReply, Endpoint: 9, Request: 11}, &windowBody{Prot: rma.ProtRead | rma.ProtWrite, Slot: 4, Epoch: 77, Off: rma.FirstOffset, Len: 8192, MemOff: 4096, Size: 16384}},
 	{"stale", header{Op: opStale, Endpoint: 9}, empty{}},
+	{"rings", header{Op: opRings | opReply, Request: 11}, &ringsBody{Release: 25, Huge: shm.HugeRequire}},
 	{"side", header{Op: opFenceMark, Endpoint: 9, Request: 12}, &sideBody{fence.InitPeer}},
 	{"mark", header{Op: opFenceMark | opReply, Endpoint: 9, Request: 12}, (*markBody)(&fence.Mark{Side: fence.InitPeer, Seq: 77})},
 	{"signal", header{Op: opFenceSignal, Endpoint: 9, Request: 13}, (*signalBody)(&fence.Signal{By: fence.InitSelf, Where: fence.SignalLocal | fence.SignalRemote, LocalOffset: 1, LocalValue: 2, RemoteOffset: 3, RemoteValue: 4})},

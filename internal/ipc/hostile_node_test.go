@@ -22,6 +22,11 @@ type hostileNode struct {
 	epochs func() (int64, *os.File)
 	window func() (message, *os.File)
 
+	// Of channels; rings nil: the node does not know RINGS.
+	rings   *ringsBody
+	channel func() (message, *os.File)
+	joined  chan joinedBody
+
 	mu     sync.Mutex // guards writes
 	writes int        // that came through the node
 }
@@ -54,11 +59,14 @@ func (n *hostileNode) serve(conn *net.UnixConn) {
 		if err != nil {
 			return
 		}
-		h, _, err := parseFrame(buf[:size])
+		h, body, err := parseFrame(buf[:size])
 		if err != nil || h.Request == 0 {
 			return
 		}
-		m, file := n.answer(h.Op)
+		m, file := n.answer(h.Op, body)
+		if h.Op == opRings && n.rings == nil {
+			h.Code, m = status.NotSupp, &refusal{}
+		}
 		h.Op |= opReply
 		shm.Send(conn, appendFrame(nil, h, m), file)
 		if file != nil {
@@ -67,7 +75,7 @@ func (n *hostileNode) serve(conn *net.UnixConn) {
 	}
 }
 
-func (n *hostileNode) answer(o op) (message, *os.File) {
+func (n *hostileNode) answer(o op, body []byte) (message, *os.File) {
 	switch o {
 	case opHello:
 		return &welcome{Version: 1, Requests: 8}, nil
@@ -86,6 +94,24 @@ func (n *hostileNode) answer(o op) (message, *os.File) {
 	case opEpochs:
 		size, f := n.epochs()
 		return &memAdd{size}, f
+	case opRings:
+		return n.rings, nil
+	case opChannel:
+		return n.channel()
+	case opBell:
+		near, far, err := shm.BellPair()
+		if err != nil {
+			n.t.Error(err)
+			return nil, nil
+		}
+		n.t.Cleanup(func() { near.Close() })
+		return nil, far
+	case opJoined:
+		var m joinedBody
+		if err := parseBody(body, &m); err != nil {
+			n.t.Error(err)
+		}
+		n.joined <- m
 	case opWindow:
 		return n.window()
 	case opVWriteTo:

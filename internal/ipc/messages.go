@@ -3,6 +3,7 @@ package ipc
 import (
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/fence"
+	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/rma"
 )
 
@@ -325,6 +326,18 @@ func (m *channelBody) fields(c *coder) {
 	c.reserved(4)
 }
 
+// ringsBody says how the node wants its channels used.
+type ringsBody struct {
+	Release uint8         // ring.Params.Release
+	Huge    shm.HugePages // of the memory
+}
+
+func (m *ringsBody) fields(c *coder) {
+	c.u8(&m.Release)
+	c.u8((*uint8)(&m.Huge))
+	c.reserved(6)
+}
+
 // bellBody asks for a bell of a channel.
 type bellBody struct{ Which uint8 } // bellOut or bellIn
 
@@ -342,7 +355,7 @@ const (
 // joinedBody says whether the application can use its channel.
 type joinedBody struct {
 	OK  uint8
-	Why string // if not
+	Why string // if not; else why it is no better one
 }
 
 func (m *joinedBody) fields(c *coder) {

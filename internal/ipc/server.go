@@ -11,6 +11,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
+	"github.com/fabricd/fabricd/internal/ring"
 	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/internal/status"
 )
@@ -46,6 +47,12 @@ type Options struct {
 	// applications of this machine.
 	NoDirect bool
 
+	// Rings are the two of every channel; the zero value is ring.Default.
+	Rings Rings
+	// HugePages say whether a channel's memory lies in huge pages. With
+	// shm.HugeRequire there is no channel without them.
+	HugePages HugePages
+
 	// Faults are those of the node; nil: none.
 	Faults *failpoint.Node
 
@@ -59,6 +66,13 @@ type Options struct {
 // Delivery is done. It takes ln.
 // The error is nil when ctx ended it.
 func Serve(ctx context.Context, ln *net.UnixListener, opt Options) error {
+	if opt.Rings == (Rings{}) {
+		opt.Rings = ring.Default
+	}
+	if err := opt.Rings.Check(); err != nil {
+		ln.Close()
+		return fmt.Errorf("serve applications: %w: %w", status.Invalid, err)
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	s := &server{
 		opt:   opt,

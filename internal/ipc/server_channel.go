@@ -41,6 +41,7 @@ type half struct {
 	files [3]*os.File // memory, out, in; nil once handed over
 	done  bool        // JOINED has come
 	ok    bool        // and said yes
+	why   string      // and why it is no better one
 }
 
 func (p *pairs) init() {
@@ -220,7 +221,7 @@ func (p *pairs) giveUp(e *served, h *half) bool {
 
 // doChannel waits for the other side to ask too, and answers with the memory.
 func doChannel(ctx context.Context, s *serverSession, r *request) (reply, error) {
-	params := ring.Default
+	params := s.srv.opt.Rings
 	h, other, err := s.srv.paired.ask(r.ep, params)
 	if err != nil {
 		r.ep.via(err.Error())
@@ -299,7 +300,17 @@ func doJoined(_ context.Context, s *serverSession, r *request) (reply, error) {
 	if m.OK > 1 {
 		return reply{}, fmt.Errorf("joined %d, want 0 or 1: %w", m.OK, status.Invalid)
 	}
+	if m.OK == 1 && m.Why != "" && !s.told.Swap(true) {
+		s.log.Info().Str("op", "channel").Str("reason", m.Why).Msg("channel is not what was asked for; `fabricd why` tells of the next ones")
+	}
 	return reply{}, s.srv.paired.join(r.ep, m.OK == 1, m.Why)
+}
+
+// doRings tells how channels are to be used, what CHANNEL's answer has no room
+// for.
+func doRings(_ context.Context, s *serverSession, _ *request) (reply, error) {
+	opt := &s.srv.opt
+	return reply{body: &ringsBody{Release: uint8(opt.Rings.Release), Huge: opt.HugePages}}, nil
 }
 
 func (p *pairs) join(e *served, ok bool, why string) error {
@@ -309,7 +320,7 @@ func (p *pairs) join(e *served, ok bool, why string) error {
 	if h == nil || h.peer == nil || h.done && ok {
 		return fmt.Errorf("there is no channel to join: %w", status.Invalid)
 	}
-	h.done, h.ok = true, ok
+	h.done, h.ok, h.why = true, ok, why
 	if !ok {
 		p.drop(e)
 		e.ep.(PairedEndpoint).Via(viaSocket, why)
@@ -319,7 +330,7 @@ func (p *pairs) join(e *served, ok bool, why string) error {
 		return nil
 	}
 	for _, x := range []*half{h, h.peer} {
-		x.of.ep.(PairedEndpoint).Via(viaChannel, "")
+		x.of.ep.(PairedEndpoint).Via(viaChannel, x.why)
 	}
 	return nil
 }

@@ -85,6 +85,7 @@ var operations = map[op]operation{
 	opChannel: {endpoint: true, waits: true, do: doChannel},
 	opBell:    {endpoint: true, in: body[bellBody], do: doBell},
 	opJoined:  {endpoint: true, in: body[joinedBody], do: doJoined},
+	opRings:   {do: doRings},
 
 	opMemAdd:     {in: body[memAdd], takesFile: true, do: doMemAdd},
 	opMemDrop:    {in: body[memoryBody], do: doMemDrop},

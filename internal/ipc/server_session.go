@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 
 	"github.com/rs/zerolog"
 
@@ -42,6 +43,7 @@ type serverSession struct {
 	wg     sync.WaitGroup // requests, pumps and helpers
 	stage  chan struct{}  // one token per buffer in use, stages at most
 	epochs epochs
+	told   atomic.Bool // that a channel is not what was asked for, once
 
 	mu        sync.Mutex // guards the fields below
 	closing   bool       // no endpoint and no memory may be added

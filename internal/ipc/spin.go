@@ -31,25 +31,32 @@ func lowLatency(setting string) (bool, error) {
 	case "low":
 		return true, nil
 	}
-	return false, fmt.Errorf("FABRIC_LATENCY is %q, want low or normal: %w", setting, status.Invalid)
+	return false, fmt.Errorf("%s is %q, want low or normal: %w", envLatency, setting, status.Invalid)
 }
 
 // A spinner decides how long to watch. One direction's calls share it, one at a
 // time.
 type spinner struct {
 	low    bool
-	budget int // looks; adapts itself between 0 and spinSteps
-	skip   int // sleeps until it tries again, when the budget is 0
+	most   int // looks
+	budget int // looks; adapts itself between 0 and most, but with low latency
+	skip   int // sleeps until it tries again, when the budget is 0; -1: never
 }
 
-func newSpinner(low bool) spinner {
-	s := spinner{low: low}
-	if runtime.GOMAXPROCS(0) >= smallMachine {
-		s.budget = spinSteps
-	} else {
-		s.skip = -1
+// spinner returns one for a direction of a channel. What the application has
+// set holds on every machine; what it has not, where watching takes a processor
+// from nobody.
+func (t tuning) spinner() spinner {
+	most := t.spin
+	switch {
+	case most < 0 && t.low:
+		most = lowSteps
+	case most < 0 && runtime.GOMAXPROCS(0) >= smallMachine:
+		most = spinSteps
+	case most <= 0:
+		return spinner{skip: -1}
 	}
-	return s
+	return spinner{low: t.low, most: most, budget: most}
 }
 
 // watch looks until there is something to see, or it is over, or watching does
@@ -58,18 +65,18 @@ func (s *spinner) watch(seen, over func() bool) bool {
 	if s.low {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		return look(lowSteps, seen, over)
+		return look(s.most, seen, over)
 	}
 	if s.budget == 0 {
 		if s.skip > 0 {
 			s.skip--
 		} else if s.skip == 0 {
-			s.budget = spinSteps / 8
+			s.budget = max(1, s.most/8)
 		}
 		return false
 	}
 	if look(s.budget, seen, over) {
-		s.budget = min(s.budget*2, spinSteps)
+		s.budget = min(s.budget*2, s.most)
 		return true
 	}
 	if s.budget /= 2; s.budget == 0 {
