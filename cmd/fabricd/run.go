@@ -21,7 +21,8 @@ func (a *app) runCommand() *cobra.Command {
 		Long: `run is a node of a cluster. Every flag can also be an environment variable
 (--data-port is FABRIC_DATA_PORT) or a line of the YAML file (data-port: 7700);
 a flag overrides a variable, and a variable overrides the file. A wrong value
-ends fabricd at once with exit code 2 and one line that says what is allowed.`,
+ends fabricd at once with exit code 2 and one line that says what is allowed.
+deploy/rings.md says what the settings of rings are worth.`,
 		Example: `  fabricd run --role host
   fabricd run --join 10.0.0.1:7700 --token-file join.token
   fabricd run --config /etc/fabricd.yaml --log-format json`,

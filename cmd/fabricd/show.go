@@ -96,6 +96,7 @@ func showStatus(w io.Writer, text json.RawMessage) error {
 		{"state dir", st.StateDir},
 		{"identity", fmt.Sprintf("%s, start %d", st.Node, st.Epoch)},
 		{"detection", st.Detection},
+		{"channels", ringsOf(st.Rings)},
 		{"certificates", certificates(st)},
 		{"nodes", fmt.Sprintf("%d, %s from here", st.Counts.Nodes, plural(st.Counts.Links, "link"))},
 		{"applications", strings.Join([]string{plural(st.Counts.Conns, "connection"), plural(st.Counts.Ports, "port"), plural(st.Counts.Windows, "window")}, ", ")},
@@ -126,6 +127,16 @@ func providersOf(st daemon.Status) string {
 	return text
 }
 
+// ringsOf says how applications of the node talk past it.
+func ringsOf(r daemon.RingStatus) string {
+	text := fmt.Sprintf("%d slots and %s each way, released by %d %%, %s in all; huge pages %s",
+		r.Slots, size(uint64(r.Data)), r.Release, size(uint64(r.Channel)), r.HugePages)
+	if r.Small != "" {
+		text += ", small ones at the start: " + r.Small
+	}
+	return text
+}
+
 // certificates says whose certificates are in use, and until when this node's.
 func certificates(st daemon.Status) string {
 	text := "from the " + map[string]string{"host": "host", "operator": "operator's CA"}[st.Trust]
@@ -138,7 +149,7 @@ func certificates(st daemon.Status) string {
 // statusKnown are the members of a status that showStatus says in its own
 // words.
 var statusKnown = strings.Fields(`version pid name role state detail cluster node epoch term id generation host host_detail
-	started uptime data_addresses gossip_address socket admin state_dir detection providers tcp_plaintext trust certificate_until counts
+	started uptime data_addresses gossip_address socket admin state_dir detection providers tcp_plaintext trust certificate_until counts rings
 	faults_enabled warnings`)
 
 func hostOf(st daemon.Status) string {

@@ -19,6 +19,9 @@ func (d *Daemon) openSocket(context.Context) error {
 	if o.Socket == "" {
 		return nil
 	}
+	if err := d.tryHugePages(); err != nil {
+		return err
+	}
 	l, err := listenUnix(socketOptions{field: "socket", network: "unixpacket", path: o.Socket, mode: o.SocketMode, group: o.SocketGroup})
 	if err != nil {
 		return err
@@ -36,6 +39,8 @@ func (d *Daemon) openSocket(context.Context) error {
 			},
 			NewSession: d.NewSession,
 			Delivery:   delivery,
+			Rings:      o.Rings,
+			HugePages:  o.HugePages,
 			Faults:     d.nodeFaults,
 		})
 		if err != nil {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/membership"
 )
 
@@ -78,6 +79,11 @@ type LocalConfig struct {
 	AdminSocket string      // operator commands; mode 0600
 	AdminUIDs   []uint32    // users that may bind ports below 1024
 	AdminGIDs   []uint32    // groups that may bind ports below 1024
+
+	// Rings and HugePages are of the memory through which two applications of
+	// this node talk.
+	Rings     ipc.Rings
+	HugePages ipc.HugePages
 }
 
 // TLSConfig names the files of an operator's own CA. All three are empty when
@@ -122,6 +128,7 @@ func Default() Config {
 			SocketMode:  0o660,
 			AdminSocket: "/run/fabricd/admin.sock",
 			AdminUIDs:   []uint32{0},
+			Rings:       ipc.DefaultRings(),
 		},
 		Log: LogConfig{Level: "info", Format: "console"},
 	}

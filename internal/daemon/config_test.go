@@ -79,6 +79,10 @@ tcp-plaintext: true
 connect-timeout: 250ms
 certificate-validity: 90d
 enable-faults: true
+ring-slots: 1024
+ring-data: 1MiB
+ring-release: 50
+ring-huge-pages: try
 log-level: debug
 log-format: json
 `)
@@ -92,6 +96,7 @@ log-format: json
 		"socket": "/run/f/app.sock", "socket-group": "fabric", "socket-mode": "0666", "admin": "/run/f/admin.sock",
 		"admin-uids": "0,1000", "admin-gids": "", "ca": "ca.pem", "cert": "cert.pem", "key": "key.pem",
 		"detection": "fast", "providers": "tcp,quic", "tcp-plaintext": "true", "connect-timeout": "250ms", "certificate-validity": "90d", "enable-faults": "true", "log-level": "debug", "log-format": "json",
+		"ring-slots": "1024", "ring-data": "1MiB", "ring-release": "50", "ring-huge-pages": "try",
 	} {
 		i := -1
 		for j, s := range settings {
@@ -175,6 +180,24 @@ func TestEveryMistakeGetsOneLine(t *testing.T) {
 		{"certificate-validity", "-1d", "1m to 3650d"},
 		{"certificate-validity", "d", "1m to 3650d"},
 		{"certificate-validity", "1y", "1m to 3650d"},
+		{"ring-slots", "5", "a power of two from 4 to 65536"},
+		{"ring-slots", "2", "a power of two from 4 to 65536"},
+		{"ring-slots", "131072", "a power of two from 4 to 65536"},
+		{"ring-slots", "-4", "a power of two from 4 to 65536"},
+		{"ring-slots", "", "a power of two from 4 to 65536"},
+		{"ring-slots", "99999999999999999999", "a power of two from 4 to 65536"},
+		{"ring-data", "300KiB", "a power of two from 4KiB to 64MiB"},
+		{"ring-data", "2KiB", "a power of two from 4KiB to 64MiB"},
+		{"ring-data", "128MiB", "a power of two from 4KiB to 64MiB"},
+		{"ring-data", "4096MiB", "a power of two from 4KiB to 64MiB"},
+		{"ring-data", "1 MiB", "a power of two from 4KiB to 64MiB"},
+		{"ring-data", "1GiB", "a power of two from 4KiB to 64MiB"},
+		{"ring-data", "0", "a power of two from 4KiB to 64MiB"},
+		{"ring-release", "91", "0 to 90"},
+		{"ring-release", "-1", "0 to 90"},
+		{"ring-release", "0.5", "0 to 90"},
+		{"ring-huge-pages", "yes", "off, try or require"},
+		{"ring-huge-pages", "", "off, try or require"},
 		{"log-level", "loud", "trace, debug, info, warn or error"},
 		{"log-format", "xml", "console or json"},
 	}

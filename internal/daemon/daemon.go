@@ -65,7 +65,8 @@ type Daemon struct {
 	agent  *membership.Agent
 	store  *trust.Store
 	places places
-	err    error // why the node ended by itself
+	small  string // why channels have small pages, if huge ones were to be tried
+	err    error  // why the node ended by itself
 
 	leaveOnce, closeOnce sync.Once
 	leaveErr, closeErr   error
@@ -326,6 +327,7 @@ func (d *Daemon) Status() Status {
 	if self.Generation != 0 {
 		st.ID = self.Node
 	}
+	st.Rings = d.ringStatus()
 	st.FaultsEnabled, st.Warnings = d.nodeFaults != nil, d.warnings()
 	return st
 }

@@ -40,7 +40,9 @@ func (s Setting) Value(c Config) string { return s.get(&c) }
 func Settings() []Setting { return slices.Clone(settings) }
 
 // settings is the only list of what can be configured.
-var settings = []Setting{
+var settings = slices.Concat(nodeSettings, ringSettings(), logSettings)
+
+var nodeSettings = []Setting{
 	text("role", "what this node is: the cluster's host, or a node", "host or node",
 		func(c *Config) *string { return (*string)(&c.Role) }, oneOf("host", "node")),
 	text("name", "name of this node in tables and logs", "1 to 63 letters, digits, '.', '-' or '_'",
@@ -90,6 +92,9 @@ var settings = []Setting{
 		"a duration from 1m to 3650d; d is a day", setValidity, func(c *Config) string { return days(c.CertificateValidity) }},
 	{"enable-faults", "let the operator break this node on purpose, with `fabricd faults`", "true or false", setFaults,
 		func(c *Config) string { return strconv.FormatBool(c.EnableFaults) }},
+}
+
+var logSettings = []Setting{
 	text("log-level", "the least important messages to log", "trace, debug, info, warn or error",
 		func(c *Config) *string { return &c.Log.Level }, oneOf("trace", "debug", "info", "warn", "error")),
 	text("log-format", "how log lines look", "console or json",

@@ -43,12 +43,25 @@ type Status struct {
 	// is renewed, or the operator's file read again, before that.
 	Certificate time.Time `json:"certificate_until,omitzero"`
 
+	// Rings are those of channels between two applications of this node.
+	Rings RingStatus `json:"rings"`
+
 	// FaultsEnabled says that the node may be broken on purpose, Warnings by
 	// what it is now.
 	FaultsEnabled bool     `json:"faults_enabled"`
 	Warnings      []string `json:"warnings,omitempty"`
 
 	Counts Counts `json:"counts"`
+}
+
+// RingStatus is how two applications of one node talk past it.
+type RingStatus struct {
+	Slots     int    `json:"slots"`
+	Data      int    `json:"data_bytes"`
+	Release   int    `json:"release_percent"`
+	HugePages string `json:"huge_pages"`            // off, try or require
+	Small     string `json:"small_pages,omitempty"` // why there were none at the start, with try
+	Channel   int    `json:"channel_bytes"`         // of both rings of a channel
 }
 
 // Counts say how much is going on.

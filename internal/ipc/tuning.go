@@ -19,6 +19,13 @@ type Rings = ring.Params
 // HugePages say whether memory lies in huge pages.
 type HugePages = shm.HugePages
 
+// The values of HugePages.
+const (
+	HugeOff     = shm.HugeOff
+	HugeTry     = shm.HugeTry
+	HugeRequire = shm.HugeRequire
+)
+
 // The bounds of Rings, and what they are without a word from anybody.
 const (
 	MinSlots, MaxSlots       = ring.MinSlots, ring.MaxSlots
@@ -34,6 +41,9 @@ const HugePagesAllowed = shm.HugeAllowed
 
 // ParseHugePages reads off, try or require; false for anything else.
 func ParseHugePages(text string) (HugePages, bool) { return shm.ParseHugePages(text) }
+
+// ChannelSize returns the bytes of memory of a channel with these rings.
+func ChannelSize(p Rings) int64 { return channelSize(p) }
 
 // ErrSmallRings is in the chain of CheckHugePages' error when the rings do not
 // fill a huge page.

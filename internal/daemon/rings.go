@@ -1,0 +1,121 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/fabricd/fabricd/internal/ipc"
+)
+
+// ringSettings are those of the channels between two applications of this node.
+// A slot is a cache line and no setting; deploy/rings.md says why, and what each
+// of these is worth.
+func ringSettings() []Setting {
+	return []Setting{
+		{"ring-slots", "messages on their way in one direction of a channel, between two applications of this node",
+			fmt.Sprintf("a power of two from %d to %d", ipc.MinSlots, ipc.MaxSlots), setRingSlots,
+			func(c *Config) string { return strconv.Itoa(c.Local.Rings.Slots) }},
+		{"ring-data", "bytes of messages over 56 bytes on their way in one direction of a channel",
+			fmt.Sprintf("a power of two from %s to %s", sizeText(ipc.MinRingData), sizeText(ipc.MaxRingData)), setRingData,
+			func(c *Config) string { return sizeText(c.Local.Rings.Data) }},
+		{"ring-release", "how much of a channel's ring a receiver takes before it tells the sender, in per cent",
+			fmt.Sprintf("a number from 0 to %d; 0: after every read", ipc.MaxRelease), setRingRelease,
+			func(c *Config) string { return strconv.Itoa(c.Local.Rings.Release) }},
+		{"ring-huge-pages", "whether a channel's memory lies in huge pages", ipc.HugePagesAllowed, setRingHugePages,
+			func(c *Config) string { return c.Local.HugePages.String() }},
+	}
+}
+
+// ringStatus is the part of Status.
+func (d *Daemon) ringStatus() RingStatus {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	r := d.cfg.Local.Rings
+	return RingStatus{Slots: r.Slots, Data: r.Data, Release: r.Release, HugePages: d.cfg.Local.HugePages.String(),
+		Small: d.small, Channel: int(ipc.ChannelSize(r))}
+}
+
+func setRingSlots(c *Config, s string) bool {
+	n, err := strconv.ParseUint(s, 10, 31)
+	c.Local.Rings.Slots = int(n)
+	return err == nil && validRings(ipc.Rings{Slots: int(n), Data: ipc.MinRingData})
+}
+
+func setRingData(c *Config, s string) bool {
+	n, ok := parseSize(s)
+	c.Local.Rings.Data = n
+	return ok && validRings(ipc.Rings{Slots: ipc.MinSlots, Data: n})
+}
+
+func setRingRelease(c *Config, s string) bool {
+	n, err := strconv.ParseUint(s, 10, 31)
+	c.Local.Rings.Release = int(n)
+	return err == nil && validRings(ipc.Rings{Slots: ipc.MinSlots, Data: ipc.MinRingData, Release: int(n)})
+}
+
+func setRingHugePages(c *Config, s string) (ok bool) {
+	c.Local.HugePages, ok = ipc.ParseHugePages(s)
+	return ok
+}
+
+func validRings(r ipc.Rings) bool { return r.Check() == nil }
+
+// The units of a size.
+var units = []struct {
+	name  string
+	bytes int
+}{{"MiB", 1 << 20}, {"KiB", 1 << 10}}
+
+// parseSize reads a number of bytes, or of KiB or MiB: "256KiB". It fits an int.
+func parseSize(s string) (int, bool) {
+	unit := 1
+	for _, u := range units {
+		if n, ok := strings.CutSuffix(s, u.name); ok {
+			s, unit = n, u.bytes
+			break
+		}
+	}
+	n, err := strconv.ParseUint(s, 10, 31)
+	if err != nil || n > uint64(1<<31-1)/uint64(unit) {
+		return 0, false
+	}
+	return int(n) * unit, true
+}
+
+// sizeText returns n in the form that parseSize reads, in the largest unit of
+// which it is a multiple.
+func sizeText(n int) string {
+	for _, u := range units {
+		if n > 0 && n%u.bytes == 0 {
+			return strconv.Itoa(n/u.bytes) + u.name
+		}
+	}
+	return strconv.Itoa(n)
+}
+
+// tryHugePages finds out whether channels can lie in huge pages before anybody
+// needs one: what is required and cannot be is a mistake in the configuration,
+// what is to be tried only is said once.
+func (d *Daemon) tryHugePages() error {
+	local := d.cfg.Local
+	if local.HugePages == ipc.HugeOff {
+		return nil
+	}
+	err := ipc.CheckHugePages(local.Rings)
+	if err == nil {
+		return nil
+	}
+	if local.HugePages == ipc.HugeTry {
+		d.mu.Lock()
+		d.small = err.Error()
+		d.mu.Unlock()
+		d.log.Warn().Str("op", "channels").Err(err).Msg("no huge pages: channels between applications have small ones")
+		return nil
+	}
+	if errors.Is(err, ipc.ErrSmallRings) {
+		return problem("ring-huge-pages", local.HugePages.String(), err.Error()+"; want a larger ring-data or ring-slots", err)
+	}
+	return problem("ring-huge-pages", local.HugePages.String(), err.Error(), err)
+}
