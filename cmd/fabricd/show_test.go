@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/internal/daemon"
+	"github.com/fabricd/fabricd/internal/driver"
 )
 
 func TestDurationsAreRounded(t *testing.T) {
@@ -45,6 +46,32 @@ func TestAges(t *testing.T) {
 	for want, at := range map[string]time.Time{"-": {}, "0s ago": now.Add(time.Hour), "1s ago": now.Add(-1900 * time.Millisecond), "16m40s ago": time.Unix(0, 0)} {
 		if got := ago(at, now); got != want {
 			t.Errorf("%v is shown as %q, want %q", at, got, want)
+		}
+	}
+}
+
+// The table of links has a column for the provider and one for the reason; what
+// is long is in the JSON only.
+func TestLinksShowTheirProvider(t *testing.T) {
+	text, err := json.Marshal(map[string][]driver.LinkInfo{"links": {{Node: 1, Provider: "tcp", Why: "the ones before did not work",
+		Considered: []driver.Considered{{Provider: "quic", Reason: "UDP is blocked"}}, Lanes: []driver.LaneRank{{Lane: "messages"}}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := showRows(&out, "links", text); err != nil {
+		t.Fatal(err)
+	}
+	head, row, _ := strings.Cut(out.String(), "\n")
+	for column, want := range map[string]string{"PROVIDER": "tcp", "WHY": "the ones before did not work"} {
+		at := strings.Index(head, column)
+		if at < 0 || !strings.HasPrefix(row[at:], want) {
+			t.Errorf("column %s is not %q:\n%s", column, want, out.String())
+		}
+	}
+	for _, word := range []string{"CONSIDERED", "LANES", "UDP"} {
+		if strings.Contains(out.String(), word) {
+			t.Errorf("the table has %s:\n%s", word, out.String())
 		}
 	}
 }

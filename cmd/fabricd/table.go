@@ -146,7 +146,7 @@ var empty = map[string]string{
 }
 
 // onlyJSON are the members that are too long for a column.
-var onlyJSON = []string{"considered"}
+var onlyJSON = []string{"considered", "lanes"}
 
 // showRows prints the list of JSON objects under name as a table. All objects
 // have the members of the first one, in its order.

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -35,7 +37,9 @@ func (a *app) whyCommand() *cobra.Command {
 between two applications of this node through memory that they share (channel) or
 through the node (socket), to another node through a provider's link. CONN is an
 address of the connection in 'fabricd conns', NODE:PORT, local or remote; without
-it all are told.`,
+it all are told. Of a link each provider of this node is told: whether the link has
+it, why, its place among them, and what it is estimated to cost for short messages,
+operations on a page and transfers of 1 MiB.`,
 		Example: `  fabricd why
   fabricd why 0:2050
   fabricd why 0:2050 --json | jq -r '.ways[].messages.path'`,
@@ -121,6 +125,31 @@ func tellWays(w io.Writer, ways []wayOf, asJSON bool) error {
 	return nil
 }
 
+// A weighed provider is one that a link could have had.
+type weighed struct {
+	Provider, Reason, Rank string
+	Chosen                 bool
+	Costs                  []struct {
+		Lane string
+		Cost time.Duration `json:"cost_ns"`
+	}
+}
+
+// figures says how the provider ranks, and by what.
+func (c weighed) figures() string {
+	var parts []string
+	if c.Rank != "" {
+		parts = append(parts, c.Rank)
+	}
+	for _, x := range c.Costs {
+		parts = append(parts, x.Lane+" "+duration(x.Cost))
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(parts, ", ") + ")"
+}
+
 // tellWay prints one way, a line for each part of it.
 func tellWay(w io.Writer, x wayOf) error {
 	if _, err := fmt.Fprintf(w, "%s to %s\n  messages  %s", x.Local, x.Remote, x.Messages.Path); err != nil {
@@ -131,10 +160,7 @@ func tellWay(w io.Writer, x wayOf) error {
 	}
 	var link struct {
 		Remote     string
-		Considered []struct {
-			Provider, Reason string
-			Chosen           bool
-		}
+		Considered []weighed
 	}
 	fmt.Fprintln(w)
 	if string(x.Link) == "null" || json.Unmarshal(x.Link, &link) != nil {
@@ -147,7 +173,7 @@ func tellWay(w io.Writer, x wayOf) error {
 		if c.Chosen {
 			verdict = "used"
 		}
-		_, err = fmt.Fprintf(w, "            %s %s: %s\n", c.Provider, verdict, c.Reason)
+		_, err = fmt.Fprintf(w, "            %s %s: %s%s\n", c.Provider, verdict, c.Reason, c.figures())
 	}
 	return err
 }

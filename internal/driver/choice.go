@@ -14,11 +14,22 @@ type Considered struct {
 	Provider string `json:"provider"`
 	Chosen   bool   `json:"chosen"`
 	Reason   string `json:"reason"`
+
+	// Rank says why it has its place among this node's, Attributes and Costs by
+	// which figures.
+	Rank       string               `json:"rank"`
+	Attributes transport.Attributes `json:"attributes"`
+	Costs      []LaneCost           `json:"costs"`
 }
 
 // A choice is made between the providers of this node, the preferred one first,
 // when it dials a peer.
 type choice []Considered
+
+// considered returns what is known of a provider before it is tried.
+func (s standing) considered() Considered {
+	return Considered{Provider: s.name, Rank: s.why, Attributes: s.Attributes, Costs: s.costs}
+}
 
 // Reasons of a choice.
 const (
@@ -26,13 +37,15 @@ const (
 	reasonFallback   = "the ones before did not work"
 	reasonNotOffered = "the peer does not offer it"
 	reasonNotNeeded  = "not needed"
+	reasonTheirs     = "the peer dialed"
 )
 
-func newChoice(providers []transport.Provider, peer Peer) *choice {
-	c := make(choice, len(providers))
-	for i, p := range providers {
-		c[i] = Considered{Provider: p.Name(), Reason: reasonNotNeeded}
-		if len(peer.Providers) > 0 && !slices.Contains(peer.Providers, p.Name()) {
+func newChoice(ranked []standing, peer Peer) *choice {
+	c := make(choice, len(ranked))
+	for i, s := range ranked {
+		c[i] = s.considered()
+		c[i].Reason = reasonNotNeeded
+		if len(peer.Providers) > 0 && !slices.Contains(peer.Providers, s.name) {
 			c[i].Reason = reasonNotOffered
 		}
 	}
@@ -72,6 +85,28 @@ func (c *choice) chose(provider string) []Considered {
 		}
 	}
 	return out
+}
+
+// dialed returns the choice that was the peer's.
+func (n *Node) dialed(provider string) []Considered {
+	c := Considered{Provider: provider}
+	for _, s := range n.ranked {
+		if s.name == provider {
+			c = s.considered()
+		}
+	}
+	c.Chosen, c.Reason = true, reasonTheirs
+	return []Considered{c}
+}
+
+// why says in one line why a link has its provider.
+func why(weighed []Considered) string {
+	for _, c := range weighed {
+		if c.Chosen {
+			return c.Reason
+		}
+	}
+	return ""
 }
 
 // tellFallback logs that a link does not have the provider that this node

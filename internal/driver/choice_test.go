@@ -3,6 +3,7 @@ package driver
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -96,13 +97,13 @@ func TestProvidersAreTriedInOrder(t *testing.T) {
 	for name, c := range map[string]struct {
 		broken  map[string]error
 		offered []string
-		want    []Considered
+		want    []Considered // but for how they rank
 	}{
-		"the first one works":                  {nil, []string{"tcp", "quic"}, []Considered{{"quic", true, reasonFirst}, {"tcp", false, reasonNotNeeded}}},
-		"it is not known what the peer offers": {nil, nil, []Considered{{"quic", true, reasonFirst}, {"tcp", false, reasonNotNeeded}}},
-		"the peer offers one":                  {nil, []string{"tcp"}, []Considered{{"quic", false, reasonNotOffered}, {"tcp", true, reasonFirst}}},
+		"the first one works":                  {nil, []string{"tcp", "quic"}, []Considered{{Provider: "quic", Chosen: true, Reason: reasonFirst}, {Provider: "tcp", Chosen: false, Reason: reasonNotNeeded}}},
+		"it is not known what the peer offers": {nil, nil, []Considered{{Provider: "quic", Chosen: true, Reason: reasonFirst}, {Provider: "tcp", Chosen: false, Reason: reasonNotNeeded}}},
+		"the peer offers one":                  {nil, []string{"tcp"}, []Considered{{Provider: "quic", Chosen: false, Reason: reasonNotOffered}, {Provider: "tcp", Chosen: true, Reason: reasonFirst}}},
 		"the first one does not work": {map[string]error{"quic": down}, []string{"quic", "tcp"},
-			[]Considered{{"quic", false, down.Error()}, {"tcp", true, reasonFallback}}},
+			[]Considered{{Provider: "quic", Chosen: false, Reason: down.Error()}, {Provider: "tcp", Chosen: true, Reason: reasonFallback}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -110,8 +111,13 @@ func TestProvidersAreTriedInOrder(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if len(link.Considered) != 2 || link.Considered[0] != c.want[0] || link.Considered[1] != c.want[1] {
+				if !slices.EqualFunc(link.Considered, c.want, func(a, b Considered) bool {
+					return a.Provider == b.Provider && a.Chosen == b.Chosen && a.Reason == b.Reason
+				}) {
 					t.Errorf("considered %+v, want %+v", link.Considered, c.want)
+				}
+				if len(link.Considered) == 2 && (link.Considered[0].Rank != "number 1 of the setting providers" || link.Considered[1].Rank != "number 2 of the setting providers") {
+					t.Errorf("considered %+v: want the ranks", link.Considered)
 				}
 				for _, w := range c.want {
 					if w.Chosen && link.Provider != w.Provider {
@@ -124,6 +130,18 @@ func TestProvidersAreTriedInOrder(t *testing.T) {
 			})
 		})
 	}
+}
+
+// What is the only one that this node may use and does not work is an error, not a
+// reason to use another.
+func TestOnlyProviderDoesNotWork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		down := errors.New("UDP is blocked")
+		_, tried, err := dials(t, map[string]error{"quic": down}, []string{"quic", "tcp"}, "quic")
+		if !errors.Is(err, status.NoDevice) || !errors.Is(err, down) || tried["quic"] == 0 {
+			t.Errorf("%v after %v dials, want the error of the dial", err, tried)
+		}
+	})
 }
 
 func TestNoProviderInCommon(t *testing.T) {

@@ -171,9 +171,10 @@ func (n *Node) dialOnce(ctx context.Context, p *peerState) error {
 	}
 	peer := p.Peer
 	n.mu.Unlock()
-	c := newChoice(n.cfg.Providers, peer)
+	c := newChoice(n.ranked, peer)
 	err := c.dialable(peer)
-	for i, provider := range n.cfg.Providers {
+	for i, s := range n.ranked {
+		provider := n.cfg.Providers[s.at]
 		if !c.offered(i) {
 			continue
 		}
@@ -398,7 +399,7 @@ func (n *Node) welcome(provider transport.Provider, sess transport.Session) {
 		peer := p.Peer
 		n.mu.Unlock()
 		l := newLink(n, provider.Name(), self.Life, peer, sess, begun)
-		l.weighed = []Considered{{Provider: provider.Name(), Chosen: true, Reason: "the peer dialed"}}
+		l.weighed = n.dialed(provider.Name())
 		err = n.answerHello(ctx, l, p, self, r)
 	}
 	if err != nil {

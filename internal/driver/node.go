@@ -47,6 +47,8 @@ type Config struct {
 	// Providers carry the links, the preferred one first. The node closes
 	// them. Without providers only loopback works.
 	Providers []transport.Provider
+	// RankByCost says that their order is nobody's: the cheapest is preferred.
+	RankByCost bool
 
 	// Log gets the engine's messages, with the fields peer and conn.
 	Log zerolog.Logger
@@ -137,6 +139,8 @@ type Node struct {
 	done  chan struct{} // closed by Close
 	work  group
 
+	ranked []standing // cfg.Providers, the preferred one first
+
 	linked chan struct{} // capacity 1: there is a link whose pulse is to be kept
 
 	// Waiters to use again. They hold channels: a pool of the package would
@@ -183,6 +187,11 @@ func Start(cfg Config) *Node {
 		sessions:  make(map[*session]struct{}),
 		changed:   make(chan struct{}),
 	}
+	var rivals []rival
+	for _, p := range cfg.Providers {
+		rivals = append(rivals, rival{p.Name(), transport.AttributesOf(p)})
+	}
+	n.ranked = rank(rivals, !cfg.RankByCost)
 	n.work.run(n.beat)
 	for _, p := range cfg.Providers {
 		n.work.run(func() { n.acceptLinks(p) })

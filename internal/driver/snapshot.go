@@ -76,8 +76,11 @@ type LinkInfo struct {
 	SentBytes     uint64 `json:"sent_bytes"`
 	ReceivedBytes uint64 `json:"received_bytes"`
 
-	// Considered says why the link has its provider.
+	// Why says why the link has its provider, in a line; Considered, what became
+	// of each, and Lanes, which are the cheapest for what.
+	Why        string       `json:"why"`
 	Considered []Considered `json:"considered"`
+	Lanes      []LaneRank   `json:"lanes"`
 }
 
 // endpoints returns the endpoints of all sessions.
@@ -192,7 +195,8 @@ func (n *Node) Links() []LinkInfo {
 		}
 		sent, received := transport.TrafficOf(l.sess)
 		out = append(out, LinkInfo{Node: l.peer.Life.Node, Generation: l.peer.Life.Generation, Name: l.peer.Name,
-			Local: l.sess.LocalAddr(), Remote: l.sess.RemoteAddr(), Dialed: l.dialed, Provider: l.provider, Considered: l.weighed, Conns: len(l.conns),
+			Local: l.sess.LocalAddr(), Remote: l.sess.RemoteAddr(), Dialed: l.dialed, Provider: l.provider, Why: why(l.weighed), Considered: l.weighed,
+			Lanes: rankLanes(n.ranked, l.provider), Conns: len(l.conns),
 			Since: l.since, SilentMS: l.pulse.Silent(now).Milliseconds(), Serving: int64(now) <= l.servingUntil.Load(),
 			SentBytes: sent, ReceivedBytes: received})
 		l.mu.Unlock()

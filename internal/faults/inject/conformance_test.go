@@ -79,3 +79,13 @@ func TestConformance(t *testing.T) {
 		})
 	}
 }
+
+// Whoever ranks providers sees those below.
+func TestAttributesAreThoseBelow(t *testing.T) {
+	_, _, a, b := memPair(t, mem.Config{})
+	defer a.Close()
+	defer b.Close()
+	if got := transport.AttributesOf(a); got.Cost(64) <= 0 || got != (&mem.Provider{}).Attributes() {
+		t.Errorf("attributes %+v", got)
+	}
+}
