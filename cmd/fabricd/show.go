@@ -121,6 +121,9 @@ func showStatus(w io.Writer, text json.RawMessage) error {
 
 func providersOf(st daemon.Status) string {
 	text := strings.Join(st.Providers, ", ")
+	for _, u := range st.Unavailable {
+		text += fmt.Sprintf("; not %s: %s", u.Provider, u.Reason)
+	}
 	if st.TCPPlaintext {
 		text += "; large transfers over tcp without TLS"
 	}
@@ -149,7 +152,7 @@ func certificates(st daemon.Status) string {
 // statusKnown are the members of a status that showStatus says in its own
 // words.
 var statusKnown = strings.Fields(`version pid name role state detail cluster node epoch term id generation host host_detail
-	started uptime data_addresses gossip_address socket admin state_dir detection providers tcp_plaintext trust certificate_until counts rings
+	started uptime data_addresses gossip_address socket admin state_dir detection providers providers_unavailable tcp_plaintext trust certificate_until counts rings
 	faults_enabled warnings`)
 
 func hostOf(st daemon.Status) string {

@@ -45,7 +45,7 @@ type Config struct {
 	GossipPort int    // UDP and TCP; 0: 7701, negative: a free one
 
 	Detection      string        // fast, normal or calm; empty: normal
-	Providers      []string      // what carries the data, the preferred one first: quic, tcp; empty: both
+	Providers      []string      // what carries the data, as fabricd's --providers: quic, tcp, the preferred one first; empty: both
 	TCPPlaintext   bool          // large transfers over tcp go without TLS to nodes that have it set too
 	ConnectTimeout time.Duration // how long a connect waits for its accept; 0: 10 s
 

@@ -58,10 +58,15 @@ func send(t *testing.T, from, to *embed.Node) error {
 // links returns what `fabricd links --json` shows of a node.
 func links(t *testing.T, adminSocket string) (all []struct {
 	Provider   string
+	Why        string
 	Considered []struct {
 		Provider string
 		Chosen   bool
 		Reason   string
+	}
+	Lanes []struct {
+		Lane    string
+		Ranking []string
 	}
 }) {
 	t.Helper()
@@ -93,6 +98,8 @@ func TestProviders(t *testing.T) {
 		"tcp only":        {[]string{"tcp"}, nil, false, "tcp"},
 		"plaintext":       {[]string{"tcp"}, []string{"tcp"}, true, "tcp"},
 		"none in common":  {[]string{"quic"}, []string{"tcp"}, false, ""},
+		"left out":        {nil, []string{"^quic"}, false, "tcp"},
+		"the cheapest":    {nil, []string{"auto"}, false, "tcp"},
 		"quic at the end": {[]string{"tcp", "quic"}, []string{"quic"}, false, "quic"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -113,7 +120,7 @@ func TestProviders(t *testing.T) {
 				t.Fatal(err)
 			}
 			all := links(t, nodeConfig.AdminSocket)
-			if len(all) != 1 || all[0].Provider != c.want {
+			if len(all) != 1 || all[0].Provider != c.want || all[0].Why == "" || len(all[0].Lanes) != 3 {
 				t.Fatalf("links %+v, want one over %s", all, c.want)
 			}
 			if !slices.ContainsFunc(all[0].Considered, func(p struct {

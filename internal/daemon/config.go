@@ -43,7 +43,8 @@ type Config struct {
 	// Detection is fast, normal or calm: how soon a silent node is given up,
 	// against how long a busy one may pause.
 	Detection string
-	// Providers carry the data, the preferred one first.
+	// Providers carry the data, the preferred one first: names, or ^ before the
+	// first of those to leave out, or auto.
 	Providers []string
 	// TCPPlaintext lets large transfers over TCP go without TLS to nodes that
 	// have it set too: for networks that nobody else can read or change.

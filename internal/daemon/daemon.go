@@ -66,7 +66,11 @@ type Daemon struct {
 	store  *trust.Store
 	places places
 	small  string // why channels have small pages, if huge ones were to be tried
-	err    error  // why the node ended by itself
+	// Providers that are open, nil before they are, and those that cannot be.
+	carried     []string
+	unavailable []Unavailable
+
+	err error // why the node ended by itself
 
 	leaveOnce, closeOnce sync.Once
 	leaveErr, closeErr   error
@@ -305,7 +309,7 @@ func (d *Daemon) Status() Status {
 		Started: d.started.UTC(), UptimeSec: int64(time.Since(d.started).Seconds()),
 		Data: []string{at.data}, Gossip: at.gossip,
 		Socket: d.cfg.Local.Socket, Admin: d.cfg.Local.AdminSocket, StateDir: d.cfg.StateDir,
-		Detection: d.cfg.Detection, Providers: d.cfg.Providers, TCPPlaintext: d.cfg.TCPPlaintext,
+		Detection: d.cfg.Detection, TCPPlaintext: d.cfg.TCPPlaintext,
 		Trust: "host", Counts: d.counts(),
 	}
 	if d.cfg.TLS.CA != "" {
@@ -327,6 +331,7 @@ func (d *Daemon) Status() Status {
 	if self.Generation != 0 {
 		st.ID = self.Node
 	}
+	st.Providers, st.Unavailable = d.providers()
 	st.Rings = d.ringStatus()
 	st.FaultsEnabled, st.Warnings = d.nodeFaults != nil, d.warnings()
 	return st

@@ -80,9 +80,7 @@ func (c *Config) check(values map[string]value) []Problem {
 	if c.Local.Socket == c.Local.AdminSocket {
 		report("admin", c.Local.AdminSocket, "is the applications' socket too; want another one")
 	}
-	if len(c.Providers) == 0 {
-		report("providers", "", "want at least one of quic and tcp")
-	}
+	c.checkProviders(report)
 	t := c.TLS
 	given := 0
 	for _, f := range []string{t.CA, t.Cert, t.Key} {

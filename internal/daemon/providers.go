@@ -2,8 +2,6 @@ package daemon
 
 import (
 	"crypto/tls"
-	"errors"
-	"fmt"
 	"net"
 	"time"
 
@@ -17,34 +15,62 @@ import (
 
 // openProviders opens the providers of the configuration, in its order, on the
 // data port. The engine closes them. silence is how long a silent peer is waited
-// for.
-func (d *Daemon) openProviders(store *trust.Store, silence time.Duration) (all []transport.Provider, err error) {
-	defer func() {
-		if err != nil {
-			for _, p := range all {
-				err = errors.Join(err, p.Close())
-			}
-		}
-	}()
-	for _, name := range d.cfg.Providers {
+// for. What cannot be used beside others is warned of, and shown.
+func (d *Daemon) openProviders(store *trust.Store, silence time.Duration) ([]transport.Provider, error) {
+	names, _ := d.cfg.carriers()
+	all, none, err := openEach(names, func(name string) (transport.Provider, error) {
 		switch name {
 		case "quic":
-			p, err := quic.New(quicConfig(d, store, 3*silence))
-			if err != nil {
-				return all, fmt.Errorf("provider quic: %w", err)
-			}
-			d.data.packets = nil // the provider's now
-			all = append(all, d.links.provider(p, true))
+			return d.openQUIC(store, 3*silence)
 		case "tcp":
-			d.shared = newShare(d.data.streams, d.cfg.TCPPlaintext)
-			p, err := tcp.New(tcpConfig(d, store, silence))
-			if err != nil {
-				return all, fmt.Errorf("provider tcp: %w", err)
-			}
-			all = append(all, d.links.provider(p, false))
+			return d.openTCP(store, silence)
 		}
+		panic("BUG: daemon: no provider " + name)
+	})
+	if err != nil {
+		return nil, err
 	}
+	for _, u := range none {
+		d.log.Warn().Str("op", "provider").Str("provider", u.Provider).Str("reason", u.Reason).Msg("provider cannot be used; links take the others")
+	}
+	d.mu.Lock()
+	d.unavailable = none
+	for _, p := range all {
+		d.carried = append(d.carried, p.Name())
+	}
+	d.mu.Unlock()
 	return all, nil
+}
+
+func (d *Daemon) openQUIC(store *trust.Store, idle time.Duration) (transport.Provider, error) {
+	p, err := quic.New(quicConfig(d, store, idle))
+	if err != nil {
+		return nil, err
+	}
+	d.data.packets = nil // the provider's now
+	return d.links.provider(p, true), nil
+}
+
+func (d *Daemon) openTCP(store *trust.Store, silence time.Duration) (transport.Provider, error) {
+	shared := newShare(d.data.streams, d.cfg.TCPPlaintext)
+	p, err := tcp.New(tcpConfig(d, shared, store, silence))
+	if err != nil {
+		return nil, err
+	}
+	d.shared = shared
+	return d.links.provider(p, false), nil
+}
+
+// providers returns the names of those that the node has: those that it is to
+// have, before it has opened them.
+func (d *Daemon) providers() (names []string, none []Unavailable) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.carried == nil {
+		names, _ := d.cfg.carriers()
+		return names, nil
+	}
+	return d.carried, d.unavailable
 }
 
 // controlListener returns what membership accepts from: the data port's TCP side,
@@ -64,12 +90,12 @@ func identify(cs tls.ConnectionState) (transport.Identity, error) {
 
 // tcpConfig returns how the TCP provider of d accepts and whom it trusts. silence
 // is how long a silent peer is waited for.
-func tcpConfig(d *Daemon, store *trust.Store, silence time.Duration) tcp.Config {
+func tcpConfig(d *Daemon, shared *share, store *trust.Store, silence time.Duration) tcp.Config {
 	if d.cfg.TCPPlaintext {
 		d.log.Warn().Str("op", "provider").Msg("tcp-plaintext is set: large transfers go without TLS to nodes that have it set too")
 	}
 	return tcp.Config{
-		Listener:    d.shared.other,
+		Listener:    shared.other,
 		ServerTLS:   func() *tls.Config { return store.ServerTLS() },
 		ClientTLS:   func() *tls.Config { return store.ClientTLS(nil) },
 		Identify:    identify,

@@ -218,9 +218,11 @@ func (d *Daemon) startEngine(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	_, named := d.cfg.carriers()
 	reports := &reporter{}
 	engine := driver.Start(driver.Config{
 		Providers:      providers,
+		RankByCost:     !named,
 		Log:            d.log,
 		ConnectTimeout: d.cfg.ConnectTimeout,
 		Heartbeat:      timing.Heartbeat,
@@ -243,10 +245,11 @@ func (d *Daemon) startMembership(ctx context.Context, store *trust.Store, engine
 		meet: func(ev membership.Event) { d.links.meet(d.ctx, ev, d.wg.Go) },
 	}
 	at := d.places
+	carried, _ := d.providers()
 	agent, err := membership.Start(ctx, membership.Config{
 		State:    d.state,
 		Trust:    store,
-		Node:     membership.NodeConfig{Name: d.cfg.Name, Addresses: []string{at.data}, Providers: d.cfg.Providers},
+		Node:     membership.NodeConfig{Name: d.cfg.Name, Addresses: []string{at.data}, Providers: carried},
 		Listener: d.links.streams(d.controlListener(), faults.Control),
 		Dial:     d.links.dial(faults.Control),
 		Seeds:    d.cfg.Join,

@@ -34,7 +34,10 @@ type Status struct {
 	Admin     string   `json:"admin"`
 	StateDir  string   `json:"state_dir"`
 	Detection string   `json:"detection"`
-	Providers []string `json:"providers"`
+	// Providers are what carries the links, in the order of the setting; of
+	// Unavailable the node has been told to use, and cannot.
+	Providers   []string      `json:"providers"`
+	Unavailable []Unavailable `json:"providers_unavailable,omitempty"`
 	// TCPPlaintext: large transfers may go without TLS.
 	TCPPlaintext bool `json:"tcp_plaintext,omitempty"`
 	// Trust says whose certificates are in use: host or operator.

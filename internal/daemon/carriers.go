@@ -1,0 +1,103 @@
+package daemon
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/fabricd/fabricd/internal/transport"
+)
+
+// allProviders are those that a node can have, in the order of which the first
+// is preferred when nothing was said.
+var allProviders = []string{"quic", "tcp"}
+
+// autoProviders stands for all of them, the cheapest preferred.
+const autoProviders = "auto"
+
+// providersAllowed is what the setting may be.
+const providersAllowed = "quic, tcp or both, the preferred one first; or ^ and those to leave out; or auto: all, the cheapest first"
+
+// setProviders takes the names as they were written. A list either names what is
+// to be used or, with ^ before it, what is not.
+func setProviders(c *Config, s string) bool {
+	items := split(s)
+	if !validProviders(items) {
+		return false
+	}
+	c.Providers = items
+	return true
+}
+
+func validProviders(items []string) bool {
+	if slices.Equal(items, []string{autoProviders}) {
+		return true
+	}
+	names := leftOut(items)
+	if names == nil {
+		names = items
+	}
+	for i, name := range names {
+		if !slices.Contains(allProviders, name) || slices.Contains(names[:i], name) {
+			return false
+		}
+	}
+	return len(names) > 0
+}
+
+// leftOut returns the providers that items leave out, nil if they name those to
+// use.
+func leftOut(items []string) []string {
+	if len(items) == 0 || !strings.HasPrefix(items[0], "^") {
+		return nil
+	}
+	names := slices.Clone(items)
+	names[0] = strings.TrimPrefix(names[0], "^")
+	return names
+}
+
+// carriers returns the providers to use, and whether somebody has put them in
+// this order.
+func (c *Config) carriers() (names []string, named bool) {
+	out := leftOut(c.Providers)
+	if out == nil && !slices.Equal(c.Providers, []string{autoProviders}) {
+		return c.Providers, true
+	}
+	return slices.DeleteFunc(slices.Clone(allProviders), func(name string) bool { return slices.Contains(out, name) }), false
+}
+
+// checkProviders finds what providers and the settings that are about one of
+// them make of each other.
+func (c *Config) checkProviders(report func(key, text, allowed string)) {
+	names, _ := c.carriers()
+	if len(names) == 0 {
+		report("providers", strings.Join(c.Providers, ","), "want at least one of quic and tcp")
+	} else if c.TCPPlaintext && !slices.Contains(names, "tcp") {
+		report("tcp-plaintext", "true", "providers leave tcp out; want tcp among them, or false")
+	}
+}
+
+// Unavailable is a provider that a node was to use, and cannot.
+type Unavailable struct {
+	Provider string `json:"provider"`
+	Reason   string `json:"reason"`
+}
+
+// openEach opens the providers of the names. One that is the only one has to
+// work; of several, those that do not are left out, as long as one does. On an
+// error those that were opened are the caller's too.
+func openEach(names []string, open func(name string) (transport.Provider, error)) (all []transport.Provider, none []Unavailable, err error) {
+	for _, name := range names {
+		p, failed := open(name)
+		if failed == nil {
+			all = append(all, p)
+			continue
+		}
+		none = append(none, Unavailable{name, oneLine(failed.Error())})
+		err = fmt.Errorf("provider %s: %w", name, failed)
+	}
+	if len(all) > 0 {
+		return all, none, nil
+	}
+	return nil, none, err
+}

@@ -1,0 +1,179 @@
+package daemon
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/fabricd/fabricd/internal/transport"
+)
+
+func TestProvidersAreNamedOrLeftOut(t *testing.T) {
+	for setting, c := range map[string]struct {
+		want  string
+		named bool
+	}{
+		"quic,tcp":   {"quic,tcp", true},
+		"tcp , quic": {"tcp,quic", true},
+		"tcp":        {"tcp", true},
+		"^tcp":       {"quic", false},
+		"^ quic":     {"", false}, // the name is " quic", which is none: refused below
+		"^quic":      {"tcp", false},
+		"auto":       {"quic,tcp", false},
+	} {
+		conf, err := Load("", nil, map[string]string{"providers": setting})
+		if c.want == "" {
+			if err == nil {
+				t.Errorf("%s is taken", setting)
+			}
+			continue
+		}
+		names, named := conf.carriers()
+		if err != nil || strings.Join(names, ",") != c.want || named != c.named {
+			t.Errorf("%s: %v, named %v, %v; want %s, %v", setting, names, named, err, c.want, c.named)
+		}
+	}
+	file := write(t, "f.yaml", "providers: [\"^tcp\"]\n")
+	if conf, err := Load(file, nil, nil); err != nil || strings.Join(conf.Providers, ",") != "^tcp" {
+		t.Errorf("a list in a file: %v, %v", conf.Providers, err)
+	}
+}
+
+// What is only good for a provider that is left out is a mistake.
+func TestPlaintextWithoutTCPIsAMistake(t *testing.T) {
+	for _, providers := range []string{"quic", "^tcp"} {
+		_, err := Load("", []string{"FABRIC_TCP_PLAINTEXT=true"}, map[string]string{"providers": providers})
+		lines := configError(t, err)
+		if len(lines) != 1 || !strings.Contains(lines[0], `tcp-plaintext: "true" (FABRIC_TCP_PLAINTEXT): providers leave tcp out`) {
+			t.Errorf("%s: %q", providers, lines)
+		}
+	}
+	for _, providers := range []string{"quic,tcp", "^quic", "auto"} {
+		if _, err := Load("", nil, map[string]string{"providers": providers, "tcp-plaintext": "true"}); err != nil {
+			t.Errorf("%s: %v", providers, err)
+		}
+	}
+}
+
+// A stub is a provider by name only.
+type stub struct {
+	transport.Provider
+	name string
+}
+
+func (s stub) Name() string { return s.name }
+
+// The only provider has to work; of several one does.
+func TestProvidersThatCannotBeOpened(t *testing.T) {
+	broken := errors.New("no UDP\nhere")
+	for _, c := range []struct {
+		names, broken string
+		opened        string
+		fails         bool
+	}{
+		{"quic tcp", "", "quic tcp", false},
+		{"quic tcp", "quic", "tcp", false},
+		{"tcp quic", "quic", "tcp", false},
+		{"quic tcp", "quic tcp", "", true},
+		{"quic", "quic", "", true},
+		{"tcp", "quic", "tcp", false},
+	} {
+		all, none, err := openEach(strings.Fields(c.names), func(name string) (transport.Provider, error) {
+			if slices.Contains(strings.Fields(c.broken), name) {
+				return nil, broken
+			}
+			return stub{name: name}, nil
+		})
+		var opened []string
+		for _, p := range all {
+			opened = append(opened, p.Name())
+		}
+		if strings.Join(opened, " ") != c.opened || (err != nil) != c.fails {
+			t.Errorf("%+v: opened %v, %v", c, opened, err)
+		}
+		if c.fails && (!errors.Is(err, broken) || !strings.Contains(err.Error(), "provider ")) {
+			t.Errorf("%+v: %v, want the provider and its error", c, err)
+		}
+		for _, u := range none {
+			if !strings.Contains(c.broken, u.Provider) || u.Reason != "no UDP here" {
+				t.Errorf("%+v: not available: %+v", c, u)
+			}
+		}
+		if want := len(strings.Fields(c.names)) - len(opened); len(none) != want {
+			t.Errorf("%+v: %d are not available, want %d", c, len(none), want)
+		}
+	}
+}
+
+// A node whose preferred provider cannot be opened goes on with the other and
+// says so. Where there is no other, that is the end.
+func TestANodeWithoutItsFirstProvider(t *testing.T) {
+	host, _ := testHost(t)
+	open := func(providers ...string) (*Daemon, []transport.Provider, error) {
+		c := testConfig(t, RoleNode, "node")
+		c.Providers = providers
+		d := &Daemon{cfg: c, state: host.state, log: zerolog.Nop()}
+		var err error
+		if d.data, err = listenPair("data-port", c.Network.Bind, 0); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { d.data.close() })
+		d.data.packets.Close() // UDP does not work here
+		all, err := d.openProviders(host.store, time.Second)
+		for _, p := range all {
+			t.Cleanup(func() { p.Close() })
+		}
+		return d, all, err
+	}
+	for _, providers := range [][]string{{"quic"}, {"^tcp"}} {
+		if _, _, err := open(providers...); err == nil || !strings.Contains(err.Error(), "provider quic: ") {
+			t.Errorf("%v: %v, want it refused", providers, err)
+		}
+	}
+	for _, providers := range [][]string{{"quic", "tcp"}, {"auto"}} {
+		d, all, err := open(providers...)
+		if err != nil || len(all) != 1 || all[0].Name() != "tcp" {
+			t.Fatalf("%v: %v, %v; want tcp alone", providers, all, err)
+		}
+		names, none := d.providers()
+		if !slices.Equal(names, []string{"tcp"}) || len(none) != 1 || none[0].Provider != "quic" || none[0].Reason == "" {
+			t.Errorf("%v: has %v, not available %v", providers, names, none)
+		}
+	}
+}
+
+// Every provider has figures, and what it promises of encryption is what was set.
+func TestProvidersHaveAttributes(t *testing.T) {
+	host, _ := testHost(t)
+	for _, plaintext := range []bool{false, true} {
+		c := testConfig(t, RoleNode, "node")
+		c.TCPPlaintext = plaintext
+		d := &Daemon{cfg: c, state: host.state, log: zerolog.Nop(), nodeFaults: nil}
+		var err error
+		if d.data, err = listenPair("data-port", c.Network.Bind, 0); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { d.data.close() })
+		all, err := d.openProviders(host.store, time.Second)
+		if err != nil || len(all) != 2 {
+			t.Fatal(all, err)
+		}
+		for _, p := range all {
+			t.Cleanup(func() { p.Close() })
+			a := transport.AttributesOf(p)
+			if a.Cost(64) <= 0 || a.Cost(1<<20) <= a.Cost(64) {
+				t.Errorf("%s costs %v for a message and %v for a transfer", p.Name(), a.Cost(64), a.Cost(1<<20))
+			}
+			if want := !(plaintext && p.Name() == "tcp"); a.Encrypted != want {
+				t.Errorf("%s with plaintext %v: encrypted %v", p.Name(), plaintext, a.Encrypted)
+			}
+			if tcp := p.Name() == "tcp"; a.Bulk != tcp || a.Failover != tcp || a.Datagrams == tcp {
+				t.Errorf("%s: %+v", p.Name(), a)
+			}
+		}
+	}
+}
