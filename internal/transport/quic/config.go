@@ -17,6 +17,14 @@
 // Whoever uses sessions keeps below that with credit of its own: it reads
 // every lane into bounded buffers. Memory is used only for bytes that have
 // arrived; a window is a promise, not an allocation.
+//
+// # A way that comes and goes
+//
+// QUIC probes a way that has fallen silent at intervals that double, and finds
+// it open late. While a datagram of a session finds no answer, the provider
+// sends the session's last packets again every 100 to 150 ms, at most 20 and
+// 4 KiB of them, unchanged: whoever sends datagrams on a silent session knows
+// within that time, two round trips and 25 ms that the way is open. See tail.go.
 package quic
 
 import (

@@ -138,7 +138,7 @@ func (p *Provider) confirm(ctx context.Context, conn *quicgo.Conn) (*session, er
 		}
 		return nil, refuse(conn, &transport.CloseError{Code: transport.CodeProtocol, Reason: err.Error()})
 	}
-	return newSession(conn, id), nil
+	return newSession(conn, id, &p.tails), nil
 }
 
 // awaitReason waits until the peer is through with the handshake, as its

@@ -27,6 +27,7 @@ type Provider struct {
 	transport *quicgo.Transport
 	listener  *quicgo.EarlyListener
 	settings  *quicgo.Config
+	tails     tails
 
 	ctx       context.Context // ends when Close begins
 	stop      context.CancelFunc
@@ -57,10 +58,11 @@ func New(cfg Config) (*Provider, error) {
 		settings: cfg.quicConfig(),
 		accepted: make(chan *session),
 		sessions: make(map[*session]struct{}),
+		tails:    tails{of: make(map[netip.AddrPort]*tail)},
 	}
 	p.ctx, p.stop = context.WithCancel(context.Background())
 	p.transport = &quicgo.Transport{
-		Conn:                receiveOffload(cfg.PacketConn),
+		Conn:                newSocket(receiveOffload(cfg.PacketConn), &p.tails),
 		ConnectionIDLength:  connectionIDLength,
 		StatelessResetKey:   (*quicgo.StatelessResetKey)(cfg.StatelessResetKey),
 		VerifySourceAddress: func(net.Addr) bool { return p.pending.Load() >= int64(max(1, cfg.MaxHandshakes/4)) },
@@ -206,8 +208,8 @@ func (p *Provider) begin() bool {
 	return true
 }
 
-// adopt adds s to the sessions that end with p and starts its pump. If Close
-// has begun it closes s instead.
+// adopt adds s to the sessions that end with p and starts its pump and its
+// watch. If Close has begun it closes s instead.
 func (p *Provider) adopt(s *session) bool {
 	p.mu.Lock()
 	if p.closed {
@@ -216,8 +218,12 @@ func (p *Provider) adopt(s *session) bool {
 		return false
 	}
 	p.sessions[s] = struct{}{}
-	p.running.Add(1)
+	p.running.Add(2)
 	p.mu.Unlock()
+	go func() {
+		defer p.running.Done()
+		s.watch()
+	}()
 	go func() {
 		defer p.running.Done()
 		s.pump()

@@ -3,6 +3,7 @@ package quic
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 
 	quicgo "github.com/quic-go/quic-go"
 
@@ -17,16 +18,21 @@ const datagramQueue = 64
 type session struct {
 	conn  *quicgo.Conn
 	peer  transport.Identity
-	queue chan []byte // datagrams to send, a pump goroutine empties it
-	free  chan []byte // buffers of the queue, to be used again
+	tails *tails
+	queue chan []byte       // datagrams to send, a pump goroutine empties it
+	free  chan []byte       // buffers of the queue, to be used again
+	asked chan acknowledged // when a datagram was sent, for the watch
+	again atomic.Uint64     // bytes that the watch has sent
 }
 
-func newSession(conn *quicgo.Conn, peer transport.Identity) *session {
+func newSession(conn *quicgo.Conn, peer transport.Identity, tails *tails) *session {
 	return &session{
 		conn:  conn,
 		peer:  peer,
+		tails: tails,
 		queue: make(chan []byte, datagramQueue),
 		free:  make(chan []byte, datagramQueue),
+		asked: make(chan acknowledged, 1),
 	}
 }
 
@@ -70,7 +76,7 @@ func (s *session) AcceptLane(ctx context.Context) (transport.RecvLane, error) {
 // Traffic implements transport.Meter.
 func (s *session) Traffic() (sent, received uint64) {
 	st := s.conn.ConnectionStats()
-	return st.BytesSent, st.BytesReceived
+	return st.BytesSent + s.again.Load(), st.BytesReceived
 }
 
 // SendDatagram implements transport.Session.
@@ -87,6 +93,7 @@ func (s *session) SendDatagram(p []byte) error {
 	default:
 		buf = make([]byte, 0, transport.MaxDatagram)
 	}
+	s.ask()
 	select {
 	case s.queue <- append(buf[:0], p...):
 	default: // full: a datagram may be lost
