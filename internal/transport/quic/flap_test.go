@@ -2,6 +2,7 @@ package quic
 
 import (
 	"context"
+	"errors"
 	"io"
 	"sync"
 	"testing"
@@ -174,4 +175,30 @@ func newFlappingNet(t *testing.T, seed uint64) (*netsim.Network, *busySession) {
 	cfgA.IdleTimeout, cfgB.IdleTimeout = time.Minute, time.Minute
 	sa, sb := connect(t, start(t, sim, addrA, cfgA), start(t, sim, addrB, cfgB))
 	return sim, newBusySession(t, sa, sb)
+}
+
+// TestALostEndIsSentAgain: the packet that tells the peer of a session's end is
+// lost, and nothing comes from the peer that quic-go could answer with another.
+func TestALostEndIsSentAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sim := netsim.New(1)
+		sim.SetDefaultRules(openWay)
+		a, b := simulated(t, sim)
+		sa, sb := connect(t, a, b)
+		time.Sleep(time.Second) // the handshake's acknowledgements
+		sim.SetRules(hostA, hostB, netsim.Rules{Cut: true})
+		sim.SetRules(hostB, hostA, netsim.Rules{Cut: true})
+		began := time.Now()
+		sb.Close(transport.CodeFenced, "")
+		time.Sleep(10 * time.Millisecond)
+		sim.SetRules(hostB, hostA, openWay)
+		<-sa.Done()
+		var got *transport.CloseError
+		if !errors.As(sa.Err(), &got) || !got.Remote || got.Code != transport.CodeFenced {
+			t.Errorf("session ended with %v, want the peer's word", sa.Err())
+		}
+		if d := time.Since(began); d > 50*time.Millisecond {
+			t.Errorf("the peer heard of the end after %v", d)
+		}
+	})
 }

@@ -222,7 +222,7 @@ func (p *Provider) adopt(s *session) bool {
 	p.mu.Unlock()
 	go func() {
 		defer p.running.Done()
-		s.watch()
+		s.watch(p.ctx)
 	}()
 	go func() {
 		defer p.running.Done()

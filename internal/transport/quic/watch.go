@@ -1,8 +1,12 @@
 package quic
 
 import (
+	"context"
+	"errors"
 	"math/rand/v2"
 	"time"
+
+	"github.com/fabricd/fabricd/internal/transport"
 )
 
 // Patience is how long a datagram may go without any acknowledgement before the
@@ -39,8 +43,9 @@ func (s *session) ask() {
 // watch sends the tail again and again while a datagram finds no answer, until
 // the session ends. So the time without a sign of life, once the way is open,
 // is at most the patience, a round trip and the peer's delay: see tails. A peer
-// whose address changes during the session is not helped.
-func (s *session) watch() {
+// whose address changes during the session is not helped. ctx ends with the
+// provider.
+func (s *session) watch(ctx context.Context) {
 	tail := s.tails.follow(s.conn.RemoteAddr())
 	defer s.tails.leave(tail)
 	ended := s.conn.Context().Done()
@@ -61,6 +66,31 @@ func (s *session) watch() {
 				timer.Reset(s.patience())
 			}
 		case <-ended:
+			s.repeatEnd(ctx, tail)
+			return
+		}
+	}
+}
+
+// endAgain are the times after which the end of a session is sent again.
+var endAgain = [...]time.Duration{20 * time.Millisecond, 100 * time.Millisecond, 300 * time.Millisecond}
+
+// repeatEnd sends the tail of a session that ended here a few times more. quic-go
+// tells the peer once, and again only if something comes from there: if that one
+// packet is lost, a peer whose way to here is cut goes on to wait until it finds
+// the silence out by itself.
+func (s *session) repeatEnd(ctx context.Context, tail *tail) {
+	var how *transport.CloseError
+	if !errors.As(s.Err(), &how) || how.Remote || how.Reset || how.Timeout {
+		return
+	}
+	for _, d := range endAgain {
+		t := time.NewTimer(d)
+		select {
+		case <-t.C:
+			s.again.Add(uint64(s.tails.again(tail)))
+		case <-ctx.Done():
+			t.Stop()
 			return
 		}
 	}
