@@ -76,7 +76,10 @@ type Config struct {
 	MessageWindow int
 	// Limits bound operations, windows and requests of a connection.
 	Limits core.Limits
-	// MaxEndpoints bounds the endpoints of one session; default 4096.
+	// MaxEndpoints bounds the endpoints of one session; default 16384, as many
+	// connections as a link has lanes for. Applications that attach have a
+	// smaller quota of their own (ipc.Limits): their endpoints cost this process
+	// a socket each.
 	MaxEndpoints int
 
 	// Report gets evidence about lives. It must not block.
@@ -109,7 +112,7 @@ func (c *Config) setDefaults() {
 	}
 	c.MessageWindow = window
 	if c.MaxEndpoints == 0 {
-		c.MaxEndpoints = 4096
+		c.MaxEndpoints = 16384
 	}
 }
 

@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -70,7 +71,7 @@ func (s *session) newEndpoint() (*endpoint, error) {
 	case s.closing:
 		return nil, status.BadFD
 	case len(s.endpoints) >= s.n.cfg.MaxEndpoints:
-		return nil, status.NoMemory
+		return nil, fmt.Errorf("an application may have %d endpoints: %w", s.n.cfg.MaxEndpoints, status.NoMemory)
 	}
 	s.lastID++
 	e := newEndpoint(s, s.lastID)

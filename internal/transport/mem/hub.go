@@ -36,7 +36,8 @@ type Config struct {
 	// to a power of two; a Write beyond it waits. 0: 256 KiB.
 	LaneBuffer int
 
-	// MaxLanes bounds the open lanes of one session in one direction. 0: 4096.
+	// MaxLanes bounds the open lanes of one session in one direction, as
+	// those of the other providers. 0: 32768.
 	MaxLanes int
 
 	// DialTimeout bounds a Dial over a cut path. 0: 2 s.
@@ -53,7 +54,7 @@ func (c Config) withDefaults() *Config {
 	}
 	c.LaneBuffer = powerOfTwo(c.LaneBuffer)
 	if c.MaxLanes <= 0 {
-		c.MaxLanes = 4096
+		c.MaxLanes = 32768
 	}
 	if c.DialTimeout <= 0 {
 		c.DialTimeout = 2 * time.Second

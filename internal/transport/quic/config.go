@@ -18,6 +18,13 @@
 // every lane into bounded buffers. Memory is used only for bytes that have
 // arrived; a window is a promise, not an allocation.
 //
+// Lanes cost memory before any byte: one packet of the peer that names its last
+// lane makes quic-go open all before it, less than 1 KiB each, and they stay
+// until they were accepted and ended. With the default of Config.MaxLanes that
+// is 32 MiB for one session with an authenticated peer, half of what
+// Config.ConnectionWindow lets it hold anyway. Whoever accepts lanes bounds what
+// it spends on those that say nothing; the driver has 1024 of them.
+//
 // # A way that comes and goes
 //
 // QUIC probes a way that has fallen silent at intervals that double, and finds
@@ -75,7 +82,9 @@ type Config struct {
 	ConnectionWindow uint64 // bytes of all lanes together. 0: 64 MiB
 
 	// MaxLanes bounds the open lanes that a peer has towards here, in one
-	// session. A lane counts until it was read to its end or canceled. 0: 4096.
+	// session. A lane counts until it was read to its end or canceled. A
+	// connection of the fabric takes two in each direction: the default has room
+	// for 10,000, and for as many more that have not ended yet. 0: 32768.
 	MaxLanes int
 
 	// MaxHandshakes bounds the incoming handshakes under way, sessions that
@@ -100,7 +109,7 @@ func (c Config) withDefaults() (Config, error) {
 	setDefault(&c.StreamWindow, 2<<20)
 	setDefault(&c.MaxStreamWindow, max(8<<20, c.StreamWindow))
 	setDefault(&c.ConnectionWindow, max(64<<20, c.MaxStreamWindow))
-	setDefault(&c.MaxLanes, 4096)
+	setDefault(&c.MaxLanes, 32768)
 	setDefault(&c.MaxHandshakes, 512)
 	if c.HandshakeTimeout < 0 || c.IdleTimeout < 0 || c.MaxLanes < 1 || c.MaxHandshakes < 1 {
 		return c, errors.New("quic: timeouts and limits must be positive")

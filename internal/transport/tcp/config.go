@@ -33,6 +33,11 @@
 // Config.LaneWindow in one lane. With the defaults 32 lanes may stand full and
 // unread before they gate the others. Copies of what is under way on bulk
 // connections take up to 5 MiB for each of them, while it is.
+//
+// Lanes cost memory before any byte, less than 1 KiB each, until they were
+// accepted and ended; each takes a frame of 24 bytes or more. With the default
+// of Config.MaxLanes that is at most 32 MiB for one session with an
+// authenticated peer, half of what Config.SessionWindow lets it hold anyway.
 package tcp
 
 import (
@@ -90,7 +95,10 @@ type Config struct {
 	SessionWindow int // bytes of all lanes together. 0: 64 MiB
 
 	// MaxLanes bounds the open lanes that a peer has towards here, in one
-	// session. A lane counts until it was read to its end or canceled. 0: 4096.
+	// session. A lane counts until it was read to its end or canceled. A
+	// connection of the fabric takes two in each direction: the default has room
+	// for 10,000, and for as many more that have not ended yet. At most 65536.
+	// 0: 32768.
 	MaxLanes int
 
 	// MaxBulk bounds the bulk connections of one session; the smaller one of the
@@ -124,7 +132,7 @@ func (c Config) withDefaults() (Config, error) {
 	setDefault(&c.UserTimeout, 5*time.Second)
 	setDefault(&c.LaneWindow, 2<<20)
 	setDefault(&c.SessionWindow, max(64<<20, c.LaneWindow))
-	setDefault(&c.MaxLanes, 4096)
+	setDefault(&c.MaxLanes, 32768)
 	setDefault(&c.MaxBulk, 2)
 	setDefault(&c.MaxHandshakes, 512)
 	c.MaxBulk = max(c.MaxBulk, 0)

@@ -1,0 +1,55 @@
+package quic
+
+import (
+	"runtime"
+	"testing"
+
+	"github.com/fabricd/fabricd/internal/netsim"
+	"github.com/fabricd/fabricd/internal/transport"
+)
+
+// laneCost is what the package's documentation says that a lane costs its
+// receiver before any byte, in bytes.
+const laneCost = 1 << 10
+
+// TestAPacketOpensLanesForWhatIsDocumented lets a peer name the last of its
+// lanes at once: those before it exist then too, and cost what config.go counts.
+func TestAPacketOpensLanesForWhatIsDocumented(t *testing.T) {
+	const many = 8192
+	network := netsim.New(1)
+	defer network.Close()
+	ca := newCA(t)
+	receiver := ca.config(ca.issue(idB, forever))
+	receiver.MaxLanes = many
+	a := start(t, network, addrA, ca.config(ca.issue(idA, forever)))
+	sa, sb := connect(t, a, start(t, network, addrB, receiver))
+	var last transport.SendLane
+	for range many - 1 { // the confirmation of the handshake may still be one of them
+		lane, err := sa.OpenLane(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		last = lane
+	}
+	before := heap()
+	if _, err := last.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := sb.AcceptLane(t.Context()); err != nil { // the first, once all exist
+		t.Fatal(err)
+	}
+	each := (heap() - before) / (many - 1)
+	t.Logf("%d bytes for each of %d lanes", each, many-1)
+	if each > laneCost {
+		t.Errorf("a lane costs %d bytes, config.go says at most %d", each, laneCost)
+	}
+	runtime.KeepAlive(last)
+}
+
+// heap returns the bytes in use after a collection.
+func heap() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
