@@ -26,6 +26,7 @@ const (
 	opSignal             // Count times: wait for the next signal in the window's first word, signal back to offset Index. Seed: the value before the first. Answer: 0
 	opShare              // register the page that all responders share; answer: the offset
 	opWord               // answer: the first word of what opShare registered
+	opPush               // answer: 0; then, after a token, write Count messages to slots of the window at Index; answer: 0
 )
 
 // tokenSize is the size of what answers or asks for a message: about that of
@@ -56,6 +57,9 @@ func (c command) bytes() []byte {
 	return b
 }
 
+// opensWindow reports whether Size and Count are those of a window.
+func (c command) opensWindow() bool { return c.Op >= opWindow && c.Op != opPush }
+
 // readCommand reads and checks the next command. It returns io.EOF if there is
 // none.
 func readCommand(r io.Reader) (command, error) {
@@ -66,11 +70,11 @@ func readCommand(r io.Reader) (command, error) {
 	word := func(i int) uint64 { return binary.BigEndian.Uint64(b[8*i:]) }
 	c := command{Op: word(0), Size: int64(word(1)), Count: int64(word(2)), Seed: word(3), Index: int64(word(4))}
 	switch {
-	case c.Op < opEcho || c.Op > opWord:
+	case c.Op < opEcho || c.Op > opPush:
 		return c, fmt.Errorf("command %d is unknown", c.Op)
 	case c.Size < 1 || c.Size > maxSize || c.Count < 0 || c.Index < 0:
 		return c, fmt.Errorf("command %d has size %d, count %d, index %d", c.Op, c.Size, c.Count, c.Index)
-	case c.Op >= opWindow && (c.Count < 1 || c.Count > maxSize/c.Size):
+	case c.opensWindow() && (c.Count < 1 || c.Count > maxSize/c.Size):
 		return c, fmt.Errorf("a window of %d times %d bytes", c.Count, c.Size)
 	}
 	return c, nil

@@ -16,7 +16,7 @@ func TestCommandsAreChecked(t *testing.T) {
 	}
 	for name, c := range map[string]command{
 		"no op":           {Size: 1, Count: 1},
-		"unknown op":      {Op: opWord + 1, Size: 1, Count: 1},
+		"unknown op":      {Op: opPush + 1, Size: 1, Count: 1},
 		"no size":         {Op: opEcho, Count: 1},
 		"negative size":   {Op: opEcho, Size: -1, Count: 1},
 		"too large":       {Op: opEcho, Size: maxSize + 1, Count: 1},
@@ -47,7 +47,7 @@ func FuzzReadCommand(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if c.Op >= opWindow && (c.Size*c.Count > maxSize || c.Size*c.Count < 1) || c.Size < 1 || c.Size > maxSize || c.Count < 0 {
+		if c.opensWindow() && (c.Size*c.Count > maxSize || c.Size*c.Count < 1) || c.Size < 1 || c.Size > maxSize || c.Count < 0 {
 			t.Fatalf("accepted %+v", c)
 		}
 		if !bytes.Equal(c.bytes(), b[:commandLen]) {
@@ -128,6 +128,7 @@ func TestResponderRefusesWhatItCannotDo(t *testing.T) {
 	for name, c := range map[string]command{
 		"a window without an endpoint": {Op: opWindow, Size: 64, Count: 1},
 		"to fill no window":            {Op: opFill, Size: 64, Count: 1, Seed: 1},
+		"to write without an endpoint": {Op: opPush, Size: 64, Count: 1, Seed: 1},
 		"to verify without a seed":     {Op: opVerify, Size: 64, Count: 1},
 		"an unknown command":           {Op: 99, Size: 64, Count: 1},
 	} {

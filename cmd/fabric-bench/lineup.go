@@ -100,7 +100,8 @@ type runner interface {
 }
 
 // run does n operations on every load: on the caller's goroutine if there is
-// one load, otherwise on one each, which begin together.
+// one load, otherwise on one each, which begin together, and on a thread each if
+// the test says so.
 func (l *lineup) run(n int64) (sample, error) {
 	if len(l.loads) == 1 {
 		return l.one(l.loads[0], n)
@@ -110,6 +111,10 @@ func (l *lineup) run(n int64) (sample, error) {
 	var all sync.WaitGroup
 	for i, one := range l.loads {
 		all.Go(func() {
+			if l.test.threads {
+				runtime.LockOSThread()
+				defer runtime.UnlockOSThread()
+			}
 			<-start
 			parts[i], errs[i] = l.one(one, n)
 		})

@@ -175,13 +175,16 @@ const (
 // goes in turn, so that it measures the way and not the caches.
 const streamSpan = 1 << 20
 
+// slotsOf returns how many slots a stream of operations of this size goes over.
+func slotsOf(size int64) int64 { return min(max(streamSpan/size, 1), minUnderWay) }
+
 // newRMA returns a load of transfers that are as in model: read, heap, style.
 func newRMA(ctx context.Context, ch *channel, j job, model rmaLoad) (_ *rmaLoad, err error) {
 	l := &model
 	l.job, l.ch, l.ctx, l.slots, l.fill = j, ch, ctx, 1, newPattern(j.seed, int(j.size))
 	l.window = cmp.Or(j.window, underWay(j.size))
 	if l.style == streamed {
-		l.slots = min(max(streamSpan/j.size, 1), minUnderWay)
+		l.slots = slotsOf(j.size)
 	}
 	if l.heap {
 		l.mem = make([]byte, j.size*l.slots)

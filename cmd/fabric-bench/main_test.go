@@ -119,6 +119,10 @@ func rowsWanted(tt *test, sizes int, provider string) int {
 		return 2 * sizes
 	case tt.name == "conn_scale", tt.name == "conn_mixed":
 		return 2
+	case tt.name == "msg_mt_lat":
+		return 2 * sizes
+	case tt.name == "rma_align":
+		return len(shifts) * sizes
 	case tt.sizeless, tt.fixed > 0:
 		return 1
 	}

@@ -66,6 +66,7 @@ type test struct {
 	pairs    int64                  // how many at once, unless the run says so; 0: one
 	window   func(size int64) int64 // operations under way at once; nil: as many as the transport takes
 	windowed bool                   // the run's --window takes effect
+	threads  bool                   // each pair has a thread of its own
 
 	load, anchor builder // on a side of ours, and on an anchor; nil: nothing to compare with
 

@@ -19,6 +19,8 @@ type responder struct {
 	window []byte         // nil before opWindow
 	memory *fabric.Memory // that window is part of
 	shared *shared        // with the other responders; nil at an anchor
+
+	pushing *rmaLoad // of opPush; nil before the first
 }
 
 // run obeys commands until the initiator closes the connection.
@@ -42,6 +44,9 @@ func (r *responder) release() {
 	if r.memory != nil {
 		// The window keeps the pages until the endpoint has closed.
 		_ = r.memory.Close()
+	}
+	if r.pushing != nil {
+		_ = r.pushing.end()
 	}
 }
 
@@ -71,6 +76,8 @@ func (r *responder) obey(c command) error {
 		return r.signals(c)
 	case opShare, opWord:
 		return r.share(c)
+	case opPush:
+		return r.push(c)
 	}
 	if r.fill == nil || int64(len(r.window)) < c.Size*c.Count {
 		return errors.New("it needs a window and a seed")

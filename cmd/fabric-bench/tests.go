@@ -83,6 +83,16 @@ func messageTests() []*test {
 			name: "msg_fixed_rate", group: groupMessages, dir: "echo", kind: reduction{both: true}, load: newPaced, anchor: newPaced,
 			help: "messages at a fixed --rate, each from when it was due until its echo is here",
 		},
+		{
+			name: "msg_mt_lat", group: groupMessages, dir: "echo", kind: echoTrip, window: one, special: manyThreads,
+			load: onMessages(opEcho), anchor: onMessages(opEcho),
+			help: "msg_lat by 2, 4 and 8 goroutines at once, each on its connection, and by 8 threads",
+		},
+		{
+			name: "msg_burst", group: groupMessages, dir: "echo", kind: reduction{both: true}, window: burstOf, windowed: true,
+			load: newBursting, anchor: newBursting,
+			help: "bursts of 64 messages, or 4 MiB, out of silence: each from the burst's begin until its echo is here",
+		},
 	}
 }
 
@@ -122,6 +132,19 @@ func rmaTests() []*test {
 			name: "rma_read_bw", group: groupRMA, dir: "read", kind: bandwidth, window: underWay, windowed: true,
 			load: onWindow(rmaLoad{read: true, style: streamed}), anchor: onMessages(opSource),
 			help: "reads, up to 1024 or 4 MiB under way, until the last one's bytes are here; anchor: messages towards us, as many as fit",
+		},
+		{
+			name: "rma_bibw", group: groupRMA, dir: "both", kind: bandwidth, window: underWay, load: newCrossWrites, anchor: newCrossing,
+			help: "writes both ways at the same time until the last is in either memory; the sum of both; anchor: messages both ways",
+		},
+		{
+			name: "rma_align", group: groupRMA, dir: "write", kind: halfTrip, window: one, special: manyShifts, load: onScatter(shifted(0, 0)),
+			help: "rma_write_lat from and to offsets of 0 to 63 bytes, equal and different ones",
+		},
+		{
+			name: "rma_strided", group: groupRMA, dir: "write", kind: wholeTrip, window: func(int64) int64 { return stridedPieces },
+			load: onScatter(strided), anchor: onMessages(opAck),
+			help: "a block in 16 writes that leave gaps, a mark behind them, and a wait; anchor: a message and a short answer",
 		},
 		{
 			name: "vrma_write_lat", group: groupRMA, dir: "write", kind: halfTrip, window: one, load: onWindow(rmaLoad{heap: true}), anchor: onMessages(opAck),
