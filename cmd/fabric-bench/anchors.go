@@ -256,6 +256,7 @@ type anchorOptions struct {
 	duration     time.Duration
 	fabricd      string
 	kills, stops int
+	stock        int
 	idle         time.Duration
 	format       string
 	quiet        bool
@@ -269,6 +270,8 @@ func (o *anchorOptions) check() error {
 		return usagef("--duration %v: 1ms to 1m", o.duration)
 	case o.kills < 0 || o.kills > 10_000 || o.stops < 0 || o.stops > 10_000:
 		return usagef("--kills %d, --stops %d: 0 to 10000", o.kills, o.stops)
+	case o.stock < 0 || o.stock > 1000:
+		return usagef("--stock %d: 0 to 1000", o.stock)
 	case o.idle < 0 || o.idle > time.Hour:
 		return usagef("--idle %v: up to 1h", o.idle)
 	case o.format != "table" && o.format != "json":
@@ -298,6 +301,7 @@ Rows: ` + strings.Join(anchorKeys(), ", "),
 	f.StringVar(&o.fabricd, "fabricd", "", "the fabricd to run (default: beside this program, ./bin, $PATH)")
 	f.IntVar(&o.kills, "kills", 14, "how many of eight daemons to kill; 0: none")
 	f.IntVar(&o.stops, "stops", 7, "how many of eight daemons to stop, for fast and for normal detection; 0: none")
+	f.IntVar(&o.stock, "stock", stockDefault, "how many of eight members of memberlist alone to kill, and to stop; 0: none")
 	f.DurationVar(&o.idle, "idle", 10*time.Second, "how long to watch eight idle daemons; 0: not")
 	f.StringVar(&o.format, "format", "table", "table or json")
 	f.BoolVar(&o.quiet, "quiet", false, "no progress on standard error")
@@ -472,8 +476,10 @@ func (o *anchorOptions) lossSeries() []series {
 
 func (a *app) lossTargets(ctx context.Context, d *Document, o *anchorOptions) error {
 	exe, missing := findFabricd(o.fabricd)
+	anchor := a.stockAnchor(ctx, d, o)
 	for _, s := range o.lossSeries() {
-		t := Target{Key: keyLoss, What: s.how + " to NODE_REMOVED, 8 nodes, " + s.detection, Unit: "ms", Raw: spreadOf(nil), Ratio: spreadOf(nil)}
+		t := Target{Key: keyLoss, What: s.how + " to NODE_REMOVED, 8 nodes, " + s.detection, Unit: "ms",
+			Ours: spreadOf(nil), Raw: spreadOf(nil), Ratio: spreadOf(nil)}
 		var losses []Loss
 		err := missing
 		if s.count == 0 {
@@ -486,18 +492,48 @@ func (a *app) lossTargets(ctx context.Context, d *Document, o *anchorOptions) er
 			return context.Cause(ctx)
 		}
 		d.Losses = append(d.Losses, losses...)
+		d.addLosses(rowOf(d), s, losses)
 		if err != nil {
 			t.Why = err.Error()
 		}
-		var all []figure
-		for _, l := range losses {
-			for _, us := range l.Removed {
-				all = append(all, us/1e3)
-			}
+		ours := milliseconds(losses, removed)
+		d.Targets = append(d.Targets, lossRows(t, s, ours)...)
+		raw, err := anchor(s)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
 		}
-		d.Targets = append(d.Targets, lossRows(t, s, all)...)
+		d.Targets = append(d.Targets, stockRow(t, ours, raw, err))
 	}
 	return nil
+}
+
+// stockDefault is how many losses of memberlist alone are measured.
+const stockDefault = 5
+
+// stockAnchor returns what measures memberlist alone for a series, in
+// milliseconds: once for each way to be lost, whatever the detection.
+func (a *app) stockAnchor(ctx context.Context, d *Document, o *anchorOptions) func(s series) ([]figure, error) {
+	type result struct {
+		ms  []figure
+		err error
+	}
+	known := map[string]result{}
+	return func(s series) ([]figure, error) {
+		if r, ok := known[s.how]; ok {
+			return r.ms, r.err
+		}
+		var r result
+		if o.stock == 0 {
+			r.err = errors.New("left out: --stock is 0")
+		} else {
+			var run stockRun
+			onKeeper(func() { run, r.err = strikeStock(ctx, 8, o.stock, s, a.progress(o.quiet)) })
+			d.addStock(rowOf(d), run)
+			r.ms = milliseconds(run.losses, removed)
+		}
+		known[s.how] = r
+		return r.ms, r.err
+	}
 }
 
 // lossRows returns the rows of one series: the 99th percentile, if it has a

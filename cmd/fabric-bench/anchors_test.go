@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -111,8 +112,45 @@ func TestSuiteWritesItsReport(t *testing.T) {
 			t.Errorf("%s lacks %q: %v", name, want, err)
 		}
 	}
-	if _, err := readRun(filepath.Join(dir, "results.json")); err != nil {
-		t.Error(err)
+	d, err := readRun(filepath.Join(dir, "results.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Of sizes that are at most twice the one before: 4K, 8191, 8192 and 8193 of three tests.
+	if d.CliffPairs < 9 {
+		t.Errorf("%d pairs of neighbouring sizes were compared, want at least 9", d.CliffPairs)
+	}
+	for _, name := range []string{"report.html", "report.md"} {
+		if text, err := os.ReadFile(filepath.Join(dir, name)); err != nil || !strings.Contains(string(text), fmt.Sprintf("Of %d pairs of neighbouring sizes", d.CliffPairs)) {
+			t.Errorf("%s does not say what became of %d pairs of sizes: %v", name, d.CliffPairs, err)
+		}
+	}
+}
+
+func TestReportHasTheFailures(t *testing.T) {
+	if _, ok := failureSection(&Document{}); ok {
+		t.Error("a section of failures without any")
+	}
+	d := &Document{}
+	row := newRow()
+	row.Test, row.Provider, row.Dir = recoverTest, providerQUIC, "kill -9"
+	d.addLossRow(row, []Loss{{Recovered: []figure{2000, 4000}}}, func(l Loss) []figure { return l.Recovered })
+	d.addStock(newRow(), stockRun{how: "SIGSTOP", losses: []Loss{{Removed: []figure{5e6}}}, others: 2})
+	blast := newRow()
+	blast.Test, blast.Dir, blast.P99Ratio = blastTest, "while a node dies", 1.25
+	d.Results = append(d.Results, Result{Row: blast, Figure: latencyFigure})
+	s, ok := failureSection(d)
+	if !ok || len(s.Tables) != 2 || len(s.Tables[0].Rows) != 2 || len(s.Tables[1].Rows) != 1 {
+		t.Fatalf("%+v", s)
+	}
+	page, err := suiteReport(d).HTML()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{recoverTest, "4.00", rawMemberlist, "5000", "1.25", "2 times somebody went who was well"} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the report lacks %q", want)
+		}
 	}
 }
 

@@ -26,6 +26,9 @@ type Loss struct {
 	Removed  []figure `json:"node_removed_us"`  // at each survivor
 	Returned []figure `json:"recv_returned_us"` // the blocked receive at each survivor
 	Back     figure   `json:"back_us"`          // from its restart to the last NODE_ADDED
+	// Recovered is when each survivor had an answer over a new connection to the
+	// next life: of fail_recover.
+	Recovered []figure `json:"recovered_us,omitempty"`
 }
 
 // failOptions is what the flags of fail_detect say.
@@ -34,6 +37,7 @@ type failOptions struct {
 	nodes     int
 	kills     int
 	stops     int
+	stock     int
 	detection string
 	format    string
 	quiet     bool
@@ -48,8 +52,11 @@ with SIGKILL, and then, in a second cluster, stops them with SIGSTOP. At every
 survivor it measures the time to NODE_REMOVED and to the return of a receive
 that was blocked on the lost node, with ECONNRESET. Each node is started again
 and must come back with its ID and the next generation. Events that are missing,
-come twice or name another node are failures.`,
+come twice or name another node are failures. With --stock, members of memberlist
+alone, a process each, are killed and stopped too, with its own settings for a
+LAN: the anchor.`,
 		Example: `  fabric-bench run fail_detect
+  fabric-bench run fail_detect --kills 20 --stops 0 --stock 20
   fabric-bench run fail_detect --kills 10 --stops 0 --fabricd ./bin/fabricd
   fabric-bench run fail_detect --format json > loss.json`,
 	}
@@ -58,6 +65,7 @@ come twice or name another node are failures.`,
 	f.IntVar(&o.nodes, "nodes", 8, "daemons")
 	f.IntVar(&o.kills, "kills", 50, "how many to kill with SIGKILL")
 	f.IntVar(&o.stops, "stops", 50, "how many to stop with SIGSTOP")
+	f.IntVar(&o.stock, "stock", 0, "how many members of memberlist alone to kill, and to stop, beside them")
 	f.StringVar(&o.detection, "detection", "", "fast, normal or calm (default: normal for kills, fast for stops)")
 	f.StringVar(&o.format, "format", "table", "table, csv or json")
 	f.BoolVar(&o.quiet, "quiet", false, "no progress on standard error")
@@ -71,6 +79,8 @@ func (o *failOptions) check() error {
 		return usagef("--nodes %d: 3 to 64", o.nodes)
 	case o.kills < 0 || o.kills > 10_000 || o.stops < 0 || o.stops > 10_000 || o.kills+o.stops == 0:
 		return usagef("--kills %d, --stops %d: 0 to 10000, not both 0", o.kills, o.stops)
+	case o.stock < 0 || o.stock > 1000:
+		return usagef("--stock %d: 0 to 1000", o.stock)
 	}
 	return checkChoices(o.detection, o.format)
 }
@@ -93,7 +103,7 @@ type series struct {
 	how       string
 	count     int
 	detection string
-	strike    func(*daemon) error
+	strike    func(*os.Process) error
 	target    figure // of NODE_REMOVED, in milliseconds: the most
 	p99       figure // the same of the 99th percentile; 0: none
 }
@@ -117,8 +127,8 @@ func (o *failOptions) series() []series {
 	}
 	stops := choose("fast")
 	return []series{
-		{"kill -9", o.kills, choose("normal"), func(d *daemon) error { return d.cmd.Process.Kill() }, killMaxTarget, killP99Target},
-		{"SIGSTOP", o.stops, stops, func(d *daemon) error { return d.cmd.Process.Signal(syscall.SIGSTOP) }, stopMaxTargets[stops], 0},
+		{"kill -9", o.kills, choose("normal"), (*os.Process).Kill, killMaxTarget, killP99Target},
+		{"SIGSTOP", o.stops, stops, func(p *os.Process) error { return p.Signal(syscall.SIGSTOP) }, stopMaxTargets[stops], 0},
 	}
 }
 
@@ -142,14 +152,32 @@ func (a *app) failDetect(ctx context.Context, o *failOptions) error {
 		var losses []Loss
 		losses, err = strikeAll(ctx, exe, o.nodes, s, a.progress(o.quiet))
 		d.Losses = append(d.Losses, losses...)
-		d.addLosses(row, s, losses)
+		d.Checks = append(d.Checks, d.addLosses(row, s, losses)...)
 		if err != nil {
 			err = fmt.Errorf("%s: %w", s.how, err)
 			break
 		}
 	}
 	d.Complete = err == nil
+	if err == nil && o.stock > 0 {
+		err = a.failStock(ctx, d, row, o)
+	}
 	return errors.Join(err, a.report(d, o.format))
+}
+
+// failStock measures memberlist alone as often as the options say.
+func (a *app) failStock(ctx context.Context, d *Document, row Row, o *failOptions) error {
+	for _, s := range o.series() {
+		if s.count == 0 {
+			continue
+		}
+		run, err := strikeStock(ctx, o.nodes, o.stock, s, a.progress(o.quiet))
+		d.addStock(row, run)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // The names of what is measured of each loss.
@@ -158,44 +186,66 @@ const (
 	returnTest = "fail_detect" // until the blocked receive returned
 )
 
-// addLosses adds the rows and targets of a series.
-func (d *Document) addLosses(row Row, s series, losses []Loss) {
+// addLosses adds the rows of a series and returns its targets.
+func (d *Document) addLosses(row Row, s series, losses []Loss) (checks []Check) {
 	if len(losses) == 0 {
-		return
+		return nil
 	}
+	row.Provider, row.Security, row.Dir = providerQUIC, "tls1.3", s.how+", detection "+s.detection
 	for _, m := range []struct {
 		test string
 		of   func(Loss) []figure
 	}{
-		{eventTest, func(l Loss) []figure { return l.Removed }},
+		{eventTest, removed},
 		{returnTest, func(l Loss) []figure { return l.Returned }},
 	} {
-		h := newHistogram()
-		r := row
-		r.Provider, r.Security, r.Test, r.Dir = providerQUIC, "tls1.3", m.test, s.how+", detection "+s.detection
-		for _, l := range losses {
-			for _, us := range m.of(l) {
-				record(h, time.Duration(float64(us)*float64(time.Microsecond)))
-				r.Iters++
-			}
-		}
-		p := percentiles(h, 1)
-		r.setLatency(p)
-		r.Reps = int64(len(losses))
-		r.CV = absent
-		d.Results = append(d.Results, Result{Row: r, Figure: "lat_p50_us", Min: p.Min, Median: p.P50, Max: p.Max})
+		row.Test = m.test
+		p := d.addLossRow(row, losses, m.of)
 		if s.p99 > 0 {
-			d.Checks = append(d.Checks, atMost(s.how+": "+m.test+" p99", p.P99/1e3, "ms", s.p99))
+			checks = append(checks, atMost(s.how+": "+m.test+" p99", p.P99/1e3, "ms", s.p99))
 		}
-		d.Checks = append(d.Checks, atMost(s.how+": "+m.test+" max", p.Max/1e3, "ms", s.target))
+		checks = append(checks, atMost(s.how+": "+m.test+" max", p.Max/1e3, "ms", s.target))
 	}
+	return checks
+}
+
+// addLossRow adds a row of what was measured of losses, in microseconds, and
+// returns its distribution.
+func (d *Document) addLossRow(row Row, losses []Loss, of func(Loss) []figure) Percentiles {
+	h := newHistogram()
+	for _, l := range losses {
+		for _, us := range of(l) {
+			record(h, time.Duration(float64(us)*float64(time.Microsecond)))
+			row.Iters++
+		}
+	}
+	p := percentiles(h, 1)
+	row.setLatency(p)
+	row.Reps, row.CV = int64(len(losses)), absent
+	d.Results = append(d.Results, Result{Row: row, Figure: latencyFigure, Min: p.Min, Median: p.P50, Max: p.Max})
+	return p
 }
 
 // strikeAll strikes one daemon after the other, in turn all but the host.
 func strikeAll(ctx context.Context, exe string, nodes int, s series, progress func(string, ...any)) (losses []Loss, err error) {
-	f, err := newFleet(ctx, exe, nodes, "--detection", s.detection)
+	err = onTrial(ctx, exe, nodes, s.detection, func(g *trial) error {
+		return g.inTurn(ctx, s.count, func(victim int) error {
+			l, err := g.strike(ctx, victim, s)
+			if err == nil {
+				losses = append(losses, l)
+				progress("%s: %d of %d", s.how, len(losses), s.count)
+			}
+			return err
+		})
+	})
+	return losses, err
+}
+
+// onTrial starts a fleet with an observer at every daemon, and ends both.
+func onTrial(ctx context.Context, exe string, nodes int, detection string, do func(g *trial) error) (err error) {
+	f, err := newFleet(ctx, exe, nodes, "--detection", detection)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	g := &trial{fleet: f, posts: make([]*post, nodes)}
 	defer func() {
@@ -207,19 +257,22 @@ func strikeAll(ctx context.Context, exe string, nodes int, s series, progress fu
 	}()
 	for i := range f.daemons {
 		if err := g.man(ctx, i); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	for i := range s.count {
-		victim := 1 + i%(nodes-1)
-		l, err := g.strike(ctx, victim, s)
-		if err != nil {
-			return losses, fmt.Errorf("loss %d of %d, node %d: %w", i+1, s.count, victim, err)
+	return do(g)
+}
+
+// inTurn calls lose count times, for all daemons but the host in turn, and fails
+// if anything happens after the last.
+func (g *trial) inTurn(ctx context.Context, count int, lose func(victim int) error) error {
+	for i := range count {
+		victim := 1 + i%(len(g.posts)-1)
+		if err := lose(victim); err != nil {
+			return fmt.Errorf("loss %d of %d, node %d: %w", i+1, count, victim, err)
 		}
-		losses = append(losses, l)
-		progress("%s: %d of %d", s.how, i+1, s.count)
 	}
-	return losses, g.quiet(ctx, settle)
+	return g.quiet(ctx, settle)
 }
 
 func gone(dir string) error {
@@ -261,6 +314,11 @@ func (g *trial) man(ctx context.Context, i int) error {
 	if err != nil {
 		return err
 	}
+	return g.observe(ctx, i, node)
+}
+
+// observe makes an application the observer at daemon i, which ends it.
+func (g *trial) observe(ctx context.Context, i int, node *fabric.Node) error {
 	p := &post{node: node, events: make(chan stamped, 1024)}
 	g.posts[i] = p
 	if err := sees(ctx, node, len(g.fleet.daemons)); err != nil {
@@ -305,31 +363,43 @@ func (g *trial) strike(ctx context.Context, v int, s series) (Loss, error) {
 	}
 	daemon := g.fleet.daemons[v]
 	began := time.Now()
-	if err := s.strike(daemon); err != nil {
+	if err := s.strike(daemon.cmd.Process); err != nil {
 		return l, err
 	}
 	if err := g.collect(ctx, v, life, began, wakes, &l); err != nil {
 		return l, err
 	}
+	l.Back, err = g.comeBack(ctx, v, life)
+	return l, err
+}
+
+// comeBack starts the lost daemon v again, and returns how long it took until
+// every survivor saw its next life.
+func (g *trial) comeBack(ctx context.Context, v int, life fabric.Life) (figure, error) {
+	daemon := g.fleet.daemons[v]
 	daemon.kill()      // it may only be stopped
 	g.posts[v].close() // after that, for it waits for its daemon
-	began = time.Now()
+	began := time.Now()
 	if err := g.fleet.start(daemon); err != nil {
-		return l, err
+		return absent, err
 	}
-	next := fabric.Life{Node: life.Node, Generation: life.Generation + 1}
-	err = g.each(v, func(p *post) error { return p.next(ctx, fabric.NodeAdded, next, func(stamped) {}) })
+	next := lifeAfter(life)
+	err := g.each(v, func(p *post) error { return p.next(ctx, fabric.NodeAdded, next, func(stamped) {}) })
 	if err != nil {
-		return l, err
+		return absent, err
 	}
-	l.Back = microseconds(time.Since(began))
+	back := microseconds(time.Since(began))
 	if err := g.man(ctx, v); err != nil {
-		return l, err
+		return back, err
 	}
 	if got := g.posts[v].node.Life(); got != next {
-		return l, fmt.Errorf("it is back as node %v, want %v", got, next)
+		return back, fmt.Errorf("it is back as node %v, want %v", got, next)
 	}
-	return l, nil
+	return back, nil
+}
+
+func lifeAfter(l fabric.Life) fabric.Life {
+	return fabric.Life{Node: l.Node, Generation: l.Generation + 1}
 }
 
 // each calls do for every post but v's.

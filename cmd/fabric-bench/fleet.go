@@ -243,7 +243,10 @@ func sees(ctx context.Context, node *fabric.Node, n int) error {
 type final struct{ error }
 
 // until calls check until it succeeds or ctx is done.
-func until(ctx context.Context, check func() error) error {
+func until(ctx context.Context, check func() error) error { return untilEvery(ctx, pollEvery, check) }
+
+// untilEvery is until with a pause between two calls.
+func untilEvery(ctx context.Context, pause time.Duration, check func() error) error {
 	for {
 		err := check()
 		if err == nil {
@@ -252,7 +255,7 @@ func until(ctx context.Context, check func() error) error {
 		if f, ok := errors.AsType[final](err); ok {
 			return f.error
 		}
-		if !wait(ctx, pollEvery) {
+		if !wait(ctx, pause) {
 			return fmt.Errorf("waited in vain: %w", err)
 		}
 	}

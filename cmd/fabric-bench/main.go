@@ -93,6 +93,6 @@ anchors of what goes over them.`,
 	}
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
-	root.AddCommand(a.localCommand(), a.runCommand(), a.compareCommand(), a.anchorsCommand(), a.suiteCommand(), a.serveCommand(), a.listCommand())
+	root.AddCommand(a.localCommand(), a.runCommand(), a.compareCommand(), a.anchorsCommand(), a.suiteCommand(), a.serveCommand(), a.listCommand(), a.memberCommand())
 	return root
 }

@@ -16,6 +16,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/fabricd/fabricd/cmd/fabric-bench/internal/stock"
 	"github.com/fabricd/fabricd/fabric"
 )
 
@@ -23,6 +24,9 @@ import (
 var scratch string
 
 func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == stock.Command { // an anchor has started this program as a member
+		os.Exit(execute(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
+	}
 	var err error
 	if scratch, err = os.MkdirTemp("", "fabric-bench-test-"); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -215,7 +219,7 @@ func TestWrongCommandLinesSayWhy(t *testing.T) {
 	for _, tt := range []struct{ args, says string }{
 		{"run", "want the name of a test"},
 		{"run nothing", `no test "nothing"`},
-		{"run nothing", "fail_detect and idle"},
+		{"run nothing", "fail_detect, fail_recover, fail_blast, idle"},
 		{"run msg_lat idle", "is run alone: `fabric-bench run idle`"},
 		{"run msg_lat --provider udp", `no provider "udp"`},
 		{"run msg_lat --pairs 0", "--pairs"},
@@ -241,7 +245,16 @@ func TestWrongCommandLinesSayWhy(t *testing.T) {
 		{"run fail_detect --nodes 2", "--nodes"},
 		{"run fail_detect --kills 0 --stops 0", "--kills"},
 		{"run fail_detect --detection hasty", "--detection"},
+		{"run fail_detect --stock -1", "--stock"},
+		{"anchors --stock 1001", "--stock"},
 		{"run fail_detect --fabricd /nonexistent", "--fabricd"},
+		{"run fail_recover --nodes 1", "--nodes"},
+		{"run fail_recover --kills 0", "--kills"},
+		{"run fail_blast --nodes 2", "--nodes"},
+		{"run fail_blast --rate NaN", "--rate"},
+		{"run fail_blast --duration 1ms", "--duration"},
+		{"run fail_blast --format hdr", "--format"},
+		{"run msg_lat fail_blast", "is run alone: `fabric-bench run fail_blast`"},
 		{"run idle --duration 1ms", "--duration"},
 		{"run idle --settle 2h", "--settle"},
 		{"anchors nothing", `no row "nothing"`},
@@ -279,7 +292,7 @@ func TestSizes(t *testing.T) {
 }
 
 func TestEveryCommandHasHelpWithAnExample(t *testing.T) {
-	for _, args := range [][]string{{}, {"local"}, {"run"}, {"compare"}, {"anchors"}, {"suite"}, {"serve"}, {"run", "fail_detect"}, {"run", "idle"}} {
+	for _, args := range [][]string{{}, {"local"}, {"run"}, {"compare"}, {"anchors"}, {"suite"}, {"serve"}, {"run", "fail_detect"}, {"run", recoverTest}, {"run", blastTest}, {"run", "idle"}} {
 		code, out, _ := runBench(t, append(args, "--help")...)
 		if code != exitOK || !strings.Contains(out, "Examples:") || !strings.Contains(out, "fabric-bench "+strings.Join(args, " ")) {
 			t.Errorf("%v --help: exit code %d, %s", args, code, out)

@@ -114,9 +114,17 @@ func (t *table) latencies(results []Result) {
 		t.row(r.Test, r.Provider, r.Dir, fmt.Sprint(r.Size), fmt.Sprint(r.Pairs), short(r.LatP50), short(r.LatP90), short(r.LatP95), short(r.LatP99),
 			short(r.LatP999), short(r.LatP9999), short(r.LatMax), short(r.Allocs), short(r.Syscalls), short(r.WireBytes), spread(r))
 		if r.P99Ratio.measured() {
-			t.row("", "", "p99 beside bulk / alone", "", "", "", "", "", short(r.P99Ratio))
+			t.row("", "", r.ratioOf(), "", "", "", "", "", short(r.P99Ratio))
 		}
 	}
+}
+
+// ratioOf says what P99Ratio is the ratio of.
+func (r Row) ratioOf() string {
+	if r.Test == blastTest {
+		return "p99 with it / before"
+	}
+	return "p99 beside bulk / alone"
 }
 
 func (t *table) bandwidths(results []Result) {
@@ -176,18 +184,22 @@ func (t *table) cliffs(d *Document) {
 	}
 }
 
-func lossTest(name string) bool { return name == eventTest || name == returnTest }
+// lossTest reports whether a test measures losses, once at every survivor.
+func lossTest(name string) bool {
+	return name == eventTest || name == returnTest || name == recoverTest
+}
 
 // losses prints what was seen of lost nodes, in milliseconds.
 func (t *table) losses(d *Document) {
 	if !slices.ContainsFunc(d.Results, func(r Result) bool { return lossTest(r.Test) }) {
 		return
 	}
-	t.title("\nLost nodes: ms until NODE_REMOVED (%s), and until a blocked receive returned ECONNRESET (%s)", eventTest, returnTest)
-	t.row("test", "lost by", "losses", "seen", "min", "p50", "p90", "p99", "max")
+	t.title("\nLost nodes: ms until NODE_REMOVED (%s), until a blocked receive returned ECONNRESET (%s), until a new connection worked (%s)",
+		eventTest, returnTest, recoverTest)
+	t.row("test", "provider", "lost by", "losses", "seen", "min", "p50", "p90", "p99", "max")
 	for _, r := range d.Results {
 		if lossTest(r.Test) {
-			t.row(r.Test, r.Dir, fmt.Sprint(r.Reps), fmt.Sprint(r.Iters), short(r.LatMin/1e3), short(r.LatP50/1e3), short(r.LatP90/1e3),
+			t.row(r.Test, r.Provider, r.Dir, fmt.Sprint(r.Reps), fmt.Sprint(r.Iters), short(r.LatMin/1e3), short(r.LatP50/1e3), short(r.LatP90/1e3),
 				short(r.LatP99/1e3), short(r.LatMax/1e3))
 		}
 	}

@@ -198,7 +198,7 @@ func (a *app) runCommand() *cobra.Command {
 	cmd.Flags().StringVar(&o.socket, "socket", "", "socket of this machine's fabricd (default $FABRIC_SOCKET, then "+fabric.DefaultSocket+")")
 	cmd.Flags().StringVar(&o.admin, "admin", "", "admin socket of this machine's fabricd, which counts what the link carries (default $FABRIC_ADMIN, then /run/fabricd/admin.sock)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error { return a.measure(cmd, o, args) }
-	cmd.AddCommand(a.failDetectCommand(), a.idleCommand())
+	cmd.AddCommand(a.failDetectCommand(), a.failRecoverCommand(), a.failBlastCommand(), a.idleCommand())
 	return cmd
 }
 
@@ -229,8 +229,9 @@ func testList() string {
 		fmt.Fprintf(&b, "  %-16s %s\n", t.name, t.help)
 	}
 	b.WriteString("Tests of a whole cluster, with `run`:\n")
-	fmt.Fprintf(&b, "  %-16s %s\n", "fail_detect", "kill daemons; until every survivor knows and blocked receives return")
-	fmt.Fprintf(&b, "  %-16s %s\n", "idle", "what idle daemons cost")
+	for _, t := range clusterTests {
+		fmt.Fprintf(&b, "  %-16s %s\n", t.name, t.help)
+	}
 	return b.String()
 }
 
@@ -404,6 +405,13 @@ func (a *app) newDocument(row Row) *Document {
 		Schema: schemaVersion, RunID: row.RunID, Started: time.Now().UTC().Format(time.RFC3339),
 		Command: slices.Concat([]string{"fabric-bench"}, a.args), Machine: describeMachine(),
 	}
+}
+
+// rowOf returns a row of this machine that belongs to a document.
+func rowOf(d *Document) Row {
+	r := thisMachine()
+	r.RunID = d.RunID
+	return r
 }
 
 // thisMachine returns a row that says where and by what is measured.

@@ -75,7 +75,7 @@ type Row struct {
 
 	ConnBytes figure `json:"mem_bytes_per_conn"` // of both ends: conn_scale
 	Fairness  figure `json:"fairness_jain"`      // between the pairs, 1 is equal
-	P99Ratio  figure `json:"p99_ratio"`          // of conn_mixed: p99 beside bulk / p99 alone
+	P99Ratio  figure `json:"p99_ratio"`          // of conn_mixed: p99 beside bulk / p99 alone; of fail_blast: p99 while a node dies / p99 before
 }
 
 // A figure is a measured number, kept to three decimals; NaN if it was not

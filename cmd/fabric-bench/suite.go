@@ -72,6 +72,7 @@ have is a note.`,
 	f.StringVar(&o.fabricd, "fabricd", "", "the fabricd to run (default: beside this program, ./bin, $PATH)")
 	f.IntVar(&o.kills, "kills", 14, "how many of eight daemons to kill; 0: none")
 	f.IntVar(&o.stops, "stops", 7, "how many of eight daemons to stop, for fast and for normal detection; 0: none")
+	f.IntVar(&o.stock, "stock", stockDefault, "how many of eight members of memberlist alone to kill, and to stop; 0: none")
 	f.DurationVar(&o.idle, "idle", 10*time.Second, "how long to watch eight idle daemons; 0: not")
 	f.BoolVar(&o.quiet, "quiet", false, "no progress on standard error")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -117,13 +118,30 @@ func (a *app) suite(ctx context.Context, o *suiteOptions) error {
 	}
 	d.Cliffs, d.CliffPairs = findCliffs(d.Results)
 	if ctx.Err() == nil {
-		failures = append(failures, a.measureTargets(ctx, d, &o.anchorOptions, o.rows))
+		failures = append(failures, a.measureTargets(ctx, d, &o.anchorOptions, o.rows), a.suiteFailures(ctx, d, o))
 	}
 	err := errors.Join(failures...)
 	if ctx.Err() != nil {
 		err = errInterrupted
 	}
 	return errors.Join(err, a.writeSuite(d, o.out), a.printSuite(d, o.out))
+}
+
+// How many daemons a suite kills for fail_recover and fail_blast: at most.
+const (
+	suiteRecoveries = 7
+	suiteBlasts     = 4
+)
+
+// suiteFailures measures the tests of failure that are no targets.
+func (a *app) suiteFailures(ctx context.Context, d *Document, o *suiteOptions) error {
+	if o.kills == 0 || ctx.Err() != nil || len(o.rows) > 0 && !slices.Contains(o.rows, keyLoss) {
+		return nil
+	}
+	common := clusterOptions{fabricd: o.fabricd, nodes: 8, kills: min(o.kills, suiteRecoveries), detection: "normal", quiet: o.quiet}
+	blast := &blastOptions{common, blastRate, blastDuration}
+	blast.nodes, blast.kills = blastNodes, min(o.kills, suiteBlasts)
+	return errors.Join(a.measureRecovery(ctx, d, &common), a.measureBlast(ctx, d, blast))
 }
 
 // suiteProvider measures one provider: the sweep, then the other tests. A test

@@ -35,6 +35,9 @@ func suiteReport(d *Document) page.Report {
 			r.Sections = append(r.Sections, s)
 		}
 	}
+	if s, ok := failureSection(d); ok {
+		r.Sections = append(r.Sections, s)
+	}
 	r.Sections = append(r.Sections, ratioSection(d))
 	if len(d.Notes) > 0 {
 		r.Sections = append(r.Sections, page.Section{Heading: "notes", List: d.Notes})
@@ -127,6 +130,26 @@ func groupSection(d *Document, group string) (page.Section, bool) {
 			short(r.Rate), short(r.Fairness), short(r.ConnBytes), short(r.CPUPerGB), short(r.Allocs), short(r.Syscalls), short(r.WireBytes), spread(r)))
 	}
 	s := page.Section{Heading: group, Tables: append(tablesOf(latency), tablesOf(throughput)...)}
+	return s, len(s.Tables) > 0
+}
+
+// failureSection returns the tables of lost nodes.
+func failureSection(d *Document) (page.Section, bool) {
+	losses := page.Table{Words: 3, Head: []string{"test", "provider", "lost by", "losses", "seen", "min", "p50", "p90", "p99", "max"},
+		Caption: fmt.Sprintf("ms until NODE_REMOVED (%s), until a blocked receive returned (%s), until a new connection worked (%s)", eventTest, returnTest, recoverTest)}
+	blasts := page.Table{Words: 2, Head: []string{"test", "dir", "bytes", "pairs", "p50", "p90", "p99", "p99.9", "max", "p99 ratio"},
+		Caption: "What other pairs feel while a node dies: µs from when a message was due until its echo is here"}
+	for _, r := range d.Results {
+		switch {
+		case lossTest(r.Test):
+			losses.Rows = append(losses.Rows, page.Cells(r.Test, r.Provider, r.Dir, fmt.Sprint(r.Reps), fmt.Sprint(r.Iters),
+				short(r.LatMin/1e3), short(r.LatP50/1e3), short(r.LatP90/1e3), short(r.LatP99/1e3), short(r.LatMax/1e3)))
+		case r.Test == blastTest:
+			blasts.Rows = append(blasts.Rows, page.Cells(r.Test, r.Dir, sizeName(r.Size), fmt.Sprint(r.Pairs),
+				short(r.LatP50), short(r.LatP90), short(r.LatP99), short(r.LatP999), short(r.LatMax), short(r.P99Ratio)))
+		}
+	}
+	s := page.Section{Heading: "failure", Tables: append(tablesOf(losses), tablesOf(blasts)...)}
 	return s, len(s.Tables) > 0
 }
 

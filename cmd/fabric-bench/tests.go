@@ -238,17 +238,25 @@ func testsNamed(names []string) ([]*test, error) {
 }
 
 // clusterTests start daemons of their own and are commands of `run`.
-var clusterTests = []string{"fail_detect", "idle"}
+var clusterTests = []struct{ name, help string }{
+	{"fail_detect", "kill daemons; until every survivor knows and blocked receives return"},
+	{recoverTest, "kill daemons that are started again; until new connections work"},
+	{blastTest, "kill daemons; what the other pairs feel: p99 before and with it"},
+	{"idle", "what idle daemons cost"},
+}
 
 // noTest says what there is instead of a test of this name.
 func noTest(name string) error {
-	if slices.Contains(clusterTests, name) {
-		return usagef("%s starts daemons of its own and is run alone: `fabric-bench run %s`", name, name)
+	var alone, names []string
+	for _, t := range clusterTests {
+		if t.name == name {
+			return usagef("%s starts daemons of its own and is run alone: `fabric-bench run %s`", name, name)
+		}
+		alone = append(alone, t.name)
 	}
-	var names []string
 	for _, t := range tests() {
 		names = append(names, t.name)
 	}
 	return usagef("there is no test %q; there are %s, and with `run` alone %s",
-		name, strings.Join(names, ", "), strings.Join(clusterTests, " and "))
+		name, strings.Join(names, ", "), strings.Join(alone, ", "))
 }
