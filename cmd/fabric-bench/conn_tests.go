@@ -62,9 +62,9 @@ func (b *bench) scale(ctx context.Context, count int64, reps int) (Result, error
 	return res, nil
 }
 
-// openMany opens connections one after the other and keeps all of them open. It
-// returns what that took, and the memory of both ends of one, with the goroutine
-// that reads there.
+// openMany opens connections one after the other, keeps all of them open, and
+// sends a message there and back on each. It returns what opening took, and the
+// memory of both ends of one, with the goroutine that reads there.
 func openMany(ctx context.Context, s side, count int64) (_ sample, perConn figure, err error) {
 	chans := make([]*channel, 0, count)
 	defer func() {
@@ -88,8 +88,28 @@ func openMany(ctx context.Context, s side, count int64) (_ sample, perConn figur
 		chans = append(chans, ch)
 	}
 	out.elapsed = time.Since(began)
+	for i, ch := range chans {
+		if err := converse(ch); err != nil {
+			return out, absent, fmt.Errorf("with %d open, a message on number %d: %w", len(chans), i+1, err)
+		}
+	}
 	after, err := footprint(s.processes())
 	return out, figure(max(after-before, 0)) / figure(count), err
+}
+
+// converse sends 8 bytes there and back.
+func converse(ch *channel) error {
+	l := newMessages(ch, job{size: 8, seed: 1, check: true}, opEcho)
+	if err := l.begin(1); err != nil {
+		return err
+	}
+	if err := l.op(0); err != nil {
+		return err
+	}
+	if wrong, err := l.check(0); wrong > 0 || err != nil {
+		return first(err, errWrongBytes)
+	}
+	return nil
 }
 
 // dialWithin opens a connection within dialLimit.

@@ -216,9 +216,6 @@ func talk(ctx context.Context, from *fabric.Node, to fabric.Addr) error {
 	}
 	stop := context.AfterFunc(ctx, ch.abort)
 	defer stop()
-	l := newMessages(ch, job{size: 8, seed: 1}, opEcho)
-	if err = l.begin(1); err == nil {
-		err = l.op(0)
-	}
+	err = converse(ch)
 	return first(err, ch.close())
 }

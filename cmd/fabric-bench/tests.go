@@ -104,7 +104,7 @@ func connectionTests() []*test {
 		},
 		{
 			name: "conn_scale", group: groupConnections, dir: "connect", sizeless: true, special: scaleConnections,
-			help: "1, 10, 100, … connections open at once on one link: connects a second, memory of each",
+			help: "1, 10, 100, … connections open at once on one link, each used: connects a second, memory of each",
 		},
 		{
 			name: "conn_mixed", group: groupConnections, dir: "echo", fixed: 64, special: besideBulk,
