@@ -26,6 +26,7 @@ const (
 	opSignal             // Count times: wait for the next signal in the window's first word, signal back to offset Index. Seed: the value before the first. Answer: 0
 	opShare              // register the page that all responders share; answer: the offset
 	opWord               // answer: the first word of what opShare registered
+	opMirror             // Count times: wait for the next number in the window's first word, store it at mirrorAt. Seed: the number before the first. Answer: 0
 	opPush               // answer: 0; then, after a token, write Count messages to slots of the window at Index; answer: 0
 )
 

@@ -152,8 +152,9 @@ type rmaLoad struct {
 	read   bool
 	heap   bool // the own side is not registered
 	style  rmaStyle
-	window int64 // operations under way at once, of stream
-	slots  int64 // that these use in turn
+	flags  fabric.RMAFlags // of every transfer, beside those of its style
+	window int64           // operations under way at once, of stream
+	slots  int64           // that these use in turn
 
 	fill        *pattern
 	memory      *fabric.Memory
@@ -248,6 +249,7 @@ func (l *rmaLoad) op(i int64) error {
 }
 
 func (l *rmaLoad) transfer(at int64, flags fabric.RMAFlags) error {
+	flags |= l.flags
 	switch own := l.mem[at : at+l.size]; {
 	case l.heap && l.read:
 		return l.ch.ep.VReadFrom(own, l.there+at, flags)
@@ -319,6 +321,23 @@ func (l *rmaLoad) end() error {
 	}
 	return l.memory.Close()
 }
+
+// closes closes connections, one after the other, that it has opened before.
+type closes struct{ connects }
+
+func onCloses(ctx context.Context, s side, _ *channel, _ job) (load, error) {
+	return &closes{connects{ctx: ctx, side: s}}, nil
+}
+
+func (c *closes) prepare(i int64) error { return c.connects.op(i) }
+
+func (c *closes) op(int64) error {
+	ch := c.ch
+	c.ch = nil
+	return ch.close()
+}
+
+func (c *closes) check(int64) (int64, error) { return 0, nil }
 
 // connects opens connections, one after the other.
 type connects struct {

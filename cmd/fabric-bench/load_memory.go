@@ -281,27 +281,88 @@ func (m *mapping) check(int64) (wrong int64, err error) {
 	return wrong, m.m.Close()
 }
 
-// A storing load copies into a mapping of the responder's window.
-type storing struct {
+// A mapped load copies into a mapping of the responder's window, or out of it.
+type mapped struct {
 	rmaLoad
 	m *fabric.Mapping
 }
 
-func newStoring(ctx context.Context, _ side, ch *channel, j job) (load, error) {
-	l, err := newRMA(ctx, ch, j, rmaLoad{heap: true, style: streamed})
-	if err != nil {
-		return nil, err
+func onMapped(read bool) builder {
+	return func(ctx context.Context, _ side, ch *channel, j job) (load, error) {
+		l, err := newRMA(ctx, ch, j, rmaLoad{read: read, heap: true, style: streamed})
+		if err != nil {
+			return nil, err
+		}
+		m, err := ch.ep.Mmap(l.there, pages(l.size*l.slots), fabric.ProtRead|fabric.ProtWrite)
+		return &mapped{rmaLoad: *l, m: m}, err
 	}
-	m, err := ch.ep.Mmap(l.there, pages(l.size*l.slots), fabric.ProtRead|fabric.ProtWrite)
-	return &storing{rmaLoad: *l, m: m}, err
 }
 
-func (s *storing) op(i int64) error {
+func (s *mapped) op(i int64) error {
 	at := i % s.slots * s.size
-	copy(s.m.Bytes()[at:], s.mem[at:at+s.size])
+	own, peers := s.mem[at:at+s.size], s.m.Bytes()[at:at+s.size]
+	if s.read {
+		copy(own, peers)
+	} else {
+		copy(peers, own)
+	}
 	return nil
 }
 
-func (s *storing) drain() (int64, error) { return 0, nil }
+func (s *mapped) drain() (int64, error) { return 0, nil }
 
-func (s *storing) end() error { return errors.Join(s.m.Close(), s.rmaLoad.end()) }
+func (s *mapped) end() error { return errors.Join(s.m.Close(), s.rmaLoad.end()) }
+
+// mirrorAt is where the responder answers in the window of mmap_rtt, in bytes: a
+// cache line of its own.
+const (
+	mirrorAt   = 64
+	mirrorSize = 2 * mirrorAt
+)
+
+// A mirrored load stores a number into a mapping of the responder's window and
+// waits until the responder, which looks at its own memory, has stored it beside.
+type mirrored struct {
+	passive
+	ch           *channel
+	m            *fabric.Mapping
+	ours, theirs *atomic.Uint64
+	last         uint64 // the last number
+}
+
+func newMirrored(_ context.Context, _ side, ch *channel, _ job) (load, error) {
+	off, err := ask(ch, command{Op: opWindow, Size: mirrorSize, Count: 1})
+	if err != nil {
+		return nil, err
+	}
+	m, err := ch.ep.Mmap(int64(off), pages(mirrorSize), fabric.ProtRead|fabric.ProtWrite)
+	if err != nil {
+		return nil, err
+	}
+	return &mirrored{ch: ch, m: m, ours: wordAt(m.Bytes()), theirs: wordAt(m.Bytes()[mirrorAt:])}, nil
+}
+
+func (m *mirrored) begin(n int64) error {
+	_, err := m.ch.Write(command{Op: opMirror, Size: 1, Count: n, Seed: m.last}.bytes())
+	return err
+}
+
+func (m *mirrored) op(int64) error {
+	m.last++
+	m.ours.Store(m.last)
+	return await(nil, func() bool { return m.theirs.Load() >= m.last })
+}
+
+func (m *mirrored) check(int64) (int64, error) {
+	if m.theirs.Load() != m.last {
+		return 1, nil
+	}
+	return 0, nil
+}
+
+func (m *mirrored) drain() (int64, error) {
+	wrong, err := readWord(m.ch)
+	return int64(wrong), err
+}
+
+func (m *mirrored) end() error { return m.m.Close() }

@@ -74,6 +74,8 @@ func (r *responder) obey(c command) error {
 		return r.open(c)
 	case opSignal:
 		return r.signals(c)
+	case opMirror:
+		return r.mirror(c)
 	case opShare, opWord:
 		return r.share(c)
 	case opPush:

@@ -81,6 +81,26 @@ func (r *responder) signals(c command) error {
 	return writeWord(r.rw, 0)
 }
 
+// mirror answers Count numbers in the window's first word, each at mirrorAt.
+func (r *responder) mirror(c command) error {
+	if r.shared == nil || len(r.window) < mirrorSize {
+		return errors.New("it needs a window")
+	}
+	in, out := wordAt(r.window), wordAt(r.window[mirrorAt:])
+	err := repeat(c.Count, func(i int64) error {
+		next := c.Seed + uint64(i) + 1
+		if err := await(r.shared.ending, func() bool { return in.Load() >= next }); err != nil {
+			return err
+		}
+		out.Store(next)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return writeWord(r.rw, 0)
+}
+
 // awaitLimit bounds the wait for one word of memory.
 const awaitLimit = 10 * time.Second
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"slices"
 	"strings"
+
+	"github.com/fabricd/fabricd/fabric"
 )
 
 // How many transfers of rma_*_bw are under way at once: of small ones as many as
@@ -103,6 +105,10 @@ func connectionTests() []*test {
 			help: "a connect until it is accepted, on a link that exists; anchor: a stream that is opened and answered",
 		},
 		{
+			name: "conn_close", group: groupConnections, dir: "close", kind: wholeTrip, sizeless: true, load: onCloses,
+			help: "a close, until both ends have ended in order",
+		},
+		{
 			name: "conn_scale", group: groupConnections, dir: "connect", sizeless: true, special: scaleConnections,
 			help: "1, 10, 100, … connections open at once on one link, each used: connects a second, memory of each",
 		},
@@ -147,6 +153,10 @@ func rmaTests() []*test {
 			help: "a block in 16 writes that leave gaps, a mark behind them, and a wait; anchor: a message and a short answer",
 		},
 		{
+			name: "rma_ordered", group: groupRMA, dir: "write", kind: halfTrip, window: one, load: onWindow(rmaLoad{flags: fabric.Ordered}), anchor: onMessages(opAck),
+			help: "rma_write_lat whose last 64 bytes become visible after the rest",
+		},
+		{
 			name: "vrma_write_lat", group: groupRMA, dir: "write", kind: halfTrip, window: one, load: onWindow(rmaLoad{heap: true}), anchor: onMessages(opAck),
 			help: "rma_write_lat from memory that is not registered",
 		},
@@ -161,8 +171,16 @@ func rmaTests() []*test {
 			help: "rma_read_bw into memory that is not registered",
 		},
 		{
-			name: "mmap_store", group: groupRMA, dir: "write", kind: bandwidth, load: newStoring,
+			name: "mmap_store", group: groupRMA, dir: "write", kind: bandwidth, load: onMapped(false),
 			help: "copies into the peer's mapped window; on one node only",
+		},
+		{
+			name: "mmap_load", group: groupRMA, dir: "read", kind: bandwidth, load: onMapped(true),
+			help: "copies out of the peer's mapped window; on one node only",
+		},
+		{
+			name: "mmap_rtt", group: groupRMA, dir: "store", kind: wholeTrip, fixed: 8, window: one, load: newMirrored,
+			help: "a store into the peer's mapped window until its answer is seen there; on one node only",
 		},
 	}
 }
