@@ -131,7 +131,8 @@
 // most 2⁶³−1 bytes and lies inside registered windows. The node bounds
 // endpoints, windows and window memory per application; over a bound, calls
 // fail with ENOMEM. By default an application that attaches may have 4096
-// endpoints and one that embeds its node 16384, and two nodes have room for
-// 16,000 connections between them, of all their applications. A connection buffers a bounded number of bytes; a receiver
+// endpoints and one that embeds its node 16384, and two nodes may have 16,000
+// connections between them, of all their applications; over that, Connect fails
+// with ENOBUFS. A connection buffers a bounded number of bytes; a receiver
 // that does not receive blocks its sender and nobody else.
 package fabric

@@ -84,6 +84,7 @@ anchors of what goes over them.`,
   fabric-bench serve                              beside one fabricd, and
   fabric-bench run msg_lat --peer 0:2060          beside another: across machines
   fabric-bench run fail_detect                    eight daemons, fifty kills
+  fabric-bench run fail_blast                     what others feel while one dies
   fabric-bench anchors                            every target of the design beside its anchor
   fabric-bench compare old.json new.json          exit code 3 if something is worse
   fabric-bench suite                              everything, and a report in HTML`,

@@ -51,11 +51,12 @@ func (a *app) suiteCommand() *cobra.Command {
 	o := &suiteOptions{}
 	cmd := &cobra.Command{
 		Use: "suite", Short: "Measure everything, and write a report", Args: cobra.NoArgs,
-		Long: `suite measures every provider with all tests and a sweep of sizes, and the
-design's targets beside their anchors. It writes report.html, which needs
-nothing else, report.md, results.json, results.csv and the pictures as SVG, and
-prints the table of targets and the cliffs. A provider that this build does not
-have is a note.`,
+		Long: `suite measures every provider with all tests and a sweep of sizes, the design's
+targets beside their anchors, and what a loss costs: how soon it is seen, how soon
+connections work again, and what the other pairs feel. It writes report.html,
+which needs nothing else, report.md, results.json, results.csv and the pictures as
+SVG, and prints the table of targets and the cliffs. A provider that this build
+does not have is a note.`,
 		Example: `  fabric-bench suite
   fabric-bench suite --quick --out out/quick
   fabric-bench suite --providers quic,attach --conns 1000`,

@@ -243,7 +243,7 @@ func (e *endpoint) popRequest() (*request, *endpoint, error) {
 	c, err := r.link.add(ep)
 	if err != nil {
 		e.s.forget(ep)
-		return r, nil, nil // the requester's node went away
+		return r, nil, nil // the requester's node went away, or has too many connections here
 	}
 	if !ep.take(c, r, e.port) {
 		r.link.forget(c)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -55,6 +56,47 @@ func TestConnectCompletesAtAcceptAndTimesOutWithoutIt(t *testing.T) {
 		}
 		if _, _, err := l.TryAccept(); err != status.Again {
 			t.Errorf("TryAccept of a request that was given up: %v", err)
+		}
+	})
+}
+
+// TestALinkCarriesSoManyConnections: one more is refused at once, with a word on
+// why, instead of waiting for a lane that nobody gives up; whoever asked.
+func TestALinkCarriesSoManyConnections(t *testing.T) {
+	for name, from := range map[string][4]int{"one way": {0, 0, 0, 0}, "both ways": {0, 1, 0, 1}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				fab := newFabricOf(t, 2, driver.Config{MaxConns: 3})
+				var ends []ipc.Endpoint
+				for _, i := range from[:3] {
+					a, b := fab.pair(i, 1-i)
+					ends = append(ends, a, b)
+				}
+				begun := time.Now()
+				_, _, err := fab.join(from[3], 1-from[3])
+				if !errors.Is(err, syscall.ENOBUFS) || !strings.Contains(err.Error(), "3 connections") || time.Since(begun) > time.Millisecond {
+					t.Errorf("a fourth connection: %v after %v", err, time.Since(begun))
+				}
+				ends[0].Close()
+				ends[1].Close()
+				synctest.Wait()
+				fab.pair(from[3], 1-from[3])
+			})
+		})
+	}
+}
+
+// TestASessionHasSoManyEndpoints: the text names the limit.
+func TestASessionHasSoManyEndpoints(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFabricOf(t, 1, driver.Config{MaxEndpoints: 2}).nodes[0].NewSession(ipc.Credentials{})
+		for range 2 {
+			if _, err := s.Open(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := s.Open(); !errors.Is(err, syscall.ENOMEM) || !strings.Contains(err.Error(), "2 endpoints") {
+			t.Errorf("a third endpoint: %v", err)
 		}
 	})
 }

@@ -24,6 +24,7 @@ import (
 // A fabric is some nodes over the memory provider, with the test as membership.
 type fabric struct {
 	t     *testing.T
+	base  driver.Config // of every node, but for what is its own
 	hub   *mem.Hub
 	nodes []*driver.Node
 	peers []driver.Peer
@@ -41,8 +42,11 @@ func (f *fabric) evidence(i int) []driver.Evidence {
 
 func uuid(b byte) addr.UUID { return addr.UUID{b} }
 
-func newFabric(t *testing.T, n int) *fabric {
-	f := &fabric{t: t, hub: mem.NewHub(mem.Config{}), seen: make(map[int][]driver.Evidence)}
+func newFabric(t *testing.T, n int) *fabric { return newFabricOf(t, n, driver.Config{}) }
+
+// newFabricOf starts n nodes with the limits of base.
+func newFabricOf(t *testing.T, n int, base driver.Config) *fabric {
+	f := &fabric{t: t, base: base, hub: mem.NewHub(mem.Config{}), seen: make(map[int][]driver.Evidence)}
 	for i := range n {
 		f.add(i, 1)
 	}
@@ -64,12 +68,14 @@ func (f *fabric) add(i int, gen addr.Generation) {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	n := driver.Start(driver.Config{Providers: []transport.Provider{p}, Log: zerolog.New(zerolog.NewTestWriter(f.t)),
-		Report: func(_ addr.Life, e driver.Evidence) {
-			f.mu.Lock()
-			defer f.mu.Unlock()
-			f.seen[i] = append(f.seen[i], e)
-		}})
+	cfg := f.base
+	cfg.Providers, cfg.Log = []transport.Provider{p}, zerolog.New(zerolog.NewTestWriter(f.t))
+	cfg.Report = func(_ addr.Life, e driver.Evidence) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.seen[i] = append(f.seen[i], e)
+	}
+	n := driver.Start(cfg)
 	life := addr.Life{Node: addr.NodeID(i), Generation: gen}
 	n.SetSelf(driver.Self{Self: ipc.Self{Cluster: id.Cluster, Life: life}, UUID: id.Node, Epoch: uint64(gen), Term: 1})
 	f.nodes = append(f.nodes, n)

@@ -190,6 +190,8 @@ func (l *link) add(ep *endpoint) (*conn, error) {
 		return nil, errLinkDown
 	case l.leaving:
 		return nil, status.NoDevice
+	case len(l.conns) >= l.n.cfg.MaxConns:
+		return nil, fmt.Errorf("a link carries %d connections: %w", l.n.cfg.MaxConns, status.NoBufs)
 	}
 	l.lastConn++
 	c := newConn(l, ep, l.lastConn)

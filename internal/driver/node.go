@@ -81,6 +81,10 @@ type Config struct {
 	// smaller quota of their own (ipc.Limits): their endpoints cost this process
 	// a socket each.
 	MaxEndpoints int
+	// MaxConns bounds the connections of one link; default 16000. Each takes two
+	// lanes in each direction once it is used, of which the providers have 32768
+	// by default: one more would connect, and then wait for a lane to send on.
+	MaxConns int
 
 	// Report gets evidence about lives. It must not block.
 	Report func(addr.Life, Evidence)
@@ -113,6 +117,9 @@ func (c *Config) setDefaults() {
 	c.MessageWindow = window
 	if c.MaxEndpoints == 0 {
 		c.MaxEndpoints = 16384
+	}
+	if c.MaxConns == 0 {
+		c.MaxConns = 16000
 	}
 }
 
