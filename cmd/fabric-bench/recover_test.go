@@ -78,6 +78,9 @@ func TestStockRowsAreForComparison(t *testing.T) {
 	if row.Verdict != targetNone || row.Ratio.Median != 20.0/2500 || row.Ours.Median != 20 || row.Raw.Max != 4000 || row.What != "kill -9, p50" {
 		t.Errorf("%+v", row)
 	}
+	if got := row.Ratio.String(); got != "0.0080" {
+		t.Errorf("the ratio is shown as %s", got)
+	}
 	row = stockRow(base, []figure{10}, nil, errors.New("left out"))
 	if row.Verdict != targetUnknown || row.Why != "left out" {
 		t.Errorf("without an anchor: %+v", row)

@@ -84,6 +84,8 @@ func short(f figure) string {
 		return fmt.Sprintf("%.0f", float64(f))
 	case f >= 100:
 		return fmt.Sprintf("%.1f", float64(f))
+	case f > 0 && f < 0.01:
+		return fmt.Sprintf("%.4f", float64(f))
 	}
 	return fmt.Sprintf("%.2f", float64(f))
 }
