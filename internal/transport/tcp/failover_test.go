@@ -36,11 +36,14 @@ func (c *limited) spend(n int) int {
 
 func (c *limited) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	if n = c.spend(n); n == 0 && err == nil {
-		_ = c.Conn.Close()
-		err = io.ErrUnexpectedEOF
+	k := c.spend(n)
+	if k < n || n == 0 && err == nil {
+		_ = c.Conn.Close() // nothing more would come, and nobody would know
+		if k == 0 {
+			err = io.ErrUnexpectedEOF
+		}
 	}
-	return n, err
+	return k, err
 }
 
 func (c *limited) Write(p []byte) (int, error) {
