@@ -166,6 +166,14 @@ func (x transfer) rangeRows() []row {
 		})
 	}
 	return []row{
+		x.on("3 MiB that end behind the peer's window=ENXIO, nothing moved", 770, func(c *check, near end, l, r window, _ end) {
+			copy(r.mem, pattern(len(r.mem), 14))
+			want, own := slices.Clone(r.mem), slices.Clone(l.mem)
+			c.want(x.do(near, l, 0, 3<<20, r.off+770*page-3<<20+1, 0), syscall.ENXIO)
+			c.fence(near, fabric.InitSelf)
+			c.same(r.mem, want)
+			c.same(l.mem, own)
+		}),
 		outside("behind the peer's window", 8, 2*page),
 		outside("ends behind the peer's window", 16, 2*page-8),
 		outside("negative offset of the peer", 8, -page),
@@ -266,6 +274,18 @@ func (x transfer) protectionRows() []row {
 			c.same(one.mem, theirs)
 		}},
 	}
+	rows = append(rows, row{call: x.call, name: "CONNECTED/last of 3 MiB in a window that does not allow it=EACCES, nothing moved", check: func(c *check) {
+		near, far := c.connected()
+		l := c.window(near, 768, rw)
+		most := c.windowAt(far, 767, 0, rw)
+		c.windowAt(far, 1, 767*page, notTheirs)
+		copy(l.mem, pattern(len(l.mem), 15))
+		mine, theirs := slices.Clone(l.mem), slices.Clone(most.mem)
+		c.want(x.do(near, l, 0, 3<<20, 0, 0), syscall.EACCES)
+		c.fence(near, fabric.InitSelf)
+		c.same(l.mem, mine)
+		c.same(most.mem, theirs)
+	}})
 	if x.window {
 		rows = append(rows,
 			try("own window allows the other direction only", rw&^mine, rw, syscall.EACCES),

@@ -155,6 +155,20 @@ func (c *Conn[M]) prepare(kind OpKind, l Local, roff int64, flags rma.Flags, her
 	return op, nil
 }
 
+// CheckPeer returns the error that a transfer from or to plain memory would have:
+// n bytes at roff of the peer's windows, which need says what is done with.
+func (c *Conn[M]) CheckPeer(roff, n int64, flags rma.Flags, need rma.Prot) error {
+	if c.failed != status.OK {
+		return c.failed
+	}
+	if err := rma.CheckFlags(flags); err != nil {
+		return err
+	}
+	var err error
+	c.peerSp, err = c.peer.Spans(c.peerSp[:0], roff, n, need)
+	return err
+}
+
 // newOp returns an operation with the values of op, in the memory of one that
 // has ended if there is one.
 func (c *Conn[M]) newOp(op Op[M]) *Op[M] {

@@ -118,6 +118,19 @@ func (e *endpoint) VReadFrom(p []byte, roff int64, flags rma.Flags) error {
 	return e.transfer(core.OpRead, core.Local{Buf: p, Length: int64(len(p))}, roff, flags)
 }
 
+func (e *endpoint) CheckTransfer(roff, n int64, flags rma.Flags, need rma.Prot) error {
+	c, err := e.connection(core.CallMemory)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.failed || c.isClosing {
+		return status.Reset
+	}
+	return c.core.CheckPeer(roff, n, flags, need)
+}
+
 // transfer begins a read or write and waits for it if it is synchronous. On
 // one node every transfer is: programs rely on seeing it when the call returns.
 func (e *endpoint) transfer(kind core.OpKind, l core.Local, roff int64, flags rma.Flags) error {

@@ -28,8 +28,9 @@ const patience = 2 * time.Second
 //
 // Window memory must come from the session's Alloc. A VWriteTo returns when
 // its bytes have been copied, a VReadFrom when they have arrived; one of more
-// than 1 MiB is done in pieces of that size, and an error may find earlier
-// pieces done.
+// than 1 MiB that the node performs is done in pieces of that size. The range is
+// checked before the first; when the peer takes windows away beside the call, or
+// the connection ends, the error may find earlier pieces done.
 func Dial(ctx context.Context, path string) (Session, error) {
 	tuned, err := readTuning(os.Getenv)
 	if err != nil {

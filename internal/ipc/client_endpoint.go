@@ -288,12 +288,32 @@ func (e *clientEndpoint) vtransfer(op op, p []byte, roff int64, flags rma.Flags)
 		}
 		return e.ReadFrom(0, 0, roff, flags)
 	}
+	if err := e.checkPieces(op, int64(len(p)), roff, flags); err != nil {
+		return err
+	}
 	return e.c.memory.stage(p, op == opVWriteTo, func(memory uint32, memOff, done, n int64) error {
 		in := &vtransfer{Memory: memory, Flags: flags, MemOff: memOff, Len: n, Remote: roff + done}
 		// Not even Close ends the wait: the node uses the memory until it answers.
 		_, err := e.c.ask(context.Background(), question{op: op, endpoint: e.id, body: in}, nil)
 		return err
 	})
+}
+
+// checkPieces has the node look at all of a transfer that goes in pieces, so that
+// none has moved when the last one is out of range. A node that does not know how
+// looks at them one by one.
+func (e *clientEndpoint) checkPieces(op op, n, roff int64, flags rma.Flags) error {
+	if n <= maxStage {
+		return nil
+	}
+	in := &checkBody{Remote: roff, Len: n, Flags: flags, Need: rma.ProtRead}
+	if op == opVWriteTo {
+		in.Need = rma.ProtWrite
+	}
+	if err := e.ask(context.Background(), opCheck, in, nil); status.Of(err) != status.NotSupp {
+		return err
+	}
+	return nil
 }
 
 func (e *clientEndpoint) Atomic(ctx context.Context, a rma.Atomic) (uint64, error) {

@@ -658,6 +658,17 @@ func (e *fakeEndpoint) VPutSignal(b []byte, p rma.Put) error {
 	return e.FenceSignal(fence.Signal{Where: fence.SignalRemote, RemoteOffset: p.Word, RemoteValue: p.Value})
 }
 
+// CheckTransfer looks at the windows one by one, as they are registered.
+func (e *fakeEndpoint) CheckTransfer(roff, n int64, _ rma.Flags, need rma.Prot) error {
+	e.n.mu.Lock()
+	defer e.n.mu.Unlock()
+	if err := e.rma(); err != nil {
+		return err
+	}
+	_, _, err := e.peer.window(roff, n, need)
+	return err
+}
+
 func (e *fakeEndpoint) Mmap(int64, int64, rma.Prot) (Mapping, error) { return nil, status.NotSupp }
 
 func (e *fakeEndpoint) MapRegion(roff, n int64, prot rma.Prot) (Region, int64, error) {

@@ -68,6 +68,7 @@ const (
 	opWindow      op = 40
 	opEpochs      op = 41
 	opRings       op = 42
+	opCheck       op = 43
 
 	// Told by the node unasked, with request 0.
 	opState     op = 0x4001 // an endpoint's poll events may have changed

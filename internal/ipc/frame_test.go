@@ -48,6 +48,7 @@ var bodies = []struct {
 	{"span", header{Op: opUnregister, Endpoint: 9, Request: 7}, &span{-1, math.MaxInt64}},
 	{"transfer", header{Op: opWriteTo, Endpoint: 9, Request: 8}, &transfer{Local: 1, Len: 2, Remote: 3, Flags: rma.Sync}},
 	{"vtransfer", header{Op: opVWriteTo, Endpoint: 9, Request: 9}, &vtransfer{Memory: 2, Flags: rma.Ordered, MemOff: 1, Len: 2, Remote: 3}},
+	{"check", header{Op: opCheck, Endpoint: 9, Request: 9}, &checkBody{Remote: 3, Len: 2 << 20, Flags: rma.Sync, Need: rma.ProtWrite}},
 	{"atomic", header{Op: opAtomic, Endpoint: 9, Request: 10}, (*atomicBody)(&rma.Atomic{Op: rma.AtomicCAS, Width: 8, Offset: 8, Operand: 1, Compare: math.MaxUint64})},
 	{"put", header{Op: opPutSignal, Endpoint: 9, Request: 14}, &putBody{Local: 1, Len: 2, Put: rma.Put{Offset: 3, Word: 8, Value: 5, More: 6}}},
 	{"vput", header{Op: opVPutSignal, Endpoint: 9, Request: 15}, &vputBody{Memory: 2, MemOff: 1, Len: 2, Put: rma.Put{Offset: 3, Word: 8, Value: 5, More: 6}}},

@@ -218,6 +218,21 @@ func (m *vtransfer) fields(c *coder) {
 	c.i64(&m.Remote)
 }
 
+// checkBody asks whether a VWRITETO or VREADFROM over more than one piece may begin.
+type checkBody struct {
+	Remote, Len int64
+	Flags       rma.Flags
+	Need        rma.Prot
+}
+
+func (m *checkBody) fields(c *coder) {
+	c.i64(&m.Remote)
+	c.i64(&m.Len)
+	c.u32((*uint32)(&m.Flags))
+	c.u8((*uint8)(&m.Need))
+	c.reserved(3)
+}
+
 type atomicBody rma.Atomic
 
 func (m *atomicBody) fields(c *coder) {

@@ -46,6 +46,10 @@ type RegionEndpoint interface {
 	// from before RegisterRegion returns without error until its last use.
 	RegisterRegion(r Region, memOff, n, off int64, prot rma.Prot, flags rma.MapFlags) (int64, error)
 
+	// CheckTransfer returns what a VWriteTo (need is ProtWrite) or VReadFrom
+	// (ProtRead) of n bytes at roff would return at once, and moves nothing.
+	CheckTransfer(roff, n int64, flags rma.Flags, need rma.Prot) error
+
 	// MapRegion finds the memory behind [roff, roff+n) of the peer's windows,
 	// with Mmap's errors: it is [memOff, memOff+n) of r. The caller gets a
 	// reference, which is the mapping: it lasts until Release. If r has a method

@@ -169,6 +169,19 @@ func doVReadFrom(ctx context.Context, s *serverSession, r *request) (reply, erro
 	return reply{}, region.WriteAt(buf, t.MemOff)
 }
 
+// doCheck looks for what is wrong with a transfer of many pieces before the first.
+func doCheck(_ context.Context, _ *serverSession, r *request) (reply, error) {
+	m := r.in.(*checkBody)
+	ep, ok := r.ep.ep.(RegionEndpoint)
+	if !ok {
+		return reply{}, fmt.Errorf("this node's endpoints check no ranges: %w", status.NotSupp)
+	}
+	if m.Need != rma.ProtRead && m.Need != rma.ProtWrite {
+		return reply{}, fmt.Errorf("protection %d, want 1 or 2: %w", m.Need, status.Invalid)
+	}
+	return reply{}, ep.CheckTransfer(m.Remote, m.Len, m.Flags, m.Need)
+}
+
 // doMmap passes the descriptor of the peer's memory on, one that cannot write
 // when prot does not ask for it. The mapping is the session's until MUNMAP.
 func doMmap(_ context.Context, s *serverSession, r *request) (reply, error) {

@@ -103,6 +103,7 @@ var operations = map[op]operation{
 	opMunmap:     {in: body[memoryBody], do: doMunmap},
 	opWindow:     {endpoint: true, in: body[offset], waits: true, do: doWindow},
 	opEpochs:     {do: doEpochs},
+	opCheck:      {endpoint: true, in: body[checkBody], do: doCheck},
 
 	opFenceMark:   {endpoint: true, in: body[sideBody], waits: true, do: doFenceMark},
 	opFenceWait:   {endpoint: true, in: body[markBody], waits: true, do: doFenceWait},
