@@ -109,21 +109,17 @@ func mapShared(f *os.File, off, n, size int64, writable bool) (*shm.Region, erro
 	return region, nil
 }
 
-// A peerWindow is a window of the peer, mapped.
+// A peerWindow is a window of the peer, mapped: its region is exactly the window.
 type peerWindow struct {
-	off, end int64 // in the peer's space
-	prot     rma.Prot
-	region   *shm.Region // exactly the window
-	epoch    uint64      // at which the node told of it
-	lastUse  uint64      // on the endpoint's clock of uses
-	uses     uint64
+	window
+	epoch   uint64 // at which the node told of it
+	lastUse uint64 // on the endpoint's clock of uses
+	uses    uint64
 }
-
-func (w *peerWindow) bytes(off, n int64) []byte { return w.region.Bytes()[off-w.off : off-w.off+n] }
 
 // A direct is one endpoint's use of the peer's windows without the node. It
 // does what plainly succeeds and leaves the rest to the node, whose answers are
-// the contract's: transfers within one window on each side that allow them.
+// the contract's: transfers between windows that are there and allow them.
 //
 // mu is held while memory is copied, so that operations of one endpoint are
 // whole, have an order, and find the mappings that they use until they end.
@@ -140,62 +136,113 @@ type direct struct {
 	slot   uint32
 	clock  uint64 // counts uses
 
+	// parts of the range that is being copied; empty without mu, so that nothing
+	// points to memory that is not mapped any more.
+	theirs, ours [][]byte
+
 	posted, drained uint64 // operations that may still be under way in the node
 
-	refused error  // why no window is asked for any more
+	without error  // why no window is asked for any more
 	tries   int    // that failed for a reason that may pass
 	pass    uint64 // how many times not to ask
 	churned int    // mappings in a row that did not pay
 }
 
-// writeTo copies n bytes from the own window to the peer's, and reports whether
+// writeTo copies n bytes from the own windows to the peer's, and reports whether
 // it has. If not, the node decides: nothing has happened that it may not do
 // again.
 func (d *direct) writeTo(loff, n, roff int64, flags rma.Flags) bool {
-	w := d.begin(roff, n, flags, rma.ProtWrite)
-	if w == nil {
+	there := d.begin(roff, n, flags, rma.ProtWrite)
+	if there == nil {
 		return false
 	}
 	defer d.mu.Unlock()
-	own := d.own.find(loff, n, rma.ProtRead)
-	return own != nil && d.put(w, own.bytes(loff, n), roff, flags)
+	here := d.own.find(loff, n, rma.ProtRead)
+	switch {
+	case here == nil:
+		return false
+	case len(here) == 1 && simple(there, flags):
+		return d.copied(shm.Copy(there[0].bytes(roff, n), here[0].bytes(loff, n)))
+	}
+	return d.move(d.peers(there, roff, n), d.owns(here, loff, n), n, flags)
 }
 
 // readFrom is writeTo in the other direction.
 func (d *direct) readFrom(loff, n, roff int64, flags rma.Flags) bool {
-	w := d.begin(roff, n, flags, rma.ProtRead)
-	if w == nil {
+	there := d.begin(roff, n, flags, rma.ProtRead)
+	if there == nil {
 		return false
 	}
 	defer d.mu.Unlock()
-	own := d.own.find(loff, n, rma.ProtWrite)
+	here := d.own.find(loff, n, rma.ProtWrite)
 	switch {
-	case own == nil:
+	case here == nil:
 		return false
-	case flags&rma.Ordered != 0:
-		return d.copied(own.region.CopyOrdered(own.at(loff), w.bytes(roff, n)))
+	case len(here) == 1 && simple(there, flags):
+		return d.copied(shm.Copy(here[0].bytes(loff, n), there[0].bytes(roff, n)))
 	}
-	return d.copied(shm.Copy(own.bytes(loff, n), w.bytes(roff, n)))
+	return d.move(d.owns(here, loff, n), d.peers(there, roff, n), n, flags)
 }
 
 // vwriteTo is writeTo from p.
 func (d *direct) vwriteTo(p []byte, roff int64, flags rma.Flags) bool {
-	w := d.begin(roff, int64(len(p)), flags, rma.ProtWrite)
-	if w == nil {
+	n := int64(len(p))
+	there := d.begin(roff, n, flags, rma.ProtWrite)
+	if there == nil {
 		return false
 	}
 	defer d.mu.Unlock()
-	return d.put(w, p, roff, flags)
+	if simple(there, flags) {
+		return d.copied(shm.Copy(there[0].bytes(roff, n), p))
+	}
+	return d.move(d.peers(there, roff, n), reach{first: p}, n, flags)
 }
 
-// vreadFrom is readFrom into p.
+// vreadFrom is readFrom into p, which nobody sees before it is full.
 func (d *direct) vreadFrom(p []byte, roff int64, flags rma.Flags) bool {
-	w := d.begin(roff, int64(len(p)), flags, rma.ProtRead)
-	if w == nil {
+	n := int64(len(p))
+	there := d.begin(roff, n, flags, rma.ProtRead)
+	if there == nil {
 		return false
 	}
 	defer d.mu.Unlock()
-	return d.copied(shm.Copy(p, w.bytes(roff, int64(len(p)))))
+	flags &^= rma.Ordered
+	if simple(there, flags) {
+		return d.copied(shm.Copy(p, there[0].bytes(roff, n)))
+	}
+	return d.move(reach{first: p}, d.peers(there, roff, n), n, flags)
+}
+
+// simple reports whether one copy does it at the peer's end: most transfers are
+// so small that a reach costs more than they do.
+func simple(there []*peerWindow, flags rma.Flags) bool {
+	return len(there) == 1 && flags&rma.Ordered == 0
+}
+
+// peers is the memory of [off, off+n), which lies in ws, until move.
+func (d *direct) peers(ws []*peerWindow, off, n int64) (r reach) {
+	r, d.theirs = reachOf(d.theirs, ws, off, n)
+	return r
+}
+
+// owns is peers for the own windows.
+func (d *direct) owns(ws []*window, off, n int64) (r reach) {
+	r, d.ours = reachOf(d.ours, ws, off, n)
+	return r
+}
+
+// move copies n bytes, and ends the operation that begin began.
+func (d *direct) move(dst, src reach, n int64, flags rma.Flags) bool {
+	var err error
+	if flags&rma.Ordered != 0 {
+		err = copyOrdered(&dst, &src, n)
+	} else {
+		err = copyReach(&dst, &src, n)
+	}
+	clear(d.theirs)
+	clear(d.ours)
+	d.theirs, d.ours = d.theirs[:0], d.ours[:0]
+	return d.copied(err)
 }
 
 // atomic performs a on the mapping, as the node would on its own.
@@ -203,12 +250,12 @@ func (d *direct) atomic(a rma.Atomic) (old uint64, done bool) {
 	if rma.CheckAtomic(a) != nil {
 		return 0, false
 	}
-	w := d.begin(a.Offset, int64(a.Width), 0, rma.ProtRead|rma.ProtWrite)
-	if w == nil {
+	ws := d.begin(a.Offset, int64(a.Width), 0, rma.ProtRead|rma.ProtWrite)
+	if ws == nil {
 		return 0, false
 	}
 	defer d.mu.Unlock()
-	old, err := swap(w.region, a.Offset-w.off, a)
+	old, err := swap(ws[0].region, ws[0].at(a.Offset), a) // aligned: it lies in one window
 	return old, d.copied(err)
 }
 
@@ -226,41 +273,33 @@ func swap(r *shm.Region, off int64, a rma.Atomic) (uint64, error) {
 	}
 }
 
-// put copies p to roff, which lies in w with all of p.
-func (d *direct) put(w *peerWindow, p []byte, roff int64, flags rma.Flags) bool {
-	if flags&rma.Ordered != 0 {
-		return d.copied(w.region.CopyOrdered(roff-w.off, p))
-	}
-	return d.copied(shm.Copy(w.bytes(roff, int64(len(p))), p))
-}
-
 // copied is the end of a copy. Memory that was checked does not fault; if it
 // does, the node copies from now on, which survives that as well.
 func (d *direct) copied(err error) bool {
 	if err != nil {
-		d.refused = err
+		d.without = err
 		d.drop(func(*peerWindow) bool { return true })
 	}
 	return err == nil
 }
 
-// begin returns the peer's window that [roff, roff+n) lies in, with mu held, if
-// a transfer with these flags may use it as need says. Nil means that the node
+// begin returns the peer's windows that make up [roff, roff+n), with mu held, if
+// a transfer with these flags may use them as need says. Nil means that the node
 // is to do it.
-func (d *direct) begin(roff, n int64, flags rma.Flags, need rma.Prot) *peerWindow {
-	if n <= 0 || rma.CheckFlags(flags) != nil {
+func (d *direct) begin(roff, n int64, flags rma.Flags, need rma.Prot) []*peerWindow {
+	if n <= 0 || roff < 0 || roff > math.MaxInt64-n || rma.CheckFlags(flags) != nil {
 		return nil
 	}
-	for range 3 { // two things can stand in the way, and each time one is removed
+	for range maxObstacles {
 		d.mu.Lock()
-		w, obstacle := d.look(roff, n, need)
+		ws, missing, obstacle := d.look(roff, n, need)
 		if obstacle == nothing {
-			return w
+			return ws
 		}
 		posted := d.posted
 		d.mu.Unlock()
 		switch {
-		case obstacle == unknown && d.fetch(roff):
+		case obstacle == unknown && d.fetch(missing):
 		case obstacle == busy && d.drain(posted):
 		default:
 			return nil
@@ -274,36 +313,58 @@ type obstacle uint8
 
 const (
 	nothing   obstacle = iota
-	unknown            // the node may know the window
+	unknown            // the node may know a window
 	busy               // an earlier operation is under way in the node
-	undecided          // it may be wrong, or is too much for one window
+	undecided          // it may be wrong, or is too much
 )
 
-// look is begin as far as it goes without asking the node. The caller holds mu.
-func (d *direct) look(roff, n int64, need rma.Prot) (*peerWindow, obstacle) {
+// maxObstacles bounds what one operation removes from its way. Of a range over
+// more windows the next one finds these known.
+const maxObstacles = 16
+
+// look is begin as far as it goes without asking the node, and says at which
+// offset a window is missing. The caller holds mu.
+func (d *direct) look(roff, n int64, need rma.Prot) (ws []*peerWindow, missing int64, o obstacle) {
 	if d.closed || d.e.c.direct.over.Load() {
-		return nil, undecided
+		return nil, 0, undecided
 	}
-	i := d.at(roff)
-	if i == len(d.peer) || roff < d.peer[i].off {
-		return nil, unknown
+	if d.word == nil {
+		return nil, roff, unknown
 	}
-	w := d.peer[i]
-	switch {
-	case w.epoch != d.word.Load(): // from here on the operation counts as begun
-		d.sweep()
-		return nil, unknown
-	case n > w.end-roff || w.prot&need != need:
-		return nil, undecided
-	case d.posted != d.drained:
-		return nil, busy
+	epoch := d.word.Load() // from here on the operation counts as begun
+	first := d.at(roff)
+	last := first
+	for end := roff + n; roff < end; last++ {
+		if last == len(d.peer) || d.peer[last].off > roff {
+			return nil, roff, unknown
+		}
+		w := d.peer[last]
+		if w.epoch != epoch {
+			d.sweep()
+			return nil, roff, unknown
+		}
+		if w.prot&need != need {
+			return nil, 0, undecided
+		}
+		roff = w.end
 	}
+	if d.posted != d.drained {
+		return nil, 0, busy
+	}
+	ws = d.peer[first:last]
+	d.used(ws)
+	return ws, 0, nothing
+}
+
+// used notes that windows pay for having been mapped.
+func (d *direct) used(ws []*peerWindow) {
 	d.clock++
-	w.lastUse = d.clock
-	if w.uses++; w.uses > fewUses {
-		d.churned = 0
+	for _, w := range ws {
+		w.lastUse = d.clock
+		if w.uses++; w.uses > fewUses {
+			d.churned = 0
+		}
 	}
-	return w, nothing
 }
 
 // at returns the index of the first window that ends after roff.
@@ -397,7 +458,7 @@ func (d *direct) close() {
 }
 
 // register registers a window over w's memory with ask, and keeps it in mind.
-func (d *direct) register(w ownWindow, n int64, ask func() (int64, error)) (int64, error) {
+func (d *direct) register(w *window, n int64, ask func() (int64, error)) (int64, error) {
 	d.mu.Lock()
 	a := d.own.add()
 	d.mu.Unlock()

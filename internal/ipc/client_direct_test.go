@@ -251,7 +251,7 @@ func TestOwnWindowsOfDirectUse(t *testing.T) {
 	d := directOf(p.a)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.own.find(p.offA, pageSize, readWrite) == nil || len(d.own.removing) != 0 || len(d.own.adding) != 0 {
+	if len(d.own.find(p.offA, pageSize, readWrite)) != 1 || len(d.own.removing) != 0 || len(d.own.adding) != 0 {
 		t.Errorf("after an unregister that failed: %+v", d.own)
 	}
 }
@@ -326,7 +326,7 @@ func TestDirectUseIsSwitchedOff(t *testing.T) {
 	d := directOf(p.a)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	check(t, "the reason", d.refused, status.NotSupp)
+	check(t, "the reason", d.without, status.NotSupp)
 }
 
 // TestMoreWindowsThanMappings: windows that are used in turn do not push each
@@ -402,7 +402,7 @@ func TestDirectAtomicsAreAtomicWithTheNodes(t *testing.T) {
 	other, peer := connect(t, p.ca, p.cb)
 	d := directOf(other)
 	d.mu.Lock()
-	d.refused = status.NotSupp // goes through the node
+	d.without = status.NotSupp // goes through the node
 	d.mu.Unlock()
 	must(peer.Register(p.memB, p.offB, readWrite, rma.MapFixed))(t)
 	const rounds = 500
@@ -479,7 +479,7 @@ func TestWhoHasNoWindowsCostsNoEpochs(t *testing.T) {
 	p.warm(t)
 	d := directOf(p.a)
 	d.mu.Lock()
-	check(t, "the reason", d.refused, status.NotSupp)
+	check(t, "the reason", d.without, status.NotSupp)
 	d.mu.Unlock()
 	p.ca.(*client).direct.mu.Lock()
 	defer p.ca.(*client).direct.mu.Unlock()

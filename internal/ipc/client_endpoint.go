@@ -235,7 +235,7 @@ func (e *clientEndpoint) Register(p []byte, off int64, prot rma.Prot, flags rma.
 	if err != nil {
 		return 0, err
 	}
-	w := ownWindow{prot: prot, region: m.region, memOff: memOff}
+	w := &window{prot: prot, region: m.region, memOff: memOff}
 	return e.direct.register(w, int64(len(p)), func() (int64, error) {
 		var out offset
 		in := &register{Memory: id, Prot: prot, Flags: flags, MemOff: memOff, Len: int64(len(p)), Off: off}

@@ -4,34 +4,15 @@ import (
 	"math"
 	"slices"
 
-	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/rma"
 )
-
-// An ownWindow is a window of this end over memory of this session. It holds a
-// reference to the region.
-type ownWindow struct {
-	off, end int64 // in the endpoint's space
-	prot     rma.Prot
-	region   *shm.Region
-	memOff   int64
-}
-
-// bytes returns the memory of [off, off+n), which lies in the window.
-func (w *ownWindow) bytes(off, n int64) []byte {
-	at := w.at(off)
-	return w.region.Bytes()[at : at+n]
-}
-
-// at returns where off is in the region.
-func (w *ownWindow) at(off int64) int64 { return w.memOff + off - w.off }
 
 // ownWindows are the windows of an endpoint as far as this process is sure of
 // them: it has the node's word that they were registered, and no call to
 // unregister them has begun. What is not among them is the node's to judge. The
-// endpoint's direct.mu guards them.
+// endpoint's direct.mu guards them. Each holds a reference to its region.
 type ownWindows struct {
-	list     []ownWindow // by offset, not overlapping
+	list     []*window // by offset, not overlapping
 	adding   []*addition
 	removing []span // of the calls under way
 	closed   bool
@@ -64,37 +45,43 @@ func (o *ownWindows) forget(a *addition) {
 
 // added takes the window that the node has registered, with a reference of its
 // own.
-func (o *ownWindows) added(a *addition, w ownWindow) {
+func (o *ownWindows) added(a *addition, w *window) {
 	o.forget(a)
 	if o.closed || len(a.doubtful) > maxDoubtful ||
-		slices.ContainsFunc(a.doubtful, func(r span) bool { return touches(r, &w) }) {
+		slices.ContainsFunc(a.doubtful, func(r span) bool { return touches(r, w) }) {
 		return
 	}
 	w.region.Retain()
 	o.insert(w)
 }
 
-func (o *ownWindows) insert(w ownWindow) {
-	i, _ := slices.BinarySearchFunc(o.list, w.off, func(x ownWindow, off int64) int {
-		if x.end <= off {
-			return -1
+func (o *ownWindows) insert(w *window) { o.list = slices.Insert(o.list, o.at(w.off), w) }
+
+// at returns the index of the first window that ends after off.
+func (o *ownWindows) at(off int64) int {
+	lo, hi := 0, len(o.list)
+	for lo < hi {
+		mid := int(uint(lo+hi) / 2)
+		if o.list[mid].end <= off {
+			lo = mid + 1
+		} else {
+			hi = mid
 		}
-		return 1
-	})
-	o.list = slices.Insert(o.list, i, w)
+	}
+	return lo
 }
 
 // remove notes that a call to unregister r begins, and takes out the windows
 // that it will remove if it succeeds. From here on transfers over them are the
 // node's to judge.
-func (o *ownWindows) remove(r span) (out []ownWindow) {
+func (o *ownWindows) remove(r span) (out []*window) {
 	for _, a := range o.adding {
 		if len(a.doubtful) <= maxDoubtful {
 			a.doubtful = append(a.doubtful, r)
 		}
 	}
 	o.removing = append(o.removing, r)
-	o.list = slices.DeleteFunc(o.list, func(w ownWindow) bool {
+	o.list = slices.DeleteFunc(o.list, func(w *window) bool {
 		in := w.off >= r.Off && uint64(w.end-r.Off) <= uint64(max(r.Len, 0))
 		if in {
 			out = append(out, w)
@@ -105,7 +92,7 @@ func (o *ownWindows) remove(r span) (out []ownWindow) {
 }
 
 // removed ends a call to unregister r, and brings its windows back if it failed.
-func (o *ownWindows) removed(r span, windows []ownWindow, err error) {
+func (o *ownWindows) removed(r span, windows []*window, err error) {
 	i := slices.Index(o.removing, r)
 	o.removing = slices.Delete(o.removing, i, i+1)
 	for _, w := range windows {
@@ -119,30 +106,28 @@ func (o *ownWindows) removed(r span, windows []ownWindow, err error) {
 
 // touches reports whether r, which may be any numbers, and w have an offset in
 // common.
-func touches(r span, w *ownWindow) bool {
+func touches(r span, w *window) bool {
 	return r.Len > 0 && r.Off < w.end && (r.Off > math.MaxInt64-r.Len || r.Off+r.Len > w.off)
 }
 
-// find returns the window that [off, off+n) lies in, if it allows need; n is
-// positive. The caller holds the lock as long as it uses the window.
-func (o *ownWindows) find(off, n int64, need rma.Prot) *ownWindow {
-	lo, hi := 0, len(o.list)
-	for lo < hi {
-		mid := int(uint(lo+hi) / 2)
-		if o.list[mid].end <= off {
-			lo = mid + 1
-		} else {
-			hi = mid
+// find returns the windows that make up [off, off+n), nil if these are not plainly
+// there or do not allow need; n is positive. The caller holds the lock as long as
+// it uses them.
+func (o *ownWindows) find(off, n int64, need rma.Prot) []*window {
+	if off < 0 || off > math.MaxInt64-n {
+		return nil
+	}
+	first := o.at(off)
+	for i, end := first, off+n; i < len(o.list) && i-first < maxParts; i++ {
+		w := o.list[i]
+		if w.off > off || w.prot&need != need {
+			return nil
+		}
+		if off = w.end; off >= end {
+			return o.list[first : i+1]
 		}
 	}
-	if lo == len(o.list) {
-		return nil
-	}
-	w := &o.list[lo]
-	if off < w.off || n > w.end-off || w.prot&need != need {
-		return nil
-	}
-	return w
+	return nil
 }
 
 // close gives all windows up.

@@ -32,7 +32,7 @@ func (d *direct) mayAsk() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch {
-	case d.closed || d.refused != nil:
+	case d.closed || d.without != nil:
 		return false
 	case d.pass > 0:
 		d.pass--
@@ -77,7 +77,7 @@ func (d *direct) ask(roff int64) (w *peerWindow, page *shm.Region, slot uint32, 
 	if err != nil {
 		return nil, nil, 0, err
 	}
-	w = &peerWindow{off: out.Off, end: out.Off + out.Len, prot: out.Prot, region: region, epoch: out.Epoch}
+	w = &peerWindow{window: window{off: out.Off, end: out.Off + out.Len, prot: out.Prot, region: region}, epoch: out.Epoch}
 	return w, page, out.Slot, nil
 }
 
@@ -104,6 +104,7 @@ func (d *direct) insert(page *shm.Region, slot uint32, w *peerWindow) error {
 		return err
 	}
 	d.e.c.direct.mappings.Add(1)
+	w.lastUse = d.clock // it is about to be used
 	d.peer = slices.Insert(d.peer, d.at(w.off), w)
 	return nil
 }
@@ -142,12 +143,12 @@ func (d *direct) learn(err error) {
 	case status.NoAddress, status.Access, status.Invalid, status.Reset, status.NotConn, status.BadFD, status.NoDevice:
 		// The operation's own, which the node will return for it as well.
 	case status.NotSupp, status.Protocol:
-		d.refused = err
+		d.without = err
 	default:
 		d.tries++
 		d.pass = backOff(d.tries)
 		if d.tries == maxDirectTries {
-			d.refused = fmt.Errorf("windows cannot be mapped: %w", err)
+			d.without = fmt.Errorf("windows cannot be mapped: %w", err)
 		}
 	}
 }

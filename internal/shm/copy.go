@@ -47,8 +47,8 @@ func copyPieces(dst, src []byte) {
 	copy(dst, src)
 }
 
-// lineSize is the granularity of CopyOrdered in bytes.
-const lineSize = 64
+// LineSize is the granularity of CopyOrdered in bytes.
+const LineSize = 64
 
 // fence is what an atomic operation on orders the stores around it.
 var fence atomic.Uint32
@@ -62,7 +62,7 @@ func (r *Region) CopyOrdered(off int64, p []byte) (err error) {
 	}
 	defer caught(debug.SetPanicOnFault(true), &err)
 	dst := r.mem[off : off+int64(len(p))]
-	last := min(int((off+int64(len(p))-1)%lineSize)+1, len(p))
+	last := min(int((off+int64(len(p))-1)%LineSize)+1, len(p))
 	head := len(p) - last
 	copyPieces(dst[:head], p[:head])
 	fence.Add(1)
