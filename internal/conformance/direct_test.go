@@ -226,7 +226,7 @@ func (d drawer) flags() rma.Flags {
 
 func (d drawer) move() move {
 	end := int(d.pick("end", 0, 0, 0, 1))
-	switch d.pick("call", 0, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 5, 5, 5, 6, 6, 6, 7, 8, 9) {
+	switch d.pick("call", 0, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 5, 5, 5, 6, 6, 6, 7, 7, 8, 8, 9, 10, 10) {
 	case 0:
 		return d.register(end)
 	case 1:
@@ -247,6 +247,8 @@ func (d drawer) move() move {
 			}
 			return err
 		})}
+	case 10:
+		return d.put(end)
 	}
 	return d.local(end)
 }
@@ -308,6 +310,19 @@ func (d drawer) signal(end int) move {
 	s := fence.Signal{By: fence.Side(d.pick("by", 1, 2)), Where: fence.Where(d.pick("where", 0x10, 0x20, 0x30)),
 		LocalOffset: d.offset("local"), LocalValue: 0x1122334455667788, RemoteOffset: d.offset("remote"), RemoteValue: 99}
 	return move{fmt.Sprintf("%d: signal %+v", end, s), noResult(func(w *world) error { return w.ends[end].FenceSignal(s) })}
+}
+
+func (d drawer) put(end int) move {
+	n, loff := max(d.length(), 0), d.offset("local")
+	p := rma.Put{Offset: d.offset("remote"), Word: d.offset("word"), Value: 0x123456789abcdef}
+	if rapid.Bool().Draw(d.T, "window") {
+		return move{fmt.Sprintf("%d: put %#x+%#x, %+v", end, loff, n, p), noResult(func(w *world) error {
+			return w.ends[end].PutSignal(loff, n, p)
+		})}
+	}
+	return move{fmt.Sprintf("%d: put %d bytes, %+v", end, n, p), noResult(func(w *world) error {
+		return w.ends[end].VPutSignal(bytes.Repeat([]byte{6}, int(n)), p)
+	})}
 }
 
 // local is a store of an application into its own memory.

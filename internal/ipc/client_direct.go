@@ -9,7 +9,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/fabricd/fabricd/fence"
 	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/rma"
@@ -119,7 +118,8 @@ type peerWindow struct {
 
 // A direct is one endpoint's use of the peer's windows without the node. It
 // does what plainly succeeds and leaves the rest to the node, whose answers are
-// the contract's: transfers between windows that are there and allow them.
+// the contract's: transfers between windows that are there and allow them, and
+// what orders those.
 //
 // mu is held while memory is copied, so that operations of one endpoint are
 // whole, have an order, and find the mappings that they use until they end.
@@ -134,13 +134,15 @@ type direct struct {
 	peer   []*peerWindow  // by offset, not overlapping
 	word   *atomic.Uint64 // the endpoint's epoch; nil before the first window
 	slot   uint32
+	sure   bool   // there has been a window, and the epoch was
+	lives  uint64 // when the node last told of one
 	clock  uint64 // counts uses
 
 	// parts of the range that is being copied; empty without mu, so that nothing
 	// points to memory that is not mapped any more.
 	theirs, ours [][]byte
 
-	posted, drained uint64 // operations that may still be under way in the node
+	nodeOps
 
 	without error  // why no window is asked for any more
 	tries   int    // that failed for a reason that may pass
@@ -287,7 +289,7 @@ func (d *direct) copied(err error) bool {
 // a transfer with these flags may use them as need says. Nil means that the node
 // is to do it.
 func (d *direct) begin(roff, n int64, flags rma.Flags, need rma.Prot) []*peerWindow {
-	if n <= 0 || roff < 0 || roff > math.MaxInt64-n || rma.CheckFlags(flags) != nil {
+	if rma.CheckFlags(flags) != nil {
 		return nil
 	}
 	for range maxObstacles {
@@ -325,7 +327,7 @@ const maxObstacles = 16
 // look is begin as far as it goes without asking the node, and says at which
 // offset a window is missing. The caller holds mu.
 func (d *direct) look(roff, n int64, need rma.Prot) (ws []*peerWindow, missing int64, o obstacle) {
-	if d.closed || d.e.c.direct.over.Load() {
+	if n <= 0 || roff < 0 || roff > math.MaxInt64-n || d.closed || d.e.c.direct.over.Load() {
 		return nil, 0, undecided
 	}
 	if d.word == nil {
@@ -379,29 +381,6 @@ func (d *direct) at(roff int64) int {
 		}
 	}
 	return lo
-}
-
-// note says that an operation of this endpoint may be under way in the node
-// although its call has returned: what is done directly must not overtake it.
-func (d *direct) note() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.posted++
-}
-
-// drain waits for the operations that were noted up to posted.
-func (d *direct) drain(posted uint64) bool {
-	m, err := d.e.FenceMark(fence.InitSelf)
-	if err == nil {
-		err = d.e.FenceWait(context.Background(), m)
-	}
-	// One that failed has ended too; but then there may be no connection.
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if err == nil {
-		d.drained = max(d.drained, posted)
-	}
-	return err == nil
 }
 
 // sweep gives the mappings back that the peer has withdrawn. The caller holds mu.

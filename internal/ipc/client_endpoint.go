@@ -254,28 +254,32 @@ func (e *clientEndpoint) WriteTo(loff, n, roff int64, flags rma.Flags) error {
 	if e.direct.writeTo(loff, n, roff, flags) {
 		return nil
 	}
-	return e.ask(context.Background(), opWriteTo, &transfer{loff, n, roff, flags}, nil)
+	return e.direct.through(false, func() error {
+		return e.ask(context.Background(), opWriteTo, &transfer{loff, n, roff, flags}, nil)
+	})
 }
 
 func (e *clientEndpoint) ReadFrom(loff, n, roff int64, flags rma.Flags) error {
 	if e.direct.readFrom(loff, n, roff, flags) {
 		return nil
 	}
-	return e.ask(context.Background(), opReadFrom, &transfer{loff, n, roff, flags}, nil)
+	return e.direct.through(false, func() error {
+		return e.ask(context.Background(), opReadFrom, &transfer{loff, n, roff, flags}, nil)
+	})
 }
 
 func (e *clientEndpoint) VWriteTo(p []byte, roff int64, flags rma.Flags) error {
 	if e.direct.vwriteTo(p, roff, flags) {
 		return nil
 	}
-	return e.vtransfer(opVWriteTo, p, roff, flags)
+	return e.direct.through(false, func() error { return e.vtransfer(opVWriteTo, p, roff, flags) })
 }
 
 func (e *clientEndpoint) VReadFrom(p []byte, roff int64, flags rma.Flags) error {
 	if e.direct.vreadFrom(p, roff, flags) {
 		return nil
 	}
-	return e.vtransfer(opVReadFrom, p, roff, flags)
+	return e.direct.through(false, func() error { return e.vtransfer(opVReadFrom, p, roff, flags) })
 }
 
 func (e *clientEndpoint) vtransfer(op op, p []byte, roff int64, flags rma.Flags) error {
@@ -326,7 +330,7 @@ func (e *clientEndpoint) Atomic(ctx context.Context, a rma.Atomic) (uint64, erro
 // nodeAtomic is Atomic through the node.
 func (e *clientEndpoint) nodeAtomic(ctx context.Context, a rma.Atomic) (uint64, error) {
 	var out wordBody
-	err := e.ask(ctx, opAtomic, (*atomicBody)(&a), &out)
+	err := e.direct.through(false, func() error { return e.ask(ctx, opAtomic, (*atomicBody)(&a), &out) })
 	if err != nil && ctx.Err() != nil {
 		e.direct.note() // the node may still be at it
 	}
@@ -379,17 +383,33 @@ func (m *mapping) Close() error {
 }
 
 func (e *clientEndpoint) FenceMark(by fence.Side) (fence.Mark, error) {
-	var out markBody
-	err := e.ask(context.Background(), opFenceMark, &sideBody{by}, &out)
-	return fence.Mark(out), err
+	if by == fence.InitSelf {
+		if m, done := e.direct.mark(); done {
+			return m, nil
+		}
+	}
+	return e.direct.nodeMark(by)
 }
 
 func (e *clientEndpoint) FenceWait(ctx context.Context, m fence.Mark) error {
-	return e.ask(ctx, opFenceWait, (*markBody)(&m), nil)
+	if e.direct.wait(m) {
+		return nil
+	}
+	return e.direct.nodeWait(ctx, m)
 }
 
 func (e *clientEndpoint) FenceSignal(s fence.Signal) error {
-	return e.ask(context.Background(), opFenceSignal, (*signalBody)(&s), nil)
+	if e.direct.signal(s) {
+		return nil
+	}
+	return e.nodeSignal(s)
+}
+
+// nodeSignal is FenceSignal through the node.
+func (e *clientEndpoint) nodeSignal(s fence.Signal) error {
+	return e.direct.through(false, func() error {
+		return e.ask(context.Background(), opFenceSignal, (*signalBody)(&s), nil)
+	})
 }
 
 func (e *clientEndpoint) LocalAddr() addr.Addr {

@@ -11,26 +11,52 @@ func (e *clientEndpoint) PostAtomic(a rma.Atomic) error {
 	if _, done := e.direct.atomic(a); done {
 		return nil
 	}
-	defer e.direct.note() // what the node does may not be done when it answers
-	return e.ask(context.Background(), opPostAtomic, (*atomicBody)(&a), nil)
+	return e.nodePost(a)
+}
+
+// nodePost is PostAtomic through the node, which answers before it is done.
+func (e *clientEndpoint) nodePost(a rma.Atomic) error {
+	return e.direct.through(true, func() error {
+		return e.ask(context.Background(), opPostAtomic, (*atomicBody)(&a), nil)
+	})
 }
 
 func (e *clientEndpoint) PutSignal(loff, n int64, p rma.Put) error {
-	defer e.direct.note()
-	return e.ask(context.Background(), opPutSignal, &putBody{loff, n, p}, nil)
+	if e.direct.put(nil, loff, n, p) {
+		return nil
+	}
+	return e.nodePut(loff, n, p)
 }
 
-// VPutSignal goes in pieces as VWriteTo does. The first one has the node check
-// all ranges; only the last one stores the word.
+// nodePut is PutSignal through the node.
+func (e *clientEndpoint) nodePut(loff, n int64, p rma.Put) error {
+	return e.direct.through(true, func() error {
+		return e.ask(context.Background(), opPutSignal, &putBody{loff, n, p}, nil)
+	})
+}
+
 func (e *clientEndpoint) VPutSignal(b []byte, p rma.Put) error {
+	if b != nil && e.direct.put(b, 0, int64(len(b)), p) {
+		return nil
+	}
+	return e.nodeVPut(b, p)
+}
+
+// nodeVPut is VPutSignal through the node.
+func (e *clientEndpoint) nodeVPut(b []byte, p rma.Put) error {
 	if _, err := e.socket(); err != nil {
 		return err
 	}
 	if len(b) == 0 || rma.CheckPut(p) != nil {
 		return e.PutSignal(0, 0, p) // the node knows what comes first: the state or the argument
 	}
+	return e.direct.through(true, func() error { return e.putPieces(b, p) })
+}
+
+// putPieces goes in pieces as VWriteTo does. The first one has the node check all
+// ranges; only the last one stores the word.
+func (e *clientEndpoint) putPieces(b []byte, p rma.Put) error {
 	total := int64(len(b))
-	defer e.direct.note()
 	return e.c.memory.stage(b, true, func(memory uint32, memOff, done, n int64) error {
 		piece := p
 		piece.Offset += done

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/fence"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/rma"
 )
@@ -124,6 +125,52 @@ func TestWritersOutliveTheirPeer(t *testing.T) {
 		k.kill()
 		wg.Wait()
 		check(t, "the last write", end, status.Reset)
+		c.Close()
+	}
+}
+
+// TestFencesTellOfADeath kills applications beside fences towards them: these end
+// with ECONNRESET, those of marks from before too.
+func TestFencesTellOfADeath(t *testing.T) {
+	s := serve(t, nil)
+	s.node.allowDirect()
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	for range 3 {
+		k := start(t, s)
+		port := addr.Port(k.number(t, "port"))
+		c := s.dial(t)
+		e := must(c.Open())(t)
+		if _, err := e.Connect(ctx, addr.Addr{Node: 3, Port: port}); err != nil {
+			t.Fatal(err)
+		}
+		k.number(t, "window")
+		off := k.number(t, "window")
+		check(t, "a write", e.VWriteTo([]byte{1}, off, 0), status.OK)
+		early, err := e.FenceMark(fence.InitSelf)
+		check(t, "FenceMark", err, status.OK)
+		signal := fence.Signal{By: fence.InitSelf, Where: fence.SignalRemote, RemoteOffset: off}
+		calls := map[string]func() error{
+			"FenceMark":   func() error { _, err := e.FenceMark(fence.InitSelf); return err },
+			"FenceWait":   func() error { return e.FenceWait(ctx, early) },
+			"FenceSignal": func() error { return e.FenceSignal(signal) },
+			"VPutSignal":  func() error { return e.VPutSignal([]byte{2}, rma.Put{Offset: off + 64, Word: off}) },
+		}
+		var ended sync.WaitGroup
+		var done atomic.Int64
+		for name, call := range calls {
+			ended.Go(func() {
+				var err error
+				for err == nil && ctx.Err() == nil {
+					err = call()
+					done.Add(1)
+				}
+				check(t, name, err, status.Reset)
+			})
+		}
+		eventually(t, "some fences are done", func() bool { return done.Load() > 1000 })
+		k.kill()
+		ended.Wait()
 		c.Close()
 	}
 }
