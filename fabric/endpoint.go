@@ -28,13 +28,15 @@ import (
 type Endpoint struct {
 	ep ipc.Endpoint
 
-	// receiving holds a token while a Recv or TryRecv runs, so that two of them
-	// do not mix their bytes although Recv may take several steps.
-	receiving chan struct{}
+	// receiving is taken while a Recv or TryRecv runs, so that two of them do not mix
+	// their bytes although Recv may take several steps.
+	receiving ipc.Turn
 }
 
 func newEndpoint(ep ipc.Endpoint) *Endpoint {
-	return &Endpoint{ep: ep, receiving: make(chan struct{}, 1)}
+	e := &Endpoint{ep: ep}
+	e.receiving.Init()
+	return e
 }
 
 // Bind binds the endpoint to port and returns it; 0 chooses the lowest free
@@ -159,16 +161,10 @@ func (e *Endpoint) Recv(ctx context.Context, p []byte) (n int, err error) {
 	if len(p) == 0 {
 		return 0, e.nothing("recv")
 	}
-	select {
-	case e.receiving <- struct{}{}:
-	default:
-		select {
-		case e.receiving <- struct{}{}:
-		case <-ctx.Done():
-			return 0, e.fail("recv", withdraw(ctx, status.Canceled))
-		}
+	if !e.receiving.Try() && !e.receiving.Take(ctx.Done(), nil) {
+		return 0, e.fail("recv", withdraw(ctx, status.Canceled))
 	}
-	defer func() { <-e.receiving }()
+	defer e.receiving.Give()
 	for {
 		m, err := e.ep.Recv(ctx, p[n:])
 		n += m
@@ -189,12 +185,10 @@ func (e *Endpoint) TryRecv(p []byte) (n int, err error) {
 	if len(p) == 0 {
 		return 0, e.nothing("recv")
 	}
-	select {
-	case e.receiving <- struct{}{}:
-		defer func() { <-e.receiving }()
-	default:
+	if !e.receiving.Try() {
 		return 0, nil
 	}
+	defer e.receiving.Give()
 	n, err = e.ep.TryRecv(p)
 	return n, e.fail("recv", err)
 }

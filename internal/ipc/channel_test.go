@@ -193,7 +193,7 @@ func TestCallsBlockedInAChannelEnd(t *testing.T) {
 			go func() { _, err := a.Send(ctx, make([]byte, 4<<20)); results <- err }()
 			e := a.(*clientEndpoint)
 			eventually(t, "Send and Recv wait", func() bool {
-				return len(e.sending) == 1 && len(e.receiving) == 1 && !e.ch.Load().out.Room()
+				return e.sending.taken() && e.receiving.taken() && !e.ch.Load().out.Room()
 			})
 			c.end(s, a, b, cancel)
 			for range 2 {

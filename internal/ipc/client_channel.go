@@ -304,8 +304,8 @@ func (ch *channel) hangUp() {
 func (e *clientEndpoint) free() { e.freeing.Do(e.unmap) }
 
 func (e *clientEndpoint) unmap() {
-	e.sending <- struct{}{}
-	e.receiving <- struct{}{}
+	e.sending.Take(nil, nil)
+	e.receiving.Take(nil, nil)
 	e.mu.Lock()
 	all := e.spent
 	if ch := e.ch.Swap(nil); ch != nil {

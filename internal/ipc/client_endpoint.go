@@ -27,9 +27,10 @@ type clientEndpoint struct {
 	hup  atomic.Bool    // the node has told that the connection has ended
 
 	direct direct
+	live   atomic.Pointer[net.UnixConn] // data while the endpoint is connected and open
 
 	// The locks of a whole call, taken for a ctx: bytes of two calls do not mix.
-	sending, receiving chan struct{}
+	sending, receiving Turn
 
 	freeing   sync.Once // of the channels' memory
 	ch        atomic.Pointer[channel]
@@ -51,11 +52,12 @@ type clientEndpoint struct {
 func newClientEndpoint(c *client, id uint32) *clientEndpoint {
 	e := &clientEndpoint{
 		c: c, id: id, quit: make(chan struct{}),
-		sending: make(chan struct{}, 1), receiving: make(chan struct{}, 1),
 		listeners: make(map[*chan<- struct{}]chan<- struct{}),
 	}
 	e.local.Node = c.lastSelf().Life.Node
 	e.direct.e = e
+	e.sending.Init()
+	e.receiving.Init()
 	return e
 }
 
@@ -155,6 +157,7 @@ func (e *clientEndpoint) establish(m connected, f *os.File) error {
 		return status.Reset
 	}
 	e.data, e.local, e.remote = conn, m.Local, m.Remote
+	e.live.Store(conn)
 	if len(e.listeners) > 0 {
 		e.watchData()
 	}
@@ -447,6 +450,7 @@ func (e *clientEndpoint) shut() bool {
 	e.mu.Lock()
 	first := !e.closed
 	e.closed = true
+	e.live.Store(nil)
 	data, watching := e.data, e.watching
 	if ch := e.ch.Load(); ch != nil && first {
 		ch.hangUp()

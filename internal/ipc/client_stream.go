@@ -20,10 +20,10 @@ func (e *clientEndpoint) Send(ctx context.Context, p []byte) (int, error) {
 	if conn == nil {
 		return 0, err
 	}
-	if err := e.lock(ctx, e.sending); err != nil {
+	if err := e.lock(ctx, &e.sending); err != nil {
 		return 0, err
 	}
-	defer func() { <-e.sending }()
+	defer e.sending.Give()
 	if ch := e.ringOut(); ch != nil {
 		return ch.send(ctx, p)
 	}
@@ -54,12 +54,10 @@ func (e *clientEndpoint) TrySend(p []byte) (int, error) {
 	if conn == nil {
 		return 0, err
 	}
-	select {
-	case e.sending <- struct{}{}:
-	default:
+	if !e.sending.Try() {
 		return 0, nil
 	}
-	defer func() { <-e.sending }()
+	defer e.sending.Give()
 	if ch := e.ringOut(); ch != nil {
 		return ch.write(p)
 	}
@@ -77,10 +75,10 @@ func (e *clientEndpoint) Recv(ctx context.Context, p []byte) (int, error) {
 	if conn == nil {
 		return 0, err
 	}
-	if err := e.lock(ctx, e.receiving); err != nil {
+	if err := e.lock(ctx, &e.receiving); err != nil {
 		return 0, err
 	}
-	defer func() { <-e.receiving }()
+	defer e.receiving.Give()
 	for {
 		n, ch, err := e.receive(conn, p)
 		if !errors.Is(err, status.Again) {
@@ -119,12 +117,10 @@ func (e *clientEndpoint) TryRecv(p []byte) (int, error) {
 	if conn == nil {
 		return 0, err
 	}
-	select {
-	case e.receiving <- struct{}{}:
-	default:
+	if !e.receiving.Try() {
 		return 0, nil
 	}
-	defer func() { <-e.receiving }()
+	defer e.receiving.Give()
 	n, _, err := e.receive(conn, p)
 	if errors.Is(err, status.Again) {
 		return 0, nil
@@ -135,6 +131,9 @@ func (e *clientEndpoint) TryRecv(p []byte) (int, error) {
 // streaming returns the data socket for a call that moves p; nil when the
 // result is decided. No bytes can be moved in any state but closed.
 func (e *clientEndpoint) streaming(p []byte) (*net.UnixConn, error) {
+	if conn := e.live.Load(); conn != nil && len(p) > 0 {
+		return conn, nil
+	}
 	conn, err := e.socket()
 	if len(p) == 0 && !errors.Is(err, status.BadFD) {
 		return nil, nil
@@ -142,21 +141,15 @@ func (e *clientEndpoint) streaming(p []byte) (*net.UnixConn, error) {
 	return conn, err
 }
 
-// lock takes l for one call.
-func (e *clientEndpoint) lock(ctx context.Context, l chan struct{}) error {
-	select {
-	case l <- struct{}{}: // also when ctx is done: the call may not have to wait
+// lock takes t for one call, also when ctx is done: the call may not have to wait.
+func (e *clientEndpoint) lock(ctx context.Context, t *Turn) error {
+	if t.Try() || t.Take(ctx.Done(), e.quit) {
 		return nil
-	default:
 	}
-	select {
-	case l <- struct{}{}:
-		return nil
-	case <-ctx.Done():
+	if ctx.Err() != nil {
 		return fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
-	case <-e.quit:
-		return status.Reset
 	}
+	return status.Reset
 }
 
 // withdrawn reports whether err is the end of a call's ctx.

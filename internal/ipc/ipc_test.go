@@ -431,7 +431,7 @@ func TestBlockedCallsEnd(t *testing.T) {
 			waitRequests(t, sess, want-2)
 			eventually(t, "Send and Recv wait", func() bool {
 				e := a.(*clientEndpoint)
-				return len(e.sending) == 1 && len(e.receiving) == 1
+				return e.sending.taken() && e.receiving.taken()
 			})
 			c.end(s, a, sess, cancel)
 			if name == "with Close" {
