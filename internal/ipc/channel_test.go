@@ -505,38 +505,46 @@ func TestLatencyIsASetting(t *testing.T) {
 	exchange(t, a, b, 100)
 }
 
+// BenchmarkChannel measures a message there and back, and messages one way.
 func BenchmarkChannel(b *testing.B) {
 	for _, low := range []bool{false, true} {
 		name := map[bool]string{false: "sleeping", true: "low"}[low]
-		b.Run(name, func(b *testing.B) {
-			s := serve(b, nil)
-			x, y := channeled(b, s)
-			for _, e := range []Endpoint{x, y} {
-				ch := e.(*clientEndpoint).ch.Load()
-				ch.dataSpin = tuning{low: low, spin: -1}.spinner()
-				ch.roomSpin = ch.dataSpin
-			}
-			ctx := context.Background()
-			ended := make(chan struct{})
-			go func() {
-				defer close(ended)
-				p := make([]byte, 8)
-				for {
-					n, err := y.Recv(ctx, p)
-					if err != nil {
-						return
-					}
-					y.Send(ctx, p[:n])
-				}
-			}()
-			p := make([]byte, 8)
-			b.ReportAllocs()
-			for b.Loop() {
-				x.Send(ctx, p)
-				x.Recv(ctx, p)
-			}
-			x.Close()
-			<-ended
-		})
+		b.Run(name, func(b *testing.B) { benchmarkChannel(b, low, true) })
+		b.Run(name+" rate", func(b *testing.B) { benchmarkChannel(b, low, false) })
 	}
+}
+
+func benchmarkChannel(b *testing.B, low, back bool) {
+	s := serve(b, nil)
+	x, y := channeled(b, s)
+	for _, e := range []Endpoint{x, y} {
+		ch := e.(*clientEndpoint).ch.Load()
+		ch.dataSpin = tuning{low: low, spin: -1}.spinner()
+		ch.roomSpin = ch.dataSpin
+	}
+	ctx := context.Background()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		p := make([]byte, 8)
+		for {
+			n, err := y.Recv(ctx, p)
+			if err != nil {
+				return
+			}
+			if back {
+				y.Send(ctx, p[:n])
+			}
+		}
+	}()
+	p := make([]byte, 8)
+	b.ReportAllocs()
+	for b.Loop() {
+		x.Send(ctx, p)
+		if back {
+			x.Recv(ctx, p)
+		}
+	}
+	x.Close()
+	<-ended
 }

@@ -55,7 +55,6 @@ func (w *Writer) Write(p []byte) (n int, err error) {
 	}
 	if n > 0 {
 		w.shown.Store(w.tail)
-		w.dshown.Store(w.dtail)
 	}
 	return n, err
 }
@@ -88,14 +87,21 @@ func (w *Writer) long(p []byte) (int, error) {
 	}
 	w.put(w.dtail, p[:n])
 	w.dtail += uint64(n)
+	w.dshown.Store(w.dtail)
 	w.publish(n)
 	return n, nil
 }
+
+// ahead is how many slots before it is written a slot's line is asked for. The
+// reader has had it a lap ago: without this, every store would wait until the line
+// has come from the other processor.
+const ahead = 4
 
 // publish makes the piece of n bytes at the tail visible: one store.
 func (w *Writer) publish(n int) {
 	w.at64(w.tail).Store(published(w.tail, n))
 	w.tail++
+	prefetchWrite(&w.slot(w.tail + ahead)[0])
 }
 
 // free reports whether there is a slot for one more piece.
