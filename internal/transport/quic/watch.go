@@ -22,8 +22,8 @@ const (
 // acknowledged changes with every acknowledgement of something new: these are
 // the measurements of the round trip, to the nanosecond. Packets that come say
 // less: on a way that is open in one direction only they come, and nothing that
-// is sent arrives. If two measurements are the same by chance, as they may be
-// on virtual time, the tail goes out once for nothing.
+// is sent arrives. While all measurements are the same, as they may be on virtual
+// time, the tail goes out for nothing.
 type acknowledged struct{ latest, smoothed, deviation time.Duration }
 
 func (s *session) acknowledged() acknowledged {
