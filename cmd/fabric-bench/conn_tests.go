@@ -16,7 +16,7 @@ const dialLimit = 15 * time.Second
 
 // scaleConnections opens more and more connections on one link.
 func scaleConnections(ctx context.Context, b *bench, _ []int64) (all []Result, err error) {
-	for count := int64(1); count <= b.conns; count *= 10 {
+	for count := int64(1); ; count = min(count*10, b.conns) {
 		reps := b.reps
 		if count > defaultConns {
 			reps = 1
@@ -30,9 +30,10 @@ func scaleConnections(ctx context.Context, b *bench, _ []int64) (all []Result, e
 			b.notes = append(b.notes, fmt.Sprintf("conn_scale over %s ends before %d connections: %v", provider, count, err))
 			return all, nil
 		}
-		all = append(all, r)
+		if all = append(all, r); count == b.conns {
+			return all, nil
+		}
 	}
-	return all, nil
 }
 
 // scale opens count connections, reps times.
