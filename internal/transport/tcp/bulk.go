@@ -28,12 +28,14 @@ type bulk struct {
 
 	// Of the reader.
 	position uint64 // the bytes of whole frames that have come, with headers
-	told     uint64 // the position that the peer knows; at the end untold, with the session's mu held
+	told     uint64 // the position that the peer knows
 	spill    []byte // memory for bytes whose lane has no reader that waits
 	misses   int    // times in a row that a lane's reader did not come back soon
 
 	cut     bool // an interrupt of the writer is under way; guarded by the session's mu
 	stopped bool // the same of the reader; guarded by the mu of the lane that it fills
+
+	readEnded bool // the peer was told what came, for the last time; guarded by the session's mu
 
 	lost chan struct{} // closed, with the session's mu held, when the peer has said what it got
 }

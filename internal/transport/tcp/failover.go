@@ -71,19 +71,16 @@ func (b *bulk) readOver() {
 	b.s.sayLost(b.number, b.position)
 	b.s.mu.Lock()
 	defer b.s.mu.Unlock()
-	b.told = untold
+	b.readEnded = true
 	b.s.forgetBulk(b)
 }
-
-// untold is the told of a connection whose end was told.
-const untold = 1 << 63
 
 // forgetBulk forgets a connection of which both ends know what has come. mu is
 // held.
 func (s *session) forgetBulk(b *bulk) {
 	select {
 	case <-b.lost:
-		if b.told == untold {
+		if b.readEnded {
 			delete(s.bulk.ending, b.number)
 		}
 	default:
@@ -107,14 +104,9 @@ func (s *session) onAck(number, position uint64) error {
 	if b == nil || err != nil {
 		return err
 	}
-	full := !b.kept.room()
-	if err := b.kept.ack(position); err != nil {
-		return err
-	}
-	if full {
-		s.wakeWriters()
-	}
-	return nil
+	err = b.kept.ack(position)
+	s.wakeWriters() // tryBulk may have found no room a moment ago
+	return err
 }
 
 // knows returns an error for the number of a connection that there never was.
