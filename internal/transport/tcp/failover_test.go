@@ -185,15 +185,7 @@ func cutOne(s *session) bool {
 // session, soon.
 func TestSilentAboutACut(t *testing.T) {
 	hostile(t, func(c *Config) { c.Plaintext = true }, func(r *rig) {
-		own := ownHello
-		own.plaintext = true
-		first, s := r.session(own)
-		r.write(first, data(1, 0, 1))
-		at := r.token(first)
-		more := r.dial("")
-		r.write(more, at.appendTo(nil))
-		r.frame(more)
-		synctest.Wait()
+		_, more, s := r.withBulk()
 		began := time.Now()
 		more.Close()
 		<-s.Done()
@@ -203,6 +195,26 @@ func TestSilentAboutACut(t *testing.T) {
 		var end *transport.CloseError
 		if !errors.As(s.Err(), &end) || !end.Reset {
 			t.Errorf("%v, want a reset", s.Err())
+		}
+	})
+}
+
+// A writer that found no room a moment ago looks again after every
+// acknowledgement, whatever room there was when that came.
+func TestAcknowledgementWakesWhoWaitsForRoom(t *testing.T) {
+	hostile(t, func(c *Config) { c.Plaintext = true }, func(r *rig) {
+		first, _, s := r.withBulk()
+		l := &sendLane{s: s, wake: make(chan struct{}, 1)}
+		s.mu.Lock()
+		s.bulk.conns[0].kept.add(copyFrame(1, 0, vector{b: make([]byte, 100)}))
+		s.waiting[l] = struct{}{}
+		s.mu.Unlock()
+		r.write(first, header{kind: typeAck, lane: 1, value: headerLen + 100}.appendTo(nil))
+		synctest.Wait()
+		select {
+		case <-l.wake:
+		default:
+			t.Error("it was not woken")
 		}
 	})
 }

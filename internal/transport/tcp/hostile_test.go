@@ -335,6 +335,22 @@ func withLimits(c Config, from *Config) Config {
 	return c
 }
 
+// withBulk opens a session without TLS on bulk connections, one lane of it and one
+// bulk connection, and returns the peer's ends and the provider's.
+func (r *rig) withBulk() (first, more net.Conn, s *session) {
+	r.Helper()
+	own := ownHello
+	own.plaintext = true
+	first, s = r.session(own)
+	r.write(first, data(1, 0, 1))
+	at := r.token(first)
+	more = r.dial("")
+	r.write(more, at.appendTo(nil))
+	r.frame(more)
+	synctest.Wait()
+	return first, more, s
+}
+
 // What is said on a bulk connection is checked like the rest.
 func TestBulkThatBreaksTheProtocol(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -350,15 +366,7 @@ func TestBulkThatBreaksTheProtocol(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			hostile(t, func(c *Config) { c.Plaintext = true }, func(r *rig) {
-				own := ownHello
-				own.plaintext = true
-				first, s := r.session(own)
-				r.write(first, data(1, 0, 1))
-				at := r.token(first)
-				more := r.dial("")
-				r.write(more, at.appendTo(nil))
-				r.frame(more)
-				synctest.Wait()
+				first, more, s := r.withBulk()
 				r.write(more, c.say)
 				if code, reason := r.closed(first); code != transport.CodeProtocol || !strings.Contains(reason, c.want) {
 					t.Errorf("closed with %d, %q; want %q", code, reason, c.want)
@@ -381,15 +389,7 @@ func TestPositionsOfABulkConnection(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			hostile(t, func(c *Config) { c.Plaintext = true }, func(r *rig) {
-				own := ownHello
-				own.plaintext = true
-				first, s := r.session(own)
-				r.write(first, data(1, 0, 1))
-				at := r.token(first)
-				more := r.dial("")
-				r.write(more, at.appendTo(nil))
-				r.frame(more)
-				synctest.Wait()
+				first, _, s := r.withBulk()
 				var say []byte // in one record: nothing happens in between
 				for _, h := range c.say {
 					say = h.appendTo(say)
