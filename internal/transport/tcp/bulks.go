@@ -108,11 +108,13 @@ func (s *session) takeBulk(l *sendLane) (*bulk, error) {
 		l.writing = next
 		err = l.failure()
 		s.mu.Unlock()
+		if err == nil && next.kept.room() {
+			return next, nil
+		}
+		next.give(l) // others may have filled it while l waited
 		if err != nil {
-			next.give(l)
 			return nil, err
 		}
-		return next, nil
 	}
 }
 
