@@ -62,45 +62,13 @@ func (x *expecter) observers(at scenario.NodeSet, not []int) []*session {
 	return all
 }
 
-// lost returns the lives of a slot that ended before the run did, and since when
-// there was a reason.
-func (x *expecter) lost(slot int) []loss {
-	var all []loss
-	s := x.w.slots[slot]
-	if s == nil {
-		return nil
-	}
-	for _, l := range s.lives {
-		end := min(l.gone, l.told)
-		if end >= x.w.finish() {
-			continue
-		}
-		since := end
-		for i := len(x.w.faults) - 1; i >= 0; i-- {
-			f := x.w.faults[i]
-			if f.Harm == history.HarmRemove && f.begin <= end+x.w.order() && (f.onNode(slot) || f.onAnyWay(slot)) {
-				since = min(end, f.begin)
-				break
-			}
-		}
-		all = append(all, loss{l, since})
-	}
-	return all
-}
-
-// A loss is a life that ended, and since when there was a reason.
-type loss struct {
-	*life
-	since int64
-}
-
 func (x *expecter) removed(e *scenario.ExpectRemoved) {
 	nodes := x.s.Slots(e.Node)
 	observers := x.observers(e.At, nodes)
 	told := toldAll{judge{w: x.w}}
 	var times99 []int64
 	for _, slot := range nodes {
-		lost := x.lost(slot)
+		lost := x.w.losses(slot)
 		for _, s := range observers {
 			times, whole := 0, true
 			for _, lost := range lost {

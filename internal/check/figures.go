@@ -98,19 +98,42 @@ func (f *figureMaker) see(r *history.Record) {
 
 func (f *figureMaker) event(r *history.Record, b *history.Event) {
 	slot := f.w.slotOf(b.Subject)
-	if slot < 0 {
+	if slot < 0 || b.What != history.EventAdded {
 		return
 	}
-	switch b.What {
-	case history.EventRemoved:
-		if x := f.w.removable(slot, r.Source.Slot, r.At); x != nil {
-			f.add(scenario.TimeToRemoved, x.What, r.At-x.begin)
-		}
-	case history.EventAdded:
-		if start, ok := f.w.startOf(slot, r.At); ok {
-			f.add(scenario.TimeToAdded, "", r.At-start)
+	if start, ok := f.w.startOf(slot, r.At); ok {
+		f.add(scenario.TimeToAdded, "", r.At-start)
+	}
+}
+
+// removed takes the times from the end of lives to the applications that are
+// told: what the expectation removed judges. Where nothing was done to the slot
+// itself, it is what was done to the observer, or to the host, that counts.
+func (f *figureMaker) removed() {
+	for slot := range f.w.slots {
+		for _, lost := range f.w.losses(slot) {
+			for _, s := range f.w.sessionList {
+				if s.source.Role == history.RoleApp && s.source.Slot != slot {
+					f.told(slot, lost, s)
+				}
+			}
 		}
 	}
+}
+
+func (f *figureMaker) told(slot int, lost loss, s *session) {
+	a := s.acquainted(lost.life.life, lost.since)
+	if a == nil || a.removed == never {
+		return
+	}
+	x, since := lost.fault, lost.since
+	if x == nil {
+		if x = f.w.removable(slot, s.source.Slot, a.removed); x == nil {
+			return
+		}
+		since = x.begin
+	}
+	f.add(scenario.TimeToRemoved, x.What, a.removed-since)
 }
 
 // startOf returns when the process of a slot that runs at a time was started,
@@ -221,6 +244,7 @@ func (f *figureMaker) finish() {
 			f.add(scenario.Stalls, "", g.longest)
 		}
 	}
+	f.removed()
 	f.throughput()
 	f.recovery()
 	f.latency()

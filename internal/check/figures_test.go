@@ -2,6 +2,7 @@ package check_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/check"
@@ -47,6 +48,47 @@ func TestTimeToErrorIsOfWhatAFaultBreaks(t *testing.T) {
 		r := check.Run(m.records, s)
 		if got := r.Figures[0]; got.Count != tt.want || tt.want == 1 && got.Max < 4*sec {
 			t.Errorf("%s: %+v, want %d samples", tt.name, got, tt.want)
+		}
+	}
+}
+
+// TestTimeToRemovedIsWhatIsExpected: the figure and the expectation count from
+// the same moment, which is when the lab began to put the fault in place, to the
+// same observers. A fault of an observer between the loss and the word of it
+// does not move the figure, nor do daemons, whose events come by another way; the slack
+// is the expectation's alone.
+func TestTimeToRemovedIsWhatIsExpected(t *testing.T) {
+	const takes, after = 800 * ms, 2350 * ms // to put the fault in place; to the word of the loss
+	for lab, want := range map[scenario.Lab]check.Verdict{scenario.Sim: check.Violated, scenario.Local: check.Held, scenario.Compose: check.Held} {
+		m := newModel(1, 4)
+		m.records[0].Body.(*history.Begin).Lab = string(lab)
+		m.now = max(m.now, sec)
+		since, lost := m.now, m.nodes[3]
+		m.now += takes
+		m.put(history.Lab, &history.Fault{ID: 1, What: "node stop", Nodes: []int{3}, Since: since, Harm: history.HarmRemove})
+		m.put(history.Lab, &history.Process{Target: m.daemon(lost), Did: history.DidStop})
+		m.now = since + after - 100*ms
+		m.put(history.Lab, &history.Fault{ID: 2, Step: 1, What: "node stop", Nodes: []int{1}, Harm: history.HarmRemove})
+		m.put(history.Lab, &history.FaultEnd{ID: 2, Fired: 1})
+		m.now = since + after
+		for _, slot := range []int{0, 1} {
+			o := m.nodes[slot]
+			m.put(m.app(o), &history.Event{What: history.EventRemoved, Observer: o.life, Subject: lost.life, Reason: "silent"})
+		}
+		m.now += 2 * sec
+		m.put(m.daemon(m.nodes[0]), &history.Event{What: history.EventRemoved, Observer: m.nodes[0].life, Subject: lost.life, Reason: "silent"})
+		m.now += 10 * sec
+		m.put(history.Lab, &history.End{Complete: true})
+
+		s := modelScenario(4, "  - removed: {node: 3, at: [0, 1], within: 2s}\n")
+		s.Figures = []scenario.FigureName{scenario.TimeToRemoved}
+		r := check.Run(m.records, s)
+		got := r.Figures[0]
+		if got.Of != "node stop" || got.Count != 2 || got.Min < after || got.Max > after+ms {
+			t.Errorf("%s: time to removed is %+v, want 2 of %v after the stop", lab, got, time.Duration(after))
+		}
+		if e := r.Expectations[0]; e.Verdict != want {
+			t.Errorf("%s: told %v after the fault within 2s and slack of %v: %s, want %s", lab, time.Duration(after), lab.Slack().Time, e.Verdict, want)
 		}
 	}
 }

@@ -50,6 +50,15 @@ func (l *log) event(at int64, slot int, what history.EventKind, observer, subjec
 	l.put(at, history.App(slot, 1), &history.Event{What: what, Observer: observer, Subject: subject, Reason: reason})
 }
 
+// sees has the application of a slot know everybody's first life.
+func (l *log) sees(at int64, slot, nodes int) {
+	view := &history.View{Observer: life(slot, 1)}
+	for o := range nodes {
+		view.Live = append(view.Live, history.Member{Life: life(o, 1)})
+	}
+	l.put(at, history.App(slot, 1), view)
+}
+
 // sample is a small run: slot 2 of 3 is killed, a link is lossy, slot 1 stands
 // still, and one survivor is told twice.
 func sample() *Run {
@@ -59,11 +68,7 @@ func sample() *Run {
 	for slot := range 3 {
 		l.put(10*ms, history.Lab, &history.Process{Target: history.Daemon(slot, 1), Did: history.DidStart})
 		l.event(20*ms, slot, history.EventSelf, life(slot, 1), life(slot, 1), "")
-		view := &history.View{Observer: life(slot, 1)}
-		for o := range 3 {
-			view.Live = append(view.Live, history.Member{Life: life(o, 1)})
-		}
-		l.put(21*ms, history.App(slot, 1), view)
+		l.sees(21*ms, slot, 3)
 	}
 	l.put(1000*ms, history.Lab, &history.Fault{ID: 1, What: "link drop 5%", Ways: []history.Way{{From: []int{0}, To: []int{1, 2}}}, Until: 3000 * ms, Harm: history.HarmNone})
 	l.put(1500*ms, history.Lab, &history.Fault{ID: 2, Step: 1, What: "node stop", Nodes: []int{1}, Until: 2000 * ms, Harm: history.HarmNone, Cut: true})
@@ -341,6 +346,7 @@ func large() *Run {
 	for slot := range 200 {
 		l.put(1, history.Lab, &history.Process{Target: history.Daemon(slot, 1), Did: history.DidStart})
 		l.event(2, slot, history.EventSelf, life(slot, 1), life(slot, 1), "")
+		l.sees(3, slot, 200)
 	}
 	at := int64(1e9)
 	for i := range 3000 {

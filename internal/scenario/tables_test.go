@@ -101,6 +101,8 @@ var barTests = map[scenario.Row][]string{
 		"membership TestNobodyPassesForAnotherLife"},
 	"S3": {"internal/shm TestCheckRefusesTheZoo", "internal/shm TestCheckRefusesHugePages", "internal/shm TestFaultsAreErrors",
 		"internal/ipc TestWrongMemoryIsRefused", "internal/ipc TestGarbageEndsTheSession", "internal/ipc TestHolesInWindowMemory",
+		"internal/ring TestCorruptionIsFound", "internal/ipc TestRingsChangeWhileTheyAreRead",
+		"internal/ipc TestEpochsCannotBeWrittenByTheApplication",
 		"internal/hostile TestDescriptorsByTheHundred", "internal/hostile TestQuotas"},
 	"S4": {"internal/hostile TestDecodersStayInTheirBudget", "internal/ipc TestDecoderStaysInItsBudget",
 		"membership/control TestDecoderStaysInItsBudget"},
@@ -159,9 +161,7 @@ var painTests = map[scenario.Row][]string{
 // that is not here and that nothing shows is a mistake.
 var notShown = map[scenario.Row]string{
 	"B3":  "an hour of real processes: cpu-busy-30m lasts half of it",
-	"B1":  "a hundred real kills within the bound: the one run met p99 479 ms on a busy machine",
 	"B9":  "100 GB: ten million messages are half of one, and an hour of loss is loss-1h",
-	"S3":  "memory that changes while it is read: nothing that decides lies in shared memory, requests come as packets",
 	"P10": "p99 of others within a tenth: it is held to five times what it was, and to a bound; their throughput is held to a tenth",
 	"P20": "the share of a processor and p99 on two of them, which depend on the machine: `fabric-bench run idle` and `msg_lat` measure them",
 	"P21": "a day of churn: the longest run is restarted-1000-times, 34 minutes",

@@ -12,7 +12,7 @@ import (
 // TestChurn is B5 with SIM_CHANGES=1000000: a million membership changes without
 // a broken promise. Otherwise it is a short cut of it.
 func TestChurn(t *testing.T) {
-	want := uint64(10_000)
+	want := uint64(changes)
 	if s := os.Getenv("SIM_CHANGES"); s != "" {
 		n, err := strconv.ParseUint(s, 10, 64)
 		if err != nil {

@@ -14,9 +14,13 @@
 //
 // Each directed pair of machines has a path for each plane of traffic. Control
 // sessions and lifelines are TCP: kernels go on sending when a process stands
-// still, and tell of its death. Links are QUIC: a dead process says nothing,
-// what is not acknowledged is sent again by a process that runs, and a process
-// that does not know a session resets it. Rules are those of package faults.
+// still, and tell of its death. Links are QUIC as quic-go speaks it and our
+// provider uses it: a congestion window that heartbeats wait for too, probes at
+// intervals that double, the last packets sent again while a heartbeat finds no
+// answer. A dead process says nothing, what is not acknowledged is sent again by
+// a process that runs, and a process that does not know a session resets it. A
+// write is one packet whatever its length, acknowledgements are not held back,
+// and nothing is paced. Rules are those of package faults.
 // Gossip is no protocol here but a source of rumours, with the delays that were
 // measured of it, and false ones when a node comes back.
 //

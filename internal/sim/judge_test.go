@@ -32,15 +32,15 @@ func judge(t testing.TB, s *scenario.Scenario, seed uint64) []string {
 }
 
 // TestRandomSchedules runs random scenarios: SIM_SEEDS of them from SIM_SEED on.
-func TestRandomSchedules(t *testing.T) { many(t, sim.Random, 10) }
+func TestRandomSchedules(t *testing.T) { many(t, sim.Random, randomSeeds) }
 
 // TestZombies is B7: nodes that stand still in the middle of operations, five in
 // each of SIM_SEEDS runs.
-func TestZombies(t *testing.T) { many(t, sim.Zombies, 4) }
+func TestZombies(t *testing.T) { many(t, sim.Zombies, randomSeeds/2) }
 
 // TestFenceCuts is B10: connections that end at random points of fences and
 // signals, ten in each of SIM_SEEDS runs.
-func TestFenceCuts(t *testing.T) { many(t, sim.Cuts, 4) }
+func TestFenceCuts(t *testing.T) { many(t, sim.Cuts, randomSeeds/2) }
 
 func many(t *testing.T, make func(uint64) *scenario.Scenario, otherwise uint64) {
 	first, n := number(t, "SIM_SEED", 1), number(t, "SIM_SEEDS", otherwise)

@@ -10,12 +10,12 @@ import (
 	"github.com/fabricd/fabricd/internal/transport"
 )
 
-// What QUIC does: a probe timeout that doubles for what was not acknowledged,
-// and a window for each lane.
 const (
-	quicAgain  = 30 * time.Millisecond
-	quicMost   = time.Second
-	laneWindow = 64 << 10 // bytes under way, of one lane
+	// handshakeAgain is how long quic-go waits for the answer to its first
+	// packet, and twice as long for the next.
+	handshakeAgain = 200 * time.Millisecond
+
+	laneWindow = 64 << 10 // bytes not acknowledged, of one lane
 	packetLen  = 1252
 )
 
@@ -35,6 +35,8 @@ type quicEnd struct {
 	way  *path // to the other end, once it is used
 	over bool
 	left transport.CloseError // how it ended
+	flight
+	tail
 
 	opened   []*lane // by this end, in order
 	shown    int     // how many of those the peer has seen
@@ -69,16 +71,18 @@ func (w *world) dialQUIC(p *proc, to *machine, limit time.Duration, done func(*q
 		if over || p.dead {
 			return
 		}
-		p.after(min(quicAgain<<min(n, 8), quicMost), func() { try(n + 1) })
-		c := w.net.path(p.at.index, to.index, faults.Link, faults.Packets).cross(w.now, packetLen)
-		if c.lost {
-			return
-		}
-		w.after(c.delay, func() {
-			if target := to.proc; target != nil && !over {
-				target.soon(func() { w.answerQUIC(p, target, &over, finish) })
+		p.after(handshakeAgain<<min(n, 8), func() { try(n + 1) })
+		for range min(n+1, probes) {
+			c := w.net.path(p.at.index, to.index, faults.Link, faults.Packets).cross(w.now, packetLen)
+			if c.lost {
+				continue
 			}
-		})
+			w.after(c.delay, func() {
+				if target := to.proc; target != nil && !over {
+					target.soon(func() { w.answerQUIC(p, target, &over, finish) })
+				}
+			})
+		}
 	}
 	try(0)
 }
@@ -96,7 +100,7 @@ func (w *world) answerQUIC(p, target *proc, over *bool, finish func(*quicEnd)) {
 			}
 			s := &quic{w: w}
 			for i, q := range []*proc{p, target} {
-				s.ends[i] = &quicEnd{s: s, side: i, p: q}
+				s.ends[i] = newQUICEnd(s, i, q)
 				q.links = append(q.links, s.ends[i])
 			}
 			// The listener's process sees the session with the first packet
@@ -107,18 +111,16 @@ func (w *world) answerQUIC(p, target *proc, over *bool, finish func(*quicEnd)) {
 	})
 }
 
-// packet sends something of this end once; arrived runs at the other end, lost
-// if the packet was.
-func (e *quicEnd) packet(size int, arrived func(), lost func()) {
-	if e.over || e.p.dead {
+// wire puts a packet on its way; arrived runs at the other end, once for each
+// copy that the network makes. Packets of a session that has ended here go too:
+// the word of its end is one.
+func (e *quicEnd) wire(size int, arrived func()) {
+	if e.p.dead {
 		return
 	}
 	w := e.s.w
 	c := e.path().cross(w.now, min(size, packetLen))
 	if c.lost {
-		if lost != nil {
-			lost()
-		}
 		return
 	}
 	w.after(c.delay, func() { e.peer().arrive(arrived) })
@@ -195,21 +197,29 @@ func (e *quicEnd) close(code uint64, reason string) {
 	if e.over {
 		return
 	}
-	how := transport.CloseError{Code: code, Reason: reason}
-	if !e.p.dead {
-		e.tell(transport.CloseError{Remote: true, Code: code, Reason: reason})
-	}
-	e.finish(how)
+	o := e.peer()
+	e.put(60, false, func() { o.end(transport.CloseError{Remote: true, Code: code, Reason: reason}) })
+	e.finish(transport.CloseError{Code: code, Reason: reason})
+	e.repeatEnd()
 }
 
-// send sends a datagram, at most once.
+// send sends a datagram, at most once as far as QUIC goes: one that cannot go
+// at once waits, and is lost if too many wait.
 func (e *quicEnd) send(p []byte) {
+	if e.over || e.p.dead {
+		return
+	}
+	e.ask()
+	if len(e.datagrams) == maxDatagrams {
+		return
+	}
 	o := e.peer()
-	e.packet(len(p), func() {
+	e.datagrams = append(e.datagrams, &frame{size: len(p), once: true, arrived: func() {
 		if o.datagram != nil {
 			o.datagram(p)
 		}
-	}, nil)
+	}})
+	e.advance()
 }
 
 // open opens a lane to the peer, who sees it with its first bytes.
@@ -304,22 +314,25 @@ func (l *lane) close() {
 	}
 }
 
+// hand gives a piece to the session, which sends it until it has arrived.
 func (l *lane) hand(x piece) {
 	n := l.sent
 	l.sent++
-	l.transmit(n, x, 0)
+	l.from.enqueue(&frame{size: len(x.bytes) + 40, lane: l,
+		arrived: func() { l.arrive(n, x) },
+		acked:   func() { l.settle(len(x.bytes)) },
+	})
 }
 
-// transmit sends a piece until it has arrived.
-func (l *lane) transmit(n uint64, x piece, try int) {
-	e := l.from
-	e.packet(len(x.bytes)+40, func() { l.arrive(n, x) }, func() {
-		e.p.after(min(quicAgain<<min(try, 6), quicMost), func() {
-			if !l.stopped {
-				l.transmit(n, x, try+1)
-			}
-		})
-	})
+// settle is told that n bytes have arrived at the peer.
+func (l *lane) settle(n int) {
+	l.under -= n
+	if l.blocked && l.under < laneWindow && !l.from.over {
+		l.blocked = false
+		if l.room != nil {
+			l.room()
+		}
+	}
 }
 
 // arrive takes a piece from the network and restores the order.
@@ -346,38 +359,14 @@ func (l *lane) arrive(n uint64, x piece) {
 	}
 }
 
-// take puts a piece where Read finds it, and lets the writer go on. The
-// acknowledgement takes no time of its own, but it needs a way back.
+// take puts a piece where Read finds it.
 func (l *lane) take(x piece) {
-	l.under -= len(x.bytes)
 	if x.last {
 		l.eof = true
 	}
 	if !l.deaf && len(x.bytes) > 0 {
 		l.ready = append(l.ready, x.bytes)
 	}
-	if l.blocked && l.under < laneWindow {
-		l.unblock()
-	}
-}
-
-func (l *lane) unblock() {
-	w, e := l.from.s.w, l.from
-	c := e.peer().path().cross(w.now, 40)
-	if c.lost {
-		w.after(quicAgain, l.unblock)
-		return
-	}
-	w.after(c.delay, func() {
-		e.p.soon(func() {
-			if l.blocked && l.under < laneWindow && !e.over {
-				l.blocked = false
-				if l.room != nil {
-					l.room()
-				}
-			}
-		})
-	})
 }
 
 // Read implements io.Reader at the reading end. It does not block: errNothing
@@ -407,7 +396,7 @@ func (l *lane) cancel() {
 		return
 	}
 	l.stopped = true
-	l.reliably(l.from, 0, func() {
+	l.from.control(func() {
 		if !l.eof && !l.reset {
 			l.reset, l.ready = true, nil
 			if !l.shown {
@@ -427,7 +416,7 @@ func (l *lane) drop() {
 		return
 	}
 	l.deaf, l.ready = true, nil
-	l.reliably(l.from.peer(), 0, func() {
+	l.from.peer().control(func() {
 		l.stopped = true
 		if l.blocked {
 			l.blocked = false
@@ -435,13 +424,6 @@ func (l *lane) drop() {
 				l.room()
 			}
 		}
-	})
-}
-
-// reliably gets a control frame through from e, however often it takes.
-func (l *lane) reliably(e *quicEnd, try int, f func()) {
-	e.packet(40, f, func() {
-		e.p.after(min(quicAgain<<min(try, 6), quicMost), func() { l.reliably(e, try+1, f) })
 	})
 }
 

@@ -2,9 +2,13 @@
 
 package sim_test
 
-// The race detector makes a simulation without goroutines ten times slower and
-// finds nothing in it, so that it gets less to do.
+// The race detector makes a simulation ten times slower and has little to find
+// in it: only the tests have goroutines, one for each run. So it gets less to do
+// here, and `make test` runs all of it without the detector besides.
 const (
-	twiceSeeds = 10
-	manyNodes  = false
+	twiceSeeds  = 2
+	randomSeeds = 2
+	manyNodes   = false
+	suiteEvery  = 10
+	changes     = 1000
 )

@@ -14,7 +14,7 @@ type Mutant struct {
 	New  string // in its place
 
 	By   string // what catches it: Simulation, or a package whose tests do
-	Run  string // those of By's tests to run; empty: all
+	Run  string // those of By's tests to run; empty: all, or the simulation's hunt
 	Hint string // of the simulation: the scenario to begin with; empty: any
 }
 

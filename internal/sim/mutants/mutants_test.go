@@ -83,15 +83,16 @@ func try(t *testing.T, m mutants.Mutant) (by string, caught bool) {
 			t.Fatal(err)
 		}
 	}
-	args := []string{"test", "-overlay", overlay, "-count=1", "-failfast", "-timeout", "10m"}
-	if m.By == mutants.Simulation {
-		args = append(args, "-run", "^TestHunt$")
-	} else if m.Run != "" {
+	args := []string{"test", "-trimpath", "-overlay", overlay, "-count=1", "-failfast", "-timeout", "10m"}
+	switch {
+	case m.Run != "":
 		args = append(args, "-run", m.Run)
+	case m.By == mutants.Simulation:
+		args = append(args, "-run", "^TestHunt$")
 	}
 	cmd := exec.Command("go", append(args, m.By)...)
 	cmd.Dir = root
-	cmd.Env = append(os.Environ(), "SIM_HUNT=1", "SIM_ONLY="+m.Hint)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "SIM_HUNT=1", "SIM_ONLY="+m.Hint)
 	out, err := cmd.CombinedOutput()
 	var exit *exec.ExitError
 	switch {

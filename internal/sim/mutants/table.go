@@ -99,7 +99,7 @@ var All = []Mutant{
 	// Links, credit and ports.
 	{
 		Name: "serves-unconfirmed", What: "operations are applied without a fresh confirmation of both lives",
-		File: "internal/core/link.go", By: Simulation, Hint: "node-paused-long",
+		File: "internal/core/link.go", By: Simulation, Run: "^TestZombies$",
 		Old: "{ return now <= p.ServingUntil() }", New: "{ return true }",
 	},
 	{
@@ -119,7 +119,7 @@ var All = []Mutant{
 	},
 	{
 		Name: "beats-in-step", What: "a silent peer is asked at the pace of the heartbeats only",
-		File: "internal/core/link.go", By: Simulation, Hint: "flapping-in-step",
+		File: "internal/core/link.go", By: "./internal/core",
 		Old: "		if silent > p.times.Heartbeat*5/4 {", New: "		if false {",
 	},
 	{
@@ -216,6 +216,13 @@ var All = []Mutant{
 		Name: "stall-unnoticed", What: "a member that stood still judges others by that time",
 		File: "membership/verdict/timing.go", By: "./membership/verdict",
 		Old: "	if by <= t.Stall {\n", New: "	if true {\n",
+	},
+
+	// What the simulation has of the provider.
+	{
+		Name: "tail-not-sent", What: "a session that finds no answer leaves it to QUIC's probes",
+		File: "internal/sim/quic_tail.go", By: Simulation, Hint: "flapping-full",
+		Old: "		e.resend()\n		e.p.after(e.patience(), e.watch)\n", New: "		e.p.after(e.patience(), e.watch)\n",
 	},
 
 	// The shells, which the simulation does not run.
