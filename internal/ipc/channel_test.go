@@ -507,19 +507,18 @@ func TestLatencyIsASetting(t *testing.T) {
 
 // BenchmarkChannel measures a message there and back, and messages one way.
 func BenchmarkChannel(b *testing.B) {
-	for _, low := range []bool{false, true} {
-		name := map[bool]string{false: "sleeping", true: "low"}[low]
-		b.Run(name, func(b *testing.B) { benchmarkChannel(b, low, true) })
-		b.Run(name+" rate", func(b *testing.B) { benchmarkChannel(b, low, false) })
+	for name, as := range map[string]tuning{"sleeping": {}, "watching": {spin: spinSteps}, "low": {low: true, spin: -1}} {
+		b.Run(name, func(b *testing.B) { benchmarkChannel(b, as, true) })
+		b.Run(name+" rate", func(b *testing.B) { benchmarkChannel(b, as, false) })
 	}
 }
 
-func benchmarkChannel(b *testing.B, low, back bool) {
+func benchmarkChannel(b *testing.B, as tuning, back bool) {
 	s := serve(b, nil)
 	x, y := channeled(b, s)
 	for _, e := range []Endpoint{x, y} {
 		ch := e.(*clientEndpoint).ch.Load()
-		ch.dataSpin = tuning{low: low, spin: -1}.spinner()
+		ch.dataSpin = as.spinner()
 		ch.roomSpin = ch.dataSpin
 	}
 	ctx := context.Background()

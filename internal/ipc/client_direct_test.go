@@ -7,7 +7,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/internal/status"
@@ -264,6 +263,15 @@ func TestWritesEndWithAnUnregister(t *testing.T) {
 	defer cancel()
 	var begun atomic.Uint64
 	var stop atomic.Bool
+	tried := make(chan struct{}, 1) // the writer has ended a write
+	await := func(ok func() bool) {
+		for !ok() && ctx.Err() == nil {
+			select {
+			case <-tried:
+			case <-ctx.Done():
+			}
+		}
+	}
 	var writer sync.WaitGroup
 	defer writer.Wait()
 	defer stop.Store(true)
@@ -275,19 +283,20 @@ func TestWritesEndWithAnUnregister(t *testing.T) {
 				t.Errorf("write %d: %v", v, err)
 				return
 			}
+			select {
+			case tried <- struct{}{}:
+			default:
+			}
 		}
 	})
 	mem := p.memB
 	for range 50 {
 		word := func() uint64 { return must(Heap(mem).Load(8, 8))(t) }
-		for was := word(); word() == was && ctx.Err() == nil; {
-			time.Sleep(100 * time.Microsecond)
-		}
+		was := word()
+		await(func() bool { return word() != was })
 		check(t, "Unregister", p.b.Unregister(p.offB, int64(len(mem))), status.OK)
 		last := begun.Load()
-		for begun.Load() < last+3 && ctx.Err() == nil {
-			time.Sleep(100 * time.Microsecond)
-		}
+		await(func() bool { return begun.Load() >= last+3 })
 		if got := word(); got > last {
 			t.Fatalf("write %d has landed, which began after %d, when the window was gone", got, last)
 		}

@@ -5,6 +5,7 @@ import (
 	"runtime"
 
 	"github.com/fabricd/fabricd/internal/shm"
+	"github.com/fabricd/fabricd/internal/spin"
 	"github.com/fabricd/fabricd/internal/status"
 )
 
@@ -35,12 +36,11 @@ func lowLatency(setting string) (bool, error) {
 }
 
 // A spinner decides how long to watch. One direction's calls share it, one at a
-// time.
+// time. The zero spinner never watches.
 type spinner struct {
-	low    bool
-	most   int // looks
-	budget int // looks; adapts itself between 0 and most, but with low latency
-	skip   int // sleeps until it tries again, when the budget is 0; -1: never
+	low    bool // each watch takes as many looks as it may
+	most   int
+	budget spin.Budget
 }
 
 // spinner returns one for a direction of a channel. What the application has
@@ -53,10 +53,10 @@ func (t tuning) spinner() spinner {
 		most = lowSteps
 	case most < 0 && runtime.GOMAXPROCS(0) >= smallMachine:
 		most = spinSteps
-	case most <= 0:
-		return spinner{skip: -1}
+	case most < 0:
+		most = 0
 	}
-	return spinner{low: t.low, most: most, budget: most}
+	return spinner{low: t.low, most: most, budget: spin.New(most)}
 }
 
 // watch looks until there is something to see, or it is over, or watching does
@@ -67,22 +67,13 @@ func (s *spinner) watch(seen, over func() bool) bool {
 		defer runtime.UnlockOSThread()
 		return look(s.most, seen, over)
 	}
-	if s.budget == 0 {
-		if s.skip > 0 {
-			s.skip--
-		} else if s.skip == 0 {
-			s.budget = max(1, s.most/8)
-		}
+	looks := s.budget.Looks()
+	if looks == 0 {
 		return false
 	}
-	if look(s.budget, seen, over) {
-		s.budget = min(s.budget*2, s.most)
-		return true
-	}
-	if s.budget /= 2; s.budget == 0 {
-		s.skip = 64
-	}
-	return false
+	saw := look(looks, seen, over)
+	s.budget.Ended(saw)
+	return saw
 }
 
 func look(steps int, seen, over func() bool) bool {

@@ -52,8 +52,8 @@ func TestSpinnerLooksAsOftenAsItMay(t *testing.T) {
 		first, tenth int // looks at the first and the tenth wait for nothing
 	}{
 		{tuning{spin: 0}, 0, 0},
-		{tuning{spin: 100}, 100, 0}, // it does not pay: half as often each time
-		{tuning{spin: 1 << 12}, 1 << 12, 1 << 3},
+		{tuning{spin: 100}, 13, 0}, // an eighth; it does not pay: half as often each time
+		{tuning{spin: 1 << 15}, 1 << 12, 1 << 3},
 		{tuning{low: true, spin: 100}, 100, 100},
 	} {
 		s := c.spinner()
@@ -78,8 +78,8 @@ func TestSpinnerLooksAsOftenAsItMay(t *testing.T) {
 	for range 200 {
 		s.watch(func() bool { return true }, func() bool { return false })
 	}
-	if s.budget != 64 {
-		t.Errorf("watching pays and its budget is %d, want all 64", s.budget)
+	if got := s.budget.Looks(); got != 64 {
+		t.Errorf("watching pays and its budget is %d, want all 64", got)
 	}
 }
 

@@ -257,3 +257,58 @@ func BenchmarkReader(b *testing.B) {
 		}
 	}
 }
+
+// An offeringLane offers each piece and returns what was not taken of it.
+type offeringLane struct {
+	pieces  [][]byte
+	offered int
+	chunks
+}
+
+func (o *offeringLane) ReadOr(p []byte, take func([]byte) int) (int, error) {
+	for len(o.pieces) > 0 {
+		piece := o.pieces[0]
+		o.pieces = o.pieces[1:]
+		o.offered++
+		if piece = piece[take(piece):]; len(piece) > 0 {
+			return copy(p, piece), nil
+		}
+	}
+	return 0, io.EOF
+}
+
+// Only what comes between two frames is offered, and Next returns the first frame
+// that was not taken.
+func TestReaderOffersWhatComesBetweenFrames(t *testing.T) {
+	done := func(n uint64) []byte { return Done{Op: n}.AppendTo(nil) }
+	mark := Mark{Request: 7}.AppendTo(nil)
+	half := len(mark) / 2
+	lane := &offeringLane{
+		pieces: [][]byte{done(1), append(done(2), mark[:half]...), done(3)},
+		chunks: chunks{b: mark[half:]}, // of a frame that has begun: read, not offered
+	}
+	r := NewReader(lane)
+	var taken []uint64
+	r.Offer(func(p []byte) (n int) {
+		for n < len(p) {
+			h, err := ParseHeader(p[n:])
+			if err != nil || h.Type != TypeDone {
+				break
+			}
+			end := n + HeaderLen + int(h.Len)
+			f, _ := ParseDone(h.Flags, p[n+HeaderLen:end])
+			taken, n = append(taken, f.Op), end
+		}
+		return n
+	})
+	h, body, err := r.Next()
+	if f, parseErr := ParseMark(h.Flags, body); err != nil || h.Type != TypeMark || parseErr != nil || f.Request != 7 {
+		t.Fatalf("next: %v, %v, %v", h, f, errors.Join(err, parseErr))
+	}
+	if _, _, err := r.Next(); err != io.EOF {
+		t.Errorf("next behind the last frame: %v", err)
+	}
+	if len(taken) != 3 || taken[0] != 1 || taken[1] != 2 || taken[2] != 3 || lane.offered != 3 {
+		t.Errorf("taken %v of %d offered", taken, lane.offered)
+	}
+}
