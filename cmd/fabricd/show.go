@@ -125,7 +125,7 @@ func providersOf(st daemon.Status) string {
 		text += fmt.Sprintf("; not %s: %s", u.Provider, u.Reason)
 	}
 	if st.TCPPlaintext {
-		text += "; large transfers over tcp without TLS"
+		text += "; tcp without TLS"
 	}
 	return text
 }

@@ -46,7 +46,7 @@ type Config struct {
 
 	Detection      string        // fast, normal or calm; empty: normal
 	Providers      []string      // what carries the data, as fabricd's --providers: quic, tcp, the preferred one first; empty: both
-	TCPPlaintext   bool          // large transfers over tcp go without TLS to nodes that have it set too
+	TCPPlaintext   bool          // tcp goes without TLS behind the handshake; nodes that differ refuse each other's tcp
 	ConnectTimeout time.Duration // how long a connect waits for its accept; 0: 10 s
 
 	CA, Cert, Key string // PEM files of an operator's own CA; all or none

@@ -31,7 +31,7 @@ func QUIC() Option { return func(o *options) { o.quic = true } }
 // certificates of a CA of their own. It does not work in a bubble.
 func TCP() Option { return func(o *options) { o.tcp = true } }
 
-// TCPPlaintext is [TCP] whose large transfers go without TLS.
+// TCPPlaintext is [TCP] that goes without TLS once the ends have proved who they are.
 func TCPPlaintext() Option { return func(o *options) { o.tcp, o.plaintext = true, true } }
 
 // Delay makes everything take d to arrive, and up to jitter longer, which seed

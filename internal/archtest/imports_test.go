@@ -50,7 +50,7 @@ var mayImport = map[string][]string{
 		"internal/faults/failpoint", "portmap", "rma", "fence", "fabric/addr", "internal/status"},
 
 	// The door, and the API in front of it.
-	"internal/ipc": {"fabric/addr", "internal/status", "internal/shm", "internal/ring", "internal/faults/failpoint", "rma", "fence"},
+	"internal/ipc": {"fabric/addr", "internal/status", "internal/shm", "internal/ring", "internal/spin", "internal/faults/failpoint", "rma", "fence"},
 	"fabric":       {"internal/ipc", "rma", "fence", "fabric/addr", "internal/status"},
 
 	// The fault plane: what decides, and what does it to the carriers; the

@@ -376,9 +376,7 @@ func TestDirectUseChangesNoResult(t *testing.T) {
 		if rapid.Bool().Draw(t, "the other end closes") {
 			for _, w := range worlds {
 				w.ends[1].Close()
-				for w.ends[0].Ready()&ipc.PollHup == 0 {
-					time.Sleep(100 * time.Microsecond)
-				}
+				awaitHup(w.ends[0])
 			}
 			for range 5 {
 				both(d.move())
@@ -390,6 +388,15 @@ func TestDirectUseChangesNoResult(t *testing.T) {
 	t.Logf("transfers in the node: %d with direct use, %d without", direct.calls.Load(), through.calls.Load())
 	if direct.calls.Load() >= through.calls.Load() {
 		t.Errorf("%d transfers went through the node with direct use, %d without: want fewer", direct.calls.Load(), through.calls.Load())
+	}
+}
+
+// awaitHup waits until the peer of e has closed.
+func awaitHup(e ipc.Endpoint) {
+	changed := make(chan struct{}, 1)
+	defer e.Notify(changed)()
+	for e.Ready()&ipc.PollHup == 0 {
+		<-changed
 	}
 }
 
@@ -411,12 +418,21 @@ func (w *world) race(t *testing.T) {
 	const at, rounds = 64, 15
 	var begun, landed atomic.Uint64
 	var stop atomic.Bool
-	deadline := time.Now().Add(directLimit)
-	late := func() bool { return time.Now().After(deadline) }
+	ctx, cancel := context.WithTimeout(context.Background(), directLimit)
+	defer cancel()
+	tried := make(chan struct{}, 1) // the writer has ended a write
+	await := func(ok func() bool) {
+		for !ok() && ctx.Err() == nil {
+			select {
+			case <-tried:
+			case <-ctx.Done():
+			}
+		}
+	}
 	word := func(mem []byte) uint64 { v, _ := ipc.Heap(mem).Load(at, 8); return v }
 	var writer sync.WaitGroup
 	writer.Go(func() {
-		for !stop.Load() && !late() {
+		for !stop.Load() && ctx.Err() == nil {
 			v := begun.Add(1)
 			_, err := w.ends[0].Atomic(context.Background(), rma.Atomic{Op: rma.AtomicSwap, Width: 8, Offset: at, Operand: v})
 			switch status.Of(err) {
@@ -429,6 +445,10 @@ func (w *world) race(t *testing.T) {
 				t.Errorf("write %d: %v", v, err)
 				return
 			}
+			select {
+			case tried <- struct{}{}:
+			default:
+			}
 		}
 	})
 	for i := range rounds {
@@ -436,9 +456,8 @@ func (w *world) race(t *testing.T) {
 		if _, err := w.ends[1].Register(page, 0, 3, rma.MapFixed); err != nil {
 			t.Fatal(err)
 		}
-		for was := landed.Load(); landed.Load() < was+5 && !late(); {
-			time.Sleep(100 * time.Microsecond)
-		}
+		was := landed.Load()
+		await(func() bool { return landed.Load() >= was+5 })
 		if i == rounds-1 {
 			w.ends[1].Close()
 		} else if err := w.ends[1].Unregister(0, rma.PageSize); err != nil {
@@ -446,9 +465,7 @@ func (w *world) race(t *testing.T) {
 		}
 		last := begun.Load()
 		if i < rounds-1 {
-			for begun.Load() < last+2 && !late() {
-				time.Sleep(100 * time.Microsecond)
-			}
+			await(func() bool { return begun.Load() >= last+2 })
 		} else {
 			writer.Wait()
 		}
@@ -458,7 +475,7 @@ func (w *world) race(t *testing.T) {
 	}
 	stop.Store(true)
 	writer.Wait()
-	if late() {
+	if ctx.Err() != nil {
 		t.Error("it took too long")
 	}
 }

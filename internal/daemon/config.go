@@ -46,8 +46,9 @@ type Config struct {
 	// Providers carry the data, the preferred one first: names, or ^ before the
 	// first of those to leave out, or auto.
 	Providers []string
-	// TCPPlaintext lets large transfers over TCP go without TLS to nodes that
-	// have it set too: for networks that nobody else can read or change.
+	// TCPPlaintext makes links over TCP go without TLS behind the handshake that
+	// proves who the ends are: for networks that nobody else can read or change.
+	// TCP between two nodes of which one has it set is refused.
 	TCPPlaintext bool
 	// CertificateValidity is how long the certificates are valid that this host
 	// issues, its own included, from a minute to ten years. Each is renewed when

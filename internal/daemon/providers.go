@@ -92,7 +92,7 @@ func identify(cs tls.ConnectionState) (transport.Identity, error) {
 // is how long a silent peer is waited for.
 func tcpConfig(d *Daemon, shared *share, store *trust.Store, silence time.Duration) tcp.Config {
 	if d.cfg.TCPPlaintext {
-		d.log.Warn().Str("op", "provider").Msg("tcp-plaintext is set: large transfers go without TLS to nodes that have it set too")
+		d.log.Warn().Str("op", "provider").Msg("tcp-plaintext is set: links over tcp go without TLS, and only to nodes that have it set too")
 	}
 	return tcp.Config{
 		Listener:    shared.other,

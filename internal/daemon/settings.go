@@ -84,7 +84,7 @@ var nodeSettings = []Setting{
 		func(c *Config) *string { return &c.Detection }, oneOf("fast", "normal", "calm")),
 	{"providers", "what carries the data", providersAllowed, setProviders,
 		func(c *Config) string { return strings.Join(c.Providers, ",") }},
-	toggle("tcp-plaintext", "let large transfers over tcp go without TLS, on networks that nobody else can reach",
+	toggle("tcp-plaintext", "let tcp go without TLS once the ends have proved who they are, on networks that nobody else can reach; the same at every node",
 		func(c *Config) *bool { return &c.TCPPlaintext }),
 	{"connect-timeout", "how long a connect waits for its accept", "a duration from 100ms to 10m", setConnectTimeout,
 		func(c *Config) string { return c.ConnectTimeout.String() }},

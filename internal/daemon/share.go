@@ -112,6 +112,9 @@ type guest struct {
 	ended bool       // it was closed here
 }
 
+// Undecided reports that nothing was read yet.
+func (g *guest) Undecided() bool { return !g.decided }
+
 // Read returns what has arrived. When that is for the provider the connection
 // changes hands, and Read fails.
 func (g *guest) Read(p []byte) (int, error) {

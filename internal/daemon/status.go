@@ -38,7 +38,7 @@ type Status struct {
 	// Unavailable the node has been told to use, and cannot.
 	Providers   []string      `json:"providers"`
 	Unavailable []Unavailable `json:"providers_unavailable,omitempty"`
-	// TCPPlaintext: large transfers may go without TLS.
+	// TCPPlaintext: links over tcp go without TLS.
 	TCPPlaintext bool `json:"tcp_plaintext,omitempty"`
 	// Trust says whose certificates are in use: host or operator.
 	Trust string `json:"trust"`

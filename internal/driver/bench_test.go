@@ -13,6 +13,7 @@ import (
 	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/internal/transport/mem"
+	"github.com/fabricd/fabricd/internal/transport/transporttest"
 	"github.com/fabricd/fabricd/rma"
 )
 
@@ -24,6 +25,14 @@ var benchProviders = map[string]func(testing.TB) (a, b transport.Provider){
 	"quic": func(t testing.TB) (a, b transport.Provider) {
 		q := newQuicker(t)
 		return q.provider(0, nil), q.provider(1, nil)
+	},
+	"tcp": func(t testing.TB) (a, b transport.Provider) {
+		q := newQuicker(t)
+		return q.overTCP(0, false), q.overTCP(1, false)
+	},
+	"tcp-plain": func(t testing.TB) (a, b transport.Provider) {
+		q := newQuicker(t)
+		return q.overTCP(0, true), q.overTCP(1, true)
 	},
 	"mem": func(t testing.TB) (a, b transport.Provider) {
 		hub := mem.NewHub(mem.Config{})
@@ -59,46 +68,13 @@ type endpointIO struct{ ipc.Endpoint }
 func (e endpointIO) Read(p []byte) (int, error)  { return e.Recv(context.Background(), p) }
 func (e endpointIO) Write(p []byte) (int, error) { return e.Send(context.Background(), p) }
 
-// bareLanes returns the two ends of a pair of lanes.
-func bareLanes(t testing.TB, pa, pb transport.Provider) (here, there io.ReadWriter) {
-	ctx := context.Background()
-	sa, err := pa.Dial(ctx, pb.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
-	sb, err := pb.Accept(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { pa.Close(); pb.Close() })
-	lane := func(from, to transport.Session) (transport.SendLane, transport.RecvLane) {
-		out, err := from.OpenLane(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
-		out.Write([]byte{1})
-		in, err := to.AcceptLane(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
-		in.Read(make([]byte, 1))
-		return out, in
-	}
-	o1, i1 := lane(sa, sb)
-	o2, i2 := lane(sb, sa)
-	type duplex struct {
-		io.Reader
-		io.Writer
-	}
-	return duplex{i2, o1}, duplex{i1, o2}
-}
-
 // overEach runs f over both providers, bare and with the engine.
 func overEach(b *testing.B, f func(b *testing.B, here, there io.ReadWriter)) {
 	for name, providers := range benchProviders {
 		b.Run(name+"/bare", func(b *testing.B) {
 			pa, pb := providers(b)
-			here, there := bareLanes(b, pa, pb)
+			b.Cleanup(func() { pa.Close(); pb.Close() })
+			here, there := transporttest.Lanes(b, pa, pb)
 			f(b, here, there)
 		})
 		b.Run(name+"/conn", func(b *testing.B) {
@@ -111,52 +87,12 @@ func overEach(b *testing.B, f func(b *testing.B, here, there io.ReadWriter)) {
 
 // BenchmarkPingPong is a round trip of 64 bytes.
 func BenchmarkPingPong(b *testing.B) {
-	overEach(b, func(b *testing.B, here, there io.ReadWriter) {
-		go func() {
-			p := make([]byte, 64)
-			for {
-				if _, err := io.ReadFull(there, p); err != nil {
-					return
-				}
-				if _, err := there.Write(p); err != nil {
-					return
-				}
-			}
-		}()
-		p := make([]byte, 64)
-		b.ReportAllocs()
-		for b.Loop() {
-			if _, err := here.Write(p); err != nil {
-				b.Fatal(err)
-			}
-			if _, err := io.ReadFull(here, p); err != nil {
-				b.Fatal(err)
-			}
-		}
-	})
+	overEach(b, func(b *testing.B, here, there io.ReadWriter) { transporttest.PingPong(b, here, there) })
 }
 
 // BenchmarkBulk sends a mebibyte at a time one way.
 func BenchmarkBulk(b *testing.B) {
-	overEach(b, func(b *testing.B, here, there io.ReadWriter) {
-		const size = 1 << 20
-		go func() {
-			buf := make([]byte, size)
-			for {
-				if _, err := there.Read(buf); err != nil {
-					return
-				}
-			}
-		}()
-		p := make([]byte, size)
-		b.SetBytes(size)
-		b.ReportAllocs()
-		for b.Loop() {
-			if _, err := here.Write(p); err != nil {
-				b.Fatal(err)
-			}
-		}
-	})
+	overEach(b, func(b *testing.B, here, there io.ReadWriter) { transporttest.Bulk(b, here, there, 1<<20) })
 }
 
 // BenchmarkWrite writes to the peer's window and waits until the bytes are

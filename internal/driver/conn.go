@@ -79,7 +79,7 @@ func (p connPort) queue(s segment) {
 		p.link.spawn(func() { // not here: the core is in the middle of something
 			p.mu.Lock()
 			defer p.mu.Unlock()
-			p.written(s, nil)
+			p.finished(s, nil)
 		})
 		return
 	}
@@ -161,6 +161,7 @@ func (c *conn) readOn(r *wire.Reader, lane transport.RecvLane, h wire.Header, bo
 
 // serve applies frames until the lane ends. It returns nil if it ended in order.
 func (c *conn) serve(r *wire.Reader, h wire.Header, body []byte, err error) error {
+	r.Offer(c.take)
 	for n := 1; ; n++ {
 		if err != nil {
 			if c.handshaken() {
@@ -346,7 +347,7 @@ func (c *conn) fail(code status.Code) {
 	if !c.failed {
 		c.failed = true
 		c.core.Fail(code)
-		if !c.ops.broken || c.ops.busy {
+		if !c.ops.broken || c.ops.users > 0 {
 			c.ops.breakOff()
 		}
 		if !c.ops.busy {
@@ -366,11 +367,11 @@ func (c *conn) fail(code status.Code) {
 	c.once.Do(func() { close(c.first) })
 }
 
-// quiet waits until nobody writes to the operations lane of a conn that has
+// quiet waits until nobody uses memory for the operations lane of a conn that has
 // failed: then every operation has ended.
 func (c *conn) quiet() {
 	c.mu.Lock()
-	if c.ops.writers == 0 {
+	if c.ops.users == 0 {
 		c.mu.Unlock()
 		return
 	}

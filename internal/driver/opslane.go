@@ -3,6 +3,7 @@ package driver
 import (
 	"sync"
 
+	"github.com/fabricd/fabricd/fence"
 	"github.com/fabricd/fabricd/internal/core"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/transport"
@@ -39,12 +40,16 @@ type opsLane struct {
 	busy    bool          // somebody writes
 	closed  bool          // nothing more is queued; the lane ends behind what is
 	broken  bool          // nothing more is written
-	writers int           // goroutines in write: 0 or 1
-	idle    chan struct{} // closed when write ends; nil while nobody waits
+	users   int           // of the memory of segments: the writer, and what the lane holds
+	idle    chan struct{} // closed when users becomes 0; nil while nobody waits
+	answers fence.Tracker // to reads, whose memory the lane may hold
+	freed   chan struct{} // closed when one of them has ended; nil while nobody waits
 	spare   []byte        // memory for the next segment's frames
 	done    bool          // the last frame queued is a Done, at the end of the last segment
 	small   []byte        // memory for gather
 	handed  []segment     // memory for tryFront
+
+	parts []transport.Part // of the writer: what is written at once
 }
 
 // put queues encoded frames. The caller holds mu.
@@ -112,7 +117,7 @@ func (c *conn) kick(inline bool) {
 		return
 	}
 	o.busy = true
-	o.writers++
+	o.users++
 	if !inline {
 		o.spawn(c.write) // with mu held: whoever fails the link waits for it
 	}
@@ -236,17 +241,14 @@ func (c *conn) write() {
 	defer o.mu.Unlock()
 	for !o.empty() && !o.broken {
 		s := o.pop()
+		h := c.hold(s)
 		o.mu.Unlock()
-		err := c.writeSegment(s)
+		err := c.writeSegment(s, h)
 		o.mu.Lock()
-		c.written(s, err)
+		c.written(s, h, err)
 	}
 	o.busy = false
-	o.writers--
-	if o.idle != nil {
-		close(o.idle)
-		o.idle = nil
-	}
+	o.leave()
 	if o.broken {
 		c.dropQueue()
 	} else if o.closed {
@@ -255,22 +257,39 @@ func (c *conn) write() {
 	}
 }
 
+// leave ends the use of a segment's memory. The caller holds mu.
+func (o *opsLane) leave() {
+	if o.users--; o.users == 0 && o.idle != nil {
+		close(o.idle)
+		o.idle = nil
+	}
+}
+
 // written accounts for a segment that was written, or not. The caller holds mu.
-func (c *conn) written(s segment, err error) {
-	o := &c.ops
+func (c *conn) written(s segment, h *held, err error) {
+	if h == nil {
+		c.finished(s, err)
+	} else if h.users.Add(-1) == 0 {
+		h.end()
+	}
+	if err == nil || s.reply != nil && replyCode(err) != status.OK {
+		return
+	}
+	c.ops.broken = true
+	c.ops.spawn(func() { c.fail(status.Reset) }) // not here: fail takes mu
+}
+
+// finished says that the memory of a segment is not used any more. The caller
+// holds mu.
+func (c *conn) finished(s segment, err error) {
 	switch {
 	case s.write != nil:
 		c.core.Sent(s.write)
 	case s.reply != nil:
 		c.core.Replied(s.reply, replyCode(err))
 	default:
-		o.spare = s.frames
+		c.ops.spare = s.frames
 	}
-	if err == nil || s.reply != nil && replyCode(err) != status.OK {
-		return
-	}
-	o.broken = true
-	o.spawn(func() { c.fail(status.Reset) }) // not here: fail takes mu
 }
 
 // dropQueue forgets what will not be written. The caller holds mu.
@@ -303,17 +322,17 @@ func replyCode(err error) status.Code {
 	return status.OK
 }
 
-func (c *conn) writeSegment(s segment) error {
+func (c *conn) writeSegment(s segment, h *held) error {
 	switch {
 	case s.write != nil:
 		op := s.write
-		return c.writePayload(op.Local, op.Buf, op.Length, func(b []byte, off int64, n int, last bool) []byte {
+		return c.writePayload(op.Local, op.Buf, op.Length, h, func(b []byte, off int64, n int, last bool) []byte {
 			return wire.Write{Op: op.Seq, Offset: op.Offset + uint64(off), Length: uint32(n), Last: last,
 				Ordered: op.Ordered && last}.AppendTo(b)
 		})
 	case s.reply != nil:
 		r := s.reply
-		return c.writePayload(r.Spans, nil, r.Length, func(b []byte, _ int64, n int, last bool) []byte {
+		return c.writePayload(r.Spans, nil, r.Length, h, func(b []byte, _ int64, n int, last bool) []byte {
 			return wire.ReadData{Op: r.Op, Length: uint32(n), Last: last}.AppendTo(b)
 		})
 	}
@@ -321,11 +340,16 @@ func (c *conn) writeSegment(s segment) error {
 	return err
 }
 
+// vecMax is how much is handed to a lane at once, in bytes: the heads of so many
+// frames have room in a stage.
+const vecMax = 4 << 20
+
 // writePayload writes length bytes of spans, or of buf if there are none, in
-// frames that head makes.
-func (c *conn) writePayload(spans []span, buf []byte, length int64, head func(b []byte, off int64, n int, last bool) []byte) error {
+// frames that head makes. h, if not nil, holds the memory.
+func (c *conn) writePayload(spans []span, buf []byte, length int64, h *held, head func(b []byte, off int64, n int, last bool) []byte) error {
 	stage := stages.Get().(*[stageLen]byte)
 	defer stages.Put(stage)
+	v := vec{c: c, hold: h, heads: stage[:0]}
 	var part []span
 	for off := int64(0); off < length; {
 		n, plain := length-off, buf
@@ -335,20 +359,58 @@ func (c *conn) writePayload(spans []span, buf []byte, length int64, head func(b 
 			part = core.Cut(part[:0], spans, off, n)
 			plain = direct(part[0])
 		}
-		var err error
 		if plain != nil && len(plain) > stageLen/2 {
 			n = min(n, int64(len(plain)), wire.MaxPayload)
-			_, err = c.ops.lane.WriteVec(head(stage[:0], off, int(n), off+n == length), plain[:n])
+			if err := v.add(head(v.heads, off, int(n), off+n == length), plain[:n]); err != nil {
+				return err
+			}
 		} else {
+			if err := v.flush(); err != nil {
+				return err
+			}
 			n = min(n, stageLen-writeFrameLen)
-			err = c.writeStaged(head(stage[:0], off, int(n), off+n == length), part, plain, n)
-		}
-		if err != nil {
-			return err
+			if err := c.writeStaged(head(stage[:0], off, int(n), off+n == length), part, plain, n); err != nil {
+				return err
+			}
 		}
 		off += n
 	}
-	return nil
+	return v.flush()
+}
+
+// A vec is frames that are written at once.
+type vec struct {
+	c     *conn
+	hold  *held
+	heads []byte // of all of them
+	bytes int    // of their payload
+}
+
+// add adds a frame whose head lies behind those before it.
+func (v *vec) add(heads, payload []byte) error {
+	o := &v.c.ops
+	o.parts = append(o.parts, transport.Part{Head: heads[len(v.heads):], Payload: payload})
+	v.heads = heads
+	if v.bytes += len(payload); v.bytes < vecMax {
+		return nil
+	}
+	return v.flush()
+}
+
+// flush writes the frames.
+func (v *vec) flush() error {
+	o := &v.c.ops
+	if len(o.parts) == 0 {
+		return nil
+	}
+	var hold transport.Hold
+	if v.hold != nil {
+		hold = v.hold
+	}
+	_, err := o.lane.WriteVec(o.parts, hold)
+	clear(o.parts)
+	o.parts, v.heads, v.bytes = o.parts[:0], v.heads[:0], 0
+	return err
 }
 
 // writeStaged copies n bytes behind head, whose memory has room for them, and

@@ -14,9 +14,10 @@ import (
 
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/internal/transport/quic"
+	"github.com/fabricd/fabricd/internal/transport/tcp"
 )
 
-// A quicker makes providers over QUIC that trust each other's certificates,
+// A quicker makes providers over QUIC and TCP that trust each other's certificates,
 // which name a node by their serial number.
 type quicker struct {
 	t    testing.TB
@@ -55,8 +56,32 @@ func (q *quicker) sign(template *x509.Certificate, parent *x509.Certificate) ([]
 
 // provider returns the provider of node i at conn, or at a loopback socket.
 func (q *quicker) provider(i int, conn net.PacketConn) transport.Provider {
+	config, identify := q.member(i)
+	cfg := quic.Config{PacketConn: conn, ServerTLS: config, ClientTLS: config, Identify: identify}
+	if conn == nil {
+		cfg.Address = "127.0.0.1:0"
+	}
+	p, err := quic.New(cfg)
+	if err != nil {
+		q.t.Fatal(err)
+	}
+	return p
+}
+
+// overTCP is provider over TCP, at a loopback socket.
+func (q *quicker) overTCP(i int, plaintext bool) transport.Provider {
+	config, identify := q.member(i)
+	p, err := tcp.New(tcp.Config{Address: "127.0.0.1:0", ServerTLS: config, ClientTLS: config, Identify: identify, Plaintext: plaintext})
+	if err != nil {
+		q.t.Fatal(err)
+	}
+	return p
+}
+
+// member returns what node i shows, and how it tells others.
+func (q *quicker) member(i int) (config func() *tls.Config, identify func(tls.ConnectionState) (transport.Identity, error)) {
 	der, key := q.sign(&x509.Certificate{SerialNumber: big.NewInt(int64(i + 1)), KeyUsage: x509.KeyUsageDigitalSignature}, q.cert)
-	config := func() *tls.Config {
+	config = func() *tls.Config {
 		return &tls.Config{
 			Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}},
 			ClientAuth:   tls.RequireAndVerifyClientCert, ClientCAs: q.pool,
@@ -67,20 +92,12 @@ func (q *quicker) provider(i int, conn net.PacketConn) transport.Provider {
 			},
 		}
 	}
-	identify := func(s tls.ConnectionState) (transport.Identity, error) {
+	identify = func(s tls.ConnectionState) (transport.Identity, error) {
 		if len(s.PeerCertificates) == 0 {
 			return transport.Identity{}, errors.New("no certificate")
 		}
 		serial := s.PeerCertificates[0].SerialNumber.Int64()
 		return transport.Identity{Cluster: uuid(0xCC), Node: uuid(byte(serial)), Host: serial == 1}, nil
 	}
-	cfg := quic.Config{PacketConn: conn, ServerTLS: config, ClientTLS: config, Identify: identify}
-	if conn == nil {
-		cfg.Address = "127.0.0.1:0"
-	}
-	p, err := quic.New(cfg)
-	if err != nil {
-		q.t.Fatal(err)
-	}
-	return p
+	return config, identify
 }

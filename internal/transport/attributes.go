@@ -4,9 +4,10 @@ import "time"
 
 // Attributes say what a provider can do and what it costs, so that a node can
 // choose between several. They hold for all of a provider's sessions and do not
-// change. The figures are estimates for a peer on a fast network, measured once
-// over the loopback interface of two processors: they rank providers, and
-// promise nothing.
+// change. The figures are for a peer on a fast network: medians of nine runs of the
+// providers' BenchmarkCosts, in turns, over the loopback interface of a machine
+// with two processors that had other work to do. They rank providers, and promise
+// nothing.
 type Attributes struct {
 	// Encrypted: nobody on the way can read or change a byte of any lane.
 	Encrypted bool `json:"encrypted"`

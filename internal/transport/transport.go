@@ -152,6 +152,14 @@ func TrafficOf(s Session) (sent, received uint64) {
 	return 0, 0
 }
 
+// An Offerer is a RecvLane with a Read that need not end for what comes.
+type Offerer interface {
+	// ReadOr is Read that offers what comes while it waits to take, and goes on
+	// waiting for what take did not take. take returns how many bytes it took. It
+	// is called by one goroutine at a time, any one, and must not wait.
+	ReadOr(p []byte, take func(p []byte) int) (int, error)
+}
+
 // A SendLane is the writing end of a lane. One goroutine writes at a time;
 // the other methods may be called from any goroutine.
 type SendLane interface {
@@ -159,9 +167,11 @@ type SendLane interface {
 	// Write returns. On error, n < len(p) bytes were handed over.
 	io.Writer
 
-	// WriteVec is Write of head, which is short (≤ 1 KiB), and then payload, as
-	// one piece where the provider has pieces. n counts the bytes of both.
-	WriteVec(head, payload []byte) (n int, err error)
+	// WriteVec is Write of the parts, one after the other, in as few pieces as
+	// the provider has. n counts the bytes of heads and payloads. With a hold
+	// that is not nil the provider may go on using the payloads, not the heads,
+	// when WriteVec has returned.
+	WriteVec(parts []Part, hold Hold) (n int, err error)
 
 	// TryWrite hands over all of p without blocking, or nothing. It reports
 	// false when it would have to wait. Callers keep p small (≤ 1 KiB).
@@ -176,19 +186,42 @@ type SendLane interface {
 	Close() error
 
 	// Cancel drops the lane: what was not delivered may be lost, the reader
-	// gets ErrLaneCanceled. It unblocks a Write. After Close it does nothing
-	// harmful.
+	// gets ErrLaneCanceled. It unblocks a Write, and soon every payload that the
+	// provider holds is released. After Close that is all it does.
 	Cancel()
 }
 
-// WriteBoth is WriteVec for providers that have no pieces: two writes to w.
-func WriteBoth(w io.Writer, head, payload []byte) (int, error) {
-	n, err := w.Write(head)
-	if err != nil {
-		return n, err
+// A Part is some bytes that a lane carries: Head, which is short (≤ 1 KiB), and
+// then Payload.
+type Part struct{ Head, Payload []byte }
+
+// A Hold is the memory of payloads as a provider sees it that sends from there, as
+// long as bytes may have to be sent again, instead of keeping copies.
+//
+// Between a Retain, which comes during the call that hands the payload over, and
+// the Release that belongs to it the memory stays valid, and unless nobody cares
+// which bytes arrive it stays as it is. Release comes soon after the peer's
+// provider has got the bytes, and before anything short is read here that the peer
+// has written since it read the last of them. It comes soon after the lane was
+// canceled or the session has ended too, but not from within Cancel and Close:
+// callers may hold locks there that Release takes. The provider holds none when it
+// calls it.
+type Hold interface {
+	Retain()
+	Release()
+}
+
+// WriteParts is WriteVec for providers that have no pieces and copy everything.
+func WriteParts(w io.Writer, parts []Part) (n int, err error) {
+	for _, p := range parts {
+		for _, b := range [2][]byte{p.Head, p.Payload} {
+			k, err := w.Write(b)
+			if n += k; err != nil {
+				return n, err
+			}
+		}
 	}
-	k, err := w.Write(payload)
-	return n + k, err
+	return n, nil
 }
 
 // A RecvLane is the reading end of a lane. One goroutine reads at a time.

@@ -290,7 +290,12 @@ type listener struct {
 	on    faults.Traffic
 }
 
-// Accept returns the next connection that no rule refuses.
+// An undecided connection shows only with its first bytes whether it is for who
+// accepts it: reading them fails if it is not. Rules have no say in it before.
+type undecided interface{ Undecided() bool }
+
+// Accept returns the next connection that no rule refuses. One that is undecided
+// may be refused later, as soon as its first bytes have come.
 func (l *listener) Accept() (net.Conn, error) {
 	for {
 		inner, err := l.Listener.Accept()
@@ -298,11 +303,23 @@ func (l *listener) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		c := l.layer.newConn(inner, l.on, l.peers(inner.RemoteAddr()))
-		if c.party.idle() || !c.obey(c.party.gate(true, false), true) {
+		if u, ok := inner.(undecided); ok && u.Undecided() {
+			c.in.first = func([]byte) { c.refused() }
 			return c, nil
 		}
-		c.party.gate(true, true)
+		if !c.refused() {
+			return c, nil
+		}
 	}
+}
+
+// refused ends a new connection that a rule refuses, and reports whether it did.
+func (c *Conn) refused() bool {
+	if c.party.idle() || !c.obey(c.party.gate(true, false), true) {
+		return false
+	}
+	c.party.gate(true, true) // counts
+	return true
 }
 
 // peers returns who may have opened a connection that comes from an address.

@@ -49,11 +49,11 @@ func newSendLane(s *session, inner transport.SendLane) *sendLane {
 func (l *sendLane) Write(p []byte) (int, error) { return l.out.Write(p) }
 
 // WriteVec implements transport.SendLane.
-func (l *sendLane) WriteVec(head, payload []byte) (int, error) {
-	if n, ok, err := l.out.tryBoth(head, payload, l.inner.WriteVec); ok {
+func (l *sendLane) WriteVec(parts []transport.Part, hold transport.Hold) (int, error) {
+	if n, ok, err := l.out.tryParts(parts, func() (int, error) { return l.inner.WriteVec(parts, hold) }); ok {
 		return n, err
 	}
-	return transport.WriteBoth(l, head, payload)
+	return transport.WriteParts(l, parts)
 }
 
 // TryWrite implements transport.SendLane.

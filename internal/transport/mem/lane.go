@@ -88,9 +88,9 @@ func (s *sendLane) Write(p []byte) (int, error) {
 	}
 }
 
-// WriteVec copies both into the lane's buffer, waiting for room.
-func (s *sendLane) WriteVec(head, payload []byte) (int, error) {
-	return transport.WriteBoth(s, head, payload)
+// WriteVec copies all into the lane's buffer, waiting for room.
+func (s *sendLane) WriteVec(parts []transport.Part, _ transport.Hold) (int, error) {
+	return transport.WriteParts(s, parts)
 }
 
 // TryWrite copies all of p into the lane's buffer if it fits now.

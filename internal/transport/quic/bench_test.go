@@ -4,9 +4,14 @@ import (
 	"context"
 	"io"
 	"net"
+	"strconv"
+	"syscall"
 	"testing"
+	"time"
 
 	quicgo "github.com/quic-go/quic-go"
+
+	"github.com/fabricd/fabricd/internal/transport/transporttest"
 )
 
 // The benchmarks compare the provider with quic-go alone: same process, same
@@ -15,8 +20,8 @@ import (
 
 // benchConfigs returns the settings of both sides.
 func benchConfigs(b *testing.B) (dialer, accepter Config) {
-	ca := newCA(b)
-	dialer, accepter = ca.config(ca.issue(idA, forever)), ca.config(ca.issue(idB, forever))
+	ca := transporttest.NewAuthority(b)
+	dialer, accepter = member(ca, idA), member(ca, idB)
 	dialer.Address, accepter.Address = "127.0.0.1:0", "127.0.0.1:0"
 	return dialer, accepter
 }
@@ -32,28 +37,17 @@ func layered(b *testing.B) (here, there io.ReadWriter) {
 		b.Cleanup(func() { p.Close() })
 		return p
 	}
-	pa, pb := open(cfgA), open(cfgB)
-	sa, sb := connect(b, pa, pb)
-	ctx := context.Background()
-	out, _ := sa.OpenLane(ctx)
-	out.Write([]byte{1})
-	in, _ := sb.AcceptLane(ctx)
-	back, _ := sb.OpenLane(ctx)
-	back.Write([]byte{1})
-	answer, _ := sa.AcceptLane(ctx)
-	in.Read(make([]byte, 1))
-	answer.Read(make([]byte, 1))
-	return duplex{answer, out}, duplex{in, back}
-}
-
-type duplex struct {
-	io.Reader
-	io.Writer
+	return transporttest.Lanes(b, open(cfgA), open(cfgB))
 }
 
 // raw returns the same of quic-go alone, with one unidirectional stream each
 // way.
 func raw(b *testing.B) (here, there io.ReadWriter) {
+	return rawOver(b, func(c net.PacketConn) net.PacketConn { return c })
+}
+
+// rawOver is raw over sockets that are dressed first.
+func rawOver(b *testing.B, dress func(net.PacketConn) net.PacketConn) (here, there io.ReadWriter) {
 	cfgA, cfgB := benchConfigs(b)
 	open := func(cfg *Config) *quicgo.Transport {
 		*cfg, _ = cfg.withDefaults()
@@ -61,7 +55,7 @@ func raw(b *testing.B) (here, there io.ReadWriter) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		t := &quicgo.Transport{Conn: socket, ConnectionIDLength: connectionIDLength}
+		t := &quicgo.Transport{Conn: dress(socket), ConnectionIDLength: connectionIDLength}
 		b.Cleanup(func() { t.Close(); socket.Close() })
 		return t
 	}
@@ -89,63 +83,91 @@ func raw(b *testing.B) (here, there io.ReadWriter) {
 	answer, _ := ca.AcceptUniStream(ctx)
 	in.Read(make([]byte, 1))
 	answer.Read(make([]byte, 1))
-	return duplex{answer, out}, duplex{in, back}
+	return transporttest.Duplex(answer, out), transporttest.Duplex(in, back)
 }
+
+// contestants are what is compared.
+var contestants = map[string]func(*testing.B) (here, there io.ReadWriter){"raw": raw, "lane": layered}
+
+func BenchmarkCosts(b *testing.B) { transporttest.Costs(b, layered) }
 
 func BenchmarkPingPong(b *testing.B) {
-	for name, open := range map[string]func(*testing.B) (here, there io.ReadWriter){"raw": raw, "lane": layered} {
-		b.Run(name, func(b *testing.B) { pingPong(b, open) })
-	}
-}
-
-func pingPong(b *testing.B, open func(*testing.B) (here, there io.ReadWriter)) {
-	here, there := open(b)
-	go func() {
-		p := make([]byte, 64)
-		for {
-			if _, err := io.ReadFull(there, p); err != nil {
-				return
-			}
-			if _, err := there.Write(p); err != nil {
-				return
-			}
-		}
-	}()
-	p := make([]byte, 64)
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := here.Write(p); err != nil {
-			b.Fatal(err)
-		}
-		if _, err := io.ReadFull(here, p); err != nil {
-			b.Fatal(err)
-		}
+	for name, open := range contestants {
+		b.Run(name, func(b *testing.B) {
+			here, there := open(b)
+			transporttest.PingPong(b, here, there)
+		})
 	}
 }
 
 func BenchmarkBulk(b *testing.B) {
-	for name, open := range map[string]func(*testing.B) (here, there io.ReadWriter){"raw": raw, "lane": layered} {
-		b.Run(name, func(b *testing.B) { bulk(b, open) })
+	for name, open := range contestants {
+		b.Run(name, func(b *testing.B) {
+			here, there := open(b)
+			transporttest.Bulk(b, here, there, 256<<10)
+		})
 	}
 }
 
-func bulk(b *testing.B, open func(*testing.B) (here, there io.ReadWriter)) {
-	here, there := open(b)
-	const size = 1 << 20
-	b.SetBytes(size)
-	b.ReportAllocs()
+// BenchmarkConnections shows whether several connections between two nodes would
+// carry more than one, each with sockets of its own that receive as ours do: all
+// bytes together, and the processor time that they cost. Where the processors are
+// the bound, only that could be less.
+func BenchmarkConnections(b *testing.B) {
+	for _, n := range []int{1, 2, 4} {
+		b.Run(strconv.Itoa(n), func(b *testing.B) { abreast(b, n) })
+	}
+}
+
+// abreast writes to n connections at once, 16 MiB in all in every turn.
+func abreast(b *testing.B, n int) {
+	const all, size = 16 << 20, 256 << 10
+	var ends []io.ReadWriter
+	received := make(chan error, n)
+	for range n {
+		here, there := rawOver(b, receiveOffload)
+		ends = append(ends, here)
+		go func() { // ends with the connection
+			p := make([]byte, all/n)
+			for {
+				_, err := io.ReadFull(there, p)
+				received <- err
+				if err != nil {
+					return
+				}
+			}
+		}()
+	}
 	p := make([]byte, size)
-	go func() { // ends with the connection
-		buf := make([]byte, 256<<10)
-		for {
-			if _, err := there.Read(buf); err != nil {
-				return
+	b.SetBytes(all)
+	before := processorTime(b)
+	for b.Loop() {
+		for _, end := range ends {
+			go func() { // what it sends is waited for
+				for range all / n / size {
+					if _, err := end.Write(p); err != nil {
+						b.Error(err)
+						return
+					}
+				}
+			}()
+		}
+		for range ends {
+			if err := <-received; err != nil {
+				b.Fatal(err)
 			}
 		}
-	}()
-	for b.Loop() {
-		if _, err := here.Write(p); err != nil {
-			b.Fatal(err)
-		}
 	}
+	used := processorTime(b) - before
+	b.ReportMetric(used.Seconds()*1e9/(all*float64(b.N)), "cpu-s/GB")
+	b.ReportMetric(used.Seconds()/b.Elapsed().Seconds(), "processors")
+}
+
+// processorTime returns what this process has used.
+func processorTime(b *testing.B) time.Duration {
+	var ru syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &ru); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(ru.Utime.Nano() + ru.Stime.Nano())
 }

@@ -5,21 +5,24 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/fabricd/fabricd/internal/netsim"
 	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/internal/transport/transporttest"
 )
 
 const hostA, hostB = "10.0.0.1", "10.0.0.2"
 
-// A busySession is one whose lanes always have more to send than the network
-// takes, in both directions, and whose ends send a heartbeat now and then.
+// A busySession is one whose ends send a heartbeat now and then, and whose lanes,
+// while it pours, have more to send than the network takes, in both directions.
 type busySession struct {
 	t     *testing.T
 	ends  [2]transport.Session
+	pours atomic.Bool
 	all   sync.WaitGroup
 	stop  context.CancelFunc
 	mu    sync.Mutex // guards heard
@@ -49,6 +52,9 @@ func (s *busySession) write(ctx context.Context, lane transport.SendLane) {
 	defer lane.Cancel()
 	defer context.AfterFunc(ctx, lane.Cancel)()
 	for p := make([]byte, 64<<10); ctx.Err() == nil; time.Sleep(5 * time.Millisecond) {
+		if !s.pours.Load() {
+			continue
+		}
 		if _, err := lane.Write(p); err != nil {
 			return
 		}
@@ -81,6 +87,22 @@ func (s *busySession) hear(ctx context.Context, i int) {
 		s.heard[i] = time.Now()
 		s.mu.Unlock()
 	}
+}
+
+// fill is how long before a cut, and on into it, the lanes have more to send than
+// the network takes: the congestion windows are full then, and what comes after
+// changes nothing but how long the test runs.
+const fill = 20 * time.Millisecond
+
+// cutFor makes all of cut happen to a session that pours, for d, and undoes it.
+func (s *busySession) cutFor(d time.Duration, cut, undo func()) {
+	s.pours.Store(true)
+	time.Sleep(fill)
+	cut()
+	time.Sleep(fill)
+	s.pours.Store(false)
+	time.Sleep(d - fill)
+	undo()
 }
 
 // silence returns how long the end that waits longest has heard nothing.
@@ -120,13 +142,14 @@ func cutOnce(t *testing.T, cut time.Duration, ways [][2]string) {
 	sim, s := newFlappingNet(t, 1)
 	defer s.close()
 	time.Sleep(time.Second)
-	for _, w := range ways {
-		sim.SetRules(w[0], w[1], netsim.Rules{Cut: true})
+	set := func(r netsim.Rules) func() {
+		return func() {
+			for _, w := range ways {
+				sim.SetRules(w[0], w[1], r)
+			}
+		}
 	}
-	time.Sleep(cut)
-	for _, w := range ways {
-		sim.SetRules(w[0], w[1], openWay)
-	}
+	s.cutFor(cut, set(netsim.Rules{Cut: true}), set(openWay))
 	time.Sleep(heardBy)
 	if d := s.silence(); d > heardBy {
 		t.Errorf("silence of %v, %v after the way was open", d, heardBy)
@@ -147,12 +170,9 @@ func TestAWayThatComesAndGoesIsUsed(t *testing.T) {
 			time.Sleep(time.Second + time.Duration(seed)*10*time.Millisecond)
 			var longest time.Duration
 			for range 13 {
-				sim.Partition([]string{hostA}, []string{hostB})
-				time.Sleep(pace)
-				sim.Heal()
-				for range 20 {
+				s.cutFor(pace, func() { sim.Partition([]string{hostA}, []string{hostB}) }, sim.Heal)
+				for end := time.Now().Add(pace - fill); time.Now().Before(end); time.Sleep(pace / 20) {
 					longest = max(longest, s.silence())
-					time.Sleep(pace / 20)
 				}
 			}
 			// What is sent again late in one gap may meet the next.
@@ -170,10 +190,10 @@ var openWay = netsim.Rules{Delay: 100 * time.Microsecond, Jitter: 50 * time.Micr
 func newFlappingNet(t *testing.T, seed uint64) (*netsim.Network, *busySession) {
 	sim := netsim.New(seed)
 	sim.SetDefaultRules(openWay)
-	ca := newCA(t)
-	cfgA, cfgB := ca.config(ca.issue(idA, forever)), ca.config(ca.issue(idB, forever))
+	ca := transporttest.NewAuthority(t)
+	cfgA, cfgB := member(ca, idA), member(ca, idB)
 	cfgA.IdleTimeout, cfgB.IdleTimeout = time.Minute, time.Minute
-	sa, sb := connect(t, start(t, sim, addrA, cfgA), start(t, sim, addrB, cfgB))
+	sa, sb := transporttest.Connect(t, start(t, sim, addrA, cfgA), start(t, sim, addrB, cfgB))
 	return sim, newBusySession(t, sa, sb)
 }
 
@@ -184,7 +204,7 @@ func TestALostEndIsSentAgain(t *testing.T) {
 		sim := netsim.New(1)
 		sim.SetDefaultRules(openWay)
 		a, b := simulated(t, sim)
-		sa, sb := connect(t, a, b)
+		sa, sb := transporttest.Connect(t, a, b)
 		time.Sleep(time.Second) // the handshake's acknowledgements
 		sim.SetRules(hostA, hostB, netsim.Rules{Cut: true})
 		sim.SetRules(hostB, hostA, netsim.Rules{Cut: true})

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"sync"
+	"sync/atomic"
 
 	quicgo "github.com/quic-go/quic-go"
 
@@ -18,7 +20,10 @@ const confirmation = 1
 // An admission is one place among the incoming handshakes.
 type admission struct {
 	provider *Provider
+	peer     net.Addr
 	once     sync.Once
+	served   atomic.Bool // Accept has returned the connection
+	refusal  sync.Once
 	unwatch  func() bool
 }
 
@@ -27,12 +32,19 @@ func (a *admission) release() {
 	a.once.Do(func() { a.provider.pending.Add(-1) })
 }
 
+// refused logs once why there is no session.
+func (a *admission) refused(err error) {
+	a.refusal.Do(func() {
+		a.provider.cfg.Log.Warn().Str("op", "accept").Stringer("peer", a.peer).Err(err).Msg("session refused")
+	})
+}
+
 // admissionKey finds the admission in a connection's context.
 type admissionKey struct{}
 
 // admit takes a place for an incoming handshake or refuses it. ctx ends with
 // the connection, also when the handshake never completes.
-func (p *Provider) admit(ctx context.Context, _ *quicgo.ClientInfo) (context.Context, error) {
+func (p *Provider) admit(ctx context.Context, client *quicgo.ClientInfo) (context.Context, error) {
 	if p.ctx.Err() != nil {
 		return nil, transport.ErrClosed
 	}
@@ -40,8 +52,15 @@ func (p *Provider) admit(ctx context.Context, _ *quicgo.ClientInfo) (context.Con
 		p.pending.Add(-1)
 		return nil, errors.New("too many handshakes")
 	}
-	a := &admission{provider: p}
-	a.unwatch = context.AfterFunc(ctx, a.release)
+	a := &admission{provider: p, peer: client.RemoteAddr}
+	// quic-go may give up on a connection before Accept has returned it: nobody
+	// else says why then.
+	a.unwatch = context.AfterFunc(ctx, func() {
+		a.release()
+		if p.ctx.Err() == nil && !a.served.Load() {
+			a.refused(explain(context.Cause(ctx)))
+		}
+	})
 	return context.WithValue(ctx, admissionKey{}, a), nil
 }
 
@@ -65,15 +84,15 @@ func (p *Provider) acceptLoop() {
 // keeps its place until then, so that sessions that nobody accepts are bounded.
 func (p *Provider) serve(conn *quicgo.Conn) {
 	defer p.running.Done()
-	if a, ok := conn.Context().Value(admissionKey{}).(*admission); ok {
-		defer func() {
-			a.unwatch()
-			a.release()
-		}()
-	}
+	a := conn.Context().Value(admissionKey{}).(*admission) // admit has put it there
+	a.served.Store(true)
+	defer func() {
+		a.unwatch()
+		a.release()
+	}()
 	s, err := p.handshake(conn)
 	if err != nil {
-		p.cfg.Log.Warn().Str("op", "accept").Stringer("peer", conn.RemoteAddr()).Err(err).Msg("session refused")
+		a.refused(err)
 		return
 	}
 	if !p.adopt(s) {

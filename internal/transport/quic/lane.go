@@ -30,8 +30,8 @@ func (l *sendLane) Write(p []byte) (int, error) {
 }
 
 // WriteVec implements transport.SendLane. Streams have no pieces.
-func (l *sendLane) WriteVec(head, payload []byte) (int, error) {
-	return transport.WriteBoth(l, head, payload)
+func (l *sendLane) WriteVec(parts []transport.Part, _ transport.Hold) (int, error) {
+	return transport.WriteParts(l, parts)
 }
 
 // TryWrite implements transport.SendLane. Bytes that it took but that are not

@@ -6,6 +6,7 @@ import (
 
 	"github.com/fabricd/fabricd/internal/netsim"
 	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/internal/transport/transporttest"
 )
 
 // laneCost is what the package's documentation says that a lane costs its
@@ -18,11 +19,11 @@ func TestAPacketOpensLanesForWhatIsDocumented(t *testing.T) {
 	const many = 8192
 	network := netsim.New(1)
 	defer network.Close()
-	ca := newCA(t)
-	receiver := ca.config(ca.issue(idB, forever))
+	ca := transporttest.NewAuthority(t)
+	receiver := member(ca, idB)
 	receiver.MaxLanes = many
-	a := start(t, network, addrA, ca.config(ca.issue(idA, forever)))
-	sa, sb := connect(t, a, start(t, network, addrB, receiver))
+	a := start(t, network, addrA, member(ca, idA))
+	sa, sb := transporttest.Connect(t, a, start(t, network, addrB, receiver))
 	var last transport.SendLane
 	for range many - 1 { // the confirmation of the handshake may still be one of them
 		lane, err := sa.OpenLane(t.Context())

@@ -1,7 +1,7 @@
 package quic
 
 import (
-	"net"
+	"crypto/tls"
 	"os"
 	"testing"
 	"time"
@@ -24,7 +24,18 @@ const (
 	lanes   = 16
 )
 
-var idA, idB = nodeID(1), nodeID(2)
+var idA, idB = transporttest.NodeID(1), transporttest.NodeID(2)
+
+// config returns the configuration of a node that has cert and trusts ca.
+func config(ca *transporttest.Authority, cert tls.Certificate) Config {
+	base := ca.TLS(cert)
+	return Config{ServerTLS: base, ClientTLS: base, Identify: transporttest.Identify}
+}
+
+// member returns that of a node whose certificate is of ca.
+func member(ca *transporttest.Authority, id transport.Identity) Config {
+	return config(ca, ca.Issue(id, transporttest.Forever))
+}
 
 // start starts a provider with cfg at address of net.
 func start(t testing.TB, net *netsim.Network, address string, cfg Config) *Provider {
@@ -44,8 +55,8 @@ func start(t testing.TB, net *netsim.Network, address string, cfg Config) *Provi
 
 // simulated returns two providers over net.
 func simulated(t testing.TB, net *netsim.Network) (a, b *Provider) {
-	ca := newCA(t)
-	cfgA, cfgB := ca.config(ca.issue(idA, forever)), ca.config(ca.issue(idB, forever))
+	ca := transporttest.NewAuthority(t)
+	cfgA, cfgB := member(ca, idA), member(ca, idB)
 	cfgA.MaxLanes, cfgB.MaxLanes = lanes, lanes
 	return start(t, net, addrA, cfgA), start(t, net, addrB, cfgB)
 }
@@ -65,10 +76,10 @@ func TestConformance(t *testing.T) {
 
 func TestConformanceOnSockets(t *testing.T) {
 	transporttest.RunOnSockets(t, func(t *testing.T) transporttest.Pair {
-		ca := newCA(t)
-		a := listen(t, ca.config(ca.issue(idA, forever)))
-		b := listen(t, ca.config(ca.issue(idB, forever)))
-		return transporttest.Pair{A: a, B: b, IDA: idA, IDB: idB, MaxLanes: lanes, Nowhere: silentAddress(t)}
+		ca := transporttest.NewAuthority(t)
+		a := listen(t, member(ca, idA))
+		b := listen(t, member(ca, idB))
+		return transporttest.Pair{A: a, B: b, IDA: idA, IDB: idB, MaxLanes: lanes, Nowhere: transporttest.DeadAddress(t)}
 	})
 }
 
@@ -83,29 +94,4 @@ func listen(t testing.TB, cfg Config) *Provider {
 		t.Fatal(err)
 	}
 	return p
-}
-
-// silentAddress returns the address of a socket that nobody reads.
-func silentAddress(t testing.TB) string {
-	t.Helper()
-	c, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { c.Close() })
-	return c.LocalAddr().String()
-}
-
-// connect returns both ends of a session from a to b.
-func connect(t testing.TB, a, b *Provider) (transport.Session, transport.Session) {
-	t.Helper()
-	sa, err := a.Dial(t.Context(), b.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
-	sb, err := b.Accept(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return sa, sb
 }

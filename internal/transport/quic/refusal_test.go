@@ -16,6 +16,7 @@ import (
 
 	"github.com/fabricd/fabricd/internal/netsim"
 	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/internal/transport/transporttest"
 )
 
 // A logBuffer is a log that a test reads.
@@ -45,59 +46,59 @@ func TestRefusedPeersLearnWhy(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name           string
-		change         func(ca, other *testCA, dialer, accepter *Config)
+		change         func(ca, other *transporttest.Authority, dialer, accepter *Config)
 		dialer, logged string // parts of what each side says
 		want           transport.CloseError
 	}{
 		{
 			"the dialer is of another cluster",
-			func(ca, other *testCA, dialer, _ *Config) {
-				dialer.ClientTLS = mixed(ca.config(other.issue(idA, forever)), *dialer)
+			func(ca, other *transporttest.Authority, dialer, _ *Config) {
+				dialer.ClientTLS = mixed(config(ca, other.Issue(idA, transporttest.Forever)), *dialer)
 			},
 			"unknown certificate authority", "unknown authority",
 			transport.CloseError{Remote: true, Code: transport.CodeWrongCluster},
 		},
 		{
 			"the accepter is of another cluster",
-			func(_, other *testCA, _, accepter *Config) {
-				*accepter = other.config(other.issue(idB, forever))
+			func(_, other *transporttest.Authority, _, accepter *Config) {
+				*accepter = member(other, idB)
 			},
 			"unknown authority", "refused by peer",
 			transport.CloseError{Code: transport.CodeProtocol},
 		},
 		{
 			"the dialer's certificate has expired",
-			func(ca, _ *testCA, dialer, _ *Config) {
-				dialer.ClientTLS = mixed(ca.config(ca.issue(idA, epoch.Add(-time.Hour))), *dialer)
+			func(ca, _ *transporttest.Authority, dialer, _ *Config) {
+				dialer.ClientTLS = mixed(config(ca, ca.Issue(idA, transporttest.Epoch.Add(-time.Hour))), *dialer)
 			},
 			"expired certificate", "expired",
 			transport.CloseError{Remote: true, Code: transport.CodeProtocol},
 		},
 		{
 			"the dialer has no certificate",
-			func(ca, _ *testCA, dialer, _ *Config) {
-				dialer.ClientTLS = mixed(ca.config(tls.Certificate{}), *dialer)
+			func(ca, _ *transporttest.Authority, dialer, _ *Config) {
+				dialer.ClientTLS = mixed(config(ca, tls.Certificate{}), *dialer)
 			},
 			"certificate required", "didn't provide a certificate",
 			transport.CloseError{Remote: true, Code: transport.CodeProtocol},
 		},
 		{
 			"the accepter refuses the identity",
-			func(_, _ *testCA, _, accepter *Config) { accepter.Identify = refusing },
+			func(_, _ *transporttest.Authority, _, accepter *Config) { accepter.Identify = refusing },
 			"life 7 was removed", "life 7 was removed",
 			transport.CloseError{Remote: true, Code: transport.CodeWrongCluster},
 		},
 		{
 			"the dialer refuses the identity",
-			func(_, _ *testCA, dialer, _ *Config) { dialer.Identify = fenced },
+			func(_, _ *transporttest.Authority, dialer, _ *Config) { dialer.Identify = fenced },
 			"life 7 was removed", "life 7 was removed",
 			transport.CloseError{Code: transport.CodeFenced},
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				ca, other := newCA(t), newCA(t)
-				dialer, accepter := ca.config(ca.issue(idA, forever)), ca.config(ca.issue(idB, forever))
+				ca, other := transporttest.NewAuthority(t), transporttest.NewAuthority(t)
+				dialer, accepter := member(ca, idA), member(ca, idB)
 				c.change(ca, other, &dialer, &accepter)
 				var log logBuffer
 				accepter.Log = zerolog.New(&log)
@@ -187,10 +188,10 @@ func TestPeerThatDoesNotConfirmIsDropped(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				ca := newCA(t)
-				cfg := ca.config(ca.issue(idA, forever))
+				ca := transporttest.NewAuthority(t)
+				cfg := member(ca, idA)
 				net := netsim.New(1)
-				b := start(t, net, addrB, ca.config(ca.issue(idB, forever)))
+				b := start(t, net, addrB, member(ca, idB))
 				conn := rawDial(t, net, cfg)
 				began := time.Now()
 				if c.send != nil {
@@ -220,12 +221,12 @@ func TestPeerThatDoesNotConfirmIsDropped(t *testing.T) {
 
 func TestFewHandshakesAtOnceStillServeAStorm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ca := newCA(t)
-		cfgB := ca.config(ca.issue(idB, forever))
+		ca := transporttest.NewAuthority(t)
+		cfgB := member(ca, idB)
 		cfgB.MaxHandshakes = 16 // address checks from the fourth on
 		net := netsim.New(1)
 		net.SetDefaultRules(netsim.Rules{Delay: time.Millisecond})
-		a := start(t, net, addrA, ca.config(ca.issue(idA, forever)))
+		a := start(t, net, addrA, member(ca, idA))
 		b := start(t, net, addrB, cfgB)
 		const count = 24
 		var all sync.WaitGroup
@@ -252,11 +253,11 @@ func TestFewHandshakesAtOnceStillServeAStorm(t *testing.T) {
 
 func TestSessionsThatNobodyAcceptsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ca := newCA(t)
-		cfgB := ca.config(ca.issue(idB, forever))
+		ca := transporttest.NewAuthority(t)
+		cfgB := member(ca, idB)
 		cfgB.MaxHandshakes = 3
 		net := netsim.New(1)
-		a := start(t, net, addrA, ca.config(ca.issue(idA, forever)))
+		a := start(t, net, addrA, member(ca, idA))
 		start(t, net, addrB, cfgB)
 		for i := range 3 {
 			if _, err := a.Dial(t.Context(), addrB); err != nil {
@@ -272,8 +273,8 @@ func TestSessionsThatNobodyAcceptsAreBounded(t *testing.T) {
 }
 
 func TestConfigIsChecked(t *testing.T) {
-	ca := newCA(t)
-	good := ca.config(ca.issue(idA, forever))
+	ca := transporttest.NewAuthority(t)
+	good := member(ca, idA)
 	for name, change := range map[string]func(*Config){
 		"no socket":        func(c *Config) {},
 		"bad address":      func(c *Config) { c.Address = "nonsense" },
@@ -294,10 +295,10 @@ func TestConfigIsChecked(t *testing.T) {
 
 func TestUnverifiedTLSIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ca := newCA(t)
-		careless := ca.config(ca.issue(idA, forever))
+		ca := transporttest.NewAuthority(t)
+		careless := member(ca, idA)
 		careless.ClientTLS = func() *tls.Config { return &tls.Config{InsecureSkipVerify: true} }
-		open := ca.config(ca.issue(idB, forever))
+		open := member(ca, idB)
 		strict := open.ServerTLS
 		open.ServerTLS = func() *tls.Config {
 			c := strict()

@@ -19,6 +19,7 @@ import (
 
 	"github.com/fabricd/fabricd/internal/netsim"
 	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/internal/transport/transporttest"
 )
 
 const delay = 5 * time.Millisecond
@@ -27,14 +28,14 @@ const delay = 5 * time.Millisecond
 // back at the same address with the same reset key.
 func restarted(t *testing.T) (transport.Session, transport.SendLane) {
 	t.Helper()
-	ca := newCA(t)
-	cfgB := ca.config(ca.issue(idB, forever))
+	ca := transporttest.NewAuthority(t)
+	cfgB := member(ca, idB)
 	cfgB.StatelessResetKey = &[32]byte{1, 2, 3}
 	sim := netsim.New(1)
 	sim.SetDefaultRules(netsim.Rules{Delay: delay})
-	a := start(t, sim, addrA, ca.config(ca.issue(idA, forever)))
+	a := start(t, sim, addrA, member(ca, idA))
 	b := start(t, sim, addrB, cfgB)
-	sa, _ := connect(t, a, b)
+	sa, _ := transporttest.Connect(t, a, b)
 	lane, err := sa.OpenLane(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -85,7 +86,7 @@ func TestSilentPeerTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sim := netsim.New(1)
 		a, b := simulated(t, sim)
-		sa, sb := connect(t, a, b)
+		sa, sb := transporttest.Connect(t, a, b)
 		sim.Partition([]string{"10.0.0.1"}, []string{"10.0.0.2"})
 		began := time.Now()
 		sa.SendDatagram(make([]byte, 64))
@@ -134,7 +135,7 @@ func TestBytesAreExactOverABadNetwork(t *testing.T) {
 			Loss: 0.05, Duplicate: 0.05, Reorder: 0.05,
 		})
 		a, b := simulated(t, sim)
-		sa, sb := connect(t, a, b)
+		sa, sb := transporttest.Connect(t, a, b)
 		var all sync.WaitGroup
 		for i := range 4 {
 			all.Go(func() {
@@ -184,9 +185,9 @@ func TestTheWireShowsNothing(t *testing.T) {
 			defer mu.Unlock()
 			wire.Write(p)
 		})
-		ca := newCA(t)
+		ca := transporttest.NewAuthority(t)
 		var sni atomic.Value
-		cfgB := ca.config(ca.issue(idB, forever))
+		cfgB := member(ca, idB)
 		inner := cfgB.ServerTLS
 		cfgB.ServerTLS = func() *tls.Config {
 			c := inner()
@@ -197,9 +198,9 @@ func TestTheWireShowsNothing(t *testing.T) {
 			c.Certificates = nil
 			return c
 		}
-		a := start(t, sim, addrA, ca.config(ca.issue(idA, forever)))
+		a := start(t, sim, addrA, member(ca, idA))
 		b := start(t, sim, addrB, cfgB)
-		sa, sb := connect(t, a, b)
+		sa, sb := transporttest.Connect(t, a, b)
 		secret := []byte("a payload that must not be seen")
 		lane, _ := sa.OpenLane(t.Context())
 		lane.Write(secret)
@@ -253,7 +254,7 @@ func TestTrafficIsWhatTheWireSees(t *testing.T) {
 			}
 		})
 		a, b := simulated(t, sim)
-		sa, sb := connect(t, a, b)
+		sa, sb := transporttest.Connect(t, a, b)
 		lane, err := sa.OpenLane(t.Context())
 		if err != nil {
 			t.Fatal(err)

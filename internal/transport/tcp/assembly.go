@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/bits"
 	"slices"
+	"sync"
 )
 
 // An assembly puts the bytes of a lane in order: those of small writes come on
@@ -30,6 +31,26 @@ const (
 	firstRing = 4 << 10
 	keptRing  = 64 << 10
 )
+
+// A largeRing holds one write that is just large enough for a bulk connection,
+// when its reader was not there yet. Lanes lend it each other.
+type largeRing [2 * keptRing]byte
+
+var largeRings = sync.Pool{New: func() any { return new(largeRing) }}
+
+func newRing(n int) []byte {
+	if n == len(largeRing{}) {
+		return largeRings.Get().(*largeRing)[:]
+	}
+	return make([]byte, n)
+}
+
+// freeRing takes back a ring that nobody uses.
+func freeRing(buf []byte) {
+	if len(buf) == len(largeRing{}) {
+		largeRings.Put((*largeRing)(buf))
+	}
+}
 
 // announce admits the bytes from start to end, which must be new.
 func (a *assembly) announce(start, end uint64) error {
@@ -112,6 +133,7 @@ func (a *assembly) take(p []byte) int {
 	copy(p[k:n], a.buf)
 	a.taken += uint64(n)
 	if a.taken == a.next && len(a.ahead) == 0 && len(a.buf) > keptRing {
+		freeRing(a.buf)
 		a.buf = nil
 	}
 	return n
@@ -131,11 +153,12 @@ func (a *assembly) reserve(n int) {
 	if n <= len(a.buf) {
 		return
 	}
-	buf := make([]byte, max(firstRing, 1<<bits.Len(uint(n-1))))
+	buf := newRing(max(firstRing, 1<<bits.Len(uint(n-1))))
 	a.move(buf, a.taken, a.next)
 	for _, p := range a.ahead {
 		a.move(buf, p.start, p.at)
 	}
+	freeRing(a.buf)
 	a.buf = buf
 }
 

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -17,18 +18,19 @@ type bulk struct {
 	rec            *recordConn // nil without TLS
 	tls            *tls.Conn   // the same
 	src            io.Reader
+	ahead          *headReader   // the same without TLS; else nil
 	sent, received atomic.Uint64 // bytes; without TLS only
 	turn           chan struct{} // holds a token while somebody writes
 	kept           kept          // what the peer may not have
 
 	// Of the writer.
-	head    []byte // a frame's header and what lies before its payload
-	vectors [2][]byte
-	buffers net.Buffers
+	vectors [][]byte    // memory for buffers
+	buffers net.Buffers // what is left of a frame
 
 	// Of the reader.
 	position uint64 // the bytes of whole frames that have come, with headers
 	told     uint64 // the position that the peer knows
+	ackAt    uint64 // the end of the frame that is being read, if its sender waits to hear of it; else 0
 	spill    []byte // memory for bytes whose lane has no reader that waits
 	misses   int    // times in a row that a lane's reader did not come back soon
 
@@ -46,6 +48,9 @@ const (
 	headBuffer = 4 << 10  // the same without TLS: headers only
 	// ackEvery is after how many bytes the peer is told that they have come.
 	ackEvery = 512 << 10
+	// heldMin is the shortest frame whose payload is held instead of copied, in
+	// bytes. The peer acknowledges it before anybody gets its last byte.
+	heldMin = ackEvery
 )
 
 // newBulk returns a bulk connection of s over conn, with TLS over rec if that is
@@ -57,7 +62,8 @@ func newBulk(s *session, number uint64, conn net.Conn, rec *recordConn, secure *
 		rec.gathers = true
 		b.src = secure
 	} else {
-		b.src = &headReader{b: b, buf: make([]byte, headBuffer)}
+		b.ahead = newHeadReader(b)
+		b.src = b.ahead
 	}
 	return b
 }
@@ -68,9 +74,35 @@ type headReader struct {
 	b          *bulk
 	buf        []byte
 	start, end int
+
+	raw     syscall.RawConn // nil: the socket cannot be asked
+	attempt func(uintptr) bool
+	err     error // that hasMore met: a socket tells it once
+}
+
+func newHeadReader(b *bulk) *headReader {
+	r := &headReader{b: b, buf: make([]byte, headBuffer), raw: rawConn(b.conn)}
+	r.attempt = func(fd uintptr) bool {
+		r.start = 0
+		r.end, r.err = readNow(fd, r.buf)
+		b.received.Add(uint64(r.end))
+		return true
+	}
+	return r
+}
+
+// hasMore reports whether there is something to read, and does not wait for it.
+func (r *headReader) hasMore() bool {
+	if r.start == r.end && r.raw != nil && r.err == nil {
+		_ = r.raw.Read(r.attempt) // it fails only where Read fails too
+	}
+	return r.start < r.end
 }
 
 func (r *headReader) Read(p []byte) (int, error) {
+	if r.start == r.end && r.err != nil {
+		return 0, r.err
+	}
 	if r.start == r.end && len(p) >= len(r.buf) {
 		n, err := r.b.conn.Read(p)
 		r.b.received.Add(uint64(n))
@@ -88,62 +120,63 @@ func (r *headReader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// send sends v, which was reserved at offset at, and ends the turn of l, whose
-// writer has it. If it is interrupted, a goroutine goes on with a copy; if the
-// connection is cut, another one takes over.
-func (b *bulk) send(l *sendLane, at uint64, v vector) error {
-	frame := copyFrame(l.id, at, v)
+// send sends the next n bytes of g, which were reserved at offset at, and ends the
+// turn of l, whose writer has it. If it is interrupted, a goroutine goes on with a
+// copy; if the connection is cut, another one takes over.
+func (b *bulk) send(l *sendLane, at uint64, n int, g *gather) error {
+	s := newSheaf(header{kind: typeData, length: uint32(n), lane: l.id, value: at}, g)
+	defer s.free()
+	frame := keepFrame(l.id, at, n, s)
 	if !b.kept.add(frame) {
 		b.give(l)
 		return b.s.sendAgain([]keptFrame{frame})
 	}
-	h := header{kind: typeData, length: uint32(v.len()), lane: l.id, value: at}
-	b.head = append(h.appendTo(b.head[:0]), v.a...)
-	rest, err := b.write(v.b)
+	rest, err := b.write(s.slices)
+	canceled := b.release(l)
+	if canceled && s.hold != nil {
+		freeAll(b.s.detach(l)) // Cancel may not have seen the frame
+	}
 	if err != nil || len(rest) == 0 {
-		b.give(l)
+		<-b.turn
 		if err != nil {
 			b.cutOff(err)
 		}
 		return nil
 	}
-	b.release(l)
 	if !b.s.spawn(func() { b.finish(rest) }) {
 		return b.s.Err()
 	}
 	return nil
 }
 
-// write writes b.head and p. rest is what an interrupt has left, in memory that
-// nobody else uses.
-func (b *bulk) write(p []byte) (rest []byte, err error) {
+// write writes slices. rest is what an interrupt has left, in memory that nobody
+// else uses.
+func (b *bulk) write(slices [][]byte) (rest []byte, err error) {
 	if b.tls != nil {
-		return b.writeRecords(p)
+		return b.writeRecords(slices)
 	}
-	b.vectors = [2][]byte{b.head, p}
-	b.buffers = b.vectors[:]
+	b.vectors = append(b.vectors[:0], slices...)
+	b.buffers = b.vectors
+	beforeWritev()
 	n, err := b.buffers.WriteTo(b.conn)
 	b.sent.Add(uint64(n))
-	if err == nil {
-		return nil, nil
+	if err != nil && isInterrupt(err) {
+		for _, v := range b.buffers { // what was written is not there any more
+			rest = append(rest, v...)
+		}
+		err = nil
 	}
-	if !isInterrupt(err) {
-		return nil, err
-	}
-	for _, v := range b.buffers { // what was written is not there any more
-		rest = append(rest, v...)
-	}
-	return rest, nil
+	clear(b.vectors)
+	return rest, err
 }
 
-func (b *bulk) writeRecords(p []byte) (rest []byte, err error) {
-	if _, err = b.tls.Write(b.head); err == nil && len(p) > 0 {
-		_, err = b.tls.Write(p)
+func (b *bulk) writeRecords(slices [][]byte) (rest []byte, err error) {
+	for _, p := range slices {
+		if _, err := b.tls.Write(p); err != nil {
+			return nil, err
+		}
 	}
-	if err == nil {
-		err = b.rec.flush()
-	}
-	if err != nil || !b.rec.gone {
+	if err := b.rec.flush(); err != nil || !b.rec.gone {
 		return nil, err
 	}
 	return b.rec.out, nil
@@ -161,8 +194,9 @@ func (b *bulk) finish(rest []byte) {
 	}
 }
 
-// release undoes that l's writer can be interrupted.
-func (b *bulk) release(l *sendLane) {
+// release undoes that l's writer can be interrupted, and reports whether the lane
+// was canceled.
+func (b *bulk) release(l *sendLane) (canceled bool) {
 	b.s.mu.Lock()
 	defer b.s.mu.Unlock()
 	l.writing = nil
@@ -171,6 +205,7 @@ func (b *bulk) release(l *sendLane) {
 		// It fails only where the connection has ended.
 		_ = b.conn.SetWriteDeadline(time.Time{})
 	}
+	return l.canceled
 }
 
 // give ends the turn of l's writer.

@@ -21,10 +21,38 @@ func (b *bulk) read() {
 			return
 		}
 		if b.position-b.told >= ackEvery {
-			b.told = b.position
-			b.s.say(header{kind: typeAck, lane: b.number, value: b.position})
+			b.acknowledge(b.position)
 		}
+		b.settle()
 	}
+}
+
+// acknowledge tells the peer that what is before position has come: before
+// whatever is said from now on, and soon.
+func (b *bulk) acknowledge(position uint64) {
+	b.told = position
+	b.s.putOff(header{kind: typeAck, lane: b.number, value: position})
+}
+
+// settle says what acknowledge has put off, unless there is more to read, whose end
+// brings it here again. Who has got the last bytes is likely to have an answer to
+// them, which takes it along: he gets a few chances.
+func (b *bulk) settle() {
+	for chances := answerSoon; b.s.owes.Load() && !b.hasMore(); chances-- {
+		if chances == 0 {
+			b.s.settle()
+			return
+		}
+		runtime.Gosched()
+	}
+}
+
+// hasMore reports whether the next frame begins to come.
+func (b *bulk) hasMore() bool {
+	if b.ahead != nil {
+		return b.ahead.hasMore()
+	}
+	return b.rec.hasMore()
 }
 
 // readFrame handles one frame, of which head has come. If the connection ends
@@ -60,6 +88,9 @@ func (b *bulk) receive(h header) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	if b.ackAt = 0; h.length >= heldMin {
+		b.ackAt = b.position + headerLen + uint64(h.length)
+	}
 	done := 0
 	for err == nil && done < int(h.length) {
 		var n int
@@ -79,9 +110,10 @@ func (b *bulk) receive(h header) (int, error) {
 // that waits for them, else through memory of its own.
 func (b *bulk) receiveSome(l *recvLane, at uint64, left int) (int, error) {
 	if p := b.await(l, at); p != nil {
-		return b.fill(l, p[:min(left, len(p))])
+		return b.fill(l, p[:min(left, len(p))], left)
 	}
 	n, err := b.src.Read(b.spill[:min(left, len(b.spill))])
+	b.arrived(n, left)
 	if n > 0 {
 		l.spilled(at, b.spill[:n])
 	}
@@ -91,11 +123,22 @@ func (b *bulk) receiveSome(l *recvLane, at uint64, left int) (int, error) {
 	return n, err
 }
 
+// arrived says that n of the left bytes of a frame are here, and that nobody has
+// got them yet. If these are the last ones of a frame that the peer holds in its
+// memory, they are acknowledged now: whatever anybody here says when he has got
+// them, the peer hears this before.
+func (b *bulk) arrived(n, left int) {
+	if n == left && b.ackAt > 0 {
+		b.acknowledge(b.ackAt)
+	}
+}
+
 // A reader that was just woken comes back for more: it gets backSoon chances,
 // but after tooOften times without it only one.
 const (
-	backSoon = 64
-	tooOften = 4
+	backSoon   = 64
+	tooOften   = 4
+	answerSoon = 8
 )
 
 // await is claim with a little patience.
@@ -128,13 +171,14 @@ func (b *bulk) claim(l *recvLane, at uint64) []byte {
 }
 
 // fill reads to p, which is memory of l's reader, until it is full or the reader
-// wants it back.
-func (b *bulk) fill(l *recvLane, p []byte) (n int, err error) {
+// wants it back. left bytes of the frame are still to come.
+func (b *bulk) fill(l *recvLane, p []byte, left int) (n int, err error) {
 	for n < len(p) && err == nil {
 		var k int
 		k, err = b.src.Read(p[n:])
 		n += k
 	}
+	b.arrived(n, left)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.filler = nil

@@ -14,6 +14,7 @@ import (
 
 	"github.com/fabricd/fabricd/internal/netsim"
 	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/internal/transport/transporttest"
 )
 
 // inBubble runs f with two connected sessions, in a bubble of its own, for TLS
@@ -25,7 +26,7 @@ func inBubble(t *testing.T, f func(t *testing.T, network *netsim.Network, a, b *
 				network := netsim.New(1)
 				network.SetDefaultRules(netsim.Rules{Delay: 100 * time.Microsecond})
 				pa, pb := simulated(t, network, func(c *Config) { c.Plaintext = plaintext })
-				a, b := connect(t, pa, pb)
+				a, b := transporttest.Connect(t, pa, pb)
 				f(t, network, a.(*session), b.(*session))
 				pa.Close()
 				pb.Close()
@@ -43,26 +44,38 @@ func random(seed uint64, n int) []byte {
 	return p
 }
 
-// pump writes data to a new lane of s in pieces of random sizes.
+// pump writes data to a new lane of s in pieces of random sizes, some of them from
+// memory that the lane may hold, which all comes back.
 func pump(t *testing.T, s transport.Session, seed uint64, data []byte) {
 	l, err := s.OpenLane(context.Background())
 	if err != nil {
 		t.Error(err)
 		return
 	}
-	defer l.Close()
 	r := rand.New(rand.NewPCG(seed, 1))
+	var loans []*transporttest.Loan
 	for len(data) > 0 {
 		n := 1 + r.IntN(200)
 		if r.IntN(2) == 0 {
-			n = 1 + r.IntN(600<<10)
+			n = 1 + r.IntN(1200<<10)
 		}
 		n = min(n, len(data))
-		if _, err := l.Write(data[:n]); err != nil {
+		if r.IntN(2) == 0 {
+			_, err = l.Write(data[:n])
+		} else {
+			var loan *transporttest.Loan
+			loan, err = transporttest.Lend(l, nil, data[:n])
+			loans = append(loans, loan)
+		}
+		if err != nil {
 			t.Error(err)
 			return
 		}
 		data = data[n:]
+	}
+	l.Close()
+	for _, loan := range loans {
+		<-loan.Over()
 	}
 }
 
@@ -140,9 +153,49 @@ func TestMixedWritesOnSockets(t *testing.T) {
 	for name, plaintext := range map[string]bool{"tls": false, "plaintext": true} {
 		t.Run(name, func(t *testing.T) {
 			pa, pb := onSockets(t, func(c *Config) { c.Plaintext = plaintext })
-			a, b := connect(t, pa, pb)
+			a, b := transporttest.Connect(t, pa, pb)
 			mixed(t, a, b)
 		})
+	}
+}
+
+// TestTokensComeInTheirOrder: who writes and who reads may both give the dialer
+// a token at once, and it takes a number that comes late for a broken protocol.
+func TestTokensComeInTheirOrder(t *testing.T) {
+	pa, pb := onSockets(t, func(c *Config) { c.Plaintext, c.MaxBulk = true, maxBulk })
+	for range 20 {
+		a, b := transporttest.Connect(t, pa, pb)
+		accepter := b.(*session)
+		var all sync.WaitGroup
+		for range maxBulk {
+			all.Go(accepter.giveToken)
+		}
+		all.Wait()
+		thereAndBack(t, a, b)
+		a.Close(transport.CodeOK, "")
+		<-b.Done()
+	}
+}
+
+// thereAndBack sends one byte on a lane of each end.
+func thereAndBack(t *testing.T, a, b transport.Session) {
+	t.Helper()
+	for _, ends := range [][2]transport.Session{{a, b}, {b, a}} {
+		l, err := ends[0].OpenLane(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.Write([]byte{1}); err != nil {
+			t.Fatal(err)
+		}
+		l.Close()
+		in, err := ends[1].AcceptLane(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := io.ReadAll(in); len(got) != 1 || err != nil {
+			t.Fatalf("a lane brought %v, %v", got, err)
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"fmt"
+	"iter"
 	"time"
 
 	"github.com/fabricd/fabricd/internal/transport"
@@ -33,11 +34,24 @@ const (
 // close closes all connections.
 func (st *bulkState) close() {
 	st.closed, st.tokens = true, nil
-	for _, b := range st.conns {
+	for b := range st.all() {
 		_ = b.conn.Close()
 	}
-	for _, b := range st.ending {
-		_ = b.conn.Close()
+}
+
+// all returns every connection on which something may be kept.
+func (st *bulkState) all() iter.Seq[*bulk] {
+	return func(yield func(*bulk) bool) {
+		for _, b := range st.conns {
+			if !yield(b) {
+				return
+			}
+		}
+		for _, b := range st.ending {
+			if !yield(b) {
+				return
+			}
+		}
 	}
 }
 
@@ -181,12 +195,16 @@ func (s *session) onWant() error {
 	return nil
 }
 
-// giveToken lets the dialer bind another connection, if there may be one.
+// giveToken lets the dialer bind another connection, if there may be one. It may
+// be called at once by who writes and who reads: writeMu is held from the number
+// on, since the dialer takes numbers that ascend.
 func (s *session) giveToken() {
 	t, err := newToken()
 	if err != nil {
 		return // no randomness: no further connections
 	}
+	s.writeMu.Lock()
+	defer s.writeMu.Unlock()
 	s.mu.Lock()
 	st := &s.bulk
 	now := time.Now()
@@ -201,8 +219,6 @@ func (s *session) giveToken() {
 	t.number = st.last
 	st.tokens = append(st.tokens, t)
 	s.mu.Unlock()
-	s.writeMu.Lock()
-	defer s.writeMu.Unlock()
 	_ = s.send(header{kind: typeToken, length: tokenLen, lane: t.number, value: s.number}, vector{b: t.secret[:]})
 }
 

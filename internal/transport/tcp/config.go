@@ -7,14 +7,24 @@
 // sent when its receiver has promised room for it. Bulk connections are opened
 // when the first large write asks for them. One is bound to its session by a
 // token of 32 random bytes that was sent over the first connection, can be used
-// once and soon expires, and with TLS by the certificate too. Where both ends
-// are configured for it, bulk connections have no TLS: then whoever can read or
-// change packets can read and change the bytes of large writes, and nothing
-// else.
+// once and soon expires, and with TLS by the certificate too.
+//
+// # Without TLS
+//
+// Where both ends are configured for it, TLS only proves who they are: behind
+// both hellos the first connection goes on without it, and bulk connections have
+// none. Then whoever can read packets of the session can read what it carries,
+// and whoever can change or inject them can change that too: messages, the bytes
+// and the requests of RMA, heartbeats, and the end of the session. What is left
+// is that nobody without a certificate begins a session, and that a bulk
+// connection is of the peer that the handshake has proved: to know a token is not
+// enough to use it, it takes a key of that handshake. Nothing of membership goes
+// over a session. Ends that differ in the setting refuse each other.
 //
 // A bulk connection that is cut costs nothing but time: what was written to it is
 // kept until the peer says that it has come, and what has not is written again on
-// the first connection (failover.go). A lane stays with one bulk connection until
+// the first connection (failover.go). Frames of 512 KiB or more are kept where they
+// are, if their owner lends the memory, others as copies. A lane stays with one bulk connection until
 // much is under way on it; then its next pieces go over the one with the least.
 //
 // # Reading
@@ -32,7 +42,8 @@
 // Config.SessionWindow bytes per session that nobody has read, and at most
 // Config.LaneWindow in one lane. With the defaults 32 lanes may stand full and
 // unread before they gate the others. Copies of what is under way on bulk
-// connections take up to 5 MiB for each of them, while it is.
+// connections take up to 5 MiB for each of them, while it is; of what lies in memory
+// that was lent, only when the connection is cut.
 //
 // Lanes cost memory before any byte, less than 1 KiB each, until they were
 // accepted and ended; each takes a frame of 24 bytes or more. With the default
@@ -81,7 +92,8 @@ type Config struct {
 	// *transport.CloseError, else CodeWrongCluster.
 	Identify func(tls.ConnectionState) (transport.Identity, error)
 
-	// Plaintext lets bulk connections go without TLS to peers that allow it too.
+	// Plaintext makes sessions go without TLS behind the hellos. A peer that has
+	// another setting is refused.
 	Plaintext bool
 
 	HandshakeTimeout time.Duration // bounds Dial and an incoming handshake. 0: 2 s

@@ -149,6 +149,9 @@ func (s *session) onLost(number, position uint64) error {
 	s.mu.Unlock()
 	_ = b.conn.Close()
 	again, err := b.kept.lost(position)
+	if err != nil {
+		freeAll(b.kept.close()) // the session ends and may not know b any more
+	}
 	if len(again) > 0 {
 		s.spawn(func() { _ = s.sendAgain(again) }) // its error is the end of the session
 	}
@@ -158,6 +161,7 @@ func (s *session) onLost(number, position uint64) error {
 
 // sendAgain sends frames of which the peer has not got the bytes, and frees them.
 func (s *session) sendAgain(frames []keptFrame) error {
+	defer freeAll(frames)
 	l := &sendLane{s: s, wake: make(chan struct{}, 1)}
 	s.mu.Lock()
 	if s.err != nil {
@@ -167,7 +171,8 @@ func (s *session) sendAgain(frames []keptFrame) error {
 	s.unnamed[l] = struct{}{} // finish wakes it
 	s.mu.Unlock()
 	defer s.forgetOut(l)
-	for _, f := range frames {
+	for i := range frames {
+		f := &frames[i]
 		for done := 0; done < f.length; {
 			p := f.piece(done)
 			p = p[:min(len(p), maxSmall)]
@@ -185,6 +190,27 @@ func (s *session) sendAgain(frames []keptFrame) error {
 		f.free()
 	}
 	return nil
+}
+
+// detach makes copies of what l's frames hold and returns those frames, which the
+// caller frees.
+func (s *session) detach(l *sendLane) (held []keptFrame) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for b := range s.bulk.all() {
+		held = append(held, b.kept.detach(l.id)...)
+	}
+	return held
+}
+
+// letGo forgets what is kept: the session is over. mu is held, but not when
+// release is called, which releases what was held.
+func (s *session) letGo() (release func()) {
+	var frames []keptFrame
+	for b := range s.bulk.all() {
+		frames = append(frames, b.kept.close()...)
+	}
+	return func() { freeAll(frames) }
 }
 
 // awaitOutlet waits until the first connection takes more data.

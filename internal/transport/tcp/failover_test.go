@@ -8,6 +8,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/fabricd/fabricd/internal/netsim"
 	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/internal/transport/transporttest"
 )
 
 var seed = flag.Uint64("seed", uint64(time.Now().UnixNano()), "where bulk connections are cut")
@@ -94,7 +96,7 @@ func TestCutsInsideLargeWrites(t *testing.T) {
 				var cuts atomic.Int64
 				pa, pb := simulated(t, network, func(c *Config) { c.Plaintext = plaintext })
 				cutting(random, 3<<20, &cuts)(&pa.cfg)
-				sa, sb := connect(t, pa, pb)
+				sa, sb := transporttest.Connect(t, pa, pb)
 				a, b := sa.(*session), sb.(*session)
 				for round := 0; cuts.Load() < 12 && round < 200; round++ {
 					mixed(t, a, b)
@@ -133,14 +135,24 @@ func TestCutOnSockets(t *testing.T) {
 	for name, plaintext := range map[string]bool{"tls": false, "plaintext": true} {
 		t.Run(name, func(t *testing.T) {
 			pa, pb := onSockets(t, func(c *Config) { c.Plaintext = plaintext })
-			sa, sb := connect(t, pa, pb)
+			sa, sb := transporttest.Connect(t, pa, pb)
 			a, b := sa.(*session), sb.(*session)
 			s, r := withBulk(t, a, b)
 			data := random(11, 24<<20)
 			done := make(chan error, 1)
 			go func() {
-				_, err := s.Write(data)
-				done <- errors.Join(err, s.Close())
+				var err error
+				var loans []*transporttest.Loan
+				for rest := data; len(rest) > 0 && err == nil; rest = rest[min(len(rest), 1<<20):] {
+					var loan *transporttest.Loan
+					loan, err = transporttest.Lend(s, nil, rest[:min(len(rest), 1<<20)])
+					loans = append(loans, loan)
+				}
+				err = errors.Join(err, s.Close())
+				for _, loan := range loans {
+					<-loan.Over()
+				}
+				done <- err
 			}()
 			quit := make(chan struct{})
 			var cutter sync.WaitGroup
@@ -206,7 +218,7 @@ func TestAcknowledgementWakesWhoWaitsForRoom(t *testing.T) {
 		first, _, s := r.withBulk()
 		l := &sendLane{s: s, wake: make(chan struct{}, 1)}
 		s.mu.Lock()
-		s.bulk.conns[0].kept.add(copyFrame(1, 0, vector{b: make([]byte, 100)}))
+		s.bulk.conns[0].kept.add(frameOf(1, 0, 0, make([]byte, 100), nil))
 		s.waiting[l] = struct{}{}
 		s.mu.Unlock()
 		r.write(first, header{kind: typeAck, lane: 1, value: headerLen + 100}.appendTo(nil))
@@ -215,6 +227,202 @@ func TestAcknowledgementWakesWhoWaitsForRoom(t *testing.T) {
 		case <-l.wake:
 		default:
 			t.Error("it was not woken")
+		}
+	})
+}
+
+// lent has the provider of r write p to a lane from memory that it may hold, and
+// reads it as the peer. Nothing is acknowledged.
+func lent(r *rig, first, more net.Conn, s *session, p []byte) (transport.SendLane, *transporttest.Loan) {
+	r.Helper()
+	l, err := s.OpenLane(r.Context())
+	if err != nil {
+		r.Fatal(err)
+	}
+	if _, err := l.Write([]byte("x")); err != nil {
+		r.Fatal(err)
+	}
+	if h, body := r.frame(first); h.kind != typeData || string(body) != "x" {
+		r.Fatalf("type %d, %q", h.kind, body)
+	}
+	loan := make(chan *transporttest.Loan)
+	go func() {
+		l, err := transporttest.Lend(l, nil, p)
+		if err != nil {
+			r.Error(err)
+		}
+		loan <- l
+	}()
+	got := make([]byte, headerLen+len(p))
+	if _, err := io.ReadFull(more, got); err != nil {
+		r.Fatal(err)
+	}
+	if h, err := parseHeader(got, maxPiece); err != nil || h.kind != typeData || int(h.length) != len(p) || !bytes.Equal(got[headerLen:], p) {
+		r.Fatalf("%+v, %v, or other bytes", h, err)
+	}
+	return l, <-loan
+}
+
+// roomy is a peer with room for what is held.
+var roomy = hello{from: version, to: version, bulk: 1, laneWindow: 4 << 20, sessionWindow: 8 << 20, lanes: lanes}
+
+// What a peer has acknowledged it cannot ask for again: that memory is its owner's,
+// who may have changed it.
+func TestLostBelowWhatWasAcknowledged(t *testing.T) {
+	hostile(t, func(c *Config) { c.Plaintext = true }, func(r *rig) {
+		first, more, s := r.withBulkOf(roomy)
+		_, loan := lent(r, first, more, s, random(3, heldMin))
+		synctest.Wait()
+		if !loan.Held() {
+			t.Error("nothing was held before the ACK")
+		}
+		r.write(first, header{kind: typeAck, lane: 1, value: headerLen + heldMin}.appendTo(nil))
+		<-loan.Over()
+		r.write(first, header{kind: typeLost, lane: 1, value: headerLen + heldMin - 1}.appendTo(nil))
+		if code, reason := r.closed(first); code != transport.CodeProtocol || !strings.Contains(reason, "acknowledged") {
+			t.Errorf("closed with %d, %q", code, reason)
+		}
+		<-s.Done()
+	})
+}
+
+// A position that nobody wrote ends the session, and what is held comes back, also
+// when the connection is over here.
+func TestLostThatNobodyWrote(t *testing.T) {
+	hostile(t, func(c *Config) { c.Plaintext = true }, func(r *rig) {
+		first, more, s := r.withBulkOf(roomy)
+		_, loan := lent(r, first, more, s, random(6, heldMin))
+		more.Close()
+		synctest.Wait()
+		r.write(first, header{kind: typeLost, lane: 1, value: 2 * maxPiece}.appendTo(nil))
+		<-loan.Over()
+		<-s.Done()
+	})
+}
+
+// A peer that does not acknowledge, and asks for everything again when the lane was
+// canceled and the memory given back, gets the bytes that were written.
+func TestLostBehindACancel(t *testing.T) {
+	hostile(t, func(c *Config) { c.Plaintext = true }, func(r *rig) {
+		first, more, s := r.withBulkOf(roomy)
+		p := random(4, heldMin+100)
+		l, loan := lent(r, first, more, s, p)
+		l.Cancel()
+		<-loan.Over()
+		const had = 1000
+		r.write(first, header{kind: typeLost, lane: 1, value: headerLen + had}.appendTo(nil))
+		var again []byte
+		for len(again) < len(p)-had {
+			h, body := r.frame(first)
+			switch h.kind {
+			case typeData:
+				if int(h.value) != 1+had+len(again) {
+					t.Fatalf("bytes at %d behind %d", h.value, 1+had+len(again))
+				}
+				again = append(again, body...)
+			case typeReset, typeLost:
+			default:
+				t.Fatalf("type %d", h.kind)
+			}
+		}
+		if !bytes.Equal(again, p[had:]) {
+			t.Error("other bytes than those that were written")
+		}
+	})
+}
+
+// What a cut makes the provider send again comes from memory of its own: the
+// owner's is given back first.
+func TestACutGivesMemoryBack(t *testing.T) {
+	hostile(t, func(c *Config) { c.Plaintext = true }, func(r *rig) {
+		first, more, s := r.withBulkOf(roomy)
+		p := random(5, heldMin)
+		_, loan := lent(r, first, more, s, p)
+		r.write(first, header{kind: typeLost, lane: 1}.appendTo(nil))
+		<-loan.Over()
+		var again []byte
+		for len(again) < len(p) {
+			if h, body := r.frame(first); h.kind == typeData {
+				again = append(again, body...)
+			}
+		}
+		if !bytes.Equal(again, p) {
+			t.Error("other bytes than those that were written")
+		}
+	})
+}
+
+// The last byte of a frame that the peer may hold in its memory is for nobody before
+// the peer was told that it has come: whatever follows from it comes later.
+func TestAcknowledgedBeforeItIsRead(t *testing.T) {
+	pa, pb := onSockets(t, func(c *Config) { c.Plaintext = true })
+	sa, sb := transporttest.Connect(t, pa, pb)
+	b := sb.(*session)
+	s, r := withBulk(t, sa.(*session), b)
+	b.writeMu.Lock() // nothing is said
+	wrote := make(chan error, 1)
+	go func() { _, err := s.Write(make([]byte, heldMin)); wrote <- err }()
+	read := make(chan error, 1)
+	go func() { _, err := io.ReadFull(r, make([]byte, heldMin)); read <- err }()
+	select {
+	case <-read:
+		t.Error("all was read while nothing could be said")
+		read <- nil
+	case <-time.After(50 * time.Millisecond):
+	}
+	b.writeMu.Unlock()
+	if err := errors.Join(<-wrote, <-read); err != nil {
+		t.Error(err)
+	}
+}
+
+// An ACK that nobody's answer takes along comes by itself, whether anybody reads the
+// lane or not.
+func TestAcknowledgementOfWhatNobodyAnswers(t *testing.T) {
+	for name, reads := range map[string]bool{"read": true, "unread": false} {
+		t.Run(name, func(t *testing.T) {
+			hostile(t, func(c *Config) { c.Plaintext, c.LaneWindow, c.SessionWindow = true, 4<<20, 8<<20 }, func(r *rig) {
+				first, more, s := r.withBulk()
+				if reads {
+					l, err := s.AcceptLane(r.Context())
+					if err != nil {
+						t.Fatal(err)
+					}
+					go io.ReadFull(l, make([]byte, 1+heldMin)) // ends with the lane
+				}
+				r.write(more, data(1, 1, heldMin))
+				for {
+					h, _ := r.frame(first)
+					if h.kind == typeAck && h.lane == 1 && h.value == headerLen+heldMin {
+						return
+					}
+					if h.kind == typeAck {
+						t.Fatalf("ACK of %d", h.value)
+					}
+				}
+			})
+		})
+	}
+}
+
+// What was put off goes out before the next frame, or when it is settled, once.
+func TestWhatWasPutOff(t *testing.T) {
+	hostile(t, func(*Config) {}, func(r *rig) {
+		first, s := r.session(ownHello)
+		s.putOff(header{kind: typeCredit, lane: 7, value: 1})
+		s.putOff(header{kind: typeCredit, lane: 7, value: 2})
+		s.say(header{kind: typeCredit, value: 3})
+		s.putOff(header{kind: typeCredit, lane: 7, value: 4})
+		s.settle()
+		s.settle()
+		s.say(header{kind: typeCredit, value: 5})
+		for want := range uint64(5) {
+			if h, _ := r.frame(first); h.value != want+1 {
+				t.Fatalf("frame %d instead of %d", h.value, want+1)
+			}
+		}
+		if s.owes.Load() {
+			t.Error("something is still owed")
 		}
 	})
 }

@@ -133,7 +133,8 @@ func (h header) wellFormed(longest uint32) bool {
 // from and to are the versions of the protocol that the end speaks.
 type hello struct {
 	from, to      uint8
-	plaintext     bool // flag 1: bulk connections may go without TLS
+	plaintext     bool // flag 1: bulk connections go without TLS
+	plainFirst    bool // flag 2: so does the first one, behind both hellos
 	bulk          uint8
 	laneWindow    uint32
 	sessionWindow uint32
@@ -147,7 +148,10 @@ func (h hello) appendTo(b []byte) []byte {
 	b = header{kind: typeHello, length: helloLen}.appendTo(b)
 	flags := byte(0)
 	if h.plaintext {
-		flags = 1
+		flags |= 1
+	}
+	if h.plainFirst {
+		flags |= 2
 	}
 	b = append(b, h.from, h.to, flags, h.bulk)
 	b = binary.BigEndian.AppendUint32(b, h.laneWindow)
@@ -159,7 +163,7 @@ func (h hello) appendTo(b []byte) []byte {
 // add flags: those that are not known are ignored.
 func parseHello(b []byte) (hello, error) {
 	h := hello{
-		from: b[0], to: b[1], plaintext: b[2]&1 != 0, bulk: min(b[3], maxBulk),
+		from: b[0], to: b[1], plaintext: b[2]&1 != 0, plainFirst: b[2]&2 != 0, bulk: min(b[3], maxBulk),
 		laneWindow:    binary.BigEndian.Uint32(b[4:]),
 		sessionWindow: binary.BigEndian.Uint32(b[8:]),
 		lanes:         binary.BigEndian.Uint32(b[12:]),

@@ -2,7 +2,9 @@ package tcp
 
 import (
 	"context"
+	"crypto/hmac"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/subtle"
 	"crypto/tls"
 	"errors"
@@ -20,7 +22,7 @@ const recordBuffer = 32 << 10
 // own returns what this end allows its peers.
 func (c *Config) own() hello {
 	return hello{
-		from: version, to: version, plaintext: c.Plaintext, bulk: uint8(c.MaxBulk),
+		from: version, to: version, plaintext: c.Plaintext, plainFirst: c.Plaintext, bulk: uint8(c.MaxBulk),
 		laneWindow: uint32(c.LaneWindow), sessionWindow: uint32(c.SessionWindow), lanes: uint32(c.MaxLanes),
 	}
 }
@@ -50,7 +52,28 @@ func (p *Provider) greet(conn *tls.Conn) (id transport.Identity, peer hello, res
 		return id, peer, nil, refuse(conn, &transport.CloseError{Code: transport.CodeVersion,
 			Reason: fmt.Sprintf("peer speaks versions %d to %d, not %d", peer.from, peer.to, version)})
 	}
+	if peer.plaintext != p.cfg.Plaintext {
+		return id, peer, nil, refuse(conn, p.disagree(conn))
+	}
+	if p.plainFirst(peer) && len(rest) > 0 {
+		return id, peer, nil, refuse(conn, violation("%v: bytes behind HELLO in its record", errMalformed))
+	}
 	return id, peer, rest, nil
+}
+
+// plainFirst reports whether the first connection goes without TLS behind the
+// hellos: a release before this one sets the flag of bulk connections alone.
+func (p *Provider) plainFirst(peer hello) bool { return p.cfg.Plaintext && peer.plainFirst }
+
+// disagree refuses a peer of which only one end allows plaintext. Neither the one
+// that wants TLS nor the one that was told to do without gets the other by default.
+func (p *Provider) disagree(conn *tls.Conn) *transport.CloseError {
+	with, without := conn.LocalAddr(), conn.RemoteAddr()
+	if !p.cfg.Plaintext {
+		with, without = without, with
+	}
+	return &transport.CloseError{Code: transport.CodeVersion,
+		Reason: bounded(fmt.Sprintf("plaintext is set at %v and not at %v: both ends must have the same setting", with, without))}
 }
 
 // refusal returns how a session ends whose peer Identify refuses.
@@ -181,7 +204,9 @@ func (p *Provider) receive(ctx context.Context, c net.Conn) (s *session, keep fu
 	if err != nil {
 		return nil, nil, err
 	}
-	s = newSession(p, rec, conn, id, peer)
+	if s, err = newSession(p, rec, conn, id, peer); err != nil {
+		return nil, nil, err
+	}
 	s.end = copy(s.in, rest)
 	s.number, err = newNumber()
 	return s, nil, err
@@ -193,7 +218,7 @@ type plainStream struct{ *recordConn }
 
 func (c plainStream) Read(p []byte) (int, error) {
 	if c.start == c.end {
-		return c.Conn.Read(p)
+		return c.receive(p)
 	}
 	n := copy(p, c.in[c.start:c.end])
 	c.start += n
@@ -278,6 +303,30 @@ func newNumber() (uint64, error) {
 	return n, err
 }
 
+// bindingLabel is what the key that proves tokens is exported for (RFC 8446 7.5).
+const bindingLabel = "EXPORTER-fabricd-tcp-binding"
+
+// bindingKey returns the key that proves the tokens of a session without TLS,
+// which only the two ends of the handshake have. Nil with TLS.
+func bindingKey(conn *tls.Conn, plain bool) ([]byte, error) {
+	if !plain {
+		return nil, nil
+	}
+	state := conn.ConnectionState()
+	return state.ExportKeyingMaterial(bindingLabel, nil, tokenLen)
+}
+
+// proof returns what a binding says for a token. Whoever listens on the first
+// connection sees the token where there is no TLS, and cannot prove it.
+func (s *session) proof(secret [tokenLen]byte) [tokenLen]byte {
+	if s.key == nil {
+		return secret
+	}
+	mac := hmac.New(sha256.New, s.key)
+	mac.Write(secret[:])
+	return [tokenLen]byte(mac.Sum(nil))
+}
+
 // redeem uses up a token and returns the number of the connection that it is for,
 // 0 for a token that was not given, was used or has expired.
 func (s *session) redeem(secret [tokenLen]byte) (number uint64) {
@@ -288,7 +337,8 @@ func (s *session) redeem(secret [tokenLen]byte) (number uint64) {
 	}
 	found := -1
 	for i, t := range s.bulk.tokens { // all of them: the time tells nothing
-		if subtle.ConstantTimeCompare(t.secret[:], secret[:]) == 1 {
+		want := s.proof(t.secret)
+		if subtle.ConstantTimeCompare(want[:], secret[:]) == 1 {
 			found = i
 		}
 	}
@@ -323,6 +373,7 @@ func (s *session) dialBulk(number uint64, at binding) {
 }
 
 func (s *session) bindTo(number uint64, at binding) error {
+	at.token = s.proof(at.token)
 	ctx, cancel := context.WithTimeout(s.ctx, s.p.cfg.HandshakeTimeout)
 	defer cancel()
 	c, err := s.p.cfg.Dial(ctx, s.address)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/fabricd/fabricd/internal/netsim"
 	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/internal/transport/transporttest"
 )
 
 // A rig is a provider and what it takes to be a member that does not keep to the
@@ -50,9 +51,9 @@ func (l *logBuffer) String() string {
 func hostile(t *testing.T, change func(*Config), f func(*rig)) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &rig{T: t, network: netsim.New(1)}
-		ca := newCA(t)
-		r.member = ca.config(ca.issue(idA, forever))
-		cfg := ca.config(ca.issue(idB, forever))
+		ca := transporttest.NewAuthority(t)
+		r.member = member(ca, idA)
+		cfg := member(ca, idB)
 		cfg.MaxLanes, cfg.LaneWindow, cfg.SessionWindow = lanes, minWindow, 2*minWindow
 		cfg.Log = zerolog.New(&r.log)
 		change(&cfg)
@@ -317,12 +318,12 @@ func TestTokens(t *testing.T) {
 
 // A token binds a connection of its session's peer only.
 func TestTokenOfAnotherNode(t *testing.T) {
-	ca := newCA(t)
-	hostile(t, func(c *Config) { *c = withLimits(ca.config(ca.issue(idB, forever)), c) }, func(r *rig) {
-		r.member = ca.config(ca.issue(idA, forever))
+	ca := transporttest.NewAuthority(t)
+	hostile(t, func(c *Config) { *c = withLimits(member(ca, idB), c) }, func(r *rig) {
+		r.member = member(ca, idA)
 		c, s := r.session(ownHello)
 		stolen := r.token(c)
-		r.member = ca.config(ca.issue(nodeID(3), forever))
+		r.member = member(ca, transporttest.NodeID(3))
 		if r.present(BulkALPN, stolen) || s.bulkCount() > 0 {
 			t.Error("another node has used the token")
 		}
@@ -339,7 +340,12 @@ func withLimits(c Config, from *Config) Config {
 // bulk connection, and returns the peer's ends and the provider's.
 func (r *rig) withBulk() (first, more net.Conn, s *session) {
 	r.Helper()
-	own := ownHello
+	return r.withBulkOf(ownHello)
+}
+
+// withBulkOf is withBulk of a peer that says own.
+func (r *rig) withBulkOf(own hello) (first, more net.Conn, s *session) {
+	r.Helper()
 	own.plaintext = true
 	first, s = r.session(own)
 	r.write(first, data(1, 0, 1))
@@ -447,7 +453,9 @@ func TestSlowHandshakes(t *testing.T) {
 					t.Errorf("slow handshakes were closed after %v", d)
 				}
 				synctest.Wait()
-				r.session(ownHello) // there is room again
+				own := ownHello
+				own.plaintext = c.plaintext
+				r.session(own) // there is room again
 			})
 		})
 	}
@@ -459,12 +467,12 @@ func TestRefusedPeersLearnWhy(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name   string
-		change func(ca, other *testCA, dialer, accepter *Config)
+		change func(ca, other *transporttest.Authority, dialer, accepter *Config)
 		said   string // part of what the dialer says
 		want   transport.CloseError
 	}{
-		{"the dialer is of another cluster", func(ca, other *testCA, dialer, _ *Config) {
-			strange := other.config(other.issue(idA, forever))
+		{"the dialer is of another cluster", func(ca, other *transporttest.Authority, dialer, _ *Config) {
+			strange := member(other, idA)
 			own := dialer.ClientTLS
 			dialer.ClientTLS = func() *tls.Config {
 				c := own().Clone()
@@ -472,13 +480,13 @@ func TestRefusedPeersLearnWhy(t *testing.T) {
 				return c
 			}
 		}, "refused by peer", transport.CloseError{Remote: true, Code: transport.CodeWrongCluster}},
-		{"the accepter is of another cluster", func(_, other *testCA, _, accepter *Config) {
-			*accepter = other.config(other.issue(idB, forever))
+		{"the accepter is of another cluster", func(_, other *transporttest.Authority, _, accepter *Config) {
+			*accepter = member(other, idB)
 		}, "unknown authority", transport.CloseError{Code: transport.CodeWrongCluster}},
-		{"the accepter refuses the dialer", func(_, _ *testCA, _, accepter *Config) {
+		{"the accepter refuses the dialer", func(_, _ *transporttest.Authority, _, accepter *Config) {
 			accepter.Identify = fenced
 		}, "life 7 was removed", transport.CloseError{Remote: true, Code: transport.CodeFenced}},
-		{"the dialer refuses the accepter", func(_, _ *testCA, dialer, _ *Config) {
+		{"the dialer refuses the accepter", func(_, _ *transporttest.Authority, dialer, _ *Config) {
 			dialer.Identify = fenced
 		}, "life 7 was removed", transport.CloseError{Code: transport.CodeFenced}},
 	} {
@@ -486,8 +494,8 @@ func TestRefusedPeersLearnWhy(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				network := netsim.New(1)
 				defer network.Close()
-				ca, other := newCA(t), newCA(t)
-				dialer, accepter := ca.config(ca.issue(idA, forever)), ca.config(ca.issue(idB, forever))
+				ca, other := transporttest.NewAuthority(t), transporttest.NewAuthority(t)
+				dialer, accepter := member(ca, idA), member(ca, idB)
 				c.change(ca, other, &dialer, &accepter)
 				a, b := start(t, network, addrA, dialer), start(t, network, addrB, accepter)
 				defer b.Close()

@@ -6,18 +6,20 @@ import (
 	"sync/atomic"
 )
 
-// A kept holds copies of the frames that were written to a bulk connection and
-// that the peer has not said to have: if the connection is cut, they go another
-// way. Its memory is at most keepMax and one frame.
+// A kept is the frames that were written to a bulk connection and that the peer has
+// not said to have: if the connection is cut, they go another way. Their bytes are
+// copies, or lie where they were when they were written and are held there. What is
+// kept is at most keepMax and one frame, so that a cut, which makes copies of all,
+// needs no more memory than that.
 type kept struct {
 	bytes atomic.Int64 // of frames
 
-	mu      sync.Mutex // guards the fields below
+	mu      sync.Mutex // guards the fields below; no hold is released under it
 	frames  []keptFrame
 	first   int    // of frames, that is still there
 	written uint64 // position in the connection's bytes behind the last frame
 	acked   uint64 // the peer has what is before; a border between frames
-	closed  bool   // the peer has said what it got: nothing more is kept
+	closed  bool   // the peer has said what it got, or the session is over: nothing more is kept
 }
 
 // A keptFrame is one frame of data.
@@ -26,6 +28,7 @@ type keptFrame struct {
 	lane   uint64
 	at     uint64 // offset in the lane
 	length int
+	sheaf  *sheaf // where its bytes are; nil: in chunks
 	chunks [maxPiece / chunkLen]*chunk
 }
 
@@ -43,13 +46,15 @@ var chunks = sync.Pool{New: func() any { return new(chunk) }}
 // room reports whether another frame may be written.
 func (k *kept) room() bool { return k.bytes.Load() <= keepMax-maxPiece }
 
-// copyFrame returns a copy of v, which is sent at offset at of a lane.
-func copyFrame(lane, at uint64, v vector) keptFrame {
-	f := keptFrame{lane: lane, at: at, length: v.len()}
-	for i := 0; v.len() > 0; i++ {
-		f.chunks[i] = chunks.Get().(*chunk)
-		v = v.skip(v.copyTo(f.chunks[i][:]))
+// keepFrame returns the frame of s, whose payload is n bytes at offset at of a lane.
+// If s has a hold, the bytes stay where they are and are held.
+func keepFrame(lane, at uint64, n int, s *sheaf) keptFrame {
+	f := keptFrame{lane: lane, at: at, length: n, sheaf: s}
+	if s.hold == nil {
+		return f.copied(0)
 	}
+	s.users.Add(1)
+	s.hold.Retain()
 	return f
 }
 
@@ -76,71 +81,129 @@ func (k *kept) add(f keptFrame) bool {
 // ack forgets the frames before position, which the peer has.
 func (k *kept) ack(position uint64) error {
 	k.mu.Lock()
-	defer k.mu.Unlock()
 	if position < k.acked || position > k.written {
+		defer k.mu.Unlock()
 		return fmt.Errorf("%w: position %d of a bulk connection, %d are acknowledged and %d written", errMalformed, position, k.acked, k.written)
 	}
 	k.acked = position
-	for k.first < len(k.frames) && k.frames[k.first].end <= position {
-		k.frames[k.first].free()
-		k.bytes.Add(-int64(k.frames[k.first].length))
-		k.frames[k.first] = keptFrame{}
-		k.first++
+	k.mu.Unlock()
+	for {
+		f, ok := k.pop(position)
+		if !ok {
+			return nil
+		}
+		f.free()
 	}
-	if k.first == len(k.frames) {
+}
+
+// pop takes out the first frame if it ends at position or before.
+func (k *kept) pop(position uint64) (f keptFrame, ok bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.first == len(k.frames) || k.frames[k.first].end > position {
+		return f, false
+	}
+	f, k.frames[k.first] = k.frames[k.first], keptFrame{}
+	k.bytes.Add(-int64(f.length))
+	if k.first++; k.first == len(k.frames) {
 		k.frames, k.first = k.frames[:0], 0
 	}
-	return nil
+	return f, true
 }
 
 // lost ends it: the peer has got the bytes before position, and no more will
-// come this way. It returns the frames, of which the first may be in part, that
-// have to be sent again; they are the caller's.
+// come this way. It returns copies of the frames, of which the first may be in
+// part, that have to be sent again; they are the caller's.
 func (k *kept) lost(position uint64) ([]keptFrame, error) {
 	if err := k.ack(position); err != nil {
 		return nil, err
 	}
 	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.closed = true
 	again := k.frames[k.first:]
-	k.frames, k.first = nil, 0
-	if len(again) > 0 {
-		f := &again[0]
+	k.frames, k.first, k.closed = nil, 0, true
+	var old []keptFrame
+	for i := range again {
+		f := &again[i]
+		had := 0
 		if begin := f.end - uint64(f.length); position > begin {
-			f.had(int(position - begin))
+			had = int(position - begin)
+		}
+		if had > 0 || f.sheaf != nil {
+			old = append(old, *f)
+			*f = f.copied(had)
 		}
 	}
+	k.mu.Unlock()
+	freeAll(old)
 	return again, nil
 }
 
-// had says that the peer has the first n bytes of the frame.
-func (f *keptFrame) had(n int) {
-	rest := keptFrame{end: f.end, lane: f.lane, at: f.at + uint64(n), length: f.length - n}
-	for i := 0; i*chunkLen < rest.length; i++ {
-		c := chunks.Get().(*chunk)
-		for k := 0; k < chunkLen && i*chunkLen+k < rest.length; {
-			k += copy(c[k:], f.piece(n+i*chunkLen+k))
+// detach makes copies of a lane's frames whose bytes are held. It returns those
+// frames, which the caller frees.
+func (k *kept) detach(lane uint64) (held []keptFrame) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for i := k.first; i < len(k.frames); i++ {
+		if f := &k.frames[i]; f.lane == lane && f.sheaf != nil {
+			held = append(held, *f)
+			*f = f.copied(0)
 		}
-		rest.chunks[i] = c
 	}
-	f.free()
-	*f = rest
+	return held
+}
+
+// close forgets everything: the session is over. The caller frees the frames.
+func (k *kept) close() []keptFrame {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	frames := k.frames[k.first:]
+	k.frames, k.first, k.closed = nil, 0, true
+	return frames
+}
+
+// copied returns the frame without its first n bytes, in memory of its own.
+func (f *keptFrame) copied(n int) keptFrame {
+	rest := keptFrame{end: f.end, lane: f.lane, at: f.at + uint64(n), length: f.length - n}
+	for done := 0; done < rest.length; {
+		c := chunks.Get().(*chunk)
+		rest.chunks[done/chunkLen] = c
+		for k := 0; k < chunkLen && done < rest.length; {
+			m := copy(c[k:min(chunkLen, k+rest.length-done)], f.piece(n+done))
+			k, done = k+m, done+m
+		}
+	}
+	return rest
 }
 
 // piece returns the frame's bytes from offset from on, as many as lie together.
 func (f *keptFrame) piece(from int) []byte {
+	if f.sheaf != nil {
+		return f.sheaf.payload(from)
+	}
 	c := f.chunks[from/chunkLen]
 	return c[from%chunkLen : min(chunkLen, f.length-from/chunkLen*chunkLen)]
 }
 
-// free gives the frame's memory back.
+// free gives the frame's memory back. The caller holds no lock.
 func (f *keptFrame) free() {
+	if s := f.sheaf; s != nil {
+		f.sheaf = nil
+		hold := s.hold
+		s.free()
+		hold.Release()
+		return
+	}
 	for i, c := range f.chunks {
 		if c != nil {
 			chunks.Put(c)
 			f.chunks[i] = nil
 		}
+	}
+}
+
+func freeAll(frames []keptFrame) {
+	for i := range frames {
+		frames[i].free()
 	}
 }
 
@@ -163,10 +226,4 @@ func (v vector) skip(n int) vector {
 		return vector{v.a[n:], v.b}
 	}
 	return vector{b: v.b[n-len(v.a):]}
-}
-
-// copyTo copies as much of v to p as fits and returns how much that is.
-func (v vector) copyTo(p []byte) int {
-	n := copy(p, v.a)
-	return n + copy(p[n:], v.b)
 }

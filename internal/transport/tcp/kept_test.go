@@ -3,9 +3,12 @@ package tcp
 import (
 	"bytes"
 	"errors"
+	"sync/atomic"
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/fabricd/fabricd/internal/transport"
 )
 
 // bytesOf returns the bytes of a frame, piece by piece.
@@ -16,11 +19,38 @@ func bytesOf(f *keptFrame) (all []byte) {
 	return all
 }
 
+// frameOf returns a frame with a head of some bytes of p, and the rest of p as its
+// payload; held or, if hold is nil, copied.
+func frameOf(lane, at uint64, head int, p []byte, hold transport.Hold) keptFrame {
+	g := newGather([]transport.Part{{Head: p[:head], Payload: p[head:]}}, nil)
+	s := newSheaf(header{kind: typeData, length: uint32(len(p)), lane: lane, value: at}, &g)
+	defer s.free()
+	s.hold = hold
+	return keepFrame(lane, at, len(p), s)
+}
+
+// A countedHold is memory that is overwritten as soon as nobody holds it.
+type countedHold struct {
+	users atomic.Int32
+	p     []byte
+}
+
+func (h *countedHold) Retain() { h.users.Add(1) }
+
+func (h *countedHold) Release() {
+	if h.users.Add(-1) == 0 {
+		for i := range h.p {
+			h.p[i] ^= 0xFF
+		}
+	}
+}
+
 // TestKeptIsWhatThePeerHasNotGot writes frames and acknowledges some: what is sent
 // again after the cut begins where the peer's bytes end.
 func TestKeptIsWhatThePeerHasNotGot(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var k kept
+		var holds []*countedHold
 		var stream []byte         // the payload of all frames
 		var begins, ends []uint64 // positions
 		var offsets = []int{0}    // of the frames in stream
@@ -31,10 +61,24 @@ func TestKeptIsWhatThePeerHasNotGot(t *testing.T) {
 			n := rapid.SampledFrom([]int{1, 100, chunkLen - 1, chunkLen, chunkLen + 1, 3*chunkLen + 7}).Draw(t, "length")
 			p := random(seed+uint64(len(stream)), n)
 			cut := rapid.IntRange(0, min(n, 1000)).Draw(t, "head")
-			if !k.add(copyFrame(7, uint64(len(stream)), vector{p[:cut], p[cut:]})) {
-				t.Fatal("not kept")
+			var hold transport.Hold
+			if rapid.Bool().Draw(t, "held") {
+				h := &countedHold{p: p[cut:]}
+				holds = append(holds, h)
+				hold = h
 			}
 			stream = append(stream, p...)
+			if !k.add(frameOf(7, uint64(len(stream)-n), cut, p, hold)) {
+				t.Fatal("not kept")
+			}
+			if hold == nil {
+				clear(p)
+			} else {
+				clear(p[:cut])
+			}
+			if rapid.Bool().Draw(t, "detach") {
+				freeAll(k.detach(7))
+			}
 			offsets = append(offsets, len(stream))
 			begins, ends = append(begins, k.written-uint64(n)), append(ends, k.written)
 			if rapid.Bool().Draw(t, "acknowledge") {
@@ -49,6 +93,11 @@ func TestKeptIsWhatThePeerHasNotGot(t *testing.T) {
 		again, err := k.lost(has)
 		if err != nil {
 			t.Fatal(err)
+		}
+		for i, h := range holds {
+			if h.users.Load() != 0 {
+				t.Fatalf("hold %d has %d users behind the cut", i, h.users.Load())
+			}
 		}
 		want := stream
 		for i := range begins {
@@ -69,7 +118,7 @@ func TestKeptIsWhatThePeerHasNotGot(t *testing.T) {
 		if !bytes.Equal(all, want) {
 			t.Fatalf("%d bytes are sent again, want %d", len(all), len(want))
 		}
-		if k.add(copyFrame(7, 0, vector{b: []byte("late")})) {
+		if k.add(frameOf(7, 0, 0, []byte("late"), nil)) {
 			t.Fatal("kept after the cut")
 		}
 	})
@@ -77,9 +126,9 @@ func TestKeptIsWhatThePeerHasNotGot(t *testing.T) {
 
 func TestPositionsThatNobodyWrote(t *testing.T) {
 	var k kept
-	k.add(copyFrame(1, 0, vector{b: make([]byte, 100)}))
-	k.add(copyFrame(1, 100, vector{b: make([]byte, 100)}))
-	k.add(copyFrame(1, 200, vector{b: make([]byte, maxPiece)})) // as long as there are
+	k.add(frameOf(1, 0, 0, make([]byte, 100), nil))
+	k.add(frameOf(1, 100, 0, make([]byte, 100), nil))
+	k.add(frameOf(1, 200, 0, make([]byte, maxPiece), nil)) // as long as there are
 	for _, position := range []uint64{3*headerLen + 200 + maxPiece + 1, maxOffset} {
 		if err := k.ack(position); !errors.Is(err, errMalformed) {
 			t.Errorf("ack of %d: %v", position, err)

@@ -22,6 +22,7 @@ type recvLane struct {
 	ready     atomic.Bool
 	lastFrame atomic.Uint64 // the session's count of frames when the last one for this lane came
 	far       atomic.Int32  // Reads in a row that a bulk connection has filled
+	owes      bool          // of the reader: it has put off to say its credit
 
 	// Of the helm, guarded by its mu.
 	steers, inLine     bool
@@ -43,9 +44,11 @@ type recvLane struct {
 	deadline  time.Time
 	timer     *time.Timer // wakes the reader at deadline; nil if none was ever needed
 
-	want   []byte // memory of a Read that waits, if its bytes may go straight there
-	filled int    // bytes of want that are there
-	filler *bulk  // the one that is writing to want; nil: nobody
+	want   []byte           // memory of a Read that waits, if its bytes may go straight there
+	filled int              // bytes of want that are there
+	filler *bulk            // the one that is writing to want; nil: nobody
+	take   func([]byte) int // of that Read: what comes is offered to it first; nil: to nobody
+	taking bool             // it is being called; want is nil meanwhile
 }
 
 func newRecvLane(s *session, id uint64) *recvLane {
@@ -53,9 +56,13 @@ func newRecvLane(s *session, id uint64) *recvLane {
 }
 
 // Read implements transport.RecvLane.
-func (l *recvLane) Read(p []byte) (int, error) {
+func (l *recvLane) Read(p []byte) (int, error) { return l.ReadOr(p, nil) }
+
+// ReadOr implements transport.Offerer. What comes on bulk connections is not
+// offered.
+func (l *recvLane) ReadOr(p []byte, take func([]byte) int) (int, error) {
 	for {
-		n, err := l.begin(p)
+		n, err := l.begin(p, take)
 		if n > 0 || err != nil || len(p) == 0 {
 			return n, err
 		}
@@ -67,7 +74,7 @@ func (l *recvLane) Read(p []byte) (int, error) {
 }
 
 // begin takes what is there, or says that p waits for more.
-func (l *recvLane) begin(p []byte) (int, error) {
+func (l *recvLane) begin(p []byte, take func([]byte) int) (int, error) {
 	l.mu.Lock()
 	l.ready.Store(false)
 	if err := l.failure(); err != nil {
@@ -90,7 +97,7 @@ func (l *recvLane) begin(p []byte) (int, error) {
 		return 0, io.EOF
 	}
 	if len(p) > 0 {
-		l.want, l.filled = p, 0
+		l.want, l.filled, l.take = p, 0, take
 	}
 	l.mu.Unlock()
 	return 0, nil
@@ -114,6 +121,9 @@ func (l *recvLane) failure() error {
 // await waits until there is something to see, and reads the session's first
 // connection meanwhile if nobody else does.
 func (l *recvLane) await() {
+	if l.owes {
+		l.settle()
+	}
 	h := &l.s.helm
 	for !l.ready.Load() {
 		if h.take(l) {
@@ -125,13 +135,31 @@ func (l *recvLane) await() {
 	h.leave(l, l.s.frames.Load())
 }
 
+// settle says the credit that was put off, unless a bulk connection is in the middle
+// of a frame for the lane: its reader says what there is at the end of that. What is
+// still to come of a frame needs no credit, and the peer has half a window besides.
+func (l *recvLane) settle() {
+	l.mu.Lock()
+	coming := len(l.asm.ahead) > 0
+	l.mu.Unlock()
+	if coming {
+		return
+	}
+	l.owes = false
+	if l.s.owes.Load() {
+		l.s.settle()
+	}
+}
+
 // finish takes p back from who may be filling it and returns how many bytes it
 // has got.
 func (l *recvLane) finish() int {
 	l.mu.Lock()
-	l.want = nil // first, or who fills it would begin again
-	for l.filler != nil {
-		l.filler.interrupt(l)
+	l.want, l.take = nil, nil // first, or who fills it would begin again
+	for l.filler != nil || l.taking {
+		if l.filler != nil {
+			l.filler.interrupt(l)
+		}
 		l.mu.Unlock()
 		<-l.wake
 		l.mu.Lock()
@@ -211,22 +239,63 @@ func (l *recvLane) dead() bool { return l.canceled || l.reset || l.err != nil }
 // lane's reader, if it is not the one who calls, was woken.
 func (l *recvLane) deliver(h header, p []byte, caller *recvLane) (woken bool, err error) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	if err := l.admit(h); err != nil {
+		l.mu.Unlock()
 		return false, err
 	}
 	l.got += uint64(len(p))
+	n, grant := 0, uint64(0)
+	if l.take != nil && len(p) > 0 && l.filled == 0 && l.isNext(h.value) {
+		if n = l.offer(p); n > 0 {
+			l.asm.skip(n)
+			grant = l.taken(n)
+		}
+	}
+	if n < len(p) || h.flags&flagFin != 0 {
+		woken = l.place(h.value+uint64(n), p[n:], caller)
+	}
+	l.mu.Unlock()
+	if n > 0 {
+		l.s.freedFor(l, n, grant)
+	}
+	return woken, nil
+}
+
+// isNext reports whether bytes at offset at can go straight to the reader that
+// waits. mu is held.
+func (l *recvLane) isNext(at uint64) bool {
+	return l.want != nil && l.filler == nil && !l.dead() && at == l.asm.next && l.asm.readable() == 0
+}
+
+// offer calls take. mu is held, but not over the call: nobody else puts anything
+// in place meanwhile.
+func (l *recvLane) offer(p []byte) int {
+	take, want := l.take, l.want
+	l.want, l.taking = nil, true
+	l.mu.Unlock()
+	n := take(p)
+	l.mu.Lock()
+	l.taking = false
+	if l.take != nil { // the Read still waits
+		l.want = want
+	} else { // for the end of this
+		notify(l.wake)
+	}
+	return n
+}
+
+// place puts bytes at offset at where they belong. mu is held.
+func (l *recvLane) place(at uint64, p []byte, caller *recvLane) (woken bool) {
 	l.far.Store(0)
 	if l.dead() {
-		l.asm.drop(h.value, len(p))
+		l.asm.drop(at, len(p))
 		l.s.dropped(len(p))
 		if l.over() {
 			l.s.retireSoon(l)
 		}
-		return false, nil
+		return false
 	}
-	at := h.value
-	if l.want != nil && l.filler == nil && at == l.asm.next && l.asm.readable() == 0 {
+	if l.isNext(at) {
 		n := copy(l.want[l.filled:], p)
 		l.filled += n
 		if n > 0 {
@@ -238,9 +307,9 @@ func (l *recvLane) deliver(h header, p []byte, caller *recvLane) (woken bool, er
 		l.asm.put(at, p)
 	}
 	if l.filled == 0 && l.asm.readable() == 0 && !l.ended {
-		return false, nil // behind bytes that are still under way
+		return false // behind bytes that are still under way
 	}
-	return l.show(caller), nil
+	return l.show(caller)
 }
 
 // show tells the reader that there is something. mu is held.

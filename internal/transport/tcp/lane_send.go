@@ -12,6 +12,7 @@ import (
 type sendLane struct {
 	s    *session
 	wake chan struct{} // holds a token when the writer should look
+	wide bool          // a bulk connection has carried some of it; of the writer
 
 	// Guarded by the session's mu.
 	id       uint64 // 0: no frame was sent
@@ -26,54 +27,66 @@ type sendLane struct {
 }
 
 // Write implements transport.SendLane.
-func (l *sendLane) Write(p []byte) (int, error) { return l.writeAll(vector{b: p}) }
+func (l *sendLane) Write(p []byte) (int, error) {
+	parts := [1]transport.Part{{Payload: p}}
+	return l.WriteVec(parts[:], nil)
+}
 
 // WriteVec implements transport.SendLane.
-func (l *sendLane) WriteVec(head, payload []byte) (int, error) {
-	return l.writeAll(vector{head, payload})
-}
-
-func (l *sendLane) writeAll(v vector) (int, error) {
-	done := 0
-	for v.len() > 0 {
-		n, err := l.write(v)
-		done += n
-		v = v.skip(n)
-		if err != nil {
-			return done, err
+func (l *sendLane) WriteVec(parts []transport.Part, hold transport.Hold) (int, error) {
+	g := newGather(parts, hold)
+	all := g.left
+	for g.left > 0 {
+		if err := l.write(&g); err != nil {
+			return all - g.left, err
 		}
 	}
-	return done, nil
+	return all, nil
 }
 
-// bulkMin is the smallest piece that goes over a bulk connection, in bytes.
+// bulkMin is the smallest piece that goes over a bulk connection, in bytes. Once a
+// lane has one, everything goes there that does not fit a frame of the first
+// connection: large writes leave pieces of all lengths behind where credit ends,
+// and what is small would wait behind them.
 const bulkMin = 64 << 10
 
-// write hands over some bytes of v, waiting for credit.
-func (l *sendLane) write(v vector) (int, error) {
-	if v.len() >= bulkMin {
-		n, err := l.writeBulk(v)
+func (l *sendLane) bulkMin() int {
+	if l.wide {
+		return maxSmall + 1
+	}
+	return bulkMin
+}
+
+// write hands over some bytes of g, waiting for credit.
+func (l *sendLane) write(g *gather) error {
+	if g.left >= l.bulkMin() {
+		n, err := l.writeBulk(g)
 		if n > 0 || err != nil {
-			return n, err
+			return err
 		}
 	}
 	for {
+		v := g.front()
 		n, at, err := l.reserve(min(v.len(), maxSmall), 1)
 		switch {
 		case err != nil:
-			return 0, err
+			return err
 		case n > 0:
-			return n, l.s.sendData(l, at, v.cut(n), false)
+			g.advance(n)
+			return l.s.sendData(l, at, v.cut(n), false)
 		}
 		<-l.wake
 	}
 }
 
-// writeBulk hands over some bytes of v on a bulk connection; none if there is no
-// such connection yet.
-func (l *sendLane) writeBulk(v vector) (int, error) {
-	most := min(v.len(), maxPiece)
+// writeBulk hands over some bytes of g on a bulk connection and returns how many;
+// none if there is no such connection yet.
+func (l *sendLane) writeBulk(g *gather) (int, error) {
+	most := g.piece()
 	least := min(most, l.s.leastBulk)
+	if g.hold != nil && most >= heldMin && most <= 2*l.s.leastBulk {
+		least = most // a crumb would be copied; a reader leaves no less credit when it has read all
+	}
 	for {
 		// Credit first: who waits for it must not keep a connection from others.
 		if ok, err := l.hasCredit(least); err != nil {
@@ -88,7 +101,8 @@ func (l *sendLane) writeBulk(v vector) (int, error) {
 		}
 		n, at, err := l.reserve(most, least)
 		if n > 0 {
-			return n, b.send(l, at, v.cut(n))
+			l.wide = true
+			return n, b.send(l, at, n, g)
 		}
 		b.give(l)
 		if err != nil {
@@ -212,6 +226,11 @@ func (l *sendLane) Cancel() {
 	if l.drop() {
 		l.s.sendReset(l)
 		l.s.forgetOut(l)
+	}
+	if held := l.s.detach(l); len(held) > 0 {
+		// Not here: see transport.Hold. The session is not over, or nothing
+		// would have been held.
+		l.s.spawn(func() { freeAll(held) })
 	}
 }
 

@@ -207,7 +207,10 @@ func (p *Provider) establish(ctx context.Context, c net.Conn) (*session, error) 
 	if err != nil {
 		return nil, err
 	}
-	s := newSession(p, rec, conn, id, peer)
+	s, err := newSession(p, rec, conn, id, peer)
+	if err != nil {
+		return nil, err
+	}
 	s.dialed = true
 	s.end = copy(s.in, rest)
 	return s, nil

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -24,8 +25,8 @@ type recordConn struct {
 	in         []byte // what was read from the socket
 	start, end int    // of what TLS has not taken; 0 <= start <= end <= len(in)
 	rest       int    // bytes of the current record that TLS has not taken
-	eager      bool   // it looks for a moment before it waits
-	looker     looker
+	plain      bool   // there are no records any more
+	dry        bool   // somebody else reads the socket to in
 
 	async *outlet // not nil after sendAsync
 
@@ -42,6 +43,9 @@ const gatherSize = 16 * (recordHeader + 16<<10 + 256)
 // recordHeader is the length of a TLS record's header, which ends with the
 // record's length.
 const recordHeader = 5
+
+// longestRecord is the most that TLS 1.3 allows behind the header, in bytes.
+const longestRecord = 16<<10 + 256
 
 func newRecordConn(c net.Conn, buffer int) *recordConn {
 	return &recordConn{Conn: c, in: make([]byte, buffer)}
@@ -72,32 +76,51 @@ func (c *recordConn) Read(p []byte) (int, error) {
 
 // fill reads once from the socket.
 func (c *recordConn) fill() error {
-	if c.start == c.end {
-		c.start, c.end = 0, 0
-	} else if c.end == len(c.in) {
-		c.end = copy(c.in, c.in[c.start:c.end])
-		c.start = 0
+	if c.dry {
+		return os.ErrDeadlineExceeded // TLS survives it
 	}
-	n, err := 0, error(nil)
-	if c.eager {
-		n, err = c.looker.look(c.in[c.end:])
-	}
-	if n == 0 && err == nil {
-		n, err = c.Conn.Read(c.in[c.end:])
-	}
+	n, err := c.receive(c.room())
 	c.end += n
-	c.received.Add(uint64(n))
 	if n > 0 {
 		return nil // an error that came with bytes comes again
 	}
 	return err
 }
 
-// hasRecord reports whether TLS can read another record without the socket. It
-// is asked between two of them.
-func (c *recordConn) hasRecord() bool {
+// room returns where the next bytes of the socket belong. It is not empty where
+// all whole records have been taken.
+func (c *recordConn) room() []byte {
+	if c.start == c.end {
+		c.start, c.end = 0, 0
+	} else if c.end == len(c.in) {
+		c.end = copy(c.in, c.in[c.start:c.end])
+		c.start = 0
+	}
+	return c.in[c.end:]
+}
+
+// receive reads once from the socket to p.
+func (c *recordConn) receive(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.received.Add(uint64(n))
+	return n, err
+}
+
+// hasMore reports whether TLS can read another record without the socket, or see
+// that it is too long, or, without TLS, whether there are bytes.
+func (c *recordConn) hasMore() bool {
 	n := c.end - c.start
-	return n >= recordHeader && n >= recordHeader+int(binary.BigEndian.Uint16(c.in[c.start+3:]))
+	if c.plain {
+		return n > 0
+	}
+	switch {
+	case c.rest > 0: // TLS wanted it before it was there
+		return n >= c.rest
+	case n < recordHeader:
+		return false
+	}
+	length := int(binary.BigEndian.Uint16(c.in[c.start+3:]))
+	return n >= recordHeader+length || length > longestRecord
 }
 
 // Write is called by TLS, by one goroutine at a time, with whole records.

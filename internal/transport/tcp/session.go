@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"io"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,16 +34,19 @@ type session struct {
 	peerLane      uint64 // the peer's window of a lane
 	leastBulk     int    // a bulk piece is put off for less credit, in bytes
 
+	key []byte // proves tokens; nil with TLS
+
 	rec  *recordConn
-	tls  *tls.Conn
+	conn io.ReadWriter // the frames of the first connection: TLS over rec, or rec's own
 	out  *outlet
 	helm helm
 
 	// Of the holder of the helm.
-	in         []byte // what was decrypted and not handled, from start to end
+	in         []byte // what has come and was not handled, from start to end
 	start, end int
 	woke       bool          // a waiting reader was woken in this turn
 	frames     atomic.Uint64 // counts the frames that have come
+	socket     socketReader
 
 	datagrams chan []byte
 	arrival   chan struct{}   // holds a token when AcceptLane should look
@@ -54,8 +58,11 @@ type session struct {
 	over   bool
 	work   sync.WaitGroup
 
-	writeMu sync.Mutex // the order of frames on the first connection; guards frame
-	frame   []byte     // memory for one frame
+	writeMu sync.Mutex  // the order of frames on the first connection; guards frame and put
+	frame   []byte      // memory for one frame
+	put     []byte      // frames that were put off
+	owes    atomic.Bool // there are any
+	failing sync.Once   // failSoon
 
 	mu        sync.Mutex // guards the fields below
 	err       *transport.CloseError
@@ -82,9 +89,14 @@ type session struct {
 }
 
 // newSession returns a session over a connection whose ends have said hello.
-func newSession(p *Provider, rec *recordConn, conn *tls.Conn, id transport.Identity, peer hello) *session {
+func newSession(p *Provider, rec *recordConn, conn *tls.Conn, id transport.Identity, peer hello) (*session, error) {
+	plain := p.plainFirst(peer)
+	key, err := bindingKey(conn, plain)
+	if err != nil {
+		return nil, err
+	}
 	s := &session{
-		p: p, id: id, rec: rec, tls: conn,
+		p: p, id: id, rec: rec, conn: conn, key: key,
 		local: rec.LocalAddr().String(), remote: rec.RemoteAddr().String(),
 		plaintext: p.cfg.Plaintext && peer.plaintext,
 		maxBulk:   min(p.cfg.MaxBulk, int(peer.bulk)),
@@ -102,6 +114,9 @@ func newSession(p *Provider, rec *recordConn, conn *tls.Conn, id transport.Ident
 		sendLimit: uint64(peer.sessionWindow),
 		recvLimit: uint64(p.cfg.SessionWindow),
 	}
+	if rec.plain = plain; plain {
+		s.conn = plainStream{rec}
+	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.done = s.ctx.Done()
 	s.helm.alarm, s.helm.free = make(chan struct{}, 1), make(chan struct{})
@@ -110,8 +125,8 @@ func newSession(p *Provider, rec *recordConn, conn *tls.Conn, id transport.Ident
 	s.helm.resume = func() { _ = rec.SetReadDeadline(time.Time{}) }
 	s.out = newOutlet(rec.Conn, s.spawn, s.wakeWriters, func(err error) { s.finish(closeError(err)) })
 	rec.async = s.out
-	rec.looker.begin(rec.Conn)
-	return s
+	s.socket.begin(s)
+	return s, nil
 }
 
 // longAgo is a deadline that ends a blocked call at once.
@@ -205,9 +220,30 @@ func (s *session) SendDatagram(p []byte) error {
 	}
 	s.writeMu.Lock()
 	defer s.writeMu.Unlock()
-	// An error is the end of the session, which others report.
-	_ = s.send(header{kind: typeDatagram, length: uint32(len(p))}, vector{b: p})
+	if err := s.send(header{kind: typeDatagram, length: uint32(len(p))}, vector{b: p}); err != nil {
+		s.failSoon(err)
+	}
 	return nil
+}
+
+// endGrace is how long whoever reads the first connection has to find its end,
+// and the peer's word on it, when a datagram could not be written any more.
+const endGrace = 20 * time.Millisecond
+
+// failSoon ends the session if nobody else has until endGrace is over: who reads
+// may have missed the end (socketReader).
+func (s *session) failSoon(err error) {
+	s.failing.Do(func() {
+		s.spawn(func() {
+			t := time.NewTimer(endGrace)
+			defer t.Stop()
+			select {
+			case <-t.C:
+				s.finish(closeError(err))
+			case <-s.done:
+			}
+		})
+	})
 }
 
 // ReceiveDatagram implements transport.Session.
@@ -289,6 +325,7 @@ func (s *session) finish(why *transport.CloseError) {
 	for l := range unnamed {
 		fail(l)
 	}
+	s.spawn(s.letGo()) // before cancel: the session's work is not over yet
 	s.cancel()
 	s.mu.Unlock()
 	for _, l := range in {

@@ -46,7 +46,6 @@ func (s *session) watch() {
 // leaves no whole frame unhandled. The caller has the helm.
 func (s *session) lead(l *recvLane) {
 	s.woke = false
-	s.rec.eager = l != nil
 	for {
 		err := s.handleFrames(l)
 		if err != nil {
@@ -56,16 +55,21 @@ func (s *session) lead(l *recvLane) {
 		if s.ended() {
 			return
 		}
-		if satisfied := l != nil && l.ready.Load() || l == nil && s.woke; satisfied && !s.rec.hasRecord() {
+		if s.satisfied(l) && !s.rec.hasMore() {
 			return
 		}
-		if err := s.readMore(); err != nil {
+		if err := s.readMore(l); err != nil {
 			if !isInterrupt(err) {
 				s.finish(closeError(err))
 			}
 			return
 		}
 	}
+}
+
+// satisfied reports whether l, or the watch, has what it reads for.
+func (s *session) satisfied(l *recvLane) bool {
+	return l != nil && l.ready.Load() || l == nil && s.woke
 }
 
 func (s *session) ended() bool {
@@ -77,20 +81,28 @@ func (s *session) ended() bool {
 	}
 }
 
-// readMore decrypts one record.
-func (s *session) readMore() error {
+// readMore reads, or decrypts one record. l has the helm; nil: the watch.
+func (s *session) readMore(l *recvLane) error {
+	if s.socket.raw != nil && !s.rec.hasMore() {
+		return s.socket.read(l)
+	}
+	n, err := s.conn.Read(s.room())
+	s.end += n
+	if n > 0 {
+		return nil // an error that came with bytes comes again
+	}
+	return err
+}
+
+// room returns where the next bytes belong, at least as many as a frame has.
+func (s *session) room() []byte {
 	if s.start == s.end {
 		s.start, s.end = 0, 0
 	} else if len(s.in)-s.end < headerLen+maxSmall {
 		s.end = copy(s.in, s.in[s.start:s.end])
 		s.start = 0
 	}
-	n, err := s.tls.Read(s.in[s.end:])
-	s.end += n
-	if n > 0 {
-		return nil // an error that came with bytes comes again
-	}
-	return err
+	return s.in[s.end:]
 }
 
 // handleFrames handles the whole frames that are there. caller is the reader
@@ -295,11 +307,26 @@ func (s *session) wakeWritersLocked() {
 }
 
 // freed accounts for n bytes that a reader has taken. limit is the lane's new
-// one, 0: it has not changed enough to tell.
+// one, 0: it has not changed enough to tell. The reader calls it, and says the
+// limit before it waits.
 func (s *session) freed(l *recvLane, n int, limit uint64) {
+	if limit > 0 {
+		s.putOff(header{kind: typeCredit, lane: l.id, value: limit})
+		l.owes = true
+	}
+	s.freedInAll(n)
+}
+
+// freedFor is freed for bytes that another goroutine took while the reader waits.
+func (s *session) freedFor(l *recvLane, n int, limit uint64) {
 	if limit > 0 {
 		s.say(header{kind: typeCredit, lane: l.id, value: limit})
 	}
+	s.freedInAll(n)
+}
+
+// freedInAll accounts for n bytes in the session's credit.
+func (s *session) freedInAll(n int) {
 	if total := s.freeCredit(n); total > 0 {
 		s.say(header{kind: typeCredit, value: total})
 	}
@@ -374,9 +401,35 @@ func (s *session) say(h header) {
 
 // send sends a frame on the first connection. It does not wait. writeMu is held.
 func (s *session) send(h header, body vector) error {
-	s.frame = append(append(h.appendTo(s.frame[:0]), body.a...), body.b...)
-	_, err := s.tls.Write(s.frame)
+	s.frame = append(append(h.appendTo(append(s.frame[:0], s.put...)), body.a...), body.b...)
+	s.put = s.put[:0]
+	s.owes.Store(false)
+	_, err := s.conn.Write(s.frame)
 	return err
+}
+
+// putOff is say for what may wait a moment: it goes out before the next frame, in
+// one record with it, or with settle, which whoever calls putOff calls soon.
+func (s *session) putOff(h header) {
+	s.writeMu.Lock()
+	defer s.writeMu.Unlock()
+	s.put = h.appendTo(s.put)
+	s.owes.Store(true)
+}
+
+// settle sends what was put off.
+func (s *session) settle() {
+	s.writeMu.Lock()
+	defer s.writeMu.Unlock()
+	if len(s.put) == 0 {
+		return
+	}
+	_, err := s.conn.Write(s.put)
+	s.put = s.put[:0]
+	s.owes.Store(false)
+	if err != nil {
+		s.fail(err)
+	}
 }
 
 // sendData sends v, which was reserved at offset at, on the first connection, and

@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"context"
+	"crypto/tls"
 	"net"
 	"testing"
 	"time"
@@ -22,7 +23,18 @@ const (
 	lanes   = 16
 )
 
-var idA, idB = nodeID(1), nodeID(2)
+var idA, idB = transporttest.NodeID(1), transporttest.NodeID(2)
+
+// config returns the configuration of a node that has cert and trusts ca.
+func config(ca *transporttest.Authority, cert tls.Certificate) Config {
+	base := ca.TLS(cert)
+	return Config{ServerTLS: base, ClientTLS: base, Identify: transporttest.Identify}
+}
+
+// member returns that of a node whose certificate is of ca.
+func member(ca *transporttest.Authority, id transport.Identity) Config {
+	return config(ca, ca.Issue(id, transporttest.Forever))
+}
 
 // start starts a provider with cfg at address of net.
 func start(t testing.TB, network *netsim.Network, address string, cfg Config) *Provider {
@@ -47,8 +59,8 @@ func start(t testing.TB, network *netsim.Network, address string, cfg Config) *P
 
 // simulated returns two providers over network.
 func simulated(t testing.TB, network *netsim.Network, change func(*Config)) (a, b *Provider) {
-	ca := newCA(t)
-	cfgA, cfgB := ca.config(ca.issue(idA, forever)), ca.config(ca.issue(idB, forever))
+	ca := transporttest.NewAuthority(t)
+	cfgA, cfgB := member(ca, idA), member(ca, idB)
 	for _, cfg := range []*Config{&cfgA, &cfgB} {
 		cfg.MaxLanes = lanes
 		change(cfg)
@@ -85,7 +97,7 @@ func TestConformanceOnSockets(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			transporttest.RunOnSockets(t, func(t *testing.T) transporttest.Pair {
 				a, b := onSockets(t, change)
-				return transporttest.Pair{A: a, B: b, IDA: idA, IDB: idB, MaxLanes: lanes, Nowhere: deadAddress(t)}
+				return transporttest.Pair{A: a, B: b, IDA: idA, IDB: idB, MaxLanes: lanes, Nowhere: transporttest.DeadAddress(t)}
 			})
 		})
 	}
@@ -94,9 +106,9 @@ func TestConformanceOnSockets(t *testing.T) {
 // onSockets returns two providers on the loopback interface.
 func onSockets(t testing.TB, change func(*Config)) (a, b *Provider) {
 	t.Helper()
-	ca := newCA(t)
+	ca := transporttest.NewAuthority(t)
 	open := func(id transport.Identity) *Provider {
-		cfg := ca.config(ca.issue(id, forever))
+		cfg := member(ca, id)
 		cfg.Address = "127.0.0.1:0"
 		cfg.MaxLanes = lanes
 		cfg.HandshakeTimeout = 10 * time.Second // 64 of them at once, on a machine that others keep busy
@@ -109,29 +121,4 @@ func onSockets(t testing.TB, change func(*Config)) (a, b *Provider) {
 		return p
 	}
 	return open(idA), open(idB)
-}
-
-// deadAddress returns the address of a port that nobody listens on: it is bound.
-func deadAddress(t testing.TB) string {
-	t.Helper()
-	c, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { c.Close() })
-	return c.LocalAddr().String()
-}
-
-// connect returns both ends of a session from a to b.
-func connect(t testing.TB, a, b *Provider) (transport.Session, transport.Session) {
-	t.Helper()
-	sa, err := a.Dial(t.Context(), b.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
-	sb, err := b.Accept(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return sa, sb
 }

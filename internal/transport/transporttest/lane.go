@@ -83,7 +83,7 @@ func testWriteVec(e *env) {
 	go func() {
 		defer s.Close()
 		for i, size := range sizes {
-			n, err := s.WriteVec(all[i:i+i*7], all[size/2:size/2+size])
+			n, err := s.WriteVec([]transport.Part{{Head: all[i : i+i*7], Payload: all[size/2 : size/2+size]}}, nil)
 			if n != i*7+size || err != nil {
 				sent <- fmt.Errorf("%d of %d bytes and %d: %w", n, i*7, size, err)
 				return
@@ -95,7 +95,7 @@ func testWriteVec(e *env) {
 	if err := soon(e, "vector writes", sent); err != nil {
 		e.Errorf("write: %v", err)
 	}
-	_, err := s.WriteVec([]byte("x"), []byte("y"))
+	_, err := s.WriteVec([]transport.Part{{Head: []byte("x"), Payload: []byte("y")}}, nil)
 	e.wantError("vector write after close", err, transport.ErrClosed)
 }
 

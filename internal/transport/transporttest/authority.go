@@ -1,4 +1,4 @@
-package tcp
+package transporttest
 
 import (
 	"crypto/ecdsa"
@@ -17,25 +17,29 @@ import (
 	"github.com/fabricd/fabricd/internal/transport"
 )
 
-// A testCA signs the certificates of one cluster.
-type testCA struct {
+// An Authority signs the certificates of one cluster.
+type Authority struct {
 	t    testing.TB
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 }
 
-// epoch is where a bubble's clock starts; certificates are valid around both
-// it and the real time.
-var epoch = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+// Epoch is where a bubble's clock starts; certificates are valid around both
+// it and the real time. Forever is later than every test.
+var (
+	Epoch   = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+	Forever = Epoch.AddDate(100, 0, 0)
+)
 
-func newCA(t testing.TB) *testCA {
+// NewAuthority returns the authority of a new cluster.
+func NewAuthority(t testing.TB) *Authority {
 	t.Helper()
 	key := newKey(t)
 	template := &x509.Certificate{
 		SerialNumber:          big.NewInt(1),
 		Subject:               pkix.Name{CommonName: "authority-name"},
-		NotBefore:             epoch.AddDate(-1, 0, 0),
-		NotAfter:              epoch.AddDate(100, 0, 0),
+		NotBefore:             Epoch.AddDate(-1, 0, 0),
+		NotAfter:              Forever,
 		IsCA:                  true,
 		BasicConstraintsValid: true,
 		KeyUsage:              x509.KeyUsageCertSign,
@@ -48,7 +52,7 @@ func newCA(t testing.TB) *testCA {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &testCA{t, cert, key}
+	return &Authority{t, cert, key}
 }
 
 func newKey(t testing.TB) *ecdsa.PrivateKey {
@@ -60,15 +64,15 @@ func newKey(t testing.TB) *ecdsa.PrivateKey {
 	return key
 }
 
-// issue returns a certificate for id that is valid until notAfter.
-func (ca *testCA) issue(id transport.Identity, notAfter time.Time) tls.Certificate {
+// Issue returns a certificate for id that is valid until notAfter.
+func (ca *Authority) Issue(id transport.Identity, notAfter time.Time) tls.Certificate {
 	ca.t.Helper()
 	name := &url.URL{Scheme: "fabricd", Host: "cluster", Path: "/" + id.Node.String()}
 	key := newKey(ca.t)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(2),
 		Subject:      pkix.Name{CommonName: "node-name"},
-		NotBefore:    epoch.AddDate(-1, 0, 0),
+		NotBefore:    Epoch.AddDate(-1, 0, 0),
 		NotAfter:     notAfter,
 		URIs:         []*url.URL{name},
 		KeyUsage:     x509.KeyUsageDigitalSignature,
@@ -81,14 +85,12 @@ func (ca *testCA) issue(id transport.Identity, notAfter time.Time) tls.Certifica
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// forever is later than every test.
-var forever = epoch.AddDate(100, 0, 0)
-
-// config returns the configuration of a node that has cert and trusts ca.
-func (ca *testCA) config(cert tls.Certificate) Config {
+// TLS returns what makes the configuration, for either side, of a node that has
+// cert and trusts ca.
+func (ca *Authority) TLS(cert tls.Certificate) func() *tls.Config {
 	pool := x509.NewCertPool()
 	pool.AddCert(ca.cert)
-	base := func() *tls.Config {
+	return func() *tls.Config {
 		return &tls.Config{
 			Certificates: []tls.Certificate{cert},
 			ClientAuth:   tls.RequireAndVerifyClientCert,
@@ -107,11 +109,10 @@ func (ca *testCA) config(cert tls.Certificate) Config {
 			},
 		}
 	}
-	return Config{ServerTLS: base, ClientTLS: base, Identify: identify}
 }
 
-// identify reads the identity from the certificate's URI.
-func identify(s tls.ConnectionState) (transport.Identity, error) {
+// Identify reads the identity from the certificate's URI.
+func Identify(s tls.ConnectionState) (transport.Identity, error) {
 	if len(s.PeerCertificates) == 0 || len(s.PeerCertificates[0].URIs) != 1 {
 		return transport.Identity{}, errors.New("certificate names no node")
 	}
@@ -121,7 +122,7 @@ func identify(s tls.ConnectionState) (transport.Identity, error) {
 
 var cluster = addr.UUID{0xc1}
 
-// nodeID returns the identity of the n-th node.
-func nodeID(n byte) transport.Identity {
+// NodeID returns the identity of the n-th node.
+func NodeID(n byte) transport.Identity {
 	return transport.Identity{Cluster: cluster, Node: addr.UUID{0xa0, n, 0x55, 0x66}}
 }

@@ -1,0 +1,170 @@
+package tcp
+
+import (
+	"errors"
+	"io"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/netsim"
+	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/internal/transport/transporttest"
+)
+
+// offering runs f with the ends of a lane, over sockets and in memory, with TLS and
+// without.
+func offering(t *testing.T, f func(t *testing.T, out transport.SendLane, in *recvLane)) {
+	for name, plaintext := range map[string]bool{"tls": false, "plaintext": true} {
+		change := func(c *Config) { c.Plaintext, c.LaneWindow = plaintext, minWindow }
+		run := func(t *testing.T, pa, pb *Provider) {
+			sa, sb := transporttest.Connect(t, pa, pb)
+			out, err := sa.OpenLane(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := out.Write([]byte{0}); err != nil {
+				t.Fatal(err)
+			}
+			in, err := sb.AcceptLane(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := in.Read(make([]byte, 1)); err != nil {
+				t.Fatal(err)
+			}
+			f(t, out, in.(*recvLane))
+		}
+		t.Run(name+" on sockets", func(t *testing.T) {
+			pa, pb := onSockets(t, change)
+			run(t, pa, pb)
+		})
+		t.Run(name+" in memory", func(t *testing.T) {
+			network := netsim.New(1)
+			t.Cleanup(func() { network.Close() })
+			pa, pb := simulated(t, network, change)
+			run(t, pa, pb)
+		})
+	}
+}
+
+// What is taken is gone, and its credit comes back; the rest ends the Read.
+func TestWhatIsOfferedIsTakenOrRead(t *testing.T) {
+	offering(t, func(t *testing.T, out transport.SendLane, in *recvLane) {
+		const total = 10 * minWindow // of bytes below 200, the last one is 200
+		sent := make(chan error, 1)
+		go func() { // ends with the writes, or the session
+			var err error
+			p := make([]byte, 1000)
+			for n := 0; n < total && err == nil; n += len(p) {
+				_, err = out.Write(p)
+			}
+			if err == nil {
+				_, err = out.Write([]byte{1, 2, 200, 3})
+			}
+			sent <- errors.Join(err, out.Close())
+		}()
+		var taken atomic.Int64
+		take := func(p []byte) (n int) {
+			for n < len(p) && p[n] < 200 {
+				n++
+			}
+			taken.Add(int64(n))
+			return n
+		}
+		// What had come before the Read is not offered: a few bytes are read.
+		var got []byte
+		p := make([]byte, 4096)
+		for {
+			n, err := in.ReadOr(p, take)
+			got = append(got, p[:n]...)
+			if err == io.EOF {
+				break
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := <-sent; err != nil {
+			t.Fatal(err)
+		}
+		want := (total+999)/1000*1000 + 4
+		if n := int(taken.Load()) + len(got); n != want || taken.Load() == 0 {
+			t.Errorf("%d bytes taken, %d read, want %d in all", taken.Load(), len(got), want)
+		}
+		if n := len(got); n < 2 || got[n-2] != 200 || got[n-1] != 3 {
+			t.Errorf("the read ended with % x", got[max(0, len(got)-4):])
+		}
+	})
+}
+
+// A Read that ends while take runs ends when take has: nothing is applied behind
+// the back of who has canceled.
+func TestAReadWaitsForWhatIsBeingTaken(t *testing.T) {
+	offering(t, func(t *testing.T, out transport.SendLane, in *recvLane) {
+		begun, end := make(chan struct{}), make(chan struct{})
+		var over atomic.Bool
+		done := make(chan error, 1)
+		go func() { // ends with the cancel
+			_, err := in.ReadOr(make([]byte, 100), func(p []byte) int {
+				close(begun)
+				<-end
+				over.Store(true)
+				return len(p)
+			})
+			if !over.Load() {
+				err = errors.New("the Read has ended before take")
+			}
+			done <- err
+		}()
+		for !in.waits() {
+			time.Sleep(time.Millisecond) // until the Read waits: what came before is not offered
+		}
+		if _, err := out.Write([]byte("abc")); err != nil {
+			t.Fatal(err)
+		}
+		<-begun
+		in.Cancel()
+		close(end)
+		if err := <-done; !errors.Is(err, transport.ErrLaneCanceled) {
+			t.Error(err)
+		}
+	})
+}
+
+func (l *recvLane) waits() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.want != nil
+}
+
+// The end of a connection right behind its last bytes, which one read has taken,
+// shows at the latest when something is sent.
+func TestAnEndBehindTheLastBytes(t *testing.T) {
+	for range 20 {
+		pa, pb := onSockets(t, func(c *Config) { c.Plaintext = true })
+		sa, sb := transporttest.Connect(t, pa, pb)
+		if err := sa.SendDatagram([]byte("last")); err != nil {
+			t.Fatal(err)
+		}
+		sa.(*session).rec.Conn.Close()
+		late := time.After(10 * time.Second)
+		beat := time.NewTicker(time.Millisecond)
+		for ended := false; !ended; {
+			select {
+			case <-beat.C:
+				_ = sb.SendDatagram([]byte("beat")) // it fails when the session has ended
+			case <-sb.Done():
+				ended = true
+			case <-late:
+				t.Fatal("the end was not seen")
+			}
+		}
+		beat.Stop()
+		if end, ok := sb.Err().(*transport.CloseError); !ok || !end.Reset {
+			t.Errorf("it ended with %v, want a reset", sb.Err())
+		}
+		pa.Close()
+		pb.Close()
+	}
+}

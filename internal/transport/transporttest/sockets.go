@@ -1,0 +1,122 @@
+package transporttest
+
+import (
+	"context"
+	"io"
+	"net"
+	"testing"
+
+	"github.com/fabricd/fabricd/internal/transport"
+)
+
+// Connect returns both ends of a session from a to b.
+func Connect(t testing.TB, a, b transport.Provider) (from, to transport.Session) {
+	t.Helper()
+	from, err := a.Dial(t.Context(), b.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	to, err = b.Accept(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return from, to
+}
+
+// DeadAddress returns the address of a port of the loopback interface where
+// nothing answers: a UDP socket that nobody reads has it.
+func DeadAddress(t testing.TB) string {
+	t.Helper()
+	c, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c.LocalAddr().String()
+}
+
+// A duplex is one end of what a benchmark measures.
+type duplex struct {
+	io.Reader
+	io.Writer
+}
+
+// Duplex returns an end that reads from r and writes to w.
+func Duplex(r io.Reader, w io.Writer) io.ReadWriter { return duplex{r, w} }
+
+// Lanes returns the two ends of a lane in each direction of a session from pa to
+// pb.
+func Lanes(b testing.TB, pa, pb transport.Provider) (here, there io.ReadWriter) {
+	b.Helper()
+	from, to := Connect(b, pa, pb)
+	out, in := lane(b, from, to)
+	back, answer := lane(b, to, from)
+	return duplex{answer, out}, duplex{in, back}
+}
+
+func lane(b testing.TB, from, to transport.Session) (transport.SendLane, transport.RecvLane) {
+	b.Helper()
+	ctx := context.Background()
+	out, err := from.OpenLane(ctx)
+	if err == nil {
+		_, err = out.Write([]byte{1})
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	in, err := to.AcceptLane(ctx)
+	if err == nil {
+		_, err = in.Read(make([]byte, 1))
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	return out, in
+}
+
+// PingPong measures a round trip of 64 bytes. there is used until it fails.
+func PingPong(b *testing.B, here, there io.ReadWriter) {
+	go func() {
+		p := make([]byte, 64)
+		for {
+			if _, err := io.ReadFull(there, p); err != nil {
+				return
+			}
+			if _, err := there.Write(p); err != nil {
+				return
+			}
+		}
+	}()
+	p := make([]byte, 64)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := here.Write(p); err != nil {
+			b.Fatal(err)
+		}
+		if _, err := io.ReadFull(here, p); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// Bulk measures writes of a mebibyte one way. there is read, with a buffer of so
+// many bytes, until it fails.
+func Bulk(b *testing.B, here io.Writer, there io.Reader, buffer int) {
+	const size = 1 << 20
+	go func() {
+		buf := make([]byte, buffer)
+		for {
+			if _, err := there.Read(buf); err != nil {
+				return
+			}
+		}
+	}()
+	b.SetBytes(size)
+	b.ReportAllocs()
+	p := make([]byte, size)
+	for b.Loop() {
+		if _, err := here.Write(p); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
