@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -70,6 +71,15 @@ func (st *stage) close() (err error) {
 
 // sample measures one repetition of a test.
 func (st *stage) sample(ctx context.Context, provider string, t *test, size int64) (sample, error) {
+	return st.measure(ctx, provider, t, size, nil)
+}
+
+// counted is sample that counts system calls instead of times.
+func (st *stage) counted(ctx context.Context, provider string, t *test, size int64) (sample, error) {
+	return st.measure(ctx, provider, t, size, newCallCounter)
+}
+
+func (st *stage) measure(ctx context.Context, provider string, t *test, size int64, counter counterFunc) (sample, error) {
 	s, err := st.side(ctx, provider)
 	if err != nil {
 		return sample{}, err
@@ -77,7 +87,7 @@ func (st *stage) sample(ctx context.Context, provider string, t *test, size int6
 	if t.builderFor(s) == nil {
 		return sample{}, fmt.Errorf("%s has no %s", provider, t.name)
 	}
-	out, err := measure(ctx, s, t, job{size: size, seed: 1, pairs: 1}, st.budget, nil)
+	out, err := measure(ctx, s, t, job{size: size, seed: 1, pairs: 1}, st.budget, counter)
 	if err == nil && out.errors > 0 {
 		err = errWrongBytes
 	}
@@ -115,6 +125,25 @@ func allocations(provider, name string, size int64) source {
 	return source{name: provider, measure: func(ctx context.Context, st *stage) (figure, error) {
 		s, err := st.sample(ctx, provider, t, size)
 		return figure(float64(s.mallocs) / float64(max(s.ops, 1))), err
+	}}
+}
+
+// systemCalls returns a source: the system calls of an operation, at both ends.
+func systemCalls(provider, name string, size int64) source {
+	t := testNamed(name)
+	return source{name: provider, measure: func(ctx context.Context, st *stage) (figure, error) {
+		s, err := st.counted(ctx, provider, t, size)
+		return figure(float64(s.calls) / float64(max(s.counted, 1))), err
+	}}
+}
+
+// contextSwitches returns a source: the context switches of an operation, at both
+// ends.
+func contextSwitches(provider, name string, size int64) source {
+	t := testNamed(name)
+	return source{name: provider, measure: func(ctx context.Context, st *stage) (figure, error) {
+		s, err := st.sample(ctx, provider, t, size)
+		return figure(float64(s.switches) / float64(max(s.ops, 1))), err
 	}}
 }
 
@@ -194,6 +223,22 @@ func memcpy() source {
 	}}
 }
 
+// inProcessAtomic adds to a word of this process, one addition after the other.
+func inProcessAtomic() source {
+	return source{name: "in-process atomic", measure: func(_ context.Context, st *stage) (figure, error) {
+		const batch = 1 << 16
+		limit := max(st.budget.duration, time.Millisecond)
+		var word atomic.Uint64
+		began := time.Now()
+		for time.Since(began) < limit {
+			for range batch {
+				word.Add(1)
+			}
+		}
+		return microseconds(time.Since(began)) / figure(word.Load()), nil
+	}}
+}
+
 // atMostTimes and atLeastTimes give an anchor its target.
 func atMostTimes(s source, f figure) source  { s.most = f; return s }
 func atLeastTimes(s source, f figure) source { s.least = f; return s }
@@ -203,7 +248,7 @@ const mib = 1 << 20
 // contests returns the design's table, as far as two ends show it, by the sides
 // that they need.
 func contests() []contest {
-	const micros, mb, perSecond, allocs = "µs", "MB/s", "1/s", "allocs/op"
+	const micros, mb, perSecond, allocs, calls, switches = "µs", "MB/s", "1/s", "allocs/op", "calls/op", "switches/op"
 	none := atMostOf(allocsTolerance)
 	return []contest{
 		{key: "node-msg", what: "same-node message 8 B, one way, spinning", unit: micros, ours: by(providerAttachLow, "msg_lat", 8),
@@ -216,22 +261,38 @@ func contests() []contest {
 			anchors: []source{atLeastTimes(ucx("posix", "ucp_put_bw", mib, 2000, ucxMB), 1), memcpy()}},
 		{key: "node-read", what: "same-node RMA read 1 MiB", unit: mb, ours: by(providerAttach, "rma_read_bw", mib),
 			anchors: []source{atLeastTimes(ucx("posix", "ucp_get", mib, 2000, ucxMB), 1), memcpy()}},
+		{key: "node-atomic", what: "same-node atomic, fetch-add", unit: micros, ours: by(providerAttach, "atomic_fadd", 8),
+			anchors: []source{inProcessAtomic()}},
 		{key: "node-allocs", what: "allocations of a same-node message 8 B", unit: allocs, ours: allocations(providerAttach, "msg_lat", 8), bound: none},
 		{key: "node-allocs", what: "allocations of a same-node write 64 KiB", unit: allocs, ours: allocations(providerAttach, "rma_write_lat", 64<<10), bound: none},
-		{key: "tcp-lat", what: "TCP lane: 8 B write + fence, half round trip", unit: micros, ours: halved(providerTCPPlain, "fence_mark_wait", 8),
+		{key: "node-calls", what: "system calls of a same-node message 8 B there and back", unit: calls, ours: systemCalls(providerAttach, "msg_lat", 8),
+			anchors: []source{systemCalls(rawUnix, "msg_lat", 8)}},
+		{key: "node-switches", what: "context switches of a same-node message 8 B there and back", unit: switches,
+			ours: contextSwitches(providerAttach, "msg_lat", 8), anchors: []source{contextSwitches(rawUnix, "msg_lat", 8)}},
+		{key: "tcp-lat", what: "TCP lane: 8 B write + fence, half round trip, plaintext", unit: micros, ours: halved(providerTCPPlain, "fence_mark_wait", 8),
 			anchors: []source{atMostTimes(ucx("tcp", "tag_lat", 8, 10_000, ucxP50), 1), atMostTimes(by(rawTCP, "msg_lat", 8), 1.2), fabtests(8)}},
+		{key: "tcp-lat-tls", what: "TCP lane: 8 B write + fence, half round trip, TLS", unit: micros, ours: halved(providerTCP, "fence_mark_wait", 8),
+			anchors: []source{by(rawTLS, "msg_lat", 8)}},
 		{key: "tcp-bw", what: "TCP lane: write 1 MiB, plaintext", unit: mb, ours: by(providerTCPPlain, "rma_write_bw", mib),
 			anchors: []source{atLeastTimes(ucx("tcp", "tag_bw", mib, 500, ucxMB), 1), atLeastTimes(by(rawTCP, "msg_bw", mib), 1), iperf()}},
-		{key: "tcp-atomic", what: "atomics over TCP, fetch-add", unit: micros, ours: by(providerTCPPlain, "atomic_fadd", 8),
+		{key: "tcp-atomic", what: "atomics over TCP, fetch-add, plaintext", unit: micros, ours: by(providerTCPPlain, "atomic_fadd", 8),
 			anchors: []source{atMostTimes(ucx("tcp", "ucp_fadd", 8, 10_000, ucxP50), 0.6)}},
-		{key: "tcp-mixed", what: "TCP lane: p99 of a ping-pong beside bulk, over p99 alone", unit: "×", ours: mixedRatio(providerTCPPlain), bound: atMostOf(3)},
-		{key: "tcp-allocs", what: "allocations of a write 64 KiB over TCP", unit: allocs, ours: allocations(providerTCPPlain, "rma_write_lat", 64<<10), bound: none},
+		{key: "tcp-atomic-tls", what: "atomics over TCP, fetch-add, TLS", unit: micros, ours: by(providerTCP, "atomic_fadd", 8),
+			anchors: []source{by(rawTLS, "atomic_fadd", 8)}},
+		{key: "tcp-mixed", what: "TCP lane: p99 of a ping-pong beside bulk, over p99 alone, plaintext", unit: "×", ours: mixedRatio(providerTCPPlain), bound: atMostOf(3)},
+		{key: "tcp-allocs", what: "allocations of a write 64 KiB over TCP, plaintext", unit: allocs, ours: allocations(providerTCPPlain, "rma_write_lat", 64<<10), bound: none},
+		{key: "tcp-calls", what: "system calls of a write 64 KiB over TCP, plaintext", unit: calls, ours: systemCalls(providerTCPPlain, "rma_write_lat", 64<<10),
+			anchors: []source{systemCalls(rawTCP, "rma_write_lat", 64<<10)}},
 		{key: "tcp-tls", what: "TCP lane: write 1 MiB, TLS", unit: mb, ours: by(providerTCP, "rma_write_bw", mib),
 			anchors: []source{atLeastTimes(by(rawTLS, "msg_bw", mib), 0.95)}},
 		{key: "quic-lat", what: "QUIC stream: message 64 B, half round trip", unit: micros, ours: by(providerQUIC, "msg_lat", 64),
 			anchors: []source{atMostTimes(by(rawProvider, "msg_lat", 64), 1.15)}},
 		{key: "quic-bw", what: "QUIC stream: messages of 1 MiB", unit: mb, ours: by(providerQUIC, "msg_bw", mib),
 			anchors: []source{atLeastTimes(by(rawProvider, "msg_bw", mib), 0.95)}},
+		{key: "quic-calls", what: "system calls of a QUIC message 64 B there and back", unit: calls, ours: systemCalls(providerQUIC, "msg_lat", 64),
+			anchors: []source{systemCalls(rawProvider, "msg_lat", 64)}},
+		{key: "quic-switches", what: "context switches of a QUIC message 64 B there and back", unit: switches,
+			ours: contextSwitches(providerQUIC, "msg_lat", 64), anchors: []source{contextSwitches(rawProvider, "msg_lat", 64)}},
 		{key: "quic-allocs", what: "allocations of a QUIC message 64 B beyond those of quic-go", unit: allocs,
 			ours: allocationsBeyond(providerQUIC, rawProvider, "msg_lat", 64), bound: atMostOf(1)},
 		{key: "quic-allocs", what: "allocations of a QUIC write 64 B beyond those of quic-go", unit: allocs,

@@ -12,7 +12,7 @@ import (
 )
 
 func TestTargetsAreJudged(t *testing.T) {
-	one, most := figure(1), figure(1.2)
+	zero, one, most := figure(0), figure(1), figure(1.2)
 	spread := func(v ...figure) Spread { return spreadOf(v) }
 	for _, tt := range []struct {
 		name string
@@ -26,7 +26,9 @@ func TestTargetsAreJudged(t *testing.T) {
 		{"too little", Target{Anchor: "a", Ratio: spread(.4, .5, .6), AtLeast: &one}, targetMissed, "0.50× the target"},
 		{"a bound", Target{Ours: spread(0.5), AtMost: &one}, targetReached, "reached"},
 		{"over a bound", Target{Ours: spread(3), AtMost: &one}, targetMissed, "3.00× the target"},
-		{"no target", Target{Anchor: "a", Ratio: spread(3)}, targetNone, "for comparison"},
+		{"no target", Target{Anchor: "a", Ratio: spread(3), Raw: spread()}, targetNone, "for comparison"},
+		{"no target beside nothing", Target{Anchor: "a", Ours: spread(3), Raw: spread(0), Ratio: spread(3 / zero)}, targetNone, "for comparison"},
+		{"no target and no anchor", Target{Anchor: "a", Ours: spread(3), Raw: spread(), Ratio: spread()}, targetUnknown, "not measured"},
 		{"no anchor here", Target{Anchor: "a", Ours: spread(3), Ratio: spread(), AtMost: &one, Why: "not installed"}, targetUnknown, "not measured: not installed"},
 		{"nothing measured", Target{Anchor: "a", Ratio: spread(), AtMost: &one}, targetUnknown, "not measured"},
 	} {
@@ -60,13 +62,23 @@ func TestContestsAreHeldInTurns(t *testing.T) {
 	}
 }
 
+// uncountedHere says why system calls cannot be counted; "" if they can.
+func uncountedHere() string {
+	c, err := newCallCounter()
+	if err != nil {
+		return "mount -t tracefs"
+	}
+	c.close()
+	return ""
+}
+
 // TestAnchorsFillTheTable measures one row of each kind, without the tools of
 // others, which are not on $PATH.
 func TestAnchorsFillTheTable(t *testing.T) {
 	temporaries(t)
 	exe := buildFabricd(t)
 	t.Setenv("PATH", t.TempDir())
-	code, out, errs := runBench(t, "anchors", "quic-lat", "node-write", "node-allocs", "tcp-tls", "tcp-mixed", "heal", "--fabricd", exe,
+	code, out, errs := runBench(t, "anchors", "quic-lat", "node-write", "node-atomic", "node-allocs", "node-calls", "node-switches", "tcp-tls", "tcp-mixed", "heal", "--fabricd", exe,
 		"--reps", "2", "--duration", "1ms", "--quiet", "--format", "json")
 	if code != exitOK {
 		t.Fatalf("exit code %d: %s", code, errs)
@@ -76,7 +88,8 @@ func TestAnchorsFillTheTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []struct{ key, anchor, why string }{
-		{"node-write", "UCX ucp_put_bw posix", "make bench-anchors"}, {"node-write", "memcpy", ""}, {"node-allocs", "", ""}, {"node-allocs", "", ""},
+		{"node-write", "UCX ucp_put_bw posix", "make bench-anchors"}, {"node-write", "memcpy", ""}, {"node-atomic", "in-process atomic", ""}, {"node-allocs", "", ""}, {"node-allocs", "", ""},
+		{"node-calls", rawUnix, uncountedHere()}, {"node-switches", rawUnix, ""},
 		{"tcp-mixed", "", "?"}, {"tcp-tls", rawTLS, "?"}, {"quic-lat", rawProvider, ""}, {"heal", "", "make chaos"},
 	}
 	if len(d.Targets) != len(want) {
@@ -128,7 +141,7 @@ func TestSuiteWritesItsReport(t *testing.T) {
 }
 
 func TestReportHasTheFailures(t *testing.T) {
-	if _, ok := failureSection(&Document{}); ok {
+	if s := clusterSections(&Document{}); len(s) > 0 {
 		t.Error("a section of failures without any")
 	}
 	d := &Document{}
@@ -139,15 +152,21 @@ func TestReportHasTheFailures(t *testing.T) {
 	blast := newRow()
 	blast.Test, blast.Dir, blast.P99Ratio = blastTest, "while a node dies", 1.25
 	d.Results = append(d.Results, Result{Row: blast, Figure: latencyFigure})
-	s, ok := failureSection(d)
-	if !ok || len(s.Tables) != 2 || len(s.Tables[0].Rows) != 2 || len(s.Tables[1].Rows) != 1 {
+	d.addReplays(newRow(), []Replay{{Scenario: "split", Seed: 4, Events: 1000, Same: true, Fresh: true, Rate: 31234}})
+	d.addJoins(newRow(), 8, []Join{{Placed: 40_000, Met: 41_000, Seen: []figure{30_000, 52_000}}}, []Join{{Placed: absent, Met: 9000, Seen: []figure{104_000, 208_000}}})
+	d.addCalms(newRow(), &falseOptions{}, []Calm{{False: 0}}, []Calm{{False: 3, Rate: 77.5}})
+	s := clusterSections(d)
+	if len(s) != 2 || len(s[0].Tables) != 3 || len(s[0].Tables[0].Rows) != 2 || len(s[0].Tables[2].Rows) != 1 || len(s[1].Tables) != 2 {
 		t.Fatalf("%+v", s)
+	}
+	if len(d.Ratios) != 2 || !near(d.Ratios[1].Ratio, 0.25) {
+		t.Errorf("beside memberlist alone: %+v", d.Ratios)
 	}
 	page, err := suiteReport(d).HTML()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{recoverTest, "4.00", rawMemberlist, "5000", "1.25", "2 times somebody went who was well"} {
+	for _, want := range []string{recoverTest, "4.00", rawMemberlist, "5000", "1.25", "31234", "until the last of 8 sees it", "208.0", "77.5", "2 times somebody went who was well"} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the report lacks %q", want)
 		}

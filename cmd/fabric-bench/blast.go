@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
-	"runtime"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -28,7 +26,7 @@ const (
 
 // A blastOptions is what the flags of fail_blast say.
 type blastOptions struct {
-	clusterOptions
+	lossOptions
 	rate   float64       // messages a second of each pair
 	during time.Duration // before a kill, and again with it
 }
@@ -40,7 +38,7 @@ func (o *blastOptions) check() error {
 	case o.during < 2*blastLead || o.during > time.Minute:
 		return usagef("--duration %v: %v to 1m", o.during, 2*blastLead)
 	}
-	return o.clusterOptions.check(3)
+	return o.lossOptions.check(3)
 }
 
 func (a *app) failBlastCommand() *cobra.Command {
@@ -63,41 +61,26 @@ The report has the latencies before and with the kill, and the ratio of both p99
 		if err := o.check(); err != nil {
 			return err
 		}
-		d := a.newDocument(thisMachine())
-		err := a.measureBlast(cmd.Context(), d, o)
-		return errors.Join(err, a.report(d, o.format))
+		return a.reportOn(o.format, func(d *Document) error { return a.measureBlast(cmd.Context(), d, o) })
 	}
 	return cmd
 }
 
 // measureBlast adds the rows and the losses of fail_blast.
 func (a *app) measureBlast(ctx context.Context, d *Document, o *blastOptions) error {
-	exe, err := findFabricd(o.fabricd)
-	if err != nil {
-		return err
-	}
-	runtime.LockOSThread() // see fleet
-	defer runtime.UnlockOSThread()
-	progress := a.progress(o.quiet)
 	var before, with []sample
-	err = onTrial(ctx, exe, o.nodes, o.detection, func(g *trial) error {
-		return g.inTurn(ctx, o.kills, func(victim int) error {
-			quiet, struck, l, err := g.blast(ctx, victim, o)
-			if err == nil {
-				before, with, d.Losses = append(before, quiet), append(with, struck), append(d.Losses, l)
-				progress("%s: %d of %d", blastTest, len(before), o.kills)
-			}
-			return err
-		})
+	err := o.loseInTurn(ctx, a, blastTest, func(g *trial, victim int) error {
+		quiet, struck, l, err := g.blast(ctx, victim, o)
+		if err == nil {
+			before, with, d.Losses = append(before, quiet), append(with, struck), append(d.Losses, l)
+		}
+		return err
 	})
 	if len(before) > 0 {
 		row := rowOf(d)
 		d.Results = append(d.Results, o.rows(row, before, with)...)
 	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", blastTest, err)
-	}
-	return nil
+	return err
 }
 
 // rows returns the rows before and with the kills, a repetition for each kill.

@@ -52,7 +52,7 @@ func sweepOf(r Result) sweepKey { return sweepKey{r.Test, r.Provider, r.Dir, r.P
 func sweeps(results []Result) (groups [][]Result) {
 	at := map[sweepKey]int{}
 	for _, r := range results {
-		if r.Size == 0 || lossTest(r.Test) {
+		if r.Size == 0 || clusterTest(r.Test) {
 			continue
 		}
 		i, ok := at[sweepOf(r)]

@@ -27,6 +27,7 @@ const (
 	opShare              // register the page that all responders share; answer: the offset
 	opWord               // answer: the first word of what opShare registered
 	opMirror             // Count times: wait for the next number in the window's first word, store it at mirrorAt. Seed: the number before the first. Answer: 0
+	opRenew              // unregister the window and register its memory again; answer: the offset
 	opPush               // answer: 0; then, after a token, write Count messages to slots of the window at Index; answer: 0
 )
 
@@ -59,7 +60,7 @@ func (c command) bytes() []byte {
 }
 
 // opensWindow reports whether Size and Count are those of a window.
-func (c command) opensWindow() bool { return c.Op >= opWindow && c.Op != opPush }
+func (c command) opensWindow() bool { return c.Op >= opWindow && c.Op != opPush && c.Op != opRenew }
 
 // readCommand reads and checks the next command. It returns io.EOF if there is
 // none.

@@ -129,6 +129,7 @@ func TestResponderRefusesWhatItCannotDo(t *testing.T) {
 		"a window without an endpoint": {Op: opWindow, Size: 64, Count: 1},
 		"to fill no window":            {Op: opFill, Size: 64, Count: 1, Seed: 1},
 		"to mirror no window":          {Op: opMirror, Size: 1, Count: 1},
+		"to renew no window":           {Op: opRenew, Size: 1, Count: 1},
 		"to write without an endpoint": {Op: opPush, Size: 64, Count: 1, Seed: 1},
 		"to verify without a seed":     {Op: opVerify, Size: 64, Count: 1},
 		"an unknown command":           {Op: 99, Size: 64, Count: 1},

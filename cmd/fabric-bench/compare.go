@@ -49,8 +49,12 @@ const noiseFactor = 2
 func judgeChange(old, now Result, threshold figure) Change {
 	c := Change{Test: old.Test, Provider: old.Provider, Size: old.Size, Pairs: old.Pairs, Figure: old.Figure,
 		Old: old.Median, New: now.Median, Verdict: verdictSame}
-	c.Worse = 100 * (now.Median/old.Median - 1)
-	if old.Figure != latencyFigure {
+	switch old.Figure {
+	case latencyFigure:
+		c.Worse = 100 * (now.Median/old.Median - 1)
+	case falseFigure:
+		c.Worse = 100 * (now.Median - old.Median) / max(old.Median, 1) // none is the rule, and some is worse
+	default:
 		c.Worse = 100 * (old.Median/now.Median - 1) // less is worse
 	}
 	noise := figure(math.Hypot(max(0, variationOf(old)), max(0, variationOf(now))))
@@ -184,14 +188,21 @@ func parseRun(text []byte) (*Document, error) {
 func fromRow(r Row) Result {
 	res := Result{Row: r}
 	switch {
-	case r.BWAvg.measured() && !r.LatP50.measured() && r.Test != "msg_rate" && r.Test != "atomic_rate":
+	case r.BWAvg.measured() && !r.LatP50.measured() && !isRate(r.Test):
 		res.Figure, res.Median, res.Max = bandwidthFigure, r.BWAvg, r.BWPeak
 	case r.LatP50.measured():
 		res.Figure, res.Median = latencyFigure, r.LatP50
+	case r.FalseRate.measured():
+		res.Figure, res.Median = falseFigure, r.FalseRate
 	default:
 		res.Figure, res.Median = rateFigure, r.Rate
 	}
 	return res
+}
+
+// isRate reports whether what stands for a test is a rate, though it moves bytes.
+func isRate(name string) bool {
+	return slices.ContainsFunc(tests(), func(t *test) bool { return t.name == name && t.kind.rate })
 }
 
 // again measures what the command of a run measured.

@@ -43,6 +43,9 @@ func TestChangesAreJudgedByThresholdAndNoise(t *testing.T) {
 		{"more bandwidth", bandwidthFigure, 100, 130, 0, 0, 0, verdictBetter, 10, 10},
 		{"fewer operations", rateFigure, 100, 95, 0, 0, 0, verdictSame, 10, 10},
 		{"faster, with wrong bytes", latencyFigure, 10, 5, 0, 0, 1, verdictWrong, 10, 10},
+		{"as many false removals", falseFigure, 0, 0, 0, 0, 0, verdictSame, 10, 10},
+		{"some where there were none", falseFigure, 0, 2, 0, 0, 0, verdictWorse, 10, 10},
+		{"fewer false removals", falseFigure, 8, 2, 0, 0, 0, verdictBetter, 10, 10},
 		{"noise that nobody measured", latencyFigure, 10, 12, absent, absent, 0, verdictWorse, 10, 10},
 		{"nothing measured", latencyFigure, 10, absent, 0, 0, 0, verdictMissing, 10, 10},
 		{"nothing at all", bandwidthFigure, 0, 0, 0, 0, 0, verdictMissing, 10, 10},
@@ -50,6 +53,32 @@ func TestChangesAreJudgedByThresholdAndNoise(t *testing.T) {
 		got := judgeChange(resultOf(tt.figure, tt.old, tt.oldNoise, 0), resultOf(tt.figure, tt.now, tt.noise, tt.wrong), tt.threshold)
 		if got.Verdict != tt.want || short(got.Allowed) != short(figure(tt.allow)) && tt.allow != 22.6 || tt.allow == 22.6 && got.Allowed < 22 {
 			t.Errorf("%s: %s, allowed %v; want %s and %v", tt.name, got.Verdict, got.Allowed, tt.want, tt.allow)
+		}
+	}
+}
+
+// What stands for a row is known from the row alone, also of a test that moves
+// bytes and is a rate.
+func TestRowsSayWhatStandsForThem(t *testing.T) {
+	row := func(test string, set func(*Row)) Row {
+		r := newRow()
+		r.Test = test
+		set(&r)
+		return r
+	}
+	for _, tt := range []struct {
+		row    Row
+		figure string
+		median figure
+	}{
+		{row("msg_bw", func(r *Row) { r.BWAvg, r.BWPeak, r.Rate = 5, 6, 7 }), bandwidthFigure, 5},
+		{row("atomic_add", func(r *Row) { r.BWAvg, r.Rate = 5, 7 }), rateFigure, 7},
+		{row("msg_lat", func(r *Row) { r.LatP50, r.Rate = 3, 7 }), latencyFigure, 3},
+		{row(falseTest, func(r *Row) { r.FalseRate = 2 }), falseFigure, 2},
+		{row(replayTest, func(r *Row) { r.Rate = 9 }), rateFigure, 9},
+	} {
+		if got := fromRow(tt.row); got.Figure != tt.figure || got.Median != tt.median {
+			t.Errorf("%s: %s of %v, want %s of %v", tt.row.Test, got.Figure, got.Median, tt.figure, tt.median)
 		}
 	}
 }

@@ -23,7 +23,10 @@ type fleet struct {
 	exe     string
 	dir     string
 	options []string // further flags of every daemon
+	joining []string // and of those that are not the host
 	daemons []*daemon
+
+	newcomers int // that were ever added
 }
 
 // A daemon is one member of a fleet in all its lives; the first is the host.
@@ -94,8 +97,9 @@ func newFleet(ctx context.Context, exe string, n int, options ...string) (_ *fle
 	if err != nil {
 		return nil, fmt.Errorf("fabricd init: %w: %s", err, strings.TrimSpace(string(out)))
 	}
+	f.joining = []string{"--data-port", "0", "--join", fmt.Sprintf("127.0.0.1:%d", port), "--token-file", token}
 	for i := 1; i < n; i++ {
-		f.add(fmt.Sprintf("node-%d", i), "--data-port", "0", "--join", fmt.Sprintf("127.0.0.1:%d", port), "--token-file", token)
+		f.add(fmt.Sprintf("node-%d", i), f.joining...)
 	}
 	for _, d := range f.daemons {
 		if err := f.start(d); err != nil {
@@ -200,10 +204,15 @@ func (f *fleet) joined(ctx context.Context, d *daemon) error {
 
 // attach attaches to the daemon as soon as it has a place in the cluster.
 func (f *fleet) attach(ctx context.Context, d *daemon) (*fabric.Node, error) {
+	return attachEvery(ctx, d, pollEvery)
+}
+
+// attachEvery is attach with a pause between two looks.
+func attachEvery(ctx context.Context, d *daemon, pause time.Duration) (*fabric.Node, error) {
 	ctx, cancel := context.WithTimeout(ctx, joinLimit)
 	defer cancel()
 	var node *fabric.Node
-	err := until(ctx, func() (err error) {
+	err := untilEvery(ctx, pause, func() (err error) {
 		if !d.running() {
 			return final{fmt.Errorf("%s has ended", d.name)}
 		}
@@ -225,9 +234,14 @@ func (f *fleet) attach(ctx context.Context, d *daemon) (*fabric.Node, error) {
 
 // sees waits until the node sees n nodes.
 func sees(ctx context.Context, node *fabric.Node, n int) error {
+	return seesEvery(ctx, node, n, pollEvery)
+}
+
+// seesEvery is sees with a pause between two looks.
+func seesEvery(ctx context.Context, node *fabric.Node, n int, pause time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, joinLimit)
 	defer cancel()
-	return until(ctx, func() error {
+	return untilEvery(ctx, pause, func() error {
 		ids, _, err := node.Nodes()
 		if err != nil {
 			return final{err}
@@ -239,13 +253,11 @@ func sees(ctx context.Context, node *fabric.Node, n int) error {
 	})
 }
 
-// final is an error that makes until give up.
+// final is an error that makes untilEvery give up.
 type final struct{ error }
 
-// until calls check until it succeeds or ctx is done.
-func until(ctx context.Context, check func() error) error { return untilEvery(ctx, pollEvery, check) }
-
-// untilEvery is until with a pause between two calls.
+// untilEvery calls check until it succeeds or ctx is done, with a pause between
+// two calls.
 func untilEvery(ctx context.Context, pause time.Duration, check func() error) error {
 	for {
 		err := check()

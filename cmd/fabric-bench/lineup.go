@@ -76,7 +76,8 @@ func (l *lineup) pass(ctx context.Context, n int64) (sample, error) {
 	if wire, unmetered := l.side.traffic(ctx); wireErr == nil && unmetered == nil {
 		out.wire = wire - wireBefore
 	}
-	out.cpu, out.mallocs = after.cpu-before.cpu, after.mallocs-before.mallocs
+	out.spent = true
+	out.cpu, out.mallocs, out.switches = after.cpu-before.cpu, after.mallocs-before.mallocs, max(after.switches-before.switches, 0)
 	for _, one := range l.loads {
 		if v, ok := one.(verifier); ok && err == nil {
 			var wrong int64
@@ -179,8 +180,9 @@ func jain(shares []figure) figure {
 
 // A spending is what this process and others have used so far.
 type spending struct {
-	cpu     time.Duration
-	mallocs int64 // of this process alone
+	cpu      time.Duration
+	mallocs  int64 // of this process alone
+	switches int64 // of threads that gave up their processor or lost it
 }
 
 func usage(others []int) (spending, error) {
@@ -188,15 +190,19 @@ func usage(others []int) (spending, error) {
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &ru); err != nil {
 		return spending{}, fmt.Errorf("getrusage: %w", err)
 	}
-	cpu := time.Duration(ru.Utime.Nano() + ru.Stime.Nano())
+	cpu, switches := time.Duration(ru.Utime.Nano()+ru.Stime.Nano()), int64(ru.Nvcsw+ru.Nivcsw)
 	for _, pid := range others {
 		used, err := runTime(pid)
 		if err != nil {
 			return spending{}, err
 		}
-		cpu += used
+		n, err := switchesOf(pid)
+		if err != nil {
+			return spending{}, err
+		}
+		cpu, switches = cpu+used, switches+n
 	}
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	return spending{cpu, int64(m.Mallocs)}, nil
+	return spending{cpu, int64(m.Mallocs), switches}, nil
 }

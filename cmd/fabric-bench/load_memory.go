@@ -18,7 +18,9 @@ const (
 	fetchAdd64 atomicKind = iota
 	fetchAdd32
 	swap64
+	swap32
 	compareSwap64
+	compareSwap32
 )
 
 // An atomics load does atomic operations on one word of the responder, one after
@@ -69,6 +71,14 @@ func (a *atomics) op(i int64) (err error) {
 		a.old = uint64(old)
 	case swap64:
 		a.old, err = a.ch.ep.Swap64(a.ctx, a.there, uint64(i)+1)
+	case swap32:
+		var old uint32
+		old, err = a.ch.ep.Swap32(a.ctx, a.there, uint32(i)+1)
+		a.old = uint64(old)
+	case compareSwap32:
+		var old uint32
+		old, err = a.ch.ep.CompareAndSwap32(a.ctx, a.there, uint32(i), uint32(i)+1)
+		a.old = uint64(old)
 	case compareSwap64:
 		a.old, err = a.ch.ep.CompareAndSwap64(a.ctx, a.there, uint64(i), uint64(i)+1)
 	default:
@@ -144,6 +154,37 @@ func (a *adders) run(n int64, s *sample) error {
 		s.errors++
 	}
 	return err
+}
+
+// A posted load adds to one word without being told what it was.
+type posted struct{ atomics }
+
+func newPosted(ctx context.Context, s side, ch *channel, j job) (load, error) {
+	l, err := onWord(fetchAdd64, false)(ctx, s, ch, j)
+	if err != nil {
+		return nil, err
+	}
+	return &posted{*l.(*atomics)}, nil
+}
+
+func (p *posted) op(int64) error { return p.ch.ep.Add64(p.there, 1) }
+
+// drain waits for the last addition.
+func (p *posted) drain() (int64, error) {
+	m, err := p.ch.ep.FenceMark(fabric.InitSelf)
+	if err != nil {
+		return 0, err
+	}
+	return 0, p.ch.ep.FenceWait(p.ctx, m)
+}
+
+// verify checks that none is lost.
+func (p *posted) verify(n int64) (int64, error) {
+	sum, err := p.ch.ep.FetchAdd64(p.ctx, p.there, 0)
+	if err == nil && sum != uint64(n) {
+		return 1, nil
+	}
+	return 0, err
 }
 
 // A signals load sends a signal, which the responder answers with one.

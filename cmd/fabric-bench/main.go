@@ -74,7 +74,7 @@ func (a *app) root() *cobra.Command {
 		Use:   "fabric-bench",
 		Short: "Measure a fabric beside what carries it",
 		Long: `fabric-bench measures messages, remote memory, fences and connections of a
-fabric, and how soon it sees that a node is lost. Over QUIC each test is
+fabric, and how soon it sees that a node is new or lost. Over QUIC each test is
 measured in turns with quic-go alone, with the same settings and in the same
 process, and the ratio of the two is printed. TCP, TLS and Unix sockets are the
 anchors of what goes over them.`,
@@ -85,6 +85,7 @@ anchors of what goes over them.`,
   fabric-bench run msg_lat --peer 0:2060          beside another: across machines
   fabric-bench run fail_detect                    eight daemons, fifty kills
   fabric-bench run fail_blast                     what others feel while one dies
+  fabric-bench run converge_time                  until everybody sees a new node
   fabric-bench anchors                            every target of the design beside its anchor
   fabric-bench compare old.json new.json          exit code 3 if something is worse
   fabric-bench suite                              everything, and a report in HTML`,
@@ -94,6 +95,6 @@ anchors of what goes over them.`,
 	}
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
-	root.AddCommand(a.localCommand(), a.runCommand(), a.compareCommand(), a.anchorsCommand(), a.suiteCommand(), a.serveCommand(), a.listCommand(), a.memberCommand())
+	root.AddCommand(a.localCommand(), a.runCommand(), a.compareCommand(), a.anchorsCommand(), a.suiteCommand(), a.serveCommand(), a.listCommand(), a.memberCommand(), a.hogProcess())
 	return root
 }

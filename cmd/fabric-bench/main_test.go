@@ -24,8 +24,8 @@ import (
 var scratch string
 
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == stock.Command { // an anchor has started this program as a member
-		os.Exit(execute(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
+	if len(os.Args) > 1 && (os.Args[1] == stock.Command || os.Args[1] == hogCommand) { // a test has started this program
+		main()
 	}
 	var err error
 	if scratch, err = os.MkdirTemp("", "fabric-bench-test-"); err != nil {
@@ -84,7 +84,7 @@ func TestEveryTestRunsAndChecksItsBytes(t *testing.T) {
 		provider, sizes, reps string
 		iters                 int64
 	}{
-		{providerMem, "1,3000", "2", 66}, {providerLoop, "64", "1", 66}, {providerQUIC, "3000", "1", 66}, {providerAttach, "3000", "1", 66},
+		{providerMem, "1,3000", "1", 66}, {providerLoop, "64", "2", 66}, {providerQUIC, "3000", "1", 66}, {providerAttach, "3000", "1", 66},
 	} {
 		t.Run(tt.provider, func(t *testing.T) {
 			temporaries(t)
@@ -121,9 +121,9 @@ func rowsWanted(tt *test, sizes int, provider string) int {
 		return 0
 	case tt.name == "pairs":
 		return 2 * sizes
-	case tt.name == "conn_scale", tt.name == "conn_mixed":
+	case tt.name == "conn_scale", tt.name == "conn_mixed", tt.name == "window_scale":
 		return 2
-	case tt.name == "msg_mt_lat":
+	case tt.name == "msg_mt_lat", tt.name == "window_open_cached":
 		return 2 * sizes
 	case tt.name == "rma_align":
 		return len(shifts) * sizes
@@ -219,7 +219,7 @@ func TestWrongCommandLinesSayWhy(t *testing.T) {
 	for _, tt := range []struct{ args, says string }{
 		{"run", "want the name of a test"},
 		{"run nothing", `no test "nothing"`},
-		{"run nothing", "fail_detect, fail_recover, fail_blast, idle"},
+		{"run nothing", "fail_detect, fail_recover, fail_blast, fail_replay, join_time, converge_time, false_positive_rate, idle"},
 		{"run msg_lat idle", "is run alone: `fabric-bench run idle`"},
 		{"run msg_lat --provider udp", `no provider "udp"`},
 		{"run msg_lat --pairs 0", "--pairs"},
@@ -255,6 +255,15 @@ func TestWrongCommandLinesSayWhy(t *testing.T) {
 		{"run fail_blast --duration 1ms", "--duration"},
 		{"run fail_blast --format hdr", "--format"},
 		{"run msg_lat fail_blast", "is run alone: `fabric-bench run fail_blast`"},
+		{"run fail_replay --reps 0", "--reps"},
+		{"run fail_replay --format hdr", "--format"},
+		{"run join_time --nodes 1", "--nodes"},
+		{"run converge_time --reps 0", "--reps"},
+		{"run false_positive_rate --hogs -1", "--hogs"},
+		{"run false_positive_rate --duration 1ms", "--duration"},
+		{"run false_positive_rate --reps 0", "--reps"},
+		{"run join_time --detection hasty", "--detection"},
+		{"run msg_lat converge_time", "is run alone: `fabric-bench run converge_time`"},
 		{"run idle --duration 1ms", "--duration"},
 		{"run idle --settle 2h", "--settle"},
 		{"anchors nothing", `no row "nothing"`},
@@ -292,7 +301,8 @@ func TestSizes(t *testing.T) {
 }
 
 func TestEveryCommandHasHelpWithAnExample(t *testing.T) {
-	for _, args := range [][]string{{}, {"local"}, {"run"}, {"compare"}, {"anchors"}, {"suite"}, {"serve"}, {"run", "fail_detect"}, {"run", recoverTest}, {"run", blastTest}, {"run", "idle"}} {
+	for _, args := range [][]string{{}, {"local"}, {"run"}, {"compare"}, {"anchors"}, {"suite"}, {"serve"}, {"run", "fail_detect"}, {"run", recoverTest}, {"run", blastTest}, {"run", replayTest},
+		{"run", joinTest}, {"run", falseTest}, {"run", "idle"}} {
 		code, out, _ := runBench(t, append(args, "--help")...)
 		if code != exitOK || !strings.Contains(out, "Examples:") || !strings.Contains(out, "fabric-bench "+strings.Join(args, " ")) {
 			t.Errorf("%v --help: exit code %d, %s", args, code, out)
@@ -344,7 +354,9 @@ func buildFabricd(t *testing.T) string {
 	t.Helper()
 	fabricd.once.Do(func() {
 		fabricd.exe = filepath.Join(scratch, "fabricd")
-		if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", fabricd.exe, "../fabricd").CombinedOutput(); err != nil {
+		build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", fabricd.exe, "../fabricd")
+		build.Env = append(os.Environ(), "CGO_ENABLED=0") // as the Makefile does: nothing is compiled twice
+		if out, err := build.CombinedOutput(); err != nil {
 			fabricd.err = fmt.Errorf("go build: %w\n%s", err, out)
 		}
 	})

@@ -141,7 +141,7 @@ type counterFunc func(pids ...int) (*callCounter, error)
 func countCalls(counter counterFunc, pids []int, pass func() (sample, error)) (sample, error) {
 	c, err := counter(pids...)
 	if err != nil {
-		return sample{}, err
+		return sample{}, uncounted(err)
 	}
 	defer c.close()
 	before, err := c.count()

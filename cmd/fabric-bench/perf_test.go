@@ -4,6 +4,8 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"os/exec"
+	"strings"
 	"sync"
 	"testing"
 )
@@ -43,6 +45,33 @@ func TestSystemCallsAreCounted(t *testing.T) {
 	after, err := c.count()
 	if got := after - before; err != nil || got < goroutines*each || got > 2*goroutines*each {
 		t.Errorf("%d calls, %v; want the %d that were made and a few", got, err, goroutines*each)
+	}
+}
+
+// A thread that sleeps gives its processor up, and the numbers of a process are
+// those of all its threads.
+func TestContextSwitchesAreCounted(t *testing.T) {
+	const text = "Name:\tx\nvoluntary_ctxt_switches:\t150\nnonvoluntary_ctxt_switches:\t7\n"
+	if n, err := parseSwitches(text); n != 157 || err != nil {
+		t.Errorf("%d, %v; want 157", n, err)
+	}
+	for _, bad := range []string{"", "voluntary_ctxt_switches:\t1\n", strings.Replace(text, "150", "x", 1)} {
+		if n, err := parseSwitches(bad); err == nil {
+			t.Errorf("%q: %d without an error", bad, n)
+		}
+	}
+	cmd := exec.CommandContext(t.Context(), "sleep", "60")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	n, err := switchesOf(cmd.Process.Pid)
+	cmd.Process.Kill()
+	_ = cmd.Wait() // it was killed
+	if n < 1 || err != nil {
+		t.Errorf("a process that has begun to sleep: %d, %v; want at least 1", n, err)
+	}
+	if _, err := switchesOf(cmd.Process.Pid); err == nil {
+		t.Error("a process that is gone has context switches")
 	}
 }
 

@@ -114,23 +114,3 @@ func entryTracepoint() (uint64, error) {
 	}
 	return 0, last
 }
-
-// threads returns the threads of processes, in order.
-func threads(pids []int) ([]int, error) {
-	var tids []int
-	for _, pid := range pids {
-		entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
-		if err != nil {
-			return nil, err
-		}
-		for _, e := range entries {
-			tid, err := strconv.Atoi(e.Name())
-			if err != nil {
-				return nil, err
-			}
-			tids = append(tids, tid)
-		}
-	}
-	slices.Sort(tids)
-	return tids, nil
-}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -16,40 +15,8 @@ import (
 // connection.
 const recoverTest = "fail_recover"
 
-// A clusterOptions is what the flags of fail_recover and fail_blast have in
-// common.
-type clusterOptions struct {
-	fabricd   string
-	nodes     int
-	kills     int
-	detection string
-	format    string
-	quiet     bool
-}
-
-func (o *clusterOptions) flags(cmd *cobra.Command, nodes, kills int) {
-	f := cmd.Flags()
-	f.StringVar(&o.fabricd, "fabricd", "", "the fabricd to run (default: beside this program, ./bin, $PATH)")
-	f.IntVar(&o.nodes, "nodes", nodes, "daemons")
-	f.IntVar(&o.kills, "kills", kills, "how many to kill with SIGKILL")
-	f.StringVar(&o.detection, "detection", "normal", "fast, normal or calm")
-	f.StringVar(&o.format, "format", "table", "table, csv or json")
-	f.BoolVar(&o.quiet, "quiet", false, "no progress on standard error")
-}
-
-// check refuses values that make no sense; fewest is how many nodes are needed.
-func (o *clusterOptions) check(fewest int) error {
-	switch {
-	case o.nodes < fewest || o.nodes > 64:
-		return usagef("--nodes %d: %d to 64", o.nodes, fewest)
-	case o.kills < 1 || o.kills > 10_000:
-		return usagef("--kills %d: 1 to 10000", o.kills)
-	}
-	return checkChoices(o.detection, o.format)
-}
-
 func (a *app) failRecoverCommand() *cobra.Command {
-	o := &clusterOptions{}
+	o := &lossOptions{}
 	cmd := &cobra.Command{
 		Use: recoverTest, Short: "Kill daemons that are started again, until connections work", Args: cobra.NoArgs,
 		Long: `fail_recover starts fabricd processes on loopback, kills one after the other with
@@ -66,34 +33,24 @@ millisecond if that fails. Measured is from the kill until it has had an answer 
 		if err := o.check(2); err != nil {
 			return err
 		}
-		d := a.newDocument(thisMachine())
-		err := a.measureRecovery(cmd.Context(), d, o)
-		d.Complete = err == nil
-		return errors.Join(err, a.report(d, o.format))
+		return a.reportOn(o.format, func(d *Document) error {
+			err := a.measureRecovery(cmd.Context(), d, o)
+			d.Complete = err == nil
+			return err
+		})
 	}
 	return cmd
 }
 
 // measureRecovery adds the row and the losses of fail_recover.
-func (a *app) measureRecovery(ctx context.Context, d *Document, o *clusterOptions) error {
-	exe, err := findFabricd(o.fabricd)
-	if err != nil {
-		return err
-	}
-	// Children die with the thread that started them; this goroutine keeps it.
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	progress := a.progress(o.quiet)
+func (a *app) measureRecovery(ctx context.Context, d *Document, o *lossOptions) error {
 	var losses []Loss
-	err = onTrial(ctx, exe, o.nodes, o.detection, func(g *trial) error {
-		return g.inTurn(ctx, o.kills, func(victim int) error {
-			l, err := g.recover(ctx, victim)
-			if err == nil {
-				losses = append(losses, l)
-				progress("%s: %d of %d", recoverTest, len(losses), o.kills)
-			}
-			return err
-		})
+	err := o.loseInTurn(ctx, a, recoverTest, func(g *trial, victim int) error {
+		l, err := g.recover(ctx, victim)
+		if err == nil {
+			losses = append(losses, l)
+		}
+		return err
 	})
 	d.Losses = append(d.Losses, losses...)
 	if len(losses) > 0 {
@@ -102,10 +59,7 @@ func (a *app) measureRecovery(ctx context.Context, d *Document, o *clusterOption
 		row.Dir = "kill -9, started again, detection " + o.detection
 		d.addLossRow(row, losses, func(l Loss) []figure { return l.Recovered })
 	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", recoverTest, err)
-	}
-	return nil
+	return err
 }
 
 // A reach is how one survivor came to an answer.

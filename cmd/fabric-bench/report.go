@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"text/tabwriter"
 )
@@ -33,7 +32,7 @@ func writeTable(w io.Writer, d *Document) error {
 	t.bandwidths(d.Results)
 	t.ratios(d.Ratios)
 	t.cliffs(d)
-	t.losses(d)
+	t.clusters(d)
 	t.idle(d.Idle)
 	t.checks(d.Checks)
 	t.targets(d.Targets)
@@ -105,16 +104,16 @@ func spread(r Result) string {
 func (t *table) latencies(results []Result) {
 	begun := false
 	for _, r := range results {
-		if r.Figure != "lat_p50_us" || lossTest(r.Test) {
+		if r.Figure != latencyFigure || clusterTest(r.Test) {
 			continue
 		}
 		if !begun {
 			begun = true
 			t.title("\nLatency in µs; *_lat: half of the round trip")
-			t.row("test", "provider", "dir", "bytes", "pairs", "p50", "p90", "p95", "p99", "p99.9", "p99.99", "max", "allocs/op", "syscalls/op", "wire/payload", "p50 of reps: min/median/max")
+			t.row("test", "provider", "dir", "bytes", "pairs", "p50", "p90", "p95", "p99", "p99.9", "p99.99", "max", "allocs/op", "syscalls/op", "switches/op", "wire/payload", "p50 of reps: min/median/max")
 		}
 		t.row(r.Test, r.Provider, r.Dir, fmt.Sprint(r.Size), fmt.Sprint(r.Pairs), short(r.LatP50), short(r.LatP90), short(r.LatP95), short(r.LatP99),
-			short(r.LatP999), short(r.LatP9999), short(r.LatMax), short(r.Allocs), short(r.Syscalls), short(r.WireBytes), spread(r))
+			short(r.LatP999), short(r.LatP9999), short(r.LatMax), short(r.Allocs), short(r.Syscalls), short(r.Switches), short(r.WireBytes), spread(r))
 		if r.P99Ratio.measured() {
 			t.row("", "", r.ratioOf(), "", "", "", "", "", short(r.P99Ratio))
 		}
@@ -132,16 +131,16 @@ func (r Row) ratioOf() string {
 func (t *table) bandwidths(results []Result) {
 	begun := false
 	for _, r := range results {
-		if r.Figure == latencyFigure {
+		if r.Figure == latencyFigure || clusterTest(r.Test) {
 			continue
 		}
 		if !begun {
 			begun = true
 			t.title("\nBandwidth and rates; MB is 10⁶ bytes, MiB 2²⁰; repetitions of MB/s, or of operations/s where the test is a rate")
-			t.row("test", "provider", "bytes", "pairs", "conns", "MB/s", "MiB/s", "operations/s", "fairness", "bytes/conn", "CPU s/GB", "allocs/op", "syscalls/op", "wire/payload", "reps: min/median/max")
+			t.row("test", "provider", "bytes", "pairs", "conns", "MB/s", "MiB/s", "operations/s", "fairness", "bytes/conn", "bytes/window", "CPU s/GB", "allocs/op", "syscalls/op", "switches/op", "wire/payload", "reps: min/median/max")
 		}
 		t.row(r.Test, r.Provider, fmt.Sprint(r.Size), fmt.Sprint(r.Pairs), fmt.Sprint(r.Conns), short(r.BWAvg), short(r.BWMiB), short(r.Rate),
-			short(r.Fairness), short(r.ConnBytes), short(r.CPUPerGB), short(r.Allocs), short(r.Syscalls), short(r.WireBytes), spread(r))
+			short(r.Fairness), short(r.ConnBytes), short(r.WindowBytes), short(r.CPUPerGB), short(r.Allocs), short(r.Syscalls), short(r.Switches), short(r.WireBytes), spread(r))
 	}
 }
 
@@ -183,30 +182,6 @@ func (t *table) cliffs(d *Document) {
 	t.title("\nCliffs: of %d pairs of neighbouring sizes, in %d time more than doubles beyond the ratio of the sizes", d.CliffPairs, len(d.Cliffs))
 	for _, c := range d.Cliffs {
 		t.title("  %v", c)
-	}
-}
-
-// lossTest reports whether a test measures losses, once at every survivor.
-func lossTest(name string) bool {
-	return name == eventTest || name == returnTest || name == recoverTest
-}
-
-// losses prints what was seen of lost nodes, in milliseconds.
-func (t *table) losses(d *Document) {
-	if !slices.ContainsFunc(d.Results, func(r Result) bool { return lossTest(r.Test) }) {
-		return
-	}
-	t.title("\nLost nodes: ms until NODE_REMOVED (%s), until a blocked receive returned ECONNRESET (%s), until a new connection worked (%s)",
-		eventTest, returnTest, recoverTest)
-	t.row("test", "provider", "lost by", "losses", "seen", "min", "p50", "p90", "p99", "max")
-	for _, r := range d.Results {
-		if lossTest(r.Test) {
-			t.row(r.Test, r.Provider, r.Dir, fmt.Sprint(r.Reps), fmt.Sprint(r.Iters), short(r.LatMin/1e3), short(r.LatP50/1e3), short(r.LatP90/1e3),
-				short(r.LatP99/1e3), short(r.LatMax/1e3))
-		}
-	}
-	if d.Complete {
-		t.title("every survivor saw each loss once, and each node back with the next generation; no other event")
 	}
 }
 

@@ -18,6 +18,7 @@ type responder struct {
 	fill   *pattern       // of the last command that had a seed
 	window []byte         // nil before opWindow
 	memory *fabric.Memory // that window is part of
+	offset int64          // at which it is registered
 	shared *shared        // with the other responders; nil at an anchor
 
 	pushing *rmaLoad // of opPush; nil before the first
@@ -72,6 +73,8 @@ func (r *responder) obey(c command) error {
 		return r.exchange(c.Count, nil, make([]byte, c.Size))
 	case opWindow:
 		return r.open(c)
+	case opRenew:
+		return r.renew()
 	case opSignal:
 		return r.signals(c)
 	case opMirror:
@@ -150,7 +153,23 @@ func (r *responder) open(c command) error {
 	if err != nil {
 		return err
 	}
-	r.memory, r.window = mem, mem.Bytes()
+	r.memory, r.window, r.offset = mem, mem.Bytes(), off
+	return writeWord(r.rw, uint64(off))
+}
+
+// renew registers the window's memory again, as another window.
+func (r *responder) renew() error {
+	if r.memory == nil {
+		return errors.New("it needs a window")
+	}
+	if err := r.ep.Unregister(r.offset, int64(len(r.window))); err != nil {
+		return err
+	}
+	off, err := r.ep.Register(r.window, 0, fabric.ProtRead|fabric.ProtWrite, 0)
+	if err != nil {
+		return err
+	}
+	r.offset = off
 	return writeWord(r.rw, uint64(off))
 }
 

@@ -198,7 +198,8 @@ func (a *app) runCommand() *cobra.Command {
 	cmd.Flags().StringVar(&o.socket, "socket", "", "socket of this machine's fabricd (default $FABRIC_SOCKET, then "+fabric.DefaultSocket+")")
 	cmd.Flags().StringVar(&o.admin, "admin", "", "admin socket of this machine's fabricd, which counts what the link carries (default $FABRIC_ADMIN, then /run/fabricd/admin.sock)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error { return a.measure(cmd, o, args) }
-	cmd.AddCommand(a.failDetectCommand(), a.failRecoverCommand(), a.failBlastCommand(), a.idleCommand())
+	cmd.AddCommand(a.failDetectCommand(), a.failRecoverCommand(), a.failBlastCommand(), a.failReplayCommand(),
+		a.joinCommand(), a.falseCommand(), a.idleCommand())
 	return cmd
 }
 
@@ -349,11 +350,16 @@ func adminSocket(flag string) string {
 func (b *bench) countCalls() {
 	c, err := newCallCounter()
 	if err != nil {
-		b.notes = append(b.notes, fmt.Sprintf("system calls are not counted: %v (root can: mount -t tracefs tracefs /sys/kernel/tracing)", err))
+		b.notes = append(b.notes, uncounted(err).Error())
 		return
 	}
 	c.close()
 	b.counter = newCallCounter
+}
+
+// uncounted says why system calls are not counted.
+func uncounted(err error) error {
+	return fmt.Errorf("system calls are not counted: %w (root can: mount -t tracefs tracefs /sys/kernel/tracing)", err)
 }
 
 // parsePeer reads NODE or NODE:PORT.

@@ -13,11 +13,11 @@ import (
 const connMost = 128 << 10
 
 // TestTenThousandConnectionsFitOnOneLink opens them all at once, with the limits
-// that a node has by itself; with the race detector a quarter of them.
+// that a node has by itself; with the race detector a tenth of them.
 func TestTenThousandConnectionsFitOnOneLink(t *testing.T) {
 	conns := 10_000
 	if raceEnabled {
-		conns = 2500
+		conns = 1000
 	}
 	for _, provider := range []string{providerQUIC, providerTCP, providerMem} {
 		t.Run(provider, func(t *testing.T) {

@@ -76,6 +76,12 @@ type Row struct {
 	ConnBytes figure `json:"mem_bytes_per_conn"` // of both ends: conn_scale
 	Fairness  figure `json:"fairness_jain"`      // between the pairs, 1 is equal
 	P99Ratio  figure `json:"p99_ratio"`          // of conn_mixed: p99 beside bulk / p99 alone; of fail_blast: p99 while a node dies / p99 before
+
+	// Of threads that gave up their processor or lost it, in this process and in
+	// those that work for it.
+	Switches    figure `json:"ctx_switches_per_op"`
+	WindowBytes figure `json:"mem_bytes_per_window"`         // of both ends, without the window's own pages: window_scale
+	FalseRate   figure `json:"false_removals_per_node_hour"` // how often a node saw one go that was well: false_positive_rate
 }
 
 // A figure is a measured number, kept to three decimals; NaN if it was not
@@ -235,9 +241,12 @@ type Document struct {
 	Ratios  []Ratio  `json:"ratios"`
 	Losses  []Loss   `json:"losses,omitempty"` // of fail_detect: one per kill
 	// Complete is set when no event of the losses was missing or too many.
-	Complete bool    `json:"losses_complete,omitempty"`
-	Idle     []Idle  `json:"idle,omitempty"`   // of idle: one per daemon
-	Checks   []Check `json:"checks,omitempty"` // targets that are no ratios
+	Complete bool     `json:"losses_complete,omitempty"`
+	Joins    []Join   `json:"joins,omitempty"`   // of join_time: one per node that joined
+	Calms    []Calm   `json:"calms,omitempty"`   // of false_positive_rate: one per repetition of each side
+	Replays  []Replay `json:"replays,omitempty"` // of fail_replay: one per seed
+	Idle     []Idle   `json:"idle,omitempty"`    // of idle: one per daemon
+	Checks   []Check  `json:"checks,omitempty"`  // targets that are no ratios
 	// Cliffs are the neighbouring sizes between which time more than doubles
 	// beyond the ratio of the sizes; CliffPairs is how many were compared.
 	Cliffs     []Cliff  `json:"cliffs,omitempty"`

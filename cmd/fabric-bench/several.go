@@ -60,6 +60,18 @@ func manyThreads(ctx context.Context, b *bench, sizes []int64) ([]Result, error)
 	return b.each(ctx, testNamed("msg_mt_lat"), sizes, mtVariants(b.pairs))
 }
 
+// openingVariants are those of window_open_cached.
+func openingVariants() []variant {
+	return []variant{{dir: "first use", load: onOpening(true)}, {dir: "known", load: onOpening(false)}}
+}
+
+func manyOpenings(ctx context.Context, b *bench, sizes []int64) ([]Result, error) {
+	if isAnchor(b.ours) {
+		return nil, errNoWindows
+	}
+	return b.each(ctx, testNamed("window_open_cached"), sizes, openingVariants())
+}
+
 // shifts are the offsets of rma_align in the own and in the peer's window: equal
 // ones, which a copy can make up for, and different ones, which it cannot.
 var shifts = [][2]int64{{0, 0}, {1, 1}, {8, 8}, {shiftMost, shiftMost}, {0, 1}, {0, 8}, {0, shiftMost}}

@@ -100,9 +100,13 @@ type sample struct {
 	warmup  int64
 	cpu     time.Duration // user and system time of this process
 	mallocs int64
-	wire    int64 // bytes of packets, both directions; 0: not counted
-	calls   int64 // system calls, of a repetition of its own that is not timed; 0: not counted
-	counted int64 // operations of that one
+	// switches are those of threads, of this process and of others that work for
+	// the side.
+	switches int64
+	spent    bool  // cpu, mallocs and switches were measured
+	wire     int64 // bytes of packets, both directions; 0: not counted
+	calls    int64 // system calls, of a repetition of its own that is not timed; 0: not counted
+	counted  int64 // operations of that one
 
 	fairness figure // between the pairs; 0: there is one
 }
@@ -141,6 +145,7 @@ const (
 	latencyFigure   = "lat_p50_us"
 	bandwidthFigure = "bw_avg_mbps_dec"
 	rateFigure      = "msg_rate_per_s"
+	falseFigure     = "false_removals_per_node_hour"
 )
 
 // timesAll reports whether operations are timed together and not one by one.
@@ -164,7 +169,7 @@ func (k reduction) ways() int {
 // reduce fills the measured part of row, which says already what was measured.
 func (k reduction) reduce(row Row, samples []sample) Result {
 	var total sample
-	metered := true
+	metered, spent := true, true
 	var figures, rates, shares []figure
 	for _, s := range samples {
 		figures = append(figures, k.figure(s))
@@ -174,6 +179,8 @@ func (k reduction) reduce(row Row, samples []sample) Result {
 		total.errors += s.errors
 		total.cpu += s.cpu
 		total.mallocs += s.mallocs
+		total.switches += s.switches
+		spent = spent && s.spent
 		total.wire += s.wire
 		total.calls += s.calls
 		total.counted += s.counted
@@ -185,11 +192,12 @@ func (k reduction) reduce(row Row, samples []sample) Result {
 	}
 	row.Iters, row.Warmup, row.Errors, row.Reps = total.ops, total.warmup, total.errors, int64(len(samples))
 	row.Rate = median(rates)
-	if total.bytes > 0 {
+	if spent && total.bytes > 0 {
 		row.CPUPerGB = figure(total.cpu.Seconds() / (float64(total.bytes) / 1e9))
 	}
-	if total.ops > 0 {
+	if spent && total.ops > 0 {
 		row.Allocs = figure(float64(total.mallocs) / float64(total.ops))
+		row.Switches = figure(float64(total.switches) / float64(total.ops))
 	}
 	if payload := total.bytes * int64(k.ways()); metered && payload > 0 {
 		row.WireBytes = figure(float64(total.wire) / float64(payload))

@@ -81,7 +81,7 @@ func latencySample(d time.Duration) sample {
 	for range 100 {
 		record(h, d)
 	}
-	return sample{lat: h, ops: 100, bytes: 6400, elapsed: 100 * d, warmup: 5, cpu: time.Millisecond, mallocs: 1400}
+	return sample{lat: h, ops: 100, bytes: 6400, elapsed: 100 * d, warmup: 5, cpu: time.Millisecond, mallocs: 1400, switches: 250, spent: true}
 }
 
 func TestReduceLatency(t *testing.T) {
@@ -94,8 +94,8 @@ func TestReduceLatency(t *testing.T) {
 	if !near(res.LatP50, 11) || !near(res.LatMax, 15) || res.RTT == nil || !near(res.RTT.P50, 22) || !near(res.RTT.Max, 30) {
 		t.Errorf("half round trips p50 %v max %v, round trips %+v; want 11, 15 and 22, 30", res.LatP50, res.LatMax, res.RTT)
 	}
-	if res.Iters != 300 || res.Warmup != 5 || res.Reps != 3 || res.Allocs != 14 {
-		t.Errorf("iters %d, warmup %d, reps %d, allocs %v; want 300, 5, 3, 14", res.Iters, res.Warmup, res.Reps, res.Allocs)
+	if res.Iters != 300 || res.Warmup != 5 || res.Reps != 3 || res.Allocs != 14 || res.Switches != 2.5 {
+		t.Errorf("iters %d, warmup %d, reps %d, allocs %v, switches %v; want 300, 5, 3, 14, 2.5", res.Iters, res.Warmup, res.Reps, res.Allocs, res.Switches)
 	}
 	if !near(res.CV, variation([]figure{10, 15, 11})) || !res.Noise {
 		t.Errorf("cv %v noise %v, want %v true", res.CV, res.Noise, variation([]figure{10, 15, 11}))
@@ -108,7 +108,7 @@ func TestReduceLatency(t *testing.T) {
 func TestReduceBandwidth(t *testing.T) {
 	var samples []sample
 	for _, ms := range []int64{1000, 500, 980} {
-		samples = append(samples, sample{ops: 100, bytes: 100 << 20, elapsed: time.Duration(ms) * time.Millisecond, errors: 1, cpu: time.Second})
+		samples = append(samples, sample{ops: 100, bytes: 100 << 20, elapsed: time.Duration(ms) * time.Millisecond, errors: 1, cpu: time.Second, spent: true})
 	}
 	res := reduction{bandwidth: true}.reduce(newRow(), samples)
 	if !near(res.BWAvg, 106.998) || !near(res.BWPeak, 209.715) || !near(res.BWMiB, 102.041) || !near(res.Rate, 102.041) {

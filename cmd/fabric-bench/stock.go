@@ -24,6 +24,16 @@ func (a *app) memberCommand() *cobra.Command {
 	}
 }
 
+// startStock starts members of memberlist alone, processes of this program, on a
+// goroutine that keeps its thread.
+func startStock(ctx context.Context, nodes int) (*stock.Cluster, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	return stock.Start(ctx, self, nodes)
+}
+
 // A stockRun is what was measured of memberlist alone.
 type stockRun struct {
 	how    string
@@ -35,11 +45,7 @@ type stockRun struct {
 // a goroutine that keeps its thread. What was measured before a failure counts.
 func strikeStock(ctx context.Context, nodes, count int, s series, progress func(string, ...any)) (run stockRun, err error) {
 	run.how = s.how
-	self, err := os.Executable()
-	if err != nil {
-		return run, err
-	}
-	c, err := stock.Start(ctx, self, nodes)
+	c, err := startStock(ctx, nodes)
 	if err != nil {
 		return run, err
 	}

@@ -52,8 +52,9 @@ func (a *app) suiteCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "suite", Short: "Measure everything, and write a report", Args: cobra.NoArgs,
 		Long: `suite measures every provider with all tests and a sweep of sizes, the design's
-targets beside their anchors, and what a loss costs: how soon it is seen, how soon
-connections work again, and what the other pairs feel. It writes report.html,
+targets beside their anchors, what a loss costs: how soon it is seen, how soon
+connections work again, and what the other pairs feel; how soon a new node is in,
+and how often one is taken for lost that is well. It writes report.html,
 which needs nothing else, report.md, results.json, results.csv and the pictures as
 SVG, and prints the table of targets and the cliffs. A provider that this build
 does not have is a note.`,
@@ -139,10 +140,27 @@ func (a *app) suiteFailures(ctx context.Context, d *Document, o *suiteOptions) e
 	if o.kills == 0 || ctx.Err() != nil || len(o.rows) > 0 && !slices.Contains(o.rows, keyLoss) {
 		return nil
 	}
-	common := clusterOptions{fabricd: o.fabricd, nodes: 8, kills: min(o.kills, suiteRecoveries), detection: "normal", quiet: o.quiet}
+	common := lossOptions{clusterOptions{fabricd: o.fabricd, nodes: 8, detection: "normal", quiet: o.quiet}, min(o.kills, suiteRecoveries)}
 	blast := &blastOptions{common, blastRate, blastDuration}
 	blast.nodes, blast.kills = blastNodes, min(o.kills, suiteBlasts)
-	return errors.Join(a.measureRecovery(ctx, d, &common), a.measureBlast(ctx, d, blast))
+	return errors.Join(a.measureRecovery(ctx, d, &common), a.measureBlast(ctx, d, blast), a.suiteMembership(ctx, d, o))
+}
+
+// How much a suite measures of replays, joins and calm: at most.
+const (
+	suiteReplays = 3
+	suiteJoins   = 5
+	suiteCalms   = 2
+)
+
+// suiteMembership measures the other tests of whole clusters, beside memberlist
+// alone if that is measured at all.
+func (a *app) suiteMembership(ctx context.Context, d *Document, o *suiteOptions) error {
+	cluster := clusterOptions{fabricd: o.fabricd, nodes: 8, detection: "normal", quiet: o.quiet}
+	replay := &replayOptions{fabricd: o.fabricd, seed: 1, reps: min(o.kills, suiteReplays), quiet: o.quiet}
+	join := &joinOptions{cluster, min(o.kills, suiteJoins), o.stock > 0}
+	calm := &falseOptions{clusterOptions: cluster, reps: min(o.kills, suiteCalms), hogs: hogsByDefault(), during: calmByDefault, anchor: o.stock > 0}
+	return errors.Join(a.measureReplay(ctx, d, replay), a.measureJoins(ctx, d, join), a.measureFalse(ctx, d, calm))
 }
 
 // suiteProvider measures one provider: the sweep, then the other tests. A test

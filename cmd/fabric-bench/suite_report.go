@@ -35,10 +35,7 @@ func suiteReport(d *Document) page.Report {
 			r.Sections = append(r.Sections, s)
 		}
 	}
-	if s, ok := failureSection(d); ok {
-		r.Sections = append(r.Sections, s)
-	}
-	r.Sections = append(r.Sections, ratioSection(d))
+	r.Sections = append(append(r.Sections, clusterSections(d)...), ratioSection(d))
 	if len(d.Notes) > 0 {
 		r.Sections = append(r.Sections, page.Section{Heading: "notes", List: d.Notes})
 	}
@@ -113,9 +110,9 @@ func groups() (names []string) {
 // in the pictures.
 func groupSection(d *Document, group string) (page.Section, bool) {
 	latency := page.Table{Caption: "Latency in µs; *_lat: half of the round trip", Words: 3,
-		Head: []string{"test", "provider", "dir", "bytes", "pairs", "p50", "p90", "p99", "p99.9", "max", "p99 ratio", "CPU s/GB", "allocs/op", "syscalls/op", "p50 of reps"}}
+		Head: []string{"test", "provider", "dir", "bytes", "pairs", "p50", "p90", "p99", "p99.9", "max", "p99 ratio", "CPU s/GB", "allocs/op", "syscalls/op", "switches/op", "wire/payload", "p50 of reps"}}
 	throughput := page.Table{Caption: "Bandwidth and rates; MB is 10⁶ bytes, MiB 2²⁰", Words: 2,
-		Head: []string{"test", "provider", "bytes", "pairs", "conns", "MB/s", "MiB/s", "operations/s", "fairness", "bytes/conn", "CPU s/GB", "allocs/op", "syscalls/op", "wire/payload", "reps"}}
+		Head: []string{"test", "provider", "bytes", "pairs", "conns", "MB/s", "MiB/s", "operations/s", "fairness", "bytes/conn", "bytes/window", "CPU s/GB", "allocs/op", "syscalls/op", "switches/op", "wire/payload", "reps"}}
 	for _, r := range d.Results {
 		if !inGroup(r, group) || slices.Contains(sweepTests, r.Test) && !slices.Contains(tableSizes, r.Size) {
 			continue
@@ -123,33 +120,13 @@ func groupSection(d *Document, group string) (page.Section, bool) {
 		size, pairs := sizeName(r.Size), fmt.Sprint(r.Pairs)
 		if r.Figure == latencyFigure {
 			latency.Rows = append(latency.Rows, page.Cells(r.Test, r.Provider, r.Dir, size, pairs, short(r.LatP50), short(r.LatP90), short(r.LatP99),
-				short(r.LatP999), short(r.LatMax), short(r.P99Ratio), short(r.CPUPerGB), short(r.Allocs), short(r.Syscalls), spread(r)))
+				short(r.LatP999), short(r.LatMax), short(r.P99Ratio), short(r.CPUPerGB), short(r.Allocs), short(r.Syscalls), short(r.Switches), short(r.WireBytes), spread(r)))
 			continue
 		}
 		throughput.Rows = append(throughput.Rows, page.Cells(r.Test, r.Provider, size, pairs, fmt.Sprint(r.Conns), short(r.BWAvg), short(r.BWMiB),
-			short(r.Rate), short(r.Fairness), short(r.ConnBytes), short(r.CPUPerGB), short(r.Allocs), short(r.Syscalls), short(r.WireBytes), spread(r)))
+			short(r.Rate), short(r.Fairness), short(r.ConnBytes), short(r.WindowBytes), short(r.CPUPerGB), short(r.Allocs), short(r.Syscalls), short(r.Switches), short(r.WireBytes), spread(r)))
 	}
 	s := page.Section{Heading: group, Tables: append(tablesOf(latency), tablesOf(throughput)...)}
-	return s, len(s.Tables) > 0
-}
-
-// failureSection returns the tables of lost nodes.
-func failureSection(d *Document) (page.Section, bool) {
-	losses := page.Table{Words: 3, Head: []string{"test", "provider", "lost by", "losses", "seen", "min", "p50", "p90", "p99", "max"},
-		Caption: fmt.Sprintf("ms until NODE_REMOVED (%s), until a blocked receive returned (%s), until a new connection worked (%s)", eventTest, returnTest, recoverTest)}
-	blasts := page.Table{Words: 2, Head: []string{"test", "dir", "bytes", "pairs", "p50", "p90", "p99", "p99.9", "max", "p99 ratio"},
-		Caption: "What other pairs feel while a node dies: µs from when a message was due until its echo is here"}
-	for _, r := range d.Results {
-		switch {
-		case lossTest(r.Test):
-			losses.Rows = append(losses.Rows, page.Cells(r.Test, r.Provider, r.Dir, fmt.Sprint(r.Reps), fmt.Sprint(r.Iters),
-				short(r.LatMin/1e3), short(r.LatP50/1e3), short(r.LatP90/1e3), short(r.LatP99/1e3), short(r.LatMax/1e3)))
-		case r.Test == blastTest:
-			blasts.Rows = append(blasts.Rows, page.Cells(r.Test, r.Dir, sizeName(r.Size), fmt.Sprint(r.Pairs),
-				short(r.LatP50), short(r.LatP90), short(r.LatP99), short(r.LatP999), short(r.LatMax), short(r.P99Ratio)))
-		}
-	}
-	s := page.Section{Heading: "failure", Tables: append(tablesOf(losses), tablesOf(blasts)...)}
 	return s, len(s.Tables) > 0
 }
 

@@ -57,10 +57,15 @@ func (s Spread) String() string {
 }
 
 // judge sets the verdict: of the median ratio to the anchor, or, where there is
-// none, of the median itself.
+// none, of the median itself. What is for comparison may be beside nothing, which
+// has no ratio.
 func (t Target) judge() Target {
 	value := t.Ratio.Median
 	if t.Anchor == "" {
+		value = t.Ours.Median
+	}
+	bounded := t.AtMost != nil || t.AtLeast != nil
+	if !bounded && t.Raw.Median.measured() {
 		value = t.Ours.Median
 	}
 	switch {
@@ -68,7 +73,7 @@ func (t Target) judge() Target {
 		t.Verdict = targetUnknown
 	case t.AtMost != nil && value <= *t.AtMost, t.AtLeast != nil && value >= *t.AtLeast:
 		t.Verdict = targetReached
-	case t.AtMost == nil && t.AtLeast == nil:
+	case !bounded:
 		t.Verdict = targetNone
 	default:
 		t.Verdict = targetMissed

@@ -166,6 +166,10 @@ func rmaTests() []*test {
 			help: "rma_write_bw from memory that is not registered",
 		},
 		{
+			name: "vrma_read_lat", group: groupRMA, dir: "read", kind: halfTrip, window: one, load: onWindow(rmaLoad{read: true, heap: true}), anchor: onMessages(opReply),
+			help: "rma_read_lat into memory that is not registered",
+		},
+		{
 			name: "vrma_read_bw", group: groupRMA, dir: "read", kind: bandwidth, window: underWay, windowed: true,
 			load: onWindow(rmaLoad{read: true, heap: true, style: streamed}), anchor: onMessages(opSource),
 			help: "rma_read_bw into memory that is not registered",
@@ -194,7 +198,13 @@ func atomicTests() []*test {
 		word("atomic_fadd", "a fetch-and-add of 64 bits; anchor: a message and a short answer", fetchAdd64),
 		word("atomic_fadd32", "a fetch-and-add of 32 bits", fetchAdd32),
 		word("atomic_swap", "a swap of 64 bits", swap64),
+		word("atomic_swap32", "a swap of 32 bits", swap32),
 		word("atomic_cas", "a compare-and-swap of 64 bits", compareSwap64),
+		word("atomic_cas32", "a compare-and-swap of 32 bits", compareSwap32),
+		{
+			name: "atomic_add", group: groupAtomics, dir: "atomic", kind: rate, fixed: 8, load: newPosted,
+			help: "posted additions of 64 bits, which return no old value, until the last has been made: how many a second",
+		},
 		{
 			name: "atomic_rate", group: groupAtomics, dir: "atomic", kind: rate, fixed: 8,
 			window: func(int64) int64 { return atomicWindow }, windowed: true, load: newAdders,
@@ -232,6 +242,14 @@ func registrationTests() []*test {
 			help: "to unregister it",
 		},
 		{
+			name: "window_open_cached", group: groupRegistration, dir: "use", kind: wholeTrip, window: one, special: manyOpenings, load: onOpening(true),
+			help: "8 bytes written to a window of the peer: the first use, and one of a window that is known",
+		},
+		{
+			name: "window_scale", group: groupRegistration, dir: "register", sizeless: true, special: scaleWindows,
+			help: "1, 10, 100, … windows at once on one connection: registrations a second, memory of each",
+		},
+		{
 			name: "mmap", group: groupRegistration, dir: "map", kind: wholeTrip, window: one, load: newMapping,
 			help: "to map the peer's window; on one node only",
 		},
@@ -260,6 +278,10 @@ var clusterTests = []struct{ name, help string }{
 	{"fail_detect", "kill daemons; until every survivor knows and blocked receives return"},
 	{recoverTest, "kill daemons that are started again; until new connections work"},
 	{blastTest, "kill daemons; what the other pairs feel: p99 before and with it"},
+	{replayTest, "run a simulation twice with each seed; whether the logs are the same, and events a second"},
+	{joinTest, "start new daemons; until they are in the cluster, beside memberlist alone"},
+	{convergeTest, "the same; until all others see them"},
+	{falseTest, "daemons on a machine that is too busy; how often one is taken for lost, beside memberlist alone"},
 	{"idle", "what idle daemons cost"},
 }
 

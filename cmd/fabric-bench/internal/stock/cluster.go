@@ -207,6 +207,72 @@ func (c *Cluster) Strike(ctx context.Context, i int, strike func(*os.Process) er
 	return l, c.add(ctx, i)
 }
 
+// A Joined is one member that came, from the start of its process.
+type Joined struct {
+	Met  time.Duration   // until it saw all others
+	Seen []time.Duration // until each of these saw it
+}
+
+// Join starts one member more, waits until it and the others see each other, and
+// then until these have seen it leave.
+func (c *Cluster) Join(ctx context.Context) (j Joined, err error) {
+	ctx, cancel := context.WithTimeout(ctx, seeLimit)
+	defer cancel()
+	at := len(c.members)
+	began := time.Now()
+	err = c.add(ctx, at)
+	if len(c.members) == at { // it has not even started
+		return j, err
+	}
+	m := c.members[at]
+	defer func() {
+		m.kill()
+		c.members = c.members[:at]
+	}()
+	if err != nil {
+		return j, err
+	}
+	for _, other := range c.members[:at] {
+		j.Met = max(j.Met, m.changed[other.name].Sub(began))
+		j.Seen = append(j.Seen, other.changed[m.name].Sub(began))
+	}
+	if err := m.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		return j, err
+	}
+	for _, other := range c.members[:at] {
+		if err := other.until(ctx, func() bool { return !other.alive[m.name] }); err != nil {
+			return j, err
+		}
+	}
+	return j, nil
+}
+
+// Len returns how many members there are.
+func (c *Cluster) Len() int { return len(c.members) }
+
+// Look takes what all members have told so far.
+func (c *Cluster) Look() {
+	for _, m := range c.members {
+		m.look()
+	}
+}
+
+// look takes what the member has told so far.
+func (m *member) look() {
+	for {
+		select {
+		case l := <-m.told:
+			m.take(l)
+		default:
+			return
+		}
+	}
+}
+
+// Gone returns how often any member has seen another go, as far as has been
+// looked at.
+func (c *Cluster) Gone() int { return c.gone(-1) }
+
 // gone returns how often all but member i have seen somebody go.
 func (c *Cluster) gone(i int) (n int) {
 	for k, m := range c.members {

@@ -10,6 +10,7 @@ import (
 	"log"
 	"net"
 	"strconv"
+	"time"
 
 	"github.com/hashicorp/memberlist"
 )
@@ -17,11 +18,14 @@ import (
 // maxEvents bounds the events of a member that are not told yet.
 const maxEvents = 1024
 
+// leaveLimit bounds the wait until the others have been told.
+const leaveLimit = 2 * time.Second
+
 // Run is one member with memberlist's own settings for a LAN. It joins the member
 // at join, "ip:port", unless that is empty, and tells on out, a line each: "at
 // ip:port" first, then "+ name" and "- name" whenever it sees a member come or go.
-// It ends with ctx, and is then gone for the others without a word, as after
-// SIGKILL.
+// It ends with ctx, and tells the others before, as a process that gets SIGTERM
+// should; who is killed does not.
 func Run(ctx context.Context, name, join string, out io.Writer) error {
 	events := make(chan memberlist.NodeEvent, maxEvents)
 	c := memberlist.DefaultLANConfig()
@@ -42,6 +46,8 @@ func Run(ctx context.Context, name, join string, out io.Writer) error {
 	}
 	told := <-ended
 	stop()
+	// Who cannot be told finds out.
+	_ = list.Leave(leaveLimit)
 	// What is still told meanwhile fits into events, or its teller ends with the list.
 	if down := list.Shutdown(); err == nil {
 		err = down

@@ -65,6 +65,30 @@ func TestLostMembersAreSeenByAll(t *testing.T) {
 	}
 }
 
+// One that joins and leaves is seen to do both by all others, which stay.
+func TestJoinsAreSeenByAll(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	c, err := Start(t.Context(), program(t), 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for i := range 2 {
+		j, err := c.Join(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(j.Seen) != 2 || min(j.Seen[0], j.Seen[1], j.Met) <= 0 || max(j.Seen[0], j.Seen[1], j.Met) > seeLimit {
+			t.Errorf("join %d: %+v, want it seen twice", i, j)
+		}
+		c.Look()
+		if c.Len() != 2 || c.Gone() != 2*(i+1) {
+			t.Errorf("after join %d: %d members, which have seen %d go; want 2 and %d", i, c.Len(), c.Gone(), 2*(i+1))
+		}
+	}
+}
+
 func TestStartEndsWithItsContext(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

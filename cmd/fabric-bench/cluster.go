@@ -1,0 +1,95 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+
+	"github.com/spf13/cobra"
+)
+
+// A clusterOptions is what the flags of the tests that start daemons have in
+// common.
+type clusterOptions struct {
+	fabricd   string
+	nodes     int
+	detection string
+	format    string
+	quiet     bool
+}
+
+func (o *clusterOptions) flags(cmd *cobra.Command, nodes int) {
+	f := cmd.Flags()
+	f.StringVar(&o.fabricd, "fabricd", "", "the fabricd to run (default: beside this program, ./bin, $PATH)")
+	f.IntVar(&o.nodes, "nodes", nodes, "daemons")
+	f.StringVar(&o.detection, "detection", "normal", "fast, normal or calm")
+	f.StringVar(&o.format, "format", "table", "table, csv or json")
+	f.BoolVar(&o.quiet, "quiet", false, "no progress on standard error")
+}
+
+// check refuses values that make no sense; fewest is how many nodes are needed.
+func (o *clusterOptions) check(fewest int) error {
+	if o.nodes < fewest || o.nodes > 64 {
+		return usagef("--nodes %d: %d to 64", o.nodes, fewest)
+	}
+	return checkChoices(o.detection, o.format)
+}
+
+// onCluster is onTrial with the options' cluster, on a goroutine that keeps its
+// thread. A failure names the test.
+func (o *clusterOptions) onCluster(ctx context.Context, test string, do func(g *trial) error) error {
+	exe, err := findFabricd(o.fabricd)
+	if err != nil {
+		return err
+	}
+	// Children die with the thread that started them; this goroutine keeps it.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := onTrial(ctx, exe, o.nodes, o.detection, do); err != nil {
+		return fmt.Errorf("%s: %w", test, err)
+	}
+	return nil
+}
+
+// reportOn measures into a document and reports, also what there was before a
+// failure.
+func (a *app) reportOn(format string, measure func(d *Document) error) error {
+	d := a.newDocument(thisMachine())
+	err := measure(d)
+	return errors.Join(err, a.report(d, format))
+}
+
+// A lossOptions is what the flags of the tests that kill daemons have in common.
+type lossOptions struct {
+	clusterOptions
+	kills int
+}
+
+func (o *lossOptions) flags(cmd *cobra.Command, nodes, kills int) {
+	o.clusterOptions.flags(cmd, nodes)
+	cmd.Flags().IntVar(&o.kills, "kills", kills, "how many to kill with SIGKILL")
+}
+
+func (o *lossOptions) check(fewest int) error {
+	if o.kills < 1 || o.kills > 10_000 {
+		return usagef("--kills %d: 1 to 10000", o.kills)
+	}
+	return o.clusterOptions.check(fewest)
+}
+
+// loseInTurn starts a cluster and calls lose as often as daemons are to be killed,
+// for all but the host in turn.
+func (o *lossOptions) loseInTurn(ctx context.Context, a *app, test string, lose func(g *trial, victim int) error) error {
+	progress, done := a.progress(o.quiet), 0
+	return o.onCluster(ctx, test, func(g *trial) error {
+		return g.inTurn(ctx, o.kills, func(victim int) error {
+			if err := lose(g, victim); err != nil {
+				return err
+			}
+			done++
+			progress("%s: %d of %d", test, done, o.kills)
+			return nil
+		})
+	})
+}

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/fabricd/fabricd/cmd/fabric-bench/internal/page"
+)
+
+// A clusterTable is the results of tests of a whole cluster, as a table of its own.
+type clusterTable struct {
+	tests   []string
+	caption string
+	head    []string
+	words   int // how many of the first columns are words
+	cells   func(Result) []string
+}
+
+// clusterTables are those of the tests that neither latencies nor bandwidths show.
+var clusterTables = []clusterTable{
+	{
+		tests: []string{eventTest, returnTest, recoverTest}, words: 3,
+		caption: fmt.Sprintf("Lost nodes: ms until NODE_REMOVED (%s), until a blocked receive returned ECONNRESET (%s), until a new connection worked (%s)",
+			eventTest, returnTest, recoverTest),
+		head: []string{"test", "provider", "lost by", "losses", "seen", "min", "p50", "p90", "p99", "max"},
+		cells: func(r Result) []string {
+			return []string{r.Test, r.Provider, r.Dir, fmt.Sprint(r.Reps), fmt.Sprint(r.Iters), short(r.LatMin / 1e3), short(r.LatP50 / 1e3),
+				short(r.LatP90 / 1e3), short(r.LatP99 / 1e3), short(r.LatMax / 1e3)}
+		},
+	},
+	{
+		tests: []string{replayTest}, words: 3,
+		caption: "Replays: a simulation twice with each seed; logs that are not the same, or that are for two seeds",
+		head:    []string{"test", "provider", "what", "seeds", "events", "wrong", "events/s: min/median/max"},
+		cells: func(r Result) []string {
+			return []string{r.Test, r.Provider, r.Dir, fmt.Sprint(r.Reps), fmt.Sprint(r.Iters), fmt.Sprint(r.Errors), spread(r)}
+		},
+	},
+	{
+		tests: []string{joinTest, convergeTest}, words: 3,
+		caption: "New nodes: ms from the start of the process",
+		head:    []string{"test", "provider", "what", "joins", "min", "p50", "max", "p50 of joins: min/median/max"},
+		cells: func(r Result) []string {
+			ms := r
+			ms.Min, ms.Median, ms.Max = r.Min/1e3, r.Median/1e3, r.Max/1e3
+			return []string{r.Test, r.Provider, r.Dir, fmt.Sprint(r.Reps), short(r.LatMin / 1e3), short(r.LatP50 / 1e3), short(r.LatMax / 1e3), spread(ms)}
+		},
+	},
+	{
+		tests: []string{falseTest}, words: 3,
+		caption: "Nodes that are well: how often one was seen to go, and how often an hour at each node",
+		head:    []string{"test", "provider", "where", "reps", "removals", "an hour: min/median/max"},
+		cells: func(r Result) []string {
+			return []string{r.Test, r.Provider, r.Dir, fmt.Sprint(r.Reps), fmt.Sprint(r.Iters), spread(r)}
+		},
+	},
+}
+
+// has reports whether the table shows a test.
+func (c clusterTable) has(test string) bool { return slices.Contains(c.tests, test) }
+
+// rows returns the cells of the table.
+func (c clusterTable) rows(results []Result) (rows [][]string) {
+	for _, r := range results {
+		if c.has(r.Test) {
+			rows = append(rows, c.cells(r))
+		}
+	}
+	return rows
+}
+
+// clusterTest reports whether a test has its rows in clusterTables.
+func clusterTest(name string) bool {
+	return slices.ContainsFunc(clusterTables, func(c clusterTable) bool { return c.has(name) })
+}
+
+// clusters prints what was measured of whole clusters.
+func (t *table) clusters(d *Document) {
+	for _, c := range clusterTables {
+		rows := c.rows(d.Results)
+		if len(rows) == 0 {
+			continue
+		}
+		t.title("\n%s", c.caption)
+		t.row(c.head...)
+		for _, cells := range rows {
+			t.row(cells...)
+		}
+		if d.Complete && c.has(eventTest) {
+			t.title("every survivor saw each loss once, and each node back with the next generation; no other event")
+		}
+	}
+}
+
+// clusterSections returns the tables of whole clusters, and what others feel of a
+// loss.
+func clusterSections(d *Document) (all []page.Section) {
+	for _, heading := range []struct {
+		name   string
+		tables []clusterTable
+	}{{"failure", clusterTables[:2]}, {"membership", clusterTables[2:]}} {
+		s := page.Section{Heading: heading.name}
+		for _, c := range heading.tables {
+			t := page.Table{Caption: c.caption, Words: c.words, Head: c.head}
+			for _, cells := range c.rows(d.Results) {
+				t.Rows = append(t.Rows, page.Cells(cells...))
+			}
+			s.Tables = append(s.Tables, tablesOf(t)...)
+		}
+		if heading.name == "failure" {
+			s.Tables = append(s.Tables, tablesOf(blastTable(d))...)
+		}
+		if len(s.Tables) > 0 {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// blastTable is what other pairs feel while a node dies.
+func blastTable(d *Document) page.Table {
+	t := page.Table{Words: 2, Head: []string{"test", "dir", "bytes", "pairs", "p50", "p90", "p99", "p99.9", "max", "p99 ratio"},
+		Caption: "What other pairs feel while a node dies: µs from when a message was due until its echo is here"}
+	for _, r := range d.Results {
+		if r.Test == blastTest {
+			t.Rows = append(t.Rows, page.Cells(r.Test, r.Dir, sizeName(r.Size), fmt.Sprint(r.Pairs),
+				short(r.LatP50), short(r.LatP90), short(r.LatP99), short(r.LatP999), short(r.LatMax), short(r.P99Ratio)))
+		}
+	}
+	return t
+}
