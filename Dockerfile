@@ -12,24 +12,20 @@ FROM ${GO_IMAGE} AS build
 LABEL org.fabricd.stage=build
 WORKDIR /src
 # How modules are found; `make image` passes on what this machine's go uses.
-ARG GOPROXY
-ARG GOSUMDB
-ARG GONOSUMDB
-ARG GOPRIVATE
-ENV CGO_ENABLED=0
-# Modules change rarely: a layer of their own, and one for their compilation.
+ARG GOPROXY GOSUMDB GONOSUMDB GOPRIVATE
+# Modules change rarely: a layer of their own, with what is compiled of them.
 COPY go.mod go.sum ./
-RUN go mod download
-RUN go build -trimpath github.com/quic-go/quic-go github.com/hashicorp/memberlist \
+RUN go mod download && \
+    CGO_ENABLED=0 go build -trimpath github.com/quic-go/quic-go github.com/hashicorp/memberlist \
     github.com/goccy/go-yaml github.com/rs/zerolog github.com/spf13/cobra go.etcd.io/bbolt
 COPY . .
 ARG VERSION=unknown
-RUN mkdir -p /out/fabricd /out/apps && \
-    go build -trimpath -mod=readonly -ldflags "-s -w -X main.version=${VERSION}" -o /out/fabricd/ ./cmd/fabricd && \
-    go build -trimpath -mod=readonly -ldflags "-s -w" -o /out/apps/ ./deploy/apps/...
 # The directories that volumes are mounted on. A new named volume takes over
 # owner and mode from here, so that nobody needs root to prepare it.
-RUN cp LICENSE /out/fabricd/ && cp LICENSE /out/apps/ && chmod 0644 /out/*/LICENSE && \
+RUN export CGO_ENABLED=0 && mkdir -p /out/fabricd /out/apps && \
+    go build -trimpath -mod=readonly -ldflags "-s -w -X main.version=${VERSION}" -o /out/fabricd/ ./cmd/fabricd && \
+    go build -trimpath -mod=readonly -ldflags "-s -w" -o /out/apps/ ./deploy/apps/... && \
+    cp LICENSE /out/fabricd/ && cp LICENSE /out/apps/ && chmod 0644 /out/*/LICENSE && \
     mkdir -p /out/dirs/run/fabricd /out/dirs/run/join /out/dirs/var/lib/fabricd && \
     chmod 0750 /out/dirs/run/fabricd && chmod 0700 /out/dirs/run/join /out/dirs/var/lib/fabricd
 

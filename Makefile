@@ -17,6 +17,8 @@ HEAVY      := cmd/fabric-bench cmd/fabricd fabric fabric/fabrictest internal/arc
               internal/transport/quic internal/transport/tcp membership membership/state membership/verdict
 # Tests with real processes, namespaces and containers, which `make test` runs alone.
 ALONE      := internal/chaos internal/chaos/workload internal/deploytest internal/e2e internal/hostile
+# How many packages `make test` tests at a time.
+PACKAGES   ?= 4
 # How long `make fuzz-short` runs each fuzz target.
 FUZZTIME ?= 10s
 
@@ -40,16 +42,21 @@ demo: ## three daemons on loopback, two applications, one kill: every step check
 	$(BUILD) -o bin/fabricd ./cmd/fabricd
 	bin/fabricd demo $(ARGS)
 
+# What is not run with the race detector is compiled as `build` and the Dockerfile
+# do it, so that it is compiled once.
+PLAIN := CGO_ENABLED=0 GOFLAGS="$${GOFLAGS:-} -trimpath"
+
 lint: ## gofmt, go vet, staticcheck
 	@unformatted=$$(git ls-files -co --exclude-standard '*.go' | xargs -r gofmt -l)
 	if [ -n "$$unformatted" ]; then printf 'not formatted (gofmt -w):\n%s\n' "$$unformatted"; exit 1; fi
+	export $(PLAIN)
 	go vet ./...
 	go tool -modfile=tools.mod staticcheck ./...
 	echo 'lint: gofmt, go vet and staticcheck find nothing'
 
 test: lint ## lint, the rules of the tree, and every test with the race detector
 	@mkdir -p out
-	go test ./internal/archtest
+	$(PLAIN) go test ./internal/archtest | tee out/test.log
 	rc=0
 	# The images first: with the tests beside them they take long. Without Docker
 	# it is the tests of deploy/ that fail, and say how to go without.
@@ -57,13 +64,19 @@ test: lint ## lint, the rules of the tree, and every test with the race detector
 	   deploy/image.sh $(IMAGE) $(APPS_IMAGE); then
 	  export FABRICD_IMAGE=$(IMAGE) FABRICD_APPS_IMAGE=$(APPS_IMAGE)
 	fi
+	# What needs no race detector, beside the rest.
+	{ $(PLAIN) go test ./internal/sim || rc=$$?; cd deploy/check; $(PLAIN) go test ./... || rc=$$?; exit $$rc; } >out/plain.log 2>&1 &
+	plain=$$!
 	# What runs real processes against bounds of time goes last and alone, so that
-	# neither the compiler nor other tests take the processors from it.
+	# neither the compiler nor other tests take the processors from it. Of the others
+	# more than there are processors run at a time: many of them wait. vet was run.
 	alone=$$(printf 'github.com/fabricd/fabricd/%s\n' $(ALONE))
-	go test -race -timeout 20m $$(go list ./... | grep -vxF "$$alone") 2>&1 | tee out/test.log || rc=$$?
-	go test -race -timeout 20m -run '^$$' $$alone >/dev/null || rc=$$?
-	go test -race -timeout 20m -p 1 $$alone 2>&1 | tee -a out/test.log || rc=$$?
-	(cd deploy/check && go test ./...) 2>&1 | tee -a out/test.log || rc=$$?
+	most=$$(go list ./... | grep -vxF "$$alone"$$'\n'github.com/fabricd/fabricd/internal/archtest)
+	go test -race -vet=off -timeout 20m -p $(PACKAGES) $$most 2>&1 | tee -a out/test.log || rc=$$?
+	go test -race -vet=off -timeout 20m -run '^$$' $$alone >/dev/null || rc=$$?
+	wait $$plain || rc=$$?
+	tee -a out/test.log <out/plain.log
+	go test -race -vet=off -timeout 20m -p 1 $$alone 2>&1 | tee -a out/test.log || rc=$$?
 	awk '/^ok /      { ok++ } /^FAIL[ \t]/ { fail++; failed = failed "\n  " $$2 } /no test files/ { none++ }
 	     END { printf "\nsummary: %d packages pass, %d fail, %d have no tests%s\n", ok, fail, none, failed }' out/test.log
 	exit $$rc
@@ -79,6 +92,7 @@ soak: ## the tests SOAK times in a row, the heavy ones SOAK_HEAVY times
 	rc=0
 	go test -race -count=$(SOAK) -timeout 60m $$light || rc=$$?
 	go test -race -count=$(SOAK_HEAVY) -timeout 60m $$heavy || rc=$$?
+	$(PLAIN) go test -count=$(SOAK_HEAVY) -timeout 60m ./internal/sim || rc=$$?
 	go test -race -count=$(SOAK_HEAVY) -timeout 60m -p 1 $$alone || rc=$$?
 	FABRICD_E2E_LONG=1 go test -count=1 -timeout 60m ./internal/e2e || rc=$$?
 	exit $$rc

@@ -6,9 +6,9 @@
 #     deploy/base-image.sh [TAG]     # default: fabricd-golang:GOVERSION
 #
 # It holds the Go tree, a shell and the few tools that a RUN line needs with
-# their libraries, this machine's CA certificates, and the modules of this
-# repository, as a module proxy on disk that is asked first. The image is for
-# this machine: nobody pushes it.
+# their libraries, this machine's CA certificates, the modules of this repository,
+# as a module proxy on disk that is asked first, and what this machine's compiler
+# has made of them. The image is for this machine: nobody pushes it.
 set -eu
 
 goroot=$(go env GOROOT)
@@ -74,6 +74,24 @@ cache=$(go env GOMODCACHE)/cache/download
   GOFLAGS=-modcacherw GOMODCACHE=$work/modules GOPROXY=file://$cache,$(go env GOPROXY) go mod download
 )
 copy "$work/modules/cache/download" "$root/usr/local/share/go-modules" --exclude='*.lock' --exclude=./sumdb
+# What the compiler made of what the Dockerfile builds, with its flags, so that
+# nothing is compiled twice on one machine. The cache is keyed by content: what
+# does not fit any more is not used. A name ending in -d is a file that was made,
+# one ending in -a says which inputs it is of, or that there was nothing to print.
+nothing=$(printf '' | sha256sum | cut -d ' ' -f 1)
+(
+  cd "$(dirname "$0")/.."
+  CGO_ENABLED=0 go list -deps -export -trimpath -f '{{.Export}}' ./cmd/fabricd ./deploy/apps/...
+) | sed -n 's|.*/\([0-9a-f]*\)-d$|\1|p' | sort -u >"$work/made"
+echo "$nothing" >>"$work/made"
+mkdir -p "$root/root/.cache/go-build"
+(
+  cd "$(go env GOCACHE)"
+  {
+    find . -name '*-a' -print0 | xargs -0 grep -lF -f "$work/made"
+    sed 's|^\(..\)\(.*\)$|./\1/\1\2-d|' "$work/made"
+  } | tar -T - -cf -
+) | tar -C "$root/root/.cache/go-build" --no-same-owner -xf -
 
 tar -C "$root" --owner=0 --group=0 -cf - . | docker import \
   --change 'ENV PATH=/go/bin:/usr/local/go/bin:/usr/bin:/bin' \

@@ -14,14 +14,38 @@ import (
 
 // A tap is a log that another goroutine may read meanwhile.
 type tap struct {
+	wrote chan struct{} // of capacity 1: something was written
+
 	mu   sync.Mutex // guards text
 	text bytes.Buffer
 }
 
+func newTap() *tap { return &tap{wrote: make(chan struct{}, 1)} }
+
 func (t *tap) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	select {
+	case t.wrote <- struct{}{}:
+	default:
+	}
 	return t.text.Write(p)
+}
+
+// await returns the views when there are n of them.
+func (t *tap) await(tb testing.TB, n int) []*history.View {
+	tb.Helper()
+	timeout := time.After(20 * time.Second)
+	for {
+		if all := t.views(tb); len(all) >= n {
+			return all
+		}
+		select {
+		case <-t.wrote:
+		case <-timeout:
+			tb.Fatalf("%d views are written, want %d", len(t.views(tb)), n)
+		}
+	}
 }
 
 // views returns the views that were written so far.
@@ -56,7 +80,7 @@ func TestANewLifeHasAView(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	log := new(tap)
+	log := newTap()
 	a := newApp(Config{Slot: i, Run: 1, Seed: 7}, NewLog(log, history.App(i, 1), clock))
 	const tries = 3
 	var asked atomic.Int32 // for the table of the new life, which has it late
@@ -79,25 +103,15 @@ func TestANewLifeHasAView(t *testing.T) {
 		t.Fatalf("views of the first life: %v", got)
 	}
 	c.Evict(i)
-	deadline := time.Now().Add(20 * time.Second)
-	for s.node.Life().Generation < 2 && time.Now().Before(deadline) {
-		time.Sleep(time.Millisecond)
-	}
 	s.checkLife() // as the handler of an event does
 	s.wg.Go(s.care)
 	defer s.wg.Wait()
 	defer close(s.over)
-	for time.Now().Before(deadline) {
-		if got := log.views(t); len(got) == 2 {
-			if v := got[1]; len(v.Live) != nodes || v.Observer != c.Node(i).Life() {
-				t.Errorf("the view of the new life: %+v", v)
-			}
-			if n := asked.Load(); n <= 2*tries {
-				t.Errorf("it was written after %d looks, of which the first %d contradict it", n, 2*tries)
-			}
-			return
-		}
-		time.Sleep(5 * time.Millisecond)
+	got := log.await(t, 2)
+	if v := got[1]; len(got) != 2 || len(v.Live) != nodes || v.Observer != c.Node(i).Life() {
+		t.Errorf("the view of the new life: %+v", got[1:])
 	}
-	t.Error("no view of the new life")
+	if n := asked.Load(); n <= 2*tries {
+		t.Errorf("it was written after %d looks, of which the first %d contradict it", n, 2*tries)
+	}
 }
