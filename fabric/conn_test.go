@@ -19,6 +19,7 @@ import (
 
 	"github.com/fabricd/fabricd/fabric"
 	"github.com/fabricd/fabricd/fabric/fabrictest"
+	"github.com/fabricd/fabricd/internal/bubble"
 	"github.com/fabricd/fabricd/internal/ipc"
 )
 
@@ -207,7 +208,7 @@ func post(rt http.RoundTripper, address string, body []byte, proto string, from 
 }
 
 func TestReadEndsWithEOFOnlyAfterClose(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c := fabrictest.NewCluster(t, 2)
 		near, far := dial(t, c.Node(0), c.Node(1))
 		if _, err := far.Write([]byte("last words")); err != nil {
@@ -233,7 +234,7 @@ func TestReadEndsWithEOFOnlyAfterClose(t *testing.T) {
 }
 
 func TestCloseFailsBlockedCallsWithErrClosed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c := fabrictest.NewCluster(t, 2)
 		near, _ := dial(t, c.Node(0), c.Node(1))
 		l, err := c.Node(0).Listen(0)
@@ -269,7 +270,7 @@ func TestCloseFailsBlockedCallsWithErrClosed(t *testing.T) {
 }
 
 func TestDeadlineMovesWhileReadBlocks(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c := fabrictest.NewCluster(t, 2)
 		near, _ := dial(t, c.Node(0), c.Node(1))
 		start := time.Now()

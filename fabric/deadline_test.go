@@ -5,8 +5,9 @@ import (
 	"errors"
 	"os"
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"github.com/fabricd/fabricd/internal/bubble"
 )
 
 // expires reports whether l is done within wait.
@@ -20,7 +21,7 @@ func expires(l *limit, wait time.Duration) bool {
 }
 
 func TestDeadlineMoves(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		d := newDeadline()
 		blocked := d.current()
 		if expires(blocked, time.Hour) {
@@ -60,7 +61,7 @@ func TestDeadlineMoves(t *testing.T) {
 }
 
 func TestLimitCarriesContexts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		d := newDeadline()
 		child, cancel := context.WithCancel(d.current())
 		defer cancel()

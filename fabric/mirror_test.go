@@ -7,13 +7,13 @@ import (
 	"slices"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"pgregory.net/rapid"
 
 	"github.com/fabricd/fabricd/fabric"
 	"github.com/fabricd/fabricd/fabric/fabrictest"
+	"github.com/fabricd/fabricd/internal/bubble"
 )
 
 // mirrored returns a mirror of all of a window of pages on another node, and
@@ -172,7 +172,7 @@ func TestMirrorKeepsWhatALostPeerDidNotGet(t *testing.T) {
 }
 
 func TestMirrorThatIsWithdrawn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c := fabrictest.NewCluster(t, 2)
 		m, there := mirrored(t, c.Node(0), c.Node(1), 1)
 		if err := m.Write(0, []byte("late")); err != nil {

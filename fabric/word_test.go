@@ -7,11 +7,11 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/fabricd/fabricd/fabric"
 	"github.com/fabricd/fabricd/fabric/fabrictest"
+	"github.com/fabricd/fabricd/internal/bubble"
 )
 
 func alloc(t *testing.T, n *fabric.Node) *fabric.Memory {
@@ -122,7 +122,7 @@ func TestWaitSeesAStore(t *testing.T) {
 func TestWaitRests(t *testing.T) {
 	for _, pause := range []time.Duration{50 * time.Microsecond, time.Second} {
 		t.Run(fmt.Sprint(pause), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				p := make([]byte, 16)
 				w, err := fabric.Word32At(p, 0)
 				if err != nil {
@@ -142,7 +142,7 @@ func TestWaitRests(t *testing.T) {
 }
 
 func TestWaitEndsWithItsContext(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w, err := fabric.Word64At(make([]byte, 8), 0)
 		if err != nil {
 			t.Fatal(err)

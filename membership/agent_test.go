@@ -15,7 +15,7 @@ import (
 )
 
 func TestNodesJoinByTokenAndSeeEachOther(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(4)
 		if got := w.node(1).life(); got.Node != 0 || got.Generation != 1 {
 			t.Errorf("the host lives as %v, want 0.1", got)
@@ -32,7 +32,7 @@ func TestNodesJoinByTokenAndSeeEachOther(t *testing.T) {
 }
 
 func TestKilledNodeIsRemovedEverywhereOnceWithinMilliseconds(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(5)
 		victim := w.node(4)
 		began := time.Now()
@@ -60,7 +60,7 @@ func TestKilledNodeIsRemovedEverywhereOnceWithinMilliseconds(t *testing.T) {
 }
 
 func TestRestartKeepsTheIDWithTheNextGeneration(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(4)
 		began := time.Now()
 		w.kill(w.node(3))
@@ -85,7 +85,7 @@ func TestRestartKeepsTheIDWithTheNextGeneration(t *testing.T) {
 }
 
 func TestInstantRestartIsSeenAsOne(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(3)
 		began := time.Now()
 		w.kill(w.node(3))
@@ -101,7 +101,7 @@ func TestInstantRestartIsSeenAsOne(t *testing.T) {
 }
 
 func TestHostRestartKeepsEveryLife(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(4)
 		lives := make(map[int]addr.Life)
 		for _, n := range w.all {
@@ -131,7 +131,7 @@ func TestHostRestartKeepsEveryLife(t *testing.T) {
 }
 
 func TestWithoutAHostMembersDecideAlone(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(4)
 		began := time.Now()
 		w.kill(w.node(1))
@@ -164,7 +164,7 @@ func TestWithoutAHostMembersDecideAlone(t *testing.T) {
 }
 
 func TestIsolationOfASecondChangesNothing(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(5)
 		began := time.Now()
 		for _, i := range []int{4, 1} {
@@ -185,7 +185,7 @@ func TestIsolationOfASecondChangesNothing(t *testing.T) {
 }
 
 func TestIsolatedNodeIsRemovedOnceAndComesBack(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(5)
 		began := time.Now()
 		w.isolate(4)
@@ -224,7 +224,7 @@ func TestIsolatedNodeIsRemovedOnceAndComesBack(t *testing.T) {
 }
 
 func TestSplitHeals(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(5)
 		began := time.Now()
 		w.net.Partition([]string{ip(1), ip(2), ip(3)}, []string{ip(4), ip(5)})
@@ -257,7 +257,7 @@ func TestSplitHeals(t *testing.T) {
 }
 
 func TestLeaveIsToldWithItsReason(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(4)
 		leaver := w.node(3)
 		began := time.Now()
@@ -296,7 +296,7 @@ func TestLeaveIsToldWithItsReason(t *testing.T) {
 }
 
 func TestJoinStorm(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	inWorld(t, func(t *testing.T, w *world) {
 		w.host()
 		const count = 20
 		var wg sync.WaitGroup

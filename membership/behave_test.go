@@ -20,7 +20,7 @@ func (n *node) stall(d time.Duration) {
 }
 
 func TestPauseOfASecondIsInvisible(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(4)
 		began := time.Now()
 		for _, i := range []int{3, 1} {
@@ -39,7 +39,7 @@ func TestPauseOfASecondIsInvisible(t *testing.T) {
 }
 
 func TestLongPauseRevalidatesAndRemovesNobodyElse(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	inWorld(t, func(t *testing.T, w *world) {
 		w.host()
 		var revalidated atomic.Int32
 		w.join(2)
@@ -66,7 +66,7 @@ func TestLongPauseRevalidatesAndRemovesNobodyElse(t *testing.T) {
 }
 
 func TestAnOldLifelineReportHarmsNoHealthyNode(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(4)
 		began := time.Now()
 		victim := w.node(3).life()
@@ -87,7 +87,7 @@ func TestAnOldLifelineReportHarmsNoHealthyNode(t *testing.T) {
 }
 
 func TestPairThatLostOnlyEachOtherStays(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(4)
 		began := time.Now()
 		cut := netsim.Rules{Cut: true}
@@ -113,7 +113,7 @@ func TestLostPairIsNoticedWithinTheBoundOfEachProfile(t *testing.T) {
 		gossip.Fast: 2 * time.Second, gossip.Normal: 3 * time.Second, gossip.Calm: 10 * time.Second,
 	} {
 		t.Run(string(profile), func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
+			inWorld(t, func(t *testing.T, w *world) {
 				as := func(c *Config) { c.Detection = profile }
 				w.host(as)
 				for i := 2; i <= 4; i++ {
@@ -147,7 +147,7 @@ func (n *node) suspects(o *node) bool {
 }
 
 func TestEventsWaitForTheHandlerAndTheLoopDoesNot(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	inWorld(t, func(t *testing.T, w *world) {
 		w.host()
 		w.join(2)
 		block := make(chan struct{})
@@ -181,7 +181,7 @@ func TestEventsWaitForTheHandlerAndTheLoopDoesNot(t *testing.T) {
 }
 
 func TestLargeClustersHaveLifelinesOnlyForLinksInUse(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	inWorld(t, func(t *testing.T, w *world) {
 		few := func(c *Config) { c.LifelineLimit = -1 }
 		w.host(few)
 		for i := 2; i <= 4; i++ {
@@ -206,7 +206,7 @@ func TestLargeClustersHaveLifelinesOnlyForLinksInUse(t *testing.T) {
 }
 
 func TestKilledNodeOfALargeClusterIsRemovedAsFast(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	inWorld(t, func(t *testing.T, w *world) {
 		few := func(c *Config) { c.LifelineLimit = -1 }
 		w.host(few)
 		w.join(2, few)
@@ -218,7 +218,7 @@ func TestKilledNodeOfALargeClusterIsRemovedAsFast(t *testing.T) {
 }
 
 func TestProbeOverTheDataPathDecides(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	inWorld(t, func(t *testing.T, w *world) {
 		var asked atomic.Int32
 		probe := func(c *Config) {
 			c.Probe = func(context.Context, Node) error {
@@ -243,7 +243,7 @@ func TestProbeOverTheDataPathDecides(t *testing.T) {
 }
 
 func TestLeaveWithoutAHost(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(3)
 		w.kill(w.node(1))
 		time.Sleep(time.Second)
@@ -265,7 +265,7 @@ func TestLeaveWithoutAHost(t *testing.T) {
 }
 
 func TestHostThatLeavesIsGoneAndComesBack(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(3)
 		began := time.Now()
 		h := w.node(1)
@@ -293,7 +293,7 @@ func TestHostThatLeavesIsGoneAndComesBack(t *testing.T) {
 }
 
 func TestLossDoesNotRemove(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(5)
 		began := time.Now()
 		w.net.SetDefaultRules(netsim.Rules{Delay: time.Millisecond, Jitter: 2 * time.Millisecond, Loss: 0.05, Duplicate: 0.01, Reorder: 0.05})
@@ -314,7 +314,7 @@ func TestSilentLossIsKnownWithinTheBoundOfEachProfile(t *testing.T) {
 		gossip.Fast: 2 * time.Second, gossip.Normal: 3 * time.Second, gossip.Calm: 10 * time.Second,
 	} {
 		t.Run(string(profile), func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
+			inWorld(t, func(t *testing.T, w *world) {
 				as := func(c *Config) { c.Detection = profile }
 				w.host(as)
 				for i := 2; i <= 5; i++ {

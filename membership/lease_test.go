@@ -16,7 +16,7 @@ import (
 )
 
 func TestEveryLifeHasASignedLeaseOnDisk(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(3)
 		for _, n := range w.all {
 			lease, ok := n.st.Lease()
@@ -64,7 +64,7 @@ func (w *world) wantRefused(what string, err error, at *node, text string) {
 }
 
 func TestNobodyPassesForAnotherLife(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(4)
 		mallory, victim, target := w.node(2), w.node(3), w.node(4)
 		began := time.Now()
@@ -93,7 +93,7 @@ func must2[T any](v T, ok bool) T {
 }
 
 func TestLeaseOfAnEarlierTermIsRefusedWhereItsLifeIsUnknown(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(3)
 		old := w.node(3)
 		lease := must2(old.st.Lease())
@@ -113,7 +113,7 @@ func TestLeaseOfAnEarlierTermIsRefusedWhereItsLifeIsUnknown(t *testing.T) {
 }
 
 func TestATermWithoutALeaseMovesNoHost(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(3)
 		liar := w.node(3)
 		w.kill(liar)
@@ -144,7 +144,7 @@ func TestATermWithoutALeaseMovesNoHost(t *testing.T) {
 }
 
 func TestALeaseThatProvesNothingIsLeftOut(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(3)
 		n := w.node(3)
 		lease := must2(n.st.Lease())
@@ -166,7 +166,7 @@ func TestALeaseThatProvesNothingIsLeftOut(t *testing.T) {
 }
 
 func TestLostLeaseTableIsRebuiltFromTheLeasesOfTheNodes(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(4)
 		lives := make(map[int]addr.Life)
 		for _, n := range w.all[1:] {
@@ -221,7 +221,7 @@ func TestLostLeaseTableIsRebuiltFromTheLeasesOfTheNodes(t *testing.T) {
 // TestALookAtAHostShowsNoLife: the host of another side of a split does not know
 // the life of one that looks, and would refuse it.
 func TestALookAtAHostShowsNoLife(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(3)
 		host, n := w.node(1), w.node(3)
 		n.a.mu.Lock()

@@ -14,7 +14,7 @@ import (
 // A node is who its key says, wherever it is: killed at one address and started
 // at another one, it has its ID again, and everybody learns the way to it.
 func TestNodeThatComesBackElsewhereKeepsItsID(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(4)
 		began := time.Now()
 		old := w.node(3)

@@ -128,7 +128,7 @@ func TestCrashAtEveryStepOfMembership(t *testing.T) {
 	}
 	for _, step := range steps {
 		t.Run(step, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) { (&ordeal{w: w, step: step, victim: whoMeets(step)}).run() })
+			inWorld(t, func(t *testing.T, w *world) { (&ordeal{w: w, step: step, victim: whoMeets(step)}).run() })
 		})
 	}
 }
@@ -291,7 +291,7 @@ func (o *ordeal) check() {
 
 // TestEveryStepOfMembershipIsHit counts the steps of a cluster's ordinary life.
 func TestEveryStepOfMembershipIsHit(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	inWorld(t, func(t *testing.T, w *world) {
 		var mu sync.Mutex
 		hits := map[string]int{}
 		watched := func(i int) faulty {
@@ -326,7 +326,7 @@ func TestEveryStepOfMembershipIsHit(t *testing.T) {
 func TestADiskThatTakesNothingIsOutlived(t *testing.T) {
 	for _, mode := range []string{failpoint.DiskFull, failpoint.DiskReadOnly, failpoint.DiskSync} {
 		t.Run(mode, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
+			inWorld(t, func(t *testing.T, w *world) {
 				f1, f2 := w.faulty(1), w.faulty(2)
 				w.hostWith(f1)
 				must(w.joinWith(t.Context(), f2))
@@ -379,7 +379,7 @@ func TestADiskThatTakesNothingIsOutlived(t *testing.T) {
 // TestASlowDiskHoldsUpOnlyWhatIsWritten makes every file of the host and of a
 // node take most of a second, while a node joins and another one is lost.
 func TestASlowDiskHoldsUpOnlyWhatIsWritten(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	inWorld(t, func(t *testing.T, w *world) {
 		f1, f2 := w.faulty(1), w.faulty(2)
 		w.hostWith(f1)
 		must(w.joinWith(t.Context(), f2))
@@ -416,7 +416,7 @@ func TestASlowDiskHoldsUpOnlyWhatIsWritten(t *testing.T) {
 func TestAClockThatJumpsRemovesNobody(t *testing.T) {
 	for _, jump := range []time.Duration{time.Hour, -time.Hour, 24 * time.Hour, -24 * time.Hour} {
 		t.Run(jump.String(), func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
+			inWorld(t, func(t *testing.T, w *world) {
 				f1, f2 := w.faulty(1), w.faulty(2)
 				w.hostWith(f1)
 				must(w.joinWith(t.Context(), f2))
@@ -451,7 +451,7 @@ func TestAClockThatJumpsRemovesNobody(t *testing.T) {
 // TestNoDescriptorsAreNoEvidence breaks the connections of a node while the
 // host cannot dial: what the host lacks says nothing about the node.
 func TestNoDescriptorsAreNoEvidence(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	inWorld(t, func(t *testing.T, w *world) {
 		var short atomic.Bool
 		w.host(func(c *Config) {
 			dial := c.Dial

@@ -21,7 +21,7 @@ import (
 )
 
 func TestBadTokensAreRefusedWithTheReasonOnBothSides(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	inWorld(t, func(t *testing.T, w *world) {
 		h := w.host()
 		once := must(h.a.CreateToken(trust.TokenOptions{MaxUses: 1}))
 		short := must(h.a.CreateToken(trust.TokenOptions{TTL: time.Minute}))
@@ -70,7 +70,7 @@ func TestBadTokensAreRefusedWithTheReasonOnBothSides(t *testing.T) {
 }
 
 func TestTokensOutliveTheHostsRestart(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	inWorld(t, func(t *testing.T, w *world) {
 		h := w.host()
 		w.token = must(h.a.CreateToken(trust.TokenOptions{Label: "second", MaxUses: 1}))
 		w.kill(h)
@@ -89,7 +89,7 @@ func TestTokensOutliveTheHostsRestart(t *testing.T) {
 }
 
 func TestJoinWaitsForTheHostAndSaysSo(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	inWorld(t, func(t *testing.T, w *world) {
 		w.kill(w.host())
 		st := must(state.Prepare(filepath.Join(w.dir, "2"), "n2", state.Options{}))
 		defer st.Close()
@@ -128,7 +128,7 @@ func TestJoinWaitsForTheHostAndSaysSo(t *testing.T) {
 }
 
 func TestATokenDoesNotGiveALivingNodesIdentity(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(3)
 		victim := w.node(3)
 		request, _, err := trust.NewRequest()
@@ -147,7 +147,7 @@ func TestATokenDoesNotGiveALivingNodesIdentity(t *testing.T) {
 }
 
 func TestImpostorIsRefusedAndHarmsNobody(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(3)
 		began := time.Now()
 		mallory, victim := w.node(2), w.node(3)
@@ -193,7 +193,7 @@ func (w *world) secondHost(i int) *state.State {
 }
 
 func TestSecondHostRefusesToStart(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(2)
 		n := &node{w: w, i: 9, st: w.secondHost(9)}
 		defer n.st.Close()
@@ -210,7 +210,7 @@ func TestSecondHostRefusesToStart(t *testing.T) {
 }
 
 func TestOfTwoHostsOneStaysAfterASplit(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(3)
 		w.net.Partition([]string{ip(1), ip(2), ip(3)}, []string{ip(9)})
 		second := w.start(9, w.secondHost(9))
@@ -239,7 +239,7 @@ func TestOfTwoHostsOneStaysAfterASplit(t *testing.T) {
 }
 
 func TestClonedStateDirectoryIsRefused(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(3)
 		began := time.Now()
 		synctest.Wait() // nobody writes while we copy
@@ -266,7 +266,7 @@ func TestClonedStateDirectoryIsRefused(t *testing.T) {
 }
 
 func TestStartRefusesAStateThatDoesNotFit(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	inWorld(t, func(t *testing.T, w *world) {
 		h := w.host()
 		n := &node{w: w, i: 5, st: must(state.Prepare(filepath.Join(w.dir, "5"), "n5", state.Options{}))}
 		defer n.st.Close()

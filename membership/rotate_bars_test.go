@@ -12,7 +12,7 @@ import (
 // ten keys of the gossip, while connections stay open and busy.
 func TestManyRotationsUnderTraffic(t *testing.T) {
 	const certificates, keys = 100, 10
-	bubble(t, func(t *testing.T, w *world) {
+	inWorld(t, func(t *testing.T, w *world) {
 		short := func(c *Config) { c.Detection, c.CertificateValidity = gossip.Calm, time.Minute }
 		w.host(short)
 		w.join(2, short)

@@ -154,7 +154,7 @@ func (w *world) wantUndisturbed(since time.Time) {
 }
 
 func TestCertificatesRotateUnderTraffic(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	inWorld(t, func(t *testing.T, w *world) {
 		calm := func(c *Config) { c.Detection, c.CertificateValidity = gossip.Calm, time.Minute }
 		w.host(calm)
 		for i := 2; i <= 3; i++ {
@@ -199,7 +199,7 @@ func TestCertificatesRotateUnderTraffic(t *testing.T) {
 }
 
 func TestHostThatWasOffTooLongRenewsItself(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	inWorld(t, func(t *testing.T, w *world) {
 		short := func(c *Config) { c.CertificateValidity = time.Minute }
 		w.host(short)
 		time.Sleep(400 * time.Millisecond)
@@ -217,7 +217,7 @@ func TestHostThatWasOffTooLongRenewsItself(t *testing.T) {
 }
 
 func TestExpiredNodeIsToldWhy(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	inWorld(t, func(t *testing.T, w *world) {
 		short := func(c *Config) { c.CertificateValidity = time.Minute }
 		w.host(short)
 		n := w.join(2, short)
@@ -234,7 +234,7 @@ func TestExpiredNodeIsToldWhy(t *testing.T) {
 }
 
 func TestGossipKeysRotateUnderTraffic(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(5)
 		h := w.node(1)
 		began := time.Now()
@@ -275,7 +275,7 @@ func TestGossipKeysRotateUnderTraffic(t *testing.T) {
 }
 
 func TestGossipKeyIsUsedOnlyWhereEveryLiveNodeHoldsIt(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	inWorld(t, func(t *testing.T, w *world) {
 		slow := func(c *Config) { c.Detection = gossip.Calm }
 		w.host(slow)
 		for i := 2; i <= 4; i++ {

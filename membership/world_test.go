@@ -16,6 +16,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/bubble"
 	"github.com/fabricd/fabricd/internal/netsim"
 	"github.com/fabricd/fabricd/membership/gossip"
 	"github.com/fabricd/fabricd/membership/state"
@@ -62,10 +63,10 @@ func ip(i int) string         { return fmt.Sprintf("10.0.0.%d", i) }
 func dataAddr(i int) string   { return ip(i) + ":7946" }
 func gossipAddr(i int) string { return ip(i) + ":7947" }
 
-// bubble runs f in a bubble with a new world, and ends everything after it.
-func bubble(t *testing.T, f func(t *testing.T, w *world)) {
+// inWorld runs f in a bubble with a new world, and ends everything after it.
+func inWorld(t *testing.T, f func(t *testing.T, w *world)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := &world{t: t, net: netsim.New(1), dir: t.TempDir()}
 		w.net.SetDefaultRules(netsim.Rules{Delay: 250 * time.Microsecond})
 		f(t, w)

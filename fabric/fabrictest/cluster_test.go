@@ -7,13 +7,13 @@ import (
 	"slices"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
 
 	"github.com/fabricd/fabricd/fabric"
 	"github.com/fabricd/fabricd/fabric/fabrictest"
+	"github.com/fabricd/fabricd/internal/bubble"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // networks runs f over the network in memory, inside a bubble, and over
 // QUIC and TCP.
 func networks(t *testing.T, f func(t *testing.T, opts ...fabrictest.Option)) {
-	t.Run("mem", func(t *testing.T) { synctest.Test(t, func(t *testing.T) { f(t) }) })
+	t.Run("mem", func(t *testing.T) { bubble.Test(t, func(t *testing.T) { f(t) }) })
 	t.Run("quic", func(t *testing.T) { f(t, fabrictest.QUIC()) })
 	t.Run("tcp", func(t *testing.T) { f(t, fabrictest.TCP()) })
 	t.Run("tcp plaintext", func(t *testing.T) { f(t, fabrictest.TCPPlaintext()) })
@@ -187,7 +187,7 @@ func TestPartitionResetsWithoutRemoving(t *testing.T) {
 }
 
 func TestDelayTakesTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c := fabrictest.NewCluster(t, 2, fabrictest.Delay(100*time.Millisecond, 0, 1))
 		near, far := connect(t, c.Node(0), c.Node(1))
 		start := time.Now()
@@ -204,7 +204,7 @@ func TestDelayTakesTime(t *testing.T) {
 }
 
 func TestConnectTimeout(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c := fabrictest.NewCluster(t, 2, fabrictest.ConnectTimeout(3*time.Second))
 		l, err := c.Node(1).Listen(0)
 		if err != nil {

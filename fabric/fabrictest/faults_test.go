@@ -17,6 +17,7 @@ import (
 
 	"github.com/fabricd/fabricd/fabric"
 	"github.com/fabricd/fabricd/fabric/fabrictest"
+	"github.com/fabricd/fabricd/internal/bubble"
 )
 
 const (
@@ -217,7 +218,7 @@ func clean(t *testing.T, what string, c *fabrictest.Cluster, i, j int) {
 }
 
 func TestEveryStepOfTheEngineIsHit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c := fabrictest.NewCluster(t, 3)
 		steps := engineSteps(t)
 		for _, s := range steps {
@@ -251,7 +252,7 @@ func TestEveryStepOfTheEngineIsHit(t *testing.T) {
 func TestCrashAtEveryStepOfTheEngine(t *testing.T) {
 	for _, step := range engineSteps(t) {
 		t.Run(step.Name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { crashAt(t, step.Name) })
+			bubble.Test(t, func(t *testing.T) { crashAt(t, step.Name) })
 		})
 	}
 }
@@ -338,7 +339,7 @@ func TestAnErrorAtEveryStepThatCanFail(t *testing.T) {
 			continue
 		}
 		t.Run(step.Name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				c := fabrictest.NewCluster(t, 3, fabrictest.ConnectTimeout(3*time.Second))
 				seen := watchAll(c.Node(0))
 				victim := victimOf(step.Name)
@@ -370,7 +371,7 @@ func TestAFreezeOfASecondAtEveryStepChangesNothing(t *testing.T) {
 			continue
 		}
 		t.Run(step.Name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				c := fabrictest.NewCluster(t, 3)
 				seen := watchAll(c.Node(0))
 				victim := victimOf(step.Name)
@@ -391,7 +392,7 @@ func TestAFreezeOfASecondAtEveryStepChangesNothing(t *testing.T) {
 // TestListenerThatClosesInAGrantFreesItsPort has a connector stop between the
 // grant and its confirmation: the endpoint of the grant keeps no port.
 func TestListenerThatClosesInAGrantFreesItsPort(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c := fabrictest.NewCluster(t, 3)
 		arm(t, c, 1, fabrictest.NodeFault{Kind: "freeze", Step: "conn.connect_granted", For: fabrictest.FaultDuration(time.Second)})
 		l, err := c.Node(2).Listen(port)
@@ -426,7 +427,7 @@ func TestListenerThatClosesInAGrantFreesItsPort(t *testing.T) {
 }
 
 func TestSlowReceiverHoldsUpItsOwnConnectionOnly(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c := fabrictest.NewCluster(t, 2)
 		slow, fast := pair(t, c, 2050), pair(t, c, 2051)
 		arm(t, c, 0, fabrictest.NodeFault{Kind: "slow-receiver", Port: 2050, Delay: fabrictest.FaultDuration(time.Second),

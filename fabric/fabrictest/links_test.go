@@ -9,11 +9,11 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/fabricd/fabricd/fabric"
 	"github.com/fabricd/fabricd/fabric/fabrictest"
+	"github.com/fabricd/fabricd/internal/bubble"
 )
 
 // exchange sends one byte there and one back, within a time.
@@ -170,7 +170,7 @@ func TestOneWayCutEndsTheLinkOnBothSides(t *testing.T) {
 }
 
 func TestPartitionsOfGroups(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c := fabrictest.NewCluster(t, 4)
 		reach := func(from, to int) bool {
 			l, err := c.Node(to).Listen(0)
@@ -223,7 +223,7 @@ func TestPartitionsOfGroups(t *testing.T) {
 
 // TestShortPauseLosesNothing pauses a node for less than the bound of silence.
 func TestShortPauseLosesNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c := fabrictest.NewCluster(t, 2)
 		near, far := connect(t, c.Node(0), c.Node(1))
 		f := c.Pause(1, time.Second)
@@ -258,7 +258,7 @@ func (f *failures) Fatalf(format string, args ...any) {
 }
 
 func TestExpectRemoved(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		notes := &failures{TB: t}
 		c := fabrictest.NewCluster(notes, 4)
 		defer c.Close()
@@ -290,7 +290,7 @@ func TestExpectRemoved(t *testing.T) {
 }
 
 func TestFaultsThatCannotBeAreRefused(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		for name, begin := range map[string]func(c *fabrictest.Cluster){
 			"drop":      func(c *fabrictest.Cluster) { c.Link(0, 1).Drop(1.5) },
 			"node":      func(c *fabrictest.Cluster) { c.Link(0, 7).Cut() },

@@ -18,6 +18,7 @@ var mayImport = map[string][]string{
 	"internal/status":   {},
 	"internal/ring":     {},
 	"internal/spin":     {},
+	"internal/bubble":   {},
 	"internal/shm":      {"internal/status"},
 	"fence":             {"internal/status"},
 	"internal/archtest": {},
@@ -38,7 +39,7 @@ var mayImport = map[string][]string{
 
 	// The providers: each knows the contract, none knows another.
 	"internal/transport":               {"fabric/addr", "internal/status"},
-	"internal/transport/transporttest": {"internal/transport", "fabric/addr"},
+	"internal/transport/transporttest": {"internal/transport", "internal/bubble", "fabric/addr"},
 	"internal/transport/mem":           {"internal/transport", "fabric/addr"},
 	"internal/transport/quic":          {"internal/transport", "fabric/addr"},
 	"internal/transport/tcp":           {"internal/transport", "internal/spin"},
@@ -105,7 +106,7 @@ var mayImport = map[string][]string{
 
 // forTests are the packages that exist for tests. Only each other's non-test
 // code, and the benchmark's, may import them; they may do what tests may.
-var forTests = []string{"internal/transport/transporttest", "internal/netsim", "internal/conformance", "deploy/check", "internal/deploytest", "internal/e2e", "internal/hostile", "fabric/fabrictest"}
+var forTests = []string{"internal/bubble", "internal/transport/transporttest", "internal/netsim", "internal/conformance", "deploy/check", "internal/deploytest", "internal/e2e", "internal/hostile", "fabric/fabrictest"}
 
 func TestTestHelpersStayInTests(t *testing.T) {
 	for p, imports := range mayImport {

@@ -85,6 +85,21 @@ func TestLibraryCodeNeitherExitsNorSleeps(t *testing.T) {
 	}
 }
 
+// TestBubblesAreOurs holds every test to internal/bubble, which says why: with the
+// race detector synctest.Test ends the process now and then.
+func TestBubblesAreOurs(t *testing.T) {
+	for _, f := range sources(t) {
+		if f.dir == "internal/bubble" {
+			continue
+		}
+		f.uses("testing/synctest", func(name string, at ast.Node) {
+			if name == "Test" {
+				t.Errorf("%s: synctest.Test: use bubble.Test", f.line(at))
+			}
+		})
+	}
+}
+
 // TestPanicsAreBugs holds every panic to what no input can cause.
 func TestPanicsAreBugs(t *testing.T) {
 	for _, f := range sources(t) {

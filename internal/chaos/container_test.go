@@ -10,8 +10,9 @@ import (
 	"path/filepath"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"github.com/fabricd/fabricd/internal/bubble"
 )
 
 // couldNot is what the engine says when the kernel did not freeze in time.
@@ -38,7 +39,7 @@ func TestAPauseIsAskedForAgain(t *testing.T) {
 		{"the run is over", []error{busy}, 2*freezeAgain + freezeAgain/2, 3, busy},
 	} {
 		t.Run(x.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), x.limit)
 				defer cancel()
 				tries := 0

@@ -20,6 +20,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/bubble"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/membership"
 )
@@ -118,7 +119,7 @@ func TestAdminAnswers(t *testing.T) {
 
 // TestNodesHaveTheFixedForm pins the JSON of `fabricd nodes --json`.
 func TestNodesHaveTheFixedForm(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // its clock starts at midnight of 2000-01-01
+	bubble.Test(t, func(t *testing.T) { // its clock starts at midnight of 2000-01-01
 		r := newRoster()
 		r.setCluster(addr.UUID{0xab})
 		empty, err := json.Marshal(r.snapshot(time.Now()))
@@ -145,7 +146,7 @@ func TestNodesHaveTheFixedForm(t *testing.T) {
 }
 
 func TestRemovedNodesAreForgottenAfterTheirQuarantine(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRoster()
 		r.apply(membership.Event{Kind: membership.EventAdded, Node: testNode(7, 2, "seven")}, time.Now())
 		r.apply(membership.Event{Kind: membership.EventRemoved, Node: testNode(7, 2, "seven")}, time.Now())
@@ -308,7 +309,7 @@ func (l *pipeListener) dial() net.Conn {
 }
 
 func TestEventStreamsOutliveTheTimeouts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f, l := newFakeSubject(), newPipeListener()
 		a := startAdmin(l, f, zerolog.Nop())
 		defer a.close()
@@ -333,7 +334,7 @@ func TestEventStreamsOutliveTheTimeouts(t *testing.T) {
 }
 
 func TestSilentClientsAreDropped(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		l := newPipeListener()
 		a := startAdmin(l, newFakeSubject(), zerolog.Nop())
 		defer a.close()
@@ -351,7 +352,7 @@ func TestSilentClientsAreDropped(t *testing.T) {
 }
 
 func TestConnectionsAreLimited(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		l := newPipeListener()
 		a := startAdmin(l, newFakeSubject(), zerolog.Nop())
 		defer a.close()

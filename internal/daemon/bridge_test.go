@@ -9,6 +9,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/bubble"
 	"github.com/fabricd/fabricd/internal/driver"
 	"github.com/fabricd/fabricd/membership"
 )
@@ -75,7 +76,7 @@ func TestEventsReachTheEngineInOrder(t *testing.T) {
 // engine ends everything towards the node, then readers hear of it, then the
 // return acknowledges.
 func TestARemovalIsHandledWhenTheEngineIsDone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		e := &fakeEngine{release: make(chan struct{})}
 		b := newTestBridge(e)
 		b.handle(membership.Event{Kind: membership.EventAdded, Node: testNode(4, 1, "four")})

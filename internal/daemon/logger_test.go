@@ -5,11 +5,12 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
-	"testing/synctest"
+
+	"github.com/fabricd/fabricd/internal/bubble"
 )
 
 func TestLogLinesHaveTheirTimeAndFields(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		log, err := NewLogger(LogConfig{Level: "info", Format: "json"}, &out, nil)
 		if err != nil {

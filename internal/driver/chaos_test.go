@@ -18,6 +18,7 @@ import (
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/fence"
+	"github.com/fabricd/fabricd/internal/bubble"
 	"github.com/fabricd/fabricd/internal/driver"
 	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/netsim"
@@ -635,7 +636,7 @@ func TestRandomProgramsOverQUIC(t *testing.T) { runChaos(t, newPacketNet, 1, 150
 func runChaos(t *testing.T, network func(*testing.T, uint64) chaosNet, seeds uint64, d time.Duration) {
 	s := seed(t)
 	for i := range seeds {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			c := newChaos(t, s+i, network(t, s+i))
 			c.run(d)
 			c.finish()

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/bubble"
 	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/transport"
@@ -106,7 +107,7 @@ func TestProvidersAreTriedInOrder(t *testing.T) {
 			[]Considered{{Provider: "quic", Chosen: false, Reason: down.Error()}, {Provider: "tcp", Chosen: true, Reason: reasonFallback}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				link, tried, err := dials(t, c.broken, c.offered, "quic", "tcp")
 				if err != nil {
 					t.Fatal(err)
@@ -135,7 +136,7 @@ func TestProvidersAreTriedInOrder(t *testing.T) {
 // What is the only one that this node may use and does not work is an error, not a
 // reason to use another.
 func TestOnlyProviderDoesNotWork(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		down := errors.New("UDP is blocked")
 		_, tried, err := dials(t, map[string]error{"quic": down}, []string{"quic", "tcp"}, "quic")
 		if !errors.Is(err, status.NoDevice) || !errors.Is(err, down) || tried["quic"] == 0 {
@@ -145,7 +146,7 @@ func TestOnlyProviderDoesNotWork(t *testing.T) {
 }
 
 func TestNoProviderInCommon(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		_, tried, err := dials(t, nil, []string{"quic"}, "tcp")
 		if !errors.Is(err, status.NoDevice) || !strings.Contains(err.Error(), "no provider in common: tcp here, quic there") || tried["tcp"] > 0 {
 			t.Errorf("%v after %v dials", err, tried)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/fence"
+	"github.com/fabricd/fabricd/internal/bubble"
 	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/rma"
 )
@@ -55,7 +56,7 @@ func TestCloseWakesBlockedCalls(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				fab := newFabric(t, 2)
 				a, b := fab.pair(0, 1)
 				off, err := a.Register(alloc(t, fab, 4096), 0, rma.ProtRead|rma.ProtWrite, 0)
@@ -83,7 +84,7 @@ func TestCloseWakesBlockedCalls(t *testing.T) {
 }
 
 func TestCloseWakesAConnectThatDials(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		fab := newFabric(t, 2)
 		fab.hub.Cut("node0.1", "node1.1")
 		a := fab.open(0)
@@ -112,7 +113,7 @@ func cutRequest(t *testing.T, fab *fabric) ipc.Endpoint {
 }
 
 func TestAcceptGivesUpOnASilentRequester(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		fab := newFabric(t, 2)
 		l := cutRequest(t, fab)
 		begun := time.Now()
@@ -128,7 +129,7 @@ func TestAcceptGivesUpOnASilentRequester(t *testing.T) {
 }
 
 func TestListenerCloseWakesAnAcceptThatGrants(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		fab := newFabric(t, 2)
 		l := cutRequest(t, fab)
 		ended := make(chan error, 1)
@@ -150,7 +151,7 @@ func TestListenerCloseWakesAnAcceptThatGrants(t *testing.T) {
 }
 
 func TestSessionCloseWaitsForEndpointsThatClose(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		fab := newFabric(t, 2)
 		l, at := fab.listener(1, 1)
 		go l.Accept(context.Background())
@@ -175,7 +176,7 @@ func TestSessionCloseWaitsForEndpointsThatClose(t *testing.T) {
 // TestRegisterOnALostConnectionKeepsNoMemory is about the reference that a
 // window holds.
 func TestRegisterOnALostConnectionKeepsNoMemory(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		fab := newFabric(t, 2)
 		a, _ := fab.pair(0, 1)
 		p := make([]byte, regionLen)
@@ -204,7 +205,7 @@ func TestRegisterOnALostConnectionKeepsNoMemory(t *testing.T) {
 }
 
 func TestNodeLostReturnsAfterWhoeverBeganIt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		fab := newFabric(t, 3)
 		s := fab.nodes[0].NewSession(ipc.Credentials{})
 		var events []ipc.Event

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/bubble"
 	"github.com/fabricd/fabricd/internal/driver"
 	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/status"
@@ -65,7 +66,7 @@ func TestConnectCompletesAtAcceptAndTimesOutWithoutIt(t *testing.T) {
 func TestALinkCarriesSoManyConnections(t *testing.T) {
 	for name, from := range map[string][4]int{"one way": {0, 0, 0, 0}, "both ways": {0, 1, 0, 1}} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				fab := newFabricOf(t, 2, driver.Config{MaxConns: 3})
 				var ends []ipc.Endpoint
 				for _, i := range from[:3] {
@@ -88,7 +89,7 @@ func TestALinkCarriesSoManyConnections(t *testing.T) {
 
 // TestASessionHasSoManyEndpoints: the text names the limit.
 func TestASessionHasSoManyEndpoints(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := newFabricOf(t, 1, driver.Config{MaxEndpoints: 2}).nodes[0].NewSession(ipc.Credentials{})
 		for range 2 {
 			if _, err := s.Open(); err != nil {
@@ -210,7 +211,7 @@ func TestSlowReceiverHoldsUpNobodyElse(t *testing.T) {
 }
 
 func TestCrossingDialsEndInOneLink(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		fab := newFabric(t, 2)
 		_, at0 := fab.listener(0, 100)
 		_, at1 := fab.listener(1, 100)
@@ -229,7 +230,7 @@ func TestCrossingDialsEndInOneLink(t *testing.T) {
 }
 
 func TestSilentLinkIsReportedThenGivenUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		fab := newFabric(t, 2)
 		a, _ := fab.pair(0, 1)
 		fab.hub.Cut("node0.1", "node1.1")
@@ -257,7 +258,7 @@ func TestSilentLinkIsReportedThenGivenUp(t *testing.T) {
 // TestLinkThatAnswersTakesEvidenceBack: what was said against a peer would be
 // repeated for ever if nobody said that it answers again.
 func TestLinkThatAnswersTakesEvidenceBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		fab := newFabric(t, 2)
 		fab.pair(0, 1)
 		time.Sleep(time.Second)
@@ -275,7 +276,7 @@ func TestLinkThatAnswersTakesEvidenceBack(t *testing.T) {
 }
 
 func TestPauseOfTheLinkSuspendsOperationsUntilBothLivesAreConfirmed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		fab := newFabric(t, 2)
 		a, b := fab.pair(0, 1)
 		mem := alloc(t, fab, 4096)
@@ -299,7 +300,7 @@ func TestPauseOfTheLinkSuspendsOperationsUntilBothLivesAreConfirmed(t *testing.T
 }
 
 func TestRevalidateAsksThePeerBeforeItServes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		fab := newFabric(t, 2)
 		a, b := fab.pair(0, 1)
 		mem := alloc(t, fab, 4096)
@@ -321,7 +322,7 @@ func TestRevalidateAsksThePeerBeforeItServes(t *testing.T) {
 }
 
 func TestPing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		fab := newFabric(t, 2)
 		if _, err := fab.nodes[0].Ping(context.Background(), 1); err != nil {
 			t.Error(err)

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/fabricd/fabricd/internal/bubble"
 	"github.com/fabricd/fabricd/internal/driver"
 	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/transport/mem"
@@ -26,7 +27,7 @@ func TestRandomCrossings(t *testing.T) {
 	crossings := setting(t, "CROSSINGS", 8*pairs)
 	s := seed(t)
 	for round := range uint64((crossings + pairs - 1) / pairs) {
-		synctest.Test(t, func(t *testing.T) { crossAll(t, rand.New(rand.NewPCG(s, round)), nodes) })
+		bubble.Test(t, func(t *testing.T) { crossAll(t, rand.New(rand.NewPCG(s, round)), nodes) })
 	}
 }
 
@@ -114,7 +115,7 @@ func TestManyConnectionsLeaveNoMemory(t *testing.T) {
 	if raceEnabled {
 		count = 2000
 	}
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		fab := newFabric(t, 2)
 		far, near := fab.nodes[1].NewSession(ipc.Credentials{}), fab.nodes[0].NewSession(ipc.Credentials{})
 		l, err := far.Open()

@@ -10,12 +10,12 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/rs/zerolog"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/bubble"
 	"github.com/fabricd/fabricd/internal/driver"
 	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/netsim"
@@ -102,7 +102,7 @@ func TestMemoryThatChangesBehindAFence(t *testing.T) {
 	s := seed(t)
 	for name, plaintext := range map[string]bool{"tls": false, "plaintext": true} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				network := netsim.New(s)
 				defer network.Close()
 				network.SetDefaultRules(netsim.Rules{Delay: 100 * time.Microsecond})

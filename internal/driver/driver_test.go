@@ -14,6 +14,7 @@ import (
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/fence"
+	"github.com/fabricd/fabricd/internal/bubble"
 	"github.com/fabricd/fabricd/internal/driver"
 	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/transport"
@@ -136,7 +137,7 @@ func (f *fabric) join(i, j int) (a, b ipc.Endpoint, err error) {
 func each(t *testing.T, f func(t *testing.T, fab *fabric, j int)) {
 	for name, j := range map[string]int{"loopback": 0, "across": 1} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { f(t, newFabric(t, 2), j) })
+			bubble.Test(t, func(t *testing.T) { f(t, newFabric(t, 2), j) })
 		})
 	}
 }

@@ -8,12 +8,12 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/rs/zerolog"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/bubble"
 	"github.com/fabricd/fabricd/internal/driver"
 	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/netsim"
@@ -67,7 +67,7 @@ func TestAFlappingWayResetsNothing(t *testing.T) {
 		for k := range seeds {
 			s := seed(t) + k
 			t.Run(fmt.Sprintf("%s seed %d", name, s), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) { flap(t, s, cfg) })
+				bubble.Test(t, func(t *testing.T) { flap(t, s, cfg) })
 			})
 		}
 	}

@@ -8,13 +8,13 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/rs/zerolog"
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/fence"
+	"github.com/fabricd/fabricd/internal/bubble"
 	"github.com/fabricd/fabricd/internal/driver"
 	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/transport"
@@ -109,7 +109,7 @@ func (p *holder) all() int { return p.letGo(func(*holdingLane) bool { return tru
 // holding runs f in a bubble with a connection from a node whose lanes hold what
 // is written, to one whose lanes do too.
 func holding(t *testing.T, f func(t *testing.T, fab *fabric, pa, pb *holder, a, b ipc.Endpoint)) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		pa, pb := benchProviders["mem"](t)
 		ha := &holder{Provider: pa, lanes: make(map[*holdingLane]bool)}
 		hb := &holder{Provider: pb, lanes: make(map[*holdingLane]bool)}

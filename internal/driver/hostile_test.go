@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/bubble"
 	"github.com/fabricd/fabricd/internal/driver"
 	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/transport"
@@ -159,7 +160,7 @@ func TestHostilePeer(t *testing.T) {
 		{"sends what is no frame", false, func(h *hostile) { h.say(bytes.Repeat([]byte{0xff}, 64)) }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				h := newHostile(t, 1000)
 				tt.do(h)
 				h.wantReset(tt.session)
@@ -171,7 +172,7 @@ func TestHostilePeer(t *testing.T) {
 // TestUnlimitedCreditCostsBoundedMemory is about a peer that lets this node
 // send without end and reads nothing.
 func TestUnlimitedCreditCostsBoundedMemory(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		h := newHostile(t, math.MaxUint64)
 		accepted := 0
 		for range 1000 {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/fence"
+	"github.com/fabricd/fabricd/internal/bubble"
 	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/rma"
 )
@@ -103,7 +104,7 @@ func polled(ep ipc.Endpoint, dst addr.Addr) error {
 // behind. What arrived before is still received, an accept that waits for
 // anybody goes on, and so does all that has to do with other nodes.
 func TestNodeLossEndsEverythingAndThenTells(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		fab := newFabric(t, 3)
 		busy, at := fab.listener(1, 8) // nobody accepts
 		defer busy.Close()

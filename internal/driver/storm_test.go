@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/bubble"
 	"github.com/fabricd/fabricd/internal/ipc"
 )
 
@@ -53,7 +54,7 @@ func (f *fabric) nothingLeft() {
 func TestCloseStorm(t *testing.T) {
 	const nodes, workers, conns = 4, 40, 10_000
 	s := seed(t)
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		fab := newFabric(t, nodes)
 		begun := time.Now()
 		var servers, clients sync.WaitGroup

@@ -7,12 +7,12 @@ import (
 	"math/rand/v2"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/rs/zerolog"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/bubble"
 	"github.com/fabricd/fabricd/internal/driver"
 	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/netsim"
@@ -30,7 +30,7 @@ func TestManyMessagesAreExactOverABadNetwork(t *testing.T) {
 	}
 	each := (setting(t, "VOLUME", usual) + 2*conns - 1) / (2 * conns)
 	s := seed(t)
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		net := newPacketNet(t, s).(packetNet)
 		defer net.close()
 		net.SetDefaultRules(netsim.Rules{Delay: time.Millisecond, Jitter: time.Millisecond, Loss: 0.05, Duplicate: 0.05, Reorder: 0.25})

@@ -4,7 +4,6 @@ import (
 	"math"
 	"reflect"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"net/netip"
@@ -12,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/bubble"
 )
 
 func genWay(t *rapid.T) Way {
@@ -346,7 +346,7 @@ func TestGatesOfStreams(t *testing.T) {
 }
 
 func TestWatchTellsOfEveryChange(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p := NewPlane(Options{})
 		changed, next := p.Watch()
 		if next != 0 {

@@ -6,12 +6,12 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/rs/zerolog"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/bubble"
 	"github.com/fabricd/fabricd/internal/driver"
 	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/status"
@@ -50,7 +50,7 @@ func TestConnectStormOfOneApplication(t *testing.T) {
 // TestSilentSessionsOfOneMember opens session after session and says nothing.
 // An honest node still establishes its link meanwhile.
 func TestSilentSessionsOfOneMember(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		hub := mem.NewHub(mem.Config{})
 		nodes := map[addr.NodeID]*driver.Node{}
 		var evil *mem.Provider

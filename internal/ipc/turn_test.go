@@ -5,6 +5,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/fabricd/fabricd/internal/bubble"
 )
 
 func newTurn() *Turn {
@@ -56,7 +58,7 @@ func TestTurnIsOfOne(t *testing.T) {
 
 // Who waits gets the turn in order, also beside one that takes it again and again.
 func TestTurnsAreInOrder(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		turn := newTurn()
 		turn.Take(nil, nil)
 		var order []int // guarded by turn
@@ -83,7 +85,7 @@ func TestTurnsAreInOrder(t *testing.T) {
 }
 
 func TestWaitForATurnEnds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		turn := newTurn()
 		turn.Take(nil, nil)
 		if turn.Try() {

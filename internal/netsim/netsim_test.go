@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/net/nettest"
+
+	"github.com/fabricd/fabricd/internal/bubble"
 )
 
 const (
@@ -66,7 +68,7 @@ func TestStreamKeepsTheRulesOfNetConn(t *testing.T) {
 }
 
 func TestStreamIsDelayedAndInOrder(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		n := New(7)
 		defer n.Close()
 		n.SetDefaultRules(Rules{Delay: 10 * time.Millisecond, Jitter: 30 * time.Millisecond, Loss: 0.05})
@@ -94,7 +96,7 @@ func TestStreamIsDelayedAndInOrder(t *testing.T) {
 }
 
 func TestHalfClose(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		n := New(1)
 		defer n.Close()
 		a, b := streams(t, n)
@@ -117,7 +119,7 @@ func TestHalfClose(t *testing.T) {
 }
 
 func TestWriteWaitsWhenTheReaderDoesNot(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		n := New(1)
 		defer n.Close()
 		a, b := streams(t, n)
@@ -140,7 +142,7 @@ func TestWriteWaitsWhenTheReaderDoesNot(t *testing.T) {
 }
 
 func TestDialIsRefusedWhereNobodyListens(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		n := New(1)
 		defer n.Close()
 		n.SetDefaultRules(Rules{Delay: 5 * time.Millisecond})
@@ -156,7 +158,7 @@ func TestDialIsRefusedWhereNobodyListens(t *testing.T) {
 }
 
 func TestCutStallsStreamsAndHangsDials(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		n := New(1)
 		defer n.Close()
 		a, b := streams(t, n)
@@ -181,7 +183,7 @@ func TestCutStallsStreamsAndHangsDials(t *testing.T) {
 }
 
 func TestCrashResetsPeersAfterTheDelay(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		n := New(1)
 		defer n.Close()
 		n.SetDefaultRules(Rules{Delay: 20 * time.Millisecond})
@@ -217,7 +219,7 @@ func TestCrashResetsPeersAfterTheDelay(t *testing.T) {
 }
 
 func TestCloseWithUnreadDataResets(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		n := New(1)
 		defer n.Close()
 		a, b := streams(t, n)
@@ -270,7 +272,7 @@ func inversions(s []string) (k int) {
 }
 
 func TestPacketsWithoutRulesArriveInOrder(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		n := New(1)
 		defer n.Close()
 		n.SetDefaultRules(Rules{Delay: 50 * time.Millisecond})
@@ -282,7 +284,7 @@ func TestPacketsWithoutRulesArriveInOrder(t *testing.T) {
 }
 
 func TestRulesActAsOftenAsTheySay(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		const count = 4000
 		n := New(42)
 		defer n.Close()
@@ -308,7 +310,7 @@ func TestRulesActAsOftenAsTheySay(t *testing.T) {
 
 func TestTheSeedDecides(t *testing.T) {
 	run := func(seed uint64) (got string) {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			n := New(seed)
 			defer n.Close()
 			n.SetDefaultRules(Rules{Jitter: 5 * time.Millisecond, Loss: 0.3, Duplicate: 0.1, Reorder: 0.2})
@@ -326,7 +328,7 @@ func TestTheSeedDecides(t *testing.T) {
 }
 
 func TestPartitionDropsAndHealRestores(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		n := New(1)
 		defer n.Close()
 		a, b := sockets(t, n)
@@ -349,7 +351,7 @@ func TestPartitionDropsAndHealRestores(t *testing.T) {
 }
 
 func TestCaptureSeesPacketsAndStreams(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		n := New(1)
 		defer n.Close()
 		var seen []string

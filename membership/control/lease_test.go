@@ -9,10 +9,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/bubble"
 	"github.com/fabricd/fabricd/membership/trust"
 	"github.com/fabricd/fabricd/membership/verdict"
 )
@@ -97,7 +97,7 @@ func (b *bench) badLeases() []badLease {
 }
 
 func TestLifelineNeedsTheLeaseOfItsLife(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		defer b.close()
 		life := addr.Life{Node: 4, Generation: 2}
@@ -127,7 +127,7 @@ func TestLifelineNeedsTheLeaseOfItsLife(t *testing.T) {
 }
 
 func TestListenerWithABadLeaseIsRefusedAndHearsWhy(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		defer b.close()
 		for _, c := range b.badLeases()[:2] {
@@ -147,7 +147,7 @@ func TestListenerWithABadLeaseIsRefusedAndHearsWhy(t *testing.T) {
 }
 
 func TestSessionBelievesWhatALeaseProves(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		defer b.close()
 		life := addr.Life{Node: 4, Generation: 2}
@@ -196,7 +196,7 @@ func TestSessionEndsOverABadLeaseOnBothSides(t *testing.T) {
 			host.Send(verdict.Grant{Term: 3, Life: life, Lease: lease})
 		},
 	} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			b := newBench(t)
 			defer b.close()
 			bad := b.badLeases()

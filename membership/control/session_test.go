@@ -15,6 +15,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/bubble"
 	"github.com/fabricd/fabricd/internal/netsim"
 	"github.com/fabricd/fabricd/membership/trust"
 	"github.com/fabricd/fabricd/membership/verdict"
@@ -172,7 +173,7 @@ func (b *bench) pair() (node, host *Session, nodeTap, hostTap *tap) {
 }
 
 func TestSessionCarriesMessagesBothWaysAndClosesOnPurpose(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		defer b.close()
 		node, host, nodeTap, hostTap := b.pair()
@@ -208,7 +209,7 @@ func TestSessionCarriesMessagesBothWaysAndClosesOnPurpose(t *testing.T) {
 }
 
 func TestDeathOfTheProcessEndsTheSessionAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		defer b.close()
 		_, _, _, hostTap := b.pair()
@@ -222,7 +223,7 @@ func TestDeathOfTheProcessEndsTheSessionAtOnce(t *testing.T) {
 }
 
 func TestPeerThatDoesNotReadIsClosed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		defer b.close()
 		node := must(b.dialer(endB).Session(t.Context(), hostAddress))
@@ -246,7 +247,7 @@ func TestPeerThatDoesNotReadIsClosed(t *testing.T) {
 }
 
 func TestCloseDoesNotWaitForASilentPeer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		defer b.close()
 		node, host, _, _ := b.pair()
@@ -277,7 +278,7 @@ func TestRefusals(t *testing.T) {
 		}, endB, CodeFenced, "life 3.1 is over"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				change := c.server
 				if change == nil {
 					change = func(*Config) {}
@@ -302,7 +303,7 @@ func TestRefusals(t *testing.T) {
 }
 
 func TestVersionsAreNamedByBothSides(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		defer b.close()
 		l := must(dialTLS(t.Context(), b.dial, hostAddress, b.store(uuidB, false).ClientTLS(nil, ProtoControl)))
@@ -318,7 +319,7 @@ func TestVersionsAreNamedByBothSides(t *testing.T) {
 }
 
 func TestWrongCertificatesAreRefusedOnBothSides(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		defer b.close()
 		foreign := must(trust.NewCA(b.cluster, time.Now()))
@@ -355,7 +356,7 @@ func TestSessionRefusesWhatThePeerMustNotSay(t *testing.T) {
 		"a host's message":    {verdict.Grant{Term: 1}, "wrong end"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				b := newBench(t)
 				defer b.close()
 				node, _, nodeTap, hostTap := b.pair()
@@ -375,7 +376,7 @@ func TestSessionRefusesWhatThePeerMustNotSay(t *testing.T) {
 }
 
 func TestGarbageEndsTheSession(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		defer b.close()
 		node, _, nodeTap, hostTap := b.pair()
@@ -395,7 +396,7 @@ func TestGarbageEndsTheSession(t *testing.T) {
 }
 
 func TestLifeline(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		defer b.close()
 		here := must(b.dialer(endB).Lifeline(t.Context(), hostAddress, Target{UUID: uuidA, Epoch: 1}))
@@ -438,7 +439,7 @@ func (p *pipe) waiting() int {
 }
 
 func TestLifelineToAnotherNodeIsRefused(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		defer b.close()
 		if _, err := b.dialer(endB).Lifeline(t.Context(), hostAddress, Target{UUID: addr.UUID{0xEE}}); err == nil ||
@@ -459,7 +460,7 @@ func TestLifelineToAnotherNodeIsRefused(t *testing.T) {
 }
 
 func TestSilentStrangersAreClosed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		defer b.close()
 		var conns []net.Conn
@@ -491,7 +492,7 @@ func TestSilentStrangersAreClosed(t *testing.T) {
 }
 
 func TestJoin(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		defer b.close()
 		token := must(b.tokens.Create(b.cluster, b.ca.Pin(), trust.TokenOptions{MaxUses: 1}, time.Now()))
@@ -535,7 +536,7 @@ func TestJoin(t *testing.T) {
 }
 
 func TestJoinAtANodeThatIsNotTheHost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := newBench(t, func(c *Config) {
 			c.Join, c.Session = nil, nil
 		})

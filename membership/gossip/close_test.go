@@ -3,14 +3,15 @@ package gossip
 import (
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"github.com/fabricd/fabricd/internal/bubble"
 )
 
 // TestCallsAfterCloseAreHarmless leaves, updates and closes in every order that
 // memberlist answers with a panic or a hang, also all at once.
 func TestCallsAfterCloseAreHarmless(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		defer b.end()
 		one, two, three := b.start(1, 1), b.start(2, 1), b.start(3, 1)

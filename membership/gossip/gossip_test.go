@@ -14,6 +14,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/bubble"
 	"github.com/fabricd/fabricd/internal/netsim"
 )
 
@@ -149,7 +150,7 @@ func rumours(g *Gossip, k Key) []string {
 }
 
 func TestEightMembersFindEachOtherWithinASecond(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		defer b.end()
 		var all []*Gossip
@@ -169,7 +170,7 @@ func TestKilledMemberIsGone(t *testing.T) {
 	bounds := map[Profile]time.Duration{Fast: 2500 * time.Millisecond, Normal: 3500 * time.Millisecond, Calm: 15 * time.Second}
 	for profile, bound := range bounds {
 		t.Run(string(profile), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				b := newBench(t)
 				defer b.end()
 				var all []*Gossip
@@ -194,7 +195,7 @@ func TestKilledMemberIsGone(t *testing.T) {
 }
 
 func TestRestartIsAnotherMember(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		defer b.end()
 		one, two, three := b.start(1, 1), b.start(2, 1), b.start(3, 1)
@@ -220,7 +221,7 @@ func TestRestartIsAnotherMember(t *testing.T) {
 }
 
 func TestSplitHeals(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		defer b.end()
 		var all []*Gossip
@@ -262,7 +263,7 @@ func (c blockable) WriteTo(p []byte, to net.Addr) (int, error) {
 }
 
 func TestBlockedPacketsWithOpenStreamsCauseNoRumour(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		defer b.end()
 		var blocked atomic.Bool
@@ -291,7 +292,7 @@ func TestBlockedPacketsWithOpenStreamsCauseNoRumour(t *testing.T) {
 }
 
 func TestLeavingIsToldFromDying(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		defer b.end()
 		one, two, three := b.start(1, 1), b.start(2, 1), b.start(3, 1)
@@ -319,7 +320,7 @@ func TestLeavingIsToldFromDying(t *testing.T) {
 }
 
 func TestUpdateReachesEveryone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		defer b.end()
 		one, two := b.start(1, 1), b.start(2, 1)
@@ -346,7 +347,7 @@ func TestUpdateReachesEveryone(t *testing.T) {
 // that neither hears of the other.
 func refused(t *testing.T, change func(*Config)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		defer b.end()
 		one, odd := b.start(1, 1), b.start(2, 1, change)
@@ -371,7 +372,7 @@ func TestForeignClusterIsRefused(t *testing.T) {
 }
 
 func TestKeysRotateWithoutARumour(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		defer b.end()
 		all := []*Gossip{b.start(1, 1), b.start(2, 1), b.start(3, 1)}
@@ -402,7 +403,7 @@ func TestKeysRotateWithoutARumour(t *testing.T) {
 }
 
 func TestMembersAreBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		defer b.end()
 		one := b.start(1, 1, func(c *Config) { c.MaxMembers = 2 })
@@ -420,7 +421,7 @@ func TestMembersAreBounded(t *testing.T) {
 }
 
 func TestCrashedMemberMakesRoom(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		defer b.end()
 		one := b.start(1, 1, func(c *Config) { c.MaxMembers = 1 })

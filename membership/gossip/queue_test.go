@@ -5,10 +5,11 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"github.com/fabricd/fabricd/internal/bubble"
 )
 
 func TestQueueKeepsTheNewestRumour(t *testing.T) {
@@ -59,7 +60,7 @@ func TestQueueIsBoundedByMembersAndWakesOnce(t *testing.T) {
 }
 
 func TestLogLevelsAndFlood(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		w := &logWriter{log: zerolog.New(&out).Level(zerolog.DebugLevel)}
 		fmt.Fprintln(w, "[ERR] memberlist: one")

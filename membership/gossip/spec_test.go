@@ -15,9 +15,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/fabricd/fabricd/internal/bubble"
 	"github.com/fabricd/fabricd/internal/netsim"
 )
 
@@ -162,7 +162,7 @@ func (w *wiretap) opened(t *testing.T) map[string][]message {
 func TestSpecificationDescribesTheWire(t *testing.T) {
 	all, entry := specification(t)
 	tap := &wiretap{streams: map[string][]byte{}}
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		defer b.end()
 		b.net.Capture(tap.take)
@@ -244,7 +244,7 @@ func garble(b *bench) {
 // The second implementation, with nothing but SPEC.md, joins, is believed, is
 // probed and answers, reads what others say, and leaves.
 func TestSecondImplementationTakesPart(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		defer b.end()
 		g := b.start(1, 1)

@@ -9,8 +9,9 @@ import (
 	"errors"
 	"io"
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"github.com/fabricd/fabricd/internal/bubble"
 )
 
 const alpn = "fabricd/1"
@@ -147,7 +148,7 @@ func TestNoResumption(t *testing.T) {
 }
 
 func TestExpiryIsJudgedByTheGivenClock(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		ca := mustCA(t, cluster, time.Now())
 		host := mustStore(t, ca, Identity{Cluster: cluster, Node: uuid(1), Host: true}, time.Now)
 		node := mustStore(t, ca, Identity{Cluster: cluster, Node: uuid(2)}, time.Now)

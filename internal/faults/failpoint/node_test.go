@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/fabricd/fabricd/internal/bubble"
 )
 
 // An actress notes what is asked of her.
@@ -161,7 +163,7 @@ func TestCrashHappensOnceAndKillsTheDisk(t *testing.T) {
 }
 
 func TestFreezeAndCrashAtOnceComeAfterTheAnswer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		a := &actress{}
 		n := New(a)
 		id := add(t, n, Fault{Kind: Freeze, For: Duration(3 * time.Second)})
@@ -192,7 +194,7 @@ func TestFreezeAndCrashAtOnceComeAfterTheAnswer(t *testing.T) {
 }
 
 func TestDelayHoldsUpAndIsEndedByClear(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		n := New(nil)
 		defer n.Close()
 		began := time.Now()
@@ -220,7 +222,7 @@ func TestDelayHoldsUpAndIsEndedByClear(t *testing.T) {
 }
 
 func TestArmedFaultEndsByItself(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		n := New(nil)
 		defer n.Close()
 		id := add(t, n, Fault{Kind: Error, Step: "app.attached", Within: Duration(time.Second)})
@@ -236,7 +238,7 @@ func TestArmedFaultEndsByItself(t *testing.T) {
 }
 
 func TestClockJumpsAndComesBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		n := New(nil)
 		defer n.Close()
 		for _, offset := range []time.Duration{time.Hour, -24 * time.Hour} {
@@ -287,7 +289,7 @@ func TestDiskModes(t *testing.T) {
 }
 
 func TestSlowDiskAndSlowReceiverTakeTheirTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		n := New(nil)
 		defer n.Close()
 		add(t, n, Fault{Kind: Disk, Disk: DiskSlow, Delay: Duration(time.Second), For: Duration(time.Hour)})
@@ -320,7 +322,7 @@ func TestSlowDiskAndSlowReceiverTakeTheirTime(t *testing.T) {
 }
 
 func TestDescriptorsAreGivenBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		a := &actress{}
 		n := New(a)
 		defer n.Close()

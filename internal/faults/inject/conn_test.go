@@ -17,6 +17,7 @@ import (
 	"golang.org/x/net/nettest"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/bubble"
 	"github.com/fabricd/fabricd/internal/faults"
 	"github.com/fabricd/fabricd/internal/netsim"
 )
@@ -166,7 +167,7 @@ func TestFaultsOfStreams(t *testing.T) {
 	for _, tt := range tests {
 		for end, name := range []string{"dialer", "acceptor"} {
 			t.Run(tt.name+" at the "+name, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
+				bubble.Test(t, func(t *testing.T) {
 					w := openWires(t, faults.Control)
 					near, far := w.connect()
 					if took, err := roundTrip(near, far, limit); err != nil || took > time.Millisecond {
@@ -200,7 +201,7 @@ func TestFaultsOfStreams(t *testing.T) {
 
 func TestDialsAcrossACutHang(t *testing.T) {
 	for end := range 2 {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			w := openWires(t, faults.Gossip)
 			counts := add(t, w.layers[end], faults.Rule{On: faults.All, From: faults.Nodes{2}, To: faults.Nodes{1}, Cut: true, For: 10000 * ms})
 			start := time.Now()
@@ -235,7 +236,7 @@ func TestDialsAcrossACutHang(t *testing.T) {
 
 func TestHalfOpenRefusesAndResetEnds(t *testing.T) {
 	for end := range 2 {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			w := openWires(t, faults.Control)
 			near, far := w.connect()
 			counts := add(t, w.layers[end], faults.Rule{On: faults.Control, From: faults.Nodes{1}, To: faults.Nodes{2}, HalfOpen: true})
@@ -285,7 +286,7 @@ func TestHalfOpenRefusesAndResetEnds(t *testing.T) {
 // while rules come and go.
 func TestBytesStayInOrder(t *testing.T) {
 	for seed := range uint64(20) {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			w := openWires(t, faults.Gossip)
 			near, far := w.connect()
 			rng := rand.New(rand.NewPCG(seed, 1))
@@ -352,7 +353,7 @@ func pattern(i int) byte { return byte(i ^ i>>8*7) }
 // cut: the peer sees it afterwards, behind what was written.
 func TestCloseAcrossACutIsSeenWhenItEnds(t *testing.T) {
 	for end := range 2 {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			w := openWires(t, faults.Control)
 			near, far := w.connect()
 			add(t, w.layers[end], faults.Rule{On: faults.All, Cut: true, For: 5000 * ms})
@@ -378,7 +379,7 @@ func TestCloseAcrossACutIsSeenWhenItEnds(t *testing.T) {
 // TestStreamsOfGossipFromSharedAddresses has two nodes on one IP address: nobody
 // knows which of them has opened a stream.
 func TestStreamsOfGossipFromSharedAddresses(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := openWires(t, faults.Gossip)
 		third := addr.UUID{3}
 		names := &w.layers[1].plane.Names
@@ -407,7 +408,7 @@ func TestStreamsOfGossipFromSharedAddresses(t *testing.T) {
 // TestControlConnectionsAreNobodysUntilIdentified lets a rule for the peer hold
 // from that moment on.
 func TestControlConnectionsAreNobodysUntilIdentified(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := openWires(t, faults.Control)
 		add(t, w.layers[1], faults.Rule{On: faults.Control, From: faults.Nodes{1}, Cut: true})
 		near, err := w.dial(t.Context(), "10.0.0.2:7000")
@@ -433,7 +434,7 @@ func TestControlConnectionsAreNobodysUntilIdentified(t *testing.T) {
 // TestTheEndOfALayerFreesEverything leaves connections open under all kinds of
 // rules; the test's leak check and the bubble see what is left.
 func TestTheEndOfALayerFreesEverything(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := openWires(t, faults.Gossip)
 		var all []net.Conn
 		for i := range 8 {

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/fabricd/fabricd/internal/bubble"
 	"github.com/fabricd/fabricd/internal/faults"
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/internal/transport/mem"
@@ -99,7 +100,7 @@ func TestMessagesAndRMAAreToldApart(t *testing.T) {
 	for _, on := range []faults.Traffic{faults.Messages, faults.RMA, faults.Link, faults.All, faults.Gossip} {
 		for end, name := range []string{"sender", "receiver"} {
 			t.Run(string(on)+" at the "+name, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
+				bubble.Test(t, func(t *testing.T) {
 					l := openLab(t)
 					lanes := map[string]pipeline{}
 					for _, k := range kinds {
@@ -142,7 +143,7 @@ func TestFaultsOfLanes(t *testing.T) {
 	for _, tt := range tests {
 		for end, name := range []string{"node 1", "node 2"} {
 			t.Run(tt.name+" at "+name, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
+				bubble.Test(t, func(t *testing.T) {
 					l := openLab(t)
 					lanes := []pipeline{l.lane(0, wire.TypeStream), l.lane(1, wire.TypeStream)}
 					counts := add(t, l.layers[end], tt.r)
@@ -176,7 +177,7 @@ func TestFaultsOfLanes(t *testing.T) {
 
 func TestResetOfLanesAndLinks(t *testing.T) {
 	for end := range 2 {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			l := openLab(t)
 			messages, ops := l.lane(0, wire.TypeStream), l.lane(0, wire.TypeConnect)
 			counts := add(t, l.layers[end], faults.Rule{On: faults.Messages, Reset: true})
@@ -217,7 +218,7 @@ func TestResetOfLanesAndLinks(t *testing.T) {
 // TestDatagramsOfALink meets heartbeats.
 func TestDatagramsOfALink(t *testing.T) {
 	for end := range 2 {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			l := openLab(t)
 			arrive := func() (n int, first time.Duration) {
 				start := time.Now()
@@ -268,7 +269,7 @@ func TestDatagramsOfALink(t *testing.T) {
 }
 
 func TestDialsOfLinks(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		l := openLab(t)
 		add(t, l.layers[0], faults.Rule{On: faults.Link, Cut: true, From: faults.Nodes{2}})
 		start := time.Now()
@@ -301,7 +302,7 @@ func TestDialsOfLinks(t *testing.T) {
 // it when the cut ends, and calls here fail at once.
 func TestCloseOfALinkAcrossACut(t *testing.T) {
 	for end := range 2 { // has the rule
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			l := openLab(t)
 			lane := l.lane(end, wire.TypeStream)
 			add(t, l.layers[end], faults.Rule{On: faults.Link, Cut: true, For: 10000 * ms})
@@ -339,7 +340,7 @@ func TestCloseOfALinkAcrossACut(t *testing.T) {
 
 // TestAnEndBehindACutIsNotSeen has the side without the rule end the session.
 func TestAnEndBehindACutIsNotSeen(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		l := openLab(t)
 		lane := l.lane(1, wire.TypeConnect)
 		add(t, l.layers[0], faults.Rule{On: faults.Link, Cut: true, For: 3000 * ms})

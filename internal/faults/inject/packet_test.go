@@ -8,10 +8,10 @@ import (
 	"os"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/bubble"
 	"github.com/fabricd/fabricd/internal/faults"
 	"github.com/fabricd/fabricd/internal/netsim"
 )
@@ -180,7 +180,7 @@ func TestFaultsOfPackets(t *testing.T) {
 	for _, tt := range tests {
 		for end, name := range []string{"sender", "receiver"} {
 			t.Run(tt.name+" at the "+name, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
+				bubble.Test(t, func(t *testing.T) {
 					s := openSockets(t)
 					tt.r.On, tt.r.From, tt.r.To = faults.Gossip, faults.Nodes{1}, faults.Nodes{2}
 					counts := add(t, s.layers[end], tt.r)
@@ -207,7 +207,7 @@ func TestFaultsOfPackets(t *testing.T) {
 // TestPacketsThatWaitAreNotLostAtTheEnd closes a socket whose packets a rule
 // delays: the network would carry them.
 func TestPacketsThatWaitAreNotLostAtTheEnd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := openSockets(t)
 		add(t, s.layers[0], faults.Rule{On: faults.Gossip, Delay: 500 * ms})
 		go func() {
@@ -223,7 +223,7 @@ func TestPacketsThatWaitAreNotLostAtTheEnd(t *testing.T) {
 // TestReadDeadlinesHold sets and clears deadlines while delayed packets wake the
 // reader.
 func TestReadDeadlinesHold(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := openSockets(t)
 		add(t, s.layers[1], faults.Rule{On: faults.Gossip, Delay: 10 * ms})
 		go s.send(0, 50)
@@ -253,7 +253,7 @@ func TestReadDeadlinesHold(t *testing.T) {
 
 // TestUnknownPeersMeetRulesForAnybody sends to an address that no node has.
 func TestUnknownPeersMeetRulesForAnybody(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := openSockets(t)
 		forgetNames(s.layers[0])
 		add(t, s.layers[0], faults.Rule{On: faults.Gossip, To: faults.Nodes{2}, Cut: true})

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/bubble"
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/internal/transport/transporttest"
 )
@@ -85,7 +86,7 @@ func openLane(t testing.TB, from, to transport.Session) (transport.SendLane, tra
 }
 
 func TestDelayIsTheTimeInFlight(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		_, a, b := pair(t, Config{Delay: 5 * time.Millisecond})
 		sa, sb := connect(t, a, b)
 		s, r := openLane(t, sa, sb)
@@ -99,7 +100,7 @@ func TestDelayIsTheTimeInFlight(t *testing.T) {
 }
 
 func TestCutStallsAndHealCatchesUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		h, a, b := pair(t, Config{})
 		sa, sb := connect(t, a, b)
 		s, r := openLane(t, sa, sb)
@@ -133,7 +134,7 @@ func TestCutStallsAndHealCatchesUp(t *testing.T) {
 }
 
 func TestCancelDuringCutReachesTheReaderAfterHeal(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		h, a, b := pair(t, Config{})
 		sa, sb := connect(t, a, b)
 		s, r := openLane(t, sa, sb)
@@ -153,7 +154,7 @@ func TestCancelDuringCutReachesTheReaderAfterHeal(t *testing.T) {
 }
 
 func TestWriterSleepsWhileACancelIsStuckInACut(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		h, a, b := pair(t, Config{Delay: 5 * time.Millisecond, LaneBuffer: 16})
 		sa, sb := connect(t, a, b)
 		s, r := openLane(t, sa, sb)
@@ -188,7 +189,7 @@ func wantEnd(t *testing.T, s transport.Session, want transport.CloseError, after
 }
 
 func TestLongCutEndsSessions(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		h, a, b := pair(t, Config{IdleTimeout: 3 * time.Second})
 		sa, sb := connect(t, a, b)
 		h.Cut("a", "b")
@@ -198,7 +199,7 @@ func TestLongCutEndsSessions(t *testing.T) {
 }
 
 func TestCloseDuringCutIsToldAfterHeal(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		h, a, b := pair(t, Config{})
 		sa, sb := connect(t, a, b)
 		h.Cut("a", "b")
@@ -213,7 +214,7 @@ func TestCloseDuringCutIsToldAfterHeal(t *testing.T) {
 }
 
 func TestDialOverACutPath(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		h, a, _ := pair(t, Config{DialTimeout: 2 * time.Second})
 		h.Cut("a", "b")
 		start := time.Now()
@@ -226,7 +227,7 @@ func TestDialOverACutPath(t *testing.T) {
 }
 
 func TestHealLetsAWaitingDialThrough(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		h, a, _ := pair(t, Config{})
 		h.Cut("a", "b")
 		time.AfterFunc(time.Second, func() { h.Heal("a", "b") })
@@ -237,7 +238,7 @@ func TestHealLetsAWaitingDialThrough(t *testing.T) {
 }
 
 func TestKillWithReset(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		h, a, b := pair(t, Config{Delay: time.Millisecond})
 		sa, sb := connect(t, a, b)
 		h.Kill("b", Reset)
@@ -255,7 +256,7 @@ func TestKillWithReset(t *testing.T) {
 }
 
 func TestKillInSilence(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		h, a, b := pair(t, Config{IdleTimeout: 5 * time.Second, DialTimeout: time.Second})
 		sa, _ := connect(t, a, b)
 		h.Kill("b", Silent)
@@ -268,7 +269,7 @@ func TestKillInSilence(t *testing.T) {
 }
 
 func TestTheNextLifeResetsWhatTheSilentOneLeft(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		h, a, b := pair(t, Config{})
 		sa, _ := connect(t, a, b)
 		h.Kill("b", Silent)
@@ -314,7 +315,7 @@ func TestSteadyStateDoesNotAllocate(t *testing.T) {
 }
 
 func TestEndedSessionsAreForgotten(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		h, a, b := pair(t, Config{})
 		for range 10 {
 			sa, sb := connect(t, a, b)

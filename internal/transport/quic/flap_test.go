@@ -7,9 +7,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/fabricd/fabricd/internal/bubble"
 	"github.com/fabricd/fabricd/internal/netsim"
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/internal/transport/transporttest"
@@ -132,7 +132,7 @@ func TestAnOpenWayIsFoundAtOnce(t *testing.T) {
 			"both ways": {{hostA, hostB}, {hostB, hostA}}, "one way": {{hostA, hostB}}, "the other way": {{hostB, hostA}},
 		} {
 			t.Run(cut.String()+" "+name, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) { cutOnce(t, cut, ways) })
+				bubble.Test(t, func(t *testing.T) { cutOnce(t, cut, ways) })
 			})
 		}
 	}
@@ -164,7 +164,7 @@ func cutOnce(t *testing.T, cut time.Duration, ways [][2]string) {
 func TestAWayThatComesAndGoesIsUsed(t *testing.T) {
 	const pace, seeds = 200 * time.Millisecond, 4
 	for seed := range uint64(seeds) {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			sim, s := newFlappingNet(t, seed)
 			defer s.close()
 			time.Sleep(time.Second + time.Duration(seed)*10*time.Millisecond)
@@ -200,7 +200,7 @@ func newFlappingNet(t *testing.T, seed uint64) (*netsim.Network, *busySession) {
 // TestALostEndIsSentAgain: the packet that tells the peer of a session's end is
 // lost, and nothing comes from the peer that quic-go could answer with another.
 func TestALostEndIsSentAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		sim := netsim.New(1)
 		sim.SetDefaultRules(openWay)
 		a, b := simulated(t, sim)

@@ -14,6 +14,7 @@ import (
 	quicgo "github.com/quic-go/quic-go"
 	"github.com/rs/zerolog"
 
+	"github.com/fabricd/fabricd/internal/bubble"
 	"github.com/fabricd/fabricd/internal/netsim"
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/internal/transport/transporttest"
@@ -96,7 +97,7 @@ func TestRefusedPeersLearnWhy(t *testing.T) {
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				ca, other := transporttest.NewAuthority(t), transporttest.NewAuthority(t)
 				dialer, accepter := member(ca, idA), member(ca, idB)
 				c.change(ca, other, &dialer, &accepter)
@@ -187,7 +188,7 @@ func TestPeerThatDoesNotConfirmIsDropped(t *testing.T) {
 		{"too long", "confirmation", []byte{1, 1, 1}, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				ca := transporttest.NewAuthority(t)
 				cfg := member(ca, idA)
 				net := netsim.New(1)
@@ -220,7 +221,7 @@ func TestPeerThatDoesNotConfirmIsDropped(t *testing.T) {
 }
 
 func TestFewHandshakesAtOnceStillServeAStorm(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		ca := transporttest.NewAuthority(t)
 		cfgB := member(ca, idB)
 		cfgB.MaxHandshakes = 16 // address checks from the fourth on
@@ -252,7 +253,7 @@ func TestFewHandshakesAtOnceStillServeAStorm(t *testing.T) {
 }
 
 func TestSessionsThatNobodyAcceptsAreBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		ca := transporttest.NewAuthority(t)
 		cfgB := member(ca, idB)
 		cfgB.MaxHandshakes = 3
@@ -294,7 +295,7 @@ func TestConfigIsChecked(t *testing.T) {
 }
 
 func TestUnverifiedTLSIsRefused(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		ca := transporttest.NewAuthority(t)
 		careless := member(ca, idA)
 		careless.ClientTLS = func() *tls.Config { return &tls.Config{InsecureSkipVerify: true} }

@@ -14,9 +14,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/fabricd/fabricd/internal/bubble"
 	"github.com/fabricd/fabricd/internal/netsim"
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/internal/transport/transporttest"
@@ -49,7 +49,7 @@ func restarted(t *testing.T) (transport.Session, transport.SendLane) {
 }
 
 func TestHeartbeatToARestartedPeerResets(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		sa, _ := restarted(t)
 		began := time.Now()
 		if err := sa.SendDatagram(make([]byte, 64)); err != nil {
@@ -67,7 +67,7 @@ func TestHeartbeatToARestartedPeerResets(t *testing.T) {
 }
 
 func TestTinyPacketsToARestartedPeerTimeOut(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		sa, lane := restarted(t)
 		began := time.Now()
 		lane.Write([]byte("x")) // as small on the wire as a keep-alive
@@ -83,7 +83,7 @@ func TestTinyPacketsToARestartedPeerTimeOut(t *testing.T) {
 }
 
 func TestSilentPeerTimesOut(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		sim := netsim.New(1)
 		a, b := simulated(t, sim)
 		sa, sb := transporttest.Connect(t, a, b)
@@ -104,7 +104,7 @@ func TestSilentPeerTimesOut(t *testing.T) {
 }
 
 func TestProviderCloseDuringHandshakesEnds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		sim := netsim.New(1)
 		sim.SetDefaultRules(netsim.Rules{Delay: delay})
 		a, b := simulated(t, sim)
@@ -128,7 +128,7 @@ func TestProviderCloseDuringHandshakesEnds(t *testing.T) {
 }
 
 func TestBytesAreExactOverABadNetwork(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		sim := netsim.New(5)
 		sim.SetDefaultRules(netsim.Rules{
 			Delay: time.Millisecond, Jitter: time.Millisecond,
@@ -176,7 +176,7 @@ func noise(seed byte, n int) []byte {
 }
 
 func TestTheWireShowsNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		sim := netsim.New(1)
 		var mu sync.Mutex // guards wire
 		var wire bytes.Buffer
@@ -242,7 +242,7 @@ func TestTheWireShowsNothing(t *testing.T) {
 // What a session says it has sent is what the wire has seen, lost packets and
 // those sent again included.
 func TestTrafficIsWhatTheWireSees(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		sim := netsim.New(3)
 		sim.SetDefaultRules(netsim.Rules{Delay: time.Millisecond, Loss: 0.05})
 		var seen [2]atomic.Uint64 // from a, from b
@@ -284,7 +284,7 @@ func TestTrafficIsWhatTheWireSees(t *testing.T) {
 }
 
 func TestPausedAcceptKeepsLanes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		a, b := simulated(t, netsim.New(1))
 		sa, err := a.Dial(t.Context(), addrB)
 		if err != nil {

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/fabricd/fabricd/internal/bubble"
 	"github.com/fabricd/fabricd/internal/netsim"
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/internal/transport/transporttest"
@@ -22,7 +23,7 @@ import (
 func inBubble(t *testing.T, f func(t *testing.T, network *netsim.Network, a, b *session)) {
 	for name, plaintext := range map[string]bool{"tls": false, "plaintext": true} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				network := netsim.New(1)
 				network.SetDefaultRules(netsim.Rules{Delay: 100 * time.Microsecond})
 				pa, pb := simulated(t, network, func(c *Config) { c.Plaintext = plaintext })

@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/fabricd/fabricd/internal/bubble"
 	"github.com/fabricd/fabricd/internal/netsim"
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/internal/transport/transporttest"
@@ -89,7 +90,7 @@ func TestCutsInsideLargeWrites(t *testing.T) {
 	t.Logf("-seed %d", *seed)
 	for name, plaintext := range map[string]bool{"tls": false, "plaintext": true} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				network := netsim.New(1)
 				network.SetDefaultRules(netsim.Rules{Delay: 100 * time.Microsecond})
 				random := rand.New(rand.NewPCG(*seed, 7))

@@ -15,6 +15,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/fabricd/fabricd/internal/bubble"
 	"github.com/fabricd/fabricd/internal/netsim"
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/internal/transport/transporttest"
@@ -49,7 +50,7 @@ func (l *logBuffer) String() string {
 }
 
 func hostile(t *testing.T, change func(*Config), f func(*rig)) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := &rig{T: t, network: netsim.New(1)}
 		ca := transporttest.NewAuthority(t)
 		r.member = member(ca, idA)
@@ -491,7 +492,7 @@ func TestRefusedPeersLearnWhy(t *testing.T) {
 		}, "life 7 was removed", transport.CloseError{Code: transport.CodeFenced}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				network := netsim.New(1)
 				defer network.Close()
 				ca, other := transporttest.NewAuthority(t), transporttest.NewAuthority(t)

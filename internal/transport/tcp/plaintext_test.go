@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/fabricd/fabricd/internal/bubble"
 	"github.com/fabricd/fabricd/internal/netsim"
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/internal/transport/transporttest"
@@ -105,7 +106,7 @@ func exchange(t *testing.T, from, to transport.Session, text []byte) {
 func TestEndsThatDifferInPlaintextRefuseEachOther(t *testing.T) {
 	for name, dialerHas := range map[string]bool{"the dialer has it": true, "the accepter has it": false} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				network := netsim.New(1)
 				defer network.Close()
 				ca := transporttest.NewAuthority(t)

@@ -9,11 +9,11 @@ import (
 	"io"
 	"math/rand/v2"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
 
+	"github.com/fabricd/fabricd/internal/bubble"
 	"github.com/fabricd/fabricd/internal/transport"
 )
 
@@ -43,7 +43,7 @@ type Pair struct {
 func Run(t *testing.T, make func(t *testing.T) Pair) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { runCase(t, make, c.run) })
+			bubble.Test(t, func(t *testing.T) { runCase(t, make, c.run) })
 		})
 	}
 }
