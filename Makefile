@@ -64,8 +64,10 @@ test: lint ## lint, the rules of the tree, and every test with the race detector
 	   deploy/image.sh $(IMAGE) $(APPS_IMAGE); then
 	  export FABRICD_IMAGE=$(IMAGE) FABRICD_APPS_IMAGE=$(APPS_IMAGE)
 	fi
-	# What needs no race detector, beside the rest.
-	{ $(PLAIN) go test ./internal/sim || rc=$$?; cd deploy/check; $(PLAIN) go test ./... || rc=$$?; exit $$rc; } >out/plain.log 2>&1 &
+	# What needs no race detector, or counts allocations, which it adds to, beside the rest.
+	{ $(PLAIN) go test ./internal/sim || rc=$$?
+	  $(PLAIN) go test -run Alloc ./internal/driver ./internal/ipc || rc=$$?
+	  cd deploy/check; $(PLAIN) go test ./... || rc=$$?; exit $$rc; } >out/plain.log 2>&1 &
 	plain=$$!
 	# What runs real processes against bounds of time goes last and alone, so that
 	# neither the compiler nor other tests take the processors from it. Of the others

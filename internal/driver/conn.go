@@ -52,6 +52,7 @@ type conn struct {
 	failed    bool               // cut off: no handshake any more
 	opsIn     transport.RecvLane // the peer's operations lane, once known
 	messages  transport.RecvLane // the peer's message lane, once known
+	taking    bool               // whoever reads for the session applies a frame
 }
 
 func newConn(l *link, ep *endpoint, id wire.ConnID) *conn {
@@ -86,7 +87,12 @@ func (p connPort) queue(s segment) {
 	p.ops.push(s)
 }
 
-func (p connPort) Wake(w *core.Waiter) { w.C <- struct{}{} }
+func (p connPort) Wake(w *core.Waiter) {
+	w.C <- struct{}{}
+	if p.link.helper != nil && !p.taking { // else it is the helper that is in take
+		p.link.helper.Rouse()
+	}
+}
 
 // openMessages opens this end's message lane.
 func (c *conn) openMessages(ctx context.Context) (transport.SendLane, error) {
@@ -398,25 +404,38 @@ func (c *conn) freeWaiter(w *core.Waiter) { c.link.n.waiters.Put(w) }
 // await waits for w, which the core was given, gives it back and returns its
 // result. It gives up when ctx is done or quit is closed.
 func (c *conn) await(ctx context.Context, w *core.Waiter, quit <-chan struct{}) (uint64, error) {
-	var err error
+	if c.link.helper != nil && len(w.C) == 0 && ctx.Err() == nil {
+		c.link.helper.Help(w.C)
+	}
 	select {
 	case <-w.C:
-	case <-ctx.Done():
-		err = context.Cause(ctx)
-	case <-quit:
-		err = status.Reset
-	}
-	if err != nil {
-		c.mu.Lock()
-		c.core.Forget(w)
-		c.mu.Unlock()
-		select {
-		case <-w.C: // it came meanwhile
-		default:
+	default:
+		if err := c.awaitOr(ctx, w, quit); err != nil {
 			return 0, err
 		}
 	}
 	code, value := w.Code, w.Value
 	c.freeWaiter(w)
 	return value, asError(code)
+}
+
+// awaitOr waits for w, or for a reason to give up.
+func (c *conn) awaitOr(ctx context.Context, w *core.Waiter, quit <-chan struct{}) (err error) {
+	select {
+	case <-w.C:
+		return nil
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	case <-quit:
+		err = status.Reset
+	}
+	c.mu.Lock()
+	c.core.Forget(w)
+	c.mu.Unlock()
+	select {
+	case <-w.C: // it came meanwhile
+		return nil
+	default:
+		return err
+	}
 }

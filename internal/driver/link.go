@@ -32,9 +32,10 @@ type link struct {
 	provider string // its name
 	weighed  []Considered
 	sess     transport.Session
-	dialed   bool      // by this node
-	twin     *link     // of a link with this node itself, the other end; else nil
-	since    time.Time // wall clock, for people
+	helper   transport.Helper // sess, if it is one; else nil
+	dialed   bool             // by this node
+	twin     *link            // of a link with this node itself, the other end; else nil
+	since    time.Time        // wall clock, for people
 
 	control chan []byte   // frames for the control lane; full means a stuck peer
 	down    chan struct{} // closed when the link has failed
@@ -74,6 +75,7 @@ func newLink(n *Node, provider string, self addr.Life, peer Peer, sess transport
 		conns: make(map[wire.ConnID]*conn), pings: make(map[uint64]chan<- time.Duration),
 		byeAcked: make(chan struct{}),
 	}
+	l.helper, _ = sess.(transport.Helper)
 	now := n.now()
 	l.pulse = core.NewPulse(n.pulseTimes(), begun, now)
 	l.servingUntil.Store(int64(l.pulse.ServingUntil()))

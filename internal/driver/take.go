@@ -53,10 +53,12 @@ func (c *conn) takeFrame(p []byte) (int, error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.taking = true
 	into, err := c.core.Handle(h, body)
 	if err == nil && into != nil {
 		c.core.PayloadDone(into, storePayload(into, rest))
 	}
+	c.taking = false
 	return end, err
 }
 

@@ -160,6 +160,21 @@ type Offerer interface {
 	ReadOr(p []byte, take func(p []byte) int) (int, error)
 }
 
+// A Helper is a Session whose bytes can be read by who waits for what comes of them,
+// so that nobody has to wake it.
+type Helper interface {
+	// Help reads for the session, if it is not done better by others, until done,
+	// which holds one token, has it, or for a moment. It leaves the token there, and
+	// returns without one at any time: the caller looks, and may wait as it would
+	// have without Help. The caller holds no lock.
+	Help(done chan struct{})
+
+	// Rouse ends the Help that runs, if there is one. Whoever puts a token into a
+	// done and was not called by the session in the middle of Help calls it
+	// afterwards. It may be called with locks held.
+	Rouse()
+}
+
 // A SendLane is the writing end of a lane. One goroutine writes at a time;
 // the other methods may be called from any goroutine.
 type SendLane interface {

@@ -2,15 +2,17 @@ package tcp
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
 // A helm says who reads a session's first connection. It is held by one of:
 //
 //   - the reader of a lane, while it has no bytes of its own;
+//   - a guest, who waits for something that a reader would wake it for (Help);
 //   - the session's watch, when no reader has wanted it for a moment, or one whose
 //     bytes come on bulk connections has left it;
-//   - nobody, for at most a moment after a reader has left.
+//   - nobody, for at most a moment after a reader or a guest has left.
 //
 // On the way of a ping-pong, from the socket to the reader that answers and
 // back, nobody else is woken.
@@ -20,9 +22,11 @@ type helm struct {
 	alarm     chan struct{} // wakes the watch
 	free      chan struct{} // closed when the helm is over and nobody has it
 
+	visited atomic.Bool // a guest has the helm
+
 	mu          sync.Mutex // guards the fields below; innermost, but for interrupt and resume
 	held        bool
-	holder      *recvLane // nil: the watch, or nobody
+	holder      *hand // nil: the watch, or nobody
 	interrupted bool
 	uses        uint64 // counts the times that it was taken or handed over
 	asleep      bool   // the watch waits for alarm: the holder has had the helm for long
@@ -30,23 +34,46 @@ type helm struct {
 	over        bool   // nobody gets it any more
 
 	// Readers that wait while somebody else has the helm, the last to come first.
-	first *recvLane
+	first *hand
+
+	guests int   // who are in Help
+	visits int   // guests in a row who were alone and did not get the helm
+	heir   *hand // the guest for whom the holder was interrupted; nil: nobody
+}
+
+// A hand is who can have the helm: a lane's reader, or a guest.
+type hand struct {
+	wake  chan struct{} // holds a token when it should look
+	lane  *recvLane     // nil: a guest
+	quits chan struct{} // a guest's: holds a token when it has what it waits for
+
+	// Guarded by the helm's mu.
+	steers, inLine bool
+	yields         bool // to guests: who reads applies what comes for this reader
+	next, prev     *hand
 }
 
 const (
-	// watchEvery is how long nobody has the helm before the watch takes it.
+	// watchEvery is how long nobody has the helm before the watch takes it, and how
+	// long a guest has it.
 	watchEvery = time.Millisecond
 	// hotFrames is how many frames may have come since a waiting reader got its
 	// last one for the helm to be handed to it, which costs a wake-up.
 	hotFrames = 16
+	// fewVisits is how many guests are woken by who has the helm before one has it
+	// called away, which costs as much as one or two wake-ups; manyVisits is how many
+	// are when a guest has had to leave without what it waited for.
+	fewVisits, manyVisits = 4, 64
 )
 
 // take gives l the helm, if nobody has it; else l waits in line and is woken,
-// with the helm or without. One whose bytes come on other connections leaves it to
-// the watch: to be called away from it costs more than to be woken.
-func (h *helm) take(l *recvLane) bool {
+// with the helm or without. yields: it need not have it while guests come. One whose
+// bytes come on other connections leaves it to the watch: to be called away from it
+// costs more than to be woken.
+func (h *helm) take(l *hand, yields bool) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	l.yields = yields
 	if l.steers { // it was handed over
 		return true
 	}
@@ -54,62 +81,149 @@ func (h *helm) take(l *recvLane) bool {
 		h.enter(l)
 		return false
 	}
-	if l.isFar() {
+	if l.lane.isFar() {
 		h.enter(l)
 		h.called = true
 		notify(h.alarm)
 		return false
 	}
-	h.held, h.holder, l.steers = true, l, true
-	h.uses++
+	h.give(l)
 	return true
 }
 
+// give makes l the holder. mu is held.
+func (h *helm) give(l *hand) {
+	h.leaveLine(l)
+	h.held, h.holder, l.steers = true, l, true
+	h.uses++
+	if l.lane == nil {
+		h.visited.Store(true)
+	}
+}
+
+// visit gives g, a guest, the helm if it should have it. Else somebody else wakes
+// it. If waited is true, its token was taken while it was to get the helm. Whoever
+// calls visit calls part. frames is how many have come so far.
+func (h *helm) visit(g *hand, frames uint64, done <-chan struct{}) (taken, waited bool) {
+	h.mu.Lock()
+	h.guests++
+	switch {
+	case h.over:
+	case !h.held:
+		h.give(g)
+		taken = true
+	case h.guests > 1 || h.interrupted || h.holder != nil && !h.holder.yields && h.isHot(h.holder, frames):
+	default:
+		if h.visits++; h.visits > fewVisits {
+			h.heir, h.interrupted = g, true
+			h.interrupt()
+			h.mu.Unlock()
+			select {
+			case <-g.wake:
+				return true, false
+			case <-g.quits:
+				return false, true
+			case <-done:
+				return false, false
+			}
+		}
+	}
+	h.mu.Unlock()
+	return taken, false
+}
+
+// part ends a guest's visit; served: it has what it waited for. A guest who has the
+// helm leaves it to nobody, because the next one is likely to come at once, if
+// neither another guest nor a reader is likely to miss it.
+func (h *helm) part(g *hand, served bool, frames uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.guests--
+	if h.heir == g {
+		h.heir = nil
+	}
+	if !g.steers {
+		return
+	}
+	g.steers = false
+	h.visited.Store(false)
+	select {
+	case <-g.wake: // of its being handed the helm
+	default:
+	}
+	called := h.interrupted || h.guests > 0
+	h.visits = fewVisits
+	if called || !served {
+		h.visits = -manyVisits
+	}
+	h.release(frames, called)
+}
+
+// rouse makes a guest leave the helm: somebody else may have done what it waits for.
+func (h *helm) rouse() {
+	if !h.visited.Load() {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.held && h.holder != nil && h.holder.lane == nil {
+		h.call()
+	}
+}
+
+// call interrupts the holder. mu is held.
+func (h *helm) call() {
+	if !h.interrupted {
+		h.interrupted = true
+		h.interrupt()
+	}
+}
+
 // enter puts l first in line. mu is held.
-func (h *helm) enter(l *recvLane) {
+func (h *helm) enter(l *hand) {
 	if l.inLine {
 		return
 	}
-	l.inLine, l.lineNext, l.linePrev = true, h.first, nil
+	l.inLine, l.next, l.prev = true, h.first, nil
 	if h.first != nil {
-		h.first.linePrev = l
+		h.first.prev = l
 	}
 	h.first = l
 }
 
 // leaveLine takes l out of line. mu is held.
-func (h *helm) leaveLine(l *recvLane) {
+func (h *helm) leaveLine(l *hand) {
 	if !l.inLine {
 		return
 	}
-	if l.linePrev != nil {
-		l.linePrev.lineNext = l.lineNext
+	if l.prev != nil {
+		l.prev.next = l.next
 	} else {
-		h.first = l.lineNext
+		h.first = l.next
 	}
-	if l.lineNext != nil {
-		l.lineNext.linePrev = l.linePrev
+	if l.next != nil {
+		l.next.prev = l.prev
 	}
-	l.inLine, l.lineNext, l.linePrev = false, nil, nil
+	l.inLine, l.next, l.prev = false, nil, nil
 }
 
 // leave ends l's wait. If it has the helm, or was handed it meanwhile, the next
 // one gets it: a reader that is likely to need it soon, or nobody. frames is how
 // many have come so far.
-func (h *helm) leave(l *recvLane, frames uint64) {
+func (h *helm) leave(l *hand, frames uint64) {
 	h.mu.Lock()
+	defer h.mu.Unlock()
 	h.leaveLine(l)
 	if !l.steers {
-		h.mu.Unlock()
 		return
 	}
 	l.steers = false
-	h.release(frames)
-	h.mu.Unlock()
+	h.release(frames, false)
 }
 
-// release gives the helm on. mu is held.
-func (h *helm) release(frames uint64) {
+// release gives the helm on: to the guest who has called for it, or to the next
+// reader in line if that is likely to need it soon, or if it must be. mu is held.
+func (h *helm) release(frames uint64, must bool) {
 	if h.over {
 		h.held, h.holder = false, nil
 		close(h.free)
@@ -119,11 +233,12 @@ func (h *helm) release(frames uint64) {
 		h.interrupted = false
 		h.resume()
 	}
-	next := h.first
-	if next != nil && !next.isFar() && frames-next.lastFrame.Load() <= hotFrames {
-		h.leaveLine(next)
-		h.holder, next.steers = next, true
-		h.uses++
+	next := h.heir
+	if next == nil && h.first != nil && (must || h.isHot(h.first, frames)) {
+		next = h.first
+	}
+	if next != nil {
+		h.give(next)
 		notify(next.wake)
 		return
 	}
@@ -134,18 +249,25 @@ func (h *helm) release(frames uint64) {
 	}
 }
 
+// isHot reports whether a reader that waits is likely to need the helm soon. While
+// guests come, those that yield are not. mu is held.
+func (h *helm) isHot(l *hand, frames uint64) bool {
+	return !l.lane.isFar() && frames-l.lane.lastFrame.Load() <= hotFrames && !(l.yields && h.visits >= fewVisits)
+}
+
 // stop makes l leave the helm, if it has it: there is something for it to see.
-func (h *helm) stop(l *recvLane) {
+func (h *helm) stop(l *hand) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.held && h.holder == l && !h.interrupted {
-		h.interrupted = true
-		h.interrupt()
+	if h.held && h.holder == l {
+		h.call()
 	}
 }
 
 // watch gives the watch the helm if nobody has had it since uses, which it got
-// before. Otherwise it says whether to look again soon, or to wait for alarm.
+// before. Otherwise it says whether to look again soon, or to wait for alarm. A guest
+// who has had the helm since then is called away: it may wait for what does not come
+// on this connection.
 func (h *helm) watch(uses uint64) (taken, soon bool, now uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -156,11 +278,14 @@ func (h *helm) watch(uses uint64) (taken, soon bool, now uint64) {
 		return false, false, h.uses
 	case h.uses != uses && !(called && !h.held):
 		return false, true, h.uses
+	case h.held && h.holder != nil && h.holder.lane == nil:
+		h.call()
+		return false, true, h.uses
 	case h.held:
 		h.asleep = true
 		return false, false, h.uses
 	}
-	h.held, h.holder = true, nil
+	h.held, h.holder, h.visits = true, nil, 0
 	return true, false, h.uses
 }
 
@@ -168,7 +293,7 @@ func (h *helm) watch(uses uint64) (taken, soon bool, now uint64) {
 func (h *helm) unwatch(frames uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.release(frames)
+	h.release(frames, false)
 }
 
 // close ends the helm: who has it leaves, and nobody gets it any more.

@@ -14,19 +14,15 @@ import (
 // A recvLane is the receiving end of a lane. It lives in its session's table
 // until its last byte has come and its reader has seen the end or canceled it.
 type recvLane struct {
+	hand // of its reader
 	s    *session
 	id   uint64
-	wake chan struct{} // holds a token when the reader should look
 
 	// ready says that there is something for the reader: it must not wait.
 	ready     atomic.Bool
 	lastFrame atomic.Uint64 // the session's count of frames when the last one for this lane came
 	far       atomic.Int32  // Reads in a row that a bulk connection has filled
 	owes      bool          // of the reader: it has put off to say its credit
-
-	// Of the helm, guarded by its mu.
-	steers, inLine     bool
-	lineNext, linePrev *recvLane
 
 	mu        sync.Mutex // guards the fields below
 	asm       assembly
@@ -52,7 +48,9 @@ type recvLane struct {
 }
 
 func newRecvLane(s *session, id uint64) *recvLane {
-	return &recvLane{s: s, id: id, wake: make(chan struct{}, 1), limit: uint64(s.p.cfg.LaneWindow)}
+	l := &recvLane{s: s, id: id, limit: uint64(s.p.cfg.LaneWindow)}
+	l.hand.wake, l.hand.lane = make(chan struct{}, 1), l
+	return l
 }
 
 // Read implements transport.RecvLane.
@@ -66,7 +64,7 @@ func (l *recvLane) ReadOr(p []byte, take func([]byte) int) (int, error) {
 		if n > 0 || err != nil || len(p) == 0 {
 			return n, err
 		}
-		l.await()
+		l.await(take != nil)
 		if n := l.finish(); n > 0 {
 			return n, nil
 		}
@@ -119,20 +117,20 @@ func (l *recvLane) failure() error {
 }
 
 // await waits until there is something to see, and reads the session's first
-// connection meanwhile if nobody else does.
-func (l *recvLane) await() {
+// connection meanwhile if nobody else does; it need not if yields.
+func (l *recvLane) await(yields bool) {
 	if l.owes {
 		l.settle()
 	}
 	h := &l.s.helm
 	for !l.ready.Load() {
-		if h.take(l) {
-			l.s.lead(l)
+		if h.take(&l.hand, yields) {
+			l.s.lead(&l.hand)
 			break
 		}
 		<-l.wake
 	}
-	h.leave(l, l.s.frames.Load())
+	h.leave(&l.hand, l.s.frames.Load())
 }
 
 // settle says the credit that was put off, unless a bulk connection is in the middle
@@ -198,7 +196,7 @@ const farReads = 3
 func (l *recvLane) look() {
 	l.ready.Store(true)
 	notify(l.wake)
-	l.s.helm.stop(l)
+	l.s.helm.stop(&l.hand)
 }
 
 // admit checks a frame of data against the lane's credit and what has come. mu
@@ -319,7 +317,7 @@ func (l *recvLane) show(caller *recvLane) (woken bool) {
 		return false
 	}
 	notify(l.wake)
-	l.s.helm.stop(l)
+	l.s.helm.stop(&l.hand)
 	return l.want != nil
 }
 

@@ -11,10 +11,11 @@ import (
 // on; until then the peer does not know it.
 type sendLane struct {
 	s    *session
-	wake chan struct{} // holds a token when the writer should look
-	wide bool          // a bulk connection has carried some of it; of the writer
+	wake chan struct{}     // holds a token when the writer should look
+	wide bool              // a bulk connection has carried some of it; of the writer
+	one  [1]transport.Part // of the writer: what Write hands over
 
-	// Guarded by the session's mu.
+	// Guarded by the session's mu; id is set with writeMu held too, and read with either.
 	id       uint64 // 0: no frame was sent
 	limit    uint64 // what the peer allows
 	sent     uint64 // bytes in frames, sent or about to be
@@ -28,8 +29,10 @@ type sendLane struct {
 
 // Write implements transport.SendLane.
 func (l *sendLane) Write(p []byte) (int, error) {
-	parts := [1]transport.Part{{Payload: p}}
-	return l.WriteVec(parts[:], nil)
+	l.one[0].Payload = p
+	n, err := l.WriteVec(l.one[:], nil)
+	l.one[0].Payload = nil
+	return n, err
 }
 
 // WriteVec implements transport.SendLane.

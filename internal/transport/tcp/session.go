@@ -41,6 +41,8 @@ type session struct {
 	out  *outlet
 	helm helm
 
+	guests sync.Pool // of hands for Help
+
 	// Of the holder of the helm.
 	in         []byte // what has come and was not handled, from start to end
 	start, end int

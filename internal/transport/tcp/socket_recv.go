@@ -16,7 +16,7 @@ type socketReader struct {
 	attempt func(uintptr) bool
 
 	// Of one read: fields, so that it needs no memory.
-	holder *recvLane // of the helm; nil: the watch
+	holder *hand // of the helm; nil: the watch
 	err    error
 }
 
@@ -32,7 +32,7 @@ func (r *socketReader) begin(s *session) {
 
 // read reads and handles frames until the holder of the helm is to look at
 // something.
-func (r *socketReader) read(holder *recvLane) error {
+func (r *socketReader) read(holder *hand) error {
 	if holder != nil { // the watch does not look
 		n, err := r.looker.look(r.s.unread())
 		r.s.came(n)
@@ -84,7 +84,7 @@ func (s *session) came(n int) {
 }
 
 // decrypt handles the whole records that are there, and the frames in them.
-func (s *session) decrypt(holder *recvLane) error {
+func (s *session) decrypt(holder *hand) error {
 	for !s.rec.plain && s.rec.hasMore() {
 		n, err := s.conn.Read(s.room())
 		s.end += n

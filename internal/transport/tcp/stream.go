@@ -41,10 +41,10 @@ func (s *session) watch() {
 	}
 }
 
-// lead reads the first connection until l has something to see, or, for the
-// watch, until a waiting reader was woken, or until the helm is to be left. It
+// lead reads the first connection until l has something to see, or, for a guest and
+// the watch, until a waiting reader was woken, or until the helm is to be left. It
 // leaves no whole frame unhandled. The caller has the helm.
-func (s *session) lead(l *recvLane) {
+func (s *session) lead(l *hand) {
 	s.woke = false
 	for {
 		err := s.handleFrames(l)
@@ -67,10 +67,36 @@ func (s *session) lead(l *recvLane) {
 	}
 }
 
-// satisfied reports whether l, or the watch, has what it reads for.
-func (s *session) satisfied(l *recvLane) bool {
-	return l != nil && l.ready.Load() || l == nil && s.woke
+// satisfied reports whether l, or the watch, has what it reads for. A reader that
+// was woken takes the helm itself, and may have what a guest waits for.
+func (s *session) satisfied(l *hand) bool {
+	if l != nil && l.lane != nil {
+		return l.lane.ready.Load()
+	}
+	return s.woke || l != nil && len(l.quits) > 0
 }
+
+// Help implements transport.Helper.
+func (s *session) Help(done chan struct{}) {
+	g, ok := s.guests.Get().(*hand)
+	if !ok {
+		g = &hand{wake: make(chan struct{}, 1)}
+	}
+	g.quits = done
+	taken, waited := s.helm.visit(g, s.frames.Load(), s.done)
+	if taken && len(done) == 0 {
+		s.lead(g)
+	}
+	s.helm.part(g, waited || len(done) > 0, s.frames.Load())
+	if waited {
+		done <- struct{}{} // the caller's
+	}
+	g.quits = nil
+	s.guests.Put(g)
+}
+
+// Rouse implements transport.Helper.
+func (s *session) Rouse() { s.helm.rouse() }
 
 func (s *session) ended() bool {
 	select {
@@ -82,7 +108,7 @@ func (s *session) ended() bool {
 }
 
 // readMore reads, or decrypts one record. l has the helm; nil: the watch.
-func (s *session) readMore(l *recvLane) error {
+func (s *session) readMore(l *hand) error {
 	if s.socket.raw != nil && !s.rec.hasMore() {
 		return s.socket.read(l)
 	}
@@ -105,9 +131,13 @@ func (s *session) room() []byte {
 	return s.in[s.end:]
 }
 
-// handleFrames handles the whole frames that are there. caller is the reader
-// that has the helm; nil: the watch.
-func (s *session) handleFrames(caller *recvLane) error {
+// handleFrames handles the whole frames that are there. holder has the helm; nil:
+// the watch.
+func (s *session) handleFrames(holder *hand) error {
+	var caller *recvLane
+	if holder != nil {
+		caller = holder.lane
+	}
 	for s.end-s.start >= headerLen {
 		h, err := parseHeader(s.in[s.start:s.end], maxSmall)
 		if err != nil {
@@ -166,11 +196,8 @@ func (s *session) handle(h header, body []byte, caller *recvLane) error {
 
 // onData handles data of the first connection.
 func (s *session) onData(h header, body []byte, caller *recvLane, frame uint64) error {
-	l, err := s.laneIn(h.lane, true)
+	l, err := s.arrived(h.lane, len(body))
 	if err != nil {
-		return err
-	}
-	if err := s.count(len(body)); err != nil {
 		return err
 	}
 	l.lastFrame.Store(frame)
@@ -179,10 +206,26 @@ func (s *session) onData(h header, body []byte, caller *recvLane, frame uint64) 
 	return err
 }
 
+// arrived counts n bytes that have come for a lane of the peer, and returns it.
+func (s *session) arrived(id uint64, n int) (*recvLane, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l, err := s.laneInLocked(id, true)
+	if err != nil {
+		return nil, err
+	}
+	return l, s.countLocked(n)
+}
+
 // count checks n bytes that have come against the session's credit.
 func (s *session) count(n int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.countLocked(n)
+}
+
+// countLocked is count for who holds mu.
+func (s *session) countLocked(n int) error {
 	if s.recvTotal += uint64(n); s.recvTotal > s.recvLimit {
 		return fmt.Errorf("%w: more bytes than the session's credit", errMalformed)
 	}
@@ -202,6 +245,11 @@ func (s *session) uncount(n int) {
 func (s *session) laneIn(id uint64, shows bool) (*recvLane, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.laneInLocked(id, shows)
+}
+
+// laneInLocked is laneIn for who holds mu.
+func (s *session) laneInLocked(id uint64, shows bool) (*recvLane, error) {
 	if l := s.lanesIn[id]; l != nil {
 		return l, nil
 	}
@@ -472,6 +520,9 @@ func (s *session) fail(err error) {
 // name returns the lane's number and gives it one if it has none. 0: the session
 // has ended. writeMu is held, so that numbers come in the order of first frames.
 func (s *session) name(l *sendLane) uint64 {
+	if l.id != 0 {
+		return l.id
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err != nil {

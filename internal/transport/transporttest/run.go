@@ -97,6 +97,11 @@ var cases = []struct {
 	{"open lane waits at the limit", testLaneLimit},
 	{"canceled lanes make room for new ones", testCanceledLaneCredit},
 
+	{"who waits may read for the session", testHelp},
+	{"several may", testHelpers},
+	{"who reads for the session does it for all", testHelpForOthers},
+	{"reading for a session ends with it", testHelpEnds},
+
 	{"datagrams arrive", testDatagrams},
 	{"datagrams are bounded in size", testDatagramSize},
 	{"datagrams neither block nor pile up", testDatagramFlood},
