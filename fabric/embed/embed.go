@@ -59,6 +59,12 @@ type Config struct {
 	// none can. AdminSocket is for fabricd's operator commands; empty: none.
 	Socket, AdminSocket string
 
+	// Channels between two applications of the node: messages and bytes on their way in
+	// one direction, per cent that a receiver takes before it says so (negative: none),
+	// and off, try or require for huge pages. Zero fields: 256, 256 KiB, 25, off.
+	RingSlots, RingData, RingRelease int
+	RingHugePages                    string
+
 	Log zerolog.Logger
 }
 
@@ -101,6 +107,17 @@ func (c Config) settings() map[string]string {
 	set("ca", c.CA)
 	set("cert", c.Cert)
 	set("key", c.Key)
+	number := func(key string, n int) {
+		if n != 0 {
+			s[key] = strconv.Itoa(n)
+		}
+	}
+	number("ring-slots", c.RingSlots)
+	number("ring-data", c.RingData)
+	if c.RingRelease != 0 {
+		s["ring-release"] = strconv.Itoa(max(c.RingRelease, 0))
+	}
+	set("ring-huge-pages", c.RingHugePages)
 	set("socket", c.Socket)
 	set("admin", c.AdminSocket)
 	return s

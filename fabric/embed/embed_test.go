@@ -165,6 +165,37 @@ func TestOthersAttachToAnEmbeddedNode(t *testing.T) {
 	}
 }
 
+func TestRingsAreSet(t *testing.T) {
+	type rings struct {
+		Slots     int    `json:"slots"`
+		Data      int    `json:"data_bytes"`
+		Release   int    `json:"release_percent"`
+		HugePages string `json:"huge_pages"`
+	}
+	for name, tt := range map[string]struct {
+		change func(*embed.Config)
+		want   rings
+	}{
+		"default": {func(*embed.Config) {}, rings{256, 256 << 10, 25, "off"}},
+		"set": {func(c *embed.Config) {
+			c.RingSlots, c.RingData, c.RingRelease, c.RingHugePages = 1024, 1<<20, 50, "try"
+		}, rings{1024, 1 << 20, 50, "try"}},
+		"no release": {func(c *embed.Config) { c.RingRelease = -1 }, rings{256, 256 << 10, 0, "off"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, c := cluster(t)
+			c.AdminSocket = filepath.Join(filepath.Dir(c.StateDir), "admin.sock")
+			tt.change(&c)
+			start(t, c)
+			var got rings
+			shown(t, c.AdminSocket, "status", "rings", &got)
+			if got != tt.want {
+				t.Errorf("rings are %+v, want %+v", got, tt.want)
+			}
+		})
+	}
+}
+
 func TestWrongSettingsAreNamed(t *testing.T) {
 	for field, change := range map[string]func(*embed.Config){
 		"state-dir":       func(c *embed.Config) { c.StateDir = "" },
@@ -175,6 +206,10 @@ func TestWrongSettingsAreNamed(t *testing.T) {
 		"detection":       func(c *embed.Config) { c.Detection = "sometimes" },
 		"connect-timeout": func(c *embed.Config) { c.ConnectTimeout = -time.Second },
 		"cert":            func(c *embed.Config) { c.CA = "ca.pem" },
+		"ring-slots":      func(c *embed.Config) { c.RingSlots = 5 },
+		"ring-data":       func(c *embed.Config) { c.RingData = -1 },
+		"ring-release":    func(c *embed.Config) { c.RingRelease = 91 },
+		"ring-huge-pages": func(c *embed.Config) { c.RingHugePages = "often" },
 		"token-file":      func(c *embed.Config) {},
 	} {
 		c := config(t, "node")

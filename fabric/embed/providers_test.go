@@ -70,9 +70,16 @@ func links(t *testing.T, adminSocket string) (all []struct {
 	}
 }) {
 	t.Helper()
+	shown(t, adminSocket, "links", "links", &all)
+	return all
+}
+
+// shown reads a part of what an operator command shows of a node.
+func shown(t *testing.T, adminSocket, command, part string, into any) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	text, err := daemon.NewClient(adminSocket).Get(ctx, "links")
+	text, err := daemon.NewClient(adminSocket).Get(ctx, command)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,10 +87,9 @@ func links(t *testing.T, adminSocket string) (all []struct {
 	if err := json.Unmarshal(text, &body); err != nil {
 		t.Fatal(err)
 	}
-	if err := json.Unmarshal(body["links"], &all); err != nil {
+	if err := json.Unmarshal(body[part], into); err != nil {
 		t.Fatal(err)
 	}
-	return all
 }
 
 // Nodes use the first provider of the dialing one that both have.
