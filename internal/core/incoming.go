@@ -12,7 +12,7 @@ type incoming[M any] struct {
 	partial bool        // it is a write whose last part has not come
 	code    status.Code // why that write is refused
 	refused status.Code // of the first operation that was refused, OK if none
-	queued  int         // replies to reads that the driver has not written
+	queued  int         // replies to reads that the driver has not begun to write
 	free    []*Reply[M] // memory of replies that were written, at most as many as were queued
 
 	payload Payload[M] // of the frame being read; reused
@@ -36,6 +36,8 @@ type Reply[M any] struct {
 	Op     uint64
 	Spans  []rma.Span[M] // retained until Replied
 	Length int64
+
+	begun bool // Replying was called
 }
 
 // Handle applies a frame of the operations lane. If bytes follow the frame it
@@ -209,10 +211,20 @@ func (c *Conn[M]) newReply() *Reply[M] {
 	return r
 }
 
+// Replying says that the driver begins to write a reply: from then on the peer may
+// have it, and begin another operation, before Replied, which comes late where the
+// lane holds the windows.
+func (c *Conn[M]) Replying(r *Reply[M]) {
+	if !r.begun {
+		r.begun = true
+		c.in.queued--
+	}
+}
+
 // Replied says that the driver has no more use for a reply and its windows. If
 // it could not read them all, code says why, and the answer ends with a Fail.
 func (c *Conn[M]) Replied(r *Reply[M], code status.Code) {
-	c.in.queued--
+	c.Replying(r)
 	c.releaseAll(r.Spans)
 	if code != status.OK {
 		c.answer(r.Op, code)

@@ -44,9 +44,16 @@ var benchProviders = map[string]func(testing.TB) (a, b transport.Provider){
 
 // benchPair returns the two ends of a connection between two nodes.
 func benchPair(t testing.TB, pa, pb transport.Provider) (a, b ipc.Endpoint) {
+	return pairWith(t, pa, pb, func(*driver.Config) {})
+}
+
+// pairWith is benchPair of nodes whose configuration is changed.
+func pairWith(t testing.TB, pa, pb transport.Provider, change func(*driver.Config)) (a, b ipc.Endpoint) {
 	f := &fabric{}
 	for i, p := range []transport.Provider{pa, pb} {
-		n := driver.Start(driver.Config{Providers: []transport.Provider{p}, Log: zerolog.Nop()})
+		cfg := driver.Config{Providers: []transport.Provider{p}, Log: zerolog.Nop()}
+		change(&cfg)
+		n := driver.Start(cfg)
 		t.Cleanup(func() { n.Close() })
 		life := addr.Life{Node: addr.NodeID(i), Generation: 1}
 		n.SetSelf(driver.Self{Self: ipc.Self{Cluster: uuid(0xCC), Life: life}, UUID: uuid(byte(i + 1)), Epoch: 1, Term: 1})

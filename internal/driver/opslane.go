@@ -241,6 +241,9 @@ func (c *conn) write() {
 	defer o.mu.Unlock()
 	for !o.empty() && !o.broken {
 		s := o.pop()
+		if s.reply != nil {
+			c.core.Replying(s.reply)
+		}
 		h := c.hold(s)
 		o.mu.Unlock()
 		err := c.writeSegment(s, h)
