@@ -65,31 +65,11 @@ func connect(t *testing.T, a, b *Provider) (transport.Session, transport.Session
 	return sa, sb
 }
 
-// openLane returns both ends of a lane on which one byte was sent.
-func openLane(t testing.TB, from, to transport.Session) (transport.SendLane, transport.RecvLane) {
-	t.Helper()
-	s, err := from.OpenLane(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.Write([]byte{1}); err != nil {
-		t.Fatal(err)
-	}
-	r, err := to.AcceptLane(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := r.Read(make([]byte, 1)); err != nil {
-		t.Fatal(err)
-	}
-	return s, r
-}
-
 func TestDelayIsTheTimeInFlight(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		_, a, b := pair(t, Config{Delay: 5 * time.Millisecond})
 		sa, sb := connect(t, a, b)
-		s, r := openLane(t, sa, sb)
+		s, r := transporttest.Lane(t, sa, sb)
 		start := time.Now()
 		s.Write([]byte("x"))
 		r.Read(make([]byte, 1))
@@ -103,7 +83,7 @@ func TestCutStallsAndHealCatchesUp(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		h, a, b := pair(t, Config{})
 		sa, sb := connect(t, a, b)
-		s, r := openLane(t, sa, sb)
+		s, r := transporttest.Lane(t, sa, sb)
 		h.Cut("b", "a")
 		s.Write([]byte("late"))
 		s.Close()
@@ -137,7 +117,7 @@ func TestCancelDuringCutReachesTheReaderAfterHeal(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		h, a, b := pair(t, Config{})
 		sa, sb := connect(t, a, b)
-		s, r := openLane(t, sa, sb)
+		s, r := transporttest.Lane(t, sa, sb)
 		h.Cut("a", "b")
 		done := make(chan error, 1)
 		go func() { _, err := r.Read(make([]byte, 1)); done <- err }()
@@ -157,7 +137,7 @@ func TestWriterSleepsWhileACancelIsStuckInACut(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		h, a, b := pair(t, Config{Delay: 5 * time.Millisecond, LaneBuffer: 16})
 		sa, sb := connect(t, a, b)
-		s, r := openLane(t, sa, sb)
+		s, r := transporttest.Lane(t, sa, sb)
 		done := make(chan error, 1)
 		go func() { _, err := s.Write(make([]byte, 100)); done <- err }()
 		synctest.Wait()
@@ -287,7 +267,7 @@ func TestPair(t *testing.T) {
 	if sa.Peer() != idB || sb.Peer() != idA {
 		t.Errorf("peers are %v and %v", sa.Peer(), sb.Peer())
 	}
-	s, r := openLane(t, sa, sb)
+	s, r := transporttest.Lane(t, sa, sb)
 	s.Close()
 	if _, err := r.Read(make([]byte, 1)); err != io.EOF {
 		t.Errorf("read: %v, want EOF", err)
@@ -298,7 +278,7 @@ func TestPair(t *testing.T) {
 
 func TestSteadyStateDoesNotAllocate(t *testing.T) {
 	sa, sb := Pair(idA, idB)
-	s, r := openLane(t, sa, sb)
+	s, r := transporttest.Lane(t, sa, sb)
 	p := make([]byte, 64<<10)
 	step := func() {
 		if _, err := s.Write(p); err != nil {
@@ -319,7 +299,7 @@ func TestEndedSessionsAreForgotten(t *testing.T) {
 		h, a, b := pair(t, Config{})
 		for range 10 {
 			sa, sb := connect(t, a, b)
-			openLane(t, sa, sb)
+			transporttest.Lane(t, sa, sb)
 			sa.Close(transport.CodeOK, "")
 			<-sb.Done()
 		}
@@ -333,16 +313,16 @@ func BenchmarkCosts(b *testing.B) {
 	transporttest.Costs(b, func(b *testing.B) (here, there io.ReadWriter) {
 		sa, sb := Pair(idA, idB)
 		b.Cleanup(func() { sa.Close(0, "") })
-		out, in := openLane(b, sa, sb)
-		back, answer := openLane(b, sb, sa)
+		out, in := transporttest.Lane(b, sa, sb)
+		back, answer := transporttest.Lane(b, sb, sa)
 		return transporttest.Duplex(answer, out), transporttest.Duplex(in, back)
 	})
 }
 
 func BenchmarkPingPong(b *testing.B) {
 	sa, sb := Pair(idA, idB)
-	out, in := openLane(b, sa, sb)
-	back, answer := openLane(b, sb, sa)
+	out, in := transporttest.Lane(b, sa, sb)
+	back, answer := transporttest.Lane(b, sb, sa)
 	go func() {
 		p := make([]byte, 64)
 		for {
@@ -363,7 +343,7 @@ func BenchmarkPingPong(b *testing.B) {
 
 func BenchmarkBulk(b *testing.B) {
 	sa, sb := Pair(idA, idB)
-	out, in := openLane(b, sa, sb)
+	out, in := transporttest.Lane(b, sa, sb)
 	go io.Copy(io.Discard, struct{ io.Reader }{in})
 	p := make([]byte, 1<<20)
 	b.SetBytes(int64(len(p)))

@@ -204,20 +204,7 @@ func thereAndBack(t *testing.T, a, b transport.Session) {
 // connection of their own.
 func withBulk(t *testing.T, a, b *session) (*sendLane, *recvLane) {
 	t.Helper()
-	s, err := a.OpenLane(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.Write([]byte("x")); err != nil {
-		t.Fatal(err)
-	}
-	r, err := b.AcceptLane(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.ReadFull(r, make([]byte, 1)); err != nil {
-		t.Fatal(err)
-	}
+	s, r := transporttest.Lane(t, a, b)
 	for a.bulkCount() == 0 || b.bulkCount() == 0 {
 		if _, err := s.Write(make([]byte, bulkMin)); err != nil {
 			t.Fatal(err)

@@ -7,7 +7,6 @@ import (
 
 	"github.com/fabricd/fabricd/internal/bubble"
 	"github.com/fabricd/fabricd/internal/netsim"
-	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/internal/transport/transporttest"
 )
 
@@ -19,8 +18,8 @@ func asking(t *testing.T) (s *session, ask func(b byte)) {
 	t.Cleanup(func() { network.Close() })
 	pa, pb := simulated(t, network, func(*Config) {})
 	sa, sb := transporttest.Connect(t, pa, pb)
-	out, in := lane(t, sa, sb)
-	back, answers := lane(t, sb, sa)
+	out, in := transporttest.Lane(t, sa, sb)
+	back, answers := transporttest.Lane(t, sb, sa)
 	go io.Copy(back, in) // ends with the session, as does the reader
 	s, done := sa.(*session), make(chan struct{}, 1)
 	take := func(p []byte) int {
@@ -46,25 +45,6 @@ func asking(t *testing.T) (s *session, ask func(b byte)) {
 		s.Help(done)
 		<-done
 	}
-}
-
-// lane returns the ends of a lane that a byte has gone through.
-func lane(t *testing.T, from, to transport.Session) (transport.SendLane, transport.RecvLane) {
-	out, err := from.OpenLane(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := out.Write([]byte{0}); err != nil {
-		t.Fatal(err)
-	}
-	in, err := to.AcceptLane(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := in.Read(make([]byte, 1)); err != nil {
-		t.Fatal(err)
-	}
-	return out, in
 }
 
 // TestGuestsReadForThemselves is in time that passes only when everybody waits: who

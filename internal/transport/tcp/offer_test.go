@@ -19,20 +19,7 @@ func offering(t *testing.T, f func(t *testing.T, out transport.SendLane, in *rec
 		change := func(c *Config) { c.Plaintext, c.LaneWindow = plaintext, minWindow }
 		run := func(t *testing.T, pa, pb *Provider) {
 			sa, sb := transporttest.Connect(t, pa, pb)
-			out, err := sa.OpenLane(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := out.Write([]byte{0}); err != nil {
-				t.Fatal(err)
-			}
-			in, err := sb.AcceptLane(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := in.Read(make([]byte, 1)); err != nil {
-				t.Fatal(err)
-			}
+			out, in := transporttest.Lane(t, sa, sb)
 			f(t, out, in.(*recvLane))
 		}
 		t.Run(name+" on sockets", func(t *testing.T) {

@@ -49,12 +49,13 @@ func Duplex(r io.Reader, w io.Writer) io.ReadWriter { return duplex{r, w} }
 func Lanes(b testing.TB, pa, pb transport.Provider) (here, there io.ReadWriter) {
 	b.Helper()
 	from, to := Connect(b, pa, pb)
-	out, in := lane(b, from, to)
-	back, answer := lane(b, to, from)
+	out, in := Lane(b, from, to)
+	back, answer := Lane(b, to, from)
 	return duplex{answer, out}, duplex{in, back}
 }
 
-func lane(b testing.TB, from, to transport.Session) (transport.SendLane, transport.RecvLane) {
+// Lane returns the ends of a lane that a byte has gone through.
+func Lane(b testing.TB, from, to transport.Session) (transport.SendLane, transport.RecvLane) {
 	b.Helper()
 	ctx := context.Background()
 	out, err := from.OpenLane(ctx)
