@@ -339,7 +339,15 @@ func (c *conn) writeSegment(s segment, h *held) error {
 			return wire.ReadData{Op: r.Op, Length: uint32(n), Last: last}.AppendTo(b)
 		})
 	}
-	_, err := c.ops.lane.Write(s.frames)
+	return c.ops.writeAll(s.frames)
+}
+
+// writeAll is lane.Write in memory that the writer has anyway.
+func (o *opsLane) writeAll(p []byte) error {
+	o.parts = append(o.parts, transport.Part{Payload: p})
+	_, err := o.lane.WriteVec(o.parts, nil)
+	clear(o.parts)
+	o.parts = o.parts[:0]
 	return err
 }
 
@@ -433,6 +441,5 @@ func (c *conn) writeStaged(head []byte, spans []span, plain []byte, n int64) err
 			break
 		}
 	}
-	_, err := c.ops.lane.Write(head)
-	return err
+	return c.ops.writeAll(head)
 }

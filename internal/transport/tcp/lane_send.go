@@ -11,9 +11,8 @@ import (
 // on; until then the peer does not know it.
 type sendLane struct {
 	s    *session
-	wake chan struct{}     // holds a token when the writer should look
-	wide bool              // a bulk connection has carried some of it; of the writer
-	one  [1]transport.Part // of the writer: what Write hands over
+	wake chan struct{} // holds a token when the writer should look
+	wide bool          // a bulk connection has carried some of it; of the writer
 
 	// Guarded by the session's mu; id is set with writeMu held too, and read with either.
 	id       uint64 // 0: no frame was sent
@@ -27,12 +26,19 @@ type sendLane struct {
 	writing  *bulk       // the connection that the writer may be held up by; nil: none
 }
 
-// Write implements transport.SendLane.
-func (l *sendLane) Write(p []byte) (int, error) {
-	l.one[0].Payload = p
-	n, err := l.WriteVec(l.one[:], nil)
-	l.one[0].Payload = nil
-	return n, err
+// Write implements transport.SendLane. What is short leaves nothing to do once it is
+// sent: its answer may make somebody else write before Write has returned.
+func (l *sendLane) Write(p []byte) (n int, err error) {
+	if len(p) >= l.bulkMin() {
+		return l.WriteVec([]transport.Part{{Payload: p}}, nil)
+	}
+	for n < len(p) {
+		k, err := l.writeFirst(vector{b: p[n:]})
+		if n += k; err != nil {
+			return n, err
+		}
+	}
+	return n, nil
 }
 
 // WriteVec implements transport.SendLane.
@@ -68,15 +74,21 @@ func (l *sendLane) write(g *gather) error {
 			return err
 		}
 	}
+	n, err := l.writeFirst(g.front())
+	g.advance(n)
+	return err
+}
+
+// writeFirst hands over some bytes of v on the first connection, waiting for credit,
+// and returns how many.
+func (l *sendLane) writeFirst(v vector) (int, error) {
 	for {
-		v := g.front()
 		n, at, err := l.reserve(min(v.len(), maxSmall), 1)
 		switch {
 		case err != nil:
-			return err
+			return 0, err
 		case n > 0:
-			g.advance(n)
-			return l.s.sendData(l, at, v.cut(n), false)
+			return n, l.s.sendData(l, at, v.cut(n), false)
 		}
 		<-l.wake
 	}
