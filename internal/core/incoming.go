@@ -13,7 +13,7 @@ type incoming[M any] struct {
 	code    status.Code // why that write is refused
 	refused status.Code // of the first operation that was refused, OK if none
 	queued  int         // replies to reads that the driver has not begun to write
-	free    []*Reply[M] // memory of replies that were written, at most as many as were queued
+	free    []*Reply[M] // memory of replies that were written
 
 	payload Payload[M] // of the frame being read; reused
 }

@@ -89,7 +89,7 @@ func (p connPort) queue(s segment) {
 
 func (p connPort) Wake(w *core.Waiter) {
 	w.C <- struct{}{}
-	if p.link.helper != nil && !p.taking { // else it is the helper that is in take
+	if p.link.helper != nil && !p.taking { // else whoever reads for the session knows
 		p.link.helper.Rouse()
 	}
 }

@@ -85,7 +85,7 @@ func (c *conn) ask(ctx context.Context, begin func(w *core.Waiter) (wait bool, e
 		return 0, status.Reset
 	}
 	wait, err := begin(w)
-	said := c.ops.empty()
+	written := c.ops.empty()
 	c.mu.Unlock()
 	if err != nil {
 		c.freeWaiter(w)
@@ -96,7 +96,7 @@ func (c *conn) ask(ctx context.Context, begin func(w *core.Waiter) (wait bool, e
 		c.freeWaiter(w)
 		return 0, asError(code)
 	}
-	if !said {
+	if !written {
 		c.kick(false)
 	}
 	return c.await(ctx, w, c.closing)

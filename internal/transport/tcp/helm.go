@@ -36,16 +36,22 @@ type helm struct {
 	// Readers that wait while somebody else has the helm, the last to come first.
 	first *hand
 
-	guests int   // who are in Help
-	visits int   // guests in a row who were alone and did not get the helm
-	heir   *hand // the guest for whom the holder was interrupted; nil: nobody
+	// Guests may leave the helm to nobody once visits is fewVisits: the next one is
+	// then likely to come at once.
+	visits   int       // guests who were alone, and served; less where guests were wrong to leave it
+	guests   int       // who are in Help
+	missed   bool      // another guest has come while one had the helm, and waits without Help
+	heir     *hand     // the guest for whom the holder was interrupted; nil: nobody
+	leftAt   time.Time // when a guest left the helm to nobody; zero: it was taken since
+	late     bool      // the guest who has the helm did not come at once
+	patience int       // how many visits the next mistake costs, about
 }
 
 // A hand is who can have the helm: a lane's reader, or a guest.
 type hand struct {
-	wake  chan struct{} // holds a token when it should look
-	lane  *recvLane     // nil: a guest
-	quits chan struct{} // a guest's: holds a token when it has what it waits for
+	wake   chan struct{} // holds a token when it should look
+	lane   *recvLane     // nil: a guest
+	answer chan struct{} // a guest's: holds a token when it has what it waits for
 
 	// Guarded by the helm's mu.
 	steers, inLine bool
@@ -55,15 +61,18 @@ type hand struct {
 
 const (
 	// watchEvery is how long nobody has the helm before the watch takes it, and how
-	// long a guest has it.
+	// long a guest has it, up to twice as long.
 	watchEvery = time.Millisecond
 	// hotFrames is how many frames may have come since a waiting reader got its
 	// last one for the helm to be handed to it, which costs a wake-up.
 	hotFrames = 16
 	// fewVisits is how many guests are woken by who has the helm before one has it
 	// called away, which costs as much as one or two wake-ups; manyVisits is how many
-	// are when a guest has had to leave without what it waited for.
-	fewVisits, manyVisits = 4, 64
+	// more are when that was wrong, twice as many each time up to mostVisits.
+	fewVisits, manyVisits, mostVisits = 4, 64, 1 << 16
+	// atOnce is how long nobody may have the helm between two guests. Who else waits
+	// meanwhile waits for the second one.
+	atOnce = 30 * time.Microsecond
 )
 
 // take gives l the helm, if nobody has it; else l waits in line and is woken,
@@ -98,21 +107,29 @@ func (h *helm) give(l *hand) {
 	h.uses++
 	if l.lane == nil {
 		h.visited.Store(true)
+		h.late, h.missed = !h.leftAt.IsZero() && time.Since(h.leftAt) > atOnce, false
+		if h.asleep { // it calls away a guest who has had the helm for long
+			h.asleep = false
+			notify(h.alarm)
+		}
 	}
+	h.leftAt = time.Time{}
 }
 
 // visit gives g, a guest, the helm if it should have it. Else somebody else wakes
-// it. If waited is true, its token was taken while it was to get the helm. Whoever
-// calls visit calls part. frames is how many have come so far.
-func (h *helm) visit(g *hand, frames uint64, done <-chan struct{}) (taken, waited bool) {
+// it. If answered is true, its token was taken while it was to get the helm. Whoever
+// calls visit calls part. frames is how many have come so far, ended the session's end.
+func (h *helm) visit(g *hand, frames uint64, ended <-chan struct{}) (taken, answered bool) {
 	h.mu.Lock()
+	defer h.mu.Unlock()
 	h.guests++
 	switch {
 	case h.over:
 	case !h.held:
 		h.give(g)
-		taken = true
-	case h.guests > 1 || h.interrupted || h.holder != nil && !h.holder.yields && h.isHot(h.holder, frames):
+	case h.guests > 1:
+		h.missed = true
+	case h.interrupted || h.holder != nil && !h.holder.yields && h.isHot(h.holder, frames):
 	default:
 		if h.visits++; h.visits > fewVisits {
 			h.heir, h.interrupted = g, true
@@ -120,21 +137,19 @@ func (h *helm) visit(g *hand, frames uint64, done <-chan struct{}) (taken, waite
 			h.mu.Unlock()
 			select {
 			case <-g.wake:
-				return true, false
-			case <-g.quits:
-				return false, true
-			case <-done:
-				return false, false
+			case <-g.answer:
+				answered = true
+			case <-ended:
 			}
+			h.mu.Lock()
 		}
 	}
-	h.mu.Unlock()
-	return taken, false
+	return g.steers && !answered, answered
 }
 
 // part ends a guest's visit; served: it has what it waited for. A guest who has the
-// helm leaves it to nobody, because the next one is likely to come at once, if
-// neither another guest nor a reader is likely to miss it.
+// helm leaves it to nobody if the next one is likely to come at once, and neither
+// another guest nor a reader to miss it.
 func (h *helm) part(g *hand, served bool, frames uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -151,12 +166,25 @@ func (h *helm) part(g *hand, served bool, frames uint64) {
 	case <-g.wake: // of its being handed the helm
 	default:
 	}
-	called := h.interrupted || h.guests > 0
-	h.visits = fewVisits
-	if called || !served {
-		h.visits = -manyVisits
+	switch alone := !h.interrupted && !h.missed && h.guests == 0; {
+	case h.late:
+		h.regret()
+	case !alone || !served:
+		h.visits = min(h.visits, -manyVisits)
+	case h.visits < fewVisits:
+		h.visits++
+	default:
+		h.visits, h.patience = fewVisits, max(h.patience-1, 0)
+		h.leftAt = time.Now()
 	}
-	h.release(frames, called)
+	h.release(frames, h.leftAt.IsZero())
+}
+
+// regret makes guests leave the helm to others for long: they have left it to nobody,
+// and nobody came. mu is held.
+func (h *helm) regret() {
+	h.patience = min(2*h.patience+manyVisits, mostVisits)
+	h.visits = -h.patience
 }
 
 // rouse makes a guest leave the helm: somebody else may have done what it waits for.
@@ -234,13 +262,17 @@ func (h *helm) release(frames uint64, must bool) {
 		h.resume()
 	}
 	next := h.heir
-	if next == nil && h.first != nil && (must || h.isHot(h.first, frames)) {
-		next = h.first
+	if next == nil {
+		next = h.next(frames, must)
 	}
 	if next != nil {
 		h.give(next)
 		notify(next.wake)
 		return
+	}
+	if must {
+		h.called = true
+		notify(h.alarm)
 	}
 	h.held, h.holder = false, nil
 	if h.asleep {
@@ -249,10 +281,26 @@ func (h *helm) release(frames uint64, must bool) {
 	}
 }
 
+// next returns the reader in line who is to get the helm; nil: none. mu is held.
+func (h *helm) next(frames uint64, must bool) *hand {
+	if !must {
+		if h.first != nil && h.isHot(h.first, frames) {
+			return h.first
+		}
+		return nil
+	}
+	for l := h.first; l != nil; l = l.next {
+		if !l.lane.isFar() && !l.lane.ready.Load() { // else it would leave at once, or soon
+			return l
+		}
+	}
+	return nil
+}
+
 // isHot reports whether a reader that waits is likely to need the helm soon. While
 // guests come, those that yield are not. mu is held.
 func (h *helm) isHot(l *hand, frames uint64) bool {
-	return !l.lane.isFar() && frames-l.lane.lastFrame.Load() <= hotFrames && !(l.yields && h.visits >= fewVisits)
+	return !l.lane.isFar() && int64(frames-l.lane.lastFrame.Load()) <= hotFrames && !(l.yields && h.visits >= fewVisits)
 }
 
 // stop makes l leave the helm, if it has it: there is something for it to see.
@@ -285,7 +333,11 @@ func (h *helm) watch(uses uint64) (taken, soon bool, now uint64) {
 		h.asleep = true
 		return false, false, h.uses
 	}
-	h.held, h.holder, h.visits = true, nil, 0
+	h.held, h.holder, h.visits = true, nil, min(h.visits, 0)
+	if !h.leftAt.IsZero() {
+		h.leftAt = time.Time{}
+		h.regret()
+	}
 	return true, false, h.uses
 }
 

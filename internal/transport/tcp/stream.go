@@ -73,7 +73,7 @@ func (s *session) satisfied(l *hand) bool {
 	if l != nil && l.lane != nil {
 		return l.lane.ready.Load()
 	}
-	return s.woke || l != nil && len(l.quits) > 0
+	return s.woke || l != nil && len(l.answer) > 0
 }
 
 // Help implements transport.Helper.
@@ -82,16 +82,16 @@ func (s *session) Help(done chan struct{}) {
 	if !ok {
 		g = &hand{wake: make(chan struct{}, 1)}
 	}
-	g.quits = done
-	taken, waited := s.helm.visit(g, s.frames.Load(), s.done)
+	g.answer = done
+	taken, answered := s.helm.visit(g, s.frames.Load(), s.done)
 	if taken && len(done) == 0 {
 		s.lead(g)
 	}
-	s.helm.part(g, waited || len(done) > 0, s.frames.Load())
-	if waited {
+	s.helm.part(g, answered || len(done) > 0, s.frames.Load())
+	if answered {
 		done <- struct{}{} // the caller's
 	}
-	g.quits = nil
+	g.answer = nil
 	s.guests.Put(g)
 }
 
@@ -521,6 +521,9 @@ func (s *session) fail(err error) {
 // has ended. writeMu is held, so that numbers come in the order of first frames.
 func (s *session) name(l *sendLane) uint64 {
 	if l.id != 0 {
+		if s.ended() {
+			return 0
+		}
 		return l.id
 	}
 	s.mu.Lock()
