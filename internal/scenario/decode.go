@@ -64,6 +64,14 @@ func Decode(file string, text []byte) (*Scenario, error) {
 	if root := d.parse(text); root != nil {
 		d.struct_("", root, reflect.ValueOf(s).Elem())
 	}
+	if err := d.check(s); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// check returns what is wrong with the file, or with the scenario that it is.
+func (d *decoder) check(s *Scenario) error {
 	if len(d.problems) == 0 {
 		s.setDefaults()
 		d.problems = s.problems()
@@ -71,13 +79,18 @@ func Decode(file string, text []byte) (*Scenario, error) {
 			d.locate(&d.problems[i])
 		}
 	}
-	if len(d.problems) > 0 {
-		slices.SortStableFunc(d.problems, func(a, b Problem) int {
-			return (a.Line-b.Line)*1000 + min(a.Column, 999) - min(b.Column, 999)
-		})
-		return nil, &Error{d.problems[:min(len(d.problems), MaxProblems)]}
+	return d.failure()
+}
+
+// failure returns the problems in the order of the file, nil if there are none.
+func (d *decoder) failure() error {
+	if len(d.problems) == 0 {
+		return nil
 	}
-	return s, nil
+	slices.SortStableFunc(d.problems, func(a, b Problem) int {
+		return (a.Line-b.Line)*1000 + min(a.Column, 999) - min(b.Column, 999)
+	})
+	return &Error{d.problems[:min(len(d.problems), MaxProblems)]}
 }
 
 // A place is where something is in the file.
@@ -115,7 +128,7 @@ func (d *decoder) parse(text []byte) (root ast.Node) {
 		whole(fmt.Sprintf("%d documents", len(file.Docs)), "want one YAML document")
 		return nil
 	case len(file.Docs) == 0 || file.Docs[0].Body == nil:
-		whole("", "want a mapping, beginning with version: 1")
+		whole("", "want a mapping")
 		return nil
 	}
 	return file.Docs[0].Body
