@@ -426,7 +426,7 @@ func (a *app) measureTargets(ctx context.Context, d *Document, o *anchorOptions,
 			if err := st.end(); err != nil {
 				return err
 			}
-			st, last = newStage(bed{o.fabricd}, budget{duration: o.duration, warmup: -1}), c.ours.name
+			st, last = newStage(bed{fabricd: o.fabricd}, budget{duration: o.duration, warmup: -1}), c.ours.name
 		}
 		rows, err := c.hold(ctx, st, o.reps, progress)
 		d.Targets = append(d.Targets, rows...)

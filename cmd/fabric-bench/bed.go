@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -69,6 +70,7 @@ func secured(provider string) string {
 // A bed starts sides.
 type bed struct {
 	fabricd string // the program to run for attach; empty: as findFabricd finds it
+	faults  bool   // links can be broken
 }
 
 // side starts what a provider needs, and a server.
@@ -84,14 +86,14 @@ func (b bed) side(ctx context.Context, provider string) (side, error) {
 		return nil, err
 	}
 	return &nodes{provider: provider, security: m.security, client: m.nodes[1], others: m.others,
-		target: m.servers[0].addr(), end: m.close, meter: m.meter}, nil
+		target: m.servers[0].addr(), end: m.close, meter: m.meter, mesh: m}, nil
 }
 
 // mesh starts n nodes, or applications of one node, each with a server.
 func (b bed) mesh(ctx context.Context, provider string, n int) (m *mesh, err error) {
 	switch provider {
 	case providerQUIC, providerTCP, providerTCPPlain:
-		m, err = embedded(ctx, provider, n)
+		m, err = b.embedded(ctx, provider, n)
 	case providerAttach, providerAttachLow:
 		m, err = b.attached(ctx, provider, n)
 	case providerMem, providerLoop:
@@ -121,6 +123,7 @@ func inProcess(provider string, n int) *mesh {
 		size = 1
 	}
 	cluster := fabrictest.Start(size)
+	m.breaker = &memoryBreaker{cluster: cluster}
 	m.ends = []func() error{func() error { cluster.Close(); return nil }}
 	for i := range n {
 		if i < size {
@@ -137,7 +140,7 @@ const embedLimit = 30 * time.Second
 
 // embedded starts a cluster of whole nodes, with membership and gossip, on the
 // loopback interface. The first is the host.
-func embedded(ctx context.Context, provider string, n int) (_ *mesh, err error) {
+func (b bed) embedded(ctx context.Context, provider string, n int) (_ *mesh, err error) {
 	ctx, cancel := context.WithTimeout(ctx, embedLimit)
 	defer cancel()
 	dir, err := os.MkdirTemp("", "fabric-bench-")
@@ -152,6 +155,7 @@ func embedded(ctx context.Context, provider string, n int) (_ *mesh, err error) 
 	}()
 	host := embedConfig(dir, "host")
 	host.Host = true
+	sockets := []*http.Client{b.breakable(&host)}
 	token, err := embed.Init(host)
 	if err != nil {
 		return nil, err
@@ -167,8 +171,9 @@ func embedded(ctx context.Context, provider string, n int) (_ *mesh, err error) 
 	for i := 1; i < n; i++ {
 		c := embedConfig(dir, fmt.Sprintf("node-%d", i))
 		c.TokenFile, c.Join = tokenFile, []string{first.DataAddr()}
+		sockets = append(sockets, b.breakable(&c))
 		if i == 1 {
-			c.AdminSocket = filepath.Join(dir, "admin.sock")
+			c.AdminSocket = adminOf(c)
 			m.meter = newLinkMeter(c.AdminSocket, fabric.Host)
 		}
 		if _, err := m.embed(ctx, c, provider); err != nil {
@@ -180,8 +185,23 @@ func embedded(ctx context.Context, provider string, n int) (_ *mesh, err error) 
 			return nil, err
 		}
 	}
+	if b.faults {
+		m.breaker = &adminBreaker{nodes: sockets}
+	}
 	return m, nil
 }
+
+// breakable lets the links of a node be broken, if they shall be, by what it
+// returns.
+func (b bed) breakable(c *embed.Config) *http.Client {
+	if b.faults {
+		c.EnableFaults, c.AdminSocket = true, adminOf(*c)
+	}
+	return adminClient(adminOf(*c))
+}
+
+// adminOf returns where a node of embedConfig has its admin socket, if it has one.
+func adminOf(c embed.Config) string { return c.StateDir + ".sock" }
 
 // embed starts a node and adds it to the mesh.
 func (m *mesh) embed(ctx context.Context, c embed.Config, provider string) (*embed.Node, error) {
@@ -277,7 +297,16 @@ type mesh struct {
 	servers []*server
 	others  []int          // processes that work for the nodes
 	meter   *linkMeter     // of the link from the second node to the first; nil: nobody counts
+	breaker breaker        // nil: nobody can break links
 	ends    []func() error // in the order of what was begun
+}
+
+// ids returns who the nodes are.
+func (m *mesh) ids() (all []fabric.NodeID) {
+	for _, n := range m.nodes {
+		all = append(all, n.ID())
+	}
+	return all
 }
 
 // close ends the servers and then the nodes, the last first.

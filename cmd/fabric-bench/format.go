@@ -21,6 +21,7 @@ const ucxHeader = "iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw,ove
 func writeUCX(w io.Writer, d *Document) error {
 	t := &text{w: w}
 	t.f("%s\n", ucxHeader)
+	t.f("%s", d.Chaos.remark())
 	for _, r := range d.Results {
 		p50, avg := r.LatP50, r.LatAvg
 		if !p50.measured() {
@@ -41,6 +42,7 @@ func writeUCX(w io.Writer, d *Document) error {
 // test and provider.
 func writeOSU(w io.Writer, d *Document) error {
 	t := &text{w: w}
+	t.f("%s", d.Chaos.remark())
 	for i, g := range sweeps(d.Results) {
 		if i > 0 {
 			t.f("\n")
@@ -77,6 +79,9 @@ func writeHDR(w io.Writer, d *Document) error {
 		return fmt.Errorf("when the run began: %w", err)
 	}
 	log := hdrhistogram.NewHistogramLogWriter(w)
+	if _, err := io.WriteString(w, d.Chaos.remark()); err != nil {
+		return err
+	}
 	if err := first(log.OutputLogFormatVersion(), log.OutputStartTime(began.UnixMilli()), log.OutputLegend()); err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 type budget struct {
 	iters    int64         // 0: as duration says, or the default for the size
 	duration time.Duration // about how long a repetition takes; 0: iters says
+	uneven   bool          // what an operation takes may change at any time: duration is looked at meanwhile
 	warmup   int64         // negative: a tenth of iters, at most maxWarmup
 }
 
@@ -103,9 +104,49 @@ func measure(ctx context.Context, s side, t *test, j job, b budget, counter coun
 	if counter != nil {
 		return countCalls(counter, s.processes(), func() (sample, error) { return l.pass(ctx, iters) })
 	}
-	out, err := l.pass(ctx, iters)
+	pass := l.pass
+	if b.uneven && b.duration > 0 {
+		pass = func(ctx context.Context, n int64) (sample, error) { return l.passFor(ctx, b.duration, n) }
+	}
+	out, err := pass(ctx, iters)
 	out.warmup = warmup
 	return out, err
+}
+
+// unevenPieces is into how many passes a repetition is divided that looks at the time.
+const unevenPieces = 50
+
+// passFor does passes until they have taken d. The first has its share of n
+// operations, each other one as many as the one before tells.
+func (l *lineup) passFor(ctx context.Context, d time.Duration, n int64) (sum sample, err error) {
+	piece := budget{duration: max(d/unevenPieces, 1)}
+	for n = max(n/unevenPieces, 1); ; {
+		one, err := l.pass(ctx, n)
+		if err != nil {
+			return sum, err
+		}
+		if sum.add(one); sum.elapsed >= d {
+			return sum, nil
+		}
+		n = piece.fit(n, one.elapsed)
+	}
+}
+
+// add adds what the next pass of the same repetition has measured.
+func (s *sample) add(next sample) {
+	if s.ops == 0 {
+		*s = next
+		return
+	}
+	if s.lat != nil && next.lat != nil {
+		s.lat.Merge(next.lat)
+	}
+	// Fairness is that of the pieces, each as heavy as it was long.
+	share := figure(next.elapsed) / figure(max(s.elapsed+next.elapsed, 1))
+	s.fairness += (next.fairness - s.fairness) * share
+	s.elapsed += next.elapsed
+	s.ops, s.bytes, s.errors = s.ops+next.ops, s.bytes+next.bytes, s.errors+next.errors
+	s.cpu, s.mallocs, s.switches, s.wire = s.cpu+next.cpu, s.mallocs+next.mallocs, s.switches+next.switches, s.wire+next.wire
 }
 
 // pilotIters is how many operations tell how long one takes.

@@ -86,7 +86,7 @@ func runPattern(name string) func(context.Context, *bench, []int64) ([]Result, e
 // pattern measures a pattern at one size.
 func (b *bench) pattern(ctx context.Context, t *test, size int64) (all []Result, err error) {
 	one := *b
-	if t.name != "pairs" {
+	if t.onMesh() {
 		m, err := b.needMesh(ctx)
 		if err != nil {
 			return nil, err
@@ -112,6 +112,10 @@ func (b *bench) pattern(ctx context.Context, t *test, size int64) (all []Result,
 	}
 	return all, nil
 }
+
+// onMesh reports whether a test is measured on a mesh of meshNodes, and not on the
+// two nodes of the others.
+func (t *test) onMesh() bool { return t.group == groupPatterns && t.name != "pairs" }
 
 // needMesh returns the nodes of patterns, which it starts once.
 func (b *bench) needMesh(ctx context.Context) (*mesh, error) {

@@ -28,6 +28,7 @@ func (a *app) report(d *Document, format string) error {
 func writeTable(w io.Writer, d *Document) error {
 	t := newTable(w)
 	t.title("%s · %s · %v", d.RunID, revision(), d.Machine)
+	t.chaos(d.Chaos)
 	t.latencies(d.Results)
 	t.bandwidths(d.Results)
 	t.ratios(d.Ratios)

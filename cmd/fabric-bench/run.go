@@ -46,6 +46,7 @@ type options struct {
 	window     int64
 	rate       float64
 	conns      int64
+	chaos      string
 }
 
 // standardSizes is what a run measures by default, in bytes.
@@ -107,13 +108,14 @@ func (o *options) flags(f *pflag.FlagSet) {
 	f.Int64Var(&o.warmup, "warmup", -1, "untimed operations before each repetition (default a tenth of --iters, at most 1000)")
 	f.Lookup("warmup").DefValue = "0" // so that the help does not show -1 beside its words
 	f.IntVar(&o.reps, "reps", 5, "repetitions; the report has their minimum, median and maximum")
-	f.Uint64Var(&o.seed, "seed", 1, "seed of the contents")
+	f.Uint64Var(&o.seed, "seed", 1, "seed of the contents, and of what is random in --chaos")
 	f.BoolVar(&o.validate, "validate", false, "check all bytes on both ends; costs bandwidth")
 	f.StringVar(&o.format, "format", "table", strings.Join(formats, ", ")+": the last three as ucx_perftest and OSU print, and a log of HdrHistogram")
 	f.Int64Var(&o.pairs, "pairs", 0, "connections that are measured at once (default: 1, or as the test has it)")
 	f.Int64Var(&o.window, "window", 0, "operations under way at once in *_bw and *_rate (default: as many as the transport takes; rma: up to 1024 or 4 MiB)")
 	f.Float64Var(&o.rate, "rate", 0, "messages a second of msg_fixed_rate (default "+strconv.Itoa(defaultRate)+")")
 	f.Int64Var(&o.conns, "conns", defaultConns, "up to how many connections conn_scale opens")
+	f.StringVar(&o.chaos, "chaos", "", "break links meanwhile, by a `PLAN`: a file that ends with .yaml, or faults as drop=5%,at=1s,for=2s")
 	f.StringVar(&o.cpuprofile, "cpuprofile", "", "write a CPU profile of the measurements to this file")
 	f.BoolVar(&o.quiet, "quiet", false, "no progress on standard error")
 }
@@ -158,7 +160,7 @@ func (o *options) check(cmd *cobra.Command) error {
 	if o.iters > 0 {
 		o.duration = 0
 	}
-	return nil
+	return o.checkChaos()
 }
 
 func (a *app) localCommand() *cobra.Command {
@@ -184,13 +186,15 @@ func (a *app) runCommand() *cobra.Command {
 		Use: "run TEST...", Short: "Measure tests in depth, here or against a peer", Args: someTest,
 		Long: "run measures the named tests with 10000 operations per repetition, of large sizes\n" +
 			"fewer. With --peer it attaches to this machine's fabricd and measures against\n" +
-			"`fabric-bench serve` on another node; otherwise both ends are in this process.\n\n" + testList(),
+			"`fabric-bench serve` on another node; otherwise both ends are in this process.\n\n" + chaosHelp + testList(),
 		Example: `  fabric-bench run msg_lat --size 64 --reps 9
   fabric-bench run rma_write_bw --sweep --format csv
   fabric-bench run msg_bw --size 1M --cpuprofile cpu.out
   fabric-bench run msg_fixed_rate --size 64 --rate 5000 --duration 10s --format hdr > run.hdr
   fabric-bench run msg_bw --sweep --format osu
-  fabric-bench run msg_lat msg_bw --peer 3:2060`,
+  fabric-bench run msg_lat msg_bw --peer 3:2060
+  fabric-bench run msg_lat --size 64 --duration 2s --chaos loss=5%,delay=1ms+-200us,at=1s,for=2s
+  fabric-bench run rma_write_bw --provider tcp --chaos plan.yaml --seed 7`,
 	}
 	o.flags(cmd.Flags())
 	o.providerFlags(cmd.Flags())
@@ -280,7 +284,13 @@ func (a *app) measure(cmd *cobra.Command, o *options, names []string) error {
 	if err != nil {
 		return err
 	}
-	b, err := a.prepare(cmd.Context(), o)
+	var broken *plan
+	if o.chaos != "" {
+		if broken, err = readPlan(o.chaos, o.seed, picked); err != nil {
+			return err
+		}
+	}
+	b, err := a.prepare(cmd.Context(), o, broken)
 	if err != nil {
 		return err
 	}
@@ -303,13 +313,14 @@ func (a *app) measure(cmd *cobra.Command, o *options, names []string) error {
 
 var errInterrupted = errors.New("interrupted; what had been measured is in the report")
 
-// prepare starts the sides.
-func (a *app) prepare(ctx context.Context, o *options) (*bench, error) {
+// prepare starts the sides; broken is the plan by which they will be broken, nil
+// for none.
+func (a *app) prepare(ctx context.Context, o *options, broken *plan) (*bench, error) {
 	b := &bench{
 		row:    thisMachine(),
-		budget: budget{iters: o.iters, duration: o.duration, warmup: o.warmup},
+		budget: budget{iters: o.iters, duration: o.duration, warmup: o.warmup, uneven: broken != nil},
 		reps:   o.reps, seed: o.seed, check: o.validate, progress: a.progress(o.quiet),
-		pairs: o.pairs, window: o.window, rate: o.rate, conns: o.conns,
+		pairs: o.pairs, window: o.window, rate: o.rate, conns: o.conns, plan: broken,
 	}
 	if o.peer != "" {
 		peer, err := parsePeer(o.peer)
@@ -321,7 +332,7 @@ func (a *app) prepare(ctx context.Context, o *options) (*bench, error) {
 		b.notes = []string{"system calls are not counted: those of fabricd are in another process"}
 		return b, err
 	}
-	return b, b.start(ctx, bed{o.fabricd}, o.provider)
+	return b, b.start(ctx, bed{fabricd: o.fabricd, faults: broken != nil}, o.provider)
 }
 
 // start starts the sides of a provider and its anchor.
@@ -332,6 +343,10 @@ func (b *bench) start(ctx context.Context, beds bed, provider string) (err error
 	b.countCalls()
 	if !isAnchorName(provider) {
 		b.meshOf = func(ctx context.Context, n int) (*mesh, error) { return beds.mesh(ctx, provider, n) }
+	}
+	if b.plan != nil {
+		b.notes = append(b.notes, "anchors are not measured under chaos: a plan breaks nothing of theirs")
+		return nil
 	}
 	if anchor := anchorOf(provider); anchor != "" {
 		if b.anchor, err = beds.side(ctx, anchor); err != nil {

@@ -237,6 +237,7 @@ type Document struct {
 	RunID   string   `json:"run_id"`
 	Started string   `json:"started"` // RFC 3339
 	Command []string `json:"command"`
+	Chaos   *Chaos   `json:"chaos,omitempty"` // nil: nothing was broken on purpose
 	Results []Result `json:"results"`
 	Ratios  []Ratio  `json:"ratios"`
 	Losses  []Loss   `json:"losses,omitempty"` // of fail_detect: one per kill

@@ -51,6 +51,7 @@ type nodes struct {
 	target fabric.Addr
 	end    func() error // of the nodes and their servers
 	meter  *linkMeter   // nil: nobody counts
+	mesh   *mesh        // of client and target; nil if there is a peer
 }
 
 func (n *nodes) about() (provider, security string) { return n.provider, n.security }

@@ -169,7 +169,7 @@ func (a *app) suiteProvider(ctx context.Context, d *Document, o *suiteOptions, p
 	p := o.pace()
 	b := &bench{row: thisMachine(), seed: 1, conns: o.conns, progress: a.progressOf(o.quiet, provider)}
 	b.row.RunID = d.RunID
-	if err := b.start(ctx, bed{o.fabricd}, provider); err != nil {
+	if err := b.start(ctx, bed{fabricd: o.fabricd}, provider); err != nil {
 		return fmt.Errorf("%s: %w", provider, err)
 	}
 	picked, err := testsNamed(o.tests)

@@ -2,9 +2,7 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"time"
@@ -12,38 +10,34 @@ import (
 	"github.com/fabricd/fabricd/fabric"
 )
 
-// meterLimit bounds one reading of a meter.
+// meterLimit bounds one request to an admin interface.
 const meterLimit = 2 * time.Second
 
 // A linkMeter reads from a fabricd's admin interface what the link to a node
 // has carried: whole packets, those sent again and the heartbeats included.
 type linkMeter struct {
-	http http.Client
+	http *http.Client
 	peer fabric.NodeID
 }
 
 // newLinkMeter returns a meter of the link to peer; socket is fabricd's admin
-// socket. It connects for every reading, so that none of its goroutines is left
-// during a measurement.
+// socket.
 func newLinkMeter(socket string, peer fabric.NodeID) *linkMeter {
+	return &linkMeter{adminClient(socket), peer}
+}
+
+// adminClient returns a client of the admin interface at socket. It connects for
+// every request, so that none of its goroutines is left during a measurement.
+func adminClient(socket string) *http.Client {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		var d net.Dialer
 		return d.DialContext(ctx, "unix", socket)
 	}
-	return &linkMeter{http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}, Timeout: meterLimit}, peer}
+	return &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}, Timeout: meterLimit}
 }
 
 // read returns the bytes in both directions since the link exists.
 func (m *linkMeter) read(ctx context.Context) (int64, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://fabricd/v1/links", nil)
-	if err != nil {
-		return 0, err
-	}
-	resp, err := m.http.Do(req)
-	if err != nil {
-		return 0, err
-	}
-	defer resp.Body.Close()
 	var body struct {
 		Links []struct {
 			Node     fabric.NodeID `json:"node"`
@@ -51,7 +45,7 @@ func (m *linkMeter) read(ctx context.Context) (int64, error) {
 			Received int64         `json:"received_bytes"`
 		} `json:"links"`
 	}
-	if err := json.NewDecoder(io.LimitReader(resp.Body, 64<<20)).Decode(&body); err != nil {
+	if err := askAdmin(ctx, m.http, http.MethodGet, "links", nil, &body); err != nil {
 		return 0, err
 	}
 	for _, l := range body.Links {
