@@ -48,7 +48,8 @@ type command struct {
 
 const (
 	commandLen = 40
-	maxSize    = 64 << 20 // bytes of a message, and of a window
+	maxSize    = 1 << 30  // bytes of a message, and of a window
+	commonSize = 64 << 20 // bytes of a message that every test takes
 )
 
 func (c command) bytes() []byte {
@@ -61,6 +62,18 @@ func (c command) bytes() []byte {
 
 // opensWindow reports whether Size and Count are those of a window.
 func (c command) opensWindow() bool { return c.Op >= opWindow && c.Op != opPush && c.Op != opRenew }
+
+// memory returns how much the responder takes for the command, in bytes, beside
+// patterns.
+func (c command) memory() int64 {
+	switch {
+	case c.Op < opWindow:
+		return c.Size
+	case c.Op == opWindow:
+		return c.Size * c.Count
+	}
+	return 0
+}
 
 // readCommand reads and checks the next command. It returns io.EOF if there is
 // none.

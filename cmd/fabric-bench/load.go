@@ -102,7 +102,7 @@ func (m *messages) begin(n int64) error {
 
 func (m *messages) prepare(i int64) error {
 	if m.job.check && (m.kind == opEcho || m.kind == opSink) {
-		m.out = m.fill.message(i)
+		m.out = m.fill.next(m.out, i)
 	}
 	return nil
 }
@@ -222,7 +222,7 @@ func (l *rmaLoad) prepare(i int64) error {
 		return nil
 	}
 	if !l.read {
-		copy(l.mem, l.fill.message(i))
+		l.fill.put(l.mem, i)
 		return nil
 	}
 	_, err := ask(l.ch, l.command(opStore, i))
@@ -285,7 +285,7 @@ func (l *rmaLoad) check(i int64) (int64, error) {
 		return 0, nil
 	}
 	if l.read {
-		if !bytes.Equal(l.mem[:l.size], l.fill.message(i)) {
+		if !l.fill.is(l.mem[:l.size], i) {
 			return 1, nil
 		}
 		return 0, nil

@@ -230,7 +230,10 @@ func TestWrongCommandLinesSayWhy(t *testing.T) {
 		{"compare a b --threshold -1", "--threshold"},
 		{"compare a b --format csv", "--format"},
 		{"run msg_lat --size 0", `--size "0"`},
-		{"run msg_lat --size 65M", `--size "65M"`},
+		{"run msg_bw --size 1025M", `--size "1025M"`},
+		{"run msg_bw --size 2G", `--size "2G"`},
+		{"run msg_bw msg_burst --size 65M", "--size: msg_burst of 65M: it takes sizes up to 64M; up to 1024M takes msg_bw"},
+		{"local --size 1GiB", "it takes sizes up to 64M"},
 		{"run msg_lat --size 8 --sweep", "exclude"},
 		{"run msg_lat --iters 5 --duration 1s", "exclude"},
 		{"run msg_lat --iters -1", "--iters"},
@@ -284,7 +287,7 @@ func TestWrongCommandLinesSayWhy(t *testing.T) {
 }
 
 func TestSizes(t *testing.T) {
-	for s, want := range map[string]int64{"1": 1, "64": 64, "4K": 4096, "4k": 4096, "1M": 1 << 20, "64KiB": 64 << 10, "64M": 64 << 20} {
+	for s, want := range map[string]int64{"1": 1, "64": 64, "4K": 4096, "4k": 4096, "1M": 1 << 20, "64KiB": 64 << 10, "64M": 64 << 20, "1G": 1 << 30, "1GiB": 1 << 30, "1024MiB": 1 << 30} {
 		if got, err := parseSize(s); err != nil || got != want {
 			t.Errorf("parseSize(%q) = %d, %v; want %d", s, got, err, want)
 		}

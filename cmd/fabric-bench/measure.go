@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"runtime/debug"
 	"time"
 )
 
@@ -28,6 +29,15 @@ const (
 	fewIters  = 100
 )
 
+// fewest returns how few operations a repetition may have: of sizes that not every
+// test takes, as many as take the time of fewIters of commonSize.
+func fewest(size int64) int64 {
+	if size > commonSize {
+		return fewIters * commonSize / size
+	}
+	return fewIters
+}
+
 // plan returns the operations to time and to warm up with.
 func (b budget) plan(size int64) (iters, warmup int64) {
 	iters = b.iters
@@ -35,7 +45,7 @@ func (b budget) plan(size int64) (iters, warmup int64) {
 		iters = defaultIters
 	}
 	if size > largeSize {
-		iters = max(int64(float64(iters)*largeSize/float64(size)), min(iters, fewIters))
+		iters = max(int64(float64(iters)*largeSize/float64(size)), min(iters, fewest(size)))
 	}
 	warmup = b.warmup
 	if warmup < 0 {
@@ -47,10 +57,11 @@ func (b budget) plan(size int64) (iters, warmup int64) {
 	return iters, warmup
 }
 
-// fit returns how many operations take about b.duration if n took elapsed.
-func (b budget) fit(n int64, elapsed time.Duration) int64 {
+// fit returns how many operations of this size take about b.duration if n took
+// elapsed.
+func (b budget) fit(size, n int64, elapsed time.Duration) int64 {
 	per := max(elapsed/time.Duration(n), 1)
-	return min(max(int64(b.duration/per), 10), maxIters)
+	return min(max(int64(b.duration/per), min(10, fewest(size))), maxIters)
 }
 
 // A builder returns the operations of a test on a channel of a side.
@@ -64,6 +75,7 @@ type test struct {
 	kind     reduction
 	sizeless bool                   // it has no payload
 	fixed    int64                  // the only size of its payload in bytes; 0: the run's
+	large    bool                   // it takes sizes up to maxSize, otherwise up to commonSize
 	pairs    int64                  // how many at once, unless the run says so; 0: one
 	window   func(size int64) int64 // operations under way at once; nil: as many as the transport takes
 	windowed bool                   // the run's --window takes effect
@@ -93,7 +105,15 @@ func measure(ctx context.Context, s side, t *test, j job, b budget, counter coun
 		}
 	}()
 	l := &lineup{test: t, side: s, job: j}
-	defer func() { err = first(err, l.end()) }()
+	defer func() {
+		err = first(err, l.end())
+		if j.size > commonSize {
+			debug.FreeOSMemory() // what comes next has as much as this had
+		}
+	}()
+	if err := afford(j, s); err != nil {
+		return sample{}, err
+	}
 	if err := l.man(ctx); err != nil {
 		return sample{}, err
 	}
@@ -128,7 +148,7 @@ func (l *lineup) passFor(ctx context.Context, d time.Duration, n int64) (sum sam
 		if sum.add(one); sum.elapsed >= d {
 			return sum, nil
 		}
-		n = piece.fit(n, one.elapsed)
+		n = piece.fit(l.job.size, n, one.elapsed)
 	}
 }
 
@@ -162,14 +182,14 @@ func (l *lineup) warm(ctx context.Context, b budget) (iters, warmup int64, err e
 			return 0, 0, err
 		}
 		tenth := budget{duration: b.duration / 10}
-		warmup = min(warmup, tenth.fit(min(warmup, pilotIters), pilot.elapsed))
+		warmup = min(warmup, tenth.fit(l.job.size, min(warmup, pilotIters), pilot.elapsed))
 	}
 	if warmup == 0 {
 		return iters, 0, nil
 	}
 	w, err := l.pass(ctx, warmup)
 	if err == nil && b.duration > 0 {
-		iters = b.fit(warmup, w.elapsed)
+		iters = b.fit(l.job.size, warmup, w.elapsed)
 	}
 	return iters, warmup, err
 }

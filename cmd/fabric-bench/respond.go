@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -52,6 +51,9 @@ func (r *responder) release() {
 }
 
 func (r *responder) obey(c command) error {
+	if err := affordAt(c.memory(), 1); err != nil {
+		return err
+	}
 	if c.Seed != 0 && (r.fill == nil || r.fill.seed != c.Seed || int64(r.fill.size) != c.Size) {
 		r.fill = newPattern(c.Seed, int(c.Size))
 	}
@@ -107,7 +109,7 @@ func (r *responder) sink(c command) error {
 		if _, err := io.ReadFull(r.rw, p); err != nil {
 			return err
 		}
-		if c.Seed != 0 && !bytes.Equal(p, r.fill.message(i)) {
+		if c.Seed != 0 && !r.fill.is(p, i) {
 			wrong++
 		}
 		if c.Index > 0 && (i+1)%c.Index == 0 {
@@ -194,9 +196,9 @@ func (r *responder) onWindow(c command) uint64 {
 	case opFill:
 		r.fill.fill(r.window, c.Count)
 	case opStore:
-		copy(r.window, r.fill.message(c.Index))
+		r.fill.put(r.window, c.Index)
 	case opCompare:
-		if !bytes.Equal(r.window[:c.Size], r.fill.message(c.Index)) {
+		if !r.fill.is(r.window[:c.Size], c.Index) {
 			return 1
 		}
 	case opVerify:

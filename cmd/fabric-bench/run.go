@@ -66,7 +66,7 @@ func sweepSizes() []int64 {
 	return slices.Compact(sizes)
 }
 
-// parseSize reads a number of bytes: "64", "4K", "1M".
+// parseSize reads a number of bytes: "64", "4K", "1M", "1GiB".
 func parseSize(s string) (int64, error) {
 	digits, unit := strings.TrimSuffix(strings.TrimSuffix(s, "iB"), "B"), int64(1)
 	switch {
@@ -74,10 +74,12 @@ func parseSize(s string) (int64, error) {
 		digits, unit = digits[:len(digits)-1], 1<<10
 	case strings.HasSuffix(digits, "M"):
 		digits, unit = digits[:len(digits)-1], 1<<20
+	case strings.HasSuffix(digits, "G"):
+		digits, unit = digits[:len(digits)-1], 1<<30
 	}
 	n, err := strconv.ParseInt(digits, 10, 64)
 	if err != nil || n < 1 || n > maxSize/unit {
-		return 0, usagef("--size %q: a number of bytes from 1 to 64M, such as 64, 4K or 1M", s)
+		return 0, usagef("--size %q: a number of bytes from 1 to 1G, such as 64, 4K, 1M or 1GiB", s)
 	}
 	return n * unit, nil
 }
@@ -101,9 +103,9 @@ func (o *options) sizesOf() ([]int64, error) {
 
 // flags adds the flags that say how to measure.
 func (o *options) flags(f *pflag.FlagSet) {
-	f.StringSliceVar(&o.sizes, "size", standardSizes, "sizes of messages and transfers in bytes, with K or M")
+	f.StringSliceVar(&o.sizes, "size", standardSizes, "sizes of messages and transfers in bytes, with K, M or G: up to 64M, of "+strings.Join(largeTests(), ", ")+" up to 1G")
 	f.BoolVar(&o.sweep, "sweep", false, "instead of --size: 1 B to 4 MiB, with the points where cliffs are")
-	f.Int64Var(&o.iters, "iters", 0, "timed operations per repetition (default 10000); of more than 64K each, fewer in proportion, but at least 100")
+	f.Int64Var(&o.iters, "iters", 0, "timed operations per repetition (default 10000); of more than 64K each, fewer in proportion, but at least 100, and of 1G 6")
 	f.DurationVar(&o.duration, "duration", o.duration, "instead of --iters: about how long a repetition takes")
 	f.Int64Var(&o.warmup, "warmup", -1, "untimed operations before each repetition (default a tenth of --iters, at most 1000)")
 	f.Lookup("warmup").DefValue = "0" // so that the help does not show -1 beside its words
@@ -192,6 +194,7 @@ func (a *app) runCommand() *cobra.Command {
   fabric-bench run msg_bw --size 1M --cpuprofile cpu.out
   fabric-bench run msg_fixed_rate --size 64 --rate 5000 --duration 10s --format hdr > run.hdr
   fabric-bench run msg_bw --sweep --format osu
+  fabric-bench run rma_write_bw rma_read_bw --size 64M,1GiB --provider tcp --reps 3
   fabric-bench run msg_lat msg_bw --peer 3:2060
   fabric-bench run msg_lat --size 64 --duration 2s --chaos loss=5%,delay=1ms+-200us,at=1s,for=2s
   fabric-bench run rma_write_bw --provider tcp --chaos plan.yaml --seed 7`,
@@ -282,6 +285,9 @@ func (a *app) measure(cmd *cobra.Command, o *options, names []string) error {
 	}
 	sizes, err := o.sizesOf()
 	if err != nil {
+		return err
+	}
+	if err := checkLarge(picked, sizes); err != nil {
 		return err
 	}
 	var broken *plan

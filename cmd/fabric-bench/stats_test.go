@@ -180,13 +180,13 @@ func TestBudget(t *testing.T) {
 		}
 	}
 	b := budget{duration: time.Second}
-	if got := b.fit(100, time.Millisecond); got != 100_000 {
+	if got := b.fit(64, 100, time.Millisecond); got != 100_000 {
 		t.Errorf("100 in 1 ms: %d fit into 1 s, want 100000", got)
 	}
-	if got := b.fit(1, time.Hour); got != 10 {
+	if got := b.fit(64, 1, time.Hour); got != 10 {
 		t.Errorf("1 in 1 h: %d, want at least 10", got)
 	}
-	if got := b.fit(1000, 0); got != maxIters {
+	if got := b.fit(64, 1000, 0); got != maxIters {
 		t.Errorf("1000 in no time: %d, want at most %d", got, maxIters)
 	}
 }

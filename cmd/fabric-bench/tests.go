@@ -20,6 +20,9 @@ const (
 
 // underWay returns how many transfers of this size are under way at once.
 func underWay(size int64) int64 {
+	if size > commonSize {
+		return max(minUnderWay*commonSize/size, 2)
+	}
 	return min(max(maxUnderWayBytes/size, minUnderWay), maxUnderWay)
 }
 
@@ -70,7 +73,7 @@ func messageTests() []*test {
 			help: "a message there and back, half of the round trip",
 		},
 		{
-			name: "msg_bw", group: groupMessages, dir: "send", kind: bandwidth, windowed: true, load: onMessages(opSink), anchor: onMessages(opSink),
+			name: "msg_bw", large: true, group: groupMessages, dir: "send", kind: bandwidth, windowed: true, load: onMessages(opSink), anchor: onMessages(opSink),
 			help: "messages one way until the last has been received",
 		},
 		{
@@ -122,20 +125,20 @@ func connectionTests() []*test {
 func rmaTests() []*test {
 	return []*test{
 		{
-			name: "rma_write_lat", group: groupRMA, dir: "write", kind: halfTrip, window: one, load: onWindow(rmaLoad{}), anchor: onMessages(opAck),
+			name: "rma_write_lat", large: true, group: groupRMA, dir: "write", kind: halfTrip, window: one, load: onWindow(rmaLoad{}), anchor: onMessages(opAck),
 			help: "a write until it is known to be in the peer's memory, half of it; anchor: a message and a short answer",
 		},
 		{
-			name: "rma_write_bw", group: groupRMA, dir: "write", kind: bandwidth, window: underWay, windowed: true,
+			name: "rma_write_bw", large: true, group: groupRMA, dir: "write", kind: bandwidth, window: underWay, windowed: true,
 			load: onWindow(rmaLoad{style: streamed}), anchor: onMessages(opSink),
 			help: "writes, up to 1024 or 4 MiB under way, until the last is in the peer's memory; anchor: messages one way, as many as fit",
 		},
 		{
-			name: "rma_read_lat", group: groupRMA, dir: "read", kind: halfTrip, window: one, load: onWindow(rmaLoad{read: true}), anchor: onMessages(opReply),
+			name: "rma_read_lat", large: true, group: groupRMA, dir: "read", kind: halfTrip, window: one, load: onWindow(rmaLoad{read: true}), anchor: onMessages(opReply),
 			help: "a read until its bytes are here, half of it; anchor: a short message and a long answer",
 		},
 		{
-			name: "rma_read_bw", group: groupRMA, dir: "read", kind: bandwidth, window: underWay, windowed: true,
+			name: "rma_read_bw", large: true, group: groupRMA, dir: "read", kind: bandwidth, window: underWay, windowed: true,
 			load: onWindow(rmaLoad{read: true, style: streamed}), anchor: onMessages(opSource),
 			help: "reads, up to 1024 or 4 MiB under way, until the last one's bytes are here; anchor: messages towards us, as many as fit",
 		},
