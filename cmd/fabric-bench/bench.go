@@ -13,7 +13,8 @@ import (
 type bench struct {
 	row      Row // what all rows have in common
 	ours     side
-	anchor   side // nil: nothing to compare with
+	anchor   side            // nil: nothing to compare with
+	others   map[string]side // the further anchors of tests, which are started when they are needed
 	budget   budget
 	reps     int
 	seed     uint64
@@ -31,6 +32,8 @@ type bench struct {
 	// none. They are kept in mesh for the tests that follow.
 	meshOf func(ctx context.Context, n int) (*mesh, error)
 	mesh   *mesh
+	// sideOf starts an anchor; nil: there are no further ones.
+	sideOf func(ctx context.Context, provider string) (side, error)
 }
 
 // errNoWindows is the failure of a test on an anchor, which has no windows.
@@ -57,13 +60,17 @@ type turn struct {
 	samples []sample
 }
 
-// run measures one test at one size: ours and the anchor in turns, so that
+// run measures one test at one size: ours and the anchors in turns, so that
 // whatever disturbs the machine meets both, each first in every other turn.
-func (b *bench) run(ctx context.Context, t *test, size int64) (ours Result, raw *Result, err error) {
+func (b *bench) run(ctx context.Context, t *test, size int64) (ours Result, raw []Result, err error) {
 	j := b.job(t, size)
 	turns := []*turn{{side: b.ours}}
-	if b.anchor != nil && t.anchor != nil {
-		turns = append(turns, &turn{side: b.anchor})
+	anchors, err := b.anchorsOf(ctx, t)
+	if err != nil {
+		return ours, nil, err
+	}
+	for _, s := range anchors {
+		turns = append(turns, &turn{side: s})
 	}
 	for rep := range b.reps {
 		for i := range turns {
@@ -84,10 +91,31 @@ func (b *bench) run(ctx context.Context, t *test, size int64) (ours Result, raw 
 		}
 		results[i] = t.kind.reduce(b.describe(t, j, u.side), u.samples)
 	}
-	if len(results) > 1 {
-		raw = &results[1]
+	return results[0], results[1:], nil
+}
+
+// anchorsOf returns what a test is measured beside: the anchor of what carries ours,
+// and those of the test.
+func (b *bench) anchorsOf(ctx context.Context, t *test) (all []side, err error) {
+	if b.anchor == nil || t.anchor == nil {
+		return nil, nil
 	}
-	return results[0], raw, nil
+	all = append(all, b.anchor)
+	own, _ := b.anchor.about()
+	for _, provider := range t.beside {
+		if provider == own || b.sideOf == nil {
+			continue
+		}
+		s, ok := b.others[provider]
+		if !ok {
+			if s, err = b.sideOf(ctx, provider); err != nil {
+				return nil, err
+			}
+			b.others[provider] = s
+		}
+		all = append(all, s)
+	}
+	return all, nil
 }
 
 // countTurn counts the system calls of a repetition that is not timed.
@@ -192,9 +220,9 @@ func (b *bench) runTest(ctx context.Context, t *test, sizes []int64) (results []
 			return results, ratios, err
 		}
 		results = append(results, ours)
-		if raw != nil {
-			results = append(results, *raw)
-			ratios = append(ratios, compareRatio(ours, *raw))
+		for _, r := range raw {
+			results = append(results, r)
+			ratios = append(ratios, compareRatio(ours, r))
 		}
 	}
 	return results, ratios, nil
@@ -214,6 +242,9 @@ func (b *bench) close() error {
 	}
 	if b.anchor != nil {
 		err = errors.Join(err, b.anchor.close())
+	}
+	for _, s := range b.others {
+		err = errors.Join(err, s.close())
 	}
 	return errors.Join(err, b.ours.close())
 }

@@ -83,6 +83,10 @@ type test struct {
 
 	load, anchor builder // on a side of ours, and on an anchor; nil: nothing to compare with
 
+	// beside are anchors that the test is measured beside too, whatever carries ours,
+	// if that has an anchor at all.
+	beside []string
+
 	// special measures the test on its own: its repetitions are no repetitions
 	// of one load.
 	special func(ctx context.Context, b *bench, sizes []int64) ([]Result, error)

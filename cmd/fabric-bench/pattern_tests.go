@@ -105,10 +105,7 @@ func (b *bench) pattern(ctx context.Context, t *test, size int64) (all []Result,
 		if err != nil {
 			return all, err
 		}
-		all = append(all, r)
-		if raw != nil {
-			all = append(all, *raw)
-		}
+		all = append(append(all, r), raw...)
 	}
 	return all, nil
 }

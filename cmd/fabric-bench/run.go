@@ -359,6 +359,7 @@ func (b *bench) start(ctx context.Context, beds bed, provider string) (err error
 			return errors.Join(err, b.ours.close())
 		}
 	}
+	b.others, b.sideOf = map[string]side{}, beds.side
 	return nil
 }
 

@@ -31,10 +31,7 @@ func (b *bench) each(ctx context.Context, t *test, sizes []int64, variants []var
 			if err != nil {
 				return all, err
 			}
-			all = append(all, r)
-			if raw != nil {
-				all = append(all, *raw)
-			}
+			all = append(append(all, r), raw...)
 		}
 	}
 	return all, nil

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"net"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -172,6 +173,38 @@ func TestThreadsAndGoroutinesOfMtLat(t *testing.T) {
 			if v.pairs != want[i] || v.threads != (i == len(all)-1) {
 				t.Errorf("up to %d: variant %d is %+v, want %d pairs", most, i, v, want[i])
 			}
+		}
+	}
+}
+
+// A connect is shown beside what TCP and TLS take for one, whatever carries ours;
+// each anchor once.
+func TestConnectsAreBesideTCPAndTLS(t *testing.T) {
+	temporaries(t)
+	for provider, anchors := range map[string][]string{
+		providerQUIC:     {rawProvider, rawTCP, rawTLS},
+		providerTCP:      {rawTLS, rawTCP},
+		providerTCPPlain: {rawTCP, rawTLS},
+		providerMem:      nil,
+		rawTLS:           nil,
+	} {
+		d := document(t, "run", "conn_setup", "msg_lat", "--provider", provider, "--size", "8", "--iters", "5", "--reps", "2")
+		var rows, ratios []string
+		for _, r := range d.Results {
+			if r.Test == "conn_setup" && r.Provider != provider {
+				rows = append(rows, r.Provider)
+			}
+		}
+		for _, q := range d.Ratios {
+			if q.Test == "conn_setup" {
+				ratios = append(ratios, q.Anchor)
+				if !q.Ratio.measured() || len(q.PerRep) != 2 {
+					t.Errorf("over %s beside %s: %+v, want a ratio of each repetition", provider, q.Anchor, q)
+				}
+			}
+		}
+		if !slices.Equal(rows, anchors) || !slices.Equal(ratios, anchors) {
+			t.Errorf("over %s: rows of %q and ratios to %q, want %q", provider, rows, ratios, anchors)
 		}
 	}
 }

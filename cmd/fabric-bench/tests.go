@@ -105,7 +105,8 @@ func connectionTests() []*test {
 	return []*test{
 		{
 			name: "conn_setup", group: groupConnections, dir: "connect", kind: wholeTrip, sizeless: true, load: onConnects, anchor: onConnects,
-			help: "a connect until it is accepted, on a link that exists; anchor: a stream that is opened and answered",
+			beside: []string{rawTCP, rawTLS},
+			help:   "a connect until it is accepted, on a link that exists; anchors: a stream that is opened and answered; TCP, and TCP with a TLS handshake, from dial to the first answer",
 		},
 		{
 			name: "conn_close", group: groupConnections, dir: "close", kind: wholeTrip, sizeless: true, load: onCloses,
