@@ -208,7 +208,7 @@ func (l *rmaLoad) command(op uint64, index int64) command {
 
 func (l *rmaLoad) begin(int64) error {
 	if l.read {
-		clear(l.mem)
+		wipe(l.mem)
 		_, err := ask(l.ch, l.command(opFill, 0))
 		return err
 	}

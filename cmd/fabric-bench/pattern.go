@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"math/rand/v2"
+	"slices"
 )
 
 // patternTurns is how many different messages a pattern has.
@@ -82,6 +83,16 @@ func (p *pattern) fill(mem []byte, slots int64) {
 		p.put(mem[s*int64(p.size):], s)
 	}
 }
+
+// wipe clears mem in pieces: the runtime stops nobody within one, and would let the
+// links of this process be silent for as long as 1 GiB takes.
+func wipe(mem []byte) {
+	for piece := range slices.Chunk(mem, wipePiece) {
+		clear(piece)
+	}
+}
+
+const wipePiece = 1 << 20 // bytes
 
 // wrong returns how many slots of mem do not hold what fill writes.
 func (p *pattern) wrong(mem []byte, slots int64) (n int64) {

@@ -192,7 +192,7 @@ func register(node *fabric.Node, ep *fabric.Endpoint, n int64) (*fabric.Memory, 
 func (r *responder) onWindow(c command) uint64 {
 	switch c.Op {
 	case opClear:
-		clear(r.window)
+		wipe(r.window)
 	case opFill:
 		r.fill.fill(r.window, c.Count)
 	case opStore:
