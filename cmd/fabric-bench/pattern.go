@@ -49,7 +49,10 @@ func (p *pattern) message(i int64) []byte {
 // put writes message i to the beginning of mem.
 func (p *pattern) put(mem []byte, i int64) {
 	for mem = mem[:p.size]; len(mem) > 0; {
-		mem = mem[copy(mem, p.block(i)):]
+		for block := p.block(i); len(block) > 0 && len(mem) > 0; { // in pieces, as in wipe
+			n := copy(mem, block[:min(len(block), wipePiece)])
+			mem, block = mem[n:], block[n:]
+		}
 	}
 }
 
