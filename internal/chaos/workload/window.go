@@ -119,23 +119,16 @@ func (w *window) scan() {
 	}
 	r := &history.Scan{ID: w.id}
 	found := make(map[uint32]*history.WindowWriter)
-	fill, peer := fillOf(w.id), writerOf(w.writer())
+	var torn []int
 	for i := 0; i < w.g.window; i += 8 {
 		word := loadWord(w.bytes[i:])
 		r.Words++
 		r.Sum = (r.Sum ^ word) * 0x100000001B3
-		if i >= w.g.slotsEnd() {
-			continue // control words and what no slot takes
-		}
-		t := tag(word)
-		switch {
-		case t.writer() == fill && t.op() == 0 && t.word() == uint64(i/8)&wordMask:
-		case t.writer() == fill, t.writer() == peer && !w.g.fits(t, i):
-			r.Misplaced++
-		default:
-			w.attribute(r, found, t)
+		if i < w.g.slotsEnd() && !w.place(r, found, tag(word), i) { // else a control word, or what no slot takes
+			torn = append(torn, i)
 		}
 	}
+	w.lookAgain(r, found, torn)
 	for _, f := range found {
 		r.Writers = append(r.Writers, *f)
 	}
@@ -147,6 +140,46 @@ func (w *window) scan() {
 		}
 	}
 	w.app.log.Put(r)
+}
+
+// place accounts for the word at byte i, unless it may be half of one operation's
+// and half of an earlier one's: transfers are not atomic.
+func (w *window) place(r *history.Scan, found map[uint32]*history.WindowWriter, t tag, i int) bool {
+	fill, peer := fillOf(w.id), writerOf(w.writer())
+	switch {
+	case t.writer() == fill && t.op() == 0 && t.word() == uint64(i/8)&wordMask:
+	case t.writer() == peer && !w.g.fits(t, i):
+		return false
+	case t.writer() == fill:
+		r.Misplaced++
+	default:
+		w.attribute(r, found, t)
+	}
+	return true
+}
+
+// Words that do not fit are looked at again so often, at such intervals.
+const (
+	tornLooks = 100
+	tornEvery = 5 * time.Millisecond
+)
+
+// lookAgain waits until what was under way over these words is there. What stays
+// is misplaced.
+func (w *window) lookAgain(r *history.Scan, found map[uint32]*history.WindowWriter, torn []int) {
+	if len(torn) == 0 {
+		return
+	}
+	again := time.NewTicker(tornEvery)
+	defer again.Stop()
+	for range tornLooks {
+		<-again.C
+		torn = slices.DeleteFunc(torn, func(i int) bool { return w.place(r, found, tag(loadWord(w.bytes[i:])), i) })
+		if len(torn) == 0 {
+			return
+		}
+	}
+	r.Misplaced += int64(len(torn))
 }
 
 // attribute counts a word for who has written it.
