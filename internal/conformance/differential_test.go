@@ -103,6 +103,7 @@ func TestSameProgramSameTrace(t *testing.T) {
 		for g := 1; g < len(stages); g++ {
 			if got := traceOf(t, apps[g], program); !slices.Equal(got, want) {
 				t.Errorf("-program-seed %d -programs 1: %s", seed+uint64(i), stages[g].name)
+				compare(t, want, got)
 				explain(t, apps[0], apps[g], program)
 				return
 			}
@@ -120,8 +121,8 @@ func kindOf(line string) string {
 	return name + " fails"
 }
 
-// explain leaves out of a program what its difference does not need, and prints
-// what is left with both traces.
+// explain leaves out of a program what its difference does not need, if it comes
+// again, and prints what is left with both traces.
 func explain(t *testing.T, first, second [2]*fabric.Node, program []step) {
 	t.Helper()
 	differs := func(p []step) bool { return !slices.Equal(traceOf(t, first, p), traceOf(t, second, p)) }
@@ -135,7 +136,12 @@ func explain(t *testing.T, first, second [2]*fabric.Node, program []step) {
 			}
 		}
 	}
-	want, got := traceOf(t, first, program), traceOf(t, second, program)
+	compare(t, traceOf(t, first, program), traceOf(t, second, program))
+}
+
+// compare prints two traces.
+func compare(t *testing.T, want, got []string) {
+	t.Helper()
 	for i := range max(len(want), len(got)) {
 		line := func(trace []string) string {
 			if i < len(trace) {

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fabricd/fabricd/fabric"
 	"github.com/fabricd/fabricd/internal/bubble"
 	"github.com/fabricd/fabricd/internal/history"
 )
@@ -33,7 +34,7 @@ func TestHalfAWord(t *testing.T) {
 				stamp(whole, writerOf(peer), later)
 				copy(w.bytes[at:], whole[at:at+2]) // and a nibble of the number
 				if tt.rest {
-					timer := time.AfterFunc(10*tornEvery, func() { copy(w.bytes[at:], whole[at:at+8]) })
+					timer := time.AfterFunc(10*tornEvery, func() { fabric.StoreUint64(w.bytes[at:], binary.LittleEndian.Uint64(whole[at:])) })
 					defer timer.Stop()
 				}
 				word := tag(binary.LittleEndian.Uint64(w.bytes[at:]))
