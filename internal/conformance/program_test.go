@@ -416,6 +416,9 @@ func (r *programRun) send(e *programEnd, s step) string {
 	if s.b%2 == 0 {
 		n, err = e.ep.Send(r.ctx, p)
 	} else {
+		if e.state == isConnected { // the peer's word that there is room may be on its way
+			r.await(e, fabric.PollOut)
+		}
 		n, err = e.ep.TrySend(p)
 	}
 	if err == nil && n > 0 && e.peer != nil {
