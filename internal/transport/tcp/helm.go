@@ -44,6 +44,7 @@ type helm struct {
 	heir     *hand     // the guest for whom the holder was interrupted; nil: nobody
 	leftAt   time.Time // when a guest left the helm to nobody; zero: it was taken since
 	late     bool      // the guest who has the helm did not come at once
+	prompt   int       // guests who came at once, up to a bound, less lateCost for each who did not
 	patience int       // how many visits the next mistake costs, about
 }
 
@@ -73,6 +74,9 @@ const (
 	// atOnce is how long nobody may have the helm between two guests. Who else waits
 	// meanwhile waits for the second one.
 	atOnce = 30 * time.Microsecond
+	// lateCost is how many guests who come at once make up for one who does not: a
+	// goroutine is held up now and then.
+	lateCost = 32
 )
 
 // take gives l the helm, if nobody has it; else l waits in line and is woken,
@@ -167,7 +171,8 @@ func (h *helm) part(g *hand, served bool, frames uint64) {
 	default:
 	}
 	switch alone := !h.interrupted && !h.missed && h.guests == 0; {
-	case h.late:
+	case h.late && h.prompt < lateCost:
+		h.prompt = 0
 		h.regret()
 	case !alone || !served:
 		h.visits = min(h.visits, -manyVisits)
@@ -175,6 +180,9 @@ func (h *helm) part(g *hand, served bool, frames uint64) {
 		h.visits++
 	default:
 		h.visits, h.patience = fewVisits, max(h.patience-1, 0)
+		if h.prompt = min(h.prompt+1, 4*lateCost); h.late {
+			h.prompt -= lateCost
+		}
 		h.leftAt = time.Now()
 	}
 	h.release(frames, h.leftAt.IsZero())
