@@ -32,8 +32,9 @@
 // There is no goroutine between a connection and who waits for its bytes.
 // Whoever blocks in a lane's Read and finds nobody at the helm takes it: it
 // reads the first connection itself, delivers what is for others, and leaves
-// when it has bytes of its own. A session's watch goroutine takes the helm when
-// no reader has had it for a moment. Each bulk connection has a reader, which
+// when it has bytes of its own. Whoever waits for what a reader would wake it for
+// may take it too (Help). A session's watch goroutine takes the helm when nobody has
+// had it for a moment. Each bulk connection has a reader, which
 // puts bytes straight into the memory of a Read that waits for them.
 //
 // # Flow control and memory
