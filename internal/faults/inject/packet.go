@@ -65,12 +65,14 @@ func (c *packetConn) WriteTo(p []byte, to net.Addr) (int, error) {
 	if c.layer.plane.Idle() {
 		return c.PacketConn.WriteTo(p, to)
 	}
-	return c.emit(p, to, func(p []byte) (int, error) { return c.PacketConn.WriteTo(p, to) })
+	return c.emit(p, c.decide(to, true, len(p)), func(p []byte) (int, error) { return c.PacketConn.WriteTo(p, to) })
 }
 
-// emit decides about one packet and sends it now, later, twice or never.
-func (c *packetConn) emit(p []byte, to net.Addr, send func([]byte) (int, error)) (int, error) {
-	f := c.decide(to, true, len(p))
+// untouched reports whether a packet of this fate goes as it is, now and once.
+func untouched(f faults.Fate) bool { return !f.Drop && !f.Corrupt && !f.Twice && f.Delay == 0 }
+
+// emit sends one packet now, later, twice or never.
+func (c *packetConn) emit(p []byte, f faults.Fate, send func([]byte) (int, error)) (int, error) {
 	if f.Drop {
 		return len(p), nil
 	}

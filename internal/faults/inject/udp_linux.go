@@ -6,6 +6,8 @@ import (
 	"syscall"
 
 	"golang.org/x/net/ipv4"
+
+	"github.com/fabricd/fabricd/internal/faults"
 )
 
 // A udpConn is a packetConn on a UDP socket of the kernel. It has the methods
@@ -94,7 +96,9 @@ func (c *udpConn) ReadMsgUDP(p, oob []byte) (n, oobn, flags int, from *net.UDPAd
 }
 
 // WriteMsgUDP sends p, which may be several packets in one, or does to each of
-// them what the rules say.
+// them what the rules say. Those that follow each other untouched still go in one
+// call: a link that loses one packet of a hundred is not to be slower for the
+// number of its calls.
 func (c *udpConn) WriteMsgUDP(p, oob []byte, to *net.UDPAddr) (n, oobn int, err error) {
 	if c.layer.plane.Idle() {
 		return c.udp.WriteMsgUDP(p, oob, to)
@@ -103,18 +107,49 @@ func (c *udpConn) WriteMsgUDP(p, oob []byte, to *net.UDPAddr) (n, oobn int, err 
 	if size == 0 {
 		size = max(len(p), 1)
 	}
-	rest = append([]byte(nil), rest...) // it may be sent later
+	together := 0 // p[together:n] is untouched and not sent yet
 	for n < len(p) {
-		k, err := c.emit(p[n:min(n+size, len(p))], to, func(p []byte) (int, error) {
-			sent, _, err := c.udp.WriteMsgUDP(p, rest, to)
-			return sent, err
-		})
-		n += k
-		if err != nil {
+		end := min(n+size, len(p))
+		f := c.decide(to, true, end-n)
+		if untouched(f) {
+			n = end
+			continue
+		}
+		if err := c.writeRun(p[together:n], size, oob, rest, to); err != nil {
+			return together, 0, err
+		}
+		if err := c.emitOne(p[n:end], f, rest, to); err != nil {
 			return n, 0, err
 		}
+		n, together = end, end
+	}
+	if err := c.writeRun(p[together:], size, oob, rest, to); err != nil {
+		return together, 0, err
 	}
 	return n, len(oob), nil
+}
+
+// writeRun sends packets of size bytes, the last one of at most as many: with oob,
+// which says that they are several, or with rest, which does not.
+func (c *udpConn) writeRun(p []byte, size int, oob, rest []byte, to *net.UDPAddr) error {
+	if len(p) == 0 {
+		return nil
+	}
+	if len(p) <= size {
+		oob = rest
+	}
+	_, _, err := c.udp.WriteMsgUDP(p, oob, to)
+	return err
+}
+
+// emitOne sends one packet to which something happens.
+func (c *udpConn) emitOne(p []byte, f faults.Fate, rest []byte, to *net.UDPAddr) error {
+	rest = append([]byte(nil), rest...) // it may be sent later
+	_, err := c.emit(p, f, func(p []byte) (int, error) {
+		sent, _, err := c.udp.WriteMsgUDP(p, rest, to)
+		return sent, err
+	})
+	return err
 }
 
 // udpSegment is the control message that says how long the packets in a buffer

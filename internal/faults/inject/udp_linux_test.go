@@ -158,6 +158,57 @@ func TestBatchesMeetRulesPacketByPacket(t *testing.T) {
 	}
 }
 
+// TestUntouchedPacketsGoTogether loses some of ten packets that are handed over at
+// once. A receiver that gets together what was sent together reads one piece of
+// each run between them.
+func TestUntouchedPacketsGoTogether(t *testing.T) {
+	const udpGRO = 104 // of linux/udp.h
+	layers, conns := udpPair(t)
+	there := udp(t)
+	raw, err := there.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var refused error
+	if err := raw.Control(func(fd uintptr) {
+		refused = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_UDP, udpGRO, 1)
+	}); err != nil || refused != nil {
+		t.Fatal(err, refused)
+	}
+	layers[0].plane.Names.SetPlace(idB.Node, there.LocalAddr().String())
+	add(t, layers[0], faults.Rule{On: faults.Link, Drop: .3, Seed: 5})
+	var sent []byte
+	for i := range 10 {
+		sent = append(sent, bytes.Repeat([]byte{byte(i)}, 100)...)
+	}
+	if n, _, err := conns[0].WriteMsgUDP(sent, segmentSize(100), there.LocalAddr().(*net.UDPAddr)); n != len(sent) || err != nil {
+		t.Fatalf("sent %d bytes, %v", n, err)
+	}
+	lost := layers[0].plane.List(false)[0].Counts.Dropped
+	if lost < 2 || lost > 8 {
+		t.Fatalf("%d of 10 packets lost: the seed shows nothing", lost)
+	}
+	buf := make([]byte, 64<<10)
+	last := byte(255)
+	for left := 10 - int(lost); left > 0; {
+		there.SetReadDeadline(time.Now().Add(5 * time.Second))
+		n, err := there.Read(buf)
+		if err != nil || n%100 != 0 {
+			t.Fatalf("%d bytes, %v, with %d packets to come", n, err, left)
+		}
+		if last != 255 && buf[0] == last+1 {
+			t.Errorf("packets %d and %d came apart", last, buf[0])
+		}
+		for at := 100; at < n; at += 100 {
+			if buf[at] != buf[at-100]+1 {
+				t.Errorf("packet %d follows %d", buf[at], buf[at-100])
+			}
+		}
+		last = buf[n-100]
+		left -= n / 100
+	}
+}
+
 // certificate returns a certificate that only names a node.
 func certificate(t testing.TB, id transport.Identity) tls.Certificate {
 	t.Helper()
