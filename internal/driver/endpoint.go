@@ -27,6 +27,7 @@ type endpoint struct {
 	closed chan struct{} // closed when Close is through
 	waitin gate          // a listener's queue has a request
 	route  atomic.Pointer[route]
+	linked atomic.Pointer[conn] // conn in Connected, else nil: calls need no lock to find it
 
 	mu      sync.Mutex // guards the fields below
 	state   core.State
@@ -55,8 +56,12 @@ func newEndpoint(s *session, id uint64) *endpoint {
 	return &endpoint{n: s.n, s: s, id: id, gone: make(chan struct{}), closed: make(chan struct{}), waitin: newGate()}
 }
 
-// connection returns the conn for a call that needs one.
+// connection returns the conn for a call that needs one: a send, a receive, or one
+// about memory, which are all allowed in Connected.
 func (e *endpoint) connection(c core.Call) (*conn, error) {
+	if linked := e.linked.Load(); linked != nil {
+		return linked, nil
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.conn, core.Check(c, e.state)
@@ -181,6 +186,7 @@ func (e *endpoint) disconnected(c *conn) {
 	e.mu.Lock()
 	if e.conn == c && e.state == core.Connected {
 		e.state = core.Disconnected
+		e.linked.Store(nil)
 		e.releasePortLocked()
 	}
 	e.mu.Unlock()
@@ -210,6 +216,7 @@ func (e *endpoint) Close() error {
 	}
 	before, c := e.state, e.conn
 	e.state = core.Closed
+	e.linked.Store(nil)
 	var waiting []*request
 	if e.backlog != nil {
 		waiting = e.backlog.Drain()

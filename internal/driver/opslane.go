@@ -101,30 +101,50 @@ func (o *opsLane) empty() bool { return o.head == len(o.queue) }
 // blocking, by the caller if inline, else by a goroutine. The caller does not
 // hold mu.
 func (c *conn) kick(inline bool) {
+	c.mu.Lock()
+	left := c.start(inline)
+	c.mu.Unlock()
+	c.do(left)
+}
+
+// A chore is what is left of a kick for who has let go of mu.
+type chore int
+
+const (
+	nothing chore = iota
+	toWrite       // the caller has become the writer
+	toFail        // the peer asks and does not read the answers
+)
+
+// do does what start has left.
+func (c *conn) do(left chore) {
+	switch left {
+	case toWrite:
+		c.write()
+	case toFail:
+		c.fail(status.Reset)
+	}
+}
+
+// start is kick for who holds mu, and does what it returns when it has let go.
+func (c *conn) start(inline bool) chore {
 	o := &c.ops
-	o.mu.Lock()
 	if o.bytes > queueMax {
-		o.mu.Unlock()
-		c.fail(status.Reset) // the peer asks and does not read the answers
-		return
+		return toFail
 	}
 	if o.busy || o.broken || o.lane == nil || o.empty() && !o.closed {
-		o.mu.Unlock()
-		return
+		return nothing
 	}
 	if c.tryFront(); o.empty() && !o.closed {
-		o.mu.Unlock()
-		return
+		return nothing
 	}
 	o.busy = true
 	o.users++
-	if !inline {
-		o.spawn(c.write) // with mu held: whoever fails the link waits for it
-	}
-	o.mu.Unlock()
 	if inline {
-		c.write()
+		return toWrite
 	}
+	o.spawn(c.write) // with mu held: whoever fails the link waits for it
+	return nothing
 }
 
 // tryFront hands the segments at the front to the lane as long as they are

@@ -20,10 +20,9 @@ func (e *endpoint) PostAtomic(a rma.Atomic) error {
 		w = c.newWaiter()
 	}
 	may := c.core.MayChange(core.Local{}, a.Offset, int64(a.Width))
-	if err := c.begin(may, func() error { return c.core.Post(a, w) }); err != nil {
+	if err := c.begin(true, may, func() error { return c.core.Post(a, w) }); err != nil {
 		return err
 	}
-	c.kick(true)
 	if w != nil {
 		_, err = c.await(context.Background(), w, c.closing)
 	}
@@ -49,10 +48,10 @@ func (e *endpoint) put(l core.Local, p rma.Put) error {
 	if c.link.twin != nil {
 		w = c.newWaiter()
 	}
-	if err := c.begin(c.roomForPut(l, p), func() error { _, err := c.core.Put(l, p, w); return err }); err != nil {
+	inline := w != nil || l.Length <= inlineMax
+	if err := c.begin(inline, c.roomForPut(l, p), func() error { _, err := c.core.Put(l, p, w); return err }); err != nil {
 		return err
 	}
-	c.kick(w != nil || l.Length <= inlineMax)
 	if w == nil {
 		return nil
 	}

@@ -85,7 +85,10 @@ func (c *conn) ask(ctx context.Context, begin func(w *core.Waiter) (wait bool, e
 		return 0, status.Reset
 	}
 	wait, err := begin(w)
-	written := c.ops.empty()
+	left := nothing
+	if err == nil && wait {
+		left = c.start(false)
+	}
 	c.mu.Unlock()
 	if err != nil {
 		c.freeWaiter(w)
@@ -96,9 +99,7 @@ func (c *conn) ask(ctx context.Context, begin func(w *core.Waiter) (wait bool, e
 		c.freeWaiter(w)
 		return 0, asError(code)
 	}
-	if !written {
-		c.kick(false)
-	}
+	c.do(left)
 	return c.await(ctx, w, c.closing)
 }
 
@@ -149,13 +150,14 @@ func (e *endpoint) transfer(kind core.OpKind, l core.Local, roff int64, flags rm
 	if flags&rma.Sync != 0 || c.link.twin != nil {
 		w = c.newWaiter()
 	}
+	inline := w != nil || l.Length <= inlineMax
 	if kind == core.OpRead {
-		err = c.begin(c.core.MayBegin, func() error {
+		err = c.begin(inline, c.core.MayBegin, func() error {
 			_, err := c.core.Read(l, roff, flags, w)
 			return err
 		})
 	} else {
-		err = c.begin(c.core.MayChange(l, roff, l.Length), func() error {
+		err = c.begin(inline, c.core.MayChange(l, roff, l.Length), func() error {
 			_, err := c.core.Write(l, roff, flags, w)
 			return err
 		})
@@ -163,7 +165,6 @@ func (e *endpoint) transfer(kind core.OpKind, l core.Local, roff int64, flags rm
 	if err != nil {
 		return err
 	}
-	c.kick(w != nil || l.Length <= inlineMax)
 	if w == nil {
 		return nil
 	}
@@ -177,9 +178,9 @@ func (e *endpoint) transfer(kind core.OpKind, l core.Local, roff int64, flags rm
 	return err
 }
 
-// begin runs f, which begins an operation, once it may: may is asked, as f is
-// run, with mu held.
-func (c *conn) begin(may func() (fence.Mark, bool), f func() error) error {
+// begin runs f, which begins an operation, once it may, and gets what it has queued
+// written, as kick does: may is asked, as f is run, with mu held.
+func (c *conn) begin(inline bool, may func() (fence.Mark, bool), f func() error) error {
 	for {
 		c.mu.Lock()
 		if c.failed || c.isClosing {
@@ -189,7 +190,9 @@ func (c *conn) begin(may func() (fence.Mark, bool), f func() error) error {
 		m, ok := may()
 		if ok {
 			err := f()
+			left := c.start(inline)
 			c.mu.Unlock()
+			c.do(left)
 			return err
 		}
 		w := c.newWaiter()
@@ -215,10 +218,9 @@ func (e *endpoint) Atomic(ctx context.Context, a rma.Atomic) (uint64, error) {
 	}
 	w := c.newWaiter()
 	may := c.core.MayChange(core.Local{}, a.Offset, int64(a.Width))
-	if err := c.begin(may, func() error { return c.core.Atomic(a, w) }); err != nil {
+	if err := c.begin(false, may, func() error { return c.core.Atomic(a, w) }); err != nil {
 		return 0, err
 	}
-	c.kick(false)
 	return c.await(ctx, w, c.closing)
 }
 
@@ -265,8 +267,7 @@ func (e *endpoint) FenceSignal(s fence.Signal) error {
 	if s.By == fence.InitPeer {
 		return c.signalByPeer(s)
 	}
-	err = c.begin(c.core.MayBegin, func() error { return c.core.Signal(s) })
-	c.kick(false)
+	err = c.begin(false, c.core.MayBegin, func() error { return c.core.Signal(s) })
 	if err != nil || c.link.twin == nil {
 		return err
 	}

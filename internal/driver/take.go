@@ -11,29 +11,42 @@ import (
 // the operations lane waits for its next frame: that one need not be woken for
 // them. The reader gets everything else.
 func (c *conn) take(p []byte) (n int) {
-	for n < len(p) {
-		k, err := c.takeFrame(p[n:])
-		n += k
-		if err != nil {
-			c.link.spawn(func() { // not here: the reader waits for this, and fail for nobody
-				c.link.n.log.Debug().Err(err).Uint64("conn", uint64(c.id)).Stringer("peer", c.link.peer.Life).
-					Msg("operations lane cut off")
-				c.fail(status.Reset)
-			})
-			return n
-		}
-		if k == 0 {
-			break
-		}
+	c.mu.Lock()
+	c.taking = true
+	n, err := c.takeFrames(p)
+	left := nothing
+	if n > 0 && err == nil {
+		left = c.start(false)
+	}
+	c.taking = false
+	c.mu.Unlock()
+	if err != nil || left != nothing {
+		c.link.spawn(func() { // not here: the reader waits for this, and fail for nobody
+			c.link.n.log.Debug().Err(err).Uint64("conn", uint64(c.id)).Stringer("peer", c.link.peer.Life).
+				Msg("operations lane cut off")
+			c.fail(status.Reset)
+		})
 	}
 	if n > 0 {
 		c.once.Do(func() { close(c.first) })
-		c.kick(false)
 	}
 	return n
 }
 
-// takeFrame applies one frame and returns its length; 0: it is not taken.
+// takeFrames applies frames as long as it can. The caller holds mu.
+func (c *conn) takeFrames(p []byte) (n int, err error) {
+	for n < len(p) {
+		k, err := c.takeFrame(p[n:])
+		n += k
+		if k == 0 || err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+// takeFrame applies one frame and returns its length; 0: it is not taken. The caller
+// holds mu.
 func (c *conn) takeFrame(p []byte) (int, error) {
 	if len(p) < wire.HeaderLen {
 		return 0, nil
@@ -51,14 +64,10 @@ func (c *conn) takeFrame(p []byte) (int, error) {
 		}
 		end += int(f.Length)
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.taking = true
 	into, err := c.core.Handle(h, body)
 	if err == nil && into != nil {
 		c.core.PayloadDone(into, storePayload(into, rest))
 	}
-	c.taking = false
 	return end, err
 }
 

@@ -79,7 +79,7 @@ func (b *bulk) receive(h header) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if err := b.s.count(int(h.length)); err != nil {
+	if err := b.s.allowed.add(int(h.length)); err != nil {
 		return 0, err
 	}
 	l.mu.Lock()
@@ -98,7 +98,7 @@ func (b *bulk) receive(h header) (int, error) {
 		done += n
 	}
 	if rest := int(h.length) - done; rest > 0 {
-		b.s.uncount(rest)
+		b.s.allowed.takeBack(rest)
 		l.mu.Lock()
 		l.asm.retract(h.value+uint64(done), h.value+uint64(h.length))
 		l.mu.Unlock()

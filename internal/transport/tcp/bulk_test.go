@@ -140,8 +140,8 @@ func TestMixedWrites(t *testing.T) {
 			if left := len(s.lanesIn) + len(s.lanesOut); left > 0 {
 				t.Errorf("%d lanes are left", left)
 			}
-			if s.recvTotal != s.freedTotal {
-				t.Errorf("%d bytes came, %d were accounted for", s.recvTotal, s.freedTotal)
+			if s.allowed.came.Load() != s.allowed.freed.Load() {
+				t.Errorf("%d bytes came, %d were accounted for", s.allowed.came.Load(), s.allowed.freed.Load())
 			}
 		}
 		if a.bulkCount() > a.p.cfg.MaxBulk {
@@ -244,9 +244,9 @@ func TestCancelInsideALargeWrite(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if len(b.lanesIn) > 0 || len(a.lanesOut) > 0 || b.recvTotal != b.freedTotal || a.sendTotal != b.recvTotal {
+		if len(b.lanesIn) > 0 || len(a.lanesOut) > 0 || b.allowed.came.Load() != b.allowed.freed.Load() || a.sendTotal != b.allowed.came.Load() {
 			t.Errorf("%d and %d lanes are left; sent %d bytes, %d came, %d were accounted for",
-				len(b.lanesIn), len(a.lanesOut), a.sendTotal, b.recvTotal, b.freedTotal)
+				len(b.lanesIn), len(a.lanesOut), a.sendTotal, b.allowed.came.Load(), b.allowed.freed.Load())
 		}
 		mixed(t, a, b)
 	})

@@ -112,15 +112,15 @@ func TestCutsInsideLargeWrites(t *testing.T) {
 					if err := s.Err(); err != nil {
 						t.Errorf("the session ended: %v", err)
 					}
-					if s.recvTotal != s.freedTotal || len(s.lanesIn)+len(s.lanesOut) > 0 || len(s.unnamed)+len(s.waiting) > 0 {
-						t.Errorf("%d bytes came, %d were accounted for, %d lanes are left", s.recvTotal, s.freedTotal, len(s.lanesIn)+len(s.lanesOut))
+					if s.allowed.came.Load() != s.allowed.freed.Load() || len(s.lanesIn)+len(s.lanesOut) > 0 || len(s.unnamed)+len(s.waiting) > 0 {
+						t.Errorf("%d bytes came, %d were accounted for, %d lanes are left", s.allowed.came.Load(), s.allowed.freed.Load(), len(s.lanesIn)+len(s.lanesOut))
 					}
 					if len(s.bulk.ending)+len(s.bulk.dialing) > 0 {
 						t.Errorf("%d connections are ending, %d being dialed", len(s.bulk.ending), len(s.bulk.dialing))
 					}
 				}
-				if a.sendTotal != b.recvTotal || b.sendTotal != a.recvTotal {
-					t.Errorf("sent %d and %d bytes, %d and %d came", a.sendTotal, b.sendTotal, b.recvTotal, a.recvTotal)
+				if a.sendTotal != b.allowed.came.Load() || b.sendTotal != a.allowed.came.Load() {
+					t.Errorf("sent %d and %d bytes, %d and %d came", a.sendTotal, b.sendTotal, b.allowed.came.Load(), a.allowed.came.Load())
 				}
 				pa.Close()
 				pb.Close()

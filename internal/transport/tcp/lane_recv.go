@@ -204,6 +204,8 @@ func (l *recvLane) look() {
 func (l *recvLane) admit(h header) error {
 	end := h.value + uint64(h.length)
 	switch {
+	case l.retired:
+		return fmt.Errorf("%w: lane %d is over", errMalformed, l.id)
 	case end > l.limit:
 		return fmt.Errorf("%w: lane %d: byte %d, the credit ends at %d", errMalformed, l.id, end, l.limit)
 	case l.ended && end > l.final:

@@ -47,8 +47,11 @@ type session struct {
 	in         []byte // what has come and was not handled, from start to end
 	start, end int
 	woke       bool          // a waiting reader was woken in this turn
+	recent     *recvLane     // had the last data; it may be over since
 	frames     atomic.Uint64 // counts the frames that have come
 	socket     socketReader
+
+	allowed allowance // what the peer may send
 
 	datagrams chan []byte
 	arrival   chan struct{}   // holds a token when AcceptLane should look
@@ -84,8 +87,6 @@ type session struct {
 	waiting   map[*sendLane]struct{} // writers that wait for credit or for the outlet
 
 	sendTotal, sendLimit uint64 // bytes of all lanes
-	recvTotal, recvLimit uint64
-	freedTotal           uint64 // bytes that have come and are held no more
 
 	bulk bulkState
 }
@@ -114,11 +115,11 @@ func newSession(p *Provider, rec *recordConn, conn *tls.Conn, id transport.Ident
 		lanesTold: uint64(p.cfg.MaxLanes),
 		lanesMax:  uint64(peer.lanes),
 		sendLimit: uint64(peer.sessionWindow),
-		recvLimit: uint64(p.cfg.SessionWindow),
 	}
 	if rec.plain = plain; plain {
 		s.conn = plainStream{rec}
 	}
+	s.allowed.begin(uint64(p.cfg.SessionWindow))
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.done = s.ctx.Done()
 	s.helm.alarm, s.helm.free = make(chan struct{}, 1), make(chan struct{})

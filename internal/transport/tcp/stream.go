@@ -196,8 +196,15 @@ func (s *session) handle(h header, body []byte, caller *recvLane) error {
 
 // onData handles data of the first connection.
 func (s *session) onData(h header, body []byte, caller *recvLane, frame uint64) error {
-	l, err := s.arrived(h.lane, len(body))
-	if err != nil {
+	l := s.recent
+	if l == nil || l.id != h.lane {
+		var err error
+		if l, err = s.laneIn(h.lane, true); err != nil {
+			return err
+		}
+		s.recent = l
+	}
+	if err := s.allowed.add(len(body)); err != nil {
 		return err
 	}
 	l.lastFrame.Store(frame)
@@ -206,50 +213,11 @@ func (s *session) onData(h header, body []byte, caller *recvLane, frame uint64) 
 	return err
 }
 
-// arrived counts n bytes that have come for a lane of the peer, and returns it.
-func (s *session) arrived(id uint64, n int) (*recvLane, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	l, err := s.laneInLocked(id, true)
-	if err != nil {
-		return nil, err
-	}
-	return l, s.countLocked(n)
-}
-
-// count checks n bytes that have come against the session's credit.
-func (s *session) count(n int) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.countLocked(n)
-}
-
-// countLocked is count for who holds mu.
-func (s *session) countLocked(n int) error {
-	if s.recvTotal += uint64(n); s.recvTotal > s.recvLimit {
-		return fmt.Errorf("%w: more bytes than the session's credit", errMalformed)
-	}
-	return nil
-}
-
-// uncount takes back n bytes that were counted and did not come: they will be
-// counted again.
-func (s *session) uncount(n int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.recvTotal -= uint64(n)
-}
-
 // laneIn returns a lane of the peer. The first frame of a lane opens it, and if
 // that shows then somebody can accept it.
 func (s *session) laneIn(id uint64, shows bool) (*recvLane, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.laneInLocked(id, shows)
-}
-
-// laneInLocked is laneIn for who holds mu.
-func (s *session) laneInLocked(id uint64, shows bool) (*recvLane, error) {
 	if l := s.lanesIn[id]; l != nil {
 		return l, nil
 	}
@@ -375,8 +343,8 @@ func (s *session) freedFor(l *recvLane, n int, limit uint64) {
 
 // freedInAll accounts for n bytes in the session's credit.
 func (s *session) freedInAll(n int) {
-	if total := s.freeCredit(n); total > 0 {
-		s.say(header{kind: typeCredit, value: total})
+	if limit := s.allowed.free(n); limit > 0 {
+		s.say(header{kind: typeCredit, value: limit})
 	}
 }
 
@@ -386,22 +354,9 @@ func (s *session) dropped(n int) {
 	if n == 0 {
 		return
 	}
-	if total := s.freeCredit(n); total > 0 {
-		s.spawn(func() { s.say(header{kind: typeCredit, value: total}) })
+	if limit := s.allowed.free(n); limit > 0 {
+		s.spawn(func() { s.say(header{kind: typeCredit, value: limit}) })
 	}
-}
-
-// freeCredit returns the session's new limit if the peer should hear of one.
-func (s *session) freeCredit(n int) uint64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.freedTotal += uint64(n)
-	window := uint64(s.p.cfg.SessionWindow)
-	if s.freedTotal+window < s.recvLimit+window/4 {
-		return 0
-	}
-	s.recvLimit = s.freedTotal + window
-	return s.recvLimit
 }
 
 // retire takes a lane that is over out of the table, which lets the peer open
