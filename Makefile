@@ -15,7 +15,8 @@ SOAK_HEAVY ?= 5
 HEAVY      := cmd/fabric-bench cmd/fabricd fabric fabric/fabrictest internal/archtest internal/check \
               internal/conformance internal/driver internal/faults/inject internal/ipc internal/report internal/sim \
               internal/transport/quic internal/transport/tcp membership membership/state membership/verdict
-# Tests with real processes, namespaces and containers, which `make test` runs alone.
+# Tests with real processes, namespaces and containers, which `make test` runs last,
+# two at a time: they wait more than they compute.
 ALONE      := internal/chaos internal/chaos/workload internal/deploytest internal/e2e internal/hostile
 # How many packages `make test` tests at a time.
 PACKAGES   ?= 4
@@ -46,39 +47,54 @@ demo: ## three daemons on loopback, two applications, one kill: every step check
 # do it, so that it is compiled once.
 PLAIN := CGO_ENABLED=0 GOFLAGS="$${GOFLAGS:-} -trimpath"
 
-lint: ## gofmt, go vet, staticcheck
-	@unformatted=$$(git ls-files -co --exclude-standard '*.go' | xargs -r gofmt -l)
-	if [ -n "$$unformatted" ]; then printf 'not formatted (gofmt -w):\n%s\n' "$$unformatted"; exit 1; fi
-	export $(PLAIN)
-	go vet ./...
-	go tool -modfile=tools.mod staticcheck ./...
-	echo 'lint: gofmt, go vet and staticcheck find nothing'
+define LINT
+unformatted=$$(git ls-files -co --exclude-standard '*.go' | xargs -r gofmt -l)
+if [ -n "$$unformatted" ]; then printf 'not formatted (gofmt -w):\n%s\n' "$$unformatted"; exit 1; fi
+export $(PLAIN)
+go vet ./...
+go tool -modfile=tools.mod staticcheck ./...
+echo 'lint: gofmt, go vet and staticcheck find nothing'
+endef
 
-test: lint ## lint, the rules of the tree, and every test with the race detector
+lint: ## gofmt, go vet, staticcheck
+	@$(LINT)
+
+test: ## lint, the rules of the tree, and every test with the race detector
 	@mkdir -p out
-	$(PLAIN) go test ./internal/archtest | tee out/test.log
-	rc=0
-	# The images first: with the tests beside them they take long. Without Docker
+	# The images beside lint: with the tests beside them they take long. Without Docker
 	# it is the tests of deploy/ that fail, and say how to go without.
-	if [ -z "$${FABRICD_IMAGE:-}" ] && [[ ",$${FABRICD_TEST_WITHOUT:-}," != *,docker,* ]] &&
-	   deploy/image.sh $(IMAGE) $(APPS_IMAGE); then
-	  export FABRICD_IMAGE=$(IMAGE) FABRICD_APPS_IMAGE=$(APPS_IMAGE)
+	images=
+	if [ -z "$${FABRICD_IMAGE:-}" ] && [[ ",$${FABRICD_TEST_WITHOUT:-}," != *,docker,* ]]; then
+	  deploy/image.sh $(IMAGE) $(APPS_IMAGE) >out/image.log 2>&1 &
+	  images=$$!
 	fi
-	# What needs no race detector, or counts allocations, which it adds to, beside the rest.
+	set +e # not `||`: that would also go on behind what fails inside
+	( set -e
+	  $(LINT)
+	  go test ./internal/archtest | tee out/test.log )
+	rc=$$?
+	set -e
+	if [ -n "$$images" ]; then
+	  if wait $$images; then export FABRICD_IMAGE=$(IMAGE) FABRICD_APPS_IMAGE=$(APPS_IMAGE); fi
+	  cat out/image.log
+	fi
+	if [ "$$rc" != 0 ]; then exit $$rc; fi
+	# What needs no race detector, or counts allocations, which it adds to, or moves
+	# more memory than it has time for, beside the rest.
 	{ $(PLAIN) go test ./internal/sim || rc=$$?
-	  $(PLAIN) go test -run Alloc ./internal/driver ./internal/ipc || rc=$$?
+	  $(PLAIN) go test -run 'Alloc|LargeSizes' ./internal/driver ./internal/ipc ./cmd/fabric-bench || rc=$$?
 	  cd deploy/check; $(PLAIN) go test ./... || rc=$$?; exit $$rc; } >out/plain.log 2>&1 &
 	plain=$$!
-	# What runs real processes against bounds of time goes last and alone, so that
-	# neither the compiler nor other tests take the processors from it. Of the others
-	# more than there are processors run at a time: many of them wait. vet was run.
+	# What runs real processes against bounds of time goes last, so that neither the
+	# compiler nor other tests take the processors from it. Of the others more than
+	# there are processors run at a time: many of them wait. vet was run.
 	alone=$$(printf 'github.com/fabricd/fabricd/%s\n' $(ALONE))
 	most=$$(go list ./... | grep -vxF "$$alone"$$'\n'github.com/fabricd/fabricd/internal/archtest)
 	go test -race -vet=off -timeout 20m -p $(PACKAGES) $$most 2>&1 | tee -a out/test.log || rc=$$?
 	go test -race -vet=off -timeout 20m -run '^$$' $$alone >/dev/null || rc=$$?
 	wait $$plain || rc=$$?
 	tee -a out/test.log <out/plain.log
-	go test -race -vet=off -timeout 20m -p 1 $$alone 2>&1 | tee -a out/test.log || rc=$$?
+	go test -race -vet=off -timeout 20m -p 2 $$alone 2>&1 | tee -a out/test.log || rc=$$?
 	awk '/^ok /      { ok++ } /^FAIL[ \t]/ { fail++; failed = failed "\n  " $$2 } /no test files/ { none++ }
 	     END { printf "\nsummary: %d packages pass, %d fail, %d have no tests%s\n", ok, fail, none, failed }' out/test.log
 	exit $$rc
