@@ -99,7 +99,7 @@ reads and writes, fences, and an event when a node is lost.`,
 	root.AddCommand(a.initCommand(), a.runCommand(), a.tokenCommand(), a.keysCommand())
 	root.AddCommand(a.statusCommand(), a.nodesCommand())
 	root.AddCommand(a.tableCommands()...)
-	root.AddCommand(a.pingCommand(), a.whyCommand(), a.eventsCommand(), a.healthCommand(), a.faultsCommand())
+	root.AddCommand(a.pingCommand(), a.whyCommand(), a.doctorCommand(), a.eventsCommand(), a.healthCommand(), a.faultsCommand())
 	root.AddCommand(a.chaosCommand(), a.demoCommand(), a.demoAppCommand(), a.versionCommand())
 	return root
 }

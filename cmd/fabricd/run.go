@@ -27,20 +27,10 @@ deploy/rings.md says what the settings of rings are worth.`,
   fabricd run --join 10.0.0.1:7700 --token-file join.token
   fabricd run --config /etc/fabricd.yaml --log-format json`,
 	}
-	cmd.Flags().StringVar(&file, "config", "", "YAML file to read (default $FABRIC_CONFIG)")
 	cmd.Flags().BoolVar(&rebuild, "rebuild-leases", false, "host: start once with a new lease table if it is damaged or lost")
-	def := daemon.Default()
-	for _, s := range daemon.Settings() {
-		cmd.Flags().String(s.Key, s.Value(def), s.Usage+": "+s.Allowed)
-		if s.Switch() {
-			cmd.Flags().Lookup(s.Key).NoOptDefVal = "true"
-		}
-	}
+	addSettings(cmd, &file)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if file == "" {
-			file = a.getenv("FABRIC_CONFIG")
-		}
-		c, err := daemon.Load(file, a.environ, changed(cmd))
+		c, err := a.settings(cmd, file)
 		if err != nil {
 			return err
 		}
@@ -55,6 +45,26 @@ deploy/rings.md says what the settings of rings are worth.`,
 		return runNode(cmd.Context(), c, daemon.Options{Log: log, Version: buildVersion(), RebuildLeases: rebuild, Faults: faults})
 	}
 	return cmd
+}
+
+// addSettings gives cmd a flag for each setting, and one for the file.
+func addSettings(cmd *cobra.Command, file *string) {
+	cmd.Flags().StringVar(file, "config", "", "YAML file to read (default $FABRIC_CONFIG)")
+	def := daemon.Default()
+	for _, s := range daemon.Settings() {
+		cmd.Flags().String(s.Key, s.Value(def), s.Usage+": "+s.Allowed)
+		if s.Switch() {
+			cmd.Flags().Lookup(s.Key).NoOptDefVal = "true"
+		}
+	}
+}
+
+// settings returns the configuration of cmd's flags, the environment and the file.
+func (a *app) settings(cmd *cobra.Command, file string) (daemon.Config, error) {
+	if file == "" {
+		file = a.getenv("FABRIC_CONFIG")
+	}
+	return daemon.Load(file, a.environ, changed(cmd))
 }
 
 // changed returns the settings that the command line gave.

@@ -64,7 +64,8 @@ var mayImport = map[string][]string{
 	"internal/daemon": {"internal/driver", "membership", "membership/gossip", "membership/state", "membership/trust", "internal/ipc",
 		"internal/transport", "internal/transport/quic", "internal/transport/tcp", "internal/faults", "internal/faults/inject", "internal/faults/failpoint",
 		"fabric/addr", "internal/status"},
-	"fabric/embed": {"fabric", "internal/daemon", "internal/ipc", "fabric/addr"},
+	"internal/doctor": {"internal/daemon", "internal/ipc", "internal/shm", "internal/transport/quic"},
+	"fabric/embed":    {"fabric", "internal/daemon", "internal/ipc", "fabric/addr"},
 	"fabric/fabrictest": {"fabric", "internal/driver", "internal/ipc", "internal/transport", "internal/transport/mem",
 		"internal/transport/quic", "internal/transport/tcp", "internal/faults", "internal/faults/inject", "internal/faults/failpoint", "fabric/addr"},
 
@@ -82,7 +83,7 @@ var mayImport = map[string][]string{
 	"internal/chaos/workload": {"internal/history", "fabric"},
 	"internal/chaos": {"internal/chaos/workload", "internal/sim", "internal/check", "internal/report", "internal/scenario", "internal/history",
 		"internal/daemon", "internal/faults", "internal/faults/failpoint", "fabric/addr"},
-	"cmd/fabricd": {"internal/daemon", "internal/faults", "internal/chaos", "internal/chaos/workload", "internal/scenario", "internal/sim",
+	"cmd/fabricd": {"internal/daemon", "internal/doctor", "internal/faults", "internal/chaos", "internal/chaos/workload", "internal/scenario", "internal/sim",
 		"fabric", "fabric/addr"},
 	"cmd/fabric-bench": {"fabric", "fabric/addr", "fabric/embed", "fabric/fabrictest", "internal/faults", "internal/scenario",
 		"cmd/fabric-bench/internal/page", "cmd/fabric-bench/internal/plot", "cmd/fabric-bench/internal/stock", "cmd/fabric-bench/internal/tools"},

@@ -72,7 +72,7 @@ type Config struct {
 
 	// MessageWindow is how many message bytes a connection keeps for a
 	// receiver that does not read, in bytes, rounded up to a power of two;
-	// default 512 KiB.
+	// default [MessageWindow].
 	MessageWindow int
 	// Limits bound operations, windows and requests of a connection.
 	Limits core.Limits
@@ -93,6 +93,9 @@ type Config struct {
 	Faults *failpoint.Node
 }
 
+// MessageWindow is the default of Config.MessageWindow, in bytes.
+const MessageWindow = 512 << 10
+
 func (c *Config) setDefaults() {
 	set := func(d *time.Duration, v time.Duration) {
 		if *d == 0 {
@@ -108,7 +111,7 @@ func (c *Config) setDefaults() {
 	set(&c.SilenceBound, 1200*time.Millisecond)
 	set(&c.GiveUp, 2*c.SilenceBound)
 	if c.MessageWindow == 0 {
-		c.MessageWindow = 512 << 10
+		c.MessageWindow = MessageWindow
 	}
 	window := inboxFirst
 	for window < c.MessageWindow {

@@ -17,6 +17,9 @@ type Limits struct {
 	WindowBytes int64 // of all memory handed over and still in use by anybody; 1 GiB
 }
 
+// DefaultLimits are those of a session for which none are set.
+func DefaultLimits() Limits { return Limits{}.withDefaults(1) }
+
 // withDefaults fills in scale times the defaults.
 func (l Limits) withDefaults(scale int64) Limits {
 	set := func(v *int64, def int64) {

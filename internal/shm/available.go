@@ -39,6 +39,17 @@ func fitsHere(size int64) error {
 	return fits(size, free, "below the limit "+name)
 }
 
+// Available returns how many bytes of memory can be had here, and what bounds them,
+// for people; false where the kernel does not say.
+func Available() (bytes int64, bound string, ok bool) {
+	bytes, ok = machineAvailable()
+	bound = "on this machine"
+	if room, name, limited := groupAvailable(); limited && (!ok || room < bytes) {
+		return room, "below the limit " + name, true
+	}
+	return bytes, bound, ok
+}
+
 // machineAvailable returns what the kernel says can be allocated without
 // swapping.
 func machineAvailable() (int64, bool) {

@@ -1,0 +1,24 @@
+package daemon
+
+import (
+	"github.com/fabricd/fabricd/internal/driver"
+	"github.com/fabricd/fabricd/internal/ipc"
+)
+
+// Costs are what connections take of a node with some configuration.
+type Costs struct {
+	Channel int64 // bytes of the memory of a channel within the node
+	Ends    int64 // of channels that an application may have
+	Unread  int64 // bytes of messages that a connection keeps for a receiver, at most
+	// Descriptors are those of fabricd for each end of a connection whose
+	// application is attached, and for each such application.
+	Descriptors, Attached int64
+}
+
+// CostsOf returns the costs with the configuration c.
+func CostsOf(c Config) Costs {
+	return Costs{
+		Channel: ipc.ChannelSize(c.Local.Rings), Ends: ipc.DefaultLimits().Channels,
+		Unread: driver.MessageWindow, Descriptors: 1, Attached: 1,
+	}
+}

@@ -1,0 +1,133 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/fabricd/fabricd/membership/trust"
+)
+
+// A Need is something of this machine without which a node does not start.
+type Need struct {
+	Setting string // that names it
+	Value   string
+	Err     error // why it cannot be had; nil: it can
+	// Taken: somebody has it, maybe a node that runs.
+	Taken bool
+}
+
+// leastFree is how much room the file system of a state directory should have.
+// What a node writes there is small, but it has to be written.
+const leastFree = 64 << 20
+
+// Needs finds out what of c a node could have here. It leaves everything as it is;
+// a port is open for a moment.
+func Needs(c Config) []Need {
+	all := []Need{
+		needPort("data-port", c, c.Network.DataPort),
+		needPort("gossip-port", c, c.Network.GossipPort),
+		needSocket("socket", c.Local.Socket),
+		needSocket("admin", c.Local.AdminSocket),
+		needState(c.StateDir),
+	}
+	if c.TokenFile != "" {
+		f, err := os.Open(c.TokenFile)
+		f.Close()
+		all = append(all, Need{Setting: "token-file", Value: c.TokenFile, Err: err})
+	}
+	if c.TLS.CA != "" {
+		_, err := trust.LoadOperator(trust.Files(c.TLS), time.Now)
+		all = append(all, Need{Setting: "cert", Value: c.TLS.Cert, Err: err})
+	}
+	return all
+}
+
+func needPort(setting string, c Config, port uint16) Need {
+	pair, err := listenPair(setting, c.Network.Bind, port)
+	pair.close()
+	return Need{setting, strconv.Itoa(int(port)), err, errors.Is(err, syscall.EADDRINUSE)}
+}
+
+func needSocket(setting, path string) Need {
+	n := Need{Setting: setting, Value: path}
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		n.Err = canMake(filepath.Dir(path))
+	case err != nil:
+		n.Err = err
+	case info.Mode().Type() != fs.ModeSocket:
+		n.Err = fmt.Errorf("%s exists and is not a socket", path)
+	default:
+		for _, network := range []string{"unix", "unixpacket"} {
+			if c, err := net.Dial(network, path); err == nil {
+				c.Close()
+				n.Taken, n.Err = true, fmt.Errorf("somebody listens on %s", path)
+			}
+		}
+	}
+	return n
+}
+
+func needState(dir string) Need {
+	n := Need{Setting: "state-dir", Value: dir}
+	there, err := innermost(dir)
+	if err == nil {
+		err = canMake(dir)
+	}
+	if err == nil {
+		err = hasRoom(there)
+	}
+	n.Err = err
+	return n
+}
+
+// hasRoom reports whether the file system of dir has room for what a node keeps.
+func hasRoom(dir string) error {
+	var st syscall.Statfs_t
+	if err := syscall.Statfs(dir, &st); err != nil {
+		return fmt.Errorf("statfs %s: %w", dir, err)
+	}
+	if free := st.Bavail * uint64(st.Bsize); free < leastFree {
+		return fmt.Errorf("the file system of %s has %d MiB left, want %d: %w", dir, free>>20, leastFree>>20, syscall.ENOSPC)
+	}
+	return nil
+}
+
+// canMake reports whether this process can make and write to a directory, as far as
+// that can be told without doing it.
+func canMake(dir string) error {
+	there, err := innermost(dir)
+	if err != nil {
+		return err
+	}
+	const writable = 2 | 1 // W_OK, X_OK of unistd.h
+	if err := syscall.Access(there, writable); err != nil {
+		return fmt.Errorf("%s cannot be written: %w", there, err)
+	}
+	return nil
+}
+
+// innermost returns dir, or the innermost of the directories around it that exists.
+func innermost(dir string) (string, error) {
+	for {
+		info, err := os.Stat(dir)
+		up := filepath.Dir(dir)
+		switch {
+		case err == nil && info.IsDir():
+			return dir, nil
+		case err == nil:
+			return "", fmt.Errorf("%s is not a directory", dir)
+		case !errors.Is(err, fs.ErrNotExist) || up == dir:
+			return "", err
+		}
+		dir = up
+	}
+}

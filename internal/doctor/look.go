@@ -1,0 +1,128 @@
+package doctor
+
+import (
+	"context"
+	"net"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/daemon"
+	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/shm"
+	"github.com/fabricd/fabricd/internal/transport/quic"
+)
+
+// joinTimeout bounds the wait for a member, and askTimeout that for the node here.
+const (
+	joinTimeout = 2 * time.Second
+	askTimeout  = 2 * time.Second
+)
+
+// Look sees what there is for a node with the configuration c. It changes nothing.
+// client is of the node that runs here, if one does.
+func Look(ctx context.Context, c daemon.Config, environ []string, client *daemon.Client) Facts {
+	f := Facts{
+		Kernel:      readText("/proc/sys/kernel/osrelease"),
+		Processors:  runtime.GOMAXPROCS(0),
+		Descriptors: descriptorLimit(),
+		Sealed:      trySealed(),
+		Ptrace:      readText("/proc/sys/kernel/yama/ptrace_scope"),
+		HugePage:    shm.HugePageSize(),
+		Needs:       daemon.Needs(c),
+		Unknown:     daemon.UnknownEnv(environ),
+		Node:        ask(ctx, client),
+	}
+	f.Memory, f.Bound, _ = shm.Available()
+	if c.Local.HugePages != ipc.HugeOff {
+		f.HugeFailed = ipc.CheckHugePages(c.Local.Rings)
+	}
+	f.lookAtUDP(c)
+	f.Joins = dialAll(ctx, c.Join)
+	return f
+}
+
+// readText returns what a small file of the kernel holds; empty if it cannot be read.
+func readText(name string) string {
+	b, err := os.ReadFile(name)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}
+
+// descriptorLimit returns how many descriptors this process may have, 0 if unknown.
+// The runtime has raised the limit to what the process may raise it to.
+func descriptorLimit() uint64 {
+	var r syscall.Rlimit
+	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &r) != nil {
+		return 0
+	}
+	return r.Cur
+}
+
+func trySealed() error {
+	r, err := shm.Create("fabricd-doctor", shm.PageSize)
+	if err == nil {
+		r.Release()
+	}
+	return err
+}
+
+// Options of a UDP socket, of linux/udp.h.
+const (
+	udpSegment = 103
+	udpGRO     = 104
+)
+
+func (f *Facts) lookAtUDP(c daemon.Config) {
+	conn, err := net.ListenUDP("udp", &net.UDPAddr{IP: c.Network.Bind.AsSlice()})
+	if err != nil {
+		f.UDPFailed = err
+		return
+	}
+	defer conn.Close()
+	quic.GrowBuffers(conn)
+	f.UDPBuffers = quic.BufferWarning(conn)
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = raw.Control(func(fd uintptr) { // an error leaves both as they are: no
+		f.Send = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_UDP, udpSegment, 1200) == nil
+		f.Merge = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_UDP, udpGRO, 1) == nil
+	})
+}
+
+// dialAll connects to all addresses at once, and waits for no answer for long.
+func dialAll(ctx context.Context, addresses []string) []Join {
+	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
+	defer cancel()
+	all := make([]Join, len(addresses))
+	var wg sync.WaitGroup
+	for i, address := range addresses {
+		wg.Go(func() {
+			began := time.Now()
+			var d net.Dialer
+			c, err := d.DialContext(ctx, "tcp", address)
+			if err == nil {
+				c.Close()
+			}
+			all[i] = Join{address, time.Since(began), err}
+		})
+	}
+	wg.Wait()
+	return all
+}
+
+func ask(ctx context.Context, c *daemon.Client) (n Node) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	if n.Status, n.Err = c.Status(ctx); n.Err == nil {
+		n.Health, n.Err = c.Health(ctx)
+	}
+	return n
+}

@@ -1,0 +1,101 @@
+package doctor
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/fabricd/fabricd/internal/daemon"
+)
+
+// place returns a configuration whose files are in a directory of the test, with
+// free ports.
+func place(t *testing.T) daemon.Config {
+	dir := t.TempDir()
+	c := daemon.Default()
+	c.StateDir = filepath.Join(dir, "new", "state")
+	c.Local.Socket, c.Local.AdminSocket = filepath.Join(dir, "new", "s"), filepath.Join(dir, "a")
+	c.Network.DataPort, c.Network.GossipPort = 0, 0
+	return c
+}
+
+// look returns the findings for c on this machine, by check.
+func look(t *testing.T, c daemon.Config) map[string]Finding {
+	client := daemon.NewClient(c.Local.AdminSocket)
+	defer client.Close()
+	found := map[string]Finding{}
+	for _, f := range Judge(c, Look(t.Context(), c, []string{"FABRIC_TYPO=1"}, client)) {
+		found[f.Check] = f
+	}
+	return found
+}
+
+func TestThisMachineCanHaveANode(t *testing.T) {
+	c := place(t)
+	member, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer member.Close()
+	c.Join = []string{member.Addr().String()}
+	found := look(t, c)
+	for check, f := range found {
+		if f.State == Bad {
+			t.Errorf("%+v", f)
+		}
+		if f.State == Note && check != "environment" {
+			t.Logf("%+v", f) // so is this machine
+		}
+	}
+	if found["environment"].State != Note || !strings.HasPrefix(found["join"].Found, c.Join[0]) {
+		t.Errorf("%+v", found)
+	}
+	if entries, err := os.ReadDir(filepath.Dir(c.Local.AdminSocket)); err != nil || len(entries) != 0 {
+		t.Errorf("it left %v, %v", entries, err)
+	}
+}
+
+// TestWhatIsInTheWayIsFound puts something in the way of each thing that a node
+// needs.
+func TestWhatIsInTheWayIsFound(t *testing.T) {
+	c := place(t)
+	l, err := net.Listen("tcp", "0.0.0.0:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	port := l.Addr().(*net.TCPAddr).Port
+	c.Network.DataPort = uint16(port)
+	c.StateDir = filepath.Join(t.TempDir(), "file", "state")
+	c.TokenFile = filepath.Join(t.TempDir(), "none")
+	for _, file := range []string{c.Local.AdminSocket, filepath.Dir(c.StateDir)} {
+		if err := os.WriteFile(file, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.MkdirAll(filepath.Dir(c.Local.Socket), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	other, err := net.Listen("unixpacket", c.Local.Socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Join = []string{closed.Addr().String()}
+	closed.Close()
+	c.TLS = daemon.TLSConfig{CA: c.TokenFile, Cert: c.TokenFile, Key: c.TokenFile}
+	found := look(t, c)
+	for check, want := range map[string]string{"data-port": strconv.Itoa(port), "state-dir": "not a directory", "token-file": "no such file",
+		"admin": "not a socket", "socket": "somebody listens", "join": "refused", "cert": "no such file"} {
+		if f := found[check]; f.State != Bad || !strings.Contains(f.Found, want) {
+			t.Errorf("%s: %+v, want it bad, with %q", check, f, want)
+		}
+	}
+}

@@ -1,0 +1,53 @@
+package doctor
+
+import (
+	"fmt"
+
+	"github.com/fabricd/fabricd/internal/daemon"
+)
+
+// MaxPlan bounds the connections of a plan: a node has no more ports.
+const MaxPlan = 1 << 16
+
+// A Plan is what a number of connections takes of a machine.
+type Plan struct {
+	Connections int64 `json:"connections"`
+
+	// Within the node: each between two attached applications.
+	Channel      int64 `json:"channel_bytes"`             // of one
+	Channels     int64 `json:"channels_bytes"`            // of all, if all have one
+	Ends         int64 `json:"channel_ends"`              // that an application may have
+	Applications int64 `json:"applications"`              // so many pairs are needed, at least, for all to have one
+	Inside       int64 `json:"descriptors_within_node"`   // of fabricd, with those of the applications
+	Outside      int64 `json:"descriptors_between_nodes"` // of fabricd, with that of one application
+
+	// Between nodes.
+	Unread int64 `json:"unread_bytes"` // that a connection keeps for a receiver, at most
+	Held   int64 `json:"held_bytes"`   // of all, at most
+
+	Lacks []string `json:"lacks"` // what there is too little of
+}
+
+// PlanFor returns what n connections take, each within the node or each to another
+// one. n is 1 to MaxPlan.
+func PlanFor(n int64, costs daemon.Costs, f Facts) Plan {
+	p := Plan{
+		Connections: n,
+		Channel:     costs.Channel, Channels: n * costs.Channel, Ends: costs.Ends,
+		Applications: (n + costs.Ends - 1) / costs.Ends,
+		Unread:       costs.Unread, Held: n * costs.Unread,
+		Lacks: []string{},
+	}
+	p.Inside = 2*n*costs.Descriptors + 2*p.Applications*costs.Attached
+	p.Outside = n*costs.Descriptors + costs.Attached
+	lack := func(what string, need int64, have uint64) {
+		if have > 0 && uint64(need) > have {
+			p.Lacks = append(p.Lacks, fmt.Sprintf("%s: %d are needed, %d are there", what, need, have))
+		}
+	}
+	lack("bytes for channels", p.Channels, uint64(f.Memory))
+	lack("bytes for unread messages", p.Held, uint64(f.Memory))
+	lack("descriptors within the node", p.Inside, f.Descriptors)
+	lack("descriptors for connections to other nodes", p.Outside, f.Descriptors)
+	return p
+}
