@@ -229,6 +229,26 @@ func TestPlanAndTallies(t *testing.T) {
 	}
 }
 
+// TestWhatRunsAlone asks for each scenario of the suite whether it disturbs others or
+// would be disturbed.
+func TestWhatRunsAlone(t *testing.T) {
+	all, err := ReadScenarios([]string{"../../deploy/scenarios"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var greedy, weighs []string
+	for _, n := range all {
+		if j := (Job{Named: n}); j.greedy() {
+			greedy = append(greedy, string(n.Scenario.Name))
+		} else if j.weighs() {
+			weighs = append(weighs, string(n.Scenario.Name))
+		}
+	}
+	if !slices.Equal(greedy, []string{"cpu-busy", "cpu-starved"}) || !slices.Equal(weighs, []string{"loss-goodput"}) {
+		t.Errorf("of %d, %v disturb others, %v are disturbed", len(all), greedy, weighs)
+	}
+}
+
 // TestAnOutcomeIsClassified keeps the exit codes apart.
 func TestAnOutcomeIsClassified(t *testing.T) {
 	held := &check.Result{Invariants: []check.Judgement{{Verdict: check.Held}}}

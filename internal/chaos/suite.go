@@ -74,7 +74,8 @@ func Plan(all []Named, lab scenario.Lab, first uint64, count, total int) []Job {
 }
 
 // RunAll runs jobs in a lab and hands each outcome to each, one at a time. Runs
-// beside each other finish in any order. It stops when ctx is done; what was
+// beside each other finish in any order; those that disturb others, or that others
+// would disturb, run last and alone. It stops when ctx is done; what was
 // running then is handed on as failed.
 func RunAll(ctx context.Context, l *Lab, jobs []Job, opts *Options, each func(Job, *Outcome)) {
 	workers := max(1, min(opts.Parallel, MaxParallel))
@@ -83,7 +84,7 @@ func RunAll(ctx context.Context, l *Lab, jobs []Job, opts *Options, each func(Jo
 	}
 	var together, alone []Job
 	for _, j := range jobs {
-		if l.Kind() != scenario.Sim && j.greedy() {
+		if l.Kind() != scenario.Sim && (j.greedy() || j.weighs()) {
 			alone = append(alone, j)
 		} else {
 			together = append(together, j)
@@ -96,6 +97,14 @@ func RunAll(ctx context.Context, l *Lab, jobs []Job, opts *Options, each func(Jo
 // greedy reports whether a job disturbs whatever runs beside it.
 func (j Job) greedy() bool {
 	return slices.ContainsFunc(j.Scenario.Timeline, func(s scenario.Step) bool { return s.CPU != nil })
+}
+
+// weighs reports whether a job weighs its throughput against that before the first
+// fault. What begins and ends beside it changes the one or the other.
+func (j Job) weighs() bool {
+	return slices.ContainsFunc(j.Scenario.Expect, func(e scenario.Expect) bool {
+		return e.Traffic != nil && e.Traffic.Least > 0
+	})
 }
 
 func runSome(ctx context.Context, l *Lab, jobs []Job, workers int, opts *Options, each func(Job, *Outcome)) {
