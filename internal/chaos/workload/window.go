@@ -142,20 +142,21 @@ func (w *window) scan() {
 	w.app.log.Put(r)
 }
 
-// place accounts for the word at byte i, unless it may be half of one operation's
-// and half of an earlier one's: transfers are not atomic.
+// place accounts for the word at byte i, if it is one that belongs there. Another one
+// may be half of an operation's and half of what was there before: transfers are not
+// atomic.
 func (w *window) place(r *history.Scan, found map[uint32]*history.WindowWriter, t tag, i int) bool {
-	fill, peer := fillOf(w.id), writerOf(w.writer())
-	switch {
-	case t.writer() == fill && t.op() == 0 && t.word() == uint64(i/8)&wordMask:
-	case t.writer() == peer && !w.g.fits(t, i):
-		return false
-	case t.writer() == fill:
-		r.Misplaced++
-	default:
+	switch t.writer() {
+	case fillOf(w.id):
+		return t.op() == 0 && t.word() == uint64(i/8)&wordMask
+	case writerOf(w.writer()):
+		if !w.g.fits(t, i) {
+			return false
+		}
 		w.attribute(r, found, t)
+		return true
 	}
-	return true
+	return false
 }
 
 // Words that do not fit are looked at again so often, at such intervals.
@@ -164,8 +165,8 @@ const (
 	tornEvery = 5 * time.Millisecond
 )
 
-// lookAgain waits until what was under way over these words is there. What stays
-// is misplaced.
+// lookAgain waits until what was under way over these words is there. What stays is
+// misplaced, or somebody else's.
 func (w *window) lookAgain(r *history.Scan, found map[uint32]*history.WindowWriter, torn []int) {
 	if len(torn) == 0 {
 		return
@@ -179,7 +180,14 @@ func (w *window) lookAgain(r *history.Scan, found map[uint32]*history.WindowWrit
 			return
 		}
 	}
-	r.Misplaced += int64(len(torn))
+	for _, i := range torn {
+		switch t := tag(loadWord(w.bytes[i:])); t.writer() {
+		case fillOf(w.id), writerOf(w.writer()):
+			r.Misplaced++
+		default:
+			w.attribute(r, found, t)
+		}
+	}
 }
 
 // attribute counts a word for who has written it.
