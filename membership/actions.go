@@ -23,10 +23,10 @@ func (a *Agent) feed(s step) {
 	}
 	for len(a.todo) > 0 {
 		s, now := a.todo[0], time.Now()
-		if urgentInput(s) {
+		if verdict.DoubtAtHost(s.host) || verdict.DoubtAtMember(s.member) {
 			a.hurry(now)
 		}
-		if !harmless(s) {
+		if !verdict.Harmless(s.host) {
 			a.pace.stale = true
 		}
 		var actions []verdict.Action
@@ -39,7 +39,7 @@ func (a *Agent) feed(s step) {
 			actions = a.member.Step(now, s.member)
 		}
 		for _, x := range actions {
-			if urgentAction(x) {
+			if verdict.Urgent(x) {
 				a.hurry(now)
 			}
 			a.perform(x, s.host != nil)

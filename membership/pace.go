@@ -2,8 +2,6 @@ package membership
 
 import (
 	"time"
-
-	"github.com/fabricd/fabricd/membership/verdict"
 )
 
 // soonest is the shortest time between two ticks, whatever is due: it bounds
@@ -79,47 +77,4 @@ func (a *Agent) slowDown(now time.Time) {
 	if now.After(a.pace.doubt) {
 		a.pace.doubt = time.Time{}
 	}
-}
-
-// harmless reports whether a step can bring no deadline nearer: most of what a
-// host hears. To find the next deadline costs a look at every node.
-func harmless(s step) bool {
-	in, ok := s.host.(verdict.Received)
-	if !ok {
-		return false
-	}
-	_, ping := in.Message.(verdict.Ping)
-	return ping
-}
-
-// urgentInput reports whether a step makes somebody's life doubtful.
-func urgentInput(s step) bool {
-	switch in := s.host.(type) {
-	case verdict.Down:
-		return true
-	case verdict.Received:
-		_, report := in.Message.(verdict.Report)
-		return report
-	}
-	switch in := s.member.(type) {
-	case verdict.Down, verdict.DialFailed:
-		return true
-	case verdict.Link:
-		return in.Evidence != verdict.LinkAlive
-	case verdict.Gossip:
-		return in.Rumour != verdict.RumouredAlive
-	}
-	return false
-}
-
-// urgentAction reports whether an action begins something that has a deadline.
-func urgentAction(x verdict.Action) bool {
-	switch x := x.(type) {
-	case verdict.Redial, verdict.Probe, verdict.DialHost:
-		return true
-	case verdict.Send:
-		_, check := x.Message.(verdict.Check)
-		return check
-	}
-	return false
 }

@@ -74,31 +74,30 @@ func sharedMemory(f Facts) Finding {
 }
 
 func memory(f Facts) Finding {
-	found := fmt.Sprintf("%d MiB are available %s", f.Memory>>20, f.Bound)
-	const remedy = "raise the limit, or free some: windows and channels take it too (--plan)"
-	switch {
-	case f.Memory == 0:
-		return Finding{"memory", OK, "what is available is unknown", ""}
-	case f.Memory < leastMemory:
-		return Finding{"memory", Bad, found, remedy}
-	case f.Memory < goodMemory:
-		return Finding{"memory", Note, found, remedy}
-	}
-	return Finding{"memory", OK, found, ""}
+	return graded(Finding{"memory", OK, fmt.Sprintf("%d MiB are available %s", f.Memory>>20, f.Bound),
+		"raise the limit, or free some: windows and channels take it too (--plan)"}, uint64(f.Memory), leastMemory, goodMemory)
 }
 
 func descriptors(f Facts) Finding {
-	found := fmt.Sprintf("a process may have %d descriptors", f.Descriptors)
-	const remedy = "ulimit -n, LimitNOFILE= of systemd, or ulimits of compose: each connection of an attached application takes one"
+	return graded(Finding{"descriptors", OK, fmt.Sprintf("a process may have %d", f.Descriptors),
+		"ulimit -n, LimitNOFILE= of systemd, or ulimits of compose: each connection of an attached application takes one"},
+		f.Descriptors, leastDescriptors, goodDescriptors)
+}
+
+// graded returns f, as bad as it is to have so much of something of which a node
+// needs least, and should have good. 0 is an unknown number.
+func graded(f Finding, have, least, good uint64) Finding {
 	switch {
-	case f.Descriptors == 0:
-		return Finding{"descriptors", OK, "their limit is unknown", ""}
-	case f.Descriptors < leastDescriptors:
-		return Finding{"descriptors", Bad, found, remedy}
-	case f.Descriptors < goodDescriptors:
-		return Finding{"descriptors", Note, found, remedy}
+	case have == 0:
+		f.Found, f.Remedy = "how much there is, is unknown", ""
+	case have < least:
+		f.State = Bad
+	case have < good:
+		f.State = Note
+	default:
+		f.Remedy = ""
 	}
-	return Finding{"descriptors", OK, found, ""}
+	return f
 }
 
 func processors(f Facts) Finding {

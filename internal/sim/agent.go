@@ -199,10 +199,10 @@ func (a *agent) feed(s step) {
 	}
 	for len(a.todo) > 0 && !a.p.dead {
 		s := a.todo[0]
-		if urgentInput(s) {
+		if verdict.DoubtAtHost(s.host) || verdict.DoubtAtMember(s.member) {
 			a.hurry()
 		}
-		if !harmless(s) {
+		if !verdict.Harmless(s.host) {
 			a.pace.stale = true
 		}
 		var actions []verdict.Action
@@ -215,7 +215,7 @@ func (a *agent) feed(s step) {
 			if a.p.dead {
 				break
 			}
-			if urgentAction(x) {
+			if verdict.Urgent(x) {
 				a.hurry()
 			}
 			a.perform(x, s.host != nil)
@@ -224,48 +224,6 @@ func (a *agent) feed(s step) {
 	}
 	a.todo = nil
 	a.arm()
-}
-
-// harmless reports whether a step can bring no deadline nearer.
-func harmless(s step) bool {
-	in, ok := s.host.(verdict.Received)
-	if !ok {
-		return false
-	}
-	_, ping := in.Message.(verdict.Ping)
-	return ping
-}
-
-// urgentInput reports whether a step makes somebody's life doubtful.
-func urgentInput(s step) bool {
-	switch in := s.host.(type) {
-	case verdict.Down:
-		return true
-	case verdict.Received:
-		_, report := in.Message.(verdict.Report)
-		return report
-	}
-	switch in := s.member.(type) {
-	case verdict.Down, verdict.DialFailed:
-		return true
-	case verdict.Link:
-		return in.Evidence != verdict.LinkAlive
-	case verdict.Gossip:
-		return in.Rumour != verdict.RumouredAlive
-	}
-	return false
-}
-
-// urgentAction reports whether an action begins something that has a deadline.
-func urgentAction(x verdict.Action) bool {
-	switch x := x.(type) {
-	case verdict.Redial, verdict.Probe, verdict.DialHost:
-		return true
-	case verdict.Send:
-		_, check := x.Message.(verdict.Check)
-		return check
-	}
-	return false
 }
 
 // perform does one action of a machine.
