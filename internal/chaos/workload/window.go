@@ -156,6 +156,10 @@ func (w *window) place(r *history.Scan, found map[uint32]*history.WindowWriter, 
 		w.attribute(r, found, t)
 		return true
 	}
+	if _, known := w.app.known.find(t.writer(), w.owner.Conn); known {
+		w.attribute(r, found, t) // half a word is nobody's
+		return true
+	}
 	return false
 }
 

@@ -66,3 +66,16 @@ func TestHalfAWord(t *testing.T) {
 		}
 	}
 }
+
+// TestAForeignWordIsSeenAtOnce scans a window in which a word of another connection
+// stands, which is written over soon: that it was there is what counts.
+func TestAForeignWordIsSeenAtOnce(t *testing.T) {
+	g := newGeometry(RMA{Min: 8, Max: 4096, Window: 64 << 10})
+	w := &window{id: 7, g: g, owner: history.ConnEnd{Conn: 5, Side: history.Server}, bytes: make([]byte, g.window), app: &App{known: newWriters()}}
+	other := history.ConnEnd{Conn: 6, Side: history.Client}
+	w.app.known.add(other.Conn, &end{id: other})
+	r, found := &history.Scan{}, map[uint32]*history.WindowWriter{}
+	if !w.place(r, found, tagAt(writerOf(other), 3, 1), 8) || found[writerOf(other)] == nil || found[writerOf(other)].Words != 1 {
+		t.Errorf("%+v, %v", r, found)
+	}
+}
