@@ -110,13 +110,15 @@ func tellPlan(w io.Writer, p doctor.Plan) error {
 	_, err := fmt.Fprintf(w, `
 %[1]s within this node, of attached applications
       channels       %[2]s of shared memory, %[3]s each
-      applications   %[4]d at least, of %[5]d ends of channels each; what is more goes through fabricd
+      applications   %[4]d at least, of %[5]d ends of channels each, and %[10]s, of %[11]d ends each;
+                     what is more goes through fabricd
       descriptors    %[6]d of fabricd
 %[1]s to other nodes
       messages       %[7]s at most, that nobody has read: %[8]s each
       descriptors    %[9]d of fabricd
-`, plural(int(p.Connections), "connection"), size(uint64(p.Channels)), size(uint64(p.Channel)), 2*p.Applications,
-		p.Ends, p.Inside, size(uint64(p.Held)), size(uint64(p.Unread)), p.Outside)
+`, plural(int(p.Connections), "connection"), size(uint64(p.Channels)), size(uint64(p.Channel)), p.Applications,
+		p.Ends, p.Inside, size(uint64(p.Held)), size(uint64(p.Unread)), p.Outside,
+		plural(int(p.Users), "user"), p.UserEnds)
 	for _, lack := range p.Lacks {
 		if err == nil {
 			_, err = fmt.Fprintf(w, "%-5s %s\n", doctor.Bad, lack)

@@ -8,8 +8,10 @@ import (
 // Costs are what connections take of a node with some configuration.
 type Costs struct {
 	Channel int64 // bytes of the memory of a channel within the node
-	Ends    int64 // of channels that an application may have
-	Unread  int64 // bytes of messages that a connection keeps for a receiver, at most
+	// Ends are those of channels that an application may have, and UserEnds those of
+	// all applications of one user.
+	Ends, UserEnds int64
+	Unread         int64 // bytes of messages that a connection keeps for a receiver, at most
 	// Descriptors are those of fabricd for each end of a connection whose
 	// application is attached, and for each such application.
 	Descriptors, Attached int64
@@ -18,7 +20,7 @@ type Costs struct {
 // CostsOf returns the costs with the configuration c.
 func CostsOf(c Config) Costs {
 	return Costs{
-		Channel: ipc.ChannelSize(c.Local.Rings), Ends: ipc.DefaultLimits().Channels,
+		Channel: ipc.ChannelSize(c.Local.Rings), Ends: ipc.SessionLimits().Channels, UserEnds: ipc.UserLimits().Channels,
 		Unread: driver.MessageWindow, Descriptors: 1, Attached: 1,
 	}
 }

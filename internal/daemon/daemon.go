@@ -308,7 +308,7 @@ func (d *Daemon) Status() Status {
 		Host:    "lost",
 		Started: d.started.UTC(), UptimeSec: int64(time.Since(d.started).Seconds()),
 		Data: []string{at.data}, Gossip: at.gossip,
-		Socket: d.cfg.Local.Socket, Admin: d.cfg.Local.AdminSocket, StateDir: d.cfg.StateDir,
+		Socket: absolute(d.cfg.Local.Socket), Admin: absolute(d.cfg.Local.AdminSocket), StateDir: d.cfg.StateDir,
 		Detection: d.cfg.Detection, TCPPlaintext: d.cfg.TCPPlaintext,
 		Trust: "host", Counts: d.counts(),
 	}

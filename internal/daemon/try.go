@@ -21,6 +21,8 @@ type Need struct {
 	Err     error // why it cannot be had; nil: it can
 	// Taken: somebody has it, maybe a node that runs.
 	Taken bool
+	// Spare: a node that has been a member before does without it.
+	Spare bool
 }
 
 // leastFree is how much room the file system of a state directory should have.
@@ -33,14 +35,12 @@ func Needs(c Config) []Need {
 	all := []Need{
 		needPort("data-port", c, c.Network.DataPort),
 		needPort("gossip-port", c, c.Network.GossipPort),
-		needSocket("socket", c.Local.Socket),
-		needSocket("admin", c.Local.AdminSocket),
+		needSocket("socket", absolute(c.Local.Socket), "unix"),
+		needSocket("admin", absolute(c.Local.AdminSocket), "unixpacket"),
 		needState(c.StateDir),
 	}
 	if c.TokenFile != "" {
-		f, err := os.Open(c.TokenFile)
-		f.Close()
-		all = append(all, Need{Setting: "token-file", Value: c.TokenFile, Err: err})
+		all = append(all, needToken(c))
 	}
 	if c.TLS.CA != "" {
 		_, err := trust.LoadOperator(trust.Files(c.TLS), time.Now)
@@ -52,26 +52,58 @@ func Needs(c Config) []Need {
 func needPort(setting string, c Config, port uint16) Need {
 	pair, err := listenPair(setting, c.Network.Bind, port)
 	pair.close()
-	return Need{setting, strconv.Itoa(int(port)), err, errors.Is(err, syscall.EADDRINUSE)}
+	return Need{Setting: setting, Value: strconv.Itoa(int(port)), Err: err, Taken: errors.Is(err, syscall.EADDRINUSE)}
 }
 
-func needSocket(setting, path string) Need {
+// needSocket is about a Unix socket. other is a kind that its listener is not of: to
+// dial with it tells whether somebody listens, and does not connect.
+func needSocket(setting, path, other string) Need {
 	n := Need{Setting: setting, Value: path}
 	info, err := os.Lstat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		n.Err = canMake(filepath.Dir(path))
+		return n
 	case err != nil:
 		n.Err = err
+		return n
 	case info.Mode().Type() != fs.ModeSocket:
 		n.Err = fmt.Errorf("%s exists and is not a socket", path)
+		return n
+	}
+	c, err := net.Dial(other, path)
+	switch {
+	case err == nil:
+		c.Close()
+		n.Taken, n.Err = true, fmt.Errorf("somebody listens on %s", path)
+	case errors.Is(err, syscall.EPROTOTYPE):
+		n.Taken, n.Err = true, fmt.Errorf("somebody listens on %s", path)
+	case errors.Is(err, syscall.ECONNREFUSED): // nobody does: a node would replace it
+		n.Err = canMake(filepath.Dir(path))
 	default:
-		for _, network := range []string{"unix", "unixpacket"} {
-			if c, err := net.Dial(network, path); err == nil {
-				c.Close()
-				n.Taken, n.Err = true, fmt.Errorf("somebody listens on %s", path)
-			}
-		}
+		n.Err = fmt.Errorf("%s is in use or not ours: %w", path, syscallCause(err))
+	}
+	return n
+}
+
+// absolute returns path from the root, if that can be told.
+func absolute(path string) string {
+	if p, err := filepath.Abs(path); err == nil {
+		return p
+	}
+	return path
+}
+
+func needToken(c Config) Need {
+	n := Need{Setting: "token-file", Value: c.TokenFile}
+	if c.TLS.CA != "" {
+		_, n.Err = readKeyring(c.TokenFile)
+	} else {
+		_, n.Err = readToken(c.TokenFile)
+	}
+	if errors.Is(n.Err, fs.ErrNotExist) {
+		entries, err := os.ReadDir(c.StateDir)
+		n.Spare = err == nil && len(entries) > 0
 	}
 	return n
 }

@@ -7,14 +7,14 @@ import (
 )
 
 // Facts are what was seen of a machine. A text that is empty, and a number that is
-// zero, were not to be had.
+// zero, were not to be had, unless said otherwise.
 type Facts struct {
 	Kernel      string // its release
 	Processors  int    // that this process may use
 	Descriptors uint64 // that a process may have
 
 	Sealed     error  // of making sealed shared memory; nil: it can be made
-	Memory     int64  // bytes that can be had
+	Memory     int64  // bytes that can be had; -1: unknown
 	Bound      string // and what bounds them
 	Ptrace     string // kernel.yama.ptrace_scope
 	HugePage   int64  // bytes of one of shared memory
@@ -38,12 +38,9 @@ type Join struct {
 	Err     error
 }
 
-// A Node is the one that runs here, if one does.
+// A Node is the one that runs here.
 type Node struct {
-	Err    error // of asking it; then the rest is empty
+	Runs   bool // one has answered; else the rest is empty
 	Status daemon.Status
 	Health daemon.Health
 }
-
-// runs reports whether a node has answered.
-func (n Node) runs() bool { return n.Err == nil && n.Status.PID != 0 }

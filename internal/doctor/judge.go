@@ -74,21 +74,22 @@ func sharedMemory(f Facts) Finding {
 }
 
 func memory(f Facts) Finding {
-	return graded(Finding{"memory", OK, fmt.Sprintf("%d MiB are available %s", f.Memory>>20, f.Bound),
-		"raise the limit, or free some: windows and channels take it too (--plan)"}, uint64(f.Memory), leastMemory, goodMemory)
+	x := Finding{"memory", OK, fmt.Sprintf("%d MiB are available %s", f.Memory>>20, f.Bound),
+		"raise the limit, or free some: windows and channels take it too (--plan)"}
+	return graded(x, f.Memory >= 0, uint64(f.Memory), leastMemory, goodMemory)
 }
 
 func descriptors(f Facts) Finding {
-	return graded(Finding{"descriptors", OK, fmt.Sprintf("a process may have %d", f.Descriptors),
-		"ulimit -n, LimitNOFILE= of systemd, or ulimits of compose: each connection of an attached application takes one"},
-		f.Descriptors, leastDescriptors, goodDescriptors)
+	x := Finding{"descriptors", OK, fmt.Sprintf("a process may have %d", f.Descriptors),
+		"ulimit -n, LimitNOFILE= of systemd, or ulimits of compose: each connection of an attached application takes one"}
+	return graded(x, f.Descriptors > 0, f.Descriptors, leastDescriptors, goodDescriptors)
 }
 
 // graded returns f, as bad as it is to have so much of something of which a node
-// needs least, and should have good. 0 is an unknown number.
-func graded(f Finding, have, least, good uint64) Finding {
+// needs least, and should have good. Of what is not known it says so.
+func graded(f Finding, known bool, have, least, good uint64) Finding {
 	switch {
-	case have == 0:
+	case !known:
 		f.Found, f.Remedy = "how much there is, is unknown", ""
 	case have < least:
 		f.State = Bad
@@ -157,7 +158,9 @@ func need(n daemon.Need, running Node) Finding {
 	switch {
 	case n.Err == nil:
 		return Finding{n.Setting, OK, n.Value, ""}
-	case n.Taken && running.runs() && has(running.Status, n):
+	case n.Spare:
+		return Finding{n.Setting, Note, n.Err.Error(), "a node that has joined does without it; a new one does not"}
+	case n.Taken && running.Runs && has(running.Status, n):
 		return Finding{n.Setting, OK, fmt.Sprintf("%s, which the fabricd that runs has (process %d)", n.Value, running.Status.PID), ""}
 	}
 	return Finding{n.Setting, Bad, n.Err.Error(), "a node with this setting does not start: --" + n.Setting}
@@ -204,7 +207,7 @@ func joins(f Facts) (all []Finding) {
 
 // node judges the one that runs here.
 func node(n Node) []Finding {
-	if !n.runs() {
+	if !n.Runs {
 		return []Finding{{"node", OK, "none runs here, or none that answers this user", ""}}
 	}
 	var all []Finding

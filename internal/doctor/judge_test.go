@@ -17,13 +17,12 @@ func well() Facts {
 		Kernel: "6.1.0", Processors: 8, Descriptors: 1 << 20, Memory: 8 << 30, Bound: "on this machine", Ptrace: "1",
 		HugePage: 2 << 20, Send: true, Merge: true,
 		Needs: []daemon.Need{{Setting: "data-port", Value: "7700"}},
-		Node:  Node{Err: errors.New("no fabricd answers")},
 	}
 }
 
 // running is the node that a taken port may belong to.
 func running(ports ...string) Node {
-	n := Node{Status: daemon.Status{PID: 5, Gossip: "10.0.0.1:7701", Socket: "/s", Admin: "/a"}, Health: daemon.Health{Healthy: true}}
+	n := Node{Runs: true, Status: daemon.Status{PID: 5, Gossip: "10.0.0.1:7701", Socket: "/s", Admin: "/a"}, Health: daemon.Health{Healthy: true}}
 	for _, p := range ports {
 		n.Status.Data = append(n.Status.Data, "10.0.0.1:"+p)
 	}
@@ -45,10 +44,11 @@ func TestJudge(t *testing.T) {
 	}{
 		{"nothing is wrong", daemon.Default(), func(*Facts) {}, ""},
 		{"little is known", daemon.Default(), func(f *Facts) {
-			f.Kernel, f.Descriptors, f.Memory, f.Ptrace = "", 0, 0, ""
+			f.Kernel, f.Descriptors, f.Memory, f.Ptrace = "", 0, -1, ""
 		}, ""},
 		{"no sealed memory", daemon.Default(), func(f *Facts) { f.Sealed = errors.New("function not implemented") }, "shared-memory bad"},
 		{"little memory", daemon.Default(), func(f *Facts) { f.Memory = 300 << 20 }, "memory note"},
+		{"none left", daemon.Default(), func(f *Facts) { f.Memory = 0 }, "memory bad"},
 		{"no memory", daemon.Default(), func(f *Facts) { f.Memory = 40 << 20 }, "memory bad"},
 		{"few descriptors", daemon.Default(), func(f *Facts) { f.Descriptors = 1024 }, "descriptors note"},
 		{"no descriptors", daemon.Default(), func(f *Facts) { f.Descriptors = 64 }, "descriptors bad"},
@@ -67,6 +67,9 @@ func TestJudge(t *testing.T) {
 		{"a directory cannot be written, beside a node", daemon.Default(), func(f *Facts) {
 			f.Needs, f.Node = []daemon.Need{{Setting: "state-dir", Value: "/x", Err: errors.New("read-only")}}, running("7700")
 		}, "state-dir bad"},
+		{"a token that is gone, of a member", daemon.Default(), func(f *Facts) {
+			f.Needs = []daemon.Need{{Setting: "token-file", Value: "/t", Err: errors.New("no such file"), Spare: true}}
+		}, "token-file note"},
 		{"members answer", daemon.Default(), func(f *Facts) { f.Joins = []Join{{"a:1", time.Millisecond, nil}} }, ""},
 		{"one member answers", daemon.Default(), func(f *Facts) { f.Joins = []Join{{"a:1", 0, refused}, {"b:1", 0, nil}} }, "join note"},
 		{"no member answers", daemon.Default(), func(f *Facts) { f.Joins = []Join{{"a:1", 0, refused}, {"b:1", 0, refused}} }, "join bad, join bad"},
@@ -103,18 +106,21 @@ func TestJudge(t *testing.T) {
 }
 
 func TestPlanFor(t *testing.T) {
-	costs := daemon.Costs{Channel: 1000, Ends: 128, Unread: 100, Descriptors: 1, Attached: 1}
+	costs := daemon.Costs{Channel: 1000, Ends: 128, UserEnds: 256, Unread: 100, Descriptors: 1, Attached: 1}
 	p := PlanFor(129, costs, Facts{Memory: 129_000, Descriptors: 300})
-	if p.Channels != 129_000 || p.Held != 12_900 || p.Applications != 2 || p.Inside != 262 || p.Outside != 130 || len(p.Lacks) != 0 {
+	if p.Channels != 129_000 || p.Held != 12_900 || p.Applications != 3 || p.Users != 2 || p.Inside != 261 || p.Outside != 130 || len(p.Lacks) != 0 {
 		t.Errorf("%+v", p)
 	}
 	p = PlanFor(129, costs, Facts{Memory: 12_899, Descriptors: 129})
 	want := []string{"bytes for channels: 129000 are needed, 12899 are there", "bytes for unread messages: 12900 are needed, 12899 are there",
-		"descriptors within the node: 262 are needed, 129 are there", "descriptors for connections to other nodes: 130 are needed, 129 are there"}
+		"descriptors within the node: 261 are needed, 129 are there", "descriptors for connections to other nodes: 130 are needed, 129 are there"}
 	if fmt.Sprint(p.Lacks) != fmt.Sprint(want) {
 		t.Errorf("%q, want %q", p.Lacks, want)
 	}
-	if p := PlanFor(MaxPlan, daemon.CostsOf(daemon.Default()), Facts{}); len(p.Lacks) != 0 || p.Channels <= 0 || p.Held <= 0 {
+	if p := PlanFor(1, costs, Facts{Memory: 0, Descriptors: 9}); len(p.Lacks) != 2 || p.Applications != 2 {
+		t.Errorf("where nothing is left: %+v", p)
+	}
+	if p := PlanFor(MaxPlan, daemon.CostsOf(daemon.Default()), Facts{Memory: -1}); len(p.Lacks) != 0 || p.Channels <= 0 || p.Held <= 0 {
 		t.Errorf("where nothing is known: %+v", p)
 	}
 }

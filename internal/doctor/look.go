@@ -36,7 +36,10 @@ func Look(ctx context.Context, c daemon.Config, environ []string, client *daemon
 		Unknown:     daemon.UnknownEnv(environ),
 		Node:        ask(ctx, client),
 	}
-	f.Memory, f.Bound, _ = shm.Available()
+	var known bool
+	if f.Memory, f.Bound, known = shm.Available(); !known {
+		f.Memory = -1
+	}
 	if c.Local.HugePages != ipc.HugeOff {
 		f.HugeFailed = ipc.CheckHugePages(c.Local.Rings)
 	}
@@ -121,8 +124,13 @@ func dialAll(ctx context.Context, addresses []string) []Join {
 func ask(ctx context.Context, c *daemon.Client) (n Node) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	if n.Status, n.Err = c.Status(ctx); n.Err == nil {
-		n.Health, n.Err = c.Health(ctx)
+	status, err := c.Status(ctx)
+	if err != nil {
+		return Node{}
+	}
+	n.Runs, n.Status = true, status
+	if n.Health, err = c.Health(ctx); err != nil {
+		n.Health.Detail = err.Error()
 	}
 	return n
 }

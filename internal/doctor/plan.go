@@ -17,7 +17,9 @@ type Plan struct {
 	Channel      int64 `json:"channel_bytes"`             // of one
 	Channels     int64 `json:"channels_bytes"`            // of all, if all have one
 	Ends         int64 `json:"channel_ends"`              // that an application may have
-	Applications int64 `json:"applications"`              // so many pairs are needed, at least, for all to have one
+	UserEnds     int64 `json:"channel_ends_of_user"`      // that all applications of one user may have
+	Applications int64 `json:"applications"`              // so many, at least, can have all these channels
+	Users        int64 `json:"users"`                     // and of so many users
 	Inside       int64 `json:"descriptors_within_node"`   // of fabricd, with those of the applications
 	Outside      int64 `json:"descriptors_between_nodes"` // of fabricd, with that of one application
 
@@ -33,21 +35,28 @@ type Plan struct {
 func PlanFor(n int64, costs daemon.Costs, f Facts) Plan {
 	p := Plan{
 		Connections: n,
-		Channel:     costs.Channel, Channels: n * costs.Channel, Ends: costs.Ends,
-		Applications: (n + costs.Ends - 1) / costs.Ends,
-		Unread:       costs.Unread, Held: n * costs.Unread,
+		Channel:     costs.Channel, Channels: n * costs.Channel, Ends: costs.Ends, UserEnds: costs.UserEnds,
+		Applications: max(2, over(2*n, costs.Ends)), Users: over(2*n, costs.UserEnds),
+		Unread: costs.Unread, Held: n * costs.Unread,
 		Lacks: []string{},
 	}
-	p.Inside = 2*n*costs.Descriptors + 2*p.Applications*costs.Attached
+	p.Inside = 2*n*costs.Descriptors + p.Applications*costs.Attached
 	p.Outside = n*costs.Descriptors + costs.Attached
 	lack := func(what string, need int64, have uint64) {
-		if have > 0 && uint64(need) > have {
+		if uint64(need) > have {
 			p.Lacks = append(p.Lacks, fmt.Sprintf("%s: %d are needed, %d are there", what, need, have))
 		}
 	}
-	lack("bytes for channels", p.Channels, uint64(f.Memory))
-	lack("bytes for unread messages", p.Held, uint64(f.Memory))
-	lack("descriptors within the node", p.Inside, f.Descriptors)
-	lack("descriptors for connections to other nodes", p.Outside, f.Descriptors)
+	if f.Memory >= 0 {
+		lack("bytes for channels", p.Channels, uint64(f.Memory))
+		lack("bytes for unread messages", p.Held, uint64(f.Memory))
+	}
+	if f.Descriptors > 0 {
+		lack("descriptors within the node", p.Inside, f.Descriptors)
+		lack("descriptors for connections to other nodes", p.Outside, f.Descriptors)
+	}
 	return p
 }
+
+// over returns n/k, rounded up.
+func over(n, k int64) int64 { return (n + k - 1) / k }

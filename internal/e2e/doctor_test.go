@@ -19,6 +19,7 @@ func TestDoctorKnowsTheNodeAndWhatConnectionsTake(t *testing.T) {
 	host := l.cluster(0)[0]
 	flags := []string{"doctor", "--bind", l.ip, "--data-port", fmt.Sprint(host.data), "--gossip-port", gossipPort(t, host),
 		"--socket", host.socket(), "--admin", host.adminSocket(), "--state-dir", host.stateDir(), "--plan", fmt.Sprint(conns)}
+	before := countDescriptors(t, host)
 	text, err := l.fabricd(flags...)
 	if err != nil || strings.Count(text, "which the fabricd that runs has") != 4 || !strings.Contains(text, "20 connections to other nodes") {
 		t.Errorf("beside the node that has all of it: %v\n%s", err, text)
@@ -35,7 +36,6 @@ func TestDoctorKnowsTheNodeAndWhatConnectionsTake(t *testing.T) {
 		t.Errorf("where somebody else has the ports and the socket: %v\n%s", err, text)
 	}
 
-	before := countDescriptors(t, host)
 	ctx := within(t, stepLimit)
 	here, there := host.attach(), host.attach()
 	listener, err := there.Listen(0)

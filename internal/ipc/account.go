@@ -17,8 +17,11 @@ type Limits struct {
 	WindowBytes int64 // of all memory handed over and still in use by anybody; 1 GiB
 }
 
-// DefaultLimits are those of a session for which none are set.
-func DefaultLimits() Limits { return Limits{}.withDefaults(1) }
+// SessionLimits are those of an application, and UserLimits those of all applications
+// of a user, where none are set.
+func SessionLimits() Limits { return Limits{}.withDefaults(1) }
+
+func UserLimits() Limits { return Limits{}.withDefaults(4) }
 
 // withDefaults fills in scale times the defaults.
 func (l Limits) withDefaults(scale int64) Limits {
