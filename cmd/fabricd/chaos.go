@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fabricd/fabricd/internal/chaos"
+	"github.com/fabricd/fabricd/internal/daemon"
 	"github.com/fabricd/fabricd/internal/scenario"
 )
 
@@ -42,14 +43,15 @@ command line, the scenario or the lab is wrong.`,
 
 // chaosFlags are the flags that run and suite share.
 type chaosFlags struct {
-	on       string
-	seed     uint64
-	seeds    int
-	repeat   int
-	parallel int
-	report   string
-	image    string
-	json     bool
+	on        string
+	seed      uint64
+	seeds     int
+	repeat    int
+	parallel  int
+	report    string
+	image     string
+	providers string
+	json      bool
 }
 
 func (f *chaosFlags) addTo(cmd *cobra.Command) {
@@ -58,6 +60,7 @@ func (f *chaosFlags) addTo(cmd *cobra.Command) {
 	cmd.Flags().IntVar(&f.seeds, "seeds", 1, "how many seeds, from --seed on")
 	cmd.Flags().StringVar(&f.report, "report", "", "directory for what was seen and the verdicts; none if empty")
 	cmd.Flags().StringVar(&f.image, "image", chaos.DefaultImage, "container image of the compose lab")
+	cmd.Flags().StringVar(&f.providers, "providers", "", "what carries the data of the daemons, as of fabricd run; not on sim")
 	cmd.Flags().BoolVar(&f.json, "json", false, "print one JSON object per run")
 }
 
@@ -70,7 +73,14 @@ func (f *chaosFlags) check() error {
 			return usagef("%s: %d: want 1 to %d", name, n, maxRuns)
 		}
 	}
-	return nil
+	if f.providers == "" {
+		return nil
+	}
+	if f.on == string(scenario.Sim) {
+		return usagef("providers: %q: the simulation has none; want another lab", f.providers)
+	}
+	_, err := daemon.Load("", nil, map[string]string{"providers": f.providers})
+	return err
 }
 
 func (a *app) chaosRunCommand() *cobra.Command {
@@ -152,7 +162,7 @@ func (a *app) chaosOptions(f *chaosFlags) (*chaos.Options, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := &chaos.Options{Exe: exe, Image: f.image, Version: buildVersion(), Parallel: f.parallel}
+	o := &chaos.Options{Exe: exe, Image: f.image, Version: buildVersion(), Parallel: f.parallel, Providers: f.providers}
 	if f.on != string(scenario.Sim) {
 		o.Say = func(line string) { fmt.Fprintln(a.stderr, line) }
 	}

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 
 	"github.com/spf13/cobra"
 
 	"github.com/fabricd/fabricd/internal/chaos"
+	"github.com/fabricd/fabricd/internal/scenario"
 )
 
 func (a *app) chaosCheckCommand() *cobra.Command {
@@ -30,22 +32,42 @@ invariants and the scenario beside it.`,
 	return cmd
 }
 
+// A valid scenario is what `fabricd chaos validate --json` prints of one.
+type valid struct {
+	File     string            `json:"file"`
+	Name     string            `json:"name"`
+	Nodes    int               `json:"nodes"`
+	Steps    int               `json:"steps"`
+	Duration scenario.Duration `json:"duration_ns"`
+	On       []scenario.Lab    `json:"on"`
+}
+
 func (a *app) chaosValidateCommand() *cobra.Command {
+	var asJSON bool
 	cmd := &cobra.Command{
 		Use: "validate FILE...", Short: "Check scenarios without running them", Args: cobra.MinimumNArgs(1),
 		Long: `validate reads scenarios, or all *.yaml of directories, and prints every mistake
 with its line and what is allowed there.`,
 		Example: `  fabricd chaos validate my.yaml
-  fabricd chaos validate deploy/scenarios`,
+  fabricd chaos validate deploy/scenarios
+  fabricd chaos validate deploy/scenarios --json | jq -r 'select(.nodes > 5) | .name'`,
 	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object per scenario")
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		all, err := readScenarios(args)
 		if err != nil {
 			return err
 		}
 		for _, n := range all {
-			fmt.Fprintf(a.stdout, "%s: %s, %d nodes, %d steps, %s, on %v\n", n.File, n.Scenario.Name,
-				n.Scenario.Cluster.Nodes, len(n.Scenario.Timeline), n.Scenario.Duration, n.Scenario.On)
+			v := valid{n.File, string(n.Scenario.Name), n.Scenario.Cluster.Nodes, len(n.Scenario.Timeline), n.Scenario.Duration, n.Scenario.On}
+			if asJSON {
+				err = json.NewEncoder(a.stdout).Encode(v)
+			} else {
+				_, err = fmt.Fprintf(a.stdout, "%s: %s, %d nodes, %d steps, %s, on %v\n", v.File, v.Name, v.Nodes, v.Steps, v.Duration, v.On)
+			}
+			if err != nil {
+				return err
+			}
 		}
 		return nil
 	}

@@ -25,7 +25,8 @@ with one line for each and its figures over all seeds. With --report it saves th
 sums and the runs that were not green.`,
 		Example: `  fabricd chaos suite deploy/scenarios --on sim --total 2000
   fabricd chaos suite deploy/scenarios deploy/scenarios/fast --on netns --report out/netns
-  fabricd chaos suite deploy/scenarios --on local --only node-killed,host-lost`,
+  fabricd chaos suite deploy/scenarios --on local --only node-killed,host-lost
+  fabricd chaos suite deploy/scenarios --on netns --providers tcp --parallel 3`,
 	}
 	f.addTo(cmd)
 	cmd.Flags().IntVar(&f.parallel, "parallel", 1, fmt.Sprintf("how many runs of a real lab to make at a time, up to %d", chaos.MaxParallel))

@@ -20,6 +20,7 @@ type wayOf struct {
 	Remote   string          `json:"remote"`
 	Provider string          `json:"provider"`
 	Messages part            `json:"messages"`
+	RMA      part            `json:"rma"`
 	Link     json.RawMessage `json:"link"` // the row of `fabricd links`, null for a peer on this node
 }
 
@@ -29,13 +30,22 @@ type part struct {
 	Why  string `json:"why"`
 }
 
+// String returns the path, and why it is that one if that is not plain.
+func (p part) String() string {
+	if p.Why == "" {
+		return p.Path
+	}
+	return p.Path + ": " + p.Why
+}
+
 func (a *app) whyCommand() *cobra.Command {
 	var f askFlags
 	cmd := &cobra.Command{
 		Use: "why [CONN]", Short: "Tell which way a connection takes, and why not a faster one",
-		Long: `Tell which way the messages of a connection take, and why not a faster one:
-between two applications of this node through memory that they share (channel) or
-through the node (socket), to another node through a provider's link. CONN is an
+		Long: `Tell which ways a connection takes, and why not a faster one: messages between two
+applications of this node through memory that they share (channel) or through the
+node (socket), RMA between them on the windows themselves (direct) or through the
+node, both to another node through a provider's link. CONN is an
 address of the connection in 'fabricd conns', NODE:PORT, local or remote; without
 it all are told. Of a link each provider of this node is told: whether the link has
 it, why, its place among them, and what it is estimated to cost for short messages,
@@ -69,7 +79,10 @@ operations on a page and transfers of 1 MiB.`,
 // waysOf asks the node for the ways of the connections at an address, or of all.
 func waysOf(ctx context.Context, c *daemon.Client, at string) ([]wayOf, error) {
 	var conns struct {
-		Conns []struct{ Local, Remote, Life, Provider, Path, Why string }
+		Conns []struct {
+			Local, Remote, Life, Provider, Path, Why, RMA string
+			RMAWhy                                        string `json:"rma_why"`
+		}
 	}
 	var links struct{ Links []json.RawMessage }
 	for path, into := range map[string]any{"conns": &conns, "links": &links} {
@@ -85,7 +98,7 @@ func waysOf(ctx context.Context, c *daemon.Client, at string) ([]wayOf, error) {
 	for _, x := range conns.Conns {
 		if at == "" || x.Local == at || x.Remote == at {
 			ways = append(ways, wayOf{Local: x.Local, Remote: x.Remote, Provider: x.Provider,
-				Messages: part{x.Path, x.Why}, Link: linkOf(links.Links, x.Life)})
+				Messages: part{x.Path, x.Why}, RMA: part{x.RMA, x.RMAWhy}, Link: linkOf(links.Links, x.Life)})
 		}
 	}
 	if len(ways) == 0 && at != "" {
@@ -152,17 +165,13 @@ func (c weighed) figures() string {
 
 // tellWay prints one way, a line for each part of it.
 func tellWay(w io.Writer, x wayOf) error {
-	if _, err := fmt.Fprintf(w, "%s to %s\n  messages  %s", x.Local, x.Remote, x.Messages.Path); err != nil {
+	if _, err := fmt.Fprintf(w, "%s to %s\n  messages  %s\n  rma       %s\n", x.Local, x.Remote, x.Messages, x.RMA); err != nil {
 		return err
-	}
-	if x.Messages.Why != "" {
-		fmt.Fprintf(w, ": %s", x.Messages.Why)
 	}
 	var link struct {
 		Remote     string
 		Considered []weighed
 	}
-	fmt.Fprintln(w)
 	if string(x.Link) == "null" || json.Unmarshal(x.Link, &link) != nil {
 		_, err := fmt.Fprintln(w, "  link      none: the peer is on this node")
 		return err

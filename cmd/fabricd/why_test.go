@@ -14,8 +14,8 @@ func TestWaysAreTold(t *testing.T) {
 		json.RawMessage(`{"node":1,"generation":3}`),
 	}
 	ways := []wayOf{
-		{Local: "0:5", Remote: "0:6", Messages: part{Path: "socket", Why: "the other application does not join"}, Link: linkOf(links, "0.1")},
-		{Provider: "tcp", Local: "0:5", Remote: "1:6", Messages: part{Path: "socket", Why: "the peer is on another node"}, Link: linkOf(links, "1.2")},
+		{Local: "0:5", Remote: "0:6", Messages: part{Path: "socket", Why: "the other application does not join"}, RMA: part{Path: "direct"}, Link: linkOf(links, "0.1")},
+		{Provider: "tcp", Local: "0:5", Remote: "1:6", Messages: part{Path: "socket", Why: "the peer is on another node"}, RMA: part{Path: "node", Why: "no window has been asked for"}, Link: linkOf(links, "1.2")},
 	}
 	var out bytes.Buffer
 	if err := tellWays(&out, ways, false); err != nil {
@@ -23,9 +23,11 @@ func TestWaysAreTold(t *testing.T) {
 	}
 	want := `0:5 to 0:6
   messages  socket: the other application does not join
+  rma       direct
   link      none: the peer is on this node
 0:5 to 1:6
   messages  socket: the peer is on another node
+  rma       node: no window has been asked for
   link      tcp to 10.0.0.1:7700
             quic not used: UDP is blocked
             tcp used: next in rank (number 2 of the setting providers, messages 7.1µs, transfers 1.44ms)

@@ -31,7 +31,8 @@ type cluster struct {
 	exe       string
 	schedule  *scenario.Schedule
 	detection scenario.Detection
-	faults    bool // the daemons run with --enable-faults
+	providers string // of the daemons; empty: as they like
+	faults    bool   // the daemons run with --enable-faults
 	clock     *workload.Clock
 	zero      int64 // CLOCK_MONOTONIC at the zero of the run
 	log       *workload.Log

@@ -22,6 +22,8 @@ type Options struct {
 	Version string
 	// File is the scenario's, for the command that repeats a run.
 	File string
+	// Providers is the daemons' setting in a real lab; empty: the default.
+	Providers string
 	// Parallel is how many runs a real lab makes at a time, up to
 	// [MaxParallel]; 0: one.
 	Parallel int
@@ -40,7 +42,11 @@ func (o *Options) say(format string, args ...any) {
 
 // command is the command line that repeats a run of s in a lab.
 func (o *Options) command(s *scenario.Schedule, lab scenario.Lab) string {
-	return fmt.Sprintf("fabricd chaos run %s --on %s --seed %d", o.File, lab, s.Seed)
+	line := fmt.Sprintf("fabricd chaos run %s --on %s --seed %d", o.File, lab, s.Seed)
+	if o.Providers != "" {
+		line += " --providers " + o.Providers
+	}
+	return line
 }
 
 // A Lab is a place where schedules run, one at a time unless it is simulated.

@@ -79,6 +79,9 @@ func (s *slot) daemonArgs() []string {
 	if p.advertise.IsValid() {
 		args = append(args, "--advertise", p.advertise.String())
 	}
+	if s.c.providers != "" {
+		args = append(args, "--providers", s.c.providers)
+	}
 	if s.c.faults {
 		args = append(args, "--enable-faults")
 	}

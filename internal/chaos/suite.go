@@ -3,6 +3,7 @@ package chaos
 import (
 	"cmp"
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -20,9 +21,10 @@ type Named struct {
 }
 
 // ReadScenarios reads the scenarios of files, and of all files *.yaml of
-// directories. The first that is wrong fails it.
+// directories. The error tells what is wrong with any of them.
 func ReadScenarios(paths []string) ([]Named, error) {
 	var all []Named
+	var wrong error
 	for _, path := range paths {
 		files := []string{path}
 		if info, err := os.Stat(path); err == nil && info.IsDir() {
@@ -36,10 +38,14 @@ func ReadScenarios(paths []string) ([]Named, error) {
 		for _, file := range files {
 			sc, err := ReadScenario(file)
 			if err != nil {
-				return nil, err
+				wrong = errors.Join(wrong, err)
+				continue
 			}
 			all = append(all, Named{file, sc})
 		}
+	}
+	if wrong != nil {
+		return nil, wrong
 	}
 	return all, nil
 }

@@ -90,7 +90,7 @@ var nodeSettings = []Setting{
 		func(c *Config) string { return c.ConnectTimeout.String() }},
 	{"certificate-validity", "how long the certificates are valid that the host issues; each is renewed after two thirds of it",
 		"a duration from 1m to 3650d; d is a day", setValidity, func(c *Config) string { return days(c.CertificateValidity) }},
-	{"enable-faults", "let the operator break this node on purpose, with `fabricd faults`", "true or false", setFaults,
+	{"enable-faults", "let the operator break this node on purpose, with fabricd faults", "true or false", setFaults,
 		func(c *Config) string { return strconv.FormatBool(c.EnableFaults) }},
 }
 
