@@ -253,8 +253,8 @@ func TestClonedStateDirectoryIsRefused(t *testing.T) {
 		case <-time.After(10 * time.Second):
 			t.Error("the clone lives after 10s")
 		}
-		if err := n.a.Err(); err == nil || !strings.Contains(err.Error(), "duplicate") {
-			t.Errorf("the clone ended with %v, want duplicate", err)
+		if err := n.a.Err(); err == nil || !strings.Contains(err.Error(), "duplicate") || !strings.Contains(err.Error(), dataAddr(3)) {
+			t.Errorf("the clone ended with %v, want duplicate and where the living one is", err)
 		}
 		w.all = w.all[:3]
 		for _, n := range w.all {

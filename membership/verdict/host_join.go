@@ -3,6 +3,7 @@ package verdict
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
@@ -188,8 +189,10 @@ func (h *Host) uncontested(n *hostNode) {
 		return
 	}
 	n.waiting = nil
-	h.refuse(w.session, RefusedDuplicate, fmt.Sprintf("life %v has the same UUID and answers: the state directory was copied", n.node.Life))
-	h.note("node %q on session %d has the identity of the living node %v: a copied state directory", w.join.Name, w.session, n.node.Life)
+	there, here := strings.Join(n.node.Addresses, ", "), strings.Join(w.join.Addresses, ", ")
+	h.refuse(w.session, RefusedDuplicate, fmt.Sprintf("life %v at %s has the same UUID and answers: the state directory was copied", n.node.Life, there))
+	h.note("node %q at %s, on session %d, has the identity of the living node %v at %s: a copied state directory",
+		w.join.Name, here, w.session, n.node.Life, there)
 }
 
 // grant leases an ID. Nothing is said before it is on disk.
