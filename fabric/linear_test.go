@@ -32,6 +32,7 @@ var linearProviders = []struct {
 	{"mem with delays", []fabrictest.Option{fabrictest.Delay(50*time.Microsecond, 200*time.Microsecond, 1)}},
 	{"quic", []fabrictest.Option{fabrictest.QUIC()}},
 	{"tcp", []fabrictest.Option{fabrictest.TCP()}},
+	{"tcp plaintext", []fabrictest.Option{fabrictest.TCPPlaintext()}},
 }
 
 // The words of a history, in a window: two of 64 bits, in one line, and one of

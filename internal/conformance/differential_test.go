@@ -43,6 +43,7 @@ func throughSocket(_ *fabrictest.Cluster, s *sockets, node int) *fabric.Node {
 var (
 	quic = []fabrictest.Option{fabrictest.QUIC()}
 	tcp  = []fabrictest.Option{fabrictest.TCP()}
+	bare = []fabrictest.Option{fabrictest.TCPPlaintext()}
 )
 
 // stages are all of them. What programs see is compared with the first.
@@ -50,6 +51,7 @@ var stages = []stage{
 	{"embedded, across nodes, mem", nil, throughEngine, throughEngine, 1},
 	{"embedded, across nodes, quic", quic, throughEngine, throughEngine, 1},
 	{"embedded, across nodes, tcp", tcp, throughEngine, throughEngine, 1},
+	{"embedded, across nodes, tcp plaintext", bare, throughEngine, throughEngine, 1},
 	{"embedded, same node", nil, throughEngine, throughEngine, 0},
 	{"attached, across nodes, mem", nil, throughSocket, throughSocket, 1},
 	{"attached, across nodes, quic", quic, throughSocket, throughSocket, 1},

@@ -17,6 +17,7 @@ var doors = []Door{
 	{Name: "embedded mem", Pairs: []Pair{Across, SameNode, SameApp}, Settles: 50 * time.Millisecond, Start: embedded()},
 	{Name: "embedded quic", Pairs: []Pair{Across}, Settles: 50 * time.Millisecond, Start: embedded(fabrictest.QUIC())},
 	{Name: "embedded tcp", Pairs: []Pair{Across}, Settles: 50 * time.Millisecond, Start: embedded(fabrictest.TCP())},
+	{Name: "embedded tcp plaintext", Pairs: []Pair{Across}, Settles: 50 * time.Millisecond, Start: embedded(fabrictest.TCPPlaintext())},
 	{Name: "attached mem", Pairs: []Pair{Across, SameNode, SameApp}, Settles: 400 * time.Millisecond, Start: attached()},
 	{Name: "attached quic", Pairs: []Pair{Across}, Settles: 400 * time.Millisecond, Start: attached(fabrictest.QUIC())},
 	{Name: "attached tcp", Pairs: []Pair{Across}, Settles: 400 * time.Millisecond, Start: attached(fabrictest.TCP())},
