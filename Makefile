@@ -29,7 +29,7 @@ APPS_IMAGE ?= fabricd-apps:dev
 COMPOSE     = $$(docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 CLUSTER     = $(COMPOSE) -p fabricd -f deploy/compose.yaml
 
-.PHONY: help build demo test lint conformance soak bench bench-anchors fuzz-short image cluster cluster-down chaos mutants clean
+.PHONY: help build demo test lint conformance soak bars bench bench-anchors fuzz-short image cluster cluster-down chaos mutants clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -113,6 +113,19 @@ soak: ## the tests SOAK times in a row, the heavy ones SOAK_HEAVY times
 	$(PLAIN) go test -count=$(SOAK_HEAVY) -timeout 60m ./internal/sim || rc=$$?
 	go test -race -count=$(SOAK_HEAVY) -timeout 60m -p 1 $$alone || rc=$$?
 	FABRICD_E2E_LONG=1 go test -count=1 -timeout 60m ./internal/e2e || rc=$$?
+	FABRICD_E2E_PROVIDERS=tcp go test -count=1 -timeout 60m ./internal/e2e || rc=$$?
+	exit $$rc
+
+bars: build ## the bars of reliability in full: a million changes, ten million messages, the long scenarios; hours
+	@rc=0
+	full() { echo "== $$*"; env "$${@:3}" go test -count=1 -timeout 0 -v -run "^$$2\$$" $$1 $${ARG:-} | grep -vE '^=== |^PASS' || rc=$$?; }
+	full ./internal/sim TestChurn SIM_CHANGES=1000000
+	full ./internal/sim TestZombies SIM_SEEDS=20000
+	full ./internal/sim TestFenceCuts SIM_SEEDS=50
+	full ./internal/driver TestManyMessagesAreExactOverABadNetwork VOLUME=10000000
+	full ./internal/driver TestRandomCrossings CROSSINGS=100000
+	ARG=-linear=1000 full ./internal/check 'Test(Port|Lease)TableIsLinearizable'
+	bin/fabricd chaos suite deploy/scenarios/long --on local --report out/bars || rc=$$?
 	exit $$rc
 
 bench: ## all of the benchmark on this machine, with the table of targets; a report in out/bench (ARGS=--quick)
