@@ -52,7 +52,8 @@ func TestWhyNamesTheWay(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if strings.Count(text, "messages  channel\n") != 2 || strings.Count(text, "messages  socket: the peer is on another node\n") != 1 {
+		if strings.Count(text, "messages  channel\n") != 2 || strings.Count(text, "messages  socket: the peer is on another node\n") != 1 ||
+			strings.Count(text, "rma       node: ") != 3 {
 			return fmt.Errorf("it says\n%s", text)
 		}
 		return nil
