@@ -107,6 +107,36 @@ func TestPairThatLostOnlyEachOtherStays(t *testing.T) {
 	})
 }
 
+// TestPairThatLostOnlyEachOtherIsParted is the other policy, which the host decides:
+// one of the pair goes, the same for everybody, and comes back.
+func TestPairThatLostOnlyEachOtherIsParted(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.host(func(c *Config) { c.Partial = verdict.PartialEvict })
+		for i := 2; i <= 4; i++ {
+			w.join(i)
+		}
+		w.within(10*time.Second, "all see all", func() bool { return mesh(w.all) })
+		began := time.Now()
+		cut := netsim.Rules{Cut: true}
+		w.net.SetRules(ip(3), ip(4), cut)
+		w.net.SetRules(ip(4), ip(3), cut)
+		w.within(10*time.Second, "one of the pair is removed", func() bool { return len(removals(w.node(2).since(began))) > 0 })
+		w.net.Heal()
+		w.within(10*time.Second, "all see all again", func() bool { return mesh(w.all) })
+		for _, n := range w.all[:2] {
+			if got := removals(n.since(began)); len(got) != 1 || got[0] != removals(w.node(1).since(began))[0] {
+				t.Errorf("node %d was told %v, want one removal, the one that node 1 was told of", n.i, got)
+			}
+		}
+		for _, e := range w.node(1).since(began) {
+			uuid := e.Node.UUID
+			if e.Kind == EventRemoved && (e.Reason != verdict.ReasonPartitioned || uuid != w.node(3).st.Identity().Node && uuid != w.node(4).st.Identity().Node) {
+				t.Errorf("%v, want the end of one of the pair", e)
+			}
+		}
+	})
+}
+
 // A pair may lose each other at any time between two signs of life.
 func TestLostPairIsNoticedWithinTheBoundOfEachProfile(t *testing.T) {
 	for profile, bound := range map[gossip.Profile]time.Duration{

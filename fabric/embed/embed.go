@@ -45,6 +45,7 @@ type Config struct {
 	GossipPort int    // UDP and TCP; 0: 7701, negative: a free one
 
 	Detection      string        // fast, normal or calm; empty: normal
+	LostPair       string        // reset or evict, of a host; empty: reset
 	Providers      []string      // what carries the data, as fabricd's --providers: quic, tcp, the preferred one first; empty: both
 	TCPPlaintext   bool          // tcp goes without TLS behind the handshake; nodes that differ refuse each other's tcp
 	ConnectTimeout time.Duration // how long a connect waits for its accept; 0: 10 s
@@ -94,6 +95,7 @@ func (c Config) settings() map[string]string {
 	port("data-port", c.DataPort)
 	port("gossip-port", c.GossipPort)
 	set("detection", c.Detection)
+	set("lost-pair", c.LostPair)
 	if c.ConnectTimeout != 0 {
 		s["connect-timeout"] = c.ConnectTimeout.String()
 	}

@@ -204,6 +204,7 @@ func TestWrongSettingsAreNamed(t *testing.T) {
 		"bind":            func(c *embed.Config) { c.Bind = "localhost:1" },
 		"data-port":       func(c *embed.Config) { c.DataPort = 70000 },
 		"detection":       func(c *embed.Config) { c.Detection = "sometimes" },
+		"lost-pair":       func(c *embed.Config) { c.LostPair = "forget" },
 		"connect-timeout": func(c *embed.Config) { c.ConnectTimeout = -time.Second },
 		"cert":            func(c *embed.Config) { c.CA = "ca.pem" },
 		"ring-slots":      func(c *embed.Config) { c.RingSlots = 5 },

@@ -61,7 +61,7 @@ var mayImport = map[string][]string{
 	"internal/faults/failpoint": {},
 
 	// What joins the rooms.
-	"internal/daemon": {"internal/driver", "membership", "membership/gossip", "membership/state", "membership/trust", "internal/ipc",
+	"internal/daemon": {"internal/driver", "membership", "membership/gossip", "membership/state", "membership/trust", "membership/verdict", "internal/ipc",
 		"internal/transport", "internal/transport/quic", "internal/transport/tcp", "internal/faults", "internal/faults/inject", "internal/faults/failpoint",
 		"fabric/addr", "internal/status"},
 	"internal/doctor": {"internal/daemon", "internal/ipc", "internal/shm", "internal/transport/quic"},

@@ -43,6 +43,9 @@ type Config struct {
 	// Detection is fast, normal or calm: how soon a silent node is given up,
 	// against how long a busy one may pause.
 	Detection string
+	// LostPair is reset or evict: what a host makes of two nodes that have lost only
+	// each other. With reset both stay, and their connections end.
+	LostPair string
 	// Providers carry the data, the preferred one first: names, or ^ before the
 	// first of those to leave out, or auto.
 	Providers []string
@@ -116,6 +119,7 @@ func Default() Config {
 		Name:           machineName(),
 		StateDir:       "/var/lib/fabricd",
 		Detection:      "normal",
+		LostPair:       "reset",
 		Providers:      []string{"quic", "tcp"},
 		ConnectTimeout: 10 * time.Second,
 

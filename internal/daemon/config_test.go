@@ -83,6 +83,7 @@ ring-slots: 1024
 ring-data: 1MiB
 ring-release: 50
 ring-huge-pages: try
+lost-pair: evict
 log-level: debug
 log-format: json
 `)
@@ -95,7 +96,7 @@ log-format: json
 		"state-dir": "/data", "bind": "::", "advertise": "10.0.0.7", "data-port": "9000", "gossip-port": "9001",
 		"socket": "/run/f/app.sock", "socket-group": "fabric", "socket-mode": "0666", "admin": "/run/f/admin.sock",
 		"admin-uids": "0,1000", "admin-gids": "", "ca": "ca.pem", "cert": "cert.pem", "key": "key.pem",
-		"detection": "fast", "providers": "tcp,quic", "tcp-plaintext": "true", "connect-timeout": "250ms", "certificate-validity": "90d", "enable-faults": "true", "log-level": "debug", "log-format": "json",
+		"detection": "fast", "lost-pair": "evict", "providers": "tcp,quic", "tcp-plaintext": "true", "connect-timeout": "250ms", "certificate-validity": "90d", "enable-faults": "true", "log-level": "debug", "log-format": "json",
 		"ring-slots": "1024", "ring-data": "1MiB", "ring-release": "50", "ring-huge-pages": "try",
 	} {
 		i := -1
@@ -165,6 +166,7 @@ func TestEveryMistakeGetsOneLine(t *testing.T) {
 		{"admin-gids", "4294967296", "numbers"},
 		{"ca", "ca.pem", "all of ca, cert and key"},
 		{"detection", "faster", "fast, normal or calm"},
+		{"lost-pair", "forget", "reset or evict"},
 		{"providers", "carrier-pigeon", "quic"},
 		{"providers", "quic,quic", "quic"},
 		{"providers", "^carrier-pigeon", "^ and those to leave out"},

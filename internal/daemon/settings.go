@@ -82,6 +82,8 @@ var nodeSettings = []Setting{
 		func(c *Config) *string { return &c.TLS.Key }, nil),
 	text("detection", "how soon a silent node is given up", "fast, normal or calm",
 		func(c *Config) *string { return &c.Detection }, oneOf("fast", "normal", "calm")),
+	text("lost-pair", "what becomes of two nodes that have lost only each other, at the host: reset keeps both in the fabric, evict removes the one that more complain about",
+		"reset or evict", func(c *Config) *string { return &c.LostPair }, oneOf("reset", "evict")),
 	{"providers", "what carries the data", providersAllowed, setProviders,
 		func(c *Config) string { return strings.Join(c.Providers, ",") }},
 	toggle("tcp-plaintext", "let tcp go without TLS once the ends have proved who they are, on networks that nobody else can reach; the same at every node",

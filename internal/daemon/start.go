@@ -13,7 +13,11 @@ import (
 	"github.com/fabricd/fabricd/membership/gossip"
 	"github.com/fabricd/fabricd/membership/state"
 	"github.com/fabricd/fabricd/membership/trust"
+	"github.com/fabricd/fabricd/membership/verdict"
 )
+
+// lostPairs are the policies by the words of the setting.
+var lostPairs = map[string]verdict.PartialPolicy{"reset": verdict.PartialReset, "evict": verdict.PartialEvict}
 
 // reloadEvery is the time between two looks at an operator's files.
 const reloadEvery = 30 * time.Second
@@ -261,6 +265,7 @@ func (d *Daemon) startMembership(ctx context.Context, store *trust.Store, engine
 			Sighted:   d.links.sighted(),
 		},
 		Detection: gossip.Profile(d.cfg.Detection),
+		Partial:   lostPairs[d.cfg.LostPair],
 
 		CertificateValidity: d.cfg.CertificateValidity,
 		Probe: func(ctx context.Context, n membership.Node) error {

@@ -17,10 +17,10 @@ type Limits struct {
 	WindowBytes int64 // of all memory handed over and still in use by anybody; 1 GiB
 }
 
-// SessionLimits are those of an application, and UserLimits those of all applications
-// of a user, where none are set.
+// SessionLimits are those of an application for which none are set.
 func SessionLimits() Limits { return Limits{}.withDefaults(1) }
 
+// UserLimits are those of all applications of a user for which none are set.
 func UserLimits() Limits { return Limits{}.withDefaults(4) }
 
 // withDefaults fills in scale times the defaults.
