@@ -108,7 +108,9 @@ func (m *Mapping) Close() error {
 }
 
 // Mmap maps [roffset, roffset+n) of the peer's registered address space
-// (scif_mmap). Both ends must be on one node; the range lies in one window.
+// (scif_mmap). Both ends must be on one node; the range lies in one window. What the
+// window does not allow, the kernel keeps an application of another user from; one of
+// the same user has other ways to the peer's memory anyway.
 //
 // Errors: EINVAL if the range is empty or not page-aligned; ENOTCONN or
 // ECONNRESET; ENXIO if it is not registered; EACCES if prot asks for more than
