@@ -312,7 +312,7 @@ const allocsTolerance = figure(0.05)
 // what does.
 var elsewhere = []Target{
 	{Key: "false", What: "false or collateral removals", Unit: "removals", AtMost: atMostOf(0), Why: "hours of faults: `make chaos` shows it"},
-	{Key: "heal", What: "a split healed to full mesh", Unit: "s", AtMost: atMostOf(5), Why: "it needs the fault plane: `make chaos` shows it"},
+	{Key: "heal", What: "a split healed to full mesh", Unit: "s", AtMost: atMostOf(5), Why: "`make chaos` shows it: time_to_mesh of split-healed"},
 }
 
 // anchorOptions is what the flags of anchors say.
