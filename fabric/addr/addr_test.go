@@ -113,6 +113,18 @@ func TestParseUUID(t *testing.T) {
 	}
 }
 
+func FuzzParseLife(f *testing.F) {
+	for _, s := range []string{"3.1", "0.4294967295", "65536.1", "3", "3.", "03.1", "3.1.1", "-1.1"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		l, err := addr.ParseLife(s)
+		if err != nil && l != (addr.Life{}) || err == nil && l.String() != s {
+			t.Errorf("ParseLife(%q) = %v, %v", s, l, err)
+		}
+	})
+}
+
 func FuzzParseUUID(f *testing.F) {
 	f.Add("00112233-4455-6677-8899-aabbccddeeff")
 	f.Add("00000000-0000-0000-0000-000000000000")
