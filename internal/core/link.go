@@ -29,6 +29,16 @@ func NewHello(self, peer Party) wire.Hello {
 	}
 }
 
+// NewAnswer returns the HELLO with which self answers h, which CheckHello has let pass:
+// it names the version that both speak.
+func NewAnswer(h wire.Hello, self, peer Party) wire.Hello {
+	a := NewHello(self, peer)
+	a.Answer = true
+	a.VersionMax = min(a.VersionMax, h.VersionMax)
+	a.VersionMin = a.VersionMax
+	return a
+}
+
 // ChooseVersion returns the highest version that both ranges hold.
 func ChooseVersion(minA, maxA, minB, maxB uint16) (uint16, error) {
 	v := min(maxA, maxB)

@@ -78,6 +78,17 @@ func TestChooseVersionTakesTheHighestInBoth(t *testing.T) {
 	}
 }
 
+// TestAnswersNameTheVersionOfBoth: whoever answers, an older or a later release.
+func TestAnswersNameTheVersionOfBoth(t *testing.T) {
+	for asked, want := range map[uint16]uint16{wire.VersionMax: wire.VersionMax, wire.VersionMax + 1: wire.VersionMax, wire.VersionMax - 1: wire.VersionMax - 1} {
+		h := NewHello(Party{}, Party{})
+		h.VersionMin, h.VersionMax = 0, asked
+		if a := NewAnswer(h, Party{}, Party{}); !a.Answer || a.VersionMin != want || a.VersionMax != want {
+			t.Errorf("asked for 0 to %d it answers %d to %d, want %d", asked, a.VersionMin, a.VersionMax, want)
+		}
+	}
+}
+
 func TestBothEndsKeepTheSameSession(t *testing.T) {
 	low, high := addr.UUID{1, 0xff}, addr.UUID{2}
 	if !KeepsDialed(low, high) || KeepsDialed(high, low) {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/bubble"
@@ -24,10 +25,17 @@ type named struct {
 	dials  int
 }
 
+// errMute breaks a provider whose dials nobody answers.
+var errMute = errors.New("no answer")
+
 func (p *named) Name() string { return p.name }
 
 func (p *named) Dial(ctx context.Context, address string) (transport.Session, error) {
 	p.dials++
+	if p.broken == errMute {
+		<-ctx.Done()
+		return nil, context.Cause(ctx)
+	}
 	if p.broken != nil {
 		return nil, p.broken
 	}
@@ -127,6 +135,31 @@ func TestProvidersAreTriedInOrder(t *testing.T) {
 					if w.Reason == reasonNotOffered && tried[w.Provider] > 0 {
 						t.Errorf("%s was dialed, which the peer does not offer", w.Provider)
 					}
+				}
+			})
+		})
+	}
+}
+
+// TestDialsThatNobodyAnswers: who connects hears in DialTimeout that a node cannot
+// be reached, however many ways there are, and the last way has its share of it.
+func TestDialsThatNobodyAnswers(t *testing.T) {
+	const bound = 2400 * time.Millisecond // the default of DialTimeout with the others'
+	for name, c := range map[string]struct {
+		broken map[string]error
+		want   time.Duration
+		err    error
+	}{
+		"nobody answers":      {map[string]error{"quic": errMute, "tcp": errMute, "third": errMute}, bound, status.NoDevice},
+		"the last one works":  {map[string]error{"quic": errMute, "tcp": errMute}, bound * 2 / 3, nil},
+		"the first is broken": {map[string]error{"quic": errors.New("no way"), "tcp": errMute}, bound / 2, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				start := time.Now()
+				_, _, err := dials(t, c.broken, nil, "quic", "tcp", "third")
+				if took := time.Since(start); !errors.Is(err, c.err) || took < c.want || took > c.want+10*time.Millisecond {
+					t.Errorf("%v after %v, want %v after %v", err, took, c.err, c.want)
 				}
 			})
 		})

@@ -14,8 +14,31 @@ import (
 	"github.com/fabricd/fabricd/fence"
 	"github.com/fabricd/fabricd/internal/bubble"
 	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/rma"
 )
+
+// TestSessionsOfAClosedNodeHaveEnded begins one when the node has been closed:
+// nobody would end it, nor the calls that wait in it.
+func TestSessionsOfAClosedNodeHaveEnded(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		n := newFabric(t, 1).nodes[0]
+		n.Close()
+		s := n.NewSession(ipc.Credentials{})
+		select {
+		case <-s.Done():
+		default:
+			t.Error("it lives")
+		}
+		if _, err := s.Open(); !errors.Is(err, status.BadFD) {
+			t.Errorf("it opens endpoints: %v", err)
+		}
+		s.Watch(func(ipc.Event) { t.Error("it tells events") })()
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
 
 // TestCloseWakesBlockedCalls blocks each call on a path that is cut, so that
 // the peer cannot help, and closes the endpoint.

@@ -17,11 +17,17 @@ import (
 	"github.com/fabricd/fabricd/internal/wire"
 )
 
+// linkSlack is how long linkTo waits beyond DialTimeout: what it waits for ends
+// then, and says why.
+const linkSlack = 500 * time.Millisecond
+
+var errNoLink = fmt.Errorf("%w: the node was not reached in time", status.NoDevice)
+
 // linkTo returns the link to a live node, establishing it if there is none.
 // The error is status.NoDevice if the node is not live, is lost meanwhile or
 // cannot be reached.
 func (n *Node) linkTo(ctx context.Context, id addr.NodeID) (*link, error) {
-	for {
+	for bounded := false; ; {
 		n.mu.Lock()
 		if id == n.self.Life.Node && n.self.Life.Generation != 0 && !n.closed {
 			defer n.mu.Unlock()
@@ -43,6 +49,12 @@ func (n *Node) linkTo(ctx context.Context, id addr.NodeID) (*link, error) {
 			n.work.run(func() { n.dial(p, life) })
 		}
 		n.mu.Unlock()
+		if !bounded { // a peer that dials us and is not heard, again and again, ends no dial of ours
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeoutCause(ctx, n.cfg.DialTimeout+linkSlack, errNoLink)
+			defer cancel()
+			bounded = true
+		}
 		select {
 		case <-welcomed:
 		case <-dialing:
@@ -55,7 +67,10 @@ func (n *Node) linkTo(ctx context.Context, id addr.NodeID) (*link, error) {
 		case <-p.lost:
 			return nil, status.NoDevice
 		case <-ctx.Done():
-			return nil, context.Cause(ctx)
+			if err := context.Cause(ctx); err != errNobodyAccepted {
+				return nil, err
+			}
+			return nil, errNoLink // nobody was there to accept
 		}
 	}
 }
@@ -110,9 +125,10 @@ const (
 	dialPause  = 100 * time.Millisecond
 )
 
-// dial tries to establish the link to p and reports how that ended.
+// dial tries to establish the link to p, until DialTimeout, and reports how that
+// ended.
 func (n *Node) dial(p *peerState, life addr.Life) {
-	ctx, cancel := contextUntil(p.lost)
+	ctx, cancel := context.WithTimeout(chanContext{context.Background(), p.lost}, n.cfg.DialTimeout)
 	defer cancel()
 	var err error
 	for round := range dialRounds {
@@ -129,7 +145,7 @@ func (n *Node) dial(p *peerState, life addr.Life) {
 	close(p.dialing)
 	p.dialing = nil
 	n.mu.Unlock()
-	if err == nil || up || ctx.Err() != nil || isClosed(n.done) {
+	if err == nil || up || isClosed(p.lost) || isClosed(n.done) {
 		return
 	}
 	n.log.Info().Stringer("peer", life).Err(err).Msg("link could not be established")
@@ -162,7 +178,8 @@ func (n *Node) pause(ctx context.Context, d time.Duration) bool {
 }
 
 // dialOnce tries every provider that the peer has too, the preferred one first,
-// and every address once.
+// and every address once. Each attempt gets its share of the time that is left: one
+// that nobody answers must leave some to the others.
 func (n *Node) dialOnce(ctx context.Context, p *peerState) error {
 	n.mu.Lock()
 	if p.link != nil { // the peer dialed meanwhile
@@ -173,25 +190,33 @@ func (n *Node) dialOnce(ctx context.Context, p *peerState) error {
 	n.mu.Unlock()
 	c := newChoice(n.ranked, peer)
 	err := c.dialable(peer)
+	left := 0 // attempts
+	for i := range n.ranked {
+		if c.offered(i) {
+			left += len(peer.Addresses)
+		}
+	}
 	for i, s := range n.ranked {
 		provider := n.cfg.Providers[s.at]
 		if !c.offered(i) {
 			continue
 		}
 		var answered bool
-		if answered, err = n.dialOver(ctx, p, peer, provider, c); answered || ctx.Err() != nil {
+		if answered, err = n.dialOver(ctx, p, peer, provider, c, left); answered || ctx.Err() != nil {
 			return err
 		}
+		left -= len(peer.Addresses)
 		c.failed(i, err)
 	}
 	return err
 }
 
-// dialOver dials a peer's addresses over one provider. answered says that there
-// is no use in another provider: the peer's word counts, whatever carried it.
-func (n *Node) dialOver(ctx context.Context, p *peerState, peer Peer, provider transport.Provider, c *choice) (answered bool, err error) {
-	for _, address := range peer.Addresses {
-		attempt, cancel := context.WithTimeout(ctx, n.cfg.DialTimeout)
+// dialOver dials a peer's addresses over one provider, with left attempts to go.
+// answered says that there is no use in another provider: the peer's word counts,
+// whatever carried it.
+func (n *Node) dialOver(ctx context.Context, p *peerState, peer Peer, provider transport.Provider, c *choice, left int) (answered bool, err error) {
+	for i, address := range peer.Addresses {
+		attempt, cancel := share(ctx, left-i)
 		var reached bool
 		reached, err = n.dialAddress(attempt, p, peer, provider, address, c)
 		cancel()
@@ -201,6 +226,15 @@ func (n *Node) dialOver(ctx context.Context, p *peerState, peer Peer, provider t
 		}
 	}
 	return answered, err
+}
+
+// share returns ctx with the first of so many equal parts of the time that is left.
+func share(ctx context.Context, parts int) (context.Context, context.CancelFunc) {
+	end, ok := ctx.Deadline()
+	if !ok {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, time.Until(end)/time.Duration(max(parts, 1)))
 }
 
 // dialAddress dials one address and shakes hands. reached says that a session
@@ -400,7 +434,7 @@ func (n *Node) welcome(provider transport.Provider, sess transport.Session) {
 		n.mu.Unlock()
 		l := newLink(n, provider.Name(), self.Life, peer, sess, begun)
 		l.weighed = n.dialed(provider.Name())
-		err = n.answerHello(ctx, l, p, self, r)
+		err = n.answerHello(ctx, l, p, hello, self, r)
 	}
 	if err != nil {
 		n.log.Info().Stringer("peer", hello.From).Str("remote", sess.RemoteAddr()).Err(err).Msg("link refused")
@@ -470,12 +504,10 @@ func (n *Node) welcomeOver(p *peerState) {
 
 // answerHello makes the session of l the link to p. The answer comes first: it
 // has to be on the first lane that the peer sees.
-func (n *Node) answerHello(ctx context.Context, l *link, p *peerState, self Self, r *wire.Reader) error {
+func (n *Node) answerHello(ctx context.Context, l *link, p *peerState, hello wire.Hello, self Self, r *wire.Reader) error {
 	ctrl, err := l.sess.OpenLane(ctx)
 	if err == nil {
-		answer := core.NewHello(self.party(), l.peer.party(self.Cluster))
-		answer.Answer = true
-		answer.VersionMin = answer.VersionMax
+		answer := core.NewAnswer(hello, self.party(), l.peer.party(self.Cluster))
 		_, err = ctrl.Write(answer.AppendTo(nil))
 	}
 	if err == nil {

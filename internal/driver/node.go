@@ -55,7 +55,9 @@ type Config struct {
 
 	// ConnectTimeout is how long Connect waits to be accepted; default 10 s.
 	ConnectTimeout time.Duration
-	// DialTimeout bounds one attempt to establish a link; default 2 s.
+	// DialTimeout bounds establishing a link, over whatever providers and
+	// addresses: who connects hears in this time that a node cannot be reached.
+	// Default 2 s, or GiveUp if that is longer.
 	DialTimeout time.Duration
 	// Heartbeat is the time between two heartbeats on a link, at most 2/5 of
 	// Fence; default 250 ms.
@@ -103,13 +105,13 @@ func (c *Config) setDefaults() {
 		}
 	}
 	set(&c.ConnectTimeout, 10*time.Second)
-	set(&c.DialTimeout, 2*time.Second)
 	set(&c.Heartbeat, 250*time.Millisecond)
 	set(&c.Fence, time.Second)
 	// One heartbeat may be lost before operations have to wait.
 	c.Heartbeat = min(c.Heartbeat, 2*c.Fence/5)
 	set(&c.SilenceBound, 1200*time.Millisecond)
 	set(&c.GiveUp, 2*c.SilenceBound)
+	set(&c.DialTimeout, max(2*time.Second, c.GiveUp))
 	if c.MessageWindow == 0 {
 		c.MessageWindow = MessageWindow
 	}

@@ -31,14 +31,20 @@ type session struct {
 var _ ipc.Session = (*session)(nil)
 
 // NewSession returns a session for an application of this machine. The caller
-// closes it.
+// closes it. One of a node that has been closed has ended.
 func (n *Node) NewSession(cred ipc.Credentials) ipc.Session {
 	s := &session{n: n, cred: cred, born: time.Now(), done: make(chan struct{}),
 		endpoints: make(map[*endpoint]struct{})}
 	s.events.run, s.events.watchers = n.work.run, make(map[*watcher]struct{})
 	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed { // nobody else would end it any more
+		s.closing = true
+		s.events.close()
+		close(s.done)
+		return s
+	}
 	n.sessions[s] = struct{}{}
-	n.mu.Unlock()
 	return s
 }
 

@@ -1,6 +1,7 @@
 package driver_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"io"
@@ -17,11 +18,13 @@ import (
 	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/netsim"
 	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/rma"
 )
 
 // TestManyMessagesAreExactOverABadNetwork sends messages over connections of two
-// nodes, in both directions, while packets are lost, come twice and overtake each
-// other: every byte arrives once, in its place. VOLUME is how many messages.
+// nodes, in both directions, while packets are lost, come twice, are damaged and
+// overtake each other: every byte arrives once, in its place. VOLUME is how many
+// messages.
 func TestManyMessagesAreExactOverABadNetwork(t *testing.T) {
 	const conns = 8
 	usual := 100_000
@@ -31,9 +34,8 @@ func TestManyMessagesAreExactOverABadNetwork(t *testing.T) {
 	each := (setting(t, "VOLUME", usual) + 2*conns - 1) / (2 * conns)
 	s := seed(t)
 	bubble.Test(t, func(t *testing.T) {
-		net := newPacketNet(t, s).(packetNet)
+		net := badNet(t, s)
 		defer net.close()
-		net.SetDefaultRules(netsim.Rules{Delay: time.Millisecond, Jitter: time.Millisecond, Loss: 0.05, Duplicate: 0.05, Reorder: 0.25})
 		nodes := couple(t, net)
 		var all sync.WaitGroup
 		var total [2 * conns]int64
@@ -46,19 +48,103 @@ func TestManyMessagesAreExactOverABadNetwork(t *testing.T) {
 			}
 		}
 		all.Wait()
-		bytes := int64(0)
+		sum := int64(0)
 		for _, n := range total {
-			bytes += n
+			sum += n
 		}
-		k := net.Counters()
-		t.Logf("%d messages, %d bytes, %+v", 2*conns*each, bytes, k)
-		if k.Lost == 0 || k.Duplicated == 0 || k.Reordered == 0 {
-			t.Errorf("the network was good: %+v", k)
-		}
+		t.Logf("%d messages, %d bytes", 2*conns*each, sum)
+		net.wasBad(t)
 		for _, n := range nodes {
 			n.Close()
 		}
 	})
+}
+
+// TestManyTransfersAreExactOverABadNetwork writes and reads windows of two nodes, in
+// both directions, over such a network: what is read back, and what the peer's memory
+// has, are the bytes that were written last. VOLUME_RMA is how many bytes.
+func TestManyTransfersAreExactOverABadNetwork(t *testing.T) {
+	usual := 64 << 20
+	if raceEnabled {
+		usual = 4 << 20
+	}
+	const conns = 4
+	each := int64(setting(t, "VOLUME_RMA", usual)) / (2 * conns)
+	s := seed(t)
+	bubble.Test(t, func(t *testing.T) {
+		net := badNet(t, s)
+		defer net.close()
+		nodes := couple(t, net)
+		var all sync.WaitGroup
+		for i := range conns {
+			a, b := coupled(t, nodes, addr.Port(2000+i))
+			for j, way := range [][2]ipc.Endpoint{{a, b}, {b, a}} {
+				memory, err := nodes[1-j].NewSession(ipc.Credentials{}).Alloc(maxTransfer)
+				if err != nil {
+					t.Fatal(err)
+				}
+				off, err := way[1].Register(memory.Bytes(), 0, rma.ProtRead|rma.ProtWrite, 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				rng := rand.New(rand.NewPCG(s, uint64(2*i+j)))
+				all.Go(func() { transfer(t, way[0], off, memory.Bytes(), each, rng) })
+			}
+		}
+		all.Wait()
+		net.wasBad(t)
+		for _, n := range nodes {
+			n.Close()
+		}
+	})
+}
+
+// maxTransfer is the size of a window, and of the largest transfer.
+const maxTransfer = 1 << 20
+
+// transfer writes random parts of a window and reads others back until each bytes
+// are moved. Reads are of this initiator too: they return what it wrote before.
+func transfer(t *testing.T, ep ipc.Endpoint, off int64, far []byte, each int64, rng *rand.Rand) {
+	model, buf := make([]byte, maxTransfer), make([]byte, maxTransfer)
+	for round, moved := 0, int64(0); moved < each; round++ {
+		n := 1 + rng.Int64N(1<<(3+rng.IntN(18)))
+		at := rng.Int64N(maxTransfer - n + 1)
+		part := model[at : at+n]
+		if moved += n; round%3 == 2 {
+			if err := ep.VReadFrom(buf[:n], off+at, rma.Sync); err != nil || !bytes.Equal(buf[:n], part) {
+				t.Errorf("round %d: [%d, +%d) was read back otherwise, %v", round, at, n, err)
+				return
+			}
+			continue
+		}
+		for i := range part {
+			part[i] = byte(uint64(round)*0x9E3779B97F4A7C15>>32) ^ byte(at+int64(i))
+		}
+		if err := ep.VWriteTo(part, off+at, rma.Sync); err != nil || !bytes.Equal(far[at:at+n], part) {
+			t.Errorf("round %d: the peer's memory has not what was written to [%d, +%d), %v", round, at, n, err)
+			return
+		}
+	}
+	if !bytes.Equal(far, model) {
+		t.Error("the peer's memory is not what was written in all")
+	}
+}
+
+// badNet returns a network as the bar of exactness has it.
+func badNet(t *testing.T, seed uint64) packetNet {
+	net := newPacketNet(t, seed).(packetNet)
+	net.SetDefaultRules(netsim.Rules{Delay: time.Millisecond, Jitter: time.Millisecond, Loss: 0.05, Duplicate: 0.05, Reorder: 0.25, Corrupt: 0.01})
+	return net
+}
+
+// wasBad fails if the network did not do what it was to.
+func (p packetNet) wasBad(t *testing.T) {
+	t.Helper()
+	k := p.Counters()
+	t.Logf("%+v", k)
+	if k.Lost == 0 || k.Duplicated == 0 || k.Reordered == 0 || k.Corrupted == 0 {
+		t.Errorf("the network was good: %+v", k)
+	}
 }
 
 // couple starts two nodes that know each other.

@@ -31,6 +31,8 @@ type fate struct {
 	copies    [2]time.Duration
 	n         int // 0: lost
 	reordered bool
+	corrupted bool
+	bit       uint32 // which one is changed then, modulo their number
 }
 
 // packet draws the fate of one packet under r.
@@ -50,7 +52,18 @@ func (l *link) packet(r Rules) fate {
 		f.reordered = true
 		f.copies[0] += 1 + time.Duration(l.rng.Int64N(int64(reorderSpan)))
 	}
+	if l.happens(r.Corrupt) {
+		f.corrupted, f.bit = true, l.rng.Uint32()
+	}
 	return f
+}
+
+// spoil changes the bit of p that the fate names.
+func (f fate) spoil(p []byte) {
+	if f.corrupted && len(p) > 0 {
+		bit := int(f.bit) % (8 * len(p))
+		p[bit/8] ^= 1 << (bit % 8)
+	}
 }
 
 // segment draws the delay of one stream segment under r.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/bits"
 	"net"
 	"os"
 	"syscall"
@@ -304,6 +305,38 @@ func TestRulesActAsOftenAsTheySay(t *testing.T) {
 		}
 		if inversions(got) == 0 {
 			t.Error("nothing was reordered")
+		}
+	})
+}
+
+// TestOneBitOfAPacketIsChanged: of as many packets as the rule says, and nothing else.
+func TestOneBitOfAPacketIsChanged(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		const count = 4000
+		n := New(42)
+		defer n.Close()
+		n.SetRules(hostA, hostB, Rules{Corrupt: 0.25})
+		a, b := sockets(t, n)
+		sent, got, changed := []byte("sixteen bytes ..."), make([]byte, 64), 0
+		for range count {
+			if _, err := a.WriteTo(sent, b.LocalAddr()); err != nil {
+				t.Fatal(err)
+			}
+			k, _, err := b.ReadFrom(got)
+			if err != nil || k != len(sent) {
+				t.Fatalf("%d bytes, %v", k, err)
+			}
+			flipped := 0
+			for i := range k {
+				flipped += bits.OnesCount8(got[i] ^ sent[i])
+			}
+			if flipped > 1 {
+				t.Fatalf("%d bits of a packet are changed", flipped)
+			}
+			changed += flipped
+		}
+		if k := n.Counters().Corrupted; int(k) != changed || k < count/5 || k > count*3/10 {
+			t.Errorf("%d packets are changed, %d counted, want about %d", changed, k, count/4)
 		}
 	})
 }

@@ -26,6 +26,10 @@ type Rules struct {
 	// loses nothing: there Loss costs retransmitDelay each time.
 	Loss, Duplicate, Reorder float64
 
+	// Corrupt is the probability that one bit of a packet is changed on its way.
+	// Streams are spared: TCP would lose the segment.
+	Corrupt float64
+
 	// Cut stops everything: packets vanish, streams stall without an end,
 	// dials hang.
 	Cut bool
@@ -41,6 +45,7 @@ type Counters struct {
 	Overflow   uint64 // the receiver's queue was full
 	Duplicated uint64 // sent twice by Rules.Duplicate
 	Reordered  uint64 // held back by Rules.Reorder
+	Corrupted  uint64 // changed by Rules.Corrupt
 }
 
 // A Network connects hosts, each named by its IP address. A host exists as

@@ -148,7 +148,9 @@ func (c *PacketConn) send(p []byte, to netip.AddrPort, now time.Time) error {
 		return nil
 	}
 	for _, d := range f.copies[:f.n] {
-		dst.arrive(&packet{due: now.Add(d), from: c.addr, data: append([]byte(nil), p...)})
+		data := append([]byte(nil), p...)
+		f.spoil(data)
+		dst.arrive(&packet{due: now.Add(d), from: c.addr, data: data})
 	}
 	return nil
 }
@@ -163,6 +165,9 @@ func (k *Counters) count(f fate) {
 	}
 	if f.reordered {
 		k.Reordered++
+	}
+	if f.corrupted {
+		k.Corrupted++
 	}
 }
 

@@ -387,24 +387,6 @@ func TestAnyReasonIsSendable(t *testing.T) {
 	})
 }
 
-func TestChooseVersion(t *testing.T) {
-	for _, tt := range []struct {
-		from, to, want uint16
-		ok             bool
-	}{
-		{1, 1, 1, true},
-		{0, 1, 1, true},
-		{1, 9, VersionMax, true},
-		{0, math.MaxUint16, VersionMax, true},
-		{0, 0, 0, false},
-		{VersionMax + 1, VersionMax + 2, 0, false},
-	} {
-		if got, ok := ChooseVersion(tt.from, tt.to); ok != tt.ok || ok && got != tt.want {
-			t.Errorf("ChooseVersion(%d, %d) = %d, %v; want %d, %v", tt.from, tt.to, got, ok, tt.want, tt.ok)
-		}
-	}
-}
-
 func TestEncodersDoNotAllocate(t *testing.T) {
 	b := make([]byte, 0, HeaderLen+MaxBody)
 	write, beat, hello := golden["write"].(Write), golden["heartbeat"].(Heartbeat), golden["hello"].(Hello)

@@ -79,13 +79,6 @@ func ParseHelloRefuse(flags uint8, body []byte) (HelloRefuse, error) {
 	return result(&d, f)
 }
 
-// ChooseVersion returns the highest version that this implementation shares
-// with a peer that speaks from to to, or false if there is none.
-func ChooseVersion(from, to uint16) (uint16, bool) {
-	v := min(VersionMax, to)
-	return v, v >= max(VersionMin, from)
-}
-
 // AppendTo appends the encoded frame to b.
 //
 //	 0      8      10   12      20

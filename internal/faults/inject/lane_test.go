@@ -175,6 +175,162 @@ func TestFaultsOfLanes(t *testing.T) {
 	}
 }
 
+// planesOfLanes are the planes that lanes are of, and what such lanes begin with.
+var planesOfLanes = map[faults.Traffic][]wire.Type{
+	faults.Messages: {wire.TypeStream},
+	faults.RMA:      {wire.TypeConnect, wire.TypeAccept},
+}
+
+// otherPlane returns the plane of lanes that on is not.
+func otherPlane(on faults.Traffic) faults.Traffic {
+	if on == faults.Messages {
+		return faults.RMA
+	}
+	return faults.Messages
+}
+
+// passes is how many bytes show how fast a lane is.
+const passes = 20
+
+// A laneEffect checks what a rule does to lanes, and that it is counted. It calls
+// meanwhile when the rule has done something and stands.
+type laneEffect func(t *testing.T, lanes []pipeline, counts func() faults.Counters, meanwhile func())
+
+// slows expects that bytes take from least to most, and come close to both.
+func slows(count func(faults.Counters) uint64, least, most time.Duration) laneEffect {
+	return func(t *testing.T, lanes []pipeline, counts func() faults.Counters, meanwhile func()) {
+		for i, lane := range lanes {
+			before := count(counts())
+			fastest, slowest := time.Hour, time.Duration(0)
+			for range passes {
+				took, err := lane.pass(time.Second)
+				if err != nil {
+					t.Fatalf("lane %d: %v", i, err)
+				}
+				fastest, slowest = min(fastest, took), max(slowest, took)
+			}
+			span := (most - least) / 4
+			if fastest < least || fastest > least+span+time.Millisecond || slowest < most-span || slowest > most+time.Millisecond {
+				t.Errorf("lane %d: a byte takes %v to %v, want %v to %v", i, fastest, slowest, least, most)
+			}
+			if n := count(counts()) - before; n != passes {
+				t.Errorf("lane %d: %d of %d bytes counted", i, n, passes)
+			}
+		}
+		meanwhile()
+	}
+}
+
+// stops expects that bytes do not come before a time, when the rule ends.
+func stops(until time.Duration) laneEffect {
+	return func(t *testing.T, lanes []pipeline, counts func() faults.Counters, meanwhile func()) {
+		start := time.Now()
+		for i, lane := range lanes {
+			before := counts().Stopped
+			if _, err := lane.pass(50 * time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("lane %d: %v", i, err)
+			}
+			if counts().Stopped == before {
+				t.Errorf("lane %d: not counted", i)
+			}
+		}
+		meanwhile()
+		for i, lane := range lanes {
+			_, err := io.ReadFull(lane.in, make([]byte, 1))
+			if took := time.Since(start).Truncate(time.Millisecond); err != nil || took != until {
+				t.Errorf("lane %d: it came after %v, want %v; %v", i, took, until, err)
+			}
+		}
+	}
+}
+
+// resets expects that both ends of the lanes are told that they have ended.
+func resets(t *testing.T, lanes []pipeline, counts func() faults.Counters, meanwhile func()) {
+	for i, lane := range lanes {
+		if _, err := lane.out.Write([]byte{1}); !errors.Is(err, transport.ErrLaneCanceled) {
+			t.Errorf("writing to lane %d: %v", i, err)
+		}
+		if _, err := lane.in.Read(make([]byte, 1)); !errors.Is(err, transport.ErrLaneCanceled) {
+			t.Errorf("reading from lane %d: %v", i, err)
+		}
+	}
+	if n := counts().Reset; n != uint64(len(lanes)) {
+		t.Errorf("%d resets of %d lanes counted", n, len(lanes))
+	}
+	meanwhile()
+}
+
+// TestFaultsOfOnePlane has each fault that a lane takes act on the lanes of one
+// plane in one direction. Those of the other plane, the link's own and those back
+// are as fast as before while it stands, and the rule has not seen them.
+func TestFaultsOfOnePlane(t *testing.T) {
+	delayed := func(c faults.Counters) uint64 { return c.Delayed }
+	limited := func(c faults.Counters) uint64 { return c.Limited }
+	kinds := []struct {
+		name   string
+		r      faults.Rule
+		effect laneEffect
+	}{
+		{"delay", faults.Rule{Delay: 30 * ms}, slows(delayed, 30*time.Millisecond, 30*time.Millisecond)},
+		{"jitter", faults.Rule{Jitter: 40 * ms}, slows(delayed, 0, 40*time.Millisecond)},
+		{"rate", faults.Rule{Rate: 1000}, slows(limited, time.Millisecond, time.Millisecond)},
+		{"cut", faults.Rule{Cut: true, For: 900 * ms}, stops(900 * time.Millisecond)},
+		{"hold", faults.Rule{Hold: true, For: 900 * ms}, stops(900 * time.Millisecond)},
+		{"reset", faults.Rule{Reset: true}, resets},
+	}
+	for on := range planesOfLanes {
+		for _, k := range kinds {
+			for end, name := range []string{"sender", "receiver"} {
+				t.Run(string(on)+"/"+k.name+" at the "+name, func(t *testing.T) {
+					bubble.Test(t, func(t *testing.T) {
+						r := k.r
+						r.On, r.From, r.To = on, faults.Nodes{1}, faults.Nodes{2}
+						faultOfOnePlane(t, r, end, k.effect)
+					})
+				})
+			}
+		}
+	}
+}
+
+// faultOfOnePlane has one end of a link enforce r, which is for what node 1 sends.
+func faultOfOnePlane(t *testing.T, r faults.Rule, end int, effect laneEffect) {
+	l := openLab(t)
+	var lanes []pipeline
+	others := map[string]pipeline{"the link's own": l.lane(0, wire.TypeHello)}
+	for _, first := range planesOfLanes[r.On] {
+		lanes = append(lanes, l.lane(0, first))
+		others["back, of "+first.String()] = l.lane(1, first)
+	}
+	for _, first := range planesOfLanes[otherPlane(r.On)] {
+		others["of "+first.String()] = l.lane(0, first)
+	}
+	untouched := func() {
+		t.Helper()
+		for what, lane := range others {
+			if took, err := lane.pass(time.Second); err != nil || took > 0 {
+				t.Errorf("a byte on the lane %s: %v, %v", what, took, err)
+			}
+		}
+	}
+	counts := add(t, l.layers[end], r)
+	synctest.Wait()
+	untouched()
+	if n := counts(); n.Seen > 0 || n.Stopped > 0 {
+		t.Errorf("the rule has seen what it is not for: %+v", n)
+	}
+	effect(t, lanes, counts, untouched)
+	l.layers[end].plane.Clear()
+	if r.Reset {
+		lanes = []pipeline{l.lane(0, planesOfLanes[r.On][0])}
+	}
+	for i, lane := range lanes {
+		if took, err := lane.pass(time.Second); err != nil || took > time.Millisecond {
+			t.Errorf("lane %d when it is over: %v, %v", i, took, err)
+		}
+	}
+}
+
 func TestResetOfLanesAndLinks(t *testing.T) {
 	for end := range 2 {
 		bubble.Test(t, func(t *testing.T) {
@@ -251,7 +407,8 @@ func TestDatagramsOfALink(t *testing.T) {
 				first       time.Duration
 			}{
 				{faults.Rule{On: faults.Messages, Cut: true}, 100, 100, 0},
-				{faults.Rule{On: faults.Link, Cut: true, From: faults.Nodes{2}}, 100, 100, 0},
+				{faults.Rule{On: faults.Link, Cut: true, From: faults.Nodes{2}}, 0, 0, 0}, // a stream's acknowledgements
+				{faults.Rule{On: faults.Link, Cut: true, From: faults.Nodes{3}}, 100, 100, 0},
 				{faults.Rule{On: faults.Link, Cut: true, From: faults.Nodes{1}}, 0, 0, 0},
 				{faults.Rule{On: faults.Link, Drop: .5}, 30, 70, 0},
 				{faults.Rule{On: faults.Link, Corrupt: .5}, 30, 70, 0},

@@ -12,14 +12,12 @@ import (
 )
 
 // PacketConn returns inner with its packets under the rules on the plane, which
-// is Gossip or Link. If inner is a *net.UDPConn on Linux, what is returned can
-// do all that QUIC uses to be fast. It closes inner.
+// is Gossip or Link. If inner is a *net.UDPConn on Linux, or what
+// quic.ReceiveOffload made of one, what is returned can do all that QUIC uses to be
+// fast. It closes inner.
 func (l *Layer) PacketConn(inner net.PacketConn, on faults.Traffic) net.PacketConn {
 	c := &packetConn{PacketConn: inner, layer: l, on: on, later: newLater(l, laterPackets)}
-	if udp, ok := inner.(*net.UDPConn); ok {
-		return fastConn(c, udp)
-	}
-	return c
+	return fastConn(c)
 }
 
 // A packetConn is a socket whose packets meet the rules.

@@ -196,12 +196,13 @@ func (s *session) SendDatagram(p []byte) error {
 }
 
 // datagram decides about a datagram. One that is corrupted is lost: in a packet
-// it would not pass its checksum.
+// it would not pass its checksum. Without packets below it is part of a stream, of
+// which a cut in one direction stops both: soon nothing is acknowledged.
 func (s *session) datagram(sending bool, size int) faults.Fate {
 	m := s.party.meeting(s.party.peers()[0], sending)
 	m.Carrier = faults.Packets
 	f := s.layer.plane.Decide(m, size)
-	f.Drop = f.Drop || f.Corrupt
+	f.Drop = f.Drop || f.Corrupt || s.party.gate(sending, true).Stopped
 	return f
 }
 

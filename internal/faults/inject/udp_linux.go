@@ -15,11 +15,32 @@ import (
 // call that the kernel takes apart.
 type udpConn struct {
 	*packetConn
-	udp   *net.UDPConn
-	batch *ipv4.PacketConn
+	udp   udpSocket
+	batch batchReader
 }
 
-func fastConn(c *packetConn, udp *net.UDPConn) net.PacketConn {
+// A udpSocket is what a *net.UDPConn can do, and what stands on one.
+type udpSocket interface {
+	net.PacketConn
+	net.Conn // without it, ipv4.NewPacketConn panics
+	SyscallConn() (syscall.RawConn, error)
+	WriteMsgUDP(p, oob []byte, to *net.UDPAddr) (n, oobn int, err error)
+}
+
+// A batchReader reads several packets in one call.
+type batchReader interface {
+	ReadBatch(ms []ipv4.Message, flags int) (int, error)
+}
+
+// fastConn returns c with what its socket can do; c if that is no UDP socket.
+func fastConn(c *packetConn) net.PacketConn {
+	udp, ok := c.PacketConn.(udpSocket)
+	if !ok {
+		return c
+	}
+	if batch, ok := udp.(batchReader); ok { // which the socket itself has not
+		return &udpConn{c, udp, batch}
+	}
 	return &udpConn{c, udp, ipv4.NewPacketConn(udp)}
 }
 

@@ -55,13 +55,18 @@ func udp(t testing.TB) *net.UDPConn {
 // udpPair returns two wrapped UDP sockets of nodes 1 and 2, which know each
 // other by their ports.
 func udpPair(t testing.TB) (layers [2]*Layer, conns [2]fastPath) {
+	return udpPairOn(t, func(c net.PacketConn) net.PacketConn { return c })
+}
+
+// udpPairOn puts something between the sockets and what wraps them.
+func udpPairOn(t testing.TB, between func(net.PacketConn) net.PacketConn) (layers [2]*Layer, conns [2]fastPath) {
 	raw := [2]*net.UDPConn{udp(t), udp(t)}
 	for i := range raw {
 		layers[i] = layer(t, addr.NodeID(i+1))
 		for j, node := range []addr.UUID{idA.Node, idB.Node} {
 			layers[i].plane.Names.SetPlace(node, raw[j].LocalAddr().String())
 		}
-		wrapped, ok := layers[i].PacketConn(raw[i], faults.Link).(fastPath)
+		wrapped, ok := layers[i].PacketConn(between(raw[i]), faults.Link).(fastPath)
 		if !ok {
 			t.Fatal("a wrapped UDP socket is slow for QUIC")
 		}
@@ -82,9 +87,21 @@ func segmentSize(n int) []byte {
 	return b
 }
 
-// TestBatchesMeetRulesPacketByPacket hands ten packets over at once.
+// TestBatchesMeetRulesPacketByPacket hands ten packets over at once, to a socket
+// that gives the reader one by one, and to one that reads them at once, too.
 func TestBatchesMeetRulesPacketByPacket(t *testing.T) {
-	layers, conns := udpPair(t)
+	for name, between := range map[string]func(net.PacketConn) net.PacketConn{
+		"one by one": func(c net.PacketConn) net.PacketConn { return c },
+		"at once":    quic.ReceiveOffload,
+	} {
+		t.Run(name, func(t *testing.T) {
+			layers, conns := udpPairOn(t, between)
+			batchesMeetRules(t, layers, conns)
+		})
+	}
+}
+
+func batchesMeetRules(t *testing.T, layers [2]*Layer, conns [2]fastPath) {
 	var sent []byte
 	for i := range 10 {
 		sent = append(sent, bytes.Repeat([]byte{byte(i)}, 100)...)
@@ -229,7 +246,7 @@ func certificate(t testing.TB, id transport.Identity) tls.Certificate {
 // believe every certificate.
 func quicPair(t testing.TB, lanes int, rules ...faults.Rule) (layers [2]*Layer, providers [2]transport.Provider) {
 	t.Helper()
-	layers, conns := udpPair(t)
+	layers, conns := udpPairOn(t, quic.ReceiveOffload)
 	for _, l := range layers {
 		if len(rules) > 0 {
 			if _, err := l.plane.AddAll(rules); err != nil {
@@ -336,6 +353,135 @@ func TestQUICOverBadSockets(t *testing.T) {
 			t.Errorf("node %d: %+v", i+1, c)
 		}
 	}
+}
+
+// TestQUICMeetsEachFaultByItself has one fault of packets act on a session over
+// sockets, of a link and of everything: it is counted, by its own name only, and
+// what is sent both ways meanwhile arrives as it was sent.
+func TestQUICMeetsEachFaultByItself(t *testing.T) {
+	kinds := []struct {
+		name  string
+		r     faults.Rule
+		deeds func(faults.Counters) uint64
+	}{
+		{"drop", faults.Rule{Drop: .05}, func(c faults.Counters) uint64 { return c.Dropped }},
+		{"duplicate", faults.Rule{Duplicate: .1}, func(c faults.Counters) uint64 { return c.Duplicated }},
+		{"reorder", faults.Rule{Reorder: .1}, func(c faults.Counters) uint64 { return c.Reordered }},
+		{"corrupt", faults.Rule{Corrupt: .05}, func(c faults.Counters) uint64 { return c.Corrupted }},
+	}
+	for _, on := range []faults.Traffic{faults.Link, faults.All} {
+		for _, k := range kinds {
+			t.Run(string(on)+"/"+k.name, func(t *testing.T) {
+				t.Parallel()
+				r := k.r
+				r.On, r.At, r.Seed = on, faults.AtFrom, 3
+				layers, p := quicPair(t, 16, r)
+				s := connected(t, p)
+				for i := 0; i < 2 || i < 50 && (k.deeds(listed(t, layers[0])) == 0 || k.deeds(listed(t, layers[1])) == 0); i++ {
+					exact(t, s[0], s[1], 128<<10)
+					exact(t, s[1], s[0], 128<<10)
+				}
+				for i, l := range layers {
+					c := listed(t, l)
+					if n := k.deeds(c); n == 0 || n >= c.Seen || n != c.Fired() {
+						t.Errorf("node %d: %+v, want nothing but %s, of some packets", i+1, c, k.name)
+					}
+				}
+			})
+		}
+	}
+}
+
+// TestQUICAcrossAHalfOpenLink stops a session without ending it, and refuses the
+// next one at once. What was sent meanwhile arrives as it was sent when the link is
+// whole again.
+func TestQUICAcrossAHalfOpenLink(t *testing.T) {
+	for _, on := range []faults.Traffic{faults.Link, faults.All} {
+		t.Run(string(on), func(t *testing.T) {
+			t.Parallel()
+			layers, p := quicPair(t, 16)
+			s := connected(t, p)
+			exact(t, s[0], s[1], 64<<10)
+			counts := add(t, layers[0], faults.Rule{On: on, HalfOpen: true})
+			if _, err := p[0].Dial(t.Context(), p[1].Addr()); !errors.Is(err, syscall.ECONNREFUSED) {
+				t.Errorf("dial: %v, want ECONNREFUSED", err)
+			}
+			arrived := make(chan bool, 1)
+			go func() { arrived <- exact(t, s[0], s[1], 64<<10) }()
+			select {
+			case <-arrived:
+				t.Error("bytes passed")
+			case <-time.After(300 * time.Millisecond):
+			}
+			if c := counts(); c.Refused != 1 || c.Stopped == 0 || c.Fired() != c.Refused+c.Stopped {
+				t.Errorf("%+v, want one refusal, and packets that were stopped", c)
+			}
+			layers[0].plane.Clear()
+			if !<-arrived {
+				t.Error("what was sent meanwhile has not arrived")
+			}
+			again := connected(t, p)
+			exact(t, again[1], again[0], 64<<10)
+		})
+	}
+}
+
+// connected dials a session and returns its two ends.
+func connected(t *testing.T, p [2]transport.Provider) (ends [2]transport.Session) {
+	t.Helper()
+	t.Cleanup(func() { p[0].Close(); p[1].Close() })
+	accepted := make(chan transport.Session, 1)
+	go func() {
+		s, _ := p[1].Accept(t.Context()) // the dial says why there is none
+		accepted <- s
+	}()
+	var err error
+	if ends[0], err = p[0].Dial(t.Context(), p[1].Addr()); err != nil {
+		t.Fatal(err)
+	}
+	if ends[1] = <-accepted; ends[1] == nil {
+		t.Fatal("not accepted")
+	}
+	return ends
+}
+
+// exact sends n bytes on a lane of their own and reports whether just these came.
+func exact(t *testing.T, from, to transport.Session, n int) bool {
+	t.Helper()
+	sent := make([]byte, n)
+	for i := range sent {
+		sent[i] = pattern(i)
+	}
+	out, err := from.OpenLane(t.Context())
+	if err != nil {
+		t.Errorf("open a lane: %v", err)
+		return false
+	}
+	go func() {
+		_, _ = out.Write(sent) // the reader says whether it came
+		out.Close()
+	}()
+	in, err := to.AcceptLane(t.Context())
+	if err != nil {
+		t.Errorf("accept a lane: %v", err)
+		return false
+	}
+	got, err := io.ReadAll(in)
+	if err != nil || !bytes.Equal(got, sent) {
+		t.Errorf("%d bytes of %d, as sent: %v, %v", len(got), n, bytes.Equal(got, sent), err)
+		return false
+	}
+	return true
+}
+
+// listed returns what the one rule of a layer did, as a list of the rules shows it.
+func listed(t *testing.T, l *Layer) faults.Counters {
+	t.Helper()
+	all := l.plane.List(false)
+	if len(all) != 1 {
+		t.Fatalf("%d rules, want one", len(all))
+	}
+	return all[0].Counts
 }
 
 // BenchmarkPackets sends and receives packets over the loopback interface: on

@@ -5,4 +5,4 @@ package inject
 import "net"
 
 // fastConn has nothing to add where QUIC does not read in batches.
-func fastConn(c *packetConn, _ *net.UDPConn) net.PacketConn { return c }
+func fastConn(c *packetConn) net.PacketConn { return c }

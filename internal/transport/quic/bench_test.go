@@ -125,7 +125,7 @@ func abreast(b *testing.B, n int) {
 	var ends []io.ReadWriter
 	received := make(chan error, n)
 	for range n {
-		here, there := rawOver(b, receiveOffload)
+		here, there := rawOver(b, ReceiveOffload)
 		ends = append(ends, here)
 		go func() { // ends with the connection
 			p := make([]byte, all/n)

@@ -92,8 +92,9 @@ type Config struct {
 	// on, peers must first prove that their address is real. 0: 512.
 	MaxHandshakes int
 
-	Log zerolog.Logger   // refused peers are logged as warnings
-	Now func() time.Time // for certificates. Nil: time.Now
+	Log     zerolog.Logger   // refused peers are logged as warnings
+	Refused func()           // is called for each of them; it must not wait. Nil: nobody counts
+	Now     func() time.Time // for certificates. Nil: time.Now
 }
 
 // withDefaults checks c and returns it with every zero resolved.
@@ -103,6 +104,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.PacketConn == nil && c.Address == "" {
 		return c, errors.New("quic: PacketConn or Address is required")
+	}
+	if c.Refused == nil {
+		c.Refused = func() {}
 	}
 	setDefault(&c.HandshakeTimeout, 2*time.Second)
 	setDefault(&c.IdleTimeout, 5*time.Second)

@@ -34,9 +34,10 @@ type groConn struct {
 	last netip.AddrPort // from
 }
 
-// receiveOffload returns c, or what reads from it in larger pieces if the kernel
-// can do that.
-func receiveOffload(c net.PacketConn) net.PacketConn {
+// ReceiveOffload returns c, or what reads from it in larger pieces if the kernel
+// can do that. New does it to a socket; who puts something between the socket and
+// a Provider does it below. What is returned owns c.
+func ReceiveOffload(c net.PacketConn) net.PacketConn {
 	udp, ok := c.(*net.UDPConn)
 	if !ok {
 		return c

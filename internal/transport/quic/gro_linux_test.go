@@ -41,7 +41,7 @@ func loopback(t *testing.T) *net.UDPConn {
 // with its sender, also from two senders in turns and with a shorter last one.
 func TestPacketsThatTheKernelPutTogether(t *testing.T) {
 	in := loopback(t)
-	c, ok := receiveOffload(in).(*groConn)
+	c, ok := ReceiveOffload(in).(*groConn)
 	if !ok {
 		t.Fatal("this kernel has no UDP_GRO")
 	}

@@ -4,5 +4,5 @@ package quic
 
 import "net"
 
-// receiveOffload returns c: only Linux puts packets together.
-func receiveOffload(c net.PacketConn) net.PacketConn { return c }
+// ReceiveOffload returns c: only Linux puts packets together.
+func ReceiveOffload(c net.PacketConn) net.PacketConn { return c }

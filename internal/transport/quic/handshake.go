@@ -32,9 +32,10 @@ func (a *admission) release() {
 	a.once.Do(func() { a.provider.pending.Add(-1) })
 }
 
-// refused logs once why there is no session.
+// refused logs once why there is no session, and counts it.
 func (a *admission) refused(err error) {
 	a.refusal.Do(func() {
+		a.provider.cfg.Refused()
 		a.provider.cfg.Log.Warn().Str("op", "accept").Stringer("peer", a.peer).Err(err).Msg("session refused")
 	})
 }

@@ -62,7 +62,7 @@ func New(cfg Config) (*Provider, error) {
 	}
 	p.ctx, p.stop = context.WithCancel(context.Background())
 	p.transport = &quicgo.Transport{
-		Conn:                newSocket(receiveOffload(cfg.PacketConn), &p.tails),
+		Conn:                newSocket(ReceiveOffload(cfg.PacketConn), &p.tails),
 		ConnectionIDLength:  connectionIDLength,
 		StatelessResetKey:   (*quicgo.StatelessResetKey)(cfg.StatelessResetKey),
 		VerifySourceAddress: func(net.Addr) bool { return p.pending.Load() >= int64(max(1, cfg.MaxHandshakes/4)) },

@@ -123,8 +123,9 @@ type Config struct {
 	// quarter of them. 0: 512.
 	MaxHandshakes int
 
-	Log zerolog.Logger   // refused peers are logged as warnings
-	Now func() time.Time // for certificates. Nil: time.Now
+	Log     zerolog.Logger   // refused peers are logged as warnings
+	Refused func()           // is called for each of them; it must not wait. Nil: nobody counts
+	Now     func() time.Time // for certificates. Nil: time.Now
 }
 
 // withDefaults checks c and returns it with every zero resolved.
@@ -140,6 +141,9 @@ func (c Config) withDefaults() (Config, error) {
 			var d net.Dialer
 			return d.DialContext(ctx, "tcp", address)
 		}
+	}
+	if c.Refused == nil {
+		c.Refused = func() {}
 	}
 	setDefault(&c.HandshakeTimeout, 2*time.Second)
 	setDefault(&c.UserTimeout, 5*time.Second)

@@ -38,7 +38,7 @@ type looker struct {
 // begin makes l look at c, if c has a socket and the machine a processor to
 // spare.
 func (l *looker) begin(c net.Conn) {
-	processors := runtime.GOMAXPROCS(0)
+	processors := spin.Processors()
 	if l.raw = rawConn(c); l.raw == nil || processors < smallMachine {
 		return
 	}

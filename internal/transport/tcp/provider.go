@@ -90,6 +90,7 @@ func (p *Provider) acceptLoop() {
 			defer p.running.Done()
 			defer p.release(host)
 			if err := p.serve(c); err != nil && p.ctx.Err() == nil {
+				p.cfg.Refused()
 				p.cfg.Log.Warn().Str("op", "accept").Stringer("peer", c.RemoteAddr()).Err(err).Msg("session refused")
 			}
 		}()

@@ -1,0 +1,44 @@
+// Package yamlbound says of a YAML file, before it is parsed, whether it nests
+// deeper than any that people write: the parser recurses, and what it allocates
+// grows with the square of the nesting.
+package yamlbound
+
+import "strings"
+
+// MaxNesting bounds the nesting of a file.
+const MaxNesting = 32
+
+const (
+	// inLine is how many of the signs that can nest a line of people has without
+	// nesting: entries of a mapping in braces, for one.
+	inLine = 40
+	// indented is how far a line may be indented, in spaces and dashes.
+	indented = 60
+)
+
+// TooDeep reports whether text may nest deeper than MaxNesting, by brackets, by
+// indentation, or by what nests inside a line.
+func TooDeep(text []byte) bool {
+	for line := range strings.SplitSeq(string(text), "\n") {
+		if len(line)-len(strings.TrimLeft(line, " -?")) > indented+MaxNesting || strings.Count(line, "- - ") > MaxNesting {
+			return true
+		}
+		for _, sign := range []string{"[", "{", ": ", "? ", "!"} {
+			if strings.Count(line, sign) > inLine+MaxNesting {
+				return true
+			}
+		}
+	}
+	open := 0
+	for _, c := range text {
+		switch c {
+		case '[', '{':
+			if open++; open > MaxNesting {
+				return true
+			}
+		case ']', '}':
+			open = max(open-1, 0)
+		}
+	}
+	return false
+}
