@@ -2,8 +2,10 @@ package membership
 
 import (
 	"context"
+	"net"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -135,6 +137,82 @@ func TestPairThatLostOnlyEachOtherIsParted(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A swallower is a connection that can get stuck, as one whose kernel waits for
+// minutes before it sends again: what is written to it arrives nowhere, and nobody
+// is told.
+type swallower struct {
+	net.Conn
+	stuck *atomic.Bool
+}
+
+func (c *swallower) Write(p []byte) (int, error) {
+	if c.stuck.Load() {
+		return len(p), nil
+	}
+	return c.Conn.Write(p)
+}
+
+// Close tells the other end only if that is possible. The network ends what is left.
+func (c *swallower) Close() error {
+	if c.stuck.Load() {
+		return c.SetDeadline(time.Unix(1, 0)) // whoever reads here is to return
+	}
+	return c.Conn.Close()
+}
+
+// TestStuckLifelinesAreReplaced: the network is back long before the connection of
+// a lifeline is, or only one end of that knows that it is over. The pair sees each
+// other again at once, and stays so.
+func TestStuckLifelinesAreReplaced(t *testing.T) {
+	for name, end := range map[string]func(dialed *swallower){
+		"nothing gets through": func(*swallower) {},
+		"one end knows":        func(c *swallower) { c.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, func(t *testing.T, w *world) {
+				var mu sync.Mutex
+				var between []*swallower // that node 3 or 4 has dialed to the other one
+				w.host(func(c *Config) { c.Partial = verdict.PartialEvict })
+				w.join(2)
+				for i := 3; i <= 4; i++ {
+					w.join(i, func(c *Config) {
+						dial, other := c.Dial, dataAddr(7-i)
+						c.Dial = func(ctx context.Context, to string) (net.Conn, error) {
+							conn, err := dial(ctx, to)
+							if err != nil || to != other {
+								return conn, err
+							}
+							mu.Lock()
+							defer mu.Unlock()
+							between = append(between, &swallower{conn, new(atomic.Bool)})
+							return between[len(between)-1], nil
+						}
+					})
+				}
+				w.within(10*time.Second, "all see all", func() bool { return mesh(w.all) })
+				time.Sleep(5 * time.Second)
+				began := time.Now()
+				mu.Lock()
+				for _, c := range between {
+					c.stuck.Store(true)
+					end(c)
+				}
+				mu.Unlock()
+				time.Sleep(time.Minute)
+				for _, n := range w.all {
+					if got := removals(n.since(began)); len(got) > 0 {
+						t.Errorf("node %d was told %v, want nothing", n.i, got)
+					}
+				}
+				a, b := w.node(3), w.node(4)
+				if a.suspects(b) || b.suspects(a) {
+					t.Error("the pair has not found each other again")
+				}
+			})
+		})
+	}
 }
 
 // A pair may lose each other at any time between two signs of life.

@@ -35,6 +35,9 @@ type Config struct {
 	Listener net.Listener
 	// Dial opens a TCP connection. Nil: the system's.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
+	// Refused is called for every connection to Listener that shows nobody who is
+	// admitted. It must not wait. Nil: nobody counts.
+	Refused func()
 	// Seeds are data addresses, "host:port", of nodes to ask first.
 	Seeds []string
 	// Gossip says where to gossip.

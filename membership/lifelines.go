@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -22,7 +23,7 @@ const lineRetry = time.Second
 type line struct {
 	key     gossip.Key
 	up      *control.Lifeline   // nil: none
-	extra   []*control.Lifeline // others that the peer has opened, for a check
+	extra   []*control.Lifeline // others that the peer has opened, for a check, and those that end
 	dialed  bool                // up was dialed here
 	dialing bool
 	retryAt time.Time
@@ -31,6 +32,11 @@ type line struct {
 	told   int64         // the value of alive that the member was told of
 	silent time.Time     // when it was last told of silence; zero: it is not silent
 }
+
+// heard reports whether there is a lifeline that is not silent. One that is may
+// stay so long after the network is back: its kernel waits ever longer before it
+// sends again, or the other end has given it up and could not say so.
+func (l *line) heard() bool { return l.up != nil && l.silent.IsZero() }
 
 // tendLines opens the lifelines that should be there, tells the member who is
 // alive and who silent, and forgets the lines of lives that are gone.
@@ -50,7 +56,7 @@ func (a *Agent) tendLines(now time.Time) {
 		living[k] = true
 		l := a.line(k)
 		a.tellLine(l, n.Life, now)
-		if (all || a.watched[n.Life]) && a.weDial(k) && l.up == nil && !l.dialing && !now.Before(l.retryAt) {
+		if (all || a.watched[n.Life]) && a.weDial(k) && !l.heard() && !l.dialing && !now.Before(l.retryAt) {
 			a.dialLine(l, n)
 		}
 	}
@@ -168,13 +174,26 @@ func (a *Agent) dialLine(l *line, n Node) {
 func (a *Agent) lineDialed(l *line, n Node, up *control.Lifeline, met verdict.Evidence) {
 	l.dialing = false
 	l.retryAt = time.Now().Add(lineRetry)
-	if up != nil && l.up == nil {
+	had := l.up
+	switch {
+	case up != nil && !l.heard():
 		a.raise(l, up, true)
-	} else if up != nil {
+		a.giveUp(l, had)
+	case up != nil:
 		a.addExtra(l, up)
 		up.Close("there is another")
+	case had != nil:
+		return // its silence has been told
 	}
 	a.tellMet(n, met)
+}
+
+// giveUp ends the lifeline that another one replaces, if there was one.
+func (a *Agent) giveUp(l *line, up *control.Lifeline) {
+	if up != nil {
+		l.extra = append(l.extra, up)
+		up.Abort()
+	}
 }
 
 // tellMet feeds the member what reach met.
@@ -200,19 +219,31 @@ func (a *Agent) acceptLine(up *control.Lifeline) {
 }
 
 // addExtra starts a lifeline whose end says nothing: the peer only looks
-// whether we are here.
+// whether we are here. If it beats on it, it is not an extra one: the peer has
+// lost the one that we believe in.
 func (a *Agent) addExtra(l *line, up *control.Lifeline) {
 	l.extra = append(l.extra, up)
-	up.Start(func() {}, func(verdict.DownCause, error) {
-		a.post(func() {
-			for i, x := range l.extra {
-				if x == up {
-					l.extra = append(l.extra[:i], l.extra[i+1:]...)
-					return
-				}
-			}
-		})
+	alive := new(atomic.Int64)
+	up.Start(func() {
+		if alive.Swap(time.Now().UnixNano()) == 0 {
+			a.post(func() { a.promote(l, up, alive) })
+		}
+	}, func(_ verdict.DownCause, err error) {
+		a.post(func() { a.lineDown(l, up, err) })
 	})
+}
+
+// promote makes an extra lifeline, on which the peer beats, the one that counts.
+func (a *Agent) promote(l *line, up *control.Lifeline, alive *atomic.Int64) {
+	i := slices.Index(l.extra, up)
+	if i < 0 || a.weDial(l.key) {
+		return
+	}
+	l.extra = slices.Delete(l.extra, i, i+1)
+	had := l.up
+	l.up, l.dialed, l.alive, l.told, l.silent = up, false, alive, 0, time.Time{}
+	a.published = false
+	a.giveUp(l, had)
 }
 
 // raise makes up the lifeline of l. dialed says that this node beats.
@@ -232,6 +263,9 @@ func (a *Agent) raise(l *line, up *control.Lifeline, dialed bool) {
 // Both ends do: each of them has then its own evidence.
 func (a *Agent) lineDown(l *line, up *control.Lifeline, err error) {
 	if l.up != up {
+		if i := slices.Index(l.extra, up); i >= 0 {
+			l.extra = slices.Delete(l.extra, i, i+1)
+		}
 		return
 	}
 	l.up = nil

@@ -37,7 +37,8 @@ func (a *Agent) serverConfig() control.Config {
 				l.Abort()
 			}
 		},
-		Log: a.log,
+		Log:     a.log,
+		Refused: a.cfg.Refused,
 	}
 	if a.host != nil {
 		c.Join = a.desk.join

@@ -2,10 +2,11 @@ package control
 
 import (
 	"bytes"
-	"runtime"
+	"fmt"
 	"testing"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/budget"
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
@@ -37,25 +38,7 @@ func TestDecoderStaysInItsBudget(t *testing.T) {
 	}
 	for typ := range 256 {
 		for _, p := range inputs {
-			if got, limit := decodeCost(frameType(typ), p), uint64(64<<10+4*len(p)); got > limit {
-				t.Errorf("type %d allocates %d bytes for %d bytes (% x…), want %d at most", typ, got, len(p), p[:min(len(p), 16)], limit)
-			}
+			budget.Hold(t, fmt.Sprintf("type %d", typ), p, func(p []byte) { _, _ = parseBody(frameType(typ), p) })
 		}
 	}
-}
-
-// decodeCost returns how many bytes parseBody allocates. The least of a few
-// runs counts: what else the process does allocates, too.
-func decodeCost(typ frameType, p []byte) uint64 {
-	least := ^uint64(0)
-	for range 3 {
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
-		_, _ = parseBody(typ, p) // for its cost only
-		runtime.ReadMemStats(&after)
-		if least = min(least, after.TotalAlloc-before.TotalAlloc); least <= 64<<10 {
-			break
-		}
-	}
-	return least
 }

@@ -42,7 +42,7 @@ func newPipe(l *link) pipe {
 }
 
 // run starts the two goroutines. Every frame but Close and Beat goes to
-// deliver, whose error ends the pipe. alive is called for every frame, down
+// deliver, whose error ends the pipe. alive is called for every frame but Close, down
 // once, at the end. All three are called on the reading goroutine.
 func (p *pipe) run(deliver func(any) error, alive func(), down func(verdict.DownCause, error)) {
 	var writer sync.WaitGroup
@@ -224,11 +224,11 @@ func (p *pipe) read(deliver func(any) error, alive func()) error {
 			}
 			return err
 		}
-		alive()
-		switch f := f.(type) {
-		case Close:
+		if f, ok := f.(Close); ok {
 			return &ClosedError{Text: f.Text, Remote: true}
-		case Beat:
+		}
+		alive()
+		if _, ok := f.(Beat); ok {
 			if p.echo {
 				p.answer()
 			}

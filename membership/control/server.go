@@ -48,7 +48,8 @@ type Config struct {
 	// the connection state and may take a moment. Nil: as Session.
 	Join func(cs tls.ConnectionState, ask JoinAsk) (JoinGrant, error)
 
-	Log zerolog.Logger
+	Log     zerolog.Logger
+	Refused func() // is called for every connection that shows nobody who is admitted; it must not wait. Nil: nobody counts
 }
 
 // A Server accepts control sessions, lifelines and joining nodes on one
@@ -73,6 +74,9 @@ type opening struct {
 
 // Serve starts to accept.
 func Serve(cfg Config) *Server {
+	if cfg.Refused == nil {
+		cfg.Refused = func() {}
+	}
 	s := &Server{cfg: cfg, opening: make(map[net.Conn]opening), perAddr: make(map[string]int)}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.wg.Go(s.accept)
@@ -128,6 +132,7 @@ func (s *Server) admit(c net.Conn) {
 			c.Close()
 		}
 		if err != nil && !errors.Is(err, ErrElsewhere) {
+			s.cfg.Refused()
 			s.cfg.Log.Info().Str("remote", c.RemoteAddr().String()).Err(err).Msg("control: connection refused")
 		}
 	})

@@ -16,6 +16,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/budget"
 )
 
 func newHost(t testing.TB, d string, o Options) *State {
@@ -523,6 +524,26 @@ func FuzzParseGrant(f *testing.F) {
 			t.Errorf("%x parses to %+v", b, g)
 		}
 	})
+}
+
+// TestReadBoltStaysInItsBudget: a damaged file costs at most what its pairs do,
+// each of which has 16 bytes of it.
+func TestReadBoltStaysInItsBudget(t *testing.T) {
+	s := newHost(t, t.TempDir(), Options{})
+	for id := range 200 {
+		must(t, s.Leases().Put(grant(addr.NodeID(id+1), 1)))
+	}
+	must(t, s.Close())
+	whole, err := os.ReadFile(filepath.Join(s.Dir(), fileLeases))
+	must(t, err)
+	const pair = 32 // times 16 bytes, growing lists included
+	for at := 0; at < len(whole); at += 97 {
+		for _, value := range []byte{0, 0x7f, 0xff} {
+			b := bytes.Clone(whole)
+			b[at] = value
+			budget.HoldTimes(t, "readBolt", b, pair, func(p []byte) { _, _ = readBolt(p, leaseBucket) })
+		}
+	}
 }
 
 func FuzzReadBolt(f *testing.F) {

@@ -151,7 +151,7 @@ func TestBlockedDatagramsRemoveOnce(t *testing.T) {
 // Gossip: a node that was isolated for a few seconds and returns makes healthy
 // nodes declare healthy nodes dead.
 func TestReturningNodeHarmsNobody(t *testing.T) {
-	for _, d := range []time.Duration{2 * time.Second, 3 * time.Second, 5 * time.Second} {
+	for d := 500 * time.Millisecond; d <= 10*time.Second; d += 500 * time.Millisecond { // 200 in all
 		each(t, 5, func(w *world) {
 			m := w.machines[2]
 			old, since := m.proc.member.self, w.now
@@ -204,7 +204,7 @@ func TestSplitHeals(t *testing.T) {
 
 // Gossip: after a start some pair stays unaware of each other for a minute.
 func TestStartMakesAllAware(t *testing.T) {
-	for seed := uint64(1); seed <= 30; seed++ {
+	for seed := uint64(1); seed <= 300; seed++ {
 		w := newWorld(t, seed, 7)
 		w.loss = 0.05
 		for _, m := range w.machines {
@@ -423,6 +423,31 @@ func TestTwoHosts(t *testing.T) {
 	first.stepHost(HostSeen{UUID: second.uuid, Epoch: 99, Term: 9, Serving: true, Where: "the other half"})
 	if first.ended == "" {
 		t.Error("the lower term did not step down after a healed split")
+	}
+}
+
+// TestTwoHostsOfOneState: a host that came up behind a partition, on a copy of the
+// host's state, has its UUID and a later epoch and term. It gives way all the same
+// while it serves nobody, and stays if it does.
+func TestTwoHostsOfOneState(t *testing.T) {
+	for _, served := range []bool{false, true} {
+		w := newWorld(t, 1, 3)
+		w.startAll()
+		first := w.machines[0].proc
+		self, term := first.host.self, first.host.Term()
+		first.stepHost(HostSeen{UUID: self.UUID, Epoch: self.Epoch + 1, Term: term + 1, Serving: served, Where: "a copy"})
+		if gaveWay := first.ended != ""; gaveWay != served {
+			t.Errorf("a copy that serves %v: the first host gave way %v", served, gaveWay)
+		}
+		w.crash(w.machines[0])
+		second := w.boot(w.machines[0])
+		if served {
+			w.until(5*time.Second, "the copy serves", second.host.Serving)
+		}
+		second.stepHost(HostSeen{UUID: self.UUID, Epoch: self.Epoch, Term: term, Serving: true, Where: "the first"})
+		if gaveWay := second.ended != ""; gaveWay == served {
+			t.Errorf("a copy that serves %v gave way %v", served, gaveWay)
+		}
 	}
 }
 

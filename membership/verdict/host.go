@@ -244,11 +244,11 @@ func (h *Host) leave(now time.Time, n *hostNode, m Leave) {
 
 // hostSeen judges who of two hosts stays. A host that serves nobody yet gives
 // way to one that does: it came later. Otherwise the higher term stays, and of
-// equal terms the higher UUID, then the higher epoch.
+// equal terms the higher UUID, then the higher epoch. One with our UUID and another
+// epoch runs on a copy of our state, and is another host like any other.
 func (h *Host) hostSeen(in HostSeen) {
-	ourselves := in.UUID == h.self.UUID && (in.Epoch == h.self.Epoch || in.Term < h.term)
-	if ourselves || h.stopped {
-		return // or gossip about our own earlier start
+	if h.stopped || in.UUID == h.self.UUID && in.Epoch == h.self.Epoch {
+		return // it is this process
 	}
 	yield := in.Serving
 	if h.served == in.Serving {

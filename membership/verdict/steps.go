@@ -84,8 +84,8 @@ type (
 	}
 
 	// HostSeen tells of another process with the host role in this cluster,
-	// heard by gossip or met on a link. What tells of this very process
-	// (same UUID and epoch) is ignored.
+	// which has just answered: an earlier start of this one has not. What tells of
+	// this very process (same UUID and epoch) is ignored.
 	HostSeen struct {
 		UUID    addr.UUID
 		Epoch   uint64
