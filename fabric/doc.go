@@ -133,6 +133,7 @@
 // fail with ENOMEM. By default an application that attaches may have 4096
 // endpoints and one that embeds its node 16384, and two nodes may have 16,000
 // connections between them, of all their applications; over that, Connect fails
-// with ENOBUFS. A connection buffers a bounded number of bytes; a receiver
+// with ENOBUFS, as fences do over 1024 of a connection that are not decided. A
+// connection buffers a bounded number of bytes; a receiver
 // that does not receive blocks its sender and nobody else.
 package fabric

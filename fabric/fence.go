@@ -7,7 +7,7 @@ import "context"
 // any number of times, in any order. With [InitPeer] it asks the peer.
 //
 // Errors: EINVAL if by is neither InitSelf nor InitPeer; ENOTCONN or
-// ECONNRESET.
+// ECONNRESET; ENOBUFS as for FenceSignal.
 func (e *Endpoint) FenceMark(by Side) (Mark, error) {
 	m, err := e.ep.FenceMark(by)
 	return m, e.fail("fence_mark", err)
@@ -19,7 +19,7 @@ func (e *Endpoint) FenceMark(by Side) (Mark, error) {
 //
 // Errors: ENOTCONN; ECONNRESET when the connection has ended, for marks taken
 // before as well; the error of the first transfer before the mark that
-// failed after it was begun; the context's.
+// failed after it was begun; ENOBUFS as for FenceSignal; the context's.
 func (e *Endpoint) FenceWait(ctx context.Context, m Mark) error {
 	if err := e.ep.FenceWait(ctx, m); err != nil {
 		return e.fail("fence_wait", withdraw(ctx, err))
@@ -35,7 +35,9 @@ func (e *Endpoint) FenceWait(ctx context.Context, m Mark) error {
 //
 // Errors: EINVAL if s.By is not one side, s.Where is empty or unknown, or a
 // selected offset is not a multiple of 4; ENXIO if a selected offset is not
-// registered; EACCES if its window has no [ProtWrite]; ENOTCONN or ECONNRESET.
+// registered; EACCES if its window has no [ProtWrite]; ENOTCONN or ECONNRESET;
+// ENOBUFS while 1024 waits and signals of the connection are behind transfers that
+// have not completed: try again when some have.
 func (e *Endpoint) FenceSignal(s Signal) error {
 	return e.fail("fence_signal", e.ep.FenceSignal(s))
 }

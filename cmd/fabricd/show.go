@@ -99,6 +99,7 @@ func showStatus(w io.Writer, text json.RawMessage) error {
 		{"channels", ringsOf(st.Rings)},
 		{"certificates", certificates(st)},
 		{"nodes", fmt.Sprintf("%d, %s from here", st.Counts.Nodes, plural(st.Counts.Links, "link"))},
+		{"refused", plural(int(st.Counts.Refused), "connection")},
 		{"applications", strings.Join([]string{plural(st.Counts.Conns, "connection"), plural(st.Counts.Ports, "port"), plural(st.Counts.Windows, "window")}, ", ")},
 	}
 	if st.FaultsEnabled {
@@ -132,6 +133,9 @@ func providersOf(st daemon.Status) string {
 
 // ringsOf says how applications of the node talk past it.
 func ringsOf(r daemon.RingStatus) string {
+	if r.None != "" {
+		return "none: " + r.None
+	}
 	text := fmt.Sprintf("%d slots and %s each way, released by %d %%, %s in all; huge pages %s",
 		r.Slots, size(uint64(r.Data)), r.Release, size(uint64(r.Channel)), r.HugePages)
 	if r.Small != "" {

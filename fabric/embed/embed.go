@@ -46,7 +46,7 @@ type Config struct {
 
 	Detection      string        // fast, normal or calm; empty: normal
 	LostPair       string        // reset or evict, of a host; empty: reset
-	Providers      []string      // what carries the data, as fabricd's --providers: quic, tcp, the preferred one first; empty: both
+	Providers      []string      // what carries the data, as fabricd's --providers: quic, tcp, the preferred one first, shm; empty: all
 	TCPPlaintext   bool          // tcp goes without TLS behind the handshake; nodes that differ refuse each other's tcp
 	ConnectTimeout time.Duration // how long a connect waits for its accept; 0: 10 s
 

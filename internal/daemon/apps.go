@@ -19,9 +19,19 @@ func (d *Daemon) openSocket(context.Context) error {
 	if o.Socket == "" {
 		return nil
 	}
-	if err := d.tryHugePages(); err != nil {
+	none, err := d.tryChannels()
+	if err != nil {
 		return err
 	}
+	if none == "" {
+		if err := d.tryHugePages(); err != nil {
+			return err
+		}
+	}
+	d.mu.Lock()
+	d.noChannels = none
+	d.mu.Unlock()
+	may, _ := d.cfg.sharesMemory()
 	l, err := listenUnix(socketOptions{field: "socket", network: "unixpacket", path: o.Socket, mode: o.SocketMode, group: o.SocketGroup})
 	if err != nil {
 		return err
@@ -39,6 +49,8 @@ func (d *Daemon) openSocket(context.Context) error {
 			},
 			NewSession: d.NewSession,
 			Delivery:   delivery,
+			NoDirect:   !may,
+			NoChannels: none,
 			Rings:      o.Rings,
 			HugePages:  o.HugePages,
 			Faults:     d.nodeFaults,

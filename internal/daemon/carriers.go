@@ -12,11 +12,15 @@ import (
 // is preferred when nothing was said.
 var allProviders = []string{"quic", "tcp"}
 
+// sharedMemory is what two applications of one node talk through, past it. It is
+// used unless it is left out; who names it wants to hear if it cannot be.
+const sharedMemory = "shm"
+
 // autoProviders stands for all of them, the cheapest preferred.
 const autoProviders = "auto"
 
 // providersAllowed is what the setting may be.
-const providersAllowed = "quic, tcp or both, the preferred one first; or ^ and those to leave out; or auto: all, the cheapest first"
+const providersAllowed = "quic, tcp or both, the preferred one first, and shm to insist on shared memory inside the node; or ^ and those to leave out; or auto: all, the cheapest first"
 
 // setProviders takes the names as they were written. A list either names what is
 // to be used or, with ^ before it, what is not.
@@ -38,7 +42,7 @@ func validProviders(items []string) bool {
 		names = items
 	}
 	for i, name := range names {
-		if !slices.Contains(allProviders, name) || slices.Contains(names[:i], name) {
+		if name != sharedMemory && !slices.Contains(allProviders, name) || slices.Contains(names[:i], name) {
 			return false
 		}
 	}
@@ -56,14 +60,21 @@ func leftOut(items []string) []string {
 	return names
 }
 
-// carriers returns the providers to use, and whether somebody has put them in
-// this order.
+// carriers returns the providers of links to use, and whether somebody has put them
+// in this order.
 func (c *Config) carriers() (names []string, named bool) {
 	out := leftOut(c.Providers)
 	if out == nil && !slices.Equal(c.Providers, []string{autoProviders}) {
-		return c.Providers, true
+		return slices.DeleteFunc(slices.Clone(c.Providers), func(name string) bool { return name == sharedMemory }), true
 	}
 	return slices.DeleteFunc(slices.Clone(allProviders), func(name string) bool { return slices.Contains(out, name) }), false
+}
+
+// sharesMemory reports whether two applications of this node may talk past it, and
+// whether they have to be able to.
+func (c *Config) sharesMemory() (may, must bool) {
+	out := leftOut(c.Providers)
+	return !slices.Contains(out, sharedMemory), out == nil && slices.Contains(c.Providers, sharedMemory)
 }
 
 // checkProviders finds what providers and the settings that are about one of

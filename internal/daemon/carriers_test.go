@@ -24,6 +24,10 @@ func TestProvidersAreNamedOrLeftOut(t *testing.T) {
 		"^ quic":     {"", false}, // the name is " quic", which is none: refused below
 		"^quic":      {"tcp", false},
 		"auto":       {"quic,tcp", false},
+		"tcp,shm":    {"tcp", true},
+		"shm,quic":   {"quic", true},
+		"^shm":       {"quic,tcp", false},
+		"^shm,quic":  {"tcp", false},
 	} {
 		conf, err := Load("", nil, map[string]string{"providers": setting})
 		if c.want == "" {
@@ -40,6 +44,18 @@ func TestProvidersAreNamedOrLeftOut(t *testing.T) {
 	file := write(t, "f.yaml", "providers: [\"^tcp\"]\n")
 	if conf, err := Load(file, nil, nil); err != nil || strings.Join(conf.Providers, ",") != "^tcp" {
 		t.Errorf("a list in a file: %v, %v", conf.Providers, err)
+	}
+}
+
+func TestSharedMemoryIsUsedUnlessItIsLeftOut(t *testing.T) {
+	for setting, want := range map[string]struct{ may, must bool }{
+		"quic": {true, false}, "auto": {true, false}, "^tcp": {true, false}, "": {true, false},
+		"shm,quic": {true, true}, "tcp,shm": {true, true}, "^shm": {false, false}, "^tcp,shm": {false, false},
+	} {
+		c := &Config{Providers: split(setting)}
+		if may, must := c.sharesMemory(); may != want.may || must != want.must {
+			t.Errorf("%s: may %v, must %v, want %v", setting, may, must, want)
+		}
 	}
 }
 

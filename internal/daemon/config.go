@@ -47,7 +47,8 @@ type Config struct {
 	// each other. With reset both stay, and their connections end.
 	LostPair string
 	// Providers carry the data, the preferred one first: names, or ^ before the
-	// first of those to leave out, or auto.
+	// first of those to leave out, or auto. shm is not of links: its place says
+	// nothing.
 	Providers []string
 	// TCPPlaintext makes links over TCP go without TLS behind the handshake that
 	// proves who the ends are: for networks that nobody else can read or change.

@@ -168,6 +168,8 @@ func TestEveryMistakeGetsOneLine(t *testing.T) {
 		{"detection", "faster", "fast, normal or calm"},
 		{"lost-pair", "forget", "reset or evict"},
 		{"providers", "carrier-pigeon", "quic"},
+		{"providers", "shm", "want at least one of quic and tcp"},
+		{"providers", "shm,shm,tcp", "shm to insist"},
 		{"providers", "quic,quic", "quic"},
 		{"providers", "^carrier-pigeon", "^ and those to leave out"},
 		{"providers", "^", "^ and those to leave out"},

@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -56,7 +57,9 @@ type Daemon struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup // the daemon's own goroutines
 	done   chan struct{}  // closed when the node has ended by itself, or was closed
-	ended  sync.Once      // closes done
+
+	refused atomic.Uint64 // connections of peers
+	ended   sync.Once     // closes done
 
 	mu     sync.Mutex // guards the fields below, which the admin interface reads while Start sets them
 	phase  string     // joining, joined or leaving; joined only says that the node is a member
@@ -66,6 +69,8 @@ type Daemon struct {
 	store  *trust.Store
 	places places
 	small  string // why channels have small pages, if huge ones were to be tried
+	// noChannels is why there are none.
+	noChannels string
 	// Providers that are open, nil before they are, and those that cannot be.
 	carried     []string
 	unavailable []Unavailable

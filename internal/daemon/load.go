@@ -11,10 +11,12 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
+
+	"github.com/fabricd/fabricd/internal/yamlbound"
 )
 
 // maxConfigFile bounds a configuration file, in bytes.
-const maxConfigFile = 1 << 20
+const maxConfigFile = 64 << 10
 
 // A value is one setting as somebody wrote it.
 type value struct {
@@ -138,6 +140,9 @@ func readFile(name string) (map[string]value, []Problem) {
 // parseFile is readFile without the reading.
 func parseFile(name string, text []byte) (map[string]value, []Problem) {
 	values := map[string]value{}
+	if yamlbound.TooDeep(text) {
+		return values, []Problem{{"config", name, "", fmt.Sprintf("nested deeper than %d; want a mapping of settings to values", yamlbound.MaxNesting)}}
+	}
 	file, err := parser.ParseBytes(text, 0)
 	if err != nil {
 		return values, []Problem{syntaxProblem(name, err)}

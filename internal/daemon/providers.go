@@ -102,18 +102,22 @@ func tcpConfig(d *Daemon, shared *share, store *trust.Store, silence time.Durati
 		Plaintext:   d.cfg.TCPPlaintext,
 		UserTimeout: max(3*silence, 5*time.Second),
 		Log:         d.log,
+		Refused:     d.countRefused,
 	}
 }
+
+func (d *Daemon) countRefused() { d.refused.Add(1) }
 
 // quicConfig returns how the QUIC provider of d listens and whom it trusts.
 func quicConfig(d *Daemon, store *trust.Store, idle time.Duration) quic.Config {
 	c := quic.Config{
-		PacketConn:  d.links.packets(d.data.packets, faults.Link),
+		PacketConn:  d.links.packets(quic.ReceiveOffload(d.data.packets), faults.Link),
 		ServerTLS:   func() *tls.Config { return store.ServerTLS(quic.ALPN) },
 		ClientTLS:   func() *tls.Config { return store.ClientTLS(nil, quic.ALPN) },
 		Identify:    identify,
 		IdleTimeout: max(idle, 5*time.Second),
 		Log:         d.log,
+		Refused:     d.countRefused,
 	}
 	if key := d.state.Secret(state.SecretResetKey); len(key) == 32 {
 		c.StatelessResetKey = (*[32]byte)(key)

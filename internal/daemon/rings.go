@@ -34,7 +34,7 @@ func (d *Daemon) ringStatus() RingStatus {
 	defer d.mu.Unlock()
 	r := d.cfg.Local.Rings
 	return RingStatus{Slots: r.Slots, Data: r.Data, Release: r.Release, HugePages: d.cfg.Local.HugePages.String(),
-		Small: d.small, Channel: int(ipc.ChannelSize(r))}
+		Small: d.small, Channel: int(ipc.ChannelSize(r)), None: d.noChannels}
 }
 
 func setRingSlots(c *Config, s string) bool {
@@ -93,6 +93,24 @@ func sizeText(n int) string {
 		}
 	}
 	return strconv.Itoa(n)
+}
+
+// tryChannels finds out whether this process can make memory for channels, before
+// anybody needs one, and returns why applications of this node are not to have any.
+func (d *Daemon) tryChannels() (why string, err error) {
+	may, must := d.cfg.sharesMemory()
+	if !may {
+		return "shared memory is left out by the setting providers", nil
+	}
+	switch err = ipc.CheckChannels(d.cfg.Local.Rings); {
+	case err == nil:
+		return "", nil
+	case must:
+		return "", problem("providers", strings.Join(d.cfg.Providers, ","), "shm cannot be used: "+err.Error(), err)
+	}
+	why = "no memory for channels could be made when the node started: " + err.Error()
+	d.log.Warn().Str("op", "provider").Str("provider", sharedMemory).Err(err).Msg("provider cannot be used; applications of this node talk through it")
+	return why, nil
 }
 
 // tryHugePages finds out whether channels can lie in huge pages before anybody

@@ -256,6 +256,7 @@ func (d *Daemon) startMembership(ctx context.Context, store *trust.Store, engine
 		Node:     membership.NodeConfig{Name: d.cfg.Name, Addresses: []string{at.data}, Providers: carried},
 		Listener: d.links.streams(d.controlListener(), faults.Control),
 		Dial:     d.links.dial(faults.Control),
+		Refused:  d.countRefused,
 		Seeds:    d.cfg.Join,
 		Gossip: membership.GossipConfig{
 			Advertise: at.gossip,

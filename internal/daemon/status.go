@@ -65,6 +65,7 @@ type RingStatus struct {
 	HugePages string `json:"huge_pages"`            // off, try or require
 	Small     string `json:"small_pages,omitempty"` // why there were none at the start, with try
 	Channel   int    `json:"channel_bytes"`         // of both rings of a channel
+	None      string `json:"none,omitempty"`        // why there are no channels
 }
 
 // Counts say how much is going on.
@@ -74,4 +75,7 @@ type Counts struct {
 	Conns   int `json:"conns"`
 	Ports   int `json:"ports"`
 	Windows int `json:"windows"`
+	// Refused are the connections of peers, since the start, that ended before
+	// they had shown somebody who may talk to this node.
+	Refused uint64 `json:"refused"`
 }

@@ -31,7 +31,7 @@ func rows[T any](s []T) []T {
 
 // counts returns how much is going on.
 func (d *Daemon) counts() Counts {
-	var c Counts
+	c := Counts{Refused: d.refused.Load()}
 	for _, n := range d.Nodes().Nodes {
 		if n.State != "removed" {
 			c.Nodes++

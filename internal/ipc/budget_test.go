@@ -2,8 +2,9 @@ package ipc
 
 import (
 	"bytes"
-	"runtime"
 	"testing"
+
+	"github.com/fabricd/fabricd/internal/budget"
 )
 
 // TestDecoderStaysInItsBudget: no packet makes a decoder allocate more than
@@ -21,29 +22,10 @@ func TestDecoderStaysInItsBudget(t *testing.T) {
 	}
 	for _, b := range bodies {
 		for _, p := range inputs {
-			got := allocatedBy(func() {
+			budget.Hold(t, b.name, p, func(p []byte) {
 				_, _, _ = parseFrame(p)
 				_ = parseBody(p, fresh(b.m)) // for its cost only
 			})
-			if limit := uint64(64<<10 + 4*len(p)); got > limit {
-				t.Errorf("%s allocates %d bytes for %d bytes (% x…), want %d at most", b.name, got, len(p), p[:min(len(p), 16)], limit)
-			}
 		}
 	}
-}
-
-// allocatedBy returns how many bytes f allocates. The least of a few runs
-// counts: what else the process does allocates, too.
-func allocatedBy(f func()) uint64 {
-	least := ^uint64(0)
-	for range 3 {
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
-		f()
-		runtime.ReadMemStats(&after)
-		if least = min(least, after.TotalAlloc-before.TotalAlloc); least <= 64<<10 {
-			break
-		}
-	}
-	return least
 }

@@ -435,6 +435,32 @@ func TestPeerThatScribbles(t *testing.T) {
 	}
 }
 
+// Why an application has no channel is shown to people who ask the node: it says
+// nothing to their terminals, and no second line.
+func TestReasonsOfApplicationsAreOneLine(t *testing.T) {
+	s := serve(t, nil)
+	sess := s.dial(t)
+	c := attach(t, s)
+	ep, far, data := c.accepted(sess)
+	defer data.Close()
+	defer ep.Close()
+	c.channel(far)
+	why := "no\n  messages  channel\x1b[2J\u202e \xff, für immer"
+	if h, _ := c.ask(opJoined, far, &joinedBody{Why: why}, nil, nil); h.Code != status.OK {
+		t.Fatal("JOINED: ", h.Code)
+	}
+	const want = "no   messages  channel [2J   , für immer"
+	eventually(t, "both ways are told in one line", func() bool {
+		n := 0
+		for _, via := range s.ways() {
+			if via == [2]string{viaSocket, want} || via == [2]string{viaSocket, otherGaveUp + ": " + want} {
+				n++
+			}
+		}
+		return n == 2
+	})
+}
+
 func TestChannelRequestsThatCannotBe(t *testing.T) {
 	s := serve(t, nil)
 	sess := s.dial(t)

@@ -170,7 +170,8 @@ func parseAnswer(h header, body []byte, out message) error {
 // A call is a request that waits for its answer.
 type call struct {
 	answer chan answer // takes the one answer
-	// late takes an answer that came when the caller had given up; nil: drop it
+	// late takes an answer that came when the caller had given up, or one whose
+	// descriptor was lost; nil: drop it
 	late func(answer)
 	left bool // the caller has given up; guarded by client.mu
 }
@@ -225,6 +226,9 @@ func (c *client) ask(ctx context.Context, q question, out message) (*os.File, er
 			a.drop()
 			return nil, fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
 		}
+	}
+	if errors.Is(a.err, shm.ErrDescriptorLost) && q.late != nil {
+		q.late(a) // what the node has made for it is of no use without
 	}
 	if a.err != nil {
 		return nil, a.err
@@ -298,23 +302,19 @@ func (c *client) read() {
 		var n int
 		var f *os.File
 		n, f, err = shm.Recv(c.conn, buf)
-		if lost := errors.Is(err, shm.ErrDescriptorLost); err == nil || lost {
-			err = c.take(buf[:n], f, lost)
+		if err == nil || errors.Is(err, shm.ErrDescriptorLost) {
+			err = c.take(buf[:n], f, err)
 		}
 	}
 	c.end()
 }
 
-// take hands out one packet; lost says that its descriptor found no room in this
+// take hands out one packet; lost is not nil if its descriptor found no room in this
 // process. An error ends the session.
-func (c *client) take(p []byte, f *os.File, lost bool) error {
+func (c *client) take(p []byte, f *os.File, lost error) error {
 	h, body, err := parseFrame(p)
 	if err == nil && h.Op&opReply != 0 {
-		a := answer{h: h, body: append([]byte(nil), body...), file: f}
-		if lost {
-			a.err = shm.ErrDescriptorLost
-		}
-		c.deliver(h, a)
+		c.deliver(h, answer{h: h, body: append([]byte(nil), body...), file: f, err: lost})
 		return nil
 	}
 	if f != nil {

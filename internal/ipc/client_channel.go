@@ -97,13 +97,16 @@ func (e *clientEndpoint) join() {
 	var m channelBody
 	e.c.at("asking")
 	f, err := e.question(ctx, question{op: opChannel, ended: status.Reset}, &m)
+	if errors.Is(err, shm.ErrDescriptorLost) { // there is a channel, and no way to its memory
+		e.ask(ctx, opJoined, &joinedBody{Why: reasonOf(err)}, nil)
+	}
 	if err != nil {
 		return
 	}
 	e.c.at("memory")
 	ch, small, err := e.make(m, habits, f)
 	if err != nil {
-		e.ask(ctx, opJoined, &joinedBody{Why: err.Error()}, nil)
+		e.ask(ctx, opJoined, &joinedBody{Why: reasonOf(err)}, nil)
 		return
 	}
 	e.c.at("made")
@@ -245,6 +248,10 @@ func (e *clientEndpoint) kick() {
 	e.notify()
 }
 
+// otherGaveUp is what JOINED says of a channel that the other side cannot use. Why
+// it cannot, the node knows.
+const otherGaveUp = "the other application cannot use its side"
+
 // giveUp leaves a channel that the other side cannot use. Its memory stays until
 // the endpoint is closed: a call may be looking at it.
 func (e *clientEndpoint) giveUp(ch *channel) {
@@ -257,7 +264,7 @@ func (e *clientEndpoint) giveUp(ch *channel) {
 	}
 	e.mu.Unlock()
 	if !gone {
-		e.ask(context.Background(), opJoined, &joinedBody{Why: "the other application cannot use its side"}, nil)
+		e.ask(context.Background(), opJoined, &joinedBody{Why: otherGaveUp}, nil)
 	}
 }
 

@@ -360,6 +360,7 @@ func (e *clientEndpoint) Mmap(roff, n int64, prot rma.Prot) (Mapping, error) {
 	region, err := shm.Map(f, out.Off, n, prot&rma.ProtWrite != 0)
 	if err != nil {
 		f.Close()
+		e.c.post(question{op: opMunmap, body: &memoryBody{out.Mapping}}) // the window is not in use; fails only when the session ends
 		return nil, err
 	}
 	return &mapping{c: e.c, id: out.Mapping, region: region}, nil

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -56,6 +57,24 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	if os.Getenv("IPC_TEST_SPIN") != "" {
+		fmt.Println("processors", runtime.GOMAXPROCS(0))
+		fmt.Println("looks", tuning{spin: -1}.spinner().most)
+		return
+	}
+	if name := os.Getenv("IPC_TEST_WAKES"); name != "" {
+		if err := answerWakings(name); !errors.Is(err, io.EOF) {
+			fmt.Fprintln(os.Stderr, "error:", err)
+		}
+		return
+	}
+	if path := os.Getenv("IPC_TEST_POOR"); path != "" {
+		if err := poor(path); err != nil {
+			fmt.Println("error:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	if path := os.Getenv("IPC_TEST_ECHO"); path != "" {
 		if err := echo(path, os.Getenv("IPC_TEST_STEP")); err != nil {
 			fmt.Println("error:", err)
@@ -66,8 +85,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// echo attaches to path, says on which port it listens and sends back what it
-// receives. At the step of a channel it says so and waits for its end.
+// echo attaches to path, says on which port it listens, or connects to the port
+// that it is told, and sends back what it receives. At the step of a channel it says
+// so and waits for its end.
 func echo(path, step string) error {
 	ctx := context.Background()
 	sess, err := Dial(ctx, path)
@@ -81,27 +101,43 @@ func echo(path, step string) error {
 		}
 	}
 	sess.(*client).step.Store(&stop)
-	l, err := sess.Open()
+	ep, err := sess.Open()
 	if err != nil {
 		return err
 	}
+	if os.Getenv("IPC_TEST_ROLE") == "connects" {
+		var port addr.Port
+		fmt.Scanln(&port)
+		_, err = ep.Connect(ctx, addr.Addr{Node: 3, Port: port})
+	} else {
+		ep, err = acceptOne(ctx, ep)
+	}
+	ends := os.Getenv("IPC_TEST_ENDS") != ""
+	buf := make([]byte, 64<<10)
+	for round := 0; err == nil; round++ {
+		var n int
+		if n, err = ep.Recv(ctx, buf); err == nil {
+			_, err = ep.Send(ctx, buf[:n])
+		}
+		if ends && through(ep) && round > 100 {
+			return ep.Close()
+		}
+	}
+	return err
+}
+
+// acceptOne listens, says on which port, and accepts one connection.
+func acceptOne(ctx context.Context, l Endpoint) (Endpoint, error) {
 	port, err := l.Bind(0)
 	if err == nil {
 		err = l.Listen(1)
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	fmt.Println("port", port)
 	ep, _, err := l.Accept(ctx)
-	buf := make([]byte, 64<<10)
-	for err == nil {
-		var n int
-		if n, err = ep.Recv(ctx, buf); err == nil {
-			_, err = ep.Send(ctx, buf[:n])
-		}
-	}
-	return err
+	return ep, err
 }
 
 // application attaches to path, listens and says on which port, connects to
@@ -154,6 +190,7 @@ func application(path string) error {
 type child struct {
 	cmd *exec.Cmd
 	out *bufio.Reader
+	in  io.Writer
 }
 
 // start starts this program as an application of s, or as env says.
@@ -162,9 +199,35 @@ func start(t testing.TB, s *service, env ...string) *child {
 	if len(env) == 0 {
 		env = []string{"IPC_TEST_APPLICATION=" + s.path}
 	}
-	cmd := exec.Command(os.Args[0])
+	return startAs(t, nil, env...)
+}
+
+// apart makes a process that shares no process IDs, no System V IPC and no mounts
+// with this one, as one in another container.
+func apart() *syscall.SysProcAttr {
+	one := func(id int) []syscall.SysProcIDMap {
+		return []syscall.SysProcIDMap{{ContainerID: id, HostID: id, Size: 1}}
+	}
+	return &syscall.SysProcAttr{UidMappings: one(os.Getuid()), GidMappings: one(os.Getgid()),
+		Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWPID | syscall.CLONE_NEWIPC | syscall.CLONE_NEWNS}
+}
+
+// startAs starts this program with attributes.
+func startAs(t testing.TB, attr *syscall.SysProcAttr, env ...string) *child {
+	t.Helper()
+	return startProgram(t, os.Args[0], attr, env...)
+}
+
+// startProgram starts a program that is this one, or like it.
+func startProgram(t testing.TB, program string, attr *syscall.SysProcAttr, env ...string) *child {
+	t.Helper()
+	cmd := exec.Command(program)
 	cmd.Env = append(os.Environ(), env...)
-	cmd.Stderr = os.Stderr
+	cmd.Stderr, cmd.SysProcAttr = os.Stderr, attr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
 	out, err := cmd.StdoutPipe()
 	if err == nil {
 		err = cmd.Start()
@@ -172,9 +235,17 @@ func start(t testing.TB, s *service, env ...string) *child {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &child{cmd, bufio.NewReader(out)}
+	c := &child{cmd, bufio.NewReader(out), in}
 	t.Cleanup(c.kill)
 	return c
+}
+
+// say tells the child a number.
+func (c *child) say(t testing.TB, n any) {
+	t.Helper()
+	if _, err := fmt.Fprintln(c.in, n); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func (c *child) kill() {
@@ -277,20 +348,25 @@ func TestPeersSeeAnApplicationDie(t *testing.T) {
 
 // TestPeerDiesAtEveryStepOfAChannel kills the other application at each step of
 // the way into a channel, and in the middle of its traffic: the calls here end
-// with a reset, after a part of what was sent, and nothing is left.
+// with a reset, after a part of what was sent, and nothing is left. It does so in
+// the namespaces of this process and in others.
 func TestPeerDiesAtEveryStepOfAChannel(t *testing.T) {
+	for _, role := range []string{"accepts", "connects"} {
+		t.Run("which "+role, func(t *testing.T) { peerDies(t, role, nil) })
+		t.Run("which "+role+" in other namespaces", func(t *testing.T) { peerDies(t, role, apart()) })
+	}
+}
+
+func peerDies(t *testing.T, role string, attr *syscall.SysProcAttr) {
 	s := serve(t, nil)
 	sess := s.dial(t)
 	must(sess.Open())(t).Close() // all that serves the session is there with its first answer
 	fds, goroutines, memory := usage(t)
 	steps := []string{"asking", "memory", "mapped", "bell", "made", "installed", "switched", "", "", "", ""}
 	for round, step := range steps {
-		k := start(t, s, "IPC_TEST_ECHO="+s.path, "IPC_TEST_STEP="+step)
-		ep := must(sess.Open())(t)
+		k := startAs(t, attr, "IPC_TEST_ECHO="+s.path, "IPC_TEST_ROLE="+role, "IPC_TEST_STEP="+step)
 		ctx, cancel := context.WithTimeout(context.Background(), limit)
-		if _, err := ep.Connect(ctx, addr.Addr{Node: 3, Port: addr.Port(k.number(t, "port"))}); err != nil {
-			t.Fatal(err)
-		}
+		ep := meet(t, ctx, sess, role, k)
 		var wg sync.WaitGroup
 		wg.Go(func() { flood(t, ctx, ep) })
 		got := make(chan struct{}, 1)
@@ -323,8 +399,9 @@ func talked(t *testing.T, ep Endpoint, got chan struct{}, more int) {
 
 // flood sends bytes that count until the connection ends.
 func flood(t *testing.T, ctx context.Context, ep Endpoint) {
-	p := make([]byte, 777)
-	for at := 0; ; {
+	buf := make([]byte, 777)
+	for at, round := 0, 0; ; round++ {
+		p := buf[:len(buf)-round%2*740] // in a slot, and beside it
 		for i := range p {
 			p[i] = byte(at + i)
 		}
@@ -426,11 +503,14 @@ func TestKilledNodeEndsBlockedCalls(t *testing.T) {
 	s := &service{path: filepath.Join(t.TempDir(), "s")}
 	k := start(t, s, "IPC_TEST_NODE="+s.path)
 	k.number(t, "ready")
-	c := s.dial(t)
-	a, _ := connect(t, c, s.dial(t))
+	c, d := s.dial(t), s.dial(t)
+	a, b := connect(t, c, d)
 	l := must(c.Open())(t)
 	must(l.Bind(0))(t)
 	l.Listen(1)
+	mem := must(d.Alloc(rma.PageSize))(t)
+	off := must(b.Register(mem.Bytes(), 0, rma.ProtRead|rma.ProtWrite, 0))(t)
+	mapped := must(a.Mmap(off, rma.PageSize, rma.ProtRead|rma.ProtWrite))(t)
 	results := make(chan error, 3)
 	go func() { _, _, err := l.Accept(context.Background()); results <- err }()
 	go func() { _, err := a.Recv(context.Background(), make([]byte, 1)); results <- err }()
@@ -453,4 +533,9 @@ func TestKilledNodeEndsBlockedCalls(t *testing.T) {
 	if got := l.Ready(); got != PollErr|PollHup {
 		t.Errorf("Ready = %#x, want PollErr and PollHup", got)
 	}
+	if mapped.Bytes()[5] = 7; mem.Bytes()[5] != 7 {
+		t.Error("mapping and window are not the same memory any more")
+	}
+	mapped.Close()
+	mem.Close()
 }

@@ -13,11 +13,58 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// pumpSize is how many bytes a pump moves at a time, in a buffer that it has
-// only while it moves any.
-const pumpSize = 64 << 10
+const (
+	// pumpSize is how many bytes a pump moves at a time, in a buffer that it has
+	// only while it moves any.
+	pumpSize = 64 << 10
+	// bulkSize is how many it moves after as many as that: a stream of large
+	// messages is half as fast again.
+	bulkSize = 256 << 10
+	// bulkMost bounds the large buffers of the process: a pump keeps its buffer
+	// while nobody takes the bytes.
+	bulkMost = 64
+)
 
-var pumpBuffers = sync.Pool{New: func() any { return new([pumpSize]byte) }}
+var (
+	pumpBuffers = sync.Pool{New: func() any { return new([pumpSize]byte) }}
+	bulkBuffers = sync.Pool{New: func() any { return new([bulkSize]byte) }}
+	bulkTokens  = make(chan struct{}, bulkMost) // one for each large buffer in use
+)
+
+// A pumpBuffer is a buffer in use, small or large.
+type pumpBuffer struct {
+	small *[pumpSize]byte
+	large *[bulkSize]byte
+}
+
+// takeBuffer returns a buffer, a large one if it is wanted and one is left.
+func takeBuffer(large bool) pumpBuffer {
+	if large {
+		select {
+		case bulkTokens <- struct{}{}:
+			return pumpBuffer{large: bulkBuffers.Get().(*[bulkSize]byte)}
+		default:
+		}
+	}
+	return pumpBuffer{small: pumpBuffers.Get().(*[pumpSize]byte)}
+}
+
+func (b pumpBuffer) bytes() []byte {
+	if b.large != nil {
+		return b.large[:]
+	}
+	return b.small[:]
+}
+
+// put gives the buffer back.
+func (b pumpBuffer) put() {
+	if b.large == nil {
+		pumpBuffers.Put(b.small)
+		return
+	}
+	bulkBuffers.Put(b.large)
+	<-bulkTokens
+}
 
 // A pump moves the message bytes of one connection between its endpoint and
 // the application's data socket, and owns both. A direction waits only for
@@ -41,6 +88,9 @@ type pump struct {
 	writing atomic.Bool   // waits for the application to read
 	full    chan struct{} // one token when it began to
 	done    chan struct{} // closed when the endpoint and the socket are closed
+
+	bulkOut bool // toNode's: the last read filled a small buffer
+	bulkIn  bool // toApp's: the last bytes from the peer did
 }
 
 // newPump returns a pump of ep and conn. It calls hup when the connection has
@@ -180,9 +230,11 @@ func (p *pump) discard() {
 // forward sends what the application has written. Without that it returns
 // status.Again or io.EOF; other errors are Send's.
 func (p *pump) forward(ctx context.Context) error {
-	buf := pumpBuffers.Get().(*[pumpSize]byte)
-	defer pumpBuffers.Put(buf)
-	n, err := shm.TryRead(p.conn, buf[:])
+	b := takeBuffer(p.bulkOut)
+	defer b.put()
+	buf := b.bytes()
+	n, err := shm.TryRead(p.conn, buf)
+	p.bulkOut = n >= pumpSize
 	switch {
 	case err == nil:
 		return p.send(ctx, buf[:n])
@@ -255,10 +307,12 @@ func (p *pump) deliver(ctx context.Context) error {
 	if n < len(first) {
 		return p.write(first[:n])
 	}
-	buf := pumpBuffers.Get().(*[pumpSize]byte)
-	defer pumpBuffers.Put(buf)
-	copy(buf[:], first[:n])
+	b := takeBuffer(p.bulkIn)
+	defer b.put()
+	buf := b.bytes()
+	copy(buf, first[:n])
 	more, err := p.ep.TryRecv(buf[n:])
+	p.bulkIn = n+more >= pumpSize
 	if werr := p.write(buf[:n+more]); werr != nil {
 		return werr
 	}

@@ -46,6 +46,9 @@ type Options struct {
 	// NoDirect makes every transfer go through the node, also between
 	// applications of this machine.
 	NoDirect bool
+	// NoChannels is why no two applications of this machine get a channel, so that
+	// their messages go through the node; empty: they do.
+	NoChannels string
 
 	// Rings are the two of every channel; the zero value is ring.Default.
 	Rings Rings

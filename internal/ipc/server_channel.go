@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/fabricd/fabricd/internal/ring"
 	"github.com/fabricd/fabricd/internal/shm"
@@ -221,18 +223,23 @@ func (p *pairs) giveUp(e *served, h *half) bool {
 
 // doChannel waits for the other side to ask too, and answers with the memory.
 func doChannel(ctx context.Context, s *serverSession, r *request) (reply, error) {
+	if why := s.srv.opt.NoChannels; why != "" {
+		r.ep.via(why)
+		return reply{}, fmt.Errorf("%s: %w", why, status.NotSupp)
+	}
 	params := s.srv.opt.Rings
 	h, other, err := s.srv.paired.ask(r.ep, params)
-	if err != nil {
-		r.ep.via(err.Error())
-		return reply{}, err
-	}
-	if other != nil {
+	if err == nil && other != nil {
 		other.offer()
-		if err := s.srv.paired.await(ctx, r.ep, h); err != nil {
-			r.ep.via(err.Error())
-			return reply{}, err
+		err = s.srv.paired.await(ctx, r.ep, h)
+	}
+	if err != nil {
+		why := reasonOf(err)
+		r.ep.via(why)
+		if status.Of(err) == status.NoMemory {
+			s.without(why)
 		}
+		return reply{}, err
 	}
 	f, _ := s.srv.paired.take(r.ep, 0)
 	if f == nil {
@@ -270,14 +277,35 @@ func (e *served) offer() {
 	e.s.out.put(packet{bytes: frame}, maxRequests) // an error is the session's end, or the queue's bound
 }
 
-// via notes why the endpoint's messages go through its data socket: an error's
-// text, without its code.
+// via notes why the endpoint's messages go through its data socket.
 func (e *served) via(why string) {
 	if ep, ok := e.ep.(PairedEndpoint); ok {
-		if at := strings.LastIndex(why, ": "); at > 0 {
-			why = why[:at]
-		}
 		ep.Via(viaSocket, why)
+	}
+}
+
+// reasonOf is an error's text without its code, of which people learn nothing
+// beside it.
+func reasonOf(err error) string {
+	return strings.Replace(err.Error(), ": "+status.Of(err).Error(), "", 1)
+}
+
+// printable is a text of an application's in one line: what is no letter, sign or space
+// would be the terminal's to obey of whoever reads it.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) || r == utf8.RuneError {
+			return ' '
+		}
+		return r
+	}, text)
+}
+
+// without tells the log, once, that a connection of the session goes on without a
+// channel that was to be had.
+func (s *serverSession) without(why string) {
+	if !s.told.Swap(true) {
+		s.log.Warn().Str("op", "channel").Str("reason", why).Msg("no channel: messages go through the node; `fabricd why` tells of the next ones")
 	}
 }
 
@@ -297,11 +325,15 @@ func doBell(_ context.Context, s *serverSession, r *request) (reply, error) {
 // given up its half, and may ask for another.
 func doJoined(_ context.Context, s *serverSession, r *request) (reply, error) {
 	m := r.in.(*joinedBody)
+	m.Why = printable(m.Why)
 	if m.OK > 1 {
 		return reply{}, fmt.Errorf("joined %d, want 0 or 1: %w", m.OK, status.Invalid)
 	}
 	if m.OK == 1 && m.Why != "" && !s.told.Swap(true) {
 		s.log.Info().Str("op", "channel").Str("reason", m.Why).Msg("channel is not what was asked for; `fabricd why` tells of the next ones")
+	}
+	if m.OK == 0 {
+		s.without(m.Why)
 	}
 	return reply{}, s.srv.paired.join(r.ep, m.OK == 1, m.Why)
 }
@@ -323,6 +355,9 @@ func (p *pairs) join(e *served, ok bool, why string) error {
 	h.done, h.ok, h.why = true, ok, why
 	if !ok {
 		p.drop(e)
+		if first := h.peer; why == otherGaveUp && first.done && !first.ok {
+			why += ": " + first.why
+		}
 		e.ep.(PairedEndpoint).Via(viaSocket, why)
 		return nil
 	}

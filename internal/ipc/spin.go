@@ -43,20 +43,25 @@ type spinner struct {
 	budget spin.Budget
 }
 
-// spinner returns one for a direction of a channel. What the application has
-// set holds on every machine; what it has not, where watching takes a processor
-// from nobody.
+// spinner returns one for a direction of a channel.
 func (t tuning) spinner() spinner {
-	most := t.spin
-	switch {
-	case most < 0 && t.low:
-		most = lowSteps
-	case most < 0 && runtime.GOMAXPROCS(0) >= smallMachine:
-		most = spinSteps
-	case most < 0:
-		most = 0
-	}
+	most := t.looks(spin.Processors())
 	return spinner{low: t.low, most: most, budget: spin.New(most)}
+}
+
+// looks is how many a watch may take at most, where a process has so many
+// processors. What the application has set holds on every machine; what it has
+// not, where watching takes a processor from nobody.
+func (t tuning) looks(processors int) int {
+	switch {
+	case t.spin >= 0:
+		return t.spin
+	case t.low:
+		return lowSteps
+	case processors >= smallMachine:
+		return spinSteps
+	}
+	return 0
 }
 
 // watch looks until there is something to see, or it is over, or watching does

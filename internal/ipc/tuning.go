@@ -66,6 +66,16 @@ func CheckHugePages(p Rings) error {
 	return err
 }
 
+// CheckChannels reports why this process can make no memory for a channel.
+func CheckChannels(p Rings) error {
+	region, err := shm.Create("fabricd-probe", channelSize(p))
+	if err != nil {
+		return err
+	}
+	region.Release()
+	return nil
+}
+
 // Settings of an application, in its environment.
 const (
 	envLatency = "FABRIC_LATENCY"

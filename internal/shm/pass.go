@@ -70,6 +70,14 @@ func withRights(f *os.File, send func(oob []byte) error) error {
 // could open no more. It is the receiver's want, not the sender's fault.
 var ErrDescriptorLost = fmt.Errorf("no descriptor is left for the one that was passed: %w", status.NoMemory)
 
+// descriptorLost is ErrDescriptorLost with the limit.
+func descriptorLost() error {
+	if limit := limitOf(unix.EMFILE); limit != "" {
+		return fmt.Errorf("%w (%s)", ErrDescriptorLost, limit)
+	}
+	return ErrDescriptorLost
+}
+
 // Recv receives one packet into p and at most one descriptor, which is then the
 // caller's and is closed on exec. A packet longer than p, or with more than
 // one descriptor, is status.Protocol, and its descriptors are gone. A packet
@@ -91,7 +99,7 @@ func Recv(c *net.UnixConn, p []byte) (n int, f *os.File, err error) {
 	case err != nil:
 		err = fmt.Errorf("control message: %w: %w", status.Protocol, err)
 	case flags&(unix.MSG_CTRUNC|unix.MSG_TRUNC) == unix.MSG_CTRUNC && len(files) == 0:
-		return n, nil, ErrDescriptorLost // of two that came, one would be here
+		return n, nil, descriptorLost() // of two that came, one would be here
 	case flags&unix.MSG_CTRUNC != 0:
 		err = fmt.Errorf("more than one descriptor in a packet: %w", status.Protocol)
 	case flags&unix.MSG_TRUNC != 0:

@@ -26,8 +26,8 @@ func Align(n int64) int64 { return (n + PageSize - 1) &^ (PageSize - 1) }
 const MaxSize = int64(1) << 46
 
 // fail returns an error for a system call that failed, with a code of our own:
-// memory and descriptors that ran out are NoMemory, refusals Access, the rest
-// is code.
+// memory and descriptors that ran out are NoMemory and name the limit, refusals
+// Access, the rest is code.
 func fail(call string, err error, code status.Code) error {
 	switch status.Of(err) {
 	case status.NoMemory, status.NoSpace, status.NoBufs:
@@ -37,6 +37,9 @@ func fail(call string, err error, code status.Code) error {
 	}
 	if Exhausted(err) {
 		code = status.NoMemory
+	}
+	if limit := limitOf(err); limit != "" {
+		return fmt.Errorf("%s: %w: %w (%s)", call, code, err, limit)
 	}
 	return fmt.Errorf("%s: %w: %w", call, code, err)
 }

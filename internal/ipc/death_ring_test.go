@@ -1,0 +1,190 @@
+package ipc
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+// stopper is put into package ring beside its files: it kills the process at the
+// n-th passing of a step.
+const stopper = `package ring
+
+import (
+	"fmt"
+	"os"
+	"sync/atomic"
+	"syscall"
+)
+
+var (
+	deadly string
+	nth    int64
+	passed atomic.Int64
+)
+
+func init() { fmt.Sscanf(os.Getenv("IPC_TEST_RING_STEP"), "%d %s", &nth, &deadly) }
+
+func step(name string) {
+	if name == deadly && passed.Add(1) == nth {
+		syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		select {}
+	}
+}
+`
+
+// ringSteps are the places behind each thing that a side of a ring does to the
+// memory, or is about to act on.
+var ringSteps = []struct{ name, file, old, new string }{
+	{"start-said", "writer.go", "	w.word64(offStart).Store(sent)\n", "%s	STEP\n"},
+	{"switched", "writer.go", "	w.word32(offSwitched).Store(1)\n", "%s	STEP\n"},
+	{"slot-written", "writer.go", "	copy(w.slot(w.tail)[8:], p)\n", "%s	STEP\n"},
+	{"data-written", "writer.go", "	w.put(w.dtail, p[:n])\n", "%s	STEP\n"},
+	{"published", "writer.go", "	w.at64(w.tail).Store(published(w.tail, n))\n", "%s	STEP\n"},
+	{"reader-disarmed", "writer.go", "	return want.Load() != 0 && want.Swap(0) != 0\n",
+		"	if want.Load() != 0 && want.Swap(0) != 0 {\n		STEP\n		return true\n	}\n	return false\n"},
+	{"armed-for-room", "writer.go", "{ w.word32(offWantSpace).Store(1) }", "{ w.word32(offWantSpace).Store(1); STEP }"},
+	{"closed", "writer.go", "{ w.word32(offClosed).Store(1) }", "{ w.word32(offClosed).Store(1); STEP }"},
+	{"ready", "reader.go", "{ r.word32(offReady).Store(1) }", "{ r.word32(offReady).Store(1); STEP }"},
+	{"piece-found", "reader.go", "	n := min(len(p), r.size-r.taken)\n", "%s	STEP\n"},
+	{"piece-taken", "reader.go", "	r.head++\n", "%s	STEP\n"},
+	{"data-room-said", "reader.go", "	r.word64(offDataHead).Store(r.dhead)\n", "%s	STEP\n"},
+	{"room-said", "reader.go", "	r.word64(offHead).Store(r.head)\n", "%s	STEP\n"},
+	{"writer-disarmed", "reader.go", "	return want.Load() != 0 && want.Swap(0) != 0\n",
+		"	if want.Load() != 0 && want.Swap(0) != 0 {\n		STEP\n		return true\n	}\n	return false\n"},
+	{"armed-for-data", "reader.go", "{ r.word32(offWantData).Store(1) }", "{ r.word32(offWantData).Store(1); STEP }"},
+	{"gone", "reader.go", "{ r.word32(offGone).Store(1) }", "{ r.word32(offGone).Store(1); STEP }"},
+}
+
+// mortal builds this test's program with a ring that can die at its steps.
+func mortal(t *testing.T) string {
+	dir := t.TempDir()
+	ringDir, err := filepath.Abs("../ring")
+	if err != nil {
+		t.Fatal(err)
+	}
+	replaced := map[string]string{"step.go": stopper}
+	for _, s := range ringSteps {
+		text, ok := replaced[s.file]
+		if !ok {
+			b, err := os.ReadFile(filepath.Join(ringDir, s.file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			text = string(b)
+		}
+		if n := strings.Count(text, s.old); n != 1 {
+			t.Fatalf("step %s: %s has %d times %q, want once", s.name, s.file, n, s.old)
+		}
+		with := strings.ReplaceAll(strings.ReplaceAll(s.new, "%s", s.old), "STEP", fmt.Sprintf("step(%q)", s.name))
+		replaced[s.file] = strings.Replace(text, s.old, with, 1)
+	}
+	overlay := map[string]string{}
+	for name, text := range replaced {
+		file := filepath.Join(dir, name)
+		overlay[filepath.Join(ringDir, name)] = file
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b, err := json.Marshal(map[string]map[string]string{"Replace": overlay})
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, "overlay.json"), b, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("go", "test", "-c", "-trimpath", "-overlay", filepath.Join(dir, "overlay.json"), "-o", filepath.Join(dir, "mortal"), ".")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return filepath.Join(dir, "mortal")
+}
+
+// TestPeerDiesAtEveryStepOfARing kills the other application behind each of its
+// steps in the rings of a channel, the first time and a later one, whichever of the
+// two has connected: the calls here end with a reset, after a part of what was sent,
+// and nothing is left.
+func TestPeerDiesAtEveryStepOfARing(t *testing.T) {
+	program := mortal(t)
+	s := serve(t, func(o *Options) { o.Rings = Rings{Slots: 8, Data: MinRingData, Release: 25} }) // often full, often empty
+	sess := s.dial(t)
+	must(sess.Open())(t).Close()
+	fds, goroutines, memory := usage(t)
+	for _, step := range ringSteps {
+		for _, nth := range []int{1, 40} {
+			if nth > 1 && !again[step.name] {
+				continue
+			}
+			for _, role := range []string{"accepts", "connects"} {
+				t.Run(fmt.Sprintf("%s/%d/%s", step.name, nth, role), func(t *testing.T) {
+					diesInARing(t, sess, role, startProgram(t, program, nil, "IPC_TEST_ECHO="+s.path, "IPC_TEST_ROLE="+role,
+						"IPC_TEST_ENDS="+ends[step.name], fmt.Sprintf("IPC_TEST_RING_STEP=%d %s", nth, step.name)))
+				})
+			}
+		}
+	}
+	eventually(t, "everything is as before", func() bool {
+		f, g, m := usage(t)
+		return f <= fds && g <= goroutines && m <= memory
+	})
+}
+
+// again are the steps that a connection comes by often.
+var again = map[string]bool{"slot-written": true, "data-written": true, "published": true, "reader-disarmed": true, "armed-for-room": true,
+	"piece-found": true, "piece-taken": true, "data-room-said": true, "room-said": true, "writer-disarmed": true, "armed-for-data": true}
+
+// ends are the steps that a connection comes by when it is closed.
+var ends = map[string]string{"closed": "yes", "gone": "yes"}
+
+// diesInARing talks to the child until it dies.
+func diesInARing(t *testing.T, sess Session, role string, k *child) {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	defer time.AfterFunc(limit, func() { k.cmd.Process.Kill() }).Stop()
+	ep := meet(t, ctx, sess, role, k)
+	var wg sync.WaitGroup
+	wg.Go(func() { flood(t, ctx, ep) })
+	wg.Go(func() { drain(t, ctx, ep, make(chan struct{}, 1)) })
+	k.cmd.Wait() // it ends by itself
+	if how := k.cmd.ProcessState.Sys().(syscall.WaitStatus); ctx.Err() != nil || !how.Signaled() {
+		t.Errorf("it has not come by the step: %v", k.cmd.ProcessState)
+	}
+	wg.Wait()
+	check(t, "Close", ep.Close(), status.OK)
+}
+
+// meet connects to the child, or waits until it has connected.
+func meet(t *testing.T, ctx context.Context, sess Session, role string, k *child) Endpoint {
+	t.Helper()
+	ep := must(sess.Open())(t)
+	if role == "accepts" {
+		if _, err := ep.Connect(ctx, addr.Addr{Node: 3, Port: addr.Port(k.number(t, "port"))}); err != nil {
+			t.Fatal(err)
+		}
+		return ep
+	}
+	defer ep.Close()
+	port := must(ep.Bind(0))(t)
+	if err := ep.Listen(1); err != nil {
+		t.Fatal(err)
+	}
+	k.say(t, port)
+	got, _, err := ep.Accept(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}

@@ -1,0 +1,100 @@
+package ipc
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+)
+
+// Watching is what an application has set; without that, it is nothing on a
+// machine of few processors.
+func TestWatchingNeedsProcessors(t *testing.T) {
+	for _, c := range []struct {
+		tuning
+		processors, want int
+	}{
+		{tuning{spin: -1}, 1, 0},
+		{tuning{spin: -1}, 2, 0},
+		{tuning{spin: -1}, smallMachine - 1, 0},
+		{tuning{spin: -1}, smallMachine, spinSteps},
+		{tuning{spin: -1}, 256, spinSteps},
+		{tuning{spin: 0}, 256, 0},
+		{tuning{spin: 7}, 1, 7},
+		{tuning{spin: maxSpin}, 1, maxSpin},
+		{tuning{low: true, spin: -1}, 1, lowSteps},
+		{tuning{low: true, spin: -1}, 256, lowSteps},
+		{tuning{low: true, spin: 7}, 1, 7},
+	} {
+		if got := c.looks(c.processors); got != c.want {
+			t.Errorf("%+v on %d processors: %d looks, want %d", c.tuning, c.processors, got, c.want)
+		}
+	}
+	for _, low := range []bool{false, true} { // and none is none from the first wait on
+		s := tuning{low: low, spin: 0}.spinner()
+		if s.watch(func() bool { t.Error("it looks"); return true }, func() bool { return false }) {
+			t.Error("nothing was looked at, and something seen")
+		}
+	}
+}
+
+// A process sees how many processors it has: those of the machine, those that its
+// environment says, or those of its control group's quota.
+func TestProcessorsOfAProcess(t *testing.T) {
+	want := func(procs int) int { return tuning{spin: -1}.looks(min(procs, runtime.NumCPU())) }
+	for _, procs := range []int{1, 2, smallMachine - 1, smallMachine, 64} {
+		k := startProgram(t, os.Args[0], nil, "IPC_TEST_SPIN=1", fmt.Sprint("GOMAXPROCS=", procs))
+		if got := k.number(t, "processors"); got != int64(procs) {
+			t.Fatalf("GOMAXPROCS=%d: %d", procs, got)
+		}
+		if got := k.number(t, "looks"); got != int64(want(procs)) {
+			t.Errorf("GOMAXPROCS=%d on %d processors: %d looks, want %d", procs, runtime.NumCPU(), got, want(procs))
+		}
+	}
+	dir := quotaGroup(t, "150000") // of 100000 in each period: one processor and a half
+	if dir == "" {
+		return
+	}
+	script := filepath.Join(t.TempDir(), "inside")
+	text := fmt.Sprintf("#!/bin/sh\necho 0 >%s/cgroup.procs || exit\nunset GOMAXPROCS\nexec %s\n", dir, os.Args[0])
+	if err := os.WriteFile(script, []byte(text), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	k := startProgram(t, script, nil, "IPC_TEST_SPIN=1")
+	defer k.kill() // before the group
+	if got := k.number(t, "processors"); got > 2 {
+		t.Errorf("with a quota of one processor and a half: %d, want 2", got)
+	}
+	if got := k.number(t, "looks"); got != 0 {
+		t.Errorf("with a quota of one processor and a half: %d looks, want none", got)
+	}
+}
+
+// quotaGroup makes a control group with a quota of processor time in each 100 ms,
+// which is removed when the test ends; it returns nothing where nobody may.
+func quotaGroup(t *testing.T, quota string) (dir string) {
+	t.Helper()
+	tree, file, text := "/sys/fs/cgroup", "cpu.max", quota+" 100000"
+	if _, err := os.Stat(filepath.Join(tree, "cgroup.controllers")); err != nil {
+		tree, file, text = "/sys/fs/cgroup/cpu", "cpu.cfs_quota_us", quota
+	}
+	dir = filepath.Join(tree, fmt.Sprintf("fabricd-ipc-quota-%d", os.Getpid()))
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Logf("not tested: this machine lets nobody make control groups in %s: %v", tree, err)
+		return ""
+	}
+	t.Cleanup(func() {
+		eventually(t, "the group has no process and can be removed", func() bool {
+			err := os.Remove(dir)
+			return err == nil || errors.Is(err, fs.ErrNotExist)
+		})
+	})
+	if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0); err != nil {
+		t.Logf("not tested: control groups here have no quotas: %v", err)
+		return ""
+	}
+	return dir
+}
