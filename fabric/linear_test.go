@@ -33,6 +33,7 @@ var linearProviders = []struct {
 	{"quic", []fabrictest.Option{fabrictest.QUIC()}},
 	{"tcp", []fabrictest.Option{fabrictest.TCP()}},
 	{"tcp plaintext", []fabrictest.Option{fabrictest.TCPPlaintext()}},
+	{"quic from one, tcp from the other", []fabrictest.Option{fabrictest.Mixed()}},
 }
 
 // The words of a history, in a window: two of 64 bits, in one line, and one of
@@ -361,7 +362,7 @@ func TestAtomicsAreLinearizable(t *testing.T) {
 		for owner, enter := range entrances {
 			for trouble, strike := range linearTroubles {
 				t.Run(provider.name+"/owner "+owner+"/"+trouble, func(t *testing.T) {
-					c := fabrictest.NewCluster(t, 2, provider.opts...)
+					c := fabrictest.NewCluster(t, 3, provider.opts...)
 					linearHistory(t, c, enter(t, c, 0), strike, seed)
 				})
 			}
@@ -378,7 +379,7 @@ var linearTroubles = map[string]func(c *fabrictest.Cluster, ends []*fabric.Endpo
 			ends[i].Close()
 		}
 	},
-	"the other node crashes": func(c *fabrictest.Cluster, _ []*fabric.Endpoint) { c.Kill(1) },
+	"another node crashes": func(c *fabrictest.Cluster, _ []*fabric.Endpoint) { c.Kill(1) },
 }
 
 func linearHistory(t *testing.T, c *fabrictest.Cluster, owner *fabric.Node, strike func(*fabrictest.Cluster, []*fabric.Endpoint), seed uint64) {
@@ -405,8 +406,9 @@ func linearHistory(t *testing.T, c *fabrictest.Cluster, owner *fabric.Node, stri
 	}
 }
 
-// A party is everybody who gets at one page: its owner, four applications that
-// are connected to it, near and far, and those of them that have mapped it.
+// A party is everybody who gets at one page: its owner, five applications that
+// are connected to it, near, far and on a third node, and those of them that have
+// mapped it.
 type party struct {
 	at, from []*fabric.Endpoint // of each connection
 	off      []int64            // of the page, for from
@@ -420,7 +422,7 @@ func gather(t *testing.T, c *fabrictest.Cluster, owner *fabric.Node) (p party) {
 		t.Fatal(err)
 	}
 	p.views = append(p.views, mem.Bytes())
-	for _, app := range []*fabric.Node{attach(t, c, 0)(), c.Node(1), attach(t, c, 1)(), c.App(0, false)} {
+	for _, app := range []*fabric.Node{attach(t, c, 0)(), c.Node(1), attach(t, c, 1)(), c.App(0, false), c.Node(2)} {
 		at, from := joined(t, owner, app)
 		off, err := at.Register(mem.Bytes(), 0, rw, 0)
 		if err != nil {
@@ -449,7 +451,7 @@ func TestNoUpdateIsLost(t *testing.T) {
 	for _, provider := range linearProviders {
 		for owner, enter := range entrances {
 			t.Run(provider.name+"/owner "+owner, func(t *testing.T) {
-				c := fabrictest.NewCluster(t, 2, provider.opts...)
+				c := fabrictest.NewCluster(t, 3, provider.opts...)
 				p := gather(t, c, enter(t, c, 0))
 				want := addUntilAllHaveAdded(t, p)
 				if got := fabric.LoadUint64(p.views[0]); got != want {

@@ -104,37 +104,49 @@ func TestMirrorAgreesWithModel(t *testing.T) {
 	}
 }
 
+// carriers are what a link may go over.
+var carriers = map[string][]fabrictest.Option{"memory": nil, "quic": {fabrictest.QUIC()}, "tcp": {fabrictest.TCP()}}
+
 func TestMirrorOfManyPieces(t *testing.T) {
 	for name, door := range entrances {
-		t.Run(name, func(t *testing.T) {
-			c := fabrictest.NewCluster(t, 2)
-			m, there := mirrored(t, door(t, c, 0), door(t, c, 1), 700)
-			for i := range there {
-				there[i] = byte(i * 7)
-			}
-			size := int64(len(there))
-			if err := m.Acquire(t.Context(), 0, size); err != nil || !bytes.Equal(m.Bytes(), there) {
-				t.Fatalf("acquire: %v, all there: %v", err, bytes.Equal(m.Bytes(), there))
-			}
-			for i := range m.Bytes() {
-				m.Bytes()[i] ^= 0xff
-			}
-			if err := m.MarkDirty(1, size-2); err != nil {
-				t.Fatal(err)
-			}
-			if err := m.Release(t.Context()); err != nil || !bytes.Equal(m.Bytes()[1:size-1], there[1:size-1]) {
-				t.Fatalf("release: %v", err)
-			}
-			if there[0] != 0 || there[size-1] != byte((size-1)*7%256) {
-				t.Error("bytes that were not dirty were released")
-			}
-		})
+		for carrier, opts := range carriers {
+			t.Run(name+" over "+carrier, func(t *testing.T) { mirrorManyPieces(t, door, opts) })
+		}
+	}
+}
+
+func mirrorManyPieces(t *testing.T, door func(testing.TB, *fabrictest.Cluster, int) *fabric.Node, opts []fabrictest.Option) {
+	c := fabrictest.NewCluster(t, 2, opts...)
+	m, there := mirrored(t, door(t, c, 0), door(t, c, 1), 700)
+	for i := range there {
+		there[i] = byte(i * 7)
+	}
+	size := int64(len(there))
+	if err := m.Acquire(t.Context(), 0, size); err != nil || !bytes.Equal(m.Bytes(), there) {
+		t.Fatalf("acquire: %v, all there: %v", err, bytes.Equal(m.Bytes(), there))
+	}
+	for i := range m.Bytes() {
+		m.Bytes()[i] ^= 0xff
+	}
+	if err := m.MarkDirty(1, size-2); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Release(t.Context()); err != nil || !bytes.Equal(m.Bytes()[1:size-1], there[1:size-1]) {
+		t.Fatalf("release: %v", err)
+	}
+	if there[0] != 0 || there[size-1] != byte((size-1)*7%256) {
+		t.Error("bytes that were not dirty were released")
 	}
 }
 
 func TestMirrorKeepsWhatALostPeerDidNotGet(t *testing.T) {
+	for carrier, opts := range carriers {
+		t.Run(carrier, func(t *testing.T) { mirrorOfALostPeer(t, fabrictest.NewCluster(t, 2, opts...)) })
+	}
+}
+
+func mirrorOfALostPeer(t *testing.T, c *fabrictest.Cluster) {
 	ctx := context.Background()
-	c := fabrictest.NewCluster(t, 2)
 	owner, here := c.Node(1), c.Node(0)
 	at, from := joined(t, owner, here)
 	_, off := window(t, owner, at, 1, rw)

@@ -36,7 +36,7 @@ command line, the scenario or the lab is wrong.`,
   fabricd chaos run deploy/scenarios/node-killed.yaml --on local --report out`,
 	}
 	cmd.AddCommand(a.chaosRunCommand(), a.chaosSuiteCommand(), a.chaosMinimizeCommand(),
-		a.chaosCheckCommand(), a.chaosValidateCommand(), a.chaosScaleCommand())
+		a.chaosCheckCommand(), a.chaosValidateCommand(), a.chaosScaleCommand(), a.chaosPageCommand())
 	cmd.AddCommand(a.chaosHelpers()...)
 	return cmd
 }
@@ -186,7 +186,7 @@ type verdicts struct {
 // maxShown bounds the problems of a run that are printed.
 const maxShown = 10
 
-func (v *verdicts) add(_ chaos.Job, out *chaos.Outcome) {
+func (v *verdicts) add(j chaos.Job, out *chaos.Outcome) {
 	v.runs++
 	if !v.many && chaos.Refused(out.Err) && len(out.Records) == 0 {
 		v.refused = out.Err
@@ -198,14 +198,8 @@ func (v *verdicts) add(_ chaos.Job, out *chaos.Outcome) {
 	if class != chaos.Green {
 		v.bad++
 	}
-	if v.f.report != "" && (class != chaos.Green || !v.many) && v.bad <= maxSaved {
-		dir := v.f.report
-		if v.many {
-			dir = filepath.Join(dir, "runs", fmt.Sprintf("%s-%s-%d", out.Schedule.Scenario.Name, out.Lab, out.Schedule.Seed))
-		}
-		if err := chaos.Save(dir, out); err != nil && v.err == nil {
-			v.err = err
-		}
+	if err := v.save(out, j.Seed == v.f.seed); err != nil && v.err == nil {
+		v.err = err
 	}
 	if v.f.json {
 		s := chaos.Summarize(out)
@@ -219,8 +213,29 @@ func (v *verdicts) add(_ chaos.Job, out *chaos.Outcome) {
 	}
 }
 
-// maxSaved bounds the runs that a command saves.
+// maxSaved bounds the runs that a command saves whole.
 const maxSaved = 100
+
+// save saves the only run whole, and of many those that were not green and a page of
+// each scenario's run of the first seed, whichever ends first.
+func (v *verdicts) save(out *chaos.Outcome, first bool) error {
+	switch {
+	case v.f.report == "":
+		return nil
+	case !v.many:
+		return chaos.Save(v.f.report, out)
+	}
+	whole := out.Class() != chaos.Green && v.bad <= maxSaved
+	if !whole && !first {
+		return nil
+	}
+	run := filepath.Join("runs", fmt.Sprintf("%s-%s-%d", out.Schedule.Scenario.Name, out.Lab, out.Schedule.Seed))
+	v.tally.Reported(out, run)
+	if whole {
+		return chaos.Save(filepath.Join(v.f.report, run), out)
+	}
+	return chaos.SavePage(filepath.Join(v.f.report, run), out)
+}
 
 func (v *verdicts) print(out *chaos.Outcome) {
 	w := v.a.stdout

@@ -101,7 +101,7 @@ func saveScale(dir string, points []sim.ScalePoint) error {
 	}
 	text, err := json.MarshalIndent(points, "", "  ")
 	if err == nil {
-		err = os.WriteFile(filepath.Join(dir, "scale.json"), append(text, '\n'), 0o644)
+		err = os.WriteFile(filepath.Join(dir, chaos.ScaleName), append(text, '\n'), 0o644)
 	}
 	if err == nil && len(points) > 1 {
 		err = os.WriteFile(filepath.Join(dir, "scale.svg"), sim.ScalePlot(points), 0o644)

@@ -1,10 +1,7 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -22,7 +19,7 @@ func (a *app) chaosSuiteCommand() *cobra.Command {
 		Use: "suite DIR...", Short: "Run all scenarios of directories that a lab can run", Args: cobra.MinimumNArgs(1),
 		Long: `suite runs every scenario of the directories whose "on" names the lab, and ends
 with one line for each and its figures over all seeds. With --report it saves the
-sums and the runs that were not green.`,
+sums, a page of one run of each scenario, and all of the runs that were not green.`,
 		Example: `  fabricd chaos suite deploy/scenarios --on sim --total 2000
   fabricd chaos suite deploy/scenarios deploy/scenarios/fast --on netns --report out/netns
   fabricd chaos suite deploy/scenarios --on local --only node-killed,host-lost
@@ -95,10 +92,7 @@ func (a *app) runSuite(cmd *cobra.Command, f *chaosFlags, jobs []chaos.Job) erro
 	took := time.Since(began)
 	tallies := v.tally.List()
 	if f.report != "" {
-		if err := saveTallies(filepath.Join(f.report, "suite-"+f.on+".json"), tallies, took); err != nil {
-			return err
-		}
-		if err := chaos.SaveSuite(filepath.Join(f.report, "suite-"+f.on+".html"), tallies, opts.Version, took.Seconds()); err != nil {
+		if err := chaos.SaveSuite(f.report, tallies, scenario.Lab(f.on), opts.Version, took); err != nil {
 			return err
 		}
 	}
@@ -109,18 +103,6 @@ func (a *app) runSuite(cmd *cobra.Command, f *chaosFlags, jobs []chaos.Job) erro
 		return usagef("interrupted after %d of %d runs", v.runs, len(jobs))
 	}
 	return v.end()
-}
-
-// saveTallies writes the sums of a suite.
-func saveTallies(path string, tallies []chaos.Tally, took time.Duration) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
-	}
-	text, err := json.MarshalIndent(map[string]any{"scenarios": tallies, "took_seconds": took.Seconds()}, "", "  ")
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(path, append(text, '\n'), 0o644)
 }
 
 func (a *app) printTallies(tallies []chaos.Tally, runs int, took time.Duration) {

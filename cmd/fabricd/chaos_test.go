@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -106,6 +107,25 @@ func TestChaosSaysWhatHeld(t *testing.T) {
 	}
 }
 
+// TestSavedHistoriesOfASeedAreTheSame compares what two commands have saved.
+func TestSavedHistoriesOfASeedAreTheSame(t *testing.T) {
+	file := scenarioFile(t, "good", "small", "small")
+	var saved [2][]byte
+	for i := range saved {
+		dir := t.TempDir()
+		if _, stderr, code := run(t, nil, "chaos", "run", file, "--seed", "3", "--report", dir); code != exitOK {
+			t.Fatalf("exit code %d, said %q", code, stderr)
+		}
+		var err error
+		if saved[i], err = os.ReadFile(filepath.Join(dir, "history.jsonl")); err != nil || len(saved[i]) < 1000 {
+			t.Fatalf("%d bytes, %v", len(saved[i]), err)
+		}
+	}
+	if !bytes.Equal(saved[0], saved[1]) {
+		t.Error("two runs of one seed have saved different histories")
+	}
+}
+
 func TestChaosSuiteSumsUp(t *testing.T) {
 	good := scenarioFile(t, "good", "small", "small")
 	dir := t.TempDir()
@@ -116,6 +136,21 @@ func TestChaosSuiteSumsUp(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(dir, "suite-sim.json"))
 	if err != nil || !json.Valid(text) {
 		t.Errorf("the sums: %v, %q", err, text)
+	}
+	stdout, stderr, code = run(t, nil, "chaos", "page", filepath.Dir(dir))
+	page, err := os.ReadFile(filepath.Join(filepath.Dir(dir), "index.html"))
+	if code != exitOK || err != nil || !strings.Contains(stdout, "index.html") {
+		t.Fatalf("page: exit code %d, said %q, %v", code, stderr, err)
+	}
+	of := filepath.Join(filepath.Base(dir), "runs", "small-sim-1", "report.html")
+	if !strings.Contains(string(page), `href="`+of+`"`) {
+		t.Errorf("the page does not lead to %s", of)
+	}
+	if timeline, err := os.ReadFile(filepath.Join(filepath.Dir(dir), of)); err != nil || !strings.Contains(string(timeline), "<svg") {
+		t.Errorf("the page of a run: %v", err)
+	}
+	if _, stderr, code = run(t, nil, "chaos", "page", dir); code != exitUsage || !strings.Contains(stderr, "no report of a suite") {
+		t.Errorf("a page of nothing: exit code %d, said %q", code, stderr)
 	}
 	stdout, _, code = run(t, nil, "chaos", "validate", good)
 	if code != exitOK || !strings.Contains(stdout, "small, 3 nodes, 1 steps, 8s, on [sim compose]") {

@@ -272,6 +272,13 @@ func TestARunLeavesWhenItIsTold(t *testing.T) {
 			t.Errorf("%v --json: exit code %d, %q", args, code, out)
 		}
 	}
+	for _, line := range []string{"add --cut", "add --partition 0/1 --for 1s", "add --node crash", "list", "clear", "clear --node-id 1"} {
+		out, stderr, code := run(t, nil, append(strings.Fields("faults "+line), "--admin", admin)...)
+		want := "fabricd: faults are off at this node: start it with --enable-faults to test with them\n"
+		if code != exitFail || out != "" || stderr != want {
+			t.Errorf("faults %s at a node without them: exit code %d, %q, %q; want %d and %q", line, code, out, stderr, exitFail, want)
+		}
+	}
 	token := filepath.Join(dir, "more.token")
 	if _, stderr, code := run(t, nil, "token", "create", "--admin", admin, "--ttl", "1m", "--uses", "1", "--token-file", token); code != exitOK {
 		t.Errorf("token create: exit code %d, %q", code, stderr)

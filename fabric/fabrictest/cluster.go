@@ -107,6 +107,8 @@ func newCluster(tb reporter, n int, opts []Option) *Cluster {
 	c.network = newMemory(c.opts)
 	var err error
 	switch {
+	case c.opts.quic && c.opts.tcp:
+		c.network, err = newMixed()
 	case c.opts.quic:
 		c.network, err = newLoopback()
 	case c.opts.tcp:
@@ -146,18 +148,18 @@ func (c *Cluster) startLocked(m *member) {
 	c.tb.Helper()
 	m.peer.Life.Generation++
 	m.peer.Epoch++
-	provider, err := c.network.join(c.identity(m), m.layer)
+	providers, err := c.network.join(c.identity(m), m.layer)
 	if err != nil {
 		c.tb.Fatalf("fabrictest: start node %d: %v", m.peer.Life.Node, err)
 	}
-	m.peer.Addresses = []string{provider.Addr()}
+	m.peer.Addresses = []string{providers[0].Addr()}
 	for _, other := range c.nodes {
 		c.acquaint(m, other)
 		c.acquaint(other, m)
 	}
 	m.actor = &actor{c: c, i: int(m.peer.Life.Node), life: m.peer.Life, gone: make(chan struct{})}
 	m.faults = failpoint.New(m.actor)
-	m.engine = driver.Start(c.opts.engine(provider, m.faults))
+	m.engine = driver.Start(c.opts.engine(providers, m.faults))
 	m.engine.SetSelf(c.selfLocked(m))
 	c.begins(m.run())
 	c.journal.follow(m.run(), m.engine)

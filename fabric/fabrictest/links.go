@@ -38,11 +38,11 @@ func (c *Cluster) Link(from, to int) Link {
 }
 
 // Messages restricts the fault to the messages of connections. They take Delay,
-// Rate, Cut and Reset.
+// Rate, Cut, Hold and Reset.
 func (l Link) Messages() Link { l.rule.On = faults.Messages; return l }
 
 // RMA restricts the fault to remote memory operations, fences and windows. They
-// take Delay, Rate, Cut and Reset.
+// take Delay, Rate, Cut, Hold and Reset.
 func (l Link) RMA() Link { l.rule.On = faults.RMA; return l }
 
 // For ends the fault by itself after d, at most a day.
@@ -91,6 +91,10 @@ func (l Link) Rate(bytesPerSecond int64) *Fault {
 // Cut lets nothing pass. A link that is cut in one direction dies as a whole
 // when it has been silent too long; its connections end with ECONNRESET then.
 func (l Link) Cut() *Fault { l.rule.Cut = true; return l.begin() }
+
+// Hold keeps everything back until the fault ends, and loses nothing. It wants For:
+// what is held must be let go.
+func (l Link) Hold() *Fault { l.rule.Hold = true; return l.begin() }
 
 // HalfOpen stops what is established, as Cut does, and refuses new links.
 func (l Link) HalfOpen() *Fault { l.rule.HalfOpen = true; return l.begin() }

@@ -137,6 +137,173 @@ func TestCutsOfLanes(t *testing.T) {
 	})
 }
 
+// A window is memory of node 1 that node 0 writes to, beside the messages of the
+// same connection.
+type window struct{ near, far *fabric.Endpoint }
+
+// openWindow connects node 0 to node 1, which registers a page.
+func openWindow(t *testing.T, c *fabrictest.Cluster) window {
+	t.Helper()
+	near, far := connect(t, c.Node(0), c.Node(1))
+	mem, err := c.Node(1).Alloc(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { mem.Close() })
+	if _, err := far.Register(mem.Bytes(), 0, fabric.ProtRead|fabric.ProtWrite, fabric.MapFixed); err != nil {
+		t.Fatal(err)
+	}
+	return window{near, far}
+}
+
+// pass writes a hundred bytes to the window, or sends them, and returns how long
+// it took until they were there.
+func (w window) pass(plane string) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	data, start := bytes.Repeat([]byte{7}, 100), time.Now()
+	if plane == "rma" {
+		err := w.near.VWriteTo(data, 0, fabric.Sync)
+		return time.Since(start), err
+	}
+	if _, err := w.near.Send(ctx, data); err != nil {
+		return 0, err
+	}
+	_, err := w.far.Recv(ctx, make([]byte, len(data)))
+	return time.Since(start), err
+}
+
+// fastest is the shortest time of a few passes: one of them is not held up by
+// whatever else the machine does.
+func (w window) fastest(t *testing.T, plane string) time.Duration {
+	t.Helper()
+	best := limit
+	for range 5 {
+		took, err := w.pass(plane)
+		if err != nil {
+			t.Fatalf("%s: %v", plane, err)
+		}
+		best = min(best, took)
+	}
+	return best
+}
+
+// TestFaultsOfOnePlane breaks what one node sends to another of messages, and of
+// operations. The other plane of the same connection is as it was meanwhile.
+func TestFaultsOfOnePlane(t *testing.T) {
+	const least = 60 * time.Millisecond // that a fault costs
+	slow := map[string]func(l fabrictest.Link) *fabrictest.Fault{
+		"delay":  func(l fabrictest.Link) *fabrictest.Fault { return l.Delay(least, 0) },
+		"jitter": func(l fabrictest.Link) *fabrictest.Fault { return l.Delay(0, 4*least) },
+		"rate":   func(l fabrictest.Link) *fabrictest.Fault { return l.Rate(1000) },
+	}
+	networks(t, func(t *testing.T, opts ...fabrictest.Option) {
+		c := fabrictest.NewCluster(t, 2, opts...)
+		w := openWindow(t, c)
+		for plane, other := range map[string]string{"messages": "rma", "rma": "messages"} {
+			link := c.Link(0, 1).Messages()
+			if plane == "rma" {
+				link = c.Link(0, 1).RMA()
+			}
+			for name, begin := range slow {
+				f := begin(link)
+				slowest := time.Duration(0)
+				for range 20 {
+					took, err := w.pass(plane)
+					if err != nil {
+						t.Fatalf("%s of %s: %v", name, plane, err)
+					}
+					if slowest = max(slowest, took); slowest >= least {
+						break
+					}
+				}
+				if slowest < least {
+					t.Errorf("%s of %s costs %v, want %v and more", name, plane, slowest, least)
+				}
+				n := f.Fired()
+				if took := w.fastest(t, other); took >= least || f.Fired() != n {
+					t.Errorf("%s of %s: %s take %v, and it acted %d times on them", name, plane, other, took, f.Fired()-n)
+				}
+				if n == 0 {
+					t.Errorf("%s of %s did not fire", name, plane)
+				}
+				f.End()
+				if took := w.fastest(t, plane); took >= least {
+					t.Errorf("after %s of %s: %v", name, plane, took)
+				}
+			}
+			for name, begin := range map[string]func(fabrictest.Link) *fabrictest.Fault{"cut": fabrictest.Link.Cut, "hold": fabrictest.Link.Hold} {
+				f := begin(link.For(time.Hour))
+				passed := make(chan error, 1)
+				go func() { _, err := w.pass(plane); passed <- err }()
+				for range 10 {
+					if took := w.fastest(t, other); took >= least {
+						t.Errorf("%s of %s: %s take %v", name, plane, other, took)
+					}
+					time.Sleep(10 * time.Millisecond)
+				}
+				select {
+				case err := <-passed:
+					t.Errorf("%s of %s lets them pass: %v", name, plane, err)
+				default:
+				}
+				if f.Fired() == 0 {
+					t.Errorf("%s of %s did not fire", name, plane)
+				}
+				f.End()
+				if err := <-passed; err != nil {
+					t.Errorf("%s of %s, when it is over: %v", name, plane, err)
+				}
+			}
+		}
+	})
+}
+
+// TestResetOfOnePlane ends the connections that use it, and no link: with messages
+// those that have sent some, with operations all, because each has a lane of them.
+func TestResetOfOnePlane(t *testing.T) {
+	networks(t, func(t *testing.T, opts ...fabrictest.Option) {
+		for plane, other := range map[string]string{"messages": "rma", "rma": "messages"} {
+			c := fabrictest.NewCluster(t, 2, opts...)
+			both, only := openWindow(t, c), openWindow(t, c)
+			for _, p := range []string{plane, other} {
+				if _, err := both.pass(p); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := only.pass(other); err != nil {
+				t.Fatal(err)
+			}
+			f := c.Faults(fmt.Sprintf(`{"plane":%q,"from":0,"to":1,"reset":true}`, plane))
+			for _, ep := range []*fabric.Endpoint{both.near, both.far} {
+				ctx, cancel := context.WithTimeout(t.Context(), limit)
+				if _, err := ep.Recv(ctx, make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+					t.Errorf("reset of %s: an end of a connection that uses it: %v", plane, err)
+				}
+				cancel()
+			}
+			if f.Fired() == 0 {
+				t.Errorf("reset of %s did not fire", plane)
+			}
+			_, err := only.pass(other)
+			for plane == "rma" && err == nil { // a few may still come through
+				_, err = only.pass(other)
+			}
+			if plane == "messages" && err != nil || plane == "rma" && !errors.Is(err, syscall.ECONNRESET) {
+				t.Errorf("reset of %s: a connection with %s only: %v", plane, other, err)
+			}
+			f.End()
+			again := openWindow(t, c)
+			for _, p := range []string{plane, other} {
+				if _, err := again.pass(p); err != nil {
+					t.Errorf("%s after a reset of %s: %v", p, plane, err)
+				}
+			}
+			c.Close()
+		}
+	})
+}
+
 // TestOneWayCutEndsTheLinkOnBothSides and leaves others alone.
 func TestOneWayCutEndsTheLinkOnBothSides(t *testing.T) {
 	networks(t, func(t *testing.T, opts ...fabrictest.Option) {
@@ -197,6 +364,7 @@ func TestPartitionsOfGroups(t *testing.T) {
 			want string // the pairs that cannot reach each other
 		}{
 			{fabrictest.Symmetric, "01 02 03 12 13"},
+			{fabrictest.Asymmetric, "01 02 03 12 13"},
 			{fabrictest.Partial, "01 12 13"},
 		} {
 			c.PartitionGroups(tt.d, []int{0}, []int{1}, []int{2, 3})
@@ -219,6 +387,72 @@ func TestPartitionsOfGroups(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestPartitionsOfPackets has a byte on its way in both directions of every pair
+// when groups are separated: packets pass where the direction of the partition lets
+// them, though nobody answers them.
+func TestPartitionsOfPackets(t *testing.T) {
+	for d, want := range map[fabrictest.Direction]string{
+		fabrictest.Symmetric:  "23 32",
+		fabrictest.Asymmetric: "10 20 21 23 30 31 32",
+		fabrictest.Partial:    "02 03 20 23 30 32",
+	} {
+		t.Run(string(d), func(t *testing.T) {
+			t.Parallel()
+			c := fabrictest.NewCluster(t, 4, fabrictest.QUIC())
+			var ends [4][4]*fabric.Endpoint // of the connection to each other node
+			for i := range 4 {
+				for j := i + 1; j < 4; j++ {
+					ends[i][j], ends[j][i] = connect(t, c.Node(i), c.Node(j))
+					if _, err := exchangeBytes(ends[i][j], ends[j][i], limit); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			f := c.PartitionGroups(d, []int{0}, []int{1}, []int{2, 3})
+			var ways [][2]int
+			for i := range 4 {
+				for j := range 4 {
+					if i == j {
+						continue
+					}
+					if _, err := ends[i][j].Send(t.Context(), []byte{1}); err != nil {
+						t.Fatal(err)
+					}
+					ways = append(ways, [2]int{i, j})
+				}
+			}
+			var got []string
+			for _, w := range ways {
+				way := fmt.Sprintf("%d%d", w[0], w[1])
+				within := 50 * time.Millisecond // of what has no way
+				if strings.Contains(want, way) {
+					within = limit
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), within)
+				if _, err := ends[w[1]][w[0]].Recv(ctx, make([]byte, 1)); err == nil {
+					got = append(got, way)
+				}
+				cancel()
+			}
+			if got := strings.Join(got, " "); got != want {
+				t.Errorf("bytes passed %s, want %s", got, want)
+			}
+			if f.Fired() == 0 {
+				t.Error("the partition did not fire")
+			}
+			c.Heal()
+			for i := range 4 {
+				for j := range i {
+					near, far := connect(t, c.Node(i), c.Node(j))
+					if _, err := exchangeBytes(near, far, limit); err != nil {
+						t.Errorf("%d and %d after Heal: %v", i, j, err)
+					}
+				}
+			}
+		})
+	}
 }
 
 // TestShortPauseLosesNothing pauses a node for less than the bound of silence.

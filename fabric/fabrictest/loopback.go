@@ -31,12 +31,21 @@ func newLoopback() (*loopback, error) {
 	return &loopback{authority: a, sockets: make(map[addr.UUID]*socket)}, nil
 }
 
-func (l *loopback) join(id transport.Identity, layer *inject.Layer) (transport.Provider, error) {
+func (l *loopback) join(id transport.Identity, layer *inject.Layer) ([]transport.Provider, error) {
+	p, err := l.open(id, layer, 0)
+	if err != nil {
+		return nil, err
+	}
+	return []transport.Provider{p}, nil
+}
+
+// open returns a node's provider at a port, 0 for any that is free.
+func (l *loopback) open(id transport.Identity, layer *inject.Layer, port int) (transport.Provider, error) {
 	cfg, err := l.authority.config(id)
 	if err != nil {
 		return nil, err
 	}
-	conn, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	conn, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port})
 	if err != nil {
 		return nil, err
 	}

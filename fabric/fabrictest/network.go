@@ -12,9 +12,9 @@ import (
 // A network is what the nodes of a cluster talk over. Nodes are named by their
 // identities.
 type network interface {
-	// join returns the provider of a node that starts, whose links are broken
-	// in layer. The engine closes it.
-	join(id transport.Identity, layer *inject.Layer) (transport.Provider, error)
+	// join returns the providers of a node that starts, whose links are broken in
+	// layer: the preferred one first, all of one address. The engine closes them.
+	join(id transport.Identity, layer *inject.Layer) ([]transport.Provider, error)
 	// crash ends a node's provider without a word to its peers.
 	crash(id transport.Identity)
 	// cut stops all that passes between two nodes; mend undoes that.
@@ -42,12 +42,12 @@ func memoryAddress(id transport.Identity) string {
 	return fmt.Sprintf("node-%x", id.Node[12:])
 }
 
-func (m memory) join(id transport.Identity, layer *inject.Layer) (transport.Provider, error) {
+func (m memory) join(id transport.Identity, layer *inject.Layer) ([]transport.Provider, error) {
 	p, err := m.hub.Provider(memoryAddress(id), id)
 	if err != nil {
 		return nil, err
 	}
-	return layer.Provider(p, false), nil
+	return []transport.Provider{layer.Provider(p, false)}, nil
 }
 
 func (m memory) crash(id transport.Identity) { m.hub.Kill(memoryAddress(id), mem.Silent) }

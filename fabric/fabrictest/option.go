@@ -34,6 +34,10 @@ func TCP() Option { return func(o *options) { o.tcp = true } }
 // TCPPlaintext is [TCP] that goes without TLS once the ends have proved who they are.
 func TCPPlaintext() Option { return func(o *options) { o.tcp, o.plaintext = true, true } }
 
+// Mixed makes the nodes talk QUIC and TCP at once: links that a node with an odd ID
+// dials are QUIC's, those of the others TCP's. It does not work in a bubble.
+func Mixed() Option { return func(o *options) { o.quic, o.tcp = true, true } }
+
 // Delay makes everything take d to arrive, and up to jitter longer, which seed
 // decides. It has no effect with QUIC and TCP.
 func Delay(d, jitter time.Duration, seed uint64) Option {
@@ -50,10 +54,10 @@ func ConnectTimeout(d time.Duration) Option { return func(o *options) { o.connec
 // Log makes the engines log to l, with the nodes' IDs in the field "node".
 func Log(l zerolog.Logger) Option { return func(o *options) { o.log = l } }
 
-func (o options) engine(p transport.Provider, faults *failpoint.Node) driver.Config {
+func (o options) engine(all []transport.Provider, faults *failpoint.Node) driver.Config {
 	return driver.Config{
-		Providers:      []transport.Provider{p},
-		Log:            o.log.With().Str("node", p.Addr()).Logger(),
+		Providers:      all,
+		Log:            o.log.With().Str("node", all[0].Addr()).Logger(),
 		ConnectTimeout: o.connectTimeout,
 		Faults:         faults,
 	}

@@ -40,11 +40,24 @@ func newStreams(plaintext bool) (*streams, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &streams{authority: a, plaintext: plaintext, plugs: make(map[addr.UUID]*plug),
-		places: make(map[string]*plug), changed: make(chan struct{})}, nil
+	return newStreamsOf(a, plaintext), nil
 }
 
-func (s *streams) join(id transport.Identity, layer *inject.Layer) (transport.Provider, error) {
+func newStreamsOf(a *authority, plaintext bool) *streams {
+	return &streams{authority: a, plaintext: plaintext, plugs: make(map[addr.UUID]*plug),
+		places: make(map[string]*plug), changed: make(chan struct{})}
+}
+
+func (s *streams) join(id transport.Identity, layer *inject.Layer) ([]transport.Provider, error) {
+	p, err := s.open(id, layer)
+	if err != nil {
+		return nil, err
+	}
+	return []transport.Provider{p}, nil
+}
+
+// open returns a node's provider.
+func (s *streams) open(id transport.Identity, layer *inject.Layer) (transport.Provider, error) {
 	who, err := s.authority.config(id)
 	if err != nil {
 		return nil, err

@@ -14,14 +14,16 @@ const module = "github.com/fabricd/fabricd"
 // with ARCHITECTURE.md.
 var mayImport = map[string][]string{
 	// Leaves.
-	"fabric/addr":       {},
-	"internal/status":   {},
-	"internal/ring":     {},
-	"internal/spin":     {},
-	"internal/bubble":   {},
-	"internal/shm":      {"internal/status"},
-	"fence":             {"internal/status"},
-	"internal/archtest": {},
+	"fabric/addr":        {},
+	"internal/status":    {},
+	"internal/ring":      {},
+	"internal/spin":      {},
+	"internal/bubble":    {},
+	"internal/budget":    {},
+	"internal/yamlbound": {},
+	"internal/shm":       {"internal/status"},
+	"fence":              {"internal/status"},
+	"internal/archtest":  {},
 
 	// Arithmetic and formats.
 	"portmap":       {"fabric/addr", "internal/status"},
@@ -63,7 +65,7 @@ var mayImport = map[string][]string{
 	// What joins the rooms.
 	"internal/daemon": {"internal/driver", "membership", "membership/gossip", "membership/state", "membership/trust", "membership/verdict", "internal/ipc",
 		"internal/transport", "internal/transport/quic", "internal/transport/tcp", "internal/faults", "internal/faults/inject", "internal/faults/failpoint",
-		"fabric/addr", "internal/status"},
+		"fabric/addr", "internal/status", "internal/yamlbound"},
 	"internal/doctor": {"internal/daemon", "internal/ipc", "internal/shm", "internal/transport/quic"},
 	"fabric/embed":    {"fabric", "internal/daemon", "internal/ipc", "fabric/addr"},
 	"fabric/fabrictest": {"fabric", "internal/driver", "internal/ipc", "internal/transport", "internal/transport/mem",
@@ -71,7 +73,7 @@ var mayImport = map[string][]string{
 
 	// A run that breaks things on purpose: its log, its file, its judge.
 	"internal/history":  {"fabric/addr"},
-	"internal/scenario": {"internal/history", "internal/faults", "internal/faults/failpoint"},
+	"internal/scenario": {"internal/history", "internal/yamlbound", "internal/faults", "internal/faults/failpoint"},
 	"internal/check":    {"internal/scenario", "internal/history", "fabric/addr"},
 	"internal/report":   {"internal/check", "internal/scenario", "internal/history", "fabric/addr"},
 	"internal/sim": {"internal/core", "internal/wire", "internal/transport", "internal/status", "membership/verdict",
@@ -107,7 +109,7 @@ var mayImport = map[string][]string{
 
 // forTests are the packages that exist for tests. Only each other's non-test
 // code, and the benchmark's, may import them; they may do what tests may.
-var forTests = []string{"internal/bubble", "internal/transport/transporttest", "internal/netsim", "internal/conformance", "deploy/check", "internal/deploytest", "internal/e2e", "internal/hostile", "fabric/fabrictest"}
+var forTests = []string{"internal/bubble", "internal/budget", "internal/transport/transporttest", "internal/netsim", "internal/conformance", "deploy/check", "internal/deploytest", "internal/e2e", "internal/hostile", "fabric/fabrictest"}
 
 func TestTestHelpersStayInTests(t *testing.T) {
 	for p, imports := range mayImport {
@@ -129,7 +131,7 @@ var foreign = map[string][]string{
 	"github.com/hashicorp/memberlist": {"membership", "membership/gossip", "cmd/fabric-bench/internal/stock"},
 	"go.etcd.io/bbolt":                {"membership/state"},
 	"github.com/spf13/cobra":          {"cmd/fabricd", "cmd/fabric-bench"},
-	"golang.org/x/sys":                {"internal/shm"},
+	"golang.org/x/sys":                {"internal/shm", "internal/chaos"},
 }
 
 func TestImportsPointOneWay(t *testing.T) {

@@ -19,7 +19,8 @@ import (
 var errNotRunning = errors.New("does not run")
 
 // node does something to the daemon of a slot. The slot's act is held.
-func (c *cluster) node(ctx context.Context, s *slot, n *scenario.Node) (effect, error) {
+func (c *cluster) node(ctx context.Context, s *slot, a scenario.Action) (effect, error) {
+	n := a.Node
 	d, source, _, _ := s.current()
 	runs := d != nil && d.running()
 	switch n.Do {
@@ -43,6 +44,8 @@ func (c *cluster) node(ctx context.Context, s *slot, n *scenario.Node) (effect, 
 		return done{fired: 1, proof: "continued"}, d.cont(ctx)
 	case scenario.Replace:
 		return c.replace(ctx, s, d, source)
+	case scenario.Damage:
+		return c.damage(ctx, s, d, source, a.Seed)
 	}
 	return nil, fmt.Errorf("do: %q: the lab does not know it", n.Do)
 }

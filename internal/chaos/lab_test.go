@@ -290,3 +290,38 @@ func TestAHarnessFailureIsNoVerdict(t *testing.T) {
 	}
 	nothingLeft(t)
 }
+
+// TestARunOfAFailedLabIsMadeOnceMore: alone, after the others, and then it counts as
+// what it is; a single run is not made again.
+func TestARunOfAFailedLabIsMadeOnceMore(t *testing.T) {
+	real.Lock()
+	defer real.Unlock()
+	l, err := OpenLab(scenario.Local)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	job := Job{Named: Named{Scenario: decode(t, killed)}, Seed: 1}
+	for _, jobs := range [][]Job{{job}, {job, job}, {job, job, job, job, job}} {
+		tried, told := 0, 0
+		opts := &Options{Exe: filepath.Join(t.TempDir(), "nothing"), Say: func(line string) {
+			if strings.Contains(line, "once more, alone") {
+				tried++
+			}
+		}}
+		RunAll(t.Context(), l, jobs, opts, func(_ Job, out *Outcome) {
+			told++
+			if out.Class() != Harness {
+				t.Errorf("%v: %v", out.Class(), out.Problems())
+			}
+		})
+		want := min(len(jobs), maxAgain)
+		if len(jobs) == 1 {
+			want = 0
+		}
+		if told != len(jobs) || tried != want {
+			t.Errorf("of %d jobs %d are told and %d made again, want %d", len(jobs), told, tried, want)
+		}
+	}
+	nothingLeft(t)
+}

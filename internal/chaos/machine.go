@@ -48,7 +48,7 @@ func (m *machine) check(_ context.Context, s *scenario.Schedule) error {
 		switch {
 		case a.Link != nil && a.Link.By == scenario.ByKernel, a.Partition != nil && a.Partition.By == scenario.ByKernel:
 			return refusef("%s by the kernel: the local lab cannot do it; netns and compose can", a.What())
-		case a.Network != nil:
+		case a.Network != nil && a.Network.Do != scenario.Garbage:
 			return refusef("%s: the local lab cannot do it; netns and compose can", a.What())
 		}
 	}
@@ -134,6 +134,8 @@ func (m *machine) path(s *slot, name string) string { return filepath.Join(s.dir
 func (m *machine) breakNetwork(context.Context, scenario.Action) (effect, bool, error) {
 	return nil, false, nil
 }
+
+func (m *machine) enter(int) error { return nil }
 
 func (m *machine) squeeze(ctx context.Context, s *slot, a scenario.Action) (effect, error) {
 	return m.group.squeeze(ctx, s, a)

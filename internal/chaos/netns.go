@@ -22,6 +22,7 @@ type namespaces struct {
 	*machine // starts the processes
 	name     Name
 	filter   filter
+	count    int // of slots; set by open
 
 	mu    sync.Mutex  // guards the fields below
 	rates map[int]int // rate limits in place at the bridge's ports, by slot
@@ -73,6 +74,7 @@ func (n *namespaces) check(ctx context.Context, s *scenario.Schedule) error {
 const oneSegment = "gso_max_segs 1 gso_max_size 1500"
 
 func (n *namespaces) open(ctx context.Context, slots int) error {
+	n.count = slots
 	sw := n.bridge()
 	if err := n.add(ctx, sw); err != nil {
 		return err
@@ -192,6 +194,8 @@ func (n *namespaces) breakNetwork(ctx context.Context, a scenario.Action) (effec
 		e, err = n.filter.apply(ctx, a)
 	case a.Network != nil && a.Network.Do == scenario.Disconnect:
 		e, err = n.disconnect(ctx, a)
+	case a.Network != nil && a.Network.Do == scenario.Forge:
+		e, err = n.forge(ctx, a)
 	case a.Network != nil:
 		e, err = n.filter.reject(ctx, a)
 	default:

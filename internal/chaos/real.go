@@ -108,7 +108,7 @@ func (r *realLab) runAt(ctx context.Context, s *scenario.Schedule, site site, sp
 	c.ctx, c.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	defer c.kill()
 	c.log.Put(&history.Begin{Version: history.Version, Scenario: string(s.Scenario.Name), Seed: s.Seed, Lab: string(r.lab),
-		Detection: string(c.detection), Nodes: s.Scenario.Cluster.Nodes, Duration: int64(s.Scenario.Duration),
+		Detection: string(c.detection), LostPair: string(s.Scenario.Cluster.LostPair), Nodes: s.Scenario.Cluster.Nodes, Duration: int64(s.Scenario.Duration),
 		Build: r.o.Version, Started: time.Now().UTC().Format(time.RFC3339), Command: r.o.command(s, r.lab)})
 	err = c.phases(ctx)
 	err = errors.Join(err, c.failure())

@@ -3,7 +3,6 @@ package chaos
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -44,6 +43,9 @@ func Save(dir string, out *Outcome) error {
 	return nil
 }
 
+// SavePage saves what people look at, without history and logs.
+func SavePage(dir string, out *Outcome) error { return report.WritePage(dir, reported(out)) }
+
 // reported is an outcome as the report takes it.
 func reported(out *Outcome) *report.Run {
 	r := &report.Run{Records: out.Records, Result: out.Result, Scenario: out.Schedule.Scenario}
@@ -51,30 +53,6 @@ func reported(out *Outcome) *report.Run {
 		r.Problem = out.Err.Error()
 	}
 	return r
-}
-
-func savePage(path string, write func(io.Writer) error) error {
-	f, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(write(f), f.Close())
-}
-
-// SaveSuite writes the page of a suite: what became of each scenario.
-func SaveSuite(path string, tallies []Tally, version string, tookSeconds float64) error {
-	s := &report.Suite{Build: version, Took: tookSeconds}
-	for _, t := range tallies {
-		e := report.Entry{Scenario: t.Scenario, Lab: t.Lab, Runs: t.Runs, Green: t.Green, Broken: t.Broken, Harness: t.Harness}
-		if t.file != nil {
-			e.About, e.Rows = string(t.file.About), t.file.Rows
-		}
-		for _, f := range t.Figures {
-			e.Figures = append(e.Figures, check.Figure{Name: f.Name, Of: f.Of, Count: f.Count, P50: f.P50, P99: f.P99, Max: f.Max})
-		}
-		s.Rows = append(s.Rows, e)
-	}
-	return savePage(path, func(w io.Writer) error { return report.SuiteHTML(w, s) })
 }
 
 // Recheck judges a saved run anew.

@@ -35,6 +35,10 @@ type site interface {
 	breakNetwork(ctx context.Context, a scenario.Action) (effect, bool, error)
 	// squeeze takes processor time or memory from the processes of a slot.
 	squeeze(ctx context.Context, s *slot, a scenario.Action) (effect, error)
+
+	// enter makes a goroutine that does nothing else see a slot's network, to its
+	// end.
+	enter(slot int) error
 }
 
 // A place is where a slot's fabricd listens for others.

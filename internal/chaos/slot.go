@@ -86,8 +86,12 @@ func (s *slot) daemonArgs() []string {
 		args = append(args, "--enable-faults")
 	}
 	if s.id == 0 {
-		if v := s.c.schedule.Scenario.Cluster.Certificates; v != 0 {
-			args = append(args, "--certificate-validity", v.String())
+		of := s.c.schedule.Scenario.Cluster
+		if of.Certificates != 0 {
+			args = append(args, "--certificate-validity", of.Certificates.String())
+		}
+		if of.LostPair != "" {
+			args = append(args, "--lost-pair", string(of.LostPair))
 		}
 		return append(args, "--role", "host")
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/fabricd/fabricd/internal/report"
 	"github.com/fabricd/fabricd/internal/scenario"
 )
 
@@ -81,8 +82,9 @@ func Plan(all []Named, lab scenario.Lab, first uint64, count, total int) []Job {
 
 // RunAll runs jobs in a lab and hands each outcome to each, one at a time. Runs
 // beside each other finish in any order; those that disturb others, or that others
-// would disturb, run last and alone. It stops when ctx is done; what was
-// running then is handed on as failed.
+// would disturb, run last and alone, and then once more the few of which the lab has
+// failed. It stops when ctx is done; what was running then
+// has been cut short, says nothing, and is not handed on.
 func RunAll(ctx context.Context, l *Lab, jobs []Job, opts *Options, each func(Job, *Outcome)) {
 	workers := max(1, min(opts.Parallel, MaxParallel))
 	if l.Kind() == scenario.Sim {
@@ -96,9 +98,23 @@ func RunAll(ctx context.Context, l *Lab, jobs []Job, opts *Options, each func(Jo
 			together = append(together, j)
 		}
 	}
-	runSome(ctx, l, together, workers, opts, each)
-	runSome(ctx, l, alone, 1, opts, each)
+	var again []Job
+	unlessHarness := func(j Job, out *Outcome) {
+		if len(jobs) > 1 && len(again) < maxAgain && l.Kind() != scenario.Sim && out.Class() == Harness {
+			opts.say("%s: the lab failed, which says nothing: once more, alone", j.Scenario.Name)
+			again = append(again, j)
+			return
+		}
+		each(j, out)
+	}
+	runSome(ctx, l, together, workers, opts, unlessHarness)
+	runSome(ctx, l, alone, 1, opts, unlessHarness)
+	runSome(ctx, l, again, 1, opts, each)
 }
+
+// maxAgain bounds the runs that are made once more because the lab failed: on a
+// machine that is too slow for its labs more would not help.
+const maxAgain = 3
 
 // greedy reports whether a job disturbs whatever runs beside it.
 func (j Job) greedy() bool {
@@ -126,6 +142,9 @@ func runSome(ctx context.Context, l *Lab, jobs []Job, workers int, opts *Options
 					o.Say = func(line string) { opts.say("%s: %s", j.Scenario.Name, line) }
 				}
 				out := Once(ctx, l, j.Scenario.Resolve(j.Seed), &o)
+				if ctx.Err() != nil && out.Err != nil {
+					continue
+				}
 				mu.Lock()
 				each(j, out)
 				mu.Unlock()
@@ -153,7 +172,8 @@ type Tally struct {
 	Took     float64      `json:"took_seconds"`
 	Figures  []FigureSum  `json:"figures,omitempty"`
 
-	file *scenario.Scenario
+	file   *scenario.Scenario
+	report string // the page of one of the runs, relative to that of the suite
 }
 
 // A FigureSum is one figure over all runs of a scenario in a lab.
@@ -161,6 +181,7 @@ type FigureSum struct {
 	Name  scenario.FigureName `json:"name"`
 	Of    string              `json:"of,omitempty"`
 	Count int                 `json:"count"`
+	Min   int64               `json:"min"`
 	P50   int64               `json:"p50"`
 	P99   int64               `json:"p99"`
 	Max   int64               `json:"max"`
@@ -194,6 +215,11 @@ func (t *Tallies) Add(out *Outcome) {
 		y.Harness = append(y.Harness, out.Schedule.Seed)
 	}
 	y.addFigures(out)
+}
+
+// Reported says where the report of a run that was added is, relative to the suite's.
+func (t *Tallies) Reported(out *Outcome, dir string) {
+	t.all[string(out.Lab)+"/"+string(out.Schedule.Scenario.Name)].report = filepath.Join(dir, report.HTMLName)
 }
 
 func (y *Tally) addFigures(out *Outcome) {
@@ -238,5 +264,25 @@ func (f *FigureSum) compute() {
 	}
 	slices.Sort(f.samples)
 	at := func(p int) int64 { return f.samples[min(len(f.samples)-1, len(f.samples)*p/100)] }
-	f.P50, f.P99, f.Max = at(50), at(99), f.samples[len(f.samples)-1]
+	f.Min, f.P50, f.P99, f.Max = f.samples[0], at(50), at(99), f.samples[len(f.samples)-1]
+}
+
+// drawn is how many samples of a figure a histogram is drawn from.
+const drawn = 500
+
+// some returns so many of the samples of a time after a fault, evenly chosen, the
+// largest among them; of other figures none.
+func (f *FigureSum) some() []int64 {
+	if f.Name != scenario.TimeToError && f.Name != scenario.TimeToRemoved {
+		return nil
+	}
+	n := len(f.samples)
+	if n <= drawn {
+		return f.samples
+	}
+	var some []int64
+	for i := range drawn {
+		some = append(some, f.samples[(i+1)*n/drawn-1])
+	}
+	return some
 }

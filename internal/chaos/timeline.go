@@ -89,7 +89,7 @@ const undoLimit = 20 * time.Second
 func (c *cluster) act(ctx context.Context, a scenario.Action, began time.Duration) {
 	since := c.clock.Now()
 	e, err := c.apply(ctx, a)
-	f := a.Begun(c.detection, since)
+	f := a.Begun(c.schedule.Scenario.Cluster, since)
 	if f.Until != 0 {
 		f.Until += int64(began)
 	}
@@ -193,6 +193,8 @@ func whomWay(from, to []int) string { return fmt.Sprintf("%v→%v", from, to) }
 // apply puts an action in place.
 func (c *cluster) apply(ctx context.Context, a scenario.Action) (effect, error) {
 	switch {
+	case a.Network != nil && a.Network.Do == scenario.Garbage:
+		return c.garbage(a), nil
 	case a.Link != nil, a.Partition != nil, a.Network != nil:
 		if e, mine, err := c.site.breakNetwork(ctx, a); mine || err != nil {
 			return e, err
@@ -201,7 +203,7 @@ func (c *cluster) apply(ctx context.Context, a scenario.Action) (effect, error) 
 	case a.Node != nil:
 		return c.forEach(a.Node.ID.IDs(), func(s *slot) (effect, error) {
 			s.awaitBack(ctx, &s.daemonsDue)
-			return c.node(ctx, s, a.Node)
+			return c.node(ctx, s, a)
 		})
 	case a.App != nil:
 		return c.forEach(a.App.Node.IDs(), func(s *slot) (effect, error) {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/history"
+	"github.com/fabricd/fabricd/internal/scenario"
 )
 
 // aftermath is how long after its end a fault explains what happens: the grace
@@ -50,9 +51,10 @@ func (f *fault) onAnyWay(slot int) bool {
 //     also one that may only reset connections, and of any other node as a whole:
 //     each node decides for itself then, and one that gave up another which
 //     lives may have to begin anew when the host is back;
-//   - a cut that takes the host off the network: it gives up everybody.
+//   - a cut that takes the host off the network: it gives up everybody;
+//   - where pairs that lost each other are parted, of any link of the slot.
 func (w *world) removable(slot, observer int, at int64) *fault {
-	host := false
+	host, parted := false, w.begin.LostPair == string(scenario.LostPairEvict)
 	for _, f := range w.faults {
 		host = host || f.Harm == history.HarmRemove && (f.onNode(0) || f.onWay(observer, 0)) && w.around(f, at)
 	}
@@ -65,7 +67,7 @@ func (w *world) removable(slot, observer int, at int64) *fault {
 			return f
 		}
 		if f.Harm == history.HarmRemove &&
-			(f.onNode(slot) || f.onNode(observer) || f.onWay(slot, observer) || f.onWay(slot, 0) || f.Cut && f.onNode(0)) {
+			(f.onNode(slot) || f.onNode(observer) || f.onWay(slot, observer) || f.onWay(slot, 0) || f.Cut && f.onNode(0) || parted && f.onAnyWay(slot)) {
 			return f
 		}
 	}

@@ -74,9 +74,10 @@ func (m *events) audience(s history.Source) *audience {
 	return a
 }
 
-// renew begins anew with another own life.
+// renew begins anew with another own life, of which an application looks again who
+// is there.
 func (a *audience) renew(self addr.Life) {
-	a.self = self
+	a.self, a.viewAt = self, 0
 	for id, n := range a.nodes {
 		before := n.live
 		if before == 0 {

@@ -219,6 +219,7 @@ func (x *expecter) errors(e *scenario.ExpectErrors) {
 			allowed = append(allowed, string(s))
 		}
 	}
+	var took []int64
 	for i, r := range x.w.records {
 		b, ok := r.Body.(*history.Return)
 		if !ok || b.Status == "" || b.Peer == (addr.Life{}) || r.At > x.w.finish() {
@@ -237,6 +238,11 @@ func (x *expecter) errors(e *scenario.ExpectErrors) {
 		if e.Within > 0 {
 			x.unless(r.At-since <= x.w.within(e.Within.Time()), r.At, []int{f.index, i}, "%s of %s towards slot %d fails %s after the fault", b.Name, r.Source, slot, time.Duration(r.At-since))
 		}
+		took = append(took, r.At-since)
+	}
+	if e.P99 > 0 && len(took) > 0 {
+		p := percentile(took)
+		x.unless(p <= int64(e.P99.Time()), x.w.finish(), nil, "99 of 100 calls fail within %s (of %d), want %s", time.Duration(p), len(took), e.P99)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/check"
 	"github.com/fabricd/fabricd/internal/history"
 	"github.com/fabricd/fabricd/internal/scenario"
@@ -57,6 +58,8 @@ func TestExpectations(t *testing.T) {
 		{`added: {node: 2}`, check.NotExercised},
 		{`errors: {to: 3, within: 1s, status: [ECONNRESET, ENODEV]}`, check.Held},
 		{`errors: {to: 3, status: [ENODEV]}`, check.Violated},
+		{`errors: {to: 3, p99: 1s}`, check.Held},
+		{`errors: {to: 3, p99: 1us}`, check.Violated},
 		{`errors: {to: 2}`, check.NotExercised},
 		{`unharmed: {nodes: [0, 1, 2]}`, check.Held},
 		{`unharmed: {nodes: all}`, check.Violated},
@@ -115,6 +118,59 @@ func TestStartThatIsToldLate(t *testing.T) {
 	r := check.Run(e.done(), s)
 	if r.Expectations[0].Verdict != check.Held || r.Figures[0].Count != 3 || r.Figures[0].Max > 10*ms {
 		t.Errorf("%+v, %+v", r.Expectations, r.Figures)
+	}
+}
+
+// TestALossBeforeTheFirstLook: who attaches again is told of losses from then on, and
+// looks who is there a moment later: it may hear of the end of a life that it never
+// saw. After its look it may not.
+func TestALossBeforeTheFirstLook(t *testing.T) {
+	for _, looked := range []bool{false, true} {
+		m := newModel(1, 4)
+		m.connect(m.nodes[0], m.nodes[1])
+		m.now = sec
+		m.die(m.nodes[3])
+		m.start(m.nodes[3])
+		m.now = 3 * sec
+		e := newEdit(m.finish())
+		look := find(e, -1, func(r rec, _ *history.View) bool { return r.Source == m.app(m.nodes[3]) && r.At > sec && r.At < 2*sec })
+		i := look
+		if !looked {
+			i--
+		}
+		e.insert(i, m.app(m.nodes[3]), &history.Event{What: history.EventRemoved, Observer: m.nodes[3].life, Subject: addr.Life{Node: 9, Generation: 3}, Reason: "crashed"})
+		want := check.Held
+		if looked {
+			e.move(i+1, e.records[i].At+sec/2)
+			want = check.Violated
+		}
+		for _, j := range check.Run(e.done(), modelScenario(4, "")).Invariants {
+			if j.Name == "events" && j.Verdict != want {
+				t.Errorf("looked %v: %s: %+v", looked, j.Verdict, j)
+			}
+		}
+	}
+}
+
+// TestWhoComesLaterIsNotLate: a node that comes back is told of those that have been
+// there for long, which says nothing of how fast news travels.
+func TestWhoComesLaterIsNotLate(t *testing.T) {
+	m := newModel(1, 4)
+	m.connect(m.nodes[0], m.nodes[1])
+	for i, n := range []int{3, 2, 3} {
+		m.die(m.nodes[n])
+		m.now += int64(i+1) * sec
+		m.start(m.nodes[n])
+		for _, o := range m.others(m.nodes[n]) {
+			m.put(m.app(m.nodes[n]), &history.Event{What: history.EventAdded, Observer: m.nodes[n].life, Subject: o.life, UUID: o.uuid})
+		}
+		m.now += 5 * sec
+	}
+	s := modelScenario(4, "")
+	s.Figures = []scenario.FigureName{scenario.TimeToAdded}
+	f := check.Run(m.finish(), s).Figures[0]
+	if f.Count != 9 || f.Max > 10*ms {
+		t.Errorf("%d additions, the last after %d ns; want 9 at once", f.Count, f.Max)
 	}
 }
 

@@ -16,7 +16,7 @@ func (g gatherer) add(of string, v int64) { g[of] = append(g[of], v) }
 
 // figures makes the figures of a run.
 func figures(w *world, names []scenario.FigureName) []Figure {
-	f := &figureMaker{w: w, all: map[scenario.FigureName]gatherer{}, gaps: map[history.ConnEnd]*flow{}, seconds: map[int64]int64{}}
+	f := &figureMaker{w: w, all: map[scenario.FigureName]gatherer{}, gaps: map[history.ConnEnd]*flow{}, seconds: map[int64]int64{}, heard: map[telling]bool{}}
 	for _, n := range names {
 		f.all[n] = gatherer{}
 	}
@@ -76,7 +76,8 @@ type figureMaker struct {
 	w       *world
 	all     map[scenario.FigureName]gatherer
 	gaps    map[history.ConnEnd]*flow
-	seconds map[int64]int64 // bytes received, by second
+	seconds map[int64]int64  // bytes received, by second
+	heard   map[telling]bool // of additions
 }
 
 func (f *figureMaker) add(name scenario.FigureName, of string, v int64) {
@@ -101,9 +102,21 @@ func (f *figureMaker) event(r *history.Record, b *history.Event) {
 	if slot < 0 || b.What != history.EventAdded {
 		return
 	}
-	if start, ok := f.w.startOf(slot, r.At); ok {
-		f.add(scenario.TimeToAdded, "", r.At-start)
+	start, ok := f.w.startOf(slot, r.At)
+	own, _ := f.w.procAt(r.Source.Slot, r.At)
+	told := telling{r.Source, slot, start}
+	if !ok || own == nil || own.start > start || f.heard[told] {
+		return // who comes later is told of what has been there for long; and only once of a start
 	}
+	f.heard[told] = true
+	f.add(scenario.TimeToAdded, "", r.At-start)
+}
+
+// A telling is that a source hears of a start of a slot's daemon.
+type telling struct {
+	to    history.Source
+	slot  int
+	start int64
 }
 
 // removed takes the times from the end of lives to the applications that are

@@ -44,8 +44,9 @@ const (
 	spareThreads = 16
 )
 
-// rssGrowth is how much memory may be left, in bytes, beside 10 %.
-const rssGrowth = 8 << 20
+// rssGrowth is how much memory may be left, in bytes, beside 10 %: what a node that
+// was loaded keeps as garbage (heapFloor of cmd/fabricd), and as much again.
+const rssGrowth = 16 << 20
 
 func (m *leaks) see(i int, r *history.Record) {
 	b, ok := r.Body.(*history.Resources)

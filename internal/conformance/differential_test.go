@@ -6,11 +6,13 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/fabricd/fabricd/fabric"
 	"github.com/fabricd/fabricd/fabric/fabrictest"
+	"github.com/fabricd/fabricd/internal/ipc"
 )
 
 var (
@@ -27,6 +29,18 @@ type stage struct {
 	opts      []fabrictest.Option
 	near, far entrance
 	farNode   int // 1, or 0 for the node of near
+	serving   ipc.Options
+	// channels says that connections of the two go over to shared memory before a
+	// program goes on with them.
+	channels bool
+}
+
+// A started is a stage whose cluster runs.
+type started struct {
+	apps [2]*fabric.Node
+	// channels counts the ends of connections that have gone over to shared
+	// memory; nil: none is to.
+	channels *atomic.Int64
 }
 
 // An entrance is a door to a node: embedded or attached.
@@ -48,32 +62,38 @@ var (
 
 // stages are all of them. What programs see is compared with the first.
 var stages = []stage{
-	{"embedded, across nodes, mem", nil, throughEngine, throughEngine, 1},
-	{"embedded, across nodes, quic", quic, throughEngine, throughEngine, 1},
-	{"embedded, across nodes, tcp", tcp, throughEngine, throughEngine, 1},
-	{"embedded, across nodes, tcp plaintext", bare, throughEngine, throughEngine, 1},
-	{"embedded, same node", nil, throughEngine, throughEngine, 0},
-	{"attached, across nodes, mem", nil, throughSocket, throughSocket, 1},
-	{"attached, across nodes, quic", quic, throughSocket, throughSocket, 1},
-	{"attached, across nodes, tcp", tcp, throughSocket, throughSocket, 1},
-	{"attached, same node", nil, throughSocket, throughSocket, 0},
-	{"attached to embedded, across nodes, mem", nil, throughSocket, throughEngine, 1},
-	{"embedded to attached, across nodes, quic", quic, throughEngine, throughSocket, 1},
-	{"attached to embedded, same node", nil, throughSocket, throughEngine, 0},
-	{"embedded to attached, same node", nil, throughEngine, throughSocket, 0},
+	{name: "embedded, across nodes, mem", near: throughEngine, far: throughEngine, farNode: 1},
+	{name: "embedded, across nodes, quic", opts: quic, near: throughEngine, far: throughEngine, farNode: 1},
+	{name: "embedded, across nodes, tcp", opts: tcp, near: throughEngine, far: throughEngine, farNode: 1},
+	{name: "embedded, across nodes, tcp plaintext", opts: bare, near: throughEngine, far: throughEngine, farNode: 1},
+	{name: "embedded, same node", near: throughEngine, far: throughEngine},
+	{name: "attached, across nodes, mem", near: throughSocket, far: throughSocket, farNode: 1},
+	{name: "attached, across nodes, quic", opts: quic, near: throughSocket, far: throughSocket, farNode: 1},
+	{name: "attached, across nodes, tcp", opts: tcp, near: throughSocket, far: throughSocket, farNode: 1},
+	{name: "attached, same node", near: throughSocket, far: throughSocket, channels: true},
+	{name: "attached, same node, without shared memory", near: throughSocket, far: throughSocket,
+		serving: ipc.Options{NoDirect: true, NoChannels: "this stage has none"}},
+	{name: "attached to embedded, across nodes, mem", near: throughSocket, far: throughEngine, farNode: 1},
+	{name: "embedded to attached, across nodes, quic", opts: quic, near: throughEngine, far: throughSocket, farNode: 1},
+	{name: "attached to embedded, same node", near: throughSocket, far: throughEngine},
+	{name: "embedded to attached, same node", near: throughEngine, far: throughSocket},
 }
 
 // start starts a stage's cluster, which ends with t.
-func (g stage) start(t *testing.T) [2]*fabric.Node {
-	s := attached(g.opts...)(t, 0).(*sockets)
-	return [2]*fabric.Node{g.near(s.cluster, s, 0), g.far(s.cluster, s, g.farNode)}
+func (g stage) start(t *testing.T) started {
+	s := attachedWith(g.serving, g.opts...)(t, 0).(*sockets)
+	out := started{apps: [2]*fabric.Node{g.near(s.cluster, s, 0), g.far(s.cluster, s, g.farNode)}}
+	if g.channels {
+		out.channels = &s.channels
+	}
+	return out
 }
 
-// traceOf runs a program on two applications.
-func traceOf(t *testing.T, apps [2]*fabric.Node, program []step) []string {
+// traceOf runs a program on a stage.
+func traceOf(t *testing.T, on started, program []step) []string {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	r := &programRun{ctx: ctx, apps: apps}
+	r := &programRun{ctx: ctx, apps: on.apps, channels: on.channels}
 	trace := r.run(program)
 	if r.err != nil {
 		t.Errorf("step %d does not end: %v; the last steps:\n%s", r.n, r.err, strings.Join(trace[max(0, len(trace)-5):], "\n"))
@@ -90,25 +110,30 @@ func TestSameProgramSameTrace(t *testing.T) {
 		seed = rand.Uint64()
 	}
 	t.Logf("-program-seed %d", seed)
-	var apps [][2]*fabric.Node
+	var on []started
 	for _, g := range stages {
-		apps = append(apps, g.start(t))
+		on = append(on, g.start(t))
 	}
 	begun := time.Now()
 	done := map[string]int{}
 	for i := range *programCount {
 		program := newProgram(rand.New(rand.NewPCG(seed+uint64(i), 0)), programLength)
-		want := traceOf(t, apps[0], program)
+		want := traceOf(t, on[0], program)
 		for _, line := range want {
 			done[kindOf(line)]++
 		}
 		for g := 1; g < len(stages); g++ {
-			if got := traceOf(t, apps[g], program); !slices.Equal(got, want) {
+			if got := traceOf(t, on[g], program); !slices.Equal(got, want) {
 				t.Errorf("-program-seed %d -programs 1: %s", seed+uint64(i), stages[g].name)
 				compare(t, want, got)
-				explain(t, apps[0], apps[g], program)
+				explain(t, on[0], on[g], program)
 				return
 			}
+		}
+	}
+	for g, s := range on {
+		if s.channels != nil && s.channels.Load() < int64(*programCount) {
+			t.Errorf("%s: only %d ends have gone over to shared memory", stages[g].name, s.channels.Load())
 		}
 	}
 	t.Logf("%d programs of %d steps on %d stages in %v: %v", *programCount, programLength, len(stages), time.Since(begun), done)
@@ -125,7 +150,7 @@ func kindOf(line string) string {
 
 // explain leaves out of a program what its difference does not need, if it comes
 // again, and prints what is left with both traces.
-func explain(t *testing.T, first, second [2]*fabric.Node, program []step) {
+func explain(t *testing.T, first, second started, program []step) {
 	t.Helper()
 	differs := func(p []step) bool { return !slices.Equal(traceOf(t, first, p), traceOf(t, second, p)) }
 	for size := len(program) / 2; size > 0; size /= 2 {

@@ -5,10 +5,12 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/fabricd/fabricd/fabric"
+	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/fabric/fabrictest"
 	"github.com/fabricd/fabricd/internal/ipc"
 )
@@ -37,6 +39,11 @@ func (s site) Restart() { s.Cluster.Restart(1) }
 
 // attached starts nodes whose applications attach through Unix sockets.
 func attached(opts ...fabrictest.Option) func(testing.TB, time.Duration) Site {
+	return attachedWith(ipc.Options{}, opts...)
+}
+
+// attachedWith is attached to servers with options.
+func attachedWith(serving ipc.Options, opts ...fabrictest.Option) func(testing.TB, time.Duration) Site {
 	return func(tb testing.TB, timeout time.Duration) Site {
 		dir, err := os.MkdirTemp("", "fabric") // a TempDir's path may be too long for a socket
 		if err != nil {
@@ -46,6 +53,7 @@ func attached(opts ...fabrictest.Option) func(testing.TB, time.Duration) Site {
 		s := &sockets{
 			tb:      tb,
 			dir:     dir,
+			serving: serving,
 			cluster: fabrictest.NewCluster(tb, 2, append(opts, fabrictest.ConnectTimeout(timeout))...),
 		}
 		for node := range s.end {
@@ -62,7 +70,11 @@ type sockets struct {
 	tb      testing.TB
 	dir     string
 	cluster *fabrictest.Cluster
-	end     [2]func() // stops serving a node and waits for it
+	serving ipc.Options
+	// channels counts the ends of connections whose messages have gone over to
+	// shared memory.
+	channels atomic.Int64
+	end      [2]func() // stops serving a node and waits for it
 }
 
 func (s *sockets) path(node int, admin bool) string {
@@ -79,13 +91,15 @@ func (s *sockets) serve(node int) {
 			s.tb.Fatal(err)
 		}
 		go func() {
-			served <- ipc.Serve(ctx, ln, ipc.Options{
-				Authorize: func(c ipc.Credentials) (ipc.Credentials, error) {
-					c.Admin = admin
-					return c, nil
-				},
-				NewSession: func(c ipc.Credentials) (ipc.Session, error) { return s.cluster.Session(node, c), nil },
-			})
+			o := s.serving
+			o.Authorize = func(c ipc.Credentials) (ipc.Credentials, error) {
+				c.Admin = admin
+				return c, nil
+			}
+			o.NewSession = func(c ipc.Credentials) (ipc.Session, error) {
+				return watchedSession{s.cluster.Session(node, c), s}, nil
+			}
+			served <- ipc.Serve(ctx, ln, o)
 		}()
 	}
 	s.end[node] = func() {
@@ -96,6 +110,55 @@ func (s *sockets) serve(node int) {
 			}
 		}
 		s.end[node] = func() {}
+	}
+}
+
+// A watchedSession is a node's session of which the sockets see which way messages
+// take.
+type watchedSession struct {
+	ipc.Session
+	s *sockets
+}
+
+func (w watchedSession) Open() (ipc.Endpoint, error) {
+	e, err := w.Session.Open()
+	if err != nil {
+		return nil, err
+	}
+	return watchedEndpoint{e.(nodeEndpoint), w.s}, nil
+}
+
+// A nodeEndpoint is what the engine's endpoints are.
+type nodeEndpoint interface {
+	ipc.DirectEndpoint
+	Pair() (self, peer any, ok bool)
+	Via(path, why string)
+}
+
+type watchedEndpoint struct {
+	nodeEndpoint
+	s *sockets
+}
+
+func (w watchedEndpoint) Accept(ctx context.Context) (ipc.Endpoint, addr.Addr, error) {
+	return w.wrap(w.nodeEndpoint.Accept(ctx))
+}
+
+func (w watchedEndpoint) TryAccept() (ipc.Endpoint, addr.Addr, error) {
+	return w.wrap(w.nodeEndpoint.TryAccept())
+}
+
+func (w watchedEndpoint) wrap(e ipc.Endpoint, from addr.Addr, err error) (ipc.Endpoint, addr.Addr, error) {
+	if err != nil {
+		return nil, from, err
+	}
+	return watchedEndpoint{e.(nodeEndpoint), w.s}, from, nil
+}
+
+func (w watchedEndpoint) Via(path, why string) {
+	w.nodeEndpoint.Via(path, why)
+	if path == "channel" {
+		w.s.channels.Add(1)
 	}
 }
 

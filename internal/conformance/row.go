@@ -23,8 +23,9 @@ type row struct {
 // isFor reports whether the row is about pairs of kind p.
 func (r row) isFor(p Pair) bool { return r.only == nil || slices.Contains(r.only, p) }
 
-// brief is the connect timeout of rows about connects that time out.
-const brief = 100 * time.Millisecond
+// brief is the connect timeout of rows about connects that time out. The first of
+// them makes the link too, which a busy machine must have time for.
+const brief = time.Second
 
 // A rest is a line of the contract that no row can decide, with the reason.
 type rest struct {

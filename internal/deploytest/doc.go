@@ -1,6 +1,7 @@
 // Package deploytest holds the tests of what deploy/ and the Dockerfile promise:
-// the images, the compose file with its applications, the systemd unit, the
-// kernel's settings, and the pages about them, whose commands are executed.
+// the images, the compose file with its applications, the compose lab of fabricd
+// chaos, the systemd unit, the kernel's settings, and the pages about them, whose
+// commands are executed.
 //
 // They need Docker with docker-compose or compose 2, and systemd-analyze, and
 // fail without them. On a machine that has none, say so:

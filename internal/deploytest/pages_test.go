@@ -99,12 +99,16 @@ func kubernetesPage(t *testing.T, p *project) {
 			continue
 		}
 		manifests := readFile(t, "deploy/k8s/host.yaml") + readFile(t, "deploy/k8s/nodes.yaml")
-		for _, want := range map[string][]string{
-			"apply -k deploy/k8s":                                                        nil,
+		wants, known := map[string][]string{
+			"apply -k deploy/k8s":                                                        nil, // deploy/check holds the kustomization to its files
 			"-n fabricd rollout status statefulset/fabricd-host":                         {"kind: StatefulSet", "name: fabricd-host\n"},
 			"-n fabricd create secret generic fabricd-join --from-file=token=join.token": {"secretName: fabricd-join", "/run/join/token"},
 			"-n fabricd logs visitor-0 -c visitor":                                       {"name: visitor\n"},
-		}[line] {
+		}[line]
+		if !known {
+			t.Errorf("%s: %q is checked by nothing", page, line)
+		}
+		for _, want := range wants {
 			if !strings.Contains(manifests, want) {
 				t.Errorf("%s: %q: no manifest has %q", page, line, want)
 			}

@@ -1,10 +1,12 @@
 package e2e
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
@@ -171,18 +173,101 @@ func TestPartitionGivenToOneNodeRemovesIt(t *testing.T) {
 	lost.mustFire()
 	lost.faults("clear")
 	began = time.Now()
+	lost.returns(old, watchers)
+	t.Logf("it is back %v after the partition has ended", time.Since(began).Round(time.Millisecond))
+	healthy.end(t)
+	l.agree(nodes...)
+	l.reconnect(10*time.Second, healthyOne, lost)
+}
+
+// returns waits until n, whose life old is over, is back with its next one: all
+// watchers are told of it, and n says so too.
+func (n *node) returns(old fabric.Life, watchers []*watcher) {
+	t := n.l.t
+	t.Helper()
 	next := fabric.Life{Node: old.Node, Generation: old.Generation + 1}
 	for _, w := range watchers {
 		w.added(10*time.Second, next)
 	}
-	t.Logf("it is back %v after the partition has ended", time.Since(began).Round(time.Millisecond))
-	lost.joined()
-	if lost.life() != next {
-		t.Errorf("it holds that it is %v, the others that it is %v", lost.life(), next)
+	n.joined()
+	if n.life() != next {
+		t.Errorf("it holds that it is %v, the others that it is %v", n.life(), next)
 	}
+}
+
+// TestPartitionOfOneDirectionRemovesWhoHearsNothing cuts what all others send to a
+// member, by asking that member alone. What it sends still passes, but it gives up
+// itself, and is removed for it.
+func TestPartitionOfOneDirectionRemovesWhoHearsNothing(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	nodes := l.breakable(2)
+	host, healthyOne, lost := nodes[0], nodes[1], nodes[2]
+	old := lost.life()
+	var watchers []*watcher
+	for _, n := range nodes[:2] {
+		watchers = append(watchers, n.watch())
+	}
+	healthy := l.flow(host, healthyOne)
+	pair := l.pair(lost, healthyOne)
+	pair.pace(t, 5)
+
+	out := lost.faults("add", "--partition", host.id()+","+healthyOne.id()+"/"+lost.id(), "--direction", "asymmetric", "--name", "split")
+	if want := fmt.Sprintf("fault 1: all %s,%s→%s cut", host.id(), healthyOne.id(), lost.id()); strings.TrimSpace(out) != want {
+		t.Errorf("faults add printed %q, want %q and nothing of the other direction", out, want)
+	}
+	began := time.Now()
+	if err := pair.trip(); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("round trip of who hears nothing: %v, want ECONNRESET", err)
+	}
+	for _, w := range watchers {
+		ev := w.removed(10*time.Second, old)
+		t.Logf("%s: NODE_REMOVED %v after the cut: %s", w.name, ev.at.Sub(began).Round(time.Millisecond), ev.Reason)
+	}
+	lost.mustFire()
+	lost.faults("clear", "--name", "split")
+	lost.returns(old, watchers)
 	healthy.end(t)
 	l.agree(nodes...)
 	l.reconnect(10*time.Second, healthyOne, lost)
+}
+
+// TestPartialPartitionRemovesNobody cuts a member from two others, which reach each
+// other, as all reach the host: connections across the cuts end, and no others.
+func TestPartialPartitionRemovesNobody(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	nodes := l.breakable(3)
+	host, left, middle, right := nodes[0], nodes[1], nodes[2], nodes[3]
+	var watchers []*watcher
+	for _, n := range nodes {
+		watchers = append(watchers, n.watch())
+	}
+	healthy := []*flow{l.flow(left, right), l.flow(host, middle)}
+	across := []*echo{l.pair(left, middle), l.pair(middle, right)}
+	for _, p := range across {
+		p.pace(t, 5)
+	}
+	middle.faults("add", "--partition", left.id()+"/"+middle.id()+"/"+right.id(), "--direction", "partial")
+	for i, p := range across {
+		if err := p.trip(); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("round trip over cut %d: %v, want ECONNRESET", i, err)
+		}
+	}
+	middle.mustFire()
+	if n := len(middle.fired()); n != 4 {
+		t.Errorf("%d faults, want one of each direction of two cuts", n)
+	}
+	middle.faults("clear")
+	l.reconnect(10*time.Second, left, middle)
+	l.reconnect(10*time.Second, right, middle)
+	for _, f := range healthy {
+		f.end(t)
+	}
+	for _, w := range watchers {
+		w.saw("")
+	}
+	l.agree(nodes...)
 }
 
 // TestLossAndDelayOfPacketsAreInvisible loses a tenth of all packets of links and
@@ -223,6 +308,113 @@ func TestLossAndDelayOfPacketsAreInvisible(t *testing.T) {
 	l.agree(nodes...)
 }
 
+// TestEachFaultOfPacketsIsListed breaks the packets between the host and a member
+// in one way at a time: the list counts just that, and what applications send
+// meanwhile comes back as it was.
+func TestEachFaultOfPacketsIsListed(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	nodes := l.breakable(1)
+	host, member := nodes[0], nodes[1]
+	watch := host.watch()
+	e := l.pair(host, member)
+	for _, plane := range []string{"link", "all"} {
+		for kind, deeds := range map[string]func(faults.Counters) uint64{
+			"drop":      func(c faults.Counters) uint64 { return c.Dropped },
+			"duplicate": func(c faults.Counters) uint64 { return c.Duplicated },
+			"reorder":   func(c faults.Counters) uint64 { return c.Reordered },
+			"corrupt":   func(c faults.Counters) uint64 { return c.Corrupted },
+		} {
+			name := plane + "-" + kind
+			host.faults("add", "--plane", plane, "--to", member.id(), "--"+kind, "20%", "--name", name)
+			// Over TCP only heartbeats can come twice, and few of them pass in a round.
+			for began, rounds := time.Now(), 0; rounds < 3 || deeds(host.counts(name)) == 0 && time.Since(began) < stepLimit; rounds++ {
+				e.exact(t, 32<<10)
+			}
+			if c := host.counts(name); deeds(c) == 0 || deeds(c) != c.Fired() || deeds(c) >= c.Seen {
+				t.Errorf("%s: %+v, want some of its own and nothing else", name, c)
+			}
+			host.faults("clear", "--name", name)
+		}
+	}
+	watch.saw("")
+	l.agree(nodes...)
+}
+
+// TestHalfOpenLinkIsListed lets two members forget each other: their connection
+// ends, the next one is refused, and the list counts both.
+func TestHalfOpenLinkIsListed(t *testing.T) {
+	t.Parallel()
+	for _, plane := range []string{"link", "all"} {
+		t.Run(plane, func(t *testing.T) {
+			l := newLab(t)
+			nodes := l.breakable(2)
+			host, a, b := nodes[0], nodes[1], nodes[2]
+			watch := host.watch()
+			healthy := l.flow(host, a)
+			e := l.pair(a, b)
+			e.exact(t, 32<<10)
+			a.faults("add", "--plane", plane, "--from", a.id(), "--to", b.id(), "--half-open", "--name", "half")
+			a.faults("add", "--plane", plane, "--from", b.id(), "--to", a.id(), "--half-open", "--name", "half")
+			if err := e.trip(); !errors.Is(err, syscall.ECONNRESET) {
+				t.Errorf("round trip over a half-open link: %v, want ECONNRESET", err)
+			}
+			if c, err := a.attach().Dial(within(t, stepLimit), fabric.Addr{Node: b.place.ID, Port: 1}); err == nil {
+				t.Error("connected over a half-open link")
+				c.Close()
+			}
+			if c := a.counts("half"); c.Stopped == 0 || c.Refused == 0 || c.Fired() != c.Stopped+c.Refused {
+				t.Errorf("%+v, want what was stopped and what was refused", c)
+			}
+			a.faults("clear", "--name", "half")
+			l.reconnect(10*time.Second, a, b)
+			l.pair(a, b).exact(t, 32<<10)
+			healthy.end(t)
+			watch.saw("")
+			l.agree(nodes...)
+		})
+	}
+}
+
+// counts returns what the faults of n's links with a name did together.
+func (n *node) counts(name string) (sum faults.Counters) {
+	n.l.t.Helper()
+	for _, st := range n.fired() {
+		if c := st.Counts; st.Rule.Name == name {
+			sum.Seen += c.Seen
+			sum.Dropped += c.Dropped
+			sum.Stopped += c.Stopped
+			sum.Duplicated += c.Duplicated
+			sum.Reordered += c.Reordered
+			sum.Corrupted += c.Corrupted
+			sum.Refused += c.Refused
+			sum.Delayed += c.Delayed
+			sum.Reset += c.Reset
+		}
+	}
+	return sum
+}
+
+// exact sends n bytes there and expects them back.
+func (e *echo) exact(t *testing.T, n int) {
+	t.Helper()
+	sent, back := make([]byte, n), make([]byte, n)
+	for i := range sent {
+		sent[i] = byte(i ^ i>>8 ^ i>>16)
+	}
+	if err := e.conn.SetDeadline(time.Now().Add(stepLimit)); err != nil {
+		t.Fatal(err)
+	}
+	wrote := make(chan error, 1)
+	go func() { _, err := e.conn.Write(sent); wrote <- err }()
+	if _, err := io.ReadFull(e.conn, back); err != nil || !bytes.Equal(sent, back) {
+		t.Fatalf("%d bytes there and back, as they were: %v, %v", n, bytes.Equal(sent, back), err)
+	}
+	if err := <-wrote; err != nil {
+		t.Fatal(err)
+	}
+}
+
 // untouched says what a rule for this traffic, which drops, delays, duplicates and
 // corrupts, has not yet done to any packet; empty if it has done each.
 func (n *node) untouched(on faults.Traffic) string {
@@ -244,8 +436,9 @@ func TestFaultsAreRefusedUnlessEnabled(t *testing.T) {
 		{"add", "--cut"}, {"list"}, {"clear"}, {"add", "--node", "crash"},
 	} {
 		_, err := l.fabricd(append([]string{"faults", args[0], "--admin", n.adminSocket()}, args[1:]...)...)
-		if err == nil || !strings.Contains(err.Error(), "faults are off at this node") || strings.Count(err.Error(), "\n") > 1 {
-			t.Errorf("%v: %v", args, err)
+		ended, ok := errors.AsType[*exec.ExitError](err)
+		if !ok || ended.ExitCode() != 1 || !strings.Contains(err.Error(), "faults are off at this node") || strings.Count(err.Error(), "\n") > 1 {
+			t.Errorf("%v: %v, want exit code 1 and one line", args, err)
 		}
 	}
 	st, err := n.status()

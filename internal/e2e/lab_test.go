@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,8 +32,12 @@ type lab struct {
 	ip    string
 	token string // file with a join token, once there is a host
 	nodes []*node
+	// hostExe is the program of the host; empty: the one of this build.
+	hostExe string
 	// valves makes every node that is launched speak through a valve.
 	valves bool
+	// env is what the environment of every node that is launched has besides.
+	env []string
 
 	mu  sync.Mutex // guards the fields below
 	all []*process
@@ -185,6 +190,7 @@ type node struct {
 	args         []string // of `fabricd run`
 	data, gossip int      // ports, the same in every life
 	prefix       []string // what runs fabricd: nothing, or a shell that sets limits
+	exe          string   // the program; empty: the one of this build
 	admin        *daemon.Client
 	*process            // of the last life
 	valve        *valve // of that process; nil unless the lab has valves
@@ -223,6 +229,7 @@ func (l *lab) host(args ...string) *node {
 	if _, err := l.fabricd("init", "--name", n.name, "--state-dir", n.stateDir(), "--token-file", l.token); err != nil {
 		l.t.Fatal(err)
 	}
+	n.exe = l.hostExe
 	n.start()
 	return n
 }
@@ -249,9 +256,9 @@ func (l *lab) cluster(members int) []*node {
 // launch starts n's fabricd and does not wait for anything.
 func (n *node) launch() {
 	n.l.t.Helper()
-	argv := append(slices.Clone(n.prefix), append([]string{fabricdExe}, n.args...)...)
+	argv := append(slices.Clone(n.prefix), append([]string{cmp.Or(n.exe, fabricdExe)}, n.args...)...)
 	cmd := exec.Command(argv[0], argv[1:]...)
-	cmd.Env = environ()
+	cmd.Env = append(environ(), n.l.env...)
 	if n.l.valves {
 		v, err := newValve(filepath.Join(n.l.dir, n.name+".log"))
 		if err != nil {

@@ -284,6 +284,20 @@ func TestFrozenNode(t *testing.T) {
 		w.saw("")
 	}
 
+	// The same at a step of the protocol: it freezes when it has granted a request.
+	frozen.breaks("freeze", "--step", "conn.accept_granted", "--for", "1s")
+	began = time.Now()
+	l.pair(nodes[0], frozen).pace(t, 1)
+	if took := time.Since(began); took < 900*time.Millisecond || took > 3*time.Second {
+		t.Errorf("a connection over the freeze took %v, want a second", took)
+	}
+	for end := began.Add(2500 * time.Millisecond); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		pair.pace(t, 1)
+	}
+	for _, w := range watchers {
+		w.saw("")
+	}
+
 	frozen.breaks("freeze", "--for", "5s")
 	began = time.Now()
 	for _, w := range watchers {

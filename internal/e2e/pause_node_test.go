@@ -92,7 +92,7 @@ func TestLongPauseOfANodeIsOneRemovalAndOneReturn(t *testing.T) {
 		ev := w.added(stepLimit, next)
 		t.Logf("%s: back as %v %v after SIGCONT", w.name, next, ev.at.Sub(resumed).Round(time.Millisecond))
 	}
-	writes.check(t, resumed)
+	writes.check(t, resumed, promptly)
 	paused.joined()
 	l.agree(nodes...)
 	if paused.life() != next {

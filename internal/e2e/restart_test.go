@@ -40,7 +40,7 @@ func TestQuickRestartsAreRemovalsAndReturns(t *testing.T) {
 		if took <= quickRestart {
 			quick++
 		}
-		writer.check(t, killed)
+		writer.check(t, killed, promptly)
 		flapping.joined()
 		back = max(back, time.Since(killed))
 		next := fabric.Life{Node: old.Node, Generation: old.Generation + 1}

@@ -16,9 +16,40 @@ func TestWhyNamesTheWay(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	nodes := l.cluster(1)
+	l.talk(nodes[0], nodes[0], nodes[1]).tells("messages  channel\n", 2, "messages  socket: the peer is on another node\n", 1, "rma       node: ", 3)
+	if _, err := l.fabricd("why", "5:999", "--admin", nodes[0].adminSocket()); err == nil || !strings.Contains(err.Error(), "no connection at 5:999") {
+		t.Errorf("a connection that is not there: %v", err)
+	}
+	if _, err := l.fabricd("why", "x"); err == nil || !strings.Contains(err.Error(), "NODE:PORT") {
+		t.Errorf("no address: %v", err)
+	}
+}
+
+// TestSharedMemoryLeftOut: with ^shm two applications of one node talk through it.
+func TestSharedMemoryLeftOut(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	host := l.host("--providers", "^shm")
+	const why = "shared memory is left out by the setting providers"
+	l.talk(host, host).tells("messages  channel", 0, "messages  socket: "+why+"\n", 2)
+	if text, err := l.fabricd("status", "--admin", host.adminSocket()); err != nil || !strings.Contains(text, "none: "+why) {
+		t.Errorf("status says %v\n%s", err, text)
+	}
+}
+
+// A conversation is connections to an application at a node, which sends everything back.
+type conversation struct {
+	l     *lab
+	at    *node
+	conns []*fabric.Conn
+}
+
+// talk connects an application at n with one at each of the others.
+func (l *lab) talk(n *node, others ...*node) *conversation {
+	t := l.t
+	t.Helper()
 	ctx := within(t, stepLimit)
-	here := nodes[0].attach()
-	listener, err := here.Listen(0)
+	listener, err := n.attach().Listen(0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,37 +62,39 @@ func TestWhyNamesTheWay(t *testing.T) {
 			go io.Copy(c, c)
 		}
 	}()
-	var conns []*fabric.Conn
-	for _, app := range []*fabric.Node{nodes[0].attach(), nodes[1].attach()} {
-		c, err := app.Dial(ctx, nodes[0].at(listener.Addr().(fabric.Addr).Port))
+	talk := &conversation{l: l, at: n}
+	for _, m := range others {
+		c, err := m.attach().Dial(ctx, n.at(listener.Addr().(fabric.Addr).Port))
 		if err != nil {
 			t.Fatal(err)
 		}
-		conns = append(conns, c)
+		talk.conns = append(talk.conns, c)
 	}
-	eventually(t, stepLimit, "fabricd why tells both ways", func() error {
-		for _, c := range conns {
-			if _, err := c.Write([]byte("x")); err != nil {
+	return talk
+}
+
+// tells goes on until `fabricd why` contains each text as often as it is to.
+func (c *conversation) tells(textsAndCounts ...any) {
+	c.l.t.Helper()
+	eventually(c.l.t, stepLimit, "fabricd why tells the ways", func() error {
+		for _, conn := range c.conns {
+			if _, err := conn.Write([]byte("x")); err != nil {
 				return err
 			}
-			if _, err := c.Read(make([]byte, 1)); err != nil {
+			if _, err := conn.Read(make([]byte, 1)); err != nil {
 				return err
 			}
 		}
-		text, err := l.fabricd("why", "--admin", nodes[0].adminSocket())
+		said, err := c.l.fabricd("why", "--admin", c.at.adminSocket())
 		if err != nil {
 			return err
 		}
-		if strings.Count(text, "messages  channel\n") != 2 || strings.Count(text, "messages  socket: the peer is on another node\n") != 1 ||
-			strings.Count(text, "rma       node: ") != 3 {
-			return fmt.Errorf("it says\n%s", text)
+		for i := 0; i < len(textsAndCounts); i += 2 {
+			text, count := textsAndCounts[i].(string), textsAndCounts[i+1].(int)
+			if strings.Count(said, text) != count {
+				return fmt.Errorf("%q is not there %d times:\n%s", text, count, said)
+			}
 		}
 		return nil
 	})
-	if _, err := l.fabricd("why", "5:999", "--admin", nodes[0].adminSocket()); err == nil || !strings.Contains(err.Error(), "no connection at 5:999") {
-		t.Errorf("a connection that is not there: %v", err)
-	}
-	if _, err := l.fabricd("why", "x"); err == nil || !strings.Contains(err.Error(), "NODE:PORT") {
-		t.Errorf("no address: %v", err)
-	}
 }

@@ -67,6 +67,7 @@ func (b *Begin) check() error {
 		unless(b.Nodes >= 1 && b.Nodes <= MaxSlot+1, "nodes", b.Nodes, fmt.Sprintf("1…%d", MaxSlot+1)),
 		unless(b.Duration >= 0, "duration", b.Duration, "at least 0"),
 		oneOf("detection", b.Detection, "fast", "normal", "calm"),
+		oneOf("lost_pair", b.LostPair, "", "reset", "evict"),
 		oneOf("lab", b.Lab, "sim", "local", "netns", "compose"),
 		texts("scenario", b.Scenario, "build", b.Build, "started", b.Started, "command", b.Command))
 }

@@ -92,16 +92,17 @@ const (
 // A Begin opens a run: what it is, so that a history alone says how to repeat
 // it. The lab writes it first.
 type Begin struct {
-	Version   int    `json:"version"`           // [Version]
-	Scenario  string `json:"scenario"`          // its name
-	Seed      uint64 `json:"seed"`              // that everything random was drawn from
-	Lab       string `json:"lab"`               // sim, local, netns, compose
-	Detection string `json:"detection"`         // fast, normal, calm
-	Nodes     int    `json:"nodes"`             // slots, 1…4096
-	Duration  int64  `json:"duration"`          // of the scenario, ns
-	Build     string `json:"build,omitempty"`   // version of fabricd
-	Started   string `json:"started,omitempty"` // wall time, RFC 3339; empty in a simulation
-	Command   string `json:"command,omitempty"` // that repeats the run
+	Version   int    `json:"version"`             // [Version]
+	Scenario  string `json:"scenario"`            // its name
+	Seed      uint64 `json:"seed"`                // that everything random was drawn from
+	Lab       string `json:"lab"`                 // sim, local, netns, compose
+	Detection string `json:"detection"`           // fast, normal, calm
+	LostPair  string `json:"lost_pair,omitempty"` // reset, evict; empty: reset
+	Nodes     int    `json:"nodes"`               // slots, 1…4096
+	Duration  int64  `json:"duration"`            // of the scenario, ns
+	Build     string `json:"build,omitempty"`     // version of fabricd
+	Started   string `json:"started,omitempty"`   // wall time, RFC 3339; empty in a simulation
+	Command   string `json:"command,omitempty"`   // that repeats the run
 }
 
 // An End closes a run. Without it the runner itself was ended.

@@ -7,11 +7,15 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 
+	"github.com/fabricd/fabricd/internal/budget"
 	"github.com/fabricd/fabricd/internal/daemon"
+	"github.com/fabricd/fabricd/internal/faults"
+	"github.com/fabricd/fabricd/internal/faults/failpoint"
+	"github.com/fabricd/fabricd/internal/history"
+	"github.com/fabricd/fabricd/internal/scenario"
 	"github.com/fabricd/fabricd/internal/wire"
 	"github.com/fabricd/fabricd/membership/control"
 	"github.com/fabricd/fabricd/membership/gossip"
@@ -30,22 +34,6 @@ func ignoring[T any](f func([]byte) (T, error)) decoder {
 // body makes a decoder of one for a frame's body.
 func body[T any](f func(uint8, []byte) (T, error)) decoder {
 	return func(p []byte) { _, _ = f(0, p); _, _ = f(0xff, p) }
-}
-
-// allocated returns the bytes that f allocates for p. The least of three runs
-// counts: other goroutines of the process allocate too.
-func allocated(f decoder, p []byte) uint64 {
-	least := ^uint64(0)
-	for range 3 {
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
-		f(p)
-		runtime.ReadMemStats(&after)
-		if least = min(least, after.TotalAlloc-before.TotalAlloc); least <= 64<<10 {
-			break
-		}
-	}
-	return least
 }
 
 // TestDecodersStayInTheirBudget: no decoder allocates more than 64 KiB and four
@@ -93,10 +81,32 @@ func TestDecodersStayInTheirBudget(t *testing.T) {
 	}
 	inputs := hostileInputs(t)
 	for name, decode := range decoders {
-		for i, p := range inputs {
-			if got, limit := allocated(decode, p), uint64(64<<10+4*len(p)); got > limit {
-				t.Errorf("%s allocates %d bytes for input %d of %d bytes (% x…), want %d at most", name, got, i, len(p), p[:min(len(p), 16)], limit)
-			}
+		for _, p := range inputs {
+			budget.Hold(t, name, p, decode)
+		}
+	}
+}
+
+// TestDecodersOfTextStayInTheirBudget: what users and files say costs its length,
+// times what the libraries for it cost.
+func TestDecodersOfTextStayInTheirBudget(t *testing.T) {
+	decoders := map[string]decoder{
+		"history.Decode":         ignoring(history.Decode),
+		"faults.Decode":          ignoring(faults.Decode),
+		"failpoint.Parse":        ignoring(failpoint.Parse),
+		"scenario.Decode":        func(p []byte) { _, _ = scenario.Decode("x.yaml", p) },
+		"scenario.DecodePlan":    func(p []byte) { _, _ = scenario.DecodePlan("x.yaml", p, 4) },
+		"trust.DecodeTokenStore": ignoring(trust.DecodeTokenStore),
+	}
+	inputs := hostileInputs(t)
+	for _, bomb := range []string{"[", "{", "[{},", `{"a":`, `["`, "[[],", "- ", "a: ", "a:\n- ", "{a: ", "? ", "&a [*a, ", "!!binary ", `{"at":1,"src":"lab",`, "1e999999999,"} {
+		for _, n := range []int{1, 100, 10000, 60000} {
+			inputs = append(inputs, []byte(strings.Repeat(bomb, n)), []byte("["+strings.Repeat(bomb, n)+"]"))
+		}
+	}
+	for name, decode := range decoders {
+		for _, p := range inputs {
+			budget.HoldTimes(t, name, p, budget.TextFactor, decode)
 		}
 	}
 }
@@ -164,11 +174,15 @@ func TestConfigurationBombs(t *testing.T) {
 		aliases += string(name) + ": &" + string(name) + " [" + strings.Repeat("*"+string(name-1)+",", 8) + "*" + string(name-1) + "]\n"
 	}
 	for name, text := range map[string]string{
-		"aliases of aliases": aliases,
-		"deep nesting":       strings.Repeat("[", 4000),
-		"deep maps":          strings.Repeat("{a: ", 4000),
-		"one long line":      strings.Repeat("a", 4<<20),
-		"many lines":         strings.Repeat("name: x\n", 1<<19),
+		"aliases of aliases":  aliases,
+		"deep nesting":        strings.Repeat("[", 4000),
+		"deep maps":           strings.Repeat("{a: ", 4000),
+		"one long line":       strings.Repeat("a", 4<<20),
+		"many lines":          strings.Repeat("name: x\n", 1<<19),
+		"many lines that fit": strings.Repeat("name: x\n", 8000),
+		"maps in a line":      strings.Repeat("a: ", 20000),
+		"keys of keys":        "[" + strings.Repeat("? ", 30000) + "]",
+		"tags of tags":        strings.Repeat("!!binary ", 7000),
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(dir, "c.yaml")
@@ -176,11 +190,12 @@ func TestConfigurationBombs(t *testing.T) {
 				t.Fatal(err)
 			}
 			var err error
-			got := allocated(func([]byte) { _, err = daemon.Load(path, nil, nil) }, nil)
+			const most = 64 << 20
+			got := budget.Allocated(most, func() { _, err = daemon.Load(path, nil, nil) })
 			if err == nil {
 				t.Error("accepted")
 			}
-			if got > 64<<20 {
+			if got > most {
 				t.Errorf("%d MiB allocated for %d bytes", got>>20, len(text))
 			}
 		})

@@ -130,14 +130,7 @@ func JSON(r *Run) ([]byte, error) {
 // Write writes the report of a run to a directory, which it makes. Files of an
 // earlier report there are replaced.
 func Write(dir string, r *Run) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	text, err := JSON(r)
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(filepath.Join(dir, JSONName), text, 0o644); err != nil {
+	if err := WritePage(dir, r); err != nil {
 		return err
 	}
 	if r.Scenario != nil {
@@ -145,7 +138,19 @@ func Write(dir string, r *Run) error {
 			return err
 		}
 	}
-	if err := writeFile(filepath.Join(dir, HistoryName), func(w io.Writer) error { return history.WriteAll(w, r.Records) }); err != nil {
+	return writeFile(filepath.Join(dir, HistoryName), func(w io.Writer) error { return history.WriteAll(w, r.Records) })
+}
+
+// WritePage writes what people look at and report.json, without the history.
+func WritePage(dir string, r *Run) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	text, err := JSON(r)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, JSONName), text, 0o644)
+	}
+	if err != nil {
 		return err
 	}
 	return writeFile(filepath.Join(dir, HTMLName), func(w io.Writer) error { return HTML(w, r) })

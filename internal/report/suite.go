@@ -2,7 +2,9 @@ package report
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -13,18 +15,21 @@ import (
 	"github.com/fabricd/fabricd/internal/scenario"
 )
 
-// The files of a suite.
-const (
-	SuiteJSONName = "suite.json"
-	SuiteHTMLName = "suite.html"
-)
-
 // A Suite is many runs together.
 type Suite struct {
-	Title string  `json:"title,omitempty"`
-	Build string  `json:"build,omitempty"`
-	Took  float64 `json:"took_seconds,omitempty"`
-	Rows  []Entry `json:"scenarios"`
+	Title string    `json:"title,omitempty"`
+	Build string    `json:"build,omitempty"`
+	Labs  []LabTime `json:"labs,omitempty"`
+	Rows  []Entry   `json:"scenarios"`
+	// Scale is a picture of how clusters grow, as SVG; empty: there is none.
+	Scale []byte `json:"-"`
+}
+
+// A LabTime is how long a lab has taken for its runs.
+type LabTime struct {
+	Lab  scenario.Lab `json:"lab"`
+	Runs int          `json:"runs"`
+	Took float64      `json:"took_seconds"`
 }
 
 // An Entry is what became of one scenario in one lab, over all its runs.
@@ -54,8 +59,8 @@ func (e *Entry) Verdict() Verdict {
 	return Green
 }
 
-// WriteSuite writes the files of a suite to a directory, which it makes.
-func WriteSuite(dir string, s *Suite) error {
+// WriteSuite writes a suite to a directory, which it makes: name.json and name.html.
+func WriteSuite(dir, name string, s *Suite) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
@@ -65,10 +70,62 @@ func WriteSuite(dir string, s *Suite) error {
 	if err := e.Encode(s); err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(dir, SuiteJSONName), b.Bytes(), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, name+".json"), b.Bytes(), 0o644); err != nil {
 		return err
 	}
-	return writeFile(filepath.Join(dir, SuiteHTMLName), func(w io.Writer) error { return SuiteHTML(w, s) })
+	return writeFile(filepath.Join(dir, name+".html"), func(w io.Writer) error { return SuiteHTML(w, s) })
+}
+
+// MaxSuite bounds a file that ReadSuite reads, in bytes.
+const MaxSuite = 64 << 20
+
+// ReadSuite reads what WriteSuite has written.
+func ReadSuite(path string) (*Suite, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, MaxSuite+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(text) > MaxSuite {
+		return nil, fmt.Errorf("%s: more than %d bytes", path, MaxSuite)
+	}
+	var s Suite
+	if err := json.Unmarshal(text, &s); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	for _, e := range s.Rows {
+		if !slices.Contains(scenario.Labs, e.Lab) {
+			return nil, fmt.Errorf("%s: lab %q: want one of %v", path, e.Lab, scenario.Labs)
+		}
+		if e.Report != "" && !filepath.IsLocal(e.Report) {
+			return nil, fmt.Errorf("%s: report %q: want a path below the suite's", path, e.Report)
+		}
+	}
+	return &s, nil
+}
+
+// Join adds the runs of another suite, which is in the directory dir below this
+// one's.
+func (s *Suite) Join(o *Suite, dir string) {
+	if s.Build == "" {
+		s.Build = o.Build
+	}
+	s.Labs = append(s.Labs, o.Labs...)
+	for _, e := range o.Rows {
+		if e.Report != "" {
+			e.Report = filepath.ToSlash(filepath.Join(dir, e.Report))
+		}
+		s.Rows = append(s.Rows, e)
+	}
+	at := func(l scenario.Lab) int { return slices.Index(scenario.Labs, l) }
+	slices.SortStableFunc(s.Labs, func(a, b LabTime) int { return at(a.Lab) - at(b.Lab) })
+	slices.SortStableFunc(s.Rows, func(a, b Entry) int {
+		return cmp.Or(strings.Compare(a.Scenario, b.Scenario), at(a.Lab)-at(b.Lab))
+	})
 }
 
 // SuiteHTML writes the page of a suite.
@@ -85,15 +142,19 @@ func SuiteHTML(w io.Writer, s *Suite) error {
 		runs, green = runs+e.Runs, green+e.Green
 	}
 	p.f("<p>%d of %d runs are green", green, runs)
-	if s.Took > 0 {
-		p.f(", in %.0f s", s.Took)
-	}
 	if s.Build != "" {
 		p.f(", fabricd %s", s.Build)
 	}
-	p.f(".</p>\n")
+	p.f(".</p>\n<ul>\n")
+	for _, l := range s.Labs {
+		p.f("<li>%s: %d runs in %.0f s, %.0f a minute</li>\n", string(l.Lab), l.Runs, l.Took, float64(l.Runs)/max(l.Took/60, 1e-9))
+	}
+	p.f("</ul>\n")
 	p.matrix(s)
 	p.suiteFigures(s)
+	if len(s.Scale) > 0 {
+		p.f("<h2>Scale</h2>\n<figure>%s<figcaption>clusters of several sizes, simulated</figcaption></figure>\n", raw(string(s.Scale)))
+	}
 	p.foot()
 	_, err := io.WriteString(w, p.String())
 	return err
@@ -157,6 +218,23 @@ func (p *page) suiteFigures(s *Suite) {
 		}
 	}
 	p.f("</tbody>\n</table></div>\n")
+	p.suiteHistograms(s)
+}
+
+// suiteHistograms draws how long errors and NODE_REMOVED took, of each scenario.
+func (p *page) suiteHistograms(s *Suite) {
+	p.f("<h2>Times to errors and to NODE_REMOVED</h2>\n<div class=\"figs\">\n")
+	for _, name := range []scenario.FigureName{scenario.TimeToError, scenario.TimeToRemoved} {
+		for _, e := range s.Rows {
+			for _, f := range e.Figures {
+				if f.Name == name && len(f.Samples) > 0 {
+					p.f("<figure>%s<figcaption>%s on %s, %s: %d samples</figcaption></figure>\n",
+						raw(drawHistogram(f)), e.Scenario, string(e.Lab), figureTitle(f), f.Count)
+				}
+			}
+		}
+	}
+	p.f("</div>\n")
 }
 
 // labs returns the labs of a suite, the cheapest first.

@@ -69,7 +69,7 @@ type Partition struct {
 // A Network breaks the interface of slots.
 type Network struct {
 	Node NodeSet   `yaml:"node" need:"true" doc:"slots"`
-	Do   NetworkDo `yaml:"do" need:"true" doc:"disconnect: the cable is pulled; reject: the kernel answers every packet with port unreachable"`
+	Do   NetworkDo `yaml:"do" need:"true" doc:"disconnect: the cable is pulled; reject: the kernel answers every packet with port unreachable; forge: forged ICMP messages tell the kernel that packets to its peers are too long; garbage: a stranger sends random bytes to every port and socket"`
 	For  Span      `yaml:"for" doc:"how long; to the end if it is left out"`
 }
 
@@ -80,13 +80,15 @@ type NetworkDo string
 const (
 	Disconnect NetworkDo = "disconnect"
 	Reject     NetworkDo = "reject"
+	Forge      NetworkDo = "forge"
+	Garbage    NetworkDo = "garbage"
 )
 
 // A Node does something to the fabricd of slots.
 type Node struct {
 	ID  NodeSet `yaml:"id" need:"true" doc:"slots"`
-	Do  NodeDo  `yaml:"do" need:"true" doc:"kill: ends it without a word; terminate: asks it to end; stop: freezes it; continue: thaws it; start: starts it; replace: kills it and starts another machine in its place, without its state; usurp: starts a second host in this slot, with a copy of the host's state"`
-	For Span    `yaml:"for" doc:"after which it is undone: started again after kill and terminate, thawed after stop, ended after usurp; of replace: how long nobody is there"`
+	Do  NodeDo  `yaml:"do" need:"true" doc:"kill: ends it without a word; terminate: asks it to end; stop: freezes it; continue: thaws it; start: starts it; replace: kills it and starts another machine in its place, without its state; usurp: starts a second host in this slot, with a copy of the host's state; damage: kills it, changes a bit of its state and starts it"`
+	For Span    `yaml:"for" doc:"after which it is undone: started again after kill and terminate, thawed after stop, ended after usurp, its state put back after damage that it has refused; of replace: how long nobody is there"`
 }
 
 // A NodeDo is what a [Node] does.
@@ -101,6 +103,7 @@ const (
 	Start     NodeDo = "start"
 	Replace   NodeDo = "replace"
 	Usurp     NodeDo = "usurp"
+	Damage    NodeDo = "damage"
 )
 
 // An App does something to the application of slots.

@@ -167,6 +167,14 @@ func (r NodeRef) selection() (Name, bool) {
 	return "", false
 }
 
+// networkLabs are the labs that have a network on which it can be done.
+var networkLabs = map[NetworkDo][]Lab{
+	Disconnect: {Sim, Netns, Compose},
+	Reject:     {Netns},
+	Forge:      {Netns},
+	Garbage:    {Local, Netns},
+}
+
 // step checks one line of the timeline.
 func (c *checker) step(at string, s *Step) {
 	c.times(at, s)
@@ -182,11 +190,7 @@ func (c *checker) step(at string, s *Step) {
 		c.partition(at+".partition", s.Partition)
 	case s.Network != nil:
 		c.targets(at+".network.node", s.Network.Node)
-		if s.Network.Do == Reject {
-			c.labs(at+".network.do", string(Reject), Netns)
-		} else {
-			c.labs(at+".network.do", string(s.Network.Do), Sim, Netns, Compose)
-		}
+		c.labs(at+".network.do", string(s.Network.Do), networkLabs[s.Network.Do]...)
 	case s.Node != nil:
 		c.node(at+".node", s.Node)
 	case s.App != nil:
@@ -317,6 +321,11 @@ func (c *checker) node(at string, n *Node) {
 		c.labs(at+".do", string(n.Do), Local, Netns)
 		if n.ID.has(SetHost) || slices.Contains(n.ID.IDs(), 0) {
 			c.bad(at+".id", n.ID.String(), "slot 0 is the host itself")
+		}
+	case Damage:
+		c.labs(at+".do", string(n.Do), Local, Netns)
+		if !n.For.Set {
+			c.bad(at+".for", "", "damage needs it: its state has to be put back")
 		}
 	case Replace:
 		if n.ID.has(SetHost) || n.ID.has(SetAll) || slices.Contains(n.ID.IDs(), 0) {

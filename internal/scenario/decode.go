@@ -11,6 +11,8 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
+
+	"github.com/fabricd/fabricd/internal/yamlbound"
 )
 
 // A Problem is one thing that is wrong with a scenario.
@@ -115,8 +117,8 @@ func (d *decoder) parse(text []byte) (root ast.Node) {
 		whole(fmt.Sprintf("%d bytes", len(text)), fmt.Sprintf("want at most %d", MaxFile))
 		return nil
 	}
-	if depth(text) > maxDepth {
-		whole("brackets", fmt.Sprintf("nested deeper than %d", maxDepth))
+	if yamlbound.TooDeep(text) {
+		whole("", fmt.Sprintf("nested deeper than %d", yamlbound.MaxNesting))
 		return nil
 	}
 	file, err := parser.ParseBytes(text, 0)
@@ -132,30 +134,6 @@ func (d *decoder) parse(text []byte) (root ast.Node) {
 		return nil
 	}
 	return file.Docs[0].Body
-}
-
-// maxDepth bounds the nesting of a file: the parser recurses.
-const maxDepth = 32
-
-// depth returns how deep brackets, or leading spaces and dashes, may nest.
-func depth(text []byte) int {
-	deepest := 0
-	for line := range strings.SplitSeq(string(text), "\n") {
-		indent := strings.TrimLeft(line, " -?")
-		deepest = max(deepest, len(line)-len(indent)-60, strings.Count(line, "- - "))
-		deepest = max(deepest, strings.Count(line, "[")-40, strings.Count(line, "{")-40)
-	}
-	open := 0
-	for _, c := range text {
-		switch c {
-		case '[', '{':
-			open++
-			deepest = max(deepest, open)
-		case ']', '}':
-			open = max(open-1, 0)
-		}
-	}
-	return deepest
 }
 
 // syntax turns the parser's error, which draws the file, into a line.

@@ -13,6 +13,15 @@ const (
 	Calm   Detection = "calm"
 )
 
+// A LostPair says what becomes of two nodes that have lost only each other.
+type LostPair string
+
+// What becomes of them.
+const (
+	LostPairReset LostPair = "reset" // both stay, without a link
+	LostPairEvict LostPair = "evict" // one of them is removed
+)
+
 // A Bound is what a profile promises. The numbers are those of the design, not
 // those of the code: the checker holds the code to them.
 type Bound struct {

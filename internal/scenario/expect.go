@@ -40,6 +40,7 @@ type ExpectErrors struct {
 	To     NodeSet  `yaml:"to" need:"true" doc:"slots that are lost"`
 	From   NodeSet  `yaml:"from" doc:"who calls; if it is left out all that are not in to"`
 	Within Duration `yaml:"within" doc:"of the fault"`
+	P99    Duration `yaml:"p99" doc:"of the fault, 99 times of 100, over all calls; the lab's slack is not added"`
 	Status []Errno  `yaml:"status" doc:"allowed errnos; ECONNRESET and ENODEV if it is left out"`
 }
 
@@ -109,7 +110,7 @@ type FigureName string
 const (
 	TimeToError   FigureName = "time_to_error"   // fault to the error of a call, per call
 	TimeToRemoved FigureName = "time_to_removed" // fault to the event, per observer
-	TimeToAdded   FigureName = "time_to_added"   // daemon serves to the event, per observer
+	TimeToAdded   FigureName = "time_to_added"   // daemon serves to the event, per observer that was there before
 	TimeToMesh    FigureName = "time_to_mesh"    // last fault ended to full mesh, one
 	TimeToConnect FigureName = "time_to_connect" // last fault ended to a connection of each pair, per pair
 	ConnectTime   FigureName = "connect_time"    // of connects that worked, per call

@@ -142,7 +142,7 @@ func TestReadmeHasTheReference(t *testing.T) {
 var inTests = map[scenario.Row][]string{
 	"F29": {"membership/state TestEveryDamageToTheLeaseTableIsNoticed", "membership/state TestEveryDamageToANodeIsNoticed", "internal/e2e TestDamagedStateNeverLeadsToAnOlderLife"},
 	"F40": {"internal/hostile TestStrangersOnEveryPort", "internal/hostile TestRandomBytesInsideALink", "internal/hostile TestFramesThatBreakTheRules", "internal/hostile TestDecodersStayInTheirBudget"},
-	"F42": {"internal/wire TestChooseVersion", "membership/control TestVersionsAreNamedByBothSides", "internal/ipc TestVersionSkewIsRefusedWithBothVersions"},
+	"F42": {"internal/e2e TestBuildsOfTwoVersions", "internal/core TestChooseVersionTakesTheHighestInBoth", "internal/core TestAnswersNameTheVersionOfBoth", "membership/control TestVersionsAreNamedByBothSides", "internal/ipc TestVersionSkewIsRefusedWithBothVersions"},
 }
 
 // rowTable is the table of the failure model: each row, and what shows it.

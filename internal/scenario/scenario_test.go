@@ -295,7 +295,7 @@ func checkSchedule(t *testing.T, s *scenario.Schedule) {
 				t.Fatalf("seed %d: %s has a way without slots", s.Seed, a)
 			}
 		}
-		if _, err := history.Append(nil, history.Record{Source: history.Lab, Seq: 1, Body: a.Begun(s.Scenario.Cluster.Detection, 0)}); err != nil {
+		if _, err := history.Append(nil, history.Record{Source: history.Lab, Seq: 1, Body: a.Begun(s.Scenario.Cluster, 0)}); err != nil {
 			t.Fatalf("seed %d: %s cannot be recorded: %v", s.Seed, a, err)
 		}
 		if a.What() == "" || a.What() == "nothing" {
@@ -395,7 +395,7 @@ func TestHarm(t *testing.T) {
 			text = strings.Replace(text, "[sim, netns]", "[local]", 1)
 		}
 		a := mustDecode(t, text).Resolve(1).Actions[0]
-		if got := a.Harm(scenario.Normal); got != tt.want {
+		if got := a.Harm(scenario.Cluster{Detection: scenario.Normal}); got != tt.want {
 			t.Errorf("%s: harm %s, want %s", tt.step, got, tt.want)
 		}
 	}
@@ -459,8 +459,8 @@ func FuzzDecode(f *testing.F) {
 		}
 		schedule := s.Resolve(1)
 		for _, a := range schedule.Actions {
-			_ = a.Harm(s.Cluster.Detection)
-			_ = a.Begun(s.Cluster.Detection, 0)
+			_ = a.Harm(s.Cluster)
+			_ = a.Begun(s.Cluster, 0)
 		}
 		if _, err := scenario.Decode("h", scenario.Encode(schedule.Fixed(nil))); err != nil && len(schedule.Actions) <= scenario.MaxSteps {
 			t.Fatalf("the fixed scenario is refused: %v", err)

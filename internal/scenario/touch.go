@@ -100,10 +100,10 @@ func (a Action) What() string {
 }
 
 // Begun returns the record that a lab writes when the action is in place.
-func (a Action) Begun(d Detection, since time.Duration) *history.Fault {
+func (a Action) Begun(c Cluster, since time.Duration) *history.Fault {
 	t := a.Touches()
 	return &history.Fault{ID: a.ID, Step: a.Step, Round: a.Round, What: a.What(), Since: int64(since), Until: int64(a.Until),
-		Nodes: t.Nodes, Ways: t.Ways, Apps: t.Apps, Harm: a.Harm(d), Cut: a.cuts()}
+		Nodes: t.Nodes, Ways: t.Ways, Apps: t.Apps, Harm: a.Harm(c), Cut: a.cuts()}
 }
 
 // cuts reports whether nothing passes where the action touches, from its begin
@@ -125,13 +125,17 @@ func (a Action) cuts() bool {
 
 // Harm returns the worst that the action may do to those whom it touches. It
 // leans to none only where the design promises that nothing happens.
-func (a Action) Harm(d Detection) history.Harm {
-	switch b := d.Bound(); {
+func (a Action) Harm(c Cluster) history.Harm {
+	switch b := c.Detection.Bound(); {
 	case a.Link != nil:
-		return a.Link.harm(b, a.length())
+		h := a.Link.harm(b, a.length())
+		if h == history.HarmReset && c.LostPair == LostPairEvict {
+			h = history.HarmRemove
+		}
+		return h
 	case a.Partition != nil:
 		return unless(a.length() <= b.Gap, history.HarmRemove)
-	case a.Network != nil && a.Network.Do == Reject:
+	case a.Network != nil && a.Network.Do != Disconnect:
 		return history.HarmNone
 	case a.Network != nil:
 		return unless(a.length() <= b.Gap, history.HarmRemove)

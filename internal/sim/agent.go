@@ -83,7 +83,7 @@ func newAgent(p *proc) *agent {
 		d.term++
 		var err error
 		a.host, err = verdict.NewHost(verdict.HostConfig{Self: self, Term: d.term, Leases: d.records(),
-			Cursor: d.cursor, Timing: w.timing, Partial: w.opts.Partial}, w.time())
+			Cursor: d.cursor, Timing: w.timing, Partial: w.partial}, w.time())
 		if err != nil {
 			panic("BUG: sim: " + err.Error())
 		}

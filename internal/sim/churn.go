@@ -45,7 +45,10 @@ func Churn(seed uint64, nodes int, lives uint64) (Churned, error) {
 	return c.result(), nil
 }
 
-type churn struct{ w *world }
+type churn struct {
+	w    *world
+	stay int // so many machines at the front run all the time
+}
 
 func (c *churn) result() Churned {
 	w := c.w
@@ -61,7 +64,7 @@ func (c *churn) result() Churned {
 // fault does one thing to the cluster.
 func (c *churn) fault() {
 	w := c.w
-	m := w.machines[w.rng.IntN(len(w.machines))]
+	m := w.machines[c.stay+w.rng.IntN(len(w.machines)-c.stay)]
 	short := between(w.rng, 5*time.Millisecond, 1500*time.Millisecond)
 	switch w.rng.IntN(12) {
 	case 0, 1, 2, 3, 4: // the same node again, faster than anybody notices
@@ -82,7 +85,9 @@ func (c *churn) fault() {
 	case 9:
 		if !m.host {
 			w.kill(m, history.DidKill, "")
-			w.wipe(m)
+			if c.stay == 0 { // a machine that never comes back keeps its lease until IDs run out
+				w.wipe(m)
+			}
 			w.after(short, func() { w.boot(m) })
 		}
 	case 10:

@@ -9,6 +9,32 @@ import (
 	"github.com/fabricd/fabricd/internal/sim"
 )
 
+// TestHoursOfComingAndGoingLeaveNothing is P21 with SIM_HOURS=24: who stays for a
+// day keeps no more than after an hour.
+func TestHoursOfComingAndGoingLeaveNothing(t *testing.T) {
+	span := hours
+	if s := os.Getenv("SIM_HOURS"); s != "" {
+		n, err := strconv.Atoi(s)
+		if err != nil || n < 2 {
+			t.Fatalf("SIM_HOURS: %q: want 2 or more", s)
+		}
+		span = n
+	}
+	out, err := sim.Stay(1, 6, span)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d lives in %d hours; the host and a member keep %v", out.Lives, span, out.Sizes)
+	if out.Lives < uint64(20*span) {
+		t.Errorf("only %d lives began: the run shows nothing", out.Lives)
+	}
+	for hour, size := range out.Sizes {
+		if most := out.Sizes[0] + out.Sizes[0]/10; size > most || size == 0 {
+			t.Errorf("after %d hours they keep %d elements, %d after the first", hour+1, size, out.Sizes[0])
+		}
+	}
+}
+
 // TestChurn is B5 with SIM_CHANGES=1000000: a million membership changes without
 // a broken promise. Otherwise it is a short cut of it.
 func TestChurn(t *testing.T) {

@@ -319,6 +319,9 @@ type line struct {
 	silent  time.Duration // when it was last told of silence; 0: it is not silent
 }
 
+// heard reports whether there is a lifeline that is not silent.
+func (l *line) heard() bool { return l.up != nil && l.silent == 0 }
+
 func (a *agent) line(k lifeKey) *line {
 	l := a.lines[k]
 	if l == nil {
@@ -379,7 +382,7 @@ func (a *agent) tendLines() {
 		}
 		l := a.line(k)
 		a.tellLine(l, n.Life)
-		if all && a.weDial(k) && l.up == nil && !l.dialing && a.w.now >= l.retryAt {
+		if all && a.weDial(k) && !l.heard() && !l.dialing && a.w.now >= l.retryAt {
 			a.dialLine(l, n)
 		}
 	}
@@ -446,17 +449,25 @@ func (a *agent) dialLine(l *line, n verdict.Node) {
 	a.reach(n, a.w.timing.Silence, func(up *tcpEnd, met verdict.Evidence) {
 		l.dialing = false
 		l.retryAt = a.w.now + lineRetry
-		if up != nil && l.up == nil {
+		had := l.up
+		switch {
+		case up != nil && !l.heard():
 			a.raise(l, up, true)
-		} else {
+			if had != nil {
+				had.abort()
+			}
+		case up != nil:
 			a.release(up)
+		case had != nil:
+			return // its silence has been told
 		}
 		a.feedMember(verdict.Link{Life: n.Life, Evidence: met})
 	})
 }
 
 // acceptLine takes a lifeline that a peer opened. One that is not needed is
-// there to see that we are.
+// there to see that we are, unless the peer beats on it: then it has lost the one
+// that we believe in.
 func (a *agent) acceptLine(e *tcpEnd, peer controlEnd) {
 	k := lifeKey{peer.uuid, peer.epoch}
 	l := a.line(k)
@@ -464,7 +475,18 @@ func (a *agent) acceptLine(e *tcpEnd, peer controlEnd) {
 		a.raise(l, e, false)
 		return
 	}
-	e.received, e.ended = func(any) {}, func(verdict.DownCause) {}
+	e.ended = func(verdict.DownCause) {}
+	e.received = func(m any) {
+		if _, ok := m.(lineBeat); !ok || a.weDial(k) {
+			return
+		}
+		had := l.up
+		a.raise(l, e, false)
+		e.received(m)
+		if had != nil {
+			had.abort()
+		}
+	}
 }
 
 // raise makes e the lifeline of l. dialed says that this node beats.

@@ -229,7 +229,7 @@ func (n *node) welcome(e *quicEnd) {
 				n.refuse(e, err)
 				return
 			}
-			n.answerHello(e, p, r, begun)
+			n.answerHello(e, p, hello, r, begun)
 		})
 	})
 }
@@ -288,7 +288,7 @@ func (n *node) duplicate(p *peerState) error {
 }
 
 // answerHello makes the session the link to p. The answer comes first.
-func (n *node) answerHello(e *quicEnd, p *peerState, r *frames, begun time.Duration) {
+func (n *node) answerHello(e *quicEnd, p *peerState, hello wire.Hello, r *frames, begun time.Duration) {
 	defer func() {
 		if p.welcoming--; p.welcoming == 0 {
 			p.wake(n)
@@ -299,8 +299,7 @@ func (n *node) answerHello(e *quicEnd, p *peerState, r *frames, begun time.Durat
 	}
 	l := newLink(n, n.self.Life, p.party, e, begun)
 	ctrl := e.open()
-	answer := core.NewHello(n.self, p.party)
-	answer.Answer, answer.VersionMin = true, answer.VersionMax
+	answer := core.NewAnswer(hello, n.self, p.party)
 	ctrl.write(answer.AppendTo(nil))
 	if !n.p.step(failpoint.HelloAnswered) {
 		return

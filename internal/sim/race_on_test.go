@@ -10,5 +10,6 @@ const (
 	randomSeeds = 2
 	manyNodes   = false
 	suiteEvery  = 10
+	hours       = 2
 	changes     = 1000
 )

@@ -23,8 +23,6 @@ type Options struct {
 	// Sizes bounds a message, an operation and a window, in bytes; the window
 	// is 16 times as large. 0: 2 KiB. Negative: as the scenario says.
 	Sizes int64
-	// Partial is the policy for a pair that lost only each other.
-	Partial verdict.PartialPolicy
 	// Quiet keeps no history, for runs in which only time and counts matter.
 	Quiet bool
 }
@@ -56,13 +54,16 @@ func Run(s *scenario.Schedule, opts Options) (Result, error) {
 	sc := s.Scenario
 	r := &runner{s: s, w: newWorld(s.Seed, sc.Cluster.Nodes, timingOf(sc.Cluster.Detection), opts)}
 	w := r.w
+	if sc.Cluster.LostPair == scenario.LostPairEvict {
+		w.partial = verdict.PartialEvict
+	}
 	w.log.off = opts.Quiet
 	if err := r.check(); err != nil {
 		return Result{}, err
 	}
 	w.load = newLoad(sc, opts)
 	w.put(history.Lab, &history.Begin{Version: history.Version, Scenario: string(sc.Name), Seed: s.Seed, Lab: string(scenario.Sim),
-		Detection: string(sc.Cluster.Detection), Nodes: sc.Cluster.Nodes, Duration: int64(sc.Duration)})
+		Detection: string(sc.Cluster.Detection), LostPair: string(sc.Cluster.LostPair), Nodes: sc.Cluster.Nodes, Duration: int64(sc.Duration)})
 	if err := r.gather(); err != nil {
 		w.put(history.Lab, &history.End{Why: err.Error()})
 		return r.result(), err
@@ -247,7 +248,7 @@ type action struct {
 func (r *runner) begin(x scenario.Action) {
 	w := r.w
 	a := &action{Action: x}
-	fault := x.Begun(r.s.Scenario.Cluster.Detection, w.now)
+	fault := x.Begun(r.s.Scenario.Cluster, w.now)
 	if fault.Until != 0 {
 		fault.Until += int64(r.zero)
 	}
@@ -352,8 +353,8 @@ func (r *runner) partition(a *action) {
 }
 
 func (r *runner) network(a *action, n *scenario.Network) {
-	if n.Do == scenario.Reject {
-		a.fired, a.proof = 1, "the kernel's port unreachable changes nothing of a connected session"
+	if n.Do != scenario.Disconnect {
+		a.fired, a.proof = 1, "what the kernel is told by ICMP changes nothing of a session"
 		a.undo = func() {}
 		return
 	}

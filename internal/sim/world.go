@@ -22,6 +22,7 @@ type world struct {
 	rng     *rand.Rand // of what is of nobody in particular
 	opts    Options
 	timing  verdict.Timing
+	partial verdict.PartialPolicy
 	cluster addr.UUID
 	load    load
 	parked  []byte    // what parked ends offer; nobody reads it

@@ -3,6 +3,8 @@ package mutants_test
 import (
 	"encoding/json"
 	"errors"
+	"flag"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -42,6 +44,7 @@ func TestEveryMutantIsCaught(t *testing.T) {
 	if which == "" {
 		which = "port-taken-twice"
 	}
+	var table strings.Builder
 	for _, m := range mutants.All {
 		if which != "all" && !slices.Contains(strings.Split(which, ","), m.Name) {
 			continue
@@ -54,7 +57,66 @@ func TestEveryMutantIsCaught(t *testing.T) {
 				return
 			}
 			t.Logf("%-26s %-58s %s [%v]", m.Name, m.What, by, time.Since(began).Round(time.Second))
+			where := "tests of `" + strings.TrimPrefix(m.By, "./") + "`"
+			if m.By == mutants.Simulation {
+				where = "simulation"
+			}
+			fmt.Fprintf(&table, "| %s | %s | %s | %s |\n", m.Name, m.What, where, short(by))
 		})
+	}
+	if *update && which == "all" && !t.Failed() {
+		text := fmt.Sprintf(listHead, len(mutants.All)) + table.String()
+		if err := os.WriteFile(list, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// short is what a table says of a line that reason has returned.
+func short(by string) string {
+	if name, ok := strings.CutPrefix(by, "--- FAIL: "); ok {
+		by, _, _ = strings.Cut(name, " (")
+	}
+	by = strings.ReplaceAll(strings.TrimPrefix(by, "found by "), "|", "/")
+	if len(by) > 120 {
+		by = strings.ToValidUTF8(by[:120], "") + "…"
+	}
+	return by
+}
+
+var update = flag.Bool("update", false, "with MUTANTS=all: write the list of what has caught them")
+
+// list says what catches each mutant.
+var list = filepath.Join(root, "deploy", "scenarios", "MUTANTS.md")
+
+const listHead = `# What catches which bug
+
+%d bugs are put into the engine on purpose, one at a time, and each is caught: by the
+checker, in the first simulated run that breaks one of its invariants, or by the tests
+of the package that it is in, which "make test" runs. "make mutants" does it all again;
+with ARGS=-update it writes this page.
+
+| bug | what it does | caught by | how |
+|---|---|---|---|
+`
+
+// TestMutantsAreListed: the page has each of them, and no others.
+func TestMutantsAreListed(t *testing.T) {
+	text, err := os.ReadFile(list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var listed, all []string
+	for line := range strings.Lines(string(text)) {
+		if cells := strings.Split(line, " | "); len(cells) == 4 && cells[0] != "| bug" {
+			listed = append(listed, strings.TrimPrefix(cells[0], "| "))
+		}
+	}
+	for _, m := range mutants.All {
+		all = append(all, m.Name)
+	}
+	if !slices.Equal(listed, all) {
+		t.Errorf("listed are %v, want %v (make mutants ARGS=-update)", listed, all)
 	}
 }
 

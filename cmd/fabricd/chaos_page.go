@@ -1,0 +1,33 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fabricd/fabricd/internal/chaos"
+)
+
+func (a *app) chaosPageCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "page DIR", Short: "Put the reports of several labs together on one page", Args: cobra.ExactArgs(1),
+		Long: `page reads what suite and scale have saved in the directories of DIR, and writes
+DIR/index.html and DIR/index.json: the verdict on each scenario in each lab, with
+the timeline of one of its runs behind it, all figures, histograms of the times
+to errors and to NODE_REMOVED, and how clusters grow. make chaos ends with it.`,
+		Example: `  fabricd chaos suite deploy/scenarios --on sim --report out/chaos/sim
+  fabricd chaos suite deploy/scenarios --on local --report out/chaos/local
+  fabricd chaos page out/chaos`,
+		RunE: func(_ *cobra.Command, args []string) error {
+			path, err := chaos.Page(args[0])
+			switch {
+			case chaos.Refused(err):
+				return usageError{err}
+			case err != nil:
+				return err
+			}
+			fmt.Fprintln(a.stdout, path)
+			return nil
+		},
+	}
+}

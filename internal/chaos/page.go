@@ -1,0 +1,82 @@
+package chaos
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/check"
+	"github.com/fabricd/fabricd/internal/report"
+	"github.com/fabricd/fabricd/internal/scenario"
+	"github.com/fabricd/fabricd/internal/sim"
+)
+
+// SaveSuite writes the report of the runs that a lab has made in some time: what
+// became of each scenario.
+func SaveSuite(dir string, tallies []Tally, lab scenario.Lab, version string, took time.Duration) error {
+	s := &report.Suite{Build: version}
+	runs := 0
+	for _, t := range tallies {
+		e := report.Entry{Scenario: t.Scenario, Lab: t.Lab, Runs: t.Runs, Green: t.Green, Broken: t.Broken, Harness: t.Harness, Report: t.report}
+		if t.file != nil {
+			e.About, e.Rows = string(t.file.About), t.file.Rows
+		}
+		for _, f := range t.Figures {
+			e.Figures = append(e.Figures, check.Figure{Name: f.Name, Of: f.Of, Count: f.Count, Min: f.Min, P50: f.P50, P99: f.P99, Max: f.Max, Samples: f.some()})
+		}
+		s.Rows = append(s.Rows, e)
+		runs += t.Runs
+	}
+	s.Labs = []report.LabTime{{Lab: lab, Runs: runs, Took: took.Seconds()}}
+	return report.WriteSuite(dir, "suite-"+string(lab), s)
+}
+
+// ScaleName is the file of the figures of [Scale], in a directory scale beside those
+// of the labs.
+const ScaleName = "scale.json"
+
+// Page puts the reports of several labs, each in a directory of its own below dir,
+// on one page there, and returns its path.
+func Page(dir string) (string, error) {
+	files, err := filepath.Glob(filepath.Join(dir, "*", "suite-*.json"))
+	if err != nil {
+		return "", err
+	}
+	if len(files) == 0 {
+		return "", refusef("%s: no report of a suite, which would be a file */suite-*.json", dir)
+	}
+	all := &report.Suite{Title: "Scenarios in all labs"}
+	for _, file := range files {
+		s, err := report.ReadSuite(file)
+		if err != nil {
+			return "", err
+		}
+		all.Join(s, filepath.Base(filepath.Dir(file)))
+	}
+	if all.Scale, err = readScale(filepath.Join(dir, "scale", ScaleName)); err != nil {
+		return "", err
+	}
+	const name = "index"
+	return filepath.Join(dir, name+".html"), report.WriteSuite(dir, name, all)
+}
+
+// readScale draws saved figures; nothing if there are none.
+func readScale(path string) ([]byte, error) {
+	text, err := os.ReadFile(path)
+	if os.IsNotExist(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var points []sim.ScalePoint
+	if err := json.Unmarshal(text, &points); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	if len(points) < 2 {
+		return nil, nil
+	}
+	return sim.ScalePlot(points), nil
+}

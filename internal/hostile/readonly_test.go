@@ -1,0 +1,369 @@
+package hostile
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/rma"
+)
+
+// What makes a test binary the owner of a window for reading only, or one that
+// wants to write there, and what it needs to know.
+const (
+	ownsWindow  = "FABRIC_HOSTILE_OWNER"  // the socket
+	wantsWindow = "FABRIC_HOSTILE_READER" // the socket
+	windowAt    = "FABRIC_HOSTILE_WINDOW" // port, offset, the owner's process
+)
+
+// windowBytes is what the window holds, all of it.
+const windowBytes = 0xA5
+
+// TestWindowForReadingOnly gives applications of several users a window for reading
+// only, and has them try everything to write there. Between users nothing works.
+// What works for the owner's own user, and for root, is what they may do to any
+// process of the owner: SPEC.md of internal/ipc says so.
+func TestWindowForReadingOnly(t *testing.T) {
+	owner := os.Getuid()
+	type reader struct {
+		as      *syscall.SysProcAttr
+		through []string // what works
+	}
+	readers := map[string]reader{
+		"the owner's user": {nil, []string{"look into the owner", "change the mode", "open for writing after that", "map for writing after that"}},
+	}
+	if owner == 0 {
+		owner = 65533
+		user := func(id uint32) *syscall.SysProcAttr {
+			return &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: id, Gid: id}}
+		}
+		namespace := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 65534, Size: 1}}
+		same := readers["the owner's user"]
+		same.as = user(uint32(owner))
+		readers["the owner's user"] = same
+		readers["another user"] = reader{user(65534), nil}
+		readers["root of another user's namespace"] = reader{&syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: namespace, GidMappings: namespace,
+			Credential: &syscall.Credential{NoSetGroups: true}}, nil}
+		readers["root"] = reader{nil, append([]string{"open for writing", "open for writing only"}, same.through...)}
+	} else {
+		t.Log("not tested: only root can be several users")
+	}
+	c := newCluster(t)
+	socket := c.host.Status().Socket
+	for name, r := range readers {
+		t.Run(name, func(t *testing.T) {
+			o := startOwner(t, socket, readers["the owner's user"].as)
+			cmd := exec.Command("/proc/self/exe", "-test.run=^TestAsReaderOfAWindow$", "-test.v")
+			cmd.Env, cmd.Dir, cmd.SysProcAttr = append(os.Environ(), wantsWindow+"="+socket, windowAt+"="+o.window), "/", r.as
+			out, err := cmd.CombinedOutput()
+			if err != nil || !bytes.Contains(out, []byte(attacked)) {
+				t.Fatalf("the reader: %v\n%s", err, out)
+			}
+			var through []string
+			for line := range strings.Lines(string(out)) {
+				if what, ok := strings.CutPrefix(strings.TrimSpace(line), "through: "); ok {
+					through = append(through, what)
+				}
+			}
+			if !slices.Equal(through, r.through) {
+				t.Errorf("these got through: %q, want %q\n%s", through, r.through, out)
+			}
+			o.end(t)
+		})
+	}
+}
+
+// An ownerProcess owns a window.
+type ownerProcess struct {
+	cmd    *exec.Cmd
+	stdin  interface{ Close() error }
+	out    *bufio.Reader
+	window string // port, offset, process
+}
+
+func startOwner(t *testing.T, socket string, as *syscall.SysProcAttr) *ownerProcess {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe", "-test.run=^TestAsOwnerOfAWindow$")
+	cmd.Env, cmd.Dir, cmd.SysProcAttr, cmd.Stderr = append(os.Environ(), ownsWindow+"="+socket), "/", as, os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := &ownerProcess{cmd: cmd, stdin: in, out: bufio.NewReader(out)}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }) // it has ended, unless the test has failed
+	o.window = fmt.Sprint(o.line(t, "window "), " ", cmd.Process.Pid)
+	return o
+}
+
+// line waits for a line that begins with word, and returns the rest.
+func (o *ownerProcess) line(t *testing.T, word string) string {
+	t.Helper()
+	var said strings.Builder
+	for {
+		line, err := o.out.ReadString('\n')
+		said.WriteString(line)
+		if rest, ok := strings.CutPrefix(line, word); ok {
+			return strings.TrimSpace(rest)
+		}
+		if err != nil {
+			t.Fatalf("the owner says %q, want %q", said.String(), word)
+		}
+	}
+}
+
+// end ends the owner, which looks at its memory for the last time.
+func (o *ownerProcess) end(t *testing.T) {
+	t.Helper()
+	o.stdin.Close()
+	if said := o.line(t, "memory "); said != "unchanged" {
+		t.Errorf("the owner's memory is %s", said)
+	}
+	if err := o.cmd.Wait(); err != nil {
+		t.Errorf("the owner: %v", err)
+	}
+}
+
+// TestAsOwnerOfAWindow is the body of [TestWindowForReadingOnly]'s owner; in other
+// processes it owns nothing.
+func TestAsOwnerOfAWindow(t *testing.T) {
+	socket := os.Getenv(ownsWindow)
+	if socket == "" {
+		return
+	}
+	s, l, port := listener(t, socket)
+	defer s.Close()
+	mem, err := s.Alloc(2 * rma.PageSize)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range mem.Bytes() {
+		mem.Bytes()[i] = windowBytes
+	}
+	const off = 0x10000
+	fmt.Println("window", port, off)
+	ep, _, err := l.Accept(within(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ep.Register(mem.Bytes(), off, rma.ProtRead, rma.MapFixed); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ep.Send(within(t), []byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = os.Stdin.Read(make([]byte, 1)) // its end
+	if i := slices.IndexFunc(mem.Bytes(), func(b byte) bool { return b != windowBytes }); i >= 0 {
+		fmt.Println("memory changed at", i)
+		return
+	}
+	fmt.Println("memory unchanged")
+}
+
+func listener(t *testing.T, socket string) (ipc.Session, ipc.Endpoint, addr.Port) {
+	t.Helper()
+	s, err := ipc.Dial(within(t), socket)
+	if err != nil {
+		t.Fatalf("attach: %v", err)
+	}
+	l, err := s.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	port, err := l.Bind(0)
+	if err == nil {
+		err = l.Listen(1)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, l, port
+}
+
+// TestAsReaderOfAWindow is the body of [TestWindowForReadingOnly]'s readers; in
+// other processes it has nothing to attack.
+func TestAsReaderOfAWindow(t *testing.T) {
+	socket := os.Getenv(wantsWindow)
+	if socket == "" {
+		return
+	}
+	var port addr.Port
+	var off int64
+	var owner int
+	if _, err := fmt.Sscan(os.Getenv(windowAt), &port, &off, &owner); err != nil {
+		t.Fatal(err)
+	}
+	s, err := ipc.Dial(within(t), socket)
+	if err != nil {
+		t.Fatalf("attach: %v", err)
+	}
+	defer s.Close()
+	ep, err := s.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	self := s.Self().Life
+	if _, err := ep.Connect(within(t), addr.Addr{Node: self.Node, Port: port}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ep.Recv(context.Background(), make([]byte, 1)); err != nil { // the window is there
+		t.Fatal(err)
+	}
+	// By the contract: an error, whoever asks.
+	if _, err := ep.Mmap(off, rma.PageSize, rma.ProtRead|rma.ProtWrite); !errors.Is(err, syscall.EACCES) {
+		t.Errorf("a mapping for writing: %v, want EACCES", err)
+	}
+	if err := ep.VWriteTo([]byte{1}, off, rma.Sync); !errors.Is(err, syscall.EACCES) {
+		t.Errorf("a write: %v, want EACCES", err)
+	}
+	read := make([]byte, 2*rma.PageSize)
+	if err := ep.VReadFrom(read, off, rma.Sync); err != nil || read[0] != windowBytes { // directly: it maps the window
+		t.Fatalf("a read: %v", err)
+	}
+	m, err := ep.Mmap(off, 2*rma.PageSize, rma.ProtRead)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	attackReadOnly(t, m.Bytes(), owner)
+	fmt.Println(attacked)
+}
+
+// attackReadOnly tries to write into a mapping for reading only, and tells what
+// gets through. It writes nothing that changes the memory.
+func attackReadOnly(t *testing.T, mem []byte, owner int) {
+	fd := windowDescriptor(t)
+	self := fmt.Sprint("/proc/self/fd/", fd)
+	try := func(what string, want syscall.Errno, attack func() error) {
+		err := attack()
+		switch {
+		case err == nil:
+			fmt.Println("through:", what)
+		case !errors.Is(err, want):
+			t.Errorf("%s: %v, want %v", what, err, want)
+		}
+	}
+	opened := func(flags int) func() error {
+		return func() error {
+			f, err := os.OpenFile(self, flags, 0)
+			if err == nil {
+				f.Close()
+			}
+			return err
+		}
+	}
+	const page = rma.PageSize
+	try("map for writing", syscall.EACCES, func() error { return mapWritable(fd) })
+	try("make the mapping writable", syscall.EACCES, func() error { return syscall.Mprotect(mem, syscall.PROT_READ|syscall.PROT_WRITE) })
+	try("open for writing", syscall.EACCES, opened(os.O_RDWR))
+	try("open for writing only", syscall.EACCES, opened(os.O_WRONLY))
+	try("write to the descriptor", syscall.EBADF, func() error { _, err := syscall.Pwrite(fd, []byte{windowBytes}, 0); return err })
+	try("punch a hole", syscall.EBADF, func() error { return syscall.Fallocate(fd, 1|2, 0, page) }) // KEEP_SIZE, PUNCH_HOLE
+	try("remove pages", syscall.EACCES, func() error { return syscall.Madvise(mem[:page], syscall.MADV_REMOVE) })
+	try("truncate", syscall.EINVAL, func() error { return syscall.Ftruncate(fd, 0) })
+	try("seal", syscall.EPERM, func() error {
+		if _, _, e := syscall.RawSyscall(syscall.SYS_FCNTL, uintptr(fd), 1033, 8); e != 0 { // F_ADD_SEALS, F_SEAL_WRITE
+			return e
+		}
+		return nil
+	})
+	starts := windowMappings(t)
+	if len(starts) < 2 {
+		t.Errorf("the window is mapped %d times, want one mapping of Mmap and one for direct use", len(starts))
+	}
+	for _, at := range starts {
+		try("write by way of /proc/self/mem", syscall.EIO, func() error { return writeMemory("self", at) })
+	}
+	try("look into the owner", syscall.EACCES, func() error { _, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", owner)); return err })
+	try("change the mode", syscall.EPERM, func() error { return syscall.Fchmod(fd, 0o666) })
+	try("open for writing after that", syscall.EACCES, opened(os.O_RDWR))
+	try("map for writing after that", syscall.EACCES, func() error {
+		f, err := os.OpenFile(self, os.O_RDWR, 0)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		return mapWritable(int(f.Fd()))
+	})
+}
+
+func mapWritable(fd int) error {
+	b, err := syscall.Mmap(fd, 0, rma.PageSize, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED)
+	if err != nil {
+		return err
+	}
+	return syscall.Munmap(b)
+}
+
+func writeMemory(process string, at int64) error {
+	f, err := os.OpenFile(filepath.Join("/proc", process, "mem"), os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = f.WriteAt([]byte{windowBytes}, at)
+	return err
+}
+
+// windowDescriptor finds the descriptor that came for the mapping.
+func windowDescriptor(t *testing.T) int {
+	t.Helper()
+	all, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range all {
+		if to, err := os.Readlink(filepath.Join("/proc/self/fd", e.Name())); err == nil && strings.HasPrefix(to, "/memfd:fabric-window") {
+			n, err := strconv.Atoi(e.Name())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+	}
+	t.Fatal("no descriptor of the window")
+	return 0
+}
+
+// windowMappings returns where the window is mapped, and checks that none of these
+// mappings can ever be written to: the kernel does not say "mw" of it.
+func windowMappings(t *testing.T) (starts []int64) {
+	t.Helper()
+	b, err := os.ReadFile("/proc/self/smaps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	inside := false
+	for line := range strings.Lines(string(b)) {
+		field := strings.Fields(line)
+		if from, _, ok := strings.Cut(field[0], "-"); ok {
+			inside = strings.Contains(line, "/memfd:fabric-window")
+			at, err := strconv.ParseInt(from, 16, 64)
+			if inside && err == nil {
+				starts = append(starts, at)
+			}
+		}
+		if inside && field[0] == "VmFlags:" && (slices.Contains(field, "mw") || slices.Contains(field, "wr")) {
+			t.Errorf("a mapping of the window has %s", line)
+		}
+	}
+	return starts
+}
