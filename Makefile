@@ -83,7 +83,7 @@ test: ## lint, the rules of the tree, and every test with the race detector
 	# more memory than it has time for, beside the rest.
 	{ $(PLAIN) go test ./internal/sim || rc=$$?
 	  $(PLAIN) go test -run 'Alloc|LargeSizes' ./internal/driver ./internal/ipc ./cmd/fabric-bench || rc=$$?
-	  cd deploy/check; $(PLAIN) go test ./... || rc=$$?; exit $$rc; } >out/plain.log 2>&1 &
+	  cd deploy/check; $(PLAIN) go test -count=1 ./... || rc=$$?; exit $$rc; } >out/plain.log 2>&1 &
 	plain=$$!
 	# What runs real processes against bounds of time goes last, so that neither the
 	# compiler nor other tests take the processors from it. Of the others more than
@@ -120,12 +120,14 @@ bars: build ## the bars of reliability in full: a million changes, ten million m
 	@rc=0
 	full() { echo "== $$*"; env "$${@:3}" go test -count=1 -timeout 0 -v -run "^$$2\$$" $$1 $${ARG:-} | grep -vE '^=== |^PASS' || rc=$$?; }
 	full ./internal/sim TestChurn SIM_CHANGES=1000000
+	full ./internal/sim TestHoursOfComingAndGoingLeaveNothing SIM_HOURS=24
 	full ./internal/sim TestZombies SIM_SEEDS=20000
 	full ./internal/sim TestFenceCuts SIM_SEEDS=50
 	full ./internal/driver TestManyMessagesAreExactOverABadNetwork VOLUME=10000000
+	full ./internal/driver TestManyTransfersAreExactOverABadNetwork VOLUME_RMA=100000000000
 	full ./internal/driver TestRandomCrossings CROSSINGS=100000
 	ARG=-linear=1000 full ./internal/check 'Test(Port|Lease)TableIsLinearizable'
-	bin/fabricd chaos suite deploy/scenarios/long --on local --report out/bars || rc=$$?
+	for on in sim local; do bin/fabricd chaos suite deploy/scenarios/long --on $$on --report out/bars/$$on || rc=$$?; done
 	exit $$rc
 
 bench: ## all of the benchmark on this machine, with the table of targets; a report in out/bench (ARGS=--quick)
@@ -179,11 +181,12 @@ chaos: image ## every scenario in every lab: simulated with many seeds, processe
 	  if [ "$$rc" != 0 ]; then tail -n 1 "out/chaos/$$lab.log"; fi
 	done
 	bin/fabricd chaos scale --report out/chaos/scale
+	bin/fabricd chaos page out/chaos
 	exit $$rc
 
 mutants: ## break the engine in some fifty ways, one at a time: a check has to find each
 	@cd internal/sim/mutants
-	MUTANTS=all go test -count=1 -run Caught -timeout 100m -v
+	MUTANTS=all go test -count=1 -run Caught -timeout 100m -v $(ARGS)
 
 clean: ## remove what the targets above made
 	rm -rf bin out

@@ -312,7 +312,6 @@ const allocsTolerance = figure(0.05)
 // what does.
 var elsewhere = []Target{
 	{Key: "false", What: "false or collateral removals", Unit: "removals", AtMost: atMostOf(0), Why: "hours of faults: `make chaos` shows it"},
-	{Key: "heal", What: "a split healed to full mesh", Unit: "s", AtMost: atMostOf(5), Why: "`make chaos` shows it: time_to_mesh of split-healed"},
 }
 
 // anchorOptions is what the flags of anchors say.
@@ -322,6 +321,7 @@ type anchorOptions struct {
 	fabricd      string
 	kills, stops int
 	stock        int
+	splits       int
 	idle         time.Duration
 	format       string
 	quiet        bool
@@ -337,6 +337,8 @@ func (o *anchorOptions) check() error {
 		return usagef("--kills %d, --stops %d: 0 to 10000", o.kills, o.stops)
 	case o.stock < 0 || o.stock > 1000:
 		return usagef("--stock %d: 0 to 1000", o.stock)
+	case o.splits < 0 || o.splits > 1000:
+		return usagef("--splits %d: 0 to 1000", o.splits)
 	case o.idle < 0 || o.idle > time.Hour:
 		return usagef("--idle %v: up to 1h", o.idle)
 	case o.format != "table" && o.format != "json":
@@ -367,6 +369,7 @@ Rows: ` + strings.Join(anchorKeys(), ", "),
 	f.IntVar(&o.kills, "kills", 14, "how many of eight daemons to kill; 0: none")
 	f.IntVar(&o.stops, "stops", 7, "how many of eight daemons to stop, for fast and for normal detection; 0: none")
 	f.IntVar(&o.stock, "stock", stockDefault, "how many of eight members of memberlist alone to kill, and to stop; 0: none")
+	f.IntVar(&o.splits, "splits", 3, "how often to split eight daemons in two; 0: never")
 	f.DurationVar(&o.idle, "idle", 10*time.Second, "how long to watch eight idle daemons; 0: not")
 	f.StringVar(&o.format, "format", "table", "table or json")
 	f.BoolVar(&o.quiet, "quiet", false, "no progress on standard error")
@@ -390,6 +393,7 @@ Rows: ` + strings.Join(anchorKeys(), ", "),
 // The keys of rows that have no contest.
 const (
 	keyLoss = "loss"
+	keyHeal = "heal"
 	keyIdle = "idle"
 )
 
@@ -408,7 +412,7 @@ func anchorKeys() (keys []string) {
 	for _, c := range contests() {
 		keys = append(keys, c.key)
 	}
-	keys = append(keys, keyLoss, keyIdle)
+	keys = append(keys, keyLoss, keyHeal, keyIdle)
 	for _, t := range elsewhere {
 		keys = append(keys, t.Key)
 	}
@@ -514,6 +518,11 @@ func (c contest) rows(sources []source, figures [][]figure, whys []error) (rows 
 func (a *app) measureClusters(ctx context.Context, d *Document, o *anchorOptions, wanted func(string) bool) error {
 	if wanted(keyLoss) {
 		if err := a.lossTargets(ctx, d, o); err != nil {
+			return err
+		}
+	}
+	if wanted(keyHeal) {
+		if err := a.healTargets(ctx, d, o); err != nil {
 			return err
 		}
 	}
@@ -625,6 +634,38 @@ func quantile(v []figure, q float64) figure {
 	}
 	s := slices.Sorted(slices.Values(v))
 	return s[min(int(q*float64(len(s))), len(s)-1)]
+}
+
+// healTargets adds the rows of clusters that were split.
+func (a *app) healTargets(ctx context.Context, d *Document, o *anchorOptions) error {
+	split := &splitOptions{clusterOptions{fabricd: o.fabricd, nodes: 8, detection: "normal", quiet: o.quiet}, o.splits}
+	var all []Split
+	err := errors.New("left out: --splits is 0")
+	if o.splits > 0 {
+		all, err = a.measureSplits(ctx, d, split)
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	var cut, healed []figure
+	for _, s := range all {
+		healed = append(healed, s.Healed/1e3)
+		for _, us := range s.Removed {
+			cut = append(cut, us/1e3)
+		}
+	}
+	silent := stopMaxTargets[split.detection]
+	for _, t := range []Target{
+		{What: "partition to NODE_REMOVED, 8 nodes, " + split.detection + ", max", Ours: worst(cut), AtMost: &silent},
+		{What: "a split healed to full mesh, max", Ours: worst(healed), AtMost: atMostOf(healTarget)},
+	} {
+		t.Key, t.Unit, t.Raw, t.Ratio = keyHeal, "ms", spreadOf(nil), spreadOf(nil)
+		if err != nil {
+			t.Why = err.Error()
+		}
+		d.Targets = append(d.Targets, t.judge())
+	}
+	return nil
 }
 
 func (a *app) idleTargets(ctx context.Context, d *Document, o *anchorOptions) error {

@@ -27,10 +27,16 @@ const (
 	providerAttachLow = "attach-low" // the same, which wait by polling: FABRIC_LATENCY=low
 	providerMem       = "mem"        // two nodes over a network inside the process
 	providerLoop      = "loop"       // two applications on one node inside the process
+
+	// Two fabricds, processes of their own, with an application each: what people
+	// deploy on two machines. They have no anchor: those are in one process, and
+	// what costs here is to wake four.
+	providerAttachQUIC = "attach-quic"
+	providerAttachTCP  = "attach-tcp"
 )
 
 // providers are the values of --provider.
-var providers = []string{providerQUIC, providerTCP, providerTCPPlain, providerAttach, providerAttachLow, providerMem, providerLoop,
+var providers = []string{providerQUIC, providerTCP, providerTCPPlain, providerAttach, providerAttachLow, providerAttachQUIC, providerAttachTCP, providerMem, providerLoop,
 	rawProvider, rawTCP, rawTLS, rawUnix}
 
 // anchorOf returns which anchor a provider is measured beside; empty: none.
@@ -61,7 +67,7 @@ func carry(c *embed.Config, provider string) {
 // secured returns what protects the bytes of a provider.
 func secured(provider string) string {
 	switch provider {
-	case providerQUIC, providerTCP, rawProvider, rawTLS:
+	case providerQUIC, providerTCP, providerAttachQUIC, providerAttachTCP, rawProvider, rawTLS:
 		return "tls1.3"
 	}
 	return "none"
@@ -94,7 +100,7 @@ func (b bed) mesh(ctx context.Context, provider string, n int) (m *mesh, err err
 	switch provider {
 	case providerQUIC, providerTCP, providerTCPPlain:
 		m, err = b.embedded(ctx, provider, n)
-	case providerAttach, providerAttachLow:
+	case providerAttach, providerAttachLow, providerAttachQUIC, providerAttachTCP:
 		m, err = b.attached(ctx, provider, n)
 	case providerMem, providerLoop:
 		m = inProcess(provider, n)
@@ -225,7 +231,19 @@ func embedConfig(dir, name string) embed.Config {
 // latencyVariable makes what attaches poll its rings in a thread of its own.
 const latencyVariable = "FABRIC_LATENCY"
 
-// attached starts a fabricd and attaches applications to it.
+// attachedOver is what carries the links between the fabricds of a provider whose
+// applications have one each; empty: they share one.
+func attachedOver(provider string) string {
+	switch provider {
+	case providerAttachQUIC:
+		return providerQUIC
+	case providerAttachTCP:
+		return providerTCP
+	}
+	return ""
+}
+
+// attached starts a fabricd, or one for each, and attaches applications.
 func (b bed) attached(ctx context.Context, provider string, n int) (_ *mesh, err error) {
 	exe, err := findFabricd(b.fabricd)
 	if err != nil {
@@ -247,14 +265,23 @@ func (b bed) attached(ctx context.Context, provider string, n int) (_ *mesh, err
 	keeper := newKeeper()
 	m.ends = append(m.ends, func() error { keeper.close(); return nil })
 	var f *fleet
-	keeper.do(func() { f, err = newFleet(ctx, exe, 1) })
+	daemons, options := 1, []string(nil)
+	if over := attachedOver(provider); over != "" {
+		daemons, options = n, []string{"--providers", over}
+	}
+	keeper.do(func() { f, err = newFleet(ctx, exe, daemons, options...) })
 	if err != nil {
 		return nil, err
 	}
 	m.ends = append(m.ends, f.close)
-	m.others = []int{f.daemons[0].cmd.Process.Pid}
-	for range n {
-		node, err := f.attach(ctx, f.daemons[0])
+	for _, d := range f.daemons {
+		m.others = append(m.others, d.cmd.Process.Pid)
+	}
+	if daemons > 1 {
+		m.meter = newLinkMeter(f.daemons[1].admin(), 0)
+	}
+	for i := range n {
+		node, err := f.attach(ctx, f.daemons[i%daemons])
 		if err != nil {
 			return nil, err
 		}

@@ -38,7 +38,7 @@ func (o *clusterOptions) check(fewest int) error {
 
 // onCluster is onTrial with the options' cluster, on a goroutine that keeps its
 // thread. A failure names the test.
-func (o *clusterOptions) onCluster(ctx context.Context, test string, do func(g *trial) error) error {
+func (o *clusterOptions) onCluster(ctx context.Context, test string, do func(g *trial) error, options ...string) error {
 	exe, err := findFabricd(o.fabricd)
 	if err != nil {
 		return err
@@ -46,7 +46,7 @@ func (o *clusterOptions) onCluster(ctx context.Context, test string, do func(g *
 	// Children die with the thread that started them; this goroutine keeps it.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	if err := onTrial(ctx, exe, o.nodes, o.detection, do); err != nil {
+	if err := onTrial(ctx, exe, o.nodes, o.detection, do, options...); err != nil {
 		return fmt.Errorf("%s: %w", test, err)
 	}
 	return nil

@@ -242,8 +242,8 @@ func strikeAll(ctx context.Context, exe string, nodes int, s series, progress fu
 }
 
 // onTrial starts a fleet with an observer at every daemon, and ends both.
-func onTrial(ctx context.Context, exe string, nodes int, detection string, do func(g *trial) error) (err error) {
-	f, err := newFleet(ctx, exe, nodes, "--detection", detection)
+func onTrial(ctx context.Context, exe string, nodes int, detection string, do func(g *trial) error, options ...string) (err error) {
+	f, err := newFleet(ctx, exe, nodes, append([]string{"--detection", detection}, options...)...)
 	if err != nil {
 		return err
 	}

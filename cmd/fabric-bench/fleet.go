@@ -40,6 +40,9 @@ type daemon struct {
 
 func (d *daemon) socket() string { return filepath.Join(d.dir, "app.sock") }
 
+// admin is its administrators' socket.
+func (d *daemon) admin() string { return filepath.Join(d.dir, "admin.sock") }
+
 func (d *daemon) running() bool {
 	if d.done == nil {
 		return false
@@ -133,7 +136,7 @@ func freePort() (int, error) {
 func (f *fleet) add(name string, args ...string) *daemon {
 	d := &daemon{name: name, dir: filepath.Join(f.dir, name)}
 	d.args = append([]string{"run", "--name", name, "--state-dir", filepath.Join(d.dir, "state"),
-		"--bind", "127.0.0.1", "--gossip-port", "0", "--socket", d.socket(), "--admin", filepath.Join(d.dir, "admin.sock"),
+		"--bind", "127.0.0.1", "--gossip-port", "0", "--socket", d.socket(), "--admin", d.admin(),
 		"--log-format", "json", "--log-level", "info"}, append(args, f.options...)...)
 	f.daemons = append(f.daemons, d)
 	return d

@@ -85,6 +85,8 @@ func TestEveryTestRunsAndChecksItsBytes(t *testing.T) {
 		iters                 int64
 	}{
 		{providerMem, "1,3000", "1", 66}, {providerLoop, "64", "2", 66}, {providerQUIC, "3000", "1", 66}, {providerAttach, "3000", "1", 66},
+		{providerTCP, "3000", "1", 66}, {providerTCPPlain, "3000", "1", 66},
+		{providerAttachTCP, "3000", "1", 66},
 	} {
 		t.Run(tt.provider, func(t *testing.T) {
 			temporaries(t)
@@ -167,7 +169,7 @@ func countRows(t *testing.T, d *Document, tt *test, provider string, iters int64
 // checkWire checks how many bytes of packets there were, where there is a wire.
 func checkWire(t *testing.T, r Result, tt *test) {
 	t.Helper()
-	if r.Provider != providerQUIC && r.Provider != rawProvider {
+	if !slices.Contains([]string{providerQUIC, rawProvider, providerTCP, providerTCPPlain, providerAttachQUIC, providerAttachTCP}, r.Provider) {
 		if r.WireBytes.measured() {
 			t.Errorf("%s over %s, %d bytes: %v bytes of packets without a wire", r.Test, r.Provider, r.Size, r.WireBytes)
 		}
@@ -219,7 +221,7 @@ func TestWrongCommandLinesSayWhy(t *testing.T) {
 	for _, tt := range []struct{ args, says string }{
 		{"run", "want the name of a test"},
 		{"run nothing", `no test "nothing"`},
-		{"run nothing", "fail_detect, fail_recover, fail_blast, fail_replay, join_time, converge_time, false_positive_rate, idle"},
+		{"run nothing", "fail_detect, fail_recover, fail_heal, fail_blast, fail_replay, join_time, converge_time, false_positive_rate, idle"},
 		{"run msg_lat idle", "is run alone: `fabric-bench run idle`"},
 		{"run msg_lat --provider udp", `no provider "udp"`},
 		{"run msg_lat --pairs 0", "--pairs"},
@@ -304,7 +306,7 @@ func TestSizes(t *testing.T) {
 }
 
 func TestEveryCommandHasHelpWithAnExample(t *testing.T) {
-	for _, args := range [][]string{{}, {"local"}, {"run"}, {"compare"}, {"anchors"}, {"suite"}, {"serve"}, {"run", "fail_detect"}, {"run", recoverTest}, {"run", blastTest}, {"run", replayTest},
+	for _, args := range [][]string{{}, {"local"}, {"run"}, {"compare"}, {"anchors"}, {"suite"}, {"serve"}, {"run", "fail_detect"}, {"run", recoverTest}, {"run", healTest}, {"run", blastTest}, {"run", replayTest},
 		{"run", joinTest}, {"run", falseTest}, {"run", "idle"}} {
 		code, out, _ := runBench(t, append(args, "--help")...)
 		if code != exitOK || !strings.Contains(out, "Examples:") || !strings.Contains(out, "fabric-bench "+strings.Join(args, " ")) {

@@ -19,9 +19,9 @@ type clusterTable struct {
 // clusterTables are those of the tests that neither latencies nor bandwidths show.
 var clusterTables = []clusterTable{
 	{
-		tests: []string{eventTest, returnTest, recoverTest}, words: 3,
-		caption: fmt.Sprintf("Lost nodes: ms until NODE_REMOVED (%s), until a blocked receive returned ECONNRESET (%s), until a new connection worked (%s)",
-			eventTest, returnTest, recoverTest),
+		tests: []string{eventTest, returnTest, recoverTest, healTest}, words: 3,
+		caption: fmt.Sprintf("Lost nodes: ms until NODE_REMOVED (%s), until a blocked receive returned ECONNRESET (%s), until a new connection worked (%s), until all see all after a split (%s)",
+			eventTest, returnTest, recoverTest, healTest),
 		head: []string{"test", "provider", "lost by", "losses", "seen", "min", "p50", "p90", "p99", "max"},
 		cells: func(r Result) []string {
 			return []string{r.Test, r.Provider, r.Dir, fmt.Sprint(r.Reps), fmt.Sprint(r.Iters), short(r.LatMin / 1e3), short(r.LatP50 / 1e3),

@@ -244,6 +244,7 @@ type Document struct {
 	// Complete is set when no event of the losses was missing or too many.
 	Complete bool     `json:"losses_complete,omitempty"`
 	Joins    []Join   `json:"joins,omitempty"`   // of join_time: one per node that joined
+	Splits   []Split  `json:"splits,omitempty"`  // of fail_heal: one per split
 	Calms    []Calm   `json:"calms,omitempty"`   // of false_positive_rate: one per repetition of each side
 	Replays  []Replay `json:"replays,omitempty"` // of fail_replay: one per seed
 	Idle     []Idle   `json:"idle,omitempty"`    // of idle: one per daemon

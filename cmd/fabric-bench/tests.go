@@ -281,6 +281,7 @@ func testsNamed(names []string) ([]*test, error) {
 var clusterTests = []struct{ name, help string }{
 	{"fail_detect", "kill daemons; until every survivor knows and blocked receives return"},
 	{recoverTest, "kill daemons that are started again; until new connections work"},
+	{healTest, "split the cluster in two; until the host's half knows, and until all is one again after it"},
 	{blastTest, "kill daemons; what the other pairs feel: p99 before and with it"},
 	{replayTest, "run a simulation twice with each seed; whether the logs are the same, and events a second"},
 	{joinTest, "start new daemons; until they are in the cluster, beside memberlist alone"},
