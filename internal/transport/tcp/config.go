@@ -4,10 +4,12 @@
 //
 // SPEC.md has the protocol. Lanes, datagrams and the credit of both share the
 // first connection, as frames; it is never held up, because a frame is only
-// sent when its receiver has promised room for it. Bulk connections are opened
-// when the first large write asks for them. One is bound to its session by a
-// token of 32 random bytes that was sent over the first connection, can be used
-// once and soon expires, and with TLS by the certificate too.
+// sent when its receiver has promised room for it. The frames of a writer that comes
+// again and again without waiting for anything go out together (coalesce.go). What does
+// not fit a frame goes over bulk connections, which are opened when the first large
+// write asks for them. One is bound to its session by a token of 32 random bytes that
+// was sent over the first connection, can be used once and soon expires, and with TLS
+// by the certificate too.
 //
 // # Without TLS
 //

@@ -75,6 +75,9 @@ func (h header) appendTo(b []byte) []byte {
 	return binary.BigEndian.AppendUint64(b, h.value)
 }
 
+// setLength changes the length in the header at the start of b.
+func setLength(b []byte, length uint32) { binary.BigEndian.PutUint32(b[4:], length) }
+
 // parseHeader parses the header at the start of b, which has headerLen bytes or
 // more. longest bounds the payload of data on this connection.
 func parseHeader(b []byte, longest uint32) (header, error) {

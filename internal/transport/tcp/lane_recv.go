@@ -122,6 +122,7 @@ func (l *recvLane) await(yields bool) {
 	if l.owes {
 		l.settle()
 	}
+	l.s.flush()
 	h := &l.s.helm
 	for !l.ready.Load() {
 		if h.take(&l.hand, yields) {

@@ -12,7 +12,6 @@ import (
 type sendLane struct {
 	s    *session
 	wake chan struct{} // holds a token when the writer should look
-	wide bool          // a bulk connection has carried some of it; of the writer
 
 	// Guarded by the session's mu; id is set with writeMu held too, and read with either.
 	id       uint64 // 0: no frame was sent
@@ -29,7 +28,7 @@ type sendLane struct {
 // Write implements transport.SendLane. What is short leaves nothing to do once it is
 // sent: its answer may make somebody else write before Write has returned.
 func (l *sendLane) Write(p []byte) (n int, err error) {
-	if len(p) >= l.bulkMin() {
+	if len(p) >= bulkMin {
 		return l.WriteVec([]transport.Part{{Payload: p}}, nil)
 	}
 	for n < len(p) {
@@ -53,22 +52,13 @@ func (l *sendLane) WriteVec(parts []transport.Part, hold transport.Hold) (int, e
 	return all, nil
 }
 
-// bulkMin is the smallest piece that goes over a bulk connection, in bytes. Once a
-// lane has one, everything goes there that does not fit a frame of the first
-// connection: large writes leave pieces of all lengths behind where credit ends,
-// and what is small would wait behind them.
-const bulkMin = 64 << 10
-
-func (l *sendLane) bulkMin() int {
-	if l.wide {
-		return maxSmall + 1
-	}
-	return bulkMin
-}
+// bulkMin is the smallest piece that goes over a bulk connection, in bytes: what does
+// not fit a frame of the first connection.
+const bulkMin = maxSmall + 1
 
 // write hands over some bytes of g, waiting for credit.
 func (l *sendLane) write(g *gather) error {
-	if g.left >= l.bulkMin() {
+	if g.left >= bulkMin {
 		n, err := l.writeBulk(g)
 		if n > 0 || err != nil {
 			return err
@@ -90,6 +80,7 @@ func (l *sendLane) writeFirst(v vector) (int, error) {
 		case n > 0:
 			return n, l.s.sendData(l, at, v.cut(n), false)
 		}
+		l.s.flush()
 		<-l.wake
 	}
 }
@@ -107,6 +98,7 @@ func (l *sendLane) writeBulk(g *gather) (int, error) {
 		if ok, err := l.hasCredit(least); err != nil {
 			return 0, err
 		} else if !ok {
+			l.s.flush()
 			<-l.wake
 			continue
 		}
@@ -116,7 +108,6 @@ func (l *sendLane) writeBulk(g *gather) (int, error) {
 		}
 		n, at, err := l.reserve(most, least)
 		if n > 0 {
-			l.wide = true
 			return n, b.send(l, at, n, g)
 		}
 		b.give(l)

@@ -16,9 +16,9 @@ import (
 // ones are dropped.
 const datagramQueue = 128
 
-// A session is one association. Its goroutines are the watch, the readers of
-// its bulk connections, and short ones that open those or write what a socket
-// did not take; the provider waits for all of them.
+// A session is one association. Its goroutines are the watch, the flusher once a
+// writer was in a hurry, the readers of its bulk connections, and short ones that
+// open those or write what a socket did not take; the provider waits for all of them.
 //
 // Locks are taken in this order: writeMu, a recvLane's mu, mu; those of helm,
 // outlet and spawn are innermost.
@@ -63,11 +63,14 @@ type session struct {
 	over   bool
 	work   sync.WaitGroup
 
-	writeMu sync.Mutex  // the order of frames on the first connection; guards frame and put
-	frame   []byte      // memory for one frame
-	put     []byte      // frames that were put off
-	owes    atomic.Bool // there are any
-	failing sync.Once   // failSoon
+	writeMu   sync.Mutex // the order of frames on the first connection; guards frame, put and collected
+	frame     []byte     // memory for one frame
+	put       []byte     // frames that were put off or collected
+	collected collection
+	owes      atomic.Bool   // there is something in put
+	collects  atomic.Bool   // what was collected is in put
+	flushes   chan struct{} // wakes the flusher
+	failing   sync.Once     // failSoon
 
 	mu        sync.Mutex // guards the fields below
 	err       *transport.CloseError
@@ -108,6 +111,8 @@ func newSession(p *Provider, rec *recordConn, conn *tls.Conn, id transport.Ident
 		in:        make([]byte, 3*(headerLen+maxSmall)),
 		datagrams: make(chan []byte, datagramQueue),
 		arrival:   make(chan struct{}, 1),
+		flushes:   make(chan struct{}, 1),
+		collected: collection{begun: time.Now(), last: -1, sent: -hurry},
 		lanesIn:   make(map[uint64]*recvLane),
 		lanesOut:  make(map[uint64]*sendLane),
 		unnamed:   make(map[*sendLane]struct{}),

@@ -60,6 +60,7 @@ func (r *socketReader) empty(fd uintptr) bool {
 			return true
 		}
 		if n < len(p) {
+			s.flush() // what was answered
 			return false
 		}
 	}

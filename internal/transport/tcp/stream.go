@@ -58,6 +58,7 @@ func (s *session) lead(l *hand) {
 		if s.satisfied(l) && !s.rec.hasMore() {
 			return
 		}
+		s.flush()
 		if err := s.readMore(l); err != nil {
 			if !isInterrupt(err) {
 				s.finish(closeError(err))
@@ -83,6 +84,7 @@ func (s *session) Help(done chan struct{}) {
 		g = &hand{wake: make(chan struct{}, 1)}
 	}
 	g.answer = done
+	s.flush()
 	taken, answered := s.helm.visit(g, s.frames.Load(), s.done)
 	if taken && len(done) == 0 {
 		s.lead(g)
@@ -405,8 +407,7 @@ func (s *session) say(h header) {
 // send sends a frame on the first connection. It does not wait. writeMu is held.
 func (s *session) send(h header, body vector) error {
 	s.frame = append(append(h.appendTo(append(s.frame[:0], s.put...)), body.a...), body.b...)
-	s.put = s.put[:0]
-	s.owes.Store(false)
+	s.clearPut()
 	_, err := s.conn.Write(s.frame)
 	return err
 }
@@ -416,27 +417,21 @@ func (s *session) send(h header, body vector) error {
 func (s *session) putOff(h header) {
 	s.writeMu.Lock()
 	defer s.writeMu.Unlock()
-	s.put = h.appendTo(s.put)
+	s.put, s.collected.last = h.appendTo(s.put), -1
 	s.owes.Store(true)
 }
 
-// settle sends what was put off.
+// settle sends what was put off, or collected.
 func (s *session) settle() {
 	s.writeMu.Lock()
 	defer s.writeMu.Unlock()
-	if len(s.put) == 0 {
-		return
-	}
-	_, err := s.conn.Write(s.put)
-	s.put = s.put[:0]
-	s.owes.Store(false)
-	if err != nil {
-		s.fail(err)
+	if len(s.put) > 0 {
+		_ = s.writePut() // it ends the session, which others report
 	}
 }
 
-// sendData sends v, which was reserved at offset at, on the first connection, and
-// names the lane if these are its first bytes.
+// sendData sends v, which was reserved at offset at, on the first connection, or
+// collects it, and names the lane if these are its first bytes.
 func (s *session) sendData(l *sendLane, at uint64, v vector, fin bool) error {
 	s.writeMu.Lock()
 	defer s.writeMu.Unlock()
@@ -444,6 +439,10 @@ func (s *session) sendData(l *sendLane, at uint64, v vector, fin bool) error {
 	if id == 0 {
 		return s.Err()
 	}
+	if !fin && s.collected.hurries() {
+		return s.collect(id, at, v)
+	}
+	defer s.collected.went()
 	return s.sendPieces(id, at, v, fin)
 }
 
