@@ -11,10 +11,10 @@ import "time"
 const (
 	hurry       = 5 * time.Microsecond // less than a round trip between two threads
 	eager       = 4                    // frames of a hurry that are written one by one
-	collectFull = 15 << 10             // of all: with one frame more they fit a record
+	collectFull = 15 << 10             // bytes that are not kept any longer: about a record
 )
 
-// A collection is the small frames at the end of a session's put. Guarded by writeMu.
+// A collection is the data at the end of a session's put. Guarded by writeMu.
 type collection struct {
 	begun  time.Time     // what sent counts from
 	sent   time.Duration // when the last data was sent or collected
