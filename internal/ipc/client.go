@@ -154,8 +154,12 @@ func (e *remoteError) Unwrap() error { return e.code }
 
 // parseAnswer decodes the answer to a request, into out if it succeeded.
 func parseAnswer(h header, body []byte, out message) error {
+	return new(coder).parseAnswer(h, body, out)
+}
+
+func (c *coder) parseAnswer(h header, body []byte, out message) error {
 	if h.Code == status.OK {
-		return parseBody(body, out)
+		return c.parse(body, out)
 	}
 	var r refusal
 	if err := parseBody(body, &r); err != nil {
@@ -167,9 +171,18 @@ func parseAnswer(h header, body []byte, out message) error {
 	return &remoteError{h.Code, r.Text}
 }
 
-// A call is a request that waits for its answer.
+// maxKeptBody bounds the memory that a call without use keeps.
+const maxKeptBody = 1 << 10
+
+// calls are those that nobody uses.
+var calls = sync.Pool{New: func() any { return &call{answer: make(chan answer, 1)} }}
+
+// A call is a request that waits for its answer. Who takes the answer gives the
+// call back.
 type call struct {
 	answer chan answer // takes the one answer
+	body   []byte      // the answer's; its memory is kept
+	coder  coder       // of who takes it
 	// late takes an answer that came when the caller had given up, or one whose
 	// descriptor was lost; nil: drop it
 	late func(answer)
@@ -227,22 +240,31 @@ func (c *client) ask(ctx context.Context, q question, out message) (*os.File, er
 			return nil, fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
 		}
 	}
+	defer w.release()
 	if errors.Is(a.err, shm.ErrDescriptorLost) && q.late != nil {
 		q.late(a) // what the node has made for it is of no use without
 	}
 	if a.err != nil {
 		return nil, a.err
 	}
-	if err := parseAnswer(a.h, a.body, out); err != nil {
+	if err := w.coder.parseAnswer(a.h, a.body, out); err != nil {
 		a.drop()
 		return nil, err
 	}
 	return a.file, nil
 }
 
+// release gives w back, after its answer was taken.
+func (w *call) release() {
+	w.late, w.coder = nil, coder{}
+	if cap(w.body) > maxKeptBody {
+		w.body = nil
+	}
+	calls.Put(w)
+}
+
 // post sends q. Requests over the node's bound are refused here.
 func (c *client) post(q question) (uint64, *call, error) {
-	w := &call{answer: make(chan answer, 1), late: q.late}
 	c.mu.Lock()
 	switch {
 	case c.closed && q.op != opBye && q.op != opClose:
@@ -255,14 +277,16 @@ func (c *client) post(q question) (uint64, *call, error) {
 		c.mu.Unlock()
 		return 0, nil, fmt.Errorf("%d requests are outstanding: %w", c.requests, status.NoBufs)
 	}
+	w := calls.Get().(*call)
+	w.late = q.late
 	c.next++
 	id := c.next
 	c.calls[id] = w
 	c.mu.Unlock()
 	// The caller keeps its descriptor open until the answer.
-	p := packet{bytes: appendFrame(nil, header{Op: q.op, Endpoint: q.endpoint, Request: id}, q.body), file: q.file}
+	l := letter{header: header{Op: q.op, Endpoint: q.endpoint, Request: id}, body: q.body, file: q.file}
 	// Requests and their withdrawals bound the queue: two packets for each call.
-	c.out.put(p, 4*maxRequests) // an error is the end of the socket: read answers all calls
+	c.out.put(l, 4*maxRequests) // an error is the end of the socket: read answers all calls
 	return id, w, nil
 }
 
@@ -280,7 +304,7 @@ func (c *client) leave(w *call) bool {
 // withdraw asks the node to end a request and waits for its answer, but not
 // for ever: a stopped node gives none.
 func (c *client) withdraw(id uint64, w *call) (answer, bool) {
-	c.out.put(packet{bytes: appendFrame(nil, header{Op: opCancel}, &cancel{id})}, 4*maxRequests)
+	c.out.put(letter{header: header{Op: opCancel}, body: &cancel{id}}, 4*maxRequests)
 	t := time.NewTimer(patience)
 	defer t.Stop()
 	select {
@@ -296,12 +320,12 @@ func (c *client) withdraw(id uint64, w *call) (answer, bool) {
 
 // read hands out what the node sends until the socket ends.
 func (c *client) read() {
-	buf := make([]byte, maxFrame)
+	in, buf := shm.NewReceiver(c.conn), make([]byte, maxFrame)
 	var err error
 	for err == nil {
 		var n int
 		var f *os.File
-		n, f, err = shm.Recv(c.conn, buf)
+		n, f, err = in.Recv(buf)
 		if err == nil || errors.Is(err, shm.ErrDescriptorLost) {
 			err = c.take(buf[:n], f, err)
 		}
@@ -314,7 +338,7 @@ func (c *client) read() {
 func (c *client) take(p []byte, f *os.File, lost error) error {
 	h, body, err := parseFrame(p)
 	if err == nil && h.Op&opReply != 0 {
-		c.deliver(h, answer{h: h, body: append([]byte(nil), body...), file: f, err: lost})
+		c.deliver(h, answer{h: h, body: body, file: f, err: lost})
 		return nil
 	}
 	if f != nil {
@@ -326,13 +350,16 @@ func (c *client) take(p []byte, f *os.File, lost error) error {
 	return c.told(h, body)
 }
 
-// deliver gives an answer to its call. An answer to nothing is dropped.
+// deliver gives an answer to its call. An answer to nothing is dropped. The body is
+// the reader's.
 func (c *client) deliver(h header, a answer) {
 	c.mu.Lock()
 	w := c.calls[h.Request]
 	delete(c.calls, h.Request)
 	left := w == nil || w.left
 	if !left {
+		w.body = append(w.body[:0], a.body...)
+		a.body = w.body
 		w.answer <- a // has room: it takes one answer
 	}
 	c.mu.Unlock()

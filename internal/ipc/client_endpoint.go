@@ -257,17 +257,23 @@ func (e *clientEndpoint) WriteTo(loff, n, roff int64, flags rma.Flags) error {
 	if e.direct.writeTo(loff, n, roff, flags) {
 		return nil
 	}
-	return e.direct.through(false, func() error {
-		return e.ask(context.Background(), opWriteTo, &transfer{loff, n, roff, flags}, nil)
-	})
+	return e.nodeTransfer(opWriteTo, transfer{loff, n, roff, flags})
 }
 
 func (e *clientEndpoint) ReadFrom(loff, n, roff int64, flags rma.Flags) error {
 	if e.direct.readFrom(loff, n, roff, flags) {
 		return nil
 	}
+	return e.nodeTransfer(opReadFrom, transfer{loff, n, roff, flags})
+}
+
+// nodeTransfer is WriteTo or ReadFrom through the node.
+func (e *clientEndpoint) nodeTransfer(op op, t transfer) error {
 	return e.direct.through(false, func() error {
-		return e.ask(context.Background(), opReadFrom, &transfer{loff, n, roff, flags}, nil)
+		return usePad(func(p *pad) error {
+			p.transfer = t
+			return e.ask(context.Background(), op, &p.transfer, nil)
+		})
 	})
 }
 
@@ -299,10 +305,12 @@ func (e *clientEndpoint) vtransfer(op op, p []byte, roff int64, flags rma.Flags)
 		return err
 	}
 	return e.c.memory.stage(p, op == opVWriteTo, func(memory uint32, memOff, done, n int64) error {
-		in := &vtransfer{Memory: memory, Flags: flags, MemOff: memOff, Len: n, Remote: roff + done}
-		// Not even Close ends the wait: the node uses the memory until it answers.
-		_, err := e.c.ask(context.Background(), question{op: op, endpoint: e.id, body: in}, nil)
-		return err
+		return usePad(func(p *pad) error {
+			p.staged = vtransfer{Memory: memory, Flags: flags, MemOff: memOff, Len: n, Remote: roff + done}
+			// Not even Close ends the wait: the node uses the memory until it answers.
+			_, err := e.c.ask(context.Background(), question{op: op, endpoint: e.id, body: &p.staged}, nil)
+			return err
+		})
 	})
 }
 
@@ -332,12 +340,19 @@ func (e *clientEndpoint) Atomic(ctx context.Context, a rma.Atomic) (uint64, erro
 
 // nodeAtomic is Atomic through the node.
 func (e *clientEndpoint) nodeAtomic(ctx context.Context, a rma.Atomic) (uint64, error) {
-	var out wordBody
-	err := e.direct.through(false, func() error { return e.ask(ctx, opAtomic, (*atomicBody)(&a), &out) })
+	var old uint64
+	err := e.direct.through(false, func() error {
+		return usePad(func(p *pad) error {
+			p.atomic, p.word = atomicBody(a), wordBody{}
+			err := e.ask(ctx, opAtomic, &p.atomic, &p.word)
+			old = p.word.Value
+			return err
+		})
+	})
 	if err != nil && ctx.Err() != nil {
 		e.direct.note() // the node may still be at it
 	}
-	return out.Value, err
+	return old, err
 }
 
 func (e *clientEndpoint) Mmap(roff, n int64, prot rma.Prot) (Mapping, error) {
@@ -412,7 +427,10 @@ func (e *clientEndpoint) FenceSignal(s fence.Signal) error {
 // nodeSignal is FenceSignal through the node.
 func (e *clientEndpoint) nodeSignal(s fence.Signal) error {
 	return e.direct.through(false, func() error {
-		return e.ask(context.Background(), opFenceSignal, (*signalBody)(&s), nil)
+		return usePad(func(p *pad) error {
+			p.signal = signalBody(s)
+			return e.ask(context.Background(), opFenceSignal, &p.signal, nil)
+		})
 	})
 }
 

@@ -82,9 +82,15 @@ func (d *direct) nodeMark(by fence.Side) (fence.Mark, error) {
 	d.mu.Lock()
 	posted, refused := d.posted, d.refused
 	d.mu.Unlock()
-	var out markBody
-	if err := d.e.ask(context.Background(), opFenceMark, &sideBody{by}, &out); err != nil {
-		return fence.Mark(out), err
+	var out fence.Mark
+	err := usePad(func(p *pad) error {
+		p.side, p.mark = sideBody{by}, markBody{}
+		err := d.e.ask(context.Background(), opFenceMark, &p.side, &p.mark)
+		out = fence.Mark(p.mark)
+		return err
+	})
+	if err != nil {
+		return out, err
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -95,12 +101,15 @@ func (d *direct) nodeMark(by fence.Side) (fence.Mark, error) {
 	case out.Seq >= d.marked.seq:
 		d.marked.seq, d.marked.posted, d.marked.refused = out.Seq, posted, refused
 	}
-	return fence.Mark(out), nil
+	return out, nil
 }
 
 // nodeWait is FenceWait through the node.
 func (d *direct) nodeWait(ctx context.Context, m fence.Mark) error {
-	err := d.e.ask(ctx, opFenceWait, (*markBody)(&m), nil)
+	err := usePad(func(p *pad) error {
+		p.mark = markBody(m)
+		return d.e.ask(ctx, opFenceWait, &p.mark, nil)
+	})
 	if err != nil || m.Side != fence.InitSelf {
 		return err
 	}

@@ -17,7 +17,10 @@ func (e *clientEndpoint) PostAtomic(a rma.Atomic) error {
 // nodePost is PostAtomic through the node, which answers before it is done.
 func (e *clientEndpoint) nodePost(a rma.Atomic) error {
 	return e.direct.through(true, func() error {
-		return e.ask(context.Background(), opPostAtomic, (*atomicBody)(&a), nil)
+		return usePad(func(p *pad) error {
+			p.atomic = atomicBody(a)
+			return e.ask(context.Background(), opPostAtomic, &p.atomic, nil)
+		})
 	})
 }
 

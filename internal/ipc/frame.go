@@ -93,16 +93,20 @@ type header struct {
 
 // appendFrame appends a packet with body, which may be nil.
 func appendFrame(b []byte, h header, body message) []byte {
-	b = binary.LittleEndian.AppendUint16(b, uint16(h.Op))
-	b = binary.LittleEndian.AppendUint16(b, uint16(h.Code))
-	b = binary.LittleEndian.AppendUint32(b, h.Endpoint)
-	b = binary.LittleEndian.AppendUint64(b, h.Request)
-	if body == nil {
-		return b
-	}
 	c := coder{b: b, encoding: true}
-	body.fields(&c)
+	c.frame(h, body)
 	return c.b
+}
+
+// frame appends a packet.
+func (c *coder) frame(h header, body message) {
+	c.b = binary.LittleEndian.AppendUint16(c.b, uint16(h.Op))
+	c.b = binary.LittleEndian.AppendUint16(c.b, uint16(h.Code))
+	c.b = binary.LittleEndian.AppendUint32(c.b, h.Endpoint)
+	c.b = binary.LittleEndian.AppendUint64(c.b, h.Request)
+	if body != nil {
+		body.fields(c)
+	}
 }
 
 // parseFrame splits a packet. The body is part of p.
@@ -124,12 +128,15 @@ func parseFrame(p []byte) (h header, body []byte, err error) {
 type message interface{ fields(c *coder) }
 
 // parseBody decodes b, which m must fill exactly.
-func parseBody(b []byte, m message) error {
+func parseBody(b []byte, m message) error { return new(coder).parse(b, m) }
+
+// parse is parseBody with a coder to be used.
+func (c *coder) parse(b []byte, m message) error {
 	if m == nil {
 		m = empty{}
 	}
-	c := coder{b: b}
-	m.fields(&c)
+	*c = coder{b: b}
+	m.fields(c)
 	if c.bad || len(c.b) != 0 {
 		return fmt.Errorf("malformed body of %d bytes: %w", len(b), status.Protocol)
 	}

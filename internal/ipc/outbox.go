@@ -1,6 +1,7 @@
 package ipc
 
 import (
+	"bytes"
 	"errors"
 	"net"
 	"os"
@@ -10,11 +11,19 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// A packet is one frame on its way out.
+// A letter is one frame to be sent.
+type letter struct {
+	header
+	body  message  // nil for an empty one; not used after put
+	file  *os.File // passed along; nil for none
+	after func()   // runs once the frame is sent or dropped; may be nil
+}
+
+// A packet is a frame that waits for the socket.
 type packet struct {
 	bytes []byte
-	file  *os.File // passed along; nil for none
-	after func()   // runs once the packet is sent or dropped; may be nil
+	file  *os.File
+	after func()
 }
 
 func (p packet) end() {
@@ -33,30 +42,35 @@ type outbox struct {
 	moved  sync.Cond  // broadcast when queue or closed has changed
 	queue  []packet   // the first is being sent
 	closed bool
+	sender *shm.Sender
+	coder  coder  // of the frame that is being put
+	frame  []byte // its memory, kept for the next one
 }
 
 func newOutbox(conn *net.UnixConn) *outbox {
-	o := &outbox{conn: conn}
+	o := &outbox{conn: conn, sender: shm.NewSender(conn)}
 	o.moved.L = &o.mu
 	return o
 }
 
-// put sends p or queues it. It returns status.NoBufs when limit packets are
-// queued, status.Reset when the outbox is closed or the socket broken; p is
+// put sends l or queues it. It returns status.NoBufs when limit packets are
+// queued, status.Reset when the outbox is closed or the socket broken; l is
 // dropped then.
-func (o *outbox) put(p packet, limit int) error {
-	err := o.enqueue(p, limit)
-	if !errors.Is(err, errQueued) {
-		p.end()
-		return err
+func (o *outbox) put(l letter, limit int) error {
+	err := o.enqueue(l, limit)
+	if errors.Is(err, errQueued) {
+		return nil
 	}
-	return nil
+	if l.after != nil {
+		l.after()
+	}
+	return err
 }
 
 // errQueued says that the packet was kept.
 var errQueued = errors.New("queued")
 
-func (o *outbox) enqueue(p packet, limit int) error {
+func (o *outbox) enqueue(l letter, limit int) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {
@@ -65,8 +79,11 @@ func (o *outbox) enqueue(p packet, limit int) error {
 	case len(o.queue) >= limit:
 		return status.NoBufs
 	}
+	o.coder = coder{b: o.frame[:0], encoding: true}
+	o.coder.frame(l.header, l.body)
+	o.frame, o.coder.b = o.coder.b, nil
 	if len(o.queue) == 0 {
-		switch err := shm.TrySend(o.conn, p.bytes, p.file); {
+		switch err := o.sender.TrySend(o.frame, l.file); {
 		case err == nil:
 			return nil
 		case !errors.Is(err, status.Again):
@@ -74,7 +91,7 @@ func (o *outbox) enqueue(p packet, limit int) error {
 			return status.Reset
 		}
 	}
-	o.queue = append(o.queue, p)
+	o.queue = append(o.queue, packet{bytes: bytes.Clone(o.frame), file: l.file, after: l.after})
 	o.moved.Broadcast()
 	return errQueued
 }

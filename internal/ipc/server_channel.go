@@ -273,8 +273,8 @@ func (p *pairs) await(ctx context.Context, e *served, h *half) error {
 // offer tells the application that its peer asks for a channel. It is a hint: an
 // application that does not read is not told.
 func (e *served) offer() {
-	frame := appendFrame(nil, header{Op: opOffer, Endpoint: e.id}, nil)
-	e.s.out.put(packet{bytes: frame}, maxRequests) // an error is the session's end, or the queue's bound
+	offer := letter{header: header{Op: opOffer, Endpoint: e.id}}
+	e.s.out.put(offer, maxRequests) // an error is the session's end, or the queue's bound
 }
 
 // via notes why the endpoint's messages go through its data socket.

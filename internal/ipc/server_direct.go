@@ -76,8 +76,8 @@ func (e *served) withdrawn(slot uint32) {
 	if !d.asked || d.closed {
 		return
 	}
-	p := packet{bytes: appendFrame(nil, header{Op: opStale, Endpoint: e.id}, nil)}
-	d.asked = e.s.out.put(p, staleBacklog) != nil // not told: the next withdrawal tells
+	stale := letter{header: header{Op: opStale, Endpoint: e.id}}
+	d.asked = e.s.out.put(stale, staleBacklog) != nil // not told: the next withdrawal tells
 }
 
 // end gives the slot back.

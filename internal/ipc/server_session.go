@@ -101,10 +101,10 @@ func (s *serverSession) endWithNode() {
 // read takes requests until the application is gone, or breaks the protocol.
 // It stops taking them while the application does not take its answers.
 func (s *serverSession) read() error {
-	buf := make([]byte, maxFrame)
+	in, buf := shm.NewReceiver(s.conn), make([]byte, maxFrame)
 	for {
 		s.out.wait(maxRequests)
-		n, f, err := shm.Recv(s.conn, buf)
+		n, f, err := in.Recv(buf)
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
@@ -237,16 +237,14 @@ func (s *serverSession) perform(ctx context.Context, r *request) {
 // answer sends the answer to r. An application that does not read has at most
 // maxRequests answers waiting, and as many refusals: read waits for it.
 func (s *serverSession) answer(r *request, body message, out *reply, err error) {
-	h := header{Op: r.Op | opReply, Endpoint: r.Endpoint, Request: r.Request, Code: status.Of(err)}
-	p := packet{}
+	l := letter{header: header{Op: r.Op | opReply, Endpoint: r.Endpoint, Request: r.Request, Code: status.Of(err)}, body: body}
 	if err != nil {
-		body = &refusal{Text: err.Error()}
+		l.body = &refusal{Text: err.Error()}
 	}
 	if out != nil {
-		p.file, p.after = out.file, out.after
+		l.file, l.after = out.file, out.after
 	}
-	p.bytes = appendFrame(nil, h, body)
-	s.out.put(p, maxEvents+2*maxRequests)
+	s.out.put(l, maxEvents+2*maxRequests)
 }
 
 // withdraw cancels a request that still waits. Its answer says what became of
@@ -262,7 +260,7 @@ func (s *serverSession) withdraw(id uint64) {
 
 // tell sends what nobody asked for.
 func (s *serverSession) tell(h header, body message) {
-	if err := s.out.put(packet{bytes: appendFrame(nil, h, body)}, maxEvents); errors.Is(err, status.NoBufs) {
+	if err := s.out.put(letter{header: h, body: body}, maxEvents); errors.Is(err, status.NoBufs) {
 		s.log.Warn().Msg("application does not read its events; session ended")
 		s.conn.Close()
 	}

@@ -3,9 +3,9 @@ package shm
 import (
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -21,23 +21,46 @@ func Send(c *net.UnixConn, p []byte, f *os.File) error {
 	})
 }
 
+// A Sender sends packets on one socket without waiting. It keeps what each of
+// them needs, and is for one caller at a time.
+type Sender struct {
+	raw    syscall.RawConn
+	broken error            // why there is no raw
+	send   func(fd uintptr) // sends p and oob, sets err
+	p, oob []byte
+	err    error
+}
+
+// NewSender returns a Sender on c, which stays the caller's.
+func NewSender(c *net.UnixConn) *Sender {
+	s := new(Sender)
+	s.raw, s.broken = c.SyscallConn()
+	s.send = func(fd uintptr) { s.err = sendmsg(int(fd), s.p, s.oob) }
+	return s
+}
+
 // TrySend is Send that returns status.Again instead of waiting.
-func TrySend(c *net.UnixConn, p []byte, f *os.File) error {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return err
+func (s *Sender) TrySend(p []byte, f *os.File) error {
+	if s.broken != nil {
+		return s.broken
 	}
-	return withRights(f, func(oob []byte) error {
-		var serr error
-		err := raw.Control(func(fd uintptr) { serr = sendmsg(int(fd), p, oob) })
-		if err != nil {
-			return err
-		}
-		if errors.Is(serr, unix.EAGAIN) {
-			return status.Again
-		}
-		return serr
-	})
+	if f == nil {
+		return s.try(p, nil)
+	}
+	return withRights(f, func(oob []byte) error { return s.try(p, oob) })
+}
+
+func (s *Sender) try(p, oob []byte) error {
+	s.p, s.oob = p, oob
+	err := s.raw.Control(s.send)
+	s.p, s.oob = nil, nil
+	switch {
+	case err != nil:
+		return err
+	case errors.Is(s.err, unix.EAGAIN):
+		return status.Again
+	}
+	return s.err
 }
 
 func sendmsg(fd int, p, oob []byte) error {
@@ -78,23 +101,21 @@ func descriptorLost() error {
 	return ErrDescriptorLost
 }
 
+// Recv receives one packet as [Receiver.Recv] does.
+func Recv(c *net.UnixConn, p []byte) (n int, f *os.File, err error) { return NewReceiver(c).Recv(p) }
+
 // Recv receives one packet into p and at most one descriptor, which is then the
 // caller's and is closed on exec. A packet longer than p, or with more than
 // one descriptor, is status.Protocol, and its descriptors are gone. A packet
 // whose descriptor found no room in this process is returned without it, with
-// ErrDescriptorLost. At the end it returns io.EOF.
-func Recv(c *net.UnixConn, p []byte) (n int, f *os.File, err error) {
-	// The buffer has the length of one descriptor and not its space, which
-	// padding makes large enough for two.
-	oob := make([]byte, unix.CmsgLen(4))
-	n, oobn, flags, _, err := c.ReadMsgUnix(p, oob)
-	if errors.Is(err, io.EOF) {
-		return 0, nil, io.EOF
-	}
+// ErrDescriptorLost. At the end it returns io.EOF. It waits until the socket's
+// read deadline.
+func (r *Receiver) Recv(p []byte) (n int, f *os.File, err error) {
+	n, rights, flags, err := r.recv(p)
 	if err != nil {
 		return 0, nil, err
 	}
-	files, err := parseRights(oob[:oobn])
+	files, err := parseRights(rights)
 	switch {
 	case err != nil:
 		err = fmt.Errorf("control message: %w: %w", status.Protocol, err)

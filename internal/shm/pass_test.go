@@ -49,7 +49,7 @@ func TestPassingMemory(t *testing.T) {
 	if err := Send(a, []byte("memory"), r.File()); err != nil {
 		t.Fatalf("Send: %v", err)
 	}
-	if err := TrySend(a, []byte("more"), nil); err != nil {
+	if err := NewSender(a).TrySend([]byte("more"), nil); err != nil {
 		t.Fatalf("TrySend: %v", err)
 	}
 	buf := make([]byte, 64)
@@ -109,7 +109,7 @@ func TestTrySendDoesNotWait(t *testing.T) {
 	a, _ := packets(t)
 	sent := 0
 	for ; sent < 1<<16; sent++ {
-		if err := TrySend(a, make([]byte, 1024), nil); err != nil {
+		if err := NewSender(a).TrySend(make([]byte, 1024), nil); err != nil {
 			if !errors.Is(err, status.Again) {
 				t.Fatalf("TrySend to a full socket = %v, want %v", err, status.Again)
 			}
