@@ -136,6 +136,7 @@ func (c *cluster) phases(ctx context.Context) error {
 	if err := c.up(ctx); err != nil {
 		return err
 	}
+	c.wg.Go(c.watchStill)
 	held := c.held(ctx, history.PhaseBaseline)
 	if err := c.play(ctx); err != nil {
 		return err

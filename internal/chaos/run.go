@@ -16,8 +16,8 @@ type Outcome struct {
 	Lab      scenario.Lab
 	Records  []history.Record
 	Result   *check.Result // nil if there is no history to judge
-	// Err is why the run is not to be judged: the lab has failed, or was
-	// interrupted. It is not about fabricd.
+	// Err is why the run is not to be judged: the lab has failed, was interrupted,
+	// or stood still for too long ([check.Result.Doubt]). It is not about fabricd.
 	Err  error
 	Took time.Duration
 	// Logs are the ends of what the processes of a real lab printed, by file.
@@ -67,10 +67,18 @@ func Once(ctx context.Context, l *Lab, s *scenario.Schedule, opts *Options) *Out
 	out.Records, out.Err = l.Run(ctx, out.Schedule, &o)
 	out.Logs = o.logs
 	if len(out.Records) > 0 {
-		out.Result = check.Run(out.Records, s.Scenario)
+		out.judge()
 	}
 	out.Took = time.Since(began)
 	return out
+}
+
+// judge judges the records.
+func (o *Outcome) judge() {
+	o.Result = check.Run(o.Records, o.Schedule.Scenario)
+	if o.Err == nil {
+		o.Err = o.Result.Doubt()
+	}
 }
 
 // Refused reports whether err says that nothing was begun, because of what was

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/fabricd/fabricd/internal/report"
 	"github.com/fabricd/fabricd/internal/scenario"
@@ -101,7 +102,7 @@ func RunAll(ctx context.Context, l *Lab, jobs []Job, opts *Options, each func(Jo
 	var again []Job
 	unlessHarness := func(j Job, out *Outcome) {
 		if len(jobs) > 1 && len(again) < maxAgain && l.Kind() != scenario.Sim && out.Class() == Harness {
-			opts.say("%s: the lab failed, which says nothing: once more, alone", j.Scenario.Name)
+			opts.say("%s: the lab failed, which says nothing: once more, alone (%s)", j.Scenario.Name, out.Problems()[0])
 			again = append(again, j)
 			return
 		}
@@ -170,6 +171,7 @@ type Tally struct {
 	Broken   []uint64     `json:"broken"`  // seeds
 	Harness  []uint64     `json:"harness"` // seeds
 	Took     float64      `json:"took_seconds"`
+	Still    float64      `json:"still_seconds"` // for how long at most the lab itself stood still
 	Figures  []FigureSum  `json:"figures,omitempty"`
 
 	file   *scenario.Scenario
@@ -213,6 +215,9 @@ func (t *Tallies) Add(out *Outcome) {
 		y.Broken = append(y.Broken, out.Schedule.Seed)
 	case Harness:
 		y.Harness = append(y.Harness, out.Schedule.Seed)
+	}
+	if out.Result != nil {
+		y.Still = max(y.Still, time.Duration(out.Result.Still).Seconds())
 	}
 	y.addFigures(out)
 }

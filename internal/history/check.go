@@ -225,4 +225,11 @@ func (b *Logged) check() error {
 	return texts("line", b.Line)
 }
 
+func (b *Still) check() error {
+	if b.For <= 0 {
+		return bad("for", b.For, "more than 0")
+	}
+	return nil
+}
+
 func (b *Note) check() error { return texts("text", b.Text) }

@@ -42,6 +42,7 @@ type line struct {
 	Scan      *Scan       `json:"scan,omitempty"`
 	Resources *Resources  `json:"resources,omitempty"`
 	Logged    *Logged     `json:"logged,omitempty"`
+	Still     *Still      `json:"still,omitempty"`
 	Note      *Note       `json:"note,omitempty"`
 }
 
@@ -106,6 +107,8 @@ func (l *line) setLater(body Body) {
 		l.Resources = b
 	case *Logged:
 		l.Logged = b
+	case *Still:
+		l.Still = b
 	case *Note:
 		l.Note = b
 	}
@@ -146,6 +149,7 @@ func (l *line) body() (Body, error) {
 	pick(l.Scan, l.Scan != nil)
 	pick(l.Resources, l.Resources != nil)
 	pick(l.Logged, l.Logged != nil)
+	pick(l.Still, l.Still != nil)
 	pick(l.Note, l.Note != nil)
 	switch {
 	case one == nil:

@@ -78,4 +78,7 @@ func (*Resources) Kind() Kind { return KindResources }
 func (*Logged) Kind() Kind { return KindLogged }
 
 // Kind implements [Body].
+func (*Still) Kind() Kind { return KindStill }
+
+// Kind implements [Body].
 func (*Note) Kind() Kind { return KindNote }

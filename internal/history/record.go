@@ -86,6 +86,7 @@ const (
 	KindScan       Kind = "scan"      // [Scan]
 	KindResources  Kind = "resources" // [Resources]
 	KindLogged     Kind = "logged"    // [Logged]
+	KindStill      Kind = "still"     // [Still]
 	KindNote       Kind = "note"      // [Note]
 )
 
@@ -448,6 +449,12 @@ var ResourceNames = []string{
 type Logged struct {
 	Target Source `json:"target"`
 	Line   string `json:"line"`
+}
+
+// A Still says that a real lab itself stood still, for want of a processor: what
+// of its own was due was done so much later.
+type Still struct {
+	For int64 `json:"for"` // ns
 }
 
 // A Note is for people only.

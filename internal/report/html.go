@@ -64,6 +64,9 @@ func (p *page) facts(r *Run) {
 	row("seed", uintText(b.Seed))
 	row("nodes", uintText(uint64(b.Nodes))+", detection "+b.Detection)
 	row("length", dur(r.Result.End)+", "+uintText(uint64(r.Result.Records))+" records")
+	if r.Result.Still > 0 {
+		row("the lab itself stood still for at most", dur(r.Result.Still))
+	}
 	row("fabricd", b.Build)
 	row("started", b.Started)
 	if r.Scenario != nil && len(r.Scenario.Rows) > 0 {
