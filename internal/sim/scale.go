@@ -30,7 +30,7 @@ type ScalePoint struct {
 
 	// Messages on control sessions and lifelines, signs of life included: per
 	// node and second in a cluster where nothing happens, at the host the same,
-	// and per node in the whole join storm. Gossip is not among them.
+	// and per node in the whole join storm. Gossip is not among them: package gossip counts its own.
 	Idle     float64 `json:"idle"`
 	IdleHost float64 `json:"idle_host"`
 	Storm    float64 `json:"storm"`
