@@ -67,15 +67,15 @@ func Once(ctx context.Context, l *Lab, s *scenario.Schedule, opts *Options) *Out
 	out.Records, out.Err = l.Run(ctx, out.Schedule, &o)
 	out.Logs = o.logs
 	if len(out.Records) > 0 {
-		out.judge()
+		out.judge(s.Scenario)
 	}
 	out.Took = time.Since(began)
 	return out
 }
 
-// judge judges the records.
-func (o *Outcome) judge() {
-	o.Result = check.Run(o.Records, o.Schedule.Scenario)
+// judge judges the records of a run of s.
+func (o *Outcome) judge(s *scenario.Scenario) {
+	o.Result = check.Run(o.Records, s)
 	if o.Err == nil {
 		o.Err = o.Result.Doubt()
 	}

@@ -78,8 +78,8 @@ func Recheck(dir string) (*Outcome, error) {
 	if err != nil {
 		return nil, &Refusal{text: "the history cannot be read", err: err}
 	}
-	out := &Outcome{Records: records, Schedule: &scenario.Schedule{Scenario: sc}}
-	out.judge()
+	out := &Outcome{Records: records}
+	out.judge(sc)
 	out.Schedule = sc.Resolve(out.Result.Begin.Seed)
 	out.Lab = scenario.Lab(out.Result.Begin.Lab)
 	return out, nil
