@@ -118,6 +118,7 @@ type Pulse struct {
 	heard     time.Duration // the last arrival of anything
 	confirmed time.Duration // sending time of the last heartbeat that was answered
 	beat      time.Duration // the last heartbeat sent
+	due       time.Duration // by when the next tick has to come
 	extra     time.Duration // when to send one beside the regular ones; 0: none
 	extras    int           // of those, so far
 	reported  bool          // silence was reported and nothing came since
@@ -127,7 +128,7 @@ type Pulse struct {
 // NewPulse returns the pulse of a link that was established at now by a HELLO
 // round trip begun at begun.
 func NewPulse(times PulseTimes, begun, now time.Duration) Pulse {
-	return Pulse{times: times, heard: now, confirmed: begun, beat: begun}
+	return Pulse{times: times, heard: now, confirmed: begun, beat: begun, due: now + times.Heartbeat}
 }
 
 // Hear records that something arrived.
@@ -172,10 +173,13 @@ type Beat struct {
 	Again time.Duration
 }
 
-// Tick says what is due at now. Of a peer that is silent it asks once more
+// Tick says what is due at now. It comes at least once a heartbeat, and when
+// [Beat.Again] asks for it: by as much as it is late, this process stood still,
+// and that says nothing about the peer. Of a peer that is silent it asks once more
 // between two heartbeats, at another part of the interval each time: a network
 // that comes and goes at the pace of the heartbeats would lose them all.
 func (p *Pulse) Tick(now time.Duration) (b Beat) {
+	p.forgive(now)
 	silent := p.Silent(now)
 	switch {
 	case now-p.beat >= p.times.Heartbeat:
@@ -197,6 +201,7 @@ func (p *Pulse) Tick(now time.Duration) (b Beat) {
 	if p.extra > now && (b.Again == 0 || p.extra-now < b.Again) {
 		b.Again = p.extra - now
 	}
+	p.expect(now, b)
 	return b
 }
 
@@ -204,6 +209,23 @@ func (p *Pulse) Tick(now time.Duration) (b Beat) {
 // asked, one after the other.
 var between = [...]time.Duration{4, 2, 6, 1, 5, 3, 7}
 
-// Forgive forgets the silence up to now: this process itself stood still, so
-// that it says nothing about the peer. It does not renew the confirmation.
-func (p *Pulse) Forgive(now time.Duration) { p.Hear(now) }
+// forgive takes a standstill of this process off the silence: what came meanwhile
+// has not been read yet, and what the peer would have answered was never asked. A
+// tick that is a little late is not one. Confirmations are not renewed.
+func (p *Pulse) forgive(now time.Duration) {
+	if late := now - p.due; late > p.times.Heartbeat/2 {
+		p.heard = min(p.heard+late, now)
+	}
+}
+
+// expect sets by when the next tick has to come: there are those of each
+// heartbeat, and between them those that were asked for.
+func (p *Pulse) expect(now time.Duration, b Beat) {
+	next := now + p.times.Heartbeat
+	if b.Again > 0 {
+		next = min(next, now+b.Again)
+	}
+	if p.due <= now || next < p.due {
+		p.due = next
+	}
+}

@@ -2,6 +2,7 @@ package core
 
 import (
 	"errors"
+	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -116,6 +117,7 @@ func TestPulseBeatsAtItsInterval(t *testing.T) {
 
 func TestSilenceIsReportedOnceUntilSomethingComes(t *testing.T) {
 	p := NewPulse(times, 0, 0)
+	last := time.Duration(0)
 	for _, step := range []struct {
 		now          time.Duration
 		hear         bool
@@ -133,6 +135,12 @@ func TestSilenceIsReportedOnceUntilSomethingComes(t *testing.T) {
 		if step.hear {
 			p.Hear(step.now)
 		}
+		for now := last + 50*ms; now < step.now; now += 50 * ms {
+			if b := p.Tick(now); b.Report || b.Dead {
+				t.Errorf("at %v: %+v", now, b)
+			}
+		}
+		last = step.now
 		if b := p.Tick(step.now); b.Report != step.report || b.Dead != step.dead {
 			t.Errorf("at %v: %+v, want report %v, dead %v", step.now, b, step.report, step.dead)
 		}
@@ -169,17 +177,52 @@ func TestAnAnswerFromTheFutureConfirmsNothing(t *testing.T) {
 	}
 }
 
-func TestForgivingAStallForgetsSilenceAndStillFences(t *testing.T) {
+func TestAStandstillOfOurOwnIsNoSilenceAndStillFences(t *testing.T) {
 	p := NewPulse(times, 0, 0)
-	p.Forgive(5000 * ms) // this process stood still for five seconds
 	if b := p.Tick(5000 * ms); b.Report || b.Dead || !b.Send {
 		t.Errorf("after a stall of our own: %+v, want a heartbeat and no evidence", b)
 	}
 	if p.Serving(5000 * ms) {
 		t.Error("the peer is served after a stall without a fresh confirmation")
 	}
-	if b := p.Tick(5500 * ms); !b.Report {
-		t.Error("silence after the stall is not reported")
+	for now := nextTick(times, 5000*ms, Beat{}); ; {
+		b := p.Tick(now)
+		if b.Report != (now >= 5400*ms) { // 100 ms of the silence are from before the stall
+			t.Errorf("%v after the stall: %+v", now-5000*ms, b)
+		}
+		if b.Report || now > 6000*ms {
+			break
+		}
+		now = nextTick(times, now, b)
+	}
+}
+
+// TestStandstillsAreTakenOffTheSilence: a process that stands still now and then,
+// for as long as it likes, gives a silent link up when the ticks that came on time
+// make up Dead, neither before nor much later; and ticks that are a little late
+// are no standstills.
+func TestStandstillsAreTakenOffTheSilence(t *testing.T) {
+	for seed := range uint64(500) {
+		rng := rand.New(rand.NewPCG(seed, 7))
+		p := NewPulse(times, 0, 0)
+		now, ran := time.Duration(0), time.Duration(0)
+		for b := (Beat{}); !b.Dead; {
+			on := times.Heartbeat
+			if b.Again > 0 {
+				on = min(on, b.Again)
+			}
+			now, ran = now+on, ran+on
+			switch rng.IntN(3) {
+			case 0: // a little late
+				late := time.Duration(rng.Int64N(int64(times.Heartbeat / 2)))
+				now, ran = now+late, ran+late
+			case 1:
+				now += times.Heartbeat/2 + 1 + time.Duration(rng.Int64N(int64(3*time.Second)))
+			}
+			if b = p.Tick(now); b.Dead != (ran >= times.Dead) {
+				t.Fatalf("seed %d: at %v, of which %v were no standstill: %+v", seed, now, ran, b)
+			}
+		}
 	}
 }
 
@@ -204,12 +247,12 @@ func TestPulseTellsOfLifeOnce(t *testing.T) {
 			t.Errorf("answer %d is news: %v", i+1, got)
 		}
 	}
-	if b := p.Tick(1300 * time.Millisecond); !b.Report {
-		t.Fatalf("no silence: %+v", b)
+	for now := nextTick(times, 0, Beat{}); now < 1300*time.Millisecond; {
+		now = nextTick(times, now, p.Tick(now))
 	}
 	p.Hear(1400 * time.Millisecond)
 	if !p.Confirm(1350*time.Millisecond, 1450*time.Millisecond) {
-		t.Error("the first answer after a reported silence is no news")
+		t.Error("the first answer after a silence that was to be reported is no news")
 	}
 	if p.Confirm(1350*time.Millisecond, 1460*time.Millisecond) {
 		t.Error("the second answer is")
@@ -249,18 +292,18 @@ func nextTick(times PulseTimes, now time.Duration, b Beat) time.Duration {
 // an interval, and that as often as heartbeats are sent, lets one through before
 // the link is given up.
 func TestPulseFindsGapsAtItsOwnPace(t *testing.T) {
-	times := PulseTimes{Heartbeat: 250 * ms, Fence: 650 * ms, Silence: 1200 * ms, Dead: 1600 * ms}
+	times := PulseTimes{Heartbeat: 200 * ms, Fence: time.Second, Silence: 1300 * ms, Dead: 1800 * ms}
 	for from := time.Duration(0); from < times.Heartbeat; from += 5 * ms {
 		p := NewPulse(times, 0, 0)
 		through := false
 		for now := time.Duration(0); now < times.Dead; {
 			b := p.Tick(now)
 			phase := now % times.Heartbeat
-			through = through || b.Send && (phase >= from && phase < from+75*ms || phase+times.Heartbeat < from+75*ms)
+			through = through || b.Send && (phase >= from && phase < from+60*ms || phase+times.Heartbeat < from+60*ms)
 			now = nextTick(times, now, b)
 		}
 		if !through {
-			t.Errorf("no heartbeat between %v and %v of the interval", from, from+75*ms)
+			t.Errorf("no heartbeat between %v and %v of the interval", from, from+60*ms)
 		}
 	}
 }

@@ -57,7 +57,7 @@ func newPacketFabric(t *testing.T, n int, net packetNet, cfg driver.Config) *fab
 // reported as silent. The congestion windows of their session are full whenever
 // a cut begins.
 func TestAFlappingWayResetsNothing(t *testing.T) {
-	fast := driver.Config{Heartbeat: 250 * time.Millisecond, SilenceBound: 1200 * time.Millisecond, GiveUp: 1600 * time.Millisecond}
+	fast := driver.Config{Heartbeat: 200 * time.Millisecond, SilenceBound: 1300 * time.Millisecond, GiveUp: 1800 * time.Millisecond}
 	normal := driver.Config{Heartbeat: 800 * time.Millisecond, SilenceBound: 1800 * time.Millisecond, GiveUp: 2700 * time.Millisecond}
 	seeds := uint64(4)
 	if raceEnabled { // a run then takes ten seconds

@@ -30,12 +30,10 @@ func (n *Node) beat() {
 	}
 }
 
-// beatLinks keeps the pulse until there is no link to another node. It notices
-// when this process stood still: then the silence of the peers proves nothing.
+// beatLinks keeps the pulse until there is no link to another node.
 func (n *Node) beatLinks() {
 	t := time.NewTicker(n.cfg.Heartbeat)
 	defer t.Stop()
-	last := n.now()
 	for n.ties() {
 		select {
 		case <-t.C:
@@ -43,10 +41,8 @@ func (n *Node) beatLinks() {
 			return
 		}
 		now := n.now()
-		stalled := now-last > n.cfg.Heartbeat+n.cfg.Fence
-		last = now
 		for _, l := range n.allLinks() {
-			l.tick(now, stalled)
+			l.tick(now)
 		}
 	}
 }
@@ -64,7 +60,7 @@ func (n *Node) ties() bool {
 }
 
 // tick does what the link's pulse asks for.
-func (l *link) tick(now time.Duration, stalled bool) {
+func (l *link) tick(now time.Duration) {
 	if l.twin != nil {
 		return
 	}
@@ -72,9 +68,6 @@ func (l *link) tick(now time.Duration, stalled bool) {
 	if l.isDown {
 		l.mu.Unlock()
 		return
-	}
-	if stalled {
-		l.pulse.Forgive(now)
 	}
 	b := l.pulse.Tick(now)
 	l.mu.Unlock()
@@ -98,7 +91,7 @@ func (l *link) tickIn(d time.Duration) {
 	defer t.Stop()
 	select {
 	case <-t.C:
-		l.tick(l.n.now(), false)
+		l.tick(l.n.now())
 	case <-l.down:
 	}
 }

@@ -123,7 +123,7 @@ func (n *node) adopt(p *peerState, l *link) error {
 	p.link = l
 	n.links = append(n.links, l)
 	if !n.beating {
-		n.beating, n.beatAt = true, n.w.now
+		n.beating = true
 		n.beat()
 	}
 	return nil

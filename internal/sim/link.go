@@ -240,12 +240,9 @@ func (l *link) confirm(sent time.Duration) {
 }
 
 // tick does what the link's pulse asks for.
-func (l *link) tick(stalled bool) {
+func (l *link) tick() {
 	if l.down {
 		return
-	}
-	if stalled {
-		l.pulse.Forgive(l.n.w.now)
 	}
 	b := l.pulse.Tick(l.n.w.now)
 	if b.Send {
@@ -255,7 +252,7 @@ func (l *link) tick(stalled bool) {
 		l.n.report(l.peer.Life, verdict.LinkSilent)
 	}
 	if b.Again > 0 {
-		l.n.p.after(b.Again, func() { l.tick(false) })
+		l.n.p.after(b.Again, func() { l.tick() })
 	}
 	if b.Dead {
 		l.fail(transport.CodeOK, "link is silent")

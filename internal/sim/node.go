@@ -38,8 +38,7 @@ type node struct {
 	changes   []func() // who waits for a change of the node table
 	lastEP    uint64
 	beating   bool
-	beatAt    time.Duration // of the last beat
-	sent      uint64        // heartbeats and their answers
+	sent      uint64 // heartbeats and their answers
 }
 
 // A peerState is what the node knows of one live peer.
@@ -67,18 +66,14 @@ func newNode(p *proc) *node {
 	return n
 }
 
-// beat keeps the pulse of every link until there is none. It notices when this
-// process stood still.
+// beat keeps the pulse of every link until there is none.
 func (n *node) beat() {
 	n.p.after(n.times.Heartbeat, func() {
 		if n.beating = len(n.links) > 0; !n.beating {
 			return
 		}
-		now := n.w.now
-		stalled := now-n.beatAt > n.times.Heartbeat+n.times.Fence
-		n.beatAt = now
 		for _, l := range slices.Clone(n.links) {
-			l.tick(stalled)
+			l.tick()
 		}
 		n.beat()
 	})

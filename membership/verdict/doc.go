@@ -127,11 +127,14 @@
 //	  gossip dead), starts a check                     not before the silence bound and
 //	                                                   a check have passed since it was
 //	                                                   heard; nothing, if anybody does
+//	a report that it does not hear the host          silent, if nobody reaches the
+//	                                                   life within Timing.Check and it
+//	                                                   does not take that back
 //	unclaimed at the end of the grace period         silent
 //	two lives that told each other's end while       partitioned, for the one
 //	  there was no host                                that more others gave up
 //
-// A report alone removes nobody, so one node cannot lie another one out of the
+// A report of another life alone removes nobody, so one node cannot lie another one out of the
 // fabric, and no rumour counts for more than a reason to look.
 //
 // # A member and its host

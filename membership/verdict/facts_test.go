@@ -233,9 +233,14 @@ func TestIdleClusterTicksWithItsHeartbeats(t *testing.T) {
 	}
 }
 
-// A lost pair is known to both of its ends, and a silent node to everybody, as
-// soon as the bounds allow.
+// A silent node is known to everybody as soon as the bounds allow, and so is one
+// that hears nothing and is heard by all.
 func TestSilenceIsToldAtItsBound(t *testing.T) {
+	t.Run("cut off", func(t *testing.T) { toldAtItsBound(t, (*world).isolate) })
+	t.Run("deaf", func(t *testing.T) { toldAtItsBound(t, (*world).deafen) })
+}
+
+func toldAtItsBound(t *testing.T, lose func(*world, *machine)) {
 	for name, tm := range map[string]Timing{"fast": Fast(), "normal": Normal(), "calm": Calm()} {
 		for seed := uint64(1); seed <= 10; seed++ {
 			w := newWorld(t, seed, 7)
@@ -244,7 +249,7 @@ func TestSilenceIsToldAtItsBound(t *testing.T) {
 			w.run(time.Second + time.Duration(w.rng.IntN(2000))*time.Millisecond)
 			m := w.machines[4]
 			old := m.proc.member.self
-			w.isolate(m)
+			lose(w, m)
 			bound := tm.Silence + tm.Check + 20*time.Millisecond
 			took := w.until(bound+time.Second, "a loss is told", func() bool { return w.removedEverywhere(old, m) })
 			if took > bound {

@@ -91,6 +91,7 @@ type check struct {
 	nonce    uint64
 	deadline time.Time
 	asked    []addr.NodeID // whose answers count
+	deaf     bool          // it says that it does not hear us: that we hear it counts for nothing
 }
 
 // An ending is a removed life whose ID is in quarantine.

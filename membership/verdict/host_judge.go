@@ -76,7 +76,7 @@ func (h *Host) judge(now time.Time, n *hostNode) {
 		switch {
 		case n.waiting != nil:
 			h.remove(now, n, ReasonRestarted)
-		case now.Sub(n.heard) < h.t.Silence:
+		case now.Sub(n.heard) < h.t.Silence && !n.check.deaf:
 			n.check, n.checked = nil, now // it has spoken meanwhile
 		default:
 			h.remove(now, n, ReasonSilent)
@@ -138,7 +138,11 @@ func worse(a, b *hostNode) bool {
 // report takes what a member says of another life: a reason to look, no more.
 func (h *Host) report(now time.Time, from *hostNode, m Report) {
 	n := h.living(m.About)
-	if n == nil || n == from || n.id() == addr.Host {
+	if n == nil || n == from {
+		return
+	}
+	if n.id() == addr.Host {
+		h.hears(now, from, m.Evidence)
 		return
 	}
 	if m.Evidence == LinkAlive {
@@ -160,6 +164,24 @@ func (h *Host) report(now time.Time, from *hostNode, m Report) {
 	// One look per half bound is enough, however many call for it.
 	if n.check == nil && n.redial.IsZero() && now.Sub(n.checked) > h.t.Silence/2 {
 		h.startCheck(now, n)
+	}
+}
+
+// hears takes what n says of its link to the host. A node that does not hear it is
+// as good as silent, whatever comes from it, unless somebody reaches it within the
+// time of a check or it hears us again: a network that is cut in one direction
+// would otherwise keep it alive until it gives the host up.
+func (h *Host) hears(now time.Time, n *hostNode, e Evidence) {
+	switch {
+	case e == LinkAlive && n.check != nil && n.check.deaf:
+		n.check, n.checked = nil, now
+	case e != LinkSilent || !n.redial.IsZero() || n.check != nil && n.check.deaf:
+	case n.check == nil && now.Sub(n.checked) <= h.t.Silence/2: // one look per half bound, as in report
+	default:
+		if n.check == nil {
+			h.startCheck(now, n)
+		}
+		n.check.deaf, n.check.deadline = true, now.Add(h.t.Check)
 	}
 }
 

@@ -99,9 +99,7 @@ func (m *Member) receive(now time.Time, in Received) {
 		return
 	}
 	m.heard = now
-	if p := m.peers[addr.Host]; p != nil && p.failed {
-		p.failed = false
-	}
+	m.hearAgain()
 	switch msg := in.Message.(type) {
 	case Grant:
 		m.granted(now, msg)
@@ -122,6 +120,19 @@ func (m *Member) receive(now time.Time, in Received) {
 		m.check(now, msg)
 	case Pong:
 		m.pong(msg)
+	}
+}
+
+// hearAgain takes back what silence made us say of the host.
+func (m *Member) hearAgain() {
+	p := m.peers[addr.Host]
+	if p == nil {
+		return
+	}
+	p.failed = false
+	if p.reported != 0 && m.stage == serving {
+		p.reported = 0
+		m.send(Report{About: p.node.Life, Evidence: LinkAlive})
 	}
 }
 
@@ -229,11 +240,11 @@ func (m *Member) tickHost(now time.Time) {
 	if m.self != (addr.Life{}) && m.self.Node == addr.Host {
 		return
 	}
-	switch {
-	case due(m.redial, now):
+	if due(m.redial, now) {
 		m.hostEnded(ReasonCrashed)
 		return
-	case !m.redial.IsZero() || now.Before(m.judgeFrom) || now.Sub(m.heard) < m.t.Silence:
+	}
+	if !m.hostSilent(now) {
 		return
 	}
 	m.tellHost(HostLost)
@@ -247,6 +258,7 @@ func (m *Member) tickHost(now time.Time) {
 	switch {
 	case p == nil || p.probe != 0:
 	case !p.failed || now.Sub(p.tried) >= m.t.Silence:
+		m.tellDeaf(now, p)
 		m.startProbe(now, p)
 		m.probeSilent(now)
 	case p.rumour != RumouredAlive || m.cutOff():
@@ -255,6 +267,20 @@ func (m *Member) tickHost(now time.Time) {
 		// Gossip reaches it: we have lost only our own ways to it. The table
 		// stays as it is, and we dial and probe on until gossip agrees.
 		m.drop(now, "silent")
+	}
+}
+
+// hostSilent reports whether nothing has come from the host for too long.
+func (m *Member) hostSilent(now time.Time) bool {
+	return m.redial.IsZero() && !now.Before(m.judgeFrom) && now.Sub(m.heard) >= m.t.Silence
+}
+
+// tellDeaf tells the host that we do not hear it: it may hear us all the same, and
+// would take us for well until we give it up.
+func (m *Member) tellDeaf(now time.Time, p *peer) {
+	if m.stage == serving {
+		p.reported, p.reportedAt = LinkSilent, now
+		m.send(Report{About: p.node.Life, Evidence: LinkSilent})
 	}
 }
 
@@ -275,9 +301,17 @@ func (m *Member) cutOff() bool {
 // it is known by the time the host is judged.
 func (m *Member) probeSilent(now time.Time) {
 	for _, p := range m.sorted() {
-		if p.node.Life.Node != addr.Host && p.link != 0 && p.probe == 0 {
-			m.startProbe(now, p)
+		if p.node.Life.Node != addr.Host {
+			m.probeWithHost(now, p)
 		}
+	}
+}
+
+// probeWithHost asks for another way to a peer whose link is silent while the
+// host is.
+func (m *Member) probeWithHost(now time.Time, p *peer) {
+	if p.link != 0 && p.probe == 0 && now.Sub(p.tried) >= m.t.Silence && m.hostSilent(now) && m.canDoubt() {
+		m.startProbe(now, p)
 	}
 }
 

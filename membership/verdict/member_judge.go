@@ -102,6 +102,7 @@ func (m *Member) considerReport(now time.Time, p *peer) {
 	if bad == 0 || m.confirm != 0 {
 		return
 	}
+	m.probeWithHost(now, p)
 	if p.reported == bad && now.Sub(p.reportedAt) < m.t.Silence {
 		return
 	}

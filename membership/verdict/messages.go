@@ -74,7 +74,8 @@ type Resume struct {
 // Removed of the same life.
 type Leave struct{ Life addr.Life }
 
-// A Report passes on what the sender knows of another life. Member → host.
+// A Report passes on what the sender knows of another life; of the host's it says
+// whether it hears that (LinkSilent, LinkAlive). Member → host.
 type Report struct {
 	About    addr.Life
 	Evidence Evidence // LinkAlive … EndTold

@@ -412,6 +412,16 @@ func (w *world) isolate(m *machine) {
 	}
 }
 
+// deafen lets nothing reach m, and everything that it says arrive.
+func (w *world) deafen(m *machine) {
+	for _, o := range w.machines {
+		if o != m {
+			w.cuts[[2]int{o.index, m.index}] = true
+		}
+	}
+	m.touched = true
+}
+
 func (w *world) heal() { clear(w.cuts); clear(w.muted) }
 
 // count returns how many events of a kind p has told about life, since a time.

@@ -39,13 +39,15 @@ type Timing struct {
 	Quarantine time.Duration
 }
 
-// Fast tells of a silent loss within 2 s and survives pauses of 1 s.
+// Fast tells of a silent loss within 2 s and survives pauses of 1 s, which are a
+// silence of 1.2 s at most. The 0.6 s from there to the verdict are for machines on
+// which a process that may run again does not run at once.
 func Fast() Timing {
 	return Timing{
-		Tick:      250 * time.Millisecond,
-		Heartbeat: 250 * time.Millisecond,
-		Silence:   1200 * time.Millisecond,
-		Check:     400 * time.Millisecond,
+		Tick:      200 * time.Millisecond,
+		Heartbeat: 200 * time.Millisecond,
+		Silence:   1300 * time.Millisecond,
+		Check:     500 * time.Millisecond,
 		Grace:     5 * time.Second,
 	}.withDefaults()
 }
@@ -80,10 +82,10 @@ func (t Timing) withDefaults() Timing {
 			*d = to
 		}
 	}
-	set(&t.Heartbeat, 250*time.Millisecond)
+	set(&t.Heartbeat, 200*time.Millisecond)
 	set(&t.Tick, t.Heartbeat)
-	set(&t.Silence, 1200*time.Millisecond)
-	set(&t.Check, 400*time.Millisecond)
+	set(&t.Silence, 1300*time.Millisecond)
+	set(&t.Check, 500*time.Millisecond)
 	set(&t.Redial, 100*time.Millisecond)
 	set(&t.Stall, min(time.Second, max(t.Silence-t.Heartbeat-t.Tick, t.Tick/2)))
 	set(&t.Redials, 250*time.Millisecond)
