@@ -218,14 +218,11 @@ func (p *Pulse) forgive(now time.Duration) {
 	}
 }
 
-// expect sets by when the next tick has to come: there are those of each
-// heartbeat, and between them those that were asked for.
+// expect sets by when the next tick has to come: the one of the next heartbeat, or
+// one that b asks for before that.
 func (p *Pulse) expect(now time.Duration, b Beat) {
-	next := now + p.times.Heartbeat
+	p.due = now + p.times.Heartbeat
 	if b.Again > 0 {
-		next = min(next, now+b.Again)
-	}
-	if p.due <= now || next < p.due {
-		p.due = next
+		p.due = min(p.due, now+b.Again)
 	}
 }

@@ -123,6 +123,11 @@ var All = []Mutant{
 		Old: "		if silent > p.times.Heartbeat*5/4 {", New: "		if false {",
 	},
 	{
+		Name: "standstill-counts", What: "a standstill of one's own counts as silence of the peer",
+		File: "internal/core/link.go", By: "./internal/core",
+		Old: "		p.heard = min(p.heard+late, now)\n", New: "",
+	},
+	{
 		Name: "credit-leaks", What: "an eighth of what is read is never granted again",
 		File: "internal/core/flow.go", By: Simulation, Hint: "credit-comes-back",
 		Old: "f.read += uint64(n) }", New: "f.read += uint64(n - n/8) }",
@@ -211,6 +216,11 @@ var All = []Mutant{
 		Name: "fenced-resume", What: "a node may go on with a life that is over",
 		File: "membership/verdict/host_join.go", By: "./membership/verdict",
 		Old: "	known := n != nil && n.node.Life == m.Life && n.node.UUID", New: "	known := n != nil && n.node.UUID",
+	},
+	{
+		Name: "deaf-is-well", What: "a node that says that it does not hear the host is not looked at",
+		File: "membership/verdict/host_judge.go", By: "./membership/verdict",
+		Old: "		h.hears(now, from, m.Evidence)\n", New: "",
 	},
 	{
 		Name: "stall-unnoticed", What: "a member that stood still judges others by that time",
