@@ -265,6 +265,9 @@ func (c *conn) write() {
 			c.core.Replying(s.reply)
 		}
 		h := c.hold(s)
+		if f, ok := o.lane.(transport.Follower); ok && !c.core.Alone() {
+			f.Follows()
+		}
 		o.mu.Unlock()
 		err := c.writeSegment(s, h)
 		o.mu.Lock()

@@ -206,6 +206,14 @@ type SendLane interface {
 	Cancel()
 }
 
+// A Follower is a SendLane that may send what nobody follows on faster ways than what
+// comes in a stream.
+type Follower interface {
+	// Follows says that the next call of Write or WriteVec follows others whose
+	// answers have not come. The writer calls it.
+	Follows()
+}
+
 // A Part is some bytes that a lane carries: Head, which is short (≤ 1 KiB), and
 // then Payload.
 type Part struct{ Head, Payload []byte }

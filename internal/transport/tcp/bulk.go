@@ -26,13 +26,15 @@ type bulk struct {
 	// Of the writer.
 	vectors [][]byte    // memory for buffers
 	buffers net.Buffers // what is left of a frame
+	wrote   time.Time   // the last glance
 
 	// Of the reader.
-	position uint64 // the bytes of whole frames that have come, with headers
-	told     uint64 // the position that the peer knows
-	ackAt    uint64 // the end of the frame that is being read, if its sender waits to hear of it; else 0
-	spill    []byte // memory for bytes whose lane has no reader that waits
-	misses   int    // times in a row that a lane's reader did not come back soon
+	position uint64    // the bytes of whole frames that have come, with headers
+	told     uint64    // the position that the peer knows
+	ackAt    uint64    // the end of the frame that is being read, if its sender waits to hear of it; else 0
+	spill    []byte    // memory for bytes whose lane has no reader that waits
+	looked   time.Time // the last glance
+	misses   int       // times in a row that a lane's reader did not come back soon
 
 	cut     bool // an interrupt of the writer is under way; guarded by the session's mu
 	stopped bool // the same of the reader; guarded by the mu of the lane that it fills
@@ -59,7 +61,7 @@ func newBulk(s *session, number uint64, conn net.Conn, rec *recordConn, secure *
 	b := &bulk{s: s, number: number, conn: conn, rec: rec, tls: secure, turn: make(chan struct{}, 1),
 		lost: make(chan struct{}), spill: make([]byte, spillSize)}
 	if secure != nil {
-		rec.gathers = true
+		rec.gathers, rec.glance = true, b.glanceAside
 		b.src = secure
 	} else {
 		b.ahead = newHeadReader(b)

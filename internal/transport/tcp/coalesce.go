@@ -39,8 +39,11 @@ func (c *collection) hurries() bool {
 	return c.streak == eager
 }
 
-// went notes that data was written.
-func (c *collection) went() { c.sent = time.Since(c.begun) }
+// went notes that data was written at once. writeMu is held.
+func (s *session) went() {
+	s.collected.sent = time.Since(s.collected.begun)
+	s.spoke.Store(int64(s.collected.sent))
+}
 
 // collect keeps the bytes v, at offset at of a lane, for the next write. writeMu is
 // held.

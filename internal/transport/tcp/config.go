@@ -6,8 +6,9 @@
 // first connection, as frames; it is never held up, because a frame is only
 // sent when its receiver has promised room for it. The frames of a writer that comes
 // again and again without waiting for anything go out together (coalesce.go). What does
-// not fit a frame goes over bulk connections, which are opened when the first large
-// write asks for them. One is bound to its session by a token of 32 random bytes that
+// not fit a frame goes over bulk connections, unless it is short and nothing else is
+// under way (lone.go). They are opened when the first large write asks for them. One is
+// bound to its session by a token of 32 random bytes that
 // was sent over the first connection, can be used once and soon expires, and with TLS
 // by the certificate too.
 //
@@ -37,7 +38,9 @@
 // when it has bytes of its own. Whoever waits for what a reader would wake it for
 // may take it too (Help). A session's watch goroutine takes the helm when nobody has
 // had it for a moment. Each bulk connection has a reader, which
-// puts bytes straight into the memory of a Read that waits for them.
+// puts bytes straight into the memory of a Read that waits for them. Whoever encrypts or
+// decrypts those looks now and then whether something has come on the first one
+// (glance.go).
 //
 // # Flow control and memory
 //

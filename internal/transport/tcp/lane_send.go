@@ -12,6 +12,7 @@ import (
 type sendLane struct {
 	s    *session
 	wake chan struct{} // holds a token when the writer should look
+	pace pace          // of the writer
 
 	// Guarded by the session's mu; id is set with writeMu held too, and read with either.
 	id       uint64 // 0: no frame was sent
@@ -44,6 +45,15 @@ func (l *sendLane) Write(p []byte) (n int, err error) {
 func (l *sendLane) WriteVec(parts []transport.Part, hold transport.Hold) (int, error) {
 	g := newGather(parts, hold)
 	all := g.left
+	if all >= bulkMin {
+		lone := l.pace.begins() && all <= loneMax
+		defer l.pace.ends()
+		if lone {
+			if ok, err := l.writeLone(&g); ok || err != nil {
+				return all - g.left, err
+			}
+		}
+	}
 	for g.left > 0 {
 		if err := l.write(&g); err != nil {
 			return all - g.left, err

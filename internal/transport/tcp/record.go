@@ -32,6 +32,7 @@ type recordConn struct {
 
 	// Of the goroutine that writes, after sendGathered.
 	gathers bool
+	glance  func() // is called between records
 	out     []byte
 	gone    bool // an interrupt has come: nothing of out may be written by this goroutine any more
 }
@@ -130,6 +131,7 @@ func (c *recordConn) Write(p []byte) (int, error) {
 		c.sent.Add(uint64(len(p)))
 		return len(p), c.async.push(p)
 	case c.gathers:
+		c.glance()
 		c.out = append(c.out, p...)
 		if len(c.out) < gatherSize || c.gone {
 			return len(p), nil

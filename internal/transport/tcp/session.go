@@ -70,6 +70,7 @@ type session struct {
 	owes      atomic.Bool   // there is something in put
 	collects  atomic.Bool   // what was collected is in put
 	flushes   chan struct{} // wakes the flusher
+	spoke     atomic.Int64  // when the last data was written at once, since collected.begun
 	failing   sync.Once     // failSoon
 
 	mu        sync.Mutex // guards the fields below

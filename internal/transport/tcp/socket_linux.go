@@ -5,6 +5,8 @@ import (
 	"net"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -79,4 +81,11 @@ func readNow(fd uintptr, p []byte) (n int, err error) {
 		}
 		return n, nil
 	}
+}
+
+// canRead reports whether a socket has something to read, or has ended.
+func canRead(fd uintptr) bool {
+	p := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	n, err := unix.Poll(p[:], 0)
+	return n == 1 && err == nil
 }

@@ -19,3 +19,6 @@ func writeNow(uintptr, []byte) (int, error) { return 0, syscall.ENOTSUP }
 
 // readNow is never called, as writeNow.
 func readNow(uintptr, []byte) (int, error) { return 0, syscall.ENOTSUP }
+
+// canRead is never called, as writeNow.
+func canRead(uintptr) bool { return false }

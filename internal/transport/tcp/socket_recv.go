@@ -1,6 +1,9 @@
 package tcp
 
-import "syscall"
+import (
+	"sync/atomic"
+	"syscall"
+)
 
 // A socketReader reads a first connection that is a socket. It handles what has
 // come before it lets the runtime wait for more, within one call of it: a read that
@@ -14,6 +17,7 @@ type socketReader struct {
 	raw     syscall.RawConn // nil: the connection is no socket
 	looker  looker
 	attempt func(uintptr) bool
+	waits   atomic.Bool // whoever reads has found nothing
 
 	// Of one read: fields, so that it needs no memory.
 	holder *hand // of the helm; nil: the watch
@@ -41,6 +45,7 @@ func (r *socketReader) read(holder *hand) error {
 		}
 	}
 	r.holder, r.err = holder, nil
+	defer r.waits.Store(false)
 	if err := r.raw.Read(r.attempt); err != nil {
 		return err
 	}
@@ -51,6 +56,7 @@ func (r *socketReader) read(holder *hand) error {
 // wait for more.
 func (r *socketReader) empty(fd uintptr) bool {
 	s := r.s
+	r.waits.Store(false)
 	for {
 		p := s.unread()
 		n, err := readNow(fd, p)
@@ -61,6 +67,7 @@ func (r *socketReader) empty(fd uintptr) bool {
 		}
 		if n < len(p) {
 			s.flush() // what was answered
+			r.waits.Store(true)
 			return false
 		}
 	}

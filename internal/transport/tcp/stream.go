@@ -442,7 +442,7 @@ func (s *session) sendData(l *sendLane, at uint64, v vector, fin bool) error {
 	if !fin && s.collected.hurries() {
 		return s.collect(id, at, v)
 	}
-	defer s.collected.went()
+	defer s.went()
 	return s.sendPieces(id, at, v, fin)
 }
 

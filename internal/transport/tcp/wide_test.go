@@ -9,7 +9,8 @@ import (
 )
 
 // What does not fit a frame of the first connection does not hold up what is small,
-// once there is a connection for it.
+// once there is a connection for it; but who has waited for something before each of
+// several large writes does not wait for the reader of another connection.
 func TestWhatIsLargeKeepsOffTheFirstConnection(t *testing.T) {
 	pa, pb := onSockets(t, func(c *Config) { c.Plaintext = true })
 	from, to := transporttest.Connect(t, pa, pb)
@@ -39,11 +40,35 @@ func TestWhatIsLargeKeepsOffTheFirstConnection(t *testing.T) {
 		n, _ := io.Copy(io.Discard, in)
 		read <- n
 	}()
-	for write(bulkMin) >= bulkMin { // until there is a bulk connection
+	pace := &out.(*sendLane).pace
+	hurried := func(n int) uint64 {
+		pace.last = time.Now().Add(time.Hour)
+		return write(n)
+	}
+	waited := func(n int) uint64 {
+		pace.last = time.Time{}
+		return write(n)
+	}
+	for hurried(bulkMin) >= bulkMin { // until there is a bulk connection
 		time.Sleep(time.Millisecond)
 	}
-	if n := write(piece); n >= piece {
-		t.Errorf("the first connection has carried %d bytes of a large write", n)
+	for i, c := range []struct {
+		write   func(int) uint64
+		n       int
+		onFirst bool
+	}{
+		{hurried, piece, false},
+		{waited, piece, false}, // it may be one of a stream that was held up
+		{waited, piece, true},
+		{waited, loneMax, true},
+		{waited, loneMax + 1, false},
+		{waited, piece, true},
+		{hurried, piece, false},
+		{waited, piece, false},
+	} {
+		if n := c.write(c.n); n >= uint64(c.n) != c.onFirst {
+			t.Errorf("write %d, of %d bytes: the first connection has carried %d", i, c.n, n)
+		}
 	}
 	if n := write(1000); n < 1000 {
 		t.Errorf("the first connection has carried %d bytes of 1000", n)
