@@ -205,7 +205,7 @@ var All = []Mutant{
 	{
 		Name: "check-not-ended", What: "a word of a node that is being checked does not save it",
 		File: "membership/verdict/host_judge.go", By: "./membership/verdict",
-		Old: "		case now.Sub(n.heard) < h.t.Silence:\n", New: "		case false:\n",
+		Old: "		case now.Sub(n.heard) < h.t.Silence && !n.check.deaf:\n", New: "		case false:\n",
 	},
 	{
 		Name: "id-reused-early", What: "an ID is granted to another node while it is in quarantine",

@@ -51,11 +51,25 @@ func (r *socketReader) readable() (yes bool) {
 	return yes
 }
 
-// nudge makes the holder look at the connection.
+// nudge makes the holder look at the connection, and keep the helm.
 func (h *helm) nudge() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.held {
-		h.call()
+	if h.held && !h.interrupted && !h.nudged {
+		h.nudged = true
+		h.interrupt()
 	}
+}
+
+// goesOn reports whether the holder, whose read was interrupted, was nudged and no
+// more.
+func (h *helm) goesOn() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.nudged || h.interrupted || h.over {
+		return false
+	}
+	h.nudged = false
+	h.resume()
+	return true
 }

@@ -28,6 +28,7 @@ type helm struct {
 	held        bool
 	holder      *hand // nil: the watch, or nobody
 	interrupted bool
+	nudged      bool   // interrupted, but to go on
 	uses        uint64 // counts the times that it was taken or handed over
 	asleep      bool   // the watch waits for alarm: the holder has had the helm for long
 	called      bool   // the watch is to take it at once
@@ -265,8 +266,8 @@ func (h *helm) release(frames uint64, must bool) {
 		close(h.free)
 		return
 	}
-	if h.interrupted {
-		h.interrupted = false
+	if h.interrupted || h.nudged {
+		h.interrupted, h.nudged = false, false
 		h.resume()
 	}
 	next := h.heir

@@ -59,10 +59,12 @@ func (s *session) lead(l *hand) {
 			return
 		}
 		s.flush()
-		if err := s.readMore(l); err != nil {
-			if !isInterrupt(err) {
-				s.finish(closeError(err))
-			}
+		switch err := s.readMore(l); {
+		case err == nil:
+		case !isInterrupt(err):
+			s.finish(closeError(err))
+			return
+		case !s.helm.goesOn():
 			return
 		}
 	}
