@@ -82,22 +82,19 @@ func Plan(all []Named, lab scenario.Lab, first uint64, count, total int) []Job {
 }
 
 // RunAll runs jobs in a lab and hands each outcome to each, one at a time. Runs
-// beside each other finish in any order; those that disturb others, or that others
-// would disturb, run last and alone, and then once more the few of which the lab has
-// failed. It stops when ctx is done; what was running then
+// beside each other finish in any order, and in a real lab the longest begin first,
+// so that none of them is left over at the end; those that disturb others, or that
+// others would disturb, run last and alone, and then once more the few of which the
+// lab has failed. It stops when ctx is done; what was running then
 // has been cut short, says nothing, and is not handed on.
 func RunAll(ctx context.Context, l *Lab, jobs []Job, opts *Options, each func(Job, *Outcome)) {
 	workers := max(1, min(opts.Parallel, MaxParallel))
 	if l.Kind() == scenario.Sim {
 		workers = runtime.GOMAXPROCS(0)
 	}
-	var together, alone []Job
-	for _, j := range jobs {
-		if l.Kind() != scenario.Sim && (j.greedy() || j.weighs()) {
-			alone = append(alone, j)
-		} else {
-			together = append(together, j)
-		}
+	together, alone := jobs, []Job(nil)
+	if l.Kind() != scenario.Sim {
+		together, alone = apart(jobs)
 	}
 	var again []Job
 	unlessHarness := func(j Job, out *Outcome) {
@@ -111,6 +108,22 @@ func RunAll(ctx context.Context, l *Lab, jobs []Job, opts *Options, each func(Jo
 	runSome(ctx, l, together, workers, opts, unlessHarness)
 	runSome(ctx, l, alone, 1, opts, unlessHarness)
 	runSome(ctx, l, again, 1, opts, each)
+}
+
+// apart returns the jobs that may run beside others, the longest first, and those that
+// have to run alone.
+func apart(jobs []Job) (together, alone []Job) {
+	for _, j := range jobs {
+		if j.greedy() || j.weighs() {
+			alone = append(alone, j)
+		} else {
+			together = append(together, j)
+		}
+	}
+	slices.SortStableFunc(together, func(a, b Job) int {
+		return cmp.Compare(b.Scenario.Duration, a.Scenario.Duration)
+	})
+	return together, alone
 }
 
 // maxAgain bounds the runs that are made once more because the lab failed: on a
