@@ -30,14 +30,21 @@ func (f *Inflow) Arrived() uint64 { return f.arrived }
 // Unread returns how many bytes have arrived and were not taken.
 func (f *Inflow) Unread() int { return int(f.arrived - f.read) }
 
-// Arrive counts n bytes from the lane. It reports false if they are more than
-// the peer was allowed to send, or said to have sent.
+// Admits reports whether the peer was allowed to send n more bytes, and did not say
+// that there are fewer.
+func (f *Inflow) Admits(n int) bool {
+	end := f.arrived + uint64(n)
+	return end <= f.limit && (!f.ended || end <= f.total)
+}
+
+// Arrive counts n bytes from the lane. It reports false if Admits did not admit them.
 func (f *Inflow) Arrive(n int) bool {
+	ok := f.Admits(n)
 	f.arrived += uint64(n)
 	if f.muted {
 		f.read = f.arrived
 	}
-	return f.arrived <= f.limit && (!f.ended || f.arrived <= f.total)
+	return ok
 }
 
 // Cut records that the lane has ended. It reports false if the peer has said

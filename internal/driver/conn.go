@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -60,6 +59,7 @@ func newConn(l *link, ep *endpoint, id wire.ConnID) *conn {
 	c.core = core.NewConn[memory](connPort{c}, l.n.cfg.Limits)
 	c.ops.mu, c.ops.spawn = &c.mu, l.spawn
 	c.in = newInbox(l.n.cfg.MessageWindow, c.grant, ep.changed)
+	c.in.helper = l.helper
 	c.out = newOutbox(0, l.n.cfg.MessageWindow, c.openMessages, ep.changed)
 	c.out.broke = func() { l.spawn(func() { c.fail(status.Reset) }) }
 	return c
@@ -117,7 +117,7 @@ func (c *conn) grant(limit uint64) {
 }
 
 // readMessages is the reader of the peer's message lane, of which there is one.
-func (c *conn) readMessages(r io.Reader, lane transport.RecvLane) error {
+func (c *conn) readMessages(r *wire.Reader, lane transport.RecvLane) error {
 	c.mu.Lock()
 	known := c.messages != nil
 	if !known {

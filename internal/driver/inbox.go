@@ -1,13 +1,12 @@
 package driver
 
 import (
-	"context"
 	"io"
 	"sync"
 
 	"github.com/fabricd/fabricd/internal/core"
-	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/internal/transport"
 )
 
 // A gate wakes waiters. A signal that nobody waits for is kept, once. Whoever
@@ -29,29 +28,42 @@ const inboxFirst = 4 << 10 // bytes of an inbox's first ring
 // the application has not read. Its bound is the window: the peer is never
 // allowed to send more, so that its lane is always drained, and a receiver that
 // reads nothing holds up no other connection.
+//
+// Bytes that come while a read waits, and nothing lies before them, go straight to
+// its memory where the lane can offer them (hand), and never see the ring.
 type inbox struct {
 	window int                // a power of two
 	credit func(limit uint64) // tells the peer its new limit; called without mu
 	notify func()             // the endpoint's readiness may have grown; called without mu
-	more   gate               // bytes arrived or the end is known
+	helper transport.Helper   // lets a read that waits read for the session; nil: nothing does
+	more   gate               // bytes arrived or the end is known, and front does not wait
 	room   gate               // the ring, which was full, is not any more
 	full   chan struct{}      // closed when nothing more will arrive
 
-	mu   sync.Mutex  // guards the fields below
-	ring []byte      // its length is a power of two, at most window
-	flow core.Inflow // its unread bytes are in the ring
-	over bool        // full is closed
+	mu      sync.Mutex  // guards the fields below
+	ring    []byte      // its length is a power of two, at most window
+	flow    core.Inflow // its unread bytes are in the ring
+	skipped uint64      // bytes that never were in the ring
+	over    bool        // full is closed
+	front   front
 }
 
 func newInbox(window int, credit func(uint64), notify func()) *inbox {
 	return &inbox{window: window, credit: credit, notify: notify, more: newGate(), room: newGate(),
-		full: make(chan struct{}), flow: core.NewInflow(window)}
+		full: make(chan struct{}), flow: core.NewInflow(window), front: front{woken: newGate()}}
+}
+
+// An offerer is a reader that, while it waits, offers what comes to take, which
+// returns how many bytes it took.
+type offerer interface {
+	ReadOr(p []byte, take func(p []byte) int) (int, error)
 }
 
 // fill reads lane until it ends: the body of a connection's message reader. It
 // returns status.Protocol if the peer sends more than it was allowed to. While
 // the window is full it does not read: an honest peer has nothing to send then.
-func (b *inbox) fill(lane io.Reader) error {
+func (b *inbox) fill(lane offerer) error {
+	hand := b.hand // once: it is memory
 	for {
 		p := b.space()
 		if p == nil {
@@ -62,7 +74,7 @@ func (b *inbox) fill(lane io.Reader) error {
 				return nil
 			}
 		}
-		n, err := lane.Read(p)
+		n, err := lane.ReadOr(p, hand)
 		if n > 0 && !b.arrived(n) {
 			return status.Protocol
 		}
@@ -105,15 +117,19 @@ func (b *inbox) space() []byte {
 		}
 		b.grow()
 	}
-	at := int(b.flow.Arrived()) & (len(b.ring) - 1)
+	at := b.index(b.flow.Arrived(), len(b.ring))
 	return b.ring[at:min(len(b.ring), at+len(b.ring)-used)]
 }
+
+// index returns where in a ring of size bytes the byte at a position of the stream
+// belongs.
+func (b *inbox) index(at uint64, size int) int { return int(at-b.skipped) & (size - 1) }
 
 // grow doubles the ring, which is full.
 func (b *inbox) grow() {
 	ring := make([]byte, min(b.window, max(inboxFirst, 4*len(b.ring))))
 	for at := b.flow.Read(); at < b.flow.Arrived(); {
-		n := copy(ring[at&uint64(len(ring)-1):], b.chunk(at))
+		n := copy(ring[b.index(at, len(ring)):], b.chunk(at))
 		at += uint64(n)
 	}
 	b.ring = ring
@@ -121,7 +137,7 @@ func (b *inbox) grow() {
 
 // chunk returns the bytes from position at on that lie together.
 func (b *inbox) chunk(at uint64) []byte {
-	from := int(at) & (len(b.ring) - 1)
+	from := b.index(at, len(b.ring))
 	return b.ring[from:min(len(b.ring), from+int(b.flow.Arrived()-at))]
 }
 
@@ -130,10 +146,8 @@ func (b *inbox) chunk(at uint64) []byte {
 func (b *inbox) arrived(n int) bool {
 	b.mu.Lock()
 	ok := b.flow.Arrive(n)
-	b.settle()
-	b.mu.Unlock()
-	b.more.signal()
-	b.notify()
+	b.front.served = false
+	b.changed()
 	return ok
 }
 
@@ -150,10 +164,7 @@ func (b *inbox) settle() {
 func (b *inbox) end(total uint64) bool {
 	b.mu.Lock()
 	ok := b.flow.End(total)
-	b.settle()
-	b.mu.Unlock()
-	b.more.signal()
-	b.notify()
+	b.changed()
 	return ok
 }
 
@@ -161,10 +172,7 @@ func (b *inbox) end(total uint64) bool {
 func (b *inbox) lose() {
 	b.mu.Lock()
 	b.flow.Lose()
-	b.settle()
-	b.mu.Unlock()
-	b.more.signal()
-	b.notify()
+	b.changed()
 }
 
 // mute records that this end has closed: blocked reads end, later bytes are dropped.
@@ -172,9 +180,18 @@ func (b *inbox) mute() {
 	b.mu.Lock()
 	b.flow.Mute()
 	b.ring = nil
+	b.wake()
 	b.mu.Unlock()
-	b.more.signal()
 	b.room.signal()
+}
+
+// changed wakes who waits for what has arrived, or for the end. The caller holds mu,
+// which changed lets go.
+func (b *inbox) changed() {
+	b.settle()
+	b.wake()
+	b.mu.Unlock()
+	b.notify()
 }
 
 // readable reports whether a read would return bytes.
@@ -182,61 +199,4 @@ func (b *inbox) readable() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.flow.Unread() > 0
-}
-
-// tryRead reads what is there. It returns 0 and no error if nothing is there
-// but more may come.
-func (b *inbox) tryRead(p []byte) (int, error) {
-	b.mu.Lock()
-	filled := b.flow.Unread() == b.window
-	n, err := b.take(p)
-	limit, grant := b.flow.Grant()
-	again := b.flow.Unread() > 0 || err != nil || b.over
-	b.mu.Unlock()
-	if filled && n > 0 {
-		b.room.signal()
-	}
-	if grant {
-		b.credit(limit)
-	}
-	if again {
-		b.more.signal() // for another reader
-	}
-	return n, err
-}
-
-// read waits until at least one byte is there, the connection ends, or ctx is
-// done, and returns what is there.
-func (b *inbox) read(ctx context.Context, p []byte) (int, error) {
-	for {
-		if n, err := b.tryRead(p); n > 0 || err != nil || len(p) == 0 {
-			return n, err
-		}
-		select {
-		case <-b.more:
-		case <-ctx.Done():
-			return 0, context.Cause(ctx)
-		}
-	}
-}
-
-// take copies bytes out of the ring. The caller holds mu.
-func (b *inbox) take(p []byte) (n int, err error) {
-	if b.flow.Muted() {
-		return 0, status.Reset
-	}
-	for n < len(p) && b.flow.Unread() > 0 {
-		k := copy(p[n:], b.chunk(b.flow.Read()))
-		n += k
-		b.flow.Take(k)
-	}
-	switch {
-	case n > 0 || b.flow.Unread() > 0:
-		return n, nil
-	case b.flow.PeerClosed():
-		return 0, ipc.ErrPeerClosed
-	case b.flow.Lost():
-		return 0, status.Reset
-	}
-	return 0, nil
 }

@@ -57,7 +57,15 @@ func (c *conn) takeFrame(p []byte) (int, error) {
 		return 0, nil
 	}
 	body, rest := p[wire.HeaderLen:end:end], p[end:]
-	if h.Type == wire.TypeWrite {
+	switch h.Type {
+	case wire.TypeCredit:
+		f, err := wire.ParseCredit(h.Flags, body)
+		if err != nil {
+			return 0, nil
+		}
+		c.out.raise(f.Limit)
+		return end, nil
+	case wire.TypeWrite:
 		f, err := wire.ParseWrite(h.Flags, body)
 		if err != nil || f.Ordered || int64(f.Length) > int64(len(rest)) {
 			return 0, nil
@@ -84,7 +92,7 @@ func storePayload(p *core.Payload[memory], b []byte) (memErr error) {
 // make that one wait.
 func (c *conn) takes(t wire.Type) bool {
 	switch t {
-	case wire.TypeDone, wire.TypeResult:
+	case wire.TypeDone, wire.TypeResult, wire.TypeCredit:
 		return true
 	case wire.TypeWrite, wire.TypeSignal, wire.TypeAtomic:
 		return c.link.n.cfg.Faults == nil && c.link.serving()

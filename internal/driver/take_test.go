@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"io"
+	"sync"
 	"testing"
 
 	"github.com/fabricd/fabricd/internal/driver"
@@ -103,6 +105,92 @@ func TestSmallOperationsOverTCPAllocateNothing(t *testing.T) {
 			}
 		}); got > 0 && !raceEnabled {
 			t.Errorf("%s: %v allocations", name, got)
+		}
+	}
+}
+
+// Messages of every size keep their order while those who wait for them, and for
+// operations, read for the session.
+func TestOrderOfMessagesOverSockets(t *testing.T) {
+	for _, provider := range []string{"tcp", "tcp-plain"} {
+		t.Run(provider, func(t *testing.T) {
+			here, there, _, _, _, roff := overTCP(t, provider, 4096)
+			const rounds = 300
+			sizes := []int{8, 1, 20_000, 64, 100_000, 8, 8, 16_360, 8, 200_000, 3}
+			var all sync.WaitGroup
+			all.Go(func() { // the echo
+				if _, err := io.Copy(endpointIO{there}, io.LimitReader(endpointIO{there}, rounds/int64(len(sizes))*sum(sizes))); err != nil {
+					t.Error(err)
+				}
+			})
+			all.Go(func() { // others who wait
+				for i := range uint64(rounds) {
+					old, err := here.Atomic(context.Background(), rma.Atomic{Op: rma.AtomicAdd, Width: 8, Offset: roff, Operand: 1})
+					if err != nil || old != i {
+						t.Errorf("atomic %d: %d, %v", i, old, err)
+						return
+					}
+				}
+			})
+			for round := range rounds / len(sizes) {
+				for i, n := range sizes {
+					out, back := make([]byte, n), make([]byte, n)
+					for k := range out {
+						out[k] = byte(round + i + k)
+					}
+					sent := make(chan error, 1)
+					go func() { _, err := endpointIO{here}.Write(out); sent <- err }()
+					if _, err := io.ReadFull(endpointIO{here}, back); err != nil {
+						t.Fatal(err)
+					}
+					if err := <-sent; err != nil || !bytes.Equal(out, back) {
+						t.Fatalf("message %d of round %d, %d bytes: it came back changed (%v)", i, round, n, err)
+					}
+				}
+			}
+			all.Wait()
+		})
+	}
+}
+
+func sum(all []int) (n int64) {
+	for _, k := range all {
+		n += int64(k)
+	}
+	return n
+}
+
+// TestMessagesOverTCPAllocateNothing is without TLS, as above.
+func TestMessagesOverTCPAllocateNothing(t *testing.T) {
+	here, there, _, _, _, _ := overTCP(t, "tcp-plain", 4096)
+	for _, size := range []int{8, 1000, 16 << 10} {
+		const runs = 1000
+		var us, them io.ReadWriter = endpointIO{here}, endpointIO{there}
+		echoed := make(chan error, 1)
+		go func() { // ends with the rounds below
+			p := make([]byte, size)
+			var err error
+			for i := 0; i <= runs && err == nil; i++ {
+				if _, err = io.ReadFull(them, p); err == nil {
+					_, err = them.Write(p)
+				}
+			}
+			echoed <- err
+		}()
+		p := make([]byte, size)
+		got := testing.AllocsPerRun(runs, func() {
+			if _, err := us.Write(p); err != nil {
+				t.Error(err)
+			}
+			if _, err := io.ReadFull(us, p); err != nil {
+				t.Error(err)
+			}
+		})
+		if err := <-echoed; err != nil {
+			t.Error(err)
+		}
+		if got > 0 && !raceEnabled {
+			t.Errorf("%d bytes: %v allocations there and back", size, got)
 		}
 	}
 }

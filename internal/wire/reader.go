@@ -110,6 +110,19 @@ func (r *Reader) Read(p []byte) (int, error) {
 	return r.src.Read(p)
 }
 
+// ReadOr is Read that, where the lane can, offers what comes while it waits to take,
+// which returns how many bytes it took.
+func (r *Reader) ReadOr(p []byte, take func(p []byte) int) (int, error) {
+	src, ok := r.src.(offerer)
+	if !ok {
+		return r.Read(p)
+	}
+	if n := r.buffered(p); n > 0 || len(p) == 0 {
+		return n, nil
+	}
+	return src.ReadOr(p, take)
+}
+
 // Buffered returns how many bytes Read returns without touching the lane.
 func (r *Reader) Buffered() int { return r.end - r.start }
 

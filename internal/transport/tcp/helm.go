@@ -74,7 +74,7 @@ const (
 	fewVisits, manyVisits, mostVisits = 4, 64, 1 << 16
 	// atOnce is how long nobody may have the helm between two guests. Who else waits
 	// meanwhile waits for the second one.
-	atOnce = 30 * time.Microsecond
+	atOnce = 60 * time.Microsecond
 	// lateCost is how many guests who come at once make up for one who does not: a
 	// goroutine is held up now and then.
 	lateCost = 32

@@ -252,7 +252,7 @@ func (l *recvLane) deliver(h header, p []byte, caller *recvLane) (woken bool, er
 			grant = l.taken(n)
 		}
 	}
-	if n < len(p) || h.flags&flagFin != 0 {
+	if n < len(p) || h.flags&flagFin != 0 || n > 0 && l.asm.readable() > 0 { // what was there before
 		woken = l.place(h.value+uint64(n), p[n:], caller)
 	}
 	l.mu.Unlock()

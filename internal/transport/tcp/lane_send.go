@@ -14,6 +14,8 @@ type sendLane struct {
 	wake chan struct{} // holds a token when the writer should look
 	pace pace          // of the writer
 
+	whole [1]transport.Part // what Write hands to WriteVec; the writer's
+
 	// Guarded by the session's mu; id is set with writeMu held too, and read with either.
 	id       uint64 // 0: no frame was sent
 	limit    uint64 // what the peer allows
@@ -30,7 +32,10 @@ type sendLane struct {
 // sent: its answer may make somebody else write before Write has returned.
 func (l *sendLane) Write(p []byte) (n int, err error) {
 	if len(p) >= bulkMin {
-		return l.WriteVec([]transport.Part{{Payload: p}}, nil)
+		l.whole[0].Payload = p
+		n, err = l.WriteVec(l.whole[:], nil)
+		l.whole[0].Payload = nil
+		return n, err
 	}
 	for n < len(p) {
 		k, err := l.writeFirst(vector{b: p[n:]})

@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"sync/atomic"
 	"testing"
@@ -81,6 +82,41 @@ func TestWhatIsOfferedIsTakenOrRead(t *testing.T) {
 		}
 		if n := len(got); n < 2 || got[n-2] != 200 || got[n-1] != 3 {
 			t.Errorf("the read ended with % x", got[max(0, len(got)-4):])
+		}
+	})
+}
+
+// Bytes that have come before those that lie between them and the reader, over another
+// connection, are read once these are taken.
+func TestWhatLiesBehindWhatIsTakenIsRead(t *testing.T) {
+	offering(t, func(t *testing.T, _ transport.SendLane, in *recvLane) {
+		read := make(chan string, 1)
+		go func() { // ends with the bytes that are not taken
+			p := make([]byte, 100)
+			n, err := in.ReadOr(p, func(p []byte) int { return len(p) })
+			read <- fmt.Sprint(string(p[:n]), err)
+		}()
+		for !in.waits() {
+			time.Sleep(time.Millisecond) // until the Read waits: what came before is not offered
+		}
+		in.mu.Lock()
+		at := in.asm.next
+		in.mu.Unlock()
+		for _, f := range []struct {
+			at    uint64
+			bytes string
+		}{{at + 5, "behind"}, {at, "taken"}} {
+			if _, err := in.deliver(header{kind: typeData, value: f.at, length: uint32(len(f.bytes))}, []byte(f.bytes), nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		select {
+		case got := <-read:
+			if got != "behind<nil>" {
+				t.Errorf("read %q", got)
+			}
+		case <-time.After(10 * time.Second):
+			t.Error("the reader was not told")
 		}
 	})
 }

@@ -93,7 +93,7 @@ func (s *session) Help(done chan struct{}) {
 	}
 	s.helm.part(g, answered || len(done) > 0, s.frames.Load())
 	if answered {
-		done <- struct{}{} // the caller's
+		notify(done) // the caller's
 	}
 	g.answer = nil
 	s.guests.Put(g)
