@@ -169,6 +169,7 @@ func (b *bulk) write(slices [][]byte) (rest []byte, err error) {
 		err = nil
 	}
 	clear(b.vectors)
+	b.glanceAside()
 	return rest, err
 }
 

@@ -177,9 +177,7 @@ func (b *bulk) fill(l *recvLane, p []byte, left int) (n int, err error) {
 		var k int
 		k, err = b.src.Read(p[n:])
 		n += k
-		if b.tls != nil {
-			b.s.glance(&b.looked)
-		}
+		b.glanceAhead()
 	}
 	b.arrived(n, left)
 	l.mu.Lock()

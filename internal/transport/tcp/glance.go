@@ -9,7 +9,9 @@ import (
 // kernel which sockets have something: the scheduler does so when a processor has
 // nothing to run. So whoever moves much on a bulk connection with TLS looks at the
 // session's first connection between records, and has its reader go on at once if
-// something has come: what is small does not wait for what is large to pause.
+// something has come: what is small does not wait for what is large to pause. Without
+// TLS it does so only while this end talks; and then, with TLS or without, it lets
+// others run, who may have an answer already.
 
 // Who writes glances only if this end has said something short lately, and so is
 // likely to wait for an answer: else what comes to it is the word that its bytes have
@@ -21,25 +23,39 @@ const (
 )
 
 // glance has who waits for the first connection read it, if there is something, and
-// if the caller did not look just before, at last.
-func (s *session) glance(last *time.Time) {
-	if !s.socket.waits.Load() {
-		return
-	}
+// if the caller did not look just before, at last. If this end talks, it lets others
+// run besides: who has got an answer may be waiting for the processor.
+func (s *session) glance(last *time.Time, talks bool) {
 	now := time.Now()
 	if now.Sub(*last) < glanceEvery {
 		return
 	}
-	if *last = now; s.socket.readable() {
+	*last = now
+	if s.socket.waits.Load() && s.socket.readable() {
 		s.helm.nudge()
+		talks = true
+	}
+	if talks {
 		runtime.Gosched()
 	}
 }
 
+// talks reports whether this end has said something short lately.
+func (s *session) talks() bool {
+	return time.Since(s.collected.begun)-time.Duration(s.spoke.Load()) < lately
+}
+
 // glanceAside is glance for who writes.
 func (b *bulk) glanceAside() {
-	if s := b.s; time.Since(s.collected.begun)-time.Duration(s.spoke.Load()) < lately {
-		s.glance(&b.wrote)
+	if b.s.talks() {
+		b.s.glance(&b.wrote, true)
+	}
+}
+
+// glanceAhead is glance for who reads.
+func (b *bulk) glanceAhead() {
+	if talks := b.s.talks(); talks || b.tls != nil {
+		b.s.glance(&b.looked, talks)
 	}
 }
 

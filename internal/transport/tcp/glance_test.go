@@ -2,6 +2,8 @@ package tcp
 
 import (
 	"runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -39,7 +41,7 @@ func TestAGlanceLetsTheReaderGoOn(t *testing.T) {
 		if _, err := out.Write([]byte{1}); err != nil {
 			t.Fatal(err)
 		}
-		sb.glance(new(time.Time))
+		sb.glance(new(time.Time), false)
 		select {
 		case <-came:
 			here++
@@ -52,4 +54,29 @@ func TestAGlanceLetsTheReaderGoOn(t *testing.T) {
 	}
 	out.Close()
 	<-ended
+}
+
+// TestWhoTalksLetsOthersRun: whoever moves much lets go of the processor now and then
+// if this end waits for something short, and keeps it otherwise.
+func TestWhoTalksLetsOthersRun(t *testing.T) {
+	pa, pb := onSockets(t, func(*Config) {})
+	sa, _ := transporttest.Connect(t, pa, pb)
+	s := sa.(*session)
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	const rounds = 50
+	for _, talks := range []bool{true, false} {
+		others := 0
+		for range rounds {
+			var ran atomic.Bool
+			var other sync.WaitGroup
+			other.Go(func() { ran.Store(true) })
+			if s.glance(new(time.Time), talks); ran.Load() {
+				others++
+			}
+			other.Wait()
+		}
+		if talks && others < rounds*4/5 || !talks && others > rounds/5 {
+			t.Errorf("talks: %v: others ran %d times of %d", talks, others, rounds)
+		}
+	}
 }
