@@ -258,6 +258,16 @@ var All = []Mutant{
 		Old: "	if !c.isFailed() && c.drain(ctx) {\n", New: "	if !c.isFailed() {\n",
 	},
 	{
+		Name: "handed-past-others", What: "message bytes go to who waits past those that came before them",
+		File: "internal/driver/inbox_read.go", By: "./internal/driver",
+		Old: "n == 0 || b.flow.Unread() > 0 || ", New: "n == 0 || ",
+	},
+	{
+		Name: "left-behind", What: "what has come before the bytes that it follows is shown to nobody once these are taken",
+		File: "internal/transport/tcp/lane_recv.go", By: "./internal/transport/tcp",
+		Old: " || n > 0 && l.asm.readable() > 0 {", New: " {",
+	},
+	{
 		Name: "persisted-not-committed", What: "the lease table is said to be on disk and is not",
 		File: "membership/disk.go", By: "./membership",
 		Old: "	if d.commit(writes) == nil {\n", New: "	if true {\n",
