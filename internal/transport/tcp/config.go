@@ -38,9 +38,8 @@
 // when it has bytes of its own. Whoever waits for what a reader would wake it for
 // may take it too (Help). A session's watch goroutine takes the helm when nobody has
 // had it for a moment. Each bulk connection has a reader, which
-// puts bytes straight into the memory of a Read that waits for them. Whoever encrypts or
-// decrypts those looks now and then whether something has come on the first one
-// (glance.go).
+// puts bytes straight into the memory of a Read that waits for them. Whoever moves
+// those looks now and then whether something has come on the first one (glance.go).
 //
 // # Flow control and memory
 //

@@ -3,10 +3,10 @@ package tcp
 import "time"
 
 // A write of a few frames whose writer has waited for something before, and has
-// nothing else under way, as in a round trip, goes over the first connection, in one call: on a bulk connection
-// there is another goroutine to be woken before the one that waits for the bytes.
-// Who writes one after the other gets bulk connections, which carry more and hold up
-// nobody.
+// nothing else under way, as in a round trip, goes over the first connection, in one
+// call: on a bulk connection there is another goroutine to be woken before the one
+// that waits for the bytes. Who writes one after the other gets bulk connections,
+// which carry more and hold up nobody.
 
 const (
 	// loneMax is the longest such write, in bytes: 64 KiB and what describes them.
