@@ -53,16 +53,10 @@ func newInbox(window int, credit func(uint64), notify func()) *inbox {
 		full: make(chan struct{}), flow: core.NewInflow(window), front: front{woken: newGate()}}
 }
 
-// An offerer is a reader that, while it waits, offers what comes to take, which
-// returns how many bytes it took.
-type offerer interface {
-	ReadOr(p []byte, take func(p []byte) int) (int, error)
-}
-
 // fill reads lane until it ends: the body of a connection's message reader. It
 // returns status.Protocol if the peer sends more than it was allowed to. While
 // the window is full it does not read: an honest peer has nothing to send then.
-func (b *inbox) fill(lane offerer) error {
+func (b *inbox) fill(lane transport.Offerer) error {
 	hand := b.hand // once: it is memory
 	for {
 		p := b.space()
