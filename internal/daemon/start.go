@@ -9,6 +9,7 @@ import (
 
 	"github.com/fabricd/fabricd/internal/driver"
 	"github.com/fabricd/fabricd/internal/faults"
+	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/membership"
 	"github.com/fabricd/fabricd/membership/gossip"
 	"github.com/fabricd/fabricd/membership/state"
@@ -271,6 +272,9 @@ func (d *Daemon) startMembership(ctx context.Context, store *trust.Store, engine
 		CertificateValidity: d.cfg.CertificateValidity,
 		Probe: func(ctx context.Context, n membership.Node) error {
 			_, err := engine.Ping(ctx, n.Life.Node)
+			if errors.Is(err, status.Version) {
+				return nil // an answer: it lives, only no link with it is to be had
+			}
 			return err
 		},
 		OnEvent:    b.handle,

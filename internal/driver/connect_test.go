@@ -15,6 +15,8 @@ import (
 	"github.com/fabricd/fabricd/internal/driver"
 	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/internal/wire"
 	"github.com/fabricd/fabricd/rma"
 )
 
@@ -271,6 +273,41 @@ func TestLinkThatAnswersTakesEvidenceBack(t *testing.T) {
 		got := fab.evidence(0)
 		if len(got) < 3 || got[0] != driver.LinkAlive || !slices.Contains(got, driver.LinkSilent) || got[len(got)-1] != driver.LinkAlive {
 			t.Errorf("evidence %v, want alive, silent, alive", got)
+		}
+	})
+}
+
+// TestAnotherVersionIsNoEvidence: a peer that refuses a link for its version has
+// answered. What would be held against it would never be taken back, because there
+// never is a link.
+func TestAnotherVersionIsNoEvidence(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		fab := newFabric(t, 1)
+		odd, err := fab.hub.Provider("odd", transport.Identity{Cluster: uuid(0xCC), Node: uuid(9)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer odd.Close()
+		fab.nodes[0].NodeUp(driver.Peer{Life: addr.Life{Node: 9, Generation: 1}, UUID: uuid(9), Epoch: 1, Addresses: []string{"odd"}})
+		refused := make(chan error, 1)
+		go func() {
+			sess, err := odd.Accept(context.Background())
+			if err == nil {
+				defer func() { <-sess.Done() }()
+				_, err = (&hostile{t: t, sess: sess}).open(wire.HelloRefuse{
+					Code: status.Version, VersionMin: wire.VersionMax + 1, VersionMax: wire.VersionMax + 1, Reason: "no common version"}.AppendTo(nil))
+			}
+			refused <- err
+		}()
+		if _, err := fab.nodes[0].Ping(context.Background(), 9); !errors.Is(err, status.Version) {
+			t.Errorf("ping: %v, want that the versions differ", err)
+		}
+		if err := <-refused; err != nil {
+			t.Error(err)
+		}
+		time.Sleep(time.Second)
+		if got := fab.evidence(0); len(got) != 0 {
+			t.Errorf("evidence %v, want none", got)
 		}
 	})
 }

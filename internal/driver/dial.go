@@ -150,6 +150,7 @@ func (n *Node) dial(p *peerState, life addr.Life) {
 	}
 	n.log.Info().Stringer("peer", life).Err(err).Msg("link could not be established")
 	switch status.Of(err) {
+	case status.Version: // it lives: it answered, and will never answer otherwise
 	case status.Reset:
 		n.report(life, LinkFenced)
 	default:

@@ -68,14 +68,20 @@ func newHostile(t *testing.T, limit uint64) *hostile {
 
 // lane opens a lane that begins with p.
 func (h *hostile) lane(p []byte) transport.SendLane {
-	lane, err := h.sess.OpenLane(context.Background())
-	if err == nil {
-		_, err = lane.Write(p)
-	}
+	lane, err := h.open(p)
 	if err != nil {
 		h.t.Fatal(err)
 	}
 	return lane
+}
+
+// open is lane for other goroutines than the test's.
+func (h *hostile) open(p []byte) (transport.SendLane, error) {
+	lane, err := h.sess.OpenLane(context.Background())
+	if err == nil {
+		_, err = lane.Write(p)
+	}
+	return lane, err
 }
 
 // next returns the first frame of the next lane that the victim opens.

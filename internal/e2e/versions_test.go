@@ -95,7 +95,7 @@ func TestBuildsOfTwoVersions(t *testing.T) {
 		odd.start()
 		all := append(nodes, odd)
 		l.agree(all...)
-		for _, ends := range [][2]*node{{odd, nodes[1]}, {nodes[1], odd}} {
+		for _, ends := range [][2]*node{{odd, nodes[1]}, {nodes[1], odd}, {odd, nodes[0]}, {nodes[0], odd}} {
 			began := time.Now()
 			out, err := l.fabricd("ping", fmt.Sprint(ends[1].place.ID), "--admin", ends[0].adminSocket(), "--count", "1")
 			if err == nil || !strings.Contains(err.Error(), "version") {

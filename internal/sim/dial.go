@@ -68,9 +68,11 @@ func (n *node) dial(p *peerState, round int) {
 		if err == nil || up || p.lost {
 			return
 		}
-		if status.Of(err) == status.Reset {
+		switch status.Of(err) {
+		case status.Version:
+		case status.Reset:
 			n.report(p.party.Life, verdict.LinkFenced)
-		} else {
+		default:
 			n.report(p.party.Life, verdict.LinkRefused)
 		}
 	})
