@@ -14,16 +14,16 @@ import (
 )
 
 // openProviders opens the providers of the configuration, in its order, on the
-// data port. The engine closes them. silence is how long a silent peer is waited
-// for. What cannot be used beside others is warned of, and shown.
-func (d *Daemon) openProviders(store *trust.Store, silence time.Duration) ([]transport.Provider, error) {
+// data port. The engine closes them, and gives up links that are silent for giveUp.
+// What cannot be used beside others is warned of, and shown.
+func (d *Daemon) openProviders(store *trust.Store, giveUp time.Duration) ([]transport.Provider, error) {
 	names, _ := d.cfg.carriers()
 	all, none, err := openEach(names, func(name string) (transport.Provider, error) {
 		switch name {
 		case "quic":
-			return d.openQUIC(store, 3*silence)
+			return d.openQUIC(store, 2*giveUp)
 		case "tcp":
-			return d.openTCP(store, silence)
+			return d.openTCP(store, giveUp)
 		}
 		panic("BUG: daemon: no provider " + name)
 	})
@@ -51,9 +51,9 @@ func (d *Daemon) openQUIC(store *trust.Store, idle time.Duration) (transport.Pro
 	return d.links.provider(p, true), nil
 }
 
-func (d *Daemon) openTCP(store *trust.Store, silence time.Duration) (transport.Provider, error) {
+func (d *Daemon) openTCP(store *trust.Store, giveUp time.Duration) (transport.Provider, error) {
 	shared := newShare(d.data.streams, d.cfg.TCPPlaintext)
-	p, err := tcp.New(tcpConfig(d, shared, store, silence))
+	p, err := tcp.New(tcpConfig(d, shared, store, giveUp))
 	if err != nil {
 		return nil, err
 	}
@@ -88,9 +88,10 @@ func identify(cs tls.ConnectionState) (transport.Identity, error) {
 	return transport.Identity{Cluster: id.Cluster, Node: id.Node, Host: id.Host}, err
 }
 
-// tcpConfig returns how the TCP provider of d accepts and whom it trusts. silence
-// is how long a silent peer is waited for.
-func tcpConfig(d *Daemon, shared *share, store *trust.Store, silence time.Duration) tcp.Config {
+// tcpConfig returns how the TCP provider of d accepts and whom it trusts. A
+// connection whose bytes do not arrive for giveUp has lost its way: as the engine gives
+// up a silent link, but for each connection of the link.
+func tcpConfig(d *Daemon, shared *share, store *trust.Store, giveUp time.Duration) tcp.Config {
 	if d.cfg.TCPPlaintext {
 		d.log.Warn().Str("op", "provider").Msg("tcp-plaintext is set: links over tcp go without TLS, and only to nodes that have it set too")
 	}
@@ -100,7 +101,7 @@ func tcpConfig(d *Daemon, shared *share, store *trust.Store, silence time.Durati
 		ClientTLS:   func() *tls.Config { return store.ClientTLS(nil) },
 		Identify:    identify,
 		Plaintext:   d.cfg.TCPPlaintext,
-		UserTimeout: max(3*silence, 5*time.Second),
+		UserTimeout: giveUp,
 		Log:         d.log,
 		Refused:     d.countRefused,
 	}

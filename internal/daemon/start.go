@@ -219,7 +219,8 @@ func (d *Daemon) startEngine(ctx context.Context) error {
 	}
 	d.roster.setCluster(d.state.Identity().Cluster)
 	timing := membership.TimingOf(gossip.Profile(d.cfg.Detection))
-	providers, err := d.openProviders(store, timing.Silence)
+	giveUp := timing.Silence + timing.Check // as a silent node is known to be lost
+	providers, err := d.openProviders(store, giveUp)
 	if err != nil {
 		return err
 	}
@@ -232,7 +233,7 @@ func (d *Daemon) startEngine(ctx context.Context) error {
 		ConnectTimeout: d.cfg.ConnectTimeout,
 		Heartbeat:      timing.Heartbeat,
 		SilenceBound:   timing.Silence,
-		GiveUp:         timing.Silence + timing.Check, // as a silent node is known to be lost
+		GiveUp:         giveUp,
 		Report:         reports.report,
 		Faults:         d.nodeFaults,
 	})

@@ -119,7 +119,7 @@ func (b *inbox) space() []byte {
 // belongs.
 func (b *inbox) index(at uint64, size int) int { return int(at-b.skipped) & (size - 1) }
 
-// grow doubles the ring, which is full.
+// grow makes the ring, which is full, four times as large, up to the window.
 func (b *inbox) grow() {
 	ring := make([]byte, min(b.window, max(inboxFirst, 4*len(b.ring))))
 	for at := b.flow.Read(); at < b.flow.Arrived(); {

@@ -9,7 +9,7 @@ import (
 
 // A front is the read that waits for an inbox, the first one if there are several.
 // Bytes that come for it go straight to its memory; the others wait for what it
-// leaves. The inbox's mu guards it, but for woken.
+// leaves, in no order and however long: SCIF has one receiver of an endpoint. The inbox's mu guards it, but for woken.
 type front struct {
 	woken  gate   // something has come, or the end
 	p      []byte // its memory; nil: no read waits

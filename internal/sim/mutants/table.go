@@ -265,7 +265,7 @@ var All = []Mutant{
 	{
 		Name: "left-behind", What: "what has come before the bytes that it follows is shown to nobody once these are taken",
 		File: "internal/transport/tcp/lane_recv.go", By: "./internal/transport/tcp",
-		Old: " || n > 0 && l.asm.readable() > 0 {", New: " {",
+		Old: " || n > 0 && l.isBehind() {", New: " {",
 	},
 	{
 		Name: "persisted-not-committed", What: "the lease table is said to be on disk and is not",

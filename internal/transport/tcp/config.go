@@ -105,7 +105,9 @@ type Config struct {
 
 	// UserTimeout is how long the kernel may wait for the peer's kernel to
 	// acknowledge bytes before it ends a connection, where it can be told. It
-	// does not see a peer to which nothing is sent: heartbeats do. 0: 5 s.
+	// does not see a peer to which nothing is sent: heartbeats do, but over the first
+	// connection only, so that for the others it is what tells that their way is lost.
+	// 0: 5 s.
 	UserTimeout time.Duration
 
 	LaneWindow    int // bytes that a lane takes before it is read. 0: 2 MiB

@@ -176,16 +176,15 @@ func (s *session) sendAgain(frames []keptFrame) error {
 		for done := 0; done < f.length; {
 			p := f.piece(done)
 			p = p[:min(len(p), maxSmall)]
-			if err := s.awaitOutlet(l); err != nil {
-				return err
-			}
-			s.writeMu.Lock()
-			err := s.sendPieces(f.lane, f.at+uint64(done), vector{b: p}, false)
-			s.writeMu.Unlock()
+			sent, err := s.sendPiece(l, f.lane, f.at+uint64(done), p)
 			if err != nil {
 				return err
 			}
-			done += len(p)
+			if sent {
+				done += len(p)
+			} else {
+				<-l.wake
+			}
 		}
 		f.free()
 	}
@@ -213,21 +212,30 @@ func (s *session) letGo() (release func()) {
 	return func() { freeAll(frames) }
 }
 
-// awaitOutlet waits until the first connection takes more data.
-func (s *session) awaitOutlet(l *sendLane) error {
-	for {
-		s.mu.Lock()
-		if err := l.failure(); err != nil {
-			s.mu.Unlock()
-			return err
-		}
-		if s.out.backlog.Load() <= maxBacklog {
-			delete(s.waiting, l)
-			s.mu.Unlock()
-			return nil
-		}
-		s.waiting[l] = struct{}{}
-		s.mu.Unlock()
-		<-l.wake
+// sendPiece sends p on the first connection, unless that has no room for more data:
+// then l.wake has a token when it may have.
+func (s *session) sendPiece(l *sendLane, lane, at uint64, p []byte) (sent bool, err error) {
+	s.writeMu.Lock()
+	defer s.writeMu.Unlock()
+	if ok, err := s.hasOutlet(l); !ok || err != nil {
+		return false, err
 	}
+	return true, s.sendPieces(lane, at, vector{b: p}, false)
+}
+
+// hasOutlet reports whether the first connection takes more data; if not, l is woken
+// when it may. writeMu is held.
+func (s *session) hasOutlet(l *sendLane) (bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := l.failure(); err != nil {
+		return false, err
+	}
+	ok := s.out.backlog.Load() <= maxBacklog
+	if ok {
+		delete(s.waiting, l)
+	} else {
+		s.waiting[l] = struct{}{}
+	}
+	return ok, nil
 }

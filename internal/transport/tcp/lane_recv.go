@@ -85,7 +85,7 @@ func (l *recvLane) begin(p []byte, take func([]byte) int) (int, error) {
 		l.s.freed(l, n, grant)
 		return n, nil
 	}
-	if l.ended && l.asm.taken == l.final {
+	if l.atEnd() {
 		l.sawEnd = true
 		retire := l.over()
 		l.mu.Unlock()
@@ -252,7 +252,7 @@ func (l *recvLane) deliver(h header, p []byte, caller *recvLane) (woken bool, er
 			grant = l.taken(n)
 		}
 	}
-	if n < len(p) || h.flags&flagFin != 0 || n > 0 && l.asm.readable() > 0 { // what was there before
+	if n < len(p) || h.flags&flagFin != 0 || n > 0 && l.isBehind() {
 		woken = l.place(h.value+uint64(n), p[n:], caller)
 	}
 	l.mu.Unlock()
@@ -261,6 +261,14 @@ func (l *recvLane) deliver(h header, p []byte, caller *recvLane) (woken bool, er
 	}
 	return woken, nil
 }
+
+// isBehind reports whether what the reader is to see next was there before the bytes
+// that have just been taken: bytes, or the end. mu is held.
+func (l *recvLane) isBehind() bool { return l.asm.readable() > 0 || l.atEnd() }
+
+// atEnd reports whether the reader has got all that the lane will ever have. mu is
+// held.
+func (l *recvLane) atEnd() bool { return l.ended && l.asm.taken == l.final }
 
 // isNext reports whether bytes at offset at can go straight to the reader that
 // waits. mu is held.

@@ -37,6 +37,7 @@ func (l *sendLane) Write(p []byte) (n int, err error) {
 		l.whole[0].Payload = nil
 		return n, err
 	}
+	l.pace.follows = false
 	for n < len(p) {
 		k, err := l.writeFirst(vector{b: p[n:]})
 		if n += k; err != nil {
@@ -59,6 +60,7 @@ func (l *sendLane) WriteVec(parts []transport.Part, hold transport.Hold) (int, e
 			}
 		}
 	}
+	l.pace.follows = false
 	for g.left > 0 {
 		if err := l.write(&g); err != nil {
 			return all - g.left, err
@@ -88,16 +90,28 @@ func (l *sendLane) write(g *gather) error {
 // and returns how many.
 func (l *sendLane) writeFirst(v vector) (int, error) {
 	for {
-		n, at, err := l.reserve(min(v.len(), maxSmall), 1)
-		switch {
-		case err != nil:
-			return 0, err
-		case n > 0:
-			return n, l.s.sendData(l, at, v.cut(n), false)
+		n, err := l.sendFirst(v, min(v.len(), maxSmall), 1)
+		if n > 0 || err != nil {
+			return n, err
 		}
 		l.s.flush()
 		<-l.wake
 	}
+}
+
+// sendFirst sends least to most bytes of v, at most maxSmall, on the first
+// connection, and returns how many; none if it would have to wait, and l.wake then
+// has a token when it may go on. What the connection has room for is looked at in
+// the turn of writing: of any number of lanes that have seen room for a frame, each
+// would add one.
+func (l *sendLane) sendFirst(v vector, most, least int) (int, error) {
+	l.s.writeMu.Lock()
+	defer l.s.writeMu.Unlock()
+	n, at, err := l.reserve(most, least)
+	if n == 0 || err != nil {
+		return 0, err
+	}
+	return n, l.s.sendData(l, at, v.cut(n), false)
 }
 
 // writeBulk hands over some bytes of g on a bulk connection and returns how many;
@@ -158,15 +172,13 @@ func (l *sendLane) TryWrite(p []byte) (bool, error) {
 		defer l.s.mu.Unlock()
 		return true, l.failure()
 	}
-	n, at, err := l.reserve(len(p), len(p))
-	if n == 0 || err != nil {
-		return false, err
-	}
-	return true, l.s.sendData(l, at, vector{b: p}, false)
+	n, err := l.sendFirst(vector{b: p}, len(p), len(p))
+	return n > 0, err
 }
 
 // reserve takes credit for least to most bytes, which are sent at offset at. It
-// takes none if it would have to wait; l.wake then has a token when it may go on.
+// takes none if it would have to wait; l.wake then has a token when it may go on. For
+// the first connection, on which most is at most maxSmall, writeMu is held.
 func (l *sendLane) reserve(most, least int) (n int, at uint64, err error) {
 	s := l.s
 	s.mu.Lock()
@@ -236,8 +248,9 @@ func (l *sendLane) Close() error {
 	l.closed = true
 	at := l.sent
 	l.s.mu.Unlock()
-	// An error is the end of the session, which others report.
-	_ = l.s.sendData(l, at, vector{}, true)
+	l.s.writeMu.Lock()
+	_ = l.s.sendData(l, at, vector{}, true) // an error is the end of the session, which others report
+	l.s.writeMu.Unlock()
 	l.s.forgetOut(l)
 	return nil
 }

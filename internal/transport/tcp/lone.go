@@ -26,7 +26,7 @@ type pace struct {
 // begins notes the begin of a large write, and reports whether it is a lone one.
 func (p *pace) begins() bool {
 	if p.follows || time.Since(p.last) <= hurry {
-		p.waits, p.follows = 0, false
+		p.waits = 0
 		return false
 	}
 	p.waits = min(p.waits+1, calm)
@@ -42,6 +42,8 @@ func (l *sendLane) Follows() { l.pace.follows = true }
 // takes. It reports false if there is no credit for all of it, or much to write
 // before.
 func (l *sendLane) writeLone(g *gather) (bool, error) {
+	l.s.writeMu.Lock()
+	defer l.s.writeMu.Unlock()
 	n, at, err := l.reserveNow(g.left)
 	if n == 0 || err != nil {
 		return false, err
@@ -50,7 +52,7 @@ func (l *sendLane) writeLone(g *gather) (bool, error) {
 }
 
 // reserveNow takes credit for n bytes of the first connection, or none: it does not
-// ask to be woken.
+// ask to be woken. writeMu is held, as in reserveFirst.
 func (l *sendLane) reserveNow(n int) (took int, at uint64, err error) {
 	s := l.s
 	s.mu.Lock()
@@ -67,10 +69,8 @@ func (l *sendLane) reserveNow(n int) (took int, at uint64, err error) {
 	return n, at, nil
 }
 
-// sendLone sends all of g, which was reserved at offset at.
+// sendLone sends all of g, which was reserved at offset at. writeMu is held.
 func (s *session) sendLone(l *sendLane, at uint64, g *gather) error {
-	s.writeMu.Lock()
-	defer s.writeMu.Unlock()
 	id := s.name(l)
 	if id == 0 {
 		return s.Err()

@@ -121,6 +121,41 @@ func TestWhatLiesBehindWhatIsTakenIsRead(t *testing.T) {
 	})
 }
 
+// The end that has come before the bytes that it follows is seen when these are taken.
+func TestTheEndBehindWhatIsTakenIsSeen(t *testing.T) {
+	offering(t, func(t *testing.T, _ transport.SendLane, in *recvLane) {
+		read := make(chan string, 1)
+		go func() { // ends with the end of the lane
+			p := make([]byte, 100)
+			n, err := in.ReadOr(p, func(p []byte) int { return len(p) })
+			read <- fmt.Sprint(n, " ", err)
+		}()
+		for !in.waits() {
+			time.Sleep(time.Millisecond) // until the Read waits: what came before is not offered
+		}
+		in.mu.Lock()
+		at := in.asm.next
+		in.mu.Unlock()
+		if _, err := in.deliver(header{kind: typeData, flags: flagFin, value: at + 5}, nil, nil); err != nil {
+			t.Fatal(err)
+		}
+		for !in.waits() || in.ready.Load() {
+			time.Sleep(time.Millisecond) // until it has looked, and waits again
+		}
+		if _, err := in.deliver(header{kind: typeData, value: at, length: 5}, []byte("taken"), nil); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case got := <-read:
+			if got != "0 EOF" {
+				t.Errorf("read %q", got)
+			}
+		case <-time.After(10 * time.Second):
+			t.Error("the reader was not told")
+		}
+	})
+}
+
 // A Read that ends while take runs ends when take has: nothing is applied behind
 // the back of who has canceled.
 func TestAReadWaitsForWhatIsBeingTaken(t *testing.T) {

@@ -64,7 +64,7 @@ type session struct {
 	work   sync.WaitGroup
 
 	writeMu   sync.Mutex // the order of frames on the first connection; guards frame, put and collected
-	frame     []byte     // memory for one frame
+	frame     []byte     // memory for what is written at once: a frame, or a lone write
 	put       []byte     // frames that were put off or collected
 	collected collection
 	owes      atomic.Bool   // there is something in put

@@ -433,10 +433,8 @@ func (s *session) settle() {
 }
 
 // sendData sends v, which was reserved at offset at, on the first connection, or
-// collects it, and names the lane if these are its first bytes.
+// collects it, and names the lane if these are its first bytes. writeMu is held.
 func (s *session) sendData(l *sendLane, at uint64, v vector, fin bool) error {
-	s.writeMu.Lock()
-	defer s.writeMu.Unlock()
 	id := s.name(l)
 	if id == 0 {
 		return s.Err()

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/internal/transport/transporttest"
 )
 
@@ -76,5 +77,26 @@ func TestWhatIsLargeKeepsOffTheFirstConnection(t *testing.T) {
 	out.Close()
 	if n := <-read; n != int64(written) {
 		t.Errorf("%d bytes came of %d", n, written)
+	}
+}
+
+// What follows others is the next write, large or small, and no later one.
+func TestFollowsIsSaidOfTheNextWrite(t *testing.T) {
+	pa, pb := onSockets(t, func(*Config) {})
+	from, to := transporttest.Connect(t, pa, pb)
+	s, r := transporttest.Lane(t, from, to)
+	defer r.Cancel()
+	l := s.(*sendLane)
+	for _, small := range []func() (int, error){
+		func() (int, error) { return l.Write([]byte("x")) },
+		func() (int, error) { return l.WriteVec([]transport.Part{{Head: []byte("x")}}, nil) },
+	} {
+		l.Follows()
+		if _, err := small(); err != nil {
+			t.Fatal(err)
+		}
+		if l.pace = (pace{waits: calm, follows: l.pace.follows}); !l.pace.begins() {
+			t.Error("a large write after a small one that followed others follows them too")
+		}
 	}
 }
