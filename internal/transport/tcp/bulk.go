@@ -26,15 +26,15 @@ type bulk struct {
 	// Of the writer.
 	vectors [][]byte    // memory for buffers
 	buffers net.Buffers // what is left of a frame
-	wrote   time.Time   // the last glance
+	wrote   lookout
 
 	// Of the reader.
-	position uint64    // the bytes of whole frames that have come, with headers
-	told     uint64    // the position that the peer knows
-	ackAt    uint64    // the end of the frame that is being read, if its sender waits to hear of it; else 0
-	spill    []byte    // memory for bytes whose lane has no reader that waits
-	looked   time.Time // the last glance
-	misses   int       // times in a row that a lane's reader did not come back soon
+	position uint64 // the bytes of whole frames that have come, with headers
+	told     uint64 // the position that the peer knows
+	ackAt    uint64 // the end of the frame that is being read, if its sender waits to hear of it; else 0
+	spill    []byte // memory for bytes whose lane has no reader that waits
+	looked   lookout
+	misses   int // times in a row that a lane's reader did not come back soon
 
 	cut     bool // an interrupt of the writer is under way; guarded by the session's mu
 	stopped bool // the same of the reader; guarded by the mu of the lane that it fills
@@ -179,17 +179,14 @@ func (b *bulk) writeRecords(slices [][]byte) (rest []byte, err error) {
 			return nil, err
 		}
 	}
-	if err := b.rec.flush(); err != nil || !b.rec.gone {
-		return nil, err
-	}
-	return b.rec.out, nil
+	return b.rec.flush()
 }
 
 // finish writes what an interrupt has left and ends the turn.
 func (b *bulk) finish(rest []byte) {
-	_, err := b.conn.Write(rest)
+	n, err := b.conn.Write(rest)
 	if b.rec != nil {
-		b.rec.gone, b.rec.out = false, nil
+		b.rec.proceed(n)
 	}
 	<-b.turn
 	if err != nil {

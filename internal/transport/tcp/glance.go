@@ -22,21 +22,34 @@ const (
 	lately      = 2 * time.Millisecond
 )
 
+// A lookout is when a goroutine that moves much looks aside, and lets others run. It
+// is that goroutine's.
+type lookout struct {
+	last  time.Time // the last look
+	keeps time.Time // until then others have had their share of the processor
+}
+
+// yielded notes that others have run from begun to now. Those who compute keep the
+// processor for milliseconds: who lets them run at each look would move nothing any
+// more, so that it goes on for four times as long.
+func (o *lookout) yielded(begun, now time.Time) { o.keeps = now.Add(4 * now.Sub(begun)) }
+
 // glance has who waits for the first connection read it, if there is something, and
 // if the caller did not look just before, at last. If this end talks, it lets others
 // run besides: who has got an answer may be waiting for the processor.
-func (s *session) glance(last *time.Time, talks bool) {
+func (s *session) glance(o *lookout, talks bool) {
 	now := time.Now()
-	if now.Sub(*last) < glanceEvery {
+	if now.Sub(o.last) < glanceEvery {
 		return
 	}
-	*last = now
+	o.last = now
 	if s.socket.waits.Load() && s.socket.readable() {
 		s.helm.nudge()
 		talks = true
 	}
-	if talks {
+	if talks && now.After(o.keeps) {
 		runtime.Gosched()
+		o.yielded(now, time.Now())
 	}
 }
 

@@ -41,7 +41,7 @@ func TestAGlanceLetsTheReaderGoOn(t *testing.T) {
 		if _, err := out.Write([]byte{1}); err != nil {
 			t.Fatal(err)
 		}
-		sb.glance(new(time.Time), false)
+		sb.glance(new(lookout), false)
 		select {
 		case <-came:
 			here++
@@ -70,13 +70,26 @@ func TestWhoTalksLetsOthersRun(t *testing.T) {
 			var ran atomic.Bool
 			var other sync.WaitGroup
 			other.Go(func() { ran.Store(true) })
-			if s.glance(new(time.Time), talks); ran.Load() {
+			if s.glance(new(lookout), talks); ran.Load() {
 				others++
 			}
 			other.Wait()
 		}
 		if talks && others < rounds*4/5 || !talks && others > rounds/5 {
 			t.Errorf("talks: %v: others ran %d times of %d", talks, others, rounds)
+		}
+	}
+}
+
+// TestWhoComputesDoesNotKeepWhoMoves: after others have had the processor for long, who
+// moves much has it for longer.
+func TestWhoComputesDoesNotKeepWhoMoves(t *testing.T) {
+	begun := time.Unix(1000, 0)
+	for _, took := range []time.Duration{5 * time.Microsecond, 10 * time.Millisecond} {
+		var o lookout
+		now := begun.Add(took)
+		if o.yielded(begun, now); o.keeps.Sub(now) != 4*took {
+			t.Errorf("others ran for %v, and it keeps the processor for %v", took, o.keeps.Sub(now))
 		}
 	}
 }

@@ -30,11 +30,13 @@ type recordConn struct {
 
 	async *outlet // not nil after sendAsync
 
-	// Of the goroutine that writes, after sendGathered.
+	// After sendGathered. TLS answers the peer from the goroutine that reads: mu guards
+	// what its records are collected in.
 	gathers bool
-	glance  func() // is called between records
+	glance  func() // is called between records, with mu held
+	mu      sync.Mutex
 	out     []byte
-	gone    bool // an interrupt has come: nothing of out may be written by this goroutine any more
+	gone    bool // an interrupt has come: out is written by whoever flush has left it to
 }
 
 // gatherSize is how much a gathering connection collects before it writes, in
@@ -131,21 +133,39 @@ func (c *recordConn) Write(p []byte) (int, error) {
 		c.sent.Add(uint64(len(p)))
 		return len(p), c.async.push(p)
 	case c.gathers:
-		c.glance()
-		c.out = append(c.out, p...)
-		if len(c.out) < gatherSize || c.gone {
-			return len(p), nil
-		}
-		return len(p), c.flush()
+		return len(p), c.gather(p)
 	}
 	n, err := c.Conn.Write(p)
 	c.sent.Add(uint64(n))
 	return n, err
 }
 
+// gather collects p, and writes when that is much.
+func (c *recordConn) gather(p []byte) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.glance()
+	c.out = append(c.out, p...)
+	if len(c.out) < gatherSize {
+		return nil
+	}
+	return c.writeOut()
+}
+
 // flush writes what was collected. An interrupt is no error here: TLS would not
-// survive it. What it left is in out, and gone is set.
-func (c *recordConn) flush() error {
+// survive it. What it has left is returned, for the caller to write and then to call
+// proceed.
+func (c *recordConn) flush() (rest []byte, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.writeOut(); err != nil || !c.gone {
+		return nil, err
+	}
+	return c.out, nil
+}
+
+// writeOut writes what was collected, if nobody else is to do that. mu is held.
+func (c *recordConn) writeOut() error {
 	if c.gone || len(c.out) == 0 {
 		return nil
 	}
@@ -154,12 +174,18 @@ func (c *recordConn) flush() error {
 	if err != nil && !isInterrupt(err) {
 		return err
 	}
-	if c.gone = err != nil; c.gone {
-		c.out = c.out[n:]
-		return nil
-	}
-	c.out = c.out[:0]
+	c.gone = err != nil
+	c.out = c.out[:copy(c.out, c.out[n:])]
 	return nil
+}
+
+// proceed ends what flush has left to the caller, n bytes that it has written. What
+// was collected meanwhile goes out with the next flush.
+func (c *recordConn) proceed(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sent.Add(uint64(n))
+	c.gone, c.out = false, append([]byte(nil), c.out[n:]...)
 }
 
 // An outlet writes to a socket and never waits: what the socket does not take
