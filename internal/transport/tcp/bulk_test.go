@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"math/rand/v2"
+	"net"
 	"os"
 	"sync"
 	"testing"
@@ -367,5 +368,46 @@ func TestSmallWritesBesideLargeOnes(t *testing.T) {
 				t.Error(err)
 			}
 		}
+	})
+}
+
+// TestALargeTransferTakesSeveralConnections: while more than a piece of one lane is
+// under way on a bulk connection, its next pieces go over another one.
+func TestALargeTransferTakesSeveralConnections(t *testing.T) {
+	hostile(t, func(c *Config) { c.Plaintext = true }, func(r *rig) {
+		own := roomy
+		own.bulk, own.laneWindow, own.sessionWindow = 2, 16<<20, 32<<20
+		first, more, s := r.withBulkOf(own)
+		l, err := s.OpenLane(r.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.Write([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		r.frame(first)
+		var writer sync.WaitGroup
+		writer.Go(func() { _, _ = l.Write(make([]byte, 16<<20)) }) // it ends with the session
+		pieces := func(c net.Conn, n int) (bytes int) {
+			for range n {
+				h, _ := r.frameUpTo(c, maxPiece)
+				if h.kind != typeData || h.length == 0 {
+					t.Errorf("type %d, %d bytes", h.kind, h.length)
+				}
+				bytes += int(h.length)
+			}
+			return bytes
+		}
+		had := pieces(more, 2) // nothing is acknowledged
+		at := r.given(first)
+		second := r.dial("")
+		r.write(second, at.appendTo(nil))
+		r.frame(second)
+		writer.Go(func() { _, _ = io.Copy(io.Discard, more) }) // likewise
+		if h, _ := r.frameUpTo(second, maxPiece); h.kind != typeData || h.value < uint64(1+had) {
+			t.Errorf("type %d at %d on the second connection, behind %d bytes", h.kind, h.value, had)
+		}
+		s.Close(0, "")
+		writer.Wait()
 	})
 }

@@ -111,14 +111,19 @@ func (r *rig) write(c net.Conn, p []byte) {
 	}
 }
 
-// frame reads the next frame.
+// frame reads the next frame of a first connection, or one as short.
 func (r *rig) frame(c net.Conn) (header, []byte) {
+	r.Helper()
+	return r.frameUpTo(c, maxSmall)
+}
+
+func (r *rig) frameUpTo(c net.Conn, most uint32) (header, []byte) {
 	r.Helper()
 	var b [headerLen]byte
 	if _, err := io.ReadFull(c, b[:]); err != nil {
 		r.Fatal(err)
 	}
-	h, err := parseHeader(b[:], maxSmall)
+	h, err := parseHeader(b[:], most)
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -248,6 +253,12 @@ func TestAnswersThatNobodyReads(t *testing.T) {
 func (r *rig) token(c net.Conn) binding {
 	r.Helper()
 	r.write(c, header{kind: typeWant}.appendTo(nil))
+	return r.given(c)
+}
+
+// given reads until there is a token.
+func (r *rig) given(c net.Conn) binding {
+	r.Helper()
 	for {
 		if h, body := r.frame(c); h.kind == typeToken {
 			at := binding{session: h.value}
