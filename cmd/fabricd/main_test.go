@@ -324,6 +324,43 @@ func TestCommandsWithoutAFabricd(t *testing.T) {
 	}
 }
 
+// TestExplainTellsWhoHasSetWhat: each setting with its value and its source, nothing is
+// run, and a wrong one is refused as run does.
+func TestExplainTellsWhoHasSetWhat(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "f.yaml")
+	if err := os.WriteFile(file, []byte("name: rack-1\ndata-port: 9000\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	environ := []string{"FABRIC_CONFIG=" + file, "FABRIC_DETECTION=fast"}
+	out, stderr, code := run(t, environ, "run", "--explain=json", "--data-port", "9100", "--enable-faults")
+	var list []struct{ Key, Variable, Value, Source, Default, Allowed, Usage string }
+	if err := json.Unmarshal([]byte(out), &list); err != nil || code != exitOK {
+		t.Fatalf("exit code %d, %v: %s%s", code, err, out, stderr)
+	}
+	got := map[string]string{}
+	for _, e := range list {
+		got[e.Key] = e.Value + " " + e.Source
+		if e.Allowed == "" || e.Usage == "" || !strings.HasPrefix(e.Variable, "FABRIC_") {
+			t.Errorf("%+v leaves something out", e)
+		}
+	}
+	for key, want := range map[string]string{"name": "rack-1 " + file + ":1", "data-port": "9100 flag", "detection": "fast FABRIC_DETECTION",
+		"enable-faults": "true flag", "gossip-port": "7701 default"} {
+		if got[key] != want {
+			t.Errorf("%s: %q, want %q", key, got[key], want)
+		}
+	}
+	out, _, code = run(t, environ, "run", "--explain")
+	if code != exitOK || strings.Count(out, "\n") != len(list)+1 || !strings.Contains(out, "detection") {
+		t.Errorf("exit code %d, table:\n%s", code, out)
+	}
+	for _, wrong := range [][]string{{"run", "--explain=xml"}, {"run", "--explain", "--data-port", "x"}} {
+		if out, stderr, code := run(t, environ, wrong...); code != exitUsage || out != "" || !strings.Contains(stderr, "want ") {
+			t.Errorf("%v: exit code %d, %q, %q", wrong, code, out, stderr)
+		}
+	}
+}
+
 func TestVersion(t *testing.T) {
 	out, _, code := run(t, nil, "version", "--json")
 	var v struct{ Version, Go, Platform string }

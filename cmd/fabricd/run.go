@@ -23,14 +23,23 @@ func (a *app) runCommand() *cobra.Command {
 (--data-port is FABRIC_DATA_PORT) or a line of the YAML file (data-port: 7700);
 a flag overrides a variable, and a variable overrides the file. A wrong value
 ends fabricd at once with exit code 2 and one line that says what is allowed.
-deploy/rings.md says what the settings of rings are worth.`,
+deploy/rings.md says what the settings of rings are worth. With --explain nothing is
+run: it prints each setting, what has set it, and what is allowed.`,
 		Example: `  fabricd run --role host
   fabricd run --join 10.0.0.1:7700 --token-file join.token
-  fabricd run --config /etc/fabricd.yaml --log-format json`,
+  fabricd run --config /etc/fabricd.yaml --log-format json
+  fabricd run --config /etc/fabricd.yaml --explain
+  fabricd run --explain=json | jq '.[] | select(.source != "default")'`,
 	}
+	var how string
+	cmd.Flags().StringVar(&how, "explain", "", "print the settings, who has set them and what is allowed, and do not run: table or json")
+	cmd.Flags().Lookup("explain").NoOptDefVal = explainTable
 	cmd.Flags().BoolVar(&rebuild, "rebuild-leases", false, "host: start once with a new lease table if it is damaged or lost")
 	addSettings(cmd, &file)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if how != "" {
+			return a.explain(cmd, file, how)
+		}
 		c, err := a.settings(cmd, file)
 		if err != nil {
 			return err
@@ -62,10 +71,15 @@ func addSettings(cmd *cobra.Command, file *string) {
 
 // settings returns the configuration of cmd's flags, the environment and the file.
 func (a *app) settings(cmd *cobra.Command, file string) (daemon.Config, error) {
-	if file == "" {
-		file = a.getenv("FABRIC_CONFIG")
+	return daemon.Load(a.configFile(file), a.environ, changed(cmd))
+}
+
+// configFile returns the file of the flag --config, else that of the environment.
+func (a *app) configFile(flag string) string {
+	if flag != "" {
+		return flag
 	}
-	return daemon.Load(file, a.environ, changed(cmd))
+	return a.getenv("FABRIC_CONFIG")
 }
 
 // changed returns the settings that the command line gave.

@@ -30,6 +30,20 @@ type value struct {
 // *ConfigError with all that is wrong, and then the configuration is not to be
 // used.
 func Load(file string, environ []string, flags map[string]string) (Config, error) {
+	c, _, err := Explain(file, environ, flags)
+	return c, err
+}
+
+// An Explained setting is one with the value that it has, and who has set it.
+type Explained struct {
+	Setting
+	Value  string
+	Source string // "default", "file:line", "FABRIC_…" or "flag"
+}
+
+// Explain is Load that also returns all settings, in the order in which --help lists
+// them. With an error there are none.
+func Explain(file string, environ []string, flags map[string]string) (Config, []Explained, error) {
 	c := Default()
 	values := map[string]value{}
 	var problems []Problem
@@ -49,9 +63,22 @@ func Load(file string, environ []string, flags map[string]string) (Config, error
 	problems = append(problems, c.apply(values)...)
 	problems = append(problems, c.check(values)...)
 	if len(problems) > 0 {
-		return c, &ConfigError{Problems: problems}
+		return c, nil, &ConfigError{Problems: problems}
 	}
-	return c, nil
+	return c, c.explained(values), nil
+}
+
+// explained returns the settings of c, which values has set.
+func (c *Config) explained(values map[string]value) []Explained {
+	var all []Explained
+	for _, s := range settings {
+		e := Explained{Setting: s, Value: s.get(c), Source: "default"}
+		if v, ok := values[s.Key]; ok {
+			e.Source = v.source
+		}
+		all = append(all, e)
+	}
+	return all
 }
 
 // apply sets what values say.
