@@ -540,6 +540,11 @@ func (a *app) measureClusters(ctx context.Context, d *Document, o *anchorOptions
 	return nil
 }
 
+// cluster returns the eight daemons of the design's table.
+func (o *anchorOptions) cluster(detection string) clusterOptions {
+	return clusterOptions{fabricd: o.fabricd, nodes: 8, detection: detection, quiet: o.quiet}
+}
+
 // lossSeries returns the losses of the design's table.
 func (o *anchorOptions) lossSeries() []series {
 	all := (&failOptions{kills: o.kills, stops: o.stops}).series()
@@ -549,24 +554,25 @@ func (o *anchorOptions) lossSeries() []series {
 }
 
 func (a *app) lossTargets(ctx context.Context, d *Document, o *anchorOptions) error {
-	exe, missing := findFabricd(o.fabricd)
+	_, missing := findFabricd(o.fabricd)
 	anchor := a.stockAnchor(ctx, d, o)
 	for _, s := range o.lossSeries() {
 		t := Target{Key: keyLoss, What: s.how + " to NODE_REMOVED, 8 nodes, " + s.detection, Unit: "ms",
 			Ours: spreadOf(nil), Raw: spreadOf(nil), Ratio: spreadOf(nil)}
 		var losses []Loss
-		err := missing
+		row, err := rowOf(d), missing
 		if s.count == 0 {
 			err = errors.New("left out: --kills or --stops is 0")
 		}
 		if err == nil {
-			onKeeper(func() { losses, err = strikeAll(ctx, exe, 8, s, a.progress(o.quiet)) })
+			cluster := o.cluster(s.detection)
+			onKeeper(func() { losses, row, err = strikeAll(ctx, &cluster, s, row, a.progress(o.quiet)) })
 		}
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
 		d.Losses = append(d.Losses, losses...)
-		d.addLosses(rowOf(d), s, losses)
+		d.addLosses(row, s, losses)
 		if err != nil {
 			t.Why = err.Error()
 		}
@@ -638,7 +644,7 @@ func quantile(v []figure, q float64) figure {
 
 // healTargets adds the rows of clusters that were split.
 func (a *app) healTargets(ctx context.Context, d *Document, o *anchorOptions) error {
-	split := &splitOptions{clusterOptions{fabricd: o.fabricd, nodes: 8, detection: "normal", quiet: o.quiet}, o.splits}
+	split := &splitOptions{o.cluster("normal"), o.splits}
 	var all []Split
 	err := errors.New("left out: --splits is 0")
 	if o.splits > 0 {
@@ -669,14 +675,11 @@ func (a *app) healTargets(ctx context.Context, d *Document, o *anchorOptions) er
 }
 
 func (a *app) idleTargets(ctx context.Context, d *Document, o *anchorOptions) error {
-	exe, err := findFabricd(o.fabricd)
+	idle := &idleOptions{o.cluster("normal"), idleSettling, o.idle}
 	var all []Idle
-	switch {
-	case err != nil:
-	case o.idle == 0:
-		err = errors.New("left out: --idle is 0")
-	default:
-		onKeeper(func() { all, err = measureIdle(ctx, exe, 8, "normal", idleSettling, o.idle) })
+	err := errors.New("left out: --idle is 0")
+	if o.idle > 0 {
+		onKeeper(func() { all, err = measureIdle(ctx, idle) })
 	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

@@ -152,8 +152,8 @@ func TestReportHasTheFailures(t *testing.T) {
 	blast.Test, blast.Dir, blast.P99Ratio = blastTest, "while a node dies", 1.25
 	d.Results = append(d.Results, Result{Row: blast, Figure: latencyFigure})
 	d.addReplays(newRow(), []Replay{{Scenario: "split", Seed: 4, Events: 1000, Same: true, Fresh: true, Rate: 31234}})
-	d.addJoins(newRow(), 8, []Join{{Placed: 40_000, Met: 41_000, Seen: []figure{30_000, 52_000}}}, []Join{{Placed: absent, Met: 9000, Seen: []figure{104_000, 208_000}}})
-	d.addCalms(newRow(), &falseOptions{}, []Calm{{False: 0}}, []Calm{{False: 3, Rate: 77.5}})
+	d.addJoins(newRow(), carrier{}, 8, []Join{{Placed: 40_000, Met: 41_000, Seen: []figure{30_000, 52_000}}}, []Join{{Placed: absent, Met: 9000, Seen: []figure{104_000, 208_000}}})
+	d.addCalms(newRow(), &falseOptions{}, carrier{}, []Calm{{False: 0}}, []Calm{{False: 3, Rate: 77.5}})
 	s := clusterSections(d)
 	if len(s) != 2 || len(s[0].Tables) != 3 || len(s[0].Tables[0].Rows) != 2 || len(s[0].Tables[2].Rows) != 1 || len(s[1].Tables) != 2 {
 		t.Fatalf("%+v", s)

@@ -52,6 +52,7 @@ measured from when it was due until its echo is here: a stall counts for all
 messages that it delays. Every node also has a connection to the one that dies.
 The report has the latencies before and with the kill, and the ratio of both p99.`,
 		Example: `  fabric-bench run fail_blast
+  fabric-bench run fail_blast --providers tcp
   fabric-bench run fail_blast --nodes 8 --kills 10 --rate 1000 --duration 5s`,
 	}
 	o.flags(cmd, blastNodes, 8)
@@ -69,7 +70,7 @@ The report has the latencies before and with the kill, and the ratio of both p99
 // measureBlast adds the rows and the losses of fail_blast.
 func (a *app) measureBlast(ctx context.Context, d *Document, o *blastOptions) error {
 	var before, with []sample
-	err := o.loseInTurn(ctx, a, blastTest, func(g *trial, victim int) error {
+	c, err := o.loseInTurn(ctx, a, blastTest, func(g *trial, victim int) error {
 		quiet, struck, l, err := g.blast(ctx, victim, o)
 		if err == nil {
 			before, with, d.Losses = append(before, quiet), append(with, struck), append(d.Losses, l)
@@ -78,15 +79,16 @@ func (a *app) measureBlast(ctx context.Context, d *Document, o *blastOptions) er
 	})
 	if len(before) > 0 {
 		row := rowOf(d)
+		row.carriedBy(c)
 		d.Results = append(d.Results, o.rows(row, before, with)...)
 	}
 	return err
 }
 
-// rows returns the rows before and with the kills, a repetition for each kill.
+// rows returns the rows, like row, before and with the kills, a repetition for each kill.
 func (o *blastOptions) rows(row Row, before, with []sample) []Result {
 	pairs := int64(o.nodes - 1)
-	row.Provider, row.Security, row.Test = providerQUIC, "tls1.3", blastTest
+	row.Test = blastTest
 	row.Size, row.Pairs, row.Conns, row.Validated = blastSize, pairs, pairs, true
 	kind := reduction{both: true}
 	row.Dir = "before"
@@ -163,7 +165,7 @@ func (g *trial) killSoon(v int) <-chan wake {
 
 // bystanders returns a side of the pairs without v: each sends to the next.
 func (g *trial) bystanders(v int) (*bystandSide, error) {
-	m := &mesh{provider: providerQUIC, security: secured(providerQUIC)}
+	m := &mesh{provider: g.carrier.String()}
 	for i, p := range g.posts {
 		if i == v {
 			continue

@@ -15,6 +15,7 @@ type clusterOptions struct {
 	fabricd   string
 	nodes     int
 	detection string
+	providers string // of the daemons; empty: as fabricd has it
 	format    string
 	quiet     bool
 }
@@ -24,6 +25,7 @@ func (o *clusterOptions) flags(cmd *cobra.Command, nodes int) {
 	f.StringVar(&o.fabricd, "fabricd", "", "the fabricd to run (default: beside this program, ./bin, $PATH)")
 	f.IntVar(&o.nodes, "nodes", nodes, "daemons")
 	f.StringVar(&o.detection, "detection", "normal", "fast, normal or calm")
+	f.StringVar(&o.providers, "providers", "", "what carries the data of the daemons, as of fabricd run (default: as fabricd has it, quic before tcp)")
 	f.StringVar(&o.format, "format", "table", "table, csv or json")
 	f.BoolVar(&o.quiet, "quiet", false, "no progress on standard error")
 }
@@ -36,20 +38,25 @@ func (o *clusterOptions) check(fewest int) error {
 	return checkChoices(o.detection, o.format)
 }
 
-// onCluster is onTrial with the options' cluster, on a goroutine that keeps its
-// thread. A failure names the test.
-func (o *clusterOptions) onCluster(ctx context.Context, test string, do func(g *trial) error, options ...string) error {
-	exe, err := findFabricd(o.fabricd)
-	if err != nil {
-		return err
+// daemonFlags returns the flags of every daemon.
+func (o *clusterOptions) daemonFlags() []string {
+	flags := []string{"--detection", o.detection}
+	if o.providers != "" {
+		flags = append(flags, "--providers", o.providers)
 	}
+	return flags
+}
+
+// onCluster is onTrial on a goroutine that keeps its thread. A failure names the
+// test.
+func (o *clusterOptions) onCluster(ctx context.Context, test string, do func(g *trial) error, options ...string) (c carrier, err error) {
 	// Children die with the thread that started them; this goroutine keeps it.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	if err := onTrial(ctx, exe, o.nodes, o.detection, do, options...); err != nil {
-		return fmt.Errorf("%s: %w", test, err)
+	if c, err = onTrial(ctx, o, do, options...); err != nil {
+		err = fmt.Errorf("%s: %w", test, err)
 	}
-	return nil
+	return c, err
 }
 
 // reportOn measures into a document and reports, also what there was before a
@@ -80,7 +87,7 @@ func (o *lossOptions) check(fewest int) error {
 
 // loseInTurn starts a cluster and calls lose as often as daemons are to be killed,
 // for all but the host in turn.
-func (o *lossOptions) loseInTurn(ctx context.Context, a *app, test string, lose func(g *trial, victim int) error) error {
+func (o *lossOptions) loseInTurn(ctx context.Context, a *app, test string, lose func(g *trial, victim int) error) (carrier, error) {
 	progress, done := a.progress(o.quiet), 0
 	return o.onCluster(ctx, test, func(g *trial) error {
 		return g.inTurn(ctx, o.kills, func(victim int) error {

@@ -33,14 +33,10 @@ type Loss struct {
 
 // failOptions is what the flags of fail_detect say.
 type failOptions struct {
-	fabricd   string
-	nodes     int
-	kills     int
-	stops     int
-	stock     int
-	detection string
-	format    string
-	quiet     bool
+	clusterOptions
+	kills int
+	stops int
+	stock int
 }
 
 func (a *app) failDetectCommand() *cobra.Command {
@@ -58,31 +54,29 @@ LAN: the anchor.`,
 		Example: `  fabric-bench run fail_detect
   fabric-bench run fail_detect --kills 20 --stops 0 --stock 20
   fabric-bench run fail_detect --kills 10 --stops 0 --fabricd ./bin/fabricd
+  fabric-bench run fail_detect --providers tcp,quic
   fabric-bench run fail_detect --format json > loss.json`,
 	}
+	o.flags(cmd, 8)
 	f := cmd.Flags()
-	f.StringVar(&o.fabricd, "fabricd", "", "the fabricd to run (default: beside this program, ./bin, $PATH)")
-	f.IntVar(&o.nodes, "nodes", 8, "daemons")
 	f.IntVar(&o.kills, "kills", 50, "how many to kill with SIGKILL")
 	f.IntVar(&o.stops, "stops", 50, "how many to stop with SIGSTOP")
 	f.IntVar(&o.stock, "stock", 0, "how many members of memberlist alone to kill, and to stop, beside them")
-	f.StringVar(&o.detection, "detection", "", "fast, normal or calm (default: normal for kills, fast for stops)")
-	f.StringVar(&o.format, "format", "table", "table, csv or json")
-	f.BoolVar(&o.quiet, "quiet", false, "no progress on standard error")
+	o.detection = "" // a default for each series
+	detection := f.Lookup("detection")
+	detection.DefValue, detection.Usage = "", "fast, normal or calm (default: normal for kills, fast for stops)"
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return a.failDetect(cmd.Context(), o) }
 	return cmd
 }
 
 func (o *failOptions) check() error {
 	switch {
-	case o.nodes < 3 || o.nodes > 64:
-		return usagef("--nodes %d: 3 to 64", o.nodes)
 	case o.kills < 0 || o.kills > 10_000 || o.stops < 0 || o.stops > 10_000 || o.kills+o.stops == 0:
 		return usagef("--kills %d, --stops %d: 0 to 10000, not both 0", o.kills, o.stops)
 	case o.stock < 0 || o.stock > 1000:
 		return usagef("--stock %d: 0 to 1000", o.stock)
 	}
-	return checkChoices(o.detection, o.format)
+	return o.clusterOptions.check(3)
 }
 
 func checkChoices(detection, format string) error {
@@ -136,21 +130,18 @@ func (a *app) failDetect(ctx context.Context, o *failOptions) error {
 	if err := o.check(); err != nil {
 		return err
 	}
-	exe, err := findFabricd(o.fabricd)
-	if err != nil {
-		return err
-	}
 	// Children die with the thread that started them; this goroutine keeps it.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	row := thisMachine()
 	d := a.newDocument(row)
+	var err error
 	for _, s := range o.series() {
 		if s.count == 0 {
 			continue
 		}
 		var losses []Loss
-		losses, err = strikeAll(ctx, exe, o.nodes, s, a.progress(o.quiet))
+		losses, row, err = strikeAll(ctx, &o.clusterOptions, s, row, a.progress(o.quiet))
 		d.Losses = append(d.Losses, losses...)
 		d.Checks = append(d.Checks, d.addLosses(row, s, losses)...)
 		if err != nil {
@@ -186,12 +177,12 @@ const (
 	returnTest = "fail_detect" // until the blocked receive returned
 )
 
-// addLosses adds the rows of a series and returns its targets.
+// addLosses adds the rows of a series, which are like row, and returns its targets.
 func (d *Document) addLosses(row Row, s series, losses []Loss) (checks []Check) {
 	if len(losses) == 0 {
 		return nil
 	}
-	row.Provider, row.Security, row.Dir = providerQUIC, "tls1.3", s.how+", detection "+s.detection
+	row.Dir = s.how + ", detection " + s.detection
 	for _, m := range []struct {
 		test string
 		of   func(Loss) []figure
@@ -226,9 +217,12 @@ func (d *Document) addLossRow(row Row, losses []Loss, of func(Loss) []figure) Pe
 	return p
 }
 
-// strikeAll strikes one daemon after the other, in turn all but the host.
-func strikeAll(ctx context.Context, exe string, nodes int, s series, progress func(string, ...any)) (losses []Loss, err error) {
-	err = onTrial(ctx, exe, nodes, s.detection, func(g *trial) error {
+// strikeAll strikes one daemon after the other, in turn all but the host, with the
+// detection of the series. It returns row with what carried the data.
+func strikeAll(ctx context.Context, o *clusterOptions, s series, row Row, progress func(string, ...any)) (losses []Loss, _ Row, err error) {
+	cluster := *o
+	cluster.detection = s.detection
+	c, err := onTrial(ctx, &cluster, func(g *trial) error {
 		return g.inTurn(ctx, s.count, func(victim int) error {
 			l, err := g.strike(ctx, victim, s)
 			if err == nil {
@@ -238,17 +232,24 @@ func strikeAll(ctx context.Context, exe string, nodes int, s series, progress fu
 			return err
 		})
 	})
-	return losses, err
+	row.carriedBy(c)
+	return losses, row, err
 }
 
-// onTrial starts a fleet with an observer at every daemon, and ends both.
-func onTrial(ctx context.Context, exe string, nodes int, detection string, do func(g *trial) error, options ...string) (err error) {
-	f, err := newFleet(ctx, exe, nodes, append([]string{"--detection", detection}, options...)...)
+// onTrial starts the options' fleet with an observer at every daemon, and ends
+// both. It returns what carried the data.
+func onTrial(ctx context.Context, o *clusterOptions, do func(g *trial) error, options ...string) (c carrier, err error) {
+	exe, err := findFabricd(o.fabricd)
 	if err != nil {
-		return err
+		return c, err
 	}
-	g := &trial{fleet: f, posts: make([]*post, nodes)}
+	f, err := newFleet(ctx, exe, o.nodes, append(o.daemonFlags(), options...)...)
+	if err != nil {
+		return c, err
+	}
+	g := &trial{fleet: f, posts: make([]*post, o.nodes), carrier: carrier{setting: o.providers}}
 	defer func() {
+		c = g.carrier
 		if err != nil && !errors.Is(err, context.Canceled) {
 			err = fmt.Errorf("%w\n%s", err, f.tails(12))
 		}
@@ -257,10 +258,13 @@ func onTrial(ctx context.Context, exe string, nodes int, detection string, do fu
 	}()
 	for i := range f.daemons {
 		if err := g.man(ctx, i); err != nil {
-			return err
+			return c, err
 		}
 	}
-	return do(g)
+	if err = do(g); err != nil {
+		return c, err
+	}
+	return c, g.look(ctx, 0) // what the test has not looked for itself
 }
 
 // inTurn calls lose count times, for all daemons but the host in turn, and fails
@@ -291,7 +295,8 @@ const strikeLimit = 20 * time.Second
 // A trial is a fleet with an observer at every daemon. One goroutine owns it.
 type trial struct {
 	fleet    *fleet
-	posts    []*post        // by daemon
+	posts    []*post // by daemon
+	carrier  carrier
 	blocking sync.WaitGroup // goroutines that are blocked in a receive
 }
 
@@ -437,7 +442,7 @@ func (g *trial) block(ctx context.Context, v int) (<-chan wake, error) {
 		})
 	}
 	wait(ctx, 5*pollEvery) // until all of them block
-	return wakes, nil
+	return wakes, g.look(ctx, v)
 }
 
 // connect dials the listener, which accepts and then leaves the connection

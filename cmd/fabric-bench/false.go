@@ -63,6 +63,7 @@ an hour. A cluster as large of memberlist alone, with its own settings for a LAN
 runs at the same time, so that the same pauses meet both: the anchor.`,
 		Example: `  fabric-bench run false_positive_rate
   fabric-bench run false_positive_rate --hogs 0 --duration 5m
+  fabric-bench run false_positive_rate --providers tcp
   fabric-bench run false_positive_rate --detection fast --reps 5 --format json`,
 	}
 	o.flags(cmd, 8)
@@ -95,7 +96,7 @@ func (o *falseOptions) check() error {
 func (a *app) measureFalse(ctx context.Context, d *Document, o *falseOptions) error {
 	var ours, raw []Calm
 	progress := a.progress(o.quiet)
-	err := o.onCluster(ctx, falseTest, func(g *trial) (err error) {
+	c, err := o.onCluster(ctx, falseTest, func(g *trial) (err error) {
 		var c *stock.Cluster
 		if o.anchor {
 			if c, err = startStock(ctx, o.nodes); err != nil {
@@ -116,8 +117,11 @@ func (a *app) measureFalse(ctx context.Context, d *Document, o *falseOptions) er
 		}
 		return nil
 	})
+	for i := range ours {
+		ours[i].Provider = c.String()
+	}
 	d.Calms = append(append(d.Calms, ours...), raw...)
-	d.addCalms(rowOf(d), o, ours, raw)
+	d.addCalms(rowOf(d), o, c, ours, raw)
 	return err
 }
 
@@ -140,7 +144,7 @@ func (g *trial) leaveAlone(ctx context.Context, c *stock.Cluster, o *falseOption
 	if !over {
 		return ours, raw, context.Cause(ctx)
 	}
-	ours = calmOf(providerQUIC, len(g.posts), o.hogs, took, g.removals())
+	ours = calmOf("", len(g.posts), o.hogs, took, g.removals())
 	if c != nil {
 		c.Look()
 		raw = calmOf(rawMemberlist, c.Len(), o.hogs, took, c.Gone()-before)
@@ -179,9 +183,9 @@ func (g *trial) removals() (n int) {
 }
 
 // addCalms adds a row of each side, a repetition for each calm, and the target.
-func (d *Document) addCalms(row Row, o *falseOptions, ours, raw []Calm) {
+func (d *Document) addCalms(row Row, o *falseOptions, c carrier, ours, raw []Calm) {
 	row.Test, row.Dir = falseTest, fmt.Sprintf("%d nodes, %d hogs on %d processors, detection %s", o.nodes, o.hogs, runtime.NumCPU(), o.detection)
-	row.Provider, row.Security = providerQUIC, "tls1.3"
+	row.carriedBy(c)
 	d.addCalm(row, ours)
 	row.Provider, row.Security = rawMemberlist, "none"
 	row.Dir = fmt.Sprintf("%d nodes, %d hogs on %d processors, its settings for a LAN", o.nodes, o.hogs, runtime.NumCPU())

@@ -26,51 +26,51 @@ const (
 	idleRSSTarget = figure(40)  // MB
 )
 
+// An idleOptions is what the flags of idle say.
+type idleOptions struct {
+	clusterOptions
+	settling, during time.Duration
+}
+
 func (a *app) idleCommand() *cobra.Command {
-	var fabricd, detection, format string
-	var nodes int
-	var settling, during time.Duration
+	o := &idleOptions{}
 	cmd := &cobra.Command{
 		Use: "idle", Short: "Measure what idle daemons cost", Args: cobra.NoArgs,
 		Long: `idle starts fabricd processes on loopback, lets them settle, and measures the
 share of a core and the memory that each of them uses.`,
-		Example: "  fabric-bench run idle --duration 30s",
+		Example: `  fabric-bench run idle --duration 30s
+  fabric-bench run idle --providers tcp`,
 	}
+	o.flags(cmd, 8)
 	f := cmd.Flags()
-	f.StringVar(&fabricd, "fabricd", "", "the fabricd to run (default: beside this program, ./bin, $PATH)")
-	f.IntVar(&nodes, "nodes", 8, "daemons")
-	f.DurationVar(&during, "duration", 20*time.Second, "how long to measure")
-	f.DurationVar(&settling, "settle", idleSettling, "how long to wait before that")
-	f.StringVar(&detection, "detection", "normal", "fast, normal or calm")
-	f.StringVar(&format, "format", "table", "table or json")
-	f.Bool("quiet", true, "accepted, as elsewhere: there is no progress to tell")
+	f.Lookup("format").Usage = "table or json"
+	f.Lookup("quiet").Usage = "accepted, as elsewhere: there is no progress to tell"
+	f.DurationVar(&o.during, "duration", 20*time.Second, "how long to measure")
+	f.DurationVar(&o.settling, "settle", idleSettling, "how long to wait before that")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := checkChoices(detection, format); err != nil {
+		if err := o.check(); err != nil {
 			return err
 		}
-		switch {
-		case format == "csv":
-			return usagef("--format csv: the schema has no columns for idle; use json")
-		case nodes < 1 || nodes > 64:
-			return usagef("--nodes %d: 1 to 64", nodes)
-		case during < time.Second || during > time.Hour:
-			return usagef("--duration %v: 1s to 1h", during)
-		case settling < 0 || settling > time.Hour:
-			return usagef("--settle %v: up to 1h", settling)
-		}
-		exe, err := findFabricd(fabricd)
-		if err != nil {
+		return a.reportOn(o.format, func(d *Document) (err error) {
+			if d.Idle, err = measureIdle(cmd.Context(), o); err == nil {
+				d.Checks = idleChecks(d.Idle)
+			}
 			return err
-		}
-		d := a.newDocument(thisMachine())
-		d.Idle, err = measureIdle(cmd.Context(), exe, nodes, detection, settling, during)
-		if err != nil {
-			return err
-		}
-		d.Checks = idleChecks(d.Idle)
-		return a.report(d, format)
+		})
 	}
 	return cmd
+}
+
+func (o *idleOptions) check() error {
+	switch {
+	case o.format == "csv":
+		return usagef("--format csv: the schema has no columns for idle; use json")
+	case o.during < time.Second || o.during > time.Hour:
+		return usagef("--duration %v: 1s to 1h", o.during)
+	case o.settling < 0 || o.settling > time.Hour:
+		return usagef("--settle %v: up to 1h", o.settling)
+	}
+	return o.clusterOptions.check(1)
 }
 
 // idleSettling is how long daemons are left alone before they are watched: until
@@ -79,25 +79,29 @@ const idleSettling = 3 * time.Second
 
 // measureIdle starts daemons, lets them settle, leaves them alone for a
 // while and returns what each has used.
-func measureIdle(ctx context.Context, exe string, nodes int, detection string, settling, during time.Duration) (_ []Idle, err error) {
+func measureIdle(ctx context.Context, o *idleOptions) (_ []Idle, err error) {
+	exe, err := findFabricd(o.fabricd)
+	if err != nil {
+		return nil, err
+	}
 	runtime.LockOSThread() // see fleet
 	defer runtime.UnlockOSThread()
-	f, err := newFleet(ctx, exe, nodes, "--detection", detection)
+	f, err := newFleet(ctx, exe, o.nodes, o.daemonFlags()...)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, f.close()) }()
-	if !wait(ctx, settling) {
+	if !wait(ctx, o.settling) {
 		return nil, ctx.Err()
 	}
-	before := make([]time.Duration, nodes)
+	before := make([]time.Duration, o.nodes)
 	began := time.Now()
 	for i, d := range f.daemons {
 		if before[i], err = cpuTime(d.cmd.Process.Pid); err != nil {
 			return nil, err
 		}
 	}
-	if !wait(ctx, during) {
+	if !wait(ctx, o.during) {
 		return nil, ctx.Err()
 	}
 	var all []Idle

@@ -51,6 +51,7 @@ anchor, which has neither certificates nor IDs. What has no event is looked for
 every millisecond.`,
 		Example: `  fabric-bench run join_time
   fabric-bench run converge_time --nodes 16 --reps 10
+  fabric-bench run join_time --providers auto
   fabric-bench run join_time --anchor=false --format csv`,
 	}
 	o.flags(cmd, 8)
@@ -76,7 +77,7 @@ func (o *joinOptions) check() error {
 func (a *app) measureJoins(ctx context.Context, d *Document, o *joinOptions) error {
 	var ours, raw []Join
 	progress := a.progress(o.quiet)
-	err := o.onCluster(ctx, joinTest, func(g *trial) error {
+	c, err := o.onCluster(ctx, joinTest, func(g *trial) error {
 		turns := []func() error{func() error {
 			j, err := g.join(ctx)
 			if err == nil {
@@ -108,8 +109,11 @@ func (a *app) measureJoins(ctx context.Context, d *Document, o *joinOptions) err
 		}
 		return nil
 	})
+	for i := range ours {
+		ours[i].Provider = c.String()
+	}
 	d.Joins = append(append(d.Joins, ours...), raw...)
-	d.addJoins(rowOf(d), o.nodes, ours, raw)
+	d.addJoins(rowOf(d), c, o.nodes, ours, raw)
 	return err
 }
 
@@ -130,7 +134,7 @@ func (g *trial) join(ctx context.Context) (j Join, err error) {
 		return j, err
 	}
 	life := node.Life()
-	j = Join{Provider: providerQUIC, Node: uint16(life.Node), Placed: microseconds(time.Since(began))}
+	j = Join{Node: uint16(life.Node), Placed: microseconds(time.Since(began))}
 	if err = seesEvery(ctx, node, others+1, redialEvery); err == nil {
 		j.Met = microseconds(time.Since(began))
 		err = g.each(-1, func(p *post) error {
@@ -169,7 +173,7 @@ func joinStock(ctx context.Context, c *stock.Cluster) (Join, error) {
 
 // addJoins adds the rows of joins into clusters of n nodes, and ours beside the
 // anchor's.
-func (d *Document) addJoins(row Row, n int, ours, raw []Join) {
+func (d *Document) addJoins(row Row, c carrier, n int, ours, raw []Join) {
 	for _, m := range []struct {
 		test, dir string
 		of        func(Join) []figure
@@ -181,7 +185,7 @@ func (d *Document) addJoins(row Row, n int, ours, raw []Join) {
 		{convergeTest, fmt.Sprintf("until each of %d sees it", n), func(j Join) []figure { return j.Seen }, false},
 	} {
 		row.Test, row.Dir = m.test, m.dir
-		row.Provider, row.Security = providerQUIC, "tls1.3"
+		row.carriedBy(c)
 		mine, ok := d.addTimes(row, ours, m.of)
 		row.Provider, row.Security = rawMemberlist, "none"
 		theirs, both := d.addTimes(row, raw, m.of)

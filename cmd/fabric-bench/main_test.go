@@ -374,6 +374,7 @@ func buildFabricd(t *testing.T) string {
 func TestLossesAreSeenOnceEverywhere(t *testing.T) {
 	temporaries(t)
 	d := document(t, "run", "fail_detect", "--fabricd", buildFabricd(t), "--nodes", "3", "--kills", "3", "--stops", "1")
+	carriedAll(t, d, "quic")
 	if len(d.Losses) != 4 || !d.Complete || len(d.Results) != 4 || len(d.Checks) != 6 {
 		t.Fatalf("%d losses, complete %v, %d rows, %d checks; want 4, true, 4, 6", len(d.Losses), d.Complete, len(d.Results), len(d.Checks))
 	}

@@ -12,7 +12,8 @@ import (
 // and is measured beside memberlist alone.
 func TestJoinsAreMeasuredAtTheNewNodeAndAtTheOthers(t *testing.T) {
 	temporaries(t)
-	d := document(t, "run", convergeTest, "--fabricd", buildFabricd(t), "--nodes", "2", "--reps", "2")
+	d := document(t, "run", convergeTest, "--fabricd", buildFabricd(t), "--nodes", "2", "--reps", "2", "--providers", "tcp")
+	carriedAll(t, d, "tcp")
 	if len(d.Joins) != 4 || len(d.Results) != 7 || len(d.Ratios) != 2 {
 		t.Fatalf("%d joins, %d rows, %d ratios; want 4, 7 and 2", len(d.Joins), len(d.Results), len(d.Ratios))
 	}
@@ -32,7 +33,8 @@ func TestJoinsAreMeasuredAtTheNewNodeAndAtTheOthers(t *testing.T) {
 // Nodes that are left alone beside hogs are counted, in both clusters.
 func TestCalmNodesAreWatchedBesideHogs(t *testing.T) {
 	temporaries(t)
-	d := document(t, "run", falseTest, "--fabricd", buildFabricd(t), "--nodes", "2", "--reps", "1", "--hogs", "1", "--duration", "200ms", "--detection", "calm")
+	d := document(t, "run", falseTest, "--fabricd", buildFabricd(t), "--nodes", "2", "--reps", "1", "--hogs", "1", "--duration", "200ms", "--detection", "calm", "--providers", "tcp,quic")
+	carriedAll(t, d, "tcp,quic") // there is no link
 	if len(d.Calms) != 2 || len(d.Results) != 2 || len(d.Checks) != 1 {
 		t.Fatalf("%d calms, %d rows, %d checks; want 2, 2 and 1", len(d.Calms), len(d.Results), len(d.Checks))
 	}
@@ -67,7 +69,7 @@ func TestFalseRemovalsAreCounted(t *testing.T) {
 	}
 	d := &Document{}
 	o := &falseOptions{clusterOptions: clusterOptions{nodes: 8}}
-	d.addCalms(newRow(), o, []Calm{{False: 4, Rate: 20}, {False: 0, Rate: 0}, {False: 1, Rate: 5}}, nil)
+	d.addCalms(newRow(), o, carrier{}, []Calm{{False: 4, Rate: 20}, {False: 0, Rate: 0}, {False: 1, Rate: 5}}, nil)
 	if len(d.Results) != 1 || d.Results[0].FalseRate != 5 || d.Results[0].Max != 20 || d.Results[0].Iters != 5 {
 		t.Errorf("%+v", d.Results)
 	}

@@ -26,6 +26,7 @@ waits for the NODE_REMOVED and the NODE_ADDED, dials, and dials again after a
 millisecond if that fails. Measured is from the kill until it has had an answer of
 8 bytes. The new application looks for its daemon every 10 ms.`,
 		Example: `  fabric-bench run fail_recover
+  fabric-bench run fail_recover --providers tcp
   fabric-bench run fail_recover --nodes 3 --kills 5 --format json`,
 	}
 	o.flags(cmd, 8, 14)
@@ -45,7 +46,7 @@ millisecond if that fails. Measured is from the kill until it has had an answer 
 // measureRecovery adds the row and the losses of fail_recover.
 func (a *app) measureRecovery(ctx context.Context, d *Document, o *lossOptions) error {
 	var losses []Loss
-	err := o.loseInTurn(ctx, a, recoverTest, func(g *trial, victim int) error {
+	c, err := o.loseInTurn(ctx, a, recoverTest, func(g *trial, victim int) error {
 		l, err := g.recover(ctx, victim)
 		if err == nil {
 			losses = append(losses, l)
@@ -55,7 +56,8 @@ func (a *app) measureRecovery(ctx context.Context, d *Document, o *lossOptions) 
 	d.Losses = append(d.Losses, losses...)
 	if len(losses) > 0 {
 		row := rowOf(d)
-		row.Provider, row.Security, row.Test = providerQUIC, "tls1.3", recoverTest
+		row.carriedBy(c)
+		row.Test = recoverTest
 		row.Dir = "kill -9, started again, detection " + o.detection
 		d.addLossRow(row, losses, func(l Loss) []figure { return l.Recovered })
 	}

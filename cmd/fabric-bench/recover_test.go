@@ -8,7 +8,8 @@ import (
 
 func TestRecoveryIsMeasuredAtEverySurvivor(t *testing.T) {
 	temporaries(t)
-	d := document(t, "run", recoverTest, "--fabricd", buildFabricd(t), "--nodes", "3", "--kills", "3")
+	d := document(t, "run", recoverTest, "--fabricd", buildFabricd(t), "--nodes", "3", "--kills", "3", "--providers", "tcp")
+	carriedAll(t, d, "tcp")
 	if len(d.Losses) != 3 || !d.Complete || len(d.Results) != 1 {
 		t.Fatalf("%d losses, complete %v, %d rows; want 3, true, 1", len(d.Losses), d.Complete, len(d.Results))
 	}
@@ -29,7 +30,8 @@ func TestRecoveryIsMeasuredAtEverySurvivor(t *testing.T) {
 
 func TestBystandersAreMeasuredBeforeAndWithALoss(t *testing.T) {
 	temporaries(t)
-	d := document(t, "run", blastTest, "--fabricd", buildFabricd(t), "--nodes", "3", "--kills", "2", "--rate", "200", "--duration", "400ms")
+	d := document(t, "run", blastTest, "--fabricd", buildFabricd(t), "--nodes", "3", "--kills", "2", "--rate", "200", "--duration", "400ms", "--providers", "auto")
+	carriedAll(t, d, "tcp") // what is cheapest here, and not the setting
 	if len(d.Losses) != 2 || len(d.Results) != 2 {
 		t.Fatalf("%d losses, %d rows; want 2 and 2", len(d.Losses), len(d.Results))
 	}

@@ -51,6 +51,7 @@ host's half has the NODE_REMOVED of each of the others, and how long after the e
 of the cut every node sees all again, with the next lives of those that were
 removed. Memberlist alone never heals a split that it has noticed.`,
 		Example: `  fabric-bench run fail_heal
+  fabric-bench run fail_heal --providers tcp
   fabric-bench run fail_heal --nodes 5 --splits 10 --detection fast --format json`,
 	}
 	o.flags(cmd, 8)
@@ -73,7 +74,7 @@ removed. Memberlist alone never heals a split that it has noticed.`,
 // measureSplits adds the rows, the splits and the checks of fail_heal.
 func (a *app) measureSplits(ctx context.Context, d *Document, o *splitOptions) (all []Split, err error) {
 	progress := a.progress(o.quiet)
-	err = o.onCluster(ctx, healTest, func(g *trial) error {
+	c, err := o.onCluster(ctx, healTest, func(g *trial) error {
 		for len(all) < o.splits {
 			s, err := g.split(ctx, o.detection)
 			if err != nil {
@@ -84,11 +85,11 @@ func (a *app) measureSplits(ctx context.Context, d *Document, o *splitOptions) (
 		}
 		return nil
 	}, "--enable-faults")
-	d.addSplits(o, all)
+	d.addSplits(o, c, all)
 	return all, err
 }
 
-func (d *Document) addSplits(o *splitOptions, all []Split) {
+func (d *Document) addSplits(o *splitOptions, c carrier, all []Split) {
 	if len(all) == 0 {
 		return
 	}
@@ -99,7 +100,7 @@ func (d *Document) addSplits(o *splitOptions, all []Split) {
 		healed = append(healed, Loss{Recovered: []figure{s.Healed}})
 	}
 	row := rowOf(d)
-	row.Provider, row.Security = providerQUIC, "tls1.3"
+	row.carriedBy(c)
 	row.Test, row.Dir = eventTest, "partition, detection "+o.detection
 	d.Checks = append(d.Checks, atMost("partition: "+eventTest+" max", d.addLossRow(row, cut, removed).Max/1e3, "ms", stopMaxTargets[o.detection]))
 	row.Test, row.Dir = healTest, "partition healed, detection "+o.detection

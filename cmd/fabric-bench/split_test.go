@@ -8,7 +8,8 @@ import (
 
 func TestSplitsAreMeasuredOnBothSides(t *testing.T) {
 	temporaries(t)
-	d := document(t, "run", healTest, "--fabricd", buildFabricd(t), "--nodes", "3", "--splits", "2", "--detection", "fast")
+	d := document(t, "run", healTest, "--fabricd", buildFabricd(t), "--nodes", "3", "--splits", "2", "--detection", "fast", "--providers", "tcp")
+	carriedAll(t, d, "tcp")
 	if len(d.Splits) != 2 || len(d.Results) != 2 || len(d.Checks) != 2 {
 		t.Fatalf("%d splits, %d rows, %d checks; want 2 of each", len(d.Splits), len(d.Results), len(d.Checks))
 	}

@@ -141,7 +141,7 @@ func (a *app) suiteFailures(ctx context.Context, d *Document, o *suiteOptions) e
 	if o.kills == 0 || ctx.Err() != nil || len(o.rows) > 0 && !slices.Contains(o.rows, keyLoss) {
 		return nil
 	}
-	common := lossOptions{clusterOptions{fabricd: o.fabricd, nodes: 8, detection: "normal", quiet: o.quiet}, min(o.kills, suiteRecoveries)}
+	common := lossOptions{o.cluster("normal"), min(o.kills, suiteRecoveries)}
 	blast := &blastOptions{common, blastRate, blastDuration}
 	blast.nodes, blast.kills = blastNodes, min(o.kills, suiteBlasts)
 	return errors.Join(a.measureRecovery(ctx, d, &common), a.measureBlast(ctx, d, blast), a.suiteMembership(ctx, d, o))
@@ -157,7 +157,7 @@ const (
 // suiteMembership measures the other tests of whole clusters, beside memberlist
 // alone if that is measured at all.
 func (a *app) suiteMembership(ctx context.Context, d *Document, o *suiteOptions) error {
-	cluster := clusterOptions{fabricd: o.fabricd, nodes: 8, detection: "normal", quiet: o.quiet}
+	cluster := o.cluster("normal")
 	replay := &replayOptions{fabricd: o.fabricd, seed: 1, reps: min(o.kills, suiteReplays), quiet: o.quiet}
 	join := &joinOptions{cluster, min(o.kills, suiteJoins), o.stock > 0}
 	calm := &falseOptions{clusterOptions: cluster, reps: min(o.kills, suiteCalms), hogs: hogsByDefault(), during: calmByDefault, anchor: o.stock > 0}

@@ -38,17 +38,11 @@ func adminClient(socket string) *http.Client {
 
 // read returns the bytes in both directions since the link exists.
 func (m *linkMeter) read(ctx context.Context) (int64, error) {
-	var body struct {
-		Links []struct {
-			Node     fabric.NodeID `json:"node"`
-			Sent     int64         `json:"sent_bytes"`
-			Received int64         `json:"received_bytes"`
-		} `json:"links"`
-	}
-	if err := askAdmin(ctx, m.http, http.MethodGet, "links", nil, &body); err != nil {
+	links, err := linksOf(ctx, m.http)
+	if err != nil {
 		return 0, err
 	}
-	for _, l := range body.Links {
+	for _, l := range links {
 		if l.Node == m.peer && l.Sent+l.Received > 0 {
 			return l.Sent + l.Received, nil
 		}
