@@ -307,13 +307,23 @@ func setVariable(name, value string) (restore func() error, err error) {
 
 // attachNodes attaches to the fabricd of this machine; the responder is
 // `fabric-bench serve` at the peer's address.
-// What the link carries, fabricd tells at admin.
+// What the link carries, and over what, fabricd tells at admin. A link begins with
+// its first connection, so that one is opened here.
 func attachNodes(ctx context.Context, socket, admin string, peer fabric.Addr) (*nodes, error) {
 	node, err := fabric.Attach(ctx, socket)
 	if err != nil {
 		return nil, fmt.Errorf("%w (is fabricd running here? --socket names its socket)", err)
 	}
-	return &nodes{provider: providerQUIC, security: "tls1.3", client: node, target: peer, end: node.Close, meter: newLinkMeter(admin, peer.Node)}, nil
+	n := &nodes{client: node, target: peer, end: node.Close, meter: newLinkMeter(admin, peer.Node)}
+	ch, err := n.dial(ctx, 0)
+	if err != nil {
+		return nil, errors.Join(err, node.Close())
+	}
+	n.provider, n.security = n.carried(ctx)
+	if err := ch.close(); err != nil {
+		return nil, errors.Join(err, node.Close())
+	}
+	return n, nil
 }
 
 // A mesh is nodes, each with a server, of which any can dial any.

@@ -24,9 +24,11 @@ type bench struct {
 	rate     float64 // the same
 	conns    int64   // up to how many connections conn_scale opens
 	progress func(format string, args ...any)
-	plan     *plan       // what is broken meanwhile; nil: nothing
-	notes    []string    // why figures will be absent
-	counter  counterFunc // nil: system calls are not counted
+	plan     *plan    // what is broken meanwhile; nil: nothing
+	notes    []string // why figures will be absent
+	// ending returns what else is to be noted as the run ends; nil: nothing.
+	ending  func(ctx context.Context) []string
+	counter counterFunc // nil: system calls are not counted
 
 	// meshOf starts n nodes, for patterns of more than two; nil: there can be
 	// none. They are kept in mesh for the tests that follow.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -66,4 +67,50 @@ func (g *trial) look(ctx context.Context, i int) error {
 		g.carrier.see(links, g.posts[i].node.ID())
 	}
 	return err
+}
+
+// unknownCarrier is what rows say where nobody tells what carries the data.
+const unknownCarrier = "unknown"
+
+// carried returns what carries the data to the peer now, and what protects it, as
+// fabricd tells. Within one node no link does, whatever fabricd tells.
+func (n *nodes) carried(ctx context.Context) (provider, security string) {
+	if n.target.Node == n.client.ID() {
+		return providerAttach, secured(providerAttach)
+	}
+	links, err := linksOf(ctx, n.meter.http)
+	if err != nil {
+		return unknownCarrier, unknownCarrier
+	}
+	var status struct {
+		Plaintext bool `json:"tcp_plaintext"`
+	}
+	for _, l := range links {
+		if l.Node != n.target.Node {
+			continue
+		}
+		if l.Provider != providerTCP {
+			return l.Provider, secured(l.Provider)
+		}
+		if err := askAdmin(ctx, n.meter.http, http.MethodGet, "status", nil, &status); err != nil {
+			return providerTCP, unknownCarrier
+		}
+		if status.Plaintext { // links over tcp are all without TLS, at both ends
+			return providerTCPPlain, secured(providerTCPPlain)
+		}
+		return providerTCP, secured(providerTCP)
+	}
+	return unknownCarrier, unknownCarrier
+}
+
+// carrierNotes says what the rows of a run against a peer do not: that nobody told
+// what carries the data, or that it is another provider by now.
+func (n *nodes) carrierNotes(ctx context.Context) []string {
+	if n.provider == unknownCarrier {
+		return []string{"what carries the data is not known: the admin socket of fabricd does not tell (--admin names it)"}
+	}
+	if now, _ := n.carried(ctx); now != unknownCarrier && now != n.provider {
+		return []string{fmt.Sprintf("the rows say %s, which the link was over as the run began; as it ended it was over %s", n.provider, now)}
+	}
+	return nil
 }

@@ -393,6 +393,55 @@ func TestLossesAreSeenOnceEverywhere(t *testing.T) {
 	}
 }
 
+// answerAt serves at daemon d, which has the ID 0, until stop; served receives how
+// that has ended.
+func answerAt(t *testing.T, d *daemon) (stop func(), served <-chan int) {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	answering, ended := make(chan string, 1), make(chan int, 1)
+	go func() {
+		ended <- execute(ctx, []string{"serve", "--socket", d.socket()}, &bytes.Buffer{},
+			writerFunc(func(p []byte) { answering <- string(p) }))
+	}()
+	if line := <-answering; !strings.Contains(line, "0:2060") {
+		t.Fatalf("serve says %q, want it to answer at 0:2060", line)
+	}
+	return stop, ended
+}
+
+// Rows say what the link to a peer is over, and unknown if nobody tells.
+func TestRowsAgainstAPeerSayWhatCarriesThem(t *testing.T) {
+	temporaries(t)
+	runtime.LockOSThread() // see fleet
+	defer runtime.UnlockOSThread()
+	f, err := newFleet(t.Context(), buildFabricd(t), 2, "--detection", "fast", "--providers", "tcp", "--tcp-plaintext")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.close()
+	stop, served := answerAt(t, f.daemons[0])
+	for _, tt := range []struct {
+		name, socket, admin, provider, security string
+		noted                                   bool
+	}{
+		{"without TLS", f.daemons[1].socket(), f.daemons[1].admin(), providerTCPPlain, "none", false},
+		{"nobody tells", f.daemons[1].socket(), filepath.Join(scratch, "none.sock"), unknownCarrier, unknownCarrier, true},
+		{"one node", f.daemons[0].socket(), filepath.Join(scratch, "none.sock"), providerAttach, "none", false},
+	} {
+		d := document(t, "run", "msg_lat", "--socket", tt.socket, "--admin", tt.admin, "--peer", "0", "--size", "64", "--iters", "10", "--reps", "1")
+		if r := d.Results[0]; r.Provider != tt.provider || r.Security != tt.security {
+			t.Errorf("%s: %s with %s, want %s with %s", tt.name, r.Provider, r.Security, tt.provider, tt.security)
+		}
+		if noted := strings.Contains(strings.Join(d.Notes, "\n"), "--admin names it"); noted != tt.noted {
+			t.Errorf("%s: the notes are %q", tt.name, d.Notes)
+		}
+	}
+	stop()
+	if code := <-served; code != exitOK {
+		t.Errorf("serve ended with %d", code)
+	}
+}
+
 func TestAttachedNodesAreMeasuredAgainstAPeer(t *testing.T) {
 	temporaries(t)
 	runtime.LockOSThread() // see fleet
@@ -402,17 +451,10 @@ func TestAttachedNodesAreMeasuredAgainstAPeer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.close()
-	ctx, stop := context.WithCancel(t.Context())
-	answering, served := make(chan string, 1), make(chan int, 1)
-	go func() {
-		served <- execute(ctx, []string{"serve", "--socket", f.daemons[0].socket()}, &bytes.Buffer{},
-			writerFunc(func(p []byte) { answering <- string(p) }))
-	}()
-	if line := <-answering; !strings.Contains(line, "0:2060") {
-		t.Fatalf("serve says %q, want it to answer at 0:2060", line)
-	}
+	stop, served := answerAt(t, f.daemons[0])
 	d := document(t, "run", "msg_lat", "rma_write_bw", "rma_read_lat", "conn_setup", "--socket", f.daemons[1].socket(), "--peer", "0",
-		"--size", "64,70000", "--iters", "30", "--reps", "2", "--validate")
+		"--admin", f.daemons[1].admin(), "--size", "64,70000", "--iters", "30", "--reps", "2", "--validate")
+	carriedAll(t, d, "quic")
 	if len(d.Results) != 7 || len(d.Ratios) != 0 {
 		t.Errorf("%d rows, %d ratios; want 7 and 0", len(d.Results), len(d.Ratios))
 	}

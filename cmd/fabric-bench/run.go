@@ -188,7 +188,9 @@ func (a *app) runCommand() *cobra.Command {
 		Use: "run TEST...", Short: "Measure tests in depth, here or against a peer", Args: someTest,
 		Long: "run measures the named tests with 10000 operations per repetition, of large sizes\n" +
 			"fewer. With --peer it attaches to this machine's fabricd and measures against\n" +
-			"`fabric-bench serve` on another node; otherwise both ends are in this process.\n\n" + chaosHelp + testList(),
+			"`fabric-bench serve` on another node, or on this one; otherwise both ends are in this\n" +
+			"process. Rows of a peer say which provider its link has, as the admin socket tells, or\n" +
+			"unknown where it does not, and attach if the peer is on the same node.\n\n" + chaosHelp + testList(),
 		Example: `  fabric-bench run msg_lat --size 64 --reps 9
   fabric-bench run rma_write_bw --sweep --format csv
   fabric-bench run msg_bw --size 1M --cpuprofile cpu.out
@@ -203,7 +205,7 @@ func (a *app) runCommand() *cobra.Command {
 	o.providerFlags(cmd.Flags())
 	cmd.Flags().StringVar(&o.peer, "peer", "", "the peer that runs fabric-bench serve: `NODE[:PORT]`")
 	cmd.Flags().StringVar(&o.socket, "socket", "", "socket of this machine's fabricd (default $FABRIC_SOCKET, then "+fabric.DefaultSocket+")")
-	cmd.Flags().StringVar(&o.admin, "admin", "", "admin socket of this machine's fabricd, which counts what the link carries (default $FABRIC_ADMIN, then /run/fabricd/admin.sock)")
+	cmd.Flags().StringVar(&o.admin, "admin", "", "admin socket of this machine's fabricd, which tells what the link is over, and counts what it carries (default $FABRIC_ADMIN, then /run/fabricd/admin.sock)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error { return a.measure(cmd, o, args) }
 	cmd.AddCommand(a.failDetectCommand(), a.failRecoverCommand(), a.failHealCommand(), a.failBlastCommand(), a.failReplayCommand(),
 		a.joinCommand(), a.falseCommand(), a.idleCommand())
@@ -307,6 +309,9 @@ func (a *app) measure(cmd *cobra.Command, o *options, names []string) error {
 		err = first(err, stop())
 	}
 	d.Cliffs, d.CliffPairs = findCliffs(d.Results)
+	if b.ending != nil {
+		b.notes = append(b.notes, b.ending(context.WithoutCancel(cmd.Context()))...)
+	}
 	for _, n := range b.notes {
 		d.note("%s", n)
 	}
@@ -334,9 +339,12 @@ func (a *app) prepare(ctx context.Context, o *options, broken *plan) (*bench, er
 			return nil, err
 		}
 		ours, err := attachNodes(ctx, o.socket, adminSocket(o.admin), peer)
-		b.ours = ours
+		if err != nil {
+			return nil, err
+		}
+		b.ours, b.ending = ours, ours.carrierNotes
 		b.notes = []string{"system calls are not counted: those of fabricd are in another process"}
-		return b, err
+		return b, nil
 	}
 	return b, b.start(ctx, bed{fabricd: o.fabricd, faults: broken != nil}, o.provider)
 }
