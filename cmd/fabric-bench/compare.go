@@ -30,6 +30,7 @@ const (
 type Change struct {
 	Test     string `json:"test"`
 	Provider string `json:"provider"`
+	Dir      string `json:"dir"`
 	Size     int64  `json:"size_bytes"`
 	Pairs    int64  `json:"pairs"`
 	Figure   string `json:"figure"`
@@ -40,6 +41,16 @@ type Change struct {
 	Verdict  string `json:"verdict"`
 }
 
+// vanished reports whether the old run had a figure of which the new one has nothing.
+func (c Change) vanished() bool {
+	return c.Verdict == verdictMissing && c.Old.measured() && c.Old != 0
+}
+
+// row says which row it is.
+func (c Change) row() string {
+	return fmt.Sprintf("%s over %s, %s, %s bytes, %d pairs, %s", c.Test, c.Provider, c.Dir, sizeName(c.Size), c.Pairs, c.Figure)
+}
+
 // noiseFactor is how many times the noise of both runs a change must be beyond
 // to be believed.
 const noiseFactor = 2
@@ -47,8 +58,8 @@ const noiseFactor = 2
 // judgeChange compares a row of two runs. A change counts if it is beyond the
 // threshold, in percent, and beyond twice the variation of both together.
 func judgeChange(old, now Result, threshold figure) Change {
-	c := Change{Test: old.Test, Provider: old.Provider, Size: old.Size, Pairs: old.Pairs, Figure: old.Figure,
-		Old: old.Median, New: now.Median, Verdict: verdictSame}
+	c := changeOf(old)
+	c.New, c.Verdict = now.Median, verdictSame
 	switch old.Figure {
 	case latencyFigure:
 		c.Worse = 100 * (now.Median/old.Median - 1)
@@ -72,6 +83,12 @@ func judgeChange(old, now Result, threshold figure) Change {
 	return c
 }
 
+// changeOf returns the change of a row that is missing.
+func changeOf(old Result) Change {
+	return Change{Test: old.Test, Provider: old.Provider, Dir: old.Dir, Size: old.Size, Pairs: old.Pairs, Figure: old.Figure,
+		Old: old.Median, New: absent, Worse: absent, Allowed: absent, Verdict: verdictMissing}
+}
+
 // variationOf returns how much the repetitions of a result differ in percent; 0
 // if nobody knows.
 func variationOf(r Result) float64 {
@@ -92,8 +109,7 @@ func compareRuns(old, now *Document, threshold figure) (changes []Change) {
 			return sweepOf(n) == sweepOf(o) && n.Size == o.Size && n.Window == o.Window && n.Figure == o.Figure
 		})
 		if i < 0 {
-			changes = append(changes, Change{Test: o.Test, Provider: o.Provider, Size: o.Size, Pairs: o.Pairs, Figure: o.Figure,
-				Old: o.Median, New: absent, Worse: absent, Allowed: absent, Verdict: verdictMissing})
+			changes = append(changes, changeOf(o))
 			continue
 		}
 		changes = append(changes, judgeChange(o, now.Results[i], threshold))
@@ -107,18 +123,23 @@ func isAnchorName(provider string) bool { return strings.HasPrefix(provider, "ra
 func (a *app) compareCommand() *cobra.Command {
 	var threshold float64
 	var format string
+	var part bool
 	cmd := &cobra.Command{
-		Use: "compare OLD [NEW]", Short: "Compare two runs; exit code 3 if something is worse", Args: cobra.RangeArgs(1, 2),
+		Use: "compare OLD [NEW]", Short: "Compare two runs; exit code 3 if something is worse or gone", Args: cobra.RangeArgs(1, 2),
 		Long: `compare reads two runs in JSON or CSV and compares what stands for each row. A
 change counts if it is beyond the threshold and beyond twice the variation
 between the repetitions of both runs together. Wrong bytes always count. With
 one file, what it says was measured by "local" or "run" is measured again and
-compared with it. The exit code is 3 if a row has become worse.`,
+compared with it. The exit code is 3 if a row has become worse, and if one of the
+old run is not in the new one: those are listed. With --part only what both have is
+compared, for a new run of some tests or sizes.`,
 		Example: `  fabric-bench local --format json > old.json
   fabric-bench compare old.json new.json
+  fabric-bench compare suite.json msg_lat.json --part
   fabric-bench compare old.json --threshold 20`,
 	}
 	cmd.Flags().Float64Var(&threshold, "threshold", 10, "changes up to so many percent are none")
+	cmd.Flags().BoolVar(&part, "part", false, "the new run is a part of the old one: rows that it lacks are no failure")
 	cmd.Flags().StringVar(&format, "format", "table", "table or json")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		switch {
@@ -140,7 +161,7 @@ compared with it. The exit code is 3 if a row has become worse.`,
 		if err != nil {
 			return err
 		}
-		return a.reportChanges(old, now, figure(threshold), format)
+		return a.reportChanges(old, now, figure(threshold), part, format)
 	}
 	return cmd
 }
@@ -238,9 +259,10 @@ func repeatable(command []string) ([]string, error) {
 	return append(args, "--format", "json"), nil
 }
 
-// reportChanges prints a comparison and fails if something is worse, or if the
-// runs have nothing in common.
-func (a *app) reportChanges(old, now *Document, threshold figure, format string) error {
+// reportChanges prints a comparison and fails if something is worse, if rows have
+// vanished and now is not only a part of what old is, or if the runs have nothing in
+// common.
+func (a *app) reportChanges(old, now *Document, threshold figure, part bool, format string) error {
 	changes := compareRuns(old, now, threshold)
 	var err error
 	if format == "json" {
@@ -248,17 +270,31 @@ func (a *app) reportChanges(old, now *Document, threshold figure, format string)
 	} else {
 		err = writeChanges(a.stdout, old, now, changes)
 	}
+	if err != nil {
+		return err
+	}
+	return judgeChanges(changes, part)
+}
+
+// judgeChanges returns why a comparison fails; vanished rows are listed.
+func judgeChanges(changes []Change, part bool) error {
 	counts := map[string]int{}
+	var gone []string
 	for _, c := range changes {
 		counts[c.Verdict]++
+		if c.vanished() && !part {
+			gone = append(gone, "  "+c.row())
+		}
 	}
-	switch bad := counts[verdictWorse] + counts[verdictWrong]; {
-	case err != nil:
-		return err
-	case bad > 0:
-		return fmt.Errorf("%w: %d of %d rows", errRegressed, bad, len(changes))
+	bad := counts[verdictWorse] + counts[verdictWrong]
+	switch {
 	case len(changes) == counts[verdictMissing]:
 		return errors.New("the two runs have no row in common")
+	case len(gone) > 0:
+		return fmt.Errorf("%w: %d of %d rows, and %d have vanished (--part allows that):\n%s",
+			errRegressed, bad, len(changes), len(gone), strings.Join(gone, "\n"))
+	case bad > 0:
+		return fmt.Errorf("%w: %d of %d rows", errRegressed, bad, len(changes))
 	}
 	return nil
 }

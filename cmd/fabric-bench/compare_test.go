@@ -129,6 +129,47 @@ func TestCompareEndsWith3IfSomethingIsWorse(t *testing.T) {
 	}
 }
 
+// A row that the new run has not is a regression, and named, unless only a part was
+// measured again.
+func TestVanishedRowsAreARegression(t *testing.T) {
+	kept, gone := resultOf(latencyFigure, 10, 1, 0), resultOf(latencyFigure, 10, 1, 0)
+	gone.Test, gone.Dir, gone.Size = "rma_write_lat", "write", 4096
+	empty := gone
+	empty.Median = absent
+	old := store(t, "old.json", kept, gone)
+	worse := resultOf(latencyFigure, 20, 1, 0)
+	const named = "rma_write_lat over quic, write, 4K bytes, 1 pairs, " + latencyFigure
+	for _, tt := range []struct {
+		name  string
+		now   string
+		flags []string
+		code  int
+		says  string
+		lists bool
+	}{
+		{"one is left", store(t, "part.json", kept), nil, exitWorse, "1 have vanished", true},
+		{"of CSV", store(t, "part.csv", kept), nil, exitWorse, "1 have vanished", true},
+		{"in JSON", store(t, "part.json", kept), []string{"--format", "json"}, exitWorse, "1 have vanished", true},
+		{"there, and nothing measured", store(t, "empty.json", kept, empty), nil, exitWorse, "1 have vanished", true},
+		{"worse beside it", store(t, "both.json", worse), nil, exitWorse, "1 of 2 rows, and 1 have vanished", true},
+		{"a part", store(t, "part.json", kept), []string{"--part"}, exitOK, verdictMissing, false},
+		{"a part that is worse", store(t, "worse.json", worse), []string{"--part"}, exitWorse, "1 of 2 rows", false},
+		{"all are there", store(t, "all.json", gone, kept), nil, exitOK, verdictSame, false},
+	} {
+		code, out, errs := runBench(t, append([]string{"compare", old, tt.now}, tt.flags...)...)
+		if code != tt.code || !strings.Contains(out+errs, tt.says) || strings.Contains(errs, named) != tt.lists {
+			t.Errorf("%s: exit code %d, want %d and %q; %s%s", tt.name, code, tt.code, tt.says, out, errs)
+		}
+	}
+	nothing := resultOf(bandwidthFigure, 0, 0, 0)
+	if c := judgeChange(nothing, nothing, 10); c.vanished() {
+		t.Errorf("what never was has vanished: %+v", c)
+	}
+	if c := judgeChange(resultOf(bandwidthFigure, 100, 0, 0), nothing, 10); !c.vanished() {
+		t.Errorf("a bandwidth that is 0 now has not vanished: %+v", c)
+	}
+}
+
 func TestARunIsMeasuredAgain(t *testing.T) {
 	temporaries(t)
 	path := filepath.Join(t.TempDir(), "run.json")

@@ -3,8 +3,8 @@
 // QUIC it shows beside quic-go alone, measured in turns in the same run.
 //
 // Exit codes: 0 for success, 1 when something failed or bytes were wrong, 2
-// when the command line is wrong, 3 when `compare` finds something worse. A target that is not reached is shown and is
-// no failure: machines differ.
+// when the command line is wrong, 3 when `compare` finds something worse or gone. A
+// target that is not reached is shown and is no failure: machines differ.
 package main
 
 import (
@@ -87,7 +87,7 @@ anchors of what goes over them.`,
   fabric-bench run fail_blast                     what others feel while one dies
   fabric-bench run converge_time                  until everybody sees a new node
   fabric-bench anchors                            every target of the design beside its anchor
-  fabric-bench compare old.json new.json          exit code 3 if something is worse
+  fabric-bench compare old.json new.json          exit code 3 if something is worse or gone
   fabric-bench suite                              everything, and a report in HTML`,
 		SilenceUsage:     true,
 		SilenceErrors:    true,
