@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/fabricd/fabricd/cmd/fabric-bench/internal/tools"
 )
@@ -265,6 +266,8 @@ func contests() []contest {
 			anchors: []source{inProcessAtomic()}},
 		{key: "node-allocs", what: "allocations of a same-node message 8 B", unit: allocs, ours: allocations(providerAttach, "msg_lat", 8), bound: none},
 		{key: "node-allocs", what: "allocations of a same-node write 64 KiB", unit: allocs, ours: allocations(providerAttach, "rma_write_lat", 64<<10), bound: none},
+		{key: "node-allocs", what: "allocations of a same-node write 8 B", unit: allocs, ours: allocations(providerAttach, "rma_write_lat", 8), bound: none},
+		{key: "node-allocs", what: "allocations of a same-node read 64 KiB", unit: allocs, ours: allocations(providerAttach, "rma_read_lat", 64<<10), bound: none},
 		{key: "node-calls", what: "system calls of a same-node message 8 B there and back", unit: calls, ours: systemCalls(providerAttach, "msg_lat", 8),
 			anchors: []source{systemCalls(rawUnix, "msg_lat", 8)}},
 		{key: "node-switches", what: "context switches of a same-node message 8 B there and back", unit: switches,
@@ -281,10 +284,13 @@ func contests() []contest {
 			anchors: []source{by(rawTLS, "atomic_fadd", 8)}},
 		{key: "tcp-mixed", what: "TCP lane: p99 of a ping-pong beside bulk, over p99 alone, plaintext", unit: "×", ours: mixedRatio(providerTCPPlain), bound: atMostOf(3)},
 		{key: "tcp-allocs", what: "allocations of a write 64 KiB over TCP, plaintext", unit: allocs, ours: allocations(providerTCPPlain, "rma_write_lat", 64<<10), bound: none},
+		{key: "tcp-allocs", what: "allocations of a write 8 B over TCP, plaintext", unit: allocs, ours: allocations(providerTCPPlain, "rma_write_lat", 8), bound: none},
+		{key: "tcp-allocs", what: "allocations of a read 64 KiB over TCP, plaintext", unit: allocs, ours: allocations(providerTCPPlain, "rma_read_lat", 64<<10), bound: none},
 		{key: "tcp-calls", what: "system calls of a write 64 KiB over TCP, plaintext", unit: calls, ours: systemCalls(providerTCPPlain, "rma_write_lat", 64<<10),
 			anchors: []source{systemCalls(rawTCP, "rma_write_lat", 64<<10)}},
 		{key: "tcp-tls", what: "TCP lane: write 1 MiB, TLS", unit: mb, ours: by(providerTCP, "rma_write_bw", mib),
 			anchors: []source{atLeastTimes(by(rawTLS, "msg_bw", mib), 0.95)}},
+		{key: "tcp-mixed-tls", what: "TCP lane: p99 of a ping-pong beside bulk, over p99 alone, TLS", unit: "×", ours: mixedRatio(providerTCP), bound: atMostOf(3)},
 		{key: "tcp-setup", what: "TCP lane: a connect until it is accepted, on a link that exists, TLS", unit: micros, ours: by(providerTCP, "conn_setup", 1),
 			anchors: []source{by(rawTCP, "conn_setup", 1), by(rawTLS, "conn_setup", 1)}},
 		{key: "quic-lat", what: "QUIC stream: message 64 B, half round trip", unit: micros, ours: by(providerQUIC, "msg_lat", 64),
@@ -308,12 +314,6 @@ func contests() []contest {
 // and collections, are among what is counted.
 const allocsTolerance = figure(0.05)
 
-// elsewhere are the rows of the design's table that two ends do not show, and
-// what does.
-var elsewhere = []Target{
-	{Key: "false", What: "false or collateral removals", Unit: "removals", AtMost: atMostOf(0), Why: "hours of faults: `make chaos` shows it"},
-}
-
 // anchorOptions is what the flags of anchors say.
 type anchorOptions struct {
 	reps         int
@@ -322,6 +322,7 @@ type anchorOptions struct {
 	kills, stops int
 	stock        int
 	splits       int
+	calms        int
 	idle         time.Duration
 	format       string
 	quiet        bool
@@ -339,6 +340,8 @@ func (o *anchorOptions) check() error {
 		return usagef("--stock %d: 0 to 1000", o.stock)
 	case o.splits < 0 || o.splits > 1000:
 		return usagef("--splits %d: 0 to 1000", o.splits)
+	case o.calms < 0 || o.calms > 1000:
+		return usagef("--calms %d: 0 to 1000", o.calms)
 	case o.idle < 0 || o.idle > time.Hour:
 		return usagef("--idle %v: up to 1h", o.idle)
 	case o.format != "table" && o.format != "json":
@@ -366,11 +369,7 @@ Rows: ` + strings.Join(anchorKeys(), ", "),
 	f.IntVar(&o.reps, "reps", 5, "repetitions")
 	f.DurationVar(&o.duration, "duration", 300*time.Millisecond, "about how long a repetition of ours takes")
 	f.StringVar(&o.fabricd, "fabricd", "", "the fabricd to run (default: beside this program, ./bin, $PATH)")
-	f.IntVar(&o.kills, "kills", 14, "how many of eight daemons to kill; 0: none")
-	f.IntVar(&o.stops, "stops", 7, "how many of eight daemons to stop, for fast and for normal detection; 0: none")
-	f.IntVar(&o.stock, "stock", stockDefault, "how many of eight members of memberlist alone to kill, and to stop; 0: none")
-	f.IntVar(&o.splits, "splits", 3, "how often to split eight daemons in two; 0: never")
-	f.DurationVar(&o.idle, "idle", 10*time.Second, "how long to watch eight idle daemons; 0: not")
+	o.clusterFlags(f)
 	f.StringVar(&o.format, "format", "table", "table or json")
 	f.BoolVar(&o.quiet, "quiet", false, "no progress on standard error")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -390,11 +389,22 @@ Rows: ` + strings.Join(anchorKeys(), ", "),
 	return cmd
 }
 
+// clusterFlags adds the flags that say how much is measured of eight daemons.
+func (o *anchorOptions) clusterFlags(f *pflag.FlagSet) {
+	f.IntVar(&o.kills, "kills", 14, "how many of eight daemons to kill; 0: none")
+	f.IntVar(&o.stops, "stops", 7, "how many of eight daemons to stop, for fast and for normal detection; 0: none")
+	f.IntVar(&o.stock, "stock", stockDefault, "how many of eight members of memberlist alone to kill, and to stop; 0: none")
+	f.IntVar(&o.splits, "splits", splitsByDefault, "how often to split eight daemons in two, for fast and for normal detection; 0: never")
+	f.IntVar(&o.calms, "calms", calmsDefault, "how often to leave eight daemons alone on a machine that is too busy, for "+calmByDefault.String()+" each; 0: never")
+	f.DurationVar(&o.idle, "idle", idleByDefault, fmt.Sprintf("how long to watch eight idle daemons, each of %d times; 0: not", idleWindows))
+}
+
 // The keys of rows that have no contest.
 const (
-	keyLoss = "loss"
-	keyHeal = "heal"
-	keyIdle = "idle"
+	keyLoss  = "loss"
+	keyHeal  = "heal"
+	keyFalse = "false"
+	keyIdle  = "idle"
 )
 
 // checkRows refuses rows that there are not.
@@ -412,11 +422,7 @@ func anchorKeys() (keys []string) {
 	for _, c := range contests() {
 		keys = append(keys, c.key)
 	}
-	keys = append(keys, keyLoss, keyHeal, keyIdle)
-	for _, t := range elsewhere {
-		keys = append(keys, t.Key)
-	}
-	return slices.Compact(keys)
+	return slices.Compact(append(keys, keyLoss, keyHeal, keyFalse, keyIdle))
 }
 
 // measureTargets measures the rows with these keys, all without any.
@@ -511,207 +517,4 @@ func (c contest) rows(sources []source, figures [][]figure, whys []error) (rows 
 		rows = append(rows, t.judge())
 	}
 	return rows
-}
-
-// measureClusters measures the rows that need eight daemons, and adds those that
-// are shown elsewhere.
-func (a *app) measureClusters(ctx context.Context, d *Document, o *anchorOptions, wanted func(string) bool) error {
-	if wanted(keyLoss) {
-		if err := a.lossTargets(ctx, d, o); err != nil {
-			return err
-		}
-	}
-	if wanted(keyHeal) {
-		if err := a.healTargets(ctx, d, o); err != nil {
-			return err
-		}
-	}
-	if wanted(keyIdle) {
-		if err := a.idleTargets(ctx, d, o); err != nil {
-			return err
-		}
-	}
-	for _, t := range elsewhere {
-		if wanted(t.Key) {
-			t.Ours, t.Raw, t.Ratio = spreadOf(nil), spreadOf(nil), spreadOf(nil)
-			d.Targets = append(d.Targets, t.judge())
-		}
-	}
-	return nil
-}
-
-// cluster returns the eight daemons of the design's table.
-func (o *anchorOptions) cluster(detection string) clusterOptions {
-	return clusterOptions{fabricd: o.fabricd, nodes: 8, detection: detection, quiet: o.quiet}
-}
-
-// lossSeries returns the losses of the design's table.
-func (o *anchorOptions) lossSeries() []series {
-	all := (&failOptions{kills: o.kills, stops: o.stops}).series()
-	normal := all[1]
-	normal.detection, normal.target = "normal", stopMaxTargets["normal"]
-	return append(all, normal)
-}
-
-func (a *app) lossTargets(ctx context.Context, d *Document, o *anchorOptions) error {
-	_, missing := findFabricd(o.fabricd)
-	anchor := a.stockAnchor(ctx, d, o)
-	for _, s := range o.lossSeries() {
-		t := Target{Key: keyLoss, What: s.how + " to NODE_REMOVED, 8 nodes, " + s.detection, Unit: "ms",
-			Ours: spreadOf(nil), Raw: spreadOf(nil), Ratio: spreadOf(nil)}
-		var losses []Loss
-		row, err := rowOf(d), missing
-		if s.count == 0 {
-			err = errors.New("left out: --kills or --stops is 0")
-		}
-		if err == nil {
-			cluster := o.cluster(s.detection)
-			onKeeper(func() { losses, row, err = strikeAll(ctx, &cluster, s, row, a.progress(o.quiet)) })
-		}
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		d.Losses = append(d.Losses, losses...)
-		d.addLosses(row, s, losses)
-		if err != nil {
-			t.Why = err.Error()
-		}
-		ours := milliseconds(losses, removed)
-		d.Targets = append(d.Targets, lossRows(t, s, ours)...)
-		raw, err := anchor(s)
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		d.Targets = append(d.Targets, stockRow(t, ours, raw, err))
-	}
-	return nil
-}
-
-// stockDefault is how many losses of memberlist alone are measured.
-const stockDefault = 5
-
-// stockAnchor returns what measures memberlist alone for a series, in
-// milliseconds: once for each way to be lost, whatever the detection.
-func (a *app) stockAnchor(ctx context.Context, d *Document, o *anchorOptions) func(s series) ([]figure, error) {
-	type result struct {
-		ms  []figure
-		err error
-	}
-	known := map[string]result{}
-	return func(s series) ([]figure, error) {
-		if r, ok := known[s.how]; ok {
-			return r.ms, r.err
-		}
-		var r result
-		if o.stock == 0 {
-			r.err = errors.New("left out: --stock is 0")
-		} else {
-			var run stockRun
-			onKeeper(func() { run, r.err = strikeStock(ctx, 8, o.stock, s, a.progress(o.quiet)) })
-			d.addStock(rowOf(d), run)
-			r.ms = milliseconds(run.losses, removed)
-		}
-		known[s.how] = r
-		return r.ms, r.err
-	}
-}
-
-// lossRows returns the rows of one series: the 99th percentile, if it has a
-// target, and the longest.
-func lossRows(t Target, s series, ms []figure) (rows []Target) {
-	row := func(what string, at, target figure) {
-		one := t
-		one.What += ", " + what
-		one.Ours = Spread{Min: spreadOf(ms).Min, Median: at, Max: spreadOf(ms).Max}
-		one.AtMost = &target
-		rows = append(rows, one.judge())
-	}
-	if s.p99 > 0 {
-		row("p99", quantile(ms, .99), s.p99)
-	}
-	row("max", spreadOf(ms).Max, s.target)
-	return rows
-}
-
-// quantile returns the value that a share q of v is not above; absent of nothing.
-func quantile(v []figure, q float64) figure {
-	if len(v) == 0 {
-		return absent
-	}
-	s := slices.Sorted(slices.Values(v))
-	return s[min(int(q*float64(len(s))), len(s)-1)]
-}
-
-// healTargets adds the rows of clusters that were split.
-func (a *app) healTargets(ctx context.Context, d *Document, o *anchorOptions) error {
-	split := &splitOptions{o.cluster("normal"), o.splits}
-	var all []Split
-	err := errors.New("left out: --splits is 0")
-	if o.splits > 0 {
-		all, err = a.measureSplits(ctx, d, split)
-	}
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	var cut, healed []figure
-	for _, s := range all {
-		healed = append(healed, s.Healed/1e3)
-		for _, us := range s.Removed {
-			cut = append(cut, us/1e3)
-		}
-	}
-	silent := stopMaxTargets[split.detection]
-	for _, t := range []Target{
-		{What: "partition to NODE_REMOVED, 8 nodes, " + split.detection + ", max", Ours: worst(cut), AtMost: &silent},
-		{What: "a split healed to full mesh, max", Ours: worst(healed), AtMost: atMostOf(healTarget)},
-	} {
-		t.Key, t.Unit, t.Raw, t.Ratio = keyHeal, "ms", spreadOf(nil), spreadOf(nil)
-		if err != nil {
-			t.Why = err.Error()
-		}
-		d.Targets = append(d.Targets, t.judge())
-	}
-	return nil
-}
-
-func (a *app) idleTargets(ctx context.Context, d *Document, o *anchorOptions) error {
-	idle := &idleOptions{o.cluster("normal"), idleSettling, o.idle}
-	var all []Idle
-	err := errors.New("left out: --idle is 0")
-	if o.idle > 0 {
-		onKeeper(func() { all, err = measureIdle(ctx, idle) })
-	}
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	d.Idle = append(d.Idle, all...)
-	var cpu, rss []figure
-	for _, one := range all {
-		cpu, rss = append(cpu, one.CPU), append(rss, one.RSS)
-	}
-	for _, t := range []Target{
-		{What: "idle daemon, 8 nodes: the busiest", Unit: "% of a core", Ours: worst(cpu), AtMost: atMostOf(idleCPUTarget)},
-		{What: "idle daemon, 8 nodes: the largest", Unit: "MB", Ours: worst(rss), AtMost: atMostOf(idleRSSTarget)},
-	} {
-		t.Key, t.Raw, t.Ratio = keyIdle, spreadOf(nil), spreadOf(nil)
-		if err != nil {
-			t.Why = err.Error()
-		}
-		d.Targets = append(d.Targets, t.judge())
-	}
-	return nil
-}
-
-// worst is the spread of v whose median is its largest: the one that is judged.
-func worst(v []figure) Spread {
-	s := spreadOf(v)
-	s.Median, s.PerRep = s.Max, nil
-	return s
-}
-
-// onKeeper runs f on a goroutine that keeps its thread and ends with f.
-func onKeeper(f func()) {
-	k := newKeeper()
-	defer k.close()
-	k.do(f)
 }

@@ -78,8 +78,8 @@ func TestAnchorsFillTheTable(t *testing.T) {
 	temporaries(t)
 	exe := buildFabricd(t)
 	t.Setenv("PATH", t.TempDir())
-	code, out, errs := runBench(t, "anchors", "quic-lat", "node-write", "node-atomic", "node-allocs", "node-calls", "node-switches", "tcp-tls", "tcp-mixed", "heal", "--fabricd", exe,
-		"--reps", "2", "--duration", "1ms", "--splits", "0", "--quiet", "--format", "json")
+	code, out, errs := runBench(t, "anchors", "quic-lat", "node-write", "node-atomic", "node-allocs", "node-calls", "node-switches", "tcp-tls", "tcp-mixed", "tcp-mixed-tls", "tcp-allocs", "heal", "false", "idle", "--fabricd", exe,
+		"--reps", "2", "--duration", "1ms", "--splits", "0", "--calms", "0", "--idle", "1s", "--quiet", "--format", "json")
 	if code != exitOK {
 		t.Fatalf("exit code %d: %s", code, errs)
 	}
@@ -89,8 +89,12 @@ func TestAnchorsFillTheTable(t *testing.T) {
 	}
 	want := []struct{ key, anchor, why string }{
 		{"node-write", "UCX ucp_put_bw posix", "make bench-anchors"}, {"node-write", "memcpy", ""}, {"node-atomic", "in-process atomic", ""}, {"node-allocs", "", ""}, {"node-allocs", "", ""},
+		{"node-allocs", "", ""}, {"node-allocs", "", ""},
 		{"node-calls", rawUnix, uncountedHere()}, {"node-switches", rawUnix, ""},
-		{"tcp-mixed", "", ""}, {"tcp-tls", rawTLS, ""}, {"quic-lat", rawProvider, ""}, {"heal", "", "--splits is 0"}, {"heal", "", "--splits is 0"},
+		{"tcp-mixed", "", ""}, {"tcp-allocs", "", ""}, {"tcp-allocs", "", ""}, {"tcp-allocs", "", ""},
+		{"tcp-tls", rawTLS, ""}, {"tcp-mixed-tls", "", ""}, {"quic-lat", rawProvider, ""},
+		{"heal", "", "--splits is 0"}, {"heal", "", "--splits is 0"}, {"heal", "", "--splits is 0"}, {"heal", "", "--splits is 0"},
+		{"false", "", "--calms is 0"}, {"false", memberlistAlone, "--calms is 0"}, {"idle", "", ""}, {"idle", "", ""},
 	}
 	if len(d.Targets) != len(want) {
 		t.Fatalf("%d rows, want %d: %+v", len(d.Targets), len(want), d.Targets)
@@ -104,6 +108,61 @@ func TestAnchorsFillTheTable(t *testing.T) {
 		if measured != (w.why == "") || !strings.Contains(got.Why, w.why) || (got.Verdict == targetUnknown) == measured {
 			t.Errorf("row %d, %s: %s because of %q, want %q", i, got.Key, got.Verdict, got.Why, w.why)
 		}
+		if w.key == keyIdle && len(got.Ours.PerRep) != idleWindows {
+			t.Errorf("row %d, %s: %v, want %d windows", i, got.What, got.Ours.PerRep, idleWindows)
+		}
+	}
+}
+
+// The rows of false removals are those of the calms: each that was seen counts
+// against the target, and memberlist alone is beside them.
+func TestFalseRemovalsAreATarget(t *testing.T) {
+	o := &falseOptions{clusterOptions: clusterOptions{nodes: 8}, hogs: 4}
+	well, ill := []Calm{{False: 0}, {False: 0}}, []Calm{{False: 0}, {False: 3}}
+	for _, tt := range []struct {
+		name              string
+		ours, raw         []Calm
+		err               error
+		bounded, compared string
+	}{
+		{"none", well, ill, nil, targetReached, targetNone},
+		{"three in one of two", ill, well, nil, targetMissed, targetNone},
+		{"nothing beside", well, nil, nil, targetReached, targetUnknown},
+		{"a failure", nil, nil, errors.New("no fabricd"), targetUnknown, targetUnknown},
+	} {
+		d := &Document{}
+		d.addFalseTargets(o, tt.ours, tt.raw, tt.err)
+		if len(d.Targets) != 2 || d.Targets[0].Verdict != tt.bounded || d.Targets[1].Verdict != tt.compared {
+			t.Errorf("%s: %+v, want %s and %s", tt.name, d.Targets, tt.bounded, tt.compared)
+		}
+	}
+}
+
+func TestSplitsAreTargetsOfTheirDetection(t *testing.T) {
+	all := []Split{{Removed: []figure{1.9e6, 2.5e6}, Healed: 40_000}}
+	for detection, want := range map[string]string{"fast": targetMissed, "normal": targetReached} {
+		rows := splitTargets(detection, all)
+		if got := rows[0].judge(); got.Verdict != want || got.Ours.Median != 2500 || !strings.Contains(got.What, detection) {
+			t.Errorf("%s: %+v, want %s", detection, got, want)
+		}
+		if got := rows[1].judge(); got.Verdict != targetReached || got.Ours.Median != 40 {
+			t.Errorf("%s: %+v, want 40 ms", detection, got)
+		}
+	}
+}
+
+// What counts of idle daemons is the busiest of each window, and the median of them.
+func TestIdleDaemonsAreJudgedWindowByWindow(t *testing.T) {
+	all := []Idle{{CPUs: []figure{.1, .9, .2}, RSSs: []figure{20, 21, 22}}, {CPUs: []figure{.3, .1, .4}, RSSs: []figure{30, 19, 19}}}
+	cpu, rss := mostOf(all)
+	if cpu.Min != .3 || cpu.Median != .4 || cpu.Max != .9 || rss.Min != 21 || rss.Median != 22 || rss.Max != 30 {
+		t.Errorf("%+v, %+v", cpu, rss)
+	}
+	if checks := idleChecks(all); !checks[0].Reached || checks[0].Value != .4 || checks[1].Value != 22 {
+		t.Errorf("%+v", checks)
+	}
+	if cpu, _ := mostOf(nil); cpu.Median.measured() {
+		t.Errorf("of nothing: %+v", cpu)
 	}
 }
 

@@ -75,7 +75,10 @@ runs at the same time, so that the same pauses meet both: the anchor.`,
 		if err := o.check(); err != nil {
 			return err
 		}
-		return a.reportOn(o.format, func(d *Document) error { return a.measureFalse(cmd.Context(), d, o) })
+		return a.reportOn(o.format, func(d *Document) error {
+			_, _, err := a.measureFalse(cmd.Context(), d, o)
+			return err
+		})
 	}
 	return cmd
 }
@@ -92,9 +95,9 @@ func (o *falseOptions) check() error {
 	return o.clusterOptions.check(2)
 }
 
-// measureFalse adds the rows of false_positive_rate.
-func (a *app) measureFalse(ctx context.Context, d *Document, o *falseOptions) error {
-	var ours, raw []Calm
+// measureFalse adds the rows of false_positive_rate, and returns the calms of our
+// daemons and of the anchor.
+func (a *app) measureFalse(ctx context.Context, d *Document, o *falseOptions) (ours, raw []Calm, err error) {
 	progress := a.progress(o.quiet)
 	c, err := o.onCluster(ctx, falseTest, func(g *trial) (err error) {
 		var c *stock.Cluster
@@ -122,7 +125,7 @@ func (a *app) measureFalse(ctx context.Context, d *Document, o *falseOptions) er
 	}
 	d.Calms = append(append(d.Calms, ours...), raw...)
 	d.addCalms(rowOf(d), o, c, ours, raw)
-	return err
+	return ours, raw, err
 }
 
 // leaveAlone watches the daemons, and the members of c unless that is nil, for a

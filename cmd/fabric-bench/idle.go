@@ -13,11 +13,14 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Idle is what one daemon costs that has nothing to do.
+// Idle is what one daemon costs that has nothing to do: medians of the windows in
+// which it was watched, and each.
 type Idle struct {
-	Name string `json:"name"`
-	CPU  figure `json:"cpu_pct"` // of one core
-	RSS  figure `json:"rss_mb"`  // 10⁶ bytes, at the end
+	Name string   `json:"name"`
+	CPU  figure   `json:"cpu_pct"` // of one core
+	RSS  figure   `json:"rss_mb"`  // 10⁶ bytes, at the end of a window
+	CPUs []figure `json:"cpu_pct_per_window"`
+	RSSs []figure `json:"rss_mb_per_window"`
 }
 
 // The targets of DESIGN.md for an idle daemon of eight.
@@ -29,6 +32,7 @@ const (
 // An idleOptions is what the flags of idle say.
 type idleOptions struct {
 	clusterOptions
+	reps             int // windows
 	settling, during time.Duration
 }
 
@@ -37,15 +41,17 @@ func (a *app) idleCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "idle", Short: "Measure what idle daemons cost", Args: cobra.NoArgs,
 		Long: `idle starts fabricd processes on loopback, lets them settle, and measures the
-share of a core and the memory that each of them uses.`,
-		Example: `  fabric-bench run idle --duration 30s
+share of a core and the memory that each of them uses, in several windows of time:
+what counts is the median of the windows' busiest and largest.`,
+		Example: `  fabric-bench run idle --duration 30s --reps 3
   fabric-bench run idle --providers tcp`,
 	}
 	o.flags(cmd, 8)
 	f := cmd.Flags()
 	f.Lookup("format").Usage = "table or json"
 	f.Lookup("quiet").Usage = "accepted, as elsewhere: there is no progress to tell"
-	f.DurationVar(&o.during, "duration", 20*time.Second, "how long to measure")
+	f.IntVar(&o.reps, "reps", idleWindows, "windows")
+	f.DurationVar(&o.during, "duration", idleByDefault, "how long each of them is")
 	f.DurationVar(&o.settling, "settle", idleSettling, "how long to wait before that")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := o.check(); err != nil {
@@ -65,6 +71,8 @@ func (o *idleOptions) check() error {
 	switch {
 	case o.format == "csv":
 		return usagef("--format csv: the schema has no columns for idle; use json")
+	case o.reps < 1 || o.reps > 1000:
+		return usagef("--reps %d: 1 to 1000", o.reps)
 	case o.during < time.Second || o.during > time.Hour:
 		return usagef("--duration %v: 1s to 1h", o.during)
 	case o.settling < 0 || o.settling > time.Hour:
@@ -72,6 +80,12 @@ func (o *idleOptions) check() error {
 	}
 	return o.clusterOptions.check(1)
 }
+
+// idleWindows is how often daemons are watched, for idleByDefault each.
+const (
+	idleWindows   = 5
+	idleByDefault = 10 * time.Second
+)
 
 // idleSettling is how long daemons are left alone before they are watched: until
 // what joining has begun is over.
@@ -94,41 +108,68 @@ func measureIdle(ctx context.Context, o *idleOptions) (_ []Idle, err error) {
 	if !wait(ctx, o.settling) {
 		return nil, ctx.Err()
 	}
-	before := make([]time.Duration, o.nodes)
-	began := time.Now()
-	for i, d := range f.daemons {
-		if before[i], err = cpuTime(d.cmd.Process.Pid); err != nil {
+	all := make([]Idle, o.nodes)
+	for range o.reps {
+		if err := f.watch(ctx, o.during, all); err != nil {
 			return nil, err
 		}
 	}
-	if !wait(ctx, o.during) {
-		return nil, ctx.Err()
-	}
-	var all []Idle
-	for i, d := range f.daemons {
-		used, err := cpuTime(d.cmd.Process.Pid)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", d.name, err)
-		}
-		rss, err := residentBytes(d.cmd.Process.Pid)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", d.name, err)
-		}
-		share := 100 * (used - before[i]).Seconds() / time.Since(began).Seconds()
-		all = append(all, Idle{d.name, figure(share), figure(float64(rss) / 1e6)})
+	for i := range all {
+		all[i].CPU, all[i].RSS = median(all[i].CPUs), median(all[i].RSSs)
 	}
 	return all, nil
 }
 
-// idleChecks compares the most expensive daemon with the targets.
-func idleChecks(all []Idle) []Check {
-	var cpu, rss figure
-	for _, d := range all {
-		cpu, rss = max(cpu, d.CPU), max(rss, d.RSS)
+// watch leaves the daemons alone for a while and adds what each has used.
+func (f *fleet) watch(ctx context.Context, during time.Duration, all []Idle) (err error) {
+	before := make([]time.Duration, len(all))
+	began := time.Now()
+	for i, d := range f.daemons {
+		if before[i], err = cpuTime(d.cmd.Process.Pid); err != nil {
+			return err
+		}
 	}
+	if !wait(ctx, during) {
+		return ctx.Err()
+	}
+	for i, d := range f.daemons {
+		used, err := cpuTime(d.cmd.Process.Pid)
+		if err != nil {
+			return fmt.Errorf("%s: %w", d.name, err)
+		}
+		rss, err := residentBytes(d.cmd.Process.Pid)
+		if err != nil {
+			return fmt.Errorf("%s: %w", d.name, err)
+		}
+		one := &all[i]
+		one.Name = d.name
+		one.CPUs = append(one.CPUs, figure(100*(used-before[i]).Seconds()/time.Since(began).Seconds()))
+		one.RSSs = append(one.RSSs, figure(float64(rss)/1e6))
+	}
+	return nil
+}
+
+// mostOf returns, window by window, what the busiest daemon used of a core in
+// percent, and how large the largest was in MB.
+func mostOf(all []Idle) (cpu, rss Spread) {
+	var cpus, rsss []figure
+	for _, d := range all {
+		for w := range d.CPUs {
+			if w == len(cpus) {
+				cpus, rsss = append(cpus, d.CPUs[w]), append(rsss, d.RSSs[w])
+			}
+			cpus[w], rsss[w] = max(cpus[w], d.CPUs[w]), max(rsss[w], d.RSSs[w])
+		}
+	}
+	return spreadOf(cpus), spreadOf(rsss)
+}
+
+// idleChecks compares the most expensive daemons with the targets.
+func idleChecks(all []Idle) []Check {
+	cpu, rss := mostOf(all)
 	return []Check{
-		atMost("idle daemon, the busiest", cpu, "% of a core", idleCPUTarget),
-		atMost("idle daemon, the largest", rss, "MB", idleRSSTarget),
+		atMost("idle daemon, the busiest", cpu.Median, "% of a core", idleCPUTarget),
+		atMost("idle daemon, the largest", rss.Median, "MB", idleRSSTarget),
 	}
 }
 
@@ -176,8 +217,8 @@ func (t *table) idle(all []Idle) {
 		return
 	}
 	t.title("\nIdle daemons")
-	t.row("daemon", "% of a core", "RSS MB")
+	t.row("daemon", "% of a core: min/median/max", "RSS MB: min/median/max")
 	for _, d := range all {
-		t.row(d.Name, short(d.CPU), short(d.RSS))
+		t.row(d.Name, spreadOf(d.CPUs).String(), spreadOf(d.RSSs).String())
 	}
 }

@@ -205,7 +205,7 @@ func TestTableShowsRatiosAndTargets(t *testing.T) {
 	err := writeTable(&b, &Document{
 		Ratios: []Ratio{{Test: "msg_lat", Size: 64, Figure: "lat_p50_us", Anchor: rawProvider, Ours: 12, Raw: 10, Ratio: 1.2, Min: 1.1, Max: 1.3, AtMost: &most, Reached: &no}},
 		Checks: []Check{atMost("kill -9", 17, "ms", 250), atMost("idle", 0.7, "%", 0.5)},
-		Idle:   []Idle{{Name: "host", CPU: 0.7, RSS: 20}},
+		Idle:   []Idle{{Name: "host", CPU: 0.7, RSS: 20, CPUs: []figure{0.7}, RSSs: []figure{20}}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -271,6 +271,9 @@ func TestWrongCommandLinesSayWhy(t *testing.T) {
 		{"run msg_lat converge_time", "is run alone: `fabric-bench run converge_time`"},
 		{"run idle --duration 1ms", "--duration"},
 		{"run idle --settle 2h", "--settle"},
+		{"run idle --reps 0", "--reps"},
+		{"anchors --calms -1", "--calms"},
+		{"compare a b --part=some", "--part"},
 		{"anchors nothing", `no row "nothing"`},
 		{"anchors --reps 0", "--reps"},
 		{"anchors --format csv", "--format"},
@@ -474,8 +477,8 @@ func TestAttachedNodesAreMeasuredAgainstAPeer(t *testing.T) {
 
 func TestIdleDaemonsAreMeasured(t *testing.T) {
 	temporaries(t)
-	d := document(t, "run", "idle", "--fabricd", buildFabricd(t), "--nodes", "2", "--settle", "0s", "--duration", "1s")
-	if len(d.Idle) != 2 || d.Idle[0].Name != "host" || d.Idle[0].RSS < 1 || len(d.Checks) != 2 {
+	d := document(t, "run", "idle", "--fabricd", buildFabricd(t), "--nodes", "2", "--settle", "0s", "--duration", "1s", "--reps", "2")
+	if len(d.Idle) != 2 || len(d.Idle[1].CPUs) != 2 || len(d.Idle[1].RSSs) != 2 || d.Idle[0].Name != "host" || d.Idle[0].RSS < 1 || len(d.Checks) != 2 {
 		t.Errorf("idle %+v, checks %+v", d.Idle, d.Checks)
 	}
 }

@@ -13,6 +13,9 @@ import (
 // rawMemberlist is the anchor of losses: members of memberlist alone.
 const rawMemberlist = "raw-memberlist"
 
+// memberlistAlone is its name in the design's table.
+const memberlistAlone = "memberlist alone"
+
 // memberCommand is one member, a process that an anchor starts.
 func (a *app) memberCommand() *cobra.Command {
 	return &cobra.Command{
@@ -95,7 +98,7 @@ func milliseconds(losses []Loss, of func(Loss) []figure) (all []figure) {
 // alone: medians, and their ratio.
 func stockRow(t Target, ours, raw []figure, err error) Target {
 	t.What += ", p50"
-	t.Anchor, t.Ours, t.Raw = "memberlist alone", overall(ours), overall(raw)
+	t.Anchor, t.Ours, t.Raw = memberlistAlone, overall(ours), overall(raw)
 	t.Ratio = spreadOf(nil)
 	if len(ours) > 0 && len(raw) > 0 {
 		t.Ratio = spreadOf([]figure{t.Ours.Median / t.Raw.Median})

@@ -72,11 +72,7 @@ does not have is a note.`,
 	f.IntVar(&o.reps, "reps", 5, "repetitions")
 	f.DurationVar(&o.duration, "duration", 300*time.Millisecond, "about how long a repetition of a target takes")
 	f.StringVar(&o.fabricd, "fabricd", "", "the fabricd to run (default: beside this program, ./bin, $PATH)")
-	f.IntVar(&o.splits, "splits", 3, "how often to split eight daemons in two; 0: never")
-	f.IntVar(&o.kills, "kills", 14, "how many of eight daemons to kill; 0: none")
-	f.IntVar(&o.stops, "stops", 7, "how many of eight daemons to stop, for fast and for normal detection; 0: none")
-	f.IntVar(&o.stock, "stock", stockDefault, "how many of eight members of memberlist alone to kill, and to stop; 0: none")
-	f.DurationVar(&o.idle, "idle", 10*time.Second, "how long to watch eight idle daemons; 0: not")
+	o.clusterFlags(f)
 	f.BoolVar(&o.quiet, "quiet", false, "no progress on standard error")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		o.format = "table"
@@ -85,6 +81,9 @@ does not have is a note.`,
 		}
 		if o.quick && !cmd.Flags().Changed("duration") {
 			o.duration = 20 * time.Millisecond
+		}
+		if o.quick && !cmd.Flags().Changed("idle") {
+			o.idle = idleByDefault / idleWindows
 		}
 		if err := o.check(); err != nil {
 			return err
@@ -147,11 +146,10 @@ func (a *app) suiteFailures(ctx context.Context, d *Document, o *suiteOptions) e
 	return errors.Join(a.measureRecovery(ctx, d, &common), a.measureBlast(ctx, d, blast), a.suiteMembership(ctx, d, o))
 }
 
-// How much a suite measures of replays, joins and calm: at most.
+// How much a suite measures of replays and joins: at most.
 const (
 	suiteReplays = 3
 	suiteJoins   = 5
-	suiteCalms   = 2
 )
 
 // suiteMembership measures the other tests of whole clusters, beside memberlist
@@ -160,8 +158,7 @@ func (a *app) suiteMembership(ctx context.Context, d *Document, o *suiteOptions)
 	cluster := o.cluster("normal")
 	replay := &replayOptions{fabricd: o.fabricd, seed: 1, reps: min(o.kills, suiteReplays), quiet: o.quiet}
 	join := &joinOptions{cluster, min(o.kills, suiteJoins), o.stock > 0}
-	calm := &falseOptions{clusterOptions: cluster, reps: min(o.kills, suiteCalms), hogs: hogsByDefault(), during: calmByDefault, anchor: o.stock > 0}
-	return errors.Join(a.measureReplay(ctx, d, replay), a.measureJoins(ctx, d, join), a.measureFalse(ctx, d, calm))
+	return errors.Join(a.measureReplay(ctx, d, replay), a.measureJoins(ctx, d, join))
 }
 
 // suiteProvider measures one provider: the sweep, then the other tests. A test
