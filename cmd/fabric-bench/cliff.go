@@ -2,7 +2,10 @@ package main
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"fmt"
+	"io"
 	"slices"
 )
 
@@ -19,13 +22,26 @@ type Cliff struct {
 	To       int64  `json:"to_bytes"`
 	Before   figure `json:"before_us"` // time of an operation of From bytes
 	After    figure `json:"after_us"`
-	Growth   figure `json:"growth"` // After/Before over To/From, above cliffFactor
+	Growth   figure `json:"growth"`       // After/Before over To/From, above cliffFactor
+	Again    figure `json:"growth_again"` // the same, when both sizes were measured again; null: they were not
+
+	key sweepKey
 }
 
 func (c Cliff) String() string {
-	return fmt.Sprintf("%s over %s: from %s to %s time grows %.1f times more than the size, %s to %s µs",
+	s := fmt.Sprintf("%s over %s: from %s to %s time grows %.1f times more than the size, %s to %s µs",
 		c.Test, c.Provider, sizeName(c.From), sizeName(c.To), float64(c.Growth), short(c.Before), short(c.After))
+	switch {
+	case c.stays():
+		return s + fmt.Sprintf("; measured again %.1f times", float64(c.Again))
+	case c.Again.measured():
+		return s + fmt.Sprintf("; measured again %.1f times, which is none", float64(c.Again))
+	}
+	return s
 }
+
+// stays reports whether the cliff was there when it was measured again.
+func (c Cliff) stays() bool { return c.Again.measured() && c.Again > cliffFactor }
 
 // operationTime returns how long one operation of a result takes, in
 // microseconds.
@@ -82,14 +98,81 @@ func findCliffs(results []Result) (cliffs []Cliff, pairs int) {
 				continue
 			}
 			pairs++
-			before, after := operationTime(a), operationTime(b)
-			growth := after / before / figure(float64(b.Size)/float64(a.Size))
-			if growth > cliffFactor {
-				cliffs = append(cliffs, Cliff{a.Test, a.Provider, a.Size, b.Size, before, after, growth})
+			if growth := growthOf(a, b); growth > cliffFactor {
+				cliffs = append(cliffs, Cliff{a.Test, a.Provider, a.Size, b.Size, operationTime(a), operationTime(b), growth, absent, sweepOf(a)})
 			}
 		}
 	}
 	return cliffs, pairs
+}
+
+// growthOf returns how much more than the size time grows from a to b.
+func growthOf(a, b Result) figure {
+	return operationTime(b) / operationTime(a) / figure(float64(b.Size)/float64(a.Size))
+}
+
+// staying returns how many cliffs were there when they were measured again.
+func staying(cliffs []Cliff) (n int) {
+	for _, c := range cliffs {
+		if c.stays() {
+			n++
+		}
+	}
+	return n
+}
+
+// A measurer measures a test at some sizes.
+type measurer func(ctx context.Context, t *test, sizes []int64) ([]Result, error)
+
+// confirm measures both sizes of every cliff again.
+func confirm(ctx context.Context, cliffs []Cliff, again measurer) error {
+	for i := range cliffs {
+		c := &cliffs[i]
+		results, err := again(ctx, testNamed(c.Test), []int64{c.From, c.To})
+		if err != nil {
+			return fmt.Errorf("a cliff of %s, measured again: %w", c.Test, err)
+		}
+		for _, g := range sweeps(results) {
+			if sweepOf(g[0]) == c.key && len(g) == 2 {
+				c.Again = growthOf(g[0], g[1])
+			}
+		}
+	}
+	return nil
+}
+
+// cliffs finds those of results, which are of ours, and measures them again, unless
+// links are broken meanwhile.
+func (b *bench) cliffs(ctx context.Context, results []Result) ([]Cliff, int, error) {
+	found, pairs := findCliffs(results)
+	if b.plan != nil || ctx.Err() != nil {
+		return found, pairs, nil
+	}
+	alone := *b
+	alone.anchor = nil
+	err := confirm(ctx, found, func(ctx context.Context, t *test, sizes []int64) ([]Result, error) {
+		results, _, err := alone.runTest(ctx, t, sizes)
+		return results, err
+	})
+	b.mesh, b.notes = alone.mesh, alone.notes
+	return found, pairs, err
+}
+
+// errCliff is what a run with --fail-on-cliff ends with when a cliff stays.
+var errCliff = errors.New("time grows too much between neighbouring sizes")
+
+// judgeCliffs tells of the cliffs that stay, behind everything else, and fails
+// because of them if it shall.
+func judgeCliffs(w io.Writer, cliffs []Cliff, fail bool) error {
+	for _, c := range cliffs {
+		if c.stays() {
+			fmt.Fprintf(w, "fabric-bench: CLIFF: %v\n", c)
+		}
+	}
+	if n := staying(cliffs); n > 0 && fail {
+		return fmt.Errorf("%w: %d stayed when they were measured again", errCliff, n)
+	}
+	return nil
 }
 
 // sizeName writes a number of bytes as people do: 64, 4K, 1M.

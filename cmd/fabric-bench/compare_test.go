@@ -185,7 +185,7 @@ func TestARunIsMeasuredAgain(t *testing.T) {
 }
 
 func TestOnlyMeasurementsAreRepeated(t *testing.T) {
-	got, err := repeatable([]string{"fabric-bench", "run", "msg_lat", "--format=csv", "--cpuprofile", "/tmp/x", "--size", "8"})
+	got, err := repeatable([]string{"fabric-bench", "run", "msg_lat", "--format=csv", "--fail-on-cliff", "--cpuprofile", "/tmp/x", "--size", "8"})
 	if want := []string{"run", "msg_lat", "--size", "8", "--format", "json"}; err != nil || !slices.Equal(got, want) {
 		t.Errorf("%q, %v; want %q", got, err, want)
 	}
@@ -193,31 +193,5 @@ func TestOnlyMeasurementsAreRepeated(t *testing.T) {
 		if got, err := repeatable(command); err == nil {
 			t.Errorf("%q: %q", command, got)
 		}
-	}
-}
-
-func TestCliffsAreFound(t *testing.T) {
-	row := func(name string, size int64, value figure) Result {
-		r := resultOf(name, value, 0, 0)
-		r.Size = size
-		return r
-	}
-	raw := row(latencyFigure, 128, 1000)
-	raw.Provider = rawProvider
-	cliffs, pairs := findCliffs([]Result{
-		row(latencyFigure, 8192, 90), row(latencyFigure, 64, 10), row(latencyFigure, 128, 20), // twice the size in twice the time
-		row(latencyFigure, 8193, 200), row(latencyFigure, 1<<20, 1e9), // and too far apart
-		raw,
-	})
-	if pairs != 2 || len(cliffs) != 1 || cliffs[0].From != 8192 || cliffs[0].To != 8193 || cliffs[0].Growth < 2.2 || cliffs[0].Growth > 2.3 {
-		t.Errorf("%d pairs, %+v; want 2 and the step at 8192", pairs, cliffs)
-	}
-	cliffs, _ = findCliffs([]Result{row(bandwidthFigure, 64, 100), row(bandwidthFigure, 128, 99), row(bandwidthFigure, 192, 40)})
-	if len(cliffs) != 1 || cliffs[0].From != 128 {
-		t.Errorf("of bandwidth: %+v, want one at 128", cliffs)
-	}
-	cliffs, pairs = findCliffs([]Result{row(rateFigure, 8, 1e6), row(rateFigure, 16, 1e6)})
-	if len(cliffs) != 0 || pairs != 1 {
-		t.Errorf("of rates: %d pairs, %+v; want one and none", pairs, cliffs)
 	}
 }

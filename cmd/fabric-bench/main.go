@@ -3,8 +3,9 @@
 // QUIC it shows beside quic-go alone, measured in turns in the same run.
 //
 // Exit codes: 0 for success, 1 when something failed or bytes were wrong, 2
-// when the command line is wrong, 3 when `compare` finds something worse or gone. A
-// target that is not reached is shown and is no failure: machines differ.
+// when the command line is wrong, 3 when `compare` finds something worse or gone, or,
+// with --fail-on-cliff, when a cliff stays. A target that is not reached is shown and is
+// no failure: machines differ.
 package main
 
 import (
@@ -51,7 +52,12 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, "fabric-bench: `fabric-bench --help` explains the commands")
 		return exitUsage
 	}
-	if errors.Is(err, errRegressed) {
+	return exitCodeOf(err)
+}
+
+// exitCodeOf returns the exit code of a command that has failed.
+func exitCodeOf(err error) int {
+	if errors.Is(err, errRegressed) || errors.Is(err, errCliff) {
 		return exitWorse
 	}
 	return exitFail

@@ -180,7 +180,8 @@ func (t *table) cliffs(d *Document) {
 	if d.CliffPairs == 0 {
 		return
 	}
-	t.title("\nCliffs: of %d pairs of neighbouring sizes, in %d time more than doubles beyond the ratio of the sizes", d.CliffPairs, len(d.Cliffs))
+	t.title("\nCliffs: of %d pairs of neighbouring sizes, in %d time more than doubles beyond the ratio of the sizes, and in %d again when both were measured again",
+		d.CliffPairs, len(d.Cliffs), staying(d.Cliffs))
 	for _, c := range d.Cliffs {
 		t.title("  %v", c)
 	}

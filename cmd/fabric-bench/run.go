@@ -47,7 +47,11 @@ type options struct {
 	rate       float64
 	conns      int64
 	chaos      string
+	cliffFails bool
 }
+
+// cliffFailsHelp is of --fail-on-cliff.
+const cliffFailsHelp = "exit code 3 if time more than doubles beyond the ratio of two neighbouring sizes, and again when both are measured again"
 
 // standardSizes is what a run measures by default, in bytes.
 var standardSizes = []string{"64", "4K", "64K", "1M"}
@@ -105,6 +109,7 @@ func (o *options) sizesOf() ([]int64, error) {
 func (o *options) flags(f *pflag.FlagSet) {
 	f.StringSliceVar(&o.sizes, "size", standardSizes, "sizes of messages and transfers in bytes, with K, M or G: up to 64M, of "+strings.Join(largeTests(), ", ")+" up to 1G")
 	f.BoolVar(&o.sweep, "sweep", false, "instead of --size: 1 B to 4 MiB, with the points where cliffs are")
+	f.BoolVar(&o.cliffFails, "fail-on-cliff", false, cliffFailsHelp)
 	f.Int64Var(&o.iters, "iters", 0, "timed operations per repetition (default 10000); of more than 64K each, fewer in proportion, but at least 100, and of 1G 6")
 	f.DurationVar(&o.duration, "duration", o.duration, "instead of --iters: about how long a repetition takes")
 	f.Int64Var(&o.warmup, "warmup", -1, "untimed operations before each repetition (default a tenth of --iters, at most 1000)")
@@ -193,6 +198,7 @@ func (a *app) runCommand() *cobra.Command {
 			"unknown where it does not, and attach if the peer is on the same node.\n\n" + chaosHelp + testList(),
 		Example: `  fabric-bench run msg_lat --size 64 --reps 9
   fabric-bench run rma_write_bw --sweep --format csv
+  fabric-bench run msg_lat rma_write_lat --sweep --fail-on-cliff
   fabric-bench run msg_bw --size 1M --cpuprofile cpu.out
   fabric-bench run msg_fixed_rate --size 64 --rate 5000 --duration 10s --format hdr > run.hdr
   fabric-bench run msg_bw --sweep --format osu
@@ -308,7 +314,8 @@ func (a *app) measure(cmd *cobra.Command, o *options, names []string) error {
 		err = b.runAll(cmd.Context(), picked, sizes, d)
 		err = first(err, stop())
 	}
-	d.Cliffs, d.CliffPairs = findCliffs(d.Results)
+	found, pairs, failed := b.cliffs(cmd.Context(), d.Results)
+	d.Cliffs, d.CliffPairs, err = found, pairs, first(err, failed)
 	if b.ending != nil {
 		b.notes = append(b.notes, b.ending(context.WithoutCancel(cmd.Context()))...)
 	}
@@ -319,7 +326,10 @@ func (a *app) measure(cmd *cobra.Command, o *options, names []string) error {
 	if cmd.Context().Err() != nil {
 		err = errInterrupted // what was cut off has failed in many ways
 	}
-	return errors.Join(err, a.report(d, o.format))
+	if err = errors.Join(err, a.report(d, o.format)); err != nil {
+		return err
+	}
+	return judgeCliffs(a.stderr, d.Cliffs, o.cliffFails)
 }
 
 var errInterrupted = errors.New("interrupted; what had been measured is in the report")

@@ -22,6 +22,8 @@ type suiteOptions struct {
 	quick     bool
 	rows      []string
 	tests     []string
+
+	cliffFails bool
 }
 
 // suiteProviders are what a suite measures without --providers.
@@ -56,11 +58,13 @@ targets beside their anchors, what a loss costs: how soon it is seen, how soon
 connections work again, and what the other pairs feel; how soon a new node is in,
 and how often one is taken for lost that is well. It writes report.html,
 which needs nothing else, report.md, results.json, results.csv and the pictures as
-SVG, and prints the table of targets and the cliffs. A provider that this build
-does not have is a note.`,
+SVG, and prints the table of targets and the cliffs: neighbouring sizes between which
+time more than doubles beyond their ratio. Those are measured again, and the ones that
+stay are named at the end. A provider that this build does not have is a note.`,
 		Example: `  fabric-bench suite
   fabric-bench suite --quick --out out/quick
-  fabric-bench suite --providers quic,attach --conns 1000`,
+  fabric-bench suite --providers quic,attach --conns 1000
+  fabric-bench suite --fail-on-cliff`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.out, "out", filepath.Join("out", "bench"), "directory to write to")
@@ -68,6 +72,7 @@ does not have is a note.`,
 	f.Int64Var(&o.conns, "conns", 10_000, "up to how many connections conn_scale opens")
 	f.StringSliceVar(&o.rows, "rows", nil, "of the targets only these rows, as anchors has them (default all)")
 	f.StringSliceVar(&o.tests, "tests", nil, "only these tests (default all)")
+	f.BoolVar(&o.cliffFails, "fail-on-cliff", false, cliffFailsHelp)
 	f.BoolVar(&o.quick, "quick", false, "a minute instead of the better part of an hour; rough")
 	f.IntVar(&o.reps, "reps", 5, "repetitions")
 	f.DurationVar(&o.duration, "duration", 300*time.Millisecond, "about how long a repetition of a target takes")
@@ -118,7 +123,6 @@ func (a *app) suite(ctx context.Context, o *suiteOptions) error {
 		}
 		failures = append(failures, err)
 	}
-	d.Cliffs, d.CliffPairs = findCliffs(d.Results)
 	if ctx.Err() == nil {
 		failures = append(failures, a.measureTargets(ctx, d, &o.anchorOptions, o.rows), a.suiteFailures(ctx, d, o))
 	}
@@ -126,7 +130,10 @@ func (a *app) suite(ctx context.Context, o *suiteOptions) error {
 	if ctx.Err() != nil {
 		err = errInterrupted
 	}
-	return errors.Join(err, a.writeSuite(d, o.out), a.printSuite(d, o.out))
+	if err = errors.Join(err, a.writeSuite(d, o.out), a.printSuite(d, o.out)); err != nil {
+		return err
+	}
+	return judgeCliffs(a.stderr, d.Cliffs, o.cliffFails)
 }
 
 // How many daemons a suite kills for fail_recover and fail_blast: at most.
@@ -171,7 +178,7 @@ func (a *app) suiteProvider(ctx context.Context, d *Document, o *suiteOptions, p
 		return fmt.Errorf("%s: %w", provider, err)
 	}
 	picked, err := testsNamed(o.tests)
-	failures := []error{err}
+	failures, begun := []error{err}, len(d.Results)
 	for _, t := range picked {
 		sizes := p.sizes
 		b.reps, b.budget = p.reps, budget{duration: p.rep, warmup: -1}
@@ -184,10 +191,13 @@ func (a *app) suiteProvider(ctx context.Context, d *Document, o *suiteOptions, p
 			break
 		}
 	}
+	b.reps, b.budget = p.reps, budget{duration: p.rep, warmup: -1}
+	found, pairs, err := b.cliffs(ctx, d.Results[begun:])
+	d.Cliffs, d.CliffPairs = append(d.Cliffs, found...), d.CliffPairs+pairs
 	for _, n := range b.notes {
 		d.note("%s", n)
 	}
-	return errors.Join(errors.Join(failures...), b.close())
+	return errors.Join(errors.Join(failures...), err, b.close())
 }
 
 // progressOf is progress with a prefix.

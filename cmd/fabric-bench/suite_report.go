@@ -89,7 +89,8 @@ func chartSection(d *Document) page.Section {
 
 func cliffSection(d *Document) page.Section {
 	s := page.Section{Heading: "cliffs", Text: fmt.Sprintf(
-		"Of %d pairs of neighbouring sizes, in %d time more than doubles beyond the ratio of the sizes.", d.CliffPairs, len(d.Cliffs))}
+		"Of %d pairs of neighbouring sizes, in %d time more than doubles beyond the ratio of the sizes, and in %d again when both were measured again.",
+		d.CliffPairs, len(d.Cliffs), staying(d.Cliffs))}
 	for _, c := range d.Cliffs {
 		s.List = append(s.List, c.String())
 	}
