@@ -95,6 +95,15 @@ func (b bed) side(ctx context.Context, provider string) (side, error) {
 		target: m.servers[0].addr(), end: m.close, meter: m.meter, mesh: m}, nil
 }
 
+// anchor starts what tests are measured beside. That of memory is no --provider: it
+// carries nothing.
+func (b bed) anchor(ctx context.Context, provider string) (side, error) {
+	if provider == rawMemory {
+		return ownMemory{}, nil
+	}
+	return b.side(ctx, provider)
+}
+
 // mesh starts n nodes, or applications of one node, each with a server.
 func (b bed) mesh(ctx context.Context, provider string, n int) (m *mesh, err error) {
 	switch provider {

@@ -102,7 +102,9 @@ func (b *bench) anchorsOf(ctx context.Context, t *test) (all []side, err error) 
 	if b.anchor == nil || t.anchor == nil {
 		return nil, nil
 	}
-	all = append(all, b.anchor)
+	if !t.onlyBeside {
+		all = append(all, b.anchor)
+	}
 	own, _ := b.anchor.about()
 	for _, provider := range t.beside {
 		if provider == own || b.sideOf == nil {

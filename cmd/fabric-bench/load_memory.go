@@ -159,15 +159,22 @@ func (a *adders) run(n int64, s *sample) error {
 // A posted load adds to one word without being told what it was.
 type posted struct{ atomics }
 
-func newPosted(ctx context.Context, s side, ch *channel, j job) (load, error) {
-	l, err := onWord(fetchAdd64, false)(ctx, s, ch, j)
-	if err != nil {
-		return nil, err
+func onPosted(kind atomicKind) builder {
+	return func(ctx context.Context, s side, ch *channel, j job) (load, error) {
+		l, err := onWord(kind, false)(ctx, s, ch, j)
+		if err != nil {
+			return nil, err
+		}
+		return &posted{*l.(*atomics)}, nil
 	}
-	return &posted{*l.(*atomics)}, nil
 }
 
-func (p *posted) op(int64) error { return p.ch.ep.Add64(p.there, 1) }
+func (p *posted) op(int64) error {
+	if p.kind == fetchAdd32 {
+		return p.ch.ep.Add32(p.there, 1)
+	}
+	return p.ch.ep.Add64(p.there, 1)
+}
 
 // drain waits for the last addition.
 func (p *posted) drain() (int64, error) {
@@ -178,10 +185,15 @@ func (p *posted) drain() (int64, error) {
 	return 0, p.ch.ep.FenceWait(p.ctx, m)
 }
 
-// verify checks that none is lost.
+// verify checks that none is lost. An addition of 32 bits leaves the other half of
+// the word alone, unless it wraps.
 func (p *posted) verify(n int64) (int64, error) {
 	sum, err := p.ch.ep.FetchAdd64(p.ctx, p.there, 0)
-	if err == nil && sum != uint64(n) {
+	want := uint64(n)
+	if p.kind == fetchAdd32 {
+		want = uint64(uint32(n))
+	}
+	if err == nil && sum != want {
 		return 1, nil
 	}
 	return 0, err

@@ -178,3 +178,31 @@ func TestRunTimeOfAProcess(t *testing.T) {
 		t.Error("of a process that does not exist")
 	}
 }
+
+// Pairs are as many as there are processors, too, and no more than a run may have.
+func TestPairsAreAsManyAsProcessors(t *testing.T) {
+	for processors, want := range map[int][]int64{1: {1, 2, 4, 8}, 2: {1, 2, 4, 8}, 6: {1, 2, 4, 6, 8}, 96: {1, 2, 4, 8, 96}, 4096: {1, 2, 4, 8, mostPairs}} {
+		if got := pairCounts(processors); !slices.Equal(got, want) {
+			t.Errorf("%d processors: %v, want %v", processors, got, want)
+		}
+	}
+}
+
+// Copies within this process are checked as those out of mapped windows are.
+func TestCopiesAreChecked(t *testing.T) {
+	l, err := newCopying(t.Context(), ownMemory{}, nil, job{size: 3000, seed: 1, check: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := l.(*copying)
+	if err := first(c.begin(0), repeat(c.slots, c.op)); err != nil {
+		t.Fatal(err)
+	}
+	if wrong, err := c.verify(c.slots); wrong != 0 || err != nil {
+		t.Errorf("%d slots are wrong, %v", wrong, err)
+	}
+	c.to[len(c.to)-1]++
+	if wrong, err := c.verify(c.slots); wrong != 1 || err != nil {
+		t.Errorf("a byte that is another: %d slots are wrong, %v", wrong, err)
+	}
+}

@@ -86,7 +86,7 @@ func TestEveryTestRunsAndChecksItsBytes(t *testing.T) {
 	}{
 		{providerMem, "1,3000", "1", 66}, {providerLoop, "64", "2", 66}, {providerQUIC, "3000", "1", 66}, {providerAttach, "3000", "1", 66},
 		{providerTCP, "3000", "1", 66}, {providerTCPPlain, "3000", "1", 66},
-		{providerAttachTCP, "3000", "1", 66},
+		{providerAttachTCP, "3000", "1", 66}, {providerAttachQUIC, "3000", "1", 66}, {providerAttachLow, "64K", "1", 18}, // as many slots as there are of 64K, and a few
 	} {
 		t.Run(tt.provider, func(t *testing.T) {
 			temporaries(t)
@@ -98,11 +98,15 @@ func TestEveryTestRunsAndChecksItsBytes(t *testing.T) {
 				if got := countRows(t, d, one, tt.provider, tt.iters); got != want {
 					t.Errorf("%s over %s: %d rows, want %d", one.name, tt.provider, got, want)
 				}
-				if one.anchor == nil || one.special != nil || anchorOf(tt.provider) == "" {
+				anchor := anchorOf(tt.provider)
+				if one.anchor == nil || one.special != nil || anchor == "" {
 					continue
 				}
-				if got := countRows(t, d, one, anchorOf(tt.provider), tt.iters); got != want {
-					t.Errorf("%s over %s: %d rows, want %d", one.name, anchorOf(tt.provider), got, want)
+				if one.onlyBeside {
+					anchor = one.beside[0]
+				}
+				if got := countRows(t, d, one, anchor, tt.iters); got != want {
+					t.Errorf("%s over %s: %d rows, want %d", one.name, anchor, got, want)
 				}
 			}
 			for _, note := range d.Notes {
@@ -117,7 +121,7 @@ func TestEveryTestRunsAndChecksItsBytes(t *testing.T) {
 // rowsWanted returns how many rows of ours a test gives with --pairs 2 and
 // --conns 10.
 func rowsWanted(tt *test, sizes int, provider string) int {
-	oneNode := provider == providerAttach || provider == providerLoop
+	oneNode := provider == providerAttach || provider == providerAttachLow || provider == providerLoop
 	switch {
 	case strings.HasPrefix(tt.name, "mmap") && !oneNode:
 		return 0
@@ -224,6 +228,7 @@ func TestWrongCommandLinesSayWhy(t *testing.T) {
 		{"run nothing", "fail_detect, fail_recover, fail_heal, fail_blast, fail_replay, join_time, converge_time, false_positive_rate, idle"},
 		{"run msg_lat idle", "is run alone: `fabric-bench run idle`"},
 		{"run msg_lat --provider udp", `no provider "udp"`},
+		{"run mmap_load --provider raw-memcpy", `no provider "raw-memcpy"`},
 		{"run msg_lat --pairs 0", "--pairs"},
 		{"run msg_lat --window 5000", "--window"},
 		{"run msg_lat --rate 0", "--rate"},

@@ -86,6 +86,8 @@ type test struct {
 	// beside are anchors that the test is measured beside too, whatever carries ours,
 	// if that has an anchor at all.
 	beside []string
+	// onlyBeside: what carries ours has nothing like it, and its anchor neither.
+	onlyBeside bool
 
 	// special measures the test on its own: its repetitions are no repetitions
 	// of one load.

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"runtime"
 	"slices"
 	"time"
 )
@@ -59,7 +60,7 @@ func patternTests() []*test {
 			load: onMessages(opSink), anchor: onMessages(opSink), help: help}
 	}
 	return []*test{
-		pattern("pairs", "msg_bw by 1, 2, 4 and 8 pairs at once: sum and fairness"),
+		pattern("pairs", "msg_bw by 1, 2, 4 and 8 pairs at once, and as many as there are processors: sum and fairness"),
 		pattern("incast", "msg_bw from every node to the first of four"),
 		pattern("fanout", "msg_bw from the first of four nodes to every other"),
 		pattern("alltoall", "msg_bw from every one of four nodes to every other"),
@@ -96,7 +97,7 @@ func (b *bench) pattern(ctx context.Context, t *test, size int64) (all []Result,
 		r, _, err := one.run(ctx, t, size)
 		return []Result{r}, err
 	}
-	for _, pairs := range []int64{1, 2, 4, 8} {
+	for _, pairs := range pairCounts(runtime.GOMAXPROCS(0)) {
 		if b.pairs > 0 && pairs > b.pairs {
 			break
 		}
@@ -108,6 +109,13 @@ func (b *bench) pattern(ctx context.Context, t *test, size int64) (all []Result,
 		all = append(append(all, r), raw...)
 	}
 	return all, nil
+}
+
+// pairCounts returns how many pairs pairs has on so many processors, ascending.
+func pairCounts(processors int) []int64 {
+	counts := []int64{1, 2, 4, 8, min(int64(processors), mostPairs)}
+	slices.Sort(counts)
+	return slices.Compact(counts)
 }
 
 // onMesh reports whether a test is measured on a mesh of meshNodes, and not on the

@@ -50,6 +50,9 @@ type options struct {
 	cliffFails bool
 }
 
+// mostPairs bounds how many connections are measured at once.
+const mostPairs = 256
+
 // cliffFailsHelp is of --fail-on-cliff.
 const cliffFailsHelp = "exit code 3 if time more than doubles beyond the ratio of two neighbouring sizes, and again when both are measured again"
 
@@ -139,8 +142,8 @@ func (o *options) check(cmd *cobra.Command) error {
 	switch {
 	case !slices.Contains(formats, o.format):
 		return usagef("--format %q: one of %s", o.format, strings.Join(formats, ", "))
-	case changed("pairs") && (o.pairs < 1 || o.pairs > 256):
-		return usagef("--pairs %d: 1 to 256", o.pairs)
+	case changed("pairs") && (o.pairs < 1 || o.pairs > mostPairs):
+		return usagef("--pairs %d: 1 to %d", o.pairs, mostPairs)
 	case changed("window") && (o.window < 1 || o.window > maxUnderWay):
 		return usagef("--window %d: 1 to %d", o.window, maxUnderWay)
 	case math.IsNaN(o.rate) || changed("rate") && (o.rate < 1 || o.rate > 10e6):
@@ -377,7 +380,7 @@ func (b *bench) start(ctx context.Context, beds bed, provider string) (err error
 			return errors.Join(err, b.ours.close())
 		}
 	}
-	b.others, b.sideOf = map[string]side{}, beds.side
+	b.others, b.sideOf = map[string]side{}, beds.anchor
 	return nil
 }
 

@@ -179,12 +179,14 @@ func rmaTests() []*test {
 			help: "rma_read_bw into memory that is not registered",
 		},
 		{
-			name: "mmap_store", group: groupRMA, dir: "write", kind: bandwidth, load: onMapped(false),
-			help: "copies into the peer's mapped window; on one node only",
+			name: "mmap_store", group: groupRMA, dir: "write", kind: bandwidth, load: onMapped(false), anchor: newCopying,
+			beside: []string{rawMemory}, onlyBeside: true,
+			help: "copies into the peer's mapped window, on one node only; anchor: the same within one process",
 		},
 		{
-			name: "mmap_load", group: groupRMA, dir: "read", kind: bandwidth, load: onMapped(true),
-			help: "copies out of the peer's mapped window; on one node only",
+			name: "mmap_load", group: groupRMA, dir: "read", kind: bandwidth, load: onMapped(true), anchor: newCopying,
+			beside: []string{rawMemory}, onlyBeside: true,
+			help: "copies out of the peer's mapped window, on one node only; anchor: the same within one process",
 		},
 		{
 			name: "mmap_rtt", group: groupRMA, dir: "store", kind: wholeTrip, fixed: 8, window: one, load: newMirrored,
@@ -206,8 +208,12 @@ func atomicTests() []*test {
 		word("atomic_cas", "a compare-and-swap of 64 bits", compareSwap64),
 		word("atomic_cas32", "a compare-and-swap of 32 bits", compareSwap32),
 		{
-			name: "atomic_add", group: groupAtomics, dir: "atomic", kind: rate, fixed: 8, load: newPosted,
+			name: "atomic_add", group: groupAtomics, dir: "atomic", kind: rate, fixed: 8, load: onPosted(fetchAdd64),
 			help: "posted additions of 64 bits, which return no old value, until the last has been made: how many a second",
+		},
+		{
+			name: "atomic_add32", group: groupAtomics, dir: "atomic", kind: rate, fixed: 8, load: onPosted(fetchAdd32),
+			help: "atomic_add of 32 bits",
 		},
 		{
 			name: "atomic_rate", group: groupAtomics, dir: "atomic", kind: rate, fixed: 8,
