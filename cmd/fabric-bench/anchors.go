@@ -248,7 +248,10 @@ const mib = 1 << 20
 
 // contests returns the design's table, as far as two ends show it, by the sides
 // that they need.
-func contests() []contest {
+func contests() []contest { return slices.Concat(pathContests(), faultContests()) }
+
+// pathContests returns those of the ways that bytes take.
+func pathContests() []contest {
 	const micros, mb, perSecond, allocs, calls, switches = "µs", "MB/s", "1/s", "allocs/op", "calls/op", "switches/op"
 	none := atMostOf(allocsTolerance)
 	return []contest{
@@ -310,6 +313,32 @@ func contests() []contest {
 	}
 }
 
+// keyFaultsOff is of what a fault layer costs that has nothing to do.
+const keyFaultsOff = "faults-off"
+
+// faultContests hold two pairs of fabricds against each other: with --enable-faults
+// and no rule, and without.
+func faultContests() (all []contest) {
+	const micros, mb = "µs", "MB/s"
+	for _, pair := range []struct{ over, with, without string }{
+		{"TCP", providerFaultsTCP, providerAttachTCP}, {"QUIC", providerFaultsQUIC, providerAttachQUIC},
+	} {
+		for _, row := range []struct {
+			what, unit, test string
+			size             int64
+		}{
+			{"message 64 B, one way", micros, "msg_lat", 64},
+			{"messages of 64 KiB", mb, "msg_bw", 64 << 10},
+			{"write 64 B, half round trip", micros, "rma_write_lat", 64},
+			{"write 1 MiB", mb, "rma_write_bw", mib},
+		} {
+			all = append(all, contest{key: keyFaultsOff, what: "faults enabled, no rule: " + row.what + ", " + pair.over, unit: row.unit,
+				ours: by(pair.with, row.test, row.size), anchors: []source{by(pair.without, row.test, row.size)}})
+		}
+	}
+	return all
+}
+
 // allocsTolerance is what counts as no allocation: the runtime's own, of timers
 // and collections, are among what is counted.
 const allocsTolerance = figure(0.05)
@@ -358,11 +387,14 @@ func (a *app) anchorsCommand() *cobra.Command {
 table of targets: ours and its anchors in turns, each repetition's ratio, and
 whether the target is reached. Anchors are memcpy, sockets and quic-go without
 us, and, where they are installed (make bench-anchors), ucx_perftest,
-fi_pingpong and iperf3.
+fi_pingpong and iperf3. The rows of faults-off are two pairs of fabricd that the
+applications attach to: with --enable-faults and no rule, and without, which is their
+anchor.
 
 Rows: ` + strings.Join(anchorKeys(), ", "),
 		Example: `  fabric-bench anchors
   fabric-bench anchors quic-lat quic-bw --reps 9
+  fabric-bench anchors faults-off
   fabric-bench anchors --kills 50 --stops 50 --format json > targets.json`,
 	}
 	f := cmd.Flags()

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -78,7 +80,7 @@ func TestAnchorsFillTheTable(t *testing.T) {
 	temporaries(t)
 	exe := buildFabricd(t)
 	t.Setenv("PATH", t.TempDir())
-	code, out, errs := runBench(t, "anchors", "quic-lat", "node-write", "node-atomic", "node-allocs", "node-calls", "node-switches", "tcp-tls", "tcp-mixed", "tcp-mixed-tls", "tcp-allocs", "heal", "false", "idle", "--fabricd", exe,
+	code, out, errs := runBench(t, "anchors", "quic-lat", "node-write", "node-atomic", "node-allocs", "node-calls", "node-switches", "tcp-tls", "tcp-mixed", "tcp-mixed-tls", "tcp-allocs", "faults-off", "heal", "false", "idle", "--fabricd", exe,
 		"--reps", "2", "--duration", "1ms", "--splits", "0", "--calms", "0", "--idle", "1s", "--quiet", "--format", "json")
 	if code != exitOK {
 		t.Fatalf("exit code %d: %s", code, errs)
@@ -93,6 +95,8 @@ func TestAnchorsFillTheTable(t *testing.T) {
 		{"node-calls", rawUnix, uncountedHere()}, {"node-switches", rawUnix, ""},
 		{"tcp-mixed", "", ""}, {"tcp-allocs", "", ""}, {"tcp-allocs", "", ""}, {"tcp-allocs", "", ""},
 		{"tcp-tls", rawTLS, ""}, {"tcp-mixed-tls", "", ""}, {"quic-lat", rawProvider, ""},
+		{"faults-off", providerAttachTCP, ""}, {"faults-off", providerAttachTCP, ""}, {"faults-off", providerAttachTCP, ""}, {"faults-off", providerAttachTCP, ""},
+		{"faults-off", providerAttachQUIC, ""}, {"faults-off", providerAttachQUIC, ""}, {"faults-off", providerAttachQUIC, ""}, {"faults-off", providerAttachQUIC, ""},
 		{"heal", "", "--splits is 0"}, {"heal", "", "--splits is 0"}, {"heal", "", "--splits is 0"}, {"heal", "", "--splits is 0"},
 		{"false", "", "--calms is 0"}, {"false", memberlistAlone, "--calms is 0"}, {"idle", "", ""}, {"idle", "", ""},
 	}
@@ -110,6 +114,40 @@ func TestAnchorsFillTheTable(t *testing.T) {
 		}
 		if w.key == keyIdle && len(got.Ours.PerRep) != idleWindows {
 			t.Errorf("row %d, %s: %v, want %d windows", i, got.What, got.Ours.PerRep, idleWindows)
+		}
+	}
+}
+
+// What faults-off measures has the layer in place and no rule, and its anchor has
+// none.
+func TestFaultsOffComparesALayerWithoutRules(t *testing.T) {
+	temporaries(t)
+	for _, c := range faultContests() {
+		if c.ours.name != c.anchors[0].name+"-faults" {
+			t.Errorf("%s: %s beside %s", c.what, c.ours.name, c.anchors[0].name)
+		}
+	}
+	for provider, want := range map[string]bool{providerFaultsTCP: true, providerAttachTCP: false} {
+		m, err := bed{fabricd: buildFabricd(t)}.mesh(t.Context(), provider, 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var status struct {
+			Enabled   bool     `json:"faults_enabled"`
+			Providers []string `json:"providers"`
+		}
+		var rules struct {
+			Faults []any `json:"faults"`
+		}
+		err = askAdmin(t.Context(), m.meter.http, http.MethodGet, "status", nil, &status)
+		if want {
+			err = errors.Join(err, askAdmin(t.Context(), m.meter.http, http.MethodGet, "faults", nil, &rules))
+		}
+		if err != nil || status.Enabled != want || len(rules.Faults) > 0 || !slices.Equal(status.Providers, []string{"tcp"}) {
+			t.Errorf("%s: %+v with rules %v, %v; want faults enabled %v", provider, status, rules.Faults, err, want)
+		}
+		if err := m.close(); err != nil {
+			t.Error(err)
 		}
 	}
 }

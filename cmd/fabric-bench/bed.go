@@ -33,10 +33,16 @@ const (
 	// what costs here is to wake four.
 	providerAttachQUIC = "attach-quic"
 	providerAttachTCP  = "attach-tcp"
+
+	// The same fabricds with --enable-faults and no rule: what the layer costs that
+	// could break their links.
+	providerFaultsQUIC = "attach-quic-faults"
+	providerFaultsTCP  = "attach-tcp-faults"
 )
 
 // providers are the values of --provider.
-var providers = []string{providerQUIC, providerTCP, providerTCPPlain, providerAttach, providerAttachLow, providerAttachQUIC, providerAttachTCP, providerMem, providerLoop,
+var providers = []string{providerQUIC, providerTCP, providerTCPPlain, providerAttach, providerAttachLow, providerAttachQUIC, providerAttachTCP,
+	providerFaultsQUIC, providerFaultsTCP, providerMem, providerLoop,
 	rawProvider, rawTCP, rawTLS, rawUnix}
 
 // anchorOf returns which anchor a provider is measured beside; empty: none.
@@ -67,7 +73,7 @@ func carry(c *embed.Config, provider string) {
 // secured returns what protects the bytes of a provider.
 func secured(provider string) string {
 	switch provider {
-	case providerQUIC, providerTCP, providerAttachQUIC, providerAttachTCP, rawProvider, rawTLS:
+	case providerQUIC, providerTCP, providerAttachQUIC, providerAttachTCP, providerFaultsQUIC, providerFaultsTCP, rawProvider, rawTLS:
 		return "tls1.3"
 	}
 	return "none"
@@ -109,7 +115,7 @@ func (b bed) mesh(ctx context.Context, provider string, n int) (m *mesh, err err
 	switch provider {
 	case providerQUIC, providerTCP, providerTCPPlain:
 		m, err = b.embedded(ctx, provider, n)
-	case providerAttach, providerAttachLow, providerAttachQUIC, providerAttachTCP:
+	case providerAttach, providerAttachLow, providerAttachQUIC, providerAttachTCP, providerFaultsQUIC, providerFaultsTCP:
 		m, err = b.attached(ctx, provider, n)
 	case providerMem, providerLoop:
 		m = inProcess(provider, n)
@@ -244,12 +250,26 @@ const latencyVariable = "FABRIC_LATENCY"
 // applications have one each; empty: they share one.
 func attachedOver(provider string) string {
 	switch provider {
-	case providerAttachQUIC:
+	case providerAttachQUIC, providerFaultsQUIC:
 		return providerQUIC
-	case providerAttachTCP:
+	case providerAttachTCP, providerFaultsTCP:
 		return providerTCP
 	}
 	return ""
+}
+
+// attachedFlags returns what the fabricds of a provider are told, and how many there
+// are of them for n applications.
+func attachedFlags(provider string, n int) (daemons int, flags []string) {
+	over := attachedOver(provider)
+	if over == "" {
+		return 1, nil
+	}
+	flags = []string{"--providers", over}
+	if provider == providerFaultsQUIC || provider == providerFaultsTCP {
+		flags = append(flags, "--enable-faults")
+	}
+	return n, flags
 }
 
 // attached starts a fabricd, or one for each, and attaches applications.
@@ -274,10 +294,7 @@ func (b bed) attached(ctx context.Context, provider string, n int) (_ *mesh, err
 	keeper := newKeeper()
 	m.ends = append(m.ends, func() error { keeper.close(); return nil })
 	var f *fleet
-	daemons, options := 1, []string(nil)
-	if over := attachedOver(provider); over != "" {
-		daemons, options = n, []string{"--providers", over}
-	}
+	daemons, options := attachedFlags(provider, n)
 	keeper.do(func() { f, err = newFleet(ctx, exe, daemons, options...) })
 	if err != nil {
 		return nil, err
