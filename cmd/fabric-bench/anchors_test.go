@@ -81,7 +81,7 @@ func TestAnchorsFillTheTable(t *testing.T) {
 	exe := buildFabricd(t)
 	t.Setenv("PATH", t.TempDir())
 	code, out, errs := runBench(t, "anchors", "quic-lat", "node-write", "node-atomic", "node-allocs", "node-calls", "node-switches", "tcp-tls", "tcp-mixed", "tcp-mixed-tls", "tcp-allocs", "faults-off", "heal", "false", "idle", "--fabricd", exe,
-		"--reps", "2", "--duration", "1ms", "--splits", "0", "--calms", "0", "--idle", "1s", "--quiet", "--format", "json")
+		"--reps", "2", "--duration", "1ms", "--splits", "0", "--calms", "0", "--idle", "10ms", "--quiet", "--format", "json")
 	if code != exitOK {
 		t.Fatalf("exit code %d: %s", code, errs)
 	}
