@@ -2,11 +2,7 @@ package ipc
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -69,48 +65,16 @@ var ringSteps = []struct{ name, file, old, new string }{
 
 // mortal builds this test's program with a ring that can die at its steps.
 func mortal(t *testing.T) string {
-	dir := t.TempDir()
-	ringDir, err := filepath.Abs("../ring")
-	if err != nil {
-		t.Fatal(err)
-	}
-	replaced := map[string]string{"step.go": stopper}
+	files := map[string]string{"../ring/step.go": stopper}
 	for _, s := range ringSteps {
-		text, ok := replaced[s.file]
-		if !ok {
-			b, err := os.ReadFile(filepath.Join(ringDir, s.file))
-			if err != nil {
-				t.Fatal(err)
-			}
-			text = string(b)
-		}
-		if n := strings.Count(text, s.old); n != 1 {
-			t.Fatalf("step %s: %s has %d times %q, want once", s.name, s.file, n, s.old)
+		file := "../ring/" + s.file
+		if files[file] == "" {
+			files[file] = contents(t, file)
 		}
 		with := strings.ReplaceAll(strings.ReplaceAll(s.new, "%s", s.old), "STEP", fmt.Sprintf("step(%q)", s.name))
-		replaced[s.file] = strings.Replace(text, s.old, with, 1)
+		files[file] = replaced(t, s.name, files[file], s.old, with)
 	}
-	overlay := map[string]string{}
-	for name, text := range replaced {
-		file := filepath.Join(dir, name)
-		overlay[filepath.Join(ringDir, name)] = file
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	b, err := json.Marshal(map[string]map[string]string{"Replace": overlay})
-	if err == nil {
-		err = os.WriteFile(filepath.Join(dir, "overlay.json"), b, 0o600)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command("go", "test", "-c", "-trimpath", "-overlay", filepath.Join(dir, "overlay.json"), "-o", filepath.Join(dir, "mortal"), ".")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	return filepath.Join(dir, "mortal")
+	return overlaid(t, files)
 }
 
 // TestPeerDiesAtEveryStepOfARing kills the other application behind each of its
