@@ -286,7 +286,11 @@ func crashAt(t *testing.T, step string, quiet time.Duration, opts ...fabrictest.
 		c.Kill(3)
 		want = "3.1 removed, "
 	} else {
+		killed := crashes(c, victim)
 		a, b := exercise(c.Node(1), c.Node(2), 2)
+		if took := time.Since(<-killed); took > lossLimit {
+			t.Errorf("the calls ended %v after the crash, want %v at most", took, lossLimit)
+		}
 		survivor := map[int]error{1: b, 2: a}[victim]
 		late := step == "conn.close_sent" || step == "conn.close_answered" || step == "conn.connect_confirmed"
 		checkLoss(t, survivor, late)
@@ -321,6 +325,27 @@ func crashAt(t *testing.T, step string, quiet time.Duration, opts ...fabrictest.
 	}
 	clean(t, "the next life", c, 1, 2)
 	clean(t, "the next life as the initiator", c, 2, 1)
+}
+
+// lossLimit bounds how long after a crash the calls of a survivor end.
+const lossLimit = time.Second
+
+// crashes returns a channel on which comes when node i, which has one fault, a crash,
+// was last seen before it, looked at every millisecond.
+func crashes(c *fabrictest.Cluster, i int) <-chan time.Time {
+	killed := make(chan time.Time, 1)
+	go func() { // as long as the node lives
+		for last, began := time.Now(), time.Now(); ; time.Sleep(time.Millisecond) {
+			now := time.Now()
+			all, err := c.NodeFaults(i)
+			if err != nil || all[0].Fired > 0 || now.Sub(began) > limit {
+				killed <- last
+				return
+			}
+			last = now
+		}
+	}()
+	return killed
 }
 
 // checkLoss checks what a survivor's calls say of a peer that crashed; late, the
