@@ -348,10 +348,10 @@ func TestPeersSeeAnApplicationDie(t *testing.T) {
 
 // TestPeerDiesAtEveryStepOfAChannel kills the other application at each step of
 // the way into a channel, and in the middle of its traffic: the calls here end
-// with a reset, after a part of what was sent, and nothing is left. It does so in
-// the namespaces of this process and in others.
+// with a reset, promptly, after a part of what was sent, and nothing is left. It does
+// so in the namespaces of this process and in others.
 func TestPeerDiesAtEveryStepOfAChannel(t *testing.T) {
-	for _, role := range []string{"accepts", "connects"} {
+	for _, role := range roles {
 		t.Run("which "+role, func(t *testing.T) { peerDies(t, role, nil) })
 		t.Run("which "+role+" in other namespaces", func(t *testing.T) { peerDies(t, role, apart()) })
 	}
@@ -362,6 +362,7 @@ func peerDies(t *testing.T, role string, attr *syscall.SysProcAttr) {
 	sess := s.dial(t)
 	must(sess.Open())(t).Close() // all that serves the session is there with its first answer
 	fds, goroutines, memory := usage(t)
+	var took []time.Duration
 	steps := []string{"asking", "memory", "mapped", "bell", "made", "installed", "switched", "", "", "", ""}
 	for round, step := range steps {
 		k := startAs(t, attr, "IPC_TEST_ECHO="+s.path, "IPC_TEST_ROLE="+role, "IPC_TEST_STEP="+step)
@@ -376,11 +377,13 @@ func peerDies(t *testing.T, role string, attr *syscall.SysProcAttr) {
 		} else {
 			talked(t, ep, got, round)
 		}
+		ended, killed := endOf(&wg), time.Now()
 		k.kill()
-		wg.Wait()
+		took = append(took, (<-ended).Sub(killed))
 		cancel()
 		check(t, "Close", ep.Close(), status.OK)
 	}
+	prompt(t, took)
 	eventually(t, "everything is as before", func() bool {
 		f, g, m := usage(t)
 		return f <= fds && g <= goroutines && m <= memory
