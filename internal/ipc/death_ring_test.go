@@ -15,7 +15,8 @@ import (
 )
 
 // stopper is put into package ring beside its files: it says when, and kills the
-// process, at the n-th passing of a step.
+// process, at the n-th passing of a step. The first process of a PID namespace cannot
+// kill itself: whoever has started it does.
 const stopper = `package ring
 
 import (
@@ -82,8 +83,8 @@ func mortal(t *testing.T) string {
 
 // TestPeerDiesAtEveryStepOfARing kills the other application behind each of its
 // steps in the rings of a channel, the first time and a later one, whichever of the
-// two has connected: the calls here end with a reset, promptly, after a part of what
-// was sent, and nothing is left.
+// two has connected, in the namespaces of this process and in others: the calls here
+// end with a reset, promptly, after a part of what was sent, and nothing is left.
 func TestPeerDiesAtEveryStepOfARing(t *testing.T) {
 	program := mortal(t)
 	s := serve(t, func(o *Options) { o.Rings = Rings{Slots: 8, Data: MinRingData, Release: 25} }) // often full, often empty
@@ -91,19 +92,20 @@ func TestPeerDiesAtEveryStepOfARing(t *testing.T) {
 	must(sess.Open())(t).Close()
 	fds, goroutines, memory := usage(t)
 	var took []time.Duration
-	for _, step := range ringSteps {
-		dies := func(nth int, role string) {
-			t.Run(fmt.Sprintf("%s/%d/%s", step.name, nth, role), func(t *testing.T) {
-				took = append(took, diesInARing(t, sess, role, startProgram(t, program, nil, "IPC_TEST_ECHO="+s.path, "IPC_TEST_ROLE="+role,
+	for i, step := range ringSteps {
+		dies := func(nth int, role string, attr *syscall.SysProcAttr, where string) {
+			t.Run(fmt.Sprintf("%s/%d/%s%s", step.name, nth, role, where), func(t *testing.T) {
+				took = append(took, diesInARing(t, sess, role, startProgram(t, program, attr, "IPC_TEST_ECHO="+s.path, "IPC_TEST_ROLE="+role,
 					"IPC_TEST_ENDS="+ends[step.name], fmt.Sprintf("IPC_TEST_RING_STEP=%d %s", nth, step.name))))
 			})
 		}
 		for _, role := range roles {
-			dies(1, role)
+			dies(1, role, nil, "")
 			if again[step.name] {
-				dies(40, role)
+				dies(40, role, nil, "")
 			}
 		}
+		dies(1, roles[i%len(roles)], apart(), "/in other namespaces")
 	}
 	prompt(t, took)
 	eventually(t, "everything is as before", func() bool {
