@@ -3,7 +3,6 @@ package e2e
 import (
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -26,9 +25,11 @@ type loss struct {
 	passes  bool // TCP, to which the link falls back: a connect succeeds
 }
 
-// losses are those of the failure model that say nothing: F5, F13, F14, F23. For
-// kill -9, also of the host (F1, F11), see TestKilledNodesAreRemovedOnce.
-func losses(t testing.TB) []loss {
+// losses are those of the failure model that say nothing: F5, F13, F14, and F23, for
+// which over TCP alone its links are blocked. For kill -9, also of the host (F1, F11),
+// see TestKilledNodesAreRemovedOnce.
+func (l *lab) losses() []loss {
+	t := l.t
 	ids := func(nodes ...*node) string {
 		var all []string
 		for _, n := range nodes {
@@ -38,7 +39,14 @@ func losses(t testing.TB) []loss {
 	}
 	clear := func(victim *node) { victim.mustFire(); victim.faults("clear") }
 	var all []loss
-	if !strings.Contains(os.Getenv("FABRICD_E2E_PROVIDERS"), "tcp") { // which needs no packets
+	if l.providers == "tcp" { // which needs no packets
+		all = append(all, loss{name: "TCP blocked", end: clear,
+			begin: func(victim, other *node, rest []*node) {
+				for _, way := range []string{"--from", "--to"} {
+					victim.faults("add", way, victim.id(), "--plane", "link", "--cut")
+				}
+			}})
+	} else {
 		// First, while their link is over QUIC: what follows may leave them one over TCP.
 		all = append(all, loss{name: "UDP blocked", passes: true, end: clear,
 			begin: func(victim, other *node, rest []*node) {
@@ -69,12 +77,13 @@ func losses(t testing.TB) []loss {
 // TestEveryCallEndsAtEverySilentLoss loses a member to another in every silent way,
 // with calls of all kinds in both directions. Each ends with the right error, in
 // time; so does a connect that follows; and when the loss is over all can talk.
-func TestEveryCallEndsAtEverySilentLoss(t *testing.T) {
-	t.Parallel()
-	l := newLab(t)
+func TestEveryCallEndsAtEverySilentLoss(t *testing.T) { overEach(t, (*lab).loseInEveryWay) }
+
+func (l *lab) loseInEveryWay() {
+	t := l.t
 	nodes := l.breakable(2)
 	host, victim, other := nodes[0], nodes[1], nodes[2]
-	for _, k := range losses(t) {
+	for _, k := range l.losses() {
 		healthy := l.flow(host, other)
 		k.lose(l, host, victim, other)
 		l.agree(nodes...)

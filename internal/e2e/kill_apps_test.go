@@ -30,7 +30,7 @@ func (f footprint) String() string {
 }
 
 func (f footprint) equal(g footprint) bool {
-	if strings.Contains(os.Getenv("FABRICD_E2E_PROVIDERS"), "tcp") {
+	if strings.Contains(os.Getenv(providersEnv), "tcp") {
 		// A link over TCP gets a connection for large transfers when it first
 		// needs one, and keeps it: two at most.
 		f.fds, g.fds = maps.Clone(f.fds), maps.Clone(g.fds)

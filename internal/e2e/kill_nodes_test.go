@@ -50,9 +50,9 @@ func (f *flow) end(t testing.TB) {
 
 // TestKilledNodesAreRemovedOnce kills each of four nodes with SIGKILL, the host
 // too, while calls of all kinds are blocked, and starts it again.
-func TestKilledNodesAreRemovedOnce(t *testing.T) {
-	t.Parallel()
-	l := newLab(t)
+func TestKilledNodesAreRemovedOnce(t *testing.T) { overEach(t, (*lab).killEach) }
+
+func (l *lab) killEach() {
 	nodes := l.cluster(3)
 	for i := len(nodes) - 1; i >= 0; i-- { // the host last
 		victim := nodes[i]

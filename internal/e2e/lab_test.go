@@ -36,6 +36,8 @@ type lab struct {
 	hostExe string
 	// valves makes every node that is launched speak through a valve.
 	valves bool
+	// providers are those of every node that is prepared; empty: what it chooses.
+	providers string
 	// env is what the environment of every node that is launched has besides.
 	env []string
 
@@ -52,12 +54,31 @@ var (
 func newLab(t testing.TB) *lab {
 	t.Helper()
 	i := labs.Add(1)
-	l := &lab{t: t, dir: filepath.Join(rootDir, fmt.Sprintf("%02d", i)), ip: loopback(i)}
+	l := &lab{t: t, dir: filepath.Join(rootDir, fmt.Sprintf("%02d", i)), ip: loopback(i), providers: os.Getenv(providersEnv)}
 	if err := os.Mkdir(l.dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(l.close)
 	return l
+}
+
+// overEach runs a test, in a lab of its own each, over what nodes choose, which is
+// QUIC where packets pass, and over TCP alone; over nothing else if the environment
+// says what.
+func overEach(t *testing.T, test func(l *lab)) {
+	t.Parallel()
+	ways := map[string]string{"chosen": "", "tcp": "tcp"}
+	if p := os.Getenv(providersEnv); p != "" {
+		ways = map[string]string{p: p}
+	}
+	for name, providers := range ways {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := newLab(t)
+			l.providers = providers
+			test(l)
+		})
+	}
 }
 
 // loopback returns the i-th loopback address of this process: no two test
@@ -209,8 +230,8 @@ func (l *lab) prepare(name string, args ...string) *node {
 	n.args = append([]string{"run", "--name", name, "--state-dir", n.stateDir(), "--bind", l.ip,
 		"--data-port", fmt.Sprint(n.data), "--gossip-port", fmt.Sprint(n.gossip), "--detection", "fast",
 		"--socket", n.socket(), "--admin", n.adminSocket(), "--log-format", "json", "--log-level", "info"}, args...)
-	if p := os.Getenv("FABRICD_E2E_PROVIDERS"); p != "" {
-		n.args = append(n.args, "--providers", p)
+	if l.providers != "" {
+		n.args = append(n.args, "--providers", l.providers)
 	}
 	l.nodes = append(l.nodes, n)
 	return n

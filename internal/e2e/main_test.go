@@ -20,6 +20,8 @@ const (
 	longEnv = "FABRICD_E2E_LONG"
 	seedEnv = "FABRICD_E2E_SEED"
 	keepEnv = "FABRICD_E2E_KEEP"
+	// The providers of nodes, as for --providers; see overEach.
+	providersEnv = "FABRICD_E2E_PROVIDERS"
 )
 
 // What TestMain sets before any test runs.
