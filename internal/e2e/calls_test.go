@@ -16,13 +16,13 @@ import (
 // A call is one that blocks, on a goroutine of its own.
 type call struct {
 	name string
-	want []syscall.Errno // one of these
+	want []syscall.Errno // one of these; none: it succeeds
 	done chan struct{}
 	err  error     // read after done
 	at   time.Time // of its return; read after done
 }
 
-// start begins a call that is to fail with one of want.
+// start begins a call that is to fail with one of want, or to succeed without any.
 func start(name string, f func(context.Context) error, want ...syscall.Errno) *call {
 	c := &call{name: name, want: want, done: make(chan struct{})}
 	go func() { // returns with the call, which check waits for
@@ -62,7 +62,7 @@ func (c *call) check(t testing.TB, since time.Time, limit time.Duration) time.Du
 		t.Errorf("%s returned %v after the loss, want %v at most", c.name, took.Round(time.Millisecond), limit)
 	}
 	right := func(e syscall.Errno) bool { return errors.Is(c.err, e) }
-	if !slices.ContainsFunc(c.want, right) {
+	if succeeds := len(c.want) == 0 && c.err == nil; !succeeds && !slices.ContainsFunc(c.want, right) {
 		t.Errorf("%s: %v, want %v", c.name, c.err, c.want)
 	}
 	if c.err != nil {
@@ -155,8 +155,8 @@ type meeting struct {
 	ep  *fabric.Endpoint // whose peer has a window of windowSize
 	far *fabric.Endpoint // its peer
 	off int64            // of that window
-	// full is connected to somebody who reads nothing.
-	full *fabric.Endpoint
+	// full is connected to somebody who reads nothing, leaving is for its close.
+	full, leaving *fabric.Endpoint
 }
 
 // meet connects an application at n with d.
@@ -166,6 +166,7 @@ func (d *doomed) meet(l *lab, n *node) *meeting {
 	m := &meeting{app: n.attach()}
 	m.ep, m.far = d.connect(t, m.app)
 	m.full, _ = d.connect(t, m.app)
+	m.leaving, _ = d.connect(t, m.app)
 	window, _, err := openWindow(within(t, stepLimit), d.app, m.far)
 	if err != nil {
 		t.Fatal(err)
@@ -194,24 +195,42 @@ func (d *doomed) connect(t testing.TB, app *fabric.Node) (near, far *fabric.Endp
 	return c.Endpoint(), accepted.Endpoint()
 }
 
-// waitingCalls returns calls that wait for an answer of the peer.
-func (m *meeting) waitingCalls(t testing.TB) []func() *call {
+// alloc allocates windowSize bytes that are freed at the end.
+func (m *meeting) alloc(t testing.TB) *fabric.Memory {
+	t.Helper()
 	mem, err := m.app.Alloc(windowSize)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { mem.Close() })
-	own, err := m.ep.Register(mem.Bytes(), 0, fabric.ProtRead|fabric.ProtWrite, 0)
+	return mem
+}
+
+// register makes a window of windowSize for the peer.
+func (m *meeting) register(t testing.TB) int64 {
+	t.Helper()
+	off, err := m.ep.Register(m.alloc(t).Bytes(), 0, fabric.ProtRead|fabric.ProtWrite, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	second, err := m.app.Alloc(windowSize)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { second.Close() })
+	return off
+}
+
+// mirror makes a mirror of the peer's window.
+func (m *meeting) mirror(t testing.TB) *fabric.Mirror {
+	t.Helper()
 	mirror, err := fabric.NewMirror(m.ep, m.off, windowSize, nil)
 	if err != nil {
+		t.Fatal(err)
+	}
+	return mirror
+}
+
+// waitingCalls returns calls that wait for an answer of the peer.
+func (m *meeting) waitingCalls(t testing.TB) []func() *call {
+	own, withdrawn, second := m.register(t), m.register(t), m.alloc(t)
+	mirror, changed := m.mirror(t), m.mirror(t)
+	if err := changed.Write(0, pattern('m', 64)); err != nil {
 		t.Fatal(err)
 	}
 	calls := map[string]func(context.Context) error{
@@ -236,6 +255,7 @@ func (m *meeting) waitingCalls(t testing.TB) []func() *call {
 			_, err := m.ep.Register(second.Bytes(), 0, fabric.ProtRead, 0)
 			return err
 		},
+		"unregister":       func(context.Context) error { return m.ep.Unregister(withdrawn, windowSize) },
 		"fetching add":     func(ctx context.Context) error { _, err := m.ep.FetchAdd64(ctx, m.off, 1); return err },
 		"compare and swap": func(ctx context.Context) error { _, err := m.ep.CompareAndSwap32(ctx, m.off, 0, 1); return err },
 		"read with SYNC":   func(context.Context) error { return m.ep.VReadFrom(make([]byte, windowSize), m.off, fabric.Sync) },
@@ -247,8 +267,18 @@ func (m *meeting) waitingCalls(t testing.TB) []func() *call {
 			return m.ep.WriteTo(own+windowSize/2, windowSize/2, m.off+windowSize/2, fabric.Sync)
 		},
 		"acquire of a mirror": func(ctx context.Context) error { return mirror.Acquire(ctx, 0, windowSize) },
+		"release of a mirror": func(ctx context.Context) error {
+			err := changed.Release(ctx)
+			if len(changed.Dirty()) == 0 {
+				return fmt.Errorf("release of a mirror says %v, and nothing is dirty", err)
+			}
+			return err
+		},
 	}
-	var all []func() *call
+	// A close waits for what the peer has still to get, and succeeds in any case.
+	all := []func() *call{func() *call {
+		return start("close", func(context.Context) error { return m.leaving.Close() })
+	}}
 	for name, f := range calls {
 		all = append(all, func() *call { return start(name, f, reset) })
 	}
