@@ -163,7 +163,6 @@ var painTests = map[scenario.Row][]string{
 // that is not here and that nothing shows is a mistake.
 var notShown = map[scenario.Row]string{
 	"B3":  "an hour of real processes: cpu-busy-30m lasts half of it",
-	"P10": "p99 of others within a tenth: it is held to five times what it was, and to a bound; their throughput is held to a tenth",
 	"P20": "the share of a processor and p99 on two of them, which depend on the machine: `fabric-bench run idle` and `msg_lat` measure them",
 	"P21": "a day of real processes: the longest run is restarted-1000-times, 34 minutes",
 }
