@@ -34,6 +34,7 @@ func TestCompose(t *testing.T) {
 		run  func(*testing.T, *project)
 	}{
 		{"healthy", healthy},
+		{"make cluster waits for it", awaited},
 		{"connected", connected},
 		{"hardened", hardened},
 		{"up again changes nothing", upAgain},
@@ -59,6 +60,21 @@ func TestCompose(t *testing.T) {
 	}
 }
 
+// TestEveryComposeReadsTheFile lets each compose of this machine read and check it:
+// the other tests use one of them.
+func TestEveryComposeReadsTheFile(t *testing.T) {
+	t.Parallel()
+	if withoutDocker(t) {
+		return
+	}
+	for _, command := range composeCommands() {
+		args := append(slices.Clone(command[1:]), "-f", "deploy/compose.yaml", "config", "-q")
+		if _, err := output(callLimit, nil, command[0], args...); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func healthy(t *testing.T, p *project) {
 	for _, service := range daemons {
 		id := p.container(service)
@@ -72,6 +88,32 @@ func healthy(t *testing.T, p *project) {
 	}
 	if c := inspect[containerInfo](t, p.container("init")); c.State.Status != "exited" || c.State.ExitCode != 0 {
 		t.Errorf("init is %+v, want ended without an error", c.State)
+	}
+}
+
+// awaited runs the script behind `make cluster` on the cluster, which is up, and on
+// one that never comes and that it has waited a minute for.
+func awaited(t *testing.T, p *project) {
+	await := func(began time.Time, environ ...string) (string, error) {
+		args := append([]string{strconv.FormatInt(began.Unix(), 10)}, composeCommand()...)
+		args = append(args, "-f", "deploy/compose.yaml")
+		return output(2*callLimit, append(slices.Clone(p.environ), environ...), "deploy/await.sh", args...)
+	}
+	out, err := await(time.Now())
+	if err != nil {
+		t.Error(err)
+	}
+	for _, want := range []string{"node1", "node2", "connected: ", "round 0: ", "cluster: 3 nodes and 2 applications in containers, healthy and past their first RMA after "} {
+		if !strings.Contains(out, want) {
+			t.Errorf("it does not say %q:\n%s", want, out)
+		}
+	}
+	out, err = await(time.Now().Add(-time.Minute), "COMPOSE_PROJECT_NAME="+p.name+"-none")
+	if err == nil || !strings.Contains(err.Error(), "cluster: host is not healthy after a minute") || out != "" {
+		t.Errorf("of a cluster that is not there it says %q, %v", out, err)
+	}
+	if !strings.Contains(readFile(t, "Makefile"), "deploy/await.sh \"$$began\" $(CLUSTER)\n") {
+		t.Error("make cluster does not call it so")
 	}
 }
 

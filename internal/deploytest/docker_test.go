@@ -57,13 +57,23 @@ var dockerAnswers = sync.OnceValue(func() error {
 	return nil
 })
 
+// composeCommands are compose 2 and docker-compose, those that this machine has.
+var composeCommands = sync.OnceValue(func() (have [][]string) {
+	for _, command := range [][]string{{"docker", "compose"}, {"docker-compose"}} {
+		if _, err := output(callLimit, nil, command[0], append(slices.Clone(command[1:]), "version")...); err == nil {
+			have = append(have, command)
+		}
+	}
+	return have
+})
+
 // composeCommand is compose 2 where Docker has it, else docker-compose.
-var composeCommand = sync.OnceValue(func() []string {
-	if _, err := output(callLimit, nil, "docker", "compose", "version"); err == nil {
-		return []string{"docker", "compose"}
+func composeCommand() []string {
+	if have := composeCommands(); len(have) > 0 {
+		return slices.Clone(have[0])
 	}
 	return []string{"docker-compose"}
-})
+}
 
 // output runs a command at the root of the repository and returns what it
 // prints to standard output.
