@@ -28,7 +28,8 @@ type stage struct {
 	name      string
 	opts      []fabrictest.Option
 	near, far entrance
-	farNode   int // 1, or 0 for the node of near
+	nearNode  int
+	farNode   int
 	serving   ipc.Options
 	// channels says that connections of the two go over to shared memory before a
 	// program goes on with them.
@@ -55,21 +56,29 @@ func throughSocket(_ *fabrictest.Cluster, s *sockets, node int) *fabric.Node {
 }
 
 var (
-	quic = []fabrictest.Option{fabrictest.QUIC()}
-	tcp  = []fabrictest.Option{fabrictest.TCP()}
-	bare = []fabrictest.Option{fabrictest.TCPPlaintext()}
+	quic  = []fabrictest.Option{fabrictest.QUIC()}
+	tcp   = []fabrictest.Option{fabrictest.TCP()}
+	bare  = []fabrictest.Option{fabrictest.TCPPlaintext()}
+	mixed = []fabrictest.Option{fabrictest.Mixed()}
 )
 
-// stages are all of them. What programs see is compared with the first.
+// stages are all of them. What programs see is compared with the first. Of mixed
+// providers the node that dials decides, which is the same side of a program
+// everywhere: swapped nodes have the other provider's link.
 var stages = []stage{
 	{name: "embedded, across nodes, mem", near: throughEngine, far: throughEngine, farNode: 1},
 	{name: "embedded, across nodes, quic", opts: quic, near: throughEngine, far: throughEngine, farNode: 1},
 	{name: "embedded, across nodes, tcp", opts: tcp, near: throughEngine, far: throughEngine, farNode: 1},
 	{name: "embedded, across nodes, tcp plaintext", opts: bare, near: throughEngine, far: throughEngine, farNode: 1},
+	{name: "embedded, across nodes, mixed", opts: mixed, near: throughEngine, far: throughEngine, farNode: 1},
+	{name: "embedded, across swapped nodes, mixed", opts: mixed, near: throughEngine, far: throughEngine, nearNode: 1},
 	{name: "embedded, same node", near: throughEngine, far: throughEngine},
 	{name: "attached, across nodes, mem", near: throughSocket, far: throughSocket, farNode: 1},
 	{name: "attached, across nodes, quic", opts: quic, near: throughSocket, far: throughSocket, farNode: 1},
 	{name: "attached, across nodes, tcp", opts: tcp, near: throughSocket, far: throughSocket, farNode: 1},
+	{name: "attached, across nodes, tcp plaintext", opts: bare, near: throughSocket, far: throughSocket, farNode: 1},
+	{name: "attached, across nodes, mixed", opts: mixed, near: throughSocket, far: throughSocket, farNode: 1},
+	{name: "attached to embedded, across swapped nodes, mixed", opts: mixed, near: throughSocket, far: throughEngine, nearNode: 1},
 	{name: "attached, same node", near: throughSocket, far: throughSocket, channels: true},
 	{name: "attached, same node, without shared memory", near: throughSocket, far: throughSocket,
 		serving: ipc.Options{NoDirect: true, NoChannels: "this stage has none"}},
@@ -82,7 +91,7 @@ var stages = []stage{
 // start starts a stage's cluster, which ends with t.
 func (g stage) start(t *testing.T) started {
 	s := attachedWith(g.serving, g.opts...)(t, 0).(*sockets)
-	out := started{apps: [2]*fabric.Node{g.near(s.cluster, s, 0), g.far(s.cluster, s, g.farNode)}}
+	out := started{apps: [2]*fabric.Node{g.near(s.cluster, s, g.nearNode), g.far(s.cluster, s, g.farNode)}}
 	if g.channels {
 		out.channels = &s.channels
 	}
