@@ -624,8 +624,11 @@ func (r *programRun) signal(e *programEnd, s step) string {
 	if e.ep == nil {
 		return "-"
 	}
-	r.turn(e)
 	by := []fabric.Side{fabric.InitSelf, fabric.InitSelf, fabric.InitPeer, 3}[s.a%4]
+	if by == fabric.InitPeer { // nothing orders the peer's stores with what runs here
+		r.settle(e)
+	}
+	r.turn(e)
 	err := e.ep.FenceSignal(fabric.Signal{By: by, Where: []fabric.Where{0x10, 0x20, 0x30, 0x30, 0}[s.a>>8%5],
 		LocalOffset: e.offset(s.b), LocalValue: s.a, RemoteOffset: e.peer.offset(s.c), RemoteValue: s.b})
 	if by == fabric.InitPeer && e.peer != nil { // the signal is the peer's operation
