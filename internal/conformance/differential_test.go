@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -39,9 +38,8 @@ type stage struct {
 // A started is a stage whose cluster runs.
 type started struct {
 	apps [2]*fabric.Node
-	// channels counts the ends of connections that have gone over to shared
-	// memory; nil: none is to.
-	channels *atomic.Int64
+	// rings are where connections go over to shared memory; nil: none is to.
+	rings *sockets
 }
 
 // An entrance is a door to a node: embedded or attached.
@@ -93,7 +91,7 @@ func (g stage) start(t *testing.T) started {
 	s := attachedWith(g.serving, g.opts...)(t, 0).(*sockets)
 	out := started{apps: [2]*fabric.Node{g.near(s.cluster, s, g.nearNode), g.far(s.cluster, s, g.farNode)}}
 	if g.channels {
-		out.channels = &s.channels
+		out.rings = s
 	}
 	return out
 }
@@ -102,7 +100,10 @@ func (g stage) start(t *testing.T) started {
 func traceOf(t *testing.T, on started, program []step) []string {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	r := &programRun{ctx: ctx, apps: on.apps, channels: on.channels}
+	r := &programRun{ctx: ctx, apps: on.apps}
+	if on.rings != nil {
+		r.goOver = on.rings.goOver
+	}
 	trace := r.run(program)
 	if r.err != nil {
 		t.Errorf("step %d does not end: %v; the last steps:\n%s", r.n, r.err, strings.Join(trace[max(0, len(trace)-5):], "\n"))
@@ -141,8 +142,8 @@ func TestSameProgramSameTrace(t *testing.T) {
 		}
 	}
 	for g, s := range on {
-		if s.channels != nil && s.channels.Load() < int64(*programCount) {
-			t.Errorf("%s: only %d ends have gone over to shared memory", stages[g].name, s.channels.Load())
+		if s.rings != nil && s.rings.channels.Load() < int64(*programCount) {
+			t.Errorf("%s: only %d ends have gone over to shared memory", stages[g].name, s.rings.channels.Load())
 		}
 	}
 	t.Logf("%d programs of %d steps on %d stages in %v: %v", *programCount, programLength, len(stages), time.Since(begun), done)

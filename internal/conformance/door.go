@@ -7,6 +7,7 @@
 package conformance
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -35,6 +36,10 @@ type Site interface {
 	// App returns a new application on a node that is alive. It ends with the
 	// site or with Node.Close. admin lets it bind ports below fabric.AdminEnd.
 	App(node int, admin bool) *fabric.Node
+
+	// Ready brings a new connection, whose ends are a and b, to the state that the
+	// door's rows are to find it in. Nothing that it sends is left.
+	Ready(ctx context.Context, a, b *fabric.Endpoint) error
 
 	// Kill ends node 1 as a crash does, Restart starts it again.
 	Kill()

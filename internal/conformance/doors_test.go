@@ -23,6 +23,7 @@ var doors = []Door{
 	{Name: "attached mem", Pairs: []Pair{Across, SameNode, SameApp}, Settles: 400 * time.Millisecond, Start: attached()},
 	{Name: "attached quic", Pairs: []Pair{Across}, Settles: 400 * time.Millisecond, Start: attached(fabrictest.QUIC())},
 	{Name: "attached tcp", Pairs: []Pair{Across}, Settles: 400 * time.Millisecond, Start: attached(fabrictest.TCP())},
+	{Name: "attached, channels", Pairs: []Pair{SameNode, SameApp}, Settles: 400 * time.Millisecond, Start: channelled},
 }
 
 // embedded starts nodes inside of this process.
@@ -33,6 +34,8 @@ func embedded(opts ...fabrictest.Option) func(testing.TB, time.Duration) Site {
 }
 
 type site struct{ *fabrictest.Cluster }
+
+func (s site) Ready(context.Context, *fabric.Endpoint, *fabric.Endpoint) error { return nil }
 
 func (s site) Kill()    { s.Cluster.Kill(1) }
 func (s site) Restart() { s.Cluster.Restart(1) }
@@ -63,6 +66,16 @@ func attachedWith(serving ipc.Options, opts ...fabrictest.Option) func(testing.T
 		return s
 	}
 }
+
+// channelled is attached with connections that go over to shared memory before a
+// row has them: else most rows would be over before.
+func channelled(tb testing.TB, timeout time.Duration) Site {
+	return rings{attached()(tb, timeout).(*sockets)}
+}
+
+type rings struct{ *sockets }
+
+func (r rings) Ready(ctx context.Context, a, b *fabric.Endpoint) error { return r.goOver(ctx, a, b) }
 
 // sockets are the two nodes of a cluster, each with a socket for privileged
 // applications and one for others.
@@ -161,6 +174,28 @@ func (w watchedEndpoint) Via(path, why string) {
 		w.s.channels.Add(1)
 	}
 }
+
+// goOver sends between the ends of a connection until its messages go through
+// shared memory. All that is sent is received: nothing of it is left to see.
+func (s *sockets) goOver(ctx context.Context, a, b *fabric.Endpoint) error {
+	want := s.channels.Load() + 2
+	for extra := 0; extra < 4; { // after the node knows, each end still has to change over
+		for _, way := range [][2]*fabric.Endpoint{{a, b}, {b, a}} {
+			if _, err := way[0].Send(ctx, []byte{1}); err != nil {
+				return err
+			}
+			if _, err := way[1].Recv(ctx, make([]byte, 1)); err != nil {
+				return err
+			}
+		}
+		if s.channels.Load() >= want {
+			extra++
+		}
+	}
+	return nil
+}
+
+func (s *sockets) Ready(context.Context, *fabric.Endpoint, *fabric.Endpoint) error { return nil }
 
 func (s *sockets) App(node int, admin bool) *fabric.Node {
 	s.tb.Helper()

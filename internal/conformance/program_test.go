@@ -8,7 +8,6 @@ import (
 	"io"
 	"math"
 	"math/rand/v2"
-	"sync/atomic"
 
 	"github.com/fabricd/fabricd/fabric"
 )
@@ -100,13 +99,12 @@ type programEnd struct {
 type programRun struct {
 	ctx  context.Context
 	apps [2]*fabric.Node
-	// channels counts the ends of connections that have gone over to shared memory;
-	// nil: nobody waits for that.
-	channels *atomic.Int64
-	ends     [2][slots]*programEnd
-	mems     []*fabric.Memory
-	n        int // steps so far
-	err      error
+	// goOver makes a connection of the two go over to shared memory; nil: none is to.
+	goOver func(ctx context.Context, a, b *fabric.Endpoint) error
+	ends   [2][slots]*programEnd
+	mems   []*fabric.Memory
+	n      int // steps so far
+	err    error
 }
 
 // run runs a program and returns its trace, one line for each step. Everything
@@ -286,31 +284,11 @@ func (r *programRun) join(e, to *programEnd, free int) string {
 	peer := &programEnd{side: to.side, ep: ep, state: isConnected, peer: e}
 	e.state, e.peer = isConnected, peer
 	r.ends[to.side][free] = peer
-	if r.channels != nil && e.side != peer.side {
-		r.must("go over to a channel", r.goOver(e.ep, ep))
+	if r.goOver != nil && e.side != peer.side {
+		r.must("go over to a channel", r.goOver(r.ctx, e.ep, ep))
 	}
 	return fmt.Sprintf("ok, in slot %d.%d, its port the listener's: %v, its peer's port right: %v", to.side, free,
 		ep.LocalAddr().Port == to.ep.LocalAddr().Port, ep.RemoteAddr().Port == e.ep.LocalAddr().Port)
-}
-
-// goOver sends between the ends of a connection until its messages go through
-// shared memory. All that is sent is received: the program sees nothing of it.
-func (r *programRun) goOver(a, b *fabric.Endpoint) error {
-	want := r.channels.Load() + 2
-	for extra := 0; extra < 4; { // after the node knows, each end still has to change over
-		for _, way := range [][2]*fabric.Endpoint{{a, b}, {b, a}} {
-			if _, err := way[0].Send(r.ctx, []byte{1}); err != nil {
-				return err
-			}
-			if _, err := way[1].Recv(r.ctx, make([]byte, 1)); err != nil {
-				return err
-			}
-		}
-		if r.channels.Load() >= want {
-			extra++
-		}
-	}
-	return nil
 }
 
 // meet connects two new endpoints, of both sides or of one, and opens a window
