@@ -33,6 +33,8 @@ type stage struct {
 	// channels says that connections of the two go over to shared memory before a
 	// program goes on with them.
 	channels bool
+	// maps says that each of the two can map all memory of the other.
+	maps bool
 }
 
 // A started is a stage whose cluster runs.
@@ -70,15 +72,15 @@ var stages = []stage{
 	{name: "embedded, across nodes, tcp plaintext", opts: bare, near: throughEngine, far: throughEngine, farNode: 1},
 	{name: "embedded, across nodes, mixed", opts: mixed, near: throughEngine, far: throughEngine, farNode: 1},
 	{name: "embedded, across swapped nodes, mixed", opts: mixed, near: throughEngine, far: throughEngine, nearNode: 1},
-	{name: "embedded, same node", near: throughEngine, far: throughEngine},
+	{name: "embedded, same node", near: throughEngine, far: throughEngine, maps: true},
 	{name: "attached, across nodes, mem", near: throughSocket, far: throughSocket, farNode: 1},
 	{name: "attached, across nodes, quic", opts: quic, near: throughSocket, far: throughSocket, farNode: 1},
 	{name: "attached, across nodes, tcp", opts: tcp, near: throughSocket, far: throughSocket, farNode: 1},
 	{name: "attached, across nodes, tcp plaintext", opts: bare, near: throughSocket, far: throughSocket, farNode: 1},
 	{name: "attached, across nodes, mixed", opts: mixed, near: throughSocket, far: throughSocket, farNode: 1},
 	{name: "attached to embedded, across swapped nodes, mixed", opts: mixed, near: throughSocket, far: throughEngine, nearNode: 1},
-	{name: "attached, same node", near: throughSocket, far: throughSocket, channels: true},
-	{name: "attached, same node, without shared memory", near: throughSocket, far: throughSocket,
+	{name: "attached, same node", near: throughSocket, far: throughSocket, channels: true, maps: true},
+	{name: "attached, same node, without shared memory", near: throughSocket, far: throughSocket, maps: true,
 		serving: ipc.Options{NoDirect: true, NoChannels: "this stage has none"}},
 	{name: "attached to embedded, across nodes, mem", near: throughSocket, far: throughEngine, farNode: 1},
 	{name: "embedded to attached, across nodes, quic", opts: quic, near: throughEngine, far: throughSocket, farNode: 1},
@@ -114,7 +116,17 @@ func traceOf(t *testing.T, on started, program []step) []string {
 // TestSameProgramSameTrace runs random programs of calls, right and wrong ones,
 // through every door, over every provider and on one node: what they can see,
 // results, errors, bytes and events, is the same everywhere.
-func TestSameProgramSameTrace(t *testing.T) {
+func TestSameProgramSameTrace(t *testing.T) { sameTraces(t, stages, programSteps) }
+
+// TestSameMappedProgramSameTrace is the same for programs that map each other's
+// memory too, which one node allows.
+func TestSameMappedProgramSameTrace(t *testing.T) {
+	local := slices.DeleteFunc(slices.Clone(stages), func(g stage) bool { return !g.maps })
+	sameTraces(t, local, slices.Concat(programSteps, mappingSteps))
+}
+
+// sameTraces compares what programs out of steps see on all of stages.
+func sameTraces(t *testing.T, stages []stage, steps []programStep) {
 	seed := *programSeed
 	if seed == 0 {
 		seed = rand.Uint64()
@@ -127,7 +139,7 @@ func TestSameProgramSameTrace(t *testing.T) {
 	begun := time.Now()
 	done := map[string]int{}
 	for i := range *programCount {
-		program := newProgram(rand.New(rand.NewPCG(seed+uint64(i), 0)), programLength)
+		program := newProgram(rand.New(rand.NewPCG(seed+uint64(i), 0)), programLength, steps)
 		want := traceOf(t, on[0], program)
 		for _, line := range want {
 			done[kindOf(line)]++
@@ -199,7 +211,7 @@ func compare(t *testing.T, want, got []string) {
 // another step, and looks at what a long program gets to.
 func TestProgramsThatDifferAreFound(t *testing.T) {
 	apps := stages[0].start(t)
-	program := newProgram(rand.New(rand.NewPCG(1, 0)), 10*programLength)
+	program := newProgram(rand.New(rand.NewPCG(1, 0)), 10*programLength, programSteps)
 	want := traceOf(t, apps, program)
 	if got := traceOf(t, apps, program); !slices.Equal(got, want) {
 		t.Errorf("the same program on the same stage differs:\n%s\n%s", strings.Join(want, "\n"), strings.Join(got, "\n"))

@@ -15,7 +15,7 @@ import (
 // A step is one call of a program, by numbers: what they choose depends on what
 // the steps before have left. Every step can follow every other one.
 type step struct {
-	do      int    // of program steps
+	do      *programStep
 	side    int    // 0 near, 1 far
 	slot    int    // of the side's endpoints
 	a, b, c uint64 // what do makes of them
@@ -24,13 +24,16 @@ type step struct {
 // slots is how many endpoints each side has at most.
 const slots = 4
 
-// programSteps are what a step may do, as often as it is drawn.
-var programSteps = []struct {
+// A programStep is what a step may do, and how often it is drawn.
+type programStep struct {
 	name   string
 	weight int
 	want   programState // most often on an endpoint in this state
 	run    func(r *programRun, e *programEnd, s step) string
-}{
+}
+
+// programSteps are what a step may do anywhere.
+var programSteps = []programStep{
 	{"open", 4, "", (*programRun).open},
 	{"bind", 3, isUnbound, (*programRun).bind},
 	{"listen", 3, isBound, (*programRun).listen},
@@ -52,12 +55,12 @@ var programSteps = []struct {
 	{"fence of a side", 2, isConnected, (*programRun).fenceBy},
 }
 
-// newProgram draws a program of n steps.
-func newProgram(rng *rand.Rand, n int) []step {
-	var weighted []int
-	for i, x := range programSteps {
-		for range x.weight {
-			weighted = append(weighted, i)
+// newProgram draws a program of n steps out of what they may do.
+func newProgram(rng *rand.Rand, n int, of []programStep) []step {
+	var weighted []*programStep
+	for i := range of {
+		for range of[i].weight {
+			weighted = append(weighted, &of[i])
 		}
 	}
 	program := make([]step, n)
@@ -103,6 +106,7 @@ type programRun struct {
 	goOver func(ctx context.Context, a, b *fabric.Endpoint) error
 	ends   [2][slots]*programEnd
 	mems   []*fabric.Memory
+	maps   []*programMap
 	n      int // steps so far
 	err    error
 }
@@ -123,7 +127,7 @@ func (r *programRun) run(program []step) []string {
 		r.n++
 		e := r.pick(s)
 		before := e.state
-		trace = append(trace, fmt.Sprintf("%s %d.%d (%s): %s", programSteps[s.do].name, s.side, s.slot, before, programSteps[s.do].run(r, e, s)))
+		trace = append(trace, fmt.Sprintf("%s %d.%d (%s): %s", s.do.name, s.side, s.slot, before, s.do.run(r, e, s)))
 	}
 	for side := range r.ends {
 		for _, e := range r.ends[side] {
@@ -132,6 +136,7 @@ func (r *programRun) run(program []step) []string {
 			}
 		}
 	}
+	trace = append(trace, r.unmap()...)
 	for _, mem := range r.mems {
 		r.must("close memory", mem.Close())
 	}
@@ -145,7 +150,7 @@ func (r *programRun) run(program []step) []string {
 func (r *programRun) pick(s step) *programEnd {
 	ends := r.ends[s.side]
 	for i := range slots {
-		if x := ends[(s.slot+i)%slots]; s.a>>60 > 0 && x.state == programSteps[s.do].want {
+		if x := ends[(s.slot+i)%slots]; s.a>>60 > 0 && x.state == s.do.want {
 			return x
 		}
 	}
