@@ -38,6 +38,7 @@ func transferRows() []row {
 	for _, x := range transfers {
 		rows = append(rows, x.stateRows()...)
 		rows = append(rows, x.moveRows()...)
+		rows = append(rows, x.visibleRows()...)
 		rows = append(rows, x.flagRows()...)
 		rows = append(rows, x.rangeRows()...)
 		rows = append(rows, x.protectionRows()...)
