@@ -22,6 +22,7 @@ func SaveSuite(dir string, tallies []Tally, lab scenario.Lab, version string, to
 		e := report.Entry{Scenario: t.Scenario, Lab: t.Lab, Runs: t.Runs, Green: t.Green, Broken: t.Broken, Harness: t.Harness, Report: t.report}
 		if t.file != nil {
 			e.About, e.Rows = string(t.file.About), t.file.Rows
+			e.Detection, e.Nodes = t.file.Cluster.Detection, t.file.Cluster.Nodes
 		}
 		for _, f := range t.Figures {
 			e.Figures = append(e.Figures, check.Figure{Name: f.Name, Of: f.Of, Count: f.Count, Min: f.Min, P50: f.P50, P99: f.P99, Max: f.Max, Samples: f.some()})

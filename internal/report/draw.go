@@ -76,8 +76,8 @@ func (p *page) foot() { p.f("</body>\n</html>\n") }
 
 // verdict shows a word with a sign, so that it does not need its colour.
 func (p *page) verdict(word string) {
-	sign := map[string]string{"green": "✓", "held": "✓", "broken": "✗", "violated": "✗", "harness": "!", "not exercised": "–"}[word]
-	class := map[string]string{"green": "good", "held": "good", "broken": "bad", "violated": "bad", "harness": "warn", "not exercised": "mute"}[word]
+	sign := map[string]string{"green": "✓", "held": "✓", "broken": "✗", "violated": "✗", "harness": "!", "not exercised": "–", "met": "✓", "missed": "✗", "no sample": "–"}[word]
+	class := map[string]string{"green": "good", "held": "good", "broken": "bad", "violated": "bad", "harness": "warn", "not exercised": "mute", "met": "good", "missed": "bad", "no sample": "mute"}[word]
 	p.f("<span class=\"v %s\">%s %s</span>", class, sign, word)
 }
 

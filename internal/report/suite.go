@@ -21,6 +21,9 @@ type Suite struct {
 	Build string    `json:"build,omitempty"`
 	Labs  []LabTime `json:"labs,omitempty"`
 	Rows  []Entry   `json:"scenarios"`
+	// Losses is how soon lost nodes were missed. It follows from Rows and is made
+	// anew whenever the suite is written.
+	Losses []Loss `json:"losses,omitempty"`
 	// Scale is a picture of how clusters grow, as SVG; empty: there is none.
 	Scale []byte `json:"-"`
 }
@@ -38,11 +41,15 @@ type Entry struct {
 	Lab      scenario.Lab   `json:"lab"`
 	About    string         `json:"about,omitempty"`
 	Rows     []scenario.Row `json:"rows,omitempty"`
-	Runs     int            `json:"runs"`
-	Green    int            `json:"green"`
-	Broken   []uint64       `json:"broken,omitempty"`  // seeds
-	Harness  []uint64       `json:"harness,omitempty"` // seeds
-	Figures  []check.Figure `json:"figures,omitempty"` // over all runs; samples may be left out
+	// Detection and Nodes are those of the cluster.
+	Detection scenario.Detection `json:"detection,omitempty"`
+	Nodes     int                `json:"nodes,omitempty"`
+
+	Runs    int            `json:"runs"`
+	Green   int            `json:"green"`
+	Broken  []uint64       `json:"broken,omitempty"`  // seeds
+	Harness []uint64       `json:"harness,omitempty"` // seeds
+	Figures []check.Figure `json:"figures,omitempty"` // over all runs; samples may be left out
 	// Report is where the page of one of its runs is, relative to the suite's;
 	// empty: nowhere.
 	Report string `json:"report,omitempty"`
@@ -64,6 +71,7 @@ func WriteSuite(dir, name string, s *Suite) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
+	s.Losses = s.losses()
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetIndent("", " ")
@@ -151,6 +159,7 @@ func SuiteHTML(w io.Writer, s *Suite) error {
 	}
 	p.f("</ul>\n")
 	p.matrix(s)
+	p.lossTable(s.losses())
 	p.suiteFigures(s)
 	if len(s.Scale) > 0 {
 		p.f("<h2>Scale</h2>\n<figure>%s<figcaption>clusters of several sizes, simulated</figcaption></figure>\n", raw(string(s.Scale)))
