@@ -18,6 +18,11 @@
 // The bounds are those that the design promises for the detection profile
 // ([scenario.Bound]), plus what the lab needs ([scenario.Slack]).
 //
+// That connections which no fault touches do not stand still (I14) is judged in
+// simulation only: processes share a machine, and wait for it. Real labs have the
+// expectations of traffic and latency for that, and of a standstill of the lab itself
+// [Result.Doubt].
+//
 // What no history shows is checked elsewhere: I11 (what becomes of mappings of a
 // lost node) is in the conformance suite.
 package check

@@ -43,6 +43,7 @@ type modelConn struct {
 	cl, sl         addr.Life
 	sent, received int64
 	offered        int64
+	owed           int64 // when something was sent last
 	op, fenced     uint64
 	signalled      []uint64
 	window         uint64
@@ -147,17 +148,12 @@ func (m *model) talk(c *modelConn) {
 	ce, se := c.end(history.Client), c.end(history.Server)
 	switch m.rng.IntN(7) {
 	case 0, 1: // a message
-		n := int64(m.rng.IntN(4000) + 1)
-		m.put(client, &history.Offered{ConnEnd: ce, Range: history.Range{From: c.offered, To: c.offered + n}})
-		c.offered += n
-		m.put(client, &history.Sent{ConnEnd: ce, Range: history.Range{From: c.sent, To: c.sent + n}})
-		c.sent += n
+		m.send(c, int64(m.rng.IntN(4000)+1))
 		fallthrough
 	case 2:
 		if c.received < c.sent {
 			n := 1 + m.rng.Int64N(c.sent-c.received)
-			m.put(server, &history.Received{ConnEnd: se, Range: history.Range{From: c.received, To: c.received + n}})
-			c.received += n
+			m.receive(c, n)
 		}
 	case 3: // an operation
 		c.op++
@@ -182,6 +178,30 @@ func (m *model) talk(c *modelConn) {
 	}
 }
 
+// send lets the client send n bytes.
+func (m *model) send(c *modelConn, n int64) {
+	m.put(m.app(c.client), &history.Offered{ConnEnd: c.end(history.Client), Range: history.Range{From: c.offered, To: c.offered + n}})
+	c.offered += n
+	m.put(m.app(c.client), &history.Sent{ConnEnd: c.end(history.Client), Range: history.Range{From: c.sent, To: c.sent + n}})
+	c.sent += n
+	c.owed = m.now
+}
+
+// receive lets the server receive n bytes.
+func (m *model) receive(c *modelConn, n int64) {
+	m.put(m.app(c.server), &history.Received{ConnEnd: c.end(history.Server), Range: history.Range{From: c.received, To: c.received + n}})
+	c.received += n
+}
+
+// deliver lets everything arrive that was sent longer ago than some time.
+func (m *model) deliver(ago int64) {
+	for _, c := range m.conns {
+		if c.open && c.received < c.sent && m.now-c.owed >= ago {
+			m.receive(c, c.sent-c.received)
+		}
+	}
+}
+
 func (m *model) scan(c *modelConn, sum uint64) {
 	s := &history.Scan{ID: c.window, Words: 8192, Sum: sum + 1}
 	if c.op > 0 {
@@ -196,7 +216,7 @@ func (m *model) close(c *modelConn) {
 	m.put(client, &history.Return{Call: history.Call{ID: c.parked, Name: "recv", Began: m.now - 1000, Conn: c.nonce, Side: history.Client, Peer: c.sl, Idle: true}, Status: "EBADF"})
 	m.put(client, &history.Closed{ConnEnd: c.end(history.Client), How: history.HowClose})
 	if c.received < c.sent {
-		m.put(server, &history.Received{ConnEnd: c.end(history.Server), Range: history.Range{From: c.received, To: c.sent}})
+		m.receive(c, c.sent-c.received)
 	}
 	m.put(server, &history.Closed{ConnEnd: c.end(history.Server), How: history.HowEOF})
 	m.unwindow(c)
@@ -223,6 +243,7 @@ func (m *model) die(n *modelNode) {
 			m.lose(c)
 		}
 	}
+	m.deliver(0)
 	m.now += ms
 	for _, o := range m.others(n) {
 		m.put(m.app(o), &history.Event{What: history.EventRemoved, Observer: o.life, Subject: lost, UUID: n.uuid, Reason: "crashed"})
@@ -243,6 +264,7 @@ func (m *model) lose(c *modelConn) {
 
 // nap freezes a node for a moment that nobody may notice.
 func (m *model) nap(n *modelNode) {
+	m.deliver(0)
 	m.fault++
 	m.put(history.Lab, &history.Fault{ID: m.fault, Step: m.fault - 1, What: "node stop", Nodes: []int{n.slot}, Harm: history.HarmNone})
 	m.put(history.Lab, &history.Process{Target: m.daemon(n), Did: history.DidStop})
@@ -251,10 +273,21 @@ func (m *model) nap(n *modelNode) {
 	m.put(history.Lab, &history.FaultEnd{ID: m.fault, Fired: 1, Proof: "state T"})
 }
 
+// calm lets two nodes talk before anything breaks.
+func (m *model) calm() {
+	c := m.connect(m.nodes[0], m.nodes[1])
+	for range 2 {
+		m.send(c, 100)
+		m.deliver(0)
+		m.now += 500 * ms
+	}
+}
+
 // live lets the cluster live for some steps, and break.
 func (m *model) live(steps int) {
 	for range steps {
 		m.now += m.rng.Int64N(5 * ms)
+		m.deliver(100 * ms)
 		a, b := m.nodes[m.rng.IntN(len(m.nodes))], m.nodes[m.rng.IntN(len(m.nodes))]
 		switch dice := m.rng.IntN(100); {
 		case dice < 20 && a != b && a.alive && b.alive:
@@ -287,6 +320,7 @@ func (m *model) finish() []history.Record {
 			m.start(n)
 		}
 	}
+	m.deliver(0)
 	m.now += 100 * ms
 	for _, a := range m.nodes { // new connections after the last fault
 		b := m.nodes[(a.slot+1)%len(m.nodes)]
@@ -310,6 +344,7 @@ func (m *model) finish() []history.Record {
 // correct returns a history in which everything is right.
 func correct(seed uint64, nodes, steps int) []history.Record {
 	m := newModel(seed, nodes)
+	m.calm()
 	m.live(steps)
 	if m.fault == 0 { // at least one loss
 		m.die(m.nodes[len(m.nodes)-1])

@@ -21,7 +21,7 @@ func machines(w *world) []machine {
 		newPrefix(w), newDrain(w), newResetAll(w), newHang(w),
 		newEvents(w), newTold(w), newCause(w), newHolder(w), newAgreement(w),
 		newFencing(w), newRMA(w), newFence(w), newWindows(w),
-		newLeaks(w), newRecovery(w), newIsolation(w), newSurvival(w),
+		newLeaks(w), newRecovery(w), newIsolation(w), newStalls(w), newSurvival(w),
 	}
 }
 

@@ -196,7 +196,9 @@ var wrongs = []struct {
 		b := body[*history.Checked](e, find[*history.Checked](e, 0, nil))
 		b.Missing = ptr(b.Upto)
 	}},
-	{"fence", "a fence beyond what has begun", func(e *edit) { body[*history.Fenced](e, find[*history.Fenced](e, 0, nil)).Upto += 100 }},
+	{"fence", "a fence beyond what has begun", func(e *edit) {
+		body[*history.Fenced](e, find(e, 0, func(_ rec, b *history.Fenced) bool { return b.Status == "" })).Upto += 100
+	}},
 	{"fence", "told without a fence", func(e *edit) { body[*history.Checked](e, find[*history.Checked](e, 0, nil)).Upto += 100 }},
 	{"fence", "an early signal", func(e *edit) {
 		b := body[*history.SignalSeen](e, find[*history.SignalSeen](e, 0, nil))
@@ -270,6 +272,18 @@ var wrongs = []struct {
 		b.How = "ECONNRESET"
 		e.drop(find(e, 0, func(_ rec, c *closed) bool { return c.Conn == b.Conn && c.How == history.HowEOF }))
 	}},
+
+	{"stalls", "a message arrives late", func(e *edit) { i := calm(e); e.move(i, e.records[i].At+301*ms) }},
+	{"stalls", "the rest of what was sent arrives late", func(e *edit) {
+		i := calm(e)
+		b := body[*received](e, i)
+		rest := *b
+		b.To--
+		rest.From = b.To
+		e.insert(i, e.records[i].Source, &rest)
+		e.move(i+1, e.records[i].At+301*ms)
+	}},
+	{"stalls", "a message never arrives", func(e *edit) { e.drop(calm(e)) }},
 
 	{"survival", "a daemon ends by itself", func(e *edit) {
 		e.insert(find[*history.View](e, -1, nil), history.Lab, &history.Process{Target: history.Daemon(0, 1), Did: history.DidExit, Code: 2})

@@ -132,13 +132,13 @@ func (e *appEnd) receive(pos int64, t *teller) {
 	})
 }
 
-// A teller writes adjacent ranges as one record, not later than tellEvery after
-// the first of them if more come.
+// A teller writes adjacent ranges as one record, tellEvery after the first of them:
+// a standstill is seen to as much.
 type teller struct {
-	a     *app
-	put   func(history.Range)
-	r     history.Range
-	since time.Duration
+	a   *app
+	put func(history.Range)
+	r   history.Range
+	n   int // counts the records: an old timer does nothing
 }
 
 // teller returns a teller of this end.
@@ -161,16 +161,20 @@ func (t *teller) add(from, to int64) {
 		return
 	}
 	if t.r.From == t.r.To {
-		t.r.From, t.since = from, t.a.w.now
+		t.r.From = from
+		mine := t.n
+		t.a.p.after(tellEvery, func() {
+			if t.n == mine {
+				t.flush()
+			}
+		})
 	}
 	t.r.To = to
-	if t.a.w.now-t.since >= tellEvery {
-		t.flush()
-	}
 }
 
 func (t *teller) flush() {
 	if t.r.From < t.r.To {
+		t.n++
 		t.put(t.r)
 	}
 	t.r.From = t.r.To

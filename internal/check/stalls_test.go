@@ -1,0 +1,64 @@
+package check_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/fabricd/fabricd/internal/check"
+	"github.com/fabricd/fabricd/internal/history"
+)
+
+// TestStallsAreOfWhatNoFaultTouches delays a message as long as it may be, and longer
+// where that is no stall of the fabric: in a lab that shares its processors, and
+// behind a fault of one of the two slots.
+func TestStallsAreOfWhatNoFaultTouches(t *testing.T) {
+	base := correct(11, 4, 600)
+	for _, tt := range []struct {
+		name  string
+		late  int64
+		spoil func(e *edit, i int)
+		want  check.Verdict
+	}{
+		{"within the bound", 299 * ms, func(*edit, int) {}, check.Held},
+		{"beyond it", 301 * ms, func(*edit, int) {}, check.Violated},
+		{"behind a fault", 301 * ms, func(e *edit, i int) {
+			slow := &history.Fault{ID: 99, What: "link delay 1s", Ways: []history.Way{{From: []int{0, 1, 2, 3}, To: []int{0, 1, 2, 3}}}, Harm: history.HarmNone}
+			e.insert(i-1, history.Lab, slow)
+			e.insert(i, history.Lab, &history.FaultEnd{ID: 99, Fired: 1})
+		}, check.NotExercised},
+		{"on processes", 301 * ms, func(e *edit, _ int) { body[*history.Begin](e, 0).Lab = "local" }, check.NotExercised},
+	} {
+		e := newEdit(base)
+		i := calm(e)
+		e.move(i, e.records[i].At+tt.late)
+		tt.spoil(e, i)
+		if j, _ := check.Run(e.done(), nil).Invariant("stalls"); j.Verdict != tt.want {
+			t.Errorf("%s: %s, want %s: %v", tt.name, j.Verdict, tt.want, j.Violations)
+		}
+	}
+}
+
+// calm returns the record of the arrival of all that was sent until then, with nothing
+// else on that connection and no fault of its slots for a while.
+func calm(e *edit) int {
+	return find(e, 0, func(r rec, b *received) bool {
+		o := find(e, 0, func(_ rec, o *history.Opened) bool { return o.ConnEnd == b.ConnEnd })
+		sent := find(e, 0, func(_ rec, s *history.Sent) bool { return s.Conn == b.Conn && s.Side != b.Side && s.Range == b.Range })
+		if o < 0 || sent < 0 || b.To <= b.From+1 {
+			return false
+		}
+		ends := []int{r.Source.Slot, int(body[*history.Opened](e, o).Remote.Node)}
+		return !slices.ContainsFunc(e.records, func(x rec) bool {
+			soon := x.At < r.At+400*ms
+			switch c := x.Body.(type) {
+			case *history.Fault:
+				return soon && slices.Contains(ends, c.Nodes[0])
+			case *received:
+				return soon && x.At > r.At && c.Conn == b.Conn
+			case *closed:
+				return soon && c.Conn == b.Conn
+			}
+			return false
+		})
+	})
+}
