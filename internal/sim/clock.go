@@ -11,9 +11,10 @@ import (
 type clock struct {
 	now   time.Duration
 	asked uint64
-	queue []event // a heap, earliest first
-	done  uint64  // events that have happened
-	once  int     // events that have happened at now
+	queue []event       // a heap, earliest first
+	done  uint64        // events that have happened
+	once  int           // events that have happened at the moment of the last one
+	last  time.Duration // its moment
 }
 
 // maxAtOnce bounds the events of one moment: time passes in every honest run.
@@ -45,7 +46,7 @@ func (c *clock) until(end time.Duration) {
 		if e.at > c.now {
 			c.once = 0
 		}
-		c.now = e.at
+		c.now, c.last = e.at, e.at
 		c.done++
 		c.once++
 		e.run()

@@ -18,7 +18,8 @@ import (
 	"github.com/fabricd/fabricd/internal/sim"
 )
 
-// judge runs a scenario with a seed and returns what is wrong.
+// judge runs a scenario with a seed and returns what is wrong. Where the run went
+// round in circles, it is what was wrong until then that says why.
 func judge(t testing.TB, s *scenario.Scenario, seed uint64) []string {
 	t.Helper()
 	res, err := sim.Run(s.Resolve(seed), sim.Options{})
@@ -26,9 +27,15 @@ func judge(t testing.TB, s *scenario.Scenario, seed uint64) []string {
 		return nil
 	}
 	if err != nil {
-		return []string{err.Error()}
+		return append(untilCut(check.Run(res.History, nil).Problems()), err.Error())
 	}
 	return check.Run(res.History, s).Problems()
+}
+
+// untilCut leaves out what is wrong with every history that was cut short: it has no
+// end, and faults that nobody took back.
+func untilCut(problems []string) []string {
+	return slices.DeleteFunc(quietly(problems), func(p string) bool { return strings.HasPrefix(p, "whole:") })
 }
 
 // TestRandomSchedules runs random scenarios: SIM_SEEDS of them from SIM_SEED on.

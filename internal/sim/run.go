@@ -72,9 +72,12 @@ func Run(s *scenario.Schedule, opts Options) (Result, error) {
 		w.after(a.At.Time(), func() { r.begin(a) })
 	}
 	w.until(r.zero + sc.Duration.Time())
-	r.finish()
+	if !w.stuck() {
+		r.finish()
+	}
 	if w.stuck() {
-		err := fmt.Errorf("%d things happened at one moment before %v: something goes round in circles", maxAtOnce, w.now)
+		w.now = w.last // what the run was until then can be judged
+		err := fmt.Errorf("%d things happened at %v: something goes round in circles", maxAtOnce, w.now)
 		w.put(history.Lab, &history.End{Why: err.Error()})
 		return r.result(), err
 	}

@@ -5,12 +5,12 @@ var All = []Mutant{
 	// Fences and signals.
 	{
 		Name: "fence-skipped", What: "a fence wait returns at once",
-		File: "internal/core/fence.go", By: Simulation, Hint: "delay-reorder-duplicate",
+		File: "internal/core/fence.go", By: Simulation, Hint: "fences-in-time",
 		Old: "	if c.ops.Reached(m.Seq) {\n", New: "	if true {\n",
 	},
 	{
 		Name: "fence-one-ahead", What: "a fence is reached one operation too early",
-		File: "fence/tracker.go", By: Simulation, Hint: "delay-reorder-duplicate",
+		File: "fence/tracker.go", By: Simulation, Hint: "fences-in-time",
 		Old: "return mark <= t.done }", New: "return mark <= t.done+1 }",
 	},
 	{
