@@ -10,9 +10,9 @@ import (
 // leaks (I12): at the end a process holds no more than at the beginning: ports,
 // endpoints, connections, windows, memfds and what is queued exactly;
 // descriptors, goroutines, maps and timers but for what its links need and a
-// handful; threads, which the runtime keeps, within 16; memory within 10 % and
-// 8 MiB. A process that was started under way is compared
-// with the first process of its slot.
+// handful; threads, which the runtime keeps, within 16; memory within the 10 % of
+// I12 and 16 MiB, for I12 is of what is held and a count has garbage in it (rssGrowth).
+// A process that was started under way is compared with the first process of its slot.
 //
 // It needs resources records of the phases baseline and end.
 type leaks struct {
