@@ -128,6 +128,7 @@ bars: build ## the bars of reliability in full: a million changes, ten million m
 	full ./internal/driver TestRandomCrossings CROSSINGS=100000
 	ARG=-linear=1000 full ./internal/check 'Test(Port|Lease)TableIsLinearizable'
 	for on in sim local; do bin/fabricd chaos suite deploy/scenarios/long --on $$on --report out/bars/$$on || rc=$$?; done
+	bin/fabricd chaos page out/bars || rc=$$?
 	exit $$rc
 
 bench: ## all of the benchmark on this machine, with the table of targets; a report in out/bench (ARGS=--quick)
@@ -190,6 +191,7 @@ chaos: image ## every scenario in every lab: simulated with many seeds, processe
 	done
 	bin/fabricd chaos scale --report out/chaos/scale
 	bin/fabricd chaos page out/chaos
+	echo "$$((SECONDS / 60)) min $$((SECONDS % 60)) s in all"
 	exit $$rc
 
 mutants: ## break the engine in some fifty ways, one at a time: a check has to find each

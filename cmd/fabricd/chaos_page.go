@@ -13,18 +13,23 @@ func (a *app) chaosPageCommand() *cobra.Command {
 		Use: "page DIR", Short: "Put the reports of several labs together on one page", Args: cobra.ExactArgs(1),
 		Long: `page reads what suite and scale have saved in the directories of DIR, and writes
 DIR/index.html and DIR/index.json: the verdict on each scenario in each lab, with
-the timeline of one of its runs behind it, all figures, histograms of the times
-to errors and to NODE_REMOVED, and how clusters grow. make chaos ends with it.`,
+the timeline of one of its runs behind it, how soon each loss was known against its
+target, all figures, histograms of the times to errors and to NODE_REMOVED, and how
+clusters grow. It prints how many runs each lab has made in which time. make chaos
+and make bars end with it.`,
 		Example: `  fabricd chaos suite deploy/scenarios --on sim --report out/chaos/sim
   fabricd chaos suite deploy/scenarios --on local --report out/chaos/local
   fabricd chaos page out/chaos`,
 		RunE: func(_ *cobra.Command, args []string) error {
-			path, err := chaos.Page(args[0])
+			path, labs, err := chaos.Page(args[0])
 			switch {
 			case chaos.Refused(err):
 				return usageError{err}
 			case err != nil:
 				return err
+			}
+			for _, l := range labs {
+				fmt.Fprintf(a.stdout, "%-8s %d runs in %.0f s\n", l.Lab, l.Runs, l.Took)
 			}
 			fmt.Fprintln(a.stdout, path)
 			return nil

@@ -139,8 +139,8 @@ func TestChaosSuiteSumsUp(t *testing.T) {
 	}
 	stdout, stderr, code = run(t, nil, "chaos", "page", filepath.Dir(dir))
 	page, err := os.ReadFile(filepath.Join(filepath.Dir(dir), "index.html"))
-	if code != exitOK || err != nil || !strings.Contains(stdout, "index.html") {
-		t.Fatalf("page: exit code %d, said %q, %v", code, stderr, err)
+	if code != exitOK || err != nil || !strings.HasPrefix(stdout, "sim      4 runs in ") || !strings.Contains(stdout, "index.html") {
+		t.Fatalf("page: exit code %d, printed %q, said %q, %v", code, stdout, stderr, err)
 	}
 	of := filepath.Join(filepath.Base(dir), "runs", "small-sim-1", "report.html")
 	if !strings.Contains(string(page), `href="`+of+`"`) {

@@ -39,28 +39,28 @@ func SaveSuite(dir string, tallies []Tally, lab scenario.Lab, version string, to
 const ScaleName = "scale.json"
 
 // Page puts the reports of several labs, each in a directory of its own below dir,
-// on one page there, and returns its path.
-func Page(dir string) (string, error) {
+// on one page there, and returns its path and what each lab has taken.
+func Page(dir string) (path string, labs []report.LabTime, err error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*", "suite-*.json"))
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
 	if len(files) == 0 {
-		return "", refusef("%s: no report of a suite, which would be a file */suite-*.json", dir)
+		return "", nil, refusef("%s: no report of a suite, which would be a file */suite-*.json", dir)
 	}
 	all := &report.Suite{Title: "Scenarios in all labs"}
 	for _, file := range files {
 		s, err := report.ReadSuite(file)
 		if err != nil {
-			return "", err
+			return "", nil, err
 		}
 		all.Join(s, filepath.Base(filepath.Dir(file)))
 	}
 	if all.Scale, err = readScale(filepath.Join(dir, "scale", ScaleName)); err != nil {
-		return "", err
+		return "", nil, err
 	}
 	const name = "index"
-	return filepath.Join(dir, name+".html"), report.WriteSuite(dir, name, all)
+	return filepath.Join(dir, name+".html"), all.Labs, report.WriteSuite(dir, name, all)
 }
 
 // readScale draws saved figures; nothing if there are none.
