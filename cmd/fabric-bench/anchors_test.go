@@ -156,7 +156,7 @@ func TestFaultsOffComparesALayerWithoutRules(t *testing.T) {
 // against the target, and memberlist alone is beside them.
 func TestFalseRemovalsAreATarget(t *testing.T) {
 	o := &falseOptions{clusterOptions: clusterOptions{nodes: 8}, hogs: 4}
-	well, ill := []Calm{{False: 0}, {False: 0}}, []Calm{{False: 0}, {False: 3}}
+	well, ill := []Calm{{False: 0}, {False: 0}}, []Calm{{False: 0}, {False: 3}, {False: 0}}
 	for _, tt := range []struct {
 		name              string
 		ours, raw         []Calm
@@ -164,7 +164,7 @@ func TestFalseRemovalsAreATarget(t *testing.T) {
 		bounded, compared string
 	}{
 		{"none", well, ill, nil, targetReached, targetNone},
-		{"three in one of two", ill, well, nil, targetMissed, targetNone},
+		{"three in one of three", ill, well, nil, targetMissed, targetNone},
 		{"nothing beside", well, nil, nil, targetReached, targetUnknown},
 		{"a failure", nil, nil, errors.New("no fabricd"), targetUnknown, targetUnknown},
 	} {

@@ -54,15 +54,15 @@ func TestCliffsThatStayAreTold(t *testing.T) {
 	asked := map[string][]int64{}
 	err := confirm(t.Context(), cliffs, func(_ context.Context, one *test, sizes []int64) ([]Result, error) {
 		asked[one.name] = sizes
-		other := sized(one.name, sizes[0], 99) // of another sweep
-		other.Pairs = 8
+		low, high := sized(one.name, sizes[0], 1), sized(one.name, sizes[1], 99) // of another sweep
+		low.Pairs, high.Pairs = 8, 8
 		switch one.name {
 		case "msg_lat":
-			return []Result{other, sized(one.name, 24, 1), sized(one.name, 32, 4)}, nil
+			return []Result{sized(one.name, 24, 1), sized(one.name, 32, 4), low, high}, nil
 		case "rma_write_lat":
-			return []Result{other, sized(one.name, 64, 1), sized(one.name, 128, 2)}, nil
+			return []Result{sized(one.name, 64, 1), sized(one.name, 128, 2), low, high}, nil
 		}
-		return []Result{other}, nil
+		return []Result{low, high}, nil
 	})
 	if err != nil || len(asked) != 3 || asked["msg_lat"][0] != 24 || asked["msg_lat"][1] != 32 {
 		t.Errorf("%v, %v were measured again", err, asked)
