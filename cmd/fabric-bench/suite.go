@@ -87,9 +87,6 @@ stay are named at the end. A provider that this build does not have is a note.`,
 		if o.quick && !cmd.Flags().Changed("duration") {
 			o.duration = 20 * time.Millisecond
 		}
-		if o.quick && !cmd.Flags().Changed("idle") {
-			o.idle = idleByDefault / idleWindows
-		}
 		if err := o.check(); err != nil {
 			return err
 		}
