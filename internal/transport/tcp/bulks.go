@@ -165,10 +165,16 @@ func (s *session) tryBulk(l *sendLane) (b, next *bulk, full bool, err error) {
 		}
 	}
 	s.wantBulk()
+	if next != nil {
+		// It waits for nothing but its turn: woken for what others wait for, it
+		// would be the last in line again, and so every time.
+		delete(s.waiting, l)
+		return nil, next, false, nil
+	}
 	if full {
 		s.waiting[l] = struct{}{}
 	}
-	return nil, next, full && next == nil, nil
+	return nil, nil, full, nil
 }
 
 // wantBulk tries to get another connection, now and then. mu is held.
