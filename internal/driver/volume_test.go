@@ -148,7 +148,7 @@ func (p packetNet) wasBad(t *testing.T) {
 }
 
 // couple starts two nodes that know each other.
-func couple(t *testing.T, net packetNet) (nodes [2]*driver.Node) {
+func couple(t *testing.T, net chaosNet) (nodes [2]*driver.Node) {
 	t.Helper()
 	var peers [2]driver.Peer
 	for i := range nodes {
