@@ -17,17 +17,7 @@ import (
 )
 
 // breakable makes a host and members that were started for faults.
-func (l *lab) breakable(members int) []*node {
-	l.t.Helper()
-	all := []*node{l.host("--enable-faults")}
-	for i := range members {
-		n := l.member(all[0], fmt.Sprintf("member-%d", i+1), "--enable-faults")
-		n.start()
-		all = append(all, n)
-	}
-	l.agree(all...)
-	return all
-}
+func (l *lab) breakable(members int) []*node { return l.cluster(members, "--enable-faults") }
 
 // faults runs `fabricd faults` for n and returns what it printed.
 func (n *node) faults(args ...string) string {

@@ -261,12 +261,12 @@ func (l *lab) member(host *node, name string, args ...string) *node {
 	return l.prepare(name, append([]string{"--join", host.addr(), "--token-file", l.token}, args...)...)
 }
 
-// cluster makes a host and members, of which everybody knows everybody.
-func (l *lab) cluster(members int) []*node {
+// cluster makes a host and members, of which everybody knows everybody, with args.
+func (l *lab) cluster(members int, args ...string) []*node {
 	l.t.Helper()
-	all := []*node{l.host()}
+	all := []*node{l.host(args...)}
 	for i := range members {
-		n := l.member(all[0], fmt.Sprintf("member-%d", i+1))
+		n := l.member(all[0], fmt.Sprintf("member-%d", i+1), args...)
 		n.start()
 		all = append(all, n)
 	}
