@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -99,7 +100,8 @@ func TestKilledApplicationsLeaveNothingBehind(t *testing.T) {
 	l.valves = true
 	// The collector leaves little besides what is in use: by itself it would let a
 	// heap of 8 MiB double, which looks as a leak of 8 KiB for each death would.
-	l.env = []string{"GOGC=10"}
+	l.env = []string{"GOGC=10", l.ownTemp()}
+	names := named(t)
 	nodes := l.cluster(2)
 	for _, n := range nodes {
 		l.anchor(n)
@@ -148,6 +150,44 @@ func TestKilledApplicationsLeaveNothingBehind(t *testing.T) {
 	l.linked(nodes...)
 	nodes[2].steady()
 	compareGoroutines(t, nodes[1], nodes[2])
+	if left, err := os.ReadDir(l.temp()); err != nil || len(left) > 0 {
+		t.Errorf("temporary files: %v, %v, want none", left, err)
+	}
+	if now := named(t); !slices.Equal(now, names) {
+		t.Errorf("files with names: %v, before %v", now, names)
+	}
+}
+
+// temp is where the processes of a lab with ownTemp put temporary files.
+func (l *lab) temp() string { return filepath.Join(l.dir, "temp") }
+
+// ownTemp makes a directory for temporary files, and returns the setting of who is to
+// use it.
+func (l *lab) ownTemp() string {
+	l.t.Helper()
+	if err := os.Mkdir(l.temp(), 0o700); err != nil {
+		l.t.Fatal(err)
+	}
+	return "TMPDIR=" + l.temp()
+}
+
+// named lists the files of fabricd's that have a name where shared memory, locks and
+// sockets get one by habit. Directories are those of tests, which may run beside this
+// one, and so is the lock of runs of scenarios.
+func named(t *testing.T) (all []string) {
+	t.Helper()
+	for _, dir := range []string{"/dev/shm", "/tmp"} {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range entries {
+			if strings.Contains(f.Name(), "fabric") && !f.IsDir() && !strings.HasPrefix(f.Name(), "fabricd-chaos-") {
+				all = append(all, filepath.Join(dir, f.Name()))
+			}
+		}
+	}
+	return all
 }
 
 // linked waits until each of the nodes has one link to each of the others, and
@@ -268,6 +308,7 @@ func (l *lab) victim(nodes []*node, r *rand.Rand) (string, error) {
 	home, away := nodes[r.IntN(len(nodes))], nodes[r.IntN(len(nodes))]
 	doomed, after := doom(r)
 	cmd := command("victim", home.socket(), away.at(anchorPort).String(), fmt.Sprint(doomed), after.String())
+	cmd.Env = append(cmd.Env, "TMPDIR="+l.temp())
 	p, err := spawn(cmd, l.dir+"/victims.log")
 	if err != nil {
 		return "", err
