@@ -166,10 +166,12 @@ cluster-down: ## end what `make cluster` started, with its volumes
 # Which labs `make chaos` uses, how many simulated runs it makes at least, and how
 # many real ones at a time; if that is empty, 4, and 3 in containers. Where 2,000
 # simulated runs take more than two minutes, one less: a machine so slow stands still
-# with more. What each lab saw is in out/chaos.
-CHAOS_LABS     ?= sim local netns compose
-CHAOS_RUNS     ?= 2000
-CHAOS_PARALLEL ?=
+# with more. What carries the data outside of simulations, as of `fabricd run
+# --providers`; if that is empty, what nodes choose. What each lab saw is in out/chaos.
+CHAOS_LABS      ?= sim local netns compose
+CHAOS_RUNS      ?= 2000
+CHAOS_PARALLEL  ?=
+CHAOS_PROVIDERS ?=
 
 chaos: image ## every scenario in every lab: simulated with many seeds, processes, namespaces (root), containers
 	@mkdir -p bin out/chaos
@@ -184,8 +186,10 @@ chaos: image ## every scenario in every lab: simulated with many seeds, processe
 	  parallel=4
 	  if [ "$$lab" = compose ]; then parallel=3; fi
 	  if [ -n "$$slow" ]; then parallel=$$((parallel - 1)); fi
+	  providers='$(CHAOS_PROVIDERS)'
+	  if [ "$$lab" = sim ]; then providers=; fi
 	  bin/fabricd chaos suite deploy/scenarios deploy/scenarios/fast --on "$$lab" --total "$$total" --parallel "$(or $(CHAOS_PARALLEL),$$parallel)" \
-	    --image $(IMAGE) --report "out/chaos/$$lab" 2>"out/chaos/$$lab.log" || rc=$$?
+	    $${providers:+--providers "$$providers"} --image $(IMAGE) --report "out/chaos/$$lab" 2>"out/chaos/$$lab.log" || rc=$$?
 	  if [ "$$rc" != 0 ]; then tail -n 1 "out/chaos/$$lab.log"; fi
 	  if [ "$$lab" = sim ] && [ $$(( ($$(date +%s) - began) * 2000 )) -gt $$(( 120 * $(CHAOS_RUNS) )) ]; then slow=yes; fi
 	done
