@@ -79,10 +79,18 @@ func (s *stream) take(at, to int64) {
 	s.last, s.received = at, max(s.received, to)
 }
 
+// wait takes a time in which both ends waited.
+func (s *stream) wait(i interval) {
+	if i.to-i.from > s.longest {
+		s.longest, s.since = i.to-i.from, i.from
+	}
+}
+
 func (x *expecter) stalls(streams map[history.ConnEnd]*stream, limit int64) {
 	byNonce := func(a, b history.ConnEnd) int {
 		return cmp.Or(cmp.Compare(a.Conn, b.Conn), strings.Compare(string(a.Side), string(b.Side)))
 	}
+	waits := x.w.standstills()
 	for _, end := range slices.SortedFunc(maps.Keys(streams), byNonce) {
 		s := streams[end]
 		if s == nil {
@@ -90,6 +98,9 @@ func (x *expecter) stalls(streams map[history.ConnEnd]*stream, limit int64) {
 		}
 		if s.received < s.sent { // what is under way at the end stalls too
 			s.take(max(s.lastSent, s.last), s.received)
+		}
+		for _, i := range waits[end] {
+			s.wait(i)
 		}
 		x.unless(s.longest <= limit, s.since, nil, "connection %d: nothing arrives from the %s for %s", end.Conn, end.Side, time.Duration(s.longest))
 	}

@@ -9,14 +9,16 @@ import (
 
 // stalls (I14): between two slots that no fault has touched yet, what an end has
 // accepted from its application does not stand still for longer than the bound:
-// from when it is owed, or the last of it arrived, to the next that arrives.
+// from when it is owed, or the last of it arrived, to the next that arrives. Nor do
+// a send and the recv of the other end wait for each other for so long.
 //
 // It is judged in simulation only. There a standstill is the fabric's own doing. On
 // a real machine it is as often that of a process that waits for a processor, of
 // which the lab knows only where it waits itself; the expectations of traffic and
 // latency, with bounds of their own, say there what others may notice.
 //
-// It needs sent and received records, written within tellLate, and fault records.
+// It needs sent and received records, written within tellLate, call and return records
+// of what waits, and fault records.
 type stalls struct {
 	judge
 	owed map[history.ConnEnd]*debt // by the sending end
@@ -71,31 +73,44 @@ func (m *stalls) debt(end history.ConnEnd) *debt {
 // pay judges how long nothing of a debt has arrived at a time. Record i says that
 // something has; -1: nothing will any more.
 func (m *stalls) pay(end history.ConnEnd, d *debt, at int64, i int) {
-	since := d.since
+	if d.since != never {
+		m.stood(end, interval{d.since, at}, []int{d.index, i})
+	}
 	d.since = never
+}
+
+// stood judges that the stream of a sending end stood still.
+func (m *stalls) stood(end history.ConnEnd, x interval, proof []int) {
 	c := m.w.conns[end.Conn]
-	if since == never || c == nil {
+	if c == nil {
 		return
 	}
-	limit := since + int64(m.w.bound.Stall+tellLate)
+	limit := x.from + int64(m.w.bound.Stall+tellLate)
 	a, b := m.w.slotsOf(c)
-	broken := min(at, limit) // what is done to them later is no reason
+	broken := min(x.to, limit) // what is done to them later is no reason
 	if a < 0 || b < 0 || m.w.touchedBy(a, b, broken) || m.w.resettable(a, b, broken) != nil {
 		return
 	}
-	m.unless(at <= limit, since, []int{d.index, i},
-		"connection %d between slots %d and %d: nothing arrives from the %s for %s, though it has sent", end.Conn, a, b, end.Side, time.Duration(at-since))
+	m.unless(x.to <= limit, x.from, proof, "connection %d between slots %d and %d: nothing arrives from the %s for %s, though it sends",
+		end.Conn, a, b, end.Side, time.Duration(x.to-x.from))
 }
 
-// finish judges what never arrived, until the receiver's end was closed or the run
-// ended.
+// finish judges what never arrived, until one of the ends was closed or the run
+// ended, and calls that waited for each other.
 func (m *stalls) finish() {
+	if m.w.begin.Lab != string(scenario.Sim) {
+		return
+	}
+	waits := m.w.standstills()
 	for _, c := range m.w.connList {
 		for _, side := range []history.Side{history.Client, history.Server} {
 			end := history.ConnEnd{Conn: c.nonce, Side: side}
 			if d := m.owed[end]; d != nil && d.since != never {
 				until := min(c.ends[0].closed, c.ends[1].closed, m.w.finish())
 				m.pay(end, d, max(until, d.since), -1)
+			}
+			for _, x := range waits[end] {
+				m.stood(end, x, nil)
 			}
 		}
 	}

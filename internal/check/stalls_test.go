@@ -62,3 +62,30 @@ func calm(e *edit) int {
 		})
 	})
 }
+
+// deadlock lets the sender of record i wait in a send for some time, and the receiver
+// in a recv.
+func deadlock(e *edit, i int, long int64) {
+	b := body[*received](e, i)
+	at, receiver := e.records[i].At+1, e.records[i].Source
+	sender := e.records[find(e, 0, func(_ rec, s *history.Sent) bool { return s.Conn == b.Conn && s.Side != b.Side })].Source
+	call := func(id uint64, name string, side history.Side) history.Call {
+		return history.Call{ID: id, Name: name, Began: at, Conn: b.Conn, Side: side, Idle: true}
+	}
+	send, recv := call(1<<40, "send", b.Side.Other()), call(1<<40+1, "recv", b.Side)
+	e.records = append(e.records, rec{At: at, Source: sender, Body: &send}, rec{At: at, Source: receiver, Body: &recv},
+		rec{At: at + long, Source: receiver, Body: &ret{Call: recv}}, rec{At: at + long, Source: sender, Body: &ret{Call: send}})
+}
+
+// TestTrafficStandsStillWhereBothEndsWait: also where all that was sent has come, and
+// until the end of the stream.
+func TestTrafficStandsStillWhereBothEndsWait(t *testing.T) {
+	for long, want := range map[int64]check.Verdict{1900 * ms: check.Held, 2100 * ms: check.Violated} {
+		e := newEdit(correct(11, 4, 0))
+		deadlock(e, calm(e), long)
+		r := check.Run(e.done(), modelScenario(4, "  - traffic: {among: [0, 1], stall: 2s}\n"))
+		if j := r.Expectations[0]; j.Verdict != want {
+			t.Errorf("both wait for %d ms: %s, want %s: %v", long/ms, j.Verdict, want, j.Violations)
+		}
+	}
+}

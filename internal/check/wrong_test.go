@@ -283,6 +283,7 @@ var wrongs = []struct {
 		e.insert(i, e.records[i].Source, &rest)
 		e.move(i+1, e.records[i].At+301*ms)
 	}},
+	{"stalls", "both ends wait for each other", func(e *edit) { deadlock(e, calm(e), 301*ms) }},
 	{"stalls", "a message never arrives", func(e *edit) { e.drop(calm(e)) }},
 
 	{"survival", "a daemon ends by itself", func(e *edit) {
