@@ -7,8 +7,8 @@ import (
 	"github.com/fabricd/fabricd/internal/history"
 )
 
-// holder (I6): no node ID is held by two slots at once, no ID changes hands, and
-// a slot's generations of one ID grow. A slot holds an ID from when it says so
+// holder (I6): no node ID is held by two slots at once, no ID changes hands before
+// its quarantine is over, and a slot's generations of one ID grow. A slot holds an ID from when it says so
 // until its process ends, it is reset, or it says that it has another one.
 //
 // The ID of the host may be held twice while the two are cut off from each
@@ -60,7 +60,7 @@ func (m *holder) against(c claim, i int, r *history.Record, b *history.Event) {
 		m.fail(r.At, proof, "slot %d has %s after %s", c.slot, b.Subject, c.life.life)
 	case c.slot != r.Source.Slot && c.life.gone > r.At && !m.excused(c.slot, r.Source.Slot, r.At):
 		m.fail(r.At, proof, "slot %d gets ID %d while slot %d holds it", r.Source.Slot, b.Subject.Node, c.slot)
-	case c.slot != r.Source.Slot && b.Subject.Node != addr.Host:
+	case c.slot != r.Source.Slot && b.Subject.Node != addr.Host && r.At-c.life.gone < int64(m.w.bound.Quarantine):
 		m.fail(r.At, proof, "slot %d gets ID %d, which slot %d had: it is in quarantine", r.Source.Slot, b.Subject.Node, c.slot)
 	}
 }

@@ -32,12 +32,14 @@ type Bound struct {
 	Heal    time.Duration // from the end of a fault to full mesh, at most
 	Connect time.Duration // from the end of a fault to a new connection, at most
 	Stall   time.Duration // the longest standstill of a connection that no fault touches
+
+	Quarantine time.Duration // the ID of a lost node is given to no other node for so long
 }
 
 // Bound returns what the profile promises.
 func (d Detection) Bound() Bound {
 	b := Bound{Crash: time.Second, Silence: 3 * time.Second, Pause: 1500 * time.Millisecond, Gap: time.Second,
-		Heal: 5 * time.Second, Connect: 5 * time.Second, Stall: 250 * time.Millisecond}
+		Heal: 5 * time.Second, Connect: 5 * time.Second, Stall: 250 * time.Millisecond, Quarantine: 10 * time.Minute}
 	switch d {
 	case Fast:
 		b.Silence, b.Pause = 2*time.Second, time.Second

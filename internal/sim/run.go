@@ -23,6 +23,9 @@ type Options struct {
 	// Sizes bounds a message, an operation and a window, in bytes; the window
 	// is 16 times as large. 0: 2 KiB. Negative: as the scenario says.
 	Sizes int64
+	// IDs is how many node IDs the host has left to give, from 1 on: the others have
+	// had their last generation. 0: all of them.
+	IDs int
 	// Quiet keeps no history, for runs in which only time and counts matter.
 	Quiet bool
 }

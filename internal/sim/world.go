@@ -81,7 +81,17 @@ func newWorld(seed uint64, nodes int, timing verdict.Timing, opts Options) *worl
 		w.machines = append(w.machines, m)
 		w.byAddress[m.address()] = m
 	}
+	if opts.IDs > 0 {
+		w.useUp(addr.NodeID(opts.IDs))
+	}
 	return w
+}
+
+// useUp leaves the host the IDs up to one.
+func (w *world) useUp(last addr.NodeID) {
+	for id := last + 1; id < addr.FirstReserved; id++ {
+		w.machines[0].disk.leases[id] = verdict.Lease{ID: id, UUID: w.uuid(), Generation: ^addr.Generation(0), State: verdict.LeaseFree}
+	}
 }
 
 // address is where the machine's fabricd listens.

@@ -209,7 +209,7 @@ var All = []Mutant{
 	},
 	{
 		Name: "id-reused-early", What: "an ID is granted to another node while it is in quarantine",
-		File: "membership/verdict/lease.go", By: "./membership/verdict",
+		File: "membership/verdict/lease.go", By: Simulation, Run: "^TestAnIDGoesOnAfterItsQuarantine$",
 		Old: "	return l == nil || (l.State == LeaseFree && ", New: "	return l == nil || (l.State != LeaseActive && ",
 	},
 	{
@@ -228,7 +228,13 @@ var All = []Mutant{
 		Old: "	if by <= t.Stall {\n", New: "	if true {\n",
 	},
 
-	// What the simulation has of the provider.
+	// What the simulation has of the driver and of the provider.
+	{
+		Name: "told-before-failed", What: "NODE_REMOVED is told, and operations to the life fail 5 ms later",
+		File: "internal/sim/node.go", By: Simulation, Hint: "node-killed",
+		Old: "	n.failLinks(transport.CodeFenced, func(l *link) bool { return l.peer.Life == life })\n	if !n.p.step(failpoint.LostFenced) {\n		return\n	}\n",
+		New: "	n.p.after(5*time.Millisecond, func() { n.failLinks(transport.CodeFenced, func(l *link) bool { return l.peer.Life == life }) })\n",
+	},
 	{
 		Name: "tail-not-sent", What: "a session that finds no answer leaves it to QUIC's probes",
 		File: "internal/sim/quic_tail.go", By: Simulation, Hint: "flapping-full",
