@@ -256,13 +256,9 @@ func (e *clientEndpoint) watchData() {
 	if len(e.watching) > 0 {
 		return
 	}
-	f, err := e.data.File()
+	w, err := shm.Watcher(e.data)
 	if err != nil {
 		return // Ready still tells; only out of descriptors
-	}
-	w, err := shm.Conn(f)
-	if err != nil {
-		return
 	}
 	e.watching = append(e.watching, w)
 	e.wg.Go(func() { shm.WatchRead(w, e.notify) })

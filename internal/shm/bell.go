@@ -99,13 +99,7 @@ func (b *Bell) Stop() { b.conn.SetReadDeadline(long) }
 
 // Watcher returns a descriptor of its own for [WatchRead], which the caller
 // closes.
-func (b *Bell) Watcher() (*net.UnixConn, error) {
-	f, err := b.conn.File()
-	if err != nil {
-		return nil, err
-	}
-	return Conn(f)
-}
+func (b *Bell) Watcher() (*net.UnixConn, error) { return Watcher(b.conn) }
 
 // Close ends the bell: the other side's Wait returns, and so does one here.
 func (b *Bell) Close() error { return b.conn.Close() }

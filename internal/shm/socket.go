@@ -44,6 +44,21 @@ func Conn(f *os.File) (*net.UnixConn, error) {
 	return u, nil
 }
 
+// Watcher returns a connection of its own on c's socket, for [WatchRead] and
+// [WatchWrite] beside blocked calls on c, which the caller closes. It is not made of
+// c.File: what [net.FileConn] does with that file makes the socket, which is c's
+// too, blocking for a moment. A Write of c then waits in the kernel, where no
+// deadline ends it.
+func Watcher(c *net.UnixConn) (*net.UnixConn, error) {
+	f, err := derive(c, "stream", "duplicate socket", func(old uintptr) (int, error) {
+		return unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 0)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return Conn(f)
+}
+
 // TryRead reads what is there: status.Again when that is nothing, io.EOF after
 // the last byte. It may be called beside a blocked Read.
 func TryRead(c *net.UnixConn, p []byte) (int, error) {
@@ -113,7 +128,7 @@ func Ready(c *net.UnixConn) (Readiness, error) {
 // Duplicate returns a descriptor of its own for the memory behind f, which the
 // caller closes.
 func Duplicate(f *os.File) (*os.File, error) {
-	return derive(f, "duplicate memory descriptor", func(old uintptr) (int, error) {
+	return derive(f, f.Name(), "duplicate memory descriptor", func(old uintptr) (int, error) {
 		return unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 0)
 	})
 }
@@ -121,15 +136,16 @@ func Duplicate(f *os.File) (*os.File, error) {
 // ReadOnly is Duplicate with a descriptor through which the memory cannot be
 // written.
 func ReadOnly(f *os.File) (*os.File, error) {
-	return derive(f, "open memory read-only", func(old uintptr) (int, error) {
+	return derive(f, f.Name(), "open memory read-only", func(old uintptr) (int, error) {
 		return unix.Open(fmt.Sprintf("/proc/self/fd/%d", old), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	})
 }
 
-func derive(f *os.File, what string, do func(old uintptr) (int, error)) (*os.File, error) {
+// derive returns what do makes of the descriptor of f, as a file called name.
+func derive(f syscall.Conn, name, what string, do func(old uintptr) (int, error)) (*os.File, error) {
 	raw, err := f.SyscallConn()
 	if err != nil {
-		return nil, fail("memory descriptor", err, status.BadFD)
+		return nil, fail(what, err, status.BadFD)
 	}
 	var fd int
 	var derr error
@@ -140,7 +156,7 @@ func derive(f *os.File, what string, do func(old uintptr) (int, error)) (*os.Fil
 	if err != nil {
 		return nil, fail(what, err, status.NotSupp)
 	}
-	return os.NewFile(uintptr(fd), f.Name()), nil
+	return os.NewFile(uintptr(fd), name), nil
 }
 
 // WaitRead waits until c may be readable, its read deadline has passed or it
