@@ -230,7 +230,10 @@ func (c *check) tryBlocked(method string, f func() error) (result <-chan error, 
 
 // waitsIn reports whether a goroutine waits for something inside of package
 // fabric's method.
-func waitsIn(method string) bool {
+func waitsIn(method string) bool { return waitersIn(method) > 0 }
+
+// waitersIn returns how many do.
+func waitersIn(method string) (n int) {
 	buf := make([]byte, 1<<20)
 	buf = buf[:runtime.Stack(buf, true)]
 	for g := range bytes.SplitSeq(buf, []byte("\n\n")) {
@@ -241,11 +244,12 @@ func waitsIn(method string) bool {
 		_, state, _ := strings.Cut(head, "[")
 		for _, wait := range []string{"select", "chan receive", "sync.Cond.Wait", "IO wait"} {
 			if strings.HasPrefix(state, wait) {
-				return true
+				n++
+				break
 			}
 		}
 	}
-	return false
+	return n
 }
 
 // await waits until all of events hold at e.

@@ -40,6 +40,7 @@ type stage struct {
 // A started is a stage whose cluster runs.
 type started struct {
 	apps [2]*fabric.Node
+	site *sockets
 	// rings are where connections go over to shared memory; nil: none is to.
 	rings *sockets
 }
@@ -91,7 +92,7 @@ var stages = []stage{
 // start starts a stage's cluster, which ends with t.
 func (g stage) start(t *testing.T) started {
 	s := attachedWith(g.serving, g.opts...)(t, 0).(*sockets)
-	out := started{apps: [2]*fabric.Node{g.near(s.cluster, s, g.nearNode), g.far(s.cluster, s, g.farNode)}}
+	out := started{apps: [2]*fabric.Node{g.near(s.cluster, s, g.nearNode), g.far(s.cluster, s, g.farNode)}, site: s}
 	if g.channels {
 		out.rings = s
 	}

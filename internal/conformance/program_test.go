@@ -114,12 +114,19 @@ type programRun struct {
 // run runs a program and returns its trace, one line for each step. Everything
 // of it is closed afterwards.
 func (r *programRun) run(program []step) []string {
+	r.begin()
+	return r.end(r.steps(program))
+}
+
+func (r *programRun) begin() {
 	for side := range r.ends {
 		for i := range r.ends[side] {
 			r.ends[side][i] = &programEnd{side: side, state: none}
 		}
 	}
-	var trace []string
+}
+
+func (r *programRun) steps(program []step) (trace []string) {
 	for _, s := range program {
 		if r.err != nil {
 			break
@@ -129,6 +136,11 @@ func (r *programRun) run(program []step) []string {
 		before := e.state
 		trace = append(trace, fmt.Sprintf("%s %d.%d (%s): %s", s.do.name, s.side, s.slot, before, s.do.run(r, e, s)))
 	}
+	return trace
+}
+
+// end closes everything and returns the whole trace.
+func (r *programRun) end(trace []string) []string {
 	for side := range r.ends {
 		for _, e := range r.ends[side] {
 			if e.state != none && e.state != isClosed {
