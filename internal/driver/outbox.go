@@ -27,6 +27,7 @@ type outbox struct {
 	flow  core.Outflow       // of what was accepted from callers
 	rest  []byte             // accepted by a non-blocking send and not yet written, at most keep
 	inUse bool               // a blocking send writes to the lane
+	flush bool               // flush has the token, and will write what rest gets
 	err   error              // why nothing more is accepted
 	cut   bool               // the connection is gone: nothing more is written either
 }
@@ -248,11 +249,20 @@ const tryMax = 3 << 10
 // trySend accepts what the peer has room for. What the lane does not take at
 // once is kept and written by spawn's goroutine.
 func (o *outbox) trySend(p []byte, spawn func(func())) (int, error) {
-	select {
-	case o.token <- struct{}{}:
-	default:
-		return o.tryAppend(p)
+	for {
+		select {
+		case o.token <- struct{}{}:
+			return o.tryAlone(p, spawn)
+		default:
+		}
+		if k, free, err := o.tryAppend(p); !free {
+			return k, err
+		}
 	}
+}
+
+// tryAlone is trySend for who has the token, which it gives up or hands to flush.
+func (o *outbox) tryAlone(p []byte, spawn func(func())) (int, error) {
 	k, err := o.reserve(min(len(p), o.keep))
 	if k == 0 || err != nil {
 		o.release()
@@ -265,24 +275,28 @@ func (o *outbox) trySend(p []byte, spawn func(func())) (int, error) {
 		o.release()
 		return k, nil
 	}
-	spawn(o.flush)
+	o.mu.Lock()
+	o.flush = true
+	o.mu.Unlock()
+	spawn(o.flushRest)
 	return k, nil
 }
 
 // tryAppend adds to what a flush is about to write. Behind a blocked send it
-// accepts nothing, or the bytes would overtake it.
-func (o *outbox) tryAppend(p []byte) (int, error) {
+// accepts nothing, or the bytes would overtake it. If the flush has just ended, the
+// token is free.
+func (o *outbox) tryAppend(p []byte) (n int, free bool, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.err != nil {
-		return 0, o.err
+		return 0, false, o.err
 	}
-	if len(o.rest) == 0 {
-		return 0, nil
+	if !o.flush {
+		return 0, len(o.token) == 0, nil
 	}
 	k := o.flow.Reserve(min(len(p), o.keep-len(o.rest)))
 	o.rest = append(o.rest, p[:k]...)
-	return k, nil
+	return k, false, nil
 }
 
 func (o *outbox) tryRest() bool {
@@ -296,15 +310,16 @@ func (o *outbox) tryRest() bool {
 	return true
 }
 
-// flush writes what non-blocking sends left behind, then gives up the token
-// that its caller held.
-func (o *outbox) flush() {
-	defer o.release()
+// flushRest writes what non-blocking sends left behind, then gives up the token
+// that its caller held: with mu held, so that whoever finds it taken has his bytes
+// written by this.
+func (o *outbox) flushRest() {
 	for {
 		o.mu.Lock()
 		p := o.rest
 		if len(p) == 0 || o.cut {
-			o.rest = nil
+			o.rest, o.flush = nil, false
+			o.release()
 			o.mu.Unlock()
 			o.notify()
 			return
