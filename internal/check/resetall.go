@@ -19,8 +19,8 @@ import (
 // It needs removed events, and calls and connections that name their peer.
 type resetAll struct {
 	judge
-	removed map[told]stamped[struct{}]   // since the source has its life
-	first   map[told]stamped[struct{}]   // ever
+	removed map[told]stamped[addr.Life]  // since the source has its life, which v is
+	first   map[told]stamped[addr.Life]  // ever
 	self    map[history.Source]addr.Life // whose life a source last had
 	open    map[callKey]int              // calls under way: their records
 }
@@ -40,7 +40,7 @@ type callKey struct {
 func newResetAll(w *world) *resetAll {
 	return &resetAll{judge{w: w, j: Judgement{Name: "reset-all", Rows: "I3",
 		Claim: "NODE_REMOVED comes only after every operation to that life has failed, and nothing to it succeeds afterwards"}},
-		map[told]stamped[struct{}]{}, map[told]stamped[struct{}]{}, map[history.Source]addr.Life{}, map[callKey]int{}}
+		map[told]stamped[addr.Life]{}, map[told]stamped[addr.Life]{}, map[history.Source]addr.Life{}, map[callKey]int{}}
 }
 
 // endTime is how long after the event an end of a connection may still look
@@ -62,6 +62,7 @@ func (m *resetAll) see(i int, r *history.Record) {
 	case *history.Return:
 		m.returned(i, r, b)
 	case *history.Opened:
+		m.lives(r.Source, b.Local)
 		if e, ok := m.removed[told{r.Source, b.Remote}]; ok {
 			m.unless(r.At <= e.at+m.w.order(), r.At, []int{e.index, i}, "%s has a new connection to %s, of whose end it was told", r.Source, b.Remote)
 		}
@@ -75,7 +76,7 @@ func (m *resetAll) event(i int, r *history.Record, b *history.Event) {
 	case history.EventRemoved:
 		key := told{r.Source, b.Subject}
 		if _, twice := m.removed[key]; !twice {
-			m.removed[key] = stamped[struct{}]{at: r.At, index: i}
+			m.removed[key] = stamped[addr.Life]{at: r.At, index: i, v: b.Observer}
 			if _, again := m.first[key]; !again {
 				m.first[key] = m.removed[key]
 			}
@@ -84,10 +85,18 @@ func (m *resetAll) event(i int, r *history.Record, b *history.Event) {
 		// Its own connections have all ended, and to its next life everybody is
 		// new, also whom it gave up while it was cut off.
 		if b.What == history.EventReset || m.self[r.Source] != b.Subject {
-			maps.DeleteFunc(m.removed, func(k told, _ stamped[struct{}]) bool { return k.source == r.Source })
+			maps.DeleteFunc(m.removed, func(k told, _ stamped[addr.Life]) bool { return k.source == r.Source })
 		}
 		m.self[r.Source] = b.Subject
 	}
+}
+
+// lives forgets what a source was told while its node had an earlier life than l. Its
+// listeners outlive that: a connection may be the first that it hears of the next one.
+func (m *resetAll) lives(source history.Source, l addr.Life) {
+	maps.DeleteFunc(m.removed, func(k told, e stamped[addr.Life]) bool {
+		return k.source == source && e.v.Node == l.Node && e.v.Generation < l.Generation
+	})
 }
 
 func (m *resetAll) sent(i int, r *history.Record, b *history.Sent) {
