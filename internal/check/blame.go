@@ -42,6 +42,14 @@ func (f *fault) onAnyWay(slot int) bool {
 	})
 }
 
+// together reports whether the fault cuts two slots off from the host, and not from
+// each other. The one goes on for the other: that the host has removed it is told
+// when the network is whole again.
+func (f *fault) together(a, b int) bool {
+	const host = 0
+	return f.onWay(a, host) && f.onWay(b, host) && !f.onWay(a, b)
+}
+
 // removable returns the latest fault that explains that an observer is told of
 // the end of a life of a slot, nil if there is none:
 //

@@ -146,6 +146,9 @@ func (f *figureMaker) told(slot int, lost loss, s *session) {
 		}
 		since = x.begin
 	}
+	if x.together(slot, s.source.Slot) {
+		return
+	}
 	f.add(scenario.TimeToRemoved, x.What, a.removed-since)
 }
 

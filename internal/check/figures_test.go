@@ -92,3 +92,27 @@ func TestTimeToRemovedIsWhatIsExpected(t *testing.T) {
 		}
 	}
 }
+
+// TestWhoIsCutOffTogetherIsToldLater: two slots that a partition leaves together do not
+// miss each other while it lasts. What they are told when it has ended is no time of
+// detection; what is told across it is.
+func TestWhoIsCutOffTogetherIsToldLater(t *testing.T) {
+	m := newModel(1, 4)
+	m.now = max(m.now, sec)
+	cut := m.now
+	m.put(history.Lab, &history.Fault{ID: 1, What: "partition", Ways: []history.Way{{From: []int{0, 1}, To: []int{2, 3}}}, Since: cut, Harm: history.HarmRemove})
+	told := func(observer, lost int, at int64) {
+		m.now = cut + at
+		m.put(m.app(m.nodes[observer]), &history.Event{What: history.EventRemoved, Observer: m.nodes[observer].life, Subject: m.nodes[lost].life, Reason: "silent"})
+	}
+	told(0, 3, 2*sec)
+	told(1, 3, 2*sec)
+	told(2, 3, 8*sec)
+	m.put(history.Lab, &history.FaultEnd{ID: 1, Fired: 1})
+	m.put(history.Lab, &history.End{Complete: true})
+	s := modelScenario(4, "")
+	s.Figures = []scenario.FigureName{scenario.TimeToRemoved}
+	if got := check.Run(m.records, s).Figures[0]; got.Count != 2 || got.Max > 2*sec+ms {
+		t.Errorf("time to removed is %+v, want 2 of 2 s", got)
+	}
+}
