@@ -20,6 +20,8 @@ import (
 const (
 	glanceEvery = 20 * time.Microsecond // what a record or two take
 	lately      = 2 * time.Millisecond
+	// longRun is how long others run who compute: who has an answer needs less.
+	longRun = time.Millisecond
 )
 
 // A lookout is when a goroutine that moves much looks aside, and lets others run. It
@@ -32,7 +34,11 @@ type lookout struct {
 // yielded notes that others have run from begun to now. Those who compute keep the
 // processor for milliseconds: who lets them run at each look would move nothing any
 // more, so that it goes on for four times as long.
-func (o *lookout) yielded(begun, now time.Time) { o.keeps = now.Add(4 * now.Sub(begun)) }
+func (o *lookout) yielded(begun, now time.Time) {
+	if took := now.Sub(begun); took >= longRun {
+		o.keeps = now.Add(4 * took)
+	}
+}
 
 // glance has who waits for the first connection read it, if there is something, and
 // if the caller did not look just before, at last. If this end talks, it lets others

@@ -2,10 +2,12 @@ package tcp
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/fabricd/fabricd/internal/bubble"
 	"github.com/fabricd/fabricd/internal/netsim"
+	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/internal/transport/transporttest"
 )
 
@@ -222,4 +224,56 @@ func TestGuestsNowAndThen(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The reader of a lane that has ended does not come back for the helm: another one that
+// waits has it at once, and what comes next does not wait until the watch looks.
+func TestAReaderWhoseLaneEndsHandsTheHelmOn(t *testing.T) {
+	inBubble(t, func(t *testing.T, _ *netsim.Network, a, b *session) {
+		read := func(r transport.RecvLane, got chan string) {
+			p := make([]byte, 8)
+			for {
+				n, err := r.Read(p)
+				if got <- string(p[:n]); err != nil {
+					return
+				}
+			}
+		}
+		stays, staying := transporttest.Lane(t, a, b)
+		ends, ending := transporttest.Lane(t, a, b)
+		first, second := make(chan string, 8), make(chan string, 8)
+		go read(ending, second) // ends with its lane
+		say := func(s transport.SendLane, got chan string, p string) {
+			t.Helper()
+			if _, err := s.Write([]byte(p)); err != nil {
+				t.Fatal(err)
+			}
+			if g := <-got; g != p {
+				t.Fatalf("read %q, want %q", g, p)
+			}
+		}
+		for range hotFrames + 2 { // who has waited for so many is not likely to need the helm
+			say(ends, second, "a")
+		}
+		synctest.Wait()         // until it has the helm
+		go read(staying, first) // likewise; it waits in line
+		synctest.Wait()
+		if err := ends.Close(); err != nil {
+			t.Fatal(err)
+		}
+		<-second
+		synctest.Wait()
+		b.helm.mu.Lock()
+		if b.helm.holder == nil || b.helm.holder.lane != staying.(*recvLane) {
+			t.Error("the reader that waits does not have the helm")
+		}
+		b.helm.mu.Unlock()
+		began := time.Now()
+		say(stays, first, "b")
+		if took := time.Since(began); took >= watchEvery {
+			t.Errorf("what comes next takes %v", took)
+		}
+		stays.Close()
+		<-first
+	})
 }

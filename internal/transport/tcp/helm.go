@@ -245,8 +245,10 @@ func (h *helm) leaveLine(l *hand) {
 }
 
 // leave ends l's wait. If it has the helm, or was handed it meanwhile, the next
-// one gets it: a reader that is likely to need it soon, or nobody. frames is how
-// many have come so far.
+// one gets it: a reader that is likely to need it soon, or nobody, since l will be
+// back. If it will not, any reader does that waits: where connections come and go,
+// nobody would have it for milliseconds each time, until the watch looks. frames is
+// how many have come so far.
 func (h *helm) leave(l *hand, frames uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -255,7 +257,7 @@ func (h *helm) leave(l *hand, frames uint64) {
 		return
 	}
 	l.steers = false
-	h.release(frames, false)
+	h.release(frames, l.lane.last.Load())
 }
 
 // release gives the helm on: to the guest who has called for it, or to the next

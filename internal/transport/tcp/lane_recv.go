@@ -21,6 +21,7 @@ type recvLane struct {
 	// ready says that there is something for the reader: it must not wait.
 	ready     atomic.Bool
 	lastFrame atomic.Uint64 // the session's count of frames when the last one for this lane came
+	last      atomic.Bool   // the lane has an end: its reader will soon read no more
 	far       atomic.Int32  // Reads in a row that a bulk connection has filled
 	owes      bool          // of the reader: it has put off to say its credit
 
@@ -230,6 +231,7 @@ func (l *recvLane) end(final uint64) error {
 		return fmt.Errorf("%w: lane %d ends before its last byte", errMalformed, l.id)
 	}
 	l.ended, l.final = true, final
+	l.last.Store(true)
 	return nil
 }
 
