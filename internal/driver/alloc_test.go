@@ -66,6 +66,7 @@ func TestSteadyTrafficAllocatesNothing(t *testing.T) {
 			return firstError(here.WriteTo(loff, 64<<10, roff, 0), fenced(here))
 		}},
 		{"a synchronous write", 0, func() error { return here.WriteTo(loff, 4096, roff, rma.Sync) }},
+		{"a read of 64 KiB", 0, func() error { return here.ReadFrom(loff, 64<<10, roff, rma.Sync) }},
 		{"a read of 64 bytes", 0, func() error { return here.ReadFrom(loff, 64, roff, rma.Sync) }},
 	} {
 		if got := testing.AllocsPerRun(1000, func() {

@@ -141,3 +141,31 @@ func BenchmarkWrite(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkRead reads from the peer's window; compare with BenchmarkPingPong.
+func BenchmarkRead(b *testing.B) {
+	for provider, providers := range benchProviders {
+		for name, size := range map[string]int64{"64": 64, "4K": 4 << 10, "64K": 64 << 10, "1M": 1 << 20} {
+			b.Run(provider+"/"+name, func(b *testing.B) {
+				pa, pb := providers(b)
+				here, there := benchPair(b, pa, pb)
+				mem, err := driver.Start(driver.Config{}).NewSession(ipc.Credentials{}).Alloc(2 << 20)
+				if err != nil {
+					b.Fatal(err)
+				}
+				loff, err1 := here.Register(mem.Bytes()[:1<<20], 0, rma.ProtWrite, 0)
+				roff, err2 := there.Register(mem.Bytes()[1<<20:], 0, rma.ProtRead, 0)
+				if err1 != nil || err2 != nil {
+					b.Fatal(err1, err2)
+				}
+				b.SetBytes(size)
+				b.ReportAllocs()
+				for b.Loop() {
+					if err := here.ReadFrom(loff, size, roff, rma.Sync); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+}

@@ -57,10 +57,11 @@ type conn struct {
 func newConn(l *link, ep *endpoint, id wire.ConnID) *conn {
 	c := &conn{link: l, ep: ep, id: id, first: make(chan struct{}), ended: make(chan struct{}), closing: make(chan struct{})}
 	c.core = core.NewConn[memory](connPort{c}, l.n.cfg.Limits)
-	c.ops.mu, c.ops.spawn = &c.mu, l.spawn
+	c.ops.mu, c.ops.spawn, c.ops.begin = &c.mu, l.spawn, l.spawner(c.write)
 	c.in = newInbox(l.n.cfg.MessageWindow, c.grant, ep.changed)
 	c.in.helper = l.helper
 	c.out = newOutbox(0, l.n.cfg.MessageWindow, c.openMessages, ep.changed)
+	c.out.begin = l.spawner(c.out.flushRest)
 	c.out.broke = func() { l.spawn(func() { c.fail(status.Reset) }) }
 	return c
 }

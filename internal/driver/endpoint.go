@@ -156,7 +156,7 @@ func (e *endpoint) TrySend(p []byte) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	return c.out.trySend(p, c.link.spawn)
+	return c.out.trySend(p)
 }
 
 func (e *endpoint) Recv(ctx context.Context, p []byte) (int, error) {

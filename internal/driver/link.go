@@ -114,6 +114,20 @@ func (l *link) spawn(f func()) {
 	})
 }
 
+// spawner returns what runs f as spawn does, time and again, without allocating.
+func (l *link) spawner(f func()) func() {
+	run := func() {
+		defer l.work.done()
+		defer l.n.work.done()
+		f()
+	}
+	return func() {
+		l.n.work.add()
+		l.work.add()
+		go run()
+	}
+}
+
 // quiet returns when nothing of the link runs any more; it has failed.
 func (l *link) quiet() {
 	l.work.wait()

@@ -30,7 +30,8 @@ const inlineMax = 64 << 10
 // order in which they were queued. Whoever finds the lane idle writes; while
 // somebody does, others only queue.
 type opsLane struct {
-	spawn func(func()) // runs the writer; the link waits for it
+	spawn func(func()) // runs something; the link waits for it
+	begin func()       // runs the writer; the link waits for it
 
 	mu      *sync.Mutex // the connection's; guards the fields below
 	lane    transport.SendLane
@@ -143,7 +144,7 @@ func (c *conn) start(inline bool) chore {
 	if inline {
 		return toWrite
 	}
-	o.spawn(c.write) // with mu held: whoever fails the link waits for it
+	o.begin() // with mu held: whoever fails the link waits for it
 	return nothing
 }
 

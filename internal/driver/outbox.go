@@ -17,6 +17,7 @@ import (
 type outbox struct {
 	open   func(context.Context) (transport.SendLane, error) // opens the lane on first use
 	notify func()                                            // the endpoint may have become writable
+	begin  func()                                            // runs flushRest; the link waits for it
 	broke  func()                                            // the lane broke: cut the connection off
 	keep   int                                               // bound of rest, in bytes
 	more   gate                                              // the limit was raised or the end has come
@@ -247,12 +248,12 @@ func (o *outbox) failure(ctx context.Context, err error) error {
 const tryMax = 3 << 10
 
 // trySend accepts what the peer has room for. What the lane does not take at
-// once is kept and written by spawn's goroutine.
-func (o *outbox) trySend(p []byte, spawn func(func())) (int, error) {
+// once is kept and written by a goroutine.
+func (o *outbox) trySend(p []byte) (int, error) {
 	for {
 		select {
 		case o.token <- struct{}{}:
-			return o.tryAlone(p, spawn)
+			return o.tryAlone(p)
 		default:
 		}
 		if k, free, err := o.tryAppend(p); !free {
@@ -262,7 +263,7 @@ func (o *outbox) trySend(p []byte, spawn func(func())) (int, error) {
 }
 
 // tryAlone is trySend for who has the token, which it gives up or hands to flush.
-func (o *outbox) tryAlone(p []byte, spawn func(func())) (int, error) {
+func (o *outbox) tryAlone(p []byte) (int, error) {
 	k, err := o.reserve(min(len(p), o.keep))
 	if k == 0 || err != nil {
 		o.release()
@@ -278,7 +279,7 @@ func (o *outbox) tryAlone(p []byte, spawn func(func())) (int, error) {
 	o.mu.Lock()
 	o.flush = true
 	o.mu.Unlock()
-	spawn(o.flushRest)
+	o.begin()
 	return k, nil
 }
 

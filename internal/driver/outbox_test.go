@@ -35,7 +35,7 @@ func TestTrySendBesideAFlush(t *testing.T) {
 	var o *outbox
 	try := func(what, p string, want int) {
 		t.Helper()
-		if n, err := o.trySend([]byte(p), func(flush func()) { flush() }); n != want || err != nil {
+		if n, err := o.trySend([]byte(p)); n != want || err != nil {
 			t.Errorf("%s: %d of %d bytes, %v; want %d", what, n, len(p), err, want)
 		}
 	}
@@ -45,6 +45,7 @@ func TestTrySendBesideAFlush(t *testing.T) {
 			try("when the flush tells that it has ended", "c", 1)
 		}
 	})
+	o.begin = o.flushRest
 	lane.during = func() {
 		lane.during = nil
 		try("while the flush writes", "b", 1)
@@ -72,13 +73,14 @@ func TestTrySendNeverMissesTheEndOfAFlush(t *testing.T) {
 	o := newOutbox(1<<30, 1<<20, func(context.Context) (transport.SendLane, error) { return lane, nil }, func() {})
 	const sends = 20000
 	ended := make(chan struct{}, sends)
+	o.begin = func() {
+		go func() {
+			o.flushRest()
+			ended <- struct{}{}
+		}()
+	}
 	for i := range sends {
-		n, err := o.trySend([]byte{byte(i)}, func(flush func()) {
-			go func() {
-				flush()
-				ended <- struct{}{}
-			}()
-		})
+		n, err := o.trySend([]byte{byte(i)})
 		if n != 1 || err != nil {
 			t.Fatalf("send %d: %d bytes, %v", i, n, err)
 		}
