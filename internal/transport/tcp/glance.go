@@ -29,6 +29,10 @@ const (
 type lookout struct {
 	last  time.Time // the last look
 	keeps time.Time // until then others have had their share of the processor
+
+	// Of one look: fields, so that it needs no memory.
+	look func(fd uintptr)
+	seen bool
 }
 
 // yielded notes that others have run from begun to now. Those who compute keep the
@@ -49,7 +53,7 @@ func (s *session) glance(o *lookout, talks bool) {
 		return
 	}
 	o.last = now
-	if s.socket.waits.Load() && s.socket.readable() {
+	if s.socket.waits.Load() && s.socket.readable(o) {
 		s.helm.nudge()
 		talks = true
 	}
@@ -78,12 +82,13 @@ func (b *bulk) glanceAhead() {
 	}
 }
 
-// readable reports whether the socket has something.
-func (r *socketReader) readable() (yes bool) {
-	if err := r.raw.Control(func(fd uintptr) { yes = canRead(fd) }); err != nil {
-		return false // it has ended
+// readable reports whether the socket has something, as o sees it.
+func (r *socketReader) readable(o *lookout) bool {
+	if o.look == nil {
+		o.look = func(fd uintptr) { o.seen = canRead(fd) }
 	}
-	return yes
+	o.seen = false
+	return r.raw.Control(o.look) == nil && o.seen // else it has ended
 }
 
 // nudge makes the holder look at the connection, and keep the helm.
