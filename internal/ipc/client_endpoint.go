@@ -80,7 +80,15 @@ func (e *clientEndpoint) question(ctx context.Context, q question, out message) 
 	default:
 	}
 	q.endpoint, q.quit = e.id, e.quit
-	return e.c.ask(ctx, q, out)
+	f, err := e.c.ask(ctx, q, out)
+	if q.ended != status.OK && errors.Is(err, status.BadFD) {
+		select {
+		case <-e.quit: // the node has looked at the close first, which came later
+			err = q.ended
+		default:
+		}
+	}
+	return f, err
 }
 
 func (e *clientEndpoint) Bind(port addr.Port) (addr.Port, error) {
