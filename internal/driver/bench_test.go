@@ -102,6 +102,22 @@ func BenchmarkBulk(b *testing.B) {
 	overEach(b, func(b *testing.B, here, there io.ReadWriter) { transporttest.Bulk(b, here, there, 1<<20) })
 }
 
+// benchWindows returns an end of a connection, and the offsets of a window of 1 MiB
+// at each end, with the protections that these are to have.
+func benchWindows(b *testing.B, pa, pb transport.Provider, near, far rma.Prot) (here ipc.Endpoint, loff, roff int64) {
+	here, there := benchPair(b, pa, pb)
+	mem, err := driver.Start(driver.Config{}).NewSession(ipc.Credentials{}).Alloc(2 << 20)
+	if err != nil {
+		b.Fatal(err)
+	}
+	loff, err1 := here.Register(mem.Bytes()[:1<<20], 0, near, 0)
+	roff, err2 := there.Register(mem.Bytes()[1<<20:], 0, far, 0)
+	if err1 != nil || err2 != nil {
+		b.Fatal(err1, err2)
+	}
+	return here, loff, roff
+}
+
 // BenchmarkWrite writes to the peer's window and waits until the bytes are
 // there; compare with BenchmarkPingPong and BenchmarkBulk of bare lanes.
 func BenchmarkWrite(b *testing.B) {
@@ -110,16 +126,7 @@ func BenchmarkWrite(b *testing.B) {
 		for name, size := range map[string]int64{"64": 64, "4K": 4 << 10, "64K": 64 << 10, "1M": 1 << 20} {
 			b.Run(provider+"/"+name, func(b *testing.B) {
 				pa, pb := providers(b)
-				here, there := benchPair(b, pa, pb)
-				mem, err := driver.Start(driver.Config{}).NewSession(ipc.Credentials{}).Alloc(2 << 20)
-				if err != nil {
-					b.Fatal(err)
-				}
-				loff, err1 := here.Register(mem.Bytes()[:1<<20], 0, rma.ProtRead, 0)
-				roff, err2 := there.Register(mem.Bytes()[1<<20:], 0, rma.ProtWrite, 0)
-				if err1 != nil || err2 != nil {
-					b.Fatal(err1, err2)
-				}
+				here, loff, roff := benchWindows(b, pa, pb, rma.ProtRead, rma.ProtWrite)
 				marks := make([]fence.Mark, 0, depth)
 				b.SetBytes(size)
 				b.ReportAllocs()
@@ -148,16 +155,7 @@ func BenchmarkRead(b *testing.B) {
 		for name, size := range map[string]int64{"64": 64, "4K": 4 << 10, "64K": 64 << 10, "1M": 1 << 20} {
 			b.Run(provider+"/"+name, func(b *testing.B) {
 				pa, pb := providers(b)
-				here, there := benchPair(b, pa, pb)
-				mem, err := driver.Start(driver.Config{}).NewSession(ipc.Credentials{}).Alloc(2 << 20)
-				if err != nil {
-					b.Fatal(err)
-				}
-				loff, err1 := here.Register(mem.Bytes()[:1<<20], 0, rma.ProtWrite, 0)
-				roff, err2 := there.Register(mem.Bytes()[1<<20:], 0, rma.ProtRead, 0)
-				if err1 != nil || err2 != nil {
-					b.Fatal(err1, err2)
-				}
+				here, loff, roff := benchWindows(b, pa, pb, rma.ProtWrite, rma.ProtRead)
 				b.SetBytes(size)
 				b.ReportAllocs()
 				for b.Loop() {
