@@ -64,6 +64,7 @@ type Conn[M any] struct {
 	port   Port[M]
 	limits Limits
 	failed status.Code // OK until Fail
+	shut   bool        // CloseWindows was called
 
 	own  rma.Space[M]        // windows registered here
 	peer rma.Space[struct{}] // windows that the peer announced
@@ -117,8 +118,11 @@ func NewConn[M any](port Port[M], limits Limits) *Conn[M] {
 // Register opens a window onto m and announces it; w wakes when the peer knows
 // it (scif_register). On success the connection owns m until Port.Free.
 func (c *Conn[M]) Register(m M, n, off int64, prot rma.Prot, flags rma.MapFlags, w *Waiter) (int64, error) {
-	if c.failed != status.OK {
+	switch {
+	case c.failed != status.OK:
 		return 0, c.failed
+	case c.shut:
+		return 0, status.Reset
 	}
 	off, err := c.own.Register(m, n, off, prot, flags)
 	if err != nil {
@@ -205,6 +209,12 @@ func (c *Conn[M]) Fail(code status.Code) {
 		c.wake(waiter, code)
 	}
 }
+
+// CloseWindows makes the memory of this end's windows, and of its callers, stay
+// as it is: what would change it afterwards, of either end, ends with
+// status.Reset, and so do the peer's reads. A payload that is being received
+// still goes where Handle has said.
+func (c *Conn[M]) CloseWindows() { c.shut = true }
 
 // Close fails the connection and gives back every window that nothing uses any
 // more; the rest follow as their references go.

@@ -129,6 +129,9 @@ func (c *Conn[M]) Signal(s fence.Signal) error {
 	w := wait[M]{mark: c.ops.Mark(), signal: &s}
 	var err error
 	if s.Where&fence.SignalLocal != 0 {
+		if c.shut {
+			return status.Reset
+		}
 		if w.local, err = c.own.Within(s.LocalOffset, 8, rma.ProtWrite); err != nil {
 			return err
 		}
@@ -174,6 +177,9 @@ func (c *Conn[M]) storeAt(w wait[M]) error {
 // failed, and drops what it held.
 func (c *Conn[M]) store(w wait[M], code status.Code) {
 	s := w.signal
+	if c.shut && w.local.Window != nil && code == status.OK {
+		code = status.Reset
+	}
 	if w.local.Window != nil {
 		if code == status.OK {
 			// An error means that the memory's owner took it away: nobody

@@ -115,6 +115,9 @@ func (c *Conn[M]) onWrite(h wire.Header, body []byte) (*Payload[M], error) {
 	c.in.partial = !f.Last
 	p := &c.in.payload
 	*p = Payload[M]{Spans: p.Spans[:0], Length: int64(f.Length), Ordered: f.Ordered, last: f.Last, number: f.Op}
+	if c.shut && c.in.code == status.OK {
+		c.in.code = status.Reset
+	}
 	if c.in.code != status.OK {
 		return p, nil
 	}
@@ -181,8 +184,12 @@ func (c *Conn[M]) onRead(h wire.Header, body []byte) error {
 	if err := c.next(f.Op, false); err != nil {
 		return err
 	}
-	if c.in.queued >= c.limits.Ops {
+	switch {
+	case c.in.queued >= c.limits.Ops:
 		return status.Protocol // the peer has more operations open than it may
+	case c.shut:
+		c.answer(f.Op, status.Reset)
+		return nil
 	}
 	r := c.newReply()
 	spans, err := c.own.PeerSpans(r.Spans, int64(f.Offset), int64(f.Length), rma.ProtRead)
@@ -251,9 +258,11 @@ func (c *Conn[M]) onReadData(h wire.Header, body []byte) (*Payload[M], error) {
 	}
 	p.op, p.Ordered = op, op.Ordered
 	op.users++
-	if op.Buf != nil {
+	switch {
+	case c.shut: // nowhere
+	case op.Buf != nil:
 		p.Buf = op.Buf[op.moved : op.moved+p.Length]
-	} else {
+	default:
 		p.Spans = Cut(p.Spans, op.Local, op.moved, p.Length)
 		c.retain(p.Spans)
 	}
@@ -263,6 +272,9 @@ func (c *Conn[M]) onReadData(h wire.Header, body []byte) (*Payload[M], error) {
 
 func (c *Conn[M]) readDone(p *Payload[M], err error) {
 	op := p.op
+	if c.shut && err == nil {
+		err = status.Reset
+	}
 	if err != nil && !op.ended && op.code == status.OK {
 		op.code = memoryCode(err)
 	}
@@ -305,8 +317,11 @@ func (c *Conn[M]) onSignal(h wire.Header, body []byte) error {
 // storeSignal stores a signal of the peer. It stands for all operations before
 // it, so that it is refused with any of them.
 func (c *Conn[M]) storeSignal(f wire.Signal) status.Code {
-	if c.in.refused != status.OK {
+	switch {
+	case c.in.refused != status.OK:
 		return c.in.refused
+	case c.shut:
+		return status.Reset
 	}
 	sp, err := c.own.PeerWithin(int64(f.Offset), 8, rma.ProtWrite)
 	if err != nil {
@@ -338,6 +353,9 @@ func (c *Conn[M]) onAtomic(h wire.Header, body []byte) error {
 }
 
 func (c *Conn[M]) applyAtomic(a rma.Atomic) (old uint64, code status.Code) {
+	if c.shut {
+		return 0, status.Reset
+	}
 	if err := rma.CheckAtomic(a); err != nil {
 		return 0, status.Of(err)
 	}

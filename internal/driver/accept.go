@@ -270,7 +270,8 @@ func (e *endpoint) take(c *conn, r *request, port addr.Port) bool {
 	e.n.mu.Lock()
 	e.n.ports.Retain(port)
 	e.n.mu.Unlock()
-	e.state, e.conn, e.port, e.holds = core.Connected, c, port, true
+	e.holdLocked(c)
+	e.state, e.port, e.holds = core.Connected, port, true
 	e.remote = addr.Addr{Node: r.link.peer.Life.Node, Port: r.frame.From}
 	if r.link.twin != nil {
 		if twin := r.link.twin.conn(r.frame.Conn); twin != nil {

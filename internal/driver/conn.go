@@ -52,6 +52,8 @@ type conn struct {
 	opsIn     transport.RecvLane // the peer's operations lane, once known
 	messages  transport.RecvLane // the peer's message lane, once known
 	taking    bool               // whoever reads for the session applies a frame
+	filling   bool               // the bytes behind a frame are being put into memory
+	filled    chan struct{}      // closed when filling becomes false; nil while nobody waits
 }
 
 func newConn(l *link, ep *endpoint, id wire.ConnID) *conn {
@@ -230,6 +232,7 @@ func (c *conn) apply(r *wire.Reader, h wire.Header, body []byte) error {
 	}
 	c.mu.Lock()
 	p, err := c.core.Handle(h, body)
+	c.filling = p != nil
 	c.mu.Unlock()
 	if err != nil {
 		return err
@@ -243,8 +246,45 @@ func (c *conn) apply(r *wire.Reader, h wire.Header, body []byte) error {
 	}
 	c.mu.Lock()
 	c.core.PayloadDone(p, first(err, memErr))
+	c.filling = false
+	if c.filled != nil {
+		close(c.filled)
+		c.filled = nil
+	}
 	c.mu.Unlock()
 	return err
+}
+
+// fillTime bounds how long closeWindows waits for bytes that are on their way. A
+// frame's are on the lane together, so a link that has not brought them by then
+// has stopped.
+const fillTime = time.Second
+
+// closeWindows makes the memory of this end's windows stay as it is, once it has
+// returned: see ipc.LeavingSession.
+func (c *conn) closeWindows() {
+	if twin := c.twin.Load(); twin != nil {
+		twin.withdrawals.end()
+	}
+	c.mu.Lock()
+	c.core.CloseWindows()
+	if !c.filling {
+		c.mu.Unlock()
+		return
+	}
+	if c.filled == nil {
+		c.filled = make(chan struct{})
+	}
+	filled := c.filled
+	c.mu.Unlock()
+	late := time.NewTimer(fillTime)
+	defer late.Stop()
+	select {
+	case <-filled:
+	case <-late.C:
+		c.fail(status.Reset) // ends the reader
+		<-filled
+	}
 }
 
 // onClose handles the peer's Close: a new one, or the answer to ours.

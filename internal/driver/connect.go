@@ -201,7 +201,8 @@ func (e *endpoint) requestOnce(ctx context.Context, dst addr.Addr) (*conn, error
 	e.mu.Lock()
 	closed := e.state == core.Closed
 	if !closed {
-		e.conn, e.remote = c, dst
+		e.holdLocked(c)
+		e.remote = dst
 	}
 	from := e.port
 	e.mu.Unlock()

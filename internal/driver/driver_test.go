@@ -47,7 +47,12 @@ func newFabric(t *testing.T, n int) *fabric { return newFabricOf(t, n, driver.Co
 
 // newFabricOf starts n nodes with the limits of base.
 func newFabricOf(t *testing.T, n int, base driver.Config) *fabric {
-	f := &fabric{t: t, base: base, hub: mem.NewHub(mem.Config{}), seen: make(map[int][]driver.Evidence)}
+	return newFabricOn(t, mem.Config{}, n, base)
+}
+
+// newFabricOn starts n nodes on a network of its own.
+func newFabricOn(t *testing.T, net mem.Config, n int, base driver.Config) *fabric {
+	f := &fabric{t: t, base: base, hub: mem.NewHub(net), seen: make(map[int][]driver.Evidence)}
 	for i := range n {
 		f.add(i, 1)
 	}

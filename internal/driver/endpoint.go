@@ -33,6 +33,7 @@ type endpoint struct {
 	state   core.State
 	port    addr.Port // bound; 0 before
 	holds   bool      // a reference on port
+	shut    bool      // closeWindows was called, for the session or for this endpoint
 	remote  addr.Addr
 	conn    *conn                      // in Connecting once the request is out; in Connected and Disconnected
 	backlog *portmap.Backlog[*request] // in Listening
@@ -65,6 +66,28 @@ func (e *endpoint) connection(c core.Call) (*conn, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.conn, core.Check(c, e.state)
+}
+
+// closeWindows is conn.closeWindows, for the connection that the endpoint has or
+// will have.
+func (e *endpoint) closeWindows() {
+	e.mu.Lock()
+	e.shut = true
+	c := e.conn
+	e.mu.Unlock()
+	if c != nil {
+		c.closeWindows()
+	}
+}
+
+// holdLocked makes c the endpoint's connection. The caller holds mu.
+func (e *endpoint) holdLocked(c *conn) {
+	e.conn = c
+	if e.shut {
+		c.mu.Lock()
+		c.core.CloseWindows() // no window is there yet
+		c.mu.Unlock()
+	}
 }
 
 // alive returns status.BadFD after Close: that comes before what is wrong with

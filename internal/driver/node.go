@@ -382,7 +382,10 @@ func (n *Node) closeSessions(ctx context.Context) {
 	n.mu.Unlock()
 	var closing group
 	for _, s := range sessions {
-		closing.run(func() { s.Close() })
+		closing.run(func() {
+			s.CloseWindows() // Close tells the application of its end, long before it is through
+			s.Close()
+		})
 	}
 	closed := make(chan struct{})
 	n.work.run(func() {

@@ -24,11 +24,12 @@ type session struct {
 
 	mu        sync.Mutex // guards the fields below
 	closing   bool
+	shut      bool // CloseWindows was called
 	endpoints map[*endpoint]struct{}
 	lastID    uint64
 }
 
-var _ ipc.Session = (*session)(nil)
+var _ ipc.LeavingSession = (*session)(nil)
 
 // NewSession returns a session for an application of this machine. The caller
 // closes it. One of a node that has been closed has ended.
@@ -81,6 +82,7 @@ func (s *session) newEndpoint() (*endpoint, error) {
 	}
 	s.lastID++
 	e := newEndpoint(s, s.lastID)
+	e.shut = s.shut
 	s.endpoints[e] = struct{}{}
 	return e, nil
 }
@@ -104,6 +106,17 @@ func (s *session) Alloc(n int) (ipc.Memory, error) {
 	}
 	n = (n + rma.PageSize - 1) &^ (rma.PageSize - 1)
 	return heapMemory{pages(n)}, nil
+}
+
+func (s *session) CloseWindows() {
+	s.mu.Lock()
+	s.shut = true
+	s.mu.Unlock()
+	var closing group
+	for _, e := range s.all() {
+		closing.run(e.closeWindows)
+	}
+	closing.wait()
 }
 
 func (s *session) Close() error {

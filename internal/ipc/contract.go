@@ -88,6 +88,19 @@ type Session interface {
 	Done() <-chan struct{}
 }
 
+// LeavingSession is a Session of a node that may end before its application.
+type LeavingSession interface {
+	Session
+	// CloseWindows makes the memory of the session's windows, and of its
+	// callers, stay as it is. When it returns nothing of the peers and of the
+	// session's own operations changes it any more, but for what an application
+	// of this machine is copying itself at that moment. Operations that would
+	// change it end with status.Reset, and so do the peers' reads; messages, and
+	// the close, go on. It waits for bytes that are being put into memory, at
+	// most about a second.
+	CloseWindows()
+}
+
 // Memory is page-aligned memory for windows.
 type Memory interface {
 	Bytes() []byte

@@ -78,8 +78,6 @@ func newServerSession(srv *server, conn *net.UnixConn, node Session, a *account)
 // peers still use.
 func (s *serverSession) serve() {
 	s.log.Debug().Msg("application attached")
-	stop := context.AfterFunc(s.srv.ctx, func() { s.conn.Close() })
-	defer stop()
 	s.wg.Go(s.out.run)
 	s.wg.Go(s.endWithNode)
 	err := s.read()
@@ -89,9 +87,16 @@ func (s *serverSession) serve() {
 	s.log.Debug().AnErr("cause", err).Msg("application detached")
 }
 
-// endWithNode ends the session when the node's own session does.
+// endWithNode ends the session when the node's own session does, or when the
+// server ends: then no peer may change the application's windows any more by the
+// time that it hears of it.
 func (s *serverSession) endWithNode() {
 	select {
+	case <-s.srv.ctx.Done():
+		if leaving, ok := s.node.(LeavingSession); ok {
+			leaving.CloseWindows()
+		}
+		s.conn.Close()
 	case <-s.node.Done():
 		s.conn.Close()
 	case <-s.ctx.Done():
