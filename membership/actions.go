@@ -76,6 +76,10 @@ func (a *Agent) perform(x verdict.Action, fromHost bool) {
 		a.probe(x)
 	case verdict.Remember:
 		a.remember(x)
+	case verdict.SayDeaf:
+		if err := a.gossip.TellDeaf(gossip.Key{UUID: x.UUID, Epoch: x.Epoch}); err != nil {
+			a.log.Debug().Err(err).Msg("the host is not told that it is not heard")
+		}
 	case verdict.Revalidate:
 		a.excuseLines(time.Now())
 		a.cfg.Revalidate()

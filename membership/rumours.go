@@ -120,6 +120,11 @@ func (a *Agent) hearRumours() {
 			a.sightHost(k)
 		}
 	}
+	for _, k := range a.gossip.TakeDeaf() {
+		if n, ok := a.living(k); ok && a.host != nil {
+			a.feedHost(verdict.Deaf{Life: n.Life})
+		}
+	}
 }
 
 // forgetHeard drops one member that is gone.

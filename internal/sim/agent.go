@@ -249,6 +249,8 @@ func (a *agent) perform(x verdict.Action, fromHost bool) {
 		a.probe(x)
 	case verdict.Remember:
 		a.remember(x)
+	case verdict.SayDeaf:
+		a.sayDeaf(x)
 	case verdict.Revalidate:
 		a.excuseLines()
 		a.p.node.revalidate()

@@ -231,3 +231,26 @@ func (a *agent) tellRumour(n verdict.Node) {
 		a.feedMember(verdict.Gossip{Life: n.Life, Rumour: r})
 	}
 }
+
+// sayDeaf sends the word that this node does not hear the host, in one packet.
+func (a *agent) sayDeaf(x verdict.SayDeaf) {
+	life := a.member.Self().Life
+	for _, m := range a.w.machines {
+		o := m.proc
+		if o == nil || o.agent.self.uuid != x.UUID || o.agent.self.epoch != x.Epoch {
+			continue
+		}
+		c := a.w.net.path(a.at.index, m.index, faults.Gossip, faults.Packets).cross(a.w.now, packetLen)
+		if c.lost {
+			return
+		}
+		a.w.after(c.delay, func() {
+			o.soon(func() {
+				if o.agent.host != nil {
+					o.agent.feedHost(verdict.Deaf{Life: life})
+				}
+			})
+		})
+		return
+	}
+}

@@ -29,9 +29,11 @@ func (d delegate) NodeMeta(int) []byte {
 	return d.g.meta
 }
 
-// NotifyMsg, GetBroadcasts, LocalState and MergeRemoteState carry user data of
-// which there is none: what arrives is dropped.
-func (delegate) NotifyMsg([]byte)                {}
+// NotifyMsg is called with a user message, which is a word. It is memberlist's.
+func (d delegate) NotifyMsg(b []byte) { d.g.hear(b) }
+
+// GetBroadcasts, LocalState and MergeRemoteState carry user data of which there is
+// none: what arrives is dropped.
 func (delegate) GetBroadcasts(int, int) [][]byte { return nil }
 func (delegate) LocalState(bool) []byte          { return nil }
 func (delegate) MergeRemoteState([]byte, bool)   {}

@@ -263,8 +263,8 @@ func (g *Gossip) Began() time.Time { return g.began }
 // Address returns the address under which others gossip with this member.
 func (g *Gossip) Address() netip.AddrPort { return g.advertise }
 
-// Wake returns a channel that receives when there are rumours to Take. One
-// goroutine should receive from it.
+// Wake returns a channel that receives when there is something to Take or TakeDeaf.
+// One goroutine should receive from it.
 func (g *Gossip) Wake() <-chan struct{} { return g.queue.wake }
 
 // Take returns the rumours since the last Take, at most one for each member:

@@ -1,6 +1,11 @@
 package gossip
 
-import "sync"
+import (
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+)
 
 // A queue holds the rumours that nobody has taken yet, at most one per member:
 // a newer one replaces the older, so that its size is bounded by the number of
@@ -11,11 +16,12 @@ type queue struct {
 
 	mu      sync.Mutex // guards the fields below
 	pending map[Key]Rumour
-	order   []Key // of pending, oldest first
+	order   []Key            // of pending, oldest first
+	deaf    map[Key]struct{} // who does not hear us; members only
 }
 
 func newQueue() *queue {
-	return &queue{wake: make(chan struct{}, 1), pending: make(map[Key]Rumour)}
+	return &queue{wake: make(chan struct{}, 1), pending: make(map[Key]Rumour), deaf: make(map[Key]struct{})}
 }
 
 // put adds r. Of several rumours about one member the last one's opinion
@@ -32,10 +38,31 @@ func (q *queue) put(r Rumour) {
 	}
 	q.pending[k] = r
 	q.mu.Unlock()
+	q.rouse()
+}
+
+func (q *queue) rouse() {
 	select {
 	case q.wake <- struct{}{}:
-	default: // the reader has been woken already and will see r
+	default: // the reader has been woken already and will see what is new
 	}
+}
+
+// putDeaf adds a member that does not hear us.
+func (q *queue) putDeaf(k Key) {
+	q.mu.Lock()
+	q.deaf[k] = struct{}{}
+	q.mu.Unlock()
+	q.rouse()
+}
+
+// takeDeaf returns all that do not hear us, by their names.
+func (q *queue) takeDeaf() []Key {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	out := slices.SortedFunc(maps.Keys(q.deaf), func(a, b Key) int { return strings.Compare(a.String(), b.String()) })
+	clear(q.deaf)
+	return out
 }
 
 // take returns all rumours, in the order in which their members first had one.

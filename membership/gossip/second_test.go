@@ -132,6 +132,12 @@ func messages(b []byte) ([]message, error) {
 	if b[0] == 7 {
 		return compound(b[1:])
 	}
+	if b[0] == 8 { // a word, which has one form
+		if len(b) != 1+2+2*(16+8) || b[1] != 1 || b[2] != 1 {
+			return nil, fmt.Errorf("%w: word %x", errSecond, b)
+		}
+		return []message{{number: 8, maps: []map[string]any{{}}}}, nil
+	}
 	m, rest, err := readMap(b[1:])
 	if err != nil {
 		return nil, fmt.Errorf("message %d: %w", b[0], err)

@@ -194,7 +194,7 @@ func TestSpecificationDescribesTheWire(t *testing.T) {
 	}
 	for n, l := range all {
 		for _, where := range strings.Fields(l.where) {
-			if sent := l.name != "user" && l.name != "compressed"; seen[fmt.Sprint(n, where)] != sent {
+			if sent := l.name != "compressed"; seen[fmt.Sprint(n, where)] != sent {
 				t.Errorf("%s in %s: seen %v, in SPEC.md it is sent: %v", l.name, where, !sent, sent)
 			}
 		}
@@ -209,6 +209,9 @@ func TestSpecificationDescribesTheWire(t *testing.T) {
 func live(b *bench) {
 	list := []*Gossip{b.start(1, 1), b.start(2, 1), b.start(3, 1), b.start(4, 1)}
 	b.within(5*time.Second, "all meet", func() bool { return complete(list) })
+	if err := list[1].TellDeaf(list[0].Self()); err != nil {
+		b.t.Error(err)
+	}
 	b.kill(4, list[3])
 	b.within(30*time.Second, "the dead one is gone", func() bool { return complete(list[:3]) })
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
@@ -269,6 +272,15 @@ func TestSecondImplementationTakesPart(t *testing.T) {
 		s.mu.Unlock()
 		if pings < 10 || acks != 1 || !own {
 			t.Errorf("it had %d pings, %d acks for its one, heard of itself: %v", pings, acks, own)
+		}
+		s.send(vector(t, "packet-deaf"))
+		var deaf []Key
+		b.within(time.Second, "the first knows that it is not heard", func() bool {
+			deaf = append(deaf, g.TakeDeaf()...)
+			return len(deaf) > 0
+		})
+		if len(deaf) != 1 || deaf[0] != stranger || len(g2.TakeDeaf()) > 0 {
+			t.Errorf("not heard by %v, want by %v alone", deaf, stranger)
 		}
 		s.send(vector(t, "packet-dead"))
 		b.within(2*time.Second, "both know that it has left", func() bool {
@@ -401,7 +413,7 @@ func vector(t *testing.T, name string) []byte {
 // The vectors are what the second implementation makes; that they are what a
 // member understands, TestSecondImplementationTakesPart shows.
 func TestVectors(t *testing.T) {
-	self := []byte(stranger.String())
+	self, first := []byte(stranger.String()), key(1, 1)
 	ip := []byte{10, 0, 0, 9}
 	said := meta(9)
 	said.Cluster = testCluster
@@ -424,7 +436,9 @@ func TestVectors(t *testing.T) {
 			pair{"Node", []byte(key(1, 1).String())}, pair{"SourceAddr", ip}, pair{"SourcePort", 7947}, pair{"SourceNode", self})),
 		"packet-alive-leaving": testSeal.packet(testNonce, appendMap([]byte{4}, pair{"Incarnation", 2}, pair{"Node", self},
 			pair{"Addr", ip}, pair{"Port", 7947}, pair{"Meta", leaving}, pair{"Vsn", versions})),
-		"packet-dead":      testSeal.packet(testNonce, appendMap([]byte{5}, pair{"Incarnation", 2}, pair{"Node", self}, pair{"From", self})),
+		"packet-dead": testSeal.packet(testNonce, appendMap([]byte{5}, pair{"Incarnation", 2}, pair{"Node", self}, pair{"From", self})),
+		"packet-deaf": testSeal.packet(testNonce, slices.Concat([]byte{8, 1, 1},
+			stranger.UUID[:], []byte{0, 0, 0, 0, 0, 0, 0, byte(stranger.Epoch)}, first.UUID[:], []byte{0, 0, 0, 0, 0, 0, 0, byte(first.Epoch)})),
 		"stream-push-pull": append(testSeal.header(), testSeal.frame(testNonce, state)...),
 	}
 	files, err := vectors.ReadDir("testdata/v1")

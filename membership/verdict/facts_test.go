@@ -259,6 +259,22 @@ func toldAtItsBound(t *testing.T, lose func(*world, *machine)) {
 	}
 }
 
+// TestAForgedWordRemovesNobody tells the host all the time, as whoever gossips can,
+// that nodes do not hear it which do.
+func TestAForgedWordRemovesNobody(t *testing.T) {
+	each(t, 5, func(w *world) {
+		host := w.machines[0].proc
+		for range 100 {
+			for _, m := range w.machines {
+				host.stepHost(Deaf{m.proc.member.self})
+			}
+			host.stepHost(Deaf{addr.Life{Node: 9, Generation: 7}})
+			w.run(100 * time.Millisecond)
+		}
+		w.quiet(w.start)
+	})
+}
+
 func TestCrashIsTold(t *testing.T) {
 	each(t, 7, func(w *world) {
 		m := w.machines[4]

@@ -189,6 +189,10 @@ func (h *Host) Step(now time.Time, in HostInput) []Action {
 		h.persistFailed(now, in)
 	case HostSeen:
 		h.hostSeen(in)
+	case Deaf:
+		if n := h.living(in.Life); n != nil && n.id() != addr.Host && !h.stopped {
+			h.hears(now, n, LinkSilent)
+		}
 	}
 	return h.out.take()
 }

@@ -276,11 +276,14 @@ func (m *Member) hostSilent(now time.Time) bool {
 }
 
 // tellDeaf tells the host that we do not hear it: it may hear us all the same, and
-// would take us for well until we give it up.
+// would take us for well until we give it up. Where packets are lost on one way only
+// the session does not bring it in time: what was said before is not acknowledged
+// either, and is sent again first. So it is said beside the session too.
 func (m *Member) tellDeaf(now time.Time, p *peer) {
 	if m.stage == serving {
 		p.reported, p.reportedAt = LinkSilent, now
 		m.send(Report{About: p.node.Life, Evidence: LinkSilent})
+		m.out.add(SayDeaf{Life: p.node.Life, UUID: p.node.UUID, Epoch: p.node.Epoch})
 	}
 }
 

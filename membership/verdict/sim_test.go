@@ -31,6 +31,7 @@ type world struct {
 	machines []*machine
 	hosts    []*machine // those with the host role, in order of start
 	cuts     map[[2]int]bool
+	deafened time.Time    // when deafen was called
 	muted    map[int]bool // its packets are lost, but gossip passes (UDP blocked, TCP open)
 	loss     float64      // of datagrams; others arrive later instead
 	epochs   uint64
@@ -216,6 +217,12 @@ func (w *world) delay() time.Duration {
 // passes reports whether packets get from machine a to b.
 func (w *world) passes(a, b *machine) bool {
 	return a == b || (!w.cuts[[2]int{a.index, b.index}] && !w.muted[a.index] && !w.muted[b.index])
+}
+
+// carries reports whether a session brings something from machine a to b. It does for
+// a while without the acknowledgements; then what has none is sent again first.
+func (w *world) carries(a, b *machine) bool {
+	return w.passes(a, b) && (w.passes(b, a) || w.now.Sub(w.deafened) < 400*time.Millisecond)
 }
 
 // reaches reports whether a round trip from a to b gets an answer.
@@ -447,7 +454,7 @@ func (w *world) transmit(c *conn, side int, m Message) {
 	switch m.(type) {
 	case Ping, Pong:
 		from, to := c.ends[side], c.ends[1-side]
-		if c.open && w.passes(from.at, to.at) && w.rng.Float64() >= w.loss {
+		if c.open && w.carries(from.at, to.at) && w.rng.Float64() >= w.loss {
 			w.to(to, w.delay(), func() { w.arrive(c, side, m) })
 		}
 		return
@@ -465,7 +472,7 @@ func (w *world) pump(c *conn, side int) {
 	if from.dead || from.conns[c.ids[side]] != c {
 		return
 	}
-	if !w.passes(from.at, to.at) { // these few bytes fit the window, so they need no answer to go out
+	if !w.carries(from.at, to.at) {
 		w.after(50*time.Millisecond, func() { w.pump(c, side) })
 		return
 	}

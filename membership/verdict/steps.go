@@ -93,6 +93,11 @@ type (
 		Serving bool // it has members
 		Where   string
 	}
+
+	// Deaf passes on the word of a member that it does not hear the host, as a
+	// [SayDeaf] of its has brought it. It need not be true: whoever gossips can
+	// say so.
+	Deaf struct{ Life addr.Life }
 )
 
 // Inputs of a Member.
@@ -209,6 +214,14 @@ type (
 		Lease []byte
 	}
 
+	// SayDeaf tells the host Life, in a packet that needs no answer to arrive,
+	// that this node does not hear it. It may be lost, and a Report says the same.
+	SayDeaf struct {
+		Life  addr.Life
+		UUID  addr.UUID
+		Epoch uint64
+	}
+
 	// Revalidate says that this process stood still: every data link serves
 	// nothing until both ends have confirmed both lives in a fresh round trip.
 	Revalidate struct{}
@@ -230,6 +243,7 @@ func (Redialed) hostInput()      {}
 func (Persisted) hostInput()     {}
 func (PersistFailed) hostInput() {}
 func (HostSeen) hostInput()      {}
+func (Deaf) hostInput()          {}
 
 func (Tick) memberInput()       {}
 func (Received) memberInput()   {}
@@ -252,6 +266,7 @@ func (Emit) action()         {}
 func (DialHost) action()     {}
 func (Probe) action()        {}
 func (Remember) action()     {}
+func (SayDeaf) action()      {}
 func (Revalidate) action()   {}
 func (Halt) action()         {}
 func (Departed) action()     {}
