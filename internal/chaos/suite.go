@@ -83,7 +83,8 @@ func Plan(all []Named, lab scenario.Lab, first uint64, count, total int) []Job {
 
 // RunAll runs jobs in a lab and hands each outcome to each, one at a time. Runs
 // beside each other finish in any order, and in a real lab the longest begin first,
-// so that none of them is left over at the end; those that disturb others, or that
+// so that none of them is left over at the end, and the heavy ones beside fewer; those
+// that disturb others, or that
 // others would disturb, run last and alone, and then once more the few of which the
 // lab has failed. It stops when ctx is done; what was running then
 // has been cut short, says nothing, and is not handed on.
@@ -143,35 +144,66 @@ func (j Job) weighs() bool {
 	})
 }
 
+// largeCluster is from how many nodes on a run counts as two.
+const largeCluster = 7
+
+// weight returns as how many runs a job counts beside others: a large cluster gives the
+// machine more to do, and what judges how long somebody waits, whom no fault touches,
+// is to find a machine that has not too much to do.
+func (j Job) weight() int {
+	n := 1
+	if j.Scenario.Cluster.Nodes >= largeCluster {
+		n++
+	}
+	if slices.ContainsFunc(j.Scenario.Expect, func(e scenario.Expect) bool {
+		return e.Traffic != nil || e.Latency != nil
+	}) {
+		n++
+	}
+	return n
+}
+
+// runSome runs jobs in their order, as many at a time as there are workers, in a real
+// lab by their weight.
 func runSome(ctx context.Context, l *Lab, jobs []Job, workers int, opts *Options, each func(Job, *Outcome)) {
-	next := make(chan Job)
+	idle := make(chan int, workers) // numbers of workers
+	for worker := range workers {
+		idle <- worker
+	}
 	var mu sync.Mutex // holds each to one at a time
 	var wg sync.WaitGroup
-	for worker := range workers {
-		wg.Go(func() {
-			for j := range next {
-				o := *opts
-				o.File, o.worker = j.File, worker
-				if workers > 1 && o.Say != nil {
-					o.Say = func(line string) { opts.say("%s: %s", j.Scenario.Name, line) }
-				}
-				out := Once(ctx, l, j.Scenario.Resolve(j.Seed), &o)
-				if ctx.Err() != nil && out.Err != nil {
-					continue
-				}
-				mu.Lock()
-				each(j, out)
-				mu.Unlock()
-			}
-		})
-	}
 	for _, j := range jobs {
+		var taken []int
+		slots := 1
+		if l.Kind() != scenario.Sim {
+			slots = min(j.weight(), workers)
+		}
+		for range slots {
+			taken = append(taken, <-idle)
+		}
 		if ctx.Err() != nil {
 			break
 		}
-		next <- j
+		wg.Go(func() {
+			defer func() {
+				for _, worker := range taken {
+					idle <- worker
+				}
+			}()
+			o := *opts
+			o.File, o.worker = j.File, taken[0]
+			if workers > 1 && o.Say != nil {
+				o.Say = func(line string) { opts.say("%s: %s", j.Scenario.Name, line) }
+			}
+			out := Once(ctx, l, j.Scenario.Resolve(j.Seed), &o)
+			if ctx.Err() != nil && out.Err != nil {
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			each(j, out)
+		})
 	}
-	close(next)
 	wg.Wait()
 }
 

@@ -34,3 +34,22 @@ func TestTheLongestRunsBeginFirst(t *testing.T) {
 		t.Errorf("alone: %q, want %q", got, want)
 	}
 }
+
+// TestHeavyRunsCountTwice: those of large clusters, and those that judge waiting.
+func TestHeavyRunsCountTwice(t *testing.T) {
+	all, err := ReadScenarios([]string{"../../deploy/scenarios"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]int{
+		"churn": 1, "node-killed": 2, "slow-receiver": 2, "keys-rotated": 2, "others-wait-no-longer": 2,
+	} {
+		i := slices.IndexFunc(all, func(n Named) bool { return string(n.Scenario.Name) == name })
+		if i < 0 {
+			t.Fatalf("%s is not there", name)
+		}
+		if got := (Job{Named: all[i]}).weight(); got != want {
+			t.Errorf("%s counts as %d runs, want %d", name, got, want)
+		}
+	}
+}
