@@ -36,18 +36,34 @@ const (
 // when its reader was not there yet. Lanes lend it each other.
 type largeRing [2 * keptRing]byte
 
-var largeRings = sync.Pool{New: func() any { return new(largeRing) }}
+// spareRings are the first that are lent again, at most 1 MiB; further ones are in
+// largeRings. A pool alone keeps what one processor has given back from the other,
+// which then makes a new one.
+var (
+	spareRings = make(chan *largeRing, 8)
+	largeRings = sync.Pool{New: func() any { return new(largeRing) }}
+)
 
 func newRing(n int) []byte {
-	if n == len(largeRing{}) {
+	if n != len(largeRing{}) {
+		return make([]byte, n)
+	}
+	select {
+	case r := <-spareRings:
+		return r[:]
+	default:
 		return largeRings.Get().(*largeRing)[:]
 	}
-	return make([]byte, n)
 }
 
 // freeRing takes back a ring that nobody uses.
 func freeRing(buf []byte) {
-	if len(buf) == len(largeRing{}) {
+	if len(buf) != len(largeRing{}) {
+		return
+	}
+	select {
+	case spareRings <- (*largeRing)(buf):
+	default:
 		largeRings.Put((*largeRing)(buf))
 	}
 }
