@@ -167,8 +167,11 @@ func (c *Conn[M]) Windows() []*rma.Window[M] {
 // Lend finds [off, off+n) in one window of this end for the peer to map and
 // adds a reference, which GiveBack drops (scif_mmap).
 func (c *Conn[M]) Lend(off, n int64, need rma.Prot) (rma.Span[M], error) {
-	if c.failed != status.OK {
+	switch {
+	case c.failed != status.OK:
 		return rma.Span[M]{}, c.failed
+	case c.shut:
+		return rma.Span[M]{}, status.Reset
 	}
 	sp, err := c.own.Within(off, n, need)
 	if err == nil {

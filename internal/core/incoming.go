@@ -78,15 +78,24 @@ func (c *Conn[M]) drop(h wire.Header, body []byte) (*Payload[M], error) {
 	switch h.Type {
 	case wire.TypeWrite:
 		f, err := wire.ParseWrite(h.Flags, body)
+		if err != nil {
+			return nil, err
+		}
 		p.Length = int64(f.Length)
-		return p, err
+		return p, nil
 	case wire.TypeReadData:
 		f, err := wire.ParseReadData(h.Flags, body)
+		if err != nil {
+			return nil, err
+		}
 		p.Length = int64(f.Length)
-		return p, err
+		return p, nil
 	}
 	return nil, nil
 }
+
+// Kept reports whether the bytes belong anywhere.
+func (p *Payload[M]) Kept() bool { return p.Buf != nil || len(p.Spans) > 0 }
 
 // next checks the number of an operation of the peer: each follows the one
 // before, and only a write has several frames.

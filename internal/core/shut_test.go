@@ -8,6 +8,7 @@ import (
 
 	"github.com/fabricd/fabricd/fence"
 	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/internal/wire"
 	"github.com/fabricd/fabricd/rma"
 	"pgregory.net/rapid"
 )
@@ -110,5 +111,26 @@ func (e *busyEnd) begin() {
 	}
 	if err == nil {
 		e.waiters = append(e.waiters, w)
+	}
+}
+
+// TestNoBytesFollowAMalformedFrame: nobody waits for them then, also on a connection
+// that has failed, whose frames are dropped.
+func TestNoBytesFollowAMalformedFrame(t *testing.T) {
+	for _, fail := range []bool{false, true} {
+		e := newEnd(t, Limits{})
+		if fail {
+			e.conn.Fail(status.Reset)
+		}
+		for _, f := range []framer{wire.Write{Op: 1}, wire.ReadData{Op: 1}} { // of no length
+			b := f.AppendTo(nil)
+			h, err := wire.ParseHeader(b)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if p, err := e.conn.Handle(h, b[wire.HeaderLen:]); p != nil || err == nil {
+				t.Errorf("%v, failed %v: payload %+v, %v", h.Type, fail, p, err)
+			}
+		}
 	}
 }

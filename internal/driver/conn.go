@@ -232,7 +232,7 @@ func (c *conn) apply(r *wire.Reader, h wire.Header, body []byte) error {
 	}
 	c.mu.Lock()
 	p, err := c.core.Handle(h, body)
-	c.filling = p != nil
+	c.filling = err == nil && p != nil && p.Kept()
 	c.mu.Unlock()
 	if err != nil {
 		return err
@@ -255,28 +255,30 @@ func (c *conn) apply(r *wire.Reader, h wire.Header, body []byte) error {
 	return err
 }
 
-// fillTime bounds how long closeWindows waits for bytes that are on their way. A
-// frame's are on the lane together, so a link that has not brought them by then
-// has stopped.
-const fillTime = time.Second
+// fillTime bounds how long closeWindows waits for bytes that are on their way: those
+// of one frame, which are on the lane together. A link that has stopped is mostly
+// given up earlier, and with it they are.
+const fillTime = 3 * time.Second
 
 // closeWindows makes the memory of this end's windows stay as it is, once it has
 // returned: see ipc.LeavingSession.
 func (c *conn) closeWindows() {
-	if twin := c.twin.Load(); twin != nil {
-		twin.withdrawals.end()
-	}
 	c.mu.Lock()
 	c.core.CloseWindows()
-	if !c.filling {
-		c.mu.Unlock()
+	var filled chan struct{}
+	if c.filling {
+		if c.filled == nil {
+			c.filled = make(chan struct{})
+		}
+		filled = c.filled
+	}
+	c.mu.Unlock()
+	if twin := c.twin.Load(); twin != nil { // one that comes later finds no window
+		twin.withdrawals.end()
+	}
+	if filled == nil {
 		return
 	}
-	if c.filled == nil {
-		c.filled = make(chan struct{})
-	}
-	filled := c.filled
-	c.mu.Unlock()
 	late := time.NewTimer(fillTime)
 	defer late.Stop()
 	select {

@@ -15,6 +15,8 @@ var _ ipc.DirectEndpoint = (*endpoint)(nil)
 // withdrawals tells an application that uses the peer's windows itself when
 // what it knows of them no longer holds.
 type withdrawals struct {
+	once sync.Once // guards end
+
 	mu   sync.Mutex // guards the fields below; not held over fn
 	fn   func()     // nil while nobody wants to hear
 	over bool       // the connection has ended, or is about to
@@ -32,16 +34,15 @@ func (w *withdrawals) happened() {
 	}
 }
 
-// end tells of the end of the connection, once. Afterwards no window is found:
-// whoever asked before has heard.
+// end tells of the end of the connection, once, and returns when that is told.
+// Afterwards no window is found: whoever asked before has heard.
 func (w *withdrawals) end() {
-	w.mu.Lock()
-	before := w.over
-	w.over = true
-	w.mu.Unlock()
-	if !before {
+	w.once.Do(func() {
+		w.mu.Lock()
+		w.over = true
+		w.mu.Unlock()
 		w.happened()
-	}
+	})
 }
 
 func (w *withdrawals) ended() bool {

@@ -112,7 +112,7 @@ func TestClosedWindowsWaitForBytesOnTheirWay(t *testing.T) {
 				switch {
 				case then[0] == 0 || then[len(then)-1] != 0:
 					t.Fatal("nothing, or everything, had come before")
-				case cut && took != time.Second:
+				case cut && (took == 0 || took > 3*time.Second):
 					t.Errorf("it waited for %v", took)
 				case !cut && (took == 0 || took > 200*time.Millisecond):
 					t.Errorf("it waited for %v", took)

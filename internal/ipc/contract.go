@@ -93,11 +93,12 @@ type LeavingSession interface {
 	Session
 	// CloseWindows makes the memory of the session's windows, and of its
 	// callers, stay as it is. When it returns nothing of the peers and of the
-	// session's own operations changes it any more, but for what an application
-	// of this machine is copying itself at that moment. Operations that would
-	// change it end with status.Reset, and so do the peers' reads; messages, and
-	// the close, go on. It waits for bytes that are being put into memory, at
-	// most about a second.
+	// session's own operations changes it any more, but for what applications of
+	// this machine have mapped, or are copying themselves at that moment.
+	// Operations that would change it end with status.Reset, and so do the peers'
+	// reads; messages, and the close, go on. It waits for bytes that are being put
+	// into memory, at most about three seconds: a connection on which they do not
+	// come ends.
 	CloseWindows()
 }
 

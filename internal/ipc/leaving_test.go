@@ -1,6 +1,8 @@
 package ipc
 
 import (
+	"errors"
+	"io"
 	"testing"
 	"time"
 
@@ -38,7 +40,7 @@ func TestWindowsAreClosedBeforeTheApplicationIsTold(t *testing.T) {
 	}
 	close(leaving.closed)
 	c.conn.SetReadDeadline(time.Now().Add(5 * time.Second))
-	if n, err := c.conn.Read(make([]byte, 1)); n != 0 || err == nil {
+	if n, err := c.conn.Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) {
 		t.Errorf("the application is not told of the end: %d bytes, %v", n, err)
 	}
 }

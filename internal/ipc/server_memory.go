@@ -166,7 +166,17 @@ func doVReadFrom(ctx context.Context, s *serverSession, r *request) (reply, erro
 	if err := r.ep.ep.VReadFrom(buf, t.Remote, flags); err != nil {
 		return reply{}, err
 	}
-	return reply{}, region.WriteAt(buf, t.MemOff)
+	return reply{}, s.give(region, buf, t.MemOff)
+}
+
+// give copies b to the application's memory, unless that stays as it is by now.
+func (s *serverSession) give(region *shm.Region, b []byte, off int64) error {
+	s.giving.RLock()
+	defer s.giving.RUnlock()
+	if s.shut {
+		return status.Reset
+	}
+	return region.WriteAt(b, off)
 }
 
 // doCheck looks for what is wrong with a transfer of many pieces before the first.

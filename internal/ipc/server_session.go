@@ -45,6 +45,9 @@ type serverSession struct {
 	epochs epochs
 	told   atomic.Bool // that a channel is not what was asked for, once
 
+	giving sync.RWMutex // held for reading while bytes are copied to the application's memory; guards shut
+	shut   bool         // none are any more
+
 	mu        sync.Mutex // guards the fields below
 	closing   bool       // no endpoint and no memory may be added
 	endpoints map[uint32]*served
@@ -96,6 +99,9 @@ func (s *serverSession) endWithNode() {
 		if leaving, ok := s.node.(LeavingSession); ok {
 			leaving.CloseWindows()
 		}
+		s.giving.Lock() // waits for those that are at it
+		s.shut = true
+		s.giving.Unlock()
 		s.conn.Close()
 	case <-s.node.Done():
 		s.conn.Close()
