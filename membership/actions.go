@@ -77,9 +77,7 @@ func (a *Agent) perform(x verdict.Action, fromHost bool) {
 	case verdict.Remember:
 		a.remember(x)
 	case verdict.SayDeaf:
-		if err := a.gossip.TellDeaf(gossip.Key{UUID: x.UUID, Epoch: x.Epoch}); err != nil {
-			a.log.Debug().Err(err).Msg("the host is not told that it is not heard")
-		}
+		a.sayDeaf(x)
 	case verdict.Revalidate:
 		a.excuseLines(time.Now())
 		a.cfg.Revalidate()

@@ -55,6 +55,8 @@ type Agent struct {
 	todo       []step
 	sessions   map[verdict.SessionID]*control.Session
 	lastID     verdict.SessionID
+	words      map[verdict.SessionID]uint64 // numbers of the last words heard
+	lastWord   uint64                       // number of the last one said
 	lines      map[gossip.Key]*line
 	heard      map[gossip.Key]gossip.Member // who gossips, as last heard
 	gone       map[gossip.Key]bool          // of heard: given up
@@ -144,6 +146,7 @@ func newAgent(cfg *Config) *Agent {
 		inbox:    make(chan func(), maxInbox),
 		done:     make(chan struct{}),
 		sessions: make(map[verdict.SessionID]*control.Session),
+		words:    make(map[verdict.SessionID]uint64),
 		lines:    make(map[gossip.Key]*line),
 		heard:    make(map[gossip.Key]gossip.Member),
 		gone:     make(map[gossip.Key]bool),

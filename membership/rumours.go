@@ -120,10 +120,8 @@ func (a *Agent) hearRumours() {
 			a.sightHost(k)
 		}
 	}
-	for _, k := range a.gossip.TakeDeaf() {
-		if n, ok := a.living(k); ok && a.host != nil {
-			a.feedHost(verdict.Deaf{Life: n.Life})
-		}
+	for _, w := range a.gossip.TakeWords() {
+		a.hearDeaf(w)
 	}
 }
 

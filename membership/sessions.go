@@ -109,6 +109,7 @@ func (a *Agent) attach(s *control.Session, feed func(any)) verdict.SessionID {
 			a.logEnd(log, err)
 			delete(a.sessions, id)
 			delete(a.keys.held, id)
+			delete(a.words, id)
 			a.published = false
 			feed(verdict.Down{Session: id, Cause: cause})
 		})

@@ -237,7 +237,7 @@ func (a *agent) sayDeaf(x verdict.SayDeaf) {
 	life := a.member.Self().Life
 	for _, m := range a.w.machines {
 		o := m.proc
-		if o == nil || o.agent.self.uuid != x.UUID || o.agent.self.epoch != x.Epoch {
+		if o == nil || o.agent.self.uuid != x.Host || o.agent.self.epoch != x.Epoch {
 			continue
 		}
 		c := a.w.net.path(a.at.index, m.index, faults.Gossip, faults.Packets).cross(a.w.now, packetLen)

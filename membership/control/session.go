@@ -30,6 +30,13 @@ func (s *Session) Addresses() (local, remote string) {
 	return s.pipe.link.raw.LocalAddr().String(), s.pipe.link.raw.RemoteAddr().String()
 }
 
+// Secret returns 32 bytes for one purpose that only the two ends of this session know
+// (keying material of TLS, RFC 8446 7.5). The caller owns them.
+func (s *Session) Secret(purpose string) ([]byte, error) {
+	cs := s.pipe.link.tls.ConnectionState()
+	return cs.ExportKeyingMaterial("EXPORTER-fabricd-"+purpose, nil, 32)
+}
+
 // Start begins to deliver. message is called for every message of package
 // verdict and for every [Renew], [Certificate], [Keys] and [KeysHeld], then down
 // once with the cause and the reason; both on one goroutine of the session,

@@ -263,7 +263,7 @@ func (g *Gossip) Began() time.Time { return g.began }
 // Address returns the address under which others gossip with this member.
 func (g *Gossip) Address() netip.AddrPort { return g.advertise }
 
-// Wake returns a channel that receives when there is something to Take or TakeDeaf.
+// Wake returns a channel that receives when there is something to Take or TakeWords.
 // One goroutine should receive from it.
 func (g *Gossip) Wake() <-chan struct{} { return g.queue.wake }
 

@@ -1,11 +1,6 @@
 package gossip
 
-import (
-	"maps"
-	"slices"
-	"strings"
-	"sync"
-)
+import "sync"
 
 // A queue holds the rumours that nobody has taken yet, at most one per member:
 // a newer one replaces the older, so that its size is bounded by the number of
@@ -16,12 +11,12 @@ type queue struct {
 
 	mu      sync.Mutex // guards the fields below
 	pending map[Key]Rumour
-	order   []Key            // of pending, oldest first
-	deaf    map[Key]struct{} // who does not hear us; members only
+	order   []Key  // of pending, oldest first
+	words   []Word // at most maxWords
 }
 
 func newQueue() *queue {
-	return &queue{wake: make(chan struct{}, 1), pending: make(map[Key]Rumour), deaf: make(map[Key]struct{})}
+	return &queue{wake: make(chan struct{}, 1), pending: make(map[Key]Rumour)}
 }
 
 // put adds r. Of several rumours about one member the last one's opinion
@@ -48,20 +43,22 @@ func (q *queue) rouse() {
 	}
 }
 
-// putDeaf adds a member that does not hear us.
-func (q *queue) putDeaf(k Key) {
+// putWord adds a word, if there is room.
+func (q *queue) putWord(w Word) {
 	q.mu.Lock()
-	q.deaf[k] = struct{}{}
+	if len(q.words) < maxWords {
+		q.words = append(q.words, w)
+	}
 	q.mu.Unlock()
 	q.rouse()
 }
 
-// takeDeaf returns all that do not hear us, by their names.
-func (q *queue) takeDeaf() []Key {
+// takeWords returns all words, oldest first.
+func (q *queue) takeWords() []Word {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	out := slices.SortedFunc(maps.Keys(q.deaf), func(a, b Key) int { return strings.Compare(a.String(), b.String()) })
-	clear(q.deaf)
+	out := q.words
+	q.words = nil
 	return out
 }
 

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"crypto/aes"
 	"crypto/cipher"
+	"crypto/hmac"
+	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -133,7 +135,7 @@ func messages(b []byte) ([]message, error) {
 		return compound(b[1:])
 	}
 	if b[0] == 8 { // a word, which has one form
-		if len(b) != 1+2+2*(16+8) || b[1] != 1 || b[2] != 1 {
+		if len(b) != 1+2+2*(16+8)+8+32 || b[1] != 1 || b[2] != 1 {
 			return nil, fmt.Errorf("%w: word %x", errSecond, b)
 		}
 		return []message{{number: 8, maps: []map[string]any{{}}}}, nil
@@ -289,4 +291,11 @@ func appendRaw(b, v []byte) []byte {
 		return append(append(b, 0xa0|byte(len(v))), v...)
 	}
 	return append(binary.BigEndian.AppendUint16(append(b, 0xda), uint16(len(v))), v...)
+}
+
+// provedWord appends the proof to a word.
+func provedWord(secret, w []byte) []byte {
+	m := hmac.New(sha256.New, secret)
+	m.Write(w)
+	return m.Sum(w)
 }

@@ -25,8 +25,10 @@ import (
 var (
 	testSeal  = seal{keys: [][]byte{testKey}, label: testCluster.String()}
 	testNonce = []byte("vector nonce")
-	stranger  = key(9, 1) // the second implementation as a member
-	versions  = []byte{1, 5, 2, 0, 0, 0}
+	// testSecret is one that a session would have given.
+	testSecret = []byte("what the two ends of a session know")
+	stranger   = key(9, 1) // the second implementation as a member
+	versions   = []byte{1, 5, 2, 0, 0, 0}
 )
 
 // A field is one of a message of SPEC.md.
@@ -209,7 +211,7 @@ func TestSpecificationDescribesTheWire(t *testing.T) {
 func live(b *bench) {
 	list := []*Gossip{b.start(1, 1), b.start(2, 1), b.start(3, 1), b.start(4, 1)}
 	b.within(5*time.Second, "all meet", func() bool { return complete(list) })
-	if err := list[1].TellDeaf(list[0].Self()); err != nil {
+	if err := list[1].TellDeaf(list[0].Self(), testSecret, 1); err != nil {
 		b.t.Error(err)
 	}
 	b.kill(4, list[3])
@@ -274,13 +276,13 @@ func TestSecondImplementationTakesPart(t *testing.T) {
 			t.Errorf("it had %d pings, %d acks for its one, heard of itself: %v", pings, acks, own)
 		}
 		s.send(vector(t, "packet-deaf"))
-		var deaf []Key
+		var deaf []Word
 		b.within(time.Second, "the first knows that it is not heard", func() bool {
-			deaf = append(deaf, g.TakeDeaf()...)
+			deaf = append(deaf, g.TakeWords()...)
 			return len(deaf) > 0
 		})
-		if len(deaf) != 1 || deaf[0] != stranger || len(g2.TakeDeaf()) > 0 {
-			t.Errorf("not heard by %v, want by %v alone", deaf, stranger)
+		if len(deaf) != 1 || deaf[0].From != stranger || deaf[0].Number != 7 || !deaf[0].Proves(testSecret) || len(g2.TakeWords()) > 0 {
+			t.Errorf("words: %+v, want one, of %v alone", deaf, stranger)
 		}
 		s.send(vector(t, "packet-dead"))
 		b.within(2*time.Second, "both know that it has left", func() bool {
@@ -437,8 +439,9 @@ func TestVectors(t *testing.T) {
 		"packet-alive-leaving": testSeal.packet(testNonce, appendMap([]byte{4}, pair{"Incarnation", 2}, pair{"Node", self},
 			pair{"Addr", ip}, pair{"Port", 7947}, pair{"Meta", leaving}, pair{"Vsn", versions})),
 		"packet-dead": testSeal.packet(testNonce, appendMap([]byte{5}, pair{"Incarnation", 2}, pair{"Node", self}, pair{"From", self})),
-		"packet-deaf": testSeal.packet(testNonce, slices.Concat([]byte{8, 1, 1},
-			stranger.UUID[:], []byte{0, 0, 0, 0, 0, 0, 0, byte(stranger.Epoch)}, first.UUID[:], []byte{0, 0, 0, 0, 0, 0, 0, byte(first.Epoch)})),
+		"packet-deaf": testSeal.packet(testNonce, append([]byte{8}, provedWord(testSecret, slices.Concat([]byte{1, 1},
+			stranger.UUID[:], []byte{0, 0, 0, 0, 0, 0, 0, byte(stranger.Epoch)},
+			first.UUID[:], []byte{0, 0, 0, 0, 0, 0, 0, byte(first.Epoch)}, []byte{0, 0, 0, 0, 0, 0, 0, 7}))...)),
 		"stream-push-pull": append(testSeal.header(), testSeal.frame(testNonce, state)...),
 	}
 	files, err := vectors.ReadDir("testdata/v1")

@@ -3,53 +3,71 @@ package gossip
 import (
 	"bytes"
 	"testing"
+	"time"
 
 	"github.com/fabricd/fabricd/internal/bubble"
 )
 
-// TestWordsOfStrangersAreDropped gives a member words that it must not believe, and
-// those that no version of it has a meaning for.
+// TestWordsOfStrangersAreDropped gives a member words that are not for it, and those
+// that no version of it has a meaning for.
 func TestWordsOfStrangersAreDropped(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		defer b.end()
 		g, other := b.start(1, 1), b.start(2, 1)
-		b.within(5e9, "both meet", func() bool { return complete([]*Gossip{g, other}) })
-		good := word{from: key(2, 1), deaf: key(1, 1)}.append(nil)
+		b.within(5*time.Second, "both meet", func() bool { return complete([]*Gossip{g, other}) })
+		good := Word{From: key(2, 1), To: key(1, 1)}.append(nil)
 		newer, more := bytes.Clone(good), append(bytes.Clone(good), 0)
 		newer[0]++
 		what := bytes.Clone(good)
 		what[1]++
 		for name, p := range map[string][]byte{
 			"of nobody":        nil,
-			"of another one":   word{from: key(3, 1), deaf: key(1, 1)}.append(nil),
-			"of another life":  word{from: key(2, 2), deaf: key(1, 1)}.append(nil),
-			"about another":    word{from: key(2, 1), deaf: key(3, 1)}.append(nil),
-			"about a life ago": word{from: key(2, 1), deaf: key(1, 0)}.append(nil),
+			"of another one":   Word{From: key(3, 1), To: key(1, 1)}.append(nil),
+			"of another life":  Word{From: key(2, 2), To: key(1, 1)}.append(nil),
+			"about another":    Word{From: key(2, 1), To: key(3, 1)}.append(nil),
+			"about a life ago": Word{From: key(2, 1), To: key(1, 0)}.append(nil),
 			"newer":            newer,
 			"of another kind":  what,
 			"cut off":          good[:len(good)-1],
 			"too long":         more,
 		} {
 			delegate{g}.NotifyMsg(p)
-			if got := g.TakeDeaf(); len(got) > 0 {
-				t.Errorf("%s: believed, of %v", name, got)
+			if got := g.TakeWords(); len(got) > 0 {
+				t.Errorf("%s: taken for %+v", name, got)
 			}
 		}
-		for range 3 {
+		for range maxWords + 1 {
 			delegate{g}.NotifyMsg(good)
 		}
-		if got := g.TakeDeaf(); len(got) != 1 || got[0] != key(2, 1) {
-			t.Errorf("taken %v, want %v once", got, key(2, 1))
+		if got := g.TakeWords(); len(got) != maxWords || got[0].From != key(2, 1) {
+			t.Errorf("taken %d, want %d of %v", len(got), maxWords, key(2, 1))
 		}
-		if err := g.TellDeaf(key(7, 1)); err == nil {
+		if err := g.TellDeaf(key(7, 1), testSecret, 1); err == nil {
 			t.Error("a member that nobody knows is told")
 		}
 	})
 }
 
+// TestAWordIsProvedBytewise changes every byte of a word: it proves nothing any more.
+func TestAWordIsProvedBytewise(t *testing.T) {
+	w := Word{From: key(1, 1), To: key(2, 1), Number: 3}
+	w.proof = w.prove(testSecret)
+	good := w.append(nil)
+	if w, err := parseWord(good); err != nil || !w.Proves(testSecret) || w.Proves(testSecret[1:]) {
+		t.Fatalf("%+v, %v: want it proved by its secret, and by no other", w, err)
+	}
+	for i := range good {
+		bad := bytes.Clone(good)
+		bad[i] ^= 1
+		if w, err := parseWord(bad); err == nil && w.Proves(testSecret) {
+			t.Errorf("proved with byte %d changed: %+v", i, w)
+		}
+	}
+}
+
 func FuzzParseWord(f *testing.F) {
-	f.Add(word{from: key(1, 1), deaf: key(2, 9)}.append(nil))
+	f.Add(Word{From: key(1, 1), To: key(2, 9), Number: 1 << 40}.append(nil))
 	f.Add([]byte{wordVersion, wordDeaf})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		w, err := parseWord(b)

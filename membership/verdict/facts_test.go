@@ -259,9 +259,9 @@ func toldAtItsBound(t *testing.T, lose func(*world, *machine)) {
 	}
 }
 
-// TestAForgedWordRemovesNobody tells the host all the time, as whoever gossips can,
-// that nodes do not hear it which do.
-func TestAForgedWordRemovesNobody(t *testing.T) {
+// TestAWordRemovesNobodyWhoIsReached tells the host all the time that nodes do not hear
+// it which do.
+func TestAWordRemovesNobodyWhoIsReached(t *testing.T) {
 	each(t, 5, func(w *world) {
 		host := w.machines[0].proc
 		for range 100 {

@@ -181,7 +181,10 @@ func (h *Host) hears(now time.Time, n *hostNode, e Evidence) {
 		if n.check == nil {
 			h.startCheck(now, n)
 		}
-		n.check.deaf, n.check.deadline = true, now.Add(h.t.Check)
+		n.check.deaf = true
+		if until := now.Add(h.t.Check); until.Before(n.check.deadline) {
+			n.check.deadline = until
+		}
 	}
 }
 

@@ -283,7 +283,7 @@ func (m *Member) tellDeaf(now time.Time, p *peer) {
 	if m.stage == serving {
 		p.reported, p.reportedAt = LinkSilent, now
 		m.send(Report{About: p.node.Life, Evidence: LinkSilent})
-		m.out.add(SayDeaf{Life: p.node.Life, UUID: p.node.UUID, Epoch: p.node.Epoch})
+		m.out.add(SayDeaf{Session: m.session, Host: p.node.UUID, Epoch: p.node.Epoch})
 	}
 }
 

@@ -95,8 +95,7 @@ type (
 	}
 
 	// Deaf passes on the word of a member that it does not hear the host, as a
-	// [SayDeaf] of its has brought it. It need not be true: whoever gossips can
-	// say so.
+	// [SayDeaf] of its has brought it: the shell has seen that it is that life's.
 	Deaf struct{ Life addr.Life }
 )
 
@@ -214,12 +213,13 @@ type (
 		Lease []byte
 	}
 
-	// SayDeaf tells the host Life, in a packet that needs no answer to arrive,
-	// that this node does not hear it. It may be lost, and a Report says the same.
+	// SayDeaf tells the host, in a packet that needs no answer to arrive, that
+	// this node does not hear it on Session, whose ends alone can say so. It may
+	// be lost, and a Report says the same.
 	SayDeaf struct {
-		Life  addr.Life
-		UUID  addr.UUID
-		Epoch uint64
+		Session SessionID
+		Host    addr.UUID
+		Epoch   uint64
 	}
 
 	// Revalidate says that this process stood still: every data link serves
