@@ -95,12 +95,19 @@ func (b *inbox) waitInFront(ctx context.Context) (n int, err error) {
 	return n, err
 }
 
+// smallFront is the length of a front below which it gets bytes only if all fit: who
+// waits with so little reads on at once, and would find the rest only sometimes.
+const smallFront = 4 << 10
+
 // hand puts bytes that have come and are the next ones where a read waits for them,
 // and returns how many. Whoever has read them calls it, while fill waits for more.
 func (b *inbox) hand(p []byte) int {
 	b.mu.Lock()
 	f := &b.front
 	n := min(len(p), len(f.p)-f.n)
+	if n < len(p) && len(f.p) < smallFront {
+		n = 0
+	}
 	if n == 0 || b.flow.Unread() > 0 || b.flow.Muted() || !b.flow.Admits(n) {
 		b.mu.Unlock()
 		return 0

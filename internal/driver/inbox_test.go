@@ -202,6 +202,28 @@ func TestReadsEndWithTheirInbox(t *testing.T) {
 	}
 }
 
+// TestASmallReadGetsAllOrTheRing hands more over than a small read that waits has room
+// for: whoever reads on finds all of it.
+func TestASmallReadGetsAllOrTheRing(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		in := newInbox(1<<10, func(uint64) {}, func() {})
+		var reads sync.WaitGroup
+		p := make([]byte, 256)
+		n := 0
+		reads.Go(func() { n, _ = in.read(context.Background(), p) })
+		synctest.Wait()
+		if n := in.hand(make([]byte, 300)); n != 0 {
+			t.Errorf("%d bytes of 300 where 256 fit", n)
+		}
+		copy(in.space(), make([]byte, 300))
+		in.arrived(300)
+		reads.Wait()
+		if rest, err := in.tryRead(make([]byte, 300)); n != 256 || rest != 44 || err != nil {
+			t.Errorf("read %d, then %d, %v; want 256 and 44", n, rest, err)
+		}
+	})
+}
+
 // TestNothingIsHandedOverUnasked: not without a read that waits, nor past bytes that
 // lie before, nor more than the peer may send.
 func TestNothingIsHandedOverUnasked(t *testing.T) {
