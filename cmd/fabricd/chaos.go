@@ -48,6 +48,7 @@ type chaosFlags struct {
 	seeds     int
 	repeat    int
 	parallel  int
+	load      int
 	report    string
 	image     string
 	providers string
@@ -61,6 +62,7 @@ func (f *chaosFlags) addTo(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.report, "report", "", "directory for what was seen and the verdicts; none if empty")
 	cmd.Flags().StringVar(&f.image, "image", chaos.DefaultImage, "container image of the compose lab")
 	cmd.Flags().StringVar(&f.providers, "providers", "", "what carries the data of the daemons, as of fabricd run; not on sim")
+	cmd.Flags().IntVar(&f.load, "load", 100, "how much of its rates a workload has in a real lab, in percent")
 	cmd.Flags().BoolVar(&f.json, "json", false, "print one JSON object per run")
 }
 
@@ -72,6 +74,9 @@ func (f *chaosFlags) check() error {
 		if n < 1 || n > maxRuns {
 			return usagef("%s: %d: want 1 to %d", name, n, maxRuns)
 		}
+	}
+	if f.load < 1 || f.load > 100 {
+		return usagef("load: %d: want 1 to 100 percent", f.load)
 	}
 	if f.providers == "" {
 		return nil
@@ -163,6 +168,9 @@ func (a *app) chaosOptions(f *chaosFlags) (*chaos.Options, error) {
 		return nil, err
 	}
 	o := &chaos.Options{Exe: exe, Image: f.image, Version: buildVersion(), Parallel: f.parallel, Providers: f.providers}
+	if f.load != 100 {
+		o.Load = f.load
+	}
 	if f.on != string(scenario.Sim) {
 		o.Say = func(line string) { fmt.Fprintln(a.stderr, line) }
 	}

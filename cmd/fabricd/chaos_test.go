@@ -60,6 +60,8 @@ func TestChaosRefusesInOneLine(t *testing.T) {
 		{"a suite of nothing", []string{"suite", filepath.Dir(good), "--on", "netns"}, "no scenario there runs on netns"},
 		{"a suite with a wrong name", []string{"suite", filepath.Dir(good), "--only", "smoll"}, `only: "smoll"`},
 		{"too much at a time", []string{"suite", filepath.Dir(good), "--parallel", "99"}, "parallel: 99: want 1 to"},
+		{"no load", []string{"run", good, "--load", "0"}, "load: 0: want 1 to 100"},
+		{"too much load", []string{"suite", filepath.Dir(good), "--load", "101"}, "load: 101: want 1 to 100"},
 		{"providers of a simulation", []string{"run", good, "--providers", "tcp"}, `providers: "tcp": the simulation has none`},
 		{"a provider that is none", []string{"suite", filepath.Dir(good), "--on", "compose", "--providers", "pigeon"}, `providers: "pigeon" (flag): want quic`},
 		{"minimize for real", []string{"minimize", good, "--on", "local"}, "only its runs repeat"},

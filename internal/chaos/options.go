@@ -27,6 +27,9 @@ type Options struct {
 	// Parallel is how many runs a real lab makes at a time, up to
 	// [MaxParallel]; 0: one.
 	Parallel int
+	// Load is how much of its rates a workload has in a real lab, in percent;
+	// 0: all.
+	Load int
 	// Say tells people how far a run has come, one line each; nil: nobody.
 	Say func(line string)
 
@@ -40,11 +43,28 @@ func (o *Options) say(format string, args ...any) {
 	}
 }
 
+func (o *Options) eases(lab scenario.Lab) bool { return o.Load != 0 && lab != scenario.Sim }
+
+// eased returns the schedule with the load that the options say, which is s if that is
+// all.
+func (o *Options) eased(s *scenario.Schedule, lab scenario.Lab) *scenario.Schedule {
+	if !o.eases(lab) {
+		return s
+	}
+	less, of := *s, *s.Scenario
+	of.Workload = of.Workload.Eased(o.Load)
+	less.Scenario = &of
+	return &less
+}
+
 // command is the command line that repeats a run of s in a lab.
 func (o *Options) command(s *scenario.Schedule, lab scenario.Lab) string {
 	line := fmt.Sprintf("fabricd chaos run %s --on %s --seed %d", o.File, lab, s.Seed)
 	if o.Providers != "" {
 		line += " --providers " + o.Providers
+	}
+	if o.eases(lab) {
+		line += fmt.Sprintf(" --load %d", o.Load)
 	}
 	return line
 }

@@ -61,6 +61,7 @@ func (o *Outcome) Problems() []string {
 // Once runs a schedule in a lab and judges it.
 func Once(ctx context.Context, l *Lab, s *scenario.Schedule, opts *Options) *Outcome {
 	began := time.Now()
+	s = opts.eased(s, l.Kind())
 	out := &Outcome{Schedule: s, Lab: l.Kind()}
 	o := *opts
 	o.logs = make(map[string][]byte)

@@ -53,3 +53,24 @@ func TestHeavyRunsCountTwice(t *testing.T) {
 		}
 	}
 }
+
+// TestALoadIsEasedInRealLabsOnly: and the scenario of others stays as it is.
+func TestALoadIsEasedInRealLabsOnly(t *testing.T) {
+	s := &scenario.Schedule{Seed: 3, Scenario: &scenario.Scenario{Name: "some", Workload: scenario.Workload{
+		Messages: &scenario.Messages{Rate: 50}, RMA: &scenario.RMA{Rate: 1, Window: 4096}, Connects: 2,
+	}}}
+	half := &Options{File: "some.yaml", Load: 50}
+	if half.eased(s, scenario.Sim) != s || (&Options{}).eased(s, scenario.Netns) != s {
+		t.Error("a simulation, or a run with all of its load, is changed")
+	}
+	less := half.eased(s, scenario.Netns)
+	if w := less.Scenario.Workload; w.Messages.Rate != 25 || w.RMA.Rate != 1 || w.Connects != 2 || less.Seed != 3 {
+		t.Errorf("half of the load is %+v", w)
+	}
+	if w := s.Scenario.Workload; w.Messages.Rate != 50 {
+		t.Errorf("the scenario has become %+v", w)
+	}
+	if got, want := half.command(less, scenario.Netns), "fabricd chaos run some.yaml --on netns --seed 3 --load 50"; got != want {
+		t.Errorf("it is repeated by %q, want %q", got, want)
+	}
+}

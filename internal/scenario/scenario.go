@@ -93,6 +93,24 @@ type RMA struct {
 	Signal int       `yaml:"signal" range:"0..100000" doc:"signal after so many operations; 0: never"`
 }
 
+// Eased returns w with percent of its rates of messages and operations, at least one a
+// second: for a machine to which several runs at a time would give too much to do. w
+// stays as it is.
+func (w Workload) Eased(percent int) Workload {
+	ease := func(rate int) int { return max(1, rate*percent/100) }
+	if w.Messages != nil {
+		m := *w.Messages
+		m.Rate = ease(m.Rate)
+		w.Messages = &m
+	}
+	if w.RMA != nil {
+		r := *w.RMA
+		r.Rate = ease(r.Rate)
+		w.RMA = &r
+	}
+	return w
+}
+
 // A Step is one line of the timeline: a time and one action.
 type Step struct {
 	At    Span     `yaml:"at" doc:"when: a time, or a range from which one is drawn"`
