@@ -80,12 +80,12 @@ func (x *expecter) removed(e *scenario.ExpectRemoved) {
 				if a == nil {
 					continue // it attached later, or was new to everybody then
 				}
-				late := since + x.w.within(max(e.Within.Time(), x.w.bound.Silence))
+				late := lost.placed + x.w.within(max(e.Within.Time(), x.w.bound.Silence))
 				if e.At == nil && a.removed == never && !told.able(s, l, since, late) {
 					whole = false
 					continue
 				}
-				x.inTime(s, l, a, since, e)
+				x.inTime(s, l, a, lost.placed, e)
 				times99 = append(times99, min(a.removed, x.w.finish())-since)
 			}
 			if e.Times > 0 && whole {

@@ -10,6 +10,10 @@ type loss struct {
 	// since is when the lab began to put the fault in place, but not later than
 	// the end of the life; without a fault that end.
 	since int64
+	// placed is when the whole fault was in place, but not later than the end of
+	// the process: the lab has several commands to give, and between the first
+	// and the last one nobody need be lost. Bounds count from it.
+	placed int64
 }
 
 // losses returns the lives of a slot that ended before the run did.
@@ -24,11 +28,12 @@ func (w *world) losses(slot int) []loss {
 		if end >= w.finish() {
 			continue
 		}
-		lost := loss{life: l, since: end}
+		lost := loss{life: l, since: end, placed: end}
 		for i := len(w.faults) - 1; i >= 0; i-- {
 			f := w.faults[i]
 			if f.Harm == history.HarmRemove && f.begin <= end+w.order() && (f.onNode(slot) || f.onAnyWay(slot)) {
 				lost.fault, lost.since = f, min(end, f.begin)
+				lost.placed = max(lost.since, min(l.gone, w.records[f.index].At))
 				break
 			}
 		}
