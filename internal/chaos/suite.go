@@ -147,20 +147,32 @@ func (j Job) weighs() bool {
 // largeCluster is from how many nodes on a run counts as two.
 const largeCluster = 7
 
-// weight returns as how many runs a job counts beside others: a large cluster gives the
-// machine more to do, and what judges how long somebody waits, whom no fault touches,
-// is to find a machine that has not too much to do.
-func (j Job) weight() int {
+// weight returns as how many runs, of those that a lab makes at a time, a job counts: a
+// large cluster gives the machine more to do, and what judges short waits is to find a
+// machine that has not too much to do. On one so slow that loads are eased it is alone.
+func (j Job) weight(atATime int, eased bool) int {
 	n := 1
 	if j.Scenario.Cluster.Nodes >= largeCluster {
 		n++
 	}
-	if slices.ContainsFunc(j.Scenario.Expect, func(e scenario.Expect) bool {
-		return e.Traffic != nil || e.Latency != nil
-	}) {
+	switch {
+	case j.waits() && eased:
+		n = atATime
+	case j.waits():
 		n++
 	}
-	return n
+	return min(n, atATime)
+}
+
+// shortWait is below what a machine takes by itself that has too much to do.
+const shortWait = 500 * time.Millisecond
+
+// waits reports whether a job judges how long somebody waits whom no fault touches, or
+// who has a new connection.
+func (j Job) waits() bool {
+	return slices.ContainsFunc(j.Scenario.Expect, func(e scenario.Expect) bool {
+		return e.Traffic != nil || e.Latency != nil || e.Connects != nil && e.Connects.Within.Time() < shortWait
+	})
 }
 
 // runSome runs jobs in their order, as many at a time as there are workers, in a real
@@ -176,7 +188,7 @@ func runSome(ctx context.Context, l *Lab, jobs []Job, workers int, opts *Options
 		var taken []int
 		slots := 1
 		if l.Kind() != scenario.Sim {
-			slots = min(j.weight(), workers)
+			slots = j.weight(workers, opts.Load != 0)
 		}
 		for range slots {
 			taken = append(taken, <-idle)
