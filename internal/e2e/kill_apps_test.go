@@ -123,11 +123,7 @@ func TestKilledApplicationsLeaveNothingBehind(t *testing.T) {
 	count := scale(1000, 1000, 5000)
 	began := time.Now()
 	deaths := l.massacre(hit, count, 6)
-	took := time.Since(began)
-	t.Logf("%d applications killed in %v: %s", count, took.Round(time.Millisecond), deaths)
-	if limit := time.Minute; took > limit && !long {
-		t.Errorf("it took %v, want %v at most", took, limit)
-	}
+	t.Logf("%d applications killed in %v: %s", count, time.Since(began).Round(time.Millisecond), deaths)
 
 	for i, n := range hit {
 		n.returnsTo(before[i])
