@@ -236,7 +236,8 @@ func (x *expecter) errors(e *scenario.ExpectErrors) {
 		since := max(f.begin, b.Began)
 		x.unless(slices.Contains(allowed, b.Status), r.At, []int{f.index, i}, "%s of %s towards slot %d fails with %s, want one of %v", b.Name, r.Source, slot, b.Status, allowed)
 		if e.Within > 0 {
-			x.unless(r.At-since <= x.w.within(e.Within.Time()), r.At, []int{f.index, i}, "%s of %s towards slot %d fails %s after the fault", b.Name, r.Source, slot, time.Duration(r.At-since))
+			late := max(since, x.w.placed(f, slot)) + x.w.within(e.Within.Time())
+			x.unless(r.At <= late, r.At, []int{f.index, i}, "%s of %s towards slot %d fails %s after the fault", b.Name, r.Source, slot, time.Duration(r.At-since))
 		}
 		took = append(took, r.At-since)
 	}

@@ -33,11 +33,25 @@ func (w *world) losses(slot int) []loss {
 			f := w.faults[i]
 			if f.Harm == history.HarmRemove && f.begin <= end+w.order() && (f.onNode(slot) || f.onAnyWay(slot)) {
 				lost.fault, lost.since = f, min(end, f.begin)
-				lost.placed = max(lost.since, min(l.gone, w.records[f.index].At))
+				lost.placed = max(lost.since, w.placed(f, slot))
 				break
 			}
 		}
 		all = append(all, lost)
 	}
 	return all
+}
+
+// placed returns when the whole of a fault was in place for a slot, but not later than
+// the end of a process of it that the fault has ended.
+func (w *world) placed(f *fault, slot int) int64 {
+	at := max(f.begin, w.records[f.index].At)
+	if s := w.slots[slot]; s != nil {
+		for _, l := range s.lives {
+			if l.gone >= f.begin {
+				at = min(at, l.gone)
+			}
+		}
+	}
+	return at
 }
