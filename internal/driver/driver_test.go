@@ -112,6 +112,11 @@ func (f *fabric) pair(i, j int) (a, b ipc.Endpoint) {
 }
 
 func (f *fabric) join(i, j int) (a, b ipc.Endpoint, err error) {
+	return f.joinFrom(f.nodes[i].NewSession(ipc.Credentials{Admin: true}), j)
+}
+
+// joinFrom connects an endpoint of a session with one of node j.
+func (f *fabric) joinFrom(s ipc.Session, j int) (a, b ipc.Endpoint, err error) {
 	l, err := f.nodes[j].NewSession(ipc.Credentials{Admin: true}).Open()
 	if err != nil {
 		return nil, nil, err
@@ -129,7 +134,7 @@ func (f *fabric) join(i, j int) (a, b ipc.Endpoint, err error) {
 		b, _, err = l.Accept(context.Background())
 		accepted <- err
 	}()
-	if a, err = f.nodes[i].NewSession(ipc.Credentials{Admin: true}).Open(); err != nil {
+	if a, err = s.Open(); err != nil {
 		return nil, nil, err
 	}
 	if _, err = a.Connect(context.Background(), addr.Addr{Node: addr.NodeID(j), Port: port}); err != nil {

@@ -78,25 +78,14 @@ func TestClosedWindowsWaitForBytesOnTheirWay(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {
 				fab := newFabricOn(t, mem.Config{Delay: 10 * time.Millisecond, LaneBuffer: 64 << 10}, 2, driver.Config{})
-				l, at := fab.listener(1, 1)
 				app := fab.nodes[0].NewSession(ipc.Credentials{}).(ipc.LeavingSession)
 				window := alloc(t, fab, 1<<20)
-				a, err := app.Open()
-				var b ipc.Endpoint
-				var off int64
-				accepted := make(chan error, 1)
-				go func() {
-					var err error
-					b, _, err = l.Accept(context.Background())
-					accepted <- err
-				}()
-				if err == nil {
-					_, err = a.Connect(context.Background(), at)
+				a, b, err := fab.joinFrom(app, 1)
+				if err != nil {
+					t.Fatal(err)
 				}
-				if err == nil {
-					off, err = a.Register(window, 0, rma.ProtRead|rma.ProtWrite, 0)
-				}
-				if err := errors.Join(err, <-accepted); err != nil {
+				off, err := a.Register(window, 0, rma.ProtRead|rma.ProtWrite, 0)
+				if err != nil {
 					t.Fatal(err)
 				}
 				written := make(chan error, 1)
@@ -135,20 +124,11 @@ func TestClosedWindowsAreWithdrawnFromThisMachine(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		fab := newFabric(t, 1)
 		app := fab.nodes[0].NewSession(ipc.Credentials{}).(ipc.LeavingSession)
-		l, at := fab.listener(0, 1)
-		a, err := app.Open()
+		a, far, err := fab.joinFrom(app, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		accepted := make(chan ipc.DirectEndpoint, 1)
-		go func() {
-			b, _, _ := l.Accept(context.Background())
-			accepted <- b.(ipc.DirectEndpoint)
-		}()
-		if _, err := a.Connect(context.Background(), at); err != nil {
-			t.Fatal(err)
-		}
-		b, heard := <-accepted, 0
+		b, heard := far.(ipc.DirectEndpoint), 0
 		if _, err := b.OnWithdrawal(func() { heard++ }); err != nil {
 			t.Fatal(err)
 		}
@@ -163,12 +143,8 @@ func TestClosedWindowsAreWithdrawnFromThisMachine(t *testing.T) {
 		if _, err := b.PeerWindow(off); !errors.Is(err, syscall.ECONNRESET) {
 			t.Errorf("PeerWindow after CloseWindows: %v", err)
 		}
-		late, err := app.Open()
+		late, _, err := fab.joinFrom(app, 0)
 		if err != nil {
-			t.Fatal(err)
-		}
-		go l.Accept(context.Background())
-		if _, err := late.Connect(context.Background(), at); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := late.Register(alloc(t, fab, 4096), 0, rma.ProtWrite, 0); !errors.Is(err, syscall.ECONNRESET) {
