@@ -166,8 +166,9 @@ cluster-down: ## end what `make cluster` started, with its volumes
 # Which labs `make chaos` uses, how many simulated runs it makes at least, and how
 # many real ones at a time; if that is empty, 4, and 3 in containers. Where 2,000
 # simulated runs take more than 105 seconds, workloads have half of their rates in real
-# labs: so slow a machine has too much to do with all. What carries the data outside of simulations, as of `fabricd run
-# --providers`; if that is empty, what nodes choose. What each lab saw is in out/chaos.
+# labs: so slow a machine has too much to do with all. What carries the data outside of
+# simulations, as of `fabricd run --providers`; if that is empty, what nodes choose. What
+# each lab saw is in out/chaos.
 CHAOS_LABS      ?= sim local netns compose
 CHAOS_RUNS      ?= 2000
 CHAOS_PARALLEL  ?=

@@ -167,10 +167,7 @@ func (a *app) chaosOptions(f *chaosFlags) (*chaos.Options, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := &chaos.Options{Exe: exe, Image: f.image, Version: buildVersion(), Parallel: f.parallel, Providers: f.providers}
-	if f.load != 100 {
-		o.Load = f.load
-	}
+	o := &chaos.Options{Exe: exe, Image: f.image, Version: buildVersion(), Parallel: f.parallel, Load: f.load, Providers: f.providers}
 	if f.on != string(scenario.Sim) {
 		o.Say = func(line string) { fmt.Fprintln(a.stderr, line) }
 	}

@@ -28,7 +28,7 @@ type Options struct {
 	// [MaxParallel]; 0: one.
 	Parallel int
 	// Load is how much of its rates a workload has in a real lab, in percent;
-	// 0: all.
+	// 0 and 100: all.
 	Load int
 	// Say tells people how far a run has come, one line each; nil: nobody.
 	Say func(line string)
@@ -43,7 +43,7 @@ func (o *Options) say(format string, args ...any) {
 	}
 }
 
-func (o *Options) eases(lab scenario.Lab) bool { return o.Load != 0 && lab != scenario.Sim }
+func (o *Options) eases(lab scenario.Lab) bool { return o.Load%100 != 0 && lab != scenario.Sim }
 
 // eased returns the schedule with the load that the options say, which is s if that is
 // all.

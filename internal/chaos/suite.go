@@ -84,10 +84,9 @@ func Plan(all []Named, lab scenario.Lab, first uint64, count, total int) []Job {
 // RunAll runs jobs in a lab and hands each outcome to each, one at a time. Runs
 // beside each other finish in any order, and in a real lab the longest begin first,
 // so that none of them is left over at the end, and the heavy ones beside fewer; those
-// that disturb others, or that
-// others would disturb, run last and alone, and then once more the few of which the
-// lab has failed. It stops when ctx is done; what was running then
-// has been cut short, says nothing, and is not handed on.
+// that disturb others, or that others would disturb, run last and alone, and then once
+// more the few of which the lab has failed. It stops when ctx is done; what was running
+// then has been cut short, says nothing, and is not handed on.
 func RunAll(ctx context.Context, l *Lab, jobs []Job, opts *Options, each func(Job, *Outcome)) {
 	workers := max(1, min(opts.Parallel, MaxParallel))
 	if l.Kind() == scenario.Sim {
@@ -188,7 +187,7 @@ func runSome(ctx context.Context, l *Lab, jobs []Job, workers int, opts *Options
 		var taken []int
 		slots := 1
 		if l.Kind() != scenario.Sim {
-			slots = j.weight(workers, opts.Load != 0)
+			slots = j.weight(workers, opts.eases(l.Kind()))
 		}
 		for range slots {
 			taken = append(taken, <-idle)
