@@ -37,8 +37,9 @@ type half struct {
 	of    *served
 	peer  *half         // nil until the other side has asked too
 	made  chan struct{} // closed when peer and files are there
-	alone chan struct{} // closed when the other side is closed, or this one, before it has asked
+	alone chan struct{} // closed when the other side does not come before it has asked
 	left  bool          // alone is closed
+	cause error         // and why, if not by the connection's end; written before alone is closed
 	side  uint8
 	files [3]*os.File // memory, out, in; nil once handed over
 	done  bool        // JOINED has come
@@ -80,18 +81,18 @@ func (p *pairs) leave(e *served) {
 	p.drop(e)
 	if ep, ok := e.ep.(PairedEndpoint); ok {
 		if _, peer, ok := ep.Pair(); ok {
-			p.half[p.ends[peer]].leave()
+			p.half[p.ends[peer]].leave(nil)
 		}
 	}
 }
 
-// leave ends the wait for the other side, which does not come any more. The
-// caller holds mu.
-func (h *half) leave() {
+// leave ends the wait for the other side, which does not come any more. cause says
+// why not, if it is not the end of the connection. The caller holds mu.
+func (h *half) leave(cause error) {
 	if h == nil || h.peer != nil || h.left {
 		return
 	}
-	h.left = true
+	h.left, h.cause = true, cause
 	close(h.alone)
 }
 
@@ -102,7 +103,7 @@ func (p *pairs) drop(e *served) {
 		return
 	}
 	delete(p.half, e)
-	h.leave()
+	h.leave(nil)
 	for i := range h.files {
 		h.close(i)
 	}
@@ -157,6 +158,7 @@ func (p *pairs) ask(e *served, params ring.Params) (h *half, other *served, err 
 	if o := p.half[other]; o != nil && o.peer == nil {
 		if err := makeChannel(o, h, params); err != nil {
 			e.s.account.refund(channels, 1)
+			o.leave(err)
 			return nil, nil, err
 		}
 		other = nil
@@ -258,7 +260,9 @@ func (p *pairs) await(ctx context.Context, e *served, h *half) error {
 	case <-h.made:
 		return nil
 	case <-h.alone:
-		err = fmt.Errorf("the connection ends: %w", status.Reset)
+		if err = h.cause; err == nil {
+			err = fmt.Errorf("the connection ends: %w", status.Reset)
+		}
 	case <-t.C:
 		err = fmt.Errorf("the other application does not join: %w", status.Again)
 	case <-ctx.Done():
