@@ -169,7 +169,10 @@ func eventText(k verdict.EventKind) string {
 // followEvent does what an event means for gossip and lifelines.
 func (a *Agent) followEvent(e verdict.Event) {
 	switch e.Kind {
-	case verdict.EventSelf, verdict.EventReset, verdict.EventHost:
+	case verdict.EventReset:
+		a.gossipSelf()
+		a.endLives(e.Node.Life)
+	case verdict.EventSelf, verdict.EventHost:
 		a.gossipSelf()
 	case verdict.EventAdded:
 		a.tellRumour(e.Node)

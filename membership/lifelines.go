@@ -27,6 +27,8 @@ type line struct {
 	dialed  bool                // up was dialed here
 	dialing bool
 	retryAt time.Time
+	shown   addr.Life // that the peer showed on the last lifeline; the zero Life before the first
+	denied  addr.Life // that the peer did not show the last time when it was looked for
 
 	alive  *atomic.Int64 // when up last gave a sign of life, Unix nanoseconds
 	told   int64         // the value of alive that the member was told of
@@ -56,8 +58,14 @@ func (a *Agent) tendLines(now time.Time) {
 		living[k] = true
 		l := a.line(k)
 		a.tellLine(l, n.Life, now)
-		if (all || a.watched[n.Life]) && a.weDial(k) && !l.heard() && !l.dialing && !now.Before(l.retryAt) {
+		if !all && !a.watched[n.Life] || l.heard() || l.dialing || now.Before(l.retryAt) {
+			continue
+		}
+		switch {
+		case a.weDial(k):
 			a.dialLine(l, n)
+		case a.member.Alone(): // one that has no life any more dials nobody
+			a.look(l, n, a.timing.Silence)
 		}
 	}
 	for k, l := range a.lines {
@@ -92,7 +100,9 @@ func (a *Agent) tellLine(l *line, life addr.Life, now time.Time) {
 	switch {
 	case at != l.told && now.Before(due):
 		l.told, l.silent = at, time.Time{}
-		a.feedMember(verdict.Link{Life: life, Evidence: verdict.LinkAlive})
+		if l.shown == life { // else it speaks for another life of the same process
+			a.feedMember(verdict.Link{Life: life, Evidence: verdict.LinkAlive})
+		}
 	case !now.Before(due) && now.Sub(l.silent) >= a.timing.Silence:
 		l.silent = now
 		a.feedMember(verdict.Link{Life: life, Evidence: verdict.LinkSilent})
@@ -170,12 +180,32 @@ func (a *Agent) dialLine(l *line, n Node) {
 	})
 }
 
+// look sees whether the life of n is still there, and ends the lifeline with which
+// it looks: the peer is to dial the one that stays.
+func (a *Agent) look(l *line, n Node, limit time.Duration) {
+	l.dialing = true
+	a.wg.Go(func() {
+		ctx, cancel := context.WithTimeout(a.ctx, limit)
+		defer cancel()
+		up, met := a.reach(ctx, n)
+		a.release(up)
+		a.post(func() {
+			l.dialing = false
+			l.retryAt = time.Now().Add(lineRetry)
+			a.tellMet(l, n, met)
+		})
+	})
+}
+
 // lineDialed takes the result of dialLine.
-func (a *Agent) lineDialed(l *line, n Node, up *control.Lifeline, met verdict.Evidence) {
+func (a *Agent) lineDialed(l *line, n Node, up *control.Lifeline, met sight) {
 	l.dialing = false
 	l.retryAt = time.Now().Add(lineRetry)
 	had := l.up
 	switch {
+	case up != nil && a.outlived(up):
+		a.wg.Go(func() { a.release(up) })
+		return
 	case up != nil && !l.heard():
 		a.raise(l, up, true)
 		a.giveUp(l, had)
@@ -185,7 +215,7 @@ func (a *Agent) lineDialed(l *line, n Node, up *control.Lifeline, met verdict.Ev
 	case had != nil:
 		return // its silence has been told
 	}
-	a.tellMet(n, met)
+	a.tellMet(l, n, met)
 }
 
 // giveUp ends the lifeline that another one replaces, if there was one.
@@ -196,10 +226,43 @@ func (a *Agent) giveUp(l *line, up *control.Lifeline) {
 	}
 }
 
-// tellMet feeds the member what reach met.
-func (a *Agent) tellMet(n Node, met verdict.Evidence) {
-	if met != untried {
-		a.feedMember(verdict.Link{Life: n.Life, Evidence: met})
+// outlived reports whether this node has had another life since it opened up, as
+// which it showed itself there.
+func (a *Agent) outlived(up *control.Lifeline) bool { return up.Self().Life != a.member.Self().Life }
+
+// endLives ends the lifelines on which this node showed a life that is over. The
+// others learn by it, from this node itself, that it is not that life any more.
+func (a *Agent) endLives(over addr.Life) {
+	text := "life " + over.String() + " is over"
+	for _, l := range a.lines {
+		for _, up := range l.extra {
+			up.Close(text)
+		}
+		if l.up != nil {
+			l.up.Close(text)
+		}
+	}
+}
+
+// tellMet feeds the member what reach met. A node that does not show the life may
+// not have its grant yet: it is fenced if it has shown that life before, or does
+// not show it the next time either.
+func (a *Agent) tellMet(l *line, n Node, met sight) {
+	denied := l.denied
+	l.denied = addr.Life{}
+	switch met {
+	case sawAlive:
+		a.feedMember(verdict.Link{Life: n.Life, Evidence: verdict.LinkAlive})
+	case sawNewer:
+		a.feedMember(verdict.Link{Life: n.Life, Evidence: verdict.LinkReset})
+	case sawFence:
+		a.feedMember(verdict.Link{Life: n.Life, Evidence: verdict.LinkFenced})
+	case sawNobody:
+		a.feedMember(verdict.Link{Life: n.Life, Evidence: verdict.LinkRefused})
+	case sawNoSuchLife:
+		if l.denied = n.Life; l.shown == n.Life || denied == n.Life {
+			a.feedMember(verdict.Link{Life: n.Life, Evidence: verdict.LinkFenced})
+		}
 	}
 }
 
@@ -208,6 +271,10 @@ func (a *Agent) acceptLine(up *control.Lifeline) {
 	p := up.Peer()
 	if a.linesOf(p.UUID) >= maxPerPeer {
 		up.Abort()
+		return
+	}
+	if a.outlived(up) {
+		a.wg.Go(func() { a.reject(up, errors.New("this node has another life by now")) })
 		return
 	}
 	l := a.line(gossip.Key{UUID: p.UUID, Epoch: p.Epoch})
@@ -241,7 +308,7 @@ func (a *Agent) promote(l *line, up *control.Lifeline, alive *atomic.Int64) {
 	}
 	l.extra = slices.Delete(l.extra, i, i+1)
 	had := l.up
-	l.up, l.dialed, l.alive, l.told, l.silent = up, false, alive, 0, time.Time{}
+	l.up, l.dialed, l.alive, l.told, l.silent, l.shown = up, false, alive, 0, time.Time{}, up.Peer().Life
 	a.published = false
 	a.giveUp(l, had)
 }
@@ -250,7 +317,7 @@ func (a *Agent) promote(l *line, up *control.Lifeline, alive *atomic.Int64) {
 func (a *Agent) raise(l *line, up *control.Lifeline, dialed bool) {
 	alive := new(atomic.Int64)
 	alive.Store(time.Now().UnixNano())
-	l.up, l.dialed, l.alive, l.told, l.silent = up, dialed, alive, 0, time.Time{}
+	l.up, l.dialed, l.alive, l.told, l.silent, l.shown = up, dialed, alive, 0, time.Time{}, up.Peer().Life
 	a.published = false
 	up.Start(func() { alive.Store(time.Now().UnixNano()) },
 		func(_ verdict.DownCause, err error) {
@@ -274,20 +341,13 @@ func (a *Agent) lineDown(l *line, up *control.Lifeline, err error) {
 	a.log.Debug().Err(err).Stringer("life", n.Life).Msg("lifeline ended")
 	var closed *control.ClosedError
 	closedHere := errors.As(err, &closed) && !closed.Remote
-	if !ok || closedHere || l.dialing || a.hasDeparted() {
-		return
-	}
-	if a.weDial(l.key) {
+	switch {
+	case !ok, closedHere, a.hasDeparted():
+	case !a.weDial(l.key):
+		a.look(l, n, a.timing.Redial)
+	case !l.dialing:
 		a.dialLine(l, n)
-		return
 	}
-	a.wg.Go(func() {
-		ctx, cancel := context.WithTimeout(a.ctx, a.timing.Redial)
-		defer cancel()
-		again, met := a.reach(ctx, n)
-		a.release(again)
-		a.post(func() { a.tellMet(n, met) })
-	})
 }
 
 // living returns the life of a start of a node, if the table has it.
@@ -338,9 +398,18 @@ func (a *Agent) linesUp() (n int) {
 	return n
 }
 
-// untried is what reach met when this node could not dial at all, which says
-// nothing about the other one.
-const untried verdict.Evidence = 0
+// A sight is what reach met, the weaker first: of several addresses the strongest
+// counts.
+type sight uint8
+
+const (
+	sawNothing    sight = iota // this node could not dial at all, which says nothing of the other one
+	sawNobody                  // nobody answered
+	sawFence                   // it said that our life is over
+	sawNewer                   // another start of it answered
+	sawNoSuchLife              // it answered, and is not that life: it is another one, or none
+	sawAlive                   // it answered
+)
 
 // exhausted reports whether err is a lack of this node's own, of descriptors,
 // memory or ports.
@@ -355,18 +424,15 @@ func exhausted(err error) bool {
 	return false
 }
 
-// reach opens a lifeline to exactly the start of the node that n names. met is
-// LinkAlive if it answered (the lifeline is the caller's to start), LinkReset
-// if another start of it did, LinkFenced if it said that our life is over,
-// untried if this node could dial none of its addresses, and LinkRefused if
-// nobody answered.
-func (a *Agent) reach(ctx context.Context, n Node) (up *control.Lifeline, met verdict.Evidence) {
+// reach opens a lifeline to exactly the life that n names. If met is sawAlive, the
+// lifeline is the caller's to start; else there is none.
+func (a *Agent) reach(ctx context.Context, n Node) (up *control.Lifeline, met sight) {
 	if len(n.Addresses) == 0 {
-		return nil, verdict.LinkRefused
+		return nil, sawNobody
 	}
 	type result struct {
 		up  *control.Lifeline
-		met verdict.Evidence
+		met sight
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -377,58 +443,65 @@ func (a *Agent) reach(ctx context.Context, n Node) (up *control.Lifeline, met ve
 			results <- result{up, met}
 		})
 	}
-	met = untried
 	for range n.Addresses {
 		r := <-results
+		met = max(met, r.met)
 		switch {
 		case r.up != nil && up == nil:
-			up, met = r.up, r.met
+			up = r.up
 			cancel() // the others are not needed; each of them still answers
 		case r.up != nil:
 			a.wg.Go(func() { a.release(r.up) })
-		case up == nil && (met == untried || r.met != untried && r.met != verdict.LinkRefused):
-			met = r.met
 		}
 	}
 	return up, met
 }
 
-func (a *Agent) reachAt(ctx context.Context, address string, n Node) (*control.Lifeline, verdict.Evidence) {
+func (a *Agent) reachAt(ctx context.Context, address string, n Node) (*control.Lifeline, sight) {
 	up, err := a.dialer.Lifeline(ctx, address, control.Target{UUID: n.UUID, Epoch: n.Epoch, Life: n.Life})
 	var refused *control.RefusedError
 	switch {
 	case errors.As(err, &refused) && refused.Remote && refused.Code == control.CodeFenced:
-		return nil, verdict.LinkFenced
+		return nil, sawFence
 	case exhausted(err):
-		return nil, untried
+		return nil, sawNothing
 	case err != nil:
-		return nil, verdict.LinkRefused
-	case up.Peer().Epoch != n.Epoch:
-		a.wg.Go(func() { a.release(up) })
-		return nil, verdict.LinkReset
+		return nil, sawNobody
 	}
-	if err := a.outdated(up.Peer(), up.Lease()); err != nil {
-		a.log.Warn().Err(err).Str("address", address).Msg("lifeline refused")
-		a.wg.Go(func() { a.reject(up, err) })
-		return nil, verdict.LinkRefused
+	met, why := sawAlive, error(nil)
+	switch p := up.Peer(); {
+	case p.Epoch != n.Epoch:
+		met, why = sawNewer, errSeen
+	case p.Life != n.Life:
+		met, why = sawNoSuchLife, errSeen
+	default:
+		if why = a.outdated(p, up.Lease()); why != nil {
+			a.log.Warn().Err(why).Str("address", address).Msg("lifeline refused")
+			met = sawNobody
+		}
 	}
-	return up, verdict.LinkAlive
+	if why != nil {
+		a.wg.Go(func() { a.reject(up, why) })
+		return nil, met
+	}
+	return up, met
 }
 
-// release ends a lifeline that was opened to see whether somebody is there, and
-// waits for it. up may be nil.
+// errSeen ends a lifeline that was opened to see whether somebody is there.
+var errSeen = errors.New("seen")
+
+// release ends a lifeline that has shown that somebody is there, and waits for it.
+// up may be nil.
 func (a *Agent) release(up *control.Lifeline) {
 	if up != nil {
-		a.endNow(up, "seen")
+		a.reject(up, errSeen)
 	}
 }
 
-// reject ends a lifeline because of who is at its other end.
-func (a *Agent) reject(up *control.Lifeline, err error) { a.endNow(up, err.Error()) }
-
-func (a *Agent) endNow(up *control.Lifeline, text string) {
+// reject ends a lifeline, tells the peer why, and waits for it.
+func (a *Agent) reject(up *control.Lifeline, why error) {
 	up.Start(func() {}, func(verdict.DownCause, error) {})
-	up.Close(text)
+	up.Close(why.Error())
 	select {
 	case <-up.Done():
 	case <-a.ctx.Done():
@@ -446,11 +519,11 @@ func (a *Agent) redial(x verdict.Redial) {
 		up, met := a.reach(ctx, n)
 		outcome := verdict.RedialFailed
 		switch met {
-		case untried:
+		case sawNothing:
 			outcome = verdict.RedialUntried
-		case verdict.LinkAlive:
+		case sawAlive, sawNoSuchLife: // the process is there, and asks for a life again
 			outcome = verdict.RedialAlive
-		case verdict.LinkReset:
+		case sawNewer:
 			outcome = verdict.RedialNewer
 		}
 		a.post(func() { a.feedHost(verdict.Redialed{Life: x.Life, Outcome: outcome}) })
@@ -475,5 +548,5 @@ func (a *Agent) probeOnce(ctx context.Context, n Node) bool {
 	}
 	up, met := a.reach(ctx, n)
 	a.release(up)
-	return met == verdict.LinkAlive
+	return met == sawAlive
 }

@@ -365,6 +365,7 @@ func (a *agent) emit(e verdict.Event) {
 		}
 	case verdict.EventReset:
 		clear(a.over)
+		a.endLives()
 	case verdict.EventHost:
 		a.hostText = e.Detail
 	case verdict.EventSelf:

@@ -242,32 +242,53 @@ func (w *world) machineAt(addresses []string) *machine {
 	return w.byAddress[addresses[0]]
 }
 
-// reach opens a lifeline to exactly the start of the node that n names, and
-// says what it met.
-func (a *agent) reach(n verdict.Node, limit time.Duration, done func(up *tcpEnd, met verdict.Evidence)) {
+// A sight is what reach met.
+type sight uint8
+
+const (
+	sawNobody     sight = iota // nobody answered
+	sawFence                   // it said that our life is over
+	sawNewer                   // another start of it answered
+	sawNoSuchLife              // it answered, and is not that life: it is another one, or none
+	sawAlive                   // it answered
+)
+
+// reach opens a lifeline to exactly the life that n names, and says what it met.
+func (a *agent) reach(n verdict.Node, limit time.Duration, done func(up *tcpEnd, met sight)) {
 	m := a.w.machineAt(n.Addresses)
 	if m == nil {
-		done(nil, verdict.LinkRefused)
+		done(nil, sawNobody)
 		return
 	}
 	a.open(m, true, lifeKey{uuid: n.UUID, epoch: n.Epoch}, limit, func(e *tcpEnd, peer controlEnd, fenced bool) {
 		switch {
 		case fenced:
-			done(nil, verdict.LinkFenced)
+			done(nil, sawFence)
 		case e == nil:
-			done(nil, verdict.LinkRefused)
-		case peer.epoch != n.Epoch:
-			a.release(e)
-			done(nil, verdict.LinkReset)
+			done(nil, sawNobody)
 		default:
-			if l, _ := decodeLease(peer.lease); a.outdated(peer, l) {
+			if met := a.sees(n, peer); met != sawAlive {
 				a.release(e)
-				done(nil, verdict.LinkRefused)
+				done(nil, met)
 				return
 			}
-			done(e, verdict.LinkAlive)
+			done(e, sawAlive)
 		}
 	})
+}
+
+// sees compares who answered with who was meant.
+func (a *agent) sees(n verdict.Node, peer controlEnd) sight {
+	l, _ := decodeLease(peer.lease)
+	switch {
+	case peer.epoch != n.Epoch:
+		return sawNewer
+	case peer.life != n.Life:
+		return sawNoSuchLife
+	case a.outdated(peer, l):
+		return sawNobody
+	}
+	return sawAlive
 }
 
 // release ends a lifeline that was opened to see whether somebody is there.
@@ -281,12 +302,12 @@ func (a *agent) release(e *tcpEnd) {
 // redial sees for the host whether the process of a life is still there.
 func (a *agent) redial(x verdict.Redial) {
 	n := verdict.Node{Life: x.Life, UUID: x.UUID, Epoch: x.Epoch, Addresses: x.Addresses}
-	a.reach(n, a.w.timing.Redial, func(up *tcpEnd, met verdict.Evidence) {
+	a.reach(n, a.w.timing.Redial, func(up *tcpEnd, met sight) {
 		outcome := verdict.RedialFailed
 		switch met {
-		case verdict.LinkAlive:
+		case sawAlive, sawNoSuchLife: // the process is there, and asks for a life again
 			outcome = verdict.RedialAlive
-		case verdict.LinkReset:
+		case sawNewer:
 			outcome = verdict.RedialNewer
 		}
 		a.release(up)
@@ -314,6 +335,8 @@ type line struct {
 	dialed  bool    // up was dialed here
 	dialing bool
 	retryAt time.Duration
+	shown   addr.Life     // that the peer showed on the last lifeline
+	denied  addr.Life     // that the peer did not show the last time when it was looked for
 	alive   time.Duration // when up last gave a sign of life
 	told    time.Duration // the value of alive that the member was told of
 	silent  time.Duration // when it was last told of silence; 0: it is not silent
@@ -382,8 +405,14 @@ func (a *agent) tendLines() {
 		}
 		l := a.line(k)
 		a.tellLine(l, n.Life)
-		if all && a.weDial(k) && !l.heard() && !l.dialing && a.w.now >= l.retryAt {
+		if !all || l.heard() || l.dialing || a.w.now < l.retryAt {
+			continue
+		}
+		switch {
+		case a.weDial(k):
 			a.dialLine(l, n)
+		case a.member.Alone(): // one that has no life any more dials nobody
+			a.look(l, n, a.w.timing.Silence)
 		}
 	}
 	kept := a.order[:0]
@@ -407,7 +436,9 @@ func (a *agent) tellLine(l *line, life addr.Life) {
 	switch {
 	case l.alive != l.told && now < due:
 		l.told, l.silent = l.alive, 0
-		a.feedMember(verdict.Link{Life: life, Evidence: verdict.LinkAlive})
+		if l.shown == life { // else it speaks for another life of the same process
+			a.feedMember(verdict.Link{Life: life, Evidence: verdict.LinkAlive})
+		}
 	case now >= due && now-l.silent >= a.w.timing.Silence:
 		l.silent = now
 		a.feedMember(verdict.Link{Life: life, Evidence: verdict.LinkSilent})
@@ -446,13 +477,17 @@ func (a *agent) excuseLines() {
 
 func (a *agent) dialLine(l *line, n verdict.Node) {
 	l.dialing = true
-	a.reach(n, a.w.timing.Silence, func(up *tcpEnd, met verdict.Evidence) {
+	self := a.member.Self().Life
+	a.reach(n, a.w.timing.Silence, func(up *tcpEnd, met sight) {
 		l.dialing = false
 		l.retryAt = a.w.now + lineRetry
 		had := l.up
 		switch {
+		case up != nil && self != a.member.Self().Life: // it was shown another life
+			a.release(up)
+			return
 		case up != nil && !l.heard():
-			a.raise(l, up, true)
+			a.raise(l, up, true, n.Life)
 			if had != nil {
 				had.abort()
 			}
@@ -461,8 +496,52 @@ func (a *agent) dialLine(l *line, n verdict.Node) {
 		case had != nil:
 			return // its silence has been told
 		}
-		a.feedMember(verdict.Link{Life: n.Life, Evidence: met})
+		a.tellMet(l, n, met)
 	})
+}
+
+// look sees whether the life of n is still there, and ends the lifeline with which
+// it looks: the peer is to dial the one that stays.
+func (a *agent) look(l *line, n verdict.Node, limit time.Duration) {
+	l.dialing = true
+	a.reach(n, limit, func(up *tcpEnd, met sight) {
+		l.dialing = false
+		l.retryAt = a.w.now + lineRetry
+		a.release(up)
+		a.tellMet(l, n, met)
+	})
+}
+
+// tellMet feeds the member what reach met. A node that does not show the life may
+// not have its grant yet: it is fenced if it has shown that life before, or does
+// not show it the next time either.
+func (a *agent) tellMet(l *line, n verdict.Node, met sight) {
+	denied := l.denied
+	l.denied = addr.Life{}
+	said := verdict.LinkAlive
+	switch met {
+	case sawNewer:
+		said = verdict.LinkReset
+	case sawFence:
+		said = verdict.LinkFenced
+	case sawNobody:
+		said = verdict.LinkRefused
+	case sawNoSuchLife:
+		if l.denied = n.Life; l.shown != n.Life && denied != n.Life {
+			return
+		}
+		said = verdict.LinkFenced
+	}
+	a.feedMember(verdict.Link{Life: n.Life, Evidence: said})
+}
+
+// endLives ends the lifelines on which this node showed a life that is over.
+func (a *agent) endLives() {
+	for _, l := range a.order {
+		if l.up != nil {
+			l.up.close()
+		}
+	}
 }
 
 // acceptLine takes a lifeline that a peer opened. One that is not needed is
@@ -472,7 +551,7 @@ func (a *agent) acceptLine(e *tcpEnd, peer controlEnd) {
 	k := lifeKey{peer.uuid, peer.epoch}
 	l := a.line(k)
 	if l.up == nil && !a.weDial(k) {
-		a.raise(l, e, false)
+		a.raise(l, e, false, peer.life)
 		return
 	}
 	e.ended = func(verdict.DownCause) {}
@@ -481,7 +560,7 @@ func (a *agent) acceptLine(e *tcpEnd, peer controlEnd) {
 			return
 		}
 		had := l.up
-		a.raise(l, e, false)
+		a.raise(l, e, false, peer.life)
 		e.received(m)
 		if had != nil {
 			had.abort()
@@ -489,9 +568,10 @@ func (a *agent) acceptLine(e *tcpEnd, peer controlEnd) {
 	}
 }
 
-// raise makes e the lifeline of l. dialed says that this node beats.
-func (a *agent) raise(l *line, e *tcpEnd, dialed bool) {
-	l.up, l.dialed, l.alive, l.told, l.silent = e, dialed, a.w.now, -1, 0
+// raise makes e the lifeline of l, on which the peer shows a life. dialed says that
+// this node beats.
+func (a *agent) raise(l *line, e *tcpEnd, dialed bool, shown addr.Life) {
+	l.up, l.dialed, l.alive, l.told, l.silent, l.shown = e, dialed, a.w.now, -1, 0, shown
 	e.received = func(m any) {
 		l.alive = a.w.now
 		if _, ok := m.(lineBeat); ok && !dialed {
@@ -515,15 +595,11 @@ func (a *agent) lineDown(l *line, e *tcpEnd) {
 			node, ok = n, true
 		}
 	}
-	if !ok || e.ending || l.dialing || a.departed {
-		return
-	}
-	if a.weDial(l.key) {
+	switch {
+	case !ok, e.ending, a.departed:
+	case !a.weDial(l.key):
+		a.look(l, node, a.w.timing.Redial)
+	case !l.dialing:
 		a.dialLine(l, node)
-		return
 	}
-	a.reach(node, a.w.timing.Redial, func(up *tcpEnd, met verdict.Evidence) {
-		a.release(up)
-		a.feedMember(verdict.Link{Life: node.Life, Evidence: met})
-	})
 }

@@ -7,16 +7,19 @@ import (
 // A Lifeline is a connection between two nodes that carries signs of life and
 // whose end is evidence.
 type Lifeline struct {
-	pipe  pipe
-	peer  End
-	lease Lease
+	pipe       pipe
+	self, peer End
+	lease      Lease
 }
 
 func newLifeline(l *link, o opened, accepted bool) *Lifeline {
-	up := &Lifeline{pipe: newPipe(l), peer: o.peer, lease: o.lease}
+	up := &Lifeline{pipe: newPipe(l), self: o.self, peer: o.peer, lease: o.lease}
 	up.pipe.echo = accepted
 	return up
 }
+
+// Self returns what this end said of itself in the opening.
+func (l *Lifeline) Self() End { return l.self }
 
 // Peer returns what the other end said of itself in the opening; its UUID is
 // proved by its certificate.
