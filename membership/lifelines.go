@@ -28,11 +28,17 @@ type line struct {
 	dialing bool
 	retryAt time.Time
 	shown   addr.Life // that the peer showed on the last lifeline; the zero Life before the first
-	denied  addr.Life // that the peer did not show the last time when it was looked for
+	denied  denial    // the first of the last looks in a row that did not find a life
 
 	alive  *atomic.Int64 // when up last gave a sign of life, Unix nanoseconds
 	told   int64         // the value of alive that the member was told of
 	silent time.Time     // when it was last told of silence; zero: it is not silent
+}
+
+// A denial is when a peer was first found not to be a life.
+type denial struct {
+	life addr.Life
+	at   time.Time
 }
 
 // heard reports whether there is a lifeline that is not silent. One that is may
@@ -41,7 +47,10 @@ type line struct {
 func (l *line) heard() bool { return l.up != nil && l.silent.IsZero() }
 
 // tendLines opens the lifelines that should be there, tells the member who is
-// alive and who silent, and forgets the lines of lives that are gone.
+// alive and who silent, and forgets the lines of lives that are gone. Without a
+// host it looks for those too who should dial and do not: a node that has no life
+// any more dials nobody. In a large cluster only gossip looks after lives that are
+// not watched.
 func (a *Agent) tendLines(now time.Time) {
 	nodes := a.member.Nodes()
 	all := a.cfg.LifelineLimit > 0 && len(nodes) < a.cfg.LifelineLimit
@@ -64,7 +73,7 @@ func (a *Agent) tendLines(now time.Time) {
 		switch {
 		case a.weDial(k):
 			a.dialLine(l, n)
-		case a.member.Alone(): // one that has no life any more dials nobody
+		case a.member.Alone():
 			a.look(l, n, a.timing.Silence)
 		}
 	}
@@ -100,18 +109,30 @@ func (a *Agent) tellLine(l *line, life addr.Life, now time.Time) {
 	switch {
 	case at != l.told && now.Before(due):
 		l.told, l.silent = at, time.Time{}
-		if l.shown == life { // else it speaks for another life of the same process
-			a.feedMember(verdict.Link{Life: life, Evidence: verdict.LinkAlive})
-		}
+		a.tellAlive(l, life)
 	case !now.Before(due) && now.Sub(l.silent) >= a.timing.Silence:
 		l.silent = now
-		a.feedMember(verdict.Link{Life: life, Evidence: verdict.LinkSilent})
+		if l.shown == life {
+			a.feedMember(verdict.Link{Life: life, Evidence: verdict.LinkSilent})
+		}
 	}
 	if !l.silent.IsZero() {
 		due = l.silent.Add(a.timing.Silence)
 	}
 	if a.pace.lines.IsZero() || due.Before(a.pace.lines) {
 		a.pace.lines = due
+	}
+}
+
+// tellAlive tells of a sign of life. The lifeline may speak for another life of the
+// same process: for an earlier one, as whose end it is about to be closed, or for a
+// later one, which proves that life is over.
+func (a *Agent) tellAlive(l *line, life addr.Life) {
+	switch {
+	case l.shown == life:
+		a.feedMember(verdict.Link{Life: life, Evidence: verdict.LinkAlive})
+	case l.shown.Node == life.Node && l.shown.Generation > life.Generation:
+		a.feedMember(verdict.Link{Life: life, Evidence: verdict.LinkFenced})
 	}
 }
 
@@ -188,12 +209,12 @@ func (a *Agent) look(l *line, n Node, limit time.Duration) {
 		ctx, cancel := context.WithTimeout(a.ctx, limit)
 		defer cancel()
 		up, met := a.reach(ctx, n)
-		a.release(up)
 		a.post(func() {
 			l.dialing = false
 			l.retryAt = time.Now().Add(lineRetry)
 			a.tellMet(l, n, met)
 		})
+		a.release(up)
 	})
 }
 
@@ -226,9 +247,12 @@ func (a *Agent) giveUp(l *line, up *control.Lifeline) {
 	}
 }
 
-// outlived reports whether this node has had another life since it opened up, as
-// which it showed itself there.
-func (a *Agent) outlived(up *control.Lifeline) bool { return up.Self().Life != a.member.Self().Life }
+// outlived reports whether this node is not the life that it showed when up was
+// opened. Without one it does not speak for any.
+func (a *Agent) outlived(up *control.Lifeline) bool {
+	shown := up.Self().Life
+	return shown == noLife || shown != a.member.Self().Life
+}
 
 // endLives ends the lifelines on which this node showed a life that is over. The
 // others learn by it, from this node itself, that it is not that life any more.
@@ -246,10 +270,10 @@ func (a *Agent) endLives(over addr.Life) {
 
 // tellMet feeds the member what reach met. A node that does not show the life may
 // not have its grant yet: it is fenced if it has shown that life before, or does
-// not show it the next time either.
+// not show it for as long as it might be silent.
 func (a *Agent) tellMet(l *line, n Node, met sight) {
 	denied := l.denied
-	l.denied = addr.Life{}
+	l.denied = denial{}
 	switch met {
 	case sawAlive:
 		a.feedMember(verdict.Link{Life: n.Life, Evidence: verdict.LinkAlive})
@@ -260,7 +284,10 @@ func (a *Agent) tellMet(l *line, n Node, met sight) {
 	case sawNobody:
 		a.feedMember(verdict.Link{Life: n.Life, Evidence: verdict.LinkRefused})
 	case sawNoSuchLife:
-		if l.denied = n.Life; l.shown == n.Life || denied == n.Life {
+		if denied.life != n.Life {
+			denied = denial{n.Life, time.Now()}
+		}
+		if l.denied = denied; l.shown == n.Life || time.Since(denied.at) >= a.timing.Silence {
 			a.feedMember(verdict.Link{Life: n.Life, Evidence: verdict.LinkFenced})
 		}
 	}
@@ -278,7 +305,7 @@ func (a *Agent) acceptLine(up *control.Lifeline) {
 		return
 	}
 	l := a.line(gossip.Key{UUID: p.UUID, Epoch: p.Epoch})
-	if l.up == nil && !a.weDial(l.key) {
+	if l.up == nil && !a.weDial(l.key) && p.Life != noLife {
 		a.raise(l, up, false)
 		return
 	}
@@ -303,7 +330,7 @@ func (a *Agent) addExtra(l *line, up *control.Lifeline) {
 // promote makes an extra lifeline, on which the peer beats, the one that counts.
 func (a *Agent) promote(l *line, up *control.Lifeline, alive *atomic.Int64) {
 	i := slices.Index(l.extra, up)
-	if i < 0 || a.weDial(l.key) {
+	if i < 0 || a.weDial(l.key) || up.Peer().Life == noLife {
 		return
 	}
 	l.extra = slices.Delete(l.extra, i, i+1)

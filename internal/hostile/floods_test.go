@@ -200,6 +200,10 @@ func TestLoweredCreditTakesNothingBack(t *testing.T) {
 	}
 }
 
+// openLanes is more than the 4096 lanes take that a peer may have, each at its two
+// ends in this process, and much less than ten thousand would.
+const openLanes = 96 << 20
+
 // TestLanesThatSayNothing opens as many lanes as it may and begins a frame on
 // each. The link is the attacker's own; memory is bounded and is given back.
 func TestLanesThatSayNothing(t *testing.T) {
@@ -207,7 +211,7 @@ func TestLanesThatSayNothing(t *testing.T) {
 	a, b := r.friends()
 	before := heap()
 	var l *badLink
-	grows(t, 64<<20, func() {
+	grows(t, openLanes, func() {
 		l = r.link()
 		opened := 0
 		for ; opened < 10_000; opened++ {
@@ -250,7 +254,7 @@ func TestTenThousandLanes(t *testing.T) {
 	a, b := r.friends()
 	_, port := r.listen(16) // whose application never accepts
 	l := r.link()
-	grows(t, 64<<20, func() { // as for lanes that say nothing: 4096 may wait for their answer
+	grows(t, openLanes, func() {
 		for i := range wire.ConnID(10_000) {
 			if l.sess.Err() != nil {
 				return

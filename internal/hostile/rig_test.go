@@ -15,6 +15,7 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/driver"
 	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/internal/transport/quic"
 	"github.com/fabricd/fabricd/internal/wire"
@@ -179,15 +180,23 @@ func (r *rig) friends() (honest, victim ipc.Endpoint) {
 		r.t.Fatal(err)
 	}
 	connected := make(chan error, 1)
-	go func() {
-		_, err := honest.Connect(within(r.t), addr.Addr{Node: victimID, Port: port})
-		connected <- err
-	}()
+	go func() { connected <- connectPatiently(within(r.t), honest, addr.Addr{Node: victimID, Port: port}) }()
 	victim, _, err = l.Accept(within(r.t))
 	if err := errors.Join(err, <-connected); err != nil {
 		r.t.Fatalf("honest node cannot connect: %v", err)
 	}
 	return honest, victim
+}
+
+// connectPatiently connects, and again where no link came about in the short time
+// that the engines of a rig have for it: the machine may have been busy.
+func connectPatiently(ctx context.Context, ep ipc.Endpoint, to addr.Addr) error {
+	for {
+		_, err := ep.Connect(ctx, to)
+		if status.Of(err) != status.NoDevice || ctx.Err() != nil {
+			return err
+		}
+	}
 }
 
 // talk sends something both ways.

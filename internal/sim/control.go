@@ -336,10 +336,16 @@ type line struct {
 	dialing bool
 	retryAt time.Duration
 	shown   addr.Life     // that the peer showed on the last lifeline
-	denied  addr.Life     // that the peer did not show the last time when it was looked for
+	denied  denial        // the first of the last looks in a row that did not find a life
 	alive   time.Duration // when up last gave a sign of life
 	told    time.Duration // the value of alive that the member was told of
 	silent  time.Duration // when it was last told of silence; 0: it is not silent
+}
+
+// A denial is when a peer was first found not to be a life.
+type denial struct {
+	life addr.Life
+	at   time.Duration
 }
 
 // heard reports whether there is a lifeline that is not silent.
@@ -411,7 +417,7 @@ func (a *agent) tendLines() {
 		switch {
 		case a.weDial(k):
 			a.dialLine(l, n)
-		case a.member.Alone(): // one that has no life any more dials nobody
+		case a.member.Alone():
 			a.look(l, n, a.w.timing.Silence)
 		}
 	}
@@ -436,18 +442,29 @@ func (a *agent) tellLine(l *line, life addr.Life) {
 	switch {
 	case l.alive != l.told && now < due:
 		l.told, l.silent = l.alive, 0
-		if l.shown == life { // else it speaks for another life of the same process
-			a.feedMember(verdict.Link{Life: life, Evidence: verdict.LinkAlive})
-		}
+		a.tellAlive(l, life)
 	case now >= due && now-l.silent >= a.w.timing.Silence:
 		l.silent = now
-		a.feedMember(verdict.Link{Life: life, Evidence: verdict.LinkSilent})
+		if l.shown == life {
+			a.feedMember(verdict.Link{Life: life, Evidence: verdict.LinkSilent})
+		}
 	}
 	if l.silent != 0 {
 		due = l.silent + a.w.timing.Silence
 	}
 	if a.pace.lines == 0 || due < a.pace.lines {
 		a.pace.lines = due
+	}
+}
+
+// tellAlive tells of a sign of life, if the lifeline speaks for that life, or that
+// the peer is a later one.
+func (a *agent) tellAlive(l *line, life addr.Life) {
+	switch {
+	case l.shown == life:
+		a.feedMember(verdict.Link{Life: life, Evidence: verdict.LinkAlive})
+	case l.shown.Node == life.Node && l.shown.Generation > life.Generation:
+		a.feedMember(verdict.Link{Life: life, Evidence: verdict.LinkFenced})
 	}
 }
 
@@ -514,10 +531,10 @@ func (a *agent) look(l *line, n verdict.Node, limit time.Duration) {
 
 // tellMet feeds the member what reach met. A node that does not show the life may
 // not have its grant yet: it is fenced if it has shown that life before, or does
-// not show it the next time either.
+// not show it for as long as it might be silent.
 func (a *agent) tellMet(l *line, n verdict.Node, met sight) {
 	denied := l.denied
-	l.denied = addr.Life{}
+	l.denied = denial{}
 	said := verdict.LinkAlive
 	switch met {
 	case sawNewer:
@@ -527,7 +544,10 @@ func (a *agent) tellMet(l *line, n verdict.Node, met sight) {
 	case sawNobody:
 		said = verdict.LinkRefused
 	case sawNoSuchLife:
-		if l.denied = n.Life; l.shown != n.Life && denied != n.Life {
+		if denied.life != n.Life {
+			denied = denial{n.Life, a.w.now}
+		}
+		if l.denied = denied; l.shown != n.Life && a.w.now-denied.at < a.w.timing.Silence {
 			return
 		}
 		said = verdict.LinkFenced
@@ -550,13 +570,18 @@ func (a *agent) endLives() {
 func (a *agent) acceptLine(e *tcpEnd, peer controlEnd) {
 	k := lifeKey{peer.uuid, peer.epoch}
 	l := a.line(k)
-	if l.up == nil && !a.weDial(k) {
+	if l.up == nil && !a.weDial(k) && peer.life != (addr.Life{}) {
 		a.raise(l, e, false, peer.life)
 		return
 	}
+	self := a.member.Self().Life // that was shown to the peer
 	e.ended = func(verdict.DownCause) {}
 	e.received = func(m any) {
-		if _, ok := m.(lineBeat); !ok || a.weDial(k) {
+		if _, ok := m.(lineBeat); !ok || a.weDial(k) || peer.life == (addr.Life{}) {
+			return
+		}
+		if self != a.member.Self().Life {
+			a.release(e)
 			return
 		}
 		had := l.up
