@@ -175,7 +175,7 @@ func (j Job) waits() bool {
 }
 
 // runSome runs jobs in their order, as many at a time as there are workers, in a real
-// lab by their weight.
+// lab by their weight and while the machine has room.
 func runSome(ctx context.Context, l *Lab, jobs []Job, workers int, opts *Options, each func(Job, *Outcome)) {
 	idle := make(chan int, workers) // numbers of workers
 	for worker := range workers {
@@ -183,6 +183,7 @@ func runSome(ctx context.Context, l *Lab, jobs []Job, workers int, opts *Options
 	}
 	var mu sync.Mutex // holds each to one at a time
 	var wg sync.WaitGroup
+	var room admission
 	for _, j := range jobs {
 		var taken []int
 		slots := 1
@@ -192,11 +193,16 @@ func runSome(ctx context.Context, l *Lab, jobs []Job, workers int, opts *Options
 		for range slots {
 			taken = append(taken, <-idle)
 		}
+		leave := func() {}
+		if l.Kind() != scenario.Sim {
+			leave = room.enter(ctx)
+		}
 		if ctx.Err() != nil {
 			break
 		}
 		wg.Go(func() {
 			defer func() {
+				leave()
 				for _, worker := range taken {
 					idle <- worker
 				}

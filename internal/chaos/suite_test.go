@@ -67,7 +67,7 @@ func TestALoadIsEasedInRealLabsOnly(t *testing.T) {
 		t.Error("a simulation, or a run with all of its load, is changed")
 	}
 	less := half.eased(s, scenario.Netns)
-	if w := less.Scenario.Workload; w.Messages.Rate != 25 || w.RMA.Rate != 1 || w.Connects != 2 || less.Seed != 3 {
+	if w := less.Scenario.Workload; w.Messages.Rate != 25 || w.RMA.Rate != 1 || w.Connects != 1 || less.Seed != 3 {
 		t.Errorf("half of the load is %+v", w)
 	}
 	if w := s.Scenario.Workload; w.Messages.Rate != 50 {

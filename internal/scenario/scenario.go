@@ -93,8 +93,8 @@ type RMA struct {
 	Signal int       `yaml:"signal" range:"0..100000" doc:"signal after so many operations; 0: never"`
 }
 
-// Eased returns w with percent of its rates of messages and operations, at least one a
-// second: for a machine to which several runs at a time would give too much to do. w
+// Eased returns w with percent of its rates of messages, operations and connections,
+// at least one a second of each that it has: for a machine to which several runs at a time would give too much to do. w
 // stays as it is.
 func (w Workload) Eased(percent int) Workload {
 	ease := func(rate int) int { return max(1, rate*percent/100) }
@@ -107,6 +107,9 @@ func (w Workload) Eased(percent int) Workload {
 		r := *w.RMA
 		r.Rate = ease(r.Rate)
 		w.RMA = &r
+	}
+	if w.Connects > 0 {
+		w.Connects = ease(w.Connects)
 	}
 	return w
 }

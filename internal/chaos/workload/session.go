@@ -19,7 +19,7 @@ const (
 	// idlePort is where nobody ever connects, so that an accept waits.
 	idlePort fabric.Port = 2051
 
-	lookEvery  = 5 * time.Millisecond   // at the words that signals are stored in
+	lookEvery  = 20 * time.Millisecond  // at the words that signals are stored in
 	careEvery  = 100 * time.Millisecond // for slow calls and for the own life
 	scanEvery  = 2 * time.Second        // of windows in use
 	settleTime = 20 * time.Millisecond  // without an event, before a view is taken
