@@ -12,6 +12,7 @@ import (
 // was not taken in a ring, by offset.
 type assembly struct {
 	buf   []byte  // ring; its length is a power of two, or 0
+	small []byte  // the ring before buf, if only buf is above keptRing; it is next when buf is freed
 	taken uint64  // offset of the next byte to be taken
 	next  uint64  // all bytes before have arrived; taken <= next
 	ahead []piece // what was announced at or above next, sorted, without overlap
@@ -26,7 +27,8 @@ type piece struct{ start, at, end uint64 }
 const maxPieces = 256
 
 // firstRing is the size at which a ring starts, in bytes; one above keptRing is
-// freed when it is empty.
+// freed when it is empty, and the one before it is used again: a lane whose writes
+// are large has small frames between them.
 const (
 	firstRing = 4 << 10
 	keptRing  = 64 << 10
@@ -150,7 +152,7 @@ func (a *assembly) take(p []byte) int {
 	a.taken += uint64(n)
 	if a.taken == a.next && len(a.ahead) == 0 && len(a.buf) > keptRing {
 		freeRing(a.buf)
-		a.buf = nil
+		a.buf, a.small = a.small, nil
 	}
 	return n
 }
@@ -174,7 +176,11 @@ func (a *assembly) reserve(n int) {
 	for _, p := range a.ahead {
 		a.move(buf, p.start, p.at)
 	}
-	freeRing(a.buf)
+	if len(buf) > keptRing && len(a.buf) <= keptRing {
+		a.small = a.buf
+	} else {
+		freeRing(a.buf)
+	}
 	a.buf = buf
 }
 
@@ -200,6 +206,6 @@ func (a *assembly) drop(at uint64, n int) {
 // that are. What is still to come is to be dropped too.
 func (a *assembly) discard() int {
 	n := a.held()
-	a.taken, a.buf = a.next, nil
+	a.taken, a.buf, a.small = a.next, nil, nil
 	return n
 }

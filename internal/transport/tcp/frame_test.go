@@ -202,12 +202,13 @@ func FuzzAssembly(f *testing.F) {
 func TestAssemblyInAnyOrder(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for range 200 {
-		want := make([]byte, 1+r.IntN(20000))
+		scale := 1 << r.IntN(6) // up to rings that are lent
+		want := make([]byte, 1+r.IntN(20000*scale))
 		for i := range want {
 			want[i] = byte(r.Uint32())
 		}
 		var cuts []int
-		for at := 0; at < len(want); at += 1 + r.IntN(1000) {
+		for at := 0; at < len(want); at += 1 + r.IntN(1000*scale) {
 			cuts = append(cuts, at)
 		}
 		var a assembly
@@ -221,13 +222,39 @@ func TestAssemblyInAnyOrder(t *testing.T) {
 				t.Fatal(err)
 			}
 			a.put(uint64(cuts[i]), want[cuts[i]:end])
-			p := make([]byte, r.IntN(2000))
+			p := make([]byte, r.IntN(2000*scale))
 			got = append(got, p[:a.take(p)]...)
 		}
 		rest := make([]byte, a.readable())
 		a.take(rest)
 		if got = append(got, rest...); !bytes.Equal(got, want) {
 			t.Fatalf("%d bytes came out of %d", len(got), len(want))
+		}
+	}
+}
+
+// TestALaneKeepsItsSmallRing has a large write come between small ones: its ring is
+// given back, and the one of the small ones is used again.
+func TestALaneKeepsItsSmallRing(t *testing.T) {
+	var a assembly
+	comes := func(n int) {
+		t.Helper()
+		p := bytes.Repeat([]byte{7}, n)
+		if err := a.announce(a.next, a.next+uint64(n)); err != nil {
+			t.Fatal(err)
+		}
+		a.put(a.next, p)
+		if got := make([]byte, n); a.take(got) != n || !bytes.Equal(got, p) {
+			t.Fatalf("of %d bytes others came out", n)
+		}
+	}
+	comes(30)
+	small := &a.buf[0]
+	for range 3 {
+		comes(keptRing + 100)
+		comes(100)
+		if len(a.buf) != firstRing || &a.buf[0] != small || a.small != nil {
+			t.Fatalf("the ring of small writes is another one, of %d bytes; kept: %d", len(a.buf), len(a.small))
 		}
 	}
 }
