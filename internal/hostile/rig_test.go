@@ -28,8 +28,12 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("net/http.(*conn).closeWriteAndWait"))
 }
 
-// patience bounds what a test waits for on real sockets.
-const patience = 15 * time.Second
+// patience bounds what a test waits for on real sockets, silenceBound how long the
+// engines of a rig bear silence.
+const (
+	patience     = 15 * time.Second
+	silenceBound = 10 * time.Second
+)
 
 // The nodes of a rig, by ID.
 const (
@@ -111,11 +115,12 @@ func providerConfig(t *testing.T, ca *trust.CA, id trust.Identity, now time.Time
 		t.Fatal(err)
 	}
 	return quic.Config{
-		Address:   "127.0.0.1:0",
-		ServerTLS: func() *tls.Config { return store.ServerTLS(quic.ALPN) },
-		ClientTLS: func() *tls.Config { return store.ClientTLS(nil, quic.ALPN) },
-		Identify:  identify,
-		Log:       zerolog.Nop(),
+		Address:     "127.0.0.1:0",
+		IdleTimeout: silenceBound, // both ends are in this process, with everything that attacks them
+		ServerTLS:   func() *tls.Config { return store.ServerTLS(quic.ALPN) },
+		ClientTLS:   func() *tls.Config { return store.ClientTLS(nil, quic.ALPN) },
+		Identify:    identify,
+		Log:         zerolog.Nop(),
 	}
 }
 
@@ -127,7 +132,7 @@ func identify(cs tls.ConnectionState) (transport.Identity, error) {
 
 func engine(t *testing.T, id addr.NodeID, p *quic.Provider) *driver.Node {
 	n := driver.Start(driver.Config{Providers: []transport.Provider{p}, Log: zerolog.Nop(), DialTimeout: 300 * time.Millisecond,
-		SilenceBound: 10 * time.Second, Fence: 10 * time.Second})
+		SilenceBound: silenceBound, Fence: silenceBound})
 	n.SetSelf(driver.Self{Self: ipc.Self{Cluster: clusterID, Life: addr.Life{Node: id, Generation: 1}}, UUID: nodeUUID(id), Epoch: 1, Term: 1})
 	return n
 }

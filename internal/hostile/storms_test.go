@@ -29,12 +29,15 @@ func TestConnectStormOfOneApplication(t *testing.T) {
 	app := r.honest.NewSession(ipc.Credentials{UID: 1001})
 	var failed atomic.Int32
 	var work sync.WaitGroup
+	underWay := make(chan struct{}, 1024) // more calls an application cannot have at a time
 	for range 4000 {
 		ep, err := app.Open()
 		if err != nil {
 			t.Fatal(err)
 		}
+		underWay <- struct{}{}
 		work.Go(func() {
+			defer func() { <-underWay }()
 			if _, err := ep.Connect(within(t), addr.Addr{Node: victimID, Port: port + 1}); status.Of(err) != status.Refused {
 				failed.Add(1)
 			}
