@@ -238,6 +238,12 @@ func TestIdleClusterTicksWithItsHeartbeats(t *testing.T) {
 func TestSilenceIsToldAtItsBound(t *testing.T) {
 	t.Run("cut off", func(t *testing.T) { toldAtItsBound(t, (*world).isolate) })
 	t.Run("deaf", func(t *testing.T) { toldAtItsBound(t, (*world).deafen) })
+	t.Run("deaf, and only its session is heard", func(t *testing.T) {
+		toldAtItsBound(t, func(w *world, m *machine) {
+			w.unacked = true
+			w.deafen(m)
+		})
+	})
 }
 
 func toldAtItsBound(t *testing.T, lose func(*world, *machine)) {

@@ -419,7 +419,7 @@ func (w *world) sayDeaf(p *proc, a SayDeaf) {
 	life := p.member.self
 	for _, m := range w.machines {
 		to := m.proc
-		if to != nil && to.host != nil && m.uuid == a.Host && to.epoch == a.Epoch && w.passes(p.at, m) && w.rng.Float64() >= w.loss {
+		if to != nil && to.host != nil && m.uuid == a.Host && to.epoch == a.Epoch && w.passes(p.at, m) && !w.unacked && w.rng.Float64() >= w.loss {
 			w.to(to, w.delay(), func() { to.stepHost(Deaf{life}) })
 		}
 	}
