@@ -223,6 +223,11 @@ var All = []Mutant{
 		Old: "		h.hears(now, from, m.Evidence)\n", New: "",
 	},
 	{
+		Name: "any-life", What: "a process that answers is a sign of each of its lives",
+		File: "membership/lifelines.go", By: "./membership",
+		Old: "	case p.Life != n.Life:\n", New: "	case false:\n",
+	},
+	{
 		Name: "stall-unnoticed", What: "a member that stood still judges others by that time",
 		File: "membership/verdict/timing.go", By: "./membership/verdict",
 		Old: "	if by <= t.Stall {\n", New: "	if true {\n",
