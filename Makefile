@@ -164,9 +164,9 @@ cluster-down: ## end what `make cluster` started, with its volumes
 	@$(CLUSTER) down -v --timeout 5
 
 # Which labs `make chaos` uses, how many simulated runs it makes at least, and how
-# many real ones at a time; if that is empty, 4, and 3 in containers. Where 2,000
+# many real ones at most at a time; if that is empty, 4, and 3 in containers. Where 2,000
 # simulated runs take more than 105 seconds, workloads have half of their rates in real
-# labs: so slow a machine has too much to do with all. What carries the data outside of
+# labs, and a quarter beyond 130: so slow a machine has too much to do with all. What carries the data outside of
 # simulations, as of `fabricd run --providers`; if that is empty, what nodes choose. What
 # each lab saw is in out/chaos.
 CHAOS_LABS      ?= sim local netns compose

@@ -26,7 +26,7 @@ sums, a page of one run of each scenario, and all of the runs that were not gree
   fabricd chaos suite deploy/scenarios --on netns --providers tcp --parallel 3`,
 	}
 	f.addTo(cmd)
-	cmd.Flags().IntVar(&f.parallel, "parallel", 1, fmt.Sprintf("how many runs of a real lab to make at a time, up to %d", chaos.MaxParallel))
+	cmd.Flags().IntVar(&f.parallel, "parallel", 1, fmt.Sprintf("how many runs of a real lab to make at a time, while the machine has room, up to %d", chaos.MaxParallel))
 	cmd.Flags().IntVar(&total, "total", 0, "at least so many runs in all: more seeds for each scenario")
 	cmd.Flags().StringSliceVar(&only, "only", nil, "names of the scenarios to run; all if empty")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

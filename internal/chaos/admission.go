@@ -67,9 +67,9 @@ func processors() (usage, bool) {
 	return parseUsage(string(b))
 }
 
-// parseUsage reads the first line of /proc/stat: user, nice, system, idle, iowait and
-// more, of which time that a hypervisor has taken is the eighth. The last two are within
-// the first two.
+// parseUsage reads the first line of /proc/stat: user, nice, system, idle, iowait, irq,
+// softirq, and steal, which a hypervisor has taken. The guests' times behind them are in
+// the first two already.
 func parseUsage(text string) (u usage, ok bool) {
 	line, _, _ := strings.Cut(text, "\n")
 	fields := strings.Fields(line)

@@ -224,7 +224,7 @@ var All = []Mutant{
 	},
 	{
 		Name: "any-life", What: "a process that answers is a sign of each of its lives",
-		File: "membership/lifelines.go", By: "./membership",
+		File: "membership/reach.go", By: "./membership",
 		Old: "	case p.Life != n.Life:\n", New: "	case false:\n",
 	},
 	{

@@ -1,0 +1,163 @@
+package membership
+
+import (
+	"context"
+	"errors"
+	"syscall"
+
+	"github.com/fabricd/fabricd/membership/control"
+	"github.com/fabricd/fabricd/membership/verdict"
+)
+
+// A sight is what reach met, the weaker first: of several addresses the strongest
+// counts.
+type sight uint8
+
+const (
+	sawNothing    sight = iota // this node could not dial at all, which says nothing of the other one
+	sawNobody                  // nobody answered
+	sawFence                   // it said that our life is over
+	sawNewer                   // another start of it answered
+	sawNoSuchLife              // it answered, and is not that life: it is another one, or none
+	sawAlive                   // it answered
+)
+
+// exhausted reports whether err is a lack of this node's own, of descriptors,
+// memory or ports.
+func exhausted(err error) bool {
+	for _, e := range []error{
+		syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOBUFS, syscall.EADDRNOTAVAIL,
+	} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// reach opens a lifeline to exactly the life that n names. If met is sawAlive, the
+// lifeline is the caller's to start; else there is none.
+func (a *Agent) reach(ctx context.Context, n Node) (up *control.Lifeline, met sight) {
+	if len(n.Addresses) == 0 {
+		return nil, sawNobody
+	}
+	type result struct {
+		up  *control.Lifeline
+		met sight
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	results := make(chan result, len(n.Addresses))
+	for _, address := range n.Addresses {
+		a.wg.Go(func() {
+			up, met := a.reachAt(ctx, address, n)
+			results <- result{up, met}
+		})
+	}
+	for range n.Addresses {
+		r := <-results
+		met = max(met, r.met)
+		switch {
+		case r.up != nil && up == nil:
+			up = r.up
+			cancel() // the others are not needed; each of them still answers
+		case r.up != nil:
+			a.wg.Go(func() { a.release(r.up) })
+		}
+	}
+	return up, met
+}
+
+func (a *Agent) reachAt(ctx context.Context, address string, n Node) (*control.Lifeline, sight) {
+	up, err := a.dialer.Lifeline(ctx, address, control.Target{UUID: n.UUID, Epoch: n.Epoch, Life: n.Life})
+	var refused *control.RefusedError
+	switch {
+	case errors.As(err, &refused) && refused.Remote && refused.Code == control.CodeFenced:
+		return nil, sawFence
+	case exhausted(err):
+		return nil, sawNothing
+	case err != nil:
+		return nil, sawNobody
+	}
+	met, why := sawAlive, error(nil)
+	switch p := up.Peer(); {
+	case p.Epoch != n.Epoch:
+		met, why = sawNewer, errSeen
+	case p.Life != n.Life:
+		met, why = sawNoSuchLife, errSeen
+	default:
+		if why = a.outdated(p, up.Lease()); why != nil {
+			a.log.Warn().Err(why).Str("address", address).Msg("lifeline refused")
+			met = sawNobody
+		}
+	}
+	if why != nil {
+		a.wg.Go(func() { a.reject(up, why) })
+		return nil, met
+	}
+	return up, met
+}
+
+// errSeen ends a lifeline that was opened to see whether somebody is there.
+var errSeen = errors.New("seen")
+
+// release ends a lifeline that has shown that somebody is there, and waits for it.
+// up may be nil.
+func (a *Agent) release(up *control.Lifeline) {
+	if up != nil {
+		a.reject(up, errSeen)
+	}
+}
+
+// reject ends a lifeline, tells the peer why, and waits for it.
+func (a *Agent) reject(up *control.Lifeline, why error) {
+	up.Start(func() {}, func(verdict.DownCause, error) {})
+	up.Close(why.Error())
+	select {
+	case <-up.Done():
+	case <-a.ctx.Done():
+		up.Abort()
+		<-up.Done()
+	}
+}
+
+// redial sees for the host whether the process of a life is still there.
+func (a *Agent) redial(x verdict.Redial) {
+	n := Node{Life: x.Life, UUID: x.UUID, Epoch: x.Epoch, Addresses: x.Addresses}
+	a.wg.Go(func() {
+		ctx, cancel := context.WithTimeout(a.ctx, a.timing.Redial)
+		defer cancel()
+		up, met := a.reach(ctx, n)
+		outcome := verdict.RedialFailed
+		switch met {
+		case sawNothing:
+			outcome = verdict.RedialUntried
+		case sawAlive, sawNoSuchLife: // the process is there, and asks for a life again
+			outcome = verdict.RedialAlive
+		case sawNewer:
+			outcome = verdict.RedialNewer
+		}
+		a.post(func() { a.feedHost(verdict.Redialed{Life: x.Life, Outcome: outcome}) })
+		a.release(up)
+	})
+}
+
+// probe sees whether a life can be reached over the data path.
+func (a *Agent) probe(x verdict.Probe) {
+	n := Node{Life: x.Life, UUID: x.UUID, Epoch: x.Epoch, Addresses: x.Addresses}
+	a.wg.Go(func() {
+		ctx, cancel := context.WithTimeout(a.ctx, a.timing.Check)
+		defer cancel()
+		reached := a.probeOnce(ctx, n)
+		a.post(func() { a.feedMember(verdict.Probed{Nonce: x.Nonce, Reached: reached}) })
+	})
+}
+
+func (a *Agent) probeOnce(ctx context.Context, n Node) bool {
+	if a.cfg.Probe != nil {
+		return a.cfg.Probe(ctx, n) == nil
+	}
+	up, met := a.reach(ctx, n)
+	a.release(up)
+	return met == sawAlive
+}
