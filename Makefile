@@ -164,9 +164,9 @@ cluster-down: ## end what `make cluster` started, with its volumes
 	@$(CLUSTER) down -v --timeout 5
 
 # Which labs `make chaos` uses, how many simulated runs it makes at least, and how
-# many real ones at most at a time; if that is empty, 4, and 3 in containers. Where 2,000
-# simulated runs take more than 105 seconds, workloads have half of their rates in real
-# labs, and a quarter beyond 130: so slow a machine has too much to do with all. What carries the data outside of
+# many real ones at most at a time; if that is empty, 6, and 4 in containers. Where 2,000
+# simulated runs take more than 120 seconds, workloads have half of their rates in real
+# labs: so slow a machine has too much to do with all. What carries the data outside of
 # simulations, as of `fabricd run --providers`; if that is empty, what nodes choose. What
 # each lab saw is in out/chaos.
 CHAOS_LABS      ?= sim local netns compose
@@ -184,8 +184,8 @@ chaos: image ## every scenario in every lab: simulated with many seeds, processe
 	  total=0
 	  began=$$(date +%s)
 	  if [ "$$lab" = sim ]; then total=$(CHAOS_RUNS); fi
-	  parallel=4
-	  if [ "$$lab" = compose ]; then parallel=3; fi
+	  parallel=6
+	  if [ "$$lab" = compose ]; then parallel=4; fi
 	  load=100
 	  if [ "$$lab" != sim ]; then load=$$eased; fi
 	  providers='$(CHAOS_PROVIDERS)'
@@ -195,8 +195,7 @@ chaos: image ## every scenario in every lab: simulated with many seeds, processe
 	  if [ "$$rc" != 0 ]; then tail -n 1 "out/chaos/$$lab.log"; fi
 	  if [ "$$lab" = sim ]; then
 	    took=$$(( ($$(date +%s) - began) * 2000 / $(CHAOS_RUNS) )) # of 2000 runs
-	    if [ "$$took" -gt 105 ]; then eased=50; fi
-	    if [ "$$took" -gt 130 ]; then eased=25; fi
+	    if [ "$$took" -gt 120 ]; then eased=50; fi
 	  fi
 	done
 	bin/fabricd chaos scale --report out/chaos/scale

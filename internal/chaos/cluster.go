@@ -31,8 +31,9 @@ type cluster struct {
 	exe       string
 	schedule  *scenario.Schedule
 	detection scenario.Detection
-	providers string // of the daemons; empty: as they like
-	faults    bool   // the daemons run with --enable-faults
+	providers string        // of the daemons; empty: as they like
+	beat      time.Duration // of workloads
+	faults    bool          // the daemons run with --enable-faults
 	clock     *workload.Clock
 	zero      int64 // CLOCK_MONOTONIC at the zero of the run
 	log       *workload.Log
@@ -241,6 +242,7 @@ func (c *cluster) appConfig(s *slot, run int) workload.Config {
 		Control: c.site.path(s, "control.json"),
 		Ready:   c.site.path(s, "ready"),
 		Waiters: w.Waiters, Connects: w.Connects, Windows: w.Windows,
+		Beat: int64(c.beat),
 	}
 	late := sc.Late()
 	for _, pair := range w.Pairs.Of(sc.Cluster.Nodes) {

@@ -31,13 +31,18 @@ type machine struct {
 // newMachine returns the local site. Addresses follow from the process and the
 // worker, so that no two runs share one.
 func newMachine(exe string, name Name, spawn *spawner, worker int) *machine {
-	pid := os.Getpid()
 	return &machine{
 		exe:   exe,
 		spawn: spawn,
-		net:   netip.AddrFrom4([4]byte{127, byte(192 + pid>>8%63), byte(pid), byte(1 + worker*maxSlots)}),
+		net:   loopback(os.Getpid(), worker),
 		group: group{name: name},
 	}
+}
+
+// loopback returns the address of slot 0: four runs share the last byte.
+func loopback(pid, worker int) netip.Addr {
+	const each = 256 / maxSlots
+	return netip.AddrFrom4([4]byte{127, byte(64 + 63*(worker/each) + pid>>8%63), byte(pid), byte(1 + worker%each*maxSlots)})
 }
 
 func (m *machine) check(_ context.Context, s *scenario.Schedule) error {
@@ -59,7 +64,7 @@ const (
 	// maxSlots bounds the slots of a real lab.
 	maxSlots = 60
 	// MaxParallel bounds the runs that a real lab makes at a time.
-	MaxParallel = 4
+	MaxParallel = 8
 )
 
 func (m *machine) open(context.Context, int) error { return nil }

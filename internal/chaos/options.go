@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"time"
 
 	"github.com/fabricd/fabricd/internal/history"
 	"github.com/fabricd/fabricd/internal/scenario"
@@ -55,6 +56,20 @@ func (o *Options) eased(s *scenario.Schedule, lab scenario.Lab) *scenario.Schedu
 	of.Workload = of.Workload.Eased(o.Load)
 	less.Scenario = &of
 	return &less
+}
+
+// workBeat is for how long an application of a real lab sleeps between steps of its
+// workload with all of its rates: a process that wakes for each of them costs twice as
+// much, on slow machines three times, and several runs share two processors.
+const workBeat = 50 * time.Millisecond
+
+// beat returns the beat of workloads in real labs. As many steps fall on it with less of
+// their rates, down to a quarter.
+func (o *Options) beat() time.Duration {
+	if o.Load == 0 {
+		return workBeat
+	}
+	return workBeat * 100 / time.Duration(max(o.Load, 25))
 }
 
 // command is the command line that repeats a run of s in a lab.

@@ -343,3 +343,24 @@ func TestPauseUntilThePast(t *testing.T) {
 		t.Error("a run without a history is green")
 	}
 }
+
+// TestRunsShareNoAddress: of all that are made at a time, and none has that of the
+// machine itself.
+func TestRunsShareNoAddress(t *testing.T) {
+	for _, pid := range []int{1, 255, 256, 63 * 256, 1<<22 - 1} {
+		seen := make(map[netip.Addr]int)
+		for worker := range MaxParallel {
+			a := loopback(pid, worker).As4()
+			if a[0] != 127 || a[1] < 64 || a[3] == 0 || int(a[3])+maxSlots > 256 {
+				t.Errorf("process %d, run %d: %v", pid, worker, a)
+			}
+			for range maxSlots {
+				if other, taken := seen[netip.AddrFrom4(a)]; taken {
+					t.Fatalf("process %d: runs %d and %d have %v", pid, other, worker, a)
+				}
+				seen[netip.AddrFrom4(a)] = worker
+				a[3]++
+			}
+		}
+	}
+}

@@ -98,7 +98,7 @@ func (r *realLab) runAt(ctx context.Context, s *scenario.Schedule, site site, sp
 	}
 	defer out.Close()
 	c := &cluster{name: name, lab: r.lab, dir: dir, dirMode: 0o700, site: site, spawn: spawn, exe: r.o.Exe, schedule: s, detection: s.Scenario.Cluster.Detection,
-		providers: r.o.Providers, faults: true, clock: clock, zero: zero, log: workload.NewLog(out, history.Lab, clock), say: r.o.say}
+		providers: r.o.Providers, beat: r.o.beat(), faults: true, clock: clock, zero: zero, log: workload.NewLog(out, history.Lab, clock), say: r.o.say}
 	if c.detection == "" {
 		c.detection = scenario.Normal
 	}

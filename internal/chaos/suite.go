@@ -148,16 +148,13 @@ const largeCluster = 7
 
 // weight returns as how many runs, of those that a lab makes at a time, a job counts: a
 // large cluster gives the machine more to do, and what judges short waits is to find a
-// machine that has not too much to do. On one so slow that loads are eased it is alone.
-func (j Job) weight(atATime int, eased bool) int {
+// machine that has not too much to do.
+func (j Job) weight(atATime int) int {
 	n := 1
 	if j.Scenario.Cluster.Nodes >= largeCluster {
 		n++
 	}
-	switch {
-	case j.waits() && eased:
-		n = atATime
-	case j.waits():
+	if j.waits() {
 		n++
 	}
 	return min(n, atATime)
@@ -188,7 +185,7 @@ func runSome(ctx context.Context, l *Lab, jobs []Job, workers int, opts *Options
 		var taken []int
 		slots := 1
 		if l.Kind() != scenario.Sim {
-			slots = j.weight(workers, opts.eases(l.Kind()))
+			slots = j.weight(workers)
 		}
 		for range slots {
 			taken = append(taken, <-idle)

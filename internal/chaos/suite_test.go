@@ -35,23 +35,22 @@ func TestTheLongestRunsBeginFirst(t *testing.T) {
 	}
 }
 
-// TestHeavyRunsCountTwice: those of large clusters, and those that judge short waits,
-// which are alone where the load is eased.
+// TestHeavyRunsCountTwice: those of large clusters, and those that judge short waits.
 func TestHeavyRunsCountTwice(t *testing.T) {
 	all, err := ReadScenarios([]string{"../../deploy/scenarios"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string][3]int{ // of four at a time; eased; of one at a time
-		"churn": {1, 1, 1}, "keys-rotated": {2, 2, 1}, "app-killed": {2, 4, 1},
-		"slow-receiver": {2, 4, 1}, "others-wait-no-longer": {2, 4, 1},
+	for name, want := range map[string][2]int{ // of four at a time; of one
+		"churn": {1, 1}, "keys-rotated": {2, 1}, "app-killed": {2, 1},
+		"slow-receiver": {2, 1}, "others-wait-no-longer": {2, 1},
 	} {
 		i := slices.IndexFunc(all, func(n Named) bool { return string(n.Scenario.Name) == name })
 		if i < 0 {
 			t.Fatalf("%s is not there", name)
 		}
 		j := Job{Named: all[i]}
-		if got := [3]int{j.weight(4, false), j.weight(4, true), j.weight(1, false)}; got != want {
+		if got := [2]int{j.weight(4), j.weight(1)}; got != want {
 			t.Errorf("%s counts as %d runs, want %d", name, got, want)
 		}
 	}

@@ -28,6 +28,10 @@ type Config struct {
 	Connects int      `json:"connects"` // short connections per second to each peer that this end is client of
 	Windows  int      `json:"windows"`  // windows per second that are registered and unregistered on every pair
 	Waiters  bool     `json:"waiters"`  // calls that wait on every pair
+
+	// Beat is how long a step that is due waits for others at most, ns: steps are
+	// taken at its multiples since the zero of the run. 0: each when it is due.
+	Beat int64 `json:"beat"`
 }
 
 // A Peer is another slot that this application talks to.
@@ -62,6 +66,7 @@ const (
 	maxSize   = 64 << 20
 	maxWindow = 1 << 30
 	maxPeers  = 4096
+	maxBeat   = time.Second
 	maxConfig = 1 << 20 // bytes of the file
 )
 
@@ -101,6 +106,8 @@ func (c *Config) check() error {
 		return fmt.Errorf("min, max: want 1 to %d bytes", maxSize)
 	case r.Window < 0 || r.Window > maxWindow:
 		return fmt.Errorf("rma.window: %d: want at most %d bytes", r.Window, maxWindow)
+	case c.Beat < 0 || c.Beat > int64(maxBeat):
+		return fmt.Errorf("beat: %d: want 0 to %d ns", c.Beat, maxBeat.Nanoseconds())
 	}
 	return nil
 }
@@ -108,45 +115,3 @@ func (c *Config) check() error {
 func rate(r int) bool { return r >= 0 && r <= maxRate }
 
 func sizes(min, max int64) bool { return min >= 1 && min <= max && max <= maxSize }
-
-// A pacer keeps a loop to a rate. Time that the loop loses is lost: it does not
-// hurry afterwards.
-type pacer struct {
-	every time.Duration
-	timer *time.Timer
-	next  time.Time
-}
-
-// newPacer returns a pacer for rate steps per second; the first step is due at
-// once. The caller stops it.
-func newPacer(rate int) *pacer {
-	return &pacer{every: time.Second / time.Duration(rate), timer: time.NewTimer(0), next: time.Now()}
-}
-
-// wait waits until the next step is due, or one of two channels is closed; then
-// it returns false.
-func (p *pacer) wait(done, over <-chan struct{}) bool {
-	select {
-	case <-p.timer.C:
-	case <-done:
-		return false
-	case <-over:
-		return false
-	}
-	select { // it comes first if the step is due as well
-	case <-over:
-		return false
-	default:
-	}
-	p.next = p.next.Add(p.every)
-	if now := time.Now(); p.next.Before(now.Add(-maxLag)) {
-		p.next = now
-	}
-	p.timer.Reset(time.Until(p.next))
-	return true
-}
-
-// maxLag is how much of lost time a pacer makes up for: timers are not exact.
-const maxLag = 20 * time.Millisecond
-
-func (p *pacer) stop() { p.timer.Stop() }

@@ -70,7 +70,7 @@ func (e *end) churn(n int) {
 	}
 	defer mem.Close()
 	defer e.s.app.active()()
-	pace := newPacer(n)
+	pace := e.s.app.atRate(n)
 	defer pace.stop()
 	for e.paced(pace) {
 		var off int64
@@ -144,17 +144,24 @@ func (o *operator) work() {
 	}
 	r := o.e.s.app.c.RMA
 	fences, signals := uint64(r.Fence), uint64(r.Signal)
-	pace := newPacer(r.Rate)
+	pace := o.e.s.app.atRate(r.Rate)
 	defer pace.stop()
 	for o.e.paced(pace) {
 		if o.n-o.fenced >= uint64(o.nstages) && !o.fence() {
 			return
 		}
-		if !o.next() ||
+		if o.e.lookForSignal(); !o.next() ||
 			fences > 0 && o.n%fences == 0 && !o.fence() ||
 			signals > 0 && o.n%signals == 0 && !o.signal() {
 			return
 		}
+	}
+}
+
+// lookForSignal looks at the word of the own window that the peer stores signals in.
+func (e *end) lookForSignal() {
+	if w := e.window.Load(); w != nil {
+		w.lookForSignal()
 	}
 }
 

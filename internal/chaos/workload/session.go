@@ -211,7 +211,7 @@ func (s *session) keep(peer int, kind byte) {
 
 // keepShort makes short connections to peer, one after the other.
 func (s *session) keepShort(peer int) {
-	p := newPacer(s.app.c.Connects)
+	p := s.app.atRate(s.app.c.Connects)
 	defer p.stop()
 	for p.wait(s.over, nil) {
 		if e := s.dial(peer, kindShort); e != nil {
@@ -306,39 +306,28 @@ func (s *session) all() []*end {
 	return all
 }
 
-// watchSignals looks for new values in the words that peers store signals in.
+// watchSignals looks for new values in the words that peers store signals in, as
+// operators do between their operations: then peers are busy as well.
 func (s *session) watchSignals() {
 	if s.app.c.RMA.Rate == 0 || s.app.c.RMA.Signal == 0 {
 		return
 	}
-	ticker := time.NewTicker(lookEvery)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ticker.C:
-		case <-s.over:
-			return
-		}
+	pace := s.app.each(max(lookEvery, time.Duration(s.app.c.Beat)))
+	defer pace.stop()
+	for pace.wait(nil, s.over) {
 		for _, e := range s.all() {
-			if w := e.window.Load(); w != nil {
-				w.lookForSignal()
-			}
+			e.lookForSignal()
 		}
 	}
 }
 
 // care writes slow calls, watches the own life, and scans windows.
 func (s *session) care() {
-	ticker := time.NewTicker(careEvery)
-	defer ticker.Stop()
+	defer s.app.calls.writeSlow()
+	pace := s.app.each(careEvery)
+	defer pace.stop()
 	scanned := time.Now()
-	for {
-		select {
-		case <-ticker.C:
-		case <-s.over:
-			s.app.calls.writeSlow()
-			return
-		}
+	for pace.wait(nil, s.over) {
 		s.app.calls.writeSlow()
 		s.app.graves.tend()
 		s.checkLife()

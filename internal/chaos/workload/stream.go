@@ -33,7 +33,7 @@ func (e *end) stream() {
 func (e *end) sendMessages() {
 	defer e.s.app.active()()
 	m := e.s.app.c.Messages
-	pace := newPacer(m.Rate)
+	pace := e.s.app.atRate(m.Rate)
 	defer pace.stop()
 	t := newTeller(func(r history.Range) { e.put(&history.Sent{ConnEnd: e.id, Range: r}) })
 	defer t.flush()
