@@ -2,10 +2,11 @@ package workload
 
 import (
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/fabricd/fabricd/internal/bubble"
 )
 
 // TestStepsAreTakenOnBeats: as many as their rate says, none of them before it is due,
@@ -15,7 +16,7 @@ func TestStepsAreTakenOnBeats(t *testing.T) {
 		every := time.Duration(rapid.IntRange(1, 200).Draw(r, "every")) * time.Millisecond
 		beat := time.Duration(rapid.IntRange(0, 200).Draw(r, "beat")) * time.Millisecond
 		begun := time.Duration(rapid.IntRange(0, 500).Draw(r, "begun")) * time.Millisecond
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			clock := &Clock{began: time.Now(), at: int64(begun)}
 			p := newPacer(clock, beat, every)
 			defer p.stop()
@@ -35,7 +36,7 @@ func TestStepsAreTakenOnBeats(t *testing.T) {
 // TestLostTimeIsLost: who could not step for a while does not hurry afterwards, but
 // for what a beat brings along.
 func TestLostTimeIsLost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		const beat, every = 50 * time.Millisecond, 10 * time.Millisecond
 		clock := &Clock{began: time.Now()}
 		p := newPacer(clock, beat, every)
