@@ -16,8 +16,7 @@ const (
 
 // A collection is the data at the end of a session's put. Guarded by writeMu.
 type collection struct {
-	begun  time.Time     // what sent counts from
-	sent   time.Duration // when the last data was sent or collected
+	sent   time.Duration // when the last data was sent or collected, since the company has begun
 	streak int           // frames in a row that came within hurry, up to eager
 
 	last int    // where the header of the last frame in put is, if it is data; -1: it is none
@@ -27,9 +26,9 @@ type collection struct {
 	flusher bool // it was started
 }
 
-// hurries reports whether the next data is to be collected.
-func (c *collection) hurries() bool {
-	now := time.Since(c.begun)
+// hurries reports whether the next data, at a time since the company has begun, is to be
+// collected.
+func (c *collection) hurries(now time.Duration) bool {
 	if now-c.sent > hurry {
 		c.streak = 0
 		return false
@@ -41,8 +40,9 @@ func (c *collection) hurries() bool {
 
 // went notes that data was written at once. writeMu is held.
 func (s *session) went() {
-	s.collected.sent = time.Since(s.collected.begun)
+	s.collected.sent = time.Since(s.company.begun)
 	s.spoke.Store(int64(s.collected.sent))
+	s.company.said(s.collected.sent)
 }
 
 // collect keeps the bytes v, at offset at of a lane, for the next write. writeMu is

@@ -7,15 +7,17 @@ import (
 
 // While every processor runs a goroutine that encrypts or decrypts, nobody asks the
 // kernel which sockets have something: the scheduler does so when a processor has
-// nothing to run. So whoever moves much on a bulk connection with TLS looks at the
-// session's first connection between records, and has its reader go on at once if
-// something has come: what is small does not wait for what is large to pause. Without
-// TLS it does so only while this end talks; and then, with TLS or without, it lets
-// others run, who may have an answer already.
+// nothing to run. The same is true of one processor that moves much without TLS while
+// the thread of the other one, woken, waits behind it for the kernel to let it run, for
+// up to a few milliseconds. So whoever moves much on a bulk connection looks at the first
+// connections of all sessions (company.go) between records, and has their readers go on
+// at once if something has come: what is small does not wait for what is large to pause.
+// Without TLS it does so only while somebody here talks; and then, with TLS or without,
+// it lets others run, who may have an answer already.
 
-// Who writes glances only if this end has said something short lately, and so is
-// likely to wait for an answer: else what comes to it is the word that its bytes have
-// come, which may wait until there is much of it.
+// Who writes glances only if somebody here has said something short lately, and so is
+// likely to wait for an answer: else what comes is the word that bytes have come, which
+// may wait until there is much of it.
 
 const (
 	glanceEvery = 20 * time.Microsecond // what a record or two take
@@ -29,10 +31,6 @@ const (
 type lookout struct {
 	last  time.Time // the last look
 	keeps time.Time // until then others have had their share of the processor
-
-	// Of one look: fields, so that it needs no memory.
-	look func(fd uintptr)
-	seen bool
 }
 
 // yielded notes that others have run from begun to now. Those who compute keep the
@@ -44,17 +42,21 @@ func (o *lookout) yielded(begun, now time.Time) {
 	}
 }
 
-// glance has who waits for the first connection read it, if there is something, and
-// if the caller did not look just before, at last. If this end talks, it lets others
-// run besides: who has got an answer may be waiting for the processor.
-func (s *session) glance(o *lookout, talks bool) {
+// glance has those read who wait for a first connection that has something, if the
+// caller did not look just before: the one of this session at once if eager. If this end
+// talks, it lets others run besides: who has got an answer may be waiting for the
+// processor.
+func (s *session) glance(o *lookout, eager, talks bool) {
 	now := time.Now()
 	if now.Sub(o.last) < glanceEvery {
 		return
 	}
 	o.last = now
-	if s.socket.waits.Load() && s.socket.readable(o) {
-		s.helm.nudge()
+	own := s
+	if !eager {
+		own = nil
+	}
+	if s.company.rouse(own) {
 		talks = true
 	}
 	if talks && now.After(o.keeps) {
@@ -63,32 +65,20 @@ func (s *session) glance(o *lookout, talks bool) {
 	}
 }
 
-// talks reports whether this end has said something short lately.
-func (s *session) talks() bool {
-	return time.Since(s.collected.begun)-time.Duration(s.spoke.Load()) < lately
-}
-
 // glanceAside is glance for who writes.
 func (b *bulk) glanceAside() {
-	if b.s.talks() {
-		b.s.glance(&b.wrote, true)
+	if b.s.company.talks() {
+		talks := b.s.talks()
+		b.s.glance(&b.wrote, talks, talks)
 	}
 }
 
 // glanceAhead is glance for who reads.
 func (b *bulk) glanceAhead() {
-	if talks := b.s.talks(); talks || b.tls != nil {
-		b.s.glance(&b.looked, talks)
+	if b.tls != nil || b.s.company.talks() {
+		talks := b.s.talks()
+		b.s.glance(&b.looked, b.tls != nil || talks, talks)
 	}
-}
-
-// readable reports whether the socket has something, as o sees it.
-func (r *socketReader) readable(o *lookout) bool {
-	if o.look == nil {
-		o.look = func(fd uintptr) { o.seen = canRead(fd) }
-	}
-	o.seen = false
-	return r.raw.Control(o.look) == nil && o.seen // else it has ended
 }
 
 // nudge makes the holder look at the connection, and keep the helm.

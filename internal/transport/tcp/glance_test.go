@@ -1,12 +1,15 @@
 package tcp
 
 import (
+	"crypto/tls"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/internal/transport/transporttest"
 )
 
@@ -41,7 +44,7 @@ func TestAGlanceLetsTheReaderGoOn(t *testing.T) {
 		if _, err := out.Write([]byte{1}); err != nil {
 			t.Fatal(err)
 		}
-		sb.glance(new(lookout), false)
+		sb.glance(new(lookout), true, false)
 		select {
 		case <-came:
 			here++
@@ -54,6 +57,87 @@ func TestAGlanceLetsTheReaderGoOn(t *testing.T) {
 	}
 	out.Close()
 	<-ended
+}
+
+// Who moves much on one session looks for the others too: their readers go on when a
+// second look finds that they still wait, if their end talks.
+func TestAGlanceIsForOtherSessionsToo(t *testing.T) {
+	pa, pb := onSockets(t, func(*Config) {})
+	from, to := transporttest.Connect(t, pa, pb)
+	out, in := transporttest.Lane(t, from, to)
+	pc, pd := onSockets(t, func(*Config) {})
+	mover, _ := transporttest.Connect(t, pc, pd)
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	const rounds = 50
+	came := make(chan struct{}, rounds)
+	ended := make(chan struct{})
+	go func() { // ends with the lane
+		defer close(ended)
+		for p := make([]byte, 1); ; came <- struct{}{} {
+			if _, err := in.Read(p); err != nil {
+				return
+			}
+		}
+	}()
+	sb := to.(*session)
+	for _, talks := range []bool{true, false} {
+		early, here := 0, 0
+		for range rounds {
+			for !sb.socket.waits.Load() {
+				runtime.Gosched()
+			}
+			sb.spoke.Store(int64(time.Since(sb.company.begun) - 2*lately))
+			if talks {
+				sb.spoke.Store(int64(time.Since(sb.company.begun)))
+			}
+			if _, err := out.Write([]byte{1}); err != nil {
+				t.Fatal(err)
+			}
+			mover.(*session).glance(new(lookout), true, false)
+			early += len(came)
+			mover.(*session).glance(new(lookout), true, false)
+			here += len(came)
+			<-came
+		}
+		if talks && here < rounds*4/5 || !talks && here > rounds/5 || early > rounds/5 {
+			t.Errorf("talks: %v: one glance was enough %d times of %d, two %d times", talks, early, rounds, here)
+		}
+	}
+	out.Close()
+	<-ended
+}
+
+// Sessions give their seats back, those too that nobody adopts.
+func TestSeatsAreGivenBack(t *testing.T) {
+	seated := func(of ...*Provider) (n int) {
+		everyone.mu.RLock()
+		defer everyone.mu.RUnlock()
+		for _, s := range everyone.seats {
+			if slices.Contains(of, s.p) {
+				n++
+			}
+		}
+		return n
+	}
+	pa, pb := onSockets(t, func(*Config) {})
+	sa, sb := transporttest.Connect(t, pa, pb)
+	for _, s := range []transport.Session{sa, sb} {
+		for seated(s.(*session).p) != 1 { // its first goroutine sits down
+			runtime.Gosched()
+		}
+	}
+	pa.Close()
+	pb.Close()
+	if n := seated(pa, pb); n != 0 {
+		t.Errorf("%d seats are taken when both ends have closed", n)
+	}
+	late, err := newSession(pa, newRecordConn(sa.(*session).rec.Conn, recordBuffer), sa.(*session).conn.(*tls.Conn), idB, hello{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if pa.adopt(late); seated(pa) != 0 {
+		t.Error("a session that came too late has kept its seat")
+	}
 }
 
 // TestWhoTalksLetsOthersRun: whoever moves much lets go of the processor now and then
@@ -70,7 +154,7 @@ func TestWhoTalksLetsOthersRun(t *testing.T) {
 			var ran atomic.Bool
 			var other sync.WaitGroup
 			other.Go(func() { ran.Store(true) })
-			if s.glance(new(lookout), talks); ran.Load() {
+			if s.glance(new(lookout), talks, talks); ran.Load() {
 				others++
 			}
 			other.Wait()

@@ -51,6 +51,10 @@ type session struct {
 	frames     atomic.Uint64 // counts the frames that have come
 	socket     socketReader
 
+	company *company
+	seat    uint64        // in it, of run; 0: none
+	found   atomic.Uint64 // one more than frames when a look last found something
+
 	allowed allowance // what the peer may send
 
 	datagrams chan []byte
@@ -70,7 +74,7 @@ type session struct {
 	owes      atomic.Bool   // there is something in put
 	collects  atomic.Bool   // what was collected is in put
 	flushes   chan struct{} // wakes the flusher
-	spoke     atomic.Int64  // when the last data was written at once, since collected.begun
+	spoke     atomic.Int64  // when the last data was written at once, since company.begun
 	failing   sync.Once     // failSoon
 
 	mu        sync.Mutex // guards the fields below
@@ -113,7 +117,7 @@ func newSession(p *Provider, rec *recordConn, conn *tls.Conn, id transport.Ident
 		datagrams: make(chan []byte, datagramQueue),
 		arrival:   make(chan struct{}, 1),
 		flushes:   make(chan struct{}, 1),
-		collected: collection{begun: time.Now(), last: -1, sent: -hurry},
+		collected: collection{last: -1, sent: -hurry},
 		lanesIn:   make(map[uint64]*recvLane),
 		lanesOut:  make(map[uint64]*sendLane),
 		unnamed:   make(map[*sendLane]struct{}),
@@ -135,6 +139,7 @@ func newSession(p *Provider, rec *recordConn, conn *tls.Conn, id transport.Ident
 	s.out = newOutlet(rec.Conn, s.spawn, s.wakeWriters, func(err error) { s.finish(closeError(err)) })
 	rec.async = s.out
 	s.socket.begin(s)
+	s.company = companyOf(s)
 	return s, nil
 }
 
@@ -352,6 +357,7 @@ func (s *session) finish(why *transport.CloseError) {
 // run is the session's first goroutine and its last one: it keeps the watch,
 // and when the session has ended it waits for all others.
 func (s *session) run() {
+	s.seat = s.company.seatOf(s)
 	s.watch()
 	<-s.helm.free
 	if end, _ := s.Err().(*transport.CloseError); !end.Remote && !end.Reset && !end.Timeout {
@@ -393,6 +399,7 @@ func (s *session) linger() {
 
 // hangUp closes the session's connections.
 func (s *session) hangUp() {
+	s.company.leave(s.seat)
 	_ = s.rec.Conn.Close()
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -92,9 +92,34 @@ func readNow(fd uintptr, p []byte) (n int, err error) {
 	}
 }
 
-// canRead reports whether a socket has something to read, or has ended.
-func canRead(fd uintptr) bool {
-	p := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-	n, err := unix.Poll(p[:], 0)
-	return n == 1 && err == nil
+// A pollSet is sockets of which one call tells those that have something.
+type pollSet struct{ fd int }
+
+// newPollSet returns a set without sockets, nil if the kernel has no descriptor for it.
+func newPollSet() *pollSet {
+	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil
+	}
+	return &pollSet{fd}
+}
+
+// add adds a socket, until it is closed, and reports whether that went well.
+func (p *pollSet) add(fd uintptr, key uint64) bool {
+	return unix.EpollCtl(p.fd, unix.EPOLL_CTL_ADD, int(fd), &unix.EpollEvent{
+		Events: unix.EPOLLIN, Fd: int32(uint32(key)), Pad: int32(uint32(key >> 32))}) == nil
+}
+
+// readable sets keys to those of sockets that have something to read, or have ended, and
+// returns how many they are. If there are more, the others come next time.
+func (p *pollSet) readable(keys *[mostRoused]uint64) int {
+	var events [mostRoused]unix.EpollEvent
+	n, err := unix.EpollWait(p.fd, events[:], 0)
+	if err != nil {
+		return 0
+	}
+	for i, e := range events[:n] {
+		keys[i] = uint64(uint32(e.Fd)) | uint64(uint32(e.Pad))<<32
+	}
+	return n
 }

@@ -20,5 +20,9 @@ func writeNow(uintptr, []byte) (int, error) { return 0, syscall.ENOTSUP }
 // readNow is never called, as writeNow.
 func readNow(uintptr, []byte) (int, error) { return 0, syscall.ENOTSUP }
 
-// canRead is never called, as writeNow.
-func canRead(uintptr) bool { return false }
+// A pollSet is never made, as writeNow is never called.
+type pollSet struct{}
+
+func newPollSet() *pollSet                        { return nil }
+func (*pollSet) add(uintptr, uint64) bool         { return false }
+func (*pollSet) readable(*[mostRoused]uint64) int { return 0 }

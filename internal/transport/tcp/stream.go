@@ -439,7 +439,7 @@ func (s *session) sendData(l *sendLane, at uint64, v vector, fin bool) error {
 	if id == 0 {
 		return s.Err()
 	}
-	if !fin && s.collected.hurries() {
+	if !fin && s.collected.hurries(time.Since(s.company.begun)) {
 		return s.collect(id, at, v)
 	}
 	defer s.went()
