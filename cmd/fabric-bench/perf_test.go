@@ -5,8 +5,10 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -46,6 +48,30 @@ func TestSystemCallsAreCounted(t *testing.T) {
 	after, err := c.count()
 	if got := after - before; err != nil || got < goroutines*each || got > 2*goroutines*each {
 		t.Errorf("%d calls, %v; want the %d that were made and a few", got, err, goroutines*each)
+	}
+}
+
+// Root needs no mounted tracefs to count.
+func TestTheTracepointIsReadFromAMountOfItsOwn(t *testing.T) {
+	const name = "events/raw_syscalls/sys_enter/id"
+	text, err := readTracefs(name)
+	if err != nil {
+		if os.Geteuid() == 0 && !errors.Is(err, fs.ErrPermission) && !errors.Is(err, syscall.ENODEV) {
+			t.Error(err)
+		}
+		return // without the right to mount, or a kernel without tracepoints
+	}
+	if n, err := strconv.Atoi(strings.TrimSpace(string(text))); err != nil || n < 1 {
+		t.Errorf("%q, want a number", text)
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if mounted, err := os.ReadFile("/sys/kernel/tracing/" + name); err != nil && strings.Contains(string(mounts), " - tracefs ") {
+		t.Error("a mount is left")
+	} else if err == nil && string(mounted) != string(text) {
+		t.Errorf("%q, want %q", text, mounted)
 	}
 }
 

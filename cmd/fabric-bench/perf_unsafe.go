@@ -5,12 +5,15 @@ package main
 import (
 	"encoding/binary"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"unsafe"
+
+	"golang.org/x/sys/unix"
 )
 
 // A callCounter counts the system calls of this process: the kernel's own
@@ -99,18 +102,50 @@ func (c *callCounter) close() {
 	c.events = nil
 }
 
-// entryTracepoint returns the number of the tracepoint at which every system
-// call begins.
+// entryTracepoint returns the number of the tracepoint at which every system call
+// begins. Where tracefs is not mounted, root looks into a mount of its own.
 func entryTracepoint() (uint64, error) {
-	var last error
-	for _, dir := range []string{"/sys/kernel/tracing", "/sys/kernel/debug/tracing"} {
-		text, err := os.ReadFile(dir + "/events/raw_syscalls/sys_enter/id")
+	const name = "events/raw_syscalls/sys_enter/id"
+	text, err := os.ReadFile("/sys/kernel/tracing/" + name)
+	for _, read := range []func(string) ([]byte, error){readDebugfs, readTracefs} {
 		if err == nil {
-			return strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
+			break
 		}
-		if last == nil {
-			last = err
+		if other, failed := read(name); failed == nil {
+			text, err = other, nil
 		}
 	}
-	return 0, last
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
+}
+
+func readDebugfs(name string) ([]byte, error) {
+	return os.ReadFile("/sys/kernel/debug/tracing/" + name)
+}
+
+// readTracefs reads a file of a tracefs that is mounted nowhere: it is gone with its
+// descriptor.
+func readTracefs(name string) ([]byte, error) {
+	fs, err := unix.Fsopen("tracefs", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("fsopen tracefs: %w", err)
+	}
+	defer unix.Close(fs)
+	if err := unix.FsconfigCreate(fs); err != nil {
+		return nil, fmt.Errorf("fsconfig tracefs: %w", err)
+	}
+	root, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_RDONLY)
+	if err != nil {
+		return nil, fmt.Errorf("fsmount tracefs: %w", err)
+	}
+	defer unix.Close(root)
+	fd, err := unix.Openat(root, name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open %s of tracefs: %w", name, err)
+	}
+	f := os.NewFile(uintptr(fd), name)
+	defer f.Close()
+	return io.ReadAll(f)
 }

@@ -402,7 +402,7 @@ func (b *bench) countCalls() {
 
 // uncounted says why system calls are not counted.
 func uncounted(err error) error {
-	return fmt.Errorf("system calls are not counted: %w (root can: mount -t tracefs tracefs /sys/kernel/tracing)", err)
+	return fmt.Errorf("system calls are not counted: %w (root can, where the kernel has tracepoints)", err)
 }
 
 // parsePeer reads NODE or NODE:PORT.
