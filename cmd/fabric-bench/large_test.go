@@ -13,11 +13,13 @@ import (
 
 // Sizes beyond what every test takes move as they are, and their bytes are checked:
 // the first is the largest that is one block of a pattern. The race detector, which
-// takes long with so much memory, sees the second one only.
+// takes long with so much memory, sees them with a block of a sixteenth.
 func TestLargeSizesMoveAndAreChecked(t *testing.T) {
 	sizes := []string{"64M", "65MiB"}
 	if raceEnabled {
-		sizes = sizes[1:]
+		defer func(old int64) { commonSize = old }(commonSize)
+		commonSize = 4 << 20
+		sizes = []string{"4M", "5MiB"}
 	}
 	for _, provider := range []string{providerMem, providerTCPPlain} {
 		t.Run(provider, func(t *testing.T) {
@@ -41,13 +43,14 @@ func TestLargeSizesMoveAndAreChecked(t *testing.T) {
 }
 
 func TestLongPatternsRepeatTheirBlock(t *testing.T) {
-	const size = commonSize + 1000
+	block := int(commonSize)
+	size := block + 1000
 	p := newPattern(3, size)
-	if len(p.bytes) > commonSize+patternTurns {
+	if len(p.bytes) > block+patternTurns {
 		t.Errorf("%d bytes are kept of a pattern of %d", len(p.bytes), size)
 	}
 	mem := p.message(5)
-	if !bytes.Equal(mem[:commonSize], newPattern(3, commonSize).message(5)) || !bytes.Equal(mem[commonSize:], mem[:1000]) {
+	if !bytes.Equal(mem[:block], newPattern(3, block).message(5)) || !bytes.Equal(mem[block:], mem[:1000]) {
 		t.Error("it is not its block and the beginning of it")
 	}
 	if !p.is(mem, 5) || p.is(mem, 6) || p.is(mem[1:], 5) || p.wrong(mem, 1) != 1 {

@@ -23,7 +23,7 @@ type pattern struct {
 func newPattern(seed uint64, size int) *pattern {
 	var key [32]byte
 	binary.LittleEndian.PutUint64(key[:], seed)
-	p := &pattern{seed: seed, size: size, bytes: make([]byte, min(size, commonSize)+patternTurns)}
+	p := &pattern{seed: seed, size: size, bytes: make([]byte, min(size, int(commonSize))+patternTurns)}
 	// It cannot fail.
 	_, _ = rand.NewChaCha8(key).Read(p.bytes)
 	return p
@@ -38,7 +38,7 @@ func (p *pattern) block(i int64) []byte {
 // message returns message i, in memory of its own if it is longer than a block. It
 // must not be changed.
 func (p *pattern) message(i int64) []byte {
-	if p.size <= commonSize {
+	if p.size <= int(commonSize) {
 		return p.block(i)
 	}
 	long := make([]byte, p.size)
@@ -58,7 +58,7 @@ func (p *pattern) put(mem []byte, i int64) {
 
 // next returns message i, in last if that is one which is longer than a block.
 func (p *pattern) next(last []byte, i int64) []byte {
-	if len(last) <= commonSize {
+	if len(last) <= int(commonSize) {
 		return p.message(i)
 	}
 	p.put(last, i)
