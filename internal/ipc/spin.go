@@ -19,6 +19,11 @@ const (
 	spinSteps = 400
 	// lowSteps bounds those of low latency: some tens of milliseconds.
 	lowSteps = 1 << 18
+	// aloneSteps are those of them that a thread makes of its own: some fifty
+	// microseconds, which is longer than an answer takes.
+	aloneSteps = 1 << 11
+	// shareSteps lie between two times that others may run.
+	shareSteps = 64
 	// smallMachine has too few processors for watching.
 	smallMachine = 4
 )
@@ -68,9 +73,7 @@ func (t tuning) looks(processors int) int {
 // not pay. What it learns makes the next watch longer or shorter.
 func (s *spinner) watch(seen, over func() bool) bool {
 	if s.low {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		return look(s.most, seen, over)
+		return stay(s.most, seen, over)
 	}
 	looks := s.budget.Looks()
 	if looks == 0 {
@@ -78,6 +81,22 @@ func (s *spinner) watch(seen, over func() bool) bool {
 	}
 	saw := look(looks, seen, over)
 	s.budget.Ended(saw)
+	return saw
+}
+
+// stay watches as low latency does: it keeps its thread and its processor, as long as
+// who talks takes to answer. Then it lets others of this process run now and then, who
+// may be the ones it waits for: where more watch than there are processors, nothing would
+// move until the runtime takes one away from them, which it does after 10 ms.
+func stay(steps int, seen, over func() bool) bool {
+	alone := min(steps, aloneSteps)
+	runtime.LockOSThread()
+	saw := look(alone, seen, over)
+	runtime.UnlockOSThread()
+	for left := steps - alone; !saw && left > 0 && !over(); left -= shareSteps {
+		runtime.Gosched()
+		saw = look(min(left, shareSteps), seen, over)
+	}
 	return saw
 }
 

@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
 )
 
@@ -38,6 +40,33 @@ func TestWatchingNeedsProcessors(t *testing.T) {
 		if s.watch(func() bool { t.Error("it looks"); return true }, func() bool { return false }) {
 			t.Error("nothing was looked at, and something seen")
 		}
+	}
+}
+
+// Who watches with low latency lets those run who have what it waits for, and not before
+// an answer would have come.
+func TestLowLatencyLetsOthersRun(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	never := func() bool { return false }
+	s := tuning{low: true, spin: -1}.spinner()
+	var said atomic.Bool
+	var other sync.WaitGroup
+	other.Go(func() { said.Store(true) })
+	looks := 0
+	saw := s.watch(func() bool { looks++; return said.Load() }, never)
+	other.Wait()
+	// The goroutines of the test binary may come first.
+	if !saw || looks < aloneSteps/2 || looks > aloneSteps+100*shareSteps {
+		t.Errorf("saw %v after %d looks", saw, looks)
+	}
+	looks = 0
+	if s.watch(func() bool { looks++; return false }, func() bool { return looks > 10_000 }) || looks > 10_000+2*shareSteps {
+		t.Errorf("%d looks, and it was over after 10000", looks)
+	}
+	looks = 0
+	s = tuning{low: true, spin: aloneSteps + 100}.spinner()
+	if s.watch(func() bool { looks++; return false }, never) || looks != aloneSteps+100 {
+		t.Errorf("%d looks, want the %d that were set", looks, aloneSteps+100)
 	}
 }
 
