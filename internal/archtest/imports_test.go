@@ -131,7 +131,7 @@ var foreign = map[string][]string{
 	"github.com/hashicorp/memberlist": {"membership", "membership/gossip", "cmd/fabric-bench/internal/stock"},
 	"go.etcd.io/bbolt":                {"membership/state"},
 	"github.com/spf13/cobra":          {"cmd/fabricd", "cmd/fabric-bench"},
-	"golang.org/x/sys":                {"internal/shm", "internal/chaos", "internal/transport/tcp"},
+	"golang.org/x/sys":                {"internal/shm", "internal/chaos", "internal/transport/tcp", "cmd/fabric-bench"},
 }
 
 func TestImportsPointOneWay(t *testing.T) {
