@@ -101,6 +101,9 @@ func TestSocketsAreTuned(t *testing.T) {
 					}
 				}
 				// Before Linux 6.15 there is no such option.
+				if got, err := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, tcpRTOMin); err == nil && (got < leastWait || got > leastWait+10_000) { // in ticks
+					t.Errorf("%s connection, dialed %v: sent again after %d µs at least, want %d", name, e.dialed, got, leastWait)
+				}
 				if got, err := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, tcpRTOMax); err == nil && got != mostWait {
 					t.Errorf("%s connection, dialed %v: sent again after %d ms at most, want %d", name, e.dialed, got, mostWait)
 				}
