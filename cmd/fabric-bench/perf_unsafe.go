@@ -105,24 +105,20 @@ func (c *callCounter) close() {
 // entryTracepoint returns the number of the tracepoint at which every system call
 // begins. Where tracefs is not mounted, root looks into a mount of its own.
 func entryTracepoint() (uint64, error) {
-	const name = "events/raw_syscalls/sys_enter/id"
-	text, err := os.ReadFile("/sys/kernel/tracing/" + name)
-	for _, read := range []func(string) ([]byte, error){readDebugfs, readTracefs} {
+	under := func(dir string) func(string) ([]byte, error) {
+		return func(name string) ([]byte, error) { return os.ReadFile(dir + name) }
+	}
+	var first error
+	for _, read := range []func(name string) ([]byte, error){under("/sys/kernel/tracing/"), under("/sys/kernel/debug/tracing/"), readTracefs} {
+		text, err := read("events/raw_syscalls/sys_enter/id")
 		if err == nil {
-			break
+			return strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
 		}
-		if other, failed := read(name); failed == nil {
-			text, err = other, nil
+		if first == nil {
+			first = err
 		}
 	}
-	if err != nil {
-		return 0, err
-	}
-	return strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
-}
-
-func readDebugfs(name string) ([]byte, error) {
-	return os.ReadFile("/sys/kernel/debug/tracing/" + name)
+	return 0, first
 }
 
 // readTracefs reads a file of a tracefs that is mounted nowhere: it is gone with its

@@ -92,12 +92,12 @@ func (s *session) overdue() bool {
 const mostRoused = 8
 
 // rouse has those go on who wait for something that is there, and reports whether there
-// was one: in the caller's own session at once, in others when two looks have found that
-// it waits, and if they talk. Most of the time a processor that has nothing to do finds
+// was one: in the caller's own session at once, if eager; else when two looks have found
+// that they wait, and if their end talks. Most of the time a processor that has nothing to do finds
 // it before, and goes on with it beside the caller instead of in turns with it; and what
 // comes to those who do not talk, such as the word that bytes have come, can wait until
 // there is much of it.
-func (c *company) rouse(own *session) (any bool) {
+func (c *company) rouse(own *session, eager bool) (any bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	if c.set == nil {
@@ -106,7 +106,7 @@ func (c *company) rouse(own *session) (any bool) {
 	var ready [mostRoused]uint64
 	for _, seat := range ready[:c.set.readable(&ready)] {
 		// Those who do not wait are reading, or have somebody who is about to.
-		if s := c.seats[seat]; s != nil && s.socket.waits.Load() && (s == own || s.overdue() && s.talks()) {
+		if s := c.seats[seat]; s != nil && s.socket.waits.Load() && (s == own && eager || s.overdue() && s.talks()) {
 			s.helm.nudge()
 			any = true
 		}

@@ -10,14 +10,15 @@ import (
 // nothing to run. The same is true of one processor that moves much without TLS while
 // the thread of the other one, woken, waits behind it for the kernel to let it run, for
 // up to a few milliseconds. So whoever moves much on a bulk connection looks at the first
-// connections of all sessions (company.go) between records, and has their readers go on
-// at once if something has come: what is small does not wait for what is large to pause.
-// Without TLS it does so only while somebody here talks; and then, with TLS or without,
-// it lets others run, who may have an answer already.
+// connections of all sessions (company.go) between records, and has the reader of its own
+// go on at once if something has come, others' when they have waited for two looks: what
+// is small does not wait for what is large to pause. Without TLS it looks only while
+// somebody here talks. It lets others run besides, who may have an answer already, if this
+// end talks or a reader was roused.
 
-// Who writes glances only if somebody here has said something short lately, and so is
-// likely to wait for an answer: else what comes is the word that bytes have come, which
-// may wait until there is much of it.
+// Who writes looks only if somebody here has said something short lately, and so is likely
+// to wait for an answer, and at its own session at once only if that is this end: else
+// what comes is the word that bytes have come, which may wait until there is much of it.
 
 const (
 	glanceEvery = 20 * time.Microsecond // what a record or two take
@@ -42,21 +43,15 @@ func (o *lookout) yielded(begun, now time.Time) {
 	}
 }
 
-// glance has those read who wait for a first connection that has something, if the
-// caller did not look just before: the one of this session at once if eager. If this end
-// talks, it lets others run besides: who has got an answer may be waiting for the
-// processor.
+// glance is rouse, if the caller did not look just before. If this end talks, it lets
+// others run besides: who has got an answer may be waiting for the processor.
 func (s *session) glance(o *lookout, eager, talks bool) {
 	now := time.Now()
 	if now.Sub(o.last) < glanceEvery {
 		return
 	}
 	o.last = now
-	own := s
-	if !eager {
-		own = nil
-	}
-	if s.company.rouse(own) {
+	if s.company.rouse(s, eager) {
 		talks = true
 	}
 	if talks && now.After(o.keeps) {

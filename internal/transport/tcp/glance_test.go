@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"crypto/tls"
+	"net"
 	"runtime"
 	"slices"
 	"sync"
@@ -12,6 +13,21 @@ import (
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/internal/transport/transporttest"
 )
+
+// eachByte returns a channel on which comes each byte of in that was read, at most so many
+// before somebody takes them, and one that is closed when the lane has ended.
+func eachByte(in transport.RecvLane, most int) (came, ended chan struct{}) {
+	came, ended = make(chan struct{}, most), make(chan struct{})
+	go func() { // ends with the lane
+		defer close(ended)
+		for p := make([]byte, 1); ; came <- struct{}{} {
+			if _, err := in.Read(p); err != nil {
+				return
+			}
+		}
+	}()
+	return came, ended
+}
 
 // A goroutine that keeps the only processor busy lets the reader of the first
 // connection have what has come, where giving way to others alone does not: the
@@ -26,16 +42,7 @@ func TestAGlanceLetsTheReaderGoOn(t *testing.T) {
 	}
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	const rounds = 50
-	came := make(chan struct{}, rounds)
-	ended := make(chan struct{})
-	go func() { // ends with the lane
-		defer close(ended)
-		for p := make([]byte, 1); ; came <- struct{}{} {
-			if _, err := in.Read(p); err != nil {
-				return
-			}
-		}
-	}()
+	came, ended := eachByte(in, rounds)
 	here := 0
 	for range rounds {
 		for !sb.socket.waits.Load() {
@@ -69,16 +76,7 @@ func TestAGlanceIsForOtherSessionsToo(t *testing.T) {
 	mover, _ := transporttest.Connect(t, pc, pd)
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	const rounds = 50
-	came := make(chan struct{}, rounds)
-	ended := make(chan struct{})
-	go func() { // ends with the lane
-		defer close(ended)
-		for p := make([]byte, 1); ; came <- struct{}{} {
-			if _, err := in.Read(p); err != nil {
-				return
-			}
-		}
-	}()
+	came, ended := eachByte(in, rounds)
 	sb := to.(*session)
 	for _, talks := range []bool{true, false} {
 		early, here := 0, 0
@@ -122,8 +120,11 @@ func TestSeatsAreGivenBack(t *testing.T) {
 	pa, pb := onSockets(t, func(*Config) {})
 	sa, sb := transporttest.Connect(t, pa, pb)
 	for _, s := range []transport.Session{sa, sb} {
-		for seated(s.(*session).p) != 1 { // its first goroutine sits down
-			runtime.Gosched()
+		// Its first goroutine sits down.
+		for began := time.Now(); seated(s.(*session).p) != 1; runtime.Gosched() {
+			if time.Since(began) > 10*time.Second {
+				t.Fatal("a session over a socket has no seat")
+			}
 		}
 	}
 	pa.Close()
@@ -131,12 +132,25 @@ func TestSeatsAreGivenBack(t *testing.T) {
 	if n := seated(pa, pb); n != 0 {
 		t.Errorf("%d seats are taken when both ends have closed", n)
 	}
-	late, err := newSession(pa, newRecordConn(sa.(*session).rec.Conn, recordBuffer), sa.(*session).conn.(*tls.Conn), idB, hello{})
+
+	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if pa.adopt(late); seated(pa) != 0 {
-		t.Error("a session that came too late has kept its seat")
+	defer l.Close()
+	conn, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	late, err := newSession(pa, newRecordConn(conn, recordBuffer), sa.(*session).conn.(*tls.Conn), idB, hello{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := seated(pa); n != 0 {
+		t.Errorf("a session that nobody has adopted yet has %d seats", n)
+	}
+	if pa.adopt(late) || late.seat == 0 || seated(pa) != 0 {
+		t.Errorf("a session that came too late had seat %d, and of %d is one taken", late.seat, seated(pa))
 	}
 }
 

@@ -51,7 +51,7 @@ type session struct {
 	frames     atomic.Uint64 // counts the frames that have come
 	socket     socketReader
 
-	company *company
+	company *company      // whose looks see the first connection
 	seat    uint64        // in it, of run; 0: none
 	found   atomic.Uint64 // one more than frames when a look last found something
 

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Of what Linux has from 6.15 on.
+// Options that Linux has from 6.15 on.
 const (
 	tcpRTOMax = 44 // TCP_RTO_MAX_MS
 	tcpRTOMin = 45 // TCP_RTO_MIN_US
@@ -25,9 +25,10 @@ const (
 	// would be given up before.
 	mostWait = 1000
 	// leastWait is how long it waits at least beyond a round trip, in microseconds: more
-	// than a peer that has nothing to say puts off its acknowledgement for. By itself it
-	// waits for 200 ms, and twice as long each time: where a fifth of the packets are
-	// lost, those of four times in a row often enough for a link to be given up.
+	// than the 40 ms for which a peer that has nothing to say usually puts off its
+	// acknowledgement. By itself it waits for 200 ms, and twice as long each time: where a
+	// fifth of all packets is lost, nothing came through for 2.5 s often enough, and the
+	// link was given up.
 	leastWait = 50_000
 )
 
