@@ -83,7 +83,8 @@ type Config struct {
 	Listener net.Listener
 	Address  string
 
-	// Dial opens a connection to "host:port". Nil: a net.Dialer does.
+	// Dial opens a connection to "host:port". Nil: a net.Dialer does, and where packets
+	// of full size vanish it asks for small ones (narrow.go).
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 
 	// ServerTLS and ClientTLS return the configuration of the next handshake,
@@ -141,12 +142,6 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.Listener == nil && c.Address == "" {
 		return c, errors.New("tcp: Listener or Address is required")
-	}
-	if c.Dial == nil {
-		c.Dial = func(ctx context.Context, address string) (net.Conn, error) {
-			var d net.Dialer
-			return d.DialContext(ctx, "tcp", address)
-		}
 	}
 	if c.Refused == nil {
 		c.Refused = func() {}

@@ -29,6 +29,8 @@ type Provider struct {
 	numbers  map[uint64]*session // those that were accepted
 	opening  int                 // incoming handshakes under way
 	perHost  map[string]int      // how many of them, by the peer's address
+
+	doubts doubts // has its own lock
 }
 
 // New opens the listener and begins to accept sessions.
@@ -170,7 +172,7 @@ func (p *Provider) Dial(ctx context.Context, address string) (transport.Session,
 
 // dial opens, secures and greets.
 func (p *Provider) dial(ctx context.Context, address string) (*session, error) {
-	c, err := p.cfg.Dial(ctx, address)
+	c, small, err := p.connect(ctx, address, false)
 	if err != nil {
 		return nil, err
 	}
@@ -181,10 +183,13 @@ func (p *Provider) dial(ctx context.Context, address string) (*session, error) {
 		err = ctx.Err()
 	}
 	if err != nil {
+		if !small && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			p.doubt(c, "a handshake that stalls")
+		}
 		_ = c.Close()
 		return nil, err
 	}
-	s.address = address
+	s.address, s.narrow = address, small
 	if !p.adopt(s) {
 		return nil, transport.ErrClosed
 	}

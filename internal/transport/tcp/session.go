@@ -27,6 +27,7 @@ type session struct {
 	dialed        bool
 	number        uint64 // names the session in bindings; chosen by the accepter
 	address       string // where the dialer dials bulk connections
+	narrow        bool   // with small segments
 	id            transport.Identity
 	local, remote string
 	plaintext     bool   // both ends allow it
@@ -360,8 +361,12 @@ func (s *session) run() {
 	s.seat = s.company.seatOf(s)
 	s.watch()
 	<-s.helm.free
-	if end, _ := s.Err().(*transport.CloseError); !end.Remote && !end.Reset && !end.Timeout {
+	end, _ := s.Err().(*transport.CloseError)
+	if !end.Remote && !end.Reset && !end.Timeout {
 		s.linger()
+	}
+	if !s.narrow && (end.Timeout || vanishing(s.rec.Conn)) {
+		s.p.doubt(s.rec.Conn, "bytes sent again and again, in vain")
 	}
 	s.hangUp()
 	s.workMu.Lock()

@@ -56,6 +56,26 @@ func tune(c net.Conn, patience time.Duration, small bool) {
 	})
 }
 
+// setSegment bounds the segments of a socket that is not connected yet, both ways.
+func setSegment(raw syscall.RawConn, bytes int) {
+	// Where it cannot be set the connection is as any other.
+	_ = raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_MAXSEG, bytes) })
+}
+
+// vanishing reports whether a connection seems to be one whose packets vanish if they
+// are full: bytes were sent again more than once, in vain, in segments that may be large.
+func vanishing(c net.Conn) (yes bool) {
+	raw := rawConn(c)
+	if raw == nil {
+		return false
+	}
+	_ = raw.Control(func(fd uintptr) { // an error leaves no doubt
+		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+		yes = err == nil && info.Unacked > 0 && info.Retransmits > 1 && info.Snd_mss > narrowSegment
+	})
+	return yes
+}
+
 // rawConn returns how to write to c without waiting, nil if there is no way.
 func rawConn(c net.Conn) syscall.RawConn {
 	sc, ok := c.(syscall.Conn)

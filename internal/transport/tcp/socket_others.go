@@ -11,6 +11,12 @@ import (
 // tune leaves the kernel's defaults.
 func tune(net.Conn, time.Duration, bool) {}
 
+// setSegment leaves the kernel's default.
+func setSegment(syscall.RawConn, int) {}
+
+// vanishing does not know.
+func vanishing(net.Conn) bool { return false }
+
 // rawConn returns nil: a goroutine writes.
 func rawConn(net.Conn) syscall.RawConn { return nil }
 
