@@ -52,6 +52,7 @@ type chaosFlags struct {
 	report    string
 	image     string
 	providers string
+	streams   bool // what providers name
 	json      bool
 }
 
@@ -84,7 +85,10 @@ func (f *chaosFlags) check() error {
 	if f.on == string(scenario.Sim) {
 		return usagef("providers: %q: the simulation has none; want another lab", f.providers)
 	}
-	_, err := daemon.Load("", nil, map[string]string{"providers": f.providers})
+	cfg, err := daemon.Load("", nil, map[string]string{"providers": f.providers})
+	if err == nil {
+		f.streams = cfg.StreamsOnly()
+	}
 	return err
 }
 
@@ -167,7 +171,7 @@ func (a *app) chaosOptions(f *chaosFlags) (*chaos.Options, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := &chaos.Options{Exe: exe, Image: f.image, Version: buildVersion(), Parallel: f.parallel, Load: f.load, Providers: f.providers}
+	o := &chaos.Options{Exe: exe, Image: f.image, Version: buildVersion(), Parallel: f.parallel, Load: f.load, Providers: f.providers, StreamsOnly: f.streams}
 	if f.on != string(scenario.Sim) {
 		o.Say = func(line string) { fmt.Fprintln(a.stderr, line) }
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -46,11 +47,15 @@ sums, a page of one run of each scenario, and all of the runs that were not gree
 		if all, err = selected(all, only); err != nil {
 			return err
 		}
-		jobs := chaos.Plan(all, scenario.Lab(f.on), f.seed, f.seeds, total)
+		opts, err := a.chaosOptions(&f)
+		if err != nil {
+			return err
+		}
+		jobs := chaos.Plan(a.able(all, opts, scenario.Lab(f.on)), scenario.Lab(f.on), f.seed, f.seeds, total)
 		if len(jobs) == 0 && f.validLab() {
 			return usagef("%s: no scenario there runs on %s", strings.Join(args, " "), f.on)
 		}
-		return a.runSuite(cmd, &f, jobs)
+		return a.runSuite(cmd, &f, opts, jobs)
 	}
 	return cmd
 }
@@ -75,17 +80,28 @@ func selected(all []chaos.Named, only []string) ([]chaos.Named, error) {
 	return some, nil
 }
 
+// able returns the scenarios that show something, and says of each other one why it is
+// left out.
+func (a *app) able(all []chaos.Named, opts *chaos.Options, lab scenario.Lab) []chaos.Named {
+	return slices.DeleteFunc(all, func(n chaos.Named) bool {
+		if !n.Scenario.Has(lab) {
+			return false // the plan leaves it out
+		}
+		err := opts.Able(n.Scenario, lab)
+		if err != nil {
+			fmt.Fprintf(a.stderr, "left out: %v\n", err)
+		}
+		return err != nil
+	})
+}
+
 // runSuite runs the jobs of a suite and sums them up.
-func (a *app) runSuite(cmd *cobra.Command, f *chaosFlags, jobs []chaos.Job) error {
+func (a *app) runSuite(cmd *cobra.Command, f *chaosFlags, opts *chaos.Options, jobs []chaos.Job) error {
 	lab, err := chaos.OpenLab(scenario.Lab(f.on))
 	if err != nil {
 		return usageError{err}
 	}
 	defer lab.Close()
-	opts, err := a.chaosOptions(f)
-	if err != nil {
-		return err
-	}
 	began := time.Now()
 	v := &verdicts{a: a, f: f, many: true, worst: chaos.Green}
 	chaos.RunAll(cmd.Context(), lab, jobs, opts, v.add)

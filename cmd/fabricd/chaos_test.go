@@ -36,10 +36,34 @@ func scenarioFile(t *testing.T, name, old, replacement string) string {
 	return file
 }
 
+// mtuFile writes a scenario whose fault is one of packets.
+func mtuFile(t *testing.T) string {
+	t.Helper()
+	return scenarioFile(t, "mtu", chaosScenario[strings.Index(chaosScenario, "\non: ")+1:], `on: [local]
+cluster: {nodes: 3, detection: fast}
+workload: {pairs: mesh, messages: {size: 64..512, rate: 20}}
+duration: 8s
+timeline:
+  - {at: 1s, link: {from: 1, to: 2, mtu: 1280, for: 3s}}
+expect:
+  - removals: {max: 0}
+`)
+}
+
+// TestASuiteLeavesOutWhatShowsNothing: and says so.
+func TestASuiteLeavesOutWhatShowsNothing(t *testing.T) {
+	_, stderr, code := run(t, nil, "chaos", "suite", mtuFile(t), "--on", "local", "--providers", "tcp")
+	lines := strings.Split(strings.TrimSpace(stderr), "\n")
+	if code != exitUsage || len(lines) != 2 || !strings.HasPrefix(lines[0], "left out: scenario small: the mtu of the fault plane") ||
+		!strings.HasSuffix(lines[1], "no scenario there runs on local") {
+		t.Errorf("exit code %d, said %q", code, stderr)
+	}
+}
+
 // TestChaosRefusesInOneLine holds every mistake to one line, exit code 2 and
 // nothing on standard output.
 func TestChaosRefusesInOneLine(t *testing.T) {
-	good := scenarioFile(t, "good", "small", "small")
+	good, mtu := scenarioFile(t, "good", "small", "small"), mtuFile(t)
 	t.Setenv("DOCKER_HOST", "unix:///nonexistent/docker.sock")
 	t.Setenv("TMPDIR", t.TempDir()) // for the lock of the real labs
 	for _, test := range []struct {
@@ -64,6 +88,7 @@ func TestChaosRefusesInOneLine(t *testing.T) {
 		{"too much load", []string{"suite", filepath.Dir(good), "--load", "101"}, "load: 101: want 1 to 100"},
 		{"providers of a simulation", []string{"run", good, "--providers", "tcp"}, `providers: "tcp": the simulation has none`},
 		{"a provider that is none", []string{"suite", filepath.Dir(good), "--on", "compose", "--providers", "pigeon"}, `providers: "pigeon" (flag): want quic`},
+		{"an mtu of streams", []string{"run", mtu, "--on", "local", "--providers", "tcp"}, "scenario small: the mtu of the fault plane is one of packets, and --providers tcp has streams alone"},
 		{"minimize for real", []string{"minimize", good, "--on", "local"}, "only its runs repeat"},
 		{"minimize what is well", []string{"minimize", good}, "breaks nothing"},
 		{"no saved run", []string{"check", t.TempDir()}, "no such file"},

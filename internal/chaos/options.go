@@ -25,6 +25,9 @@ type Options struct {
 	File string
 	// Providers is the daemons' setting in a real lab; empty: the default.
 	Providers string
+	// StreamsOnly says that Providers leave links without packets of their own, which
+	// some faults of the fault plane need ([Options.Able]).
+	StreamsOnly bool
 	// Parallel is how many runs a real lab makes at a time, up to
 	// [MaxParallel]; 0: one.
 	Parallel int
@@ -45,6 +48,23 @@ func (o *Options) say(format string, args ...any) {
 }
 
 func (o *Options) eases(lab scenario.Lab) bool { return o.Load%100 != 0 && lab != scenario.Sim }
+
+// Able says why a scenario would show nothing in a lab, with what carries the data, in a
+// [*Refusal]; nil if it does show something.
+func (o *Options) Able(s *scenario.Scenario, lab scenario.Lab) error {
+	for _, step := range s.Timeline {
+		if l := step.Link; o.StreamsOnly && l != nil && l.MTU > 0 && planeOnly(lab, l) {
+			return refusef("scenario %s: the mtu of the fault plane is one of packets, and --providers %s has streams alone; on netns the kernel has an mtu for both",
+				s.Name, o.Providers)
+		}
+	}
+	return nil
+}
+
+// planeOnly reports whether a link's faults are the fault plane's in a real lab.
+func planeOnly(lab scenario.Lab, l *scenario.Link) bool {
+	return l.By == scenario.ByPlane || l.By != scenario.ByKernel && lab != scenario.Netns
+}
 
 // eased returns the schedule with the load that the options say, which is s if that is
 // all.
@@ -126,6 +146,9 @@ func (l *Lab) Kind() scenario.Lab { return l.kind }
 func (l *Lab) Run(ctx context.Context, s *scenario.Schedule, o *Options) ([]history.Record, error) {
 	if !s.Scenario.Has(l.kind) {
 		return nil, refusef("scenario %s does not run on %s: it says on: %v", s.Scenario.Name, l.kind, s.Scenario.On)
+	}
+	if err := o.Able(s.Scenario, l.kind); err != nil {
+		return nil, err
 	}
 	if l.kind == scenario.Sim {
 		r, err := sim.Run(s, sim.Options{})

@@ -76,3 +76,28 @@ func TestALoadIsEasedInRealLabsOnly(t *testing.T) {
 		t.Errorf("it is repeated by %q, want %q", got, want)
 	}
 }
+
+// TestWhatAScenarioCanShow: the fault plane's mtu is one of packets, the kernel's is one
+// for whatever there is.
+func TestWhatAScenarioCanShow(t *testing.T) {
+	for _, c := range []struct {
+		streams bool
+		lab     scenario.Lab
+		link    scenario.Link
+		able    bool
+	}{
+		{true, scenario.Local, scenario.Link{MTU: 1280}, false},
+		{true, scenario.Compose, scenario.Link{MTU: 1280}, false},
+		{true, scenario.Netns, scenario.Link{MTU: 1280}, true},
+		{true, scenario.Netns, scenario.Link{MTU: 1280, By: scenario.ByPlane}, false},
+		{true, scenario.Compose, scenario.Link{MTU: 1280, By: scenario.ByKernel}, true},
+		{true, scenario.Local, scenario.Link{Drop: 0.5}, true},
+		{false, scenario.Local, scenario.Link{MTU: 1280}, true},
+	} {
+		o := &Options{Providers: "some", StreamsOnly: c.streams}
+		s := &scenario.Scenario{Name: "x", Timeline: []scenario.Step{{}, {Do: scenario.Do{Link: &c.link}}}}
+		if err := o.Able(s, c.lab); (err == nil) != c.able || err != nil && !Refused(err) {
+			t.Errorf("%+v on %s, streams alone %v: %v", c.link, c.lab, c.streams, err)
+		}
+	}
+}

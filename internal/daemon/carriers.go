@@ -70,6 +70,13 @@ func (c *Config) carriers() (names []string, named bool) {
 	return slices.DeleteFunc(slices.Clone(allProviders), func(name string) bool { return slices.Contains(out, name) }), false
 }
 
+// StreamsOnly reports whether none of the providers that links take sends packets of its
+// own: a fault that is one of packets would do nothing.
+func (c *Config) StreamsOnly() bool {
+	names, _ := c.carriers()
+	return !slices.Contains(names, "quic")
+}
+
 // sharesMemory reports whether two applications of this node may talk past it, and
 // whether they have to be able to.
 func (c *Config) sharesMemory() (may, must bool) {

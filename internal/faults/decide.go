@@ -160,6 +160,9 @@ const (
 	// Retransmit is what a lost piece of a stream costs: the shortest time in
 	// which TCP sends again.
 	Retransmit = 200 * time.Millisecond
+	// LinkRetransmit is what it costs on a link between nodes, whose provider has told
+	// the kernel to be quicker.
+	LinkRetransmit = 50 * time.Millisecond
 	// maxRetries bounds how often one piece is lost.
 	maxRetries = 8
 )
@@ -173,15 +176,19 @@ func (s *Seen) piece(w Way, size int) Fate {
 		f.wait(wait, Limited)
 	}
 	f.wait(d.flight(forJitter, r), Delayed)
+	again := Retransmit
+	if Link.Includes(w.On) {
+		again = LinkRetransmit
+	}
 	for try := range maxRetries {
 		lost, broken := d.happens(forRetry+2*try, r.Drop), d.happens(forRetry+2*try+1, r.Corrupt)
 		if !lost && !broken {
 			break
 		}
 		if lost {
-			f.wait(Retransmit, Dropped)
+			f.wait(again, Dropped)
 		} else {
-			f.wait(Retransmit, Corrupted)
+			f.wait(again, Corrupted)
 		}
 	}
 	if d.happens(forReorder, r.Reorder) {

@@ -152,6 +152,20 @@ func TestDelaysStayInTheirBounds(t *testing.T) {
 	}
 }
 
+// TestWhatALostPieceCosts: on a link as long as its provider has told the kernel, on
+// other streams the kernel's own time.
+func TestWhatALostPieceCosts(t *testing.T) {
+	for on, want := range map[Traffic]time.Duration{Gossip: Retransmit, Control: Retransmit,
+		Link: LinkRetransmit, Messages: LinkRetransmit, RMA: LinkRetransmit} {
+		for _, r := range []Rule{{On: All, Drop: 1}, {On: All, Corrupt: 1}} {
+			f := (&Seen{Rule: &r, Seed: 9}).Decide(Way{1, 2, on, Stream}, 1)
+			if f.Delay != maxRetries*want || f.Drop {
+				t.Errorf("%s: a piece that is lost or broken again and again waits for %v, want %d times %v", on, f.Delay, maxRetries, want)
+			}
+		}
+	}
+}
+
 // TestRateIsKept sends faster than the rate: what passes in any time is at most
 // rate and buffer, in order, and what is sent slower passes unhindered.
 func TestRateIsKept(t *testing.T) {

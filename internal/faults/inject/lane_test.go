@@ -137,7 +137,7 @@ func TestFaultsOfLanes(t *testing.T) {
 		{"rate", faults.Rule{On: faults.Messages, From: faults.Nodes{1}, Rate: 1000}, time.Millisecond, 0},
 		{"cut of a lane", faults.Rule{On: faults.Messages, From: faults.Nodes{1}, Cut: true}, forever, 0},
 		{"cut of a link", faults.Rule{On: faults.Link, From: faults.Nodes{1}, Cut: true}, forever, forever},
-		{"loss on a link", faults.Rule{On: faults.Link, From: faults.Nodes{1}, Drop: 1}, 1600 * time.Millisecond, 0},
+		{"loss on a link", faults.Rule{On: faults.Link, From: faults.Nodes{1}, Drop: 1}, 8 * faults.LinkRetransmit, 0},
 		{"hold", faults.Rule{On: faults.Messages, Hold: true, For: 500 * ms}, 500 * time.Millisecond, 0},
 	}
 	for _, tt := range tests {
