@@ -115,16 +115,23 @@ whatever ends the command.`,
 		if err != nil {
 			return err
 		}
+		opts, err := a.chaosOptions(&f)
+		if err != nil {
+			return err
+		}
 		var jobs []chaos.Job
 		for range f.repeat {
 			for _, n := range all {
 				if !n.Scenario.Has(scenario.Lab(f.on)) && f.validLab() {
 					return usagef("%s: it does not run on %s: on: %v", n.File, f.on, n.Scenario.On)
 				}
+				if err := opts.Able(n.Scenario, scenario.Lab(f.on)); err != nil {
+					return usageError{err}
+				}
 				jobs = append(jobs, chaos.Plan([]chaos.Named{n}, scenario.Lab(f.on), f.seed, f.seeds, 0)...)
 			}
 		}
-		return a.runJobs(cmd.Context(), &f, jobs)
+		return a.runJobs(cmd.Context(), &f, opts, jobs)
 	}
 	return cmd
 }
@@ -148,16 +155,12 @@ func readScenarios(paths []string) ([]chaos.Named, error) {
 }
 
 // runJobs runs jobs and prints their verdicts.
-func (a *app) runJobs(ctx context.Context, f *chaosFlags, jobs []chaos.Job) error {
+func (a *app) runJobs(ctx context.Context, f *chaosFlags, opts *chaos.Options, jobs []chaos.Job) error {
 	lab, err := chaos.OpenLab(scenario.Lab(f.on))
 	if err != nil {
 		return usageError{err}
 	}
 	defer lab.Close()
-	opts, err := a.chaosOptions(f)
-	if err != nil {
-		return err
-	}
 	p := &verdicts{a: a, f: f, many: len(jobs) > 1, worst: chaos.Green}
 	chaos.RunAll(ctx, lab, jobs, opts, p.add)
 	if ctx.Err() != nil {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -51,11 +50,12 @@ sums, a page of one run of each scenario, and all of the runs that were not gree
 		if err != nil {
 			return err
 		}
-		jobs := chaos.Plan(a.able(all, opts, scenario.Lab(f.on)), scenario.Lab(f.on), f.seed, f.seeds, total)
+		all, leftOut := a.able(all, opts, scenario.Lab(f.on))
+		jobs := chaos.Plan(all, scenario.Lab(f.on), f.seed, f.seeds, total)
 		if len(jobs) == 0 && f.validLab() {
 			return usagef("%s: no scenario there runs on %s", strings.Join(args, " "), f.on)
 		}
-		return a.runSuite(cmd, &f, opts, jobs)
+		return a.runSuite(cmd, &f, opts, jobs, leftOut)
 	}
 	return cmd
 }
@@ -80,23 +80,26 @@ func selected(all []chaos.Named, only []string) ([]chaos.Named, error) {
 	return some, nil
 }
 
-// able returns the scenarios that show something, and says of each other one why it is
-// left out.
-func (a *app) able(all []chaos.Named, opts *chaos.Options, lab scenario.Lab) []chaos.Named {
-	return slices.DeleteFunc(all, func(n chaos.Named) bool {
-		if !n.Scenario.Has(lab) {
-			return false // the plan leaves it out
+// able returns the scenarios that show something, and why each other one of the lab is
+// left out, which it says too.
+func (a *app) able(all []chaos.Named, opts *chaos.Options, lab scenario.Lab) (some []chaos.Named, leftOut []string) {
+	for _, n := range all {
+		var err error
+		if n.Scenario.Has(lab) { // of others the plan makes nothing anyway
+			err = opts.Able(n.Scenario, lab)
 		}
-		err := opts.Able(n.Scenario, lab)
 		if err != nil {
+			leftOut = append(leftOut, err.Error())
 			fmt.Fprintf(a.stderr, "left out: %v\n", err)
+			continue
 		}
-		return err != nil
-	})
+		some = append(some, n)
+	}
+	return some, leftOut
 }
 
 // runSuite runs the jobs of a suite and sums them up.
-func (a *app) runSuite(cmd *cobra.Command, f *chaosFlags, opts *chaos.Options, jobs []chaos.Job) error {
+func (a *app) runSuite(cmd *cobra.Command, f *chaosFlags, opts *chaos.Options, jobs []chaos.Job, leftOut []string) error {
 	lab, err := chaos.OpenLab(scenario.Lab(f.on))
 	if err != nil {
 		return usageError{err}
@@ -108,7 +111,7 @@ func (a *app) runSuite(cmd *cobra.Command, f *chaosFlags, opts *chaos.Options, j
 	took := time.Since(began)
 	tallies := v.tally.List()
 	if f.report != "" {
-		if err := chaos.SaveSuite(f.report, tallies, scenario.Lab(f.on), opts.Version, took); err != nil {
+		if err := chaos.SaveSuite(f.report, tallies, chaos.SuiteRun{Lab: scenario.Lab(f.on), Version: opts.Version, Took: took, LeftOut: leftOut}); err != nil {
 			return err
 		}
 	}

@@ -52,9 +52,9 @@ expect:
 
 // TestASuiteLeavesOutWhatShowsNothing: and says so.
 func TestASuiteLeavesOutWhatShowsNothing(t *testing.T) {
-	_, stderr, code := run(t, nil, "chaos", "suite", mtuFile(t), "--on", "local", "--providers", "tcp")
+	_, stderr, code := run(t, nil, "chaos", "suite", mtuFile(t), "--on", "local", "--providers", "tcp,shm")
 	lines := strings.Split(strings.TrimSpace(stderr), "\n")
-	if code != exitUsage || len(lines) != 2 || !strings.HasPrefix(lines[0], "left out: scenario small: the mtu of the fault plane") ||
+	if code != exitUsage || len(lines) != 2 || !strings.HasPrefix(lines[0], "left out: scenario small: mtu: it is one of packets there") ||
 		!strings.HasSuffix(lines[1], "no scenario there runs on local") {
 		t.Errorf("exit code %d, said %q", code, stderr)
 	}
@@ -88,7 +88,7 @@ func TestChaosRefusesInOneLine(t *testing.T) {
 		{"too much load", []string{"suite", filepath.Dir(good), "--load", "101"}, "load: 101: want 1 to 100"},
 		{"providers of a simulation", []string{"run", good, "--providers", "tcp"}, `providers: "tcp": the simulation has none`},
 		{"a provider that is none", []string{"suite", filepath.Dir(good), "--on", "compose", "--providers", "pigeon"}, `providers: "pigeon" (flag): want quic`},
-		{"an mtu of streams", []string{"run", mtu, "--on", "local", "--providers", "tcp"}, "scenario small: the mtu of the fault plane is one of packets, and --providers tcp has streams alone"},
+		{"an mtu of streams", []string{"run", mtu, "--on", "local", "--providers", "^quic", "--seeds", "2"}, "scenario small: mtu: it is one of packets there, and --providers ^quic has streams alone"},
 		{"minimize for real", []string{"minimize", good, "--on", "local"}, "only its runs repeat"},
 		{"minimize what is well", []string{"minimize", good}, "breaks nothing"},
 		{"no saved run", []string{"check", t.TempDir()}, "no such file"},

@@ -18,6 +18,7 @@ var mayImport = map[string][]string{
 	"internal/status":    {},
 	"internal/ring":      {},
 	"internal/spin":      {},
+	"internal/segment":   {},
 	"internal/bubble":    {},
 	"internal/budget":    {},
 	"internal/yamlbound": {},
@@ -34,9 +35,9 @@ var mayImport = map[string][]string{
 	"membership/verdict": {"fabric/addr"},
 	"membership/trust":   {"fabric/addr"},
 	"membership/state":   {"fabric/addr", "internal/faults/failpoint"},
-	"membership/gossip":  {"fabric/addr"},
+	"membership/gossip":  {"fabric/addr", "internal/segment"},
 	"membership/control": {"fabric/addr", "internal/status", "membership/verdict", "membership/trust"},
-	"membership": {"fabric/addr", "internal/status", "internal/faults/failpoint",
+	"membership": {"fabric/addr", "internal/segment", "internal/status", "internal/faults/failpoint",
 		"membership/verdict", "membership/trust", "membership/state", "membership/gossip", "membership/control"},
 
 	// The providers: each knows the contract, none knows another.
@@ -44,7 +45,7 @@ var mayImport = map[string][]string{
 	"internal/transport/transporttest": {"internal/transport", "internal/bubble", "fabric/addr"},
 	"internal/transport/mem":           {"internal/transport", "fabric/addr"},
 	"internal/transport/quic":          {"internal/transport", "fabric/addr"},
-	"internal/transport/tcp":           {"internal/transport", "internal/spin"},
+	"internal/transport/tcp":           {"internal/transport", "internal/spin", "internal/segment"},
 
 	// The engine and its loops.
 	"internal/core": {"portmap", "rma", "fence", "internal/wire", "fabric/addr", "internal/status"},
@@ -65,7 +66,7 @@ var mayImport = map[string][]string{
 	// What joins the rooms.
 	"internal/daemon": {"internal/driver", "membership", "membership/gossip", "membership/state", "membership/trust", "membership/verdict", "internal/ipc",
 		"internal/transport", "internal/transport/quic", "internal/transport/tcp", "internal/faults", "internal/faults/inject", "internal/faults/failpoint",
-		"fabric/addr", "internal/status", "internal/yamlbound"},
+		"internal/segment", "fabric/addr", "internal/status", "internal/yamlbound"},
 	"internal/doctor": {"internal/daemon", "internal/ipc", "internal/shm", "internal/transport/quic"},
 	"fabric/embed":    {"fabric", "internal/daemon", "internal/ipc", "fabric/addr"},
 	"fabric/fabrictest": {"fabric", "internal/driver", "internal/ipc", "internal/transport", "internal/transport/mem",
@@ -131,7 +132,7 @@ var foreign = map[string][]string{
 	"github.com/hashicorp/memberlist": {"membership", "membership/gossip", "cmd/fabric-bench/internal/stock"},
 	"go.etcd.io/bbolt":                {"membership/state"},
 	"github.com/spf13/cobra":          {"cmd/fabricd", "cmd/fabric-bench"},
-	"golang.org/x/sys":                {"internal/shm", "internal/chaos", "internal/transport/tcp", "cmd/fabric-bench"},
+	"golang.org/x/sys":                {"internal/shm", "internal/segment", "internal/chaos", "internal/transport/tcp", "cmd/fabric-bench"},
 }
 
 func TestImportsPointOneWay(t *testing.T) {

@@ -56,7 +56,7 @@ func (n *namespaces) check(ctx context.Context, s *scenario.Schedule) error {
 		return refusef("%d nodes: this lab has room for %d; sim has for more", s.Scenario.Cluster.Nodes, maxSlots)
 	}
 	for _, a := range s.Actions {
-		if a.Link != nil && a.Link.By == scenario.ByKernel && n.how(a.Link) == byPlane {
+		if a.Link != nil && a.Link.By == scenario.ByKernel && how(a.Link) == byPlane {
 			return refusef("%s by the kernel: it cannot do that; leave `by` out", a.What())
 		}
 	}
@@ -167,7 +167,7 @@ const (
 )
 
 // how says who breaks a link best.
-func (n *namespaces) how(l *scenario.Link) int {
+func how(l *scenario.Link) int {
 	only := *l
 	only.Rate, only.Buffer, only.Duplicate = 0, 0, 0
 	alone := byKernel(&only) && len(linkEffects(&only)) == 0 && (l.Plane == "" || l.Plane == "all")
@@ -199,7 +199,7 @@ func (n *namespaces) breakNetwork(ctx context.Context, a scenario.Action) (effec
 	case a.Network != nil:
 		e, err = n.filter.reject(ctx, a)
 	default:
-		switch n.how(a.Link) {
+		switch how(a.Link) {
 		case byFilter:
 			e, err = n.filter.apply(ctx, a)
 		case byRate:

@@ -49,21 +49,25 @@ func (o *Options) say(format string, args ...any) {
 
 func (o *Options) eases(lab scenario.Lab) bool { return o.Load%100 != 0 && lab != scenario.Sim }
 
-// Able says why a scenario would show nothing in a lab, with what carries the data, in a
-// [*Refusal]; nil if it does show something.
+// Able says in a [*Refusal] why links would not notice a fault of a scenario in a lab,
+// with what carries their data; nil if they would.
 func (o *Options) Able(s *scenario.Scenario, lab scenario.Lab) error {
 	for _, step := range s.Timeline {
-		if l := step.Link; o.StreamsOnly && l != nil && l.MTU > 0 && planeOnly(lab, l) {
-			return refusef("scenario %s: the mtu of the fault plane is one of packets, and --providers %s has streams alone; on netns the kernel has an mtu for both",
-				s.Name, o.Providers)
+		if l := step.Link; o.StreamsOnly && l != nil && l.MTU > 0 && l.Plane != "gossip" && !meetsStreams(lab, l) {
+			return refusef("scenario %s: mtu: it is one of packets there, and --providers %s has streams alone", s.Name, o.Providers)
 		}
 	}
 	return nil
 }
 
-// planeOnly reports whether a link's faults are the fault plane's in a real lab.
-func planeOnly(lab scenario.Lab, l *scenario.Link) bool {
-	return l.By == scenario.ByPlane || l.By != scenario.ByKernel && lab != scenario.Netns
+// meetsStreams reports whether a fault of a link meets the packets of TCP in a real lab:
+// the kernel's does, unless it is about the packets of links.
+func meetsStreams(lab scenario.Lab, l *scenario.Link) bool {
+	kernel := l.By == scenario.ByKernel
+	if lab == scenario.Netns {
+		kernel = how(l) != byPlane
+	}
+	return kernel && l.Plane != "link"
 }
 
 // eased returns the schedule with the load that the options say, which is s if that is

@@ -13,11 +13,19 @@ import (
 	"github.com/fabricd/fabricd/internal/sim"
 )
 
-// SaveSuite writes the report of the runs that a lab has made in some time: what
-// became of each scenario.
-func SaveSuite(dir string, tallies []Tally, lab scenario.Lab, version string, took time.Duration) error {
-	s := &report.Suite{Build: version}
-	runs := 0
+// A SuiteRun is what is known of the runs that a lab has made, beside what became of them.
+type SuiteRun struct {
+	Lab     scenario.Lab
+	Version string // of fabricd
+	Took    time.Duration
+	LeftOut []string // why scenarios of the lab were not run, a line each
+}
+
+// SaveSuite writes the report of the runs that a lab has made: what became of each
+// scenario.
+func SaveSuite(dir string, tallies []Tally, of SuiteRun) error {
+	s := &report.Suite{Build: of.Version}
+	lab := report.LabTime{Lab: of.Lab, Took: of.Took.Seconds(), LeftOut: of.LeftOut}
 	for _, t := range tallies {
 		e := report.Entry{Scenario: t.Scenario, Lab: t.Lab, Runs: t.Runs, Green: t.Green, Broken: t.Broken, Harness: t.Harness, Report: t.report}
 		if t.file != nil {
@@ -28,10 +36,10 @@ func SaveSuite(dir string, tallies []Tally, lab scenario.Lab, version string, to
 			e.Figures = append(e.Figures, check.Figure{Name: f.Name, Of: f.Of, Count: f.Count, Min: f.Min, P50: f.P50, P99: f.P99, Max: f.Max, Samples: f.some()})
 		}
 		s.Rows = append(s.Rows, e)
-		runs += t.Runs
+		lab.Runs += t.Runs
 	}
-	s.Labs = []report.LabTime{{Lab: lab, Runs: runs, Took: took.Seconds()}}
-	return report.WriteSuite(dir, "suite-"+string(lab), s)
+	s.Labs = []report.LabTime{lab}
+	return report.WriteSuite(dir, "suite-"+string(lab.Lab), s)
 }
 
 // ScaleName is the file of the figures of [Scale], in a directory scale beside those

@@ -91,6 +91,9 @@ func TestWhatAScenarioCanShow(t *testing.T) {
 		{true, scenario.Netns, scenario.Link{MTU: 1280}, true},
 		{true, scenario.Netns, scenario.Link{MTU: 1280, By: scenario.ByPlane}, false},
 		{true, scenario.Compose, scenario.Link{MTU: 1280, By: scenario.ByKernel}, true},
+		{true, scenario.Netns, scenario.Link{MTU: 1280, Plane: "link"}, false},
+		{true, scenario.Netns, scenario.Link{MTU: 1280, Delay: 1}, false}, // the plane's, as the kernel has no delay
+		{true, scenario.Local, scenario.Link{MTU: 1000, Plane: "gossip"}, true},
 		{true, scenario.Local, scenario.Link{Drop: 0.5}, true},
 		{false, scenario.Local, scenario.Link{MTU: 1280}, true},
 	} {

@@ -14,6 +14,7 @@ import (
 	"github.com/fabricd/fabricd/internal/faults"
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
 	"github.com/fabricd/fabricd/internal/faults/inject"
+	"github.com/fabricd/fabricd/internal/segment"
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/membership"
 )
@@ -84,8 +85,7 @@ func (b *breaker) dial(on faults.Traffic) inject.DialFunc {
 		return nil // the dialer's own
 	}
 	return b.layer.Dial(func(ctx context.Context, address string) (net.Conn, error) {
-		var dialer net.Dialer
-		return dialer.DialContext(ctx, "tcp", address)
+		return segment.Dialer().DialContext(ctx, "tcp", address)
 	}, on)
 }
 

@@ -152,7 +152,7 @@ func TestGolden(t *testing.T) {
 
 func sampleSuite() *Suite {
 	figures := []check.Figure{{Name: scenario.TimeToRemoved, Of: "node kill", Count: 90, Min: 2 * ms, P50: 5 * ms, P99: 40 * ms, Max: 80 * ms, Samples: []int64{2 * ms, 5 * ms, 40 * ms, 80 * ms}}}
-	return &Suite{Title: "All scenarios", Build: "v0.1", Labs: []LabTime{{scenario.Sim, 100, 61.5}}, Rows: []Entry{
+	return &Suite{Title: "All scenarios", Build: "v0.1", Labs: []LabTime{{Lab: scenario.Sim, Runs: 100, Took: 61.5}}, Rows: []Entry{
 		{Scenario: "node-killed", Lab: scenario.Sim, About: "a node is killed", Rows: []scenario.Row{"F1"}, Detection: scenario.Normal, Nodes: 5, Runs: 100, Green: 100, Figures: figures},
 		{Scenario: "node-killed", Lab: scenario.Netns, Detection: scenario.Normal, Nodes: 5, Runs: 3, Green: 2, Broken: []uint64{3}, Report: "netns/node-killed-3/report.html"},
 		{Scenario: "loss", Lab: scenario.Netns, About: "<lost> packets", Runs: 1, Harness: []uint64{1}},
@@ -428,7 +428,7 @@ func TestWriteMakesTheFolder(t *testing.T) {
 // TestSuitesAreJoined writes two suites, reads them and puts them on one page.
 func TestSuitesAreJoined(t *testing.T) {
 	dir := t.TempDir()
-	netns := &Suite{Labs: []LabTime{{scenario.Netns, 2, 30}}, Rows: sampleSuite().Rows[1:]}
+	netns := &Suite{Labs: []LabTime{{Lab: scenario.Netns, Runs: 2, Took: 30, LeftOut: []string{"scenario <x>: why"}}}, Rows: sampleSuite().Rows[1:]}
 	for name, s := range map[string]*Suite{"sim": sampleSuite(), "netns": netns} {
 		if err := WriteSuite(filepath.Join(dir, name), "suite-"+name, s); err != nil {
 			t.Fatal(err)
@@ -447,7 +447,7 @@ func TestSuitesAreJoined(t *testing.T) {
 		t.Fatal(err)
 	}
 	checkPage(t, "joined", b.Bytes())
-	for _, want := range []string{"<li>sim: 100 runs in 62 s, 98 a minute</li>\n<li>netns: 2 runs in 30 s, 4 a minute</li>", "v0.1",
+	for _, want := range []string{"<li>sim: 100 runs in 62 s, 98 a minute</li>\n<li>netns: 2 runs in 30 s, 4 a minute</li>\n<li>netns: left out: scenario &lt;x&gt;: why</li>", "v0.1",
 		`href="netns/netns/node-killed-3/report.html"`, "node-killed on sim, time_to_removed (node kill): 90 samples", "<h2>Scale</h2>"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("the page has no %q", want)

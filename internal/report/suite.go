@@ -33,6 +33,8 @@ type LabTime struct {
 	Lab  scenario.Lab `json:"lab"`
 	Runs int          `json:"runs"`
 	Took float64      `json:"took_seconds"`
+	// LeftOut says which scenarios were not run there, and why, a line each.
+	LeftOut []string `json:"left_out,omitempty"`
 }
 
 // An Entry is what became of one scenario in one lab, over all its runs.
@@ -156,6 +158,9 @@ func SuiteHTML(w io.Writer, s *Suite) error {
 	p.f(".</p>\n<ul>\n")
 	for _, l := range s.Labs {
 		p.f("<li>%s: %d runs in %.0f s, %.0f a minute</li>\n", string(l.Lab), l.Runs, l.Took, float64(l.Runs)/max(l.Took/60, 1e-9))
+		for _, why := range l.LeftOut {
+			p.f("<li>%s: left out: %s</li>\n", string(l.Lab), why)
+		}
 	}
 	p.f("</ul>\n")
 	p.matrix(s)

@@ -14,6 +14,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/segment"
 )
 
 // Config says who gossips, with whom and how. It is not modified after Start.
@@ -76,8 +77,7 @@ func (c *Config) withDefaults() (*Config, error) {
 	}
 	if d.Dial == nil {
 		d.Dial = func(ctx context.Context, address string) (net.Conn, error) {
-			var nd net.Dialer
-			return nd.DialContext(ctx, "tcp", address)
+			return segment.Dialer().DialContext(ctx, "tcp", address)
 		}
 	}
 	if d.Resolve == nil {
@@ -178,6 +178,11 @@ func Start(c Config) (*Gossip, error) {
 	return g, nil
 }
 
+// maxPacket is the largest packet of gossip, in bytes: what passes every way of IPv6, as
+// segments of what goes over streams do. Larger ones may vanish under way, all of them
+// where there is much to tell.
+const maxPacket = 1280 - 40 - 8
+
 func (g *Gossip) memberlistConfig() *memberlist.Config {
 	c := memberlist.DefaultLANConfig()
 	g.cfg.Profile.apply(c)
@@ -188,7 +193,7 @@ func (g *Gossip) memberlistConfig() *memberlist.Config {
 	c.GossipVerifyIncoming = true
 	c.GossipVerifyOutgoing = true
 	c.EnableCompression = false
-	c.UDPBufferSize = 1400
+	c.UDPBufferSize = maxPacket
 	c.HandoffQueueDepth = 1024 // memberlist drops packets beyond it
 	c.TCPTimeout = 2 * time.Second
 	c.Delegate = delegate{g}

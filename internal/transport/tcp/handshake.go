@@ -376,7 +376,7 @@ func (s *session) bindTo(number uint64, at binding) error {
 	at.token = s.proof(at.token)
 	ctx, cancel := context.WithTimeout(s.ctx, s.p.cfg.HandshakeTimeout)
 	defer cancel()
-	c, _, err := s.p.connect(ctx, s.address, s.narrow)
+	c, _, err := s.p.connect(ctx, s.address, s.segment)
 	if err != nil {
 		return err
 	}

@@ -7,93 +7,192 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/fabricd/fabricd/internal/segment"
+	"github.com/fabricd/fabricd/internal/transport"
 )
+
+// A way on which packets of more than some size vanish, and nobody says so, looks well:
+// connections come about, and get stuck with the first full packet. The hellos of TLS are
+// larger than 1280 bytes in both directions, and together those of a server fill a packet
+// of Ethernet: a handshake is a probe of the way. If it gets stuck, the host is dialed
+// once more with segments that pass everywhere. A link that gets stuck later is given up
+// like a silent one, and dialed again. Only where packets are larger than a handshake
+// does its end say that they may have been too large.
+//
+// A SYN says which segments an end takes, so that the word of the dialer is enough for
+// both directions, and is heeded for as long as the connection lives.
 
 const (
-	// narrowSegment is the largest segment of a connection over a way on which full
-	// ones seem to vanish, in bytes: what fits the packets of 1280 bytes that every way
-	// of IPv6 carries, with the headers of either IP.
-	narrowSegment = 1220
-	// narrowFor is how long a host is doubted. A link is dialed again at once when one
-	// was lost; what is dialed later has its own handshake to show that it stalls.
-	narrowFor = 5 * time.Second
-	// maxDoubts bounds the hosts that are doubted at a time.
-	maxDoubts = 1024
+	// standardSegment is the largest segment, in bytes, on an Ethernet without jumbo
+	// frames, with the headers of either IP.
+	standardSegment = 1440
+	// narrowFor is how long a host is dialed with smaller segments than others.
+	narrowFor = 30 * time.Second
+	// maxNarrow bounds the hosts for which something is remembered.
+	maxNarrow = 1024
+	// stallLook is how often a handshake is looked at.
+	stallLook = 50 * time.Millisecond
 )
 
-// doubts are hosts on the way to which packets of full size seem to vanish while small
-// ones pass, which nobody tells: the kernel sends the same bytes again, and everything
-// behind them waits until the link is given up, heartbeats too. The next connection
-// would get stuck like the last one. So it says with its SYN that it takes small
-// segments only, and heeds it itself, which keeps both directions small: the word of
-// one end is enough. The zero value doubts nobody.
-type doubts struct {
-	mu    sync.Mutex
-	until map[string]time.Time // by host
+// errVanishing ends a handshake whose packets vanish if they are full.
+var errVanishing = errors.New("packets of full size vanish on the way")
+
+// narrows are the hosts to which segments are bounded. The zero value has none.
+type narrows struct {
+	mu sync.Mutex
+	of map[string]narrowness
 }
 
-// add doubts a host.
-func (d *doubts) add(host string, now time.Time) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.until == nil {
-		d.until = make(map[string]time.Time)
+type narrowness struct {
+	segment int
+	until   time.Time
+}
+
+// add bounds the segments to a host, in bytes, from now on.
+func (n *narrows) add(host string, bytes int, now time.Time) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.of == nil {
+		n.of = make(map[string]narrowness)
 	}
-	for h, t := range d.until {
-		if now.After(t) {
-			delete(d.until, h)
+	for h, b := range n.of {
+		if !now.Before(b.until) {
+			delete(n.of, h)
 		}
 	}
-	if len(d.until) < maxDoubts {
-		d.until[host] = now.Add(narrowFor)
-	}
-}
-
-// drop trusts a host again: not even small packets reach it.
-func (d *doubts) drop(host string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	delete(d.until, host)
-}
-
-// of reports whether a host is doubted.
-func (d *doubts) of(host string, now time.Time) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	until, ok := d.until[host]
-	return ok && now.Before(until)
-}
-
-// connect opens a connection to address. small says that its segments are: because
-// they have to be, or because the host is doubted.
-func (p *Provider) connect(ctx context.Context, address string, narrow bool) (c net.Conn, small bool, err error) {
-	if p.cfg.Dial != nil {
-		c, err = p.cfg.Dial(ctx, address)
-		return c, false, err
-	}
-	var host string // the last one tried
-	d := net.Dialer{Control: func(_, at string, raw syscall.RawConn) error {
-		if h, _, err := net.SplitHostPort(at); err == nil {
-			host = h
-		}
-		if small = narrow || p.doubts.of(host, time.Now()); small {
-			setSegment(raw, narrowSegment)
-		}
-		return nil
-	}}
-	if c, err = d.DialContext(ctx, "tcp", address); err != nil && !errors.Is(err, context.Canceled) {
-		p.doubts.drop(host)
-	}
-	return c, small, err
-}
-
-// doubt doubts the host at the other end of c, whose segments were full, and says so.
-func (p *Provider) doubt(c net.Conn, why string) {
-	if p.cfg.Dial != nil {
+	old, known := n.of[host]
+	if known {
+		bytes = min(bytes, old.segment)
+	} else if len(n.of) >= maxNarrow {
 		return
 	}
+	n.of[host] = narrowness{bytes, now.Add(narrowFor)}
+}
+
+// get returns the bound for a host; 0: none.
+func (n *narrows) get(host string, now time.Time) (bytes int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if b := n.of[host]; now.Before(b.until) {
+		return b.segment
+	}
+	return 0
+}
+
+// connect opens a connection to address, with segments of at most so many bytes, or as
+// many as the host gets if that is 0. bound is what it became.
+func (p *Provider) connect(ctx context.Context, address string, bytes int) (c net.Conn, bound int, err error) {
+	if p.cfg.Dial != nil {
+		c, err = p.cfg.Dial(ctx, address)
+		return c, 0, err
+	}
+	var mu sync.Mutex
+	bounds := make(map[string]int) // by host: a name has several, which may be tried at once
+	d := net.Dialer{Control: func(_, at string, raw syscall.RawConn) error {
+		host, _, err := net.SplitHostPort(at)
+		if err != nil {
+			return err
+		}
+		b := bytes
+		if b == 0 {
+			b = p.narrows.get(host, time.Now())
+		}
+		if b != 0 {
+			segment.Bound(raw, b)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		bounds[host] = b
+		return nil
+	}}
+	if c, err = d.DialContext(ctx, "tcp", address); err != nil {
+		return nil, 0, err
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	return c, bounds[hostOf(c.RemoteAddr())], nil
+}
+
+// watchWay looks at a handshake on c until stop, which returns what was seen last, and
+// aborts it once its packets seem to vanish.
+func watchWay(c net.Conn, abort context.CancelCauseFunc) (stop func() way) {
+	last, ok := infoOf(c)
+	if !ok {
+		return func() way { return way{} }
+	}
+	over, done := make(chan struct{}), make(chan struct{})
+	began := time.Now()
+	go func() {
+		defer close(done)
+		t := time.NewTicker(stallLook)
+		defer t.Stop()
+		for {
+			select {
+			case <-t.C:
+			case <-over:
+				return
+			}
+			w, ok := infoOf(c)
+			if !ok {
+				return // closed already
+			}
+			if last = w; w.stalls(time.Since(began)) {
+				abort(errVanishing)
+				return
+			}
+		}
+	}()
+	return func() way {
+		close(over)
+		<-done
+		return last
+	}
+}
+
+// narrow bounds the segments of what is dialed to the host at the other end of c.
+func (p *Provider) narrow(c net.Conn, bytes int, why string) {
 	host := hostOf(c.RemoteAddr())
-	p.doubts.add(host, time.Now())
-	p.cfg.Log.Info().Str("op", "segment").Str("peer", host).Str("cause", why).Int("bytes", narrowSegment).
-		Msg("packets of full size may be vanishing on the way; the next connection keeps them small")
+	p.narrows.add(host, bytes, time.Now())
+	p.cfg.Log.Warn().Str("op", "segment").Str("peer", host).Str("cause", why).Int("bytes", bytes).
+		Msg("packets of full size seem to vanish on the way; connections get smaller ones")
+}
+
+// A way is what the kernel knows of a connection.
+type way struct {
+	segment    int  // largest that is sent, in bytes
+	unheard    bool // something that was sent has not been acknowledged
+	retries    int  // how often in a row the kernel has sent it again when its time was up
+	disordered bool // something has come behind a hole
+}
+
+// Signs that packets vanish because of their size. Where a fifth of all packets is lost,
+// three in a row are one of 125. A kernel that waits for 200 ms at first, and twice as
+// long each time, is there after 1.4 s.
+const (
+	vainRetries = 3
+	holeTime    = 500 * time.Millisecond
+)
+
+// stalls reports whether a handshake that has gone on for so long gets stuck in a way in
+// which smaller segments would not: they would be none in a peer that stands still, whose
+// kernel acknowledges what comes, and says nothing.
+func (w way) stalls(after time.Duration) bool {
+	return w.segment > segment.Small && (w.unheard && w.retries >= vainRetries || w.disordered && after >= holeTime)
+}
+
+// jumbo reports whether segments are larger than on an Ethernet, with either IP.
+func (w way) jumbo() bool { return w.segment > standardSegment+20 }
+
+// stuck reports whether a session that has ended may have got stuck because of segments
+// larger than a handshake shows. lost says that the kernel has given up.
+func (w way) stuck(lost bool) bool {
+	return w.jumbo() && (lost || w.unheard && w.retries >= vainRetries)
+}
+
+// endOfWay remembers a session whose large packets may have vanished, when it ends.
+func (s *session) endOfWay(why *transport.CloseError) {
+	if w, ok := infoOf(s.rec.Conn); ok && w.stuck(why.Timeout) {
+		s.p.narrow(s.rec.Conn, standardSegment, "a link that got stuck")
+	}
 }

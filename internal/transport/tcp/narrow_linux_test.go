@@ -1,7 +1,6 @@
 package tcp
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -10,11 +9,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fabricd/fabricd/internal/segment"
 	"github.com/fabricd/fabricd/internal/transport/transporttest"
 )
 
-// segment returns the largest segment that the kernel sends on c, in bytes.
-func segment(t *testing.T, c net.Conn) (bytes int) {
+// segmentOf returns the largest segment that the kernel sends on c, in bytes.
+func segmentOf(t *testing.T, c net.Conn) (bytes int) {
 	t.Helper()
 	control(t, c, func(fd int) (err error) {
 		bytes, err = unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_MAXSEG)
@@ -23,114 +23,187 @@ func segment(t *testing.T, c net.Conn) (bytes int) {
 	return bytes
 }
 
-// checkSegments checks what all connections of a session send, at both of its ends.
-func checkSegments(t *testing.T, a, b *session, small bool) {
+// checkSegments checks what all connections of a session send at most, at both ends.
+func checkSegments(t *testing.T, a, b *session, least, most int) {
 	t.Helper()
 	for _, e := range []*session{a, b} {
 		e.mu.Lock()
 		bulk := e.bulk.conns[0].conn
 		e.mu.Unlock()
 		for name, conn := range map[string]net.Conn{"first": e.rec.Conn, "bulk": bulk} {
-			if got := segment(t, conn); (got <= narrowSegment) != small {
-				t.Errorf("%s connection, dialed %v: segments of %d bytes, want small ones: %v", name, e.dialed, got, small)
+			if got := segmentOf(t, conn); got < least || got > most {
+				t.Errorf("%s connection, dialed %v: segments of %d bytes, want %d to %d", name, e.dialed, got, least, most)
 			}
 		}
 	}
 }
 
-const loopback = "127.0.0.1"
+const (
+	loopback = "127.0.0.1" // whose segments are of 32 KiB and more
+	jumbo    = standardSegment + 100
+)
 
-// TestWayThatLosesWhatIsSent cuts a session's way where nobody gets an error. The next
-// one has small segments in both directions, whatever its connections are for, and
-// those that follow when there is no doubt any more have full ones.
-func TestWayThatLosesWhatIsSent(t *testing.T) {
+// A holedListener is at the end of a way on which large packets vanish. What has only
+// small segments is spared: on loopback they come together, as one packet.
+type holedListener struct {
+	net.Listener
+	segments chan int // of what is accepted
+}
+
+// newHoledListener listens on loopback. What is accepted inherits the filter.
+func newHoledListener(t *testing.T) *holedListener {
+	t.Helper()
+	var lc net.ListenConfig
+	lc.SetMultipathTCP(false) // there are no filters for it
+	l, err := lc.Listen(t.Context(), "tcp", loopback+":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	filter := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_LEN},
+		{Code: unix.BPF_JMP | unix.BPF_JGT | unix.BPF_K, K: 600, Jt: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 1 << 16},
+		{Code: unix.BPF_RET | unix.BPF_K},
+	}
+	raw, err := l.(*net.TCPListener).SyscallConn()
+	if err == nil {
+		err = errors.Join(err, raw.Control(func(fd uintptr) {
+			err = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]})
+		}))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &holedListener{l, make(chan int, 10)}
+}
+
+func (l *holedListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	var bytes int
+	raw, err := c.(*net.TCPConn).SyscallConn()
+	if err == nil {
+		err = raw.Control(func(fd uintptr) {
+			bytes, _ = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_MAXSEG)
+			if bytes <= segment.Small {
+				_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_DETACH_FILTER, 0)
+			}
+		})
+	}
+	l.segments <- bytes
+	return c, err
+}
+
+// TestHandshakeOverAWayThatLosesFullPackets: it gets stuck, and the same dial tries again
+// with small segments, which all connections of its session have.
+func TestHandshakeOverAWayThatLosesFullPackets(t *testing.T) {
+	for name, plaintext := range map[string]bool{"tls": false, "plaintext": true} {
+		t.Run(name, func(t *testing.T) {
+			l := newHoledListener(t)
+			providers := 0
+			pa, pb := onSockets(t, func(c *Config) {
+				if providers++; providers == 2 {
+					c.Listener = l
+				}
+				c.Plaintext = plaintext
+			})
+			sa, sb := transporttest.Connect(t, pa, pb)
+			withBulk(t, sa.(*session), sb.(*session))
+			checkSegments(t, sa.(*session), sb.(*session), 1, segment.Small)
+			if first, second := <-l.segments, <-l.segments; first < jumbo || second > segment.Small {
+				t.Errorf("segments of %d bytes, then of %d: want full ones first", first, second)
+			}
+		})
+	}
+}
+
+// TestSessionThatGetsStuck cuts a session's way where nobody gets an error. Its segments
+// were larger than a handshake shows, so that the next one has those of an Ethernet, and
+// is known to pass them.
+func TestSessionThatGetsStuck(t *testing.T) {
 	for name, plaintext := range map[string]bool{"tls": false, "plaintext": true} {
 		t.Run(name, func(t *testing.T) {
 			pa, pb := onSockets(t, func(c *Config) { c.Plaintext = plaintext })
 			sa, sb := transporttest.Connect(t, pa, pb)
 			a, b := sa.(*session), sb.(*session)
 			s, _ := withBulk(t, a, b)
-			checkSegments(t, a, b, false)
+			checkSegments(t, a, b, jumbo, 1<<16)
 			deafen(t, a.rec.Conn)
 			deafen(t, b.rec.Conn)
 			if _, err := s.Write(make([]byte, 100)); err != nil {
 				t.Fatal(err)
 			}
-			for !vanishing(a.rec.Conn) {
-				time.Sleep(time.Millisecond) // until the kernel has tried again
+			for { // until the kernel has tried again
+				w, ok := infoOf(a.rec.Conn)
+				if !ok || a.Err() != nil {
+					t.Fatalf("the session ended: %v", a.Err())
+				}
+				if w.stuck(false) {
+					break
+				}
+				time.Sleep(time.Millisecond)
 			}
 			sa.Close(0, "silent")
-			sb.Close(0, "silent")
-			for !pa.doubts.of(loopback, time.Now()) {
-				time.Sleep(time.Millisecond) // until the session is over
-			}
-
 			sa, sb = transporttest.Connect(t, pa, pb)
 			a, b = sa.(*session), sb.(*session)
-			pa.doubts.drop(loopback) // its bulk connections come of the session
 			withBulk(t, a, b)
-			checkSegments(t, a, b, true)
-
-			sa, sb = transporttest.Connect(t, pa, pb)
-			withBulk(t, sa.(*session), sb.(*session))
-			checkSegments(t, sa.(*session), sb.(*session), false)
+			checkSegments(t, a, b, segment.Small+1, standardSegment)
 		})
 	}
 }
 
-// TestHandshakeThatStalls dials somebody who takes connections and says nothing: what
-// it would have said may have been too large for the way. Where not even a connection
-// comes about there is no such doubt.
-func TestHandshakeThatStalls(t *testing.T) {
-	l, err := net.Listen("tcp", loopback+":0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	p, _ := onSockets(t, func(c *Config) { c.HandshakeTimeout = 50 * time.Millisecond })
-	for i, small := range []bool{false, true} {
-		if _, err := p.Dial(t.Context(), l.Addr().String()); err == nil {
-			t.Fatal("a session with nobody")
+func TestSignsOfAWayThatLosesFullPackets(t *testing.T) {
+	full, large := segment.Small+1, jumbo
+	for _, c := range []struct {
+		what          string
+		w             way
+		after         time.Duration
+		stalls, stuck bool
+	}{
+		{"a handshake that waits", way{segment: large}, time.Hour, false, false},
+		{"what was sent last is on its way", way{segment: large, unheard: true, retries: vainRetries - 1}, time.Hour, false, false},
+		{"all was heard in the end", way{segment: large, retries: vainRetries}, time.Hour, false, false},
+		{"sent in vain", way{segment: full, unheard: true, retries: vainRetries}, 0, true, false},
+		{"sent in vain, large", way{segment: large, unheard: true, retries: vainRetries}, 0, true, true},
+		{"sent in vain, small", way{segment: segment.Small, unheard: true, retries: vainRetries}, time.Hour, false, false},
+		{"a hole", way{segment: full, disordered: true}, holeTime, true, false},
+		{"a hole that may be closed yet", way{segment: full, disordered: true}, holeTime - 1, false, false},
+	} {
+		if got := c.w.stalls(c.after); got != c.stalls {
+			t.Errorf("%s: a handshake stalls: %v", c.what, got)
 		}
-		c, err := l.Accept()
-		if err != nil {
-			t.Fatal(err)
+		if got := c.w.stuck(false); got != c.stuck {
+			t.Errorf("%s: a session is stuck: %v", c.what, got)
 		}
-		if got := segment(t, c); (got <= narrowSegment) != small {
-			t.Errorf("dial %d: segments of %d bytes, want small ones: %v", i, got, small)
-		}
-		c.Close()
 	}
-	canceled, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := p.Dial(canceled, l.Addr().String()); !errors.Is(err, context.Canceled) || !p.doubts.of(loopback, time.Now()) {
-		t.Errorf("%v: a dial that was given up says nothing of the way", err)
-	}
-	l.Close()
-	if _, err := p.Dial(t.Context(), l.Addr().String()); err == nil || p.doubts.of(loopback, time.Now()) {
-		t.Errorf("%v: nobody listens, and the way is doubted", err)
+	if !(way{segment: large}).stuck(true) || (way{segment: full}).stuck(true) {
+		t.Error("want a session stuck that the kernel gave up, if its segments were large")
 	}
 }
 
-func TestDoubts(t *testing.T) {
-	var d doubts
+func TestNarrows(t *testing.T) {
+	var n narrows
 	now := time.Unix(1, 0)
-	if d.of("h", now) {
-		t.Error("the zero value doubts a host")
+	if n.get("h", now) != 0 {
+		t.Error("the zero value knows a host")
 	}
-	d.drop("h")
-	d.add("h", now)
-	if !d.of("h", now.Add(narrowFor-1)) || d.of("h", now.Add(narrowFor)) || d.of("g", now) {
-		t.Error("want doubts of one host, for a while")
+	n.add("h", 1000, now)
+	n.add("h", 2000, now.Add(1))
+	if last := now.Add(narrowFor); n.get("h", last) != 1000 || n.get("h", last.Add(1)) != 0 || n.get("g", now) != 0 {
+		t.Error("want the lesser bound of one host, for a while after the last sign")
 	}
-	for i := range 2 * maxDoubts {
-		d.add(fmt.Sprint(i), now)
+	for i := range 2 * maxNarrow {
+		n.add(fmt.Sprint(i), 1000, now)
 	}
-	if len(d.until) != maxDoubts {
-		t.Errorf("%d hosts are doubted, want %d at most", len(d.until), maxDoubts)
+	n.add("h", 500, now)
+	if len(n.of) != maxNarrow || n.get("h", now) != 500 {
+		t.Errorf("%d hosts, want %d at most, and news of those that are known", len(n.of), maxNarrow)
 	}
-	d.add("late", now.Add(narrowFor+1))
-	if len(d.until) != 1 || !d.of("late", now.Add(narrowFor+1)) {
-		t.Errorf("%d hosts are doubted after a while, want the new one", len(d.until))
+	late := now.Add(narrowFor + 1)
+	n.add("late", 1000, late)
+	if len(n.of) != 1 || n.get("late", late) != 1000 {
+		t.Errorf("%d hosts after a while, want the new one", len(n.of))
 	}
 }

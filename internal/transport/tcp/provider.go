@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fabricd/fabricd/internal/segment"
 	"github.com/fabricd/fabricd/internal/transport"
 )
 
@@ -30,7 +31,7 @@ type Provider struct {
 	opening  int                 // incoming handshakes under way
 	perHost  map[string]int      // how many of them, by the peer's address
 
-	doubts doubts // has its own lock
+	narrows narrows // has its own lock
 }
 
 // New opens the listener and begins to accept sessions.
@@ -170,30 +171,54 @@ func (p *Provider) Dial(ctx context.Context, address string) (transport.Session,
 	return nil, fmt.Errorf("tcp: dial %s: %w", address, err)
 }
 
-// dial opens, secures and greets.
+// dial opens, secures and greets, and once more with small segments if full ones vanish.
 func (p *Provider) dial(ctx context.Context, address string) (*session, error) {
-	c, small, err := p.connect(ctx, address, false)
+	for {
+		s, err := p.dialOnce(ctx, address)
+		if !errors.Is(err, errVanishing) { // it is none twice: small ones do not
+			return s, err
+		}
+	}
+}
+
+func (p *Provider) dialOnce(ctx context.Context, address string) (*session, error) {
+	c, bound, err := p.connect(ctx, address, 0)
 	if err != nil {
 		return nil, err
 	}
 	tune(c, p.cfg.UserTimeout, true)
-	settle := interruptible(ctx, c)
-	s, err := p.establish(ctx, c)
-	if err == nil && !settle() {
-		err = ctx.Err()
+	hands, abort := context.WithCancelCause(ctx)
+	defer abort(nil)
+	stop := watchWay(c, abort)
+	settle := interruptible(hands, c)
+	s, err := p.establish(hands, c)
+	seen := stop()
+	if !settle() && err == nil {
+		err = hands.Err()
 	}
 	if err != nil {
-		if !small && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			p.doubt(c, "a handshake that stalls")
-		}
+		err = p.explainStall(ctx, hands, c, seen, err)
 		_ = c.Close()
 		return nil, err
 	}
-	s.address, s.narrow = address, small
+	s.address, s.segment = address, bound
 	if !p.adopt(s) {
 		return nil, transport.ErrClosed
 	}
 	return s, nil
+}
+
+// explainStall finds out whether a handshake on c has failed because of the size of its
+// packets, and remembers it.
+func (p *Provider) explainStall(ctx, hands context.Context, c net.Conn, seen way, err error) error {
+	if ctx.Err() == nil && context.Cause(hands) == errVanishing {
+		p.narrow(c, segment.Small, "a handshake that got stuck")
+		return errVanishing
+	}
+	if seen.jumbo() && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		p.narrow(c, standardSegment, "a handshake without an answer")
+	}
+	return err
 }
 
 // interruptible makes calls on c fail when ctx ends, until settle. That reports

@@ -27,7 +27,7 @@ type session struct {
 	dialed        bool
 	number        uint64 // names the session in bindings; chosen by the accepter
 	address       string // where the dialer dials bulk connections
-	narrow        bool   // with small segments
+	segment       int    // bound of its segments, in bytes; 0: none
 	id            transport.Identity
 	local, remote string
 	plaintext     bool   // both ends allow it
@@ -323,6 +323,7 @@ func (s *session) finish(why *transport.CloseError) {
 		return
 	}
 	s.err = why
+	s.endOfWay(why) // before anybody can dial again
 	in, out, unnamed := s.lanesIn, s.lanesOut, s.unnamed
 	s.lanesIn, s.lanesOut, s.unnamed, s.queue = nil, nil, nil, nil
 	clear(s.waiting)
@@ -361,12 +362,8 @@ func (s *session) run() {
 	s.seat = s.company.seatOf(s)
 	s.watch()
 	<-s.helm.free
-	end, _ := s.Err().(*transport.CloseError)
-	if !end.Remote && !end.Reset && !end.Timeout {
+	if end, _ := s.Err().(*transport.CloseError); !end.Remote && !end.Reset && !end.Timeout {
 		s.linger()
-	}
-	if !s.narrow && (end.Timeout || vanishing(s.rec.Conn)) {
-		s.p.doubt(s.rec.Conn, "bytes sent again and again, in vain")
 	}
 	s.hangUp()
 	s.workMu.Lock()

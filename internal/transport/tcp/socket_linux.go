@@ -56,24 +56,19 @@ func tune(c net.Conn, patience time.Duration, small bool) {
 	})
 }
 
-// setSegment bounds the segments of a socket that is not connected yet, both ways.
-func setSegment(raw syscall.RawConn, bytes int) {
-	// Where it cannot be set the connection is as any other.
-	_ = raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_MAXSEG, bytes) })
-}
-
-// vanishing reports whether a connection seems to be one whose packets vanish if they
-// are full: bytes were sent again more than once, in vain, in segments that may be large.
-func vanishing(c net.Conn) (yes bool) {
+// infoOf asks the kernel about a connection, if it is one of TCP.
+func infoOf(c net.Conn) (w way, ok bool) {
 	raw := rawConn(c)
 	if raw == nil {
-		return false
+		return w, false
 	}
-	_ = raw.Control(func(fd uintptr) { // an error leaves no doubt
+	err := raw.Control(func(fd uintptr) {
 		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
-		yes = err == nil && info.Unacked > 0 && info.Retransmits > 1 && info.Snd_mss > narrowSegment
+		if ok = err == nil; ok {
+			w = way{segment: int(info.Snd_mss), unheard: info.Unacked > 0, retries: int(info.Retransmits), disordered: info.Rcv_ooopack > 0}
+		}
 	})
-	return yes
+	return w, ok && err == nil
 }
 
 // rawConn returns how to write to c without waiting, nil if there is no way.

@@ -11,11 +11,8 @@ import (
 // tune leaves the kernel's defaults.
 func tune(net.Conn, time.Duration, bool) {}
 
-// setSegment leaves the kernel's default.
-func setSegment(syscall.RawConn, int) {}
-
-// vanishing does not know.
-func vanishing(net.Conn) bool { return false }
+// infoOf knows nothing.
+func infoOf(net.Conn) (way, bool) { return way{}, false }
 
 // rawConn returns nil: a goroutine writes.
 func rawConn(net.Conn) syscall.RawConn { return nil }

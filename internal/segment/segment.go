@@ -1,0 +1,22 @@
+// Package segment bounds the segments of TCP connections, so that they pass where full
+// ones vanish and nobody says so: a black hole of the path MTU, as tunnels are whose
+// ICMP messages some filter drops.
+package segment
+
+import (
+	"net"
+	"syscall"
+)
+
+// Small is a bound in bytes that every way has room for: with the headers of either IP
+// it fits the packets of 1280 bytes that IPv6 carries everywhere (RFC 8200, section 5).
+const Small = 1220
+
+// Dialer returns a dialer of connections with small segments in both directions: who
+// answers heeds what a SYN says. For what is never much, that costs nothing.
+func Dialer() *net.Dialer {
+	return &net.Dialer{Control: func(_, _ string, raw syscall.RawConn) error {
+		Bound(raw, Small)
+		return nil
+	}}
+}
