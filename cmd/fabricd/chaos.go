@@ -125,7 +125,7 @@ whatever ends the command.`,
 				if !n.Scenario.Has(scenario.Lab(f.on)) && f.validLab() {
 					return usagef("%s: it does not run on %s: on: %v", n.File, f.on, n.Scenario.On)
 				}
-				if err := opts.Able(n.Scenario, scenario.Lab(f.on)); err != nil {
+				if err := opts.Able(n.Scenario, scenario.Lab(f.on)); err != nil && f.validLab() {
 					return usageError{err}
 				}
 				jobs = append(jobs, chaos.Plan([]chaos.Named{n}, scenario.Lab(f.on), f.seed, f.seeds, 0)...)

@@ -15,8 +15,10 @@ const Small = 1220
 // Dialer returns a dialer of connections with small segments in both directions: who
 // answers heeds what a SYN says. For what is never much, that costs nothing.
 func Dialer() *net.Dialer {
-	return &net.Dialer{Control: func(_, _ string, raw syscall.RawConn) error {
+	d := &net.Dialer{Control: func(_, _ string, raw syscall.RawConn) error {
 		Bound(raw, Small)
 		return nil
 	}}
+	d.SetMultipathTCP(false) // its segments cannot be bounded everywhere
+	return d
 }

@@ -178,10 +178,13 @@ func Start(c Config) (*Gossip, error) {
 	return g, nil
 }
 
-// maxPacket is the largest packet of gossip, in bytes: what passes every way of IPv6, as
+// checksum is what memberlist adds to a packet beyond its bound, in bytes.
+const checksum = 5
+
+// maxPacket bounds the packets of gossip, in bytes, without their checksum: what passes every way of IPv6, as
 // segments of what goes over streams do. Larger ones may vanish under way, all of them
 // where there is much to tell.
-const maxPacket = 1280 - 40 - 8
+const maxPacket = 1280 - 40 - 8 - checksum
 
 func (g *Gossip) memberlistConfig() *memberlist.Config {
 	c := memberlist.DefaultLANConfig()

@@ -11,7 +11,7 @@ import (
 )
 
 // A meter counts what members send.
-type meter struct{ packets, bytes, streams atomic.Int64 }
+type meter struct{ packets, bytes, large, streams atomic.Int64 }
 
 // A metered packet socket counts what it sends.
 type metered struct {
@@ -22,6 +22,9 @@ type metered struct {
 func (c metered) WriteTo(p []byte, to net.Addr) (int, error) {
 	c.m.packets.Add(1)
 	c.m.bytes.Add(int64(len(p)))
+	if c.m.large.Load() < int64(len(p)) { // who loses a race is as large as most
+		c.m.large.Store(int64(len(p)))
+	}
 	return c.PacketConn.WriteTo(p, to)
 }
 
@@ -75,7 +78,11 @@ func TestWhatAMemberSendsDoesNotGrowWithTheCluster(t *testing.T) {
 			if perSecond := idle.packets / rest; perSecond < 4 || perSecond > 6 {
 				t.Errorf("%d members: %.1f packets of each a second, want about 5", n, perSecond)
 			}
-			// Each hears of each other, in packets of 1,400 bytes and states of all.
+			// With the headers of IPv6 and UDP it fits 1,280 bytes.
+			if large := m.large.Load(); large > 1280-40-8 || n > 8 && large < 1000 {
+				t.Errorf("%d members: packets of up to %d bytes, want 1,232 at most, and full ones", n, large)
+			}
+			// Each hears of each other, in packets of 1,232 bytes and states of all.
 			if bound := float64(200 * n); storm.packets > bound {
 				t.Errorf("%d members: %.0f packets of each until all saw all, want at most %.0f", n, storm.packets, bound)
 			}

@@ -81,7 +81,7 @@ func (n *narrows) get(host string, now time.Time) (bytes int) {
 }
 
 // connect opens a connection to address, with segments of at most so many bytes, or as
-// many as the host gets if that is 0. bound is what it became.
+// many as the host gets if that is 0. bound is what it became; 0: none.
 func (p *Provider) connect(ctx context.Context, address string, bytes int) (c net.Conn, bound int, err error) {
 	if p.cfg.Dial != nil {
 		c, err = p.cfg.Dial(ctx, address)
@@ -106,6 +106,7 @@ func (p *Provider) connect(ctx context.Context, address string, bytes int) (c ne
 		bounds[host] = b
 		return nil
 	}}
+	d.SetMultipathTCP(false) // its segments cannot be bounded everywhere
 	if c, err = d.DialContext(ctx, "tcp", address); err != nil {
 		return nil, 0, err
 	}
@@ -122,14 +123,14 @@ func watchWay(c net.Conn, abort context.CancelCauseFunc) (stop func() way) {
 		return func() way { return way{} }
 	}
 	over, done := make(chan struct{}), make(chan struct{})
-	began := time.Now()
 	go func() {
 		defer close(done)
 		t := time.NewTicker(stallLook)
 		defer t.Stop()
 		for {
+			var now time.Time
 			select {
-			case <-t.C:
+			case now = <-t.C:
 			case <-over:
 				return
 			}
@@ -137,7 +138,7 @@ func watchWay(c net.Conn, abort context.CancelCauseFunc) (stop func() way) {
 			if !ok {
 				return // closed already
 			}
-			if last = w; w.stalls(time.Since(began)) {
+			if last = w.since(last, now); last.stalls(now) {
 				abort(errVanishing)
 				return
 			}
@@ -151,19 +152,31 @@ func watchWay(c net.Conn, abort context.CancelCauseFunc) (stop func() way) {
 }
 
 // narrow bounds the segments of what is dialed to the host at the other end of c.
-func (p *Provider) narrow(c net.Conn, bytes int, why string) {
-	host := hostOf(c.RemoteAddr())
-	p.narrows.add(host, bytes, time.Now())
-	p.cfg.Log.Warn().Str("op", "segment").Str("peer", host).Str("cause", why).Int("bytes", bytes).
+func (p *Provider) narrow(c net.Conn, bytes int) {
+	p.narrows.add(hostOf(c.RemoteAddr()), bytes, time.Now())
+}
+
+// tellNarrow says what narrow did, and why.
+func (p *Provider) tellNarrow(c net.Conn, bytes int, why string) {
+	p.cfg.Log.Warn().Str("op", "segment").Str("peer", hostOf(c.RemoteAddr())).Str("cause", why).Int("bytes", bytes).
 		Msg("packets of full size seem to vanish on the way; connections get smaller ones")
 }
 
 // A way is what the kernel knows of a connection.
 type way struct {
-	segment    int  // largest that is sent, in bytes
-	unheard    bool // something that was sent has not been acknowledged
-	retries    int  // how often in a row the kernel has sent it again when its time was up
-	disordered bool // something has come behind a hole
+	segment int       // largest that is sent, in bytes
+	unheard bool      // something that was sent has not been acknowledged
+	retries int       // how often in a row the kernel has sent it again when its time was up
+	holed   bool      // something has come, and nothing that was sent before it
+	began   time.Time // since when it is holed
+}
+
+// since returns w, which is seen now, with what was seen before.
+func (w way) since(before way, now time.Time) way {
+	if w.began = before.began; w.holed && !before.holed {
+		w.began = now
+	}
+	return w
 }
 
 // Signs that packets vanish because of their size. Where a fifth of all packets is lost,
@@ -174,25 +187,31 @@ const (
 	holeTime    = 500 * time.Millisecond
 )
 
-// stalls reports whether a handshake that has gone on for so long gets stuck in a way in
-// which smaller segments would not: they would be none in a peer that stands still, whose
-// kernel acknowledges what comes, and says nothing.
-func (w way) stalls(after time.Duration) bool {
-	return w.segment > segment.Small && (w.unheard && w.retries >= vainRetries || w.disordered && after >= holeTime)
+// stalls reports whether a handshake gets stuck in a way in which smaller segments would
+// not: they would be none in a peer that stands still, whose kernel acknowledges what
+// comes, and says nothing.
+func (w way) stalls(now time.Time) bool {
+	return w.segment > segment.Small && (w.unheard && w.retries >= vainRetries || w.holed && now.Sub(w.began) >= holeTime)
 }
 
-// jumbo reports whether segments are larger than on an Ethernet, with either IP.
-func (w way) jumbo() bool { return w.segment > standardSegment+20 }
+// late reports whether a handshake that ran out of time was getting stuck.
+func (w way) late() bool {
+	return w.segment > segment.Small && (w.unheard && w.retries > 0 || w.holed)
+}
 
 // stuck reports whether a session that has ended may have got stuck because of segments
 // larger than a handshake shows. lost says that the kernel has given up.
 func (w way) stuck(lost bool) bool {
-	return w.jumbo() && (lost || w.unheard && w.retries >= vainRetries)
+	return w.segment > standardSegment+20 && (lost || w.unheard && w.retries >= vainRetries) // 20: the other IP
 }
 
-// endOfWay remembers a session whose large packets may have vanished, when it ends.
-func (s *session) endOfWay(why *transport.CloseError) {
-	if w, ok := infoOf(s.rec.Conn); ok && w.stuck(why.Timeout) {
-		s.p.narrow(s.rec.Conn, standardSegment, "a link that got stuck")
+// endOfWay remembers a session whose large packets may have vanished, when it ends, and
+// reports whether it did. mu is held.
+func (s *session) endOfWay(why *transport.CloseError) bool {
+	w, ok := infoOf(s.rec.Conn)
+	if !ok || !w.stuck(why.Timeout) {
+		return false
 	}
+	s.p.narrow(s.rec.Conn, standardSegment)
+	return true
 }

@@ -1,9 +1,12 @@
 package tcp
 
 import (
+	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
+	"syscall"
 	"testing"
 	"time"
 
@@ -53,28 +56,29 @@ type holedListener struct {
 // newHoledListener listens on loopback. What is accepted inherits the filter.
 func newHoledListener(t *testing.T) *holedListener {
 	t.Helper()
-	var lc net.ListenConfig
+	lc := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error { return loseLarge(raw) }}
 	lc.SetMultipathTCP(false) // there are no filters for it
 	l, err := lc.Listen(t.Context(), "tcp", loopback+":0")
 	if err != nil {
 		t.Fatal(err)
 	}
+	return &holedListener{l, make(chan int, 10)}
+}
+
+// loseLarge makes the kernel drop what comes for a socket in packets of more than 1,000
+// bytes.
+func loseLarge(raw syscall.RawConn) error {
 	filter := []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_LEN},
-		{Code: unix.BPF_JMP | unix.BPF_JGT | unix.BPF_K, K: 600, Jt: 1},
+		{Code: unix.BPF_JMP | unix.BPF_JGT | unix.BPF_K, K: 1000, Jt: 1},
 		{Code: unix.BPF_RET | unix.BPF_K, K: 1 << 16},
 		{Code: unix.BPF_RET | unix.BPF_K},
 	}
-	raw, err := l.(*net.TCPListener).SyscallConn()
-	if err == nil {
-		err = errors.Join(err, raw.Control(func(fd uintptr) {
-			err = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]})
-		}))
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &holedListener{l, make(chan int, 10)}
+	var failed error
+	err := raw.Control(func(fd uintptr) {
+		failed = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]})
+	})
+	return errors.Join(err, failed)
 }
 
 func (l *holedListener) Accept() (net.Conn, error) {
@@ -92,7 +96,10 @@ func (l *holedListener) Accept() (net.Conn, error) {
 			}
 		})
 	}
-	l.segments <- bytes
+	select {
+	case l.segments <- bytes:
+	default: // more than a test looks at
+	}
 	return c, err
 }
 
@@ -117,6 +124,66 @@ func TestHandshakeOverAWayThatLosesFullPackets(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestHandshakeOfWhichTheAnswerIsLost: the server's hello and certificate are lost where
+// they fill a packet, and the rest comes.
+func TestHandshakeOfWhichTheAnswerIsLost(t *testing.T) {
+	dials := 0
+	pa, pb := onSockets(t, func(c *Config) {
+		c.Dial = func(ctx context.Context, to string) (net.Conn, error) {
+			dials++
+			lossy := dials == 1
+			d := net.Dialer{Control: func(_, _ string, raw syscall.RawConn) error {
+				if !lossy {
+					return nil
+				}
+				segment.Bound(raw, standardSegment) // those of loopback would carry all at once
+				return loseLarge(raw)
+			}}
+			return d.DialContext(ctx, "tcp", to)
+		}
+	})
+	transporttest.Connect(t, pa, pb)
+	if dials != 2 {
+		t.Errorf("%d dials, want a second one when the first got stuck", dials)
+	}
+}
+
+// TestHandshakesFillPackets: a handshake shows whether full packets pass, both ways.
+func TestHandshakesFillPackets(t *testing.T) {
+	const full = 1448 // of Ethernet, with IPv4 and time stamps
+	ca := transporttest.NewAuthority(t)
+	client, err := new(member(ca, idA)).clientTLS(ALPN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := member(ca, idB)
+	there, back := net.Pipe()
+	defer there.Close()
+	defer back.Close()
+	first := make(chan int, 2)
+	go func() { _ = tls.Client(firstWrite{there, first}, client).Handshake() }() // ends with the pipe
+	go func() { _ = tls.Server(firstWrite{back, first}, b.serverTLS()).Handshake() }()
+	for range 2 {
+		if n := <-first; n <= full {
+			t.Errorf("a hello of %d bytes, want more than %d", n, full)
+		}
+	}
+}
+
+// A firstWrite tells how long the first write was.
+type firstWrite struct {
+	net.Conn
+	n chan int
+}
+
+func (c firstWrite) Write(p []byte) (int, error) {
+	select {
+	case c.n <- len(p):
+	default:
+	}
+	return c.Conn.Write(p)
 }
 
 // TestSessionThatGetsStuck cuts a session's way where nobody gets an error. Its segments
@@ -155,31 +222,37 @@ func TestSessionThatGetsStuck(t *testing.T) {
 }
 
 func TestSignsOfAWayThatLosesFullPackets(t *testing.T) {
+	now := time.Unix(1e9, 0)
 	full, large := segment.Small+1, jumbo
 	for _, c := range []struct {
-		what          string
-		w             way
-		after         time.Duration
-		stalls, stuck bool
+		what                string
+		w                   way
+		stalls, late, stuck bool
 	}{
-		{"a handshake that waits", way{segment: large}, time.Hour, false, false},
-		{"what was sent last is on its way", way{segment: large, unheard: true, retries: vainRetries - 1}, time.Hour, false, false},
-		{"all was heard in the end", way{segment: large, retries: vainRetries}, time.Hour, false, false},
-		{"sent in vain", way{segment: full, unheard: true, retries: vainRetries}, 0, true, false},
-		{"sent in vain, large", way{segment: large, unheard: true, retries: vainRetries}, 0, true, true},
-		{"sent in vain, small", way{segment: segment.Small, unheard: true, retries: vainRetries}, time.Hour, false, false},
-		{"a hole", way{segment: full, disordered: true}, holeTime, true, false},
-		{"a hole that may be closed yet", way{segment: full, disordered: true}, holeTime - 1, false, false},
+		{"a handshake that waits", way{segment: large}, false, false, false},
+		{"what was sent last is on its way", way{segment: large, unheard: true}, false, false, false},
+		{"sent in vain so far", way{segment: large, unheard: true, retries: vainRetries - 1}, false, true, false},
+		{"all was heard in the end", way{segment: large, retries: vainRetries}, false, false, false},
+		{"sent in vain", way{segment: full, unheard: true, retries: vainRetries}, true, true, false},
+		{"sent in vain, large", way{segment: large, unheard: true, retries: vainRetries}, true, true, true},
+		{"sent in vain, small", way{segment: segment.Small, unheard: true, retries: vainRetries}, false, false, false},
+		{"a hole", way{segment: full, holed: true, began: now.Add(-holeTime)}, true, true, false},
+		{"a hole that may be closed yet", way{segment: full, holed: true, began: now.Add(1 - holeTime)}, false, true, false},
+		{"a hole of small packets", way{segment: segment.Small, holed: true}, false, false, false},
 	} {
-		if got := c.w.stalls(c.after); got != c.stalls {
-			t.Errorf("%s: a handshake stalls: %v", c.what, got)
-		}
-		if got := c.w.stuck(false); got != c.stuck {
-			t.Errorf("%s: a session is stuck: %v", c.what, got)
+		if c.w.stalls(now) != c.stalls || c.w.late() != c.late || c.w.stuck(false) != c.stuck {
+			t.Errorf("%s: stalls %v, late %v, stuck %v", c.what, c.w.stalls(now), c.w.late(), c.w.stuck(false))
 		}
 	}
 	if !(way{segment: large}).stuck(true) || (way{segment: full}).stuck(true) {
 		t.Error("want a session stuck that the kernel gave up, if its segments were large")
+	}
+	w := way{holed: true}.since(way{}, now)
+	if w = (way{holed: true}).since(w, now.Add(1)); w.began != now {
+		t.Errorf("a hole began at %v, want %v", w.began, now)
+	}
+	if w = (way{holed: true}).since(way{began: now}, now.Add(2)); w.began != now.Add(2) {
+		t.Errorf("a second hole began at %v, want %v", w.began, now.Add(2))
 	}
 }
 

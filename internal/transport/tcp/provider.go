@@ -173,23 +173,27 @@ func (p *Provider) Dial(ctx context.Context, address string) (transport.Session,
 
 // dial opens, secures and greets, and once more with small segments if full ones vanish.
 func (p *Provider) dial(ctx context.Context, address string) (*session, error) {
-	for {
-		s, err := p.dialOnce(ctx, address)
-		if !errors.Is(err, errVanishing) { // it is none twice: small ones do not
-			return s, err
-		}
+	s, err := p.dialOnce(ctx, address, 0)
+	if err == errVanishing && ctx.Err() == nil {
+		return p.dialOnce(ctx, address, segment.Small)
 	}
+	return s, err
 }
 
-func (p *Provider) dialOnce(ctx context.Context, address string) (*session, error) {
-	c, bound, err := p.connect(ctx, address, 0)
+// dialOnce is dial with segments of at most so many bytes, or as many as the host gets if
+// that is 0: then it fails with errVanishing if its packets vanish.
+func (p *Provider) dialOnce(ctx context.Context, address string, bytes int) (*session, error) {
+	c, bound, err := p.connect(ctx, address, bytes)
 	if err != nil {
 		return nil, err
 	}
 	tune(c, p.cfg.UserTimeout, true)
 	hands, abort := context.WithCancelCause(ctx)
 	defer abort(nil)
-	stop := watchWay(c, abort)
+	stop := func() way { return way{} }
+	if bytes == 0 {
+		stop = watchWay(c, abort)
+	}
 	settle := interruptible(hands, c)
 	s, err := p.establish(hands, c)
 	seen := stop()
@@ -197,7 +201,7 @@ func (p *Provider) dialOnce(ctx context.Context, address string) (*session, erro
 		err = hands.Err()
 	}
 	if err != nil {
-		err = p.explainStall(ctx, hands, c, seen, err)
+		err = p.explainStall(hands, c, seen, err)
 		_ = c.Close()
 		return nil, err
 	}
@@ -208,16 +212,19 @@ func (p *Provider) dialOnce(ctx context.Context, address string) (*session, erro
 	return s, nil
 }
 
-// explainStall finds out whether a handshake on c has failed because of the size of its
-// packets, and remembers it.
-func (p *Provider) explainStall(ctx, hands context.Context, c net.Conn, seen way, err error) error {
-	if ctx.Err() == nil && context.Cause(hands) == errVanishing {
-		p.narrow(c, segment.Small, "a handshake that got stuck")
-		return errVanishing
+// explainStall finds out whether a handshake on c has failed with err because of the size
+// of its packets, and remembers it.
+func (p *Provider) explainStall(hands context.Context, c net.Conn, seen way, err error) error {
+	switch {
+	case !isInterrupt(err) && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded):
+		return err // there was an answer
+	case context.Cause(hands) == errVanishing:
+		err = errVanishing
+	case !errors.Is(hands.Err(), context.DeadlineExceeded) || !seen.late():
+		return err
 	}
-	if seen.jumbo() && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		p.narrow(c, standardSegment, "a handshake without an answer")
-	}
+	p.narrow(c, segment.Small)
+	p.tellNarrow(c, segment.Small, "a handshake that got stuck")
 	return err
 }
 

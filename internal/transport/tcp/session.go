@@ -323,7 +323,7 @@ func (s *session) finish(why *transport.CloseError) {
 		return
 	}
 	s.err = why
-	s.endOfWay(why) // before anybody can dial again
+	stuck := s.endOfWay(why) // before anybody can dial again
 	in, out, unnamed := s.lanesIn, s.lanesOut, s.unnamed
 	s.lanesIn, s.lanesOut, s.unnamed, s.queue = nil, nil, nil, nil
 	clear(s.waiting)
@@ -348,6 +348,9 @@ func (s *session) finish(why *transport.CloseError) {
 		l.fail(why)
 	}
 	s.helm.close()
+	if stuck {
+		s.p.tellNarrow(s.rec.Conn, standardSegment, "a link that got stuck")
+	}
 	if why.Remote || why.Reset || why.Timeout {
 		return
 	}

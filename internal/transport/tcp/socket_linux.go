@@ -65,7 +65,7 @@ func infoOf(c net.Conn) (w way, ok bool) {
 	err := raw.Control(func(fd uintptr) {
 		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
 		if ok = err == nil; ok {
-			w = way{segment: int(info.Snd_mss), unheard: info.Unacked > 0, retries: int(info.Retransmits), disordered: info.Rcv_ooopack > 0}
+			w = way{segment: int(info.Snd_mss), unheard: info.Unacked > 0, retries: int(info.Retransmits), holed: info.Data_segs_in > 0 && info.Bytes_received == 0}
 		}
 	})
 	return w, ok && err == nil
