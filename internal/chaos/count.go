@@ -32,12 +32,12 @@ func (c *cluster) held(ctx context.Context, phase history.Phase) []*history.Reso
 	return all
 }
 
-// warmed writes the baseline. Its memory is that of daemons that work: what a
-// process has needed once it does not give back to the kernel at once, and what
-// is to be found is growth.
-func (c *cluster) warmed(held []*history.Resources) {
+// warmed writes the baseline. Its memory is that of daemons that work, without garbage:
+// what is to be found is growth.
+func (c *cluster) warmed(ctx context.Context, held []*history.Resources) {
 	for _, r := range held {
 		if d, _, _, _ := c.slots[r.Target.Slot].current(); d.running() {
+			c.slots[r.Target.Slot].collect(ctx)
 			if u, err := usageOf(d.pid()); err == nil {
 				r.Count["rss"] = u.RSS
 			}
@@ -75,6 +75,9 @@ func (s *slot) resources(ctx context.Context, phase history.Phase) *history.Reso
 	r := &history.Resources{Target: source, Phase: phase, Count: map[string]int64{
 		"ports": int64(st.Counts.Ports), "conns": int64(st.Counts.Conns), "windows": int64(st.Counts.Windows), "links": int64(st.Counts.Links),
 	}}
+	if phase == history.PhaseEnd {
+		s.collect(ctx)
+	}
 	if u, err := usageOf(d.pid()); err == nil {
 		for name, n := range map[string]int64{"fds": int64(u.FDs), "memfds": int64(u.MemFDs), "maps": int64(u.Maps),
 			"rss": u.RSS} { // threads are Go's own and stay
@@ -82,6 +85,14 @@ func (s *slot) resources(ctx context.Context, phase history.Phase) *history.Reso
 		}
 	}
 	return r
+}
+
+// collect has the slot's daemon give back what it does not use any more. One that does
+// not answer has garbage in what it holds.
+func (s *slot) collect(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, adminLimit)
+	defer cancel()
+	_ = s.admin.Collect(ctx)
 }
 
 // pause waits for d and reports true, or returns false as soon as ctx is done.

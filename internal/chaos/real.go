@@ -145,7 +145,7 @@ func (c *cluster) phases(ctx context.Context) error {
 	if !pause(ctx, lead) {
 		return context.Cause(ctx)
 	}
-	c.warmed(held)
+	c.warmed(ctx, held)
 	c.say("all nodes know each other, the applications talk: %s of faults begin", c.schedule.Scenario.Duration)
 	if err := c.run(ctx); err != nil {
 		return err

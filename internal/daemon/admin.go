@@ -149,6 +149,9 @@ func (a *admin) routes() http.Handler {
 	if s, ok := a.subject.(linkFaulter); ok {
 		a.linkFaultRoutes(mux, s)
 	}
+	if s, ok := a.subject.(collector); ok {
+		a.collectRoute(mux, s)
+	}
 	mux.HandleFunc("GET /v1/keys", a.keys)
 	mux.HandleFunc("POST /v1/keys/rotate", a.rotate)
 	return http.MaxBytesHandler(mux, adminBody)

@@ -138,7 +138,8 @@ func TestLinkFaultsAreOffByDefault(t *testing.T) {
 			_, err := client.AddLinkFaults(t.Context(), []faults.Rule{{On: faults.All, Cut: true}})
 			return err
 		},
-		"clear": func() error { _, err := client.ClearLinkFaults(t.Context(), 0, ""); return err },
+		"clear":   func() error { _, err := client.ClearLinkFaults(t.Context(), 0, ""); return err },
+		"collect": func() error { return client.Collect(t.Context()) },
 	} {
 		if err := ask(); err == nil || err.Error() != errFaultsOff.Error() {
 			t.Errorf("%s: %v", what, err)

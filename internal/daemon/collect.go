@@ -1,0 +1,38 @@
+package daemon
+
+import (
+	"context"
+	"net/http"
+	"runtime/debug"
+)
+
+// Collect gives back to the kernel what this process does not use any more, so that what
+// it has is what it holds. It takes as long as a collection of garbage. It is part of
+// testing, and refused like faults where they are off: it costs who asks nothing, and
+// the node some milliseconds of a processor.
+func (d *Daemon) Collect() error {
+	if d.links == nil {
+		return errFaultsOff
+	}
+	debug.FreeOSMemory()
+	return nil
+}
+
+// collector is the part of a subject that collects.
+type collector interface{ Collect() error }
+
+// Collected is the answer to POST /v1/faults/collect.
+type Collected struct{}
+
+// collectRoute adds the request to collect.
+func (a *admin) collectRoute(mux *http.ServeMux, s collector) {
+	mux.HandleFunc("POST /v1/faults/collect", func(w http.ResponseWriter, _ *http.Request) {
+		a.answerFault(w, Collected{}, s.Collect())
+	})
+}
+
+// Collect has the node give back the memory that it does not use any more.
+func (c *Client) Collect(ctx context.Context) error {
+	_, err := decodeAnswer[Collected](c.do(ctx, http.MethodPost, "faults/collect", nil))
+	return err
+}
