@@ -163,7 +163,7 @@ var painTests = map[scenario.Row][]string{
 // instead or why it is not. A row that is not here and that nothing shows is a
 // mistake.
 var notShown = map[scenario.Row]string{
-	"F11": "an hour of real processes: host-lost-1h is on virtual time",
+	"F11": "an hour of real processes: host-lost-1h is on virtual time, and what it showed with processes was the lab without a processor for seconds, twice, beside other work",
 	"F31": "a flood of windows at a node of 64 MiB: a window counts as its application's, and what that asks for beyond a limit or a quota is ENOMEM in the tests",
 	"F38": "10⁶ operations in one run, all of which the checker would hold in memory: window-races-30m has 200,000 on virtual time, and window-races 10,000 with real processes",
 	"F39": "500 kills of real processes: connect-races-500 is on virtual time, and a run of connect-races has five",
