@@ -163,7 +163,9 @@ const linkTries = 3
 func (e *endpoint) request(ctx context.Context, dst addr.Addr) (*conn, error) {
 	for try := 1; ; try++ {
 		c, err := e.requestOnce(ctx, dst)
-		if err == nil || c == nil || try == linkTries || ctx.Err() != nil || c.link.sess.Err() == nil {
+		// A lane may have its session's end before the session says so.
+		ended := closeError(err) != nil || c != nil && c.link.sess.Err() != nil
+		if err == nil || c == nil || try == linkTries || ctx.Err() != nil || !ended {
 			return c, err
 		}
 		e.mu.Lock()
