@@ -7,9 +7,8 @@ import (
 )
 
 // Collect gives back to the kernel what this process does not use any more, so that what
-// it has is what it holds. It takes as long as a collection of garbage. It is part of
-// testing, and refused like faults where they are off: it costs who asks nothing, and
-// the node some milliseconds of a processor.
+// it has is what it holds. It takes as long as a collection of garbage, for which anybody
+// could make a node work: it is part of testing, and refused where faults are off.
 func (d *Daemon) Collect() error {
 	if d.links == nil {
 		return errFaultsOff

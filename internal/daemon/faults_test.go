@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -83,6 +84,14 @@ func TestLinkFaultsOverTheAdminSocket(t *testing.T) {
 	}
 	if st, err := client.Status(ctx); err != nil || len(st.Warnings) != 0 {
 		t.Errorf("status after the faults: %q, %v", st.Warnings, err)
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	if err := client.Collect(ctx); err != nil {
+		t.Error(err)
+	}
+	if runtime.ReadMemStats(&after); after.NumForcedGC == before.NumForcedGC {
+		t.Error("the node was asked to collect, and did not")
 	}
 	refusals(t, c.Local.AdminSocket)
 }
