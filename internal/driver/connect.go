@@ -2,6 +2,7 @@ package driver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -128,10 +129,7 @@ func (e *endpoint) attempt(ctx context.Context, a *attempt, dst addr.Addr) {
 	limit, quit := context.WithCancelCause(limit)
 	defer quit(nil)
 	defer e.onGone(func() { quit(status.Reset) })()
-	c, err := e.request(limit, dst)
-	if err == nil {
-		err = e.awaitVerdict(limit, a, c)
-	}
+	c, err := e.request(limit, a, dst)
 	e.mu.Lock()
 	if e.state == core.Connected && e.conn == c && c != nil {
 		err = nil // granted in the same moment
@@ -157,30 +155,55 @@ var errNobodyAccepted = fmt.Errorf("%w: nobody accepted in time", status.Refused
 // linkTries is how many links a connect takes that end under it.
 const linkTries = 3
 
-// request sends the connect request. A link that its other end has just given
-// up, and that ends while the request is being written, is replaced: the node
-// may well be live, and nobody there has seen the request.
-func (e *endpoint) request(ctx context.Context, dst addr.Addr) (*conn, error) {
+// request sends the connect request and waits for the peer's answer. A link that
+// its other end has given up, or has replaced by a newer one, takes the request
+// with it, but not the connect: the node may well be live. A request that was
+// granted there has not been confirmed, and an acceptor gets confirmed ones only,
+// so nobody sees two.
+func (e *endpoint) request(ctx context.Context, a *attempt, dst addr.Addr) (*conn, error) {
 	for try := 1; ; try++ {
 		c, err := e.requestOnce(ctx, dst)
-		// A lane may have its session's end before the session says so.
-		ended := closeError(err) != nil || c != nil && c.link.sess.Err() != nil
-		if err == nil || c == nil || try == linkTries || ctx.Err() != nil || !ended {
+		if err == nil {
+			err = e.awaitVerdict(ctx, a, c)
+		}
+		if err == nil || c == nil || try == linkTries || !c.onAnotherLink(ctx, err) || !e.withdraw(c) {
 			return c, err
 		}
-		e.mu.Lock()
-		if e.conn == c {
-			e.conn = nil
-		}
-		e.mu.Unlock()
-		c.fail(status.Reset)
-		c.link.forget(c)
-		select {
-		case <-c.link.down: // by then the node has forgotten the link
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		}
 	}
+}
+
+// onAnotherLink reports whether a connect that failed with err, on c, may do on
+// another link: its own has ended, and not because the peer is gone. By then the
+// node has forgotten the link.
+func (c *conn) onAnotherLink(ctx context.Context, err error) bool {
+	// A lane may have its session's end before the session says so.
+	ended := errors.Is(err, errLinkDown) || closeError(err) != nil || c.link.sess.Err() != nil
+	if !ended || ctx.Err() != nil {
+		return false
+	}
+	select {
+	case <-c.link.down:
+		return anotherLinkMayDo(c.link.downErr)
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// withdraw takes back the request of c, so that the endpoint can send another
+// one. It reports false if c has been granted in the same moment.
+func (e *endpoint) withdraw(c *conn) bool {
+	e.mu.Lock()
+	if e.conn == c && e.state == core.Connected {
+		e.mu.Unlock()
+		return false
+	}
+	if e.conn == c {
+		e.conn = nil
+	}
+	e.mu.Unlock()
+	c.fail(status.Reset)
+	c.link.forget(c)
+	return true
 }
 
 func (e *endpoint) requestOnce(ctx context.Context, dst addr.Addr) (*conn, error) {
@@ -249,16 +272,27 @@ func linkError(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", status.NoDevice, err)
 }
 
-// awaitVerdict waits for the peer's answer.
+// codeError returns code as an error, nil for status.OK.
+func codeError(code status.Code) error {
+	if code == status.OK {
+		return nil
+	}
+	return code
+}
+
+// awaitVerdict waits for the peer's answer. The error is errLinkDown if the link
+// ends first.
 func (e *endpoint) awaitVerdict(ctx context.Context, a *attempt, c *conn) error {
 	select {
 	case code := <-a.verdict:
-		if code != status.OK {
-			return code
-		}
-		return nil
+		return codeError(code)
 	case <-c.link.down:
-		return status.NoDevice
+		select {
+		case code := <-a.verdict: // came before the end
+			return codeError(code)
+		default:
+			return errLinkDown
+		}
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}

@@ -488,7 +488,7 @@ func (n *Node) duplicate(p *peerState, self Self) error {
 	}
 	n.mu.Unlock()
 	if old != nil {
-		old.fail(transport.CodeDuplicate, errors.New("peer established a new link"))
+		old.fail(transport.CodeDuplicate, errNewLink)
 	}
 	return nil
 }

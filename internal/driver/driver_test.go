@@ -25,7 +25,8 @@ import (
 // A fabric is some nodes over the memory provider, with the test as membership.
 type fabric struct {
 	t     *testing.T
-	base  driver.Config // of every node, but for what is its own
+	base  driver.Config                               // of every node, but for what is its own
+	wrap  func(transport.Provider) transport.Provider // around every node's provider; nil for none
 	hub   *mem.Hub
 	nodes []*driver.Node
 	peers []driver.Peer
@@ -52,7 +53,12 @@ func newFabricOf(t *testing.T, n int, base driver.Config) *fabric {
 
 // newFabricOn starts n nodes on a network of its own.
 func newFabricOn(t *testing.T, net mem.Config, n int, base driver.Config) *fabric {
-	f := &fabric{t: t, base: base, hub: mem.NewHub(net), seen: make(map[int][]driver.Evidence)}
+	return newFabricWrapped(t, net, n, base, nil)
+}
+
+// newFabricWrapped starts n nodes whose provider is what wrap makes of one.
+func newFabricWrapped(t *testing.T, net mem.Config, n int, base driver.Config, wrap func(transport.Provider) transport.Provider) *fabric {
+	f := &fabric{t: t, base: base, wrap: wrap, hub: mem.NewHub(net), seen: make(map[int][]driver.Evidence)}
 	for i := range n {
 		f.add(i, 1)
 	}
@@ -70,9 +76,13 @@ func newFabricOn(t *testing.T, net mem.Config, n int, base driver.Config) *fabri
 func (f *fabric) add(i int, gen addr.Generation) {
 	id := transport.Identity{Cluster: uuid(0xCC), Node: uuid(byte(i + 1)), Host: i == 0}
 	address := fmt.Sprintf("node%d.%d", i, gen)
-	p, err := f.hub.Provider(address, id)
+	inner, err := f.hub.Provider(address, id)
 	if err != nil {
 		f.t.Fatal(err)
+	}
+	var p transport.Provider = inner
+	if f.wrap != nil {
+		p = f.wrap(inner)
 	}
 	cfg := f.base
 	cfg.Providers, cfg.Log = []transport.Provider{p}, zerolog.New(zerolog.NewTestWriter(f.t))

@@ -2,6 +2,7 @@ package driver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -99,7 +100,7 @@ func (l *link) start(ctrl transport.SendLane, in *wire.Reader) {
 	l.spawn(func() { // a session that ends by itself takes the link with it
 		select {
 		case <-l.sess.Done():
-			l.sessionEnded()
+			l.sessionEnded(l.sess.Err())
 		case <-l.down:
 		}
 	})
@@ -142,9 +143,12 @@ func (l *link) quiet() {
 func (l *link) String() string { return fmt.Sprintf("link with %v", l.peer.Life) }
 
 // sessionEnded fails the link and says what the end of its session proves, if
-// the link did not end it.
-func (l *link) sessionEnded() {
-	err := l.sess.Err()
+// the link did not end it. err is what a goroutine met: it may have the end before
+// the session says so.
+func (l *link) sessionEnded(err error) {
+	if said := l.sess.Err(); said != nil {
+		err = said
+	}
 	if !l.fail(transport.CodeOK, err) {
 		return
 	}
@@ -185,16 +189,33 @@ func (l *link) fail(code uint64, cause error) bool {
 		reason = cause.Error()
 	}
 	l.sess.Close(code, reason)
+	l.n.linkDown(l) // first: whoever sees a reset may connect at once
 	for _, c := range conns {
 		c.fail(status.Reset)
 	}
-	l.n.linkDown(l)
 	close(l.down)
 	l.n.work.run(func() {
 		l.quiet()
 		l.n.forgetLink(l)
 	})
 	return true
+}
+
+// errNewLink is why a link ends that its peer has replaced.
+var errNewLink = errors.New("peer established a new link")
+
+// anotherLinkMayDo reports whether a link that ended with cause says nothing of
+// its peer's end: the peer gave it up, or has a newer one. Silence, a lost state
+// and a fence do.
+func anotherLinkMayDo(cause error) bool {
+	ce := closeError(cause)
+	switch {
+	case cause == errNewLink:
+		return true
+	case ce == nil || ce.Reset || ce.Timeout:
+		return false
+	}
+	return ce.Code == transport.CodeOK || ce.Code == transport.CodeDuplicate
 }
 
 // add registers a new connection under a fresh ID.
@@ -244,7 +265,7 @@ func (l *link) acceptLanes() {
 		lane, err := l.sess.AcceptLane(ctx)
 		if err != nil {
 			if ctx.Err() == nil {
-				l.sessionEnded()
+				l.sessionEnded(err)
 			}
 			return
 		}
