@@ -155,6 +155,11 @@ var errNobodyAccepted = fmt.Errorf("%w: nobody accepted in time", status.Refused
 // linkTries is how many links a connect takes that end under it.
 const linkTries = 3
 
+// relinkPatience is how long a connect waits for another link: a node that is
+// there answers soon, and one that is not must not keep the connect much longer
+// than its silence is borne.
+func (n *Node) relinkPatience() time.Duration { return n.cfg.SilenceBound / 2 }
+
 // request sends the connect request and waits for the peer's answer. A link that
 // its other end has given up, or has replaced by a newer one, takes the request
 // with it, but not the connect: the node may well be live. A request that was
@@ -162,7 +167,10 @@ const linkTries = 3
 // so nobody sees two.
 func (e *endpoint) request(ctx context.Context, a *attempt, dst addr.Addr) (*conn, error) {
 	for try := 1; ; try++ {
-		c, err := e.requestOnce(ctx, dst)
+		l, c, err := e.enlist(ctx, dst.Node, try > 1)
+		if err == nil {
+			err = e.send(ctx, l, c, dst)
+		}
 		if err == nil {
 			err = e.awaitVerdict(ctx, a, c)
 		}
@@ -206,14 +214,11 @@ func (e *endpoint) withdraw(c *conn) bool {
 	return true
 }
 
-func (e *endpoint) requestOnce(ctx context.Context, dst addr.Addr) (*conn, error) {
-	l, c, err := e.enlist(ctx, dst.Node)
-	if err != nil {
-		return nil, err
-	}
+// send opens the lane of c and writes the request.
+func (e *endpoint) send(ctx context.Context, l *link, c *conn, dst addr.Addr) error {
 	lane, err := l.sess.OpenLane(ctx)
 	if err != nil {
-		return c, linkError(ctx, err)
+		return linkError(ctx, err)
 	}
 	c.mu.Lock()
 	c.ops.lane, c.ops.busy = lane, true // until the peer has granted
@@ -221,7 +226,7 @@ func (e *endpoint) requestOnce(ctx context.Context, dst addr.Addr) (*conn, error
 	c.mu.Unlock()
 	if failed { // before it had the lane to cancel
 		lane.Cancel()
-		return c, linkError(ctx, status.Reset)
+		return linkError(ctx, status.Reset)
 	}
 	e.mu.Lock()
 	closed := e.state == core.Closed
@@ -232,21 +237,27 @@ func (e *endpoint) requestOnce(ctx context.Context, dst addr.Addr) (*conn, error
 	from := e.port
 	e.mu.Unlock()
 	if closed {
-		return c, status.Reset
+		return status.Reset
 	}
 	frame := wire.Connect{Conn: c.id, From: from, To: dst.Port, Limit: uint64(e.n.cfg.MessageWindow)}
 	if _, err := lane.Write(frame.AppendTo(nil)); err != nil {
-		return c, linkError(ctx, err)
+		return linkError(ctx, err)
 	}
 	if err := e.n.cfg.Faults.Hit(failpoint.ConnectSent); err != nil {
-		return c, linkError(ctx, err)
+		return linkError(ctx, err)
 	}
-	return c, nil
+	return nil
 }
 
 // enlist adds a connection to the link to a node. A link that is found down is
-// replaced as long as the node is live and ctx not done.
-func (e *endpoint) enlist(ctx context.Context, node addr.NodeID) (*link, *conn, error) {
+// replaced as long as the node is live and ctx not done. If it takes another link's
+// place, it has relinkPatience.
+func (e *endpoint) enlist(ctx context.Context, node addr.NodeID, again bool) (*link, *conn, error) {
+	if again {
+		soon, cancel := context.WithTimeoutCause(ctx, e.n.relinkPatience(), errNoLink)
+		defer cancel()
+		ctx = soon
+	}
 	for {
 		l, err := e.n.linkTo(ctx, node)
 		if err != nil {
