@@ -104,12 +104,17 @@ func newFleet(ctx context.Context, exe string, n int, options ...string) (_ *fle
 	for i := 1; i < n; i++ {
 		f.add(fmt.Sprintf("node-%d", i), f.joining...)
 	}
-	for _, d := range f.daemons {
+	for i, d := range f.daemons {
 		if err := f.start(d); err != nil {
 			return nil, err
 		}
 		// One by one, so that the order of the IDs is that of the fleet.
-		if err := f.joined(ctx, d); err != nil {
+		if err := f.joined(ctx, d, i+1); err != nil {
+			return nil, err
+		}
+	}
+	for _, d := range f.daemons {
+		if err := f.joined(ctx, d, n); err != nil {
 			return nil, err
 		}
 	}
@@ -196,13 +201,14 @@ const (
 	pollEvery = 10 * time.Millisecond // of what has no event
 )
 
-// joined waits until the daemon has a place in the cluster.
-func (f *fleet) joined(ctx context.Context, d *daemon) error {
+// joined waits until the daemon has a place in the cluster and sees n nodes there,
+// itself included.
+func (f *fleet) joined(ctx context.Context, d *daemon, n int) error {
 	node, err := f.attach(ctx, d)
 	if err != nil {
 		return err
 	}
-	return node.Close()
+	return errors.Join(sees(ctx, node, n), node.Close())
 }
 
 // attach attaches to the daemon as soon as it has a place in the cluster.

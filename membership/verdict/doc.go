@@ -166,6 +166,10 @@
 // held, and every live peer is added anew, because to the new life each of them
 // is new.
 //
+// EventSelf comes with the first table of a life, at one go with the EventAdded
+// of those that it lists: who learns that this node has a life need not wait for
+// them. A life that ends before is not told at all.
+//
 // # Standing still
 //
 // Both machines compare each input's time with that of the last Tick. After a

@@ -18,6 +18,7 @@ type Member struct {
 	stage    stage
 	self     addr.Life // our life; the zero Life while we have none
 	since    time.Time // of self
+	untold   bool      // our handlers do not know self yet: its first table is under way
 	previous addr.Life // the newest life before self
 	lease    []byte    // signed, of self, or of previous while there is no self
 	term     uint64    // the highest accepted

@@ -192,8 +192,7 @@ func (m *Member) granted(now time.Time, g Grant) {
 		m.out.add(Remember{Life: m.self, Term: m.term, Lease: m.lease})
 	}
 	if fresh {
-		m.since = now
-		m.emit(Event{Kind: EventSelf, Node: m.Self()})
+		m.since, m.untold = now, true
 	}
 }
 

@@ -45,6 +45,10 @@ func (m *Member) apply(now time.Time, entries []Entry) {
 		return
 	}
 	m.alone = false
+	if m.untold { // at one go with the others: whoever sees this life can reach them
+		m.untold = false
+		m.emit(Event{Kind: EventSelf, Node: m.Self()})
+	}
 	for _, p := range m.sorted() {
 		e, ok := listed[p.node.Life.Node]
 		if ok && e.Node.Life == p.node.Life && e.Node.State != Removed {
@@ -222,9 +226,11 @@ func (m *Member) reset(now time.Time, text string) {
 
 // resetView empties the view: to the next life everybody is new.
 func (m *Member) resetView(text string) {
-	n := m.Self()
-	n.State = Removed
-	m.emit(Event{Kind: EventReset, Node: n, Reason: ReasonPartitioned, Detail: text})
+	if n := m.Self(); !m.untold {
+		n.State = Removed
+		m.emit(Event{Kind: EventReset, Node: n, Reason: ReasonPartitioned, Detail: text})
+	}
+	m.untold = false
 	m.previous, m.self = m.self, addr.Life{}
 	m.host, m.alone, m.redial, m.confirm = addr.Life{}, false, time.Time{}, 0
 	m.synced, m.version = false, 0

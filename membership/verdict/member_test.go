@@ -168,11 +168,35 @@ func TestOwnEndResetsAndJoinsAgain(t *testing.T) {
 				t.Fatalf("after the reset: %+v, want a join that names the old life", out)
 			}
 			next := addr.Life{Node: 4, Generation: 3}
-			s.wantEvents(s.in(Grant{Term: 5, Life: next}), EventSelf)
+			s.wantEvents(s.in(Grant{Term: 5, Life: next}))
 			s.wantEvents(s.in(Table{Term: 5, Version: 21, First: true, Last: true,
-				Entries: []Entry{entry(hostLife), entry(next), entry(peerLife)}}), EventAdded, EventAdded)
+				Entries: []Entry{entry(hostLife), entry(next), entry(peerLife)}}), EventSelf, EventAdded, EventAdded)
 		})
 	}
+}
+
+// TestALifeThatEndsBeforeItsTableIsNotTold: the handlers hear of neither its
+// beginning nor its end, whether it had a session for its table or lost it.
+func TestALifeThatEndsBeforeItsTableIsNotTold(t *testing.T) {
+	s := newSeat(t)
+	s.wantEvents(s.in(RemovedLife{Term: 5, Version: 11, Life: ownLife}), EventReset)
+	brief := addr.Life{Node: 4, Generation: 3}
+	s.wantEvents(s.in(Grant{Term: 5, Life: brief}))
+	out := s.in(Table{Term: 5, Version: 20, First: true, Last: true, Entries: []Entry{entry(hostLife)}})
+	s.wantEvents(out)
+	if j, ok := sent[Join](out, 1); !ok || j.Previous != brief {
+		t.Fatalf("after a table that lacks it: %+v, want a join that names the life", out)
+	}
+	next := addr.Life{Node: 4, Generation: 4}
+	s.wantEvents(s.in(Grant{Term: 5, Life: next}))
+	s.wantEvents(s.step(Down{1, DownClosed}))
+	s.step(Connected{1})
+	if r, ok := sent[Resume](s.out, 1); !ok || r.Life != next {
+		t.Fatalf("asked %+v, want a resume", s.out)
+	}
+	s.wantEvents(s.in(Grant{Term: 5, Life: next}))
+	s.wantEvents(s.in(Table{Term: 5, Version: 22, First: true, Last: true,
+		Entries: []Entry{entry(hostLife), entry(next)}}), EventSelf, EventAdded)
 }
 
 func TestRumourAloneRemovesNobody(t *testing.T) {
