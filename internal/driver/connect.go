@@ -2,7 +2,6 @@ package driver
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -131,8 +130,8 @@ func (e *endpoint) attempt(ctx context.Context, a *attempt, dst addr.Addr) {
 	defer e.onGone(func() { quit(status.Reset) })()
 	c, err := e.request(limit, a, dst)
 	e.mu.Lock()
-	if e.state == core.Connected && e.conn == c && c != nil {
-		err = nil // granted in the same moment
+	if c != nil && e.grantedLocked(c) {
+		err = nil // in the same moment
 	}
 	switch {
 	case err == nil:
@@ -156,8 +155,8 @@ var errNobodyAccepted = fmt.Errorf("%w: nobody accepted in time", status.Refused
 const linkTries = 3
 
 // relinkPatience is how long a connect waits for another link: a node that is
-// there answers soon, and one that is not must not keep the connect much longer
-// than its silence is borne.
+// there answers soon, and one that is not must not keep a connect that waits much
+// longer than its silence is borne.
 func (n *Node) relinkPatience() time.Duration { return n.cfg.SilenceBound / 2 }
 
 // request sends the connect request and waits for the peer's answer. A link that
@@ -166,48 +165,54 @@ func (n *Node) relinkPatience() time.Duration { return n.cfg.SilenceBound / 2 }
 // granted there has not been confirmed, and an acceptor gets confirmed ones only,
 // so nobody sees two.
 func (e *endpoint) request(ctx context.Context, a *attempt, dst addr.Addr) (*conn, error) {
-	for try := 1; ; try++ {
-		l, c, err := e.enlist(ctx, dst.Node, try > 1)
-		if err == nil {
-			err = e.send(ctx, l, c, dst)
+	for try, waited := 1, false; ; try++ {
+		l, c, err := e.enlist(ctx, dst.Node, waited)
+		if err != nil {
+			return c, err
 		}
-		if err == nil {
-			err = e.awaitVerdict(ctx, a, c)
+		again := false
+		if err = e.send(ctx, l, c, dst); err != nil {
+			again, waited = c.link.endedUnder(ctx, err), false
+		} else if err = e.awaitVerdict(ctx, a, c); err == errLinkDown {
+			again, waited = anotherLinkMayDo(c.link.downErr), true
 		}
-		if err == nil || c == nil || try == linkTries || !c.onAnotherLink(ctx, err) || !e.withdraw(c) {
+		if err == nil || !again || try == linkTries || !e.withdraw(c) {
 			return c, err
 		}
 	}
 }
 
-// onAnotherLink reports whether a connect that failed with err, on c, may do on
-// another link: its own has ended, and not because the peer is gone. By then the
-// node has forgotten the link.
-func (c *conn) onAnotherLink(ctx context.Context, err error) bool {
+// endedUnder reports whether a request could not be written, for err, because the
+// link has ended. By then the node has forgotten the link.
+func (l *link) endedUnder(ctx context.Context, err error) bool {
 	// A lane may have its session's end before the session says so.
-	ended := errors.Is(err, errLinkDown) || closeError(err) != nil || c.link.sess.Err() != nil
-	if !ended || ctx.Err() != nil {
+	if closeError(err) == nil && l.sess.Err() == nil || ctx.Err() != nil {
 		return false
 	}
 	select {
-	case <-c.link.down:
-		return anotherLinkMayDo(c.link.downErr)
+	case <-l.down:
+		return true
 	case <-ctx.Done():
 		return false
 	}
 }
 
+// grantedLocked reports whether the peer has granted c, which may have ended
+// since. The caller holds mu.
+func (e *endpoint) grantedLocked(c *conn) bool {
+	return e.conn == c && (e.state == core.Connected || e.state == core.Disconnected)
+}
+
 // withdraw takes back the request of c, so that the endpoint can send another
-// one. It reports false if c has been granted in the same moment.
+// one. It reports false if c has been granted in the same moment, or the endpoint
+// has been closed.
 func (e *endpoint) withdraw(c *conn) bool {
 	e.mu.Lock()
-	if e.conn == c && e.state == core.Connected {
+	if e.state != core.Connecting {
 		e.mu.Unlock()
 		return false
 	}
-	if e.conn == c {
-		e.conn = nil
-	}
+	e.conn = nil
 	e.mu.Unlock()
 	c.fail(status.Reset)
 	c.link.forget(c)
@@ -250,10 +255,10 @@ func (e *endpoint) send(ctx context.Context, l *link, c *conn, dst addr.Addr) er
 }
 
 // enlist adds a connection to the link to a node. A link that is found down is
-// replaced as long as the node is live and ctx not done. If it takes another link's
-// place, it has relinkPatience.
-func (e *endpoint) enlist(ctx context.Context, node addr.NodeID, again bool) (*link, *conn, error) {
-	if again {
+// replaced as long as the node is live and ctx not done. One for a request that has
+// waited on another link is there within relinkPatience.
+func (e *endpoint) enlist(ctx context.Context, node addr.NodeID, waited bool) (*link, *conn, error) {
+	if waited {
 		soon, cancel := context.WithTimeoutCause(ctx, e.n.relinkPatience(), errNoLink)
 		defer cancel()
 		ctx = soon

@@ -189,10 +189,10 @@ func (l *link) fail(code uint64, cause error) bool {
 		reason = cause.Error()
 	}
 	l.sess.Close(code, reason)
-	l.n.linkDown(l) // first: whoever sees a reset may connect at once
 	for _, c := range conns {
 		c.fail(status.Reset)
 	}
+	l.n.linkDown(l)
 	close(l.down)
 	l.n.work.run(func() {
 		l.quiet()

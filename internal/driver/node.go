@@ -324,8 +324,25 @@ func (n *Node) NodeLost(life addr.Life, reason string) {
 	close(done)
 }
 
+// Retain ends the lives that are not among those: while this node had no life of
+// its own nobody told it of their end.
+func (n *Node) Retain(lives []addr.Life, reason string) {
+	n.mu.Lock()
+	var over []addr.Life
+	for _, p := range n.peers {
+		if !slices.Contains(lives, p.Life) {
+			over = append(over, p.Life)
+		}
+	}
+	n.mu.Unlock()
+	for _, life := range over {
+		n.NodeLost(life, reason)
+	}
+}
+
 // ResetSelf ends every connection of this node's applications: the others have
-// removed it. The node has no life until SetSelf.
+// removed it. The node has no life until SetSelf; before that, NodeUp and Retain
+// say who lives then.
 func (n *Node) ResetSelf(reason string) {
 	n.mu.Lock()
 	n.self.Life.Generation = 0

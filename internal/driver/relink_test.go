@@ -223,3 +223,36 @@ func passes(t *testing.T, a, b ipc.Endpoint) {
 		t.Fatalf("received %v, %v", p, err)
 	}
 }
+
+// TestAResetNodeKeepsNoGhosts: of what ended while a node had no life its
+// applications hear when it has one again, once; of those that live, nothing.
+func TestAResetNodeKeepsNoGhosts(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		fab := newFabric(t, 3)
+		s := fab.nodes[0].NewSession(ipc.Credentials{})
+		var mu sync.Mutex // guards events
+		var events []ipc.Event
+		defer s.Watch(func(ev ipc.Event) {
+			mu.Lock()
+			defer mu.Unlock()
+			events = append(events, ev)
+		})()
+		n := fab.nodes[0]
+		n.ResetSelf("removed by the others")
+		n.NodeUp(fab.peers[1])
+		n.Retain([]addr.Life{fab.peers[1].Life}, "silent")
+		n.SetSelf(driver.Self{Self: ipc.Self{Cluster: uuid(0xCC), Life: addr.Life{Node: 0, Generation: 2}}, UUID: uuid(1), Epoch: 1, Term: 1})
+		synctest.Wait()
+		mu.Lock()
+		defer mu.Unlock()
+		if len(events) != 1 || events[0].Kind != ipc.NodeRemoved || events[0].Life != fab.peers[2].Life || events[0].Reason != "silent" {
+			t.Errorf("the application heard %+v, want that %v was removed", events, fab.peers[2].Life)
+		}
+		if ids, self, err := s.Nodes(); err != nil || self != 0 || !slices.Equal(ids, []addr.NodeID{0, 1}) {
+			t.Errorf("nodes %v of node %d, %v", ids, self, err)
+		}
+		if _, err := fab.open(0).Connect(context.Background(), addr.Addr{Node: 2, Port: 4000}); !errors.Is(err, syscall.ENODEV) {
+			t.Errorf("a connect to the ghost: %v", err)
+		}
+	})
+}
