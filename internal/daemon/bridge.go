@@ -18,6 +18,7 @@ type engine interface {
 	NodeUp(driver.Peer)
 	NodeUpdate(driver.Peer)
 	NodeLost(life addr.Life, reason string)
+	Retain(lives []addr.Life, reason string)
 	ResetSelf(reason string)
 }
 
@@ -31,6 +32,15 @@ type bridge struct {
 	meet    func(membership.Event) // is told before the engine; nil: nobody is
 	roster  *roster
 	log     zerolog.Logger
+
+	first *firstTable // of a life that the engine does not know yet; else nil
+}
+
+// A firstTable is a life of this node whose first table is being told. What the
+// engine held since an earlier life and what is not in the table is over.
+type firstTable struct {
+	self   membership.Event
+	others []membership.Event // those of the table that are told; the roster hears of them behind self
 }
 
 // handle makes one event happen here. It returns from a removal only when
@@ -46,13 +56,11 @@ func (b *bridge) handle(ev membership.Event) {
 	log := b.log.With().Stringer("peer", n.Life).Str("name", n.Name).Logger()
 	switch ev.Kind {
 	case membership.EventSelf:
-		b.engine.SetSelf(driver.Self{
-			Self:  ipc.Self{Cluster: b.cluster, Life: n.Life, Name: b.name},
-			UUID:  n.UUID,
-			Epoch: n.Epoch,
-			Term:  b.term(),
-		})
-		b.log.Debug().Str("op", "lease").Stringer("life", n.Life).Msg("engine knows this node's life")
+		if ev.Reason == "" {
+			b.first = &firstTable{self: ev}
+			b.begin()
+		}
+		return
 	case membership.EventAdded:
 		b.engine.NodeUp(peerOf(n))
 		log.Debug().Str("op", "added").Strs("addresses", n.Addresses).Msg("engine knows the node")
@@ -64,12 +72,43 @@ func (b *bridge) handle(ev membership.Event) {
 		b.engine.NodeLost(n.Life, string(ev.Reason))
 		log.Debug().Str("op", "removed").Str("reason", string(ev.Reason)).Dur("took", time.Since(began)).Msg("engine has ended all towards the node")
 	case membership.EventReset:
+		b.first = nil
 		b.engine.ResetSelf(resetReason(ev))
 		b.log.Warn().Str("op", "reset").Str("reason", resetReason(ev)).Msg("the others removed this node; it joins again")
 	case membership.EventHost:
 		b.log.Debug().Str("op", "host").Str("detail", ev.Detail).Msg("host")
 	}
+	if b.first != nil && ev.Kind == membership.EventAdded {
+		b.first.others = append(b.first.others, ev)
+		b.begin()
+		return
+	}
 	b.roster.apply(ev, time.Now())
+}
+
+// begin gives this node the life whose first table has been told whole: an
+// application that sees it can connect to all of those.
+func (b *bridge) begin() {
+	ev, others := b.first.self, b.first.others
+	if len(others) < ev.Others {
+		return
+	}
+	b.first = nil
+	lives := make([]addr.Life, 0, len(others))
+	for _, o := range others {
+		lives = append(lives, o.Node.Life)
+	}
+	b.engine.Retain(lives, string(membership.ReasonSilent))
+	b.engine.SetSelf(driver.Self{
+		Self:  ipc.Self{Cluster: b.cluster, Life: ev.Node.Life, Name: b.name},
+		UUID:  ev.Node.UUID,
+		Epoch: ev.Node.Epoch,
+		Term:  b.term(),
+	})
+	b.log.Debug().Str("op", "lease").Stringer("life", ev.Node.Life).Msg("engine knows this node's life")
+	for _, e := range append([]membership.Event{ev}, others...) {
+		b.roster.apply(e, time.Now())
+	}
 }
 
 func resetReason(ev membership.Event) string {

@@ -26,9 +26,10 @@ func (e *fakeEngine) say(format string, args ...any) {
 func (e *fakeEngine) SetSelf(s driver.Self) {
 	e.say("self %v %v epoch %d term %d %q", s.Life, s.UUID, s.Epoch, s.Term, s.Name)
 }
-func (e *fakeEngine) NodeUp(p driver.Peer)     { e.say("up %v %q %v", p.Life, p.Name, p.Addresses) }
-func (e *fakeEngine) NodeUpdate(p driver.Peer) { e.say("update %v %v", p.Life, p.Addresses) }
-func (e *fakeEngine) ResetSelf(reason string)  { e.say("reset %s", reason) }
+func (e *fakeEngine) NodeUp(p driver.Peer)                    { e.say("up %v %q %v", p.Life, p.Name, p.Addresses) }
+func (e *fakeEngine) NodeUpdate(p driver.Peer)                { e.say("update %v %v", p.Life, p.Addresses) }
+func (e *fakeEngine) Retain(lives []addr.Life, reason string) { e.say("retain %v %s", lives, reason) }
+func (e *fakeEngine) ResetSelf(reason string)                 { e.say("reset %s", reason) }
 func (e *fakeEngine) NodeLost(life addr.Life, reason string) {
 	<-e.release
 	e.say("lost %v %s", life, reason)
@@ -58,6 +59,7 @@ func TestEventsReachTheEngineInOrder(t *testing.T) {
 		b.handle(ev)
 	}
 	want := []string{
+		`retain [] silent`,
 		`self 3.2 09000000-0000-0000-0000-000000000000 epoch 77 term 5 "me"`,
 		`up 4.1 "four" [10.0.0.1:7700]`,
 		`update 4.1 [10.0.0.9:1]`,
@@ -69,6 +71,47 @@ func TestEventsReachTheEngineInOrder(t *testing.T) {
 	}
 	if all := b.roster.snapshot(time.Now()); all.Self != addr.NoNode || len(all.Nodes) != 1 || all.Nodes[0].State != "removed" {
 		t.Errorf("after the reset the roster is %+v, want no self and node 4 removed", all)
+	}
+}
+
+// TestALifeBeginsWithItsTable: applications see this node's life when the engine
+// knows all of those that its first table lists, and no others; what the roster
+// showed before a reset is not shown for ever.
+func TestALifeBeginsWithItsTable(t *testing.T) {
+	e := &fakeEngine{}
+	b := newTestBridge(e)
+	alive := func() (ids []addr.NodeID, self addr.NodeID) {
+		all := b.roster.snapshot(time.Now())
+		for _, n := range all.Nodes {
+			ids = append(ids, n.ID)
+		}
+		return ids, all.Self
+	}
+	b.handle(membership.Event{Kind: membership.EventSelf, Node: testNode(3, 2, "me"), Others: 2})
+	b.handle(membership.Event{Kind: membership.EventAdded, Node: testNode(0, 1, "host")})
+	if ids, self := alive(); self != addr.NoNode || len(ids) != 0 {
+		t.Errorf("with half of its table: node %v beside %v", self, ids)
+	}
+	b.handle(membership.Event{Kind: membership.EventAdded, Node: testNode(4, 1, "four")})
+	if ids, self := alive(); self != 3 || len(ids) != 3 {
+		t.Errorf("with its table: node %v beside %v", self, ids)
+	}
+	b.handle(membership.Event{Kind: membership.EventAdded, Node: testNode(5, 1, "five")})
+	b.handle(membership.Event{Kind: membership.EventReset, Reason: membership.ReasonPartitioned})
+	if ids, self := alive(); self != addr.NoNode || len(ids) != 0 {
+		t.Errorf("after a reset: node %v beside %v", self, ids)
+	}
+	b.handle(membership.Event{Kind: membership.EventSelf, Node: testNode(3, 3, "me"), Reason: membership.ReasonPartitioned})
+	b.handle(membership.Event{Kind: membership.EventReset, Reason: membership.ReasonPartitioned})
+	b.handle(membership.Event{Kind: membership.EventSelf, Node: testNode(3, 4, "me"), Others: 1})
+	b.handle(membership.Event{Kind: membership.EventAdded, Node: testNode(0, 1, "host")})
+	want := []string{
+		`up 0.1 "host" [10.0.0.1:7700]`, `up 4.1 "four" [10.0.0.1:7700]`, `retain [0.1 4.1] silent`, `self 3.2 00000000-0000-0000-0000-000000000000 epoch 0 term 5 "me"`,
+		`up 5.1 "five" [10.0.0.1:7700]`, `reset partitioned`, `reset partitioned`,
+		`up 0.1 "host" [10.0.0.1:7700]`, `retain [0.1] silent`, `self 3.4 00000000-0000-0000-0000-000000000000 epoch 0 term 5 "me"`,
+	}
+	if fmt.Sprint(e.calls) != fmt.Sprint(want) {
+		t.Errorf("got  %q\nwant %q", e.calls, want)
 	}
 }
 

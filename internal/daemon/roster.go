@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -106,7 +107,8 @@ func (r *roster) apply(ev membership.Event, now time.Time) {
 		r.self = n.Life
 		r.nodes[n.Life.Node] = n
 	case membership.EventReset:
-		delete(r.nodes, r.self.Node)
+		// The next life's first table adds whoever lives; what has ended stays.
+		maps.DeleteFunc(r.nodes, func(_ addr.NodeID, n membership.Node) bool { return n.State != membership.Removed })
 		r.self.Generation = 0
 	case membership.EventHost:
 		r.told = r.told || ev.Detail == membership.HostReachable // it comes behind the host's table

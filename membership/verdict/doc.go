@@ -166,9 +166,9 @@
 // held, and every live peer is added anew, because to the new life each of them
 // is new.
 //
-// EventSelf comes with the first table of a life, at one go with the EventAdded
-// of those that it lists: who learns that this node has a life need not wait for
-// them. A life that ends before is not told at all.
+// EventSelf comes with the first table of a life, right before the EventAdded of
+// those that it lists, and says how many they are: who shows a life to its
+// applications can wait for them. A life that ends before is told with its end.
 //
 // # Standing still
 //

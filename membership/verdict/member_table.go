@@ -45,10 +45,7 @@ func (m *Member) apply(now time.Time, entries []Entry) {
 		return
 	}
 	m.alone = false
-	if m.untold { // at one go with the others: whoever sees this life can reach them
-		m.untold = false
-		m.emit(Event{Kind: EventSelf, Node: m.Self()})
-	}
+	at := len(m.out)
 	for _, p := range m.sorted() {
 		e, ok := listed[p.node.Life.Node]
 		if ok && e.Node.Life == p.node.Life && e.Node.State != Removed {
@@ -62,6 +59,10 @@ func (m *Member) apply(now time.Time, entries []Entry) {
 			continue
 		}
 		m.learn(e)
+	}
+	if m.untold { // who had no life knew nobody: all that was told are those of this table
+		m.untold = false
+		m.out = slices.Insert(m.out, at, Action(Emit{Event{Kind: EventSelf, Node: m.Self(), Others: len(m.peers)}}))
 	}
 	m.tellHost(HostReachable)
 }
@@ -226,11 +227,13 @@ func (m *Member) reset(now time.Time, text string) {
 
 // resetView empties the view: to the next life everybody is new.
 func (m *Member) resetView(text string) {
-	if n := m.Self(); !m.untold {
-		n.State = Removed
-		m.emit(Event{Kind: EventReset, Node: n, Reason: ReasonPartitioned, Detail: text})
+	n := m.Self()
+	n.State = Removed
+	if m.untold {
+		m.untold = false
+		m.emit(Event{Kind: EventSelf, Node: n, Reason: ReasonPartitioned})
 	}
-	m.untold = false
+	m.emit(Event{Kind: EventReset, Node: n, Reason: ReasonPartitioned, Detail: text})
 	m.previous, m.self = m.self, addr.Life{}
 	m.host, m.alone, m.redial, m.confirm = addr.Life{}, false, time.Time{}, 0
 	m.synced, m.version = false, 0

@@ -175,15 +175,18 @@ func TestOwnEndResetsAndJoinsAgain(t *testing.T) {
 	}
 }
 
-// TestALifeThatEndsBeforeItsTableIsNotTold: the handlers hear of neither its
-// beginning nor its end, whether it had a session for its table or lost it.
-func TestALifeThatEndsBeforeItsTableIsNotTold(t *testing.T) {
+// TestALifeIsToldWithItsTable: a life that ends before is told with its end, and one
+// whose session ends when the table of the next one has come.
+func TestALifeIsToldWithItsTable(t *testing.T) {
 	s := newSeat(t)
 	s.wantEvents(s.in(RemovedLife{Term: 5, Version: 11, Life: ownLife}), EventReset)
 	brief := addr.Life{Node: 4, Generation: 3}
 	s.wantEvents(s.in(Grant{Term: 5, Life: brief}))
 	out := s.in(Table{Term: 5, Version: 20, First: true, Last: true, Entries: []Entry{entry(hostLife)}})
-	s.wantEvents(out)
+	s.wantEvents(out, EventSelf, EventReset)
+	if e := eventsOf(out)[0]; e.Reason == "" || e.Node.Life != brief {
+		t.Errorf("a life that is over was told as %+v", e)
+	}
 	if j, ok := sent[Join](out, 1); !ok || j.Previous != brief {
 		t.Fatalf("after a table that lacks it: %+v, want a join that names the life", out)
 	}
@@ -195,8 +198,13 @@ func TestALifeThatEndsBeforeItsTableIsNotTold(t *testing.T) {
 		t.Fatalf("asked %+v, want a resume", s.out)
 	}
 	s.wantEvents(s.in(Grant{Term: 5, Life: next}))
-	s.wantEvents(s.in(Table{Term: 5, Version: 22, First: true, Last: true,
-		Entries: []Entry{entry(hostLife), entry(next)}}), EventSelf, EventAdded)
+	gone := entry(addr.Life{Node: 7, Generation: 1})
+	gone.Node.State = Removed
+	out = s.in(Table{Term: 5, Version: 22, First: true, Last: true, Entries: []Entry{entry(hostLife), entry(next), entry(peerLife), gone}})
+	s.wantEvents(out, EventSelf, EventAdded, EventAdded)
+	if e := eventsOf(out)[0]; e.Reason != "" || e.Others != 2 || e.Node.Life != next {
+		t.Errorf("told as %+v", e)
+	}
 }
 
 func TestRumourAloneRemovesNobody(t *testing.T) {

@@ -79,8 +79,9 @@ const (
 type Event struct {
 	Kind   EventKind
 	Node   Node
-	Reason Reason
+	Reason Reason // of an EventSelf: the life is over already, an EventReset comes next
 	Detail string
+	Others int // of an EventSelf: so many EventAdded, of the life's first table, come next
 }
 
 // Evidence is what a data link, or gossip, tells about a life.
