@@ -331,14 +331,14 @@ func crashAt(t *testing.T, step string, quiet time.Duration, opts ...fabrictest.
 const lossLimit = time.Second
 
 // crashes returns a channel on which comes when node i, which has one fault, a crash,
-// was last seen before it, looked at every millisecond.
+// was last seen before it, looked at every millisecond. A node that ends has none.
 func crashes(c *fabrictest.Cluster, i int) <-chan time.Time {
 	killed := make(chan time.Time, 1)
 	go func() { // as long as the node lives
 		for last, began := time.Now(), time.Now(); ; time.Sleep(time.Millisecond) {
 			now := time.Now()
 			all, err := c.NodeFaults(i)
-			if err != nil || all[0].Fired > 0 || now.Sub(began) > limit {
+			if err != nil || len(all) == 0 || all[0].Fired > 0 || now.Sub(began) > limit {
 				killed <- last
 				return
 			}
