@@ -205,8 +205,8 @@ func (l *link) fail(code uint64, cause error) bool {
 var errNewLink = errors.New("peer established a new link")
 
 // anotherLinkMayDo reports whether a link that ended with cause says nothing of
-// its peer's end: the peer gave it up, or has a newer one. Silence, a lost state
-// and a fence do.
+// its peer's end: the peer gave it up, or has a newer one. Silence, a lost state,
+// a fence and a leave do.
 func anotherLinkMayDo(cause error) bool {
 	ce := closeError(cause)
 	switch {
