@@ -73,8 +73,10 @@ func (e *Endpoint) Listen(backlog int) error {
 // EINVAL if dst's port is 0, or if the endpoint's connection has ended; EISCONN
 // if it is connected or connecting; EOPNOTSUPP if it listens; ENOSPC if no port
 // is free; ENOBUFS if there are as many connections to that node as a link carries
-// (16,000 by default); ECONNREFUSED if nobody listens, the backlog is full, the listener
-// closes, or nobody accepts within the node's time limit (10 s by default).
+// (16,000 by default); ENOMEM if the node has no memory left for connections;
+// ECONNREFUSED if nobody listens, the backlog is full, the listener closes, dst's node
+// has no room for the connection, or nobody accepts within the node's time limit (10 s
+// by default).
 func (e *Endpoint) Connect(ctx context.Context, dst Addr) (Port, error) {
 	port, err := e.ep.Connect(ctx, dst)
 	if err != nil {

@@ -101,6 +101,7 @@ func showStatus(w io.Writer, text json.RawMessage) error {
 		{"nodes", fmt.Sprintf("%d, %s from here", st.Counts.Nodes, plural(st.Counts.Links, "link"))},
 		{"refused", plural(int(st.Counts.Refused), "connection")},
 		{"applications", strings.Join([]string{plural(st.Counts.Conns, "connection"), plural(st.Counts.Ports, "port"), plural(st.Counts.Windows, "window")}, ", ")},
+		{"conn memory", fmt.Sprintf("%s of %s promised to connections", size(uint64(st.Counts.ConnMemory)), size(uint64(st.Counts.ConnMemoryLimit)))},
 	}
 	if st.FaultsEnabled {
 		t = append(t, []string{"faults", "enabled"})

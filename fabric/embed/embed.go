@@ -66,6 +66,13 @@ type Config struct {
 	RingSlots, RingData, RingRelease int
 	RingHugePages                    string
 
+	// ConnMemory is how much memory the node's connections may take for messages that
+	// nobody reads, in bytes; 0: a quarter of the memory that the process may have. The
+	// others are what one attached application may hold, and all of one user four
+	// times as much; 0: 4096 endpoints, 1024 windows, 1 GiB of their memory.
+	ConnMemory, AppWindowMemory int64
+	AppEndpoints, AppWindows    int
+
 	Log zerolog.Logger
 }
 
@@ -109,13 +116,17 @@ func (c Config) settings() map[string]string {
 	set("ca", c.CA)
 	set("cert", c.Cert)
 	set("key", c.Key)
-	number := func(key string, n int) {
+	number := func(key string, n int64) {
 		if n != 0 {
-			s[key] = strconv.Itoa(n)
+			s[key] = strconv.FormatInt(n, 10)
 		}
 	}
-	number("ring-slots", c.RingSlots)
-	number("ring-data", c.RingData)
+	number("conn-memory", c.ConnMemory)
+	number("app-endpoints", int64(c.AppEndpoints))
+	number("app-windows", int64(c.AppWindows))
+	number("app-window-memory", c.AppWindowMemory)
+	number("ring-slots", int64(c.RingSlots))
+	number("ring-data", int64(c.RingData))
 	if c.RingRelease != 0 {
 		s["ring-release"] = strconv.Itoa(max(c.RingRelease, 0))
 	}

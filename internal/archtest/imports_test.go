@@ -66,7 +66,7 @@ var mayImport = map[string][]string{
 	// What joins the rooms.
 	"internal/daemon": {"internal/driver", "membership", "membership/gossip", "membership/state", "membership/trust", "membership/verdict", "internal/ipc",
 		"internal/transport", "internal/transport/quic", "internal/transport/tcp", "internal/faults", "internal/faults/inject", "internal/faults/failpoint",
-		"internal/segment", "fabric/addr", "internal/status", "internal/yamlbound"},
+		"internal/segment", "internal/shm", "fabric/addr", "internal/status", "internal/yamlbound"},
 	"internal/doctor": {"internal/daemon", "internal/ipc", "internal/shm", "internal/transport/quic"},
 	"fabric/embed":    {"fabric", "internal/daemon", "internal/ipc", "fabric/addr"},
 	"fabric/fabrictest": {"fabric", "internal/driver", "internal/ipc", "internal/transport", "internal/transport/mem",

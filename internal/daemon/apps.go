@@ -32,6 +32,7 @@ func (d *Daemon) openSocket(context.Context) error {
 	d.noChannels = none
 	d.mu.Unlock()
 	may, _ := d.cfg.sharesMemory()
+	app, user := o.Quotas.limits()
 	l, err := listenUnix(socketOptions{field: "socket", network: "unixpacket", path: o.Socket, mode: o.SocketMode, group: o.SocketGroup})
 	if err != nil {
 		return err
@@ -54,6 +55,8 @@ func (d *Daemon) openSocket(context.Context) error {
 			Rings:      o.Rings,
 			HugePages:  o.HugePages,
 			Faults:     d.nodeFaults,
+			Session:    app,
+			User:       user,
 		})
 		if err != nil {
 			d.fail(err)

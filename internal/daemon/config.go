@@ -90,6 +90,8 @@ type LocalConfig struct {
 	// this node talk.
 	Rings     ipc.Rings
 	HugePages ipc.HugePages
+
+	Quotas QuotaConfig
 }
 
 // TLSConfig names the files of an operator's own CA. All three are empty when
@@ -136,6 +138,7 @@ func Default() Config {
 			AdminSocket: "/run/fabricd/admin.sock",
 			AdminUIDs:   []uint32{0},
 			Rings:       ipc.DefaultRings(),
+			Quotas:      defaultQuotas(),
 		},
 		Log: LogConfig{Level: "info", Format: "console"},
 	}

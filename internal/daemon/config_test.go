@@ -79,6 +79,10 @@ tcp-plaintext: true
 connect-timeout: 250ms
 certificate-validity: 90d
 enable-faults: true
+conn-memory: 3GiB
+app-endpoints: 100
+app-windows: 64
+app-window-memory: 16MiB
 ring-slots: 1024
 ring-data: 1MiB
 ring-release: 50
@@ -97,6 +101,7 @@ log-format: json
 		"socket": "/run/f/app.sock", "socket-group": "fabric", "socket-mode": "0666", "admin": "/run/f/admin.sock",
 		"admin-uids": "0,1000", "admin-gids": "", "ca": "ca.pem", "cert": "cert.pem", "key": "key.pem",
 		"detection": "fast", "lost-pair": "evict", "providers": "tcp,quic", "tcp-plaintext": "true", "connect-timeout": "250ms", "certificate-validity": "90d", "enable-faults": "true", "log-level": "debug", "log-format": "json",
+		"conn-memory": "3GiB", "app-endpoints": "100", "app-windows": "64", "app-window-memory": "16MiB",
 		"ring-slots": "1024", "ring-data": "1MiB", "ring-release": "50", "ring-huge-pages": "try",
 	} {
 		i := -1
@@ -198,6 +203,12 @@ func TestEveryMistakeGetsOneLine(t *testing.T) {
 		{"ring-slots", "-4", "a power of two from 4 to 65536"},
 		{"ring-slots", "", "a power of two from 4 to 65536"},
 		{"ring-slots", "99999999999999999999", "a power of two from 4 to 65536"},
+		{"conn-memory", "1023KiB", "auto: a quarter of the memory limit; or a size from 1MiB to 1TiB"},
+		{"conn-memory", "2TiB", "auto: a quarter of the memory limit; or a size from 1MiB to 1TiB"},
+		{"conn-memory", "0", "auto: a quarter of the memory limit; or a size from 1MiB to 1TiB"},
+		{"app-endpoints", "0", "a number from 1 to 1048576"},
+		{"app-windows", "1048577", "a number from 1 to 1048576"},
+		{"app-window-memory", "4095", "a size from 4KiB to 1TiB"},
 		{"ring-data", "300KiB", "a power of two from 4KiB to 64MiB"},
 		{"ring-data", "2KiB", "a power of two from 4KiB to 64MiB"},
 		{"ring-data", "128MiB", "a power of two from 4KiB to 64MiB"},

@@ -19,7 +19,7 @@ func ringSettings() []Setting {
 			func(c *Config) string { return strconv.Itoa(c.Local.Rings.Slots) }},
 		{"ring-data", "bytes of messages over 56 bytes on their way in one direction of a channel",
 			fmt.Sprintf("a power of two from %s to %s", sizeText(ipc.MinRingData), sizeText(ipc.MaxRingData)), setRingData,
-			func(c *Config) string { return sizeText(c.Local.Rings.Data) }},
+			func(c *Config) string { return sizeText(int64(c.Local.Rings.Data)) }},
 		{"ring-release", "how much of a channel's ring a receiver takes before it tells the sender, in per cent",
 			fmt.Sprintf("a number from 0 to %d; 0: after every read", ipc.MaxRelease), setRingRelease,
 			func(c *Config) string { return strconv.Itoa(c.Local.Rings.Release) }},
@@ -44,9 +44,9 @@ func setRingSlots(c *Config, s string) bool {
 }
 
 func setRingData(c *Config, s string) bool {
-	n, ok := parseSize(s)
-	c.Local.Rings.Data = n
-	return ok && validRings(ipc.Rings{Slots: ipc.MinSlots, Data: n})
+	n, ok := parseSize(s, ipc.MaxRingData)
+	c.Local.Rings.Data = int(n)
+	return ok && validRings(ipc.Rings{Slots: ipc.MinSlots, Data: int(n)})
 }
 
 func setRingRelease(c *Config, s string) bool {
@@ -65,34 +65,34 @@ func validRings(r ipc.Rings) bool { return r.Check() == nil }
 // The units of a size.
 var units = []struct {
 	name  string
-	bytes int
-}{{"MiB", 1 << 20}, {"KiB", 1 << 10}}
+	bytes int64
+}{{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}}
 
-// parseSize reads a number of bytes, or of KiB or MiB: "256KiB". It fits an int.
-func parseSize(s string) (int, bool) {
-	unit := 1
+// parseSize reads a number of bytes up to most, or of KiB, MiB, GiB or TiB: "256KiB".
+func parseSize(s string, most int64) (int64, bool) {
+	unit := int64(1)
 	for _, u := range units {
 		if n, ok := strings.CutSuffix(s, u.name); ok {
 			s, unit = n, u.bytes
 			break
 		}
 	}
-	n, err := strconv.ParseUint(s, 10, 31)
-	if err != nil || n > uint64(1<<31-1)/uint64(unit) {
+	n, err := strconv.ParseUint(s, 10, 63)
+	if err != nil || n > uint64(most)/uint64(unit) {
 		return 0, false
 	}
-	return int(n) * unit, true
+	return int64(n) * unit, true
 }
 
 // sizeText returns n in the form that parseSize reads, in the largest unit of
 // which it is a multiple.
-func sizeText(n int) string {
+func sizeText(n int64) string {
 	for _, u := range units {
 		if n > 0 && n%u.bytes == 0 {
-			return strconv.Itoa(n/u.bytes) + u.name
+			return strconv.FormatInt(n/u.bytes, 10) + u.name
 		}
 	}
-	return strconv.Itoa(n)
+	return strconv.FormatInt(n, 10)
 }
 
 // tryChannels finds out whether this process can make memory for channels, before

@@ -13,16 +13,16 @@ import (
 )
 
 func TestSizesAreWrittenAndRead(t *testing.T) {
-	for text, want := range map[string]int{"0": 0, "4096": 4096, "4KiB": 4096, "256KiB": 256 << 10, "64MiB": 64 << 20, "2047MiB": 2047 << 20} {
-		if got, ok := parseSize(text); got != want || !ok {
+	for text, want := range map[string]int64{"0": 0, "4096": 4096, "4KiB": 4096, "256KiB": 256 << 10, "64MiB": 64 << 20, "2047MiB": 2047 << 20, "3GiB": 3 << 30, "1TiB": 1 << 40} {
+		if got, ok := parseSize(text, 1<<40); got != want || !ok {
 			t.Errorf("%s is read as %d, %v", text, got, ok)
 		}
-		if again, ok := parseSize(sizeText(want)); again != want || !ok {
+		if again, ok := parseSize(sizeText(want), 1<<40); again != want || !ok {
 			t.Errorf("%d is written as %s, which is read as %d", want, sizeText(want), again)
 		}
 	}
-	for _, text := range []string{"", "KiB", "-1", "+1", "1.5MiB", "1kib", "1K", "2048MiB", "2097152KiB", "4294967296", "0x10", " 1"} {
-		if n, ok := parseSize(text); ok {
+	for _, text := range []string{"", "KiB", "-1", "+1", "1.5MiB", "1kib", "1K", "2049MiB", "2098177KiB", "3GiB", "16777216TiB", "2148532225", "18446744073709551616", "0x10", " 1"} {
+		if n, ok := parseSize(text, 2048<<20); ok {
 			t.Errorf("%q is read as %d", text, n)
 		}
 	}

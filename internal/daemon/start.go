@@ -234,6 +234,7 @@ func (d *Daemon) startEngine(ctx context.Context) error {
 		Heartbeat:      timing.Heartbeat,
 		SilenceBound:   timing.Silence,
 		GiveUp:         giveUp,
+		ConnMemory:     d.cfg.Local.Quotas.connMemory(),
 		Report:         reports.report,
 		Faults:         d.nodeFaults,
 	})

@@ -78,4 +78,8 @@ type Counts struct {
 	// Refused are the connections of peers, since the start, that ended before
 	// they had shown somebody who may talk to this node.
 	Refused uint64 `json:"refused"`
+	// ConnMemory is how many bytes of memory connections have been promised, of
+	// ConnMemoryLimit.
+	ConnMemory      int64 `json:"conn_memory_bytes"`
+	ConnMemoryLimit int64 `json:"conn_memory_limit_bytes"`
 }

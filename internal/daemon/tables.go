@@ -47,4 +47,5 @@ func (d *Daemon) counts() Counts {
 func (c *Counts) count(engine *driver.Node) {
 	c.Links, c.Conns = len(engine.Links()), len(engine.Conns())
 	c.Ports, c.Windows = len(engine.Ports()), len(engine.Windows())
+	c.ConnMemory, c.ConnMemoryLimit = engine.ConnMemory()
 }

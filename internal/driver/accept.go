@@ -243,10 +243,11 @@ func (e *endpoint) popRequest() (*request, *endpoint, error) {
 	c, err := r.link.add(ep)
 	if err != nil {
 		e.s.forget(ep)
-		return r, nil, nil // the requester's node went away, or has too many connections here
+		return r, nil, nil // the requester's node went away, or there is no room for another connection
 	}
 	if !ep.take(c, r, e.port) {
 		r.link.forget(c)
+		c.release()
 		return r, nil, status.BadFD // the session is closing
 	}
 	r.conn = c

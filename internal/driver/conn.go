@@ -31,7 +31,8 @@ type conn struct {
 	in   *inbox
 	out  *outbox
 
-	twin atomic.Pointer[conn] // the other end, if it is on this node
+	twin     atomic.Pointer[conn] // the other end, if it is on this node
+	released atomic.Bool          // release was called
 
 	withdrawals withdrawals // of the peer's windows, for who uses them directly
 
@@ -56,13 +57,14 @@ type conn struct {
 	filled    chan struct{}      // closed when filling becomes false; nil while nobody waits
 }
 
-func newConn(l *link, ep *endpoint, id wire.ConnID) *conn {
+// newConn returns an end that keeps window bytes of messages for its reader.
+func newConn(l *link, ep *endpoint, id wire.ConnID, window int) *conn {
 	c := &conn{link: l, ep: ep, id: id, first: make(chan struct{}), ended: make(chan struct{}), closing: make(chan struct{})}
 	c.core = core.NewConn[memory](connPort{c}, l.n.cfg.Limits)
 	c.ops.mu, c.ops.spawn, c.ops.begin = &c.mu, l.spawn, l.spawner(c.write)
-	c.in = newInbox(l.n.cfg.MessageWindow, c.grant, ep.changed)
+	c.in = newInbox(window, c.grant, ep.changed)
 	c.in.helper = l.helper
-	c.out = newOutbox(0, l.n.cfg.MessageWindow, c.openMessages, ep.changed)
+	c.out = newOutbox(0, window, c.openMessages, ep.changed)
 	c.out.begin = l.spawner(c.out.flushRest)
 	c.out.broke = func() { l.spawn(func() { c.fail(status.Reset) }) }
 	return c
@@ -364,6 +366,16 @@ func (c *conn) close() {
 	c.mu.Lock()
 	c.core.Close(status.Reset)
 	c.mu.Unlock()
+	c.release()
+}
+
+// release gives back what the node has promised to keep for the connection, once:
+// nobody reads from it any more. A connection that an endpoint has had releases
+// itself when it is closed.
+func (c *conn) release() {
+	if !c.released.Swap(true) {
+		c.link.n.budget.give(c.in.window)
+	}
 }
 
 // drain waits until the operations of this end have ended. It reports false if

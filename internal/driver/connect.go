@@ -144,6 +144,7 @@ func (e *endpoint) attempt(ctx context.Context, a *attempt, dst addr.Addr) {
 	if err != nil && c != nil {
 		c.fail(status.Reset) // ends the lane: the peer drops the request
 		c.link.forget(c)
+		c.release()
 	}
 	close(a.done)
 	e.changed()
@@ -216,6 +217,7 @@ func (e *endpoint) withdraw(c *conn) bool {
 	e.mu.Unlock()
 	c.fail(status.Reset)
 	c.link.forget(c)
+	c.release()
 	return true
 }
 
@@ -244,7 +246,7 @@ func (e *endpoint) send(ctx context.Context, l *link, c *conn, dst addr.Addr) er
 	if closed {
 		return status.Reset
 	}
-	frame := wire.Connect{Conn: c.id, From: from, To: dst.Port, Limit: uint64(e.n.cfg.MessageWindow)}
+	frame := wire.Connect{Conn: c.id, From: from, To: dst.Port, Limit: uint64(c.in.window)}
 	if _, err := lane.Write(frame.AppendTo(nil)); err != nil {
 		return linkError(ctx, err)
 	}
@@ -333,7 +335,7 @@ func (e *endpoint) granted(c *conn, f wire.Accept, lane transport.RecvLane) bool
 	}
 	c.opsIn = lane
 	// The first frame tells the acceptor that the grant has arrived.
-	c.ops.put(wire.Credit{Limit: uint64(e.n.cfg.MessageWindow)}.AppendTo(nil))
+	c.ops.put(wire.Credit{Limit: uint64(c.in.window)}.AppendTo(nil))
 	c.ops.busy = false
 	c.mu.Unlock()
 	e.state = core.Connected

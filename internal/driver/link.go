@@ -218,8 +218,21 @@ func anotherLinkMayDo(cause error) bool {
 	return ce.Code == transport.CodeOK || ce.Code == transport.CodeDuplicate
 }
 
-// add registers a new connection under a fresh ID.
+// add registers a new connection under a fresh ID. Its caller, or the endpoint when
+// it holds it, releases its memory.
 func (l *link) add(ep *endpoint) (*conn, error) {
+	window, err := l.n.budget.take(l.n.cfg.MessageWindow)
+	if err != nil {
+		return nil, err
+	}
+	c, err := l.enter(ep, window)
+	if err != nil {
+		l.n.budget.give(window)
+	}
+	return c, err
+}
+
+func (l *link) enter(ep *endpoint, window int) (*conn, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
@@ -231,7 +244,7 @@ func (l *link) add(ep *endpoint) (*conn, error) {
 		return nil, fmt.Errorf("a link carries %d connections: %w", l.n.cfg.MaxConns, status.NoBufs)
 	}
 	l.lastConn++
-	c := newConn(l, ep, l.lastConn)
+	c := newConn(l, ep, l.lastConn, window)
 	l.conns[c.id] = c
 	return c, nil
 }

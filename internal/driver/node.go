@@ -74,7 +74,7 @@ type Config struct {
 
 	// MessageWindow is how many message bytes a connection keeps for a
 	// receiver that does not read, in bytes, rounded up to a power of two;
-	// default [MessageWindow].
+	// default [MessageWindow]. See ConnMemory.
 	MessageWindow int
 	// Limits bound operations, windows and requests of a connection.
 	Limits core.Limits
@@ -87,6 +87,11 @@ type Config struct {
 	// lanes in each direction once it is used, of which the providers have 32768
 	// by default: one more would connect, and then wait for a lane to send on.
 	MaxConns int
+	// ConnMemory returns how many bytes the connections of the node may take: each
+	// counts as many as it keeps for its receiver, and 32 KiB. While half of them
+	// are free MessageWindow holds; then connections get less, and in the end
+	// status.NoMemory. It is asked for each connection. Nil: no bound.
+	ConnMemory func() int64
 
 	// Report gets evidence about lives. It must not block.
 	Report func(addr.Life, Evidence)
@@ -155,6 +160,7 @@ type Node struct {
 	work  group
 
 	ranked []standing // cfg.Providers, the preferred one first
+	budget budget     // of the connections
 
 	linked chan struct{} // capacity 1: there is a link whose pulse is to be kept
 
@@ -194,6 +200,7 @@ func Start(cfg Config) *Node {
 	cfg.setDefaults()
 	n := &Node{
 		cfg: cfg, log: cfg.Log, birth: time.Now(), done: make(chan struct{}), linked: make(chan struct{}, 1),
+		budget:    budget{limit: cfg.ConnMemory},
 		ports:     portmap.New(),
 		listeners: make(map[addr.Port]*endpoint),
 		peers:     make(map[addr.NodeID]*peerState),

@@ -204,3 +204,7 @@ func (n *Node) Links() []LinkInfo {
 	slices.SortFunc(out, func(a, b LinkInfo) int { return cmp.Compare(a.Node, b.Node) })
 	return out
 }
+
+// ConnMemory returns how many bytes of memory connections have been promised, and of
+// how many; 0, 0 without a bound.
+func (n *Node) ConnMemory() (used, limit int64) { return n.budget.state() }

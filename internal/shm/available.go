@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"iter"
 	"math"
 	"os"
 	"path"
@@ -50,23 +51,51 @@ func Available() (bytes int64, bound string, ok bool) {
 	return bytes, bound, ok
 }
 
+// Limit returns how much memory this process could have if nobody else had any, in
+// bytes: the machine's, or the least limit of a memory cgroup. It is false where the
+// kernel does not say.
+func Limit() (int64, bool) {
+	limit, ok := machine("MemTotal:")
+	own, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return limit, ok
+	}
+	if l, limited := leastLimit("/sys/fs/cgroup", string(own)); limited && (!ok || l < limit) {
+		return l, true
+	}
+	return limit, ok
+}
+
+// leastLimit returns the least limit of the cgroups that own names below root.
+func leastLimit(root, own string) (least int64, found bool) {
+	for dir, files := range groups(root, own) {
+		if l, limited := files.bound(dir); limited && (!found || l < least) {
+			least, found = l, true
+		}
+	}
+	return least, found
+}
+
 // machineAvailable returns what the kernel says can be allocated without
 // swapping.
-func machineAvailable() (int64, bool) {
+func machineAvailable() (int64, bool) { return machine("MemAvailable:") }
+
+// machine returns a field of /proc/meminfo, in bytes.
+func machine(name string) (int64, bool) {
 	f, err := os.Open("/proc/meminfo")
 	if err != nil {
 		return 0, false
 	}
 	defer f.Close()
-	return parseAvailable(f)
+	return parseMeminfo(f, name)
 }
 
-// parseAvailable finds "MemAvailable: n kB", in bytes.
-func parseAvailable(r io.Reader) (int64, bool) {
+// parseMeminfo finds "name n kB", in bytes.
+func parseMeminfo(r io.Reader, name string) (int64, bool) {
 	lines := bufio.NewScanner(r)
 	for lines.Scan() {
 		field := strings.Fields(lines.Text())
-		if len(field) < 2 || field[0] != "MemAvailable:" {
+		if len(field) < 2 || field[0] != name {
 			continue
 		}
 		kb, err := strconv.ParseInt(field[1], 10, 64)
@@ -85,36 +114,48 @@ func groupAvailable() (int64, string, bool) {
 	return tightest("/sys/fs/cgroup", string(own))
 }
 
-// tightest looks for limits below root, where cgroups are mounted, of the
+// tightest returns the least room below a limit, and that limit, of the cgroups that
+// own names below root.
+func tightest(root, own string) (room int64, name string, found bool) {
+	for dir, files := range groups(root, own) {
+		if r, n, ok := files.room(dir); ok && (!found || r < room) {
+			room, name, found = r, n, true
+		}
+	}
+	return room, name, found
+}
+
+// groups are the directories below root, where cgroups are mounted, of the
 // cgroups that own, a /proc/self/cgroup, names: those of cgroup v2, and those of
 // the memory controller of v1. Limits of parents count too. In a container a
 // path may be the machine's, which is not to be seen there; then what is
 // mounted is the container's own.
-func tightest(root, own string) (room int64, name string, found bool) {
-	for line := range strings.Lines(own) {
-		field := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		if len(field) != 3 {
-			continue
-		}
-		mount, files := "", v2
-		switch {
-		case field[1] == "":
-			mount = root
-		case slices.Contains(strings.Split(field[1], ","), "memory"):
-			mount, files = path.Join(root, "memory"), v1
-		default:
-			continue
-		}
-		for p := path.Clean("/" + field[2]); ; p = path.Dir(p) {
-			if r, n, ok := files.room(path.Join(mount, p)); ok && (!found || r < room) {
-				room, name, found = r, n, true
+func groups(root, own string) iter.Seq2[string, groupFiles] {
+	return func(yield func(string, groupFiles) bool) {
+		for line := range strings.Lines(own) {
+			field := strings.SplitN(strings.TrimSpace(line), ":", 3)
+			if len(field) != 3 {
+				continue
 			}
-			if p == "/" {
-				break
+			mount, files := "", v2
+			switch {
+			case field[1] == "":
+				mount = root
+			case slices.Contains(strings.Split(field[1], ","), "memory"):
+				mount, files = path.Join(root, "memory"), v1
+			default:
+				continue
+			}
+			for p := path.Clean("/" + field[2]); ; p = path.Dir(p) {
+				if !yield(path.Join(mount, p), files) {
+					return
+				}
+				if p == "/" {
+					break
+				}
 			}
 		}
 	}
-	return room, name, found
 }
 
 // groupFiles are the names of one version of cgroups for the same things.
@@ -130,8 +171,8 @@ var (
 
 // room returns what is left below the limit of the cgroup at dir, if it has one.
 func (g groupFiles) room(dir string) (int64, string, bool) {
-	limit, ok := readNumber(path.Join(dir, g.limit))
-	if !ok || limit >= math.MaxInt64/2 { // v1 says no limit with a number
+	limit, ok := g.bound(dir)
+	if !ok {
 		return 0, "", false
 	}
 	used, ok := readNumber(path.Join(dir, g.used))
@@ -140,6 +181,12 @@ func (g groupFiles) room(dir string) (int64, string, bool) {
 	}
 	used -= min(g.reclaimable(dir), used)
 	return max(limit-used, 0), fmt.Sprintf("%s of %d bytes", path.Join(dir, g.limit), limit), true
+}
+
+// bound returns the limit of the cgroup at dir, if it has one.
+func (g groupFiles) bound(dir string) (int64, bool) {
+	limit, ok := readNumber(path.Join(dir, g.limit))
+	return limit, ok && limit < math.MaxInt64/2 // v1 says no limit with a number
 }
 
 // reclaimable returns how much of what is used is cache; 0 if that is unknown.

@@ -59,3 +59,30 @@ func TestTightestLimit(t *testing.T) {
 		})
 	}
 }
+
+// TestLimitIsTheLeastOne: a process has a limit, of its group or of the machine, and
+// what is there of it is no more.
+func TestLimitIsTheLeastOne(t *testing.T) {
+	limit, ok := Limit()
+	total, _ := machine("MemTotal:")
+	free, _, known := Available()
+	if !ok || limit < 1<<20 || limit > total || known && free > limit {
+		t.Errorf("limit %d, %v, of %d, with %d available", limit, ok, total, free)
+	}
+	root := t.TempDir()
+	for name, text := range map[string]string{"a/memory.max": "3000", "a/b/memory.max": "2000", "memory.max": "max"} {
+		file := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(text+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if least, _ := leastLimit(root, "0::/a/b\n"); least != 2000 {
+		t.Errorf("the least limit is %d, want 2000", least)
+	}
+	if least, ok := leastLimit(root, "0::/c\n"); ok {
+		t.Errorf("a limit of %d where there is none", least)
+	}
+}

@@ -94,7 +94,7 @@ func TestMemoryThatIsMissingIsAnError(t *testing.T) {
 	}
 }
 
-func TestParseAvailable(t *testing.T) {
+func TestParseMeminfo(t *testing.T) {
 	for text, want := range map[string]int64{
 		"MemTotal: 9 kB\nMemAvailable:   2048 kB\n": 2048 << 10,
 		"MemTotal: 9 kB\n":                          -1,
@@ -102,12 +102,12 @@ func TestParseAvailable(t *testing.T) {
 		"MemAvailable: -4 kB\n":                     -1,
 		"MemAvailable: 9223372036854775807 kB\n":    -1,
 	} {
-		got, ok := parseAvailable(strings.NewReader(text))
+		got, ok := parseMeminfo(strings.NewReader(text), "MemAvailable:")
 		if !ok {
 			got = -1
 		}
 		if got != want {
-			t.Errorf("parseAvailable(%q) = %d, want %d", text, got, want)
+			t.Errorf("parseMeminfo(%q) = %d, want %d", text, got, want)
 		}
 	}
 }

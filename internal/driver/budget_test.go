@@ -1,0 +1,161 @@
+package driver_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+
+	"pgregory.net/rapid"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/bubble"
+	"github.com/fabricd/fabricd/internal/driver"
+	"github.com/fabricd/fabricd/internal/ipc"
+)
+
+// TestConnectionsStayInTheirMemory makes connections until the node has no room, fills
+// every one with bytes that nobody reads, and looks at what the node then holds of
+// them; and that an end which closes makes room.
+func TestConnectionsStayInTheirMemory(t *testing.T) {
+	const limit = 2 << 20
+	bubble.Test(t, func(t *testing.T) {
+		fab := newFabricOf(t, 2, driver.Config{ConnMemory: func() int64 { return limit }})
+		var near, far []ipc.Endpoint
+		for {
+			a, b, err := fab.join(0, 1)
+			if err != nil {
+				if !errors.Is(err, syscall.ENOMEM) || !strings.Contains(err.Error(), "2097152 bytes") {
+					t.Errorf("connection %d: %v", len(near), err)
+				}
+				break
+			}
+			near, far = append(near, a), append(far, b)
+			if len(near) > limit/driver.ConnCost {
+				t.Fatal("there is always room")
+			}
+		}
+		if len(near) < 15 {
+			t.Errorf("only %d connections", len(near))
+		}
+		for _, a := range near {
+			for {
+				if n, err := a.TrySend(make([]byte, 64<<10)); err != nil || n == 0 {
+					break
+				}
+				synctest.Wait()
+			}
+		}
+		unread := 0
+		for _, c := range fab.nodes[1].Conns() {
+			if c.Unread < 16<<10 {
+				t.Errorf("a connection keeps %d bytes", c.Unread)
+			}
+			unread += c.Unread
+		}
+		if held := unread + len(far)*driver.ConnCost; held > limit {
+			t.Errorf("%d connections hold %d bytes, of %d", len(far), held, limit)
+		}
+		wantRoom(t, fab, limit)
+		last := len(near) - 1
+		near[last].Close()
+		far[last].Close()
+		synctest.Wait()
+		a, b := fab.pair(0, 1)
+		exchange(t, a, b)
+		for i := range near[:last] {
+			near[i].Close()
+			far[i].Close()
+		}
+		a.Close()
+		b.Close()
+		synctest.Wait()
+		for i, n := range fab.nodes {
+			if used, _ := n.ConnMemory(); used != 0 {
+				t.Errorf("node %d still counts %d bytes", i, used)
+			}
+		}
+	})
+}
+
+// wantRoom wants nodes to have counted less than limit.
+func wantRoom(t *testing.T, fab *fabric, limit int64) {
+	t.Helper()
+	for i, n := range fab.nodes {
+		if used, of := n.ConnMemory(); used <= limit/2 || used > limit || of != limit {
+			t.Errorf("node %d counts %d bytes of %d", i, used, of)
+		}
+	}
+}
+
+func exchange(t *testing.T, a, b ipc.Endpoint) {
+	t.Helper()
+	sent, got := bytes.Repeat([]byte("x"), 1000), make([]byte, 1000)
+	if _, err := a.Send(context.Background(), sent); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Recv(context.Background(), got); err != nil || !bytes.Equal(sent, got) {
+		t.Fatalf("received other bytes, or %v", err)
+	}
+}
+
+// TestConnectsThatFailTakeNoMemory: a request that is refused, given up, or taken by
+// nobody gives back what it was promised.
+func TestConnectsThatFailTakeNoMemory(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		fab := newFabricOf(t, 2, driver.Config{ConnMemory: func() int64 { return 16 << 20 }})
+		_, silent := fab.listener(1, 4)
+		for range 3 {
+			if _, err := fab.open(0).Connect(context.Background(), addr.Addr{Node: 1, Port: 4000}); !errors.Is(err, syscall.ECONNREFUSED) {
+				t.Errorf("nobody listens: %v", err)
+			}
+			ctx, cancel := context.WithCancel(context.Background())
+			e := fab.open(0)
+			go func() {
+				synctest.Wait()
+				cancel()
+			}()
+			if _, err := e.Connect(ctx, silent); !errors.Is(err, context.Canceled) {
+				t.Errorf("given up: %v", err)
+			}
+			closed := fab.open(0)
+			if _, err := closed.TryConnect(silent); !errors.Is(err, syscall.EINPROGRESS) {
+				t.Errorf("connect: %v", err)
+			}
+			synctest.Wait()
+			closed.Close()
+			synctest.Wait()
+		}
+		for i, n := range fab.nodes {
+			if used, _ := n.ConnMemory(); used != 0 {
+				t.Errorf("node %d counts %d bytes", i, used)
+			}
+		}
+	})
+}
+
+// TestAWindowFitsWhatIsFree holds windowFor to its rules.
+func TestAWindowFitsWhatIsFree(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		most := 1 << rapid.IntRange(12, 26).Draw(t, "most")
+		limit := rapid.Int64Range(0, 1<<40).Draw(t, "limit")
+		used := rapid.Int64Range(0, limit+limit/8).Draw(t, "used")
+		w, ok := driver.WindowFor(most, used, limit)
+		least := min(most, 16<<10)
+		switch free := limit - used; {
+		case !ok:
+			if free >= int64(least)+driver.ConnCost {
+				t.Fatalf("no room in %d free bytes", free)
+			}
+		case w < least || w > most || w&(w-1) != 0:
+			t.Fatalf("window %d", w)
+		case int64(w)+driver.ConnCost > free:
+			t.Fatalf("window %d of %d free bytes", w, free)
+		case free >= limit/2 && free >= int64(most)+driver.ConnCost && w != most:
+			t.Fatalf("window %d while half is free", w)
+		}
+	})
+}
