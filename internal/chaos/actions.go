@@ -217,6 +217,8 @@ func (c *cluster) app(ctx context.Context, s *slot, a *scenario.App) (effect, er
 		return nil, errNotRunning
 	}
 	switch a.Do {
+	case scenario.AppFlood:
+		return flood(ctx, s)
 	case scenario.AppKill:
 		return c.killApp(ctx, s, p, source, a.For.Set)
 	case scenario.AppStop:
@@ -251,6 +253,23 @@ func (c *cluster) killApp(ctx context.Context, s *slot, p child, source history.
 		defer s.act.Unlock()
 		defer s.appsDue.Add(-1)
 		return 1, proof, s.startApp(ctx)
+	}), nil
+}
+
+// floodLimit bounds the time in which a node has to refuse more.
+const floodLimit = 10 * time.Second
+
+// flood takes of the slot's node what it gives. The lab is the application.
+func flood(ctx context.Context, s *slot) (effect, error) {
+	ctx, cancel := context.WithTimeout(ctx, floodLimit)
+	defer cancel()
+	f, err := workload.NewFlood(ctx, s.file("app.sock"))
+	if err != nil {
+		return nil, err
+	}
+	return undoBy(func(context.Context) (uint64, string, error) {
+		proof := fmt.Sprintf("%d connections with %d bytes unread, and %d windows; refused more", f.Conns, f.Bytes, f.Windows)
+		return uint64(f.Conns + f.Windows), proof, f.Close()
 	}), nil
 }
 

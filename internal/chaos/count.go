@@ -41,6 +41,7 @@ func (c *cluster) warmed(ctx context.Context, held []*history.Resources) {
 			if u, err := usageOf(d.pid()); err == nil {
 				r.Count["rss"] = u.RSS
 			}
+			r.Used = usedBy(d)
 		}
 		c.log.Put(r)
 	}
@@ -76,6 +77,7 @@ func (s *slot) resources(ctx context.Context, phase history.Phase) *history.Reso
 		"ports": int64(st.Counts.Ports), "conns": int64(st.Counts.Conns), "windows": int64(st.Counts.Windows), "links": int64(st.Counts.Links),
 	}}
 	if phase == history.PhaseEnd {
+		r.Used = usedBy(d) // without what counting takes
 		s.collect(ctx)
 	}
 	if u, err := usageOf(d.pid()); err == nil {
@@ -85,6 +87,16 @@ func (s *slot) resources(ctx context.Context, phase history.Phase) *history.Reso
 		}
 	}
 	return r
+}
+
+// usedBy returns how much processor time a daemon has used, in nanoseconds; 0 if it
+// cannot be told.
+func usedBy(d child) int64 {
+	used, err := cpuOf(d.pid())
+	if err != nil {
+		return 0
+	}
+	return int64(used)
 }
 
 // collect has the slot's daemon give back what it does not use any more. One that does

@@ -85,8 +85,11 @@ func (s *slot) daemonArgs() []string {
 	if s.c.faults {
 		args = append(args, "--enable-faults")
 	}
+	of := s.c.schedule.Scenario.Cluster
+	if of.ConnMemory != 0 {
+		args = append(args, "--conn-memory", fmt.Sprint(int64(of.ConnMemory)))
+	}
 	if s.id == 0 {
-		of := s.c.schedule.Scenario.Cluster
 		if of.Certificates != 0 {
 			args = append(args, "--certificate-validity", of.Certificates.String())
 		}

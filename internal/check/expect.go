@@ -41,6 +41,8 @@ func expect(w *world, s *scenario.Schedule, e *scenario.Expect) Judgement {
 		x.latency(e.Latency)
 	case e.Exits != nil:
 		x.exits(e.Exits)
+	case e.CPU != nil:
+		x.cpu(e.CPU)
 	}
 	return x.judgement()
 }

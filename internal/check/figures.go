@@ -262,6 +262,7 @@ func (f *figureMaker) finish() {
 	}
 	f.removed()
 	f.throughput()
+	f.cpu()
 	f.recovery()
 	f.latency()
 }

@@ -367,16 +367,20 @@ func renumber(records []history.Record) []history.Record {
 
 // modelScenario is what a model's history can be held to.
 func modelScenario(nodes int, expect string) *scenario.Scenario {
+	return modelScenarioOn(scenario.Sim, nodes, expect)
+}
+
+func modelScenarioOn(lab scenario.Lab, nodes int, expect string) *scenario.Scenario {
 	if expect != "" {
 		expect = "expect:\n" + expect
 	}
 	s, err := scenario.Decode("model", fmt.Appendf(nil, `version: 1
 name: model
-on: [sim]
+on: [%s]
 cluster: {nodes: %d}
 workload: {pairs: ring, messages: {size: 64, rate: 1}, connects: 1}
 duration: 60s
-%s`, nodes, expect))
+%s`, lab, nodes, expect))
 	if err != nil {
 		panic("BUG: " + err.Error())
 	}

@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"net/http"
+	"runtime"
 	"runtime/debug"
 )
 
@@ -13,6 +14,7 @@ func (d *Daemon) Collect() error {
 	if d.links == nil {
 		return errFaultsOff
 	}
+	runtime.GC() // what pools keep goes with the second one
 	debug.FreeOSMemory()
 	return nil
 }

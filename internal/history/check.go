@@ -215,6 +215,9 @@ func (b *Resources) check() error {
 			return bad("count."+name, n, "at least 0")
 		}
 	}
+	if b.Used < 0 {
+		return bad("used", b.Used, "at least 0")
+	}
 	return oneOf("phase", b.Phase, PhaseBaseline, PhaseRunning, PhaseEnd)
 }
 

@@ -435,7 +435,8 @@ const (
 type Resources struct {
 	Target Source           `json:"target"`
 	Phase  Phase            `json:"phase"`
-	Count  map[string]int64 `json:"count"` // see [ResourceNames]
+	Count  map[string]int64 `json:"count"`         // see [ResourceNames]
+	Used   int64            `json:"used,omitzero"` // processor time since its start, in nanoseconds; 0: unknown
 }
 
 // ResourceNames are the keys of [Resources].Count. Only rss is in bytes.

@@ -109,7 +109,7 @@ const (
 // An App does something to the application of slots.
 type App struct {
 	Node NodeSet `yaml:"node" need:"true" doc:"slots"`
-	Do   AppDo   `yaml:"do" need:"true" doc:"kill, stop, continue, start: as for a node; slow: it receives only so much; close: it closes all its endpoints and begins anew"`
+	Do   AppDo   `yaml:"do" need:"true" doc:"kill, stop, continue, start: as for a node; slow: it receives only so much; close: it closes all its endpoints and begins anew; flood: another one on the node takes connections, windows and room for messages until it is refused, and keeps them"`
 	Rate int     `yaml:"rate" range:"0..1000000" doc:"with slow: messages a second"`
 	For  Span    `yaml:"for" doc:"after which it is undone: started, thawed, as fast as before"`
 }
@@ -125,6 +125,7 @@ const (
 	AppStart    AppDo = "start"
 	AppSlow     AppDo = "slow"
 	AppClose    AppDo = "close"
+	AppFlood    AppDo = "flood"
 )
 
 // A Fault is one of package failpoint's faults inside the fabricd of slots.

@@ -336,6 +336,9 @@ func (c *checker) node(at string, n *Node) {
 
 func (c *checker) app(at string, a *App) {
 	c.targets(at+".node", a.Node)
+	if a.Do == AppFlood {
+		c.labs(at+".do", string(a.Do), Local, Netns, Compose)
+	}
 	switch {
 	case a.Do == AppSlow && a.Rate == 0:
 		c.bad(at+".rate", "", "slow needs it: messages a second")

@@ -57,6 +57,9 @@ func (c *checker) expect(at string, e *Expect) {
 		c.latency(at, e.Latency)
 	case e.Exits != nil:
 		c.set(at+".node", e.Exits.Node, inExpect)
+	case e.CPU != nil:
+		c.set(at+".nodes", e.CPU.Nodes, withOthers)
+		c.labs(at, "", Local, Netns, Compose)
 	}
 }
 

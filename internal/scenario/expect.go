@@ -13,6 +13,7 @@ type Expect struct {
 	Traffic  *ExpectTraffic  `yaml:"traffic" doc:"messages go on"`
 	Latency  *ExpectLatency  `yaml:"latency" doc:"slots among each other wait no longer than before"`
 	Exits    *ExpectExits    `yaml:"exits" doc:"a fabricd ends by itself"`
+	CPU      *ExpectCPU      `yaml:"cpu" doc:"a fabricd takes little of a processor; in real labs"`
 }
 
 // An ExpectRemoved says that each observer is told of the end of the slots'
@@ -93,6 +94,14 @@ type ExpectExits struct {
 	Code   int      `yaml:"code" range:"0..255" doc:"exit code"`
 }
 
+// An ExpectCPU bounds what the daemons of slots take of a processor, each by itself,
+// from a second before the timeline's zero until the applications have ended. What
+// else runs on the machine does not count, so that it holds on a busy one too.
+type ExpectCPU struct {
+	Nodes NodeSet `yaml:"nodes" need:"true" doc:"slots"`
+	Most  Percent `yaml:"most" need:"true" doc:"of one processor"`
+}
+
 // An After names the moment from which a time counts.
 type After string
 
@@ -117,8 +126,9 @@ const (
 	FenceTime     FigureName = "fence_time"      // of fence waits that succeeded, per call
 	Stalls        FigureName = "stalls"          // longest time without a byte, per connection that no fault touches
 	Throughput    FigureName = "throughput"      // bytes received a second, per second of the run
+	CPUTime       FigureName = "cpu_time"        // of a processor, a second, per daemon; real labs
 	Latency       FigureName = "latency"         // of fence waits and first messages, before and since the first fault, per call between slots that no fault touches
 )
 
 // FigureNames are all figures.
-var FigureNames = []FigureName{TimeToError, TimeToRemoved, TimeToAdded, TimeToMesh, TimeToConnect, ConnectTime, FenceTime, Stalls, Throughput, Latency}
+var FigureNames = []FigureName{TimeToError, TimeToRemoved, TimeToAdded, TimeToMesh, TimeToConnect, ConnectTime, FenceTime, Stalls, Throughput, Latency, CPUTime}

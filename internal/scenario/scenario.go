@@ -55,6 +55,9 @@ type Cluster struct {
 	Late      NodeSet   `yaml:"late" doc:"slots that do not run at the beginning: a start step starts them"`
 	// Certificates is at least a minute, or 0: the product's default.
 	Certificates Duration `yaml:"certificates" doc:"how long a node's certificate is valid, at least 1m; a year if it is left out"`
+	// ConnMemory is the setting conn-memory of every node, or 0: auto. A simulation
+	// has no such bound.
+	ConnMemory Size `yaml:"conn_memory" range:"1048576..1099511627776" doc:"memory of each node's connections in a real lab; a quarter of what it may have if it is left out"`
 }
 
 // A Selection names slots that are drawn from the seed.

@@ -142,7 +142,7 @@ func (a Action) Harm(c Cluster) history.Harm {
 	case a.Node != nil:
 		return a.Node.harm(b, a.length())
 	case a.App != nil:
-		return unless(a.App.Do != AppKill && a.App.Do != AppClose, history.HarmReset)
+		return unless(a.App.Do != AppKill && a.App.Do != AppClose, history.HarmReset) // a flood is another application's
 	case a.Fault != nil:
 		return a.Fault.harm(b)
 	case a.CPU != nil:

@@ -36,7 +36,7 @@ var words = map[reflect.Type][]string{
 	reflect.TypeFor[Direction]():  list(faults.Symmetric, faults.Asymmetric, faults.Partial),
 	reflect.TypeFor[NetworkDo]():  list(Disconnect, Reject, Forge, Garbage),
 	reflect.TypeFor[NodeDo]():     list(Kill, Terminate, Stop, Continue, Start, Replace, Usurp, Damage),
-	reflect.TypeFor[AppDo]():      list(AppKill, AppStop, AppContinue, AppStart, AppSlow, AppClose),
+	reflect.TypeFor[AppDo]():      list(AppKill, AppStop, AppContinue, AppStart, AppSlow, AppClose, AppFlood),
 	reflect.TypeFor[FaultKind]():  list(FaultCrash, FaultFreeze, FaultDelay, FaultError, FaultClock, FaultDisk, FaultDescriptors, FaultSlow),
 	reflect.TypeFor[RotateWhat](): list(RotateKeys),
 	reflect.TypeFor[DiskMode]():   {"full", "read-only", "sync", "slow"},

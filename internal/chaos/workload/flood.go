@@ -1,0 +1,128 @@
+package workload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"syscall"
+
+	"github.com/fabricd/fabricd/fabric"
+)
+
+// A Flood is an application that takes what its node gives: connections with itself,
+// bytes that it never receives, windows. It holds all of that until it is closed.
+type Flood struct {
+	node *fabric.Node
+	ends []*fabric.Endpoint
+
+	Conns, Windows int
+	Bytes          int64 // sent and not received
+}
+
+const (
+	floodPort   fabric.Port = 2052
+	floodConns              = 1 << 10 // a node that gives more has no bound worth the name
+	floodPasses             = 32      // over all connections: what a send leaves takes a moment to move on
+	floodPiece              = 256 << 10
+	floodWindow             = 64 << 10 // bytes
+	floodMost               = 1 << 16  // windows
+)
+
+// NewFlood floods the node whose socket is at path until that refuses connections and
+// windows for want of memory, as it has to; anything else is an error.
+func NewFlood(ctx context.Context, path string) (_ *Flood, err error) {
+	f := new(Flood)
+	if f.node, err = fabric.Attach(ctx, path); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			f.Close()
+		}
+	}()
+	if err = f.connect(ctx); err == nil {
+		if err = f.fill(); err == nil {
+			err = f.register()
+		}
+	}
+	return f, err
+}
+
+// Close gives everything back.
+func (f *Flood) Close() error { return f.node.Close() }
+
+// connect makes connections until the node has no memory for one more: either end may
+// be the one that is refused.
+func (f *Flood) connect(ctx context.Context) error {
+	in, err := f.node.Listen(floodPort)
+	if err != nil {
+		return err
+	}
+	var accepted []*fabric.Endpoint
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			here, err := in.AcceptConn(ctx)
+			if err != nil {
+				return // closed below, or the node is gone, which dial says
+			}
+			accepted = append(accepted, here.Endpoint())
+		}
+	})
+	err = f.dial(ctx)
+	in.Close()
+	wg.Wait()
+	f.ends = append(f.ends, accepted...)
+	return err
+}
+
+func (f *Flood) dial(ctx context.Context) error {
+	for ; f.Conns < floodConns; f.Conns++ {
+		there, err := f.node.Dial(ctx, fabric.Addr{Node: f.node.Life().Node, Port: floodPort})
+		if errors.Is(err, syscall.ENOMEM) || errors.Is(err, syscall.ECONNREFUSED) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		f.ends = append(f.ends, there.Endpoint())
+	}
+	return fmt.Errorf("the node still had room after %d connections", f.Conns)
+}
+
+// fill sends into every connection, both ways, until none takes anything.
+func (f *Flood) fill() error {
+	piece := make([]byte, floodPiece)
+	for range floodPasses {
+		before := f.Bytes
+		for _, e := range f.ends {
+			n, err := e.TrySend(piece)
+			if f.Bytes += int64(n); err != nil && !errors.Is(err, syscall.EAGAIN) {
+				return err
+			}
+		}
+		if f.Bytes == before {
+			return nil
+		}
+	}
+	return nil // what is still on its way takes the room of a few pieces
+}
+
+// register makes windows until the node has no memory for one more.
+func (f *Flood) register() error {
+	for f.Windows < floodMost {
+		mem, err := f.node.Alloc(floodWindow)
+		if err == nil {
+			_, err = f.ends[0].Register(mem.Bytes(), 0, fabric.ProtRead|fabric.ProtWrite, 0)
+		}
+		if errors.Is(err, syscall.ENOMEM) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		f.Windows++
+	}
+	return fmt.Errorf("the node still had room after %d windows", f.Windows)
+}
