@@ -136,6 +136,6 @@
 // with ENOBUFS, as fences do over 1024 of a connection that are not decided. A
 // connection buffers a bounded number of bytes; a receiver
 // that does not receive blocks its sender and nobody else. What the connections of a
-// node may take for that is bounded too, by a quarter of its memory by default: when
+// node may take for that is bounded too, by half of its memory by default: when
 // that runs short, new ones buffer less, and in the end Connect fails with ENOMEM.
 package fabric

@@ -13,7 +13,7 @@ import (
 // QuotaConfig bounds what others make this node hold; deploy/quotas.md says more.
 type QuotaConfig struct {
 	// ConnMemory is how much memory the connections of the node may take for bytes
-	// that nobody reads, in bytes; 0: a quarter of the memory that the node may have.
+	// that nobody reads, in bytes; 0: half of the memory that the node may have.
 	ConnMemory int64
 	// Endpoints, Windows and WindowMemory, in bytes, are what one application that
 	// attaches may hold; all of one user hold up to four times as much.
@@ -51,7 +51,7 @@ func quotaSettings() []Setting {
 	}
 	return []Setting{
 		{"conn-memory", "memory that connections may take for messages that nobody reads",
-			fmt.Sprintf("auto: a quarter of the memory limit; or a size from %s to %s", sizeText(minConnMemory), sizeText(maxMemory)), setConnMemory,
+			fmt.Sprintf("auto: half of the memory limit; or a size from %s to %s", sizeText(minConnMemory), sizeText(maxMemory)), setConnMemory,
 			func(c *Config) string {
 				if c.Local.Quotas.ConnMemory == 0 {
 					return autoMemory
@@ -104,7 +104,7 @@ type fraction struct {
 }
 
 const (
-	quarter = 4 // a quarter
+	partOf = 2 // half
 	// lookAgain is how old the last look may be.
 	lookAgain = time.Second
 	// unknownLimit is the memory that a node counts on where the kernel does not say.
@@ -120,7 +120,7 @@ func (f *fraction) get() int64 {
 		if !ok {
 			limit = unknownLimit
 		}
-		f.seen, f.bytes = now, limit/quarter
+		f.seen, f.bytes = now, limit/partOf
 	}
 	return f.bytes
 }

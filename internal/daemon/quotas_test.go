@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// TestAQuarterFollowsTheLimit: a limit that changes under way counts from the next
+// TestHalfFollowsTheLimit: a limit that changes under way counts from the next
 // look on, and looks are not made for each connection.
-func TestAQuarterFollowsTheLimit(t *testing.T) {
+func TestHalfFollowsTheLimit(t *testing.T) {
 	now, limit, known, looks := time.Unix(100, 0), int64(64<<20), true, 0
 	f := &fraction{now: func() time.Time { return now }, look: func() (int64, bool) {
 		looks++
@@ -22,13 +22,13 @@ func TestAQuarterFollowsTheLimit(t *testing.T) {
 			t.Errorf("got %d after %d looks, want %d after %d", got, looks, bytes, after)
 		}
 	}
-	want(16<<20, 1)
+	want(32<<20, 1)
 	limit = 32 << 20
-	want(16<<20, 1)
+	want(32<<20, 1)
 	now = now.Add(lookAgain)
-	want(8<<20, 2)
+	want(16<<20, 2)
 	now, known = now.Add(lookAgain), false
-	want(unknownLimit/4, 3)
+	want(unknownLimit/2, 3)
 }
 
 // TestQuotasReachWhoHoldsToThem: all of a user's applications have four times as much
@@ -57,7 +57,7 @@ func TestPageOfQuotasIsTrue(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, s := range quotaSettings() {
-		allowed := strings.TrimPrefix(strings.NewReplacer(": a quarter of the memory limit; or a size from", ",", "a size from ", "", "a number from ", "").Replace(s.Allowed), " ")
+		allowed := strings.TrimPrefix(strings.NewReplacer(": half of the memory limit; or a size from", ",", "a size from ", "", "a number from ", "").Replace(s.Allowed), " ")
 		if want := fmt.Sprintf("| `%s` | %s | %s |", s.Key, s.Value(Default()), allowed); !strings.Contains(string(page), want) {
 			t.Errorf("deploy/quotas.md has no row %q", want)
 		}

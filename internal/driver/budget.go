@@ -9,7 +9,7 @@ import (
 
 // A budget bounds what the connections of a node may take of its memory: bytes
 // that came and that nobody reads, above all, of which each connection has
-// promised its peer to keep as many as its window. A promise cannot be taken back,
+// promised its peer to keep as many as its window, and as many that nobody takes. A promise cannot be taken back,
 // so it is the promises that are counted, from the making of a connection until
 // its endpoint is closed: what has arrived can be read until then.
 type budget struct {
@@ -20,15 +20,26 @@ type budget struct {
 }
 
 const (
-	// connCost is what a connection takes beside its window, in bytes, about:
-	// stacks of its readers, their buffers, and those of an attached application.
+	// connCost is what a connection takes whatever its window is, in bytes, about:
+	// stacks of its readers and of an attached application's pump, and tables.
 	connCost = 32 << 10
+	// pumpMost is the buffer of a pump, of which there is one for each direction; it is
+	// no larger than the window (ipc.WindowedEndpoint).
+	pumpMost = 64 << 10
+	// socketMost is what the kernel keeps for an application in its data socket, by
+	// default; for windows up to pumpMost it is no more than the window.
+	socketMost = 208 << 10
 	// leastWindow is the smallest window of a connection, in bytes, unless
 	// Config.MessageWindow is smaller.
 	leastWindow = 16 << 10
 )
 
-func costOf(window int) int64 { return int64(window) + connCost }
+// costOf returns what a connection takes at most: what came, as much of what goes out
+// and waits for the link, what an application's pump moves both ways, and what waits in
+// its socket.
+func costOf(window int) int64 {
+	return 2*int64(window) + 2*int64(min(window, pumpMost)) + int64(min(window, socketMost)) + connCost
+}
 
 // windowFor returns the window of a new connection, in bytes, where used of limit
 // are promised: most, while half of the limit is free, an eighth of that while a

@@ -4,6 +4,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -21,14 +25,14 @@ import (
 // every one with bytes that nobody reads, and looks at what the node then holds of
 // them; and that an end which closes makes room.
 func TestConnectionsStayInTheirMemory(t *testing.T) {
-	const limit = 2 << 20
+	const limit = 8 << 20
 	bubble.Test(t, func(t *testing.T) {
 		fab := newFabricOf(t, 2, driver.Config{ConnMemory: func() int64 { return limit }})
 		var near, far []ipc.Endpoint
 		for {
 			a, b, err := fab.join(0, 1)
 			if err != nil {
-				if !errors.Is(err, syscall.ENOMEM) || !strings.Contains(err.Error(), "2097152 bytes") {
+				if !errors.Is(err, syscall.ENOMEM) || !strings.Contains(err.Error(), "8388608 bytes") {
 					t.Errorf("connection %d: %v", len(near), err)
 				}
 				break
@@ -38,7 +42,7 @@ func TestConnectionsStayInTheirMemory(t *testing.T) {
 				t.Fatal("there is always room")
 			}
 		}
-		if len(near) < 15 {
+		if len(near) < 25 {
 			t.Errorf("only %d connections", len(near))
 		}
 		for _, a := range near {
@@ -147,15 +151,44 @@ func TestAWindowFitsWhatIsFree(t *testing.T) {
 		least := min(most, 16<<10)
 		switch free := limit - used; {
 		case !ok:
-			if free >= int64(least)+driver.ConnCost {
+			if free >= driver.CostOf(least) {
 				t.Fatalf("no room in %d free bytes", free)
 			}
 		case w < least || w > most || w&(w-1) != 0:
 			t.Fatalf("window %d", w)
-		case int64(w)+driver.ConnCost > free:
+		case driver.CostOf(w) > free:
 			t.Fatalf("window %d of %d free bytes", w, free)
-		case free >= limit/2 && free >= int64(most)+driver.ConnCost && w != most:
+		case free >= limit/2 && free >= driver.CostOf(most) && w != most:
 			t.Fatalf("window %d while half is free", w)
 		}
 	})
+}
+
+// TestPageOfConnectionsIsTrue counts what fits, and holds deploy/quotas.md to it.
+func TestPageOfConnectionsIsTrue(t *testing.T) {
+	text, err := os.ReadFile("../../deploy/quotas.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := strings.Join(strings.Fields(string(text)), " ")
+	for _, window := range []int{driver.MessageWindow, 64 << 10, 16 << 10} {
+		if want := fmt.Sprintf("| %d KiB | %d KiB |", window>>10, driver.CostOf(window)>>10); !strings.Contains(page, want) {
+			t.Errorf("it does not say %q", want)
+		}
+	}
+	for memory, want := range map[int64]string{64 << 20: "64 MiB has room for 106 ends", 4 << 30: "4 GiB for 6,900", 24 << 30: "24 GiB for 41,000"} {
+		n, used := 0, int64(0)
+		for {
+			w, ok := driver.WindowFor(driver.MessageWindow, used, memory/2)
+			if !ok {
+				break
+			}
+			used += driver.CostOf(w)
+			n++
+		}
+		said, _ := strconv.Atoi(strings.ReplaceAll(regexp.MustCompile(`[\d,]+`).FindAllString(want, -1)[1], ",", ""))
+		if !strings.Contains(page, want) || n < said || float64(n) > 1.02*float64(said) {
+			t.Errorf("with %d bytes there is room for %d ends; it is to say %q", memory, n, want)
+		}
+	}
 }

@@ -49,8 +49,9 @@ type endpoint struct {
 }
 
 var (
-	_ ipc.RegionEndpoint = (*endpoint)(nil)
-	_ ipc.PairedEndpoint = (*endpoint)(nil)
+	_ ipc.RegionEndpoint   = (*endpoint)(nil)
+	_ ipc.PairedEndpoint   = (*endpoint)(nil)
+	_ ipc.WindowedEndpoint = (*endpoint)(nil)
 )
 
 func newEndpoint(s *session, id uint64) *endpoint {
@@ -202,6 +203,14 @@ func (e *endpoint) TryRecv(p []byte) (int, error) {
 		return e.tryRecvSlowly(c, p)
 	}
 	return c.in.tryRead(p)
+}
+
+// Window is ipc.WindowedEndpoint's.
+func (e *endpoint) Window() int {
+	if c := e.linked.Load(); c != nil {
+		return c.in.window
+	}
+	return 0
 }
 
 // disconnected records that c has ended from the peer's side.

@@ -1,6 +1,9 @@
 package driver
 
 // What tests of package driver_test look at.
-var WindowFor = windowFor
+var (
+	WindowFor = windowFor
+	CostOf    = costOf
+)
 
 const ConnCost = connCost

@@ -87,10 +87,10 @@ type Config struct {
 	// lanes in each direction once it is used, of which the providers have 32768
 	// by default: one more would connect, and then wait for a lane to send on.
 	MaxConns int
-	// ConnMemory returns how many bytes the connections of the node may take: each
-	// counts as many as it keeps for its receiver, and 32 KiB. While half of them
-	// are free MessageWindow holds; then connections get less, and in the end
-	// status.NoMemory. It is asked for each connection. Nil: no bound.
+	// ConnMemory returns how many bytes the connections of the node may take, each
+	// with what it keeps at most, in all: see costOf. While half of them are free
+	// MessageWindow holds; then connections get less, and in the end status.NoMemory.
+	// It is asked for each connection. Nil: no bound.
 	ConnMemory func() int64
 
 	// Report gets evidence about lives. It must not block.

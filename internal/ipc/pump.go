@@ -17,6 +17,8 @@ const (
 	// pumpSize is how many bytes a pump moves at a time, in a buffer that it has
 	// only while it moves any.
 	pumpSize = 64 << 10
+	// thriftySize is how many it moves where the connection itself keeps no more.
+	thriftySize = 16 << 10
 	// bulkSize is how many it moves after as many as that: a stream of large
 	// messages is half as fast again.
 	bulkSize = 256 << 10
@@ -26,19 +28,25 @@ const (
 )
 
 var (
-	pumpBuffers = sync.Pool{New: func() any { return new([pumpSize]byte) }}
-	bulkBuffers = sync.Pool{New: func() any { return new([bulkSize]byte) }}
-	bulkTokens  = make(chan struct{}, bulkMost) // one for each large buffer in use
+	thriftyBuffers = sync.Pool{New: func() any { return new([thriftySize]byte) }}
+	pumpBuffers    = sync.Pool{New: func() any { return new([pumpSize]byte) }}
+	bulkBuffers    = sync.Pool{New: func() any { return new([bulkSize]byte) }}
+	bulkTokens     = make(chan struct{}, bulkMost) // one for each large buffer in use
 )
 
-// A pumpBuffer is a buffer in use, small or large.
+// A pumpBuffer is a buffer in use: one of the three.
 type pumpBuffer struct {
-	small *[pumpSize]byte
-	large *[bulkSize]byte
+	thrifty *[thriftySize]byte
+	small   *[pumpSize]byte
+	large   *[bulkSize]byte
 }
 
-// takeBuffer returns a buffer, a large one if it is wanted and one is left.
-func takeBuffer(large bool) pumpBuffer {
+// takeBuffer returns a buffer, a large one if it is wanted and one is left, but never
+// for a pump that is thrifty.
+func takeBuffer(thrifty, large bool) pumpBuffer {
+	if thrifty {
+		return pumpBuffer{thrifty: thriftyBuffers.Get().(*[thriftySize]byte)}
+	}
 	if large {
 		select {
 		case bulkTokens <- struct{}{}:
@@ -50,7 +58,10 @@ func takeBuffer(large bool) pumpBuffer {
 }
 
 func (b pumpBuffer) bytes() []byte {
-	if b.large != nil {
+	switch {
+	case b.thrifty != nil:
+		return b.thrifty[:]
+	case b.large != nil:
 		return b.large[:]
 	}
 	return b.small[:]
@@ -58,12 +69,23 @@ func (b pumpBuffer) bytes() []byte {
 
 // put gives the buffer back.
 func (b pumpBuffer) put() {
-	if b.large == nil {
+	switch {
+	case b.thrifty != nil:
+		thriftyBuffers.Put(b.thrifty)
+	case b.large != nil:
+		bulkBuffers.Put(b.large)
+		<-bulkTokens
+	default:
 		pumpBuffers.Put(b.small)
-		return
 	}
-	bulkBuffers.Put(b.large)
-	<-bulkTokens
+}
+
+// A WindowedEndpoint says how many message bytes it keeps for an application that does
+// not read. A pump keeps no more than that beside it, nor its socket.
+type WindowedEndpoint interface {
+	// Window returns that number, which does not change while the endpoint is
+	// connected; 0 before.
+	Window() int
 }
 
 // A pump moves the message bytes of one connection between its endpoint and
@@ -75,9 +97,10 @@ func (b pumpBuffer) put() {
 // peer has closed, it only stops moving: the application reads the last bytes,
 // and then the end.
 type pump struct {
-	ep   Endpoint
-	conn *net.UnixConn
-	tell func() // tells the application the endpoint's poll events
+	ep      Endpoint
+	conn    *net.UnixConn
+	tell    func() // tells the application the endpoint's poll events
+	thrifty bool   // it takes buffers of thriftySize only
 
 	closec  chan struct{} // closed by close
 	ending  atomic.Uint32 // an ending, set before the application can see the end
@@ -97,10 +120,16 @@ type pump struct {
 // ended, perhaps more than once: after the last byte, and before it when the
 // application leaves no room for the bytes that wait.
 func newPump(ep Endpoint, conn *net.UnixConn, hup func()) *pump {
+	thrifty := false
+	if w, ok := ep.(WindowedEndpoint); ok && w.Window() <= pumpSize {
+		thrifty = w.Window() < pumpSize
+		_ = conn.SetWriteBuffer(w.Window() / 2) // the kernel takes it twice, for its own needs
+	}
 	return &pump{
 		ep: ep, conn: conn, tell: hup,
-		closec: make(chan struct{}),
-		stuck:  make(chan struct{}, 1),
+		thrifty: thrifty,
+		closec:  make(chan struct{}),
+		stuck:   make(chan struct{}, 1),
 
 		drained: make(chan struct{}),
 		full:    make(chan struct{}, 1),
@@ -230,7 +259,7 @@ func (p *pump) discard() {
 // forward sends what the application has written. Without that it returns
 // status.Again or io.EOF; other errors are Send's.
 func (p *pump) forward(ctx context.Context) error {
-	b := takeBuffer(p.bulkOut)
+	b := takeBuffer(p.thrifty, p.bulkOut)
 	defer b.put()
 	buf := b.bytes()
 	n, err := shm.TryRead(p.conn, buf)
@@ -307,7 +336,7 @@ func (p *pump) deliver(ctx context.Context) error {
 	if n < len(first) {
 		return p.write(first[:n])
 	}
-	b := takeBuffer(p.bulkIn)
+	b := takeBuffer(p.thrifty, p.bulkIn)
 	defer b.put()
 	buf := b.bytes()
 	copy(buf, first[:n])

@@ -57,7 +57,7 @@ type Cluster struct {
 	Certificates Duration `yaml:"certificates" doc:"how long a node's certificate is valid, at least 1m; a year if it is left out"`
 	// ConnMemory is the setting conn-memory of every node, or 0: auto. A simulation
 	// has no such bound.
-	ConnMemory Size `yaml:"conn_memory" range:"1048576..1099511627776" doc:"memory of each node's connections in a real lab; a quarter of what it may have if it is left out"`
+	ConnMemory Size `yaml:"conn_memory" range:"1048576..1099511627776" doc:"memory of each node's connections in a real lab; half of what it may have if it is left out"`
 }
 
 // A Selection names slots that are drawn from the seed.

@@ -74,6 +74,9 @@ func (f *Flood) connect(ctx context.Context) error {
 	in.Close()
 	wg.Wait()
 	f.ends = append(f.ends, accepted...)
+	if err == nil && len(f.ends) == 0 {
+		err = errors.New("the node had no room for a first connection")
+	}
 	return err
 }
 
