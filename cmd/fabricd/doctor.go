@@ -114,10 +114,11 @@ func tellPlan(w io.Writer, p doctor.Plan) error {
                      what is more goes through fabricd
       descriptors    %[6]d of fabricd
 %[1]s to other nodes
-      messages       %[7]s at most, that nobody has read: %[8]s each
+      messages       %[8]s at most of each that nobody has read;
+                     one application has memory for %[7]s
       descriptors    %[9]d of fabricd
 `, plural(int(p.Connections), "connection"), size(uint64(p.Channels)), size(uint64(p.Channel)), p.Applications,
-		p.Ends, p.Inside, size(uint64(p.Held)), size(uint64(p.Unread)), p.Outside,
+		p.Ends, p.Inside, plural(int(p.Fit), "connection"), size(uint64(p.Unread)), p.Outside,
 		plural(int(p.Users), "user"), p.UserEnds)
 	for _, lack := range p.Lacks {
 		if err == nil {

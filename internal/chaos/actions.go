@@ -267,6 +267,15 @@ func flood(ctx context.Context, s *slot) (effect, error) {
 	if err != nil {
 		return nil, err
 	}
+	// It has been refused for want of memory if most of it is given out: of what the
+	// others leave one application gets three quarters.
+	st, err := s.status(ctx)
+	if used, of := st.Counts.ConnMemory, st.Counts.ConnMemoryLimit; err == nil && used < of/2 {
+		err = fmt.Errorf("the node refused more connections with %d bytes of %d given out", used, of)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
 	return undoBy(func(context.Context) (uint64, string, error) {
 		proof := fmt.Sprintf("%d connections with %d bytes unread, and %d windows; refused more", f.Conns, f.Bytes, f.Windows)
 		return uint64(f.Conns + f.Windows), proof, f.Close()

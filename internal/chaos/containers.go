@@ -277,7 +277,7 @@ func (c *containers) squeeze(ctx context.Context, s *slot, a scenario.Action) (e
 	var proof string
 	if a.Memory != nil {
 		limit := int64(a.Memory.Limit)
-		set = map[string]any{"Memory": limit, "MemorySwap": -1}
+		set = map[string]any{"Memory": limit, "MemorySwap": limit} // nothing goes to swap
 		back = map[string]any{"Memory": int64(1) << 40, "MemorySwap": -1}
 		proof = "limited to " + a.Memory.Limit.String()
 	} else {

@@ -15,8 +15,16 @@ const (
 // count waits until the daemons hold no connection any more, and writes down
 // what they hold.
 func (c *cluster) count(ctx context.Context) {
+	used, at := make(map[history.Source]int64), int64(c.clock.Now())
+	for _, s := range c.running() { // before counting takes any
+		d, source, _, _ := s.current()
+		used[source] = usedBy(d)
+	}
 	c.settle(ctx)
 	for _, r := range c.held(ctx, history.PhaseEnd) {
+		if r.Used = used[r.Target]; r.Used > 0 {
+			r.UsedAt = at
+		}
 		c.log.Put(r)
 	}
 }
@@ -41,7 +49,7 @@ func (c *cluster) warmed(ctx context.Context, held []*history.Resources) {
 			if u, err := usageOf(d.pid()); err == nil {
 				r.Count["rss"] = u.RSS
 			}
-			r.Used = usedBy(d)
+			r.Used, r.UsedAt = usedBy(d), int64(c.clock.Now())
 		}
 		c.log.Put(r)
 	}
@@ -77,7 +85,6 @@ func (s *slot) resources(ctx context.Context, phase history.Phase) *history.Reso
 		"ports": int64(st.Counts.Ports), "conns": int64(st.Counts.Conns), "windows": int64(st.Counts.Windows), "links": int64(st.Counts.Links),
 	}}
 	if phase == history.PhaseEnd {
-		r.Used = usedBy(d) // without what counting takes
 		s.collect(ctx)
 	}
 	if u, err := usageOf(d.pid()); err == nil {

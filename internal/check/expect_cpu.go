@@ -27,8 +27,8 @@ func (w *world) usages() (all []usage) {
 		if b.Phase == history.PhaseBaseline {
 			base[b.Target] = i
 		} else if known {
-			was := &w.records[from]
-			all = append(all, usage{b.Target, from, i, b.Used - was.Body.(*history.Resources).Used, max(w.records[i].At-was.At, 1)})
+			was := w.records[from].Body.(*history.Resources)
+			all = append(all, usage{b.Target, from, i, b.Used - was.Used, max(b.UsedAt-was.UsedAt, 1)})
 		}
 	}
 	return all

@@ -22,7 +22,8 @@ func TestProcessorTimeIsHeldToItsShare(t *testing.T) {
 		if b.Target.Slot == 2 {
 			part = 10
 		}
-		b.Used = 1000*ms + records[i].At/part // what it took to start is not counted
+		b.UsedAt = records[i].At
+		b.Used = 1000*ms + b.UsedAt/part // what it took to start is not counted
 	}
 	for _, tt := range []struct {
 		expect string

@@ -46,6 +46,9 @@ type Port[M any] interface {
 	Atomic(at rma.Span[M], a rma.Atomic) (old uint64, err error)
 	// Free gives back the memory of a window that is gone.
 	Free(m M)
+	// Refund gives back what was charged for the memory of an operation that
+	// has ended ([Local].Charge), in bytes.
+	Refund(n int64)
 }
 
 // A Waiter is one call that waits for the peer or for operations to end.

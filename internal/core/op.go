@@ -31,6 +31,7 @@ type Op[M any] struct {
 	Ordered bool          // rma.Ordered
 
 	here    int64       // Local's offset in the own space
+	charge  int64       // Local.Charge
 	waiter  *Waiter     // of the call that waits for exactly this operation, or nil
 	moved   int64       // of a read: bytes received
 	users   int         // the driver's uses of the memory under way
@@ -91,6 +92,9 @@ type Local struct {
 	Buf    []byte
 	Offset int64
 	Length int64
+	// Charge is what the driver has charged for Buf, in bytes: Port.Refund gives
+	// it back when the operation has ended.
+	Charge int64
 }
 
 // Write begins a write of the local memory to roff of the peer's windows
@@ -138,7 +142,7 @@ func (c *Conn[M]) prepare(kind OpKind, l Local, roff int64, flags rma.Flags, her
 	if l.Length <= 0 {
 		return nil, status.Invalid
 	}
-	op := c.newOp(Op[M]{Kind: kind, Buf: l.Buf, here: l.Offset, Offset: uint64(roff), Length: l.Length, Ordered: flags&rma.Ordered != 0})
+	op := c.newOp(Op[M]{Kind: kind, Buf: l.Buf, here: l.Offset, charge: l.Charge, Offset: uint64(roff), Length: l.Length, Ordered: flags&rma.Ordered != 0})
 	var err error
 	if l.Buf == nil {
 		var local []rma.Span[M]
@@ -226,7 +230,10 @@ func (c *Conn[M]) settle(op *Op[M]) {
 	for _, sp := range op.Local {
 		c.release(sp.Window)
 	}
-	op.Local, op.settled = op.Local[:0], true
+	op.Local, op.Buf, op.settled = op.Local[:0], nil, true
+	if op.charge > 0 {
+		c.port.Refund(op.charge)
+	}
 	w, code := op.waiter, op.code // op may be recycled below
 	if op.code != status.OK && (c.firstBad == 0 || op.Seq < c.firstBad) {
 		c.firstBad, c.badCode = op.Seq, op.code

@@ -44,8 +44,9 @@ type end struct {
 	woken map[*Waiter]int
 	fault error // what the memory answers from now on
 
-	payload *Payload[*memory] // whose bytes are being received
-	bytes   []byte
+	payload  *Payload[*memory] // whose bytes are being received
+	bytes    []byte
+	refunded int64
 
 	onQueue func(frame []byte)
 	onStore func(at rma.Span[*memory], v uint64)
@@ -115,6 +116,8 @@ func (e *end) Atomic(at rma.Span[*memory], a rma.Atomic) (uint64, error) {
 	copy(p, word[:a.Width])
 	return old, nil
 }
+
+func (e *end) Refund(n int64) { e.refunded += n }
 
 func (e *end) Free(m *memory) {
 	if m.freed++; m.freed > 1 {

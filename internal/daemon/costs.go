@@ -3,6 +3,7 @@ package daemon
 import (
 	"github.com/fabricd/fabricd/internal/driver"
 	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/shm"
 )
 
 // Costs are what connections take of a node with some configuration.
@@ -12,6 +13,7 @@ type Costs struct {
 	// all applications of one user.
 	Ends, UserEnds int64
 	Unread         int64 // bytes of messages that a connection keeps for a receiver, at most
+	Fit            int64 // connections for which one application has memory, alone
 	// Descriptors are those of fabricd for each end of a connection whose
 	// application is attached, and for each such application.
 	Descriptors, Attached int64
@@ -22,5 +24,6 @@ func CostsOf(c Config) Costs {
 	return Costs{
 		Channel: ipc.ChannelSize(c.Local.Rings), Ends: ipc.SessionLimits().Channels, UserEnds: ipc.UserLimits().Channels,
 		Unread: driver.MessageWindow, Descriptors: 1, Attached: 1,
+		Fit: int64(driver.Fits(newConnMemory(c.Local.Quotas, shm.Limit).bytes.Load())),
 	}
 }

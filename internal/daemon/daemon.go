@@ -15,6 +15,7 @@ import (
 	"github.com/fabricd/fabricd/internal/driver"
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
 	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/membership"
 	"github.com/fabricd/fabricd/membership/state"
@@ -58,6 +59,7 @@ type Daemon struct {
 	wg     sync.WaitGroup // the daemon's own goroutines
 	done   chan struct{}  // closed when the node has ended by itself, or was closed
 
+	memory  *connMemory
 	refused atomic.Uint64 // connections of peers
 	ended   sync.Once     // closes done
 
@@ -107,6 +109,10 @@ func Start(ctx context.Context, c Config, o Options) (*Daemon, error) {
 	}
 	d.takeNodeFaults()
 	d.ctx, d.cancel = context.WithCancel(context.Background())
+	d.memory = newConnMemory(c.Local.Quotas, shm.Limit)
+	if c.Local.Quotas.ConnMemory == 0 {
+		d.wg.Go(func() { d.memory.follow(d.ctx, shm.Limit) })
+	}
 	if err := d.start(ctx); err != nil {
 		// What Start made is undone; its own error is the one that matters.
 		_ = d.Close()

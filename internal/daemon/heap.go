@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"math"
+	"os"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -23,7 +24,7 @@ const (
 // nothing, until ctx is done or stop is called, which waits for the end. It is the
 // process that is bounded: fabricd does it, and no program that embeds a node.
 func BoundHeap(ctx context.Context) (stop func()) {
-	if debug.SetMemoryLimit(-1) != math.MaxInt64 {
+	if os.Getenv("GOMEMLIMIT") != "" {
 		return func() {}
 	}
 	ctx, cancel := context.WithCancel(ctx)

@@ -102,8 +102,12 @@ func tcpConfig(d *Daemon, shared *share, store *trust.Store, giveUp time.Duratio
 		Identify:    identify,
 		Plaintext:   d.cfg.TCPPlaintext,
 		UserTimeout: giveUp,
-		Log:         d.log,
-		Refused:     d.countRefused,
+		// What few connections may keep, few links may too.
+		LaneWindow:    min(2<<20, d.memory.window()/2),
+		SessionWindow: d.memory.window(),
+
+		Log:     d.log,
+		Refused: d.countRefused,
 	}
 }
 
@@ -117,8 +121,13 @@ func quicConfig(d *Daemon, store *trust.Store, idle time.Duration) quic.Config {
 		ClientTLS:   func() *tls.Config { return store.ClientTLS(nil, quic.ALPN) },
 		Identify:    identify,
 		IdleTimeout: max(idle, 5*time.Second),
-		Log:         d.log,
-		Refused:     d.countRefused,
+		// As for TCP.
+		StreamWindow:     uint64(min(2<<20, d.memory.window()/2)),
+		MaxStreamWindow:  uint64(min(8<<20, d.memory.window())),
+		ConnectionWindow: uint64(d.memory.window()),
+
+		Log:     d.log,
+		Refused: d.countRefused,
 	}
 	if key := d.state.Secret(state.SecretResetKey); len(key) == 32 {
 		c.StatelessResetKey = (*[32]byte)(key)

@@ -1,13 +1,13 @@
 package daemon
 
 import (
+	"context"
 	"fmt"
 	"strconv"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/fabricd/fabricd/internal/ipc"
-	"github.com/fabricd/fabricd/internal/shm"
 )
 
 // QuotaConfig bounds what others make this node hold; deploy/quotas.md says more.
@@ -92,43 +92,51 @@ func (q QuotaConfig) limits() (app, user ipc.Limits) {
 	return times(1), times(4)
 }
 
-// A fraction is a part of the memory that this process may have. The limit may change
-// under way: it is looked up again when it is asked for and the last look is old.
-type fraction struct {
-	look func() (int64, bool) // shm.Limit
-	now  func() time.Time
-
-	mu    sync.Mutex // guards the fields below
-	seen  time.Time
-	bytes int64
-}
+// connMemory is how much memory connections may take, in bytes. Half of what this
+// process may have, if the setting does not say, which may change under way.
+type connMemory struct{ bytes atomic.Int64 }
 
 const (
 	partOf = 2 // half
-	// lookAgain is how old the last look may be.
-	lookAgain = time.Second
+	// lookAgain is how often the limit is looked up.
+	lookAgain = 2 * time.Second
 	// unknownLimit is the memory that a node counts on where the kernel does not say.
 	unknownLimit = 4 << 30
 )
 
-// get returns it, in bytes.
-func (f *fraction) get() int64 {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if now := f.now(); f.seen.IsZero() || now.Sub(f.seen) >= lookAgain {
-		limit, ok := f.look()
-		if !ok {
-			limit = unknownLimit
-		}
-		f.seen, f.bytes = now, limit/partOf
+func newConnMemory(q QuotaConfig, look func() (int64, bool)) *connMemory {
+	m := new(connMemory)
+	if q.ConnMemory > 0 {
+		m.bytes.Store(q.ConnMemory)
+	} else {
+		m.take(look)
 	}
-	return f.bytes
+	return m
 }
 
-// connMemory returns how much the connections of the node may take, for the engine.
-func (q QuotaConfig) connMemory() func() int64 {
-	if q.ConnMemory > 0 {
-		return func() int64 { return q.ConnMemory }
+func (m *connMemory) take(look func() (int64, bool)) {
+	limit, ok := look()
+	if !ok {
+		limit = unknownLimit
 	}
-	return (&fraction{look: shm.Limit, now: time.Now}).get
+	m.bytes.Store(limit / partOf)
+}
+
+// follow takes over a limit that changes, until ctx is done.
+func (m *connMemory) follow(ctx context.Context, look func() (int64, bool)) {
+	for sleep(ctx, lookAgain) {
+		m.take(look)
+	}
+}
+
+// window is how many bytes nobody has read yet that one link may hold, whatever the
+// providers' own bound is.
+func (m *connMemory) window() int {
+	return int(min(max(m.bytes.Load()/8, 4<<20), 64<<20))
+}
+
+// stages is how many pieces of a mebibyte the node holds for transfers from and to plain
+// memory of applications that wait for them: as many as a session may have, at least.
+func (m *connMemory) stages() int {
+	return int(min(max(m.bytes.Load()/8>>20, 4), 1<<10))
 }

@@ -1,34 +1,45 @@
 package daemon
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/fabricd/fabricd/internal/bubble"
 )
 
-// TestHalfFollowsTheLimit: a limit that changes under way counts from the next
-// look on, and looks are not made for each connection.
+// TestHalfFollowsTheLimit: a limit that changes under way counts from the next look on.
 func TestHalfFollowsTheLimit(t *testing.T) {
-	now, limit, known, looks := time.Unix(100, 0), int64(64<<20), true, 0
-	f := &fraction{now: func() time.Time { return now }, look: func() (int64, bool) {
-		looks++
-		return limit, known
-	}}
-	want := func(bytes int64, after int) {
-		t.Helper()
-		if got := f.get(); got != bytes || looks != after {
-			t.Errorf("got %d after %d looks, want %d after %d", got, looks, bytes, after)
+	bubble.Test(t, func(t *testing.T) {
+		limit, known := int64(64<<20), true
+		look := func() (int64, bool) { return limit, known }
+		m := newConnMemory(QuotaConfig{}, look)
+		ctx, cancel := context.WithCancel(context.Background())
+		var wg sync.WaitGroup
+		wg.Go(func() { m.follow(ctx, look) })
+		want := func(bytes int64, window, stages int) {
+			t.Helper()
+			synctest.Wait()
+			if got := m.bytes.Load(); got != bytes || m.window() != window || m.stages() != stages {
+				t.Errorf("%d bytes, %d of a link, %d pieces; want %d, %d, %d", got, m.window(), m.stages(), bytes, window, stages)
+			}
 		}
-	}
-	want(32<<20, 1)
-	limit = 32 << 20
-	want(32<<20, 1)
-	now = now.Add(lookAgain)
-	want(16<<20, 2)
-	now, known = now.Add(lookAgain), false
-	want(unknownLimit/2, 3)
+		want(32<<20, 4<<20, 4)
+		limit = 256 << 20
+		want(32<<20, 4<<20, 4)
+		time.Sleep(lookAgain)
+		want(128<<20, 16<<20, 16)
+		known = false
+		time.Sleep(lookAgain)
+		want(unknownLimit/2, 64<<20, 256)
+		cancel()
+		wg.Wait()
+	})
 }
 
 // TestQuotasReachWhoHoldsToThem: all of a user's applications have four times as much
@@ -45,7 +56,7 @@ func TestQuotasReachWhoHoldsToThem(t *testing.T) {
 	if user.Endpoints != 40 || user.Windows != 12 || user.WindowBytes != 4<<20 {
 		t.Errorf("a user: %+v", user)
 	}
-	if got := c.Local.Quotas.connMemory()(); got != 8<<20 {
+	if got := newConnMemory(c.Local.Quotas, nil).bytes.Load(); got != 8<<20 {
 		t.Errorf("connections may take %d bytes", got)
 	}
 }

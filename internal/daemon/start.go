@@ -234,7 +234,8 @@ func (d *Daemon) startEngine(ctx context.Context) error {
 		Heartbeat:      timing.Heartbeat,
 		SilenceBound:   timing.Silence,
 		GiveUp:         giveUp,
-		ConnMemory:     d.cfg.Local.Quotas.connMemory(),
+		ConnMemory:     d.memory.bytes.Load,
+		MaxEndpoints:   max(d.cfg.Local.Quotas.Endpoints, driver.MaxEndpoints),
 		Report:         reports.report,
 		Faults:         d.nodeFaults,
 	})

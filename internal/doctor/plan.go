@@ -24,8 +24,8 @@ type Plan struct {
 	Outside      int64 `json:"descriptors_between_nodes"` // of fabricd, with that of one application
 
 	// Between nodes.
-	Unread int64 `json:"unread_bytes"` // that a connection keeps for a receiver, at most
-	Held   int64 `json:"held_bytes"`   // of all, at most
+	Unread int64 `json:"unread_bytes"`         // that a connection keeps for a receiver, at most
+	Fit    int64 `json:"connections_that_fit"` // of one application, with the memory that the node gives
 
 	Lacks []string `json:"lacks"` // what there is too little of
 }
@@ -37,7 +37,7 @@ func PlanFor(n int64, costs daemon.Costs, f Facts) Plan {
 		Connections: n,
 		Channel:     costs.Channel, Channels: n * costs.Channel, Ends: costs.Ends, UserEnds: costs.UserEnds,
 		Applications: max(2, over(2*n, costs.Ends)), Users: over(2*n, costs.UserEnds),
-		Unread: costs.Unread, Held: n * costs.Unread,
+		Unread: costs.Unread, Fit: costs.Fit,
 		Lacks: []string{},
 	}
 	p.Inside = 2*n*costs.Descriptors + p.Applications*costs.Attached
@@ -49,8 +49,8 @@ func PlanFor(n int64, costs daemon.Costs, f Facts) Plan {
 	}
 	if f.Memory >= 0 {
 		lack("bytes for channels", p.Channels, uint64(f.Memory))
-		lack("bytes for unread messages", p.Held, uint64(f.Memory))
 	}
+	lack("connections between nodes of one application, by conn-memory", n, uint64(p.Fit))
 	if f.Descriptors > 0 {
 		lack("descriptors within the node", p.Inside, f.Descriptors)
 		lack("descriptors for connections to other nodes", p.Outside, f.Descriptors)

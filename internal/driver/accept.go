@@ -23,10 +23,13 @@ type request struct {
 	conn  *conn // set when it is accepted; guarded by the listener's mu
 }
 
-// refuse tells the requester.
+// refuse tells the requester. A whole backlog may be refused at once, which the control
+// lane has no room for: each waits for its turn.
 func (r *request) refuse(code status.Code) {
-	r.link.say(wire.Refuse{Peer: r.frame.Conn, Code: code}.AppendTo(nil))
-	r.lane.Cancel()
+	r.link.spawn(func() {
+		r.link.sayInTurn(wire.Refuse{Peer: r.frame.Conn, Code: code}.AppendTo(nil))
+		r.lane.Cancel()
+	})
 }
 
 // incoming handles a connect request, and then the connection's operations

@@ -3,32 +3,42 @@ package driver
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/fabricd/fabricd/internal/status"
 )
 
 // A budget bounds what the connections of a node may take of its memory: bytes
 // that came and that nobody reads, above all, of which each connection has
-// promised its peer to keep as many as its window, and as many that nobody takes. A promise cannot be taken back,
-// so it is the promises that are counted, from the making of a connection until
-// its endpoint is closed: what has arrived can be read until then.
+// promised its peer to keep as many as its window, and as many that nobody takes.
+// A promise cannot be taken back, so it is the promises that are counted, from the
+// making of a connection until its endpoint is closed: what has arrived can be read
+// until then. Beside them it bounds the bytes of writes whose caller does not wait.
 type budget struct {
 	limit func() int64 // bytes; may change, and be less than what is promised; nil: no bound
 
-	mu   sync.Mutex // guards used
+	copied atomic.Int64 // bytes of writes under way whose caller does not wait
+
+	mu   sync.Mutex // guards used, and the held of every session
 	used int64      // sum of costOf of the connections that are there
+	full bool       // the last connection found no room
 }
+
+// Of the limit connections have three quarters, and writes whose caller does not wait
+// an eighth. The rest is for those whose caller does (ipc.Options.Stages).
+func ofConns(limit int64) int64  { return limit / 4 * 3 }
+func ofCopies(limit int64) int64 { return limit / 8 }
 
 const (
 	// connCost is what a connection takes whatever its window is, in bytes, about:
 	// stacks of its readers and of an attached application's pump, and tables.
 	connCost = 32 << 10
-	// pumpMost is the buffer of a pump, of which there is one for each direction; it is
-	// no larger than the window (ipc.WindowedEndpoint).
-	pumpMost = 64 << 10
-	// socketMost is what the kernel keeps for an application in its data socket, by
-	// default; for windows up to pumpMost it is no more than the window.
-	socketMost = 208 << 10
+	// pumpMost is the largest buffer of a pump, of which there is one for each direction;
+	// it is no larger than the window (ipc.WindowedEndpoint).
+	pumpMost = 256 << 10
+	// socketMost is what the kernel keeps for an application in its data socket, with
+	// its own needs; for small windows it is no more than twice the window.
+	socketMost = 240 << 10
 	// leastWindow is the smallest window of a connection, in bytes, unless
 	// Config.MessageWindow is smaller.
 	leastWindow = 16 << 10
@@ -38,23 +48,21 @@ const (
 // and waits for the link, what an application's pump moves both ways, and what waits in
 // its socket.
 func costOf(window int) int64 {
-	return 2*int64(window) + 2*int64(min(window, pumpMost)) + int64(min(window, socketMost)) + connCost
+	return 2*int64(window) + 2*int64(min(window, pumpMost)) + int64(min(2*window, socketMost)) + connCost
 }
 
 // windowFor returns the window of a new connection, in bytes, where used of limit
-// are promised: most, while half of the limit is free, an eighth of that while a
-// quarter is, and then the least, so that many small ones find room where few large
-// ones would. It reports false if there is none. All are powers of two.
-func windowFor(most int, used, limit int64) (int, bool) {
+// are promised, held of that to the same session. A session may have three quarters of
+// what the others leave: one that takes what it can get leaves a quarter of all, two
+// leave a seventh.
+// While half is free, of all and of its own, it gets most, an eighth of that while a
+// quarter is, and then the least, so that many small connections find room where few
+// large ones would. It reports false if there is no room. All windows are powers of two.
+func windowFor(most int, held, used, limit int64) (int, bool) {
 	least := min(most, leastWindow)
-	window := most
-	switch free := limit - used; {
-	case free < limit/4:
-		window = least
-	case free < limit/2:
-		window = max(least, most/8)
-	}
-	for ; costOf(window) > limit-used; window /= 2 {
+	own := (limit - used + held) / 4 * 3
+	window := min(scarce(most, least, limit-used, limit), scarce(most, least, own-held, own))
+	for ; held+costOf(window) > own; window /= 2 {
 		if window == least {
 			return 0, false
 		}
@@ -62,31 +70,66 @@ func windowFor(most int, used, limit int64) (int, bool) {
 	return window, true
 }
 
-// take promises a window of at most most bytes to a new connection. The error is
-// status.NoMemory.
-func (b *budget) take(most int) (window int, err error) {
-	if b.limit == nil {
-		return most, nil
+// scarce returns the window where free of so many bytes are.
+func scarce(most, least int, free, of int64) int {
+	switch {
+	case free < of/4:
+		return least
+	case free < of/2:
+		return max(least, most/8)
 	}
-	limit := b.limit()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	window, ok := windowFor(most, b.used, limit)
-	if !ok {
-		return 0, fmt.Errorf("connections of this node may take %d bytes of memory, and have %d: %w", limit, b.used, status.NoMemory)
-	}
-	b.used += costOf(window)
-	return window, nil
+	return most
 }
 
-// give gives back what take has promised to one connection.
-func (b *budget) give(window int) {
+// take promises a window of at most most bytes to a new connection of s. The error is
+// status.NoMemory. News is that it is the first one that finds no room.
+func (b *budget) take(s *session, most int) (window int, news bool, err error) {
+	if b.limit == nil {
+		return most, false, nil
+	}
+	limit := ofConns(b.limit())
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	window, ok := windowFor(most, s.held, b.used, limit)
+	if !ok {
+		news, b.full = !b.full, true
+		return 0, news, fmt.Errorf("connections of this node may take %d bytes of memory (conn-memory), and have %d, this application %d: %w",
+			limit, b.used, s.held, status.NoMemory)
+	}
+	b.full = false
+	b.used += costOf(window)
+	s.held += costOf(window)
+	return window, false, nil
+}
+
+// give gives back what take has promised to one connection of s.
+func (b *budget) give(s *session, window int) {
 	if b.limit == nil {
 		return
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.used -= costOf(window)
+	s.held -= costOf(window)
+}
+
+// charge counts n bytes that a write holds while its caller goes on, and returns what
+// refund has to give back. It reports false if there is no room: then the caller waits.
+func (b *budget) charge(n int64) (charged int64, ok bool) {
+	if b.limit == nil {
+		return 0, true
+	}
+	if b.copied.Add(n) > ofCopies(b.limit()) {
+		b.copied.Add(-n)
+		return 0, false
+	}
+	return n, true
+}
+
+func (b *budget) refund(charged int64) {
+	if charged > 0 {
+		b.copied.Add(-charged)
+	}
 }
 
 // state returns what is promised and of how much, in bytes; 0, 0 without a bound.
@@ -94,8 +137,20 @@ func (b *budget) state() (used, limit int64) {
 	if b.limit == nil {
 		return 0, 0
 	}
-	limit = b.limit()
+	limit = ofConns(b.limit())
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.used, limit
+}
+
+// Fits returns how many connections one application may have, alone, where those of the
+// node may take limit bytes (Config.ConnMemory).
+func Fits(limit int64) (n int) {
+	for held := int64(0); ; n++ {
+		window, ok := windowFor(MessageWindow, held, held, ofConns(limit))
+		if !ok {
+			return n
+		}
+		held += costOf(window)
+	}
 }

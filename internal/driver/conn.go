@@ -78,6 +78,7 @@ func (p connPort) QueueWrite(op *core.Op[memory])               { p.queue(segmen
 func (p connPort) QueueReply(r *core.Reply[memory])             { p.queue(segment{reply: r}) }
 func (p connPort) Store(at span, v uint64) error                { return store8(at, v) }
 func (p connPort) Free(m memory)                                { m.region.Release() }
+func (p connPort) Refund(n int64)                               { p.link.n.budget.refund(n) }
 func (p connPort) Atomic(at span, a rma.Atomic) (uint64, error) { return atomicAt(at, a) }
 
 func (p connPort) queue(s segment) {
@@ -374,7 +375,7 @@ func (c *conn) close() {
 // itself when it is closed.
 func (c *conn) release() {
 	if !c.released.Swap(true) {
-		c.link.n.budget.give(c.in.window)
+		c.link.n.budget.give(c.ep.s, c.in.window)
 	}
 }
 

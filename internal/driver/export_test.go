@@ -7,3 +7,6 @@ var (
 )
 
 const ConnCost = connCost
+
+// Copied returns how many bytes of writes are under way whose callers do not wait.
+func (n *Node) Copied() int64 { return n.budget.copied.Load() }

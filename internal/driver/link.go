@@ -221,13 +221,16 @@ func anotherLinkMayDo(cause error) bool {
 // add registers a new connection under a fresh ID. Its caller, or the endpoint when
 // it holds it, releases its memory.
 func (l *link) add(ep *endpoint) (*conn, error) {
-	window, err := l.n.budget.take(l.n.cfg.MessageWindow)
+	window, news, err := l.n.budget.take(ep.s, l.n.cfg.MessageWindow)
+	if news {
+		l.n.log.Warn().Err(err).Msg("no memory for another connection")
+	}
 	if err != nil {
 		return nil, err
 	}
 	c, err := l.enter(ep, window)
 	if err != nil {
-		l.n.budget.give(window)
+		l.n.budget.give(ep.s, window)
 	}
 	return c, err
 }

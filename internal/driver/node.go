@@ -100,8 +100,11 @@ type Config struct {
 	Faults *failpoint.Node
 }
 
-// MessageWindow is the default of Config.MessageWindow, in bytes.
-const MessageWindow = 512 << 10
+// The defaults of Config.MessageWindow, in bytes, and Config.MaxEndpoints.
+const (
+	MessageWindow = 512 << 10
+	MaxEndpoints  = 16384
+)
 
 func (c *Config) setDefaults() {
 	set := func(d *time.Duration, v time.Duration) {
@@ -126,7 +129,7 @@ func (c *Config) setDefaults() {
 	}
 	c.MessageWindow = window
 	if c.MaxEndpoints == 0 {
-		c.MaxEndpoints = 16384
+		c.MaxEndpoints = MaxEndpoints
 	}
 	if c.MaxConns == 0 {
 		c.MaxConns = 16000

@@ -45,11 +45,17 @@ func (e *endpoint) put(l core.Local, p rma.Put) error {
 		return err
 	}
 	var w *core.Waiter
-	if c.link.twin != nil {
+	waits := c.link.twin != nil
+	if !waits && l.Buf != nil { // as in transfer
+		charged, ok := e.n.budget.charge(l.Length)
+		l.Charge, waits = charged, !ok
+	}
+	if waits {
 		w = c.newWaiter()
 	}
 	inline := w != nil || l.Length <= inlineMax
 	if err := c.begin(inline, c.roomForPut(l, p), func() error { _, err := c.core.Put(l, p, w); return err }); err != nil {
+		e.n.budget.refund(l.Charge)
 		return err
 	}
 	if w == nil {

@@ -147,7 +147,12 @@ func (e *endpoint) transfer(kind core.OpKind, l core.Local, roff int64, flags rm
 		return err
 	}
 	var w *core.Waiter
-	if flags&rma.Sync != 0 || c.link.twin != nil {
+	waits := flags&rma.Sync != 0 || c.link.twin != nil
+	if !waits && kind == core.OpWrite && l.Buf != nil {
+		charged, ok := e.n.budget.charge(l.Length)
+		l.Charge, waits = charged, !ok
+	}
+	if waits {
 		w = c.newWaiter()
 	}
 	inline := w != nil || l.Length <= inlineMax
@@ -163,6 +168,7 @@ func (e *endpoint) transfer(kind core.OpKind, l core.Local, roff int64, flags rm
 		})
 	}
 	if err != nil {
+		e.n.budget.refund(l.Charge)
 		return err
 	}
 	if w == nil {

@@ -22,6 +22,8 @@ type session struct {
 
 	events eventQueue
 
+	held int64 // of the node's budget; guarded by the budget's mu
+
 	mu        sync.Mutex // guards the fields below
 	closing   bool
 	shut      bool // CloseWindows was called

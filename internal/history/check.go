@@ -215,8 +215,8 @@ func (b *Resources) check() error {
 			return bad("count."+name, n, "at least 0")
 		}
 	}
-	if b.Used < 0 {
-		return bad("used", b.Used, "at least 0")
+	if min(b.Used, b.UsedAt) < 0 {
+		return bad("used", min(b.Used, b.UsedAt), "at least 0")
 	}
 	return oneOf("phase", b.Phase, PhaseBaseline, PhaseRunning, PhaseEnd)
 }

@@ -435,8 +435,11 @@ const (
 type Resources struct {
 	Target Source           `json:"target"`
 	Phase  Phase            `json:"phase"`
-	Count  map[string]int64 `json:"count"`         // see [ResourceNames]
-	Used   int64            `json:"used,omitzero"` // processor time since its start, in nanoseconds; 0: unknown
+	Count  map[string]int64 `json:"count"` // see [ResourceNames]
+	// Used is the processor time since its start, up to UsedAt, both in nanoseconds;
+	// 0: unknown.
+	Used   int64 `json:"used,omitzero"`
+	UsedAt int64 `json:"used_at,omitzero"`
 }
 
 // ResourceNames are the keys of [Resources].Count. Only rss is in bytes.

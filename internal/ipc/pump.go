@@ -41,13 +41,13 @@ type pumpBuffer struct {
 	large   *[bulkSize]byte
 }
 
-// takeBuffer returns a buffer, a large one if it is wanted and one is left, but never
-// for a pump that is thrifty.
-func takeBuffer(thrifty, large bool) pumpBuffer {
-	if thrifty {
+// takeBuffer returns a buffer of most bytes at most, but for the smallest: a large one
+// if it is wanted and one is left.
+func takeBuffer(most int, large bool) pumpBuffer {
+	if most < pumpSize {
 		return pumpBuffer{thrifty: thriftyBuffers.Get().(*[thriftySize]byte)}
 	}
-	if large {
+	if large && most >= bulkSize {
 		select {
 		case bulkTokens <- struct{}{}:
 			return pumpBuffer{large: bulkBuffers.Get().(*[bulkSize]byte)}
@@ -97,10 +97,10 @@ type WindowedEndpoint interface {
 // peer has closed, it only stops moving: the application reads the last bytes,
 // and then the end.
 type pump struct {
-	ep      Endpoint
-	conn    *net.UnixConn
-	tell    func() // tells the application the endpoint's poll events
-	thrifty bool   // it takes buffers of thriftySize only
+	ep   Endpoint
+	conn *net.UnixConn
+	tell func() // tells the application the endpoint's poll events
+	most int    // bytes of its buffers
 
 	closec  chan struct{} // closed by close
 	ending  atomic.Uint32 // an ending, set before the application can see the end
@@ -120,16 +120,17 @@ type pump struct {
 // ended, perhaps more than once: after the last byte, and before it when the
 // application leaves no room for the bytes that wait.
 func newPump(ep Endpoint, conn *net.UnixConn, hup func()) *pump {
-	thrifty := false
-	if w, ok := ep.(WindowedEndpoint); ok && w.Window() <= pumpSize {
-		thrifty = w.Window() < pumpSize
-		_ = conn.SetWriteBuffer(w.Window() / 2) // the kernel takes it twice, for its own needs
+	most := bulkSize
+	if w, ok := ep.(WindowedEndpoint); ok && w.Window() > 0 {
+		if most = min(most, w.Window()); most <= pumpSize {
+			_ = conn.SetWriteBuffer(most / 2) // the kernel takes it twice, for its own needs
+		}
 	}
 	return &pump{
 		ep: ep, conn: conn, tell: hup,
-		thrifty: thrifty,
-		closec:  make(chan struct{}),
-		stuck:   make(chan struct{}, 1),
+		most:   most,
+		closec: make(chan struct{}),
+		stuck:  make(chan struct{}, 1),
 
 		drained: make(chan struct{}),
 		full:    make(chan struct{}, 1),
@@ -259,7 +260,7 @@ func (p *pump) discard() {
 // forward sends what the application has written. Without that it returns
 // status.Again or io.EOF; other errors are Send's.
 func (p *pump) forward(ctx context.Context) error {
-	b := takeBuffer(p.thrifty, p.bulkOut)
+	b := takeBuffer(p.most, p.bulkOut)
 	defer b.put()
 	buf := b.bytes()
 	n, err := shm.TryRead(p.conn, buf)
@@ -336,7 +337,7 @@ func (p *pump) deliver(ctx context.Context) error {
 	if n < len(first) {
 		return p.write(first[:n])
 	}
-	b := takeBuffer(p.thrifty, p.bulkIn)
+	b := takeBuffer(p.most, p.bulkIn)
 	defer b.put()
 	buf := b.bytes()
 	copy(buf, first[:n])

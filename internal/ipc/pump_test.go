@@ -3,22 +3,29 @@ package ipc
 import "testing"
 
 // TestLargeBuffersAreFew: who wants a large buffer when none is left has a small one,
-// and all are given back. A thrifty pump has none.
+// and all are given back. One whose connection keeps less has none.
 func TestLargeBuffersAreFew(t *testing.T) {
 	var all []pumpBuffer
 	for range bulkMost {
-		all = append(all, takeBuffer(false, true))
+		all = append(all, takeBuffer(bulkSize, true))
 	}
-	if one := takeBuffer(false, true); len(one.bytes()) != pumpSize {
+	if one := takeBuffer(bulkSize, true); len(one.bytes()) != pumpSize {
 		t.Errorf("with all in use there is one of %d bytes", len(one.bytes()))
 	} else {
 		one.put()
 	}
-	thrifty := takeBuffer(true, true)
+	thrifty := takeBuffer(thriftySize, true)
 	if len(thrifty.bytes()) != thriftySize {
 		t.Errorf("a thrifty pump has a buffer of %d bytes", len(thrifty.bytes()))
 	}
 	thrifty.put()
+	<-bulkTokens // there would be one
+	modest := takeBuffer(pumpSize, true)
+	if len(modest.bytes()) != pumpSize {
+		t.Errorf("a connection of %d bytes has a buffer of %d", pumpSize, len(modest.bytes()))
+	}
+	modest.put()
+	bulkTokens <- struct{}{}
 	for _, b := range all {
 		if len(b.bytes()) != bulkSize {
 			t.Errorf("a large buffer has %d bytes", len(b.bytes()))

@@ -59,6 +59,11 @@ type Options struct {
 	// Faults are those of the node; nil: none.
 	Faults *failpoint.Node
 
+	// Stages bounds the pieces of a mebibyte that the node holds for transfers from
+	// and to plain memory of applications: a transfer waits for its own. 0: a session's
+	// bound alone holds.
+	Stages int
+
 	Session Limits // of one session; Sessions is not looked at
 	User    Limits // of all sessions of one user; defaults 4 times those of a session
 }
@@ -82,6 +87,9 @@ func Serve(ctx context.Context, ln *net.UnixListener, opt Options) error {
 		ctx:   ctx,
 		users: make(map[uint32]*user),
 		pumps: ctx,
+	}
+	if opt.Stages > 0 {
+		s.stages = make(chan struct{}, opt.Stages)
 	}
 	s.paired.init()
 	if opt.Delivery != nil {
@@ -117,6 +125,7 @@ type server struct {
 	pumps context.Context // of the delivery of their bytes; ends after ctx
 
 	paired pairs
+	stages chan struct{} // one token per piece in use; nil: no bound
 
 	mu    sync.Mutex // guards users
 	users map[uint32]*user

@@ -121,17 +121,36 @@ func (s *serverSession) staged(ctx context.Context, t *vtransfer) (buf []byte, r
 	if t.Len <= 0 || t.Len > maxStage {
 		return nil, nil, nil, fmt.Errorf("%d bytes, want 1 to %d: %w", t.Len, maxStage, status.Invalid)
 	}
-	select {
-	case s.stage <- struct{}{}:
-	case <-ctx.Done():
-		return nil, nil, nil, context.Cause(ctx)
+	free, err := s.takeStage(ctx)
+	if err != nil {
+		return nil, nil, nil, err
 	}
 	region, err = s.use(t.Memory, t.MemOff, t.Len)
 	if err != nil {
-		<-s.stage
+		free()
 		return nil, nil, nil, err
 	}
-	return make([]byte, t.Len), region, func() { region.Release(); <-s.stage }, nil
+	return make([]byte, t.Len), region, func() { region.Release(); free() }, nil
+}
+
+// takeStage waits for the session's token for a piece, and then for the node's: who
+// has none of the first keeps nobody from the second.
+func (s *serverSession) takeStage(ctx context.Context) (free func(), err error) {
+	select {
+	case s.stage <- struct{}{}:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	if s.srv.stages == nil {
+		return func() { <-s.stage }, nil
+	}
+	select {
+	case s.srv.stages <- struct{}{}:
+		return func() { <-s.srv.stages; <-s.stage }, nil
+	case <-ctx.Done():
+		<-s.stage
+		return nil, context.Cause(ctx)
+	}
 }
 
 // doVWriteTo copies the bytes before it writes them: the application may

@@ -95,8 +95,9 @@ type ExpectExits struct {
 }
 
 // An ExpectCPU bounds what the daemons of slots take of a processor, each by itself,
-// from a second before the timeline's zero until the applications have ended. What
-// else runs on the machine does not count, so that it holds on a busy one too.
+// from the timeline's zero until the applications have ended: those that run all the
+// time, not those that were started anew. What else runs on the machine does not count,
+// so that it holds on a busy one too.
 type ExpectCPU struct {
 	Nodes NodeSet `yaml:"nodes" need:"true" doc:"slots"`
 	Most  Percent `yaml:"most" need:"true" doc:"of one processor"`

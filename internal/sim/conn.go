@@ -146,6 +146,9 @@ func (p connPort) Atomic(at span, a rma.Atomic) (uint64, error) {
 }
 
 // Free implements core.Port.
+// Refund: nothing is charged here.
+func (p connPort) Refund(int64) {}
+
 func (p connPort) Free(m *memory) {
 	if m.freed {
 		p.link.n.w.watch.bug("memory of a window is freed twice")

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/fabricd/fabricd/fabric"
 )
@@ -23,8 +24,10 @@ type Flood struct {
 const (
 	floodPort   fabric.Port = 2052
 	floodConns              = 1 << 10 // a node that gives more has no bound worth the name
-	floodPasses             = 32      // over all connections: what a send leaves takes a moment to move on
-	floodPiece              = 256 << 10
+	floodPasses             = 3       // over all connections: more messages would move to a channel, past the node
+	floodPause              = 100 * time.Millisecond
+	floodPiece              = 1 << 20
+	floodLeast              = 32 << 10 // bytes that each end takes, of both ends' ways
 	floodWindow             = 64 << 10 // bytes
 	floodMost               = 1 << 16  // windows
 )
@@ -42,8 +45,8 @@ func NewFlood(ctx context.Context, path string) (_ *Flood, err error) {
 		}
 	}()
 	if err = f.connect(ctx); err == nil {
-		if err = f.fill(); err == nil {
-			err = f.register()
+		if err = f.fill(ctx); err == nil {
+			err = f.register(ctx)
 		}
 	}
 	return f, err
@@ -94,27 +97,30 @@ func (f *Flood) dial(ctx context.Context) error {
 	return fmt.Errorf("the node still had room after %d connections", f.Conns)
 }
 
-// fill sends into every connection, both ways, until none takes anything.
-func (f *Flood) fill() error {
+// fill sends into every connection, both ways, as much as it takes. What a send leaves
+// takes a moment to move on.
+func (f *Flood) fill(ctx context.Context) error {
 	piece := make([]byte, floodPiece)
 	for range floodPasses {
-		before := f.Bytes
 		for _, e := range f.ends {
 			n, err := e.TrySend(piece)
 			if f.Bytes += int64(n); err != nil && !errors.Is(err, syscall.EAGAIN) {
 				return err
 			}
 		}
-		if f.Bytes == before {
-			return nil
+		if !wait(ctx.Done(), floodPause) {
+			return context.Cause(ctx)
 		}
 	}
-	return nil // what is still on its way takes the room of a few pieces
+	if least := int64(floodLeast * len(f.ends)); f.Bytes < least {
+		return fmt.Errorf("%d connections took %d bytes, want %d", f.Conns, f.Bytes, least)
+	}
+	return nil
 }
 
 // register makes windows until the node has no memory for one more.
-func (f *Flood) register() error {
-	for f.Windows < floodMost {
+func (f *Flood) register(ctx context.Context) error {
+	for f.Windows < floodMost && ctx.Err() == nil {
 		mem, err := f.node.Alloc(floodWindow)
 		if err == nil {
 			_, err = f.ends[0].Register(mem.Bytes(), 0, fabric.ProtRead|fabric.ProtWrite, 0)
@@ -127,5 +133,5 @@ func (f *Flood) register() error {
 		}
 		f.Windows++
 	}
-	return fmt.Errorf("the node still had room after %d windows", f.Windows)
+	return errors.Join(ctx.Err(), fmt.Errorf("the node still had room after %d windows", f.Windows))
 }
