@@ -278,7 +278,7 @@ func (c *containers) squeeze(ctx context.Context, s *slot, a scenario.Action) (e
 	if a.Memory != nil {
 		limit := int64(a.Memory.Limit)
 		set = map[string]any{"Memory": limit, "MemorySwap": limit} // nothing goes to swap
-		back = map[string]any{"Memory": int64(1) << 40, "MemorySwap": -1}
+		back = map[string]any{"Memory": int64(1) << 40, "MemorySwap": int64(1) << 40}
 		proof = "limited to " + a.Memory.Limit.String()
 	} else {
 		quota := max(1000, int64(float64(a.CPU.Share)/100*cpuPeriod))

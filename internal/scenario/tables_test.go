@@ -163,7 +163,6 @@ var painTests = map[scenario.Row][]string{
 // instead or why it is not. A row that is not here and that nothing shows is a
 // mistake.
 var notShown = map[scenario.Row]string{
-	"F31": "a flood of windows at a node of 64 MiB: a window counts as its application's, and what that asks for beyond a limit or a quota is ENOMEM in the tests",
 	"P21": "a day of real processes: the longest run is restarted-1000-times, 34 minutes",
 }
 
