@@ -162,9 +162,7 @@ var painTests = map[scenario.Row][]string{
 // notShown are the rows that nothing shows, or not all of them, and what is shown
 // instead or why it is not. A row that is not here and that nothing shows is a
 // mistake.
-var notShown = map[scenario.Row]string{
-	"P21": "a day of real processes: the longest run is restarted-1000-times, 34 minutes",
-}
+var notShown = map[scenario.Row]string{}
 
 // shownBy returns what shows a row, as a cell of a table: scenarios, tests, and
 // what none of them shows.
