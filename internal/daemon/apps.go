@@ -55,7 +55,7 @@ func (d *Daemon) openSocket(context.Context) error {
 			Rings:      o.Rings,
 			HugePages:  o.HugePages,
 			Faults:     d.nodeFaults,
-			Stages:     d.memory.stages(),
+			Staged:     d.memory.staged,
 			Session:    app,
 			User:       user,
 		})

@@ -116,10 +116,12 @@ func newConnMemory(q QuotaConfig, look func() (int64, bool)) *connMemory {
 
 func (m *connMemory) take(look func() (int64, bool)) {
 	limit, ok := look()
-	if !ok {
-		limit = unknownLimit
+	switch {
+	case ok:
+		m.bytes.Store(limit / partOf)
+	case m.bytes.Load() == 0: // else the last one holds: descriptors may be short, say
+		m.bytes.Store(unknownLimit / partOf)
 	}
-	m.bytes.Store(limit / partOf)
 }
 
 // follow takes over a limit that changes, until ctx is done.
@@ -129,14 +131,15 @@ func (m *connMemory) follow(ctx context.Context, look func() (int64, bool)) {
 	}
 }
 
-// window is how many bytes nobody has read yet that one link may hold, whatever the
-// providers' own bound is.
+// window is how many bytes nobody has read yet that one link may hold. Providers have it
+// as it is at the start.
 func (m *connMemory) window() int {
 	return int(min(max(m.bytes.Load()/8, 4<<20), 64<<20))
 }
 
-// stages is how many pieces of a mebibyte the node holds for transfers from and to plain
-// memory of applications that wait for them: as many as a session may have, at least.
-func (m *connMemory) stages() int {
-	return int(min(max(m.bytes.Load()/8>>20, 4), 1<<10))
-}
+// staged is how many bytes the node holds for transfers from and to plain memory of
+// applications.
+func (m *connMemory) staged() int64 { return max(m.bytes.Load()/8, minStaged) }
+
+// minStaged has room for the pieces of a few applications, of at most 1 MiB each.
+const minStaged = 8 << 20

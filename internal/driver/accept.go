@@ -204,7 +204,7 @@ func (e *endpoint) grant(ep *endpoint, c *conn) {
 	if err != nil {
 		c.fail(status.Reset) // or Close would wait for the requester
 		// The lane's end may overtake the grant; then only this tells.
-		c.link.say(wire.Refuse{Peer: c.peer, Code: status.Refused}.AppendTo(nil))
+		c.link.sayInTurn(wire.Refuse{Peer: c.peer, Code: status.Refused}.AppendTo(nil))
 	}
 	ep.Close()
 	c.link.forget(c)

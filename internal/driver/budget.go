@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/fabricd/fabricd/internal/status"
 )
@@ -19,9 +20,10 @@ type budget struct {
 
 	copied atomic.Int64 // bytes of writes under way whose caller does not wait
 
-	mu   sync.Mutex // guards used, and the held of every session
-	used int64      // sum of costOf of the connections that are there
-	full bool       // the last connection found no room
+	mu    sync.Mutex       // guards the fields below, and the held of every session
+	used  int64            // sum of costOf of the connections that are there
+	users map[uint32]int64 // the same by user
+	said  time.Duration    // when want of memory was last told; 0: never
 }
 
 // Of the limit connections have three quarters, and writes whose caller does not wait
@@ -51,18 +53,29 @@ func costOf(window int) int64 {
 	return 2*int64(window) + 2*int64(min(window, pumpMost)) + int64(min(2*window, socketMost)) + connCost
 }
 
-// windowFor returns the window of a new connection, in bytes, where used of limit
-// are promised, held of that to the same session. A session may have three quarters of
-// what the others leave: one that takes what it can get leaves a quarter of all, two
-// leave a seventh.
-// While half is free, of all and of its own, it gets most, an eighth of that while a
-// quarter is, and then the least, so that many small connections find room where few
-// large ones would. It reports false if there is no room. All windows are powers of two.
-func windowFor(most int, held, used, limit int64) (int, bool) {
+// A promised is what somebody has of what is promised: a session, all sessions of its user,
+// which the session's is part of, and all.
+type promised struct{ session, user, all int64 }
+
+// own returns what the session may have in all. A user may have three quarters of what
+// the other users leave, and a session three quarters of what those of the same user
+// leave of that: who takes what it can get leaves room to others, whoever attaches how
+// often.
+func (h promised) own(limit int64) (session, user int64) {
+	user = (limit - h.all + h.user) / 4 * 3
+	return (user - h.user + h.session) / 4 * 3, user
+}
+
+// windowFor returns the window of a new connection, in bytes, where h of limit are
+// promised. While half is free, of all, of the user's and of the session's own, it gets
+// most, an eighth of that while a quarter is, and then the least, so that many small
+// connections find room where few large ones would. It reports false if there is no
+// room. All windows are powers of two.
+func windowFor(most int, h promised, limit int64) (int, bool) {
 	least := min(most, leastWindow)
-	own := (limit - used + held) / 4 * 3
-	window := min(scarce(most, least, limit-used, limit), scarce(most, least, own-held, own))
-	for ; held+costOf(window) > own; window /= 2 {
+	own, user := h.own(limit)
+	window := min(scarce(most, least, limit-h.all, limit), scarce(most, least, user-h.user, user), scarce(most, least, own-h.session, own))
+	for ; h.session+costOf(window) > own; window /= 2 {
 		if window == least {
 			return 0, false
 		}
@@ -81,24 +94,28 @@ func scarce(most, least int, free, of int64) int {
 	return most
 }
 
+// fullAgain is how long nothing is said of want of memory after it was said.
+const fullAgain = time.Minute
+
 // take promises a window of at most most bytes to a new connection of s. The error is
-// status.NoMemory. News is that it is the first one that finds no room.
-func (b *budget) take(s *session, most int) (window int, news bool, err error) {
+// status.NoMemory; news is that it was not said lately. now is the node's clock.
+func (b *budget) take(s *session, most int, now time.Duration) (window int, news bool, err error) {
 	if b.limit == nil {
 		return most, false, nil
 	}
 	limit := ofConns(b.limit())
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	window, ok := windowFor(most, s.held, b.used, limit)
+	h := promised{s.held, b.users[s.cred.UID], b.used}
+	window, ok := windowFor(most, h, limit)
 	if !ok {
-		news, b.full = !b.full, true
-		return 0, news, fmt.Errorf("connections of this node may take %d bytes of memory (conn-memory), and have %d, this application %d: %w",
-			limit, b.used, s.held, status.NoMemory)
+		if news = b.said == 0 || now-b.said >= fullAgain; news {
+			b.said = now
+		}
+		return 0, news, fmt.Errorf("connections of this node may take %d bytes of memory (conn-memory), and have %d, this user %d, this application %d: %w",
+			limit, h.all, h.user, h.session, status.NoMemory)
 	}
-	b.full = false
-	b.used += costOf(window)
-	s.held += costOf(window)
+	b.add(s, costOf(window))
 	return window, false, nil
 }
 
@@ -109,8 +126,16 @@ func (b *budget) give(s *session, window int) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.used -= costOf(window)
-	s.held -= costOf(window)
+	b.add(s, -costOf(window))
+}
+
+// add counts n bytes more. The caller holds mu.
+func (b *budget) add(s *session, n int64) {
+	b.used += n
+	s.held += n
+	if b.users[s.cred.UID] += n; b.users[s.cred.UID] == 0 {
+		delete(b.users, s.cred.UID)
+	}
 }
 
 // charge counts n bytes that a write holds while its caller goes on, and returns what
@@ -146,11 +171,11 @@ func (b *budget) state() (used, limit int64) {
 // Fits returns how many connections one application may have, alone, where those of the
 // node may take limit bytes (Config.ConnMemory).
 func Fits(limit int64) (n int) {
-	for held := int64(0); ; n++ {
-		window, ok := windowFor(MessageWindow, held, held, ofConns(limit))
+	for h := int64(0); ; n++ {
+		window, ok := windowFor(MessageWindow, promised{h, h, h}, ofConns(limit))
 		if !ok {
 			return n
 		}
-		held += costOf(window)
+		h += costOf(window)
 	}
 }

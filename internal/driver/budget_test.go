@@ -148,44 +148,52 @@ func TestAWindowFitsWhatIsFree(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		most := 1 << rapid.IntRange(12, 26).Draw(t, "most")
 		limit := rapid.Int64Range(0, 1<<40).Draw(t, "limit")
-		used := rapid.Int64Range(0, limit+limit/8).Draw(t, "used")
-		held := rapid.Int64Range(0, used).Draw(t, "held")
-		w, ok := driver.WindowFor(most, held, used, limit)
-		least, own := min(most, 16<<10), (limit-used+held)/4*3
+		all := rapid.Int64Range(0, limit+limit/8).Draw(t, "all")
+		user := rapid.Int64Range(0, all).Draw(t, "user")
+		session := rapid.Int64Range(0, user).Draw(t, "session")
+		w, ok := driver.WindowFor(most, session, user, all, limit)
+		least, ofUser := min(most, 16<<10), (limit-all+user)/4*3
+		own := (ofUser - user + session) / 4 * 3
+		half := own-session >= own/2 && ofUser-user >= ofUser/2 && limit-all >= limit/2
 		switch {
 		case !ok:
-			if held+driver.CostOf(least) <= own {
-				t.Fatalf("no room in %d bytes", own-held)
+			if session+driver.CostOf(least) <= own {
+				t.Fatalf("no room in %d bytes", own-session)
 			}
 		case w < least || w > most || w&(w-1) != 0:
 			t.Fatalf("window %d", w)
-		case used+driver.CostOf(w) > limit:
-			t.Fatalf("window %d of %d free bytes", w, limit-used)
-		case held+driver.CostOf(w) > own:
-			t.Fatalf("window %d for who holds %d of %d bytes", w, held, own)
-		case own-held >= own/2 && limit-used >= limit/2 && own-held >= driver.CostOf(most) && w != most:
+		case all+driver.CostOf(w) > limit:
+			t.Fatalf("window %d of %d free bytes", w, limit-all)
+		case user+driver.CostOf(w) > ofUser || session+driver.CostOf(w) > own:
+			t.Fatalf("window %d for who holds %d of %d bytes, and its user %d of %d", w, session, own, user, ofUser)
+		case half && session+driver.CostOf(most) <= own && w != most:
 			t.Fatalf("window %d while half is free", w)
 		}
 	})
 }
 
-// TestOneApplicationLeavesRoomToOthers: whatever some take, the next one gets a
-// connection, as long as it is not the hundredth.
-func TestOneApplicationLeavesRoomToOthers(t *testing.T) {
-	const limit = 64 << 20
-	used := int64(0)
-	for app := range 4 {
-		held, n := int64(0), 0
-		for {
-			w, ok := driver.WindowFor(driver.MessageWindow, held, used, limit)
-			if !ok {
-				break
+// TestGreedyUsersLeaveRoom: who attaches as often as it may and takes what it can get
+// each time leaves the next user connections, and the one behind that too.
+func TestGreedyUsersLeaveRoom(t *testing.T) {
+	const limit = 24 << 20 // of a node of 64 MiB
+	all := int64(0)
+	for name := range 3 {
+		user, first := int64(0), 0
+		for range 64 {
+			session := int64(0)
+			for {
+				w, ok := driver.WindowFor(driver.MessageWindow, session, user, all, limit)
+				if !ok {
+					break
+				}
+				if user == session {
+					first++
+				}
+				session, user, all = session+driver.CostOf(w), user+driver.CostOf(w), all+driver.CostOf(w)
 			}
-			n++
-			held, used = held+driver.CostOf(w), used+driver.CostOf(w)
 		}
-		if n < 2 {
-			t.Errorf("application %d gets %d connections", app, n)
+		if first < 3 {
+			t.Errorf("the first application of user %d gets %d connections", name, first)
 		}
 	}
 }
@@ -202,7 +210,7 @@ func TestPageOfConnectionsIsTrue(t *testing.T) {
 			t.Errorf("it does not say %q", want)
 		}
 	}
-	for memory, want := range map[int64]string{64 << 20: "64 MiB has room for 47 ends", 4 << 30: "4 GiB for 3,300", 24 << 30: "24 GiB for 20,000"} {
+	for memory, want := range map[int64]string{64 << 20: "64 MiB has room for 37 ends", 4 << 30: "4 GiB for 2,500", 24 << 30: "24 GiB for 15,000"} {
 		n := driver.Fits(memory / 2)
 		said, _ := strconv.Atoi(strings.ReplaceAll(regexp.MustCompile(`[\d,]+`).FindAllString(want, -1)[1], ",", ""))
 		if !strings.Contains(page, want) || n < said || float64(n) > 1.02*float64(said) {
@@ -220,6 +228,7 @@ func TestWritesThatNobodyWaitsForStayInTheirMemory(t *testing.T) {
 		bubble.Test(t, func(t *testing.T) {
 			fab := newFabricOf(t, 2, driver.Config{ConnMemory: func() int64 { return limit }})
 			a, b := fab.pair(0, 1)
+			a.(ipc.CopiedEndpoint).Copied()
 			if _, err := b.Register(alloc(t, fab, piece+rma.PageSize), 0, rma.ProtRead|rma.ProtWrite, rma.MapFixed); err != nil {
 				t.Fatal(err)
 			}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -16,6 +17,7 @@ import (
 	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/internal/transport/mem"
 	"github.com/fabricd/fabricd/internal/wire"
 	"github.com/fabricd/fabricd/rma"
 )
@@ -368,4 +370,101 @@ func TestPing(t *testing.T) {
 			t.Errorf("unknown node: %v", err)
 		}
 	})
+}
+
+// TestManyRefusalsLeaveTheLinkAlone closes listeners with more requests waiting than
+// the control lane has room for, while that does not move: each requester is refused,
+// and the link lives.
+func TestManyRefusalsLeaveTheLinkAlone(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		gate := &controlGate{open: make(chan struct{})}
+		fab := newFabricWrapped(t, mem.Config{}, 2, driver.Config{}, gate.wrap)
+		a, b := fab.pair(0, 1)
+		const each = 900
+		got := make(chan error, 2*each)
+		var listeners []ipc.Endpoint
+		for range 2 {
+			l, at := fab.listener(1, each)
+			listeners = append(listeners, l)
+			for range each {
+				e := fab.open(0)
+				go func() {
+					_, err := e.Connect(context.Background(), at)
+					got <- err
+				}()
+			}
+		}
+		synctest.Wait()
+		gate.shut.Store(true)
+		for _, l := range listeners {
+			l.Close()
+		}
+		synctest.Wait()
+		if n := len(fab.nodes[1].Links()); n != 1 {
+			t.Errorf("%d links, want 1", n)
+		}
+		close(gate.open)
+		for range 2 * each {
+			if err := <-got; !errors.Is(err, syscall.ECONNREFUSED) {
+				t.Fatalf("a requester: %v", err)
+			}
+		}
+		exchange(t, a, b)
+	})
+}
+
+// A controlGate holds up what is written to the first lane of each session, the control
+// lane, while it is shut and until open is closed.
+type controlGate struct {
+	shut atomic.Bool
+	open chan struct{}
+}
+
+func (g *controlGate) wrap(p transport.Provider) transport.Provider { return &gatedProvider{p, g} }
+
+type gatedProvider struct {
+	transport.Provider
+	g *controlGate
+}
+
+func (p *gatedProvider) Accept(ctx context.Context) (transport.Session, error) {
+	s, err := p.Provider.Accept(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &gatedSession{Session: s, g: p.g}, nil
+}
+
+func (p *gatedProvider) Dial(ctx context.Context, address string) (transport.Session, error) {
+	s, err := p.Provider.Dial(ctx, address)
+	if err != nil {
+		return nil, err
+	}
+	return &gatedSession{Session: s, g: p.g}, nil
+}
+
+type gatedSession struct {
+	transport.Session
+	g     *controlGate
+	first atomic.Bool
+}
+
+func (s *gatedSession) OpenLane(ctx context.Context) (transport.SendLane, error) {
+	l, err := s.Session.OpenLane(ctx)
+	if err != nil || s.first.Swap(true) {
+		return l, err
+	}
+	return &gatedLane{l, s.g}, nil
+}
+
+type gatedLane struct {
+	transport.SendLane
+	g *controlGate
+}
+
+func (l *gatedLane) Write(p []byte) (int, error) {
+	if l.g.shut.Load() {
+		<-l.g.open
+	}
+	return l.SendLane.Write(p)
 }

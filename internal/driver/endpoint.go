@@ -27,6 +27,7 @@ type endpoint struct {
 	closed chan struct{} // closed when Close is through
 	waitin gate          // a listener's queue has a request
 	route  atomic.Pointer[route]
+	copied atomic.Bool          // Copied was called
 	linked atomic.Pointer[conn] // conn in Connected, else nil: calls need no lock to find it
 
 	mu      sync.Mutex // guards the fields below
@@ -52,6 +53,7 @@ var (
 	_ ipc.RegionEndpoint   = (*endpoint)(nil)
 	_ ipc.PairedEndpoint   = (*endpoint)(nil)
 	_ ipc.WindowedEndpoint = (*endpoint)(nil)
+	_ ipc.CopiedEndpoint   = (*endpoint)(nil)
 )
 
 func newEndpoint(s *session, id uint64) *endpoint {
@@ -204,6 +206,9 @@ func (e *endpoint) TryRecv(p []byte) (int, error) {
 	}
 	return c.in.tryRead(p)
 }
+
+// Copied is ipc.CopiedEndpoint's.
+func (e *endpoint) Copied() { e.copied.Store(true) }
 
 // Window is ipc.WindowedEndpoint's.
 func (e *endpoint) Window() int {

@@ -2,11 +2,15 @@ package driver
 
 // What tests of package driver_test look at.
 var (
-	WindowFor = windowFor
-	CostOf    = costOf
+	CostOf = costOf
 )
 
 const ConnCost = connCost
 
 // Copied returns how many bytes of writes are under way whose callers do not wait.
 func (n *Node) Copied() int64 { return n.budget.copied.Load() }
+
+// WindowFor is windowFor.
+func WindowFor(most int, session, user, all, limit int64) (int, bool) {
+	return windowFor(most, promised{session, user, all}, limit)
+}

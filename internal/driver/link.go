@@ -221,7 +221,7 @@ func anotherLinkMayDo(cause error) bool {
 // add registers a new connection under a fresh ID. Its caller, or the endpoint when
 // it holds it, releases its memory.
 func (l *link) add(ep *endpoint) (*conn, error) {
-	window, news, err := l.n.budget.take(ep.s, l.n.cfg.MessageWindow)
+	window, news, err := l.n.budget.take(ep.s, l.n.cfg.MessageWindow, l.n.now())
 	if news {
 		l.n.log.Warn().Err(err).Msg("no memory for another connection")
 	}

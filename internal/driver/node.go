@@ -203,7 +203,7 @@ func Start(cfg Config) *Node {
 	cfg.setDefaults()
 	n := &Node{
 		cfg: cfg, log: cfg.Log, birth: time.Now(), done: make(chan struct{}), linked: make(chan struct{}, 1),
-		budget:    budget{limit: cfg.ConnMemory},
+		budget:    budget{limit: cfg.ConnMemory, users: make(map[uint32]int64)},
 		ports:     portmap.New(),
 		listeners: make(map[addr.Port]*endpoint),
 		peers:     make(map[addr.NodeID]*peerState),

@@ -46,7 +46,7 @@ func (e *endpoint) put(l core.Local, p rma.Put) error {
 	}
 	var w *core.Waiter
 	waits := c.link.twin != nil
-	if !waits && l.Buf != nil { // as in transfer
+	if !waits && l.Buf != nil && e.copied.Load() { // as in transfer
 		charged, ok := e.n.budget.charge(l.Length)
 		l.Charge, waits = charged, !ok
 	}
@@ -65,7 +65,7 @@ func (e *endpoint) put(l core.Local, p rma.Put) error {
 	if l.Buf != nil { // as in transfer
 		quit = nil
 	}
-	if _, err := c.await(context.Background(), w, quit); err != nil {
+	if _, err := c.await(context.Background(), w, quit); err != nil || c.link.twin == nil {
 		return err
 	}
 	c.mu.Lock()

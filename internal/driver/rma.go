@@ -148,7 +148,7 @@ func (e *endpoint) transfer(kind core.OpKind, l core.Local, roff int64, flags rm
 	}
 	var w *core.Waiter
 	waits := flags&rma.Sync != 0 || c.link.twin != nil
-	if !waits && kind == core.OpWrite && l.Buf != nil {
+	if !waits && kind == core.OpWrite && l.Buf != nil && e.copied.Load() {
 		charged, ok := e.n.budget.charge(l.Length)
 		l.Charge, waits = charged, !ok
 	}

@@ -36,6 +36,13 @@ type Region interface {
 	Release()
 }
 
+// A CopiedEndpoint is an Endpoint that is told when plain memory of its writes is not the
+// caller's, but a copy that the node holds until they have ended.
+type CopiedEndpoint interface {
+	// Copied says so, before the first write.
+	Copied()
+}
+
 // A RegionEndpoint is an Endpoint of this process's node whose windows can be
 // memory that others own. The server of the attach protocol uses it.
 type RegionEndpoint interface {

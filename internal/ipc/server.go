@@ -59,10 +59,10 @@ type Options struct {
 	// Faults are those of the node; nil: none.
 	Faults *failpoint.Node
 
-	// Stages bounds the pieces of a mebibyte that the node holds for transfers from
-	// and to plain memory of applications: a transfer waits for its own. 0: a session's
-	// bound alone holds.
-	Stages int
+	// Staged returns how many bytes the node may hold for transfers from and to plain
+	// memory of applications, in pieces of at most a mebibyte: others wait. It is asked
+	// for each piece. Nil: a session's bound alone holds.
+	Staged func() int64
 
 	Session Limits // of one session; Sessions is not looked at
 	User    Limits // of all sessions of one user; defaults 4 times those of a session
@@ -88,9 +88,7 @@ func Serve(ctx context.Context, ln *net.UnixListener, opt Options) error {
 		users: make(map[uint32]*user),
 		pumps: ctx,
 	}
-	if opt.Stages > 0 {
-		s.stages = make(chan struct{}, opt.Stages)
-	}
+	s.staged.limit, s.staged.freed = opt.Staged, make(chan struct{})
 	s.paired.init()
 	if opt.Delivery != nil {
 		s.pumps = opt.Delivery
@@ -125,7 +123,7 @@ type server struct {
 	pumps context.Context // of the delivery of their bytes; ends after ctx
 
 	paired pairs
-	stages chan struct{} // one token per piece in use; nil: no bound
+	staged staged
 
 	mu    sync.Mutex // guards users
 	users map[uint32]*user

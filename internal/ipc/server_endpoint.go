@@ -33,6 +33,9 @@ type served struct {
 // is ending it closes ep.
 func (s *serverSession) serveEndpoint(ep Endpoint) (*served, error) {
 	e := &served{s: s, ep: ep}
+	if c, ok := ep.(CopiedEndpoint); ok {
+		c.Copied()
+	}
 	if s.add(e) {
 		return e, nil
 	}

@@ -121,7 +121,7 @@ func (s *serverSession) staged(ctx context.Context, t *vtransfer) (buf []byte, r
 	if t.Len <= 0 || t.Len > maxStage {
 		return nil, nil, nil, fmt.Errorf("%d bytes, want 1 to %d: %w", t.Len, maxStage, status.Invalid)
 	}
-	free, err := s.takeStage(ctx)
+	free, err := s.takeStage(ctx, t.Len)
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -133,24 +133,19 @@ func (s *serverSession) staged(ctx context.Context, t *vtransfer) (buf []byte, r
 	return make([]byte, t.Len), region, func() { region.Release(); free() }, nil
 }
 
-// takeStage waits for the session's token for a piece, and then for the node's: who
-// has none of the first keeps nobody from the second.
-func (s *serverSession) takeStage(ctx context.Context) (free func(), err error) {
+// takeStage waits for the session's token for a piece of n bytes, and then for room at
+// the node: who has none of the first keeps nobody from the second.
+func (s *serverSession) takeStage(ctx context.Context, n int64) (free func(), err error) {
 	select {
 	case s.stage <- struct{}{}:
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	if s.srv.stages == nil {
-		return func() { <-s.stage }, nil
-	}
-	select {
-	case s.srv.stages <- struct{}{}:
-		return func() { <-s.srv.stages; <-s.stage }, nil
-	case <-ctx.Done():
+	if err := s.srv.staged.take(ctx, &s.stagedBytes, n); err != nil {
 		<-s.stage
-		return nil, context.Cause(ctx)
+		return nil, err
 	}
+	return func() { s.srv.staged.give(&s.stagedBytes, n); <-s.stage }, nil
 }
 
 // doVWriteTo copies the bytes before it writes them: the application may

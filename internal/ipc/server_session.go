@@ -43,7 +43,10 @@ type serverSession struct {
 	wg     sync.WaitGroup // requests, pumps and helpers
 	stage  chan struct{}  // one token per buffer in use, stages at most
 	epochs epochs
-	told   atomic.Bool // that a channel is not what was asked for, once
+
+	stagedBytes int64 // of the pieces in use; guarded by server.staged.mu
+
+	told atomic.Bool // that a channel is not what was asked for, once
 
 	giving sync.RWMutex // held for reading while bytes are copied to the application's memory; guards shut
 	shut   bool         // none are any more
