@@ -104,7 +104,8 @@ const heapFloor = 8 << 20
 func runNode(ctx context.Context, c daemon.Config, o daemon.Options) error {
 	floor := make([]byte, heapFloor)
 	defer runtime.KeepAlive(floor)
-	defer daemon.BoundHeap(context.WithoutCancel(ctx))() // until the node has left
+	o.Heap = daemon.NewHeap()
+	defer o.Heap.Close()
 	log := o.Log.With().Str("node", c.Name).Logger()
 	d, err := daemon.Start(ctx, c, o)
 	if err != nil && ctx.Err() != nil {

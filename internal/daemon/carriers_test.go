@@ -133,7 +133,7 @@ func TestANodeWithoutItsFirstProvider(t *testing.T) {
 	open := func(providers ...string) (*Daemon, []transport.Provider, error) {
 		c := testConfig(t, RoleNode, "node")
 		c.Providers = providers
-		d := &Daemon{cfg: c, memory: newConnMemory(c.Local.Quotas, shm.Limit), state: host.state, log: zerolog.Nop()}
+		d := &Daemon{cfg: c, memory: newConnMemory(c.Local.Quotas, shm.Limit, nil), state: host.state, log: zerolog.Nop()}
 		var err error
 		if d.data, err = listenPair("data-port", c.Network.Bind, 0); err != nil {
 			t.Fatal(err)
@@ -169,7 +169,7 @@ func TestProvidersHaveAttributes(t *testing.T) {
 	for _, plaintext := range []bool{false, true} {
 		c := testConfig(t, RoleNode, "node")
 		c.TCPPlaintext = plaintext
-		d := &Daemon{cfg: c, memory: newConnMemory(c.Local.Quotas, shm.Limit), state: host.state, log: zerolog.Nop(), nodeFaults: nil}
+		d := &Daemon{cfg: c, memory: newConnMemory(c.Local.Quotas, shm.Limit, nil), state: host.state, log: zerolog.Nop(), nodeFaults: nil}
 		var err error
 		if d.data, err = listenPair("data-port", c.Network.Bind, 0); err != nil {
 			t.Fatal(err)

@@ -24,6 +24,6 @@ func CostsOf(c Config) Costs {
 	return Costs{
 		Channel: ipc.ChannelSize(c.Local.Rings), Ends: ipc.SessionLimits().Channels, UserEnds: ipc.UserLimits().Channels,
 		Unread: driver.MessageWindow, Descriptors: 1, Attached: 1,
-		Fit: int64(driver.Fits(newConnMemory(c.Local.Quotas, shm.Limit).bytes.Load())),
+		Fit: int64(driver.Fits(newConnMemory(c.Local.Quotas, shm.Limit, nil).get())),
 	}
 }

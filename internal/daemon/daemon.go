@@ -32,6 +32,16 @@ type Options struct {
 	// Faults are those of this node if the configuration enables faults; nil:
 	// Start makes them with [NewFaults].
 	Faults *failpoint.Node
+	// Heap bounds Go's memory; nil: nothing does.
+	Heap *Heap
+}
+
+// heapBound returns what takes over a limit, nil if nothing does.
+func (o *Options) heapBound() func(int64) {
+	if o.Heap == nil {
+		return nil
+	}
+	return o.Heap.bound
 }
 
 // A Daemon is one running node. Its methods may be called from any goroutine.
@@ -109,10 +119,7 @@ func Start(ctx context.Context, c Config, o Options) (*Daemon, error) {
 	}
 	d.takeNodeFaults()
 	d.ctx, d.cancel = context.WithCancel(context.Background())
-	d.memory = newConnMemory(c.Local.Quotas, shm.Limit)
-	if c.Local.Quotas.ConnMemory == 0 {
-		d.wg.Go(func() { d.memory.follow(d.ctx, shm.Limit) })
-	}
+	d.memory = newConnMemory(c.Local.Quotas, shm.Limit, o.heapBound())
 	if err := d.start(ctx); err != nil {
 		// What Start made is undone; its own error is the one that matters.
 		_ = d.Close()

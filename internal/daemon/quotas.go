@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"context"
 	"fmt"
 	"strconv"
 	"sync/atomic"
@@ -92,54 +91,71 @@ func (q QuotaConfig) limits() (app, user ipc.Limits) {
 	return times(1), times(4)
 }
 
-// connMemory is how much memory connections may take, in bytes. Half of what this
-// process may have, if the setting does not say, which may change under way.
-type connMemory struct{ bytes atomic.Int64 }
+// connMemory is how much memory connections may take, in bytes: half of what this
+// process may have, if the setting does not say. That may change under way, so it is
+// looked up again when it is asked for and the last look is old: a node with nothing to
+// do does not wake for it.
+type connMemory struct {
+	look  func() (int64, bool) // shm.Limit; nil: the setting says, and Go has the limit of the start
+	found func(limit int64)    // told what look has found; nil: nobody
+
+	bytes   atomic.Int64
+	seen    atomic.Int64 // when it was looked up, in nanoseconds since born
+	born    time.Time
+	looking atomic.Bool // somebody looks: others take what is there
+}
 
 const (
 	partOf = 2 // half
-	// lookAgain is how often the limit is looked up.
+	// lookAgain is how old the last look may be.
 	lookAgain = 2 * time.Second
 	// unknownLimit is the memory that a node counts on where the kernel does not say.
 	unknownLimit = 4 << 30
 )
 
-func newConnMemory(q QuotaConfig, look func() (int64, bool)) *connMemory {
-	m := new(connMemory)
+func newConnMemory(q QuotaConfig, look func() (int64, bool), found func(int64)) *connMemory {
+	m := &connMemory{born: time.Now(), found: found}
+	m.look = look
+	m.take()
 	if q.ConnMemory > 0 {
+		m.look = nil
 		m.bytes.Store(q.ConnMemory)
-	} else {
-		m.take(look)
 	}
 	return m
 }
 
-func (m *connMemory) take(look func() (int64, bool)) {
-	limit, ok := look()
+// get returns it.
+func (m *connMemory) get() int64 {
+	if m.look != nil && int64(time.Since(m.born))-m.seen.Load() >= int64(lookAgain) && m.looking.CompareAndSwap(false, true) {
+		m.take()
+		m.looking.Store(false)
+	}
+	return m.bytes.Load()
+}
+
+func (m *connMemory) take() {
+	limit, ok := m.look()
+	m.seen.Store(int64(time.Since(m.born)))
 	switch {
 	case ok:
 		m.bytes.Store(limit / partOf)
+		if m.found != nil {
+			m.found(limit)
+		}
 	case m.bytes.Load() == 0: // else the last one holds: descriptors may be short, say
 		m.bytes.Store(unknownLimit / partOf)
-	}
-}
-
-// follow takes over a limit that changes, until ctx is done.
-func (m *connMemory) follow(ctx context.Context, look func() (int64, bool)) {
-	for sleep(ctx, lookAgain) {
-		m.take(look)
 	}
 }
 
 // window is how many bytes nobody has read yet that one link may hold. Providers have it
 // as it is at the start.
 func (m *connMemory) window() int {
-	return int(min(max(m.bytes.Load()/8, 4<<20), 64<<20))
+	return int(min(max(m.get()/8, 4<<20), 64<<20))
 }
 
 // staged is how many bytes the node holds for transfers from and to plain memory of
 // applications.
-func (m *connMemory) staged() int64 { return max(m.bytes.Load()/8, minStaged) }
+func (m *connMemory) staged() int64 { return max(m.get()/8, minStaged) }
 
 // minStaged has room for the pieces of a few applications, of at most 1 MiB each.
 const minStaged = 8 << 20

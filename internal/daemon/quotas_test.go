@@ -1,47 +1,47 @@
 package daemon
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/fabricd/fabricd/internal/bubble"
+	"github.com/fabricd/fabricd/internal/shm"
 )
 
-// TestHalfFollowsTheLimit: a limit that changes under way counts from the next look on.
+// TestHalfFollowsTheLimit: a limit that changes under way counts from the next look on,
+// which somebody has to want, and what cannot be looked up stays.
 func TestHalfFollowsTheLimit(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		var limit atomic.Int64 // 0: unknown
-		limit.Store(64 << 20)
-		look := func() (int64, bool) { return limit.Load(), limit.Load() > 0 }
-		m := newConnMemory(QuotaConfig{}, look)
-		ctx, cancel := context.WithCancel(context.Background())
-		var wg sync.WaitGroup
-		wg.Go(func() { m.follow(ctx, look) })
-		want := func(bytes int64, window int, staged int64) {
+		limit, known, looks, told := int64(64<<20), true, 0, int64(0)
+		m := newConnMemory(QuotaConfig{}, func() (int64, bool) {
+			looks++
+			return limit, known
+		}, func(limit int64) { told = limit })
+		want := func(bytes int64, window int, staged int64, after int) {
 			t.Helper()
-			synctest.Wait()
-			if got := m.bytes.Load(); got != bytes || m.window() != window || m.staged() != staged {
-				t.Errorf("%d bytes, %d of a link, %d in pieces; want %d, %d, %d", got, m.window(), m.staged(), bytes, window, staged)
+			if got := m.get(); got != bytes || m.window() != window || m.staged() != staged || looks != after {
+				t.Errorf("%d bytes, %d of a link, %d in pieces, after %d looks; want %d, %d, %d, %d", got, m.window(), m.staged(), looks, bytes, window, staged, after)
 			}
 		}
-		want(32<<20, 4<<20, 8<<20)
-		limit.Store(256 << 20)
-		want(32<<20, 4<<20, 8<<20)
+		want(32<<20, 4<<20, 8<<20, 1)
+		limit = 256 << 20
+		want(32<<20, 4<<20, 8<<20, 1)
 		time.Sleep(lookAgain)
-		want(128<<20, 16<<20, 16<<20)
-		limit.Store(0)
+		want(128<<20, 16<<20, 16<<20, 2)
+		if told != limit {
+			t.Errorf("told %d, want %d", told, limit)
+		}
+		known = false
 		time.Sleep(lookAgain)
-		want(128<<20, 16<<20, 16<<20) // the last one that was known
-		cancel()
-		wg.Wait()
+		want(128<<20, 16<<20, 16<<20, 3)
 	})
+	m := newConnMemory(QuotaConfig{}, func() (int64, bool) { return 0, false }, nil)
+	if got := m.get(); got != unknownLimit/2 {
+		t.Errorf("%d bytes where nothing is known", got)
+	}
 }
 
 // TestQuotasReachWhoHoldsToThem: all of a user's applications have four times as much
@@ -58,7 +58,7 @@ func TestQuotasReachWhoHoldsToThem(t *testing.T) {
 	if user.Endpoints != 40 || user.Windows != 12 || user.WindowBytes != 4<<20 {
 		t.Errorf("a user: %+v", user)
 	}
-	if got := newConnMemory(c.Local.Quotas, nil).bytes.Load(); got != 8<<20 {
+	if got := newConnMemory(c.Local.Quotas, shm.Limit, nil).get(); got != 8<<20 {
 		t.Errorf("connections may take %d bytes", got)
 	}
 }

@@ -234,7 +234,7 @@ func (d *Daemon) startEngine(ctx context.Context) error {
 		Heartbeat:      timing.Heartbeat,
 		SilenceBound:   timing.Silence,
 		GiveUp:         giveUp,
-		ConnMemory:     d.memory.bytes.Load,
+		ConnMemory:     d.memory.get,
 		MaxEndpoints:   max(d.cfg.Local.Quotas.Endpoints, driver.MaxEndpoints),
 		Report:         reports.report,
 		Faults:         d.nodeFaults,
