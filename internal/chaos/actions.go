@@ -267,8 +267,8 @@ func flood(ctx context.Context, s *slot) (effect, error) {
 	if err != nil {
 		return nil, err
 	}
-	// It has been refused for want of memory if most of it is given out: of what the
-	// others leave one application gets three quarters.
+	// It has been refused for want of memory if most of it is given out: alone one
+	// application gets nine sixteenths.
 	st, err := s.status(ctx)
 	if used, of := st.Counts.ConnMemory, st.Counts.ConnMemoryLimit; err == nil && used < of/2 {
 		err = fmt.Errorf("the node refused more connections with %d bytes of %d given out", used, of)

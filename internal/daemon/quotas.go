@@ -114,8 +114,7 @@ const (
 )
 
 func newConnMemory(q QuotaConfig, look func() (int64, bool), found func(int64)) *connMemory {
-	m := &connMemory{born: time.Now(), found: found}
-	m.look = look
+	m := &connMemory{look: look, found: found, born: time.Now()}
 	m.take()
 	if q.ConnMemory > 0 {
 		m.look = nil

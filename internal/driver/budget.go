@@ -27,7 +27,7 @@ type budget struct {
 }
 
 // Of the limit connections have three quarters, and writes whose caller does not wait
-// an eighth. The rest is for those whose caller does (ipc.Options.Stages).
+// an eighth. The rest is for those whose caller does (ipc.Options.Staged).
 func ofConns(limit int64) int64  { return limit / 4 * 3 }
 func ofCopies(limit int64) int64 { return limit / 8 }
 

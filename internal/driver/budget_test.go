@@ -79,11 +79,7 @@ func TestConnectionsStayInTheirMemory(t *testing.T) {
 		a.Close()
 		b.Close()
 		synctest.Wait()
-		for i, n := range fab.nodes {
-			if used, _ := n.ConnMemory(); used != 0 {
-				t.Errorf("node %d still counts %d bytes", i, used)
-			}
-		}
+		wantNothingPromised(t, fab)
 	})
 }
 
@@ -93,6 +89,15 @@ func wantRoom(t *testing.T, fab *fabric, limit int64) {
 	for i, n := range fab.nodes {
 		if used, of := n.ConnMemory(); used <= of/2 || used > of || of != limit/4*3 {
 			t.Errorf("node %d counts %d bytes of %d", i, used, of)
+		}
+	}
+}
+
+func wantNothingPromised(t *testing.T, fab *fabric) {
+	t.Helper()
+	for i, n := range fab.nodes {
+		if used, _ := n.ConnMemory(); used != 0 {
+			t.Errorf("node %d counts %d bytes", i, used)
 		}
 	}
 }
@@ -135,11 +140,7 @@ func TestConnectsThatFailTakeNoMemory(t *testing.T) {
 			closed.Close()
 			synctest.Wait()
 		}
-		for i, n := range fab.nodes {
-			if used, _ := n.ConnMemory(); used != 0 {
-				t.Errorf("node %d counts %d bytes", i, used)
-			}
-		}
+		wantNothingPromised(t, fab)
 	})
 }
 
