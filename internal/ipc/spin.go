@@ -73,7 +73,7 @@ func (t tuning) looks(processors int) int {
 // not pay. What it learns makes the next watch longer or shorter.
 func (s *spinner) watch(seen, over func() bool) bool {
 	if s.low {
-		return stay(s.most, seen, over)
+		return stay(s.most, seen, over, runtime.Gosched)
 	}
 	looks := s.budget.Looks()
 	if looks == 0 {
@@ -85,16 +85,16 @@ func (s *spinner) watch(seen, over func() bool) bool {
 }
 
 // stay watches as low latency does: it keeps its thread and its processor, as long as
-// who talks takes to answer. Then it lets others of this process run now and then, who
+// who talks takes to answer. Then it yields to others of this process now and then, who
 // may be the ones it waits for: where more watch than there are processors, nothing would
 // move until the runtime takes one away from them, which it does after 10 ms.
-func stay(steps int, seen, over func() bool) bool {
+func stay(steps int, seen, over func() bool, yield func()) bool {
 	alone := min(steps, aloneSteps)
 	runtime.LockOSThread()
 	saw := look(alone, seen, over)
 	runtime.UnlockOSThread()
 	for left := steps - alone; !saw && left > 0 && !over(); left -= shareSteps {
-		runtime.Gosched()
+		yield()
 		saw = look(min(left, shareSteps), seen, over)
 	}
 	return saw

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -43,30 +44,47 @@ func TestWatchingNeedsProcessors(t *testing.T) {
 	}
 }
 
-// Who watches with low latency lets those run who have what it waits for, and not before
-// an answer would have come.
+// Who watches with low latency yields to others, and not before an answer would have come.
+func TestLowLatencyYieldsWhenNoAnswerComes(t *testing.T) {
+	for _, c := range []struct {
+		steps, answer, end int // looks: at most, until it sees something, until it is over
+		saw                bool
+		looks              int
+		yields             []int // after which looks
+	}{
+		{steps: lowSteps, answer: 1, saw: true, looks: 1},
+		{steps: lowSteps, answer: aloneSteps, saw: true, looks: aloneSteps},
+		{steps: lowSteps, answer: aloneSteps + 1, saw: true, looks: aloneSteps + 1, yields: []int{aloneSteps}},
+		{steps: lowSteps, answer: aloneSteps + shareSteps + 1, saw: true, looks: aloneSteps + shareSteps + 1, yields: []int{aloneSteps, aloneSteps + shareSteps}},
+		{steps: lowSteps, end: 64, looks: 64},
+		{steps: lowSteps, end: aloneSteps + 1, looks: aloneSteps + shareSteps, yields: []int{aloneSteps}},
+		{steps: aloneSteps, looks: aloneSteps},
+		{steps: aloneSteps + 10, looks: aloneSteps + 10, yields: []int{aloneSteps}},
+		{steps: 7, looks: 7},
+		{steps: 0},
+	} {
+		looks, yields := 0, []int(nil)
+		saw := stay(c.steps, func() bool { looks++; return looks == c.answer }, func() bool { return c.end > 0 && looks >= c.end },
+			func() { yields = append(yields, looks) })
+		if saw != c.saw || looks != c.looks || !slices.Equal(yields, c.yields) {
+			t.Errorf("%+v: saw %v after %d looks, and yielded after %v", c, saw, looks, yields)
+		}
+	}
+}
+
+// What a watch with low latency waits for may run on its own and only processor.
 func TestLowLatencyLetsOthersRun(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	never := func() bool { return false }
 	s := tuning{low: true, spin: -1}.spinner()
 	var said atomic.Bool
 	var other sync.WaitGroup
 	other.Go(func() { said.Store(true) })
 	looks := 0
-	saw := s.watch(func() bool { looks++; return said.Load() }, never)
+	saw := s.watch(func() bool { looks++; return said.Load() }, func() bool { return false })
 	other.Wait()
 	// The goroutines of the test binary may come first.
-	if !saw || looks < aloneSteps/2 || looks > aloneSteps+100*shareSteps {
-		t.Errorf("saw %v after %d looks", saw, looks)
-	}
-	looks = 0
-	if s.watch(func() bool { looks++; return false }, func() bool { return looks > 10_000 }) || looks > 10_000+2*shareSteps {
-		t.Errorf("%d looks, and it was over after 10000", looks)
-	}
-	looks = 0
-	s = tuning{low: true, spin: aloneSteps + 100}.spinner()
-	if s.watch(func() bool { looks++; return false }, never) || looks != aloneSteps+100 {
-		t.Errorf("%d looks, want the %d that were set", looks, aloneSteps+100)
+	if most := aloneSteps + 100*shareSteps; !saw || looks > most {
+		t.Errorf("saw %v after %d looks, want it within %d", saw, looks, most)
 	}
 }
 
