@@ -23,6 +23,7 @@ const (
 	providerQUIC      = "quic"       // two nodes over UDP sockets of the loopback interface
 	providerTCP       = "tcp"        // the same over TCP lanes with TLS
 	providerTCPPlain  = "tcp-plain"  // the same without TLS
+	providerTCPLow    = "tcp-low"    // tcp-plain of nodes whose latency is low: their readers look at sockets without sleep
 	providerAttach    = "attach"     // two applications of one fabricd, a process of its own
 	providerAttachLow = "attach-low" // the same, which wait by polling: FABRIC_LATENCY=low
 	providerMem       = "mem"        // two nodes over a network inside the process
@@ -41,7 +42,7 @@ const (
 )
 
 // providers are the values of --provider.
-var providers = []string{providerQUIC, providerTCP, providerTCPPlain, providerAttach, providerAttachLow, providerAttachQUIC, providerAttachTCP,
+var providers = []string{providerQUIC, providerTCP, providerTCPPlain, providerTCPLow, providerAttach, providerAttachLow, providerAttachQUIC, providerAttachTCP,
 	providerFaultsQUIC, providerFaultsTCP, providerMem, providerLoop,
 	rawProvider, rawTCP, rawTLS, rawUnix}
 
@@ -52,7 +53,7 @@ func anchorOf(provider string) string {
 		return rawProvider
 	case providerTCP:
 		return rawTLS
-	case providerTCPPlain:
+	case providerTCPPlain, providerTCPLow:
 		return rawTCP
 	case providerAttach, providerAttachLow:
 		return rawUnix
@@ -65,8 +66,12 @@ func carry(c *embed.Config, provider string) {
 	switch provider {
 	case providerQUIC:
 		c.Providers = []string{"quic"}
-	case providerTCP, providerTCPPlain:
-		c.Providers, c.TCPPlaintext = []string{"tcp"}, provider == providerTCPPlain
+	case providerTCP:
+		c.Providers = []string{"tcp"}
+	case providerTCPPlain:
+		c.Providers, c.TCPPlaintext = []string{"tcp"}, true
+	case providerTCPLow:
+		c.Providers, c.TCPPlaintext, c.LinkLatency = []string{"tcp"}, true, "low"
 	}
 }
 
@@ -113,7 +118,7 @@ func (b bed) anchor(ctx context.Context, provider string) (side, error) {
 // mesh starts n nodes, or applications of one node, each with a server.
 func (b bed) mesh(ctx context.Context, provider string, n int) (m *mesh, err error) {
 	switch provider {
-	case providerQUIC, providerTCP, providerTCPPlain:
+	case providerQUIC, providerTCP, providerTCPPlain, providerTCPLow:
 		m, err = b.embedded(ctx, provider, n)
 	case providerAttach, providerAttachLow, providerAttachQUIC, providerAttachTCP, providerFaultsQUIC, providerFaultsTCP:
 		m, err = b.attached(ctx, provider, n)

@@ -85,7 +85,7 @@ func TestEveryTestRunsAndChecksItsBytes(t *testing.T) {
 		iters                 int64
 	}{
 		{providerMem, "1,3000", "1", 66}, {providerLoop, "64", "2", 66}, {providerQUIC, "3000", "1", 66}, {providerAttach, "3000", "1", 66},
-		{providerTCP, "3000", "1", 66}, {providerTCPPlain, "3000", "1", 66},
+		{providerTCP, "3000", "1", 66}, {providerTCPPlain, "3000", "1", 66}, {providerTCPLow, "64", "1", 66},
 		{providerAttachTCP, "3000", "1", 66}, {providerAttachQUIC, "3000", "1", 66}, {providerAttachLow, "64K", "1", 18}, // as many slots as there are of 64K, and a few
 	} {
 		t.Run(tt.provider, func(t *testing.T) {
@@ -173,7 +173,7 @@ func countRows(t *testing.T, d *Document, tt *test, provider string, iters int64
 // checkWire checks how many bytes of packets there were, where there is a wire.
 func checkWire(t *testing.T, r Result, tt *test) {
 	t.Helper()
-	if !slices.Contains([]string{providerQUIC, rawProvider, providerTCP, providerTCPPlain, providerAttachQUIC, providerAttachTCP}, r.Provider) {
+	if !slices.Contains([]string{providerQUIC, rawProvider, providerTCP, providerTCPPlain, providerTCPLow, providerAttachQUIC, providerAttachTCP}, r.Provider) {
 		if r.WireBytes.measured() {
 			t.Errorf("%s over %s, %d bytes: %v bytes of packets without a wire", r.Test, r.Provider, r.Size, r.WireBytes)
 		}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"path/filepath"
 	"slices"
@@ -89,6 +90,37 @@ func shown(t *testing.T, adminSocket, command, part string, into any) {
 	}
 	if err := json.Unmarshal(body[part], into); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// Links whose readers look at their sockets carry what others do, also where only one
+// end looks, and where a layer of faults lies before the socket.
+func TestLinksOfLowLatency(t *testing.T) {
+	for name, c := range map[string]struct {
+		host, node        string
+		plaintext, faults bool
+	}{
+		"both":      {host: "low", node: "low"},
+		"plaintext": {host: "low", node: "low", plaintext: true},
+		"one":       {host: "normal", node: "low"},
+		"faults":    {host: "low", node: "low", faults: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			change := func(cfg *embed.Config, latency string) {
+				cfg.Providers, cfg.LinkLatency, cfg.TCPPlaintext, cfg.EnableFaults = []string{"tcp"}, latency, c.plaintext, c.faults
+			}
+			hostConfig := config(t, "host")
+			hostConfig.Host = true
+			change(&hostConfig, c.host)
+			host, nodeConfig := clusterOf(t, hostConfig)
+			change(&nodeConfig, c.node)
+			node := start(t, nodeConfig)
+			for range 3 { // with pauses, in which its reader sleeps
+				if err := errors.Join(send(t, node, host), send(t, host, node)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
 	}
 }
 

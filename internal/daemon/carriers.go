@@ -90,8 +90,16 @@ func (c *Config) checkProviders(report func(key, text, allowed string)) {
 	names, _ := c.carriers()
 	if len(names) == 0 {
 		report("providers", strings.Join(c.Providers, ","), "want at least one of quic and tcp")
-	} else if c.TCPPlaintext && !slices.Contains(names, "tcp") {
+		return
+	}
+	if slices.Contains(names, "tcp") {
+		return
+	}
+	if c.TCPPlaintext {
 		report("tcp-plaintext", "true", "providers leave tcp out; want tcp among them, or false")
+	}
+	if c.LinkLatency == "low" {
+		report("link-latency", "low", "providers leave tcp out, of whose links it is; want tcp among them, or normal")
 	}
 }
 

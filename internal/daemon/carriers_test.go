@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -61,17 +62,21 @@ func TestSharedMemoryIsUsedUnlessItIsLeftOut(t *testing.T) {
 }
 
 // What is only good for a provider that is left out is a mistake.
-func TestPlaintextWithoutTCPIsAMistake(t *testing.T) {
-	for _, providers := range []string{"quic", "^tcp"} {
-		_, err := Load("", []string{"FABRIC_TCP_PLAINTEXT=true"}, map[string]string{"providers": providers})
-		lines := configError(t, err)
-		if len(lines) != 1 || !strings.Contains(lines[0], `tcp-plaintext: "true" (FABRIC_TCP_PLAINTEXT): providers leave tcp out`) {
-			t.Errorf("%s: %q", providers, lines)
+func TestSettingsOfTCPWithoutItAreMistakes(t *testing.T) {
+	for _, c := range []struct{ key, variable, value string }{
+		{"tcp-plaintext", "FABRIC_TCP_PLAINTEXT", "true"}, {"link-latency", "FABRIC_LINK_LATENCY", "low"},
+	} {
+		for _, providers := range []string{"quic", "^tcp"} {
+			_, err := Load("", []string{c.variable + "=" + c.value}, map[string]string{"providers": providers})
+			lines := configError(t, err)
+			if len(lines) != 1 || !strings.Contains(lines[0], fmt.Sprintf("%s: %q (%s): providers leave tcp out", c.key, c.value, c.variable)) {
+				t.Errorf("%s: %q", providers, lines)
+			}
 		}
-	}
-	for _, providers := range []string{"quic,tcp", "^quic", "auto"} {
-		if _, err := Load("", nil, map[string]string{"providers": providers, "tcp-plaintext": "true"}); err != nil {
-			t.Errorf("%s: %v", providers, err)
+		for _, providers := range []string{"quic,tcp", "^quic", "auto"} {
+			if _, err := Load("", nil, map[string]string{"providers": providers, c.key: c.value}); err != nil {
+				t.Errorf("%s: %v", providers, err)
+			}
 		}
 	}
 }

@@ -102,6 +102,7 @@ func tcpConfig(d *Daemon, shared *share, store *trust.Store, giveUp time.Duratio
 		Identify:    identify,
 		Plaintext:   d.cfg.TCPPlaintext,
 		UserTimeout: giveUp,
+		LowLatency:  d.cfg.LinkLatency == "low",
 		// What few connections may keep, few links may too.
 		LaneWindow:    min(2<<20, d.memory.window()/2),
 		SessionWindow: d.memory.window(),

@@ -88,6 +88,8 @@ var nodeSettings = []Setting{
 		func(c *Config) string { return strings.Join(c.Providers, ",") }},
 	toggle("tcp-plaintext", "let tcp go without TLS once the ends have proved who they are, on networks that nobody else can reach; the same at every node",
 		func(c *Config) *bool { return &c.TCPPlaintext }),
+	text("link-latency", "how who waits for a link over tcp does it: low keeps looking at the socket, which takes microseconds less than to be woken, and a processor while there is talk",
+		"low or normal", func(c *Config) *string { return &c.LinkLatency }, oneOf("low", "normal")),
 	{"connect-timeout", "how long a connect waits for its accept", "a duration from 100ms to 10m", setConnectTimeout,
 		func(c *Config) string { return c.ConnectTimeout.String() }},
 	{"certificate-validity", "how long the certificates are valid that the host issues; each is renewed after two thirds of it",

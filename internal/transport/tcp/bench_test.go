@@ -27,7 +27,7 @@ func rawTCP(b *testing.B) (here, there io.ReadWriter) {
 	return transporttest.Duplex(ca, ca), transporttest.Duplex(cb, cb)
 }
 
-func rawPair(b *testing.B) (net.Conn, net.Conn) {
+func rawPair(b testing.TB) (net.Conn, net.Conn) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		b.Fatal(err)

@@ -269,6 +269,9 @@ func (p *Provider) begin() bool {
 // adopt adds s to the sessions that end with p and starts it. If Close has begun
 // it ends s instead.
 func (p *Provider) adopt(s *session) bool {
+	if p.cfg.LowLatency { // nobody uses s yet, nor its connection for a handshake any more
+		s.carry(quiet(s.rec.Conn))
+	}
 	p.mu.Lock()
 	if p.closed {
 		p.mu.Unlock()

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"io"
+	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -137,11 +138,17 @@ func newSession(p *Provider, rec *recordConn, conn *tls.Conn, id transport.Ident
 	// A deadline of a connection that has ended needs no setting.
 	s.helm.interrupt = func() { _ = rec.SetReadDeadline(longAgo) }
 	s.helm.resume = func() { _ = rec.SetReadDeadline(time.Time{}) }
-	s.out = newOutlet(rec.Conn, s.spawn, s.wakeWriters, func(err error) { s.finish(closeError(err)) })
-	rec.async = s.out
+	s.carry(rec.Conn)
+	return s, nil
+}
+
+// carry makes s read and write c, its first connection.
+func (s *session) carry(c net.Conn) {
+	s.rec.Conn = c
+	s.out = newOutlet(c, s.spawn, s.wakeWriters, func(err error) { s.finish(closeError(err)) })
+	s.rec.async = s.out
 	s.socket.begin(s)
 	s.company = companyOf(s)
-	return s, nil
 }
 
 // longAgo is a deadline that ends a blocked call at once.

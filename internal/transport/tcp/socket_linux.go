@@ -87,7 +87,7 @@ func rawConn(c net.Conn) syscall.RawConn {
 // writeNow writes to a socket that does not block. n is 0 if it has no room.
 func writeNow(fd uintptr, p []byte) (n int, err error) {
 	for {
-		n, err = syscall.Write(int(fd), p)
+		n, err = send(fd, p)
 		switch err {
 		case syscall.EINTR:
 			continue
@@ -102,7 +102,7 @@ func writeNow(fd uintptr, p []byte) (n int, err error) {
 // there is nothing.
 func readNow(fd uintptr, p []byte) (n int, err error) {
 	for {
-		n, err = syscall.Read(int(fd), p)
+		n, err = receive(fd, p)
 		switch {
 		case err == syscall.EINTR:
 			continue

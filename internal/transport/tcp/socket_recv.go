@@ -30,7 +30,7 @@ func (r *socketReader) begin(s *session) {
 		return
 	}
 	r.s, r.attempt = s, r.empty
-	r.looker.begin(s.rec.Conn)
+	r.looker.begin(s.rec.Conn, s.p.cfg.LowLatency)
 	s.rec.dry = true
 }
 
@@ -67,6 +67,9 @@ func (r *socketReader) empty(fd uintptr) bool {
 		}
 		if n < len(p) {
 			s.flush() // what was answered
+			if n > 0 && r.looker.low && r.holder != nil {
+				return true // to look for more
+			}
 			r.waits.Store(true)
 			return false
 		}

@@ -3,6 +3,7 @@ package tcp
 import (
 	"context"
 	"crypto/tls"
+	"maps"
 	"net"
 	"testing"
 	"time"
@@ -93,7 +94,10 @@ func TestConformance(t *testing.T) {
 }
 
 func TestConformanceOnSockets(t *testing.T) {
-	for name, change := range variants {
+	all := maps.Clone(variants)
+	all["low latency"] = func(c *Config) { c.LowLatency = true }
+	all["low latency, plaintext"] = func(c *Config) { c.LowLatency, c.Plaintext = true, true }
+	for name, change := range all {
 		t.Run(name, func(t *testing.T) {
 			transporttest.RunOnSockets(t, func(t *testing.T) transporttest.Pair {
 				a, b := onSockets(t, change)
