@@ -114,6 +114,7 @@ soak: ## the tests SOAK times in a row, the heavy ones SOAK_HEAVY times
 	go test -race -count=$(SOAK_HEAVY) -timeout 60m -p 1 $$alone || rc=$$?
 	FABRICD_E2E_LONG=1 go test -count=1 -timeout 60m ./internal/e2e || rc=$$?
 	FABRICD_E2E_PROVIDERS=tcp go test -count=1 -timeout 60m ./internal/e2e || rc=$$?
+	FABRICD_E2E_PROVIDERS=tcp FABRICD_E2E_LINK_LATENCY=low go test -count=1 -timeout 60m ./internal/e2e || rc=$$?
 	exit $$rc
 
 bars: build ## the bars of reliability in full: a million changes, ten million messages, the long scenarios; hours

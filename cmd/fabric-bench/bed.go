@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -179,6 +180,10 @@ func (b bed) embedded(ctx context.Context, provider string, n int) (_ *mesh, err
 			err = errors.Join(err, m.close())
 		}
 	}()
+	if provider == providerTCPLow { // of whose processors readers leave one, as fabricd has one more
+		before := runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + 1)
+		m.ends = append(m.ends, func() error { runtime.GOMAXPROCS(before); return nil })
+	}
 	host := embedConfig(dir, "host")
 	host.Host = true
 	sockets := []*http.Client{b.breakable(&host)}

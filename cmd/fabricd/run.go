@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 	"runtime"
 	"time"
 
@@ -100,8 +101,18 @@ func changed(cmd *cobra.Command) map[string]string {
 // no memory for bytes that nobody touches.
 const heapFloor = 8 << 20
 
+// spareProcessor gives the scheduler a processor more than there are, unless the
+// environment says how many, where readers that look at sockets keep all but one of them:
+// else only so many links as there are processors less one would be looked at.
+func spareProcessor(c daemon.Config, environ string) {
+	if c.LinkLatency == "low" && environ == "" {
+		runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + 1)
+	}
+}
+
 // runNode runs a node until ctx is done and then leaves.
 func runNode(ctx context.Context, c daemon.Config, o daemon.Options) error {
+	spareProcessor(c, os.Getenv("GOMAXPROCS"))
 	floor := make([]byte, heapFloor)
 	defer runtime.KeepAlive(floor)
 	o.Heap = daemon.NewHeap()

@@ -233,6 +233,9 @@ func (l *lab) prepare(name string, args ...string) *node {
 	if l.providers != "" {
 		n.args = append(n.args, "--providers", l.providers)
 	}
+	if latency := os.Getenv(latencyEnv); latency != "" && l.providers != "quic" {
+		n.args = append(n.args, "--link-latency", latency)
+	}
 	l.nodes = append(l.nodes, n)
 	return n
 }

@@ -22,6 +22,8 @@ const (
 	keepEnv = "FABRICD_E2E_KEEP"
 	// The providers of nodes, as for --providers; see overEach.
 	providersEnv = "FABRICD_E2E_PROVIDERS"
+	// How their readers wait, as for --link-latency.
+	latencyEnv = "FABRICD_E2E_LINK_LATENCY"
 )
 
 // What TestMain sets before any test runs.

@@ -10,5 +10,5 @@ import (
 // do. Where there is nobody it costs less than a microsecond.
 func GiveWay() {
 	runtime.Gosched()
-	_, _, _ = syscall.RawSyscall(syscall.SYS_SCHED_YIELD, 0, 0, 0) // it does not fail
+	_, _, _ = syscall.Syscall(syscall.SYS_SCHED_YIELD, 0, 0, 0) // it does not fail
 }

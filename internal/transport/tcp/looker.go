@@ -23,14 +23,22 @@ const (
 	// lowReads is how many reads lie between two times that others may run, and the reader
 	// looks at the clock and whether it is called away: a few microseconds.
 	lowReads = 16
+	// busyFor is how long others have the processor, if they take it, when there are
+	// those who compute; busyShare is how many times as long a reader then sleeps
+	// instead of looking, up to busySleep. Who sleeps gets a processor when it is woken;
+	// who has given way waits for its turn, for milliseconds each time.
+	busyFor   = 200 * time.Microsecond
+	busyShare = 16
+	busySleep = 100 * time.Millisecond
 )
 
 // smallMachine has too few processors for looking: with two, a peer in the same
 // process is slowed down by half. Who has asked for low latency has counted them.
 const smallMachine = 4
 
-// lookers counts the goroutines of this process that look. One processor is left
-// for who does not: while all of them look, nobody asks the kernel for others.
+// lookers counts the goroutines of this process that look. One processor of the
+// scheduler is left for who does not: while all of them look, nobody asks the kernel for
+// others.
 var lookers atomic.Int32
 
 // A looker reads from a socket without waiting, several times, as long as that
@@ -39,7 +47,8 @@ type looker struct {
 	raw    syscall.RawConn
 	low    bool
 	budget spin.Budget
-	room   int32 // how many may look at once in this process
+	most   int32     // how many may look at once in this process
+	sleeps time.Time // until then, since others compute
 
 	// Of one attempt: fields, so that it needs no memory.
 	attempt func(uintptr) bool
@@ -55,10 +64,10 @@ func (l *looker) begin(c net.Conn, low bool) {
 	processors := spin.Processors()
 	switch {
 	case l.raw == nil:
-	case low:
-		l.low, l.attempt = true, l.readSome
+	case low: // they may be more than the machine has, so that some are left
+		l.low, l.most, l.attempt = true, int32(runtime.GOMAXPROCS(0)-1), l.readSome
 	case processors >= smallMachine:
-		l.room = int32(processors) - 1
+		l.most = int32(processors - 1)
 		l.budget = spin.New(mostLooks)
 		l.attempt = l.readOnce
 	}
@@ -71,7 +80,7 @@ func (l *looker) readOnce(fd uintptr) bool {
 
 func (l *looker) readSome(fd uintptr) bool {
 	for range lowReads {
-		if l.n, l.err = readNow(fd, l.p); l.n > 0 || l.err != nil {
+		if l.n, l.err = lookNow(fd, l.p); l.n > 0 || l.err != nil {
 			break
 		}
 	}
@@ -80,18 +89,17 @@ func (l *looker) readSome(fd uintptr) bool {
 
 // look reads what comes while it may look. n is 0 without an error if nothing did.
 func (l *looker) look(p []byte) (n int, err error) {
-	if l.low {
-		return l.stay(p)
-	}
 	looks := l.budget.Looks()
-	if looks == 0 {
-		return 0, nil
-	}
-	if lookers.Add(1) > l.room {
-		lookers.Add(-1)
+	if !l.low && looks == 0 {
 		return 0, nil
 	}
 	defer lookers.Add(-1)
+	if lookers.Add(1) > l.most {
+		return 0, nil
+	}
+	if l.low {
+		return l.stay(p)
+	}
 	for range looks {
 		runtime.Gosched() // who was woken by this goroutine goes on
 		if n, err = l.try(p); n > 0 || err != nil {
@@ -106,15 +114,21 @@ func (l *looker) look(p []byte) (n int, err error) {
 // those from answering: two fabricds with an application each took milliseconds for what
 // takes 50 µs, on two processors.
 func (l *looker) stay(p []byte) (n int, err error) {
-	begun := time.Now()
+	now := time.Now()
+	if now.Before(l.sleeps) {
+		return 0, nil
+	}
+	until := now.Add(lowWatch)
 	for {
-		if n, err = l.try(p); n > 0 || err != nil {
+		if n, err = l.try(p); n > 0 || err != nil || !now.Before(until) {
 			return n, err
 		}
-		if time.Since(begun) >= lowWatch {
-			return 0, nil
-		}
 		spin.GiveWay()
+		before := now
+		now = time.Now()
+		if took := now.Sub(before); took >= busyFor {
+			l.sleeps, until = now.Add(min(busyShare*took, busySleep)), now // after one more look
+		}
 	}
 }
 

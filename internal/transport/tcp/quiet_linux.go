@@ -15,7 +15,8 @@ import (
 // it watches, each packet wakes the thread that waits in the poller, also while a reader
 // looks at the socket itself and needs to be told nothing: between two processes on two
 // processors a ping-pong of bytes took 20 µs instead of 5 one way. Here the runtime
-// watches two gates, which tell of the socket only while somebody sleeps there.
+// watches two gates, which tell of the socket while somebody sleeps there, and once more
+// behind a sleep that a deadline has ended.
 type quietConn struct {
 	fd            int // the socket, which does not block; used inside of a gate only, closed behind both
 	reads, writes *gate

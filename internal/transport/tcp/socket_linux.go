@@ -100,9 +100,14 @@ func writeNow(fd uintptr, p []byte) (n int, err error) {
 
 // readNow reads from a socket that does not block. n is 0 without an error if
 // there is nothing.
-func readNow(fd uintptr, p []byte) (n int, err error) {
+func readNow(fd uintptr, p []byte) (n int, err error) { return read(fd, p, receive) }
+
+// lookNow is readNow of who expects nothing.
+func lookNow(fd uintptr, p []byte) (n int, err error) { return read(fd, p, glimpse) }
+
+func read(fd uintptr, p []byte, call func(uintptr, []byte) (int, error)) (n int, err error) {
 	for {
-		n, err = receive(fd, p)
+		n, err = call(fd, p)
 		switch {
 		case err == syscall.EINTR:
 			continue

@@ -20,8 +20,9 @@ func rawConn(net.Conn) syscall.RawConn { return nil }
 // writeNow is never called: there is no rawConn.
 func writeNow(uintptr, []byte) (int, error) { return 0, syscall.ENOTSUP }
 
-// readNow is never called, as writeNow.
+// readNow and lookNow are never called, as writeNow.
 func readNow(uintptr, []byte) (int, error) { return 0, syscall.ENOTSUP }
+func lookNow(uintptr, []byte) (int, error) { return 0, syscall.ENOTSUP }
 
 // A pollSet is never made, as writeNow is never called.
 type pollSet struct{}
