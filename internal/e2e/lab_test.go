@@ -230,10 +230,11 @@ func (l *lab) prepare(name string, args ...string) *node {
 	n.args = append([]string{"run", "--name", name, "--state-dir", n.stateDir(), "--bind", l.ip,
 		"--data-port", fmt.Sprint(n.data), "--gossip-port", fmt.Sprint(n.gossip), "--detection", "fast",
 		"--socket", n.socket(), "--admin", n.adminSocket(), "--log-format", "json", "--log-level", "info"}, args...)
-	if l.providers != "" {
+	own := slices.Contains(args, "--providers") // of a test that is about them
+	if l.providers != "" && !own {
 		n.args = append(n.args, "--providers", l.providers)
 	}
-	if latency := os.Getenv(latencyEnv); latency != "" && l.providers != "quic" {
+	if latency := os.Getenv(latencyEnv); latency != "" && l.providers != "quic" && !own {
 		n.args = append(n.args, "--link-latency", latency)
 	}
 	l.nodes = append(l.nodes, n)
