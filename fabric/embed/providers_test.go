@@ -9,7 +9,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+
+	"github.com/rs/zerolog"
 
 	"github.com/fabricd/fabricd/fabric"
 	"github.com/fabricd/fabricd/fabric/embed"
@@ -114,7 +117,16 @@ func TestLinksOfLowLatency(t *testing.T) {
 			change(&hostConfig, c.host)
 			host, nodeConfig := clusterOf(t, hostConfig)
 			change(&nodeConfig, c.node)
+			var warned atomic.Bool
+			nodeConfig.Log = zerolog.New(io.Discard).Hook(zerolog.HookFunc(func(_ *zerolog.Event, _ zerolog.Level, text string) {
+				if strings.HasPrefix(text, "link-latency is low, which does nothing") {
+					warned.Store(true)
+				}
+			}))
 			node := start(t, nodeConfig)
+			if warned.Load() != c.faults {
+				t.Errorf("it warns that it does nothing: %v, want %v", warned.Load(), c.faults)
+			}
 			for range 3 { // with pauses, in which its reader sleeps
 				if err := errors.Join(send(t, node, host), send(t, host, node)); err != nil {
 					t.Fatal(err)

@@ -95,6 +95,9 @@ func tcpConfig(d *Daemon, shared *share, store *trust.Store, giveUp time.Duratio
 	if d.cfg.TCPPlaintext {
 		d.log.Warn().Str("op", "provider").Msg("tcp-plaintext is set: links over tcp go without TLS, and only to nodes that have it set too")
 	}
+	if d.cfg.LinkLatency == "low" && d.cfg.EnableFaults {
+		d.log.Warn().Str("op", "provider").Msg("link-latency is low, which does nothing with enable-faults: links are behind what can break them, and nobody looks at their sockets")
+	}
 	return tcp.Config{
 		Listener:    shared.other,
 		ServerTLS:   func() *tls.Config { return store.ServerTLS() },
