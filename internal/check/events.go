@@ -163,10 +163,14 @@ func (m *events) lost(i int, r *history.Record, b *history.Event, a *audience) {
 	default:
 		m.good()
 	}
+	ofBefore := n.live != l.Generation && n.before == l.Generation
+	n.before = 0
+	if ofBefore {
+		return // in its new life the source may meet whom it was told to be gone in the one before
+	}
 	if n.live == l.Generation {
 		n.live = 0
 	}
-	n.before = 0
 	n.removed, n.removedAt = max(n.removed, l.Generation), i
 }
 

@@ -21,6 +21,8 @@ type resetAll struct {
 	judge
 	removed map[told]stamped[addr.Life]  // since the source has its life, which v is
 	first   map[told]stamped[addr.Life]  // ever
+	known   map[told]bool                // since the source has its life
+	renewed map[history.Source]bool      // the source had an earlier life
 	self    map[history.Source]addr.Life // whose life a source last had
 	open    map[callKey]int              // calls under way: their records
 }
@@ -40,7 +42,8 @@ type callKey struct {
 func newResetAll(w *world) *resetAll {
 	return &resetAll{judge{w: w, j: Judgement{Name: "reset-all", Rows: "I3",
 		Claim: "NODE_REMOVED comes only after every operation to that life has failed, and nothing to it succeeds afterwards"}},
-		map[told]stamped[addr.Life]{}, map[told]stamped[addr.Life]{}, map[history.Source]addr.Life{}, map[callKey]int{}}
+		map[told]stamped[addr.Life]{}, map[told]stamped[addr.Life]{}, map[told]bool{}, map[history.Source]bool{},
+		map[history.Source]addr.Life{}, map[callKey]int{}}
 }
 
 // endTime is how long after the event an end of a connection may still look
@@ -57,6 +60,10 @@ func (m *resetAll) see(i int, r *history.Record) {
 	switch b := r.Body.(type) {
 	case *history.Event:
 		m.event(i, r, b)
+	case *history.View:
+		for _, member := range b.Live {
+			m.known[told{r.Source, member.Life}] = true
+		}
 	case *history.Call:
 		m.open[callKey{r.Source, b.ID}] = i
 	case *history.Return:
@@ -73,19 +80,27 @@ func (m *resetAll) see(i int, r *history.Record) {
 
 func (m *resetAll) event(i int, r *history.Record, b *history.Event) {
 	switch b.What {
+	case history.EventAdded:
+		m.known[told{r.Source, b.Subject}] = true
 	case history.EventRemoved:
 		key := told{r.Source, b.Subject}
+		now := stamped[addr.Life]{at: r.At, index: i, v: b.Observer}
+		if _, again := m.first[key]; !again {
+			m.first[key] = now
+		}
+		if m.renewed[r.Source] && !m.known[key] {
+			return // an event that was under way when its life before ended, of whom it knew then
+		}
 		if _, twice := m.removed[key]; !twice {
-			m.removed[key] = stamped[addr.Life]{at: r.At, index: i, v: b.Observer}
-			if _, again := m.first[key]; !again {
-				m.first[key] = m.removed[key]
-			}
+			m.removed[key] = now
 		}
 	case history.EventReset, history.EventSelf:
 		// Its own connections have all ended, and to its next life everybody is
 		// new, also whom it gave up while it was cut off.
 		if b.What == history.EventReset || m.self[r.Source] != b.Subject {
 			maps.DeleteFunc(m.removed, func(k told, _ stamped[addr.Life]) bool { return k.source == r.Source })
+			maps.DeleteFunc(m.known, func(k told, _ bool) bool { return k.source == r.Source })
+			m.renewed[r.Source] = m.renewed[r.Source] || m.self[r.Source] != (addr.Life{})
 		}
 		m.self[r.Source] = b.Subject
 	}
