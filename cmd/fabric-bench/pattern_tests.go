@@ -97,7 +97,7 @@ func (b *bench) pattern(ctx context.Context, t *test, size int64) (all []Result,
 		r, _, err := one.run(ctx, t, size)
 		return []Result{r}, err
 	}
-	for _, pairs := range pairCounts(runtime.GOMAXPROCS(0)) {
+	for _, pairs := range pairCounts(runtime.NumCPU()) {
 		if b.pairs > 0 && pairs > b.pairs {
 			break
 		}

@@ -101,18 +101,19 @@ func changed(cmd *cobra.Command) map[string]string {
 // no memory for bytes that nobody touches.
 const heapFloor = 8 << 20
 
-// spareProcessor gives the scheduler a processor more than there are, unless the
-// environment says how many, where readers that look at sockets keep all but one of them:
-// else only so many links as there are processors less one would be looked at.
-func spareProcessor(c daemon.Config, environ string) {
-	if c.LinkLatency == "low" && environ == "" {
-		runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + 1)
+// spareProcessor gives the scheduler a processor more than there are, where readers that
+// look at sockets keep all but one of them: else only so many links as there are
+// processors less one would be looked at. Not where the environment says how many, or the
+// quota of a control group, which two readers would use up.
+func spareProcessor(c daemon.Config, environ string, machine int) {
+	if have := runtime.GOMAXPROCS(0); c.LinkLatency == "low" && !c.EnableFaults && environ == "" && have == machine {
+		runtime.GOMAXPROCS(have + 1)
 	}
 }
 
 // runNode runs a node until ctx is done and then leaves.
 func runNode(ctx context.Context, c daemon.Config, o daemon.Options) error {
-	spareProcessor(c, os.Getenv("GOMAXPROCS"))
+	spareProcessor(c, os.Getenv("GOMAXPROCS"), runtime.NumCPU())
 	floor := make([]byte, heapFloor)
 	defer runtime.KeepAlive(floor)
 	o.Heap = daemon.NewHeap()

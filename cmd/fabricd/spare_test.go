@@ -8,18 +8,27 @@ import (
 )
 
 // A node whose readers look has a processor of the scheduler more, unless somebody has
-// said how many.
+// said how many, or a quota.
 func TestReadersThatLookLeaveAProcessor(t *testing.T) {
 	before := runtime.GOMAXPROCS(0)
 	defer runtime.GOMAXPROCS(before)
 	for _, c := range []struct {
-		latency, environ string
-		more             int
-	}{{"normal", "", 0}, {"low", "", 1}, {"low", "2", 0}} {
+		config  daemon.Config
+		environ string
+		machine int
+		more    int
+	}{
+		{daemon.Config{LinkLatency: "normal"}, "", before, 0},
+		{daemon.Config{LinkLatency: "low"}, "", before, 1},
+		{daemon.Config{LinkLatency: "low"}, "2", before, 0},
+		{daemon.Config{LinkLatency: "low"}, "", before + 2, 0}, // a quota
+		{daemon.Config{LinkLatency: "low", EnableFaults: true}, "", before, 0},
+	} {
 		runtime.GOMAXPROCS(before)
-		spareProcessor(daemon.Config{LinkLatency: c.latency}, c.environ)
+		spareProcessor(c.config, c.environ, c.machine)
 		if got := runtime.GOMAXPROCS(0); got != before+c.more {
-			t.Errorf("%s, GOMAXPROCS=%q: %d processors, want %d", c.latency, c.environ, got, before+c.more)
+			t.Errorf("%s, faults %v, GOMAXPROCS=%q, %d of the machine: %d processors, want %d",
+				c.config.LinkLatency, c.config.EnableFaults, c.environ, c.machine, got, before+c.more)
 		}
 	}
 }

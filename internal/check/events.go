@@ -35,6 +35,8 @@ type nodeTold struct {
 	// before is what was live when the source got a new life: an event that was
 	// under way may still tell its end.
 	before addr.Generation
+	// forgiven is one of which that was told.
+	forgiven addr.Generation
 }
 
 func newEvents(w *world) *events {
@@ -112,7 +114,7 @@ func (m *events) view(i int, r *history.Record, b *history.View) {
 		n := a.node(l.Node)
 		m.unless(n.removed < l.Generation, r.At, []int{n.removedAt, i}, "the view of %s has %s, whose end it was told", r.Source, l)
 		if n.live != l.Generation {
-			n.live, n.liveAt, n.byEvent = l.Generation, i, false
+			n.live, n.liveAt, n.byEvent, n.forgiven = l.Generation, i, false, 0
 		}
 		n.highest = max(n.highest, l.Generation)
 	}
@@ -143,7 +145,7 @@ func (m *events) added(i int, r *history.Record, b *history.Event, a *audience) 
 	default:
 		m.good()
 	}
-	n.live, n.liveAt, n.byEvent = l.Generation, i, true
+	n.live, n.liveAt, n.byEvent, n.forgiven = l.Generation, i, true, 0
 	n.highest = max(n.highest, l.Generation)
 }
 
@@ -154,7 +156,7 @@ func (m *events) lost(i int, r *history.Record, b *history.Event, a *audience) {
 	switch {
 	case l == a.self:
 		m.fail(r.At, proof, "%s is told that its own life %s was removed", r.Source, l)
-	case l.Generation <= n.removed:
+	case l.Generation <= n.removed || l.Generation == n.forgiven:
 		m.fail(r.At, proof, "%s is told twice that %s was removed", r.Source, l)
 	case a.viewAt == 0 && r.Source.Role == history.RoleApp: // it has not looked yet who is there
 		m.good()
@@ -163,10 +165,11 @@ func (m *events) lost(i int, r *history.Record, b *history.Event, a *audience) {
 	default:
 		m.good()
 	}
-	ofBefore := n.live != l.Generation && n.before == l.Generation
+	ofBefore := r.Source.Role == history.RoleApp && a.viewAt == 0 && n.live != l.Generation && n.before == l.Generation
 	n.before = 0
-	if ofBefore {
-		return // in its new life the source may meet whom it was told to be gone in the one before
+	if ofBefore { // in its new life the source may meet whom it was told to be gone in the one before
+		n.forgiven = l.Generation
+		return
 	}
 	if n.live == l.Generation {
 		n.live = 0

@@ -19,12 +19,12 @@ import (
 // It needs removed events, and calls and connections that name their peer.
 type resetAll struct {
 	judge
-	removed map[told]stamped[addr.Life]  // since the source has its life, which v is
-	first   map[told]stamped[addr.Life]  // ever
-	known   map[told]bool                // since the source has its life
-	renewed map[history.Source]bool      // the source had an earlier life
-	self    map[history.Source]addr.Life // whose life a source last had
-	open    map[callKey]int              // calls under way: their records
+	removed map[told]stamped[addr.Life]   // since the source has its life, which v is
+	all     map[told][]stamped[addr.Life] // ever
+	known   map[told]bool                 // since the source has its life
+	renewed map[history.Source]int64      // since when it has that, if it had an earlier one
+	self    map[history.Source]addr.Life  // whose life a source last had
+	open    map[callKey]int               // calls under way: their records
 }
 
 // A told is who was told of what.
@@ -42,7 +42,7 @@ type callKey struct {
 func newResetAll(w *world) *resetAll {
 	return &resetAll{judge{w: w, j: Judgement{Name: "reset-all", Rows: "I3",
 		Claim: "NODE_REMOVED comes only after every operation to that life has failed, and nothing to it succeeds afterwards"}},
-		map[told]stamped[addr.Life]{}, map[told]stamped[addr.Life]{}, map[told]bool{}, map[history.Source]bool{},
+		map[told]stamped[addr.Life]{}, map[told][]stamped[addr.Life]{}, map[told]bool{}, map[history.Source]int64{},
 		map[history.Source]addr.Life{}, map[callKey]int{}}
 }
 
@@ -70,6 +70,9 @@ func (m *resetAll) see(i int, r *history.Record) {
 		m.returned(i, r, b)
 	case *history.Opened:
 		m.lives(r.Source, b.Local)
+		if b.Local == m.self[r.Source] {
+			m.known[told{r.Source, b.Remote}] = true
+		}
 		if e, ok := m.removed[told{r.Source, b.Remote}]; ok {
 			m.unless(r.At <= e.at+m.w.order(), r.At, []int{e.index, i}, "%s has a new connection to %s, of whose end it was told", r.Source, b.Remote)
 		}
@@ -84,13 +87,11 @@ func (m *resetAll) event(i int, r *history.Record, b *history.Event) {
 		m.known[told{r.Source, b.Subject}] = true
 	case history.EventRemoved:
 		key := told{r.Source, b.Subject}
+		if m.ofLifeBefore(r, key) {
+			return
+		}
 		now := stamped[addr.Life]{at: r.At, index: i, v: b.Observer}
-		if _, again := m.first[key]; !again {
-			m.first[key] = now
-		}
-		if m.renewed[r.Source] && !m.known[key] {
-			return // an event that was under way when its life before ended, of whom it knew then
-		}
+		m.all[key] = append(m.all[key], now)
 		if _, twice := m.removed[key]; !twice {
 			m.removed[key] = now
 		}
@@ -100,10 +101,20 @@ func (m *resetAll) event(i int, r *history.Record, b *history.Event) {
 		if b.What == history.EventReset || m.self[r.Source] != b.Subject {
 			maps.DeleteFunc(m.removed, func(k told, _ stamped[addr.Life]) bool { return k.source == r.Source })
 			maps.DeleteFunc(m.known, func(k told, _ bool) bool { return k.source == r.Source })
-			m.renewed[r.Source] = m.renewed[r.Source] || m.self[r.Source] != (addr.Life{})
+			if m.self[r.Source] != (addr.Life{}) {
+				m.renewed[r.Source] = r.At
+			}
 		}
 		m.self[r.Source] = b.Subject
 	}
+}
+
+// ofLifeBefore reports whether a removal was under way when the node got the life that it
+// has: an application sees that for itself, and may hear only then of an end before. It
+// has not met the one who is gone in its new life.
+func (m *resetAll) ofLifeBefore(r *history.Record, key told) bool {
+	since, renewed := m.renewed[r.Source]
+	return renewed && r.Source.Role == history.RoleApp && !m.known[key] && r.At <= since+m.w.within(endTime)
 }
 
 // lives forgets what a source was told while its node had an earlier life than l. Its
@@ -168,10 +179,12 @@ func (m *resetAll) finish() {
 
 // end holds the end of a connection to the end of its peer's life.
 func (m *resetAll) end(c *conn, e *connEnd) {
-	r, lost := m.first[told{e.source, e.remote}]
-	if e.opened == never || !lost || e.opened > r.at {
+	all := m.all[told{e.source, e.remote}]
+	next := slices.IndexFunc(all, func(r stamped[addr.Life]) bool { return e.opened <= r.at })
+	if e.opened == never || next < 0 {
 		return
 	}
+	r := all[next]
 	late := r.at + m.w.within(endTime)
 	if !m.w.alive(e.source, e.opened, late) || m.w.finish() <= late {
 		return

@@ -103,9 +103,10 @@ type Config struct {
 	Plaintext bool
 
 	// LowLatency makes who waits for something on a session's first connection look
-	// at its socket for up to 2 ms before it sleeps, on every machine: it has the bytes
-	// as soon as they are there, and keeps a processor busy while the peer talks. Else
-	// it looks for some 40 µs where there are four processors, and as long as that pays.
+	// at its socket for up to 2 ms before it sleeps: it has the bytes as soon as they are
+	// there, and keeps a processor busy while the peer talks. As many of the process look
+	// at a time as GOMAXPROCS says, less one, and not who was held up by others just before.
+	// Else it looks for some 40 µs where there are four processors, and as long as that pays.
 	LowLatency bool
 
 	HandshakeTimeout time.Duration // bounds Dial and an incoming handshake. 0: 2 s

@@ -30,6 +30,9 @@ const (
 	busyFor   = 200 * time.Microsecond
 	busyShare = 16
 	busySleep = 100 * time.Millisecond
+	// countEvery is how often a reader looks up how many processors its process has: the
+	// runtime follows the limits of control groups.
+	countEvery = 100 * time.Millisecond
 )
 
 // smallMachine has too few processors for looking: with two, a peer in the same
@@ -44,11 +47,12 @@ var lookers atomic.Int32
 // A looker reads from a socket without waiting, several times, as long as that
 // pays, or as low latency wants it. The zero looker never looks.
 type looker struct {
-	raw    syscall.RawConn
-	low    bool
-	budget spin.Budget
-	most   int32     // how many may look at once in this process
-	sleeps time.Time // until then, since others compute
+	raw     syscall.RawConn
+	low     bool
+	budget  spin.Budget
+	most    int32     // how many may look at once in this process
+	counted time.Time // when that was last looked up, with low latency
+	sleeps  time.Time // until then, since others compute
 
 	// Of one attempt: fields, so that it needs no memory.
 	attempt func(uintptr) bool
@@ -64,8 +68,8 @@ func (l *looker) begin(c net.Conn, low bool) {
 	processors := spin.Processors()
 	switch {
 	case l.raw == nil:
-	case low: // they may be more than the machine has, so that some are left
-		l.low, l.most, l.attempt = true, int32(runtime.GOMAXPROCS(0)-1), l.readSome
+	case low:
+		l.low, l.attempt = true, l.readSome
 	case processors >= smallMachine:
 		l.most = int32(processors - 1)
 		l.budget = spin.New(mostLooks)
@@ -89,16 +93,16 @@ func (l *looker) readSome(fd uintptr) bool {
 
 // look reads what comes while it may look. n is 0 without an error if nothing did.
 func (l *looker) look(p []byte) (n int, err error) {
+	if l.low {
+		return l.stay(p, time.Now())
+	}
 	looks := l.budget.Looks()
-	if !l.low && looks == 0 {
+	if looks == 0 {
 		return 0, nil
 	}
 	defer lookers.Add(-1)
 	if lookers.Add(1) > l.most {
 		return 0, nil
-	}
-	if l.low {
-		return l.stay(p)
 	}
 	for range looks {
 		runtime.Gosched() // who was woken by this goroutine goes on
@@ -113,9 +117,15 @@ func (l *looker) look(p []byte) (n int, err error) {
 // stay is look with low latency. Who has the processor while others wait for it would keep
 // those from answering: two fabricds with an application each took milliseconds for what
 // takes 50 µs, on two processors.
-func (l *looker) stay(p []byte) (n int, err error) {
-	now := time.Now()
+func (l *looker) stay(p []byte, now time.Time) (n int, err error) {
 	if now.Before(l.sleeps) {
+		return 0, nil
+	}
+	if now.Sub(l.counted) >= countEvery { // they may be more than the machine has, so that some are left
+		l.counted, l.most = now, int32(runtime.GOMAXPROCS(0)-1)
+	}
+	defer lookers.Add(-1)
+	if lookers.Add(1) > l.most {
 		return 0, nil
 	}
 	until := now.Add(lowWatch)

@@ -12,6 +12,8 @@ import (
 
 	"golang.org/x/net/nettest"
 	"golang.org/x/sys/unix"
+
+	"github.com/fabricd/fabricd/internal/faults/failpoint"
 )
 
 // quietPair returns the two ends of a connection, both out of the runtime's poller.
@@ -114,15 +116,6 @@ func TestAGateIsShutWhileNobodySleeps(t *testing.T) {
 	}
 }
 
-// waitReadable waits until c's socket has something to read.
-func waitReadable(t *testing.T, c *quietConn) {
-	t.Helper()
-	fds := []unix.PollFd{{Fd: int32(c.fd), Events: unix.POLLIN}}
-	if n, err := unix.Poll(fds, 10_000); n != 1 || err != nil {
-		t.Fatal(n, err)
-	}
-}
-
 // A writer waits for room, and the bytes come as they are.
 func TestAQuietWriterWaitsForRoom(t *testing.T) {
 	here, there := quietPair(t)
@@ -149,34 +142,34 @@ func TestAQuietWriterWaitsForRoom(t *testing.T) {
 // Where there are no descriptors left a connection is as it was.
 func TestQuietWithoutDescriptors(t *testing.T) {
 	a, b := rawPair(t)
-	var before unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
-		t.Fatal(err)
-	}
-	next, err := unix.Open("/", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Close(next); err != nil {
-		t.Fatal(err)
-	}
-	for more := range 3 { // for none, the socket's, and one gate
-		few := unix.Rlimit{Cur: uint64(next + more), Max: before.Max}
-		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &few); err != nil {
+	starved := func(free int) net.Conn {
+		restore, err := (&failpoint.Process{}).Starve(free)
+		if err != nil {
 			t.Fatal(err)
 		}
-		c := quiet(a)
-		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
-			t.Fatal(err)
-		}
-		if c != a {
-			t.Fatalf("with %d descriptors it is another connection", more)
+		defer func() {
+			if err := restore(); err != nil {
+				t.Fatal(err)
+			}
+		}()
+		return quiet(a)
+	}
+	for free := range 3 { // for none, for the socket, and for one gate
+		if starved(free) != a {
+			t.Fatalf("with %d descriptors it is another connection", free)
 		}
 		if _, err := b.Write([]byte("x")); err != nil {
 			t.Fatal(err)
 		}
 		if n, err := a.Read(make([]byte, 2)); n != 1 || err != nil {
-			t.Fatalf("with %d descriptors: %d bytes, %v", more, n, err)
+			t.Fatalf("with %d descriptors: %d bytes, %v", free, n, err)
 		}
+	}
+	c := starved(3)
+	if c == a {
+		t.Error("with three descriptors it stays in the poller")
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
 	}
 }

@@ -11,6 +11,10 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fabricd/fabricd/internal/transport"
 )
 
 // lowPair returns the two ends of a connection, and what looks at the first one with
@@ -22,29 +26,31 @@ func lowPair(t *testing.T) (here, there net.Conn, l *looker) {
 	return here, there, l
 }
 
-// A reader with low latency has what comes while it looks, whatever the machine.
+// A reader with low latency has what comes while it looks, however often nothing did.
 func TestLowLatencyLooks(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
 	here, there, l := lowPair(t)
 	p := make([]byte, 16)
-	if n, err := l.look(p); n != 0 || err != nil {
-		t.Fatalf("nothing has come: %d bytes, %v", n, err)
+	look := func() (int, error) {
+		l.sleeps = time.Time{} // whoever held it up
+		return l.look(p)
 	}
 	for range 100 { // more waits than a budget would bear that see nothing
-		if n, err := l.look(p); n != 0 || err != nil {
+		if n, err := look(); n != 0 || err != nil {
 			t.Fatalf("nothing has come: %d bytes, %v", n, err)
 		}
 	}
 	if _, err := there.Write([]byte("word")); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := l.look(p); err != nil || !bytes.Equal(p[:n], []byte("word")) {
+	waitReadable(t, here)
+	if n, err := look(); err != nil || !bytes.Equal(p[:n], []byte("word")) {
 		t.Fatalf("%q, %v", p[:n], err)
 	}
 	if err := here.SetReadDeadline(longAgo); err != nil { // as who calls it away does
 		t.Fatal(err)
 	}
-	if n, err := l.look(p); n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) || !isInterrupt(err) {
+	if n, err := look(); n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) || !isInterrupt(err) {
 		t.Fatalf("called away: %d bytes, %v", n, err)
 	}
 	if err := here.SetReadDeadline(time.Time{}); err != nil {
@@ -53,8 +59,48 @@ func TestLowLatencyLooks(t *testing.T) {
 	if err := there.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := l.look(p); n != 0 || !errors.Is(err, io.EOF) {
+	waitReadable(t, here)
+	if n, err := look(); n != 0 || !errors.Is(err, io.EOF) {
 		t.Fatalf("the end: %d bytes, %v", n, err)
+	}
+}
+
+// waitReadable waits until c's socket has something to read.
+func waitReadable(t *testing.T, c net.Conn) {
+	t.Helper()
+	raw := rawConn(c)
+	if raw == nil {
+		t.Fatal("it is no socket")
+	}
+	n, err := 0, error(nil)
+	if gone := raw.Control(func(fd uintptr) {
+		n, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 10_000)
+	}); gone != nil || n != 1 || err != nil {
+		t.Fatal(gone, n, err)
+	}
+}
+
+// Sessions of a provider with low latency look at sockets that the runtime's poller does
+// not watch, at both ends; others do neither on few processors.
+func TestSessionsOfLowLatency(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
+	for _, low := range []bool{false, true} {
+		a, b := onSockets(t, func(c *Config) { c.LowLatency = low })
+		dialed, err := a.Dial(t.Context(), b.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		accepted, err := b.Accept(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for end, one := range map[string]transport.Session{"dialed": dialed, "accepted": accepted} {
+			s := one.(*session)
+			_, quiet := s.rec.Conn.(*quietConn)
+			if quiet != low || s.socket.looker.low != low || s.socket.looker.attempt != nil != low {
+				t.Errorf("low %v, %s: quiet %v, looks %v", low, end, quiet, s.socket.looker.low)
+			}
+		}
 	}
 }
 
@@ -69,6 +115,7 @@ func TestWhoWasWokenLooksAgain(t *testing.T) {
 		if _, err := there.Write(half); err != nil {
 			t.Fatal(err)
 		}
+		waitReadable(t, here)
 		var back bool
 		s.socket.holder = &hand{}
 		if err := s.socket.raw.Control(func(fd uintptr) { back = s.socket.empty(fd) }); err != nil {
@@ -83,10 +130,11 @@ func TestWhoWasWokenLooksAgain(t *testing.T) {
 // One processor of the scheduler is left for who does not look.
 func TestReadersLeaveAProcessor(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
-	_, there, l := lowPair(t)
+	here, there, l := lowPair(t)
 	if _, err := there.Write([]byte("word")); err != nil {
 		t.Fatal(err)
 	}
+	waitReadable(t, here)
 	p := make([]byte, 16)
 	lookers.Add(1) // another one
 	n, err := l.look(p)
@@ -94,16 +142,15 @@ func TestReadersLeaveAProcessor(t *testing.T) {
 	if n != 0 || err != nil {
 		t.Errorf("one of two processors is taken: %d bytes, %v", n, err)
 	}
-	if n, err := l.look(p); n != 4 || err != nil {
-		t.Errorf("it is free again: %d bytes, %v", n, err)
-	}
 	runtime.GOMAXPROCS(1)
-	_, there, l = lowPair(t)
-	if _, err := there.Write([]byte("word")); err != nil {
-		t.Fatal(err)
-	}
+	l.counted = time.Time{}
 	if n, err := l.look(p); n != 0 || err != nil {
 		t.Errorf("there is one processor: %d bytes, %v", n, err)
+	}
+	runtime.GOMAXPROCS(2)
+	l.counted = time.Time{}
+	if n, err := l.look(p); n != 4 || err != nil {
+		t.Errorf("one of two is free: %d bytes, %v", n, err)
 	}
 	if n := lookers.Load(); n != 0 {
 		t.Errorf("%d look, nobody does", n)
@@ -112,32 +159,41 @@ func TestReadersLeaveAProcessor(t *testing.T) {
 
 // Who has given way to somebody who computes sleeps from then on, for a while.
 func TestAReaderThatWasHeldUpSleeps(t *testing.T) {
-	_, there, l := lowPair(t)
-	l.most = 1
+	here, there, l := lowPair(t)
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // whoever runs holds the reader up
-	var computed atomic.Bool
+	l.most, l.counted = 1, time.Now().Add(time.Hour)
+	var looking atomic.Bool
+	attempt := l.attempt
+	l.attempt = func(fd uintptr) bool {
+		looking.Store(true)
+		return attempt(fd)
+	}
 	var other sync.WaitGroup
 	other.Go(func() {
+		for !looking.Load() {
+			runtime.Gosched()
+		}
 		for begun := time.Now(); time.Since(begun) < 2*busyFor; {
 			continue
 		}
-		computed.Store(true)
 	})
 	p := make([]byte, 16)
 	if n, err := l.look(p); n != 0 || err != nil {
 		t.Fatalf("%d bytes, %v", n, err)
 	}
 	other.Wait()
-	if !computed.Load() || !l.sleeps.After(time.Now()) {
-		t.Errorf("it was held up and sleeps until %v from now", time.Until(l.sleeps))
+	if l.sleeps.IsZero() {
+		t.Error("it was held up, and goes on looking")
 	}
 	if _, err := there.Write([]byte("word")); err != nil {
 		t.Fatal(err)
 	}
+	waitReadable(t, here)
+	l.sleeps = time.Now().Add(time.Hour)
 	if n, err := l.look(p); n != 0 || err != nil {
 		t.Errorf("it sleeps, and reads %d bytes, %v", n, err)
 	}
-	l.sleeps = time.Now()
+	l.sleeps = time.Time{}
 	if n, err := l.look(p); n != 4 || err != nil {
 		t.Errorf("it looks again, and reads %d bytes, %v", n, err)
 	}
