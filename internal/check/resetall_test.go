@@ -2,6 +2,7 @@ package check_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/fabricd/fabricd/internal/check"
 	"github.com/fabricd/fabricd/internal/history"
@@ -28,32 +29,50 @@ func TestAListenerOutlivesTheLifeOfItsNode(t *testing.T) {
 }
 
 // TestARemovalOfTheLifeBeforeIsOver: what a node is told of an end when it has a new life,
-// of somebody whom it has not met in that, was under way before. It may meet him again.
+// of somebody whom it has not met in that, was under way before, if it comes at once and
+// once. It may meet him again.
 func TestARemovalOfTheLifeBeforeIsOver(t *testing.T) {
 	base := correct(11, 4, 600)
-	for name, met := range map[string]bool{"not met": false, "met": true} {
+	for name, c := range map[string]struct {
+		met, twice bool
+		after      time.Duration // of the removal, behind the new life
+		resetAll   bool          // what it breaks
+		events     bool
+	}{
+		"not met":        {},
+		"met":            {met: true, resetAll: true, events: true},
+		"a second later": {after: time.Second, resetAll: true},
+		"told twice":     {twice: true, events: true},
+	} {
 		e := newEdit(base)
 		i := find(e, 0, isRemoved)
 		source, b := e.records[i].Source, *body[*event](e, i)
 		next := b.Observer
 		next.Generation++
 		added := &event{What: history.EventAdded, Observer: next, Subject: b.Subject}
-		before := []history.Body{&event{What: history.EventSelf, Observer: next, Subject: next}}
-		if met {
-			before = append(before, added)
+		e.records = e.records[:i] // what follows knows nothing of this
+		at := e.records[i-1].At
+		put := func(body history.Body) {
+			at++
+			e.records = append(e.records, history.Record{At: at, Source: source, Body: body})
 		}
-		for k, one := range before {
-			e.insert(i-1+k, source, one)
+		put(&event{What: history.EventSelf, Observer: next, Subject: next})
+		if c.met {
+			put(added)
 		}
-		i += len(before)
-		e.insert(i, source, added)
-		e.insert(i+1, source, &history.Opened{ConnEnd: history.ConnEnd{Conn: 9, Side: history.Server}, Local: b.Observer, Remote: b.Subject})
-		e.records = e.records[:i+3] // what follows knows nothing of that
+		at += int64(c.after)
+		put(&b)
+		if c.twice {
+			put(&b)
+		} else {
+			put(added)
+			put(&history.Opened{ConnEnd: history.ConnEnd{Conn: 9, Side: history.Server}, Local: b.Observer, Remote: b.Subject})
+		}
 		result := check.Run(e.done(), nil)
-		for _, invariant := range []string{"reset-all", "events"} {
+		for invariant, want := range map[string]bool{"reset-all": c.resetAll, "events": c.events} {
 			j, _ := result.Invariant(invariant)
-			if broken := j.Verdict == check.Violated; broken != met {
-				t.Errorf("it has %s him in this life, was told that he is gone, and that he is there: %s is %s, %v", name, invariant, j.Verdict, j.Violations)
+			if broken := j.Verdict == check.Violated; broken != want {
+				t.Errorf("%s: %s is %s, %v", name, invariant, j.Verdict, j.Violations)
 			}
 		}
 	}
