@@ -33,9 +33,10 @@ func companyOf(s *session) *company {
 }
 
 // seatOf gives s a seat, 0 if it can have none: where descriptors have run out it is the
-// scheduler alone that sees what comes.
+// scheduler alone that sees what comes. One whose readers look themselves has none, since
+// each packet would take 0.15 µs longer.
 func (c *company) seatOf(s *session) (seat uint64) {
-	if s.socket.raw == nil {
+	if s.socket.raw == nil || s.socket.looker.low {
 		return 0
 	}
 	c.mu.Lock()

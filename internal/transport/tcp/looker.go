@@ -23,6 +23,11 @@ const (
 	// lowReads is how many reads lie between two times that others may run, and the reader
 	// looks at the clock and whether it is called away: a few microseconds.
 	lowReads = 16
+	// lowTurns is how many times others may run before goroutines of this process may, too.
+	// To let these run wakes a thread of the scheduler, whether there is one that would or
+	// not, and that thread wants a processor: where the other one belongs to the peer's
+	// reader, each of the two waited for its turn, and a round trip took twice as long.
+	lowTurns = 16
 	// busyFor is how long others have the processor, if they take it, when there are
 	// those who compute; busyShare is how many times as long a reader then sleeps
 	// instead of looking, up to busySleep. Who sleeps gets a processor when it is woken;
@@ -53,6 +58,7 @@ type looker struct {
 	most    int32     // how many may look at once in this process
 	counted time.Time // when that was last looked up, with low latency
 	sleeps  time.Time // until then, since others compute
+	woke    bool      // what was read last has probably woken a goroutine of this process
 
 	// Of one attempt: fields, so that it needs no memory.
 	attempt func(uintptr) bool
@@ -83,11 +89,7 @@ func (l *looker) readOnce(fd uintptr) bool {
 }
 
 func (l *looker) readSome(fd uintptr) bool {
-	for range lowReads {
-		if l.n, l.err = lookNow(fd, l.p); l.n > 0 || l.err != nil {
-			break
-		}
-	}
+	l.n, l.err = lookNow(fd, l.p, lowReads)
 	return true
 }
 
@@ -129,11 +131,12 @@ func (l *looker) stay(p []byte, now time.Time) (n int, err error) {
 		return 0, nil
 	}
 	until := now.Add(lowWatch)
-	for {
+	for i := 1; ; i++ {
 		if n, err = l.try(p); n > 0 || err != nil || !now.Before(until) {
 			return n, err
 		}
-		spin.GiveWay()
+		spin.GiveWay(l.woke || i%lowTurns == 0)
+		l.woke = false
 		before := now
 		now = time.Now()
 		if took := now.Sub(before); took >= busyFor {

@@ -127,6 +127,55 @@ func TestWhoWasWokenLooksAgain(t *testing.T) {
 	}
 }
 
+// Who has read what is neither for itself nor answered lets goroutines run before it looks
+// any longer: one of them has it now.
+func TestWhoeverIsWokenIsLetRun(t *testing.T) {
+	here, there := rawPair(t)
+	s := &session{rec: &recordConn{Conn: here, plain: true}, in: make([]byte, 3*(headerLen+maxSmall)), done: make(chan struct{}),
+		p: &Provider{cfg: Config{LowLatency: true, LaneWindow: 1 << 20, SessionWindow: 1 << 20}}, company: &company{begun: time.Now()}, lanesIn: map[uint64]*recvLane{}}
+	s.allowed.begin(uint64(s.p.cfg.SessionWindow))
+	s.socket.begin(s)
+	own, other := newRecvLane(s, 1), newRecvLane(s, 2)
+	s.lanesIn[1], s.lanesIn[2] = own, other
+	answer := false
+	own.take = func(p []byte) int {
+		if answer {
+			s.went()
+		}
+		return len(p)
+	}
+	for _, c := range []struct {
+		name         string
+		lane         *recvLane
+		taken        bool // by what the reader has offered
+		answer, woke bool
+	}{
+		{"answered", own, true, true, false},
+		{"taken, for whoever waits", own, true, false, true},
+		{"the holder's", own, false, false, false},
+		{"another one's", other, false, false, true},
+	} {
+		own.ready.Store(false)
+		own.want, own.filled, answer = nil, 0, c.answer
+		if c.taken {
+			own.want = make([]byte, 8)
+		}
+		s.socket.looker.woke = !c.woke
+		frame := header{kind: typeData, length: 4, lane: c.lane.id, value: c.lane.asm.next}.appendTo(nil)
+		if _, err := there.Write(append(frame, "word"...)); err != nil {
+			t.Fatal(err)
+		}
+		waitReadable(t, here)
+		s.socket.looker.sleeps = time.Time{}
+		if err := s.socket.read(&own.hand); err != nil {
+			t.Fatal(err)
+		}
+		if s.end != s.start || s.socket.looker.woke != c.woke {
+			t.Errorf("%s: %d bytes are left, woke %v", c.name, s.end-s.start, s.socket.looker.woke)
+		}
+	}
+}
+
 // One processor of the scheduler is left for who does not look.
 func TestReadersLeaveAProcessor(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))

@@ -55,7 +55,7 @@ func (q *quietConn) end() error {
 	var err error
 	for _, g := range []*gate{q.reads, q.writes} {
 		if g != nil {
-			err = errors.Join(err, g.set.Close())
+			err = errors.Join(err, g.close())
 		}
 	}
 	return errors.Join(err, unix.Close(q.fd))
@@ -116,10 +116,12 @@ func (s quietSocket) Control(f func(fd uintptr)) error {
 
 func (s quietSocket) Read(f func(fd uintptr) bool) error { return s.q.reads.pass(f) }
 
-func (s quietSocket) Write(f func(fd uintptr) bool) error { return s.q.writes.pass(f) }
+func (s quietSocket) Write(f func(fd uintptr) bool) error { return s.q.writes.rush(f) }
 
-// A gate is a set of the kernel that has a socket as its only member, and is a file that
-// the runtime watches. While it is armed, it is readable once the socket is ready.
+// A gate is a set of the kernel, and a file that the runtime watches. While it is armed, it
+// has the socket as its only member, and is readable once that is ready. Else it is empty:
+// of each packet the kernel tells every set that the socket is in, also those that asked for
+// nothing, which took 0.15 µs of a way that takes 6.
 type gate struct {
 	socket int
 	events uint32
@@ -131,6 +133,7 @@ type gate struct {
 	f     func(uintptr) bool
 	armed bool
 	err   error
+	over  bool
 }
 
 func newGate(socket int, events uint32) (*gate, error) {
@@ -138,10 +141,7 @@ func newGate(socket int, events uint32) (*gate, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err = unix.EpollCtl(set, unix.EPOLL_CTL_ADD, socket, &unix.EpollEvent{}); err == nil {
-		err = unix.SetNonblock(set, true) // else the runtime does not watch it
-	}
-	if err != nil {
+	if err = unix.SetNonblock(set, true); err != nil { // else the runtime does not watch it
 		return nil, errors.Join(err, unix.Close(set))
 	}
 	g := &gate{socket: socket, events: events, set: os.NewFile(uintptr(set), "epoll")}
@@ -155,11 +155,39 @@ func newGate(socket int, events uint32) (*gate, error) {
 	return g, nil
 }
 
+// close makes who is inside leave, and waits for that.
+func (g *gate) close() error {
+	err := g.set.Close()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.over = true
+	return err
+}
+
 // pass calls f with the socket until it reports true. Between two calls it waits for the
 // socket, until the deadline or the end of the gate.
 func (g *gate) pass(f func(fd uintptr) bool) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	return g.through(f)
+}
+
+// rush is pass for who likely needs not wait: the runtime, and so the deadline, is only
+// asked if f reports false. That takes 0.1 µs less.
+func (g *gate) rush(f func(fd uintptr) bool) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case g.over:
+		return net.ErrClosed
+	case f(uintptr(g.socket)):
+		return nil
+	}
+	return g.through(f)
+}
+
+// through is pass. mu is held.
+func (g *gate) through(f func(fd uintptr) bool) error {
 	g.f, g.err = f, nil
 	err := g.raw.Read(g.step)
 	g.f = nil
@@ -187,6 +215,10 @@ func (g *gate) arm(set uintptr, events uint32) (failed bool) {
 		return false
 	}
 	g.armed = events != 0
-	g.err = unix.EpollCtl(int(set), unix.EPOLL_CTL_MOD, g.socket, &unix.EpollEvent{Events: events})
+	op := unix.EPOLL_CTL_DEL
+	if g.armed {
+		op = unix.EPOLL_CTL_ADD
+	}
+	g.err = unix.EpollCtl(int(set), op, g.socket, &unix.EpollEvent{Events: events})
 	return g.err != nil
 }

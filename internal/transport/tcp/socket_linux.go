@@ -100,26 +100,33 @@ func writeNow(fd uintptr, p []byte) (n int, err error) {
 
 // readNow reads from a socket that does not block. n is 0 without an error if
 // there is nothing.
-func readNow(fd uintptr, p []byte) (n int, err error) { return read(fd, p, receive) }
-
-// lookNow is readNow of who expects nothing.
-func lookNow(fd uintptr, p []byte) (n int, err error) { return read(fd, p, glimpse) }
-
-func read(fd uintptr, p []byte, call func(uintptr, []byte) (int, error)) (n int, err error) {
+func readNow(fd uintptr, p []byte) (int, error) {
 	for {
-		n, err = call(fd, p)
-		switch {
-		case err == syscall.EINTR:
-			continue
-		case err == syscall.EAGAIN:
-			return 0, nil
-		case err != nil:
-			return 0, err
-		case n == 0:
-			return 0, io.EOF
+		if n, err := receive(fd, p); err != syscall.EINTR {
+			return cameOf(n, err)
 		}
-		return n, nil
 	}
+}
+
+// lookNow is readNow of who expects nothing, and tries it up to most times.
+func lookNow(fd uintptr, p []byte, most int) (int, error) {
+	for {
+		if n, err := glimpse(fd, p, most); err != syscall.EINTR {
+			return cameOf(n, err)
+		}
+	}
+}
+
+func cameOf(n int, err error) (int, error) {
+	switch {
+	case err == nil && n > 0:
+		return n, nil
+	case err == nil:
+		return 0, io.EOF
+	case err == syscall.EAGAIN:
+		return 0, nil
+	}
+	return 0, err
 }
 
 // A pollSet is sockets of which one call tells those that have something.

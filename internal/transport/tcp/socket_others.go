@@ -21,8 +21,8 @@ func rawConn(net.Conn) syscall.RawConn { return nil }
 func writeNow(uintptr, []byte) (int, error) { return 0, syscall.ENOTSUP }
 
 // readNow and lookNow are never called, as writeNow.
-func readNow(uintptr, []byte) (int, error) { return 0, syscall.ENOTSUP }
-func lookNow(uintptr, []byte) (int, error) { return 0, syscall.ENOTSUP }
+func readNow(uintptr, []byte) (int, error)      { return 0, syscall.ENOTSUP }
+func lookNow(uintptr, []byte, int) (int, error) { return 0, syscall.ENOTSUP }
 
 // A pollSet is never made, as writeNow is never called.
 type pollSet struct{}

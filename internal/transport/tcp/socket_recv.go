@@ -41,7 +41,11 @@ func (r *socketReader) read(holder *hand) error {
 		n, err := r.looker.look(r.s.unread())
 		r.s.came(n)
 		if n > 0 || err != nil {
-			return first(err, r.s.decrypt(holder))
+			said := r.s.spoke.Load()
+			err = first(err, r.s.decrypt(holder))
+			// What was neither for the holder nor answered is for somebody else.
+			r.looker.woke = said == r.s.spoke.Load() && !r.s.satisfied(holder)
+			return err
 		}
 	}
 	r.holder, r.err = holder, nil
@@ -68,6 +72,7 @@ func (r *socketReader) empty(fd uintptr) bool {
 		if n < len(p) {
 			s.flush() // what was answered
 			if n > 0 && r.looker.low && r.holder != nil {
+				r.looker.woke = true
 				return true // to look for more
 			}
 			r.waits.Store(true)
