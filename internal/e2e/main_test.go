@@ -77,7 +77,7 @@ func prepare() (err error) {
 		return err
 	}
 	fabricdExe = filepath.Join(rootDir, "fabricd")
-	build := exec.Command("go", "build", "-trimpath", "-o", fabricdExe, "github.com/fabricd/fabricd/cmd/fabricd")
+	build := exec.Command("go", "build", "-trimpath", "-pgo=../../cmd/fabric.pgo", "-o", fabricdExe, "github.com/fabricd/fabricd/cmd/fabricd")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		os.RemoveAll(rootDir)
