@@ -8,12 +8,11 @@ import "syscall"
 func receive(fd uintptr, p []byte) (int, error) { return syscall.Read(int(fd), p) }
 
 func glimpse(fd uintptr, p []byte, most int) (n int, err error) {
-	for range most {
-		if n, err = syscall.Read(int(fd), p); err != syscall.EAGAIN {
-			break
+	for i := 1; ; i++ {
+		if n, err = syscall.Read(int(fd), p); err != syscall.EAGAIN || i >= most {
+			return n, err
 		}
 	}
-	return n, err
 }
 
 func send(fd uintptr, p []byte) (int, error) { return syscall.Write(int(fd), p) }

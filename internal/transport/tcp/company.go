@@ -33,10 +33,9 @@ func companyOf(s *session) *company {
 }
 
 // seatOf gives s a seat, 0 if it can have none: where descriptors have run out it is the
-// scheduler alone that sees what comes. One whose readers look themselves has none, since
-// each packet would take 0.15 µs longer.
+// scheduler alone that sees what comes.
 func (c *company) seatOf(s *session) (seat uint64) {
-	if s.socket.raw == nil || s.socket.looker.low {
+	if s.socket.raw == nil {
 		return 0
 	}
 	c.mu.Lock()
@@ -48,7 +47,7 @@ func (c *company) seatOf(s *session) (seat uint64) {
 	}
 	c.last++
 	added := false
-	if err := s.socket.raw.Control(func(fd uintptr) { added = c.set.add(fd, c.last) }); err != nil || !added {
+	if err := sightOf(s.socket.raw).Control(func(fd uintptr) { added = c.set.add(fd, c.last) }); err != nil || !added {
 		return 0
 	}
 	if c.seats == nil {

@@ -23,11 +23,12 @@ const (
 	// lowReads is how many reads lie between two times that others may run, and the reader
 	// looks at the clock and whether it is called away: a few microseconds.
 	lowReads = 16
-	// lowTurns is how many times others may run before goroutines of this process may, too.
-	// To let these run wakes a thread of the scheduler, whether there is one that would or
-	// not, and that thread wants a processor: where the other one belongs to the peer's
-	// reader, each of the two waited for its turn, and a round trip took twice as long.
-	lowTurns = 16
+	// lowTurn is how long goroutines of this process wait for the reader's processor at
+	// most, unless it has probably woken one. To let them run wakes a thread of the
+	// scheduler, whether there is one that would or not, and that thread wants a processor:
+	// where the other one belongs to the peer's reader, each of the two waited for its turn,
+	// and a round trip took twice as long.
+	lowTurn = 200 * time.Microsecond
 	// busyFor is how long others have the processor, if they take it, when there are
 	// those who compute; busyShare is how many times as long a reader then sleeps
 	// instead of looking, up to busySleep. Who sleeps gets a processor when it is woken;
@@ -58,7 +59,13 @@ type looker struct {
 	most    int32     // how many may look at once in this process
 	counted time.Time // when that was last looked up, with low latency
 	sleeps  time.Time // until then, since others compute
-	woke    bool      // what was read last has probably woken a goroutine of this process
+
+	// Who was probably woken by what was read: a lane's reader, or, if nothing was said
+	// since, whoever it was handed on to.
+	ran   time.Time // when goroutines of this process were let run
+	woke  bool      // a lane's reader
+	came  int64     // what spoke was when something came; -1: they were let run since
+	spoke *atomic.Int64
 
 	// Of one attempt: fields, so that it needs no memory.
 	attempt func(uintptr) bool
@@ -68,9 +75,9 @@ type looker struct {
 }
 
 // begin makes l look at c, if c has a socket, and low latency is wanted or the machine
-// has a processor to spare.
-func (l *looker) begin(c net.Conn, low bool) {
-	l.raw = rawConn(c)
+// has a processor to spare. spoke changes whenever something short is said there.
+func (l *looker) begin(c net.Conn, low bool, spoke *atomic.Int64) {
+	l.raw, l.spoke, l.came = rawConn(c), spoke, -1
 	processors := spin.Processors()
 	switch {
 	case l.raw == nil:
@@ -131,18 +138,26 @@ func (l *looker) stay(p []byte, now time.Time) (n int, err error) {
 		return 0, nil
 	}
 	until := now.Add(lowWatch)
-	for i := 1; ; i++ {
+	for {
 		if n, err = l.try(p); n > 0 || err != nil || !now.Before(until) {
 			return n, err
 		}
-		spin.GiveWay(l.woke || i%lowTurns == 0)
-		l.woke = false
 		before := now
+		l.giveWay(now)
 		now = time.Now()
 		if took := now.Sub(before); took >= busyFor {
 			l.sleeps, until = now.Add(min(busyShare*took, busySleep)), now // after one more look
 		}
 	}
+}
+
+// giveWay lets others run, of this process too if one was probably woken or it is their turn.
+func (l *looker) giveWay(now time.Time) {
+	all := l.woke || l.came >= 0 && l.came == l.spoke.Load() || now.Sub(l.ran) >= lowTurn
+	if all {
+		l.ran, l.woke, l.came = now, false, -1
+	}
+	spin.GiveWay(all)
 }
 
 // try makes one attempt, which a deadline ends.

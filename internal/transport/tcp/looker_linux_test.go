@@ -22,7 +22,7 @@ import (
 func lowPair(t *testing.T) (here, there net.Conn, l *looker) {
 	here, there = rawPair(t)
 	l = new(looker)
-	l.begin(here, true)
+	l.begin(here, true, new(atomic.Int64))
 	return here, there, l
 }
 
@@ -127,52 +127,79 @@ func TestWhoWasWokenLooksAgain(t *testing.T) {
 	}
 }
 
-// Who has read what is neither for itself nor answered lets goroutines run before it looks
-// any longer: one of them has it now.
+// Who has woken a reader, or has not answered what came, lets goroutines run before it
+// looks any longer: one of them has it now. Without either they have their turn in time.
 func TestWhoeverIsWokenIsLetRun(t *testing.T) {
 	here, there := rawPair(t)
 	s := &session{rec: &recordConn{Conn: here, plain: true}, in: make([]byte, 3*(headerLen+maxSmall)), done: make(chan struct{}),
-		p: &Provider{cfg: Config{LowLatency: true, LaneWindow: 1 << 20, SessionWindow: 1 << 20}}, company: &company{begun: time.Now()}, lanesIn: map[uint64]*recvLane{}}
+		p: &Provider{cfg: Config{LowLatency: true, LaneWindow: 1 << 20, SessionWindow: 1 << 20}}, company: &company{begun: time.Now()}}
 	s.allowed.begin(uint64(s.p.cfg.SessionWindow))
 	s.socket.begin(s)
 	own, other := newRecvLane(s, 1), newRecvLane(s, 2)
-	s.lanesIn[1], s.lanesIn[2] = own, other
-	answer := false
+	s.lanesIn = map[uint64]*recvLane{1: own, 2: other}
+	answers := false
 	own.take = func(p []byte) int {
-		if answer {
+		if answers {
 			s.went()
 		}
 		return len(p)
 	}
+	l, now := &s.socket.looker, time.Now()
 	for _, c := range []struct {
-		name         string
-		lane         *recvLane
-		taken        bool // by what the reader has offered
-		answer, woke bool
+		name    string
+		lane    *recvLane
+		offered bool // to what the reader has brought
+		answers bool
+		later   bool // it is answered before it looks again
+		late    bool // goroutines have not run for long
+		runs    bool
 	}{
-		{"answered", own, true, true, false},
-		{"taken, for whoever waits", own, true, false, true},
-		{"the holder's", own, false, false, false},
-		{"another one's", other, false, false, true},
+		{name: "answered", lane: own, offered: true, answers: true},
+		{name: "answered, after a while", lane: own, offered: true, answers: true, late: true, runs: true},
+		{name: "taken, for whoever waits", lane: own, offered: true, runs: true},
+		{name: "the holder's, who answers", lane: own, later: true},
+		{name: "the holder's, who hands it on", lane: own, runs: true},
+		{name: "another one's", lane: other, runs: true},
+		{name: "another one's, and the holder says something", lane: other, later: true, runs: true},
 	} {
 		own.ready.Store(false)
-		own.want, own.filled, answer = nil, 0, c.answer
-		if c.taken {
+		other.ready.Store(false)
+		own.want, own.filled, answers = nil, 0, c.answers
+		other.want, other.filled = make([]byte, 64), 0 // somebody waits there
+		if c.offered {
 			own.want = make([]byte, 8)
 		}
-		s.socket.looker.woke = !c.woke
+		l.ran = now
+		if c.late {
+			l.ran = now.Add(-lowTurn)
+		}
 		frame := header{kind: typeData, length: 4, lane: c.lane.id, value: c.lane.asm.next}.appendTo(nil)
 		if _, err := there.Write(append(frame, "word"...)); err != nil {
 			t.Fatal(err)
 		}
 		waitReadable(t, here)
-		s.socket.looker.sleeps = time.Time{}
-		if err := s.socket.read(&own.hand); err != nil {
+		var n int
+		var err error
+		if gone := s.socket.raw.Control(func(fd uintptr) { n, err = readNow(fd, s.unread()) }); gone != nil || err != nil {
+			t.Fatal(gone, err)
+		}
+		s.came(n)
+		if err := s.socket.handle(&own.hand); err != nil {
 			t.Fatal(err)
 		}
-		if s.end != s.start || s.socket.looker.woke != c.woke {
-			t.Errorf("%s: %d bytes are left, woke %v", c.name, s.end-s.start, s.socket.looker.woke)
+		if c.later {
+			s.went()
 		}
+		began := now.Add(time.Nanosecond)
+		l.giveWay(began)
+		if ran := l.ran.Equal(began); s.end != s.start || ran != c.runs {
+			t.Errorf("%s: %d bytes are left, goroutines run: %v", c.name, s.end-s.start, ran)
+		}
+		l.giveWay(began.Add(time.Nanosecond))
+		if again := l.ran.After(began); again {
+			t.Errorf("%s: goroutines run twice", c.name)
+		}
+		l.came = -1
 	}
 }
 

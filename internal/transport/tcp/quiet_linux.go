@@ -118,6 +118,19 @@ func (s quietSocket) Read(f func(fd uintptr) bool) error { return s.q.reads.pass
 
 func (s quietSocket) Write(f func(fd uintptr) bool) error { return s.q.writes.rush(f) }
 
+// sightOf returns what is readable while somebody sleeps for the socket and it has
+// something: the socket itself, or its gate, which is not told of each packet besides.
+func sightOf(raw syscall.RawConn) syscall.RawConn {
+	if s, ok := raw.(quietSocket); ok {
+		return s.q.reads.raw
+	}
+	return raw
+}
+
+// unarmed is when who sleeps looks again if the kernel has no memory for a gate, or this
+// user's share of it is used up (fs.epoll.max_user_watches).
+const unarmed = time.Millisecond
+
 // A gate is a set of the kernel, and a file that the runtime watches. While it is armed, it
 // has the socket as its only member, and is readable once that is ready. Else it is empty:
 // of each packet the kernel tells every set that the socket is in, also those that asked for
@@ -128,6 +141,8 @@ type gate struct {
 	set    *os.File
 	raw    syscall.RawConn
 	step   func(uintptr) bool // try, made once
+	ctl    func(set, op, socket int, ev *unix.EpollEvent) error
+	closed chan struct{} // when the gate begins to close
 
 	mu    sync.Mutex // one at a time is inside; guards the fields below
 	f     func(uintptr) bool
@@ -144,7 +159,7 @@ func newGate(socket int, events uint32) (*gate, error) {
 	if err = unix.SetNonblock(set, true); err != nil { // else the runtime does not watch it
 		return nil, errors.Join(err, unix.Close(set))
 	}
-	g := &gate{socket: socket, events: events, set: os.NewFile(uintptr(set), "epoll")}
+	g := &gate{socket: socket, events: events, set: os.NewFile(uintptr(set), "epoll"), ctl: unix.EpollCtl, closed: make(chan struct{})}
 	g.step = g.try
 	if err = g.set.SetReadDeadline(time.Time{}); err == nil { // it is watched
 		g.raw, err = g.set.SyscallConn()
@@ -157,6 +172,7 @@ func newGate(socket int, events uint32) (*gate, error) {
 
 // close makes who is inside leave, and waits for that.
 func (g *gate) close() error {
+	close(g.closed)
 	err := g.set.Close()
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -188,13 +204,30 @@ func (g *gate) rush(f func(fd uintptr) bool) error {
 
 // through is pass. mu is held.
 func (g *gate) through(f func(fd uintptr) bool) error {
-	g.f, g.err = f, nil
-	err := g.raw.Read(g.step)
+	g.f = f
+	var err error
+	for {
+		g.err = nil
+		if err = g.raw.Read(g.step); err != nil || g.err != unix.ENOSPC && g.err != unix.ENOMEM {
+			break
+		}
+		g.rest()
+	}
 	g.f = nil
 	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 		err = net.ErrClosed // the runtime's word for it has no name
 	}
 	return first(err, g.err)
+}
+
+// rest is a sleep of who could not arm the gate.
+func (g *gate) rest() {
+	t := time.NewTimer(unarmed)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-g.closed:
+	}
 }
 
 // try calls f, and once more behind arming: of what came before that the kernel tells
@@ -214,11 +247,13 @@ func (g *gate) arm(set uintptr, events uint32) (failed bool) {
 	if g.armed == (events != 0) {
 		return false
 	}
-	g.armed = events != 0
 	op := unix.EPOLL_CTL_DEL
-	if g.armed {
+	if events != 0 {
 		op = unix.EPOLL_CTL_ADD
 	}
-	g.err = unix.EpollCtl(int(set), op, g.socket, &unix.EpollEvent{Events: events})
-	return g.err != nil
+	if g.err = g.ctl(int(set), op, g.socket, &unix.EpollEvent{Events: events}); g.err != nil {
+		return true
+	}
+	g.armed = events != 0
+	return false
 }

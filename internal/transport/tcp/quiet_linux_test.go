@@ -70,6 +70,58 @@ func TestNoWordIsLostAtAGate(t *testing.T) {
 	echo.Wait()
 }
 
+// Who sleeps where the kernel has no memory for that looks every now and then, and is
+// called away and ended as everybody is; another refusal ends what it did.
+func TestAGateWithoutMemory(t *testing.T) {
+	here, there := quietPair(t)
+	refusal := unix.ENOSPC
+	ctl := here.reads.ctl
+	here.reads.ctl = func(set, op, socket int, ev *unix.EpollEvent) error {
+		if op == unix.EPOLL_CTL_ADD && refusal != 0 {
+			return refusal
+		}
+		return ctl(set, op, socket, ev)
+	}
+	p := make([]byte, 8)
+	for _, lack := range []unix.Errno{unix.ENOSPC, unix.ENOMEM, 0} {
+		refusal = lack
+		if err := here.SetReadDeadline(time.Now().Add(20 * time.Millisecond)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := here.Read(p); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%v: %v at the deadline", lack, err)
+		}
+		if err := here.SetReadDeadline(time.Time{}); err != nil {
+			t.Fatal(err)
+		}
+		var writer sync.WaitGroup
+		writer.Go(func() {
+			time.Sleep(5 * time.Millisecond) // it sleeps by then, most of the time
+			if _, err := there.Write([]byte("word")); err != nil {
+				t.Error(err)
+			}
+		})
+		if n, err := here.Read(p); err != nil || string(p[:n]) != "word" {
+			t.Errorf("%v: %q, %v", lack, p[:n], err)
+		}
+		writer.Wait()
+	}
+	refusal = unix.EBADF
+	if _, err := here.Read(p); !errors.Is(err, unix.EBADF) {
+		t.Errorf("a set that is none: %v", err)
+	}
+	refusal = unix.ENOSPC
+	var reader sync.WaitGroup
+	reader.Go(func() {
+		if _, err := here.Read(p); !errors.Is(err, net.ErrClosed) {
+			t.Errorf("closed meanwhile: %v", err)
+		}
+	})
+	time.Sleep(5 * time.Millisecond)
+	here.Close()
+	reader.Wait()
+}
+
 // Nobody is told of what comes while nobody sleeps: a gate is shut behind who was let in.
 func TestAGateIsShutWhileNobodySleeps(t *testing.T) {
 	here, there := quietPair(t)

@@ -2,6 +2,11 @@
 
 package tcp
 
-import "net"
+import (
+	"net"
+	"syscall"
+)
 
 func quiet(c net.Conn) net.Conn { return c }
+
+func sightOf(raw syscall.RawConn) syscall.RawConn { return raw }

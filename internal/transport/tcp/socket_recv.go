@@ -30,7 +30,7 @@ func (r *socketReader) begin(s *session) {
 		return
 	}
 	r.s, r.attempt = s, r.empty
-	r.looker.begin(s.rec.Conn, s.p.cfg.LowLatency)
+	r.looker.begin(s.rec.Conn, s.p.cfg.LowLatency, &s.spoke)
 	s.rec.dry = true
 }
 
@@ -41,11 +41,7 @@ func (r *socketReader) read(holder *hand) error {
 		n, err := r.looker.look(r.s.unread())
 		r.s.came(n)
 		if n > 0 || err != nil {
-			said := r.s.spoke.Load()
-			err = first(err, r.s.decrypt(holder))
-			// What was neither for the holder nor answered is for somebody else.
-			r.looker.woke = said == r.s.spoke.Load() && !r.s.satisfied(holder)
-			return err
+			return first(err, r.handle(holder))
 		}
 	}
 	r.holder, r.err = holder, nil
@@ -65,20 +61,30 @@ func (r *socketReader) empty(fd uintptr) bool {
 		p := s.unread()
 		n, err := readNow(fd, p)
 		s.came(n)
-		if err = first(err, s.decrypt(r.holder)); err != nil || s.ended() || s.satisfied(r.holder) {
+		if err = first(err, r.handle(r.holder)); err != nil || s.ended() || s.satisfied(r.holder) {
 			r.err = err
 			return true
 		}
 		if n < len(p) {
 			s.flush() // what was answered
 			if n > 0 && r.looker.low && r.holder != nil {
-				r.looker.woke = true
 				return true // to look for more
 			}
 			r.waits.Store(true)
 			return false
 		}
 	}
+}
+
+// handle is decrypt that notes for the looker whom it has probably woken.
+func (r *socketReader) handle(holder *hand) error {
+	s := r.s
+	said, woke := s.spoke.Load(), s.woke
+	s.woke = false
+	err := s.decrypt(holder)
+	r.looker.came, r.looker.woke = said, r.looker.woke || s.woke
+	s.woke = s.woke || woke
+	return err
 }
 
 // unread returns where bytes of the socket belong, and came says that n have come
