@@ -105,7 +105,8 @@ func TestMirrorAgreesWithModel(t *testing.T) {
 }
 
 // carriers are what a link may go over.
-var carriers = map[string][]fabrictest.Option{"memory": nil, "quic": {fabrictest.QUIC()}, "tcp": {fabrictest.TCP()}}
+var carriers = map[string][]fabrictest.Option{"memory": nil, "quic": {fabrictest.QUIC()}, "tcp": {fabrictest.TCP()},
+	"tcp, nothing between": {fabrictest.TCP(), fabrictest.Unbroken()}}
 
 func TestMirrorOfManyPieces(t *testing.T) {
 	for name, door := range entrances {

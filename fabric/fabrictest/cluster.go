@@ -108,11 +108,11 @@ func newCluster(tb reporter, n int, opts []Option) *Cluster {
 	var err error
 	switch {
 	case c.opts.quic && c.opts.tcp:
-		c.network, err = newMixed()
+		c.network, err = newMixed(c.opts)
 	case c.opts.quic:
 		c.network, err = newLoopback()
 	case c.opts.tcp:
-		c.network, err = newStreams(c.opts.plaintext)
+		c.network, err = newStreams(c.opts)
 	}
 	if err != nil {
 		tb.Fatalf("fabrictest: %v", err)
@@ -148,7 +148,11 @@ func (c *Cluster) startLocked(m *member) {
 	c.tb.Helper()
 	m.peer.Life.Generation++
 	m.peer.Epoch++
-	providers, err := c.network.join(c.identity(m), m.layer)
+	layer := m.layer
+	if c.opts.unbroken {
+		layer = nil
+	}
+	providers, err := c.network.join(c.identity(m), layer)
 	if err != nil {
 		c.tb.Fatalf("fabrictest: start node %d: %v", m.peer.Life.Node, err)
 	}
@@ -344,8 +348,10 @@ func (c *Cluster) Evict(i int) {
 // when their link has been silent too long, as they do for a pair that has
 // lost only each other.
 func (c *Cluster) Partition(side ...int) {
+	c.tb.Helper()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.breaks()
 	in := make(map[int]bool)
 	for _, i := range side {
 		in[i] = true

@@ -59,6 +59,9 @@ func (c *Cluster) ClearNodeFaults(i int) error {
 }
 
 func (c *Cluster) faultsOf(i int) (*failpoint.Node, error) {
+	if c.opts.unbroken {
+		return nil, errors.New("the cluster is Unbroken: its nodes have no faults")
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	m := c.nodes[i]

@@ -182,6 +182,7 @@ func (c *Cluster) Faults(text string) *Fault {
 // unless it says otherwise.
 func (c *Cluster) addLocked(rules []faults.Rule) *Fault {
 	c.tb.Helper()
+	c.breaks()
 	rules = slices.Clone(rules)
 	for i := range rules {
 		if rules[i].At == faults.AtBoth {
@@ -197,6 +198,14 @@ func (c *Cluster) addLocked(rules []faults.Rule) *Fault {
 		f.ids[i] = ids
 	}
 	return f
+}
+
+// breaks fails the test if nothing of the cluster can be broken.
+func (c *Cluster) breaks() {
+	c.tb.Helper()
+	if c.opts.unbroken {
+		c.tb.Fatalf("fabrictest: the cluster is Unbroken: its links cannot be broken")
+	}
 }
 
 // A Direction says what PartitionGroups cuts.

@@ -50,7 +50,10 @@ func (l *loopback) open(id transport.Identity, layer *inject.Layer, port int) (t
 		return nil, err
 	}
 	s := &socket{PacketConn: conn, udp: conn, net: l, cut: make(map[string]bool)}
-	cfg.PacketConn = layer.PacketConn(s, faults.Link)
+	cfg.PacketConn = conn
+	if layer != nil {
+		cfg.PacketConn = layer.PacketConn(s, faults.Link)
+	}
 	p, err := quic.New(cfg)
 	if err != nil {
 		conn.Close()
@@ -59,7 +62,7 @@ func (l *loopback) open(id transport.Identity, layer *inject.Layer, port int) (t
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.sockets[id.Node] = s
-	return layer.Provider(p, true), nil
+	return through(layer, p, true), nil
 }
 
 func (l *loopback) crash(id transport.Identity) {

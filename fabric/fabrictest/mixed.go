@@ -15,12 +15,12 @@ type mixed struct {
 	streams *streams
 }
 
-func newMixed() (*mixed, error) {
+func newMixed(o options) (*mixed, error) {
 	packets, err := newLoopback()
 	if err != nil {
 		return nil, err
 	}
-	return &mixed{packets, newStreamsOf(packets.authority, false)}, nil
+	return &mixed{packets, newStreamsOf(packets.authority, o)}, nil
 }
 
 // portTries bounds how often a port that is free for TCP may be taken for UDP.

@@ -13,7 +13,8 @@ import (
 // identities.
 type network interface {
 	// join returns the providers of a node that starts, whose links are broken in
-	// layer: the preferred one first, all of one address. The engine closes them.
+	// layer, or not at all if that is nil: the preferred one first, all of one address.
+	// The engine closes them.
 	join(id transport.Identity, layer *inject.Layer) ([]transport.Provider, error)
 	// crash ends a node's provider without a word to its peers.
 	crash(id transport.Identity)
@@ -31,6 +32,14 @@ func (c *Cluster) identityOf(i int) transport.Identity {
 
 func (c *Cluster) identity(m *member) transport.Identity { return c.identityOf(int(m.peer.Life.Node)) }
 
+// through returns p with its links broken in layer, or p if that is nil.
+func through(layer *inject.Layer, p transport.Provider, packets bool) transport.Provider {
+	if layer == nil {
+		return p
+	}
+	return layer.Provider(p, packets)
+}
+
 // A memory is a network inside the process.
 type memory struct{ hub *mem.Hub }
 
@@ -47,7 +56,7 @@ func (m memory) join(id transport.Identity, layer *inject.Layer) ([]transport.Pr
 	if err != nil {
 		return nil, err
 	}
-	return []transport.Provider{layer.Provider(p, false)}, nil
+	return []transport.Provider{through(layer, p, false)}, nil
 }
 
 func (m memory) crash(id transport.Identity) { m.hub.Kill(memoryAddress(id), mem.Silent) }

@@ -16,6 +16,7 @@ type Option func(*options)
 type options struct {
 	quic           bool
 	tcp, plaintext bool
+	unbroken, low  bool
 	delay, jitter  time.Duration
 	seed           uint64
 	faultSeed      uint64
@@ -38,6 +39,15 @@ func TCPPlaintext() Option { return func(o *options) { o.tcp, o.plaintext = true
 // dials are QUIC's, those of the others TCP's. It does not work in a bubble.
 func Mixed() Option { return func(o *options) { o.quic, o.tcp = true, true } }
 
+// Unbroken makes nodes that nothing can break: no layer stands between an engine and its
+// sockets, as with a fabricd without --enable-faults, and whoever reads a small operation
+// applies it. Node faults are refused; Partition, and faults of links, fail the test. Kill
+// is heard of by every node before it happens, so that nothing has to be held back for it.
+func Unbroken() Option { return func(o *options) { o.unbroken = true } }
+
+// LowLatency is [Unbroken], and readers of [TCP] look at their sockets before they sleep.
+func LowLatency() Option { return func(o *options) { o.unbroken, o.low = true, true } }
+
 // Delay makes everything take d to arrive, and up to jitter longer, which seed
 // decides. It has no effect with QUIC and TCP.
 func Delay(d, jitter time.Duration, seed uint64) Option {
@@ -55,6 +65,9 @@ func ConnectTimeout(d time.Duration) Option { return func(o *options) { o.connec
 func Log(l zerolog.Logger) Option { return func(o *options) { o.log = l } }
 
 func (o options) engine(all []transport.Provider, faults *failpoint.Node) driver.Config {
+	if o.unbroken {
+		faults = nil
+	}
 	return driver.Config{
 		Providers:      all,
 		Log:            o.log.With().Str("node", all[0].Addr()).Logger(),

@@ -20,6 +20,7 @@ import (
 type streams struct {
 	authority *authority
 	plaintext bool
+	low       bool
 
 	mu      sync.Mutex // guards the fields below and those of every plug
 	plugs   map[addr.UUID]*plug
@@ -35,16 +36,16 @@ type plug struct {
 	cut  map[*plug]bool
 }
 
-func newStreams(plaintext bool) (*streams, error) {
+func newStreams(o options) (*streams, error) {
 	a, err := newAuthority()
 	if err != nil {
 		return nil, err
 	}
-	return newStreamsOf(a, plaintext), nil
+	return newStreamsOf(a, o), nil
 }
 
-func newStreamsOf(a *authority, plaintext bool) *streams {
-	return &streams{authority: a, plaintext: plaintext, plugs: make(map[addr.UUID]*plug),
+func newStreamsOf(a *authority, o options) *streams {
+	return &streams{authority: a, plaintext: o.plaintext, low: o.low, plugs: make(map[addr.UUID]*plug),
 		places: make(map[string]*plug), changed: make(chan struct{})}
 }
 
@@ -67,15 +68,19 @@ func (s *streams) open(id transport.Identity, layer *inject.Layer) (transport.Pr
 		return nil, err
 	}
 	own := &plug{Listener: l, net: s, cut: make(map[*plug]bool)}
-	p, err := tcp.New(tcp.Config{Listener: own, Dial: own.dial, Plaintext: s.plaintext,
-		ServerTLS: who.ServerTLS, ClientTLS: who.ClientTLS, Identify: who.Identify})
+	cfg := tcp.Config{Listener: l, Plaintext: s.plaintext, LowLatency: s.low,
+		ServerTLS: who.ServerTLS, ClientTLS: who.ClientTLS, Identify: who.Identify}
+	if layer != nil {
+		cfg.Listener, cfg.Dial = own, own.dial
+	}
+	p, err := tcp.New(cfg)
 	if err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.plugs[id.Node], s.places[l.Addr().String()] = own, own
-	return layer.Provider(p, false), nil
+	return through(layer, p, false), nil
 }
 
 func (s *streams) crash(id transport.Identity) {

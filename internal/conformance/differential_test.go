@@ -61,6 +61,8 @@ var (
 	tcp   = []fabrictest.Option{fabrictest.TCP()}
 	bare  = []fabrictest.Option{fabrictest.TCPPlaintext()}
 	mixed = []fabrictest.Option{fabrictest.Mixed()}
+	alone = []fabrictest.Option{fabrictest.TCP(), fabrictest.Unbroken()}
+	looks = []fabrictest.Option{fabrictest.TCPPlaintext(), fabrictest.LowLatency()}
 )
 
 // stages are all of them. What programs see is compared with the first. Of mixed
@@ -71,6 +73,8 @@ var stages = []stage{
 	{name: "embedded, across nodes, quic", opts: quic, near: throughEngine, far: throughEngine, farNode: 1},
 	{name: "embedded, across nodes, tcp", opts: tcp, near: throughEngine, far: throughEngine, farNode: 1},
 	{name: "embedded, across nodes, tcp plaintext", opts: bare, near: throughEngine, far: throughEngine, farNode: 1},
+	{name: "embedded, across nodes, tcp, nothing between", opts: alone, near: throughEngine, far: throughEngine, farNode: 1},
+	{name: "embedded, across nodes, tcp plaintext, low latency", opts: looks, near: throughEngine, far: throughEngine, farNode: 1},
 	{name: "embedded, across nodes, mixed", opts: mixed, near: throughEngine, far: throughEngine, farNode: 1},
 	{name: "embedded, across swapped nodes, mixed", opts: mixed, near: throughEngine, far: throughEngine, nearNode: 1},
 	{name: "embedded, same node", near: throughEngine, far: throughEngine, maps: true},
@@ -78,6 +82,7 @@ var stages = []stage{
 	{name: "attached, across nodes, quic", opts: quic, near: throughSocket, far: throughSocket, farNode: 1},
 	{name: "attached, across nodes, tcp", opts: tcp, near: throughSocket, far: throughSocket, farNode: 1},
 	{name: "attached, across nodes, tcp plaintext", opts: bare, near: throughSocket, far: throughSocket, farNode: 1},
+	{name: "attached, across nodes, tcp, nothing between", opts: alone, near: throughSocket, far: throughSocket, farNode: 1},
 	{name: "attached, across nodes, mixed", opts: mixed, near: throughSocket, far: throughSocket, farNode: 1},
 	{name: "attached to embedded, across swapped nodes, mixed", opts: mixed, near: throughSocket, far: throughEngine, nearNode: 1},
 	{name: "attached, same node", near: throughSocket, far: throughSocket, channels: true, maps: true},

@@ -1,0 +1,67 @@
+package fabrictest
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/internal/transport/quic"
+	"github.com/fabricd/fabricd/internal/transport/tcp"
+)
+
+// What the nodes of an Unbroken cluster talk over is the provider itself, whose sessions
+// are read by who waits; others have a layer before it. Nothing there can be broken.
+func TestUnbrokenNodesHaveNothingBetween(t *testing.T) {
+	for name, over := range map[string]Option{"tcp": TCP(), "quic": QUIC(), "mixed": Mixed()} {
+		t.Run(name, func(t *testing.T) {
+			for _, unbroken := range []bool{false, true} {
+				opts := []Option{over}
+				if unbroken {
+					opts = append(opts, Unbroken())
+				}
+				c := NewCluster(t, 1, opts...)
+				layer := c.nodes[0].layer
+				if unbroken {
+					layer = nil
+				}
+				providers, err := c.network.join(c.identityOf(7), layer)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, p := range providers {
+					bare := false
+					switch p := p.(type) {
+					case *tcp.Provider:
+						bare = true
+						helps(t, c, p)
+					case *quic.Provider:
+						bare = true
+					}
+					if bare != unbroken {
+						t.Errorf("unbroken: %v: %T", unbroken, p)
+					}
+				}
+				for _, p := range providers {
+					p.Close()
+				}
+				if _, err := c.NodeFault(0, NodeFault{}); unbroken && (err == nil || !strings.Contains(err.Error(), "Unbroken")) {
+					t.Errorf("a fault of a node: %v", err)
+				}
+			}
+		})
+	}
+}
+
+// helps checks that whoever waits for a session of p can read for it.
+func helps(t *testing.T, c *Cluster, p transport.Provider) {
+	t.Helper()
+	s, err := p.Dial(context.Background(), c.nodes[0].peer.Addresses[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := s.(transport.Helper); !ok {
+		t.Errorf("a session is a %T, which nobody can read for", s)
+	}
+	s.Close(0, "")
+}
