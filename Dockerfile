@@ -13,10 +13,12 @@ LABEL org.fabricd.stage=build
 WORKDIR /src
 # How modules are found; `make image` passes on what this machine's go uses.
 ARG GOPROXY GOSUMDB GONOSUMDB GOPRIVATE
-# Modules change rarely: a layer of their own, with what is compiled of them.
-COPY go.mod go.sum cmd/fabric.pgo ./
-RUN go mod download && \
-    CGO_ENABLED=0 go build -trimpath -pgo=fabric.pgo github.com/quic-go/quic-go github.com/hashicorp/memberlist \
+# Modules change rarely: layers of their own, with what is compiled of them.
+COPY go.mod go.sum ./
+RUN go mod download
+# What the compiler is told of where time goes.
+COPY cmd/fabric.pgo ./
+RUN CGO_ENABLED=0 go build -trimpath -pgo=fabric.pgo github.com/quic-go/quic-go github.com/hashicorp/memberlist \
     github.com/goccy/go-yaml github.com/rs/zerolog github.com/spf13/cobra go.etcd.io/bbolt
 COPY . .
 ARG VERSION=unknown

@@ -142,7 +142,7 @@ bench: ## all of the benchmark on this machine, with the table of targets; a rep
 PROFILED := msg_lat msg_rate msg_bw rma_write_lat rma_write_bw rma_read_lat rma_read_bw atomic_fadd
 
 pgo: build ## profile the benchmark anew: builds are guided by what it finds
-	@mkdir -p out/pgo
+	@rm -rf out/pgo; mkdir -p out/pgo
 	for provider in attach attach-low tcp tcp-plain tcp-low quic; do
 	  echo "profiling $$provider"
 	  bin/fabric-bench run $(PROFILED) --provider $$provider --size 8,4K,64K --reps 1 --duration 400ms \
@@ -150,7 +150,8 @@ pgo: build ## profile the benchmark anew: builds are guided by what it finds
 	done
 	# Without this directory's name, which would be another one on each machine.
 	exe=$$(realpath bin/fabric-bench)
-	go tool pprof -proto out/pgo/*.pprof | zcat | LC_ALL=C sed "s|$$exe|$$(printf '%*s' $${#exe} fabric-bench)|" | gzip -9n >$(PGO)
+	go tool pprof -proto out/pgo/*.pprof | zcat | LC_ALL=C sed "s|$$exe|$$(printf '%*s' $${#exe} fabric-bench)|" | gzip -9n >out/pgo/new
+	mv out/pgo/new $(PGO)
 	ls -l $(PGO)
 
 bench-anchors: ## install what the benchmark compares with: UCX, libfabric, iperf3 (Debian, root)

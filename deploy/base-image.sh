@@ -75,13 +75,16 @@ cache=$(go env GOMODCACHE)/cache/download
 )
 copy "$work/modules/cache/download" "$root/usr/local/share/go-modules" --exclude='*.lock' --exclude=./sumdb
 # What the compiler made of what the Dockerfile builds, with its flags, so that
-# nothing is compiled twice on one machine. The cache is keyed by content: what
+# nothing is compiled twice on one machine. It is built first: `go list` alone makes
+# nothing of a profile. The cache is keyed by content: what
 # does not fit any more is not used. A name ending in -d is a file that was made,
 # one ending in -a says which inputs it is of, or that there was nothing to print.
 nothing=$(printf '' | sha256sum | cut -d ' ' -f 1)
 (
   cd "$(dirname "$0")/.."
-  CGO_ENABLED=0 go list -deps -export -trimpath -f '{{.Export}}' ./cmd/fabricd ./deploy/apps/...
+  export CGO_ENABLED=0
+  go build -trimpath -pgo=cmd/fabric.pgo -o "$work/programs/" ./cmd/fabricd ./deploy/apps/... >&2
+  go list -deps -export -trimpath -pgo=cmd/fabric.pgo -f '{{.Export}}' ./cmd/fabricd ./deploy/apps/...
 ) | sed -n 's|.*/\([0-9a-f]*\)-d$|\1|p' | sort -u >"$work/made"
 echo "$nothing" >>"$work/made"
 mkdir -p "$root/root/.cache/go-build"

@@ -175,7 +175,7 @@ func (d *Document) addUnanchored(key string, err error, rows ...Target) {
 }
 
 // calmsDefault is how often daemons are left alone.
-const calmsDefault = 2
+const calmsDefault = 5
 
 // falseTargets adds the rows of daemons that are left alone on a machine that is
 // too busy, beside memberlist alone if that is measured at all.

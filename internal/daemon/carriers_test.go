@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"slices"
@@ -12,6 +13,8 @@ import (
 
 	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/membership"
+	"github.com/fabricd/fabricd/membership/gossip"
 )
 
 func TestProvidersAreNamedOrLeftOut(t *testing.T) {
@@ -135,10 +138,12 @@ func TestProvidersThatCannotBeOpened(t *testing.T) {
 // says so. Where there is no other, that is the end.
 func TestANodeWithoutItsFirstProvider(t *testing.T) {
 	host, _ := testHost(t)
+	var said bytes.Buffer
 	open := func(providers ...string) (*Daemon, []transport.Provider, error) {
 		c := testConfig(t, RoleNode, "node")
 		c.Providers = providers
-		d := &Daemon{cfg: c, memory: newConnMemory(c.Local.Quotas, shm.Limit, nil), state: host.state, log: zerolog.Nop()}
+		said.Reset()
+		d := &Daemon{cfg: c, memory: newConnMemory(c.Local.Quotas, shm.Limit, nil), state: host.state, log: zerolog.New(&said)}
 		var err error
 		if d.data, err = listenPair("data-port", c.Network.Bind, 0); err != nil {
 			t.Fatal(err)
@@ -164,6 +169,23 @@ func TestANodeWithoutItsFirstProvider(t *testing.T) {
 		names, none := d.providers()
 		if !slices.Equal(names, []string{"tcp"}) || len(none) != 1 || none[0].Provider != "quic" || none[0].Reason == "" {
 			t.Errorf("%v: has %v, not available %v", providers, names, none)
+		}
+		if line := said.String(); !strings.Contains(line, `"provider":"quic"`) || !strings.Contains(line, "links take the others") {
+			t.Errorf("%v: it says %q", providers, line)
+		}
+	}
+}
+
+// A connection whose bytes do not arrive is given up when its link is, within the time in
+// which the profile has a silent node removed.
+func TestSocketsAreGivenUpWithTheirLink(t *testing.T) {
+	host, _ := testHost(t)
+	c := testConfig(t, RoleNode, "node")
+	d := &Daemon{cfg: c, memory: newConnMemory(c.Local.Quotas, shm.Limit, nil), state: host.state, log: zerolog.Nop()}
+	for profile, bound := range map[gossip.Profile]time.Duration{gossip.Fast: 2 * time.Second, gossip.Normal: 3 * time.Second} {
+		giveUp := giveUpAfter(membership.TimingOf(profile))
+		if got := tcpConfig(d, &share{}, host.store, giveUp).UserTimeout; got != giveUp || giveUp <= 0 || giveUp > bound {
+			t.Errorf("%v: a connection is given up after %v, a link after %v, a node within %v", profile, got, giveUp, bound)
 		}
 	}
 }

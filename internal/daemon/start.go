@@ -219,7 +219,7 @@ func (d *Daemon) startEngine(ctx context.Context) error {
 	}
 	d.roster.setCluster(d.state.Identity().Cluster)
 	timing := membership.TimingOf(gossip.Profile(d.cfg.Detection))
-	giveUp := timing.Silence + timing.Check // as a silent node is known to be lost
+	giveUp := giveUpAfter(timing)
 	providers, err := d.openProviders(store, giveUp)
 	if err != nil {
 		return err
@@ -244,6 +244,10 @@ func (d *Daemon) startEngine(ctx context.Context) error {
 	d.mu.Unlock()
 	return d.startMembership(ctx, store, engine, reports)
 }
+
+// giveUpAfter is when a silent link is given up, and a connection of it whose bytes do not
+// arrive: as a silent node is known to be lost.
+func giveUpAfter(t verdict.Timing) time.Duration { return t.Silence + t.Check }
 
 // startMembership takes part in the cluster.
 func (d *Daemon) startMembership(ctx context.Context, store *trust.Store, engine *driver.Node, reports *reporter) error {

@@ -38,7 +38,7 @@ func overTCP(t *testing.T, provider string, size int) (here, there ipc.Endpoint,
 // Operations of every size and kind come in their order, whoever applies them:
 // small ones who reads them, longer ones and those behind them the lane's reader.
 func TestOrderOfOperationsOverSockets(t *testing.T) {
-	for _, provider := range []string{"tcp", "tcp-plain"} {
+	for _, provider := range []string{"tcp", "tcp-plain", "tcp-low"} {
 		t.Run(provider, func(t *testing.T) {
 			const size = 256 << 10
 			here, _, mine, theirs, loff, roff := overTCP(t, provider, size)
@@ -112,7 +112,7 @@ func TestSmallOperationsOverTCPAllocateNothing(t *testing.T) {
 // Messages of every size keep their order while those who wait for them, and for
 // operations, read for the session.
 func TestOrderOfMessagesOverSockets(t *testing.T) {
-	for _, provider := range []string{"tcp", "tcp-plain"} {
+	for _, provider := range []string{"tcp", "tcp-plain", "tcp-low"} {
 		t.Run(provider, func(t *testing.T) {
 			here, there, _, _, _, roff := overTCP(t, provider, 4096)
 			const rounds = 300
