@@ -50,9 +50,13 @@ func (l *loopback) open(id transport.Identity, layer *inject.Layer, port int) (t
 		return nil, err
 	}
 	s := &socket{PacketConn: conn, udp: conn, net: l, cut: make(map[string]bool)}
-	cfg.PacketConn = conn
-	if layer != nil {
+	switch {
+	case layer != nil:
 		cfg.PacketConn = layer.PacketConn(s, faults.Link)
+	case raced:
+		cfg.PacketConn = s // which has a lock that it knows
+	default:
+		cfg.PacketConn = conn
 	}
 	p, err := quic.New(cfg)
 	if err != nil {

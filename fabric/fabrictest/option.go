@@ -43,6 +43,7 @@ func Mixed() Option { return func(o *options) { o.quic, o.tcp = true, true } }
 // sockets, as with a fabricd without --enable-faults, and whoever reads a small operation
 // applies it. Node faults are refused; Partition, and faults of links, fail the test. Kill
 // is heard of by every node before it happens, so that nothing has to be held back for it.
+// With the race detector, packets of QUIC pass a lock that it knows of all the same.
 func Unbroken() Option { return func(o *options) { o.unbroken = true } }
 
 // LowLatency is [Unbroken], and readers of [TCP] look at their sockets before they sleep.
