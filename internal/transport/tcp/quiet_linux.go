@@ -134,7 +134,7 @@ const unarmed = time.Millisecond
 // A gate is a set of the kernel, and a file that the runtime watches. While it is armed, it
 // has the socket as its only member, and is readable once that is ready. Else it is empty:
 // of each packet the kernel tells every set that the socket is in, also those that asked for
-// nothing, which took 0.15 µs of a way that takes 6.
+// nothing: two gates took 0.1 µs of a way that takes 6.
 type gate struct {
 	socket int
 	events uint32

@@ -74,11 +74,14 @@ func TestNoWordIsLostAtAGate(t *testing.T) {
 // called away and ended as everybody is; another refusal ends what it did.
 func TestAGateWithoutMemory(t *testing.T) {
 	here, there := quietPair(t)
-	refusal := unix.ENOSPC
+	refusal, sleeps := unix.ENOSPC, make(chan struct{}, 1) // a token when somebody is about to sleep
 	ctl := here.reads.ctl
 	here.reads.ctl = func(set, op, socket int, ev *unix.EpollEvent) error {
-		if op == unix.EPOLL_CTL_ADD && refusal != 0 {
-			return refusal
+		if op == unix.EPOLL_CTL_ADD {
+			notify(sleeps)
+			if refusal != 0 {
+				return refusal
+			}
 		}
 		return ctl(set, op, socket, ev)
 	}
@@ -94,9 +97,10 @@ func TestAGateWithoutMemory(t *testing.T) {
 		if err := here.SetReadDeadline(time.Time{}); err != nil {
 			t.Fatal(err)
 		}
+		<-sleeps // of the read before
 		var writer sync.WaitGroup
 		writer.Go(func() {
-			time.Sleep(5 * time.Millisecond) // it sleeps by then, most of the time
+			<-sleeps
 			if _, err := there.Write([]byte("word")); err != nil {
 				t.Error(err)
 			}
@@ -110,6 +114,9 @@ func TestAGateWithoutMemory(t *testing.T) {
 	if _, err := here.Read(p); !errors.Is(err, unix.EBADF) {
 		t.Errorf("a set that is none: %v", err)
 	}
+	for len(sleeps) > 0 {
+		<-sleeps
+	}
 	refusal = unix.ENOSPC
 	var reader sync.WaitGroup
 	reader.Go(func() {
@@ -117,7 +124,7 @@ func TestAGateWithoutMemory(t *testing.T) {
 			t.Errorf("closed meanwhile: %v", err)
 		}
 	})
-	time.Sleep(5 * time.Millisecond)
+	<-sleeps
 	here.Close()
 	reader.Wait()
 }
