@@ -2,7 +2,6 @@ package ipc
 
 import (
 	"fmt"
-	"runtime"
 
 	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/internal/spin"
@@ -19,10 +18,10 @@ const (
 	spinSteps = 400
 	// lowSteps bounds those of low latency: some tens of milliseconds.
 	lowSteps = 1 << 18
-	// aloneSteps are those of them that a thread makes of its own: some fifty
-	// microseconds, which is longer than an answer takes.
+	// aloneSteps are those of them before it gives way: some fifty microseconds, which
+	// is longer than an answer takes.
 	aloneSteps = 1 << 11
-	// shareSteps lie between two times that others may run.
+	// shareSteps lie between two times that others may run: some two microseconds.
 	shareSteps = 64
 	// smallMachine has too few processors for watching.
 	smallMachine = 4
@@ -45,13 +44,18 @@ func lowLatency(setting string) (bool, error) {
 type spinner struct {
 	low    bool // each watch takes as many looks as it may
 	most   int
+	alone  int // looks of a watch before it gives way
 	budget spin.Budget
 }
 
 // spinner returns one for a direction of a channel.
 func (t tuning) spinner() spinner {
-	most := t.looks(spin.Processors())
-	return spinner{low: t.low, most: most, budget: spin.New(most)}
+	processors := spin.Processors()
+	most, alone := t.looks(processors), aloneSteps
+	if processors == 1 {
+		alone = shareSteps // there nobody answers before it gives way
+	}
+	return spinner{low: t.low, most: most, alone: alone, budget: spin.New(most)}
 }
 
 // looks is how many a watch may take at most, where a process has so many
@@ -73,7 +77,7 @@ func (t tuning) looks(processors int) int {
 // not pay. What it learns makes the next watch longer or shorter.
 func (s *spinner) watch(seen, over func() bool) bool {
 	if s.low {
-		return stay(s.most, seen, over, runtime.Gosched)
+		return stay(s.most, s.alone, seen, over, giveWay)
 	}
 	looks := s.budget.Looks()
 	if looks == 0 {
@@ -84,21 +88,24 @@ func (s *spinner) watch(seen, over func() bool) bool {
 	return saw
 }
 
-// stay watches as low latency does: it keeps its thread and its processor, as long as
-// who talks takes to answer. Then it yields to others of this process now and then, who
-// may be the ones it waits for: where more watch than there are processors, nothing would
-// move until the runtime takes one away from them, which it does after 10 ms.
-func stay(steps int, seen, over func() bool, yield func()) bool {
-	alone := min(steps, aloneSteps)
-	runtime.LockOSThread()
+// stay watches as low latency does: it keeps its processor for alone looks. Then it gives
+// way now and then to other threads and other goroutines, who may be the ones it waits
+// for: the scheduler has put them on the same processor, where their turn would come after
+// milliseconds, or more of this process watch than there are processors, and nothing would
+// move until the runtime takes one away from them, which it does after 10 ms. Not before:
+// the scheduler parts two threads where one of them waits long, and leaves them together
+// where both go on after a microsecond.
+func stay(steps, alone int, seen, over func() bool, giveWay func()) bool {
+	alone = min(steps, alone)
 	saw := look(alone, seen, over)
-	runtime.UnlockOSThread()
 	for left := steps - alone; !saw && left > 0 && !over(); left -= shareSteps {
-		yield()
+		giveWay()
 		saw = look(min(left, shareSteps), seen, over)
 	}
 	return saw
 }
+
+func giveWay() { spin.GiveWay(true) }
 
 func look(steps int, seen, over func() bool) bool {
 	for i := range steps {
