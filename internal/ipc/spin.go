@@ -2,6 +2,7 @@ package ipc
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/internal/spin"
@@ -25,6 +26,9 @@ const (
 	shareSteps = 64
 	// smallMachine has too few processors for watching.
 	smallMachine = 4
+	// turnTime is what the turn of somebody else takes at least, who watches too. To give
+	// way where nobody takes it costs less than half a microsecond.
+	turnTime = 1500 * time.Nanosecond
 )
 
 // lowLatency reads the setting of this process: with low, its calls keep their
@@ -44,7 +48,8 @@ func lowLatency(setting string) (bool, error) {
 type spinner struct {
 	low    bool // each watch takes as many looks as it may
 	most   int
-	alone  int // looks of a watch before it gives way
+	alone  int  // looks of a watch before it gives way, where nobody shares its processor
+	shared bool // somebody does who answers
 	budget spin.Budget
 }
 
@@ -77,14 +82,28 @@ func (t tuning) looks(processors int) int {
 // not pay. What it learns makes the next watch longer or shorter.
 func (s *spinner) watch(seen, over func() bool) bool {
 	if s.low {
-		return stay(s.most, s.alone, seen, over, giveWay)
+		return s.stay(seen, over, giveWay)
 	}
 	looks := s.budget.Looks()
 	if looks == 0 {
 		return false
 	}
-	saw := look(looks, seen, over)
+	saw := look(looks, seen, over) > 0
 	s.budget.Ended(saw)
+	return saw
+}
+
+// stay watches as low latency does, on a processor of its own as long as it has one. After
+// an answer that came in a turn of somebody else on that processor, the next watch gives
+// way early: the kernel may leave the two together for tens of milliseconds though others
+// are idle. Otherwise it does not, which would cost large messages some percent.
+func (s *spinner) stay(seen, over, giveWay func() bool) bool {
+	alone := s.alone
+	if s.shared {
+		alone = min(alone, shareSteps)
+	}
+	saw, turn := stay(s.most, alone, seen, over, giveWay)
+	s.shared = turn || s.shared && !saw
 	return saw
 }
 
@@ -92,30 +111,39 @@ func (s *spinner) watch(seen, over func() bool) bool {
 // way now and then to other threads and other goroutines, who may be the ones it waits
 // for: the scheduler has put them on the same processor, where their turn would come after
 // milliseconds, or more of this process watch than there are processors, and nothing would
-// move until the runtime takes one away from them, which it does after 10 ms. Not before:
-// the scheduler parts two threads where one of them waits long, and leaves them together
-// where both go on after a microsecond.
-func stay(steps, alone int, seen, over func() bool, giveWay func()) bool {
+// move until the runtime takes one away from them, which it does after 10 ms. turn tells
+// whether it saw what somebody did whose turn giveWay says to have been long.
+func stay(steps, alone int, seen, over, giveWay func() bool) (saw, turn bool) {
 	alone = min(steps, alone)
-	saw := look(alone, seen, over)
-	for left := steps - alone; !saw && left > 0 && !over(); left -= shareSteps {
-		giveWay()
-		saw = look(min(left, shareSteps), seen, over)
+	if look(alone, seen, over) > 0 {
+		return true, false
 	}
-	return saw
+	for left := steps - alone; left > 0 && !over(); left -= shareSteps {
+		long := giveWay()
+		if n := look(min(left, shareSteps), seen, over); n > 0 {
+			return true, long && n == 1
+		}
+	}
+	return false, false
 }
 
-func giveWay() { spin.GiveWay(true) }
+// giveWay lets others run, and tells whether somebody took a turn.
+func giveWay() bool {
+	before := time.Now()
+	spin.GiveWay(true)
+	return time.Since(before) >= turnTime
+}
 
-func look(steps int, seen, over func() bool) bool {
+// look returns how many looks it took to see something; 0 if there was nothing.
+func look(steps int, seen, over func() bool) int {
 	for i := range steps {
 		if seen() {
-			return true
+			return i + 1
 		}
 		if i%64 == 63 && over() {
-			return false
+			return 0
 		}
 		shm.Pause(pauseStep)
 	}
-	return false
+	return 0
 }

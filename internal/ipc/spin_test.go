@@ -50,14 +50,15 @@ func TestLowLatencyGivesWayWhenNoAnswerComes(t *testing.T) {
 	for _, c := range []struct {
 		steps, answer, end int // looks: at most, until it sees something, until it is over
 		alone              int // looks before it gives way; 0: aloneSteps
-		saw                bool
+		saw, turn          bool
 		looks              int
 		given              []int // after which looks
 	}{
 		{steps: lowSteps, answer: 1, saw: true, looks: 1},
 		{steps: lowSteps, answer: aloneSteps, saw: true, looks: aloneSteps},
-		{steps: lowSteps, answer: aloneSteps + 1, saw: true, looks: aloneSteps + 1, given: []int{aloneSteps}},
-		{steps: lowSteps, answer: aloneSteps + shareSteps + 1, saw: true, looks: aloneSteps + shareSteps + 1, given: []int{aloneSteps, aloneSteps + shareSteps}},
+		{steps: lowSteps, answer: aloneSteps + 1, saw: true, turn: true, looks: aloneSteps + 1, given: []int{aloneSteps}},
+		{steps: lowSteps, answer: aloneSteps + shareSteps + 1, saw: true, turn: true, looks: aloneSteps + shareSteps + 1, given: []int{aloneSteps, aloneSteps + shareSteps}},
+		{steps: lowSteps, answer: aloneSteps + 2, saw: true, looks: aloneSteps + 2, given: []int{aloneSteps}},
 		{steps: lowSteps, end: 64, looks: 64},
 		{steps: lowSteps, end: aloneSteps + 1, looks: aloneSteps + shareSteps, given: []int{aloneSteps}},
 		{steps: aloneSteps, looks: aloneSteps},
@@ -65,14 +66,46 @@ func TestLowLatencyGivesWayWhenNoAnswerComes(t *testing.T) {
 		{steps: 7, looks: 7},
 		{steps: 0},
 		{steps: lowSteps, alone: shareSteps, answer: shareSteps, saw: true, looks: shareSteps},
-		{steps: lowSteps, alone: shareSteps, answer: 2*shareSteps + 1, saw: true, looks: 2*shareSteps + 1, given: []int{shareSteps, 2 * shareSteps}},
+		{steps: lowSteps, alone: shareSteps, answer: 2*shareSteps + 1, saw: true, turn: true, looks: 2*shareSteps + 1, given: []int{shareSteps, 2 * shareSteps}},
 	} {
 		looks, given := 0, []int(nil)
-		saw := stay(c.steps, cmp.Or(c.alone, aloneSteps), func() bool { looks++; return looks == c.answer }, func() bool { return c.end > 0 && looks >= c.end },
-			func() { given = append(given, looks) })
-		if saw != c.saw || looks != c.looks || !slices.Equal(given, c.given) {
-			t.Errorf("%+v: saw %v after %d looks, and gave way after %v", c, saw, looks, given)
+		saw, turn := stay(c.steps, cmp.Or(c.alone, aloneSteps), func() bool { looks++; return looks == c.answer }, func() bool { return c.end > 0 && looks >= c.end },
+			func() bool { given = append(given, looks); return true })
+		if saw != c.saw || turn != c.turn || looks != c.looks || !slices.Equal(given, c.given) {
+			t.Errorf("%+v: saw %v (in a turn of somebody else: %v) after %d looks, and gave way after %v", c, saw, turn, looks, given)
 		}
+	}
+}
+
+// Who answers in turns of the same processor gets them soon, as long as they are together.
+func TestLowLatencySharesAProcessor(t *testing.T) {
+	s := spinner{low: true, most: lowSteps, alone: aloneSteps}
+	for i, c := range []struct {
+		answer int  // looks until it sees something; 0: when somebody had a turn
+		long   bool // who is given way to takes a turn
+		looks  int
+	}{
+		{answer: 5, looks: 5},
+		{long: true, looks: aloneSteps + 1}, // the kernel puts them together
+		{long: true, looks: shareSteps + 1},
+		{long: true, looks: shareSteps + 1},
+		{answer: 5, looks: 5}, // it parts them
+		{long: true, looks: aloneSteps + 1},
+		{answer: shareSteps + 2, looks: shareSteps + 2},
+		{answer: aloneSteps + 1, looks: aloneSteps + 1}, // a short turn is nobody's
+		{answer: aloneSteps + 1, looks: aloneSteps + 1},
+	} {
+		looks, had := 0, false
+		saw := s.stay(func() bool { looks++; return had || looks == c.answer }, func() bool { return false },
+			func() bool { had = c.long; return c.long })
+		if !saw || looks != c.looks {
+			t.Errorf("watch %d: saw %v after %d looks, want it after %d", i, saw, looks, c.looks)
+		}
+	}
+	looks := 0
+	s.stay(func() bool { looks++; return false }, func() bool { return looks > 10*aloneSteps }, func() bool { return true })
+	if s.shared {
+		t.Error("long turns in which nobody answers: they share")
 	}
 }
 
