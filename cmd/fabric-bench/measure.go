@@ -12,15 +12,18 @@ type budget struct {
 	iters    int64         // 0: as duration says, or the default for the size
 	duration time.Duration // about how long a repetition takes; 0: iters says
 	uneven   bool          // what an operation takes may change at any time: duration is looked at meanwhile
-	warmup   int64         // negative: a tenth of iters, at most maxWarmup
+	warmup   int64         // negative: a tenth of iters, at most maxWarmup, or of the time
 }
 
 const (
 	maxWarmup = 1000
 	maxIters  = 100_000_000
 
-	// Without --iters and --duration.
+	// Without --iters and --duration: as many, or more if those take less than
+	// leastTime. What the scheduler does for some milliseconds would be all that a
+	// shorter repetition measures.
 	defaultIters = 10_000
+	leastTime    = 50 * time.Millisecond
 
 	// A repetition of large messages has fewer operations, in proportion to
 	// their size, so that it takes about as long; but never less than fewIters,
@@ -62,6 +65,31 @@ func (b budget) plan(size int64) (iters, warmup int64) {
 func (b budget) fit(size, n int64, elapsed time.Duration) int64 {
 	per := max(elapsed/time.Duration(n), 1)
 	return min(max(int64(b.duration/per), min(10, fewest(size))), maxIters)
+}
+
+// count returns how many of the planned operations to time, when n took elapsed.
+func (b budget) count(size, planned, n int64, elapsed time.Duration) int64 {
+	switch {
+	case b.duration > 0:
+		return b.fit(size, n, elapsed)
+	case b.iters == 0:
+		return max(planned, budget{duration: leastTime}.fit(size, n, elapsed))
+	}
+	return planned
+}
+
+// more returns how many operations to warm up with after n that took elapsed: 0 if
+// that was a tenth of the repetition. What the very first ones take, which wake
+// everybody up, tells little of how many the repetition should have.
+func (b budget) more(size, n int64, elapsed time.Duration) int64 {
+	tenth := budget{duration: b.duration / 10}
+	if b.duration == 0 && b.iters == 0 {
+		tenth.duration = leastTime / 10
+	}
+	if b.warmup >= 0 || elapsed >= tenth.duration {
+		return 0
+	}
+	return tenth.fit(size, n, elapsed)
 }
 
 // A builder returns the operations of a test on a channel of a side.
@@ -193,11 +221,18 @@ func (l *lineup) warm(ctx context.Context, b budget) (iters, warmup int64, err e
 	if warmup == 0 {
 		return iters, 0, nil
 	}
-	w, err := l.pass(ctx, warmup)
-	if err == nil && b.duration > 0 {
-		iters = b.fit(l.job.size, warmup, w.elapsed)
+	n := warmup
+	w, err := l.pass(ctx, n)
+	if err != nil {
+		return 0, 0, err
 	}
-	return iters, warmup, err
+	if more := b.more(l.job.size, n, w.elapsed); more > 0 {
+		if w, err = l.pass(ctx, more); err != nil {
+			return 0, 0, err
+		}
+		n, warmup = more, warmup+more
+	}
+	return b.count(l.job.size, iters, n, w.elapsed), warmup, nil
 }
 
 // A counterFunc starts to count the system calls of this process and others.

@@ -113,9 +113,9 @@ func (o *options) flags(f *pflag.FlagSet) {
 	f.StringSliceVar(&o.sizes, "size", standardSizes, "sizes of messages and transfers in bytes, with K, M or G: up to 64M, of "+strings.Join(largeTests(), ", ")+" up to 1G")
 	f.BoolVar(&o.sweep, "sweep", false, "instead of --size: 1 B to 4 MiB, with the points where cliffs are")
 	f.BoolVar(&o.cliffFails, "fail-on-cliff", false, cliffFailsHelp)
-	f.Int64Var(&o.iters, "iters", 0, "timed operations per repetition (default 10000); of more than 64K each, fewer in proportion, but at least 100, and of 1G 6")
+	f.Int64Var(&o.iters, "iters", 0, "timed operations per repetition (default 10000, or what takes 50 ms if that is more); of more than 64K each, fewer in proportion, but at least 100, and of 1G 6")
 	f.DurationVar(&o.duration, "duration", o.duration, "instead of --iters: about how long a repetition takes")
-	f.Int64Var(&o.warmup, "warmup", -1, "untimed operations before each repetition (default a tenth of --iters, at most 1000)")
+	f.Int64Var(&o.warmup, "warmup", -1, "untimed operations before each repetition (default a tenth of --iters, at most 1000, but a tenth of the time)")
 	f.Lookup("warmup").DefValue = "0" // so that the help does not show -1 beside its words
 	f.IntVar(&o.reps, "reps", 5, "repetitions; the report has their minimum, median and maximum")
 	f.Uint64Var(&o.seed, "seed", 1, "seed of the contents, and of what is random in --chaos")

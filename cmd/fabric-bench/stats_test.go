@@ -191,6 +191,49 @@ func TestBudget(t *testing.T) {
 	}
 }
 
+// The warm-up takes a tenth of the repetition, unless somebody says how long it is.
+func TestMore(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		b    budget
+		took time.Duration // what 1000 took
+		want int64
+	}{
+		{"of 1 us", budget{warmup: -1}, time.Millisecond, 5000},
+		{"of 5 us", budget{warmup: -1}, 5 * time.Millisecond, 0},
+		{"as long as given", budget{warmup: -1, duration: 40 * time.Millisecond}, time.Millisecond, 4000},
+		{"as long as given, which is over", budget{warmup: -1, duration: 10 * time.Millisecond}, time.Millisecond, 0},
+		{"as many as given", budget{warmup: -1, iters: 20}, time.Microsecond, 0},
+		{"a warm-up that is given", budget{warmup: 1000}, time.Millisecond, 0},
+	} {
+		if got := tt.b.more(64, 1000, tt.took); got != tt.want {
+			t.Errorf("%s: %d more operations, want %d", tt.name, got, tt.want)
+		}
+	}
+}
+
+// Unless somebody says how many or how long, a repetition takes leastTime at least.
+func TestCount(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		b       budget
+		took    time.Duration // what 1000 took
+		want    int64
+		planned int64
+	}{
+		{"of 100 ns", budget{}, 100 * time.Microsecond, 500_000, 10_000},
+		{"of 5 us", budget{}, 5 * time.Millisecond, 10_000, 10_000},
+		{"of 1 ms", budget{}, time.Second, 625, 625},
+		{"as many as given", budget{iters: 20}, 100 * time.Microsecond, 20, 20},
+		{"as long as given", budget{duration: time.Millisecond}, 100 * time.Microsecond, 10_000, 10_000},
+		{"as long as given, and less than planned", budget{duration: time.Millisecond}, time.Millisecond, 1000, 10_000},
+	} {
+		if got := tt.b.count(64, tt.planned, 1000, tt.took); got != tt.want {
+			t.Errorf("%s: %d operations, want %d", tt.name, got, tt.want)
+		}
+	}
+}
+
 func TestUnderWay(t *testing.T) {
 	for size, want := range map[int64]int64{1: 1024, 64: 1024, 4096: 1024, 8192: 512, 64 << 10: 64, 1 << 20: 64, 64 << 20: 64} {
 		if got := underWay(size); got != want {
