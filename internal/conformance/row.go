@@ -52,7 +52,7 @@ func table() []row {
 		registerRows, unregisterRows, mmapRows,
 		transferRows(), fenceRows(),
 		lossRows(), eventRows,
-		atomicRows(), putRows(), wordRows, closedRows,
+		atomicRows(), putRows(), wordRows, closedRows, besideRows(),
 	)
 }
 

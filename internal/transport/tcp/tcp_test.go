@@ -40,6 +40,12 @@ func member(ca *transporttest.Authority, id transport.Identity) Config {
 // start starts a provider with cfg at address of net.
 func start(t testing.TB, network *netsim.Network, address string, cfg Config) *Provider {
 	t.Helper()
+	return startWith(t, network, address, cfg, func(*Config) {})
+}
+
+// startWith is start, with what change makes of how cfg listens and dials.
+func startWith(t testing.TB, network *netsim.Network, address string, cfg Config, change func(*Config)) *Provider {
+	t.Helper()
 	l, err := network.Listen(address)
 	if err != nil {
 		t.Fatal(err)
@@ -50,6 +56,7 @@ func start(t testing.TB, network *netsim.Network, address string, cfg Config) *P
 	}
 	cfg.Listener = l
 	cfg.Dial = func(ctx context.Context, to string) (net.Conn, error) { return network.Dial(ctx, host, to) }
+	change(&cfg)
 	p, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
