@@ -23,6 +23,10 @@ const (
 	// lowReads is how many reads lie between two times that others may run, and the reader
 	// looks at the clock and whether it is called away: a few microseconds.
 	lowReads = 16
+	// sharedReads is the same where somebody who answers is on the same processor, whose
+	// turn took turnTime at least. To give way to nobody takes less than half of that.
+	sharedReads = 2
+	turnTime    = 1500 * time.Nanosecond
 	// lowTurn is how long goroutines of this process wait for the reader's processor at
 	// most, unless it has probably woken one. To let them run wakes a thread of the
 	// scheduler, whether there is one that would or not, and that thread wants a processor:
@@ -59,6 +63,7 @@ type looker struct {
 	most    int32     // how many may look at once in this process
 	counted time.Time // when that was last looked up, with low latency
 	sleeps  time.Time // until then, since others compute
+	shares  bool      // the last thing that it saw came in a turn of somebody else
 
 	// Who was probably woken by what was read: a lane's reader, or, if nothing was said
 	// since, whoever it was handed on to.
@@ -96,7 +101,7 @@ func (l *looker) readOnce(fd uintptr) bool {
 }
 
 func (l *looker) readSome(fd uintptr) bool {
-	l.n, l.err = lookNow(fd, l.p, lowReads)
+	l.n, l.err = lookNow(fd, l.p, l.reads())
 	return true
 }
 
@@ -137,18 +142,30 @@ func (l *looker) stay(p []byte, now time.Time) (n int, err error) {
 	if lookers.Add(1) > l.most {
 		return 0, nil
 	}
-	until := now.Add(lowWatch)
+	until, turn := now.Add(lowWatch), time.Duration(0)
 	for {
 		if n, err = l.try(p); n > 0 || err != nil || !now.Before(until) {
+			l.ended(n > 0, turn)
 			return n, err
 		}
-		before := now
-		l.giveWay(now)
+		before := time.Now()
+		l.giveWay(before)
 		now = time.Now()
-		if took := now.Sub(before); took >= busyFor {
-			l.sleeps, until = now.Add(min(busyShare*took, busySleep)), now // after one more look
+		if turn = now.Sub(before); turn >= busyFor {
+			l.sleeps, until = now.Add(min(busyShare*turn, busySleep)), now // after one more look
 		}
 	}
+}
+
+// ended tells how a wait ended, and how long others had the processor just before.
+func (l *looker) ended(saw bool, turn time.Duration) { l.shares = saw && turn >= turnTime }
+
+// reads returns how many reads lie between two times that others may run.
+func (l *looker) reads() int {
+	if l.shares {
+		return sharedReads
+	}
+	return lowReads
 }
 
 // giveWay lets others run, of this process too if one was probably woken or it is their turn.

@@ -274,3 +274,23 @@ func TestAReaderThatWasHeldUpSleeps(t *testing.T) {
 		t.Errorf("it looks again, and reads %d bytes, %v", n, err)
 	}
 }
+
+// What came in a turn of somebody else makes the next wait give way sooner.
+func TestAReaderThatSharesGivesWaySooner(t *testing.T) {
+	var l looker
+	for i, c := range []struct {
+		saw  bool
+		turn time.Duration
+		want int
+	}{
+		{true, 0, lowReads},
+		{true, turnTime, sharedReads},
+		{true, turnTime - 1, lowReads},
+		{true, busyFor, sharedReads},
+		{false, busyFor, lowReads},
+	} {
+		if l.ended(c.saw, c.turn); l.reads() != c.want {
+			t.Errorf("wait %d: %d reads before the next turn, want %d", i, l.reads(), c.want)
+		}
+	}
+}
