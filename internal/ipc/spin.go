@@ -26,9 +26,6 @@ const (
 	shareSteps = 64
 	// smallMachine has too few processors for watching.
 	smallMachine = 4
-	// turnTime is what the turn of somebody else takes at least, who watches too. To give
-	// way where nobody takes it costs less than half a microsecond.
-	turnTime = 1500 * time.Nanosecond
 )
 
 // lowLatency reads the setting of this process: with low, its calls keep their
@@ -131,7 +128,7 @@ func stay(steps, alone int, seen, over, giveWay func() bool) (saw, turn bool) {
 func giveWay() bool {
 	before := time.Now()
 	spin.GiveWay(true)
-	return time.Since(before) >= turnTime
+	return time.Since(before) >= spin.Turn
 }
 
 // look returns how many looks it took to see something; 0 if there was nothing.

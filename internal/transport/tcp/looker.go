@@ -23,10 +23,8 @@ const (
 	// lowReads is how many reads lie between two times that others may run, and the reader
 	// looks at the clock and whether it is called away: a few microseconds.
 	lowReads = 16
-	// sharedReads is the same where somebody who answers is on the same processor, whose
-	// turn took turnTime at least. To give way to nobody takes less than half of that.
+	// sharedReads is the same where somebody who answers is on the same processor.
 	sharedReads = 2
-	turnTime    = 1500 * time.Nanosecond
 	// lowTurn is how long goroutines of this process wait for the reader's processor at
 	// most, unless it has probably woken one. To let them run wakes a thread of the
 	// scheduler, whether there is one that would or not, and that thread wants a processor:
@@ -148,17 +146,18 @@ func (l *looker) stay(p []byte, now time.Time) (n int, err error) {
 			l.ended(n > 0, turn)
 			return n, err
 		}
-		before := time.Now()
-		l.giveWay(before)
+		before, given := now, time.Now()
+		l.giveWay(given)
 		now = time.Now()
-		if turn = now.Sub(before); turn >= busyFor {
-			l.sleeps, until = now.Add(min(busyShare*turn, busySleep)), now // after one more look
+		turn = now.Sub(given)
+		if took := now.Sub(before); took >= busyFor { // the reads too: who is held up may be so anywhere
+			l.sleeps, until = now.Add(min(busyShare*took, busySleep)), now // after one more look
 		}
 	}
 }
 
 // ended tells how a wait ended, and how long others had the processor just before.
-func (l *looker) ended(saw bool, turn time.Duration) { l.shares = saw && turn >= turnTime }
+func (l *looker) ended(saw bool, turn time.Duration) { l.shares = saw && turn >= spin.Turn }
 
 // reads returns how many reads lie between two times that others may run.
 func (l *looker) reads() int {

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fabricd/fabricd/internal/spin"
 	"github.com/fabricd/fabricd/internal/transport"
 )
 
@@ -284,8 +285,8 @@ func TestAReaderThatSharesGivesWaySooner(t *testing.T) {
 		want int
 	}{
 		{true, 0, lowReads},
-		{true, turnTime, sharedReads},
-		{true, turnTime - 1, lowReads},
+		{true, spin.Turn, sharedReads},
+		{true, spin.Turn - 1, lowReads},
 		{true, busyFor, sharedReads},
 		{false, busyFor, lowReads},
 	} {
