@@ -71,6 +71,16 @@ type Config struct {
 	// fresh round trip. It must not block. Nil: nothing is done.
 	Revalidate func()
 
+	// Audit is told what is worth a line in the audit log. It must not block and
+	// may be called from any goroutine. Nil: nobody is told.
+	Audit func(Audit)
+	// MaxNodes bounds the identities that the host enrols, banned ones included.
+	// 0: 1024.
+	MaxNodes int
+	// Networks are those in which members may say that they are reached; empty:
+	// everywhere. Of use on the host.
+	Networks []netip.Prefix
+
 	// Faults are those of this node; its wall clock is theirs. Nil: none.
 	Faults *failpoint.Node
 

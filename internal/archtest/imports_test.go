@@ -18,6 +18,7 @@ var mayImport = map[string][]string{
 	"internal/status":    {},
 	"internal/ring":      {},
 	"internal/spin":      {},
+	"internal/guard":     {},
 	"internal/segment":   {},
 	"internal/bubble":    {},
 	"internal/budget":    {},
@@ -35,26 +36,26 @@ var mayImport = map[string][]string{
 	"membership/verdict": {"fabric/addr"},
 	"membership/trust":   {"fabric/addr"},
 	"membership/state":   {"fabric/addr", "internal/faults/failpoint"},
-	"membership/gossip":  {"fabric/addr", "internal/segment"},
-	"membership/control": {"fabric/addr", "internal/status", "membership/verdict", "membership/trust"},
-	"membership": {"fabric/addr", "internal/segment", "internal/status", "internal/faults/failpoint",
+	"membership/gossip":  {"fabric/addr", "internal/segment", "internal/guard"},
+	"membership/control": {"fabric/addr", "internal/status", "internal/guard", "membership/verdict", "membership/trust"},
+	"membership": {"fabric/addr", "internal/segment", "internal/status", "internal/guard", "internal/faults/failpoint",
 		"membership/verdict", "membership/trust", "membership/state", "membership/gossip", "membership/control"},
 
 	// The providers: each knows the contract, none knows another.
 	"internal/transport":               {"fabric/addr", "internal/status"},
 	"internal/transport/transporttest": {"internal/transport", "internal/bubble", "fabric/addr"},
 	"internal/transport/mem":           {"internal/transport", "fabric/addr"},
-	"internal/transport/quic":          {"internal/transport", "fabric/addr"},
-	"internal/transport/tcp":           {"internal/transport", "internal/spin", "internal/segment"},
+	"internal/transport/quic":          {"internal/transport", "internal/guard", "fabric/addr"},
+	"internal/transport/tcp":           {"internal/transport", "internal/guard", "internal/spin", "internal/segment"},
 
 	// The engine and its loops.
 	"internal/core": {"portmap", "rma", "fence", "internal/wire", "fabric/addr", "internal/status"},
-	"internal/driver": {"internal/core", "internal/ipc", "internal/transport", "internal/wire",
+	"internal/driver": {"internal/core", "internal/guard", "internal/ipc", "internal/transport", "internal/wire",
 		"internal/transport/mem", // the link of a node to itself
 		"internal/faults/failpoint", "portmap", "rma", "fence", "fabric/addr", "internal/status"},
 
 	// The door, and the API in front of it.
-	"internal/ipc": {"fabric/addr", "internal/status", "internal/shm", "internal/ring", "internal/spin", "internal/faults/failpoint", "rma", "fence"},
+	"internal/ipc": {"fabric/addr", "internal/status", "internal/guard", "internal/shm", "internal/ring", "internal/spin", "internal/faults/failpoint", "rma", "fence"},
 	"fabric":       {"internal/ipc", "rma", "fence", "fabric/addr", "internal/status"},
 
 	// The fault plane: what decides, and what does it to the carriers; the
@@ -64,7 +65,7 @@ var mayImport = map[string][]string{
 	"internal/faults/failpoint": {},
 
 	// What joins the rooms.
-	"internal/daemon": {"internal/driver", "membership", "membership/gossip", "membership/state", "membership/trust", "membership/verdict", "internal/ipc",
+	"internal/daemon": {"internal/guard", "internal/driver", "membership", "membership/gossip", "membership/state", "membership/trust", "membership/verdict", "internal/ipc",
 		"internal/transport", "internal/transport/quic", "internal/transport/tcp", "internal/faults", "internal/faults/inject", "internal/faults/failpoint",
 		"internal/segment", "internal/shm", "fabric/addr", "internal/status", "internal/yamlbound"},
 	"internal/doctor": {"internal/daemon", "internal/ipc", "internal/shm", "internal/transport/quic"},

@@ -85,7 +85,7 @@ func (d *Daemon) controlListener() net.Listener {
 // identify says whom a verified certificate names.
 func identify(cs tls.ConnectionState) (transport.Identity, error) {
 	id, err := trust.IdentityOf(cs)
-	return transport.Identity{Cluster: id.Cluster, Node: id.Node, Host: id.Host}, err
+	return transport.Identity{Cluster: id.Cluster, Node: id.Node, Host: id.Host, Key: id.Key, Until: id.NotAfter}, err
 }
 
 // tcpConfig returns how the TCP provider of d accepts and whom it trusts. A

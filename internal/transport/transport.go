@@ -77,6 +77,9 @@ type Identity struct {
 	Cluster addr.UUID
 	Node    addr.UUID
 	Host    bool // the certificate allows the host role
+
+	Key   [32]byte  // SHA-256 of the certificate's public key (SubjectPublicKeyInfo); zero: the provider does not know it
+	Until time.Time // end of the certificate's validity; zero: it has none
 }
 
 // A Provider accepts and dials sessions. All methods may be called from any

@@ -21,6 +21,9 @@ type Identity struct {
 	// NotAfter is the end of the certificate's validity. It is not part of
 	// the name: [Identity.Same] ignores it, [ParseURI] leaves it zero.
 	NotAfter time.Time
+	// Key is the SHA-256 of the certificate's public key. It stays the same when
+	// the certificate is renewed. Like NotAfter, it is not part of the name.
+	Key Pin
 }
 
 const (
@@ -140,7 +143,7 @@ func CertificateIdentity(cert *x509.Certificate) (Identity, error) {
 	if cert.IsCA {
 		return Identity{}, fmt.Errorf("%s: a CA certificate cannot be a node's", id)
 	}
-	id.NotAfter = cert.NotAfter
+	id.NotAfter, id.Key = cert.NotAfter, PinOf(cert)
 	return id, nil
 }
 

@@ -16,6 +16,8 @@ type Node struct {
 	State     State
 	Addresses []string // where its providers accept sessions: "host:port"
 	Providers []string
+	Labels    []string  // that the host has given it; words that rules name
+	Until     time.Time // end of its certificate, wall clock; zero: not known
 	Since     time.Time
 }
 
