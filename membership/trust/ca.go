@@ -126,11 +126,11 @@ func (ca *CA) Certificate() *x509.Certificate { return ca.cert }
 // Pin returns what join tokens carry of this CA.
 func (ca *CA) Pin() Pin { return PinOf(ca.cert) }
 
-// A Pin is the SHA-256 of a CA certificate's public key (its
-// SubjectPublicKeyInfo). It stays the same when the certificate is renewed.
+// A Pin is the SHA-256 of a certificate's public key (its SubjectPublicKeyInfo):
+// of a CA's, or a node's. It stays the same when the certificate is renewed.
 type Pin [sha256.Size]byte
 
-// PinOf returns the pin of a CA certificate.
+// PinOf returns the pin of a certificate.
 func PinOf(cert *x509.Certificate) Pin { return sha256.Sum256(cert.RawSubjectPublicKeyInfo) }
 
 // Issue signs a certificate for id with the public key of the request csr (DER),
@@ -230,13 +230,40 @@ func newSerial() (*big.Int, error) {
 // NewRequest makes a private key and a certificate request (DER) for it. The
 // key never leaves the node.
 func NewRequest() (csr []byte, key crypto.Signer, err error) {
+	if key, err = NewKey(); err == nil {
+		csr, err = RequestFor(key)
+	}
+	return csr, key, err
+}
+
+// NewKey makes a private key: a node's for good, since its identity belongs to it.
+func NewKey() (crypto.Signer, error) {
 	_, private, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
-		return nil, nil, fmt.Errorf("make certificate request: %w", err)
+		return nil, fmt.Errorf("make private key: %w", err)
 	}
-	csr, err = x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, private)
+	return private, nil
+}
+
+// RequestFor returns a certificate request (DER) for a key that the node has.
+func RequestFor(key crypto.Signer) ([]byte, error) {
+	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
 	if err != nil {
-		return nil, nil, fmt.Errorf("make certificate request: %w", err)
+		return nil, fmt.Errorf("make certificate request: %w", err)
 	}
-	return csr, private, nil
+	return csr, nil
+}
+
+// RequestPin returns the pin of the key of a certificate request whose sender holds
+// the private key.
+func RequestPin(csr []byte) (Pin, error) {
+	key, err := requestKey(csr)
+	if err != nil {
+		return Pin{}, err
+	}
+	der, err := x509.MarshalPKIXPublicKey(key)
+	if err != nil {
+		return Pin{}, fmt.Errorf("certificate request: %w", err)
+	}
+	return sha256.Sum256(der), nil
 }

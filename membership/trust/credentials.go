@@ -58,6 +58,15 @@ func IssueCredentials(ca *CA, id Identity, now time.Time, validity time.Duration
 	return NewCredentials(key, der, [][]byte{ca.cert.Raw}, now)
 }
 
+// EncodeKey returns a private key in PEM, and DecodeKey parses that. It is a secret.
+func EncodeKey(key crypto.Signer) ([]byte, error) { return encodeKey(key) }
+
+// DecodeKey parses what [EncodeKey] returned.
+func DecodeKey(b []byte) (crypto.Signer, error) { return parseKey(b) }
+
+// Serial returns the serial number of the certificate, hexadecimal.
+func (c Credentials) Serial() string { return c.Chain[0].SerialNumber.Text(16) }
+
 // Identity returns the identity in the certificate.
 func (c Credentials) Identity() (Identity, error) {
 	if len(c.Chain) == 0 {

@@ -35,9 +35,13 @@ func (m *Member) ask(now time.Time) {
 		Providers: id.Providers, Term: m.term, HostOver: m.over[addr.Host], Lease: m.lease})
 }
 
-func (m *Member) dialFailed(now time.Time) {
+func (m *Member) dialFailed(now time.Time, in DialFailed) {
 	m.dialing = false
 	m.dialAt = now.Add(m.t.Redials)
+	if in.Refused != "" {
+		m.tellHost(HostLost + ": " + in.Refused)
+		m.dialAt = now.Add(m.t.Resend)
+	}
 	if !m.redial.IsZero() {
 		m.hostEnded(ReasonCrashed)
 	}
@@ -215,6 +219,10 @@ func (m *Member) refused(now time.Time, r Refused) {
 	case RefusedFull, RefusedStorage:
 		m.tellHost(HostLost + ": " + r.Code.String() + ": " + r.Text)
 		m.askAt, m.deadline = now.Add(m.t.Stall), time.Time{}
+	case RefusedBanned:
+		m.tellHost(HostLost + ": " + r.Code.String() + ": " + r.Text)
+		m.drop(now, "refused")
+		m.dialAt = now.Add(m.t.Resend)
 	default:
 		m.tellHost(HostLost + ": " + r.Code.String() + ": " + r.Text)
 		m.drop(now, "refused")
