@@ -22,11 +22,15 @@ const (
 	CAValidity = 10 * 365 * 24 * time.Hour
 	// backdate lets nodes whose clock is behind accept a new certificate: by a
 	// day, which is how wrong a clock is whose zone was mistaken. A certificate
-	// that is valid for minutes is backdated less: its life is what counts.
+	// that is valid for less than a day is backdated less: its life is what counts.
 	backdate = 25 * time.Hour
+	aDay     = 24 * time.Hour
 	// maxCSRBytes bounds a certificate request before it is parsed.
 	maxCSRBytes = 8 << 10
 )
+
+// A Certificate is one of package x509's.
+type Certificate = x509.Certificate
 
 // A CA is a cluster's certificate authority. The host makes it once and keeps
 // it; nobody else has its key. It may be used by several goroutines at once.
@@ -207,13 +211,21 @@ func nodeTemplate(id Identity, now time.Time, validity time.Duration) (*x509.Cer
 	}
 	return &x509.Certificate{
 		SerialNumber:          serial,
-		NotBefore:             now.Add(-min(backdate, validity/10)),
+		NotBefore:             now.Add(-backdated(validity)),
 		NotAfter:              now.Add(validity),
 		KeyUsage:              x509.KeyUsageDigitalSignature,
 		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
 		BasicConstraintsValid: true,
 		URIs:                  []*url.URL{uri},
 	}, nil
+}
+
+// backdated returns by how much a certificate of this validity is backdated.
+func backdated(validity time.Duration) time.Duration {
+	if validity < aDay {
+		return validity / 10
+	}
+	return backdate
 }
 
 // newSerial returns a random positive serial number of 127 bits.
@@ -226,6 +238,9 @@ func newSerial() (*big.Int, error) {
 	b[15] |= 1 // never zero
 	return new(big.Int).SetBytes(b[:]), nil
 }
+
+// ParseIssued parses a certificate that [CA.Issue] returned.
+func ParseIssued(der []byte) (*x509.Certificate, error) { return parseCertificate(der) }
 
 // NewRequest makes a private key and a certificate request (DER) for it. The
 // key never leaves the node.

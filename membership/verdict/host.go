@@ -188,6 +188,8 @@ func (h *Host) Step(now time.Time, in HostInput) []Action {
 		h.hostSeen(in)
 	case Expel:
 		h.expel(now, in)
+	case Recertify:
+		h.recertify()
 	case Renewed:
 		h.certificateRenewed(in)
 	case Deaf:
@@ -410,6 +412,44 @@ func (h *Host) Term() uint64 { return h.term }
 // Serving reports whether somebody joined or resumed in this term, the host's
 // own node aside; it goes into the host's gossip.
 func (h *Host) Serving() bool { return h.served }
+
+// Living returns the node that lives as l.
+func (h *Host) Living(l addr.Life) (n Node, ok bool) {
+	if n := h.living(l); n != nil {
+		return n.node, true
+	}
+	return Node{}, false
+}
+
+// LifeOf returns the life that the node with this UUID has.
+func (h *Host) LifeOf(u addr.UUID) (l addr.Life, ok bool) {
+	if n := h.holder(u); n != nil {
+		return n.node.Life, true
+	}
+	return addr.Life{}, false
+}
+
+// Speaks reports whether somebody lives on a session.
+func (h *Host) Speaks(s SessionID) bool { return h.sessions[s] != nil }
+
+// Owing returns how many members have not said yet that they have dealt with the
+// end of l; while that is being written, one at least.
+func (h *Host) Owing(l addr.Life) int {
+	if n := h.find(l.Node); n != nil && n.node.Life == l {
+		return 1
+	}
+	e := h.ended[l.Node]
+	if e == nil || e.life != l {
+		return 0
+	}
+	owing := 0
+	for id := range e.owed {
+		if n := h.find(id); n != nil && n.up {
+			owing++ // one that is away ends all with it before it comes back
+		}
+	}
+	return owing
+}
 
 // Sessions returns every life but node 0's that is not over, with the session
 // on which it speaks, [LocalSession] if it has none now.

@@ -143,7 +143,12 @@ func (h *Host) renewed(now time.Time, term uint64) {
 	h.self.Since = now
 	h.nodes[0] = &hostNode{node: h.self, phase: live, shown: true}
 	h.announce(h.nodes[0])
-	for _, n := range h.nodes[1:] {
+	h.recertify()
+}
+
+// recertify gives every life that has a session its lease anew.
+func (h *Host) recertify() {
+	for _, n := range h.nodes {
 		if n.up && n.phase == live {
 			h.certify(n)
 		}

@@ -39,6 +39,9 @@ func (m *Member) dialFailed(now time.Time, in DialFailed) {
 	m.dialing = false
 	m.dialAt = now.Add(m.t.Redials)
 	if in.Refused != "" {
+		if m.self != (addr.Life{}) { // it says so because that life is over
+			m.resetView(in.Refused)
+		}
 		m.tellHost(HostLost + ": " + in.Refused)
 		m.dialAt = now.Add(m.t.Resend)
 	}
@@ -344,8 +347,8 @@ func (m *Member) hostEnded(why Reason) {
 
 // tellHost emits an EventHost if its detail is news.
 func (m *Member) tellHost(detail string) {
-	if m.told == detail || (m.told == "" && detail == HostLost) {
-		return // a host that was never reached cannot be lost
+	if m.told == detail || detail == HostLost && !m.hostUntold() {
+		return // what was told says more; and a host that was never reached cannot be lost
 	}
 	m.told = detail
 	n := Node{Life: m.host}

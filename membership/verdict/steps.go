@@ -102,6 +102,10 @@ type (
 		Reason Reason // ReasonExpelled or ReasonBanned
 	}
 
+	// Recertify has every life that has a session get its lease anew: the host
+	// signs with another certificate.
+	Recertify struct{}
+
 	// Renewed says that a node has a new certificate, which is valid until then.
 	Renewed struct {
 		UUID  addr.UUID
@@ -263,6 +267,7 @@ func (Persisted) hostInput()     {}
 func (PersistFailed) hostInput() {}
 func (HostSeen) hostInput()      {}
 func (Expel) hostInput()         {}
+func (Recertify) hostInput()     {}
 func (Renewed) hostInput()       {}
 func (Deaf) hostInput()          {}
 
