@@ -85,10 +85,9 @@ func (d *Daemon) join(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if d.state.Joined() {
-		return nil
-	}
 	switch {
+	case d.state.Joined():
+		return d.joinWith(ctx, token) // which only has to do something if the certificate has expired
 	case !given:
 		return problem("token-file", "", "a node that has not joined yet needs the file of a join token", nil)
 	case len(d.cfg.Join) == 0:
@@ -127,7 +126,7 @@ func (d *Daemon) joinOperators() error {
 
 // joinWith joins with a token.
 func (d *Daemon) joinWith(ctx context.Context, token trust.Token) error {
-	said := ""
+	said, joined := "", d.state.Joined()
 	err := membership.Join(ctx, membership.JoinConfig{
 		State: d.state, Token: token, Addresses: d.cfg.Join, Log: d.log, Faults: d.nodeFaults,
 		Status: func(text string) { // every second, mostly the same
@@ -140,8 +139,10 @@ func (d *Daemon) joinWith(ctx context.Context, token trust.Token) error {
 		},
 	})
 	switch {
-	case err == nil:
+	case err == nil && !joined:
 		d.log.Info().Str("op", "join").Stringer("cluster", d.state.Identity().Cluster).Msg("joined a cluster")
+		return nil
+	case err == nil:
 		return nil
 	case ctx.Err() != nil:
 		return err
