@@ -48,7 +48,7 @@ func execute(ctx context.Context, args, environ []string, stdout, stderr io.Writ
 		return exitOK
 	}
 	for line := range strings.Lines(err.Error()) {
-		fmt.Fprintln(stderr, "fabricd:", strings.TrimSuffix(line, "\n"))
+		_ = printLine(stderr, "fabricd: %s", strings.TrimSuffix(line, "\n")) // the exit code says it too
 	}
 	if _, bad := errors.AsType[*daemon.ConfigError](err); bad {
 		return exitUsage

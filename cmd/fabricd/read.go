@@ -124,7 +124,7 @@ func (a *app) healthCommand() *cobra.Command {
 			if f.json {
 				err = json.NewEncoder(a.stdout).Encode(h)
 			} else if h.Healthy {
-				_, err = fmt.Fprintln(a.stdout, "healthy:", h.Detail)
+				err = printLine(a.stdout, "healthy: %s", h.Detail)
 			}
 			if err == nil && !h.Healthy {
 				err = fmt.Errorf("not healthy: %s", h.Detail)
@@ -194,7 +194,7 @@ func (a *app) ping(ctx context.Context, c *daemon.Client, id addr.NodeID, count 
 		if err != nil {
 			last = err
 			if !asJSON {
-				fmt.Fprintln(a.stderr, "fabricd:", err)
+				_ = printLine(a.stderr, "fabricd: %v", err) // the exit code says it too
 			}
 			continue
 		}
@@ -264,8 +264,7 @@ func (a *app) eventsCommand() *cobra.Command {
 			if f.json {
 				return json.NewEncoder(a.stdout).Encode(e)
 			}
-			_, err := fmt.Fprintln(a.stdout, eventLine(e))
-			return err
+			return printLine(a.stdout, "%s", eventLine(e))
 		})
 		switch {
 		case errors.Is(err, context.Canceled):
