@@ -39,6 +39,7 @@ type TokenRecord struct {
 	Expires time.Time // zero: never
 	MaxUses uint32    // 0: any number
 	Uses    uint32    // how often it was redeemed
+	Labels  []string  // given to the nodes that join with it
 }
 
 // Unlimited reports whether the token may be used any number of times.
@@ -61,6 +62,7 @@ type TokenOptions struct {
 	Label   string        // for people, at most 128 bytes
 	TTL     time.Duration // 0: never expires
 	MaxUses uint32        // 0: any number
+	Labels  []string      // given to the nodes that join with it
 }
 
 // A TokenStore is the host's side of join tokens. It keeps no secrets, only
