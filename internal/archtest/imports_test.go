@@ -24,6 +24,7 @@ var mayImport = map[string][]string{
 	"internal/budget":    {},
 	"internal/yamlbound": {},
 	"internal/printable": {},
+	"internal/audit":     {},
 	"internal/shm":       {"internal/status"},
 	"fence":              {"internal/status"},
 	"internal/archtest":  {},
@@ -66,7 +67,7 @@ var mayImport = map[string][]string{
 	"internal/faults/failpoint": {},
 
 	// What joins the rooms.
-	"internal/daemon": {"internal/guard", "internal/driver", "membership", "membership/gossip", "membership/state", "membership/trust", "membership/verdict", "internal/ipc",
+	"internal/daemon": {"internal/audit", "internal/guard", "internal/driver", "membership", "membership/gossip", "membership/state", "membership/trust", "membership/verdict", "internal/ipc",
 		"internal/transport", "internal/transport/quic", "internal/transport/tcp", "internal/faults", "internal/faults/inject", "internal/faults/failpoint",
 		"internal/segment", "internal/shm", "fabric/addr", "internal/status", "internal/yamlbound", "internal/printable"},
 	"internal/doctor": {"internal/daemon", "internal/ipc", "internal/shm", "internal/transport/quic"},

@@ -54,7 +54,7 @@ func complete(c Config, s *state.State, tokenFile string, there bool, given addr
 	case there:
 		return nil
 	}
-	text, err := joinText(s)
+	text, err := joinText(c, s)
 	if err != nil {
 		return stateProblem(c.StateDir, err)
 	}
@@ -63,12 +63,12 @@ func complete(c Config, s *state.State, tokenFile string, there bool, given addr
 
 // joinText returns what nodes join the cluster of s with: a new token, or with
 // an operator's CA the gossip keys.
-func joinText(s *state.State) (string, error) {
+func joinText(c Config, s *state.State) (string, error) {
 	if s.Secret(state.SecretAuthority) == nil {
 		keys, err := trust.DecodeKeyring(s.Secret(state.SecretKeyring))
 		return keyringText(keys), err
 	}
-	token, err := membership.NewToken(s, trust.TokenOptions{Label: "init"}, time.Now())
+	token, err := membership.NewToken(s, initToken(c), time.Now())
 	return token.Text(), err
 }
 

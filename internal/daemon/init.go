@@ -47,7 +47,7 @@ func Init(c Config, tokenFile string) (token string, err error) {
 // with an operator's CA the gossip keys.
 func initState(c Config) (*state.State, string, error) {
 	if c.TLS.CA == "" {
-		s, token, err := membership.Init(c.StateDir, state.InitOptions{Name: c.Name}, trust.TokenOptions{Label: "init"})
+		s, token, err := membership.Init(c.StateDir, state.InitOptions{Name: c.Name}, initToken(c))
 		return s, token.Text(), err
 	}
 	op, err := trust.LoadOperator(trust.Files(c.TLS), time.Now)
@@ -67,6 +67,13 @@ func initState(c Config) (*state.State, string, error) {
 		Secrets: map[state.SecretName][]byte{state.SecretKeyring: keys.Encode()},
 	})
 	return s, keyringText(keys), err
+}
+
+// initToken says what the first token of a cluster allows.
+func initToken(c Config) trust.TokenOptions {
+	o := c.JoinToken.options(nil)
+	o.Label = "init"
+	return o
 }
 
 // WriteSecret writes text to a new file that only this user can read.

@@ -277,6 +277,9 @@ func (d *Daemon) startMembership(ctx context.Context, store *trust.Store, engine
 		Partial:   lostPairs[d.cfg.LostPair],
 
 		CertificateValidity: d.cfg.CertificateValidity,
+		MaxNodes:            d.cfg.MaxNodes,
+		Networks:            d.cfg.AllowedNetworks,
+		Audit:               d.auditMembership,
 		Probe: func(ctx context.Context, n membership.Node) error {
 			_, err := engine.Ping(ctx, n.Life.Node)
 			if errors.Is(err, status.Version) {
