@@ -96,7 +96,7 @@ reads and writes, fences, and an event when a node is lost.`,
 	root.SetFlagErrorFunc(flagError)
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
-	root.AddCommand(a.initCommand(), a.runCommand(), a.tokenCommand(), a.keysCommand())
+	root.AddCommand(a.initCommand(), a.runCommand(), a.tokenCommand(), a.keysCommand(), a.caCommand())
 	root.AddCommand(a.statusCommand(), a.nodesCommand())
 	root.AddCommand(a.tableCommands()...)
 	root.AddCommand(a.pingCommand(), a.whyCommand(), a.doctorCommand(), a.eventsCommand(), a.healthCommand(), a.faultsCommand())

@@ -86,11 +86,6 @@ func (a *app) statusCommand() *cobra.Command {
   fabricd status --json | jq .id`, "status", showStatus)
 }
 
-func (a *app) nodesCommand() *cobra.Command {
-	return a.reader("nodes", "List the nodes of the cluster", `  fabricd nodes
-  fabricd nodes --json | jq '.nodes[] | select(.state == "alive") | .id'`, "nodes", showNodes)
-}
-
 func (a *app) tableCommands() []*cobra.Command {
 	shorts := map[string]string{
 		"ports":   "List the bound ports of this node",

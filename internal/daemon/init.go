@@ -50,6 +50,9 @@ func initState(c Config) (*state.State, string, error) {
 		s, token, err := membership.Init(c.StateDir, state.InitOptions{Name: c.Name}, initToken(c))
 		return s, token.Text(), err
 	}
+	if _, err := checkSecret("key", c.TLS.Key); err != nil {
+		return nil, "", err
+	}
 	op, err := trust.LoadOperator(trust.Files(c.TLS), time.Now)
 	if err != nil {
 		return nil, "", operatorProblem(c.TLS, err)
@@ -98,6 +101,9 @@ func WriteSecret(path, text string) (err error) {
 
 // readToken reads a join token from its file.
 func readToken(path string) (trust.Token, error) {
+	if _, err := checkSecret("token-file", path); err != nil {
+		return trust.Token{}, err
+	}
 	text, err := readBounded(path, maxTokenFile)
 	if err != nil {
 		return trust.Token{}, problem("token-file", path, "cannot be read: "+err.Error(), err)
@@ -125,6 +131,9 @@ func keyringText(keys trust.Keyring) string {
 
 // readKeyring reads gossip keys from the file of --token-file.
 func readKeyring(path string) (trust.Keyring, error) {
+	if _, err := checkSecret("token-file", path); err != nil {
+		return trust.Keyring{}, err
+	}
 	text, err := readBounded(path, maxTokenFile)
 	if err != nil {
 		return trust.Keyring{}, problem("token-file", path, "cannot be read: "+err.Error(), err)

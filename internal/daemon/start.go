@@ -28,6 +28,9 @@ func (d *Daemon) openOperator(context.Context) (err error) {
 	if d.cfg.TLS.CA == "" {
 		return nil
 	}
+	if err := d.noteSecret("key", d.cfg.TLS.Key); err != nil {
+		return err
+	}
 	d.operator, err = trust.LoadOperator(trust.Files(d.cfg.TLS), d.nodeFaults.Now)
 	if err != nil {
 		return operatorProblem(d.cfg.TLS, err)
@@ -114,6 +117,9 @@ func (d *Daemon) joinOperators() error {
 	case len(d.cfg.Join) == 0:
 		return problem("join", "", "a node that has not joined yet needs the host's address", nil)
 	}
+	if err := d.noteSecret("token-file", d.cfg.TokenFile); err != nil {
+		return err
+	}
 	keys, err := readKeyring(d.cfg.TokenFile)
 	if err != nil {
 		return err
@@ -154,6 +160,9 @@ func (d *Daemon) joinWith(ctx context.Context, token trust.Token) error {
 func (d *Daemon) token() (token trust.Token, given bool, err error) {
 	if d.cfg.TokenFile == "" {
 		return token, false, nil
+	}
+	if err := d.noteSecret("token-file", d.cfg.TokenFile); err != nil {
+		return token, false, err
 	}
 	token, err = readToken(d.cfg.TokenFile)
 	if d.state.Joined() && errors.Is(err, fs.ErrNotExist) {
