@@ -113,7 +113,7 @@ func (a *app) tokenCreateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "create", Short: "Make a join token; asks the host's fabricd",
 		Long: `create prints a new join token, or writes it to a file. The nodes that join with
-it carry its labels for good, which the rules of who may reach a port know.`,
+it carry its labels for good; rules of access to ports can name them.`,
 		Example: `  fabricd token create
   fabricd token create --ttl 10m --uses 1 --token-file join.token
   fabricd token create --label db --label rack-1

@@ -24,7 +24,7 @@ var mayImport = map[string][]string{
 	"internal/budget":    {},
 	"internal/yamlbound": {},
 	"internal/printable": {},
-	"internal/audit":     {},
+	"internal/audit":     {"internal/printable"},
 	"internal/shm":       {"internal/status"},
 	"fence":              {"internal/status"},
 	"internal/archtest":  {},

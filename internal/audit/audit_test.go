@@ -101,6 +101,13 @@ func TestEventsAreLinesInOrder(t *testing.T) {
 	}
 }
 
+func TestLinesSpeakToNoTerminal(t *testing.T) {
+	got := string(Event{Name: "a\x1b[2J\u009b\n", Text: "\xff"}.line())
+	if !strings.Contains(got, `"name":"a\\x1b[2J\\u009b\\x0a"`) || !strings.Contains(got, `"text":"\\xff"`) || strings.Count(got, "\n") != 1 {
+		t.Errorf("the line is %q", got)
+	}
+}
+
 func TestANilLogWritesNothing(t *testing.T) {
 	var l *Log
 	l.Write(Event{Event: Join})
@@ -230,8 +237,8 @@ func TestOnlyRegularFilesAreOpened(t *testing.T) {
 // TestMembersOfALine keeps the documented names, and that no kind has two.
 func TestMembersOfALine(t *testing.T) {
 	uid := uint32(0)
-	e := Event{Event: "e", At: "a", Node: "n", Name: "n", Life: "l", Token: "t", UID: &uid, PID: 1, Command: "c", Result: "r", Port: 1, Rule: "r", Count: 1, Text: "t"}
-	want := `{"time":"0001-01-01T00:00:00Z","event":"e","at":"a","node":"n","name":"n","life":"l","token":"t",` +
+	e := Event{Event: "e", At: "a", Node: "n", Name: "n", Token: "t", UID: &uid, PID: 1, Command: "c", Result: "r", Port: 1, Rule: "r", Count: 1, Text: "t", Incarnation: "i"}
+	want := `{"time":"0001-01-01T00:00:00Z","event":"e","at":"a","node":"n","name":"n","token":"t","incarnation":"i",` +
 		`"uid":0,"pid":1,"command":"c","result":"r","port":1,"rule":"r","count":1,"text":"t"}` + "\n"
 	if got := string(e.line()); got != want {
 		t.Errorf("got  %swant %s", got, want)

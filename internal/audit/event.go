@@ -3,6 +3,8 @@ package audit
 import (
 	"encoding/json"
 	"time"
+
+	"github.com/fabricd/fabricd/internal/printable"
 )
 
 // Kinds of events: who is in the cluster. The host writes those of the whole
@@ -26,7 +28,7 @@ const (
 	TokenCreated   = "token-created"   // a join token was made; text has its bounds
 	TokenRevoked   = "token-revoked"   // a join token is no longer taken
 	Command        = "command"         // an administrator's request that may change something
-	RulesChanged   = "rules-changed"   // the rules of who may reach which port
+	RulesChanged   = "rules-changed"   // the rules of access to ports have changed
 	ConnectRefused = "refused-connect" // a rule refused a connect of a peer
 	BindRefused    = "refused-bind"    // a rule refused a port to a user of this machine
 	Started        = "started"         // this node's daemon began
@@ -42,8 +44,9 @@ type Event struct {
 
 	Node  string `json:"node,omitempty"`  // UUID of the node that it is about
 	Name  string `json:"name,omitempty"`  // its name
-	Life  string `json:"life,omitempty"`  // its incarnation, ID.GENERATION
 	Token string `json:"token,omitempty"` // ID of a join token
+
+	Incarnation string `json:"incarnation,omitempty"` // of the node, ID.GENERATION
 
 	UID     *uint32 `json:"uid,omitempty"`     // user of an administrator or an application
 	PID     int32   `json:"pid,omitempty"`     // process that opened the administrator's connection
@@ -56,15 +59,14 @@ type Event struct {
 	Text  string `json:"text,omitempty"`  // what else there is to say, for people
 }
 
-// maxText bounds each text of a line, in bytes: some come from peers.
+// maxText bounds each text of a line, in bytes.
 const maxText = 1 << 10
 
-// line returns e as JSON with a line end.
+// line returns e as JSON with a line end. Texts that peers chose are cut, and what a
+// terminal obeys is escaped: JSON alone lets some of it through.
 func (e Event) line() []byte {
-	for _, text := range []*string{&e.At, &e.Node, &e.Name, &e.Life, &e.Token, &e.Command, &e.Result, &e.Rule, &e.Text} {
-		if len(*text) > maxText {
-			*text = (*text)[:maxText] // a character cut in half becomes U+FFFD in JSON
-		}
+	for _, text := range []*string{&e.At, &e.Node, &e.Name, &e.Incarnation, &e.Token, &e.Command, &e.Result, &e.Rule, &e.Text} {
+		*text = printable.Text((*text)[:min(len(*text), maxText)])
 	}
 	b, err := json.Marshal(e)
 	if err != nil {

@@ -18,10 +18,11 @@ type Refusal struct {
 	Event string // ConnectRefused or BindRefused
 	Node  string // UUID of the peer's node; empty: this node
 	Name  string // the peer's name
-	Life  string // its incarnation
 	UID   uint32 // the application's user, as its node says
 	Port  uint16
 	Rule  string
+
+	Incarnation string // of the peer, ID.GENERATION
 }
 
 // refusals are those of the present period.
@@ -50,7 +51,7 @@ func (l *Log) Refused(r Refusal) {
 }
 
 func (r Refusal) event(count uint64) Event {
-	return Event{Event: r.Event, Node: r.Node, Name: r.Name, Life: r.Life, UID: &r.UID, Port: r.Port, Rule: r.Rule, Count: count}
+	return Event{Event: r.Event, Node: r.Node, Name: r.Name, Incarnation: r.Incarnation, UID: &r.UID, Port: r.Port, Rule: r.Rule, Count: count}
 }
 
 // flushRefusals writes the counts of a period and begins the next. l.mu is held.

@@ -76,7 +76,7 @@ func auditEvent(m membership.Audit) audit.Event {
 		e.Node = m.Node.String()
 	}
 	if m.Life != (addr.Life{}) {
-		e.Life = m.Life.String()
+		e.Incarnation = m.Life.String()
 	}
 	if m.Token != (trust.TokenID{}) {
 		e.Token = m.Token.String()
@@ -88,7 +88,7 @@ func auditEvent(m membership.Audit) audit.Event {
 // refuse and when they change.
 func (d *Daemon) AuditLog() *audit.Log { return d.audit }
 
-// peerKey is the context key of who opened an administrator's connection.
+// peerKey is the context key of the process that opened an administrator's connection.
 type peerKey struct{}
 
 // withPeer keeps in ctx who is at the other end of c, as the kernel knows.

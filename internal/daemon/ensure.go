@@ -68,7 +68,7 @@ func complete(c Config, s *state.State, tokenFile string, there bool, given trus
 }
 
 // ended reports whether a token of the cluster has expired or is used up. One
-// that was revoked has not: whoever revoked it wants nobody to join with the file.
+// that was revoked has not: an administrator wants no node to join with the file.
 func ended(s *state.State, given trust.Token) bool {
 	tokens, err := trust.DecodeTokenStore(s.Secret(state.SecretTokens))
 	if err != nil {
@@ -99,9 +99,11 @@ func readGiven(c Config, tokenFile string) (trust.Token, error) {
 	if _, err := os.Lstat(tokenFile); err != nil {
 		return trust.Token{}, problem("token-file", tokenFile, "cannot be read: "+cause(err).Error(), err)
 	}
+	// Whether others can read it is for the node to judge that joins with it: what
+	// mounts a volume may have changed the mode since this was written.
 	if c.TLS.CA != "" {
-		_, err := readKeyring(tokenFile)
+		_, err := parseKeyring(tokenFile)
 		return trust.Token{}, err
 	}
-	return readToken(tokenFile)
+	return parseToken(tokenFile)
 }

@@ -99,11 +99,16 @@ func WriteSecret(path, text string) (err error) {
 	return nil
 }
 
-// readToken reads a join token from its file.
+// readToken reads a join token from its file, which is to be for this user only.
 func readToken(path string) (trust.Token, error) {
 	if _, err := checkSecret("token-file", path); err != nil {
 		return trust.Token{}, err
 	}
+	return parseToken(path)
+}
+
+// parseToken is readToken without a look at who else may read the file.
+func parseToken(path string) (trust.Token, error) {
 	text, err := readBounded(path, maxTokenFile)
 	if err != nil {
 		return trust.Token{}, problem("token-file", path, "cannot be read: "+err.Error(), err)
@@ -129,11 +134,17 @@ func keyringText(keys trust.Keyring) string {
 	return keyringPrefix + strings.ToLower(keyringCode.EncodeToString(keys.Encode()))
 }
 
-// readKeyring reads gossip keys from the file of --token-file.
+// readKeyring reads gossip keys from the file of --token-file, which is to be for
+// this user only.
 func readKeyring(path string) (trust.Keyring, error) {
 	if _, err := checkSecret("token-file", path); err != nil {
 		return trust.Keyring{}, err
 	}
+	return parseKeyring(path)
+}
+
+// parseKeyring is readKeyring without a look at who else may read the file.
+func parseKeyring(path string) (trust.Keyring, error) {
 	text, err := readBounded(path, maxTokenFile)
 	if err != nil {
 		return trust.Keyring{}, problem("token-file", path, "cannot be read: "+err.Error(), err)

@@ -243,7 +243,7 @@ func TestAdministratorsCommandsAreAudited(t *testing.T) {
 
 func TestWhatMembershipTellsIsAudited(t *testing.T) {
 	got := auditEvent(membership.Audit{Event: audit.Join, Node: addr.UUID{1}, Name: "web-1", Life: addr.Life{Node: 3, Generation: 2}, Token: trust.TokenID{2}, Text: "x"})
-	want := audit.Event{Event: "join", Node: addr.UUID{1}.String(), Name: "web-1", Life: "3.2", Token: "0200000000000000", Text: "x"}
+	want := audit.Event{Event: "join", Node: addr.UUID{1}.String(), Name: "web-1", Incarnation: "3.2", Token: "0200000000000000", Text: "x"}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
@@ -267,8 +267,11 @@ func TestTokensEndAndAreRevoked(t *testing.T) {
 	if err != nil || len(all.Tokens) != 2 {
 		t.Fatalf("tokens: %+v, %v, want init's and one more", all, err)
 	}
-	for i, left := range []int{DefaultTokenUses, 3} {
-		k := all.Tokens[i]
+	for _, k := range all.Tokens { // made in one second: their order is their IDs'
+		left := DefaultTokenUses
+		if k.ID == made.ID {
+			left = 3
+		}
 		if k.Expires == nil || k.Left == nil || *k.Left != left || !k.Usable {
 			t.Fatalf("token %+v: want an end, and %d uses left", k, left)
 		}

@@ -8,8 +8,8 @@ import (
 )
 
 // checkSecret refuses a file with a secret that other users of the machine can
-// read, or change. A file that does not exist or is no regular one is judged by
-// whoever reads it. note is for the log: a file on a read-only mount, as containers
+// read, or change. A file that does not exist or is no regular one is left to the
+// code that reads it. note is for the log: a file on a read-only mount, as containers
 // get their secrets, has the mode that the mount gives it.
 func checkSecret(field, path string) (note string, err error) {
 	info, err := os.Stat(path)
