@@ -318,7 +318,7 @@ func (d *Daemon) Status() Status {
 	d.mu.Unlock()
 	self := d.roster.place()
 	if phase == phaseJoined && self.Generation == 0 {
-		phase, waits = phaseJoining, "no ID yet: waiting for the host"
+		phase, waits = phaseJoining, "no ID yet: "+d.whyNoID()
 	}
 	identity := d.state.Identity()
 	st := Status{
@@ -356,6 +356,17 @@ func (d *Daemon) Status() Status {
 	st.Rings = d.ringStatus()
 	st.FaultsEnabled, st.Warnings = d.nodeFaults != nil, d.warnings()
 	return st
+}
+
+// whyNoID says what a member without an incarnation waits for: the host, or that an
+// operator lifts its ban.
+func (d *Daemon) whyNoID() string {
+	if _, agent := d.rooms(); agent != nil {
+		if m := agent.Status(); !m.HostReachable && m.HostDetail != "" {
+			return oneLine(m.HostDetail)
+		}
+	}
+	return "waiting for the host"
 }
 
 // Nodes returns what `fabricd nodes` shows.

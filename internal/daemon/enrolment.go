@@ -141,10 +141,16 @@ func (d *Daemon) RemoveNode(ctx context.Context, node string) (NodeAction, error
 		func(a *membership.Agent) (membership.Enrolment, error) { return a.RemoveNode(ctx, node) })
 }
 
-// BanNode ends the incarnation of a node and keeps its identity out.
+// BanNode ends the incarnation of a node and keeps its identity out. To ban a node
+// again changes the reason, if there is one.
 func (d *Daemon) BanNode(ctx context.Context, node, reason string) (NodeAction, error) {
 	return d.act(node, func(e membership.Enrolment) bool { return e.Banned.IsZero() },
-		func(a *membership.Agent) (membership.Enrolment, error) { return a.BanNode(ctx, node, reason) })
+		func(a *membership.Agent) (membership.Enrolment, error) {
+			if before, known := d.find(a, node); known && reason == "" {
+				reason = before.Reason
+			}
+			return a.BanNode(ctx, node, reason)
+		})
 }
 
 // AllowNode lifts a ban; with newKey the identity may also come with another key.
