@@ -165,7 +165,7 @@ func TestRefusalsAreCounted(t *testing.T) {
 			l.Refused(Refusal{Event: ConnectRefused, Name: "web-1", Port: 2050, UID: 1000})
 		}
 		time.Sleep(refusalPeriod + time.Second)
-		if got := s.told(); got != "refused-connect refused-connect:9999" {
+		if got := s.told(); got != "connect-refused connect-refused:9999" {
 			t.Errorf("after a minute %q", got)
 		}
 		l.Refused(Refusal{Event: ConnectRefused, Name: "web-1", Port: 2050, UID: 1000})

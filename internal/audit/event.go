@@ -7,12 +7,11 @@ import (
 	"github.com/fabricd/fabricd/internal/printable"
 )
 
-// Kinds of events: who is in the cluster. The host writes those of the whole
-// cluster, every node those of its own incarnations.
+// Kinds of events: who is in the cluster. The host writes them, and every node those
+// of its own incarnations.
 const (
 	Join             = "join"              // a node has joined with a token: a new identity
-	Rejoin           = "rejoin"            // a known identity has a certificate for a new key
-	JoinRefused      = "refused-join"      // a node was not let in; text says why
+	JoinRefused      = "join-refused"      // a node was not let in; text says why
 	Certificate      = "certificate"       // a certificate was issued; text has its serial number
 	Incarnation      = "incarnation"       // a node has got a lease
 	IncarnationEnded = "incarnation-ended" // a node's incarnation is over; text says why
@@ -29,8 +28,8 @@ const (
 	TokenRevoked   = "token-revoked"   // a join token is no longer taken
 	Command        = "command"         // an administrator's request that may change something
 	RulesChanged   = "rules-changed"   // the rules of access to ports have changed
-	ConnectRefused = "refused-connect" // a rule refused a connect of a peer
-	BindRefused    = "refused-bind"    // a rule refused a port to a user of this machine
+	ConnectRefused = "connect-refused" // a rule refused a connect of a peer
+	BindRefused    = "bind-refused"    // a rule refused a port to a user of this machine
 	Started        = "started"         // this node's daemon began
 	Stopped        = "stopped"         // this node's daemon ended in order
 	Lost           = "lost"            // count lines before this one were not written

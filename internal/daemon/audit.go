@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/audit"
 	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/membership"
@@ -75,13 +74,27 @@ func auditEvent(m membership.Audit) audit.Event {
 	if !m.Node.IsZero() {
 		e.Node = m.Node.String()
 	}
-	if m.Life != (addr.Life{}) {
-		e.Incarnation = m.Life.String()
-	}
 	if m.Token != (trust.TokenID{}) {
 		e.Token = m.Token.String()
 	}
 	return e
+}
+
+// auditIncarnation writes that an incarnation began or ended: at the host everybody's, at
+// other nodes their own.
+func (d *Daemon) auditIncarnation(ev membership.Event) {
+	line := audit.Event{Event: audit.Incarnation, Node: ev.Node.UUID.String(), Name: ev.Node.Name, Incarnation: ev.Node.Life.String()}
+	switch {
+	case ev.Kind == membership.EventSelf && ev.Reason == "":
+	case ev.Kind == membership.EventAdded && d.cfg.Role == RoleHost:
+	case ev.Kind == membership.EventReset:
+		line.Event, line.Text = audit.IncarnationEnded, resetReason(ev)
+	case ev.Kind == membership.EventRemoved && d.cfg.Role == RoleHost:
+		line.Event, line.Text = audit.IncarnationEnded, string(ev.Reason)
+	default:
+		return
+	}
+	d.audit.Write(line)
 }
 
 // AuditLog returns the node's audit log, nil if it has none: for what rules

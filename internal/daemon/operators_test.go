@@ -242,8 +242,8 @@ func TestAdministratorsCommandsAreAudited(t *testing.T) {
 }
 
 func TestWhatMembershipTellsIsAudited(t *testing.T) {
-	got := auditEvent(membership.Audit{Event: audit.Join, Node: addr.UUID{1}, Name: "web-1", Life: addr.Life{Node: 3, Generation: 2}, Token: trust.TokenID{2}, Text: "x"})
-	want := audit.Event{Event: "join", Node: addr.UUID{1}.String(), Name: "web-1", Incarnation: "3.2", Token: "0200000000000000", Text: "x"}
+	got := auditEvent(membership.Audit{Event: audit.Join, Node: addr.UUID{1}, Name: "web-1", Token: trust.TokenID{2}, Text: "x"})
+	want := audit.Event{Event: "join", Node: addr.UUID{1}.String(), Name: "web-1", Token: "0200000000000000", Text: "x"}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
@@ -306,9 +306,40 @@ func TestTokensEndAndAreRevoked(t *testing.T) {
 	for _, e := range auditLines(t, string(text)) {
 		kinds = append(kinds, e.Event)
 	}
-	for _, want := range []string{audit.Started, audit.TokenCreated, audit.TokenRevoked, audit.Command, audit.Stopped} {
+	for _, want := range []string{audit.Started, audit.Incarnation, audit.TokenCreated, audit.TokenRevoked, audit.Command, audit.Stopped} {
 		if !slices.Contains(kinds, want) {
 			t.Errorf("no line of kind %s in %q", want, kinds)
+		}
+	}
+}
+
+// The host writes whose incarnations begin and end, and a node its own.
+func TestIncarnationsAreAudited(t *testing.T) {
+	events := []membership.Event{
+		{Kind: membership.EventSelf, Node: testNode(1, 1, "self")},
+		{Kind: membership.EventAdded, Node: testNode(7, 2, "seven")},
+		{Kind: membership.EventUpdated, Node: testNode(7, 2, "seven")},
+		{Kind: membership.EventRemoved, Node: testNode(7, 2, "seven"), Reason: membership.ReasonCrashed},
+		{Kind: membership.EventReset, Node: testNode(1, 1, "self"), Detail: "removed by an operator"},
+	}
+	for role, want := range map[Role]string{
+		RoleHost: "incarnation 1.1 , incarnation 7.2 , incarnation-ended 7.2 crashed, incarnation-ended 1.1 removed by an operator, ",
+		RoleNode: "incarnation 1.1 , incarnation-ended 1.1 removed by an operator, ",
+	} {
+		out := &closer{}
+		d := &Daemon{cfg: Config{Role: role}, audit: audit.New(audit.Config{Out: out, Log: zerolog.Nop()})}
+		for _, ev := range events {
+			d.auditIncarnation(ev)
+		}
+		if err := d.audit.Close(); err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		for _, e := range auditLines(t, out.String()) {
+			got += e.Event + " " + e.Incarnation + " " + e.Text + ", "
+		}
+		if got != want {
+			t.Errorf("%s wrote %q, want %q", role, got, want)
 		}
 	}
 }

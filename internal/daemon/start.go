@@ -296,7 +296,10 @@ func (d *Daemon) startMembership(ctx context.Context, store *trust.Store, engine
 			}
 			return err
 		},
-		OnEvent:    b.handle,
+		OnEvent: func(ev membership.Event) {
+			d.auditIncarnation(ev)
+			b.handle(ev)
+		},
 		Revalidate: engine.Revalidate,
 		Faults:     d.nodeFaults,
 		Log:        d.log,
