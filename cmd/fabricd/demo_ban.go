@@ -30,7 +30,7 @@ func (p *plot) takeBack(ctx context.Context) error {
 	if err := p.talkAgain(ctx); err != nil {
 		return err
 	}
-	others, err := newBystanders(limited, p.watch.node, p.one.socket())
+	others, err := newBystanders(ctx, p.watch.node, p.one.socket())
 	if err != nil {
 		return p.t.step("two others talk meanwhile", "", err)
 	}
@@ -38,14 +38,14 @@ func (p *plot) takeBack(ctx context.Context) error {
 	if err := p.ban(limited); err != nil {
 		return err
 	}
-	noticed := others.stop()
-	if err := p.t.step("two others notice nothing", noticed, others.err); err != nil {
-		return err
-	}
 	if err := p.stayOut(ctx); err != nil {
 		return err
 	}
-	return p.allow(ctx)
+	if err := p.allow(ctx); err != nil {
+		return err
+	}
+	noticed := others.stop()
+	return p.t.step("two others noticed nothing", noticed, others.err)
 }
 
 // talkAgain lets bob accept another connection of alice, on which they talk on.

@@ -112,7 +112,7 @@ func TestDemo(t *testing.T) {
 		"bob polls, sees her signal", "bob reads alice's memory", "alice polls, sees his signal", "alice reads bob's memory",
 		"kill -9 node-2", "alice's receive: ECONNRESET", "NODE_REMOVED at node-1", "NODE_REMOVED at host",
 		"node-2 runs again", "NODE_ADDED at node-1", "a message on the new connection",
-		"fabricd nodes ban node-2", "alice's connection: ECONNRESET", "no link to it at node-1", "two others notice nothing", "fabricd token revoke",
+		"fabricd nodes ban node-2", "alice's connection: ECONNRESET", "no link to it at node-1", "two others noticed nothing", "fabricd token revoke",
 		"node-2 knows that it is banned", "a newcomer with that token", "fabricd nodes allow node-2", "node-2 comes back by itself", "nothing left behind",
 	} {
 		if !strings.Contains("\n"+strings.Join(names, "\n")+"\n", "\n"+want+"\n") {
