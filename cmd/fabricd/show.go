@@ -50,6 +50,18 @@ func ago(at, now time.Time) string {
 	return duration(max(now.Sub(at), 0).Truncate(time.Second)) + " ago"
 }
 
+// in returns in how long until is, now being now.
+func in(until, now time.Time) string {
+	left := until.Sub(now)
+	switch {
+	case until.IsZero():
+		return "-"
+	case left <= 0:
+		return duration(-left.Truncate(time.Second)) + " ago"
+	}
+	return "in " + duration(left.Truncate(time.Second))
+}
+
 // size returns a number of bytes in the largest unit that keeps it readable.
 func size(n uint64) string {
 	if n < 1<<10 {

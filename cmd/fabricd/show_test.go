@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 
 	"github.com/fabricd/fabricd/internal/daemon"
 	"github.com/fabricd/fabricd/internal/driver"
@@ -106,6 +107,66 @@ func TestStatusSaysEachThingOnce(t *testing.T) {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("status does not say %q:\n%s", want, out.String())
 		}
+	}
+}
+
+// TestWhatPeersSaidStaysInItsPlace gives every page for people names, addresses and
+// reasons that end lines, move the cursor and set window titles: each page has the
+// lines that it would have had, and nothing that a terminal obeys.
+func TestWhatPeersSaidStaysInItsPlace(t *testing.T) {
+	const evil = "a\r\n0  1  forged  alive\x1b]0;title\a\u009b2J\u202e\t\xff"
+	node := daemon.NodeInfo{ID: 1, Generation: 1, Name: evil, State: evil, Addresses: []string{evil}}
+	asJSON := func(v any) json.RawMessage {
+		text, err := json.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	pages := map[string]struct {
+		lines int
+		print func(*bytes.Buffer) error
+	}{
+		"nodes": {2, func(w *bytes.Buffer) error { return showNodes(w, asJSON(daemon.Nodes{Nodes: []daemon.NodeInfo{node}})) }},
+		"links": {2, func(w *bytes.Buffer) error {
+			return showRows(w, "links", asJSON(map[string][]driver.LinkInfo{"links": {{Remote: evil, Why: evil}}}))
+		}},
+		"status": {20, func(w *bytes.Buffer) error {
+			return showStatus(w, asJSON(map[string]any{"name": evil, "host_detail": evil, "warnings": []string{evil}, evil: evil}))
+		}},
+		"events": {1, func(w *bytes.Buffer) error {
+			return printLine(w, "%s", eventLine(daemon.NodeEvent{Event: evil, Node: &node, Reason: evil, Detail: evil}))
+		}},
+		"why": {5, func(w *bytes.Buffer) error {
+			return tellWay(w, wayOf{Local: evil, Remote: evil, Provider: evil, Messages: part{evil, evil}, RMA: part{evil, evil},
+				Link: asJSON(map[string]any{"remote": evil, "considered": []map[string]string{{"provider": evil, "reason": evil}}})})
+		}},
+	}
+	for name, page := range pages {
+		t.Run(name, func(t *testing.T) {
+			var out bytes.Buffer
+			if err := page.print(&out); err != nil {
+				t.Fatal(err)
+			}
+			if got := strings.Count(out.String(), "\n"); got != page.lines {
+				t.Errorf("%d lines, want %d:\n%q", got, page.lines, out.String())
+			}
+			for _, r := range strings.ReplaceAll(out.String(), "\n", "") {
+				if !unicode.IsPrint(r) {
+					t.Errorf("prints %q: %q", r, out.String())
+				}
+			}
+			if !strings.Contains(out.String(), `\x1b]0;title`) {
+				t.Errorf("the name is not shown: %q", out.String())
+			}
+		})
+	}
+}
+
+func TestErrorsOfPeersStayInTheirLine(t *testing.T) {
+	var out bytes.Buffer
+	if err := printLine(&out, "fabricd: %s", "refused: \x1b[2Jnobody"); err != nil || out.String() != "fabricd: refused: \\x1b[2Jnobody\n" {
+		t.Errorf("%q, %v", out.String(), err)
 	}
 }
 

@@ -28,6 +28,9 @@ func (d *Daemon) openOperator(context.Context) (err error) {
 	if d.cfg.TLS.CA == "" {
 		return nil
 	}
+	if err := d.noteSecret("key", d.cfg.TLS.Key); err != nil {
+		return err
+	}
 	d.operator, err = trust.LoadOperator(trust.Files(d.cfg.TLS), d.nodeFaults.Now)
 	if err != nil {
 		return operatorProblem(d.cfg.TLS, err)
@@ -113,6 +116,9 @@ func (d *Daemon) joinOperators() error {
 	case len(d.cfg.Join) == 0:
 		return problem("join", "", "a node that has not joined yet needs the host's address", nil)
 	}
+	if err := d.noteSecret("token-file", d.cfg.TokenFile); err != nil {
+		return err
+	}
 	keys, err := readKeyring(d.cfg.TokenFile)
 	if err != nil {
 		return err
@@ -155,6 +161,9 @@ func (d *Daemon) joinWith(ctx context.Context, token trust.Token) error {
 func (d *Daemon) token() (token trust.Token, given bool, err error) {
 	if d.cfg.TokenFile == "" {
 		return token, false, nil
+	}
+	if err := d.noteSecret("token-file", d.cfg.TokenFile); err != nil {
+		return token, false, err
 	}
 	token, err = readToken(d.cfg.TokenFile)
 	if d.state.Joined() && errors.Is(err, fs.ErrNotExist) {
@@ -278,6 +287,9 @@ func (d *Daemon) startMembership(ctx context.Context, store *trust.Store, engine
 		Partial:   lostPairs[d.cfg.LostPair],
 
 		CertificateValidity: d.cfg.CertificateValidity,
+		MaxNodes:            d.cfg.MaxNodes,
+		Networks:            d.cfg.AllowedNetworks,
+		Audit:               d.auditMembership,
 		Probe: func(ctx context.Context, n membership.Node) error {
 			_, err := engine.Ping(ctx, n.Life.Node)
 			if errors.Is(err, status.Version) {
@@ -285,7 +297,10 @@ func (d *Daemon) startMembership(ctx context.Context, store *trust.Store, engine
 			}
 			return err
 		},
-		OnEvent:    b.handle,
+		OnEvent: func(ev membership.Event) {
+			d.auditIncarnation(ev)
+			b.handle(ev)
+		},
 		Revalidate: engine.Revalidate,
 		Faults:     d.nodeFaults,
 		Log:        d.log,

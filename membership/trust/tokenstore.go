@@ -65,12 +65,6 @@ type TokenOptions struct {
 	Labels  []string      // that nodes get which join with it, at most [MaxLabels] words
 }
 
-// What a token allows unless it is asked for otherwise.
-const (
-	TokenTTL  = 24 * time.Hour
-	TokenUses = 100
-)
-
 // MaxLabels bounds the labels of a token.
 const MaxLabels = 8
 
