@@ -189,14 +189,11 @@ func (n *Node) dialOnce(ctx context.Context, p *peerState) error {
 	}
 	peer := p.Peer
 	n.mu.Unlock()
-	c := newChoice(n.ranked, peer)
-	err := c.dialable(peer)
-	left := 0 // attempts
-	for i := range n.ranked {
-		if c.offered(i) {
-			left += len(peer.Addresses)
-		}
+	c, err := newChoice(n.ranked, peer)
+	if err != nil {
+		return err
 	}
+	left := c.attempts()
 	for i, s := range n.ranked {
 		provider := n.cfg.Providers[s.at]
 		if !c.offered(i) {
@@ -206,7 +203,7 @@ func (n *Node) dialOnce(ctx context.Context, p *peerState) error {
 		if answered, err = n.dialOver(ctx, p, peer, provider, c, left); answered || ctx.Err() != nil {
 			return err
 		}
-		left -= len(peer.Addresses)
+		left -= len(c.addresses)
 		c.failed(i, err)
 	}
 	return err
@@ -216,7 +213,7 @@ func (n *Node) dialOnce(ctx context.Context, p *peerState) error {
 // answered says that there is no use in another provider: the peer's word counts,
 // whatever carried it.
 func (n *Node) dialOver(ctx context.Context, p *peerState, peer Peer, provider transport.Provider, c *choice, left int) (answered bool, err error) {
-	for i, address := range peer.Addresses {
+	for i, address := range c.addresses {
 		attempt, cancel := share(ctx, left-i)
 		var reached bool
 		reached, err = n.dialAddress(attempt, p, peer, provider, address, c)
