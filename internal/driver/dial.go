@@ -294,55 +294,73 @@ func (n *Node) sayHello(ctx context.Context, sess transport.Session, self Self, 
 	if id := sess.Peer(); id.Node != peer.UUID || id.Cluster != self.Cluster {
 		return nil, nil, fmt.Errorf("%w: dialed node %v, its certificate says %v", status.Access, peer.UUID, id.Node)
 	}
+	greeting, err := self.greet(core.NewHello(self.party(), peer.party(self.Cluster)))
+	if err != nil {
+		return nil, nil, err
+	}
 	ctrl, err := sess.OpenLane(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	hello := core.NewHello(self.party(), peer.party(self.Cluster))
-	if _, err := ctrl.Write(hello.AppendTo(nil)); err != nil {
+	if _, err := ctrl.Write(greeting); err != nil {
 		return nil, nil, sessionError(sess, err)
 	}
 	if err := n.cfg.Faults.Hit(failpoint.HelloSent); err != nil {
 		return nil, nil, err
 	}
-	r, h, body, err := firstFrame(ctx, sess)
+	o, h, body, err := firstFrame(ctx, sess)
 	if err != nil {
 		return nil, nil, sessionError(sess, err)
 	}
+	if err := n.answered(ctx, o, h, body, self, peer, sess.Peer()); err != nil {
+		return nil, nil, err
+	}
+	return ctrl, o.r, nil
+}
+
+// answered decides about the answer to a HELLO, whose first frame is h with body.
+func (n *Node) answered(ctx context.Context, o *opening, h wire.Header, body []byte, self Self, peer Peer, proved transport.Identity) error {
 	switch h.Type {
 	case wire.TypeHelloRefuse:
 		f, err := wire.ParseHelloRefuse(h.Flags, body)
 		if err != nil {
-			return nil, nil, err
+			return err
 		}
-		return nil, nil, fmt.Errorf("%w: refused by peer: %s", f.Code, f.Reason)
+		return fmt.Errorf("%w: refused by peer: %s", f.Code, f.Reason)
 	case wire.TypeHello:
 		f, err := wire.ParseHello(h.Flags, body)
 		if err != nil {
-			return nil, nil, err
+			return err
 		}
 		if !f.Answer {
-			return nil, nil, fmt.Errorf("%w: HELLO is not an answer", status.Protocol)
+			return fmt.Errorf("%w: HELLO is not an answer", status.Protocol)
 		}
-		return ctrl, r, core.CheckHello(f, self.party(), peer.party(self.Cluster), proof(sess.Peer()))
+		lease, err := o.lease(ctx, f)
+		if err == nil {
+			err = core.CheckHello(f, self.party(), peer.party(self.Cluster), proof(proved))
+		}
+		if err == nil {
+			err = n.prove(lease, peer, proved)
+		}
+		return err
 	}
-	return nil, nil, fmt.Errorf("%w: %v instead of HELLO", status.Protocol, h.Type)
+	return fmt.Errorf("%w: %v instead of HELLO", status.Protocol, h.Type)
 }
 
 // firstFrame reads the first frame of the first lane that the peer opens.
-func firstFrame(ctx context.Context, sess transport.Session) (*wire.Reader, wire.Header, []byte, error) {
+func firstFrame(ctx context.Context, sess transport.Session) (*opening, wire.Header, []byte, error) {
 	lane, err := sess.AcceptLane(ctx)
 	if err != nil {
 		return nil, wire.Header{}, nil, err
 	}
 	undo := deadlineOnDone(ctx, lane.SetReadDeadline)
-	r := wire.NewReader(lane)
-	h, body, err := r.Next()
+	o := &opening{lane, wire.NewReader(lane)}
+	h, body, err := o.r.Next()
 	undo()
 	if err == io.EOF {
 		err = io.ErrUnexpectedEOF
 	}
-	return r, h, body, err
+	return o, h, body, err
 }
 
 // refusalPatience is how long a refused peer has to read why.
@@ -356,15 +374,15 @@ const (
 	handshakesEach = 8
 )
 
-// A porch counts the sessions that have not said HELLO.
-type porch struct {
+// handshakes counts the sessions that have not said HELLO.
+type handshakes struct {
 	mu   sync.Mutex // guards the fields below
 	all  int
 	each map[addr.UUID]int
 }
 
 // enter admits a session of node. It reports false if there are too many.
-func (p *porch) enter(node addr.UUID) bool {
+func (p *handshakes) enter(node addr.UUID) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.all >= handshakesMax || p.each[node] >= handshakesEach {
@@ -375,7 +393,7 @@ func (p *porch) enter(node addr.UUID) bool {
 	return true
 }
 
-func (p *porch) leave(node addr.UUID) {
+func (p *handshakes) leave(node addr.UUID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.all--
@@ -388,7 +406,7 @@ func (p *porch) leave(node addr.UUID) {
 func (n *Node) acceptLinks(p transport.Provider) {
 	ctx, cancel := contextUntil(n.done)
 	defer cancel()
-	porch := porch{each: make(map[addr.UUID]int)}
+	pending := handshakes{each: make(map[addr.UUID]int)}
 	for {
 		sess, err := p.Accept(ctx)
 		if err != nil {
@@ -398,12 +416,12 @@ func (n *Node) acceptLinks(p transport.Provider) {
 			return
 		}
 		node := sess.Peer().Node
-		if !porch.enter(node) {
+		if !pending.enter(node) {
 			sess.Close(transport.CodeProtocol, "too many handshakes")
 			continue
 		}
 		n.work.run(func() {
-			defer porch.leave(node)
+			defer pending.leave(node)
 			n.welcome(p, sess)
 		})
 	}
@@ -414,7 +432,7 @@ func (n *Node) welcome(provider transport.Provider, sess transport.Session) {
 	ctx, cancel := context.WithTimeout(chanContext{context.Background(), n.done}, n.cfg.DialTimeout)
 	defer cancel()
 	begun := n.now()
-	r, h, body, err := firstFrame(ctx, sess)
+	o, h, body, err := firstFrame(ctx, sess)
 	if err != nil {
 		sess.Close(transport.CodeProtocol, "no HELLO")
 		return
@@ -424,7 +442,12 @@ func (n *Node) welcome(provider transport.Provider, sess transport.Session) {
 		sess.Close(transport.CodeProtocol, "the control lane does not begin with HELLO")
 		return
 	}
-	p, self, err := n.meet(ctx, hello, sess.Peer())
+	lease, err := o.lease(ctx, hello)
+	if err != nil {
+		sess.Close(transport.CodeProtocol, "no lease behind HELLO")
+		return
+	}
+	p, self, err := n.meet(ctx, hello, lease, sess.Peer())
 	if err == nil {
 		defer n.welcomeOver(p)
 		n.mu.Lock()
@@ -432,7 +455,7 @@ func (n *Node) welcome(provider transport.Provider, sess transport.Session) {
 		n.mu.Unlock()
 		l := newLink(n, provider.Name(), self.Life, peer, sess, begun)
 		l.weighed = n.dialed(provider.Name())
-		err = n.answerHello(ctx, l, p, hello, self, r)
+		err = n.answerHello(ctx, l, p, hello, self, o.r)
 	}
 	if err != nil {
 		n.log.Info().Stringer("peer", hello.From).Str("remote", sess.RemoteAddr()).Err(err).Msg("link refused")
@@ -440,11 +463,11 @@ func (n *Node) welcome(provider transport.Provider, sess transport.Session) {
 	}
 }
 
-// meet checks a HELLO against the node table. A life that is not there yet may
-// be on its way: meet waits for it until ctx is done.
+// meet checks a HELLO and the lease behind it against the node table. A life that
+// is not there yet may be on its way: meet waits for it until ctx is done.
 //
 // On success this node does not dial until welcomeOver.
-func (n *Node) meet(ctx context.Context, hello wire.Hello, id transport.Identity) (*peerState, Self, error) {
+func (n *Node) meet(ctx context.Context, hello wire.Hello, lease []byte, id transport.Identity) (*peerState, Self, error) {
 	for {
 		n.mu.Lock()
 		self, changed := n.self, n.changed
@@ -459,7 +482,10 @@ func (n *Node) meet(ctx context.Context, hello wire.Hello, id transport.Identity
 		}
 		err := core.CheckHello(hello, self.party(), known.party(self.Cluster), proof(id))
 		if err == nil {
-			return p, self, n.duplicate(p, self)
+			if err = n.prove(lease, known, id); err == nil {
+				err = n.duplicate(p, self)
+			}
+			return p, self, err
 		}
 		if status.Of(err) != status.NoDevice {
 			return nil, self, err
@@ -503,10 +529,13 @@ func (n *Node) welcomeOver(p *peerState) {
 // answerHello makes the session of l the link to p. The answer comes first: it
 // has to be on the first lane that the peer sees.
 func (n *Node) answerHello(ctx context.Context, l *link, p *peerState, hello wire.Hello, self Self, r *wire.Reader) error {
+	greeting, err := self.greet(core.NewAnswer(hello, self.party(), l.peer.party(self.Cluster)))
+	if err != nil {
+		return err
+	}
 	ctrl, err := l.sess.OpenLane(ctx)
 	if err == nil {
-		answer := core.NewAnswer(hello, self.party(), l.peer.party(self.Cluster))
-		_, err = ctrl.Write(answer.AppendTo(nil))
+		_, err = ctrl.Write(greeting)
 	}
 	if err == nil {
 		err = n.cfg.Faults.Hit(failpoint.HelloAnswered)

@@ -93,6 +93,13 @@ type Config struct {
 	// It is asked for each connection. Nil: no bound.
 	ConnMemory func() int64
 
+	// ProveLease says why the signed lease behind a HELLO does not prove that peer,
+	// whose session's certificate proved what proved says, has that life. It may
+	// take a moment. Nil: every lease will do, as in tests that have none.
+	ProveLease func(lease []byte, peer Peer, proved transport.Identity) error
+	// Now is the wall clock, for the ends of certificates. Nil: the machine's.
+	Now func() time.Time
+
 	// Report gets evidence about lives. It must not block.
 	Report func(addr.Life, Evidence)
 
@@ -134,6 +141,9 @@ func (c *Config) setDefaults() {
 	if c.MaxConns == 0 {
 		c.MaxConns = 16000
 	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
 }
 
 // Self is this node's place in the cluster and its identity.
@@ -142,6 +152,10 @@ type Self struct {
 	UUID  addr.UUID
 	Epoch uint64
 	Term  uint64
+	// Lease returns the signed lease that proves Life, to be shown in each HELLO:
+	// it changes with the host's term and authority. It may take a moment, and is
+	// called with no lock held. Nil: there is none to show.
+	Lease func() []byte
 }
 
 // A Peer is a live life of another node.
@@ -152,6 +166,8 @@ type Peer struct {
 	Name      string
 	Addresses []string // in the form that the providers dial
 	Providers []string // what it can be reached over, by name; empty: not known
+	// Until is when its newest certificate ends, by Config.Now; zero: not known.
+	Until time.Time
 }
 
 // A Node is the engine of one node.

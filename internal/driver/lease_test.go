@@ -1,0 +1,119 @@
+package driver_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/rs/zerolog"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/bubble"
+	"github.com/fabricd/fabricd/internal/driver"
+	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/internal/transport/mem"
+	"github.com/fabricd/fabricd/internal/wire"
+)
+
+// A notary says which leases prove what, and has a log that can be read.
+type notary struct {
+	mu    sync.Mutex // guards the fields below
+	shown []string
+	log   bytes.Buffer
+}
+
+func (n *notary) Write(p []byte) (int, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.log.Write(p)
+}
+
+func (n *notary) String() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.log.String()
+}
+
+// prove lets the lease pass that begins with the name of its owner.
+func (n *notary) prove(lease []byte, peer driver.Peer, proved transport.Identity) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.shown = append(n.shown, fmt.Sprintf("%d bytes for %v of %x", len(lease), peer.Life, proved.Node[0]))
+	if !bytes.HasPrefix(lease, []byte(peer.Name)) {
+		return errors.New("signed by a stranger")
+	}
+	return nil
+}
+
+// leased starts two nodes that show the leases, and prove each other's.
+func leased(t *testing.T, leases [2][]byte) (nodes [2]*driver.Node, notaries [2]*notary) {
+	hub := mem.NewHub(mem.Config{})
+	var peers [2]driver.Peer
+	for i := range nodes {
+		name := string(rune('a' + i))
+		id := transport.Identity{Cluster: uuid(0xCC), Node: uuid(byte(i + 1)), Host: i == 0}
+		p, err := hub.Provider(name, id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		no := &notary{}
+		notaries[i] = no
+		nodes[i] = driver.Start(driver.Config{Providers: []transport.Provider{p}, ProveLease: no.prove, Log: zerolog.New(no)})
+		life := addr.Life{Node: addr.NodeID(i), Generation: 1}
+		nodes[i].SetSelf(driver.Self{Self: ipc.Self{Cluster: id.Cluster, Life: life}, UUID: id.Node, Epoch: 1,
+			Lease: func() []byte { return leases[i] }})
+		peers[i] = driver.Peer{Life: life, UUID: id.Node, Epoch: 1, Name: name, Addresses: []string{name}}
+	}
+	nodes[0].NodeUp(peers[1])
+	nodes[1].NodeUp(peers[0])
+	return nodes, notaries
+}
+
+// TestLinksProveTheLeaseOfBothEnds: a certificate says whose key it is, and only the
+// lease that the host has given it that this life is that node's.
+func TestLinksProveTheLeaseOfBothEnds(t *testing.T) {
+	long := append([]byte("a"), make([]byte, wire.MaxLease-1)...)
+	for name, c := range map[string]struct {
+		leases [2][]byte
+		code   status.Code
+		reason string
+		shown  [2]int // how many leases each end was asked to prove
+	}{
+		"both good":              {[2][]byte{[]byte("a's"), []byte("b's")}, status.OK, "", [2]int{1, 1}},
+		"the longest one":        {[2][]byte{long, []byte("b's")}, status.OK, "", [2]int{1, 1}},
+		"the dialer's is bad":    {[2][]byte{[]byte("x"), []byte("b's")}, status.Access, "the lease of 0.1 proves nothing: signed by a stranger", [2]int{0, 1}},
+		"the accepter's is bad":  {[2][]byte{[]byte("a's"), []byte("x")}, status.Access, "the lease of 1.1 proves nothing: signed by a stranger", [2]int{1, 1}},
+		"the dialer has none":    {[2][]byte{nil, []byte("b's")}, status.NoDevice, "0.1 has no lease to show", [2]int{0, 0}},
+		"the accepter has none ": {[2][]byte{[]byte("a's"), nil}, status.NoDevice, "1.1 has no lease to show", [2]int{0, 4}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				nodes, notaries := leased(t, c.leases)
+				_, err := nodes[0].Ping(context.Background(), 1)
+				if c.code == status.OK && err != nil || c.code != status.OK && (!errors.Is(err, c.code) || !strings.Contains(err.Error(), c.reason)) {
+					t.Errorf("ping: %v, want %v because %q", err, c.code, c.reason)
+				}
+				for i, n := range nodes {
+					if err := n.Close(); err != nil {
+						t.Error(err)
+					}
+					if got := notaries[i].shown; len(got) != c.shown[i] {
+						t.Errorf("end %d proved %v, want %d", i, got, c.shown[i])
+					}
+					if c.code == status.Access && !strings.Contains(notaries[i].String(), "signed by a stranger") {
+						t.Errorf("end %d logs %s, want the reason", i, notaries[i])
+					}
+				}
+				if c.code == status.OK && !strings.HasPrefix(notaries[1].shown[0], fmt.Sprintf("%d bytes for 0.1 of 1", len(c.leases[0]))) {
+					t.Errorf("the accepter proved %v", notaries[1].shown)
+				}
+			})
+		})
+	}
+}
