@@ -106,7 +106,7 @@ func (n *Node) linkDown(l *link) {
 	}
 	n.mu.Unlock()
 	if l.twin == nil {
-		n.log.Debug().Stringer("peer", l.peer.Life).AnErr("cause", l.downErr).Msg("link down")
+		n.log.Info().Stringer("peer", l.peer.Life).Str("provider", l.provider).Str("cause", l.why()).Msg("link down")
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/rs/zerolog"
 
@@ -51,13 +53,16 @@ func (n *notary) prove(lease []byte, peer driver.Peer, proved transport.Identity
 	return nil
 }
 
-// leased starts two nodes that show the leases, and prove each other's.
-func leased(t *testing.T, leases [2][]byte) (nodes [2]*driver.Node, notaries [2]*notary) {
+// leased starts two nodes that show the leases, and prove each other's. Their
+// certificates end at until.
+func leased(t *testing.T, leases [2][]byte, until ...time.Time) (nodes [2]*driver.Node, peers [2]driver.Peer, notaries [2]*notary) {
 	hub := mem.NewHub(mem.Config{})
-	var peers [2]driver.Peer
 	for i := range nodes {
 		name := string(rune('a' + i))
 		id := transport.Identity{Cluster: uuid(0xCC), Node: uuid(byte(i + 1)), Host: i == 0}
+		if len(until) > i {
+			id.Until = until[i]
+		}
 		p, err := hub.Provider(name, id)
 		if err != nil {
 			t.Fatal(err)
@@ -72,7 +77,7 @@ func leased(t *testing.T, leases [2][]byte) (nodes [2]*driver.Node, notaries [2]
 	}
 	nodes[0].NodeUp(peers[1])
 	nodes[1].NodeUp(peers[0])
-	return nodes, notaries
+	return nodes, peers, notaries
 }
 
 // TestLinksProveTheLeaseOfBothEnds: a certificate says whose key it is, and only the
@@ -94,7 +99,7 @@ func TestLinksProveTheLeaseOfBothEnds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {
-				nodes, notaries := leased(t, c.leases)
+				nodes, _, notaries := leased(t, c.leases)
 				_, err := nodes[0].Ping(context.Background(), 1)
 				if c.code == status.OK && err != nil || c.code != status.OK && (!errors.Is(err, c.code) || !strings.Contains(err.Error(), c.reason)) {
 					t.Errorf("ping: %v, want %v because %q", err, c.code, c.reason)
@@ -116,4 +121,86 @@ func TestLinksProveTheLeaseOfBothEnds(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestALinkEndsWithThePeersCertificate: whose certificate has ended and who did not
+// renew it is cut off, on a link that exists too.
+func TestALinkEndsWithThePeersCertificate(t *testing.T) {
+	for name, c := range map[string]struct {
+		session, known, renewed time.Duration // ends of certificates from the beginning; 0: not known
+		want                    time.Duration // when the link ends; 0: never
+	}{
+		"no end is known":             {0, 0, 0, 0},
+		"the table knows none":        {time.Minute, 0, 0, 0},
+		"it is not renewed":           {time.Minute, time.Minute, 0, time.Minute},
+		"it is renewed":               {time.Minute, time.Minute, 3 * time.Minute, 3 * time.Minute},
+		"the session has a later one": {2 * time.Minute, time.Minute, 0, 2 * time.Minute},
+		"the session's is not known":  {0, time.Minute, 0, time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				began := time.Now()
+				end := func(d time.Duration) (at time.Time) {
+					if d > 0 {
+						at = began.Add(d)
+					}
+					return at
+				}
+				nodes, peers, notaries := leased(t, [2][]byte{[]byte("a"), []byte("b")}, time.Time{}, end(c.session))
+				peers[1].Until = end(c.known)
+				nodes[0].NodeUpdate(peers[1])
+				if _, err := nodes[0].Ping(t.Context(), 1); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(45 * time.Second)
+				if c.renewed > 0 {
+					peers[1].Until = end(c.renewed)
+					nodes[0].NodeUpdate(peers[1])
+				}
+				gone := time.Duration(0)
+				for range 10 * 60 {
+					time.Sleep(500 * time.Millisecond)
+					if synctest.Wait(); gone == 0 && len(nodes[0].Links()) == 0 {
+						gone = time.Since(began)
+					}
+				}
+				if c.want == 0 && gone != 0 || c.want != 0 && (gone < c.want || gone > c.want+time.Second) {
+					t.Errorf("the link ended after %v, want %v", gone, c.want)
+				}
+				const cause = "the peer's certificate has expired"
+				for i, no := range notaries {
+					if got := strings.Contains(no.String(), `"level":"info"`) && strings.Contains(no.String(), cause); got != (c.want > 0) {
+						t.Errorf("end %d logs %s", i, no)
+					}
+				}
+				nodes[0].Close()
+				nodes[1].Close()
+			})
+		})
+	}
+}
+
+// TestALinkThatEndsSaysWhy: at info level, on both sides.
+func TestALinkThatEndsSaysWhy(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		nodes, peers, notaries := leased(t, [2][]byte{[]byte("a"), []byte("b")})
+		if _, err := nodes[0].Ping(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+		nodes[0].NodeLost(peers[1].Life, "banned")
+		synctest.Wait()
+		for i, no := range notaries {
+			var down string
+			for line := range strings.Lines(no.String()) {
+				if strings.Contains(line, "link down") {
+					down += line
+				}
+			}
+			if strings.Count(down, "\n") != 1 || !strings.Contains(down, `"level":"info"`) || !strings.Contains(down, "node removed: banned") {
+				t.Errorf("end %d says of the link's end %q", i, down)
+			}
+		}
+		nodes[0].Close()
+		nodes[1].Close()
+	})
 }

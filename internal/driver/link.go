@@ -201,6 +201,14 @@ func (l *link) fail(code uint64, cause error) bool {
 	return true
 }
 
+// why says in words why the link has ended.
+func (l *link) why() string {
+	if l.downErr == nil {
+		return "the session ended without a reason"
+	}
+	return l.downErr.Error()
+}
+
 // errNewLink is why a link ends that its peer has replaced.
 var errNewLink = errors.New("peer established a new link")
 
