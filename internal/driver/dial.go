@@ -11,6 +11,7 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/core"
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
+	"github.com/fabricd/fabricd/internal/guard"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/internal/transport/mem"
@@ -128,17 +129,7 @@ const (
 // dial tries to establish the link to p, until DialTimeout, and reports how that
 // ended.
 func (n *Node) dial(p *peerState, life addr.Life) {
-	ctx, cancel := context.WithTimeout(chanContext{context.Background(), p.lost}, n.cfg.DialTimeout)
-	defer cancel()
-	var err error
-	for round := range dialRounds {
-		if round > 0 && !n.pause(ctx, dialPause) {
-			break
-		}
-		if err = n.dialOnce(ctx, p); err == nil || !worthAnotherTry(err) {
-			break
-		}
-	}
+	err := n.dialInRounds(p, life)
 	n.mu.Lock()
 	p.dialErr = err
 	up := p.link != nil
@@ -156,6 +147,26 @@ func (n *Node) dial(p *peerState, life addr.Life) {
 	default:
 		n.report(life, LinkRefused)
 	}
+}
+
+// dialInRounds goes through the addresses until a link is there, or an error is
+// final. A panic is one.
+func (n *Node) dialInRounds(p *peerState, life addr.Life) (err error) {
+	defer guard.Recover(func(e error, stack []byte) {
+		n.panicked(life, e, stack)
+		err = fmt.Errorf("%w: %w", status.Protocol, e)
+	})
+	ctx, cancel := context.WithTimeout(chanContext{context.Background(), p.lost}, n.cfg.DialTimeout)
+	defer cancel()
+	for round := range dialRounds {
+		if round > 0 && !n.pause(ctx, dialPause) {
+			break
+		}
+		if err = n.dialOnce(ctx, p); err == nil || !worthAnotherTry(err) {
+			break
+		}
+	}
+	return err
 }
 
 // worthAnotherTry reports whether a refusal may change by itself: the peer may
@@ -239,8 +250,14 @@ func share(ctx context.Context, parts int) (context.Context, context.CancelFunc)
 // was established, whatever came of it.
 func (n *Node) dialAddress(ctx context.Context, p *peerState, peer Peer, provider transport.Provider, address string, c *choice) (reached bool, err error) {
 	begun, self := n.now(), n.Self()
-	sess, err := provider.Dial(ctx, address)
-	if err != nil {
+	var sess transport.Session
+	defer guard.Recover(func(e error, stack []byte) {
+		n.panicked(peer.Life, e, stack)
+		if err = fmt.Errorf("%w: %w", status.Protocol, e); sess != nil {
+			sess.Close(transport.CodeProtocol, e.Error())
+		}
+	})
+	if sess, err = provider.Dial(ctx, address); err != nil {
 		return false, err
 	}
 	ctrl, r, err := n.sayHello(ctx, sess, self, peer)
@@ -429,6 +446,11 @@ func (n *Node) acceptLinks(p transport.Provider) {
 
 // welcome shakes hands with a peer that dialed.
 func (n *Node) welcome(provider transport.Provider, sess transport.Session) {
+	var hello wire.Hello
+	defer guard.Recover(func(err error, stack []byte) {
+		n.panicked(hello.From, err, stack)
+		sess.Close(transport.CodeProtocol, err.Error())
+	})
 	ctx, cancel := context.WithTimeout(chanContext{context.Background(), n.done}, n.cfg.DialTimeout)
 	defer cancel()
 	begun := n.now()
@@ -437,8 +459,7 @@ func (n *Node) welcome(provider transport.Provider, sess transport.Session) {
 		sess.Close(transport.CodeProtocol, "no HELLO")
 		return
 	}
-	hello, err := wire.ParseHello(h.Flags, body)
-	if h.Type != wire.TypeHello || err != nil || hello.Answer {
+	if hello, err = wire.ParseHello(h.Flags, body); h.Type != wire.TypeHello || err != nil || hello.Answer {
 		sess.Close(transport.CodeProtocol, "the control lane does not begin with HELLO")
 		return
 	}

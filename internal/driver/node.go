@@ -23,6 +23,7 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/core"
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
+	"github.com/fabricd/fabricd/internal/guard"
 	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/transport"
@@ -411,7 +412,10 @@ func (n *Node) Leave(ctx context.Context) error {
 	var told group
 	for _, l := range n.allLinks() {
 		if l.twin == nil {
-			told.run(func() { l.bye(ctx, "leaving") })
+			told.run(func() {
+				defer guard.Recover(l.panicked)
+				l.bye(ctx, "leaving")
+			})
 		}
 	}
 	told.wait()
