@@ -36,6 +36,7 @@ package quic
 
 import (
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -44,6 +45,7 @@ import (
 	quicgo "github.com/quic-go/quic-go"
 	"github.com/rs/zerolog"
 
+	"github.com/fabricd/fabricd/internal/guard"
 	"github.com/fabricd/fabricd/internal/transport"
 )
 
@@ -182,6 +184,35 @@ func (c *Config) harden(t *tls.Config) {
 	if c.Now != nil {
 		t.Time = c.Now
 	}
+	// quic-go calls these on a goroutine of its own.
+	if verify := t.VerifyPeerCertificate; verify != nil {
+		t.VerifyPeerCertificate = func(raw [][]byte, chains [][]*x509.Certificate) error {
+			return c.guarded(func() error { return verify(raw, chains) })
+		}
+	}
+	if verify := t.VerifyConnection; verify != nil {
+		t.VerifyConnection = func(cs tls.ConnectionState) error {
+			return c.guarded(func() error { return verify(cs) })
+		}
+	}
+}
+
+// guarded calls verify, and makes a panic the refusal of the peer.
+func (c *Config) guarded(verify func() error) (err error) {
+	defer guard.Recover(func(e error, stack []byte) {
+		c.panicked(nil, e, stack)
+		err = e
+	})
+	return verify()
+}
+
+// panicked logs a panic of what serves a peer.
+func (c *Config) panicked(peer net.Addr, err error, stack []byte) {
+	e := c.Log.Error().Err(err).Bytes("stack", stack)
+	if peer != nil {
+		e = e.Stringer("peer", peer)
+	}
+	e.Msg("BUG: quic: what serves a peer has panicked; its session ends")
 }
 
 // GrowBuffers asks the kernel for the receive and send buffers that a fast link

@@ -11,6 +11,7 @@ import (
 
 	quicgo "github.com/quic-go/quic-go"
 
+	"github.com/fabricd/fabricd/internal/guard"
 	"github.com/fabricd/fabricd/internal/transport"
 )
 
@@ -91,6 +92,10 @@ func (p *Provider) serve(conn *quicgo.Conn) {
 		a.unwatch()
 		a.release()
 	}()
+	defer guard.Recover(func(err error, stack []byte) {
+		p.cfg.panicked(conn.RemoteAddr(), err, stack)
+		refuse(conn, &transport.CloseError{Code: transport.CodeProtocol, Reason: bounded(err.Error())})
+	})
 	s, err := p.handshake(conn)
 	if err != nil {
 		a.refused(err)

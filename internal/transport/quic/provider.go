@@ -13,6 +13,7 @@ import (
 
 	quicgo "github.com/quic-go/quic-go"
 
+	"github.com/fabricd/fabricd/internal/guard"
 	"github.com/fabricd/fabricd/internal/transport"
 )
 
@@ -220,18 +221,29 @@ func (p *Provider) adopt(s *session) bool {
 	p.sessions[s] = struct{}{}
 	p.running.Add(2)
 	p.mu.Unlock()
+	panicked := func(err error, stack []byte) {
+		p.cfg.panicked(s.conn.RemoteAddr(), err, stack)
+		s.Close(transport.CodeProtocol, err.Error())
+	}
 	go func() {
 		defer p.running.Done()
+		defer guard.Recover(panicked)
 		s.watch(p.ctx)
 	}()
 	go func() {
 		defer p.running.Done()
+		defer p.forget(s)
+		defer guard.Recover(panicked)
 		s.pump()
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		delete(p.sessions, s)
 	}()
 	return true
+}
+
+// forget forgets a session that is over.
+func (p *Provider) forget(s *session) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.sessions, s)
 }
 
 // closingReason is what the peers of a closing provider are told.

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fabricd/fabricd/internal/guard"
 	"github.com/fabricd/fabricd/internal/segment"
 	"github.com/fabricd/fabricd/internal/transport"
 )
@@ -92,12 +93,21 @@ func (p *Provider) acceptLoop() {
 		go func() {
 			defer p.running.Done()
 			defer p.release(host)
+			defer guard.Recover(func(err error, stack []byte) {
+				p.panicked(c.RemoteAddr().String(), err, stack)
+				_ = c.Close()
+			})
 			if err := p.serve(c); err != nil && p.ctx.Err() == nil {
 				p.cfg.Refused()
 				p.cfg.Log.Warn().Str("op", "accept").Stringer("peer", c.RemoteAddr()).Err(err).Msg("session refused")
 			}
 		}()
 	}
+}
+
+// panicked logs a panic of what serves a peer.
+func (p *Provider) panicked(remote string, err error, stack []byte) {
+	p.cfg.Log.Error().Str("peer", remote).Err(err).Bytes("stack", stack).Msg("BUG: tcp: what serves a peer has panicked; its session ends")
 }
 
 // admit takes a place for an incoming handshake. One address gets a quarter of
@@ -287,13 +297,22 @@ func (p *Provider) adopt(s *session) bool {
 	p.mu.Unlock()
 	go func() {
 		defer p.running.Done()
+		defer p.forget(s)
+		defer guard.Recover(func(err error, stack []byte) {
+			s.panicked(err, stack)
+			s.hangUp()
+		})
 		s.run()
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		delete(p.sessions, s)
-		delete(p.numbers, s.number)
 	}()
 	return true
+}
+
+// forget forgets a session that is over.
+func (p *Provider) forget(s *session) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.sessions, s)
+	delete(p.numbers, s.number)
 }
 
 // find returns an accepted session by its number.
