@@ -40,6 +40,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"time"
 
 	quicgo "github.com/quic-go/quic-go"
@@ -90,9 +91,14 @@ type Config struct {
 	MaxLanes int
 
 	// MaxHandshakes bounds the incoming handshakes under way, sessions that
-	// wait for Accept included; further ones are refused. From a quarter of it
-	// on, peers must first prove that their address is real. 0: 512.
+	// wait for Accept included; further ones are refused. Beyond 16, or a quarter of
+	// it, peers must first prove that their address is real. The strangers of one
+	// address hold a quarter of it, those of one network (/24, /64) three eighths, and
+	// Known peers have a share of their own. 0: 256.
 	MaxHandshakes int
+	// Known reports whether a member of the cluster is, or was, at an address. It
+	// must not wait. Nil: none is known.
+	Known func(netip.Addr) bool
 
 	Log     zerolog.Logger   // refused peers are logged as warnings
 	Refused func()           // is called for each of them; it must not wait. Nil: nobody counts
@@ -110,13 +116,16 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Refused == nil {
 		c.Refused = func() {}
 	}
+	if c.Known == nil {
+		c.Known = func(netip.Addr) bool { return false }
+	}
 	setDefault(&c.HandshakeTimeout, 2*time.Second)
 	setDefault(&c.IdleTimeout, 5*time.Second)
 	setDefault(&c.StreamWindow, 2<<20)
 	setDefault(&c.MaxStreamWindow, max(8<<20, c.StreamWindow))
 	setDefault(&c.ConnectionWindow, max(64<<20, c.MaxStreamWindow))
 	setDefault(&c.MaxLanes, 32768)
-	setDefault(&c.MaxHandshakes, 512)
+	setDefault(&c.MaxHandshakes, 256)
 	if c.HandshakeTimeout < 0 || c.IdleTimeout < 0 || c.MaxLanes < 1 || c.MaxHandshakes < 1 {
 		return c, errors.New("quic: timeouts and limits must be positive")
 	}

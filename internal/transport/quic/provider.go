@@ -13,7 +13,9 @@ import (
 
 	quicgo "github.com/quic-go/quic-go"
 
+	"github.com/fabricd/fabricd/internal/admission"
 	"github.com/fabricd/fabricd/internal/guard"
+	"github.com/fabricd/fabricd/internal/logbound"
 	"github.com/fabricd/fabricd/internal/transport"
 )
 
@@ -34,9 +36,13 @@ type Provider struct {
 	stop      context.CancelFunc
 	accepted  chan *session // handed from handshakes to Accept; unbuffered
 	pending   atomic.Int64  // incoming handshakes, at most cfg.MaxHandshakes
+	refusals  *logbound.Summary
 	running   sync.WaitGroup
 	closeOnce sync.Once
 	closeErr  error
+
+	slotMu sync.Mutex // guards slots
+	slots  *admission.Table[*halfOpen]
 
 	mu       sync.Mutex // guards the fields below
 	closed   bool       // nothing is added to running or sessions any more
@@ -58,6 +64,8 @@ func New(cfg Config) (*Provider, error) {
 		cfg:      cfg,
 		settings: cfg.quicConfig(),
 		accepted: make(chan *session),
+		refusals: logbound.New(cfg.Log, "sessions over quic were refused"),
+		slots:    admission.New[*halfOpen](limits(cfg.MaxHandshakes)),
 		sessions: make(map[*session]struct{}),
 		tails:    tails{of: make(map[netip.AddrPort]*tail)},
 	}
@@ -66,7 +74,7 @@ func New(cfg Config) (*Provider, error) {
 		Conn:                newSocket(ReceiveOffload(cfg.PacketConn), &p.tails),
 		ConnectionIDLength:  connectionIDLength,
 		StatelessResetKey:   (*quicgo.StatelessResetKey)(cfg.StatelessResetKey),
-		VerifySourceAddress: func(net.Addr) bool { return p.pending.Load() >= int64(max(1, cfg.MaxHandshakes/4)) },
+		VerifySourceAddress: p.underAttack,
 		ConnContext:         p.admit,
 	}
 	if p.listener, err = p.transport.ListenEarly(p.cfg.serverTLS(), p.settings); err != nil {
@@ -266,6 +274,7 @@ func (p *Provider) Close() error {
 		}
 		p.closeErr = p.listener.Close()
 		p.running.Wait()
+		p.refusals.Close()
 		p.closeErr = errors.Join(p.closeErr, p.transport.Close(), p.cfg.PacketConn.Close())
 	})
 	return p.closeErr
