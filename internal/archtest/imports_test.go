@@ -52,7 +52,7 @@ var mayImport = map[string][]string{
 
 	// The engine and its loops.
 	"internal/core": {"portmap", "rma", "fence", "internal/wire", "fabric/addr", "internal/status"},
-	"internal/driver": {"internal/core", "internal/guard", "internal/ipc", "internal/transport", "internal/wire",
+	"internal/driver": {"internal/core", "internal/guard", "internal/logbound", "internal/ipc", "internal/transport", "internal/wire",
 		"internal/transport/mem", // the link of a node to itself
 		"internal/faults/failpoint", "portmap", "rma", "fence", "fabric/addr", "internal/status"},
 

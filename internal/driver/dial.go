@@ -5,13 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"sync"
 	"time"
+
+	"github.com/rs/zerolog"
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/core"
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
 	"github.com/fabricd/fabricd/internal/guard"
+	"github.com/fabricd/fabricd/internal/logbound"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/internal/transport/mem"
@@ -343,7 +347,7 @@ func (n *Node) answered(ctx context.Context, o *opening, h wire.Header, body []b
 		if err != nil {
 			return err
 		}
-		return fmt.Errorf("%w: refused by peer: %s", f.Code, f.Reason)
+		return fmt.Errorf("%w: refused by peer: %s", f.Code, logbound.Text(f.Reason))
 	case wire.TypeHello:
 		f, err := wire.ParseHello(h.Flags, body)
 		if err != nil {
@@ -479,7 +483,9 @@ func (n *Node) welcome(provider transport.Provider, sess transport.Session) {
 		err = n.answerHello(ctx, l, p, hello, self, o.r)
 	}
 	if err != nil {
-		n.log.Info().Stringer("peer", hello.From).Str("remote", sess.RemoteAddr()).Err(err).Msg("link refused")
+		remote, _ := netip.ParseAddrPort(sess.RemoteAddr()) // the zero Addr where it is none
+		n.refusals.Line(zerolog.InfoLevel, remote.Addr()).Stringer("peer", hello.From).Str("remote", sess.RemoteAddr()).
+			Err(err).Msg("link refused")
 		n.refuse(sess, err)
 	}
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
 	"github.com/fabricd/fabricd/internal/guard"
 	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/logbound"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/portmap"
@@ -182,6 +183,8 @@ type Node struct {
 	ranked []standing // cfg.Providers, the preferred one first
 	budget budget     // of the connections
 
+	refusals *logbound.Summary // lines about links that were refused
+
 	linked chan struct{} // capacity 1: there is a link whose pulse is to be kept
 
 	// Waiters to use again. They hold channels: a pool of the package would
@@ -220,6 +223,7 @@ func Start(cfg Config) *Node {
 	cfg.setDefaults()
 	n := &Node{
 		cfg: cfg, log: cfg.Log, birth: time.Now(), done: make(chan struct{}), linked: make(chan struct{}, 1),
+		refusals:  logbound.New(cfg.Log, "links were refused"),
 		budget:    budget{limit: cfg.ConnMemory, users: make(map[uint32]int64)},
 		ports:     portmap.New(),
 		listeners: make(map[addr.Port]*endpoint),
@@ -462,6 +466,7 @@ func (n *Node) Close() error {
 		p.Close()
 	}
 	n.work.wait()
+	n.refusals.Close()
 	return nil
 }
 

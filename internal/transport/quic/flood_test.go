@@ -182,3 +182,11 @@ func TestStrangersShareTheHandshakes(t *testing.T) {
 		})
 	}
 }
+
+// TestAPeersReasonIsPrintable: it ends up in logs and terminals.
+func TestAPeersReasonIsPrintable(t *testing.T) {
+	err := closeError(&quicgo.ApplicationError{Remote: true, ErrorMessage: "\x1b[2J\r\nroot# \xff"})
+	if got := err.Error(); !strings.HasSuffix(got, `\x1b[2J\r\nroot# \xff`) {
+		t.Errorf("the session ended with %q", got)
+	}
+}

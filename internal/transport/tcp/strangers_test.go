@@ -85,3 +85,17 @@ func TestStrangersShareTheHandshakes(t *testing.T) {
 		})
 	}
 }
+
+// TestAPeersReasonIsPrintable: it ends up in logs and terminals.
+func TestAPeersReasonIsPrintable(t *testing.T) {
+	hostile(t, func(*Config) {}, func(r *rig) {
+		c, s := r.session(ownHello)
+		const reason = "\x1b[2J\r\nroot# \xff"
+		h := header{kind: typeClose, length: uint32(len(reason))}
+		r.write(c, append(h.appendTo(nil), reason...))
+		<-s.Done()
+		if got := s.Err().Error(); !strings.HasSuffix(got, `\x1b[2J\r\nroot# \xff`) {
+			t.Errorf("the session ended with %q", got)
+		}
+	})
+}
