@@ -15,6 +15,7 @@ import (
 	"github.com/fabricd/fabricd/internal/audit"
 	"github.com/fabricd/fabricd/internal/driver"
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
+	"github.com/fabricd/fabricd/internal/guard"
 	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/internal/status"
@@ -72,6 +73,7 @@ type Daemon struct {
 	done   chan struct{}  // closed when the node has ended by itself, or was closed
 
 	memory  *connMemory
+	known   *knownAddresses
 	refused atomic.Uint64 // connections of peers
 	ended   sync.Once     // closes done
 
@@ -115,9 +117,9 @@ const (
 func Start(ctx context.Context, c Config, o Options) (*Daemon, error) {
 	d := &Daemon{
 		cfg: c, opts: o, log: o.Log.With().Str("node", c.Name).Logger(), started: time.Now(),
-		roster: newRoster(),
-		done:   make(chan struct{}),
-		phase:  phaseJoining,
+		roster: newRoster(), known: newKnownAddresses(),
+		done:  make(chan struct{}),
+		phase: phaseJoining,
 	}
 	d.takeNodeFaults()
 	d.ctx, d.cancel = context.WithCancel(context.Background())
@@ -331,7 +333,7 @@ func (d *Daemon) Status() Status {
 		Data: []string{at.data}, Gossip: at.gossip,
 		Socket: absolute(d.cfg.Local.Socket), Admin: absolute(d.cfg.Local.AdminSocket), StateDir: d.cfg.StateDir,
 		Detection: d.cfg.Detection, TCPPlaintext: d.cfg.TCPPlaintext,
-		Trust: "host", Counts: d.counts(),
+		Trust: "host", Panics: guard.Caught(), Counts: d.counts(),
 	}
 	if d.cfg.TLS.CA != "" {
 		st.Trust = "operator"

@@ -235,7 +235,7 @@ func (d *Daemon) startEngine(ctx context.Context) error {
 		return err
 	}
 	_, named := d.cfg.carriers()
-	reports := &reporter{}
+	reports, leases := &reporter{}, newLeases(d.ctx)
 	engine := driver.Start(driver.Config{
 		Providers:      providers,
 		RankByCost:     !named,
@@ -246,13 +246,15 @@ func (d *Daemon) startEngine(ctx context.Context) error {
 		GiveUp:         giveUp,
 		ConnMemory:     d.memory.get,
 		MaxEndpoints:   max(d.cfg.Local.Quotas.Endpoints, driver.MaxEndpoints),
+		ProveLease:     leases.prove,
+		Now:            d.nodeFaults.Now,
 		Report:         reports.report,
 		Faults:         d.nodeFaults,
 	})
 	d.mu.Lock()
 	d.engine = engine
 	d.mu.Unlock()
-	return d.startMembership(ctx, store, engine, reports)
+	return d.startMembership(ctx, store, engine, reports, leases)
 }
 
 // giveUpAfter is when a silent link is given up, and a connection of it whose bytes do not
@@ -260,11 +262,14 @@ func (d *Daemon) startEngine(ctx context.Context) error {
 func giveUpAfter(t verdict.Timing) time.Duration { return t.Silence + t.Check }
 
 // startMembership takes part in the cluster.
-func (d *Daemon) startMembership(ctx context.Context, store *trust.Store, engine *driver.Node, reports *reporter) error {
+func (d *Daemon) startMembership(ctx context.Context, store *trust.Store, engine *driver.Node, reports *reporter, leases *leases) error {
 	b := &bridge{
-		cluster: d.state.Identity().Cluster, name: d.cfg.Name, term: d.state.Term,
+		cluster: d.state.Identity().Cluster, name: d.cfg.Name, term: d.state.Term, lease: leases.own,
 		engine: engine, roster: d.roster, log: d.log,
-		meet: func(ev membership.Event) { d.links.meet(d.ctx, ev, d.wg.Go) },
+		meet: func(ev membership.Event) {
+			d.known.meet(ev)
+			d.links.meet(d.ctx, ev, d.wg.Go)
+		},
 	}
 	at := d.places
 	carried, _ := d.providers()
@@ -306,6 +311,7 @@ func (d *Daemon) startMembership(ctx context.Context, store *trust.Store, engine
 		Log:        d.log,
 	})
 	d.data.streams, d.gossip = nil, portPair{} // the agent's, also if it failed
+	leases.of(agent)
 	if err != nil {
 		return err
 	}
