@@ -19,6 +19,8 @@ var mayImport = map[string][]string{
 	"internal/ring":      {},
 	"internal/spin":      {},
 	"internal/guard":     {},
+	"internal/admission": {},
+	"internal/logbound":  {},
 	"internal/segment":   {},
 	"internal/bubble":    {},
 	"internal/budget":    {},
@@ -36,8 +38,8 @@ var mayImport = map[string][]string{
 	"membership/verdict": {"fabric/addr"},
 	"membership/trust":   {"fabric/addr"},
 	"membership/state":   {"fabric/addr", "internal/faults/failpoint"},
-	"membership/gossip":  {"fabric/addr", "internal/segment", "internal/guard"},
-	"membership/control": {"fabric/addr", "internal/status", "internal/guard", "membership/verdict", "membership/trust"},
+	"membership/gossip":  {"fabric/addr", "internal/segment", "internal/guard", "internal/admission", "internal/logbound"},
+	"membership/control": {"fabric/addr", "internal/status", "internal/guard", "internal/admission", "internal/logbound", "membership/verdict", "membership/trust"},
 	"membership": {"fabric/addr", "internal/segment", "internal/status", "internal/guard", "internal/faults/failpoint",
 		"membership/verdict", "membership/trust", "membership/state", "membership/gossip", "membership/control"},
 
@@ -45,8 +47,8 @@ var mayImport = map[string][]string{
 	"internal/transport":               {"fabric/addr", "internal/status"},
 	"internal/transport/transporttest": {"internal/transport", "internal/bubble", "fabric/addr"},
 	"internal/transport/mem":           {"internal/transport", "fabric/addr"},
-	"internal/transport/quic":          {"internal/transport", "internal/guard", "fabric/addr"},
-	"internal/transport/tcp":           {"internal/transport", "internal/guard", "internal/spin", "internal/segment"},
+	"internal/transport/quic":          {"internal/transport", "internal/guard", "internal/admission", "internal/logbound", "fabric/addr"},
+	"internal/transport/tcp":           {"internal/transport", "internal/guard", "internal/admission", "internal/logbound", "internal/spin", "internal/segment"},
 
 	// The engine and its loops.
 	"internal/core": {"portmap", "rma", "fence", "internal/wire", "fabric/addr", "internal/status"},
@@ -65,7 +67,7 @@ var mayImport = map[string][]string{
 	"internal/faults/failpoint": {},
 
 	// What joins the rooms.
-	"internal/daemon": {"internal/guard", "internal/driver", "membership", "membership/gossip", "membership/state", "membership/trust", "membership/verdict", "internal/ipc",
+	"internal/daemon": {"internal/guard", "internal/admission", "internal/logbound", "internal/driver", "membership", "membership/gossip", "membership/state", "membership/trust", "membership/verdict", "internal/ipc",
 		"internal/transport", "internal/transport/quic", "internal/transport/tcp", "internal/faults", "internal/faults/inject", "internal/faults/failpoint",
 		"internal/segment", "internal/shm", "fabric/addr", "internal/status", "internal/yamlbound"},
 	"internal/doctor": {"internal/daemon", "internal/ipc", "internal/shm", "internal/transport/quic"},
