@@ -16,11 +16,11 @@ import (
 const (
 	period = time.Minute
 	// first is how many lines of a period are written.
-	first = 5
+	first = 20
 	// maxAddresses bounds the addresses that are counted one by one.
 	maxAddresses = 128
 	// maxText bounds the text of a stranger in a line, in bytes.
-	maxText = 256
+	maxText = 400
 )
 
 // A Summary bounds the lines about one kind of incident. Its methods may be called
