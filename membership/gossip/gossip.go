@@ -14,6 +14,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/logbound"
 	"github.com/fabricd/fabricd/internal/segment"
 )
 
@@ -52,6 +53,15 @@ type Config struct {
 	// MaxMembers bounds the members known at a time, also those that are gone
 	// and may come back. 0: 4096.
 	MaxMembers int
+	// Proven reports whether the UUID of a member belongs to the cluster for other
+	// reasons than that somebody gossips it: the host's table has it, or had it at
+	// the last start. Of members that are not proven few are known at a time, and
+	// none is looked for once it is gone. Proven is called with memberlist's lock
+	// held: it must not wait for a goroutine that calls the Gossip. Nil: all are.
+	Proven func(Key) bool
+	// Known reports whether a member of the cluster is, or was, at an address: there
+	// are slots for its streams that strangers do not get. It must not wait. Nil: none is.
+	Known func(netip.Addr) bool
 	// Seed makes the jitter of the reconnector repeatable.
 	Seed uint64
 
@@ -85,6 +95,12 @@ func (c *Config) withDefaults() (*Config, error) {
 			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 		}
 	}
+	if d.Proven == nil {
+		d.Proven = func(Key) bool { return true }
+	}
+	if d.Known == nil {
+		d.Known = func(netip.Addr) bool { return false }
+	}
 	d.Meta.Cluster = d.Cluster
 	return &d, nil
 }
@@ -98,8 +114,11 @@ type Gossip struct {
 	transport *packetTransport
 	list      *memberlist.Memberlist
 	keyring   *memberlist.Keyring
+	sealer    *sealer // has the keys of keyring
 	queue     *queue
 	log       zerolog.Logger
+	lines     *logWriter
+	panics    *logbound.Summary
 
 	ctx    context.Context // ends at Close
 	cancel context.CancelFunc
@@ -114,15 +133,8 @@ type Gossip struct {
 
 	mu      sync.Mutex // guards the fields below; memberlist's callbacks take it with memberlist's lock held
 	meta    []byte     // encoded, our own
-	members map[Key]*record
+	members *register
 	closed  bool
-}
-
-// A record is what is known of another member.
-type record struct {
-	member Member
-	gone   bool
-	at     time.Time // of the last change
 }
 
 // Start binds the sockets and begins to gossip. It does not wait for any seed.
@@ -142,6 +154,11 @@ func Start(c Config) (*Gossip, error) {
 		closeSockets(c.Packets, c.Streams)
 		return nil, fmt.Errorf("start gossip: keys: %w", err)
 	}
+	sealer, err := newSealer(cfg.Cluster.String(), cfg.Keys)
+	if err != nil {
+		closeSockets(c.Packets, c.Streams)
+		return nil, fmt.Errorf("start gossip: keys: %w", err)
+	}
 	packets, listener, err := sockets(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("start gossip: %w", err)
@@ -157,14 +174,17 @@ func Start(c Config) (*Gossip, error) {
 		self:      Key{cfg.UUID, cfg.Epoch},
 		advertise: advertise,
 		keyring:   keyring,
+		sealer:    sealer,
 		queue:     newQueue(),
 		log:       cfg.Log,
+		lines:     newLogWriter(cfg.Log),
+		panics:    logbound.New(cfg.Log, "gossip messages ended with an internal error"),
 		update:    make(latch, 1),
 		meta:      meta,
-		members:   make(map[Key]*record),
+		members:   newRegister(cfg.MaxMembers),
 	}
 	g.ctx, g.cancel = context.WithCancel(context.Background())
-	g.transport = newPacketTransport(cfg, packets, listener, advertise)
+	g.transport = newPacketTransport(cfg, packets, listener, advertise, sealer, g.maxFrame)
 	config := g.memberlistConfig()
 	g.roundEvery = config.GossipInterval
 	g.list, err = memberlist.Create(config)
@@ -202,8 +222,23 @@ func (g *Gossip) memberlistConfig() *memberlist.Config {
 	c.Delegate = delegate{g}
 	c.Events = delegate{g}
 	c.Alive = delegate{g}
-	c.Logger = log.New(&logWriter{log: g.log}, "", 0)
+	c.Logger = log.New(g.lines, "", 0)
+	c.DisableTcpPingsForNode = g.noStreamPing
 	return c
+}
+
+// noStreamPing reports whether a member that does not answer packets is not asked
+// over a stream: what anybody may have made up is no reason to dial.
+func (g *Gossip) noStreamPing(name string) bool {
+	k, err := ParseKey(name)
+	return err != nil || !g.cfg.Proven(k)
+}
+
+// maxFrame bounds what somebody sends unasked over a stream, in bytes.
+func (g *Gossip) maxFrame() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return min(baseFrame+memberFrame*g.members.len(), maxFrame)
 }
 
 // sockets returns the configured sockets, or binds them.
@@ -284,7 +319,7 @@ func (g *Gossip) Members() []Member {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var out []Member
-	for _, r := range g.members {
+	for _, r := range g.members.records {
 		if !r.gone {
 			out = append(out, r.member)
 		}
@@ -327,6 +362,9 @@ func (g *Gossip) setMeta(b []byte) {
 func (g *Gossip) SetKeys(keys [][]byte) error {
 	if len(keys) == 0 {
 		return errors.New("gossip keys: none")
+	}
+	if err := g.sealer.set(keys); err != nil {
+		return fmt.Errorf("gossip keys: %w", err)
 	}
 	for _, k := range keys {
 		if err := g.keyring.AddKey(k); err != nil {
@@ -437,6 +475,9 @@ func (g *Gossip) Close() error {
 	g.cancel()
 	err := g.list.Shutdown()
 	g.wg.Wait()
+	g.queue.close()
+	g.lines.close()
+	g.panics.Close()
 	return err
 }
 

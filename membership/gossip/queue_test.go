@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -26,7 +27,7 @@ func TestQueueKeepsTheNewestRumour(t *testing.T) {
 	} {
 		q := newQueue()
 		for i, k := range c.put {
-			q.put(Rumour{k, Member{UUID: uuid(1), Epoch: 1, Meta: Meta{Term: uint64(i)}}})
+			q.put(Rumour{k, Member{UUID: uuid(1), Epoch: 1, Meta: Meta{Term: uint64(i)}}}, true)
 		}
 		got := q.take()
 		if len(got) != 1 || got[0].Kind != c.want || got[0].Member.Meta.Term != uint64(len(c.put)-1) {
@@ -41,7 +42,7 @@ func TestQueueKeepsTheNewestRumour(t *testing.T) {
 func TestQueueIsBoundedByMembersAndWakesOnce(t *testing.T) {
 	q := newQueue()
 	for i := range 100_000 {
-		q.put(Rumour{Updated, Member{UUID: uuid(i % 10), Epoch: 1}})
+		q.put(Rumour{Updated, Member{UUID: uuid(i % 10), Epoch: 1}}, true)
 	}
 	select {
 	case <-q.wake:
@@ -62,7 +63,8 @@ func TestQueueIsBoundedByMembersAndWakesOnce(t *testing.T) {
 func TestLogLevelsAndFlood(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		w := &logWriter{log: zerolog.New(&out).Level(zerolog.DebugLevel)}
+		w := newLogWriter(zerolog.New(&out).Level(zerolog.DebugLevel))
+		defer w.close()
 		fmt.Fprintln(w, "[ERR] memberlist: one")
 		fmt.Fprintln(w, "[WARN] memberlist: two")
 		fmt.Fprintln(w, "[INFO] memberlist: three")
@@ -77,15 +79,20 @@ func TestLogLevelsAndFlood(t *testing.T) {
 		out.Reset()
 		for range 1000 {
 			fmt.Fprintln(w, "[ERR] memberlist: Decrypt packet failed")
+			fmt.Fprintln(w, "[INFO] memberlist: Suspect has failed")
 		}
-		if n := strings.Count(out.String(), "\n"); n > maxLines {
-			t.Errorf("%d lines in one second, want at most %d", n, maxLines)
+		if n := strings.Count(out.String(), "\n"); n > 2*maxLines {
+			t.Errorf("%d lines in one second, want at most %d", n, 2*maxLines)
 		}
 		time.Sleep(time.Second)
-		out.Reset()
-		fmt.Fprintln(w, "[ERR] memberlist: later")
-		if !strings.Contains(out.String(), `"suppressed":983`) {
+		fmt.Fprintln(w, "[INFO] memberlist: later")
+		if !strings.Contains(out.String(), `"suppressed":981`) {
 			t.Errorf("log %q, want the number of suppressed lines", out.String())
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if want := "982 more lines came from memberlist in the last minute"; !strings.Contains(out.String(), want) {
+			t.Errorf("log %q, want that %s", out.String(), want)
 		}
 	})
 }
