@@ -42,8 +42,8 @@ func (delegate) LocalState(bool) []byte          { return nil }
 func (delegate) MergeRemoteState([]byte, bool)   {}
 
 // NotifyAlive decides whether memberlist may believe that n exists. It keeps
-// out foreign clusters, malformed names and metadata, and more members than
-// the bounds of the register.
+// out foreign clusters, malformed names and metadata, those whom the register does
+// not trust, and more than it holds.
 func (d delegate) NotifyAlive(n *memberlist.Node) (err error) {
 	defer guard.Recover(func(internal error, stack []byte) {
 		d.g.panicked(internal, stack)
@@ -66,7 +66,11 @@ func (d delegate) NotifyAlive(n *memberlist.Node) (err error) {
 	proven := g.cfg.Proven(m.Key())
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.members.admit(m, proven, time.Now())
+	rumours, err := g.members.admit(m, proven, time.Now())
+	if !g.closed {
+		g.queue.putAll(rumours)
+	}
+	return err
 }
 
 // checkVersions keeps out a member that claims other versions than SPEC.md has: one

@@ -53,11 +53,12 @@ type Config struct {
 	// MaxMembers bounds the members known at a time, also those that are gone
 	// and may come back. 0: 4096.
 	MaxMembers int
-	// Proven reports whether the UUID of a member belongs to the cluster for other
-	// reasons than that somebody gossips it: the host's table has it, or had it at
-	// the last start. Of members that are not proven few are known at a time, and
-	// none is looked for once it is gone. Proven is called with memberlist's lock
-	// held: it must not wait for a goroutine that calls the Gossip. Nil: all are.
+	// Proven reports whether a member is of the cluster for other reasons than that
+	// somebody gossips it: the host's table has this start of it, or there is no table
+	// yet and its UUID was in it at the last start. Members that are not proven are hearsay once one is proven:
+	// there are rumours about a bounded number of them, and nothing is sent to them.
+	// Proven is called with memberlist's lock held: it must not wait for a goroutine
+	// that calls the Gossip. Nil: all are.
 	Proven func(Key) bool
 	// Known reports whether a member of the cluster is, or was, at an address: there
 	// are slots for its streams that strangers do not get. It must not wait. Nil: none is.
@@ -135,6 +136,8 @@ type Gossip struct {
 	meta    []byte     // encoded, our own
 	members *register
 	closed  bool
+
+	recheck chan struct{} // capacity 1: see Recheck
 }
 
 // Start binds the sockets and begins to gossip. It does not wait for any seed.
@@ -182,6 +185,7 @@ func Start(c Config) (*Gossip, error) {
 		update:    make(latch, 1),
 		meta:      meta,
 		members:   newRegister(cfg.MaxMembers),
+		recheck:   make(chan struct{}, 1),
 	}
 	g.ctx, g.cancel = context.WithCancel(context.Background())
 	g.transport = newPacketTransport(cfg, packets, listener, advertise, sealer, g.maxFrame)
@@ -314,17 +318,27 @@ func (g *Gossip) Wake() <-chan struct{} { return g.queue.wake }
 // the newest. The member itself is never among them.
 func (g *Gossip) Take() []Rumour { return g.queue.take() }
 
-// Members returns the other members that are not gone, in no order.
+// Members returns the other members that are not gone, in no order. Of those that
+// are not proven there may be rumours only.
 func (g *Gossip) Members() []Member {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var out []Member
 	for _, r := range g.members.records {
-		if !r.gone {
+		if !r.gone && r.trusted {
 			out = append(out, r.member)
 		}
 	}
 	return out
+}
+
+// Recheck makes the Gossip ask soon who is proven: there may be more than before. It
+// does so about every second anyway.
+func (g *Gossip) Recheck() {
+	select {
+	case g.recheck <- struct{}{}:
+	default: // it will ask anyway
+	}
 }
 
 // Health returns memberlist's opinion of this member's own timeliness: 0 is

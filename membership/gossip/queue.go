@@ -53,6 +53,13 @@ func (q *queue) put(r Rumour, proven bool) {
 	}
 }
 
+// putAll adds rumours about members that are not proven.
+func (q *queue) putAll(list []Rumour) {
+	for _, r := range list {
+		q.put(r, false)
+	}
+}
+
 func (q *queue) wakeLater() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

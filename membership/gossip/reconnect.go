@@ -19,6 +19,7 @@ const (
 	reconnectDials = 8               // addresses tried in one round, at once
 	seedRetry      = 4 * time.Second // for a seed that does not answer, while others are here
 	maxRetry       = time.Minute     // for a member that does not answer
+	recheckPause   = 50 * time.Millisecond
 )
 
 // An attempt is what came of dialing an absent address.
@@ -37,15 +38,21 @@ func (g *Gossip) reconnect() {
 	defer timer.Stop()
 	tried := make(map[netip.AddrPort]attempt) // of absent addresses only
 	for {
+		anyway := false
 		select {
 		case <-g.ctx.Done():
 			return
+		case <-g.recheck:
+			if !g.pause(recheckPause) {
+				return
+			}
 		case <-timer.C:
+			anyway = true
 		}
 		began := time.Now()
 		g.review(began)
 		seeds, members, alone := g.absent()
-		list := due(seeds, members, alone, tried, began)
+		list := due(seeds, members, alone, anyway, tried, began)
 		g.joinAll(list)
 		ended := time.Now()
 		for _, a := range list {
@@ -56,6 +63,16 @@ func (g *Gossip) reconnect() {
 		}
 		wait := time.Duration(float64(reconnectEvery) * (0.8 + 0.4*rng.Float64()))
 		timer.Reset(max(time.Until(g.roundAfter(began.Add(wait))), 0))
+	}
+}
+
+// pause waits. It reports false when the Gossip is closed.
+func (g *Gossip) pause(d time.Duration) bool {
+	select {
+	case <-g.ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
 	}
 }
 
@@ -90,11 +107,14 @@ func (g *Gossip) review(now time.Time) {
 			g.members.setProven(r, p)
 		}
 	}
-	g.members.forget(now)
+	rumours := g.members.forget(now)
+	if !g.closed {
+		g.queue.putAll(rumours)
+	}
 }
 
-// absent returns the seeds and the proven members that are not here, and whether
-// nobody is. A member whose fabricd has a newer start that is here is not absent, and
+// absent returns the seeds and the proven members that are not here or were hearsay
+// until now, and whether nobody is here. A member whose fabricd has a newer start that is here is not absent, and
 // one that left does not come back under its old name.
 func (g *Gossip) absent() (seeds, members []netip.AddrPort, alone bool) {
 	all := g.resolveSeeds()
@@ -103,7 +123,7 @@ func (g *Gossip) absent() (seeds, members []netip.AddrPort, alone bool) {
 	present := map[netip.AddrPort]bool{g.advertise: true}
 	here := make(map[addr.UUID]bool)
 	for k, r := range g.members.records {
-		if !r.gone {
+		if !r.gone && r.trusted {
 			present[r.member.Address] = true
 			here[k.UUID] = true
 		}
@@ -115,7 +135,7 @@ func (g *Gossip) absent() (seeds, members []netip.AddrPort, alone bool) {
 		return append(list, a)
 	}
 	for k, r := range g.members.records {
-		if r.gone && r.seen && r.proven && !here[k.UUID] && !r.member.Meta.Leaving {
+		if (r.gone || !r.trusted) && r.seen && r.proven && !here[k.UUID] && !r.member.Meta.Leaving {
 			members = add(members, r.member.Address)
 		}
 	}
@@ -126,17 +146,16 @@ func (g *Gossip) absent() (seeds, members []netip.AddrPort, alone bool) {
 }
 
 // due returns the addresses to dial now, reconnectDials at most: those that were not
-// dialed for as long as their failures ask for, longest first, and one member at least
-// whatever its failures are, so that the sides of a partition meet soon after it has
-// healed. It forgets the attempts at addresses that are not absent any more.
-func due(seeds, members []netip.AddrPort, alone bool, tried map[netip.AddrPort]attempt, now time.Time) []netip.AddrPort {
+// dialed for as long as their failures ask for, longest first, and anyway one member whatever its failures are: every second, so that
+// the sides of a partition meet soon after it has healed. It forgets the attempts at addresses that are not absent any more.
+func due(seeds, members []netip.AddrPort, alone, anyway bool, tried map[netip.AddrPort]attempt, now time.Time) []netip.AddrPort {
 	absent := slices.Concat(members, seeds)
 	maps.DeleteFunc(tried, func(a netip.AddrPort, _ attempt) bool { return !slices.Contains(absent, a) })
 	longest := func(a, b netip.AddrPort) int { return tried[a].next.Compare(tried[b].next) }
 	waits := func(a netip.AddrPort) bool { return now.Before(tried[a].next) }
 	slices.SortStableFunc(members, longest)
 	list := slices.DeleteFunc(slices.Clone(members), waits)
-	if len(list) == 0 && len(members) > 0 {
+	if anyway && len(list) == 0 && len(members) > 0 {
 		list = members[:1]
 	}
 	slices.SortStableFunc(seeds, longest)
