@@ -54,10 +54,14 @@ func (w *logWriter) Write(p []byte) (int, error) {
 			break
 		}
 	}
+	line = bytes.TrimPrefix(line, []byte("memberlist: "))
+	if bytes.HasPrefix(line, []byte("ignoring alive message")) {
+		level = zerolog.DebugLevel // each member that is not proven yet causes some
+	}
 	if level < w.log.GetLevel() {
 		return len(p), nil
 	}
-	text := logbound.Text(string(bytes.TrimPrefix(line, []byte("memberlist: "))))
+	text := logbound.Text(string(line))
 	if level >= zerolog.InfoLevel {
 		w.summary.Line(level, netip.Addr{}).Msg(text)
 		return len(p), nil

@@ -96,3 +96,34 @@ func TestLogLevelsAndFlood(t *testing.T) {
 		}
 	})
 }
+
+// Rumours about members that are not proven wake the reader ten times a second at
+// most, and are not lost.
+func TestUnprovenMembersWakeSeldom(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		q := newQueue()
+		defer q.close()
+		wakes, taken := 0, 0
+		for i := range 1000 {
+			q.put(Rumour{Seen, Member{UUID: uuid(i % 250), Epoch: uint64(i)}}, false)
+			time.Sleep(time.Millisecond)
+			select {
+			case <-q.wake:
+				wakes++
+				taken += len(q.take())
+			default:
+			}
+		}
+		time.Sleep(quietWake)
+		taken += len(q.take())
+		if wakes > 12 || wakes < 9 || taken != 1000 {
+			t.Errorf("%d wakes in a second, %d of 1,000 rumours taken", wakes, taken)
+		}
+		q.put(Rumour{Seen, Member{UUID: uuid(1), Epoch: 1}}, true)
+		select {
+		case <-q.wake:
+		default:
+			t.Error("a rumour about a proven member does not wake at once")
+		}
+	})
+}
