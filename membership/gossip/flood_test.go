@@ -104,7 +104,10 @@ func (s *census) endure(t *testing.T, proven func(Key) bool) {
 			}
 		})
 		f := &forger{b: b, names: 8000}
-		for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(3 * time.Second) {
+		if raceEnabled {
+			f.names = 1000
+		}
+		for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(6 * time.Second) {
 			for i := range all {
 				f.push(i + 1)
 			}

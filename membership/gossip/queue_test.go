@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -60,9 +61,33 @@ func TestQueueIsBoundedByMembersAndWakesOnce(t *testing.T) {
 	}
 }
 
+// A lockedBuffer keeps what is logged.
+type lockedBuffer struct {
+	mu sync.Mutex // guards b
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func (l *lockedBuffer) Reset() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.b.Reset()
+}
+
 func TestLogLevelsAndFlood(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		var out bytes.Buffer
+		var out lockedBuffer
 		w := newLogWriter(zerolog.New(&out).Level(zerolog.DebugLevel))
 		defer w.close()
 		fmt.Fprintln(w, "[ERR] memberlist: one")
