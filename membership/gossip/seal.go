@@ -80,15 +80,16 @@ func (s *sealer) open(dst, b, additional []byte) ([]byte, error) {
 	return nil, fmt.Errorf("%w: no key opens it", errSeal)
 }
 
-// checkPacket reports what is wrong with a packet. scratch is memory that it may use.
-func (s *sealer) checkPacket(scratch, b []byte) error {
+// checkPacket reports what is wrong with a packet, and how many requests it holds to
+// ping somebody else. scratch is memory that it may use.
+func (s *sealer) checkPacket(scratch, b []byte) (indirect int, err error) {
 	sealed, ok := bytes.CutPrefix(b, s.header)
 	if !ok {
-		return fmt.Errorf("%w: it has no label or another one", errSeal)
+		return 0, fmt.Errorf("%w: it has no label or another one", errSeal)
 	}
 	plain, err := s.open(scratch[:0], sealed, s.label())
 	if err != nil {
-		return err
+		return 0, err
 	}
 	const checksumMessage, compoundMessage = 12, 7
 	if len(plain) > checksum && plain[0] == checksumMessage {
@@ -100,34 +101,39 @@ func (s *sealer) checkPacket(scratch, b []byte) error {
 	return checkPacketMessage(plain)
 }
 
+const indirectPing = 1
+
 // checkCompound checks the messages of a compound, which holds no other compound.
-func checkCompound(b []byte) error {
+func checkCompound(b []byte) (indirect int, err error) {
 	if len(b) == 0 || len(b) < 1+2*int(b[0]) {
-		return fmt.Errorf("%w: a compound of %d bytes", errMessage, len(b))
+		return 0, fmt.Errorf("%w: a compound of %d bytes", errMessage, len(b))
 	}
 	lengths, rest := b[1:1+2*int(b[0])], b[1+2*int(b[0]):]
 	for ; len(lengths) > 0; lengths = lengths[2:] {
 		n := int(binary.BigEndian.Uint16(lengths))
 		if n > len(rest) {
-			return fmt.Errorf("%w: a compound is cut off", errMessage)
+			return 0, fmt.Errorf("%w: a compound is cut off", errMessage)
 		}
-		if err := checkPacketMessage(rest[:n]); err != nil {
-			return err
+		one, err := checkPacketMessage(rest[:n])
+		if err != nil {
+			return 0, err
 		}
-		rest = rest[n:]
+		indirect, rest = indirect+one, rest[n:]
 	}
-	return nil
+	return indirect, nil
 }
 
 // checkPacketMessage checks that b is a message that packets carry.
-func checkPacketMessage(b []byte) error {
+func checkPacketMessage(b []byte) (indirect int, err error) {
 	if len(b) > 0 {
 		switch b[0] {
-		case 0, 1, 2, 3, 4, 5, 8, 11: // ping to dead, user, nack
-			return nil
+		case indirectPing:
+			return 1, nil
+		case 0, 2, 3, 4, 5, 8, 11: // ping, ack to dead, user, nack
+			return 0, nil
 		}
 	}
-	return fmt.Errorf("%w: %.1x in a packet", errMessage, b)
+	return 0, fmt.Errorf("%w: %.1x in a packet", errMessage, b)
 }
 
 // checkStreamMessage checks that b is a message that streams carry, and that a

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -134,10 +135,51 @@ func TestFramesAreHeldToTheirSize(t *testing.T) {
 		})
 	}
 	for name, b := range sealedPackets() {
-		if err := s.checkPacket(nil, b); err == nil {
+		if _, err := s.checkPacket(nil, b); err == nil {
 			t.Errorf("%s: the packet is handed on", name)
 		}
 	}
+}
+
+// A member asks for ten thousand pings of others in a second: few are sent.
+func TestPingsForOthersAreBounded(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		defer b.end()
+		b.start(1, 1)
+		packets, err := b.net.ListenPacket(address(8))
+		if err != nil {
+			t.Fatal(err)
+		}
+		victim, err := b.net.ListenPacket(address(9))
+		if err != nil {
+			t.Fatal(err)
+		}
+		to, _ := net.ResolveUDPAddr("udp", address(1))
+		ask := appendMap([]byte{1}, pair{"SeqNo", 5}, pair{"Target", []byte{10, 0, 0, 9}}, pair{"Port", 7947}, pair{"Node", []byte(key(9, 1).String())}, pair{"Nack", true})
+		before := runtime.NumGoroutine()
+		for range 100 {
+			for range 100 {
+				packets.WriteTo(testSeal.packet(testNonce, ask), to)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		if n := runtime.NumGoroutine() - before; n > maxIndirect {
+			t.Errorf("%d goroutines more", n)
+		}
+		pings := 0
+		for buf := make([]byte, 2048); ; pings++ {
+			victim.SetReadDeadline(time.Now().Add(time.Second))
+			if _, _, err := victim.ReadFrom(buf); err != nil {
+				break
+			}
+		}
+		if pings < maxIndirect/2 || pings > 2*maxIndirect+10 {
+			t.Errorf("%d pings in a second, want %d and as many at once", pings, maxIndirect)
+		}
+		packets.Close()
+		victim.Close()
+	})
 }
 
 func FuzzSealedMessages(f *testing.F) {
@@ -148,7 +190,7 @@ func FuzzSealedMessages(f *testing.F) {
 	f.Add([]byte{7, 1, 0, 1, 0})
 	f.Add(appendMap([]byte{6}, pair{"Nodes", 1}, pair{"Join", true}))
 	f.Fuzz(func(t *testing.T, plain []byte) {
-		_ = s.checkPacket(nil, testSeal.packet(testNonce, plain))
+		_, _ = s.checkPacket(nil, testSeal.packet(testNonce, plain))
 		r := frame{sealer: s, max: maxFrame}
 		sealed := testSeal.frame(testNonce, plain)
 		got := make([]byte, len(sealed)+1)

@@ -2,6 +2,7 @@ package gossip
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -43,6 +44,7 @@ type packetTransport struct {
 	maxFrame func() int            // bound of a frame that somebody sends unasked, in bytes
 	known    func(netip.Addr) bool // see Config.Known
 	dropped  *logbound.Summary
+	indirect allowance // of the goroutine that reads packets
 
 	mu       sync.Mutex // guards the fields below
 	closed   bool
@@ -142,6 +144,34 @@ func (t *packetTransport) Shutdown() error {
 	return err
 }
 
+// maxIndirect is how many requests to ping somebody else are served in a second.
+// Each is a packet to an address that the sender chooses and a goroutine that waits
+// for the answer; a member asks three others when one does not answer.
+const maxIndirect = 64
+
+var errIndirect = errors.New("too many requests to ping others")
+
+// An allowance bounds how often something is done: maxIndirect times a second, and as
+// many at once.
+type allowance struct {
+	left float64
+	at   time.Time
+}
+
+// take reports whether n more may be done.
+func (a *allowance) take(n int, now time.Time) bool {
+	if n == 0 {
+		return true
+	}
+	a.left = min(maxIndirect, a.left+maxIndirect*now.Sub(a.at).Seconds())
+	a.at = now
+	if float64(n) > a.left {
+		return false
+	}
+	a.left -= float64(n)
+	return true
+}
+
 func (t *packetTransport) readPackets() {
 	buf, scratch := make([]byte, 64<<10), make([]byte, 64<<10)
 	for t.ctx.Err() == nil {
@@ -152,7 +182,11 @@ func (t *packetTransport) readPackets() {
 			}
 			continue
 		}
-		if err := t.sealer.checkPacket(scratch, buf[:n]); err != nil {
+		indirect, err := t.sealer.checkPacket(scratch, buf[:n])
+		if err == nil && !t.indirect.take(indirect, time.Now()) {
+			err = errIndirect
+		}
+		if err != nil {
 			t.dropped.Line(zerolog.InfoLevel, admission.AddressOf(from)).Stringer("remote", from).Err(err).Msg("gossip packet dropped")
 			continue
 		}
