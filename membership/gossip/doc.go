@@ -13,7 +13,7 @@
 // bound to the cluster's UUID; there is no mode without a key. SPEC.md has the
 // whole format; a test speaks with a member from that page alone.
 //
-// Whoever has the key may say what it likes. So everything is opened and checked
+// A member with the key can say what it likes. So everything is opened and checked
 // before memberlist sees it (seal.go), and memberlist believes only in members that
 // are proven otherwise, as soon as one is (register.go).
 //

@@ -54,7 +54,7 @@ type Config struct {
 	// and may come back. 0: 4096.
 	MaxMembers int
 	// Proven reports whether a member is of the cluster for other reasons than that
-	// somebody gossips it: the host's table has this start of it, or there is no table
+	// it is gossiped: the host's table has this start of it, or there is no table
 	// yet and its UUID was in it at the last start. Members that are not proven are hearsay once one is proven:
 	// there are rumours about a bounded number of them, and nothing is sent to them.
 	// Proven is called with memberlist's lock held: it must not wait for a goroutine
@@ -147,48 +147,21 @@ func Start(c Config) (*Gossip, error) {
 		closeSockets(c.Packets, c.Streams)
 		return nil, err
 	}
-	meta, err := cfg.Meta.Append(nil)
+	g, err := newGossip(cfg)
 	if err != nil {
 		closeSockets(c.Packets, c.Streams)
 		return nil, fmt.Errorf("start gossip: %w", err)
-	}
-	keyring, err := memberlist.NewKeyring(cfg.Keys, cfg.Keys[0])
-	if err != nil {
-		closeSockets(c.Packets, c.Streams)
-		return nil, fmt.Errorf("start gossip: keys: %w", err)
-	}
-	sealer, err := newSealer(cfg.Cluster.String(), cfg.Keys)
-	if err != nil {
-		closeSockets(c.Packets, c.Streams)
-		return nil, fmt.Errorf("start gossip: keys: %w", err)
 	}
 	packets, listener, err := sockets(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("start gossip: %w", err)
 	}
-	advertise, err := advertised(cfg, packets)
-	if err != nil {
+	if g.advertise, err = advertised(cfg, packets); err != nil {
 		closeSockets(packets, listener)
 		return nil, fmt.Errorf("start gossip: %w", err)
 	}
-
-	g := &Gossip{
-		cfg:       cfg,
-		self:      Key{cfg.UUID, cfg.Epoch},
-		advertise: advertise,
-		keyring:   keyring,
-		sealer:    sealer,
-		queue:     newQueue(),
-		log:       cfg.Log,
-		lines:     newLogWriter(cfg.Log),
-		panics:    logbound.New(cfg.Log, "gossip messages ended with an internal error"),
-		update:    make(latch, 1),
-		meta:      meta,
-		members:   newRegister(cfg.MaxMembers),
-		recheck:   make(chan struct{}, 1),
-	}
 	g.ctx, g.cancel = context.WithCancel(context.Background())
-	g.transport = newPacketTransport(cfg, packets, listener, advertise, sealer, g.maxFrame)
+	g.transport = newPacketTransport(cfg, packets, listener, g.advertise, g.sealer, g.maxFrame)
 	config := g.memberlistConfig()
 	g.roundEvery = config.GossipInterval
 	g.list, err = memberlist.Create(config)
@@ -200,6 +173,36 @@ func Start(c Config) (*Gossip, error) {
 	g.began = time.Now()
 	g.wg.Go(g.reconnect)
 	return g, nil
+}
+
+// newGossip returns a Gossip that has no sockets yet.
+func newGossip(cfg *Config) (*Gossip, error) {
+	meta, err := cfg.Meta.Append(nil)
+	if err != nil {
+		return nil, err
+	}
+	keyring, err := memberlist.NewKeyring(cfg.Keys, cfg.Keys[0])
+	if err != nil {
+		return nil, fmt.Errorf("keys: %w", err)
+	}
+	sealer, err := newSealer(cfg.Cluster.String(), cfg.Keys)
+	if err != nil {
+		return nil, fmt.Errorf("keys: %w", err)
+	}
+	return &Gossip{
+		cfg:     cfg,
+		self:    Key{cfg.UUID, cfg.Epoch},
+		keyring: keyring,
+		sealer:  sealer,
+		queue:   newQueue(),
+		log:     cfg.Log,
+		lines:   newLogWriter(cfg.Log),
+		panics:  logbound.New(cfg.Log, "gossip messages ended with an internal error"),
+		update:  make(latch, 1),
+		meta:    meta,
+		members: newRegister(cfg.MaxMembers),
+		recheck: make(chan struct{}, 1),
+	}, nil
 }
 
 // checksum is what memberlist adds to a packet beyond its bound, in bytes.
@@ -238,7 +241,7 @@ func (g *Gossip) noStreamPing(name string) bool {
 	return err != nil || !g.cfg.Proven(k)
 }
 
-// maxFrame bounds what somebody sends unasked over a stream, in bytes.
+// maxFrame bounds what a peer sends unasked over a stream, in bytes.
 func (g *Gossip) maxFrame() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()

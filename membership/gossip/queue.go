@@ -6,7 +6,7 @@ import (
 )
 
 // quietWake is the time between two wakes by rumours about members that are not
-// proven: whoever has the key can make up as many as it likes.
+// proven: a member with the key can make up as many as it likes.
 const quietWake = 100 * time.Millisecond
 
 // A queue holds the rumours that nobody has taken yet, at most one per member:

@@ -8,7 +8,7 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 )
 
-// Bounds of the members that are not proven: whoever has the key can gossip as many
+// Bounds of the members that are not proven: a member with the key can gossip as many
 // as it likes. memberlist probes, one after the other, every member that it believes
 // in, so that those who are made up take their turns from the others. So as soon as
 // one is proven here, because the host's table has come, it believes in those only.
@@ -136,7 +136,7 @@ func (r *register) mayTrust(o *record, now time.Time) bool {
 	return true
 }
 
-// hearsay records that somebody has said that a member is alive, which memberlist
+// hearsay records what is said of a member that is alive, which memberlist
 // is not to believe.
 func (o *record) hearsay(m Member, now time.Time) []Rumour {
 	if o.trusted {

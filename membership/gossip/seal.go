@@ -25,7 +25,7 @@ const (
 	// maxFrame bounds a frame that was asked for, in bytes: it holds some 5,000
 	// members of the largest metadata.
 	maxFrame = 2 << 20
-	// baseFrame and memberFrame bound one that somebody sends unasked: what the
+	// baseFrame and memberFrame bound one that a peer sends unasked: what the
 	// members need that are known here, and some hundreds that are not.
 	baseFrame   = 256 << 10
 	memberFrame = 512
@@ -81,7 +81,7 @@ func (s *sealer) open(dst, b, additional []byte) ([]byte, error) {
 }
 
 // checkPacket reports what is wrong with a packet, and how many requests it holds to
-// ping somebody else. scratch is memory that it may use.
+// ping a third member. scratch is memory that it may use.
 func (s *sealer) checkPacket(scratch, b []byte) (indirect int, err error) {
 	sealed, ok := bytes.CutPrefix(b, s.header)
 	if !ok {

@@ -41,7 +41,7 @@ type packetTransport struct {
 	wg     sync.WaitGroup // the two loops
 
 	sealer   *sealer
-	maxFrame func() int            // bound of a frame that somebody sends unasked, in bytes
+	maxFrame func() int            // bound of a frame that a peer sends unasked, in bytes
 	known    func(netip.Addr) bool // see Config.Known
 	dropped  *logbound.Summary
 	indirect allowance // of the goroutine that reads packets
@@ -144,7 +144,7 @@ func (t *packetTransport) Shutdown() error {
 	return err
 }
 
-// maxIndirect is how many requests to ping somebody else are served in a second.
+// maxIndirect is how many requests to ping a third member are served in a second.
 // Each is a packet to an address that the sender chooses and a goroutine that waits
 // for the answer; a member asks three others when one does not answer.
 const maxIndirect = 64
@@ -232,7 +232,7 @@ func (t *packetTransport) pause() bool {
 	}
 }
 
-// admit takes a slot for a stream that somebody has opened, and ends the stream that
+// admit takes a slot for a stream that a peer has opened, and ends the stream that
 // loses its own for it. It closes s and reports false if there is none.
 func (t *packetTransport) admit(s *stream) bool {
 	from := admission.AddressOf(s.RemoteAddr())
