@@ -32,6 +32,9 @@ var mayImport = map[string][]string{
 	"rma":           {"internal/status"},
 	"internal/wire": {"fabric/addr", "internal/status"},
 
+	// Rules: who may connect and bind.
+	"internal/access": {"fabric/addr"},
+
 	// Membership: the parts, each below the agent that joins them.
 	"membership/verdict": {"fabric/addr"},
 	"membership/trust":   {"fabric/addr"},
@@ -50,13 +53,13 @@ var mayImport = map[string][]string{
 
 	// The engine and its loops.
 	"internal/core": {"portmap", "rma", "fence", "internal/wire", "fabric/addr", "internal/status"},
-	"internal/driver": {"internal/core", "internal/guard", "internal/ipc", "internal/transport", "internal/wire",
+	"internal/driver": {"internal/access", "internal/core", "internal/guard", "internal/ipc", "internal/transport", "internal/wire",
 		"internal/transport/mem", // the link of a node to itself
 		"internal/faults/failpoint", "portmap", "rma", "fence", "fabric/addr", "internal/status"},
 
 	// The door, and the API in front of it.
-	"internal/ipc": {"fabric/addr", "internal/status", "internal/guard", "internal/shm", "internal/ring", "internal/spin", "internal/faults/failpoint", "rma", "fence"},
-	"fabric":       {"internal/ipc", "rma", "fence", "fabric/addr", "internal/status"},
+	"internal/ipc": {"internal/access", "fabric/addr", "internal/status", "internal/guard", "internal/shm", "internal/ring", "internal/spin", "internal/faults/failpoint", "rma", "fence"},
+	"fabric":       {"internal/access", "internal/ipc", "rma", "fence", "fabric/addr", "internal/status"},
 
 	// The fault plane: what decides, and what does it to the carriers; the
 	// faults of one node, which every room may ask for.
@@ -65,12 +68,12 @@ var mayImport = map[string][]string{
 	"internal/faults/failpoint": {},
 
 	// What joins the rooms.
-	"internal/daemon": {"internal/guard", "internal/driver", "membership", "membership/gossip", "membership/state", "membership/trust", "membership/verdict", "internal/ipc",
+	"internal/daemon": {"internal/access", "internal/guard", "internal/driver", "membership", "membership/gossip", "membership/state", "membership/trust", "membership/verdict", "internal/ipc",
 		"internal/transport", "internal/transport/quic", "internal/transport/tcp", "internal/faults", "internal/faults/inject", "internal/faults/failpoint",
 		"internal/segment", "internal/shm", "fabric/addr", "internal/status", "internal/yamlbound"},
 	"internal/doctor": {"internal/daemon", "internal/ipc", "internal/shm", "internal/transport/quic"},
 	"fabric/embed":    {"fabric", "internal/daemon", "internal/ipc", "fabric/addr"},
-	"fabric/fabrictest": {"fabric", "internal/driver", "internal/ipc", "internal/transport", "internal/transport/mem",
+	"fabric/fabrictest": {"fabric", "internal/access", "internal/driver", "internal/ipc", "internal/transport", "internal/transport/mem",
 		"internal/transport/quic", "internal/transport/tcp", "internal/faults", "internal/faults/inject", "internal/faults/failpoint", "fabric/addr"},
 
 	// A run that breaks things on purpose: its log, its file, its judge.

@@ -46,6 +46,8 @@ const (
 	TypeProbeAck    Type = 19
 	TypeBye         Type = 20
 	TypeByeAck      Type = 21
+	TypeAsk         Type = 22
+	TypeAnswer      Type = 23
 
 	// Operations lane.
 	TypeCredit       Type = 32
@@ -104,6 +106,7 @@ type Connect struct {
 	Conn     ConnID // the connector's
 	From, To addr.Port
 	Limit    uint64 // message bytes that the acceptor may send so far
+	UID      uint32 // the application's user, for whom the connector's node vouches; 2^32-1: not known
 }
 
 // Accept grants a connection. Its lane becomes the operations lane from the
@@ -123,6 +126,25 @@ type Stream struct {
 type Refuse struct {
 	Peer ConnID
 	Code status.Code
+}
+
+// Ask asks what would become of a Connect to a port by an application of a
+// user. Answer answers; nothing else happens.
+type Ask struct {
+	Request uint64
+	To      addr.Port
+	UID     uint32
+}
+
+// Answer answers an Ask with its number. A connect is queued if it is allowed,
+// somebody listens, and fewer than Backlog requests wait.
+type Answer struct {
+	Request   uint64
+	Allowed   bool   // flag bit 0
+	Listening bool   // flag bit 1
+	Waiting   uint16 // requests at the port
+	Backlog   uint16
+	By        string // what has decided, as Reason: printable
 }
 
 // Probe and ProbeAck are the fresh round trip that both ends need after a

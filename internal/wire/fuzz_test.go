@@ -2,6 +2,7 @@ package wire
 
 import (
 	"bytes"
+	"strings"
 	"testing"
 	"unicode/utf8"
 
@@ -47,6 +48,8 @@ func FuzzProbe(f *testing.F)        { fuzzBody(f, TypeProbe, ParseProbe) }
 func FuzzProbeAck(f *testing.F)     { fuzzBody(f, TypeProbeAck, ParseProbeAck) }
 func FuzzBye(f *testing.F)          { fuzzBody(f, TypeBye, ParseBye) }
 func FuzzByeAck(f *testing.F)       { fuzzBody(f, TypeByeAck, ParseByeAck) }
+func FuzzAsk(f *testing.F)          { fuzzBody(f, TypeAsk, ParseAsk) }
+func FuzzAnswer(f *testing.F)       { fuzzBody(f, TypeAnswer, ParseAnswer) }
 func FuzzCredit(f *testing.F)       { fuzzBody(f, TypeCredit, ParseCredit) }
 func FuzzClose(f *testing.F)        { fuzzBody(f, TypeClose, ParseClose) }
 func FuzzRegister(f *testing.F)     { fuzzBody(f, TypeRegister, ParseRegister) }
@@ -176,7 +179,11 @@ func anyFrame() *rapid.Generator[frame] {
 		makers := []func() frame{
 			func() frame { return anyHello(t) },
 			func() frame { v := rapid.Uint16().Draw(t, "v"); return HelloRefuse{failure(), v / 2, v, text()} },
-			func() frame { return Connect{ConnID(u()), port(), port(), u()} },
+			func() frame { return Connect{ConnID(u()), port(), port(), u(), uint32(u())} },
+			func() frame { return Ask{u(), port(), uint32(u())} },
+			func() frame {
+				return Answer{u(), on(), on(), uint16(u()), uint16(u()), strings.Repeat("by ", int(b())/4)}
+			},
 			func() frame { return Accept{ConnID(u()), ConnID(u()), u()} },
 			func() frame { return Stream{ConnID(u())} },
 			func() frame { return Refuse{ConnID(u()), failure()} },
