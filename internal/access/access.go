@@ -33,8 +33,9 @@ type Caller struct {
 
 // A Decision says whether something is allowed, and what has decided it.
 type Decision struct {
-	Allowed bool
-	By      string // a rule's text, the default, or the listener's list; printable
+	Allowed  bool
+	By       string // a rule's text, the default, or the listener's list; printable
+	Listener bool   // the listener's list has decided
 }
 
 // A Policy is the access rules of one node. The first rule that covers a port
@@ -71,7 +72,7 @@ func (p *Policy) Rules() []Rule {
 
 // Equal reports whether p and q decide alike.
 func (p *Policy) Equal(q *Policy) bool {
-	return p.fallback() == q.fallback() && slices.EqualFunc(p.Rules(), q.Rules(), func(a, b Rule) bool { return a.text == b.text })
+	return p.Default() == q.Default() && slices.EqualFunc(p.Rules(), q.Rules(), func(a, b Rule) bool { return a.text == b.text })
 }
 
 // rule returns the rule for a port, nil if there is none.
@@ -87,8 +88,8 @@ func (p *Policy) rule(port addr.Port) *Rule {
 	return nil
 }
 
-// fallback returns the setting that decides without a rule.
-func (p *Policy) fallback() string {
+// Default returns the setting that decides without a rule.
+func (p *Policy) Default() string {
 	if p != nil && p.closed {
 		return "default-access: closed"
 	}
@@ -101,7 +102,7 @@ func (p *Policy) For(port addr.Port) string {
 	if r := p.rule(port); r != nil {
 		return r.text
 	}
-	return p.fallback()
+	return p.Default()
 }
 
 // Connect decides whether c may connect to a port whose listener belongs to
@@ -110,30 +111,35 @@ func (p *Policy) For(port addr.Port) string {
 func (p *Policy) Connect(port addr.Port, c Caller, owner uint32, listener []Subject) Decision {
 	d := p.byRule(port, c, owner)
 	if d.Allowed && len(listener) > 0 && !allows(listener, c) {
-		return Decision{By: "listener allows: " + Join(listener)}
+		return Decision{By: "listener allows: " + Join(listener), Listener: true}
 	}
 	return d
 }
 
 func (p *Policy) byRule(port addr.Port, c Caller, owner uint32) Decision {
 	if r := p.rule(port); r != nil && r.from != nil {
-		return Decision{allows(r.from, c), r.text}
+		return Decision{Allowed: allows(r.from, c), By: r.text}
 	}
 	if p == nil || !p.closed {
-		return Decision{true, p.fallback()}
+		return Decision{Allowed: true, By: p.Default()}
 	}
 	same := c.Local && c.UID == owner && owner != UnknownUID
-	return Decision{same, p.fallback()}
+	return Decision{Allowed: same, By: p.Default()}
+}
+
+// RestrictsBind reports whether any rule says who may bind its ports.
+func (p *Policy) RestrictsBind() bool {
+	return p != nil && slices.ContainsFunc(p.rules, func(r Rule) bool { return r.bind != nil })
 }
 
 // Bind decides whether a local user with a group may bind a port.
 func (p *Policy) Bind(port addr.Port, uid, gid uint32) Decision {
 	r := p.rule(port)
 	if r == nil || r.bind == nil {
-		return Decision{true, p.For(port)}
+		return Decision{Allowed: true, By: p.For(port)}
 	}
 	ok := slices.ContainsFunc(r.bind, func(u user) bool { return u.is(uid, gid) })
-	return Decision{ok, r.text}
+	return Decision{Allowed: ok, By: r.text}
 }
 
 // A Rule covers a range of ports. It says which callers may connect to them,

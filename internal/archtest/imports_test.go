@@ -73,7 +73,7 @@ var mayImport = map[string][]string{
 		"internal/segment", "internal/shm", "fabric/addr", "internal/status", "internal/yamlbound"},
 	"internal/doctor": {"internal/daemon", "internal/ipc", "internal/shm", "internal/transport/quic"},
 	"fabric/embed":    {"fabric", "internal/daemon", "internal/ipc", "fabric/addr"},
-	"fabric/fabrictest": {"fabric", "internal/access", "internal/driver", "internal/ipc", "internal/transport", "internal/transport/mem",
+	"fabric/fabrictest": {"fabric", "internal/driver", "internal/ipc", "internal/transport", "internal/transport/mem",
 		"internal/transport/quic", "internal/transport/tcp", "internal/faults", "internal/faults/inject", "internal/faults/failpoint", "fabric/addr"},
 
 	// A run that breaks things on purpose: its log, its file, its judge.

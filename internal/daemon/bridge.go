@@ -105,6 +105,8 @@ func (b *bridge) begin() {
 		UUID:  ev.Node.UUID,
 		Epoch: ev.Node.Epoch,
 		Term:  b.term(),
+
+		Labels: ev.Node.Labels,
 	})
 	b.log.Debug().Str("op", "lease").Stringer("life", ev.Node.Life).Msg("engine knows this node's life")
 	for _, e := range append([]membership.Event{ev}, others...) {
@@ -120,6 +122,6 @@ func resetReason(ev membership.Event) string {
 }
 
 func peerOf(n membership.Node) driver.Peer {
-	return driver.Peer{Life: n.Life, UUID: n.UUID, Epoch: n.Epoch, Name: n.Name, Addresses: n.Addresses,
+	return driver.Peer{Life: n.Life, UUID: n.UUID, Epoch: n.Epoch, Name: n.Name, Labels: n.Labels, Addresses: n.Addresses,
 		Providers: n.Providers}
 }

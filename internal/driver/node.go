@@ -21,6 +21,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/access"
 	"github.com/fabricd/fabricd/internal/core"
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
 	"github.com/fabricd/fabricd/internal/ipc"
@@ -93,6 +94,13 @@ type Config struct {
 	// It is asked for each connection. Nil: no bound.
 	ConnMemory func() int64
 
+	// Access says who may connect to which port, and bind it; nil: everybody. See
+	// [Node.SetAccess].
+	Access *access.Policy
+	// Refused gets connects that the access rules have refused, a few a minute
+	// for each rule. It must not block. Nil: nobody is told.
+	Refused func(Refusal)
+
 	// Report gets evidence about lives. It must not block.
 	Report func(addr.Life, Evidence)
 
@@ -142,6 +150,8 @@ type Self struct {
 	UUID  addr.UUID
 	Epoch uint64
 	Term  uint64
+	// Labels are those that the host has given this node. They must not be changed.
+	Labels []string
 }
 
 // A Peer is a live life of another node.
@@ -150,6 +160,7 @@ type Peer struct {
 	UUID      addr.UUID
 	Epoch     uint64
 	Name      string
+	Labels    []string // that the host has given it; must not be changed
 	Addresses []string // in the form that the providers dial
 	Providers []string // what it can be reached over, by name; empty: not known
 }
@@ -164,6 +175,7 @@ type Node struct {
 
 	ranked []standing // cfg.Providers, the preferred one first
 	budget budget     // of the connections
+	access admission
 
 	linked chan struct{} // capacity 1: there is a link whose pulse is to be kept
 
@@ -212,6 +224,7 @@ func Start(cfg Config) *Node {
 		sessions:  make(map[*session]struct{}),
 		changed:   make(chan struct{}),
 	}
+	n.access.set(cfg.Access)
 	var rivals []rival
 	for _, p := range cfg.Providers {
 		rivals = append(rivals, rival{p.Name(), transport.AttributesOf(p)})
