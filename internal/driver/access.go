@@ -15,17 +15,16 @@ import (
 	"github.com/fabricd/fabricd/portmap"
 )
 
-// A Refusal is a connect that the access rules have refused.
+// A Refusal is a connect, or a bind, that the access rules have refused.
 type Refusal struct {
+	Bind   bool // by an application of this node; else a connect
 	Port   addr.Port
 	Caller access.Caller
-	By     string // what has refused it; see access.Decision
-	// Unreported is how many the same rule, or listener, has refused since the
-	// last one that was reported: of each, reportsPerMinute are at most.
-	Unreported uint64
+	Node   addr.UUID // of the caller
+	By     string    // what has refused it; see access.Decision
 }
 
-// reportsPerMinute bounds the reports of one rule's or listener's refusals.
+// reportsPerMinute bounds the log lines of one rule's or listener's refusals.
 const reportsPerMinute = 8
 
 // refusals count what one rule or one listener has refused. The zero value is
@@ -137,9 +136,9 @@ func (n *Node) decide(e *endpoint, port addr.Port, c access.Caller) access.Decis
 	return n.access.get().Connect(port, c, owner, allow)
 }
 
-// admits reports whether a connect is allowed. One that is not is counted, and
-// reported if not too many are.
-func (n *Node) admits(e *endpoint, port addr.Port, c access.Caller) bool {
+// admits reports whether a connect over l is allowed. One that is not is counted
+// and reported, and logged if not too many are.
+func (n *Node) admits(l *link, e *endpoint, port addr.Port, c access.Caller) bool {
 	d := n.decide(e, port, c)
 	if d.Allowed {
 		return true
@@ -147,9 +146,9 @@ func (n *Node) admits(e *endpoint, port addr.Port, c access.Caller) bool {
 	if unreported, report := n.countRefusal(e, d); report {
 		n.log.Warn().Str("op", "access").Uint16("port", uint16(port)).Stringer("peer", c.Life).Str("name", c.Name).Uint32("uid", c.UID).
 			Str("rule", d.By).Uint64("unreported", unreported).Msg("connect refused by an access rule")
-		if n.cfg.Refused != nil {
-			n.cfg.Refused(Refusal{Port: port, Caller: c, By: d.By, Unreported: unreported})
-		}
+	}
+	if n.cfg.Refused != nil {
+		n.cfg.Refused(Refusal{Port: port, Caller: c, Node: l.peer.UUID, By: d.By})
 	}
 	return false
 }
@@ -187,10 +186,16 @@ func (e *endpoint) mayBind(port addr.Port) error {
 	if port == 0 {
 		return nil
 	}
-	if d := e.n.access.get().Bind(port, e.s.cred.UID, e.s.cred.GID); !d.Allowed {
-		return fmt.Errorf("%w: port %d, by the access rule %q", status.Access, port, d.By)
+	d := e.n.access.get().Bind(port, e.s.cred.UID, e.s.cred.GID)
+	if d.Allowed {
+		return nil
 	}
-	return nil
+	if e.n.cfg.Refused != nil {
+		self := e.n.Self()
+		e.n.cfg.Refused(Refusal{Bind: true, Port: port, Node: self.UUID, By: d.By,
+			Caller: access.Caller{Life: self.Life, Name: self.Name, Labels: self.Labels, UID: e.s.cred.UID, Local: true}})
+	}
+	return fmt.Errorf("%w: port %d, by the access rule %q", status.Access, port, d.By)
 }
 
 // choosable returns which ports the node may choose for the session's user; nil

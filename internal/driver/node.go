@@ -97,8 +97,8 @@ type Config struct {
 	// Access says who may connect to which port, and bind it; nil: everybody. See
 	// [Node.SetAccess].
 	Access *access.Policy
-	// Refused gets connects that the access rules have refused, a few a minute
-	// for each rule. It must not block. Nil: nobody is told.
+	// Refused gets every connect and bind that the access rules have refused,
+	// however many there are. It must not block. Nil: nobody is told.
 	Refused func(Refusal)
 
 	// Report gets evidence about lives. It must not block.
