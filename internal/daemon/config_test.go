@@ -84,6 +84,10 @@ conn-memory: 3GiB
 app-endpoints: 100
 app-windows: 64
 app-window-memory: 16MiB
+access:
+  - 2050-2059 from web-1 label:db host bind 1000 group:27
+  - 2060  bind  none
+default-access: closed
 ring-slots: 1024
 ring-data: 1MiB
 ring-release: 50
@@ -103,6 +107,7 @@ log-format: json
 		"admin-uids": "0,1000", "admin-gids": "", "ca": "ca.pem", "cert": "cert.pem", "key": "key.pem",
 		"detection": "fast", "lost-pair": "evict", "providers": "tcp,quic", "tcp-plaintext": "true", "link-latency": "low", "connect-timeout": "250ms", "certificate-validity": "90d", "enable-faults": "true", "log-level": "debug", "log-format": "json",
 		"conn-memory": "3GiB", "app-endpoints": "100", "app-windows": "64", "app-window-memory": "16MiB",
+		"access": "2050-2059 from web-1 label:db host bind 1000 group:27,2060 bind none", "default-access": "closed",
 		"ring-slots": "1024", "ring-data": "1MiB", "ring-release": "50", "ring-huge-pages": "try",
 	} {
 		i := -1
@@ -199,6 +204,11 @@ func TestEveryMistakeGetsOneLine(t *testing.T) {
 		{"certificate-validity", "-1d", "1m to 3650d"},
 		{"certificate-validity", "d", "1m to 3650d"},
 		{"certificate-validity", "1y", "1m to 3650d"},
+		{"access", "2050", `rule "2050": want "from" with callers`},
+		{"access", "2050 from web-1,2050 bind 7", `rule "2050 bind 7" never decides`},
+		{"access", strings.Repeat("1 from all,", 256) + "1 from all", "257 rules, want at most 256"},
+		{"default-access", "", "open or closed"},
+		{"default-access", "half", "open or closed"},
 		{"ring-slots", "5", "a power of two from 4 to 65536"},
 		{"ring-slots", "2", "a power of two from 4 to 65536"},
 		{"ring-slots", "131072", "a power of two from 4 to 65536"},

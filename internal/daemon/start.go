@@ -236,12 +236,18 @@ func (d *Daemon) startEngine(ctx context.Context) error {
 		GiveUp:         giveUp,
 		ConnMemory:     d.memory.get,
 		MaxEndpoints:   max(d.cfg.Local.Quotas.Endpoints, driver.MaxEndpoints),
+		Access:         d.accessPolicy(),
+		Refused:        d.opts.AccessRefused,
 		Report:         reports.report,
 		Faults:         d.nodeFaults,
 	})
 	d.mu.Lock()
 	d.engine = engine
+	engine.SetAccess(d.access) // which may have changed meanwhile
 	d.mu.Unlock()
+	if d.opts.Settings != nil && d.opts.SettingsFile != "" {
+		d.wg.Go(d.watchSettings)
+	}
 	return d.startMembership(ctx, store, engine, reports)
 }
 

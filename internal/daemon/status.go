@@ -54,6 +54,10 @@ type Status struct {
 	FaultsEnabled bool     `json:"faults_enabled"`
 	Warnings      []string `json:"warnings,omitempty"`
 
+	// Access are the access rules in force, in their order, and what decides
+	// without one.
+	Access []AccessRule `json:"access"`
+
 	Counts Counts `json:"counts"`
 }
 
