@@ -51,6 +51,12 @@ type Config struct {
 	LinkLatency    string        // low or normal: whether who waits for a link over tcp keeps looking at its socket, up to GOMAXPROCS less one at a time; empty: normal
 	ConnectTimeout time.Duration // how long a connect waits for its accept; 0: 10 s
 
+	// Access are the access rules of the node's ports, as fabricd's setting access
+	// has them: "2050-2059 from web-1 label:db bind 1000". They hold for this
+	// process too. DefaultAccess, open or closed, decides without a rule; empty: open.
+	Access        []string
+	DefaultAccess string
+
 	CA, Cert, Key string // PEM files of an operator's own CA; all or none
 
 	// EnableFaults lets who may use AdminSocket break the node on purpose, as
@@ -115,6 +121,8 @@ func (c Config) settings() map[string]string {
 	if c.EnableFaults {
 		s["enable-faults"] = "true"
 	}
+	set("access", strings.Join(c.Access, ","))
+	set("default-access", c.DefaultAccess)
 	set("ca", c.CA)
 	set("cert", c.Cert)
 	set("key", c.Key)

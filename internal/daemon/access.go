@@ -198,14 +198,20 @@ func stateOf(name string) fileState {
 	return fileState{info.Size(), info.ModTime()}
 }
 
+// settled is the age from which on a file is believed to be written whole: an
+// empty one in the middle of a write has no rules, which lets everybody in.
+const settled = 2 * time.Second
+
 // watchSettings reads the settings again whenever their file has changed, until
 // the node ends. The file may have changed since it was read for the start: the
 // first look reads it in any case.
 func (d *Daemon) watchSettings() {
-	var last fileState
+	var read, seen fileState
 	for sleep(d.ctx, reloadEvery) {
-		if now := stateOf(d.opts.SettingsFile); now != last {
-			last = now
+		now := stateOf(d.opts.SettingsFile)
+		whole := now == seen || time.Since(now.changed) >= settled
+		if seen = now; now != read && whole {
+			read = now
 			_ = d.ReloadSettings() // which has logged it
 		}
 	}

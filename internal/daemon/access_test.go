@@ -10,6 +10,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -233,22 +234,38 @@ func TestSettingsFileIsWatched(t *testing.T) {
 		}}}
 		d.loaded = Default()
 		d.wg.Go(d.watchSettings)
+		synctest.Wait()
+		age := func(ago time.Duration) { // in the bubble's time
+			if err := os.Chtimes(file, time.Time{}, time.Now().Add(-ago)); err != nil {
+				t.Error(err)
+			}
+		}
 		look := func(want string, wantReads int) {
 			t.Helper()
-			time.Sleep(reloadEvery + time.Second)
+			time.Sleep(reloadEvery)
+			synctest.Wait()
 			if got := d.accessPolicy().For(2050); got != want || reads != wantReads {
 				t.Errorf("rule %q after %d reads, want %q after %d", got, reads, want, wantReads)
 			}
 		}
+		age(time.Hour)
 		look("2050 from none", 1)
 		look("2050 from none", 1)
+		if err := os.WriteFile(file, nil, 0o600); err != nil {
+			t.Error(err)
+		}
+		age(-reloadEvery)
+		look("2050 from none", 1) // in the middle of a write, perhaps
 		if err := os.WriteFile(file, []byte("access: [2050 from web-1]"), 0o600); err != nil {
 			t.Error(err)
 		}
-		look("2050 from web-1", 2)
+		age(-reloadEvery)
+		look("2050 from none", 1)
+		look("2050 from web-1", 2) // as it was at the look before
 		if err := os.WriteFile(file, []byte("access: [2050"), 0o600); err != nil {
 			t.Error(err)
 		}
+		age(0)
 		look("2050 from web-1", 3)
 		cancel()
 		d.wg.Wait()
