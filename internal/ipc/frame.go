@@ -70,8 +70,6 @@ const (
 	opEpochs      op = 41
 	opRings       op = 42
 	opCheck       op = 43
-	opListenAllow op = 50
-	opPeer        op = 51
 
 	// Told by the node unasked, with request 0.
 	opState     op = 0x4001 // an endpoint's poll events may have changed
@@ -79,6 +77,12 @@ const (
 	opSelfState op = 0x4003 // the node's own place in the cluster changed
 	opOffer     op = 0x4004 // the peer asks for a channel
 	opStale     op = 0x4006 // windows that an endpoint has mapped are withdrawn
+)
+
+// Access.
+const (
+	opListenAllow op = 60
+	opPeer        op = 61
 )
 
 // A header begins every packet, in little-endian order.

@@ -46,8 +46,6 @@ const (
 	TypeProbeAck    Type = 19
 	TypeBye         Type = 20
 	TypeByeAck      Type = 21
-	TypeAsk         Type = 22
-	TypeAnswer      Type = 23
 
 	// Operations lane.
 	TypeCredit       Type = 32
@@ -126,25 +124,6 @@ type Stream struct {
 type Refuse struct {
 	Peer ConnID
 	Code status.Code
-}
-
-// Ask asks what would become of a Connect to a port by an application of a
-// user. Answer answers; nothing else happens.
-type Ask struct {
-	Request uint64
-	To      addr.Port
-	UID     uint32
-}
-
-// Answer answers an Ask with its number. A connect is queued if it is allowed,
-// somebody listens, and fewer than Backlog requests wait.
-type Answer struct {
-	Request   uint64
-	Allowed   bool   // flag bit 0
-	Listening bool   // flag bit 1
-	Waiting   uint16 // requests at the port
-	Backlog   uint16
-	By        string // what has decided, as Reason: printable
 }
 
 // Probe and ProbeAck are the fresh round trip that both ends need after a

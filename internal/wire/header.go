@@ -38,8 +38,6 @@ var formats = [256]format{
 	TypeProbeAck:     fixed("ProbeAck", 0, 20),
 	TypeBye:          {"Bye", 0, 2, 2 + MaxReason},
 	TypeByeAck:       fixed("ByeAck", 0, 0),
-	TypeAsk:          fixed("Ask", 0, 14),
-	TypeAnswer:       {"Answer", flagAllowed | flagListening, 14, 14 + MaxReason},
 	TypeCredit:       fixed("Credit", 0, 8),
 	TypeClose:        fixed("Close", 0, 8),
 	TypeRegister:     fixed("Register", 0, 17),
@@ -62,6 +60,8 @@ var formats = [256]format{
 	TypePeerSignaled: fixed("PeerSignaled", 0, 10),
 	TypeHeartbeat:    fixed("Heartbeat", 0, HeartbeatLen-HeaderLen),
 	TypeHeartbeatAck: fixed("HeartbeatAck", 0, HeartbeatLen-HeaderLen),
+	TypeAsk:          fixed("Ask", 0, 14),
+	TypeAnswer:       {"Answer", flagAllowed | flagListening, 14, 14 + MaxReason},
 }
 
 // Known reports whether this version knows frames of type t.

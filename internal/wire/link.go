@@ -2,18 +2,11 @@ package wire
 
 // This file holds the frames of the control lane and the first frames of lanes.
 
-import (
-	"strings"
-	"unicode"
-)
-
 const (
-	flagAnswer    uint8 = 1 << 0 // Hello
-	flagAllowed   uint8 = 1 << 0 // Answer
-	flagListening uint8 = 1 << 1 // Answer
-	flagLast      uint8 = 1 << 0 // Write, ReadData
-	flagOrdered   uint8 = 1 << 1 // Write
-	flagPosted    uint8 = 1 << 0 // Atomic
+	flagAnswer  uint8 = 1 << 0 // Hello
+	flagLast    uint8 = 1 << 0 // Write, ReadData
+	flagOrdered uint8 = 1 << 1 // Write
+	flagPosted  uint8 = 1 << 0 // Atomic
 )
 
 // AppendTo appends the encoded frame to b.
@@ -175,60 +168,6 @@ func (f Refuse) AppendTo(b []byte) []byte {
 func ParseRefuse(flags uint8, body []byte) (Refuse, error) {
 	d := decode(body, flags, 0)
 	return result(&d, Refuse{Peer: d.connID(), Code: d.failure()})
-}
-
-// AppendTo appends the encoded frame to b.
-//
-//	 0         8    10    14
-//	+---------+----+-----+
-//	| request | to | uid |
-//	+---------+----+-----+
-func (f Ask) AppendTo(b []byte) []byte {
-	start := len(b)
-	b = begin(b, TypeAsk, 0)
-	b = order.AppendUint64(b, f.Request)
-	b = order.AppendUint16(b, uint16(f.To))
-	b = order.AppendUint32(b, f.UID)
-	return end(b, start)
-}
-
-// ParseAsk parses an Ask that fills body exactly. The port is not 0.
-func ParseAsk(flags uint8, body []byte) (Ask, error) {
-	d := decode(body, flags, 0)
-	f := Ask{Request: d.uint64(), To: d.port(), UID: d.uint32()}
-	d.require(f.To != 0)
-	return result(&d, f)
-}
-
-// AppendTo appends the encoded frame to b. A longer By is cut.
-//
-//	 0         8         10        12       14
-//	+---------+---------+---------+--------+--------+
-//	| request | waiting | backlog | length | by ... |
-//	+---------+---------+---------+--------+--------+
-func (f Answer) AppendTo(b []byte) []byte {
-	start := len(b)
-	b = begin(b, TypeAnswer, flag(f.Allowed, flagAllowed)|flag(f.Listening, flagListening))
-	b = order.AppendUint64(b, f.Request)
-	b = order.AppendUint16(b, f.Waiting)
-	b = order.AppendUint16(b, f.Backlog)
-	b = appendReason(b, f.By)
-	return end(b, start)
-}
-
-// ParseAnswer parses an Answer that fills body exactly. By is printable.
-func ParseAnswer(flags uint8, body []byte) (Answer, error) {
-	d := decode(body, flags, flagAllowed|flagListening)
-	f := Answer{
-		Request:   d.uint64(),
-		Allowed:   flags&flagAllowed != 0,
-		Listening: flags&flagListening != 0,
-		Waiting:   d.uint16(),
-		Backlog:   d.uint16(),
-		By:        d.reason(),
-	}
-	d.require(!strings.ContainsFunc(f.By, func(r rune) bool { return !unicode.IsPrint(r) }))
-	return result(&d, f)
 }
 
 // AppendTo appends the encoded frame to b.
