@@ -110,6 +110,8 @@ func (c Config) settings() map[string]string {
 	port("gossip-port", c.GossipPort)
 	set("detection", c.Detection)
 	set("lost-pair", c.LostPair)
+	set("access", strings.Join(c.Access, ","))
+	set("default-access", c.DefaultAccess)
 	if c.ConnectTimeout != 0 {
 		s["connect-timeout"] = c.ConnectTimeout.String()
 	}
@@ -121,8 +123,6 @@ func (c Config) settings() map[string]string {
 	if c.EnableFaults {
 		s["enable-faults"] = "true"
 	}
-	set("access", strings.Join(c.Access, ","))
-	set("default-access", c.DefaultAccess)
 	set("ca", c.CA)
 	set("cert", c.Cert)
 	set("key", c.Key)

@@ -53,12 +53,12 @@ var mayImport = map[string][]string{
 
 	// The engine and its loops.
 	"internal/core": {"portmap", "rma", "fence", "internal/wire", "fabric/addr", "internal/status"},
-	"internal/driver": {"internal/access", "internal/core", "internal/guard", "internal/ipc", "internal/transport", "internal/wire",
+	"internal/driver": {"internal/core", "internal/guard", "internal/ipc", "internal/transport", "internal/wire",
 		"internal/transport/mem", // the link of a node to itself
-		"internal/faults/failpoint", "portmap", "rma", "fence", "fabric/addr", "internal/status"},
+		"internal/faults/failpoint", "portmap", "rma", "fence", "fabric/addr", "internal/status", "internal/access"},
 
 	// The door, and the API in front of it.
-	"internal/ipc": {"internal/access", "fabric/addr", "internal/status", "internal/guard", "internal/shm", "internal/ring", "internal/spin", "internal/faults/failpoint", "rma", "fence"},
+	"internal/ipc": {"fabric/addr", "internal/status", "internal/guard", "internal/shm", "internal/ring", "internal/spin", "internal/faults/failpoint", "rma", "fence", "internal/access"},
 	"fabric":       {"internal/access", "internal/ipc", "rma", "fence", "fabric/addr", "internal/status"},
 
 	// The fault plane: what decides, and what does it to the carriers; the
@@ -68,9 +68,9 @@ var mayImport = map[string][]string{
 	"internal/faults/failpoint": {},
 
 	// What joins the rooms.
-	"internal/daemon": {"internal/access", "internal/guard", "internal/driver", "membership", "membership/gossip", "membership/state", "membership/trust", "membership/verdict", "internal/ipc",
+	"internal/daemon": {"internal/guard", "internal/driver", "membership", "membership/gossip", "membership/state", "membership/trust", "membership/verdict", "internal/ipc",
 		"internal/transport", "internal/transport/quic", "internal/transport/tcp", "internal/faults", "internal/faults/inject", "internal/faults/failpoint",
-		"internal/segment", "internal/shm", "fabric/addr", "internal/status", "internal/yamlbound"},
+		"internal/segment", "internal/shm", "fabric/addr", "internal/status", "internal/yamlbound", "internal/access"},
 	"internal/doctor": {"internal/daemon", "internal/ipc", "internal/shm", "internal/transport/quic"},
 	"fabric/embed":    {"fabric", "internal/daemon", "internal/ipc", "fabric/addr"},
 	"fabric/fabrictest": {"fabric", "internal/driver", "internal/ipc", "internal/transport", "internal/transport/mem",

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -196,6 +197,14 @@ func stateOf(name string) fileState {
 		return fileState{}
 	}
 	return fileState{info.Size(), info.ModTime()}
+}
+
+// followSettings begins to watch the settings file, if there is one.
+func (d *Daemon) followSettings(context.Context) error {
+	if d.opts.Settings != nil && d.opts.SettingsFile != "" {
+		d.wg.Go(d.watchSettings)
+	}
+	return nil
 }
 
 // settled is the age from which on a file is believed to be written whole: an

@@ -101,12 +101,12 @@ func (b *bridge) begin() {
 	}
 	b.engine.Retain(lives, string(membership.ReasonSilent))
 	b.engine.SetSelf(driver.Self{
-		Self:  ipc.Self{Cluster: b.cluster, Life: ev.Node.Life, Name: b.name},
+		Self:   ipc.Self{Cluster: b.cluster, Life: ev.Node.Life, Name: b.name},
+		Labels: ev.Node.Labels,
+
 		UUID:  ev.Node.UUID,
 		Epoch: ev.Node.Epoch,
 		Term:  b.term(),
-
-		Labels: ev.Node.Labels,
 	})
 	b.log.Debug().Str("op", "lease").Stringer("life", ev.Node.Life).Msg("engine knows this node's life")
 	for _, e := range append([]membership.Event{ev}, others...) {

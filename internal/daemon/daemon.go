@@ -153,6 +153,7 @@ func (d *Daemon) start(ctx context.Context) error {
 		d.openLinks, d.openOperator, d.openState, d.openPorts, d.openAdmin, d.openSocket, d.join,
 		d.findPlaces, // again: the names of members may be known only now
 		d.startEngine,
+		d.followSettings,
 	} {
 		if err := room(ctx); err != nil {
 			return err

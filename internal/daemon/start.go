@@ -227,6 +227,8 @@ func (d *Daemon) startEngine(ctx context.Context) error {
 	_, named := d.cfg.carriers()
 	reports := &reporter{}
 	engine := driver.Start(driver.Config{
+		Access:         d.accessPolicy(),
+		Refused:        d.opts.AccessRefused,
 		Providers:      providers,
 		RankByCost:     !named,
 		Log:            d.log,
@@ -236,8 +238,6 @@ func (d *Daemon) startEngine(ctx context.Context) error {
 		GiveUp:         giveUp,
 		ConnMemory:     d.memory.get,
 		MaxEndpoints:   max(d.cfg.Local.Quotas.Endpoints, driver.MaxEndpoints),
-		Access:         d.accessPolicy(),
-		Refused:        d.opts.AccessRefused,
 		Report:         reports.report,
 		Faults:         d.nodeFaults,
 	})
@@ -245,9 +245,6 @@ func (d *Daemon) startEngine(ctx context.Context) error {
 	d.engine = engine
 	engine.SetAccess(d.access) // which may have changed meanwhile
 	d.mu.Unlock()
-	if d.opts.Settings != nil && d.opts.SettingsFile != "" {
-		d.wg.Go(d.watchSettings)
-	}
 	return d.startMembership(ctx, store, engine, reports)
 }
 

@@ -73,6 +73,13 @@ type Config struct {
 	// SilenceBound; default twice that.
 	GiveUp time.Duration
 
+	// Access says who may connect to which port, and bind it; nil: everybody. See
+	// [Node.SetAccess].
+	Access *access.Policy
+	// Refused gets every connect and bind that the access rules have refused,
+	// however many there are. It must not block. Nil: nobody is told.
+	Refused func(Refusal)
+
 	// MessageWindow is how many message bytes a connection keeps for a
 	// receiver that does not read, in bytes, rounded up to a power of two;
 	// default [MessageWindow]. See ConnMemory.
@@ -93,13 +100,6 @@ type Config struct {
 	// MessageWindow holds; then connections get less, and in the end status.NoMemory.
 	// It is asked for each connection. Nil: no bound.
 	ConnMemory func() int64
-
-	// Access says who may connect to which port, and bind it; nil: everybody. See
-	// [Node.SetAccess].
-	Access *access.Policy
-	// Refused gets every connect and bind that the access rules have refused,
-	// however many there are. It must not block. Nil: nobody is told.
-	Refused func(Refusal)
 
 	// Report gets evidence about lives. It must not block.
 	Report func(addr.Life, Evidence)
@@ -147,11 +147,12 @@ func (c *Config) setDefaults() {
 // Self is this node's place in the cluster and its identity.
 type Self struct {
 	ipc.Self
+	// Labels are those that the host has given this node. They must not be changed.
+	Labels []string
+
 	UUID  addr.UUID
 	Epoch uint64
 	Term  uint64
-	// Labels are those that the host has given this node. They must not be changed.
-	Labels []string
 }
 
 // A Peer is a live life of another node.
