@@ -11,8 +11,8 @@ import (
 	"github.com/fabricd/fabricd/fabric/fabrictest"
 )
 
-// A listener that allows a label lets nodes with it connect, behind every door,
-// and shows the acceptor who they are.
+// A listener that allows a label lets nodes with it connect, in every API mode, and
+// shows them to the acceptor.
 func TestAllowAndPeerGoByLabels(t *testing.T) {
 	for name, enter := range entrances {
 		t.Run(name, func(t *testing.T) {

@@ -53,7 +53,7 @@ it all are told. Of a link each provider of this node is told: whether the link 
 it, why, its place among them, and what it is estimated to cost for short messages,
 operations on a page and transfers of 1 MiB.
 
-With NODE, a name or an ID, and PORT it tells what a connect to that port by an
+With NODE, a name or an ID, and PORT it says what a connect to that port by an
 application of this node would meet, and does not connect: whether the access rules
 of that node and the list of the listener allow it, what decides, whether anything
 listens, and how many requests wait to be accepted. --uid is the user that runs the

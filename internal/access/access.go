@@ -106,7 +106,7 @@ func (p *Policy) For(port addr.Port) string {
 }
 
 // Connect decides whether c may connect to a port whose listener belongs to
-// owner (UnknownUID: nobody listens) and allows the given subjects only, if
+// owner (UnknownUID: there is no listener) and allows the given subjects only, if
 // there are any. The rule and the listener's list must both allow it.
 func (p *Policy) Connect(port addr.Port, c Caller, owner uint32, listener []Subject) Decision {
 	d := p.byRule(port, c, owner)

@@ -208,7 +208,7 @@ func (d *Daemon) followSettings(context.Context) error {
 }
 
 // settled is the age from which on a file is believed to be written whole: an
-// empty one in the middle of a write has no rules, which lets everybody in.
+// empty one in the middle of a write has no rules, which opens every port.
 const settled = 2 * time.Second
 
 // watchSettings reads the settings again whenever their file has changed, until

@@ -89,7 +89,7 @@ func (h *configured) node(name string) *Daemon {
 	return startTest(h.t, c)
 }
 
-// listen makes an application of the host accept whoever gets through.
+// listen makes an application of the host accept each request that reaches it.
 func (h *configured) listen(port addr.Port, uid uint32) {
 	h.t.Helper()
 	s, err := h.NewSession(ipc.Credentials{UID: uid})
@@ -192,7 +192,7 @@ func TestAccessRulesAreTakenOver(t *testing.T) {
 	}
 }
 
-// TestPreviewAsksTheOtherNode: what a connect would meet is told for a port of
+// TestPreviewAsksTheOtherNode: what a connect would meet is known for a port of
 // this node and of another one, by its name and by its ID.
 func TestPreviewAsksTheOtherNode(t *testing.T) {
 	h := startConfigured(t, "access:\n  - 2050 from one local\n  - 2051 from none\n")

@@ -42,7 +42,7 @@ type Options struct {
 	SettingsFile string
 	// AccessRefused gets every connect and bind that the access rules have refused,
 	// AccessChanged other rules that came into force. They must not block. Nil:
-	// nobody is told.
+	// none is reported.
 	AccessRefused func(driver.Refusal)
 	AccessChanged func(AccessChange)
 }

@@ -42,7 +42,7 @@ func (n *Node) incoming(l *link, f wire.Connect, r *wire.Reader, lane transport.
 	e := n.listeners[f.To]
 	req.from = n.callerLocked(l, f.UID)
 	n.mu.Unlock()
-	// The rules first: what they refuse looks the same whether somebody listens or not.
+	// The rules first: what they refuse looks the same with a listener and without.
 	if !n.admits(l, e, f.To, req.from) || e == nil || !e.enqueue(req) {
 		// Many may ask at once. Their lanes bound them, so this one waits
 		// rather than let the answers overrun the control lane.

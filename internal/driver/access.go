@@ -30,25 +30,25 @@ const reportsPerMinute = 8
 // refusals count what one rule or one listener has refused. The zero value is
 // ready to use; its owner's lock guards it.
 type refusals struct {
-	total, untold uint64
-	since         time.Duration // beginning of the minute
-	told          int           // in it
+	total, suppressed uint64
+	since             time.Duration // beginning of the minute
+	logged            int           // in it
 }
 
-// add counts one at now. If it is to be reported, it returns how many before it
+// add counts one at now. If it is to be logged, it returns how many before it
 // were not.
-func (r *refusals) add(now time.Duration) (unreported uint64, report bool) {
+func (r *refusals) add(now time.Duration) (suppressed uint64, log bool) {
 	r.total++
-	if r.told == 0 || now-r.since >= time.Minute {
-		r.since, r.told = now, 0
+	if r.logged == 0 || now-r.since >= time.Minute {
+		r.since, r.logged = now, 0
 	}
-	if r.told >= reportsPerMinute {
-		r.untold++
+	if r.logged >= reportsPerMinute {
+		r.suppressed++
 		return 0, false
 	}
-	r.told++
-	unreported, r.untold = r.untold, 0
-	return unreported, true
+	r.logged++
+	suppressed, r.suppressed = r.suppressed, 0
+	return suppressed, true
 }
 
 // An admission is the node's access rules and what they have refused.
@@ -123,8 +123,8 @@ func (n *Node) callerLocked(l *link, uid uint32) access.Caller {
 	return access.Caller{Life: known.Life, Name: known.Name, Labels: known.Labels, UID: uid}
 }
 
-// decide returns what the rules and the listener e, nil if nobody listens,
-// say about a connect.
+// decide returns what the rules and the listener e, nil if there is none, say about
+// a connect.
 func (n *Node) decide(e *endpoint, port addr.Port, c access.Caller) access.Decision {
 	owner, allow := access.UnknownUID, []access.Subject(nil)
 	if e != nil {
@@ -143,9 +143,9 @@ func (n *Node) admits(l *link, e *endpoint, port addr.Port, c access.Caller) boo
 	if d.Allowed {
 		return true
 	}
-	if unreported, report := n.countRefusal(e, d); report {
+	if suppressed, log := n.countRefusal(e, d); log {
 		n.log.Warn().Str("op", "access").Uint16("port", uint16(port)).Stringer("peer", c.Life).Str("name", c.Name).Uint32("uid", c.UID).
-			Str("rule", d.By).Uint64("unreported", unreported).Msg("connect refused by an access rule")
+			Str("rule", d.By).Uint64("suppressed", suppressed).Msg("connect refused by an access rule")
 	}
 	if n.cfg.Refused != nil {
 		n.cfg.Refused(Refusal{Port: port, Caller: c, Node: l.peer.UUID, By: d.By})
@@ -155,17 +155,17 @@ func (n *Node) admits(l *link, e *endpoint, port addr.Port, c access.Caller) boo
 
 // countRefusal counts for the rule, or for the listener if its list decided,
 // and in any case at the port.
-func (n *Node) countRefusal(e *endpoint, d access.Decision) (unreported uint64, report bool) {
+func (n *Node) countRefusal(e *endpoint, d access.Decision) (suppressed uint64, log bool) {
 	now := n.now()
 	if e != nil {
 		e.mu.Lock()
 		e.refusedConnects++
 		if d.Listener {
-			unreported, report = e.refusals.add(now)
+			suppressed, log = e.refusals.add(now)
 		}
 		e.mu.Unlock()
 		if d.Listener {
-			return unreported, report
+			return suppressed, log
 		}
 	}
 	a := &n.access
@@ -245,7 +245,7 @@ func (e *endpoint) acceptor(c *conn) *access.Caller {
 type Preview struct {
 	Allowed   bool   `json:"allowed"`   // by the rules and the listener
 	By        string `json:"by"`        // what has decided
-	Listening bool   `json:"listening"` // somebody listens
+	Listening bool   `json:"listening"` // there is a listener
 	Waiting   int    `json:"waiting"`   // requests in the queue
 	Backlog   int    `json:"backlog"`   // its size
 }
@@ -324,7 +324,7 @@ func (l *link) asked(f wire.Ask) {
 		Waiting: uint16(p.Waiting), Backlog: uint16(p.Backlog), By: p.By}.AppendTo(nil))
 }
 
-// answered hands an answer to who asked, if anybody still waits.
+// answered delivers an answer to the ask that waits for it, if it still does.
 func (l *link) answered(f wire.Answer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -52,7 +52,7 @@ func (f *fabric) openAs(i int, uid, gid uint32) ipc.Endpoint {
 	return ep
 }
 
-// listenerAt is a listener of a user of node 0 that accepts everybody.
+// listenerAt is a listener of a user of node 0 that accepts each request.
 func (f *fabric) listenerAt(port addr.Port, uid uint32, allow ...access.Subject) ipc.Endpoint {
 	f.t.Helper()
 	l := f.openAs(0, uid, 0)
@@ -169,7 +169,7 @@ func TestEveryRefusalIsReportedAndCounted(t *testing.T) {
 		fab := newFabricOf(t, 2, driver.Config{Access: rules(t, false, "2050 from none"), Refused: func(r driver.Refusal) { told = append(told, r) }})
 		fab.named(0, 1, "web-1", "web")
 		for range 100 {
-			fab.reaches(1, 9, 2050, false) // nobody listens: the rule refuses before
+			fab.reaches(1, 9, 2050, false) // there is no listener: the rule decides before
 		}
 		if len(told) != 100 {
 			t.Fatalf("%d reports of 100 refusals", len(told))
@@ -215,7 +215,7 @@ func TestPortsAreBoundByTheUsersOfTheRule(t *testing.T) {
 
 func TestPreviewSaysWhatAConnectMeets(t *testing.T) {
 	each(t, func(t *testing.T, fab *fabric, j int) {
-		fab.named(j, 0, "asker") // on the loopback there is nobody to name
+		fab.named(j, 0, "asker") // on the loopback there is no other node to name
 		fab.nodes[j].SetAccess(rules(t, false, "2050 from asker local", "2051 from none"))
 		l := fab.open(j)
 		if _, err := l.Bind(2050); err != nil {

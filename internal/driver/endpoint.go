@@ -42,7 +42,7 @@ type endpoint struct {
 	trying  *attempt                   // in Connecting
 	recvAt  time.Duration              // Node.now at which a slow receiver reads again
 	async   *attempt                   // a non-blocking connect whose result was not fetched
-	peer    *access.Caller             // of an acceptor's connection; of a connector's once somebody has asked
+	peer    *access.Caller             // of an acceptor's connection; of a connector's once Peer was called
 
 	// In Listening. Together confirmed and granting are no more than the calls
 	// that accept, and one for every grantPatience of the longest of them.

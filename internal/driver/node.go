@@ -73,11 +73,11 @@ type Config struct {
 	// SilenceBound; default twice that.
 	GiveUp time.Duration
 
-	// Access says who may connect to which port, and bind it; nil: everybody. See
+	// Access says who may connect to which port, and bind it; nil: no limits. See
 	// [Node.SetAccess].
 	Access *access.Policy
 	// Refused gets every connect and bind that the access rules have refused,
-	// however many there are. It must not block. Nil: nobody is told.
+	// however many there are. It must not block. Nil: none is reported.
 	Refused func(Refusal)
 
 	// MessageWindow is how many message bytes a connection keeps for a

@@ -27,7 +27,7 @@ type Ask struct {
 }
 
 // Answer answers an Ask with its number. A connect is queued if it is allowed,
-// somebody listens, and fewer than Backlog requests wait.
+// the port has a listener, and fewer than Backlog requests wait.
 type Answer struct {
 	Request   uint64
 	Allowed   bool   // flag bit 0
