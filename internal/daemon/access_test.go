@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -227,9 +228,9 @@ func TestSettingsFileIsWatched(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		reads := 0
+		var reads atomic.Int32
 		d := &Daemon{ctx: ctx, log: zerolog.Nop(), opts: Options{SettingsFile: file, Settings: func() (Config, error) {
-			reads++
+			reads.Add(1)
 			return Load(file, nil, nil)
 		}}}
 		d.loaded = Default()
@@ -240,12 +241,12 @@ func TestSettingsFileIsWatched(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		look := func(want string, wantReads int) {
+		look := func(want string, wantReads int32) {
 			t.Helper()
 			time.Sleep(reloadEvery)
 			synctest.Wait()
-			if got := d.accessPolicy().For(2050); got != want || reads != wantReads {
-				t.Errorf("rule %q after %d reads, want %q after %d", got, reads, want, wantReads)
+			if got := d.accessPolicy().For(2050); got != want || reads.Load() != wantReads {
+				t.Errorf("rule %q after %d reads, want %q after %d", got, reads.Load(), want, wantReads)
 			}
 		}
 		age(time.Hour)
