@@ -50,6 +50,9 @@
 //	scif_fence_signal     Endpoint.FenceSignal
 //	scif_event_register   Node.OnEvent
 //	scif_event_unregister the function that OnEvent returns
+//	none                  Allow, an option of Listen: who may connect
+//	none                  Endpoint.Peer: the node, its labels and the user at the
+//	                      other end
 //	none                  the atomics: Endpoint.FetchAdd64 and its kin with the
 //	                      old value, Endpoint.Add64 and its kin without
 //	none                  Endpoint.PutSignal, VPutSignal: a write that a word

@@ -12,6 +12,7 @@ import (
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/fence"
+	"github.com/fabricd/fabricd/internal/access"
 	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/rma"
@@ -102,10 +103,28 @@ func (e *clientEndpoint) Bind(port addr.Port) (addr.Port, error) {
 	return local.Port, nil
 }
 
-func (e *clientEndpoint) Listen(backlog int) error {
+func (e *clientEndpoint) Listen(backlog int, allow ...access.Subject) error {
 	// The clamp keeps a backlog that is no int32 what it is: positive or not.
 	backlog = max(min(backlog, 1<<20), -1)
-	return e.ask(context.Background(), opListen, &listenBody{uint32(int32(backlog))}, nil)
+	if len(allow) == 0 {
+		return e.ask(context.Background(), opListen, &listenBody{uint32(int32(backlog))}, nil)
+	}
+	if len(allow) > access.MaxSubjects { // the body would leave some out
+		return status.Invalid
+	}
+	in := &listenAllowBody{Backlog: uint32(int32(backlog))}
+	for _, s := range allow {
+		in.Allow = append(in.Allow, s.String())
+	}
+	return e.ask(context.Background(), opListenAllow, in, nil)
+}
+
+func (e *clientEndpoint) Peer() (Peer, error) {
+	var p peerBody
+	if err := e.ask(context.Background(), opPeer, nil, &p); err != nil {
+		return Peer{}, err
+	}
+	return Peer(p), nil
 }
 
 func (e *clientEndpoint) Connect(ctx context.Context, dst addr.Addr) (addr.Port, error) {

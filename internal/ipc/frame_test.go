@@ -36,6 +36,8 @@ var bodies = []struct {
 	{"endpoint", header{Op: opOpen | opReply, Request: 2}, &endpointBody{9}},
 	{"address", header{Op: opConnect, Endpoint: 9, Request: 3}, (*address)(&addr.Addr{Node: 3, Port: 2050})},
 	{"listen", header{Op: opListen, Endpoint: 9, Request: 3}, &listenBody{math.MaxUint32}},
+	{"listen-allow", header{Op: opListenAllow, Endpoint: 9, Request: 3}, &listenAllowBody{Backlog: 5, Allow: []string{"web-1", "label:db"}}},
+	{"peer", header{Op: opPeer | opReply, Endpoint: 9, Request: 4}, &peerBody{Life: addr.Life{Node: 4, Generation: 2}, UID: 1000, Name: "web-1", Labels: []string{"web"}}},
 	{"connected", header{Op: opAccept | opReply, Endpoint: 9, Request: 4}, &connected{Endpoint: 10, Local: addr.Addr{Node: 3, Port: 2050}, Remote: addr.Addr{Node: 4, Port: 1088}}},
 	{"ending", header{Op: opEnding | opReply, Endpoint: 9, Request: 4}, &endingBody{endedClosed}},
 	{"state", header{Op: opState, Endpoint: 9}, &readyBody{uint16(PollIn | PollOut)}},

@@ -3,6 +3,7 @@ package ipc
 import (
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/fence"
+	"github.com/fabricd/fabricd/internal/access"
 	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/rma"
 )
@@ -117,6 +118,28 @@ func (m *address) fields(c *coder) {
 type listenBody struct{ Backlog uint32 } // an int32
 
 func (m *listenBody) fields(c *coder) { c.u32(&m.Backlog) }
+
+// listenAllowBody is listenBody with the callers that may connect, as package
+// access writes them.
+type listenAllowBody struct {
+	Backlog uint32 // an int32
+	Allow   []string
+}
+
+func (m *listenAllowBody) fields(c *coder) {
+	c.u32(&m.Backlog)
+	c.texts(&m.Allow, access.MaxSubjects)
+}
+
+// peerBody is a Peer.
+type peerBody Peer
+
+func (m *peerBody) fields(c *coder) {
+	lifeFields(c, &m.Life)
+	c.u32(&m.UID)
+	c.text(&m.Name)
+	c.texts(&m.Labels, maxLabels)
+}
 
 // connected describes a new connection. The data socket comes with it.
 type connected struct {
