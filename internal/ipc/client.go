@@ -400,6 +400,12 @@ func (c *client) told(h header, body []byte) error {
 			return err
 		}
 		return c.watchers.put(Event(m))
+	case opShared:
+		var m sharedBody
+		if err := parseBody(body, &m); err != nil {
+			return err
+		}
+		c.memory.told(m)
 	case opOffer:
 		c.mu.Lock()
 		e := c.endpoints[h.Endpoint]
@@ -549,5 +555,5 @@ func (c *client) Close() error {
 	c.watchers.wait()
 	c.memory.close()
 	c.direct.close()
-	return nil
+	return c.memory.withdraw(true)
 }

@@ -266,7 +266,7 @@ func (s *server) handshake(conn *net.UnixConn, c shm.Cred, u *user, quota error)
 		return nil, err
 	}
 	conn.SetDeadline(time.Time{})
-	return newServerSession(s, conn, node, newAccount("a session", s.opt.Session, u.account)), nil
+	return newServerSession(s, conn, node, cred.UID, newAccount("a session", s.opt.Session, u.account)), nil
 }
 
 // readHello reads the first packet, which must be HELLO.

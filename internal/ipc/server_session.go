@@ -35,6 +35,8 @@ type serverSession struct {
 	out     *outbox
 	node    Session
 	account *account
+	uid     uint32
+	shares  atomic.Bool // its windows' memory with applications of other users
 	log     zerolog.Logger
 	ended   func() // the connection no longer counts as a session
 
@@ -55,7 +57,7 @@ type serverSession struct {
 	closing   bool       // no endpoint and no memory may be added
 	endpoints map[uint32]*served
 	lastEP    uint32
-	memory    map[uint32]*shm.Region
+	memory    map[uint32]*memory
 	lastMem   uint32
 	mappings  map[uint32]Region // of peers' memory
 	lastMap   uint32
@@ -64,12 +66,12 @@ type serverSession struct {
 	self      Self   // as the application was last told
 }
 
-func newServerSession(srv *server, conn *net.UnixConn, node Session, a *account) *serverSession {
+func newServerSession(srv *server, conn *net.UnixConn, node Session, uid uint32, a *account) *serverSession {
 	s := &serverSession{
-		srv: srv, conn: conn, out: newOutbox(conn), node: node, account: a,
+		srv: srv, conn: conn, out: newOutbox(conn), node: node, uid: uid, account: a,
 		stage:     make(chan struct{}, stages),
 		endpoints: make(map[uint32]*served),
-		memory:    make(map[uint32]*shm.Region),
+		memory:    make(map[uint32]*memory),
 		mappings:  make(map[uint32]Region),
 		requests:  make(map[uint64]context.CancelFunc),
 		self:      node.Self(),
