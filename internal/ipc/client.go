@@ -32,6 +32,33 @@ const patience = 2 * time.Second
 // checked before the first; when the peer takes windows away beside the call, or
 // the connection ends, the error may find earlier pieces done.
 func Dial(ctx context.Context, path string) (Session, error) {
+	return DialWith(ctx, path, DialOptions{})
+}
+
+// DialOptions say more about a session of [DialWith].
+type DialOptions struct {
+	// ShareWindows lets applications of other users on this node use the session's
+	// windows directly, as those of its own user may.
+	ShareWindows bool
+}
+
+// DialWith is Dial with options.
+func DialWith(ctx context.Context, path string, opt DialOptions) (Session, error) {
+	c, err := dial(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	if !opt.ShareWindows {
+		return c, nil
+	}
+	if err := c.shareWindows(ctx); err != nil && status.Of(err) != status.NotSupp { // a node that does not know it copies for nobody
+		c.Close()
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return c, nil
+}
+
+func dial(ctx context.Context, path string) (*client, error) {
 	tuned, err := readTuning(os.Getenv)
 	if err != nil {
 		return nil, err

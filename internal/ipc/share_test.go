@@ -183,7 +183,7 @@ func TestWindowsOfAnotherUser(t *testing.T) {
 	if got[0] != 5 || p.memB[1] != 6 || known(p.a) != 0 || p.asked() != before+2 {
 		t.Errorf("%d was read, %d written, the node asked %d times, %d windows are mapped", got[0], p.memB[1], p.asked()-before, known(p.a))
 	}
-	check(t, "ShareWindows", p.cb.(*client).shareWindows(t.Context()), status.OK)
+	check(t, "SHARE", p.cb.(*client).shareWindows(t.Context()), status.OK)
 	m := must(p.a.Mmap(p.offB, pageSize, readWrite))(t)
 	defer m.Close()
 	m.Bytes()[2] = 4
