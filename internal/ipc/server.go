@@ -157,9 +157,17 @@ func (s *server) accept(ln *net.UnixListener) error {
 		case err != nil:
 			return fmt.Errorf("accept applications: %w", err)
 		default:
-			s.wg.Go(func() { s.attach(conn) })
+			s.wg.Go(func() {
+				defer recovered(s.broke)
+				s.attach(conn)
+			})
 		}
 	}
+}
+
+// broke logs a panic outside of what a session's goroutines do.
+func (s *server) broke(err error, stack []byte) {
+	s.opt.Log.Error().Err(err).Bytes("stack", stack).Msg("serving an application failed")
 }
 
 // attach serves one connection from its first byte to its last.

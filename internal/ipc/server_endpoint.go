@@ -92,7 +92,7 @@ func (e *served) follow() {
 	quit := make(chan struct{})
 	stop := e.ep.Notify(changed)
 	e.following = sync.OnceFunc(func() { stop(); close(quit) })
-	e.s.wg.Go(func() {
+	e.s.wg.Go(e.s.guarded(func() {
 		for {
 			e.state()
 			select {
@@ -103,7 +103,7 @@ func (e *served) follow() {
 				return
 			}
 		}
-	})
+	}))
 }
 
 // state tells the endpoint's poll events. It waits while the application does
@@ -155,14 +155,14 @@ func (e *served) connect(d *dataSocket) bool {
 	if e.following != nil {
 		e.following()
 	}
-	p := newPump(e.ep, d.near, e.state)
+	p := newPump(e.ep, d.near, e.state, e.s.guarded)
 	e.pump = p
 	e.s.srv.paired.enter(e)
 	ctx := e.s.srv.pumps // a closed session's bytes are still delivered
-	e.s.wg.Go(func() {
+	e.s.wg.Go(e.s.guarded(func() {
+		defer e.s.account.refund(endpoints, 1)
 		p.run(ctx)
-		e.s.account.refund(endpoints, 1)
-	})
+	}))
 	return true
 }
 

@@ -86,9 +86,10 @@ func newServerSession(srv *server, conn *net.UnixConn, node Session, uid uint32,
 // peers still use.
 func (s *serverSession) serve() {
 	s.log.Debug().Msg("application attached")
-	s.wg.Go(s.out.run)
-	s.wg.Go(s.endWithNode)
-	err := s.read()
+	s.wg.Go(s.guarded(s.out.run))
+	s.wg.Go(s.guarded(s.endWithNode))
+	var err error
+	s.guarded(func() { err = s.read() })()
 	_ = s.srv.opt.Faults.Hit(failpoint.AppDied)
 	s.teardown()
 	_ = s.srv.opt.Faults.Hit(failpoint.AppReleased)
@@ -215,7 +216,7 @@ func (s *serverSession) begin(r *request) error {
 		s.perform(ctx, r)
 	}
 	if r.waits {
-		s.wg.Go(run)
+		s.wg.Go(s.guarded(run))
 	} else {
 		run()
 	}
@@ -224,6 +225,7 @@ func (s *serverSession) begin(r *request) error {
 
 // perform does r and answers it.
 func (s *serverSession) perform(ctx context.Context, r *request) {
+	defer r.drop() // also after a panic
 	var out reply
 	var err error
 	if r.Endpoint != 0 || r.endpoint {
