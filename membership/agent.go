@@ -344,6 +344,13 @@ func (a *Agent) publish() {
 		return
 	}
 	a.published = true
+	if a.show() {
+		a.gossip.Recheck()
+	}
+}
+
+// show is publish without gossip. It reports whether the table has other nodes.
+func (a *Agent) show() (others bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.view.self, a.view.lease = a.member.Self(), a.member.Lease()
@@ -352,6 +359,7 @@ func (a *Agent) publish() {
 	a.view.alone = a.member.Alone()
 	a.view.sessions = len(a.sessions)
 	a.view.lifelines = a.linesUp()
+	return a.view.circle.meet(a.view.nodes)
 }
 
 // Self returns this node. Its Life is the zero Life while it has none.
