@@ -275,7 +275,7 @@ func (r *hostileRun) answer(h *machine, rng *rand.Rand) {
 
 // claim sends a request that only a joining member would.
 func (r *hostileRun) claim(h *machine, a act, rng *rand.Rand) {
-	id, own := r.identity(h, rng), pick(rng, r.own[h])
+	id, own := r.identity(h, r.victim(a), rng), pick(rng, r.own[h])
 	term := rng.Uint64N(uint64(r.hostGeneration()) + 1)
 	over := addr.Generation(rng.IntN(3))
 	if a.do == saysHostOver {
@@ -310,9 +310,12 @@ func (r *hostileRun) claim(h *machine, a act, rng *rand.Rand) {
 
 // identity returns what h says of itself: its own UUID, for it has no other
 // certificate, and names and addresses of others.
-func (r *hostileRun) identity(h *machine, rng *rand.Rand) Identity {
+func (r *hostileRun) identity(h, victim *machine, rng *rand.Rand) Identity {
 	id := Identity{UUID: h.uuid, Epoch: h.proc.epoch, Name: fmt.Sprintf("m%d", h.index), Addresses: []string{fmt.Sprintf("m%d:1", h.index)}, Providers: []string{"mem"}}
-	other := r.w.machines[rng.IntN(len(r.w.machines))]
+	other := victim
+	if rng.IntN(3) == 0 {
+		other = r.w.machines[rng.IntN(len(r.w.machines))]
+	}
 	switch rng.IntN(8) {
 	case 0:
 		id.Name = fmt.Sprintf("m%d", other.index)

@@ -3,9 +3,12 @@ package verdict
 import (
 	"fmt"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -61,7 +64,8 @@ type hostileRun struct {
 	alone      map[*machine]time.Time // when it last had a host
 	waits      map[*machine]time.Time // when it last did not wait for one
 	isolated   map[*machine]bool
-	baited     int // ends that honest members told of hostile ones
+	last       map[*machine]*proc // that ran
+	hostHidden bool               // gossip kept a silent host in the view of some
 }
 
 // A claimed is a word of a member that the host's life is over.
@@ -119,7 +123,7 @@ func newHostileRun(t testing.TB, p plan, trace bool) *hostileRun {
 		term: make(map[*proc]uint64), troubled: make(map[*machine]time.Time), told: make(map[*proc]bool), complained: make(map[addr.Life]bool),
 		known: make(map[addr.Life]bool), accusers: make(map[addr.Life]map[addr.Life]bool), decided: make(map[addr.Life]bool),
 		holder: make(map[addr.NodeID]*machine), seen: make(map[*proc]int), steady: make(map[*machine]time.Time), waits: make(map[*machine]time.Time),
-		alone: make(map[*machine]time.Time), isolated: make(map[*machine]bool),
+		alone: make(map[*machine]time.Time), isolated: make(map[*machine]bool), last: make(map[*machine]*proc),
 	}
 	out.run = r
 	w := r.w
@@ -248,24 +252,43 @@ func (r *hostileRun) rest() {
 	}
 }
 
+// A result is what became of a plan.
+type result struct {
+	breaches   []breach
+	hostHidden bool
+}
+
+// kinds returns the kinds of breaches, each once.
+func (r result) kinds() []breachKind {
+	var all []breachKind
+	for _, b := range r.breaches {
+		if !slices.Contains(all, b.kind) {
+			all = append(all, b.kind)
+		}
+	}
+	return all
+}
+
 // runPlan runs a plan, and returns what its hostile members have done.
-func runPlan(t testing.TB, p plan, trace bool) []breach {
+func runPlan(t testing.TB, p plan, trace bool) result {
 	r := newHostileRun(t, p, trace)
 	r.run(true)
-	if len(r.out.breaches) == 0 {
-		return nil
+	res := result{r.out.breaches, r.hostHidden}
+	if len(res.breaches) == 0 {
+		return res
 	}
-	twin := newHostileRun(t, p, false)
-	twin.run(false)
-	return slices.DeleteFunc(r.out.breaches, func(b breach) bool {
-		return slices.ContainsFunc(twin.out.breaches, func(o breach) bool { return o.kind == b.kind && o.machine == b.machine })
+	control := newHostileRun(t, p, false)
+	control.run(false)
+	res.breaches = slices.DeleteFunc(res.breaches, func(b breach) bool {
+		return slices.ContainsFunc(control.out.breaches, func(o breach) bool { return o.kind == b.kind && o.machine == b.machine })
 	})
+	return res
 }
 
 // shrink drops acts without which the plan still fails in the same way.
 func shrink(t testing.TB, p plan, kind breachKind) plan {
 	fails := func(p plan) bool {
-		return slices.ContainsFunc(runPlan(t, p, false), func(b breach) bool { return b.kind == kind })
+		return slices.Contains(runPlan(t, p, false).kinds(), kind)
 	}
 	for size := max(1, len(p.acts)/2); size > 0; size /= 2 {
 		for i := 0; i < len(p.acts); {
@@ -295,48 +318,64 @@ func hostileSchedules(t *testing.T) int {
 }
 
 // maxShown is how many failing schedules are shrunk and shown.
-const maxShown = 8
+const maxShown = 3
 
-func TestHostileSchedules(t *testing.T) {
-	first, n := firstSeed(t), hostileSchedules(t)
-	failed := make(map[breachKind]int)
-	acts, shown := 0, 0
-	for seed := first; seed < first+uint64(n); seed++ {
-		p := newPlan(seed)
-		acts += len(p.acts)
-		breaches := runPlan(t, p, false)
-		if len(breaches) == 0 {
-			continue
-		}
-		for _, kind := range kinds(breaches) {
-			if failed[kind]++; failed[kind] == 1 && shown < maxShown {
-				shown++
-				showPlan(t, p, kind)
-			}
-		}
+// A tally counts what became of many schedules.
+type tally struct {
+	mu         sync.Mutex
+	acts       int
+	hostHidden int
+	failed     map[breachKind]int
+	show       []plan // the first of each kind
+	kinds      []breachKind
+}
+
+func (y *tally) add(p plan, res result) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	y.acts += len(p.acts)
+	if res.hostHidden {
+		y.hostHidden++
 	}
-	t.Logf("hostile schedules: %d with %d acts from seed %d, breaches: %v", n, acts, first, failed)
-	if len(failed) > 0 {
-		t.Errorf("honest members were harmed in schedules: %v", failed)
+	for _, kind := range res.kinds() {
+		if y.failed[kind]++; y.failed[kind] == 1 && len(y.show) < maxShown {
+			y.show, y.kinds = append(y.show, p), append(y.kinds, kind)
+		}
 	}
 }
 
-// kinds returns the kinds of breaches, each once.
-func kinds(breaches []breach) []breachKind {
-	var all []breachKind
-	for _, b := range breaches {
-		if !slices.Contains(all, b.kind) {
-			all = append(all, b.kind)
-		}
+func TestHostileSchedules(t *testing.T) {
+	first, n := firstSeed(t), hostileSchedules(t)
+	y := tally{failed: make(map[breachKind]int)}
+	next := atomic.Uint64{}
+	var workers sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		workers.Go(func() {
+			for i := next.Add(1) - 1; i < uint64(n); i = next.Add(1) - 1 {
+				p := newPlan(first + i)
+				y.add(p, runPlan(t, p, false))
+			}
+		})
 	}
-	return all
+	workers.Wait()
+	for i, p := range y.show {
+		showPlan(t, p, y.kinds[i])
+	}
+	line := fmt.Sprintf("hostile schedules: %d with %d acts from seed %d: honest members harmed in %d %v; a silent host counted in by gossip in %d",
+		n, y.acts, first, len(y.failed), y.failed, y.hostHidden)
+	if t.Log(line); len(y.failed) > 0 {
+		t.Error(line)
+	}
 }
 
 // showPlan fails the test with the least of a plan that still fails, and what
 // happens in it.
 func showPlan(t testing.TB, p plan, kind breachKind) {
 	p = shrink(t, p, kind)
-	t.Errorf("%v%v", p, runPlan(t, p, os.Getenv("VERDICT_TRACE") != ""))
+	for _, b := range runPlan(t, p, os.Getenv("VERDICT_TRACE") != "").breaches {
+		t.Errorf("%v%v", p, b)
+		break
+	}
 }
 
 func TestSameHostileSeedSameRun(t *testing.T) {
@@ -362,8 +401,8 @@ func FuzzHostileSchedule(f *testing.F) {
 	f.Add([]byte{7, 0x15, 1, 9, 240, 0x01, 90, 0, 0, 0, 1, 2, 3, 0x00, 60, 9, 9, 9, 9})
 	f.Fuzz(func(t *testing.T, data []byte) {
 		p := planOf(data)
-		if breaches := runPlan(t, p, false); len(breaches) > 0 {
-			showPlan(t, p, breaches[0].kind)
+		for _, kind := range runPlan(t, p, false).kinds() {
+			showPlan(t, p, kind)
 		}
 	})
 }
