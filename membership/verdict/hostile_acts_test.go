@@ -189,7 +189,7 @@ func (r *hostileRun) speak(h *machine, a act, rng *rand.Rand) {
 		r.claim(h, a, rng)
 	case spreadsRumours, keepsRumouring:
 		r.rumours(a, rng)
-	case answersNobody:
+	case answersNone:
 		w.muted[h.index] = true
 		w.after(a.long, func() { delete(w.muted, h.index) })
 	case keepsBack:

@@ -20,7 +20,7 @@ type plan struct {
 }
 
 // An act is one thing that happens. Acts of hostile members are left out of
-// the twin of a run.
+// the control run.
 type act struct {
 	at   time.Duration // since the cluster is whole
 	do   deed
@@ -58,7 +58,7 @@ const (
 	saysHostOver   // Resume with the end of the host's life
 	spreadsRumours // false gossip, taken back after a while
 	keepsRumouring // the same for long
-	answersNobody  // no packet of the data path is answered for long
+	answersNone    // no packet of the data path is answered for long
 	keepsBack      // sends no Ack and no CheckResult for long
 	replays        // what it said before
 	secondSession  // a session beside that of its member
@@ -71,7 +71,7 @@ const (
 
 var deedNames = [deeds]string{"host restarts", "host stalls", "crashes", "is isolated", "pauses", "lose each other", "joins anew",
 	"reports one", "reports all", "tells end of one", "tells end of all", "answers checks", "acks all", "leaves others", "pings wildly", "syncs",
-	"joins", "resumes", "says host over", "spreads rumours", "keeps rumouring", "answers nobody", "keeps back", "replays",
+	"joins", "resumes", "says host over", "spreads rumours", "keeps rumouring", "answers none", "keeps back", "replays",
 	"second session", "reports loss", "loses one", "starts anew", "reconnects"}
 
 func (d deed) hostile() bool { return d >= reportsOne }

@@ -114,7 +114,7 @@ func (r *hostileRun) tap(p *proc, in HostInput, actions []Action) {
 	}
 }
 
-// speaker returns the machine at the other end of a session of the host.
+// speaker returns the process at the other end of a session of the host.
 func (r *hostileRun) speaker(p *proc, s SessionID) *proc {
 	if c := p.conns[s]; c != nil {
 		return c.ends[0]
@@ -156,9 +156,12 @@ func (r *hostileRun) ends(l Lease) {
 	}
 	r.decided[life] = true
 	if o == nil || r.bad[o.at] || o.dead || o.member.self != life {
-		return // nobody's, or over
+		return // never granted, hostile, or over
 	}
-	if r.told[o] || (r.w.partial == PartialEvict && r.complained[life]) {
+	if r.told[o] == toldHostile {
+		r.baited++
+	}
+	if r.told[o] != toldNone || (r.w.partial == PartialEvict && r.complained[life]) {
 		return // its own word
 	}
 	if n := len(r.accusers[life]); l.Reason == ReasonPartitioned && r.w.partial == PartialReset && (n < 3 || 2*n <= len(r.known)) {
@@ -231,7 +234,7 @@ func (r *hostileRun) scan(p *proc) {
 		case EventReset:
 			l := e.Node.Life
 			r.complained[l] = true // what the life said dies with it
-			if !r.decided[l] && l.Node != addr.Host && !r.told[p] && !r.inTrouble(p.at) && !r.hostHidden {
+			if !r.decided[l] && l.Node != addr.Host && r.told[p] == toldNone && !r.inTrouble(p.at) && !r.hostHidden {
 				r.breach(wasRemoved, p.at, "life %v answers and was reset: %s", l, e.Detail)
 			}
 			delete(r.told, p)
@@ -252,7 +255,7 @@ func (r *hostileRun) tellsEnd(p *proc, l addr.Life) {
 		}
 		honest, all := r.left()
 		if r.inTrouble(p.at) || honest < max(min(3, all), all/2+1) {
-			r.told[p] = true // the honest are too few for the host to know better
+			r.told[p] = toldHonest // the honest are too few for the host to know better
 		}
 		return
 	}
@@ -260,7 +263,9 @@ func (r *hostileRun) tellsEnd(p *proc, l addr.Life) {
 	if r.decided[l] || o == nil || !r.bad[o.at] && (o.dead || o.member.self != l) {
 		return
 	}
-	r.told[p] = true
+	if r.told[p] = max(r.told[p], toldHostile); !r.bad[o.at] {
+		r.told[p] = toldHonest
+	}
 	if !r.bad[o.at] && !r.inTrouble(o.at) && !r.inTrouble(p.at) {
 		r.breach(wasToldOver, p.at, "tells that life %v of machine %d is over, which answers", l, o.at.index)
 	}
@@ -282,7 +287,7 @@ func (r *hostileRun) left() (honest, all int) {
 	return honest, all
 }
 
-// watch looks at everybody, every 100 ms.
+// watch checks every member, every 100 ms.
 func (r *hostileRun) watch() {
 	if r.over {
 		return
@@ -335,7 +340,7 @@ func (r *hostileRun) watchHost() {
 	if h == nil || !h.paused || r.w.now.Before(r.stallEnds.Add(-300*time.Millisecond)) {
 		return
 	}
-	if r.w.now.Sub(r.ran) < 4*time.Second {
+	if r.w.now.Sub(r.hostRan) < 4*time.Second {
 		return
 	}
 	for _, m := range r.honest {
