@@ -193,13 +193,14 @@ func (r *hostileRun) speak(h *machine, a act, rng *rand.Rand) {
 		w.muted[h.index] = true
 		w.after(a.long, func() { delete(w.muted, h.index) })
 	case keepsBack:
-		r.keeping[h] = w.now.Add(a.long)
+		r.keepBack(h, a.long)
 	case reportsLoss:
 		w.sayDeaf(h.proc, SayDeaf{Host: r.host.uuid, Epoch: r.hostEpoch()})
-	case losesOne:
-		m := r.victim(a)
-		w.cut(h, m)
-		w.after(a.long, func() { r.uncut(h, m) })
+	case losesSome:
+		r.loseSome(h, a, rng)
+	case baits:
+		r.loseSome(h, a, rng)
+		r.keepBack(h, a.long+w.tm.Grace)
 	case startsAnew:
 		w.crash(h)
 		w.boot(h)
@@ -208,6 +209,21 @@ func (r *hostileRun) speak(h *machine, a act, rng *rand.Rand) {
 			w.shut(h.proc.conns[id], 0, DownCause(1+rng.IntN(4)))
 			h.proc.stepMember(Down{Session: id, Cause: DownClosed})
 			break
+		}
+	}
+}
+
+// keepBack makes h send no Ack, CheckResult or Report for long.
+func (r *hostileRun) keepBack(h *machine, long time.Duration) {
+	r.keeping[h] = later(r.keeping[h], r.w.now.Add(long))
+}
+
+// loseSome cuts h off from one honest member, or from about half of them.
+func (r *hostileRun) loseSome(h *machine, a act, rng *rand.Rand) {
+	for _, m := range r.honest {
+		if m == r.victim(a) || a.whom < 0 && rng.IntN(2) == 0 {
+			r.w.cut(h, m)
+			r.w.after(a.long, func() { r.uncut(h, m) })
 		}
 	}
 }

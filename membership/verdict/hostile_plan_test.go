@@ -59,11 +59,12 @@ const (
 	spreadsRumours // false gossip, taken back after a while
 	keepsRumouring // the same for long
 	answersNone    // no packet of the data path is answered for long
-	keepsBack      // sends no Ack and no CheckResult for long
+	keepsBack      // sends no Ack, CheckResult or Report for long
 	replays        // what it said before
 	secondSession  // a session beside that of its member
 	reportsLoss    // asymmetric loss: that it does not hear the host
-	losesOne       // its link to one honest member, for long
+	losesSome      // its links to one honest member, or to half of them, for long
+	baits          // both: some give it up while there is no host, and it gives up none
 	startsAnew     // its process: a new epoch
 	reconnects     // ends its session
 	deeds
@@ -72,7 +73,7 @@ const (
 var deedNames = [deeds]string{"host restarts", "host stalls", "crashes", "is isolated", "pauses", "lose each other", "joins anew",
 	"reports one", "reports all", "tells end of one", "tells end of all", "answers checks", "acks all", "leaves others", "pings wildly", "syncs",
 	"joins", "resumes", "says host over", "spreads rumours", "keeps rumouring", "answers none", "keeps back", "replays",
-	"second session", "reports loss", "loses one", "starts anew", "reconnects"}
+	"second session", "reports loss", "loses some", "baits", "starts anew", "reconnects"}
 
 func (d deed) hostile() bool { return d >= reportsOne }
 

@@ -63,7 +63,7 @@ type attackers struct {
 	own     map[*machine][]addr.Life
 	said    map[*machine][]Message
 	checks  []Check                // the newest of the host's
-	keeping map[*machine]time.Time // keeps back Ack and CheckResult until then
+	keeping map[*machine]time.Time // keeps back Ack, CheckResult and Report until then
 }
 
 // A faultRecord is what faults did, and whose fault nothing is.
@@ -202,7 +202,7 @@ func (r *hostileRun) drops(c *conn, side int, m Message) bool {
 		if r.w.now.Before(r.keeping[h]) || m.Reached && !unproven && !r.answers(h, m.Target) {
 			return true
 		}
-	case Ack:
+	case Ack, Report:
 		if r.w.now.Before(r.keeping[h]) {
 			return true
 		}
@@ -362,6 +362,7 @@ type tally struct {
 	acts       int
 	hostHidden int
 	baited     int
+	most       int // of them in one run
 	failed     map[breachKind]int
 	show       []plan // the first of each kind
 	kinds      []breachKind
@@ -372,6 +373,7 @@ func (y *tally) add(p plan, res result) {
 	defer y.mu.Unlock()
 	y.acts += len(p.acts)
 	y.baited += res.baited
+	y.most = max(y.most, res.baited)
 	if res.hostHidden {
 		y.hostHidden++
 	}
@@ -399,8 +401,8 @@ func TestHostileSchedules(t *testing.T) {
 	for i, p := range y.show {
 		showPlan(t, p, y.kinds[i])
 	}
-	line := fmt.Sprintf("hostile schedules: %d with %d acts from seed %d: honest members harmed %v; limits: a silent host counted in by gossip in %d, %d honest lives given up by a hostile member's silence",
-		n, y.acts, first, y.failed, y.hostHidden, y.baited)
+	line := fmt.Sprintf("hostile schedules: %d with %d acts from seed %d: honest members harmed %v; limits: a silent host counted in by gossip in %d, %d honest lives ended because they gave up a hostile one that did not answer, at most %d in one schedule",
+		n, y.acts, first, y.failed, y.hostHidden, y.baited, y.most)
 	if t.Log(line); len(y.failed) > 0 {
 		t.Error(line)
 	}
