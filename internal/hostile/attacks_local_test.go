@@ -3,6 +3,4 @@ package hostile
 func attackWindow(a *arena) error         { return nil }
 func attackDescriptors(a *arena) error    { return nil }
 func attackReadOnlyWindow(a *arena) error { return nil }
-func attackStrangers(a *arena) error      { return nil }
 func attackTakenBack(a *arena) error      { return nil }
-func attackReflection(a *arena) error     { return nil }

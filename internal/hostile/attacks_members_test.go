@@ -192,7 +192,7 @@ func (a *arena) takeOver(thief *badMember) error {
 	defer double.close()
 	if double.id.Node != victim.uuid {
 		a.note("the host chooses the UUID: %s asked for becomes %s", victim.uuid, double.id.Node)
-		return victim.start()
+		return a.takeName(double, victim)
 	}
 	errs := []error{fmt.Errorf("a token gave a certificate for the UUID of %s after %v", victim.name, time.Since(began).Round(time.Millisecond))}
 	if err := victim.start(); err != nil {
@@ -214,6 +214,27 @@ func (a *arena) takeOver(thief *badMember) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// takeName joins under the name of a node that is away, which must be the only one
+// of its name when it is back.
+func (a *arena) takeName(double *badMember, victim *machine) error {
+	if s, err := double.session(); err == nil {
+		if err := s.join(double.asks()); err != nil {
+			a.note("JOIN as %q: %v", double.name, err)
+		}
+	}
+	if err := victim.start(); err != nil {
+		return err
+	}
+	all, err := a.f.host().list()
+	for _, n := range all {
+		life := addr.Life{Node: n.ID, Generation: n.Generation}
+		if n.Name == victim.name && n.State != "removed" && life != victim.life() {
+			err = errors.Join(err, fmt.Errorf("%v is called %s as well as %v", life, n.Name, victim.life()))
+		}
+	}
+	return err
 }
 
 // sybils is how many identities one token is used for, and how many may come of it.
@@ -268,27 +289,34 @@ func attackSybils(a *arena) error {
 	if granted > mostSybils {
 		errs = append(errs, fmt.Errorf("one token gave %d incarnations", granted))
 	}
-	errs = append(errs, a.silentSessions(members), a.returns(5*time.Second))
+	errs = append(errs, a.silentSessions(members))
 	return errors.Join(errs...)
 }
 
-// silentSessions opens control sessions that say nothing behind the HELLO.
+// silentSessions opens control sessions that say nothing behind the HELLO, more than
+// the host has descriptors, and has an honest node come back meanwhile.
 func (a *arena) silentSessions(members []*badMember) error {
 	var open []*badSession
-	for _, b := range members[:min(len(members), 60)] {
+	opening := time.Now()
+open:
+	for _, b := range members {
 		b.mu.Lock()
 		b.life = addr.Life{} // it pings no more
 		b.mu.Unlock()
 		for range 6 {
 			s, err := b.session()
-			if err != nil {
+			if err != nil && time.Since(opening) > 3*time.Second {
+				break open
+			} else if err != nil {
 				break
 			}
 			open = append(open, s)
 		}
 	}
 	held := a.f.host().usage().Descriptors
-	time.Sleep(5 * time.Second)
+	began := time.Now()
+	err := a.returns(5 * time.Second)
+	time.Sleep(5*time.Second - time.Since(began))
 	left := 0
 	for _, s := range open {
 		if s.alive() {
@@ -297,16 +325,22 @@ func (a *arena) silentSessions(members []*badMember) error {
 	}
 	a.note("of %d sessions without a JOIN %d are open after 5 s; the host held %d of %d descriptors", len(open), left, held, nofile)
 	if left > 16 {
-		return fmt.Errorf("%d control sessions that have not said JOIN are held for 5 s", left)
+		err = errors.Join(err, fmt.Errorf("%d control sessions that have not said JOIN are held for 5 s", left))
 	}
-	return nil
+	if strings.Contains(string(a.f.host().log()), "too many open files") {
+		err = errors.Join(err, errors.New("the host was out of descriptors"))
+	}
+	return err
 }
 
 // returns restarts the spare and wants it back soon.
 func (a *arena) returns(limit time.Duration) error {
 	a.f.spare().kill()
 	began := time.Now()
-	if err := a.f.spare().start(); err != nil {
+	if err := a.f.spare().launch(); err != nil {
+		return err
+	}
+	if err := a.f.spare().joinedWithin(3 * limit); err != nil {
 		return err
 	}
 	took := time.Since(began)

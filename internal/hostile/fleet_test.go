@@ -369,8 +369,10 @@ func (m *machine) launch() error {
 }
 
 // joined waits until the daemon has its ID and takes note of it.
-func (m *machine) joined() error {
-	err := eventually(startLimit, func() error {
+func (m *machine) joined() error { return m.joinedWithin(startLimit) }
+
+func (m *machine) joinedWithin(limit time.Duration) error {
+	err := eventually(limit, func() error {
 		if !m.running() {
 			return fmt.Errorf("%w: it ended: %s", errGiveUp, m.lastWords())
 		}
