@@ -46,6 +46,8 @@ type badMember struct {
 	mu      sync.Mutex // guards the fields below
 	life    addr.Life  // the zero Life before it has one, and when that is over
 	lease   []byte
+	term    uint64 // of the host
+	version uint64 // of the table that it has heard
 	links   *quic.Provider
 	control *control.Server
 	open    []*control.Session
@@ -144,7 +146,7 @@ func (b *badMember) resumes() verdict.Resume {
 func (b *badMember) end() (control.End, []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return control.End{UUID: b.id.Node, Epoch: b.epoch, Life: b.life, Term: uint64(len(b.lease)) &^ ^uint64(1)}, b.lease
+	return control.End{UUID: b.id.Node, Epoch: b.epoch, Life: b.life, Term: b.term}, b.lease
 }
 
 // self returns its incarnation, the zero Life if it has none.
@@ -219,8 +221,11 @@ func (x *badSession) ping() {
 		case <-x.b.ctx.Done():
 			return
 		case <-every.C:
-			if life := x.b.self(); life != (addr.Life{}) {
-				x.say(verdict.Ping{Life: life, Nonce: nonce})
+			x.b.mu.Lock()
+			p := verdict.Ping{Life: x.b.life, Nonce: nonce, Version: x.b.version}
+			x.b.mu.Unlock()
+			if p.Life != (addr.Life{}) {
+				x.say(p)
 			}
 		}
 	}
@@ -234,7 +239,12 @@ func (x *badSession) hear(m any) {
 		if m.Target == x.b.self() || x.b.reaches {
 			x.say(verdict.CheckResult{Nonce: m.Nonce, Target: m.Target, Reached: true})
 		}
+	case verdict.Table:
+		x.heard(m.Version)
+	case verdict.Delta:
+		x.heard(m.Version)
 	case verdict.RemovedLife:
+		x.heard(m.Version)
 		x.b.mu.Lock()
 		if m.Life == x.b.life {
 			x.b.life, x.b.lease = addr.Life{}, nil
@@ -247,12 +257,19 @@ func (x *badSession) hear(m any) {
 		}
 	case verdict.Grant:
 		x.b.mu.Lock()
-		x.b.life, x.b.lease = m.Life, m.Lease
+		x.b.life, x.b.lease, x.b.term = m.Life, m.Lease, m.Term
 		x.b.mu.Unlock()
 		x.answer(m)
 	case verdict.Refused, control.Certificate:
 		x.answer(m)
 	}
+}
+
+// heard takes note of how new the host's table is.
+func (x *badSession) heard(version uint64) {
+	x.b.mu.Lock()
+	defer x.b.mu.Unlock()
+	x.b.version = max(x.b.version, version)
 }
 
 func (x *badSession) answer(m any) {
@@ -363,6 +380,11 @@ func (b *badMember) welcome(s transport.Session) {
 	answer := b.hello(theirs.From, theirs.Term)
 	answer.Answer, answer.VersionMin = true, answer.VersionMax
 	_, _ = out.Write(answer.AppendTo(nil)) // that the peer has gone, the next read tells
+	b.keep(s, in, out)
+}
+
+// keep answers the keepalives and probes of a link until it ends.
+func (b *badMember) keep(s transport.Session, in *wire.Reader, out transport.SendLane) {
 	b.work.Go(func() {
 		for {
 			p, err := s.ReceiveDatagram(b.ctx)
@@ -392,43 +414,100 @@ func (b *badMember) hello(to addr.Life, term uint64) wire.Hello {
 }
 
 // linkAs opens a link to a node with a HELLO of the member's choice, and returns
-// nil if it is accepted.
+// nil if it is accepted. It is closed then.
 func (b *badMember) linkAs(to *machine, h wire.Hello) error {
-	p, err := b.provider(b.f.ip + ":0")
+	s, err := b.link(to, h)
 	if err != nil {
 		return err
 	}
-	defer p.Close()
+	return s.Close(transport.CodeOK, "")
+}
+
+// link opens a link to a node with a HELLO of the member's choice.
+func (b *badMember) link(to *machine, h wire.Hello) (transport.Session, error) {
 	ctx, cancel := context.WithTimeout(b.ctx, 5*time.Second)
 	defer cancel()
+	b.mu.Lock()
+	p := b.links
+	b.mu.Unlock()
+	if p == nil {
+		var err error
+		if p, err = b.provider(b.f.ip + ":0"); err != nil {
+			return nil, err
+		}
+		b.mu.Lock()
+		b.links = p
+		b.mu.Unlock()
+	}
 	s, err := p.Dial(ctx, to.address())
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer s.Close(transport.CodeOK, "")
+	in, out, err := openLink(ctx, s, h)
+	if err != nil {
+		s.Close(transport.CodeOK, "")
+		return nil, err
+	}
+	b.work.Go(func() { b.keep(s, in, out) })
+	return s, nil
+}
+
+// openLink says HELLO on a session and returns its control lane in both directions. An
+// error is the refusal.
+func openLink(ctx context.Context, s transport.Session, h wire.Hello) (*wire.Reader, transport.SendLane, error) {
 	out, err := s.OpenLane(ctx)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	if _, err := out.Write(h.AppendTo(nil)); err != nil {
-		return err
+		return nil, nil, err
 	}
-	in, err := s.AcceptLane(ctx)
+	lane, err := s.AcceptLane(ctx)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	head, body, err := wire.NewReader(in).Next()
+	in := wire.NewReader(lane)
+	head, body, err := in.Next()
 	switch {
 	case err != nil:
-		return err
+		return nil, nil, err
 	case head.Type == wire.TypeHello:
-		return nil
+		return in, out, nil
 	}
 	refusal, err := wire.ParseHelloRefuse(head.Flags, body)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	return fmt.Errorf("refused: %v: %s", refusal.Code, refusal.Reason)
+	return nil, nil, fmt.Errorf("refused: %v: %s", refusal.Code, refusal.Reason)
+}
+
+// lifeline opens a lifeline to a node.
+func (b *badMember) lifeline(to *machine) (*control.Lifeline, error) {
+	d := control.Dialer{Store: b.store, Dial: dialTCP, Self: b.end}
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	l, err := d.Lifeline(ctx, to.address(), control.Target{})
+	if err != nil {
+		return nil, err
+	}
+	l.Start(func() {}, func(verdict.DownCause, error) {})
+	b.work.Go(func() {
+		every := time.NewTicker(200 * time.Millisecond)
+		defer every.Stop()
+		for {
+			select {
+			case <-every.C:
+				l.Beat()
+			case <-l.Done():
+				return
+			case <-b.ctx.Done():
+				l.Abort()
+				<-l.Done()
+				return
+			}
+		}
+	})
+	return l, nil
 }
 
 // leaseInWelcome returns the signed lease in the body of a WELCOME; see

@@ -24,7 +24,6 @@ var attacks = []attack{
 	{"F1", "JOIN and RESUME with addresses and names that are none", attackClaims},
 	{"F2", "two members say again and again that a healthy node's end was told", attackEndTold},
 	{"F3", "a token takes over a node's identity: UUID, lease, RESUME, HELLO", attackIdentity},
-	{"F4", "a token that was revoked, a member that was banned, a certificate that has expired", attackTakenBack},
 	{"F6", "200 identities of one token; sessions that never JOIN", attackSybils},
 	{"F7", "two members say that a stopped node is reached", attackHidden},
 	{"F8", "RESUME with HostOver in a stall of the host", attackStall},
@@ -35,15 +34,17 @@ var attacks = []attack{
 	{"F13", "names that write to the terminal, names of others", attackNames},
 	{"F14", "one user takes all descriptors of the daemon", attackDescriptors},
 	{"F15", "an application of the same user opens a read-only window for writing", attackReadOnlyWindow},
+	{"F4", "a token that was revoked, a member that was banned, a certificate that has expired", attackTakenBack},
 	{"F5", "gossip that names thousands of places for the host", attackReflection},
 }
 
 // An arena is where an attack runs.
 type arena struct {
-	f     *fleet
-	w     *witness
-	notes []string
-	ends  []func() // of what the attack has started
+	f        *fleet
+	w        *witness
+	expiring *holdings // of a member that never renews, from the beginning; nil: F4 begins with one
+	notes    []string
+	ends     []func() // of what the attack has started
 }
 
 // note says what has happened, for the timeline.
