@@ -44,7 +44,7 @@ type child struct {
 func (a *arena) child(test string, uid uint32, env ...string) (*child, error) {
 	cmd := exec.Command("/proc/self/exe", "-test.run=^"+test+"$", "-test.v")
 	cmd.Env, cmd.Dir = append(environment(), env...), "/"
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if os.Getuid() == 0 {
 		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uid, Gid: uid}
 	}
@@ -56,7 +56,9 @@ func (a *arena) child(test string, uid uint32, env ...string) (*child, error) {
 	cmd.Stdout, cmd.Stderr = w, w
 	c := &child{cmd: cmd, out: r, buf: bufio.NewReader(r)}
 	if c.in, err = cmd.StdinPipe(); err == nil {
-		err = cmd.Start()
+		begun := make(chan error)
+		a.f.spawn <- func() { begun <- cmd.Start() }
+		err = <-begun
 	}
 	if err != nil {
 		r.Close()

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -129,8 +130,13 @@ func (f *fleet) must(err error) {
 }
 
 func (f *fleet) host() *machine    { return f.nodes[0] }
-func (f *fleet) spare() *machine   { return f.nodes[len(f.nodes)-1] }
 func (f *fleet) initToken() string { return filepath.Join(f.dir, "init.token") }
+
+// spare returns the node that attacks may stop and kill.
+func (f *fleet) spare() *machine {
+	i := slices.IndexFunc(f.nodes, func(m *machine) bool { return m.name == "spare" })
+	return f.nodes[i]
+}
 
 // honest returns the nodes that must live on, whatever is attacked.
 func (f *fleet) honest() (list []*machine) {
