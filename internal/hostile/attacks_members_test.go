@@ -52,6 +52,9 @@ func attackClaims(a *arena) error {
 
 // claim asks for an incarnation with a claim that must be refused.
 func (a *arena) claim(b *badMember, what string, m any) error {
+	if !a.f.host().running() {
+		return nil // said already
+	}
 	s, err := b.session()
 	if err != nil {
 		return fmt.Errorf("%s: the host takes no session: %w", what, err)
@@ -76,6 +79,9 @@ func (a *arena) claim(b *badMember, what string, m any) error {
 
 // claimAgain resumes an incarnation that was granted for honest claims.
 func (a *arena) claimAgain(b *badMember, what string, addresses []string) error {
+	if !a.f.host().running() {
+		return nil
+	}
 	s, err := b.session()
 	if err != nil {
 		return fmt.Errorf("RESUME with %s: the host takes no session: %w", what, err)

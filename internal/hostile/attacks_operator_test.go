@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/fabricd/fabricd/internal/transport"
@@ -20,6 +21,25 @@ type holdings struct {
 	session  *badSession
 	lifeline *control.Lifeline
 	link     transport.Session
+
+	mu    sync.Mutex               // guards ended
+	ended map[string]time.Duration // what has ended, and how long after the certificate
+}
+
+// watch takes note of what ends, until the member does.
+func (h *holdings) watch() {
+	h.ended = map[string]time.Duration{}
+	for what, done := range map[string]<-chan struct{}{"control session": h.session.down, "lifeline": h.lifeline.Done(), "link": h.link.Done()} {
+		h.b.work.Go(func() {
+			select {
+			case <-done:
+				h.mu.Lock()
+				defer h.mu.Unlock()
+				h.ended[what] = time.Since(h.b.id.NotAfter)
+			case <-h.b.ctx.Done():
+			}
+		})
+	}
 }
 
 // holds returns a member with everything that a member can have open.
@@ -40,6 +60,7 @@ func (a *arena) holds(name string) (*holdings, error) {
 	if err != nil {
 		return nil, fmt.Errorf("a link of %s: %w", name, err)
 	}
+	h.watch()
 	return h, nil
 }
 
@@ -150,10 +171,17 @@ func (a *arena) expiredMember() error {
 		return err
 	}
 	time.Sleep(time.Until(h.b.id.NotAfter) + tookBack)
-	err = eventually(500*time.Millisecond, h.left)
-	a.note("%v after the end of its certificate: left open: %v", time.Since(h.b.id.NotAfter).Round(time.Millisecond), err)
-	if err != nil {
-		return fmt.Errorf("after the end of its certificate %w", err)
+	if err := eventually(500*time.Millisecond, h.left); err != nil {
+		return fmt.Errorf("%v after the end of its certificate %w", time.Since(h.b.id.NotAfter).Round(time.Millisecond), err)
 	}
-	return nil
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var errs []error
+	for what, at := range h.ended {
+		a.note("the %s of a member that does not renew ended %v after its certificate", what, at.Round(time.Millisecond))
+		if at < -5*time.Second || at > tookBack {
+			errs = append(errs, fmt.Errorf("the %s ended %v after the certificate", what, at.Round(time.Millisecond)))
+		}
+	}
+	return errors.Join(errs...)
 }

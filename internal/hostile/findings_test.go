@@ -17,25 +17,26 @@ type attack struct {
 	finding string
 	tries   string
 	run     func(*arena) error // an error says what is broken
+	waits   bool               // it takes long and mostly waits: others may run beside it
 }
 
 // attacks are all of them, in the order in which `make attack` runs them.
 var attacks = []attack{
-	{"F1", "JOIN and RESUME with addresses and names that are none", attackClaims},
-	{"F2", "two members say again and again that a healthy node's end was told", attackEndTold},
-	{"F3", "a token takes over a node's identity: UUID, lease, RESUME, HELLO", attackIdentity},
-	{"F6", "200 identities of one token; sessions that never JOIN", attackSybils},
-	{"F7", "two members say that a stopped node is reached", attackHidden},
-	{"F8", "RESUME with HostOver in a stall of the host", attackStall},
-	{"F9", "a member that never confirms the gossip keys", attackVeto},
-	{"F10", "RENEW without end", attackRenewals},
-	{"F11", "an application of another user wants the memory around a window, and to keep it", attackWindow},
-	{"F12", "strangers: silent TCP from 256 addresses, half-open QUIC, gossip streams, log lines", attackStrangers},
-	{"F13", "names that write to the terminal, names of others", attackNames},
-	{"F14", "one user takes all descriptors of the daemon", attackDescriptors},
-	{"F15", "an application of the same user opens a read-only window for writing", attackReadOnlyWindow},
-	{"F4", "a token that was revoked, a member that was banned, a certificate that has expired", attackTakenBack},
-	{"F5", "gossip that names thousands of places for the host", attackReflection},
+	{"F1", "JOIN and RESUME with addresses and names that are none", attackClaims, false},
+	{"F2", "two members say again and again that a healthy node's end was told", attackEndTold, true},
+	{"F3", "a token takes over a node's identity: UUID, lease, RESUME, HELLO", attackIdentity, false},
+	{"F6", "200 identities of one token; sessions that never JOIN", attackSybils, false},
+	{"F7", "two members say that a stopped node is reached", attackHidden, false},
+	{"F8", "RESUME with HostOver in a stall of the host", attackStall, false},
+	{"F9", "a member that never confirms the gossip keys", attackVeto, false},
+	{"F10", "RENEW without end", attackRenewals, false},
+	{"F11", "an application of another user wants the memory around a window, and to keep it", attackWindow, false},
+	{"F12", "strangers: silent TCP from 256 addresses, half-open QUIC, gossip streams, log lines", attackStrangers, false},
+	{"F13", "names that write to the terminal, names of others", attackNames, false},
+	{"F14", "one user takes all descriptors of the daemon", attackDescriptors, false},
+	{"F15", "an application of the same user opens a read-only window for writing", attackReadOnlyWindow, false},
+	{"F4", "a token that was revoked, a member that was banned, a certificate that has expired", attackTakenBack, true},
+	{"F5", "gossip that names thousands of places for the host", attackReflection, false},
 }
 
 // An arena is where an attack runs.
@@ -114,6 +115,9 @@ func (a *arena) try(x attack) outcome {
 func TestFinding(t *testing.T) {
 	for _, x := range attacks {
 		t.Run(x.finding, func(t *testing.T) {
+			if x.waits {
+				t.Parallel()
+			}
 			f := newFleet(t, 3)
 			a := &arena{f: f, w: f.watch()}
 			o := a.try(x)

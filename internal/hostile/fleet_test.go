@@ -279,6 +279,9 @@ func (f *fleet) check() error {
 	return errors.Join(errs...)
 }
 
+// repairLimit bounds how long a cluster may take to come together again.
+const repairLimit = 20 * time.Second
+
 // repair starts what has ended and takes note of new incarnations, for the next
 // attack.
 func (f *fleet) repair() error {
@@ -290,7 +293,7 @@ func (f *fleet) repair() error {
 		}
 	}
 	for _, m := range f.nodes {
-		err := m.joined()
+		err := m.joinedWithin(repairLimit)
 		if err != nil && m.spare { // its identity may be lost for good
 			err = f.replace(m)
 		}
@@ -298,7 +301,7 @@ func (f *fleet) repair() error {
 			return err
 		}
 	}
-	return f.agree(startLimit)
+	return f.agree(repairLimit)
 }
 
 // replace starts m anew, with another identity.
