@@ -36,6 +36,7 @@ var attacks = []attack{
 	{"F14", "one user takes all descriptors of the daemon", attackDescriptors, false},
 	{"F15", "an application of the same user opens a read-only window for writing", attackReadOnlyWindow, false},
 	{"F4", "a token that was revoked, a member that was banned, a certificate that has expired", attackTakenBack, true},
+	{"ban", "a node is banned while its applications talk with all others", attackBanned, false},
 	{"F5", "gossip that names thousands of places for the host", attackReflection, false},
 }
 
