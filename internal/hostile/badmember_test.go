@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/tls"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -284,7 +285,9 @@ func (x *badSession) join(j verdict.Join) error { return x.ask(j) }
 
 // ask says m, a JOIN or RESUME, and waits for the answer.
 func (x *badSession) ask(m any) error {
-	x.say(m)
+	if err := x.s.Send(m); err != nil {
+		return err
+	}
 	for {
 		select {
 		case a := <-x.answers:
@@ -517,7 +520,9 @@ func leaseInWelcome(body []byte) []byte {
 	if len(body) < before+2 {
 		return nil
 	}
-	return body[before+2:]
+	n := int(binary.BigEndian.Uint16(body[before:]))
+	lease := body[before+2:]
+	return lease[:min(n, len(lease))]
 }
 
 // A stolenLease is what any member sees in the WELCOME of a lifeline.
