@@ -489,7 +489,7 @@ func attackNames(a *arena) error {
 		return err
 	}
 	var errs []error
-	for _, name := range []string{"x\x1b]0;owned\a", "x\r\nhost  alive", "x\ty", "a b", "\u202egnp", strings.Repeat("x", 64), a.f.honest()[1].name, a.f.host().name} {
+	for _, name := range []string{"x\x1b]0;owned\a", "x\r\nhost  alive", "x\ty", "a b", "\u202egnp", a.f.honest()[1].name, a.f.host().name} {
 		s, err := b.session()
 		if err != nil {
 			return errors.Join(append(errs, err)...)
