@@ -57,12 +57,7 @@ func attackBanned(a *arena) error {
 
 // banOnce lets the node in, has it talk, bans it and allows it again.
 func (a *arena) banOnce(out *machine) (took, command time.Duration, err error) {
-	if !out.running() {
-		if err := out.launch(); err != nil {
-			return 0, 0, err
-		}
-	}
-	if err := errors.Join(out.joined(), a.f.agree(patience)); err != nil {
+	if err := a.letIn(out); err != nil {
 		return 0, 0, err
 	}
 	stop, err := a.converse(out)
@@ -89,6 +84,30 @@ func (a *arena) banOnce(out *machine) (took, command time.Duration, err error) {
 		return took, command, err
 	}
 	return took, command, nil
+}
+
+// letIn starts a node that does not run, and waits until it has an incarnation that
+// it had not before.
+func (a *arena) letIn(out *machine) error {
+	before := out.life()
+	if !out.running() {
+		if err := out.launch(); err != nil {
+			return err
+		}
+	}
+	err := eventually(patience, func() error {
+		if err := out.joinedWithin(patience); err != nil {
+			return err
+		}
+		if out.life() == before {
+			return fmt.Errorf("%s still says that it is %v", out.name, before)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return a.f.agree(patience)
 }
 
 // seenAt waits until every honest node has a link, connections and windows with m, and
