@@ -44,8 +44,9 @@ func newHostile(t *testing.T, limit uint64) *hostile {
 	if h.sess, err = p.Dial(ctx, "node0.1"); err != nil {
 		t.Fatal(err)
 	}
-	h.lane(wire.Hello{VersionMin: wire.VersionMin, VersionMax: wire.VersionMax, Cluster: uuid(0xCC), Term: 1,
-		From: self, FromUUID: uuid(9), FromEpoch: 1, To: victim}.AppendTo(nil))
+	hello := wire.Hello{VersionMin: wire.VersionMin, VersionMax: wire.VersionMax, Cluster: uuid(0xCC), Term: 1,
+		From: self, FromUUID: uuid(9), FromEpoch: 1, To: victim}
+	h.lane(wire.Lease{}.AppendTo(hello.AppendTo(nil)))
 	if hd, _ := h.next(); hd.Type != wire.TypeHello {
 		t.Fatalf("answered with %v", hd.Type)
 	}

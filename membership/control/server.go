@@ -36,9 +36,10 @@ type Config struct {
 	Self func() (End, []byte)
 
 	// Admit may refuse an opening whose claims are proved, best with Refusef.
-	// proto is ProtoControl or ProtoLifeline; lease is that of h.From.Life, the
+	// proto is ProtoControl or ProtoLifeline; id is what the certificate proves;
+	// lease is that of h.From.Life, the
 	// zero Lease without a life and on control sessions. Nil admits everybody.
-	Admit func(proto string, h Hello, lease Lease) error
+	Admit func(proto string, h Hello, id trust.Identity, lease Lease) error
 	// Session gets every control session, not started. Nil: this node is not
 	// the host and refuses them.
 	Session func(*Session)
@@ -252,7 +253,13 @@ func (s *Server) greet(l *link, proto string) (opened, error) {
 	if err != nil {
 		return opened{}, l.refuse(err)
 	}
-	return o, l.write(Welcome{Version: version, From: self, Lease: lease})
+	welcome := Welcome{Version: version, From: self, Lease: lease}
+	if proto == ProtoLifeline && len(hello.Challenge) > 0 {
+		if welcome.Proof, err = SignProof(s.cfg.Store, self, hello.Challenge); err != nil {
+			return opened{}, l.refuse(err)
+		}
+	}
+	return o, l.write(welcome)
 }
 
 // check decides about a HELLO, from what needs least to what needs most. It
@@ -273,6 +280,7 @@ func (s *Server) check(l *link, proto string, h Hello, o *opened) (uint16, error
 	if err := checkClaim(h.From, id); err != nil {
 		return 0, err
 	}
+	o.id = id
 	l.identified(id)
 	if h.From.UUID == own.Node && h.From.Epoch == o.self.Epoch {
 		return 0, Refusef(CodeTarget, "this node called itself")
@@ -284,12 +292,12 @@ func (s *Server) check(l *link, proto string, h Hello, o *opened) (uint16, error
 		return 0, Refusef(CodeRole, "node %s is not the host", own.Node)
 	}
 	if proto == ProtoLifeline {
-		if o.lease, err = checkEnd(s.cfg.Store, h.From, h.Lease); err != nil {
+		if o.lease, err = checkEnd(s.cfg.Store, h.From, id.Key, h.Lease); err != nil {
 			return 0, err
 		}
 	}
 	if s.cfg.Admit != nil {
-		if err := s.cfg.Admit(proto, h, o.lease); err != nil {
+		if err := s.cfg.Admit(proto, h, id, o.lease); err != nil {
 			return 0, err
 		}
 	}
