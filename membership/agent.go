@@ -102,6 +102,7 @@ type view struct {
 	err       error
 	over      map[addr.NodeID]addr.Generation // newest life of each ID that is over
 	bans      map[addr.UUID]bool              // who is kept out
+	circle    circle
 }
 
 // A step is one input for one of the two machines.
@@ -181,6 +182,7 @@ func (a *Agent) start(ctx context.Context) error {
 		return err
 	}
 	a.loadBans()
+	a.beginCircle()
 	a.beginRenewal()
 	a.keys = keys{handout: newHandout(a.sendKeys), ring: a.cfg.State.Secret(state.SecretKeyring)}
 	a.roots = roots{handout: newHandout(a.sendRoots)}

@@ -31,6 +31,7 @@ func (a *Agent) serverConfig() control.Config {
 		Store:    a.cfg.Trust,
 		Self:     a.end,
 		Admit:    a.admit,
+		Known:    a.knows,
 		Lifeline: func(l *control.Lifeline) {
 			if !a.post(func() { a.acceptLine(l) }) {
 				l.Abort()

@@ -52,7 +52,7 @@ func (d *Daemon) openQUIC(store *trust.Store, idle time.Duration) (transport.Pro
 }
 
 func (d *Daemon) openTCP(store *trust.Store, giveUp time.Duration) (transport.Provider, error) {
-	shared := newShare(d.data.streams, d.cfg.TCPPlaintext)
+	shared := newShare(d.data.streams, d.cfg.TCPPlaintext, d.log, d.countRefused)
 	p, err := tcp.New(tcpConfig(d, shared, store, giveUp))
 	if err != nil {
 		return nil, err

@@ -1,13 +1,14 @@
 package guard
 
 import (
+	"github.com/fabricd/fabricd/internal/bubble"
+
 	"errors"
 	"os"
 	"os/exec"
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 )
 
 // struck runs f, which is guarded, and returns what end was told.
@@ -55,7 +56,7 @@ func TestAPanicThatLeavesALockEndsTheProcess(t *testing.T) {
 		return
 	}
 	Catch(t)
-	synctest.Test(t, func(t *testing.T) { // its clock does the waiting
+	bubble.Test(t, func(t *testing.T) { // its clock does the waiting
 		var mu sync.Mutex
 		left := make(chan struct{})
 		defer Recover(func(error, []byte) { <-left; mu.Lock() })

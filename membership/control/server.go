@@ -6,22 +6,22 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
 
+	"github.com/fabricd/fabricd/internal/admission"
+	"github.com/fabricd/fabricd/internal/guard"
+	"github.com/fabricd/fabricd/internal/logbound"
 	"github.com/fabricd/fabricd/membership/trust"
 )
 
-// Bounds of what strangers can make a server hold open. Nodes on one machine
-// share its address, so the bound per address is generous. When all places are
-// taken, the address that holds most gives one up to an address that holds less.
-const (
-	maxOpening        = 256
-	maxOpeningPerAddr = 128
-)
+// openings bounds the connections that have not shown who they are. A TCP
+// connection, a handshake and one frame take an honest peer far less than Grace.
+var openings = admission.Limits{Total: 256, Reserved: 64, PerAddress: 64, PerNetwork: 96, Grace: 250 * time.Millisecond}
 
 // ErrElsewhere is the error of reading a connection that turned out to be for
 // somebody else than the Server, who has it now.
@@ -40,6 +40,10 @@ type Config struct {
 	// lease is that of h.From.Life, the
 	// zero Lease without a life and on control sessions. Nil admits everybody.
 	Admit func(proto string, h Hello, id trust.Identity, lease Lease) error
+	// Known reports whether a member of the cluster is, or was, at an address. Those
+	// have slots of their own among the connections that have not shown who they
+	// are. It must not wait. Nil: none is known.
+	Known func(netip.Addr) bool
 	// Session gets every control session, not started. Nil: this node is not
 	// the host and refuses them.
 	Session func(*Session)
@@ -61,16 +65,12 @@ type Server struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup // the accept loop and every opening
 
-	mu      sync.Mutex // guards the fields below
-	opening map[net.Conn]opening
-	perAddr map[string]int // how many of opening
-	begun   uint64         // openings ever begun
-}
+	refusals *logbound.Summary
+	failures *logbound.Summary // of accept
+	panics   *logbound.Summary
 
-// An opening is a connection that has not shown who it is.
-type opening struct {
-	from  string // the peer's address, without the port
-	order uint64 // counts the openings
+	mu      sync.Mutex // guards opening
+	opening *admission.Table[net.Conn]
 }
 
 // Serve starts to accept.
@@ -78,7 +78,16 @@ func Serve(cfg Config) *Server {
 	if cfg.Refused == nil {
 		cfg.Refused = func() {}
 	}
-	s := &Server{cfg: cfg, opening: make(map[net.Conn]opening), perAddr: make(map[string]int)}
+	if cfg.Known == nil {
+		cfg.Known = func(netip.Addr) bool { return false }
+	}
+	s := &Server{
+		cfg:      cfg,
+		opening:  admission.New[net.Conn](openings),
+		refusals: logbound.New(cfg.Log, "connections were refused"),
+		failures: logbound.New(cfg.Log, "connections could not be accepted"),
+		panics:   logbound.New(cfg.Log, "connections ended with an internal error"),
+	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.wg.Go(s.accept)
 	return s
@@ -91,11 +100,14 @@ func (s *Server) Close() error {
 	s.cancel()
 	err := s.cfg.Listener.Close()
 	s.mu.Lock()
-	for c := range s.opening {
+	for _, c := range s.opening.Keys() {
 		c.Close()
 	}
 	s.mu.Unlock()
 	s.wg.Wait()
+	for _, lines := range []*logbound.Summary{s.refusals, s.failures, s.panics} {
+		lines.Close()
+	}
 	if errors.Is(err, net.ErrClosed) {
 		return nil
 	}
@@ -113,87 +125,69 @@ func (s *Server) accept() {
 		case <-s.ctx.Done():
 			return
 		case <-time.After(10 * time.Millisecond): // for example, no descriptors left
-			s.cfg.Log.Warn().Err(err).Msg("control: accept")
+			s.failures.Line(zerolog.WarnLevel, netip.Addr{}).Err(err).Msg("control: accept")
 		}
 	}
 }
 
+// errNoSlot is why a connection is refused while too many strangers are here.
+var errNoSlot = errors.New("too many connections that have not shown who they are")
+
 // admit starts the opening of c, unless too many are under way.
 func (s *Server) admit(c net.Conn) {
-	if !s.enter(c, hostOf(c.RemoteAddr())) {
+	from := admission.AddressOf(c.RemoteAddr())
+	if !s.enter(c, from) {
 		c.Close()
+		if s.ctx.Err() == nil {
+			s.refuse(c, from, errNoSlot)
+		}
 		return
 	}
 	s.wg.Go(func() {
+		defer s.leave(c)
+		defer guard.Recover(func(err error, stack []byte) {
+			c.Close()
+			s.cfg.Refused()
+			s.panics.Line(zerolog.ErrorLevel, from).Stringer("remote", c.RemoteAddr()).Err(err).Bytes("stack", stack).Msg("control: connection ended")
+		})
 		err := s.open(c)
-		s.mu.Lock()
-		s.leaveLocked(c)
-		s.mu.Unlock()
 		if err != nil {
 			c.Close()
 		}
 		if err != nil && !errors.Is(err, ErrElsewhere) {
-			s.cfg.Refused()
-			s.cfg.Log.Info().Str("remote", c.RemoteAddr().String()).Err(err).Msg("control: connection refused")
+			s.refuse(c, from, err)
 		}
 	})
 }
 
-// enter takes a place for c. It reports false if there is none.
-func (s *Server) enter(c net.Conn, from string) bool {
+// refuse counts and logs that c was refused. The text of err may be the peer's.
+func (s *Server) refuse(c net.Conn, from netip.Addr, err error) {
+	s.cfg.Refused()
+	s.refusals.Line(zerolog.InfoLevel, from).Stringer("remote", c.RemoteAddr()).
+		Str(zerolog.ErrorFieldName, logbound.Text(err.Error())).Msg("control: connection refused")
+}
+
+// enter takes a slot for c, and ends the connection that loses its own for it. It
+// reports false if there is none.
+func (s *Server) enter(c net.Conn, from netip.Addr) bool {
+	known := s.cfg.Known(from)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ctx.Err() != nil || s.perAddr[from] >= maxOpeningPerAddr {
+	if s.ctx.Err() != nil {
 		return false
 	}
-	if len(s.opening) >= maxOpening && !s.makeRoomLocked(from) {
-		return false
+	evicted, ok := s.opening.Enter(c, from, known, time.Now())
+	if evicted != nil {
+		evicted.Close() // its goroutine ends soon
 	}
-	s.begun++
-	s.opening[c] = opening{from, s.begun}
-	s.perAddr[from]++
-	return true
+	return ok
 }
 
-// leaveLocked gives c's place back, once. The caller holds mu.
-func (s *Server) leaveLocked(c net.Conn) {
-	o, ok := s.opening[c]
-	if !ok {
-		return
-	}
-	delete(s.opening, c)
-	if s.perAddr[o.from]--; s.perAddr[o.from] == 0 {
-		delete(s.perAddr, o.from)
-	}
-}
-
-// makeRoomLocked ends the oldest opening of the address that has most of them,
-// so that somebody who holds connections open without a word keeps out nobody
-// else. It reports false if from would then have more than that address. The
-// caller holds mu.
-func (s *Server) makeRoomLocked(from string) bool {
-	var oldest net.Conn
-	var worst opening
-	for c, o := range s.opening {
-		more := s.perAddr[o.from] - s.perAddr[worst.from]
-		if oldest == nil || more > 0 || more == 0 && o.order < worst.order {
-			oldest, worst = c, o
-		}
-	}
-	if s.perAddr[worst.from] <= s.perAddr[from]+1 {
-		return false
-	}
-	s.leaveLocked(oldest)
-	oldest.Close() // its goroutine ends soon
-	return true
-}
-
-func hostOf(a net.Addr) string {
-	h, _, err := net.SplitHostPort(a.String())
-	if err != nil {
-		return a.String()
-	}
-	return h
+// leave gives c's slot back, if it still has one.
+func (s *Server) leave(c net.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.opening.Leave(c)
 }
 
 // open does the server's half of the opening and hands the result over.
@@ -213,6 +207,7 @@ func (s *Server) open(c net.Conn) error {
 		return err
 	}
 	c.SetDeadline(time.Time{})
+	s.leave(c) // it has shown who it is: no newcomer ends it any more
 	if proto == ProtoControl {
 		s.cfg.Session(newSession(l, s.cfg.Store, o, true))
 		return nil

@@ -475,21 +475,15 @@ func TestSilentStrangersAreClosed(t *testing.T) {
 		b := newBench(t)
 		defer b.close()
 		var conns []net.Conn
-		for range maxOpeningPerAddr + 10 {
+		for range openings.PerAddress + 10 {
 			conns = append(conns, must(b.dial(t.Context(), hostAddress)))
 		}
 		time.Sleep(100 * time.Millisecond)
-		b.server.mu.Lock()
-		n := len(b.server.opening)
-		b.server.mu.Unlock()
-		if n != maxOpeningPerAddr {
-			t.Errorf("%d openings of one address, want at most %d", n, maxOpeningPerAddr)
+		if n := b.server.openings(); n != openings.PerAddress {
+			t.Errorf("%d openings of one address, want at most %d", n, openings.PerAddress)
 		}
 		time.Sleep(openTimeout)
-		b.server.mu.Lock()
-		n = len(b.server.opening)
-		b.server.mu.Unlock()
-		if n != 0 {
+		if n := b.server.openings(); n != 0 {
 			t.Errorf("%d openings after %v of silence, want none", n, openTimeout)
 		}
 		for _, c := range conns {

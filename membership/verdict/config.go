@@ -3,10 +3,10 @@ package verdict
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/fabricd/fabricd/fabric/addr"
 )
@@ -102,25 +102,32 @@ func checkAddress(a string, networks []netip.Prefix) error {
 	if len(a) > MaxAddress {
 		return fmt.Errorf("an address has %d bytes, at most %d are allowed", len(a), MaxAddress)
 	}
-	host, port, err := net.SplitHostPort(a)
+	at, err := netip.ParseAddrPort(a)
 	if err != nil {
-		return fmt.Errorf("the address %q: want host:port", a)
+		return checkHostName(a, networks)
 	}
-	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+	switch ip := at.Addr(); {
+	case at.Port() == 0:
 		return fmt.Errorf("the address %q: want a port from 1 to 65535", a)
-	}
-	ip, err := netip.ParseAddr(host)
-	switch {
-	case err != nil && !addr.ValidHost(host):
-		return fmt.Errorf("the address %q: want an IP address or a host name", a)
-	case err != nil && len(networks) > 0:
-		return fmt.Errorf("the address %q: want an IP address, which can be in an allowed network", a)
-	case err != nil:
-		return nil
 	case ip.Zone() != "" || ip.IsUnspecified() || ip.IsMulticast():
 		return fmt.Errorf("the address %q: want one that a node can have", a)
-	case len(networks) > 0 && !slices.ContainsFunc(networks, func(p netip.Prefix) bool { return p.Contains(ip.Unmap()) }):
+	case len(networks) > 0 && !slices.ContainsFunc(networks, func(p netip.Prefix) bool { return p.Contains(at.Addr().Unmap()) }):
 		return fmt.Errorf("the address %q is in none of the allowed networks", a)
+	}
+	return nil
+}
+
+// checkHostName checks an address that is no IP address with a port.
+func checkHostName(a string, networks []netip.Prefix) error {
+	i := strings.LastIndexByte(a, ':')
+	if i < 0 || !addr.ValidHost(a[:i]) {
+		return fmt.Errorf("the address %q: want host:port with an IP address or a host name", a)
+	}
+	if n, err := strconv.ParseUint(a[i+1:], 10, 16); err != nil || n == 0 {
+		return fmt.Errorf("the address %q: want a port from 1 to 65535", a)
+	}
+	if len(networks) > 0 {
+		return fmt.Errorf("the address %q: want an IP address, which can be in an allowed network", a)
 	}
 	return nil
 }
