@@ -31,7 +31,7 @@ APPS_IMAGE ?= fabricd-apps:dev
 COMPOSE     = $$(docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 CLUSTER     = $(COMPOSE) -p fabricd -f deploy/compose.yaml
 
-.PHONY: help build demo test lint conformance soak bars bench pgo bench-anchors fuzz-short image cluster cluster-down chaos mutants clean
+.PHONY: help build demo test lint attack conformance soak bars bench pgo bench-anchors fuzz-short image cluster cluster-down chaos mutants clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -100,6 +100,14 @@ test: ## lint, the rules of the tree, and every test with the race detector
 	awk '/^ok /      { ok++ } /^FAIL[ \t]/ { fail++; failed = failed "\n  " $$2 } /no test files/ { none++ }
 	     END { printf "\nsummary: %d packages pass, %d fail, %d have no tests%s\n", ok, fail, none, failed }' out/test.log
 	exit $$rc
+
+attack: ## hostile members, strangers and applications against eight daemons: a timeline (ARGS=--json)
+	@mkdir -p bin
+	$(BUILD) -o bin/fabricd ./cmd/fabricd
+	$(PLAIN) go test -c -o bin/attack.test ./internal/hostile
+	cd internal/hostile
+	FABRICD_ATTACK=$(if $(findstring --json,$(ARGS)),json,text) FABRICD_ATTACK_EXE=../../bin/fabricd \
+	  exec ../../bin/attack.test -test.run '^TestAttack$$' -test.timeout 4m
 
 conformance: ## how many of SCIF's rows hold, per call, through every door
 	@cd internal/conformance
