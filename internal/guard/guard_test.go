@@ -7,7 +7,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
+
+	"github.com/fabricd/fabricd/internal/bubble"
 )
 
 // struck runs f, which is guarded, and returns what end was told.
@@ -55,7 +56,7 @@ func TestAPanicThatLeavesALockEndsTheProcess(t *testing.T) {
 		return
 	}
 	Catch(t)
-	synctest.Test(t, func(t *testing.T) { // its clock does the waiting
+	bubble.Test(t, func(t *testing.T) { // its clock does the waiting
 		var mu sync.Mutex
 		left := make(chan struct{})
 		defer Recover(func(error, []byte) { <-left; mu.Lock() })
