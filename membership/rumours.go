@@ -38,6 +38,7 @@ func (a *Agent) startGossip(epoch uint64) error {
 		Seeds:      a.gossipSeeds(),
 		Profile:    a.cfg.Detection,
 		MaxMembers: maxHeard,
+		Proven:     a.proven,
 		Seed:       a.cfg.Seed,
 		Log:        a.log.With().Str("part", "gossip").Logger(),
 	})

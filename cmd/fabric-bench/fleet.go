@@ -96,7 +96,7 @@ func newFleet(ctx context.Context, exe string, n int, options ...string) (_ *fle
 		return nil, err
 	}
 	host := f.add("host", "--role", "host", "--data-port", strconv.Itoa(port))
-	out, err := f.command("init", "--name", "host", "--state-dir", filepath.Join(host.dir, "state"), "--token-file", token).CombinedOutput()
+	out, err := f.command("init", "--name", "host", "--state-dir", filepath.Join(host.dir, "state"), "--token-file", token, "--token-uses", "unlimited").CombinedOutput()
 	if err != nil {
 		return nil, fmt.Errorf("fabricd init: %w: %s", err, strings.TrimSpace(string(out)))
 	}

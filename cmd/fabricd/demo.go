@@ -29,8 +29,9 @@ func (a *app) demoCommand() *cobra.Command {
 		Use: "demo", Short: "Three nodes, two applications and a failure on this machine, every step checked", Args: noArguments,
 		Long: `demo starts three fabricd processes on loopback, attaches two applications to
 two of them, lets them exchange messages and write and read each other's
-memory, kills one fabricd and starts it again. It checks every step itself,
-needs no privilege and leaves no process and no file behind.`,
+memory, kills one fabricd and starts it again, and bans one while its application
+talks. It checks every step itself, needs no privilege and leaves no process and no
+file behind.`,
 		Example: `  fabricd demo
   fabricd demo --json | jq -c 'select(.ok == false)'`,
 	}
@@ -93,6 +94,7 @@ func (p *plot) play(ctx context.Context) error {
 		{"Two applications: each other's memory", p.memory},
 		{"A node is lost", p.loss},
 		{"The node comes back", p.comeback},
+		{"Taking back: the operator bans a node, and allows it again", p.takeBack},
 		{"Everybody leaves", p.leave},
 	} {
 		p.t.scene(scene.title)
@@ -124,20 +126,22 @@ func (p *plot) clean(played bool) error {
 
 // A member is one fabricd of the demo.
 type member struct {
-	name  string
-	dir   string
-	args  []string
-	proc  *process
-	admin *daemon.Client
-	id    fabric.NodeID
-	gen   fabric.Generation
+	name string
+	dir  string
+	args []string
+	proc *process
+
+	joining []string // the arguments of args with which it joins
+	admin   *daemon.Client
+	id      fabric.NodeID
+	gen     fabric.Generation
 }
 
 func (m *member) socket() string { return filepath.Join(m.dir, "app.sock") }
 
 // member prepares a fabricd with a directory of its own.
 func (p *plot) member(name string, args ...string) (*member, error) {
-	m := &member{name: name, dir: filepath.Join(p.dir, name)}
+	m := &member{name: name, dir: filepath.Join(p.dir, name), joining: args}
 	if err := os.MkdirAll(m.dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -194,7 +198,7 @@ func until(ctx context.Context, check func() error) error {
 
 // cluster makes a cluster of three.
 func (p *plot) cluster(ctx context.Context) error {
-	token := filepath.Join(p.dir, "join.token")
+	token := p.tokenFile()
 	var err error
 	if p.host, err = p.member("host", "--role", "host"); err != nil {
 		return err

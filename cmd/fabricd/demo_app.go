@@ -50,10 +50,10 @@ func (a *app) demoAppCommand() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&socket, "socket", "", "socket of the fabricd to attach to")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		roles := map[string]func(context.Context, *demoApp) error{"alice": alice, "bob": bob, "bob-again": bobAgain}
+		roles := map[string]func(context.Context, *demoApp) error{"alice": alice, "bob": bob, "bob-again": bobAgain, "bob-banned": bobBanned}
 		play, ok := roles[args[0]]
 		if !ok {
-			return usagef("role: %q: want alice, bob or bob-again", args[0])
+			return usagef("role: %q: want alice, bob, bob-again or bob-banned", args[0])
 		}
 		return runDemoApp(cmd.Context(), socket, os.Stdin, a.stdout, play)
 	}
@@ -152,7 +152,8 @@ func (d *demoApp) dial(ctx context.Context) (*fabric.Conn, error) {
 	return conn, err
 }
 
-// alice connects to bob, twice: before and after the loss of his node.
+// alice connects to bob again and again: before and after the loss of his node,
+// before and after its ban.
 func alice(ctx context.Context, d *demoApp) error {
 	conn, err := d.dial(ctx)
 	if err != nil {
@@ -168,18 +169,85 @@ func alice(ctx context.Context, d *demoApp) error {
 	if err := d.survive(ctx, conn); err != nil {
 		return err
 	}
-	again, err := d.dial(ctx)
+	if err := d.greet(ctx); err != nil {
+		return err
+	}
+	banned, err := d.dial(ctx)
 	if err != nil {
 		return err
 	}
-	if err := d.talk(again, 1); err != nil {
+	defer banned.Close()
+	if err := d.talkOn(ctx, banned); err != nil {
 		return err
 	}
-	if err := again.Close(); err != nil {
+	if err := d.greet(ctx); err != nil {
 		return err
 	}
 	_, err = d.command(ctx) // stay attached, to see the events to come
 	return err
+}
+
+// greet connects when it is told to, exchanges one message and closes.
+func (d *demoApp) greet(ctx context.Context) error {
+	conn, err := d.dial(ctx)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.talk(conn, 1), conn.Close())
+}
+
+// talkOn exchanges messages until the connection is cut off.
+func (d *demoApp) talkOn(ctx context.Context, conn *fabric.Conn) error {
+	for n := 0; ; n++ {
+		err := sendMessage(conn, pattern(byte(n), 64))
+		if err == nil {
+			_, err = recvMessage(conn)
+		}
+		if err != nil {
+			return d.cutOff(n, err)
+		}
+		if n == demoMessages {
+			d.say("talking", fmt.Sprintf("%s until now", plural(n, "message")), nil)
+		}
+		if !wait(ctx, time.Millisecond) {
+			return ctx.Err()
+		}
+	}
+}
+
+// cutOff tells that a connection ended after n messages, which only the loss of the
+// peer's node may do.
+func (d *demoApp) cutOff(n int, err error) error {
+	if !errors.Is(err, syscall.ECONNRESET) {
+		return fmt.Errorf("after %s: got %w, want ECONNRESET", plural(n, "message"), err)
+	}
+	d.say("cut-off", fmt.Sprintf("after %s: %v", plural(n, "message"), err), nil)
+	return nil
+}
+
+// bobBanned answers on one connection until it is cut off, and then, when told to
+// listen, accepts another one as bobAgain does.
+func bobBanned(ctx context.Context, d *demoApp) error {
+	conn, err := d.accept(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	n := 0
+	for err == nil {
+		var msg []byte
+		if msg, err = recvMessage(conn); err == nil {
+			err = sendMessage(conn, msg)
+			n++
+		}
+	}
+	if err := d.cutOff(n, err); err != nil {
+		return err
+	}
+	if c, err := d.command(ctx); err != nil || c != "listen" {
+		return fmt.Errorf("command %q, %w: want listen", c, err)
+	}
+	return bobAgain(ctx, d)
 }
 
 // bob accepts a connection and does the other half of alice's part.

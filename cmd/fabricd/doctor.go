@@ -90,13 +90,13 @@ func (d diagnosis) tell(w io.Writer, asJSON bool) error {
 		return json.NewEncoder(w).Encode(d)
 	}
 	for _, f := range d.Findings {
-		if _, err := fmt.Fprintf(w, "%-5s %-14s %s\n", f.State, f.Check, f.Found); err != nil {
+		if err := printLine(w, "%-5s %-14s %s", f.State, f.Check, f.Found); err != nil {
 			return err
 		}
 		if f.Remedy == "" {
 			continue
 		}
-		if _, err := fmt.Fprintf(w, "%21s%s\n", "", f.Remedy); err != nil {
+		if err := printLine(w, "%21s%s", "", f.Remedy); err != nil {
 			return err
 		}
 	}

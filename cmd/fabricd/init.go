@@ -12,16 +12,19 @@ func (a *app) initCommand() *cobra.Command {
 	var dir, name, file string
 	var tls daemon.TLSConfig
 	var ensure bool
+	var limits tokenFlags
 	cmd := &cobra.Command{
 		Use: "init", Short: "Make a new cluster: the state directory of its host, and a join token", Args: noArguments,
 		Long: `init makes the state directory of a cluster's host: its identity, the cluster's
-certificate authority and an empty list of nodes. It prints a token that any
-number of nodes may join with; "fabricd token create" makes narrower ones.
+certificate authority and an empty list of nodes. It prints a token, which is a
+secret, or writes it to a file. The token lives a day and for 100 nodes unless told
+otherwise; "fabricd token create" makes further ones.
 A directory that holds a node already is left as it is, and is an error unless
 --if-missing is given: then init makes only what is missing, the cluster or the
 token file, and can be repeated, also while the host runs.`,
 		Example: `  fabricd init --state-dir /var/lib/fabricd --token-file join.token
-  fabricd init --state-dir ./host --name rack-1 > join.token
+  fabricd init --state-dir ./host --name rack-1 --token-file join.token
+  fabricd init --state-dir ./host --token-ttl 1h --token-uses 3 --token-file join.token
   fabricd init --if-missing --state-dir /var/lib/fabricd --token-file /run/join/token`,
 	}
 	def := daemon.Default()
@@ -32,6 +35,7 @@ token file, and can be repeated, also while the host runs.`,
 	cmd.Flags().StringVar(&tls.Cert, "cert", "", "the host's certificate from that CA")
 	cmd.Flags().StringVar(&tls.Key, "key", "", "the private key of that certificate")
 	cmd.Flags().BoolVar(&ensure, "if-missing", false, "make only what is missing of the cluster and the token file")
+	limits.addTo(cmd, "token-")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if ensure && file == "" {
 			return usagef("if-missing: want --token-file too: the file tells whether there is a token")
@@ -46,6 +50,7 @@ token file, and can be repeated, also while the host runs.`,
 		if err != nil {
 			return err
 		}
+		c.JoinToken = limits.limits()
 		if ensure {
 			return daemon.Ensure(c, file)
 		}

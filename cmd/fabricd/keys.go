@@ -61,20 +61,15 @@ gossips on, and the next rotate completes what this one began.`,
   fabricd keys rotate --timeout 2m --json`,
 	}
 	f.addTo(cmd, a, true)
-	cmd.Flags().DurationVar(&timeout, "timeout", 30*time.Second, "how long to wait for all nodes, from 1s to 10m")
+	addTimeout(cmd, &timeout)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if timeout < time.Second || timeout > 10*time.Minute {
-			return usagef("timeout: %v: want a duration from 1s to 10m", timeout)
-		}
-		c := f.client(a)
-		defer c.Close()
-		ctx, cancel := context.WithTimeout(cmd.Context(), timeout+rotateMargin)
-		defer cancel()
-		k, err := c.RotateKey(ctx, timeout)
-		if err != nil {
-			return err
-		}
-		return a.showKeys(k, f.json)
+		return a.askAll(cmd, &f, timeout, func(ctx context.Context, c *daemon.Client) error {
+			k, err := c.RotateKey(ctx, timeout)
+			if err != nil {
+				return err
+			}
+			return a.showKeys(k, f.json)
+		})
 	}
 	return cmd
 }

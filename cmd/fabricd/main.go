@@ -48,7 +48,7 @@ func execute(ctx context.Context, args, environ []string, stdout, stderr io.Writ
 		return exitOK
 	}
 	for line := range strings.Lines(err.Error()) {
-		fmt.Fprintln(stderr, "fabricd:", strings.TrimSuffix(line, "\n"))
+		_ = printLine(stderr, "fabricd: %s", strings.TrimSuffix(line, "\n")) // the exit code says it too
 	}
 	if _, bad := errors.AsType[*daemon.ConfigError](err); bad {
 		return exitUsage
@@ -96,7 +96,7 @@ reads and writes, fences, and an event when a node is lost.`,
 	root.SetFlagErrorFunc(flagError)
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
-	root.AddCommand(a.initCommand(), a.runCommand(), a.tokenCommand(), a.keysCommand())
+	root.AddCommand(a.initCommand(), a.runCommand(), a.tokenCommand(), a.keysCommand(), a.caCommand())
 	root.AddCommand(a.statusCommand(), a.nodesCommand())
 	root.AddCommand(a.tableCommands()...)
 	root.AddCommand(a.pingCommand(), a.whyCommand(), a.doctorCommand(), a.eventsCommand(), a.healthCommand(), a.faultsCommand())

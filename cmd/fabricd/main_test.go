@@ -89,7 +89,7 @@ func TestEveryCommandExplainsItself(t *testing.T) {
 
 // TestTheCommandsAreThoseFixed keeps the list of the design.
 func TestTheCommandsAreThoseFixed(t *testing.T) {
-	want := "chaos completion conns demo doctor events faults health init keys links nodes ping ports run status token version why windows"
+	want := "chaos ca completion conns demo doctor events faults health init keys links nodes ping ports run status token version why windows"
 	out, _, _ := run(t, nil, "--help")
 	for _, name := range strings.Fields(want) {
 		if !strings.Contains(out, "\n  "+name+" ") {
@@ -138,7 +138,14 @@ func TestWrongCommandLines(t *testing.T) {
 		{"a flag that is no duration", []string{"ping", "1", "--timeout", "5"}, nil, `--timeout: "5": want a duration`},
 		{"an unknown letter", []string{"status", "-x"}, nil, "unknown flag -x"},
 		{"unknown flag", []string{"run", "--rolle", "host"}, nil, "unknown flag --rolle; did you mean --role?"},
-		{"an argument too many", []string{"nodes", "x"}, nil, `fabricd nodes takes no arguments, got "x"`},
+		{"an argument too many", []string{"status", "x"}, nil, `fabricd status takes no arguments, got "x"`},
+		{"a mistyped command of nodes", []string{"nodes", "bna", "web-1"}, nil, `fabricd nodes has no command "bna"; did you mean ban?`},
+		{"nobody to ban", []string{"nodes", "ban"}, nil, "want the name, ID or UUID of one node, got 0 arguments"},
+		{"a ban in no time", []string{"nodes", "ban", "web-1", "--timeout", "0"}, nil, "want a duration from 1s to 10m"},
+		{"no token to revoke", []string{"token", "revoke"}, nil, "want the ID of a token, got 0 arguments"},
+		{"a token for nobody", []string{"token", "create", "--uses", "0"}, nil, `--uses: "0": want a number of nodes from 1, or unlimited`},
+		{"a label of two words", []string{"token", "create", "--label", "a b"}, nil, `label: "a b": want 1 to 63 letters`},
+		{"init's token of a wrong age", []string{"init", "--token-ttl", "0"}, nil, `--token-ttl: "0": want a duration from 1s to 365d, or never`},
 		{"an argument too few", []string{"ping"}, nil, "want the ID of one node, got 0 arguments"},
 		{"no node", []string{"ping", "x"}, nil, `node: "x": want a node ID`},
 		{"no count", []string{"ping", "1", "--count", "0"}, nil, "count: 0: want 1 to 10000"},
@@ -158,7 +165,7 @@ func TestWrongCommandLines(t *testing.T) {
 		{"a diagnosis with a wrong setting", []string{"doctor", "--data-port", "70000"}, nil, `data-port: "70000" (flag): want a number`},
 		{"init over a file", []string{"init", "--state-dir", filepath.Join(dir, "new"), "--token-file", empty}, nil, "exists already; want a new file"},
 		{"a rotation in no time", []string{"keys", "rotate", "--timeout", "0"}, nil, "want a duration from 1s to 10m"},
-		{"token of a negative age", []string{"token", "create", "--ttl", "-1s"}, nil, "want 0 or more"},
+		{"token of a negative age", []string{"token", "create", "--ttl", "-1s"}, nil, "want a duration from 1s to 365d, or never"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -263,7 +270,7 @@ func TestARunLeavesWhenItIsTold(t *testing.T) {
 		t.Error(err)
 	}
 	for _, args := range [][]string{{"status"}, {"nodes"}, {"ports"}, {"conns"}, {"windows"}, {"links"}, {"health"}, {"ping", "0", "--count", "1"},
-		{"keys", "show"}, {"keys", "rotate"}} {
+		{"keys", "show"}, {"keys", "rotate"}, {"ca", "show"}, {"token", "list"}, {"nodes", "list"}, {"nodes", "enrolled"}} {
 		if out, stderr, code := run(t, []string{"FABRIC_ADMIN=" + admin}, args...); code != exitOK || out == "" {
 			t.Errorf("%v: exit code %d, %q, %q", args, code, out, stderr)
 		}
@@ -316,7 +323,9 @@ func tree(t *testing.T, dir string) string {
 func TestCommandsWithoutAFabricd(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "admin.sock")
 	for _, args := range [][]string{{"status"}, {"nodes"}, {"ports"}, {"conns"}, {"windows"}, {"links"}, {"health"}, {"events"},
-		{"ping", "0", "--count", "1"}, {"token", "create"}, {"keys", "show"}, {"keys", "rotate"}} {
+		{"ping", "0", "--count", "1"}, {"token", "create"}, {"token", "list"}, {"token", "revoke", "2f9c01d5a7b3e486"},
+		{"keys", "show"}, {"keys", "rotate"}, {"ca", "show"}, {"ca", "rotate"},
+		{"nodes", "list"}, {"nodes", "enrolled"}, {"nodes", "remove", "x"}, {"nodes", "ban", "x"}, {"nodes", "allow", "x"}} {
 		_, stderr, code := run(t, []string{"FABRIC_ADMIN=" + missing}, args...)
 		if code != exitFail || !strings.Contains(stderr, "no fabricd answers at "+missing) {
 			t.Errorf("%v: exit code %d, %q", args, code, stderr)

@@ -86,11 +86,6 @@ func (a *app) statusCommand() *cobra.Command {
   fabricd status --json | jq .id`, "status", showStatus)
 }
 
-func (a *app) nodesCommand() *cobra.Command {
-	return a.reader("nodes", "List the nodes of the cluster", `  fabricd nodes
-  fabricd nodes --json | jq '.nodes[] | select(.state == "alive") | .id'`, "nodes", showNodes)
-}
-
 func (a *app) tableCommands() []*cobra.Command {
 	shorts := map[string]string{
 		"ports":   "List the bound ports of this node",
@@ -124,7 +119,7 @@ func (a *app) healthCommand() *cobra.Command {
 			if f.json {
 				err = json.NewEncoder(a.stdout).Encode(h)
 			} else if h.Healthy {
-				_, err = fmt.Fprintln(a.stdout, "healthy:", h.Detail)
+				err = printLine(a.stdout, "healthy: %s", h.Detail)
 			}
 			if err == nil && !h.Healthy {
 				err = fmt.Errorf("not healthy: %s", h.Detail)
@@ -194,7 +189,7 @@ func (a *app) ping(ctx context.Context, c *daemon.Client, id addr.NodeID, count 
 		if err != nil {
 			last = err
 			if !asJSON {
-				fmt.Fprintln(a.stderr, "fabricd:", err)
+				_ = printLine(a.stderr, "fabricd: %v", err) // the exit code says it too
 			}
 			continue
 		}
@@ -264,8 +259,7 @@ func (a *app) eventsCommand() *cobra.Command {
 			if f.json {
 				return json.NewEncoder(a.stdout).Encode(e)
 			}
-			_, err := fmt.Fprintln(a.stdout, eventLine(e))
-			return err
+			return printLine(a.stdout, "%s", eventLine(e))
 		})
 		switch {
 		case errors.Is(err, context.Canceled):

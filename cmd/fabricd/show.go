@@ -50,6 +50,18 @@ func ago(at, now time.Time) string {
 	return duration(max(now.Sub(at), 0).Truncate(time.Second)) + " ago"
 }
 
+// in returns in how long until is, now being now.
+func in(until, now time.Time) string {
+	left := until.Sub(now)
+	switch {
+	case until.IsZero():
+		return "-"
+	case left <= 0:
+		return duration(-left.Truncate(time.Second)) + " ago"
+	}
+	return "in " + duration(left.Truncate(time.Second))
+}
+
 // size returns a number of bytes in the largest unit that keeps it readable.
 func size(n uint64) string {
 	if n < 1<<10 {
@@ -101,6 +113,7 @@ func showStatus(w io.Writer, text json.RawMessage) error {
 		{"certificates", certificates(st)},
 		{"nodes", fmt.Sprintf("%d, %s from here", st.Counts.Nodes, plural(st.Counts.Links, "link"))},
 		{"refused", plural(int(st.Counts.Refused), "connection")},
+		{"panics", panics(st.Panics)},
 		{"applications", strings.Join([]string{plural(st.Counts.Conns, "connection"), plural(st.Counts.Ports, "port"), plural(st.Counts.Windows, "window")}, ", ")},
 		{"conn memory", fmt.Sprintf("%s of %s promised to connections", size(uint64(st.Counts.ConnMemory)), size(uint64(st.Counts.ConnMemoryLimit)))},
 	}
@@ -120,6 +133,15 @@ func showStatus(w io.Writer, text json.RawMessage) error {
 		}
 	}
 	return t.print(w)
+}
+
+// panics says how often something went wrong here that a peer must not be able to
+// cause.
+func panics(n uint64) string {
+	if n == 0 {
+		return "none"
+	}
+	return fmt.Sprintf("%d caught: each is a bug, whose stack the log has", n)
 }
 
 func providersOf(st daemon.Status) string {
@@ -170,7 +192,7 @@ func certificates(st daemon.Status) string {
 // statusKnown are the members of a status that showStatus says in its own
 // words.
 var statusKnown = strings.Fields(`version pid name role state detail cluster node epoch term id generation host host_detail
-	started uptime data_addresses gossip_address socket admin state_dir detection providers providers_unavailable tcp_plaintext trust certificate_until counts rings
+	started uptime data_addresses gossip_address socket admin state_dir detection providers providers_unavailable tcp_plaintext trust certificate_until counts panics rings
 	faults_enabled warnings access`)
 
 func hostOf(st daemon.Status) string {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 
 	"github.com/fabricd/fabricd/internal/daemon"
 	"github.com/fabricd/fabricd/internal/driver"
@@ -79,7 +80,7 @@ func TestLinksShowTheirProvider(t *testing.T) {
 func TestStatusSaysEachThingOnce(t *testing.T) {
 	st := daemon.Status{Name: "rack-1", Role: daemon.RoleNode, State: "joining", Detail: "no ID yet: waiting for the host",
 		ID: 0xFFFF, Host: "lost", HostDetail: "lost: connection refused", Term: 3, UptimeSec: 125,
-		Rings: daemon.RingStatus{Slots: 256, Data: 256 << 10, Release: 25, HugePages: "try", Small: "too small", Channel: 561152}, Trust: "host", Counts: daemon.Counts{Nodes: 2, Links: 1}}
+		Rings: daemon.RingStatus{Slots: 256, Data: 256 << 10, Release: 25, HugePages: "try", Small: "too small", Channel: 561152}, Trust: "host", Panics: 3, Counts: daemon.Counts{Nodes: 2, Links: 1}}
 	text, err := json.Marshal(struct {
 		daemon.Status
 		New  int  `json:"new_thing_ms"`
@@ -101,11 +102,71 @@ func TestStatusSaysEachThingOnce(t *testing.T) {
 		seen[key] = true
 	}
 	for _, want := range []string{"no ID yet  rack-1 (node)\n", "joining: no ID yet: waiting for the host\n", "lost: connection refused, term 3\n",
-		"2m5s, version", "2, 1 link from here\n", "0 connections, 0 ports, 0 windows\n", "256 slots and 256 KiB each way, released by 25 %, 548 KiB in all; huge pages try, small ones at the start: too small\n",
+		"2m5s, version", "2, 1 link from here\n", "0 connections, 0 ports, 0 windows\n", "3 caught: each is a bug", "256 slots and 256 KiB each way, released by 25 %, 548 KiB in all; huge pages try, small ones at the start: too small\n",
 		"new thing     1.5s\n", "flag          yes\n"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("status does not say %q:\n%s", want, out.String())
 		}
+	}
+}
+
+// TestWhatPeersSaidStaysInItsPlace gives every page for people names, addresses and
+// reasons that end lines, move the cursor and set window titles: each page has the
+// lines that it would have had, and nothing that a terminal obeys.
+func TestWhatPeersSaidStaysInItsPlace(t *testing.T) {
+	const evil = "a\r\n0  1  forged  alive\x1b]0;title\a\u009b2J\u202e\t\xff"
+	node := daemon.NodeInfo{ID: 1, Generation: 1, Name: evil, State: evil, Addresses: []string{evil}}
+	asJSON := func(v any) json.RawMessage {
+		text, err := json.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	pages := map[string]struct {
+		lines int
+		print func(*bytes.Buffer) error
+	}{
+		"nodes": {2, func(w *bytes.Buffer) error { return showNodes(w, asJSON(daemon.Nodes{Nodes: []daemon.NodeInfo{node}})) }},
+		"links": {2, func(w *bytes.Buffer) error {
+			return showRows(w, "links", asJSON(map[string][]driver.LinkInfo{"links": {{Remote: evil, Why: evil}}}))
+		}},
+		"status": {20, func(w *bytes.Buffer) error {
+			return showStatus(w, asJSON(map[string]any{"name": evil, "host_detail": evil, "warnings": []string{evil}, evil: evil}))
+		}},
+		"events": {1, func(w *bytes.Buffer) error {
+			return printLine(w, "%s", eventLine(daemon.NodeEvent{Event: evil, Node: &node, Reason: evil, Detail: evil}))
+		}},
+		"why": {5, func(w *bytes.Buffer) error {
+			return tellWay(w, wayOf{Local: evil, Remote: evil, Provider: evil, Messages: part{evil, evil}, RMA: part{evil, evil},
+				Link: asJSON(map[string]any{"remote": evil, "considered": []map[string]string{{"provider": evil, "reason": evil}}})})
+		}},
+	}
+	for name, page := range pages {
+		t.Run(name, func(t *testing.T) {
+			var out bytes.Buffer
+			if err := page.print(&out); err != nil {
+				t.Fatal(err)
+			}
+			if got := strings.Count(out.String(), "\n"); got != page.lines {
+				t.Errorf("%d lines, want %d:\n%q", got, page.lines, out.String())
+			}
+			for _, r := range strings.ReplaceAll(out.String(), "\n", "") {
+				if !unicode.IsPrint(r) {
+					t.Errorf("prints %q: %q", r, out.String())
+				}
+			}
+			if !strings.Contains(out.String(), `\x1b]0;title`) {
+				t.Errorf("the name is not shown: %q", out.String())
+			}
+		})
+	}
+}
+
+func TestErrorsOfPeersStayInTheirLine(t *testing.T) {
+	var out bytes.Buffer
+	if err := printLine(&out, "fabricd: %s", "refused: \x1b[2Jnobody"); err != nil || out.String() != "fabricd: refused: \\x1b[2Jnobody\n" {
+		t.Errorf("%q, %v", out.String(), err)
 	}
 }
 

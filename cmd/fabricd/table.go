@@ -10,12 +10,15 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/fabricd/fabricd/internal/printable"
 )
 
 // A table is rows of cells, the first one being the head.
 type table [][]string
 
-// print writes t in columns. An empty cell is "-".
+// print writes t in columns. An empty cell is "-", and what a peer has put into
+// one stays in it.
 func (t table) print(w io.Writer) error {
 	var columns bytes.Buffer // whose writes do not fail
 	tw := tabwriter.NewWriter(&columns, 0, 8, 2, ' ', 0)
@@ -23,8 +26,9 @@ func (t table) print(w io.Writer) error {
 		cells := slices.Clone(row)
 		for i, text := range cells {
 			if text == "" {
-				cells[i] = "-"
+				text = "-"
 			}
+			cells[i] = printable.Text(text)
 		}
 		fmt.Fprintln(tw, strings.Join(cells, "\t")+"\t")
 	}
@@ -35,6 +39,14 @@ func (t table) print(w io.Writer) error {
 		}
 	}
 	return nil
+}
+
+// printLine writes one line for people. What came from a peer can neither end
+// the line nor speak to the terminal: printLine and print are the only places
+// that write such text.
+func printLine(w io.Writer, format string, args ...any) error {
+	_, err := fmt.Fprintln(w, printable.Text(fmt.Sprintf(format, args...)))
+	return err
 }
 
 // A field is one member of a JSON object.

@@ -75,7 +75,8 @@ func flagError(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("--%s: want a value behind it", e.GetFlag().Name)
 	}
 	if e, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
-		want := map[string]string{"int": "a whole number", "duration": "a duration, like 500ms or 2m", "bool": "true or false"}
+		want := map[string]string{"int": "a whole number", "duration": "a duration, like 500ms or 2m", "bool": "true or false",
+			"lifetime": "a duration from 1s to 365d, or never", "uses": "a number of nodes from 1, or unlimited"}
 		kind := e.GetFlag().Value.Type()
 		if want[kind] == "" {
 			return err

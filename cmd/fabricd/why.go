@@ -216,24 +216,35 @@ func (c weighed) figures() string {
 
 // tellWay prints one way, a line for each part of it.
 func tellWay(w io.Writer, x wayOf) error {
-	if _, err := fmt.Fprintf(w, "%s to %s\n  messages  %s\n  rma       %s\n", x.Local, x.Remote, x.Messages, x.RMA); err != nil {
-		return err
+	lines := []string{
+		x.Local + " to " + x.Remote,
+		"  messages  " + x.Messages.String(),
+		"  rma       " + x.RMA.String(),
 	}
+	for _, text := range append(lines, linkLines(x)...) {
+		if err := printLine(w, "%s", text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// linkLines say which link a way takes, and what other providers it could have had.
+func linkLines(x wayOf) []string {
 	var link struct {
 		Remote     string
 		Considered []weighed
 	}
 	if string(x.Link) == "null" || json.Unmarshal(x.Link, &link) != nil {
-		_, err := fmt.Fprintln(w, "  link      none: the peer is on this node")
-		return err
+		return []string{"  link      none: the peer is on this node"}
 	}
-	_, err := fmt.Fprintf(w, "  link      %s to %s\n", x.Provider, link.Remote)
+	lines := []string{fmt.Sprintf("  link      %s to %s", x.Provider, link.Remote)}
 	for _, c := range link.Considered {
 		verdict := "not used"
 		if c.Chosen {
 			verdict = "used"
 		}
-		_, err = fmt.Fprintf(w, "            %s %s: %s%s\n", c.Provider, verdict, c.Reason, c.figures())
+		lines = append(lines, fmt.Sprintf("            %s %s: %s%s", c.Provider, verdict, c.Reason, c.figures()))
 	}
-	return err
+	return lines
 }

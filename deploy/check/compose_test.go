@@ -47,6 +47,9 @@ func TestComposeTwoReadsTheFile(t *testing.T) {
 			if v.Type != types.VolumeTypeVolume {
 				t.Errorf("%s mounts %s, want volumes only", name, v.Source)
 			}
+			if application := s.Build.Target == "apps"; application && !v.ReadOnly {
+				t.Errorf("%s could replace its node's socket: want %s read-only", name, v.Target)
+			}
 		}
 	}
 	if c := p.Services["node1"].DependsOn["init"].Condition; c != types.ServiceConditionCompletedSuccessfully {

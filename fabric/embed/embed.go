@@ -59,6 +59,15 @@ type Config struct {
 
 	CA, Cert, Key string // PEM files of an operator's own CA; all or none
 
+	// MaxNodes is how many identities a host lets into the cluster, and
+	// AllowedNetworks those in which members may say that they are reached, like
+	// 10.0.0.0/8; 0 and none: 1024, everywhere.
+	MaxNodes        int
+	AllowedNetworks []string
+	// AuditLog is the file of the audit log, stderr or off; empty: audit.jsonl in
+	// StateDir.
+	AuditLog string
+
 	// EnableFaults lets who may use AdminSocket break the node on purpose, as
 	// fabricd's --enable-faults does.
 	EnableFaults bool
@@ -123,9 +132,6 @@ func (c Config) settings() map[string]string {
 	if c.EnableFaults {
 		s["enable-faults"] = "true"
 	}
-	set("ca", c.CA)
-	set("cert", c.Cert)
-	set("key", c.Key)
 	number := func(key string, n int64) {
 		if n != 0 {
 			s[key] = strconv.FormatInt(n, 10)
@@ -143,7 +149,20 @@ func (c Config) settings() map[string]string {
 	set("ring-huge-pages", c.RingHugePages)
 	set("socket", c.Socket)
 	set("admin", c.AdminSocket)
+	c.trust(set)
 	return s
+}
+
+// trust sets who may join, and where that is written down.
+func (c Config) trust(set func(key, value string)) {
+	set("ca", c.CA)
+	set("cert", c.Cert)
+	set("key", c.Key)
+	set("allowed-networks", strings.Join(c.AllowedNetworks, ","))
+	set("audit-log", c.AuditLog)
+	if c.MaxNodes != 0 {
+		set("max-nodes", strconv.Itoa(c.MaxNodes))
+	}
 }
 
 // daemon checks the configuration.
@@ -157,7 +176,8 @@ func (c Config) daemon() (daemon.Config, error) {
 }
 
 // Init makes a new cluster: c.StateDir becomes the state directory of its
-// host. It returns a token with which other nodes join, to be kept secret. A
+// host. It returns a token with which up to 100 nodes join within a day, to be kept
+// secret; `fabricd token create`, over AdminSocket, makes others. A
 // directory that holds a node already is left as it is.
 func Init(c Config) (token string, err error) {
 	d, err := c.daemon()

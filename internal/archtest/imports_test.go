@@ -19,10 +19,14 @@ var mayImport = map[string][]string{
 	"internal/ring":      {},
 	"internal/spin":      {},
 	"internal/guard":     {},
+	"internal/admission": {},
+	"internal/logbound":  {},
 	"internal/segment":   {},
 	"internal/bubble":    {},
 	"internal/budget":    {},
 	"internal/yamlbound": {},
+	"internal/printable": {},
+	"internal/audit":     {"internal/printable"},
 	"internal/shm":       {"internal/status"},
 	"fence":              {"internal/status"},
 	"internal/archtest":  {},
@@ -39,8 +43,8 @@ var mayImport = map[string][]string{
 	"membership/verdict": {"fabric/addr"},
 	"membership/trust":   {"fabric/addr"},
 	"membership/state":   {"fabric/addr", "internal/faults/failpoint"},
-	"membership/gossip":  {"fabric/addr", "internal/segment", "internal/guard"},
-	"membership/control": {"fabric/addr", "internal/status", "internal/guard", "membership/verdict", "membership/trust"},
+	"membership/gossip":  {"fabric/addr", "internal/segment", "internal/guard", "internal/admission", "internal/logbound"},
+	"membership/control": {"fabric/addr", "internal/status", "internal/guard", "internal/admission", "internal/logbound", "membership/verdict", "membership/trust"},
 	"membership": {"fabric/addr", "internal/segment", "internal/status", "internal/guard", "internal/faults/failpoint",
 		"membership/verdict", "membership/trust", "membership/state", "membership/gossip", "membership/control"},
 
@@ -48,12 +52,12 @@ var mayImport = map[string][]string{
 	"internal/transport":               {"fabric/addr", "internal/status"},
 	"internal/transport/transporttest": {"internal/transport", "internal/bubble", "fabric/addr"},
 	"internal/transport/mem":           {"internal/transport", "fabric/addr"},
-	"internal/transport/quic":          {"internal/transport", "internal/guard", "fabric/addr"},
-	"internal/transport/tcp":           {"internal/transport", "internal/guard", "internal/spin", "internal/segment"},
+	"internal/transport/quic":          {"internal/transport", "internal/guard", "internal/admission", "internal/logbound", "fabric/addr"},
+	"internal/transport/tcp":           {"internal/transport", "internal/guard", "internal/admission", "internal/logbound", "internal/spin", "internal/segment"},
 
 	// The engine and its loops.
 	"internal/core": {"portmap", "rma", "fence", "internal/wire", "fabric/addr", "internal/status"},
-	"internal/driver": {"internal/core", "internal/guard", "internal/ipc", "internal/transport", "internal/wire",
+	"internal/driver": {"internal/core", "internal/guard", "internal/logbound", "internal/ipc", "internal/transport", "internal/wire",
 		"internal/transport/mem", // the link of a node to itself
 		"internal/faults/failpoint", "portmap", "rma", "fence", "fabric/addr", "internal/status", "internal/access"},
 
@@ -68,9 +72,9 @@ var mayImport = map[string][]string{
 	"internal/faults/failpoint": {},
 
 	// What joins the rooms.
-	"internal/daemon": {"internal/guard", "internal/driver", "membership", "membership/gossip", "membership/state", "membership/trust", "membership/verdict", "internal/ipc",
+	"internal/daemon": {"internal/audit", "internal/guard", "internal/admission", "internal/logbound", "internal/driver", "membership", "membership/gossip", "membership/state", "membership/trust", "membership/verdict", "internal/ipc",
 		"internal/transport", "internal/transport/quic", "internal/transport/tcp", "internal/faults", "internal/faults/inject", "internal/faults/failpoint",
-		"internal/segment", "internal/shm", "fabric/addr", "internal/status", "internal/yamlbound", "internal/access"},
+		"internal/segment", "internal/shm", "fabric/addr", "internal/status", "internal/yamlbound", "internal/printable", "internal/access"},
 	"internal/doctor": {"internal/daemon", "internal/ipc", "internal/shm", "internal/transport/quic"},
 	"fabric/embed":    {"fabric", "internal/daemon", "internal/ipc", "fabric/addr"},
 	"fabric/fabrictest": {"fabric", "internal/driver", "internal/ipc", "internal/transport", "internal/transport/mem",
@@ -90,7 +94,7 @@ var mayImport = map[string][]string{
 	"internal/chaos/workload": {"internal/history", "fabric"},
 	"internal/chaos": {"internal/chaos/workload", "internal/sim", "internal/check", "internal/report", "internal/scenario", "internal/history",
 		"internal/daemon", "internal/faults", "internal/faults/failpoint", "fabric/addr"},
-	"cmd/fabricd": {"internal/daemon", "internal/doctor", "internal/faults", "internal/chaos", "internal/chaos/workload", "internal/scenario", "internal/sim",
+	"cmd/fabricd": {"internal/daemon", "internal/doctor", "internal/printable", "internal/faults", "internal/chaos", "internal/chaos/workload", "internal/scenario", "internal/sim",
 		"fabric", "fabric/addr"},
 	"cmd/fabric-bench": {"fabric", "fabric/addr", "fabric/embed", "fabric/fabrictest", "internal/faults", "internal/scenario",
 		"cmd/fabric-bench/internal/page", "cmd/fabric-bench/internal/plot", "cmd/fabric-bench/internal/stock", "cmd/fabric-bench/internal/tools"},

@@ -97,7 +97,8 @@ func (c *cluster) up(ctx context.Context) error {
 // initHost makes the state of slot 0 and gives all others the join token.
 func (c *cluster) initHost(ctx context.Context) error {
 	host := c.slots[0]
-	args := []string{"init", "--name", "n0", "--state-dir", c.site.path(host, host.state), "--token-file", c.site.path(host, "join.token")}
+	args := []string{"init", "--name", "n0", "--state-dir", c.site.path(host, host.state), "--token-file", c.site.path(host, "join.token"),
+		"--token-ttl", "never", "--token-uses", "unlimited"} // clocks jump, and directories are lost again and again
 	if err := c.site.run(ctx, host, args...); err != nil {
 		return fmt.Errorf("make a cluster: %w", err)
 	}
@@ -106,20 +107,11 @@ func (c *cluster) initHost(ctx context.Context) error {
 		return err
 	}
 	for _, s := range c.slots[1:] {
-		// Containers run as another user; the directory lets nobody else in.
-		if err := writeFor(s.file("join.token"), token); err != nil {
+		if err := os.WriteFile(s.file("join.token"), token, 0o600); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// writeFor writes a file that the processes of a slot may read.
-func writeFor(path string, text []byte) error {
-	if err := os.WriteFile(path, text, 0o644); err != nil {
-		return err
-	}
-	return os.Chmod(path, 0o644)
 }
 
 // startDaemon starts a slot's daemon and waits until it serves.

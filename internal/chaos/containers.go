@@ -3,7 +3,9 @@ package chaos
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -165,6 +167,10 @@ func (c *containers) start(ctx context.Context, s *slot, name string, args ...st
 func (c *containers) launch(ctx context.Context, s *slot, name string, args []string, onNetwork bool) (*container, error) {
 	// What the lab has written is for another user to read.
 	if err := os.Chmod(s.dir, 0o777); err != nil {
+		return nil, err
+	}
+	// A node takes a token only from a file that is its own. The host makes its own one.
+	if err := os.Chown(s.file("join.token"), c.uid, c.uid); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
 	host := map[string]any{

@@ -17,39 +17,25 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/audit"
 	"github.com/fabricd/fabricd/internal/status"
 )
 
 // Bounds of the admin interface. Its users are operators of this machine, but
 // one of their scripts may go wrong.
 const (
-	adminConns       = 64               // connections served at once; more wait in the socket's backlog
-	adminBody        = 512 << 10        // bytes of a request's body
-	adminHeader      = 16 << 10         // bytes of a request's header
-	adminTimeout     = 10 * time.Second // for a request to arrive and for an answer to be taken
-	adminIdle        = time.Minute      // between two requests of one connection
-	maxPingTimeout   = time.Minute
-	defaultPing      = 2 * time.Second
-	maxTokenLifetime = 365 * 24 * time.Hour
+	adminConns     = 64               // connections served at once; more wait in the socket's backlog
+	adminBody      = 512 << 10        // bytes of a request's body
+	adminRequest   = 16 << 10         // bytes of one that is no list of faults
+	adminHeader    = 16 << 10         // bytes of a request's header
+	adminTimeout   = 10 * time.Second // for a request to arrive and for an answer to be taken
+	adminIdle      = time.Minute      // between two requests of one connection
+	maxPingTimeout = time.Minute
+	defaultPing    = 2 * time.Second
 )
 
 // TableNames are the tables of the engine that the admin interface shows.
 var TableNames = []string{"ports", "conns", "windows", "links"}
-
-// A TokenRequest asks for a join token.
-type TokenRequest struct {
-	// Lifetime is a duration; empty: the token does not expire.
-	Lifetime string `json:"lifetime,omitempty"`
-	// Uses is how many nodes may join with it; 0: any number.
-	Uses int `json:"uses,omitempty"`
-}
-
-// A Token is the answer to a TokenRequest. It is a secret.
-type Token struct {
-	Token   string     `json:"token"`
-	Expires *time.Time `json:"expires,omitempty"`
-	Uses    int        `json:"uses,omitempty"`
-}
 
 // A Pong is the answer to a ping.
 type Pong struct {
@@ -72,7 +58,15 @@ type subject interface {
 	Table(name string) any
 	Health() Health
 	Ping(ctx context.Context, id addr.NodeID) (time.Duration, error)
-	CreateToken(lifetime time.Duration, uses int) (Token, error)
+	CreateToken(lifetime time.Duration, uses int, labels ...string) (Token, error)
+	Tokens() (Tokens, error)
+	RevokeToken(id string) (bool, error)
+	Enrolled() (Enrolment, error)
+	RemoveNode(ctx context.Context, node string) (NodeAction, error)
+	BanNode(ctx context.Context, node, reason string) (NodeAction, error)
+	AllowNode(ctx context.Context, node string, newKey bool) (NodeAction, error)
+	Authorities() (Authorities, error)
+	RotateCA(ctx context.Context) (Authorities, error)
 	Keys() (Keys, error)
 	RotateKey(ctx context.Context) (Keys, error)
 	subscribe() *subscription
@@ -84,15 +78,17 @@ type subject interface {
 type admin struct {
 	subject subject
 	log     zerolog.Logger
+	audit   *audit.Log
 	http    http.Server
 	served  chan struct{} // closed when the serving goroutine has ended
 	ctx     context.Context
 	cancel  context.CancelFunc // ends what requests wait for
 }
 
-// startAdmin serves s on l until close.
-func startAdmin(l net.Listener, s subject, log zerolog.Logger) *admin {
-	a := &admin{subject: s, log: log, served: make(chan struct{})}
+// startAdmin serves s on l until close. Requests that may change something are
+// written to the audit log.
+func startAdmin(l net.Listener, s subject, log zerolog.Logger, to *audit.Log) *admin {
+	a := &admin{subject: s, log: log, audit: to, served: make(chan struct{})}
 	a.ctx, a.cancel = context.WithCancel(context.Background())
 	a.http = http.Server{
 		Handler:           a.routes(),
@@ -101,6 +97,7 @@ func startAdmin(l net.Listener, s subject, log zerolog.Logger) *admin {
 		MaxHeaderBytes:    adminHeader,
 		ErrorLog:          stdlog.New(httpLog{log}, "", 0),
 		BaseContext:       func(net.Listener) context.Context { return a.ctx },
+		ConnContext:       withPeer,
 	}
 	go func() {
 		defer close(a.served)
@@ -142,7 +139,9 @@ func (a *admin) routes() http.Handler {
 	mux.HandleFunc("GET /v1/health", a.health)
 	mux.HandleFunc("GET /v1/ping", a.ping)
 	mux.HandleFunc("GET /v1/events", a.events)
-	mux.HandleFunc("POST /v1/tokens", a.token)
+	a.tokenRoutes(mux)
+	a.enrolmentRoutes(mux)
+	a.authorityRoutes(mux)
 	if s, ok := a.subject.(nodeFaulter); ok {
 		a.nodeFaultRoutes(mux, s)
 	}
@@ -157,7 +156,7 @@ func (a *admin) routes() http.Handler {
 	}
 	mux.HandleFunc("GET /v1/keys", a.keys)
 	mux.HandleFunc("POST /v1/keys/rotate", a.rotate)
-	return http.MaxBytesHandler(mux, adminBody)
+	return a.audited(http.MaxBytesHandler(mux, adminBody))
 }
 
 // answer sends v as JSON. A reader that does not take it in time is cut off.
@@ -182,7 +181,9 @@ type adminError struct {
 }
 
 func (a *admin) refuse(w http.ResponseWriter, code int, format string, args ...any) {
-	a.answer(w, code, adminError{fmt.Sprintf(format, args...)})
+	text := fmt.Sprintf(format, args...)
+	about(w, func(e *audit.Event) { e.Result = text })
+	a.answer(w, code, adminError{text})
 }
 
 func (a *admin) health(w http.ResponseWriter, r *http.Request) {
@@ -223,36 +224,48 @@ func (a *admin) ping(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (a *admin) token(w http.ResponseWriter, r *http.Request) {
+// decode reads the body of a request, which holds one JSON object with known
+// members; an empty body is an empty object. It answers what is wrong.
+func (a *admin) decode(w http.ResponseWriter, r *http.Request, into any) bool {
 	// The server has no timeout for bodies: one would end event streams.
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(adminTimeout)) // as in answer
-	var req TokenRequest
-	d := json.NewDecoder(r.Body)
+	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, adminRequest))
 	d.DisallowUnknownFields()
-	if err := d.Decode(&req); err != nil && !errors.Is(err, io.EOF) {
+	err := d.Decode(into)
+	if errors.Is(err, io.EOF) {
+		return true
+	}
+	if err == nil && !errors.Is(d.Decode(&struct{}{}), io.EOF) {
+		err = errors.New("more than one JSON object")
+	}
+	if err != nil {
 		a.refuse(w, http.StatusBadRequest, "request: %v", err)
-		return
 	}
-	var lifetime time.Duration
-	if req.Lifetime != "" {
-		var err error
-		lifetime, err = time.ParseDuration(req.Lifetime)
-		if err != nil || lifetime < time.Second || lifetime > maxTokenLifetime {
-			a.refuse(w, http.StatusBadRequest, "lifetime: %q: want a duration from 1s to %v", req.Lifetime, maxTokenLifetime)
-			return
-		}
+	return err == nil
+}
+
+// timeout reads how long a request may wait for all nodes. It answers what is
+// wrong.
+func (a *admin) timeout(w http.ResponseWriter, r *http.Request) (time.Duration, bool) {
+	text := r.FormValue("timeout")
+	if text == "" {
+		return defaultRotation, true
 	}
-	if req.Uses < 0 {
-		a.refuse(w, http.StatusBadRequest, "uses: %d: want 0 (any number) or more", req.Uses)
-		return
+	timeout, err := time.ParseDuration(text)
+	if err != nil || timeout < time.Second || timeout > maxRotation {
+		a.refuse(w, http.StatusBadRequest, "timeout: %q: want a duration from 1s to %v", text, maxRotation)
+		return 0, false
 	}
-	token, err := a.subject.CreateToken(lifetime, req.Uses)
+	return timeout, true
+}
+
+// answerOr sends v, or that err is why there is none.
+func (a *admin) answerOr(w http.ResponseWriter, v any, err error) {
 	if err != nil {
 		a.refuse(w, http.StatusConflict, "%v", err)
 		return
 	}
-	a.log.Info().Str("op", "token").Str("lifetime", req.Lifetime).Int("uses", req.Uses).Msg("join token created")
-	a.answer(w, http.StatusOK, token)
+	a.answer(w, http.StatusOK, v)
 }
 
 // events streams one JSON object per line: the nodes that are there, then what

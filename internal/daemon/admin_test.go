@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -20,6 +19,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/audit"
 	"github.com/fabricd/fabricd/internal/bubble"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/membership"
@@ -30,7 +30,7 @@ type fakeSubject struct {
 	*roster
 	health Health
 	ping   func(ctx context.Context, id addr.NodeID) (time.Duration, error)
-	tokens []string // what was asked for
+	asked  []string // what was asked for
 	rotate func(context.Context) (Keys, error)
 }
 
@@ -59,14 +59,6 @@ func (f *fakeSubject) subscribe() *subscription { return f.roster.subscribe(time
 func (f *fakeSubject) Ping(ctx context.Context, id addr.NodeID) (time.Duration, error) {
 	return f.ping(ctx, id)
 }
-func (f *fakeSubject) CreateToken(lifetime time.Duration, uses int) (Token, error) {
-	if uses == 99 {
-		return Token{}, errors.New("only the host makes tokens")
-	}
-	f.tokens = append(f.tokens, fmt.Sprint(lifetime, " ", uses))
-	return Token{Token: "secret", Uses: uses}, nil
-}
-
 func (f *fakeSubject) Keys() (Keys, error) { return Keys{Versions: []uint32{2}}, nil }
 func (f *fakeSubject) RotateKey(ctx context.Context) (Keys, error) {
 	return f.rotate(ctx)
@@ -75,12 +67,18 @@ func (f *fakeSubject) RotateKey(ctx context.Context) (Keys, error) {
 // serveAdmin serves s on a socket of the test and returns a client for it.
 func serveAdmin(t *testing.T, s subject) (*Client, string) {
 	t.Helper()
+	return serveAudited(t, s, nil)
+}
+
+// serveAudited is serveAdmin with an audit log.
+func serveAudited(t *testing.T, s subject, to *audit.Log) (*Client, string) {
+	t.Helper()
 	path := filepath.Join(t.TempDir(), "admin.sock")
 	l, err := listenUnix(socketOptions{field: "admin", network: "unix", path: path, mode: 0o600})
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := startAdmin(l, s, zerolog.Nop())
+	a := startAdmin(l, s, zerolog.Nop(), to)
 	c := NewClient(path)
 	t.Cleanup(func() {
 		c.Close()
@@ -200,31 +198,6 @@ func TestPing(t *testing.T) {
 	}
 }
 
-func TestTokens(t *testing.T) {
-	f := newFakeSubject()
-	c, _ := serveAdmin(t, f)
-	token, err := c.CreateToken(t.Context(), TokenRequest{Lifetime: "10m", Uses: 1})
-	if err != nil || token.Token != "secret" || len(f.tokens) != 1 || f.tokens[0] != "10m0s 1" {
-		t.Errorf("got %+v, %v; asked %q", token, err, f.tokens)
-	}
-	if _, err := c.CreateToken(t.Context(), TokenRequest{Uses: 99}); err == nil || err.Error() != "only the host makes tokens" {
-		t.Errorf("refusal: %v", err)
-	}
-	for _, bad := range []TokenRequest{{Lifetime: "x"}, {Lifetime: "-1s"}, {Lifetime: "9000h"}, {Uses: -1}} {
-		if _, err := c.CreateToken(t.Context(), bad); err == nil || !strings.Contains(err.Error(), "want") {
-			t.Errorf("%+v: got %v, want what is allowed", bad, err)
-		}
-	}
-	for _, body := range []string{"{", `{"user":1}`, `{"uses":"many"}`, strings.Repeat(" ", adminBody+1)} {
-		if _, err := c.do(t.Context(), http.MethodPost, "tokens", []byte(body)); err == nil {
-			t.Errorf("body %.20q was accepted", body)
-		}
-	}
-	if len(f.tokens) != 1 {
-		t.Errorf("bad requests made tokens: %q", f.tokens)
-	}
-}
-
 func TestEventsBeginWithTheCurrentNodes(t *testing.T) {
 	f := newFakeSubject()
 	c, _ := serveAdmin(t, f)
@@ -311,7 +284,7 @@ func (l *pipeListener) dial() net.Conn {
 func TestEventStreamsOutliveTheTimeouts(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		f, l := newFakeSubject(), newPipeListener()
-		a := startAdmin(l, f, zerolog.Nop())
+		a := startAdmin(l, f, zerolog.Nop(), nil)
 		defer a.close()
 		c := l.dial()
 		defer c.Close()
@@ -336,7 +309,7 @@ func TestEventStreamsOutliveTheTimeouts(t *testing.T) {
 func TestSilentClientsAreDropped(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		l := newPipeListener()
-		a := startAdmin(l, newFakeSubject(), zerolog.Nop())
+		a := startAdmin(l, newFakeSubject(), zerolog.Nop(), nil)
 		defer a.close()
 		c := l.dial()
 		defer c.Close()
@@ -354,7 +327,7 @@ func TestSilentClientsAreDropped(t *testing.T) {
 func TestConnectionsAreLimited(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		l := newPipeListener()
-		a := startAdmin(l, newFakeSubject(), zerolog.Nop())
+		a := startAdmin(l, newFakeSubject(), zerolog.Nop(), nil)
 		defer a.close()
 		for range adminConns {
 			defer l.dial().Close()

@@ -28,6 +28,7 @@ type bridge struct {
 	cluster addr.UUID
 	name    string
 	term    func() uint64
+	lease   func() []byte // signed, of this node's life
 	engine  engine
 	meet    func(membership.Event) // is told before the engine; nil: nobody is
 	roster  *roster
@@ -107,6 +108,7 @@ func (b *bridge) begin() {
 		UUID:  ev.Node.UUID,
 		Epoch: ev.Node.Epoch,
 		Term:  b.term(),
+		Lease: b.lease,
 	})
 	b.log.Debug().Str("op", "lease").Stringer("life", ev.Node.Life).Msg("engine knows this node's life")
 	for _, e := range append([]membership.Event{ev}, others...) {
@@ -123,5 +125,5 @@ func resetReason(ev membership.Event) string {
 
 func peerOf(n membership.Node) driver.Peer {
 	return driver.Peer{Life: n.Life, UUID: n.UUID, Epoch: n.Epoch, Name: n.Name, Labels: n.Labels, Addresses: n.Addresses,
-		Providers: n.Providers}
+		Providers: n.Providers, Until: n.Until}
 }

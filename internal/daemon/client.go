@@ -66,20 +66,6 @@ func (c *Client) Ping(ctx context.Context, id addr.NodeID, timeout time.Duration
 	return time.Duration(pong.RTTns), err
 }
 
-// CreateToken asks for a join token; only a host can make one.
-func (c *Client) CreateToken(ctx context.Context, req TokenRequest) (Token, error) {
-	body, err := json.Marshal(req)
-	if err != nil {
-		return Token{}, err
-	}
-	text, err := c.do(ctx, http.MethodPost, "tokens", body)
-	if err != nil {
-		return Token{}, err
-	}
-	var token Token
-	return token, json.Unmarshal(text, &token)
-}
-
 // LinkFaults returns the faults of the node's links; with ended those too that
 // are over.
 func (c *Client) LinkFaults(ctx context.Context, ended bool) ([]faults.Status, error) {

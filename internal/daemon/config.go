@@ -61,6 +61,13 @@ type Config struct {
 	// issues, its own included, from a minute to ten years. Each is renewed when
 	// two thirds of that are over. Of use on a host without an operator's CA.
 	CertificateValidity time.Duration
+	// MaxNodes bounds the identities that this host enrols, banned ones included.
+	MaxNodes int
+	// AllowedNetworks are those in which members may say that they are reached;
+	// none: everywhere. Of use on a host.
+	AllowedNetworks []netip.Prefix
+	// JoinToken bounds the token that Init makes; no setting sets it.
+	JoinToken TokenLimits
 	// ConnectTimeout is how long a connect waits for its accept.
 	ConnectTimeout time.Duration
 	// EnableFaults lets operators break the node on purpose.
@@ -108,6 +115,9 @@ type TLSConfig struct {
 type LogConfig struct {
 	Level  string // trace, debug, info, warn, error
 	Format string // console or json
+	// Audit is where the audit log goes: a file, AuditStderr or AuditOff; empty:
+	// audit.jsonl in the state directory.
+	Audit string
 }
 
 // machineName returns the name of a node that was given none.
@@ -132,6 +142,7 @@ func Default() Config {
 		ConnectTimeout: 10 * time.Second,
 
 		CertificateValidity: membership.CertificateValidity,
+		MaxNodes:            1024,
 		Network: NetworkConfig{
 			Bind:       netip.IPv4Unspecified(),
 			DataPort:   7700,

@@ -79,6 +79,9 @@ tcp-plaintext: true
 link-latency: low
 connect-timeout: 250ms
 certificate-validity: 90d
+max-nodes: 200
+allowed-networks: [10.0.0.0/8, "fd00::/8"]
+audit-log: stderr
 enable-faults: true
 conn-memory: 3GiB
 app-endpoints: 100
@@ -105,7 +108,7 @@ log-format: json
 		"state-dir": "/data", "bind": "::", "advertise": "10.0.0.7", "data-port": "9000", "gossip-port": "9001",
 		"socket": "/run/f/app.sock", "socket-group": "fabric", "socket-mode": "0666", "admin": "/run/f/admin.sock",
 		"admin-uids": "0,1000", "admin-gids": "", "ca": "ca.pem", "cert": "cert.pem", "key": "key.pem",
-		"detection": "fast", "lost-pair": "evict", "providers": "tcp,quic", "tcp-plaintext": "true", "link-latency": "low", "connect-timeout": "250ms", "certificate-validity": "90d", "enable-faults": "true", "log-level": "debug", "log-format": "json",
+		"detection": "fast", "lost-pair": "evict", "providers": "tcp,quic", "tcp-plaintext": "true", "link-latency": "low", "connect-timeout": "250ms", "certificate-validity": "90d", "max-nodes": "200", "allowed-networks": "10.0.0.0/8,fd00::/8", "audit-log": "stderr", "enable-faults": "true", "log-level": "debug", "log-format": "json",
 		"conn-memory": "3GiB", "app-endpoints": "100", "app-windows": "64", "app-window-memory": "16MiB",
 		"access": "2050-2059 from web-1 label:db host bind 1000 group:27,2060 bind none", "default-access": "closed",
 		"ring-slots": "1024", "ring-data": "1MiB", "ring-release": "50", "ring-huge-pages": "try",
@@ -209,6 +212,13 @@ func TestEveryMistakeGetsOneLine(t *testing.T) {
 		{"certificate-validity", "-1d", "1m to 3650d"},
 		{"certificate-validity", "d", "1m to 3650d"},
 		{"certificate-validity", "1y", "1m to 3650d"},
+		{"max-nodes", "0", "1 to 65000"},
+		{"max-nodes", "65001", "1 to 65000"},
+		{"max-nodes", "many", "1 to 65000"},
+		{"allowed-networks", "10.0.0.1", "networks like"},
+		{"allowed-networks", "10.1.2.3/8", "networks like"}, // 10.0.0.0/8 is more than it says
+		{"allowed-networks", "10.0.0.0/8,", "networks like"},
+		{"allowed-networks", "everywhere", "networks like"},
 		{"ring-slots", "5", "a power of two from 4 to 65536"},
 		{"ring-slots", "2", "a power of two from 4 to 65536"},
 		{"ring-slots", "131072", "a power of two from 4 to 65536"},

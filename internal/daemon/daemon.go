@@ -13,8 +13,10 @@ import (
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/access"
+	"github.com/fabricd/fabricd/internal/audit"
 	"github.com/fabricd/fabricd/internal/driver"
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
+	"github.com/fabricd/fabricd/internal/guard"
 	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/internal/status"
@@ -40,11 +42,6 @@ type Options struct {
 	// one, is noticed within half a minute; see [Daemon.ReloadSettings].
 	Settings     func() (Config, error)
 	SettingsFile string
-	// AccessRefused gets every connect and bind that the access rules have refused,
-	// AccessChanged other rules that came into force. They must not block. Nil:
-	// none is reported.
-	AccessRefused func(driver.Refusal)
-	AccessChanged func(AccessChange)
 }
 
 // heapBound returns what takes over a limit, nil if nothing does.
@@ -71,6 +68,7 @@ type Daemon struct {
 	links    *breaker        // nil unless faults are enabled
 	operator *trust.Operator // nil if the host issues the certificates
 	state    *state.State
+	audit    *audit.Log // nil: none is written
 	data     portPair
 	gossip   portPair
 	shared   *share // of data; nil without the TCP provider
@@ -84,6 +82,7 @@ type Daemon struct {
 	reloading sync.Mutex // held while settings are read again
 
 	memory  *connMemory
+	known   *knownAddresses
 	refused atomic.Uint64 // connections of peers
 	ended   sync.Once     // closes done
 
@@ -128,9 +127,9 @@ const (
 func Start(ctx context.Context, c Config, o Options) (*Daemon, error) {
 	d := &Daemon{
 		cfg: c, loaded: c, opts: o, log: o.Log.With().Str("node", c.Name).Logger(), started: time.Now(),
-		roster: newRoster(),
-		done:   make(chan struct{}),
-		phase:  phaseJoining,
+		roster: newRoster(), known: newKnownAddresses(),
+		done:  make(chan struct{}),
+		phase: phaseJoining,
 	}
 	var err error
 	if d.access, err = c.Access.policy(); err != nil {
@@ -150,7 +149,7 @@ func Start(ctx context.Context, c Config, o Options) (*Daemon, error) {
 // start is Start up to the first error.
 func (d *Daemon) start(ctx context.Context) error {
 	for _, room := range []func(context.Context) error{
-		d.openLinks, d.openOperator, d.openState, d.openPorts, d.openAdmin, d.openSocket, d.join,
+		d.openLinks, d.openOperator, d.openState, d.openAudit, d.openPorts, d.openAdmin, d.openSocket, d.join,
 		d.findPlaces, // again: the names of members may be known only now
 		d.startEngine,
 		d.followSettings,
@@ -171,7 +170,7 @@ func (d *Daemon) openAdmin(context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.admin = startAdmin(l, d, d.log)
+	d.admin = startAdmin(l, d, d.log, d.audit)
 	return nil
 }
 
@@ -319,6 +318,7 @@ func (d *Daemon) Close() error {
 		if d.admin != nil {
 			d.admin.close()
 		}
+		d.closeErr = errors.Join(d.closeErr, d.closeAudit())
 		d.data.close() // those that nobody else owns yet
 		d.gossip.close()
 		if d.state != nil {
@@ -335,7 +335,7 @@ func (d *Daemon) Status() Status {
 	d.mu.Unlock()
 	self := d.roster.place()
 	if phase == phaseJoined && self.Generation == 0 {
-		phase, waits = phaseJoining, "no ID yet: waiting for the host"
+		phase, waits = phaseJoining, "no ID yet: "+d.whyNoID()
 	}
 	identity := d.state.Identity()
 	st := Status{
@@ -348,7 +348,7 @@ func (d *Daemon) Status() Status {
 		Data: []string{at.data}, Gossip: at.gossip,
 		Socket: absolute(d.cfg.Local.Socket), Admin: absolute(d.cfg.Local.AdminSocket), StateDir: d.cfg.StateDir,
 		Detection: d.cfg.Detection, TCPPlaintext: d.cfg.TCPPlaintext,
-		Trust: "host", Counts: d.counts(),
+		Trust: "host", Panics: guard.Caught(), Counts: d.counts(),
 	}
 	if d.cfg.TLS.CA != "" {
 		st.Trust = "operator"
@@ -374,6 +374,17 @@ func (d *Daemon) Status() Status {
 	st.Access = d.accessRules()
 	st.FaultsEnabled, st.Warnings = d.nodeFaults != nil, d.warnings()
 	return st
+}
+
+// whyNoID says what a member without an incarnation waits for: the host, or that an
+// operator lifts its ban.
+func (d *Daemon) whyNoID() string {
+	if _, agent := d.rooms(); agent != nil {
+		if m := agent.Status(); !m.HostReachable && m.HostDetail != "" {
+			return oneLine(m.HostDetail)
+		}
+	}
+	return "waiting for the host"
 }
 
 // Nodes returns what `fabricd nodes` shows.
@@ -402,28 +413,6 @@ func (d *Daemon) Ping(ctx context.Context, id addr.NodeID) (time.Duration, error
 		return 0, errNotYet
 	}
 	return engine.Ping(ctx, id)
-}
-
-// CreateToken makes a join token. Only a host whose cluster has an authority of
-// its own can.
-func (d *Daemon) CreateToken(lifetime time.Duration, uses int) (Token, error) {
-	_, agent := d.rooms()
-	if agent == nil {
-		return Token{}, errNotYet
-	}
-	if d.operator != nil {
-		return Token{}, errors.New("the operator's CA issues the certificates: nodes need one from there and the gossip keys, not a token")
-	}
-	made, err := agent.CreateToken(trust.TokenOptions{TTL: lifetime, MaxUses: uint32(uses)})
-	if err != nil {
-		return Token{}, err
-	}
-	t := Token{Token: made.Text(), Uses: uses}
-	if lifetime > 0 {
-		expires := time.Now().Add(lifetime).UTC()
-		t.Expires = &expires
-	}
-	return t, nil
 }
 
 // Self returns the node's place in the cluster.

@@ -7,7 +7,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/membership"
 	"github.com/fabricd/fabricd/membership/state"
 	"github.com/fabricd/fabricd/membership/trust"
@@ -15,10 +14,10 @@ import (
 
 // Ensure makes what is missing of a cluster: the state directory c.StateDir of
 // its host, and the file of a join token, or with an operator's CA of the gossip
-// keys. What is there is left as it is, and must belong together. It may be
-// repeated, and a host may be running.
+// keys. What is there is left as it is, and must belong together; only a token
+// that has ended is replaced. It may be repeated, and a host may be running.
 func Ensure(c Config, tokenFile string) error {
-	given, err := readOwner(c, tokenFile)
+	given, err := readGiven(c, tokenFile)
 	there := err == nil
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -42,46 +41,69 @@ func Ensure(c Config, tokenFile string) error {
 }
 
 // complete makes the token file of a cluster that is there, or checks that the
-// one that is there is the cluster's. given is its cluster, zero for keys,
-// which do not tell.
-func complete(c Config, s *state.State, tokenFile string, there bool, given addr.UUID) error {
+// one that is there is the cluster's. given is its token, zero for keys, which do
+// not tell.
+func complete(c Config, s *state.State, tokenFile string, there bool, given trust.Token) error {
 	id := s.Identity()
 	switch {
 	case id.Role != state.Host:
 		return problem("state-dir", c.StateDir, "was made for the role node; want the host's", state.ErrRole)
-	case there && !given.IsZero() && given != id.Cluster:
-		return problem("token-file", tokenFile, fmt.Sprintf("is of cluster %s, %s of cluster %s", given, c.StateDir, id.Cluster), state.ErrOtherCluster)
-	case there:
+	case there && !given.Cluster.IsZero() && given.Cluster != id.Cluster:
+		return problem("token-file", tokenFile, fmt.Sprintf("is of cluster %s, %s of cluster %s", given.Cluster, c.StateDir, id.Cluster), state.ErrOtherCluster)
+	case there && !ended(s, given):
 		return nil
 	}
-	text, err := joinText(s)
+	text, err := joinText(c, s)
 	if err != nil {
 		return stateProblem(c.StateDir, err)
 	}
-	return WriteSecret(tokenFile, text+"\n")
+	if !there {
+		return WriteSecret(tokenFile, text+"\n")
+	}
+	fresh := tokenFile + ".new"
+	if err := WriteSecret(fresh, text+"\n"); err != nil {
+		return err
+	}
+	return os.Rename(fresh, tokenFile)
+}
+
+// ended reports whether a token of the cluster has expired or is used up. One
+// that was revoked has not: an administrator wants no node to join with the file.
+func ended(s *state.State, given trust.Token) bool {
+	tokens, err := trust.DecodeTokenStore(s.Secret(state.SecretTokens))
+	if err != nil {
+		return false // a host that starts says what is wrong with it
+	}
+	for _, r := range tokens.List() {
+		if r.ID == given.ID {
+			return !tokenInfo(r, time.Now()).Usable
+		}
+	}
+	return false
 }
 
 // joinText returns what nodes join the cluster of s with: a new token, or with
 // an operator's CA the gossip keys.
-func joinText(s *state.State) (string, error) {
+func joinText(c Config, s *state.State) (string, error) {
 	if s.Secret(state.SecretAuthority) == nil {
 		keys, err := trust.DecodeKeyring(s.Secret(state.SecretKeyring))
 		return keyringText(keys), err
 	}
-	token, err := membership.NewToken(s, trust.TokenOptions{Label: "init"}, time.Now())
+	token, err := membership.NewToken(s, initToken(c), time.Now())
 	return token.Text(), err
 }
 
-// readOwner returns the cluster of a token file, zero for gossip keys. The error
+// readGiven returns the token of a token file, zero for gossip keys. The error
 // is fs.ErrNotExist if there is no file.
-func readOwner(c Config, tokenFile string) (addr.UUID, error) {
+func readGiven(c Config, tokenFile string) (trust.Token, error) {
 	if _, err := os.Lstat(tokenFile); err != nil {
-		return addr.UUID{}, problem("token-file", tokenFile, "cannot be read: "+cause(err).Error(), err)
+		return trust.Token{}, problem("token-file", tokenFile, "cannot be read: "+cause(err).Error(), err)
 	}
+	// Whether others can read it is for the node to judge that joins with it: what
+	// mounts a volume may have changed the mode since this was written.
 	if c.TLS.CA != "" {
-		_, err := readKeyring(tokenFile)
-		return addr.UUID{}, err
+		_, err := parseKeyring(tokenFile)
+		return trust.Token{}, err
 	}
-	token, err := readToken(tokenFile)
-	return token.Cluster, err
+	return parseToken(tokenFile)
 }

@@ -60,6 +60,54 @@ func TestEnsureMakesWhatIsMissing(t *testing.T) {
 	ensureFails(t, c, file, "`fabricd token create` makes one")
 }
 
+// A token that has ended makes room for a new one, in the same file; one that was
+// revoked stays, and nobody joins with it.
+func TestEnsureReplacesATokenThatHasEnded(t *testing.T) {
+	c := testConfig(t, RoleHost, "host")
+	c.JoinToken = TokenLimits{Uses: 1}
+	file := filepath.Join(t.TempDir(), "token")
+	read := func() string {
+		t.Helper()
+		if err := Ensure(c, file); err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	first := read()
+	host := startTest(t, c)
+	n := testConfig(t, RoleNode, "one")
+	n.Join, n.TokenFile = []string{host.Status().Data[0]}, file
+	startTest(t, n)
+	if err := host.Close(); err != nil {
+		t.Fatal(err)
+	}
+	second := read()
+	if second == first {
+		t.Fatal("a token that is used up was left")
+	}
+	token, err := trust.ParseToken(second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("token file: %v, %v, want mode 0600", info, err)
+	}
+	host = startTest(t, c)
+	if was, err := host.RevokeToken(token.ID.String()); !was || err != nil {
+		t.Fatalf("revoke: %v, %v", was, err)
+	}
+	if err := host.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if read() != second {
+		t.Error("a token that was revoked has a successor")
+	}
+}
+
 func TestEnsureRefusesWhatDoesNotBelongTogether(t *testing.T) {
 	c, other := testConfig(t, RoleHost, "host"), testConfig(t, RoleHost, "other")
 	dir := t.TempDir()

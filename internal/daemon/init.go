@@ -47,8 +47,11 @@ func Init(c Config, tokenFile string) (token string, err error) {
 // with an operator's CA the gossip keys.
 func initState(c Config) (*state.State, string, error) {
 	if c.TLS.CA == "" {
-		s, token, err := membership.Init(c.StateDir, state.InitOptions{Name: c.Name}, trust.TokenOptions{Label: "init"})
+		s, token, err := membership.Init(c.StateDir, state.InitOptions{Name: c.Name}, initToken(c))
 		return s, token.Text(), err
+	}
+	if _, err := checkSecret("key", c.TLS.Key); err != nil {
+		return nil, "", err
 	}
 	op, err := trust.LoadOperator(trust.Files(c.TLS), time.Now)
 	if err != nil {
@@ -67,6 +70,13 @@ func initState(c Config) (*state.State, string, error) {
 		Secrets: map[state.SecretName][]byte{state.SecretKeyring: keys.Encode()},
 	})
 	return s, keyringText(keys), err
+}
+
+// initToken says what the first token of a cluster allows.
+func initToken(c Config) trust.TokenOptions {
+	o := c.JoinToken.options(nil)
+	o.Label = "init"
+	return o
 }
 
 // WriteSecret writes text to a new file that only this user can read.
@@ -89,8 +99,16 @@ func WriteSecret(path, text string) (err error) {
 	return nil
 }
 
-// readToken reads a join token from its file.
+// readToken reads a join token from its file, which is to be for this user only.
 func readToken(path string) (trust.Token, error) {
+	if _, err := checkSecret("token-file", path); err != nil {
+		return trust.Token{}, err
+	}
+	return parseToken(path)
+}
+
+// parseToken is readToken without a look at who else may read the file.
+func parseToken(path string) (trust.Token, error) {
 	text, err := readBounded(path, maxTokenFile)
 	if err != nil {
 		return trust.Token{}, problem("token-file", path, "cannot be read: "+err.Error(), err)
@@ -116,8 +134,17 @@ func keyringText(keys trust.Keyring) string {
 	return keyringPrefix + strings.ToLower(keyringCode.EncodeToString(keys.Encode()))
 }
 
-// readKeyring reads gossip keys from the file of --token-file.
+// readKeyring reads gossip keys from the file of --token-file, which is to be for
+// this user only.
 func readKeyring(path string) (trust.Keyring, error) {
+	if _, err := checkSecret("token-file", path); err != nil {
+		return trust.Keyring{}, err
+	}
+	return parseKeyring(path)
+}
+
+// parseKeyring is readKeyring without a look at who else may read the file.
+func parseKeyring(path string) (trust.Keyring, error) {
 	text, err := readBounded(path, maxTokenFile)
 	if err != nil {
 		return trust.Keyring{}, problem("token-file", path, "cannot be read: "+err.Error(), err)

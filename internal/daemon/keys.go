@@ -70,14 +70,9 @@ func (a *admin) keys(w http.ResponseWriter, r *http.Request) {
 }
 
 func (a *admin) rotate(w http.ResponseWriter, r *http.Request) {
-	timeout := defaultRotation
-	if text := r.FormValue("timeout"); text != "" {
-		var err error
-		timeout, err = time.ParseDuration(text)
-		if err != nil || timeout < time.Second || timeout > maxRotation {
-			a.refuse(w, http.StatusBadRequest, "timeout: %q: want a duration from 1s to %v", text, maxRotation)
-			return
-		}
+	timeout, ok := a.timeout(w, r)
+	if !ok {
+		return
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), timeout)
 	defer cancel()

@@ -3,8 +3,10 @@ package daemon
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
+	"unicode"
 
 	"github.com/fabricd/fabricd/internal/bubble"
 )
@@ -43,5 +45,26 @@ func TestLogLinesHaveTheirTimeAndFields(t *testing.T) {
 	})
 	if _, err := NewLogger(LogConfig{Level: "loud"}, nil, nil); err == nil {
 		t.Error("a level that does not exist was accepted")
+	}
+}
+
+// A message that holds what a peer sent is one line of the console, which no
+// terminal obeys.
+func TestConsoleLinesHoldNoControlCharacters(t *testing.T) {
+	var out bytes.Buffer
+	log, err := NewLogger(LogConfig{Level: "info", Format: "console"}, &out, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const evil = "x\x1b[2J\r\n12:00:00.000 INF forged\u009b\xff"
+	log.Info().Str("name", evil).Strs("addresses", []string{evil}).Err(errors.New(evil)).Msg(evil)
+	line, rest, _ := strings.Cut(out.String(), "\n")
+	if rest != "" || !strings.Contains(line, `x\x1b[2J`) {
+		t.Errorf("want one line with the text escaped, got %q", out.String())
+	}
+	for _, r := range line {
+		if !unicode.IsPrint(r) {
+			t.Errorf("the line has %q: %q", r, line)
+		}
 	}
 }

@@ -200,6 +200,19 @@ func (r *roster) place() addr.Life {
 	return r.self
 }
 
+// incarnation returns the newest incarnation of the node with this UUID that
+// this node knows.
+func (r *roster) incarnation(node addr.UUID) (found membership.Node, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, n := range r.nodes {
+		if n.UUID == node && (!ok || n.Since.After(found.Since)) {
+			found, ok = n, true
+		}
+	}
+	return found, ok
+}
+
 // complete reports whether this node has a life and knows the others.
 func (r *roster) complete() bool {
 	r.mu.Lock()

@@ -94,6 +94,10 @@ var nodeSettings = []Setting{
 		func(c *Config) string { return c.ConnectTimeout.String() }},
 	{"certificate-validity", "how long the certificates are valid that the host issues; each is renewed after two thirds of it",
 		"a duration from 1m to 3650d; d is a day", setValidity, func(c *Config) string { return days(c.CertificateValidity) }},
+	{"max-nodes", "how many identities the host lets into the cluster, banned ones included", "a number from 1 to 65000", setMaxNodes,
+		func(c *Config) string { return strconv.Itoa(c.MaxNodes) }},
+	{"allowed-networks", "at the host: networks in which members may say that they are reached; everywhere if empty", "networks like 10.0.0.0/8, separated by commas, or nothing",
+		setNetworks, networksOf},
 	{"enable-faults", "let the operator break this node on purpose, with fabricd faults", "true or false", setFaults,
 		func(c *Config) string { return strconv.FormatBool(c.EnableFaults) }},
 }
@@ -103,6 +107,8 @@ var logSettings = []Setting{
 		func(c *Config) *string { return &c.Log.Level }, oneOf("trace", "debug", "info", "warn", "error")),
 	text("log-format", "how log lines look", "console or json",
 		func(c *Config) *string { return &c.Log.Format }, oneOf("console", "json")),
+	text("audit-log", "where joins, bans, refusals and administrators' commands are written, as JSON lines; audit.jsonl in the state directory if empty",
+		"path of a file, stderr or off", func(c *Config) *string { return &c.Log.Audit }, nil),
 }
 
 // text returns a setting of one string; valid nil allows every string.
@@ -222,6 +228,46 @@ func setValidity(c *Config, s string) bool {
 	}
 	c.CertificateValidity = d
 	return true
+}
+
+// maxMaxNodes is what IDs and quarantine leave room for.
+const maxMaxNodes = 65000
+
+func setMaxNodes(c *Config, s string) bool {
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 1 || n > maxMaxNodes {
+		return false
+	}
+	c.MaxNodes = n
+	return true
+}
+
+// maxNetworks bounds the networks of a setting.
+const maxNetworks = 64
+
+func setNetworks(c *Config, s string) bool {
+	items := split(s)
+	if len(items) > maxNetworks {
+		return false
+	}
+	var all []netip.Prefix
+	for _, item := range items {
+		p, err := netip.ParsePrefix(item)
+		if err != nil || p != p.Masked() { // 10.1.2.3/8 is a mistake that would allow more than it says
+			return false
+		}
+		all = append(all, p)
+	}
+	c.AllowedNetworks = all
+	return true
+}
+
+func networksOf(c *Config) string {
+	var items []string
+	for _, p := range c.AllowedNetworks {
+		items = append(items, p.String())
+	}
+	return strings.Join(items, ",")
 }
 
 const day = 24 * time.Hour

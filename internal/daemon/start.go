@@ -28,6 +28,9 @@ func (d *Daemon) openOperator(context.Context) (err error) {
 	if d.cfg.TLS.CA == "" {
 		return nil
 	}
+	if err := d.noteSecret("key", d.cfg.TLS.Key); err != nil {
+		return err
+	}
 	d.operator, err = trust.LoadOperator(trust.Files(d.cfg.TLS), d.nodeFaults.Now)
 	if err != nil {
 		return operatorProblem(d.cfg.TLS, err)
@@ -85,10 +88,9 @@ func (d *Daemon) join(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if d.state.Joined() {
-		return nil
-	}
 	switch {
+	case d.state.Joined():
+		return d.joinWith(ctx, token) // which only has to do something if the certificate has expired
 	case !given:
 		return problem("token-file", "", "a node that has not joined yet needs the file of a join token", nil)
 	case len(d.cfg.Join) == 0:
@@ -114,6 +116,9 @@ func (d *Daemon) joinOperators() error {
 	case len(d.cfg.Join) == 0:
 		return problem("join", "", "a node that has not joined yet needs the host's address", nil)
 	}
+	if err := d.noteSecret("token-file", d.cfg.TokenFile); err != nil {
+		return err
+	}
 	keys, err := readKeyring(d.cfg.TokenFile)
 	if err != nil {
 		return err
@@ -127,7 +132,7 @@ func (d *Daemon) joinOperators() error {
 
 // joinWith joins with a token.
 func (d *Daemon) joinWith(ctx context.Context, token trust.Token) error {
-	said := ""
+	said, joined := "", d.state.Joined()
 	err := membership.Join(ctx, membership.JoinConfig{
 		State: d.state, Token: token, Addresses: d.cfg.Join, Log: d.log, Faults: d.nodeFaults,
 		Status: func(text string) { // every second, mostly the same
@@ -140,8 +145,10 @@ func (d *Daemon) joinWith(ctx context.Context, token trust.Token) error {
 		},
 	})
 	switch {
-	case err == nil:
+	case err == nil && !joined:
 		d.log.Info().Str("op", "join").Stringer("cluster", d.state.Identity().Cluster).Msg("joined a cluster")
+		return nil
+	case err == nil:
 		return nil
 	case ctx.Err() != nil:
 		return err
@@ -154,6 +161,9 @@ func (d *Daemon) joinWith(ctx context.Context, token trust.Token) error {
 func (d *Daemon) token() (token trust.Token, given bool, err error) {
 	if d.cfg.TokenFile == "" {
 		return token, false, nil
+	}
+	if err := d.noteSecret("token-file", d.cfg.TokenFile); err != nil {
+		return token, false, err
 	}
 	token, err = readToken(d.cfg.TokenFile)
 	if d.state.Joined() && errors.Is(err, fs.ErrNotExist) {
@@ -225,10 +235,10 @@ func (d *Daemon) startEngine(ctx context.Context) error {
 		return err
 	}
 	_, named := d.cfg.carriers()
-	reports := &reporter{}
+	reports, leases := &reporter{}, newLeases(d.ctx)
 	engine := driver.Start(driver.Config{
 		Access:         d.accessPolicy(),
-		Refused:        d.opts.AccessRefused,
+		Refused:        d.auditRefusal,
 		Providers:      providers,
 		RankByCost:     !named,
 		Log:            d.log,
@@ -238,6 +248,8 @@ func (d *Daemon) startEngine(ctx context.Context) error {
 		GiveUp:         giveUp,
 		ConnMemory:     d.memory.get,
 		MaxEndpoints:   max(d.cfg.Local.Quotas.Endpoints, driver.MaxEndpoints),
+		ProveLease:     leases.prove,
+		Now:            d.nodeFaults.Now,
 		Report:         reports.report,
 		Faults:         d.nodeFaults,
 	})
@@ -245,7 +257,7 @@ func (d *Daemon) startEngine(ctx context.Context) error {
 	d.engine = engine
 	engine.SetAccess(d.access) // which may have changed meanwhile
 	d.mu.Unlock()
-	return d.startMembership(ctx, store, engine, reports)
+	return d.startMembership(ctx, store, engine, reports, leases)
 }
 
 // giveUpAfter is when a silent link is given up, and a connection of it whose bytes do not
@@ -253,11 +265,14 @@ func (d *Daemon) startEngine(ctx context.Context) error {
 func giveUpAfter(t verdict.Timing) time.Duration { return t.Silence + t.Check }
 
 // startMembership takes part in the cluster.
-func (d *Daemon) startMembership(ctx context.Context, store *trust.Store, engine *driver.Node, reports *reporter) error {
+func (d *Daemon) startMembership(ctx context.Context, store *trust.Store, engine *driver.Node, reports *reporter, leases *leases) error {
 	b := &bridge{
-		cluster: d.state.Identity().Cluster, name: d.cfg.Name, term: d.state.Term,
+		cluster: d.state.Identity().Cluster, name: d.cfg.Name, term: d.state.Term, lease: leases.own,
 		engine: engine, roster: d.roster, log: d.log,
-		meet: func(ev membership.Event) { d.links.meet(d.ctx, ev, d.wg.Go) },
+		meet: func(ev membership.Event) {
+			d.known.meet(ev)
+			d.links.meet(d.ctx, ev, d.wg.Go)
+		},
 	}
 	at := d.places
 	carried, _ := d.providers()
@@ -280,6 +295,9 @@ func (d *Daemon) startMembership(ctx context.Context, store *trust.Store, engine
 		Partial:   lostPairs[d.cfg.LostPair],
 
 		CertificateValidity: d.cfg.CertificateValidity,
+		MaxNodes:            d.cfg.MaxNodes,
+		Networks:            d.cfg.AllowedNetworks,
+		Audit:               d.auditMembership,
 		Probe: func(ctx context.Context, n membership.Node) error {
 			_, err := engine.Ping(ctx, n.Life.Node)
 			if errors.Is(err, status.Version) {
@@ -287,12 +305,16 @@ func (d *Daemon) startMembership(ctx context.Context, store *trust.Store, engine
 			}
 			return err
 		},
-		OnEvent:    b.handle,
+		OnEvent: func(ev membership.Event) {
+			d.auditIncarnation(ev)
+			b.handle(ev)
+		},
 		Revalidate: engine.Revalidate,
 		Faults:     d.nodeFaults,
 		Log:        d.log,
 	})
 	d.data.streams, d.gossip = nil, portPair{} // the agent's, also if it failed
+	leases.of(agent)
 	if err != nil {
 		return err
 	}

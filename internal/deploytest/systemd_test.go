@@ -44,10 +44,16 @@ func TestUnitSaysWhatItMust(t *testing.T) {
 		"KillSignal": "SIGTERM", "Restart": "on-failure", "RestartPreventExitStatus": "2",
 		"RuntimeDirectory": "fabricd", "RuntimeDirectoryMode": "0750", "StateDirectory": "fabricd", "StateDirectoryMode": "0700",
 		"NoNewPrivileges": "yes", "CapabilityBoundingSet": "", "ProtectSystem": "strict", "ProtectHome": "yes",
-		"MemoryDenyWriteExecute": "yes", "SystemCallArchitectures": "native",
+		"MemoryDenyWriteExecute": "yes", "SystemCallArchitectures": "native", "LimitCORE": "0",
 	} {
 		if got := service[key]; len(got) != 1 || got[0] != want {
 			t.Errorf("%s is %q, want %q", key, got, want)
+		}
+	}
+	// Their reasons are in the unit: users are told apart, and memory is looked at.
+	for _, key := range []string{"PrivateUsers", "ProcSubset"} {
+		if service[key] != nil {
+			t.Errorf("%s is %q, want it not set", key, service[key])
 		}
 	}
 	for _, dir := range []string{"/run/fabricd/fabric.sock", "/run/fabricd/admin.sock"} {

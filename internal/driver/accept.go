@@ -10,6 +10,7 @@ import (
 	"github.com/fabricd/fabricd/internal/access"
 	"github.com/fabricd/fabricd/internal/core"
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
+	"github.com/fabricd/fabricd/internal/guard"
 	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/transport"
@@ -180,7 +181,10 @@ func (e *endpoint) next(more bool) (ep *endpoint, busy bool, err error) {
 			return nil, false, err
 		}
 		more = false
-		e.n.work.run(func() { e.grant(ep, c) })
+		e.n.work.run(func() {
+			defer guard.Recover(c.link.panicked)
+			e.grant(ep, c)
+		})
 	}
 }
 

@@ -46,11 +46,15 @@ func newHostile(t *testing.T, limit uint64) *hostile {
 	if h.sess, err = p.Dial(ctx, "node0.1"); err != nil {
 		t.Fatal(err)
 	}
-	h.ctrl = h.lane(wire.Hello{VersionMin: wire.VersionMin, VersionMax: wire.VersionMax, Cluster: uuid(0xCC), Term: 1,
-		From: self, FromUUID: uuid(9), FromEpoch: 1, To: victim}.AppendTo(nil))
+	hello := wire.Hello{VersionMin: wire.VersionMin, VersionMax: wire.VersionMax, Cluster: uuid(0xCC), Term: 1,
+		From: self, FromUUID: uuid(9), FromEpoch: 1, To: victim}
+	h.ctrl = h.lane(wire.Lease{}.AppendTo(hello.AppendTo(nil)))
 	hd, r := h.next()
 	if hd.Type != wire.TypeHello {
 		t.Fatalf("answered with %v", hd.Type)
+	}
+	if hd, _, err := r.Next(); hd.Type != wire.TypeLease || err != nil { // an empty one: these nodes have none
+		t.Fatalf("answered with %v, %v", hd.Type, err)
 	}
 	h.ctrlIn = r
 	l, at := fab.listener(0, 1)

@@ -263,7 +263,7 @@ func (r *rig) deafLink() (*badLink, *wire.Reader) {
 		r.t.Fatal(err)
 	}
 	l.ctrl = ctrl
-	l.write(ctrl, hello().AppendTo(nil))
+	l.write(ctrl, wire.Lease{}.AppendTo(hello().AppendTo(nil)))
 	in, h, _ := l.accept()
 	if h.Type != wire.TypeHello {
 		r.t.Fatalf("the answer to a good HELLO is %v", h.Type)

@@ -48,6 +48,7 @@ func FuzzProbe(f *testing.F)        { fuzzBody(f, TypeProbe, ParseProbe) }
 func FuzzProbeAck(f *testing.F)     { fuzzBody(f, TypeProbeAck, ParseProbeAck) }
 func FuzzBye(f *testing.F)          { fuzzBody(f, TypeBye, ParseBye) }
 func FuzzByeAck(f *testing.F)       { fuzzBody(f, TypeByeAck, ParseByeAck) }
+func FuzzLease(f *testing.F)        { fuzzBody(f, TypeLease, ParseLease) }
 func FuzzCredit(f *testing.F)       { fuzzBody(f, TypeCredit, ParseCredit) }
 func FuzzClose(f *testing.F)        { fuzzBody(f, TypeClose, ParseClose) }
 func FuzzRegister(f *testing.F)     { fuzzBody(f, TypeRegister, ParseRegister) }
@@ -187,6 +188,7 @@ func anyFrame() *rapid.Generator[frame] {
 			func() frame { return ProbeAck{u(), anyLife(t), anyLife(t)} },
 			func() frame { return Bye{text()} },
 			func() frame { return ByeAck{} },
+			func() frame { return Lease{rapid.Uint32Range(0, MaxLease).Draw(t, "lease")} },
 			func() frame { return Credit{u()} },
 			func() frame { return Close{u()} },
 			func() frame { return Register{u(), u(), b()} },

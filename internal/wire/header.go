@@ -38,6 +38,7 @@ var formats = [256]format{
 	TypeProbeAck:     fixed("ProbeAck", 0, 20),
 	TypeBye:          {"Bye", 0, 2, 2 + MaxReason},
 	TypeByeAck:       fixed("ByeAck", 0, 0),
+	TypeLease:        fixed("Lease", 0, 4),
 	TypeCredit:       fixed("Credit", 0, 8),
 	TypeClose:        fixed("Close", 0, 8),
 	TypeRegister:     fixed("Register", 0, 17),

@@ -50,6 +50,27 @@ func ParseHello(flags uint8, body []byte) (Hello, error) {
 	return result(&d, f)
 }
 
+// AppendTo appends the encoded frame, without its payload, to b.
+//
+//	 0        4
+//	+--------+
+//	| length |
+//	+--------+
+func (f Lease) AppendTo(b []byte) []byte {
+	start := len(b)
+	b = begin(b, TypeLease, 0)
+	b = order.AppendUint32(b, f.Length)
+	return end(b, start)
+}
+
+// ParseLease parses a Lease that fills body exactly.
+func ParseLease(flags uint8, body []byte) (Lease, error) {
+	d := decode(body, flags, 0)
+	f := Lease{Length: d.uint32()}
+	d.require(f.Length <= MaxLease)
+	return result(&d, f)
+}
+
 // AppendTo appends the encoded frame to b. A longer Reason is cut.
 //
 //	 0      2          4          6        8

@@ -57,7 +57,7 @@ func (p *proc) act(a Action, side int) {
 	case Redial:
 		w.probe(p, a.UUID, a.Epoch, a.Addresses, func(o RedialOutcome) { p.stepHost(Redialed{a.Life, o}) })
 	case Probe:
-		w.probe(p, a.UUID, a.Epoch, a.Addresses, func(o RedialOutcome) { p.stepMember(Probed{a.Nonce, o == RedialAlive}) })
+		w.probe(p, a.UUID, a.Epoch, a.Addresses, func(o RedialOutcome) { p.stepMember(Probed{Nonce: a.Nonce, Reached: o == RedialAlive}) })
 	case DialHost:
 		w.dial(p)
 		return

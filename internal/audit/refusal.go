@@ -1,0 +1,69 @@
+package audit
+
+import "time"
+
+// Bounds of what refused peers can have written.
+const (
+	// refusalPeriod is the time in which equal refusals make two lines at most: the
+	// first, and one that counts the others.
+	refusalPeriod = time.Minute
+	// maxRefusals bounds the different refusals of a period. Further ones are
+	// counted together.
+	maxRefusals = 128
+)
+
+// A Refusal is a connect or a bind that a rule of this node refused. Equal ones
+// are counted.
+type Refusal struct {
+	Event string // ConnectRefused or BindRefused
+	Node  string // UUID of the peer's node; empty: this node
+	Name  string // the peer's name
+	UID   uint32 // the application's user, as its node says
+	Port  uint16
+	Rule  string
+
+	Incarnation string // of the peer, ID.GENERATION
+}
+
+// refusals are those of the present period.
+type refusals struct {
+	counts map[Refusal]uint64 // those after the first
+	others uint64             // beyond maxRefusals
+}
+
+// Refused writes that a rule refused r, or counts it.
+func (l *Log) Refused(r Refusal) {
+	if l == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n, known := l.refusals.counts[r]
+	switch {
+	case known:
+		l.refusals.counts[r] = n + 1
+	case len(l.refusals.counts) < maxRefusals:
+		l.refusals.counts[r] = 0
+		l.enqueue(r.event(0))
+	default:
+		l.refusals.others++
+	}
+}
+
+func (r Refusal) event(count uint64) Event {
+	return Event{Event: r.Event, Node: r.Node, Name: r.Name, Incarnation: r.Incarnation, UID: &r.UID, Port: r.Port, Rule: r.Rule, Count: count}
+}
+
+// flushRefusals writes the counts of a period and begins the next. l.mu is held.
+func (l *Log) flushRefusals() {
+	for r, n := range l.refusals.counts {
+		if n > 0 {
+			l.enqueue(r.event(n))
+		}
+	}
+	clear(l.refusals.counts)
+	if n := l.refusals.others; n > 0 {
+		l.enqueue(Event{Event: ConnectRefused, Count: n, Text: "further peers and ports"})
+		l.refusals.others = 0
+	}
+}

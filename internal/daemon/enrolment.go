@@ -1,0 +1,259 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/audit"
+	"github.com/fabricd/fabricd/membership"
+	"github.com/fabricd/fabricd/membership/trust"
+)
+
+// Bounds of what an administrator says about a node, in bytes.
+const (
+	maxNodeName = 64 // a name, an ID or a UUID
+	maxReason   = 256
+)
+
+// How an identity is that no incarnation has now.
+const (
+	stateAway   = "away"
+	stateBanned = "banned"
+)
+
+// An Enrolled is one identity of the cluster, as `fabricd nodes enrolled --json`
+// shows it.
+type Enrolled struct {
+	UUID  string `json:"uuid"`
+	Name  string `json:"name"`
+	State string `json:"state"` // banned, away, or of its incarnation: alive, suspect, leaving or removed
+	// ID and Generation are of its incarnation; left out if it has none.
+	ID         *addr.NodeID    `json:"id,omitempty"`
+	Generation addr.Generation `json:"generation,omitempty"`
+
+	Labels []string   `json:"labels,omitempty"`
+	Key    string     `json:"key"`              // hash of its public key
+	Serial string     `json:"serial,omitempty"` // of its newest certificate
+	Token  string     `json:"token,omitempty"`  // ID of the token that it joined with
+	Since  time.Time  `json:"since"`            // when it joined
+	Until  time.Time  `json:"until"`            // end of its newest certificate
+	NewKey bool       `json:"new_key,omitempty"`
+	Banned *time.Time `json:"banned,omitempty"`
+	Reason string     `json:"reason,omitempty"` // of the ban
+}
+
+// Enrolment is what `fabricd nodes enrolled --json` prints.
+type Enrolment struct {
+	Nodes []Enrolled `json:"nodes"`
+}
+
+// A NodeAction is the answer to a request that removes, bans or allows a node.
+type NodeAction struct {
+	Node Enrolled `json:"node"`
+	// Changed is false if the node was banned, or allowed, already.
+	Changed bool `json:"changed"`
+	// TookMS is the time from the request until it held at every node.
+	TookMS float64 `json:"took_ms"`
+}
+
+// Enrolled returns the cluster's identities, in order of their names. Only the
+// host knows any.
+func (d *Daemon) Enrolled() (Enrolment, error) {
+	agent, err := d.hostAgent()
+	if err != nil {
+		return Enrolment{}, err
+	}
+	all := Enrolment{Nodes: []Enrolled{}}
+	for _, e := range agent.Enrolments() {
+		all.Nodes = append(all.Nodes, d.enrolled(e))
+	}
+	return all, nil
+}
+
+// hostAgent returns the agent of a host.
+func (d *Daemon) hostAgent() (*membership.Agent, error) {
+	_, agent := d.rooms()
+	switch {
+	case agent == nil:
+		return nil, errNotYet
+	case d.cfg.Role != RoleHost:
+		return nil, errors.New("this node is not the host; ask the host's fabricd")
+	}
+	return agent, nil
+}
+
+// enrolled adds to what membership knows of an identity how its incarnation is.
+func (d *Daemon) enrolled(e membership.Enrolment) Enrolled {
+	x := Enrolled{
+		UUID: e.UUID.String(), Name: e.Name, State: stateAway, Labels: e.Labels, Key: pinText(e.Key), Serial: e.Serial,
+		Since: e.Since.UTC(), Until: e.Until.UTC(), NewKey: e.NewKey, Reason: e.Reason,
+	}
+	if e.Token != (trust.TokenID{}) {
+		x.Token = e.Token.String()
+	}
+	if n, ok := d.roster.incarnation(e.UUID); ok {
+		x.ID, x.Generation, x.State = &n.Life.Node, n.Life.Generation, n.State.String()
+	}
+	if !e.Banned.IsZero() {
+		banned := e.Banned.UTC()
+		x.Banned, x.State = &banned, stateBanned
+	}
+	return x
+}
+
+// find returns the identity that an administrator means by a name, an ID or a
+// UUID, if there is one: membership decides, this is for what to say.
+func (d *Daemon) find(agent *membership.Agent, node string) (membership.Enrolment, bool) {
+	id, err := strconv.ParseUint(node, 10, 16)
+	for _, e := range agent.Enrolments() {
+		n, there := d.roster.incarnation(e.UUID)
+		if e.Name == node || e.UUID.String() == node || err == nil && there && n.Life.Node == addr.NodeID(id) {
+			return e, true
+		}
+	}
+	return membership.Enrolment{}, false
+}
+
+// act does one thing about a node, and measures it.
+func (d *Daemon) act(node string, changes func(before membership.Enrolment) bool, do func(*membership.Agent) (membership.Enrolment, error)) (NodeAction, error) {
+	agent, err := d.hostAgent()
+	if err != nil {
+		return NodeAction{}, err
+	}
+	before, known := d.find(agent, node)
+	began := time.Now()
+	after, err := do(agent)
+	if err != nil {
+		return NodeAction{}, err
+	}
+	return NodeAction{Node: d.enrolled(after), Changed: !known || changes(before), TookMS: float64(time.Since(began).Microseconds()) / 1000}, nil
+}
+
+// RemoveNode ends the incarnation of a node and forgets its identity.
+func (d *Daemon) RemoveNode(ctx context.Context, node string) (NodeAction, error) {
+	return d.act(node, func(membership.Enrolment) bool { return true },
+		func(a *membership.Agent) (membership.Enrolment, error) { return a.RemoveNode(ctx, node) })
+}
+
+// BanNode ends the incarnation of a node and keeps its identity out. To ban a node
+// again changes the reason, if there is one.
+func (d *Daemon) BanNode(ctx context.Context, node, reason string) (NodeAction, error) {
+	return d.act(node, func(e membership.Enrolment) bool { return e.Banned.IsZero() },
+		func(a *membership.Agent) (membership.Enrolment, error) {
+			if before, known := d.find(a, node); known && reason == "" {
+				reason = before.Reason
+			}
+			return a.BanNode(ctx, node, reason)
+		})
+}
+
+// AllowNode lifts a ban; with newKey the identity may also come with another key.
+func (d *Daemon) AllowNode(ctx context.Context, node string, newKey bool) (NodeAction, error) {
+	return d.act(node, func(e membership.Enrolment) bool { return !e.Banned.IsZero() || newKey && !e.NewKey },
+		func(a *membership.Agent) (membership.Enrolment, error) { return a.AllowNode(ctx, node, newKey) })
+}
+
+// A NodeRequest names a node: by its name, its ID or its UUID.
+type NodeRequest struct {
+	Node   string `json:"node"`
+	Reason string `json:"reason,omitempty"`  // of a ban, for people
+	NewKey bool   `json:"new_key,omitempty"` // allow: it may come with another key
+}
+
+// check says what is wrong with the request for an action.
+func (r NodeRequest) check(action string) error {
+	switch {
+	case r.Node == "" || len(r.Node) > maxNodeName:
+		return fmt.Errorf("node: %.64q: want a name, an ID or a UUID", r.Node)
+	case len(r.Reason) > maxReason:
+		return fmt.Errorf("reason: %d bytes: want %d at most", len(r.Reason), maxReason)
+	case r.Reason != "" && action != "ban":
+		return errors.New("reason: only a ban has one")
+	case r.NewKey && action != "allow":
+		return errors.New("new_key: only allow has it")
+	}
+	return nil
+}
+
+func (a *admin) enrolmentRoutes(mux *http.ServeMux) {
+	mux.HandleFunc("GET /v1/nodes/enrolled", func(w http.ResponseWriter, r *http.Request) {
+		all, err := a.subject.Enrolled()
+		a.answerOr(w, all, err)
+	})
+	for action, do := range map[string]func(context.Context, NodeRequest) (NodeAction, error){
+		"remove": func(ctx context.Context, r NodeRequest) (NodeAction, error) { return a.subject.RemoveNode(ctx, r.Node) },
+		"ban": func(ctx context.Context, r NodeRequest) (NodeAction, error) {
+			return a.subject.BanNode(ctx, r.Node, r.Reason)
+		},
+		"allow": func(ctx context.Context, r NodeRequest) (NodeAction, error) {
+			return a.subject.AllowNode(ctx, r.Node, r.NewKey)
+		},
+	} {
+		mux.HandleFunc("POST /v1/nodes/"+action, func(w http.ResponseWriter, r *http.Request) { a.nodeAction(w, r, action, do) })
+	}
+}
+
+// nodeAction serves one request that removes, bans or allows a node.
+func (a *admin) nodeAction(w http.ResponseWriter, r *http.Request, action string, do func(context.Context, NodeRequest) (NodeAction, error)) {
+	timeout, ok := a.timeout(w, r)
+	if !ok {
+		return
+	}
+	var req NodeRequest
+	if !a.decode(w, r, &req) {
+		return
+	}
+	if err := req.check(action); err != nil {
+		a.refuse(w, http.StatusBadRequest, "%v", err)
+		return
+	}
+	about(w, func(e *audit.Event) { e.Name, e.Text = req.Node, req.Reason })
+	ctx, cancel := context.WithTimeout(r.Context(), timeout)
+	defer cancel()
+	done, err := do(ctx, req)
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		a.refuse(w, http.StatusGatewayTimeout, "%v", err)
+	case err != nil:
+		a.refuse(w, http.StatusConflict, "%v", err)
+	default:
+		about(w, func(e *audit.Event) { e.Node, e.Name = done.Node.UUID, done.Node.Name })
+		a.log.Warn().Str("op", action).Str("name", done.Node.Name).Str("uuid", done.Node.UUID).Str("reason", req.Reason).
+			Bool("changed", done.Changed).Float64("took_ms", done.TookMS).Msg("an administrator has decided about a node")
+		a.answer(w, http.StatusOK, done)
+	}
+}
+
+// Enrolled asks the host for the cluster's identities, banned ones included.
+func (c *Client) Enrolled(ctx context.Context) (Enrolment, error) {
+	return get[Enrolment](ctx, c, "nodes/enrolled")
+}
+
+// RemoveNode asks the host to end a node's incarnation and to forget its
+// identity, and waits at most timeout until that holds everywhere.
+func (c *Client) RemoveNode(ctx context.Context, node string, timeout time.Duration) (NodeAction, error) {
+	return c.nodeAction(ctx, "remove", NodeRequest{Node: node}, timeout)
+}
+
+// BanNode asks the host to end a node's incarnation and to keep its identity
+// out, and waits at most timeout until that holds everywhere.
+func (c *Client) BanNode(ctx context.Context, node, reason string, timeout time.Duration) (NodeAction, error) {
+	return c.nodeAction(ctx, "ban", NodeRequest{Node: node, Reason: reason}, timeout)
+}
+
+// AllowNode asks the host to lift a ban; with newKey the identity may come with
+// another key.
+func (c *Client) AllowNode(ctx context.Context, node string, newKey bool, timeout time.Duration) (NodeAction, error) {
+	return c.nodeAction(ctx, "allow", NodeRequest{Node: node, NewKey: newKey}, timeout)
+}
+
+func (c *Client) nodeAction(ctx context.Context, action string, req NodeRequest, timeout time.Duration) (NodeAction, error) {
+	q := url.Values{"timeout": {timeout.String()}}
+	return post[NodeAction](ctx, c, "nodes/"+action+"?"+q.Encode(), req)
+}
