@@ -37,8 +37,8 @@ type Preview struct {
 // errNoNode refuses the name of a node that does not live.
 var errNoNode = errors.New("no live node has this name or ID")
 
-// liveNode returns the live node that text names, by its name or its ID.
-func (d *Daemon) liveNode(text string) (NodeInfo, error) {
+// findNode returns the live node that text names, by its name or its ID.
+func (d *Daemon) findNode(text string) (NodeInfo, error) {
 	id, err := strconv.ParseUint(text, 10, 16)
 	byID := err == nil
 	for _, n := range d.Nodes().Nodes {
@@ -56,7 +56,7 @@ func (d *Daemon) Preview(ctx context.Context, node string, port addr.Port, uid u
 	if engine == nil {
 		return Preview{}, errNotYet
 	}
-	n, err := d.liveNode(node)
+	n, err := d.findNode(node)
 	if err != nil {
 		return Preview{}, err
 	}

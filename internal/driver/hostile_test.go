@@ -53,8 +53,8 @@ func newHostile(t *testing.T, limit uint64) *hostile {
 	if hd.Type != wire.TypeHello {
 		t.Fatalf("answered with %v", hd.Type)
 	}
-	if hd, _, err := r.Next(); hd.Type != wire.TypeLease || err != nil { // an empty one: these nodes have none
-		t.Fatalf("answered with %v, %v", hd.Type, err)
+	if hd, _, err := r.Next(); hd.Type != wire.TypeLease || err != nil {
+		t.Fatalf("%v, %v instead of the lease", hd.Type, err)
 	}
 	h.ctrlIn = r
 	l, at := fab.listener(0, 1)

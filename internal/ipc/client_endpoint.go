@@ -261,6 +261,12 @@ func (e *clientEndpoint) Register(p []byte, off int64, prot rma.Prot, flags rma.
 		return 0, fmt.Errorf("window memory of an attached application must come from Alloc: %w", status.Fault)
 	}
 	defer m.region.Release()
+	_ = e.c.memory.withdraw(false) // kept tells of this memory
+	m.moving.RLock()
+	defer m.moving.RUnlock()
+	if err := m.kept(); err != nil {
+		return 0, err
+	}
 	id, err := m.name()
 	if err != nil {
 		return 0, err
@@ -275,9 +281,13 @@ func (e *clientEndpoint) Register(p []byte, off int64, prot rma.Prot, flags rma.
 }
 
 func (e *clientEndpoint) Unregister(off, n int64) error {
-	return e.direct.unregister(span{off, n}, func() error {
+	err := e.direct.unregister(span{off, n}, func() error {
 		return e.ask(context.Background(), opUnregister, &span{off, n}, nil)
 	})
+	if err != nil {
+		return err
+	}
+	return e.c.memory.withdraw(false)
 }
 
 func (e *clientEndpoint) WriteTo(loff, n, roff int64, flags rma.Flags) error {
@@ -488,6 +498,7 @@ func (e *clientEndpoint) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	e.c.ask(ctx, question{op: opClose, endpoint: e.id}, nil)
+	_ = e.c.memory.withdraw(e.c.isLost()) // what could not be moved is tried again
 	return nil
 }
 

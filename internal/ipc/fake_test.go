@@ -681,10 +681,22 @@ func (e *fakeEndpoint) MapRegion(roff, n int64, prot rma.Prot) (Region, int64, e
 		return nil, 0, err
 	}
 	r, off, err := e.peer.window(roff, n, prot)
-	if err == nil {
-		r.Retain()
+	if err != nil {
+		return nil, 0, err
 	}
-	return r, off, err
+	r.Retain()
+	i := slices.IndexFunc(e.peer.wins, func(w fakeWindow) bool { return roff >= w.off && roff-w.off < w.n })
+	return fakeMapping{r, e.peer.wins[i]}, off, nil
+}
+
+// A fakeMapping is a reference to a window.
+type fakeMapping struct {
+	Region
+	w fakeWindow
+}
+
+func (m fakeMapping) Window() (r Region, off, n int64, prot rma.Prot) {
+	return m.Region, m.w.memOff, m.w.n, m.w.prot
 }
 
 func (e *fakeEndpoint) FenceMark(by fence.Side) (fence.Mark, error) {

@@ -70,6 +70,8 @@ const (
 	opEpochs      op = 41
 	opRings       op = 42
 	opCheck       op = 43
+	opShare       op = 50
+	opRetire      op = 51
 
 	// Told by the node unasked, with request 0.
 	opState     op = 0x4001 // an endpoint's poll events may have changed
@@ -77,6 +79,7 @@ const (
 	opSelfState op = 0x4003 // the node's own place in the cluster changed
 	opOffer     op = 0x4004 // the peer asks for a channel
 	opStale     op = 0x4006 // windows that an endpoint has mapped are withdrawn
+	opShared    op = 0x4010 // other applications have memory of the session
 )
 
 // Access.

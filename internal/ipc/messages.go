@@ -297,7 +297,17 @@ func (m *mapped) fields(c *coder) {
 	c.i64(&m.Off)
 }
 
-// windowBody is a window of the peer, whose memory comes with it.
+// sharedBody tells that other applications have a memory, and how many windows are
+// left on it.
+type sharedBody struct{ Memory, Windows uint32 }
+
+func (m *sharedBody) fields(c *coder) {
+	c.u32(&m.Memory)
+	c.u32(&m.Windows)
+}
+
+// windowBody is a window of the peer. Its memory comes with it if Prot is not 0; else
+// the node copies, and MemOff and Size are 0.
 type windowBody struct {
 	Prot         rma.Prot
 	Slot         uint32 // the endpoint's epoch, among the session's

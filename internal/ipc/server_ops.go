@@ -109,6 +109,8 @@ var operations = map[op]operation{
 	opWindow:     {endpoint: true, in: body[offset], waits: true, do: doWindow},
 	opEpochs:     {do: doEpochs},
 	opCheck:      {endpoint: true, in: body[checkBody], do: doCheck},
+	opShare:      {in: body[watchBody], do: doShare},
+	opRetire:     {in: body[memoryBody], do: doRetire},
 
 	opFenceMark:   {endpoint: true, in: body[sideBody], waits: true, do: doFenceMark},
 	opFenceWait:   {endpoint: true, in: body[markBody], waits: true, do: doFenceWait},
