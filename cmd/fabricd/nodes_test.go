@@ -57,7 +57,7 @@ func TestOperatorsCommands(t *testing.T) {
 		"POST nodes/remove":  daemon.NodeAction{Node: node, Changed: true, TookMS: 1500},
 		"GET nodes/enrolled": daemon.Enrolment{Nodes: []daemon.Enrolled{id}},
 		"GET tokens": daemon.Tokens{Tokens: []daemon.TokenInfo{
-			{ID: "2f9c01d5a7b3e486", Expires: &expires, Uses: 3, Left: &left, Labels: []string{"db"}}, {ID: "00", Uses: 4}}},
+			{ID: "2f9c01d5a7b3e486", Expires: &expires, Uses: 3, Left: &left, Labels: []string{"db"}}, {ID: "00", Uses: 4, Label: "init"}}},
 		"POST tokens":        daemon.Token{Token: "fab1-secret", ID: "00"},
 		"POST tokens/revoke": daemon.RevokeRequest{ID: "00"},
 		"GET ca":             daemon.Authorities{Trust: "host", Roots: []daemon.Root{{Subject: "CN=fabricd"}}},
@@ -71,7 +71,7 @@ func TestOperatorsCommands(t *testing.T) {
 		{"nodes allow 3 --new-key", `POST /v1/nodes/allow {"node":"3","new_key":true}`, []string{"was allowed already"}},
 		{"nodes remove web-1", `POST /v1/nodes/remove {"node":"web-1"}`, []string{"is removed, everywhere after 1.5s"}},
 		{"nodes enrolled", "GET /v1/nodes/enrolled ", []string{"NAME", `web-1\x1b[2J`, "banned", "3.4", "db", "2f9c01d5a7b3e486", "stolen; may come with a new key"}},
-		{"token list", "GET /v1/tokens ", []string{"in 1h", "97", "never", "unlimited"}},
+		{"token list", "GET /v1/tokens ", []string{"init", "in 1h", "97", "never", "unlimited"}},
 		{"token create", `POST /v1/tokens {"lifetime":"24h","uses":100}`, []string{"fab1-secret\n"}},
 		{"token create --ttl never --uses unlimited --label db", `POST /v1/tokens {"lifetime":"never","unlimited":true,"labels":["db"]}`, []string{"fab1-secret"}},
 		{"token revoke 00", `POST /v1/tokens/revoke {"id":"00"}`, []string{"token 00 is revoked"}},
