@@ -32,16 +32,17 @@ var ErrElsewhere = control.ErrElsewhere
 // An Agent is one node's part in its cluster. Its methods may be called from
 // any goroutine.
 type Agent struct {
-	cfg    *Config
-	timing verdict.Timing
-	self   control.End // UUID, Epoch and Host are fixed; see end for the rest
-	log    zerolog.Logger
-	dialer *control.Dialer
-	server *control.Server
-	gossip *gossip.Gossip
-	events *events
-	disk   *disk
-	desk   *desk // of the host, else nil
+	cfg        *Config
+	timing     verdict.Timing
+	self       control.End // UUID, Epoch and Host are fixed; see end for the rest
+	log        zerolog.Logger
+	dialer     *control.Dialer
+	server     *control.Server
+	gossip     *gossip.Gossip
+	events     *events
+	disk       *disk
+	enroller   *enroller // of the host, else nil
+	challenges []byte    // of the host: what challenges are made from
 
 	ctx    context.Context // ends with the loop
 	cancel context.CancelFunc
@@ -54,6 +55,10 @@ type Agent struct {
 	member     *verdict.Member
 	todo       []step
 	sessions   map[verdict.SessionID]*control.Session
+	openings   map[verdict.SessionID]opening // of sessions that others have opened
+	clock      steadyClock                   // for what expires
+	swept      time.Time                     // when sessions were last looked at
+	banned     []addr.UUID                   // of a list of bans that is not complete
 	lastID     verdict.SessionID
 	words      map[verdict.SessionID]uint64 // numbers of the last words heard
 	lastWord   uint64                       // number of the last one said
@@ -74,6 +79,8 @@ type Agent struct {
 	departed   chan struct{} // closed when a Leave is confirmed
 	renewal    renewal
 	keys       keys   // of the host
+	roots      roots  // of the host
+	dials      int    // for the host, counted
 	refusal    string // the text of the last refusal of a control session
 
 	rotation chan struct{} // capacity 1: full while the gossip key is rotated, which waits for others
@@ -94,6 +101,8 @@ type view struct {
 	sessions  int
 	err       error
 	over      map[addr.NodeID]addr.Generation // newest life of each ID that is over
+	bans      map[addr.UUID]bool              // who is kept out
+	circle    circle
 }
 
 // A step is one input for one of the two machines.
@@ -140,20 +149,22 @@ func closeAll(c *Config) {
 
 func newAgent(cfg *Config) *Agent {
 	a := &Agent{
-		cfg:      cfg,
-		timing:   cfg.Timing,
-		log:      cfg.Log,
-		inbox:    make(chan func(), maxInbox),
-		done:     make(chan struct{}),
-		sessions: make(map[verdict.SessionID]*control.Session),
-		words:    make(map[verdict.SessionID]uint64),
-		lines:    make(map[gossip.Key]*line),
-		heard:    make(map[gossip.Key]gossip.Member),
-		gone:     make(map[gossip.Key]bool),
-		sighted:  make(map[gossip.Key]bool),
-		watched:  make(map[addr.Life]bool),
-		departed: make(chan struct{}),
-		rotation: make(chan struct{}, 1),
+		cfg:        cfg,
+		timing:     cfg.Timing,
+		log:        cfg.Log,
+		inbox:      make(chan func(), maxInbox),
+		done:       make(chan struct{}),
+		sessions:   make(map[verdict.SessionID]*control.Session),
+		openings:   make(map[verdict.SessionID]opening),
+		challenges: newChallenges(),
+		words:      make(map[verdict.SessionID]uint64),
+		lines:      make(map[gossip.Key]*line),
+		heard:      make(map[gossip.Key]gossip.Member),
+		gone:       make(map[gossip.Key]bool),
+		sighted:    make(map[gossip.Key]bool),
+		watched:    make(map[addr.Life]bool),
+		departed:   make(chan struct{}),
+		rotation:   make(chan struct{}, 1),
 	}
 	a.view.over = make(map[addr.NodeID]addr.Generation)
 	a.ctx, a.cancel = context.WithCancel(context.Background())
@@ -170,8 +181,11 @@ func (a *Agent) start(ctx context.Context) error {
 	if err := a.machines(ctx, epoch); err != nil {
 		return err
 	}
+	a.loadBans()
+	a.beginCircle()
 	a.beginRenewal()
-	a.keys = keys{ring: a.cfg.State.Secret(state.SecretKeyring), held: make(map[verdict.SessionID]uint64)}
+	a.keys = keys{handout: newHandout(a.sendKeys), ring: a.cfg.State.Secret(state.SecretKeyring)}
+	a.roots = roots{handout: newHandout(a.sendRoots)}
 	if err := a.startGossip(epoch); err != nil {
 		return err
 	}
@@ -197,18 +211,19 @@ func (a *Agent) machines(ctx context.Context, epoch uint64) error {
 			return err
 		}
 		a.host, err = verdict.NewHost(verdict.HostConfig{
-			Self:    self,
-			Term:    term,
-			Leases:  leases(a.cfg.State.Leases().All()),
-			Cursor:  a.cfg.State.Leases().Cursor(),
-			Floor:   a.cfg.State.Leases().Floor(),
-			Timing:  a.timing,
-			Partial: a.cfg.Partial,
+			Self:     self,
+			Term:     term,
+			Leases:   leases(a.cfg.State.Leases().All()),
+			Cursor:   a.cfg.State.Leases().Cursor(),
+			Floor:    a.cfg.State.Leases().Floor(),
+			Timing:   a.timing,
+			Partial:  a.cfg.Partial,
+			Networks: a.cfg.Networks,
 		}, now)
 		if err != nil {
 			return err
 		}
-		if a.desk, err = newDesk(a); err != nil {
+		if a.enroller, err = newEnroller(a); err != nil {
 			return err
 		}
 	}
@@ -316,8 +331,10 @@ func (a *Agent) tick(now time.Time) {
 	a.feedMember(verdict.Tick{})
 	a.tendLines(now)
 	a.beatLines(now)
-	a.tendKeys(now)
+	a.tendHandout(&a.keys.handout, now)
+	a.tendHandout(&a.roots.handout, now)
 	a.tendCertificate(now)
+	a.sweep(now)
 	a.rememberMembers(now)
 }
 
@@ -327,6 +344,13 @@ func (a *Agent) publish() {
 		return
 	}
 	a.published = true
+	if a.show() {
+		a.gossip.Recheck()
+	}
+}
+
+// show is publish without gossip. It reports whether the table has other nodes.
+func (a *Agent) show() (others bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.view.self, a.view.lease = a.member.Self(), a.member.Lease()
@@ -335,6 +359,7 @@ func (a *Agent) publish() {
 	a.view.alone = a.member.Alone()
 	a.view.sessions = len(a.sessions)
 	a.view.lifelines = a.linesUp()
+	return a.view.circle.meet(a.view.nodes)
 }
 
 // Self returns this node. Its Life is the zero Life while it has none.

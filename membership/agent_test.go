@@ -303,7 +303,7 @@ func TestJoinStorm(t *testing.T) {
 		var states [count]*state.State
 		for i := range count {
 			wg.Go(func() {
-				st := must(state.Prepare(filepath.Join(w.dir, fmt.Sprint(i+2)), "n", state.Options{}))
+				st := must(state.Prepare(filepath.Join(w.dir, fmt.Sprint(i+2)), fmt.Sprint("n", i+2), state.Options{}))
 				if err := Join(t.Context(), w.joinConfig(i+2, st, w.token)); err != nil {
 					t.Errorf("node %d: %v", i+2, err)
 				}

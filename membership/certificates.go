@@ -7,16 +7,16 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/membership/control"
 	"github.com/fabricd/fabricd/membership/state"
 	"github.com/fabricd/fabricd/membership/trust"
+	"github.com/fabricd/fabricd/membership/verdict"
 )
 
 // CertificateValidity is how long a certificate is valid, unless the host is
 // configured otherwise: from [MinCertificateValidity] to [trust.CAValidity].
 const (
-	CertificateValidity    = 365 * 24 * time.Hour
+	CertificateValidity    = 24 * time.Hour
 	MinCertificateValidity = time.Minute
 )
 
@@ -33,8 +33,8 @@ func LoadTrust(st *state.State, now func() time.Time) (*trust.Store, error) {
 		store, err = reissue(st, creds, now)
 	}
 	if errors.Is(err, trust.ErrExpired) {
-		err = fmt.Errorf("%w: it was not renewed in time, since this node was off: "+
-			"move the state directory away and join again with a token", err)
+		err = fmt.Errorf("%w: it was not renewed in time, since this node was off; "+
+			"the host issues the next one to its key", err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("state directory %s: %w", st.Dir(), err)
@@ -48,11 +48,7 @@ func reissue(st *state.State, old trust.Credentials, now func() time.Time) (*tru
 	if err != nil {
 		return nil, err
 	}
-	id, err := old.Identity()
-	if err != nil {
-		return nil, err
-	}
-	creds, err := trust.IssueCredentials(ca, id, now(), CertificateValidity)
+	creds, err := old.Reissue(ca, now(), CertificateValidity)
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +93,7 @@ func (a *Agent) beginRenewal() {
 // which knows how long it should be, by that.
 func (a *Agent) renewAt(creds trust.Credentials) time.Time {
 	at := creds.RenewAt()
-	if limit := creds.Chain[0].NotBefore.Add(a.cfg.CertificateValidity / 3 * 2); a.host != nil && limit.Before(at) {
+	if limit := creds.Issued().Add(a.cfg.CertificateValidity / 3 * 2); a.host != nil && limit.Before(at) {
 		return limit
 	}
 	return at
@@ -111,7 +107,7 @@ func renewRetry(creds trust.Credentials) time.Duration {
 
 // tendCertificate renews the certificate when it is due.
 func (a *Agent) tendCertificate(now time.Time) {
-	wall := a.cfg.Faults.Now()
+	wall := a.clock.now(a.cfg.Faults.Now(), now)
 	if !a.renewal.ours || now.Before(a.renewal.try) || wall.Before(a.renewal.at) {
 		return
 	}
@@ -120,11 +116,7 @@ func (a *Agent) tendCertificate(now time.Time) {
 		a.askForCertificate()
 		return
 	}
-	if a.desk.ca == nil {
-		return
-	}
-	creds, err := trust.IssueCredentials(a.desk.ca, a.cfg.Trust.Identity(), wall, a.cfg.CertificateValidity)
-	a.takeCredentials(creds, err)
+	a.takeCredentials(a.enroller.reissue(wall))
 }
 
 func (a *Agent) askForCertificate() {
@@ -133,37 +125,14 @@ func (a *Agent) askForCertificate() {
 	if !ok || s == nil {
 		return
 	}
-	request, key, err := trust.NewRequest()
+	key := a.cfg.Trust.Credentials().Key // for good: the identity belongs to it
+	request, err := trust.RequestFor(key)
 	if err != nil {
 		a.log.Error().Err(err).Msg("certificate is not renewed")
 		return
 	}
 	a.renewal.key = key
 	_ = s.Send(control.Renew{Request: request}) // a session that ends is no news; we ask again
-}
-
-// renew answers a node that asks for its next certificate. The session proves
-// who it is, the lease table that it lives. It runs on the session's goroutine.
-func (d *desk) renew(node addr.UUID, ask control.Renew) control.Certificate {
-	der, err := d.nextCertificate(node, ask)
-	if err != nil {
-		d.a.log.Warn().Err(err).Stringer("uuid", node).Msg("certificate is not renewed")
-		text := err.Error()
-		return control.Certificate{Text: text[:min(len(text), control.MaxText)]}
-	}
-	d.a.log.Info().Stringer("uuid", node).Msg("certificate renewed")
-	return control.Certificate{Certificate: der, Roots: d.roots()}
-}
-
-func (d *desk) nextCertificate(node addr.UUID, ask control.Renew) ([]byte, error) {
-	if d.ca == nil {
-		return nil, errors.New("this cluster's certificates come from its operator's CA")
-	}
-	if living, _ := d.alive(node); !living {
-		return nil, fmt.Errorf("node %s has no lease", node)
-	}
-	id := trust.Identity{Cluster: d.a.cfg.Trust.Identity().Cluster, Node: node}
-	return d.ca.Issue(ask.Request, id, d.a.cfg.Faults.Now(), d.a.cfg.CertificateValidity)
 }
 
 // takeCertificate makes use of the host's answer.
@@ -200,5 +169,8 @@ func (a *Agent) takeCredentials(creds trust.Credentials, err error) {
 		return
 	}
 	a.renewal.key, a.renewal.at, a.renewal.try = nil, a.renewAt(creds), time.Time{}
+	if a.host != nil {
+		a.feedHost(verdict.Renewed{UUID: a.self.UUID, Until: id.NotAfter})
+	}
 	a.log.Info().Time("until", id.NotAfter).Msg("certificate renewed")
 }

@@ -74,8 +74,8 @@ type Config struct {
 	// Audit is told what is worth a line in the audit log. It must not block and
 	// may be called from any goroutine. Nil: nobody is told.
 	Audit func(Audit)
-	// MaxNodes bounds the identities that the host enrols, banned ones included.
-	// 0: 1024.
+	// MaxNodes bounds the identities that the host enrols, banned ones included, up
+	// to [MaxNodes]. 0: 1024.
 	MaxNodes int
 	// Networks are those in which members may say that they are reached; empty:
 	// everywhere. Of use on the host.
@@ -143,6 +143,12 @@ func (c *Config) withDefaults() (*Config, error) {
 	}
 	if d.CertificateValidity < MinCertificateValidity || d.CertificateValidity > trust.CAValidity {
 		return nil, fmt.Errorf("start membership: certificates valid for %s, want %s to %s", d.CertificateValidity, MinCertificateValidity, trust.CAValidity)
+	}
+	if d.MaxNodes == 0 {
+		d.MaxNodes = maxNodes
+	}
+	if d.MaxNodes < 0 || d.MaxNodes > MaxNodes {
+		return nil, fmt.Errorf("start membership: at most %d nodes, want 1 to %d", d.MaxNodes, MaxNodes)
 	}
 	if d.LifelineLimit == 0 {
 		d.LifelineLimit = 64

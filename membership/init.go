@@ -112,7 +112,7 @@ func (a *Agent) askForOtherHosts(ctx context.Context) error {
 	answers := make(chan answer, len(places))
 	for _, p := range places {
 		a.wg.Go(func() {
-			up, err := a.dialer.Lifeline(ctx, p, control.Target{})
+			up, err := a.dialer.Lifeline(ctx, p, control.Target{}, nil)
 			if err != nil {
 				answers <- answer{}
 				return

@@ -2,13 +2,16 @@ package membership
 
 import (
 	"context"
+	"crypto"
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/rs/zerolog"
 
+	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
 	"github.com/fabricd/fabricd/membership/control"
 	"github.com/fabricd/fabricd/membership/state"
@@ -38,13 +41,20 @@ type JoinConfig struct {
 // host is not the one that the token names, when the state directory cannot be
 // written, or when ctx ends; the error then says what the last attempt met.
 //
-// A node that already belongs to the token's cluster is left as it is.
+// A node that already belongs to the token's cluster is left as it is, unless its
+// certificate has expired: then it gets the next one by proving its key, for which
+// it needs no token.
 func Join(ctx context.Context, c JoinConfig) error {
-	if err := c.State.CheckCluster(c.Token.Cluster); err != nil {
-		return fmt.Errorf("join: %w", err)
+	if !c.Token.Cluster.IsZero() {
+		if err := c.State.CheckCluster(c.Token.Cluster); err != nil {
+			return fmt.Errorf("join: %w", err)
+		}
 	}
 	if c.State.Joined() {
-		return nil
+		if !c.expired() {
+			return nil
+		}
+		c.Addresses = slices.Concat(c.Addresses, c.lastHost())
 	}
 	if len(c.Addresses) == 0 {
 		return errors.New("join: no address of a host is given")
@@ -106,16 +116,79 @@ func isFinal(err error) bool {
 // errUnusable marks an answer, or a directory, that no retry improves.
 var errUnusable = errors.New("the answer is unusable")
 
+// expired reports whether this node's certificate is one that the host has issued
+// and that is not valid any more.
+func (c *JoinConfig) expired() bool {
+	creds, err := trust.ParseCredentials(c.State.Secret(state.SecretCredentials))
+	if err != nil || len(creds.Chain) == 0 {
+		return false
+	}
+	_, err = creds.Check(c.Faults.Now())
+	return errors.Is(err, trust.ErrExpired)
+}
+
+// lastHost returns where the host was when this node last ran.
+func (c *JoinConfig) lastHost() (list []string) {
+	for _, m := range c.State.Members() {
+		if m.Life.Node == addr.Host {
+			list = append(list, m.Addresses...)
+		}
+	}
+	return list
+}
+
+// key returns the key to which this node's identity belongs: that of its
+// certificate, or a new one that is on disk before anybody hears of it, so that to
+// ask again is to ask as the same node.
+func (c *JoinConfig) key() (crypto.Signer, error) {
+	if creds, err := trust.ParseCredentials(c.State.Secret(state.SecretCredentials)); err == nil {
+		return creds.Key, nil
+	}
+	if b := c.State.Secret(state.SecretKey); len(b) > 0 {
+		return trust.DecodeKey(b)
+	}
+	key, err := trust.NewKey()
+	if err != nil {
+		return nil, err
+	}
+	encoded, err := trust.EncodeKey(key)
+	if err != nil {
+		return nil, err
+	}
+	return key, c.State.PutSecret(state.SecretKey, encoded)
+}
+
+// ask asks the host at one address: with the token, or if this node has joined
+// before, by its key.
+func (c *JoinConfig) ask(ctx context.Context, address string, key crypto.Signer) (control.JoinGrant, error) {
+	request, err := trust.RequestFor(key)
+	if err != nil {
+		return control.JoinGrant{}, err
+	}
+	ask := control.JoinAsk{Name: c.State.Identity().Name, Request: request}
+	if !c.State.Joined() {
+		return control.Ask(ctx, c.Dial, address, c.Token, c.Faults.Now, ask)
+	}
+	creds, err := trust.ParseCredentials(c.State.Secret(state.SecretCredentials))
+	if err != nil {
+		return control.JoinGrant{}, err
+	}
+	grant, err := control.AskAgain(ctx, c.Dial, address, creds, c.Faults.Now, ask)
+	refused, ok := errors.AsType[*control.RefusedError](err)
+	if ok && refused.Code == control.CodeUnknown && !c.Token.Cluster.IsZero() {
+		return control.Ask(ctx, c.Dial, address, c.Token, c.Faults.Now, ask)
+	}
+	return grant, err
+}
+
 // once asks at one address and stores what it got.
 func (c *JoinConfig) once(ctx context.Context, address string) error {
-	id := c.State.Identity()
-	request, key, err := trust.NewRequest()
+	key, err := c.key()
 	if err != nil {
-		return err
+		return fmt.Errorf("%w: %w", errUnusable, err)
 	}
 	_ = c.Faults.Hit(failpoint.JoinAsked)
-	grant, err := control.Ask(ctx, c.Dial, address, c.Token, c.Faults.Now,
-		control.JoinAsk{UUID: id.Node, Name: id.Name, Request: request})
+	grant, err := c.ask(ctx, address, key)
 	if err == nil {
 		err = c.Faults.Hit(failpoint.JoinAnswered)
 	}
@@ -127,7 +200,7 @@ func (c *JoinConfig) once(ctx context.Context, address string) error {
 		return fmt.Errorf("%w: %w", errUnusable, err)
 	}
 	got, err := creds.Identity()
-	if err != nil || got.Node != id.Node || got.Cluster != c.Token.Cluster || got.Host {
+	if err != nil || got.Node != grant.Node || got.Cluster != grant.Cluster || got.Host {
 		return fmt.Errorf("%w: the certificate is for %s", errUnusable, got)
 	}
 	if _, err := trust.DecodeKeyring(grant.Keyring); err != nil {
@@ -137,7 +210,10 @@ func (c *JoinConfig) once(ctx context.Context, address string) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", errUnusable, err)
 	}
-	err = c.State.Join(state.Joined{Cluster: grant.Cluster, Secrets: map[state.SecretName][]byte{
+	if !c.Token.Cluster.IsZero() && grant.Cluster != c.Token.Cluster {
+		return fmt.Errorf("%w: it is of cluster %s", errUnusable, grant.Cluster)
+	}
+	err = c.State.Join(state.Joined{Cluster: grant.Cluster, Node: grant.Node, Secrets: map[state.SecretName][]byte{
 		state.SecretCredentials: encoded,
 		state.SecretKeyring:     grant.Keyring,
 	}})

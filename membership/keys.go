@@ -2,14 +2,10 @@ package membership
 
 import (
 	"bytes"
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
-	"time"
 
-	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/membership/control"
 	"github.com/fabricd/fabricd/membership/state"
 	"github.com/fabricd/fabricd/membership/trust"
@@ -17,36 +13,39 @@ import (
 )
 
 // keys are the gossip keys as the host hands them out. The loop owns them.
-//
-// They follow every grant, so that a node that was away during a rotation gets
-// them by its control session, and every change.
 type keys struct {
-	seq  uint64 // counts the changes of this start
+	handout
 	ring []byte // encoded
-	held map[verdict.SessionID]uint64
-	sent time.Time     // when seq went to all, or again to those who owe
-	all  chan struct{} // closed when every life holds seq; nil: nobody waits
+}
+
+// takeRotation lets one rotation of keys or of the CA begin at a time.
+func (a *Agent) takeRotation(what string) (release func(), err error) {
+	if a.enroller == nil {
+		return nil, a.errNotHost(what)
+	}
+	select {
+	case a.rotation <- struct{}{}:
+		return func() { <-a.rotation }, nil
+	default:
+		return nil, fmt.Errorf("%s: another rotation is under way", what)
+	}
 }
 
 // RotateGossipKey changes the key that seals all gossip, and returns the new
 // key's version. Every node in the table first holds the new key, then uses it,
-// then forgets the old one; each step waits until all of them, and whoever comes
-// meanwhile, have it on disk and in use. A node that is removed is not waited
-// for, one that has only lost its way to the host is.
+// then forgets the old one. Each step waits until all of them have it on disk and
+// in use; one that does not confirm in time is cut off and gets the keys when it
+// comes back, so that no node can keep the others from changing theirs.
 //
 // When ctx ends before, the cluster gossips on with what it has, and the next
 // call completes this rotation instead of beginning one. Only the host can do
 // it, once at a time.
 func (a *Agent) RotateGossipKey(ctx context.Context) (version uint32, err error) {
-	if a.desk == nil {
-		return 0, a.errNotHost("rotate gossip key")
+	release, err := a.takeRotation("rotate gossip key")
+	if err != nil {
+		return 0, err
 	}
-	select {
-	case a.rotation <- struct{}{}:
-		defer func() { <-a.rotation }()
-	default:
-		return 0, errors.New("rotate gossip key: another rotation is under way")
-	}
+	defer release()
 	ring, err := trust.DecodeKeyring(a.cfg.State.Secret(state.SecretKeyring))
 	if err == nil {
 		version, err = a.rotate(ctx, ring)
@@ -55,6 +54,7 @@ func (a *Agent) RotateGossipKey(ctx context.Context) (version uint32, err error)
 		return 0, fmt.Errorf("rotate gossip key: %w", err)
 	}
 	a.log.Info().Uint32("version", version).Msg("gossip key rotated")
+	a.audit(Audit{Event: "key-rotated", Text: fmt.Sprint("gossip key ", version)})
 	return version, nil
 }
 
@@ -86,7 +86,7 @@ func (a *Agent) rotate(ctx context.Context, ring trust.Keyring) (version uint32,
 	return version, a.distribute(ctx, ring)
 }
 
-// distribute gives a keyring to everybody and waits until everybody holds it.
+// distribute gives a keyring to everybody.
 func (a *Agent) distribute(ctx context.Context, ring trust.Keyring) error {
 	encoded := ring.Encode()
 	if err := a.cfg.State.PutSecret(state.SecretKeyring, encoded); err != nil {
@@ -95,21 +95,10 @@ func (a *Agent) distribute(ctx context.Context, ring trust.Keyring) error {
 	if err := a.gossip.SetKeys(ring.Keys()); err != nil {
 		return err
 	}
-	all := make(chan struct{})
-	a.post(func() {
-		a.keys.seq++
-		a.keys.ring, a.keys.all = encoded, all
-		a.sendKeysToAll()
-		a.checkKeys()
-	})
-	select {
-	case <-all:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("%s: not every node holds them%s: %w", ring, a.livesWithoutKeys(), context.Cause(ctx))
-	case <-a.ctx.Done():
-		return ErrClosed
+	if _, err := a.handOut(ctx, &a.keys.handout, func() { a.keys.ring = encoded }); err != nil {
+		return fmt.Errorf("%s: %w", ring, err)
 	}
+	return nil
 }
 
 // sendKeys sends the keys to one session.
@@ -117,79 +106,6 @@ func (a *Agent) sendKeys(id verdict.SessionID) {
 	if s := a.sessions[id]; s != nil {
 		_ = s.Send(control.Keys{Seq: a.keys.seq, Keyring: a.keys.ring}) // a new session gets them anew
 	}
-}
-
-// sendKeysToAll sends the keys to every session that does not hold them.
-func (a *Agent) sendKeysToAll() {
-	a.keys.sent = time.Now()
-	for id := range a.sessions {
-		if held, ok := a.keys.held[id]; !ok || held < a.keys.seq {
-			a.sendKeys(id)
-		}
-	}
-}
-
-// keysHeld takes the word of a node that it uses the keys.
-func (a *Agent) keysHeld(id verdict.SessionID, seq uint64) {
-	if _, open := a.sessions[id]; open && seq <= a.keys.seq {
-		a.keys.held[id] = seq
-		a.checkKeys()
-	}
-}
-
-// checkKeys wakes who waits, if every life that is not over holds the keys.
-func (a *Agent) checkKeys() {
-	if a.keys.all == nil || len(a.owingKeys()) > 0 {
-		return
-	}
-	close(a.keys.all)
-	a.keys.all = nil
-}
-
-// owingKeys returns the lives that do not hold the newest keys, in order.
-func (a *Agent) owingKeys() (list []addr.Life) {
-	for life, id := range a.host.Sessions() {
-		if held, ok := a.keys.held[id]; !ok || held < a.keys.seq {
-			list = append(list, life)
-		}
-	}
-	slices.SortFunc(list, func(x, y addr.Life) int { return cmp.Compare(x.Node, y.Node) })
-	return list
-}
-
-// livesWithoutKeys returns, for an error, the first of the nodes that
-// [Agent.distribute] waits for. It is called from outside the loop.
-func (a *Agent) livesWithoutKeys() string {
-	const most = 5
-	owing := make(chan []addr.Life, 1)
-	if !a.post(func() { owing <- a.owingKeys() }) {
-		return ""
-	}
-	var list []addr.Life
-	select {
-	case list = <-owing:
-	case <-a.ctx.Done():
-	}
-	text := ""
-	for _, life := range list[:min(len(list), most)] {
-		text += fmt.Sprintf(", node %d does not", life.Node)
-	}
-	if more := len(list) - most; more > 0 {
-		text += fmt.Sprintf(", nor do %d more", more)
-	}
-	return text
-}
-
-// tendKeys looks again, since a life that did not hold the keys may be over,
-// and repeats them to those who owe.
-func (a *Agent) tendKeys(now time.Time) {
-	if a.keys.all == nil {
-		return
-	}
-	if now.Sub(a.keys.sent) >= a.timing.Resend {
-		a.sendKeysToAll()
-	}
-	a.checkKeys()
 }
 
 // takeKeys uses the keys that the host gives, once they are on disk.
@@ -204,7 +120,115 @@ func (a *Agent) takeKeys(s *control.Session, k control.Keys) {
 	}
 	if err != nil {
 		a.log.Error().Err(err).Msg("gossip keys are not changed")
-		return // the host waits for us, and repeats them
+		return // the host repeats them
 	}
 	_ = s.Send(control.KeysHeld{Seq: k.Seq}) // as for every answer: a new session asks anew
+}
+
+// roots are the cluster's CA certificates as the host hands them out. The loop owns
+// them.
+type roots struct {
+	handout
+	renew bool // everybody is to ask for a new certificate
+}
+
+// sendRoots sends the CA certificates to one session.
+func (a *Agent) sendRoots(id verdict.SessionID) {
+	if s := a.sessions[id]; s != nil && a.roots.seq > 0 {
+		_ = s.Send(control.Roots{Seq: a.roots.seq, Roots: a.enroller.roots(), Renew: a.roots.renew}) // as for keys
+	}
+}
+
+// takeRoots trusts the CA certificates that the host gives, once they are on disk.
+func (a *Agent) takeRoots(s *control.Session, r control.Roots) {
+	if !a.renewal.ours {
+		return // an operator's files say whom to trust
+	}
+	creds := a.cfg.Trust.Credentials()
+	leaf := creds.Chain[0]
+	next, err := trust.NewCredentials(creds.Key, leaf.Raw, r.Roots, a.cfg.Faults.Now())
+	if err == nil {
+		err = putCredentials(a.cfg.State, next)
+	}
+	if err == nil {
+		err = a.cfg.Trust.Replace(next)
+	}
+	if err != nil {
+		a.log.Error().Err(err).Msg("the CA certificates that the host gives are not taken")
+		return
+	}
+	_ = s.Send(control.RootsHeld{Seq: r.Seq}) // as for keys
+	if r.Renew {
+		a.askForCertificate()
+	}
+}
+
+// RotateCA replaces the cluster's certificate authority: every node first trusts
+// both, then has a certificate and a lease of the new one, then forgets the old one.
+// What is open stays open. A node that does not follow in time is cut off; if it
+// misses the last step it has to join again with a token. Tokens made before are
+// void afterwards. When ctx ends before, both are valid, and the next call completes
+// this one. Only a host without an operator's CA can do it.
+func (a *Agent) RotateCA(ctx context.Context) error {
+	release, err := a.takeRotation("rotate CA")
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := a.rotateCA(ctx); err != nil {
+		return fmt.Errorf("rotate CA: %w", err)
+	}
+	a.log.Info().Msg("certificate authority rotated")
+	a.audit(Audit{Event: "ca-rotated", Text: "certificate " + a.cfg.Trust.Credentials().Serial()})
+	return nil
+}
+
+func (a *Agent) rotateCA(ctx context.Context) error {
+	next, err := a.enroller.nextCA()
+	if err != nil {
+		return err
+	}
+	old := a.cfg.Trust.Credentials().Roots
+	both := slices.Concat(old, []*trust.Certificate{next.Certificate()})
+	if slices.ContainsFunc(old, next.Certificate().Equal) {
+		both = old
+	}
+	steps := []struct {
+		change func() error
+		renew  bool
+	}{
+		{func() error { return a.trustRoots(both) }, false},
+		{func() error { return a.enroller.useCA(next, both) }, true},
+		{func() error { return a.trustRoots([]*trust.Certificate{next.Certificate()}) }, false},
+	}
+	for i, step := range steps {
+		if err := step.change(); err != nil {
+			return err
+		}
+		change := func() {
+			a.roots.renew = step.renew
+			if step.renew {
+				a.feedHost(verdict.Recertify{})
+			}
+		}
+		if _, err := a.handOut(ctx, &a.roots.handout, change); err != nil {
+			return err
+		}
+		if i == 1 {
+			if err := a.awaitRenewals(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// trustRoots makes this host trust the CA certificates.
+func (a *Agent) trustRoots(certs []*trust.Certificate) error {
+	creds := a.cfg.Trust.Credentials()
+	creds.Roots = certs
+	if err := putCredentials(a.cfg.State, creds); err != nil {
+		return err
+	}
+	return a.cfg.Trust.Replace(creds)
 }

@@ -26,7 +26,7 @@ func TestEveryLifeHasASignedLeaseOnDisk(t *testing.T) {
 			other := w.all[(n.i)%len(w.all)]
 			got, err := control.VerifyLease(must(LoadTrust(other.st, time.Now)), lease.Signed)
 			self := n.a.Self()
-			want := control.Lease{Cluster: n.st.Identity().Cluster, UUID: self.UUID, Epoch: self.Epoch,
+			want := control.Lease{Cluster: n.st.Identity().Cluster, UUID: self.UUID, Key: n.a.cfg.Trust.Identity().Key, Epoch: self.Epoch,
 				Life: self.Life, Term: 1, Since: got.Since, Name: self.Name}
 			if err != nil || got != want || got.Since.IsZero() {
 				t.Errorf("node %d reads the lease of node %d as %+v, %v, want %+v", other.i, n.i, got, err, want)
@@ -43,7 +43,7 @@ func TestEveryLifeHasASignedLeaseOnDisk(t *testing.T) {
 func (w *world) call(from, to *node, end control.End, lease []byte) error {
 	d := control.Dialer{Store: must(LoadTrust(from.st, time.Now)), Dial: w.dial(from.i),
 		Self: func() (control.End, []byte) { return end, lease }}
-	up, err := d.Lifeline(w.t.Context(), dataAddr(to.i), control.Target{})
+	up, err := d.Lifeline(w.t.Context(), dataAddr(to.i), control.Target{}, nil)
 	if err == nil {
 		up.Abort()
 	}
@@ -130,7 +130,7 @@ func TestATermWithoutALeaseMovesNoHost(t *testing.T) {
 			}
 		}, func(verdict.DownCause, error) {})
 		s.Send(verdict.Join{UUID: end.UUID, Epoch: end.Epoch, Previous: addr.Life{Node: 1, Generation: 1}, Term: 1000,
-			Lease: nil})
+			Name: "n3", Addresses: []string{dataAddr(3)}, Lease: nil})
 		if g := (<-got).(verdict.Grant); g.Life != (addr.Life{Node: 2, Generation: 2}) || g.Term != 1 {
 			t.Errorf("granted %+v, want the node's own ID, in term 1", g)
 		}

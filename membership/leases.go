@@ -1,20 +1,32 @@
 package membership
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/membership/control"
 	"github.com/fabricd/fabricd/membership/state"
+	"github.com/fabricd/fabricd/membership/trust"
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
-// signed returns the grant of our host with its lease, which is on disk.
-func (a *Agent) signed(g verdict.Grant) (verdict.Grant, error) {
+// signed returns the grant of our host with its lease, which is on disk. The lease
+// is that of the key that the session has proved.
+func (a *Agent) signed(g verdict.Grant, id verdict.SessionID) (verdict.Grant, error) {
+	key := a.cfg.Trust.Identity().Key
+	if id != verdict.LocalSession {
+		s := a.sessions[id]
+		if s == nil {
+			return g, errors.New("its session has ended")
+		}
+		key = s.Identity().Key
+	}
 	var err error
 	g.Lease, err = control.SignLease(a.cfg.Trust, control.Lease{
 		Cluster: a.cfg.State.Identity().Cluster,
 		UUID:    g.UUID,
+		Key:     key,
 		Epoch:   g.Epoch,
 		Life:    g.Life,
 		Term:    g.Term,
@@ -33,6 +45,9 @@ func (a *Agent) lastLease() state.Lease {
 		return state.Lease{}
 	}
 	proved, err := control.VerifyLease(a.cfg.Trust, lease.Signed)
+	if err == nil && proved.Key != a.cfg.Trust.Identity().Key {
+		err = errors.New("it is that of another key")
+	}
 	if err == nil && (proved.UUID != a.self.UUID || proved.Life != lease.Life) {
 		err = fmt.Errorf("it is signed for life %s of node %s", proved.Life, proved.UUID)
 	}
@@ -45,9 +60,17 @@ func (a *Agent) lastLease() state.Lease {
 
 // admit refuses lives that are over, leases that are out of date, and everybody
 // once this node has left. It runs on the server's goroutines.
-func (a *Agent) admit(proto string, h control.Hello, lease control.Lease) error {
+func (a *Agent) admit(proto string, h control.Hello, id trust.Identity, lease control.Lease) error {
 	if a.hasDeparted() {
 		return control.Refusef(control.CodeStopped, "this node leaves the cluster")
+	}
+	if err := a.keptOut(id.Node); err != nil {
+		return err
+	}
+	if a.enroller != nil {
+		if err := a.enroller.check(id, ""); err != nil {
+			return err
+		}
 	}
 	if proto != control.ProtoLifeline || h.From.Life == noLife {
 		return nil // a control session is for asking what is true

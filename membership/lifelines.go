@@ -193,7 +193,7 @@ func (a *Agent) dialLine(l *line, n Node) {
 	a.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(a.ctx, a.timing.Silence)
 		defer cancel()
-		up, met := a.reach(ctx, n)
+		up, met := a.reach(ctx, n, nil)
 		if !a.post(func() { a.lineDialed(l, n, up, met) }) && up != nil {
 			up.Abort()
 		}
@@ -207,7 +207,7 @@ func (a *Agent) look(l *line, n Node, limit time.Duration) {
 	a.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(a.ctx, limit)
 		defer cancel()
-		up, met := a.reach(ctx, n)
+		up, met := a.reach(ctx, n, nil)
 		a.post(func() {
 			l.dialing = false
 			l.retryAt = time.Now().Add(lineRetry)
@@ -295,7 +295,7 @@ func (a *Agent) tellMet(l *line, n Node, met sight) {
 // acceptLine takes a lifeline that a peer opened.
 func (a *Agent) acceptLine(up *control.Lifeline) {
 	p := up.Peer()
-	if a.linesOf(p.UUID) >= maxPerPeer {
+	if a.linesOf(p.UUID) >= maxPerPeer || a.keptOut(p.UUID) != nil {
 		up.Abort()
 		return
 	}

@@ -3,60 +3,233 @@ package membership
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
+	"strconv"
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/membership/control"
 	"github.com/fabricd/fabricd/membership/trust"
+	"github.com/fabricd/fabricd/membership/verdict"
 )
 
-// An Enrolment is what the host knows of one identity: a UUID that belongs for
-// good to the public key that first proved it.
-type Enrolment struct {
-	UUID   addr.UUID
-	Key    trust.Pin // of its public key
-	Name   string
-	Labels []string      // from the token that it joined with
-	Token  trust.TokenID // that it joined with; zero with an operator's CA
-	Since  time.Time     // when it joined
-	Until  time.Time     // end of its newest certificate
-	Serial string        // of that certificate, hexadecimal
-	NewKey bool          // an operator has allowed that it comes with another key
-	Banned time.Time     // zero: it is not banned
-	Reason string        // of the ban, for people
+// errNotHost is returned by what only the host can do.
+func (a *Agent) errNotHost(what string) error {
+	return fmt.Errorf("%s: this node is not the host", what)
 }
 
-var errNotYet = errors.New("not built yet")
+// CreateToken makes a join token. It is on disk when CreateToken returns. Only
+// the host can do it.
+func (a *Agent) CreateToken(opts trust.TokenOptions) (trust.Token, error) {
+	d := a.enroller
+	if d == nil {
+		return trust.Token{}, a.errNotHost("create token")
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	t, err := d.tokens.Create(a.cfg.Trust.Identity().Cluster, a.cfg.Trust.Pin(), opts, a.cfg.Faults.Now())
+	if err != nil {
+		return trust.Token{}, err
+	}
+	if err := d.store(); err != nil {
+		d.tokens.Revoke(t.ID)
+		return trust.Token{}, fmt.Errorf("create token: %w", err)
+	}
+	return t, nil
+}
+
+// RevokeToken removes a join token and reports whether there was one. Only the
+// host can do it.
+func (a *Agent) RevokeToken(id trust.TokenID) (bool, error) {
+	d := a.enroller
+	if d == nil {
+		return false, a.errNotHost("revoke token")
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.tokens.Revoke(id) {
+		return false, nil
+	}
+	return true, d.store()
+}
+
+// Tokens returns the host's join tokens, oldest first; on other nodes none.
+func (a *Agent) Tokens() []trust.TokenRecord {
+	if a.enroller == nil {
+		return nil
+	}
+	return a.enroller.tokens.List()
+}
 
 // Enrolments returns all identities that the host knows, in order of their names.
 // Only the host knows any.
-func (a *Agent) Enrolments() []Enrolment { return nil }
+func (a *Agent) Enrolments() []Enrolment {
+	d := a.enroller
+	if d == nil {
+		return nil
+	}
+	return d.known.Load().sorted()
+}
 
 // RemoveNode ends the incarnation of a node, named by name, ID or UUID, and
-// forgets its identity: it comes back with a token only, as another one. Only
-// the host can do it.
+// forgets its identity: it comes back with a token only, as another one. It
+// returns when every member has heard of the end, or when ctx ends. Only the host
+// can do it.
 func (a *Agent) RemoveNode(ctx context.Context, node string) (Enrolment, error) {
-	return Enrolment{}, errNotYet
+	e, err := a.change("remove node", node, func(all enrolments, e *Enrolment) { delete(all, e.UUID) })
+	if err == nil {
+		a.audit(Audit{Event: "remove", Node: e.UUID, Name: e.Name})
+		err = a.expel(ctx, e.UUID, verdict.ReasonExpelled, "removed by an operator")
+	}
+	return e, err
 }
 
 // BanNode ends the incarnation of a node and keeps its identity out until
-// [Agent.AllowNode]: on disk, at every member, and with a new gossip key. It
-// returns when all of this has happened, or when ctx ends. Only the host can do
-// it.
+// [Agent.AllowNode]: on disk, at every member, and with a new gossip key, which
+// follows. It returns when every member has ended what it had with the node, or
+// when ctx ends. To ban again changes the reason. Only the host can do it.
 func (a *Agent) BanNode(ctx context.Context, node, reason string) (Enrolment, error) {
-	return Enrolment{}, errNotYet
+	if len(reason) > maxReason {
+		return Enrolment{}, fmt.Errorf("ban node: a reason of %d bytes, want at most %d", len(reason), maxReason)
+	}
+	again := false
+	e, err := a.change("ban node", node, func(_ enrolments, e *Enrolment) {
+		if again = e.IsBanned(); !again {
+			e.Banned = a.cfg.Faults.Now().UTC().Truncate(time.Second)
+		}
+		e.Reason = reason
+	})
+	if err != nil {
+		return e, err
+	}
+	a.audit(Audit{Event: "ban", Node: e.UUID, Name: e.Name, Text: reason})
+	if err := a.expel(ctx, e.UUID, verdict.ReasonBanned, "banned by an operator"); err != nil || again {
+		return e, err
+	}
+	a.wg.Go(func() { // the old key is the banned node's too
+		if _, err := a.RotateGossipKey(a.ctx); err != nil && a.ctx.Err() == nil {
+			a.log.Error().Err(err).Msg("the gossip key of a banned node is still in use: `fabricd keys rotate` changes it")
+		}
+	})
+	return e, nil
 }
 
 // AllowNode lifts a ban. With newKey the next node that joins with a token and
 // this name gets the identity, whatever key it has. Only the host can do it.
-func (a *Agent) AllowNode(ctx context.Context, node string, newKey bool) (Enrolment, error) {
-	return Enrolment{}, errNotYet
+func (a *Agent) AllowNode(_ context.Context, node string, newKey bool) (Enrolment, error) {
+	e, err := a.change("allow node", node, func(_ enrolments, e *Enrolment) {
+		e.Banned, e.Reason, e.NewKey = time.Time{}, "", newKey
+	})
+	if err != nil {
+		return e, err
+	}
+	a.audit(Audit{Event: "allow", Node: e.UUID, Name: e.Name, Text: map[bool]string{true: "with a new key"}[newKey]})
+	a.post(a.takeBansOfHost)
+	return e, nil
 }
 
-// RotateCA replaces the cluster's certificate authority: every node first
-// trusts both, then has a certificate of the new one, then forgets the old one.
-// A node that does not follow is told to rejoin. Tokens made before are void
-// afterwards. Only a host without an operator's CA can do it.
-func (a *Agent) RotateCA(ctx context.Context) error { return errNotYet }
+// change lets an operator change an enrolment, and writes that.
+func (a *Agent) change(what, node string, how func(enrolments, *Enrolment)) (changed Enrolment, err error) {
+	d := a.enroller
+	if d == nil {
+		return changed, a.errNotHost(what)
+	}
+	life := a.lifeNamed(node)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	err = d.change(func(all enrolments) error {
+		e := all.byName(node)
+		for _, o := range all {
+			if o.UUID.String() == node || e == nil && o.UUID == life {
+				e = o
+			}
+		}
+		if e == nil {
+			return fmt.Errorf("%w: %q", errNoNode, node)
+		}
+		how(all, e)
+		changed = *e
+		return nil
+	})
+	if err != nil {
+		return changed, fmt.Errorf("%s: %w", what, err)
+	}
+	return changed, nil
+}
+
+// lifeNamed returns who lives with the ID that is written in text, the zero UUID if
+// nobody does.
+func (a *Agent) lifeNamed(text string) addr.UUID {
+	id, err := strconv.ParseUint(text, 10, 16)
+	if err != nil {
+		return addr.UUID{}
+	}
+	for _, n := range a.Nodes() {
+		if n.Life.Node == addr.NodeID(id) {
+			return n.UUID
+		}
+	}
+	return addr.UUID{}
+}
+
+// expelWait is the time between two looks whether everybody has heard of an end.
+const expelWait = 10 * time.Millisecond
+
+// expel ends the life of a node, and all that it has with the host, and waits until
+// every member has dealt with that.
+func (a *Agent) expel(ctx context.Context, node addr.UUID, why Reason, text string) error {
+	began := make(chan addr.Life, 1)
+	posted := a.post(func() {
+		a.takeBansOfHost()
+		life, _ := a.host.LifeOf(node)
+		began <- life
+		a.feedHost(verdict.Expel{UUID: node, Reason: why})
+		a.cutOff(node, text)
+	})
+	if !posted {
+		return ErrClosed
+	}
+	look := time.NewTicker(expelWait)
+	defer look.Stop()
+	life := <-began
+	for {
+		owing := make(chan int, 1)
+		if !a.post(func() { owing <- a.host.Owing(life) }) {
+			return ErrClosed
+		}
+		if n := <-owing; n == 0 {
+			return nil
+		}
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return fmt.Errorf("the node is out, but not every member has said that it has ended all with it: %w", context.Cause(ctx))
+		case <-a.ctx.Done():
+			return ErrClosed
+		}
+	}
+}
+
+// cutOff ends every session and lifeline with a node here, once what was said on
+// them is sent.
+func (a *Agent) cutOff(node addr.UUID, text string) {
+	for _, s := range a.sessions {
+		if s.Peer().UUID == node {
+			s.Close(text)
+		}
+	}
+	for k, l := range a.lines {
+		if k.UUID != node {
+			continue
+		}
+		for _, up := range append(slices.Clone(l.extra), l.up) {
+			if up != nil {
+				up.Close(text)
+			}
+		}
+	}
+}
 
 // Lease returns the signed lease of this node's incarnation, nil while it has
 // none. It must not be changed.
@@ -67,18 +240,38 @@ func (a *Agent) Lease() []byte {
 }
 
 // CheckLease says why signed does not prove that the node with this UUID and
-// public key lives as life of this epoch: not signed by the host, of somebody
-// else, banned. It may be called from any goroutine.
+// public key lives as life of this epoch: not signed by the host, of another node
+// or key, over, banned. It may be called from any goroutine.
 func (a *Agent) CheckLease(signed []byte, node addr.UUID, key trust.Pin, epoch uint64, life addr.Life) error {
-	return nil
+	if err := a.keptOut(node); err != nil {
+		return err
+	}
+	lease, err := control.CheckHolder(a.cfg.Trust, node, key, signed)
+	if err != nil {
+		return err
+	}
+	if lease.Life != life || lease.Epoch != epoch {
+		return fmt.Errorf("its lease is of life %s of start %d, not of life %s of start %d", lease.Life, lease.Epoch, life, epoch)
+	}
+	if err := a.fenced(life); err != nil {
+		return err
+	}
+	return a.outdated(control.End{UUID: node, Epoch: epoch, Life: life}, lease)
 }
 
 // An Audit is one event of the audit log. It holds no secret.
 type Audit struct {
-	Event string // join, rejoin, certificate, remove, ban, allow, ca-rotated, key-rotated, refused-join, incarnation, incarnation-ended
+	Event string // join, join-refused, certificate, remove, ban, allow, ca-rotated, key-rotated
 	Node  addr.UUID
 	Name  string
-	Life  addr.Life
 	Token trust.TokenID
 	Text  string // what else is to be said: a reason, a serial number
 }
+
+func (a *Agent) audit(e Audit) {
+	if a.cfg.Audit != nil {
+		a.cfg.Audit(e)
+	}
+}
+
+var errNoCA = errors.New("the certificates of this cluster come from its operator's CA")

@@ -37,7 +37,8 @@ func exhausted(err error) bool {
 
 // reach opens a lifeline to exactly the life that n names. If met is sawAlive, the
 // lifeline is the caller's to start; else there is none.
-func (a *Agent) reach(ctx context.Context, n Node) (up *control.Lifeline, met sight) {
+// The life is asked to sign the challenge, if there is one.
+func (a *Agent) reach(ctx context.Context, n Node, challenge []byte) (up *control.Lifeline, met sight) {
 	if len(n.Addresses) == 0 {
 		return nil, sawNobody
 	}
@@ -50,7 +51,7 @@ func (a *Agent) reach(ctx context.Context, n Node) (up *control.Lifeline, met si
 	results := make(chan result, len(n.Addresses))
 	for _, address := range n.Addresses {
 		a.wg.Go(func() {
-			up, met := a.reachAt(ctx, address, n)
+			up, met := a.reachAt(ctx, address, n, challenge)
 			results <- result{up, met}
 		})
 	}
@@ -68,8 +69,8 @@ func (a *Agent) reach(ctx context.Context, n Node) (up *control.Lifeline, met si
 	return up, met
 }
 
-func (a *Agent) reachAt(ctx context.Context, address string, n Node) (*control.Lifeline, sight) {
-	up, err := a.dialer.Lifeline(ctx, address, control.Target{UUID: n.UUID, Epoch: n.Epoch, Life: n.Life})
+func (a *Agent) reachAt(ctx context.Context, address string, n Node, challenge []byte) (*control.Lifeline, sight) {
+	up, err := a.dialer.Lifeline(ctx, address, control.Target{UUID: n.UUID, Epoch: n.Epoch, Life: n.Life}, challenge)
 	var refused *control.RefusedError
 	switch {
 	case errors.As(err, &refused) && refused.Remote && refused.Code == control.CodeFenced:
@@ -127,7 +128,7 @@ func (a *Agent) redial(x verdict.Redial) {
 	a.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(a.ctx, a.timing.Redial)
 		defer cancel()
-		up, met := a.reach(ctx, n)
+		up, met := a.reach(ctx, n, nil)
 		outcome := verdict.RedialFailed
 		switch met {
 		case sawNothing:
@@ -142,22 +143,26 @@ func (a *Agent) redial(x verdict.Redial) {
 	})
 }
 
-// probe sees whether a life can be reached over the data path.
+// probe sees whether a life can be reached over the data path, or, to show that to
+// the host, by its answer to a challenge.
 func (a *Agent) probe(x verdict.Probe) {
 	n := Node{Life: x.Life, UUID: x.UUID, Epoch: x.Epoch, Addresses: x.Addresses}
 	a.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(a.ctx, a.timing.Check)
 		defer cancel()
-		reached := a.probeOnce(ctx, n)
-		a.post(func() { a.feedMember(verdict.Probed{Nonce: x.Nonce, Reached: reached}) })
+		reached, proof := a.probeOnce(ctx, n, x.Challenge)
+		a.post(func() { a.feedMember(verdict.Probed{Nonce: x.Nonce, Reached: reached, Proof: proof}) })
 	})
 }
 
-func (a *Agent) probeOnce(ctx context.Context, n Node) bool {
-	if a.cfg.Probe != nil {
-		return a.cfg.Probe(ctx, n) == nil
+func (a *Agent) probeOnce(ctx context.Context, n Node, challenge []byte) (reached bool, proof []byte) {
+	if a.cfg.Probe != nil && len(challenge) == 0 {
+		return a.cfg.Probe(ctx, n) == nil, nil
 	}
-	up, met := a.reach(ctx, n)
+	up, met := a.reach(ctx, n, challenge)
+	if met == sawAlive {
+		proof = up.Proof()
+	}
 	a.release(up)
-	return met == sawAlive
+	return met == sawAlive, proof
 }

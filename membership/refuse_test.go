@@ -127,21 +127,50 @@ func TestJoinWaitsForTheHostAndSaysSo(t *testing.T) {
 	})
 }
 
-func TestATokenDoesNotGiveALivingNodesIdentity(t *testing.T) {
+// TestATokenGivesNobodysIdentity: a token gives a new identity and never that of
+// another node, whether that lives or not; the same key gets the same one again.
+func TestATokenGivesNobodysIdentity(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(3)
 		victim := w.node(3)
-		request, _, err := trust.NewRequest()
+		node := victim.st.Identity().Node
+		ask := func(name string, request []byte) (control.JoinGrant, error) {
+			return control.Ask(t.Context(), w.dial(9), dataAddr(1), w.token, time.Now, control.JoinAsk{Name: name, Request: request})
+		}
+		request, key, err := trust.NewRequest()
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = control.Ask(t.Context(), w.dial(9), dataAddr(1), w.token, time.Now,
-			control.JoinAsk{UUID: victim.st.Identity().Node, Name: "mallory", Request: request})
-		if err == nil || !strings.Contains(err.Error(), "which is alive") {
-			t.Errorf("error %v, want that the UUID is alive", err)
+		refused := func(when, name string) {
+			t.Helper()
+			if g, err := ask(name, request); err == nil || !strings.Contains(err.Error(), "name") {
+				t.Errorf("%s: %+v, %v, want a refusal for the name", when, g.Node, err)
+			}
 		}
-		if got := w.node(1).a.Tokens()[0].Uses; got != 2 {
-			t.Errorf("the token counts %d uses, want 2: the refused one is given back", got)
+		refused("while the node lives", "n3")
+		refused("the host's name", "n1")
+		refused("no name", "\x1b[2J")
+		w.kill(victim)
+		time.Sleep(20 * time.Minute) // its quarantine is over
+		refused("when it is gone", "n3")
+		g := must(ask("mallory", request))
+		if g.Node == node || g.Node.IsZero() {
+			t.Errorf("the host has chosen %s for a new key, that of n3 is %s", g.Node, node)
+		}
+		time.Sleep(time.Second)
+		if again := must(ask("somebody", must(trust.RequestFor(key)))); again.Node != g.Node {
+			t.Errorf("the same key got %s and then %s", g.Node, again.Node)
+		}
+		if got := w.node(1).a.Tokens()[0].Uses; got != 3 {
+			t.Errorf("the token counts %d uses, want 3: two nodes and mallory", got)
+		}
+		must(w.node(1).a.AllowNode(t.Context(), "n3", true))
+		other := must(trust.RequestFor(must(trust.NewKey())))
+		if g := must(ask("n3", other)); g.Node != node {
+			t.Errorf("with an operator's leave a new key got %s, want %s", g.Node, node)
+		}
+		if g, err := ask("n3", must(trust.RequestFor(must(trust.NewKey())))); err == nil {
+			t.Errorf("a third key got %s too", g.Node)
 		}
 	})
 }

@@ -38,6 +38,8 @@ func (a *Agent) startGossip(epoch uint64) error {
 		Seeds:      a.gossipSeeds(),
 		Profile:    a.cfg.Detection,
 		MaxMembers: maxHeard,
+		Proven:     a.proven,
+		Known:      a.knows,
 		Seed:       a.cfg.Seed,
 		Log:        a.log.With().Str("part", "gossip").Logger(),
 	})

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -32,6 +31,7 @@ func (a *Agent) serverConfig() control.Config {
 		Store:    a.cfg.Trust,
 		Self:     a.end,
 		Admit:    a.admit,
+		Known:    a.knows,
 		Lifeline: func(l *control.Lifeline) {
 			if !a.post(func() { a.acceptLine(l) }) {
 				l.Abort()
@@ -41,7 +41,7 @@ func (a *Agent) serverConfig() control.Config {
 		Refused: a.cfg.Refused,
 	}
 	if a.host != nil {
-		c.Join = a.desk.join
+		c.Join = a.enroller.join
 		c.Session = func(s *control.Session) {
 			if !a.post(func() { a.accept(s) }) {
 				s.Abort()
@@ -53,23 +53,23 @@ func (a *Agent) serverConfig() control.Config {
 
 // accept takes a node's session with this host.
 func (a *Agent) accept(s *control.Session) {
-	n := 0
-	for _, o := range a.sessions {
-		if o.Peer().UUID == s.Peer().UUID {
-			n++
-		}
-	}
-	if n >= maxPerPeer {
-		a.log.Warn().Stringer("peer", s.Peer().UUID).Msg("too many control sessions of one node")
+	if err := a.enroller.check(s.Identity(), ""); err != nil || a.crowded(s.Peer().UUID) {
+		a.log.Debug().Err(err).Stringer("peer", s.Peer().UUID).Msg("control session is not taken")
 		s.Abort()
 		return
 	}
+	id := a.lastID + 1
+	a.openings[id] = opening{at: time.Now()}
 	a.attach(s, func(in any) {
 		switch in := in.(type) {
 		case verdict.Received:
 			_ = a.cfg.Faults.Hit(stepOfHeard(in.Message))
-			a.feedHost(in)
+			m, ok := a.takeRequest(id, s, in.Message)
+			if in.Message = m; ok {
+				a.feedHost(in)
+			}
 		case verdict.Down:
+			delete(a.openings, id)
 			a.feedHost(in)
 		}
 	})
@@ -80,11 +80,17 @@ func (a *Agent) accept(s *control.Session) {
 func (a *Agent) hear(s *control.Session, id verdict.SessionID, m any) {
 	switch m := m.(type) {
 	case control.Renew:
-		_ = s.Send(a.desk.renew(s.Peer().UUID, m)) // a node that does not hear asks again
+		_ = s.Send(a.enroller.renew(s.Identity(), m)) // a node that does not hear asks again
 	case control.KeysHeld:
-		a.post(func() { a.keysHeld(id, m.Seq) })
+		a.post(func() { a.confirmed(&a.keys.handout, id, m.Seq) })
+	case control.RootsHeld:
+		a.post(func() { a.confirmed(&a.roots.handout, id, m.Seq) })
 	case control.Certificate:
 		a.post(func() { a.takeCertificate(m) })
+	case control.Roots:
+		a.post(func() { a.takeRoots(s, m) })
+	case control.Bans:
+		a.post(func() { a.takeBans(m) })
 	case control.Keys:
 		a.post(func() { a.takeKeys(s, m) })
 	}
@@ -109,6 +115,7 @@ func (a *Agent) attach(s *control.Session, feed func(any)) verdict.SessionID {
 			a.logEnd(log, err)
 			delete(a.sessions, id)
 			delete(a.keys.held, id)
+			delete(a.roots.held, id)
 			delete(a.words, id)
 			a.published = false
 			feed(verdict.Down{Session: id, Cause: cause})
@@ -133,7 +140,7 @@ func (a *Agent) logEnd(log zerolog.Logger, err error) {
 // send carries a message between the two machines of a host, or to a session.
 func (a *Agent) send(x verdict.Send, fromHost bool) {
 	if g, ok := x.Message.(verdict.Grant); ok {
-		signed, err := a.signed(g)
+		signed, err := a.signed(g, x.Session)
 		if err != nil {
 			a.log.Error().Err(err).Stringer("life", g.Life).Msg("the lease is not signed, the life not granted")
 			return // who waits for it asks again
@@ -153,12 +160,18 @@ func (a *Agent) send(x verdict.Send, fromHost bool) {
 	if s == nil {
 		return
 	}
+	if c, ok := x.Message.(verdict.Check); ok {
+		c.Challenge = a.challenge(c.Nonce, c.Target)
+		x.Message = c
+	}
 	if err := s.Send(x.Message); errors.Is(err, control.ErrTooLarge) {
 		a.log.Error().Err(err).Msg("control message is not sent")
 	}
 	_ = a.cfg.Faults.Hit(stepOfSent(x.Message))
 	if _, ok := x.Message.(verdict.Grant); ok && a.host != nil {
 		a.sendKeys(x.Session)
+		a.sendRoots(x.Session)
+		a.sendBans(x.Session)
 	}
 }
 
@@ -193,13 +206,13 @@ func (a *Agent) dialHost() {
 		a.feedMember(verdict.Connected{Session: verdict.LocalSession})
 		return
 	}
-	places := a.hostPlaces()
+	addresses := a.hostAddresses()
 	a.wg.Go(func() {
-		s, err := a.reachHost(places)
+		s, err := a.reachHost(addresses)
 		posted := a.post(func() {
 			if err != nil {
 				a.log.Debug().Err(err).Msg("no host")
-				a.feedMember(verdict.DialFailed{Text: err.Error()})
+				a.feedMember(verdict.DialFailed{Text: err.Error(), Refused: refusedFor(err)})
 				return
 			}
 			id := a.attach(s, func(in any) {
@@ -218,18 +231,50 @@ func (a *Agent) dialHost() {
 	})
 }
 
-// hostPlaces returns the addresses at which the host may be: where gossip saw
-// it last, where the table says it is, the seeds, and where it was before this
-// start.
-func (a *Agent) hostPlaces() []string {
-	var places []string
-	add := func(list ...string) {
-		for _, p := range list {
-			if !slices.Contains(places, p) && !slices.Contains(a.cfg.Node.Addresses, p) {
-				places = append(places, p)
+// maxHostAddresses bounds the addresses at which the host is looked for at a time,
+// and maxGossiped those of them that only gossip names.
+const (
+	maxHostAddresses = 8
+	maxGossiped      = 3
+)
+
+// hostAddresses returns where the host may be: where the table says it is, the
+// seeds, where it was before this start, and where gossip says it is, which
+// anybody with its key can: of these only a few, others each time.
+func (a *Agent) hostAddresses() []string {
+	var list []string
+	add := func(most int, more ...string) {
+		for _, p := range more {
+			if len(list) < most && !slices.Contains(list, p) && !slices.Contains(a.cfg.Node.Addresses, p) {
+				list = append(list, p)
 			}
 		}
 	}
+	for _, n := range a.member.Nodes() {
+		if n.Life.Node == addr.Host {
+			add(maxHostAddresses, n.Addresses...)
+		}
+	}
+	add(maxHostAddresses-maxGossiped, a.cfg.Seeds...)
+	for _, m := range a.cfg.State.Members() {
+		if m.Life.Node == addr.Host {
+			add(maxHostAddresses-maxGossiped, m.Addresses...)
+		}
+	}
+	gossiped := a.gossipedHosts()
+	if len(gossiped) > 0 {
+		a.dials++
+		first := a.dials % len(gossiped)
+		gossiped = append(gossiped[first:len(gossiped):len(gossiped)], gossiped[:first]...)
+	}
+	add(maxHostAddresses, gossiped...)
+	add(maxHostAddresses, a.cfg.Seeds...)
+	return list
+}
+
+// gossipedHosts returns the addresses of those that gossip as host, the highest
+// term first.
+func (a *Agent) gossipedHosts() (list []string) {
 	var hosts []gossip.Member
 	for k, m := range a.heard {
 		if m.Meta.Host && !a.gone[k] {
@@ -238,25 +283,28 @@ func (a *Agent) hostPlaces() []string {
 	}
 	slices.SortFunc(hosts, func(x, y gossip.Member) int { return cmp.Compare(y.Meta.Term, x.Meta.Term) })
 	for _, m := range hosts {
-		add(m.Meta.Addresses...)
+		list = append(list, m.Meta.Addresses...)
 	}
-	for _, n := range a.member.Nodes() {
-		if n.Life.Node == addr.Host {
-			add(n.Addresses...)
-		}
-	}
-	add(a.cfg.Seeds...)
-	for _, m := range a.cfg.State.Members() {
-		if m.Life.Node == addr.Host {
-			add(m.Addresses...)
-		}
-	}
-	return places
+	return list
 }
 
-// reachHost opens a session at the first of the places that answers as host.
-func (a *Agent) reachHost(places []string) (*control.Session, error) {
-	if len(places) == 0 {
+// refusedFor returns why a host does not want this node, if it says so; else "".
+func refusedFor(err error) string {
+	refused, ok := errors.AsType[*control.RefusedError](err)
+	if ok && refused.Remote && (refused.Code == control.CodeBanned || refused.Code == control.CodeUnknown) {
+		return refused.Text
+	}
+	return ""
+}
+
+// hostStagger is the time between the dials of two addresses, unless the first of
+// them fails before.
+const hostStagger = 100 * time.Millisecond
+
+// reachHost opens a session at the first of the addresses that answers as host. It
+// dials them one after the other and waits for none of them alone.
+func (a *Agent) reachHost(addresses []string) (*control.Session, error) {
+	if len(addresses) == 0 {
 		return nil, errors.New("no address to look for the host at: neither a seed nor gossip names one")
 	}
 	ctx, cancel := context.WithTimeout(a.ctx, hostTimeout)
@@ -265,31 +313,48 @@ func (a *Agent) reachHost(places []string) (*control.Session, error) {
 		s   *control.Session
 		err error
 	}
-	results := make(chan result, len(places))
-	var wg sync.WaitGroup
-	for _, p := range places {
-		wg.Go(func() {
-			s, err := a.dialer.Session(ctx, p)
-			results <- result{s, err}
-		})
-	}
+	results := make(chan result, len(addresses))
+	stagger := time.NewTicker(hostStagger)
+	defer stagger.Stop()
 	var found *control.Session
-	var texts []string
-	for range places {
-		r := <-results
-		switch {
-		case r.err != nil:
-			texts = append(texts, r.err.Error())
-		case found == nil:
-			found = r.s
+	var errs []error
+	done := func(s *control.Session, err error) { results <- result{s, err} }
+	for begun := 0; len(errs) < len(addresses) && found == nil; {
+		if begun == len(errs) {
+			begun = a.dialAt(ctx, addresses, begun, done)
+		}
+		select {
+		case r := <-results:
+			if r.err != nil {
+				errs = append(errs, r.err)
+			} else {
+				found = r.s
+			}
+		case <-stagger.C:
+			if begun < len(addresses) {
+				begun = a.dialAt(ctx, addresses, begun, done)
+			}
+		}
+		if found != nil {
 			cancel() // the others are not needed; each of them still answers
-		default:
-			r.s.Abort()
+			for range begun - len(errs) - 1 {
+				if r := <-results; r.s != nil {
+					r.s.Abort()
+				}
+			}
 		}
 	}
-	wg.Wait()
 	if found == nil {
-		return nil, fmt.Errorf("no host: %s", strings.Join(texts, "; "))
+		return nil, fmt.Errorf("no host: %w", errors.Join(errs...))
 	}
 	return found, nil
+}
+
+// dialAt begins to dial the i-th of the addresses, and returns the next one.
+func (a *Agent) dialAt(ctx context.Context, addresses []string, i int, done func(*control.Session, error)) int {
+	a.wg.Go(func() {
+		s, err := a.dialer.Session(ctx, addresses[i])
+		done(s, err)
+	})
+	return i + 1
 }

@@ -10,18 +10,24 @@ import (
 )
 
 const (
-	// maxSightings bounds the gossiping hosts that are looked at at once. A
-	// further one is looked at when gossip tells of it again.
+	// maxSightings bounds the gossiping hosts that are looked at, or waited for, at
+	// a time. A further one is looked at when gossip tells of it again.
 	maxSightings = 16
-	// lookAgain is the time between two looks at one that did not answer.
-	lookAgain = 2 * time.Second
+	// lookAgain is the time before the second look at one that did not answer; each
+	// further one takes twice as long, up to lookSeldom: whoever has the gossip key
+	// chooses the addresses.
+	lookAgain  = 2 * time.Second
+	lookSeldom = 2 * time.Minute
 )
 
 // sightHost looks whether a member that gossips as host is one. Gossip is
 // rumour, which anybody with its key can spread: only a process that proves
 // the host role with its certificate, on a connection that we dialed, is told
 // to the host machine, with the term that it says there.
-func (a *Agent) sightHost(k gossip.Key) {
+func (a *Agent) sightHost(k gossip.Key) { a.lookForHost(k, lookAgain) }
+
+// lookForHost looks, and if nobody answers again after the pause.
+func (a *Agent) lookForHost(k gossip.Key, pause time.Duration) {
 	m, ok := a.heard[k]
 	if !ok || a.gone[k] || !m.Meta.Host || a.sighted[k] || len(a.sighted) >= maxSightings ||
 		k == (gossip.Key{UUID: a.self.UUID, Epoch: a.self.Epoch}) {
@@ -32,14 +38,14 @@ func (a *Agent) sightHost(k gossip.Key) {
 		term, found := a.askHost(m)
 		if !found {
 			select {
-			case <-time.After(lookAgain):
+			case <-time.After(pause):
 			case <-a.ctx.Done():
 			}
 		}
 		a.post(func() {
 			delete(a.sighted, k)
 			if !found {
-				a.sightHost(k)
+				a.lookForHost(k, min(2*pause, lookSeldom))
 				return
 			}
 			a.feedHost(verdict.HostSeen{UUID: k.UUID, Epoch: k.Epoch, Term: term,
@@ -57,7 +63,7 @@ func (a *Agent) askHost(m gossip.Member) (term uint64, found bool) {
 	look := *a.dialer
 	look.Self = func() (control.End, []byte) { return a.self, nil }
 	for _, address := range m.Meta.Addresses {
-		up, err := look.Lifeline(ctx, address, control.Target{UUID: m.UUID, Epoch: m.Epoch})
+		up, err := look.Lifeline(ctx, address, control.Target{UUID: m.UUID, Epoch: m.Epoch}, nil)
 		if err != nil {
 			a.log.Debug().Err(err).Str("address", address).Msg("who gossips as host does not answer as one")
 			continue

@@ -302,3 +302,8 @@ func (w *world) isolate(i int) {
 	}
 	w.net.Partition([]string{ip(i)}, others)
 }
+
+// openState opens the state directory of node i.
+func openState(w *world, i int) (*state.State, error) {
+	return state.Open(filepath.Join(w.dir, fmt.Sprint(i)), state.Options{})
+}

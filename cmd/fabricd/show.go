@@ -109,9 +109,11 @@ func showStatus(w io.Writer, text json.RawMessage) error {
 		{"identity", fmt.Sprintf("%s, start %d", st.Node, st.Epoch)},
 		{"detection", st.Detection},
 		{"channels", ringsOf(st.Rings)},
+		{"access", accessOf(st.Access)},
 		{"certificates", certificates(st)},
 		{"nodes", fmt.Sprintf("%d, %s from here", st.Counts.Nodes, plural(st.Counts.Links, "link"))},
 		{"refused", plural(int(st.Counts.Refused), "connection")},
+		{"panics", panics(st.Panics)},
 		{"applications", strings.Join([]string{plural(st.Counts.Conns, "connection"), plural(st.Counts.Ports, "port"), plural(st.Counts.Windows, "window")}, ", ")},
 		{"conn memory", fmt.Sprintf("%s of %s promised to connections", size(uint64(st.Counts.ConnMemory)), size(uint64(st.Counts.ConnMemoryLimit)))},
 	}
@@ -131,6 +133,15 @@ func showStatus(w io.Writer, text json.RawMessage) error {
 		}
 	}
 	return t.print(w)
+}
+
+// panics says how often something went wrong here that a peer must not be able to
+// cause.
+func panics(n uint64) string {
+	if n == 0 {
+		return "none"
+	}
+	return fmt.Sprintf("%d caught: each is a bug, whose stack the log has", n)
 }
 
 func providersOf(st daemon.Status) string {
@@ -157,6 +168,18 @@ func ringsOf(r daemon.RingStatus) string {
 	return text
 }
 
+// accessOf says how many access rules there are and what they have refused.
+func accessOf(rules []daemon.AccessRule) string {
+	if len(rules) == 0 {
+		return "" // a node that has not joined yet
+	}
+	refused := uint64(0)
+	for _, r := range rules {
+		refused += r.Refused
+	}
+	return fmt.Sprintf("%s, %s, %d connects refused by them", rules[len(rules)-1].Rule, plural(len(rules)-1, "rule"), refused)
+}
+
 // certificates says whose certificates are in use, and until when this node's.
 func certificates(st daemon.Status) string {
 	text := "from the " + map[string]string{"host": "host", "operator": "operator's CA"}[st.Trust]
@@ -169,8 +192,8 @@ func certificates(st daemon.Status) string {
 // statusKnown are the members of a status that showStatus says in its own
 // words.
 var statusKnown = strings.Fields(`version pid name role state detail cluster node epoch term id generation host host_detail
-	started uptime data_addresses gossip_address socket admin state_dir detection providers providers_unavailable tcp_plaintext trust certificate_until counts rings
-	faults_enabled warnings`)
+	started uptime data_addresses gossip_address socket admin state_dir detection providers providers_unavailable tcp_plaintext trust certificate_until counts panics rings
+	faults_enabled warnings access`)
 
 func hostOf(st daemon.Status) string {
 	text := withDetail(st.Host, st.HostDetail)

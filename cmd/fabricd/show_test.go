@@ -80,7 +80,7 @@ func TestLinksShowTheirProvider(t *testing.T) {
 func TestStatusSaysEachThingOnce(t *testing.T) {
 	st := daemon.Status{Name: "rack-1", Role: daemon.RoleNode, State: "joining", Detail: "no ID yet: waiting for the host",
 		ID: 0xFFFF, Host: "lost", HostDetail: "lost: connection refused", Term: 3, UptimeSec: 125,
-		Rings: daemon.RingStatus{Slots: 256, Data: 256 << 10, Release: 25, HugePages: "try", Small: "too small", Channel: 561152}, Trust: "host", Counts: daemon.Counts{Nodes: 2, Links: 1}}
+		Rings: daemon.RingStatus{Slots: 256, Data: 256 << 10, Release: 25, HugePages: "try", Small: "too small", Channel: 561152}, Trust: "host", Panics: 3, Counts: daemon.Counts{Nodes: 2, Links: 1}}
 	text, err := json.Marshal(struct {
 		daemon.Status
 		New  int  `json:"new_thing_ms"`
@@ -102,7 +102,7 @@ func TestStatusSaysEachThingOnce(t *testing.T) {
 		seen[key] = true
 	}
 	for _, want := range []string{"no ID yet  rack-1 (node)\n", "joining: no ID yet: waiting for the host\n", "lost: connection refused, term 3\n",
-		"2m5s, version", "2, 1 link from here\n", "0 connections, 0 ports, 0 windows\n", "256 slots and 256 KiB each way, released by 25 %, 548 KiB in all; huge pages try, small ones at the start: too small\n",
+		"2m5s, version", "2, 1 link from here\n", "0 connections, 0 ports, 0 windows\n", "3 caught: each is a bug", "256 slots and 256 KiB each way, released by 25 %, 548 KiB in all; huge pages try, small ones at the start: too small\n",
 		"new thing     1.5s\n", "flag          yes\n"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("status does not say %q:\n%s", want, out.String())

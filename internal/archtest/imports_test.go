@@ -19,6 +19,8 @@ var mayImport = map[string][]string{
 	"internal/ring":      {},
 	"internal/spin":      {},
 	"internal/guard":     {},
+	"internal/admission": {},
+	"internal/logbound":  {},
 	"internal/segment":   {},
 	"internal/bubble":    {},
 	"internal/budget":    {},
@@ -34,12 +36,15 @@ var mayImport = map[string][]string{
 	"rma":           {"internal/status"},
 	"internal/wire": {"fabric/addr", "internal/status"},
 
+	// Rules: who may connect and bind.
+	"internal/access": {"fabric/addr"},
+
 	// Membership: the parts, each below the agent that joins them.
 	"membership/verdict": {"fabric/addr"},
 	"membership/trust":   {"fabric/addr"},
 	"membership/state":   {"fabric/addr", "internal/faults/failpoint"},
-	"membership/gossip":  {"fabric/addr", "internal/segment", "internal/guard"},
-	"membership/control": {"fabric/addr", "internal/status", "internal/guard", "membership/verdict", "membership/trust"},
+	"membership/gossip":  {"fabric/addr", "internal/segment", "internal/guard", "internal/admission", "internal/logbound"},
+	"membership/control": {"fabric/addr", "internal/status", "internal/guard", "internal/admission", "internal/logbound", "membership/verdict", "membership/trust"},
 	"membership": {"fabric/addr", "internal/segment", "internal/status", "internal/guard", "internal/faults/failpoint",
 		"membership/verdict", "membership/trust", "membership/state", "membership/gossip", "membership/control"},
 
@@ -47,18 +52,18 @@ var mayImport = map[string][]string{
 	"internal/transport":               {"fabric/addr", "internal/status"},
 	"internal/transport/transporttest": {"internal/transport", "internal/bubble", "fabric/addr"},
 	"internal/transport/mem":           {"internal/transport", "fabric/addr"},
-	"internal/transport/quic":          {"internal/transport", "internal/guard", "fabric/addr"},
-	"internal/transport/tcp":           {"internal/transport", "internal/guard", "internal/spin", "internal/segment"},
+	"internal/transport/quic":          {"internal/transport", "internal/guard", "internal/admission", "internal/logbound", "fabric/addr"},
+	"internal/transport/tcp":           {"internal/transport", "internal/guard", "internal/admission", "internal/logbound", "internal/spin", "internal/segment"},
 
 	// The engine and its loops.
 	"internal/core": {"portmap", "rma", "fence", "internal/wire", "fabric/addr", "internal/status"},
-	"internal/driver": {"internal/core", "internal/guard", "internal/ipc", "internal/transport", "internal/wire",
+	"internal/driver": {"internal/core", "internal/guard", "internal/logbound", "internal/ipc", "internal/transport", "internal/wire",
 		"internal/transport/mem", // the link of a node to itself
-		"internal/faults/failpoint", "portmap", "rma", "fence", "fabric/addr", "internal/status"},
+		"internal/faults/failpoint", "portmap", "rma", "fence", "fabric/addr", "internal/status", "internal/access"},
 
 	// The door, and the API in front of it.
-	"internal/ipc": {"fabric/addr", "internal/status", "internal/guard", "internal/shm", "internal/ring", "internal/spin", "internal/faults/failpoint", "rma", "fence"},
-	"fabric":       {"internal/ipc", "rma", "fence", "fabric/addr", "internal/status"},
+	"internal/ipc": {"fabric/addr", "internal/status", "internal/guard", "internal/shm", "internal/ring", "internal/spin", "internal/faults/failpoint", "rma", "fence", "internal/access"},
+	"fabric":       {"internal/access", "internal/ipc", "rma", "fence", "fabric/addr", "internal/status"},
 
 	// The fault plane: what decides, and what does it to the carriers; the
 	// faults of one node, which every room may ask for.
@@ -67,9 +72,9 @@ var mayImport = map[string][]string{
 	"internal/faults/failpoint": {},
 
 	// What joins the rooms.
-	"internal/daemon": {"internal/audit", "internal/guard", "internal/driver", "membership", "membership/gossip", "membership/state", "membership/trust", "membership/verdict", "internal/ipc",
+	"internal/daemon": {"internal/audit", "internal/guard", "internal/admission", "internal/logbound", "internal/driver", "membership", "membership/gossip", "membership/state", "membership/trust", "membership/verdict", "internal/ipc",
 		"internal/transport", "internal/transport/quic", "internal/transport/tcp", "internal/faults", "internal/faults/inject", "internal/faults/failpoint",
-		"internal/segment", "internal/shm", "fabric/addr", "internal/status", "internal/yamlbound", "internal/printable"},
+		"internal/segment", "internal/shm", "fabric/addr", "internal/status", "internal/yamlbound", "internal/printable", "internal/access"},
 	"internal/doctor": {"internal/daemon", "internal/ipc", "internal/shm", "internal/transport/quic"},
 	"fabric/embed":    {"fabric", "internal/daemon", "internal/ipc", "fabric/addr"},
 	"fabric/fabrictest": {"fabric", "internal/driver", "internal/ipc", "internal/transport", "internal/transport/mem",

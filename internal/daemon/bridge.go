@@ -28,6 +28,7 @@ type bridge struct {
 	cluster addr.UUID
 	name    string
 	term    func() uint64
+	lease   func() []byte // signed, of this node's life
 	engine  engine
 	meet    func(membership.Event) // is told before the engine; nil: nobody is
 	roster  *roster
@@ -101,10 +102,13 @@ func (b *bridge) begin() {
 	}
 	b.engine.Retain(lives, string(membership.ReasonSilent))
 	b.engine.SetSelf(driver.Self{
-		Self:  ipc.Self{Cluster: b.cluster, Life: ev.Node.Life, Name: b.name},
+		Self:   ipc.Self{Cluster: b.cluster, Life: ev.Node.Life, Name: b.name},
+		Labels: ev.Node.Labels,
+
 		UUID:  ev.Node.UUID,
 		Epoch: ev.Node.Epoch,
 		Term:  b.term(),
+		Lease: b.lease,
 	})
 	b.log.Debug().Str("op", "lease").Stringer("life", ev.Node.Life).Msg("engine knows this node's life")
 	for _, e := range append([]membership.Event{ev}, others...) {
@@ -120,6 +124,6 @@ func resetReason(ev membership.Event) string {
 }
 
 func peerOf(n membership.Node) driver.Peer {
-	return driver.Peer{Life: n.Life, UUID: n.UUID, Epoch: n.Epoch, Name: n.Name, Addresses: n.Addresses,
-		Providers: n.Providers}
+	return driver.Peer{Life: n.Life, UUID: n.UUID, Epoch: n.Epoch, Name: n.Name, Labels: n.Labels, Addresses: n.Addresses,
+		Providers: n.Providers, Until: n.Until}
 }

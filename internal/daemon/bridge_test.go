@@ -155,6 +155,15 @@ func TestALateRemovalDoesNotHideTheNextLife(t *testing.T) {
 	}
 }
 
+// TestTheEngineHearsWhenACertificateEnds: a link ends with it.
+func TestTheEngineHearsWhenACertificateEnds(t *testing.T) {
+	n := testNode(4, 1, "four")
+	n.Until = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
+	if got := peerOf(n).Until; !got.Equal(n.Until) {
+		t.Errorf("the engine hears of %v, want %v", got, n.Until)
+	}
+}
+
 func TestEvidenceKeepsItsMeaning(t *testing.T) {
 	for from, to := range map[driver.Evidence]membership.Evidence{
 		driver.LinkAlive:   membership.LinkAlive,

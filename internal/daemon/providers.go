@@ -52,7 +52,7 @@ func (d *Daemon) openQUIC(store *trust.Store, idle time.Duration) (transport.Pro
 }
 
 func (d *Daemon) openTCP(store *trust.Store, giveUp time.Duration) (transport.Provider, error) {
-	shared := newShare(d.data.streams, d.cfg.TCPPlaintext)
+	shared := newShare(d.data.streams, d.cfg.TCPPlaintext, d.log, d.countRefused)
 	p, err := tcp.New(tcpConfig(d, shared, store, giveUp))
 	if err != nil {
 		return nil, err
@@ -110,6 +110,7 @@ func tcpConfig(d *Daemon, shared *share, store *trust.Store, giveUp time.Duratio
 		LaneWindow:    min(2<<20, d.memory.window()/2),
 		SessionWindow: d.memory.window(),
 
+		Known:   d.known.has,
 		Log:     d.log,
 		Refused: d.countRefused,
 	}
@@ -130,6 +131,7 @@ func quicConfig(d *Daemon, store *trust.Store, idle time.Duration) quic.Config {
 		MaxStreamWindow:  uint64(min(8<<20, d.memory.window())),
 		ConnectionWindow: uint64(d.memory.window()),
 
+		Known:   d.known.has,
 		Log:     d.log,
 		Refused: d.countRefused,
 	}

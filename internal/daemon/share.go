@@ -8,6 +8,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rs/zerolog"
+
+	"github.com/fabricd/fabricd/internal/admission"
+	"github.com/fabricd/fabricd/internal/logbound"
 	"github.com/fabricd/fabricd/internal/transport/tcp"
 	"github.com/fabricd/fabricd/membership"
 )
@@ -27,10 +31,11 @@ type share struct {
 const handedMax = 128
 
 // newShare divides l. plaintext says that connections without TLS are for the
-// provider.
-func newShare(l net.Listener, plaintext bool) *share {
+// provider. refused is called for each that finds no room.
+func newShare(l net.Listener, plaintext bool, log zerolog.Logger, refused func()) *share {
 	return &share{l, &handover{
 		addr: l.Addr(), plaintext: plaintext,
+		refused: refused, lines: logbound.New(log, "connections for links were refused"),
 		conns: make(chan net.Conn, handedMax), done: make(chan struct{}),
 	}}
 }
@@ -53,6 +58,8 @@ type handover struct {
 	addr      net.Addr
 	plaintext bool
 	conns     chan net.Conn
+	refused   func()
+	lines     *logbound.Summary
 
 	once sync.Once
 	done chan struct{} // closed by Close
@@ -73,7 +80,10 @@ func (h *handover) Addr() net.Addr { return h.addr }
 
 // Close ends Accept; membership closes the data port.
 func (h *handover) Close() error {
-	h.once.Do(func() { close(h.done) })
+	h.once.Do(func() {
+		close(h.done)
+		h.lines.Close()
+	})
 	for {
 		select {
 		case c := <-h.conns:
@@ -96,6 +106,9 @@ func (h *handover) take(c net.Conn) {
 	case h.conns <- c:
 	default:
 		c.Close()
+		h.refused()
+		h.lines.Line(zerolog.InfoLevel, admission.AddressOf(c.RemoteAddr())).Str("op", "accept").
+			Stringer("remote", c.RemoteAddr()).Msg("connection for a link refused: too many wait for the provider")
 	}
 }
 

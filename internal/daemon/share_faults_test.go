@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"github.com/fabricd/fabricd/internal/faults"
 	"github.com/fabricd/fabricd/internal/faults/inject"
 	"github.com/fabricd/fabricd/internal/transport/tcp"
@@ -36,7 +38,7 @@ func TestControlRulesLeaveSessionsAlone(t *testing.T) {
 			}
 			layer := inject.New(plane)
 			defer layer.Close()
-			s := newShare(inner, false)
+			s := newShare(inner, false, zerolog.Nop(), func() {})
 			control := layer.Listener(s, faults.Control) // as the daemon does
 			defer control.Close()
 			go func() { // until control is closed
@@ -81,7 +83,7 @@ func TestHalfOpenControlIsRefused(t *testing.T) {
 	}
 	layer := inject.New(plane)
 	defer layer.Close()
-	control := layer.Listener(newShare(inner, false), faults.Control)
+	control := layer.Listener(newShare(inner, false, zerolog.Nop(), func() {}), faults.Control)
 	defer control.Close()
 	c, err := net.Dial("tcp", inner.Addr().String())
 	if err != nil {

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"github.com/fabricd/fabricd/internal/transport/tcp"
 	"github.com/fabricd/fabricd/membership"
 )
@@ -82,7 +84,7 @@ func TestShare(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := newShare(l, true)
+	s := newShare(l, true, zerolog.Nop(), func() {})
 	defer s.Close()
 	say := func(p []byte) net.Conn {
 		c, err := net.Dial("tcp", l.Addr().String())
@@ -160,5 +162,30 @@ func TestShare(t *testing.T) {
 	}
 	if _, err := s.other.Accept(); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("accept after close: %v", err)
+	}
+}
+
+// TestConnectionsThatNobodyTakesAreSummedUp floods a provider that accepts nothing.
+func TestConnectionsThatNobodyTakesAreSummedUp(t *testing.T) {
+	var out bytes.Buffer
+	refused := 0
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	s := newShare(l, true, zerolog.New(&out), func() { refused++ })
+	const more = 1000
+	for range handedMax + more {
+		c, peer := net.Pipe()
+		defer peer.Close()
+		s.other.take(c)
+	}
+	s.other.Close()
+	if refused != more {
+		t.Errorf("%d were refused, want %d", refused, more)
+	}
+	if lines := bytes.Count(out.Bytes(), []byte("\n")); lines > 30 || !bytes.Contains(out.Bytes(), []byte("more connections for links were refused in the last minute")) {
+		t.Errorf("%d lines for %d connections:\n%s", lines, more, out.Bytes())
 	}
 }

@@ -88,10 +88,9 @@ func (d *Daemon) join(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if d.state.Joined() {
-		return nil
-	}
 	switch {
+	case d.state.Joined():
+		return d.joinWith(ctx, token) // which only has to do something if the certificate has expired
 	case !given:
 		return problem("token-file", "", "a node that has not joined yet needs the file of a join token", nil)
 	case len(d.cfg.Join) == 0:
@@ -133,7 +132,7 @@ func (d *Daemon) joinOperators() error {
 
 // joinWith joins with a token.
 func (d *Daemon) joinWith(ctx context.Context, token trust.Token) error {
-	said := ""
+	said, joined := "", d.state.Joined()
 	err := membership.Join(ctx, membership.JoinConfig{
 		State: d.state, Token: token, Addresses: d.cfg.Join, Log: d.log, Faults: d.nodeFaults,
 		Status: func(text string) { // every second, mostly the same
@@ -146,8 +145,10 @@ func (d *Daemon) joinWith(ctx context.Context, token trust.Token) error {
 		},
 	})
 	switch {
-	case err == nil:
+	case err == nil && !joined:
 		d.log.Info().Str("op", "join").Stringer("cluster", d.state.Identity().Cluster).Msg("joined a cluster")
+		return nil
+	case err == nil:
 		return nil
 	case ctx.Err() != nil:
 		return err
@@ -234,8 +235,10 @@ func (d *Daemon) startEngine(ctx context.Context) error {
 		return err
 	}
 	_, named := d.cfg.carriers()
-	reports := &reporter{}
+	reports, leases := &reporter{}, newLeases(d.ctx)
 	engine := driver.Start(driver.Config{
+		Access:         d.accessPolicy(),
+		Refused:        d.opts.AccessRefused,
 		Providers:      providers,
 		RankByCost:     !named,
 		Log:            d.log,
@@ -245,13 +248,16 @@ func (d *Daemon) startEngine(ctx context.Context) error {
 		GiveUp:         giveUp,
 		ConnMemory:     d.memory.get,
 		MaxEndpoints:   max(d.cfg.Local.Quotas.Endpoints, driver.MaxEndpoints),
+		ProveLease:     leases.prove,
+		Now:            d.nodeFaults.Now,
 		Report:         reports.report,
 		Faults:         d.nodeFaults,
 	})
 	d.mu.Lock()
 	d.engine = engine
+	engine.SetAccess(d.access) // which may have changed meanwhile
 	d.mu.Unlock()
-	return d.startMembership(ctx, store, engine, reports)
+	return d.startMembership(ctx, store, engine, reports, leases)
 }
 
 // giveUpAfter is when a silent link is given up, and a connection of it whose bytes do not
@@ -259,11 +265,14 @@ func (d *Daemon) startEngine(ctx context.Context) error {
 func giveUpAfter(t verdict.Timing) time.Duration { return t.Silence + t.Check }
 
 // startMembership takes part in the cluster.
-func (d *Daemon) startMembership(ctx context.Context, store *trust.Store, engine *driver.Node, reports *reporter) error {
+func (d *Daemon) startMembership(ctx context.Context, store *trust.Store, engine *driver.Node, reports *reporter, leases *leases) error {
 	b := &bridge{
-		cluster: d.state.Identity().Cluster, name: d.cfg.Name, term: d.state.Term,
+		cluster: d.state.Identity().Cluster, name: d.cfg.Name, term: d.state.Term, lease: leases.own,
 		engine: engine, roster: d.roster, log: d.log,
-		meet: func(ev membership.Event) { d.links.meet(d.ctx, ev, d.wg.Go) },
+		meet: func(ev membership.Event) {
+			d.known.meet(ev)
+			d.links.meet(d.ctx, ev, d.wg.Go)
+		},
 	}
 	at := d.places
 	carried, _ := d.providers()
@@ -305,6 +314,7 @@ func (d *Daemon) startMembership(ctx context.Context, store *trust.Store, engine
 		Log:        d.log,
 	})
 	d.data.streams, d.gossip = nil, portPair{} // the agent's, also if it failed
+	leases.of(agent)
 	if err != nil {
 		return err
 	}

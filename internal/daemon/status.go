@@ -54,6 +54,13 @@ type Status struct {
 	FaultsEnabled bool     `json:"faults_enabled"`
 	Warnings      []string `json:"warnings,omitempty"`
 
+	// Panics are those, since the start, that ended what a peer or an application
+	// has here instead of the process. Each is a bug; the log has its stack.
+	Panics uint64 `json:"panics"`
+	// Access are the access rules in force, in their order, and what decides
+	// without one.
+	Access []AccessRule `json:"access"`
+
 	Counts Counts `json:"counts"`
 }
 

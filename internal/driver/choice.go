@@ -22,9 +22,17 @@ type Considered struct {
 	Costs      []LaneCost           `json:"costs"`
 }
 
+// maxAddresses bounds the addresses of a peer that are dialed: membership allows
+// no more.
+const maxAddresses = 8
+
 // A choice is made between the providers of this node, the preferred one first,
-// when it dials a peer.
-type choice []Considered
+// when it dials a peer. It has at least one provider that the peer offers, as far
+// as is known, and at least one address.
+type choice struct {
+	addresses  []string // at most maxAddresses
+	considered []Considered
+}
 
 // considered returns what is known of a provider before it is tried.
 func (s standing) considered() Considered {
@@ -40,40 +48,50 @@ const (
 	reasonTheirs     = "the peer dialed"
 )
 
-func newChoice(ranked []standing, peer Peer) *choice {
-	c := make(choice, len(ranked))
+// newChoice returns the choice for a dial to peer. A choice between nothing is an
+// error.
+func newChoice(ranked []standing, peer Peer) (*choice, error) {
+	c := &choice{peer.Addresses[:min(len(peer.Addresses), maxAddresses)], make([]Considered, len(ranked))}
+	common, own := false, make([]string, len(ranked))
 	for i, s := range ranked {
-		c[i] = s.considered()
-		c[i].Reason = reasonNotNeeded
+		c.considered[i], own[i] = s.considered(), s.name
+		c.considered[i].Reason = reasonNotNeeded
 		if len(peer.Providers) > 0 && !slices.Contains(peer.Providers, s.name) {
-			c[i].Reason = reasonNotOffered
+			c.considered[i].Reason = reasonNotOffered
 		}
+		common = common || c.offered(i)
 	}
-	return &c
+	switch {
+	case len(c.addresses) == 0:
+		return nil, fmt.Errorf("%w: no address is known", status.NoDevice)
+	case len(own) == 0:
+		return nil, fmt.Errorf("%w: this node has no provider", status.NoDevice)
+	case !common:
+		return nil, fmt.Errorf("%w: no provider in common: %s here, %s there", status.NoDevice,
+			strings.Join(own, ", "), strings.Join(peer.Providers, ", "))
+	}
+	return c, nil
 }
 
 // offered reports whether the peer offers the i-th provider, as far as is known.
-func (c *choice) offered(i int) bool { return (*c)[i].Reason != reasonNotOffered }
+func (c *choice) offered(i int) bool { return c.considered[i].Reason != reasonNotOffered }
 
-// dialable returns the error of a choice between nothing.
-func (c *choice) dialable(peer Peer) error {
-	var own []string
-	for _, p := range *c {
-		own = append(own, p.Provider)
+// attempts returns how many dials the choice allows.
+func (c *choice) attempts() (n int) {
+	for i := range c.considered {
+		if c.offered(i) {
+			n += len(c.addresses)
+		}
 	}
-	if len(own) > 0 && !slices.ContainsFunc(*c, func(p Considered) bool { return p.Reason != reasonNotOffered }) {
-		return fmt.Errorf("%w: no provider in common: %s here, %s there", status.NoDevice,
-			strings.Join(own, ", "), strings.Join(peer.Providers, ", "))
-	}
-	return fmt.Errorf("%w: no address is known", status.NoDevice)
+	return n
 }
 
 // failed says why the i-th provider did not reach the peer.
-func (c *choice) failed(i int, err error) { (*c)[i].Reason = err.Error() }
+func (c *choice) failed(i int, err error) { c.considered[i].Reason = err.Error() }
 
 // chose returns the choice with the provider that did.
 func (c *choice) chose(provider string) []Considered {
-	out := slices.Clone(*c)
+	out := slices.Clone(c.considered)
 	reason := reasonFirst
 	for i := range out {
 		if out[i].Provider == provider {

@@ -186,3 +186,37 @@ func TestNoProviderInCommon(t *testing.T) {
 		}
 	})
 }
+
+// TestAddressesOfAPeerAreBounded: what a peer says of itself must not end
+// this process. Of one that names too many, no more than maxAddresses are dialed.
+func TestAddressesOfAPeerAreBounded(t *testing.T) {
+	for count, want := range map[int]struct {
+		reason string
+		dials  int // a round
+	}{
+		0:                 {"no address is known", 0},
+		1:                 {"refused", 1},
+		maxAddresses:      {"refused", maxAddresses},
+		10 * maxAddresses: {"refused", maxAddresses},
+	} {
+		bubble.Test(t, func(t *testing.T) {
+			hub := mem.NewHub(mem.Config{})
+			id := transport.Identity{Cluster: addr.UUID{1}, Node: addr.UUID{1}, Host: true}
+			inner, err := hub.Provider("self", id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p := &named{Provider: inner, name: "mem", broken: errors.New("refused")}
+			n := Start(Config{Providers: []transport.Provider{p}})
+			defer n.Close()
+			n.SetSelf(Self{Self: ipc.Self{Cluster: addr.UUID{1}, Life: addr.Life{Generation: 1}}, UUID: addr.UUID{1}, Epoch: 1})
+			n.NodeUp(Peer{Life: addr.Life{Node: 7, Generation: 1}, UUID: addr.UUID{7}, Epoch: 1, Addresses: make([]string, count)})
+			if _, err := n.Ping(t.Context(), 7); !errors.Is(err, status.NoDevice) || !strings.Contains(err.Error(), want.reason) {
+				t.Errorf("%d addresses: %v, want %q", count, err, want.reason)
+			}
+			if p.dials != dialRounds*want.dials {
+				t.Errorf("%d addresses: %d dials in %d rounds", count, p.dials, dialRounds)
+			}
+		})
+	}
+}

@@ -233,10 +233,7 @@ func (c *conn) apply(r *wire.Reader, h wire.Header, body []byte) error {
 	if h.Type == wire.TypeUnregister {
 		c.withdrawals.happened() // before the peer can have the answer
 	}
-	c.mu.Lock()
-	p, err := c.core.Handle(h, body)
-	c.filling = err == nil && p != nil && p.Kept()
-	c.mu.Unlock()
+	p, err := c.handle(h, body)
 	if err != nil {
 		return err
 	}
@@ -247,15 +244,30 @@ func (c *conn) apply(r *wire.Reader, h wire.Header, body []byte) error {
 	if err == nil {
 		err = c.hit(frameSteps[h.Type].applied)
 	}
+	c.payloadDone(p, first(err, memErr))
+	return err
+}
+
+// handle gives a frame of the peer to the core. A panic lets go of mu, as in
+// payloadDone: the link must be able to end.
+func (c *conn) handle(h wire.Header, body []byte) (*core.Payload[memory], error) {
 	c.mu.Lock()
-	c.core.PayloadDone(p, first(err, memErr))
+	defer c.mu.Unlock()
+	p, err := c.core.Handle(h, body)
+	c.filling = err == nil && p != nil && p.Kept()
+	return p, err
+}
+
+// payloadDone tells the core that the bytes behind a frame are in memory, or why not.
+func (c *conn) payloadDone(p *core.Payload[memory], err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.core.PayloadDone(p, err)
 	c.filling = false
 	if c.filled != nil {
 		close(c.filled)
 		c.filled = nil
 	}
-	c.mu.Unlock()
-	return err
 }
 
 // fillTime bounds how long closeWindows waits for bytes that are on their way: those

@@ -5,12 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"sync"
 	"time"
+
+	"github.com/rs/zerolog"
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/core"
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
+	"github.com/fabricd/fabricd/internal/guard"
+	"github.com/fabricd/fabricd/internal/logbound"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/internal/transport/mem"
@@ -106,7 +111,7 @@ func (n *Node) linkDown(l *link) {
 	}
 	n.mu.Unlock()
 	if l.twin == nil {
-		n.log.Debug().Stringer("peer", l.peer.Life).AnErr("cause", l.downErr).Msg("link down")
+		n.log.Info().Stringer("peer", l.peer.Life).Str("provider", l.provider).Str("cause", l.why()).Msg("link down")
 	}
 }
 
@@ -128,17 +133,7 @@ const (
 // dial tries to establish the link to p, until DialTimeout, and reports how that
 // ended.
 func (n *Node) dial(p *peerState, life addr.Life) {
-	ctx, cancel := context.WithTimeout(chanContext{context.Background(), p.lost}, n.cfg.DialTimeout)
-	defer cancel()
-	var err error
-	for round := range dialRounds {
-		if round > 0 && !n.pause(ctx, dialPause) {
-			break
-		}
-		if err = n.dialOnce(ctx, p); err == nil || !worthAnotherTry(err) {
-			break
-		}
-	}
+	err := n.dialInRounds(p, life)
 	n.mu.Lock()
 	p.dialErr = err
 	up := p.link != nil
@@ -156,6 +151,26 @@ func (n *Node) dial(p *peerState, life addr.Life) {
 	default:
 		n.report(life, LinkRefused)
 	}
+}
+
+// dialInRounds goes through the addresses until a link is there, or an error is
+// final. A panic is one.
+func (n *Node) dialInRounds(p *peerState, life addr.Life) (err error) {
+	defer guard.Recover(func(e error, stack []byte) {
+		n.panicked(life, e, stack)
+		err = fmt.Errorf("%w: %w", status.Protocol, e)
+	})
+	ctx, cancel := context.WithTimeout(chanContext{context.Background(), p.lost}, n.cfg.DialTimeout)
+	defer cancel()
+	for round := range dialRounds {
+		if round > 0 && !n.pause(ctx, dialPause) {
+			break
+		}
+		if err = n.dialOnce(ctx, p); err == nil || !worthAnotherTry(err) {
+			break
+		}
+	}
+	return err
 }
 
 // worthAnotherTry reports whether a refusal may change by itself: the peer may
@@ -189,14 +204,11 @@ func (n *Node) dialOnce(ctx context.Context, p *peerState) error {
 	}
 	peer := p.Peer
 	n.mu.Unlock()
-	c := newChoice(n.ranked, peer)
-	err := c.dialable(peer)
-	left := 0 // attempts
-	for i := range n.ranked {
-		if c.offered(i) {
-			left += len(peer.Addresses)
-		}
+	c, err := newChoice(n.ranked, peer)
+	if err != nil {
+		return err
 	}
+	left := c.attempts()
 	for i, s := range n.ranked {
 		provider := n.cfg.Providers[s.at]
 		if !c.offered(i) {
@@ -206,7 +218,7 @@ func (n *Node) dialOnce(ctx context.Context, p *peerState) error {
 		if answered, err = n.dialOver(ctx, p, peer, provider, c, left); answered || ctx.Err() != nil {
 			return err
 		}
-		left -= len(peer.Addresses)
+		left -= len(c.addresses)
 		c.failed(i, err)
 	}
 	return err
@@ -216,7 +228,7 @@ func (n *Node) dialOnce(ctx context.Context, p *peerState) error {
 // answered says that there is no use in another provider: the peer's word counts,
 // whatever carried it.
 func (n *Node) dialOver(ctx context.Context, p *peerState, peer Peer, provider transport.Provider, c *choice, left int) (answered bool, err error) {
-	for i, address := range peer.Addresses {
+	for i, address := range c.addresses {
 		attempt, cancel := share(ctx, left-i)
 		var reached bool
 		reached, err = n.dialAddress(attempt, p, peer, provider, address, c)
@@ -242,8 +254,14 @@ func share(ctx context.Context, parts int) (context.Context, context.CancelFunc)
 // was established, whatever came of it.
 func (n *Node) dialAddress(ctx context.Context, p *peerState, peer Peer, provider transport.Provider, address string, c *choice) (reached bool, err error) {
 	begun, self := n.now(), n.Self()
-	sess, err := provider.Dial(ctx, address)
-	if err != nil {
+	var sess transport.Session
+	defer guard.Recover(func(e error, stack []byte) {
+		n.panicked(peer.Life, e, stack)
+		if err = fmt.Errorf("%w: %w", status.Protocol, e); sess != nil {
+			sess.Close(transport.CodeProtocol, e.Error())
+		}
+	})
+	if sess, err = provider.Dial(ctx, address); err != nil {
 		return false, err
 	}
 	ctrl, r, err := n.sayHello(ctx, sess, self, peer)
@@ -297,55 +315,73 @@ func (n *Node) sayHello(ctx context.Context, sess transport.Session, self Self, 
 	if id := sess.Peer(); id.Node != peer.UUID || id.Cluster != self.Cluster {
 		return nil, nil, fmt.Errorf("%w: dialed node %v, its certificate says %v", status.Access, peer.UUID, id.Node)
 	}
+	greeting, err := self.greet(core.NewHello(self.party(), peer.party(self.Cluster)))
+	if err != nil {
+		return nil, nil, err
+	}
 	ctrl, err := sess.OpenLane(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	hello := core.NewHello(self.party(), peer.party(self.Cluster))
-	if _, err := ctrl.Write(hello.AppendTo(nil)); err != nil {
+	if _, err := ctrl.Write(greeting); err != nil {
 		return nil, nil, sessionError(sess, err)
 	}
 	if err := n.cfg.Faults.Hit(failpoint.HelloSent); err != nil {
 		return nil, nil, err
 	}
-	r, h, body, err := firstFrame(ctx, sess)
+	o, h, body, err := firstFrame(ctx, sess)
 	if err != nil {
 		return nil, nil, sessionError(sess, err)
 	}
+	if err := n.answered(ctx, o, h, body, self, peer, sess.Peer()); err != nil {
+		return nil, nil, err
+	}
+	return ctrl, o.r, nil
+}
+
+// answered decides about the answer to a HELLO, whose first frame is h with body.
+func (n *Node) answered(ctx context.Context, o *opening, h wire.Header, body []byte, self Self, peer Peer, proved transport.Identity) error {
 	switch h.Type {
 	case wire.TypeHelloRefuse:
 		f, err := wire.ParseHelloRefuse(h.Flags, body)
 		if err != nil {
-			return nil, nil, err
+			return err
 		}
-		return nil, nil, fmt.Errorf("%w: refused by peer: %s", f.Code, f.Reason)
+		return fmt.Errorf("%w: refused by peer: %s", f.Code, logbound.Text(f.Reason))
 	case wire.TypeHello:
 		f, err := wire.ParseHello(h.Flags, body)
 		if err != nil {
-			return nil, nil, err
+			return err
 		}
 		if !f.Answer {
-			return nil, nil, fmt.Errorf("%w: HELLO is not an answer", status.Protocol)
+			return fmt.Errorf("%w: HELLO is not an answer", status.Protocol)
 		}
-		return ctrl, r, core.CheckHello(f, self.party(), peer.party(self.Cluster), proof(sess.Peer()))
+		lease, err := o.lease(ctx, f)
+		if err == nil {
+			err = core.CheckHello(f, self.party(), peer.party(self.Cluster), proof(proved))
+		}
+		if err == nil {
+			err = n.prove(lease, peer, proved)
+		}
+		return err
 	}
-	return nil, nil, fmt.Errorf("%w: %v instead of HELLO", status.Protocol, h.Type)
+	return fmt.Errorf("%w: %v instead of HELLO", status.Protocol, h.Type)
 }
 
 // firstFrame reads the first frame of the first lane that the peer opens.
-func firstFrame(ctx context.Context, sess transport.Session) (*wire.Reader, wire.Header, []byte, error) {
+func firstFrame(ctx context.Context, sess transport.Session) (*opening, wire.Header, []byte, error) {
 	lane, err := sess.AcceptLane(ctx)
 	if err != nil {
 		return nil, wire.Header{}, nil, err
 	}
 	undo := deadlineOnDone(ctx, lane.SetReadDeadline)
-	r := wire.NewReader(lane)
-	h, body, err := r.Next()
+	o := &opening{lane, wire.NewReader(lane)}
+	h, body, err := o.r.Next()
 	undo()
 	if err == io.EOF {
 		err = io.ErrUnexpectedEOF
 	}
-	return r, h, body, err
+	return o, h, body, err
 }
 
 // refusalPatience is how long a refused peer has to read why.
@@ -359,15 +395,15 @@ const (
 	handshakesEach = 8
 )
 
-// A porch counts the sessions that have not said HELLO.
-type porch struct {
+// handshakes counts the sessions that have not said HELLO.
+type handshakes struct {
 	mu   sync.Mutex // guards the fields below
 	all  int
 	each map[addr.UUID]int
 }
 
 // enter admits a session of node. It reports false if there are too many.
-func (p *porch) enter(node addr.UUID) bool {
+func (p *handshakes) enter(node addr.UUID) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.all >= handshakesMax || p.each[node] >= handshakesEach {
@@ -378,7 +414,7 @@ func (p *porch) enter(node addr.UUID) bool {
 	return true
 }
 
-func (p *porch) leave(node addr.UUID) {
+func (p *handshakes) leave(node addr.UUID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.all--
@@ -391,7 +427,7 @@ func (p *porch) leave(node addr.UUID) {
 func (n *Node) acceptLinks(p transport.Provider) {
 	ctx, cancel := contextUntil(n.done)
 	defer cancel()
-	porch := porch{each: make(map[addr.UUID]int)}
+	pending := handshakes{each: make(map[addr.UUID]int)}
 	for {
 		sess, err := p.Accept(ctx)
 		if err != nil {
@@ -401,12 +437,12 @@ func (n *Node) acceptLinks(p transport.Provider) {
 			return
 		}
 		node := sess.Peer().Node
-		if !porch.enter(node) {
+		if !pending.enter(node) {
 			sess.Close(transport.CodeProtocol, "too many handshakes")
 			continue
 		}
 		n.work.run(func() {
-			defer porch.leave(node)
+			defer pending.leave(node)
 			n.welcome(p, sess)
 		})
 	}
@@ -414,20 +450,29 @@ func (n *Node) acceptLinks(p transport.Provider) {
 
 // welcome shakes hands with a peer that dialed.
 func (n *Node) welcome(provider transport.Provider, sess transport.Session) {
+	var hello wire.Hello
+	defer guard.Recover(func(err error, stack []byte) {
+		n.panicked(hello.From, err, stack)
+		sess.Close(transport.CodeProtocol, err.Error())
+	})
 	ctx, cancel := context.WithTimeout(chanContext{context.Background(), n.done}, n.cfg.DialTimeout)
 	defer cancel()
 	begun := n.now()
-	r, h, body, err := firstFrame(ctx, sess)
+	o, h, body, err := firstFrame(ctx, sess)
 	if err != nil {
 		sess.Close(transport.CodeProtocol, "no HELLO")
 		return
 	}
-	hello, err := wire.ParseHello(h.Flags, body)
-	if h.Type != wire.TypeHello || err != nil || hello.Answer {
+	if hello, err = wire.ParseHello(h.Flags, body); h.Type != wire.TypeHello || err != nil || hello.Answer {
 		sess.Close(transport.CodeProtocol, "the control lane does not begin with HELLO")
 		return
 	}
-	p, self, err := n.meet(ctx, hello, sess.Peer())
+	lease, err := o.lease(ctx, hello)
+	if err != nil {
+		sess.Close(transport.CodeProtocol, "no lease behind HELLO")
+		return
+	}
+	p, self, err := n.meet(ctx, hello, lease, sess.Peer())
 	if err == nil {
 		defer n.welcomeOver(p)
 		n.mu.Lock()
@@ -435,19 +480,21 @@ func (n *Node) welcome(provider transport.Provider, sess transport.Session) {
 		n.mu.Unlock()
 		l := newLink(n, provider.Name(), self.Life, peer, sess, begun)
 		l.weighed = n.dialed(provider.Name())
-		err = n.answerHello(ctx, l, p, hello, self, r)
+		err = n.answerHello(ctx, l, p, hello, self, o.r)
 	}
 	if err != nil {
-		n.log.Info().Stringer("peer", hello.From).Str("remote", sess.RemoteAddr()).Err(err).Msg("link refused")
+		remote, _ := netip.ParseAddrPort(sess.RemoteAddr()) // the zero Addr where it is none
+		n.refusals.Line(zerolog.InfoLevel, remote.Addr()).Stringer("peer", hello.From).Str("remote", sess.RemoteAddr()).
+			Err(err).Msg("link refused")
 		n.refuse(sess, err)
 	}
 }
 
-// meet checks a HELLO against the node table. A life that is not there yet may
-// be on its way: meet waits for it until ctx is done.
+// meet checks a HELLO and the lease behind it against the node table. A life that
+// is not there yet may be on its way: meet waits for it until ctx is done.
 //
 // On success this node does not dial until welcomeOver.
-func (n *Node) meet(ctx context.Context, hello wire.Hello, id transport.Identity) (*peerState, Self, error) {
+func (n *Node) meet(ctx context.Context, hello wire.Hello, lease []byte, id transport.Identity) (*peerState, Self, error) {
 	for {
 		n.mu.Lock()
 		self, changed := n.self, n.changed
@@ -462,7 +509,10 @@ func (n *Node) meet(ctx context.Context, hello wire.Hello, id transport.Identity
 		}
 		err := core.CheckHello(hello, self.party(), known.party(self.Cluster), proof(id))
 		if err == nil {
-			return p, self, n.duplicate(p, self)
+			if err = n.prove(lease, known, id); err == nil {
+				err = n.duplicate(p, self)
+			}
+			return p, self, err
 		}
 		if status.Of(err) != status.NoDevice {
 			return nil, self, err
@@ -506,10 +556,13 @@ func (n *Node) welcomeOver(p *peerState) {
 // answerHello makes the session of l the link to p. The answer comes first: it
 // has to be on the first lane that the peer sees.
 func (n *Node) answerHello(ctx context.Context, l *link, p *peerState, hello wire.Hello, self Self, r *wire.Reader) error {
+	greeting, err := self.greet(core.NewAnswer(hello, self.party(), l.peer.party(self.Cluster)))
+	if err != nil {
+		return err
+	}
 	ctrl, err := l.sess.OpenLane(ctx)
 	if err == nil {
-		answer := core.NewAnswer(hello, self.party(), l.peer.party(self.Cluster))
-		_, err = ctrl.Write(answer.AppendTo(nil))
+		_, err = ctrl.Write(greeting)
 	}
 	if err == nil {
 		err = n.cfg.Faults.Hit(failpoint.HelloAnswered)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/core"
+	"github.com/fabricd/fabricd/internal/guard"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/internal/wire"
@@ -53,6 +54,8 @@ type link struct {
 	probe    probe
 	pings    map[uint64]chan<- time.Duration // by heartbeat sequence number
 	lastBeat uint64
+	asks     map[uint64]chan<- wire.Answer // capacity 1, by request number
+	lastAsk  uint64
 	leaving  bool          // the peer said Bye
 	byeAcked chan struct{} // closed when the peer answered our Bye
 }
@@ -106,20 +109,35 @@ func (l *link) start(ctrl transport.SendLane, in *wire.Reader) {
 	})
 }
 
-// spawn runs f on a goroutine that the link and the node wait for.
+// spawn runs f on a goroutine that the link and the node wait for. If f panics the
+// link ends.
 func (l *link) spawn(f func()) {
 	l.n.work.add()
 	l.work.run(func() {
 		defer l.n.work.done()
+		defer guard.Recover(l.panicked)
 		f()
 	})
 }
 
+// panicked ends the link: what serves it has panicked.
+func (l *link) panicked(err error, stack []byte) {
+	l.n.panicked(l.peer.Life, err, stack)
+	l.fail(transport.CodeProtocol, err)
+}
+
+// panicked logs a panic of what serves a peer.
+func (n *Node) panicked(peer addr.Life, err error, stack []byte) {
+	n.log.Error().Stringer("peer", peer).Err(err).Bytes("stack", stack).Msg("BUG: what serves a peer has panicked; its link ends")
+}
+
 // spawner returns what runs f as spawn does, time and again, without allocating.
 func (l *link) spawner(f func()) func() {
+	panicked := l.panicked
 	run := func() {
 		defer l.work.done()
 		defer l.n.work.done()
+		defer guard.Recover(panicked)
 		f()
 	}
 	return func() {
@@ -195,10 +213,19 @@ func (l *link) fail(code uint64, cause error) bool {
 	l.n.linkDown(l)
 	close(l.down)
 	l.n.work.run(func() {
+		defer guard.Recover(l.panicked)
+		defer l.n.forgetLink(l)
 		l.quiet()
-		l.n.forgetLink(l)
 	})
 	return true
+}
+
+// why says in words why the link has ended.
+func (l *link) why() string {
+	if l.downErr == nil {
+		return "the session ended without a reason"
+	}
+	return l.downErr.Error()
 }
 
 // errNewLink is why a link ends that its peer has replaced.
@@ -417,6 +444,18 @@ func (l *link) onControl(h wire.Header, body []byte) error {
 			c.ep.refused(c, f.Code)
 		}
 		return nil
+	case wire.TypeAsk:
+		f, err := wire.ParseAsk(h.Flags, body)
+		if err == nil {
+			l.asked(f)
+		}
+		return err
+	case wire.TypeAnswer:
+		f, err := wire.ParseAnswer(h.Flags, body)
+		if err == nil {
+			l.answered(f)
+		}
+		return err
 	case wire.TypeProbe:
 		f, err := wire.ParseProbe(h.Flags, body)
 		if err == nil && l.names(f.From, f.To) {

@@ -21,9 +21,12 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/access"
 	"github.com/fabricd/fabricd/internal/core"
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
+	"github.com/fabricd/fabricd/internal/guard"
 	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/logbound"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/portmap"
@@ -72,6 +75,13 @@ type Config struct {
 	// SilenceBound; default twice that.
 	GiveUp time.Duration
 
+	// Access says who may connect to which port, and bind it; nil: no limits. See
+	// [Node.SetAccess].
+	Access *access.Policy
+	// Refused gets every connect and bind that the access rules have refused,
+	// however many there are. It must not block. Nil: none is reported.
+	Refused func(Refusal)
+
 	// MessageWindow is how many message bytes a connection keeps for a
 	// receiver that does not read, in bytes, rounded up to a power of two;
 	// default [MessageWindow]. See ConnMemory.
@@ -92,6 +102,13 @@ type Config struct {
 	// MessageWindow holds; then connections get less, and in the end status.NoMemory.
 	// It is asked for each connection. Nil: no bound.
 	ConnMemory func() int64
+
+	// ProveLease says why the signed lease behind a HELLO does not prove that peer,
+	// whose session's certificate proved what proved says, has that life. It may
+	// take a moment. Nil: every lease will do, as in tests that have none.
+	ProveLease func(lease []byte, peer Peer, proved transport.Identity) error
+	// Now is the wall clock, for the ends of certificates. Nil: the machine's.
+	Now func() time.Time
 
 	// Report gets evidence about lives. It must not block.
 	Report func(addr.Life, Evidence)
@@ -134,14 +151,24 @@ func (c *Config) setDefaults() {
 	if c.MaxConns == 0 {
 		c.MaxConns = 16000
 	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
 }
 
 // Self is this node's place in the cluster and its identity.
 type Self struct {
 	ipc.Self
+	// Labels are those that the host has given this node. They must not be changed.
+	Labels []string
+
 	UUID  addr.UUID
 	Epoch uint64
 	Term  uint64
+	// Lease returns the signed lease that proves Life, to be shown in each HELLO:
+	// it changes with the host's term and authority. It may take a moment, and is
+	// called with no lock held. Nil: there is none to show.
+	Lease func() []byte
 }
 
 // A Peer is a live life of another node.
@@ -150,8 +177,11 @@ type Peer struct {
 	UUID      addr.UUID
 	Epoch     uint64
 	Name      string
+	Labels    []string // that the host has given it; must not be changed
 	Addresses []string // in the form that the providers dial
 	Providers []string // what it can be reached over, by name; empty: not known
+	// Until is when its newest certificate ends, by Config.Now; zero: not known.
+	Until time.Time
 }
 
 // A Node is the engine of one node.
@@ -164,6 +194,9 @@ type Node struct {
 
 	ranked []standing // cfg.Providers, the preferred one first
 	budget budget     // of the connections
+	access admission
+
+	refusals *logbound.Summary // lines about links that were refused
 
 	linked chan struct{} // capacity 1: there is a link whose pulse is to be kept
 
@@ -203,6 +236,7 @@ func Start(cfg Config) *Node {
 	cfg.setDefaults()
 	n := &Node{
 		cfg: cfg, log: cfg.Log, birth: time.Now(), done: make(chan struct{}), linked: make(chan struct{}, 1),
+		refusals:  logbound.New(cfg.Log, "links were refused"),
 		budget:    budget{limit: cfg.ConnMemory, users: make(map[uint32]int64)},
 		ports:     portmap.New(),
 		listeners: make(map[addr.Port]*endpoint),
@@ -212,6 +246,7 @@ func Start(cfg Config) *Node {
 		sessions:  make(map[*session]struct{}),
 		changed:   make(chan struct{}),
 	}
+	n.access.set(cfg.Access)
 	var rivals []rival
 	for _, p := range cfg.Providers {
 		rivals = append(rivals, rival{p.Name(), transport.AttributesOf(p)})
@@ -395,7 +430,10 @@ func (n *Node) Leave(ctx context.Context) error {
 	var told group
 	for _, l := range n.allLinks() {
 		if l.twin == nil {
-			told.run(func() { l.bye(ctx, "leaving") })
+			told.run(func() {
+				defer guard.Recover(l.panicked)
+				l.bye(ctx, "leaving")
+			})
 		}
 	}
 	told.wait()
@@ -442,6 +480,7 @@ func (n *Node) Close() error {
 		p.Close()
 	}
 	n.work.wait()
+	n.refusals.Close()
 	return nil
 }
 

@@ -2,6 +2,7 @@ package driver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -44,6 +45,31 @@ func (n *Node) beatLinks() {
 		for _, l := range n.allLinks() {
 			l.tick(now)
 		}
+		n.endExpired(n.cfg.Now())
+	}
+}
+
+// errExpired is why a link ends whose peer has not renewed its certificate.
+var errExpired = errors.New("the peer's certificate has expired")
+
+// endExpired ends the links to peers whose certificates are all over at now. The
+// one that a session was opened with may end later than the one that membership
+// knows of: the table may be behind.
+func (n *Node) endExpired(now time.Time) {
+	n.mu.Lock()
+	var over []*link
+	for l := range n.links {
+		p := n.peers[l.peer.Life.Node]
+		if l.twin != nil || p == nil || p.link != l || p.Until.IsZero() {
+			continue
+		}
+		if now.After(p.Until) && now.After(l.sess.Peer().Until) {
+			over = append(over, l)
+		}
+	}
+	n.mu.Unlock()
+	for _, l := range over {
+		l.fail(transport.CodeWrongCluster, errExpired)
 	}
 }
 

@@ -11,15 +11,7 @@ import (
 // the operations lane waits for its next frame: that one need not be woken for
 // them. The reader gets everything else.
 func (c *conn) take(p []byte) (n int) {
-	c.mu.Lock()
-	c.taking = true
-	n, err := c.takeFrames(p)
-	left := nothing
-	if n > 0 && err == nil {
-		left = c.start(false)
-	}
-	c.taking = false
-	c.mu.Unlock()
+	n, left, err := c.applyFront(p)
 	if err != nil || left != nothing {
 		c.link.spawn(func() { // not here: the reader waits for this, and fail for nobody
 			c.link.n.log.Debug().Err(err).Uint64("conn", uint64(c.id)).Stringer("peer", c.link.peer.Life).
@@ -31,6 +23,19 @@ func (c *conn) take(p []byte) (n int) {
 		c.once.Do(func() { close(c.first) })
 	}
 	return n
+}
+
+// applyFront is the part of take with mu held. A panic lets go of it: the link must
+// be able to end.
+func (c *conn) applyFront(p []byte) (n int, left chore, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.taking = true
+	if n, err = c.takeFrames(p); n > 0 && err == nil {
+		left = c.start(false)
+	}
+	c.taking = false
+	return n, left, err
 }
 
 // takeFrames applies frames as long as it can. The caller holds mu.

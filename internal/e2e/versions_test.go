@@ -16,9 +16,9 @@ import (
 type build struct{ control, link [2]int } // the first and the last that it speaks
 
 var (
-	nextBuild = build{control: [2]int{1, 2}, link: [2]int{1, 2}} // and this one's
-	lateBuild = build{control: [2]int{2, 2}, link: [2]int{2, 2}}
-	oddBuild  = build{control: [2]int{1, 1}, link: [2]int{2, 2}} // no link with this one
+	nextBuild = build{control: [2]int{1, 2}, link: [2]int{2, 3}} // and this one's
+	lateBuild = build{control: [2]int{2, 2}, link: [2]int{3, 3}}
+	oddBuild  = build{control: [2]int{1, 1}, link: [2]int{3, 3}} // no link with this one
 )
 
 // make builds it. Its name begins as that of the fabricd of all labs, so that what is
@@ -27,7 +27,10 @@ func (b build) make(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	overlay := map[string]string{}
-	for file, versions := range map[string][2]int{"membership/control/frames.go": b.control, "internal/wire/frames.go": b.link} {
+	for file, v := range map[string]struct {
+		own string // the version that this build speaks
+		of  [2]int
+	}{"membership/control/frames.go": {"1", b.control}, "internal/wire/frames.go": {"2", b.link}} {
 		path, err := filepath.Abs(filepath.Join("../..", file))
 		if err != nil {
 			t.Fatal(err)
@@ -37,11 +40,11 @@ func (b build) make(t *testing.T) string {
 			t.Fatal(err)
 		}
 		other := string(text)
-		for i, name := range []string{"VersionMin uint16 = 1", "VersionMax uint16 = 1"} {
-			if strings.Count(other, name) != 1 {
-				t.Fatalf("%s: want %q once", file, name)
+		for i, name := range []string{"VersionMin uint16 = ", "VersionMax uint16 = "} {
+			if strings.Count(other, name+v.own) != 1 {
+				t.Fatalf("%s: want %q once", file, name+v.own)
 			}
-			other = strings.Replace(other, name, strings.TrimSuffix(name, "1")+string(rune('0'+versions[i])), 1)
+			other = strings.Replace(other, name+v.own, fmt.Sprint(name, v.of[i]), 1)
 		}
 		overlay[path] = filepath.Join(dir, strings.ReplaceAll(file, "/", "-"))
 		if err := os.WriteFile(overlay[path], []byte(other), 0o600); err != nil {

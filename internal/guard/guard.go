@@ -1,6 +1,9 @@
 // Package guard keeps a panic of a goroutine that serves one peer from ending the
 // process: the peer's link or session ends instead. In a test binary, and in a
 // process with FABRICD_PANIC=crash in its environment, the panic goes on.
+//
+// What cannot be ended either, because the panic has left a lock behind, ends the
+// process after all: a node that stands still is worse than one that starts again.
 package guard
 
 import (
@@ -9,6 +12,7 @@ import (
 	"os"
 	"runtime/debug"
 	"sync/atomic"
+	"time"
 )
 
 // caught counts the panics that ended a peer's link or session.
@@ -17,18 +21,48 @@ var caught atomic.Uint64
 // Caught returns how many panics [Recover] has caught since the process began.
 func Caught() uint64 { return caught.Load() }
 
-// crash says that a panic is to be seen: a failure in every test.
-var crash = flag.Lookup("test.v") != nil || os.Getenv("FABRICD_PANIC") == "crash"
+// catches makes test binaries catch panics too.
+var catches atomic.Bool
+
+// goesOn reports whether panics are to be seen, as a failure in every test. Flags
+// are looked up when there is a panic: those of tests are not there before main.
+func goesOn() bool {
+	return !catches.Load() && (flag.Lookup("test.v") != nil || os.Getenv("FABRICD_PANIC") == "crash")
+}
+
+// Catch makes [Recover] catch in a test binary too, until the test t is over. Tests
+// that run at the same time are not to panic.
+func Catch(t interface{ Cleanup(func()) }) {
+	catches.Store(true)
+	t.Cleanup(func() { catches.Store(false) })
+}
+
+// patience bounds how long the end of what a panic has struck may take.
+const patience = 10 * time.Second
 
 // Recover catches a panic of the goroutine that defers it and passes it, with
-// the stack, to end, which logs it and ends what the peer has here. It must be
-// deferred itself: defer guard.Recover(end).
+// the stack, to end, which logs it and ends what the peer has here; end runs on a
+// goroutine of its own, and Recover waits for it. It must be deferred itself:
+// defer guard.Recover(end).
 func Recover(end func(err error, stack []byte)) {
-	if crash {
+	p := recover()
+	if p == nil {
 		return
 	}
-	if p := recover(); p != nil {
-		caught.Add(1)
-		end(fmt.Errorf("internal error: %v", p), debug.Stack())
+	if goesOn() {
+		panic(p) // with the stack of the first one, which is still there
+	}
+	caught.Add(1)
+	stack, ended := debug.Stack(), make(chan struct{})
+	go func() {
+		defer close(ended)
+		end(fmt.Errorf("internal error: %v", p), stack)
+	}()
+	t := time.NewTimer(patience)
+	defer t.Stop()
+	select {
+	case <-ended:
+	case <-t.C:
+		panic(fmt.Sprintf("%v: what it struck did not end within %v. It came from\n%s", p, patience, stack))
 	}
 }

@@ -53,7 +53,11 @@ func testLies(t *testing.T, r *rig) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := ctrl.Write(lie.AppendTo(nil)); err != nil {
+			greeting := lie.AppendTo(nil)
+			if lie.VersionMin == wire.VersionMin { // of another version it says nothing more
+				greeting = wire.Lease{}.AppendTo(greeting)
+			}
+			if _, err := ctrl.Write(greeting); err != nil {
 				t.Fatal(err)
 			}
 			checkRefusal(t, sess, c.code, c.reason)
@@ -93,14 +97,19 @@ func TestOpeningsThatAreNone(t *testing.T) {
 	answer.Answer, answer.VersionMin = true, answer.VersionMax
 	t.Run("openings", func(t *testing.T) {
 		for name, first := range map[string][]byte{
-			"zeros":             make([]byte, 64),
-			"ones":              []byte(strings.Repeat("\xff", 64)),
-			"an answer":         answer.AppendTo(nil),
-			"another frame":     wire.Connect{Conn: 1, From: 1, To: 1}.AppendTo(nil),
-			"a refusal":         wire.HelloRefuse{Code: status.Access, VersionMax: 1}.AppendTo(nil),
-			"half a HELLO":      hello().AppendTo(nil)[:40],
-			"a body of 4 GiB":   {byte(wire.TypeHello), 0, 0, 0, 0xff, 0xff, 0xff, 0xff},
-			"versions reversed": {byte(wire.TypeHello), 0, 0, 0, 0, 0, 0, 64, 0, 9, 0, 1},
+			"zeros":                make([]byte, 64),
+			"ones":                 []byte(strings.Repeat("\xff", 64)),
+			"an answer":            answer.AppendTo(nil),
+			"another frame":        wire.Connect{Conn: 1, From: 1, To: 1}.AppendTo(nil),
+			"a refusal":            wire.HelloRefuse{Code: status.Access, VersionMax: 1}.AppendTo(nil),
+			"half a HELLO":         hello().AppendTo(nil)[:40],
+			"a body of 4 GiB":      {byte(wire.TypeHello), 0, 0, 0, 0xff, 0xff, 0xff, 0xff},
+			"no lease":             hello().AppendTo(nil),
+			"half a lease":         wire.Lease{Length: 9}.AppendTo(hello().AppendTo(nil))[:80],
+			"less lease than said": append(wire.Lease{Length: 9}.AppendTo(hello().AppendTo(nil)), 1, 2, 3),
+			"a lease of 4 GiB":     append(hello().AppendTo(nil), byte(wire.TypeLease), 0, 0, 0, 0, 0, 0, 4, 0xff, 0xff, 0xff, 0xff),
+			"something else":       append(hello().AppendTo(nil), wire.ByeAck{}.AppendTo(nil)...),
+			"versions reversed":    {byte(wire.TypeHello), 0, 0, 0, 0, 0, 0, 64, 0, 9, 0, 1},
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"os"
 	"runtime"
 	"sync"
 	"testing"
@@ -23,9 +24,17 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if os.Getenv(attackEnv) != "" { // what is for people or programs goes to standard output alone
+		timelineOut, os.Stdout = os.Stdout, os.Stderr
+	}
 	// net/http gives a client that it refuses half a second to read that, also
 	// when its server has closed.
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("net/http.(*conn).closeWriteAndWait"))
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("net/http.(*conn).closeWriteAndWait"), goleak.Cleanup(func(code int) {
+		if builtIn != "" {
+			os.RemoveAll(builtIn)
+		}
+		os.Exit(code)
+	}))
 }
 
 // patience bounds what a test waits for on real sockets, silenceBound how long the
@@ -263,7 +272,7 @@ func (r *rig) deafLink() (*badLink, *wire.Reader) {
 		r.t.Fatal(err)
 	}
 	l.ctrl = ctrl
-	l.write(ctrl, hello().AppendTo(nil))
+	l.write(ctrl, wire.Lease{}.AppendTo(hello().AppendTo(nil)))
 	in, h, _ := l.accept()
 	if h.Type != wire.TypeHello {
 		r.t.Fatalf("the answer to a good HELLO is %v", h.Type)

@@ -160,25 +160,39 @@ func streams(t *testing.T, to, from string, count int) func(*rand.Rand) bool {
 	}
 }
 
-// TestSilentConnectionsKeepOutNobody has strangers at two addresses open all
-// the connections that a control port takes, and say nothing. A node that comes
-// from elsewhere joins before any of them is given up.
+// TestSilentConnectionsKeepOutNobody has strangers at two addresses, and at one in each
+// of 300 networks, open all the connections that a control port takes, and say nothing.
+// A node that comes from elsewhere joins before any of them is given up.
 func TestSilentConnectionsKeepOutNobody(t *testing.T) {
+	var few, many []net.IP
+	for i := range 280 {
+		few = append(few, net.IPv4(127, 0, 0, byte(2+i%2)))
+	}
+	for i := range 300 {
+		many = append(many, net.IPv4(127, byte(1+i/200), byte(i%200), 1))
+	}
+	t.Run("two addresses", func(t *testing.T) { joinsBeside(t, few) })
+	t.Run("300 networks", func(t *testing.T) { joinsBeside(t, many) })
+}
+
+// joinsBeside has a node join while the host has a silent connection from each of
+// these addresses.
+func joinsBeside(t *testing.T, strangers []net.IP) {
 	c := newCluster(t)
-	for _, from := range []string{"127.0.0.2", "127.0.0.3"} {
-		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
-		for range 140 {
-			conn, err := d.DialContext(within(t), "tcp", c.data())
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer conn.Close()
+	for _, from := range strangers {
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: from}}
+		conn, err := d.DialContext(within(t), "tcp", c.data())
+		if err != nil {
+			t.Fatal(err)
 		}
+		defer conn.Close()
 	}
 	began := time.Now()
 	c.start(c.node("one"))
 	if took := time.Since(began); took > 2500*time.Millisecond { // an opening is given up after 3 s
 		t.Errorf("joining took %v", took)
+	} else {
+		t.Logf("joined after %v", took)
 	}
 }
 

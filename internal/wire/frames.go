@@ -11,8 +11,8 @@ import (
 
 // The protocol versions that this implementation speaks.
 const (
-	VersionMin uint16 = 1
-	VersionMax uint16 = 1
+	VersionMin uint16 = 2
+	VersionMax uint16 = 2
 )
 
 // Limits of the format.
@@ -21,12 +21,13 @@ const (
 	MaxBody    = 1 << 12 // a body, in bytes, without the payload that Write and ReadData announce
 	MaxPayload = 1 << 18 // payload bytes after one Write or ReadData
 	MaxReason  = 256     // bytes of a reason's text
+	MaxLease   = 1 << 15 // bytes of a signed lease; membership's bound
 )
 
 // A Type is a frame's first byte. Numbers are never reused.
 type Type uint8
 
-// Every frame is header and body; Write and ReadData are followed by payload.
+// Every frame is header and body; Lease, Write and ReadData are followed by payload.
 //
 //	 0      1       2          4            8
 //	+------+-------+----------+------------+---------+-------------+
@@ -46,6 +47,7 @@ const (
 	TypeProbeAck    Type = 19
 	TypeBye         Type = 20
 	TypeByeAck      Type = 21
+	TypeLease       Type = 22
 
 	// Operations lane.
 	TypeCredit       Type = 32
@@ -91,6 +93,14 @@ type Hello struct {
 	Answer                 bool // flag bit 0 of the header
 }
 
+// Lease follows the Hello of either side: Length bytes, the signed lease of the
+// life that the Hello is from, come behind the frame. They are payload because a
+// body is smaller than a lease may be, and no part of Hello because its layout is
+// the same in every version.
+type Lease struct {
+	Length uint32 // ≤ MaxLease; 0: the sender has none to show
+}
+
 // HelloRefuse refuses a link, with the refusing side's versions.
 type HelloRefuse struct {
 	Code                   status.Code
@@ -104,6 +114,7 @@ type Connect struct {
 	Conn     ConnID // the connector's
 	From, To addr.Port
 	Limit    uint64 // message bytes that the acceptor may send so far
+	UID      uint32 // the application's user, for whom the connector's node vouches; 2^32-1: not known
 }
 
 // Accept grants a connection. Its lane becomes the operations lane from the

@@ -3,7 +3,9 @@ package control
 import (
 	"encoding/binary"
 	"errors"
+	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/fabricd/fabricd/fabric/addr"
@@ -59,6 +61,17 @@ func (e *encoder) text(s string, limit int) {
 	}
 	e.u16(uint16(len(s)))
 	e.b = append(e.b, s...)
+}
+
+// words appends a text for people. What does not print in it was a peer's, or a
+// file's name, and is replaced; what is too long is cut.
+func (e *encoder) words(s string, limit int) {
+	s = printable(s)
+	for len(s) > limit {
+		_, n := utf8.DecodeLastRuneInString(s[:limit+1])
+		s = s[:min(limit, limit+1-n)]
+	}
+	e.text(s, limit)
 }
 
 func (e *encoder) count(n, limit int) {
@@ -177,6 +190,36 @@ func (d *decoder) text(limit int) string {
 		return ""
 	}
 	return string(p)
+}
+
+// words reads a text for people, all of which prints: nobody who shows it has to
+// look.
+func (d *decoder) words(limit int) string {
+	s := d.text(limit)
+	if s != printable(s) {
+		d.bad = true
+	}
+	return s
+}
+
+// printable returns s with a question mark for everything that does not print.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) || r == utf8.RuneError {
+			return '?'
+		}
+		return r
+	}, s)
+}
+
+func (d *decoder) uuids(limit int) (list []addr.UUID) {
+	for range d.count(limit) {
+		if d.bad {
+			break
+		}
+		list = append(list, d.uuid())
+	}
+	return list
 }
 
 func (d *decoder) count(limit int) int {

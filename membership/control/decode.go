@@ -28,13 +28,14 @@ func (d *decoder) frame(t frameType) any {
 			From:       d.end(),
 			Lease:      d.bytes(verdict.MaxLease),
 			To:         Target{UUID: d.uuid(), Epoch: d.u64(), Life: d.life()},
+			Challenge:  d.bytes(verdict.MaxChallenge),
 		}
 	case typeWelcome:
-		return Welcome{Version: d.u16(), From: d.end(), Lease: d.bytes(verdict.MaxLease)}
+		return Welcome{Version: d.u16(), From: d.end(), Lease: d.bytes(verdict.MaxLease), Proof: d.bytes(verdict.MaxProof)}
 	case typeRefuse:
-		return Refuse{Code: Code(d.u8()), VersionMin: d.u16(), VersionMax: d.u16(), Text: d.text(MaxText)}
+		return Refuse{Code: Code(d.u8()), VersionMin: d.u16(), VersionMax: d.u16(), Text: d.words(MaxText)}
 	case typeClose:
-		return Close{Text: d.text(MaxText)}
+		return Close{Text: d.words(MaxText)}
 	case typeBeat:
 		return Beat{Seq: d.u64()}
 	case typeJoinAsk:
@@ -44,11 +45,17 @@ func (d *decoder) frame(t frameType) any {
 	case typeRenew:
 		return Renew{Request: d.bytes(maxCertificate)}
 	case typeCertificate:
-		return Certificate{Certificate: d.bytes(maxCertificate), Roots: d.blobs(maxRoots, maxCertificate), Text: d.text(MaxText)}
+		return Certificate{Certificate: d.bytes(maxCertificate), Roots: d.blobs(maxRoots, maxCertificate), Text: d.words(MaxText)}
 	case typeKeys:
 		return Keys{Seq: d.u64(), Keyring: d.bytes(maxKeyring)}
 	case typeKeysHeld:
 		return KeysHeld{Seq: d.u64()}
+	case typeRoots:
+		return Roots{Seq: d.u64(), Roots: d.blobs(maxRoots, maxCertificate), Renew: d.bool()}
+	case typeRootsHeld:
+		return RootsHeld{Seq: d.u64()}
+	case typeBans:
+		return Bans{First: d.bool(), Last: d.bool(), Nodes: d.uuids(maxBans)}
 	}
 	if m := d.message(t); m != nil {
 		return m
@@ -61,7 +68,7 @@ func (d *decoder) end() End {
 }
 
 func (d *decoder) joinAsk() JoinAsk {
-	f := JoinAsk{VersionMin: d.u16(), VersionMax: d.u16(), UUID: d.uuid(), Name: d.text(verdict.MaxName)}
+	f := JoinAsk{VersionMin: d.u16(), VersionMax: d.u16(), Name: d.text(verdict.MaxName)}
 	copy(f.Token[:], d.take(len(f.Token)))
 	copy(f.Proof[:], d.take(len(f.Proof)))
 	f.Request = d.bytes(maxCertificate)
@@ -72,6 +79,7 @@ func (d *decoder) joinGrant() JoinGrant {
 	return JoinGrant{
 		Cluster:     d.uuid(),
 		Host:        d.uuid(),
+		Node:        d.uuid(),
 		Certificate: d.bytes(maxCertificate),
 		Roots:       d.blobs(maxRoots, maxCertificate),
 		Keyring:     d.bytes(maxKeyring),
@@ -96,9 +104,9 @@ func (d *decoder) message(t frameType) verdict.Message {
 		return verdict.Report{About: d.life(), Evidence: verdict.Evidence(d.u8())}
 	case typeCheck:
 		return verdict.Check{Nonce: d.u64(), Target: d.life(), UUID: d.uuid(), Epoch: d.u64(),
-			Addresses: d.texts(verdict.MaxAddresses, verdict.MaxAddress)}
+			Addresses: d.texts(verdict.MaxAddresses, verdict.MaxAddress), Challenge: d.bytes(verdict.MaxChallenge)}
 	case typeCheckResult:
-		return verdict.CheckResult{Nonce: d.u64(), Target: d.life(), Reached: d.bool()}
+		return verdict.CheckResult{Nonce: d.u64(), Target: d.life(), Reached: d.bool(), Proof: d.bytes(verdict.MaxProof)}
 	case typeAck:
 		return verdict.Ack{Life: d.life()}
 	case typePing:
@@ -110,14 +118,14 @@ func (d *decoder) message(t frameType) verdict.Message {
 	case typeGrant:
 		return verdict.Grant{Term: d.u64(), Life: d.life(), Lease: d.bytes(verdict.MaxLease)}
 	case typeRefused:
-		return verdict.Refused{Term: d.u64(), Code: verdict.Refusal(d.u8()), Text: d.text(verdict.MaxText)}
+		return verdict.Refused{Term: d.u64(), Code: verdict.Refusal(d.u8()), Text: d.words(verdict.MaxText)}
 	case typeTable:
 		return d.table()
 	case typeDelta:
 		return verdict.Delta{Term: d.u64(), Version: d.u64(), Entry: d.entry()}
 	case typeRemoved:
 		return verdict.RemovedLife{Term: d.u64(), Version: d.u64(), Life: d.life(),
-			Reason: verdict.Reason(d.text(verdict.MaxReason))}
+			Reason: verdict.Reason(d.words(verdict.MaxReason))}
 	}
 	return nil
 }
@@ -156,8 +164,10 @@ func (d *decoder) entry() verdict.Entry {
 			State:     verdict.State(d.u8()),
 			Addresses: d.texts(verdict.MaxAddresses, verdict.MaxAddress),
 			Providers: d.texts(verdict.MaxProviders, verdict.MaxProvider),
+			Labels:    d.texts(verdict.MaxLabels, verdict.MaxLabel),
+			Until:     d.time(),
 			Since:     d.time(),
 		},
-		Reason: verdict.Reason(d.text(verdict.MaxReason)),
+		Reason: verdict.Reason(d.words(verdict.MaxReason)),
 	}
 }

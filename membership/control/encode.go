@@ -35,20 +35,22 @@ func (e *encoder) frame(f any) frameType {
 		e.uuid(f.To.UUID)
 		e.u64(f.To.Epoch)
 		e.life(f.To.Life)
+		e.bytes(f.Challenge, verdict.MaxChallenge)
 		return typeHello
 	case Welcome:
 		e.u16(f.Version)
 		e.end(f.From)
 		e.bytes(f.Lease, verdict.MaxLease)
+		e.bytes(f.Proof, verdict.MaxProof)
 		return typeWelcome
 	case Refuse:
 		e.u8(uint8(f.Code))
 		e.u16(f.VersionMin)
 		e.u16(f.VersionMax)
-		e.text(f.Text, MaxText)
+		e.words(f.Text, MaxText)
 		return typeRefuse
 	case Close:
-		e.text(f.Text, MaxText)
+		e.words(f.Text, MaxText)
 		return typeClose
 	case Beat:
 		e.u64(f.Seq)
@@ -65,7 +67,7 @@ func (e *encoder) frame(f any) frameType {
 	case Certificate:
 		e.bytes(f.Certificate, maxCertificate)
 		e.blobs(f.Roots, maxRoots, maxCertificate)
-		e.text(f.Text, MaxText)
+		e.words(f.Text, MaxText)
 		return typeCertificate
 	case Keys:
 		e.u64(f.Seq)
@@ -74,8 +76,33 @@ func (e *encoder) frame(f any) frameType {
 	case KeysHeld:
 		e.u64(f.Seq)
 		return typeKeysHeld
+	case Roots, RootsHeld, Bans:
+		return e.trusted(f)
 	case verdict.Message:
 		return e.message(f)
+	}
+	panic(fmt.Sprintf("BUG: control: no frame for %T", f))
+}
+
+// trusted is frame for what says who is to be trusted.
+func (e *encoder) trusted(f any) frameType {
+	switch f := f.(type) {
+	case Roots:
+		e.u64(f.Seq)
+		e.blobs(f.Roots, maxRoots, maxCertificate)
+		e.bool(f.Renew)
+		return typeRoots
+	case RootsHeld:
+		e.u64(f.Seq)
+		return typeRootsHeld
+	case Bans:
+		e.bool(f.First)
+		e.bool(f.Last)
+		e.count(len(f.Nodes), maxBans)
+		for _, u := range f.Nodes {
+			e.uuid(u)
+		}
+		return typeBans
 	}
 	panic(fmt.Sprintf("BUG: control: no frame for %T", f))
 }
@@ -91,7 +118,6 @@ func (e *encoder) end(p End) {
 func (e *encoder) joinAsk(f JoinAsk) {
 	e.u16(f.VersionMin)
 	e.u16(f.VersionMax)
-	e.uuid(f.UUID)
 	e.text(f.Name, verdict.MaxName)
 	e.fixed(f.Token[:])
 	e.fixed(f.Proof[:])
@@ -101,6 +127,7 @@ func (e *encoder) joinAsk(f JoinAsk) {
 func (e *encoder) joinGrant(f JoinGrant) {
 	e.uuid(f.Cluster)
 	e.uuid(f.Host)
+	e.uuid(f.Node)
 	e.bytes(f.Certificate, maxCertificate)
 	e.blobs(f.Roots, maxRoots, maxCertificate)
 	e.bytes(f.Keyring, maxKeyring)
@@ -130,11 +157,13 @@ func (e *encoder) message(m verdict.Message) frameType {
 		e.uuid(m.UUID)
 		e.u64(m.Epoch)
 		e.texts(m.Addresses, verdict.MaxAddresses, verdict.MaxAddress)
+		e.bytes(m.Challenge, verdict.MaxChallenge)
 		return typeCheck
 	case verdict.CheckResult:
 		e.u64(m.Nonce)
 		e.life(m.Target)
 		e.bool(m.Reached)
+		e.bytes(m.Proof, verdict.MaxProof)
 		return typeCheckResult
 	case verdict.Ack:
 		e.life(m.Life)
@@ -167,7 +196,7 @@ func (e *encoder) hostMessage(m verdict.Message) frameType {
 	case verdict.Refused:
 		e.u64(m.Term)
 		e.u8(uint8(m.Code))
-		e.text(m.Text, verdict.MaxText)
+		e.words(m.Text, verdict.MaxText)
 		return typeRefused
 	case verdict.Table:
 		e.table(m)
@@ -229,6 +258,8 @@ func (e *encoder) entry(x verdict.Entry) {
 	e.u8(uint8(x.Node.State))
 	e.texts(x.Node.Addresses, verdict.MaxAddresses, verdict.MaxAddress)
 	e.texts(x.Node.Providers, verdict.MaxProviders, verdict.MaxProvider)
+	e.texts(x.Node.Labels, verdict.MaxLabels, verdict.MaxLabel)
+	e.time(x.Node.Until)
 	e.time(x.Node.Since)
 	e.text(string(x.Reason), verdict.MaxReason)
 }

@@ -2,7 +2,6 @@ package control
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/membership/trust"
@@ -10,8 +9,8 @@ import (
 
 // Limits of the format.
 const (
-	VersionMin uint16 = 1 // the protocol versions spoken here
-	VersionMax uint16 = 1
+	VersionMin uint16 = 2 // the protocol versions spoken here
+	VersionMax uint16 = 2
 
 	HeaderLen = 5       // bytes before a frame's body: its length and type
 	MaxBody   = 1 << 16 // bytes of a body
@@ -20,6 +19,7 @@ const (
 	maxCertificate = 8 << 10 // bytes of one certificate or request, DER
 	maxRoots       = 6
 	maxKeyring     = 256 // bytes of an encoded gossip keyring
+	maxBans        = 128 // of one frame; more come in several
 )
 
 // The kinds of connection are ALPN protocols. Joining has [trust.JoinALPN].
@@ -65,6 +65,9 @@ const (
 	typeCertificate frameType = 33
 	typeKeys        frameType = 34
 	typeKeysHeld    frameType = 35
+	typeRoots       frameType = 36
+	typeRootsHeld   frameType = 37
+	typeBans        frameType = 38
 )
 
 // An End is one end of a connection, as it describes itself.
@@ -90,6 +93,10 @@ type Hello struct {
 	From                   End
 	Lease                  []byte // signed, of From.Life; on lifelines
 	To                     Target
+	// Challenge is for the other end to sign, on lifelines: with that a third node
+	// can be shown that it lives. Empty: nobody asks. At most
+	// verdict.MaxChallenge bytes.
+	Challenge []byte
 }
 
 // A Welcome answers a Hello that is accepted. It describes who answers, who may
@@ -98,6 +105,7 @@ type Welcome struct {
 	Version uint16 // the one that both speak from now on
 	From    End
 	Lease   []byte // as in Hello
+	Proof   []byte // the sender's signature of the challenge, if there was one; at most verdict.MaxProof
 }
 
 // A Refuse answers what is not accepted, and ends the connection.
@@ -117,21 +125,21 @@ type Beat struct{ Seq uint64 }
 // A JoinAsk is what a node without a certificate sends on a join connection.
 type JoinAsk struct {
 	VersionMin, VersionMax uint16
-	UUID                   addr.UUID     // that it wants a certificate for
-	Name                   string        // for the host's log
-	Token                  trust.TokenID // the token it was given
+	Name                   string        // that it wants to be known by
+	Token                  trust.TokenID // the token it was given; zero: the key of Request is one that the host knows
 	Proof                  trust.Proof   // that it knows the token's secret
-	Request                []byte        // certificate request, DER
+	Request                []byte        // certificate request, DER: the identity belongs to its key for good
 }
 
 // A JoinGrant is what it gets.
 type JoinGrant struct {
 	Cluster     addr.UUID
 	Host        addr.UUID
-	Certificate []byte   // DER
-	Roots       [][]byte // the cluster's CA certificates, DER
-	Keyring     []byte   // the gossip keys, as trust.Keyring encodes them
-	Gossip      string   // "ip:port" where the host gossips
+	Node        addr.UUID // that the host has chosen for it, and the certificate names
+	Certificate []byte    // DER
+	Roots       [][]byte  // the cluster's CA certificates, DER
+	Keyring     []byte    // the gossip keys, as trust.Keyring encodes them
+	Gossip      string    // "ip:port" where the host gossips
 }
 
 // A Renew asks for the next certificate of the sender. Node → host, on a
@@ -157,6 +165,24 @@ type Keys struct {
 // Node → host.
 type KeysHeld struct{ Seq uint64 }
 
+// Roots are the CA certificates that the node is to trust from now on. Host → node.
+type Roots struct {
+	Seq   uint64   // counts the changes in this start of the host
+	Roots [][]byte // DER
+	Renew bool     // the node is to ask for a new certificate at once
+}
+
+// RootsHeld says that the sender has the CA certificates with this Seq, on disk
+// and in use. Node → host.
+type RootsHeld struct{ Seq uint64 }
+
+// Bans are the identities that are kept out, all of them from First to Last; with
+// Last they replace those before. Host → node.
+type Bans struct {
+	First, Last bool
+	Nodes       []addr.UUID // at most maxBans
+}
+
 // A Code is why a connection is refused. Numbers are never reused.
 type Code uint8
 
@@ -171,6 +197,8 @@ const (
 	CodeProtocol Code = 8 // malformed or out of place
 	CodeToken    Code = 9 // the join token is not accepted; Text says why
 	CodeStopped  Code = 10
+	CodeBanned   Code = 11 // an operator keeps the peer out
+	CodeUnknown  Code = 12 // the host has no enrolment of this identity, or of another key
 )
 
 // A RefusedError says that one side refused the other.
@@ -213,9 +241,7 @@ func (e *ClosedError) Error() string {
 
 // clip makes s fit into a text field.
 func clip(s string) string {
-	s = strings.ToValidUTF8(s, "?")
-	if len(s) <= MaxText {
-		return s
-	}
-	return strings.ToValidUTF8(s[:MaxText], "")
+	e := encoder{}
+	e.words(s, MaxText)
+	return string(e.b[2:])
 }

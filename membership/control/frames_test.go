@@ -29,7 +29,7 @@ var (
 	endA  = End{UUID: uuidA, Epoch: 7, Life: lifeA, Term: 9, Host: true}
 	entry = verdict.Entry{
 		Node: verdict.Node{Life: lifeA, UUID: uuidA, Epoch: 7, Name: "käthe", State: verdict.Alive,
-			Addresses: []string{"10.0.0.1:7946", "[::1]:7946"}, Providers: []string{"quic", "tcp"},
+			Addresses: []string{"10.0.0.1:7946", "[::1]:7946"}, Providers: []string{"quic", "tcp"}, Labels: []string{"db"}, Until: time.Unix(1_800_000_000, 7).UTC(),
 			Since: time.Unix(1_700_000_000, 42).UTC()},
 		Reason: verdict.ReasonCrashed,
 	}
@@ -37,13 +37,13 @@ var (
 
 // frames has one of every frame, under the name of its vector.
 var frames = map[string]any{
-	"hello":     Hello{VersionMin: 1, VersionMax: 2, Cluster: uuidB, From: endA, Lease: []byte{1, 2}, To: Target{UUID: uuidB, Epoch: 8, Life: lifeA}},
-	"welcome":   Welcome{Version: 1, From: endA, Lease: []byte{1, 2}},
+	"hello":     Hello{VersionMin: 1, VersionMax: 2, Cluster: uuidB, From: endA, Lease: []byte{1, 2}, To: Target{UUID: uuidB, Epoch: 8, Life: lifeA}, Challenge: []byte{9, 8}},
+	"welcome":   Welcome{Version: 2, From: endA, Lease: []byte{1, 2}, Proof: []byte{3}},
 	"refuse":    Refuse{Code: CodeToken, VersionMin: 1, VersionMax: 1, Text: "token used up"},
 	"close":     Close{Text: "done"},
 	"beat":      Beat{Seq: 3},
-	"joinask":   JoinAsk{VersionMin: 1, VersionMax: 1, UUID: uuidA, Name: "n", Token: trust.TokenID{1, 2}, Proof: trust.Proof{3, 4}, Request: []byte{5, 6}},
-	"joingrant": JoinGrant{Cluster: uuidB, Host: uuidA, Certificate: []byte{1}, Roots: [][]byte{{2}, {3}}, Keyring: []byte{4}, Gossip: "10.0.0.1:7947"},
+	"joinask":   JoinAsk{VersionMin: 1, VersionMax: 1, Name: "n", Token: trust.TokenID{1, 2}, Proof: trust.Proof{3, 4}, Request: []byte{5, 6}},
+	"joingrant": JoinGrant{Cluster: uuidB, Host: uuidA, Node: uuidB, Certificate: []byte{1}, Roots: [][]byte{{2}, {3}}, Keyring: []byte{4}, Gossip: "10.0.0.1:7947"},
 
 	"join": verdict.Join{UUID: uuidA, Epoch: 7, Name: "n", Addresses: []string{"a:1"}, Providers: []string{"quic"},
 		Previous: lifeA, Term: 5, Lease: []byte{7}},
@@ -51,8 +51,8 @@ var frames = map[string]any{
 		Providers: []string{"quic"}, Term: 5, HostOver: 4, Lease: []byte{7}},
 	"leave":       verdict.Leave{Life: lifeA},
 	"report":      verdict.Report{About: lifeA, Evidence: verdict.LinkSilent},
-	"check":       verdict.Check{Nonce: 1, Target: lifeA, UUID: uuidA, Epoch: 7, Addresses: []string{"a:1"}},
-	"checkresult": verdict.CheckResult{Nonce: 1, Target: lifeA, Reached: true},
+	"check":       verdict.Check{Nonce: 1, Target: lifeA, UUID: uuidA, Epoch: 7, Addresses: []string{"a:1"}, Challenge: []byte{9}},
+	"checkresult": verdict.CheckResult{Nonce: 1, Target: lifeA, Reached: true, Proof: []byte{3}},
 	"ack":         verdict.Ack{Life: lifeA},
 	"ping":        verdict.Ping{Life: lifeA, Nonce: 2, Version: 3},
 	"pong":        verdict.Pong{Term: 1, Nonce: 2, Version: 3},
@@ -65,6 +65,9 @@ var frames = map[string]any{
 	"certificate": Certificate{Certificate: []byte{1}, Roots: [][]byte{{2}, {3}}, Text: "no"},
 	"keys":        Keys{Seq: 3, Keyring: []byte{4}},
 	"keysheld":    KeysHeld{Seq: 3},
+	"roots":       Roots{Seq: 4, Roots: [][]byte{{2}, {3}}, Renew: true},
+	"rootsheld":   RootsHeld{Seq: 4},
+	"bans":        Bans{First: true, Last: true, Nodes: []addr.UUID{uuidA, uuidB}},
 	"removed":     verdict.RemovedLife{Term: 1, Version: 2, Life: lifeA, Reason: verdict.ReasonSilent},
 }
 
@@ -83,7 +86,7 @@ func TestGoldenVectors(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		path := filepath.Join("testdata", "v1", name+".hex")
+		path := filepath.Join("testdata", "v2", name+".hex")
 		text, err := os.ReadFile(path)
 		if errors.Is(err, os.ErrNotExist) && *addVectors {
 			text = []byte(hex.EncodeToString(got) + "\n")
@@ -117,9 +120,33 @@ func TestEveryTruncationIsMalformed(t *testing.T) {
 			t.Errorf("%s: a byte after the end is accepted", name)
 		}
 	}
-	for _, typ := range []frameType{0, 6, 7, 10, 15, 31, 36, 255} {
+	for _, typ := range []frameType{0, 6, 7, 10, 15, 31, 39, 255} {
 		if _, err := parseBody(typ, nil); !errors.Is(err, ErrMalformed) {
 			t.Errorf("type %d is accepted", typ)
+		}
+	}
+}
+
+// TestTextsForPeoplePrint: what is to be read by people is cut and made to print by
+// its sender, and malformed where it does not.
+func TestTextsForPeoplePrint(t *testing.T) {
+	for text, want := range map[string]string{
+		strings.Repeat("ä", 200):       strings.Repeat("ä", 128),
+		"x" + strings.Repeat("ä", 200): "x" + strings.Repeat("ä", 127),
+		"\xff a\x1b[2Jb\r\nc":          "? a?[2Jb??c",
+	} {
+		b, err := AppendFrame(nil, Close{Text: text})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := parse(b); err != nil || got != (Close{Text: want}) {
+			t.Errorf("%q arrives as %+v, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"\x1b", "a\nb", "\u202e"} {
+		body := append([]byte{0, byte(len(text))}, text...)
+		if _, err := parseBody(typeClose, body); !errors.Is(err, ErrMalformed) {
+			t.Errorf("%q is taken", text)
 		}
 	}
 }
@@ -127,8 +154,9 @@ func TestEveryTruncationIsMalformed(t *testing.T) {
 func TestLimits(t *testing.T) {
 	long := strings.Repeat("x", 300)
 	for name, f := range map[string]any{
-		"text":        Close{Text: long},
-		"not UTF-8":   Close{Text: "\xff"},
+		"not UTF-8":   verdict.Join{Name: "\xff"},
+		"bans":        Bans{Nodes: make([]addr.UUID, maxBans+1)},
+		"challenge":   Hello{Challenge: make([]byte, verdict.MaxChallenge+1)},
 		"name":        verdict.Join{Name: long},
 		"addresses":   verdict.Join{Addresses: make([]string, verdict.MaxAddresses+1)},
 		"address":     verdict.Join{Addresses: []string{long}},

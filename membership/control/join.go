@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -45,29 +46,43 @@ func (s *Server) join(l *link) error {
 // was not reached or is not the token's host.
 func Ask(ctx context.Context, dial func(context.Context, string) (net.Conn, error), address string,
 	token trust.Token, now func() time.Time, ask JoinAsk) (JoinGrant, error) {
+	return askHost(ctx, dial, address, token.ClientTLS(now), func(cs tls.ConnectionState) (err error) {
+		ask.Token = token.ID
+		ask.Proof, err = token.Proof(cs, trust.RoleJoin)
+		return err
+	}, &ask)
+}
+
+// AskAgain is Ask for a node that has joined: the key of the request is the one
+// that the host knows, and the host one that the node's CA certificates name.
+func AskAgain(ctx context.Context, dial func(context.Context, string) (net.Conn, error), address string,
+	creds trust.Credentials, now func() time.Time, ask JoinAsk) (JoinGrant, error) {
+	return askHost(ctx, dial, address, creds.RejoinTLS(now), func(tls.ConnectionState) error { return nil }, &ask)
+}
+
+func askHost(ctx context.Context, dial func(context.Context, string) (net.Conn, error), address string,
+	config *tls.Config, prove func(tls.ConnectionState) error, ask *JoinAsk) (JoinGrant, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*openTimeout) // the host writes to disk
 	defer cancel()
-	l, err := dialTLS(ctx, dial, address, token.ClientTLS(now))
+	l, err := dialTLS(ctx, dial, address, config)
 	if err != nil {
 		return JoinGrant{}, explainJoin(err)
 	}
 	stop := context.AfterFunc(ctx, func() { l.raw.Close() })
 	defer l.raw.Close()
-	grant, err := exchange(l, token, ask)
+	grant, err := exchange(l, prove, ask)
 	if !stop() && err != nil {
 		return JoinGrant{}, context.Cause(ctx)
 	}
 	return grant, err
 }
 
-func exchange(l *link, token trust.Token, ask JoinAsk) (JoinGrant, error) {
-	proof, err := token.Proof(l.tls.ConnectionState(), trust.RoleJoin)
-	if err != nil {
+func exchange(l *link, prove func(tls.ConnectionState) error, ask *JoinAsk) (JoinGrant, error) {
+	if err := prove(l.tls.ConnectionState()); err != nil {
 		return JoinGrant{}, err
 	}
 	ask.VersionMin, ask.VersionMax = VersionMin, VersionMax
-	ask.Token, ask.Proof = token.ID, proof
-	if err := l.write(ask); err != nil {
+	if err := l.write(*ask); err != nil {
 		return JoinGrant{}, err
 	}
 	f, err := l.read()

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -10,13 +11,14 @@ import (
 )
 
 // leasePurpose keeps signed leases apart from every other signed statement.
-const leasePurpose = "lease 1"
+const leasePurpose = "lease 2"
 
 // A Lease is what the host has granted: this start of this node lives as Life.
 // It names its cluster by the certificate of the host that signed it, too.
 type Lease struct {
 	Cluster addr.UUID
 	UUID    addr.UUID // of the node
+	Key     trust.Pin // of the node: a lease is of use to nobody else
 	Epoch   uint64    // of the start of its fabricd
 	Life    addr.Life
 	Term    uint64    // of the host
@@ -61,6 +63,7 @@ func parseLease(b []byte) (Lease, error) {
 	l := Lease{
 		Cluster: d.uuid(),
 		UUID:    d.uuid(),
+		Key:     d.pin(),
 		Epoch:   d.u64(),
 		Life:    d.life(),
 		Term:    d.u64(),
@@ -76,6 +79,7 @@ func parseLease(b []byte) (Lease, error) {
 func (e *encoder) lease(l Lease) {
 	e.uuid(l.Cluster)
 	e.uuid(l.UUID)
+	e.fixed(l.Key[:])
 	e.u64(l.Epoch)
 	e.life(l.Life)
 	e.u64(l.Term)
@@ -83,13 +87,19 @@ func (e *encoder) lease(l Lease) {
 	e.text(l.Name, verdict.MaxName)
 }
 
+func (d *decoder) pin() (p trust.Pin) {
+	copy(p[:], d.take(len(p)))
+	return p
+}
+
 // checkEnd returns the lease that an end of a lifeline has shown, the zero
-// Lease if it has no life yet. An end with a life must prove it.
-func checkEnd(store *trust.Store, e End, signed []byte) (Lease, error) {
+// Lease if it has no life yet. An end with a life must prove it, and that the
+// lease is that of its key.
+func checkEnd(store *trust.Store, e End, key trust.Pin, signed []byte) (Lease, error) {
 	if e.Life == (addr.Life{}) && len(signed) == 0 {
 		return Lease{}, nil
 	}
-	l, err := checkHolder(store, e.UUID, signed)
+	l, err := CheckHolder(store, e.UUID, key, signed)
 	if err != nil {
 		return Lease{}, Refusef(CodeIdentity, "life %s of node %s: %v", e.Life, e.UUID, err)
 	}
@@ -100,8 +110,9 @@ func checkEnd(store *trust.Store, e End, signed []byte) (Lease, error) {
 	return l, nil
 }
 
-// checkHolder verifies a lease and that it is node's.
-func checkHolder(store *trust.Store, node addr.UUID, signed []byte) (Lease, error) {
+// CheckHolder verifies a lease and that it is that of the node with this UUID and
+// public key.
+func CheckHolder(store *trust.Store, node addr.UUID, key trust.Pin, signed []byte) (Lease, error) {
 	l, err := VerifyLease(store, signed)
 	if err != nil {
 		return Lease{}, err
@@ -109,16 +120,19 @@ func checkHolder(store *trust.Store, node addr.UUID, signed []byte) (Lease, erro
 	if l.UUID != node {
 		return Lease{}, fmt.Errorf("its lease is that of node %s", l.UUID)
 	}
+	if l.Key != key {
+		return Lease{}, errors.New("its lease is that of another key")
+	}
 	return l, nil
 }
 
 // proveJoin leaves of the claims of a Join what its lease proves.
-func proveJoin(store *trust.Store, m verdict.Join) (verdict.Join, error) {
+func proveJoin(store *trust.Store, key trust.Pin, m verdict.Join) (verdict.Join, error) {
 	if len(m.Lease) == 0 {
 		m.Previous, m.Term = addr.Life{}, 0
 		return m, nil
 	}
-	l, err := checkHolder(store, m.UUID, m.Lease)
+	l, err := CheckHolder(store, m.UUID, key, m.Lease)
 	if err != nil {
 		return m, Refusef(CodeIdentity, "JOIN of node %s: %v", m.UUID, err)
 	}
@@ -130,8 +144,8 @@ func proveJoin(store *trust.Store, m verdict.Join) (verdict.Join, error) {
 }
 
 // proveResume is the same for a Resume, whose life must be proved.
-func proveResume(store *trust.Store, m verdict.Resume) (verdict.Resume, error) {
-	l, err := checkHolder(store, m.UUID, m.Lease)
+func proveResume(store *trust.Store, key trust.Pin, m verdict.Resume) (verdict.Resume, error) {
+	l, err := CheckHolder(store, m.UUID, key, m.Lease)
 	if err != nil {
 		return m, Refusef(CodeIdentity, "RESUME of life %s of node %s: %v", m.Life, m.UUID, err)
 	}
@@ -145,7 +159,7 @@ func proveResume(store *trust.Store, m verdict.Resume) (verdict.Resume, error) {
 
 // proveGrant checks at a node that a Grant is for itself, and signed.
 func proveGrant(store *trust.Store, self End, m verdict.Grant) error {
-	l, err := checkHolder(store, self.UUID, m.Lease)
+	l, err := CheckHolder(store, self.UUID, store.Identity().Key, m.Lease)
 	if err != nil {
 		return Refusef(CodeIdentity, "GRANT of life %s: %v", m.Life, err)
 	}

@@ -17,13 +17,13 @@ import (
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
-var leaseA = Lease{Cluster: uuidB, UUID: uuidA, Epoch: 7, Life: lifeA, Term: 9,
+var leaseA = Lease{Cluster: uuidB, UUID: uuidA, Key: trust.Pin{5, 31: 6}, Epoch: 7, Life: lifeA, Term: 9,
 	Since: time.Unix(1_700_000_000, 42).UTC(), Name: "käthe"}
 
 func TestGoldenLease(t *testing.T) {
 	var e encoder
 	e.lease(leaseA)
-	path := filepath.Join("testdata", "v1", "lease.hex")
+	path := filepath.Join("testdata", "v2", "lease.hex")
 	text, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) && *addVectors {
 		text = []byte(hex.EncodeToString(e.b) + "\n")
@@ -61,7 +61,7 @@ func FuzzParseLease(f *testing.F) {
 // leaseOf returns the lease of life l of node B, signed by the host; change may
 // alter what it says.
 func (b *bench) leaseOf(l addr.Life, change ...func(*Lease)) []byte {
-	lease := Lease{Cluster: b.cluster, UUID: uuidB, Epoch: 5, Life: l, Term: 3}
+	lease := Lease{Cluster: b.cluster, UUID: uuidB, Key: b.store(uuidB, false).Identity().Key, Epoch: 5, Life: l, Term: 3}
 	for _, f := range change {
 		f(&lease)
 	}
@@ -105,7 +105,7 @@ func TestLifelineNeedsTheLeaseOfItsLife(t *testing.T) {
 		d := b.dialer(self)
 		for _, c := range b.badLeases() {
 			d.Self = func() (End, []byte) { return self, c.lease }
-			_, err := d.Lifeline(t.Context(), hostAddress, Target{UUID: uuidA})
+			_, err := d.Lifeline(t.Context(), hostAddress, Target{UUID: uuidA}, nil)
 			var r *RefusedError
 			if !errors.As(err, &r) || !r.Remote || r.Code != CodeIdentity || !strings.Contains(r.Text, c.want) {
 				t.Errorf("%s: the dialer's error: %v, want a refusal that says %q", c.name, err, c.want)
@@ -116,7 +116,7 @@ func TestLifelineNeedsTheLeaseOfItsLife(t *testing.T) {
 			}
 		}
 		d.Self = func() (End, []byte) { return self, b.leaseOf(life) }
-		here := must(d.Lifeline(t.Context(), hostAddress, Target{UUID: uuidA}))
+		here := must(d.Lifeline(t.Context(), hostAddress, Target{UUID: uuidA}, nil))
 		there := <-b.lines
 		if there.Lease().Life != life || there.Lease().Term != 3 || here.Lease().Term != 1 {
 			t.Errorf("leases %+v and %+v, want those that were shown", there.Lease(), here.Lease())
@@ -132,7 +132,7 @@ func TestListenerWithABadLeaseIsRefusedAndHearsWhy(t *testing.T) {
 		defer b.close()
 		for _, c := range b.badLeases()[:2] {
 			b.lease = c.lease
-			_, err := b.dialer(endB).Lifeline(t.Context(), hostAddress, Target{UUID: uuidA})
+			_, err := b.dialer(endB).Lifeline(t.Context(), hostAddress, Target{UUID: uuidA}, nil)
 			var r *RefusedError
 			if !errors.As(err, &r) || r.Remote || !strings.Contains(r.Text, c.want) {
 				t.Errorf("%s: the dialer's error: %v, want that it refuses because of %q", c.name, err, c.want)
@@ -220,4 +220,70 @@ func TestSessionEndsOverABadLeaseOnBothSides(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestProofOfLife: only the node itself can answer a challenge, each once.
+func TestProofOfLife(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		defer b.close()
+		challenge := []byte("0123456789abcdef")
+		up := must(b.dialer(endB).Lifeline(t.Context(), hostAddress, Target{UUID: uuidA}, challenge))
+		up.Start(func() {}, func(verdict.DownCause, error) {})
+		defer up.Close("seen")
+		there := <-b.lines
+		there.Start(func() {}, func(verdict.DownCause, error) {})
+		third := b.store(addr.UUID{0xDD}, false)
+		check := func(node addr.UUID, life addr.Life, challenge, proof []byte) error {
+			return VerifyProof(third, node, b.end.Epoch, life, challenge, proof)
+		}
+		if err := check(uuidA, b.end.Life, challenge, up.Proof()); err != nil {
+			t.Errorf("the true one: %v", err)
+		}
+		forged := must(SignProof(b.store(uuidB, false), b.end, challenge))
+		other := b.end
+		other.Life.Generation++
+		for what, err := range map[string]error{
+			"signed by another node": check(uuidA, b.end.Life, challenge, forged),
+			"of another node":        check(uuidB, b.end.Life, challenge, up.Proof()),
+			"of another life":        check(uuidA, other.Life, challenge, up.Proof()),
+			"of another challenge":   check(uuidA, b.end.Life, []byte("fedcba9876543210"), up.Proof()),
+			"a lease":                check(uuidA, b.end.Life, challenge, b.lease),
+			"nothing":                check(uuidA, b.end.Life, challenge, nil),
+		} {
+			if err == nil {
+				t.Errorf("%s is a proof", what)
+			}
+		}
+	})
+}
+
+// TestALeaseBelongsToAKey: a lease that another certificate of the same node's UUID
+// shows is worth nothing.
+func TestALeaseBelongsToAKey(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		defer b.close()
+		life := addr.Life{Node: 4, Generation: 2}
+		lease := b.leaseOf(life)
+		thief := b.dialer(endB)
+		thief.Store = must(trust.NewStore(must(trust.IssueCredentials(b.ca,
+			trust.Identity{Cluster: b.cluster, Node: uuidB}, time.Now(), time.Hour)), time.Now))
+		end := endB
+		end.Life = life
+		thief.Self = func() (End, []byte) { return end, lease }
+		_, err := thief.Lifeline(t.Context(), hostAddress, Target{UUID: uuidA}, nil)
+		if r, ok := errors.AsType[*RefusedError](err); !ok || r.Code != CodeIdentity || !strings.Contains(r.Text, "another key") {
+			t.Errorf("lifeline: %v, want a refusal for the key", err)
+		}
+		s := must(thief.Session(t.Context(), hostAddress))
+		host := <-b.sessions
+		tap, hostTap := newTap(), newTap()
+		s.Start(tap.message, tap.ended)
+		host.Start(hostTap.message, hostTap.ended)
+		s.Send(verdict.Resume{UUID: uuidB, Epoch: 5, Life: life, Lease: lease})
+		if err := <-hostTap.down; err == nil || !strings.Contains(err.Error(), "another key") {
+			t.Errorf("RESUME: %v, want a refusal for the key", err)
+		}
+	})
 }

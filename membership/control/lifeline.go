@@ -1,6 +1,7 @@
 package control
 
 import (
+	"github.com/fabricd/fabricd/membership/trust"
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
@@ -9,11 +10,13 @@ import (
 type Lifeline struct {
 	pipe       pipe
 	self, peer End
+	id         trust.Identity // of the peer
 	lease      Lease
+	proof      []byte
 }
 
 func newLifeline(l *link, o opened, accepted bool) *Lifeline {
-	up := &Lifeline{pipe: newPipe(l), self: o.self, peer: o.peer, lease: o.lease}
+	up := &Lifeline{pipe: newPipe(l), self: o.self, peer: o.peer, id: o.id, lease: o.lease, proof: o.proof}
 	up.pipe.echo = accepted
 	return up
 }
@@ -24,6 +27,13 @@ func (l *Lifeline) Self() End { return l.self }
 // Peer returns what the other end said of itself in the opening; its UUID is
 // proved by its certificate.
 func (l *Lifeline) Peer() End { return l.peer }
+
+// Identity returns what the peer's certificate proves.
+func (l *Lifeline) Identity() trust.Identity { return l.id }
+
+// Proof returns the peer's signature of the challenge with which the lifeline was
+// dialed, for [VerifyProof]; nil without one.
+func (l *Lifeline) Proof() []byte { return l.proof }
 
 // Lease returns the lease with which the host has granted the peer's life; the
 // zero Lease if the peer had no life yet.

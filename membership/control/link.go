@@ -117,7 +117,7 @@ type Dialer struct {
 
 // Session opens a control session with the host at address.
 func (d *Dialer) Session(ctx context.Context, address string) (*Session, error) {
-	l, o, err := d.open(ctx, address, ProtoControl, trust.ExpectHost, Target{})
+	l, o, err := d.open(ctx, address, ProtoControl, trust.ExpectHost, Hello{})
 	if err != nil {
 		return nil, fmt.Errorf("control session with %s: %w", address, err)
 	}
@@ -127,12 +127,15 @@ func (d *Dialer) Session(ctx context.Context, address string) (*Session, error) 
 // Lifeline opens a lifeline to the node that to names, at address. If another
 // start of that node answers, or none of the life that was meant, it returns
 // the lifeline all the same: the caller compares [Lifeline.Peer].
-func (d *Dialer) Lifeline(ctx context.Context, address string, to Target) (*Lifeline, error) {
+//
+// The challenge, if there is one, is what that node has to sign; see
+// [Lifeline.Proof].
+func (d *Dialer) Lifeline(ctx context.Context, address string, to Target, challenge []byte) (*Lifeline, error) {
 	var expect func(trust.Identity) error
 	if !to.UUID.IsZero() {
 		expect = trust.ExpectNode(to.UUID)
 	}
-	l, o, err := d.open(ctx, address, ProtoLifeline, expect, to)
+	l, o, err := d.open(ctx, address, ProtoLifeline, expect, Hello{To: to, Challenge: challenge})
 	if err != nil {
 		return nil, fmt.Errorf("lifeline to %s: %w", address, err)
 	}
@@ -142,11 +145,13 @@ func (d *Dialer) Lifeline(ctx context.Context, address string, to Target) (*Life
 // An opened is what the two ends have told each other in the opening.
 type opened struct {
 	self, peer End
-	lease      Lease // of the peer; the zero Lease without a life, and on control sessions
+	id         trust.Identity // of the peer
+	lease      Lease          // of the peer; the zero Lease without a life, and on control sessions
+	proof      []byte         // of the peer, for the dialer's challenge
 }
 
 // open dials, authenticates both ends and exchanges HELLO and WELCOME.
-func (d *Dialer) open(ctx context.Context, address, proto string, expect func(trust.Identity) error, to Target) (*link, opened, error) {
+func (d *Dialer) open(ctx context.Context, address, proto string, expect func(trust.Identity) error, hello Hello) (*link, opened, error) {
 	timeout := d.Timeout
 	if timeout == 0 {
 		timeout = openTimeout
@@ -158,7 +163,7 @@ func (d *Dialer) open(ctx context.Context, address, proto string, expect func(tr
 		return nil, opened{}, d.Store.Explain(err)
 	}
 	stop := context.AfterFunc(ctx, func() { l.raw.Close() })
-	o, err := d.greet(l, proto, to)
+	o, err := d.greet(l, proto, hello)
 	var refused *RefusedError
 	if errors.As(err, &refused) && !refused.Remote {
 		l.reject(refused)
@@ -195,14 +200,14 @@ func dialTLS(ctx context.Context, dial func(context.Context, string) (net.Conn, 
 	return newLink(raw, t), nil
 }
 
-// greet is the dialer's half of the opening.
-func (d *Dialer) greet(l *link, proto string, to Target) (opened, error) {
+// greet is the dialer's half of the opening. hello says who is meant.
+func (d *Dialer) greet(l *link, proto string, hello Hello) (opened, error) {
 	self, lease := d.Self()
 	if proto == ProtoControl {
 		lease = nil // it comes with the request that needs it
 	}
-	hello := Hello{VersionMin: VersionMin, VersionMax: VersionMax, Cluster: d.Store.Identity().Cluster,
-		From: self, Lease: lease, To: to}
+	hello.VersionMin, hello.VersionMax = VersionMin, VersionMax
+	hello.Cluster, hello.From, hello.Lease = d.Store.Identity().Cluster, self, lease
 	if err := l.write(hello); err != nil {
 		return opened{}, err
 	}
@@ -212,8 +217,8 @@ func (d *Dialer) greet(l *link, proto string, to Target) (opened, error) {
 	}
 	switch f := f.(type) {
 	case Welcome:
-		o := opened{self: self, peer: f.From}
-		o.lease, err = d.welcomed(l, proto, f)
+		o := opened{self: self, peer: f.From, proof: f.Proof}
+		err := d.welcomed(l, proto, f, &o)
 		return o, err
 	case Refuse:
 		return opened{}, &RefusedError{Code: f.Code, Text: f.Text, Remote: true}
@@ -221,23 +226,22 @@ func (d *Dialer) greet(l *link, proto string, to Target) (opened, error) {
 	return opened{}, fmt.Errorf("%w: want WELCOME or REFUSE, got %T", ErrMalformed, f)
 }
 
-// welcomed checks what a listener says of itself.
-func (d *Dialer) welcomed(l *link, proto string, f Welcome) (Lease, error) {
+// welcomed checks what a listener says of itself, and adds to o what is proved.
+func (d *Dialer) welcomed(l *link, proto string, f Welcome, o *opened) (err error) {
 	if _, err := negotiate(f.Version, f.Version); err != nil {
-		return Lease{}, err
+		return err
 	}
-	id, err := trust.IdentityOf(l.tls.ConnectionState())
-	if err != nil {
-		return Lease{}, err
+	if o.id, err = trust.IdentityOf(l.tls.ConnectionState()); err != nil {
+		return err
 	}
-	if err := checkClaim(f.From, id); err != nil {
-		return Lease{}, err
+	if err := checkClaim(f.From, o.id); err != nil {
+		return err
 	}
-	l.identified(id)
-	if proto == ProtoControl {
-		return Lease{}, nil
+	l.identified(o.id)
+	if proto == ProtoLifeline {
+		o.lease, err = checkEnd(d.Store, f.From, o.id.Key, f.Lease)
 	}
-	return checkEnd(d.Store, f.From, f.Lease)
+	return err
 }
 
 // identified tells the connection below TLS who is proved to be at its other

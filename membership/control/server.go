@@ -6,22 +6,22 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
 
+	"github.com/fabricd/fabricd/internal/admission"
+	"github.com/fabricd/fabricd/internal/guard"
+	"github.com/fabricd/fabricd/internal/logbound"
 	"github.com/fabricd/fabricd/membership/trust"
 )
 
-// Bounds of what strangers can make a server hold open. Nodes on one machine
-// share its address, so the bound per address is generous. When all places are
-// taken, the address that holds most gives one up to an address that holds less.
-const (
-	maxOpening        = 256
-	maxOpeningPerAddr = 128
-)
+// openings bounds the connections that have not shown who they are. A TCP
+// connection, a handshake and one frame take an honest peer far less than Grace.
+var openings = admission.Limits{Total: 256, Reserved: 64, PerAddress: 64, PerNetwork: 96, Grace: 250 * time.Millisecond}
 
 // ErrElsewhere is the error of reading a connection that turned out to be for
 // somebody else than the Server, who has it now.
@@ -36,9 +36,14 @@ type Config struct {
 	Self func() (End, []byte)
 
 	// Admit may refuse an opening whose claims are proved, best with Refusef.
-	// proto is ProtoControl or ProtoLifeline; lease is that of h.From.Life, the
+	// proto is ProtoControl or ProtoLifeline; id is what the certificate proves;
+	// lease is that of h.From.Life, the
 	// zero Lease without a life and on control sessions. Nil admits everybody.
-	Admit func(proto string, h Hello, lease Lease) error
+	Admit func(proto string, h Hello, id trust.Identity, lease Lease) error
+	// Known reports whether a member of the cluster is, or was, at an address. Those
+	// have slots of their own among the connections that have not shown who they
+	// are. It must not wait. Nil: none is known.
+	Known func(netip.Addr) bool
 	// Session gets every control session, not started. Nil: this node is not
 	// the host and refuses them.
 	Session func(*Session)
@@ -60,16 +65,12 @@ type Server struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup // the accept loop and every opening
 
-	mu      sync.Mutex // guards the fields below
-	opening map[net.Conn]opening
-	perAddr map[string]int // how many of opening
-	begun   uint64         // openings ever begun
-}
+	refusals *logbound.Summary
+	failures *logbound.Summary // of accept
+	panics   *logbound.Summary
 
-// An opening is a connection that has not shown who it is.
-type opening struct {
-	from  string // the peer's address, without the port
-	order uint64 // counts the openings
+	mu      sync.Mutex // guards opening
+	opening *admission.Table[net.Conn]
 }
 
 // Serve starts to accept.
@@ -77,7 +78,16 @@ func Serve(cfg Config) *Server {
 	if cfg.Refused == nil {
 		cfg.Refused = func() {}
 	}
-	s := &Server{cfg: cfg, opening: make(map[net.Conn]opening), perAddr: make(map[string]int)}
+	if cfg.Known == nil {
+		cfg.Known = func(netip.Addr) bool { return false }
+	}
+	s := &Server{
+		cfg:      cfg,
+		opening:  admission.New[net.Conn](openings),
+		refusals: logbound.New(cfg.Log, "connections were refused"),
+		failures: logbound.New(cfg.Log, "connections could not be accepted"),
+		panics:   logbound.New(cfg.Log, "connections ended with an internal error"),
+	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.wg.Go(s.accept)
 	return s
@@ -90,11 +100,14 @@ func (s *Server) Close() error {
 	s.cancel()
 	err := s.cfg.Listener.Close()
 	s.mu.Lock()
-	for c := range s.opening {
+	for _, c := range s.opening.Keys() {
 		c.Close()
 	}
 	s.mu.Unlock()
 	s.wg.Wait()
+	for _, lines := range []*logbound.Summary{s.refusals, s.failures, s.panics} {
+		lines.Close()
+	}
 	if errors.Is(err, net.ErrClosed) {
 		return nil
 	}
@@ -112,87 +125,69 @@ func (s *Server) accept() {
 		case <-s.ctx.Done():
 			return
 		case <-time.After(10 * time.Millisecond): // for example, no descriptors left
-			s.cfg.Log.Warn().Err(err).Msg("control: accept")
+			s.failures.Line(zerolog.WarnLevel, netip.Addr{}).Err(err).Msg("control: accept")
 		}
 	}
 }
 
+// errNoSlot is why a connection is refused while too many strangers are here.
+var errNoSlot = errors.New("too many connections that have not shown who they are")
+
 // admit starts the opening of c, unless too many are under way.
 func (s *Server) admit(c net.Conn) {
-	if !s.enter(c, hostOf(c.RemoteAddr())) {
+	from := admission.AddressOf(c.RemoteAddr())
+	if !s.enter(c, from) {
 		c.Close()
+		if s.ctx.Err() == nil {
+			s.refuse(c, from, errNoSlot)
+		}
 		return
 	}
 	s.wg.Go(func() {
+		defer s.leave(c)
+		defer guard.Recover(func(err error, stack []byte) {
+			c.Close()
+			s.cfg.Refused()
+			s.panics.Line(zerolog.ErrorLevel, from).Stringer("remote", c.RemoteAddr()).Err(err).Bytes("stack", stack).Msg("control: connection ended")
+		})
 		err := s.open(c)
-		s.mu.Lock()
-		s.leaveLocked(c)
-		s.mu.Unlock()
 		if err != nil {
 			c.Close()
 		}
 		if err != nil && !errors.Is(err, ErrElsewhere) {
-			s.cfg.Refused()
-			s.cfg.Log.Info().Str("remote", c.RemoteAddr().String()).Err(err).Msg("control: connection refused")
+			s.refuse(c, from, err)
 		}
 	})
 }
 
-// enter takes a place for c. It reports false if there is none.
-func (s *Server) enter(c net.Conn, from string) bool {
+// refuse counts and logs that c was refused. The text of err may be the peer's.
+func (s *Server) refuse(c net.Conn, from netip.Addr, err error) {
+	s.cfg.Refused()
+	s.refusals.Line(zerolog.InfoLevel, from).Stringer("remote", c.RemoteAddr()).
+		Str(zerolog.ErrorFieldName, logbound.Text(err.Error())).Msg("control: connection refused")
+}
+
+// enter takes a slot for c, and ends the connection that loses its own for it. It
+// reports false if there is none.
+func (s *Server) enter(c net.Conn, from netip.Addr) bool {
+	known := s.cfg.Known(from)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ctx.Err() != nil || s.perAddr[from] >= maxOpeningPerAddr {
+	if s.ctx.Err() != nil {
 		return false
 	}
-	if len(s.opening) >= maxOpening && !s.makeRoomLocked(from) {
-		return false
+	evicted, ok := s.opening.Enter(c, from, known, time.Now())
+	if evicted != nil {
+		evicted.Close() // its goroutine ends soon
 	}
-	s.begun++
-	s.opening[c] = opening{from, s.begun}
-	s.perAddr[from]++
-	return true
+	return ok
 }
 
-// leaveLocked gives c's place back, once. The caller holds mu.
-func (s *Server) leaveLocked(c net.Conn) {
-	o, ok := s.opening[c]
-	if !ok {
-		return
-	}
-	delete(s.opening, c)
-	if s.perAddr[o.from]--; s.perAddr[o.from] == 0 {
-		delete(s.perAddr, o.from)
-	}
-}
-
-// makeRoomLocked ends the oldest opening of the address that has most of them,
-// so that somebody who holds connections open without a word keeps out nobody
-// else. It reports false if from would then have more than that address. The
-// caller holds mu.
-func (s *Server) makeRoomLocked(from string) bool {
-	var oldest net.Conn
-	var worst opening
-	for c, o := range s.opening {
-		more := s.perAddr[o.from] - s.perAddr[worst.from]
-		if oldest == nil || more > 0 || more == 0 && o.order < worst.order {
-			oldest, worst = c, o
-		}
-	}
-	if s.perAddr[worst.from] <= s.perAddr[from]+1 {
-		return false
-	}
-	s.leaveLocked(oldest)
-	oldest.Close() // its goroutine ends soon
-	return true
-}
-
-func hostOf(a net.Addr) string {
-	h, _, err := net.SplitHostPort(a.String())
-	if err != nil {
-		return a.String()
-	}
-	return h
+// leave gives c's slot back, if it still has one.
+func (s *Server) leave(c net.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.opening.Leave(c)
 }
 
 // open does the server's half of the opening and hands the result over.
@@ -212,6 +207,7 @@ func (s *Server) open(c net.Conn) error {
 		return err
 	}
 	c.SetDeadline(time.Time{})
+	s.leave(c) // it has shown who it is: no newcomer ends it any more
 	if proto == ProtoControl {
 		s.cfg.Session(newSession(l, s.cfg.Store, o, true))
 		return nil
@@ -252,7 +248,13 @@ func (s *Server) greet(l *link, proto string) (opened, error) {
 	if err != nil {
 		return opened{}, l.refuse(err)
 	}
-	return o, l.write(Welcome{Version: version, From: self, Lease: lease})
+	welcome := Welcome{Version: version, From: self, Lease: lease}
+	if proto == ProtoLifeline && len(hello.Challenge) > 0 {
+		if welcome.Proof, err = SignProof(s.cfg.Store, self, hello.Challenge); err != nil {
+			return opened{}, l.refuse(err)
+		}
+	}
+	return o, l.write(welcome)
 }
 
 // check decides about a HELLO, from what needs least to what needs most. It
@@ -273,6 +275,7 @@ func (s *Server) check(l *link, proto string, h Hello, o *opened) (uint16, error
 	if err := checkClaim(h.From, id); err != nil {
 		return 0, err
 	}
+	o.id = id
 	l.identified(id)
 	if h.From.UUID == own.Node && h.From.Epoch == o.self.Epoch {
 		return 0, Refusef(CodeTarget, "this node called itself")
@@ -284,12 +287,12 @@ func (s *Server) check(l *link, proto string, h Hello, o *opened) (uint16, error
 		return 0, Refusef(CodeRole, "node %s is not the host", own.Node)
 	}
 	if proto == ProtoLifeline {
-		if o.lease, err = checkEnd(s.cfg.Store, h.From, h.Lease); err != nil {
+		if o.lease, err = checkEnd(s.cfg.Store, h.From, id.Key, h.Lease); err != nil {
 			return 0, err
 		}
 	}
 	if s.cfg.Admit != nil {
-		if err := s.cfg.Admit(proto, h, o.lease); err != nil {
+		if err := s.cfg.Admit(proto, h, id, o.lease); err != nil {
 			return 0, err
 		}
 	}

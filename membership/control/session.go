@@ -1,6 +1,9 @@
 package control
 
 import (
+	"slices"
+
+	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/membership/trust"
 	"github.com/fabricd/fabricd/membership/verdict"
 )
@@ -14,16 +17,20 @@ type Session struct {
 	store  *trust.Store
 	self   End // as it was at the opening
 	peer   End
-	atHost bool // this end is the host
+	id     trust.Identity // of the peer
+	atHost bool           // this end is the host
 }
 
 func newSession(l *link, store *trust.Store, o opened, atHost bool) *Session {
-	return &Session{pipe: newPipe(l), store: store, self: o.self, peer: o.peer, atHost: atHost}
+	return &Session{pipe: newPipe(l), store: store, self: o.self, peer: o.peer, id: o.id, atHost: atHost}
 }
 
 // Peer returns what the other end said of itself in the opening; its UUID and
 // host role are proved by its certificate.
 func (s *Session) Peer() End { return s.peer }
+
+// Identity returns what the peer's certificate proves.
+func (s *Session) Identity() trust.Identity { return s.id }
 
 // Addresses returns the local and the remote address, for logs.
 func (s *Session) Addresses() (local, remote string) {
@@ -38,7 +45,7 @@ func (s *Session) Secret(purpose string) ([]byte, error) {
 }
 
 // Start begins to deliver. message is called for every message of package
-// verdict and for every [Renew], [Certificate], [Keys] and [KeysHeld], then down
+// verdict and for every [Renew], [Certificate], [Keys], [KeysHeld], [Roots], [RootsHeld] and [Bans], then down
 // once with the cause and the reason; both on one goroutine of the session,
 // which reads nothing while they run. It must be called once.
 //
@@ -66,9 +73,9 @@ func (s *Session) check(m any) (any, error) {
 		fromMember, claimed, epoch = true, m.UUID, m.Epoch
 	case verdict.Resume:
 		fromMember, claimed, epoch = true, m.UUID, m.Epoch
-	case verdict.Leave, verdict.Report, verdict.CheckResult, verdict.Ack, verdict.Ping, verdict.Sync, Renew, KeysHeld:
+	case verdict.Leave, verdict.Report, verdict.CheckResult, verdict.Ack, verdict.Ping, verdict.Sync, Renew, KeysHeld, RootsHeld:
 		fromMember = true
-	case verdict.Message, Certificate, Keys:
+	case verdict.Message, Certificate, Keys, Roots, Bans:
 	default:
 		return nil, Refusef(CodeProtocol, "%T is no message of a control session", m)
 	}
@@ -88,13 +95,34 @@ func (s *Session) check(m any) (any, error) {
 func (s *Session) prove(m any) (any, error) {
 	switch m := m.(type) {
 	case verdict.Join:
-		return proveJoin(s.store, m)
+		return proveJoin(s.store, s.id.Key, m)
 	case verdict.Resume:
-		return proveResume(s.store, m)
+		return proveResume(s.store, s.id.Key, m)
 	case verdict.Grant:
 		return m, proveGrant(s.store, s.self, m)
+	case verdict.Table:
+		return m, checkEntries(m.Entries)
+	case verdict.Delta:
+		return m, checkEntries([]verdict.Entry{m.Entry})
 	}
 	return m, nil
+}
+
+// checkEntries refuses lines of a table that cannot have come through the check of
+// a host: what nodes say of themselves is believed as it stands behind here.
+func checkEntries(entries []verdict.Entry) error {
+	for _, e := range entries {
+		if e.Node.State != verdict.Alive {
+			continue // says no more than which life, and of whom
+		}
+		if err := verdict.CheckClaims(e.Node.Name, e.Node.Addresses, e.Node.Providers, nil); err != nil {
+			return Refusef(CodeProtocol, "the table's line of node %s: %v", e.Node.Life, err)
+		}
+		if slices.ContainsFunc(e.Node.Labels, func(l string) bool { return !addr.ValidName(l) }) {
+			return Refusef(CodeProtocol, "the table's line of node %s: labels %q", e.Node.Life, e.Node.Labels)
+		}
+	}
+	return nil
 }
 
 // Send queues m, which is of a type that Start names, and does not wait. It

@@ -37,6 +37,9 @@ type bench struct {
 	tokens   *trust.TokenStore
 	end      End    // of the host
 	lease    []byte // of the host's life
+
+	mu     sync.Mutex // guards stores
+	stores map[trust.Identity]*trust.Store
 }
 
 type lockedBuffer struct {
@@ -76,7 +79,7 @@ func newBench(t *testing.T, change ...func(*Config)) *bench {
 	b.net.SetDefaultRules(netsim.Rules{Delay: 250 * time.Microsecond})
 	b.ca = must(trust.NewCA(b.cluster, time.Now()))
 	store := b.store(uuidA, true)
-	b.lease = must(SignLease(store, Lease{Cluster: b.cluster, UUID: uuidA, Epoch: 1, Life: b.end.Life, Term: 1}))
+	b.lease = must(SignLease(store, Lease{Cluster: b.cluster, UUID: uuidA, Key: store.Identity().Key, Epoch: 1, Life: b.end.Life, Term: 1}))
 	cfg := Config{
 		Listener: must(b.net.Listen(hostAddress)),
 		Store:    store,
@@ -86,7 +89,7 @@ func newBench(t *testing.T, change ...func(*Config)) *bench {
 		Log:      zerolog.New(&b.log),
 	}
 	cfg.Join = func(cs tls.ConnectionState, ask JoinAsk) (JoinGrant, error) {
-		if err := b.tokens.Redeem(ask.Token, ask.Proof, cs, time.Now()); err != nil {
+		if _, err := b.tokens.Redeem(ask.Token, ask.Proof, cs, time.Now()); err != nil {
 			return JoinGrant{}, Refusef(CodeToken, "%v", err)
 		}
 		return JoinGrant{Cluster: b.cluster, Host: uuidA, Certificate: []byte("certificate")}, nil
@@ -108,7 +111,15 @@ func (b *bench) close() {
 // store returns credentials of this cluster.
 func (b *bench) store(node addr.UUID, host bool) *trust.Store {
 	id := trust.Identity{Cluster: b.cluster, Node: node, Host: host}
-	return must(trust.NewStore(must(trust.IssueCredentials(b.ca, id, time.Now(), time.Hour)), time.Now))
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.stores == nil {
+		b.stores = make(map[trust.Identity]*trust.Store)
+	}
+	if b.stores[id] == nil { // of one node always the same key
+		b.stores[id] = must(trust.NewStore(must(trust.IssueCredentials(b.ca, id, time.Now(), time.Hour)), time.Now))
+	}
+	return b.stores[id]
 }
 
 // dialer returns a dialer of node B that says of itself what self does.
@@ -274,7 +285,7 @@ func TestRefusals(t *testing.T) {
 		{"host role without a host certificate", nil, End{UUID: uuidB, Epoch: 5, Host: true}, CodeRole, "claims the host role"},
 		{"no host", func(c *Config) { c.Session = nil }, endB, CodeRole, "is not the host"},
 		{"not admitted", func(c *Config) {
-			c.Admit = func(string, Hello, Lease) error { return Refusef(CodeFenced, "life 3.1 is over") }
+			c.Admit = func(string, Hello, trust.Identity, Lease) error { return Refusef(CodeFenced, "life 3.1 is over") }
 		}, endB, CodeFenced, "life 3.1 is over"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -311,7 +322,7 @@ func TestVersionsAreNamedByBothSides(t *testing.T) {
 		f, err := l.read()
 		r, _ := f.(Refuse)
 		if err != nil || r.Code != CodeVersion || r.VersionMin != VersionMin || r.VersionMax != VersionMax ||
-			!strings.Contains(r.Text, "here 1 to 1, there 7 to 9") {
+			!strings.Contains(r.Text, "here 2 to 2, there 7 to 9") {
 			t.Errorf("answer %+v, %v, want a refusal with both sides' versions", f, err)
 		}
 		l.raw.Close()
@@ -399,7 +410,7 @@ func TestLifeline(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		defer b.close()
-		here := must(b.dialer(endB).Lifeline(t.Context(), hostAddress, Target{UUID: uuidA, Epoch: 1}))
+		here := must(b.dialer(endB).Lifeline(t.Context(), hostAddress, Target{UUID: uuidA, Epoch: 1}, nil))
 		there := <-b.lines
 		hereTap, thereTap := newTap(), newTap()
 		here.Start(hereTap.alive, hereTap.ended)
@@ -442,18 +453,18 @@ func TestLifelineToAnotherNodeIsRefused(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		defer b.close()
-		if _, err := b.dialer(endB).Lifeline(t.Context(), hostAddress, Target{UUID: addr.UUID{0xEE}}); err == nil ||
+		if _, err := b.dialer(endB).Lifeline(t.Context(), hostAddress, Target{UUID: addr.UUID{0xEE}}, nil); err == nil ||
 			!strings.Contains(err.Error(), "answered instead of") {
 			t.Errorf("error %v, want that another node answered", err)
 		}
-		if _, err := b.dialer(endB).Lifeline(t.Context(), "10.0.0.1:1", Target{UUID: uuidA}); err == nil {
+		if _, err := b.dialer(endB).Lifeline(t.Context(), "10.0.0.1:1", Target{UUID: uuidA}, nil); err == nil {
 			t.Error("a lifeline to a closed port opened")
 		}
 		began := time.Now()
 		b.net.Partition([]string{"10.0.0.1"}, []string{"10.0.0.2"})
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
-		if _, err := b.dialer(endB).Lifeline(ctx, hostAddress, Target{UUID: uuidA}); err == nil || time.Since(began) > 101*time.Millisecond {
+		if _, err := b.dialer(endB).Lifeline(ctx, hostAddress, Target{UUID: uuidA}, nil); err == nil || time.Since(began) > 101*time.Millisecond {
 			t.Errorf("a cut link: %v after %v, want an error when the context ends", err, time.Since(began))
 		}
 	})
@@ -464,21 +475,15 @@ func TestSilentStrangersAreClosed(t *testing.T) {
 		b := newBench(t)
 		defer b.close()
 		var conns []net.Conn
-		for range maxOpeningPerAddr + 10 {
+		for range openings.PerAddress + 10 {
 			conns = append(conns, must(b.dial(t.Context(), hostAddress)))
 		}
 		time.Sleep(100 * time.Millisecond)
-		b.server.mu.Lock()
-		n := len(b.server.opening)
-		b.server.mu.Unlock()
-		if n != maxOpeningPerAddr {
-			t.Errorf("%d openings of one address, want at most %d", n, maxOpeningPerAddr)
+		if n := b.server.openings(); n != openings.PerAddress {
+			t.Errorf("%d openings of one address, want at most %d", n, openings.PerAddress)
 		}
 		time.Sleep(openTimeout)
-		b.server.mu.Lock()
-		n = len(b.server.opening)
-		b.server.mu.Unlock()
-		if n != 0 {
+		if n := b.server.openings(); n != 0 {
 			t.Errorf("%d openings after %v of silence, want none", n, openTimeout)
 		}
 		for _, c := range conns {
@@ -500,7 +505,7 @@ func TestJoin(t *testing.T) {
 		wrong.ID = token.ID
 		otherCA := token
 		otherCA.Pin[0] ^= 1
-		ask := JoinAsk{UUID: uuidB, Name: "b", Request: []byte("request")}
+		ask := JoinAsk{Name: "b", Request: []byte("request")}
 		for _, c := range []struct {
 			name  string
 			token trust.Token
@@ -542,12 +547,12 @@ func TestJoinAtANodeThatIsNotTheHost(t *testing.T) {
 		})
 		defer b.close()
 		token := must(b.tokens.Create(b.cluster, b.ca.Pin(), trust.TokenOptions{}, time.Now()))
-		_, err := Ask(t.Context(), b.dial, hostAddress, token, time.Now, JoinAsk{UUID: uuidB})
+		_, err := Ask(t.Context(), b.dial, hostAddress, token, time.Now, JoinAsk{Name: "b"})
 		var r *RefusedError
 		if !errors.As(err, &r) || r.Code != CodeRole {
 			t.Errorf("error %v, want that it is not the host", err)
 		}
-		if _, err := Ask(t.Context(), b.dial, "10.0.0.9:1", token, time.Now, JoinAsk{UUID: uuidB}); err == nil || errors.As(err, &r) && r.Remote && r.Code != CodeRole {
+		if _, err := Ask(t.Context(), b.dial, "10.0.0.9:1", token, time.Now, JoinAsk{Name: "b"}); err == nil || errors.As(err, &r) && r.Remote && r.Code != CodeRole {
 			t.Errorf("nobody there: %v, want an error of the dial", err)
 		}
 	})

@@ -443,7 +443,7 @@ func TestSpecificationProvesAToken(t *testing.T) {
 	exported := must(near.ExportKeyingMaterial("EXPORTER-fabricd-join", id, 32))
 	mac := hmac.New(sha256.New, must(hkdf.Key(sha256.New, secret, id, "fabricd join token 1", 32)))
 	mac.Write(append([]byte("join\x00"), exported...))
-	if err := tokens.Redeem(trust.TokenID(id), trust.Proof(mac.Sum(nil)), far, time.Now()); err != nil {
+	if _, err := tokens.Redeem(trust.TokenID(id), trust.Proof(mac.Sum(nil)), far, time.Now()); err != nil {
 		t.Errorf("the proof of SPEC.md: %v", err)
 	}
 }

@@ -1,12 +1,14 @@
 package gossip
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"time"
 
 	"github.com/hashicorp/memberlist"
+	"github.com/rs/zerolog"
+
+	"github.com/fabricd/fabricd/internal/guard"
 )
 
 // A delegate answers memberlist's callbacks. memberlist makes most of them with
@@ -20,8 +22,6 @@ var (
 	_ memberlist.AliveDelegate = delegate{}
 )
 
-var errTooMany = errors.New("too many members")
-
 // NodeMeta returns what we say of ourselves.
 func (d delegate) NodeMeta(int) []byte {
 	d.g.mu.Lock()
@@ -30,7 +30,10 @@ func (d delegate) NodeMeta(int) []byte {
 }
 
 // NotifyMsg is called with a user message, which is a word. It is memberlist's.
-func (d delegate) NotifyMsg(b []byte) { d.g.hear(b) }
+func (d delegate) NotifyMsg(b []byte) {
+	defer guard.Recover(d.g.panicked)
+	d.g.hear(b)
+}
 
 // GetBroadcasts, LocalState and MergeRemoteState carry user data of which there is
 // none: what arrives is dropped.
@@ -39,11 +42,18 @@ func (delegate) LocalState(bool) []byte          { return nil }
 func (delegate) MergeRemoteState([]byte, bool)   {}
 
 // NotifyAlive decides whether memberlist may believe that n exists. It keeps
-// out foreign clusters, malformed names and metadata, and more members than
-// the bound.
-func (d delegate) NotifyAlive(n *memberlist.Node) error {
+// out foreign clusters, malformed names and metadata, those whom the register does
+// not trust, and more than it holds.
+func (d delegate) NotifyAlive(n *memberlist.Node) (err error) {
+	defer guard.Recover(func(internal error, stack []byte) {
+		d.g.panicked(internal, stack)
+		err = internal
+	})
 	m, err := member(n)
 	if err != nil {
+		return err
+	}
+	if err := checkVersions(n); err != nil {
 		return err
 	}
 	g := d.g
@@ -53,29 +63,24 @@ func (d delegate) NotifyAlive(n *memberlist.Node) error {
 	if m.Key() == g.self {
 		return nil
 	}
+	proven := g.cfg.Proven(m.Key())
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.members[m.Key()] == nil && len(g.members) >= g.cfg.MaxMembers && !g.forgetOldest() {
-		return errTooMany
+	rumours, err := g.members.admit(m, proven, time.Now())
+	if !g.closed {
+		g.queue.putAll(rumours)
 	}
-	return nil
+	return err
 }
 
-// forgetOldest drops the member that is gone for longest, if any is gone.
-// g.mu is held.
-func (g *Gossip) forgetOldest() bool {
-	var oldest Key
-	var at time.Time
-	for k, r := range g.members {
-		if r.gone && (at.IsZero() || r.at.Before(at)) {
-			oldest, at = k, r.at
-		}
+// checkVersions keeps out a member that claims other versions than SPEC.md has: one
+// whose lowest version is above everybody's would make every exchange of states fail.
+func checkVersions(n *memberlist.Node) error {
+	const current = memberlist.ProtocolVersion2Compatible
+	if n.PMin > current || n.PMax < current || n.PCur != current || n.DMin != 0 || n.DMax != 0 || n.DCur != 0 {
+		return fmt.Errorf("it speaks versions %d to %d, now %d", n.PMin, n.PMax, n.PCur)
 	}
-	if at.IsZero() {
-		return false
-	}
-	delete(g.members, oldest)
-	return true
+	return nil
 }
 
 // NotifyJoin, NotifyLeave and NotifyUpdate copy the node and queue a rumour.
@@ -84,6 +89,7 @@ func (d delegate) NotifyLeave(n *memberlist.Node)  { d.g.rumour(Gone, n) }
 func (d delegate) NotifyUpdate(n *memberlist.Node) { d.g.rumour(Updated, n) }
 
 func (g *Gossip) rumour(kind Kind, n *memberlist.Node) {
+	defer guard.Recover(g.panicked)
 	m, err := member(n)
 	if err != nil || m.Key() == g.self {
 		return // NotifyAlive has refused such a node, so err is nil
@@ -93,8 +99,13 @@ func (g *Gossip) rumour(kind Kind, n *memberlist.Node) {
 	if g.closed {
 		return
 	}
-	g.members[m.Key()] = &record{member: m, gone: kind == Gone, at: time.Now()}
-	g.queue.put(Rumour{Kind: kind, Member: m})
+	proven := g.members.saw(m, kind == Gone, time.Now())
+	g.queue.put(Rumour{Kind: kind, Member: m}, proven)
+}
+
+// panicked logs a panic of a callback: what caused it is dropped.
+func (g *Gossip) panicked(err error, stack []byte) {
+	g.panics.Line(zerolog.ErrorLevel, netip.Addr{}).Err(err).Bytes("stack", stack).Msg("gossip message dropped")
 }
 
 // member copies n, which memberlist may change as soon as its callback returns.

@@ -13,6 +13,10 @@
 // bound to the cluster's UUID; there is no mode without a key. SPEC.md has the
 // whole format; a test speaks with a member from that page alone.
 //
+// A member with the key can say what it likes. So everything is opened and checked
+// before memberlist sees it (seal.go), and memberlist believes only in members that
+// are proven otherwise, as soon as one is (register.go).
+//
 // What memberlist lacks is added here: a reconnector, because a partition never
 // heals by itself once both sides have forgotten the other, and a flag in the
 // metadata of a member that leaves, because memberlist's events do not tell

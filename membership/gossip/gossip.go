@@ -14,6 +14,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/logbound"
 	"github.com/fabricd/fabricd/internal/segment"
 )
 
@@ -52,6 +53,16 @@ type Config struct {
 	// MaxMembers bounds the members known at a time, also those that are gone
 	// and may come back. 0: 4096.
 	MaxMembers int
+	// Proven reports whether a member is of the cluster for other reasons than that
+	// it is gossiped: the host's table has this start of it, or there is no table
+	// yet and its UUID was in it at the last start. Members that are not proven are hearsay once one is proven:
+	// there are rumours about a bounded number of them, and nothing is sent to them.
+	// Proven is called with memberlist's lock held: it must not wait for a goroutine
+	// that calls the Gossip. Nil: all are.
+	Proven func(Key) bool
+	// Known reports whether a member of the cluster is, or was, at an address: there
+	// are slots for its streams that strangers do not get. It must not wait. Nil: none is.
+	Known func(netip.Addr) bool
 	// Seed makes the jitter of the reconnector repeatable.
 	Seed uint64
 
@@ -85,6 +96,12 @@ func (c *Config) withDefaults() (*Config, error) {
 			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 		}
 	}
+	if d.Proven == nil {
+		d.Proven = func(Key) bool { return true }
+	}
+	if d.Known == nil {
+		d.Known = func(netip.Addr) bool { return false }
+	}
 	d.Meta.Cluster = d.Cluster
 	return &d, nil
 }
@@ -98,8 +115,11 @@ type Gossip struct {
 	transport *packetTransport
 	list      *memberlist.Memberlist
 	keyring   *memberlist.Keyring
+	sealer    *sealer // has the keys of keyring
 	queue     *queue
 	log       zerolog.Logger
+	lines     *logWriter
+	panics    *logbound.Summary
 
 	ctx    context.Context // ends at Close
 	cancel context.CancelFunc
@@ -114,15 +134,10 @@ type Gossip struct {
 
 	mu      sync.Mutex // guards the fields below; memberlist's callbacks take it with memberlist's lock held
 	meta    []byte     // encoded, our own
-	members map[Key]*record
+	members *register
 	closed  bool
-}
 
-// A record is what is known of another member.
-type record struct {
-	member Member
-	gone   bool
-	at     time.Time // of the last change
+	recheck chan struct{} // capacity 1: see Recheck
 }
 
 // Start binds the sockets and begins to gossip. It does not wait for any seed.
@@ -132,39 +147,21 @@ func Start(c Config) (*Gossip, error) {
 		closeSockets(c.Packets, c.Streams)
 		return nil, err
 	}
-	meta, err := cfg.Meta.Append(nil)
+	g, err := newGossip(cfg)
 	if err != nil {
 		closeSockets(c.Packets, c.Streams)
 		return nil, fmt.Errorf("start gossip: %w", err)
-	}
-	keyring, err := memberlist.NewKeyring(cfg.Keys, cfg.Keys[0])
-	if err != nil {
-		closeSockets(c.Packets, c.Streams)
-		return nil, fmt.Errorf("start gossip: keys: %w", err)
 	}
 	packets, listener, err := sockets(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("start gossip: %w", err)
 	}
-	advertise, err := advertised(cfg, packets)
-	if err != nil {
+	if g.advertise, err = advertised(cfg, packets); err != nil {
 		closeSockets(packets, listener)
 		return nil, fmt.Errorf("start gossip: %w", err)
 	}
-
-	g := &Gossip{
-		cfg:       cfg,
-		self:      Key{cfg.UUID, cfg.Epoch},
-		advertise: advertise,
-		keyring:   keyring,
-		queue:     newQueue(),
-		log:       cfg.Log,
-		update:    make(latch, 1),
-		meta:      meta,
-		members:   make(map[Key]*record),
-	}
 	g.ctx, g.cancel = context.WithCancel(context.Background())
-	g.transport = newPacketTransport(cfg, packets, listener, advertise)
+	g.transport = newPacketTransport(cfg, packets, listener, g.advertise, g.sealer, g.maxFrame)
 	config := g.memberlistConfig()
 	g.roundEvery = config.GossipInterval
 	g.list, err = memberlist.Create(config)
@@ -176,6 +173,36 @@ func Start(c Config) (*Gossip, error) {
 	g.began = time.Now()
 	g.wg.Go(g.reconnect)
 	return g, nil
+}
+
+// newGossip returns a Gossip that has no sockets yet.
+func newGossip(cfg *Config) (*Gossip, error) {
+	meta, err := cfg.Meta.Append(nil)
+	if err != nil {
+		return nil, err
+	}
+	keyring, err := memberlist.NewKeyring(cfg.Keys, cfg.Keys[0])
+	if err != nil {
+		return nil, fmt.Errorf("keys: %w", err)
+	}
+	sealer, err := newSealer(cfg.Cluster.String(), cfg.Keys)
+	if err != nil {
+		return nil, fmt.Errorf("keys: %w", err)
+	}
+	return &Gossip{
+		cfg:     cfg,
+		self:    Key{cfg.UUID, cfg.Epoch},
+		keyring: keyring,
+		sealer:  sealer,
+		queue:   newQueue(),
+		log:     cfg.Log,
+		lines:   newLogWriter(cfg.Log),
+		panics:  logbound.New(cfg.Log, "gossip messages ended with an internal error"),
+		update:  make(latch, 1),
+		meta:    meta,
+		members: newRegister(cfg.MaxMembers),
+		recheck: make(chan struct{}, 1),
+	}, nil
 }
 
 // checksum is what memberlist adds to a packet beyond its bound, in bytes.
@@ -202,8 +229,23 @@ func (g *Gossip) memberlistConfig() *memberlist.Config {
 	c.Delegate = delegate{g}
 	c.Events = delegate{g}
 	c.Alive = delegate{g}
-	c.Logger = log.New(&logWriter{log: g.log}, "", 0)
+	c.Logger = log.New(g.lines, "", 0)
+	c.DisableTcpPingsForNode = g.noStreamPing
 	return c
+}
+
+// noStreamPing reports whether a member that does not answer packets is not asked
+// over a stream: what anybody may have made up is no reason to dial.
+func (g *Gossip) noStreamPing(name string) bool {
+	k, err := ParseKey(name)
+	return err != nil || !g.cfg.Proven(k)
+}
+
+// maxFrame bounds what a peer sends unasked over a stream, in bytes.
+func (g *Gossip) maxFrame() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return min(baseFrame+memberFrame*g.members.len(), maxFrame)
 }
 
 // sockets returns the configured sockets, or binds them.
@@ -279,17 +321,27 @@ func (g *Gossip) Wake() <-chan struct{} { return g.queue.wake }
 // the newest. The member itself is never among them.
 func (g *Gossip) Take() []Rumour { return g.queue.take() }
 
-// Members returns the other members that are not gone, in no order.
+// Members returns the other members that are not gone, in no order. Of those that
+// are not proven there may be rumours only.
 func (g *Gossip) Members() []Member {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var out []Member
-	for _, r := range g.members {
-		if !r.gone {
+	for _, r := range g.members.records {
+		if !r.gone && r.trusted {
 			out = append(out, r.member)
 		}
 	}
 	return out
+}
+
+// Recheck makes the Gossip ask soon who is proven: there may be more than before. It
+// does so about every second anyway.
+func (g *Gossip) Recheck() {
+	select {
+	case g.recheck <- struct{}{}:
+	default: // it will ask anyway
+	}
 }
 
 // Health returns memberlist's opinion of this member's own timeliness: 0 is
@@ -327,6 +379,9 @@ func (g *Gossip) setMeta(b []byte) {
 func (g *Gossip) SetKeys(keys [][]byte) error {
 	if len(keys) == 0 {
 		return errors.New("gossip keys: none")
+	}
+	if err := g.sealer.set(keys); err != nil {
+		return fmt.Errorf("gossip keys: %w", err)
 	}
 	for _, k := range keys {
 		if err := g.keyring.AddKey(k); err != nil {
@@ -437,6 +492,9 @@ func (g *Gossip) Close() error {
 	g.cancel()
 	err := g.list.Shutdown()
 	g.wg.Wait()
+	g.queue.close()
+	g.lines.close()
+	g.panics.Close()
 	return err
 }
 

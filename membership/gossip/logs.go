@@ -2,27 +2,37 @@ package gossip
 
 import (
 	"bytes"
+	"net/netip"
 	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"github.com/fabricd/fabricd/internal/logbound"
 )
 
-// maxLines is how many of memberlist's log lines pass in a second. Anybody can
-// provoke one with a packet that does not decrypt.
+// maxLines is how many of memberlist's lines for debugging pass in a second. Of the
+// others, which others can cause as well, a summary is given.
 const maxLines = 20
 
 // A logWriter turns the lines of memberlist's standard logger into zerolog
 // events. Levels go down by one: what memberlist calls an error is one rumour
 // that did not get through, which is no error of this fabricd.
 type logWriter struct {
-	log zerolog.Logger
+	log     zerolog.Logger
+	summary *logbound.Summary
 
 	mu         sync.Mutex // guards the fields below
 	window     time.Time  // beginning of the current second
 	lines      int        // in this second
 	suppressed int        // since the last line that passed
 }
+
+func newLogWriter(log zerolog.Logger) *logWriter {
+	return &logWriter{log: log, summary: logbound.New(log.With().Str("from", "memberlist").Logger(), "lines came from memberlist")}
+}
+
+func (w *logWriter) close() { w.summary.Close() }
 
 var levels = []struct {
 	tag   []byte
@@ -45,8 +55,19 @@ func (w *logWriter) Write(p []byte) (int, error) {
 		}
 	}
 	line = bytes.TrimPrefix(line, []byte("memberlist: "))
+	if bytes.HasPrefix(line, []byte("ignoring alive message")) {
+		level = zerolog.DebugLevel // each member that is not proven yet causes some
+	}
+	if level < w.log.GetLevel() {
+		return len(p), nil
+	}
+	text := logbound.Text(string(line))
+	if level >= zerolog.InfoLevel {
+		w.summary.Line(level, netip.Addr{}).Msg(text)
+		return len(p), nil
+	}
 	ev := w.log.WithLevel(level)
-	if level < w.log.GetLevel() || !ev.Enabled() {
+	if !ev.Enabled() {
 		return len(p), nil
 	}
 	pass, suppressed := w.admit(time.Now())
@@ -56,7 +77,7 @@ func (w *logWriter) Write(p []byte) (int, error) {
 	if suppressed > 0 {
 		ev = ev.Int("suppressed", suppressed)
 	}
-	ev.Str("from", "memberlist").Msg(string(line))
+	ev.Str("from", "memberlist").Msg(text)
 	return len(p), nil
 }
 

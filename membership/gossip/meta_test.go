@@ -132,19 +132,22 @@ func TestMemberNames(t *testing.T) {
 }
 
 func TestStrangeNodesAreNotAlive(t *testing.T) {
-	g := &Gossip{cfg: &Config{Cluster: testCluster, MaxMembers: 10}, self: key(1, 1), members: map[Key]*record{}}
+	g := &Gossip{cfg: &Config{Cluster: testCluster, Proven: func(Key) bool { return true }}, self: key(1, 1), members: newRegister(10)}
 	good := meta(2)
 	good.Cluster = testCluster
 	encoded, _ := good.Append(nil)
 	foreign, _ := Meta{Cluster: addr.UUID{0xC2}}.Append(nil)
 	node := func(name string, meta []byte, ip net.IP) *memberlist.Node {
-		return &memberlist.Node{Name: name, Meta: meta, Addr: ip, Port: 7947}
+		return &memberlist.Node{Name: name, Meta: meta, Addr: ip, Port: 7947, PMin: 1, PMax: 5, PCur: 2}
 	}
+	newer := node(key(2, 1).String(), encoded, net.IPv4(10, 0, 0, 2))
+	newer.PMin, newer.PCur = 3, 3
 	ip := net.IPv4(10, 0, 0, 2)
 	if err := (delegate{g}).NotifyAlive(node(key(2, 1).String(), encoded, ip)); err != nil {
 		t.Errorf("a good node is refused: %v", err)
 	}
 	for name, n := range map[string]*memberlist.Node{
+		"other versions":  newer,
 		"foreign cluster": node(key(2, 1).String(), foreign, ip),
 		"bad name":        node("mallory", encoded, ip),
 		"no metadata":     node(key(2, 1).String(), nil, ip),

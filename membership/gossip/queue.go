@@ -1,6 +1,13 @@
 package gossip
 
-import "sync"
+import (
+	"sync"
+	"time"
+)
+
+// quietWake is the time between two wakes by rumours about members that are not
+// proven: a member with the key can make up as many as it likes.
+const quietWake = 100 * time.Millisecond
 
 // A queue holds the rumours that nobody has taken yet, at most one per member:
 // a newer one replaces the older, so that its size is bounded by the number of
@@ -11,8 +18,11 @@ type queue struct {
 
 	mu      sync.Mutex // guards the fields below
 	pending map[Key]Rumour
-	order   []Key  // of pending, oldest first
-	words   []Word // at most maxWords
+	order   []Key       // of pending, oldest first
+	words   []Word      // at most maxWords
+	woken   time.Time   // the last time by a rumour about a member that is not proven
+	timer   *time.Timer // wakes for such rumours; nil while there are none
+	closed  bool
 }
 
 func newQueue() *queue {
@@ -20,10 +30,12 @@ func newQueue() *queue {
 }
 
 // put adds r. Of several rumours about one member the last one's opinion
-// stays; an update of a member whose Seen was not taken yet stays a Seen.
-func (q *queue) put(r Rumour) {
+// stays; an update of a member whose Seen was not taken yet stays a Seen. Those about
+// a member that is not proven may be taken a little later.
+func (q *queue) put(r Rumour, proven bool) {
 	k := r.Member.Key()
 	q.mu.Lock()
+	defer q.mu.Unlock()
 	old, ok := q.pending[k]
 	switch {
 	case !ok:
@@ -32,8 +44,37 @@ func (q *queue) put(r Rumour) {
 		r.Kind = Seen
 	}
 	q.pending[k] = r
-	q.mu.Unlock()
+	if proven {
+		q.rouse()
+		return
+	}
+	if wait := quietWake - time.Since(q.woken); q.timer == nil && !q.closed {
+		q.timer = time.AfterFunc(max(wait, 0), q.wakeLater)
+	}
+}
+
+// putAll adds rumours about members that are not proven.
+func (q *queue) putAll(list []Rumour) {
+	for _, r := range list {
+		q.put(r, false)
+	}
+}
+
+func (q *queue) wakeLater() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.timer, q.woken = nil, time.Now()
 	q.rouse()
+}
+
+// close lets no timer run on.
+func (q *queue) close() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.closed = true
+	if q.timer != nil {
+		q.timer.Stop()
+	}
 }
 
 func (q *queue) rouse() {

@@ -2,6 +2,7 @@ package gossip
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -9,14 +10,15 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
+	"github.com/rs/zerolog"
+
+	"github.com/fabricd/fabricd/internal/admission"
+	"github.com/fabricd/fabricd/internal/logbound"
 )
 
-// Bounds of what strangers can make us hold open. Members on one machine share
-// its address, so the bound per address is generous.
-const (
-	maxStreams        = 64
-	maxStreamsPerAddr = 32
-)
+// incoming bounds the streams that others have opened. A stream is one exchange,
+// which takes an honest peer far less than Grace.
+var incoming = admission.Limits{Total: 96, Reserved: 32, PerAddress: 24, PerNetwork: 48, Grace: 250 * time.Millisecond}
 
 // A packetTransport carries memberlist's packets and streams over any packet
 // socket, listener and dial function: real sockets in a fabricd, simulated ones
@@ -38,15 +40,21 @@ type packetTransport struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup // the two loops
 
-	mu      sync.Mutex // guards the fields below
-	closed  bool
-	streams map[*stream]struct{}
-	perAddr map[string]int // incoming streams by the peer's address
+	sealer   *sealer
+	maxFrame func() int            // bound of a frame that a peer sends unasked, in bytes
+	known    func(netip.Addr) bool // see Config.Known
+	dropped  *logbound.Summary
+	indirect allowance // of the goroutine that reads packets
+
+	mu       sync.Mutex // guards the fields below
+	closed   bool
+	streams  map[*stream]struct{}
+	incoming *admission.Table[*stream] // those that others have opened
 }
 
 var _ memberlist.NodeAwareTransport = (*packetTransport)(nil)
 
-func newPacketTransport(cfg *Config, packets net.PacketConn, listener net.Listener, advertise netip.AddrPort) *packetTransport {
+func newPacketTransport(cfg *Config, packets net.PacketConn, listener net.Listener, advertise netip.AddrPort, sealer *sealer, maxFrame func() int) *packetTransport {
 	t := &packetTransport{
 		packets:   packets,
 		listener:  listener,
@@ -54,8 +62,12 @@ func newPacketTransport(cfg *Config, packets net.PacketConn, listener net.Listen
 		advertise: advertise,
 		packetCh:  make(chan *memberlist.Packet),
 		streamCh:  make(chan net.Conn),
+		sealer:    sealer,
+		maxFrame:  maxFrame,
+		known:     cfg.Known,
+		dropped:   logbound.New(cfg.Log, "gossip packets were dropped"),
 		streams:   make(map[*stream]struct{}),
-		perAddr:   make(map[string]int),
+		incoming:  admission.New[*stream](incoming),
 	}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	t.wg.Go(t.readPackets)
@@ -97,8 +109,8 @@ func (t *packetTransport) DialTimeout(address string, timeout time.Duration) (ne
 	if err != nil {
 		return nil, err
 	}
-	s, ok := t.track(c, "")
-	if !ok {
+	s := &stream{Conn: c, t: t, frame: frame{sealer: t.sealer, max: maxFrame}}
+	if !t.track(s) {
 		return nil, net.ErrClosed
 	}
 	return s, nil
@@ -128,11 +140,40 @@ func (t *packetTransport) Shutdown() error {
 		s.Close()
 	}
 	t.wg.Wait()
+	t.dropped.Close()
 	return err
 }
 
+// maxIndirect is how many requests to ping a third member are served in a second.
+// Each is a packet to an address that the sender chooses and a goroutine that waits
+// for the answer; a member asks three others when one does not answer.
+const maxIndirect = 64
+
+var errIndirect = errors.New("too many requests to ping others")
+
+// An allowance bounds how often something is done: maxIndirect times a second, and as
+// many at once.
+type allowance struct {
+	left float64
+	at   time.Time
+}
+
+// take reports whether n more may be done.
+func (a *allowance) take(n int, now time.Time) bool {
+	if n == 0 {
+		return true
+	}
+	a.left = min(maxIndirect, a.left+maxIndirect*now.Sub(a.at).Seconds())
+	a.at = now
+	if float64(n) > a.left {
+		return false
+	}
+	a.left -= float64(n)
+	return true
+}
+
 func (t *packetTransport) readPackets() {
-	buf := make([]byte, 64<<10)
+	buf, scratch := make([]byte, 64<<10), make([]byte, 64<<10)
 	for t.ctx.Err() == nil {
 		n, from, err := t.packets.ReadFrom(buf)
 		if err != nil {
@@ -141,7 +182,12 @@ func (t *packetTransport) readPackets() {
 			}
 			continue
 		}
-		if n == 0 {
+		indirect, err := t.sealer.checkPacket(scratch, buf[:n])
+		if err == nil && !t.indirect.take(indirect, time.Now()) {
+			err = errIndirect
+		}
+		if err != nil {
+			t.dropped.Line(zerolog.InfoLevel, admission.AddressOf(from)).Stringer("remote", from).Err(err).Msg("gossip packet dropped")
 			continue
 		}
 		p := &memberlist.Packet{Buf: append([]byte(nil), buf[:n]...), From: from, Timestamp: time.Now()}
@@ -162,8 +208,8 @@ func (t *packetTransport) acceptStreams() {
 			}
 			continue
 		}
-		s, ok := t.track(c, host(c.RemoteAddr()))
-		if !ok {
+		s := &stream{Conn: c, t: t, frame: frame{sealer: t.sealer, header: t.sealer.header, max: t.maxFrame()}}
+		if !t.admit(s) {
 			continue
 		}
 		select {
@@ -186,58 +232,55 @@ func (t *packetTransport) pause() bool {
 	}
 }
 
-func host(a net.Addr) string {
-	h, _, err := net.SplitHostPort(a.String())
-	if err != nil {
-		return a.String()
+// admit takes a slot for a stream that a peer has opened, and ends the stream that
+// loses its own for it. It closes s and reports false if there is none.
+func (t *packetTransport) admit(s *stream) bool {
+	from := admission.AddressOf(s.RemoteAddr())
+	known := t.known != nil && t.known(from)
+	t.mu.Lock()
+	evicted, ok := t.incoming.Enter(s, from, known, time.Now())
+	t.mu.Unlock()
+	if evicted != nil {
+		evicted.Close()
 	}
-	return h
+	if !ok {
+		s.Close()
+		return false
+	}
+	return t.track(s)
 }
 
-// track takes charge of c. from is the peer's host for an incoming stream, else
-// empty. When a bound is reached or the transport is shut down it closes c and
-// reports false.
-func (t *packetTransport) track(c net.Conn, from string) (*stream, bool) {
-	s := &stream{Conn: c, t: t, from: from}
+// track takes charge of s. When the transport is shut down it closes s and reports
+// false.
+func (t *packetTransport) track(s *stream) bool {
 	t.mu.Lock()
-	refuse := t.closed
-	if from != "" && (len(t.streams) >= maxStreams || t.perAddr[from] >= maxStreamsPerAddr) {
-		refuse = true
-	}
-	if !refuse {
+	closed := t.closed
+	if !closed {
 		t.streams[s] = struct{}{}
-		if from != "" {
-			t.perAddr[from]++
-		}
 	}
 	t.mu.Unlock()
-	if refuse {
-		c.Close()
-		return nil, false
+	if closed {
+		s.Close()
 	}
-	return s, true
+	return !closed
 }
 
-// A stream is a connection that its transport counts.
+// A stream is a connection that its transport counts, and from which nothing but one
+// frame is read.
 type stream struct {
 	net.Conn
-	t    *packetTransport
-	from string
-	once sync.Once
+	t     *packetTransport
+	frame frame
 }
+
+// Read reads from the frame that the peer sends.
+func (s *stream) Read(p []byte) (int, error) { return s.frame.read(s.Conn, p) }
 
 // Close closes the connection.
 func (s *stream) Close() error {
-	s.once.Do(func() {
-		s.t.mu.Lock()
-		defer s.t.mu.Unlock()
-		delete(s.t.streams, s)
-		if s.from == "" {
-			return
-		}
-		if s.t.perAddr[s.from]--; s.t.perAddr[s.from] == 0 {
-			delete(s.t.perAddr, s.from)
-		}
-	})
+	s.t.mu.Lock()
+	delete(s.t.streams, s)
+	s.t.incoming.Leave(s)
+	s.t.mu.Unlock()
 	return s.Conn.Close()
 }

@@ -81,9 +81,9 @@ func parseWord(b []byte) (w Word, err error) {
 // before with that secret. The error is that of the socket, or that k is not known.
 func (g *Gossip) TellDeaf(k Key, secret []byte, number uint64) error {
 	g.mu.Lock()
-	r := g.members[k]
+	r := g.members.records[k]
 	g.mu.Unlock()
-	if r == nil {
+	if r == nil || !r.seen {
 		return fmt.Errorf("member %s is not known", k)
 	}
 	w := Word{From: g.self, To: k, Number: number}
@@ -110,7 +110,7 @@ func (g *Gossip) hear(b []byte) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !g.closed && g.members[w.From] != nil {
+	if r := g.members.records[w.From]; !g.closed && r != nil && r.seen {
 		g.queue.putWord(w)
 	}
 }

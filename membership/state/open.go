@@ -86,6 +86,7 @@ func Open(dir string, opts Options) (*State, error) {
 // A Joined is what a node received when it joined.
 type Joined struct {
 	Cluster addr.UUID
+	Node    addr.UUID // that the host has chosen; zero: as the directory was made
 	Term    uint64
 	// Secrets are at least the credentials and the keyring; with an
 	// operator's CA, the keyring.
@@ -111,19 +112,24 @@ func (s *State) Join(j Joined) error {
 	if err := s.putSecretsLocked(j.Secrets); err != nil {
 		return err
 	}
-	if err := s.acceptTermLocked(j.Term); err != nil {
-		return fmt.Errorf("join: %w", err)
+	if j.Term != 0 {
+		if err := s.acceptTermLocked(j.Term); err != nil {
+			return fmt.Errorf("join: %w", err)
+		}
 	}
 	if j.Lease.Life.Generation != 0 {
 		if err := s.putLeaseLocked(j.Lease); err != nil {
 			return err
 		}
 	}
-	if s.id.Cluster == j.Cluster {
-		return nil
-	}
 	id := s.id
 	id.Cluster = j.Cluster
+	if !j.Node.IsZero() {
+		id.Node = j.Node
+	}
+	if s.id == id {
+		return nil
+	}
 	if err := s.put(fileIdentity, id.encode()); err != nil {
 		return err
 	}

@@ -15,7 +15,7 @@ const (
 	// maxHeader is longer than any header; a longer line is no header.
 	maxHeader = 128
 	// MaxFile bounds the content of a state file.
-	MaxFile = 1 << 20
+	MaxFile = 16 << 20
 	// sumBytes is how much of the SHA-256 a header carries.
 	sumBytes = 16
 )

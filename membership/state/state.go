@@ -30,7 +30,7 @@ const (
 // An Identity says whose state a directory is.
 type Identity struct {
 	Role    Role
-	Node    addr.UUID // made once, when the directory was
+	Node    addr.UUID // of a plain node: chosen by the host when it joined; before, of no meaning
 	Cluster addr.UUID // zero until a plain node has joined
 	Name    string
 	Created time.Time
@@ -266,6 +266,8 @@ type SecretName string
 const (
 	// SecretAuthority is the host's CA (trust.CA.Encode).
 	SecretAuthority SecretName = "authority"
+	// SecretNextAuthority is the CA that follows, while the host rotates it.
+	SecretNextAuthority SecretName = "authority-next"
 	// SecretCredentials is the node's key, certificate and CA certificates
 	// (trust.Credentials.Encode).
 	SecretCredentials SecretName = "credentials"
@@ -276,10 +278,18 @@ const (
 	// SecretResetKey is the key of QUIC's stateless resets: 32 random bytes
 	// that are made with the directory.
 	SecretResetKey SecretName = "reset-key"
+	// SecretKey is the private key of a node that has not joined yet
+	// (trust.EncodeKey): its identity will belong to it, whatever is lost on the way.
+	SecretKey SecretName = "node-key"
+	// SecretEnrolments are the identities that the host knows.
+	SecretEnrolments SecretName = "enrolments"
+	// SecretBans are the identities that the host keeps out.
+	SecretBans SecretName = "bans"
 )
 
 // secretNames are all of them, in the order in which they are read.
-var secretNames = [...]SecretName{SecretAuthority, SecretCredentials, SecretKeyring, SecretTokens, SecretResetKey}
+var secretNames = [...]SecretName{SecretAuthority, SecretCredentials, SecretKeyring, SecretTokens, SecretResetKey,
+	SecretKey, SecretEnrolments, SecretBans, SecretNextAuthority}
 
 func (n SecretName) known() bool { return slices.Contains(secretNames[:], n) }
 

@@ -22,11 +22,15 @@ const (
 	CAValidity = 10 * 365 * 24 * time.Hour
 	// backdate lets nodes whose clock is behind accept a new certificate: by a
 	// day, which is how wrong a clock is whose zone was mistaken. A certificate
-	// that is valid for minutes is backdated less: its life is what counts.
+	// that is valid for less than a day is backdated less: its life is what counts.
 	backdate = 25 * time.Hour
+	aDay     = 24 * time.Hour
 	// maxCSRBytes bounds a certificate request before it is parsed.
 	maxCSRBytes = 8 << 10
 )
+
+// A Certificate is one of package x509's.
+type Certificate = x509.Certificate
 
 // A CA is a cluster's certificate authority. The host makes it once and keeps
 // it; nobody else has its key. It may be used by several goroutines at once.
@@ -126,11 +130,11 @@ func (ca *CA) Certificate() *x509.Certificate { return ca.cert }
 // Pin returns what join tokens carry of this CA.
 func (ca *CA) Pin() Pin { return PinOf(ca.cert) }
 
-// A Pin is the SHA-256 of a CA certificate's public key (its
-// SubjectPublicKeyInfo). It stays the same when the certificate is renewed.
+// A Pin is the SHA-256 of a certificate's public key (its SubjectPublicKeyInfo):
+// of a CA's, or a node's. It stays the same when the certificate is renewed.
 type Pin [sha256.Size]byte
 
-// PinOf returns the pin of a CA certificate.
+// PinOf returns the pin of a certificate.
 func PinOf(cert *x509.Certificate) Pin { return sha256.Sum256(cert.RawSubjectPublicKeyInfo) }
 
 // Issue signs a certificate for id with the public key of the request csr (DER),
@@ -207,13 +211,21 @@ func nodeTemplate(id Identity, now time.Time, validity time.Duration) (*x509.Cer
 	}
 	return &x509.Certificate{
 		SerialNumber:          serial,
-		NotBefore:             now.Add(-min(backdate, validity/10)),
+		NotBefore:             now.Add(-backdated(validity)),
 		NotAfter:              now.Add(validity),
 		KeyUsage:              x509.KeyUsageDigitalSignature,
 		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
 		BasicConstraintsValid: true,
 		URIs:                  []*url.URL{uri},
 	}, nil
+}
+
+// backdated returns by how much a certificate of this validity is backdated.
+func backdated(validity time.Duration) time.Duration {
+	if validity < aDay {
+		return validity / 10
+	}
+	return backdate
 }
 
 // newSerial returns a random positive serial number of 127 bits.
@@ -227,16 +239,46 @@ func newSerial() (*big.Int, error) {
 	return new(big.Int).SetBytes(b[:]), nil
 }
 
+// ParseIssued parses a certificate that [CA.Issue] returned.
+func ParseIssued(der []byte) (*x509.Certificate, error) { return parseCertificate(der) }
+
 // NewRequest makes a private key and a certificate request (DER) for it. The
 // key never leaves the node.
 func NewRequest() (csr []byte, key crypto.Signer, err error) {
+	if key, err = NewKey(); err == nil {
+		csr, err = RequestFor(key)
+	}
+	return csr, key, err
+}
+
+// NewKey makes a private key: a node's for good, since its identity belongs to it.
+func NewKey() (crypto.Signer, error) {
 	_, private, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
-		return nil, nil, fmt.Errorf("make certificate request: %w", err)
+		return nil, fmt.Errorf("make private key: %w", err)
 	}
-	csr, err = x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, private)
+	return private, nil
+}
+
+// RequestFor returns a certificate request (DER) for a key that the node has.
+func RequestFor(key crypto.Signer) ([]byte, error) {
+	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
 	if err != nil {
-		return nil, nil, fmt.Errorf("make certificate request: %w", err)
+		return nil, fmt.Errorf("make certificate request: %w", err)
 	}
-	return csr, private, nil
+	return csr, nil
+}
+
+// RequestPin returns the pin of the key of a certificate request whose sender holds
+// the private key.
+func RequestPin(csr []byte) (Pin, error) {
+	key, err := requestKey(csr)
+	if err != nil {
+		return Pin{}, err
+	}
+	der, err := x509.MarshalPKIXPublicKey(key)
+	if err != nil {
+		return Pin{}, fmt.Errorf("certificate request: %w", err)
+	}
+	return sha256.Sum256(der), nil
 }

@@ -58,6 +58,37 @@ func IssueCredentials(ca *CA, id Identity, now time.Time, validity time.Duration
 	return NewCredentials(key, der, [][]byte{ca.cert.Raw}, now)
 }
 
+// Reissue returns the credentials of the same key and identity with a certificate of
+// ca, which has to be among the roots.
+func (c Credentials) Reissue(ca *CA, now time.Time, validity time.Duration) (Credentials, error) {
+	id, err := c.Identity()
+	if err != nil {
+		return Credentials{}, err
+	}
+	csr, err := RequestFor(c.Key)
+	if err != nil {
+		return Credentials{}, err
+	}
+	der, err := ca.Issue(csr, id, now, validity)
+	if err != nil {
+		return Credentials{}, err
+	}
+	var roots [][]byte
+	for _, r := range c.Roots {
+		roots = append(roots, r.Raw)
+	}
+	return NewCredentials(c.Key, der, roots, now)
+}
+
+// EncodeKey returns a private key in PEM, and DecodeKey parses that. It is a secret.
+func EncodeKey(key crypto.Signer) ([]byte, error) { return encodeKey(key) }
+
+// DecodeKey parses what [EncodeKey] returned.
+func DecodeKey(b []byte) (crypto.Signer, error) { return parseKey(b) }
+
+// Serial returns the serial number of the certificate, hexadecimal.
+func (c Credentials) Serial() string { return c.Chain[0].SerialNumber.Text(16) }
+
 // Identity returns the identity in the certificate.
 func (c Credentials) Identity() (Identity, error) {
 	if len(c.Chain) == 0 {
@@ -106,8 +137,17 @@ func (c Credentials) Check(now time.Time) (Identity, error) {
 // RenewAt returns when to ask for the next certificate: after two thirds of
 // this one's life.
 func (c Credentials) RenewAt() time.Time {
+	return c.Issued().Add(c.Chain[0].NotAfter.Sub(c.Issued()) / 3 * 2)
+}
+
+// Issued returns when the certificate was issued, if [CA.Issue] did that: it is
+// valid from some time before.
+func (c Credentials) Issued() time.Time {
 	leaf := c.Chain[0]
-	return leaf.NotBefore.Add(leaf.NotAfter.Sub(leaf.NotBefore) / 3 * 2)
+	if total := leaf.NotAfter.Sub(leaf.NotBefore); total < aDay+backdate {
+		return leaf.NotBefore.Add(total / 11)
+	}
+	return leaf.NotBefore.Add(backdate)
 }
 
 // Encode returns the credentials as one PEM text: key, chain, then roots. One

@@ -35,6 +35,36 @@ func (t Token) ClientTLS(now func() time.Time) *tls.Config {
 	}
 }
 
+// RejoinTLS returns the configuration with which a node that has joined dials the
+// host for its next certificate, when its own has expired: the answering
+// certificate must lead to a CA that the node trusts, carry the host role, and be
+// of its cluster. The node presents none.
+func (c Credentials) RejoinTLS(now func() time.Time) *tls.Config {
+	return &tls.Config{
+		MinVersion:             tls.VersionTLS13,
+		NextProtos:             []string{JoinALPN},
+		SessionTicketsDisabled: true,
+		InsecureSkipVerify:     true, // VerifyConnection checks more, see [Store.ClientTLS]
+		VerifyConnection: func(cs tls.ConnectionState) error {
+			if cs.NegotiatedProtocol != JoinALPN {
+				return fmt.Errorf("rejoin: the other end does not speak %s", JoinALPN)
+			}
+			id, err := verifyChain(cs.PeerCertificates, poolOf(c.Roots), now(), x509.ExtKeyUsageServerAuth)
+			if err == nil {
+				err = checkCluster(id, c.Cluster())
+			}
+			if err == nil {
+				err = ExpectHost(id)
+			}
+			if err != nil {
+				return fmt.Errorf("rejoin: %w", err)
+			}
+			return nil
+		},
+		Time: now,
+	}
+}
+
 func (t Token) verifyHost(cs tls.ConnectionState, now time.Time) error {
 	if cs.NegotiatedProtocol != JoinALPN {
 		return fmt.Errorf("the other end does not speak %s", JoinALPN)

@@ -91,6 +91,30 @@ func (s *Store) VerifyHost(purpose string, statement []byte) (message []byte, by
 	return st.message, by, st.at, nil
 }
 
+// VerifyNode returns the message of a statement that a node of this cluster, in
+// whatever role, has just signed for the purpose, and who that was. Its
+// certificate must be valid now.
+func (s *Store) VerifyNode(purpose string, statement []byte) (message []byte, by Identity, err error) {
+	st, err := parseStatement(statement)
+	if err != nil {
+		return nil, Identity{}, fmt.Errorf("verify %s: %w", purpose, err)
+	}
+	s.mu.Lock()
+	roots, cluster := s.roots, s.id.Cluster
+	s.mu.Unlock()
+	by, err = verifyChain(st.chain, roots, s.now(), x509.ExtKeyUsageClientAuth)
+	if err == nil {
+		err = checkCluster(by, cluster)
+	}
+	if err == nil {
+		err = checkSignature(st.chain[0], signedBytes(purpose, st.signed), st.signature)
+	}
+	if err != nil {
+		return nil, Identity{}, fmt.Errorf("verify %s: %w", purpose, err)
+	}
+	return st.message, by, nil
+}
+
 // signedBytes is what a signature covers.
 func signedBytes(purpose string, b []byte) []byte {
 	out := []byte("fabricd statement 1\x00" + purpose + "\x00")

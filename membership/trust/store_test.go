@@ -72,7 +72,7 @@ func TestHandshakeIsRefusedWithTheReason(t *testing.T) {
 	}{
 		{"wrong CA", us, mustStore(t, mustCA(t, cluster, start), good, at(start)), nil, ErrWrongCA, good.URI()},
 		{"expired", us, forge(t, mustIssue(t, ca, good, start.Add(-3*day)), at(start.Add(-3*day))), nil, ErrExpired, "since 1999-12-30T00:00:00Z"},
-		{"not yet valid", us, forge(t, mustIssue(t, ca, good, start.Add(day)), at(start.Add(day))), nil, ErrNotYetValid, "until 2000-01-01T21:36:00Z"},
+		{"not yet valid", us, forge(t, mustIssue(t, ca, good, start.Add(2*day)), at(start.Add(2*day))), nil, ErrNotYetValid, "until 2000-01-01T23:00:00Z"},
 		{"wrong cluster", usBoth, mustStore(t, foreign, Identity{Cluster: uuid(7), Node: uuid(1)}, at(start)), nil, ErrWrongCluster, cluster.String()},
 		{"not the host", us, mustStore(t, ca, Identity{Cluster: cluster, Node: uuid(3)}, at(start)), ExpectHost, ErrNotHost, "/node/"},
 		{"another node", us, mustStore(t, ca, good, at(start)), ExpectNode(uuid(9)), nil, "instead of node " + uuid(9).String()},

@@ -39,7 +39,7 @@ type TokenRecord struct {
 	Expires time.Time // zero: never
 	MaxUses uint32    // 0: any number
 	Uses    uint32    // how often it was redeemed
-	Labels  []string  // given to the nodes that join with it
+	Labels  []string  // that nodes get which join with it
 }
 
 // Unlimited reports whether the token may be used any number of times.
@@ -62,7 +62,23 @@ type TokenOptions struct {
 	Label   string        // for people, at most 128 bytes
 	TTL     time.Duration // 0: never expires
 	MaxUses uint32        // 0: any number
-	Labels  []string      // given to the nodes that join with it
+	Labels  []string      // that nodes get which join with it, at most [MaxLabels] words
+}
+
+// MaxLabels bounds the labels of a token.
+const MaxLabels = 8
+
+// checkLabels refuses labels that rules could not name.
+func checkLabels(labels []string) error {
+	if len(labels) > MaxLabels {
+		return fmt.Errorf("%d labels, want at most %d", len(labels), MaxLabels)
+	}
+	for _, l := range labels {
+		if !addr.ValidName(l) {
+			return fmt.Errorf("label %s: want 1 to %d letters, digits, '.', '-' or '_'", shorten(l), addr.MaxName)
+		}
+	}
+	return nil
 }
 
 // A TokenStore is the host's side of join tokens. It keeps no secrets, only
@@ -92,13 +108,16 @@ func (s *TokenStore) Create(cluster addr.UUID, pin Pin, opts TokenOptions, now t
 	if opts.TTL < 0 {
 		return Token{}, fmt.Errorf("create token: life of %s, want 0 (for ever) or more", opts.TTL)
 	}
+	if err := checkLabels(opts.Labels); err != nil {
+		return Token{}, fmt.Errorf("create token: %w", err)
+	}
 	t, err := newToken(cluster, pin)
 	if err != nil {
 		return Token{}, err
 	}
 	e := &tokenEntry{verifier: t.verifier()}
 	// Whole seconds in UTC are what Encode keeps.
-	e.TokenRecord = TokenRecord{ID: t.ID, Label: strings.ToValidUTF8(opts.Label, "\uFFFD"), Created: now.UTC().Truncate(time.Second), MaxUses: opts.MaxUses}
+	e.TokenRecord = TokenRecord{ID: t.ID, Label: strings.ToValidUTF8(opts.Label, "\uFFFD"), Created: now.UTC().Truncate(time.Second), MaxUses: opts.MaxUses, Labels: slices.Clone(opts.Labels)}
 	if opts.TTL > 0 {
 		e.Expires = now.Add(opts.TTL).UTC().Truncate(time.Second)
 	}
@@ -126,29 +145,29 @@ func (s *TokenStore) pruneLocked(now time.Time) {
 }
 
 // Redeem checks a proof that arrived on the connection cs and takes one use of
-// the token. Who has not proved the secret does not hear whether the token has
-// expired or is used up. A failed Redeem changes nothing.
-func (s *TokenStore) Redeem(id TokenID, proof Proof, cs tls.ConnectionState, now time.Time) error {
+// the token, whose record it returns. Who has not proved the secret does not hear
+// whether the token has expired or is used up. A failed Redeem changes nothing.
+func (s *TokenStore) Redeem(id TokenID, proof Proof, cs tls.ConnectionState, now time.Time) (TokenRecord, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := s.tokens[id]
 	if e == nil {
-		return fmt.Errorf("redeem token %s: %w: revoked, or of another host", id, ErrTokenUnknown)
+		return TokenRecord{}, fmt.Errorf("redeem token %s: %w: revoked, or of another host", id, ErrTokenUnknown)
 	}
 	want, err := proofOf(e.verifier, id, cs, RoleJoin)
 	if err != nil {
-		return err
+		return TokenRecord{}, err
 	}
 	if !hmac.Equal(want[:], proof[:]) {
-		return fmt.Errorf("redeem token %s: %w", id, ErrTokenProof)
+		return TokenRecord{}, fmt.Errorf("redeem token %s: %w", id, ErrTokenProof)
 	}
 	if err := e.usable(now); err != nil {
-		return fmt.Errorf("redeem token %s: %w", id, err)
+		return TokenRecord{}, fmt.Errorf("redeem token %s: %w", id, err)
 	}
 	if e.Uses < ^uint32(0) { // an unlimited token's count stops at its end
 		e.Uses++
 	}
-	return nil
+	return e.TokenRecord, nil
 }
 
 // Refund gives back one use, for a join that failed after Redeem.
@@ -188,13 +207,14 @@ func (s *TokenStore) List() []TokenRecord {
 
 // tokenJSON is a token in the state directory.
 type tokenJSON struct {
-	ID       string `json:"id"`
-	Label    string `json:"label,omitempty"`
-	Created  int64  `json:"created"`           // seconds since 1970
-	Expires  *int64 `json:"expires,omitempty"` // seconds since 1970
-	MaxUses  uint32 `json:"max_uses"`
-	Uses     uint32 `json:"uses"`
-	Verifier []byte `json:"verifier"`
+	ID       string   `json:"id"`
+	Label    string   `json:"label,omitempty"`
+	Created  int64    `json:"created"`           // seconds since 1970
+	Expires  *int64   `json:"expires,omitempty"` // seconds since 1970
+	MaxUses  uint32   `json:"max_uses"`
+	Uses     uint32   `json:"uses"`
+	Labels   []string `json:"labels,omitempty"`
+	Verifier []byte   `json:"verifier"`
 }
 
 // Encode returns the store for its file. It is a secret: whoever reads it can
@@ -209,7 +229,7 @@ func (s *TokenStore) Encode() []byte {
 		if e == nil {
 			continue // revoked between the two locks
 		}
-		j := tokenJSON{ID: e.ID.String(), Label: e.Label, Created: e.Created.Unix(), MaxUses: e.MaxUses, Uses: e.Uses, Verifier: e.verifier[:]}
+		j := tokenJSON{ID: e.ID.String(), Label: e.Label, Created: e.Created.Unix(), MaxUses: e.MaxUses, Uses: e.Uses, Labels: e.Labels, Verifier: e.verifier[:]}
 		if !e.Expires.IsZero() {
 			expires := e.Expires.Unix()
 			j.Expires = &expires
@@ -264,8 +284,11 @@ func (j tokenJSON) entry() (*tokenEntry, error) {
 	if len(j.Verifier) != sha256.Size || len(j.Label) > maxLabelBytes {
 		return nil, fmt.Errorf("token %s: verifier of %d bytes, label of %d", id, len(j.Verifier), len(j.Label))
 	}
+	if err := checkLabels(j.Labels); err != nil {
+		return nil, fmt.Errorf("token %s: %w", id, err)
+	}
 	e := &tokenEntry{verifier: [sha256.Size]byte(j.Verifier)}
-	e.TokenRecord = TokenRecord{ID: id, Label: j.Label, Created: time.Unix(j.Created, 0).UTC(), MaxUses: j.MaxUses, Uses: j.Uses}
+	e.TokenRecord = TokenRecord{ID: id, Label: j.Label, Created: time.Unix(j.Created, 0).UTC(), MaxUses: j.MaxUses, Uses: j.Uses, Labels: j.Labels}
 	if j.Expires != nil {
 		e.Expires = time.Unix(*j.Expires, 0).UTC()
 	}

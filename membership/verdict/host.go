@@ -32,13 +32,13 @@ type Host struct {
 	dirty  map[addr.NodeID]bool // records whose write failed
 	retry  time.Time            // when to write them again
 
-	disputes []dispute // ascending by what they are about, then by whom
+	outage   outage    // the last time in which members may have been without this host
+	disputes []dispute // of it; ascending by what they are about, then by whom
 	settle   time.Time // when to decide them; zero: there are none
 
 	clock    stallClock
 	started  time.Time
 	grace    time.Time // its end
-	doubted  time.Time // until then members may rightly hold that our life is over
 	renewing bool      // the next term is being written
 	served   bool      // somebody joined or resumed in this term
 	stopped  bool      // stepped down or left
@@ -103,10 +103,6 @@ type ending struct {
 	owed   map[addr.NodeID]addr.Generation // who has not acknowledged yet
 }
 
-// A dispute is between two lives of which one has told the other's end while
-// there was no host.
-type dispute struct{ about, by addr.Life }
-
 // A write is what happens once a Persist is confirmed.
 type write struct {
 	seq  uint64
@@ -119,7 +115,7 @@ type write struct {
 // grace period, to be resumed. It fails if the configuration or a lease breaks
 // a rule of its type.
 func NewHost(cfg HostConfig, now time.Time) (*Host, error) {
-	if err := cfg.Self.check(); err != nil {
+	if err := cfg.Self.check(nil); err != nil {
 		return nil, fmt.Errorf("host: %w", err)
 	}
 	if cfg.Term == 0 || cfg.Term >= uint64(maxGeneration) {
@@ -152,6 +148,7 @@ func NewHost(cfg HostConfig, now time.Time) (*Host, error) {
 	for _, l := range table.sorted() {
 		h.reload(now, l)
 	}
+	h.beginOutage(h.grace.Add(h.t.Silence), false)
 	return h, nil
 }
 
@@ -189,6 +186,12 @@ func (h *Host) Step(now time.Time, in HostInput) []Action {
 		h.persistFailed(now, in)
 	case HostSeen:
 		h.hostSeen(in)
+	case Expel:
+		h.expel(now, in)
+	case Recertify:
+		h.recertify()
+	case Renewed:
+		h.certificateRenewed(in)
 	case Deaf:
 		if n := h.living(in.Life); n != nil && n.id() != addr.Host && !h.stopped {
 			h.hears(now, n, LinkSilent)
@@ -310,7 +313,40 @@ func (h *Host) stoodStill(now time.Time, by time.Duration) {
 		h.settle = now.Add(h.t.Silence)
 	}
 	if by+h.t.Tick >= h.t.Silence {
-		h.doubted = now.Add(h.t.Grace)
+		h.beginOutage(now.Add(h.t.Grace), true)
+	}
+}
+
+// expel ends a life because an operator says so.
+func (h *Host) expel(now time.Time, in Expel) {
+	n := h.holder(in.UUID)
+	if n == nil || n.phase == removing || h.stopped {
+		return
+	}
+	if w := n.waiting; w != nil {
+		n.waiting = nil
+		h.refuse(w.session, RefusedBusy, "an operator has just ended the life before")
+	}
+	if n.phase == granting {
+		h.ungrant(now, n, RefusedBusy, "an operator has ended this life")
+		return
+	}
+	h.remove(now, n, in.Reason)
+}
+
+// certificateRenewed tells everybody until when a node is now to be believed.
+func (h *Host) certificateRenewed(in Renewed) {
+	n := h.holder(in.UUID)
+	if in.UUID == h.self.UUID {
+		n = h.nodes[0]
+		h.self.Until = in.Until
+	}
+	if n == nil || n.node.Until.Equal(in.Until) || h.stopped {
+		return
+	}
+	n.node.Until = in.Until
+	if n.shown && n.phase == live {
+		h.announce(n)
 	}
 }
 
@@ -376,6 +412,44 @@ func (h *Host) Term() uint64 { return h.term }
 // Serving reports whether somebody joined or resumed in this term, the host's
 // own node aside; it goes into the host's gossip.
 func (h *Host) Serving() bool { return h.served }
+
+// Living returns the node that lives as l.
+func (h *Host) Living(l addr.Life) (n Node, ok bool) {
+	if n := h.living(l); n != nil {
+		return n.node, true
+	}
+	return Node{}, false
+}
+
+// LifeOf returns the life that the node with this UUID has.
+func (h *Host) LifeOf(u addr.UUID) (l addr.Life, ok bool) {
+	if n := h.holder(u); n != nil {
+		return n.node.Life, true
+	}
+	return addr.Life{}, false
+}
+
+// Speaks reports whether somebody lives on a session.
+func (h *Host) Speaks(s SessionID) bool { return h.sessions[s] != nil }
+
+// Owing returns how many members have not said yet that they have dealt with the
+// end of l; while that is being written, one at least.
+func (h *Host) Owing(l addr.Life) int {
+	if n := h.find(l.Node); n != nil && n.node.Life == l {
+		return 1
+	}
+	e := h.ended[l.Node]
+	if e == nil || e.life != l {
+		return 0
+	}
+	owing := 0
+	for id := range e.owed {
+		if n := h.find(id); n != nil && n.up {
+			owing++ // one that is away ends all with it before it comes back
+		}
+	}
+	return owing
+}
 
 // Sessions returns every life but node 0's that is not over, with the session
 // on which it speaks, [LocalSession] if it has none now.

@@ -2,6 +2,7 @@ package verdict
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -11,12 +12,75 @@ import (
 // While there is no host, each side of a split tells the end of the other. The
 // host that returns finds all of them alive. An end is never taken back, so of
 // every two lives of which one has told the other's end, one must begin anew.
-// The host hears everybody out for one silence bound and then chooses, so that
-// few have to, and so that nobody can be thrown out by one other alone.
+//
+// What members say of others makes sense only about such a time. At any other
+// time, and about lives that began behind it, a member that says that it has told
+// another's end is the one to begin anew, so that nobody can talk another one out
+// of the fabric.
+
+// maxLiars is how many members may lie together without anybody else being
+// removed by their word.
+const maxLiars = 2
+
+// An outage is a time in which members may have been without this host: before it
+// started, or while its process stood still. The zero outage is none.
+type outage struct {
+	until   time.Time          // what members say of it counts so long
+	known   map[addr.Life]bool // who lived before
+	stalled bool               // the members may rightly hold that the host's own life is over
+
+	over      map[addr.Life]bool // of known: has told the end of the host's life
+	overUntil time.Time          // when those who have are too few
+}
+
+// beginOutage notes that members may have been without the host until now.
+func (h *Host) beginOutage(until time.Time, stalled bool) {
+	h.outage = outage{until: until, stalled: stalled, known: make(map[addr.Life]bool), over: make(map[addr.Life]bool)}
+	for _, n := range h.nodes[1:] {
+		if n.phase == live || n.phase == unclaimed {
+			h.outage.known[n.node.Life] = true
+		}
+	}
+}
+
+// about reports whether what by says of the life about can be of the outage.
+func (o *outage) about(now time.Time, about, by addr.Life) bool {
+	return now.Before(o.until) && o.known[about] && o.known[by]
+}
+
+// hostOver counts that l has told the end of the host's life. It reports false if
+// that cannot be of the outage, or if too few have said so within wait.
+func (o *outage) hostOver(now time.Time, l addr.Life, wait time.Duration) bool {
+	if !o.stalled || !now.Before(o.until) || !o.known[l] {
+		return false
+	}
+	o.over[l] = true
+	if o.overUntil.IsZero() {
+		o.overUntil = now.Add(wait)
+	}
+	return o.hostIsOver() || now.Before(o.overUntil)
+}
+
+// hostIsOver reports whether enough of those that lived before have told the end
+// of the host's life.
+func (o *outage) hostIsOver() bool {
+	return o.stalled && len(o.over) >= min(maxLiars+1, len(o.known)) && 2*len(o.over) > len(o.known)
+}
+
+// many reports whether so many of all say the same that they are believed.
+func many(count, all int) bool { return count > maxLiars && 2*count > all }
+
+// A dispute is between two lives of which one has told the other's end while
+// there was no host.
+type dispute struct{ about, by addr.Life }
 
 // dispute notes that by has told the end of about.
 func (h *Host) dispute(now time.Time, about, by *hostNode) {
 	d := dispute{about: about.node.Life, by: by.node.Life}
+	if !h.outage.about(now, d.about, d.by) {
+		h.remove(now, by, ReasonPartitioned)
+		return
+	}
 	i, found := slices.BinarySearchFunc(h.disputes, d, func(a, b dispute) int {
 		return cmp.Or(compareLives(a.about, b.about), compareLives(a.by, b.by))
 	})
@@ -32,9 +96,8 @@ func compareLives(a, b addr.Life) int {
 	return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Generation, b.Generation))
 }
 
-// decide ends lives until no dispute is left: first those whose end most
-// others have told, at least two; then, of a pair that told each other's end,
-// the one with the higher ID; then whoever is alone with what it told.
+// decide ends lives until no dispute is left. Everybody has been heard for one
+// silence bound.
 func (h *Host) decide(now time.Time) {
 	h.settle = time.Time{}
 	for len(h.disputes) > 0 {
@@ -46,25 +109,24 @@ func (h *Host) decide(now time.Time) {
 	}
 }
 
-// loser returns the life that is to end next. There is a dispute.
+// loser returns the life that is to end next. There is a dispute. Who has told an
+// end is asked to begin anew by its own word; who has not, only if many have told
+// its end. Of those it is the one with the most disputes, so that few have to, and
+// of equals the one with the higher ID.
 func (h *Host) loser() addr.Life {
-	against := make(map[addr.Life]int)
+	disputes, against := make(map[addr.Life]int), make(map[addr.Life]int)
+	own := make(map[addr.Life]bool)
 	for _, d := range h.disputes {
+		disputes[d.about]++
+		disputes[d.by]++
 		against[d.about]++
+		own[d.by] = true
 	}
-	worst := h.disputes[0].about
-	for _, d := range h.disputes {
-		c := cmp.Or(cmp.Compare(against[d.about], against[worst]), compareLives(d.about, worst))
-		if c > 0 {
-			worst = d.about
+	var loser addr.Life
+	for _, l := range slices.SortedFunc(maps.Keys(disputes), compareLives) {
+		if (own[l] || many(against[l], len(h.outage.known))) && disputes[l] >= disputes[loser] {
+			loser = l
 		}
 	}
-	d := h.disputes[0]
-	switch {
-	case against[worst] >= 2:
-		return worst
-	case compareLives(d.about, d.by) > 0 && slices.Contains(h.disputes, dispute{about: d.by, by: d.about}):
-		return d.about
-	}
-	return d.by
+	return loser
 }

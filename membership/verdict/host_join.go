@@ -29,7 +29,7 @@ func (h *Host) admit(s SessionID, id Identity, term uint64) bool {
 		h.refuse(s, RefusedStopped, "this host has stepped down")
 		return false
 	}
-	if err := id.check(); err != nil {
+	if err := id.check(h.cfg.Networks); err != nil {
 		h.refuse(s, RefusedInvalid, err.Error())
 		return false
 	}
@@ -72,18 +72,14 @@ func (h *Host) join(now time.Time, s SessionID, m Join) {
 		if h.wait(n, p) {
 			h.remove(now, n, ReasonPartitioned) // its own process gives it up
 		}
-	default:
-		h.adopt(now, n, s, m.identity()) // it never saw our Grant
+	case !h.nameTaken(s, n, m.Name):
+		h.adopt(now, n, s, m.identity(), m.Vouched) // it never saw our Grant
 	}
 }
 
 // resume answers a Resume: the life goes on, or is over.
 func (h *Host) resume(now time.Time, s SessionID, m Resume) {
 	if !h.admit(s, m.identity(), m.Term) {
-		return
-	}
-	if m.HostOver >= h.self.Life.Generation {
-		h.resumeDoubted(now, s)
 		return
 	}
 	if s == LocalSession {
@@ -100,16 +96,26 @@ func (h *Host) resume(now time.Time, s SessionID, m Resume) {
 		h.refuse(s, RefusedFenced, fmt.Sprintf("life %v is over", m.Life))
 		return
 	}
-	h.adopt(now, n, s, m.identity())
+	if m.HostOver >= h.self.Life.Generation {
+		h.resumeDoubted(now, s, n)
+		return
+	}
+	if h.nameTaken(s, n, m.Name) {
+		return
+	}
+	h.adopt(now, n, s, m.identity(), m.Vouched)
 }
 
 // resumeDoubted answers a member that has told its applications that our own
-// life is over. If we stood still, it was right, and we take a new life.
-// Otherwise it was alone with that, and is the one to reset.
-func (h *Host) resumeDoubted(now time.Time, s SessionID) {
-	if h.renewing || now.Before(h.doubted) {
-		h.renew()
-		h.refuse(s, RefusedBusy, "the host takes a new life")
+// life is over. If we stood still, and most of those that lived then say so, they
+// are right, and we take a new life. Otherwise this member has to begin anew.
+func (h *Host) resumeDoubted(now time.Time, s SessionID, n *hostNode) {
+	n.heard = now // its own process speaks
+	if h.renewing || h.outage.hostOver(now, n.node.Life, h.t.Silence) {
+		if h.outage.hostIsOver() {
+			h.renew()
+		}
+		h.refuse(s, RefusedBusy, "the host hears who else holds that its life is over")
 		return
 	}
 	h.refuse(s, RefusedFenced, fmt.Sprintf("you hold that life %v is over, and it is not", h.self.Life))
@@ -128,7 +134,7 @@ func (h *Host) renew() {
 // renewed begins node 0's life of the new term.
 func (h *Host) renewed(now time.Time, term uint64) {
 	old := h.nodes[0]
-	h.renewing, h.doubted, h.term = false, time.Time{}, term
+	h.renewing, h.term = false, term
 	e := h.end(now, old, ReasonPartitioned)
 	h.version++
 	h.broadcast(nil, RemovedLife{Term: h.term, Version: h.version, Life: e.life, Reason: e.reason})
@@ -137,7 +143,12 @@ func (h *Host) renewed(now time.Time, term uint64) {
 	h.self.Since = now
 	h.nodes[0] = &hostNode{node: h.self, phase: live, shown: true}
 	h.announce(h.nodes[0])
-	for _, n := range h.nodes[1:] {
+	h.recertify()
+}
+
+// recertify gives every life that has a session its lease anew.
+func (h *Host) recertify() {
+	for _, n := range h.nodes {
 		if n.up && n.phase == live {
 			h.certify(n)
 		}
@@ -202,16 +213,18 @@ func (h *Host) grant(now time.Time, p *petition) {
 		h.refuse(p.session, RefusedBusy, "the lease table was lost: nodes that had an ID claim it first")
 		return
 	}
+	if h.nameTaken(p.session, nil, m.Name) {
+		return
+	}
 	l, err := h.table.grant(now, m.UUID, m.Epoch, m.Name, m.Previous)
 	if err != nil {
 		h.refuse(p.session, RefusedFull, err.Error())
 		return
 	}
 	n := &hostNode{lease: l, phase: granting, node: m.identity().node(l.Life()), heard: now}
-	n.node.Since = now
+	n.node.Since, n.node.Labels, n.node.Until = now, m.Labels, m.Until
 	h.insert(n)
 	h.attach(n, p.session)
-	h.reportName(n)
 	h.persist(write{node: n}, *l)
 }
 
@@ -223,14 +236,16 @@ func (h *Host) awaitsClaims(now time.Time, m Join) bool {
 		m.Previous == (addr.Life{}) && h.table.lookup(m.UUID) == nil
 }
 
-// reportName notes that a name is taken. It is allowed: names are for people.
-func (h *Host) reportName(n *hostNode) {
-	i := slices.IndexFunc(h.nodes, func(o *hostNode) bool {
-		return o != n && n.node.Name != "" && o.node.Name == n.node.Name
-	})
-	if i >= 0 {
-		h.note("nodes %v and %v have the same name %q", h.nodes[i].node.Life, n.node.Life, n.node.Name)
+// nameTaken refuses a name that another living node has: nodes are addressed by
+// name, in rules too. self is the node that asks, nil if it has no life yet.
+func (h *Host) nameTaken(s SessionID, self *hostNode, name string) bool {
+	for _, o := range h.nodes {
+		if o != self && o.node.Name == name {
+			h.refuse(s, RefusedInvalid, fmt.Sprintf("the name %q is that of node %v: choose another one", name, o.node.Life))
+			return true
+		}
 	}
+	return false
 }
 
 // granted tells everybody of a new life that is safe on disk. If its session
@@ -244,21 +259,21 @@ func (h *Host) granted(now time.Time, n *hostNode) {
 	}
 }
 
-// ungrant takes back a lease that may not be on disk. Its generation counts as
+// ungrant takes back a lease that nobody was told of. Its generation counts as
 // used.
-func (h *Host) ungrant(now time.Time, n *hostNode, text string) {
+func (h *Host) ungrant(now time.Time, n *hostNode, code Refusal, text string) {
 	n.lease.end(now, ReasonLeft)
 	h.ended[n.id()] = &ending{life: n.node.Life, reason: ReasonLeft, since: now}
 	h.drop(n)
 	if n.up {
 		s := n.session
 		h.detach(now, n)
-		h.refuse(s, RefusedStorage, "the lease table cannot be written: "+text)
+		h.refuse(s, code, text)
 	}
 }
 
 // adopt gives n the session s, on which its own process has spoken.
-func (h *Host) adopt(now time.Time, n *hostNode, s SessionID, id Identity) {
+func (h *Host) adopt(now time.Time, n *hostNode, s SessionID, id Identity, v Vouched) {
 	n.heard, n.redial, n.check = now, time.Time{}, nil
 	h.attach(n, s)
 	if n.phase == granting {
@@ -266,10 +281,11 @@ func (h *Host) adopt(now time.Time, n *hostNode, s SessionID, id Identity) {
 	}
 	h.uncontested(n)
 	changed := n.phase == unclaimed || !n.shown || n.node.Name != id.Name ||
-		!slices.Equal(n.node.Addresses, id.Addresses) || !slices.Equal(n.node.Providers, id.Providers)
+		!slices.Equal(n.node.Addresses, id.Addresses) || !slices.Equal(n.node.Providers, id.Providers) ||
+		!slices.Equal(n.node.Labels, v.Labels) || !n.node.Until.Equal(v.Until)
 	since := n.node.Since
 	n.node = id.node(n.node.Life)
-	n.node.Since = since
+	n.node.Since, n.node.Labels, n.node.Until = since, v.Labels, v.Until
 	n.phase, h.served = live, true
 	if changed {
 		h.announce(n)

@@ -101,9 +101,10 @@ func (h *Host) judgeUnclaimed(now time.Time, n *hostNode) {
 	}
 }
 
-// judgePartial evicts a node that lost the host, or the worse end of a pair
-// that lost each other, after it has stayed so for longer than it takes to
-// find out that a node is dead.
+// judgePartial evicts a node that lost the host, or one of a pair that lost each
+// other, after it has stayed so for longer than it takes to find out that a node
+// is dead. Nobody is evicted because of what few others say: who complains alone
+// is the one to go.
 func (h *Host) judgePartial(now time.Time, n *hostNode) {
 	bound := h.partialBound()
 	if !n.up && !n.gone.IsZero() && now.Sub(n.gone) >= bound {
@@ -115,12 +116,23 @@ func (h *Host) judgePartial(now time.Time, n *hostNode) {
 		if by == nil || by.phase != live || now.Sub(n.complaints[id]) < bound {
 			continue // its own end may be decided, and not yet on disk
 		}
-		if by.id() != addr.Host && worse(by, n) {
-			n = by
-		}
-		h.remove(now, n, ReasonPartitioned)
+		h.remove(now, h.evicted(by, n), ReasonPartitioned)
 		return
 	}
+}
+
+// evicted returns which of two has to go, of which by complains about n.
+func (h *Host) evicted(by, n *hostNode) *hostNode {
+	_, mutual := by.complaints[n.id()]
+	switch {
+	case by.id() == addr.Host: // what our own node sees
+		return n
+	case many(len(n.complaints), len(h.nodes)-1):
+		return n
+	case mutual && worse(n, by):
+		return n
+	}
+	return by
 }
 
 // partialBound returns how long a node may be without the host, or a pair

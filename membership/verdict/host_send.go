@@ -125,7 +125,7 @@ func (h *Host) persistFailed(now time.Time, in PersistFailed) {
 	case w.term != 0:
 		h.renewing = false
 	case w.node != nil && w.node.phase == granting:
-		h.ungrant(now, w.node, in.Text)
+		h.ungrant(now, w.node, RefusedStorage, "the lease table cannot be written: "+in.Text)
 	case w.node != nil && w.node.phase == removing:
 		h.removed(now, w.node)
 	}

@@ -2,6 +2,7 @@ package verdict
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -236,7 +237,7 @@ func TestOneReporterCannotRemoveALivingNode(t *testing.T) {
 	for _, e := range []Evidence{LinkSilent, LinkReset, LinkFenced, LinkRefused, RumourDead, EndTold} {
 		out := b.in(2, Report{victim, e})
 		if c, ok := sent[Check](out, 1); ok {
-			b.in(1, CheckResult{c.Nonce, victim, true})
+			b.in(1, CheckResult{Nonce: c.Nonce, Target: victim, Reached: true})
 		}
 		b.wait(3*time.Second, 1, 2, LocalSession)
 		if b.h.living(victim) == nil {
@@ -286,8 +287,8 @@ func TestForgedCheckResultDoesNotCount(t *testing.T) {
 	if !ok {
 		t.Fatal("silence started no check")
 	}
-	b.in(2, CheckResult{c.Nonce + 1, victim, true})
-	b.in(7, CheckResult{c.Nonce, victim, true})
+	b.in(2, CheckResult{Nonce: c.Nonce + 1, Target: victim, Reached: true})
+	b.in(7, CheckResult{Nonce: c.Nonce, Target: victim, Reached: true})
 	out = b.wait(b.h.t.Check+moment, 2)
 	if r, ok := sent[RemovedLife](out, 2); !ok || r.Reason != ReasonSilent {
 		t.Errorf("a silent node that nobody reached: %+v, want it removed", out)
@@ -457,10 +458,10 @@ func TestOnlyWhoWasAskedCounts(t *testing.T) {
 	for _, s := range others {
 		if c, ok := sent[Check](out, s); ok {
 			asked++
-			b.in(s, CheckResult{c.Nonce, victim, false})
+			b.in(s, CheckResult{Nonce: c.Nonce, Target: victim, Reached: false})
 			continue
 		}
-		b.in(s, CheckResult{b.h.nonce, victim, true})
+		b.in(s, CheckResult{Nonce: b.h.nonce, Target: victim, Reached: true})
 	}
 	if asked != maxAsked {
 		t.Errorf("%d others were asked, want %d", asked, maxAsked)
@@ -538,7 +539,7 @@ func TestManyReportsStartOneCheck(t *testing.T) {
 	for range 20 {
 		if c, ok := sent[Check](b.in(2, Report{victim, LinkSilent}), 1); ok {
 			checks++
-			b.in(1, CheckResult{c.Nonce, victim, true})
+			b.in(1, CheckResult{Nonce: c.Nonce, Target: victim, Reached: true})
 		}
 	}
 	if checks != 1 {
@@ -557,14 +558,149 @@ func TestFailedWriteConfirmsThoseBefore(t *testing.T) {
 	b.wantRefused(out, 2, RefusedStorage)
 }
 
+// outage makes the host stand still for so long that its members may have been
+// without it.
+func (b *bench) outage() {
+	b.now = b.now.Add(5 * time.Second)
+	b.step(Tick{})
+}
+
 func TestOneOfTwoThatToldEachOthersEndStays(t *testing.T) {
 	b := newBench(t)
 	first, second := b.join(1, 1), b.join(2, 2)
+	b.outage()
 	b.in(1, Report{second, EndTold})
 	b.in(2, Report{first, EndTold})
 	b.wait(b.h.t.Silence+moment, 1, 2)
 	if b.h.living(first) == nil || b.h.find(second.Node) != nil {
 		t.Errorf("of %v and %v, %v and %v are left; want the lower ID only", first, second, b.h.living(first), b.h.living(second))
+	}
+}
+
+// TestNobodyIsRemovedByFew: who says that it has told another's end begins anew
+// itself, unless more than two and most of those that lived before an outage say so.
+func TestNobodyIsRemovedByFew(t *testing.T) {
+	for _, x := range []struct {
+		name      string
+		members   byte
+		accusers  []SessionID // of 1
+		outage    bool
+		wantAlive []SessionID
+		wantOver  []SessionID
+	}{
+		{"one, at any time", 4, []SessionID{2}, false, []SessionID{1, 3, 4}, []SessionID{2}},
+		{"two, at any time", 4, []SessionID{2, 3}, false, []SessionID{1, 4}, []SessionID{2, 3}},
+		{"all others, at any time", 4, []SessionID{2, 3, 4}, false, []SessionID{1}, []SessionID{2, 3, 4}},
+		{"one of an outage", 4, []SessionID{2}, true, []SessionID{1, 3, 4}, []SessionID{2}},
+		{"two of three of an outage", 3, []SessionID{2, 3}, true, []SessionID{1}, []SessionID{2, 3}},
+		{"three of four of an outage", 4, []SessionID{2, 3, 4}, true, []SessionID{2, 3, 4}, []SessionID{1}},
+		{"three of seven of an outage", 7, []SessionID{2, 3, 4}, true, []SessionID{1, 5, 6, 7}, []SessionID{2, 3, 4}},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			b := newBench(t)
+			lives := map[SessionID]addr.Life{}
+			var all []SessionID
+			for i := byte(1); i <= x.members; i++ {
+				lives[SessionID(i)] = b.join(i, SessionID(i))
+				all = append(all, SessionID(i))
+			}
+			if x.outage {
+				b.outage()
+			}
+			for _, s := range x.accusers {
+				b.in(s, Report{lives[1], EndTold})
+				b.sync()
+			}
+			b.wait(b.h.t.Silence+moment, all...)
+			for _, s := range x.wantAlive {
+				if b.h.living(lives[s]) == nil {
+					t.Errorf("%v is over", lives[s])
+				}
+			}
+			for _, s := range x.wantOver {
+				if b.h.living(lives[s]) != nil {
+					t.Errorf("%v goes on", lives[s])
+				}
+			}
+		})
+	}
+}
+
+// TestFewCannotEndTheHostsLife: in a time in which members may rightly hold that
+// the host's life is over, one of many that says so begins anew itself.
+func TestFewCannotEndTheHostsLife(t *testing.T) {
+	for claims, want := range map[int]uint64{2: 3, 3: 4} {
+		b := newBench(t)
+		lives := map[SessionID]addr.Life{}
+		for i := byte(1); i <= 5; i++ {
+			lives[SessionID(i)] = b.join(i, SessionID(i))
+		}
+		b.outage()
+		for range 4 {
+			for i := range claims {
+				m := resumeOf(byte(i)+1, lives[SessionID(i+1)])
+				m.HostOver = addr.Generation(3)
+				b.in(SessionID(i+1), m)
+			}
+			b.sync()
+			b.wait(b.h.t.Silence/3, 3, 4, 5)
+		}
+		if got := b.h.Term(); got != want {
+			t.Errorf("after %d of 5 have told the end of the host's life: term %d, want %d", claims, got, want)
+		}
+	}
+}
+
+// TestClaimsAreChecked: nobody gets a life with a name, an address or a provider
+// that cannot be one.
+func TestClaimsAreChecked(t *testing.T) {
+	good := joinOf(1)
+	for what, change := range map[string]func(*Join){
+		"no address":            func(m *Join) { m.Addresses = nil },
+		"an empty address":      func(m *Join) { m.Addresses = []string{""} },
+		"no port":               func(m *Join) { m.Addresses = []string{"10.0.0.1"} },
+		"port 0":                func(m *Join) { m.Addresses = []string{"10.0.0.1:0"} },
+		"everywhere":            func(m *Join) { m.Addresses = []string{"0.0.0.0:7"} },
+		"a network":             func(m *Join) { m.Addresses = []string{"224.0.0.1:7"} },
+		"an escape":             func(m *Join) { m.Addresses = []string{"a\x1b[2J:7"} },
+		"outside the networks":  func(m *Join) { m.Addresses = []string{"10.0.0.1:7", "192.168.0.1:7"} },
+		"a name as address":     func(m *Join) { m.Addresses = []string{"db:7"} },
+		"no name":               func(m *Join) { m.Name = "" },
+		"a name with a newline": func(m *Join) { m.Name = "a\nb" },
+		"a name with an escape": func(m *Join) { m.Name = "\x1b]0;x\a" },
+		"a long name":           func(m *Join) { m.Name = strings.Repeat("a", MaxName+1) },
+		"another's name":        func(m *Join) { m.Name = "n2" },
+		"the host's name":       func(m *Join) { m.Name = "n200" },
+		"a strange provider":    func(m *Join) { m.Providers = []string{"q u i c"} },
+	} {
+		b := newBench(t)
+		b.join(2, 2)
+		b.h.cfg.Networks = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
+		m := good
+		m.Addresses = []string{"10.0.0.1:7"}
+		change(&m)
+		b.wantRefused(b.in(1, m), 1, RefusedInvalid)
+		if b.h.find(2) != nil {
+			t.Errorf("%s: a life was granted", what)
+		}
+	}
+}
+
+func TestAnOperatorEndsALife(t *testing.T) {
+	b := newBench(t)
+	life, other := b.join(1, 1), b.join(2, 2)
+	b.step(Expel{UUID: uuid(1), Reason: ReasonBanned})
+	out := b.sync()
+	for _, s := range []SessionID{1, 2, LocalSession} {
+		if r, ok := sent[RemovedLife](out, s); !ok || r.Life != life || r.Reason != ReasonBanned {
+			t.Errorf("session %d hears %+v, want the end of %v", s, r, life)
+		}
+	}
+	if b.h.living(other) == nil {
+		t.Error("the other life is over too")
+	}
+	if out := b.step(Expel{UUID: uuid(1), Reason: ReasonBanned}); len(out) != 0 {
+		t.Errorf("ended again: %+v", out)
 	}
 }
 

@@ -98,7 +98,7 @@ const maxProbes = 1024
 // NewMember returns a Member that seeks its host. It fails if the
 // configuration breaks a rule of its type.
 func NewMember(cfg MemberConfig, now time.Time) (*Member, error) {
-	if err := cfg.Self.check(); err != nil {
+	if err := cfg.Self.check(nil); err != nil {
 		return nil, fmt.Errorf("member: %w", err)
 	}
 	m := &Member{
@@ -133,7 +133,7 @@ func (m *Member) Step(now time.Time, in MemberInput) []Action {
 	case Connected:
 		m.connected(now, in.Session)
 	case DialFailed:
-		m.dialFailed(now)
+		m.dialFailed(now, in)
 	case Received:
 		m.receive(now, in)
 	case Down:

@@ -35,9 +35,16 @@ func (m *Member) ask(now time.Time) {
 		Providers: id.Providers, Term: m.term, HostOver: m.over[addr.Host], Lease: m.lease})
 }
 
-func (m *Member) dialFailed(now time.Time) {
+func (m *Member) dialFailed(now time.Time, in DialFailed) {
 	m.dialing = false
 	m.dialAt = now.Add(m.t.Redials)
+	if in.Refused != "" {
+		if m.self != (addr.Life{}) { // it says so because that life is over
+			m.resetView(in.Refused)
+		}
+		m.tellHost(HostLost + ": " + in.Refused)
+		m.dialAt = now.Add(m.t.Resend)
+	}
 	if !m.redial.IsZero() {
 		m.hostEnded(ReasonCrashed)
 	}
@@ -215,6 +222,10 @@ func (m *Member) refused(now time.Time, r Refused) {
 	case RefusedFull, RefusedStorage:
 		m.tellHost(HostLost + ": " + r.Code.String() + ": " + r.Text)
 		m.askAt, m.deadline = now.Add(m.t.Stall), time.Time{}
+	case RefusedBanned:
+		m.tellHost(HostLost + ": " + r.Code.String() + ": " + r.Text)
+		m.drop(now, "refused")
+		m.dialAt = now.Add(m.t.Resend)
 	default:
 		m.tellHost(HostLost + ": " + r.Code.String() + ": " + r.Text)
 		m.drop(now, "refused")
@@ -336,8 +347,8 @@ func (m *Member) hostEnded(why Reason) {
 
 // tellHost emits an EventHost if its detail is news.
 func (m *Member) tellHost(detail string) {
-	if m.told == detail || (m.told == "" && detail == HostLost) {
-		return // a host that was never reached cannot be lost
+	if m.told == detail || detail == HostLost && !m.hostUntold() {
+		return // what was told says more; and a host that was never reached cannot be lost
 	}
 	m.told = detail
 	n := Node{Life: m.host}

@@ -161,12 +161,13 @@ func (m *Member) check(now time.Time, c Check) {
 		m.send(CheckResult{Nonce: c.Nonce, Target: c.Target, Reached: true})
 		return
 	}
-	if len(m.probes) >= maxProbes || len(c.Addresses) > MaxAddresses {
+	if len(m.probes) >= maxProbes || len(c.Addresses) > MaxAddresses || len(c.Challenge) > MaxChallenge {
 		return
 	}
 	m.probed++
 	m.probes[m.probed] = probe{life: c.Target, deadline: now.Add(m.t.Check), check: c.Nonce}
-	m.out.add(Probe{Nonce: m.probed, Life: c.Target, UUID: c.UUID, Epoch: c.Epoch, Addresses: c.Addresses})
+	m.out.add(Probe{Nonce: m.probed, Life: c.Target, UUID: c.UUID, Epoch: c.Epoch, Addresses: c.Addresses,
+		Challenge: c.Challenge})
 }
 
 func (m *Member) probeSays(now time.Time, in Probed) {
@@ -175,7 +176,7 @@ func (m *Member) probeSays(now time.Time, in Probed) {
 		return
 	}
 	delete(m.probes, in.Nonce)
-	m.probeEnded(now, in.Nonce, q, in.Reached)
+	m.probeEnded(now, q, in)
 }
 
 // tickProbes gives up on probes that were not answered in time.
@@ -184,21 +185,22 @@ func (m *Member) tickProbes(now time.Time) {
 		q := m.probes[nonce]
 		if !now.Before(q.deadline) {
 			delete(m.probes, nonce)
-			m.probeEnded(now, nonce, q, false)
+			m.probeEnded(now, q, Probed{Nonce: nonce})
 		}
 	}
 }
 
 // probeEnded passes the result on to who asked.
-func (m *Member) probeEnded(now time.Time, nonce uint64, q probe, reached bool) {
+func (m *Member) probeEnded(now time.Time, q probe, in Probed) {
+	reached := in.Reached
 	if q.check != 0 {
 		if m.stage == serving {
-			m.send(CheckResult{Nonce: q.check, Target: q.life, Reached: reached})
+			m.send(CheckResult{Nonce: q.check, Target: q.life, Reached: reached, Proof: in.Proof})
 		}
 		return
 	}
 	p := m.known(q.life)
-	if p == nil || p.probe != nonce {
+	if p == nil || p.probe != in.Nonce {
 		return
 	}
 	p.probe, p.failed, p.tried = 0, !reached, now

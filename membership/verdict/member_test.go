@@ -216,7 +216,7 @@ func TestRumourAloneRemovesNobody(t *testing.T) {
 	if !ok {
 		t.Fatal("a rumour is not looked into")
 	}
-	s.wantEvents(s.step(Probed{p.Nonce, true}), EventUpdated)
+	s.wantEvents(s.step(Probed{Nonce: p.Nonce, Reached: true}), EventUpdated)
 	s.wantEvents(s.wait(5 * time.Second))
 	if s.m.known(peerLife) == nil {
 		t.Error("a rumour removed a peer that was reached")
@@ -236,7 +236,7 @@ func TestAloneASilentPeerIsRemovedIfAProbeFailsToo(t *testing.T) {
 	if !ok || p.Life != peerLife {
 		t.Fatalf("alone, a silent peer is not probed: %+v", s.out)
 	}
-	s.wantEvents(s.step(Probed{p.Nonce, false}), EventRemoved)
+	s.wantEvents(s.step(Probed{Nonce: p.Nonce, Reached: false}), EventRemoved)
 }
 
 func TestGossipContradictsTheLossOfTheHost(t *testing.T) {

@@ -9,16 +9,21 @@ import (
 // Bounds of what messages carry. A decoder refuses more; the machines refuse
 // it again, so that no table entry is ever larger.
 const (
-	MaxName      = 64  // bytes of a node's name, UTF-8
-	MaxAddresses = 8   // per node
-	MaxAddress   = 128 // bytes of one address
-	MaxProviders = 8   // per node
-	MaxProvider  = 16  // bytes of one provider's name
-	MaxText      = 256 // bytes of a refusal's text
-	MaxReason    = 16  // bytes of a Reason
-	MaxEntries   = 64  // entries of one Table message; a larger table comes in parts
+	MaxName      = addr.MaxName // bytes of a node's name, UTF-8
+	MaxAddresses = 8            // per node
+	MaxAddress   = 128          // bytes of one address
+	MaxProviders = 8            // per node
+	MaxProvider  = 16           // bytes of one provider's name
+	MaxText      = 256          // bytes of a refusal's text
+	MaxReason    = 16           // bytes of a Reason
+	MaxEntries   = 64           // entries of one Table message; a larger table comes in parts
+
+	MaxLabels    = 8  // per node
+	MaxLabel     = 64 // bytes of one label
+	MaxChallenge = 32 // bytes of a challenge
 
 	MaxLease = 32 << 10 // bytes of a signed lease; one with the host's own CA has some 700
+	MaxProof = MaxLease // bytes of a signed answer to a challenge
 )
 
 // A Message goes between a Member and the Host over one control session.
@@ -47,6 +52,15 @@ type Join struct {
 	// Lease is the signed lease of Previous, as a [Grant] brought it; empty if
 	// there is none. The host's shell passes on only what it proves.
 	Lease []byte // ≤ MaxLease
+
+	Vouched // by the host's shell
+}
+
+// Vouched is what the host itself knows of the sender of a Join or Resume, not by
+// its word. The host's shell fills it in; it is not sent.
+type Vouched struct {
+	Labels []string  // of the token that it joined with
+	Until  time.Time // end of its certificate
 }
 
 // A Resume asks the host to keep the life that the node has, after its control
@@ -68,6 +82,8 @@ type Resume struct {
 	// Lease is the signed lease of Life. The host's shell refuses a Resume
 	// without it.
 	Lease []byte // ≤ MaxLease
+
+	Vouched // by the host's shell
 }
 
 // A Leave ends the sender's life. Member → host. The host answers with
@@ -90,13 +106,20 @@ type Check struct {
 	UUID      addr.UUID
 	Epoch     uint64
 	Addresses []string // bounds as in Join
+
+	// Challenge is what Target has to sign, so that nobody else can say that it
+	// lives. The host's shell makes it when it sends the Check.
+	Challenge []byte // ≤ MaxChallenge
 }
 
-// A CheckResult answers a Check. Member → host.
+// A CheckResult answers a Check. Member → host. The host's shell passes on
+// Reached only if the member is Target itself, or Proof is Target's signature of
+// the challenge: what one member says of another counts for nothing.
 type CheckResult struct {
 	Nonce   uint64 // of the Check
 	Target  addr.Life
 	Reached bool
+	Proof   []byte // ≤ MaxProof; empty unless Reached
 }
 
 // An Ack says that the sender has dealt with the end of a life: its handlers
@@ -161,11 +184,12 @@ const (
 	RefusedStorage                      // the host cannot write its lease table; later
 	RefusedTerm                         // the node knows a newer host: this one steps down; ask that one
 	RefusedStopped                      // the host leaves or has stepped down
+	RefusedBanned                       // an operator has banned the node; after the ban is lifted
 )
 
 // String returns a word for the refusal.
 func (r Refusal) String() string {
-	words := [...]string{"unknown", "invalid", "fenced", "duplicate", "full", "busy", "storage", "term", "stopped"}
+	words := [...]string{"unknown", "invalid", "fenced", "duplicate", "full", "busy", "storage", "term", "stopped", "banned"}
 	if int(r) >= len(words) {
 		return words[0]
 	}

@@ -137,7 +137,7 @@ func (m *Member) hostGoodUntil() (at time.Time, ok bool) {
 }
 
 // hostUntold reports whether it would be news that the host is lost.
-func (m *Member) hostUntold() bool { return m.told != HostLost && m.told != "" }
+func (m *Member) hostUntold() bool { return m.told == HostReachable }
 
 // goodUntil returns when consider has to do something about p if nothing new
 // is heard of it; ok is false if it has not, or waits for a probe.

@@ -16,8 +16,17 @@ func (p *proc) stepHost(in HostInput) {
 	if p.host == nil || p.dead {
 		return
 	}
-	p.perform(p.host.Step(p.w.now, in), 1)
+	p.perform(p.hostStep(in), 1)
 	p.arm()
+}
+
+// hostStep feeds the Host, and reports the step to the observer of this world.
+func (p *proc) hostStep(in HostInput) []Action {
+	actions := p.host.Step(p.w.now, in)
+	if p.w.tap != nil {
+		p.w.tap(p, in, actions)
+	}
+	return actions
 }
 
 func (p *proc) stepMember(in MemberInput) {
@@ -57,7 +66,7 @@ func (p *proc) act(a Action, side int) {
 	case Redial:
 		w.probe(p, a.UUID, a.Epoch, a.Addresses, func(o RedialOutcome) { p.stepHost(Redialed{a.Life, o}) })
 	case Probe:
-		w.probe(p, a.UUID, a.Epoch, a.Addresses, func(o RedialOutcome) { p.stepMember(Probed{a.Nonce, o == RedialAlive}) })
+		w.probe(p, a.UUID, a.Epoch, a.Addresses, func(o RedialOutcome) { p.stepMember(Probed{Nonce: a.Nonce, Reached: o == RedialAlive}) })
 	case DialHost:
 		w.dial(p)
 		return

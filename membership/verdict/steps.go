@@ -94,6 +94,24 @@ type (
 		Where   string
 	}
 
+	// Expel ends the life of a node, if it has one: an operator wants it so. The
+	// shell keeps the node's identity out from before on, or every Join begins
+	// its next life.
+	Expel struct {
+		UUID   addr.UUID
+		Reason Reason // ReasonExpelled or ReasonBanned
+	}
+
+	// Recertify has every life that has a session get its lease anew: the host
+	// signs with another certificate.
+	Recertify struct{}
+
+	// Renewed says that a node has a new certificate, which is valid until then.
+	Renewed struct {
+		UUID  addr.UUID
+		Until time.Time
+	}
+
 	// Deaf passes on the word of a member that it does not hear the host, as a
 	// [SayDeaf] of its has brought it: the shell has seen that it is that life's.
 	Deaf struct{ Life addr.Life }
@@ -104,8 +122,10 @@ type (
 	// Connected says that DialHost reached a host: Session is open.
 	Connected struct{ Session SessionID }
 
-	// DialFailed says that DialHost found no host.
-	DialFailed struct{ Text string }
+	// DialFailed says that DialHost found no host. Refused, if not empty, says why
+	// one that was there does not speak with this node, and trying again soon
+	// does not help.
+	DialFailed struct{ Text, Refused string }
 
 	// Link passes on what a data link tells about a life.
 	Link struct {
@@ -123,6 +143,7 @@ type (
 	Probed struct {
 		Nonce   uint64
 		Reached bool
+		Proof   []byte // the life's signature of the Probe's challenge, if it had one
 	}
 
 	// Handled says that the handlers of the EventRemoved of Life returned.
@@ -194,13 +215,15 @@ type (
 
 	// Probe tries to reach Life over the data path: a round trip on an open
 	// link, or a new link whose HELLO names UUID and Epoch. The shell answers
-	// with Probed, best within [Timing.Check]; later answers are ignored.
+	// with Probed, best within [Timing.Check]; later answers are ignored. With a
+	// challenge, the life has to sign that.
 	Probe struct {
 		Nonce     uint64
 		Life      addr.Life
 		UUID      addr.UUID
 		Epoch     uint64
 		Addresses []string
+		Challenge []byte
 	}
 
 	// Remember writes the node's newest life with its signed lease, and the
@@ -243,6 +266,9 @@ func (Redialed) hostInput()      {}
 func (Persisted) hostInput()     {}
 func (PersistFailed) hostInput() {}
 func (HostSeen) hostInput()      {}
+func (Expel) hostInput()         {}
+func (Recertify) hostInput()     {}
+func (Renewed) hostInput()       {}
 func (Deaf) hostInput()          {}
 
 func (Tick) memberInput()       {}

@@ -55,6 +55,8 @@ const (
 	ReasonSilent      Reason = "silent"      // no sign of life on any path
 	ReasonRestarted   Reason = "restarted"   // the same identity is back in a newer life
 	ReasonPartitioned Reason = "partitioned" // this node itself was removed by the others
+	ReasonExpelled    Reason = "expelled"    // an operator removed it
+	ReasonBanned      Reason = "banned"      // an operator banned it
 )
 
 // An EventKind is what an Event tells.

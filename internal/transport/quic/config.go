@@ -36,14 +36,17 @@ package quic
 
 import (
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"time"
 
 	quicgo "github.com/quic-go/quic-go"
 	"github.com/rs/zerolog"
 
+	"github.com/fabricd/fabricd/internal/guard"
 	"github.com/fabricd/fabricd/internal/transport"
 )
 
@@ -88,9 +91,14 @@ type Config struct {
 	MaxLanes int
 
 	// MaxHandshakes bounds the incoming handshakes under way, sessions that
-	// wait for Accept included; further ones are refused. From a quarter of it
-	// on, peers must first prove that their address is real. 0: 512.
+	// wait for Accept included; further ones are refused. Beyond 16, or a quarter of
+	// it, peers must first prove that their address is real. The strangers of one
+	// address hold a quarter of it, those of one network (/24, /64) three eighths, and
+	// Known peers have a share of their own. 0: 256.
 	MaxHandshakes int
+	// Known reports whether a member of the cluster is, or was, at an address. It
+	// must not wait. Nil: none is known.
+	Known func(netip.Addr) bool
 
 	Log     zerolog.Logger   // refused peers are logged as warnings
 	Refused func()           // is called for each of them; it must not wait. Nil: nobody counts
@@ -108,13 +116,16 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Refused == nil {
 		c.Refused = func() {}
 	}
+	if c.Known == nil {
+		c.Known = func(netip.Addr) bool { return false }
+	}
 	setDefault(&c.HandshakeTimeout, 2*time.Second)
 	setDefault(&c.IdleTimeout, 5*time.Second)
 	setDefault(&c.StreamWindow, 2<<20)
 	setDefault(&c.MaxStreamWindow, max(8<<20, c.StreamWindow))
 	setDefault(&c.ConnectionWindow, max(64<<20, c.MaxStreamWindow))
 	setDefault(&c.MaxLanes, 32768)
-	setDefault(&c.MaxHandshakes, 512)
+	setDefault(&c.MaxHandshakes, 256)
 	if c.HandshakeTimeout < 0 || c.IdleTimeout < 0 || c.MaxLanes < 1 || c.MaxHandshakes < 1 {
 		return c, errors.New("quic: timeouts and limits must be positive")
 	}
@@ -182,6 +193,35 @@ func (c *Config) harden(t *tls.Config) {
 	if c.Now != nil {
 		t.Time = c.Now
 	}
+	// quic-go calls these on a goroutine of its own.
+	if verify := t.VerifyPeerCertificate; verify != nil {
+		t.VerifyPeerCertificate = func(raw [][]byte, chains [][]*x509.Certificate) error {
+			return c.guarded(func() error { return verify(raw, chains) })
+		}
+	}
+	if verify := t.VerifyConnection; verify != nil {
+		t.VerifyConnection = func(cs tls.ConnectionState) error {
+			return c.guarded(func() error { return verify(cs) })
+		}
+	}
+}
+
+// guarded calls verify, and makes a panic the refusal of the peer.
+func (c *Config) guarded(verify func() error) (err error) {
+	defer guard.Recover(func(e error, stack []byte) {
+		c.panicked(nil, e, stack)
+		err = e
+	})
+	return verify()
+}
+
+// panicked logs a panic of what serves a peer.
+func (c *Config) panicked(peer net.Addr, err error, stack []byte) {
+	e := c.Log.Error().Err(err).Bytes("stack", stack)
+	if peer != nil {
+		e = e.Stringer("peer", peer)
+	}
+	e.Msg("BUG: quic: what serves a peer has panicked; its session ends")
 }
 
 // GrowBuffers asks the kernel for the receive and send buffers that a fast link

@@ -8,6 +8,7 @@ import (
 
 	quicgo "github.com/quic-go/quic-go"
 
+	"github.com/fabricd/fabricd/internal/logbound"
 	"github.com/fabricd/fabricd/internal/transport"
 )
 
@@ -18,9 +19,10 @@ var ErrRefused = errors.New("connection refused")
 // maxReason bounds the reason of a Close, in bytes.
 const maxReason = 256
 
-// bounded cuts reason to maxReason bytes, at a boundary between characters.
+// bounded returns reason as it may be printed, whoever wrote it, cut to maxReason
+// bytes at a boundary between characters.
 func bounded(reason string) string {
-	if len(reason) > maxReason {
+	if reason = logbound.Text(reason); len(reason) > maxReason {
 		reason = reason[:maxReason]
 	}
 	return strings.ToValidUTF8(reason, "")

@@ -6,42 +6,119 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	quicgo "github.com/quic-go/quic-go"
+	"github.com/rs/zerolog"
 
+	"github.com/fabricd/fabricd/internal/admission"
+	"github.com/fabricd/fabricd/internal/guard"
+	"github.com/fabricd/fabricd/internal/logbound"
 	"github.com/fabricd/fabricd/internal/transport"
 )
 
 // confirmation is the one byte of the first stream of each side.
 const confirmation = 1
 
-// An admission is one place among the incoming handshakes.
-type admission struct {
+// A halfOpen is an incoming handshake under way.
+type halfOpen struct {
 	provider *Provider
 	peer     net.Addr
-	once     sync.Once
-	served   atomic.Bool // Accept has returned the connection
+	from     netip.Addr
+	served   atomic.Bool                 // Accept has returned the connection
+	conn     atomic.Pointer[quicgo.Conn] // which then it is
+	evicted  atomic.Bool                 // it has lost its slot to another one
+	once     sync.Once                   // release
 	refusal  sync.Once
 	unwatch  func() bool
 }
 
-// release gives the place back. It may be called more than once.
-func (a *admission) release() {
-	a.once.Do(func() { a.provider.pending.Add(-1) })
+// limits returns the shares of handshakes, of which there are max in all. A quarter
+// stays free for those that have lost their slot and live on: quic-go ends a
+// handshake only by its timeout before Accept has returned the connection.
+func limits(max int) admission.Limits {
+	total := max - max/4
+	share := func(part int) int {
+		if part < 1 {
+			return 1
+		}
+		return part
+	}
+	return admission.Limits{Total: total, Reserved: total / 4, PerAddress: share(max / 4), PerNetwork: share(3 * max / 8), Grace: slotGrace}
 }
 
-// refused logs once why there is no session, and counts it.
-func (a *admission) refused(err error) {
-	a.refusal.Do(func() {
-		a.provider.cfg.Refused()
-		a.provider.cfg.Log.Warn().Str("op", "accept").Stringer("peer", a.peer).Err(err).Msg("session refused")
-	})
+// slotGrace is how long an honest peer may take for its part of a handshake while
+// others want its slot.
+const slotGrace = 250 * time.Millisecond
+
+// retryAbove is how many handshakes are under way when the next ones must first
+// prove that their address is real (RFC 9000, 8.1.2), which costs this end no memory.
+const retryAbove = 16
+
+// underAttack reports whether peers must prove their addresses.
+func (p *Provider) underAttack(net.Addr) bool {
+	return p.pending.Load() >= int64(max(1, min(retryAbove, p.cfg.MaxHandshakes/4)))
 }
 
-// admissionKey finds the admission in a connection's context.
-type admissionKey struct{}
+// enter takes a place for h, and its slot if it is a stranger's. It reports false if
+// there is none. A handshake that loses its slot ends.
+func (p *Provider) enter(h *halfOpen) bool {
+	if p.pending.Add(1) > int64(p.cfg.MaxHandshakes) {
+		p.pending.Add(-1)
+		return false
+	}
+	known := p.cfg.Known(h.from)
+	p.slotMu.Lock()
+	evicted, ok := p.slots.Enter(h, h.from, known, time.Now())
+	p.slotMu.Unlock()
+	if !ok {
+		p.pending.Add(-1)
+	}
+	if evicted != nil {
+		evicted.evicted.Store(true)
+		evicted.end()
+	}
+	return ok
+}
+
+// proved gives the slot of h back: it has shown who it is.
+func (h *halfOpen) proved() {
+	p := h.provider
+	p.slotMu.Lock()
+	defer p.slotMu.Unlock()
+	p.slots.Leave(h)
+}
+
+// end ends a handshake that has lost its slot, if Accept has returned it.
+func (h *halfOpen) end() {
+	conn, p := h.conn.Load(), h.provider
+	if conn == nil || !p.begin() {
+		return
+	}
+	go func() { // a close waits for the connection's goroutine
+		defer p.running.Done()
+		refuse(conn, &transport.CloseError{Code: transport.CodeProtocol, Reason: "too many handshakes"})
+	}()
+}
+
+// refused logs why there is no session, once and within bounds, and counts it.
+func (h *halfOpen) refused(err error) {
+	h.refusal.Do(func() { h.provider.refused(h.peer, h.from, err) })
+}
+
+func (p *Provider) refused(peer net.Addr, from netip.Addr, err error) {
+	p.cfg.Refused()
+	p.refusals.Line(zerolog.WarnLevel, from).Str("op", "accept").Stringer("peer", peer).
+		Str(zerolog.ErrorFieldName, logbound.Text(err.Error())).Msg("session refused")
+}
+
+// halfOpenKey finds the halfOpen in a connection's context.
+type halfOpenKey struct{}
+
+var errTooMany = errors.New("too many handshakes")
 
 // admit takes a place for an incoming handshake or refuses it. ctx ends with
 // the connection, also when the handshake never completes.
@@ -49,20 +126,29 @@ func (p *Provider) admit(ctx context.Context, client *quicgo.ClientInfo) (contex
 	if p.ctx.Err() != nil {
 		return nil, transport.ErrClosed
 	}
-	if p.pending.Add(1) > int64(p.cfg.MaxHandshakes) {
-		p.pending.Add(-1)
-		return nil, errors.New("too many handshakes")
+	h := &halfOpen{provider: p, peer: client.RemoteAddr, from: admission.AddressOf(client.RemoteAddr)}
+	if !p.enter(h) {
+		p.refused(h.peer, h.from, errTooMany)
+		return nil, errTooMany
 	}
-	a := &admission{provider: p, peer: client.RemoteAddr}
-	// quic-go may give up on a connection before Accept has returned it: nobody
-	// else says why then.
-	a.unwatch = context.AfterFunc(ctx, func() {
-		a.release()
-		if p.ctx.Err() == nil && !a.served.Load() {
-			a.refused(explain(context.Cause(ctx)))
+	// The place is taken until the connection has ended, or is a session that
+	// Accept has returned. quic-go may give up on it before Accept has: nobody else
+	// says why then.
+	h.unwatch = context.AfterFunc(ctx, func() {
+		h.release()
+		if p.ctx.Err() == nil && !h.served.Load() {
+			h.refused(explain(context.Cause(ctx)))
 		}
 	})
-	return context.WithValue(ctx, admissionKey{}, a), nil
+	return context.WithValue(ctx, halfOpenKey{}, h), nil
+}
+
+// release gives the place back. It may be called more than once.
+func (h *halfOpen) release() {
+	h.once.Do(func() {
+		h.proved()
+		h.provider.pending.Add(-1)
+	})
 }
 
 // acceptLoop only spawns: quic-go refuses handshakes while 32 wait here.
@@ -85,17 +171,25 @@ func (p *Provider) acceptLoop() {
 // keeps its place until then, so that sessions that nobody accepts are bounded.
 func (p *Provider) serve(conn *quicgo.Conn) {
 	defer p.running.Done()
-	a := conn.Context().Value(admissionKey{}).(*admission) // admit has put it there
-	a.served.Store(true)
+	h := conn.Context().Value(halfOpenKey{}).(*halfOpen) // admit has put it there
+	h.served.Store(true)
 	defer func() {
-		a.unwatch()
-		a.release()
+		h.unwatch()
+		h.release()
 	}()
+	if h.conn.Store(conn); h.evicted.Load() {
+		h.end()
+	}
+	defer guard.Recover(func(err error, stack []byte) {
+		p.cfg.panicked(conn.RemoteAddr(), err, stack)
+		refuse(conn, &transport.CloseError{Code: transport.CodeProtocol, Reason: bounded(err.Error())})
+	})
 	s, err := p.handshake(conn)
 	if err != nil {
-		a.refused(err)
+		h.refused(err)
 		return
 	}
+	h.proved()
 	if !p.adopt(s) {
 		return
 	}

@@ -13,6 +13,9 @@ import (
 
 	quicgo "github.com/quic-go/quic-go"
 
+	"github.com/fabricd/fabricd/internal/admission"
+	"github.com/fabricd/fabricd/internal/guard"
+	"github.com/fabricd/fabricd/internal/logbound"
 	"github.com/fabricd/fabricd/internal/transport"
 )
 
@@ -33,9 +36,13 @@ type Provider struct {
 	stop      context.CancelFunc
 	accepted  chan *session // handed from handshakes to Accept; unbuffered
 	pending   atomic.Int64  // incoming handshakes, at most cfg.MaxHandshakes
+	refusals  *logbound.Summary
 	running   sync.WaitGroup
 	closeOnce sync.Once
 	closeErr  error
+
+	slotMu sync.Mutex // guards slots
+	slots  *admission.Table[*halfOpen]
 
 	mu       sync.Mutex // guards the fields below
 	closed   bool       // nothing is added to running or sessions any more
@@ -57,6 +64,8 @@ func New(cfg Config) (*Provider, error) {
 		cfg:      cfg,
 		settings: cfg.quicConfig(),
 		accepted: make(chan *session),
+		refusals: logbound.New(cfg.Log, "sessions over quic were refused"),
+		slots:    admission.New[*halfOpen](limits(cfg.MaxHandshakes)),
 		sessions: make(map[*session]struct{}),
 		tails:    tails{of: make(map[netip.AddrPort]*tail)},
 	}
@@ -65,7 +74,7 @@ func New(cfg Config) (*Provider, error) {
 		Conn:                newSocket(ReceiveOffload(cfg.PacketConn), &p.tails),
 		ConnectionIDLength:  connectionIDLength,
 		StatelessResetKey:   (*quicgo.StatelessResetKey)(cfg.StatelessResetKey),
-		VerifySourceAddress: func(net.Addr) bool { return p.pending.Load() >= int64(max(1, cfg.MaxHandshakes/4)) },
+		VerifySourceAddress: p.underAttack,
 		ConnContext:         p.admit,
 	}
 	if p.listener, err = p.transport.ListenEarly(p.cfg.serverTLS(), p.settings); err != nil {
@@ -220,18 +229,29 @@ func (p *Provider) adopt(s *session) bool {
 	p.sessions[s] = struct{}{}
 	p.running.Add(2)
 	p.mu.Unlock()
+	panicked := func(err error, stack []byte) {
+		p.cfg.panicked(s.conn.RemoteAddr(), err, stack)
+		s.Close(transport.CodeProtocol, err.Error())
+	}
 	go func() {
 		defer p.running.Done()
+		defer guard.Recover(panicked)
 		s.watch(p.ctx)
 	}()
 	go func() {
 		defer p.running.Done()
+		defer p.forget(s)
+		defer guard.Recover(panicked)
 		s.pump()
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		delete(p.sessions, s)
 	}()
 	return true
+}
+
+// forget forgets a session that is over.
+func (p *Provider) forget(s *session) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.sessions, s)
 }
 
 // closingReason is what the peers of a closing provider are told.
@@ -254,6 +274,7 @@ func (p *Provider) Close() error {
 		}
 		p.closeErr = p.listener.Close()
 		p.running.Wait()
+		p.refusals.Close()
 		p.closeErr = errors.Join(p.closeErr, p.transport.Close(), p.cfg.PacketConn.Close())
 	})
 	return p.closeErr

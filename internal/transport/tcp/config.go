@@ -61,6 +61,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
+	"net/netip"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -132,10 +133,14 @@ type Config struct {
 	// two ends' counts. Negative: none. 0: 2.
 	MaxBulk int
 
-	// MaxHandshakes bounds the incoming handshakes under way, sessions that
-	// wait for Accept included; further ones are closed. One address may have a
-	// quarter of them. 0: 512.
+	// MaxHandshakes bounds the incoming handshakes under way; further ones are
+	// closed. As many sessions more may wait for Accept. The strangers of one address
+	// hold a quarter of it, those of one network (/24, /64) three eighths, and Known
+	// peers have a share of their own. 0: 256.
 	MaxHandshakes int
+	// Known reports whether a member of the cluster is, or was, at an address. It
+	// must not wait. Nil: none is known.
+	Known func(netip.Addr) bool
 
 	Log     zerolog.Logger   // refused peers are logged as warnings
 	Refused func()           // is called for each of them; it must not wait. Nil: nobody counts
@@ -153,13 +158,16 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Refused == nil {
 		c.Refused = func() {}
 	}
+	if c.Known == nil {
+		c.Known = func(netip.Addr) bool { return false }
+	}
 	setDefault(&c.HandshakeTimeout, 2*time.Second)
 	setDefault(&c.UserTimeout, 5*time.Second)
 	setDefault(&c.LaneWindow, 2<<20)
 	setDefault(&c.SessionWindow, max(64<<20, c.LaneWindow))
 	setDefault(&c.MaxLanes, 32768)
 	setDefault(&c.MaxBulk, 2)
-	setDefault(&c.MaxHandshakes, 512)
+	setDefault(&c.MaxHandshakes, 256)
 	c.MaxBulk = max(c.MaxBulk, 0)
 	switch {
 	case c.HandshakeTimeout < 0 || c.UserTimeout < 0 || c.MaxLanes < 1 || c.MaxHandshakes < 1:

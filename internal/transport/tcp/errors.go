@@ -11,12 +11,14 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/fabricd/fabricd/internal/logbound"
 	"github.com/fabricd/fabricd/internal/transport"
 )
 
-// bounded cuts reason to maxReason bytes, at a boundary between characters.
+// bounded returns reason as it may be printed, whoever wrote it, cut to maxReason
+// bytes at a boundary between characters.
 func bounded(reason string) string {
-	if len(reason) > maxReason {
+	if reason = logbound.Text(reason); len(reason) > maxReason {
 		reason = reason[:maxReason]
 	}
 	return strings.ToValidUTF8(reason, "")

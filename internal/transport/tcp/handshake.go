@@ -165,6 +165,7 @@ func (p *Provider) serve(c net.Conn) error {
 		_ = c.Close()
 		return err
 	}
+	p.proved(c)
 	if !p.adopt(s) {
 		return nil
 	}

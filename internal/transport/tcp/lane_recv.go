@@ -241,13 +241,23 @@ func (l *recvLane) dead() bool { return l.canceled || l.reset || l.err != nil }
 // deliver puts a frame of the first connection in place. It reports whether the
 // lane's reader, if it is not the one who calls, was woken.
 func (l *recvLane) deliver(h header, p []byte, caller *recvLane) (woken bool, err error) {
+	n, grant, woken, err := l.put(h, p, caller)
+	if n > 0 {
+		l.s.freedFor(l, n, grant)
+	}
+	return woken, err
+}
+
+// put is the part of deliver with mu held, which a panic lets go of: the session
+// must be able to end. n bytes were taken, and grant is what the peer may send for
+// them.
+func (l *recvLane) put(h header, p []byte, caller *recvLane) (n int, grant uint64, woken bool, err error) {
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	if err := l.admit(h); err != nil {
-		l.mu.Unlock()
-		return false, err
+		return 0, 0, false, err
 	}
 	l.got += uint64(len(p))
-	n, grant := 0, uint64(0)
 	if l.take != nil && len(p) > 0 && l.filled == 0 && l.isNext(h.value) {
 		if n = l.offer(p); n > 0 {
 			l.asm.skip(n)
@@ -257,11 +267,7 @@ func (l *recvLane) deliver(h header, p []byte, caller *recvLane) (woken bool, er
 	if n < len(p) || h.flags&flagFin != 0 || n > 0 && l.isBehind() {
 		woken = l.place(h.value+uint64(n), p[n:], caller)
 	}
-	l.mu.Unlock()
-	if n > 0 {
-		l.s.freedFor(l, n, grant)
-	}
-	return woken, nil
+	return n, grant, woken, nil
 }
 
 // isBehind reports whether what the reader is to see next was there before the bytes
@@ -284,15 +290,16 @@ func (l *recvLane) offer(p []byte) int {
 	take, want := l.take, l.want
 	l.want, l.taking = nil, true
 	l.mu.Unlock()
-	n := take(p)
-	l.mu.Lock()
-	l.taking = false
-	if l.take != nil { // the Read still waits
-		l.want = want
-	} else { // for the end of this
-		notify(l.wake)
-	}
-	return n
+	defer func() { // also when take panics
+		l.mu.Lock()
+		l.taking = false
+		if l.take != nil { // the Read still waits
+			l.want = want
+		} else { // for the end of this
+			notify(l.wake)
+		}
+	}()
+	return take(p)
 }
 
 // place puts bytes at offset at where they belong. mu is held.

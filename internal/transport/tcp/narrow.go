@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/fabricd/fabricd/internal/guard"
 	"github.com/fabricd/fabricd/internal/segment"
 	"github.com/fabricd/fabricd/internal/transport"
 )
@@ -125,6 +126,7 @@ func watchWay(c net.Conn, abort context.CancelCauseFunc) (stop func() way) {
 	over, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
+		defer guard.Recover(func(err error, _ []byte) { abort(err) })
 		t := time.NewTicker(stallLook)
 		defer t.Stop()
 		for {

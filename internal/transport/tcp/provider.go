@@ -8,6 +8,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rs/zerolog"
+
+	"github.com/fabricd/fabricd/internal/admission"
+	"github.com/fabricd/fabricd/internal/guard"
+	"github.com/fabricd/fabricd/internal/logbound"
 	"github.com/fabricd/fabricd/internal/segment"
 	"github.com/fabricd/fabricd/internal/transport"
 )
@@ -21,15 +26,16 @@ type Provider struct {
 	stop      context.CancelFunc
 	accepted  chan *session // handed from handshakes to Accept; unbuffered
 	running   sync.WaitGroup
+	refusals  *logbound.Summary
 	closeOnce sync.Once
 	closeErr  error
 
 	mu       sync.Mutex // guards the fields below
 	closed   bool       // nothing is added to running, sessions or opening any more
 	sessions map[*session]struct{}
-	numbers  map[uint64]*session // those that were accepted
-	opening  int                 // incoming handshakes under way
-	perHost  map[string]int      // how many of them, by the peer's address
+	numbers  map[uint64]*session        // those that were accepted
+	opening  int                        // incoming handshakes, and sessions that wait for Accept
+	slots    *admission.Table[net.Conn] // of the handshakes
 
 	narrows narrows // has its own lock
 }
@@ -50,7 +56,8 @@ func New(cfg Config) (*Provider, error) {
 		accepted: make(chan *session),
 		sessions: make(map[*session]struct{}),
 		numbers:  make(map[uint64]*session),
-		perHost:  make(map[string]int),
+		slots:    admission.New[net.Conn](limits(cfg.MaxHandshakes)),
+		refusals: logbound.New(cfg.Log, "connections to the tcp provider were refused"),
 	}
 	p.ctx, p.stop = context.WithCancel(context.Background())
 	p.running.Add(1)
@@ -68,7 +75,7 @@ func (p *Provider) Addr() string { return p.cfg.Listener.Addr().String() }
 // such as too few descriptors.
 const acceptPause = 10 * time.Millisecond
 
-// acceptLoop spawns a goroutine for each connection, up to MaxHandshakes.
+// acceptLoop spawns a goroutine for each connection that gets a place.
 func (p *Provider) acceptLoop() {
 	defer p.running.Done()
 	for {
@@ -84,44 +91,92 @@ func (p *Provider) acceptLoop() {
 				return
 			}
 		}
-		host := hostOf(c.RemoteAddr())
-		if !p.admit(host) {
+		if !p.admit(c) {
 			_ = c.Close()
+			p.refused(c, errTooMany)
 			continue
 		}
 		go func() {
 			defer p.running.Done()
-			defer p.release(host)
+			defer p.release(c)
+			defer guard.Recover(func(err error, stack []byte) {
+				p.panicked(c.RemoteAddr().String(), err, stack)
+				_ = c.Close()
+			})
 			if err := p.serve(c); err != nil && p.ctx.Err() == nil {
-				p.cfg.Refused()
-				p.cfg.Log.Warn().Str("op", "accept").Stringer("peer", c.RemoteAddr()).Err(err).Msg("session refused")
+				p.refused(c, err)
 			}
 		}()
 	}
 }
 
-// admit takes a place for an incoming handshake. One address gets a quarter of
-// them: somebody who holds connections open without a word does not keep out
-// everybody else.
-func (p *Provider) admit(host string) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closed || p.opening >= p.cfg.MaxHandshakes || p.perHost[host] >= max(1, p.cfg.MaxHandshakes/4) {
-		return false
-	}
-	p.opening++
-	p.perHost[host]++
-	p.running.Add(1)
-	return true
+// panicked logs a panic of what serves a peer.
+func (p *Provider) panicked(remote string, err error, stack []byte) {
+	p.cfg.Log.Error().Str("peer", remote).Err(err).Bytes("stack", stack).Msg("BUG: tcp: what serves a peer has panicked; its session ends")
 }
 
-func (p *Provider) release(host string) {
+// errTooMany is why a connection is refused while too many others shake hands.
+var errTooMany = errors.New("too many handshakes")
+
+// refused counts and logs, within bounds, that there is no session.
+func (p *Provider) refused(c net.Conn, err error) {
+	if p.ctx.Err() != nil {
+		return
+	}
+	p.cfg.Refused()
+	p.refusals.Line(zerolog.WarnLevel, admission.AddressOf(c.RemoteAddr())).Str("op", "accept").Stringer("peer", c.RemoteAddr()).
+		Str(zerolog.ErrorFieldName, logbound.Text(err.Error())).Msg("session refused")
+}
+
+// limits returns the shares of max handshakes: whoever holds connections open without
+// a word does not keep out everybody else.
+func limits(max int) admission.Limits {
+	share := func(part int) int {
+		if part < 1 {
+			return 1
+		}
+		return part
+	}
+	return admission.Limits{Total: max, Reserved: max / 4, PerAddress: share(max / 4), PerNetwork: share(3 * max / 8), Grace: slotGrace}
+}
+
+// slotGrace is how long an honest peer may take for a handshake while others want
+// its slot.
+const slotGrace = 250 * time.Millisecond
+
+// admit takes a place for an incoming handshake. One that loses its slot to it ends.
+func (p *Provider) admit(c net.Conn) bool {
+	from := admission.AddressOf(c.RemoteAddr())
+	known := p.cfg.Known(from)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.opening--
-	if p.perHost[host]--; p.perHost[host] == 0 {
-		delete(p.perHost, host)
+	if p.closed || p.opening >= 2*p.cfg.MaxHandshakes {
+		return false
 	}
+	evicted, ok := p.slots.Enter(c, from, known, time.Now())
+	if evicted != nil {
+		_ = evicted.Close() // its goroutine ends soon
+	}
+	if ok {
+		p.opening++
+		p.running.Add(1)
+	}
+	return ok
+}
+
+// proved gives the slot of c back: it has shown who it is.
+func (p *Provider) proved(c net.Conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.slots.Leave(c)
+}
+
+// release gives the place of c back.
+func (p *Provider) release(c net.Conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.slots.Leave(c)
+	p.opening--
 }
 
 // hostOf returns an address without its port.
@@ -287,13 +342,22 @@ func (p *Provider) adopt(s *session) bool {
 	p.mu.Unlock()
 	go func() {
 		defer p.running.Done()
+		defer p.forget(s)
+		defer guard.Recover(func(err error, stack []byte) {
+			s.panicked(err, stack)
+			s.hangUp()
+		})
 		s.run()
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		delete(p.sessions, s)
-		delete(p.numbers, s.number)
 	}()
 	return true
+}
+
+// forget forgets a session that is over.
+func (p *Provider) forget(s *session) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.sessions, s)
+	delete(p.numbers, s.number)
 }
 
 // find returns an accepted session by its number.
@@ -325,6 +389,7 @@ func (p *Provider) Close() error {
 			p.closeErr = nil
 		}
 		p.running.Wait()
+		p.refusals.Close()
 	})
 	return p.closeErr
 }

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/fabricd/fabricd/internal/guard"
 	"github.com/fabricd/fabricd/internal/transport"
 )
 
@@ -60,8 +61,9 @@ type session struct {
 	allowed allowance // what the peer may send
 
 	datagrams chan []byte
-	arrival   chan struct{}   // holds a token when AcceptLane should look
-	ctx       context.Context // ends with the session
+	arrival   chan struct{}                 // holds a token when AcceptLane should look
+	panicked  func(err error, stack []byte) // ends the session, for guard.Recover
+	ctx       context.Context               // ends with the session
 	cancel    context.CancelFunc
 	done      <-chan struct{} // of ctx
 
@@ -132,6 +134,10 @@ func newSession(p *Provider, rec *recordConn, conn *tls.Conn, id transport.Ident
 		s.conn = plainStream{rec}
 	}
 	s.allowed.begin(uint64(p.cfg.SessionWindow))
+	s.panicked = func(err error, stack []byte) {
+		p.panicked(s.remote, err, stack)
+		s.finish(&transport.CloseError{Code: transport.CodeProtocol, Reason: bounded(err.Error())})
+	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.done = s.ctx.Done()
 	s.helm.alarm, s.helm.free = make(chan struct{}, 1), make(chan struct{})
@@ -383,14 +389,21 @@ func (s *session) run() {
 }
 
 // spawn runs f on a goroutine that run waits for. It reports false if the
-// session is over.
+// session is over. If f panics the session ends.
 func (s *session) spawn(f func()) bool {
 	s.workMu.Lock()
 	defer s.workMu.Unlock()
 	if !s.over {
-		s.work.Go(f)
+		s.work.Add(1)
+		go s.guarded(f)
 	}
 	return !s.over
+}
+
+func (s *session) guarded(f func()) {
+	defer s.work.Done()
+	defer guard.Recover(s.panicked)
+	f()
 }
 
 // lingerTime is how long a closed session waits for the peer to take the news.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/fabricd/fabricd/internal/guard"
 	"github.com/fabricd/fabricd/internal/transport"
 )
 
@@ -136,8 +137,10 @@ func (s *session) room() []byte {
 }
 
 // handleFrames handles the whole frames that are there. holder has the helm; nil:
-// the watch.
+// the watch. Whoever reads may be no goroutine of the session, so that a panic ends
+// the session here.
 func (s *session) handleFrames(holder *hand) error {
+	defer guard.Recover(s.panicked)
 	var caller *recvLane
 	if holder != nil {
 		caller = holder.lane

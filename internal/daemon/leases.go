@@ -1,0 +1,58 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/fabricd/fabricd/internal/driver"
+	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/membership"
+	"github.com/fabricd/fabricd/membership/trust"
+)
+
+// leases are what the engine asks membership about signed leases. Membership tells
+// the engine of this node's life before its start has returned, so what is asked
+// meanwhile waits for that.
+type leases struct {
+	ctx   context.Context // of the daemon
+	ready chan struct{}   // closed when agent is set
+	agent *membership.Agent
+}
+
+func newLeases(ctx context.Context) *leases {
+	return &leases{ctx: ctx, ready: make(chan struct{})}
+}
+
+// of says whom to ask, once; nil: membership has failed to start.
+func (l *leases) of(agent *membership.Agent) {
+	l.agent = agent
+	close(l.ready)
+}
+
+// get returns whom to ask, nil if there is nobody.
+func (l *leases) get() *membership.Agent {
+	select {
+	case <-l.ready:
+		return l.agent
+	case <-l.ctx.Done():
+		return nil
+	}
+}
+
+// own is driver.Self.Lease.
+func (l *leases) own() []byte {
+	if agent := l.get(); agent != nil {
+		return agent.Lease()
+	}
+	return nil
+}
+
+// prove is driver.Config.ProveLease.
+func (l *leases) prove(lease []byte, peer driver.Peer, proved transport.Identity) error {
+	agent := l.get()
+	if agent == nil {
+		return fmt.Errorf("%w: this node ends", status.NoDevice)
+	}
+	return agent.CheckLease(lease, peer.UUID, trust.Pin(proved.Key), peer.Epoch, peer.Life)
+}

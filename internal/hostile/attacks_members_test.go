@@ -1,0 +1,533 @@
+package hostile
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/membership/control"
+	"github.com/fabricd/fabricd/membership/trust"
+	"github.com/fabricd/fabricd/membership/verdict"
+)
+
+// badAddresses are lists of addresses that no honest node has.
+var badAddresses = map[string][]string{
+	"no address":        nil,
+	"an empty address":  {""},
+	"a port alone":      {":7700"},
+	"no port":           {"127.0.0.1"},
+	"port 0":            {"127.0.0.1:0"},
+	"port 99999":        {"127.0.0.1:99999"},
+	"nowhere":           {"0.0.0.0:7700"},
+	"a line break":      {"127.0.0.1:7700\r\nx"},
+	"an escape":         {"\x1b]0;x\a127.0.0.1:7700"},
+	"half a v6 address": {"[::1:7700"},
+	"one good, one not": {"127.0.0.1:7700", ""},
+}
+
+// attackClaims: F1. Each claim is refused where it enters; whatever is granted all
+// the same is dialed by every honest node, which must bear it.
+func attackClaims(a *arena) error {
+	b, err := a.enrolled("claims")
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for what, addresses := range badAddresses {
+		j := b.asks()
+		j.Addresses = addresses
+		errs = append(errs, a.claim(b, "JOIN with "+what, j))
+	}
+	j := b.asks()
+	j.Name = ""
+	errs = append(errs, a.claim(b, "JOIN without a name", j))
+	for what, addresses := range map[string][]string{"no address": nil, "an empty address": {""}} {
+		errs = append(errs, a.claimAgain(b, what, addresses))
+	}
+	return errors.Join(errs...)
+}
+
+// claim asks for an incarnation with a claim that must be refused.
+func (a *arena) claim(b *badMember, what string, m any) error {
+	if !a.f.host().running() {
+		return nil // said already
+	}
+	s, err := b.session()
+	if err != nil {
+		return fmt.Errorf("%s: the host takes no session: %w", what, err)
+	}
+	defer s.s.Abort()
+	if err := s.ask(m); err != nil {
+		return nil
+	}
+	life := b.self()
+	for _, m := range a.f.honest() {
+		_ = m.ping(life.Node, 300*time.Millisecond) // that it does not answer is no harm
+	}
+	s.say(verdict.Leave{Life: life})
+	_ = eventually(2*time.Second, func() error { // the next claim shows whether it is over
+		if b.self() == life {
+			return errors.New("it lives")
+		}
+		return nil
+	})
+	return fmt.Errorf("%s is granted as %v", what, life)
+}
+
+// claimAgain resumes an incarnation that was granted for honest claims.
+func (a *arena) claimAgain(b *badMember, what string, addresses []string) error {
+	if !a.f.host().running() {
+		return nil
+	}
+	s, err := b.session()
+	if err != nil {
+		return fmt.Errorf("RESUME with %s: the host takes no session: %w", what, err)
+	}
+	if err := s.join(b.asks()); err != nil {
+		return fmt.Errorf("an honest JOIN is refused: %w", err)
+	}
+	r := b.resumes()
+	r.Addresses = addresses
+	err = a.claim(b, "RESUME with "+what, r)
+	s.say(verdict.Leave{Life: r.Life})
+	s.s.Close("left")
+	return err
+}
+
+// accuse is how long two members try to have a third one removed.
+const accuse = 30 * time.Second
+
+// attackEndTold: F2. Words that make sense only after an outage of the host, and
+// every other kind of evidence, from two members, remove nobody.
+func attackEndTold(a *arena) error {
+	_, one, err := a.bad("accuser-1")
+	if err != nil {
+		return err
+	}
+	_, two, err := a.bad("accuser-2")
+	if err != nil {
+		return err
+	}
+	victim := a.f.honest()[1]
+	life := victim.life()
+	began, said := time.Now(), 0
+	for ; time.Since(began) < accuse; said++ {
+		for _, s := range []*badSession{one, two} {
+			s.say(verdict.Report{About: life, Evidence: verdict.EndTold})
+			s.say(verdict.Report{About: life, Evidence: verdict.Evidence(1 + said%8)})
+		}
+		time.Sleep(100 * time.Millisecond)
+		if err := victim.lives(life); err != nil {
+			return fmt.Errorf("after %v of accusations %w", time.Since(began).Round(time.Millisecond), err)
+		}
+	}
+	a.note("%s keeps %v for %v and %d rounds of accusations; accusers still there: %v, %v", victim.name, life, accuse, said, one.alive(), two.alive())
+	return nil
+}
+
+// attackIdentity: F3. A token makes somebody new, never somebody that there is or
+// was; a lease serves its holder only.
+func attackIdentity(a *arena) error {
+	thief, session, err := a.bad("thief")
+	if err != nil {
+		return err
+	}
+	victim := a.f.honest()[1]
+	lease, err := thief.steal(victim)
+	if err != nil {
+		a.note("no lease to be had from a lifeline: %v", err)
+	}
+	errs := []error{a.useLease(thief, session, victim, lease)}
+	errs = append(errs, a.takeOver(thief))
+	return errors.Join(errs...)
+}
+
+// useLease shows a stolen lease with the thief's own certificate.
+func (a *arena) useLease(thief *badMember, _ *badSession, victim *machine, lease stolenLease) error {
+	if lease.signed == nil {
+		return nil
+	}
+	var errs []error
+	h := thief.hello(a.f.host().life(), lease.Term)
+	h.From, h.FromEpoch = lease.Life, lease.Epoch
+	for _, uuid := range []addr.UUID{thief.id.Node, lease.UUID} {
+		h.FromUUID = uuid
+		if thief.linkAs(a.f.host(), h) == nil {
+			errs = append(errs, fmt.Errorf("the host takes a link of the thief for one of %s", victim.name))
+		}
+		s, err := thief.session()
+		if err != nil {
+			return err
+		}
+		err = s.ask(verdict.Resume{UUID: uuid, Epoch: lease.Epoch, Life: lease.Life, Name: victim.name,
+			Addresses: []string{thief.address}, Providers: []string{"quic"}, Lease: lease.signed})
+		if err == nil {
+			errs = append(errs, fmt.Errorf("RESUME with the lease of %s is granted to the thief", victim.name))
+		}
+		s.s.Abort()
+	}
+	return errors.Join(errs...)
+}
+
+// takeOver enrols under the UUID of a node that is gone for a moment, and then
+// wants to be it.
+func (a *arena) takeOver(thief *badMember) error {
+	victim := a.f.spare()
+	life := victim.life()
+	victim.kill()
+	began := time.Now()
+	var double *badMember
+	err := eventually(5*time.Second, func() (err error) {
+		token, err := a.f.token(1)
+		if err != nil {
+			return err
+		}
+		double, err = a.f.enrol(token, victim.name, victim.uuid)
+		if _, refused := errors.AsType[*control.RefusedError](err); refused && time.Since(began) > 2*time.Second {
+			return fmt.Errorf("%w: %w", errGiveUp, err)
+		}
+		return err
+	})
+	if err != nil {
+		a.note("a certificate for the UUID of %s: %v", victim.name, err)
+		return victim.start()
+	}
+	defer double.close()
+	if double.id.Node != victim.uuid {
+		a.note("the host chooses the UUID: %s asked for becomes %s", victim.uuid, double.id.Node)
+		return a.takeName(double, victim)
+	}
+	errs := []error{fmt.Errorf("a token gave a certificate for the UUID of %s after %v", victim.name, time.Since(began).Round(time.Millisecond))}
+	if err := victim.start(); err != nil {
+		return errors.Join(append(errs, err)...)
+	}
+	if lease, err := thief.steal(victim); err == nil {
+		h := double.hello(a.f.host().life(), lease.Term)
+		h.From, h.FromEpoch, h.FromUUID = lease.Life, lease.Epoch, lease.UUID
+		if double.linkAs(a.f.host(), h) == nil {
+			errs = append(errs, fmt.Errorf("a link was accepted as %s while it lives", victim.name))
+		}
+		double.epoch = lease.Epoch
+		s, err := double.session()
+		if err == nil {
+			if s.ask(verdict.Resume{UUID: lease.UUID, Epoch: lease.Epoch, Life: lease.Life, Name: victim.name,
+				Addresses: []string{a.f.ip + ":9"}, Providers: []string{"quic"}, Lease: lease.signed}) == nil {
+				errs = append(errs, fmt.Errorf("RESUME as %s is granted while it lives (was %v)", victim.name, life))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// takeName joins under the name of a node that is away, which must be the only one
+// of its name when it is back.
+func (a *arena) takeName(double *badMember, victim *machine) error {
+	if s, err := double.session(); err == nil {
+		if err := s.join(double.asks()); err != nil {
+			a.note("JOIN as %q: %v", double.name, err)
+		}
+	}
+	if err := victim.start(); err != nil {
+		return err
+	}
+	all, err := a.f.host().list()
+	for _, n := range all {
+		life := addr.Life{Node: n.ID, Generation: n.Generation}
+		if n.Name == victim.name && n.State != "removed" && life != victim.life() {
+			err = errors.Join(err, fmt.Errorf("%v is called %s as well as %v", life, n.Name, victim.life()))
+		}
+	}
+	return err
+}
+
+// sybils is how many identities one token is used for, and how many may come of it.
+const sybils, mostSybils = 200, 100
+
+// attackSybils: F6. One token and its identities take neither all places nor all
+// descriptors; an honest node comes back meanwhile.
+func attackSybils(a *arena) error {
+	token, err := a.f.token(2 * sybils)
+	if err != nil {
+		return err
+	}
+	var mu sync.Mutex
+	var members []*badMember
+	defer func() {
+		var work sync.WaitGroup
+		for _, b := range members {
+			work.Go(b.close)
+		}
+		work.Wait()
+	}()
+	next := make(chan int, sybils)
+	for i := range sybils {
+		next <- i
+	}
+	close(next)
+	began, granted := time.Now(), 0
+	var work sync.WaitGroup
+	for range 4 {
+		work.Go(func() {
+			for i := range next {
+				if time.Since(began) > 15*time.Second {
+					return
+				}
+				b, err := a.f.enrol(token, fmt.Sprintf("sybil-%d", i), newUUID())
+				if err != nil {
+					continue
+				}
+				s, err := b.session()
+				mu.Lock()
+				members = append(members, b)
+				if err == nil && s.join(b.asks()) == nil {
+					granted++
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	work.Wait()
+	a.note("%d identities enrolled and %d incarnations granted in %v", len(members), granted, time.Since(began).Round(time.Millisecond))
+	var errs []error
+	if granted > mostSybils {
+		errs = append(errs, fmt.Errorf("one token gave %d incarnations", granted))
+	}
+	errs = append(errs, a.silentSessions(members))
+	return errors.Join(errs...)
+}
+
+// silentSessions opens control sessions that say nothing behind the HELLO, more than
+// the host has descriptors, and has an honest node come back meanwhile.
+func (a *arena) silentSessions(members []*badMember) error {
+	var open []*badSession
+	opening := time.Now()
+open:
+	for _, b := range members {
+		b.mu.Lock()
+		b.life = addr.Life{} // it pings no more
+		b.mu.Unlock()
+		for range 6 {
+			s, err := b.session()
+			if err != nil && time.Since(opening) > 3*time.Second {
+				break open
+			} else if err != nil {
+				break
+			}
+			open = append(open, s)
+		}
+	}
+	held := a.f.host().usage().Descriptors
+	began := time.Now()
+	err := a.returns(5 * time.Second)
+	time.Sleep(5*time.Second - time.Since(began))
+	left := 0
+	for _, s := range open {
+		if s.alive() {
+			left++
+		}
+	}
+	a.note("of %d sessions without a JOIN %d are open after 5 s; the host held %d of %d descriptors", len(open), left, held, nofile)
+	if left > 16 {
+		err = errors.Join(err, fmt.Errorf("%d control sessions that have not said JOIN are held for 5 s", left))
+	}
+	if strings.Contains(string(a.f.host().log()), "too many open files") {
+		err = errors.Join(err, errors.New("the host was out of descriptors"))
+	}
+	return err
+}
+
+// returns restarts the spare and wants it back soon.
+func (a *arena) returns(limit time.Duration) error {
+	a.f.spare().kill()
+	began := time.Now()
+	if err := a.f.spare().launch(); err != nil {
+		return err
+	}
+	if err := a.f.spare().joinedWithin(3 * limit); err != nil {
+		return err
+	}
+	took := time.Since(began)
+	a.note("an honest node comes back in %v", took.Round(time.Millisecond))
+	if took > limit {
+		return fmt.Errorf("an honest node needs %v to come back, want %v", took.Round(time.Millisecond), limit)
+	}
+	return nil
+}
+
+// attackHidden: F7. Whoever says that a node is reached that stands still, the host
+// finds out by itself, within its bound for a silent node and what this machine is
+// late.
+func attackHidden(a *arena) error {
+	const limit = 8 * time.Second // normal: 3 s
+	for i := range 2 {
+		b, _, err := a.bad(fmt.Sprintf("friend-%d", i+1))
+		if err != nil {
+			return err
+		}
+		b.reaches = true
+	}
+	victim := a.f.spare()
+	life := victim.life()
+	if err := victim.pause(); err != nil {
+		return err
+	}
+	began := time.Now()
+	err := eventually(limit, func() error {
+		alive, err := a.f.host().alive()
+		if err == nil && alive[life] {
+			err = fmt.Errorf("the host holds %s for alive, which stands still", victim.name)
+		}
+		return err
+	})
+	a.note("removed %v after it stopped", time.Since(began).Round(time.Millisecond))
+	return errors.Join(err, victim.resume(), victim.joined())
+}
+
+// attackStall: F8. A host that stood still for less than nodes bear is not reset by
+// the word of two members.
+func attackStall(a *arena) error {
+	var sessions []*badSession
+	for i := range 2 {
+		_, s, err := a.bad(fmt.Sprintf("hasty-%d", i+1))
+		if err != nil {
+			return err
+		}
+		sessions = append(sessions, s)
+	}
+	host := a.f.host()
+	life := host.life()
+	for range 3 {
+		if err := host.pause(); err != nil {
+			return err
+		}
+		time.Sleep(1350 * time.Millisecond)
+		for _, s := range sessions { // read as soon as the host goes on
+			r := s.b.resumes()
+			r.HostOver = life.Generation
+			s.say(r)
+		}
+		if err := host.resume(); err != nil {
+			return err
+		}
+		for _, s := range sessions { // and on sessions of their own
+			x, err := s.b.session()
+			if err != nil {
+				continue
+			}
+			r := s.b.resumes()
+			r.HostOver = life.Generation
+			x.say(r)
+		}
+		time.Sleep(1500 * time.Millisecond)
+		if err := host.lives(life); err != nil {
+			return err
+		}
+	}
+	a.note("the host stays %v through 3 stalls of 1.35 s", life)
+	return nil
+}
+
+// attackVeto: F9. A rotation goes on without a member that does not confirm.
+func attackVeto(a *arena) error {
+	b, _, err := a.bad("veto")
+	if err != nil {
+		return err
+	}
+	b.veto = true
+	began := time.Now()
+	out, err := a.f.fabricd("keys", "rotate", "--timeout", "20s", "--admin", a.f.host().adminSocket())
+	a.note("rotation: %v, %s", time.Since(began).Round(time.Millisecond), strings.TrimSpace(out))
+	return err
+}
+
+// attackRenewals: F10. Certificates are not to be had without end, nor log lines.
+func attackRenewals(a *arena) error {
+	_, s, err := a.bad("renewer")
+	if err != nil {
+		return err
+	}
+	request, _, err := trust.NewRequest()
+	if err != nil {
+		return err
+	}
+	host := a.f.host()
+	log, before := len(host.log()), host.usage()
+	got, began := 0, time.Now()
+	for time.Since(began) < 3*time.Second && s.alive() {
+		for range 64 {
+			s.say(control.Renew{Request: request})
+		}
+		for waiting := true; waiting; {
+			select {
+			case m := <-s.answers:
+				if c, ok := m.(control.Certificate); ok && len(c.Certificate) > 0 {
+					got++
+				}
+			case <-time.After(10 * time.Millisecond):
+				waiting = false
+			}
+		}
+	}
+	grown, cpu := len(host.log())-log, host.usage().CPU-before.CPU
+	a.note("%d certificates, %d KiB of log and %v of the host's processor time in %v", got, grown>>10, cpu, time.Since(began).Round(time.Millisecond))
+	switch {
+	case got > 20:
+		return fmt.Errorf("%d certificates in 3 s", got)
+	case grown > 64<<10:
+		return fmt.Errorf("the log grew by %d KiB", grown>>10)
+	}
+	return nil
+}
+
+// attackNames: F13. Names are checked, and unique; what is printed is printable.
+func attackNames(a *arena) error {
+	b, err := a.enrolled("names")
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, name := range []string{"x\x1b]0;owned\a", "x\r\nhost  alive", "x\ty", "a b", "\u202egnp", a.f.honest()[1].name, a.f.host().name} {
+		s, err := b.session()
+		if err != nil {
+			return errors.Join(append(errs, err)...)
+		}
+		j := b.asks()
+		j.Name = name
+		if s.join(j) == nil {
+			errs = append(errs, fmt.Errorf("the name %q is granted", name))
+			errs = append(errs, a.printed(name))
+		}
+		s.say(verdict.Leave{Life: b.self()})
+		_ = eventually(2*time.Second, func() error {
+			if b.self() != (addr.Life{}) {
+				return errors.New("it lives")
+			}
+			return nil
+		})
+		s.s.Close("left")
+	}
+	if token, err := a.f.token(1); err == nil {
+		if c, err := a.f.enrol(token, "y\x1b[2J\r\n", newUUID()); err == nil {
+			c.close()
+			errs = append(errs, errors.New("a certificate is given to a name with an escape"))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// printed looks for what a terminal would obey in what operators are shown.
+func (a *arena) printed(name string) error {
+	for _, m := range []*machine{a.f.host(), a.f.honest()[1]} {
+		out, err := a.f.fabricd("nodes", "--admin", m.adminSocket())
+		if err != nil {
+			return err
+		}
+		if strings.ContainsAny(out, "\x1b\r\a\u202e") {
+			return fmt.Errorf("fabricd nodes at %s prints %q raw", m.name, name)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,29 @@
+package membership
+
+import (
+	"testing"
+	"time"
+)
+
+func TestTheSteadyClockBearsJumps(t *testing.T) {
+	var c steadyClock
+	start, mono := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), time.Now()
+	at := func(after, jump time.Duration) time.Duration {
+		return c.now(start.Add(after+jump), mono.Add(after)).Sub(start)
+	}
+	for _, x := range []struct{ after, jump, want time.Duration }{
+		{0, 0, 0},
+		{time.Second, time.Second, 2 * time.Second}, // set right by a little
+		{10 * time.Second, 24 * time.Hour, 11 * time.Second},
+		{30 * time.Second, 24 * time.Hour, 31 * time.Second},
+		{31 * time.Second, 0, 31 * time.Second},
+		{32 * time.Second, -24 * time.Hour, 32 * time.Second},
+		{61 * time.Second, -24 * time.Hour, 61 * time.Second},
+		{62 * time.Second, -24 * time.Hour, 62*time.Second - 24*time.Hour}, // it stays there
+		{63 * time.Second, -24 * time.Hour, 63*time.Second - 24*time.Hour},
+	} {
+		if got := at(x.after, x.jump); got != x.want {
+			t.Errorf("after %v, the wall clock off by %v: %v, want %v", x.after, x.jump, got, x.want)
+		}
+	}
+}

@@ -1,0 +1,106 @@
+package membership
+
+import (
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/membership/control"
+	"github.com/fabricd/fabricd/membership/trust"
+	"github.com/fabricd/fabricd/membership/verdict"
+)
+
+const (
+	// sweepEvery is the time between two looks at what has lasted too long.
+	sweepEvery = time.Second
+	// speechless is how long a session may stay without asking for a life, and
+	// lifeless how long without getting one.
+	speechless = 3 * time.Second
+	lifeless   = 15 * time.Second
+	// maxLifeless bounds the sessions without a life in all, those of nodes that
+	// live aside, and maxLifelessEach those of one node.
+	maxLifeless     = 64
+	maxLifelessEach = 2
+)
+
+// An opening says how far a node has come on its session with this host.
+type opening struct {
+	at    time.Time
+	asked bool // for a life
+}
+
+// sweep ends sessions and lifelines whose peers' certificates have expired, and at
+// the host the sessions on which nobody lives.
+func (a *Agent) sweep(now time.Time) {
+	if now.Sub(a.swept) < sweepEvery {
+		return
+	}
+	a.swept = now
+	wall, until := a.clock.now(a.cfg.Faults.Now(), now), make(map[addr.UUID]time.Time)
+	for _, n := range a.member.Nodes() {
+		until[n.UUID] = n.Until
+	}
+	expired := func(id trust.Identity) bool { // a newer certificate counts, of which the table tells
+		return id.Node != a.self.UUID && wall.After(id.NotAfter) && wall.After(until[id.Node])
+	}
+	for id, s := range a.sessions {
+		o, accepted := a.openings[id]
+		switch age := now.Sub(o.at); {
+		case expired(s.Identity()):
+			s.Close("the certificate has expired")
+		case !accepted || a.host.Speaks(id):
+		case !o.asked && age > speechless, age > lifeless:
+			s.Close("no life is asked for")
+		}
+	}
+	for _, l := range a.lines {
+		for _, up := range append([]*control.Lifeline{l.up}, l.extra...) {
+			if up != nil && expired(up.Identity()) {
+				up.Close("the certificate has expired")
+			}
+		}
+	}
+}
+
+// crowded reports whether a node has too many sessions on which it does not live,
+// or all nodes together that do not live at all.
+func (a *Agent) crowded(node addr.UUID) bool {
+	all, own := 0, 0
+	for id, s := range a.sessions {
+		if a.host.Speaks(id) {
+			continue
+		}
+		all++
+		if s.Peer().UUID == node {
+			own++
+		}
+	}
+	if own >= maxLifelessEach {
+		return true
+	}
+	_, lives := a.host.LifeOf(node)
+	return !lives && all >= maxLifeless
+}
+
+// takeRequest completes a Join or Resume by what the host knows of its sender. It
+// reports false if the sender may not speak; then its session ends.
+func (a *Agent) takeRequest(id verdict.SessionID, s *control.Session, m verdict.Message) (verdict.Message, bool) {
+	if o := a.openings[id]; !o.asked {
+		o.asked = true
+		a.openings[id] = o
+	}
+	var err error
+	switch r := m.(type) {
+	case verdict.Join:
+		r.Vouched, err = a.enroller.vouch(s.Identity(), r.Name)
+		m = r
+	case verdict.Resume:
+		r.Vouched, err = a.enroller.vouch(s.Identity(), r.Name)
+		m = r
+	case verdict.CheckResult:
+		m = a.believed(s, r)
+	}
+	if err != nil {
+		s.Close(err.Error())
+	}
+	return m, err == nil
+}

@@ -1,0 +1,130 @@
+package membership
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/membership/verdict"
+)
+
+// handoutPatience is how long the host waits for a node to confirm what it was
+// given. Behind that the cluster goes on without it: its session ends, and with the
+// next one it gets what it missed.
+const handoutPatience = 5 * time.Second
+
+// A handout is what the host gives to every node that lives, and again to each that
+// gets a life: the gossip keys, the CA certificates. The loop owns it.
+type handout struct {
+	seq  uint64 // counts the changes of this start
+	held map[verdict.SessionID]uint64
+	sent time.Time     // when seq went to all, or again to those who owe
+	all  chan struct{} // closed when every life holds seq; nil: nobody waits
+	give func(verdict.SessionID)
+}
+
+func newHandout(give func(verdict.SessionID)) handout {
+	return handout{held: make(map[verdict.SessionID]uint64), give: give}
+}
+
+// handOut changes what h gives, and waits until every node that lives has it on
+// disk and in use. It returns those that did not confirm in time and were cut off.
+func (a *Agent) handOut(ctx context.Context, h *handout, change func()) (without []addr.Life, err error) {
+	all := make(chan struct{})
+	a.post(func() {
+		change()
+		h.seq++
+		h.all = all
+		a.giveToAll(h)
+		a.checkHandout(h)
+	})
+	patience := time.NewTimer(handoutPatience)
+	defer patience.Stop()
+	select {
+	case <-all:
+		return nil, nil
+	case <-patience.C:
+		return a.goOnWithout(h), nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("not every node has confirmed: %w", context.Cause(ctx))
+	case <-a.ctx.Done():
+		return nil, ErrClosed
+	}
+}
+
+// goOnWithout cuts the nodes off that have not confirmed h, and returns them.
+func (a *Agent) goOnWithout(h *handout) []addr.Life {
+	owing := make(chan []addr.Life, 1)
+	posted := a.post(func() {
+		list := a.owing(h)
+		sessions := a.host.Sessions()
+		for _, life := range list {
+			if s := a.sessions[sessions[life]]; s != nil {
+				s.Close("you do not confirm what the host gives: connect again")
+			}
+		}
+		h.all = nil
+		owing <- list
+	})
+	if !posted {
+		return nil
+	}
+	list := <-owing
+	for _, life := range list {
+		a.log.Warn().Stringer("life", life).Msg("the node does not confirm what it was given; the cluster goes on without that")
+	}
+	return list
+}
+
+// giveToAll gives h to every session that does not hold it.
+func (a *Agent) giveToAll(h *handout) {
+	h.sent = time.Now()
+	for id := range a.sessions {
+		if held, ok := h.held[id]; !ok || held < h.seq {
+			h.give(id)
+		}
+	}
+}
+
+// confirmed takes the word of a node that it uses what it was given.
+func (a *Agent) confirmed(h *handout, id verdict.SessionID, seq uint64) {
+	if _, open := a.sessions[id]; open && seq <= h.seq {
+		h.held[id] = seq
+		a.checkHandout(h)
+	}
+}
+
+// checkHandout wakes the goroutine that waits, if every life that is not over holds h.
+func (a *Agent) checkHandout(h *handout) {
+	if h.all == nil || len(a.owing(h)) > 0 {
+		return
+	}
+	close(h.all)
+	h.all = nil
+}
+
+// owing returns the lives that do not hold the newest of h, in order.
+func (a *Agent) owing(h *handout) (list []addr.Life) {
+	for life, id := range a.host.Sessions() {
+		if held, ok := h.held[id]; !ok || held < h.seq {
+			list = append(list, life)
+		}
+	}
+	slices.SortFunc(list, func(x, y addr.Life) int { return cmp.Compare(x.Node, y.Node) })
+	return list
+}
+
+// tendHandout looks again, since a life that did not hold h may be over, and
+// repeats it to those who owe.
+func (a *Agent) tendHandout(h *handout, now time.Time) {
+	if h.all == nil {
+		return
+	}
+	if now.Sub(h.sent) >= a.timing.Resend {
+		a.giveToAll(h)
+	}
+	a.checkHandout(h)
+}
