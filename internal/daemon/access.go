@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/internal/access"
+	"github.com/fabricd/fabricd/internal/audit"
 )
 
 // AccessConfig says who may connect to the node's ports and bind them;
@@ -179,6 +180,7 @@ func (d *Daemon) takeAccess(p *access.Policy) {
 	}
 	change := accessChange(before, p)
 	d.log.Info().Str("op", "access").Int("rules", len(change.Rules)).Str("change", change.String()).Msg("access rules have changed")
+	d.audit.Write(audit.Event{Event: audit.RulesChanged, Text: change.String()})
 	if d.opts.AccessChanged != nil {
 		d.opts.AccessChanged(change)
 	}

@@ -410,7 +410,7 @@ func TestAuditLogsThatCannotBeOpened(t *testing.T) {
 		t.Fatal(err)
 	}
 	host := startTest(t, c)
-	if host.AuditLog() != nil {
+	if host.audit != nil {
 		t.Error("an audit log that is off is written")
 	}
 	if _, err := os.Stat(filepath.Join(c.StateDir, auditFile)); !errors.Is(err, os.ErrNotExist) {
