@@ -317,3 +317,49 @@ func TestStartRefusesRulesThatContradict(t *testing.T) {
 		t.Errorf("started with %v: %v", c.Access.Rules, err)
 	}
 }
+
+// What the rules refuse, and that they have changed, is in the audit log.
+func TestAccessRulesAreAudited(t *testing.T) {
+	h := startConfigured(t, "access:\n  - 2050 from none\n  - 2060 bind 9\n")
+	one := h.node("one")
+	h.listen(2050, 7)
+	h.reaches(one, 7, 2050, false)
+	s, err := h.NewSession(ipc.Credentials{UID: 7})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	ep, err := s.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ep.Bind(2060); err == nil {
+		t.Error("a user has bound the port of another one")
+	}
+	h.write("access:\n  - 2060 bind 9\n")
+	if err := h.ReloadSettings(); err != nil {
+		t.Fatal(err)
+	}
+	node, host := one.Status(), h.Status()
+	if err := h.Close(); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(host.StateDir, auditFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]audit.Event{}
+	for _, e := range auditLines(t, string(text)) {
+		got[e.Event] = e
+	}
+	c, b := got[audit.ConnectRefused], got[audit.BindRefused]
+	if c.Node != node.Node || c.Name != "one" || c.Incarnation != "1.1" || c.UID == nil || *c.UID != 7 || c.Port != 2050 || c.Rule != "2050 from none" {
+		t.Errorf("the refused connect is %+v", c)
+	}
+	if b.Node != host.Node || b.UID == nil || *b.UID != 7 || b.Port != 2060 || b.Rule != "2060 bind 9" {
+		t.Errorf("the refused bind is %+v", b)
+	}
+	if want := "default-access: open; removed: 2050 from none"; got[audit.RulesChanged].Text != want {
+		t.Errorf("the change of rules is %+v, want %q", got[audit.RulesChanged], want)
+	}
+}
