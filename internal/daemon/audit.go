@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/internal/audit"
-	"github.com/fabricd/fabricd/internal/driver"
 	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/membership"
 	"github.com/fabricd/fabricd/membership/trust"
@@ -120,20 +119,6 @@ func (d *Daemon) auditIncarnation(ev membership.Event) {
 		return
 	}
 	d.audit.Write(line)
-}
-
-// auditRefusal writes, or counts, what the access rules have refused. It does not
-// block.
-func (d *Daemon) auditRefusal(r driver.Refusal) {
-	e := audit.Refusal{Event: audit.ConnectRefused, Node: r.Node.String(), Name: r.Caller.Name, Incarnation: r.Caller.Life.String(),
-		UID: r.Caller.UID, Port: uint16(r.Port), Rule: r.By}
-	if r.Bind {
-		e.Event = audit.BindRefused
-	}
-	d.audit.Refused(e)
-	if d.opts.AccessRefused != nil {
-		d.opts.AccessRefused(r)
-	}
 }
 
 // peerKey is the context key of the process that opened an administrator's connection.
