@@ -115,7 +115,7 @@ func (a *arena) revokedToken() error {
 	if err := a.operator("token", "revoke", id); err != nil {
 		return err
 	}
-	b, err := a.f.enrol(text, "late", newUUID())
+	b, err := a.f.enrol(text, "late")
 	if err == nil {
 		b.close()
 		return errors.New("a revoked token still gives certificates")
