@@ -155,7 +155,7 @@ func (a *arena) useLease(thief *badMember, _ *badSession, victim *machine, lease
 	h.From, h.FromEpoch = lease.Life, lease.Epoch
 	for _, uuid := range []addr.UUID{thief.id.Node, lease.UUID} {
 		h.FromUUID = uuid
-		if thief.linkAs(a.f.host(), h) == nil {
+		if thief.linkAs(a.f.host(), h, lease.signed) == nil {
 			errs = append(errs, fmt.Errorf("the host takes a link of the thief for one of %s", victim.name))
 		}
 		s, err := thief.session()
@@ -185,7 +185,7 @@ func (a *arena) takeOver(thief *badMember) error {
 		if err != nil {
 			return err
 		}
-		double, err = a.f.enrol(token, victim.name, victim.uuid)
+		double, err = a.f.enrol(token, victim.name)
 		if _, refused := errors.AsType[*control.RefusedError](err); refused && time.Since(began) > 2*time.Second {
 			return fmt.Errorf("%w: %w", errGiveUp, err)
 		}
@@ -207,7 +207,7 @@ func (a *arena) takeOver(thief *badMember) error {
 	if lease, err := thief.steal(victim); err == nil {
 		h := double.hello(a.f.host().life(), lease.Term)
 		h.From, h.FromEpoch, h.FromUUID = lease.Life, lease.Epoch, lease.UUID
-		if double.linkAs(a.f.host(), h) == nil {
+		if double.linkAs(a.f.host(), h, lease.signed) == nil {
 			errs = append(errs, fmt.Errorf("a link was accepted as %s while it lives", victim.name))
 		}
 		double.epoch = lease.Epoch
@@ -275,7 +275,7 @@ func attackSybils(a *arena) error {
 				if time.Since(began) > 15*time.Second {
 					return
 				}
-				b, err := a.f.enrol(token, fmt.Sprintf("sybil-%d", i), newUUID())
+				b, err := a.f.enrol(token, fmt.Sprintf("sybil-%d", i))
 				if err != nil {
 					continue
 				}
@@ -510,7 +510,7 @@ func attackNames(a *arena) error {
 		s.s.Close("left")
 	}
 	if token, err := a.f.token(1); err == nil {
-		if c, err := a.f.enrol(token, "y\x1b[2J\r\n", newUUID()); err == nil {
+		if c, err := a.f.enrol(token, "y\x1b[2J\r\n"); err == nil {
 			c.close()
 			errs = append(errs, errors.New("a certificate is given to a name with an escape"))
 		}

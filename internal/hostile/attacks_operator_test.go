@@ -54,7 +54,7 @@ func (a *arena) holds(name string) (*holdings, error) {
 		return nil, fmt.Errorf("a lifeline of %s: %w", name, err)
 	}
 	err = eventually(patience, func() (err error) { // to may not have heard of the member yet
-		h.link, err = b.link(to, b.hello(to.life(), b.term))
+		h.link, err = b.link(to, b.hello(to.life(), b.term), nil)
 		return err
 	})
 	if err != nil {
@@ -115,7 +115,7 @@ func (a *arena) revokedToken() error {
 	if err := a.operator("token", "revoke", id); err != nil {
 		return err
 	}
-	b, err := a.f.enrol(text, "late", newUUID())
+	b, err := a.f.enrol(text, "late")
 	if err == nil {
 		b.close()
 		return errors.New("a revoked token still gives certificates")
@@ -143,7 +143,7 @@ func (a *arena) bannedMember() error {
 	if s, err := h.b.session(); err == nil && s.join(h.b.asks()) == nil {
 		return errors.New("a banned member gets an incarnation")
 	}
-	if h.b.linkAs(a.f.honest()[1], h.b.hello(a.f.honest()[1].life(), h.b.term)) == nil {
+	if h.b.linkAs(a.f.honest()[1], h.b.hello(a.f.honest()[1].life(), h.b.term), nil) == nil {
 		return errors.New("a banned member gets a link")
 	}
 	if err := a.operator("nodes", "allow", h.b.name); err != nil {

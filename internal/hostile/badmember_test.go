@@ -54,9 +54,9 @@ type badMember struct {
 	open    []*control.Session
 }
 
-// enrol gets a certificate with a token. The UUID of a new node is its own choice
-// here; a host that chooses puts it into the certificate.
-func (f *fleet) enrol(token, name string, uuid addr.UUID) (*badMember, error) {
+// enrol gets a certificate with a token. The host chooses the UUID and puts it into
+// the certificate.
+func (f *fleet) enrol(token, name string) (*badMember, error) {
 	t, err := trust.ParseToken(token)
 	if err != nil {
 		return nil, err
@@ -67,7 +67,7 @@ func (f *fleet) enrol(token, name string, uuid addr.UUID) (*badMember, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	grant, err := control.Ask(ctx, dialTCP, f.host().address(), t, time.Now, control.JoinAsk{UUID: uuid, Name: name, Request: request})
+	grant, err := control.Ask(ctx, dialTCP, f.host().address(), t, time.Now, control.JoinAsk{Name: name, Request: request})
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +102,7 @@ func (f *fleet) bad(name string) (*badMember, *badSession, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	b, err := f.enrol(token, name, newUUID())
+	b, err := f.enrol(token, name)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s enrols: %w", name, err)
 	}
@@ -373,7 +373,7 @@ func (b *badMember) welcome(s transport.Session) {
 		return
 	}
 	theirs, err := wire.ParseHello(h.Flags, body)
-	if err != nil {
+	if err != nil || skipLease(in) != nil {
 		return
 	}
 	out, err := s.OpenLane(b.ctx)
@@ -382,7 +382,7 @@ func (b *badMember) welcome(s transport.Session) {
 	}
 	answer := b.hello(theirs.From, theirs.Term)
 	answer.Answer, answer.VersionMin = true, answer.VersionMax
-	_, _ = out.Write(answer.AppendTo(nil)) // that the peer has gone, the next read tells
+	_, _ = out.Write(b.withLease(answer, nil)) // that the peer has gone, the next read tells
 	b.keep(s, in, out)
 }
 
@@ -416,18 +416,41 @@ func (b *badMember) hello(to addr.Life, term uint64) wire.Hello {
 		From: b.self(), FromUUID: b.id.Node, FromEpoch: b.epoch, To: to}
 }
 
-// linkAs opens a link to a node with a HELLO of the member's choice, and returns
-// nil if it is accepted. It is closed then.
-func (b *badMember) linkAs(to *machine, h wire.Hello) error {
-	s, err := b.link(to, h)
+// withLease encodes a HELLO and the lease behind it: lease, or if that is nil the
+// member's own.
+func (b *badMember) withLease(h wire.Hello, lease []byte) []byte {
+	if lease == nil {
+		_, lease = b.end()
+	}
+	return append(wire.Lease{Length: uint32(len(lease))}.AppendTo(h.AppendTo(nil)), lease...)
+}
+
+// skipLease reads the lease behind a peer's HELLO.
+func skipLease(in *wire.Reader) error {
+	h, body, err := in.Next()
+	if err != nil {
+		return err
+	}
+	l, err := wire.ParseLease(h.Flags, body)
+	if err != nil || h.Type != wire.TypeLease {
+		return fmt.Errorf("%v behind a HELLO: %w", h.Type, err)
+	}
+	return in.Discard(int(l.Length))
+}
+
+// linkAs opens a link to a node with a HELLO of the member's choice and a lease, nil
+// for its own, and returns nil if it is accepted. It is closed then.
+func (b *badMember) linkAs(to *machine, h wire.Hello, lease []byte) error {
+	s, err := b.link(to, h, lease)
 	if err != nil {
 		return err
 	}
 	return s.Close(transport.CodeOK, "")
 }
 
-// link opens a link to a node with a HELLO of the member's choice.
-func (b *badMember) link(to *machine, h wire.Hello) (transport.Session, error) {
+// link opens a link to a node with a HELLO of the member's choice and a lease, nil for
+// its own.
+func (b *badMember) link(to *machine, h wire.Hello, lease []byte) (transport.Session, error) {
 	ctx, cancel := context.WithTimeout(b.ctx, 5*time.Second)
 	defer cancel()
 	b.mu.Lock()
@@ -446,7 +469,7 @@ func (b *badMember) link(to *machine, h wire.Hello) (transport.Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	in, out, err := openLink(ctx, s, h)
+	in, out, err := openLink(ctx, s, b.withLease(h, lease))
 	if err != nil {
 		s.Close(transport.CodeOK, "")
 		return nil, err
@@ -455,14 +478,14 @@ func (b *badMember) link(to *machine, h wire.Hello) (transport.Session, error) {
 	return s, nil
 }
 
-// openLink says HELLO on a session and returns its control lane in both directions. An
+// openLink says hello on a session and returns its control lane in both directions. An
 // error is the refusal.
-func openLink(ctx context.Context, s transport.Session, h wire.Hello) (*wire.Reader, transport.SendLane, error) {
+func openLink(ctx context.Context, s transport.Session, hello []byte) (*wire.Reader, transport.SendLane, error) {
 	out, err := s.OpenLane(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	if _, err := out.Write(h.AppendTo(nil)); err != nil {
+	if _, err := out.Write(hello); err != nil {
 		return nil, nil, err
 	}
 	lane, err := s.AcceptLane(ctx)
@@ -475,7 +498,7 @@ func openLink(ctx context.Context, s transport.Session, h wire.Hello) (*wire.Rea
 	case err != nil:
 		return nil, nil, err
 	case head.Type == wire.TypeHello:
-		return in, out, nil
+		return in, out, skipLease(in)
 	}
 	refusal, err := wire.ParseHelloRefuse(head.Flags, body)
 	if err != nil {
@@ -489,7 +512,7 @@ func (b *badMember) lifeline(to *machine) (*control.Lifeline, error) {
 	d := control.Dialer{Store: b.store, Dial: dialTCP, Self: b.end}
 	ctx, cancel := context.WithTimeout(b.ctx, patience)
 	defer cancel()
-	l, err := d.Lifeline(ctx, to.address(), control.Target{})
+	l, err := d.Lifeline(ctx, to.address(), control.Target{}, nil)
 	if err != nil {
 		return nil, err
 	}

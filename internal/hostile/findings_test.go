@@ -69,7 +69,7 @@ func (a *arena) enrolled(name string) (*badMember, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := a.f.enrol(token, name, newUUID())
+	b, err := a.f.enrol(token, name)
 	if err == nil {
 		a.ends = append(a.ends, b.close)
 	}
