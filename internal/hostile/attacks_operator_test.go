@@ -12,8 +12,12 @@ import (
 	"github.com/fabricd/fabricd/membership/trust"
 )
 
-// tookBack is how soon what a banned or expired identity holds is dead.
-const tookBack = time.Second
+// tookBack is how soon what a banned identity holds is dead; expired how soon what an
+// expired one holds is, which nodes look for about every second.
+const (
+	tookBack = time.Second
+	expired  = 2 * time.Second
+)
 
 // holdings are what one member has open.
 type holdings struct {
@@ -170,7 +174,7 @@ func (a *arena) expiredMember() error {
 	if err != nil {
 		return err
 	}
-	time.Sleep(time.Until(h.b.id.NotAfter) + tookBack)
+	time.Sleep(time.Until(h.b.id.NotAfter) + expired)
 	if err := eventually(500*time.Millisecond, h.left); err != nil {
 		return fmt.Errorf("%v after the end of its certificate %w", time.Since(h.b.id.NotAfter).Round(time.Millisecond), err)
 	}
@@ -179,7 +183,7 @@ func (a *arena) expiredMember() error {
 	var errs []error
 	for what, at := range h.ended {
 		a.note("the %s of a member that does not renew ended %v after its certificate", what, at.Round(time.Millisecond))
-		if at < -5*time.Second || at > tookBack {
+		if at < -5*time.Second || at > expired {
 			errs = append(errs, fmt.Errorf("the %s ended %v after the certificate", what, at.Round(time.Millisecond)))
 		}
 	}
