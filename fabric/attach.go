@@ -30,19 +30,37 @@ const DefaultSocket = "/run/fabricd/fabric.sock"
 // try leaves it as it is ([Memory.SmallPages] says why), and with require Alloc
 // fails. They are not those of vm.nr_hugepages: nothing is to be reserved.
 //
+// An application of another user on this node reaches the application's windows
+// through the node, which copies; with [ShareWindows] as those of its own user do.
+//
 // Errors: EINVAL for another value of these three, ENODEV if no fabricd serves the
 // path, EACCES if it may not be opened or fabricd refuses the application, EPROTONOSUPPORT if
 // the two have no version in common, the context's.
-func Attach(ctx context.Context, path string) (*Node, error) {
+func Attach(ctx context.Context, path string, options ...AttachOption) (*Node, error) {
 	if path == "" {
 		path = os.Getenv("FABRIC_SOCKET")
 	}
 	if path == "" {
 		path = DefaultSocket
 	}
-	s, err := ipc.Dial(ctx, path)
+	var opt ipc.DialOptions
+	for _, o := range options {
+		o.set(&opt)
+	}
+	s, err := ipc.DialWith(ctx, path, opt)
 	if err != nil {
 		return nil, &OpError{Op: "attach", Local: Addr{Node: addr.NoNode}, Err: withdraw(ctx, err)}
 	}
 	return NewNode(s), nil
+}
+
+// An AttachOption says more about an application that attaches.
+type AttachOption struct{ set func(*ipc.DialOptions) }
+
+// ShareWindows lets applications of other users on this node have the memory of the
+// application's windows: they map it ([Endpoint.Mmap]) and copy by themselves, and keep
+// it after the window is gone. Without it such a peer gets the bytes through the node
+// alone, and its Mmap is EOPNOTSUPP. What windows allow holds in any case.
+func ShareWindows() AttachOption {
+	return AttachOption{func(o *ipc.DialOptions) { o.ShareWindows = true }}
 }

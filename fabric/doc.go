@@ -50,6 +50,9 @@
 //	scif_fence_signal     Endpoint.FenceSignal
 //	scif_event_register   Node.OnEvent
 //	scif_event_unregister the function that OnEvent returns
+//	none                  Allow, an option of Listen: who may connect
+//	none                  Endpoint.Peer: the node, its labels and the user at the
+//	                      other end
 //	none                  the atomics: Endpoint.FetchAdd64 and its kin with the
 //	                      old value, Endpoint.Add64 and its kin without
 //	none                  Endpoint.PutSignal, VPutSignal: a write that a word
@@ -81,8 +84,10 @@
 //     behind it; the first one that failed gives the error.
 //   - Poll does not report PollOut on a connection that has ended.
 //   - VReadFrom through Attach is complete when it returns.
-//   - Mmap needs both ends on one node and a range inside one window. Across
-//     nodes it is EOPNOTSUPP; what there is instead is below.
+//   - Mmap needs both ends on one node and a range inside one window, which may be
+//     read. Across nodes it is EOPNOTSUPP; what there is instead is below.
+//   - A mapping outlives its window, as with SCIF. Between processes it is then no
+//     memory of the peer's any more; see "What a peer on this node sees".
 //
 // # Memory of the peer, near and far
 //
@@ -98,6 +103,40 @@
 // A [Mirror] moves what it is told to, and is not memory that two nodes share: no
 // load through it waits for the network, and none sees what nobody acquired.
 // What two nodes change at the same time is for the atomics.
+//
+// # What a peer on this node sees
+//
+// A peer gets the bytes of windows, and does with them what Register has allowed. An
+// application on another node gets nothing else. Through [Attach], one on the same node
+// may get the memory itself, to map it and to copy without the node:
+//
+//	the peer is of         another user         the same user, or after ShareWindows
+//	a window that is all   through the node     directly; Mmap works
+//	of one Memory
+//	a window on a part     through the node     through the node
+//	of a Memory            Mmap: EOPNOTSUPP     Mmap: EOPNOTSUPP
+//	without ProtRead       through the node     through the node
+//	                       Mmap: EOPNOTSUPP     Mmap: EOPNOTSUPP
+//
+// So Alloc a Memory for each window that is to be fast. Who has a Memory sees all of it,
+// at any time and in any order. Who has it with ProtRead alone cannot write it, whatever
+// its user: the kernel refuses. Therefore one Memory is never handed out both ways: where
+// a window on it allows writing, one that does not goes through the node, and the other
+// way round.
+//
+// What was handed out cannot be taken back. When the last window on such a Memory is gone,
+// the Unregister, [Endpoint.Close] or [Node.Close] that has ended it moves the Memory to
+// fresh pages at the same addresses, with its contents, before it returns. From then on
+// the peer sees and writes nothing of this application. Until then it may: also after an
+// earlier Unregister, while another window is on the Memory. The move takes as long as
+// copying the Memory and needs as much again; what other goroutines of this process store
+// into it during that call may be lost. A Memory that is closed before is not moved, and
+// one that no other application has had stays where it is. Where there is no room,
+// Unregister and Node.Close fail with ENOMEM although the window is gone, and Register of
+// that Memory does until there is.
+//
+// An application in the process of its node (embed.Start) hands out nothing: another
+// process reaches its windows through the node.
 //
 // # When the peer is gone
 //
@@ -117,7 +156,7 @@
 //	                      was lost)
 //	Connect again         EINVAL: open a new endpoint
 //	Connect to a lost node  ENODEV
-//	a Mapping             stays
+//	a Mapping             stays, with what it holds
 //	Bind, Listen, Accept  EISCONN, EINVAL, EINVAL
 //	Close                 succeeds
 //

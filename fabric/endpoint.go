@@ -47,8 +47,8 @@ func newEndpoint(ep ipc.Endpoint) *Endpoint {
 // reach its next holder: let the first message say whom it is for.
 //
 // Errors, in the order in which they are looked for: EACCES for a port below
-// [AdminEnd] without privilege; EINVAL if the endpoint is bound already;
-// EISCONN if it listens, connects, or is or was connected; EINVAL if the port
+// [AdminEnd] without privilege, or one that an access rule of the node keeps for
+// other users; EINVAL if the endpoint is bound already; EISCONN if it listens, connects, or is or was connected; EINVAL if the port
 // is in use on this node; ENOSPC if no port is free.
 func (e *Endpoint) Bind(port Port) (Port, error) {
 	got, err := e.ep.Bind(port)
@@ -56,12 +56,18 @@ func (e *Endpoint) Bind(port Port) (Port, error) {
 }
 
 // Listen makes a bound endpoint listen, with room for backlog requests that
-// wait for Accept, at most 1024 (scif_listen). It does not block.
+// wait for Accept, at most 1024 (scif_listen). It does not block. [Allow] says
+// who may connect.
 //
-// Errors: EINVAL if the endpoint is not bound, is disconnected, or backlog is
-// less than 1; EISCONN if it listens already, connects or is connected.
-func (e *Endpoint) Listen(backlog int) error {
-	return e.fail("listen", e.ep.Listen(backlog))
+// Errors: EINVAL if the endpoint is not bound, is disconnected, backlog is
+// less than 1, or an option is wrong; EISCONN if it listens already, connects or
+// is connected; EOPNOTSUPP for an option that the node is too old to know.
+func (e *Endpoint) Listen(backlog int, opts ...ListenOption) error {
+	allow, err := callers(opts)
+	if err == nil {
+		err = e.ep.Listen(backlog, allow...)
+	}
+	return e.fail("listen", err)
 }
 
 // Connect connects to dst and returns the local port, which it chooses if the
@@ -74,9 +80,10 @@ func (e *Endpoint) Listen(backlog int) error {
 // if it is connected or connecting; EOPNOTSUPP if it listens; ENOSPC if no port
 // is free; ENOBUFS if there are as many connections to that node as a link carries
 // (16,000 by default); ENOMEM if the node has no memory left for connections;
-// ECONNREFUSED if nobody listens, the backlog is full, the listener closes, dst's node
-// has no room for the connection, or nobody accepts within the node's time limit (10 s
-// by default).
+// ECONNREFUSED if nobody listens, an access rule of dst's node or the listener's
+// [Allow] is against it, the backlog is full, the listener closes, dst's node has no
+// room for the connection, or nobody accepts within the node's time limit (10 s by
+// default).
 func (e *Endpoint) Connect(ctx context.Context, dst Addr) (Port, error) {
 	port, err := e.ep.Connect(ctx, dst)
 	if err != nil {

@@ -75,13 +75,15 @@ const DefaultBacklog = 128
 
 // Listen opens an endpoint, binds it to port (0: a free one) and listens with
 // [DefaultBacklog]. It fails as [Endpoint.Bind] and [Endpoint.Listen] do.
-func (n *Node) Listen(port Port) (*Listener, error) {
+//
+//	l, err := n.Listen(2050, fabric.Allow("web-1", "label:db"))
+func (n *Node) Listen(port Port, opts ...ListenOption) (*Listener, error) {
 	ep, err := n.Open()
 	if err != nil {
 		return nil, err
 	}
 	if _, err = ep.Bind(port); err == nil {
-		err = ep.Listen(DefaultBacklog)
+		err = ep.Listen(DefaultBacklog, opts...)
 	}
 	if err != nil {
 		ep.Close()

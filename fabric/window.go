@@ -51,7 +51,9 @@ func (m *Memory) Close() error {
 // space as a window onto p, and returns where the window begins
 // (scif_register). The peer has the window when Register returns; prot says
 // what it may do, 0 being nothing. p belongs to its owner as before, and its
-// bytes may be read and written by both sides at any time.
+// bytes may be read and written by both sides at any time. A window that is all of
+// a [Memory] is the fast one for a peer on this node; what such a peer sees is said
+// in the package's documentation.
 //
 // With [MapFixed], offset is taken as it is. Without it, offset is a hint: it
 // is used if it is not 0, page-aligned and free; otherwise the lowest free
@@ -65,7 +67,8 @@ func (m *Memory) Close() error {
 // Errors: EINVAL for unknown flags or protection, memory or a fixed offset that
 // is not page-aligned, an empty p, or a range that overflows; ENOTCONN or
 // ECONNRESET; EADDRINUSE if a fixed range is in use; EFAULT if p is not memory
-// that this door can share; ENOMEM over quota.
+// that this door can share; ENOMEM over quota, or if p was handed to another
+// application and there is no memory to move it.
 func (e *Endpoint) Register(p []byte, offset int64, prot Prot, flags MapFlags) (int64, error) {
 	off, err := e.ep.Register(p, offset, prot, flags)
 	if err != nil {
@@ -77,17 +80,23 @@ func (e *Endpoint) Register(p []byte, offset int64, prot Prot, flags MapFlags) (
 // Unregister removes every window inside [offset, offset+n), which may be none
 // (scif_unregister). New transfers and mappings no longer find them; those that
 // run complete, which on one node may be after Unregister has returned: there the
-// peer copies by itself. On an error nothing is removed.
+// peer copies by itself. On an error other than ENOMEM nothing is removed.
+//
+// With the last window on a [Memory] that an application on this node has had, the
+// Memory moves to pages that nobody else has: what this process stores into it
+// during the call may be lost, and so may what such transfers bring.
 //
 // Errors: EINVAL if the range is empty, not page-aligned, or cuts a window;
-// ENOTCONN or ECONNRESET.
+// ENOTCONN or ECONNRESET; ENOMEM if the windows are gone, but there was no memory to
+// move to.
 func (e *Endpoint) Unregister(offset, n int64) error {
 	return e.fail("unregister", e.ep.Unregister(offset, n))
 }
 
 // A Mapping is memory of the peer's windows, mapped into this process. It
 // stays valid until Close, whatever becomes of the connection, the windows and
-// the peer.
+// the peer. When the peer has closed its end or unregistered the window, it may be
+// memory that the peer no longer uses, with what it held then.
 type Mapping struct {
 	m      ipc.Mapping
 	prot   Prot
@@ -95,7 +104,7 @@ type Mapping struct {
 }
 
 // Bytes returns the mapped memory: the peer's own pages, coherent with its
-// view of them. With [ProtRead] alone a store into it faults.
+// view of them while the window is there. With [ProtRead] alone a store into it faults.
 func (m *Mapping) Bytes() []byte { return m.m.Bytes() }
 
 // Close removes the mapping (scif_munmap). The bytes must not be used
@@ -108,14 +117,14 @@ func (m *Mapping) Close() error {
 }
 
 // Mmap maps [roffset, roffset+n) of the peer's registered address space
-// (scif_mmap). Both ends must be on one node; the range lies in one window. What the
-// window does not allow, the kernel keeps an application of another user from; one of
-// the same user has other ways to the peer's memory anyway.
+// (scif_mmap). Both ends must be on one node; the range lies in one window, which is
+// all of a [Memory] that the peer shares with this user, and may be read. What the
+// window does not allow, the kernel keeps every application from.
 //
 // Errors: EINVAL if the range is empty or not page-aligned; ENOTCONN or
 // ECONNRESET; ENXIO if it is not registered; EACCES if prot asks for more than
-// the window gives; EOPNOTSUPP across nodes, where a
-// [Mirror] does what can be done.
+// the window gives; EOPNOTSUPP across nodes, and where the window's memory is not
+// handed out: there a [Mirror] does what can be done.
 func (e *Endpoint) Mmap(roffset, n int64, prot Prot) (*Mapping, error) {
 	m, err := e.ep.Mmap(roffset, n, prot)
 	if err != nil {

@@ -201,8 +201,6 @@ func (a *Agent) note(e verdict.Event) {
 	switch e.Kind {
 	case verdict.EventRemoved:
 		a.view.over[e.Node.Life.Node] = max(a.view.over[e.Node.Life.Node], e.Node.Life.Generation)
-	case verdict.EventAdded, verdict.EventUpdated:
-		a.view.circle.add(e.Node.UUID, e.Node.Addresses)
 	case verdict.EventReset:
 		clear(a.view.over)
 	case verdict.EventHost:

@@ -261,6 +261,21 @@ func (a *Agent) post(f func()) bool {
 	}
 }
 
+// ask has the loop run f and returns what it says; ok is false if the agent has
+// ended. The loop itself must not ask.
+func ask[T any](a *Agent, f func() T) (answer T, ok bool) {
+	answers := make(chan T, 1)
+	if !a.post(func() { answers <- f() }) {
+		return answer, false
+	}
+	select {
+	case answer = <-answers:
+		return answer, true
+	case <-a.ctx.Done():
+		return answer, false
+	}
+}
+
 // run is the loop: the only goroutine that touches the machines and the maps
 // of sessions and lifelines, and the only one that reads the clock for them.
 func (a *Agent) run() {
@@ -344,6 +359,13 @@ func (a *Agent) publish() {
 		return
 	}
 	a.published = true
+	if a.show() {
+		a.gossip.Recheck()
+	}
+}
+
+// show is publish without gossip. It reports whether the table has other nodes.
+func (a *Agent) show() (others bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.view.self, a.view.lease = a.member.Self(), a.member.Lease()
@@ -352,6 +374,7 @@ func (a *Agent) publish() {
 	a.view.alone = a.member.Alone()
 	a.view.sessions = len(a.sessions)
 	a.view.lifelines = a.linesUp()
+	return a.view.circle.meet(a.view.nodes)
 }
 
 // Self returns this node. Its Life is the zero Life while it has none.

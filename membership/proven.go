@@ -1,28 +1,47 @@
 package membership
 
 import (
+	"maps"
 	"net/netip"
+	"slices"
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/membership/gossip"
 )
 
-// A circle is who has been in the host's table, in this start or the last one, and
-// where. Those keep a share of what strangers crowd, and gossip looks for them when
-// they are gone; what only gossip names is nobody.
+// A circle is who is in the host's table or was, and where. Those keep a share of
+// what strangers crowd, and gossip believes in them and looks for them when they are
+// gone; whom only gossip names is hearsay.
 type circle struct {
-	nodes     map[addr.UUID]bool
-	addresses map[netip.Addr]bool
+	table      map[gossip.Key]bool // who is in the table
+	gone       []gossip.Key        // who was, oldest first, at most maxGone: a split heals only if both sides look
+	remembered map[addr.UUID]bool  // who was when this node last ran; counts while there is no table
+	addresses  map[netip.Addr]bool // of all of them
 }
 
-// maxCircle bounds a circle: what comes and goes in years.
-const maxCircle = 4 * MaxNodes
+// maxGone bounds those that were in the table, and maxAddresses the addresses.
+const (
+	maxGone      = 256
+	maxAddresses = 4 * MaxNodes
+)
 
-func (c *circle) add(node addr.UUID, addresses []string) {
-	if c.nodes == nil || len(c.nodes) > maxCircle || len(c.addresses) > maxCircle {
-		*c = circle{make(map[addr.UUID]bool), make(map[netip.Addr]bool)}
+// beginCircle makes the circle of those that this node remembers.
+func (a *Agent) beginCircle() {
+	c := circle{remembered: make(map[addr.UUID]bool), addresses: make(map[netip.Addr]bool)}
+	c.reach(a.cfg.Node.Addresses)
+	for _, m := range a.cfg.State.Members() {
+		c.remembered[m.UUID] = true
+		c.reach(m.Addresses)
 	}
-	c.nodes[node] = true
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.view.circle = c
+}
+
+func (c *circle) reach(addresses []string) {
+	if len(c.addresses) > maxAddresses {
+		clear(c.addresses)
+	}
 	for _, a := range addresses {
 		if at, err := netip.ParseAddrPort(a); err == nil {
 			c.addresses[at.Addr().Unmap()] = true
@@ -30,24 +49,41 @@ func (c *circle) add(node addr.UUID, addresses []string) {
 	}
 }
 
-// beginCircle makes the circle of those that this node remembers.
-func (a *Agent) beginCircle() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.view.circle.add(a.self.UUID, a.cfg.Node.Addresses)
-	for _, m := range a.cfg.State.Members() {
-		a.view.circle.add(m.UUID, m.Addresses)
+// meet makes the nodes those of the table. It reports whether that are others.
+func (c *circle) meet(nodes []Node) bool {
+	table := make(map[gossip.Key]bool, len(nodes))
+	for _, n := range nodes {
+		table[gossip.Key{UUID: n.UUID, Epoch: n.Epoch}] = true
 	}
+	if maps.Equal(table, c.table) {
+		return false
+	}
+	for k := range c.table {
+		if !table[k] {
+			c.gone = append(c.gone, k)
+		}
+	}
+	c.gone = c.gone[max(len(c.gone)-maxGone, 0):]
+	for _, n := range nodes {
+		c.reach(n.Addresses)
+	}
+	c.table = table
+	return true
 }
 
 // proven reports whether a gossiping member is one that the host has granted a life.
+// It runs with a lock of gossip held.
 func (a *Agent) proven(k gossip.Key) bool {
-	if d := a.enroller; d != nil && d.get(k.UUID) != nil {
-		return true
-	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.view.circle.nodes[k.UUID] && !a.view.bans[k.UUID]
+	c := &a.view.circle
+	switch {
+	case a.view.bans[k.UUID]:
+		return false
+	case c.table[k] || slices.Contains(c.gone, k):
+		return true
+	}
+	return len(c.table) == 0 && c.remembered[k.UUID]
 }
 
 // knows reports whether a member is, or was, at an address.

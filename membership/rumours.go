@@ -39,6 +39,7 @@ func (a *Agent) startGossip(epoch uint64) error {
 		Profile:    a.cfg.Detection,
 		MaxMembers: maxHeard,
 		Proven:     a.proven,
+		Known:      a.knows,
 		Seed:       a.cfg.Seed,
 		Log:        a.log.With().Str("part", "gossip").Logger(),
 	})

@@ -263,3 +263,19 @@ func BenchmarkBindLowestFreeOfAFullTable(b *testing.B) {
 		}
 	}
 }
+
+func TestChosenPortsAreAllowed(t *testing.T) {
+	tb := portmap.New()
+	odd := func(p addr.Port) bool { return p%2 == 1 }
+	for _, want := range []addr.Port{addr.FirstEphemeral + 1, addr.FirstEphemeral + 3} {
+		if got, err := tb.BindAllowed(0, false, odd); got != want || err != nil {
+			t.Errorf("chose %d, %v, want %d", got, err, want)
+		}
+	}
+	if got, err := tb.BindAllowed(0, false, func(addr.Port) bool { return false }); err != status.NoSpace {
+		t.Errorf("nothing is allowed: chose %d, %v", got, err)
+	}
+	if got, err := tb.Bind(0, false); got != addr.FirstEphemeral || err != nil {
+		t.Errorf("everything is allowed: chose %d, %v", got, err)
+	}
+}

@@ -48,12 +48,18 @@ func CheckPrivilege(port addr.Port, admin bool) error {
 // below addr.AdminEnd without admin, status.Invalid for a port that is taken,
 // and status.NoSpace when there is none to choose.
 func (t *Table) Bind(port addr.Port, admin bool) (addr.Port, error) {
+	return t.BindAllowed(port, admin, nil)
+}
+
+// BindAllowed is Bind that does not choose a port which allowed, if it is not
+// nil, refuses.
+func (t *Table) BindAllowed(port addr.Port, admin bool, allowed func(addr.Port) bool) (addr.Port, error) {
 	if err := CheckPrivilege(port, admin); err != nil {
 		return 0, err
 	}
 	if port == 0 {
 		var ok bool
-		if port, ok = t.lowestFree(); !ok {
+		if port, ok = t.choose(allowed); !ok {
 			return 0, status.NoSpace
 		}
 	} else if t.refs[port] > 0 {
@@ -108,6 +114,20 @@ func (t *Table) Bound() iter.Seq[addr.Port] {
 			}
 		}
 	}
+}
+
+// choose returns the lowest free port from addr.FirstEphemeral that is allowed.
+func (t *Table) choose(allowed func(addr.Port) bool) (addr.Port, bool) {
+	port, ok := t.lowestFree()
+	if !ok || allowed == nil || allowed(port) {
+		return port, ok
+	}
+	for p := int(port) + 1; p < ports; p++ {
+		if t.refs[addr.Port(p)] == 0 && allowed(addr.Port(p)) {
+			return addr.Port(p), true
+		}
+	}
+	return 0, false
 }
 
 // lowestFree returns the lowest free port from addr.FirstEphemeral.

@@ -4,9 +4,12 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/signal"
 	"runtime"
+	"syscall"
 	"time"
 
+	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 
 	"github.com/fabricd/fabricd/internal/daemon"
@@ -24,6 +27,8 @@ func (a *app) runCommand() *cobra.Command {
 (--data-port is FABRIC_DATA_PORT) or a line of the YAML file (data-port: 7700);
 a flag overrides a variable, and a variable overrides the file. A wrong value
 ends fabricd at once with exit code 2 and one line that says what is allowed.
+On SIGHUP, and when the file has changed, a node reads them again and takes over
+the access rules (deploy/access.md); a wrong value then changes nothing.
 deploy/rings.md says what the settings of rings are worth. With --explain nothing is
 run: it prints each setting, what has set it, and what is allowed.`,
 		Example: `  fabricd run --role host
@@ -53,7 +58,8 @@ run: it prints each setting, what has set it, and what is allowed.`,
 		for _, name := range daemon.UnknownEnv(a.environ) {
 			log.Warn().Str("op", "config").Str("variable", name).Msg("no setting has this name; ignored")
 		}
-		return runNode(cmd.Context(), c, daemon.Options{Log: log, Version: buildVersion(), RebuildLeases: rebuild, Faults: faults})
+		return runNode(cmd.Context(), c, daemon.Options{Log: log, Version: buildVersion(), RebuildLeases: rebuild, Faults: faults,
+			Settings: func() (daemon.Config, error) { return a.settings(cmd, file) }, SettingsFile: a.configFile(file)})
 	}
 	return cmd
 }
@@ -111,6 +117,23 @@ func spareProcessor(c daemon.Config, environ string, machine int) {
 	}
 }
 
+// serve returns when a node ends or is told to. Until then each signal of hup
+// makes it read its settings again.
+func serve(ctx context.Context, d *daemon.Daemon, log zerolog.Logger, hup <-chan os.Signal) {
+	for {
+		select {
+		case <-hup:
+			_ = d.ReloadSettings() // which has logged it
+		case <-ctx.Done():
+			log.Info().Str("op", "leave").Msg("told to end")
+			return
+		case <-d.Done():
+			log.Error().Str("op", "run").Err(d.Err()).Msg("node ended")
+			return
+		}
+	}
+}
+
 // runNode runs a node until ctx is done and then leaves.
 func runNode(ctx context.Context, c daemon.Config, o daemon.Options) error {
 	spareProcessor(c, os.Getenv("GOMAXPROCS"), runtime.NumCPU())
@@ -119,6 +142,9 @@ func runNode(ctx context.Context, c daemon.Config, o daemon.Options) error {
 	o.Heap = daemon.NewHeap()
 	defer o.Heap.Close()
 	log := o.Log.With().Str("node", c.Name).Logger()
+	hup := make(chan os.Signal, 1) // from the start on: without a receiver it ends the process
+	signal.Notify(hup, syscall.SIGHUP)
+	defer signal.Stop(hup)
 	d, err := daemon.Start(ctx, c, o)
 	if err != nil && ctx.Err() != nil {
 		log.Info().Str("op", "run").Err(err).Msg("told to end before the node had joined")
@@ -128,12 +154,7 @@ func runNode(ctx context.Context, c daemon.Config, o daemon.Options) error {
 		return err
 	}
 	log = o.Log.With().Str("node", d.Status().Name).Logger() // it may have kept another
-	select {
-	case <-ctx.Done():
-		log.Info().Str("op", "leave").Msg("told to end")
-	case <-d.Done():
-		log.Error().Str("op", "run").Err(d.Err()).Msg("node ended")
-	}
+	serve(ctx, d, log, hup)
 	leaving, cancel := context.WithTimeout(context.Background(), leaveTimeout)
 	defer cancel()
 	if err := d.Leave(leaving); err != nil {

@@ -109,6 +109,7 @@ func showStatus(w io.Writer, text json.RawMessage) error {
 		{"identity", fmt.Sprintf("%s, start %d", st.Node, st.Epoch)},
 		{"detection", st.Detection},
 		{"channels", ringsOf(st.Rings)},
+		{"access", accessOf(st.Access)},
 		{"certificates", certificates(st)},
 		{"nodes", fmt.Sprintf("%d, %s from here", st.Counts.Nodes, plural(st.Counts.Links, "link"))},
 		{"refused", plural(int(st.Counts.Refused), "connection")},
@@ -167,6 +168,18 @@ func ringsOf(r daemon.RingStatus) string {
 	return text
 }
 
+// accessOf says how many access rules there are and what they have refused.
+func accessOf(rules []daemon.AccessRule) string {
+	if len(rules) == 0 {
+		return "" // a node that has not joined yet
+	}
+	refused := uint64(0)
+	for _, r := range rules {
+		refused += r.Refused
+	}
+	return fmt.Sprintf("%s, %s, %d connects refused by them", rules[len(rules)-1].Rule, plural(len(rules)-1, "rule"), refused)
+}
+
 // certificates says whose certificates are in use, and until when this node's.
 func certificates(st daemon.Status) string {
 	text := "from the " + map[string]string{"host": "host", "operator": "operator's CA"}[st.Trust]
@@ -180,7 +193,7 @@ func certificates(st daemon.Status) string {
 // words.
 var statusKnown = strings.Fields(`version pid name role state detail cluster node epoch term id generation host host_detail
 	started uptime data_addresses gossip_address socket admin state_dir detection providers providers_unavailable tcp_plaintext trust certificate_until counts panics rings
-	faults_enabled warnings`)
+	faults_enabled warnings access`)
 
 func hostOf(st daemon.Status) string {
 	text := withDetail(st.Host, st.HostDetail)

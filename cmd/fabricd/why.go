@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -41,7 +43,7 @@ func (p part) String() string {
 func (a *app) whyCommand() *cobra.Command {
 	var f askFlags
 	cmd := &cobra.Command{
-		Use: "why [CONN]", Short: "Tell which way a connection takes, and why not a faster one",
+		Use: "why [CONN | NODE PORT]", Short: "Tell which way a connection takes and why not a faster one, or what a connect would meet",
 		Long: `Tell which ways a connection takes, and why not a faster one: messages between two
 applications of this node through memory that they share (channel) or through the
 node (socket), RMA between them on the windows themselves (direct) or through the
@@ -49,14 +51,27 @@ node, both to another node through a provider's link. CONN is an
 address of the connection in 'fabricd conns', NODE:PORT, local or remote; without
 it all are told. Of a link each provider of this node is told: whether the link has
 it, why, its place among them, and what it is estimated to cost for short messages,
-operations on a page and transfers of 1 MiB.`,
+operations on a page and transfers of 1 MiB.
+
+With NODE, a name or an ID, and PORT it says what a connect to that port by an
+application of this node would meet, and does not connect: whether the access rules
+of that node and the list of the listener allow it, what decides, whether anything
+listens, and how many requests wait to be accepted. --uid is the user that runs the
+application.`,
 		Example: `  fabricd why
   fabricd why 0:2050
+  fabricd why web-1 2050
+  fabricd why 3 2050 --uid 1000 --json
   fabricd why 0:2050 --json | jq -r '.ways[].messages.path'`,
 	}
 	f.addTo(cmd, a, true)
-	cmd.Args = cobra.MaximumNArgs(1)
+	uid := cmd.Flags().Uint32("uid", uint32(os.Getuid()), "with NODE PORT: the user that runs the application")
+	cmd.Flags().Lookup("uid").DefValue = "yours"
+	cmd.Args = cobra.MaximumNArgs(2)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 2 {
+			return a.whyPort(cmd, &f, args[0], args[1], *uid)
+		}
 		var at string
 		if len(args) == 1 {
 			x, err := addr.Parse(args[0])
@@ -74,6 +89,42 @@ operations on a page and transfers of 1 MiB.`,
 		})
 	}
 	return cmd
+}
+
+// whyPort tells what a connect to a port of a node would meet.
+func (a *app) whyPort(cmd *cobra.Command, f *askFlags, node, port string, uid uint32) error {
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err != nil || n == 0 {
+		return usagef("port: %q: want a number from 1 to 65535", port)
+	}
+	return a.ask(cmd, f, func(ctx context.Context, c *daemon.Client) error {
+		p, err := c.Preview(ctx, node, addr.Port(n), uid)
+		if err != nil {
+			return err
+		}
+		if f.json {
+			return json.NewEncoder(a.stdout).Encode(p)
+		}
+		return tellPreview(a.stdout, p)
+	})
+}
+
+// tellPreview prints what a connect would meet.
+func tellPreview(w io.Writer, p daemon.Preview) error {
+	verdict, rule := "would be refused", "refuses it: "
+	if p.Connects {
+		verdict = "would wait to be accepted"
+	}
+	if p.Allowed {
+		rule = "allows it: "
+	}
+	listener := "none"
+	if p.Listening {
+		listener = fmt.Sprintf("%d of at most %d requests wait", p.Waiting, p.Backlog)
+	}
+	_, err := fmt.Fprintf(w, "a connect by user %d of this node to %d:%d (%s) %s\n  access    %s%s\n  listener  %s\n",
+		p.UID, p.Node, p.Port, p.Name, verdict, rule, p.By, listener)
+	return err
 }
 
 // waysOf asks the node for the ways of the connections at an address, or of all.

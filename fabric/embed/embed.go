@@ -51,6 +51,12 @@ type Config struct {
 	LinkLatency    string        // low or normal: whether who waits for a link over tcp keeps looking at its socket, up to GOMAXPROCS less one at a time; empty: normal
 	ConnectTimeout time.Duration // how long a connect waits for its accept; 0: 10 s
 
+	// Access are the access rules of the node's ports, as fabricd's setting access
+	// has them: "2050-2059 from web-1 label:db bind 1000". They hold for this
+	// process too. DefaultAccess, open or closed, decides without a rule; empty: open.
+	Access        []string
+	DefaultAccess string
+
 	CA, Cert, Key string // PEM files of an operator's own CA; all or none
 
 	// MaxNodes is how many identities a host lets into the cluster, and
@@ -113,6 +119,8 @@ func (c Config) settings() map[string]string {
 	port("gossip-port", c.GossipPort)
 	set("detection", c.Detection)
 	set("lost-pair", c.LostPair)
+	set("access", strings.Join(c.Access, ","))
+	set("default-access", c.DefaultAccess)
 	if c.ConnectTimeout != 0 {
 		s["connect-timeout"] = c.ConnectTimeout.String()
 	}

@@ -19,6 +19,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"os"
 	"runtime"
 	"sync"
 	"testing"
@@ -121,9 +122,10 @@ func newCluster(tb reporter, n int, opts []Option) *Cluster {
 	defer c.mu.Unlock()
 	for i := range n {
 		m := &member{peer: driver.Peer{
-			Life: addr.Life{Node: addr.NodeID(i)},
-			UUID: nodeUUID(i),
-			Name: fmt.Sprintf("node-%d", i),
+			Life:   addr.Life{Node: addr.NodeID(i)},
+			UUID:   nodeUUID(i),
+			Name:   fmt.Sprintf("node-%d", i),
+			Labels: c.opts.labels[i],
 		}, layer: inject.New(faults.NewPlane(faults.Options{Seed: c.opts.faultSeed + uint64(i)}))}
 		m.layer.Plane().SetSelf(addr.NodeID(i))
 		c.nodes = append(c.nodes, m)
@@ -180,10 +182,11 @@ func (c *Cluster) acquaint(m, other *member) {
 
 func (c *Cluster) selfLocked(m *member) driver.Self {
 	return driver.Self{
-		Self:  ipc.Self{Cluster: c.id, Life: m.peer.Life, Name: m.peer.Name},
-		UUID:  m.peer.UUID,
-		Epoch: m.peer.Epoch,
-		Term:  1,
+		Self:   ipc.Self{Cluster: c.id, Life: m.peer.Life, Name: m.peer.Name},
+		UUID:   m.peer.UUID,
+		Epoch:  m.peer.Epoch,
+		Term:   1,
+		Labels: m.peer.Labels,
 	}
 }
 
@@ -244,7 +247,9 @@ func (c *Cluster) App(i int, admin bool) *fabric.Node {
 }
 
 func newApp(n *driver.Node, admin bool) *fabric.Node {
-	return fabric.NewNode(n.NewSession(ipc.Credentials{Admin: admin}))
+	return fabric.NewNode(n.NewSession(ipc.Credentials{
+		UID: uint32(os.Getuid()), GID: uint32(os.Getgid()), PID: int32(os.Getpid()), Admin: admin,
+	}))
 }
 
 // Session returns a new session on node i, which must be up: what a server of

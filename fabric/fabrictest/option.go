@@ -22,6 +22,7 @@ type options struct {
 	faultSeed      uint64
 	connectTimeout time.Duration
 	log            zerolog.Logger
+	labels         map[int][]string // by node
 }
 
 // QUIC makes the nodes talk QUIC over UDP sockets on the loopback interface,
@@ -61,6 +62,17 @@ func Seed(seed uint64) Option { return func(o *options) { o.faultSeed = seed } }
 
 // ConnectTimeout is how long a connect waits to be accepted; 10 s without it.
 func ConnectTimeout(d time.Duration) Option { return func(o *options) { o.connectTimeout = d } }
+
+// Labels gives node i labels, as a cluster's host does: for [fabric.Allow] and
+// [fabric.Peer].
+func Labels(i int, labels ...string) Option {
+	return func(o *options) {
+		if o.labels == nil {
+			o.labels = make(map[int][]string)
+		}
+		o.labels[i] = labels
+	}
+}
 
 // Log makes the engines log to l, with the nodes' IDs in the field "node".
 func Log(l zerolog.Logger) Option { return func(o *options) { o.log = l } }

@@ -36,6 +36,9 @@ var mayImport = map[string][]string{
 	"rma":           {"internal/status"},
 	"internal/wire": {"fabric/addr", "internal/status"},
 
+	// Rules: who may connect and bind.
+	"internal/access": {"fabric/addr"},
+
 	// Membership: the parts, each below the agent that joins them.
 	"membership/verdict": {"fabric/addr"},
 	"membership/trust":   {"fabric/addr"},
@@ -56,11 +59,11 @@ var mayImport = map[string][]string{
 	"internal/core": {"portmap", "rma", "fence", "internal/wire", "fabric/addr", "internal/status"},
 	"internal/driver": {"internal/core", "internal/guard", "internal/logbound", "internal/ipc", "internal/transport", "internal/wire",
 		"internal/transport/mem", // the link of a node to itself
-		"internal/faults/failpoint", "portmap", "rma", "fence", "fabric/addr", "internal/status"},
+		"internal/faults/failpoint", "portmap", "rma", "fence", "fabric/addr", "internal/status", "internal/access"},
 
 	// The door, and the API in front of it.
-	"internal/ipc": {"fabric/addr", "internal/status", "internal/guard", "internal/shm", "internal/ring", "internal/spin", "internal/faults/failpoint", "rma", "fence"},
-	"fabric":       {"internal/ipc", "rma", "fence", "fabric/addr", "internal/status"},
+	"internal/ipc": {"fabric/addr", "internal/status", "internal/guard", "internal/shm", "internal/ring", "internal/spin", "internal/faults/failpoint", "rma", "fence", "internal/access"},
+	"fabric":       {"internal/access", "internal/ipc", "rma", "fence", "fabric/addr", "internal/status"},
 
 	// The fault plane: what decides, and what does it to the carriers; the
 	// faults of one node, which every room may ask for.
@@ -71,7 +74,7 @@ var mayImport = map[string][]string{
 	// What joins the rooms.
 	"internal/daemon": {"internal/audit", "internal/guard", "internal/admission", "internal/logbound", "internal/driver", "membership", "membership/gossip", "membership/state", "membership/trust", "membership/verdict", "internal/ipc",
 		"internal/transport", "internal/transport/quic", "internal/transport/tcp", "internal/faults", "internal/faults/inject", "internal/faults/failpoint",
-		"internal/segment", "internal/shm", "fabric/addr", "internal/status", "internal/yamlbound", "internal/printable"},
+		"internal/segment", "internal/shm", "fabric/addr", "internal/status", "internal/yamlbound", "internal/printable", "internal/access"},
 	"internal/doctor": {"internal/daemon", "internal/ipc", "internal/shm", "internal/transport/quic"},
 	"fabric/embed":    {"fabric", "internal/daemon", "internal/ipc", "fabric/addr"},
 	"fabric/fabrictest": {"fabric", "internal/driver", "internal/ipc", "internal/transport", "internal/transport/mem",

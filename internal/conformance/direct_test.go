@@ -366,7 +366,7 @@ func TestDirectUseChangesNoResult(t *testing.T) {
 		}
 		for end := range 2 { // something that succeeds
 			both(move{fmt.Sprintf("%d: register all", end), func(w *world) (string, error) {
-				off, err := w.ends[end].Register(w.mem[end][:4*rma.PageSize], 0, 3, 0)
+				off, err := w.ends[end].Register(w.mem[end], 0, 3, 0) // a part of the memory would not be direct
 				return fmt.Sprintf("%#x", off), err
 			}})
 		}
@@ -452,15 +452,14 @@ func (w *world) race(t *testing.T) {
 		}
 	})
 	for i := range rounds {
-		page := w.mem[1][i%worldPages*rma.PageSize:][:rma.PageSize]
-		if _, err := w.ends[1].Register(page, 0, 3, rma.MapFixed); err != nil {
+		if _, err := w.ends[1].Register(w.mem[1], 0, 3, rma.MapFixed); err != nil {
 			t.Fatal(err)
 		}
 		was := landed.Load()
 		await(func() bool { return landed.Load() >= was+5 })
 		if i == rounds-1 {
 			w.ends[1].Close()
-		} else if err := w.ends[1].Unregister(0, rma.PageSize); err != nil {
+		} else if err := w.ends[1].Unregister(0, int64(len(w.mem[1]))); err != nil {
 			t.Fatal(err)
 		}
 		last := begun.Load()
@@ -469,7 +468,7 @@ func (w *world) race(t *testing.T) {
 		} else {
 			writer.Wait()
 		}
-		if got := word(page); got > last {
+		if got := word(w.mem[1]); got > last {
 			t.Errorf("write %d has landed, which began after %d, when the window was gone", got, last)
 		}
 	}

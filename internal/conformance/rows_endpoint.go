@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"syscall"
 
@@ -183,12 +184,46 @@ var listenRows = slices.Concat(
 			c.want(e.Listen(0), syscall.EINVAL)
 			c.want(e.Listen(1), ok)
 		}},
+		{call: "listen", name: "BOUND/allow of the peer's node=connects", check: func(c *check) {
+			listener, at := c.listeningTo(fabric.Allow("label:none", c.near.Name()))
+			c.dial(c.unbound(), listener, at)
+		}},
+		{call: "listen", name: "BOUND/allow of other nodes=ECONNREFUSED, and nothing to accept", check: func(c *check) {
+			listener, at := c.listeningTo(fabric.Allow("label:none", "no-such-node"))
+			c.refused(c.unbound(), at, syscall.ECONNREFUSED)
+			_, err := listener.TryAccept()
+			c.want(err, syscall.EAGAIN)
+		}},
+		{call: "listen", name: "BOUND/allow of this node=connects on it only", check: func(c *check) {
+			listener, at := c.listeningTo(fabric.Allow("local"))
+			if c.near.ID() == c.far.ID() {
+				c.dial(c.unbound(), listener, at)
+				return
+			}
+			c.refused(c.unbound(), at, syscall.ECONNREFUSED)
+		}},
+		{call: "listen", name: "BOUND/allow of what is no caller=EINVAL, still BOUND", check: func(c *check) {
+			e := c.bound()
+			for _, callers := range [][]string{nil, {""}, {"a b"}, {"label:"}, {"none", "all"}, {"all", "all"}} {
+				c.want(e.Listen(4, fabric.Allow(callers...)), syscall.EINVAL)
+			}
+			c.want(e.Listen(4, fabric.Allow("none")), ok)
+		}},
 		{call: "listen", name: "backlog above 1024=1024", alone: true, check: func(c *check) {
 			_, at := c.listeningOn(c.far, 5000)
 			c.overflow(1024, at)
 		}},
 	},
 )
+
+// listeningTo returns a listener on the far node with one option.
+func (c *check) listeningTo(o fabric.ListenOption) (end, fabric.Addr) {
+	c.Helper()
+	e := c.openOn(c.far)
+	c.bind(e, 0)
+	c.must(e.Listen(4, o))
+	return e, e.LocalAddr()
+}
 
 func listenFor(backlog int) func(*check, end) error {
 	return func(_ *check, e end) error { return e.Listen(backlog) }
@@ -400,6 +435,20 @@ func connectAny(c *check, e end) error {
 	return err
 }
 
+// peerIs checks that the peer of e is an application of node.
+func (c *check) peerIs(e end, node *fabric.Node, userKnown bool) {
+	c.Helper()
+	uid := int64(-1)
+	if userKnown {
+		uid = int64(os.Getuid())
+	}
+	p, err := e.Peer()
+	c.must(err)
+	if life := node.Life(); p.Node != life.Node || p.Generation != life.Generation || p.Name != node.Name() || len(p.Labels) > 0 || p.UID != uid {
+		c.Errorf("peer %+v, want node %v, %q and user %d", p, life, node.Name(), uid)
+	}
+}
+
 func tryConnectAny(c *check, e end) error {
 	_, at := c.listeningOn(c.far, 1)
 	_, err := e.TryConnect(at)
@@ -415,6 +464,18 @@ var acceptRows = slices.Concat([]row{
 		}
 		c.send(far, "works")
 		c.recv(near, "works")
+	}},
+	{call: "accept", name: "CONNECTED/peer=node, name and user, of both ends", check: func(c *check) {
+		near, far := c.connected()
+		c.peerIs(far, c.near, true)
+		c.peerIs(near, c.far, c.near.ID() == c.far.ID())
+		c.closeEnd(near)
+		c.await(far, fabric.PollHup)
+		c.peerIs(far, c.near, true)
+		_, err := near.Peer()
+		c.want(err, syscall.EBADF)
+		_, err = c.listening().Peer()
+		c.want(err, syscall.ENOTCONN)
 	}},
 	{call: "accept", name: "LISTENING/request without SYNC=CONNECTED", check: func(c *check) {
 		near, listener := c.connecting()

@@ -271,9 +271,11 @@ var unregisterRows = slices.Concat(
 			m, err := far.Mmap(w.off, page, rw)
 			c.must(err)
 			defer m.Close()
-			c.want(near.Unregister(w.off, page), ok)
 			fabric.StoreUint64(m.Bytes(), 42)
-			if got := fabric.LoadUint64(w.mem); got != 42 {
+			c.want(near.Unregister(w.off, page), ok)
+			// Between processes it is memory that the owner no longer uses.
+			c.stillMapped(m.Bytes(), 42)
+			if got := fabric.LoadUint64(w.mem); got != 42 && got != 43 {
 				c.Errorf("the window's memory has %d", got)
 			}
 			c.want(far.VWriteTo([]byte("x"), w.off, fabric.Sync), syscall.ENXIO)
@@ -409,20 +411,35 @@ var mmapRows = slices.Concat(
 	},
 )
 
+// stillMapped checks that memory has want, and takes another value.
+func (c *check) stillMapped(mem []byte, want uint64) {
+	c.Helper()
+	if got := fabric.LoadUint64(mem); got != want {
+		c.Errorf("the mapping has %d, want %d", got, want)
+	}
+	fabric.StoreUint64(mem, want+1)
+	if got := fabric.LoadUint64(mem); got != want+1 {
+		c.Errorf("the mapping has %d, want %d", got, want+1)
+	}
+}
+
 // stays checks that near's mapping of far's memory survives the close of ends,
-// and that the other end learns of the close at once.
+// and that the other end learns of the close at once. While the owner has not
+// closed, it is the owner's memory.
 func stays(c *check, near, far, ends end) {
 	w := c.window(far, 1, rw)
 	m, err := near.Mmap(w.off, page, rw)
 	c.must(err)
 	defer m.Close()
+	fabric.StoreUint64(m.Bytes(), 6)
 	c.closeEnd(ends)
-	if ends == near {
-		c.await(far, fabric.PollHup)
-	} else {
+	if ends != near {
 		c.await(near, fabric.PollHup)
+		c.stillMapped(m.Bytes(), 6)
+		return
 	}
-	fabric.StoreUint64(m.Bytes(), 7)
+	c.await(far, fabric.PollHup)
+	c.stillMapped(m.Bytes(), 6)
 	if got := fabric.LoadUint64(w.mem); got != 7 {
 		c.Errorf("the window's memory has %d", got)
 	}

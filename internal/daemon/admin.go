@@ -151,6 +151,9 @@ func (a *admin) routes() http.Handler {
 	if s, ok := a.subject.(collector); ok {
 		a.collectRoute(mux, s)
 	}
+	if s, ok := a.subject.(previewer); ok {
+		a.previewRoute(mux, s)
+	}
 	mux.HandleFunc("GET /v1/keys", a.keys)
 	mux.HandleFunc("POST /v1/keys/rotate", a.rotate)
 	return a.audited(http.MaxBytesHandler(mux, adminBody))

@@ -102,7 +102,9 @@ func (b *bridge) begin() {
 	}
 	b.engine.Retain(lives, string(membership.ReasonSilent))
 	b.engine.SetSelf(driver.Self{
-		Self:  ipc.Self{Cluster: b.cluster, Life: ev.Node.Life, Name: b.name},
+		Self:   ipc.Self{Cluster: b.cluster, Life: ev.Node.Life, Name: b.name},
+		Labels: ev.Node.Labels,
+
 		UUID:  ev.Node.UUID,
 		Epoch: ev.Node.Epoch,
 		Term:  b.term(),
@@ -122,6 +124,6 @@ func resetReason(ev membership.Event) string {
 }
 
 func peerOf(n membership.Node) driver.Peer {
-	return driver.Peer{Life: n.Life, UUID: n.UUID, Epoch: n.Epoch, Name: n.Name, Addresses: n.Addresses,
+	return driver.Peer{Life: n.Life, UUID: n.UUID, Epoch: n.Epoch, Name: n.Name, Labels: n.Labels, Addresses: n.Addresses,
 		Providers: n.Providers, Until: n.Until}
 }

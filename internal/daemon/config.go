@@ -75,6 +75,7 @@ type Config struct {
 
 	Network NetworkConfig
 	Local   LocalConfig
+	Access  AccessConfig
 	TLS     TLSConfig
 	Log     LogConfig
 }

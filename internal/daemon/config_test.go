@@ -87,6 +87,10 @@ conn-memory: 3GiB
 app-endpoints: 100
 app-windows: 64
 app-window-memory: 16MiB
+access:
+  - 2050-2059 from web-1 label:db host bind 1000 group:27
+  - 2060  bind  none
+default-access: closed
 ring-slots: 1024
 ring-data: 1MiB
 ring-release: 50
@@ -106,6 +110,7 @@ log-format: json
 		"admin-uids": "0,1000", "admin-gids": "", "ca": "ca.pem", "cert": "cert.pem", "key": "key.pem",
 		"detection": "fast", "lost-pair": "evict", "providers": "tcp,quic", "tcp-plaintext": "true", "link-latency": "low", "connect-timeout": "250ms", "certificate-validity": "90d", "max-nodes": "200", "allowed-networks": "10.0.0.0/8,fd00::/8", "audit-log": "stderr", "enable-faults": "true", "log-level": "debug", "log-format": "json",
 		"conn-memory": "3GiB", "app-endpoints": "100", "app-windows": "64", "app-window-memory": "16MiB",
+		"access": "2050-2059 from web-1 label:db host bind 1000 group:27,2060 bind none", "default-access": "closed",
 		"ring-slots": "1024", "ring-data": "1MiB", "ring-release": "50", "ring-huge-pages": "try",
 	} {
 		i := -1
@@ -174,6 +179,11 @@ func TestEveryMistakeGetsOneLine(t *testing.T) {
 		{"admin-uids", "-1", "numbers"},
 		{"admin-gids", "4294967296", "numbers"},
 		{"ca", "ca.pem", "all of ca, cert and key"},
+		{"access", "2050", `rule "2050": want "from" with callers`},
+		{"access", "2050 from web-1,2050 bind 7", `rule "2050 bind 7" never decides`},
+		{"access", strings.Repeat("1 from all,", 256) + "1 from all", "257 rules, want at most 256"},
+		{"default-access", "", "open or closed"},
+		{"default-access", "half", "open or closed"},
 		{"detection", "faster", "fast, normal or calm"},
 		{"lost-pair", "forget", "reset or evict"},
 		{"providers", "carrier-pigeon", "quic"},

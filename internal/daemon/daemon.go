@@ -12,6 +12,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/access"
 	"github.com/fabricd/fabricd/internal/audit"
 	"github.com/fabricd/fabricd/internal/driver"
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
@@ -36,6 +37,16 @@ type Options struct {
 	Faults *failpoint.Node
 	// Heap bounds Go's memory; nil: nothing does.
 	Heap *Heap
+	// Settings reads the configuration again, for what a running node takes over:
+	// the access rules. Nil: it never does. A change of SettingsFile, if there is
+	// one, is noticed within half a minute; see [Daemon.ReloadSettings].
+	Settings     func() (Config, error)
+	SettingsFile string
+	// AccessRefused gets every connect and bind that the access rules have refused,
+	// AccessChanged other rules that came into force. They must not block. Nil:
+	// none is reported.
+	AccessRefused func(driver.Refusal)
+	AccessChanged func(AccessChange)
 }
 
 // heapBound returns what takes over a limit, nil if nothing does.
@@ -49,6 +60,7 @@ func (o *Options) heapBound() func(int64) {
 // A Daemon is one running node. Its methods may be called from any goroutine.
 type Daemon struct {
 	cfg     Config
+	loaded  Config // cfg as Start got it
 	opts    Options
 	log     zerolog.Logger
 	started time.Time
@@ -72,6 +84,8 @@ type Daemon struct {
 	wg     sync.WaitGroup // the daemon's own goroutines
 	done   chan struct{}  // closed when the node has ended by itself, or was closed
 
+	reloading sync.Mutex // held while settings are read again
+
 	memory  *connMemory
 	known   *knownAddresses
 	refused atomic.Uint64 // connections of peers
@@ -80,6 +94,7 @@ type Daemon struct {
 	mu     sync.Mutex // guards the fields below, which the admin interface reads while Start sets them
 	phase  string     // joining, joined or leaving; joined only says that the node is a member
 	waits  string     // what joining waits for
+	access *access.Policy
 	engine *driver.Node
 	agent  *membership.Agent
 	store  *trust.Store
@@ -116,15 +131,19 @@ const (
 // there are no operator commands.
 func Start(ctx context.Context, c Config, o Options) (*Daemon, error) {
 	d := &Daemon{
-		cfg: c, opts: o, log: o.Log.With().Str("node", c.Name).Logger(), started: time.Now(),
+		cfg: c, loaded: c, opts: o, log: o.Log.With().Str("node", c.Name).Logger(), started: time.Now(),
 		roster: newRoster(), known: newKnownAddresses(),
 		done:  make(chan struct{}),
 		phase: phaseJoining,
 	}
+	var err error
+	if d.access, err = c.Access.policy(); err != nil {
+		return nil, problem("access", "", err.Error(), err)
+	}
 	d.takeNodeFaults()
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	d.memory = newConnMemory(c.Local.Quotas, shm.Limit, o.heapBound())
-	if err := d.start(ctx); err != nil {
+	if err = d.start(ctx); err != nil {
 		// What Start made is undone; its own error is the one that matters.
 		_ = d.Close()
 		return nil, err
@@ -138,6 +157,7 @@ func (d *Daemon) start(ctx context.Context) error {
 		d.openLinks, d.openOperator, d.openState, d.openAudit, d.openPorts, d.openAdmin, d.openSocket, d.join,
 		d.findPlaces, // again: the names of members may be known only now
 		d.startEngine,
+		d.followSettings,
 	} {
 		if err := room(ctx); err != nil {
 			return err
@@ -356,6 +376,7 @@ func (d *Daemon) Status() Status {
 	}
 	st.Providers, st.Unavailable = d.providers()
 	st.Rings = d.ringStatus()
+	st.Access = d.accessRules()
 	st.FaultsEnabled, st.Warnings = d.nodeFaults != nil, d.warnings()
 	return st
 }

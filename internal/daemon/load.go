@@ -110,6 +110,7 @@ func (c *Config) check(values map[string]value) []Problem {
 		report("admin", c.Local.AdminSocket, "is the applications' socket too; want another one")
 	}
 	c.checkProviders(report)
+	c.checkAccess(values, report)
 	t := c.TLS
 	given := 0
 	for _, f := range []string{t.CA, t.Cert, t.Key} {

@@ -237,6 +237,8 @@ func (d *Daemon) startEngine(ctx context.Context) error {
 	_, named := d.cfg.carriers()
 	reports, leases := &reporter{}, newLeases(d.ctx)
 	engine := driver.Start(driver.Config{
+		Access:         d.accessPolicy(),
+		Refused:        d.opts.AccessRefused,
 		Providers:      providers,
 		RankByCost:     !named,
 		Log:            d.log,
@@ -253,6 +255,7 @@ func (d *Daemon) startEngine(ctx context.Context) error {
 	})
 	d.mu.Lock()
 	d.engine = engine
+	engine.SetAccess(d.access) // which may have changed meanwhile
 	d.mu.Unlock()
 	return d.startMembership(ctx, store, engine, reports, leases)
 }

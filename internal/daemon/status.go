@@ -57,6 +57,9 @@ type Status struct {
 	// Panics are those, since the start, that ended what a peer or an application
 	// has here instead of the process. Each is a bug; the log has its stack.
 	Panics uint64 `json:"panics"`
+	// Access are the access rules in force, in their order, and what decides
+	// without one.
+	Access []AccessRule `json:"access"`
 
 	Counts Counts `json:"counts"`
 }

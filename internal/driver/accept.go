@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/access"
 	"github.com/fabricd/fabricd/internal/core"
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
 	"github.com/fabricd/fabricd/internal/guard"
@@ -21,6 +22,7 @@ type request struct {
 	link  *link
 	frame wire.Connect
 	lane  transport.RecvLane
+	from  access.Caller
 	conn  *conn // set when it is accepted; guarded by the listener's mu
 }
 
@@ -39,8 +41,10 @@ func (n *Node) incoming(l *link, f wire.Connect, r *wire.Reader, lane transport.
 	req := &request{link: l, frame: f, lane: lane}
 	n.mu.Lock()
 	e := n.listeners[f.To]
+	req.from = n.callerLocked(l, f.UID)
 	n.mu.Unlock()
-	if e == nil || !e.enqueue(req) {
+	// The rules first: what they refuse looks the same with a listener and without.
+	if !n.admits(l, e, f.To, req.from) || e == nil || !e.enqueue(req) {
 		// Many may ask at once. Their lanes bound them, so this one waits
 		// rather than let the answers overrun the control lane.
 		l.sayInTurn(wire.Refuse{Peer: f.Conn, Code: status.Refused}.AppendTo(nil))
@@ -270,6 +274,8 @@ func (e *endpoint) take(c *conn, r *request, port addr.Port) bool {
 	if e.state != core.Unbound {
 		return false
 	}
+	from := r.from
+	e.peer = &from
 	c.peer = r.frame.Conn
 	c.out.raise(r.frame.Limit)
 	c.mu.Lock()

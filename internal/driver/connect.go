@@ -246,7 +246,7 @@ func (e *endpoint) send(ctx context.Context, l *link, c *conn, dst addr.Addr) er
 	if closed {
 		return status.Reset
 	}
-	frame := wire.Connect{Conn: c.id, From: from, To: dst.Port, Limit: uint64(c.in.window)}
+	frame := wire.Connect{Conn: c.id, From: from, To: dst.Port, Limit: uint64(c.in.window), UID: e.s.cred.UID}
 	if _, err := lane.Write(frame.AppendTo(nil)); err != nil {
 		return linkError(ctx, err)
 	}

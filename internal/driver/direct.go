@@ -104,8 +104,16 @@ func (e *endpoint) PeerWindow(roff int64) (ipc.PeerWindow, error) {
 		return ipc.PeerWindow{}, err
 	}
 	w, err := c.peerWindow(roff)
-	c.withdrawals.found(err)
+	if status.Of(err) == status.NotSupp {
+		c.withdrawals.found(err)
+	}
 	return w, err
+}
+
+func (e *endpoint) FoundWindow(why error) {
+	if c, err := e.connection(core.CallMemory); err == nil {
+		c.withdrawals.found(why)
+	}
 }
 
 func (c *conn) peerWindow(roff int64) (ipc.PeerWindow, error) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/access"
 	"github.com/fabricd/fabricd/internal/core"
 	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/status"
@@ -41,12 +42,17 @@ type endpoint struct {
 	trying  *attempt                   // in Connecting
 	recvAt  time.Duration              // Node.now at which a slow receiver reads again
 	async   *attempt                   // a non-blocking connect whose result was not fetched
+	peer    *access.Caller             // of an acceptor's connection; of a connector's once Peer was called
 
 	// In Listening. Together confirmed and granting are no more than the calls
 	// that accept, and one for every grantPatience of the longest of them.
 	confirmed []*endpoint            // granted, for the next acceptors
 	granting  map[*endpoint]struct{} // grants under way
 	acceptors int                    // calls that accept
+	allow     []access.Subject       // who may connect; nil: whom the node's rules let
+
+	refusedConnects uint64   // to a listener, by the node's rules or by allow
+	refusals        refusals // by allow
 }
 
 var (
@@ -108,7 +114,7 @@ func (e *endpoint) Bind(port addr.Port) (addr.Port, error) {
 	if err := e.alive(); err != nil {
 		return 0, err
 	}
-	if err := portmap.CheckPrivilege(port, e.s.cred.Admin); err != nil {
+	if err := e.mayBind(port); err != nil {
 		return 0, err
 	}
 	e.mu.Lock()
@@ -121,8 +127,9 @@ func (e *endpoint) Bind(port addr.Port) (addr.Port, error) {
 
 // bindLocked binds an unbound endpoint. The caller holds e.mu.
 func (e *endpoint) bindLocked(port addr.Port) (addr.Port, error) {
+	choosable := e.choosable()
 	e.n.mu.Lock()
-	port, err := e.n.ports.Bind(port, e.s.cred.Admin)
+	port, err := e.n.ports.BindAllowed(port, e.s.cred.Admin, choosable)
 	e.n.mu.Unlock()
 	if err != nil {
 		return 0, err
@@ -151,15 +158,16 @@ func (e *endpoint) releasePortLocked() {
 	e.n.mu.Unlock()
 }
 
-func (e *endpoint) Listen(backlog int) error {
+func (e *endpoint) Listen(backlog int, allow ...access.Subject) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if err := core.Check(core.CallListen, e.state); err != nil {
 		return err
 	}
-	if backlog <= 0 {
+	if backlog <= 0 || len(allow) > access.MaxSubjects {
 		return status.Invalid
 	}
+	e.allow = slices.Clone(allow)
 	e.backlog = portmap.NewBacklog[*request](min(backlog, core.MaxBacklog))
 	e.granting = make(map[*endpoint]struct{})
 	e.state = core.Listening

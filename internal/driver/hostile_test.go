@@ -24,6 +24,8 @@ import (
 type hostile struct {
 	t      *testing.T
 	sess   transport.Session
+	ctrl   transport.SendLane
+	ctrlIn *wire.Reader
 	ops    transport.SendLane
 	opsIn  *wire.Reader
 	victim ipc.Endpoint
@@ -46,10 +48,15 @@ func newHostile(t *testing.T, limit uint64) *hostile {
 	}
 	hello := wire.Hello{VersionMin: wire.VersionMin, VersionMax: wire.VersionMax, Cluster: uuid(0xCC), Term: 1,
 		From: self, FromUUID: uuid(9), FromEpoch: 1, To: victim}
-	h.lane(wire.Lease{}.AppendTo(hello.AppendTo(nil)))
-	if hd, _ := h.next(); hd.Type != wire.TypeHello {
+	h.ctrl = h.lane(wire.Lease{}.AppendTo(hello.AppendTo(nil)))
+	hd, r := h.next()
+	if hd.Type != wire.TypeHello {
 		t.Fatalf("answered with %v", hd.Type)
 	}
+	if hd, _, err := r.Next(); hd.Type != wire.TypeLease || err != nil {
+		t.Fatalf("%v, %v instead of the lease", hd.Type, err)
+	}
+	h.ctrlIn = r
 	l, at := fab.listener(0, 1)
 	accepted := make(chan ipc.Endpoint, 1)
 	go func() {
@@ -57,7 +64,7 @@ func newHostile(t *testing.T, limit uint64) *hostile {
 		accepted <- ep
 	}()
 	h.ops = h.lane(wire.Connect{Conn: 1, From: 2000, To: at.Port, Limit: limit}.AppendTo(nil))
-	hd, r := h.next()
+	hd, r = h.next()
 	if hd.Type != wire.TypeAccept {
 		t.Fatalf("answered with %v", hd.Type)
 	}

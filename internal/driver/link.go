@@ -54,6 +54,8 @@ type link struct {
 	probe    probe
 	pings    map[uint64]chan<- time.Duration // by heartbeat sequence number
 	lastBeat uint64
+	asks     map[uint64]chan<- wire.Answer // capacity 1, by request number
+	lastAsk  uint64
 	leaving  bool          // the peer said Bye
 	byeAcked chan struct{} // closed when the peer answered our Bye
 }
@@ -442,6 +444,18 @@ func (l *link) onControl(h wire.Header, body []byte) error {
 			c.ep.refused(c, f.Code)
 		}
 		return nil
+	case wire.TypeAsk:
+		f, err := wire.ParseAsk(h.Flags, body)
+		if err == nil {
+			l.asked(f)
+		}
+		return err
+	case wire.TypeAnswer:
+		f, err := wire.ParseAnswer(h.Flags, body)
+		if err == nil {
+			l.answered(f)
+		}
+		return err
 	case wire.TypeProbe:
 		f, err := wire.ParseProbe(h.Flags, body)
 		if err == nil && l.names(f.From, f.To) {

@@ -50,10 +50,14 @@ type lent struct {
 func newLent(l *loan) ipc.Region {
 	r := &lent{Region: l.Window.Mem.region, loan: l}
 	r.refs.Store(1)
-	if f, ok := r.Region.(filed); ok {
-		return &lentFile{lent: r, filed: f}
-	}
 	return r
+}
+
+var _ ipc.WindowRegion = (*lent)(nil)
+
+func (r *lent) Window() (behind ipc.Region, off, n int64, prot rma.Prot) {
+	w := r.loan.Window
+	return r.Region, w.Mem.off, w.Length, w.Prot
 }
 
 func (r *lent) Retain() { r.refs.Add(1) }
@@ -62,11 +66,6 @@ func (r *lent) Release() {
 	if r.refs.Add(-1) == 0 {
 		r.loan.back()
 	}
-}
-
-type lentFile struct {
-	*lent
-	filed
 }
 
 // heapMemory is window memory of this process. The garbage collector frees it.

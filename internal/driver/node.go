@@ -21,6 +21,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/access"
 	"github.com/fabricd/fabricd/internal/core"
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
 	"github.com/fabricd/fabricd/internal/guard"
@@ -73,6 +74,13 @@ type Config struct {
 	// GiveUp is the silence after which a link is given up, longer than
 	// SilenceBound; default twice that.
 	GiveUp time.Duration
+
+	// Access says who may connect to which port, and bind it; nil: no limits. See
+	// [Node.SetAccess].
+	Access *access.Policy
+	// Refused gets every connect and bind that the access rules have refused,
+	// however many there are. It must not block. Nil: none is reported.
+	Refused func(Refusal)
 
 	// MessageWindow is how many message bytes a connection keeps for a
 	// receiver that does not read, in bytes, rounded up to a power of two;
@@ -151,6 +159,9 @@ func (c *Config) setDefaults() {
 // Self is this node's place in the cluster and its identity.
 type Self struct {
 	ipc.Self
+	// Labels are those that the host has given this node. They must not be changed.
+	Labels []string
+
 	UUID  addr.UUID
 	Epoch uint64
 	Term  uint64
@@ -166,6 +177,7 @@ type Peer struct {
 	UUID      addr.UUID
 	Epoch     uint64
 	Name      string
+	Labels    []string // that the host has given it; must not be changed
 	Addresses []string // in the form that the providers dial
 	Providers []string // what it can be reached over, by name; empty: not known
 	// Until is when its newest certificate ends, by Config.Now; zero: not known.
@@ -182,6 +194,7 @@ type Node struct {
 
 	ranked []standing // cfg.Providers, the preferred one first
 	budget budget     // of the connections
+	access admission
 
 	refusals *logbound.Summary // lines about links that were refused
 
@@ -233,6 +246,7 @@ func Start(cfg Config) *Node {
 		sessions:  make(map[*session]struct{}),
 		changed:   make(chan struct{}),
 	}
+	n.access.set(cfg.Access)
 	var rivals []rival
 	for _, p := range cfg.Providers {
 		rivals = append(rivals, rival{p.Name(), transport.AttributesOf(p)})

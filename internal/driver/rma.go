@@ -2,6 +2,7 @@ package driver
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/fabricd/fabricd/fence"
 	"github.com/fabricd/fabricd/internal/core"
@@ -335,6 +336,10 @@ func (e *endpoint) lend(roff, n int64, prot rma.Prot) (*loan, error) {
 	sp, err := owner.core.Lend(roff, n, prot)
 	if err != nil {
 		return nil, err
+	}
+	if sp.Window.Prot&rma.ProtRead == 0 { // a mapping can be read, whatever it was asked for
+		owner.core.GiveBack(sp)
+		return nil, fmt.Errorf("a window that may not be read cannot be mapped: %w", status.NotSupp)
 	}
 	return &loan{sp, owner}, nil
 }

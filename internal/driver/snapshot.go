@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/access"
 	"github.com/fabricd/fabricd/internal/core"
 	"github.com/fabricd/fabricd/internal/transport"
 )
@@ -18,6 +19,9 @@ type PortInfo struct {
 	PID     int32     `json:"pid"`
 	UID     uint32    `json:"uid"`
 	Waiting int       `json:"waiting"` // connect requests in the queue
+	Refused uint64    `json:"refused"` // connects to the listener, by access rules
+	Access  string    `json:"access"`  // the node's rule for the port, or its default
+	Allow   string    `json:"allow"`   // the callers that the listener allows; empty: whom the rule does
 }
 
 // ConnInfo is one connection's end at this node.
@@ -101,12 +105,14 @@ func (n *Node) endpoints() []*endpoint {
 // Ports returns the bound ports, ascending.
 func (n *Node) Ports() []PortInfo {
 	found := make(map[addr.Port]PortInfo)
+	policy := n.access.get()
 	for _, e := range n.endpoints() {
 		e.mu.Lock()
 		info := PortInfo{Port: e.port, Holders: 1, State: e.state.String(), PID: e.s.cred.PID, UID: e.s.cred.UID}
 		if e.backlog != nil {
 			info.Waiting = e.backlog.Len()
 		}
+		info.Refused, info.Allow = e.refusedConnects, access.Join(e.allow)
 		holds, listening := e.holds, e.state == core.Listening
 		e.mu.Unlock()
 		if !holds {
@@ -115,9 +121,11 @@ func (n *Node) Ports() []PortInfo {
 		if old, ok := found[info.Port]; ok {
 			info.Holders += old.Holders
 			if !listening {
-				info.State, info.PID, info.UID, info.Waiting = old.State, old.PID, old.UID, old.Waiting
+				old.Holders = info.Holders
+				info = old
 			}
 		}
+		info.Access = policy.For(info.Port)
 		found[info.Port] = info
 	}
 	out := make([]PortInfo, 0, len(found))

@@ -23,18 +23,21 @@ import (
 // What makes a test binary the owner of a window for reading only, or one that
 // wants to write there, and what it needs to know.
 const (
-	ownsWindow  = "FABRIC_HOSTILE_OWNER"  // the socket
-	wantsWindow = "FABRIC_HOSTILE_READER" // the socket
-	windowAt    = "FABRIC_HOSTILE_WINDOW" // port, offset, the owner's process
+	ownsWindow   = "FABRIC_HOSTILE_OWNER"  // the socket
+	wantsWindow  = "FABRIC_HOSTILE_READER" // the socket
+	windowAt     = "FABRIC_HOSTILE_WINDOW" // port, offset, the owner's process
+	peerOfWindow = "FABRIC_HOSTILE_PEER"   // the socket
+	sharing      = "FABRIC_HOSTILE_SHARES" // set: the owner shares its windows with other users
 )
 
 // windowBytes is what the window holds, all of it.
 const windowBytes = 0xA5
 
 // TestWindowForReadingOnly gives applications of several users a window for reading
-// only, and has them try everything to write there. Between users nothing works.
-// What works for the owner's own user, and for root, is what they may do to any
-// process of the owner: SPEC.md of internal/ipc says so.
+// only, and has them try everything to write there. Nothing works, also not for the
+// owner's own user, which all applications of a compose file or a pod share: it may
+// open the descriptor again, but no write or mapping comes of that. What the owner's
+// user and root may do is look into the owner's process, where they can see it.
 func TestWindowForReadingOnly(t *testing.T) {
 	owner := os.Getuid()
 	type reader struct {
@@ -42,7 +45,7 @@ func TestWindowForReadingOnly(t *testing.T) {
 		through []string // what works
 	}
 	readers := map[string]reader{
-		"the owner's user": {nil, []string{"look into the owner", "change the mode", "open for writing after that", "map for writing after that"}},
+		"the owner's user": {nil, []string{"look into the owner", "change the mode", "open for writing after that"}},
 	}
 	if owner == 0 {
 		owner = 65533
@@ -64,7 +67,7 @@ func TestWindowForReadingOnly(t *testing.T) {
 	socket := c.host.Status().Socket
 	for name, r := range readers {
 		t.Run(name, func(t *testing.T) {
-			o := startOwner(t, socket, readers["the owner's user"].as)
+			o := startOwner(t, socket, readers["the owner's user"].as, sharing+"=1")
 			cmd := exec.Command("/proc/self/exe", "-test.run=^TestAsReaderOfAWindow$", "-test.v")
 			cmd.Env, cmd.Dir, cmd.SysProcAttr = append(os.Environ(), wantsWindow+"="+socket, windowAt+"="+o.window), "/", r.as
 			out, err := cmd.CombinedOutput()
@@ -93,10 +96,10 @@ type ownerProcess struct {
 	window string // port, offset, process
 }
 
-func startOwner(t *testing.T, socket string, as *syscall.SysProcAttr) *ownerProcess {
+func startOwner(t *testing.T, socket string, as *syscall.SysProcAttr, env ...string) *ownerProcess {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe", "-test.run=^TestAsOwnerOfAWindow$")
-	cmd.Env, cmd.Dir, cmd.SysProcAttr, cmd.Stderr = append(os.Environ(), ownsWindow+"="+socket), "/", as, os.Stderr
+	cmd.Env, cmd.Dir, cmd.SysProcAttr, cmd.Stderr = append(append(os.Environ(), ownsWindow+"="+socket), env...), "/", as, os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -180,7 +183,7 @@ func TestAsOwnerOfAWindow(t *testing.T) {
 
 func listener(t *testing.T, socket string) (ipc.Session, ipc.Endpoint, addr.Port) {
 	t.Helper()
-	s, err := ipc.Dial(within(t), socket)
+	s, err := ipc.DialWith(within(t), socket, ipc.DialOptions{ShareWindows: os.Getenv(sharing) != ""})
 	if err != nil {
 		t.Fatalf("attach: %v", err)
 	}
@@ -205,28 +208,7 @@ func TestAsReaderOfAWindow(t *testing.T) {
 	if socket == "" {
 		return
 	}
-	var port addr.Port
-	var off int64
-	var owner int
-	if _, err := fmt.Sscan(os.Getenv(windowAt), &port, &off, &owner); err != nil {
-		t.Fatal(err)
-	}
-	s, err := ipc.Dial(within(t), socket)
-	if err != nil {
-		t.Fatalf("attach: %v", err)
-	}
-	defer s.Close()
-	ep, err := s.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
-	self := s.Self().Life
-	if _, err := ep.Connect(within(t), addr.Addr{Node: self.Node, Port: port}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := ep.Recv(context.Background(), make([]byte, 1)); err != nil { // the window is there
-		t.Fatal(err)
-	}
+	ep, off, owner := windowPeer(t, socket)
 	// By the contract: an error, whoever asks.
 	if _, err := ep.Mmap(off, rma.PageSize, rma.ProtRead|rma.ProtWrite); !errors.Is(err, syscall.EACCES) {
 		t.Errorf("a mapping for writing: %v, want EACCES", err)
@@ -247,6 +229,82 @@ func TestAsReaderOfAWindow(t *testing.T) {
 	fmt.Println(attacked)
 }
 
+// windowPeer connects to the owner of a window, and returns when that is there.
+func windowPeer(t *testing.T, socket string) (ep ipc.Endpoint, off int64, owner int) {
+	t.Helper()
+	var port addr.Port
+	if _, err := fmt.Sscan(os.Getenv(windowAt), &port, &off, &owner); err != nil {
+		t.Fatal(err)
+	}
+	s, err := ipc.Dial(within(t), socket)
+	if err != nil {
+		t.Fatalf("attach: %v", err)
+	}
+	t.Cleanup(func() { s.Close() })
+	ep, err = s.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	self := s.Self().Life
+	if _, err := ep.Connect(within(t), addr.Addr{Node: self.Node, Port: port}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ep.Recv(context.Background(), make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	return ep, off, owner
+}
+
+// TestWindowOfAnotherUser: an application of another user gets a window's bytes, and
+// nothing that it could map.
+func TestWindowOfAnotherUser(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root can be several users")
+	}
+	user := func(id uint32) *syscall.SysProcAttr {
+		return &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: id, Gid: id}}
+	}
+	socket := newCluster(t).host.Status().Socket
+	for name, c := range map[string]struct {
+		as   *syscall.SysProcAttr
+		maps bool
+	}{"another user": {user(65534), false}, "root": {nil, false}, "the owner's user": {user(65533), true}} {
+		t.Run(name, func(t *testing.T) {
+			o := startOwner(t, socket, user(65533))
+			cmd := exec.Command("/proc/self/exe", "-test.run=^TestAsPeerOfAWindow$", "-test.v")
+			cmd.Env, cmd.Dir, cmd.SysProcAttr = append(os.Environ(), peerOfWindow+"="+socket, windowAt+"="+o.window), "/", c.as
+			out, err := cmd.CombinedOutput()
+			if err != nil || !bytes.Contains(out, fmt.Appendf(nil, "maps: %v\n", c.maps)) {
+				t.Errorf("the peer: %v, want maps: %v\n%s", err, c.maps, out)
+			}
+			o.end(t)
+		})
+	}
+}
+
+// TestAsPeerOfAWindow is the body of [TestWindowOfAnotherUser]'s peers.
+func TestAsPeerOfAWindow(t *testing.T) {
+	socket := os.Getenv(peerOfWindow)
+	if socket == "" {
+		return
+	}
+	ep, off, _ := windowPeer(t, socket)
+	read := make([]byte, 2*rma.PageSize)
+	for range 3 {
+		if err := ep.VReadFrom(read, off, rma.Sync); err != nil || read[len(read)-1] != windowBytes {
+			t.Fatalf("a read: %v, %#x", err, read[len(read)-1])
+		}
+	}
+	_, err := ep.Mmap(off, rma.PageSize, rma.ProtRead)
+	if err != nil && !errors.Is(err, syscall.EOPNOTSUPP) {
+		t.Errorf("Mmap: %v", err)
+	}
+	if n := len(windowMappings(t)); (err == nil) != (n > 0) {
+		t.Errorf("Mmap is %v, and the window is mapped %d times", err, n)
+	}
+	fmt.Printf("maps: %v\n", err == nil)
+}
+
 // attackReadOnly tries to write into a mapping for reading only, and tells what
 // gets through. It writes nothing that changes the memory.
 func attackReadOnly(t *testing.T, mem []byte, owner int) {
@@ -259,6 +317,16 @@ func attackReadOnly(t *testing.T, mem []byte, owner int) {
 			fmt.Println("through:", what)
 		case !errors.Is(err, want):
 			t.Errorf("%s: %v, want %v", what, err, want)
+		}
+	}
+	reopened := func(attack func(fd int) error) func() error {
+		return func() error {
+			f, err := os.OpenFile(self, os.O_RDWR, 0)
+			if err != nil {
+				return syscall.EPERM // there is nothing to attack with
+			}
+			defer f.Close()
+			return attack(int(f.Fd()))
 		}
 	}
 	opened := func(flags int) func() error {
@@ -295,14 +363,9 @@ func attackReadOnly(t *testing.T, mem []byte, owner int) {
 	try("look into the owner", syscall.EACCES, func() error { _, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", owner)); return err })
 	try("change the mode", syscall.EPERM, func() error { return syscall.Fchmod(fd, 0o666) })
 	try("open for writing after that", syscall.EACCES, opened(os.O_RDWR))
-	try("map for writing after that", syscall.EACCES, func() error {
-		f, err := os.OpenFile(self, os.O_RDWR, 0)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		return mapWritable(int(f.Fd()))
-	})
+	try("map for writing after that", syscall.EPERM, reopened(mapWritable))
+	try("write after that", syscall.EPERM, reopened(func(fd int) error { _, err := syscall.Pwrite(fd, []byte{windowBytes}, 0); return err }))
+	try("punch a hole after that", syscall.EPERM, reopened(func(fd int) error { return syscall.Fallocate(fd, 1|2, 0, page) }))
 }
 
 func mapWritable(fd int) error {

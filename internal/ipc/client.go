@@ -32,6 +32,33 @@ const patience = 2 * time.Second
 // checked before the first; when the peer takes windows away beside the call, or
 // the connection ends, the error may find earlier pieces done.
 func Dial(ctx context.Context, path string) (Session, error) {
+	return DialWith(ctx, path, DialOptions{})
+}
+
+// DialOptions say more about a session of [DialWith].
+type DialOptions struct {
+	// ShareWindows lets applications of other users on this node use the session's
+	// windows directly, as those of its own user may.
+	ShareWindows bool
+}
+
+// DialWith is Dial with options.
+func DialWith(ctx context.Context, path string, opt DialOptions) (Session, error) {
+	c, err := dial(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	if !opt.ShareWindows {
+		return c, nil
+	}
+	if err := c.shareWindows(ctx); err != nil && status.Of(err) != status.NotSupp { // a node that does not know it copies for nobody
+		c.Close()
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return c, nil
+}
+
+func dial(ctx context.Context, path string) (*client, error) {
 	tuned, err := readTuning(os.Getenv)
 	if err != nil {
 		return nil, err
@@ -400,6 +427,12 @@ func (c *client) told(h header, body []byte) error {
 			return err
 		}
 		return c.watchers.put(Event(m))
+	case opShared:
+		var m sharedBody
+		if err := parseBody(body, &m); err != nil {
+			return err
+		}
+		c.memory.told(m)
 	case opOffer:
 		c.mu.Lock()
 		e := c.endpoints[h.Endpoint]
@@ -549,5 +582,5 @@ func (c *client) Close() error {
 	c.watchers.wait()
 	c.memory.close()
 	c.direct.close()
-	return nil
+	return c.memory.withdraw(true)
 }

@@ -108,12 +108,19 @@ func mapShared(f *os.File, off, n, size int64, writable bool) (*shm.Region, erro
 	return region, nil
 }
 
-// A peerWindow is a window of the peer, mapped: its region is exactly the window.
+// A peerWindow is a window of the peer, mapped: its region is exactly the window. One
+// without a region is the node's to copy, and allows nothing here.
 type peerWindow struct {
 	window
 	epoch   uint64 // at which the node told of it
 	lastUse uint64 // on the endpoint's clock of uses
 	uses    uint64
+}
+
+func (w *peerWindow) release() {
+	if w.region != nil {
+		w.region.Release()
+	}
 }
 
 // A direct is one endpoint's use of the peer's windows without the node. It
@@ -393,7 +400,7 @@ func (d *direct) sweep() {
 		if w.epoch == now {
 			return false
 		}
-		if w.uses <= fewUses {
+		if w.uses <= fewUses && w.region != nil {
 			d.churned++
 			d.pass = backOff(d.churned - 1)
 		}
@@ -405,7 +412,7 @@ func (d *direct) sweep() {
 func (d *direct) drop(which func(*peerWindow) bool) {
 	d.peer = slices.DeleteFunc(d.peer, func(w *peerWindow) bool {
 		out := which(w)
-		if out {
+		if out && w.region != nil {
 			w.region.Release()
 			d.e.c.direct.mappings.Add(-1)
 		}

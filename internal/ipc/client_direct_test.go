@@ -343,16 +343,17 @@ func TestDirectUseIsSwitchedOff(t *testing.T) {
 func TestMoreWindowsThanMappings(t *testing.T) {
 	p := newDirectPair(t, nil)
 	const n = maxPeerWindows + 20
-	mem := must(p.cb.Alloc(n * pageSize))(t).Bytes()
+	var mem [][]byte
 	var offs []int64
-	for i := range n {
-		offs = append(offs, must(p.b.Register(mem[i*pageSize:(i+1)*pageSize], 0, readWrite, 0))(t))
+	for range n {
+		b, off := p.window(t, p.cb, p.b, 1, readWrite)
+		mem, offs = append(mem, b), append(offs, off)
 	}
 	for round := range byte(3) {
 		for i, off := range offs {
 			check(t, "a write", p.a.VWriteTo([]byte{round + 1}, off+3, 0), status.OK)
-			if mem[i*pageSize+3] != round+1 {
-				t.Fatalf("round %d: window %d has %d", round, i, mem[i*pageSize+3])
+			if mem[i][3] != round+1 {
+				t.Fatalf("round %d: window %d has %d", round, i, mem[i][3])
 			}
 		}
 	}

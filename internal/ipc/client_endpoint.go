@@ -12,6 +12,7 @@ import (
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/fence"
+	"github.com/fabricd/fabricd/internal/access"
 	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/rma"
@@ -102,10 +103,28 @@ func (e *clientEndpoint) Bind(port addr.Port) (addr.Port, error) {
 	return local.Port, nil
 }
 
-func (e *clientEndpoint) Listen(backlog int) error {
+func (e *clientEndpoint) Listen(backlog int, allow ...access.Subject) error {
 	// The clamp keeps a backlog that is no int32 what it is: positive or not.
 	backlog = max(min(backlog, 1<<20), -1)
-	return e.ask(context.Background(), opListen, &listenBody{uint32(int32(backlog))}, nil)
+	if len(allow) == 0 {
+		return e.ask(context.Background(), opListen, &listenBody{uint32(int32(backlog))}, nil)
+	}
+	if len(allow) > access.MaxSubjects { // the body would leave some out
+		return status.Invalid
+	}
+	in := &listenAllowBody{Backlog: uint32(int32(backlog))}
+	for _, s := range allow {
+		in.Allow = append(in.Allow, s.String())
+	}
+	return e.ask(context.Background(), opListenAllow, in, nil)
+}
+
+func (e *clientEndpoint) Peer() (Peer, error) {
+	var p peerBody
+	if err := e.ask(context.Background(), opPeer, nil, &p); err != nil {
+		return Peer{}, err
+	}
+	return Peer(p), nil
 }
 
 func (e *clientEndpoint) Connect(ctx context.Context, dst addr.Addr) (addr.Port, error) {
@@ -242,6 +261,12 @@ func (e *clientEndpoint) Register(p []byte, off int64, prot rma.Prot, flags rma.
 		return 0, fmt.Errorf("window memory of an attached application must come from Alloc: %w", status.Fault)
 	}
 	defer m.region.Release()
+	_ = e.c.memory.withdraw(false) // kept tells of this memory
+	m.moving.RLock()
+	defer m.moving.RUnlock()
+	if err := m.kept(); err != nil {
+		return 0, err
+	}
 	id, err := m.name()
 	if err != nil {
 		return 0, err
@@ -256,9 +281,13 @@ func (e *clientEndpoint) Register(p []byte, off int64, prot rma.Prot, flags rma.
 }
 
 func (e *clientEndpoint) Unregister(off, n int64) error {
-	return e.direct.unregister(span{off, n}, func() error {
+	err := e.direct.unregister(span{off, n}, func() error {
 		return e.ask(context.Background(), opUnregister, &span{off, n}, nil)
 	})
+	if err != nil {
+		return err
+	}
+	return e.c.memory.withdraw(false)
 }
 
 func (e *clientEndpoint) WriteTo(loff, n, roff int64, flags rma.Flags) error {
@@ -469,6 +498,7 @@ func (e *clientEndpoint) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	e.c.ask(ctx, question{op: opClose, endpoint: e.id}, nil)
+	_ = e.c.memory.withdraw(e.c.isLost()) // what could not be moved is tried again
 	return nil
 }
 

@@ -224,7 +224,7 @@ func TestFencesAfterAWithdrawal(t *testing.T) {
 func TestPutsDoWithoutTheNode(t *testing.T) {
 	p := newDirectPair(t, nil)
 	p.warm(t)
-	_, other := p.window(t, p.cb, p.b, 1, rma.ProtWrite)
+	_, other := p.window(t, p.cb, p.b, 1, readWrite)
 	_, readOnly := p.window(t, p.cb, p.b, 1, rma.ProtRead)
 	put := rma.Put{Offset: p.offB + 100, Word: other + 16, Value: 3}
 	copy(p.memA, "written by a")

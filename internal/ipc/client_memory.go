@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/internal/status"
@@ -22,6 +23,8 @@ type memoryTable struct {
 
 	mu   sync.Mutex      // guards list
 	list []*clientMemory // by address
+
+	exposure // what others have of it
 
 	bounceMu sync.Mutex // guards the fields below; held while the memory is made
 	bounce   *clientMemory
@@ -43,9 +46,14 @@ type clientMemory struct {
 	base   uintptr
 	small  string // why it is not in huge pages, if it should be
 
-	mu     sync.Mutex // held while the memory is handed over
-	id     uint32     // the node's name for it; 0 before it was handed over
-	closed bool
+	// moving is held for reading while the node is asked for something with the
+	// memory, and for writing while the memory is moved to fresh pages.
+	moving sync.RWMutex
+	others others // that have it
+
+	mu     sync.Mutex    // held while the memory is handed over
+	id     atomic.Uint32 // the node's name for it; 0 before it was handed over
+	closed bool          // guarded by mu
 }
 
 // Alloc returns memory in a sealed memfd whose pages are allocated, and
@@ -151,23 +159,23 @@ func (t *memoryTable) close() {
 }
 
 // name returns the node's name for the memory, which is handed over when it is
-// asked for first.
+// asked for first. The caller holds moving.
 func (m *clientMemory) name() (uint32, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
 		return 0, fmt.Errorf("memory is closed: %w", status.Fault)
 	}
-	if m.id != 0 {
-		return m.id, nil
+	if id := m.id.Load(); id != 0 {
+		return id, nil
 	}
 	var out memoryBody
 	q := question{op: opMemAdd, body: &memAdd{m.region.Len()}, file: m.region.File()}
 	if _, err := m.t.c.ask(context.Background(), q, &out); err != nil {
 		return 0, err
 	}
-	m.id = out.Memory
-	return m.id, nil
+	m.id.Store(out.Memory)
+	return out.Memory, nil
 }
 
 func (m *clientMemory) Bytes() []byte { return m.region.Bytes() }
@@ -178,7 +186,7 @@ func (m *clientMemory) SmallPages() string { return m.small }
 // mapped itself.
 func (m *clientMemory) Close() error {
 	m.mu.Lock()
-	id, closed := m.id, m.closed
+	id, closed := m.id.Load(), m.closed
 	m.closed = true
 	m.mu.Unlock()
 	if closed {
@@ -198,6 +206,8 @@ func (m *clientMemory) Close() error {
 func (t *memoryTable) stage(p []byte, in bool, move func(memory uint32, memOff, done, n int64) error) error {
 	if m, off, ok := t.find(p); ok {
 		defer m.region.Release()
+		m.moving.RLock()
+		defer m.moving.RUnlock()
 		id, err := m.name()
 		if err != nil {
 			return err
@@ -209,7 +219,7 @@ func (t *memoryTable) stage(p []byte, in bool, move func(memory uint32, memOff, 
 		return err
 	}
 	defer m.region.Release()
-	id, err := m.name()
+	id, err := m.name() // nobody else ever has it, so it is not moved
 	if err != nil {
 		return err
 	}

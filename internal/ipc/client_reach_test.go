@@ -11,29 +11,39 @@ import (
 	"github.com/fabricd/fabricd/rma"
 )
 
+// scattered is memory in several pieces, which windows one behind the other are on.
+type scattered [][]byte
+
+// bytes returns a copy of what is there.
+func (s scattered) bytes() []byte { return bytes.Join(s, nil) }
+
+// set copies b, as many bytes, there.
+func (s scattered) set(b []byte) {
+	for _, piece := range s {
+		b = b[copy(piece, b):]
+	}
+}
+
 // adjacent registers windows of so many pages one behind the other, and returns
-// their memory, which is one piece, and where the first one is.
-func (p *directPair) adjacent(t testing.TB, c Session, e Endpoint, at int64, pages ...int) ([]byte, int64) {
+// their memory, and where the first one is.
+func (p *directPair) adjacent(t testing.TB, c Session, e Endpoint, at int64, pages ...int) (mem scattered, first int64) {
 	t.Helper()
-	total := 0
+	first = at
 	for _, n := range pages {
-		total += n
+		piece := must(c.Alloc(n * pageSize))(t).Bytes()
+		must(e.Register(piece, at, readWrite, rma.MapFixed))(t)
+		mem = append(mem, piece)
+		at += int64(len(piece))
 	}
-	mem := must(c.Alloc(total * pageSize))(t).Bytes()
-	done := 0
-	for _, n := range pages {
-		part := mem[done : done+n*pageSize]
-		must(e.Register(part, at+int64(done), readWrite, rma.MapFixed))(t)
-		done += n * pageSize
-	}
-	return mem, at
+	return mem, first
 }
 
 // The fake node has no ranges over several windows: what succeeds was direct.
 func TestDirectRangesOverSeveralWindows(t *testing.T) {
 	p := newDirectPair(t, nil)
-	mine, loff := p.adjacent(t, p.ca, p.a, 1<<20, 1, 2, 1, 3)
-	theirs, roff := p.adjacent(t, p.cb, p.b, 2<<20, 2, 1, 1, 1, 2)
+	here, loff := p.adjacent(t, p.ca, p.a, 1<<20, 1, 2, 1, 3)
+	there, roff := p.adjacent(t, p.cb, p.b, 2<<20, 2, 1, 1, 1, 2)
+	mine, theirs := here.bytes(), there.bytes() // what is to be there
 	rapid.Check(t, func(rt *rapid.T) {
 		lo := rapid.IntRange(0, len(mine)-1).Draw(rt, "local")
 		ro := rapid.IntRange(0, len(theirs)-1).Draw(rt, "remote")
@@ -42,18 +52,19 @@ func TestDirectRangesOverSeveralWindows(t *testing.T) {
 		for i := range mine {
 			mine[i], theirs[i] = byte(i*7+n), byte(i*3+lo)
 		}
+		here.set(mine)
+		there.set(theirs)
 		from, to := mine[lo:lo+n], theirs[ro:ro+n]
-		wantMine, wantTheirs := bytes.Clone(mine), bytes.Clone(theirs)
 		var err error
 		switch rapid.IntRange(0, 3).Draw(rt, "call") {
 		case 0:
-			copy(wantTheirs[ro:], from)
+			copy(to, from)
 			err = p.a.WriteTo(loff+int64(lo), int64(n), roff+int64(ro), flags)
 		case 1:
-			copy(wantMine[lo:], to)
+			copy(from, to)
 			err = p.a.ReadFrom(loff+int64(lo), int64(n), roff+int64(ro), flags)
 		case 2:
-			copy(wantTheirs[ro:], from)
+			copy(to, from)
 			err = p.a.VWriteTo(bytes.Clone(from), roff+int64(ro), flags)
 		case 3:
 			got := make([]byte, n)
@@ -64,7 +75,7 @@ func TestDirectRangesOverSeveralWindows(t *testing.T) {
 		if err != nil {
 			rt.Fatal(err)
 		}
-		if !bytes.Equal(mine, wantMine) || !bytes.Equal(theirs, wantTheirs) {
+		if !bytes.Equal(here.bytes(), mine) || !bytes.Equal(there.bytes(), theirs) {
 			rt.Error("memory has something else")
 		}
 	})
@@ -86,9 +97,7 @@ func TestRangesOverSeveralWindowsAreCheckedFirst(t *testing.T) {
 	must(p.b.Register(must(p.cb.Alloc(pageSize))(t).Bytes(), roff+2*pageSize, rma.ProtRead, rma.MapFixed))(t)
 	mine, loff := p.adjacent(t, p.ca, p.a, 1<<20, 1, 1)
 	must(p.a.Register(must(p.ca.Alloc(pageSize))(t).Bytes(), loff+2*pageSize, rma.ProtWrite, rma.MapFixed))(t)
-	for i := range mine {
-		mine[i] = 1
-	}
+	mine.set(bytes.Repeat([]byte{1}, 2*pageSize))
 	check(t, "warm", p.a.VReadFrom(make([]byte, 3*pageSize), roff, 0), status.OK)
 	d := directOf(p.a)
 	for name, done := range map[string]bool{
@@ -104,7 +113,7 @@ func TestRangesOverSeveralWindowsAreCheckedFirst(t *testing.T) {
 			t.Errorf("%s is done directly", name)
 		}
 	}
-	if !bytes.Equal(theirs, make([]byte, 2*pageSize)) || !bytes.Equal(mine, bytes.Repeat([]byte{1}, 2*pageSize)) {
+	if !bytes.Equal(theirs.bytes(), make([]byte, 2*pageSize)) || !bytes.Equal(mine.bytes(), bytes.Repeat([]byte{1}, 2*pageSize)) {
 		t.Error("something has moved")
 	}
 }
@@ -115,11 +124,11 @@ func TestEveryWindowOfARangeIsOfTheEpoch(t *testing.T) {
 	theirs, roff := p.adjacent(t, p.cb, p.b, 1<<20, 1, 1, 1)
 	buf := bytes.Repeat([]byte{9}, 3*pageSize)
 	check(t, "a write", p.a.VWriteTo(buf, roff, 0), status.OK)
-	clear(theirs)
+	theirs.set(make([]byte, 3*pageSize))
 	check(t, "Unregister", p.b.Unregister(roff+pageSize, pageSize), status.OK)
 	check(t, "a write over the hole", p.a.VWriteTo(buf, roff, 0), status.NoAddress)
 	check(t, "a write to the hole", p.a.VWriteTo(buf[:1], roff+pageSize, 0), status.NoAddress)
-	if !bytes.Equal(theirs, make([]byte, len(theirs))) {
+	if !bytes.Equal(theirs.bytes(), make([]byte, 3*pageSize)) {
 		t.Error("a write over a hole has begun")
 	}
 }
@@ -132,12 +141,12 @@ func TestARangeOverManyWindows(t *testing.T) {
 		pages[i] = 1
 	}
 	theirs, roff := p.adjacent(t, p.cb, p.b, 1<<20, pages...)
-	buf := bytes.Repeat([]byte{5}, len(theirs))
+	buf := bytes.Repeat([]byte{5}, len(pages)*pageSize)
 	for range 4 {
 		p.a.VWriteTo(buf, roff, 0) // the fake node cannot
 	}
 	check(t, "a write", p.a.VWriteTo(buf, roff, 0), status.OK)
-	if !bytes.Equal(theirs, buf) {
+	if !bytes.Equal(theirs.bytes(), buf) {
 		t.Error("something else was written")
 	}
 }

@@ -73,22 +73,25 @@ func (d *direct) ask(roff int64) (w *peerWindow, page *shm.Region, slot uint32, 
 		answer{file: f}.drop()
 		return nil, nil, 0, err
 	}
-	region, err := mapShared(f, out.MemOff, out.Len, out.Size, out.Prot&rma.ProtWrite != 0)
-	if err != nil {
+	w = &peerWindow{window: window{off: out.Off, end: out.Off + out.Len, prot: out.Prot}, epoch: out.Epoch}
+	if out.Prot == 0 { // the node copies
+		answer{file: f}.drop()
+		return w, page, out.Slot, nil
+	}
+	if w.region, err = mapShared(f, out.MemOff, out.Len, out.Size, out.Prot&rma.ProtWrite != 0); err != nil {
 		return nil, nil, 0, err
 	}
-	w = &peerWindow{window: window{off: out.Off, end: out.Off + out.Len, prot: out.Prot, region: region}, epoch: out.Epoch}
 	return w, page, out.Slot, nil
 }
 
-// check reports whether the answer can be true: the window holds roff and lies
-// in memory that shm.Map can map, and the epoch in the page's bytes. The
+// check reports whether the answer can be true: the window holds roff and, if it has
+// memory, lies in such that shm.Map can map, and the epoch in the page's bytes. The
 // memory's size is shm.Check's to judge.
 func (m *windowBody) check(roff, page int64) error {
 	switch {
 	case m.Len <= 0, m.Off < 0, m.Off > roff, m.Len <= roff-m.Off, m.Off+m.Len < 0,
-		m.MemOff < 0, m.Size < m.Len, m.MemOff > m.Size-m.Len,
-		m.Prot == 0, m.Prot&^(rma.ProtRead|rma.ProtWrite) != 0,
+		m.Prot != 0 && (m.MemOff < 0 || m.Size < m.Len || m.MemOff > m.Size-m.Len),
+		m.Prot&^(rma.ProtRead|rma.ProtWrite) != 0,
 		int64(m.Slot) >= page/8:
 		return fmt.Errorf("node tells of a window that cannot be: %+v: %w", *m, status.Protocol)
 	}
@@ -100,10 +103,12 @@ func (m *windowBody) check(roff, page int64) error {
 func (d *direct) insert(page *shm.Region, slot uint32, w *peerWindow) error {
 	fits, err := d.fits(page, slot, w)
 	if !fits {
-		w.region.Release()
+		w.release()
 		return err
 	}
-	d.e.c.direct.mappings.Add(1)
+	if w.region != nil {
+		d.e.c.direct.mappings.Add(1)
+	}
 	w.lastUse = d.clock // it is about to be used
 	d.peer = slices.Insert(d.peer, d.at(w.off), w)
 	return nil

@@ -10,6 +10,7 @@ import (
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/fence"
+	"github.com/fabricd/fabricd/internal/access"
 	"github.com/fabricd/fabricd/rma"
 )
 
@@ -44,6 +45,16 @@ type Event struct {
 	Life   addr.Life
 	Name   string
 	Reason string // of a removal: "left", "crashed", "silent", "restarted", …
+}
+
+// A Peer is the application at the other end of a connection, as its node
+// vouches for it. Name and Labels are those that the node table had when the
+// connection was made; Labels must not be changed.
+type Peer struct {
+	Life   addr.Life
+	Name   string
+	Labels []string
+	UID    uint32 // access.UnknownUID: not known
 }
 
 // Events are poll's events, with poll(2)'s numbers (SCIF_POLL*).
@@ -134,8 +145,10 @@ type Endpoint interface {
 	Bind(port addr.Port) (addr.Port, error)
 
 	// Listen makes a bound endpoint listen with room for backlog waiting
-	// requests, clamped to 1024 (scif_listen).
-	Listen(backlog int) error
+	// requests, clamped to 1024 (scif_listen). With allow, of the callers that
+	// the node's rules let connect only those are; it is at most
+	// access.MaxSubjects long.
+	Listen(backlog int, allow ...access.Subject) error
 
 	// Connect connects to dst and returns the local port (scif_connect). It
 	// returns when the peer has accepted, refused, when the node's connect
@@ -212,6 +225,10 @@ type Endpoint interface {
 	// peer's, zero before a connection.
 	LocalAddr() addr.Addr
 	RemoteAddr() addr.Addr
+
+	// Peer returns who is at the other end of the connection, also after the
+	// peer has gone: status.NotConn before a connection.
+	Peer() (Peer, error)
 
 	// Close closes the endpoint (scif_close). What was sent is still
 	// delivered; RMA in progress completes. A second Close is status.BadFD.

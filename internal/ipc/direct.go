@@ -16,6 +16,10 @@ type DirectEndpoint interface {
 	// otherwise what a transfer at roff would return.
 	PeerWindow(roff int64) (PeerWindow, error)
 
+	// FoundWindow notes how the application reaches a window that PeerWindow has
+	// found: directly, or through the node, and why.
+	FoundWindow(why error)
+
 	// OnWithdrawal makes the endpoint call fn when PeerWindow's answers may no
 	// longer hold: when the peer unregisters windows, before its Unregister
 	// returns, and when the connection ends, before anybody can see that it has.

@@ -32,6 +32,8 @@ func (e *fakeEndpoint) OnWithdrawal(fn func()) (stop func(), err error) {
 	}, nil
 }
 
+func (e *fakeEndpoint) FoundWindow(error) {}
+
 // withdrawn tells whoever uses the windows of e's peer.
 func (e *fakeEndpoint) withdrawn() {
 	if e == nil {

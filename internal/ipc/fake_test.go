@@ -7,6 +7,7 @@ import (
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/fence"
+	"github.com/fabricd/fabricd/internal/access"
 	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/rma"
@@ -166,6 +167,7 @@ type fakeEndpoint struct {
 	owner   bool // of the port
 	remote  addr.Addr
 	backlog int
+	allow   []access.Subject
 	queue   []*fakeEndpoint // connectors, of a listener
 	peer    *fakeEndpoint
 	in      []byte // arrived and not yet read, fakeBuffer at most
@@ -242,9 +244,10 @@ func (e *fakeEndpoint) bind(port addr.Port) (addr.Port, error) {
 	return port, nil
 }
 
-func (e *fakeEndpoint) Listen(backlog int) error {
+func (e *fakeEndpoint) Listen(backlog int, allow ...access.Subject) error {
 	e.n.mu.Lock()
 	defer e.n.mu.Unlock()
+	e.allow = allow
 	switch {
 	case e.state == closedState:
 		return status.BadFD
@@ -678,10 +681,22 @@ func (e *fakeEndpoint) MapRegion(roff, n int64, prot rma.Prot) (Region, int64, e
 		return nil, 0, err
 	}
 	r, off, err := e.peer.window(roff, n, prot)
-	if err == nil {
-		r.Retain()
+	if err != nil {
+		return nil, 0, err
 	}
-	return r, off, err
+	r.Retain()
+	i := slices.IndexFunc(e.peer.wins, func(w fakeWindow) bool { return roff >= w.off && roff-w.off < w.n })
+	return fakeMapping{r, e.peer.wins[i]}, off, nil
+}
+
+// A fakeMapping is a reference to a window.
+type fakeMapping struct {
+	Region
+	w fakeWindow
+}
+
+func (m fakeMapping) Window() (r Region, off, n int64, prot rma.Prot) {
+	return m.Region, m.w.memOff, m.w.n, m.w.prot
 }
 
 func (e *fakeEndpoint) FenceMark(by fence.Side) (fence.Mark, error) {
@@ -775,6 +790,15 @@ func (e *fakeEndpoint) LocalAddr() addr.Addr {
 	e.n.mu.Lock()
 	defer e.n.mu.Unlock()
 	return addr.Addr{Node: e.n.self.Life.Node, Port: e.port}
+}
+
+func (e *fakeEndpoint) Peer() (Peer, error) {
+	e.n.mu.Lock()
+	defer e.n.mu.Unlock()
+	if e.state != connectedState && e.state != disconnected {
+		return Peer{}, status.NotConn
+	}
+	return Peer{Life: e.n.self.Life, Name: e.n.self.Name, Labels: []string{"a", "b"}, UID: 7}, nil
 }
 
 func (e *fakeEndpoint) RemoteAddr() addr.Addr {

@@ -19,6 +19,7 @@ const (
 	maxFrame  = 1 << 16 // bytes of a packet, header included
 	maxText   = 512     // bytes of an error's text, of a name, of a reason
 	maxStage  = 1 << 20 // bytes that one VWRITETO or VREADFROM moves
+	maxLabels = 64      // of a peer's node; more are left out
 )
 
 // An op is what a frame asks for, answers or tells. Numbers are never reused.
@@ -69,6 +70,8 @@ const (
 	opEpochs      op = 41
 	opRings       op = 42
 	opCheck       op = 43
+	opShare       op = 50
+	opRetire      op = 51
 
 	// Told by the node unasked, with request 0.
 	opState     op = 0x4001 // an endpoint's poll events may have changed
@@ -76,6 +79,13 @@ const (
 	opSelfState op = 0x4003 // the node's own place in the cluster changed
 	opOffer     op = 0x4004 // the peer asks for a channel
 	opStale     op = 0x4006 // windows that an endpoint has mapped are withdrawn
+	opShared    op = 0x4010 // other applications have memory of the session
+)
+
+// Access.
+const (
+	opListenAllow op = 60
+	opPeer        op = 61
 )
 
 // A header begins every packet, in little-endian order.
@@ -226,6 +236,30 @@ func (c *coder) text(s *string) {
 		c.bad = true
 	}
 	*s = string(c.take(int(n)))
+}
+
+// texts is a count of 2 bytes, at most limit, 2 reserved bytes, and as many
+// texts. More are left out when they are encoded.
+func (c *coder) texts(list *[]string, limit int) {
+	n := uint16(min(len(*list), limit))
+	c.u16(&n)
+	c.reserved(2)
+	if c.encoding {
+		for i := range (*list)[:n] {
+			c.text(&(*list)[i])
+		}
+		return
+	}
+	if int(n) > limit {
+		c.bad = true
+	}
+	for range n {
+		var s string
+		if c.text(&s); c.bad {
+			return
+		}
+		*list = append(*list, s)
+	}
 }
 
 // rest is all bytes that are left, at most limit.

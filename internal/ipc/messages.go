@@ -3,6 +3,7 @@ package ipc
 import (
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/fence"
+	"github.com/fabricd/fabricd/internal/access"
 	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/rma"
 )
@@ -117,6 +118,28 @@ func (m *address) fields(c *coder) {
 type listenBody struct{ Backlog uint32 } // an int32
 
 func (m *listenBody) fields(c *coder) { c.u32(&m.Backlog) }
+
+// listenAllowBody is listenBody with the callers that may connect, as package
+// access writes them.
+type listenAllowBody struct {
+	Backlog uint32 // an int32
+	Allow   []string
+}
+
+func (m *listenAllowBody) fields(c *coder) {
+	c.u32(&m.Backlog)
+	c.texts(&m.Allow, access.MaxSubjects)
+}
+
+// peerBody is a Peer.
+type peerBody Peer
+
+func (m *peerBody) fields(c *coder) {
+	lifeFields(c, &m.Life)
+	c.u32(&m.UID)
+	c.text(&m.Name)
+	c.texts(&m.Labels, maxLabels)
+}
 
 // connected describes a new connection. The data socket comes with it.
 type connected struct {
@@ -274,7 +297,17 @@ func (m *mapped) fields(c *coder) {
 	c.i64(&m.Off)
 }
 
-// windowBody is a window of the peer, whose memory comes with it.
+// sharedBody tells that other applications have a memory, and how many windows are
+// left on it.
+type sharedBody struct{ Memory, Windows uint32 }
+
+func (m *sharedBody) fields(c *coder) {
+	c.u32(&m.Memory)
+	c.u32(&m.Windows)
+}
+
+// windowBody is a window of the peer. Its memory comes with it if Prot is not 0; else
+// the node copies, and MemOff and Size are 0.
 type windowBody struct {
 	Prot         rma.Prot
 	Slot         uint32 // the endpoint's epoch, among the session's

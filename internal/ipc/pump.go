@@ -99,8 +99,9 @@ type WindowedEndpoint interface {
 type pump struct {
 	ep   Endpoint
 	conn *net.UnixConn
-	tell func() // tells the application the endpoint's poll events
-	most int    // bytes of its buffers
+	tell func()              // tells the application the endpoint's poll events
+	safe func(func()) func() // makes what a goroutine runs end the session if it panics
+	most int                 // bytes of its buffers
 
 	closec  chan struct{} // closed by close
 	ending  atomic.Uint32 // an ending, set before the application can see the end
@@ -119,7 +120,7 @@ type pump struct {
 // newPump returns a pump of ep and conn. It calls hup when the connection has
 // ended, perhaps more than once: after the last byte, and before it when the
 // application leaves no room for the bytes that wait.
-func newPump(ep Endpoint, conn *net.UnixConn, hup func()) *pump {
+func newPump(ep Endpoint, conn *net.UnixConn, hup func(), safe func(func()) func()) *pump {
 	most := bulkSize
 	if w, ok := ep.(WindowedEndpoint); ok && w.Window() > 0 {
 		if most = min(most, w.Window()); most <= pumpSize {
@@ -127,7 +128,7 @@ func newPump(ep Endpoint, conn *net.UnixConn, hup func()) *pump {
 		}
 	}
 	return &pump{
-		ep: ep, conn: conn, tell: hup,
+		ep: ep, conn: conn, tell: hup, safe: safe,
 		most:   most,
 		closec: make(chan struct{}),
 		stuck:  make(chan struct{}, 1),
@@ -144,7 +145,7 @@ func (p *pump) run(ctx context.Context) {
 	stop := context.AfterFunc(ctx, func() { p.conn.SetDeadline(past) })
 	defer stop()
 	var down sync.WaitGroup
-	down.Go(func() { p.toApp(ctx) })
+	down.Go(p.safe(func() { p.toApp(ctx) }))
 	if p.toNode(ctx) {
 		// The peer is gone: the endpoint stays, disconnected, until its owner
 		// closes it.
@@ -370,7 +371,7 @@ func (p *pump) tellEnd() (stop func()) {
 	changed, quit := make(chan struct{}, 1), make(chan struct{})
 	unnotify := p.ep.Notify(changed)
 	var wg sync.WaitGroup
-	wg.Go(func() {
+	wg.Go(p.safe(func() {
 		for p.ep.Ready()&PollHup == 0 {
 			select {
 			case <-changed:
@@ -379,7 +380,7 @@ func (p *pump) tellEnd() (stop func()) {
 			}
 		}
 		p.tell()
-	})
+	}))
 	return func() {
 		unnotify()
 		close(quit)

@@ -36,6 +36,13 @@ type Region interface {
 	Release()
 }
 
+// A WindowRegion is a reference to a window of the peer, see [RegionEndpoint]: the
+// window's memory, [off, off+n) of r, and what this end may do there.
+type WindowRegion interface {
+	Region
+	Window() (r Region, off, n int64, prot rma.Prot)
+}
+
 // A CopiedEndpoint is an Endpoint that is told when plain memory of its writes is not the
 // caller's, but a copy that the node holds until they have ended.
 type CopiedEndpoint interface {
@@ -59,9 +66,8 @@ type RegionEndpoint interface {
 
 	// MapRegion finds the memory behind [roff, roff+n) of the peer's windows,
 	// with Mmap's errors: it is [memOff, memOff+n) of r. The caller gets a
-	// reference, which is the mapping: it lasts until Release. If r has a method
-	// File() *os.File that returns a descriptor, the memory can be mapped
-	// by other processes.
+	// reference, which is the mapping: it lasts until Release. It is a WindowRegion
+	// if the memory can be another application's.
 	MapRegion(roff, n int64, prot rma.Prot) (r Region, memOff int64, err error)
 }
 

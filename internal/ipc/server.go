@@ -157,9 +157,17 @@ func (s *server) accept(ln *net.UnixListener) error {
 		case err != nil:
 			return fmt.Errorf("accept applications: %w", err)
 		default:
-			s.wg.Go(func() { s.attach(conn) })
+			s.wg.Go(func() {
+				defer recovered(s.broke)
+				s.attach(conn)
+			})
 		}
 	}
+}
+
+// broke logs a panic outside of what a session's goroutines do.
+func (s *server) broke(err error, stack []byte) {
+	s.opt.Log.Error().Err(err).Bytes("stack", stack).Msg("serving an application failed")
 }
 
 // attach serves one connection from its first byte to its last.
@@ -266,7 +274,7 @@ func (s *server) handshake(conn *net.UnixConn, c shm.Cred, u *user, quota error)
 		return nil, err
 	}
 	conn.SetDeadline(time.Time{})
-	return newServerSession(s, conn, node, newAccount("a session", s.opt.Session, u.account)), nil
+	return newServerSession(s, conn, node, cred.UID, newAccount("a session", s.opt.Session, u.account)), nil
 }
 
 // readHello reads the first packet, which must be HELLO.

@@ -6,9 +6,7 @@ import (
 	"os"
 	"sync"
 
-	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/internal/status"
-	"github.com/fabricd/fabricd/rma"
 )
 
 // staleBacklog bounds the packets that wait for an application when STALE is
@@ -38,7 +36,11 @@ func (d *directServed) begin(e *served, ep DirectEndpoint, roff int64) (uint32, 
 		if err != nil {
 			return 0, err
 		}
-		w.Region.Release()
+		defer w.Region.Release()
+		if _, err := e.s.sharer(w.Region); err != nil {
+			ep.FoundWindow(err)
+			return 0, err
+		}
 	}
 	return d.take(e, ep)
 }
@@ -131,23 +133,25 @@ func doWindow(_ context.Context, s *serverSession, r *request) (reply, error) {
 	if w.Prot == 0 {
 		return reply{}, fmt.Errorf("the window allows nothing: %w", status.Access)
 	}
-	f, err := descriptorOf(w.Region, w.Prot)
-	if err != nil {
-		return reply{}, err
-	}
-	out.Prot, out.Off, out.Len, out.MemOff, out.Size = w.Prot, w.Offset, w.Length, w.MemOff, w.Region.Len()
-	return reply{body: out, file: f, after: func() { f.Close() }}, nil
+	out.Off, out.Len = w.Offset, w.Length
+	return s.window(ep, out, w)
 }
 
-// descriptorOf returns a descriptor of its own for the region's memory, one that
-// cannot write when prot does not ask for it.
-func descriptorOf(region Region, prot rma.Prot) (*os.File, error) {
-	m, ok := region.(interface{ File() *os.File })
-	if !ok || m.File() == nil {
-		return nil, fmt.Errorf("the peer's memory belongs to its process alone: %w", status.NotSupp)
+// window completes the answer about w: with its memory, or without where the node is
+// to copy.
+func (s *serverSession) window(ep DirectEndpoint, out *windowBody, w PeerWindow) (reply, error) {
+	m, err := s.sharer(w.Region)
+	var f *os.File
+	if err == nil {
+		f, err = m.grant(s, w.MemOff, w.Length, w.Prot, w.Prot)
 	}
-	if prot&rma.ProtWrite != 0 {
-		return shm.Duplicate(m.File())
+	ep.FoundWindow(err)
+	switch {
+	case status.Of(err) == status.NotSupp:
+		return reply{body: out}, nil
+	case err != nil:
+		return reply{}, err
 	}
-	return shm.ReadOnly(m.File())
+	out.Prot, out.MemOff, out.Size = w.Prot, w.MemOff, m.Len()
+	return reply{body: out, file: f, after: func() { f.Close() }}, nil
 }

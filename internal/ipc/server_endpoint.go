@@ -11,6 +11,7 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/rma"
 )
 
 // A served is one endpoint of an application. One endpoint of the session's
@@ -24,9 +25,9 @@ type served struct {
 
 	mu        sync.Mutex // guards the fields below
 	closing   bool
-	pump      *pump  // once connected
-	following func() // stops telling poll events; nil while they are not told
-	spans     []span // windows, each charged
+	pump      *pump          // once connected
+	following func()         // stops telling poll events; nil while they are not told
+	windows   []servedWindow // each charged
 }
 
 // serveEndpoint takes ep, which is charged, into the session. If the session
@@ -44,25 +45,37 @@ func (s *serverSession) serveEndpoint(ep Endpoint) (*served, error) {
 	return nil, status.Reset
 }
 
-// opened and gone keep the windows' charges.
+// A servedWindow is one of an endpoint, and what it is open on.
+type servedWindow struct {
+	span
+	memory *memory
+	prot   rma.Prot
+}
 
-func (e *served) opened(w span) {
+// opened and gone keep the windows' charges, and what their memory counts.
+
+func (e *served) opened(w servedWindow) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closing {
 		e.s.account.refund(windows, 1) // close counted before it was there
+		w.memory.close(w.prot)
 		return
 	}
-	e.spans = append(e.spans, w)
+	e.windows = append(e.windows, w)
 }
 
 func (e *served) gone(r span) {
 	e.mu.Lock()
-	before := len(e.spans)
-	e.spans = slices.DeleteFunc(e.spans, func(w span) bool {
-		return w.Off >= r.Off && uint64(w.Off-r.Off) <= uint64(r.Len) && uint64(w.Len) <= uint64(r.Len)-uint64(w.Off-r.Off)
+	before := len(e.windows)
+	e.windows = slices.DeleteFunc(e.windows, func(w servedWindow) bool {
+		in := w.Off >= r.Off && uint64(w.Off-r.Off) <= uint64(r.Len) && uint64(w.Len) <= uint64(r.Len)-uint64(w.Off-r.Off)
+		if in {
+			w.memory.close(w.prot)
+		}
+		return in
 	})
-	n := before - len(e.spans)
+	n := before - len(e.windows)
 	e.mu.Unlock()
 	e.s.account.refund(windows, int64(n))
 }
@@ -79,7 +92,7 @@ func (e *served) follow() {
 	quit := make(chan struct{})
 	stop := e.ep.Notify(changed)
 	e.following = sync.OnceFunc(func() { stop(); close(quit) })
-	e.s.wg.Go(func() {
+	e.s.wg.Go(e.s.guarded(func() {
 		for {
 			e.state()
 			select {
@@ -90,7 +103,7 @@ func (e *served) follow() {
 				return
 			}
 		}
-	})
+	}))
 }
 
 // state tells the endpoint's poll events. It waits while the application does
@@ -142,14 +155,14 @@ func (e *served) connect(d *dataSocket) bool {
 	if e.following != nil {
 		e.following()
 	}
-	p := newPump(e.ep, d.near, e.state)
+	p := newPump(e.ep, d.near, e.state, e.s.guarded)
 	e.pump = p
 	e.s.srv.paired.enter(e)
 	ctx := e.s.srv.pumps // a closed session's bytes are still delivered
-	e.s.wg.Go(func() {
+	e.s.wg.Go(e.s.guarded(func() {
+		defer e.s.account.refund(endpoints, 1)
 		p.run(ctx)
-		e.s.account.refund(endpoints, 1)
-	})
+	}))
 	return true
 }
 
@@ -172,14 +185,17 @@ func (e *served) fence() {
 func (e *served) begin() {
 	e.mu.Lock()
 	e.closing = true
-	p, following, n := e.pump, e.following, len(e.spans)
-	e.spans = nil
+	p, following, open := e.pump, e.following, e.windows
+	e.windows = nil
 	e.mu.Unlock()
+	for _, w := range open {
+		w.memory.close(w.prot)
+	}
 	if following != nil {
 		following()
 	}
 	e.direct.end(e.s)
-	e.s.account.refund(windows, int64(n))
+	e.s.account.refund(windows, int64(len(open)))
 	if p != nil {
 		e.s.srv.paired.leave(e)
 		p.close()

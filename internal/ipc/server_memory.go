@@ -30,7 +30,7 @@ func doMemAdd(_ context.Context, s *serverSession, r *request) (reply, error) {
 	for s.lastMem == 0 || s.memory[s.lastMem] != nil {
 		s.lastMem++
 	}
-	s.memory[s.lastMem] = region
+	s.memory[s.lastMem] = &memory{Region: region, owner: s, id: s.lastMem}
 	return reply{body: &memoryBody{s.lastMem}}, nil
 }
 
@@ -69,7 +69,7 @@ func doMemDrop(_ context.Context, s *serverSession, r *request) (reply, error) {
 
 // use returns the memory id, with a reference for the caller, if it holds
 // [off, off+n).
-func (s *serverSession) use(id uint32, off, n int64) (*shm.Region, error) {
+func (s *serverSession) use(id uint32, off, n int64) (*memory, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	region := s.memory[id]
@@ -97,12 +97,17 @@ func doRegister(_ context.Context, s *serverSession, r *request) (reply, error) 
 	if err := s.account.charge(windows, 1); err != nil {
 		return reply{}, err
 	}
-	off, err := ep.RegisterRegion(region, m.MemOff, m.Len, m.Off, m.Prot, m.Flags)
-	if err != nil {
+	if err := region.open(m.Prot); err != nil {
 		s.account.refund(windows, 1)
 		return reply{}, err
 	}
-	r.ep.opened(span{off, m.Len})
+	off, err := ep.RegisterRegion(region, m.MemOff, m.Len, m.Off, m.Prot, m.Flags)
+	if err != nil {
+		region.close(m.Prot)
+		s.account.refund(windows, 1)
+		return reply{}, err
+	}
+	r.ep.opened(servedWindow{span{off, m.Len}, region, m.Prot})
 	return reply{body: &offset{off}}, nil
 }
 
@@ -117,7 +122,7 @@ func doUnregister(_ context.Context, _ *serverSession, r *request) (reply, error
 
 // staged returns a buffer for t and the memory to copy from or to, with a
 // reference. done gives both back.
-func (s *serverSession) staged(ctx context.Context, t *vtransfer) (buf []byte, region *shm.Region, done func(), err error) {
+func (s *serverSession) staged(ctx context.Context, t *vtransfer) (buf []byte, region *memory, done func(), err error) {
 	if t.Len <= 0 || t.Len > maxStage {
 		return nil, nil, nil, fmt.Errorf("%d bytes, want 1 to %d: %w", t.Len, maxStage, status.Invalid)
 	}
@@ -184,7 +189,7 @@ func doVReadFrom(ctx context.Context, s *serverSession, r *request) (reply, erro
 }
 
 // give copies b to the application's memory, unless that stays as it is by now.
-func (s *serverSession) give(region *shm.Region, b []byte, off int64) error {
+func (s *serverSession) give(region Region, b []byte, off int64) error {
 	s.giving.RLock()
 	defer s.giving.RUnlock()
 	if s.shut {
@@ -222,7 +227,7 @@ func doMmap(_ context.Context, s *serverSession, r *request) (reply, error) {
 		s.account.refund(mappings, 1)
 		return reply{}, err
 	}
-	out, err := grant(region, m.Prot)
+	out, err := s.grant(region, m.Prot)
 	if err == nil {
 		var id uint32
 		id, err = s.keep(region)
@@ -237,12 +242,21 @@ func doMmap(_ context.Context, s *serverSession, r *request) (reply, error) {
 	return out, nil
 }
 
-// grant returns a reply with a descriptor of its own for the region's memory.
-// It holds no reference to the region while the answer is on its way: the
-// application may have mapped and unmapped it before the answer counts as sent,
-// and its munmap must find the last reference.
-func grant(region Region, prot rma.Prot) (reply, error) {
-	f, err := descriptorOf(region, prot)
+// grant returns a reply with a descriptor of its own for the memory of the window
+// that region is a reference to. It holds no reference to the region while the answer
+// is on its way: the application may have mapped and unmapped it before the answer
+// counts as sent, and its munmap must find the last reference.
+func (s *serverSession) grant(region Region, ask rma.Prot) (reply, error) {
+	w, ok := region.(WindowRegion)
+	if !ok {
+		return reply{}, errAlien
+	}
+	behind, off, n, prot := w.Window()
+	m, err := s.sharer(behind)
+	if err != nil {
+		return reply{}, err
+	}
+	f, err := m.grant(s, off, n, prot, ask)
 	if err != nil {
 		return reply{}, err
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/fence"
+	"github.com/fabricd/fabricd/internal/access"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/rma"
 )
@@ -71,9 +72,13 @@ var operations = map[op]operation{
 	opWatch:  {in: body[watchBody], waits: true, do: doWatch},
 	opOpen:   {do: doOpen},
 
-	opClose:      {endpoint: true, waits: true, do: doClose},
-	opBind:       {endpoint: true, in: body[address], do: doBind},
-	opListen:     {endpoint: true, in: body[listenBody], do: doListen},
+	opClose:  {endpoint: true, waits: true, do: doClose},
+	opBind:   {endpoint: true, in: body[address], do: doBind},
+	opListen: {endpoint: true, in: body[listenBody], do: doListen},
+
+	opListenAllow: {endpoint: true, in: body[listenAllowBody], do: doListenAllow},
+	opPeer:        {endpoint: true, do: doPeer},
+
 	opConnect:    {endpoint: true, in: body[address], waits: true, do: doConnect},
 	opTryConnect: {endpoint: true, in: body[address], waits: true, do: doTryConnect},
 	opAccept:     {endpoint: true, waits: true, do: doAccept},
@@ -104,6 +109,8 @@ var operations = map[op]operation{
 	opWindow:     {endpoint: true, in: body[offset], waits: true, do: doWindow},
 	opEpochs:     {do: doEpochs},
 	opCheck:      {endpoint: true, in: body[checkBody], do: doCheck},
+	opShare:      {in: body[watchBody], do: doShare},
+	opRetire:     {in: body[memoryBody], do: doRetire},
 
 	opFenceMark:   {endpoint: true, in: body[sideBody], waits: true, do: doFenceMark},
 	opFenceWait:   {endpoint: true, in: body[markBody], waits: true, do: doFenceWait},
@@ -232,6 +239,27 @@ func doListen(_ context.Context, s *serverSession, r *request) (reply, error) {
 	}
 	r.ep.follow()
 	return reply{}, nil
+}
+
+func doListenAllow(_ context.Context, _ *serverSession, r *request) (reply, error) {
+	in := r.in.(*listenAllowBody)
+	allow, err := access.ParseSubjects(in.Allow)
+	if err != nil {
+		return reply{}, fmt.Errorf("%w: %w", status.Invalid, err)
+	}
+	if err := r.ep.ep.Listen(int(int32(in.Backlog)), allow...); err != nil {
+		return reply{}, err
+	}
+	r.ep.follow()
+	return reply{}, nil
+}
+
+func doPeer(_ context.Context, _ *serverSession, r *request) (reply, error) {
+	p, err := r.ep.ep.Peer()
+	if err != nil {
+		return reply{}, err
+	}
+	return reply{body: (*peerBody)(&p)}, nil
 }
 
 func doReady(_ context.Context, _ *serverSession, r *request) (reply, error) {

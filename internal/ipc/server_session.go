@@ -35,6 +35,8 @@ type serverSession struct {
 	out     *outbox
 	node    Session
 	account *account
+	uid     uint32
+	shares  atomic.Bool // its windows' memory with applications of other users
 	log     zerolog.Logger
 	ended   func() // the connection no longer counts as a session
 
@@ -55,7 +57,7 @@ type serverSession struct {
 	closing   bool       // no endpoint and no memory may be added
 	endpoints map[uint32]*served
 	lastEP    uint32
-	memory    map[uint32]*shm.Region
+	memory    map[uint32]*memory
 	lastMem   uint32
 	mappings  map[uint32]Region // of peers' memory
 	lastMap   uint32
@@ -64,12 +66,12 @@ type serverSession struct {
 	self      Self   // as the application was last told
 }
 
-func newServerSession(srv *server, conn *net.UnixConn, node Session, a *account) *serverSession {
+func newServerSession(srv *server, conn *net.UnixConn, node Session, uid uint32, a *account) *serverSession {
 	s := &serverSession{
-		srv: srv, conn: conn, out: newOutbox(conn), node: node, account: a,
+		srv: srv, conn: conn, out: newOutbox(conn), node: node, uid: uid, account: a,
 		stage:     make(chan struct{}, stages),
 		endpoints: make(map[uint32]*served),
-		memory:    make(map[uint32]*shm.Region),
+		memory:    make(map[uint32]*memory),
 		mappings:  make(map[uint32]Region),
 		requests:  make(map[uint64]context.CancelFunc),
 		self:      node.Self(),
@@ -84,9 +86,10 @@ func newServerSession(srv *server, conn *net.UnixConn, node Session, a *account)
 // peers still use.
 func (s *serverSession) serve() {
 	s.log.Debug().Msg("application attached")
-	s.wg.Go(s.out.run)
-	s.wg.Go(s.endWithNode)
-	err := s.read()
+	s.wg.Go(s.guarded(s.out.run))
+	s.wg.Go(s.guarded(s.endWithNode))
+	var err error
+	s.guarded(func() { err = s.read() })()
 	_ = s.srv.opt.Faults.Hit(failpoint.AppDied)
 	s.teardown()
 	_ = s.srv.opt.Faults.Hit(failpoint.AppReleased)
@@ -213,7 +216,7 @@ func (s *serverSession) begin(r *request) error {
 		s.perform(ctx, r)
 	}
 	if r.waits {
-		s.wg.Go(run)
+		s.wg.Go(s.guarded(run))
 	} else {
 		run()
 	}
@@ -222,6 +225,7 @@ func (s *serverSession) begin(r *request) error {
 
 // perform does r and answers it.
 func (s *serverSession) perform(ctx context.Context, r *request) {
+	defer r.drop() // also after a panic
 	var out reply
 	var err error
 	if r.Endpoint != 0 || r.endpoint {

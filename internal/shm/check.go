@@ -42,7 +42,7 @@ func check(fd int, want, limit int64) error {
 	if err != nil {
 		return fmt.Errorf("descriptor is not a memfd: %w (F_GET_SEALS: %w)", status.Fault, err)
 	}
-	if missing := seals &^ got; missing != 0 {
+	if missing := sizeSeals &^ got; missing != 0 {
 		return fmt.Errorf("memory is not sealed: %s missing: %w", sealNames(missing), status.Fault)
 	}
 	var fs unix.Statfs_t
@@ -92,7 +92,7 @@ func sealNames(set int) string {
 	for _, s := range []struct {
 		bit  int
 		name string
-	}{{unix.F_SEAL_SHRINK, "SHRINK"}, {unix.F_SEAL_GROW, "GROW"}, {unix.F_SEAL_SEAL, "SEAL"}} {
+	}{{unix.F_SEAL_SHRINK, "SHRINK"}, {unix.F_SEAL_GROW, "GROW"}} {
 		if set&s.bit == 0 {
 			continue
 		}

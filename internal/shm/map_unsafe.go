@@ -1,6 +1,7 @@
 package shm
 
 import (
+	"os"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -29,6 +30,15 @@ func mapShared(fd int, off, n int64, prot int) ([]byte, error) {
 	}
 	unix.MunmapPtr(unsafe.Add(at, n), uintptr(huge-before))
 	return mapped(at, nil)(n)
+}
+
+// replace maps the beginning of f over mem, in one step.
+func replace(f *os.File, mem []byte) error {
+	return withDescriptor(f, func(fd int) error {
+		_, err := unix.MmapPtr(fd, 0, unsafe.Pointer(unsafe.SliceData(mem)), uintptr(len(mem)),
+			unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_FIXED)
+		return err
+	})
 }
 
 // mapAnonymous maps n bytes of memory of this process alone.

@@ -10,12 +10,15 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// seals are what makes memory safe to map for a process that did not make it:
-// its size is fixed, and the seals stay.
-const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
+// sizeSeals are what makes memory safe to map for a process that did not make it:
+// its size is fixed. They cannot be taken back.
+const sizeSeals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
+
+// seals are those of memory that gets no more of them.
+const seals = sizeSeals | unix.F_SEAL_SEAL
 
 // Create returns n bytes of zeroed memory, rounded up to whole pages, in a
-// sealed memfd of its own. Every page is allocated, and charged to this
+// memfd of its own whose size is sealed; see [SealWriting] for more seals. Every page is allocated, and charged to this
 // process, before Create returns: memory that is missing is status.NoMemory
 // here and never a fault later. name shows in /proc/*/maps.
 func Create(name string, n int64) (*Region, error) {
@@ -38,7 +41,7 @@ func Create(name string, n int64) (*Region, error) {
 	return r, nil
 }
 
-// memfd makes a sealed memfd of size bytes with all its pages.
+// memfd makes a memfd of size bytes, which are sealed, with all its pages.
 func memfd(name string, size int64) (*os.File, error) {
 	fd, err := memfdCreate(name)
 	if err != nil {
@@ -62,7 +65,7 @@ func memfdCreate(name string) (int, error) {
 	return fd, err
 }
 
-// populate gives fd its size, its pages and its seals. Its mode lets every
+// populate gives fd its size, its pages and the seals of its size. Its mode lets every
 // holder of a read-only descriptor open it for reading again, but only its
 // owner for writing.
 func populate(fd int, size int64) error {
@@ -75,7 +78,7 @@ func populate(fd int, size int64) error {
 	if err := unix.Fchmod(fd, 0o444); err != nil {
 		return fail("fchmod", err, status.NotSupp)
 	}
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, sizeSeals); err != nil {
 		return fail("seal memory", err, status.NotSupp)
 	}
 	return nil

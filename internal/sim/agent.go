@@ -34,6 +34,7 @@ type agent struct {
 	order  []*line // of lines, by their first use
 	beatAt time.Duration
 	rumour map[lifeKey]verdict.Rumour // what gossip says of each start
+	banned map[addr.UUID]bool         // at the host: whom it does not admit
 
 	pace     pacer
 	ticked   time.Duration
@@ -75,7 +76,7 @@ func newAgent(p *proc) *agent {
 	w, d := p.w, &p.at.disk
 	a := &agent{w: w, p: p, at: p.at, ticked: w.now, pace: pacer{origin: w.now},
 		sessions: make(map[verdict.SessionID]*tcpEnd), peers: make(map[verdict.SessionID]controlEnd),
-		lines: make(map[lifeKey]*line), rumour: make(map[lifeKey]verdict.Rumour), over: make(map[addr.NodeID]addr.Generation)}
+		lines: make(map[lifeKey]*line), rumour: make(map[lifeKey]verdict.Rumour), banned: make(map[addr.UUID]bool), over: make(map[addr.NodeID]addr.Generation)}
 	a.self = controlEnd{uuid: d.uuid, epoch: d.epochs, host: p.at.host}
 	self := verdict.Identity{UUID: d.uuid, Epoch: d.epochs, Name: fmt.Sprintf("node%d", p.at.index),
 		Addresses: []string{p.at.address()}, Providers: []string{"quic"}}

@@ -55,7 +55,7 @@ func (a *agent) accept(e *tcpEnd) {
 // admits decides about an opening: who is meant, and whose life is over.
 func (a *agent) admits(h controlHello) bool {
 	switch {
-	case a.departed, h.from.uuid == a.self.uuid && h.from.epoch == a.self.epoch,
+	case a.departed, a.banned[h.from.uuid], h.from.uuid == a.self.uuid && h.from.epoch == a.self.epoch,
 		h.to.uuid != (addr.UUID{}) && h.to.uuid != a.self.uuid:
 		return false
 	case !h.lifeline:
@@ -137,6 +137,10 @@ func (a *agent) attach(e *tcpEnd, peer controlEnd, atHost bool) verdict.SessionI
 			return
 		}
 		in := verdict.Received{Session: id, Message: msg}
+		if _, asks := msg.(verdict.Join); asks && a.banned[peer.uuid] {
+			e.close() // it has heard of its end
+			return
+		}
 		if atHost {
 			if !a.heardAtHost(msg) {
 				return

@@ -114,6 +114,7 @@ type Connect struct {
 	Conn     ConnID // the connector's
 	From, To addr.Port
 	Limit    uint64 // message bytes that the acceptor may send so far
+	UID      uint32 // the application's user, for whom the connector's node vouches; 2^32-1: not known
 }
 
 // Accept grants a connection. Its lane becomes the operations lane from the

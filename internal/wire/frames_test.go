@@ -83,6 +83,8 @@ var parsers = map[Type]parser{
 	TypeWaited:       parserOf(ParseWaited),
 	TypePeerSignal:   parserOf(ParsePeerSignal),
 	TypePeerSignaled: parserOf(ParsePeerSignaled),
+	TypeAsk:          parserOf(ParseAsk),
+	TypeAnswer:       parserOf(ParseAnswer),
 }
 
 func uuid(first byte) (u addr.UUID) {
@@ -106,7 +108,7 @@ var golden = map[string]frame{
 		FromEpoch: 9, To: addr.Life{Node: 0, Generation: 4}, Answer: true,
 	},
 	"hello-refuse":  HelloRefuse{Code: status.Version, VersionMin: 4, VersionMax: 5, Reason: "speaks 4 to 5 – not 1"},
-	"connect":       Connect{Conn: 0x0102030405060708, From: 0x1112, To: 0x2122, Limit: 0x3132333435363738},
+	"connect":       Connect{Conn: 0x0102030405060708, From: 0x1112, To: 0x2122, Limit: 0x3132333435363738, UID: 0x41424344},
 	"accept":        Accept{Peer: 0x0102030405060708, Conn: 0x1112131415161718, Limit: 0x2122232425262728},
 	"stream":        Stream{Peer: 0x0102030405060708},
 	"refuse":        Refuse{Peer: 0x0102030405060708, Code: status.Refused},
@@ -145,6 +147,9 @@ var golden = map[string]frame{
 	"peer-signaled": PeerSignaled{Request: 0x0102030405060708, Code: status.Access},
 	"heartbeat":     Heartbeat{Seq: 0x0102030405060708, Sent: 0x1112131415161718, From: addr.Life{Node: 0x2122, Generation: 0x23242526}, To: addr.Life{Node: 0x3132, Generation: 0x33343536}},
 	"heartbeat-ack": HeartbeatAck{Seq: 0x0102030405060708, Sent: 0x1112131415161718, From: addr.Life{Node: 0x2122, Generation: 0x23242526}, To: addr.Life{Node: 0x3132, Generation: 0x33343536}},
+	"ask":           Ask{Request: 0x0102030405060708, To: 0x1112, UID: 0x21222324},
+	"answer":        Answer{Request: 0x0102030405060708, Allowed: true, Listening: true, Waiting: 0x1112, Backlog: 0x2122, By: "2050 from web-1"},
+	"answer-no":     Answer{Request: 1, By: "default-access: closed"},
 }
 
 // A golden vector is a promise to peers already deployed: add, never edit.
@@ -242,7 +247,7 @@ func TestWrongLengthIsMalformed(t *testing.T) {
 }
 
 func TestReservedFlagsAreMalformed(t *testing.T) {
-	allowed := map[Type]uint8{TypeHello: 1, TypeWrite: 3, TypeReadData: 1, TypeAtomic: 1}
+	allowed := map[Type]uint8{TypeHello: 1, TypeAnswer: 3, TypeWrite: 3, TypeReadData: 1, TypeAtomic: 1}
 	for name := range golden {
 		b := vector(t, name)
 		typ, _ := TypeOf(b)
@@ -317,6 +322,9 @@ func TestImpossibleValuesAreMalformed(t *testing.T) {
 		"Bye with half a character":             withBody(Bye{}.AppendTo(nil), reason("\xe2\x80")),
 		"Bye shorter than its reason":           withBody(Bye{}.AppendTo(nil), reason("abc")[:4]),
 		"Bye longer than its reason":            withBody(Bye{}.AppendTo(nil), append(reason("abc"), 'd')),
+		"Ask for no port":                       Ask{Request: 1}.AppendTo(nil),
+		"Answer that is not printable":          Answer{By: "2050\x1b[31m"}.AppendTo(nil),
+		"Answer of two lines":                   Answer{By: "2050\nfrom"}.AppendTo(nil),
 	} {
 		if f, err := parse(b); !errors.Is(err, ErrMalformed) {
 			t.Errorf("%s: %+v, %v; want ErrMalformed", name, f, err)

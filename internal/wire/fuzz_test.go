@@ -2,6 +2,7 @@ package wire
 
 import (
 	"bytes"
+	"strings"
 	"testing"
 	"unicode/utf8"
 
@@ -68,6 +69,8 @@ func FuzzWait(f *testing.F)         { fuzzBody(f, TypeWait, ParseWait) }
 func FuzzWaited(f *testing.F)       { fuzzBody(f, TypeWaited, ParseWaited) }
 func FuzzPeerSignal(f *testing.F)   { fuzzBody(f, TypePeerSignal, ParsePeerSignal) }
 func FuzzPeerSignaled(f *testing.F) { fuzzBody(f, TypePeerSignaled, ParsePeerSignaled) }
+func FuzzAsk(f *testing.F)          { fuzzBody(f, TypeAsk, ParseAsk) }
+func FuzzAnswer(f *testing.F)       { fuzzBody(f, TypeAnswer, ParseAnswer) }
 
 // FuzzDatagram fuzzes both parsers of datagrams.
 func FuzzDatagram(f *testing.F) {
@@ -177,7 +180,7 @@ func anyFrame() *rapid.Generator[frame] {
 		makers := []func() frame{
 			func() frame { return anyHello(t) },
 			func() frame { v := rapid.Uint16().Draw(t, "v"); return HelloRefuse{failure(), v / 2, v, text()} },
-			func() frame { return Connect{ConnID(u()), port(), port(), u()} },
+			func() frame { return Connect{ConnID(u()), port(), port(), u(), uint32(u())} },
 			func() frame { return Accept{ConnID(u()), ConnID(u()), u()} },
 			func() frame { return Stream{ConnID(u())} },
 			func() frame { return Refuse{ConnID(u()), failure()} },
@@ -207,6 +210,10 @@ func anyFrame() *rapid.Generator[frame] {
 			func() frame { return PeerSignaled{u(), code()} },
 			func() frame { return Heartbeat{u(), u(), anyLife(t), anyLife(t)} },
 			func() frame { return HeartbeatAck{u(), u(), anyLife(t), anyLife(t)} },
+			func() frame { return Ask{u(), port(), uint32(u())} },
+			func() frame {
+				return Answer{u(), on(), on(), uint16(u()), uint16(u()), strings.Repeat("by ", int(b())/4)}
+			},
 		}
 		return makers[rapid.IntRange(0, len(makers)-1).Draw(t, "kind")]()
 	})

@@ -29,7 +29,7 @@ func fixed(name string, flags uint8, n uint32) format { return format{name, flag
 // formats describes every known type; the name of an unknown one is empty.
 var formats = [256]format{
 	TypeHello:        fixed("Hello", flagAnswer, 64),
-	TypeConnect:      fixed("Connect", 0, 20),
+	TypeConnect:      fixed("Connect", 0, 24),
 	TypeAccept:       fixed("Accept", 0, 24),
 	TypeStream:       fixed("Stream", 0, 8),
 	TypeHelloRefuse:  {"HelloRefuse", 0, 8, 8 + MaxReason},
@@ -61,6 +61,8 @@ var formats = [256]format{
 	TypePeerSignaled: fixed("PeerSignaled", 0, 10),
 	TypeHeartbeat:    fixed("Heartbeat", 0, HeartbeatLen-HeaderLen),
 	TypeHeartbeatAck: fixed("HeartbeatAck", 0, HeartbeatLen-HeaderLen),
+	TypeAsk:          fixed("Ask", 0, 14),
+	TypeAnswer:       {"Answer", flagAllowed | flagListening, 14, 14 + MaxReason},
 }
 
 // Known reports whether this version knows frames of type t.

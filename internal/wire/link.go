@@ -102,10 +102,10 @@ func ParseHelloRefuse(flags uint8, body []byte) (HelloRefuse, error) {
 
 // AppendTo appends the encoded frame to b.
 //
-//	 0      8      10   12      20
-//	+------+------+----+-------+
-//	| conn | from | to | limit |
-//	+------+------+----+-------+
+//	 0      8      10   12      20    24
+//	+------+------+----+-------+-----+
+//	| conn | from | to | limit | uid |
+//	+------+------+----+-------+-----+
 func (f Connect) AppendTo(b []byte) []byte {
 	start := len(b)
 	b = begin(b, TypeConnect, 0)
@@ -113,6 +113,7 @@ func (f Connect) AppendTo(b []byte) []byte {
 	b = order.AppendUint16(b, uint16(f.From))
 	b = order.AppendUint16(b, uint16(f.To))
 	b = order.AppendUint64(b, f.Limit)
+	b = order.AppendUint32(b, f.UID)
 	return end(b, start)
 }
 
@@ -124,6 +125,7 @@ func ParseConnect(flags uint8, body []byte) (Connect, error) {
 		From:  d.port(),
 		To:    d.port(),
 		Limit: d.uint64(),
+		UID:   d.uint32(),
 	}
 	d.require(f.From != 0 && f.To != 0)
 	return result(&d, f)

@@ -16,8 +16,17 @@ func (p *proc) stepHost(in HostInput) {
 	if p.host == nil || p.dead {
 		return
 	}
-	p.perform(p.host.Step(p.w.now, in), 1)
+	p.perform(p.hostStep(in), 1)
 	p.arm()
+}
+
+// hostStep feeds the Host, and reports the step to the observer of this world.
+func (p *proc) hostStep(in HostInput) []Action {
+	actions := p.host.Step(p.w.now, in)
+	if p.w.tap != nil {
+		p.w.tap(p, in, actions)
+	}
+	return actions
 }
 
 func (p *proc) stepMember(in MemberInput) {

@@ -41,6 +41,9 @@ type world struct {
 	wakes   int // of all processes, by their timers
 	check   *checker
 	pairs   map[pair]*pairState
+
+	tap   func(*proc, HostInput, []Action) // sees every step of a Host; may be nil
+	drops func(*conn, int, Message) bool   // a message that a sender keeps back; may be nil
 }
 
 // A machine is a place with a disk, where one process runs at a time.
@@ -295,7 +298,7 @@ func (p *proc) ticks() {
 	}
 	p.w.wakes++
 	if p.host != nil {
-		p.perform(p.host.Step(p.w.now, Tick{}), 1)
+		p.perform(p.hostStep(Tick{}), 1)
 	}
 	if !p.dead {
 		p.stepMember(Tick{})
@@ -452,6 +455,9 @@ func (p *proc) deliver(side int, in interface {
 
 // transmit sends m from one side of c.
 func (w *world) transmit(c *conn, side int, m Message) {
+	if w.drops != nil && w.drops(c, side, m) {
+		return
+	}
 	switch m.(type) {
 	case Ping, Pong:
 		from, to := c.ends[side], c.ends[1-side]

@@ -1,0 +1,229 @@
+package access
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+)
+
+// The text of a rule:
+//
+//	PORTS [from SUBJECT ...] [bind USER ...]
+//
+//	PORTS    2050 or 2050-2059
+//	SUBJECT  all, none, host, local, a node's name, node:NAME or label:WORD
+//	USER     all, none, a user's number, or group:NUMBER
+const (
+	fromWord    = "from"
+	bindWord    = "bind"
+	nodePrefix  = "node:"
+	labelPrefix = "label:"
+	groupPrefix = "group:"
+)
+
+// reserved reports whether a node's name has to be written as node:NAME.
+func reserved(name string) bool {
+	_, word := words[name]
+	return word || name == fromWord || name == bindWord
+}
+
+// ParseRule reads a rule. Its words may be separated by any white space; a
+// comma is never part of one.
+func ParseRule(text string) (Rule, error) {
+	r, err := parseRule(strings.Fields(text))
+	if err != nil {
+		return Rule{}, fmt.Errorf("rule %.80q: %w", text, err)
+	}
+	return r, nil
+}
+
+func parseRule(fields []string) (r Rule, err error) {
+	if len(fields) == 0 {
+		return r, errors.New("want a port, or a range of ports, and what holds for it")
+	}
+	if r.first, r.last, err = parsePorts(fields[0]); err != nil {
+		return r, err
+	}
+	for rest := fields[1:]; len(rest) > 0; {
+		word := rest[0]
+		end := 1 + slices.IndexFunc(rest[1:], func(f string) bool { return f == fromWord || f == bindWord })
+		if end == 0 {
+			end = len(rest)
+		}
+		switch {
+		case word == fromWord && r.from == nil:
+			r.from, err = ParseSubjects(rest[1:end])
+		case word == bindWord && r.bind == nil:
+			r.bind, err = parseUsers(rest[1:end])
+		case word == fromWord, word == bindWord:
+			err = fmt.Errorf("%q is there twice", word)
+		default:
+			err = fmt.Errorf("%.80q: want %q or %q behind the ports", word, fromWord, bindWord)
+		}
+		if err != nil {
+			return r, err
+		}
+		rest = rest[end:]
+	}
+	if r.from == nil && r.bind == nil {
+		return r, fmt.Errorf("want %q with callers or %q with users behind the ports", fromWord, bindWord)
+	}
+	r.text = r.format()
+	return r, nil
+}
+
+// format returns the one text of r.
+func (r *Rule) format() string {
+	s := strconv.Itoa(int(r.first))
+	if r.last != r.first {
+		s += "-" + strconv.Itoa(int(r.last))
+	}
+	if r.from != nil {
+		s += " " + fromWord + " " + Join(r.from)
+	}
+	if r.bind != nil {
+		s += " " + bindWord
+		for _, u := range r.bind {
+			s += " " + u.String()
+		}
+	}
+	return s
+}
+
+func parsePorts(s string) (first, last addr.Port, err error) {
+	low, high, isRange := strings.Cut(s, "-")
+	if !isRange {
+		high = low
+	}
+	if first, err = parsePort(low); err == nil {
+		last, err = parsePort(high)
+	}
+	switch {
+	case err != nil:
+		return 0, 0, fmt.Errorf("ports %.80q: want a number from 1 to 65535 or two as in 2050-2059", s)
+	case first > last:
+		return 0, 0, fmt.Errorf("ports %q: the first is above the last", s)
+	}
+	return first, last, nil
+}
+
+func parsePort(s string) (addr.Port, error) {
+	n, err := parseNumber(s, 16)
+	if err == nil && n == 0 {
+		err = strconv.ErrRange
+	}
+	return addr.Port(n), err
+}
+
+// parseNumber is strconv.ParseUint that takes one text of a number only.
+func parseNumber(s string, bits int) (uint64, error) {
+	n, err := strconv.ParseUint(s, 10, bits)
+	if err == nil && strconv.FormatUint(n, 10) != s {
+		err = strconv.ErrSyntax
+	}
+	return n, err
+}
+
+// ParseSubjects reads a list of 1 to MaxSubjects different subjects. "none"
+// stands alone.
+func ParseSubjects(texts []string) ([]Subject, error) {
+	if err := checkCount(len(texts), "callers"); err != nil {
+		return nil, err
+	}
+	list := make([]Subject, 0, len(texts))
+	for _, text := range texts {
+		s, err := ParseSubject(text)
+		if err != nil {
+			return nil, err
+		}
+		if slices.Contains(list, s) {
+			return nil, fmt.Errorf("%q is there twice", text)
+		}
+		list = append(list, s)
+	}
+	if len(list) > 1 && slices.Contains(list, Subject{kind: kindNone}) {
+		return nil, errors.New(`"none" stands alone`)
+	}
+	return list, nil
+}
+
+// ParseSubject reads one subject: all, none, host, local, a node's name,
+// node:NAME or label:WORD.
+func ParseSubject(text string) (Subject, error) {
+	if k, ok := words[text]; ok {
+		return Subject{kind: k}, nil
+	}
+	if label, ok := strings.CutPrefix(text, labelPrefix); ok {
+		if !validWord(label) {
+			return Subject{}, fmt.Errorf("label %.80q: want %s", label, wordAllowed)
+		}
+		return Subject{kindLabel, label}, nil
+	}
+	name, explicit := strings.CutPrefix(text, nodePrefix)
+	if !validWord(name) || !explicit && reserved(name) {
+		return Subject{}, fmt.Errorf("%.80q: want all, none, host, local, a node's name, node:NAME or label:WORD, a name being %s", text, wordAllowed)
+	}
+	return Subject{kindNode, name}, nil
+}
+
+func parseUsers(texts []string) ([]user, error) {
+	if err := checkCount(len(texts), "users"); err != nil {
+		return nil, err
+	}
+	var list []user
+	for _, text := range texts {
+		u, err := parseUser(text)
+		if err != nil {
+			return nil, err
+		}
+		if slices.Contains(list, u) {
+			return nil, fmt.Errorf("user %q is there twice", text)
+		}
+		list = append(list, u)
+	}
+	if len(list) > 1 && slices.Contains(list, user{}) {
+		return nil, errors.New(`"none" stands alone`)
+	}
+	return list, nil
+}
+
+func parseUser(text string) (user, error) {
+	switch text {
+	case "none":
+		return user{}, nil
+	case "all":
+		return user{kind: userAll}, nil
+	}
+	number, group := strings.CutPrefix(text, groupPrefix)
+	n, err := parseNumber(number, 32)
+	if err != nil || uint32(n) == UnknownUID {
+		return user{}, fmt.Errorf("user %.80q: want all, none, a user's number or group:NUMBER", text)
+	}
+	if group {
+		return user{userGID, uint32(n)}, nil
+	}
+	return user{userUID, uint32(n)}, nil
+}
+
+func checkCount(n int, what string) error {
+	if n < 1 || n > MaxSubjects {
+		return fmt.Errorf("%d %s, want 1 to %d", n, what, MaxSubjects)
+	}
+	return nil
+}
+
+const wordAllowed = "1 to 63 letters, digits, '.', '-' or '_'"
+
+// validWord accepts what a node's name may be.
+func validWord(s string) bool {
+	if len(s) < 1 || len(s) > 63 {
+		return false
+	}
+	return strings.IndexFunc(s, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '.' && r != '-' && r != '_'
+	}) < 0
+}

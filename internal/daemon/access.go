@@ -1,0 +1,253 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/access"
+)
+
+// AccessConfig says who may connect to the node's ports and bind them;
+// deploy/access.md says more.
+type AccessConfig struct {
+	Rules  []access.Rule
+	Closed bool // without a rule only the same user of this node may connect
+
+	wrong error // of the text that was to be rules
+}
+
+// policy returns the rules as one value.
+func (c AccessConfig) policy() (*access.Policy, error) {
+	if c.wrong != nil {
+		return nil, c.wrong
+	}
+	return access.NewPolicy(c.Rules, c.Closed)
+}
+
+// Words of the setting default-access.
+const (
+	accessOpen   = "open"
+	accessClosed = "closed"
+)
+
+func accessSettings() []Setting {
+	return []Setting{
+		{"access", "who may connect to which ports, and bind them; the first rule that covers a port decides",
+			"rules like '2050-2059 from web-1 label:db host bind 1000 group:27', separated by commas, or nothing", setAccess,
+			func(c *Config) string {
+				var texts []string
+				for _, r := range c.Access.Rules {
+					texts = append(texts, r.String())
+				}
+				return strings.Join(texts, ",")
+			}},
+		{"default-access", "who may connect to ports without a rule: open is every application of the cluster, closed those of the same user on this node",
+			"open or closed",
+			func(c *Config, s string) bool {
+				c.Access.Closed = s == accessClosed
+				return s == accessOpen || s == accessClosed
+			},
+			func(c *Config) string {
+				if c.Access.Closed {
+					return accessClosed
+				}
+				return accessOpen
+			}},
+	}
+}
+
+// setAccess leaves it to check to say what is wrong: there it can be said which
+// rule is, and why.
+func setAccess(c *Config, s string) bool {
+	c.Access.Rules, c.Access.wrong = nil, nil
+	items := split(s)
+	if len(items) > access.MaxRules {
+		c.Access.wrong = fmt.Errorf("%d rules, want at most %d", len(items), access.MaxRules)
+		return true
+	}
+	for _, item := range items {
+		r, err := access.ParseRule(item)
+		if err != nil {
+			c.Access.wrong = err
+			return true
+		}
+		c.Access.Rules = append(c.Access.Rules, r)
+	}
+	return true
+}
+
+// checkAccess reports what is wrong with the access rules.
+func (c *Config) checkAccess(values map[string]value, report func(key, text, allowed string)) {
+	if _, err := c.Access.policy(); err != nil {
+		report("access", values["access"].text, err.Error())
+	}
+}
+
+// An AccessChange says that other access rules are in force.
+type AccessChange struct {
+	Rules          []string
+	Default        string // "default-access: open" or "default-access: closed"
+	Added, Removed []string
+}
+
+// String returns the change in one line.
+func (c AccessChange) String() string {
+	parts := []string{c.Default}
+	for _, r := range c.Removed {
+		parts = append(parts, "removed: "+r)
+	}
+	for _, r := range c.Added {
+		parts = append(parts, "added: "+r)
+	}
+	return strings.Join(parts, "; ")
+}
+
+// accessChange returns what is different in now.
+func accessChange(before, now *access.Policy) AccessChange {
+	c := AccessChange{Default: now.Default()}
+	known := make(map[string]bool)
+	for _, r := range before.Rules() {
+		known[r.String()] = true
+	}
+	for _, r := range now.Rules() {
+		c.Rules = append(c.Rules, r.String())
+		if !known[r.String()] {
+			c.Added = append(c.Added, r.String())
+		}
+		delete(known, r.String())
+	}
+	for _, r := range before.Rules() {
+		if known[r.String()] {
+			c.Removed = append(c.Removed, r.String())
+		}
+	}
+	return c
+}
+
+// ReloadSettings reads the settings again, as Options.Settings does, and takes
+// over the access rules. Settings that cannot be used change nothing. Other
+// settings that have changed wait for the next start, and are named in the log.
+func (d *Daemon) ReloadSettings() error {
+	if d.opts.Settings == nil {
+		return errors.New("this node's settings come from nowhere that could be read again")
+	}
+	d.reloading.Lock()
+	defer d.reloading.Unlock()
+	c, err := d.opts.Settings()
+	var policy *access.Policy
+	if err == nil {
+		policy, err = c.Access.policy()
+	}
+	if err != nil {
+		d.log.Error().Str("op", "settings").Err(errors.New(oneLine(err.Error()))).Msg("the settings cannot be used; the access rules stay as they are")
+		return err
+	}
+	if waiting := d.waitingSettings(c); len(waiting) > 0 {
+		d.log.Warn().Str("op", "settings").Strs("settings", waiting).Msg("settings have changed that only a restart takes over")
+	}
+	d.takeAccess(policy)
+	return nil
+}
+
+// waitingSettings returns the keys of c that are not those the node runs with
+// and cannot be taken over.
+func (d *Daemon) waitingSettings(c Config) []string {
+	var keys []string
+	for _, s := range settings {
+		if s.Key != "access" && s.Key != "default-access" && s.Value(c) != s.Value(d.loaded) {
+			keys = append(keys, s.Key)
+		}
+	}
+	return keys
+}
+
+// takeAccess makes p the node's access rules.
+func (d *Daemon) takeAccess(p *access.Policy) {
+	d.mu.Lock()
+	before := d.access
+	d.access = p
+	if d.engine != nil {
+		d.engine.SetAccess(p)
+	}
+	d.mu.Unlock()
+	if before.Equal(p) {
+		return
+	}
+	change := accessChange(before, p)
+	d.log.Info().Str("op", "access").Int("rules", len(change.Rules)).Str("change", change.String()).Msg("access rules have changed")
+	if d.opts.AccessChanged != nil {
+		d.opts.AccessChanged(change)
+	}
+}
+
+// A fileState is how a file looked when it was last read.
+type fileState struct {
+	size    int64
+	changed time.Time
+}
+
+// stateOf returns the state of a file, the zero one if it cannot be looked at.
+func stateOf(name string) fileState {
+	info, err := os.Stat(name)
+	if err != nil {
+		return fileState{}
+	}
+	return fileState{info.Size(), info.ModTime()}
+}
+
+// followSettings begins to watch the settings file, if there is one.
+func (d *Daemon) followSettings(context.Context) error {
+	if d.opts.Settings != nil && d.opts.SettingsFile != "" {
+		d.wg.Go(d.watchSettings)
+	}
+	return nil
+}
+
+// settled is the age from which on a file is believed to be written whole: an
+// empty one in the middle of a write has no rules, which opens every port.
+const settled = 2 * time.Second
+
+// watchSettings reads the settings again whenever their file has changed, until
+// the node ends. The file may have changed since it was read for the start: the
+// first look reads it in any case.
+func (d *Daemon) watchSettings() {
+	var read, seen fileState
+	for sleep(d.ctx, reloadEvery) {
+		now := stateOf(d.opts.SettingsFile)
+		whole := now == seen || time.Since(now.changed) >= settled
+		if seen = now; now != read && whole {
+			read = now
+			_ = d.ReloadSettings() // which has logged it
+		}
+	}
+}
+
+// accessPolicy returns the rules in force.
+func (d *Daemon) accessPolicy() *access.Policy {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.access
+}
+
+// An AccessRule is a rule, or the default, and the connects that it has refused
+// since it came into force.
+type AccessRule struct {
+	Rule    string `json:"rule"`
+	Refused uint64 `json:"refused"`
+}
+
+// accessRules returns the rules in their order, then the default; none while
+// the node joins.
+func (d *Daemon) accessRules() []AccessRule {
+	rules := []AccessRule{}
+	if engine, _ := d.rooms(); engine != nil {
+		for _, r := range engine.AccessRules() {
+			rules = append(rules, AccessRule(r))
+		}
+	}
+	return rules
+}

@@ -1,0 +1,282 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/bubble"
+	"github.com/fabricd/fabricd/internal/driver"
+	"github.com/fabricd/fabricd/internal/ipc"
+)
+
+// A configured is a host whose settings come from a file that the test writes.
+type configured struct {
+	*Daemon
+	t    *testing.T
+	file string
+	load func() (Config, error)
+
+	mu      sync.Mutex // guards the fields below
+	refused []driver.Refusal
+	changes []AccessChange
+}
+
+func (h *configured) write(text string) {
+	h.t.Helper()
+	if err := os.WriteFile(h.file, []byte(text), 0o600); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// startConfigured makes a cluster and starts its host with a settings file.
+func startConfigured(t *testing.T, text string) *configured {
+	t.Helper()
+	base := testConfig(t, RoleHost, "host")
+	h := &configured{t: t, file: filepath.Join(filepath.Dir(base.StateDir), "fabricd.yaml")}
+	h.write(text)
+	flags := map[string]string{"role": "host", "name": "host", "state-dir": base.StateDir, "bind": "127.0.0.1", "data-port": "0", "gossip-port": "0",
+		"socket": base.Local.Socket, "admin": base.Local.AdminSocket, "detection": "fast"}
+	h.load = func() (Config, error) { return Load(h.file, nil, flags) }
+	c, err := h.load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Init(c, filepath.Join(filepath.Dir(base.StateDir), "token")); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), testLimit)
+	defer cancel()
+	h.Daemon, err = Start(ctx, c, Options{
+		Log:      zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.WarnLevel),
+		Settings: h.load, SettingsFile: h.file,
+		AccessRefused: func(r driver.Refusal) { h.mu.Lock(); h.refused = append(h.refused, r); h.mu.Unlock() },
+		AccessChanged: func(c AccessChange) { h.mu.Lock(); h.changes = append(h.changes, c); h.mu.Unlock() },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { h.Close() })
+	if err := h.Ready(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// told returns what the hooks of the audit log were told.
+func (h *configured) told() ([]driver.Refusal, []AccessChange) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.refused), slices.Clone(h.changes)
+}
+
+// node starts a node of the host's cluster.
+func (h *configured) node(name string) *Daemon {
+	h.t.Helper()
+	c := testConfig(h.t, RoleNode, name)
+	c.Join, c.TokenFile = []string{h.Status().Data[0]}, filepath.Join(filepath.Dir(h.file), "token")
+	return startTest(h.t, c)
+}
+
+// listen makes an application of the host accept each request that reaches it.
+func (h *configured) listen(port addr.Port, uid uint32) {
+	h.t.Helper()
+	s, err := h.NewSession(ipc.Credentials{UID: uid})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	l, err := s.Open()
+	if err == nil {
+		_, err = l.Bind(port)
+	}
+	if err == nil {
+		err = l.Listen(4)
+	}
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	go func() {
+		for {
+			if _, _, err := l.Accept(context.Background()); err != nil {
+				return
+			}
+		}
+	}()
+}
+
+// reaches connects from a node, as a user, to a port of the host.
+func (h *configured) reaches(from *Daemon, uid uint32, port addr.Port, want bool) {
+	h.t.Helper()
+	ctx, cancel := context.WithTimeout(h.t.Context(), testLimit)
+	defer cancel()
+	s, err := from.NewSession(ipc.Credentials{UID: uid})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	defer s.Close()
+	ep, err := s.Open()
+	if err == nil {
+		_, err = ep.Connect(ctx, addr.Addr{Port: port})
+	}
+	if want && err != nil || !want && !errors.Is(err, syscall.ECONNREFUSED) {
+		h.t.Errorf("user %d of %s to port %d: %v, want success: %v", uid, from.cfg.Name, port, err, want)
+	}
+}
+
+// TestAccessRulesAreTakenOver changes the settings file of a running host.
+func TestAccessRulesAreTakenOver(t *testing.T) {
+	h := startConfigured(t, "access:\n  - 2050 from none\n")
+	one := h.node("one")
+	h.listen(2050, 7)
+	h.listen(2051, 7)
+	h.reaches(one, 7, 2050, false)
+	h.reaches(one, 7, 2051, true)
+	if refused, _ := h.told(); len(refused) != 1 || refused[0].Caller.Name != "one" || refused[0].Caller.UID != 7 || refused[0].By != "2050 from none" {
+		t.Errorf("refused: %+v", refused)
+	}
+
+	h.write("access:\n  - 2050 from one\n  - 2060 bind 9\n")
+	if err := h.ReloadSettings(); err != nil {
+		t.Error(err)
+	}
+	h.reaches(one, 7, 2050, true)
+	h.reaches(h.Daemon, 7, 2050, false)
+	_, changes := h.told()
+	if want := "default-access: open; removed: 2050 from none; added: 2050 from one; added: 2060 bind 9"; len(changes) != 1 || changes[0].String() != want {
+		t.Errorf("changes: %v, want %q", changes, want)
+	}
+	want := []AccessRule{{"2050 from one", 1}, {"2060 bind 9", 0}, {"default-access: open", 0}}
+	if got := h.Status().Access; !slices.Equal(got, want) {
+		t.Errorf("status: %v, want %v", got, want)
+	}
+
+	for text, says := range map[string]string{
+		"access:\n  - 2050 from none\n  - 2051 from\n": "fabricd.yaml:1): rule \"2051 from\": 0 callers",
+		"access: [":                 "not YAML",
+		"default-access: ajar\n":    "open or closed",
+		"connect-timeout: sometime": "want a duration",
+	} {
+		h.write(text)
+		if err := h.ReloadSettings(); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%q: %v, want %q", text, err, says)
+		}
+		h.reaches(one, 7, 2050, true) // as before
+		h.reaches(h.Daemon, 7, 2050, false)
+	}
+
+	h.write("default-access: closed\n")
+	if err := h.ReloadSettings(); err != nil {
+		t.Error(err)
+	}
+	h.reaches(one, 7, 2051, false)
+	h.reaches(h.Daemon, 8, 2051, false)
+	h.reaches(h.Daemon, 7, 2051, true)
+	err := h.ReloadSettings()
+	if _, changes := h.told(); err != nil || len(changes) != 2 {
+		t.Errorf("the same settings again: %v, %d changes, want 2", err, len(changes))
+	}
+	c, err := Load(h.file, nil, map[string]string{"connect-timeout": "3s"})
+	if got := h.waitingSettings(c); err != nil || !slices.Contains(got, "connect-timeout") || slices.Contains(got, "default-access") {
+		t.Errorf("settings that wait for a restart: %v, %v", got, err)
+	}
+}
+
+// TestPreviewAsksTheOtherNode: what a connect would meet is known for a port of
+// this node and of another one, by its name and by its ID.
+func TestPreviewAsksTheOtherNode(t *testing.T) {
+	h := startConfigured(t, "access:\n  - 2050 from one local\n  - 2051 from none\n")
+	one := h.node("one")
+	h.listen(2050, 7)
+	for _, d := range []*Daemon{h.Daemon, one} {
+		c := NewClient(d.cfg.Local.AdminSocket)
+		defer c.Close()
+		for node, port := range map[string]addr.Port{"host": 2050, "0": 2051} {
+			p, err := c.Preview(t.Context(), node, port, 7)
+			want := Preview{Name: "host", Port: port, UID: 7, Connects: true, Allowed: true, By: "2050 from one local", Listening: true, Backlog: 4}
+			if port == 2051 {
+				want = Preview{Name: "host", Port: port, UID: 7, By: "2051 from none"}
+			}
+			if p != want || err != nil {
+				t.Errorf("%s asks for %s:%d: %+v, %v, want %+v", d.cfg.Name, node, port, p, err, want)
+			}
+		}
+		if _, err := c.Preview(t.Context(), "nobody\x1b", 2050, 7); err == nil || !strings.Contains(err.Error(), `node "nobody\x1b": no live node`) {
+			t.Errorf("a node that is not there: %v", err)
+		}
+		if _, err := c.Preview(t.Context(), "host", 0, 7); err == nil || !strings.Contains(err.Error(), "1 to 65535") {
+			t.Errorf("port 0: %v", err)
+		}
+	}
+}
+
+// TestSettingsFileIsWatched: what the file says is taken over within half a
+// minute of its change, and the file is read only then.
+func TestSettingsFileIsWatched(t *testing.T) {
+	file := write(t, "f.yaml", "access: [2050 from none]")
+	bubble.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		var reads atomic.Int32
+		d := &Daemon{ctx: ctx, log: zerolog.Nop(), opts: Options{SettingsFile: file, Settings: func() (Config, error) {
+			reads.Add(1)
+			return Load(file, nil, nil)
+		}}}
+		d.loaded = Default()
+		d.wg.Go(d.watchSettings)
+		synctest.Wait()
+		age := func(ago time.Duration) { // in the bubble's time
+			if err := os.Chtimes(file, time.Time{}, time.Now().Add(-ago)); err != nil {
+				t.Error(err)
+			}
+		}
+		look := func(want string, wantReads int32) {
+			t.Helper()
+			time.Sleep(reloadEvery)
+			synctest.Wait()
+			if got := d.accessPolicy().For(2050); got != want || reads.Load() != wantReads {
+				t.Errorf("rule %q after %d reads, want %q after %d", got, reads.Load(), want, wantReads)
+			}
+		}
+		age(time.Hour)
+		look("2050 from none", 1)
+		look("2050 from none", 1)
+		if err := os.WriteFile(file, nil, 0o600); err != nil {
+			t.Error(err)
+		}
+		age(-reloadEvery)
+		look("2050 from none", 1) // in the middle of a write, perhaps
+		if err := os.WriteFile(file, []byte("access: [2050 from web-1]"), 0o600); err != nil {
+			t.Error(err)
+		}
+		age(-reloadEvery)
+		look("2050 from none", 1)
+		look("2050 from web-1", 2) // as it was at the look before
+		if err := os.WriteFile(file, []byte("access: [2050"), 0o600); err != nil {
+			t.Error(err)
+		}
+		age(0)
+		look("2050 from web-1", 3)
+		cancel()
+		d.wg.Wait()
+	})
+}
+
+func TestStartRefusesRulesThatContradict(t *testing.T) {
+	c := testConfig(t, RoleHost, "host")
+	setAccess(&c, "2050 from web-1,2050 from db-1")
+	if _, err := Start(t.Context(), c, Options{}); err == nil || !strings.Contains(err.Error(), "never decides") {
+		t.Errorf("started with %v: %v", c.Access.Rules, err)
+	}
+}

@@ -1,0 +1,116 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/driver"
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+// A Preview is what a connect to a port by an application of this node would
+// meet.
+type Preview struct {
+	Node addr.NodeID `json:"node"`
+	Name string      `json:"name"`
+	Port addr.Port   `json:"port"`
+	UID  uint32      `json:"uid"` // of the application's user
+
+	// Connects says that the request would be queued for an accept.
+	Connects bool `json:"connects"`
+	// Allowed says what the port's access rule, or the list of the listener,
+	// decides, and By which of them: its text is another node's.
+	Allowed bool   `json:"allowed"`
+	By      string `json:"by"`
+	// Of the listener; with Waiting as large as Backlog a request is refused.
+	Listening bool `json:"listening"`
+	Waiting   int  `json:"waiting"`
+	Backlog   int  `json:"backlog"`
+}
+
+// errNoNode refuses the name of a node that does not live.
+var errNoNode = errors.New("no live node has this name or ID")
+
+// findNode returns the live node that text names, by its name or its ID.
+func (d *Daemon) findNode(text string) (NodeInfo, error) {
+	id, err := strconv.ParseUint(text, 10, 16)
+	byID := err == nil
+	for _, n := range d.Nodes().Nodes {
+		if n.State != "removed" && (byID && n.ID == addr.NodeID(id) || n.Name == text) {
+			return n, nil
+		}
+	}
+	return NodeInfo{}, fmt.Errorf("node %.80q: %w", text, errNoNode)
+}
+
+// Preview returns what a connect to a node's port by an application of this
+// node that a user runs would meet. Another node is asked over its link.
+func (d *Daemon) Preview(ctx context.Context, node string, port addr.Port, uid uint32) (Preview, error) {
+	engine, _ := d.rooms()
+	if engine == nil {
+		return Preview{}, errNotYet
+	}
+	n, err := d.findNode(node)
+	if err != nil {
+		return Preview{}, err
+	}
+	met, err := engine.Preview(ctx, addr.Addr{Node: n.ID, Port: port}, uid)
+	if err != nil {
+		return Preview{}, err
+	}
+	return previewOf(n, port, uid, met), nil
+}
+
+func previewOf(n NodeInfo, port addr.Port, uid uint32, met driver.Preview) Preview {
+	return Preview{Node: n.ID, Name: n.Name, Port: port, UID: uid,
+		Connects: met.Allowed && met.Listening && met.Waiting < met.Backlog,
+		Allowed:  met.Allowed, By: met.By, Listening: met.Listening, Waiting: met.Waiting, Backlog: met.Backlog}
+}
+
+// previewer is the part of a subject that knows what a connect would meet.
+type previewer interface {
+	Preview(ctx context.Context, node string, port addr.Port, uid uint32) (Preview, error)
+}
+
+// previewTimeout bounds the wait for another node's answer.
+const previewTimeout = 5 * time.Second
+
+// previewRoute adds the question what a connect would meet.
+func (a *admin) previewRoute(mux *http.ServeMux, s previewer) {
+	mux.HandleFunc("GET /v1/access", func(w http.ResponseWriter, r *http.Request) {
+		port, err := strconv.ParseUint(r.FormValue("port"), 10, 16)
+		if err != nil || port == 0 {
+			a.refuse(w, http.StatusBadRequest, "port: %.80q: want a number from 1 to 65535", r.FormValue("port"))
+			return
+		}
+		uid, err := strconv.ParseUint(r.FormValue("uid"), 10, 32)
+		if err != nil {
+			a.refuse(w, http.StatusBadRequest, "uid: %.80q: want a user's number", r.FormValue("uid"))
+			return
+		}
+		ctx, cancel := context.WithTimeout(r.Context(), previewTimeout)
+		defer cancel()
+		p, err := s.Preview(ctx, r.FormValue("node"), addr.Port(port), uint32(uid))
+		switch {
+		case err == nil:
+			a.answer(w, http.StatusOK, p)
+		case errors.Is(err, errNoNode), errors.Is(err, status.NoDevice):
+			a.refuse(w, http.StatusNotFound, "%v", err)
+		default:
+			a.refuse(w, http.StatusBadGateway, "node %.80q: %v", r.FormValue("node"), err)
+		}
+	})
+}
+
+// Preview asks the node what a connect to a port by an application here that a
+// user runs would meet. node is a name or an ID.
+func (c *Client) Preview(ctx context.Context, node string, port addr.Port, uid uint32) (Preview, error) {
+	q := url.Values{"node": {node}, "port": {strconv.Itoa(int(port))}, "uid": {strconv.FormatUint(uint64(uid), 10)}}
+	return get[Preview](ctx, c, "access?"+q.Encode())
+}

@@ -1,0 +1,21 @@
+package ipc
+
+import "github.com/fabricd/fabricd/internal/guard"
+
+// recovered is deferred by every goroutine that serves an application: a panic in it
+// ends that application's session, and the node goes on.
+var recovered = guard.Recover
+
+// guarded returns fn so that a panic in it ends the session.
+func (s *serverSession) guarded(fn func()) func() {
+	return func() {
+		defer recovered(s.broke)
+		fn()
+	}
+}
+
+// broke ends the session after a panic: its reader finds the socket closed.
+func (s *serverSession) broke(err error, stack []byte) {
+	s.log.Error().Err(err).Bytes("stack", stack).Msg("an application's session ended because serving it failed")
+	s.conn.Close()
+}

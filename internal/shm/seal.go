@@ -1,0 +1,46 @@
+package shm
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+// SealWriting makes memory that can be written only through the mappings that are
+// there: no later mapping, write or reopened descriptor can (F_SEAL_FUTURE_WRITE,
+// Linux 5.1), whatever the user of who holds it. f is open for writing. It is
+// status.NotSupp where the memory takes no more seals.
+func SealWriting(f *os.File) error { return addSeals(f, unix.F_SEAL_FUTURE_WRITE|unix.F_SEAL_SEAL) }
+
+// SealSeals makes memory that takes no more seals: who gets it for writing cannot
+// keep others from that.
+func SealSeals(f *os.File) error { return addSeals(f, unix.F_SEAL_SEAL) }
+
+// addSeals adds want, of which all may be there already.
+func addSeals(f *os.File, want int) error {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return fail("seal memory", err, status.BadFD)
+	}
+	var serr error
+	err = raw.Control(func(fd uintptr) {
+		_, serr = unix.FcntlInt(fd, unix.F_ADD_SEALS, want)
+		if !errors.Is(serr, unix.EPERM) {
+			return
+		}
+		if got, err := unix.FcntlInt(fd, unix.F_GET_SEALS, 0); err == nil && got&want == want {
+			serr = nil
+		}
+	})
+	if err == nil {
+		err = serr
+	}
+	if err != nil {
+		return fmt.Errorf("seal memory: %w: %w", status.NotSupp, err)
+	}
+	return nil
+}
