@@ -243,8 +243,9 @@ func (a *arena) takeName(double *badMember, victim *machine) error {
 	return err
 }
 
-// sybils is how many identities one token is used for, and how many may come of it.
-const sybils, mostSybils = 200, 100
+// sybils is how many identities one token is used for, and how many of them the host
+// gives in a minute.
+const sybils, mostSybils = 300, 200
 
 // attackSybils: F6. One token and its identities take neither all places nor all
 // descriptors; an honest node comes back meanwhile.
