@@ -33,8 +33,13 @@ const DefaultSocket = "/run/fabricd/fabric.sock"
 // An application of another user on this node reaches the application's windows
 // through the node, which copies; with [ShareWindows] as those of its own user do.
 //
+// Where everybody may put a socket (a directory with mode 0777, not mounted read-only),
+// the one that answers must be served by root, by this user or by the directory's
+// owner.
+//
 // Errors: EINVAL for another value of these three, ENODEV if no fabricd serves the
-// path, EACCES if it may not be opened or fabricd refuses the application, EPROTONOSUPPORT if
+// path, EACCES if it may not be opened, if another user serves it, or if fabricd
+// refuses the application, EPROTONOSUPPORT if
 // the two have no version in common, the context's.
 func Attach(ctx context.Context, path string, options ...AttachOption) (*Node, error) {
 	if path == "" {

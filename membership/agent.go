@@ -261,6 +261,21 @@ func (a *Agent) post(f func()) bool {
 	}
 }
 
+// ask has the loop run f and returns what it says; ok is false if the agent has
+// ended. The loop itself must not ask.
+func ask[T any](a *Agent, f func() T) (answer T, ok bool) {
+	answers := make(chan T, 1)
+	if !a.post(func() { answers <- f() }) {
+		return answer, false
+	}
+	select {
+	case answer = <-answers:
+		return answer, true
+	case <-a.ctx.Done():
+		return answer, false
+	}
+}
+
 // run is the loop: the only goroutine that touches the machines and the maps
 // of sessions and lifelines, and the only one that reads the clock for them.
 func (a *Agent) run() {

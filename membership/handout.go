@@ -49,16 +49,29 @@ func (a *Agent) handOut(ctx context.Context, h *handout, change func()) (without
 	case <-patience.C:
 		return a.goOnWithout(h), nil
 	case <-ctx.Done():
-		return nil, fmt.Errorf("not every node has confirmed: %w", context.Cause(ctx))
+		return nil, fmt.Errorf("not every node holds them%s: %w", a.owingText(h), context.Cause(ctx))
 	case <-a.ctx.Done():
 		return nil, ErrClosed
 	}
 }
 
+// owingText returns, for an error, the first of the nodes that have not confirmed h.
+// It is called from outside the loop.
+func (a *Agent) owingText(h *handout) (text string) {
+	const most = 5
+	list, _ := ask(a, func() []addr.Life { return a.owing(h) })
+	for _, life := range list[:min(len(list), most)] {
+		text += fmt.Sprintf(", node %d does not", life.Node)
+	}
+	if more := len(list) - most; more > 0 {
+		text += fmt.Sprintf(", nor do %d more", more)
+	}
+	return text
+}
+
 // goOnWithout cuts the nodes off that have not confirmed h, and returns them.
 func (a *Agent) goOnWithout(h *handout) []addr.Life {
-	owing := make(chan []addr.Life, 1)
-	posted := a.post(func() {
+	list, _ := ask(a, func() []addr.Life {
 		list := a.owing(h)
 		sessions := a.host.Sessions()
 		for _, life := range list {
@@ -67,12 +80,8 @@ func (a *Agent) goOnWithout(h *handout) []addr.Life {
 			}
 		}
 		h.all = nil
-		owing <- list
+		return list
 	})
-	if !posted {
-		return nil
-	}
-	list := <-owing
 	for _, life := range list {
 		a.log.Warn().Stringer("life", life).Msg("the node does not confirm what it was given; the cluster goes on without that")
 	}

@@ -179,26 +179,24 @@ const expelWait = 10 * time.Millisecond
 // expel ends the life of a node, and all that it has with the host, and waits until
 // every member has dealt with that.
 func (a *Agent) expel(ctx context.Context, node addr.UUID, why Reason, text string) error {
-	began := make(chan addr.Life, 1)
-	posted := a.post(func() {
+	life, ok := ask(a, func() addr.Life {
 		a.takeBansOfHost()
 		life, _ := a.host.LifeOf(node)
-		began <- life
 		a.feedHost(verdict.Expel{UUID: node, Reason: why})
 		a.cutOff(node, text)
+		return life
 	})
-	if !posted {
+	if !ok {
 		return ErrClosed
 	}
 	look := time.NewTicker(expelWait)
 	defer look.Stop()
-	life := <-began
 	for {
-		owing := make(chan int, 1)
-		if !a.post(func() { owing <- a.host.Owing(life) }) {
+		n, ok := ask(a, func() int { return a.host.Owing(life) })
+		switch {
+		case !ok:
 			return ErrClosed
-		}
-		if n := <-owing; n == 0 {
+		case n == 0:
 			return nil
 		}
 		select {

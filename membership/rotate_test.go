@@ -227,7 +227,7 @@ func TestExpiredNodeIsToldWhy(t *testing.T) {
 		st := must(state.Open(filepath.Join(w.dir, "2"), state.Options{}))
 		defer st.Close()
 		_, err := LoadTrust(st, time.Now)
-		if !errors.Is(err, trust.ErrExpired) || !strings.Contains(err.Error(), "join again with a token") {
+		if !errors.Is(err, trust.ErrExpired) || !strings.Contains(err.Error(), "issues the next one to its key") {
 			t.Errorf("an expired node: %v, want ErrExpired and what to do", err)
 		}
 	})

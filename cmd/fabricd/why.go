@@ -122,9 +122,16 @@ func tellPreview(w io.Writer, p daemon.Preview) error {
 	if p.Listening {
 		listener = fmt.Sprintf("%d of at most %d requests wait", p.Waiting, p.Backlog)
 	}
-	_, err := fmt.Fprintf(w, "a connect by user %d of this node to %d:%d (%s) %s\n  access    %s%s\n  listener  %s\n",
-		p.UID, p.Node, p.Port, p.Name, verdict, rule, p.By, listener)
-	return err
+	for _, line := range []string{
+		fmt.Sprintf("a connect by user %d of this node to %d:%d (%s) %s", p.UID, p.Node, p.Port, p.Name, verdict),
+		"  access    " + rule + p.By,
+		"  listener  " + listener,
+	} {
+		if err := printLine(w, "%s", line); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // waysOf asks the node for the ways of the connections at an address, or of all.

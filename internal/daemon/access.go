@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/internal/access"
+	"github.com/fabricd/fabricd/internal/audit"
+	"github.com/fabricd/fabricd/internal/driver"
 )
 
 // AccessConfig says who may connect to the node's ports and bind them;
@@ -87,45 +89,31 @@ func (c *Config) checkAccess(values map[string]value, report func(key, text, all
 	}
 }
 
-// An AccessChange says that other access rules are in force.
-type AccessChange struct {
-	Rules          []string
-	Default        string // "default-access: open" or "default-access: closed"
-	Added, Removed []string
-}
-
-// String returns the change in one line.
-func (c AccessChange) String() string {
-	parts := []string{c.Default}
-	for _, r := range c.Removed {
+// accessChange says in one line what is different in now.
+func accessChange(before, now *access.Policy) string {
+	parts := []string{now.Default()}
+	for _, r := range missing(before, now) {
 		parts = append(parts, "removed: "+r)
 	}
-	for _, r := range c.Added {
+	for _, r := range missing(now, before) {
 		parts = append(parts, "added: "+r)
 	}
 	return strings.Join(parts, "; ")
 }
 
-// accessChange returns what is different in now.
-func accessChange(before, now *access.Policy) AccessChange {
-	c := AccessChange{Default: now.Default()}
+// missing returns the rules of p that q does not have.
+func missing(p, q *access.Policy) []string {
 	known := make(map[string]bool)
-	for _, r := range before.Rules() {
+	for _, r := range q.Rules() {
 		known[r.String()] = true
 	}
-	for _, r := range now.Rules() {
-		c.Rules = append(c.Rules, r.String())
+	var texts []string
+	for _, r := range p.Rules() {
 		if !known[r.String()] {
-			c.Added = append(c.Added, r.String())
-		}
-		delete(known, r.String())
-	}
-	for _, r := range before.Rules() {
-		if known[r.String()] {
-			c.Removed = append(c.Removed, r.String())
+			texts = append(texts, r.String())
 		}
 	}
-	return c
+	return texts
 }
 
 // ReloadSettings reads the settings again, as Options.Settings does, and takes
@@ -178,10 +166,18 @@ func (d *Daemon) takeAccess(p *access.Policy) {
 		return
 	}
 	change := accessChange(before, p)
-	d.log.Info().Str("op", "access").Int("rules", len(change.Rules)).Str("change", change.String()).Msg("access rules have changed")
-	if d.opts.AccessChanged != nil {
-		d.opts.AccessChanged(change)
+	d.log.Info().Str("op", "access").Int("rules", len(p.Rules())).Str("change", change).Msg("access rules have changed")
+	d.audit.Write(audit.Event{Event: audit.RulesChanged, Text: change})
+}
+
+// auditRefusal writes that an access rule refused something. It does not block.
+func (d *Daemon) auditRefusal(r driver.Refusal) {
+	event := audit.ConnectRefused
+	if r.Bind {
+		event = audit.BindRefused
 	}
+	d.audit.Refused(audit.Refusal{Event: event, Node: r.Node.String(), Name: r.Caller.Name, Incarnation: r.Caller.Life.String(),
+		UID: r.Caller.UID, Port: uint16(r.Port), Rule: r.By})
 }
 
 // A fileState is how a file looked when it was last read.

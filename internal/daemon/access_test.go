@@ -2,12 +2,13 @@ package daemon
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -17,8 +18,8 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/audit"
 	"github.com/fabricd/fabricd/internal/bubble"
-	"github.com/fabricd/fabricd/internal/driver"
 	"github.com/fabricd/fabricd/internal/ipc"
 )
 
@@ -28,10 +29,6 @@ type configured struct {
 	t    *testing.T
 	file string
 	load func() (Config, error)
-
-	mu      sync.Mutex // guards the fields below
-	refused []driver.Refusal
-	changes []AccessChange
 }
 
 func (h *configured) write(text string) {
@@ -62,8 +59,6 @@ func startConfigured(t *testing.T, text string) *configured {
 	h.Daemon, err = Start(ctx, c, Options{
 		Log:      zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.WarnLevel),
 		Settings: h.load, SettingsFile: h.file,
-		AccessRefused: func(r driver.Refusal) { h.mu.Lock(); h.refused = append(h.refused, r); h.mu.Unlock() },
-		AccessChanged: func(c AccessChange) { h.mu.Lock(); h.changes = append(h.changes, c); h.mu.Unlock() },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -75,11 +70,30 @@ func startConfigured(t *testing.T, text string) *configured {
 	return h
 }
 
-// told returns what the hooks of the audit log were told.
-func (h *configured) told() ([]driver.Refusal, []AccessChange) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return slices.Clone(h.refused), slices.Clone(h.changes)
+// audited closes the host and returns the lines of its audit log about access.
+func (h *configured) audited() []string {
+	h.t.Helper()
+	if err := h.Close(); err != nil {
+		h.t.Error(err)
+	}
+	text, err := os.ReadFile(filepath.Join(h.cfg.StateDir, auditFile))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	var lines []string
+	for line := range strings.Lines(string(text)) {
+		var e audit.Event
+		if err := json.Unmarshal([]byte(line), &e); err != nil {
+			h.t.Fatal(err)
+		}
+		switch e.Event {
+		case audit.RulesChanged:
+			lines = append(lines, e.Text)
+		case audit.ConnectRefused, audit.BindRefused:
+			lines = append(lines, fmt.Sprintf("%s %s %d %d %s", e.Event, e.Name, *e.UID, e.Port, e.Rule))
+		}
+	}
+	return lines
 }
 
 // node starts a node of the host's cluster.
@@ -143,9 +157,6 @@ func TestAccessRulesAreTakenOver(t *testing.T) {
 	h.listen(2051, 7)
 	h.reaches(one, 7, 2050, false)
 	h.reaches(one, 7, 2051, true)
-	if refused, _ := h.told(); len(refused) != 1 || refused[0].Caller.Name != "one" || refused[0].Caller.UID != 7 || refused[0].By != "2050 from none" {
-		t.Errorf("refused: %+v", refused)
-	}
 
 	h.write("access:\n  - 2050 from one\n  - 2060 bind 9\n")
 	if err := h.ReloadSettings(); err != nil {
@@ -153,10 +164,7 @@ func TestAccessRulesAreTakenOver(t *testing.T) {
 	}
 	h.reaches(one, 7, 2050, true)
 	h.reaches(h.Daemon, 7, 2050, false)
-	_, changes := h.told()
-	if want := "default-access: open; removed: 2050 from none; added: 2050 from one; added: 2060 bind 9"; len(changes) != 1 || changes[0].String() != want {
-		t.Errorf("changes: %v, want %q", changes, want)
-	}
+	h.binds(8, 2060, syscall.EACCES)
 	want := []AccessRule{{"2050 from one", 1}, {"2060 bind 9", 0}, {"default-access: open", 0}}
 	if got := h.Status().Access; !slices.Equal(got, want) {
 		t.Errorf("status: %v, want %v", got, want)
@@ -183,13 +191,42 @@ func TestAccessRulesAreTakenOver(t *testing.T) {
 	h.reaches(one, 7, 2051, false)
 	h.reaches(h.Daemon, 8, 2051, false)
 	h.reaches(h.Daemon, 7, 2051, true)
-	err := h.ReloadSettings()
-	if _, changes := h.told(); err != nil || len(changes) != 2 {
-		t.Errorf("the same settings again: %v, %d changes, want 2", err, len(changes))
+	if err := h.ReloadSettings(); err != nil {
+		t.Errorf("the same settings again: %v", err)
 	}
 	c, err := Load(h.file, nil, map[string]string{"connect-timeout": "3s"})
 	if got := h.waitingSettings(c); err != nil || !slices.Contains(got, "connect-timeout") || slices.Contains(got, "default-access") {
 		t.Errorf("settings that wait for a restart: %v, %v", got, err)
+	}
+	lines := h.audited()
+	for _, want := range []string{
+		audit.ConnectRefused + " one 7 2050 2050 from none",
+		"default-access: open; removed: 2050 from none; added: 2050 from one; added: 2060 bind 9",
+		audit.BindRefused + " host 8 2060 2060 bind 9",
+		audit.ConnectRefused + " host 7 2050 2050 from one",
+		"default-access: closed; removed: 2050 from one; removed: 2060 bind 9",
+		audit.ConnectRefused + " host 8 2051 default-access: closed",
+	} {
+		if n := len(slices.DeleteFunc(slices.Clone(lines), func(l string) bool { return l != want })); n < 1 || n > 2 {
+			t.Errorf("%d lines %q in the audit log:\n%s", n, want, strings.Join(lines, "\n"))
+		}
+	}
+}
+
+// binds binds a port of the host as a user.
+func (h *configured) binds(uid uint32, port addr.Port, want error) {
+	h.t.Helper()
+	s, err := h.NewSession(ipc.Credentials{UID: uid})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	defer s.Close()
+	ep, err := s.Open()
+	if err == nil {
+		_, err = ep.Bind(port)
+	}
+	if !errors.Is(err, want) {
+		h.t.Errorf("user %d binds port %d: %v, want %v", uid, port, err, want)
 	}
 }
 
@@ -278,5 +315,51 @@ func TestStartRefusesRulesThatContradict(t *testing.T) {
 	setAccess(&c, "2050 from web-1,2050 from db-1")
 	if _, err := Start(t.Context(), c, Options{}); err == nil || !strings.Contains(err.Error(), "never decides") {
 		t.Errorf("started with %v: %v", c.Access.Rules, err)
+	}
+}
+
+// What the rules refuse, and that they have changed, is in the audit log.
+func TestAccessRulesAreAudited(t *testing.T) {
+	h := startConfigured(t, "access:\n  - 2050 from none\n  - 2060 bind 9\n")
+	one := h.node("one")
+	h.listen(2050, 7)
+	h.reaches(one, 7, 2050, false)
+	s, err := h.NewSession(ipc.Credentials{UID: 7})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	ep, err := s.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ep.Bind(2060); err == nil {
+		t.Error("a user has bound the port of another one")
+	}
+	h.write("access:\n  - 2060 bind 9\n")
+	if err := h.ReloadSettings(); err != nil {
+		t.Fatal(err)
+	}
+	node, host := one.Status(), h.Status()
+	if err := h.Close(); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(host.StateDir, auditFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]audit.Event{}
+	for _, e := range auditLines(t, string(text)) {
+		got[e.Event] = e
+	}
+	c, b := got[audit.ConnectRefused], got[audit.BindRefused]
+	if c.Node != node.Node || c.Name != "one" || c.Incarnation != "1.1" || c.UID == nil || *c.UID != 7 || c.Port != 2050 || c.Rule != "2050 from none" {
+		t.Errorf("the refused connect is %+v", c)
+	}
+	if b.Node != host.Node || b.UID == nil || *b.UID != 7 || b.Port != 2060 || b.Rule != "2060 bind 9" {
+		t.Errorf("the refused bind is %+v", b)
+	}
+	if want := "default-access: open; removed: 2050 from none"; got[audit.RulesChanged].Text != want {
+		t.Errorf("the change of rules is %+v, want %q", got[audit.RulesChanged], want)
 	}
 }

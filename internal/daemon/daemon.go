@@ -42,11 +42,6 @@ type Options struct {
 	// one, is noticed within half a minute; see [Daemon.ReloadSettings].
 	Settings     func() (Config, error)
 	SettingsFile string
-	// AccessRefused gets every connect and bind that the access rules have refused,
-	// AccessChanged other rules that came into force. They must not block. Nil:
-	// none is reported.
-	AccessRefused func(driver.Refusal)
-	AccessChanged func(AccessChange)
 }
 
 // heapBound returns what takes over a limit, nil if nothing does.

@@ -18,6 +18,9 @@ type QuotaConfig struct {
 	// attaches may hold; all of one user hold up to four times as much.
 	Endpoints, Windows int
 	WindowMemory       int64
+	// UserDescriptors are how many descriptors of this process all applications of one
+	// user may hold; 0: a quarter of those that it may have.
+	UserDescriptors int
 }
 
 // defaultQuotas are those that nothing was said about.
@@ -32,11 +35,12 @@ const (
 	maxQuota        = 1 << 20
 	minConnMemory   = 1 << 20
 	minWindowMemory = 4 << 10
+	minDescriptors  = 16
 	maxMemory       = 1 << 40
 )
 
-// autoMemory is how a quota of memory that follows the limit is written.
-const autoMemory = "auto"
+// autoQuota is how a quota that follows the limit of the process is written.
+const autoQuota = "auto"
 
 func quotaSettings() []Setting {
 	count := func(key, usage string, field func(*Config) *int) Setting {
@@ -53,7 +57,7 @@ func quotaSettings() []Setting {
 			fmt.Sprintf("auto: half of the memory limit; or a size from %s to %s", sizeText(minConnMemory), sizeText(maxMemory)), setConnMemory,
 			func(c *Config) string {
 				if c.Local.Quotas.ConnMemory == 0 {
-					return autoMemory
+					return autoQuota
 				}
 				return sizeText(c.Local.Quotas.ConnMemory)
 			}},
@@ -64,11 +68,29 @@ func quotaSettings() []Setting {
 		{"app-window-memory", "memory of the windows of one application, and of one user's four times as much",
 			fmt.Sprintf("a size from %s to %s", sizeText(minWindowMemory), sizeText(maxMemory)), setWindowMemory,
 			func(c *Config) string { return sizeText(c.Local.Quotas.WindowMemory) }},
+		{"user-descriptors", "descriptors of fabricd that all applications of one user may hold",
+			fmt.Sprintf("auto: a quarter of RLIMIT_NOFILE; or a number from %d to %d", minDescriptors, maxQuota), setUserDescriptors,
+			func(c *Config) string {
+				if c.Local.Quotas.UserDescriptors == 0 {
+					return autoQuota
+				}
+				return strconv.Itoa(c.Local.Quotas.UserDescriptors)
+			}},
 	}
 }
 
+func setUserDescriptors(c *Config, s string) bool {
+	if s == autoQuota {
+		c.Local.Quotas.UserDescriptors = 0
+		return true
+	}
+	n, err := strconv.ParseUint(s, 10, 31)
+	c.Local.Quotas.UserDescriptors = int(n)
+	return err == nil && n >= minDescriptors && n <= maxQuota
+}
+
 func setConnMemory(c *Config, s string) bool {
-	if s == autoMemory {
+	if s == autoQuota {
 		c.Local.Quotas.ConnMemory = 0
 		return true
 	}
@@ -88,7 +110,9 @@ func (q QuotaConfig) limits() (app, user ipc.Limits) {
 	times := func(n int64) ipc.Limits {
 		return ipc.Limits{Endpoints: n * int64(q.Endpoints), Windows: n * int64(q.Windows), WindowBytes: n * q.WindowMemory}
 	}
-	return times(1), times(4)
+	app, user = times(1), times(4)
+	user.Descriptors = int64(q.UserDescriptors)
+	return app, user
 }
 
 // connMemory is how much memory connections may take, in bytes: half of what this

@@ -47,13 +47,16 @@ func TestHalfFollowsTheLimit(t *testing.T) {
 // TestQuotasReachWhoHoldsToThem: all of a user's applications have four times as much
 // as one, and a number instead of auto does not follow anything.
 func TestQuotasReachWhoHoldsToThem(t *testing.T) {
-	c, err := Load("", nil, map[string]string{"role": "host", "conn-memory": "8MiB", "app-endpoints": "10", "app-windows": "3", "app-window-memory": "1MiB"})
+	c, err := Load("", nil, map[string]string{"role": "host", "conn-memory": "8MiB", "app-endpoints": "10", "app-windows": "3", "app-window-memory": "1MiB", "user-descriptors": "100"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	app, user := c.Local.Quotas.limits()
 	if app.Endpoints != 10 || app.Windows != 3 || app.WindowBytes != 1<<20 {
 		t.Errorf("an application: %+v", app)
+	}
+	if user.Descriptors != 100 || app.Descriptors != 0 {
+		t.Errorf("descriptors: an application %d, a user %d", app.Descriptors, user.Descriptors)
 	}
 	if user.Endpoints != 40 || user.Windows != 12 || user.WindowBytes != 4<<20 {
 		t.Errorf("a user: %+v", user)
@@ -70,7 +73,7 @@ func TestPageOfQuotasIsTrue(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, s := range quotaSettings() {
-		allowed := strings.TrimPrefix(strings.NewReplacer(": half of the memory limit; or a size from", ",", "a size from ", "", "a number from ", "").Replace(s.Allowed), " ")
+		allowed := strings.TrimPrefix(strings.NewReplacer(": half of the memory limit; or a size from", ",", ": a quarter of RLIMIT_NOFILE; or a number from", ",", "a size from ", "", "a number from ", "").Replace(s.Allowed), " ")
 		if want := fmt.Sprintf("| `%s` | %s | %s |", s.Key, s.Value(Default()), allowed); !strings.Contains(string(page), want) {
 			t.Errorf("deploy/quotas.md has no row %q", want)
 		}

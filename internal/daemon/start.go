@@ -238,7 +238,7 @@ func (d *Daemon) startEngine(ctx context.Context) error {
 	reports, leases := &reporter{}, newLeases(d.ctx)
 	engine := driver.Start(driver.Config{
 		Access:         d.accessPolicy(),
-		Refused:        d.opts.AccessRefused,
+		Refused:        d.auditRefusal,
 		Providers:      providers,
 		RankByCost:     !named,
 		Log:            d.log,

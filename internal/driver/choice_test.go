@@ -220,3 +220,17 @@ func TestAddressesOfAPeerAreBounded(t *testing.T) {
 		})
 	}
 }
+
+// TestEndsOfLinksAreShownWithinBounds: ten a minute of each life.
+func TestEndsOfLinksAreShownWithinBounds(t *testing.T) {
+	var e linkEnds
+	shown := 0
+	for i := range 600 { // in two minutes
+		if e.shown(time.Duration(i) * 200 * time.Millisecond) {
+			shown++
+		}
+	}
+	if shown != 2*endsShown {
+		t.Errorf("%d ends were shown in two minutes, want %d", shown, 2*endsShown)
+	}
+}

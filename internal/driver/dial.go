@@ -106,13 +106,38 @@ func (n *Node) linkDown(l *link) {
 	if n.loop != nil && (n.loop == l || n.loop == l.twin) {
 		n.loop = nil
 	}
-	if p := n.peers[l.peer.Life.Node]; p != nil && p.link == l {
-		p.link = nil
+	level := zerolog.InfoLevel
+	if p := n.peers[l.peer.Life.Node]; p != nil && p.Life == l.peer.Life {
+		if p.link == l {
+			p.link = nil
+		}
+		if !p.ends.shown(n.now()) {
+			level = zerolog.DebugLevel
+		}
 	}
 	n.mu.Unlock()
 	if l.twin == nil {
-		n.log.Info().Stringer("peer", l.peer.Life).Str("provider", l.provider).Str("cause", l.why()).Msg("link down")
+		n.log.WithLevel(level).Stringer("peer", l.peer.Life).Str("provider", l.provider).Str("cause", l.why()).Msg("link down")
 	}
+}
+
+// endsShown is how many ends of links with one life a minute are logged at info level:
+// a peer can dial and close as often as it likes. The others are debug.
+const endsShown = 10
+
+// linkEnds counts the ends of a life's links in the minute from began.
+type linkEnds struct {
+	began time.Duration
+	count int
+}
+
+// shown counts an end at now, and reports whether it is to be shown.
+func (e *linkEnds) shown(now time.Duration) bool {
+	if e.count == 0 || now-e.began >= time.Minute {
+		*e = linkEnds{began: now}
+	}
+	e.count++
+	return e.count <= endsShown
 }
 
 // forgetLink forgets a link that is quiet.

@@ -5,10 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/rs/zerolog"
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/core"
@@ -126,9 +129,9 @@ func (l *link) panicked(err error, stack []byte) {
 	l.fail(transport.CodeProtocol, err)
 }
 
-// panicked logs a panic of what serves a peer.
+// panicked logs, within bounds, a panic of what serves a peer.
 func (n *Node) panicked(peer addr.Life, err error, stack []byte) {
-	n.log.Error().Stringer("peer", peer).Err(err).Bytes("stack", stack).Msg("BUG: what serves a peer has panicked; its link ends")
+	n.panics.Line(zerolog.ErrorLevel, netip.Addr{}).Stringer("peer", peer).Err(err).Bytes("stack", stack).Msg("BUG: what serves a peer has panicked; its link ends")
 }
 
 // spawner returns what runs f as spawn does, time and again, without allocating.

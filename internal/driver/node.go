@@ -197,6 +197,7 @@ type Node struct {
 	access admission
 
 	refusals *logbound.Summary // lines about links that were refused
+	panics   *logbound.Summary // and about panics
 
 	linked chan struct{} // capacity 1: there is a link whose pulse is to be kept
 
@@ -224,6 +225,7 @@ type peerState struct {
 	dialing chan struct{} // closed when the attempt under way has ended; nil if none
 	dialErr error         // of the last attempt
 	lost    chan struct{} // closed when the life is over
+	ends    linkEnds
 
 	// Sessions that the peer dialed and that are being answered. While there
 	// are any, this node does not begin to dial.
@@ -237,6 +239,7 @@ func Start(cfg Config) *Node {
 	n := &Node{
 		cfg: cfg, log: cfg.Log, birth: time.Now(), done: make(chan struct{}), linked: make(chan struct{}, 1),
 		refusals:  logbound.New(cfg.Log, "links were refused"),
+		panics:    logbound.New(cfg.Log, "links ended with an internal error"),
 		budget:    budget{limit: cfg.ConnMemory, users: make(map[uint32]int64)},
 		ports:     portmap.New(),
 		listeners: make(map[addr.Port]*endpoint),
@@ -481,6 +484,7 @@ func (n *Node) Close() error {
 	}
 	n.work.wait()
 	n.refusals.Close()
+	n.panics.Close()
 	return nil
 }
 

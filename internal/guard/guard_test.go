@@ -1,14 +1,14 @@
 package guard
 
 import (
-	"github.com/fabricd/fabricd/internal/bubble"
-
 	"errors"
 	"os"
 	"os/exec"
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/fabricd/fabricd/internal/bubble"
 )
 
 // struck runs f, which is guarded, and returns what end was told.

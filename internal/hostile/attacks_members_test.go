@@ -172,9 +172,11 @@ func (a *arena) takeOver(thief *badMember) error {
 	}
 	double.epoch = lease.Epoch
 	errs = append(errs, a.beIt(double, victim, lease, "gone"), a.takeName(double, victim))
-	if victim.running() {
-		errs = append(errs, a.beIt(double, victim, lease, "back"))
+	if lease, err = thief.steal(victim); err != nil {
+		return errors.Join(append(errs, err)...)
 	}
+	double.epoch = lease.Epoch
+	errs = append(errs, a.beIt(double, victim, lease, "back"))
 	return errors.Join(errs...)
 }
 
@@ -183,9 +185,9 @@ func (a *arena) takeOver(thief *badMember) error {
 func (a *arena) beIt(thief *badMember, victim *machine, lease stolenLease, when string) error {
 	var errs []error
 	for _, uuid := range []addr.UUID{thief.id.Node, victim.uuid} {
-		h := opening{thief.hello(a.f.host().life(), lease.Term).Hello, lease.signed}
+		h := thief.hello(a.f.host().life(), lease.Term)
 		h.From, h.FromEpoch, h.FromUUID = lease.Life, lease.Epoch, uuid
-		if thief.linkAs(a.f.host(), h) == nil {
+		if thief.linkAs(a.f.host(), h, lease.signed) == nil {
 			errs = append(errs, fmt.Errorf("the host takes a link of the thief for one of %s, which is %s", victim.name, when))
 		}
 		s, err := thief.session()
@@ -226,8 +228,9 @@ func (a *arena) takeName(double *badMember, victim *machine) error {
 	return err
 }
 
-// sybils is how many identities one token is used for, and how many may come of it.
-const sybils, mostSybils = 200, 100
+// sybils is how many identities one token is used for, and how many of them the host
+// gives in a minute.
+const sybils, mostSybils = 300, 200
 
 // attackSybils: F6. One token and its identities take neither all places nor all
 // descriptors; an honest node comes back meanwhile.

@@ -7,7 +7,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"sync"
 	"time"
@@ -55,8 +54,8 @@ type badMember struct {
 	open    []*control.Session
 }
 
-// enrolAt gets a certificate with a token from the host at an address: for a new key,
-// and the UUID that the host chooses for it.
+// enrolAt gets a certificate with a token from the host at an address, for a new key.
+// The host chooses the UUID and puts it into the certificate.
 func enrolAt(host, token, name string) (creds trust.Credentials, grant control.JoinGrant, err error) {
 	t, err := trust.ParseToken(token)
 	if err != nil {
@@ -412,7 +411,7 @@ func (b *badMember) welcome(s transport.Session) {
 	}
 	answer := b.hello(theirs.From, theirs.Term)
 	answer.Answer, answer.VersionMin = true, answer.VersionMax
-	_, _ = out.Write(answer.bytes()) // that the peer has gone, the next read tells
+	_, _ = out.Write(b.withLease(answer, nil)) // that the peer has gone, the next read tells
 	b.keep(s, in, out)
 }
 
@@ -440,49 +439,47 @@ func (b *badMember) keep(s transport.Session, in *wire.Reader, out transport.Sen
 	}
 }
 
-// An opening is what one end says first on a link.
-type opening struct {
-	wire.Hello
-	lease []byte // signed
+// hello is what it says at the opening of a link if it is honest.
+func (b *badMember) hello(to addr.Life, term uint64) wire.Hello {
+	return wire.Hello{VersionMin: wire.VersionMin, VersionMax: wire.VersionMax, Cluster: b.id.Cluster, Term: term,
+		From: b.self(), FromUUID: b.id.Node, FromEpoch: b.epoch, To: to}
 }
 
-func (o opening) bytes() []byte {
-	return append(wire.Lease{Length: uint32(len(o.lease))}.AppendTo(o.Hello.AppendTo(nil)), o.lease...)
+// withLease encodes a HELLO and the lease behind it: lease, or if that is nil the
+// member's own.
+func (b *badMember) withLease(h wire.Hello, lease []byte) []byte {
+	if lease == nil {
+		_, lease = b.end()
+	}
+	return append(wire.Lease{Length: uint32(len(lease))}.AppendTo(h.AppendTo(nil)), lease...)
 }
 
-// skipLease reads the lease behind a HELLO.
+// skipLease reads the lease behind a peer's HELLO.
 func skipLease(in *wire.Reader) error {
 	h, body, err := in.Next()
 	if err != nil {
 		return err
 	}
 	l, err := wire.ParseLease(h.Flags, body)
-	if h.Type != wire.TypeLease || err != nil {
-		return fmt.Errorf("%v behind HELLO: %w", h.Type, err)
+	if err != nil || h.Type != wire.TypeLease {
+		return fmt.Errorf("%v behind a HELLO: %w", h.Type, err)
 	}
-	_, err = io.CopyN(io.Discard, in, int64(l.Length))
-	return err
+	return in.Discard(int(l.Length))
 }
 
-// hello is what it says at the opening of a link if it is honest.
-func (b *badMember) hello(to addr.Life, term uint64) opening {
-	self, lease := b.end()
-	return opening{wire.Hello{VersionMin: wire.VersionMin, VersionMax: wire.VersionMax, Cluster: b.id.Cluster, Term: term,
-		From: self.Life, FromUUID: self.UUID, FromEpoch: self.Epoch, To: to}, lease}
-}
-
-// linkAs opens a link to a node with an opening of the member's choice, and returns
-// nil if it is accepted. It is closed then.
-func (b *badMember) linkAs(to *machine, h opening) error {
-	s, err := b.link(to, h)
+// linkAs opens a link to a node with a HELLO of the member's choice and a lease, nil
+// for its own, and returns nil if it is accepted. It is closed then.
+func (b *badMember) linkAs(to *machine, h wire.Hello, lease []byte) error {
+	s, err := b.link(to, h, lease)
 	if err != nil {
 		return err
 	}
 	return s.Close(transport.CodeOK, "")
 }
 
-// link opens a link to a node with an opening of the member's choice.
-func (b *badMember) link(to *machine, h opening) (transport.Session, error) {
+// link opens a link to a node with a HELLO of the member's choice and a lease, nil for
+// its own.
+func (b *badMember) link(to *machine, h wire.Hello, lease []byte) (transport.Session, error) {
 	ctx, cancel := context.WithTimeout(b.ctx, 5*time.Second)
 	defer cancel()
 	b.mu.Lock()
@@ -501,7 +498,7 @@ func (b *badMember) link(to *machine, h opening) (transport.Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	in, out, err := openLink(ctx, s, h)
+	in, out, err := openLink(ctx, s, b.withLease(h, lease))
 	if err != nil {
 		s.Close(transport.CodeOK, "")
 		return nil, err
@@ -510,14 +507,14 @@ func (b *badMember) link(to *machine, h opening) (transport.Session, error) {
 	return s, nil
 }
 
-// openLink says HELLO on a session and returns its control lane in both directions. An
+// openLink says hello on a session and returns its control lane in both directions. An
 // error is the refusal.
-func openLink(ctx context.Context, s transport.Session, h opening) (*wire.Reader, transport.SendLane, error) {
+func openLink(ctx context.Context, s transport.Session, hello []byte) (*wire.Reader, transport.SendLane, error) {
 	out, err := s.OpenLane(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	if _, err := out.Write(h.bytes()); err != nil {
+	if _, err := out.Write(hello); err != nil {
 		return nil, nil, err
 	}
 	lane, err := s.AcceptLane(ctx)

@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -360,7 +361,7 @@ func TestStolenCA(t *testing.T) {
 			life := one.Self().Life
 			for _, h := range []wire.Hello{{From: life, FromEpoch: 1}, {From: addr.Life{Node: 7, Generation: 1}, FromEpoch: 1}} {
 				h.VersionMin, h.VersionMax, h.Cluster, h.FromUUID, h.To = wire.VersionMin, wire.VersionMax, c.id, x.node, c.host.Self().Life
-				if _, _, err := openLink(within(t), sess, opening{Hello: h}); err == nil {
+				if _, _, err := openLink(within(t), sess, wire.Lease{}.AppendTo(h.AppendTo(nil))); err == nil {
 					t.Errorf("the host takes a link of %v", h.From)
 				}
 			}
@@ -390,7 +391,7 @@ func TestJoiningWithTokensThatAreNone(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err = control.Ask(within(t), dialTCP, c.data(), token, time.Now,
-			control.JoinAsk{Name: "newcomer", Request: csr})
+			control.JoinAsk{Name: fmt.Sprintf("evil-%d", rand.Uint32()), Request: csr})
 		return err
 	}
 	once := made(time.Hour, 1)

@@ -2,8 +2,10 @@ package ipc
 
 import (
 	"fmt"
+	"math"
 	"sync"
 
+	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/internal/status"
 )
 
@@ -15,6 +17,11 @@ type Limits struct {
 	Windows     int64 // registered; as many pieces of memory, and as many mappings; 1024
 	Channels    int64 // ends of channels; 128
 	WindowBytes int64 // of all memory handed over and still in use by anybody; 1 GiB
+
+	// Descriptors of the node that all of a user's applications hold; a quarter of
+	// those that the process may have (RLIMIT_NOFILE). Those of one session have no
+	// bound of their own.
+	Descriptors int64
 }
 
 // SessionLimits are those of an application for which none are set.
@@ -35,6 +42,7 @@ func (l Limits) withDefaults(scale int64) Limits {
 	set(&l.Windows, scale*1024)
 	set(&l.Channels, scale*128)
 	set(&l.WindowBytes, scale<<30)
+	set(&l.Descriptors, shm.Descriptors()/4)
 	return l
 }
 
@@ -49,10 +57,11 @@ const (
 	windowBytes
 	mappings
 	channels
+	heldFiles
 	resources
 )
 
-var resourceNames = [resources]string{"sessions", "endpoints", "windows", "pieces of memory", "bytes of window memory", "mappings", "channels"}
+var resourceNames = [resources]string{"sessions", "endpoints", "windows", "pieces of memory", "bytes of window memory", "mappings", "channels", "descriptors"}
 
 // An account counts what one session, or all sessions of one user, hold.
 type account struct {
@@ -67,8 +76,37 @@ type account struct {
 func newAccount(who string, l Limits, parent *account) *account {
 	return &account{who: who, parent: parent, limit: [resources]int64{
 		sessions: l.Sessions, endpoints: l.Endpoints, windows: l.Windows, memories: l.Windows, mappings: l.Windows, windowBytes: l.WindowBytes,
-		channels: l.Channels,
+		channels: l.Channels, heldFiles: l.Descriptors,
 	}}
+}
+
+// reserve is how many descriptors applications leave to the node at least: for its
+// files, its peers and its operators.
+const reserve = 64
+
+// unbounded has no limit.
+const unbounded = math.MaxInt64
+
+// newTotal returns the account of all applications, which bounds their descriptors
+// alone: three quarters of those that the process may have, and fewer where that is
+// less than reserve below all of them. most replaces that, if it is not 0.
+func newTotal(most int64) *account {
+	if most == 0 {
+		all := shm.Descriptors()
+		most = max(all-max(all/4, reserve), 0)
+	}
+	a := newAccount("all applications", Limits{}, nil)
+	for r := range a.limit {
+		a.limit[r] = unbounded
+	}
+	a.limit[heldFiles] = most
+	return a
+}
+
+// newSessionAccount returns the account of a session of a user.
+func newSessionAccount(l Limits, user *account) *account {
+	l.Descriptors = unbounded
+	return newAccount("a session", l, user)
 }
 
 // charge takes n, at least 0, of r, or returns status.NoMemory and takes

@@ -67,6 +67,10 @@ func dial(ctx context.Context, path string) (*client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, coded(err, dialCode(ctx, err)))
 	}
+	if err := shm.CheckServer(conn.(*net.UnixConn), path); err != nil {
+		conn.Close()
+		return nil, err
+	}
 	c := newClient(conn.(*net.UnixConn))
 	c.tuning = tuned
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(past) })

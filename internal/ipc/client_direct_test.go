@@ -372,7 +372,7 @@ func TestMoreWindowsThanMappings(t *testing.T) {
 }
 
 func TestEpochsHaveABound(t *testing.T) {
-	var p epochs
+	p := epochs{account: newAccount("a session", SessionLimits(), nil)}
 	defer p.close()
 	for i := range uint32(epochSlots) {
 		if slot, err := p.take(); slot != i || err != nil {

@@ -43,6 +43,13 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	if path := os.Getenv("IPC_TEST_HOG"); path != "" {
+		if err := hog(path); err != nil {
+			fmt.Println("error:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	if path := os.Getenv("IPC_TEST_SCRIBBLER"); path != "" {
 		if err := scribbler(path); err != nil {
 			fmt.Println("error:", err)

@@ -19,6 +19,8 @@ const epochSlots = 4096
 // has asked for a window. The node counts it up, the application compares. The
 // memory is the node's, and the application's descriptor is for reading only.
 type epochs struct {
+	account *account // charged for the memory's descriptor
+
 	mu     sync.Mutex // guards the fields below
 	region *shm.Region
 	free   []uint32 // slots that were given back
@@ -34,8 +36,12 @@ func (p *epochs) open() error {
 	case p.region != nil:
 		return nil
 	}
+	if err := p.account.charge(heldFiles, 1); err != nil {
+		return err
+	}
 	region, err := shm.Create("fabric-epochs", 8*epochSlots)
 	if err != nil {
+		p.account.refund(heldFiles, 1)
 		return err
 	}
 	p.region = region
@@ -111,5 +117,6 @@ func (p *epochs) close() {
 	if p.region != nil {
 		p.region.Release()
 		p.region = nil
+		p.account.refund(heldFiles, 1)
 	}
 }

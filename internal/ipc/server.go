@@ -64,7 +64,11 @@ type Options struct {
 	// for each piece. Nil: a session's bound alone holds.
 	Staged func() int64
 
-	Session Limits // of one session; Sessions is not looked at
+	// Descriptors are how many all applications together may make the node hold; 0:
+	// three quarters of what the process may have, and 64 fewer than that at least.
+	Descriptors int64
+
+	Session Limits // of one session; Sessions and Descriptors are not looked at
 	User    Limits // of all sessions of one user; defaults 4 times those of a session
 }
 
@@ -98,6 +102,7 @@ func Serve(ctx context.Context, ln *net.UnixListener, opt Options) error {
 	}
 	s.opt.Session = opt.Session.withDefaults(1)
 	s.opt.User = opt.User.withDefaults(4)
+	s.total = newTotal(opt.Descriptors)
 	stop := context.AfterFunc(ctx, func() { ln.Close() })
 	err := s.accept(ln)
 	cancel() // sessions end at once
@@ -124,6 +129,7 @@ type server struct {
 
 	paired pairs
 	staged staged
+	total  *account // of all applications
 
 	mu    sync.Mutex // guards users
 	users map[uint32]*user
@@ -134,6 +140,7 @@ type server struct {
 type user struct {
 	account *account
 	conns   int64 // accepted and not yet ended; guarded by server.mu
+	refused int64 // those of them that are about to be told that they are too many; guarded by server.mu
 	refs    int   // sessions with anything left; guarded by server.mu
 }
 
@@ -179,18 +186,12 @@ func (s *server) attach(conn *net.UnixConn) {
 		return
 	}
 	log := s.opt.Log.With().Int32("pid", cred.PID).Uint32("uid", cred.UID).Logger()
-	u, over := s.enter(cred.UID)
-	if over > refusals {
-		s.leave(cred.UID, u)
-		return
-	}
-	end := sync.OnceFunc(func() { s.exit(u) })
+	u, quota, crowd := s.enter(cred.UID)
+	end := sync.OnceFunc(func() { s.exit(u, quota != nil) })
 	defer s.leave(cred.UID, u)
 	defer end()
-
-	var quota error
-	if over > 0 {
-		quota = fmt.Errorf("user %d may attach %d sessions: %w", cred.UID, s.opt.User.Sessions, status.NoMemory)
+	if crowd > refusals {
+		return
 	}
 	sess, err := s.handshake(conn, cred, u, quota)
 	if err != nil {
@@ -201,26 +202,40 @@ func (s *server) attach(conn *net.UnixConn) {
 	sess.serve()
 }
 
-// enter counts a connection, and returns by how many its user is over the
-// limit.
-func (s *server) enter(uid uint32) (u *user, over int64) {
+// enter counts a connection, and returns why its user may not have it, and how many
+// of such it has.
+func (s *server) enter(uid uint32) (u *user, quota error, crowd int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	u = s.users[uid]
 	if u == nil {
-		u = &user{account: newAccount(fmt.Sprintf("user %d", uid), s.opt.User, nil)}
+		u = &user{account: newAccount(fmt.Sprintf("user %d", uid), s.opt.User, s.total)}
 		s.users[uid] = u
 	}
-	u.conns++
 	u.refs++
-	return u, u.conns - s.opt.User.Sessions
+	if u.conns >= s.opt.User.Sessions {
+		quota = fmt.Errorf("user %d may attach %d sessions: %w", uid, s.opt.User.Sessions, status.NoMemory)
+	} else {
+		quota = u.account.charge(heldFiles, 1)
+	}
+	if quota != nil {
+		u.refused++
+		return u, quota, u.refused
+	}
+	u.conns++
+	return u, nil, 0
 }
 
 // exit ends a connection's place among its user's sessions.
-func (s *server) exit(u *user) {
+func (s *server) exit(u *user, refused bool) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
+	if refused {
+		u.refused--
+		return
+	}
 	u.conns--
-	s.mu.Unlock()
+	u.account.refund(heldFiles, 1)
 }
 
 // leave forgets the user with its last session. Memory that peers still use
@@ -274,7 +289,7 @@ func (s *server) handshake(conn *net.UnixConn, c shm.Cred, u *user, quota error)
 		return nil, err
 	}
 	conn.SetDeadline(time.Time{})
-	return newServerSession(s, conn, node, cred.UID, newAccount("a session", s.opt.Session, u.account)), nil
+	return newServerSession(s, conn, node, cred.UID, newSessionAccount(s.opt.Session, u.account)), nil
 }
 
 // readHello reads the first packet, which must be HELLO.

@@ -42,6 +42,7 @@ type half struct {
 	cause error         // and why, if not by the connection's end; written before alone is closed
 	side  uint8
 	files [3]*os.File // memory, out, in; nil once handed over
+	held  int64       // descriptors that are charged for those it has, or may get
 	done  bool        // JOINED has come
 	ok    bool        // and said yes
 	why   string      // and why it is no better one
@@ -107,6 +108,7 @@ func (p *pairs) drop(e *served) {
 	for i := range h.files {
 		h.close(i)
 	}
+	e.s.account.refund(heldFiles, h.held)
 	e.s.account.refund(channels, 1)
 }
 
@@ -155,8 +157,14 @@ func (p *pairs) ask(e *served, params ring.Params) (h *half, other *served, err 
 		return nil, nil, err
 	}
 	h = &half{of: e, made: make(chan struct{}), alone: make(chan struct{})}
+	h.held = int64(len(h.files))
+	if err := e.s.account.charge(heldFiles, h.held); err != nil {
+		e.s.account.refund(channels, 1)
+		return nil, nil, err
+	}
 	if o := p.half[other]; o != nil && o.peer == nil {
 		if err := makeChannel(o, h, params); err != nil {
+			e.s.account.refund(heldFiles, h.held)
 			e.s.account.refund(channels, 1)
 			o.leave(err)
 			return nil, nil, err
@@ -198,7 +206,8 @@ func makeChannel(a, b *half, params ring.Params) (err error) {
 // channelSize is the size of a channel's memory: two rings.
 func channelSize(p ring.Params) int64 { return shm.Align(2 * int64(p.Size())) }
 
-// take returns one of the files of e's half, which is the caller's then.
+// take returns one of the files of e's half, which is the caller's then, and still
+// charged.
 func (p *pairs) take(e *served, i int) (*os.File, *half) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -208,6 +217,7 @@ func (p *pairs) take(e *served, i int) (*os.File, *half) {
 	}
 	f := h.files[i]
 	h.files[i] = nil
+	h.held--
 	return f, h
 }
 
@@ -248,7 +258,7 @@ func doChannel(ctx context.Context, s *serverSession, r *request) (reply, error)
 		return reply{}, status.Reset // closed meanwhile
 	}
 	body := &channelBody{Side: h.side, Slots: uint32(params.Slots), Data: uint32(params.Data)}
-	return reply{body: body, file: f, after: func() { f.Close() }}, nil
+	return s.account.answerTaken(body, f), nil
 }
 
 // await waits until the other side has asked too.
@@ -322,7 +332,7 @@ func doBell(_ context.Context, s *serverSession, r *request) (reply, error) {
 	if f == nil {
 		return reply{}, fmt.Errorf("bell %d: there is no channel, or it was taken: %w", which, status.Invalid)
 	}
-	return reply{file: f, after: func() { f.Close() }}, nil
+	return s.account.answerTaken(nil, f), nil
 }
 
 // doJoined notes whether the application uses its channel. One that cannot has

@@ -99,11 +99,11 @@ func doEpochs(_ context.Context, s *serverSession, _ *request) (reply, error) {
 	if s.srv.opt.NoDirect {
 		return reply{}, errNoDirect
 	}
-	size, f, err := s.epochs.descriptor()
-	if err != nil {
-		return reply{}, err
-	}
-	return reply{body: &memAdd{size}, file: f, after: func() { f.Close() }}, nil
+	body := &memAdd{}
+	return s.account.answerWith(body, func() (f *os.File, err error) {
+		body.Size, f, err = s.epochs.descriptor()
+		return f, err
+	})
 }
 
 var errNoDirect = fmt.Errorf("direct use of windows is switched off: %w", status.NotSupp)
@@ -141,9 +141,9 @@ func doWindow(_ context.Context, s *serverSession, r *request) (reply, error) {
 // to copy.
 func (s *serverSession) window(ep DirectEndpoint, out *windowBody, w PeerWindow) (reply, error) {
 	m, err := s.sharer(w.Region)
-	var f *os.File
+	var r reply
 	if err == nil {
-		f, err = m.grant(s, w.MemOff, w.Length, w.Prot, w.Prot)
+		r, err = s.account.answerWith(out, func() (*os.File, error) { return m.grant(s, w.MemOff, w.Length, w.Prot, w.Prot) })
 	}
 	ep.FoundWindow(err)
 	switch {
@@ -153,5 +153,5 @@ func (s *serverSession) window(ep DirectEndpoint, out *windowBody, w PeerWindow)
 		return reply{}, err
 	}
 	out.Prot, out.MemOff, out.Size = w.Prot, w.MemOff, m.Len()
-	return reply{body: out, file: f, after: func() { f.Close() }}, nil
+	return r, nil
 }

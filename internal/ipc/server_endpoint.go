@@ -3,13 +3,10 @@ package ipc
 import (
 	"context"
 	"fmt"
-	"net"
-	"os"
 	"slices"
 	"sync"
 
 	"github.com/fabricd/fabricd/fabric/addr"
-	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/rma"
 )
@@ -123,26 +120,6 @@ func (e *served) events() Events {
 	return ev
 }
 
-// A dataSocket is one that no pump has yet: the node's end and the
-// application's.
-type dataSocket struct {
-	near *net.UnixConn
-	far  *os.File
-}
-
-func newDataSocket() (*dataSocket, error) {
-	near, far, err := shm.Pair()
-	if err != nil {
-		return nil, err
-	}
-	return &dataSocket{near, far}, nil
-}
-
-func (d *dataSocket) close() {
-	d.near.Close()
-	d.far.Close()
-}
-
 // connect begins to move the bytes of the endpoint's connection through d, which
 // it takes. It reports false if the endpoint is closed, or connected, already.
 func (e *served) connect(d *dataSocket) bool {
@@ -161,6 +138,7 @@ func (e *served) connect(d *dataSocket) bool {
 	ctx := e.s.srv.pumps // a closed session's bytes are still delivered
 	e.s.wg.Go(e.s.guarded(func() {
 		defer e.s.account.refund(endpoints, 1)
+		defer d.closeNear()
 		p.run(ctx)
 	}))
 	return true
@@ -246,8 +224,8 @@ func doClose(ctx context.Context, s *serverSession, r *request) (reply, error) {
 
 // doConnect makes the data socket first: a node that runs out of descriptors
 // refuses before the peer hears of a connection that nobody could use.
-func doConnect(ctx context.Context, _ *serverSession, r *request) (reply, error) {
-	d, err := newDataSocket()
+func doConnect(ctx context.Context, s *serverSession, r *request) (reply, error) {
+	d, err := newDataSocket(s.account)
 	if err != nil {
 		return reply{}, err
 	}
@@ -258,8 +236,8 @@ func doConnect(ctx context.Context, _ *serverSession, r *request) (reply, error)
 	return r.ep.established(d)
 }
 
-func doTryConnect(_ context.Context, _ *serverSession, r *request) (reply, error) {
-	d, err := newDataSocket()
+func doTryConnect(_ context.Context, s *serverSession, r *request) (reply, error) {
+	d, err := newDataSocket(s.account)
 	if err != nil {
 		return reply{}, err
 	}
@@ -295,7 +273,7 @@ func (s *serverSession) accepted(accept func() (Endpoint, addr.Addr, error)) (re
 	if err != nil {
 		return reply{}, err
 	}
-	d, err := newDataSocket()
+	d, err := newDataSocket(s.account)
 	var out reply
 	if err == nil {
 		out, err = e.established(d)
@@ -324,5 +302,5 @@ func (e *served) established(d *dataSocket) (reply, error) {
 		return reply{}, status.Reset
 	}
 	c := &connected{Endpoint: e.id, Local: e.ep.LocalAddr(), Remote: e.ep.RemoteAddr()}
-	return reply{body: c, file: d.far, after: func() { d.far.Close() }}, nil
+	return e.s.account.answerTaken(c, d.far), nil
 }

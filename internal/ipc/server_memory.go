@@ -3,6 +3,7 @@ package ipc
 import (
 	"context"
 	"fmt"
+	"os"
 
 	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/internal/status"
@@ -39,17 +40,25 @@ func (s *serverSession) mapMemory(r *request, size int64) (*shm.Region, error) {
 	if err := s.account.charge(windowBytes, size); err != nil {
 		return nil, err
 	}
+	if err := s.account.charge(heldFiles, 1); err != nil {
+		s.account.refund(windowBytes, size)
+		return nil, err
+	}
+	back := func() {
+		s.account.refund(heldFiles, 1)
+		s.account.refund(windowBytes, size)
+	}
 	err := shm.Check(r.file, size, s.account.limit[windowBytes])
 	var region *shm.Region
 	if err == nil {
 		region, err = shm.Map(r.file, 0, size, true)
 	}
 	if err != nil {
-		s.account.refund(windowBytes, size)
+		back()
 		return nil, err
 	}
 	r.file = nil
-	region.OnRelease(func() { s.account.refund(windowBytes, size) })
+	region.OnRelease(back)
 	return region, nil
 }
 
@@ -256,11 +265,7 @@ func (s *serverSession) grant(region Region, ask rma.Prot) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	f, err := m.grant(s, off, n, prot, ask)
-	if err != nil {
-		return reply{}, err
-	}
-	return reply{file: f, after: func() { f.Close() }}, nil
+	return s.account.answerWith(nil, func() (*os.File, error) { return m.grant(s, off, n, prot, ask) })
 }
 
 // keep gives a mapping its number.

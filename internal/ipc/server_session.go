@@ -76,6 +76,7 @@ func newServerSession(srv *server, conn *net.UnixConn, node Session, uid uint32,
 		requests:  make(map[uint64]context.CancelFunc),
 		self:      node.Self(),
 	}
+	s.epochs.account = a
 	// Not srv.ctx: a request that ends with the server has no answer, not the
 	// answer that it was withdrawn.
 	s.ctx, s.cancel = context.WithCancel(context.Background())

@@ -35,3 +35,12 @@ func limitOf(err error) string {
 	}
 	return ""
 }
+
+// Descriptors returns how many descriptors this process may have (RLIMIT_NOFILE).
+func Descriptors() int64 {
+	var now unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &now); err != nil || now.Cur > 1<<30 {
+		return 1 << 30
+	}
+	return int64(now.Cur)
+}

@@ -67,8 +67,11 @@ func (o *outage) hostIsOver() bool {
 	return o.stalled && len(o.over) >= min(maxLiars+1, len(o.known)) && 2*len(o.over) > len(o.known)
 }
 
-// many reports whether so many of all say the same that they are believed.
-func many(count, all int) bool { return count > maxLiars && 2*count > all }
+// many reports whether so many of all say the same that they are believed: more
+// than can lie together, and most of all, or so many that most of them are honest.
+func many(count, all int) bool {
+	return count > maxLiars && (2*count > all || count > 2*maxLiars)
+}
 
 // A dispute is between two lives of which one has told the other's end while
 // there was no host.

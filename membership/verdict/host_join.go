@@ -72,7 +72,7 @@ func (h *Host) join(now time.Time, s SessionID, m Join) {
 		if h.wait(n, p) {
 			h.remove(now, n, ReasonPartitioned) // its own process gives it up
 		}
-	case !h.nameTaken(s, n, m.Name):
+	case !h.nameTaken(s, n, m.UUID, m.Name):
 		h.adopt(now, n, s, m.identity(), m.Vouched) // it never saw our Grant
 	}
 }
@@ -100,7 +100,7 @@ func (h *Host) resume(now time.Time, s SessionID, m Resume) {
 		h.resumeDoubted(now, s, n)
 		return
 	}
-	if h.nameTaken(s, n, m.Name) {
+	if h.nameTaken(s, n, m.UUID, m.Name) {
 		return
 	}
 	h.adopt(now, n, s, m.identity(), m.Vouched)
@@ -135,6 +135,7 @@ func (h *Host) renew() {
 func (h *Host) renewed(now time.Time, term uint64) {
 	old := h.nodes[0]
 	h.renewing, h.term = false, term
+	h.outage.stalled = false // those who told the end of the old life are answered: no word of them ends the new one
 	e := h.end(now, old, ReasonPartitioned)
 	h.version++
 	h.broadcast(nil, RemovedLife{Term: h.term, Version: h.version, Life: e.life, Reason: e.reason})
@@ -213,7 +214,7 @@ func (h *Host) grant(now time.Time, p *petition) {
 		h.refuse(p.session, RefusedBusy, "the lease table was lost: nodes that had an ID claim it first")
 		return
 	}
-	if h.nameTaken(p.session, nil, m.Name) {
+	if h.nameTaken(p.session, nil, m.UUID, m.Name) {
 		return
 	}
 	l, err := h.table.grant(now, m.UUID, m.Epoch, m.Name, m.Previous)
@@ -238,10 +239,23 @@ func (h *Host) awaitsClaims(now time.Time, m Join) bool {
 
 // nameTaken refuses a name that another living node has: nodes are addressed by
 // name, in rules too. self is the node that asks, nil if it has no life yet.
-func (h *Host) nameTaken(s SessionID, self *hostNode, name string) bool {
+//
+// A node that is known by one name does not get that of another one that is away
+// either, which would be refused for good when it is back. A new node does: it may
+// be the other one, with a new disk.
+func (h *Host) nameTaken(s SessionID, self *hostNode, u addr.UUID, name string) bool {
 	for _, o := range h.nodes {
 		if o != self && o.node.Name == name {
 			h.refuse(s, RefusedInvalid, fmt.Sprintf("the name %q is that of node %v: choose another one", name, o.node.Life))
+			return true
+		}
+	}
+	if own := h.table.lookup(u); own == nil || own.Name == name {
+		return false
+	}
+	for _, l := range h.table.sorted() {
+		if l.UUID != u && l.Name == name {
+			h.refuse(s, RefusedInvalid, fmt.Sprintf("the name %q is that of node %v, which is away: choose another one", name, l.Life()))
 			return true
 		}
 	}

@@ -164,7 +164,7 @@ func (r *hostileRun) ends(l Lease) {
 	if r.told[o] != toldNone || (r.w.partial == PartialEvict && r.complained[life]) {
 		return // its own word
 	}
-	if n := len(r.accusers[life]); l.Reason == ReasonPartitioned && r.w.partial == PartialReset && (n < 3 || 2*n <= len(r.known)) {
+	if n := len(r.accusers[life]); l.Reason == ReasonPartitioned && r.w.partial == PartialReset && !many(n, len(r.known)) {
 		r.breach(rule, o.at, "life %v was ended by the words of %d of %d known before", life, n, len(r.known))
 	}
 	if !r.inTrouble(o.at) {

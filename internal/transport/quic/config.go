@@ -47,6 +47,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/fabricd/fabricd/internal/guard"
+	"github.com/fabricd/fabricd/internal/logbound"
 	"github.com/fabricd/fabricd/internal/transport"
 )
 
@@ -103,6 +104,8 @@ type Config struct {
 	Log     zerolog.Logger   // refused peers are logged as warnings
 	Refused func()           // is called for each of them; it must not wait. Nil: nobody counts
 	Now     func() time.Time // for certificates. Nil: time.Now
+
+	panics *logbound.Summary // of the provider
 }
 
 // withDefaults checks c and returns it with every zero resolved.
@@ -119,6 +122,7 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Known == nil {
 		c.Known = func(netip.Addr) bool { return false }
 	}
+	c.panics = logbound.New(c.Log, "sessions over quic ended with an internal error")
 	setDefault(&c.HandshakeTimeout, 2*time.Second)
 	setDefault(&c.IdleTimeout, 5*time.Second)
 	setDefault(&c.StreamWindow, 2<<20)
@@ -215,9 +219,9 @@ func (c *Config) guarded(verify func() error) (err error) {
 	return verify()
 }
 
-// panicked logs a panic of what serves a peer.
+// panicked logs, within bounds, a panic of what serves a peer.
 func (c *Config) panicked(peer net.Addr, err error, stack []byte) {
-	e := c.Log.Error().Err(err).Bytes("stack", stack)
+	e := c.panics.Line(zerolog.ErrorLevel, netip.Addr{}).Err(err).Bytes("stack", stack)
 	if peer != nil {
 		e = e.Stringer("peer", peer)
 	}

@@ -275,6 +275,7 @@ func (p *Provider) Close() error {
 		p.closeErr = p.listener.Close()
 		p.running.Wait()
 		p.refusals.Close()
+		p.cfg.panics.Close()
 		p.closeErr = errors.Join(p.closeErr, p.transport.Close(), p.cfg.PacketConn.Close())
 	})
 	return p.closeErr

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -27,6 +28,7 @@ type Provider struct {
 	accepted  chan *session // handed from handshakes to Accept; unbuffered
 	running   sync.WaitGroup
 	refusals  *logbound.Summary
+	panics    *logbound.Summary
 	closeOnce sync.Once
 	closeErr  error
 
@@ -58,6 +60,7 @@ func New(cfg Config) (*Provider, error) {
 		numbers:  make(map[uint64]*session),
 		slots:    admission.New[net.Conn](limits(cfg.MaxHandshakes)),
 		refusals: logbound.New(cfg.Log, "connections to the tcp provider were refused"),
+		panics:   logbound.New(cfg.Log, "sessions over tcp ended with an internal error"),
 	}
 	p.ctx, p.stop = context.WithCancel(context.Background())
 	p.running.Add(1)
@@ -110,9 +113,9 @@ func (p *Provider) acceptLoop() {
 	}
 }
 
-// panicked logs a panic of what serves a peer.
+// panicked logs, within bounds, a panic of what serves a peer.
 func (p *Provider) panicked(remote string, err error, stack []byte) {
-	p.cfg.Log.Error().Str("peer", remote).Err(err).Bytes("stack", stack).Msg("BUG: tcp: what serves a peer has panicked; its session ends")
+	p.panics.Line(zerolog.ErrorLevel, netip.Addr{}).Str("peer", remote).Err(err).Bytes("stack", stack).Msg("BUG: tcp: what serves a peer has panicked; its session ends")
 }
 
 // errTooMany is why a connection is refused while too many others shake hands.
@@ -390,6 +393,7 @@ func (p *Provider) Close() error {
 		}
 		p.running.Wait()
 		p.refusals.Close()
+		p.panics.Close()
 	})
 	return p.closeErr
 }

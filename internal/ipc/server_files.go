@@ -1,0 +1,61 @@
+package ipc
+
+import (
+	"net"
+	"os"
+
+	"github.com/fabricd/fabricd/internal/shm"
+)
+
+// Every descriptor that an application makes the node hold is charged to its session
+// before it is there, and refunded when it is closed: sessions, data sockets, memory,
+// bells, epochs, and what an answer carries until it is sent.
+
+// answerWith returns the reply that carries the descriptor which open returns.
+func (a *account) answerWith(body message, open func() (*os.File, error)) (reply, error) {
+	if err := a.charge(heldFiles, 1); err != nil {
+		return reply{}, err
+	}
+	f, err := open()
+	if err != nil {
+		a.refund(heldFiles, 1)
+		return reply{}, err
+	}
+	return a.answerTaken(body, f), nil
+}
+
+// answerTaken is answerWith for a descriptor that is charged.
+func (a *account) answerTaken(body message, f *os.File) reply {
+	return reply{body: body, file: f, after: func() { f.Close(); a.refund(heldFiles, 1) }}
+}
+
+// A dataSocket is one that no pump has yet: the node's end and the
+// application's, both charged.
+type dataSocket struct {
+	account *account
+	near    *net.UnixConn
+	far     *os.File
+}
+
+func newDataSocket(a *account) (*dataSocket, error) {
+	if err := a.charge(heldFiles, 2); err != nil {
+		return nil, err
+	}
+	near, far, err := shm.Pair()
+	if err != nil {
+		a.refund(heldFiles, 2)
+		return nil, err
+	}
+	return &dataSocket{a, near, far}, nil
+}
+
+func (d *dataSocket) close() {
+	d.closeNear()
+	d.far.Close()
+	d.account.refund(heldFiles, 1)
+}
+
+func (d *dataSocket) closeNear() {
+	d.near.Close()
+	d.account.refund(heldFiles, 1)
+}
