@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/guard"
 	"github.com/fabricd/fabricd/membership/control"
 	"github.com/fabricd/fabricd/membership/trust"
 	"github.com/fabricd/fabricd/membership/verdict"
@@ -257,5 +258,62 @@ func TestSessionsWithoutALifeEnd(t *testing.T) {
 		w.within(2*time.Second, "the node is back", func() bool { return mesh(w.all) })
 		close(stop)
 		flood.Wait()
+	})
+}
+
+// TestLabelsComeFromTheToken: every node sees the labels of the token with which
+// another one has joined, also after restarts; a node does not choose its own.
+func TestLabelsComeFromTheToken(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.cluster(2)
+		w.token = must(w.node(1).a.CreateToken(trust.TokenOptions{Labels: []string{"db", "rack-2"}}))
+		w.join(3)
+		labels := func(at *node) []string {
+			for _, n := range at.a.Nodes() {
+				if n.Name == "n3" {
+					return n.Labels
+				}
+			}
+			return nil
+		}
+		seen := func() bool {
+			return mesh(w.all) && slices.Equal(labels(w.node(1)), []string{"db", "rack-2"}) && slices.Equal(labels(w.node(2)), []string{"db", "rack-2"})
+		}
+		w.within(10*time.Second, "both see its labels", seen)
+		w.kill(w.node(3))
+		w.again(3)
+		w.kill(w.node(1))
+		w.again(1)
+		w.within(20*time.Second, "both see its labels after restarts", seen)
+	})
+}
+
+// TestAMessageThatPanicsEndsItsSession: the host goes on, and its loop with it.
+func TestAMessageThatPanicsEndsItsSession(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		guard.Catch(t)
+		w.cluster(3)
+		n := w.node(3)
+		w.kill(n)
+		s, _ := w.mute(n)
+		began, a := time.Now(), w.node(1).a
+		ask(a, func() bool {
+			for _, o := range a.sessions {
+				if o.Peer().Epoch == s.Peer().Epoch || o.Peer().UUID == n.a.self.UUID {
+					a.serve(o, func() { a.todo = append(a.todo, step{}); panic("the machine has met what cannot be") })
+				}
+			}
+			return true
+		})
+		<-s.Done()
+		time.Sleep(time.Second)
+		if got := w.node(1).logged(); !strings.Contains(got, "what cannot be") || !strings.Contains(got, "operator_test.go") {
+			t.Error("the log has no stack")
+		}
+		w.again(3)
+		w.within(10*time.Second, "the cluster goes on", func() bool { return mesh(w.all) })
+		if got := removals(w.node(2).since(began)); len(got) > 1 {
+			t.Errorf("node 2 hears %v", got)
+		}
 	})
 }

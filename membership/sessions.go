@@ -12,6 +12,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/guard"
 	"github.com/fabricd/fabricd/membership/control"
 	"github.com/fabricd/fabricd/membership/gossip"
 	"github.com/fabricd/fabricd/membership/verdict"
@@ -65,15 +66,29 @@ func (a *Agent) accept(s *control.Session) {
 		switch in := in.(type) {
 		case verdict.Received:
 			_ = a.cfg.Faults.Hit(stepOfHeard(in.Message))
-			m, ok := a.takeRequest(id, s, in.Message)
-			if in.Message = m; ok {
-				a.feedHost(in)
-			}
+			a.serve(s, func() {
+				m, ok := a.takeRequest(id, s, in.Message)
+				if in.Message = m; ok {
+					a.feedHost(in)
+				}
+			})
 		case verdict.Down:
 			delete(a.openings, id)
 			a.feedHost(in)
 		}
 	})
+}
+
+// serve runs on the loop what a peer has caused by a message. If that panics the
+// peer's session ends, and not the process: a member is not to find out how to end
+// the host.
+func (a *Agent) serve(s *control.Session, f func()) {
+	defer guard.Recover(func(err error, stack []byte) {
+		a.todo = nil
+		a.log.Error().Err(err).Stringer("peer", s.Peer().UUID).Bytes("stack", stack).Msg("a message has made the host panic; its session ends: this is a bug")
+		s.Abort()
+	})
+	f()
 }
 
 // hear deals with what is not for the machines. It runs on the session's
@@ -130,6 +145,10 @@ func (a *Agent) attach(s *control.Session, feed func(any)) verdict.SessionID {
 func (a *Agent) logEnd(log zerolog.Logger, err error) {
 	var here, there = new(control.RefusedError), new(control.ClosedError)
 	refused := errors.As(err, &here) || errors.As(err, &there) && there.Remote && strings.Contains(there.Text, "refused")
+	if strings.Contains(fmt.Sprint(err), "internal error: ") {
+		log.Error().Err(err).Msg("control session ended: this is a bug")
+		return
+	}
 	if !refused || err.Error() == a.refusal {
 		log.Debug().Err(err).Msg("control session ended")
 		return
