@@ -1,6 +1,8 @@
 package membership
 
 import (
+	"cmp"
+	"slices"
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
@@ -61,30 +63,44 @@ func (a *Agent) sweep(now time.Time) {
 	}
 }
 
-// crowded reports whether a node has too many sessions on which it does not live,
-// or all nodes together that do not live at all.
-func (a *Agent) crowded(node addr.UUID) bool {
-	all, own := 0, 0
-	for id, s := range a.sessions {
-		if a.host.Speaks(id) {
+// makeRoom ends a session on which nobody lives if the node has too many of those,
+// or all nodes together have: the oldest one, and first one that has not even asked
+// for a life. So whoever asks at once is heard, whatever others keep open.
+func (a *Agent) makeRoom(node addr.UUID) {
+	var all, own []verdict.SessionID
+	for id := range a.openings {
+		s := a.sessions[id]
+		if s == nil || a.host.Speaks(id) {
 			continue
 		}
-		all++
+		all = append(all, id)
 		if s.Peer().UUID == node {
-			own++
+			own = append(own, id)
 		}
 	}
-	if own >= maxLifelessEach {
-		return true
+	if len(own) >= maxLifelessEach {
+		a.endOldest(own)
+	} else if len(all) >= maxLifeless {
+		a.endOldest(all)
 	}
-	_, lives := a.host.LifeOf(node)
-	return !lives && all >= maxLifeless
+}
+
+// endOldest ends one of the sessions.
+func (a *Agent) endOldest(of []verdict.SessionID) {
+	id := slices.MinFunc(of, func(x, y verdict.SessionID) int {
+		if p, q := a.openings[x].asked, a.openings[y].asked; p != q {
+			return map[bool]int{false: -1, true: 1}[p]
+		}
+		return cmp.Compare(x, y)
+	})
+	a.sessions[id].Abort()
+	delete(a.openings, id) // it is not to be chosen again
 }
 
 // takeRequest completes a Join or Resume by what the host knows of its sender. It
 // reports false if the sender may not speak; then its session ends.
 func (a *Agent) takeRequest(id verdict.SessionID, s *control.Session, m verdict.Message) (verdict.Message, bool) {
-	if o := a.openings[id]; !o.asked {
+	if o, ok := a.openings[id]; ok && !o.asked {
 		o.asked = true
 		a.openings[id] = o
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -238,5 +239,23 @@ func TestSessionsWithoutALifeEnd(t *testing.T) {
 		if at[2] > time.Second || at[3] < speechless || at[4] > speechless+2*sweepEvery {
 			t.Errorf("they ended after %v, want three at once and two after %v", at, speechless)
 		}
+		stop, flood := make(chan struct{}), sync.WaitGroup{}
+		flood.Go(func() { // sessions without end, and the node comes back all the same
+			for {
+				s := must(d.Session(w.t.Context(), dataAddr(1)))
+				s.Start(func(any) {}, func(verdict.DownCause, error) {})
+				select {
+				case <-stop:
+					s.Abort()
+					return
+				case <-time.After(50 * time.Millisecond):
+				}
+			}
+		})
+		time.Sleep(time.Second)
+		w.again(3)
+		w.within(2*time.Second, "the node is back", func() bool { return mesh(w.all) })
+		close(stop)
+		flood.Wait()
 	})
 }

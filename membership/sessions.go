@@ -53,11 +53,12 @@ func (a *Agent) serverConfig() control.Config {
 
 // accept takes a node's session with this host.
 func (a *Agent) accept(s *control.Session) {
-	if err := a.enroller.check(s.Identity(), ""); err != nil || a.crowded(s.Peer().UUID) {
+	if err := a.enroller.check(s.Identity(), ""); err != nil {
 		a.log.Debug().Err(err).Stringer("peer", s.Peer().UUID).Msg("control session is not taken")
 		s.Abort()
 		return
 	}
+	a.makeRoom(s.Peer().UUID)
 	id := a.lastID + 1
 	a.openings[id] = opening{at: time.Now()}
 	a.attach(s, func(in any) {
@@ -232,10 +233,12 @@ func (a *Agent) dialHost() {
 }
 
 // maxHostAddresses bounds the addresses at which the host is looked for at a time,
-// and maxGossiped those of them that only gossip names.
+// and maxGossiped those of them that only gossip names, which are asked no more
+// often than gossipedEvery.
 const (
 	maxHostAddresses = 8
 	maxGossiped      = 3
+	gossipedEvery    = time.Second
 )
 
 // hostAddresses returns where the host may be: where the table says it is, the
@@ -262,12 +265,15 @@ func (a *Agent) hostAddresses() []string {
 		}
 	}
 	gossiped := a.gossipedHosts()
-	if len(gossiped) > 0 {
+	if now := time.Now(); now.Sub(a.gossipedAt) < gossipedEvery {
+		gossiped = nil
+	} else if len(gossiped) > 0 {
+		a.gossipedAt = now
 		a.dials++
 		first := a.dials % len(gossiped)
 		gossiped = append(gossiped[first:len(gossiped):len(gossiped)], gossiped[:first]...)
 	}
-	add(maxHostAddresses, gossiped...)
+	add(min(len(list)+maxGossiped, maxHostAddresses), gossiped...)
 	add(maxHostAddresses, a.cfg.Seeds...)
 	return list
 }

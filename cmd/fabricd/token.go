@@ -159,7 +159,7 @@ func showTokens(w io.Writer, text json.RawMessage) error {
 		return printLine(w, "no tokens: nobody can join")
 	}
 	now := time.Now()
-	t := table{{"ID", "LABELS", "MADE", "EXPIRES", "USED", "USES LEFT"}}
+	t := table{{"ID", "FOR", "LABELS", "MADE", "EXPIRES", "USED", "USES LEFT"}}
 	for _, k := range all.Tokens {
 		expires, left := daemon.Never, unlimited
 		if k.Expires != nil {
@@ -168,7 +168,7 @@ func showTokens(w io.Writer, text json.RawMessage) error {
 		if k.Left != nil {
 			left = strconv.Itoa(*k.Left)
 		}
-		t = append(t, []string{k.ID, strings.Join(k.Labels, " "), ago(k.Created, now), expires, strconv.Itoa(k.Uses), left})
+		t = append(t, []string{k.ID, k.Label, strings.Join(k.Labels, " "), ago(k.Created, now), expires, strconv.Itoa(k.Uses), left})
 	}
 	return t.print(w)
 }

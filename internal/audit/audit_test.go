@@ -170,8 +170,8 @@ func TestRefusalsAreCounted(t *testing.T) {
 		}
 		l.Refused(Refusal{Event: ConnectRefused, Name: "web-1", Port: 2050, UID: 1000})
 		time.Sleep(refusalPeriod)
-		if got := len(s.lines); got != 3 {
-			t.Errorf("the next minute's refusal makes %d lines, want 3 in all", got)
+		if got := s.told(); got != "connect-refused connect-refused:9999 connect-refused" {
+			t.Errorf("after the next minute's refusal %q, want one line more", got)
 		}
 		for port := range uint16(1000) {
 			l.Refused(Refusal{Event: ConnectRefused, Name: "scanner", Port: port})

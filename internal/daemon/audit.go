@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/fabricd/fabricd/internal/audit"
 	"github.com/fabricd/fabricd/internal/shm"
@@ -65,6 +66,29 @@ func (d *Daemon) closeAudit() error {
 	return d.audit.Close()
 }
 
+// auditToken writes that a token was made while no daemon runs. text is the token,
+// or the gossip keys, which are none.
+func auditToken(c Config, text string) error {
+	token, err := trust.ParseToken(text)
+	if err != nil {
+		return nil
+	}
+	out, err := auditOutput(c)
+	if err != nil || out == nil {
+		return err
+	}
+	o, uid := c.JoinToken.options(nil), uint32(os.Getuid())
+	made := Token{Uses: int(o.MaxUses)}
+	if o.TTL > 0 {
+		expires := time.Now().Add(o.TTL).UTC()
+		made.Expires = &expires
+	}
+	log := audit.New(audit.Config{At: c.Name, Out: out})
+	log.Write(audit.Event{Event: audit.TokenCreated, Token: token.ID.String(), UID: &uid, PID: int32(os.Getpid()),
+		Command: "fabricd init", Text: made.bounds(nil)})
+	return log.Close()
+}
+
 // auditMembership writes what membership tells. It does not block.
 func (d *Daemon) auditMembership(m membership.Audit) { d.audit.Write(auditEvent(m)) }
 
@@ -96,10 +120,6 @@ func (d *Daemon) auditIncarnation(ev membership.Event) {
 	}
 	d.audit.Write(line)
 }
-
-// AuditLog returns the node's audit log, nil if it has none: for what rules
-// refuse and when they change.
-func (d *Daemon) AuditLog() *audit.Log { return d.audit }
 
 // peerKey is the context key of the process that opened an administrator's connection.
 type peerKey struct{}

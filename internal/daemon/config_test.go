@@ -212,9 +212,9 @@ func TestEveryMistakeGetsOneLine(t *testing.T) {
 		{"certificate-validity", "-1d", "1m to 3650d"},
 		{"certificate-validity", "d", "1m to 3650d"},
 		{"certificate-validity", "1y", "1m to 3650d"},
-		{"max-nodes", "0", "1 to 65000"},
-		{"max-nodes", "65001", "1 to 65000"},
-		{"max-nodes", "many", "1 to 65000"},
+		{"max-nodes", "0", "1 to 16384"},
+		{"max-nodes", "16385", "1 to 16384"},
+		{"max-nodes", "many", "1 to 16384"},
 		{"allowed-networks", "10.0.0.1", "networks like"},
 		{"allowed-networks", "10.1.2.3/8", "networks like"}, // 10.0.0.0/8 is more than it says
 		{"allowed-networks", "10.0.0.0/8,", "networks like"},

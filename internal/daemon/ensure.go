@@ -57,6 +57,9 @@ func complete(c Config, s *state.State, tokenFile string, there bool, given trus
 	if err != nil {
 		return stateProblem(c.StateDir, err)
 	}
+	if err := auditToken(c, text); err != nil {
+		return err
+	}
 	if !there {
 		return WriteSecret(tokenFile, text+"\n")
 	}

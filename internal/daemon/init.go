@@ -34,7 +34,7 @@ func Init(c Config, tokenFile string) (token string, err error) {
 	if err != nil {
 		return "", stateProblem(c.StateDir, err)
 	}
-	if err := s.Close(); err != nil {
+	if err := errors.Join(s.Close(), auditToken(c, text)); err != nil {
 		return "", err
 	}
 	if tokenFile == "" {

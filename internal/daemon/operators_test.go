@@ -303,7 +303,11 @@ func TestTokensEndAndAreRevoked(t *testing.T) {
 		t.Fatal(err)
 	}
 	kinds := []string{}
-	for _, e := range auditLines(t, string(text)) {
+	lines := auditLines(t, string(text))
+	if first := lines[0]; first.Event != audit.TokenCreated || first.Command != "fabricd init" || first.UID == nil || !strings.HasPrefix(first.Text, "100 nodes until ") {
+		t.Errorf("the log begins with %+v, want init's token", first)
+	}
+	for _, e := range lines {
 		kinds = append(kinds, e.Event)
 	}
 	for _, want := range []string{audit.Started, audit.Incarnation, audit.TokenCreated, audit.TokenRevoked, audit.Command, audit.Stopped} {
@@ -402,8 +406,11 @@ func TestAuditLogsThatCannotBeOpened(t *testing.T) {
 	c.Log.Audit = filepath.Join(c.StateDir, "none", "audit")
 	startFails(t, c, "audit-log: ")
 	c.Log.Audit = AuditOff
+	if err := os.Remove(filepath.Join(c.StateDir, auditFile)); err != nil { // init's
+		t.Fatal(err)
+	}
 	host := startTest(t, c)
-	if host.AuditLog() != nil {
+	if host.audit != nil {
 		t.Error("an audit log that is off is written")
 	}
 	if _, err := os.Stat(filepath.Join(c.StateDir, auditFile)); !errors.Is(err, os.ErrNotExist) {

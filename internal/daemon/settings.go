@@ -94,7 +94,7 @@ var nodeSettings = []Setting{
 		func(c *Config) string { return c.ConnectTimeout.String() }},
 	{"certificate-validity", "how long the certificates are valid that the host issues; each is renewed after two thirds of it",
 		"a duration from 1m to 3650d; d is a day", setValidity, func(c *Config) string { return days(c.CertificateValidity) }},
-	{"max-nodes", "how many identities the host lets into the cluster, banned ones included", "a number from 1 to 65000", setMaxNodes,
+	{"max-nodes", "how many identities the host lets into the cluster, banned ones included", "a number from 1 to 16384", setMaxNodes,
 		func(c *Config) string { return strconv.Itoa(c.MaxNodes) }},
 	{"allowed-networks", "at the host: networks in which members may say that they are reached; everywhere if empty", "networks like 10.0.0.0/8, separated by commas, or nothing",
 		setNetworks, networksOf},
@@ -230,8 +230,8 @@ func setValidity(c *Config, s string) bool {
 	return true
 }
 
-// maxMaxNodes is what IDs and quarantine leave room for.
-const maxMaxNodes = 65000
+// maxMaxNodes is how many identities a host can keep at most.
+const maxMaxNodes = 16384
 
 func setMaxNodes(c *Config, s string) bool {
 	n, err := strconv.Atoi(s)

@@ -59,7 +59,7 @@ func (a *arena) claim(b *badMember, what string, m any) error {
 	if err != nil {
 		return fmt.Errorf("%s: the host takes no session: %w", what, err)
 	}
-	defer s.s.Abort()
+	defer s.abort()
 	if err := s.ask(m); err != nil {
 		return nil
 	}
@@ -131,93 +131,75 @@ func attackEndTold(a *arena) error {
 // attackIdentity: F3. A token makes somebody new, never somebody that there is or
 // was; a lease serves its holder only.
 func attackIdentity(a *arena) error {
-	thief, session, err := a.bad("thief")
+	thief, _, err := a.bad("thief")
 	if err != nil {
 		return err
 	}
 	victim := a.f.honest()[1]
 	lease, err := thief.steal(victim)
 	if err != nil {
-		a.note("no lease to be had from a lifeline: %v", err)
+		return fmt.Errorf("no lease of %s to be had: %w", victim.name, err)
 	}
-	errs := []error{a.useLease(thief, session, victim, lease)}
-	errs = append(errs, a.takeOver(thief))
+	return errors.Join(a.beIt(thief, victim, lease, "alive"), a.takeOver(thief))
+}
+
+// takeOver enrols under the name of a node that is gone for a moment, with another
+// key, and then wants to be it.
+func (a *arena) takeOver(thief *badMember) error {
+	victim := a.f.spare()
+	lease, err := thief.steal(victim)
+	if err != nil {
+		return fmt.Errorf("no lease of %s to be had: %w", victim.name, err)
+	}
+	victim.kill()
+	token, err := a.f.token(3)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	double, err := a.f.enrol(token, victim.name)
+	if err == nil {
+		errs = append(errs, fmt.Errorf("a token gave the name of %s, with UUID %s for %s", victim.name, double.id.Node, victim.uuid))
+	} else {
+		a.note("enrolling as %s, which is gone: %v", victim.name, err)
+		if double, err = a.f.enrol(token, "double"); err != nil {
+			return err
+		}
+	}
+	defer double.close()
+	if double.id.Node == victim.uuid {
+		errs = append(errs, fmt.Errorf("a token gave a certificate for the UUID of %s", victim.name))
+	}
+	double.epoch = lease.Epoch
+	errs = append(errs, a.beIt(double, victim, lease, "gone"), a.takeName(double, victim))
+	if lease, err = thief.steal(victim); err != nil {
+		return errors.Join(append(errs, err)...)
+	}
+	double.epoch = lease.Epoch
+	errs = append(errs, a.beIt(double, victim, lease, "back"))
 	return errors.Join(errs...)
 }
 
-// useLease shows a stolen lease with the thief's own certificate.
-func (a *arena) useLease(thief *badMember, _ *badSession, victim *machine, lease stolenLease) error {
-	if lease.signed == nil {
-		return nil
-	}
+// beIt has a thief resume the incarnation of a node, and open a link as it, with the
+// lease that the node has shown.
+func (a *arena) beIt(thief *badMember, victim *machine, lease stolenLease, when string) error {
 	var errs []error
-	h := thief.hello(a.f.host().life(), lease.Term)
-	h.From, h.FromEpoch = lease.Life, lease.Epoch
-	for _, uuid := range []addr.UUID{thief.id.Node, lease.UUID} {
-		h.FromUUID = uuid
-		if thief.linkAs(a.f.host(), h) == nil {
-			errs = append(errs, fmt.Errorf("the host takes a link of the thief for one of %s", victim.name))
+	for _, uuid := range []addr.UUID{thief.id.Node, victim.uuid} {
+		h := thief.hello(a.f.host().life(), lease.Term)
+		h.From, h.FromEpoch, h.FromUUID = lease.Life, lease.Epoch, uuid
+		if thief.linkAs(a.f.host(), h, lease.signed) == nil {
+			errs = append(errs, fmt.Errorf("the host takes a link of the thief for one of %s, which is %s", victim.name, when))
 		}
 		s, err := thief.session()
 		if err != nil {
 			return err
 		}
 		err = s.ask(verdict.Resume{UUID: uuid, Epoch: lease.Epoch, Life: lease.Life, Name: victim.name,
-			Addresses: []string{thief.address}, Providers: []string{"quic"}, Lease: lease.signed})
+			Addresses: []string{a.f.ip + ":9"}, Providers: []string{"quic"}, Lease: lease.signed})
 		if err == nil {
-			errs = append(errs, fmt.Errorf("RESUME with the lease of %s is granted to the thief", victim.name))
+			errs = append(errs, fmt.Errorf("RESUME as %s, which is %s, is granted to the thief", victim.name, when))
 		}
-		s.s.Abort()
-	}
-	return errors.Join(errs...)
-}
-
-// takeOver enrols under the UUID of a node that is gone for a moment, and then
-// wants to be it.
-func (a *arena) takeOver(thief *badMember) error {
-	victim := a.f.spare()
-	life := victim.life()
-	victim.kill()
-	began := time.Now()
-	var double *badMember
-	err := eventually(5*time.Second, func() (err error) {
-		token, err := a.f.token(1)
-		if err != nil {
-			return err
-		}
-		double, err = a.f.enrol(token, victim.name, victim.uuid)
-		if _, refused := errors.AsType[*control.RefusedError](err); refused && time.Since(began) > 2*time.Second {
-			return fmt.Errorf("%w: %w", errGiveUp, err)
-		}
-		return err
-	})
-	if err != nil {
-		a.note("a certificate for the UUID of %s: %v", victim.name, err)
-		return victim.start()
-	}
-	defer double.close()
-	if double.id.Node != victim.uuid {
-		a.note("the host chooses the UUID: %s asked for becomes %s", victim.uuid, double.id.Node)
-		return a.takeName(double, victim)
-	}
-	errs := []error{fmt.Errorf("a token gave a certificate for the UUID of %s after %v", victim.name, time.Since(began).Round(time.Millisecond))}
-	if err := victim.start(); err != nil {
-		return errors.Join(append(errs, err)...)
-	}
-	if lease, err := thief.steal(victim); err == nil {
-		h := double.hello(a.f.host().life(), lease.Term)
-		h.From, h.FromEpoch, h.FromUUID = lease.Life, lease.Epoch, lease.UUID
-		if double.linkAs(a.f.host(), h) == nil {
-			errs = append(errs, fmt.Errorf("a link was accepted as %s while it lives", victim.name))
-		}
-		double.epoch = lease.Epoch
-		s, err := double.session()
-		if err == nil {
-			if s.ask(verdict.Resume{UUID: lease.UUID, Epoch: lease.Epoch, Life: lease.Life, Name: victim.name,
-				Addresses: []string{a.f.ip + ":9"}, Providers: []string{"quic"}, Lease: lease.signed}) == nil {
-				errs = append(errs, fmt.Errorf("RESUME as %s is granted while it lives (was %v)", victim.name, life))
-			}
-		}
+		s.abort()
 	}
 	return errors.Join(errs...)
 }
@@ -226,9 +208,12 @@ func (a *arena) takeOver(thief *badMember) error {
 // of its name when it is back.
 func (a *arena) takeName(double *badMember, victim *machine) error {
 	if s, err := double.session(); err == nil {
-		if err := s.join(double.asks()); err != nil {
-			a.note("JOIN as %q: %v", double.name, err)
+		j := double.asks()
+		j.Name = victim.name
+		if err := s.join(j); err != nil {
+			a.note("JOIN as %q: %v", victim.name, err)
 		}
+		defer s.abort()
 	}
 	if err := victim.start(); err != nil {
 		return err
@@ -243,8 +228,9 @@ func (a *arena) takeName(double *badMember, victim *machine) error {
 	return err
 }
 
-// sybils is how many identities one token is used for, and how many may come of it.
-const sybils, mostSybils = 200, 100
+// sybils is how many identities one token is used for, and how many of them the host
+// gives in a minute.
+const sybils, mostSybils = 300, 200
 
 // attackSybils: F6. One token and its identities take neither all places nor all
 // descriptors; an honest node comes back meanwhile.
@@ -275,7 +261,7 @@ func attackSybils(a *arena) error {
 				if time.Since(began) > 15*time.Second {
 					return
 				}
-				b, err := a.f.enrol(token, fmt.Sprintf("sybil-%d", i), newUUID())
+				b, err := a.f.enrol(token, fmt.Sprintf("sybil-%d", i))
 				if err != nil {
 					continue
 				}
@@ -510,7 +496,7 @@ func attackNames(a *arena) error {
 		s.s.Close("left")
 	}
 	if token, err := a.f.token(1); err == nil {
-		if c, err := a.f.enrol(token, "y\x1b[2J\r\n", newUUID()); err == nil {
+		if c, err := a.f.enrol(token, "y\x1b[2J\r\n"); err == nil {
 			c.close()
 			errs = append(errs, errors.New("a certificate is given to a name with an escape"))
 		}

@@ -12,8 +12,12 @@ import (
 	"github.com/fabricd/fabricd/membership/trust"
 )
 
-// tookBack is how soon what a banned or expired identity holds is dead.
-const tookBack = time.Second
+// tookBack is how soon what a banned identity holds is dead; expired how soon what an
+// expired one holds is, which nodes look for about every second.
+const (
+	tookBack = time.Second
+	expired  = 2 * time.Second
+)
 
 // holdings are what one member has open.
 type holdings struct {
@@ -54,7 +58,7 @@ func (a *arena) holds(name string) (*holdings, error) {
 		return nil, fmt.Errorf("a lifeline of %s: %w", name, err)
 	}
 	err = eventually(patience, func() (err error) { // to may not have heard of the member yet
-		h.link, err = b.link(to, b.hello(to.life(), b.term))
+		h.link, err = b.link(to, b.hello(to.life(), b.term), nil)
 		return err
 	})
 	if err != nil {
@@ -115,7 +119,7 @@ func (a *arena) revokedToken() error {
 	if err := a.operator("token", "revoke", id); err != nil {
 		return err
 	}
-	b, err := a.f.enrol(text, "late", newUUID())
+	b, err := a.f.enrol(text, "late")
 	if err == nil {
 		b.close()
 		return errors.New("a revoked token still gives certificates")
@@ -131,6 +135,9 @@ func (a *arena) bannedMember() error {
 	if err != nil {
 		return err
 	}
+	to := a.f.honest()[1]
+	before := h.b.hello(to.life(), h.b.term)
+	_, lease := h.b.end()
 	began := time.Now()
 	if err := a.operator("nodes", "ban", h.b.name); err != nil {
 		return err
@@ -143,7 +150,7 @@ func (a *arena) bannedMember() error {
 	if s, err := h.b.session(); err == nil && s.join(h.b.asks()) == nil {
 		return errors.New("a banned member gets an incarnation")
 	}
-	if h.b.linkAs(a.f.honest()[1], h.b.hello(a.f.honest()[1].life(), h.b.term)) == nil {
+	if h.b.linkAs(to, before, lease) == nil {
 		return errors.New("a banned member gets a link")
 	}
 	if err := a.operator("nodes", "allow", h.b.name); err != nil {
@@ -170,7 +177,7 @@ func (a *arena) expiredMember() error {
 	if err != nil {
 		return err
 	}
-	time.Sleep(time.Until(h.b.id.NotAfter) + tookBack)
+	time.Sleep(time.Until(h.b.id.NotAfter) + expired)
 	if err := eventually(500*time.Millisecond, h.left); err != nil {
 		return fmt.Errorf("%v after the end of its certificate %w", time.Since(h.b.id.NotAfter).Round(time.Millisecond), err)
 	}
@@ -179,7 +186,7 @@ func (a *arena) expiredMember() error {
 	var errs []error
 	for what, at := range h.ended {
 		a.note("the %s of a member that does not renew ended %v after its certificate", what, at.Round(time.Millisecond))
-		if at < -5*time.Second || at > tookBack {
+		if at < -5*time.Second || at > expired {
 			errs = append(errs, fmt.Errorf("the %s ended %v after the certificate", what, at.Round(time.Millisecond)))
 		}
 	}

@@ -54,24 +54,30 @@ type badMember struct {
 	open    []*control.Session
 }
 
-// enrol gets a certificate with a token. The UUID of a new node is its own choice
-// here; a host that chooses puts it into the certificate.
-func (f *fleet) enrol(token, name string, uuid addr.UUID) (*badMember, error) {
+// enrolAt gets a certificate with a token from the host at an address, for a new key.
+// The host chooses the UUID and puts it into the certificate.
+func enrolAt(host, token, name string) (creds trust.Credentials, grant control.JoinGrant, err error) {
 	t, err := trust.ParseToken(token)
 	if err != nil {
-		return nil, err
+		return creds, grant, err
 	}
 	request, key, err := trust.NewRequest()
 	if err != nil {
-		return nil, err
+		return creds, grant, err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	grant, err := control.Ask(ctx, dialTCP, f.host().address(), t, time.Now, control.JoinAsk{UUID: uuid, Name: name, Request: request})
+	grant, err = control.Ask(ctx, dialTCP, host, t, time.Now, control.JoinAsk{Name: name, Request: request})
 	if err != nil {
-		return nil, err
+		return creds, grant, err
 	}
-	creds, err := trust.NewCredentials(key, grant.Certificate, grant.Roots, time.Now())
+	creds, err = trust.NewCredentials(key, grant.Certificate, grant.Roots, time.Now())
+	return creds, grant, err
+}
+
+// enrol makes a member with a token, and gives it nothing but its certificate.
+func (f *fleet) enrol(token, name string) (*badMember, error) {
+	creds, grant, err := enrolAt(f.host().address(), token, name)
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +95,7 @@ func (f *fleet) enrol(token, name string, uuid addr.UUID) (*badMember, error) {
 	return b, nil
 }
 
-// newUUID returns what an honest node chooses.
+// newUUID returns the UUID of nobody.
 func newUUID() (u addr.UUID) {
 	_, _ = rand.Read(u[:]) // never fails
 	return u
@@ -102,7 +108,7 @@ func (f *fleet) bad(name string) (*badMember, *badSession, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	b, err := f.enrol(token, name, newUUID())
+	b, err := f.enrol(token, name)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s enrols: %w", name, err)
 	}
@@ -237,8 +243,10 @@ func (x *badSession) ping() {
 func (x *badSession) hear(m any) {
 	switch m := m.(type) {
 	case verdict.Check:
-		if m.Target == x.b.self() || x.b.reaches {
+		if m.Target == x.b.self() {
 			x.say(verdict.CheckResult{Nonce: m.Nonce, Target: m.Target, Reached: true})
+		} else if x.b.reaches {
+			x.lie(m)
 		}
 	case verdict.Table:
 		x.heard(m.Version)
@@ -256,6 +264,8 @@ func (x *badSession) hear(m any) {
 		if !x.b.veto {
 			x.say(control.KeysHeld{Seq: m.Seq})
 		}
+	case control.Roots:
+		x.say(control.RootsHeld{Seq: m.Seq})
 	case verdict.Grant:
 		x.b.mu.Lock()
 		x.b.life, x.b.lease, x.b.term = m.Life, m.Lease, m.Term
@@ -263,6 +273,19 @@ func (x *badSession) hear(m any) {
 		x.answer(m)
 	case verdict.Refused, control.Certificate:
 		x.answer(m)
+	}
+}
+
+// lie says that the target of a check is reached: without a proof, with one by the
+// member's own key, and with the member's lease in place of one.
+func (x *badSession) lie(m verdict.Check) {
+	self, lease := x.b.end()
+	forged, err := control.SignProof(x.b.store, control.End{UUID: m.UUID, Epoch: m.Epoch, Life: m.Target, Term: self.Term}, m.Challenge)
+	if err != nil {
+		return // its certificate is over
+	}
+	for _, proof := range [][]byte{nil, forged, lease} {
+		x.say(verdict.CheckResult{Nonce: m.Nonce, Target: m.Target, Reached: true, Proof: proof})
 	}
 }
 
@@ -303,6 +326,12 @@ func (x *badSession) ask(m any) error {
 			return errors.New("the host does not answer")
 		}
 	}
+}
+
+// abort ends the session as the death of its process would.
+func (x *badSession) abort() {
+	x.s.Abort()
+	<-x.s.Done()
 }
 
 // alive reports whether the session goes on.
@@ -373,7 +402,7 @@ func (b *badMember) welcome(s transport.Session) {
 		return
 	}
 	theirs, err := wire.ParseHello(h.Flags, body)
-	if err != nil {
+	if err != nil || skipLease(in) != nil {
 		return
 	}
 	out, err := s.OpenLane(b.ctx)
@@ -382,7 +411,7 @@ func (b *badMember) welcome(s transport.Session) {
 	}
 	answer := b.hello(theirs.From, theirs.Term)
 	answer.Answer, answer.VersionMin = true, answer.VersionMax
-	_, _ = out.Write(answer.AppendTo(nil)) // that the peer has gone, the next read tells
+	_, _ = out.Write(b.withLease(answer, nil)) // that the peer has gone, the next read tells
 	b.keep(s, in, out)
 }
 
@@ -416,18 +445,41 @@ func (b *badMember) hello(to addr.Life, term uint64) wire.Hello {
 		From: b.self(), FromUUID: b.id.Node, FromEpoch: b.epoch, To: to}
 }
 
-// linkAs opens a link to a node with a HELLO of the member's choice, and returns
-// nil if it is accepted. It is closed then.
-func (b *badMember) linkAs(to *machine, h wire.Hello) error {
-	s, err := b.link(to, h)
+// withLease encodes a HELLO and the lease behind it: lease, or if that is nil the
+// member's own.
+func (b *badMember) withLease(h wire.Hello, lease []byte) []byte {
+	if lease == nil {
+		_, lease = b.end()
+	}
+	return append(wire.Lease{Length: uint32(len(lease))}.AppendTo(h.AppendTo(nil)), lease...)
+}
+
+// skipLease reads the lease behind a peer's HELLO.
+func skipLease(in *wire.Reader) error {
+	h, body, err := in.Next()
+	if err != nil {
+		return err
+	}
+	l, err := wire.ParseLease(h.Flags, body)
+	if err != nil || h.Type != wire.TypeLease {
+		return fmt.Errorf("%v behind a HELLO: %w", h.Type, err)
+	}
+	return in.Discard(int(l.Length))
+}
+
+// linkAs opens a link to a node with a HELLO of the member's choice and a lease, nil
+// for its own, and returns nil if it is accepted. It is closed then.
+func (b *badMember) linkAs(to *machine, h wire.Hello, lease []byte) error {
+	s, err := b.link(to, h, lease)
 	if err != nil {
 		return err
 	}
 	return s.Close(transport.CodeOK, "")
 }
 
-// link opens a link to a node with a HELLO of the member's choice.
-func (b *badMember) link(to *machine, h wire.Hello) (transport.Session, error) {
+// link opens a link to a node with a HELLO of the member's choice and a lease, nil for
+// its own.
+func (b *badMember) link(to *machine, h wire.Hello, lease []byte) (transport.Session, error) {
 	ctx, cancel := context.WithTimeout(b.ctx, 5*time.Second)
 	defer cancel()
 	b.mu.Lock()
@@ -446,7 +498,7 @@ func (b *badMember) link(to *machine, h wire.Hello) (transport.Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	in, out, err := openLink(ctx, s, h)
+	in, out, err := openLink(ctx, s, b.withLease(h, lease))
 	if err != nil {
 		s.Close(transport.CodeOK, "")
 		return nil, err
@@ -455,14 +507,14 @@ func (b *badMember) link(to *machine, h wire.Hello) (transport.Session, error) {
 	return s, nil
 }
 
-// openLink says HELLO on a session and returns its control lane in both directions. An
+// openLink says hello on a session and returns its control lane in both directions. An
 // error is the refusal.
-func openLink(ctx context.Context, s transport.Session, h wire.Hello) (*wire.Reader, transport.SendLane, error) {
+func openLink(ctx context.Context, s transport.Session, hello []byte) (*wire.Reader, transport.SendLane, error) {
 	out, err := s.OpenLane(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	if _, err := out.Write(h.AppendTo(nil)); err != nil {
+	if _, err := out.Write(hello); err != nil {
 		return nil, nil, err
 	}
 	lane, err := s.AcceptLane(ctx)
@@ -475,7 +527,7 @@ func openLink(ctx context.Context, s transport.Session, h wire.Hello) (*wire.Rea
 	case err != nil:
 		return nil, nil, err
 	case head.Type == wire.TypeHello:
-		return in, out, nil
+		return in, out, skipLease(in)
 	}
 	refusal, err := wire.ParseHelloRefuse(head.Flags, body)
 	if err != nil {
@@ -489,7 +541,7 @@ func (b *badMember) lifeline(to *machine) (*control.Lifeline, error) {
 	d := control.Dialer{Store: b.store, Dial: dialTCP, Self: b.end}
 	ctx, cancel := context.WithTimeout(b.ctx, patience)
 	defer cancel()
-	l, err := d.Lifeline(ctx, to.address(), control.Target{})
+	l, err := d.Lifeline(ctx, to.address(), control.Target{}, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -34,6 +34,9 @@ type cluster struct {
 	token     string // its text
 	tokenFile string
 	logs      *logBuffer // of all daemons
+
+	evil   *trust.Store // of the bad node
+	evilID trust.Identity
 }
 
 // A logBuffer keeps what daemons log.
@@ -88,7 +91,28 @@ func newCluster(t *testing.T) *cluster {
 	c.token = string(bytes.TrimSpace(text))
 	c.steal(config.StateDir)
 	c.host = c.start(config)
+	c.enrol()
 	return c
+}
+
+// enrol gives the bad node a certificate with a token of its own, as an honest node
+// gets one.
+func (c *cluster) enrol() {
+	c.t.Helper()
+	token, err := c.host.CreateToken(time.Hour, 1)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	creds, _, err := enrolAt(c.data(), token.Token, "evil")
+	if err == nil {
+		c.evilID, err = creds.Identity()
+	}
+	if err == nil {
+		c.evil, err = trust.NewStore(creds, time.Now)
+	}
+	if err != nil {
+		c.t.Fatalf("the bad node does not enrol: %v", err)
+	}
 }
 
 // steal reads the cluster's secrets.

@@ -196,14 +196,15 @@ func (f *fleet) fabricd(args ...string) (string, error) {
 	return out.String(), nil
 }
 
-// environment is that of every fabricd: without settings of the user's.
+// environment is that of every fabricd: without settings of the user's, and so that
+// a panic in what serves a peer ends the process, which every attack counts.
 func environment() (own []string) {
 	for _, kv := range os.Environ() {
 		if !strings.HasPrefix(kv, "FABRIC_") {
 			own = append(own, kv)
 		}
 	}
-	return append(own, "GOTRACEBACK=all")
+	return append(own, "GOTRACEBACK=all", "FABRICD_PANIC=crash")
 }
 
 // freePort returns a port without a user, outside of the kernel's own range.

@@ -17,7 +17,7 @@ import (
 func TestGossipMakesNoHost(t *testing.T) {
 	c := newCluster(t)
 	one := c.start(c.node("one"))
-	for _, uuid := range []addr.UUID{c.member().Node, {0xFF}} {
+	for _, uuid := range []addr.UUID{c.evilID.Node, {0xFF}} {
 		g, err := gossip.Start(gossip.Config{Cluster: c.id, UUID: uuid, Epoch: math.MaxUint64, Keys: c.keyring.Keys(), Bind: "127.0.0.1:0",
 			Seeds: []string{c.host.Status().Gossip}, Log: zerolog.Nop(),
 			Meta: gossip.Meta{Life: addr.Life{Generation: math.MaxUint32}, Term: math.MaxUint64, Host: true, Serving: true,

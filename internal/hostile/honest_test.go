@@ -16,6 +16,7 @@ import (
 // an attack is what it has done.
 type witness struct {
 	f    *fleet
+	all  []*machine // the honest nodes, which stay the same
 	ctx  context.Context
 	stop context.CancelFunc
 	work sync.WaitGroup
@@ -33,9 +34,9 @@ const talkPort fabric.Port = 2050
 
 // watch starts the applications.
 func (f *fleet) watch() *witness {
-	w := &witness{f: f, excused: map[*machine]bool{}}
+	w := &witness{f: f, all: f.honest(), excused: map[*machine]bool{}}
 	w.ctx, w.stop = context.WithCancel(context.Background())
-	honest := f.honest()
+	honest := w.all
 	for i, m := range honest {
 		to := []*machine{honest[(i+1)%len(honest)]}
 		if i > 0 && i+1 < len(honest) {
@@ -180,7 +181,7 @@ func (w *witness) reset(from, to *machine, err error) {
 func (w *witness) removed(at *machine, life addr.Life, why string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, m := range w.f.honest() {
+	for _, m := range w.all {
 		if m.life() == life && !w.excused[m] && !w.excused[at] {
 			w.removals = append(w.removals, fmt.Sprintf("%s saw the removal of %s: %s", at.name, m.name, why))
 		}

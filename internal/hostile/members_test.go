@@ -11,30 +11,24 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/daemon"
 	"github.com/fabricd/fabricd/membership/control"
-	"github.com/fabricd/fabricd/membership/trust"
 	"github.com/fabricd/fabricd/membership/verdict"
 )
-
-// member is the identity of the bad node in a cluster: its certificate is real.
-func (c *cluster) member() trust.Identity {
-	return trust.Identity{Cluster: c.id, Node: addr.UUID{0xEE, 1}}
-}
 
 // greeting is what it says of itself if it is honest.
 func (c *cluster) greeting() control.Hello {
 	return control.Hello{VersionMin: control.VersionMin, VersionMax: control.VersionMax, Cluster: c.id,
-		From: control.End{UUID: c.member().Node, Epoch: 1}}
+		From: control.End{UUID: c.evilID.Node, Epoch: 1}}
 }
 
 // join is how it asks for a life.
 func (c *cluster) joining() verdict.Join {
-	return verdict.Join{UUID: c.member().Node, Epoch: 1, Name: "evil", Addresses: []string{"127.0.0.1:9"}, Providers: []string{"quic"}}
+	return verdict.Join{UUID: c.evilID.Node, Epoch: 1, Name: "evil", Addresses: []string{"127.0.0.1:9"}, Providers: []string{"quic"}}
 }
 
 // dial opens a control connection of the bad node, authenticated and silent.
 func (c *cluster) dial(proto string) *raw {
 	c.t.Helper()
-	r, err := dialRaw(c.t, c.data(), c.store(c.ca, c.member(), time.Now()).ClientTLS(nil, proto))
+	r, err := dialRaw(c.t, c.data(), c.evil.ClientTLS(nil, proto))
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -199,7 +193,7 @@ func TestLeasesThatAreNot(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for _, lease := range [][]byte{nil, []byte("a lease"), bytes.Repeat([]byte{0xff}, verdict.MaxLease)} {
 				r := c.session()
-				r.say(verdict.Resume{UUID: c.member().Node, Epoch: 1, Life: life, Name: "evil", Lease: lease})
+				r.say(verdict.Resume{UUID: c.evilID.Node, Epoch: 1, Life: life, Name: "evil", Lease: lease})
 				if kind, _ := r.until(frameGrant, frameRefused, frameClose); kind == frameGrant || kind == 0 {
 					t.Errorf("a resume with a lease of %d bytes is answered with frame %d", len(lease), kind)
 				}
@@ -280,6 +274,7 @@ func TestMalformedControlFrames(t *testing.T) {
 				t.Error("welcomed")
 			}
 			r = c.session()
+			defer r.c.NetConn().Close() // a node may have few
 			_, _ = r.c.Write(p)
 			if kind, body := r.until(frameClose); kind != frameClose || len(body) <= 2 {
 				t.Errorf("in a session: frame %d %q, want CLOSE with a reason", kind, body)

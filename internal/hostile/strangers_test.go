@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -21,7 +22,9 @@ import (
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/daemon"
+	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/internal/transport/quic"
+	"github.com/fabricd/fabricd/internal/wire"
 	"github.com/fabricd/fabricd/membership/control"
 	"github.com/fabricd/fabricd/membership/trust"
 )
@@ -214,8 +217,7 @@ func TestCertificatesOfStrangers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	me := trust.Identity{Cluster: c.id, Node: addr.UUID{0xE, 1}}
-	good := c.store(c.ca, me, now)
+	good, me := c.evil, c.evilID
 	for name, s := range map[string]*trust.Store{
 		"a good one":                    good, // shows that it is the certificate that decides
 		"another cluster":               c.store(foreign, trust.Identity{Cluster: other, Node: me.Node}, now),
@@ -313,6 +315,61 @@ func TestCertificatesOfStrangers(t *testing.T) {
 	}
 }
 
+// TestStolenCA: a certificate of the cluster's own CA for a node that the host has not
+// enrolled, or has enrolled with another key, is of no use. Nothing but a lease makes a
+// link or a lifeline somebody's, and the host gives none.
+func TestStolenCA(t *testing.T) {
+	c := newCluster(t)
+	one := c.start(c.node("one"))
+	uuid, err := addr.ParseUUID(one.Status().Node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, x := range map[string]struct {
+		node addr.UUID
+		code control.Code
+	}{
+		"of nobody":               {addr.UUID{0xE, 2}, control.CodeUnknown},
+		"of a node that lives":    {uuid, control.CodeUnknown},
+		"of a node with no lease": {c.evilID.Node, control.CodeUnknown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := c.store(c.ca, trust.Identity{Cluster: c.id, Node: x.node}, time.Now())
+			dial := control.Dialer{Store: s, Dial: dialTCP, Self: func() (control.End, []byte) {
+				return control.End{UUID: x.node, Epoch: 1}, nil
+			}}
+			_, err := dial.Session(within(t), c.data())
+			if refused, ok := errors.AsType[*control.RefusedError](err); !ok || refused.Code != x.code {
+				t.Errorf("a control session: %v, want a refusal with code %d", err, x.code)
+			}
+			if l, err := dial.Lifeline(within(t), c.data(), control.Target{}, nil); err == nil {
+				t.Errorf("a lifeline is welcomed")
+				l.Abort()
+			}
+			p, err := quic.New(quic.Config{Address: "127.0.0.1:0", Log: zerolog.Nop(), Identify: identify,
+				ServerTLS: func() *tls.Config { return s.ServerTLS(quic.ALPN) },
+				ClientTLS: func() *tls.Config { return s.ClientTLS(nil, quic.ALPN) }})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.Close()
+			sess, err := p.Dial(within(t), c.data())
+			if err != nil {
+				return
+			}
+			defer sess.Close(transport.CodeOK, "")
+			life := one.Self().Life
+			for _, h := range []wire.Hello{{From: life, FromEpoch: 1}, {From: addr.Life{Node: 7, Generation: 1}, FromEpoch: 1}} {
+				h.VersionMin, h.VersionMax, h.Cluster, h.FromUUID, h.To = wire.VersionMin, wire.VersionMax, c.id, x.node, c.host.Self().Life
+				if _, _, err := openLink(within(t), sess, wire.Lease{}.AppendTo(h.AppendTo(nil))); err == nil {
+					t.Errorf("the host takes a link of %v", h.From)
+				}
+			}
+		})
+	}
+	c.alive(one)
+}
+
 // TestJoiningWithTokensThatAreNone asks the host to join with every token that
 // it must not accept, and parses texts that are none.
 func TestJoiningWithTokensThatAreNone(t *testing.T) {
@@ -334,7 +391,7 @@ func TestJoiningWithTokensThatAreNone(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err = control.Ask(within(t), dialTCP, c.data(), token, time.Now,
-			control.JoinAsk{UUID: addr.UUID{0xE, byte(rand.Uint32())}, Name: "evil", Request: csr})
+			control.JoinAsk{Name: fmt.Sprintf("evil-%d", rand.Uint32()), Request: csr})
 		return err
 	}
 	once := made(time.Hour, 1)
