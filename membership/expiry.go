@@ -20,12 +20,16 @@ const (
 	// live aside, and maxLifelessEach those of one node.
 	maxLifeless     = 64
 	maxLifelessEach = 2
+	// lifelessGrace is how long such a session keeps its place while others want it:
+	// an honest node asks for a life at once.
+	lifelessGrace = 250 * time.Millisecond
 )
 
 // An opening says how far a node has come on its session with this host.
 type opening struct {
 	at    time.Time
 	asked bool // for a life
+	over  bool // its place is another one's
 }
 
 // sweep ends sessions and lifelines whose peers' certificates have expired, and at
@@ -61,24 +65,41 @@ func (a *Agent) sweep(now time.Time) {
 	}
 }
 
-// crowded reports whether a node has too many sessions on which it does not live,
-// or all nodes together that do not live at all.
+// crowded reports whether a node has too many sessions on which it does not live, or
+// all nodes together that do not live at all. Of the latter the oldest one ends for the
+// new one's sake: nodes that wait for nothing keep nobody out who wants to live.
 func (a *Agent) crowded(node addr.UUID) bool {
 	all, own := 0, 0
-	for id, s := range a.sessions {
-		if a.host.Speaks(id) {
+	var oldest verdict.SessionID
+	for id, o := range a.openings {
+		if o.over || a.host.Speaks(id) {
 			continue
 		}
-		all++
-		if s.Peer().UUID == node {
+		peer := a.sessions[id].Peer().UUID
+		if peer == node {
 			own++
+		}
+		if _, lives := a.host.LifeOf(peer); lives {
+			continue
+		}
+		if all++; all == 1 || id < oldest { // sessions are numbered as they are opened
+			oldest = id
 		}
 	}
 	if own >= maxLifelessEach {
 		return true
 	}
-	_, lives := a.host.LifeOf(node)
-	return !lives && all >= maxLifeless
+	if _, lives := a.host.LifeOf(node); lives || all < maxLifeless {
+		return false
+	}
+	o := a.openings[oldest]
+	if time.Since(o.at) < lifelessGrace {
+		return true
+	}
+	o.over = true
+	a.openings[oldest] = o
+	a.sessions[oldest].Abort()
+	return false
 }
 
 // takeRequest completes a Join or Resume by what the host knows of its sender. It
