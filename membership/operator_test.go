@@ -2,6 +2,7 @@ package membership
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -316,4 +317,42 @@ func TestAMessageThatPanicsEndsItsSession(t *testing.T) {
 			t.Errorf("node 2 hears %v", got)
 		}
 	})
+}
+
+// TestSessionsWithoutALifeKeepNobodyOut: nodes that have joined and ask for no life fill
+// all places of sessions without one. A node that was there before comes back at once.
+func TestSessionsWithoutALifeKeepNobodyOut(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.cluster(3)
+		w.kill(w.node(3))
+		w.within(10*time.Second, "node 3 is removed", func() bool { return len(w.node(1).a.Nodes()) == 2 })
+		token := must(w.node(1).a.CreateToken(trust.TokenOptions{MaxUses: maxLifeless}))
+		for i := range maxLifeless / maxLifelessEach {
+			w.idle(fmt.Sprintf("idle-%d", i), token)
+		}
+		time.Sleep(time.Second)
+		began := time.Now()
+		w.again(3)
+		w.within(10*time.Second, "it is back", func() bool { return mesh(w.all) })
+		if took := time.Since(began); took > speechless/2 {
+			t.Errorf("it is back after %v", took)
+		}
+	})
+}
+
+// idle joins as a new node and opens as many sessions without a life as one may have.
+func (w *world) idle(name string, token trust.Token) {
+	w.t.Helper()
+	request, key, err := trust.NewRequest()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	grant := must(control.Ask(w.t.Context(), w.dial(9), dataAddr(1), token, time.Now, control.JoinAsk{Name: name, Request: request}))
+	store := must(trust.NewStore(must(trust.NewCredentials(key, grant.Certificate, grant.Roots, time.Now())), time.Now))
+	end := control.End{UUID: grant.Node, Epoch: 1}
+	d := control.Dialer{Store: store, Dial: w.dial(9), Self: func() (control.End, []byte) { return end, nil }}
+	for range maxLifelessEach {
+		s := must(d.Session(w.t.Context(), dataAddr(1)))
+		s.Start(func(any) {}, func(verdict.DownCause, error) {})
+	}
 }

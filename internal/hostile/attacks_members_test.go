@@ -60,7 +60,10 @@ func (a *arena) claim(b *badMember, what string, m any) error {
 		return fmt.Errorf("%s: the host takes no session: %w", what, err)
 	}
 	defer s.abort()
-	if err := s.ask(m); err != nil {
+	switch err := s.ask(m); {
+	case errors.Is(err, errSaidNothing):
+		return fmt.Errorf("%s: %w", what, err)
+	case err != nil:
 		return nil
 	}
 	life := b.self()
@@ -103,28 +106,39 @@ const accuse = 30 * time.Second
 // attackEndTold: F2. Words that make sense only after an outage of the host, and
 // every other kind of evidence, from two members, remove nobody.
 func attackEndTold(a *arena) error {
-	_, one, err := a.bad("accuser-1")
-	if err != nil {
-		return err
-	}
-	_, two, err := a.bad("accuser-2")
-	if err != nil {
-		return err
+	var accusers [2]*badSession
+	for i := range accusers {
+		_, s, err := a.bad(fmt.Sprintf("accuser-%d", i+1))
+		if err != nil {
+			return err
+		}
+		accusers[i] = s
 	}
 	victim := a.f.honest()[1]
 	life := victim.life()
-	began, said := time.Now(), 0
+	began, said, back := time.Now(), 0, 0
 	for ; time.Since(began) < accuse; said++ {
-		for _, s := range []*badSession{one, two} {
-			s.say(verdict.Report{About: life, Evidence: verdict.EndTold})
+		for i, s := range accusers {
+			if !s.alive() { // that word has ended it: it joins again
+				if x, err := s.b.session(); err == nil && x.join(s.b.asks()) == nil {
+					accusers[i], s = x, x
+					back++
+				}
+			}
 			s.say(verdict.Report{About: life, Evidence: verdict.Evidence(1 + said%8)})
+			if said%8 == 7 {
+				s.say(verdict.Report{About: life, Evidence: verdict.EndTold})
+			}
 		}
 		time.Sleep(100 * time.Millisecond)
 		if err := victim.lives(life); err != nil {
 			return fmt.Errorf("after %v of accusations %w", time.Since(began).Round(time.Millisecond), err)
 		}
 	}
-	a.note("%s keeps %v for %v and %d rounds of accusations; accusers still there: %v, %v", victim.name, life, accuse, said, one.alive(), two.alive())
+	a.note("%s keeps %v for %v and %d rounds of accusations; the accusers were ended for it and came back %d times", victim.name, life, accuse, said, back)
+	if back < 2 {
+		return fmt.Errorf("the accusers came back %d times: they were not heard", back)
+	}
 	return nil
 }
 
@@ -348,12 +362,14 @@ func (a *arena) returns(limit time.Duration) error {
 // late.
 func attackHidden(a *arena) error {
 	const limit = 8 * time.Second // normal: 3 s
+	var friends []*badMember
 	for i := range 2 {
 		b, _, err := a.bad(fmt.Sprintf("friend-%d", i+1))
 		if err != nil {
 			return err
 		}
 		b.reaches = true
+		friends = append(friends, b)
 	}
 	victim := a.f.spare()
 	life := victim.life()
@@ -368,7 +384,7 @@ func attackHidden(a *arena) error {
 		}
 		return err
 	})
-	a.note("removed %v after it stopped", time.Since(began).Round(time.Millisecond))
+	a.note("removed %v after it stopped, and %d lies about it", time.Since(began).Round(time.Millisecond), friends[0].lies.Load()+friends[1].lies.Load())
 	return errors.Join(err, victim.resume(), victim.joined())
 }
 
@@ -406,6 +422,7 @@ func attackStall(a *arena) error {
 			r := s.b.resumes()
 			r.HostOver = life.Generation
 			x.say(r)
+			a.ends = append(a.ends, x.abort)
 		}
 		time.Sleep(1500 * time.Millisecond)
 		if err := host.lives(life); err != nil {
@@ -431,11 +448,11 @@ func attackVeto(a *arena) error {
 
 // attackRenewals: F10. Certificates are not to be had without end, nor log lines.
 func attackRenewals(a *arena) error {
-	_, s, err := a.bad("renewer")
+	b, s, err := a.bad("renewer")
 	if err != nil {
 		return err
 	}
-	request, _, err := trust.NewRequest()
+	request, err := trust.RequestFor(b.store.Credentials().Key)
 	if err != nil {
 		return err
 	}
@@ -460,7 +477,7 @@ func attackRenewals(a *arena) error {
 	grown, cpu := len(host.log())-log, host.usage().CPU-before.CPU
 	a.note("%d certificates, %d KiB of log and %v of the host's processor time in %v", got, grown>>10, cpu, time.Since(began).Round(time.Millisecond))
 	switch {
-	case got > 20:
+	case got < 1 || got > 4: // one a second
 		return fmt.Errorf("%d certificates in 3 s", got)
 	case grown > 64<<10:
 		return fmt.Errorf("the log grew by %d KiB", grown>>10)
@@ -482,7 +499,10 @@ func attackNames(a *arena) error {
 		}
 		j := b.asks()
 		j.Name = name
-		if s.join(j) == nil {
+		switch err := s.join(j); {
+		case errors.Is(err, errSaidNothing):
+			errs = append(errs, fmt.Errorf("the name %q: %w", name, err))
+		case err == nil:
 			errs = append(errs, fmt.Errorf("the name %q is granted", name))
 			errs = append(errs, a.printed(name))
 		}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -37,8 +38,9 @@ type badMember struct {
 	epoch   uint64
 	address string // where its data plane answers; empty: nowhere
 
-	veto    bool // never confirm gossip keys
-	reaches bool // say of everybody that it is reached
+	veto    bool         // never confirm gossip keys
+	reaches bool         // say of everybody that it is reached
+	lies    atomic.Int64 // of these
 
 	stop context.CancelFunc
 	work sync.WaitGroup
@@ -246,6 +248,7 @@ func (x *badSession) hear(m any) {
 		if m.Target == x.b.self() {
 			x.say(verdict.CheckResult{Nonce: m.Nonce, Target: m.Target, Reached: true})
 		} else if x.b.reaches {
+			x.b.lies.Add(1)
 			x.lie(m)
 		}
 	case verdict.Table:
@@ -303,6 +306,9 @@ func (x *badSession) answer(m any) {
 	}
 }
 
+// errSaidNothing is the error of asking when the host gives no reason why not.
+var errSaidNothing = errors.New("the host gives no reason")
+
 // join asks for an incarnation. An error is the host's refusal, in whatever form.
 func (x *badSession) join(j verdict.Join) error { return x.ask(j) }
 
@@ -321,9 +327,12 @@ func (x *badSession) ask(m any) error {
 				return fmt.Errorf("refused: %s: %s", a.Code, a.Text)
 			}
 		case <-x.down:
-			return fmt.Errorf("the host ends the session: %w", x.why)
+			if c, ok := errors.AsType[*control.ClosedError](x.why); ok && c.Remote && c.Text != "" {
+				return fmt.Errorf("the host ends the session: %w", x.why)
+			}
+			return fmt.Errorf("%w: %w", errSaidNothing, x.why)
 		case <-time.After(patience):
-			return errors.New("the host does not answer")
+			return fmt.Errorf("%w, nor an answer", errSaidNothing)
 		}
 	}
 }
