@@ -135,6 +135,7 @@ func (h *Host) renew() {
 func (h *Host) renewed(now time.Time, term uint64) {
 	old := h.nodes[0]
 	h.renewing, h.term = false, term
+	h.outage.stalled = false // the life that begins now was not there in it
 	e := h.end(now, old, ReasonPartitioned)
 	h.version++
 	h.broadcast(nil, RemovedLife{Term: h.term, Version: h.version, Life: e.life, Reason: e.reason})

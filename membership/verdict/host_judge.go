@@ -116,8 +116,11 @@ func (h *Host) judgePartial(now time.Time, n *hostNode) {
 		if by == nil || by.phase != live || now.Sub(n.complaints[id]) < bound {
 			continue // its own end may be decided, and not yet on disk
 		}
-		h.remove(now, h.evicted(by, n), ReasonPartitioned)
-		return
+		loser := h.evicted(by, n)
+		h.remove(now, loser, ReasonPartitioned)
+		if loser == n {
+			return
+		}
 	}
 }
 
