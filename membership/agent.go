@@ -11,6 +11,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/steady"
 	"github.com/fabricd/fabricd/membership/control"
 	"github.com/fabricd/fabricd/membership/gossip"
 	"github.com/fabricd/fabricd/membership/state"
@@ -56,7 +57,7 @@ type Agent struct {
 	todo       []step
 	sessions   map[verdict.SessionID]*control.Session
 	openings   map[verdict.SessionID]opening // of sessions that others have opened
-	clock      steadyClock                   // for what expires
+	clock      steady.Clock                  // for what expires
 	swept      time.Time                     // when sessions were last looked at
 	banned     []addr.UUID                   // of a list of bans that is not complete
 	lastID     verdict.SessionID

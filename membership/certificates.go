@@ -107,7 +107,7 @@ func renewRetry(creds trust.Credentials) time.Duration {
 
 // tendCertificate renews the certificate when it is due.
 func (a *Agent) tendCertificate(now time.Time) {
-	wall := a.clock.now(a.cfg.Faults.Now(), now)
+	wall := a.clock.Now(a.cfg.Faults.Now(), now)
 	if !a.renewal.ours || now.Before(a.renewal.try) || wall.Before(a.renewal.at) {
 		return
 	}

@@ -22,6 +22,7 @@ var mayImport = map[string][]string{
 	"internal/admission": {},
 	"internal/logbound":  {},
 	"internal/segment":   {},
+	"internal/steady":    {},
 	"internal/bubble":    {},
 	"internal/budget":    {},
 	"internal/yamlbound": {},
@@ -45,7 +46,7 @@ var mayImport = map[string][]string{
 	"membership/state":   {"fabric/addr", "internal/faults/failpoint"},
 	"membership/gossip":  {"fabric/addr", "internal/segment", "internal/guard", "internal/admission", "internal/logbound"},
 	"membership/control": {"fabric/addr", "internal/status", "internal/guard", "internal/admission", "internal/logbound", "membership/verdict", "membership/trust"},
-	"membership": {"fabric/addr", "internal/segment", "internal/status", "internal/guard", "internal/faults/failpoint",
+	"membership": {"fabric/addr", "internal/segment", "internal/status", "internal/steady", "internal/guard", "internal/faults/failpoint",
 		"membership/verdict", "membership/trust", "membership/state", "membership/gossip", "membership/control"},
 
 	// The providers: each knows the contract, none knows another.
@@ -57,7 +58,7 @@ var mayImport = map[string][]string{
 
 	// The engine and its loops.
 	"internal/core": {"portmap", "rma", "fence", "internal/wire", "fabric/addr", "internal/status"},
-	"internal/driver": {"internal/core", "internal/guard", "internal/logbound", "internal/ipc", "internal/transport", "internal/wire",
+	"internal/driver": {"internal/core", "internal/guard", "internal/logbound", "internal/steady", "internal/ipc", "internal/transport", "internal/wire",
 		"internal/transport/mem", // the link of a node to itself
 		"internal/faults/failpoint", "portmap", "rma", "fence", "fabric/addr", "internal/status", "internal/access"},
 

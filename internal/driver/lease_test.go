@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -56,6 +57,11 @@ func (n *notary) prove(lease []byte, peer driver.Peer, proved transport.Identity
 // leased starts two nodes that show the leases, and prove each other's. Their
 // certificates end at until.
 func leased(t *testing.T, leases [2][]byte, until ...time.Time) (nodes [2]*driver.Node, peers [2]driver.Peer, notaries [2]*notary) {
+	return leasedBy(t, time.Now, leases, until...)
+}
+
+// leasedBy is leased, with now as the wall clock of both.
+func leasedBy(t *testing.T, now func() time.Time, leases [2][]byte, until ...time.Time) (nodes [2]*driver.Node, peers [2]driver.Peer, notaries [2]*notary) {
 	hub := mem.NewHub(mem.Config{})
 	for i := range nodes {
 		name := string(rune('a' + i))
@@ -69,7 +75,7 @@ func leased(t *testing.T, leases [2][]byte, until ...time.Time) (nodes [2]*drive
 		}
 		no := &notary{}
 		notaries[i] = no
-		nodes[i] = driver.Start(driver.Config{Providers: []transport.Provider{p}, ProveLease: no.prove, Log: zerolog.New(no)})
+		nodes[i] = driver.Start(driver.Config{Providers: []transport.Provider{p}, ProveLease: no.prove, Now: now, Log: zerolog.New(no)})
 		life := addr.Life{Node: addr.NodeID(i), Generation: 1}
 		nodes[i].SetSelf(driver.Self{Self: ipc.Self{Cluster: id.Cluster, Life: life}, UUID: id.Node, Epoch: 1,
 			Lease: func() []byte { return leases[i] }})
@@ -178,6 +184,30 @@ func TestALinkEndsWithThePeersCertificate(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestAClockThatJumpsEndsNoLink: no certificate has ended because the machine's
+// clock was a day ahead for some seconds.
+func TestAClockThatJumpsEndsNoLink(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		jump, until := &atomic.Int64{}, time.Now().Add(time.Hour)
+		now := func() time.Time { return time.Now().Add(time.Duration(jump.Load())) }
+		nodes, peers, _ := leasedBy(t, now, [2][]byte{[]byte("a"), []byte("b")}, until, until)
+		peers[1].Until = until
+		nodes[0].NodeUpdate(peers[1])
+		if _, err := nodes[0].Ping(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+		for _, off := range []time.Duration{0, 24 * time.Hour, 0, -24 * time.Hour, 0} {
+			jump.Store(int64(off))
+			time.Sleep(5 * time.Second)
+			if synctest.Wait(); len(nodes[0].Links()) != 1 {
+				t.Errorf("with a clock that is %v off there are %d links, want 1", off, len(nodes[0].Links()))
+			}
+		}
+		nodes[0].Close()
+		nodes[1].Close()
+	})
 }
 
 // TestALinkThatEndsSaysWhy: at info level, on both sides.

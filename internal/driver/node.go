@@ -28,6 +28,7 @@ import (
 	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/logbound"
 	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/internal/steady"
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/portmap"
 )
@@ -199,6 +200,7 @@ type Node struct {
 	refusals *logbound.Summary // lines about links that were refused
 
 	linked chan struct{} // capacity 1: there is a link whose pulse is to be kept
+	wall   steady.Clock  // of the ends of certificates; owned by beat
 
 	// Waiters to use again. They hold channels: a pool of the package would
 	// carry those from one synctest bubble to another.

@@ -45,7 +45,7 @@ func (n *Node) beatLinks() {
 		for _, l := range n.allLinks() {
 			l.tick(now)
 		}
-		n.endExpired(n.cfg.Now())
+		n.endExpired(n.wall.Now(n.cfg.Now(), time.Now()))
 	}
 }
 

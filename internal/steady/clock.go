@@ -1,4 +1,5 @@
-package membership
+// Package steady tells the time of day by which certificates expire.
+package steady
 
 import "time"
 
@@ -9,16 +10,18 @@ const (
 	clockPatience = 30 * time.Second
 )
 
-// A steadyClock tells the time of day by which certificates expire. It goes with
-// the monotonic clock, so that a wall clock that jumps and is set right soon ends
-// nothing and renews nothing; one that stays where it is, is right.
-type steadyClock struct {
+// A Clock tells the time of day. It goes with the monotonic clock, so that a wall
+// clock that jumps and is set right soon ends nothing and renews nothing; one that
+// stays where it is, is right. The zero Clock begins with its first use. One
+// goroutine at a time uses it.
+type Clock struct {
 	wall, at time.Time // of the wall clock and of the monotonic one, at one moment
 	off      time.Time // since when the wall clock has been elsewhere; zero: it is not
 }
 
-// now returns the time of day, where the clocks say wall and at.
-func (c *steadyClock) now(wall, at time.Time) time.Time {
+// Now returns the time of day, where the wall clock says wall and the monotonic
+// one at.
+func (c *Clock) Now(wall, at time.Time) time.Time {
 	if c.at.IsZero() {
 		c.wall, c.at = wall, at
 	}

@@ -1,15 +1,15 @@
-package membership
+package steady
 
 import (
 	"testing"
 	"time"
 )
 
-func TestTheSteadyClockBearsJumps(t *testing.T) {
-	var c steadyClock
+func TestAClockBearsJumps(t *testing.T) {
+	var c Clock
 	start, mono := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), time.Now()
 	at := func(after, jump time.Duration) time.Duration {
-		return c.now(start.Add(after+jump), mono.Add(after)).Sub(start)
+		return c.Now(start.Add(after+jump), mono.Add(after)).Sub(start)
 	}
 	for _, x := range []struct{ after, jump, want time.Duration }{
 		{0, 0, 0},
