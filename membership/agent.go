@@ -78,10 +78,11 @@ type Agent struct {
 	serving    bool          // gossip was told that this host has members
 	departed   chan struct{} // closed when a Leave is confirmed
 	renewal    renewal
-	keys       keys   // of the host
-	roots      roots  // of the host
-	dials      int    // for the host, counted
-	refusal    string // the text of the last refusal of a control session
+	keys       keys      // of the host
+	roots      roots     // of the host
+	dials      int       // for the host, at addresses that only gossip names, counted
+	gossipedAt time.Time // when they were dialed last
+	refusal    string    // the text of the last refusal of a control session
 
 	rotation chan struct{} // capacity 1: full while the gossip key is rotated, which waits for others
 

@@ -1,6 +1,8 @@
 package membership
 
 import (
+	"cmp"
+	"slices"
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
@@ -20,16 +22,12 @@ const (
 	// live aside, and maxLifelessEach those of one node.
 	maxLifeless     = 64
 	maxLifelessEach = 2
-	// lifelessGrace is how long such a session keeps its place while others want it:
-	// an honest node asks for a life at once.
-	lifelessGrace = 250 * time.Millisecond
 )
 
 // An opening says how far a node has come on its session with this host.
 type opening struct {
 	at    time.Time
 	asked bool // for a life
-	over  bool // its place is another one's
 }
 
 // sweep ends sessions and lifelines whose peers' certificates have expired, and at
@@ -65,47 +63,44 @@ func (a *Agent) sweep(now time.Time) {
 	}
 }
 
-// crowded reports whether a node has too many sessions on which it does not live, or
-// all nodes together that do not live at all. Of the latter the oldest one ends for the
-// new one's sake: nodes that wait for nothing keep nobody out who wants to live.
-func (a *Agent) crowded(node addr.UUID) bool {
-	all, own := 0, 0
-	var oldest verdict.SessionID
-	for id, o := range a.openings {
-		if o.over || a.host.Speaks(id) {
+// makeRoom ends a session on which nobody lives if the node has too many of those,
+// or all nodes together have: the oldest one, and first one that has not even asked
+// for a life. So whoever asks at once is heard, whatever others keep open.
+func (a *Agent) makeRoom(node addr.UUID) {
+	var all, own []verdict.SessionID
+	for id := range a.openings {
+		s := a.sessions[id]
+		if s == nil || a.host.Speaks(id) {
 			continue
 		}
-		peer := a.sessions[id].Peer().UUID
-		if peer == node {
-			own++
-		}
-		if _, lives := a.host.LifeOf(peer); lives {
-			continue
-		}
-		if all++; all == 1 || id < oldest { // sessions are numbered as they are opened
-			oldest = id
+		all = append(all, id)
+		if s.Peer().UUID == node {
+			own = append(own, id)
 		}
 	}
-	if own >= maxLifelessEach {
-		return true
+	if len(own) >= maxLifelessEach {
+		a.endOldest(own)
+	} else if len(all) >= maxLifeless {
+		a.endOldest(all)
 	}
-	if _, lives := a.host.LifeOf(node); lives || all < maxLifeless {
-		return false
-	}
-	o := a.openings[oldest]
-	if time.Since(o.at) < lifelessGrace {
-		return true
-	}
-	o.over = true
-	a.openings[oldest] = o
-	a.sessions[oldest].Abort()
-	return false
+}
+
+// endOldest ends one of the sessions.
+func (a *Agent) endOldest(of []verdict.SessionID) {
+	id := slices.MinFunc(of, func(x, y verdict.SessionID) int {
+		if p, q := a.openings[x].asked, a.openings[y].asked; p != q {
+			return map[bool]int{false: -1, true: 1}[p]
+		}
+		return cmp.Compare(x, y)
+	})
+	a.sessions[id].Abort()
+	delete(a.openings, id) // it is not to be chosen again
 }
 
 // takeRequest completes a Join or Resume by what the host knows of its sender. It
 // reports false if the sender may not speak; then its session ends.
 func (a *Agent) takeRequest(id verdict.SessionID, s *control.Session, m verdict.Message) (verdict.Message, bool) {
-	if o := a.openings[id]; !o.asked {
+	if o, ok := a.openings[id]; ok && !o.asked {
 		o.asked = true
 		a.openings[id] = o
 	}

@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/guard"
 	"github.com/fabricd/fabricd/membership/control"
 	"github.com/fabricd/fabricd/membership/trust"
 	"github.com/fabricd/fabricd/membership/verdict"
@@ -239,6 +241,81 @@ func TestSessionsWithoutALifeEnd(t *testing.T) {
 		if at[2] > time.Second || at[3] < speechless || at[4] > speechless+2*sweepEvery {
 			t.Errorf("they ended after %v, want three at once and two after %v", at, speechless)
 		}
+		stop, flood := make(chan struct{}), sync.WaitGroup{}
+		flood.Go(func() { // sessions without end, and the node comes back all the same
+			for {
+				s := must(d.Session(w.t.Context(), dataAddr(1)))
+				s.Start(func(any) {}, func(verdict.DownCause, error) {})
+				select {
+				case <-stop:
+					s.Abort()
+					return
+				case <-time.After(50 * time.Millisecond):
+				}
+			}
+		})
+		time.Sleep(time.Second)
+		w.again(3)
+		w.within(2*time.Second, "the node is back", func() bool { return mesh(w.all) })
+		close(stop)
+		flood.Wait()
+	})
+}
+
+// TestLabelsComeFromTheToken: every node sees the labels of the token with which
+// another one has joined, also after restarts; a node does not choose its own.
+func TestLabelsComeFromTheToken(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.cluster(2)
+		w.token = must(w.node(1).a.CreateToken(trust.TokenOptions{Labels: []string{"db", "rack-2"}}))
+		w.join(3)
+		labels := func(at *node) []string {
+			for _, n := range at.a.Nodes() {
+				if n.Name == "n3" {
+					return n.Labels
+				}
+			}
+			return nil
+		}
+		seen := func() bool {
+			return mesh(w.all) && slices.Equal(labels(w.node(1)), []string{"db", "rack-2"}) && slices.Equal(labels(w.node(2)), []string{"db", "rack-2"})
+		}
+		w.within(10*time.Second, "both see its labels", seen)
+		w.kill(w.node(3))
+		w.again(3)
+		w.kill(w.node(1))
+		w.again(1)
+		w.within(20*time.Second, "both see its labels after restarts", seen)
+	})
+}
+
+// TestAMessageThatPanicsEndsItsSession: the host goes on, and its loop with it.
+func TestAMessageThatPanicsEndsItsSession(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		guard.Catch(t)
+		w.cluster(3)
+		n := w.node(3)
+		w.kill(n)
+		s, _ := w.mute(n)
+		began, a := time.Now(), w.node(1).a
+		ask(a, func() bool {
+			for _, o := range a.sessions {
+				if o.Peer().Epoch == s.Peer().Epoch || o.Peer().UUID == n.a.self.UUID {
+					a.serve(o, func() { a.todo = append(a.todo, step{}); panic("the machine has met what cannot be") })
+				}
+			}
+			return true
+		})
+		<-s.Done()
+		time.Sleep(time.Second)
+		if got := w.node(1).logged(); !strings.Contains(got, "what cannot be") || !strings.Contains(got, "operator_test.go") {
+			t.Error("the log has no stack")
+		}
+		w.again(3)
+		w.within(10*time.Second, "the cluster goes on", func() bool { return mesh(w.all) })
+		if got := removals(w.node(2).since(began)); len(got) > 1 {
+			t.Errorf("node 2 hears %v", got)
+		}
 	})
 }
 
@@ -253,7 +330,6 @@ func TestSessionsWithoutALifeKeepNobodyOut(t *testing.T) {
 		for i := range maxLifeless / maxLifelessEach {
 			w.idle(fmt.Sprintf("idle-%d", i), token)
 		}
-		time.Sleep(lifelessGrace)
 		began := time.Now()
 		w.again(3)
 		w.within(10*time.Second, "it is back", func() bool { return mesh(w.all) })

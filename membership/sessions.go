@@ -12,6 +12,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/guard"
 	"github.com/fabricd/fabricd/membership/control"
 	"github.com/fabricd/fabricd/membership/gossip"
 	"github.com/fabricd/fabricd/membership/verdict"
@@ -53,26 +54,41 @@ func (a *Agent) serverConfig() control.Config {
 
 // accept takes a node's session with this host.
 func (a *Agent) accept(s *control.Session) {
-	if err := a.enroller.check(s.Identity(), ""); err != nil || a.crowded(s.Peer().UUID) {
+	if err := a.enroller.check(s.Identity(), ""); err != nil {
 		a.log.Debug().Err(err).Stringer("peer", s.Peer().UUID).Msg("control session is not taken")
 		s.Abort()
 		return
 	}
+	a.makeRoom(s.Peer().UUID)
 	id := a.lastID + 1
 	a.openings[id] = opening{at: time.Now()}
 	a.attach(s, func(in any) {
 		switch in := in.(type) {
 		case verdict.Received:
 			_ = a.cfg.Faults.Hit(stepOfHeard(in.Message))
-			m, ok := a.takeRequest(id, s, in.Message)
-			if in.Message = m; ok {
-				a.feedHost(in)
-			}
+			a.serve(s, func() {
+				m, ok := a.takeRequest(id, s, in.Message)
+				if in.Message = m; ok {
+					a.feedHost(in)
+				}
+			})
 		case verdict.Down:
 			delete(a.openings, id)
 			a.feedHost(in)
 		}
 	})
+}
+
+// serve runs on the loop what a peer has caused by a message. If that panics the
+// peer's session ends, and not the process: a member is not to find out how to end
+// the host.
+func (a *Agent) serve(s *control.Session, f func()) {
+	defer guard.Recover(func(err error, stack []byte) {
+		a.todo = nil
+		a.log.Error().Err(err).Stringer("peer", s.Peer().UUID).Bytes("stack", stack).Msg("a message has made the host panic; its session ends: this is a bug")
+		s.Abort()
+	})
+	f()
 }
 
 // hear deals with what is not for the machines. It runs on the session's
@@ -129,6 +145,10 @@ func (a *Agent) attach(s *control.Session, feed func(any)) verdict.SessionID {
 func (a *Agent) logEnd(log zerolog.Logger, err error) {
 	var here, there = new(control.RefusedError), new(control.ClosedError)
 	refused := errors.As(err, &here) || errors.As(err, &there) && there.Remote && strings.Contains(there.Text, "refused")
+	if strings.Contains(fmt.Sprint(err), "internal error: ") {
+		log.Error().Err(err).Msg("control session ended: this is a bug")
+		return
+	}
 	if !refused || err.Error() == a.refusal {
 		log.Debug().Err(err).Msg("control session ended")
 		return
@@ -232,10 +252,12 @@ func (a *Agent) dialHost() {
 }
 
 // maxHostAddresses bounds the addresses at which the host is looked for at a time,
-// and maxGossiped those of them that only gossip names.
+// and maxGossiped those of them that only gossip names, which are asked no more
+// often than gossipedEvery.
 const (
 	maxHostAddresses = 8
 	maxGossiped      = 3
+	gossipedEvery    = time.Second
 )
 
 // hostAddresses returns where the host may be: where the table says it is, the
@@ -262,12 +284,15 @@ func (a *Agent) hostAddresses() []string {
 		}
 	}
 	gossiped := a.gossipedHosts()
-	if len(gossiped) > 0 {
+	if now := time.Now(); now.Sub(a.gossipedAt) < gossipedEvery {
+		gossiped = nil
+	} else if len(gossiped) > 0 {
+		a.gossipedAt = now
 		a.dials++
 		first := a.dials % len(gossiped)
 		gossiped = append(gossiped[first:len(gossiped):len(gossiped)], gossiped[:first]...)
 	}
-	add(maxHostAddresses, gossiped...)
+	add(min(len(list)+maxGossiped, maxHostAddresses), gossiped...)
 	add(maxHostAddresses, a.cfg.Seeds...)
 	return list
 }

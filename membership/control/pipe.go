@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fabricd/fabricd/internal/guard"
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
@@ -47,10 +48,13 @@ func newPipe(l *link) pipe {
 func (p *pipe) run(deliver func(any) error, alive func(), down func(verdict.DownCause, error)) {
 	var writer sync.WaitGroup
 	stop := make(chan struct{})
-	writer.Go(func() { p.write(stop) })
+	writer.Go(func() {
+		defer guard.Recover(p.panicked)
+		p.write(stop)
+	})
 	go func() { // ends when the link does; Done tells its owner
 		defer close(p.done)
-		err := p.read(deliver, alive)
+		err := p.readGuarded(deliver, alive)
 		close(stop)
 		writer.Wait()
 		p.link.raw.Close()
@@ -62,6 +66,22 @@ func (p *pipe) run(deliver func(any) error, alive func(), down func(verdict.Down
 		p.mu.Unlock()
 		down(downCause(err), err)
 	}()
+}
+
+// readGuarded is read, which ends the pipe if it panics: what a peer has sent ends
+// nothing but its own session.
+func (p *pipe) readGuarded(deliver func(any) error, alive func()) (err error) {
+	defer guard.Recover(func(why error, stack []byte) {
+		p.panicked(why, stack)
+		err = why
+	})
+	return p.read(deliver, alive)
+}
+
+// panicked ends the pipe because one of its goroutines has panicked. The cause goes
+// to the owner with the stack, which logs it.
+func (p *pipe) panicked(err error, stack []byte) {
+	p.fail(fmt.Errorf("%w\n%s", err, stack))
 }
 
 // downCause tells an end on purpose from all others.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/bubble"
+	"github.com/fabricd/fabricd/internal/guard"
 	"github.com/fabricd/fabricd/internal/netsim"
 	"github.com/fabricd/fabricd/membership/trust"
 	"github.com/fabricd/fabricd/membership/verdict"
@@ -569,4 +570,38 @@ func TestErrorsReadWell(t *testing.T) {
 			t.Errorf("%q, want %q", c.got, c.want)
 		}
 	}
+}
+
+// TestAPanicEndsTheSessionAlone: a message over which its receiver panics ends the
+// session on which it has come, and the owner hears of it with the stack.
+func TestAPanicEndsTheSessionAlone(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		guard.Catch(t)
+		b := newBench(t)
+		defer b.close()
+		node := must(b.dialer(endB).Session(t.Context(), hostAddress))
+		host := <-b.sessions
+		nodeTap, hostTap := newTap(), newTap()
+		node.Start(nodeTap.message, nodeTap.ended)
+		host.Start(func(any) { panic("a message that nobody expected") }, hostTap.ended)
+		other, otherHost, _, otherTap := b.pair()
+		before := guard.Caught()
+		node.Send(verdict.Ping{Nonce: 1})
+		if err := <-hostTap.down; !strings.Contains(err.Error(), "nobody expected") || !strings.Contains(err.Error(), "session_test.go") {
+			t.Errorf("the owner hears %v, want the panic with its stack", err)
+		}
+		<-nodeTap.down
+		if guard.Caught() != before+1 {
+			t.Errorf("%d panics are counted, want one more than %d", guard.Caught(), before)
+		}
+		other.Send(verdict.Ping{Nonce: 2})
+		time.Sleep(time.Second)
+		otherTap.mu.Lock()
+		if len(otherTap.messages) != 1 {
+			t.Errorf("another session has heard %v", otherTap.messages)
+		}
+		otherTap.mu.Unlock()
+		other.Close("done")
+		<-otherHost.Done()
+	})
 }

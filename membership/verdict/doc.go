@@ -131,11 +131,25 @@
 //	                                                   life within Timing.Check and it
 //	                                                   does not take that back
 //	unclaimed at the end of the grace period         silent
-//	two lives that told each other's end while       partitioned, for the one
-//	  there was no host                                that more others gave up
+//	an operator's word (Expel)                       at once, expelled or banned
+//	a member says that it has told the end of a      partitioned, for that member,
+//	  life that the table has (EndTold)                unless what follows holds
+//	two lives that told each other's end in an       partitioned, for one of the two
+//	  outage of the host
+//	more than two lives, and most of those that      partitioned, for the life that
+//	  lived before an outage, or at least five, told   they have told of
+//	  the end of one that lived before it too
 //
-// A report of another life alone removes nobody, so one node cannot lie another one out of the
-// fabric, and no rumour counts for more than a reason to look.
+// A report of another life alone removes nobody, so that two members that lie
+// together cannot remove a third one, and no rumour counts for more than a reason to
+// look. That a member reaches another life counts only with that life's signature of
+// the host's challenge: the shell passes nothing else on, so that nobody can hide that
+// a life is over. An outage is the time before this host started, and a time in which
+// its process stood still for longer than the silence bound; it ends with the grace
+// period.
+//
+// With PartialEvict a life is evicted that complains about another one for long, or
+// about which so many complain as in an outage.
 //
 // # A member and its host
 //
@@ -161,7 +175,8 @@
 // of the host lacks it, and when the host still has a life whose end the member
 // has told: an end is never taken back, so the member gives up its own life
 // rather than its word. If it is another member whose end it has told, it
-// reports that (EndTold), and the host decides which of them begins anew.
+// reports that (EndTold), and begins anew unless the host finds in an outage that the
+// other one has to.
 // After an EventReset the view is empty: there is no EventRemoved for what it
 // held, and every live peer is added anew, because to the new life each of them
 // is new.
@@ -177,7 +192,8 @@
 // counts: silences and rumours are discarded, running checks start over, and
 // everybody has a fresh bound. A member tells the data path to revalidate and
 // reports nothing before the host has answered it. A host that stood still for
-// longer than the silence bound may have been removed by its members; when the
-// first of them says so, it takes the next term and with it a new life, and
-// the members keep theirs.
+// longer than the silence bound may have been removed by its members; when most of
+// them say so within a silence bound, more than two if there are so many, it takes
+// the next term and with it a new life, and the members keep theirs. Fewer begin
+// anew themselves.
 package verdict
