@@ -56,7 +56,6 @@ type Agent struct {
 	todo       []step
 	sessions   map[verdict.SessionID]*control.Session
 	openings   map[verdict.SessionID]opening // of sessions that others have opened
-	clock      steadyClock                   // for what expires
 	swept      time.Time                     // when sessions were last looked at
 	banned     []addr.UUID                   // of a list of bans that is not complete
 	lastID     verdict.SessionID

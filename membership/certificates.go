@@ -107,7 +107,7 @@ func renewRetry(creds trust.Credentials) time.Duration {
 
 // tendCertificate renews the certificate when it is due.
 func (a *Agent) tendCertificate(now time.Time) {
-	wall := a.clock.now(a.cfg.Faults.Now(), now)
+	wall := a.cfg.Now()
 	if !a.renewal.ours || now.Before(a.renewal.try) || wall.Before(a.renewal.at) {
 		return
 	}
@@ -145,7 +145,7 @@ func (a *Agent) takeCertificate(c control.Certificate) {
 		a.log.Warn().Str("reason", c.Text).Msg("the host does not renew this node's certificate")
 		return
 	}
-	creds, err := trust.NewCredentials(key, c.Certificate, c.Roots, a.cfg.Faults.Now())
+	creds, err := trust.NewCredentials(key, c.Certificate, c.Roots, a.cfg.Now())
 	a.takeCredentials(creds, err)
 }
 

@@ -81,6 +81,9 @@ type Config struct {
 	// everywhere. Of use on the host.
 	Networks []netip.Prefix
 
+	// Now tells the time of day by which certificates and tokens begin and end. Nil:
+	// a [trust.Clock] by the wall clock of Faults.
+	Now func() time.Time
 	// Faults are those of this node; its wall clock is theirs. Nil: none.
 	Faults *failpoint.Node
 
@@ -155,6 +158,9 @@ func (c *Config) withDefaults() (*Config, error) {
 	}
 	if d.Dial == nil {
 		d.Dial = dialTCP
+	}
+	if d.Now == nil {
+		d.Now = trust.NewClock(d.Faults.Now).Now
 	}
 	if d.OnEvent == nil {
 		d.OnEvent = func(Event) {}

@@ -129,7 +129,7 @@ func (d *enroller) enrol(cs tls.ConnectionState, ask control.JoinAsk) (grant con
 	if d.ca == nil {
 		return grant, e, errors.New("this cluster's certificates come from its operator's CA, not with a token")
 	}
-	now := d.a.cfg.Faults.Now()
+	now := d.a.cfg.Now()
 	var token trust.TokenRecord
 	if ask.Token == (trust.TokenID{}) && d.known.Load().byKey(key) == nil {
 		return grant, e, control.Refusef(control.CodeUnknown, "this key is that of no node here: join with a token")
@@ -309,7 +309,7 @@ func (d *enroller) check(id trust.Identity, name string) error {
 func (d *enroller) meet(id trust.Identity, name string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	now := d.a.cfg.Faults.Now()
+	now := d.a.cfg.Now()
 	err := d.change(func(all enrolments) error {
 		e := all[id.Node]
 		if e == nil {
@@ -392,7 +392,7 @@ func (d *enroller) nextCertificate(id trust.Identity, ask control.Renew) (der []
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	now := d.a.cfg.Faults.Now()
+	now := d.a.cfg.Now()
 	err = d.change(func(all enrolments) (err error) {
 		known := all[id.Node]
 		switch {
@@ -434,7 +434,7 @@ func (d *enroller) nextCA() (*trust.CA, error) {
 	if b := d.a.cfg.State.Secret(state.SecretNextAuthority); len(b) > 0 {
 		return trust.LoadCA(b)
 	}
-	next, err := trust.NewCA(d.ca.Cluster(), d.a.cfg.Faults.Now())
+	next, err := trust.NewCA(d.ca.Cluster(), d.a.cfg.Now())
 	if err != nil {
 		return nil, err
 	}
@@ -455,7 +455,7 @@ func (d *enroller) useCA(next *trust.CA, roots []*trust.Certificate) error {
 	own := d.a.cfg.Trust.Credentials()
 	first := next.Certificate()
 	own.Roots = append([]*trust.Certificate{first}, slices.DeleteFunc(slices.Clone(roots), first.Equal)...)
-	creds, err := own.Reissue(next, d.a.cfg.Faults.Now(), d.a.cfg.CertificateValidity)
+	creds, err := own.Reissue(next, d.a.cfg.Now(), d.a.cfg.CertificateValidity)
 	if err != nil {
 		return err
 	}

@@ -37,7 +37,7 @@ func (a *Agent) sweep(now time.Time) {
 		return
 	}
 	a.swept = now
-	wall, until := a.clock.now(a.cfg.Faults.Now(), now), make(map[addr.UUID]time.Time)
+	wall, until := a.cfg.Now(), make(map[addr.UUID]time.Time)
 	for _, n := range a.member.Nodes() {
 		until[n.UUID] = n.Until
 	}

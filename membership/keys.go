@@ -146,7 +146,7 @@ func (a *Agent) takeRoots(s *control.Session, r control.Roots) {
 	}
 	creds := a.cfg.Trust.Credentials()
 	leaf := creds.Chain[0]
-	next, err := trust.NewCredentials(creds.Key, leaf.Raw, r.Roots, a.cfg.Faults.Now())
+	next, err := trust.NewCredentials(creds.Key, leaf.Raw, r.Roots, a.cfg.Now())
 	if err == nil {
 		err = putCredentials(a.cfg.State, next)
 	}

@@ -28,7 +28,7 @@ func (a *Agent) CreateToken(opts trust.TokenOptions) (trust.Token, error) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	t, err := d.tokens.Create(a.cfg.Trust.Identity().Cluster, a.cfg.Trust.Pin(), opts, a.cfg.Faults.Now())
+	t, err := d.tokens.Create(a.cfg.Trust.Identity().Cluster, a.cfg.Trust.Pin(), opts, a.cfg.Now())
 	if err != nil {
 		return trust.Token{}, err
 	}
@@ -96,7 +96,7 @@ func (a *Agent) BanNode(ctx context.Context, node, reason string) (Enrolment, er
 	again := false
 	e, err := a.change("ban node", node, func(_ enrolments, e *Enrolment) {
 		if again = e.IsBanned(); !again {
-			e.Banned = a.cfg.Faults.Now().UTC().Truncate(time.Second)
+			e.Banned = a.cfg.Now().UTC().Truncate(time.Second)
 		}
 		e.Reason = reason
 	})

@@ -43,7 +43,7 @@ func (c *crew) start(name string, stdout io.Writer, args ...string) (*process, i
 	defer logFile.Close()
 	cmd := exec.Command(c.exe, args...)
 	cmd.Stdout, cmd.Stderr = stdout, logFile
-	cmd.Env = append(withoutFabric(os.Environ()), "GOTRACEBACK=single")
+	cmd.Env = append(withoutFabric(os.Environ()), "GOTRACEBACK=single", "FABRICD_PANIC=crash")
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Setpgid:   true,            // Ctrl-C is for the demo alone, which then ends the others in order
 		Pdeathsig: syscall.SIGKILL, // and if the demo is killed, so are they

@@ -180,7 +180,7 @@ func (c *containers) launch(ctx context.Context, s *slot, name string, args []st
 	}
 	spec := map[string]any{
 		"Image": c.image, "Cmd": args, "User": fmt.Sprintf("%d:%d", c.uid, c.uid), "Labels": c.labels(),
-		"Env": []string{"GOTRACEBACK=all"}, "HostConfig": host, "Healthcheck": map[string]any{"Test": []string{"NONE"}},
+		"Env": []string{"GOTRACEBACK=all", "FABRICD_PANIC=crash"}, "HostConfig": host, "Healthcheck": map[string]any{"Test": []string{"NONE"}},
 	}
 	if onNetwork {
 		host["NetworkMode"] = string(c.name)

@@ -84,7 +84,8 @@ func (m *machine) command(args []string) *exec.Cmd {
 	return cmd
 }
 
-// environ is the environment of every fabricd: without settings of the user's.
+// environ is the environment of every fabricd: without settings of the user's. A
+// panic that serving a peer meets ends the process, which the checker sees.
 func environ() []string {
 	var own []string
 	for _, kv := range os.Environ() {
@@ -92,7 +93,7 @@ func environ() []string {
 			own = append(own, kv)
 		}
 	}
-	return append(own, "GOTRACEBACK=all")
+	return append(own, "GOTRACEBACK=all", "FABRICD_PANIC=crash")
 }
 
 func (m *machine) run(ctx context.Context, s *slot, args ...string) error {

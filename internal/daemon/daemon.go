@@ -62,6 +62,7 @@ type Daemon struct {
 	roster  *roster
 
 	nodeFaults *failpoint.Node // nil unless faults are enabled
+	clock      *trust.Clock    // for certificates and tokens
 
 	// Start sets these, in this order; Close ends them in the opposite one.
 	admin    *admin          // nil without an admin socket
@@ -136,6 +137,7 @@ func Start(ctx context.Context, c Config, o Options) (*Daemon, error) {
 		return nil, problem("access", "", err.Error(), err)
 	}
 	d.takeNodeFaults()
+	d.clock = trust.NewClock(d.nodeFaults.Now)
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	d.memory = newConnMemory(c.Local.Quotas, shm.Limit, o.heapBound())
 	if err = d.start(ctx); err != nil {

@@ -31,7 +31,7 @@ func (d *Daemon) openOperator(context.Context) (err error) {
 	if err := d.noteSecret("key", d.cfg.TLS.Key); err != nil {
 		return err
 	}
-	d.operator, err = trust.LoadOperator(trust.Files(d.cfg.TLS), d.nodeFaults.Now)
+	d.operator, err = trust.LoadOperator(trust.Files(d.cfg.TLS), d.clock.Now)
 	if err != nil {
 		return operatorProblem(d.cfg.TLS, err)
 	}
@@ -201,7 +201,7 @@ func sleep(ctx context.Context, t time.Duration) bool {
 // host has issued.
 func (d *Daemon) loadTrust() (*trust.Store, error) {
 	if d.operator == nil {
-		return membership.LoadTrust(d.state, d.nodeFaults.Now)
+		return membership.LoadTrust(d.state, d.clock.Now)
 	}
 	d.wg.Go(func() { d.reload(d.operator) })
 	return d.operator.Store(), nil
@@ -249,7 +249,7 @@ func (d *Daemon) startEngine(ctx context.Context) error {
 		ConnMemory:     d.memory.get,
 		MaxEndpoints:   max(d.cfg.Local.Quotas.Endpoints, driver.MaxEndpoints),
 		ProveLease:     leases.prove,
-		Now:            d.nodeFaults.Now,
+		Now:            d.clock.Now,
 		Report:         reports.report,
 		Faults:         d.nodeFaults,
 	})
@@ -310,6 +310,7 @@ func (d *Daemon) startMembership(ctx context.Context, store *trust.Store, engine
 			b.handle(ev)
 		},
 		Revalidate: engine.Revalidate,
+		Now:        d.clock.Now,
 		Faults:     d.nodeFaults,
 		Log:        d.log,
 	})

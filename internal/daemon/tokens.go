@@ -147,7 +147,7 @@ func (d *Daemon) CreateToken(lifetime time.Duration, uses int, labels ...string)
 	}
 	t := Token{Token: made.Text(), ID: made.ID.String(), Uses: uses}
 	if lifetime > 0 {
-		expires := d.nodeFaults.Now().Add(lifetime).UTC()
+		expires := d.clock.Now().Add(lifetime).UTC()
 		t.Expires = &expires
 	}
 	d.audit.Write(audit.Event{Event: audit.TokenCreated, Token: t.ID, Text: t.bounds(labels)})
@@ -175,7 +175,7 @@ func (d *Daemon) Tokens() (Tokens, error) {
 		return Tokens{}, err
 	}
 	_, agent := d.rooms()
-	now := d.nodeFaults.Now()
+	now := d.clock.Now()
 	all := Tokens{Tokens: []TokenInfo{}}
 	for _, r := range agent.Tokens() {
 		all.Tokens = append(all.Tokens, tokenInfo(r, now))

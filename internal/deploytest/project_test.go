@@ -47,7 +47,7 @@ func start(t *testing.T) *project {
 
 // try runs a command of compose.
 func (p *project) try(args ...string) (string, error) {
-	command := append(composeCommand(), "-f", "deploy/compose.yaml")
+	command := append(composeCommand(), "-f", "deploy/compose.yaml", "-f", "internal/deploytest/testdata/crash.yaml")
 	command = append(command, args...)
 	return output(2*callLimit, p.environ, command[0], command[1:]...)
 }

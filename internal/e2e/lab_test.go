@@ -197,10 +197,11 @@ func (l *lab) fabricd(args ...string) (stdout string, err error) {
 	return out.String(), nil
 }
 
-// environ is the environment of every fabricd: without settings of the user's.
+// environ is the environment of every fabricd: without settings of the user's. A
+// panic that serving a peer meets ends the process, and so fails the test.
 func environ() []string {
 	own := slices.DeleteFunc(os.Environ(), func(kv string) bool { return strings.HasPrefix(kv, "FABRIC_") })
-	return append(own, "GOTRACEBACK=all")
+	return append(own, "GOTRACEBACK=all", "FABRICD_PANIC=crash")
 }
 
 // A node is one fabricd of a lab, over all its lives.

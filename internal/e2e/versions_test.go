@@ -16,9 +16,9 @@ import (
 type build struct{ control, link [2]int } // the first and the last that it speaks
 
 var (
-	nextBuild = build{control: [2]int{1, 2}, link: [2]int{2, 3}} // and this one's
-	lateBuild = build{control: [2]int{2, 2}, link: [2]int{3, 3}}
-	oddBuild  = build{control: [2]int{1, 1}, link: [2]int{3, 3}} // no link with this one
+	nextBuild = build{control: [2]int{2, 3}, link: [2]int{2, 3}} // and this one's
+	lateBuild = build{control: [2]int{3, 3}, link: [2]int{3, 3}}
+	oddBuild  = build{control: [2]int{2, 2}, link: [2]int{3, 3}} // no link with this one
 )
 
 // make builds it. Its name begins as that of the fabricd of all labs, so that what is
@@ -30,7 +30,7 @@ func (b build) make(t *testing.T) string {
 	for file, v := range map[string]struct {
 		own string // the version that this build speaks
 		of  [2]int
-	}{"membership/control/frames.go": {"1", b.control}, "internal/wire/frames.go": {"2", b.link}} {
+	}{"membership/control/frames.go": {"2", b.control}, "internal/wire/frames.go": {"2", b.link}} {
 		path, err := filepath.Abs(filepath.Join("../..", file))
 		if err != nil {
 			t.Fatal(err)
@@ -85,7 +85,7 @@ func TestBuildsOfTwoVersions(t *testing.T) {
 		if code := late.exit(t, stepLimit); code == 0 {
 			t.Error("it ended as if all were well")
 		}
-		if line := tail(late.log, 1); !strings.Contains(line, "version") || !strings.Contains(line, "1") || !strings.Contains(line, "2") {
+		if line := tail(late.log, 1); !strings.Contains(line, "version") || !strings.Contains(line, "2") || !strings.Contains(line, "3") {
 			t.Errorf("it said %q, want both versions", line)
 		}
 		l.agree(nodes...)

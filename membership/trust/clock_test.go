@@ -1,4 +1,4 @@
-package membership
+package trust
 
 import (
 	"testing"
@@ -6,7 +6,7 @@ import (
 )
 
 func TestTheSteadyClockBearsJumps(t *testing.T) {
-	var c steadyClock
+	var c Clock
 	start, mono := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), time.Now()
 	at := func(after, jump time.Duration) time.Duration {
 		return c.now(start.Add(after+jump), mono.Add(after)).Sub(start)
@@ -25,5 +25,16 @@ func TestTheSteadyClockBearsJumps(t *testing.T) {
 		if got := at(x.after, x.jump); got != x.want {
 			t.Errorf("after %v, the wall clock off by %v: %v, want %v", x.after, x.jump, got, x.want)
 		}
+	}
+}
+
+// A real jump: the reading of the monotonic clock goes on as if there were none.
+func TestClockSeesWhatTheMonotonicReadingHides(t *testing.T) {
+	jump := time.Duration(0)
+	c := NewClock(func() time.Time { return time.Now().Add(jump) })
+	before := c.Now()
+	jump = 24 * time.Hour
+	if d := c.Now().Sub(before); d > time.Minute {
+		t.Errorf("a wall clock that has just jumped by a day: %v later", d)
 	}
 }
