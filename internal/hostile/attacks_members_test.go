@@ -119,7 +119,8 @@ func attackEndTold(a *arena) error {
 	began, said, back := time.Now(), 0, 0
 	for ; time.Since(began) < accuse; said++ {
 		for i, s := range accusers {
-			if !s.alive() { // that word has ended it: it joins again
+			if s.b.self() == (addr.Life{}) { // that word has ended it: it joins again
+				s.abort()
 				if x, err := s.b.session(); err == nil && x.join(s.b.asks()) == nil {
 					accusers[i], s = x, x
 					back++
@@ -136,7 +137,7 @@ func attackEndTold(a *arena) error {
 		}
 	}
 	a.note("%s keeps %v for %v and %d rounds of accusations; the accusers were ended for it and came back %d times", victim.name, life, accuse, said, back)
-	if back < 2 {
+	if back < 4 {
 		return fmt.Errorf("the accusers came back %d times: they were not heard", back)
 	}
 	return nil
