@@ -140,7 +140,9 @@ func (d *enroller) enrol(cs tls.ConnectionState, ask control.JoinAsk) (grant con
 		}
 	}
 	var refused error // by a rule, not by the disk
+	again := false    // the node has an identity already
 	err = d.change(func(all enrolments) error {
+		again = all.byKey(key) != nil
 		known, err := d.admit(all, key, ask.Name, token, now)
 		if err == nil {
 			grant, err = d.issue(known, ask.Request, now)
@@ -161,8 +163,8 @@ func (d *enroller) enrol(cs tls.ConnectionState, ask control.JoinAsk) (grant con
 	if err == nil {
 		err = d.a.cfg.Faults.Hit(failpoint.DeskStored)
 	}
-	if err != nil {
-		d.tokens.Refund(ask.Token)
+	if err != nil || again {
+		d.tokens.Refund(ask.Token) // of a token that was redeemed; else there is none of that name
 	}
 	if err != nil && refused == nil {
 		err = control.Refusef(control.CodeBusy, "the host cannot store who has joined: %v", err)
@@ -179,8 +181,7 @@ func (d *enroller) admit(all enrolments, key trust.Pin, name string, token trust
 		return known, control.Refusef(control.CodeBanned, "node %q is banned since %s", known.Name, known.Banned.UTC().Format(time.RFC3339))
 	case known != nil && now.Sub(known.issued) < time.Second:
 		return known, control.Refusef(control.CodeBusy, "node %q has just got a certificate", known.Name)
-	case known != nil:
-		d.tokens.Refund(token.ID) // the same node once more
+	case known != nil: // the same node once more
 		return known, nil
 	case !addr.ValidName(name):
 		return nil, fmt.Errorf("the name %q: want 1 to %d letters, digits, '.', '-' or '_'", name[:min(len(name), addr.MaxName)], addr.MaxName)
@@ -361,8 +362,13 @@ func (d *enroller) rename(node addr.UUID, name string) error {
 		if other := all.byName(name); other != nil || name == d.a.cfg.Node.Name {
 			return control.Refusef(control.CodeIdentity, "the name %q is that of another node: choose another one", name)
 		}
-		if e := all[node]; e != nil {
-			e.Name = name
+		e, now := all[node], d.a.cfg.Now()
+		switch {
+		case e == nil:
+		case now.Sub(e.named) < time.Minute: // each is a write, and a line to every member
+			return control.Refusef(control.CodeBusy, "node %q has changed its name just now", e.Name)
+		default:
+			e.Name, e.named = name, now
 		}
 		return nil
 	})

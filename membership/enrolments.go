@@ -30,6 +30,7 @@ type Enrolment struct {
 
 	issued  time.Time // when it last got a certificate
 	renewed bool      // since the CA was changed last
+	named   time.Time // when it last changed its name
 }
 
 // IsBanned reports whether the identity is kept out.

@@ -28,6 +28,9 @@ const (
 type opening struct {
 	at    time.Time
 	asked bool // for a life
+
+	second   time.Time // in which requests are counted
+	requests int
 }
 
 // sweep ends sessions and lifelines whose peers' certificates have expired, and at
@@ -100,9 +103,9 @@ func (a *Agent) endOldest(of []verdict.SessionID) {
 // takeRequest completes a Join or Resume by what the host knows of its sender. It
 // reports false if the sender may not speak; then its session ends.
 func (a *Agent) takeRequest(id verdict.SessionID, s *control.Session, m verdict.Message) (verdict.Message, bool) {
-	if o, ok := a.openings[id]; ok && !o.asked {
-		o.asked = true
-		a.openings[id] = o
+	if !a.mayAsk(id, m) {
+		s.Close("too many requests")
+		return m, false
 	}
 	var err error
 	switch r := m.(type) {
@@ -119,4 +122,31 @@ func (a *Agent) takeRequest(id verdict.SessionID, s *control.Session, m verdict.
 		s.Close(err.Error())
 	}
 	return m, err == nil
+}
+
+// maxRequests bounds the requests of a session in a second that cost the host a
+// table each, a write or a line to every member. An honest node asks for a life
+// again four times a second at most.
+const maxRequests = 16
+
+// mayAsk counts a message that asks for something. It reports false if there were
+// enough in this second.
+func (a *Agent) mayAsk(id verdict.SessionID, m verdict.Message) bool {
+	o, ok := a.openings[id]
+	if !ok {
+		return true // it has been chosen to end
+	}
+	switch m.(type) {
+	case verdict.Join, verdict.Resume:
+		o.asked = true
+	case verdict.Sync:
+	default:
+		return true
+	}
+	if now := time.Now(); now.Sub(o.second) >= time.Second {
+		o.second, o.requests = now, 0
+	}
+	o.requests++
+	a.openings[id] = o
+	return o.requests <= maxRequests
 }

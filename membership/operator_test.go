@@ -330,6 +330,7 @@ func TestSessionsWithoutALifeKeepNobodyOut(t *testing.T) {
 		for i := range maxLifeless / maxLifelessEach {
 			w.idle(fmt.Sprintf("idle-%d", i), token)
 		}
+		time.Sleep(time.Second)
 		began := time.Now()
 		w.again(3)
 		w.within(10*time.Second, "it is back", func() bool { return mesh(w.all) })

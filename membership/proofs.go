@@ -38,8 +38,8 @@ func (a *Agent) believed(s *control.Session, m verdict.CheckResult) verdict.Chec
 	if !m.Reached || ok && n.UUID == s.Peer().UUID && n.Epoch == s.Peer().Epoch {
 		return m
 	}
-	if !ok {
-		m.Reached = false
+	if !ok || !a.host.Asked(m.Target, m.Nonce) {
+		m.Reached = false // and no signature is looked at that was not asked for
 		return m
 	}
 	if err := control.VerifyProof(a.cfg.Trust, n.UUID, n.Epoch, m.Target, a.challenge(m.Nonce, m.Target), m.Proof); err != nil {

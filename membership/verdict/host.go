@@ -429,6 +429,12 @@ func (h *Host) LifeOf(u addr.UUID) (l addr.Life, ok bool) {
 	return addr.Life{}, false
 }
 
+// Asked reports whether a check of this nonce is under way for l.
+func (h *Host) Asked(l addr.Life, nonce uint64) bool {
+	n := h.living(l)
+	return n != nil && n.check != nil && n.check.nonce == nonce
+}
+
 // Speaks reports whether somebody lives on a session.
 func (h *Host) Speaks(s SessionID) bool { return h.sessions[s] != nil }
 

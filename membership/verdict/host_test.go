@@ -651,6 +651,58 @@ func TestFewCannotEndTheHostsLife(t *testing.T) {
 	}
 }
 
+// TestAnOutageEndsTheHostsLifeOnce: what is said of the life that the host takes
+// after an outage cannot be of that outage.
+func TestAnOutageEndsTheHostsLifeOnce(t *testing.T) {
+	b := newBench(t)
+	lives := map[SessionID]addr.Life{}
+	for i := byte(1); i <= 5; i++ {
+		lives[SessionID(i)] = b.join(i, SessionID(i))
+	}
+	b.outage()
+	for over := addr.Generation(3); over <= 4; over++ {
+		for i := SessionID(1); i <= 4; i++ {
+			m := resumeOf(byte(i), lives[i])
+			m.HostOver = over
+			b.in(i, m)
+			b.sync()
+		}
+	}
+	if got := b.h.Term(); got != 4 {
+		t.Errorf("after all have told the end of the host's life, and of the next one: term %d, want 4", got)
+	}
+}
+
+// TestAllThatLostOneNodeAreEvictedAtOnce: of several that complain alone about the
+// same node no one is left for a Tick that nobody asked for.
+func TestAllThatLostOneNodeAreEvictedAtOnce(t *testing.T) {
+	b := newBench(t)
+	b.h.cfg.Partial = PartialEvict
+	lives := map[SessionID]addr.Life{}
+	for i := byte(1); i <= 6; i++ {
+		lives[SessionID(i)] = b.join(i, SessionID(i))
+	}
+	for i := SessionID(2); i <= 3; i++ {
+		b.in(i, Report{lives[1], LinkSilent})
+	}
+	c := b.h.living(lives[1]).check
+	b.in(1, CheckResult{Nonce: c.nonce, Target: lives[1], Reached: true})
+	for end := b.now.Add(b.h.partialBound()); b.now.Before(end); {
+		b.wait(b.h.t.Tick, 1, 4, 5, 6)
+		for i := SessionID(2); i <= 3; i++ {
+			b.in(i, Ping{})
+		}
+		if next := b.h.Next(); !next.After(b.now) {
+			t.Fatalf("after a Tick the next is due %v ago", b.now.Sub(next))
+		}
+	}
+	for i := SessionID(1); i <= 6; i++ {
+		if alive := b.h.living(lives[i]) != nil; alive != (i != 2 && i != 3) {
+			t.Errorf("node %d lives: %v", i, alive)
+		}
+	}
+}
+
 // TestClaimsAreChecked: nobody gets a life with a name, an address or a provider
 // that cannot be one.
 func TestClaimsAreChecked(t *testing.T) {

@@ -3,6 +3,7 @@ package verdict
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
@@ -120,17 +121,20 @@ func (r *hostileRun) say(h *machine, m Message) {
 }
 
 // proven reports whether the host's shell passes m on: it has verified the
-// lease that m shows.
+// lease that m shows, and that the name is not that of another identity.
 func (r *hostileRun) proven(h *machine, m Message) bool {
 	own := func(l addr.Life) bool {
 		o := r.w.check.owner[l]
 		return o != nil && o.at == h
 	}
+	free := func(name string) bool {
+		return !slices.ContainsFunc(r.w.machines, func(o *machine) bool { return o != h && o.name() == name })
+	}
 	switch m := m.(type) {
 	case Join:
-		return m.UUID == h.uuid && (m.Previous == (addr.Life{}) && m.Term == 0 || own(m.Previous))
+		return m.UUID == h.uuid && free(m.Name) && (m.Previous == (addr.Life{}) && m.Term == 0 || own(m.Previous))
 	case Resume:
-		return m.UUID == h.uuid && own(m.Life)
+		return m.UUID == h.uuid && free(m.Name) && own(m.Life)
 	}
 	return true
 }
@@ -327,14 +331,14 @@ func (r *hostileRun) claim(h *machine, a act, rng *rand.Rand) {
 // identity returns what h says of itself: its own UUID, for it has no other
 // certificate, and names and addresses of others.
 func (r *hostileRun) identity(h, victim *machine, rng *rand.Rand) Identity {
-	id := Identity{UUID: h.uuid, Epoch: h.proc.epoch, Name: fmt.Sprintf("m%d", h.index), Addresses: []string{fmt.Sprintf("m%d:1", h.index)}, Providers: []string{"mem"}}
+	id := Identity{UUID: h.uuid, Epoch: h.proc.epoch, Name: h.name(), Addresses: []string{fmt.Sprintf("m%d:1", h.index)}, Providers: []string{"mem"}}
 	other := victim
 	if rng.IntN(3) == 0 {
 		other = r.w.machines[rng.IntN(len(r.w.machines))]
 	}
 	switch rng.IntN(8) {
 	case 0:
-		id.Name = fmt.Sprintf("m%d", other.index)
+		id.Name = other.name()
 	case 1:
 		id.Addresses = []string{fmt.Sprintf("m%d:1", other.index)}
 	case 2:

@@ -63,6 +63,8 @@ type machine struct {
 	touched bool // some fault concerned this machine
 }
 
+func (m *machine) name() string { return fmt.Sprintf("m%d", m.index) }
+
 // A proc is one start of fabricd.
 type proc struct {
 	w        *world
@@ -242,7 +244,7 @@ func (w *world) boot(m *machine) *proc {
 	w.epochs++
 	p := &proc{w: w, at: m, epoch: w.epochs, conns: make(map[SessionID]*conn), crashIn: -1, diskFree: w.now}
 	m.proc = p
-	self := Identity{UUID: m.uuid, Epoch: p.epoch, Name: fmt.Sprintf("m%d", m.index), Addresses: []string{fmt.Sprintf("m%d:1", m.index)}, Providers: []string{"mem"}}
+	self := Identity{UUID: m.uuid, Epoch: p.epoch, Name: m.name(), Addresses: []string{fmt.Sprintf("m%d:1", m.index)}, Providers: []string{"mem"}}
 	var err error
 	if m.host {
 		m.term++
