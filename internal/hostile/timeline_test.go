@@ -59,6 +59,9 @@ func (l *timeline) tried(o outcome) {
 	for _, n := range o.Notes {
 		fmt.Fprintf(&text, "\n%23s· %s", "", strings.ReplaceAll(n, "\n", " "))
 	}
+	if o.Seen.Pause > time.Second {
+		fmt.Fprintf(&text, "\n%23s· an honest application waited %v for an answer", "", o.Seen.Pause.Round(time.Millisecond))
+	}
 	if !o.Held {
 		fmt.Fprintf(&text, "\n%23s✗ %s", "", o.Broken)
 	}
