@@ -193,6 +193,21 @@ var All = []Mutant{
 		Old: "	if n.waiting == nil {\n		until = later(until,", New: "	if false {\n		until = later(until,",
 	},
 	{
+		Name: "words-any-time", What: "a member is removed by what others say of a time in which there was a host",
+		File: "membership/verdict/host_dispute.go", By: "./membership/verdict", Run: "^TestNobodyIsRemovedByFew$",
+		Old: "	return now.Before(o.until) && o.known[about] && o.known[by]\n", New: "	return true\n",
+	},
+	{
+		Name: "liars-believed", What: "two members remove another one by what they say",
+		File: "membership/verdict/host_dispute.go", By: "./membership/verdict", Run: "^TestNobodyIsRemovedByFew$",
+		Old: "	return count > maxLiars && (2*count", New: "	return count > 0 && (2*count",
+	},
+	{
+		Name: "outage-goes-on", What: "words of an outage end also the life that the host takes after it",
+		File: "membership/verdict/host_join.go", By: "./membership/verdict", Run: "^TestAnOutageEndsTheHostsLifeOnce$",
+		Old: "	h.outage.stalled = false ", New: "	",
+	},
+	{
 		Name: "rumour-removes", What: "without a host a rumour alone removes a node",
 		File: "membership/verdict/member_judge.go", By: "./membership/verdict",
 		Old: "	if p.deadByTwo() || (p.failed", New: "	if p.bad() != 0 || (p.failed",
