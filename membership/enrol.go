@@ -392,21 +392,25 @@ func (d *enroller) nextCertificate(id trust.Identity, ask control.Renew) (der []
 	if err := d.check(id, ""); err != nil {
 		return nil, e, err
 	}
+	now := d.a.cfg.Now()
+	switch known := d.get(id.Node); { // what costs little first: members may ask without end
+	case !d.issues:
+		return nil, e, errNoCA
+	case known == nil || now.Sub(known.issued) < d.pause():
+		return nil, e, errors.New("the last certificate was issued just now")
+	case !d.lives(id.Node):
+		return nil, e, fmt.Errorf("node %s has no lease", id.Node)
+	}
 	key, err := trust.RequestPin(ask.Request)
 	if err != nil {
 		return nil, e, err
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	now := d.a.cfg.Now()
 	err = d.change(func(all enrolments) (err error) {
 		known := all[id.Node]
 		switch {
-		case d.ca == nil:
-			return errNoCA
-		case known == nil || !d.lives(id.Node):
-			return fmt.Errorf("node %s has no lease", id.Node)
-		case now.Sub(known.issued) < d.pause():
+		case known == nil || now.Sub(known.issued) < d.pause():
 			return errors.New("the last certificate was issued just now")
 		case key != known.Key:
 			return errors.New("the request is for another key than the node's")

@@ -22,6 +22,8 @@ const (
 	// live aside, and maxLifelessEach those of one node.
 	maxLifeless     = 64
 	maxLifelessEach = 2
+	// lifelessGrace is how long an honest node may take to ask for a life.
+	lifelessGrace = 250 * time.Millisecond
 )
 
 // An opening says how far a node has come on its session with this host.
@@ -81,20 +83,28 @@ func (a *Agent) makeRoom(node addr.UUID) {
 			own = append(own, id)
 		}
 	}
-	if len(own) >= maxLifelessEach {
+	switch {
+	case len(own) >= maxLifelessEach:
 		a.endOldest(own)
-	} else if len(all) >= maxLifeless {
+	case len(all) >= maxLifeless:
 		a.endOldest(all)
 	}
 }
 
-// endOldest ends one of the sessions.
+// endOldest ends one of the sessions. One that is so young that an honest node's
+// would not have asked yet is the last to be chosen.
 func (a *Agent) endOldest(of []verdict.SessionID) {
-	id := slices.MinFunc(of, func(x, y verdict.SessionID) int {
-		if p, q := a.openings[x].asked, a.openings[y].asked; p != q {
-			return map[bool]int{false: -1, true: 1}[p]
+	rank := func(id verdict.SessionID) int {
+		switch o := a.openings[id]; {
+		case o.asked:
+			return 1
+		case time.Since(o.at) < lifelessGrace:
+			return 2
 		}
-		return cmp.Compare(x, y)
+		return 0
+	}
+	id := slices.MinFunc(of, func(x, y verdict.SessionID) int { // they are numbered as they were opened
+		return cmp.Or(cmp.Compare(rank(x), rank(y)), cmp.Compare(x, y))
 	})
 	a.sessions[id].Abort()
 	delete(a.openings, id) // it is not to be chosen again

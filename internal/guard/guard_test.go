@@ -12,19 +12,19 @@ import (
 )
 
 // struck runs f, which is guarded, and returns what end was told.
-func struck(f func()) (err error, stack string) {
+func struck(f func()) (stack string, err error) {
 	defer Recover(func(e error, s []byte) { err, stack = e, string(s) })
 	f()
-	return nil, ""
+	return "", nil
 }
 
 func TestAPanicIsCaughtAndCounted(t *testing.T) {
 	Catch(t)
 	before := Caught()
-	if err, _ := struck(func() {}); err != nil || Caught() != before {
+	if _, err := struck(func() {}); err != nil || Caught() != before {
 		t.Errorf("without a panic: %v, %d caught", err, Caught()-before)
 	}
-	err, stack := struck(func() { panic(errors.New("no such lane")) })
+	stack, err := struck(func() { panic(errors.New("no such lane")) })
 	if err == nil || err.Error() != "internal error: no such lane" || !strings.Contains(stack, "TestAPanicIsCaughtAndCounted") {
 		t.Errorf("told %v, with the stack %s", err, stack)
 	}

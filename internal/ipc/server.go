@@ -186,7 +186,7 @@ func (s *server) attach(conn *net.UnixConn) {
 		return
 	}
 	log := s.opt.Log.With().Int32("pid", cred.PID).Uint32("uid", cred.UID).Logger()
-	u, quota, crowd := s.enter(cred.UID)
+	u, crowd, quota := s.enter(cred.UID)
 	end := sync.OnceFunc(func() { s.exit(u, quota != nil) })
 	defer s.leave(cred.UID, u)
 	defer end()
@@ -202,9 +202,9 @@ func (s *server) attach(conn *net.UnixConn) {
 	sess.serve()
 }
 
-// enter counts a connection, and returns why its user may not have it, and how many
-// of such it has.
-func (s *server) enter(uid uint32) (u *user, quota error, crowd int64) {
+// enter counts a connection, and returns how many its user has that it may not have,
+// and why.
+func (s *server) enter(uid uint32) (u *user, crowd int64, quota error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	u = s.users[uid]
@@ -220,10 +220,10 @@ func (s *server) enter(uid uint32) (u *user, quota error, crowd int64) {
 	}
 	if quota != nil {
 		u.refused++
-		return u, quota, u.refused
+		return u, u.refused, quota
 	}
 	u.conns++
-	return u, nil, 0
+	return u, 0, nil
 }
 
 // exit ends a connection's place among its user's sessions.

@@ -70,11 +70,10 @@ func (f *forger) push(i int) {
 
 // A census is what members did while 8,000 others were made up.
 type census struct {
-	dials   atomic.Int64 // to addresses of those
-	packets atomic.Int64
-	wakes   int
-	known   int
-	heap    int64
+	dials atomic.Int64 // to addresses of those
+	wakes int
+	known int
+	heap  int64
 }
 
 // endure has the forger push to three members for a minute.
