@@ -177,7 +177,7 @@ func TestTheHostIsLookedForAtFewAddresses(t *testing.T) {
 			return nil, &net.OpError{Op: "dial", Err: context.DeadlineExceeded}
 		}
 		if _, err := a.reachHost(list); err == nil {
-			t.Error("somebody was reached")
+			t.Error("a member was reached")
 		}
 		if mu.Lock(); !slices.Equal(dialed, list) {
 			t.Errorf("dialed %v, want each of %v once, in this order", dialed, list)

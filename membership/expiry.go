@@ -70,7 +70,7 @@ func (a *Agent) sweep(now time.Time) {
 
 // makeRoom ends a session on which nobody lives if the node has too many of those,
 // or all nodes together have: the oldest one, and first one that has not even asked
-// for a life. So whoever asks at once is heard, whatever others keep open.
+// for a life. So a session that asks at once is heard, whatever others keep open.
 func (a *Agent) makeRoom(node addr.UUID) {
 	var all, own []verdict.SessionID
 	for id := range a.openings {

@@ -138,7 +138,7 @@ func (c *JoinConfig) lastHost() (list []string) {
 }
 
 // key returns the key to which this node's identity belongs: that of its
-// certificate, or a new one that is on disk before anybody hears of it, so that to
+// certificate, or a new one that is on disk before a peer hears of it, so that to
 // ask again is to ask as the same node.
 func (c *JoinConfig) key() (crypto.Signer, error) {
 	if creds, err := trust.ParseCredentials(c.State.Secret(state.SecretCredentials)); err == nil {

@@ -84,7 +84,7 @@ func (a *Agent) linesOfPeer(u addr.UUID) int {
 }
 
 // TestARemovedNodeIsUnknown: it cannot come back with its certificate, and with a
-// token only as somebody else; its name is free.
+// token only as another member; its name is free.
 func TestARemovedNodeIsUnknown(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(3)

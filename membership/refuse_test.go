@@ -158,7 +158,7 @@ func TestATokenGivesNobodysIdentity(t *testing.T) {
 			t.Errorf("the host has chosen %s for a new key, that of n3 is %s", g.Node, node)
 		}
 		time.Sleep(time.Second)
-		if again := must(ask("somebody", must(trust.RequestFor(key)))); again.Node != g.Node {
+		if again := must(ask("another", must(trust.RequestFor(key)))); again.Node != g.Node {
 			t.Errorf("the same key got %s and then %s", g.Node, again.Node)
 		}
 		if got := w.node(1).a.Tokens()[0].Uses; got != 3 {

@@ -262,7 +262,7 @@ const (
 
 // hostAddresses returns where the host may be: where the table says it is, the
 // seeds, where it was before this start, and where gossip says it is, which
-// anybody with its key can: of these only a few, others each time.
+// any holder of its key can: of these only a few, others each time.
 func (a *Agent) hostAddresses() []string {
 	var list []string
 	add := func(most int, more ...string) {

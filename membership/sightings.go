@@ -14,7 +14,7 @@ const (
 	// a time. A further one is looked at when gossip tells of it again.
 	maxSightings = 16
 	// lookAgain is the time before the second look at one that did not answer; each
-	// further one takes twice as long, up to lookSeldom: whoever has the gossip key
+	// further one takes twice as long, up to lookSeldom: a holder of the gossip key
 	// chooses the addresses.
 	lookAgain  = 2 * time.Second
 	lookSeldom = 2 * time.Minute

@@ -253,7 +253,7 @@ func TestWhatMembershipTellsIsAudited(t *testing.T) {
 }
 
 // A host's tokens end by default, are listed without their secrets, and no longer
-// let anybody in when they were revoked.
+// let a member in when they were revoked.
 func TestTokensEndAndAreRevoked(t *testing.T) {
 	c := testConfig(t, RoleHost, "host")
 	host, node := testHostWith(t, c)

@@ -143,7 +143,7 @@ func attackEndTold(a *arena) error {
 	return nil
 }
 
-// attackIdentity: F3. A token makes somebody new, never somebody that there is or
+// attackIdentity: F3. A token makes a new member, never one that there is or
 // was; a lease serves its holder only.
 func attackIdentity(a *arena) error {
 	thief, _, err := a.bad("thief")
@@ -358,7 +358,7 @@ func (a *arena) returns(limit time.Duration) error {
 	return nil
 }
 
-// attackHidden: F7. Whoever says that a node is reached that stands still, the host
+// attackHidden: F7. A member says that a node is reached that stands still, the host
 // finds out by itself, within its bound for a silent node and what this machine is
 // late.
 func attackHidden(a *arena) error {

@@ -207,7 +207,7 @@ func attackReflection(a *arena) error {
 	return errors.Join(append(errs, err)...)
 }
 
-// attackStrangers: F12. Whoever has no certificate holds and writes little, and keeps
+// attackStrangers: F12. A peer without a certificate holds and writes little, and keeps
 // out nobody.
 func attackStrangers(a *arena) error {
 	return errors.Join(a.halfOpen(), a.silentTCP(), a.gossipStreams(), a.logLines())

@@ -209,7 +209,7 @@ func TestAsReaderOfAWindow(t *testing.T) {
 		return
 	}
 	ep, off, owner := windowPeer(t, socket)
-	// By the contract: an error, whoever asks.
+	// By the contract: an error, whichever process asks.
 	if _, err := ep.Mmap(off, rma.PageSize, rma.ProtRead|rma.ProtWrite); !errors.Is(err, syscall.EACCES) {
 		t.Errorf("a mapping for writing: %v, want EACCES", err)
 	}

@@ -317,7 +317,7 @@ func TestCertificatesOfStrangers(t *testing.T) {
 
 // TestStolenCA: a certificate of the cluster's own CA for a node that the host has not
 // enrolled, or has enrolled with another key, is of no use. Nothing but a lease makes a
-// link or a lifeline somebody's, and the host gives none.
+// link or a lifeline a member's, and the host gives none.
 func TestStolenCA(t *testing.T) {
 	c := newCluster(t)
 	one := c.start(c.node("one"))

@@ -61,7 +61,7 @@ func (s *serverSession) sharer(r Region) (*memory, error) {
 // map it as ask says; prot allows that. What a descriptor reaches is all that the
 // window allows and nothing else: the window is all of its memory, it may be read,
 // and where it may not be written nothing of this user can. The owner is told before
-// anybody has the descriptor.
+// a process has the descriptor.
 func (m *memory) grant(s *serverSession, off, n int64, prot, ask rma.Prot) (*os.File, error) {
 	switch {
 	case off != 0 || n != m.Len():

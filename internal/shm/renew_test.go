@@ -120,5 +120,5 @@ func TestSealsEnd(t *testing.T) {
 	if err := SealWriting(r.File()); !errors.Is(err, status.NotSupp) {
 		t.Errorf("another seal: %v, want %v", err, status.NotSupp)
 	}
-	other(t, r, true).Bytes()[0] = 1 // nobody keeps anybody from writing
+	other(t, r, true).Bytes()[0] = 1 // nothing keeps the peer from writing
 }

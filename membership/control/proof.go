@@ -12,7 +12,7 @@ import (
 const alivePurpose = "alive 1"
 
 // SignProof returns this node's signature that it lives as self and was asked with
-// this challenge. Whoever passes it on cannot have made it, and not before the
+// this challenge. A member that passes it on cannot have made it, and not before the
 // challenge was known.
 func SignProof(store *trust.Store, self End, challenge []byte) ([]byte, error) {
 	return store.Sign(alivePurpose, proved(self.UUID, self.Epoch, self.Life, challenge))

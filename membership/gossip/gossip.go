@@ -235,7 +235,7 @@ func (g *Gossip) memberlistConfig() *memberlist.Config {
 }
 
 // noStreamPing reports whether a member that does not answer packets is not asked
-// over a stream: what anybody may have made up is no reason to dial.
+// over a stream: what any holder of the gossip key may have made up is no reason to dial.
 func (g *Gossip) noStreamPing(name string) bool {
 	k, err := ParseKey(name)
 	return err != nil || !g.cfg.Proven(k)

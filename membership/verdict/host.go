@@ -435,7 +435,7 @@ func (h *Host) Asked(l addr.Life, nonce uint64) bool {
 	return n != nil && n.check != nil && n.check.nonce == nonce
 }
 
-// Speaks reports whether somebody lives on a session.
+// Speaks reports whether a life is bound to the session.
 func (h *Host) Speaks(s SessionID) bool { return h.sessions[s] != nil }
 
 // Owing returns how many members have not said yet that they have dealt with the

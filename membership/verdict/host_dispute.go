@@ -18,7 +18,7 @@ import (
 // another's end is the one to begin anew, so that nobody can talk another one out
 // of the fabric.
 
-// maxLiars is how many members may lie together without anybody else being
+// maxLiars is how many members may lie together without another member being
 // removed by their word.
 const maxLiars = 2
 

@@ -59,7 +59,7 @@ type hostileRun struct {
 type attackers struct {
 	hostile []*machine
 	bad     map[*machine]bool // it is one of them
-	lives   []addr.Life       // ever granted, to anybody
+	lives   []addr.Life       // ever granted, to any member
 	own     map[*machine][]addr.Life
 	said    map[*machine][]Message
 	checks  []Check                // the newest of the host's

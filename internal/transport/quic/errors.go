@@ -19,7 +19,7 @@ var ErrRefused = errors.New("connection refused")
 // maxReason bounds the reason of a Close, in bytes.
 const maxReason = 256
 
-// bounded returns reason as it may be printed, whoever wrote it, cut to maxReason
+// bounded returns reason as it may be printed, whichever peer wrote it, cut to maxReason
 // bytes at a boundary between characters.
 func bounded(reason string) string {
 	if reason = logbound.Text(reason); len(reason) > maxReason {

@@ -15,7 +15,7 @@ import (
 	"github.com/fabricd/fabricd/internal/transport"
 )
 
-// bounded returns reason as it may be printed, whoever wrote it, cut to maxReason
+// bounded returns reason as it may be printed, whichever peer wrote it, cut to maxReason
 // bytes at a boundary between characters.
 func bounded(reason string) string {
 	if reason = logbound.Text(reason); len(reason) > maxReason {

@@ -41,7 +41,7 @@ func TestAPanicInAHandshakeEndsItAlone(t *testing.T) {
 	transporttest.Connect(t, pa, pb)
 }
 
-// TestAPanicOverAFrameEndsTheSession, whoever reads it, and no other session.
+// TestAPanicOverAFrameEndsTheSession, whichever goroutine reads it, and no other session.
 func TestAPanicOverAFrameEndsTheSession(t *testing.T) {
 	guard.Catch(t)
 	offering(t, func(t *testing.T, out transport.SendLane, in *recvLane) {

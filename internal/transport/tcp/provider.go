@@ -131,8 +131,8 @@ func (p *Provider) refused(c net.Conn, err error) {
 		Str(zerolog.ErrorFieldName, logbound.Text(err.Error())).Msg("session refused")
 }
 
-// limits returns the shares of max handshakes: whoever holds connections open without
-// a word does not keep out everybody else.
+// limits returns the shares of max handshakes: a stranger that holds connections open
+// without a word does not keep out the others.
 func limits(max int) admission.Limits {
 	share := func(part int) int {
 		if part < 1 {

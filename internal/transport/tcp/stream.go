@@ -137,7 +137,7 @@ func (s *session) room() []byte {
 }
 
 // handleFrames handles the whole frames that are there. holder has the helm; nil:
-// the watch. Whoever reads may be no goroutine of the session, so that a panic ends
+// the watch. The reader may be no goroutine of the session, so that a panic ends
 // the session here.
 func (s *session) handleFrames(holder *hand) error {
 	defer guard.Recover(s.panicked)
