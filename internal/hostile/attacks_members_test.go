@@ -369,7 +369,7 @@ func attackHidden(a *arena) error {
 		if err != nil {
 			return err
 		}
-		b.reaches = true
+		b.reaches.Store(true)
 		friends = append(friends, b)
 	}
 	victim := a.f.spare()
@@ -440,7 +440,7 @@ func attackVeto(a *arena) error {
 	if err != nil {
 		return err
 	}
-	b.veto = true
+	b.veto.Store(true)
 	began := time.Now()
 	out, err := a.f.fabricd("keys", "rotate", "--timeout", "20s", "--admin", a.f.host().adminSocket())
 	a.note("rotation: %v, %s", time.Since(began).Round(time.Millisecond), strings.TrimSpace(out))

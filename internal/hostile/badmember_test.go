@@ -38,8 +38,8 @@ type badMember struct {
 	epoch   uint64
 	address string // where its data plane answers; empty: nowhere
 
-	veto    bool         // never confirm gossip keys
-	reaches bool         // say of everybody that it is reached
+	veto    atomic.Bool  // never confirm gossip keys
+	reaches atomic.Bool  // say of everybody that it is reached
 	lies    atomic.Int64 // of these
 
 	stop context.CancelFunc
@@ -247,7 +247,7 @@ func (x *badSession) hear(m any) {
 	case verdict.Check:
 		if m.Target == x.b.self() {
 			x.say(verdict.CheckResult{Nonce: m.Nonce, Target: m.Target, Reached: true})
-		} else if x.b.reaches {
+		} else if x.b.reaches.Load() {
 			x.b.lies.Add(1)
 			x.lie(m)
 		}
@@ -264,7 +264,7 @@ func (x *badSession) hear(m any) {
 		x.b.mu.Unlock()
 		x.say(verdict.Ack{Life: m.Life})
 	case control.Keys:
-		if !x.b.veto {
+		if !x.b.veto.Load() {
 			x.say(control.KeysHeld{Seq: m.Seq})
 		}
 	case control.Roots:
