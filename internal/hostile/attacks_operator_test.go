@@ -143,10 +143,11 @@ func (a *arena) bannedMember() error {
 		return err
 	}
 	err = eventually(max(tookBack-time.Since(began), 0), h.left)
-	a.note("%v after the ban: left open: %v", time.Since(began).Round(time.Millisecond), err)
+	took := time.Since(began).Round(time.Millisecond)
 	if err != nil {
-		return fmt.Errorf("after the ban %w", err)
+		return fmt.Errorf("%v after the ban: %w", took, err)
 	}
+	a.note("%v after the ban nothing of it is open", took)
 	if s, err := h.b.session(); err == nil && s.join(h.b.asks()) == nil {
 		return errors.New("a banned member gets an incarnation")
 	}
