@@ -1,8 +1,10 @@
 package ipc
 
 import (
+	"bytes"
 	"context"
 	"math/rand/v2"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -94,9 +96,25 @@ func (q *pendingSends) send(n int, withdraw context.Context) {
 	q.waiting(q.calls)
 }
 
+// waiting returns when all calls but the first are in the queue for the turn. A call
+// is counted before it is in the queue, and the next one could come between.
 func (q *pendingSends) waiting(calls int32) {
 	q.t.Helper()
-	eventually(q.t, "the call waits for its turn", func() bool { return q.ep.sending.state.Load() == 2*calls-1 })
+	eventually(q.t, "the call waits for its turn", func() bool {
+		return q.ep.sending.state.Load() == 2*calls-1 && queued() == calls-1
+	})
+}
+
+// queued returns how many goroutines of this process sleep until they have a turn.
+func queued() (n int32) {
+	stacks := make([]byte, 1<<20)
+	stacks = stacks[:runtime.Stack(stacks, true)]
+	for stack := range bytes.SplitSeq(stacks, []byte("\n\n")) {
+		if state, calls, _ := bytes.Cut(stack, []byte("\n")); bytes.Contains(state, []byte("[select")) && bytes.Contains(calls, []byte("(*Turn).wait(")) {
+			n++
+		}
+	}
+	return n
 }
 
 // sendAll begins sends of all sizes, one of which is withdrawn.
