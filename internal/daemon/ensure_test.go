@@ -20,20 +20,23 @@ func ensureFails(t *testing.T, c Config, tokenFile, want string) {
 	}
 }
 
+// ensured returns the token that is in file after Ensure.
+func ensured(t *testing.T, c Config, file string) string {
+	t.Helper()
+	if err := Ensure(c, file); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
 func TestEnsureMakesWhatIsMissing(t *testing.T) {
 	c := testConfig(t, RoleHost, "host")
 	file := filepath.Join(t.TempDir(), "token")
-	ensure := func() string {
-		t.Helper()
-		if err := Ensure(c, file); err != nil {
-			t.Fatal(err)
-		}
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(text)
-	}
+	ensure := func() string { return ensured(t, c, file) }
 	first := ensure()
 	if again := ensure(); again != first {
 		t.Error("a second Ensure changed the token")
@@ -66,18 +69,8 @@ func TestEnsureReplacesATokenThatHasEnded(t *testing.T) {
 	c := testConfig(t, RoleHost, "host")
 	c.JoinToken = TokenLimits{Uses: 1}
 	file := filepath.Join(t.TempDir(), "token")
-	read := func() string {
-		t.Helper()
-		if err := Ensure(c, file); err != nil {
-			t.Fatal(err)
-		}
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(text)
-	}
-	first := read()
+	ensure := func() string { return ensured(t, c, file) }
+	first := ensure()
 	host := startTest(t, c)
 	n := testConfig(t, RoleNode, "one")
 	n.Join, n.TokenFile = []string{host.Status().Data[0]}, file
@@ -85,7 +78,7 @@ func TestEnsureReplacesATokenThatHasEnded(t *testing.T) {
 	if err := host.Close(); err != nil {
 		t.Fatal(err)
 	}
-	second := read()
+	second := ensure()
 	if second == first {
 		t.Fatal("a token that is used up was left")
 	}
@@ -103,7 +96,7 @@ func TestEnsureReplacesATokenThatHasEnded(t *testing.T) {
 	if err := host.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if read() != second {
+	if ensure() != second {
 		t.Error("a token that was revoked has a successor")
 	}
 }

@@ -279,28 +279,36 @@ func TestLinkThatAnswersTakesEvidenceBack(t *testing.T) {
 	})
 }
 
+// refuses lets a node 9 answer the first link of node 0 with m. What comes of that
+// link at node 9 is to be read from the channel.
+func (f *fabric) refuses(t *testing.T, m wire.HelloRefuse) <-chan error {
+	t.Helper()
+	p, err := f.hub.Provider("refuses", transport.Identity{Cluster: uuid(0xCC), Node: uuid(9)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Close() })
+	f.nodes[0].NodeUp(driver.Peer{Life: addr.Life{Node: 9, Generation: 1}, UUID: uuid(9), Epoch: 1, Addresses: []string{"refuses"}})
+	ended := make(chan error, 1)
+	go func() {
+		sess, err := p.Accept(context.Background())
+		if err == nil {
+			defer func() { <-sess.Done() }()
+			_, err = (&hostile{t: t, sess: sess}).open(m.AppendTo(nil))
+		}
+		ended <- err
+	}()
+	return ended
+}
+
 // TestAnotherVersionIsNoEvidence: a peer that refuses a link for its version has
 // answered. What would be held against it would never be taken back, because there
 // never is a link.
 func TestAnotherVersionIsNoEvidence(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		fab := newFabric(t, 1)
-		odd, err := fab.hub.Provider("odd", transport.Identity{Cluster: uuid(0xCC), Node: uuid(9)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer odd.Close()
-		fab.nodes[0].NodeUp(driver.Peer{Life: addr.Life{Node: 9, Generation: 1}, UUID: uuid(9), Epoch: 1, Addresses: []string{"odd"}})
-		refused := make(chan error, 1)
-		go func() {
-			sess, err := odd.Accept(context.Background())
-			if err == nil {
-				defer func() { <-sess.Done() }()
-				_, err = (&hostile{t: t, sess: sess}).open(wire.HelloRefuse{
-					Code: status.Version, VersionMin: wire.VersionMax + 1, VersionMax: wire.VersionMax + 1, Reason: "no common version"}.AppendTo(nil))
-			}
-			refused <- err
-		}()
+		refused := fab.refuses(t, wire.HelloRefuse{
+			Code: status.Version, VersionMin: wire.VersionMax + 1, VersionMax: wire.VersionMax + 1, Reason: "no common version"})
 		if _, err := fab.nodes[0].Ping(context.Background(), 9); !errors.Is(err, status.Version) {
 			t.Errorf("ping: %v, want that the versions differ", err)
 		}

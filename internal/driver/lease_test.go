@@ -209,23 +209,8 @@ func TestALinkThatEndsSaysWhy(t *testing.T) {
 func TestAPeersReasonsArePrintable(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		fab := newFabric(t, 1)
-		rude, err := fab.hub.Provider("rude", transport.Identity{Cluster: uuid(0xCC), Node: uuid(9)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer rude.Close()
-		fab.nodes[0].NodeUp(driver.Peer{Life: addr.Life{Node: 9, Generation: 1}, UUID: uuid(9), Epoch: 1, Addresses: []string{"rude"}})
-		said := make(chan error, 1)
-		go func() {
-			sess, err := rude.Accept(context.Background())
-			if err == nil {
-				defer func() { <-sess.Done() }()
-				_, err = (&hostile{t: t, sess: sess}).open(wire.HelloRefuse{
-					Code: status.Access, VersionMin: 2, VersionMax: 2, Reason: "\x1b[2J\r\nroot# "}.AppendTo(nil))
-			}
-			said <- err
-		}()
-		_, err = fab.nodes[0].Ping(context.Background(), 9)
+		said := fab.refuses(t, wire.HelloRefuse{Code: status.Access, VersionMin: 2, VersionMax: 2, Reason: "\x1b[2J\r\nroot# "})
+		_, err := fab.nodes[0].Ping(context.Background(), 9)
 		if err == nil || strings.ContainsAny(err.Error(), "\x1b\r\n") || !strings.Contains(err.Error(), `\x1b[2J\r\nroot# `) {
 			t.Errorf("ping: %q", err)
 		}
