@@ -54,7 +54,7 @@ func (a *Agent) takeBansOfHost() {
 	}
 }
 
-// sendBans tells a session who is kept out.
+// sendBans tells a session which nodes are kept out.
 func (a *Agent) sendBans(id verdict.SessionID) {
 	s := a.sessions[id]
 	if s == nil {

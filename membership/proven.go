@@ -9,7 +9,7 @@ import (
 	"github.com/fabricd/fabricd/membership/gossip"
 )
 
-// A circle is who is in the host's table or was, and where. Those keep a share of
+// A circle is the nodes that are in the host's table or were, and where. Those keep a share of
 // what strangers crowd, and gossip believes in them and looks for them when they are
 // gone; whom only gossip names is hearsay.
 type circle struct {

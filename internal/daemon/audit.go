@@ -124,7 +124,7 @@ func (d *Daemon) auditIncarnation(ev membership.Event) {
 // peerKey is the context key of the process that opened an administrator's connection.
 type peerKey struct{}
 
-// withPeer keeps in ctx who is at the other end of c, as the kernel knows.
+// withPeer keeps in ctx the process at the other end of c, as the kernel knows it.
 func withPeer(ctx context.Context, c net.Conn) context.Context {
 	if limited, ok := c.(*limitConn); ok {
 		c = limited.Conn

@@ -11,7 +11,7 @@ import (
 // the operations lane waits for its next frame: that one need not be woken for
 // them. The reader gets everything else.
 func (c *conn) take(p []byte) (n int) {
-	n, left, err := c.applyFront(p)
+	n, left, err := c.takeAndStart(p)
 	if err != nil || left != nothing {
 		c.link.spawn(func() { // not here: the reader waits for this, and fail for nobody
 			c.link.n.log.Debug().Err(err).Uint64("conn", uint64(c.id)).Stringer("peer", c.link.peer.Life).
@@ -25,9 +25,9 @@ func (c *conn) take(p []byte) (n int) {
 	return n
 }
 
-// applyFront is the part of take with mu held. A panic lets go of it: the link must
-// be able to end.
-func (c *conn) applyFront(p []byte) (n int, left chore, err error) {
+// takeAndStart is the part of take with mu held: it applies frames and starts what
+// they allow. A panic lets go of mu: the link must be able to end.
+func (c *conn) takeAndStart(p []byte) (n int, left chore, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.taking = true

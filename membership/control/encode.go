@@ -84,7 +84,7 @@ func (e *encoder) frame(f any) frameType {
 	panic(fmt.Sprintf("BUG: control: no frame for %T", f))
 }
 
-// trusted is frame for what says who is to be trusted.
+// trusted is frame for what says which keys are to be trusted.
 func (e *encoder) trusted(f any) frameType {
 	switch f := f.(type) {
 	case Roots:

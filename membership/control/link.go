@@ -200,7 +200,7 @@ func dialTLS(ctx context.Context, dial func(context.Context, string) (net.Conn, 
 	return newLink(raw, t), nil
 }
 
-// greet is the dialer's half of the opening. hello says who is meant.
+// greet is the dialer's half of the opening. hello names the node that is meant.
 func (d *Dialer) greet(l *link, proto string, hello Hello) (opened, error) {
 	self, lease := d.Self()
 	if proto == ProtoControl {

@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 )
 
-// memberlist trusts who has a key: it takes the padding of seal version 0 from the
+// memberlist trusts each holder of a key: it takes the padding of seal version 0 from the
 // last byte whatever that is, the first byte of a message that may have none, and
 // memory for as many members as a message says that follow. So everything is opened
 // here first, and only what SPEC.md describes goes on to it.

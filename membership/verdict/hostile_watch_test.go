@@ -307,14 +307,14 @@ func (r *hostileRun) watch() {
 		}
 		r.last[m] = m.proc
 		r.scan(m.proc)
-		r.watchServed(m)
+		r.watchWaiting(m)
 	}
 	r.watchHost()
 	r.dead = slices.DeleteFunc(r.dead, r.buried)
 }
 
-// watchServed finds who waits too long for a host that answers.
-func (r *hostileRun) watchServed(m *machine) {
+// watchWaiting finds out that a member waits too long for a host that answers.
+func (r *hostileRun) watchWaiting(m *machine) {
 	_, served := m.proc.member.Session()
 	absent := m.proc.paused || r.inTrouble(m)
 	if served || absent || !r.w.reaches(m, r.host) {

@@ -42,7 +42,7 @@ func memory() int64 {
 	return int64(m.HeapInuse + m.StackInuse)
 }
 
-// TestAFloodOfInitialsCostsNoMemory: who does not prove its address gets no state
+// TestAFloodOfInitialsCostsNoMemory: a dialer that does not prove its address gets no state
 // beyond a few handshakes.
 func TestAFloodOfInitialsCostsNoMemory(t *testing.T) {
 	ca := transporttest.NewAuthority(t)
