@@ -162,10 +162,10 @@ pgo: build ## profile the benchmark anew: builds are guided by what it finds
 	mv out/pgo/new $(PGO)
 	ls -l $(PGO)
 
-bench-anchors: ## install what the benchmark compares with: UCX, libfabric, iperf3 (Debian, root)
+bench-anchors: ## install what the benchmark compares with: UCX, libfabric, iperf3, stunnel (Debian, root)
 	@apt-get update -qq
-	apt-get install -y -qq --no-install-recommends ucx-utils libfabric-bin iperf3
-	for tool in ucx_perftest fi_pingpong iperf3; do command -v $$tool; done
+	apt-get install -y -qq --no-install-recommends ucx-utils libfabric-bin iperf3 stunnel4
+	for tool in ucx_perftest fi_pingpong iperf3 stunnel; do command -v $$tool; done
 
 fuzz-short: ## every fuzz target for FUZZTIME
 	@grep -rlE '^func Fuzz' --include='*_test.go' . | xargs -r -n1 dirname | sort -u | while read -r dir; do

@@ -24,7 +24,7 @@ import (
 var scratch string
 
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && (os.Args[1] == stock.Command || os.Args[1] == hogCommand) { // a test has started this program
+	if len(os.Args) > 1 && slices.Contains([]string{stock.Command, hogCommand, deployedEnd}, os.Args[1]) { // a test has started this program
 		main()
 	}
 	var err error
