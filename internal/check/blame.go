@@ -46,7 +46,6 @@ func (f *fault) onAnyWay(slot int) bool {
 // each other. The one goes on for the other: that the host has removed it is told
 // when the network is whole again.
 func (f *fault) together(a, b int) bool {
-	const host = 0
 	return f.onWay(a, host) && f.onWay(b, host) && !f.onWay(a, b)
 }
 
@@ -62,16 +61,16 @@ func (f *fault) together(a, b int) bool {
 //   - a cut that takes the host off the network: it gives up everybody;
 //   - where pairs that lost each other are parted, of any link of the slot.
 func (w *world) removable(slot, observer int, at int64) *fault {
-	host, parted := false, w.begin.LostPair == string(scenario.LostPairEvict)
+	alone, parted := false, w.begin.LostPair == string(scenario.LostPairEvict)
 	for _, f := range w.faults {
-		host = host || f.Harm == history.HarmRemove && (f.onNode(0) || f.onWay(observer, 0)) && w.around(f, at)
+		alone = alone || f.Harm == history.HarmRemove && (f.onNode(0) || f.onWay(observer, 0)) && w.around(f, at)
 	}
 	for i := len(w.faults) - 1; i >= 0; i-- {
 		f := w.faults[i]
 		if f.Harm == history.HarmNone || !w.around(f, at) {
 			continue
 		}
-		if host && (f.onAnyWay(slot) || f.Harm == history.HarmRemove && len(f.Nodes) > 0 && !f.onNode(0)) {
+		if alone && (f.onAnyWay(slot) || f.Harm == history.HarmRemove && len(f.Nodes) > 0 && !f.onNode(0)) {
 			return f
 		}
 		if f.Harm == history.HarmRemove &&
@@ -206,17 +205,20 @@ func (w *world) current(slot int, at int64) *life {
 	return nil
 }
 
-// lossOf returns when a life was lost to a source: its process ended, it was
-// reset, or the source was told of its end. never: not. What others are told
-// does not count: the two sides of a split give each other up.
-func (w *world) lossOf(source history.Source, l addr.Life) int64 {
+// lossOf returns when a life was lost to a call of a source that began at a time: its
+// process ended, it was reset, or the source was told of its end since it has the life
+// that it had then. never: not. What others are told does not count: the two sides of
+// a split give each other up.
+func (w *world) lossOf(source history.Source, l addr.Life, began int64) int64 {
 	lost := int64(never)
 	if x := w.lives[l]; x != nil {
 		lost = x.gone
 	}
 	if s := w.sessions[source]; s != nil {
-		if a := s.known[l]; a != nil {
-			lost = min(lost, a.removed)
+		for _, a := range s.ever(l) {
+			if a.cleared > began {
+				lost = min(lost, a.removed)
+			}
 		}
 	}
 	return lost

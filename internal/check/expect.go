@@ -70,27 +70,26 @@ func (x *expecter) removed(e *scenario.ExpectRemoved) {
 	told := toldAll{judge{w: x.w}}
 	var times99 []int64
 	for _, slot := range nodes {
-		lost := x.w.losses(slot)
 		for _, s := range observers {
-			times, whole := 0, true
-			for _, lost := range lost {
-				l, since := lost.life, lost.since
-				for _, a := range s.ever(l.life) {
-					times += boolInt(a.removed < x.w.finish())
-				}
-				a := s.acquainted(l.life, since)
-				if a == nil {
-					continue // it attached later, or was new to everybody then
+			whole := true
+			for _, lost := range x.w.losses(slot, s) {
+				a := lost.known
+				if e.At == nil && lost.own {
+					whole = whole && a.cleared <= lost.gone // else it is told of the end, if it ever is, as of one that it knows
+					continue
 				}
 				late := lost.placed + x.w.within(max(e.Within.Time(), x.w.bound.Silence))
-				if e.At == nil && a.removed == never && !told.able(s, l, since, late) {
+				if e.At == nil && a.removed == never && !told.able(s, lost.life, lost.since, late) {
 					whole = false
 					continue
 				}
-				x.inTime(s, l, a, lost.placed, e)
-				times99 = append(times99, min(a.removed, x.w.finish())-since)
+				if e.At == nil && a.removed > late && x.w.ailing(s.source.Slot, slot, lost.since, late) {
+					continue
+				}
+				x.inTime(s, lost.life, a, lost.placed, e)
+				times99 = append(times99, min(a.removed, x.w.finish())-lost.since)
 			}
-			if e.Times > 0 && whole {
+			if times := x.timesRemoved(e, s, slot); e.Times > 0 && whole {
 				x.unless(times == e.Times, x.w.finish(), nil, "%s is told %d times that slot %d was removed, want %d", s.source, times, slot, e.Times)
 			}
 		}
@@ -101,12 +100,29 @@ func (x *expecter) removed(e *scenario.ExpectRemoved) {
 	}
 }
 
+// timesRemoved returns how often an observer was told that a slot was removed: where
+// the expectation names no observers, without what it was told because it was itself
+// cut off.
+func (x *expecter) timesRemoved(e *scenario.ExpectRemoved, s *session, slot int) (times int) {
+	sl := x.w.slots[slot]
+	if sl == nil {
+		return 0
+	}
+	for _, l := range sl.lives {
+		for _, a := range s.ever(l.life) {
+			times += boolInt(a.removed < x.w.finish() && (e.At != nil || a.own == nil))
+		}
+	}
+	return times
+}
+
 // inTime judges when and why one observer was told of one end.
 func (x *expecter) inTime(s *session, l *life, a *acquaintance, since int64, e *scenario.ExpectRemoved) {
 	late := since + x.w.within(e.Within.Time())
 	proof := []int{l.why, a.index}
 	if e.Within > 0 {
 		x.unless(a.removed <= late, since, proof, "%s is not told within %s that %s was removed%s", s.source, time.Duration(late-since), l.life, until(a.removed, since))
+		x.late(since, late, a.removed)
 	} else {
 		x.unless(a.removed != never, since, proof, "%s is not told that %s was removed", s.source, l.life)
 	}
@@ -125,13 +141,14 @@ func (x *expecter) added(e *scenario.ExpectAdded) {
 		}
 		late := slices.Contains(x.s.Scenario.Late(), slot)
 		for _, s := range x.observers(e.At, nodes) {
-			times := 0
+			times, whole := 0, true
 			for i, l := range sl.lives {
 				if i > 0 || late {
-					times += x.addedOne(e, s, slot, l)
+					n, able := x.addedOne(e, s, slot, l)
+					times, whole = times+n, whole && able
 				}
 			}
-			if e.Times > 0 && x.w.runs(s.source.Slot, x.begun(), x.w.finish()) && x.w.alive(s.source, x.begun(), x.w.finish()) {
+			if e.Times > 0 && whole && x.w.runs(s.source.Slot, x.begun(), x.w.finish()) && x.w.alive(s.source, x.begun(), x.w.finish()) {
 				x.unless(times == e.Times, x.w.finish(), nil, "%s is told %d times that slot %d was added, want %d", s.source, times, slot, e.Times)
 			}
 		}
@@ -139,32 +156,35 @@ func (x *expecter) added(e *scenario.ExpectAdded) {
 }
 
 // addedOne judges when one observer was told of one life, and returns how often
-// it was.
-func (x *expecter) addedOne(e *scenario.ExpectAdded, s *session, slot int, l *life) int {
+// it was, and whether it could be: it is not told of what comes and goes while it is
+// itself cut off.
+func (x *expecter) addedOne(e *scenario.ExpectAdded, s *session, slot int, l *life) (times int, able bool) {
 	base := x.servesSince(slot, l.born)
+	a := s.known[l.life]
 	if e.After == scenario.AfterLast {
 		base = x.w.lastEnd()
 		if base == never || l.gone <= x.w.finish() {
-			return boolInt(s.known[l.life] != nil)
+			return boolInt(a != nil), true
 		}
 	}
 	limit := base + x.w.within(e.Within.Time())
-	a := s.known[l.life]
+	ailing := x.w.ailing(s.source.Slot, slot, base, limit)
 	own := x.w.current(s.source.Slot, limit)
-	able := x.w.runs(s.source.Slot, base, limit) && x.w.alive(s.source, base, limit) && own != nil && own.born <= base && l.gone > limit
-	if !able || x.w.finish() <= limit {
-		return boolInt(a != nil)
+	fit := x.w.runs(s.source.Slot, base, limit) && x.w.alive(s.source, base, limit) && own != nil && own.born <= base && l.gone > limit
+	if !fit || ailing || x.w.finish() <= limit {
+		return boolInt(a != nil), a != nil || !ailing
 	}
 	if a == nil {
 		x.fail(base, []int{l.why}, "%s is never told that %s was added", s.source, l.life)
-		return 0
+		return 0, true
 	}
 	if e.Within > 0 {
 		x.unless(a.since <= limit, base, []int{a.sinceIndex}, "%s is told after %s that %s was added, want %s", s.source, time.Duration(a.since-base), l.life, time.Duration(limit-base))
+		x.late(base, limit, a.since)
 	} else {
 		x.good()
 	}
-	return 1
+	return 1, true
 }
 
 func boolInt(b bool) int {
@@ -232,14 +252,15 @@ func (x *expecter) errors(e *scenario.ExpectErrors) {
 			continue
 		}
 		f := x.w.resettable(own, slot, r.At)
-		if f == nil {
-			continue
+		if f == nil || e.From == nil && x.w.ails(f, own) && !x.w.ails(f, slot) {
+			continue // where no callers are named, one that is itself cut off says nothing of the slot
 		}
 		since := max(f.begin, b.Began)
 		x.unless(slices.Contains(allowed, b.Status), r.At, []int{f.index, i}, "%s of %s towards slot %d fails with %s, want one of %v", b.Name, r.Source, slot, b.Status, allowed)
 		if e.Within > 0 {
 			late := max(since, x.w.placed(f, slot)) + x.w.within(e.Within.Time())
 			x.unless(r.At <= late, r.At, []int{f.index, i}, "%s of %s towards slot %d fails %s after the fault", b.Name, r.Source, slot, time.Duration(r.At-since))
+			x.late(since, late, r.At)
 		}
 		took = append(took, r.At-since)
 	}
@@ -297,7 +318,7 @@ func (x *expecter) removals(e *scenario.ExpectRemovals) {
 		}
 	}
 	for _, l := range x.w.lifeList {
-		if l.told < x.w.finish() {
+		if slices.ContainsFunc(l.notices, func(a *acquaintance) bool { return a.own == nil && a.removed < x.w.finish() }) {
 			n++
 		}
 	}
@@ -331,6 +352,7 @@ func (x *expecter) mesh(e *scenario.ExpectMesh) {
 		return
 	}
 	x.unless(at <= limit, base, nil, "everybody knows everybody after %s, want %s", time.Duration(at-base), time.Duration(limit-base))
+	x.late(base, limit, at)
 }
 
 func (x *expecter) connects(e *scenario.ExpectConnects) {
@@ -353,6 +375,7 @@ func (x *expecter) connects(e *scenario.ExpectConnects) {
 			}
 		}
 		x.unless(first <= limit, base, nil, "no connection between slots %d and %d opens within %s%s", a, b, time.Duration(limit-base), until(first, base))
+		x.late(base, limit, first)
 	}
 }
 
@@ -378,6 +401,7 @@ func (x *expecter) exits(e *scenario.ExpectExits) {
 			}
 			x.unless(b.Code == e.Code, p.end, []int{p.endIndex}, "%s has ended with the code %d, want %d", p.source, b.Code, e.Code)
 			x.unless(p.end-since <= x.w.within(e.Within.Time()), p.end, []int{p.endIndex}, "%s has ended after %s, want %s", p.source, time.Duration(p.end-since), e.Within)
+			x.late(since, since+x.w.within(e.Within.Time()), p.end)
 		}
 	}
 }

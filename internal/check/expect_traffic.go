@@ -103,6 +103,7 @@ func (x *expecter) stalls(streams map[history.ConnEnd]*stream, limit int64) {
 			s.wait(i)
 		}
 		x.unless(s.longest <= limit, s.since, nil, "connection %d: nothing arrives from the %s for %s", end.Conn, end.Side, time.Duration(s.longest))
+		x.late(s.since, s.since+limit, s.since+s.longest)
 	}
 }
 

@@ -124,32 +124,32 @@ type telling struct {
 // itself, it is what was done to the observer, or to the host, that counts.
 func (f *figureMaker) removed() {
 	for slot := range f.w.slots {
-		for _, lost := range f.w.losses(slot) {
-			for _, s := range f.w.sessionList {
-				if s.source.Role == history.RoleApp && s.source.Slot != slot {
-					f.told(slot, lost, s)
+		for _, s := range f.w.sessionList {
+			if s.source.Role == history.RoleApp && s.source.Slot != slot {
+				for _, lost := range f.w.losses(slot, s) {
+					f.told(slot, s.source.Slot, lost)
 				}
 			}
 		}
 	}
 }
 
-func (f *figureMaker) told(slot int, lost loss, s *session) {
-	a := s.acquainted(lost.life.life, lost.since)
-	if a == nil || a.removed == never {
+func (f *figureMaker) told(slot, observer int, lost loss) {
+	removed := lost.known.removed
+	if removed == never {
 		return
 	}
 	x, since := lost.fault, lost.since
 	if x == nil {
-		if x = f.w.removable(slot, s.source.Slot, a.removed); x == nil {
+		if x = f.w.removable(slot, observer, removed); x == nil {
 			return
 		}
 		since = x.begin
 	}
-	if x.together(slot, s.source.Slot) {
+	if x.together(slot, observer) {
 		return
 	}
-	f.add(scenario.TimeToRemoved, x.What, a.removed-since)
+	f.add(scenario.TimeToRemoved, x.What, removed-since)
 }
 
 // startOf returns when the process of a slot that runs at a time was started,

@@ -42,6 +42,7 @@ func (m *hang) see(i int, r *history.Record) {
 		delete(m.open, key)
 		limit, why := m.limit(&b.Call, r.Source, r.At)
 		m.unless(r.At <= limit, r.At, []int{began, i}, "%s of %s took %s%s", b.Name, r.Source, time.Duration(r.At-b.Began), why)
+		m.late(b.Began, limit, r.At)
 	}
 }
 
@@ -77,7 +78,7 @@ func (m *hang) limit(c *history.Call, source history.Source, at int64) (limit in
 	peer := -1
 	if c.Peer != (addr.Life{}) {
 		peer = m.w.slotOf(c.Peer)
-		least(m.w.lossOf(source, c.Peer), ", although its peer was lost")
+		least(m.w.lossOf(source, c.Peer, c.Began), ", although its peer was lost")
 	}
 	// What waits for nobody in particular, as a listener, goes on with the next life.
 	if own := m.ownLife(c, source); own != nil && c.Peer != (addr.Life{}) {

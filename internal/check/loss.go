@@ -1,12 +1,23 @@
 package check
 
-import "github.com/fabricd/fabricd/internal/history"
+import (
+	"slices"
 
-// A loss is a life that ended, and what ended it. The expectation removed and the
-// figure time_to_removed count from since, at the same observers.
+	"github.com/fabricd/fabricd/internal/history"
+)
+
+// host is the slot of the host.
+const host = 0
+
+// A loss is the end of a life as it concerns one observer that knew it, and what
+// ended it. The expectation removed and the figure time_to_removed count from
+// since, at the same observers.
 type loss struct {
 	*life
-	fault *fault // nil: none of the slot or of a link of it
+	known *acquaintance // of the observer
+	fault *fault        // nil: none of the slot or of a link of it
+	// own: the life went on. It is the observer that a fault cut off.
+	own bool
 	// since is when the lab began to put the fault in place, but not later than
 	// the end of the life; without a fault that end.
 	since int64
@@ -16,30 +27,143 @@ type loss struct {
 	placed int64
 }
 
-// losses returns the lives of a slot that ended before the run did.
-func (w *world) losses(slot int) []loss {
+// losses returns the ends of lives of a slot, before the run ended, that an observer
+// has to be told of.
+func (w *world) losses(slot int, s *session) []loss {
 	var all []loss
-	s := w.slots[slot]
-	if s == nil {
+	sl := w.slots[slot]
+	if sl == nil {
 		return nil
 	}
-	for _, l := range s.lives {
-		end := min(l.gone, l.told)
-		if end >= w.finish() {
-			continue
-		}
-		lost := loss{life: l, since: end, placed: end}
-		for i := len(w.faults) - 1; i >= 0; i-- {
-			f := w.faults[i]
-			if f.Harm == history.HarmRemove && f.begin <= end+w.order() && (f.onNode(slot) || f.onAnyWay(slot)) {
-				lost.fault, lost.since = f, min(end, f.begin)
-				lost.placed = max(lost.since, w.placed(f, slot))
-				break
+	for _, l := range sl.lives {
+		for _, a := range s.ever(l.life) {
+			end, own := w.endTo(s.source.Slot, l, a)
+			if end >= w.finish() {
+				continue
+			}
+			x := w.lossOfLife(l, a, end, own)
+			// An observer that attached later, or was new to everybody then, knew
+			// nothing of the life.
+			if a.since <= x.since && x.since < a.cleared {
+				all = append(all, x)
 			}
 		}
-		all = append(all, lost)
 	}
 	return all
+}
+
+// endTo returns when a life ended for an observer: it ended, or this observer or another
+// one was told so, and by which fault of an observer, if it went on. What one was told
+// because it was itself cut off is no end to those who were not.
+func (w *world) endTo(observer int, l *life, a *acquaintance) (end int64, own *fault) {
+	end = l.gone
+	for _, n := range l.notices {
+		if a.since <= n.removed && n.removed < end && (n.own == nil || w.ails(n.own, observer)) {
+			end, own = n.removed, n.own
+		}
+	}
+	return end, own
+}
+
+// lossOfLife returns a loss, with what ended the life, or ailed its observer.
+func (w *world) lossOfLife(l *life, a *acquaintance, end int64, own *fault) loss {
+	x := loss{life: l, known: a, fault: own, own: own != nil, since: end, placed: end}
+	if own == nil {
+		x.fault = w.blamed(l.slot, end)
+	}
+	if x.fault != nil {
+		x.since = min(end, x.fault.begin)
+		x.placed = max(x.since, w.placed(x.fault, l.slot))
+	}
+	return x
+}
+
+// blamed returns the latest fault that explains the end of a life of a slot at a time.
+func (w *world) blamed(slot int, end int64) *fault {
+	for i := len(w.faults) - 1; i >= 0; i-- {
+		if f := w.faults[i]; f.Harm == history.HarmRemove && f.begin <= end+w.order() && w.harms(f, slot) {
+			return f
+		}
+	}
+	return nil
+}
+
+// harms reports whether a fault is a reason to lose a slot: it ails the slot, or is of
+// a link of it and ails no other one.
+func (w *world) harms(f *fault, slot int) bool {
+	if w.ails(f, slot) {
+		return true
+	}
+	for other := range w.slots {
+		if w.ails(f, other) {
+			return false
+		}
+	}
+	return f.onAnyWay(slot)
+}
+
+// ails reports whether a fault is of a slot itself: of the node as a whole, or a cut
+// from the host that leaves the host another slot.
+func (w *world) ails(f *fault, slot int) bool {
+	if f.onNode(slot) {
+		return true
+	}
+	if slot == host || !f.onWay(slot, host) {
+		return false
+	}
+	for other := range w.slots {
+		if other != host && other != slot && !f.onWay(other, host) {
+			return true
+		}
+	}
+	return false
+}
+
+// ownFault returns the fault by which an observer was told of the end of a life that
+// went on: one that ails the observer, from while it knew the life. nil: none, or the
+// slot of the life was harmed then.
+func (w *world) ownFault(l *life, observer int, a *acquaintance) *fault {
+	if a.removed == never || l.gone <= a.removed+w.order() {
+		return nil
+	}
+	var own *fault
+	for _, f := range w.faults {
+		if f.Harm != history.HarmRemove || !w.around(f, a.removed) {
+			continue
+		}
+		detected := f.end == never || a.removed <= f.end+w.within(w.bound.Silence)
+		if detected && w.harms(f, l.slot) {
+			return nil
+		}
+		if f.end >= a.since && w.ails(f, observer) && !w.ails(f, l.slot) {
+			own = f
+		}
+	}
+	return own
+}
+
+// ailing reports whether an observer, and not a slot, was cut off at some time from a
+// to b, or so shortly before that it may still not be back.
+func (w *world) ailing(observer, slot int, a, b int64) bool {
+	return slices.ContainsFunc(w.faults, func(f *fault) bool {
+		return f.Harm == history.HarmRemove && f.begin <= b && f.end >= a-w.within(w.bound.Silence) && w.ails(f, observer) && !w.ails(f, slot)
+	})
+}
+
+// notice collects the ends of lives that observers were told of, and by which fault of
+// their own.
+func (w *world) notice() {
+	for _, s := range w.sessionList {
+		for id := range s.known {
+			l := w.lives[id]
+			for _, a := range s.ever(id) {
+				if a.removed != never {
+					a.own = w.ownFault(l, s.source.Slot, a)
+					l.notices = append(l.notices, a)
+				}
+			}
+		}
+	}
 }
 
 // placed returns when the whole of a fault was in place for a slot, but not later than

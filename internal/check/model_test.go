@@ -81,12 +81,17 @@ func (m *model) put(s history.Source, b history.Body) {
 func (m *model) app(n *modelNode) history.Source    { return history.App(n.slot, 1) }
 func (m *model) daemon(n *modelNode) history.Source { return history.Daemon(n.slot, n.run) }
 
-// start starts the daemon of a node, which is told to everybody.
+// start starts the daemon of a node.
 func (m *model) start(n *modelNode) {
 	n.run++
+	m.put(history.Lab, &history.Process{Target: m.daemon(n), Did: history.DidStart})
+	m.rejoin(n)
+}
+
+// rejoin gives a node its next life, which is told to everybody.
+func (m *model) rejoin(n *modelNode) {
 	n.life = addr.Life{Node: addr.NodeID(n.slot), Generation: n.life.Generation + 1}
 	n.alive = true
-	m.put(history.Lab, &history.Process{Target: m.daemon(n), Did: history.DidStart})
 	m.put(m.app(n), &history.Event{What: history.EventSelf, Observer: n.life, Subject: n.life, UUID: n.uuid})
 	view := &history.View{Observer: n.life, Live: []history.Member{{Life: n.life, UUID: n.uuid}}}
 	n.knows = map[int]addr.Life{}

@@ -72,6 +72,10 @@ func (m *recovery) finish() {
 			continue
 		}
 		at, ok := m.worked[pair]
-		m.unless(ok && at <= late, m.quiet, []int{i}, "no connection from slot %d to slot %d opens within %s after the last fault", pair[0], pair[1], time.Duration(late-m.quiet))
+		if !ok {
+			at = never
+		}
+		m.unless(at <= late, m.quiet, []int{i}, "no connection from slot %d to slot %d opens within %s after the last fault", pair[0], pair[1], time.Duration(late-m.quiet))
+		m.late(m.quiet, late, at)
 	}
 }

@@ -150,6 +150,7 @@ func (m *resetAll) returned(i int, r *history.Record, b *history.Return) {
 	switch {
 	case b.Began < e.at && r.At > e.at+m.w.order():
 		m.fail(r.At, proof, "%s of %s towards %s was under way when NODE_REMOVED was told, and ended %s later", b.Name, r.Source, b.Peer, time.Duration(r.At-e.at))
+		m.late(e.at, e.at+m.w.order(), r.At)
 	case b.Began > e.at+m.w.order() && b.Status == "" && !slices.Contains(localCalls, b.Name):
 		m.fail(r.At, proof, "%s of %s towards %s succeeds after NODE_REMOVED", b.Name, r.Source, b.Peer)
 	case b.Status != "" && !timedOut && !slices.Contains(lossErrnos, b.Status):
@@ -191,6 +192,7 @@ func (m *resetAll) end(c *conn, e *connEnd) {
 	}
 	m.unless(e.closed <= late, r.at, []int{e.openIndex, r.index, e.closeIndex},
 		"connection %d of %s to %s is not ended %s after NODE_REMOVED%s", c.nonce, e.source, e.remote, endTime, until(e.closed, r.at))
+	m.late(r.at, late, e.closed)
 }
 
 // until says how long after something an end came.

@@ -41,8 +41,9 @@ type Judgement struct {
 	Rows       string      `json:"rows,omitempty"` // of the failure model: "I5"
 	Claim      string      `json:"claim"`
 	Verdict    Verdict     `json:"verdict"`
-	Checked    int         `json:"checked"` // how many times something was judged
-	Count      int         `json:"count"`   // of violations
+	Checked    int         `json:"checked"`           // how many times something was judged
+	Count      int         `json:"count"`             // of violations
+	Excused    int         `json:"excused,omitempty"` // of these, what came late by no more than the lab stood still
 	Violations []Violation `json:"violations,omitempty"`
 }
 

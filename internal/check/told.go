@@ -56,6 +56,7 @@ func (m *toldAll) survivor(l *life, s *session) {
 	}
 	m.fail(l.gone, []int{a.sinceIndex, l.why, a.index}, "%s is not told within %s that %s was removed%s",
 		s.source, time.Duration(late-l.gone), l.life, until(a.removed, l.gone))
+	m.late(l.gone, late, a.removed)
 }
 
 // hostAway reports whether something was done to the host about then.

@@ -20,10 +20,11 @@ const never = int64(math.MaxInt64)
 type world struct {
 	records []history.Record
 	begin   history.Begin
-	beginAt int   // index of the record; -1: none
-	endAt   int   // index of the end record; -1: none
-	end     int64 // time of the last record
-	settled int64 // when the workload had ended and settled: the first end count; never
+	beginAt int        // index of the record; -1: none
+	endAt   int        // index of the end record; -1: none
+	end     int64      // time of the last record
+	stills  []interval // in which the lab itself stood still, unless a fault of the scenario did it
+	settled int64      // when the workload had ended and settled: the first end count; never
 	bound   scenario.Bound
 	slack   scenario.Slack
 
@@ -85,7 +86,8 @@ type life struct {
 	gone   int64 // its process ended, it was reset, or the slot has another life
 	killed bool  // its process ended
 	why    int   // index of the record that says that it is gone; -1
-	told   int64 // when the first observer was told of its end; never
+	// notices are the acquaintances of observers that were told of its end.
+	notices []*acquaintance
 }
 
 // A conn is a connection as its ends tell it.
@@ -133,11 +135,12 @@ type stamped[T any] struct {
 type acquaintance struct {
 	since      int64
 	sinceIndex int
-	added      int64 // the event; never: it knew it from a view
-	removed    int64 // the event; never: none
-	index      int   // of the removed event; -1
-	times      int   // removed events
-	cleared    int64 // its own life ended, so it forgot; never
+	added      int64  // the event; never: it knew it from a view
+	removed    int64  // the event; never: none
+	index      int    // of the removed event; -1
+	times      int    // removed events
+	cleared    int64  // its own life ended, so it forgot; never
+	own        *fault // of the source, by which it was told of the end of a life that went on
 }
 
 func sideIndex(s history.Side) int {
@@ -158,6 +161,8 @@ func newWorld(records []history.Record) *world {
 	slices.SortStableFunc(w.faults, func(a, b *fault) int { return cmp.Compare(a.begin, b.begin) })
 	w.bound = scenario.Detection(w.begin.Detection).Bound()
 	w.slack = scenario.Lab(w.begin.Lab).Slack()
+	w.stills = stills(records)
+	w.notice()
 	return w
 }
 
@@ -268,7 +273,7 @@ func (w *world) goneBy(l *life, at int64, index int, killed bool) {
 func (w *world) life(l addr.Life, at int64) *life {
 	x := w.lives[l]
 	if x == nil {
-		x = &life{life: l, slot: -1, born: at, gone: never, why: -1, told: never}
+		x = &life{life: l, slot: -1, born: at, gone: never, why: -1}
 		w.lives[l] = x
 		w.lifeList = append(w.lifeList, x)
 	}
@@ -300,8 +305,7 @@ func (w *world) event(i int, r *history.Record, b *history.Event) {
 		w.life(b.Subject, r.At)
 		s.learn(b.Subject, r.At, i).added = r.At
 	case history.EventRemoved:
-		l := w.life(b.Subject, r.At)
-		l.told = min(l.told, r.At)
+		w.life(b.Subject, r.At)
 		a := s.known[b.Subject]
 		if a == nil {
 			a = s.learn(b.Subject, r.At, i)
@@ -365,17 +369,6 @@ func (s *session) learn(l addr.Life, at int64, index int) *acquaintance {
 func (s *session) ever(l addr.Life) []*acquaintance {
 	if a := s.known[l]; a != nil {
 		return append(slices.Clone(s.past[l]), a)
-	}
-	return nil
-}
-
-// acquainted returns the acquaintance with a life at a time, nil if there was
-// none.
-func (s *session) acquainted(l addr.Life, at int64) *acquaintance {
-	for _, a := range s.ever(l) {
-		if a.since <= at && at < a.cleared {
-			return a
-		}
 	}
 	return nil
 }
