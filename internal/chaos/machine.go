@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -13,10 +14,13 @@ import (
 	"github.com/fabricd/fabricd/internal/scenario"
 )
 
-// Ports that every slot has: each has an address of its own.
+// Ports that every slot has: each has an address of its own. In the local lab another
+// cluster of the machine may listen there at every address: then it takes the next two
+// that are free.
 const (
 	dataPort   = 7700
 	gossipPort = 7701
+	portTries  = 100
 )
 
 // A machine is the site of the local lab: processes of this machine, each
@@ -25,6 +29,7 @@ type machine struct {
 	exe   string // fabricd
 	spawn *spawner
 	net   netip.Addr // of slot 0; the others follow
+	above uint16     // how far its ports are above those of other labs; open sets it
 	group group
 }
 
@@ -67,7 +72,38 @@ const (
 	MaxParallel = 8
 )
 
-func (m *machine) open(context.Context, int) error { return nil }
+// open looks for ports that are free at the addresses of all slots.
+func (m *machine) open(_ context.Context, nodes int) error {
+	var taken error
+	for range portTries {
+		if taken = m.portsFree(nodes); taken == nil {
+			return nil
+		}
+		m.above += 2
+	}
+	return fmt.Errorf("none of %d pairs of ports is free: %w", portTries, taken)
+}
+
+// portsFree returns why the slots could not listen at their ports, nil if they could.
+func (m *machine) portsFree(nodes int) error {
+	for slot := range nodes {
+		p := m.place(slot)
+		for _, port := range []uint16{p.data, p.gossip} {
+			at := netip.AddrPortFrom(p.bind, port)
+			u, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
+			if err != nil {
+				return err
+			}
+			defer u.Close()
+			l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(at))
+			if err != nil {
+				return err
+			}
+			defer l.Close()
+		}
+	}
+	return nil
+}
 
 func (m *machine) close(context.Context) error { return m.group.close() }
 
@@ -75,7 +111,7 @@ func (m *machine) place(slot int) place {
 	b := m.net.As4()
 	b[3] += byte(slot)
 	a := netip.AddrFrom4(b)
-	return place{bind: a, advertise: a, data: dataPort, gossip: gossipPort}
+	return place{bind: a, advertise: a, data: dataPort + m.above, gossip: gossipPort + m.above}
 }
 
 func (m *machine) command(args []string) *exec.Cmd {
