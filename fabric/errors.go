@@ -98,8 +98,11 @@ func (e *OpError) hint() string {
 		}
 		return registerHint(code)
 	case "mmap":
-		if code == status.NotSupp {
+		switch code {
+		case status.NotSupp:
 			return "mapping needs both ends on one node and a range inside one window; a Mirror works across nodes"
+		case status.NoAddress:
+			return "the range must lie inside one registered window"
 		}
 		return transferHint(code)
 	case "atomic", "putsignal", "vputsignal", "word":
@@ -127,7 +130,7 @@ func connectHint(code status.Code, remote Addr) string {
 	case status.Refused:
 		return "nobody listens there, its backlog is full, or nobody accepted in time"
 	case status.NoDevice:
-		return fmt.Sprintf("the cluster has no node %d now", remote.Node)
+		return fmt.Sprintf("node %d is no member now, or this node cannot reach it: see fabricd ping %d", remote.Node, remote.Node)
 	case status.Invalid:
 		if remote.Port == 0 {
 			return "port 0 is nobody's"

@@ -35,7 +35,7 @@ func TestHintsSayWhatToDo(t *testing.T) {
 		err  *OpError
 		want string
 	}{
-		{&OpError{"attach", Addr{Node: addr.NoNode}, Addr{}, status.NoDevice}, "attach: no such node (does fabricd run on this machine? its socket's path is in $FABRIC_SOCKET)"},
+		{&OpError{"attach", Addr{Node: addr.NoNode}, Addr{}, status.NoDevice}, "attach: no such node, or it is not reachable (does fabricd run on this machine? its socket's path is in $FABRIC_SOCKET)"},
 		{&OpError{"listen", local, Addr{}, status.Invalid}, "listen 1:1088: invalid argument (the endpoint must be bound and the backlog at least 1)"},
 		{&OpError{"connect", local, remote, status.Invalid}, "connect 1:1088->2:2050: invalid argument (an endpoint whose connection ended cannot connect again: open a new one)"},
 		{&OpError{"register", local, remote, status.Invalid}, "register 1:1088->2:2050: invalid argument (memory, offset and length must be whole pages of 4096 bytes, aligned, and cut no window)"},

@@ -24,7 +24,7 @@ func TestOpErrorSaysWhatWhoAndWhy(t *testing.T) {
 		{&OpError{"open", Addr{Node: 1}, Addr{}, status.NoMemory}, "open node 1: out of memory or over quota"},
 		{&OpError{"send", local, remote, status.Reset}, "send 1:1088->2:2050: connection reset by peer"},
 		{&OpError{"connect", local, remote, status.Refused}, "connect 1:1088->2:2050: connection refused (nobody listens there, its backlog is full, or nobody accepted in time)"},
-		{&OpError{"connect", Addr{Node: 1}, remote, status.NoDevice}, "connect node 1->2:2050: no such node (the cluster has no node 2 now)"},
+		{&OpError{"connect", Addr{Node: 1}, remote, status.NoDevice}, "connect node 1->2:2050: no such node, or it is not reachable (node 2 is no member now, or this node cannot reach it: see fabricd ping 2)"},
 		{&OpError{"connect", local, Addr{Node: 2}, status.Invalid}, "connect 1:1088->2:0: invalid argument (port 0 is nobody's)"},
 		{&OpError{"bind", Addr{Node: 1}, Addr{}, status.Invalid}, "bind node 1: invalid argument (the port is taken on this node)"},
 		{&OpError{"bind", local, Addr{}, status.Invalid}, "bind 1:1088: invalid argument (the endpoint is bound already)"},
@@ -33,6 +33,24 @@ func TestOpErrorSaysWhatWhoAndWhy(t *testing.T) {
 	} {
 		if got := tt.err.Error(); got != tt.want {
 			t.Errorf("got  %s\nwant %s", got, tt.want)
+		}
+	}
+}
+
+// TestErrorsSayWhatIsTheMatter where the same code has several reasons.
+func TestErrorsSayWhatIsTheMatter(t *testing.T) {
+	local, remote := Addr{Node: 1, Port: 1088}, Addr{Node: 2, Port: 2050}
+	for _, tt := range []struct {
+		err     *OpError
+		has, no string
+	}{
+		{&OpError{"mmap", local, remote, status.NoAddress}, "inside one registered window", "gap"},
+		{&OpError{"mmap", local, remote, status.Access}, "does not allow", ""},
+		{&OpError{"connect", local, remote, status.NoDevice}, "or this node cannot reach it", "no node 2"},
+		{&OpError{"connect", local, remote, fmt.Errorf("node 2 does not answer: %w", status.NoDevice)}, "node 2 does not answer", "is no member"},
+	} {
+		if text := tt.err.Error(); !strings.Contains(text, tt.has) || tt.no != "" && strings.Contains(text, tt.no) {
+			t.Errorf("%q: want %q in it, and not %q", text, tt.has, tt.no)
 		}
 	}
 }

@@ -75,7 +75,7 @@ var mayImport = map[string][]string{
 	"internal/daemon": {"internal/audit", "internal/guard", "internal/admission", "internal/logbound", "internal/driver", "membership", "membership/gossip", "membership/state", "membership/trust", "membership/verdict", "internal/ipc",
 		"internal/transport", "internal/transport/quic", "internal/transport/tcp", "internal/faults", "internal/faults/inject", "internal/faults/failpoint",
 		"internal/segment", "internal/shm", "fabric/addr", "internal/status", "internal/yamlbound", "internal/printable", "internal/access"},
-	"internal/doctor": {"internal/daemon", "internal/ipc", "internal/shm", "internal/transport/quic"},
+	"internal/doctor": {"internal/daemon", "internal/ipc", "internal/shm", "internal/transport/quic", "membership/trust"},
 	"fabric/embed":    {"fabric", "internal/daemon", "internal/ipc", "fabric/addr"},
 	"fabric/fabrictest": {"fabric", "internal/driver", "internal/ipc", "internal/transport", "internal/transport/mem",
 		"internal/transport/quic", "internal/transport/tcp", "internal/faults", "internal/faults/inject", "internal/faults/failpoint", "fabric/addr"},

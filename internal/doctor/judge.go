@@ -199,7 +199,7 @@ func joins(f Facts) (all []Finding) {
 		case answered:
 			all = append(all, Finding{"join", Note, j.Err.Error(), "another one answers, which is enough"})
 		default:
-			all = append(all, Finding{"join", Bad, j.Err.Error(), "is fabricd running there, and is its data port open for UDP and TCP?"})
+			all = append(all, Finding{"join", Bad, j.Err.Error(), "is fabricd running there, is this its data port (7700, not that of gossip), and is it open for UDP and TCP?"})
 		}
 	}
 	return all

@@ -2,6 +2,9 @@ package doctor
 
 import (
 	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
 	"net"
 	"os"
 	"runtime"
@@ -14,6 +17,7 @@ import (
 	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/internal/transport/quic"
+	"github.com/fabricd/fabricd/membership/trust"
 )
 
 // joinTimeout bounds the wait for a member, and askTimeout that for the node here.
@@ -100,7 +104,8 @@ func (f *Facts) lookAtUDP(c daemon.Config) {
 	})
 }
 
-// dialAll connects to all addresses at once, and waits for no answer for long.
+// dialAll asks all addresses at once whether they are data ports, and waits for no
+// answer for long.
 func dialAll(ctx context.Context, addresses []string) []Join {
 	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
 	defer cancel()
@@ -109,16 +114,32 @@ func dialAll(ctx context.Context, addresses []string) []Join {
 	for i, address := range addresses {
 		wg.Go(func() {
 			began := time.Now()
-			var d net.Dialer
-			c, err := d.DialContext(ctx, "tcp", address)
-			if err == nil {
-				c.Close()
-			}
+			err := askToJoin(ctx, address)
 			all[i] = Join{address, time.Since(began), err}
 		})
 	}
 	wg.Wait()
 	return all
+}
+
+// askToJoin begins what a newcomer begins at the data port of a member. No other port
+// answers that: that of gossip takes connections too.
+func askToJoin(ctx context.Context, address string) error {
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "tcp", address)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	// Whose certificate it is, the token says, when the node joins.
+	t := tls.Client(c, &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true, NextProtos: []string{trust.JoinALPN}})
+	if err = t.HandshakeContext(ctx); err == nil && t.ConnectionState().NegotiatedProtocol != trust.JoinALPN {
+		err = errors.New("another protocol")
+	}
+	if err != nil {
+		return fmt.Errorf("%s takes connections, and is no data port of fabricd: %w", address, err)
+	}
+	return nil
 }
 
 func ask(ctx context.Context, c *daemon.Client) (n Node) {

@@ -1,14 +1,21 @@
 package doctor
 
 import (
+	"crypto/tls"
+	"io"
+	"log"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/fabricd/fabricd/internal/daemon"
+	"github.com/fabricd/fabricd/membership/trust"
 )
 
 // place returns a configuration whose files are in a directory of the test, with
@@ -33,14 +40,55 @@ func look(t *testing.T, c daemon.Config) map[string]Finding {
 	return found
 }
 
-func TestThisMachineCanHaveANode(t *testing.T) {
-	c := place(t)
-	member, err := net.Listen("tcp", "127.0.0.1:0")
+// member returns the address of a data port, which answers newcomers.
+func member(t *testing.T) string { return server(t, trust.JoinALPN) }
+
+// server returns the address of a server over TLS that speaks some protocols.
+func server(t *testing.T, protocols ...string) string {
+	s := httptest.NewUnstartedServer(http.NotFoundHandler())
+	s.Config.ErrorLog = log.New(io.Discard, "", 0)
+	s.TLS = &tls.Config{NextProtos: protocols}
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	return s.Listener.Addr().String()
+}
+
+// TestAGossipPortIsNoAddressToJoin: it takes connections, which it closes when it cannot
+// read what comes. So does a server of something else.
+func TestAGossipPortIsNoAddressToJoin(t *testing.T) {
+	gossip, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer member.Close()
-	c.Join = []string{member.Addr().String()}
+	var serving sync.WaitGroup
+	defer serving.Wait()
+	defer gossip.Close()
+	serving.Go(func() {
+		for {
+			c, err := gossip.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = c.Read(make([]byte, 512))
+			c.Close()
+		}
+	})
+	web := server(t)
+	for _, address := range []string{gossip.Addr().String(), web} {
+		found := joins(Facts{Joins: dialAll(t.Context(), []string{address, member(t)})})
+		if found[0].State != Note || found[1].State != OK || !strings.Contains(found[0].Found, "no data port") {
+			t.Errorf("%+v", found)
+		}
+		found = joins(Facts{Joins: dialAll(t.Context(), []string{address})})
+		if found[0].State != Bad || !strings.Contains(found[0].Remedy, "gossip") {
+			t.Errorf("%+v", found)
+		}
+	}
+}
+
+func TestThisMachineCanHaveANode(t *testing.T) {
+	c := place(t)
+	c.Join = []string{member(t)}
 	found := look(t, c)
 	for check, f := range found {
 		if f.State == Bad {

@@ -1,11 +1,11 @@
 package driver
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
-	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/transport"
 )
 
@@ -63,12 +63,12 @@ func newChoice(ranked []standing, peer Peer) (*choice, error) {
 	}
 	switch {
 	case len(c.addresses) == 0:
-		return nil, fmt.Errorf("%w: no address is known", status.NoDevice)
+		return nil, unreachable{errors.New("no address is known")}
 	case len(own) == 0:
-		return nil, fmt.Errorf("%w: this node has no provider", status.NoDevice)
+		return nil, unreachable{errors.New("this node has no provider")}
 	case !common:
-		return nil, fmt.Errorf("%w: no provider in common: %s here, %s there", status.NoDevice,
-			strings.Join(own, ", "), strings.Join(peer.Providers, ", "))
+		return nil, unreachable{fmt.Errorf("no provider in common: %s here, %s there",
+			strings.Join(own, ", "), strings.Join(peer.Providers, ", "))}
 	}
 	return c, nil
 }

@@ -287,7 +287,7 @@ func linkError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	return fmt.Errorf("%w: %w", status.NoDevice, err)
+	return unreachable{err}
 }
 
 // codeError returns code as an error, nil for status.OK.

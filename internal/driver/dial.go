@@ -2,6 +2,7 @@ package driver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -23,7 +24,13 @@ import (
 // then, and says why.
 const linkSlack = 500 * time.Millisecond
 
-var errNoLink = fmt.Errorf("%w: the node was not reached in time", status.NoDevice)
+// unreachable is why a node cannot be reached. Its code is status.NoDevice, whose text
+// is that of a node that is not there: this one may be a live member.
+type unreachable struct{ error }
+
+func (u unreachable) Unwrap() []error { return []error{status.NoDevice, u.error} }
+
+var errNoLink = unreachable{errors.New("the node was not reached in time")}
 
 // linkTo returns the link to a live node, establishing it if there is none.
 // The error is status.NoDevice if the node is not live, is lost meanwhile or
@@ -64,7 +71,7 @@ func (n *Node) linkTo(ctx context.Context, id addr.NodeID) (*link, error) {
 			err, up := p.dialErr, p.link != nil
 			n.mu.Unlock()
 			if !up && err != nil {
-				return nil, fmt.Errorf("%w: node %d is not reachable: %w", status.NoDevice, id, err)
+				return nil, unreachable{fmt.Errorf("node %d is not reachable: %w", id, err)}
 			}
 		case <-p.lost:
 			return nil, status.NoDevice

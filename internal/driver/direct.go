@@ -3,6 +3,7 @@ package driver
 import (
 	"fmt"
 	"os"
+	"strings"
 	"sync"
 
 	"github.com/fabricd/fabricd/internal/core"
@@ -59,7 +60,7 @@ func (w *withdrawals) found(err error) {
 	case err == nil:
 		w.used, w.why = true, ""
 	case status.Of(err) == status.NotSupp:
-		w.why = err.Error()
+		w.why = reason(err)
 	}
 }
 
@@ -75,9 +76,15 @@ func (c *conn) rmaPath() (path, why string) {
 	case w.used:
 		return "direct", ""
 	case c.twin.Load() == nil:
-		return "node", errOtherNode.Error()
+		return "node", reason(errOtherNode)
 	}
 	return "node", "no window has been asked for"
+}
+
+// reason returns why windows are not handed out, without the error's code: operations
+// on them work.
+func reason(err error) string {
+	return strings.TrimSuffix(err.Error(), ": "+status.NotSupp.Error())
 }
 
 var errOtherNode = fmt.Errorf("the peer is on another node: %w", status.NotSupp)

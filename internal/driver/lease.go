@@ -17,7 +17,7 @@ func (s Self) greet(h wire.Hello) ([]byte, error) {
 	var lease []byte
 	if s.Lease != nil {
 		if lease = s.Lease(); len(lease) == 0 {
-			return nil, fmt.Errorf("%w: %v has no lease to show", status.NoDevice, s.Life)
+			return nil, unreachable{fmt.Errorf("%v has no lease to show", s.Life)}
 		}
 	}
 	b := wire.Lease{Length: uint32(len(lease))}.AppendTo(h.AppendTo(nil))

@@ -283,7 +283,7 @@ func (l *link) enter(ep *endpoint, window int) (*conn, error) {
 }
 
 // errLinkDown is the error of a link that was found down: another one may do.
-var errLinkDown = fmt.Errorf("%w: the link has ended", status.NoDevice)
+var errLinkDown = unreachable{errors.New("the link has ended")}
 
 func (l *link) conn(id wire.ConnID) *conn {
 	l.mu.Lock()

@@ -292,7 +292,7 @@ func (n *Node) Ping(ctx context.Context, node addr.NodeID) (time.Duration, error
 	case rtt := <-reply:
 		return rtt, nil
 	case <-l.down:
-		return 0, status.NoDevice
+		return 0, errLinkDown
 	case <-ctx.Done():
 		return 0, context.Cause(ctx)
 	}

@@ -58,7 +58,7 @@ var table = [codes]struct {
 	NotConn:    {"endpoint is not connected", syscall.ENOTCONN},
 	IsConn:     {"endpoint is already connected or listening", syscall.EISCONN},
 	InProgress: {"connect in progress", syscall.EINPROGRESS},
-	NoDevice:   {"no such node", syscall.ENODEV},
+	NoDevice:   {"no such node, or it is not reachable", syscall.ENODEV},
 	NoAddress:  {"offset range not registered", syscall.ENXIO},
 	NoSpace:    {"no free port", syscall.ENOSPC},
 	NoMemory:   {"out of memory or over quota", syscall.ENOMEM},
