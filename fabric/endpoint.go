@@ -26,15 +26,16 @@ import (
 // that does not allow it fails at once: send, receive, windows, RMA and fences
 // with ENOTCONN before a connection and ECONNRESET after it.
 type Endpoint struct {
-	ep ipc.Endpoint
+	ep     ipc.Endpoint
+	memory *memoryTable // of the node
 
 	// receiving is taken while a Recv or TryRecv runs, so that two of them do not mix
 	// their bytes although Recv may take several steps.
 	receiving ipc.Turn
 }
 
-func newEndpoint(ep ipc.Endpoint) *Endpoint {
-	e := &Endpoint{ep: ep}
+func newEndpoint(ep ipc.Endpoint, memory *memoryTable) *Endpoint {
+	e := &Endpoint{ep: ep, memory: memory}
 	e.receiving.Init()
 	return e
 }
@@ -117,7 +118,7 @@ func (e *Endpoint) Accept(ctx context.Context) (*Endpoint, error) {
 	if err != nil {
 		return nil, e.fail("accept", withdraw(ctx, err))
 	}
-	return newEndpoint(ep), nil
+	return newEndpoint(ep, e.memory), nil
 }
 
 // TryAccept is Accept without waiting: EAGAIN if there is no request
@@ -127,7 +128,7 @@ func (e *Endpoint) TryAccept() (*Endpoint, error) {
 	if err != nil {
 		return nil, e.fail("accept", err)
 	}
-	return newEndpoint(ep), nil
+	return newEndpoint(ep, e.memory), nil
 }
 
 // Send sends all of p (scif_send with SCIF_SEND_BLOCK): it returns when all

@@ -20,6 +20,7 @@ import (
 // [fabrictest.NewCluster]: https://pkg.go.dev/github.com/fabricd/fabricd/fabric/fabrictest#NewCluster
 type Node struct {
 	session ipc.Session
+	memory  memoryTable
 }
 
 // NewNode returns the Node of a session. It is for the packages of this module
@@ -67,7 +68,7 @@ func (n *Node) Open() (*Endpoint, error) {
 	if err != nil {
 		return nil, n.fail("open", err)
 	}
-	return newEndpoint(ep), nil
+	return newEndpoint(ep, &n.memory), nil
 }
 
 // DefaultBacklog is how many requests may wait at a [Listener].

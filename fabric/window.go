@@ -1,19 +1,67 @@
 package fabric
 
 import (
+	"cmp"
+	"fmt"
+	"slices"
+	"sync"
 	"sync/atomic"
 
 	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/status"
 )
 
 // Memory is zeroed, page-aligned memory that [Endpoint.Register] accepts
 // behind every door.
 type Memory struct {
 	mem    ipc.Memory
+	table  *memoryTable
+	base   uintptr // address of its first byte
 	closed atomic.Bool
 }
 
-// Alloc returns size bytes of [Memory], rounded up to whole pages. It fails
+// A memoryTable has the memory of a node that its application may register.
+type memoryTable struct {
+	mu   sync.Mutex // guards list
+	list []*Memory  // by address
+}
+
+func (t *memoryTable) add(m *Memory) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	i, _ := slices.BinarySearchFunc(t.list, m.base, compareBase)
+	t.list = slices.Insert(t.list, i, m)
+}
+
+func (t *memoryTable) remove(m *Memory) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if i := slices.Index(t.list, m); i >= 0 {
+		t.list = slices.Delete(t.list, i, i+1)
+	}
+}
+
+// holds reports whether p lies in one memory of the table.
+func (t *memoryTable) holds(p []byte) bool {
+	at := addressOf(p)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	i, exact := slices.BinarySearchFunc(t.list, at, compareBase)
+	if !exact {
+		i--
+	}
+	if i < 0 {
+		return false
+	}
+	m := t.list[i]
+	size := uintptr(len(m.mem.Bytes()))
+	return at-m.base < size && uintptr(len(p)) <= size-(at-m.base)
+}
+
+func compareBase(m *Memory, at uintptr) int { return cmp.Compare(m.base, at) }
+
+// Alloc returns size bytes of [Memory], rounded up to whole pages. They stay in use
+// until Close. It fails
 // with EINVAL if size is less than 1 and with ENOMEM when memory or a quota is
 // exhausted, or huge pages that are required ($FABRIC_HUGE_PAGES, see [Attach]).
 func (n *Node) Alloc(size int) (*Memory, error) {
@@ -21,7 +69,9 @@ func (n *Node) Alloc(size int) (*Memory, error) {
 	if err != nil {
 		return nil, n.fail("alloc", err)
 	}
-	return &Memory{mem: mem}, nil
+	m := &Memory{mem: mem, table: &n.memory, base: addressOf(mem.Bytes())}
+	n.memory.add(m)
+	return m, nil
 }
 
 // Bytes returns the memory. It is valid until Close.
@@ -44,7 +94,20 @@ func (m *Memory) Close() error {
 	if m.closed.Swap(true) {
 		return nil
 	}
+	m.table.remove(m)
 	return m.mem.Close()
+}
+
+// registrable refuses memory that an attached application could not share, whatever
+// the door is. The session judges the endpoint's state, which comes first, and pages.
+func (e *Endpoint) registrable(p []byte) error {
+	if len(p) == 0 || len(p)%PageSize != 0 || addressOf(p)%PageSize != 0 || e.memory.holds(p) {
+		return nil
+	}
+	if _, err := e.ep.Peer(); err != nil {
+		return err
+	}
+	return fmt.Errorf("window memory must come from Alloc of the same node: %w", status.Fault)
 }
 
 // Register opens [offset, offset+len(p)) of the endpoint's registered address
@@ -60,16 +123,19 @@ func (m *Memory) Close() error {
 // range from [FirstOffset] is, so that both ends of a fresh connection that
 // register the same sizes get the same offsets.
 //
-// p is page-aligned and whole pages, as those of [Memory] are. The pages stay
+// p is whole pages of one [Memory] of the endpoint's own Node, behind every door. They stay
 // in use until the window is gone: after Unregister or Close, and after the
 // last transfer, signal and mapping that uses it.
 //
 // Errors: EINVAL for unknown flags or protection, memory or a fixed offset that
 // is not page-aligned, an empty p, or a range that overflows; ENOTCONN or
 // ECONNRESET; EADDRINUSE if a fixed range is in use; EFAULT if p is not memory
-// that this door can share; ENOMEM over quota, or if p was handed to another
+// of [Node.Alloc]; ENOMEM over quota, or if p was handed to another
 // application and there is no memory to move it.
 func (e *Endpoint) Register(p []byte, offset int64, prot Prot, flags MapFlags) (int64, error) {
+	if err := e.registrable(p); err != nil {
+		return -1, e.fail("register", err)
+	}
 	off, err := e.ep.Register(p, offset, prot, flags)
 	if err != nil {
 		return -1, e.fail("register", err)

@@ -29,7 +29,6 @@ var rests = []rest{
 	{"get_fd", "O_NONBLOCK by fcntl", "TryConnect is connect with O_NONBLOCK and has rows"},
 	{"get_nodeIDs", "shorter array=truncated, total returned", "Nodes returns a slice of the right length"},
 	{"get_nodeIDs", "bad memory=EFAULT", "results are values"},
-	{"register", "memory that cannot be pinned=EFAULT", "a slice is memory; what an attached application cannot share is tested in package ipc"},
 	{"register", "over RLIMIT_MEMLOCK=ENOMEM", "a quota of the node, whose tests are the node's"},
 	{"register", "copy-on-write after fork", "endpoints are not inherited"},
 	{"mmap", "SCIF_MAP_FIXED", "a Go program does not choose addresses"},

@@ -125,6 +125,14 @@ var registerRows = slices.Concat(
 			_, err := near.Register(c.alloc(c.near, 2)[8:page+8], 0, rw, 0)
 			c.want(err, syscall.EINVAL)
 		}},
+		{call: "register", name: "CONNECTED/memory that is not of Alloc=EFAULT, behind every door", check: func(c *check) {
+			near, _ := c.connected()
+			own, err := syscall.Mmap(-1, 0, page, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+			c.must(err)
+			defer syscall.Munmap(own)
+			_, err = near.Register(own, 0, rw, 0)
+			c.want(err, syscall.EFAULT)
+		}},
 		{call: "register", name: "CONNECTED/same memory twice=two windows", check: func(c *check) {
 			near, far := c.connected()
 			mem := c.alloc(c.near, 1)
