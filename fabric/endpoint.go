@@ -40,7 +40,8 @@ func newEndpoint(ep ipc.Endpoint) *Endpoint {
 }
 
 // Bind binds the endpoint to port and returns it; 0 chooses the lowest free
-// port from [FirstEphemeral] (scif_bind). It does not block.
+// port from [FirstEphemeral], and if there is none the lowest from [ReservedEnd]
+// (scif_bind). It does not block.
 //
 // As in SCIF a port is free again as soon as its last endpoint is closed or its
 // application dies. Whoever connects to a chosen port that he was told of may

@@ -141,7 +141,7 @@ type Mapping interface {
 // were blocked return status.Reset (Accept: status.Intr).
 type Endpoint interface {
 	// Bind binds the endpoint to port; 0 chooses the lowest free one from
-	// addr.FirstEphemeral (scif_bind).
+	// addr.FirstEphemeral, then from addr.ReservedEnd (scif_bind).
 	Bind(port addr.Port) (addr.Port, error)
 
 	// Listen makes a bound endpoint listen with room for backlog waiting
