@@ -111,6 +111,7 @@ type client struct {
 	rings    ringHabits
 	step     atomic.Pointer[func(string)] // called at the steps of an upgrade, for tests that end there
 	direct   directSession
+	places   [kinds]*places // of the calls that the node bounds by their number
 	wg       sync.WaitGroup // reader and outbox
 	done     chan struct{}  // closed when the session has ended
 
@@ -118,8 +119,7 @@ type client struct {
 	closed    bool       // Close was called
 	lost      bool       // the socket has ended
 	next      uint64
-	calls     map[uint64]*call // at most requests
-	requests  int
+	calls     map[uint64]*call
 	endpoints map[uint32]*clientEndpoint
 	self      Self
 }
@@ -170,7 +170,10 @@ func (c *client) hello(ctx context.Context) error {
 		return fmt.Errorf("node chose attach protocol %d, this program speaks %d to %d: %w",
 			w.Version, VersionMin, VersionMax, status.Version)
 	}
-	c.requests, c.self, c.next = int(max(min(w.Requests, maxRequests), 1)), w.Self, 1
+	c.self, c.next = w.Self, 1
+	for _, k := range []kind{connects, moves} {
+		c.places[k] = &places{free: int(max(min(w.Requests, maxRequests), 1))}
+	}
 	return nil
 }
 
@@ -216,8 +219,9 @@ type call struct {
 	coder  coder       // of who takes it
 	// late takes an answer that came when the caller had given up, or one whose
 	// descriptor was lost; nil: drop it
-	late func(answer)
-	left bool // the caller has given up; guarded by client.mu
+	late  func(answer)
+	left  bool    // the caller has given up; guarded by client.mu
+	place *places // that the call has one of until its answer comes; nil for none
 }
 
 // An answer is what came for a call. The descriptor belongs to who takes it.
@@ -248,7 +252,11 @@ type question struct {
 // ask makes q and waits for its answer, which is decoded into out. A ctx that
 // ends withdraws the request; its result stands if there is one nevertheless.
 func (c *client) ask(ctx context.Context, q question, out message) (*os.File, error) {
-	id, w, err := c.post(q)
+	place := c.places[operations[q.op].waits]
+	if place != nil && !place.take(ctx.Done(), q.quit, c.done) {
+		return nil, c.waitedInVain(ctx, q)
+	}
+	id, w, err := c.post(q, place)
 	if err != nil {
 		return nil, err
 	}
@@ -285,39 +293,58 @@ func (c *client) ask(ctx context.Context, q question, out message) (*os.File, er
 	return a.file, nil
 }
 
+// waitedInVain is the error of a call for which there was no place.
+func (c *client) waitedInVain(ctx context.Context, q question) error {
+	select {
+	case <-q.quit:
+		return q.ended
+	default:
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
+	}
+	return errNodeGone
+}
+
+// errNodeGone is the error of calls after the end of the session.
+var errNodeGone = fmt.Errorf("the node is gone: %w", status.NoDevice)
+
 // release gives w back, after its answer was taken.
 func (w *call) release() {
-	w.late, w.coder = nil, coder{}
+	w.late, w.place, w.coder = nil, nil, coder{}
 	if cap(w.body) > maxKeptBody {
 		w.body = nil
 	}
 	calls.Put(w)
 }
 
-// post sends q. Requests over the node's bound are refused here.
-func (c *client) post(q question) (uint64, *call, error) {
+// post sends q. The call takes place, which is nil for none, also when it fails.
+func (c *client) post(q question, place *places) (uint64, *call, error) {
 	c.mu.Lock()
+	var err error
 	switch {
 	case c.closed && q.op != opBye && q.op != opClose:
-		c.mu.Unlock()
-		return 0, nil, status.BadFD
+		err = status.BadFD
 	case c.lost:
+		err = errNodeGone
+	}
+	if err != nil {
 		c.mu.Unlock()
-		return 0, nil, fmt.Errorf("the node is gone: %w", status.NoDevice)
-	case len(c.calls) >= c.requests:
-		c.mu.Unlock()
-		return 0, nil, fmt.Errorf("%d requests are outstanding: %w", c.requests, status.NoBufs)
+		if place != nil {
+			place.give()
+		}
+		return 0, nil, err
 	}
 	w := calls.Get().(*call)
-	w.late = q.late
+	w.late, w.place = q.late, place
 	c.next++
 	id := c.next
 	c.calls[id] = w
 	c.mu.Unlock()
 	// The caller keeps its descriptor open until the answer.
 	l := letter{header: header{Op: q.op, Endpoint: q.endpoint, Request: id}, body: q.body, file: q.file}
-	// Requests and their withdrawals bound the queue: two packets for each call.
-	c.out.put(l, 4*maxRequests) // an error is the end of the socket: read answers all calls
+	// The calls bound the queue: two packets for each, with its withdrawal.
+	c.out.put(l) // an error is the end of the socket: read answers all calls
 	return id, w, nil
 }
 
@@ -335,7 +362,7 @@ func (c *client) leave(w *call) bool {
 // withdraw asks the node to end a request and waits for its answer, but not
 // for ever: a stopped node gives none.
 func (c *client) withdraw(id uint64, w *call) (answer, bool) {
-	c.out.put(letter{header: header{Op: opCancel}, body: &cancel{id}}, 4*maxRequests)
+	c.out.put(letter{header: header{Op: opCancel}, body: &cancel{id}})
 	t := time.NewTimer(patience)
 	defer t.Stop()
 	select {
@@ -388,6 +415,9 @@ func (c *client) deliver(h header, a answer) {
 	w := c.calls[h.Request]
 	delete(c.calls, h.Request)
 	left := w == nil || w.left
+	if w != nil && w.place != nil {
+		w.place.give()
+	}
 	if !left {
 		w.body = append(w.body[:0], a.body...)
 		a.body = w.body

@@ -214,7 +214,7 @@ func (e *clientEndpoint) accept(ctx context.Context, op op) (Endpoint, addr.Addr
 	q.late = func(a answer) { // nobody waits for the connection any more
 		var m connected
 		if parseAnswer(a.h, a.body, &m) == nil {
-			e.c.post(question{op: opClose, endpoint: m.Endpoint}) // fails only when the session ends
+			e.c.post(question{op: opClose, endpoint: m.Endpoint}, nil) // fails only when the session ends
 		}
 		a.drop()
 	}
@@ -398,7 +398,7 @@ func (e *clientEndpoint) Mmap(roff, n int64, prot rma.Prot) (Mapping, error) {
 	q.late = func(a answer) { // nobody waits for the mapping any more
 		var m mapped
 		if parseAnswer(a.h, a.body, &m) == nil {
-			e.c.post(question{op: opMunmap, body: &memoryBody{m.Mapping}}) // fails only when the session ends
+			e.c.post(question{op: opMunmap, body: &memoryBody{m.Mapping}}, nil) // fails only when the session ends
 		}
 		a.drop()
 	}
@@ -412,7 +412,7 @@ func (e *clientEndpoint) Mmap(roff, n int64, prot rma.Prot) (Mapping, error) {
 	region, err := shm.Map(f, out.Off, n, prot&rma.ProtWrite != 0)
 	if err != nil {
 		f.Close()
-		e.c.post(question{op: opMunmap, body: &memoryBody{out.Mapping}}) // the window is not in use; fails only when the session ends
+		e.c.post(question{op: opMunmap, body: &memoryBody{out.Mapping}}, nil) // the window is not in use; fails only when the session ends
 		return nil, err
 	}
 	return &mapping{c: e.c, id: out.Mapping, region: region}, nil

@@ -16,8 +16,9 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// maxRequests bounds the requests of a session that are not yet answered; more
-// are answered with status.NoBufs.
+// maxRequests bounds the requests of a session that connect and are not yet
+// answered, and those that move bytes; more are answered with status.NoBufs. See
+// [bounds] for the others.
 const maxRequests = 1024
 
 // helloTimeout bounds how long a new connection may stay silent.
