@@ -160,8 +160,10 @@ func (e *clientEndpoint) refresh() {
 	if e.LocalAddr().Port != 0 {
 		return
 	}
+	ctx, cancel := e.c.patient()
+	defer cancel()
 	var local address
-	if e.ask(context.Background(), opAddress, nil, &local) == nil {
+	if e.ask(ctx, opAddress, nil, &local) == nil {
 		e.mu.Lock()
 		e.local = addr.Addr(local)
 		e.mu.Unlock()
@@ -197,8 +199,10 @@ func (e *clientEndpoint) Accept(ctx context.Context) (Endpoint, addr.Addr, error
 	if ctx.Err() == nil {
 		return e.accept(ctx, opAccept)
 	}
-	ep, from, err := e.TryAccept() // what need not wait succeeds nevertheless
-	if errors.Is(err, status.Again) {
+	soon, cancel := e.c.patient()
+	defer cancel()
+	ep, from, err := e.accept(soon, opTryAccept) // what need not wait succeeds nevertheless
+	if errors.Is(err, status.Again) || soon.Err() != nil {
 		err = fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
 	}
 	return ep, from, err
@@ -369,7 +373,7 @@ func (e *clientEndpoint) checkPieces(op op, n, roff int64, flags rma.Flags) erro
 }
 
 func (e *clientEndpoint) Atomic(ctx context.Context, a rma.Atomic) (uint64, error) {
-	if old, done := e.direct.atomic(a); done {
+	if old, done := e.direct.atomic(ctx, a); done {
 		return old, nil
 	}
 	return e.nodeAtomic(ctx, a)
@@ -444,7 +448,7 @@ func (e *clientEndpoint) FenceMark(by fence.Side) (fence.Mark, error) {
 			return m, nil
 		}
 	}
-	return e.direct.nodeMark(by)
+	return e.direct.nodeMark(context.Background(), by)
 }
 
 func (e *clientEndpoint) FenceWait(ctx context.Context, m fence.Mark) error {
@@ -495,7 +499,7 @@ func (e *clientEndpoint) Close() error {
 	e.free()
 	// The node closes it in any case: with this request, or with the session.
 	// A stopped one is not waited for.
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := e.c.patient()
 	defer cancel()
 	e.c.ask(ctx, question{op: opClose, endpoint: e.id}, nil)
 	_ = e.c.memory.withdraw(e.c.isLost()) // what could not be moved is tried again

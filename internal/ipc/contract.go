@@ -86,6 +86,9 @@ type Session interface {
 	// Open returns a new unbound endpoint (scif_open).
 	Open() (Endpoint, error)
 
+	// OpenContext is Open whose wait for the node ends with ctx.
+	OpenContext(ctx context.Context) (Endpoint, error)
+
 	// Alloc returns zeroed memory that Register accepts, n bytes rounded up to
 	// whole pages and page-aligned. It is unmapped by Memory.Close, once no window uses it.
 	Alloc(n int) (Memory, error)

@@ -36,7 +36,8 @@ type Options struct {
 	// refuses it and is told to it. Nil lets everybody in, user 0 as Admin.
 	Authorize func(Credentials) (Credentials, error)
 
-	// NewSession returns the node's session for an application. The server
+	// NewSession returns the node's session for an application, or status.Again
+	// while the node is to be asked again, because it has no ID yet. The server
 	// closes it. Its endpoints should be RegionEndpoints: others have no windows.
 	NewSession func(Credentials) (Session, error)
 
@@ -196,7 +197,11 @@ func (s *server) attach(conn *net.UnixConn) {
 	}
 	sess, err := s.handshake(conn, cred, u, quota)
 	if err != nil {
-		log.Info().Err(err).Msg("application refused")
+		level := zerolog.InfoLevel
+		if status.Of(err) == status.Again { // it asks again soon
+			level = zerolog.DebugLevel
+		}
+		log.WithLevel(level).Err(err).Msg("application refused")
 		return
 	}
 	sess.log, sess.ended = log, end
