@@ -133,7 +133,7 @@ func connectInTurn(ctx context.Context, ep *Endpoint, a Addr) error {
 		limit, cancel = context.WithTimeout(ctx, dialPatience)
 	}
 	defer cancel()
-	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 500*time.Millisecond) {
+	for pause := 20 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		_, err := ep.Connect(ctx, a)
 		if status.Of(err) != status.Busy {
 			return err
