@@ -19,6 +19,7 @@ import (
 
 	"github.com/fabricd/fabricd/fabric"
 	"github.com/fabricd/fabricd/fabric/fabrictest"
+	"github.com/fabricd/fabricd/internal/bubble"
 	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/status"
 )
@@ -96,7 +97,7 @@ func TestABurstOfDialsSucceeds(t *testing.T) {
 
 // A dial waits for a place in a full backlog, within its context; Connect does not.
 func TestDialsWaitForAPlaceInTheBacklog(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c := fabrictest.NewCluster(t, 2)
 		l, err := c.Node(0).Listen(0, fabric.Backlog(1))
 		if err != nil {
