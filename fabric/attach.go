@@ -2,6 +2,7 @@ package fabric
 
 import (
 	"context"
+	"errors"
 	"os"
 
 	"github.com/fabricd/fabricd/fabric/addr"
@@ -13,8 +14,9 @@ const DefaultSocket = "/run/fabricd/fabric.sock"
 
 // Attach attaches to the fabricd of this machine through the Unix socket at
 // path; "" is $FABRIC_SOCKET, and if that is empty [DefaultSocket]. ctx bounds
-// the attaching only. The caller closes the Node; when the process ends in any
-// way, fabricd closes it.
+// the attaching only: while fabricd starts, or its node has no ID yet because the
+// cluster's host is not reached, Attach waits. The caller closes the Node; when the
+// process ends in any way, fabricd closes it.
 //
 // $FABRIC_LATENCY is normal, or low: with low, a call that waits for another
 // application of this machine keeps its processor for some milliseconds, so that
@@ -40,7 +42,7 @@ const DefaultSocket = "/run/fabricd/fabric.sock"
 // Errors: EINVAL for another value of these three, ENODEV if no fabricd serves the
 // path, EACCES if it may not be opened, if another user serves it, or if fabricd
 // refuses the application, EPROTONOSUPPORT if
-// the two have no version in common, the context's.
+// the two have no version in common, the context's, with what the node waits for.
 func Attach(ctx context.Context, path string, options ...AttachOption) (*Node, error) {
 	if path == "" {
 		path = os.Getenv("FABRIC_SOCKET")
@@ -54,9 +56,17 @@ func Attach(ctx context.Context, path string, options ...AttachOption) (*Node, e
 	}
 	s, err := ipc.DialWith(ctx, path, opt)
 	if err != nil {
-		return nil, &OpError{Op: "attach", Local: Addr{Node: addr.NoNode}, Err: withdraw(ctx, err)}
+		return nil, &OpError{Op: "attach", Local: Addr{Node: addr.NoNode}, Err: attachError(ctx, err)}
 	}
 	return NewNode(s), nil
+}
+
+// attachError is withdraw that keeps what the node waited for.
+func attachError(ctx context.Context, err error) error {
+	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		return err
+	}
+	return withdraw(ctx, err)
 }
 
 // An AttachOption says more about an application that attaches.

@@ -41,7 +41,8 @@ func newEndpoint(ep ipc.Endpoint, memory *memoryTable) *Endpoint {
 }
 
 // Bind binds the endpoint to port and returns it; 0 chooses the lowest free
-// port from [FirstEphemeral] (scif_bind). It does not block.
+// port from [FirstEphemeral], and if there is none the lowest from [ReservedEnd]
+// (scif_bind). It does not block.
 //
 // As in SCIF a port is free again as soon as its last endpoint is closed or its
 // application dies. Whoever connects to a chosen port that he was told of may
@@ -57,14 +58,18 @@ func (e *Endpoint) Bind(port Port) (Port, error) {
 }
 
 // Listen makes a bound endpoint listen, with room for backlog requests that
-// wait for Accept, at most 1024 (scif_listen). It does not block. [Allow] says
+// wait for Accept, at most [MaxBacklog] (scif_listen). It does not block. [Allow] says
 // who may connect.
 //
 // Errors: EINVAL if the endpoint is not bound, is disconnected, backlog is
 // less than 1, or an option is wrong; EISCONN if it listens already, connects or
 // is connected; EOPNOTSUPP for an option that the node is too old to know.
 func (e *Endpoint) Listen(backlog int, opts ...ListenOption) error {
-	allow, err := callers(opts)
+	l := listeningOf(opts)
+	allow, err := l.callers()
+	if err == nil && l.backlog != 0 && l.backlog != backlog {
+		err = status.Invalid
+	}
 	if err == nil {
 		err = e.ep.Listen(backlog, allow...)
 	}

@@ -71,9 +71,16 @@ func (e *OpError) Timeout() bool {
 	return ok && t.Timeout()
 }
 
-// Temporary reports whether the same call may succeed later. [net.Error] asks
-// for it.
-func (e *OpError) Temporary() bool { return e.Timeout() }
+// Temporary reports whether the same call may succeed later: after a time-out, and
+// when a bound is reached, as ENOMEM, ENOBUFS and ENOSPC say. Servers as net/http's
+// then go on to Accept. [net.Error] asks for it.
+func (e *OpError) Temporary() bool {
+	switch status.Of(e.Err) {
+	case status.NoMemory, status.NoBufs, status.NoSpace, status.Busy:
+		return true
+	}
+	return e.Timeout()
+}
 
 // hint says what the caller may do about the failure, "" if the cause says it.
 func (e *OpError) hint() string {

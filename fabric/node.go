@@ -2,7 +2,9 @@ package fabric
 
 import (
 	"context"
+	"math/rand/v2"
 	"net"
+	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/ipc"
@@ -71,11 +73,15 @@ func (n *Node) Open() (*Endpoint, error) {
 	return newEndpoint(ep, &n.memory), nil
 }
 
-// DefaultBacklog is how many requests may wait at a [Listener].
-const DefaultBacklog = 128
+const (
+	// MaxBacklog is the most requests that may wait at a listening endpoint.
+	MaxBacklog = 1024
+	// DefaultBacklog is how many may wait at a [Listener] without [Backlog].
+	DefaultBacklog = MaxBacklog
+)
 
 // Listen opens an endpoint, binds it to port (0: a free one) and listens with
-// [DefaultBacklog]. It fails as [Endpoint.Bind] and [Endpoint.Listen] do.
+// [DefaultBacklog], or that of the option [Backlog]. It fails as [Endpoint.Bind] and [Endpoint.Listen] do.
 //
 //	l, err := n.Listen(2050, fabric.Allow("web-1", "label:db"))
 func (n *Node) Listen(port Port, opts ...ListenOption) (*Listener, error) {
@@ -84,7 +90,7 @@ func (n *Node) Listen(port Port, opts ...ListenOption) (*Listener, error) {
 		return nil, err
 	}
 	if _, err = ep.Bind(port); err == nil {
-		err = ep.Listen(DefaultBacklog, opts...)
+		err = ep.Listen(backlogOf(opts), opts...)
 	}
 	if err != nil {
 		ep.Close()
@@ -93,18 +99,52 @@ func (n *Node) Listen(port Port, opts ...ListenOption) (*Listener, error) {
 	return &Listener{ep: ep, local: ep.LocalAddr()}, nil
 }
 
-// Dial opens an endpoint and connects it to a from a free port. It fails as
-// [Endpoint.Connect] does.
-func (n *Node) Dial(ctx context.Context, a Addr) (*Conn, error) {
-	ep, err := n.Open()
-	if err != nil {
-		return nil, err
+func backlogOf(opts []ListenOption) int {
+	if l := listeningOf(opts); l.backlog != 0 {
+		return l.backlog
 	}
-	if _, err := ep.Connect(ctx, a); err != nil {
+	return DefaultBacklog
+}
+
+// Dial opens an endpoint and connects it to a from a free port. While the backlog
+// of the listener is full it tries again until ctx is done, or for 10 s if ctx has no
+// deadline. It fails as [Endpoint.Connect] does.
+func (n *Node) Dial(ctx context.Context, a Addr) (*Conn, error) {
+	opened, err := n.session.OpenContext(ctx)
+	if err != nil {
+		return nil, n.fail("open", withdraw(ctx, err))
+	}
+	ep := newEndpoint(opened)
+	if err := connectInTurn(ctx, ep, a); err != nil {
 		ep.Close()
 		return nil, err
 	}
 	return NewConn(ep), nil
+}
+
+// dialPatience is how long Dial tries again without a deadline.
+const dialPatience = 10 * time.Second
+
+// connectInTurn connects ep, again and again while the backlog is full. The pauses
+// grow, and each is another one, so that many that dial at once do not come back at
+// once, nor keep the listener from those it has granted.
+func connectInTurn(ctx context.Context, ep *Endpoint, a Addr) error {
+	limit, cancel := ctx, context.CancelFunc(func() {})
+	if _, ok := ctx.Deadline(); !ok {
+		limit, cancel = context.WithTimeout(ctx, dialPatience)
+	}
+	defer cancel()
+	for pause := 20 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+		_, err := ep.Connect(ctx, a)
+		if status.Of(err) != status.Busy {
+			return err
+		}
+		select {
+		case <-time.After(pause/2 + rand.N(pause)):
+		case <-limit.Done():
+			return err
+		}
+	}
 }
 
 // DialContext is Dial with the signature that http.Transport and others take:

@@ -14,6 +14,27 @@ type ListenOption func(*listening)
 type listening struct {
 	limited bool // Allow was given
 	allow   []string
+	backlog int // 0: none was given
+}
+
+// Backlog lets n requests wait for Accept, from 1 to [MaxBacklog]; more are refused.
+// It is for [Node.Listen]: [Endpoint.Listen] takes the number itself, and fails with
+// EINVAL if an option gives another one.
+func Backlog(n int) ListenOption {
+	return func(l *listening) {
+		l.backlog = n
+		if n < 1 || n > MaxBacklog {
+			l.backlog = -1
+		}
+	}
+}
+
+// listeningOf returns what opts set.
+func listeningOf(opts []ListenOption) (l listening) {
+	for _, o := range opts {
+		o(&l)
+	}
+	return l
 }
 
 // Allow lets only these callers connect to a listener: "all", "none", "host"
@@ -32,11 +53,7 @@ func Allow(callers ...string) ListenOption {
 }
 
 // callers returns who may connect, nil without a limit.
-func callers(opts []ListenOption) ([]access.Subject, error) {
-	var l listening
-	for _, o := range opts {
-		o(&l)
-	}
+func (l *listening) callers() ([]access.Subject, error) {
 	if !l.limited {
 		return nil, nil
 	}

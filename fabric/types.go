@@ -24,7 +24,10 @@ const (
 	NoNode = addr.NoNode
 	// AdminEnd is the first port that needs no privilege (SCIF_ADMIN_PORT_END).
 	AdminEnd = addr.AdminEnd
-	// FirstEphemeral is the first port that Bind(0) chooses (SCIF_PORT_RSVD).
+	// ReservedEnd is the first port that Bind(0) may choose (SCIF_PORT_RSVD).
+	ReservedEnd = addr.ReservedEnd
+	// FirstEphemeral is the first port that Bind(0) chooses. It chooses one from
+	// ReservedEnd on only when all from here on are taken.
 	FirstEphemeral = addr.FirstEphemeral
 )
 

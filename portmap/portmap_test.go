@@ -20,10 +20,10 @@ func (m model) bind(port addr.Port, admin bool) (addr.Port, error) {
 		return 0, status.Access
 	}
 	if port == 0 {
-		for p := 1088; p <= 65535; p++ {
-			if m[addr.Port(p)] == 0 {
-				m[addr.Port(p)] = 1
-				return addr.Port(p), nil
+		for _, p := range chosenInOrder {
+			if m[p] == 0 {
+				m[p] = 1
+				return p, nil
 			}
 		}
 		return 0, status.NoSpace
@@ -35,11 +35,23 @@ func (m model) bind(port addr.Port, admin bool) (addr.Port, error) {
 	return port, nil
 }
 
+// chosenInOrder are the ports that Bind chooses, the preferred first.
+var chosenInOrder = func() (all []addr.Port) {
+	for p := 32768; p <= 65535; p++ {
+		all = append(all, addr.Port(p))
+	}
+	for p := 1088; p < 32768; p++ {
+		all = append(all, addr.Port(p))
+	}
+	return all
+}()
+
 // anyPort prefers the edges of the port ranges and of the table's words.
 func anyPort(t *rapid.T) addr.Port {
 	return addr.Port(rapid.OneOf(
-		rapid.SampledFrom([]uint16{0, 1, 1023, 1024, 1087, 1088, 1089, 1151, 1152, 4095, 4096, 65534, 65535}),
+		rapid.SampledFrom([]uint16{0, 1, 1023, 1024, 1087, 1088, 1089, 1151, 1152, 4095, 4096, 32767, 32768, 32769, 36863, 36864, 65534, 65535}),
 		rapid.Uint16Range(1080, 1300),
+		rapid.Uint16Range(32700, 33000),
 		rapid.Uint16(),
 	).Draw(t, "port"))
 }
@@ -129,8 +141,8 @@ func TestBindChecksPrivilegeBeforeUse(t *testing.T) {
 
 func TestPortSpaceRunsOutAndComesBack(t *testing.T) {
 	var tb portmap.Table
-	for want := 1088; want <= 65535; want++ {
-		if got, err := tb.Bind(0, false); int(got) != want || err != nil {
+	for _, want := range chosenInOrder {
+		if got, err := tb.Bind(0, false); got != want || err != nil {
 			t.Fatalf("Bind(0) = %d, %v; want %d", got, err, want)
 		}
 	}
@@ -140,14 +152,14 @@ func TestPortSpaceRunsOutAndComesBack(t *testing.T) {
 	if _, err := tb.Bind(1087, false); err != nil {
 		t.Errorf("a reserved port is bindable by number: %v", err)
 	}
-	for _, p := range []addr.Port{65535, 1088, 30000} {
+	for _, p := range []addr.Port{65535, 1088, 30000, 40000} {
 		if !tb.Release(p) {
 			t.Errorf("Release(%d) kept the port", p)
 		}
 	}
-	for _, want := range []addr.Port{1088, 30000, 65535} {
+	for _, want := range []addr.Port{40000, 65535, 1088, 30000} {
 		if got, err := tb.Bind(0, false); got != want || err != nil {
-			t.Errorf("Bind(0) = %d, %v; want the lowest free port %d", got, err, want)
+			t.Errorf("Bind(0) = %d, %v; want the lowest free port, a low one only when no other is, %d", got, err, want)
 		}
 	}
 }
@@ -252,7 +264,7 @@ func TestBacklogIsClamped(t *testing.T) {
 
 func BenchmarkBindLowestFreeOfAFullTable(b *testing.B) {
 	tb := portmap.New()
-	for range 65536 - 1088 {
+	for range chosenInOrder {
 		tb.Bind(0, false)
 	}
 	b.ReportAllocs()

@@ -12,11 +12,10 @@ import (
 )
 
 const (
-	ports     = 1 << 16
-	wordBits  = 64
-	words     = ports / wordBits
-	groups    = words / wordBits
-	firstWord = int(addr.FirstEphemeral) / wordBits // FirstEphemeral begins a word
+	ports    = 1 << 16
+	wordBits = 64
+	words    = ports / wordBits
+	groups   = words / wordBits
 )
 
 // A Table counts who holds each port of one node. Listeners, connectors and
@@ -44,7 +43,8 @@ func CheckPrivilege(port addr.Port, admin bool) error {
 }
 
 // Bind takes port, with one holder, and returns it. Port 0 takes the lowest
-// free port from addr.FirstEphemeral. The error is status.Access for a port
+// free port from addr.FirstEphemeral, and if there is none the lowest from
+// addr.ReservedEnd. The error is status.Access for a port
 // below addr.AdminEnd without admin, status.Invalid for a port that is taken,
 // and status.NoSpace when there is none to choose.
 func (t *Table) Bind(port addr.Port, admin bool) (addr.Port, error) {
@@ -116,26 +116,33 @@ func (t *Table) Bound() iter.Seq[addr.Port] {
 	}
 }
 
-// choose returns the lowest free port from addr.FirstEphemeral that is allowed.
+// choose returns the lowest free port that is allowed: from addr.FirstEphemeral,
+// else from addr.ReservedEnd.
 func (t *Table) choose(allowed func(addr.Port) bool) (addr.Port, bool) {
-	port, ok := t.lowestFree()
-	if !ok || allowed == nil || allowed(port) {
-		return port, ok
-	}
-	for p := int(port) + 1; p < ports; p++ {
-		if t.refs[addr.Port(p)] == 0 && allowed(addr.Port(p)) {
-			return addr.Port(p), true
+	for _, first := range []addr.Port{addr.FirstEphemeral, addr.ReservedEnd} {
+		for p, ok := t.lowestFree(first); ok; p, ok = t.lowestFree(p + 1) {
+			if allowed == nil || allowed(p) {
+				return p, true
+			}
+			if p == ports-1 {
+				break
+			}
 		}
 	}
 	return 0, false
 }
 
-// lowestFree returns the lowest free port from addr.FirstEphemeral.
-func (t *Table) lowestFree() (addr.Port, bool) {
-	for g := firstWord / wordBits; g < groups; g++ {
+// lowestFree returns the lowest free port from first on.
+func (t *Table) lowestFree(first addr.Port) (addr.Port, bool) {
+	w := int(first) / wordBits
+	if open := ^t.used[w] &^ (1<<(first%wordBits) - 1); open != 0 {
+		return addr.Port(w*wordBits + bits.TrailingZeros64(open)), true
+	}
+	w++
+	for g := w / wordBits; g < groups; g++ {
 		open := ^t.full[g]
-		if g == firstWord/wordBits {
-			open &^= 1<<(firstWord%wordBits) - 1 // words of reserved ports
+		if g == w/wordBits {
+			open &^= 1<<(w%wordBits) - 1
 		}
 		if open != 0 {
 			w := g*wordBits + bits.TrailingZeros64(open)

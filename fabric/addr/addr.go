@@ -46,8 +46,11 @@ type Port uint16
 const (
 	// AdminEnd is the first port that needs no privilege (SCIF_ADMIN_PORT_END).
 	AdminEnd Port = 1024
-	// FirstEphemeral is the first port that Bind chooses (SCIF_PORT_RSVD).
-	FirstEphemeral Port = 1088
+	// ReservedEnd is the first port that Bind may choose (SCIF_PORT_RSVD).
+	ReservedEnd Port = 1088
+	// FirstEphemeral is the first port that Bind chooses. It chooses one below
+	// only when all from here on are taken, so that servers find theirs free.
+	FirstEphemeral Port = 32768
 )
 
 // Addr is the address of an endpoint (struct scif_portID).

@@ -168,7 +168,7 @@ func TestConstantsAreSCIFs(t *testing.T) {
 	if addr.Host != 0 || addr.NoNode != 0xFFFF || addr.FirstReserved != 0xFFF0 {
 		t.Error("node IDs changed")
 	}
-	if addr.AdminEnd != 1024 || addr.FirstEphemeral != 1088 {
+	if addr.AdminEnd != 1024 || addr.ReservedEnd != 1088 || addr.FirstEphemeral != 32768 {
 		t.Error("port ranges changed")
 	}
 }

@@ -85,7 +85,7 @@ type Config struct {
 	// ConnMemory is how much memory the node's connections may take for messages that
 	// nobody reads, in bytes; 0: half of the memory that the process may have. The
 	// others are what one attached application may hold, and all of one user four
-	// times as much; 0: 4096 endpoints, 1024 windows, 1 GiB of their memory.
+	// times as much; 0: 16384 endpoints, 1024 windows, 1 GiB of their memory.
 	ConnMemory, AppWindowMemory int64
 	AppEndpoints, AppWindows    int
 

@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"sync"
@@ -233,17 +234,17 @@ func (d *Daemon) Ready(ctx context.Context) error {
 
 // NewSession returns a session of the node for an application, whose user may
 // bind ports below addr.AdminEnd if the configuration says so. The caller
-// closes it.
+// closes it. The error is status.Again while the node has no ID.
 func (d *Daemon) NewSession(c ipc.Credentials) (ipc.Session, error) {
 	engine, _ := d.rooms()
-	if engine == nil {
-		return nil, errNotYet
+	if engine == nil || engine.Self().Life.Generation == 0 {
+		return nil, fmt.Errorf("the node has no ID yet: %s: %w", d.whyNoID(), status.Again)
 	}
 	c.Admin = d.admits(c)
 	return engine.NewSession(c), nil
 }
 
-// errNotYet refuses applications of a node that is no member yet.
+// errNotYet is the answer of a node that is no member yet.
 var errNotYet = &joiningError{}
 
 type joiningError struct{}

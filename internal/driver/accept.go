@@ -44,10 +44,14 @@ func (n *Node) incoming(l *link, f wire.Connect, r *wire.Reader, lane transport.
 	req.from = n.callerLocked(l, f.UID)
 	n.mu.Unlock()
 	// The rules first: what they refuse looks the same with a listener and without.
-	if !n.admits(l, e, f.To, req.from) || e == nil || !e.enqueue(req) {
+	code := status.Refused
+	if n.admits(l, e, f.To, req.from) && e != nil {
+		code = e.enqueue(req)
+	}
+	if code != status.OK {
 		// Many may ask at once. Their lanes bound them, so this one waits
 		// rather than let the answers overrun the control lane.
-		l.sayInTurn(wire.Refuse{Peer: f.Conn, Code: status.Refused}.AppendTo(nil))
+		l.sayInTurn(wire.Refuse{Peer: f.Conn, Code: code}.AppendTo(nil))
 		lane.Cancel()
 		return
 	}
@@ -62,17 +66,36 @@ func (n *Node) incoming(l *link, f wire.Connect, r *wire.Reader, lane transport.
 	}
 }
 
-// enqueue puts a request into the queue. It reports false if that is full or
-// the endpoint does not listen any more.
-func (e *endpoint) enqueue(r *request) bool {
+// enqueue puts a request into the queue. It returns status.Busy if that is full,
+// status.Refused if the endpoint does not listen any more.
+func (e *endpoint) enqueue(r *request) status.Code {
 	e.mu.Lock()
-	ok := e.state == core.Listening && e.backlog.Push(r)
+	listens := e.state == core.Listening
+	ok := listens && e.backlog.Push(r)
 	e.mu.Unlock()
-	if ok {
-		e.waitin.signal()
-		e.changed()
+	switch {
+	case !listens:
+		return status.Refused
+	case !ok:
+		return status.Busy
 	}
-	return ok
+	e.waitin.signal()
+	e.changed()
+	return status.OK
+}
+
+// RefuseWaiting refuses the requests that wait, because the application has no room
+// for their connections.
+func (e *endpoint) RefuseWaiting() {
+	e.mu.Lock()
+	var waiting []*request
+	if e.backlog != nil {
+		waiting = e.backlog.Drain()
+	}
+	e.mu.Unlock()
+	for _, r := range waiting {
+		r.refuse(status.Refused)
+	}
 }
 
 // claim returns the connection that a request has become, or takes the request

@@ -186,7 +186,7 @@ func TestEveryRefusalIsReportedAndCounted(t *testing.T) {
 func TestPortsAreBoundByTheUsersOfTheRule(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		var told []driver.Refusal
-		fab := newFabricOf(t, 1, driver.Config{Access: rules(t, false, "2050 bind 7 group:27", "1088-1090 bind 7"), Refused: func(r driver.Refusal) { told = append(told, r) }})
+		fab := newFabricOf(t, 1, driver.Config{Access: rules(t, false, "2050 bind 7 group:27", "32768-32770 bind 7"), Refused: func(r driver.Refusal) { told = append(told, r) }})
 		for _, c := range []struct {
 			uid, gid uint32
 			want     error
@@ -204,10 +204,10 @@ func TestPortsAreBoundByTheUsersOfTheRule(t *testing.T) {
 		if len(told) != 2 || !told[0].Bind || told[0].Port != 2050 || told[0].Caller.UID != 8 || told[0].Node != uuid(1) {
 			t.Errorf("reported %+v", told)
 		}
-		if port, err := fab.openAs(0, 8, 0).Bind(0); port != 1091 || err != nil {
+		if port, err := fab.openAs(0, 8, 0).Bind(0); port != 32771 || err != nil {
 			t.Errorf("chosen for a user that may not have the first ports: %d, %v", port, err)
 		}
-		if port, err := fab.openAs(0, 7, 0).Bind(0); port != 1088 || err != nil {
+		if port, err := fab.openAs(0, 7, 0).Bind(0); port != 32768 || err != nil {
 			t.Errorf("chosen for one that may: %d, %v", port, err)
 		}
 	})

@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -72,6 +73,8 @@ func (s *session) Open() (ipc.Endpoint, error) {
 	}
 	return e, nil
 }
+
+func (s *session) OpenContext(context.Context) (ipc.Endpoint, error) { return s.Open() }
 
 func (s *session) newEndpoint() (*endpoint, error) {
 	s.mu.Lock()

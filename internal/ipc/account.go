@@ -13,7 +13,7 @@ import (
 // that stands with it.
 type Limits struct {
 	Sessions    int64 // attached at a time; 64
-	Endpoints   int64 // open, or closed with bytes still to deliver; 4096
+	Endpoints   int64 // open, or closed with bytes still to deliver; 16384
 	Windows     int64 // registered; as many pieces of memory, and as many mappings; 1024
 	Channels    int64 // ends of channels; 128
 	WindowBytes int64 // of all memory handed over and still in use by anybody; 1 GiB
@@ -38,7 +38,7 @@ func (l Limits) withDefaults(scale int64) Limits {
 		}
 	}
 	set(&l.Sessions, 64)
-	set(&l.Endpoints, scale*4096)
+	set(&l.Endpoints, scale*16384)
 	set(&l.Windows, scale*1024)
 	set(&l.Channels, scale*128)
 	set(&l.WindowBytes, scale<<30)

@@ -8,97 +8,11 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/internal/status"
 )
-
-// patience bounds how long a withdrawn request and a closing session wait for
-// a node that does not answer, as a stopped one.
-const patience = 2 * time.Second
-
-// Dial attaches to the node that serves path. ctx bounds the attaching only.
-// The session ends with Close, or when the node goes away: blocked calls then
-// return status.Reset, later ones status.NoDevice.
-//
-// Of the environment it takes $FABRIC_LATENCY, $FABRIC_SPIN and
-// $FABRIC_HUGE_PAGES; see [tuning].
-//
-// Window memory must come from the session's Alloc. A VWriteTo returns when
-// its bytes have been copied, a VReadFrom when they have arrived; one of more
-// than 1 MiB that the node performs is done in pieces of that size. The range is
-// checked before the first; when the peer takes windows away beside the call, or
-// the connection ends, the error may find earlier pieces done.
-func Dial(ctx context.Context, path string) (Session, error) {
-	return DialWith(ctx, path, DialOptions{})
-}
-
-// DialOptions say more about a session of [DialWith].
-type DialOptions struct {
-	// ShareWindows lets applications of other users on this node use the session's
-	// windows directly, as those of its own user may.
-	ShareWindows bool
-}
-
-// DialWith is Dial with options.
-func DialWith(ctx context.Context, path string, opt DialOptions) (Session, error) {
-	c, err := dial(ctx, path)
-	if err != nil {
-		return nil, err
-	}
-	if !opt.ShareWindows {
-		return c, nil
-	}
-	if err := c.shareWindows(ctx); err != nil && status.Of(err) != status.NotSupp { // a node that does not know it copies for nobody
-		c.Close()
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	return c, nil
-}
-
-func dial(ctx context.Context, path string) (*client, error) {
-	tuned, err := readTuning(os.Getenv)
-	if err != nil {
-		return nil, err
-	}
-	conn, err := new(net.Dialer).DialContext(ctx, "unixpacket", path)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, coded(err, dialCode(ctx, err)))
-	}
-	if err := shm.CheckServer(conn.(*net.UnixConn), path); err != nil {
-		conn.Close()
-		return nil, err
-	}
-	c := newClient(conn.(*net.UnixConn))
-	c.tuning = tuned
-	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(past) })
-	err = c.hello(ctx)
-	if !stop() && err == nil { // the deadline is set, or soon will be
-		err = fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
-	}
-	if err != nil {
-		conn.Close()
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	c.wg.Go(c.out.run)
-	c.wg.Go(c.read)
-	c.watchers.start()
-	return c, nil
-}
-
-// dialCode names the failure to reach a node: nobody is there, unless the
-// kernel says that we may not or ctx has ended.
-func dialCode(ctx context.Context, err error) status.Code {
-	if ctx.Err() != nil {
-		return status.Of(ctx.Err())
-	}
-	if errors.Is(err, os.ErrPermission) {
-		return status.Access
-	}
-	return status.NoDevice
-}
 
 // A client is a Session over a socket. One goroutine reads the socket and hands
 // answers to the calls that wait for them.
@@ -111,15 +25,16 @@ type client struct {
 	rings    ringHabits
 	step     atomic.Pointer[func(string)] // called at the steps of an upgrade, for tests that end there
 	direct   directSession
+	places   [kinds]*places // of the calls that the node bounds by their number
 	wg       sync.WaitGroup // reader and outbox
 	done     chan struct{}  // closed when the session has ended
+	still    atomic.Bool    // the node has left a call unanswered for too long, and said nothing since
 
 	mu        sync.Mutex // guards the fields below
 	closed    bool       // Close was called
 	lost      bool       // the socket has ended
 	next      uint64
-	calls     map[uint64]*call // at most requests
-	requests  int
+	calls     map[uint64]*call
 	endpoints map[uint32]*clientEndpoint
 	self      Self
 }
@@ -135,43 +50,6 @@ func newClient(conn *net.UnixConn) *client {
 	c.direct.c = c
 	c.watchers.init()
 	return c
-}
-
-// hello opens the session; nothing else uses the socket yet. The end of ctx
-// sets the socket's deadline.
-func (c *client) hello(ctx context.Context) error {
-	ask := appendFrame(nil, header{Op: opHello, Request: 1}, &hello{Magic: magic, Min: VersionMin, Max: VersionMax})
-	if err := shm.Send(c.conn, ask, nil); err != nil {
-		return coded(err, status.Reset)
-	}
-	buf := make([]byte, maxFrame)
-	n, f, err := shm.Recv(c.conn, buf)
-	if f != nil {
-		f.Close()
-	}
-	if ctx.Err() != nil {
-		return fmt.Errorf("node does not answer: %w: %w", status.Of(ctx.Err()), ctx.Err())
-	}
-	if err != nil {
-		return coded(fmt.Errorf("node ended the connection: %w: %w", status.Reset, err), status.Reset)
-	}
-	h, body, err := parseFrame(buf[:n])
-	if err != nil {
-		return err
-	}
-	if h.Op != opHello|opReply {
-		return fmt.Errorf("answer to HELLO is operation %#x: %w", h.Op, status.Protocol)
-	}
-	var w welcome
-	if err := parseAnswer(h, body, &w); err != nil {
-		return err
-	}
-	if w.Version < VersionMin || w.Version > VersionMax {
-		return fmt.Errorf("node chose attach protocol %d, this program speaks %d to %d: %w",
-			w.Version, VersionMin, VersionMax, status.Version)
-	}
-	c.requests, c.self, c.next = int(max(min(w.Requests, maxRequests), 1)), w.Self, 1
-	return nil
 }
 
 // A remoteError is a failure that the node has described.
@@ -216,8 +94,9 @@ type call struct {
 	coder  coder       // of who takes it
 	// late takes an answer that came when the caller had given up, or one whose
 	// descriptor was lost; nil: drop it
-	late func(answer)
-	left bool // the caller has given up; guarded by client.mu
+	late  func(answer)
+	left  bool    // the caller has given up; guarded by client.mu
+	place *places // that the call has one of until its answer comes; nil for none
 }
 
 // An answer is what came for a call. The descriptor belongs to who takes it.
@@ -248,7 +127,14 @@ type question struct {
 // ask makes q and waits for its answer, which is decoded into out. A ctx that
 // ends withdraws the request; its result stands if there is one nevertheless.
 func (c *client) ask(ctx context.Context, q question, out message) (*os.File, error) {
-	id, w, err := c.post(q)
+	if context.Cause(ctx) == errStill && operations[q.op].waits != givesBack {
+		return nil, errStill // nothing is piled up for a node that stands still
+	}
+	place := c.places[operations[q.op].waits]
+	if place != nil && !place.take(ctx.Done(), q.quit, c.done) {
+		return nil, c.waitedInVain(ctx, q)
+	}
+	id, w, err := c.post(q, place)
 	if err != nil {
 		return nil, err
 	}
@@ -262,6 +148,9 @@ func (c *client) ask(ctx context.Context, q question, out message) (*os.File, er
 		}
 		return nil, q.ended
 	case <-ctx.Done():
+		if context.Cause(ctx) == errStill {
+			c.still.Store(true)
+		}
 		var ok bool
 		if a, ok = c.withdraw(id, w); !ok {
 			return nil, fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
@@ -285,39 +174,58 @@ func (c *client) ask(ctx context.Context, q question, out message) (*os.File, er
 	return a.file, nil
 }
 
+// waitedInVain is the error of a call for which there was no place.
+func (c *client) waitedInVain(ctx context.Context, q question) error {
+	select {
+	case <-q.quit:
+		return q.ended
+	default:
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
+	}
+	return errNodeGone
+}
+
+// errNodeGone is the error of calls after the end of the session.
+var errNodeGone = fmt.Errorf("the node is gone: %w", status.NoDevice)
+
 // release gives w back, after its answer was taken.
 func (w *call) release() {
-	w.late, w.coder = nil, coder{}
+	w.late, w.place, w.coder = nil, nil, coder{}
 	if cap(w.body) > maxKeptBody {
 		w.body = nil
 	}
 	calls.Put(w)
 }
 
-// post sends q. Requests over the node's bound are refused here.
-func (c *client) post(q question) (uint64, *call, error) {
+// post sends q. The call takes place, which is nil for none, also when it fails.
+func (c *client) post(q question, place *places) (uint64, *call, error) {
 	c.mu.Lock()
+	var err error
 	switch {
 	case c.closed && q.op != opBye && q.op != opClose:
-		c.mu.Unlock()
-		return 0, nil, status.BadFD
+		err = status.BadFD
 	case c.lost:
+		err = errNodeGone
+	}
+	if err != nil {
 		c.mu.Unlock()
-		return 0, nil, fmt.Errorf("the node is gone: %w", status.NoDevice)
-	case len(c.calls) >= c.requests:
-		c.mu.Unlock()
-		return 0, nil, fmt.Errorf("%d requests are outstanding: %w", c.requests, status.NoBufs)
+		if place != nil {
+			place.give()
+		}
+		return 0, nil, err
 	}
 	w := calls.Get().(*call)
-	w.late = q.late
+	w.late, w.place = q.late, place
 	c.next++
 	id := c.next
 	c.calls[id] = w
 	c.mu.Unlock()
 	// The caller keeps its descriptor open until the answer.
 	l := letter{header: header{Op: q.op, Endpoint: q.endpoint, Request: id}, body: q.body, file: q.file}
-	// Requests and their withdrawals bound the queue: two packets for each call.
-	c.out.put(l, 4*maxRequests) // an error is the end of the socket: read answers all calls
+	// The calls bound the queue: two packets for each, with its withdrawal.
+	c.out.put(l) // an error is the end of the socket: read answers all calls
 	return id, w, nil
 }
 
@@ -332,23 +240,6 @@ func (c *client) leave(w *call) bool {
 	return true
 }
 
-// withdraw asks the node to end a request and waits for its answer, but not
-// for ever: a stopped node gives none.
-func (c *client) withdraw(id uint64, w *call) (answer, bool) {
-	c.out.put(letter{header: header{Op: opCancel}, body: &cancel{id}}, 4*maxRequests)
-	t := time.NewTimer(patience)
-	defer t.Stop()
-	select {
-	case a := <-w.answer:
-		return a, true
-	case <-t.C:
-	}
-	if c.leave(w) {
-		return answer{}, false
-	}
-	return <-w.answer, true
-}
-
 // read hands out what the node sends until the socket ends.
 func (c *client) read() {
 	in, buf := shm.NewReceiver(c.conn), make([]byte, maxFrame)
@@ -358,6 +249,7 @@ func (c *client) read() {
 		var f *os.File
 		n, f, err = in.Recv(buf)
 		if err == nil || errors.Is(err, shm.ErrDescriptorLost) {
+			c.heard()
 			err = c.take(buf[:n], f, err)
 		}
 	}
@@ -388,6 +280,9 @@ func (c *client) deliver(h header, a answer) {
 	w := c.calls[h.Request]
 	delete(c.calls, h.Request)
 	left := w == nil || w.left
+	if w != nil && w.place != nil {
+		w.place.give()
+	}
 	if !left {
 		w.body = append(w.body[:0], a.body...)
 		a.body = w.body
@@ -499,10 +394,13 @@ func (c *client) isLost() bool {
 
 func (c *client) Done() <-chan struct{} { return c.done }
 
-// Self asks the node; when it is gone, the last known place is returned.
+// Self asks the node; when it is gone, or does not answer, the last known place is
+// returned.
 func (c *client) Self() Self {
+	ctx, cancel := c.patient()
+	defer cancel()
 	var m selfBody
-	_, err := c.ask(context.Background(), question{op: opSelf}, &m)
+	_, err := c.ask(ctx, question{op: opSelf}, &m)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err == nil {
@@ -533,9 +431,18 @@ func (c *client) Watch(fn func(Event)) (cancel func()) {
 	return cancel
 }
 
-func (c *client) Open() (Endpoint, error) {
+func (c *client) Open() (Endpoint, error) { return c.OpenContext(context.Background()) }
+
+func (c *client) OpenContext(ctx context.Context) (Endpoint, error) {
+	q := question{op: opOpen}
+	q.late = func(a answer) { // nobody waits for the endpoint any more
+		var m endpointBody
+		if parseAnswer(a.h, a.body, &m) == nil {
+			c.post(question{op: opClose, endpoint: m.Endpoint}, nil) // fails only when the session ends
+		}
+	}
 	var m endpointBody
-	if _, err := c.ask(context.Background(), question{op: opOpen}, &m); err != nil {
+	if _, err := c.ask(ctx, q, &m); err != nil {
 		return nil, err
 	}
 	return c.endpoint(m.Endpoint), nil
@@ -573,7 +480,7 @@ func (c *client) Close() error {
 	for _, e := range eps {
 		e.shut()
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := c.patient()
 	c.ask(ctx, question{op: opBye}, nil) // the node finds out by the socket at the latest
 	cancel()
 	c.conn.Close()

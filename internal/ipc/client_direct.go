@@ -50,8 +50,8 @@ type directSession struct {
 }
 
 // epochs returns the memory of the epochs, which stays until the session's
-// Close has closed every endpoint. quit ends the wait for the node.
-func (s *directSession) epochs(quit <-chan struct{}) (*shm.Region, error) {
+// Close has closed every endpoint. ctx and quit end the wait for the node.
+func (s *directSession) epochs(ctx context.Context, quit <-chan struct{}) (*shm.Region, error) {
 	s.mu.Lock()
 	page := s.page
 	s.mu.Unlock()
@@ -59,7 +59,7 @@ func (s *directSession) epochs(quit <-chan struct{}) (*shm.Region, error) {
 		return page, nil
 	}
 	var out memAdd
-	f, err := s.c.ask(context.Background(), question{op: opEpochs, quit: quit, ended: status.Reset}, &out)
+	f, err := s.c.ask(ctx, question{op: opEpochs, quit: quit, ended: status.Reset}, &out)
 	if err != nil {
 		return nil, err
 	}
@@ -255,11 +255,11 @@ func (d *direct) move(dst, src reach, n int64, flags rma.Flags) bool {
 }
 
 // atomic performs a on the mapping, as the node would on its own.
-func (d *direct) atomic(a rma.Atomic) (old uint64, done bool) {
+func (d *direct) atomic(ctx context.Context, a rma.Atomic) (old uint64, done bool) {
 	if rma.CheckAtomic(a) != nil {
 		return 0, false
 	}
-	ws := d.begin(a.Offset, int64(a.Width), 0, rma.ProtRead|rma.ProtWrite)
+	ws := d.beginFor(ctx, a.Offset, int64(a.Width), 0, rma.ProtRead|rma.ProtWrite)
 	if ws == nil {
 		return 0, false
 	}
@@ -296,6 +296,11 @@ func (d *direct) copied(err error) bool {
 // a transfer with these flags may use them as need says. Nil means that the node
 // is to do it.
 func (d *direct) begin(roff, n int64, flags rma.Flags, need rma.Prot) []*peerWindow {
+	return d.beginFor(context.Background(), roff, n, flags, need)
+}
+
+// beginFor is begin for a call whose waits for the node ctx ends.
+func (d *direct) beginFor(ctx context.Context, roff, n int64, flags rma.Flags, need rma.Prot) []*peerWindow {
 	if rma.CheckFlags(flags) != nil {
 		return nil
 	}
@@ -308,8 +313,8 @@ func (d *direct) begin(roff, n int64, flags rma.Flags, need rma.Prot) []*peerWin
 		posted := d.posted
 		d.mu.Unlock()
 		switch {
-		case obstacle == unknown && d.fetch(missing):
-		case obstacle == busy && d.drain(posted):
+		case obstacle == unknown && d.fetch(ctx, missing):
+		case obstacle == busy && d.drain(ctx, posted):
 		default:
 			return nil
 		}

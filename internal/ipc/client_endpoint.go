@@ -160,8 +160,10 @@ func (e *clientEndpoint) refresh() {
 	if e.LocalAddr().Port != 0 {
 		return
 	}
+	ctx, cancel := e.c.patient()
+	defer cancel()
 	var local address
-	if e.ask(context.Background(), opAddress, nil, &local) == nil {
+	if e.ask(ctx, opAddress, nil, &local) == nil {
 		e.mu.Lock()
 		e.local = addr.Addr(local)
 		e.mu.Unlock()
@@ -197,8 +199,10 @@ func (e *clientEndpoint) Accept(ctx context.Context) (Endpoint, addr.Addr, error
 	if ctx.Err() == nil {
 		return e.accept(ctx, opAccept)
 	}
-	ep, from, err := e.TryAccept() // what need not wait succeeds nevertheless
-	if errors.Is(err, status.Again) {
+	soon, cancel := e.c.patient()
+	defer cancel()
+	ep, from, err := e.accept(soon, opTryAccept) // what need not wait succeeds nevertheless
+	if errors.Is(err, status.Again) || soon.Err() != nil {
 		err = fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
 	}
 	return ep, from, err
@@ -214,7 +218,7 @@ func (e *clientEndpoint) accept(ctx context.Context, op op) (Endpoint, addr.Addr
 	q.late = func(a answer) { // nobody waits for the connection any more
 		var m connected
 		if parseAnswer(a.h, a.body, &m) == nil {
-			e.c.post(question{op: opClose, endpoint: m.Endpoint}) // fails only when the session ends
+			e.c.post(question{op: opClose, endpoint: m.Endpoint}, nil) // fails only when the session ends
 		}
 		a.drop()
 	}
@@ -369,7 +373,7 @@ func (e *clientEndpoint) checkPieces(op op, n, roff int64, flags rma.Flags) erro
 }
 
 func (e *clientEndpoint) Atomic(ctx context.Context, a rma.Atomic) (uint64, error) {
-	if old, done := e.direct.atomic(a); done {
+	if old, done := e.direct.atomic(ctx, a); done {
 		return old, nil
 	}
 	return e.nodeAtomic(ctx, a)
@@ -398,7 +402,7 @@ func (e *clientEndpoint) Mmap(roff, n int64, prot rma.Prot) (Mapping, error) {
 	q.late = func(a answer) { // nobody waits for the mapping any more
 		var m mapped
 		if parseAnswer(a.h, a.body, &m) == nil {
-			e.c.post(question{op: opMunmap, body: &memoryBody{m.Mapping}}) // fails only when the session ends
+			e.c.post(question{op: opMunmap, body: &memoryBody{m.Mapping}}, nil) // fails only when the session ends
 		}
 		a.drop()
 	}
@@ -412,7 +416,7 @@ func (e *clientEndpoint) Mmap(roff, n int64, prot rma.Prot) (Mapping, error) {
 	region, err := shm.Map(f, out.Off, n, prot&rma.ProtWrite != 0)
 	if err != nil {
 		f.Close()
-		e.c.post(question{op: opMunmap, body: &memoryBody{out.Mapping}}) // the window is not in use; fails only when the session ends
+		e.c.post(question{op: opMunmap, body: &memoryBody{out.Mapping}}, nil) // the window is not in use; fails only when the session ends
 		return nil, err
 	}
 	return &mapping{c: e.c, id: out.Mapping, region: region}, nil
@@ -444,7 +448,7 @@ func (e *clientEndpoint) FenceMark(by fence.Side) (fence.Mark, error) {
 			return m, nil
 		}
 	}
-	return e.direct.nodeMark(by)
+	return e.direct.nodeMark(context.Background(), by)
 }
 
 func (e *clientEndpoint) FenceWait(ctx context.Context, m fence.Mark) error {
@@ -495,7 +499,7 @@ func (e *clientEndpoint) Close() error {
 	e.free()
 	// The node closes it in any case: with this request, or with the session.
 	// A stopped one is not waited for.
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := e.c.patient()
 	defer cancel()
 	e.c.ask(ctx, question{op: opClose, endpoint: e.id}, nil)
 	_ = e.c.memory.withdraw(e.c.isLost()) // what could not be moved is tried again

@@ -63,10 +63,10 @@ func (d *direct) note() {
 }
 
 // drain waits for the operations that were noted up to posted.
-func (d *direct) drain(posted uint64) bool {
-	m, err := d.nodeMark(fence.InitSelf)
+func (d *direct) drain(ctx context.Context, posted uint64) bool {
+	m, err := d.nodeMark(ctx, fence.InitSelf)
 	if err == nil {
-		err = d.nodeWait(context.Background(), m)
+		err = d.nodeWait(ctx, m)
 	}
 	// One that failed has ended too; but then there may be no connection.
 	d.mu.Lock()
@@ -78,14 +78,14 @@ func (d *direct) drain(posted uint64) bool {
 }
 
 // nodeMark is FenceMark through the node.
-func (d *direct) nodeMark(by fence.Side) (fence.Mark, error) {
+func (d *direct) nodeMark(ctx context.Context, by fence.Side) (fence.Mark, error) {
 	d.mu.Lock()
 	posted, refused := d.posted, d.refused
 	d.mu.Unlock()
 	var out fence.Mark
 	err := usePad(func(p *pad) error {
 		p.side, p.mark = sideBody{by}, markBody{}
-		err := d.e.ask(context.Background(), opFenceMark, &p.side, &p.mark)
+		err := d.e.ask(ctx, opFenceMark, &p.side, &p.mark)
 		out = fence.Mark(p.mark)
 		return err
 	})
@@ -214,7 +214,7 @@ func (d *direct) put(b []byte, loff, n int64, p rma.Put) bool {
 			return d.putAt(there, word[0], b, loff, n, p)
 		}
 		d.mu.Unlock()
-		if obstacle != unknown || !d.fetch(missing) {
+		if obstacle != unknown || !d.fetch(context.Background(), missing) {
 			return false
 		}
 	}

@@ -8,7 +8,7 @@ import (
 )
 
 func (e *clientEndpoint) PostAtomic(a rma.Atomic) error {
-	if _, done := e.direct.atomic(a); done {
+	if _, done := e.direct.atomic(context.Background(), a); done {
 		return nil
 	}
 	return e.nodePost(a)

@@ -104,8 +104,10 @@ func (e *clientEndpoint) received(err error) error {
 	case !errors.Is(err, io.EOF):
 		return dataError(err)
 	}
+	ctx, cancel := e.c.patient()
+	defer cancel()
 	var m endingBody
-	if err := e.ask(context.Background(), opEnding, nil, &m); err == nil && m.Ending == endedClosed {
+	if err := e.ask(ctx, opEnding, nil, &m); err == nil && m.Ending == endedClosed {
 		return ErrPeerClosed
 	}
 	return status.Reset
@@ -182,8 +184,14 @@ func (e *clientEndpoint) Ready() Events {
 	case err == nil:
 		return e.ringEvents(streamEvents(conn, e.hup.Load()))
 	}
+	ctx, cancel := e.c.patient()
+	defer cancel()
 	var m readyBody
-	if err := e.ask(context.Background(), opReady, nil, &m); err != nil {
+	err = e.ask(ctx, opReady, nil, &m)
+	switch {
+	case withdrawn(err):
+		return 0 // heard notifies when the node goes on
+	case err != nil:
 		return PollErr | PollHup
 	}
 	return Events(m.Events)

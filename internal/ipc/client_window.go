@@ -11,12 +11,12 @@ import (
 )
 
 // fetch asks the node for the window that roff is in and maps it. It reports
-// whether to look again.
-func (d *direct) fetch(roff int64) bool {
+// whether to look again. ctx bounds the wait for it.
+func (d *direct) fetch(ctx context.Context, roff int64) bool {
 	if !d.mayAsk() {
 		return false
 	}
-	w, page, slot, err := d.ask(roff)
+	w, page, slot, err := d.ask(ctx, roff)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err == nil {
@@ -60,13 +60,13 @@ func (d *direct) makeRoom() bool {
 }
 
 // ask gets a window from the node, and the epochs once there is one.
-func (d *direct) ask(roff int64) (w *peerWindow, page *shm.Region, slot uint32, err error) {
+func (d *direct) ask(ctx context.Context, roff int64) (w *peerWindow, page *shm.Region, slot uint32, err error) {
 	var out windowBody
-	f, err := d.e.question(context.Background(), question{op: opWindow, body: &offset{roff}, ended: status.Reset}, &out)
+	f, err := d.e.question(ctx, question{op: opWindow, body: &offset{roff}, ended: status.Reset}, &out)
 	if err != nil {
 		return nil, nil, 0, err
 	}
-	if page, err = d.e.c.direct.epochs(d.e.quit); err == nil {
+	if page, err = d.e.c.direct.epochs(ctx, d.e.quit); err == nil {
 		err = out.check(roff, page.Len())
 	}
 	if err != nil {
@@ -145,7 +145,7 @@ func (d *direct) learn(err error) {
 	switch status.Of(err) {
 	case status.OK:
 		d.tries = 0
-	case status.Again:
+	case status.Again, status.Canceled, status.TimedOut:
 	case status.NoAddress, status.Access, status.Invalid, status.Reset, status.NotConn, status.BadFD, status.NoDevice:
 		// The operation's own, which the node will return for it as well.
 	case status.NotSupp, status.Protocol:

@@ -86,6 +86,9 @@ type Session interface {
 	// Open returns a new unbound endpoint (scif_open).
 	Open() (Endpoint, error)
 
+	// OpenContext is Open whose wait for the node ends with ctx.
+	OpenContext(ctx context.Context) (Endpoint, error)
+
 	// Alloc returns zeroed memory that Register accepts, n bytes rounded up to
 	// whole pages and page-aligned. It is unmapped by Memory.Close, once no window uses it.
 	Alloc(n int) (Memory, error)
@@ -141,7 +144,7 @@ type Mapping interface {
 // were blocked return status.Reset (Accept: status.Intr).
 type Endpoint interface {
 	// Bind binds the endpoint to port; 0 chooses the lowest free one from
-	// addr.FirstEphemeral (scif_bind).
+	// addr.FirstEphemeral, then from addr.ReservedEnd (scif_bind).
 	Bind(port addr.Port) (addr.Port, error)
 
 	// Listen makes a bound endpoint listen with room for backlog waiting

@@ -113,6 +113,8 @@ func (s *fakeSession) Open() (Endpoint, error) {
 	return s.open(), nil
 }
 
+func (s *fakeSession) OpenContext(context.Context) (Endpoint, error) { return s.Open() }
+
 func (s *fakeSession) open() *fakeEndpoint {
 	e := &fakeEndpoint{s: s, n: s.n, notify: make(map[int]chan<- struct{})}
 	s.eps[e] = true

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/fence"
 	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/rma"
@@ -285,26 +286,67 @@ func TestStrayDescriptorsEndTheSession(t *testing.T) {
 func TestRequestNumbers(t *testing.T) {
 	s := serve(t, nil)
 	c := attach(t, s)
+	far, port := listens(t, s.dial(t))
 	var ep endpointBody
 	c.ask(opOpen, 0, nil, nil, &ep)
-	c.ask(opBind, ep.Endpoint, &address{}, nil, &address{})
-	c.ask(opListen, ep.Endpoint, &listenBody{1}, nil, nil)
-	// As many as allowed wait, the next is refused, and none is lost.
-	const first = 1000
-	for i := range uint64(maxRequests) {
-		c.send(header{Op: opAccept, Endpoint: ep.Endpoint, Request: first + i}, nil, nil)
+	c.send(header{Op: opConnect, Endpoint: ep.Endpoint, Request: 4}, &address{Node: 3, Port: port}, nil)
+	peer, _, err := far.Accept(t.Context())
+	check(t, "Accept", err, status.OK)
+	defer peer.Close()
+	if h, _, f := c.answer(); h.Code != status.OK {
+		t.Fatal(h.Code)
+	} else {
+		defer f.Close()
 	}
-	c.send(header{Op: opSelf, Request: 5}, nil, nil)
+	// As many as allowed wait, the next of their kind is refused, and none is lost.
+	const first = 1000
+	wait := &markBody{Side: fence.InitSelf, Seq: 1}
+	for i := range uint64(maxRequests) {
+		c.send(header{Op: opFenceWait, Endpoint: ep.Endpoint, Request: first + i}, wait, nil)
+	}
+	c.send(header{Op: opFenceWait, Endpoint: ep.Endpoint, Request: 5}, wait, nil)
 	if h, _, _ := c.answer(); h.Request != 5 || h.Code != status.NoBufs {
 		t.Errorf("request over the bound: %+v, want %v", h, status.NoBufs)
+	}
+	c.send(header{Op: opSelf, Request: 5}, nil, nil)
+	if h, _, _ := c.answer(); h.Request != 5 || h.Code != status.OK {
+		t.Errorf("request of another kind: %+v", h)
 	}
 	c.send(header{Op: opCancel}, &cancel{first + 7}, nil)
 	c.send(header{Op: opCancel}, &cancel{99}, nil) // of nothing
 	if h, _, _ := c.answer(); h.Request != first+7 || h.Code != status.Canceled {
 		t.Errorf("answer to a cancelled request: %+v, want %v", h, status.Canceled)
 	}
-	c.send(header{Op: opAccept, Endpoint: ep.Endpoint, Request: first}, nil, nil)
+	c.send(header{Op: opFenceWait, Endpoint: ep.Endpoint, Request: first}, wait, nil)
 	c.gone("a request number used twice")
+}
+
+// Requests of every kind are bounded, whatever an application sends.
+func TestEveryKindOfRequestIsBounded(t *testing.T) {
+	most := bounds(newAccount("a session", SessionLimits(), nil))
+	for o, spec := range operations {
+		if spec.waits == atOnce {
+			continue
+		}
+		if n := most[spec.waits]; n < maxRequests || n > 1<<15 {
+			t.Errorf("operation %d: %d may wait", o, n)
+		}
+	}
+	s := serve(t, func(o *Options) { o.Session = Limits{Endpoints: 8} })
+	c := attach(t, s)
+	var ep endpointBody
+	c.ask(opOpen, 0, nil, nil, &ep)
+	c.ask(opBind, ep.Endpoint, &address{}, nil, &address{})
+	c.ask(opListen, ep.Endpoint, &listenBody{1}, nil, nil)
+	const sent = 100
+	for i := range uint64(sent) {
+		c.send(header{Op: opAccept, Endpoint: ep.Endpoint, Request: 100 + i}, nil, nil)
+	}
+	for range sent - 7 { // an endpoint each may come of the others
+		if h, _, _ := c.answer(); h.Code != status.NoBufs && h.Code != status.NoMemory {
+			t.Fatalf("an ACCEPT over the bound is answered with %v", h.Code)
+		}
+	}
 }
 
 // A client that never reads costs a bounded amount, and harms nobody else.

@@ -24,6 +24,7 @@ type packet struct {
 	bytes []byte
 	file  *os.File
 	after func()
+	told  bool // by tell
 }
 
 func (p packet) end() {
@@ -34,13 +35,14 @@ func (p packet) end() {
 
 // An outbox sends packets in order without making their senders wait. What the
 // socket does not take at once is queued; the bound is the senders' affair, see
-// [outbox.wait] and put's limit.
+// [outbox.wait] and tell's limit.
 type outbox struct {
 	conn *net.UnixConn
 
 	mu     sync.Mutex // guards the fields below; held over sends that do not wait
 	moved  sync.Cond  // broadcast when queue or closed has changed
 	queue  []packet   // the first is being sent
+	told   int        // of them, by tell
 	closed bool
 	sender *shm.Sender
 	coder  coder  // of the frame that is being put
@@ -53,11 +55,16 @@ func newOutbox(conn *net.UnixConn) *outbox {
 	return o
 }
 
-// put sends l or queues it. It returns status.NoBufs when limit packets are
-// queued, status.Reset when the outbox is closed or the socket broken; l is
-// dropped then.
-func (o *outbox) put(l letter, limit int) error {
-	err := o.enqueue(l, limit)
+// put sends l or queues it. It returns status.Reset when the outbox is closed or the
+// socket broken; l is dropped then.
+func (o *outbox) put(l letter) error { return o.post(l, false, 0) }
+
+// tell is put of what may come without end. It drops l and returns status.NoBufs
+// when limit packets of tell are queued.
+func (o *outbox) tell(l letter, limit int) error { return o.post(l, true, limit) }
+
+func (o *outbox) post(l letter, told bool, limit int) error {
+	err := o.enqueue(l, told, limit)
 	if errors.Is(err, errQueued) {
 		return nil
 	}
@@ -70,13 +77,13 @@ func (o *outbox) put(l letter, limit int) error {
 // errQueued says that the packet was kept.
 var errQueued = errors.New("queued")
 
-func (o *outbox) enqueue(l letter, limit int) error {
+func (o *outbox) enqueue(l letter, told bool, limit int) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {
 	case o.closed:
 		return status.Reset
-	case len(o.queue) >= limit:
+	case told && o.told >= limit:
 		return status.NoBufs
 	}
 	o.coder = coder{b: o.frame[:0], encoding: true}
@@ -91,7 +98,10 @@ func (o *outbox) enqueue(l letter, limit int) error {
 			return status.Reset
 		}
 	}
-	o.queue = append(o.queue, packet{bytes: bytes.Clone(o.frame), file: l.file, after: l.after})
+	o.queue = append(o.queue, packet{bytes: bytes.Clone(o.frame), file: l.file, after: l.after, told: told})
+	if told {
+		o.told++
+	}
 	o.moved.Broadcast()
 	return errQueued
 }
@@ -128,6 +138,9 @@ func (o *outbox) run() {
 		o.mu.Lock()
 		if !o.closed { // close has dropped and ended everything queued, p too
 			o.queue = o.queue[1:]
+			if p.told {
+				o.told--
+			}
 			o.moved.Broadcast()
 			o.mu.Unlock()
 			p.end()

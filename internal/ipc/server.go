@@ -16,8 +16,9 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// maxRequests bounds the requests of a session that are not yet answered; more
-// are answered with status.NoBufs.
+// maxRequests bounds the requests of a session that connect and are not yet
+// answered, and those that move bytes; more are answered with status.NoBufs. See
+// [bounds] for the others.
 const maxRequests = 1024
 
 // helloTimeout bounds how long a new connection may stay silent.
@@ -35,7 +36,8 @@ type Options struct {
 	// refuses it and is told to it. Nil lets everybody in, user 0 as Admin.
 	Authorize func(Credentials) (Credentials, error)
 
-	// NewSession returns the node's session for an application. The server
+	// NewSession returns the node's session for an application, or status.Again
+	// while the node is to be asked again, because it has no ID yet. The server
 	// closes it. Its endpoints should be RegionEndpoints: others have no windows.
 	NewSession func(Credentials) (Session, error)
 
@@ -195,7 +197,11 @@ func (s *server) attach(conn *net.UnixConn) {
 	}
 	sess, err := s.handshake(conn, cred, u, quota)
 	if err != nil {
-		log.Info().Err(err).Msg("application refused")
+		level := zerolog.InfoLevel
+		if status.Of(err) == status.Again { // it asks again soon
+			level = zerolog.DebugLevel
+		}
+		log.WithLevel(level).Err(err).Msg("application refused")
 		return
 	}
 	sess.log, sess.ended = log, end

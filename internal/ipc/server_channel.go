@@ -288,7 +288,7 @@ func (p *pairs) await(ctx context.Context, e *served, h *half) error {
 // application that does not read is not told.
 func (e *served) offer() {
 	offer := letter{header: header{Op: opOffer, Endpoint: e.id}}
-	e.s.out.put(offer, maxRequests) // an error is the session's end, or the queue's bound
+	e.s.out.tell(offer, maxRequests) // an error is the session's end, or the queue's bound
 }
 
 // via notes why the endpoint's messages go through its data socket.

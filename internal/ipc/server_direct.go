@@ -79,7 +79,7 @@ func (e *served) withdrawn(slot uint32) {
 		return
 	}
 	stale := letter{header: header{Op: opStale, Endpoint: e.id}}
-	d.asked = e.s.out.put(stale, staleBacklog) != nil // not told: the next withdrawal tells
+	d.asked = e.s.out.tell(stale, staleBacklog) != nil // not told: the next withdrawal tells
 }
 
 // end gives the slot back.

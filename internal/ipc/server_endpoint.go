@@ -251,17 +251,28 @@ func doTryConnect(_ context.Context, s *serverSession, r *request) (reply, error
 	return reply{}, err
 }
 
+// A RefusingEndpoint can refuse the requests that wait at it.
+type RefusingEndpoint interface {
+	// RefuseWaiting refuses them all; later ones wait.
+	RefuseWaiting()
+}
+
 func doAccept(ctx context.Context, s *serverSession, r *request) (reply, error) {
-	return s.accepted(func() (Endpoint, addr.Addr, error) { return r.ep.ep.Accept(ctx) })
+	return s.accepted(r.ep, func() (Endpoint, addr.Addr, error) { return r.ep.ep.Accept(ctx) })
 }
 
 func doTryAccept(_ context.Context, s *serverSession, r *request) (reply, error) {
-	return s.accepted(r.ep.ep.TryAccept)
+	return s.accepted(r.ep, r.ep.ep.TryAccept)
 }
 
-// accepted takes the endpoint that accept returns into the session.
-func (s *serverSession) accepted(accept func() (Endpoint, addr.Addr, error)) (reply, error) {
+// accepted takes the endpoint that accept returns into the session. Requests that
+// wait at a listener whose application has no room for them are refused: they would
+// wait for nothing until their time is up.
+func (s *serverSession) accepted(listener *served, accept func() (Endpoint, addr.Addr, error)) (reply, error) {
 	if err := s.account.charge(endpoints, 1); err != nil {
+		if r, ok := listener.ep.(RefusingEndpoint); ok {
+			r.RefuseWaiting()
+		}
 		return reply{}, err
 	}
 	ep, _, err := accept()

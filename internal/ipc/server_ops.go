@@ -19,7 +19,7 @@ type operation struct {
 	in        func() message // a new body to decode; nil for an empty one
 	endpoint  bool           // on an endpoint, not on the session
 	takesFile bool           // a descriptor comes with it
-	waits     bool           // may wait, so it runs in a goroutine of its own
+	waits     kind           // may wait, so it runs in a goroutine of its own; else atOnce
 	do        func(ctx context.Context, s *serverSession, r *request) (reply, error)
 }
 
@@ -65,56 +65,56 @@ func (r reply) end() {
 
 // operations is the list of all requests.
 var operations = map[op]operation{
-	opBye:    {waits: true, do: doBye},
+	opBye:    {waits: givesBack, do: doBye},
 	opCancel: {in: body[cancel]},
 	opSelf:   {do: doSelf},
 	opNodes:  {do: doNodes},
-	opWatch:  {in: body[watchBody], waits: true, do: doWatch},
+	opWatch:  {in: body[watchBody], waits: givesBack, do: doWatch},
 	opOpen:   {do: doOpen},
 
-	opClose:  {endpoint: true, waits: true, do: doClose},
+	opClose:  {endpoint: true, waits: givesBack, do: doClose},
 	opBind:   {endpoint: true, in: body[address], do: doBind},
 	opListen: {endpoint: true, in: body[listenBody], do: doListen},
 
 	opListenAllow: {endpoint: true, in: body[listenAllowBody], do: doListenAllow},
 	opPeer:        {endpoint: true, do: doPeer},
 
-	opConnect:    {endpoint: true, in: body[address], waits: true, do: doConnect},
-	opTryConnect: {endpoint: true, in: body[address], waits: true, do: doTryConnect},
-	opAccept:     {endpoint: true, waits: true, do: doAccept},
-	opTryAccept:  {endpoint: true, waits: true, do: doTryAccept},
+	opConnect:    {endpoint: true, in: body[address], waits: connects, do: doConnect},
+	opTryConnect: {endpoint: true, in: body[address], waits: connects, do: doTryConnect},
+	opAccept:     {endpoint: true, waits: accepts, do: doAccept},
+	opTryAccept:  {endpoint: true, waits: accepts, do: doTryAccept},
 	opReady:      {endpoint: true, do: doReady},
 	opEnding:     {endpoint: true, do: doEnding},
 	opAddress:    {endpoint: true, do: doAddress},
 
-	opChannel: {endpoint: true, waits: true, do: doChannel},
+	opChannel: {endpoint: true, waits: moves, do: doChannel},
 	opBell:    {endpoint: true, in: body[bellBody], do: doBell},
 	opJoined:  {endpoint: true, in: body[joinedBody], do: doJoined},
 	opRings:   {do: doRings},
 
 	opMemAdd:     {in: body[memAdd], takesFile: true, do: doMemAdd},
 	opMemDrop:    {in: body[memoryBody], do: doMemDrop},
-	opRegister:   {endpoint: true, in: body[register], waits: true, do: doRegister},
-	opUnregister: {endpoint: true, in: body[span], waits: true, do: doUnregister},
-	opWriteTo:    {endpoint: true, in: body[transfer], waits: true, do: doTransfer},
-	opReadFrom:   {endpoint: true, in: body[transfer], waits: true, do: doTransfer},
-	opVWriteTo:   {endpoint: true, in: body[vtransfer], waits: true, do: doVWriteTo},
-	opVReadFrom:  {endpoint: true, in: body[vtransfer], waits: true, do: doVReadFrom},
-	opAtomic:     {endpoint: true, in: body[atomicBody], waits: true, do: doAtomic},
-	opPostAtomic: {endpoint: true, in: body[atomicBody], waits: true, do: doPostAtomic},
-	opPutSignal:  {endpoint: true, in: body[putBody], waits: true, do: doPutSignal},
-	opVPutSignal: {endpoint: true, in: body[vputBody], waits: true, do: doVPutSignal},
-	opMmap:       {endpoint: true, in: body[mmapBody], waits: true, do: doMmap},
+	opRegister:   {endpoint: true, in: body[register], waits: moves, do: doRegister},
+	opUnregister: {endpoint: true, in: body[span], waits: givesBack, do: doUnregister},
+	opWriteTo:    {endpoint: true, in: body[transfer], waits: moves, do: doTransfer},
+	opReadFrom:   {endpoint: true, in: body[transfer], waits: moves, do: doTransfer},
+	opVWriteTo:   {endpoint: true, in: body[vtransfer], waits: moves, do: doVWriteTo},
+	opVReadFrom:  {endpoint: true, in: body[vtransfer], waits: moves, do: doVReadFrom},
+	opAtomic:     {endpoint: true, in: body[atomicBody], waits: moves, do: doAtomic},
+	opPostAtomic: {endpoint: true, in: body[atomicBody], waits: moves, do: doPostAtomic},
+	opPutSignal:  {endpoint: true, in: body[putBody], waits: moves, do: doPutSignal},
+	opVPutSignal: {endpoint: true, in: body[vputBody], waits: moves, do: doVPutSignal},
+	opMmap:       {endpoint: true, in: body[mmapBody], waits: moves, do: doMmap},
 	opMunmap:     {in: body[memoryBody], do: doMunmap},
-	opWindow:     {endpoint: true, in: body[offset], waits: true, do: doWindow},
+	opWindow:     {endpoint: true, in: body[offset], waits: moves, do: doWindow},
 	opEpochs:     {do: doEpochs},
 	opCheck:      {endpoint: true, in: body[checkBody], do: doCheck},
 	opShare:      {in: body[watchBody], do: doShare},
 	opRetire:     {in: body[memoryBody], do: doRetire},
 
-	opFenceMark:   {endpoint: true, in: body[sideBody], waits: true, do: doFenceMark},
-	opFenceWait:   {endpoint: true, in: body[markBody], waits: true, do: doFenceWait},
-	opFenceSignal: {endpoint: true, in: body[signalBody], waits: true, do: doFenceSignal},
+	opFenceMark:   {endpoint: true, in: body[sideBody], waits: moves, do: doFenceMark},
+	opFenceWait:   {endpoint: true, in: body[markBody], waits: moves, do: doFenceWait},
+	opFenceSignal: {endpoint: true, in: body[signalBody], waits: moves, do: doFenceSignal},
 }
 
 // body returns a new message of type T.

@@ -17,8 +17,8 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// maxEvents bounds the packets queued for an application when the node tells
-// it something. An application that does not read for so long loses its
+// maxEvents bounds the tellings queued for an application when the node has
+// another one. An application that does not read for so long loses its
 // session: events must not be missed.
 const maxEvents = 4096
 
@@ -44,6 +44,7 @@ type serverSession struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup // requests, pumps and helpers
 	stage  chan struct{}  // one token per buffer in use, stages at most
+	bounds [kinds]int     // of waiting
 	epochs epochs
 
 	stagedBytes int64 // of the pieces in use; guarded by server.staged.mu
@@ -62,14 +63,16 @@ type serverSession struct {
 	mappings  map[uint32]Region // of peers' memory
 	lastMap   uint32
 	requests  map[uint64]context.CancelFunc
-	unwatch   func() // nil while events are not told
-	self      Self   // as the application was last told
+	waiting   [kinds]int // of requests
+	unwatch   func()     // nil while events are not told
+	self      Self       // as the application was last told
 }
 
 func newServerSession(srv *server, conn *net.UnixConn, node Session, uid uint32, a *account) *serverSession {
 	s := &serverSession{
 		srv: srv, conn: conn, out: newOutbox(conn), node: node, uid: uid, account: a,
 		stage:     make(chan struct{}, stages),
+		bounds:    bounds(a),
 		endpoints: make(map[uint32]*served),
 		memory:    make(map[uint32]*memory),
 		mappings:  make(map[uint32]Region),
@@ -198,9 +201,10 @@ func (s *serverSession) begin(r *request) error {
 	ctx, cancel := context.WithCancel(s.ctx)
 	s.mu.Lock()
 	_, twice := s.requests[r.Request]
-	full := len(s.requests) >= maxRequests
+	full := r.waits != atOnce && s.waiting[r.waits] >= s.bounds[r.waits]
 	if !twice && !full {
 		s.requests[r.Request] = cancel
+		s.waiting[r.waits]++
 	}
 	s.mu.Unlock()
 	if twice || full {
@@ -209,14 +213,14 @@ func (s *serverSession) begin(r *request) error {
 		if twice {
 			return fmt.Errorf("request %d is used twice: %w", r.Request, status.Protocol)
 		}
-		s.answer(r, nil, nil, fmt.Errorf("%d requests are outstanding: %w", maxRequests, status.NoBufs))
+		s.answer(r, nil, nil, fmt.Errorf("%d requests of its kind are outstanding: %w", s.bounds[r.waits], status.NoBufs))
 		return nil
 	}
 	run := func() {
 		defer cancel()
 		s.perform(ctx, r)
 	}
-	if r.waits {
+	if r.waits != atOnce {
 		s.wg.Go(s.guarded(run))
 	} else {
 		run()
@@ -245,6 +249,7 @@ func (s *serverSession) perform(ctx context.Context, r *request) {
 	// The request's number is free before the application can see the answer.
 	s.mu.Lock()
 	delete(s.requests, r.Request)
+	s.waiting[r.waits]--
 	s.mu.Unlock()
 	if err != nil {
 		out.end()
@@ -254,7 +259,8 @@ func (s *serverSession) perform(ctx context.Context, r *request) {
 }
 
 // answer sends the answer to r. An application that does not read has at most
-// maxRequests answers waiting, and as many refusals: read waits for it.
+// maxRequests answers waiting when read waits for it, and those to the requests that
+// are outstanding then.
 func (s *serverSession) answer(r *request, body message, out *reply, err error) {
 	l := letter{header: header{Op: r.Op | opReply, Endpoint: r.Endpoint, Request: r.Request, Code: status.Of(err)}, body: body}
 	if err != nil {
@@ -263,7 +269,7 @@ func (s *serverSession) answer(r *request, body message, out *reply, err error) 
 	if out != nil {
 		l.file, l.after = out.file, out.after
 	}
-	s.out.put(l, maxEvents+2*maxRequests)
+	s.out.put(l) // an error is the session's end
 }
 
 // withdraw cancels a request that still waits. Its answer says what became of
@@ -279,7 +285,7 @@ func (s *serverSession) withdraw(id uint64) {
 
 // tell sends what nobody asked for.
 func (s *serverSession) tell(h header, body message) {
-	if err := s.out.put(letter{header: h, body: body}, maxEvents); errors.Is(err, status.NoBufs) {
+	if err := s.out.tell(letter{header: h, body: body}, maxEvents); errors.Is(err, status.NoBufs) {
 		s.log.Warn().Msg("application does not read its events; session ended")
 		s.conn.Close()
 	}

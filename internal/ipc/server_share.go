@@ -141,7 +141,7 @@ func (m *memory) close(prot rma.Prot) {
 // The caller holds mu, so that what is told is in order.
 func (m *memory) tell() error {
 	l := letter{header: header{Op: opShared}, body: &sharedBody{Memory: m.id, Windows: uint32(m.windows)}}
-	return m.owner.out.put(l, maxEvents)
+	return m.owner.out.tell(l, maxEvents)
 }
 
 // doShare notes whether applications of other users may use the session's windows

@@ -260,7 +260,7 @@ var errnos = map[status.Code]string{
 	status.InProgress: "EINPROGRESS", status.NoDevice: "ENODEV", status.NoAddress: "ENXIO", status.NoSpace: "ENOSPC",
 	status.NoMemory: "ENOMEM", status.NotSupp: "EOPNOTSUPP", status.Intr: "EINTR", status.BadFD: "EBADF",
 	status.Fault: "EFAULT", status.NoBufs: "ENOBUFS", status.Protocol: "EPROTO", status.TimedOut: "ETIMEDOUT",
-	status.Version: "EPROTONOSUPPORT", status.Canceled: "ECANCELED",
+	status.Version: "EPROTONOSUPPORT", status.Canceled: "ECANCELED", status.Busy: "ECONNREFUSED",
 }
 
 // talk starts everything that this application does.

@@ -298,8 +298,12 @@ func (r *request) refuse(code status.Code) {
 func (n *node) incoming(l *link, f wire.Connect, r *frames) {
 	req := &request{link: l, frame: f, r: r}
 	e := n.listeners[f.To]
-	if e == nil || e.state != core.Listening || !e.backlog.Push(req) {
+	if e == nil || e.state != core.Listening {
 		req.refuse(status.Refused)
+		return
+	}
+	if !e.backlog.Push(req) {
+		req.refuse(status.Busy)
 		return
 	}
 	r.lane.more = func() { e.requester(req) }

@@ -22,7 +22,7 @@ const (
 	Access          // EACCES: privilege or window protection
 	InUse           // EADDRINUSE: the offset range is taken
 	Again           // EAGAIN: nothing to do now
-	Refused         // ECONNREFUSED: nobody listens, the backlog is full, or nobody accepted in time
+	Refused         // ECONNREFUSED: nobody listens, or nobody accepted in time
 	Reset           // ECONNRESET: the peer closed or its node was lost
 	NotConn         // ENOTCONN
 	IsConn          // EISCONN
@@ -40,6 +40,7 @@ const (
 	TimedOut        // ETIMEDOUT
 	Version         // EPROTONOSUPPORT: no common protocol version
 	Canceled        // ECANCELED: the caller withdrew the call
+	Busy            // ECONNREFUSED: the listener's backlog is full
 
 	codes // how many there are
 )
@@ -71,6 +72,7 @@ var table = [codes]struct {
 	TimedOut:   {"timed out", syscall.ETIMEDOUT},
 	Version:    {"no common protocol version", syscall.EPROTONOSUPPORT},
 	Canceled:   {"canceled", syscall.ECANCELED},
+	Busy:       {"connection refused: the listener's backlog is full", syscall.ECONNREFUSED},
 }
 
 // Error returns the code's text.

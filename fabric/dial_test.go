@@ -1,0 +1,315 @@
+package fabric_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric"
+	"github.com/fabricd/fabricd/fabric/fabrictest"
+	"github.com/fabricd/fabricd/internal/bubble"
+	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+// acceptAll accepts connections of l until it is closed, and closes them when the
+// peer does.
+func acceptAll(l *fabric.Listener) (wait func()) {
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			wg.Go(func() {
+				io.Copy(io.Discard, conn)
+				conn.Close()
+			})
+		}
+	})
+	return wg.Wait
+}
+
+// burst dials l n times at once from each of from, and returns the errors.
+func burst(from []*fabric.Node, l *fabric.Listener, n int) (failed []error, took time.Duration) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	var wg sync.WaitGroup
+	errs := make(chan error, n*len(from))
+	begun := time.Now()
+	for range n {
+		for _, app := range from {
+			wg.Go(func() {
+				conn, err := app.Dial(ctx, l.Addr().(fabric.Addr))
+				if errs <- err; err == nil {
+					defer conn.Close()
+				}
+			})
+		}
+	}
+	wg.Wait()
+	took = time.Since(begun)
+	close(errs)
+	for err := range errs {
+		if err != nil {
+			failed = append(failed, err)
+		}
+	}
+	return failed, took
+}
+
+// 1,000 dials at once all succeed, on every way between two applications.
+func TestABurstOfDialsSucceeds(t *testing.T) {
+	for name, opts := range map[string][]fabrictest.Option{
+		"quic": {fabrictest.QUIC()}, "tcp": {fabrictest.TCP()}, "one node": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := fabrictest.NewCluster(t, 2, opts...)
+			server, client := attach(t, c, 0)(), attach(t, c, 1%max(2*len(opts), 1))()
+			l, err := server.Listen(0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			wait := acceptAll(l)
+			failed, took := burst([]*fabric.Node{client}, l, 1000)
+			if len(failed) > 0 {
+				t.Errorf("%d of 1,000 dials failed: %v", len(failed), failed[0])
+			}
+			t.Logf("1,000 dials took %v", took)
+			l.Close()
+			wait()
+		})
+	}
+}
+
+// A dial waits for a place in a full backlog, within its context; Connect does not.
+func TestDialsWaitForAPlaceInTheBacklog(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		c := fabrictest.NewCluster(t, 2)
+		l, err := c.Node(0).Listen(0, fabric.Backlog(1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := l.Addr().(fabric.Addr)
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		for range 5 {
+			wg.Go(func() {
+				conn, err := c.Node(1).Dial(t.Context(), at)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				conn.Close()
+			})
+		}
+		synctest.Wait()
+		time.Sleep(time.Second)
+		ep, err := c.Node(1).Open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ep.Connect(t.Context(), at); !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Errorf("Connect beside a full backlog: %v, want ECONNREFUSED", err)
+		}
+		short, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		begun := time.Now()
+		if _, err := c.Node(1).Dial(short, at); !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Dial whose context ends: %v", err)
+		}
+		if d := time.Since(begun); d < time.Second || d > 2*time.Second {
+			t.Errorf("Dial whose context ends after 1 s took %v", d)
+		}
+		for range 5 {
+			conn, err := l.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+		}
+		wg.Wait()
+		ep.Close()
+		l.Close()
+	})
+}
+
+func TestBacklogIsBounded(t *testing.T) {
+	c := fabrictest.NewCluster(t, 1)
+	for _, n := range []int{-1, 0, fabric.MaxBacklog + 1} {
+		if l, err := c.Node(0).Listen(0, fabric.Backlog(n)); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("Listen with a backlog of %d: %v, %v; want EINVAL", n, l, err)
+		}
+	}
+	l, err := c.Node(0).Listen(0, fabric.Backlog(fabric.MaxBacklog))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+}
+
+// attachWith serves node i of c with changed options and attaches to it.
+func attachWith(t *testing.T, c *fabrictest.Cluster, i int, change func(*ipc.Options)) (path string) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "fabric")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path = filepath.Join(dir, "socket")
+	ln, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	opt := ipc.Options{NewSession: func(cred ipc.Credentials) (ipc.Session, error) { return c.Session(i, cred), nil }}
+	change(&opt)
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- ipc.Serve(ctx, ln, opt) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-served; err != nil {
+			t.Errorf("serve: %v", err)
+		}
+		os.RemoveAll(dir)
+	})
+	return path
+}
+
+// A server whose application has as many endpoints as it may serves on when some are
+// closed.
+func TestAServerOutlivesAFlood(t *testing.T) {
+	c := fabrictest.NewCluster(t, 2, fabrictest.ConnectTimeout(time.Hour)) // who finds no room is refused at once
+	path := attachWith(t, c, 0, func(o *ipc.Options) { o.Session = ipc.Limits{Endpoints: 20} })
+	app, err := fabric.Attach(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer app.Close()
+	l, err := app.Listen(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "served") })}
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(l) }()
+
+	client := c.Node(1)
+	var open []*fabric.Conn
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for range 100 {
+		wg.Go(func() {
+			if conn, err := client.Dial(t.Context(), l.Addr().(fabric.Addr)); err == nil {
+				mu.Lock()
+				open = append(open, conn)
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	select {
+	case err := <-served:
+		t.Fatalf("the server ended at the bound: %v", err)
+	default:
+	}
+	if len(open) == 0 || len(open) > 20 {
+		t.Errorf("%d connections, want some and at most the 20 that the application may have", len(open))
+	}
+	for _, conn := range open {
+		conn.Close()
+	}
+	h := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return client.DialContext(ctx, network, l.Addr().String())
+	}, DisableKeepAlives: true}}
+	answered := false
+	for end := time.Now().Add(time.Minute); !answered && time.Now().Before(end); {
+		r, err := h.Get("http://fabric/")
+		if err == nil {
+			b, _ := io.ReadAll(r.Body)
+			r.Body.Close()
+			answered = string(b) == "served"
+		}
+	}
+	if !answered {
+		t.Error("the server does not serve after the flood")
+	}
+	srv.Close()
+	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+		t.Errorf("Serve = %v", err)
+	}
+}
+
+func TestABoundThatIsReachedIsTemporary(t *testing.T) {
+	for code, want := range map[status.Code]bool{
+		status.NoMemory: true, status.NoBufs: true, status.NoSpace: true, status.Busy: true, status.TimedOut: true, status.Again: true,
+		status.BadFD: false, status.Intr: false, status.Invalid: false, status.Refused: false, status.Reset: false, status.NoDevice: false,
+	} {
+		err := &fabric.OpError{Op: "accept", Err: fmt.Errorf("wrapped: %w", code)}
+		if err.Temporary() != want {
+			t.Errorf("%v is temporary: %v, want %v", code, !want, want)
+		}
+	}
+}
+
+// Attach waits until the node has its ID; without one it says what the node waits for.
+func TestAttachWaitsForTheNodesID(t *testing.T) {
+	c := fabrictest.NewCluster(t, 2)
+	var joined atomic.Bool
+	asked := make(chan struct{}, 1)
+	path := attachWith(t, c, 1, func(o *ipc.Options) {
+		session := o.NewSession
+		o.NewSession = func(cred ipc.Credentials) (ipc.Session, error) {
+			select {
+			case asked <- struct{}{}:
+			default:
+			}
+			if !joined.Load() {
+				return nil, fmt.Errorf("the node has no ID yet: waiting for the host: %w", status.Again)
+			}
+			return session(cred)
+		}
+	})
+	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, err := fabric.Attach(short, path)
+	if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, syscall.ETIMEDOUT) || !strings.Contains(err.Error(), "the node has no ID yet: waiting for the host") {
+		t.Errorf("Attach without an ID: %v", err)
+	}
+	<-asked
+	attached := make(chan *fabric.Node, 1)
+	go func() {
+		n, err := fabric.Attach(t.Context(), path)
+		if err != nil {
+			t.Error(err)
+		}
+		attached <- n
+	}()
+	<-asked
+	joined.Store(true)
+	n := <-attached
+	if n == nil {
+		t.FailNow()
+	}
+	defer n.Close()
+	l, err := n.Listen(4444)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if n.ID() != 1 || l.Addr().String() != "1:4444" {
+		t.Errorf("node %d listens at %v, want 1:4444", n.ID(), l.Addr())
+	}
+}

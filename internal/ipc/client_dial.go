@@ -1,0 +1,156 @@
+package ipc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/shm"
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+// Dial attaches to the node that serves path. ctx bounds the attaching only.
+// The session ends with Close, or when the node goes away: blocked calls then
+// return status.Reset, later ones status.NoDevice.
+//
+// Of the environment it takes $FABRIC_LATENCY, $FABRIC_SPIN and
+// $FABRIC_HUGE_PAGES; see [tuning].
+//
+// Window memory must come from the session's Alloc. A VWriteTo returns when
+// its bytes have been copied, a VReadFrom when they have arrived; one of more
+// than 1 MiB that the node performs is done in pieces of that size. The range is
+// checked before the first; when the peer takes windows away beside the call, or
+// the connection ends, the error may find earlier pieces done.
+func Dial(ctx context.Context, path string) (Session, error) {
+	return DialWith(ctx, path, DialOptions{})
+}
+
+// DialOptions say more about a session of [DialWith].
+type DialOptions struct {
+	// ShareWindows lets applications of other users on this node use the session's
+	// windows directly, as those of its own user may.
+	ShareWindows bool
+}
+
+// DialWith is Dial with options.
+func DialWith(ctx context.Context, path string, opt DialOptions) (Session, error) {
+	c, err := dialMember(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	if !opt.ShareWindows {
+		return c, nil
+	}
+	if err := c.shareWindows(ctx); err != nil && status.Of(err) != status.NotSupp { // a node that does not know it copies for nobody
+		c.Close()
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return c, nil
+}
+
+// dialMember is dial that waits, until ctx ends, for a node that is starting or
+// joining to get its ID: what an application does before would have no address.
+func dialMember(ctx context.Context, path string) (*client, error) {
+	for pause := 20 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
+		c, err := dial(ctx, path)
+		if err == nil || status.Of(err) != status.Again {
+			return c, err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return nil, &unreadyError{err, ctx.Err()}
+		}
+	}
+}
+
+// An unreadyError is the end of a wait for a node's ID.
+type unreadyError struct{ node, ctx error }
+
+func (e *unreadyError) Error() string   { return fmt.Sprintf("%v: %v", e.node, e.ctx) }
+func (e *unreadyError) Unwrap() []error { return []error{status.Of(e.ctx), e.ctx} }
+
+func dial(ctx context.Context, path string) (*client, error) {
+	tuned, err := readTuning(os.Getenv)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := new(net.Dialer).DialContext(ctx, "unixpacket", path)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, coded(err, dialCode(ctx, err)))
+	}
+	if err := shm.CheckServer(conn.(*net.UnixConn), path); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	c := newClient(conn.(*net.UnixConn))
+	c.tuning = tuned
+	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(past) })
+	err = c.hello(ctx)
+	if !stop() && err == nil { // the deadline is set, or soon will be
+		err = fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
+	}
+	if err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	c.wg.Go(c.out.run)
+	c.wg.Go(c.read)
+	c.watchers.start()
+	return c, nil
+}
+
+// dialCode names the failure to reach a node: nobody is there, unless the
+// kernel says that we may not or ctx has ended.
+func dialCode(ctx context.Context, err error) status.Code {
+	if ctx.Err() != nil {
+		return status.Of(ctx.Err())
+	}
+	if errors.Is(err, os.ErrPermission) {
+		return status.Access
+	}
+	return status.NoDevice
+}
+
+// hello opens the session; nothing else uses the socket yet. The end of ctx
+// sets the socket's deadline.
+func (c *client) hello(ctx context.Context) error {
+	ask := appendFrame(nil, header{Op: opHello, Request: 1}, &hello{Magic: magic, Min: VersionMin, Max: VersionMax})
+	if err := shm.Send(c.conn, ask, nil); err != nil {
+		return coded(err, status.Reset)
+	}
+	buf := make([]byte, maxFrame)
+	n, f, err := shm.Recv(c.conn, buf)
+	if f != nil {
+		f.Close()
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("node does not answer: %w: %w", status.Of(ctx.Err()), ctx.Err())
+	}
+	if err != nil {
+		return coded(fmt.Errorf("node ended the connection: %w: %w", status.Reset, err), status.Reset)
+	}
+	h, body, err := parseFrame(buf[:n])
+	if err != nil {
+		return err
+	}
+	if h.Op != opHello|opReply {
+		return fmt.Errorf("answer to HELLO is operation %#x: %w", h.Op, status.Protocol)
+	}
+	var w welcome
+	if err := parseAnswer(h, body, &w); err != nil {
+		return err
+	}
+	if w.Version < VersionMin || w.Version > VersionMax {
+		return fmt.Errorf("node chose attach protocol %d, this program speaks %d to %d: %w",
+			w.Version, VersionMin, VersionMax, status.Version)
+	}
+	c.self, c.next = w.Self, 1
+	for _, k := range []kind{connects, moves} {
+		c.places[k] = &places{free: int(max(min(w.Requests, maxRequests), 1))}
+	}
+	return nil
+}
