@@ -114,7 +114,7 @@ func (n *Node) Dial(ctx context.Context, a Addr) (*Conn, error) {
 	if err != nil {
 		return nil, n.fail("open", withdraw(ctx, err))
 	}
-	ep := newEndpoint(opened)
+	ep := newEndpoint(opened, &n.memory)
 	if err := connectInTurn(ctx, ep, a); err != nil {
 		ep.Close()
 		return nil, err
