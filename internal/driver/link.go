@@ -54,6 +54,8 @@ type link struct {
 	conns    map[wire.ConnID]*conn // by this end's ID
 	lastConn wire.ConnID
 	pulse    core.Pulse
+	came     uint64        // of sess.Heard
+	looked   time.Duration // when came was read
 	probe    probe
 	pings    map[uint64]chan<- time.Duration // by heartbeat sequence number
 	lastBeat uint64

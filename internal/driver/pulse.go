@@ -90,11 +90,13 @@ func (l *link) tick(now time.Duration) {
 	if l.twin != nil {
 		return
 	}
+	came := l.sess.Heard()
 	l.mu.Lock()
 	if l.isDown {
 		l.mu.Unlock()
 		return
 	}
+	l.hearBytes(came, now)
 	b := l.pulse.Tick(now)
 	l.mu.Unlock()
 	if b.Send {
@@ -109,6 +111,16 @@ func (l *link) tick(now time.Duration) {
 	if b.Dead {
 		l.fail(transport.CodeOK, fmt.Errorf("%w: link is silent", status.TimedOut))
 	}
+}
+
+// hearBytes takes bytes that have come since the last look for a sign of life: those
+// of a slow network hold up the heartbeats behind them. They came after that look, so
+// no silence is found to be shorter than it is. The caller holds mu.
+func (l *link) hearBytes(came uint64, now time.Duration) {
+	if came != l.came {
+		l.pulse.Hear(l.looked)
+	}
+	l.came, l.looked = came, now
 }
 
 // tickIn ticks in d, unless the link has ended by then.
