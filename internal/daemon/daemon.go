@@ -36,7 +36,8 @@ type Options struct {
 	// Faults are those of this node if the configuration enables faults; nil:
 	// Start makes them with [NewFaults].
 	Faults *failpoint.Node
-	// Heap bounds Go's memory; nil: nothing does.
+	// Heap bounds Go's memory, and gives back what the process does not use when it
+	// rests; nil: nothing does.
 	Heap *Heap
 	// Settings reads the configuration again, for what a running node takes over:
 	// the access rules. Nil: it never does. A change of SettingsFile, if there is

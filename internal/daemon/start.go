@@ -62,6 +62,9 @@ func (d *Daemon) openState(context.Context) (err error) {
 		return problem("cert", d.cfg.TLS.Cert, fmt.Sprintf("is for node %s, state directory %s is of node %s", opts.Node, d.cfg.StateDir, own), nil)
 	}
 	d.wg.Go(d.tendDisk)
+	if d.opts.Heap != nil {
+		d.wg.Go(func() { d.opts.Heap.rest(d.ctx) })
+	}
 	for _, note := range d.state.Notes() {
 		d.log.Warn().Str("op", "state").Msg(note)
 	}

@@ -290,6 +290,7 @@ func (n *Node) Preview(ctx context.Context, dst addr.Addr, uid uint32) (Preview,
 // ask asks the peer what a connect would meet there.
 func (l *link) ask(ctx context.Context, port addr.Port, uid uint32) (Preview, error) {
 	answer := make(chan wire.Answer, 1)
+	l.use()
 	l.mu.Lock()
 	if l.asks == nil {
 		l.asks = make(map[uint64]chan<- wire.Answer)

@@ -32,6 +32,7 @@ const maxAddresses = 8
 type choice struct {
 	addresses  []string // at most maxAddresses
 	considered []Considered
+	spared     int // how many of them, from the end, are not tried: the link has the first of those
 }
 
 // considered returns what is known of a provider before it is tried.
@@ -51,7 +52,7 @@ const (
 // newChoice returns the choice for a dial to peer. A choice between nothing is an
 // error.
 func newChoice(ranked []standing, peer Peer) (*choice, error) {
-	c := &choice{peer.Addresses[:min(len(peer.Addresses), maxAddresses)], make([]Considered, len(ranked))}
+	c := &choice{addresses: peer.Addresses[:min(len(peer.Addresses), maxAddresses)], considered: make([]Considered, len(ranked))}
 	common, own := false, make([]string, len(ranked))
 	for i, s := range ranked {
 		c.considered[i], own[i] = s.considered(), s.name
@@ -76,9 +77,12 @@ func newChoice(ranked []standing, peer Peer) (*choice, error) {
 // offered reports whether the peer offers the i-th provider, as far as is known.
 func (c *choice) offered(i int) bool { return c.considered[i].Reason != reasonNotOffered }
 
+// beside reports whether the link that is dialed stands beside the one that there is.
+func (c *choice) beside() bool { return c.spared > 0 }
+
 // attempts returns how many dials the choice allows.
 func (c *choice) attempts() (n int) {
-	for i := range c.considered {
+	for i := range len(c.considered) - c.spared {
 		if c.offered(i) {
 			n += len(c.addresses)
 		}

@@ -175,7 +175,7 @@ func (e *endpoint) request(ctx context.Context, a *attempt, dst addr.Addr) (*con
 		if err = e.send(ctx, l, c, dst); err != nil {
 			again, waited = c.link.endedUnder(ctx, err), false
 		} else if err = e.awaitVerdict(ctx, a, c); err == errLinkDown {
-			again, waited = anotherLinkMayDo(c.link.downErr), true
+			again, waited = e.n.mayPass(c.link), true
 		}
 		if err == nil || !again || try == linkTries || !e.withdraw(c) {
 			return c, err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -43,12 +44,13 @@ func (n *Node) linkTo(ctx context.Context, id addr.NodeID) (*link, error) {
 			return n.loopLocked(), nil
 		}
 		p, err := n.liveLocked(id)
-		if err != nil || p.link != nil {
-			defer n.mu.Unlock()
-			if err != nil {
-				return nil, err
-			}
-			return p.link, nil
+		if err != nil {
+			n.mu.Unlock()
+			return nil, err
+		}
+		if l := p.link(); l != nil {
+			n.mu.Unlock()
+			return l, nil
 		}
 		dialing, welcomed := p.dialing, p.welcomed
 		if dialing == nil && welcomed == nil {
@@ -68,7 +70,7 @@ func (n *Node) linkTo(ctx context.Context, id addr.NodeID) (*link, error) {
 		case <-welcomed:
 		case <-dialing:
 			n.mu.Lock()
-			err, up := p.dialErr, p.link != nil
+			err, up := p.dialErr, len(p.links) > 0
 			n.mu.Unlock()
 			if !up && err != nil {
 				return nil, unreachable{fmt.Errorf("node %d is not reachable: %w", id, err)}
@@ -112,16 +114,15 @@ func (n *Node) linkDown(l *link) {
 	}
 	level := zerolog.InfoLevel
 	if p := n.peers[l.peer.Life.Node]; p != nil && p.Life == l.peer.Life {
-		if p.link == l {
-			p.link = nil
-		}
+		p.links = slices.DeleteFunc(p.links, func(o *link) bool { return o == l })
 		if !p.ends.shown(n.now()) {
 			level = zerolog.DebugLevel
 		}
 	}
 	n.mu.Unlock()
 	if l.twin == nil {
-		n.log.WithLevel(level).Stringer("peer", l.peer.Life).Str("provider", l.provider).Str("cause", l.why()).Msg("link down")
+		n.log.WithLevel(level).Stringer("peer", l.peer.Life).Str("provider", l.provider).Str("cause", l.why()).
+			Str("age", time.Since(l.since).Round(time.Millisecond).String()).Msg("link down")
 	}
 }
 
@@ -165,7 +166,7 @@ func (n *Node) dial(p *peerState, life addr.Life) {
 	err := n.dialInRounds(p, life)
 	n.mu.Lock()
 	p.dialErr = err
-	up := p.link != nil
+	up := len(p.links) > 0
 	close(p.dialing)
 	p.dialing = nil
 	n.mu.Unlock()
@@ -227,7 +228,7 @@ func (n *Node) pause(ctx context.Context, d time.Duration) bool {
 // that nobody answers must leave some to the others.
 func (n *Node) dialOnce(ctx context.Context, p *peerState) error {
 	n.mu.Lock()
-	if p.link != nil { // the peer dialed meanwhile
+	if len(p.links) > 0 { // the peer dialed meanwhile
 		n.mu.Unlock()
 		return nil
 	}
@@ -237,8 +238,13 @@ func (n *Node) dialOnce(ctx context.Context, p *peerState) error {
 	if err != nil {
 		return err
 	}
+	return n.dialChoice(ctx, p, peer, c)
+}
+
+// dialChoice is dialOnce with the providers of c.
+func (n *Node) dialChoice(ctx context.Context, p *peerState, peer Peer, c *choice) (err error) {
 	left := c.attempts()
-	for i, s := range n.ranked {
+	for i, s := range n.ranked[:len(c.considered)-c.spared] {
 		provider := n.cfg.Providers[s.at]
 		if !c.offered(i) {
 			continue
@@ -293,13 +299,13 @@ func (n *Node) dialAddress(ctx context.Context, p *peerState, peer Peer, provide
 	if sess, err = provider.Dial(ctx, address); err != nil {
 		return false, err
 	}
-	ctrl, r, err := n.sayHello(ctx, sess, self, peer)
+	ctrl, o, err := n.sayHello(ctx, sess, self, peer, c.beside())
 	if err == nil {
 		l := newLink(n, provider.Name(), self.Life, peer, sess, begun)
-		l.dialed, l.weighed = true, c.chose(provider.Name())
+		l.dialed, l.beside, l.weighed, l.version = true, c.beside(), c.chose(provider.Name()), o.version
 		if err = n.adopt(p, l); err == nil {
 			n.tellFallback(l)
-			l.start(ctrl, r)
+			l.start(ctrl, o.r)
 			return true, nil
 		}
 	}
@@ -307,7 +313,8 @@ func (n *Node) dialAddress(ctx context.Context, p *peerState, peer Peer, provide
 	return true, err
 }
 
-// adopt makes l the link to p, unless there is one or p is over.
+// adopt makes l the link to p, unless there is one or p is over. One beside others has
+// a provider that they have not.
 func (n *Node) adopt(p *peerState, l *link) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -316,10 +323,11 @@ func (n *Node) adopt(p *peerState, l *link) error {
 		return fmt.Errorf("%w: life %v is over", status.Reset, p.Life)
 	case n.self.Life != l.self:
 		return fmt.Errorf("%w: this is not %v any more", status.NoDevice, l.self)
-	case p.link != nil:
+	case slices.ContainsFunc(p.links, func(o *link) bool { return !l.beside || o.provider == l.provider }):
 		return fmt.Errorf("%w: the pair has a link", status.IsConn)
 	}
-	p.link = l
+	p.links = append(p.links, l)
+	p.backAt = n.now() + backEvery
 	n.links[l] = struct{}{}
 	select {
 	case n.linked <- struct{}{}:
@@ -340,11 +348,13 @@ func (p Peer) party(cluster addr.UUID) core.Party {
 func proof(id transport.Identity) core.Proof { return core.Proof{UUID: id.Node, Host: id.Host} }
 
 // sayHello opens the control lane to a dialed peer and waits for its answer.
-func (n *Node) sayHello(ctx context.Context, sess transport.Session, self Self, peer Peer) (transport.SendLane, *wire.Reader, error) {
+func (n *Node) sayHello(ctx context.Context, sess transport.Session, self Self, peer Peer, beside bool) (transport.SendLane, *opening, error) {
 	if id := sess.Peer(); id.Node != peer.UUID || id.Cluster != self.Cluster {
 		return nil, nil, fmt.Errorf("%w: dialed node %v, its certificate says %v", status.Access, peer.UUID, id.Node)
 	}
-	greeting, err := self.greet(core.NewHello(self.party(), peer.party(self.Cluster)))
+	hello := core.NewHello(self.party(), peer.party(self.Cluster))
+	hello.Beside = beside
+	greeting, err := self.greet(hello)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -365,7 +375,7 @@ func (n *Node) sayHello(ctx context.Context, sess transport.Session, self Self, 
 	if err := n.answered(ctx, o, h, body, self, peer, sess.Peer()); err != nil {
 		return nil, nil, err
 	}
-	return ctrl, o.r, nil
+	return ctrl, o, nil
 }
 
 // answered decides about the answer to a HELLO, whose first frame is h with body.
@@ -392,6 +402,7 @@ func (n *Node) answered(ctx context.Context, o *opening, h wire.Header, body []b
 		if err == nil {
 			err = n.prove(lease, peer, proved)
 		}
+		o.version = f.VersionMax
 		return err
 	}
 	return fmt.Errorf("%w: %v instead of HELLO", status.Protocol, h.Type)
@@ -404,7 +415,7 @@ func firstFrame(ctx context.Context, sess transport.Session) (*opening, wire.Hea
 		return nil, wire.Header{}, nil, err
 	}
 	undo := deadlineOnDone(ctx, lane.SetReadDeadline)
-	o := &opening{lane, wire.NewReader(lane)}
+	o := &opening{lane: lane, r: wire.NewReader(lane)}
 	h, body, err := o.r.Next()
 	undo()
 	if err == io.EOF {

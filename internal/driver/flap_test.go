@@ -20,9 +20,8 @@ import (
 	"github.com/fabricd/fabricd/internal/transport"
 )
 
-// newPacketFabric is newFabric over QUIC on packets of net, with the times of
-// cfg.
-func newPacketFabric(t *testing.T, n int, net packetNet, cfg driver.Config) *fabric {
+// newFabricOver is newFabric over net, with the times of cfg.
+func newFabricOver(t *testing.T, n int, net chaosNet, cfg driver.Config) *fabric {
 	f := &fabric{t: t, seen: make(map[int][]driver.Evidence)}
 	for i := range n {
 		p, err := net.provider(i)
@@ -77,7 +76,7 @@ func flap(t *testing.T, seed uint64, cfg driver.Config) {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	net := packetNet{netsim.New(seed), newQuicker(t)}
 	net.SetDefaultRules(netsim.Rules{Delay: 100 * time.Microsecond, Jitter: 50 * time.Microsecond})
-	fab := newPacketFabric(t, 2, net, cfg)
+	fab := newFabricOver(t, 2, net, cfg)
 	var apps sync.WaitGroup
 	var over atomic.Bool // from here on connections may end
 	for range 4 {

@@ -39,6 +39,8 @@ type link struct {
 	sess     transport.Session
 	helper   transport.Helper // sess, if it is one; else nil
 	dialed   bool             // by this node
+	version  uint16           // of the protocol; set before start
+	beside   bool             // its dialer has kept the link that the pair had
 	twin     *link            // of a link with this node itself, the other end; else nil
 	since    time.Time        // wall clock, for people
 
@@ -48,12 +50,16 @@ type link struct {
 	work    group
 
 	servingUntil atomic.Int64 // Node.now until which the peer's operations are applied
+	silence      atomic.Int32 // heard, silent or silentTold
 
 	mu       sync.Mutex // guards the fields below
 	isDown   bool
 	conns    map[wire.ConnID]*conn // by this end's ID
 	lastConn wire.ConnID
+	used     time.Duration // Node.now when a connection last began or ended
 	pulse    core.Pulse
+	came     uint64        // of sess.Heard
+	looked   time.Duration // when came was read
 	probe    probe
 	pings    map[uint64]chan<- time.Duration // by heartbeat sequence number
 	lastBeat uint64
@@ -77,13 +83,14 @@ const controlQueue = 1024
 
 func newLink(n *Node, provider string, self addr.Life, peer Peer, sess transport.Session, begun time.Duration) *link {
 	l := &link{
-		n: n, provider: provider, self: self, peer: peer, sess: sess, since: time.Now(),
+		n: n, provider: provider, self: self, peer: peer, sess: sess, since: time.Now(), version: wire.VersionMax,
 		control: make(chan []byte, controlQueue), down: make(chan struct{}),
 		conns: make(map[wire.ConnID]*conn), pings: make(map[uint64]chan<- time.Duration),
 		byeAcked: make(chan struct{}),
 	}
 	l.helper, _ = sess.(transport.Helper)
 	now := n.now()
+	l.used, l.looked = now, now
 	l.pulse = core.NewPulse(n.pulseTimes(), begun, now)
 	l.servingUntil.Store(int64(l.pulse.ServingUntil()))
 	return l
@@ -175,10 +182,11 @@ func (l *link) sessionEnded(err error) {
 	}
 	switch ce := closeError(err); {
 	case ce == nil:
-	case ce.Reset:
-		l.n.report(l.peer.Life, LinkReset)
 	case ce.Remote && ce.Code == transport.CodeFenced:
 		l.n.report(l.peer.Life, LinkFenced)
+	case l.n.hears(l.peer.Life): // over another link
+	case ce.Reset:
+		l.n.report(l.peer.Life, LinkReset)
 	case ce.Timeout:
 		l.n.report(l.peer.Life, LinkSilent)
 	}
@@ -240,7 +248,7 @@ var errNewLink = errors.New("peer established a new link")
 func anotherLinkMayDo(cause error) bool {
 	ce := closeError(cause)
 	switch {
-	case cause == errNewLink:
+	case cause == errNewLink || cause == errUnused:
 		return true
 	case ce == nil || ce.Reset || ce.Timeout:
 		return false
@@ -276,6 +284,7 @@ func (l *link) enter(ep *endpoint, window int) (*conn, error) {
 	case len(l.conns) >= l.n.cfg.MaxConns:
 		return nil, fmt.Errorf("a link carries %d connections: %w", l.n.cfg.MaxConns, status.NoBufs)
 	}
+	l.used = l.n.now()
 	l.lastConn++
 	c := newConn(l, ep, l.lastConn, window)
 	l.conns[c.id] = c
@@ -296,6 +305,7 @@ func (l *link) forget(c *conn) {
 	defer l.mu.Unlock()
 	if l.conns[c.id] == c {
 		delete(l.conns, c.id)
+		l.used = l.n.now()
 	}
 }
 
@@ -351,6 +361,7 @@ func (l *link) open(r *wire.Reader, lane transport.RecvLane, h wire.Header, body
 		if err != nil {
 			return err
 		}
+		l.use()
 		l.n.incoming(l, f, r, lane)
 		return nil
 	case wire.TypeAccept:
@@ -450,6 +461,7 @@ func (l *link) onControl(h wire.Header, body []byte) error {
 	case wire.TypeAsk:
 		f, err := wire.ParseAsk(h.Flags, body)
 		if err == nil {
+			l.use()
 			l.asked(f)
 		}
 		return err

@@ -221,8 +221,9 @@ type Node struct {
 // A peerState is what the node knows of one live peer. Guarded by Node.mu.
 type peerState struct {
 	Peer
-	link    *link         // nil if there is none
+	links   []*link       // that are up, the newest last; at most one over each provider
 	dialing chan struct{} // closed when the attempt under way has ended; nil if none
+	backAt  time.Duration // Node.now from which a preferred provider is tried again
 	dialErr error         // of the last attempt
 	lost    chan struct{} // closed when the life is over
 	ends    linkEnds

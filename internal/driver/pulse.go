@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
@@ -46,6 +47,7 @@ func (n *Node) beatLinks() {
 			l.tick(now)
 		}
 		n.endExpired(n.cfg.Now())
+		n.tend(now)
 	}
 }
 
@@ -60,7 +62,7 @@ func (n *Node) endExpired(now time.Time) {
 	var over []*link
 	for l := range n.links {
 		p := n.peers[l.peer.Life.Node]
-		if l.twin != nil || p == nil || p.link != l || p.Until.IsZero() {
+		if l.twin != nil || p == nil || !slices.Contains(p.links, l) || p.Until.IsZero() {
 			continue
 		}
 		if now.After(p.Until) && now.After(l.sess.Peer().Until) {
@@ -90,25 +92,66 @@ func (l *link) tick(now time.Duration) {
 	if l.twin != nil {
 		return
 	}
+	came := l.sess.Heard()
 	l.mu.Lock()
 	if l.isDown {
 		l.mu.Unlock()
 		return
 	}
-	b := l.pulse.Tick(now)
+	l.hearBytes(came, now)
+	b, quiet := l.pulse.Tick(now), l.pulse.Silent(now)
 	l.mu.Unlock()
 	if b.Send {
 		l.sendBeat(nil)
 	}
 	if b.Report {
-		l.n.report(l.peer.Life, LinkSilent)
+		l.silence.Store(silent)
 	}
+	l.tellSilence()
 	if b.Again > 0 {
 		l.spawn(func() { l.tickIn(b.Again) })
 	}
 	if b.Dead {
-		l.fail(transport.CodeOK, fmt.Errorf("%w: link is silent", status.TimedOut))
+		l.fail(transport.CodeOK, silentFor(quiet))
 	}
+}
+
+// What a link knows of its silence.
+const (
+	heard      = iota // the peer is
+	silent            // nothing has come for the silence bound
+	silentTold        // and that was reported as evidence
+)
+
+// tellSilence reports a silent link as evidence, once, unless the peer is heard over
+// another one: the silence of one of two links is not the node's. What was not
+// reported for that reason is when the other one is silent too or has ended.
+func (l *link) tellSilence() {
+	if l.silence.Load() == silent && !l.n.hears(l.peer.Life) && l.silence.CompareAndSwap(silent, silentTold) {
+		l.n.report(l.peer.Life, LinkSilent)
+	}
+}
+
+// hears reports whether there is a link with a life that is not silent.
+func (n *Node) hears(life addr.Life) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	p := n.peers[life.Node]
+	return p != nil && p.Life == life && slices.ContainsFunc(p.links, func(l *link) bool { return l.silence.Load() == heard })
+}
+
+// silentFor is why a link ends over which nothing has come for d.
+func silentFor(d time.Duration) error { return fmt.Errorf("link silent %.1f s", d.Seconds()) }
+
+// hearBytes takes bytes that have come since the last look for a sign of life: those
+// of a slow network hold up the heartbeats behind them. They came after that look, so
+// no silence is found to be shorter than it is. The caller holds mu.
+func (l *link) hearBytes(came uint64, now time.Duration) {
+	if came != l.came {
+		l.pulse.Hear(l.looked)
+		l.silence.Store(heard)
+	}
+	l.came, l.looked = came, now
 }
 
 // tickIn ticks in d, unless the link has ended by then.
@@ -142,6 +185,7 @@ func (l *link) heard() {
 	now := l.n.now()
 	l.mu.Lock()
 	l.pulse.Hear(now)
+	l.silence.Store(heard)
 	l.mu.Unlock()
 }
 
@@ -189,6 +233,7 @@ func (l *link) confirmed(seq uint64, sent time.Duration) {
 // serveOn extends the time in which operations are applied, as the pulse says.
 // The caller holds mu.
 func (l *link) serveOn(now time.Duration) {
+	l.silence.Store(heard)
 	l.servingUntil.Store(int64(l.pulse.ServingUntil()))
 	if l.probe.done != nil && l.pulse.Serving(now) {
 		close(l.probe.done)
@@ -274,13 +319,24 @@ func (l *link) probed(nonce uint64) {
 // there is none. The error is status.NoDevice if the node is not live or
 // cannot be reached.
 func (n *Node) Ping(ctx context.Context, node addr.NodeID) (time.Duration, error) {
-	l, err := n.linkTo(ctx, node)
-	if err != nil {
-		return 0, err
+	for try := 1; ; try++ {
+		l, err := n.linkTo(ctx, node)
+		if err != nil || l.twin != nil {
+			return 0, err
+		}
+		rtt, err := l.ping(ctx)
+		if err != errLinkDown || !n.mayPass(l) || try == linkTries {
+			return rtt, err
+		}
 	}
-	if l.twin != nil {
-		return 0, nil
-	}
+}
+
+// mayPass reports whether another link may do what l has not, which has ended.
+func (n *Node) mayPass(l *link) bool { return anotherLinkMayDo(l.downErr) || n.hears(l.peer.Life) }
+
+// ping measures a round trip. The error is errLinkDown if the link ends first.
+func (l *link) ping(ctx context.Context) (time.Duration, error) {
+	l.use()
 	reply := make(chan time.Duration, 1)
 	seq := l.sendBeat(reply)
 	defer func() {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -107,14 +108,14 @@ func (n *Node) welcome(provider transport.Provider, sess transport.Session) {
 		sess.Close(transport.CodeProtocol, "no lease behind HELLO")
 		return
 	}
-	p, self, err := n.meet(ctx, hello, lease, sess.Peer())
+	p, self, err := n.meet(ctx, hello, lease, sess.Peer(), provider.Name())
 	if err == nil {
 		defer n.welcomeOver(p)
 		n.mu.Lock()
 		peer := p.Peer
 		n.mu.Unlock()
 		l := newLink(n, provider.Name(), self.Life, peer, sess, begun)
-		l.weighed = n.dialed(provider.Name())
+		l.beside, l.weighed = hello.Beside, n.dialed(provider.Name())
 		err = n.answerHello(ctx, l, p, hello, self, o.r)
 	}
 	if err != nil {
@@ -129,7 +130,7 @@ func (n *Node) welcome(provider transport.Provider, sess transport.Session) {
 // is not there yet may be on its way: meet waits for it until ctx is done.
 //
 // On success this node does not dial until welcomeOver.
-func (n *Node) meet(ctx context.Context, hello wire.Hello, lease []byte, id transport.Identity) (*peerState, Self, error) {
+func (n *Node) meet(ctx context.Context, hello wire.Hello, lease []byte, id transport.Identity, provider string) (*peerState, Self, error) {
 	for {
 		n.mu.Lock()
 		self, changed := n.self, n.changed
@@ -145,7 +146,7 @@ func (n *Node) meet(ctx context.Context, hello wire.Hello, lease []byte, id tran
 		err := core.CheckHello(hello, self.party(), known.party(self.Cluster), proof(id))
 		if err == nil {
 			if err = n.prove(lease, known, id); err == nil {
-				err = n.duplicate(p, self)
+				err = n.duplicate(p, self, provider, hello.Beside)
 			}
 			return p, self, err
 		}
@@ -160,20 +161,23 @@ func (n *Node) meet(ctx context.Context, hello wire.Hello, lease []byte, id tran
 	}
 }
 
-// duplicate decides between the session that p dialed and one of ours.
-func (n *Node) duplicate(p *peerState, self Self) error {
+// duplicate decides between the session over provider that p dialed and one of ours.
+// A peer that dials has lost the links that there were; one that says beside, only one
+// over the same provider.
+func (n *Node) duplicate(p *peerState, self Self, provider string, beside bool) error {
 	n.mu.Lock()
-	old := p.link
-	if core.RefusesDialed(self.UUID, p.UUID, old != nil, old != nil && old.dialed, p.dialing != nil) {
+	now := p.link()
+	if core.RefusesDialed(self.UUID, p.UUID, now != nil, now != nil && now.dialed, p.dialing != nil) {
 		n.mu.Unlock()
 		return fmt.Errorf("%w: the session dialed by node %d stays", status.IsConn, self.Life.Node)
 	}
 	if p.welcoming++; p.welcomed == nil {
 		p.welcomed = make(chan struct{})
 	}
+	lost := slices.DeleteFunc(slices.Clone(p.links), func(l *link) bool { return beside && l.provider != provider })
 	n.mu.Unlock()
-	if old != nil {
-		old.fail(transport.CodeDuplicate, errNewLink)
+	for _, l := range lost {
+		l.fail(transport.CodeDuplicate, errNewLink)
 	}
 	return nil
 }
@@ -191,10 +195,12 @@ func (n *Node) welcomeOver(p *peerState) {
 // answerHello makes the session of l the link to p. The answer comes first: it
 // has to be on the first lane that the peer sees.
 func (n *Node) answerHello(ctx context.Context, l *link, p *peerState, hello wire.Hello, self Self, r *wire.Reader) error {
-	greeting, err := self.greet(core.NewAnswer(hello, self.party(), l.peer.party(self.Cluster)))
+	answer := core.NewAnswer(hello, self.party(), l.peer.party(self.Cluster))
+	greeting, err := self.greet(answer)
 	if err != nil {
 		return err
 	}
+	l.version = answer.VersionMax
 	ctrl, err := l.sess.OpenLane(ctx)
 	if err == nil {
 		_, err = ctrl.Write(greeting)

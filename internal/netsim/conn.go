@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 )
@@ -214,15 +215,22 @@ func (c *Conn) write(p []byte, now time.Time) (int, streamWakeup, error) {
 	return 0, streamWakeup{c.changed.wait(), n.changed.wait(), next}, nil
 }
 
-// push sends one segment. The network's lock is held.
+// push sends p, in one segment unless the way has a rate. The network's lock is held.
 func (c *Conn) push(p []byte, now time.Time) {
-	s := &c.peer.in
-	due := now.Add(c.flight())
-	if due.Before(s.last) {
-		due = s.last // a stream keeps its order whatever the jitter
+	s, r := &c.peer.in, c.net.rulesFor(c.out)
+	size := len(p)
+	if r.Rate > 0 {
+		size = maxSegment
 	}
-	s.last = due
-	s.segments = append(s.segments, segment{due, append([]byte(nil), p...)})
+	for part := range slices.Chunk(p, size) {
+		left, _ := c.net.linkFor(c.out).turn(r, len(part), 0, now)
+		due := left.Add(c.flight())
+		if due.Before(s.last) {
+			due = s.last // a stream keeps its order whatever the jitter
+		}
+		s.last = due
+		s.segments = append(s.segments, segment{due, append([]byte(nil), part...)})
+	}
 	s.buffered += len(p)
 	c.peer.changed.fire()
 }

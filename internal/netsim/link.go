@@ -14,16 +14,25 @@ const (
 	// retransmitDelay is what a lost segment costs a stream: the minimal
 	// retransmission timeout of Linux.
 	retransmitDelay = 200 * time.Millisecond
+
+	// rateQueue bounds the packets that wait for their turn, in bytes.
+	rateQueue = 128 << 10
+
+	// maxSegment is the most that a stream sends in one turn, in bytes.
+	maxSegment = 1460
 )
 
 // A link draws the fate of what goes from one host to another. The network's
 // lock guards it.
-type link struct{ rng *rand.Rand }
+type link struct {
+	rng  *rand.Rand
+	free time.Time // when what has been sent has had its turn, under Rules.Rate
+}
 
 func newLink(seed uint64, p pair) *link {
 	h := fnv.New64a()
 	h.Write([]byte(p.from + ">" + p.to))
-	return &link{rand.New(rand.NewPCG(seed, h.Sum64()))}
+	return &link{rng: rand.New(rand.NewPCG(seed, h.Sum64()))}
 }
 
 // A fate is what becomes of one packet: the delays of its copies.
@@ -64,6 +73,23 @@ func (f fate) spoil(p []byte) {
 		bit := int(f.bit) % (8 * len(p))
 		p[bit/8] ^= 1 << (bit % 8)
 	}
+}
+
+// turn returns when n bytes that are sent at now have left, under r. It reports false
+// if more than queued bytes would wait before them; 0 is no bound.
+func (l *link) turn(r Rules, n, queued int, now time.Time) (time.Time, bool) {
+	if r.Rate <= 0 {
+		return now, true
+	}
+	lasts := func(n int) time.Duration { return time.Duration(n) * time.Second / time.Duration(r.Rate) }
+	if l.free.Before(now) {
+		l.free = now
+	}
+	if queued > 0 && l.free.Sub(now) > lasts(queued) {
+		return now, false
+	}
+	l.free = l.free.Add(lasts(n))
+	return l.free, true
 }
 
 // segment draws the delay of one stream segment under r.

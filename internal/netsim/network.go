@@ -30,6 +30,10 @@ type Rules struct {
 	// Streams are spared: TCP would lose the segment.
 	Corrupt float64
 
+	// Rate is how many bytes a second pass, 0 for no bound. What is sent meanwhile
+	// waits its turn, of packets at most rateQueue bytes: others are dropped.
+	Rate int
+
 	// Cut stops everything: packets vanish, streams stall without an end,
 	// dials hang.
 	Cut bool
@@ -42,7 +46,7 @@ type Counters struct {
 	Lost       uint64 // dropped by Rules.Loss
 	Cut        uint64 // dropped by Rules.Cut or a partition
 	NoReceiver uint64 // nobody listened at the address
-	Overflow   uint64 // the receiver's queue was full
+	Overflow   uint64 // the receiver's queue was full, or that of Rules.Rate
 	Duplicated uint64 // sent twice by Rules.Duplicate
 	Reordered  uint64 // held back by Rules.Reorder
 	Corrupted  uint64 // changed by Rules.Corrupt

@@ -148,9 +148,14 @@ func (c *PacketConn) send(p []byte, to netip.AddrPort, now time.Time) error {
 		return nil
 	}
 	for _, d := range f.copies[:f.n] {
+		left, ok := n.linkFor(way).turn(r, len(p), rateQueue, now)
+		if !ok {
+			n.counters.Overflow++
+			continue
+		}
 		data := append([]byte(nil), p...)
 		f.spoil(data)
-		dst.arrive(&packet{due: now.Add(d), from: c.addr, data: data})
+		dst.arrive(&packet{due: left.Add(d), from: c.addr, data: data})
 	}
 	return nil
 }

@@ -123,6 +123,11 @@ type Session interface {
 	// ReceiveDatagram returns the next datagram; the caller owns it.
 	ReceiveDatagram(ctx context.Context) ([]byte, error)
 
+	// Heard returns a count that has changed whenever bytes of the peer have come
+	// behind which its datagrams wait: they are a sign of life as good as those. It
+	// stays 0 where datagrams wait behind nothing.
+	Heard() uint64
+
 	// Peer returns what the peer's certificate proved.
 	Peer() Identity
 

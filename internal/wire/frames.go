@@ -12,7 +12,7 @@ import (
 // The protocol versions that this implementation speaks.
 const (
 	VersionMin uint16 = 2
-	VersionMax uint16 = 2
+	VersionMax uint16 = 3
 )
 
 // Limits of the format.
@@ -91,6 +91,7 @@ type Hello struct {
 	FromEpoch              uint64
 	To                     addr.Life
 	Answer                 bool // flag bit 0 of the header
+	Beside                 bool // flag bit 1: the dialer keeps the link that it has
 }
 
 // Lease follows the Hello of either side: Length bytes, the signed lease of the

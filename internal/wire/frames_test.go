@@ -107,6 +107,11 @@ var golden = map[string]frame{
 		From: addr.Life{Node: 7, Generation: 1}, FromUUID: uuid(0x40),
 		FromEpoch: 9, To: addr.Life{Node: 0, Generation: 4}, Answer: true,
 	},
+	"hello-beside": Hello{
+		VersionMin: 2, VersionMax: 3, Cluster: uuid(0x10), Term: 1,
+		From: addr.Life{Node: 7, Generation: 1}, FromUUID: uuid(0x40),
+		FromEpoch: 9, To: addr.Life{Node: 0, Generation: 4}, Beside: true,
+	},
 	"hello-refuse":  HelloRefuse{Code: status.Version, VersionMin: 4, VersionMax: 5, Reason: "speaks 4 to 5 – not 1"},
 	"connect":       Connect{Conn: 0x0102030405060708, From: 0x1112, To: 0x2122, Limit: 0x3132333435363738, UID: 0x41424344},
 	"accept":        Accept{Peer: 0x0102030405060708, Conn: 0x1112131415161718, Limit: 0x2122232425262728},
@@ -247,7 +252,7 @@ func TestWrongLengthIsMalformed(t *testing.T) {
 }
 
 func TestReservedFlagsAreMalformed(t *testing.T) {
-	allowed := map[Type]uint8{TypeHello: 1, TypeAnswer: 3, TypeWrite: 3, TypeReadData: 1, TypeAtomic: 1}
+	allowed := map[Type]uint8{TypeHello: 3, TypeAnswer: 3, TypeWrite: 3, TypeReadData: 1, TypeAtomic: 1}
 	for name := range golden {
 		b := vector(t, name)
 		typ, _ := TypeOf(b)
@@ -304,6 +309,7 @@ func TestImpossibleValuesAreMalformed(t *testing.T) {
 	for name, b := range map[string][]byte{
 		"Hello with versions upside down":       Hello{VersionMin: 2, VersionMax: 1}.AppendTo(nil),
 		"answer with several versions":          Hello{VersionMin: 1, VersionMax: 2, Answer: true}.AppendTo(nil),
+		"answer that says beside":               Hello{VersionMin: 2, VersionMax: 2, Answer: true, Beside: true}.AppendTo(nil),
 		"HelloRefuse with versions upside down": HelloRefuse{Code: status.Version, VersionMin: 2, VersionMax: 1}.AppendTo(nil),
 		"HelloRefuse without a failure":         HelloRefuse{}.AppendTo(nil),
 		"Lease too long":                        Lease{Length: MaxLease + 1}.AppendTo(nil),

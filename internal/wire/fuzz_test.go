@@ -152,6 +152,7 @@ func anyHello(t *rapid.T) Hello {
 	}
 	f.VersionMax = f.VersionMin
 	if !f.Answer {
+		f.Beside = rapid.Bool().Draw(t, "beside")
 		f.VersionMax = rapid.Uint16Min(f.VersionMin).Draw(t, "max")
 	}
 	copy(f.Cluster[:], rapid.SliceOfN(rapid.Byte(), 16, 16).Draw(t, "cluster"))

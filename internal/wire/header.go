@@ -28,7 +28,7 @@ func fixed(name string, flags uint8, n uint32) format { return format{name, flag
 
 // formats describes every known type; the name of an unknown one is empty.
 var formats = [256]format{
-	TypeHello:        fixed("Hello", flagAnswer, 64),
+	TypeHello:        fixed("Hello", flagAnswer|flagBeside, 64),
 	TypeConnect:      fixed("Connect", 0, 24),
 	TypeAccept:       fixed("Accept", 0, 24),
 	TypeStream:       fixed("Stream", 0, 8),

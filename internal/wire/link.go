@@ -4,6 +4,7 @@ package wire
 
 const (
 	flagAnswer  uint8 = 1 << 0 // Hello
+	flagBeside  uint8 = 1 << 1 // Hello
 	flagLast    uint8 = 1 << 0 // Write, ReadData
 	flagOrdered uint8 = 1 << 1 // Write
 	flagPosted  uint8 = 1 << 0 // Atomic
@@ -19,7 +20,7 @@ const (
 // A life (from, to) is a node of two bytes and a generation of four.
 func (f Hello) AppendTo(b []byte) []byte {
 	start := len(b)
-	b = begin(b, TypeHello, flag(f.Answer, flagAnswer))
+	b = begin(b, TypeHello, flag(f.Answer, flagAnswer)|flag(f.Beside, flagBeside))
 	b = order.AppendUint16(b, f.VersionMin)
 	b = order.AppendUint16(b, f.VersionMax)
 	b = append(b, f.Cluster[:]...)
@@ -33,7 +34,7 @@ func (f Hello) AppendTo(b []byte) []byte {
 
 // ParseHello parses a Hello that fills body exactly.
 func ParseHello(flags uint8, body []byte) (Hello, error) {
-	d := decode(body, flags, flagAnswer)
+	d := decode(body, flags, flagAnswer|flagBeside)
 	f := Hello{
 		VersionMin: d.uint16(),
 		VersionMax: d.uint16(),
@@ -44,8 +45,10 @@ func ParseHello(flags uint8, body []byte) (Hello, error) {
 		FromEpoch:  d.uint64(),
 		To:         d.life(),
 		Answer:     flags&flagAnswer != 0,
+		Beside:     flags&flagBeside != 0,
 	}
 	d.require(f.VersionMin <= f.VersionMax)
+	d.require(!f.Answer || !f.Beside)
 	d.require(!f.Answer || f.VersionMin == f.VersionMax)
 	return result(&d, f)
 }

@@ -266,6 +266,15 @@ func (s *session) LocalAddr() string { return s.inner.LocalAddr() }
 
 func (s *session) RemoteAddr() string { return s.inner.RemoteAddr() }
 
+// Heard implements transport.Session. While there are rules on what is above the
+// provider, what came below them may not be seen here.
+func (s *session) Heard() uint64 {
+	if !s.provider.below && !s.party.idle() {
+		return 0
+	}
+	return s.inner.Heard()
+}
+
 // Traffic implements transport.Meter.
 func (s *session) Traffic() (sent, received uint64) { return transport.TrafficOf(s.inner) }
 

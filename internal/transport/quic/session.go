@@ -121,6 +121,9 @@ func (s *session) waitError(ctx context.Context, what string, err error) error {
 	return closeError(err)
 }
 
+// Heard implements transport.Session: datagrams go before the bytes of streams.
+func (s *session) Heard() uint64 { return 0 }
+
 // Peer, LocalAddr, RemoteAddr and Done implement transport.Session.
 func (s *session) Peer() transport.Identity { return s.peer }
 

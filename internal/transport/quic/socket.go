@@ -1,6 +1,7 @@
 package quic
 
 import (
+	"errors"
 	"net"
 	"syscall"
 
@@ -11,7 +12,7 @@ import (
 // newSocket returns c for quic-go, with everything written to it shown to t.
 // What quic-go looks for to be fast, it finds if c has it.
 func newSocket(c net.PacketConn, t *tails) net.PacketConn {
-	s := socket{c, t}
+	s := socket{PacketConn: c, tails: t}
 	t.write = func(p, _ []byte, to *net.UDPAddr) error {
 		_, err := c.WriteTo(p, to)
 		return err
@@ -40,10 +41,23 @@ type socket struct {
 	tails *tails
 }
 
-// WriteTo is that of net.PacketConn.
+// WriteTo is that of net.PacketConn. A packet that could not be sent is a lost one.
 func (s *socket) WriteTo(p []byte, to net.Addr) (int, error) {
 	s.tails.sent(p, nil, to)
-	return s.PacketConn.WriteTo(p, to)
+	n, err := s.PacketConn.WriteTo(p, to)
+	if isLoss(err) {
+		return len(p), nil
+	}
+	return n, err
+}
+
+// isLoss reports whether err, of a write, concerns that packet only: an interface
+// that is down, a missing route or address, a firewall, a full queue. quic-go would
+// end the connection for any of them, and they pass. It handles a packet that is too
+// large, and a segment offload that the device lacks (EIO), by itself.
+func isLoss(err error) bool {
+	no, ok := errors.AsType[syscall.Errno](err)
+	return ok && no != syscall.EMSGSIZE && no != syscall.EIO && no != syscall.EBADF
 }
 
 // SetReadBuffer and SetWriteBuffer set the kernel's buffers, if there are any.
@@ -88,8 +102,12 @@ func (s *fastSocket) ReadBatch(ms []ipv4.Message, flags int) (int, error) {
 	return s.batch.ReadBatch(ms, flags)
 }
 
-// WriteMsgUDP is that of net.UDPConn.
+// WriteMsgUDP is that of net.UDPConn, with the losses of WriteTo.
 func (s *fastSocket) WriteMsgUDP(p, oob []byte, to *net.UDPAddr) (n, oobn int, err error) {
 	s.tails.sent(p, oob, to)
-	return s.inner.WriteMsgUDP(p, oob, to)
+	n, oobn, err = s.inner.WriteMsgUDP(p, oob, to)
+	if isLoss(err) {
+		return len(p), len(oob), nil
+	}
+	return n, oobn, err
 }

@@ -1,0 +1,53 @@
+package daemon
+
+import (
+	"context"
+	"runtime/debug"
+	"runtime/metrics"
+	"time"
+)
+
+// A node that has served thousands of connections and then rests keeps their memory:
+// Go collects no garbage while nobody allocates, for two minutes at least, and gives
+// pages back slowly after that. A Heap has it collected when the process rests.
+
+const (
+	restEvery = 10 * time.Second
+	// restGrowth is how much more than after the last collection the process must
+	// have for another one, in bytes: a node that rests always collects no more.
+	restGrowth = 32 << 20
+)
+
+// A rester decides when the memory of a process that rests is collected.
+type rester struct {
+	cycles uint64 // collections at the last look
+	kept   uint64 // bytes that Go had after the last collection that this asked for
+}
+
+// due reports whether to collect, in a process that has had cycles collections and for
+// which Go has had bytes of the kernel. It is asked at regular times: a process that
+// has collected since the last one does not rest.
+func (r *rester) due(cycles, had uint64) bool {
+	rests := cycles == r.cycles
+	r.cycles = cycles
+	return rests && had > r.kept+r.kept/4+restGrowth
+}
+
+// rest collects until ctx is done.
+func (h *Heap) rest(ctx context.Context) {
+	var r rester
+	for sleep(ctx, restEvery) {
+		if r.due(memory()) {
+			debug.FreeOSMemory()
+			r.cycles, r.kept = memory()
+		}
+	}
+}
+
+// memory returns how often garbage was collected, and how many bytes Go has of the
+// kernel.
+func memory() (cycles, had uint64) {
+	s := []metrics.Sample{{Name: "/gc/cycles/total:gc-cycles"}, {Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}}
+	metrics.Read(s)
+	return s[0].Value.Uint64(), s[1].Value.Uint64() - s[2].Value.Uint64()
+}
