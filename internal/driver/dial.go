@@ -286,13 +286,13 @@ func (n *Node) dialAddress(ctx context.Context, p *peerState, peer Peer, provide
 	if sess, err = provider.Dial(ctx, address); err != nil {
 		return false, err
 	}
-	ctrl, r, err := n.sayHello(ctx, sess, self, peer)
+	ctrl, o, err := n.sayHello(ctx, sess, self, peer)
 	if err == nil {
 		l := newLink(n, provider.Name(), self.Life, peer, sess, begun)
-		l.dialed, l.weighed = true, c.chose(provider.Name())
+		l.dialed, l.weighed, l.version = true, c.chose(provider.Name()), o.version
 		if err = n.adopt(p, l); err == nil {
 			n.tellFallback(l)
-			l.start(ctrl, r)
+			l.start(ctrl, o.r)
 			return true, nil
 		}
 	}
@@ -333,7 +333,7 @@ func (p Peer) party(cluster addr.UUID) core.Party {
 func proof(id transport.Identity) core.Proof { return core.Proof{UUID: id.Node, Host: id.Host} }
 
 // sayHello opens the control lane to a dialed peer and waits for its answer.
-func (n *Node) sayHello(ctx context.Context, sess transport.Session, self Self, peer Peer) (transport.SendLane, *wire.Reader, error) {
+func (n *Node) sayHello(ctx context.Context, sess transport.Session, self Self, peer Peer) (transport.SendLane, *opening, error) {
 	if id := sess.Peer(); id.Node != peer.UUID || id.Cluster != self.Cluster {
 		return nil, nil, fmt.Errorf("%w: dialed node %v, its certificate says %v", status.Access, peer.UUID, id.Node)
 	}
@@ -358,7 +358,7 @@ func (n *Node) sayHello(ctx context.Context, sess transport.Session, self Self, 
 	if err := n.answered(ctx, o, h, body, self, peer, sess.Peer()); err != nil {
 		return nil, nil, err
 	}
-	return ctrl, o.r, nil
+	return ctrl, o, nil
 }
 
 // answered decides about the answer to a HELLO, whose first frame is h with body.
@@ -385,6 +385,7 @@ func (n *Node) answered(ctx context.Context, o *opening, h wire.Header, body []b
 		if err == nil {
 			err = n.prove(lease, peer, proved)
 		}
+		o.version = f.VersionMax
 		return err
 	}
 	return fmt.Errorf("%w: %v instead of HELLO", status.Protocol, h.Type)
@@ -397,7 +398,7 @@ func firstFrame(ctx context.Context, sess transport.Session) (*opening, wire.Hea
 		return nil, wire.Header{}, nil, err
 	}
 	undo := deadlineOnDone(ctx, lane.SetReadDeadline)
-	o := &opening{lane, wire.NewReader(lane)}
+	o := &opening{lane: lane, r: wire.NewReader(lane)}
 	h, body, err := o.r.Next()
 	undo()
 	if err == io.EOF {

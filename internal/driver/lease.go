@@ -26,8 +26,9 @@ func (s Self) greet(h wire.Hello) ([]byte, error) {
 
 // An opening is the control lane of a peer, read as far as its HELLO.
 type opening struct {
-	lane transport.RecvLane
-	r    *wire.Reader
+	lane    transport.RecvLane
+	r       *wire.Reader
+	version uint16 // that the answer to a HELLO has chosen
 }
 
 // lease reads the signed lease behind h, nil if h is of a version without: such a

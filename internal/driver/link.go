@@ -39,6 +39,7 @@ type link struct {
 	sess     transport.Session
 	helper   transport.Helper // sess, if it is one; else nil
 	dialed   bool             // by this node
+	version  uint16           // of the protocol; set before start
 	twin     *link            // of a link with this node itself, the other end; else nil
 	since    time.Time        // wall clock, for people
 
@@ -77,7 +78,7 @@ const controlQueue = 1024
 
 func newLink(n *Node, provider string, self addr.Life, peer Peer, sess transport.Session, begun time.Duration) *link {
 	l := &link{
-		n: n, provider: provider, self: self, peer: peer, sess: sess, since: time.Now(),
+		n: n, provider: provider, self: self, peer: peer, sess: sess, since: time.Now(), version: wire.VersionMax,
 		control: make(chan []byte, controlQueue), down: make(chan struct{}),
 		conns: make(map[wire.ConnID]*conn), pings: make(map[uint64]chan<- time.Duration),
 		byeAcked: make(chan struct{}),
@@ -211,7 +212,7 @@ func (l *link) fail(code uint64, cause error) bool {
 	}
 	l.sess.Close(code, reason)
 	for _, c := range conns {
-		c.fail(status.Reset)
+		c.fail(l.why())
 	}
 	l.n.linkDown(l)
 	close(l.down)

@@ -123,7 +123,7 @@ func (c *conn) do(left chore) {
 	case toWrite:
 		c.write()
 	case toFail:
-		c.fail(status.Reset)
+		c.fail("the peer's node does not read its answers")
 	}
 }
 
@@ -303,7 +303,7 @@ func (c *conn) written(s segment, h *held, err error) {
 		return
 	}
 	c.ops.broken = true
-	c.ops.spawn(func() { c.fail(status.Reset) }) // not here: fail takes mu
+	c.ops.spawn(func() { c.cutOff(err) }) // not here: fail takes mu
 }
 
 // finished says that the memory of a segment is not used any more. The caller

@@ -191,10 +191,12 @@ func (n *Node) welcomeOver(p *peerState) {
 // answerHello makes the session of l the link to p. The answer comes first: it
 // has to be on the first lane that the peer sees.
 func (n *Node) answerHello(ctx context.Context, l *link, p *peerState, hello wire.Hello, self Self, r *wire.Reader) error {
-	greeting, err := self.greet(core.NewAnswer(hello, self.party(), l.peer.party(self.Cluster)))
+	answer := core.NewAnswer(hello, self.party(), l.peer.party(self.Cluster))
+	greeting, err := self.greet(answer)
 	if err != nil {
 		return err
 	}
+	l.version = answer.VersionMax
 	ctrl, err := l.sess.OpenLane(ctx)
 	if err == nil {
 		_, err = ctrl.Write(greeting)

@@ -298,7 +298,7 @@ func (w *call) release() {
 func (c *client) post(q question) (uint64, *call, error) {
 	c.mu.Lock()
 	switch {
-	case c.closed && q.op != opBye && q.op != opClose:
+	case c.closed && q.op != opBye && q.op != opClose && q.op != opAbort:
 		c.mu.Unlock()
 		return 0, nil, status.BadFD
 	case c.lost:
@@ -319,6 +319,22 @@ func (c *client) post(q question) (uint64, *call, error) {
 	// Requests and their withdrawals bound the queue: two packets for each call.
 	c.out.put(l, 4*maxRequests) // an error is the end of the socket: read answers all calls
 	return id, w, nil
+}
+
+// abandon ends a connection that nobody takes, and waits for nothing. A node that
+// does not know ABORT closes it.
+func (c *client) abandon(id uint32) {
+	q := question{op: opAbort, endpoint: id, body: &causeBody{causeUnheard}}
+	q.late = func(a answer) {
+		if a.h.Code == status.NotSupp {
+			c.post(question{op: opClose, endpoint: id}) // fails only when the session ends
+		}
+		a.drop()
+	}
+	_, w, err := c.post(q) // fails only when the session ends
+	if err == nil && !c.leave(w) {
+		q.late(<-w.answer)
+	}
 }
 
 // leave gives up w, unless its answer is there.
