@@ -34,6 +34,7 @@ type conn struct {
 
 	twin     atomic.Pointer[conn] // the other end, if it is on this node
 	released atomic.Bool          // release was called
+	moved    atomic.Uint64        // large pieces that a lane has taken or brought
 
 	withdrawals withdrawals // of the peer's windows, for who uses them directly
 
@@ -265,6 +266,7 @@ func (c *conn) payloadDone(p *core.Payload[memory], err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.core.PayloadDone(p, err)
+	c.moved.Add(1)
 	c.filling = false
 	if c.filled != nil {
 		close(c.filled)
@@ -359,13 +361,11 @@ func (c *conn) sendClose(f wire.Close) {
 	c.kick(false)
 }
 
-// closeLinger bounds how long a close waits for the peer (SCIF's 10 s).
-const closeLinger = 10 * time.Second
-
 // close ends the connection, and says so to the peer with bye: operations complete,
-// what was sent is delivered, then the windows go. It blocks at most closeLinger.
+// what was sent is delivered, then the windows go. It blocks as long as that goes on,
+// and at most about closeLinger when it does not.
 func (c *conn) close(bye wire.Close) {
-	ctx, cancel := context.WithTimeout(context.Background(), closeLinger)
+	ctx, cancel := c.whileMoving()
 	defer cancel()
 	c.mu.Lock()
 	c.isClosing = true
@@ -406,14 +406,15 @@ func (c *conn) release() {
 func (c *conn) drain(ctx context.Context) bool {
 	w := c.newWaiter()
 	c.mu.Lock()
-	pending, err := c.core.Wait(c.core.MarkSelf(), w)
+	pending := c.core.Drain(w)
 	c.mu.Unlock()
-	if err != nil || !pending {
-		return err == nil
+	if !pending {
+		c.freeWaiter(w)
+		return true
 	}
 	c.kick(false)
-	_, err = c.await(ctx, w, nil) // an operation that failed has ended too
-	return !errors.Is(err, context.DeadlineExceeded)
+	_, err := c.await(ctx, w, nil) // an operation that failed has ended too
+	return !errors.Is(err, errStalled)
 }
 
 func (c *conn) isFailed() bool {
