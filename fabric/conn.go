@@ -12,9 +12,10 @@ import (
 
 // A Conn is a connected endpoint as a [net.Conn].
 //
-// Read ends with io.EOF when the peer closed in order and everything it sent
-// was read, and with ECONNRESET when the peer's node or process was lost.
-// There is no half-close.
+// Read ends with io.EOF when the peer's application has closed its Conn and everything
+// it sent was read, and in no other case: when its process has died or left without a
+// close, or its node was stopped or lost, Read returns what has come, and then fails
+// with ECONNRESET. The error's text names the cause. There is no half-close.
 type Conn struct {
 	ep            *Endpoint
 	local, remote Addr

@@ -18,7 +18,10 @@ import (
 //   - the errno that SCIF documents (syscall.ECONNRESET, syscall.EINVAL, …),
 //   - net.ErrClosed for a closed endpoint, connection or listener,
 //   - os.ErrDeadlineExceeded and the context's error for a withdrawn call,
-//   - io.EOF beside syscall.ECONNRESET when the peer closed in order.
+//   - io.EOF beside syscall.ECONNRESET when the peer closed in order, and only then.
+//
+// The text of any other ECONNRESET names the cause if it is known: the peer's
+// application died, its fabricd stopped, its node was removed, the link was silent.
 //
 // It is a [net.Error].
 type OpError struct {

@@ -170,8 +170,10 @@ func (e badAddress) Unwrap() []error { return []error{e.error, status.Invalid} }
 // node's fabricd went away.
 func (n *Node) Done() <-chan struct{} { return n.session.Done() }
 
-// Close closes every endpoint that was opened through n and waits until
-// nothing of them is left; blocked calls return. It does not stop the fabricd.
+// Close ends every endpoint that was opened through n and waits until nothing of
+// them is left; blocked calls return. The peer of a connection that is still open
+// gets what was sent, and then ECONNRESET: close connections before, if they are to
+// end well. It does not stop the fabricd.
 // A second Close does nothing.
 func (n *Node) Close() error { return n.fail("close", n.session.Close()) }
 

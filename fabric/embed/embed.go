@@ -240,8 +240,8 @@ func (n *Node) Err() error { return n.daemon.Err() }
 // leaveTimeout bounds how long Close tells the others.
 const leaveTimeout = 5 * time.Second
 
-// Close ends the node: its applications' endpoints are closed, what they sent
-// is delivered, the others see NodeRemoved with the reason "left", and nothing
+// Close ends the node: its applications' endpoints are ended, what they sent
+// is delivered, with ECONNRESET behind it where they have not closed, the others see NodeRemoved with the reason "left", and nothing
 // of the node is left when Close returns. A second Close does nothing.
 func (n *Node) Close() error {
 	n.once.Do(func() {

@@ -294,8 +294,8 @@ func (c *Cluster) closeLocked(m *member) {
 	c.ends(m.run())
 }
 
-// Stop ends node i in order: its applications' endpoints are closed, what they
-// sent is delivered, and then the others see NodeRemoved with the reason
+// Stop ends node i in order: its applications' endpoints are ended, what they sent is
+// delivered, with ECONNRESET behind it where they have not closed, and then the others see NodeRemoved with the reason
 // "left". A node that is down stays down.
 func (c *Cluster) Stop(i int) {
 	c.tb.Helper()

@@ -57,6 +57,19 @@ func (c *Conn[M]) Wait(m fence.Mark, w *Waiter) (pending bool, err error) {
 	return true, nil
 }
 
+// Drain makes w wake when every operation of this end has ended; false if that is so
+// already. It is for the close of the connection, and beside the bound of waits: what
+// gives things back is not refused.
+func (c *Conn[M]) Drain(w *Waiter) (pending bool) {
+	c.waits.Max++
+	pending, err := c.Wait(c.MarkSelf(), w)
+	return pending && err == nil
+}
+
+// Ended returns how many operations of this end have ended, but for those that wait
+// for an earlier one.
+func (c *Conn[M]) Ended() uint64 { return c.ops.Done() }
+
 // Forget takes back a wait or request whose caller gave up; w does not wake
 // afterwards.
 func (c *Conn[M]) Forget(w *Waiter) {

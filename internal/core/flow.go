@@ -9,7 +9,8 @@ type Inflow struct {
 	read, arrived uint64 // since the beginning; arrived-read <= window
 	limit         uint64 // what the peer was told
 	total         uint64 // bytes that the peer sent in all, if ended
-	ended         bool   // the peer closed in order
+	ended         bool   // the peer has said that total is all
+	reset         bool   // and that no application of its own has closed
 	cut           bool   // the lane has ended
 	lost          bool   // the connection was cut off
 	muted         bool   // this end has closed: what arrives is dropped
@@ -54,10 +55,10 @@ func (f *Inflow) Cut() bool {
 	return !f.ended || f.arrived >= f.total
 }
 
-// End records that the peer closed in order after total bytes. It reports
-// false if more have arrived already, or never will.
-func (f *Inflow) End(total uint64) bool {
-	f.ended, f.total = true, total
+// End records that the peer closes after total bytes, in order or, with reset, not.
+// It reports false if more have arrived already, or never will.
+func (f *Inflow) End(total uint64, reset bool) bool {
+	f.ended, f.total, f.reset = true, total, reset
 	return f.arrived <= total && total <= f.limit && (!f.cut || f.arrived == total)
 }
 
@@ -76,10 +77,7 @@ func (f *Inflow) Over() bool { return f.lost || f.ended && f.arrived == f.total 
 
 // PeerClosed reports whether everything that the peer sent before it closed in
 // order has arrived; once that is read, the stream has ended well.
-func (f *Inflow) PeerClosed() bool { return f.ended && f.arrived == f.total }
-
-// Lost reports whether the connection was cut off.
-func (f *Inflow) Lost() bool { return f.lost }
+func (f *Inflow) PeerClosed() bool { return f.ended && !f.reset && f.arrived == f.total }
 
 // Take counts n bytes that the reader has taken.
 func (f *Inflow) Take(n int) { f.read += uint64(n) }

@@ -38,7 +38,7 @@ func TestFlowKeepsTheWindow(t *testing.T) {
 				t.Fatalf("everything is read and the sender may send nothing: %+v %+v", in, out)
 			}
 		}
-		if !in.End(out.Sent()) || !in.PeerClosed() || !in.Over() {
+		if !in.End(out.Sent(), false) || !in.PeerClosed() || !in.Over() {
 			t.Fatalf("%d bytes sent and read, and the end does not fit: %+v", total, in)
 		}
 	})
@@ -47,15 +47,25 @@ func TestFlowKeepsTheWindow(t *testing.T) {
 func TestInflowRefusesWhatNoPeerMaySend(t *testing.T) {
 	for name, bad := range map[string]func(f *Inflow) bool{
 		"more than the limit":         func(f *Inflow) bool { return f.Arrive(101) },
-		"more than it said":           func(f *Inflow) bool { return f.End(10) && f.Arrive(11) },
-		"an end before what came":     func(f *Inflow) bool { return f.Arrive(20) && f.End(19) },
-		"an end beyond the limit":     func(f *Inflow) bool { return f.End(101) },
-		"a lane that ended too early": func(f *Inflow) bool { return f.Arrive(5) && f.End(6) && f.Cut() },
-		"an end after a shorter lane": func(f *Inflow) bool { return f.Arrive(5) && f.Cut() && f.End(6) },
+		"more than it said":           func(f *Inflow) bool { return f.End(10, false) && f.Arrive(11) },
+		"an end before what came":     func(f *Inflow) bool { return f.Arrive(20) && f.End(19, false) },
+		"an end beyond the limit":     func(f *Inflow) bool { return f.End(101, false) },
+		"a lane that ended too early": func(f *Inflow) bool { return f.Arrive(5) && f.End(6, false) && f.Cut() },
+		"an end after a shorter lane": func(f *Inflow) bool { return f.Arrive(5) && f.Cut() && f.End(6, false) },
 	} {
 		if f := NewInflow(100); bad(&f) {
 			t.Errorf("%s is taken: %+v", name, f)
 		}
+	}
+}
+
+func TestAResetIsNoGoodEnd(t *testing.T) {
+	f := NewInflow(100)
+	if f.Arrive(3); !f.End(5, true) || f.Over() {
+		t.Errorf("the end of a peer that owes bytes: %+v", f)
+	}
+	if f.Arrive(2); !f.Over() || f.PeerClosed() {
+		t.Errorf("all that came before a reset: %+v", f)
 	}
 }
 

@@ -233,11 +233,11 @@ func (e *endpoint) grant(ep *endpoint, c *conn) {
 		return
 	}
 	if err != nil {
-		c.fail(status.Reset) // or Close would wait for the requester
+		c.fail("") // or Abort would wait for the requester
 		// The lane's end may overtake the grant; then only this tells.
 		c.link.sayInTurn(wire.Refuse{Peer: c.peer, Code: status.Refused}.AppendTo(nil))
 	}
-	ep.Close()
+	ep.Abort(causeUnheard)
 	c.link.forget(c)
 }
 
@@ -319,6 +319,9 @@ func (e *endpoint) take(c *conn, r *request, port addr.Port) bool {
 	e.linked.Store(c) // last: whoever finds it there needs no lock
 	return true
 }
+
+// causeUnheard is that of a connection which no acceptor took.
+const causeUnheard = "its listener was closed"
 
 var errRequesterGone = errors.New("the requester is gone")
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"io"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -13,8 +14,10 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/fence"
 	"github.com/fabricd/fabricd/internal/bubble"
+	"github.com/fabricd/fabricd/internal/driver"
 	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/internal/transport/mem"
 	"github.com/fabricd/fabricd/rma"
 )
 
@@ -311,4 +314,92 @@ func TestCloseWaitsForOperations(t *testing.T) {
 			t.Errorf("the signal has stored %d", v)
 		}
 	})
+}
+
+// TestCloseCompletesBesideWaitsWithoutNumber: a connection that has as many waits and
+// signals as it may loses nothing by its close.
+func TestCloseCompletesBesideWaitsWithoutNumber(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		fab := newFabricOn(t, mem.Config{Delay: 10 * time.Millisecond}, 2, driver.Config{})
+		a, b := fab.pair(0, 1)
+		const n = 64 << 10
+		am, bm := alloc(t, fab, n), alloc(t, fab, n)
+		for i := range am {
+			am[i] = byte(i*7 + 1)
+		}
+		off, err := a.Register(am, 0, rma.ProtRead|rma.ProtWrite, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.Register(bm, 0, rma.ProtRead|rma.ProtWrite, 0); err != nil {
+			t.Fatal(err)
+		}
+		if err := a.WriteTo(off, n, off, 0); err != nil {
+			t.Fatal(err)
+		}
+		signal := fence.Signal{By: fence.InitSelf, Where: fence.SignalLocal, LocalOffset: off, LocalValue: 1}
+		for err == nil {
+			err = a.FenceSignal(signal)
+		}
+		if !errors.Is(err, status.NoBufs) {
+			t.Fatalf("signals without number: %v", err)
+		}
+		want := bytes.Repeat([]byte("0123456789"), 1000)
+		if n, err := a.Send(context.Background(), want); n != len(want) || err != nil {
+			t.Fatalf("Send = %d, %v", n, err)
+		}
+		if err := a.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := io.ReadAll(endReader{b}); !bytes.Equal(got, want) || !errors.Is(err, ipc.ErrPeerClosed) {
+			t.Errorf("%d bytes of %d, and %v", len(got), len(want), err)
+		}
+		if !bytes.Equal(am[8:], bm[8:]) { // the signals have changed the first word
+			t.Error("the write has not arrived")
+		}
+	})
+}
+
+// TestCloseTakesAsLongAsThereIsProgress closes behind a write, and behind a read, that
+// need much longer than a peer that does nothing is waited for.
+func TestCloseTakesAsLongAsThereIsProgress(t *testing.T) {
+	for name, begin := range map[string]func(a ipc.Endpoint, n, off int64) error{
+		"write": func(a ipc.Endpoint, n, off int64) error { return a.WriteTo(off, n, off, 0) },
+		"read":  func(a ipc.Endpoint, n, off int64) error { return a.ReadFrom(off, n, off, 0) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				fab := newFabricOn(t, mem.Config{Delay: 100 * time.Millisecond, LaneBuffer: 64 << 10}, 2, driver.Config{})
+				a, b := fab.pair(0, 1)
+				const n = 16 << 20
+				am, bm := alloc(t, fab, n), alloc(t, fab, n)
+				for i := range am {
+					am[i], bm[i] = byte(i*7), byte(i*11)
+				}
+				off, err := a.Register(am, 0, rma.ProtRead|rma.ProtWrite, 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := b.Register(bm, 0, rma.ProtRead|rma.ProtWrite, 0); err != nil {
+					t.Fatal(err)
+				}
+				if err := begin(a, n, off); err != nil {
+					t.Fatal(err)
+				}
+				begun := time.Now()
+				if err := a.Close(); err != nil {
+					t.Fatal(err)
+				}
+				if took := time.Since(begun); took < 15*time.Second {
+					t.Errorf("the close took %v: nothing is shown", took)
+				}
+				if !bytes.Equal(am, bm) {
+					t.Error("the operation was cut off")
+				}
+				if _, err := b.Recv(context.Background(), make([]byte, 1)); !errors.Is(err, ipc.ErrPeerClosed) {
+					t.Errorf("the peer sees %v", err)
+				}
+			})
+		})
+	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/fabricd/fabricd/internal/core"
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
+	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/internal/wire"
@@ -33,6 +34,7 @@ type conn struct {
 
 	twin     atomic.Pointer[conn] // the other end, if it is on this node
 	released atomic.Bool          // release was called
+	moved    atomic.Uint64        // large pieces that a lane has taken or brought
 
 	withdrawals withdrawals // of the peer's windows, for who uses them directly
 
@@ -50,6 +52,7 @@ type conn struct {
 	closeSent bool
 	closeRecv bool
 	failed    bool               // cut off: no handshake any more
+	cause     string             // why the connection was lost; set once
 	opsIn     transport.RecvLane // the peer's operations lane, once known
 	messages  transport.RecvLane // the peer's message lane, once known
 	taking    bool               // whoever reads for the session applies a frame
@@ -66,7 +69,7 @@ func newConn(l *link, ep *endpoint, id wire.ConnID, window int) *conn {
 	c.in.helper = l.helper
 	c.out = newOutbox(0, window, c.openMessages, ep.changed)
 	c.out.begin = l.spawner(c.out.flushRest)
-	c.out.broke = func() { l.spawn(func() { c.fail(status.Reset) }) }
+	c.out.broke = func() { l.spawn(func() { c.cutOff(nil) }) }
 	return c
 }
 
@@ -143,7 +146,7 @@ func (c *conn) readMessages(r *wire.Reader, lane transport.RecvLane) error {
 	if err := c.in.fill(r); err != nil && !c.in.done() {
 		c.link.n.log.Debug().Err(err).Uint64("conn", uint64(c.id)).Stringer("peer", c.link.peer.Life).
 			Msg("message lane cut off")
-		c.fail(status.Reset)
+		c.cutOff(err)
 		if errors.Is(err, status.Protocol) {
 			return err
 		}
@@ -163,7 +166,7 @@ func (c *conn) readOn(r *wire.Reader, lane transport.RecvLane, h wire.Header, bo
 	if err = c.serve(r, h, body, err); err != nil {
 		c.link.n.log.Debug().Err(err).Uint64("conn", uint64(c.id)).Stringer("peer", c.link.peer.Life).
 			Msg("operations lane cut off")
-		c.fail(status.Reset)
+		c.cutOff(err)
 	}
 	lane.Cancel() // whatever has come behind the end
 	close(c.ended)
@@ -219,7 +222,7 @@ func (c *conn) apply(r *wire.Reader, h wire.Header, body []byte) error {
 		if err != nil {
 			return err
 		}
-		return c.onClose(f.Sent)
+		return c.onClose(f)
 	case wire.TypeWrite, wire.TypeRead, wire.TypeSignal, wire.TypeAtomic:
 		// The peer's operations are applied only while it is certain that
 		// both ends are still the lives that the link joined.
@@ -263,6 +266,7 @@ func (c *conn) payloadDone(p *core.Payload[memory], err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.core.PayloadDone(p, err)
+	c.moved.Add(1)
 	c.filling = false
 	if c.filled != nil {
 		close(c.filled)
@@ -299,26 +303,33 @@ func (c *conn) closeWindows() {
 	select {
 	case <-filled:
 	case <-late.C:
-		c.fail(status.Reset) // ends the reader
+		c.fail(ipc.CauseStopped(c.link.self.Node)) // ends the reader
 		<-filled
 	}
 }
 
 // onClose handles the peer's Close: a new one, or the answer to ours.
-func (c *conn) onClose(sent uint64) error {
+func (c *conn) onClose(f wire.Close) error {
 	c.withdrawals.end()
+	lost := error(status.Reset)
+	var behind error // what is behind the last byte, if not a good end
+	if f.Reset {
+		lost = ipc.Lost(f.Cause)
+		behind = lost
+	}
 	c.mu.Lock()
 	if c.closeRecv {
 		c.mu.Unlock()
 		return status.Protocol
 	}
+	c.blame(f.Cause)
 	c.closeRecv = true
 	ours := c.closeSent
 	if ours {
 		c.ops.closed = true
 	}
 	c.mu.Unlock()
-	if !c.in.end(sent) {
+	if !c.in.end(f.Sent, behind) {
 		return status.Protocol
 	}
 	c.ep.disconnected(c)
@@ -326,22 +337,22 @@ func (c *conn) onClose(sent uint64) error {
 		c.kick(false)
 		return nil
 	}
-	c.out.abort(status.Reset)
+	c.out.abort(lost)
 	c.mu.Lock()
 	c.core.Fail(status.Reset)
 	c.mu.Unlock()
 	<-c.in.full // what is lost, with the link for example, is full too
-	c.sendClose(c.out.total())
+	c.sendClose(wire.Close{Sent: c.out.total()})
 	_ = c.hit(failpoint.CloseAnswered)
 	return nil
 }
 
 // sendClose queues Close, unless that has been done.
-func (c *conn) sendClose(sent uint64) {
+func (c *conn) sendClose(f wire.Close) {
 	c.mu.Lock()
 	if !c.closeSent {
 		c.closeSent = true
-		c.ops.put(wire.Close{Sent: sent}.AppendTo(nil))
+		c.ops.put(f.AppendTo(nil))
 	}
 	if c.closeRecv {
 		c.ops.closed = true
@@ -350,13 +361,11 @@ func (c *conn) sendClose(sent uint64) {
 	c.kick(false)
 }
 
-// closeLinger bounds how long a close waits for the peer (SCIF's 10 s).
-const closeLinger = 10 * time.Second
-
-// close ends the connection in order: operations complete, what was sent is
-// delivered, then the windows go. It blocks at most closeLinger.
-func (c *conn) close() {
-	ctx, cancel := context.WithTimeout(context.Background(), closeLinger)
+// close ends the connection, and says so to the peer with bye: operations complete,
+// what was sent is delivered, then the windows go. It blocks as long as that goes on,
+// and at most about closeLinger when it does not.
+func (c *conn) close(bye wire.Close) {
+	ctx, cancel := c.whileMoving()
 	defer cancel()
 	c.mu.Lock()
 	c.isClosing = true
@@ -365,8 +374,9 @@ func (c *conn) close() {
 	c.in.mute()
 	c.out.stop(status.Reset)
 	if !c.isFailed() && c.drain(ctx) {
-		if sent, err := c.out.finish(ctx); err == nil {
-			c.sendClose(sent)
+		if sent, err := c.out.finish(ctx); err == nil && c.canSay(bye) {
+			bye.Sent = sent
+			c.sendClose(bye)
 			_ = c.hit(failpoint.CloseSent)
 			select {
 			case <-c.ended:
@@ -375,7 +385,7 @@ func (c *conn) close() {
 			}
 		}
 	}
-	c.fail(status.Reset)
+	c.fail("")
 	c.mu.Lock()
 	c.core.Close(status.Reset)
 	c.mu.Unlock()
@@ -396,14 +406,15 @@ func (c *conn) release() {
 func (c *conn) drain(ctx context.Context) bool {
 	w := c.newWaiter()
 	c.mu.Lock()
-	pending, err := c.core.Wait(c.core.MarkSelf(), w)
+	pending := c.core.Drain(w)
 	c.mu.Unlock()
-	if err != nil || !pending {
-		return err == nil
+	if !pending {
+		c.freeWaiter(w)
+		return true
 	}
 	c.kick(false)
-	_, err = c.await(ctx, w, nil) // an operation that failed has ended too
-	return !errors.Is(err, context.DeadlineExceeded)
+	_, err := c.await(ctx, w, nil) // an operation that failed has ended too
+	return !errors.Is(err, errStalled)
 }
 
 func (c *conn) isFailed() bool {
@@ -412,15 +423,16 @@ func (c *conn) isFailed() bool {
 	return c.failed
 }
 
-// fail cuts the connection off: whatever is under way ends with code, both
-// when it returns, whoever was first. After an orderly end it changes nothing
-// that an application sees.
-func (c *conn) fail(code status.Code) {
+// fail cuts the connection off for cause: whatever is under way ends with
+// status.Reset, when it returns, whoever was first. After an orderly end it changes
+// nothing that an application sees.
+func (c *conn) fail(cause string) {
 	c.withdrawals.end()
 	c.mu.Lock()
 	if !c.failed {
+		c.blame(cause)
 		c.failed = true
-		c.core.Fail(code)
+		c.core.Fail(status.Reset)
 		if !c.ops.broken || c.ops.users > 0 {
 			c.ops.breakOff()
 		}
@@ -430,8 +442,9 @@ func (c *conn) fail(code status.Code) {
 	}
 	opsIn, messages := c.opsIn, c.messages
 	c.mu.Unlock()
-	c.out.abort(status.Reset)
-	c.in.lose()
+	lost := ipc.Lost(cause)
+	c.out.abort(lost)
+	c.in.lose(lost)
 	for _, lane := range []transport.RecvLane{opsIn, messages} {
 		if lane != nil {
 			lane.Cancel() // ends its reader
@@ -484,7 +497,7 @@ func (c *conn) await(ctx context.Context, w *core.Waiter, quit <-chan struct{}) 
 	}
 	code, value := w.Code, w.Value
 	c.freeWaiter(w)
-	return value, asError(code)
+	return value, c.asError(code)
 }
 
 // awaitOr waits for w, or for a reason to give up.

@@ -142,7 +142,7 @@ func (e *endpoint) attempt(ctx context.Context, a *attempt, dst addr.Addr) {
 	a.err = err
 	e.mu.Unlock()
 	if err != nil && c != nil {
-		c.fail(status.Reset) // ends the lane: the peer drops the request
+		c.fail("") // ends the lane: the peer drops the request
 		c.link.forget(c)
 		c.release()
 	}
@@ -215,7 +215,7 @@ func (e *endpoint) withdraw(c *conn) bool {
 	}
 	e.conn = nil
 	e.mu.Unlock()
-	c.fail(status.Reset)
+	c.fail("")
 	c.link.forget(c)
 	c.release()
 	return true

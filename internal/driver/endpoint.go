@@ -13,6 +13,7 @@ import (
 	"github.com/fabricd/fabricd/internal/core"
 	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/internal/wire"
 	"github.com/fabricd/fabricd/portmap"
 )
 
@@ -74,7 +75,11 @@ func (e *endpoint) connection(c core.Call) (*conn, error) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.conn, core.Check(c, e.state)
+	err := core.Check(c, e.state)
+	if err == status.Reset && e.conn != nil {
+		err = e.conn.asError(status.Reset)
+	}
+	return e.conn, err
 }
 
 // closeWindows is conn.closeWindows, for the connection that the endpoint has or
@@ -253,7 +258,26 @@ func (e *endpoint) RemoteAddr() addr.Addr {
 
 // Close closes the endpoint. A connection ends in order, which may take
 // closeLinger if the peer does not answer.
-func (e *endpoint) Close() error {
+func (e *endpoint) Close() error { return e.end(wire.Close{}) }
+
+// Abort is Close but for what the peer's application sees.
+func (e *endpoint) Abort(cause string) error {
+	return e.end(wire.Close{Reset: true, Cause: ipc.CleanCause(cause)})
+}
+
+// Cause is ipc.Endpoint's.
+func (e *endpoint) Cause() string {
+	e.mu.Lock()
+	c := e.conn
+	e.mu.Unlock()
+	if c == nil {
+		return ""
+	}
+	return c.why()
+}
+
+// end closes the endpoint, and its connection with bye.
+func (e *endpoint) end(bye wire.Close) error {
 	e.mu.Lock()
 	if e.state == core.Closed {
 		e.mu.Unlock()
@@ -281,10 +305,10 @@ func (e *endpoint) Close() error {
 		ep.releasePort()
 	}
 	for _, ep := range unclaimed {
-		ep.Close()
+		ep.Abort(causeUnheard)
 	}
 	if before == core.Connected || before == core.Disconnected {
-		c.close()
+		c.close(bye)
 	}
 	e.releasePort()
 	e.s.forget(e)

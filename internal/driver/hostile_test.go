@@ -32,7 +32,10 @@ type hostile struct {
 	conn   wire.ConnID // the victim's
 }
 
-func newHostile(t *testing.T, limit uint64) *hostile {
+func newHostile(t *testing.T, limit uint64) *hostile { return newHostileOf(t, limit, wire.VersionMax) }
+
+// newHostileOf is newHostile with the newest version that it speaks.
+func newHostileOf(t *testing.T, limit uint64, version uint16) *hostile {
 	ctx := context.Background()
 	fab := newFabric(t, 1)
 	p, err := fab.hub.Provider("hostile", transport.Identity{Cluster: uuid(0xCC), Node: uuid(9)})
@@ -46,7 +49,7 @@ func newHostile(t *testing.T, limit uint64) *hostile {
 	if h.sess, err = p.Dial(ctx, "node0.1"); err != nil {
 		t.Fatal(err)
 	}
-	hello := wire.Hello{VersionMin: wire.VersionMin, VersionMax: wire.VersionMax, Cluster: uuid(0xCC), Term: 1,
+	hello := wire.Hello{VersionMin: wire.VersionMin, VersionMax: version, Cluster: uuid(0xCC), Term: 1,
 		From: self, FromUUID: uuid(9), FromEpoch: 1, To: victim}
 	h.ctrl = h.lane(wire.Lease{}.AppendTo(hello.AppendTo(nil)))
 	hd, r := h.next()

@@ -45,12 +45,13 @@ type inbox struct {
 	flow    core.Inflow // its unread bytes are in the ring
 	skipped uint64      // bytes that never were in the ring
 	over    bool        // full is closed
+	lost    error       // what a read returns behind the last byte, but for an orderly end
 	front   front
 }
 
 func newInbox(window int, credit func(uint64), notify func()) *inbox {
 	return &inbox{window: window, credit: credit, notify: notify, more: newGate(), room: newGate(),
-		full: make(chan struct{}), flow: core.NewInflow(window), front: front{woken: newGate()}}
+		full: make(chan struct{}), lost: status.Reset, flow: core.NewInflow(window), front: front{woken: newGate()}}
 }
 
 // fill reads lane until it ends: the body of a connection's message reader. It
@@ -153,18 +154,24 @@ func (b *inbox) settle() {
 	}
 }
 
-// end records that the peer closed in order after total bytes. It reports
-// false if more have arrived already, or never will.
-func (b *inbox) end(total uint64) bool {
+// end records that the peer closes after total bytes: in order, or for lost if that
+// is not nil. It reports false if more have arrived already, or never will.
+func (b *inbox) end(total uint64, lost error) bool {
 	b.mu.Lock()
-	ok := b.flow.End(total)
+	if lost != nil {
+		b.lost = lost
+	}
+	ok := b.flow.End(total, lost != nil)
 	b.changed()
 	return ok
 }
 
-// lose records that the connection was cut off. What arrived stays readable.
-func (b *inbox) lose() {
+// lose records that the connection was cut off, for err. What arrived stays readable.
+func (b *inbox) lose(err error) {
 	b.mu.Lock()
+	if !b.over {
+		b.lost = err
+	}
 	b.flow.Lose()
 	b.changed()
 }

@@ -173,8 +173,8 @@ func (b *inbox) take(p []byte) (n int, err error) {
 		return n, nil
 	case b.flow.PeerClosed():
 		return 0, ipc.ErrPeerClosed
-	case b.flow.Lost():
-		return 0, status.Reset
+	case b.flow.Over():
+		return 0, b.lost
 	}
 	return 0, nil
 }

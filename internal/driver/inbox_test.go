@@ -76,7 +76,7 @@ func (u *tube) send(t *testing.T, random *rand.Rand, total, most int) {
 		u.lane.chunks <- c
 	}
 	close(u.lane.chunks)
-	if !u.in.end(uint64(total)) {
+	if !u.in.end(uint64(total), nil) {
 		t.Error("the end does not fit")
 	}
 }
@@ -184,7 +184,7 @@ func TestReadersShareAStream(t *testing.T) {
 
 // TestReadsEndWithTheirInbox however many wait.
 func TestReadsEndWithTheirInbox(t *testing.T) {
-	for name, end := range map[string]func(in *inbox){"lost": (*inbox).lose, "closed here": (*inbox).mute} {
+	for name, end := range map[string]func(in *inbox){"lost": func(in *inbox) { in.lose(status.Reset) }, "closed here": (*inbox).mute} {
 		bubble.Test(t, func(t *testing.T) {
 			in := newInbox(256, func(uint64) {}, func() {})
 			var all sync.WaitGroup

@@ -219,7 +219,7 @@ func (l *link) fail(code uint64, cause error) bool {
 	}
 	l.sess.Close(code, reason)
 	for _, c := range conns {
-		c.fail(status.Reset)
+		c.fail(l.why())
 	}
 	l.n.linkDown(l)
 	close(l.down)

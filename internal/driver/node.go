@@ -427,8 +427,9 @@ func (n *Node) publishLocked(ev ipc.Event) {
 	}
 }
 
-// Leave ends the node's connections in order: sessions close, what was sent is
-// delivered, and every peer is told. Links stay until Close.
+// Leave ends the node's connections: what was sent is delivered, and every peer's
+// application sees a loss behind it, unless its own peer has closed. Links stay
+// until Close.
 func (n *Node) Leave(ctx context.Context) error {
 	n.closeSessions(ctx)
 	var told group
@@ -453,7 +454,7 @@ func (n *Node) closeSessions(ctx context.Context) {
 	for _, s := range sessions {
 		closing.run(func() {
 			s.CloseWindows() // Close tells the application of its end, long before it is through
-			s.Close()
+			s.end(ipc.CauseStopped(s.n.Self().Life.Node))
 		})
 	}
 	closed := make(chan struct{})
@@ -478,7 +479,7 @@ func (n *Node) Close() error {
 	n.closed = true
 	close(n.done)
 	n.mu.Unlock()
-	n.failLinks(transport.CodeLeaving, errors.New("node closed"), everyLink)
+	n.failLinks(transport.CodeLeaving, errors.New(ipc.CauseStopped(n.Self().Life.Node)), everyLink)
 	n.closeSessions(context.Background())
 	for _, p := range n.cfg.Providers {
 		p.Close()

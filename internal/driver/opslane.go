@@ -123,7 +123,7 @@ func (c *conn) do(left chore) {
 	case toWrite:
 		c.write()
 	case toFail:
-		c.fail(status.Reset)
+		c.fail("the peer's node does not read its answers")
 	}
 }
 
@@ -303,7 +303,7 @@ func (c *conn) written(s segment, h *held, err error) {
 		return
 	}
 	c.ops.broken = true
-	c.ops.spawn(func() { c.fail(status.Reset) }) // not here: fail takes mu
+	c.ops.spawn(func() { c.cutOff(err) }) // not here: fail takes mu
 }
 
 // finished says that the memory of a segment is not used any more. The caller
@@ -376,8 +376,8 @@ func (o *opsLane) writeAll(p []byte) error {
 }
 
 // vecMax is how much is handed to a lane at once, in bytes: the heads of so many
-// frames have room in a stage.
-const vecMax = 4 << 20
+// frames have room in a stage, and a close sees that something moves on a slow way.
+const vecMax = 1 << 20
 
 // writePayload writes length bytes of spans, or of buf if there are none, in
 // frames that head makes. h, if not nil, holds the memory.
@@ -443,6 +443,7 @@ func (v *vec) flush() error {
 		hold = v.hold
 	}
 	_, err := o.lane.WriteVec(o.parts, hold)
+	v.c.moved.Add(1)
 	clear(o.parts)
 	o.parts, v.heads, v.bytes = o.parts[:0], v.heads[:0], 0
 	return err
@@ -465,5 +466,6 @@ func (c *conn) writeStaged(head []byte, spans []span, plain []byte, n int64) err
 			break
 		}
 	}
+	c.moved.Add(1)
 	return c.ops.writeAll(head)
 }

@@ -81,9 +81,10 @@ func (c *conn) ask(ctx context.Context, begin func(w *core.Waiter) (wait bool, e
 	w := c.newWaiter()
 	c.mu.Lock()
 	if c.failed || c.isClosing {
+		cause := c.cause
 		c.mu.Unlock()
 		c.freeWaiter(w)
-		return 0, status.Reset
+		return 0, ipc.Lost(cause)
 	}
 	wait, err := begin(w)
 	left := nothing
@@ -98,17 +99,10 @@ func (c *conn) ask(ctx context.Context, begin func(w *core.Waiter) (wait bool, e
 	if !wait {
 		code := w.Code
 		c.freeWaiter(w)
-		return 0, asError(code)
+		return 0, c.asError(code)
 	}
 	c.do(left)
 	return c.await(ctx, w, c.closing)
-}
-
-func asError(code status.Code) error {
-	if code == status.OK {
-		return nil
-	}
-	return code
 }
 
 func (e *endpoint) WriteTo(loff, n, roff int64, flags rma.Flags) error {
@@ -191,8 +185,9 @@ func (c *conn) begin(inline bool, may func() (fence.Mark, bool), f func() error)
 	for {
 		c.mu.Lock()
 		if c.failed || c.isClosing {
+			cause := c.cause
 			c.mu.Unlock()
-			return status.Reset
+			return ipc.Lost(cause)
 		}
 		m, ok := may()
 		if ok {

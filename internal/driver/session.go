@@ -124,7 +124,10 @@ func (s *session) CloseWindows() {
 	closing.wait()
 }
 
-func (s *session) Close() error {
+func (s *session) Close() error { return s.end(ipc.CauseDetached) }
+
+// end is Close with the cause that the peers of its connections hear.
+func (s *session) end(cause string) error {
 	s.mu.Lock()
 	if s.closing {
 		s.mu.Unlock()
@@ -136,8 +139,8 @@ func (s *session) Close() error {
 	var closing group
 	for _, e := range s.all() {
 		closing.run(func() {
-			e.Close()
-			<-e.closed // the application may have begun it
+			e.Abort(cause)
+			<-e.closed // the application may have closed it
 		})
 	}
 	closing.wait()
@@ -158,6 +161,6 @@ func (s *session) Watch(fn func(ipc.Event)) (cancel func()) { return s.events.wa
 func (s *session) publish(ev ipc.Event) {
 	if !s.events.put(ev) {
 		s.n.log.Error().Int32("pid", s.cred.PID).Msg("application does not take node events, closing its session")
-		s.n.work.run(func() { s.Close() })
+		s.n.work.run(func() { s.end("the peer's application did not take its node's events") })
 	}
 }

@@ -2,7 +2,6 @@ package driver
 
 import (
 	"github.com/fabricd/fabricd/internal/core"
-	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/wire"
 )
 
@@ -16,7 +15,7 @@ func (c *conn) take(p []byte) (n int) {
 		c.link.spawn(func() { // not here: the reader waits for this, and fail for nobody
 			c.link.n.log.Debug().Err(err).Uint64("conn", uint64(c.id)).Stringer("peer", c.link.peer.Life).
 				Msg("operations lane cut off")
-			c.fail(status.Reset)
+			c.cutOff(err)
 		})
 	}
 	if n > 0 {

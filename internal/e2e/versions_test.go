@@ -16,9 +16,10 @@ import (
 type build struct{ control, link [2]int } // the first and the last that it speaks
 
 var (
-	nextBuild = build{control: [2]int{2, 3}, link: [2]int{2, 3}} // and this one's
-	lateBuild = build{control: [2]int{3, 3}, link: [2]int{3, 3}}
-	oddBuild  = build{control: [2]int{2, 2}, link: [2]int{3, 3}} // no link with this one
+	nextBuild = build{control: [2]int{2, 3}, link: [2]int{2, 4}} // and this one's
+	lateBuild = build{control: [2]int{3, 3}, link: [2]int{4, 4}}
+	oddBuild  = build{control: [2]int{2, 2}, link: [2]int{4, 4}} // no link with this one
+	pastBuild = build{control: [2]int{2, 2}, link: [2]int{2, 2}}
 )
 
 // make builds it. Its name begins as that of the fabricd of all labs, so that what is
@@ -28,9 +29,9 @@ func (b build) make(t *testing.T) string {
 	dir := t.TempDir()
 	overlay := map[string]string{}
 	for file, v := range map[string]struct {
-		own string // the version that this build speaks
+		own [2]string // the first and the last version of the source
 		of  [2]int
-	}{"membership/control/frames.go": {"2", b.control}, "internal/wire/frames.go": {"2", b.link}} {
+	}{"membership/control/frames.go": {[2]string{"2", "2"}, b.control}, "internal/wire/frames.go": {[2]string{"2", "3"}, b.link}} {
 		path, err := filepath.Abs(filepath.Join("../..", file))
 		if err != nil {
 			t.Fatal(err)
@@ -41,10 +42,10 @@ func (b build) make(t *testing.T) string {
 		}
 		other := string(text)
 		for i, name := range []string{"VersionMin uint16 = ", "VersionMax uint16 = "} {
-			if strings.Count(other, name+v.own) != 1 {
-				t.Fatalf("%s: want %q once", file, name+v.own)
+			if strings.Count(other, name+v.own[i]) != 1 {
+				t.Fatalf("%s: want %q once", file, name+v.own[i])
 			}
-			other = strings.Replace(other, name+v.own, fmt.Sprint(name, v.of[i]), 1)
+			other = strings.Replace(other, name+v.own[i], fmt.Sprint(name, v.of[i]), 1)
 		}
 		overlay[path] = filepath.Join(dir, strings.ReplaceAll(file, "/", "-"))
 		if err := os.WriteFile(overlay[path], []byte(other), 0o600); err != nil {
@@ -76,6 +77,7 @@ func TestBuildsOfTwoVersions(t *testing.T) {
 	next := nextBuild.make(t)
 	t.Run("a later member", func(t *testing.T) { together(t, fabricdExe, next) })
 	t.Run("a later host", func(t *testing.T) { together(t, next, fabricdExe) })
+	t.Run("an earlier member", func(t *testing.T) { together(t, fabricdExe, pastBuild.make(t)) })
 	t.Run("a member of nothing in common", func(t *testing.T) {
 		l := newLab(t)
 		nodes := l.cluster(1)

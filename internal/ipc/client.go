@@ -204,7 +204,7 @@ func (c *client) post(q question, place *places) (uint64, *call, error) {
 	c.mu.Lock()
 	var err error
 	switch {
-	case c.closed && q.op != opBye && q.op != opClose:
+	case c.closed && q.op != opBye && q.op != opClose && q.op != opAbort:
 		err = status.BadFD
 	case c.lost:
 		err = errNodeGone
@@ -227,6 +227,22 @@ func (c *client) post(q question, place *places) (uint64, *call, error) {
 	// The calls bound the queue: two packets for each, with its withdrawal.
 	c.out.put(l) // an error is the end of the socket: read answers all calls
 	return id, w, nil
+}
+
+// abandon ends a connection that nobody takes, and waits for nothing. A node that
+// does not know ABORT closes it.
+func (c *client) abandon(id uint32) {
+	q := question{op: opAbort, endpoint: id, body: &causeBody{causeUnheard}}
+	q.late = func(a answer) {
+		if a.h.Code == status.NotSupp {
+			c.post(question{op: opClose, endpoint: id}, nil) // fails only when the session ends
+		}
+		a.drop()
+	}
+	_, w, err := c.post(q, nil) // fails only when the session ends
+	if err == nil && !c.leave(w) {
+		q.late(<-w.answer)
+	}
 }
 
 // leave gives up w, unless its answer is there.

@@ -218,7 +218,7 @@ func (e *clientEndpoint) accept(ctx context.Context, op op) (Endpoint, addr.Addr
 	q.late = func(a answer) { // nobody waits for the connection any more
 		var m connected
 		if parseAnswer(a.h, a.body, &m) == nil {
-			e.c.post(question{op: opClose, endpoint: m.Endpoint}, nil) // fails only when the session ends
+			e.c.abandon(m.Endpoint)
 		}
 		a.drop()
 	}
@@ -228,7 +228,7 @@ func (e *clientEndpoint) accept(ctx context.Context, op op) (Endpoint, addr.Addr
 	}
 	ep := e.c.endpoint(m.Endpoint)
 	if err := ep.establish(m, f); err != nil {
-		ep.Close()
+		ep.Abort(causeUnheard)
 		return nil, addr.Addr{}, err
 	}
 	return ep, m.Remote, nil
@@ -488,7 +488,32 @@ func (e *clientEndpoint) RemoteAddr() addr.Addr {
 }
 
 // Close leaves the delivery of what was sent to the node.
-func (e *clientEndpoint) Close() error {
+func (e *clientEndpoint) Close() error { return e.end(question{op: opClose}) }
+
+// Abort asks a node that does not know it for a close.
+func (e *clientEndpoint) Abort(cause string) error {
+	return e.end(question{op: opAbort, body: &causeBody{CleanCause(cause)}})
+}
+
+// Cause asks the node, unless that is gone.
+func (e *clientEndpoint) Cause() string {
+	if e.c.isLost() {
+		return causeNodeGone
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	var m causeBody
+	if err := e.ask(ctx, opCause, nil, &m); err != nil && e.c.isLost() {
+		return causeNodeGone
+	}
+	return CleanCause(m.Cause)
+}
+
+// causeNodeGone is that of all connections of a session that its node has ended.
+const causeNodeGone = "the fabricd of this node is gone"
+
+// end ends the endpoint with q.
+func (e *clientEndpoint) end(q question) error {
 	if !e.shut() {
 		return status.BadFD
 	}
@@ -501,7 +526,10 @@ func (e *clientEndpoint) Close() error {
 	// A stopped one is not waited for.
 	ctx, cancel := e.c.patient()
 	defer cancel()
-	e.c.ask(ctx, question{op: opClose, endpoint: e.id}, nil)
+	q.endpoint = e.id
+	if _, err := e.c.ask(ctx, q, nil); q.op == opAbort && errors.Is(err, status.NotSupp) {
+		e.c.ask(ctx, question{op: opClose, endpoint: e.id}, nil)
+	}
 	_ = e.c.memory.withdraw(e.c.isLost()) // what could not be moved is tried again
 	return nil
 }
@@ -535,8 +563,11 @@ func (e *clientEndpoint) shut() bool {
 // dataError gives a failure of the data socket its meaning: whoever ended it,
 // the connection is reset.
 func dataError(err error) error {
-	if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || err == nil {
+	switch {
+	case errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || err == nil:
 		return status.Reset
+	case errors.Is(err, status.Reset):
+		return err
 	}
 	return fmt.Errorf("%w: %w", status.Reset, err)
 }

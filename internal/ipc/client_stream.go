@@ -25,7 +25,8 @@ func (e *clientEndpoint) Send(ctx context.Context, p []byte) (int, error) {
 	}
 	defer e.sending.Give()
 	if ch := e.ringOut(); ch != nil {
-		return ch.send(ctx, p)
+		n, err := ch.send(ctx, p)
+		return n, e.broken(err)
 	}
 	n, err := e.push(ctx, conn, p)
 	e.sent(n)
@@ -36,16 +37,13 @@ func (e *clientEndpoint) Send(ctx context.Context, p []byte) (int, error) {
 func (e *clientEndpoint) push(ctx context.Context, conn *net.UnixConn, p []byte) (int, error) {
 	sent, err := shm.TryWrite(conn, p)
 	if err != nil && !errors.Is(err, status.Again) {
-		return sent, dataError(err)
+		return sent, e.broken(err)
 	}
 	if sent == len(p) {
 		return sent, nil
 	}
 	n, err := bounded(ctx, conn.SetWriteDeadline, func() (int, error) { return conn.Write(p[sent:]) })
-	if err != nil && !withdrawn(err) {
-		err = dataError(err)
-	}
-	return sent + n, err
+	return sent + n, e.broken(err)
 }
 
 // TrySend does not wait for another Send either.
@@ -59,12 +57,13 @@ func (e *clientEndpoint) TrySend(p []byte) (int, error) {
 	}
 	defer e.sending.Give()
 	if ch := e.ringOut(); ch != nil {
-		return ch.write(p)
+		n, err := ch.write(p)
+		return n, e.broken(err)
 	}
 	n, err := shm.TryWrite(conn, p)
 	e.sent(n)
 	if err != nil && !errors.Is(err, status.Again) {
-		return n, dataError(err)
+		return n, e.broken(err)
 	}
 	return n, nil
 }
@@ -102,7 +101,7 @@ func (e *clientEndpoint) received(err error) error {
 	case err == nil || withdrawn(err):
 		return err
 	case !errors.Is(err, io.EOF):
-		return dataError(err)
+		return e.broken(err)
 	}
 	ctx, cancel := e.c.patient()
 	defer cancel()
@@ -110,7 +109,19 @@ func (e *clientEndpoint) received(err error) error {
 	if err := e.ask(ctx, opEnding, nil, &m); err == nil && m.Ending == endedClosed {
 		return ErrPeerClosed
 	}
-	return status.Reset
+	return Lost(e.Cause())
+}
+
+// broken gives a failure of the data socket or of the ring its meaning: unless this
+// end was closed the connection has ended, and the node may know why.
+func (e *clientEndpoint) broken(err error) error {
+	if err == nil || withdrawn(err) {
+		return err
+	}
+	if cause := e.Cause(); cause != "" {
+		return Lost(cause)
+	}
+	return dataError(err)
 }
 
 // TryRecv does not wait for another Recv either.

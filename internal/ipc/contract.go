@@ -93,8 +93,8 @@ type Session interface {
 	// whole pages and page-aligned. It is unmapped by Memory.Close, once no window uses it.
 	Alloc(n int) (Memory, error)
 
-	// Close closes every endpoint of the session and waits until nothing of it
-	// is left. A second Close does nothing.
+	// Close ends every endpoint of the session, by Abort if it is connected, and
+	// waits until nothing of it is left. A second Close does nothing.
 	Close() error
 
 	// Done is closed when the session has ended: Close was called or the node
@@ -236,4 +236,12 @@ type Endpoint interface {
 	// Close closes the endpoint (scif_close). What was sent is still
 	// delivered; RMA in progress completes. A second Close is status.BadFD.
 	Close() error
+
+	// Abort is Close by somebody else than the application: the peer gets what was
+	// sent, and then Lost(cause) and no end of file.
+	Abort(cause string) error
+
+	// Cause says why the connection was lost, in at most MaxCause bytes; "" if it
+	// was not, or nobody knows.
+	Cause() string
 }

@@ -132,7 +132,7 @@ func (s *fakeSession) Close() error {
 	delete(s.n.sessions, s)
 	s.n.mu.Unlock()
 	for _, e := range eps {
-		e.Close()
+		e.Abort(CauseDetached)
 	}
 	s.once.Do(func() { close(s.done) })
 	return nil
@@ -174,6 +174,7 @@ type fakeEndpoint struct {
 	peer    *fakeEndpoint
 	in      []byte // arrived and not yet read, fakeBuffer at most
 	lost    bool   // the connection ended without a close
+	cause   string // why, if it was reset
 	async   bool   // a TryConnect is not yet told
 	wins    []fakeWindow
 	notify  map[int]chan<- struct{}
@@ -447,8 +448,11 @@ func (e *fakeEndpoint) Recv(ctx context.Context, p []byte) (int, error) {
 }
 
 func (e *fakeEndpoint) pull(p []byte) (int, error) {
-	if e.state == closedState || (len(e.in) == 0 && e.lost) {
+	if e.state == closedState {
 		return 0, status.Reset
+	}
+	if len(e.in) == 0 && e.lost {
+		return 0, Lost(e.cause)
 	}
 	if len(e.in) == 0 && e.state == disconnected {
 		return 0, ErrPeerClosed
@@ -809,7 +813,17 @@ func (e *fakeEndpoint) RemoteAddr() addr.Addr {
 	return e.remote
 }
 
-func (e *fakeEndpoint) Close() error {
+func (e *fakeEndpoint) Close() error { return e.end(false, "") }
+
+func (e *fakeEndpoint) Abort(cause string) error { return e.end(true, cause) }
+
+func (e *fakeEndpoint) Cause() string {
+	e.n.mu.Lock()
+	defer e.n.mu.Unlock()
+	return e.cause
+}
+
+func (e *fakeEndpoint) end(abort bool, cause string) error {
 	e.n.mu.Lock()
 	defer e.n.mu.Unlock()
 	if e.state == closedState {
@@ -822,7 +836,7 @@ func (e *fakeEndpoint) Close() error {
 		}
 	}
 	if e.peer != nil && e.peer.state == connectedState {
-		e.peer.state = disconnected
+		e.peer.state, e.peer.lost, e.peer.cause = disconnected, abort, cause
 		e.peer.withdrawn()
 		e.peer.changed()
 	}

@@ -88,6 +88,12 @@ const (
 	opPeer        op = 61
 )
 
+// The ends of connections.
+const (
+	opCause op = 62
+	opAbort op = 63
+)
+
 // A header begins every packet, in little-endian order.
 //
 //	0      2      4            8                       16

@@ -40,6 +40,8 @@ var bodies = []struct {
 	{"peer", header{Op: opPeer | opReply, Endpoint: 9, Request: 4}, &peerBody{Life: addr.Life{Node: 4, Generation: 2}, UID: 1000, Name: "web-1", Labels: []string{"web"}}},
 	{"connected", header{Op: opAccept | opReply, Endpoint: 9, Request: 4}, &connected{Endpoint: 10, Local: addr.Addr{Node: 3, Port: 2050}, Remote: addr.Addr{Node: 4, Port: 1088}}},
 	{"ending", header{Op: opEnding | opReply, Endpoint: 9, Request: 4}, &endingBody{endedClosed}},
+	{"cause", header{Op: opCause | opReply, Endpoint: 9, Request: 4}, &causeBody{"fabricd of node 2 stopped"}},
+	{"abort", header{Op: opAbort, Endpoint: 9, Request: 4}, &causeBody{"given up"}},
 	{"state", header{Op: opState, Endpoint: 9}, &readyBody{uint16(PollIn | PollOut)}},
 	{"event", header{Op: opEvent}, (*eventBody)(&Event{Kind: NodeRemoved, Life: addr.Life{Node: 4, Generation: 2}, Name: "n4", Reason: "crashed"})},
 	{"self", header{Op: opSelfState}, (*selfBody)(&Self{Life: addr.Life{Node: 3, Generation: 8}})},

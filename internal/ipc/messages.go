@@ -171,6 +171,11 @@ type endingBody struct{ Ending ending }
 
 func (m *endingBody) fields(c *coder) { c.u8((*uint8)(&m.Ending)) }
 
+// causeBody is why a connection is lost, or is to be.
+type causeBody struct{ Cause string } // at most MaxCause bytes
+
+func (m *causeBody) fields(c *coder) { c.text(&m.Cause) }
+
 // memAdd announces memory, whose descriptor comes with it.
 type memAdd struct{ Size int64 }
 

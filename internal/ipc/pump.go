@@ -92,10 +92,10 @@ type WindowedEndpoint interface {
 // the application's data socket, and owns both. A direction waits only for
 // itself.
 //
-// It ends when the application has closed its data socket or its endpoint:
-// what was written before is delivered, then the endpoint is closed. When the
-// peer has closed, it only stops moving: the application reads the last bytes,
-// and then the end.
+// It ends when the application has closed its endpoint or its data socket, or its
+// session has ended: what was written before is delivered, then the endpoint is closed
+// or aborted. When the peer has closed, it only stops moving: the application reads
+// the last bytes, and then the end.
 type pump struct {
 	ep   Endpoint
 	conn *net.UnixConn
@@ -104,6 +104,7 @@ type pump struct {
 	most int                 // bytes of its buffers
 
 	closec  chan struct{} // closed by close
+	how     finish        // of the endpoint; set before closec is closed
 	ending  atomic.Uint32 // an ending, set before the application can see the end
 	cut     atomic.Bool   // ended was called: the socket was shut down from here
 	sending atomic.Bool   // waits for the peer to take bytes
@@ -146,15 +147,9 @@ func (p *pump) run(ctx context.Context) {
 	defer stop()
 	var down sync.WaitGroup
 	down.Go(p.safe(func() { p.toApp(ctx) }))
-	if p.toNode(ctx) {
-		// The peer is gone: the endpoint stays, disconnected, until its owner
-		// closes it.
-		select {
-		case <-p.closec:
-		case <-ctx.Done():
-		}
-	}
-	p.ep.Close() // also ends toApp's Recv
+	rest := p.toNode(ctx)
+	p.await(ctx, rest == closedByHand)
+	p.finish(ctx, rest) // also ends toApp's Recv
 	p.conn.SetDeadline(past)
 	down.Wait()
 	p.conn.Close()
@@ -163,9 +158,52 @@ func (p *pump) run(ctx context.Context) {
 // past is a deadline that has passed.
 var past = time.Unix(1, 0)
 
+// byHand is how long an application that has closed its data socket may take to say
+// CLOSE. That of a process that dies is closed too, and its session ends in this time.
+const byHand = time.Second
+
+// await returns when the endpoint is to be ended: its owner says so, or has closed the
+// data socket by hand and says nothing.
+func (p *pump) await(ctx context.Context, handed bool) {
+	var silent <-chan time.Time
+	if handed {
+		t := time.NewTimer(byHand)
+		defer t.Stop()
+		silent = t.C
+	}
+	select {
+	case <-p.closec:
+	case <-silent:
+	case <-ctx.Done():
+	}
+}
+
+// finish ends the endpoint. With the node, what it has not taken of the application is
+// lost, and that is no good end.
+func (p *pump) finish(ctx context.Context, rest rest) {
+	switch {
+	case ctx.Err() != nil && (rest == lostBytes || !p.closing()):
+		p.ep.Abort(CauseStopped(p.ep.LocalAddr().Node))
+	case p.closing():
+		p.how.of(p.ep)
+	default:
+		p.ep.Close()
+	}
+}
+
+// A rest is what is left of an application's writing.
+type rest uint8
+
+const (
+	nothingLeft  rest = iota
+	lostBytes         // the endpoint has not taken all: the peer or the node is gone
+	closedByHand      // nothing, and the application has closed its data socket
+)
+
 // close makes the pump deliver what the application has written so far, and
 // end. It is called once.
-func (p *pump) close() {
+func (p *pump) close(how finish) {
+	p.how = how
 	close(p.closec)
 	p.conn.SetDeadline(past)
 	if p.sending.Load() { // either this or send sees the other
@@ -212,9 +250,9 @@ func (p *pump) ended(ctx context.Context) {
 	}
 }
 
-// toNode moves what the application writes. It returns whether it ended
-// because the peer is gone.
-func (p *pump) toNode(ctx context.Context) (peerGone bool) {
+// toNode moves what the application writes, until it writes no more or the peer is
+// gone.
+func (p *pump) toNode(ctx context.Context) rest {
 	for {
 		closing := p.closing() // before reading: all that was written by then counts
 		err := p.forward(ctx)
@@ -222,17 +260,18 @@ func (p *pump) toNode(ctx context.Context) (peerGone bool) {
 		case err == nil:
 		case errors.Is(err, status.Again):
 			if closing || ctx.Err() != nil {
-				p.takeRest(ctx)
-				return false
+				return p.takeRest(ctx)
 			}
 			shm.WaitRead(p.conn) // its errors are a close's deadline, or the next read's
 		case errors.Is(err, io.EOF):
-			// The end is the application's, or the socket was shut down here.
-			return p.ending.Load() != 0 || p.cut.Load()
+			if p.ending.Load() != 0 || p.cut.Load() {
+				return nothingLeft // the socket was shut down here
+			}
+			return closedByHand
 		default:
 			p.conn.CloseRead() // the application's next write fails
 			p.discard()        // and one that is blocked sees it
-			return true
+			return lostBytes
 		}
 	}
 }
@@ -240,9 +279,15 @@ func (p *pump) toNode(ctx context.Context) (peerGone bool) {
 // takeRest ends the application's writing and delivers what it has written up
 // to then. Whoever ends the connection, a write that was accepted arrives, and
 // one that comes too late fails.
-func (p *pump) takeRest(ctx context.Context) {
+func (p *pump) takeRest(ctx context.Context) rest {
 	p.conn.CloseRead() // the application's next write fails
-	for p.forward(ctx) == nil {
+	for {
+		if err := p.forward(ctx); err != nil {
+			if errors.Is(err, status.Again) || errors.Is(err, io.EOF) {
+				return nothingLeft
+			}
+			return lostBytes
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/status"
@@ -19,6 +20,7 @@ type served struct {
 	ep Endpoint
 
 	direct directServed
+	said   atomic.Bool // the application has said CLOSE
 
 	mu        sync.Mutex // guards the fields below
 	closing   bool
@@ -37,7 +39,7 @@ func (s *serverSession) serveEndpoint(ep Endpoint) (*served, error) {
 	if s.add(e) {
 		return e, nil
 	}
-	ep.Close()
+	ep.Abort(s.why())
 	s.account.refund(endpoints, 1)
 	return nil, status.Reset
 }
@@ -158,9 +160,28 @@ func (e *served) fence() {
 	}
 }
 
-// begin closes the endpoint, in the background if there are bytes to deliver.
-// It is called once.
-func (e *served) begin() {
+// A finish is how an endpoint is ended: closed, or aborted for a cause.
+type finish struct {
+	abort bool
+	cause string
+}
+
+func abortedBy(cause string) finish { return finish{abort: true, cause: cause} }
+
+func (f finish) of(ep Endpoint) {
+	if f.abort {
+		ep.Abort(f.cause)
+		return
+	}
+	ep.Close()
+}
+
+// begin ends the endpoint, in the background if there are bytes to deliver: as how
+// says, unless the application has closed it. It is called once.
+func (e *served) begin(how finish) {
+	if e.said.Load() {
+		how = finish{}
+	}
 	e.mu.Lock()
 	e.closing = true
 	p, following, open := e.pump, e.following, e.windows
@@ -176,10 +197,10 @@ func (e *served) begin() {
 	e.s.account.refund(windows, int64(len(open)))
 	if p != nil {
 		e.s.srv.paired.leave(e)
-		p.close()
+		p.close(how)
 		return
 	}
-	e.ep.Close()
+	how.of(e.ep)
 	e.s.account.refund(endpoints, 1)
 }
 
@@ -208,6 +229,15 @@ func (e *served) settle(ctx context.Context) {
 }
 
 func doClose(ctx context.Context, s *serverSession, r *request) (reply, error) {
+	return s.finish(ctx, r, finish{})
+}
+
+func doAbort(ctx context.Context, s *serverSession, r *request) (reply, error) {
+	return s.finish(ctx, r, abortedBy(CleanCause(r.in.(*causeBody).Cause)))
+}
+
+// finish ends an endpoint for its application.
+func (s *serverSession) finish(ctx context.Context, r *request, how finish) (reply, error) {
 	s.mu.Lock()
 	found := s.endpoints[r.Endpoint] == r.ep
 	if found {
@@ -217,7 +247,7 @@ func doClose(ctx context.Context, s *serverSession, r *request) (reply, error) {
 	if !found {
 		return reply{}, fmt.Errorf("endpoint %d: %w", r.Endpoint, status.BadFD)
 	}
-	r.ep.begin()
+	r.ep.begin(how)
 	r.ep.settle(ctx)
 	return reply{}, nil
 }
@@ -295,15 +325,18 @@ func (s *serverSession) accepted(listener *served, accept func() (Endpoint, addr
 	return out, err
 }
 
-// forget closes an endpoint that the application never learned of, unless
-// teardown does.
+// causeUnheard is that of a connection which nobody could be told of.
+const causeUnheard = "its acceptor could not take it"
+
+// forget ends an endpoint that the application never learned of, unless teardown
+// does.
 func (s *serverSession) forget(e *served) {
 	s.mu.Lock()
 	found := s.endpoints[e.id] == e
 	delete(s.endpoints, e.id)
 	s.mu.Unlock()
 	if found {
-		e.begin()
+		e.begin(abortedBy(causeUnheard))
 	}
 }
 

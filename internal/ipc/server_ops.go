@@ -86,6 +86,8 @@ var operations = map[op]operation{
 	opReady:      {endpoint: true, do: doReady},
 	opEnding:     {endpoint: true, do: doEnding},
 	opAddress:    {endpoint: true, do: doAddress},
+	opCause:      {endpoint: true, do: doCause},
+	opAbort:      {endpoint: true, in: body[causeBody], waits: givesBack, do: doAbort},
 
 	opChannel: {endpoint: true, waits: moves, do: doChannel},
 	opBell:    {endpoint: true, in: body[bellBody], do: doBell},
@@ -131,7 +133,7 @@ func doBye(ctx context.Context, s *serverSession, r *request) (reply, error) {
 	s.endpoints = make(map[uint32]*served)
 	s.mu.Unlock()
 	for _, e := range eps {
-		e.begin()
+		e.begin(abortedBy(CauseDetached))
 	}
 	for _, e := range eps {
 		e.settle(ctx)
@@ -279,6 +281,10 @@ func doEnding(_ context.Context, _ *serverSession, r *request) (reply, error) {
 		return reply{}, status.NotConn
 	}
 	return reply{body: &endingBody{ending(p.ending.Load())}}, nil
+}
+
+func doCause(_ context.Context, _ *serverSession, r *request) (reply, error) {
+	return reply{body: &causeBody{CleanCause(r.ep.ep.Cause())}}, nil
 }
 
 func doTransfer(_ context.Context, _ *serverSession, r *request) (reply, error) {

@@ -206,6 +206,9 @@ func (s *serverSession) begin(r *request) error {
 		s.requests[r.Request] = cancel
 		s.waiting[r.waits]++
 	}
+	if e := s.endpoints[r.Endpoint]; e != nil && r.Op == opClose && !twice && !full {
+		e.said.Store(true) // in the order of the packets: a BYE, or the end, may follow
+	}
 	s.mu.Unlock()
 	if twice || full {
 		cancel()
@@ -308,9 +311,20 @@ func (s *serverSession) add(e *served) bool {
 	return true
 }
 
-// teardown ends what read has begun: requests are withdrawn, endpoints closed
-// as a correct program would close them, and bytes that peers have yet to take
-// are waited for, unless the server ends.
+// why says why the session ends whose socket has ended.
+func (s *serverSession) why() string {
+	select {
+	case <-s.srv.ctx.Done():
+	case <-s.node.Done():
+	default:
+		return CauseDied
+	}
+	return CauseStopped(s.node.Self().Life.Node)
+}
+
+// teardown ends what read has begun: requests are withdrawn, endpoints aborted that
+// the application has not closed, and bytes that peers have yet to take are waited
+// for, unless the server ends.
 func (s *serverSession) teardown() {
 	s.conn.Close()
 	s.out.close()
@@ -323,8 +337,9 @@ func (s *serverSession) teardown() {
 	if unwatch != nil {
 		unwatch()
 	}
+	how := abortedBy(s.why())
 	for _, e := range eps {
-		e.begin()
+		e.begin(how)
 	}
 	s.ended()
 	s.wg.Wait()

@@ -341,7 +341,7 @@ func (c *conn) advance() error {
 		if err != nil {
 			return err
 		}
-		return c.onClose(f.Sent)
+		return c.onClose(f)
 	case wire.TypeWrite, wire.TypeRead, wire.TypeSignal, wire.TypeAtomic:
 		// The peer's operations are applied only while it is certain that both
 		// ends are still the lives that the link joined.
@@ -481,7 +481,7 @@ func (c *conn) opsEnded(err error) {
 }
 
 // onClose handles the peer's Close: a new one, or the answer to ours.
-func (c *conn) onClose(sent uint64) error {
+func (c *conn) onClose(f wire.Close) error {
 	if c.closeRecv {
 		return status.Protocol
 	}
@@ -490,7 +490,7 @@ func (c *conn) onClose(sent uint64) error {
 	if ours {
 		c.closed = true
 	}
-	if !c.inflow.End(sent) {
+	if !c.inflow.End(f.Sent, f.Reset) {
 		return status.Protocol
 	}
 	c.wakeReaders()
@@ -508,15 +508,15 @@ func (c *conn) onClose(sent uint64) error {
 // answerClose answers the peer's Close once all its bytes are here.
 func (c *conn) answerClose() {
 	if c.closeRecv && !c.closeSent && c.inflow.Over() {
-		c.sendClose(c.out.flow.Sent())
+		c.sendClose(wire.Close{Sent: c.out.flow.Sent()})
 		c.step(failpoint.CloseAnswered)
 	}
 }
 
-func (c *conn) sendClose(sent uint64) {
+func (c *conn) sendClose(f wire.Close) {
 	if !c.closeSent {
 		c.closeSent = true
-		c.put(wire.Close{Sent: sent}.AppendTo(nil))
+		c.put(f.AppendTo(nil))
 	}
 	if c.closeRecv {
 		c.closed = true
@@ -527,9 +527,9 @@ func (c *conn) sendClose(sent uint64) {
 // closeLinger bounds how long a close waits for the peer.
 const closeLinger = 10 * time.Second
 
-// close ends the connection in order: operations complete, what was sent is
-// delivered, then the windows go.
-func (c *conn) close(done func()) {
+// close ends the connection, and says so to the peer with bye: operations complete,
+// what was sent is delivered, then the windows go.
+func (c *conn) close(bye wire.Close, done func()) {
 	c.closing = true
 	for _, x := range slices.Clone(c.calls) {
 		if x.quits {
@@ -563,7 +563,8 @@ func (c *conn) close(done func()) {
 		c.out.finish()
 		c.onEnded = finish
 		c.link.onDown = append(c.link.onDown, finish)
-		c.sendClose(c.out.flow.Sent())
+		bye.Sent = c.out.flow.Sent()
+		c.sendClose(bye)
 		c.step(failpoint.CloseSent)
 		if c.ended {
 			finish()
@@ -756,7 +757,7 @@ func (c *conn) read(n int) (p []byte, err error, ok bool) {
 	switch {
 	case c.inflow.PeerClosed():
 		return nil, io.EOF, true
-	case c.inflow.Lost():
+	case c.inflow.Over():
 		return nil, status.Reset, true
 	}
 	return nil, nil, false

@@ -47,7 +47,7 @@ func (s *session) serve() {
 func (s *session) close() {
 	s.closing = true
 	for len(s.endpoints) > 0 {
-		s.endpoints[0].close(func(error) {})
+		s.endpoints[0].end(wire.Close{Reset: true}, func(error) {})
 	}
 	n := s.n
 	for i, o := range n.sessions {
@@ -440,13 +440,16 @@ func (e *endpoint) grantEnded(ep *endpoint, c *conn, ok bool) {
 		// The lane's end may overtake the grant; then only this tells.
 		c.link.say(wire.Refuse{Peer: c.peer, Code: status.Refused}.AppendTo(nil))
 	}
-	ep.close(func(error) {})
+	ep.end(wire.Close{Reset: true}, func(error) {})
 	c.link.forget(c)
 	e.grantNext()
 }
 
 // close closes the endpoint. A connection ends in order.
-func (e *endpoint) close(done func(error)) {
+func (e *endpoint) close(done func(error)) { e.end(wire.Close{}, done) }
+
+// end closes the endpoint, and its connection with bye.
+func (e *endpoint) end(bye wire.Close, done func(error)) {
 	if e.state == core.Closed {
 		done(status.BadFD)
 		return
@@ -468,7 +471,7 @@ func (e *endpoint) close(done func(error)) {
 		e.n.p.hand(func() { f(nil, status.Intr) })
 	}
 	for _, ep := range unclaimed {
-		ep.close(func(error) {})
+		ep.end(wire.Close{Reset: true}, func(error) {})
 	}
 	if e.trying != nil {
 		e.trying.end(status.Reset)
@@ -485,7 +488,7 @@ func (e *endpoint) close(done func(error)) {
 	}
 	e.s.forget(e)
 	if before == core.Connected || before == core.Disconnected {
-		c.close(finish)
+		c.close(bye, finish)
 		return
 	}
 	finish()

@@ -17,15 +17,30 @@ func ParseCredit(flags uint8, body []byte) (Credit, error) {
 // AppendTo appends the encoded frame to b.
 //
 //	 0      8
-//	+------+
-//	| sent |
-//	+------+
-func (f Close) AppendTo(b []byte) []byte { return append1(b, TypeClose, f.Sent) }
+//	+------+-----------+
+//	| sent | cause ... |
+//	+------+-----------+
+//
+// The cause is there only with Reset.
+func (f Close) AppendTo(b []byte) []byte {
+	if !f.Reset {
+		return append1(b, TypeClose, f.Sent)
+	}
+	start := len(b)
+	b = begin(b, TypeClose, flagReset)
+	b = order.AppendUint64(b, f.Sent)
+	b = appendReason(b, f.Cause)
+	return end(b, start)
+}
 
 // ParseClose parses a Close that fills body exactly.
 func ParseClose(flags uint8, body []byte) (Close, error) {
-	d := decode(body, flags, 0)
-	return result(&d, Close{Sent: d.uint64()})
+	d := decode(body, flags, flagReset)
+	f := Close{Sent: d.uint64(), Reset: flags&flagReset != 0}
+	if f.Reset {
+		f.Cause = d.reason()
+	}
+	return result(&d, f)
 }
 
 // AppendTo appends the encoded frame to b.

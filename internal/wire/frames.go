@@ -161,8 +161,14 @@ type ByeAck struct{}
 // connection, counted from its beginning.
 type Credit struct{ Limit uint64 }
 
-// Close ends the connection. Sent message bytes were or will be sent in all.
-type Close struct{ Sent uint64 }
+// Close ends the connection. Sent message bytes were or will be sent in all. With
+// Reset, which versions before 3 do not know, the sender's application has not
+// closed it: the stream is cut off behind those bytes.
+type Close struct {
+	Sent  uint64
+	Reset bool   // flag bit 0
+	Cause string // of a reset, for people; at most MaxReason bytes, UTF-8
+}
 
 // Register announces a window; Registered answers in order.
 type Register struct {

@@ -124,6 +124,7 @@ var golden = map[string]frame{
 	"lease":         Lease{Length: 0x00001222},
 	"credit":        Credit{Limit: 0x0102030405060708},
 	"close":         Close{Sent: 0x0102030405060708},
+	"close-reset":   Close{Sent: 0x0102030405060708, Reset: true, Cause: "fabricd of node 2 stopped"},
 	"register":      Register{Offset: 0x4000000000000000, Length: 0x1112131415161718, Prot: 3},
 	"registered":    Registered{Offset: 0x4000000000000000},
 	"unregister":    Unregister{Offset: 0x4000000000000000, Length: 0x1112131415161718},
@@ -252,7 +253,7 @@ func TestWrongLengthIsMalformed(t *testing.T) {
 }
 
 func TestReservedFlagsAreMalformed(t *testing.T) {
-	allowed := map[Type]uint8{TypeHello: 3, TypeAnswer: 3, TypeWrite: 3, TypeReadData: 1, TypeAtomic: 1}
+	allowed := map[Type]uint8{TypeHello: 3, TypeAnswer: 3, TypeWrite: 3, TypeReadData: 1, TypeAtomic: 1, TypeClose: 1}
 	for name := range golden {
 		b := vector(t, name)
 		typ, _ := TypeOf(b)

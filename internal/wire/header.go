@@ -40,7 +40,7 @@ var formats = [256]format{
 	TypeByeAck:       fixed("ByeAck", 0, 0),
 	TypeLease:        fixed("Lease", 0, 4),
 	TypeCredit:       fixed("Credit", 0, 8),
-	TypeClose:        fixed("Close", 0, 8),
+	TypeClose:        {"Close", flagReset, 8, 8 + 2 + MaxReason},
 	TypeRegister:     fixed("Register", 0, 17),
 	TypeRegistered:   fixed("Registered", 0, 8),
 	TypeUnregister:   fixed("Unregister", 0, 16),

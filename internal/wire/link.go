@@ -8,6 +8,7 @@ const (
 	flagLast    uint8 = 1 << 0 // Write, ReadData
 	flagOrdered uint8 = 1 << 1 // Write
 	flagPosted  uint8 = 1 << 0 // Atomic
+	flagReset   uint8 = 1 << 0 // Close
 )
 
 // AppendTo appends the encoded frame to b.
