@@ -115,7 +115,7 @@ var registerRows = slices.Concat(
 			_, err = near.Register(c.alloc(c.near, 1)[:0], 0, rw, 0)
 			c.want(err, syscall.EINVAL)
 		}},
-		{call: "register", name: "CONNECTED/memory that was given back=EFAULT", needs: Processes, check: func(c *check) {
+		{call: "register", name: "CONNECTED/memory that was given back=EFAULT", check: func(c *check) {
 			near, _ := c.connected()
 			mem, err := c.near.Alloc(page)
 			c.must(err)
