@@ -118,10 +118,7 @@ func (e *ending) disconnectedRows() []row {
 	for _, u := range uses {
 		rows = append(rows, e.fails(u.call, u.what, syscall.ECONNRESET, u.f))
 	}
-	if !e.delivers {
-		rows = append(rows, e.fails("recv", ", not io.EOF", syscall.ECONNRESET, notEOF))
-	}
-	return rows
+	return append(rows, e.fails("recv", ", not io.EOF", syscall.ECONNRESET, notEOF))
 }
 
 // on prepares a call on a connected endpoint.
@@ -244,7 +241,7 @@ func (e *ending) dial(errno syscall.Errno) row {
 func (e *ending) left() row {
 	result := "data or nothing, then ECONNRESET, not io.EOF"
 	if e.delivers {
-		result = "data, then ECONNRESET"
+		result = "data, then ECONNRESET, not io.EOF"
 	}
 	return row{call: "recv", name: "CONNECTED, then " + e.name + "/data left=" + result, only: e.only, needs: e.needs, ending: e,
 		after: func(c *check) func(*check) {
@@ -253,7 +250,7 @@ func (e *ending) left() row {
 				p := make([]byte, 8)
 				n, err := near.Recv(c.ctx, p)
 				c.want(err, syscall.ECONNRESET)
-				if got := string(p[:n]); errors.Is(err, io.EOF) && !e.delivers || got != "left" && (got != "" || e.delivers) {
+				if got := string(p[:n]); errors.Is(err, io.EOF) || got != "left" && (got != "" || e.delivers) {
 					c.Errorf("received %q, then %v", got, err)
 				}
 			}
