@@ -114,7 +114,7 @@ attack: ## hostile members, strangers and applications against eight daemons: a 
 	FABRICD_ATTACK=$(if $(findstring --json,$(ARGS)),json,text) FABRICD_ATTACK_EXE=../../bin/fabricd \
 	  exec ../../bin/attack.test -test.run '^TestAttack$$' -test.timeout 4m
 
-conformance: ## how many of SCIF's rows hold, per call, through every door
+conformance: ## what of SCIF holds, is missing or cannot apply, per call, through every door
 	@cd internal/conformance
 	go test -count=1 -timeout 10m -run '^TestConformance$$' # without a package: go shows what passing tests print
 

@@ -3,7 +3,8 @@
 // it. The rows stand on package fabric alone and run through every door to a
 // node (embedded, attached), over every provider, and on one node.
 //
-// Its tests print how many rows of each call hold.
+// Its tests print how many rows of each call hold, how many are missing, and the same
+// of the errors that SCIF's header documents.
 package conformance
 
 import (
@@ -21,6 +22,9 @@ type Door struct {
 	// Pairs are the kinds of connections to try. Those inside one node do not
 	// depend on the provider.
 	Pairs []Pair
+
+	// Has is what some of the rows need.
+	Has feature
 
 	// Settles is how long a connection must have no room before it is full: what
 	// was sent moves on through the buffers between the two ends for a while.
@@ -41,9 +45,22 @@ type Site interface {
 	// door's rows are to find it in. Nothing that it sends is left.
 	Ready(ctx context.Context, a, b *fabric.Endpoint) error
 
-	// Kill ends node 1 as a crash does, Restart starts it again.
-	Kill()
-	Restart()
+	// Kill ends a node as a crash does, Restart starts it again.
+	Kill(node int)
+	Restart(node int)
+	// Stop ends a node in order.
+	Stop(node int)
+	// Evict has the others remove a node, which is alive.
+	Evict(node int)
+
+	// Hold holds up the transfers between the nodes until release is called. It is for
+	// doors that have Held.
+	Hold() (release func())
+	// Process starts an application in a process of its own, which listens at two
+	// ports. It accepts every connection to the first, registers a page at offset 0 of
+	// it, and sends back the first 4 bytes that it receives; the second accepts none.
+	// kill ends the process with SIGKILL. It is for doors that have Processes.
+	Process(node int) (accepts, waits fabric.Addr, kill func())
 }
 
 // A Pair says where the two ends of a row's connections are.

@@ -16,18 +16,18 @@ import (
 )
 
 var doors = []Door{
-	{Name: "embedded mem", Pairs: []Pair{Across, SameNode, SameApp}, Settles: 50 * time.Millisecond, Start: embedded()},
-	{Name: "embedded quic", Pairs: []Pair{Across}, Settles: 50 * time.Millisecond, Start: embedded(fabrictest.QUIC())},
-	{Name: "embedded tcp", Pairs: []Pair{Across}, Settles: 50 * time.Millisecond, Start: embedded(fabrictest.TCP())},
-	{Name: "embedded tcp plaintext", Pairs: []Pair{Across}, Settles: 50 * time.Millisecond, Start: embedded(fabrictest.TCPPlaintext())},
+	{Name: "embedded mem", Pairs: []Pair{Across, SameNode, SameApp}, Has: Held | AllPorts, Settles: 50 * time.Millisecond, Start: embedded()},
+	{Name: "embedded quic", Pairs: []Pair{Across}, Has: Held, Settles: 50 * time.Millisecond, Start: embedded(fabrictest.QUIC())},
+	{Name: "embedded tcp", Pairs: []Pair{Across}, Has: Held, Settles: 50 * time.Millisecond, Start: embedded(fabrictest.TCP())},
+	{Name: "embedded tcp plaintext", Pairs: []Pair{Across}, Has: Held, Settles: 50 * time.Millisecond, Start: embedded(fabrictest.TCPPlaintext())},
 	{Name: "embedded quic, nothing between", Pairs: []Pair{Across}, Settles: 50 * time.Millisecond, Start: embedded(fabrictest.QUIC(), fabrictest.Unbroken())},
 	{Name: "embedded tcp, nothing between", Pairs: []Pair{Across}, Settles: 50 * time.Millisecond, Start: embedded(fabrictest.TCP(), fabrictest.Unbroken())},
 	{Name: "embedded tcp plaintext, low latency", Pairs: []Pair{Across}, Settles: 50 * time.Millisecond, Start: embedded(fabrictest.TCPPlaintext(), fabrictest.LowLatency())},
-	{Name: "embedded mixed", Pairs: []Pair{Across}, Settles: 50 * time.Millisecond, Start: embedded(fabrictest.Mixed())},
-	{Name: "attached mem", Pairs: []Pair{Across, SameNode, SameApp}, Settles: 400 * time.Millisecond, Start: attached()},
-	{Name: "attached quic", Pairs: []Pair{Across}, Settles: 400 * time.Millisecond, Start: attached(fabrictest.QUIC())},
-	{Name: "attached tcp", Pairs: []Pair{Across}, Settles: 400 * time.Millisecond, Start: attached(fabrictest.TCP())},
-	{Name: "attached, channels", Pairs: []Pair{SameNode, SameApp}, Settles: 400 * time.Millisecond, Start: channelled},
+	{Name: "embedded mixed", Pairs: []Pair{Across}, Has: Held, Settles: 50 * time.Millisecond, Start: embedded(fabrictest.Mixed())},
+	{Name: "attached mem", Pairs: []Pair{Across, SameNode, SameApp}, Has: Processes | Held, Settles: 400 * time.Millisecond, Start: attached()},
+	{Name: "attached quic", Pairs: []Pair{Across}, Has: Processes | Held, Settles: 400 * time.Millisecond, Start: attached(fabrictest.QUIC())},
+	{Name: "attached tcp", Pairs: []Pair{Across}, Has: Processes | Held, Settles: 400 * time.Millisecond, Start: attached(fabrictest.TCP())},
+	{Name: "attached, channels", Pairs: []Pair{SameNode, SameApp}, Has: Processes, Settles: 400 * time.Millisecond, Start: channelled},
 }
 
 // embedded starts nodes inside of this process.
@@ -41,8 +41,18 @@ type site struct{ *fabrictest.Cluster }
 
 func (s site) Ready(context.Context, *fabric.Endpoint, *fabric.Endpoint) error { return nil }
 
-func (s site) Kill()    { s.Cluster.Kill(1) }
-func (s site) Restart() { s.Cluster.Restart(1) }
+func (s site) Restart(node int) { s.Cluster.Restart(node) }
+
+func (s site) Hold() (release func()) { return hold(s.Cluster) }
+
+func (s site) Process(int) (fabric.Addr, fabric.Addr, func()) {
+	panic("BUG: the applications of an embedded node are in its process")
+}
+
+// hold holds up the transfers from node 0 to node 1, for a time that no row reaches.
+func hold(c *fabrictest.Cluster) (release func()) {
+	return c.Link(0, 1).RMA().For(2 * patience).Hold().End
+}
 
 // attached starts nodes whose applications attach through Unix sockets.
 func attached(opts ...fabrictest.Option) func(testing.TB, time.Duration) Site {
@@ -211,14 +221,28 @@ func (s *sockets) App(node int, admin bool) *fabric.Node {
 	return n
 }
 
-// Kill ends the fabricd of node 1: its links fall silent, its applications
-// lose their sockets.
-func (s *sockets) Kill() {
-	s.cluster.Kill(1)
-	s.end[1]()
+// Kill ends the fabricd of a node: its applications lose their sockets, its links fall
+// silent.
+func (s *sockets) Kill(node int) {
+	s.cluster.Kill(node)
+	s.end[node]()
 }
 
-func (s *sockets) Restart() {
-	s.cluster.Restart(1)
-	s.serve(1)
+// Stop ends the fabricd of a node as SIGTERM does.
+func (s *sockets) Stop(node int) {
+	s.cluster.Stop(node)
+	s.end[node]()
+}
+
+func (s *sockets) Restart(node int) {
+	s.cluster.Restart(node)
+	s.serve(node)
+}
+
+func (s *sockets) Evict(node int) { s.cluster.Evict(node) }
+
+func (s *sockets) Hold() (release func()) { return hold(s.cluster) }
+
+func (s *sockets) Process(node int) (accepts, waits fabric.Addr, kill func()) {
+	return startPeer(s.tb, s.path(node, true))
 }

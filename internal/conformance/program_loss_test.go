@@ -150,7 +150,7 @@ func lossTrace(t *testing.T, g stage, before, after []step) []string {
 	r.begin()
 	trace := r.steps(before)
 	at := on.apps[1].ID()
-	trace = append(trace, r.lose(on.site.Kill)...)
+	trace = append(trace, r.lose(func() { on.site.Kill(1) })...)
 	if r.err == nil {
 		_, err := r.fresh().Connect(ctx, fabric.Addr{Node: at, Port: 2000})
 		trace = append(trace, "connect to the lost node: "+outcome(err))

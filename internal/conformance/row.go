@@ -15,22 +15,45 @@ type row struct {
 
 	check func(c *check)
 
+	// instead says what fabricd does instead of what the row asks for: SCIF has it and
+	// fabricd does not. Then check, which may be nil, is about that.
+	instead string
+
 	only  []Pair        // the pairs that the row is about; nil: all
+	needs feature       // of the door
 	alone bool          // the row needs a cluster of its own
 	wait  time.Duration // the connect timeout of that cluster
+
+	// after is instead of check in a row about what an ending does to the endpoint that
+	// it gets. What it returns is called when that has happened.
+	after  func(c *check) (ended func(c *check))
+	ending *ending
 }
 
-// isFor reports whether the row is about pairs of kind p.
-func (r row) isFor(p Pair) bool { return r.only == nil || slices.Contains(r.only, p) }
+// isFor reports whether the row is about pairs of kind p behind the door.
+func (r row) isFor(d Door, p Pair) bool {
+	return (r.only == nil || slices.Contains(r.only, p)) && d.Has&r.needs == r.needs
+}
+
+// id tells the row from all others.
+func (r row) id() string { return r.call + "/" + r.name }
+
+// A feature is what a door has and another has not.
+type feature uint
+
+const (
+	// Processes: applications are processes of their own, which a node outlives and
+	// which outlive their node.
+	Processes feature = 1 << iota
+	// Held: transfers across nodes can be held up.
+	Held
+	// AllPorts: one user may have as many endpoints as there are ports.
+	AllPorts
+)
 
 // brief is the connect timeout of rows about connects that time out. The first of
 // them makes the link too, which a busy machine must have time for.
 const brief = time.Second
-
-// A rest is a line of the contract that no row can decide, with the reason.
-type rest struct {
-	call, name, why string
-}
 
 // calls are SCIF's 22 user-mode calls and its node events, and the calls that
 // go beyond SCIF, in the order of the report.
@@ -51,8 +74,9 @@ func table() []row {
 		sendRows, recvRows, pollRows, nodeRows,
 		registerRows, unregisterRows, mmapRows,
 		transferRows(), fenceRows(),
-		lossRows(), eventRows,
+		eventRows,
 		atomicRows(), putRows(), wordRows, closedRows, besideRows(),
+		endRows(), heldRows(), fullRows, highRows(), missingRows,
 	)
 }
 
@@ -122,6 +146,9 @@ var names = map[syscall.Errno]string{
 	syscall.EOPNOTSUPP:   "EOPNOTSUPP",
 	syscall.EINTR:        "EINTR",
 	syscall.EBADF:        "EBADF",
+	syscall.ENOMEM:       "ENOMEM",
+	syscall.ENOSPC:       "ENOSPC",
+	syscall.EFAULT:       "EFAULT",
 }
 
 const page = fabric.PageSize

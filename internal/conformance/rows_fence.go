@@ -128,6 +128,17 @@ var waitRows = slices.Concat(
 			}
 			c.want(near.FenceWait(c.ctx, m), ok)
 		}},
+		{call: "fence_wait", name: "CONNECTED/mark of no side=EINVAL", check: func(c *check) {
+			near, _ := c.connected()
+			c.want(near.FenceWait(c.ctx, fabric.Mark{}), syscall.EINVAL)
+			c.want(near.FenceWait(c.ctx, fabric.Mark{Side: 3}), syscall.EINVAL)
+		}},
+		{call: "fence_wait", name: "CONNECTED/mark behind transfers that never began=EINVAL", check: func(c *check) {
+			near, _ := c.connected()
+			for _, by := range []fabric.Side{fabric.InitSelf, fabric.InitPeer} {
+				c.want(near.FenceWait(c.ctx, fabric.Mark{Side: by, Seq: 1 << 40}), syscall.EINVAL)
+			}
+		}},
 		{call: "fence_wait", name: "DISCONNECTED/mark taken before=ECONNRESET", check: func(c *check) {
 			near, far := c.connected()
 			m, err := near.FenceMark(fabric.InitSelf)
