@@ -194,8 +194,8 @@ cluster: image ## three nodes and two applications in containers, up to their fi
 cluster-down: ## end what `make cluster` started, with its volumes
 	@$(CLUSTER) down -v --timeout 5
 
-# Which labs `make chaos` uses, how many schedules of hostile members it gives to the
-# machines that decide about membership, how many simulated runs it makes at least, and how
+# Which labs `make chaos` uses, how many schedules of hostile members and how many of
+# restored state directories it gives to the machines that decide about membership, how many simulated runs it makes at least, and how
 # many real ones at most at a time; if that is empty, 6, and 4 in containers. Where 2,000
 # simulated runs take more than 120 seconds, workloads have half of their rates in real
 # labs: so slow a machine has too much to do with all. What carries the data outside of
@@ -203,6 +203,7 @@ cluster-down: ## end what `make cluster` started, with its volumes
 # each lab saw is in out/chaos.
 CHAOS_LABS      ?= sim local netns compose
 CHAOS_HOSTILE   ?= 20000
+CHAOS_COPIES    ?= 10000
 CHAOS_RUNS      ?= 2000
 CHAOS_PARALLEL  ?=
 CHAOS_PROVIDERS ?=
@@ -215,6 +216,11 @@ chaos: image ## every scenario in every lab: simulated with many seeds, processe
 	VERDICT_HOSTILE=$(CHAOS_HOSTILE) go test -count=1 -timeout 60m -v -run '^TestHostileSchedules$$' ./membership/verdict >out/chaos/hostile.log 2>&1 || rc=$$?
 	sed -n 's/^.*\(hostile schedules: \)/\1/p' out/chaos/hostile.log | tail -n 1
 	if [ "$$rc" != 0 ]; then cat out/chaos/hostile.log; fi
+	echo "== restored state directories"
+	copies=0
+	VERDICT_SEEDS=$(CHAOS_COPIES) go test -count=1 -timeout 60m -v -run '^TestNoLifeIsGrantedTwice$$' ./membership/verdict >out/chaos/copies.log 2>&1 || copies=$$?
+	sed -n 's/^.*: \(.* schedules of copies\)/\1/p' out/chaos/copies.log | tail -n 1
+	if [ "$$copies" != 0 ]; then cat out/chaos/copies.log; rc=$$copies; fi
 	eased=100
 	for lab in $(CHAOS_LABS); do
 	  echo "== $$lab"

@@ -162,6 +162,8 @@ func eventText(k verdict.EventKind) string {
 		return "news of the host"
 	case verdict.EventUpdated:
 		return "node changed"
+	case verdict.EventLocal:
+		return "this node serves the applications of its machine in its last life"
 	}
 	return "event"
 }
@@ -205,6 +207,9 @@ func (a *Agent) note(e verdict.Event) {
 		clear(a.view.over)
 	case verdict.EventHost:
 		a.view.hostText = e.Detail
+	}
+	if e.Kind == verdict.EventLocal || e.Kind == verdict.EventSelf || e.Kind == verdict.EventReset {
+		a.view.local = e.Kind == verdict.EventLocal
 	}
 }
 

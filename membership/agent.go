@@ -81,7 +81,9 @@ type Agent struct {
 	roots      roots     // of the host
 	dials      int       // for the host, at addresses that only gossip names, counted
 	gossipedAt time.Time // when they were dialed last
-	refusal    string    // the text of the last refusal of a control session
+
+	waitsToldAt time.Time // when it was last said that the host is not reached; zero: it was
+	refusal     string    // the text of the last refusal of a control session
 
 	rotation chan struct{} // capacity 1: full while the gossip key is rotated, which waits for others
 
@@ -96,7 +98,9 @@ type view struct {
 	nodes     []Node
 	term      uint64
 	alone     bool
+	local     bool   // the last life is shown to this machine alone
 	hostText  string // detail of the last EventHost
+	noHost    string // why the last dial of the host failed; "": it did not
 	lifelines int
 	sessions  int
 	err       error

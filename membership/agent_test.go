@@ -124,8 +124,8 @@ func TestHostRestartKeepsEveryLife(t *testing.T) {
 				t.Errorf("node %d: removals %v, want only the old life of the host", n.i, got)
 			}
 		}
-		if got := w.node(1).life(); got != (addr.Life{Node: 0, Generation: 2}) {
-			t.Errorf("the host lives as %v, want 0.2", got)
+		if got := w.node(1).life(); got.Node != 0 || got.Generation <= lives[1].Generation {
+			t.Errorf("the host lives as %v, before as %v, want a later life of node 0", got, lives[1])
 		}
 	})
 }

@@ -184,7 +184,7 @@ func (d *enroller) admit(all enrolments, key trust.Pin, name string, token trust
 	case known != nil: // the same node once more
 		return known, nil
 	case !addr.ValidName(name):
-		return nil, fmt.Errorf("the name %q: want 1 to %d letters, digits, '.', '-' or '_'", name[:min(len(name), addr.MaxName)], addr.MaxName)
+		return nil, control.Refusef(control.CodeName, "the name %q: want 1 to %d letters, digits, '.', '-' or '_'", name[:min(len(name), addr.MaxName)], addr.MaxName)
 	case !d.joins.take(now, token.ID):
 		return nil, control.Refusef(control.CodeBusy, "too many nodes have joined in this minute")
 	}
@@ -192,7 +192,7 @@ func (d *enroller) admit(all enrolments, key trust.Pin, name string, token trust
 		return d.takeOver(e, key, token)
 	}
 	if name == d.a.cfg.Node.Name {
-		return nil, fmt.Errorf("the name %q is the host's: choose another one", name)
+		return nil, control.Refusef(control.CodeName, "the name %q is the host's: choose another one", name)
 	}
 	if err := d.room(all, now); err != nil {
 		return nil, err
@@ -213,7 +213,7 @@ func (d *enroller) takeOver(e *Enrolment, key trust.Pin, token trust.TokenRecord
 	case e.IsBanned():
 		return e, control.Refusef(control.CodeBanned, "node %q is banned since %s", e.Name, e.Banned.UTC().Format(time.RFC3339))
 	case !e.NewKey:
-		return e, fmt.Errorf("the name %q is that of node %s, which has another key: choose another name, "+
+		return e, control.Refusef(control.CodeName, "the name %q is that of node %s, which has another key: choose another name, "+
 			"or have an operator say `fabricd nodes allow %s --new-key` or `fabricd nodes remove %s`", e.Name, e.UUID, e.Name, e.Name)
 	case d.lives(e.UUID):
 		return e, control.Refusef(control.CodeBusy, "node %q lives", e.Name)

@@ -35,6 +35,10 @@ type JoinConfig struct {
 	Log    zerolog.Logger
 }
 
+// ErrName is in the error of [Join] if it is this node's name that the host refuses:
+// it is no name, or that of another node.
+var ErrName = errors.New("another name is needed")
+
 // Join gets this node its certificate, the cluster's CA and the gossip keys,
 // and stores them in the state directory. While no host answers it tries again
 // and says so with Status. It fails when the host refuses the token, when the
@@ -89,6 +93,9 @@ func (c *JoinConfig) round(ctx context.Context) (final bool, err error) {
 		err := c.once(ctx, address)
 		if err == nil {
 			return true, nil
+		}
+		if refused, ok := errors.AsType[*control.RefusedError](err); ok && refused.Code == control.CodeName {
+			err = fmt.Errorf("%w: %w", ErrName, err)
 		}
 		err = fmt.Errorf("join at %s: %w", address, err)
 		if isFinal(err) {

@@ -2,6 +2,7 @@ package membership
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -108,7 +109,7 @@ func TestLeaseOfAnEarlierTermIsRefusedWhereItsLifeIsUnknown(t *testing.T) {
 		old.st = must(state.Open(filepath.Join(w.dir, "3"), state.Options{}))
 		w.wantRefused("at who saw its end", w.call(old, w.node(2), as, lease.Signed), w.node(2), "life 2.1 is over")
 		w.wantRefused("at who came later", w.call(old, w.node(4), as, lease.Signed), w.node(4),
-			"the lease of life 2.1 is of term 1; the host of term 2 does not know that life")
+			fmt.Sprintf("the lease of life 2.1 is of term 1; the host of term %d does not know that life", w.node(1).life().Generation))
 	})
 }
 
@@ -212,8 +213,8 @@ func TestLostLeaseTableIsRebuiltFromTheLeasesOfTheNodes(t *testing.T) {
 		wrong = func() time.Time { return time.Unix(1_590_000_000, 0) }
 		w.start(1, must(state.Open(dir, state.Options{RebuildLeases: true, Now: wrong})))
 		w.within(15*time.Second, "all are back again", func() bool { return mesh(w.all) })
-		if now := w.node(2).life(); now.Node != before.Node || now.Generation != before.Generation+1 {
-			t.Errorf("with a clock that went back: node 2 lived as %v and lives as %v, want the next generation", before, now)
+		if now := w.node(2).life(); now.Node != before.Node || now.Generation <= before.Generation {
+			t.Errorf("with a clock that went back: node 2 lived as %v and lives as %v, want a later generation", before, now)
 		}
 	})
 }

@@ -67,6 +67,7 @@ func (a *Agent) admit(proto string, h control.Hello, id trust.Identity, lease co
 	if err := a.keptOut(id.Node); err != nil {
 		return err
 	}
+	a.takeClaim(lease)
 	if a.enroller != nil {
 		if err := a.enroller.check(id, ""); err != nil {
 			return err
@@ -79,6 +80,14 @@ func (a *Agent) admit(proto string, h control.Hello, id trust.Identity, lease co
 		return err
 	}
 	return a.outdated(h.From, lease)
+}
+
+// takeClaim shows our host a lease that a node has proved without asking for a life:
+// the host's table may be older than the lease, and may not know the node at all.
+func (a *Agent) takeClaim(l control.Lease) {
+	if a.host != nil && l.UUID != a.self.UUID && l.Life != noLife {
+		a.post(func() { a.feedHost(verdict.Claim{UUID: l.UUID, Life: l.Life, Term: l.Term}) })
+	}
 }
 
 // fenced refuses a life whose end was told here.

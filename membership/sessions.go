@@ -231,8 +231,8 @@ func (a *Agent) dialHost() {
 		s, err := a.reachHost(addresses)
 		posted := a.post(func() {
 			if err != nil {
-				a.log.Debug().Err(err).Msg("no host")
-				a.feedMember(verdict.DialFailed{Text: err.Error(), Refused: refusedFor(err)})
+				a.noHost(err)
+				a.feedMember(verdict.DialFailed{Text: err.Error(), Refused: a.refusedFor(err)})
 				return
 			}
 			id := a.attach(s, func(in any) {
@@ -243,12 +243,41 @@ func (a *Agent) dialHost() {
 					a.feedMember(in)
 				}
 			})
+			a.setNoHost("")
 			a.feedMember(verdict.Connected{Session: id})
 		})
 		if !posted && s != nil {
 			s.Abort()
 		}
 	})
+}
+
+// waitsEvery is how often a node that waits for its host says so.
+const waitsEvery = time.Minute
+
+// noHost says why the host was not reached: at once if this node has no life without
+// it, and again every minute.
+func (a *Agent) noHost(err error) {
+	a.log.Debug().Err(err).Msg("no host")
+	a.setNoHost(err.Error())
+	now := time.Now()
+	if a.waitsToldAt.IsZero() && a.member.Self().Life != noLife {
+		a.waitsToldAt = now // that it is lost is told as an event
+	}
+	if a.waitsToldAt.IsZero() || now.Sub(a.waitsToldAt) >= waitsEvery {
+		a.waitsToldAt = now
+		a.log.Warn().Str("error", strings.ReplaceAll(err.Error(), "\n", "; ")).Msg("waiting for the host")
+	}
+}
+
+// setNoHost shows why the last dial of the host failed; "": it did not.
+func (a *Agent) setNoHost(text string) {
+	if text == "" {
+		a.waitsToldAt = time.Time{}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.view.noHost = text
 }
 
 // maxHostAddresses bounds the addresses at which the host is looked for at a time,
@@ -313,11 +342,15 @@ func (a *Agent) gossipedHosts() (list []string) {
 	return list
 }
 
-// refusedFor returns why a host does not want this node, if it says so; else "".
-func refusedFor(err error) string {
+// refusedFor returns why a host does not want this node, if it says so, or why none
+// can while this node serves its own machine; else "".
+func (a *Agent) refusedFor(err error) string {
 	refused, ok := errors.AsType[*control.RefusedError](err)
 	if ok && refused.Remote && (refused.Code == control.CodeBanned || refused.Code == control.CodeUnknown) {
 		return refused.Text
+	}
+	if a.member.Self().Life == noLife && a.cfg.Now().After(a.cfg.Trust.Identity().NotAfter) {
+		return "this node's certificate has expired"
 	}
 	return ""
 }

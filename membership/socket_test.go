@@ -73,13 +73,14 @@ func TestRealSockets(t *testing.T) {
 	})
 	t.Logf("known everywhere after %v", took)
 
+	left := w.all[1].life()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	if err := w.all[1].a.Leave(ctx); err != nil {
 		t.Errorf("Leave: %v", err)
 	}
 	w.within(10*time.Second, "the host knows that the other left", func() bool {
-		return slices.Contains(removals(host.since(began)), "removed 1.1 left")
+		return slices.Contains(removals(host.since(began)), fmt.Sprintf("removed %v left", left))
 	})
 	host.a.Close()
 	for _, n := range []*node{host, w.all[1], victim} {

@@ -46,6 +46,7 @@ const (
 	EventReset   = verdict.EventReset
 	EventHost    = verdict.EventHost
 	EventUpdated = verdict.EventUpdated
+	EventLocal   = verdict.EventLocal
 )
 
 // What a data link tells about a life; see [verdict.Evidence].

@@ -207,6 +207,8 @@ func words(list []stamped) []string {
 			out = append(out, "self "+e.Node.Life.String())
 		case verdict.EventReset:
 			out = append(out, "reset")
+		case verdict.EventLocal:
+			out = append(out, "local "+e.Node.Life.String())
 		case verdict.EventHost:
 			out = append(out, "host "+e.Detail)
 		}

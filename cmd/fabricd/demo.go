@@ -213,8 +213,8 @@ func (p *plot) cluster(ctx context.Context) error {
 		return err
 	}
 	st, err := p.start(ctx, p.host)
-	if err == nil && (st.ID != fabric.Host || st.Generation != 1) {
-		err = fmt.Errorf("the host is node %d.%d, want 0.1", st.ID, st.Generation)
+	if err == nil && (st.ID != fabric.Host || st.Generation == 0) {
+		err = fmt.Errorf("the host is node %d.%d, want node 0", st.ID, st.Generation)
 	}
 	if err := p.t.step("fabricd run --role host", joined(st), err); err != nil {
 		return err
@@ -225,8 +225,8 @@ func (p *plot) cluster(ctx context.Context) error {
 			return err
 		}
 		got, err := p.start(ctx, *m)
-		if err == nil && (got.ID == fabric.Host || got.Generation != 1) {
-			err = fmt.Errorf("%s is node %d.%d, want a free ID and generation 1", name, got.ID, got.Generation)
+		if err == nil && (got.ID == fabric.Host || got.Generation == 0) {
+			err = fmt.Errorf("%s is node %d.%d, want a free ID and a generation", name, got.ID, got.Generation)
 		}
 		if err := p.t.step("fabricd run --join", joined(got), err); err != nil {
 			return err

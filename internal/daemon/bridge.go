@@ -77,6 +77,9 @@ func (b *bridge) handle(ev membership.Event) {
 		b.first = nil
 		b.engine.ResetSelf(resetReason(ev))
 		b.log.Warn().Str("op", "reset").Str("reason", resetReason(ev)).Msg("the others removed this node; it joins again")
+	case membership.EventLocal:
+		b.setSelf(n)
+		b.log.Warn().Str("op", "local").Stringer("life", n.Life).Msg("no host answers: this node serves the applications of its machine; others cannot be reached")
 	case membership.EventHost:
 		b.log.Debug().Str("op", "host").Str("detail", ev.Detail).Msg("host")
 	}
@@ -101,19 +104,23 @@ func (b *bridge) begin() {
 		lives = append(lives, o.Node.Life)
 	}
 	b.engine.Retain(lives, string(membership.ReasonSilent))
-	b.engine.SetSelf(driver.Self{
-		Self:   ipc.Self{Cluster: b.cluster, Life: ev.Node.Life, Name: b.name},
-		Labels: ev.Node.Labels,
-
-		UUID:  ev.Node.UUID,
-		Epoch: ev.Node.Epoch,
-		Term:  b.term(),
-		Lease: b.lease,
-	})
+	b.setSelf(ev.Node)
 	b.log.Debug().Str("op", "lease").Stringer("life", ev.Node.Life).Msg("engine knows this node's life")
 	for _, e := range append([]membership.Event{ev}, others...) {
 		b.roster.apply(e, time.Now())
 	}
+}
+
+func (b *bridge) setSelf(n membership.Node) {
+	b.engine.SetSelf(driver.Self{
+		Self:   ipc.Self{Cluster: b.cluster, Life: n.Life, Name: b.name},
+		Labels: n.Labels,
+
+		UUID:  n.UUID,
+		Epoch: n.Epoch,
+		Term:  b.term(),
+		Lease: b.lease,
+	})
 }
 
 func resetReason(ev membership.Event) string {

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -117,6 +118,7 @@ type places struct{ data, gossip string }
 const (
 	phaseJoining = "joining"
 	phaseJoined  = "joined"
+	phaseLocal   = "local"
 	phaseLeaving = "leaving"
 )
 
@@ -342,6 +344,9 @@ func (d *Daemon) Status() Status {
 		phase, waits = phaseJoining, "no ID yet: "+d.whyNoID()
 	}
 	identity := d.state.Identity()
+	if identity.Cluster.IsZero() {
+		waits = "this node has never joined a cluster: " + cmp.Or(waits, "waiting for the host")
+	}
 	st := Status{
 		Version: d.opts.Version, PID: os.Getpid(), Name: d.cfg.Name, Role: d.cfg.Role,
 		State: phase, Detail: waits,
@@ -368,6 +373,9 @@ func (d *Daemon) Status() Status {
 		}
 		if st.HostDetail == st.Host { // only what says more
 			st.HostDetail = ""
+		}
+		if m.Local && st.State == phaseJoined {
+			st.State, st.Detail = phaseLocal, "no host has answered since the start: only applications of this machine reach each other"
 		}
 	}
 	if self.Generation != 0 {
@@ -400,6 +408,8 @@ func (d *Daemon) Health() Health {
 	switch {
 	case d.Err() != nil:
 		return Health{false, "ended: " + d.Err().Error()}
+	case st.State == phaseLocal:
+		return Health{true, phaseLocal + ": " + st.Detail + faultText(st.Warnings)}
 	case st.State != phaseJoined:
 		return Health{false, st.State + ": " + st.Detail + faultText(st.Warnings)}
 	case d.state.Trouble() != nil:

@@ -105,7 +105,7 @@ func (b *breaker) meet(ctx context.Context, ev membership.Event, spawn func(func
 	}
 	n := ev.Node
 	switch ev.Kind {
-	case membership.EventSelf:
+	case membership.EventSelf, membership.EventLocal:
 		b.plane.Names.SetID(n.UUID, n.Life.Node)
 		b.plane.SetSelf(n.Life.Node)
 	case membership.EventAdded, membership.EventUpdated:

@@ -34,6 +34,7 @@ const (
 	EventRemoved = "removed"
 	EventUpdated = "updated"
 	EventSelf    = "self"  // this node has a (new) life
+	EventLocal   = "local" // this node serves its machine alone, in its last life: no host answers
 	EventReset   = "reset" // this node's life was ended by the others
 	EventHost    = "host"  // the host became reachable or lost
 	EventLagging = "lagging"
@@ -99,7 +100,7 @@ func (r *roster) apply(ev membership.Event, now time.Time) {
 	defer r.mu.Unlock()
 	n := ev.Node
 	switch ev.Kind {
-	case membership.EventSelf:
+	case membership.EventSelf, membership.EventLocal:
 		if r.self.Generation != 0 && r.self != n.Life {
 			delete(r.nodes, r.self.Node)
 		}
@@ -252,6 +253,7 @@ func eventOf(ev membership.Event, n membership.Node, now time.Time) NodeEvent {
 		membership.EventReset:   EventReset,
 		membership.EventHost:    EventHost,
 		membership.EventUpdated: EventUpdated,
+		membership.EventLocal:   EventLocal,
 	}
 	e := NodeEvent{Time: now, Event: names[ev.Kind], Reason: string(ev.Reason), Detail: ev.Detail}
 	if ev.Kind != membership.EventHost {

@@ -48,6 +48,7 @@ func TestTheAuthorityIsRotatedUnderConnections(t *testing.T) {
 	host, node := testHost(t)
 	one, two := startTest(t, node("one")), startTest(t, node("two"))
 	sees(t, one, two.Self().Life.Node)
+	lives := map[*Daemon]addr.Life{one: one.Self().Life, two: two.Self().Life}
 	var sent atomic.Int64
 	stop, done := make(chan struct{}), make(chan struct{}, 2)
 	for i, ends := range [][2]*Daemon{{one, two}, {two, host}} {
@@ -97,8 +98,8 @@ func TestTheAuthorityIsRotatedUnderConnections(t *testing.T) {
 		t.Errorf("%d messages beside the rotations, want traffic all the time", sent.Load())
 	}
 	for _, d := range []*Daemon{one, two} {
-		if g := d.Self().Life.Generation; g != 1 {
-			t.Errorf("%s lives in generation %d", d.cfg.Name, g)
+		if l := d.Self().Life; l != lives[d] {
+			t.Errorf("%s lived as %v and lives as %v", d.cfg.Name, lives[d], l)
 		}
 	}
 	token, err := host.CreateToken(0, 0)

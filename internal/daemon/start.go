@@ -133,17 +133,20 @@ func (d *Daemon) joinOperators() error {
 	return nil
 }
 
+// waitsEvery is how often a node that has not joined says that it waits for the host.
+const waitsEvery = time.Minute
+
 // joinWith joins with a token.
 func (d *Daemon) joinWith(ctx context.Context, token trust.Token) error {
-	said, joined := "", d.state.Joined()
+	said, saidAt, joined := "", time.Time{}, d.state.Joined()
 	err := membership.Join(ctx, membership.JoinConfig{
 		State: d.state, Token: token, Addresses: d.cfg.Join, Log: d.log, Faults: d.nodeFaults,
 		Status: func(text string) { // every second, mostly the same
 			text = oneLine(text)
-			if text != said {
+			if text != said || time.Since(saidAt) >= waitsEvery {
 				d.log.Warn().Str("op", "join").Msg(text)
+				said, saidAt = text, time.Now()
 			}
-			said = text
 			d.setWaits(text)
 		},
 	})
@@ -155,6 +158,9 @@ func (d *Daemon) joinWith(ctx context.Context, token trust.Token) error {
 		return nil
 	case ctx.Err() != nil:
 		return err
+	}
+	if errors.Is(err, membership.ErrName) {
+		return problem("name", d.cfg.Name, oneLine(err.Error()), err)
 	}
 	return problem("token-file", d.cfg.TokenFile, oneLine(err.Error()), err)
 }

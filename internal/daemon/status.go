@@ -12,7 +12,7 @@ type Status struct {
 	PID     int    `json:"pid"`
 	Name    string `json:"name"`
 	Role    Role   `json:"role"`
-	State   string `json:"state"`            // joining, joined or leaving
+	State   string `json:"state"`            // joining, joined, local (no host has answered since the start) or leaving
 	Detail  string `json:"detail,omitempty"` // what joining waits for
 
 	Cluster    string          `json:"cluster"`

@@ -33,7 +33,8 @@ type cluster struct {
 	keyring   trust.Keyring
 	token     string // its text
 	tokenFile string
-	logs      *logBuffer // of all daemons
+	logs      *logBuffer                   // of all daemons
+	lives     map[*daemon.Daemon]addr.Life // that they had when they were started
 
 	evil   *trust.Store // of the bad node
 	evilID trust.Identity
@@ -77,7 +78,7 @@ func daemonConfig(t *testing.T, role daemon.Role, name string) daemon.Config {
 
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
-	c := &cluster{t: t, logs: &logBuffer{}}
+	c := &cluster{t: t, logs: &logBuffer{}, lives: make(map[*daemon.Daemon]addr.Life)}
 	config := daemonConfig(t, daemon.RoleHost, "host")
 	config.Local.SocketMode = 0o666
 	c.tokenFile = filepath.Join(t.TempDir(), "token")
@@ -143,6 +144,7 @@ func (c *cluster) start(config daemon.Config) *daemon.Daemon {
 	if err := d.Ready(within(c.t)); err != nil {
 		c.t.Fatalf("%s gets no ID: %v", config.Name, err)
 	}
+	c.lives[d] = d.Self().Life
 	return d
 }
 

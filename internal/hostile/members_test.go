@@ -68,8 +68,8 @@ func (c *cluster) alive(nodes ...*daemon.Daemon) {
 	}
 	for _, n := range nodes {
 		self := n.Self().Life
-		if self.Generation != 1 {
-			c.t.Errorf("%s lives as %v, want its first generation", n.Status().Name, self)
+		if self != c.lives[n] {
+			c.t.Errorf("%s lives as %v, want its first life %v", n.Status().Name, self, c.lives[n])
 		}
 		for _, x := range c.host.Nodes().Nodes {
 			if x.ID == self.Node && x.State != "alive" && x.State != "suspect" {

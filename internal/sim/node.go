@@ -82,6 +82,9 @@ func (n *node) beat() {
 // membership makes one of membership's events happen here. It reports false if
 // the process crashed meanwhile.
 func (n *node) membership(e verdict.Event) bool {
+	if e.Kind == verdict.EventLocal {
+		return true // applications of the simulation wait until they can reach others
+	}
 	life := e.Node.Life
 	switch e.Kind {
 	case verdict.EventSelf:

@@ -199,6 +199,7 @@ const (
 	CodeStopped  Code = 10
 	CodeBanned   Code = 11 // an operator keeps the peer out
 	CodeUnknown  Code = 12 // the host has no enrolment of this identity, or of another key
+	CodeName     Code = 13 // the name is no name, or that of another node; Text says which
 )
 
 // A RefusedError says that one side refused the other.

@@ -349,7 +349,78 @@ func TestEveryDamageToTheHostsFilesIsRefused(t *testing.T) {
 	reopen(t, s)
 }
 
+// at opens the directory of s anew at another time.
+func at(t testing.TB, s *State, now time.Time, rebuild bool) *State {
+	t.Helper()
+	must(t, s.Close())
+	s, err := Open(s.Dir(), Options{Now: func() time.Time { return now }, RebuildLeases: rebuild})
+	must(t, err)
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+func TestTermsDoNotRepeat(t *testing.T) {
+	s := newHost(t, t.TempDir(), Options{})
+	must(t, s.Close())
+	backup := t.TempDir()
+	must(t, os.CopyFS(backup, os.DirFS(s.Dir())))
+	seen := map[uint64]bool{}
+	for i := range 100 {
+		if i%10 == 9 { // back to the backup
+			must(t, os.RemoveAll(s.Dir()))
+			must(t, os.CopyFS(s.Dir(), os.DirFS(backup)))
+		}
+		after := time.Duration(i) * time.Second
+		s = at(t, s, today.Add(after), false)
+		term, err := s.NextTerm()
+		must(t, err)
+		if seen[term] || term != uint64(i+1) {
+			t.Fatalf("term %d after %v, seen before: %v, want %d", term, after, seen[term], i+1)
+		}
+		seen[term] = true
+		must(t, s.Close())
+	}
+}
+
+func TestAWrongClockUsesUpNoTerms(t *testing.T) {
+	s := newHost(t, t.TempDir(), Options{})
+	last := uint64(0)
+	for _, clock := range []time.Time{
+		today, today.AddDate(137, 0, 0), today.AddDate(300, 0, 0), today.AddDate(-100, 0, 0), today,
+		today.AddDate(67, 0, 0), today, today.AddDate(68, 1, 0), today,
+	} {
+		s = at(t, s, clock, false)
+		term, err := s.NextTerm()
+		must(t, err)
+		if term <= last || term > maxTerm/2+10 {
+			t.Errorf("by a clock that says %s term %d follows %d, want a later one that leaves half of all", clock, term, last)
+		}
+		last = term
+	}
+}
+
 func TestRebuiltLeasesBeginAboveAllOthers(t *testing.T) {
+	s := newHost(t, t.TempDir(), Options{})
+	highest := addr.Generation(0)
+	for _, clock := range []time.Time{today, today.AddDate(-1, 0, 0), today.AddDate(137, 0, 0), time.Unix(-5, 0), today} {
+		s = at(t, s, clock, false)
+		term, err := s.NextTerm()
+		must(t, err)
+		highest = max(highest, addr.Generation(term), s.Leases().Floor()) + 1000
+		must(t, s.Leases().Put(grant(1, highest)))
+		must(t, s.Close())
+		must(t, os.Remove(filepath.Join(s.Dir(), fileLeases)))
+		s = at(t, s, clock, true)
+		if got := s.Leases().Floor(); got <= highest || got > maxTerm/2+1<<30 {
+			t.Errorf("by a clock that says %s a rebuilt table begins with %d after %d", clock, got, highest)
+		}
+		if term, err := s.NextTerm(); err != nil || term <= uint64(highest) {
+			t.Errorf("its term is %d, %v, after generation %d", term, err, highest)
+		}
+	}
+}
+
+func TestALostTableIsRebuilt(t *testing.T) {
 	s := newHost(t, t.TempDir(), Options{})
 	_, err := s.NextTerm()
 	must(t, err)
@@ -364,7 +435,7 @@ func TestRebuiltLeasesBeginAboveAllOthers(t *testing.T) {
 	s, err = Open(s.Dir(), o)
 	must(t, err)
 	l := s.Leases()
-	if len(s.Notes()) != 1 || len(l.All()) != 0 || uint64(l.Floor()) != uint64(today.Unix()) || l.Term() != 1 {
+	if len(s.Notes()) != 1 || len(l.All()) != 0 || uint64(l.Floor()) != uint64(today.Unix()) || l.Term() != uint64(l.Floor()) {
 		t.Errorf("notes %q, leases %v, floor %d, term %d", s.Notes(), l.All(), l.Floor(), l.Term())
 	}
 	wantError(t, "below the floor", l.Put(grant(1, 8)), ErrOldGeneration)

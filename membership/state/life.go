@@ -98,16 +98,36 @@ func (s *State) acceptTermLocked(term uint64) error {
 	return nil
 }
 
-// NextTerm begins a new term of this host: one higher than its last one and
-// than every other it has seen.
+const (
+	// maxTerm is the highest term: node 0's generation is its host's term.
+	maxTerm = 1<<32 - 2
+	// maxAge is the highest age in seconds that a clock is believed, 68 years:
+	// one that is farther ahead must not use up the terms.
+	maxAge = 1 << 31
+)
+
+// ageLocked returns the age of the cluster in seconds by this machine's clock, 0
+// if that cannot be right.
+func (s *State) ageLocked() uint64 {
+	age := s.now().Unix() - s.id.Created.Unix()
+	if age < 0 || age > maxAge {
+		return 0
+	}
+	return uint64(age)
+}
+
+// NextTerm begins a new term of this host: higher than its last one, than every
+// other it has seen, and than the age of the cluster in seconds. A backup carries
+// the time at which the cluster was made but not the terms that came after it, so
+// it is the age that keeps a restored host from beginning a term again.
 func (s *State) NextTerm() (uint64, error) {
 	if s.leases == nil {
 		return 0, fmt.Errorf("next term: %w: only the host has terms", ErrRole)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	last := max(s.term, s.leases.Term())
-	if last == ^uint64(0) {
+	last := max(s.term, s.leases.Term(), s.ageLocked())
+	if last >= maxTerm {
 		return 0, fmt.Errorf("next term: %d was the last", last)
 	}
 	// The plain file first: if the table is lost, the term is not.

@@ -455,15 +455,33 @@ func (s *State) loadLeases(rebuild bool) (err error) {
 	if !rebuild || !errors.As(err, &file) || !replaceable(err) {
 		return err
 	}
-	now := s.now()
-	if now.Before(epochBase) {
-		return fmt.Errorf("rebuild leases: the clock says %s: set it first", now.UTC().Format(time.RFC3339))
-	}
-	floor := addr.Generation(min(uint64(now.Unix()), 1<<32-1))
-	s.leases, err = createLeases(s.fs, s.dir, leaseMeta{Term: s.term, Floor: floor}, &s.trouble)
+	floor := s.rebuiltFloorLocked()
+	s.leases, err = createLeases(s.fs, s.dir, leaseMeta{Term: uint64(floor), Floor: floor}, &s.trouble)
 	if err != nil {
 		return err
 	}
 	s.note("%v: began a new lease table; generations continue from %d", file, floor)
 	return nil
+}
+
+const (
+	// rebuildStep is more than the generations of one ID can be above the term in
+	// which they were granted.
+	rebuildStep = 1 << 20
+	// maxRebuild is the last second since 1970 with which a rebuilt table begins:
+	// a clock that is farther ahead must not use up the generations.
+	maxRebuild = 3 << 30
+)
+
+// rebuiltFloorLocked returns a generation above all that a lost table can have
+// granted: far above its terms, which have a file of their own, and above the
+// seconds since 1970, so that no copy of the directory gets there by its age. The
+// table's term begins with it too: the next rebuilt table is above this one,
+// whatever the clock says then.
+func (s *State) rebuiltFloorLocked() addr.Generation {
+	floor := max(s.term, s.ageLocked()) + rebuildStep
+	if now := s.now().Unix(); now < maxRebuild {
+		floor = max(floor, uint64(max(now, 0)))
+	}
+	return addr.Generation(min(floor, maxTerm))
 }

@@ -86,9 +86,22 @@
 // life. It gets the ID with a generation above the floor and above its lease.
 // Newcomers wait for the grace period, so that they get no ID that is claimed.
 //
+// A state directory that went back to an older copy looks whole, and is noticed by
+// what was granted after the copy was made. No ID and generation is granted again:
+//
+//   - A term is above the age of the cluster in seconds, and each generation is at
+//     least the term in which it is granted. So a host that starts on a copy is
+//     above all that was granted before, as long as its clock is right and a life
+//     lasts a second on average.
+//   - A proved lease ([Join], [Resume], [Claim]) of a life that the table lacks
+//     raises the floor to that life, and newcomers wait for the grace period.
+//   - A proved lease of the host's own term or a later one, while nobody was served
+//     in that term, means that another process had it. The host takes a term above
+//     that, and a new life with it, before it grants anything.
+//
 // # Starting
 //
-// The host raises its term by one and writes it to disk before NewHost; term
+// The host raises its term and writes it to disk before NewHost; term
 // and leases come from the lease table. A member passes what [Remember] last
 // wrote. A damaged file is never replaced by an older one: the shell refuses
 // to start a host without its table unless told to, and a member that lost its
@@ -184,6 +197,11 @@
 // EventSelf comes with the first table of a life, right before the EventAdded of
 // those that it lists, and says how many they are: who shows a life to its
 // applications can wait for them. A life that ends before is told with its end.
+//
+// A member that starts while there is no host, and has a lease of its last life, shows
+// that life to the applications of its own machine (EventLocal). Nobody else hears of
+// it: it asks the host for its next life as ever, and an EventSelf with that one takes
+// its place. If the host does not want the node an EventReset does.
 //
 // # Standing still
 //

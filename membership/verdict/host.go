@@ -41,6 +41,7 @@ type Host struct {
 	grace    time.Time // its end
 	renewing bool      // the next term is being written
 	served   bool      // somebody joined or resumed in this term
+	lost     bool      // lives were granted that the table does not have: newcomers wait for the grace
 	stopped  bool      // stepped down or left
 
 	out out
@@ -142,6 +143,8 @@ func NewHost(cfg HostConfig, now time.Time) (*Host, error) {
 		version:  1,
 	}
 	h.self.Since = now
+	h.lost = cfg.Floor > 0 && len(cfg.Leases) == 0
+	table.raise(addr.Generation(cfg.Term - 1))
 	h.grace = now.Add(h.t.Grace)
 	h.clock.tick(now)
 	h.nodes = []*hostNode{{node: h.self, phase: live, shown: true}}
@@ -192,6 +195,10 @@ func (h *Host) Step(now time.Time, in HostInput) []Action {
 		h.recertify()
 	case Renewed:
 		h.certificateRenewed(in)
+	case Claim:
+		if !h.stopped {
+			h.heed(now, in)
+		}
 	case Deaf:
 		if n := h.living(in.Life); n != nil && n.id() != addr.Host && !h.stopped {
 			h.hears(now, n, LinkSilent)

@@ -23,8 +23,9 @@ func (h *Host) refuse(s SessionID, code Refusal, text string) {
 	h.send(s, Refused{Term: h.term, Code: code, Text: text[:min(len(text), MaxText)]})
 }
 
-// admit refuses what no state of the host could grant.
-func (h *Host) admit(s SessionID, id Identity, term uint64) bool {
+// admit refuses what no state of the host could grant. life and term are those that
+// the node has proved.
+func (h *Host) admit(now time.Time, s SessionID, id Identity, life addr.Life, term uint64) bool {
 	if h.stopped {
 		h.refuse(s, RefusedStopped, "this host has stepped down")
 		return false
@@ -41,7 +42,15 @@ func (h *Host) admit(s SessionID, id Identity, term uint64) bool {
 		h.out.add(CloseSession{Session: s, Text: "two identities on one session"})
 		return false
 	}
-	if term > h.term {
+	if s == LocalSession {
+		return true
+	}
+	h.heed(now, Claim{UUID: id.UUID, Life: life, Term: term})
+	switch {
+	case h.renewing && !h.served:
+		h.refuse(s, RefusedBusy, "the host takes a term that it did not have before")
+		return false
+	case term > h.term:
 		h.refuse(s, RefusedTerm, fmt.Sprintf("you know a host of term %d, this one has term %d", term, h.term))
 		h.stepDown(fmt.Sprintf("node %q knows a host of term %d; ours is %d", id.Name, term, h.term))
 		return false
@@ -49,10 +58,31 @@ func (h *Host) admit(s SessionID, id Identity, term uint64) bool {
 	return true
 }
 
+// heed takes the proof of what a host of this cluster has granted. If the table lacks
+// it, this host runs on an older copy of its state: no later life begins below the
+// one that is proved, and newcomers get no ID that another node may claim. If it was
+// granted in our own term or a later one, and not by this process, that term has
+// been another host's: a host that serves nobody takes one above.
+func (h *Host) heed(now time.Time, c Claim) {
+	if h.table.lacks(c.UUID, c.Life) {
+		h.table.raise(c.Life.Generation)
+		h.lost = true
+	}
+	if h.served || c.Term < h.term || c.Term+1 >= uint64(maxGeneration) {
+		return
+	}
+	h.renew(max(h.next, c.Term) + 1)
+	for _, n := range slices.Clone(h.nodes) {
+		if n.phase == granting {
+			h.ungrant(now, n, RefusedBusy, "the host takes a term that it did not have before")
+		}
+	}
+}
+
 // join answers a Join: at once, after a write, or after the older life of the
 // same UUID is over.
 func (h *Host) join(now time.Time, s SessionID, m Join) {
-	if !h.admit(s, m.identity(), m.Term) {
+	if !h.admit(now, s, m.identity(), m.Previous, m.Term) {
 		return
 	}
 	if s == LocalSession {
@@ -79,7 +109,7 @@ func (h *Host) join(now time.Time, s SessionID, m Join) {
 
 // resume answers a Resume: the life goes on, or is over.
 func (h *Host) resume(now time.Time, s SessionID, m Resume) {
-	if !h.admit(s, m.identity(), m.Term) {
+	if !h.admit(now, s, m.identity(), m.Life, m.Term) {
 		return
 	}
 	if s == LocalSession {
@@ -113,7 +143,7 @@ func (h *Host) resumeDoubted(now time.Time, s SessionID, n *hostNode) {
 	n.heard = now // its own process speaks
 	if h.renewing || h.outage.hostOver(now, n.node.Life, h.t.Silence) {
 		if h.outage.hostIsOver() {
-			h.renew()
+			h.renew(h.term + 1)
 		}
 		h.refuse(s, RefusedBusy, "the host hears who else holds that its life is over")
 		return
@@ -121,13 +151,13 @@ func (h *Host) resumeDoubted(now time.Time, s SessionID, n *hostNode) {
 	h.refuse(s, RefusedFenced, fmt.Sprintf("you hold that life %v is over, and it is not", h.self.Life))
 }
 
-// renew asks for the next term.
-func (h *Host) renew() {
-	if h.renewing || h.term+1 >= uint64(maxGeneration) {
+// renew asks for a later term.
+func (h *Host) renew(term uint64) {
+	if h.renewing || term >= uint64(maxGeneration) {
 		return
 	}
 	h.renewing = true
-	h.next = h.term + 1
+	h.next = term
 	h.persist(write{term: h.next})
 }
 
@@ -135,6 +165,7 @@ func (h *Host) renew() {
 func (h *Host) renewed(now time.Time, term uint64) {
 	old := h.nodes[0]
 	h.renewing, h.term = false, term
+	h.table.raise(addr.Generation(term - 1))
 	h.outage.stalled = false // those who told the end of the old life are answered: no word of them ends the new one
 	e := h.end(now, old, ReasonPartitioned)
 	h.version++
@@ -211,7 +242,7 @@ func (h *Host) uncontested(n *hostNode) {
 func (h *Host) grant(now time.Time, p *petition) {
 	m := p.join
 	if h.awaitsClaims(now, m) {
-		h.refuse(p.session, RefusedBusy, "the lease table was lost: nodes that had an ID claim it first")
+		h.refuse(p.session, RefusedBusy, "the lease table is not the last one: nodes that had an ID claim it first")
 		return
 	}
 	if h.nameTaken(p.session, nil, m.UUID, m.Name) {
@@ -230,11 +261,10 @@ func (h *Host) grant(now time.Time, p *petition) {
 }
 
 // awaitsClaims reports whether a newcomer has to wait because the lease table
-// was lost and its ID may be somebody's: who can prove one gets it back within
-// the grace period.
+// was lost, or is an older copy, and its ID may be another node's: a node that can
+// prove one gets it back within the grace period.
 func (h *Host) awaitsClaims(now time.Time, m Join) bool {
-	return h.cfg.Floor > 0 && len(h.cfg.Leases) == 0 && now.Before(h.grace) &&
-		m.Previous == (addr.Life{}) && h.table.lookup(m.UUID) == nil
+	return h.lost && now.Before(h.grace) && m.Previous == (addr.Life{}) && h.table.lookup(m.UUID) == nil
 }
 
 // nameTaken refuses a name that another living node has: nodes are addressed by

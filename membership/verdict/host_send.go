@@ -95,7 +95,9 @@ func (h *Host) persisted(now time.Time, seq uint64) {
 		case w.term != 0:
 			h.renewed(now, w.term)
 		case w.node != nil && w.node.phase == granting:
-			h.granted(now, w.node)
+			if h.find(w.node.id()) == w.node { // else it was taken back meanwhile
+				h.granted(now, w.node)
+			}
 		case w.node != nil && w.node.phase == removing:
 			h.removed(now, w.node)
 		}

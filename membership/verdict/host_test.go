@@ -130,8 +130,8 @@ func TestNothingIsGrantedBeforeItIsOnDisk(t *testing.T) {
 	if !ok || len(p.Leases) != 1 || p.Leases[0].State != LeaseActive || p.Term != 3 {
 		t.Fatalf("want the lease written, got %+v", out)
 	}
-	if g, ok := sent[Grant](b.sync(), 1); !ok || g.Life != (addr.Life{Node: 1, Generation: 1}) {
-		t.Errorf("after the sync: %+v, want a grant of 1.1", b.out)
+	if g, ok := sent[Grant](b.sync(), 1); !ok || g.Life != (addr.Life{Node: 1, Generation: 3}) {
+		t.Errorf("after the sync: %+v, want a grant of 1.3, the host's term", b.out)
 	}
 }
 
@@ -150,7 +150,7 @@ func TestFullDiskRefusesJoinsButNotRemovals(t *testing.T) {
 		t.Errorf("the records are not written again: %+v", p)
 	}
 	b.wait(time.Second)
-	if n := b.join(2, 3); n.Generation != 2 {
+	if n := b.join(2, 3); n.Generation != life.Generation+1 {
 		t.Errorf("a generation that may be on disk was used again: %v", n)
 	}
 }
@@ -183,8 +183,8 @@ func TestIDIsReusedAfterQuarantineAndAcknowledgements(t *testing.T) {
 	b.in(2, Ack{first})
 	b.in(LocalSession, Ack{first})
 	b.wait(moment, 2)
-	if got := ask(5); got != (addr.Life{Node: first.Node, Generation: 2}) {
-		t.Errorf("after quarantine and acknowledgements: %v, want generation 2 of node %d", got, first.Node)
+	if got := ask(5); got != (addr.Life{Node: first.Node, Generation: first.Generation + 1}) {
+		t.Errorf("after quarantine and acknowledgements: %v, want the next generation of %v", got, first)
 	}
 	if b.h.living(second) == nil {
 		t.Error("the other node did not survive the test")
@@ -221,6 +221,7 @@ func TestRestartedHostKeepsResumedLivesAndRemovesOthers(t *testing.T) {
 
 func TestHostStepsDownBeforeAHigherTerm(t *testing.T) {
 	b := newBench(t)
+	b.join(3, 3)
 	m := joinOf(1)
 	m.Term = 4
 	out := b.in(1, m)
@@ -440,8 +441,8 @@ func TestQuarantineOutlastsAcknowledgements(t *testing.T) {
 	if g, _ := sent[Grant](b.sync(), 2); g.Life.Node == life.Node {
 		t.Error("everybody acknowledged, and the ID was given away before its quarantine was over")
 	}
-	if back := b.join(1, 3); back != (addr.Life{Node: life.Node, Generation: 2}) {
-		t.Errorf("its own node came back as %v, want generation 2 of node %d", back, life.Node)
+	if back := b.join(1, 3); back != (addr.Life{Node: life.Node, Generation: life.Generation + 1}) {
+		t.Errorf("its own node came back as %v, want the next generation of %v", back, life)
 	}
 }
 
@@ -488,8 +489,8 @@ func TestRestartIsToldBeforeTheNextLife(t *testing.T) {
 			out := way(b)
 			out = append(out, b.sync()...)
 			out = append(out, b.sync()...)
-			if g, ok := sent[Grant](out, 2); !ok || g.Life != (addr.Life{Node: old.Node, Generation: 2}) {
-				t.Fatalf("the newer process got %+v, want generation 2 at once", out)
+			if g, ok := sent[Grant](out, 2); !ok || g.Life != (addr.Life{Node: old.Node, Generation: old.Generation + 1}) {
+				t.Fatalf("the newer process got %+v, want the generation after %v at once", out, old)
 			}
 			if b.h.ended[old.Node].reason != ReasonRestarted {
 				t.Errorf("removed for %q", b.h.ended[old.Node].reason)
@@ -772,7 +773,7 @@ func TestTableTellsWhyALifeEnded(t *testing.T) {
 func TestARenewedTermComesWithItsLease(t *testing.T) {
 	b := newBench(t)
 	life := b.join(1, 1)
-	b.h.renew()
+	b.h.renew(b.h.term + 1)
 	g, ok := sent[Grant](b.sync(), 1)
 	if !ok || g.Term != 4 || g.Life != life || g.UUID != uuid(1) || g.Epoch != 10 || g.Name != "n1" {
 		t.Errorf("after the host took term 4: %+v, want a grant of %v with all that its lease says", b.out, life)
@@ -796,7 +797,7 @@ func TestNewcomersWaitForClaimsAfterALostTable(t *testing.T) {
 		t.Errorf("a claim got %+v, want 1.71: above the floor and above its last life", b.out)
 	}
 	b.wait(b.h.t.Grace, 2)
-	if l := b.join(1, 1); l != (addr.Life{Node: 2, Generation: 51}) {
-		t.Errorf("a newcomer after the grace period lives as %v, want 2.51", l)
+	if l := b.join(1, 1); l != (addr.Life{Node: 2, Generation: 71}) {
+		t.Errorf("a newcomer after the grace period lives as %v, want 2.71", l)
 	}
 }

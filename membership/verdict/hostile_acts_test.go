@@ -296,7 +296,7 @@ func (r *hostileRun) answer(h *machine, rng *rand.Rand) {
 // claim sends a request that only a joining member would.
 func (r *hostileRun) claim(h *machine, a act, rng *rand.Rand) {
 	id, own := r.identity(h, r.victim(a), rng), pick(rng, r.own[h])
-	term := rng.Uint64N(uint64(r.hostGeneration()) + 1)
+	term := rng.Uint64N(h.known + 1) // that of a lease is the highest that it can prove
 	over := addr.Generation(rng.IntN(3))
 	if a.do == saysHostOver {
 		own, over = h.proc.member.self, r.hostGeneration()

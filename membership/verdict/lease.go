@@ -61,7 +61,7 @@ type leaseTable struct {
 	leases map[addr.NodeID]*Lease
 	owner  map[addr.UUID]addr.NodeID
 	cursor addr.NodeID     // the ID granted last to a newcomer; the search goes on after it
-	floor  addr.Generation // an ID without a lease begins above it
+	floor  addr.Generation // every life begins above it; only grows
 }
 
 // newLeaseTable builds the table from the records on disk. Two records of one
@@ -132,8 +132,8 @@ func (t *leaseTable) sorted() []*Lease {
 // grant gives u a life: its own ID with the next generation; else that of its
 // previous life if nobody has it; else the next free one after the cursor. The
 // caller has ended the previous life before, and knows that it was u's. The
-// generation is above every one that the ID is known to have had: in the table,
-// in what the floor stands for, and in the previous life.
+// generation is above every one that the ID can have had: in the table, in what the
+// floor stands for, and in the previous life.
 func (t *leaseTable) grant(now time.Time, u addr.UUID, epoch uint64, name string, previous addr.Life) (*Lease, error) {
 	id, ok := t.choose(u, previous)
 	if !ok {
@@ -141,7 +141,7 @@ func (t *leaseTable) grant(now time.Time, u addr.UUID, epoch uint64, name string
 	}
 	l := t.leases[id]
 	if l == nil {
-		l = &Lease{ID: id, Generation: t.floor}
+		l = &Lease{ID: id}
 		t.leases[id] = l
 	} else if l.UUID != u && t.owner[l.UUID] == id {
 		delete(t.owner, l.UUID)
@@ -149,7 +149,7 @@ func (t *leaseTable) grant(now time.Time, u addr.UUID, epoch uint64, name string
 	if l.State == LeaseActive {
 		panic("BUG: verdict: grant of an active lease")
 	}
-	last := l.Generation
+	last := max(l.Generation, t.floor)
 	if previous.Node == id {
 		last = max(last, previous.Generation)
 	}
@@ -191,4 +191,18 @@ func (t *leaseTable) free(id addr.NodeID) bool {
 // end puts the lease into quarantine.
 func (l *Lease) end(now time.Time, why Reason) {
 	l.State, l.Since, l.Reason = LeaseQuarantine, now, why
+}
+
+// raise makes every later life begin above floor.
+func (t *leaseTable) raise(floor addr.Generation) {
+	t.floor = max(t.floor, min(floor, maxGeneration-2))
+}
+
+// lacks reports whether u was granted a life that this table does not know of.
+func (t *leaseTable) lacks(u addr.UUID, life addr.Life) bool {
+	if life.Generation == 0 || life.Node == addr.Host {
+		return false
+	}
+	l := t.leases[life.Node]
+	return l == nil || l.Generation < life.Generation || l.Generation == life.Generation && l.UUID != u
 }

@@ -19,6 +19,8 @@ type Member struct {
 	self     addr.Life // our life; the zero Life while we have none
 	since    time.Time // of self
 	untold   bool      // our handlers do not know self yet: its first table is under way
+	local    bool      // previous is shown to the applications of this machine
+	unwanted bool      // a host does not want this node, so previous is not shown again
 	previous addr.Life // the newest life before self
 	lease    []byte    // signed, of self, or of previous while there is no self
 	term     uint64    // the highest accepted
@@ -263,6 +265,9 @@ func (m *Member) Lease() []byte {
 	}
 	return m.lease
 }
+
+// Local reports whether the node serves the applications of its own machine alone.
+func (m *Member) Local() bool { return m.local }
 
 // Term returns the highest host term that was accepted.
 func (m *Member) Term() uint64 { return m.term }

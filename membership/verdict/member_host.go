@@ -38,7 +38,10 @@ func (m *Member) ask(now time.Time) {
 func (m *Member) dialFailed(now time.Time, in DialFailed) {
 	m.dialing = false
 	m.dialAt = now.Add(m.t.Redials)
-	if in.Refused != "" {
+	if in.Refused == "" {
+		m.serveLocal()
+	} else {
+		m.endLocal(in.Refused)
 		if m.self != (addr.Life{}) { // it says so because that life is over
 			m.resetView(in.Refused)
 		}
@@ -48,6 +51,29 @@ func (m *Member) dialFailed(now time.Time, in DialFailed) {
 	if !m.redial.IsZero() {
 		m.hostEnded(ReasonCrashed)
 	}
+}
+
+// serveLocal shows our last life to the applications of this machine, which need no
+// host for what they do with each other. To the others we have no life: the host
+// gives us the next one, and ends that which they may still know.
+func (m *Member) serveLocal() {
+	if m.local || m.unwanted || m.self != (addr.Life{}) || !m.since.IsZero() || m.previous.Generation == 0 {
+		return // a life that this process had may have been ended by the others
+	}
+	m.local = true
+	m.emit(Event{Kind: EventLocal, Node: m.cfg.Self.node(m.previous), Detail: "no host has answered since this start"})
+}
+
+// endLocal takes back what serveLocal has shown: the host does not want this node.
+func (m *Member) endLocal(text string) {
+	m.unwanted = true
+	if !m.local {
+		return
+	}
+	m.local = false
+	n := m.cfg.Self.node(m.previous)
+	n.State = Removed
+	m.emit(Event{Kind: EventReset, Node: n, Reason: ReasonPartitioned, Detail: text})
 }
 
 // down takes note that the session ended. An end of file makes the host's life
@@ -199,7 +225,7 @@ func (m *Member) granted(now time.Time, g Grant) {
 		m.out.add(Remember{Life: m.self, Term: m.term, Lease: m.lease})
 	}
 	if fresh {
-		m.since, m.untold = now, true
+		m.since, m.untold, m.local, m.unwanted = now, true, false, false
 	}
 }
 
@@ -223,6 +249,7 @@ func (m *Member) refused(now time.Time, r Refused) {
 		m.tellHost(HostLost + ": " + r.Code.String() + ": " + r.Text)
 		m.askAt, m.deadline = now.Add(m.t.Stall), time.Time{}
 	case RefusedBanned:
+		m.endLocal(r.Text)
 		m.tellHost(HostLost + ": " + r.Code.String() + ": " + r.Text)
 		m.drop(now, "refused")
 		m.dialAt = now.Add(m.t.Resend)

@@ -268,9 +268,10 @@ type checker struct {
 
 // A view is what one process has told its handlers since its last EventSelf.
 type view struct {
-	self addr.Life
-	in   map[addr.NodeID]addr.Generation
-	out  map[addr.NodeID]addr.Generation
+	self  addr.Life
+	local addr.Life // for its machine alone
+	in    map[addr.NodeID]addr.Generation
+	out   map[addr.NodeID]addr.Generation
 }
 
 func newChecker(w *world) *checker {
@@ -325,11 +326,16 @@ func (c *checker) event(p *proc, e Event) {
 			bad("somebody else's life")
 		}
 		*v = view{self: l, in: make(map[addr.NodeID]addr.Generation), out: make(map[addr.NodeID]addr.Generation)}
+	case EventLocal:
+		if v.self != (addr.Life{}) || v.local != (addr.Life{}) || l.Generation == 0 {
+			bad("a life for its machine alone while it has one")
+		}
+		v.local = l
 	case EventReset:
-		if v.self != l || l.Generation == 0 {
+		if v.self != l && v.local != l || l.Generation == 0 {
 			bad("reset of a life that it does not have")
 		}
-		v.self = addr.Life{}
+		v.self, v.local = addr.Life{}, addr.Life{}
 	case EventAdded:
 		switch {
 		case v.self == (addr.Life{}):

@@ -42,6 +42,8 @@ type world struct {
 	check   *checker
 	pairs   map[pair]*pairState
 
+	countsTerms bool // a term is one above the last, whatever the clock says
+
 	tap   func(*proc, HostInput, []Action) // sees every step of a Host; may be nil
 	drops func(*conn, int, Message) bool   // a message that a sender keeps back; may be nil
 }
@@ -58,9 +60,10 @@ type machine struct {
 	cursor  addr.NodeID
 	floor   addr.Generation // of a lease table that was lost
 	leases  map[addr.NodeID]Lease
-	full    bool // the disk refuses writes
-	gone    bool // switched off for good
-	touched bool // some fault concerned this machine
+	full    bool          // the disk refuses writes
+	late    time.Duration // by which its wall clock is
+	gone    bool          // switched off for good
+	touched bool          // some fault concerned this machine
 }
 
 func (m *machine) name() string { return fmt.Sprintf("m%d", m.index) }
@@ -247,7 +250,7 @@ func (w *world) boot(m *machine) *proc {
 	self := Identity{UUID: m.uuid, Epoch: p.epoch, Name: m.name(), Addresses: []string{fmt.Sprintf("m%d:1", m.index)}, Providers: []string{"mem"}}
 	var err error
 	if m.host {
-		m.term++
+		m.term = w.nextTerm(m)
 		leases := make([]Lease, 0, len(m.leases))
 		for _, id := range sortedKeys(m.leases) {
 			leases = append(leases, m.leases[id])
@@ -264,6 +267,16 @@ func (w *world) boot(m *machine) *proc {
 	}
 	p.ticks()
 	return p
+}
+
+// nextTerm is the rule of the state directory: above the last term, and above the
+// age of the cluster in seconds by the machine's clock.
+func (w *world) nextTerm(m *machine) uint64 {
+	age := (w.now.Sub(w.start) - m.late) / time.Second
+	if w.countsTerms {
+		age = 0
+	}
+	return max(m.term, uint64(max(age, 0))) + 1
 }
 
 // next returns when the process is to be ticked next.

@@ -112,6 +112,15 @@ type (
 		Until time.Time
 	}
 
+	// Claim says that a host of this cluster has granted Life to the node with
+	// this UUID in Term: the shell has verified the lease. A Join and a Resume are
+	// claims too.
+	Claim struct {
+		UUID addr.UUID
+		Life addr.Life // zero: none
+		Term uint64
+	}
+
 	// Deaf passes on the word of a member that it does not hear the host, as a
 	// [SayDeaf] of its has brought it: the shell has seen that it is that life's.
 	Deaf struct{ Life addr.Life }
@@ -270,6 +279,7 @@ func (Expel) hostInput()         {}
 func (Recertify) hostInput()     {}
 func (Renewed) hostInput()       {}
 func (Deaf) hostInput()          {}
+func (Claim) hostInput()         {}
 
 func (Tick) memberInput()       {}
 func (Received) memberInput()   {}

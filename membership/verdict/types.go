@@ -69,6 +69,7 @@ const (
 	EventReset                        // this node's own life was ended by the others; an EventSelf follows
 	EventHost                         // the host became reachable or lost; Detail says which
 	EventUpdated                      // Node's addresses or state changed
+	EventLocal                        // no host has answered since this start: Node is this node in its last life, for its own machine alone; an EventSelf or EventReset follows
 )
 
 // The Details of an EventHost. A join that waits or was refused for now has
