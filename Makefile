@@ -31,7 +31,7 @@ APPS_IMAGE ?= fabricd-apps:dev
 COMPOSE     = $$(docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 CLUSTER     = $(COMPOSE) -p fabricd -f deploy/compose.yaml
 
-.PHONY: help build demo test lint attack conformance soak bars bench pgo bench-anchors fuzz-short image cluster cluster-down chaos mutants clean
+.PHONY: help build demo test lint attack apps-smoke conformance soak bars bench pgo bench-anchors fuzz-short image cluster cluster-down chaos mutants clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -113,6 +113,22 @@ attack: ## hostile members, strangers and applications against eight daemons: a 
 	cd internal/hostile
 	FABRICD_ATTACK=$(if $(findstring --json,$(ARGS)),json,text) FABRICD_ATTACK_EXE=../../bin/fabricd \
 	  exec ../../bin/attack.test -test.run '^TestAttack$$' -test.timeout 4m
+
+apps-smoke: ## PostgreSQL, Redis and nginx across two fabricds that fail: a table (Debian, root; ARGS=--json)
+	@mkdir -p bin
+	for tool in pgbench redis-server redis-benchmark nginx wrk curl ip setpriv; do
+	  command -v $$tool >/dev/null && continue
+	  apt-get update -qq
+	  # In runlevel 1 the packages do not start their servers.
+	  RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+	    postgresql redis-server redis-tools nginx-light wrk curl iproute2 util-linux >/dev/null
+	  break
+	done
+	$(BUILD) -o bin/fabricd ./cmd/fabricd
+	$(PLAIN) go test -c -o bin/appsmoke.test ./internal/e2e/appsmoke
+	cd internal/e2e/appsmoke
+	FABRICD_APPSMOKE=$(if $(findstring --json,$(ARGS)),json,text) FABRICD_APPSMOKE_EXE=$(CURDIR)/bin/fabricd \
+	  exec $(CURDIR)/bin/appsmoke.test -test.run '^TestAppsSmoke$$' -test.timeout 8m
 
 conformance: ## what of SCIF holds, is missing or cannot apply, per call, through every door
 	@cd internal/conformance

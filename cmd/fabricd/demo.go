@@ -29,8 +29,8 @@ func (a *app) demoCommand() *cobra.Command {
 		Use: "demo", Short: "Three nodes, two applications and a failure on this machine, every step checked", Args: noArguments,
 		Long: `demo starts three fabricd processes on loopback, attaches two applications to
 two of them, lets them exchange messages and write and read each other's
-memory, kills one fabricd and starts it again, and bans one while its application
-talks. It checks every step itself, needs no privilege and leaves no process and no
+memory, kills one fabricd and starts it again, restarts it in good order while a
+server streams, and bans it while its application talks. It checks every step itself, needs no privilege and leaves no process and no
 file behind.`,
 		Example: `  fabricd demo
   fabricd demo --json | jq -c 'select(.ok == false)'`,
@@ -94,6 +94,7 @@ func (p *plot) play(ctx context.Context) error {
 		{"Two applications: each other's memory", p.memory},
 		{"A node is lost", p.loss},
 		{"The node comes back", p.comeback},
+		{"A fabricd restarts in good order while a server streams", p.cutStream},
 		{"Taking back: the operator bans a node, and allows it again", p.takeBack},
 		{"Everybody leaves", p.leave},
 	} {

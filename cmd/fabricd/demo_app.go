@@ -50,10 +50,11 @@ func (a *app) demoAppCommand() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&socket, "socket", "", "socket of the fabricd to attach to")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		roles := map[string]func(context.Context, *demoApp) error{"alice": alice, "bob": bob, "bob-again": bobAgain, "bob-banned": bobBanned}
+		roles := map[string]func(context.Context, *demoApp) error{"alice": alice, "bob": bob, "bob-again": bobAgain, "bob-banned": bobBanned,
+			"streamer": streamer, "reader": reader}
 		play, ok := roles[args[0]]
 		if !ok {
-			return usagef("role: %q: want alice, bob, bob-again or bob-banned", args[0])
+			return usagef("role: %q: want alice, bob, bob-again, bob-banned, streamer or reader", args[0])
 		}
 		return runDemoApp(cmd.Context(), socket, os.Stdin, a.stdout, play)
 	}

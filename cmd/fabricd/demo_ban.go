@@ -24,9 +24,6 @@ const takenBackWithin = time.Second
 func (p *plot) takeBack(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, stepLimit)
 	defer cancel()
-	if err := p.t.step("bob ends", "", p.bob.dismiss(limited)); err != nil {
-		return err
-	}
 	if err := p.talkAgain(ctx); err != nil {
 		return err
 	}

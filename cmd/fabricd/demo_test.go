@@ -112,6 +112,7 @@ func TestDemo(t *testing.T) {
 		"bob polls, sees her signal", "bob reads alice's memory", "alice polls, sees his signal", "alice reads bob's memory",
 		"kill -9 node-2", "alice's receive: ECONNRESET", "NODE_REMOVED at node-1", "NODE_REMOVED at host",
 		"node-2 runs again", "NODE_ADDED at node-1", "a message on the new connection",
+		"the server streams", "the reader: ECONNRESET, and no end",
 		"fabricd nodes ban node-2", "alice's connection: ECONNRESET", "no link to it at node-1", "two others noticed nothing", "fabricd token revoke",
 		"node-2 knows that it is banned", "a newcomer with that token", "fabricd nodes allow node-2", "node-2 comes back by itself", "nothing left behind",
 	} {
@@ -184,7 +185,7 @@ func TestDemoKilled(t *testing.T) {
 
 // TestDemoAppsRefuseNonsense covers what the demo itself never does.
 func TestDemoAppsRefuseNonsense(t *testing.T) {
-	if _, stderr, code := run(t, nil, "demo-app", "carol"); code != exitUsage || !strings.Contains(stderr, "want alice, bob, bob-again or bob-banned") {
+	if _, stderr, code := run(t, nil, "demo-app", "carol"); code != exitUsage || !strings.Contains(stderr, "want alice, bob, bob-again, bob-banned, streamer or reader") {
 		t.Errorf("exit code %d, %q", code, stderr)
 	}
 	_, stderr, code := run(t, nil, "demo-app", "alice", "--socket", filepath.Join(t.TempDir(), "no"))

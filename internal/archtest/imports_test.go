@@ -108,17 +108,18 @@ var mayImport = map[string][]string{
 	"deploy/apps/visitor": {"fabric"},
 
 	// For tests only.
-	"internal/netsim":      {"fabric/addr"},
-	"deploy/check":         {},
-	"internal/deploytest":  {},
-	"internal/e2e":         {},
-	"internal/hostile":     {},
-	"internal/conformance": {"fabric", "fabric/addr", "fabric/embed", "fabric/fabrictest", "internal/status", "rma", "fence"},
+	"internal/netsim":       {"fabric/addr"},
+	"deploy/check":          {},
+	"internal/deploytest":   {},
+	"internal/e2e":          {},
+	"internal/e2e/appsmoke": {},
+	"internal/hostile":      {},
+	"internal/conformance":  {"fabric", "fabric/addr", "fabric/embed", "fabric/fabrictest", "internal/status", "rma", "fence"},
 }
 
 // forTests are the packages that exist for tests. Only each other's non-test
 // code, and the benchmark's, may import them; they may do what tests may.
-var forTests = []string{"internal/bubble", "internal/budget", "internal/transport/transporttest", "internal/netsim", "internal/conformance", "deploy/check", "internal/deploytest", "internal/e2e", "internal/hostile", "fabric/fabrictest"}
+var forTests = []string{"internal/bubble", "internal/budget", "internal/transport/transporttest", "internal/netsim", "internal/conformance", "deploy/check", "internal/deploytest", "internal/e2e", "internal/e2e/appsmoke", "internal/hostile", "fabric/fabrictest"}
 
 func TestTestHelpersStayInTests(t *testing.T) {
 	for p, imports := range mayImport {
