@@ -200,8 +200,11 @@ func (a *Agent) start(ctx context.Context) error {
 
 // machines makes the two deciding machines from what is on disk.
 func (a *Agent) machines(ctx context.Context, epoch uint64) error {
-	self, now := a.cfg.identity(epoch), time.Now()
-	lease := a.lastLease()
+	self, err := a.cfg.identity(epoch)
+	if err != nil {
+		return fmt.Errorf("start membership: %w", err)
+	}
+	now, lease := time.Now(), a.lastLease()
 	if a.cfg.host() {
 		if err := a.askForOtherHosts(ctx); err != nil {
 			return err
@@ -227,7 +230,6 @@ func (a *Agent) machines(ctx context.Context, epoch uint64) error {
 			return err
 		}
 	}
-	var err error
 	a.member, err = verdict.NewMember(verdict.MemberConfig{
 		Self:     self,
 		Previous: lease.Life,

@@ -329,7 +329,7 @@ func TestProbeOverTheDataPathDecides(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		var asked atomic.Int32
 		probe := func(c *Config) {
-			c.Probe = func(context.Context, Node) error {
+			c.Probe = func(context.Context, addr.Life) error {
 				asked.Add(1)
 				return nil
 			}

@@ -62,7 +62,7 @@ type Config struct {
 
 	// Probe tries to reach a life over the data path: nil if it answered. It
 	// returns when ctx ends at the latest. Nil: a lifeline is opened instead.
-	Probe func(ctx context.Context, n Node) error
+	Probe func(ctx context.Context, life addr.Life) error
 	// OnEvent is told everything that changes, in order, on one goroutine. When
 	// it returns from an EventRemoved the removal counts as handled here.
 	OnEvent func(Event)
@@ -187,14 +187,9 @@ func TimingOf(p gossip.Profile) verdict.Timing {
 }
 
 // identity is what the deciding part is told of this node.
-func (c *Config) identity(epoch uint64) verdict.Identity {
-	return verdict.Identity{
-		UUID:      c.State.Identity().Node,
-		Epoch:     epoch,
-		Name:      c.Node.Name,
-		Addresses: c.Node.Addresses,
-		Providers: c.Node.Providers,
-	}
+func (c *Config) identity(epoch uint64) (verdict.Identity, error) {
+	claims, err := verdict.NewClaims(c.Node.Name, c.Node.Addresses, c.Node.Providers)
+	return verdict.Identity{UUID: c.State.Identity().Node, Epoch: epoch, Claims: claims}, err
 }
 
 var noLife addr.Life

@@ -193,7 +193,7 @@ func (a *Agent) dialLine(l *line, n Node) {
 	a.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(a.ctx, a.timing.Silence)
 		defer cancel()
-		up, met := a.reach(ctx, n, nil)
+		up, met := a.reach(ctx, n.Contact(), nil)
 		if !a.post(func() { a.lineDialed(l, n, up, met) }) && up != nil {
 			up.Abort()
 		}
@@ -207,7 +207,7 @@ func (a *Agent) look(l *line, n Node, limit time.Duration) {
 	a.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(a.ctx, limit)
 		defer cancel()
-		up, met := a.reach(ctx, n, nil)
+		up, met := a.reach(ctx, n.Contact(), nil)
 		a.post(func() {
 			l.dialing = false
 			l.retryAt = time.Now().Add(lineRetry)

@@ -164,7 +164,7 @@ func (a *Agent) rememberMembers(now time.Time) {
 	a.remembered = now
 	var list []state.Member
 	for _, n := range a.member.Nodes() {
-		m := state.Member{Life: n.Life, UUID: n.UUID, Epoch: n.Epoch, Name: n.Name, Addresses: n.Addresses}
+		m := state.Member{Life: n.Life, UUID: n.UUID, Epoch: n.Epoch, Name: n.Name(), Addresses: n.Addresses()}
 		if h, ok := a.heard[gossip.Key{UUID: n.UUID, Epoch: n.Epoch}]; ok {
 			m.Gossip = h.Address.String()
 		}

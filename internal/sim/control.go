@@ -258,8 +258,8 @@ const (
 )
 
 // reach opens a lifeline to exactly the life that n names, and says what it met.
-func (a *agent) reach(n verdict.Node, limit time.Duration, done func(up *tcpEnd, met sight)) {
-	m := a.w.machineAt(n.Addresses)
+func (a *agent) reach(n verdict.Contact, limit time.Duration, done func(up *tcpEnd, met sight)) {
+	m := a.w.machineAt(n.Addresses())
 	if m == nil {
 		done(nil, sawNobody)
 		return
@@ -282,7 +282,7 @@ func (a *agent) reach(n verdict.Node, limit time.Duration, done func(up *tcpEnd,
 }
 
 // sees compares who answered with who was meant.
-func (a *agent) sees(n verdict.Node, peer controlEnd) sight {
+func (a *agent) sees(n verdict.Contact, peer controlEnd) sight {
 	l, _ := decodeLease(peer.lease)
 	switch {
 	case peer.epoch != n.Epoch:
@@ -305,8 +305,7 @@ func (a *agent) release(e *tcpEnd) {
 
 // redial sees for the host whether the process of a life is still there.
 func (a *agent) redial(x verdict.Redial) {
-	n := verdict.Node{Life: x.Life, UUID: x.UUID, Epoch: x.Epoch, Addresses: x.Addresses}
-	a.reach(n, a.w.timing.Redial, func(up *tcpEnd, met sight) {
+	a.reach(x.Contact, a.w.timing.Redial, func(up *tcpEnd, met sight) {
 		outcome := verdict.RedialFailed
 		switch met {
 		case sawAlive, sawNoSuchLife: // the process is there, and asks for a life again
@@ -499,7 +498,7 @@ func (a *agent) excuseLines() {
 func (a *agent) dialLine(l *line, n verdict.Node) {
 	l.dialing = true
 	self := a.member.Self().Life
-	a.reach(n, a.w.timing.Silence, func(up *tcpEnd, met sight) {
+	a.reach(n.Contact(), a.w.timing.Silence, func(up *tcpEnd, met sight) {
 		l.dialing = false
 		l.retryAt = a.w.now + lineRetry
 		had := l.up
@@ -525,7 +524,7 @@ func (a *agent) dialLine(l *line, n verdict.Node) {
 // it looks: the peer is to dial the one that stays.
 func (a *agent) look(l *line, n verdict.Node, limit time.Duration) {
 	l.dialing = true
-	a.reach(n, limit, func(up *tcpEnd, met sight) {
+	a.reach(n.Contact(), limit, func(up *tcpEnd, met sight) {
 		l.dialing = false
 		l.retryAt = a.w.now + lineRetry
 		a.release(up)

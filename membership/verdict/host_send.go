@@ -35,7 +35,7 @@ func (h *Host) deliver(n *hostNode) {
 // certify sends n the lease of its life in our term. The lease is on disk.
 func (h *Host) certify(n *hostNode) {
 	h.send(n.session, Grant{Term: h.term, Life: n.node.Life,
-		UUID: n.node.UUID, Epoch: n.node.Epoch, Name: n.node.Name, Since: n.node.Since})
+		UUID: n.node.UUID, Epoch: n.node.Epoch, Name: n.node.Name(), Since: n.node.Since})
 }
 
 // sendTable sends the whole table to n, in parts.

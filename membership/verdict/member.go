@@ -98,7 +98,7 @@ const maxProbes = 1024
 // NewMember returns a Member that seeks its host. It fails if the
 // configuration breaks a rule of its type.
 func NewMember(cfg MemberConfig, now time.Time) (*Member, error) {
-	if err := cfg.Self.check(nil); err != nil {
+	if err := cfg.Self.check(); err != nil {
 		return nil, fmt.Errorf("member: %w", err)
 	}
 	m := &Member{

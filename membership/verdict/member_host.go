@@ -23,16 +23,13 @@ func (m *Member) connected(now time.Time, s SessionID) {
 
 // ask sends the request on the open session.
 func (m *Member) ask(now time.Time) {
-	id := m.cfg.Self
 	m.stage, m.synced, m.parts = asking, false, nil
 	m.askAt, m.deadline = time.Time{}, now.Add(m.t.Silence)
 	if m.self == (addr.Life{}) {
-		m.send(Join{UUID: id.UUID, Epoch: id.Epoch, Name: id.Name, Addresses: id.Addresses,
-			Providers: id.Providers, Previous: m.previous, Term: m.term, Lease: m.lease})
+		m.send(Join{Identity: m.cfg.Self, Previous: m.previous, Term: m.term, Lease: m.lease})
 		return
 	}
-	m.send(Resume{UUID: id.UUID, Epoch: id.Epoch, Life: m.self, Name: id.Name, Addresses: id.Addresses,
-		Providers: id.Providers, Term: m.term, HostOver: m.over[addr.Host], Lease: m.lease})
+	m.send(Resume{Identity: m.cfg.Self, Life: m.self, Term: m.term, HostOver: m.over[addr.Host], Lease: m.lease})
 }
 
 func (m *Member) dialFailed(now time.Time, in DialFailed) {

@@ -152,22 +152,21 @@ func (m *Member) startProbe(now time.Time, p *peer) {
 	}
 	p.probe = m.probed
 	m.probes[m.probed] = probe{life: p.node.Life, deadline: now.Add(m.t.Check)}
-	m.out.add(Probe{Nonce: m.probed, Life: p.node.Life, UUID: p.node.UUID, Epoch: p.node.Epoch, Addresses: p.node.Addresses})
+	m.out.add(Probe{Nonce: m.probed, Contact: p.node.Contact()})
 }
 
 // check looks at a life for the host. Our own needs no look: the answer is it.
 func (m *Member) check(now time.Time, c Check) {
-	if c.Target == m.self {
-		m.send(CheckResult{Nonce: c.Nonce, Target: c.Target, Reached: true})
+	if c.Life == m.self {
+		m.send(CheckResult{Nonce: c.Nonce, Target: c.Life, Reached: true})
 		return
 	}
-	if len(m.probes) >= maxProbes || len(c.Addresses) > MaxAddresses || len(c.Challenge) > MaxChallenge {
+	if len(m.probes) >= maxProbes || len(c.Challenge) > MaxChallenge {
 		return
 	}
 	m.probed++
-	m.probes[m.probed] = probe{life: c.Target, deadline: now.Add(m.t.Check), check: c.Nonce}
-	m.out.add(Probe{Nonce: m.probed, Life: c.Target, UUID: c.UUID, Epoch: c.Epoch, Addresses: c.Addresses,
-		Challenge: c.Challenge})
+	m.probes[m.probed] = probe{life: c.Life, deadline: now.Add(m.t.Check), check: c.Nonce}
+	m.out.add(Probe{Nonce: m.probed, Contact: c.Contact, Challenge: c.Challenge})
 }
 
 func (m *Member) probeSays(now time.Time, in Probed) {

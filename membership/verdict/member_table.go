@@ -178,8 +178,7 @@ func (m *Member) learn(e Entry) {
 		m.emit(Event{Kind: EventAdded, Node: n})
 		return
 	}
-	changed := p.node.Name != n.Name || !slices.Equal(p.node.Addresses, n.Addresses) ||
-		!slices.Equal(p.node.Providers, n.Providers) || !slices.Equal(p.node.Labels, n.Labels) || !p.node.Until.Equal(n.Until)
+	changed := !p.node.Claims.Equal(n.Claims) || !slices.Equal(p.node.Labels, n.Labels) || !p.node.Until.Equal(n.Until)
 	n.State = p.node.State
 	p.node = n
 	if changed {

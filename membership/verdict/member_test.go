@@ -23,7 +23,7 @@ var (
 )
 
 func entry(l addr.Life) Entry {
-	return Entry{Node: Node{Life: l, UUID: uuid(byte(l.Node + 1)), State: Alive, Addresses: []string{"a:1"}}}
+	return Entry{Node: Node{Life: l, Identity: identity(byte(l.Node + 1)), State: Alive}}
 }
 
 // newSeat returns a member that serves in term 5, with the host and one peer.

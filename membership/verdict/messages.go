@@ -35,11 +35,7 @@ type Message interface{ message() }
 
 // A Join asks the host for a life. Member → host, first on a session.
 type Join struct {
-	UUID      addr.UUID // not zero
-	Epoch     uint64    // of this start of the fabricd; differs between two starts
-	Name      string    // ≤ MaxName
-	Addresses []string  // ≤ MaxAddresses of ≤ MaxAddress bytes
-	Providers []string  // ≤ MaxProviders of ≤ MaxProvider bytes
+	Identity
 
 	// Previous is the newest life that the node remembers, the zero Life if
 	// none. If the host still holds it for the same UUID and Epoch, the node
@@ -66,13 +62,9 @@ type Vouched struct {
 // A Resume asks the host to keep the life that the node has, after its control
 // session ended or the host restarted. Member → host, first on a session.
 type Resume struct {
-	UUID      addr.UUID
-	Epoch     uint64
-	Life      addr.Life // generation > 0
-	Name      string    // bounds as in Join
-	Addresses []string
-	Providers []string
-	Term      uint64 // as in Join
+	Identity
+	Life addr.Life // generation > 0
+	Term uint64    // as in Join
 
 	// HostOver is the newest generation of node 0 whose end the node has told
 	// its applications, 0 if none. A host that still lives in it must take a
@@ -97,17 +89,14 @@ type Report struct {
 	Evidence Evidence // LinkAlive … EndTold
 }
 
-// A Check asks a member whether Target can be reached: over a data link if it
+// A Check asks a member whether a life can be reached: over a data link if it
 // is another node, by the answer itself if it is the member's own life.
 // Host → member.
 type Check struct {
-	Nonce     uint64
-	Target    addr.Life
-	UUID      addr.UUID
-	Epoch     uint64
-	Addresses []string // bounds as in Join
+	Nonce uint64
+	Contact
 
-	// Challenge is what Target has to sign, so that nobody else can say that it
+	// Challenge is what the life has to sign, so that nobody else can say that it
 	// lives. The host's shell makes it when it sends the Check.
 	Challenge []byte // ≤ MaxChallenge
 }
@@ -199,11 +188,11 @@ func (r Refusal) String() string {
 // An Entry is one line of the table.
 //
 //	Alive    the host has heard from this life in its own term
-//	Suspect  leased by an earlier term, not resumed yet; Addresses may be empty
+//	Suspect  leased by an earlier term, not resumed yet
 //	Leaving  not used in tables
 //	Removed  over, still in quarantine; Reason says why
 type Entry struct {
-	Node   Node   // bounds as in Join; Since is informative
+	Node   Node   // Since is informative
 	Reason Reason // ≤ MaxReason; empty unless Removed
 }
 

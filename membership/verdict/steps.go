@@ -190,12 +190,7 @@ type (
 	// Redial dials the life's addresses at once (control or data, whichever
 	// opens with a HELLO that names UUID and epoch) and answers with Redialed.
 	// No answer within [Timing.Redial] counts as failed.
-	Redial struct {
-		Life      addr.Life
-		UUID      addr.UUID
-		Epoch     uint64
-		Addresses []string
-	}
+	Redial struct{ Contact }
 
 	// StepDown ends the host role of this process: the shell closes every
 	// session and exits, with Text as the reason. The Host answers nothing
@@ -218,11 +213,8 @@ type (
 	// with Probed, best within [Timing.Check]; later answers are ignored. With a
 	// challenge, the life has to sign that.
 	Probe struct {
-		Nonce     uint64
-		Life      addr.Life
-		UUID      addr.UUID
-		Epoch     uint64
-		Addresses []string
+		Nonce uint64
+		Contact
 		Challenge []byte
 	}
 
