@@ -74,6 +74,8 @@ func (a *Agent) perform(x verdict.Action, fromHost bool) {
 		a.dialHost()
 	case verdict.Probe:
 		a.probe(x)
+	case verdict.Look:
+		a.lookAt(x)
 	case verdict.Remember:
 		a.remember(x)
 	case verdict.SayDeaf:

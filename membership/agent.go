@@ -399,8 +399,8 @@ func (a *Agent) Report(life addr.Life, e Evidence) {
 	a.post(func() { a.feedMember(verdict.Link{Life: life, Evidence: e}) })
 }
 
-// Watch says whether this node has links in use to life. In a cluster that is
-// too large for lifelines between all, such a life gets one.
+// Watch says whether this node has links in use to life. Such a life gets a lifeline
+// beside those that this node watches in any case ([verdict.Watched]).
 func (a *Agent) Watch(life addr.Life, inUse bool) {
 	a.post(func() {
 		if inUse {

@@ -50,11 +50,6 @@ type Config struct {
 	Timing verdict.Timing
 	// Partial says what becomes of two nodes that lost only each other.
 	Partial verdict.PartialPolicy
-	// LifelineLimit is the number of nodes up to which each keeps a lifeline
-	// to every other one; in larger clusters only lives named by Watch have
-	// one. 0: 64. Negative: only Watch.
-	LifelineLimit int
-
 	// CertificateValidity is how long the certificates are valid that this
 	// host issues, a minute to ten years. Each is renewed after two thirds of its
 	// life. 0: [CertificateValidity].
@@ -152,9 +147,6 @@ func (c *Config) withDefaults() (*Config, error) {
 	}
 	if d.MaxNodes < 0 || d.MaxNodes > MaxNodes {
 		return nil, fmt.Errorf("start membership: at most %d nodes, want 1 to %d", d.MaxNodes, MaxNodes)
-	}
-	if d.LifelineLimit == 0 {
-		d.LifelineLimit = 64
 	}
 	if d.Dial == nil {
 		d.Dial = dialTCP

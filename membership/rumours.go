@@ -125,6 +125,9 @@ func (a *Agent) hearRumours() {
 	for _, w := range a.gossip.TakeWords() {
 		a.hearDeaf(w)
 	}
+	for _, d := range a.gossip.TakeDoubts() {
+		a.hearDoubt(d)
+	}
 }
 
 // forgetHeard drops one member that is gone.

@@ -250,6 +250,8 @@ func (a *agent) perform(x verdict.Action, fromHost bool) {
 		a.dialHost()
 	case verdict.Probe:
 		a.probe(x)
+	case verdict.Look:
+		a.lookAt(x)
 	case verdict.Remember:
 		a.remember(x)
 	case verdict.SayDeaf:

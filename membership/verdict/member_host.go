@@ -294,17 +294,20 @@ func (m *Member) tellDeaf(now time.Time, p *peer) {
 	}
 }
 
-// cutOff reports whether most of the others, the host among them, are silent on
-// their links to us. Then it is not our ways to the host alone that are lost,
+// cutOff reports whether most of those whose silence we would notice, the host and
+// the lives that we watch, are silent on their links to us. Then it is not our ways to the host alone that are lost,
 // and there is no need to wait until gossip has found out too.
 func (m *Member) cutOff() bool {
-	lost := 1 // the host
+	lost, all := 1, 1 // the host
 	for id, p := range m.peers {
-		if id != addr.Host && p.link != 0 {
-			lost++
+		if id != addr.Host && m.Watches(p.node.Life) {
+			all++
+			if p.link != 0 {
+				lost++
+			}
 		}
 	}
-	return lost > 1 && 2*lost > len(m.peers)
+	return lost > 1 && 2*lost > all
 }
 
 // probeSilent asks for other ways to the peers whose links are silent, so that

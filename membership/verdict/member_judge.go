@@ -24,7 +24,7 @@ func (m *Member) linkSays(now time.Time, in Link) {
 	}
 	switch in.Evidence {
 	case LinkAlive:
-		p.link, p.failed = 0, false
+		p.link, p.failed, p.doubted = 0, false, false
 		if p.reported != 0 && p.reported != RumourDead && m.stage == serving {
 			m.send(Report{About: in.Life, Evidence: LinkAlive})
 		}
@@ -112,10 +112,11 @@ func (m *Member) considerReport(now time.Time, p *peer) {
 
 // considerAlone removes a peer on two independent grounds: a dead link and a
 // rumour, or a dead link and a probe that failed, or a rumour and probes that
-// failed for as long as a link may be silent. A peer that only paused for a
-// second answers in time, whatever the rumours.
+// failed for as long as a link may be silent; a watcher's doubt makes us probe as a
+// rumour does. A peer that only paused for a second answers in time, whatever the
+// rumours.
 func (m *Member) considerAlone(now time.Time, p *peer) {
-	if p.bad() == 0 {
+	if p.bad() == 0 && !p.doubted {
 		p.failed = false
 		return
 	}
@@ -207,7 +208,7 @@ func (m *Member) probeEnded(now time.Time, q probe, in Probed) {
 	case q.life.Node == addr.Host && reached:
 		m.hostReached(now)
 	case reached && m.alone:
-		p.link, p.rumour = 0, RumourNone
+		p.link, p.rumour, p.doubted = 0, RumourNone, false
 		m.showState(p)
 	case reached: // the host decides, whom we go on telling of the link
 	default:

@@ -171,7 +171,7 @@ func (m *Member) learn(e Entry) {
 	}
 	if p == nil {
 		p = &peer{node: n}
-		m.peers[l.Node] = p
+		m.peers[l.Node], m.watched = p, nil
 		if l.Node == addr.Host {
 			m.host, m.alone = l, false
 		}
@@ -190,6 +190,7 @@ func (m *Member) learn(e Entry) {
 func (m *Member) removePeer(p *peer, why Reason) {
 	l := p.node.Life
 	delete(m.peers, l.Node)
+	m.watched = nil
 	m.over[l.Node] = max(m.over[l.Node], l.Generation)
 	m.pending[l] = true
 	n := p.node
@@ -237,6 +238,7 @@ func (m *Member) resetView(text string) {
 	m.host, m.alone, m.redial, m.confirm = addr.Life{}, false, time.Time{}, 0
 	m.synced, m.version = false, 0
 	clear(m.peers)
+	m.watched = nil
 	clear(m.over)
 	clear(m.probes)
 	clear(m.pending)

@@ -144,7 +144,7 @@ func (m *Member) hostUntold() bool { return m.told == HostReachable }
 func (m *Member) goodUntil(p *peer) (at time.Time, ok bool) {
 	bad := p.bad()
 	switch {
-	case p.node.Life.Node == addr.Host || bad == 0:
+	case p.node.Life.Node == addr.Host || bad == 0 && !(m.alone && p.doubted):
 		return at, false
 	case m.alone:
 		return m.aloneUntil(p)

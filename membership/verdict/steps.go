@@ -139,6 +139,11 @@ type (
 		Rumour Rumour
 	}
 
+	// Doubt passes on that By doubts Life: while there is no host, each watcher of
+	// a life tells all others when it has heard nothing of it for [Timing.Silence]/2,
+	// or cannot reach it, and again every second. It needs no proof.
+	Doubt struct{ By, Life addr.Life }
+
 	// Probed answers a [Probe].
 	Probed struct {
 		Nonce   uint64
@@ -218,6 +223,10 @@ type (
 		Challenge []byte
 	}
 
+	// Look dials the addresses of a life at once, as [Redial] does, and is answered
+	// by a Link if something is there that answers or refuses; no answer says nothing.
+	Look struct{ Contact }
+
 	// Remember writes the node's newest life with its signed lease, and the
 	// highest accepted term, to the state directory. The shell syncs it before
 	// it performs the actions that follow. A failure is logged and does no harm
@@ -270,6 +279,7 @@ func (Connected) memberInput()  {}
 func (DialFailed) memberInput() {}
 func (Link) memberInput()       {}
 func (Gossip) memberInput()     {}
+func (Doubt) memberInput()      {}
 func (Probed) memberInput()     {}
 func (Handled) memberInput()    {}
 func (Depart) memberInput()     {}
@@ -283,6 +293,7 @@ func (StepDown) action()     {}
 func (Emit) action()         {}
 func (DialHost) action()     {}
 func (Probe) action()        {}
+func (Look) action()         {}
 func (Remember) action()     {}
 func (SayDeaf) action()      {}
 func (Revalidate) action()   {}
