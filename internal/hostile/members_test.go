@@ -136,7 +136,7 @@ func TestControlMessagesThatAreNotOurs(t *testing.T) {
 	other.Epoch++
 	for name, m := range map[string]verdict.Message{
 		"a table":                 verdict.Table{Term: math.MaxUint64, Version: 9, First: true, Last: true, Entries: []verdict.Entry{entry}},
-		"a delta":                 verdict.Delta{Term: math.MaxUint64, Version: 9, Entry: entry},
+		"a delta":                 verdict.Delta{Term: math.MaxUint64, Version: 9, Entries: []verdict.Entry{entry}},
 		"a verdict":               verdict.RemovedLife{Term: math.MaxUint64, Version: 9, Life: victim, Reason: verdict.ReasonCrashed},
 		"a grant":                 verdict.Grant{Term: math.MaxUint64, Life: victim},
 		"a refusal":               verdict.Refused{Term: 1, Code: verdict.RefusedFenced},

@@ -127,7 +127,7 @@ func (d *decoder) message(t frameType) verdict.Message {
 	case typeTable:
 		return d.table()
 	case typeDelta:
-		return verdict.Delta{Term: d.u64(), Version: d.u64(), Entry: d.entry()}
+		return verdict.Delta{Term: d.u64(), Version: d.u64(), Entries: d.entries(verdict.MaxNews)}
 	case typeRemoved:
 		return verdict.RemovedLife{Term: d.u64(), Version: d.u64(), Life: d.life(),
 			Reason: verdict.Reason(d.words(verdict.MaxReason))}
@@ -159,14 +159,17 @@ func (d *decoder) contact() verdict.Contact {
 }
 
 func (d *decoder) table() verdict.Table {
-	m := verdict.Table{Term: d.u64(), Version: d.u64(), First: d.bool(), Last: d.bool()}
-	for range d.count(verdict.MaxEntries) {
+	return verdict.Table{Term: d.u64(), Version: d.u64(), First: d.bool(), Last: d.bool(), Entries: d.entries(verdict.MaxEntries)}
+}
+
+func (d *decoder) entries(limit int) (list []verdict.Entry) {
+	for range d.count(limit) {
 		if d.bad {
 			break
 		}
-		m.Entries = append(m.Entries, d.entry())
+		list = append(list, d.entry())
 	}
-	return m
+	return list
 }
 
 // entry reads a line of the table. Only that of a life which goes on, and which the

@@ -204,7 +204,7 @@ func (e *encoder) hostMessage(m verdict.Message) frameType {
 	case verdict.Delta:
 		e.u64(m.Term)
 		e.u64(m.Version)
-		e.entry(m.Entry)
+		e.entries(m.Entries, verdict.MaxNews)
 		return typeDelta
 	case verdict.RemovedLife:
 		e.u64(m.Term)
@@ -238,8 +238,12 @@ func (e *encoder) table(m verdict.Table) {
 	e.u64(m.Version)
 	e.bool(m.First)
 	e.bool(m.Last)
-	e.count(len(m.Entries), verdict.MaxEntries)
-	for _, x := range m.Entries {
+	e.entries(m.Entries, verdict.MaxEntries)
+}
+
+func (e *encoder) entries(list []verdict.Entry, limit int) {
+	e.count(len(list), limit)
+	for _, x := range list {
 		e.entry(x)
 	}
 }

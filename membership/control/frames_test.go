@@ -60,7 +60,7 @@ var frames = map[string]any{
 	"grant":       verdict.Grant{Term: 1, Life: lifeA, Lease: []byte{8, 9}},
 	"refused":     verdict.Refused{Term: 1, Code: verdict.RefusedFull, Text: "full"},
 	"table":       verdict.Table{Term: 1, Version: 2, First: true, Last: true, Entries: []verdict.Entry{entry, entry}},
-	"delta":       verdict.Delta{Term: 1, Version: 2, Entry: entry},
+	"delta":       verdict.Delta{Term: 1, Version: 2, Entries: []verdict.Entry{entry}},
 	"renew":       Renew{Request: []byte{5, 6}},
 	"certificate": Certificate{Certificate: []byte{1}, Roots: [][]byte{{2}, {3}}, Text: "no"},
 	"keys":        Keys{Seq: 3, Keyring: []byte{4}},
@@ -161,6 +161,7 @@ func TestLimits(t *testing.T) {
 		"reason":      verdict.RemovedLife{Reason: verdict.Reason(long)},
 		"entries":     verdict.Table{Entries: make([]verdict.Entry, verdict.MaxEntries+1)},
 		"certificate": JoinGrant{Certificate: make([]byte, maxCertificate+1)},
+		"news":        verdict.Delta{Entries: make([]verdict.Entry, verdict.MaxNews+1)},
 		"grant":       verdict.Grant{Lease: make([]byte, verdict.MaxLease+1)},
 		"request":     Renew{Request: make([]byte, maxCertificate+1)},
 		"roots":       JoinGrant{Roots: make([][]byte, maxRoots+1)},
@@ -192,11 +193,11 @@ func TestClaimsEnterChecked(t *testing.T) {
 			t.Errorf("%s with %q: %+v, %v, want a malformed frame because of the %s", c.frame, c.bad, got, err, c.why)
 		}
 	}
-	silent := must(AppendFrame(nil, verdict.Delta{Entry: verdict.Entry{Node: verdict.Node{State: verdict.Alive}}}))
+	silent := must(AppendFrame(nil, verdict.Delta{Entries: []verdict.Entry{{Node: verdict.Node{State: verdict.Alive}}}}))
 	if got, err := parse(silent); !errors.Is(err, ErrMalformed) {
 		t.Errorf("an alive node without claims: %+v, %v", got, err)
 	}
-	silent = must(AppendFrame(nil, verdict.Delta{Entry: verdict.Entry{Node: verdict.Node{State: verdict.Suspect}}}))
+	silent = must(AppendFrame(nil, verdict.Delta{Entries: []verdict.Entry{{Node: verdict.Node{State: verdict.Suspect}}}}))
 	if _, err := parse(silent); err != nil {
 		t.Errorf("a node that the host has not heard of: %v", err)
 	}
@@ -205,7 +206,13 @@ func TestClaimsEnterChecked(t *testing.T) {
 func TestLargeTablesAreSplit(t *testing.T) {
 	far := slices.Repeat([]string{strings.Repeat("a", verdict.MaxAddress-2) + ":1"}, verdict.MaxAddresses)
 	big := verdict.Node{State: verdict.Alive}
-	big.Claims = must(verdict.NewClaims(strings.Repeat("n", verdict.MaxName), far, nil))
+	big.Claims = must(verdict.NewClaims(strings.Repeat("n", verdict.MaxName), far,
+		slices.Repeat([]string{strings.Repeat("p", verdict.MaxProvider)}, verdict.MaxProviders)))
+	big.Labels = slices.Repeat([]string{strings.Repeat("l", verdict.MaxLabel)}, verdict.MaxLabels)
+	news := verdict.Delta{Entries: slices.Repeat([]verdict.Entry{{Node: big, Reason: "partitioned-else"}}, verdict.MaxNews)}
+	if _, err := AppendFrame(nil, news); err != nil {
+		t.Errorf("the largest changes do not fit in a frame: %v", err)
+	}
 	whole := verdict.Table{Term: 1, Version: 2, First: true, Last: true}
 	for i := range verdict.MaxEntries {
 		big.Life = addr.Life{Node: addr.NodeID(i), Generation: 1}

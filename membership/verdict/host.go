@@ -24,6 +24,9 @@ type Host struct {
 	ended   map[addr.NodeID]*ending
 	version uint64 // of the table as members see it
 
+	news     []*hostNode // announced, and not told yet
+	newsTold time.Time   // when the last ones were
+
 	sessions map[SessionID]*hostNode // who speaks on a session
 	nonce    uint64                  // of the newest check
 
@@ -206,6 +209,7 @@ func (h *Host) Step(now time.Time, in HostInput) []Action {
 			h.hears(now, n, LinkSilent)
 		}
 	}
+	h.tellNews(now)
 	return h.out.take()
 }
 
@@ -254,6 +258,7 @@ func (h *Host) leave(now time.Time, n *hostNode, m Leave) {
 		h.remove(now, n, ReasonLeft)
 		return
 	}
+	h.tellNewsNow(now)
 	h.version++
 	h.broadcast(nil, RemovedLife{Term: h.term, Version: h.version, Life: m.Life, Reason: ReasonLeft})
 	h.stepDown("the host leaves")

@@ -124,6 +124,7 @@ func (h *Host) renew() {
 
 // renewed begins node 0's life of the new term.
 func (h *Host) renewed(now time.Time, term uint64) {
+	h.tellNewsNow(now)
 	old := h.nodes[0]
 	h.renewing, h.term = false, term
 	h.outage.stalled = false // those who told the end of the old life are answered: no word of them ends the new one

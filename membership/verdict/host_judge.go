@@ -274,6 +274,7 @@ func (h *Host) remove(now time.Time, n *hostNode, why Reason) {
 // removed tells everybody of the end of n, itself included, and turns to who
 // waited for it. The end is always told before the next life begins.
 func (h *Host) removed(now time.Time, n *hostNode) {
+	h.tellNewsNow(now)
 	e := h.end(now, n, n.why)
 	h.drop(n)
 	verdict := RemovedLife{Term: h.term, Life: e.life, Reason: e.reason}

@@ -86,20 +86,23 @@ func (m *Member) contradicts(e Entry) bool {
 	return e.Node.State == Alive && l != m.self && l.Generation <= m.over[l.Node]
 }
 
-// delta applies one change of the table.
+// delta applies changes of the table.
 func (m *Member) delta(now time.Time, d Delta) {
 	if !m.follow(d.Version) {
 		return
 	}
-	switch l := d.Entry.Node.Life; {
-	case l == m.self:
-	case l.Node == addr.Host && m.contradicts(d.Entry):
-		m.reset(now, "the host's life was told to be over, and is not")
-	default:
-		if p := m.peers[l.Node]; p != nil && p.node.Life.Generation < l.Generation {
-			m.removePeer(p, ReasonRestarted)
+	for _, e := range d.Entries {
+		switch l := e.Node.Life; {
+		case l == m.self:
+		case l.Node == addr.Host && m.contradicts(e):
+			m.reset(now, "the host's life was told to be over, and is not")
+			return
+		default:
+			if p := m.peers[l.Node]; p != nil && p.node.Life.Generation < l.Generation {
+				m.removePeer(p, ReasonRestarted)
+			}
+			m.learn(e)
 		}
-		m.learn(d.Entry)
 	}
 }
 

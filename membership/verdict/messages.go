@@ -17,6 +17,7 @@ const (
 	MaxText      = 256          // bytes of a refusal's text
 	MaxReason    = 16           // bytes of a Reason
 	MaxEntries   = 64           // entries of one Table message; a larger table comes in parts
+	MaxNews      = 32           // entries of one Delta; the largest ones fit in a frame
 
 	MaxLabels    = 8  // per node
 	MaxLabel     = 64 // bytes of one label
@@ -206,12 +207,12 @@ type Table struct {
 	Entries []Entry // ≤ MaxEntries, in order of node ID over all parts
 }
 
-// A Delta adds or updates one entry, and makes the table's version Version.
+// A Delta adds or updates entries, and makes the table's version Version.
 // Host → member.
 type Delta struct {
 	Term    uint64
-	Version uint64 // one more than before
-	Entry   Entry
+	Version uint64  // one more than before
+	Entries []Entry // ≤ MaxNews
 }
 
 // A RemovedLife is a verdict: Life is over, for good. Sent to every live

@@ -31,6 +31,9 @@ func (h *Host) Next() time.Time {
 			next.or(h.goodUntil(n))
 		}
 	}
+	if len(h.news) > 0 {
+		next.or(h.newsTold.Add(newsEvery))
+	}
 	if !h.settle.IsZero() {
 		next.or(h.settle)
 	}

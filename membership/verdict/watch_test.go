@@ -46,7 +46,7 @@ func newLonelySeat(t *testing.T) (*seat, []addr.Life) {
 	for i := range 12 {
 		l := addr.Life{Node: addr.NodeID(10 + i), Generation: 1}
 		lives = append(lives, l)
-		s.in(Delta{Term: 5, Version: uint64(11 + i), Entry: entry(l)})
+		s.in(Delta{Term: 5, Version: uint64(11 + i), Entries: []Entry{entry(l)}})
 	}
 	s.in(RemovedLife{Term: 5, Version: 23, Life: hostLife, Reason: ReasonLeft})
 	if !s.m.Alone() || len(s.m.Nodes()) != 13 {
