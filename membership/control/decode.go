@@ -181,7 +181,7 @@ func (d *decoder) entry() (e verdict.Entry) {
 	n.State = verdict.State(d.u8())
 	if name != "" || n.State == verdict.Alive {
 		n.Claims = d.claims(name)
-	} else if d.u8() != 0 || d.u8() != 0 {
+	} else if addresses, providers := d.u8(), d.u8(); addresses|providers != 0 {
 		d.fault(errors.New("addresses or providers of a node without a name"))
 	}
 	n.Labels = d.texts(verdict.MaxLabels, verdict.MaxLabel)
