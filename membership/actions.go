@@ -74,6 +74,8 @@ func (a *Agent) perform(x verdict.Action, fromHost bool) {
 		a.dialHost()
 	case verdict.Probe:
 		a.probe(x)
+	case verdict.Look:
+		a.lookAt(x)
 	case verdict.Remember:
 		a.remember(x)
 	case verdict.SayDeaf:
@@ -136,7 +138,7 @@ func (a *Agent) rememberAgain(o *owedLife) {
 // emit shows an event's effect and hands it to the handlers.
 func (a *Agent) emit(e verdict.Event) {
 	a.note(e)
-	ev := a.log.Info().Stringer("life", e.Node.Life).Str("name", e.Node.Name)
+	ev := a.log.Info().Stringer("life", e.Node.Life).Str("name", e.Node.Name())
 	if e.Reason != "" {
 		ev = ev.Str("reason", string(e.Reason))
 	}

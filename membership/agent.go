@@ -204,8 +204,11 @@ func (a *Agent) start(ctx context.Context) error {
 
 // machines makes the two deciding machines from what is on disk.
 func (a *Agent) machines(ctx context.Context, epoch uint64) error {
-	self, now := a.cfg.identity(epoch), time.Now()
-	lease := a.lastLease()
+	self, err := a.cfg.identity(epoch)
+	if err != nil {
+		return fmt.Errorf("start membership: %w", err)
+	}
+	now, lease := time.Now(), a.lastLease()
 	if a.cfg.host() {
 		if err := a.askForOtherHosts(ctx); err != nil {
 			return err
@@ -231,7 +234,6 @@ func (a *Agent) machines(ctx context.Context, epoch uint64) error {
 			return err
 		}
 	}
-	var err error
 	a.member, err = verdict.NewMember(verdict.MemberConfig{
 		Self:     self,
 		Previous: lease.Life,
@@ -401,8 +403,8 @@ func (a *Agent) Report(life addr.Life, e Evidence) {
 	a.post(func() { a.feedMember(verdict.Link{Life: life, Evidence: e}) })
 }
 
-// Watch says whether this node has links in use to life. In a cluster that is
-// too large for lifelines between all, such a life gets one.
+// Watch says whether this node has links in use to life. Such a life gets a lifeline
+// beside those that this node watches in any case ([verdict.Watched]).
 func (a *Agent) Watch(life addr.Life, inUse bool) {
 	a.post(func() {
 		if inUse {

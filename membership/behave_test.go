@@ -288,40 +288,67 @@ func TestEventsWaitForTheHandlerAndTheLoopDoesNot(t *testing.T) {
 	})
 }
 
-func TestLargeClustersHaveLifelinesOnlyForLinksInUse(t *testing.T) {
+// TestEachLifeHasAFewLifelines: a life has lifelines to its watchers, and to those with
+// which it has links in use, however many others there are.
+func TestEachLifeHasAFewLifelines(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
-		few := func(c *Config) { c.LifelineLimit = -1 }
-		w.host(few)
-		for i := 2; i <= 4; i++ {
-			w.join(i, few)
-		}
-		w.within(5*time.Second, "all see all", func() bool { return mesh(w.all) })
-		time.Sleep(5 * time.Second)
-		lines := func() (n int) {
-			for _, x := range w.all {
-				n += x.a.Status().Lifelines
+		w.cluster(13)
+		time.Sleep(10 * time.Second)
+		few := func() bool {
+			for _, x := range w.all[1:] {
+				if x.a.Status().Lifelines != 8 {
+					return false
+				}
 			}
-			return n
+			return true
 		}
-		if got := lines(); got != 0 {
-			t.Errorf("%d ends of lifelines, want none", got)
-		}
-		a, b := w.node(2), w.node(3)
+		w.within(5*time.Second, "each of twelve has eight lifelines", few)
+		a := w.node(2)
+		i := slices.IndexFunc(w.all, func(x *node) bool {
+			watched := true
+			onLoop(a.a, func() { watched = x == a || x == w.node(1) || a.a.member.Watches(x.life()) })
+			return !watched
+		})
+		b := w.all[i]
 		a.a.Watch(b.life(), true)
 		b.a.Watch(a.life(), true)
-		w.within(3*time.Second, "the pair has a lifeline", func() bool { return lines() == 2 })
+		w.within(3*time.Second, "a pair with links has one too", func() bool {
+			return a.a.Status().Lifelines == 9 && b.a.Status().Lifelines == 9
+		})
+		a.a.Watch(b.life(), false)
+		b.a.Watch(a.life(), false)
+		w.within(3*time.Second, "it is closed again", few)
+		w.kill(b)
+		w.within(100*time.Millisecond, "all others know that it is gone", func() bool { return mesh(w.all) })
 	})
 }
 
-func TestKilledNodeOfALargeClusterIsRemovedAsFast(t *testing.T) {
+// TestWithoutAHostAllLookWhereAWatcherDoubts kills a node, and cuts another one off,
+// while there is no host. Those that do not watch them hear it from those that do, look
+// for themselves, and know as soon.
+func TestWithoutAHostAllLookWhereAWatcherDoubts(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
-		few := func(c *Config) { c.LifelineLimit = -1 }
-		w.host(few)
-		w.join(2, few)
-		w.join(3, few)
-		w.within(5*time.Second, "all see all", func() bool { return mesh(w.all) })
-		w.kill(w.node(3))
-		w.within(100*time.Millisecond, "the others know", func() bool { return mesh(w.all) })
+		w.cluster(14)
+		w.kill(w.node(1))
+		w.within(3*time.Second, "all know that the host is gone", func() bool { return mesh(w.all) })
+		time.Sleep(3 * time.Second)
+		w.kill(w.node(5))
+		w.within(500*time.Millisecond, "all know that a node is gone", func() bool { return mesh(w.all) })
+		cut := w.node(9)
+		life := cut.life()
+		var rest []string
+		for _, n := range w.all {
+			if n != cut {
+				rest = append(rest, ip(n.i))
+			}
+		}
+		w.net.Partition([]string{ip(9)}, rest)
+		knows := func() bool {
+			return !slices.ContainsFunc(w.all, func(n *node) bool {
+				return n != cut && slices.ContainsFunc(n.a.Nodes(), func(x Node) bool { return x.Life == life })
+			})
+		}
+		w.within(3*time.Second, "all others know that it is silent", knows)
 	})
 }
 
@@ -329,7 +356,7 @@ func TestProbeOverTheDataPathDecides(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		var asked atomic.Int32
 		probe := func(c *Config) {
-			c.Probe = func(context.Context, Node) error {
+			c.Probe = func(context.Context, addr.Life) error {
 				asked.Add(1)
 				return nil
 			}

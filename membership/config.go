@@ -50,11 +50,6 @@ type Config struct {
 	Timing verdict.Timing
 	// Partial says what becomes of two nodes that lost only each other.
 	Partial verdict.PartialPolicy
-	// LifelineLimit is the number of nodes up to which each keeps a lifeline
-	// to every other one; in larger clusters only lives named by Watch have
-	// one. 0: 64. Negative: only Watch.
-	LifelineLimit int
-
 	// CertificateValidity is how long the certificates are valid that this
 	// host issues, a minute to ten years. Each is renewed after two thirds of its
 	// life. 0: [CertificateValidity].
@@ -62,7 +57,7 @@ type Config struct {
 
 	// Probe tries to reach a life over the data path: nil if it answered. It
 	// returns when ctx ends at the latest. Nil: a lifeline is opened instead.
-	Probe func(ctx context.Context, n Node) error
+	Probe func(ctx context.Context, life addr.Life) error
 	// OnEvent is told everything that changes, in order, on one goroutine. When
 	// it returns from an EventRemoved the removal counts as handled here.
 	OnEvent func(Event)
@@ -153,9 +148,6 @@ func (c *Config) withDefaults() (*Config, error) {
 	if d.MaxNodes < 0 || d.MaxNodes > MaxNodes {
 		return nil, fmt.Errorf("start membership: at most %d nodes, want 1 to %d", d.MaxNodes, MaxNodes)
 	}
-	if d.LifelineLimit == 0 {
-		d.LifelineLimit = 64
-	}
 	if d.Dial == nil {
 		d.Dial = dialTCP
 	}
@@ -187,14 +179,9 @@ func TimingOf(p gossip.Profile) verdict.Timing {
 }
 
 // identity is what the deciding part is told of this node.
-func (c *Config) identity(epoch uint64) verdict.Identity {
-	return verdict.Identity{
-		UUID:      c.State.Identity().Node,
-		Epoch:     epoch,
-		Name:      c.Node.Name,
-		Addresses: c.Node.Addresses,
-		Providers: c.Node.Providers,
-	}
+func (c *Config) identity(epoch uint64) (verdict.Identity, error) {
+	claims, err := verdict.NewClaims(c.Node.Name, c.Node.Addresses, c.Node.Providers)
+	return verdict.Identity{UUID: c.State.Identity().Node, Epoch: epoch, Claims: claims}, err
 }
 
 var noLife addr.Life

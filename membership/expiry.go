@@ -120,10 +120,10 @@ func (a *Agent) takeRequest(id verdict.SessionID, s *control.Session, m verdict.
 	var err error
 	switch r := m.(type) {
 	case verdict.Join:
-		r.Vouched, err = a.enroller.vouch(s.Identity(), r.Name)
+		r.Vouched, err = a.enroller.vouch(s.Identity(), r.Name())
 		m = r
 	case verdict.Resume:
-		r.Vouched, err = a.enroller.vouch(s.Identity(), r.Name)
+		r.Vouched, err = a.enroller.vouch(s.Identity(), r.Name())
 		m = r
 	case verdict.CheckResult:
 		m = a.believed(s, r)

@@ -28,7 +28,7 @@ func TestEveryLifeHasASignedLeaseOnDisk(t *testing.T) {
 			got, err := control.VerifyLease(must(LoadTrust(other.st, time.Now)), lease.Signed)
 			self := n.a.Self()
 			want := control.Lease{Cluster: n.st.Identity().Cluster, UUID: self.UUID, Key: n.a.cfg.Trust.Identity().Key, Epoch: self.Epoch,
-				Life: self.Life, Term: 1, Since: got.Since, Name: self.Name}
+				Life: self.Life, Term: 1, Since: got.Since, Name: self.Name()}
 			if err != nil || got != want || got.Since.IsZero() {
 				t.Errorf("node %d reads the lease of node %d as %+v, %v, want %+v", other.i, n.i, got, err, want)
 			}
@@ -130,8 +130,7 @@ func TestATermWithoutALeaseMovesNoHost(t *testing.T) {
 				got <- m
 			}
 		}, func(verdict.DownCause, error) {})
-		s.Send(verdict.Join{UUID: end.UUID, Epoch: end.Epoch, Previous: addr.Life{Node: 1, Generation: 1}, Term: 1000,
-			Name: "n3", Addresses: []string{dataAddr(3)}, Lease: nil})
+		s.Send(verdict.Join{Identity: says(end, "n3", dataAddr(3)), Previous: addr.Life{Node: 1, Generation: 1}, Term: 1000})
 		if g := (<-got).(verdict.Grant); g.Life != (addr.Life{Node: 2, Generation: 2}) || g.Term != 1 {
 			t.Errorf("granted %+v, want the node's own ID, in term 1", g)
 		}
@@ -229,7 +228,7 @@ func TestALookAtAHostShowsNoLife(t *testing.T) {
 		n.a.view.self.Life = addr.Life{Node: 99, Generation: 1} // which no host knows
 		n.a.mu.Unlock()
 		self := host.a.Self()
-		at := gossip.Member{UUID: self.UUID, Epoch: self.Epoch, Meta: gossip.Meta{Addresses: self.Addresses}}
+		at := gossip.Member{UUID: self.UUID, Epoch: self.Epoch, Meta: gossip.Meta{Addresses: self.Addresses()}}
 		if term, found := n.a.askHost(at); !found || term != 1 {
 			t.Errorf("the look found %v, term %d; the host says: %s", found, term, host.logged())
 		}

@@ -32,6 +32,8 @@ type line struct {
 	alive  *atomic.Int64 // when up last gave a sign of life, Unix nanoseconds
 	told   int64         // the value of alive that the member was told of
 	silent time.Time     // when it was last told of silence; zero: it is not silent
+
+	doubted time.Time // when the others were last told that this node doubts the life
 }
 
 // A denial is when a peer was first found not to be a life.
@@ -45,14 +47,12 @@ type denial struct {
 // sends again, or the other end has given it up and could not say so.
 func (l *line) heard() bool { return l.up != nil && l.silent.IsZero() }
 
-// tendLines opens the lifelines that should be there, tells the member who is
-// alive and who silent, and forgets the lines of lives that are gone. Without a
-// host it looks for those too who should dial and do not: a node that has no life
-// any more dials nobody. In a large cluster only gossip looks after lives that are
-// not watched.
+// tendLines opens the lifelines that should be there, closes those that need not,
+// tells the member who is alive and who silent, and forgets the lines of lives that
+// are gone. Without a host it looks for those too who should dial and do not: a node
+// that has no life any more dials nobody.
 func (a *Agent) tendLines(now time.Time) {
 	nodes := a.member.Nodes()
-	all := a.cfg.LifelineLimit > 0 && len(nodes) < a.cfg.LifelineLimit
 	if a.hasDeparted() {
 		return
 	}
@@ -64,12 +64,20 @@ func (a *Agent) tendLines(now time.Time) {
 		}
 		k := gossip.Key{UUID: n.UUID, Epoch: n.Epoch}
 		living[k] = true
-		l := a.line(k)
-		a.tellLine(l, n.Life, now)
-		if !all && !a.watched[n.Life] || l.heard() || l.dialing || now.Before(l.retryAt) {
-			continue
+		l := a.lines[k]
+		if l == nil {
+			if !a.wants(n.Life) {
+				continue
+			}
+			l = a.line(k)
 		}
+		a.tellLine(l, n, now)
 		switch {
+		case !a.wants(n.Life):
+			if l.up != nil && l.dialed {
+				l.up.Close("no link in use, and not watched")
+			}
+		case l.heard() || l.dialing || now.Before(l.retryAt):
 		case a.weDial(k):
 			a.dialLine(l, n)
 		case a.member.Alone():
@@ -82,6 +90,9 @@ func (a *Agent) tendLines(now time.Time) {
 		}
 	}
 }
+
+// wants reports whether this node is to have a lifeline to a life.
+func (a *Agent) wants(l addr.Life) bool { return a.watched[l] || a.member.Watches(l) }
 
 // weDial reports whether this node dials the lifeline: the lower UUID does.
 func (a *Agent) weDial(k gossip.Key) bool {
@@ -99,12 +110,15 @@ func (a *Agent) line(k gossip.Key) *line {
 }
 
 // tellLine turns what the lifeline gave since the last tick into evidence.
-func (a *Agent) tellLine(l *line, life addr.Life, now time.Time) {
+func (a *Agent) tellLine(l *line, n Node, now time.Time) {
 	if l.up == nil {
 		return
 	}
-	at := l.alive.Load()
-	due := time.Unix(0, at).Add(a.lineBound())
+	life, at := n.Life, l.alive.Load()
+	due, doubt := time.Unix(0, at).Add(a.lineBound()), time.Unix(0, at).Add(a.timing.Silence/2)
+	if !now.Before(doubt) && l.shown == life {
+		a.tellDoubt(l, n, now)
+	}
 	switch {
 	case at != l.told && now.Before(due):
 		l.told, l.silent = at, time.Time{}
@@ -117,6 +131,8 @@ func (a *Agent) tellLine(l *line, life addr.Life, now time.Time) {
 	}
 	if !l.silent.IsZero() {
 		due = l.silent.Add(a.timing.Silence)
+	} else if a.member.Alone() && now.Before(doubt) {
+		due = doubt
 	}
 	if a.pace.lines.IsZero() || due.Before(a.pace.lines) {
 		a.pace.lines = due
@@ -193,7 +209,7 @@ func (a *Agent) dialLine(l *line, n Node) {
 	a.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(a.ctx, a.timing.Silence)
 		defer cancel()
-		up, met := a.reach(ctx, n, nil)
+		up, met := a.reach(ctx, n.Contact(), nil)
 		if !a.post(func() { a.lineDialed(l, n, up, met) }) && up != nil {
 			up.Abort()
 		}
@@ -207,7 +223,7 @@ func (a *Agent) look(l *line, n Node, limit time.Duration) {
 	a.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(a.ctx, limit)
 		defer cancel()
-		up, met := a.reach(ctx, n, nil)
+		up, met := a.reach(ctx, n.Contact(), nil)
 		a.post(func() {
 			l.dialing = false
 			l.retryAt = time.Now().Add(lineRetry)
@@ -281,6 +297,7 @@ func (a *Agent) tellMet(l *line, n Node, met sight) {
 	case sawFence:
 		a.feedMember(verdict.Link{Life: n.Life, Evidence: verdict.LinkFenced})
 	case sawNobody:
+		a.tellDoubt(l, n, time.Now())
 		a.feedMember(verdict.Link{Life: n.Life, Evidence: verdict.LinkRefused})
 	case sawNoSuchLife:
 		if denied.life != n.Life {
@@ -368,7 +385,7 @@ func (a *Agent) lineDown(l *line, up *control.Lifeline, err error) {
 	var closed *control.ClosedError
 	closedHere := errors.As(err, &closed) && !closed.Remote
 	switch {
-	case !ok, closedHere, a.hasDeparted():
+	case !ok, closedHere, a.hasDeparted(), !a.wants(n.Life):
 	case !a.weDial(l.key):
 		a.look(l, n, a.timing.Redial)
 	case !l.dialing:

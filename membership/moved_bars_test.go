@@ -33,7 +33,7 @@ func TestNodeThatComesBackElsewhereKeepsItsID(t *testing.T) {
 			}
 			got := n.a.Nodes()
 			i := slices.IndexFunc(got, func(x Node) bool { return x.Life == next })
-			if i < 0 || got[i].State != verdict.Alive || !slices.Equal(got[i].Addresses, []string{dataAddr(9)}) {
+			if i < 0 || got[i].State != verdict.Alive || !slices.Equal(got[i].Addresses(), []string{dataAddr(9)}) {
 				t.Errorf("node %d sees %+v, want %v alive at %s", n.i, got, next, dataAddr(9))
 			}
 			if got := removals(n.since(began)); !slices.Equal(got, []string{"removed " + was.String() + " crashed"}) {

@@ -179,10 +179,10 @@ func (w *world) mute(n *node) (*control.Session, addr.Life) {
 		case verdict.Grant:
 			granted <- m.Life
 		case verdict.Check:
-			s.Send(verdict.CheckResult{Nonce: m.Nonce, Target: m.Target, Reached: true})
+			s.Send(verdict.CheckResult{Nonce: m.Nonce, Target: m.Life, Reached: true})
 		}
 	}, func(verdict.DownCause, error) {})
-	s.Send(verdict.Join{UUID: end.UUID, Epoch: end.Epoch, Name: "n3", Addresses: []string{dataAddr(n.i)}})
+	s.Send(verdict.Join{Identity: says(end, "n3", dataAddr(n.i))})
 	return s, <-granted
 }
 
@@ -271,7 +271,7 @@ func TestLabelsComeFromTheToken(t *testing.T) {
 		w.join(3)
 		labels := func(at *node) []string {
 			for _, n := range at.a.Nodes() {
-				if n.Name == "n3" {
+				if n.Name() == "n3" {
 					return n.Labels
 				}
 			}

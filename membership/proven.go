@@ -65,7 +65,7 @@ func (c *circle) meet(nodes []Node) bool {
 	}
 	c.gone = c.gone[max(len(c.gone)-maxGone, 0):]
 	for _, n := range nodes {
-		c.reach(n.Addresses)
+		c.reach(n.Addresses())
 	}
 	c.table = table
 	return true

@@ -38,8 +38,8 @@ func exhausted(err error) bool {
 // reach opens a lifeline to exactly the life that n names. If met is sawAlive, the
 // lifeline is the caller's to start; else there is none.
 // The life is asked to sign the challenge, if there is one.
-func (a *Agent) reach(ctx context.Context, n Node, challenge []byte) (up *control.Lifeline, met sight) {
-	if len(n.Addresses) == 0 {
+func (a *Agent) reach(ctx context.Context, n verdict.Contact, challenge []byte) (up *control.Lifeline, met sight) {
+	if len(n.Addresses()) == 0 {
 		return nil, sawNobody
 	}
 	type result struct {
@@ -48,14 +48,14 @@ func (a *Agent) reach(ctx context.Context, n Node, challenge []byte) (up *contro
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	results := make(chan result, len(n.Addresses))
-	for _, address := range n.Addresses {
+	results := make(chan result, len(n.Addresses()))
+	for _, address := range n.Addresses() {
 		a.wg.Go(func() {
 			up, met := a.reachAt(ctx, address, n, challenge)
 			results <- result{up, met}
 		})
 	}
-	for range n.Addresses {
+	for range n.Addresses() {
 		r := <-results
 		met = max(met, r.met)
 		switch {
@@ -69,7 +69,7 @@ func (a *Agent) reach(ctx context.Context, n Node, challenge []byte) (up *contro
 	return up, met
 }
 
-func (a *Agent) reachAt(ctx context.Context, address string, n Node, challenge []byte) (*control.Lifeline, sight) {
+func (a *Agent) reachAt(ctx context.Context, address string, n verdict.Contact, challenge []byte) (*control.Lifeline, sight) {
 	up, err := a.dialer.Lifeline(ctx, address, control.Target{UUID: n.UUID, Epoch: n.Epoch, Life: n.Life}, challenge)
 	var refused *control.RefusedError
 	switch {
@@ -124,11 +124,10 @@ func (a *Agent) reject(up *control.Lifeline, why error) {
 
 // redial sees for the host whether the process of a life is still there.
 func (a *Agent) redial(x verdict.Redial) {
-	n := Node{Life: x.Life, UUID: x.UUID, Epoch: x.Epoch, Addresses: x.Addresses}
 	a.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(a.ctx, a.timing.Redial)
 		defer cancel()
-		up, met := a.reach(ctx, n, nil)
+		up, met := a.reach(ctx, x.Contact, nil)
 		outcome := verdict.RedialFailed
 		switch met {
 		case sawNothing:
@@ -146,18 +145,17 @@ func (a *Agent) redial(x verdict.Redial) {
 // probe sees whether a life can be reached over the data path, or, to show that to
 // the host, by its answer to a challenge.
 func (a *Agent) probe(x verdict.Probe) {
-	n := Node{Life: x.Life, UUID: x.UUID, Epoch: x.Epoch, Addresses: x.Addresses}
 	a.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(a.ctx, a.timing.Check)
 		defer cancel()
-		reached, proof := a.probeOnce(ctx, n, x.Challenge)
+		reached, proof := a.probeOnce(ctx, x.Contact, x.Challenge)
 		a.post(func() { a.feedMember(verdict.Probed{Nonce: x.Nonce, Reached: reached, Proof: proof}) })
 	})
 }
 
-func (a *Agent) probeOnce(ctx context.Context, n Node, challenge []byte) (reached bool, proof []byte) {
+func (a *Agent) probeOnce(ctx context.Context, n verdict.Contact, challenge []byte) (reached bool, proof []byte) {
 	if a.cfg.Probe != nil && len(challenge) == 0 {
-		return a.cfg.Probe(ctx, n) == nil, nil
+		return a.cfg.Probe(ctx, n.Life) == nil, nil
 	}
 	up, met := a.reach(ctx, n, challenge)
 	if met == sawAlive {

@@ -125,6 +125,9 @@ func (a *Agent) hearRumours() {
 	for _, w := range a.gossip.TakeWords() {
 		a.hearDeaf(w)
 	}
+	for _, d := range a.gossip.TakeDoubts() {
+		a.hearDoubt(d)
+	}
 }
 
 // forgetHeard drops one member that is gone.
@@ -164,7 +167,7 @@ func (a *Agent) rememberMembers(now time.Time) {
 	a.remembered = now
 	var list []state.Member
 	for _, n := range a.member.Nodes() {
-		m := state.Member{Life: n.Life, UUID: n.UUID, Epoch: n.Epoch, Name: n.Name, Addresses: n.Addresses}
+		m := state.Member{Life: n.Life, UUID: n.UUID, Epoch: n.Epoch, Name: n.Name(), Addresses: n.Addresses()}
 		if h, ok := a.heard[gossip.Key{UUID: n.UUID, Epoch: n.Epoch}]; ok {
 			m.Gossip = h.Address.String()
 		}

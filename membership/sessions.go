@@ -181,7 +181,7 @@ func (a *Agent) send(x verdict.Send, fromHost bool) {
 		return
 	}
 	if c, ok := x.Message.(verdict.Check); ok {
-		c.Challenge = a.challenge(c.Nonce, c.Target)
+		c.Challenge = a.challenge(c.Nonce, c.Life)
 		x.Message = c
 	}
 	if err := s.Send(x.Message); errors.Is(err, control.ErrTooLarge) {
@@ -303,7 +303,7 @@ func (a *Agent) hostAddresses() []string {
 	}
 	for _, n := range a.member.Nodes() {
 		if n.Life.Node == addr.Host {
-			add(maxHostAddresses, n.Addresses...)
+			add(maxHostAddresses, n.Addresses()...)
 		}
 	}
 	add(maxHostAddresses-maxGossiped, a.cfg.Seeds...)

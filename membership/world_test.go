@@ -18,6 +18,7 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/bubble"
 	"github.com/fabricd/fabricd/internal/netsim"
+	"github.com/fabricd/fabricd/membership/control"
 	"github.com/fabricd/fabricd/membership/gossip"
 	"github.com/fabricd/fabricd/membership/state"
 	"github.com/fabricd/fabricd/membership/trust"
@@ -308,4 +309,9 @@ func (w *world) isolate(i int) {
 // openState opens the state directory of node i.
 func openState(w *world, i int) (*state.State, error) {
 	return state.Open(filepath.Join(w.dir, fmt.Sprint(i)), state.Options{})
+}
+
+// says returns what an honest node at this end says of itself.
+func says(end control.End, name, address string) verdict.Identity {
+	return verdict.Identity{UUID: end.UUID, Epoch: end.Epoch, Claims: must(verdict.NewClaims(name, []string{address}, []string{"quic"}))}
 }

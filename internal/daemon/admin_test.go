@@ -23,6 +23,7 @@ import (
 	"github.com/fabricd/fabricd/internal/bubble"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/membership"
+	"github.com/fabricd/fabricd/membership/verdict"
 )
 
 // fakeSubject is a node of which only the admin interface exists.
@@ -41,10 +42,16 @@ func newFakeSubject() *fakeSubject {
 }
 
 func testNode(id addr.NodeID, generation addr.Generation, name string) membership.Node {
-	return membership.Node{
-		Life: addr.Life{Node: id, Generation: generation}, Name: name,
-		State: membership.Alive, Addresses: []string{"10.0.0.1:7700"}, Since: time.Now(),
+	return membership.Node{Life: addr.Life{Node: id, Generation: generation},
+		Identity: verdict.Identity{Claims: testClaims(name, "10.0.0.1:7700")}, State: membership.Alive, Since: time.Now()}
+}
+
+func testClaims(name string, addresses ...string) verdict.Claims {
+	c, err := verdict.NewClaims(name, addresses, nil)
+	if err != nil {
+		panic(err)
 	}
+	return c
 }
 
 type fakeRow struct {
@@ -129,7 +136,7 @@ func TestNodesHaveTheFixedForm(t *testing.T) {
 		}
 		r.apply(membership.Event{Kind: membership.EventSelf, Node: testNode(0, 4, "host")}, time.Now())
 		r.apply(membership.Event{Kind: membership.EventAdded, Node: testNode(7, 2, "seven")}, time.Now())
-		r.apply(membership.Event{Kind: membership.EventRemoved, Node: testNode(7, 2, ""), Reason: membership.ReasonCrashed}, time.Now())
+		r.apply(membership.Event{Kind: membership.EventRemoved, Node: membership.Node{Life: addr.Life{Node: 7, Generation: 2}}, Reason: membership.ReasonCrashed}, time.Now())
 		got, err := json.Marshal(r.snapshot(time.Now()))
 		if err != nil {
 			t.Fatal(err)

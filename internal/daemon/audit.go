@@ -107,7 +107,7 @@ func auditEvent(m membership.Audit) audit.Event {
 // auditIncarnation writes that an incarnation began or ended: at the host everybody's, at
 // other nodes their own.
 func (d *Daemon) auditIncarnation(ev membership.Event) {
-	line := audit.Event{Event: audit.Incarnation, Node: ev.Node.UUID.String(), Name: ev.Node.Name, Incarnation: ev.Node.Life.String()}
+	line := audit.Event{Event: audit.Incarnation, Node: ev.Node.UUID.String(), Name: ev.Node.Name(), Incarnation: ev.Node.Life.String()}
 	switch {
 	case ev.Kind == membership.EventSelf && ev.Reason == "":
 	case ev.Kind == membership.EventAdded && d.cfg.Role == RoleHost:

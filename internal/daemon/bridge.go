@@ -55,7 +55,7 @@ func (b *bridge) handle(ev membership.Event) {
 	if b.meet != nil {
 		b.meet(ev)
 	}
-	log := b.log.With().Stringer("peer", n.Life).Str("name", n.Name).Logger()
+	log := b.log.With().Stringer("peer", n.Life).Str("name", n.Name()).Logger()
 	switch ev.Kind {
 	case membership.EventSelf:
 		if ev.Reason == "" {
@@ -65,7 +65,7 @@ func (b *bridge) handle(ev membership.Event) {
 		return
 	case membership.EventAdded:
 		b.engine.NodeUp(peerOf(n))
-		log.Debug().Str("op", "added").Strs("addresses", n.Addresses).Msg("engine knows the node")
+		log.Debug().Str("op", "added").Strs("addresses", n.Addresses()).Msg("engine knows the node")
 	case membership.EventUpdated:
 		b.engine.NodeUpdate(peerOf(n))
 		log.Debug().Str("op", "updated").Str("state", n.State.String()).Msg("engine knows the change")
@@ -131,6 +131,6 @@ func resetReason(ev membership.Event) string {
 }
 
 func peerOf(n membership.Node) driver.Peer {
-	return driver.Peer{Life: n.Life, UUID: n.UUID, Epoch: n.Epoch, Name: n.Name, Labels: n.Labels, Addresses: n.Addresses,
-		Providers: n.Providers, Until: n.Until}
+	return driver.Peer{Life: n.Life, UUID: n.UUID, Epoch: n.Epoch, Name: n.Name(), Labels: n.Labels, Addresses: n.Addresses(),
+		Providers: n.Providers(), Until: n.Until}
 }

@@ -47,7 +47,7 @@ func TestEventsReachTheEngineInOrder(t *testing.T) {
 	self := testNode(3, 2, "me")
 	self.UUID, self.Epoch = addr.UUID{9}, 77
 	moved := testNode(4, 1, "four")
-	moved.Addresses = []string{"10.0.0.9:1"}
+	moved.Claims = testClaims("four", "10.0.0.9:1")
 	for _, ev := range []membership.Event{
 		{Kind: membership.EventSelf, Node: self},
 		{Kind: membership.EventAdded, Node: testNode(4, 1, "four")},

@@ -110,7 +110,7 @@ func (b *breaker) meet(ctx context.Context, ev membership.Event, spawn func(func
 		b.plane.SetSelf(n.Life.Node)
 	case membership.EventAdded, membership.EventUpdated:
 		b.plane.Names.SetID(n.UUID, n.Life.Node)
-		for _, address := range n.Addresses {
+		for _, address := range n.Addresses() {
 			b.plane.Names.SetPlace(n.UUID, address)
 			if _, err := netip.ParseAddrPort(address); err != nil {
 				b.resolve(ctx, n.UUID, address, spawn)

@@ -19,6 +19,7 @@ import (
 	"github.com/fabricd/fabricd/internal/faults"
 	"github.com/fabricd/fabricd/internal/faults/inject"
 	"github.com/fabricd/fabricd/membership"
+	"github.com/fabricd/fabricd/membership/verdict"
 )
 
 // TestLinkFaultsOverTheAdminSocket drives the faults of one of two nodes.
@@ -175,7 +176,7 @@ func TestNamesOfNodesAreLookedUp(t *testing.T) {
 	b := &breaker{plane: plane, layer: inject.New(plane), log: zerolog.Nop(), resolving: make(chan struct{}, 1)}
 	defer b.close()
 	var wg sync.WaitGroup
-	n := membership.Node{Life: addr.Life{Node: 7, Generation: 1}, UUID: addr.UUID{7}, Addresses: []string{"localhost:7700", "10.0.0.7:7700"}}
+	n := membership.Node{Life: addr.Life{Node: 7, Generation: 1}, Identity: verdict.Identity{UUID: addr.UUID{7}, Claims: testClaims("seven", "localhost:7700", "10.0.0.7:7700")}}
 	b.meet(t.Context(), membership.Event{Kind: membership.EventAdded, Node: n}, wg.Go)
 	wg.Wait()
 	for _, at := range []string{"127.0.0.1:7700", "10.0.0.7:7700"} {

@@ -33,7 +33,7 @@ func (k *knownAddresses) meet(ev membership.Event) {
 		return
 	}
 	var at []netip.Addr
-	for _, a := range ev.Node.Addresses {
+	for _, a := range ev.Node.Addresses() {
 		if p, err := netip.ParseAddrPort(a); err == nil && !slices.Contains(at, p.Addr().Unmap()) {
 			at = append(at, p.Addr().Unmap())
 		}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/membership"
+	"github.com/fabricd/fabricd/membership/verdict"
 )
 
 func TestAddressesOfMembersAreKnown(t *testing.T) {
@@ -14,7 +15,11 @@ func TestAddressesOfMembersAreKnown(t *testing.T) {
 	tell := func(kind membership.EventKind, node uint32, addresses ...string) {
 		var u addr.UUID
 		binary.BigEndian.PutUint32(u[:], node)
-		k.meet(membership.Event{Kind: kind, Node: membership.Node{UUID: u, Addresses: addresses}})
+		id := verdict.Identity{UUID: u}
+		if len(addresses) > 0 {
+			id.Claims = testClaims("n", addresses...)
+		}
+		k.meet(membership.Event{Kind: kind, Node: membership.Node{Identity: id}})
 	}
 	want := func(a string, known bool) {
 		t.Helper()
@@ -22,7 +27,7 @@ func TestAddressesOfMembersAreKnown(t *testing.T) {
 			t.Errorf("%s: known %v, want %v", a, !known, known)
 		}
 	}
-	tell(membership.EventAdded, 1, "192.0.2.1:7770", "[2001:db8::1]:7770", "web-1:7770", "nonsense")
+	tell(membership.EventAdded, 1, "192.0.2.1:7770", "[2001:db8::1]:7770", "web-1:7770")
 	tell(membership.EventAdded, 2, "192.0.2.1:7771")
 	want("192.0.2.1", true)
 	want("2001:db8::1", true)

@@ -237,11 +237,11 @@ func (r *roster) list(now time.Time) []NodeInfo {
 }
 
 func infoOf(n membership.Node) NodeInfo {
-	addresses := slices.Clone(n.Addresses)
+	addresses := slices.Clone(n.Addresses())
 	if addresses == nil {
 		addresses = []string{} // an empty list in JSON, not null
 	}
-	return NodeInfo{n.Life.Node, n.Life.Generation, n.Name, n.State.String(), addresses, n.Since.UTC()}
+	return NodeInfo{n.Life.Node, n.Life.Generation, n.Name(), n.State.String(), addresses, n.Since.UTC()}
 }
 
 // eventOf returns the line for ev, n being what is known of its node.

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"time"
 
+	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/driver"
 	"github.com/fabricd/fabricd/internal/faults"
 	"github.com/fabricd/fabricd/internal/status"
@@ -307,8 +308,8 @@ func (d *Daemon) startMembership(ctx context.Context, store *trust.Store, engine
 		MaxNodes:            d.cfg.MaxNodes,
 		Networks:            d.cfg.AllowedNetworks,
 		Audit:               d.auditMembership,
-		Probe: func(ctx context.Context, n membership.Node) error {
-			_, err := engine.Ping(ctx, n.Life.Node)
+		Probe: func(ctx context.Context, life addr.Life) error {
+			_, err := engine.Ping(ctx, life.Node)
 			if errors.Is(err, status.Version) {
 				return nil // an answer: it lives, only no link with it is to be had
 			}

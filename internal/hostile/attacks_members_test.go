@@ -1,8 +1,10 @@
 package hostile
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -37,47 +39,67 @@ func attackClaims(a *arena) error {
 	}
 	var errs []error
 	for what, addresses := range badAddresses {
-		j := b.asks()
-		j.Addresses = addresses
-		errs = append(errs, a.claim(b, "JOIN with "+what, j))
+		errs = append(errs, a.claim(b, "JOIN with "+what, b.asks(), b.name, addresses))
 	}
-	j := b.asks()
-	j.Name = ""
-	errs = append(errs, a.claim(b, "JOIN without a name", j))
+	errs = append(errs, a.claim(b, "JOIN without a name", b.asks(), "", b.asks().Addresses()))
 	for what, addresses := range map[string][]string{"no address": nil, "an empty address": {""}} {
 		errs = append(errs, a.claimAgain(b, what, addresses))
 	}
 	return errors.Join(errs...)
 }
 
-// claim asks for an incarnation with a claim that must be refused.
-func (a *arena) claim(b *badMember, what string, m any) error {
+// claim asks for an incarnation with a claim that must be refused: m, a JOIN or
+// RESUME, with another name and other addresses.
+func (a *arena) claim(b *badMember, what string, m any, name string, addresses []string) error {
 	if !a.f.host().running() {
 		return nil // said already
 	}
-	s, err := b.session()
+	frame, err := control.AppendFrame(nil, m)
+	if err != nil {
+		return err
+	}
+	r, _, err := b.greets(control.ProtoControl, a.f.host(), nil)
 	if err != nil {
 		return fmt.Errorf("%s: the host takes no session: %w", what, err)
 	}
-	defer s.abort()
-	switch err := s.ask(m); {
-	case errors.Is(err, errSaidNothing):
-		return fmt.Errorf("%s: %w", what, err)
-	case err != nil:
-		return nil
+	defer r.c.NetConn().Close()
+	if _, err := r.c.Write(withClaims(frame, name, addresses)); err != nil {
+		return err
 	}
-	life := b.self()
-	for _, m := range a.f.honest() {
-		_ = m.ping(life.Node, 300*time.Millisecond) // that it does not answer is no harm
-	}
-	s.say(verdict.Leave{Life: life})
-	_ = eventually(2*time.Second, func() error { // the next claim shows whether it is over
-		if b.self() == life {
-			return errors.New("it lives")
+	for {
+		switch kind, body, err := r.next(); {
+		case err != nil:
+			return fmt.Errorf("%s: %w: %w", what, errSaidNothing, err)
+		case kind == frameClose && len(body) > 2, kind == frameRefused:
+			return nil
+		case kind == frameGrant:
+			life := addr.Life{Node: addr.NodeID(binary.BigEndian.Uint16(body[8:])), Generation: addr.Generation(binary.BigEndian.Uint32(body[10:]))}
+			for _, m := range a.f.honest() {
+				_ = m.ping(life.Node, 300*time.Millisecond) // that it does not answer is no harm
+			}
+			return fmt.Errorf("%s is granted as %v", what, life)
 		}
-		return nil
-	})
-	return fmt.Errorf("%s is granted as %v", what, life)
+	}
+}
+
+// withClaims replaces what a JOIN or RESUME says of the name and the addresses of its
+// sender, which no encoder of ours would write.
+func withClaims(frame []byte, name string, addresses []string) []byte {
+	const at = control.HeaderLen + 16 + 8 + 6 // behind UUID, epoch and life
+	text := func(b []byte, s string) []byte { return append(binary.BigEndian.AppendUint16(b, uint16(len(s))), s...) }
+	skip := func(b []byte) []byte { return b[2+binary.BigEndian.Uint16(b):] }
+	rest := skip(frame[at:])
+	n := int(rest[0])
+	for rest = rest[1:]; n > 0; n-- {
+		rest = skip(rest)
+	}
+	b := append(text(slices.Clone(frame[:at]), name), byte(len(addresses)))
+	for _, x := range addresses {
+		b = text(b, x)
+	}
+	b = append(b, rest...)
+	binary.BigEndian.PutUint32(b, uint32(len(b)-control.HeaderLen))
+	return b
 }
 
 // claimAgain resumes an incarnation that was granted for honest claims.
@@ -93,8 +115,7 @@ func (a *arena) claimAgain(b *badMember, what string, addresses []string) error 
 		return fmt.Errorf("an honest JOIN is refused: %w", err)
 	}
 	r := b.resumes()
-	r.Addresses = addresses
-	err = a.claim(b, "RESUME with "+what, r)
+	err = a.claim(b, "RESUME with "+what, r, b.name, addresses)
 	s.say(verdict.Leave{Life: r.Life})
 	s.s.Close("left")
 	return err
@@ -209,8 +230,8 @@ func (a *arena) beIt(thief *badMember, victim *machine, lease stolenLease, when 
 		if err != nil {
 			return err
 		}
-		err = s.ask(verdict.Resume{UUID: uuid, Epoch: lease.Epoch, Life: lease.Life, Name: victim.name,
-			Addresses: []string{a.f.ip + ":9"}, Providers: []string{"quic"}, Lease: lease.signed})
+		err = s.ask(verdict.Resume{Identity: says(uuid, lease.Epoch, victim.name, a.f.ip+":9"),
+			Life: lease.Life, Lease: lease.signed})
 		if err == nil {
 			errs = append(errs, fmt.Errorf("RESUME as %s, which is %s, is granted to the thief", victim.name, when))
 		}
@@ -223,9 +244,8 @@ func (a *arena) beIt(thief *badMember, victim *machine, lease stolenLease, when 
 // of its name when it is back.
 func (a *arena) takeName(double *badMember, victim *machine) error {
 	if s, err := double.session(); err == nil {
-		j := double.asks()
-		j.Name = victim.name
-		if err := s.join(j); err != nil {
+		own := double.asks()
+		if err := s.join(verdict.Join{Identity: says(own.UUID, own.Epoch, victim.name, own.Addresses()[0])}); err != nil {
 			a.note("JOIN as %q: %v", victim.name, err)
 		}
 		defer s.abort()
@@ -494,27 +514,9 @@ func attackNames(a *arena) error {
 	}
 	var errs []error
 	for _, name := range []string{"x\x1b]0;owned\a", "x\r\nhost  alive", "x\ty", "a b", "\u202egnp", a.f.honest()[1].name, a.f.host().name} {
-		s, err := b.session()
-		if err != nil {
-			return errors.Join(append(errs, err)...)
+		if err := a.claim(b, fmt.Sprintf("the name %q", name), b.asks(), name, b.asks().Addresses()); err != nil {
+			errs = append(errs, err, a.printed(name))
 		}
-		j := b.asks()
-		j.Name = name
-		switch err := s.join(j); {
-		case errors.Is(err, errSaidNothing):
-			errs = append(errs, fmt.Errorf("the name %q: %w", name, err))
-		case err == nil:
-			errs = append(errs, fmt.Errorf("the name %q is granted", name))
-			errs = append(errs, a.printed(name))
-		}
-		s.say(verdict.Leave{Life: b.self()})
-		_ = eventually(2*time.Second, func() error {
-			if b.self() != (addr.Life{}) {
-				return errors.New("it lives")
-			}
-			return nil
-		})
-		s.s.Close("left")
 	}
 	if token, err := a.f.token(1); err == nil {
 		if c, err := a.f.enrol(token, "y\x1b[2J\r\n"); err == nil {

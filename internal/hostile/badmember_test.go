@@ -140,15 +140,23 @@ func (b *badMember) asks() verdict.Join {
 	if address == "" {
 		address = b.f.ip + ":9"
 	}
-	return verdict.Join{UUID: b.id.Node, Epoch: b.epoch, Name: b.name, Addresses: []string{address}, Providers: []string{"quic"}}
+	return verdict.Join{Identity: says(b.id.Node, b.epoch, b.name, address)}
+}
+
+// says returns what an honest node says of itself.
+func says(u addr.UUID, epoch uint64, name, address string) verdict.Identity {
+	claims, err := verdict.NewClaims(name, []string{address}, []string{"quic"})
+	if err != nil {
+		panic("BUG: hostile: " + err.Error())
+	}
+	return verdict.Identity{UUID: u, Epoch: epoch, Claims: claims}
 }
 
 // resumes is how it asks to keep its incarnation.
 func (b *badMember) resumes() verdict.Resume {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	j := b.asks()
-	return verdict.Resume{UUID: j.UUID, Epoch: j.Epoch, Life: b.life, Name: j.Name, Addresses: j.Addresses, Providers: j.Providers, Lease: b.lease}
+	return verdict.Resume{Identity: b.asks().Identity, Life: b.life, Lease: b.lease}
 }
 
 // end is what it says of itself in an opening.
@@ -245,8 +253,8 @@ func (x *badSession) ping() {
 func (x *badSession) hear(m any) {
 	switch m := m.(type) {
 	case verdict.Check:
-		if m.Target == x.b.self() {
-			x.say(verdict.CheckResult{Nonce: m.Nonce, Target: m.Target, Reached: true})
+		if m.Life == x.b.self() {
+			x.say(verdict.CheckResult{Nonce: m.Nonce, Target: m.Life, Reached: true})
 		} else if x.b.reaches.Load() {
 			x.b.lies.Add(1)
 			x.lie(m)
@@ -283,12 +291,12 @@ func (x *badSession) hear(m any) {
 // member's own key, and with the member's lease in place of one.
 func (x *badSession) lie(m verdict.Check) {
 	self, lease := x.b.end()
-	forged, err := control.SignProof(x.b.store, control.End{UUID: m.UUID, Epoch: m.Epoch, Life: m.Target, Term: self.Term}, m.Challenge)
+	forged, err := control.SignProof(x.b.store, control.End{UUID: m.UUID, Epoch: m.Epoch, Life: m.Life, Term: self.Term}, m.Challenge)
 	if err != nil {
 		return // its certificate is over
 	}
 	for _, proof := range [][]byte{nil, forged, lease} {
-		x.say(verdict.CheckResult{Nonce: m.Nonce, Target: m.Target, Reached: true, Proof: proof})
+		x.say(verdict.CheckResult{Nonce: m.Nonce, Target: m.Life, Reached: true, Proof: proof})
 	}
 }
 
@@ -592,32 +600,44 @@ type stolenLease struct {
 	signed []byte
 }
 
+// greets opens a connection to a node on which the caller writes and reads the frames
+// behind HELLO and WELCOME, whose body it returns.
+func (b *badMember) greets(proto string, to *machine, lease []byte) (*raw, []byte, error) {
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	d := tls.Dialer{Config: b.store.ClientTLS(nil, proto)}
+	c, err := d.DialContext(ctx, "tcp", to.address())
+	if err != nil {
+		return nil, nil, err
+	}
+	_ = c.SetDeadline(time.Now().Add(patience)) // a connection that is open takes one
+	r := &raw{c: c.(*tls.Conn)}
+	self, _ := b.end()
+	hello, err := control.AppendFrame(nil, control.Hello{VersionMin: control.VersionMin, VersionMax: control.VersionMax,
+		Cluster: b.id.Cluster, From: self, Lease: lease})
+	if err == nil {
+		_, err = c.Write(hello)
+	}
+	if err == nil {
+		kind, body, e := r.next()
+		if e == nil && kind == frameWelcome {
+			return r, body, nil
+		}
+		err = fmt.Errorf("frame %d %q instead of a WELCOME: %w", kind, body, e)
+	}
+	c.Close()
+	return nil, nil, err
+}
+
 // steal takes the signed lease that a node shows on a lifeline, as it came over the
 // wire.
 func (b *badMember) steal(from *machine) (stolenLease, error) {
-	ctx, cancel := context.WithTimeout(b.ctx, patience)
-	defer cancel()
-	d := tls.Dialer{Config: b.store.ClientTLS(nil, control.ProtoLifeline)}
-	c, err := d.DialContext(ctx, "tcp", from.address())
+	_, lease := b.end()
+	r, body, err := b.greets(control.ProtoLifeline, from, lease)
 	if err != nil {
 		return stolenLease{}, err
 	}
-	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(patience)) // a connection that is open takes one
-	self, lease := b.end()
-	r := &raw{c: c.(*tls.Conn)}
-	hello, err := control.AppendFrame(nil, control.Hello{VersionMin: control.VersionMin, VersionMax: control.VersionMax,
-		Cluster: b.id.Cluster, From: self, Lease: lease})
-	if err != nil {
-		return stolenLease{}, err
-	}
-	if _, err := c.Write(hello); err != nil {
-		return stolenLease{}, err
-	}
-	kind, body, err := r.next()
-	if err != nil || kind != frameWelcome {
-		return stolenLease{}, fmt.Errorf("frame %d %q instead of a WELCOME: %w", kind, body, err)
-	}
+	defer r.c.NetConn().Close()
 	signed := leaseInWelcome(body)
 	l, err := control.VerifyLease(b.store, signed)
 	return stolenLease{l, signed}, err

@@ -22,7 +22,7 @@ func (c *cluster) greeting() control.Hello {
 
 // join is how it asks for a life.
 func (c *cluster) joining() verdict.Join {
-	return verdict.Join{UUID: c.evilID.Node, Epoch: 1, Name: "evil", Addresses: []string{"127.0.0.1:9"}, Providers: []string{"quic"}}
+	return verdict.Join{Identity: says(c.evilID.Node, 1, "evil", "127.0.0.1:9")}
 }
 
 // dial opens a control connection of the bad node, authenticated and silent.
@@ -129,22 +129,22 @@ func TestControlMessagesThatAreNotOurs(t *testing.T) {
 	c := newCluster(t)
 	one := c.start(c.node("one"))
 	victim, host := one.Self().Life, c.host.Self().Life
-	entry := verdict.Entry{Node: verdict.Node{Life: victim, UUID: addr.UUID{1}, State: verdict.Removed}, Reason: verdict.ReasonCrashed}
+	entry := verdict.Entry{Node: verdict.Node{Life: victim, Identity: verdict.Identity{UUID: addr.UUID{1}}, State: verdict.Removed}, Reason: verdict.ReasonCrashed}
 	foreign := c.joining()
 	foreign.UUID = addr.UUID{1}
 	other := c.joining()
 	other.Epoch++
 	for name, m := range map[string]verdict.Message{
 		"a table":                 verdict.Table{Term: math.MaxUint64, Version: 9, First: true, Last: true, Entries: []verdict.Entry{entry}},
-		"a delta":                 verdict.Delta{Term: math.MaxUint64, Version: 9, Entry: entry},
+		"a delta":                 verdict.Delta{Term: math.MaxUint64, Version: 9, Entries: []verdict.Entry{entry}},
 		"a verdict":               verdict.RemovedLife{Term: math.MaxUint64, Version: 9, Life: victim, Reason: verdict.ReasonCrashed},
 		"a grant":                 verdict.Grant{Term: math.MaxUint64, Life: victim},
 		"a refusal":               verdict.Refused{Term: 1, Code: verdict.RefusedFenced},
-		"a check":                 verdict.Check{Nonce: 1, Target: victim},
+		"a check":                 verdict.Check{Nonce: 1, Contact: verdict.Contact{Life: victim}},
 		"a pong":                  verdict.Pong{Term: math.MaxUint64},
 		"a join of another":       foreign,
 		"a join of another start": other,
-		"a resume of another":     verdict.Resume{UUID: addr.UUID{1}, Epoch: 1, Life: victim},
+		"a resume of another":     verdict.Resume{Identity: foreign.Identity, Life: victim},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := c.session()
@@ -193,7 +193,7 @@ func TestLeasesThatAreNot(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for _, lease := range [][]byte{nil, []byte("a lease"), bytes.Repeat([]byte{0xff}, verdict.MaxLease)} {
 				r := c.session()
-				r.say(verdict.Resume{UUID: c.evilID.Node, Epoch: 1, Life: life, Name: "evil", Lease: lease})
+				r.say(verdict.Resume{Identity: c.joining().Identity, Life: life, Lease: lease})
 				if kind, _ := r.until(frameGrant, frameRefused, frameClose); kind == frameGrant || kind == 0 {
 					t.Errorf("a resume with a lease of %d bytes is answered with frame %d", len(lease), kind)
 				}
@@ -294,7 +294,7 @@ func TestTermsAreNotTakenOnTrust(t *testing.T) {
 	one := c.start(c.node("one"))
 	join := c.joining()
 	join.Term = math.MaxUint64
-	for _, m := range []verdict.Message{join, verdict.Resume{UUID: join.UUID, Epoch: 1, Life: addr.Life{Node: 9, Generation: 9}, Name: "evil", Term: math.MaxUint64}} {
+	for _, m := range []verdict.Message{join, verdict.Resume{Identity: join.Identity, Life: addr.Life{Node: 9, Generation: 9}, Term: math.MaxUint64}} {
 		r := c.session()
 		r.say(m)
 		r.until(frameGrant, frameRefused, frameClose)

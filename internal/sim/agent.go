@@ -78,11 +78,13 @@ func newAgent(p *proc) *agent {
 		sessions: make(map[verdict.SessionID]*tcpEnd), peers: make(map[verdict.SessionID]controlEnd),
 		lines: make(map[lifeKey]*line), rumour: make(map[lifeKey]verdict.Rumour), banned: make(map[addr.UUID]bool), over: make(map[addr.NodeID]addr.Generation)}
 	a.self = controlEnd{uuid: d.uuid, epoch: d.epochs, host: p.at.host}
-	self := verdict.Identity{UUID: d.uuid, Epoch: d.epochs, Name: fmt.Sprintf("node%d", p.at.index),
-		Addresses: []string{p.at.address()}, Providers: []string{"quic"}}
+	claims, err := verdict.NewClaims(fmt.Sprintf("node%d", p.at.index), []string{p.at.address()}, []string{"quic"})
+	if err != nil {
+		panic("BUG: sim: " + err.Error())
+	}
+	self := verdict.Identity{UUID: d.uuid, Epoch: d.epochs, Claims: claims}
 	if p.at.host {
 		d.term++
-		var err error
 		a.host, err = verdict.NewHost(verdict.HostConfig{Self: self, Term: d.term, Leases: d.records(),
 			Cursor: d.cursor, Timing: w.timing, Partial: w.partial}, w.time())
 		if err != nil {
@@ -248,6 +250,8 @@ func (a *agent) perform(x verdict.Action, fromHost bool) {
 		a.dialHost()
 	case verdict.Probe:
 		a.probe(x)
+	case verdict.Look:
+		a.lookAt(x)
 	case verdict.Remember:
 		a.remember(x)
 	case verdict.SayDeaf:

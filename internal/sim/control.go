@@ -258,8 +258,8 @@ const (
 )
 
 // reach opens a lifeline to exactly the life that n names, and says what it met.
-func (a *agent) reach(n verdict.Node, limit time.Duration, done func(up *tcpEnd, met sight)) {
-	m := a.w.machineAt(n.Addresses)
+func (a *agent) reach(n verdict.Contact, limit time.Duration, done func(up *tcpEnd, met sight)) {
+	m := a.w.machineAt(n.Addresses())
 	if m == nil {
 		done(nil, sawNobody)
 		return
@@ -282,7 +282,7 @@ func (a *agent) reach(n verdict.Node, limit time.Duration, done func(up *tcpEnd,
 }
 
 // sees compares who answered with who was meant.
-func (a *agent) sees(n verdict.Node, peer controlEnd) sight {
+func (a *agent) sees(n verdict.Contact, peer controlEnd) sight {
 	l, _ := decodeLease(peer.lease)
 	switch {
 	case peer.epoch != n.Epoch:
@@ -305,8 +305,7 @@ func (a *agent) release(e *tcpEnd) {
 
 // redial sees for the host whether the process of a life is still there.
 func (a *agent) redial(x verdict.Redial) {
-	n := verdict.Node{Life: x.Life, UUID: x.UUID, Epoch: x.Epoch, Addresses: x.Addresses}
-	a.reach(n, a.w.timing.Redial, func(up *tcpEnd, met sight) {
+	a.reach(x.Contact, a.w.timing.Redial, func(up *tcpEnd, met sight) {
 		outcome := verdict.RedialFailed
 		switch met {
 		case sawAlive, sawNoSuchLife: // the process is there, and asks for a life again
@@ -344,6 +343,7 @@ type line struct {
 	alive   time.Duration // when up last gave a sign of life
 	told    time.Duration // the value of alive that the member was told of
 	silent  time.Duration // when it was last told of silence; 0: it is not silent
+	doubted time.Duration // when the others were last told that this node doubts the life; 0: never
 }
 
 // A denial is when a peer was first found not to be a life.
@@ -388,20 +388,17 @@ func (a *agent) beatEvery() time.Duration {
 	return max((t.Check + t.Heartbeat).Truncate(t.Tick), t.Tick)
 }
 
-// lifelines is the number of nodes up to which each keeps one to every other.
-const lifelines = 64
-
 // lineRetry is the pause between two attempts to open a lifeline.
 const lineRetry = time.Second
 
-// tendLines opens the lifelines that should be there, tells the member who is
-// alive and who silent, and forgets the lines of lives that are gone.
+// tendLines opens the lifelines that should be there, closes those that need not,
+// tells the member who is alive and who silent, and forgets the lines of lives that
+// are gone.
 func (a *agent) tendLines() {
 	if a.departed || a.p.dead {
 		return
 	}
 	nodes := a.member.Nodes()
-	all := len(nodes) < lifelines
 	living := make(map[lifeKey]bool, len(nodes))
 	a.pace.lines = 0
 	for _, n := range nodes {
@@ -410,15 +407,18 @@ func (a *agent) tendLines() {
 		}
 		k := lifeKey{n.UUID, n.Epoch}
 		living[k] = true
-		if !all && a.lines[k] == nil {
+		wanted := a.member.Watches(n.Life)
+		if !wanted && a.lines[k] == nil {
 			continue
 		}
 		l := a.line(k)
-		a.tellLine(l, n.Life)
-		if !all || l.heard() || l.dialing || a.w.now < l.retryAt {
-			continue
-		}
+		a.tellLine(l, n)
 		switch {
+		case !wanted:
+			if l.up != nil && l.dialed {
+				l.up.close()
+			}
+		case l.heard() || l.dialing || a.w.now < l.retryAt:
 		case a.weDial(k):
 			a.dialLine(l, n)
 		case a.member.Alone():
@@ -437,12 +437,15 @@ func (a *agent) tendLines() {
 }
 
 // tellLine turns what the lifeline gave since the last tick into evidence.
-func (a *agent) tellLine(l *line, life addr.Life) {
+func (a *agent) tellLine(l *line, n verdict.Node) {
 	if l.up == nil {
 		return
 	}
-	now := a.w.now
-	due := l.alive + a.lineBound()
+	life, now := n.Life, a.w.now
+	due, doubt := l.alive+a.lineBound(), l.alive+a.w.timing.Silence/2
+	if now >= doubt && l.shown == life {
+		a.tellDoubt(l, n)
+	}
 	switch {
 	case l.alive != l.told && now < due:
 		l.told, l.silent = l.alive, 0
@@ -455,6 +458,8 @@ func (a *agent) tellLine(l *line, life addr.Life) {
 	}
 	if l.silent != 0 {
 		due = l.silent + a.w.timing.Silence
+	} else if a.member.Alone() && now < doubt {
+		due = doubt
 	}
 	if a.pace.lines == 0 || due < a.pace.lines {
 		a.pace.lines = due
@@ -499,7 +504,7 @@ func (a *agent) excuseLines() {
 func (a *agent) dialLine(l *line, n verdict.Node) {
 	l.dialing = true
 	self := a.member.Self().Life
-	a.reach(n, a.w.timing.Silence, func(up *tcpEnd, met sight) {
+	a.reach(n.Contact(), a.w.timing.Silence, func(up *tcpEnd, met sight) {
 		l.dialing = false
 		l.retryAt = a.w.now + lineRetry
 		had := l.up
@@ -525,7 +530,7 @@ func (a *agent) dialLine(l *line, n verdict.Node) {
 // it looks: the peer is to dial the one that stays.
 func (a *agent) look(l *line, n verdict.Node, limit time.Duration) {
 	l.dialing = true
-	a.reach(n, limit, func(up *tcpEnd, met sight) {
+	a.reach(n.Contact(), limit, func(up *tcpEnd, met sight) {
 		l.dialing = false
 		l.retryAt = a.w.now + lineRetry
 		a.release(up)
@@ -546,6 +551,7 @@ func (a *agent) tellMet(l *line, n verdict.Node, met sight) {
 	case sawFence:
 		said = verdict.LinkFenced
 	case sawNobody:
+		a.tellDoubt(l, n)
 		said = verdict.LinkRefused
 	case sawNoSuchLife:
 		if denied.life != n.Life {
@@ -617,15 +623,9 @@ func (a *agent) lineDown(l *line, e *tcpEnd) {
 		return
 	}
 	l.up = nil
-	var node verdict.Node
-	ok := false
-	for _, n := range a.member.Nodes() {
-		if n.UUID == l.key.uuid && n.Epoch == l.key.epoch {
-			node, ok = n, true
-		}
-	}
+	node, ok := a.living(l.key)
 	switch {
-	case !ok, e.ending, a.departed:
+	case !ok, e.ending, a.departed, !a.member.Watches(node.Life):
 	case !a.weDial(l.key):
 		a.look(l, node, a.w.timing.Redial)
 	case !l.dialing:

@@ -93,7 +93,7 @@ func (n *node) membership(e verdict.Event) bool {
 		n.up(e.Node)
 	case verdict.EventUpdated:
 		if p := n.peers[life.Node]; p != nil && p.party.Life == life {
-			p.at = n.w.machineAt(e.Node.Addresses)
+			p.at = n.w.machineAt(e.Node.Addresses())
 		}
 	case verdict.EventRemoved:
 		n.lost(life, string(e.Reason))
@@ -146,7 +146,7 @@ func (n *node) up(v verdict.Node) {
 		}
 		n.lost(old.party.Life, "restarted")
 	}
-	n.peers[v.Life.Node] = &peerState{at: n.w.machineAt(v.Addresses),
+	n.peers[v.Life.Node] = &peerState{at: n.w.machineAt(v.Addresses()),
 		party: core.Party{Cluster: n.self.Cluster, Life: v.Life, UUID: v.UUID, Epoch: v.Epoch}}
 	n.announce()
 	n.publish(nodeEvent{kind: verdict.EventAdded, life: v.Life, uuid: v.UUID})

@@ -13,12 +13,38 @@ import (
 	"github.com/fabricd/fabricd/internal/sim"
 )
 
+// alone holds a cluster without its host to the bounds on detection, and has the node
+// that it lost come back with the host.
+func alone(t *testing.T, nodes int, seed uint64) {
+	t.Helper()
+	bound := scenario.Normal.Bound()
+	p, err := sim.Alone(nodes, scenario.Normal, seed)
+	if err != nil {
+		t.Fatalf("%d nodes without a host: %v", nodes, err)
+	}
+	t.Logf("%+v", p)
+	if p.Crash > bound.Crash || p.Silence > bound.Silence || p.Return > bound.Heal || p.False != 0 {
+		t.Errorf("%d nodes without a host: %+v, want a crash known within %v, silence within %v, all back within %v, nobody else removed",
+			nodes, p, bound.Crash, bound.Silence, bound.Heal)
+	}
+}
+
+// TestOneOfManyWithoutAHost stops a node of a hundred for 35 s while the host is away:
+// all others know in time, and it comes back with the host.
+func TestOneOfManyWithoutAHost(t *testing.T) {
+	nodes := 20 // with the race detector
+	if manyNodes {
+		nodes = 100
+	}
+	alone(t, nodes, 1)
+}
+
 // TestScale holds clusters of growing size to what the design promises: a crash
 // is seen in well under a second, silence within the profile's bound, a storm
 // of joins is over in seconds, and nobody else is removed. SIM_PLOT names a file
 // for the picture.
 func TestScale(t *testing.T) {
-	sizes := []int{8, 32}
+	sizes := []int{8, 32, 63}
 	if manyNodes && !testing.Short() {
 		sizes = append(sizes, 100, 200)
 	}
@@ -41,6 +67,7 @@ func TestScale(t *testing.T) {
 			t.Errorf("%d nodes: %d removals of nodes that nothing was done to", n, p.False)
 		}
 		points = append(points, p)
+		alone(t, n, 1)
 	}
 	svg := sim.ScalePlot(points)
 	d := xml.NewDecoder(strings.NewReader(string(svg)))

@@ -3,6 +3,7 @@ package control
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/fabricd/fabricd/fabric/addr"
@@ -13,8 +14,9 @@ import (
 // TestDecoderStaysInItsBudget: no body makes the decoder allocate more than
 // 64 KiB and four times its length, whatever counts and lengths it announces.
 func TestDecoderStaysInItsBudget(t *testing.T) {
-	nothing := verdict.Entry{Node: verdict.Node{Life: addr.Life{Node: 1, Generation: 1}, State: verdict.Alive,
-		Addresses: make([]string, verdict.MaxAddresses), Providers: make([]string, verdict.MaxProviders)}}
+	nothing := verdict.Entry{Node: verdict.Node{Life: addr.Life{Node: 1, Generation: 1}, State: verdict.Alive}}
+	nothing.Node.Claims = must(verdict.NewClaims("n", slices.Repeat([]string{"a:1"}, verdict.MaxAddresses),
+		slices.Repeat([]string{"p"}, verdict.MaxProviders)))
 	bomb := verdict.Table{Term: 1, First: true, Last: true, Entries: make([]verdict.Entry, verdict.MaxEntries)}
 	for i := range bomb.Entries { // small on the wire, large in memory
 		bomb.Entries[i] = nothing

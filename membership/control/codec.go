@@ -109,6 +109,14 @@ func (e *encoder) time(t time.Time) {
 type decoder struct {
 	b   []byte
 	bad bool
+	why error // what of the values cannot be, if that is what is bad
+}
+
+// fault makes the frame malformed because of err, if there is one.
+func (d *decoder) fault(err error) {
+	if err != nil && !d.bad {
+		d.bad, d.why = true, err
+	}
 }
 
 func (d *decoder) take(n int) []byte {

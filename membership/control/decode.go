@@ -1,6 +1,10 @@
 package control
 
 import (
+	"errors"
+	"fmt"
+	"slices"
+
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/membership/verdict"
 )
@@ -11,7 +15,10 @@ import (
 func parseBody(t frameType, b []byte) (any, error) {
 	d := decoder{b: b}
 	f := d.frame(t)
-	if f == nil || !d.finished() {
+	switch {
+	case d.why != nil:
+		return nil, fmt.Errorf("%w: %w", ErrMalformed, d.why)
+	case f == nil || !d.finished():
 		return nil, ErrMalformed
 	}
 	return f, nil
@@ -92,19 +99,17 @@ func (d *decoder) message(t frameType) verdict.Message {
 	switch t {
 	case typeJoin:
 		c := d.claim()
-		return verdict.Join{UUID: c.uuid, Epoch: c.epoch, Name: c.name, Addresses: c.addresses,
-			Providers: c.providers, Previous: c.life, Term: c.term, Lease: c.lease}
+		return verdict.Join{Identity: c.Identity, Previous: c.Life, Term: c.Term, Lease: c.Lease}
 	case typeResume:
 		c := d.claim()
-		return verdict.Resume{UUID: c.uuid, Epoch: c.epoch, Name: c.name, Addresses: c.addresses,
-			Providers: c.providers, Life: c.life, Term: c.term, Lease: c.lease, HostOver: addr.Generation(d.u32())}
+		c.HostOver = addr.Generation(d.u32())
+		return c
 	case typeLeave:
 		return verdict.Leave{Life: d.life()}
 	case typeReport:
 		return verdict.Report{About: d.life(), Evidence: verdict.Evidence(d.u8())}
 	case typeCheck:
-		return verdict.Check{Nonce: d.u64(), Target: d.life(), UUID: d.uuid(), Epoch: d.u64(),
-			Addresses: d.texts(verdict.MaxAddresses, verdict.MaxAddress), Challenge: d.bytes(verdict.MaxChallenge)}
+		return verdict.Check{Nonce: d.u64(), Contact: d.contact(), Challenge: d.bytes(verdict.MaxChallenge)}
 	case typeCheckResult:
 		return verdict.CheckResult{Nonce: d.u64(), Target: d.life(), Reached: d.bool(), Proof: d.bytes(verdict.MaxProof)}
 	case typeAck:
@@ -122,7 +127,7 @@ func (d *decoder) message(t frameType) verdict.Message {
 	case typeTable:
 		return d.table()
 	case typeDelta:
-		return verdict.Delta{Term: d.u64(), Version: d.u64(), Entry: d.entry()}
+		return verdict.Delta{Term: d.u64(), Version: d.u64(), Entries: d.entries(verdict.MaxNews)}
 	case typeRemoved:
 		return verdict.RemovedLife{Term: d.u64(), Version: d.u64(), Life: d.life(),
 			Reason: verdict.Reason(d.words(verdict.MaxReason))}
@@ -130,44 +135,60 @@ func (d *decoder) message(t frameType) verdict.Message {
 	return nil
 }
 
-func (d *decoder) claim() claim {
-	return claim{
-		uuid:      d.uuid(),
-		epoch:     d.u64(),
-		life:      d.life(),
-		name:      d.text(verdict.MaxName),
-		addresses: d.texts(verdict.MaxAddresses, verdict.MaxAddress),
-		providers: d.texts(verdict.MaxProviders, verdict.MaxProvider),
-		term:      d.u64(),
-		lease:     d.bytes(verdict.MaxLease),
-	}
-}
-
-func (d *decoder) table() verdict.Table {
-	m := verdict.Table{Term: d.u64(), Version: d.u64(), First: d.bool(), Last: d.bool()}
-	for range d.count(verdict.MaxEntries) {
-		if d.bad {
-			break
-		}
-		m.Entries = append(m.Entries, d.entry())
-	}
+// claim reads what a Join and a Resume have in common.
+func (d *decoder) claim() (m verdict.Resume) {
+	m.UUID, m.Epoch, m.Life = d.uuid(), d.u64(), d.life()
+	m.Claims = d.claims(d.text(verdict.MaxName))
+	m.Term, m.Lease = d.u64(), d.bytes(verdict.MaxLease)
 	return m
 }
 
-func (d *decoder) entry() verdict.Entry {
-	return verdict.Entry{
-		Node: verdict.Node{
-			Life:      d.life(),
-			UUID:      d.uuid(),
-			Epoch:     d.u64(),
-			Name:      d.text(verdict.MaxName),
-			State:     verdict.State(d.u8()),
-			Addresses: d.texts(verdict.MaxAddresses, verdict.MaxAddress),
-			Providers: d.texts(verdict.MaxProviders, verdict.MaxProvider),
-			Labels:    d.texts(verdict.MaxLabels, verdict.MaxLabel),
-			Until:     d.time(),
-			Since:     d.time(),
-		},
-		Reason: verdict.Reason(d.words(verdict.MaxReason)),
+// claims reads the rest of what a node says of itself. What no node can say makes
+// the frame malformed.
+func (d *decoder) claims(name string) verdict.Claims {
+	addresses := d.texts(verdict.MaxAddresses, verdict.MaxAddress)
+	c, err := verdict.NewClaims(name, addresses, d.texts(verdict.MaxProviders, verdict.MaxProvider))
+	d.fault(err)
+	return c
+}
+
+func (d *decoder) contact() verdict.Contact {
+	c, err := verdict.NewContact(d.life(), d.uuid(), d.u64(), d.texts(verdict.MaxAddresses, verdict.MaxAddress))
+	d.fault(err)
+	return c
+}
+
+func (d *decoder) table() verdict.Table {
+	return verdict.Table{Term: d.u64(), Version: d.u64(), First: d.bool(), Last: d.bool(), Entries: d.entries(verdict.MaxEntries)}
+}
+
+func (d *decoder) entries(limit int) (list []verdict.Entry) {
+	for range d.count(limit) {
+		if d.bad {
+			break
+		}
+		list = append(list, d.entry())
 	}
+	return list
+}
+
+// entry reads a line of the table. Only that of a life which goes on, and which the
+// host has heard of, has claims.
+func (d *decoder) entry() (e verdict.Entry) {
+	n := &e.Node
+	n.Life, n.UUID, n.Epoch = d.life(), d.uuid(), d.u64()
+	name := d.text(verdict.MaxName)
+	n.State = verdict.State(d.u8())
+	if name != "" || n.State == verdict.Alive {
+		n.Claims = d.claims(name)
+	} else if addresses, providers := d.u8(), d.u8(); addresses|providers != 0 {
+		d.fault(errors.New("addresses or providers of a node without a name"))
+	}
+	n.Labels = d.texts(verdict.MaxLabels, verdict.MaxLabel)
+	if slices.ContainsFunc(n.Labels, func(l string) bool { return !addr.ValidName(l) }) {
+		d.fault(fmt.Errorf("the labels %.80q: want words", n.Labels))
+	}
+	n.Until, n.Since = d.time(), d.time()
+	e.Reason = verdict.Reason(d.words(verdict.MaxReason))
+	return e
 }

@@ -138,10 +138,10 @@ func (e *encoder) joinGrant(f JoinGrant) {
 func (e *encoder) message(m verdict.Message) frameType {
 	switch m := m.(type) {
 	case verdict.Join:
-		e.claim(claim{m.UUID, m.Epoch, m.Previous, m.Name, m.Addresses, m.Providers, m.Term, m.Lease})
+		e.claim(m.Identity, m.Previous, m.Term, m.Lease)
 		return typeJoin
 	case verdict.Resume:
-		e.claim(claim{m.UUID, m.Epoch, m.Life, m.Name, m.Addresses, m.Providers, m.Term, m.Lease})
+		e.claim(m.Identity, m.Life, m.Term, m.Lease)
 		e.u32(uint32(m.HostOver))
 		return typeResume
 	case verdict.Leave:
@@ -153,10 +153,10 @@ func (e *encoder) message(m verdict.Message) frameType {
 		return typeReport
 	case verdict.Check:
 		e.u64(m.Nonce)
-		e.life(m.Target)
+		e.life(m.Life)
 		e.uuid(m.UUID)
 		e.u64(m.Epoch)
-		e.texts(m.Addresses, verdict.MaxAddresses, verdict.MaxAddress)
+		e.texts(m.Addresses(), verdict.MaxAddresses, verdict.MaxAddress)
 		e.bytes(m.Challenge, verdict.MaxChallenge)
 		return typeCheck
 	case verdict.CheckResult:
@@ -204,7 +204,7 @@ func (e *encoder) hostMessage(m verdict.Message) frameType {
 	case verdict.Delta:
 		e.u64(m.Term)
 		e.u64(m.Version)
-		e.entry(m.Entry)
+		e.entries(m.Entries, verdict.MaxNews)
 		return typeDelta
 	case verdict.RemovedLife:
 		e.u64(m.Term)
@@ -216,27 +216,21 @@ func (e *encoder) hostMessage(m verdict.Message) frameType {
 	panic(fmt.Sprintf("BUG: control: no frame for %T", m))
 }
 
-// A claim is what Join and Resume have in common.
-type claim struct {
-	uuid      addr.UUID
-	epoch     uint64
-	life      addr.Life
-	name      string
-	addresses []string
-	providers []string
-	term      uint64
-	lease     []byte
+// claim appends what a Join and a Resume have in common.
+func (e *encoder) claim(id verdict.Identity, life addr.Life, term uint64, lease []byte) {
+	e.uuid(id.UUID)
+	e.u64(id.Epoch)
+	e.life(life)
+	e.text(id.Name(), verdict.MaxName)
+	e.claims(id.Claims)
+	e.u64(term)
+	e.bytes(lease, verdict.MaxLease)
 }
 
-func (e *encoder) claim(c claim) {
-	e.uuid(c.uuid)
-	e.u64(c.epoch)
-	e.life(c.life)
-	e.text(c.name, verdict.MaxName)
-	e.texts(c.addresses, verdict.MaxAddresses, verdict.MaxAddress)
-	e.texts(c.providers, verdict.MaxProviders, verdict.MaxProvider)
-	e.u64(c.term)
-	e.bytes(c.lease, verdict.MaxLease)
+// claims appends what a node says of itself beside its name.
+func (e *encoder) claims(c verdict.Claims) {
+	e.texts(c.Addresses(), verdict.MaxAddresses, verdict.MaxAddress)
+	e.texts(c.Providers(), verdict.MaxProviders, verdict.MaxProvider)
 }
 
 func (e *encoder) table(m verdict.Table) {
@@ -244,8 +238,12 @@ func (e *encoder) table(m verdict.Table) {
 	e.u64(m.Version)
 	e.bool(m.First)
 	e.bool(m.Last)
-	e.count(len(m.Entries), verdict.MaxEntries)
-	for _, x := range m.Entries {
+	e.entries(m.Entries, verdict.MaxEntries)
+}
+
+func (e *encoder) entries(list []verdict.Entry, limit int) {
+	e.count(len(list), limit)
+	for _, x := range list {
 		e.entry(x)
 	}
 }
@@ -254,10 +252,9 @@ func (e *encoder) entry(x verdict.Entry) {
 	e.life(x.Node.Life)
 	e.uuid(x.Node.UUID)
 	e.u64(x.Node.Epoch)
-	e.text(x.Node.Name, verdict.MaxName)
+	e.text(x.Node.Name(), verdict.MaxName)
 	e.u8(uint8(x.Node.State))
-	e.texts(x.Node.Addresses, verdict.MaxAddresses, verdict.MaxAddress)
-	e.texts(x.Node.Providers, verdict.MaxProviders, verdict.MaxProvider)
+	e.claims(x.Node.Claims)
 	e.texts(x.Node.Labels, verdict.MaxLabels, verdict.MaxLabel)
 	e.time(x.Node.Until)
 	e.time(x.Node.Since)

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -26,11 +27,12 @@ var (
 	uuidA = addr.UUID{0xA0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
 	uuidB = addr.UUID{0xB0, 15: 0xFF}
 	lifeA = addr.Life{Node: 0x0102, Generation: 0x03040506}
+	sayA  = verdict.Identity{UUID: uuidA, Epoch: 7, Claims: must(verdict.NewClaims("n", []string{"a:1"}, []string{"quic"}))}
 	endA  = End{UUID: uuidA, Epoch: 7, Life: lifeA, Term: 9, Host: true}
 	entry = verdict.Entry{
-		Node: verdict.Node{Life: lifeA, UUID: uuidA, Epoch: 7, Name: "käthe", State: verdict.Alive,
-			Addresses: []string{"10.0.0.1:7946", "[::1]:7946"}, Providers: []string{"quic", "tcp"}, Labels: []string{"db"}, Until: time.Unix(1_800_000_000, 7).UTC(),
-			Since: time.Unix(1_700_000_000, 42).UTC()},
+		Node: verdict.Node{Life: lifeA, Identity: verdict.Identity{UUID: uuidA, Epoch: 7,
+			Claims: must(verdict.NewClaims("kathe", []string{"10.0.0.1:7946", "[::1]:7946"}, []string{"quic", "tcp"}))},
+			State: verdict.Alive, Labels: []string{"db"}, Until: time.Unix(1_800_000_000, 7).UTC(), Since: time.Unix(1_700_000_000, 42).UTC()},
 		Reason: verdict.ReasonCrashed,
 	}
 )
@@ -45,13 +47,11 @@ var frames = map[string]any{
 	"joinask":   JoinAsk{VersionMin: 1, VersionMax: 1, Name: "n", Token: trust.TokenID{1, 2}, Proof: trust.Proof{3, 4}, Request: []byte{5, 6}},
 	"joingrant": JoinGrant{Cluster: uuidB, Host: uuidA, Node: uuidB, Certificate: []byte{1}, Roots: [][]byte{{2}, {3}}, Keyring: []byte{4}, Gossip: "10.0.0.1:7947"},
 
-	"join": verdict.Join{UUID: uuidA, Epoch: 7, Name: "n", Addresses: []string{"a:1"}, Providers: []string{"quic"},
-		Previous: lifeA, Term: 5, Lease: []byte{7}},
-	"resume": verdict.Resume{UUID: uuidA, Epoch: 7, Life: lifeA, Name: "n", Addresses: []string{"a:1"},
-		Providers: []string{"quic"}, Term: 5, HostOver: 4, Lease: []byte{7}},
+	"join":        verdict.Join{Identity: sayA, Previous: lifeA, Term: 5, Lease: []byte{7}},
+	"resume":      verdict.Resume{Identity: sayA, Life: lifeA, Term: 5, HostOver: 4, Lease: []byte{7}},
 	"leave":       verdict.Leave{Life: lifeA},
 	"report":      verdict.Report{About: lifeA, Evidence: verdict.LinkSilent},
-	"check":       verdict.Check{Nonce: 1, Target: lifeA, UUID: uuidA, Epoch: 7, Addresses: []string{"a:1"}, Challenge: []byte{9}},
+	"check":       verdict.Check{Nonce: 1, Contact: must(verdict.NewContact(lifeA, uuidA, 7, []string{"a:1"})), Challenge: []byte{9}},
 	"checkresult": verdict.CheckResult{Nonce: 1, Target: lifeA, Reached: true, Proof: []byte{3}},
 	"ack":         verdict.Ack{Life: lifeA},
 	"ping":        verdict.Ping{Life: lifeA, Nonce: 2, Version: 3},
@@ -60,7 +60,7 @@ var frames = map[string]any{
 	"grant":       verdict.Grant{Term: 1, Life: lifeA, Lease: []byte{8, 9}},
 	"refused":     verdict.Refused{Term: 1, Code: verdict.RefusedFull, Text: "full"},
 	"table":       verdict.Table{Term: 1, Version: 2, First: true, Last: true, Entries: []verdict.Entry{entry, entry}},
-	"delta":       verdict.Delta{Term: 1, Version: 2, Entry: entry},
+	"delta":       verdict.Delta{Term: 1, Version: 2, Entries: []verdict.Entry{entry}},
 	"renew":       Renew{Request: []byte{5, 6}},
 	"certificate": Certificate{Certificate: []byte{1}, Roots: [][]byte{{2}, {3}}, Text: "no"},
 	"keys":        Keys{Seq: 3, Keyring: []byte{4}},
@@ -154,16 +154,14 @@ func TestTextsForPeoplePrint(t *testing.T) {
 func TestLimits(t *testing.T) {
 	long := strings.Repeat("x", 300)
 	for name, f := range map[string]any{
-		"not UTF-8":   verdict.Join{Name: "\xff"},
+		"not UTF-8":   JoinAsk{Name: "\xff"},
 		"bans":        Bans{Nodes: make([]addr.UUID, maxBans+1)},
 		"challenge":   Hello{Challenge: make([]byte, verdict.MaxChallenge+1)},
-		"name":        verdict.Join{Name: long},
-		"addresses":   verdict.Join{Addresses: make([]string, verdict.MaxAddresses+1)},
-		"address":     verdict.Join{Addresses: []string{long}},
-		"providers":   verdict.Resume{Providers: make([]string, verdict.MaxProviders+1)},
+		"name":        JoinAsk{Name: long},
 		"reason":      verdict.RemovedLife{Reason: verdict.Reason(long)},
 		"entries":     verdict.Table{Entries: make([]verdict.Entry, verdict.MaxEntries+1)},
 		"certificate": JoinGrant{Certificate: make([]byte, maxCertificate+1)},
+		"news":        verdict.Delta{Entries: make([]verdict.Entry, verdict.MaxNews+1)},
 		"grant":       verdict.Grant{Lease: make([]byte, verdict.MaxLease+1)},
 		"request":     Renew{Request: make([]byte, maxCertificate+1)},
 		"roots":       JoinGrant{Roots: make([][]byte, maxRoots+1)},
@@ -175,10 +173,45 @@ func TestLimits(t *testing.T) {
 	}
 }
 
+// TestClaimsEnterChecked: a frame that says of a node what no node can say is
+// malformed, and the error says what.
+func TestClaimsEnterChecked(t *testing.T) {
+	text := func(s string) []byte { return append([]byte{0, byte(len(s))}, s...) }
+	for _, c := range []struct{ frame, good, bad, why string }{
+		{"join", "n", "\n", "name"}, {"join", "a:1", "a:0", "address"}, {"join", "quic", "q ic", "provider"},
+		{"resume", "n", "\n", "name"}, {"resume", "a:1", "a:x", "address"}, {"resume", "quic", "q\x1bic", "provider"},
+		{"table", "kathe", "käth", "name"}, {"table", "[::1]:7946", "[::]:17946", "address"}, {"table", "tcp", "t\np", "provider"},
+		{"table", "db", "d ", "labels"}, {"delta", "kathe", "k the", "name"}, {"delta", "10.0.0.1:7946", "10.0.0.1:794x", "address"},
+		{"delta", "quic", "qu/c", "provider"}, {"delta", "db", "d\n", "labels"}, {"check", "a:1", "a;1", "address"},
+	} {
+		b := must(AppendFrame(nil, frames[c.frame]))
+		bad := bytes.Replace(b, text(c.good), text(c.bad), 1)
+		if bytes.Equal(bad, b) {
+			t.Fatalf("%s has no %q", c.frame, c.good)
+		}
+		if got, err := parse(bad); !errors.Is(err, ErrMalformed) || !strings.Contains(err.Error(), "the "+c.why) {
+			t.Errorf("%s with %q: %+v, %v, want a malformed frame because of the %s", c.frame, c.bad, got, err, c.why)
+		}
+	}
+	silent := must(AppendFrame(nil, verdict.Delta{Entries: []verdict.Entry{{Node: verdict.Node{State: verdict.Alive}}}}))
+	if got, err := parse(silent); !errors.Is(err, ErrMalformed) {
+		t.Errorf("an alive node without claims: %+v, %v", got, err)
+	}
+	silent = must(AppendFrame(nil, verdict.Delta{Entries: []verdict.Entry{{Node: verdict.Node{State: verdict.Suspect}}}}))
+	if _, err := parse(silent); err != nil {
+		t.Errorf("a node that the host has not heard of: %v", err)
+	}
+}
+
 func TestLargeTablesAreSplit(t *testing.T) {
-	big := verdict.Node{Name: strings.Repeat("n", verdict.MaxName), UUID: uuidA, State: verdict.Alive}
-	for range verdict.MaxAddresses {
-		big.Addresses = append(big.Addresses, strings.Repeat("a", verdict.MaxAddress))
+	far := slices.Repeat([]string{strings.Repeat("a", verdict.MaxAddress-2) + ":1"}, verdict.MaxAddresses)
+	big := verdict.Node{State: verdict.Alive}
+	big.Claims = must(verdict.NewClaims(strings.Repeat("n", verdict.MaxName), far,
+		slices.Repeat([]string{strings.Repeat("p", verdict.MaxProvider)}, verdict.MaxProviders)))
+	big.Labels = slices.Repeat([]string{strings.Repeat("l", verdict.MaxLabel)}, verdict.MaxLabels)
+	news := verdict.Delta{Entries: slices.Repeat([]verdict.Entry{{Node: big, Reason: "partitioned-else"}}, verdict.MaxNews)}
+	if _, err := AppendFrame(nil, news); err != nil {
+		t.Errorf("the largest changes do not fit in a frame: %v", err)
 	}
 	whole := verdict.Table{Term: 1, Version: 2, First: true, Last: true}
 	for i := range verdict.MaxEntries {

@@ -153,10 +153,10 @@ func TestSessionBelievesWhatALeaseProves(t *testing.T) {
 		life := addr.Life{Node: 4, Generation: 2}
 		node, host, nodeTap, hostTap := b.pair()
 		good := b.leaseOf(life)
-		node.Send(verdict.Join{UUID: uuidB, Epoch: 5, Previous: life, Term: 8})
-		node.Send(verdict.Join{UUID: uuidB, Epoch: 5, Previous: life, Term: 8, Lease: good})
-		node.Send(verdict.Join{UUID: uuidB, Epoch: 5, Previous: life, Term: 2, Lease: good})
-		node.Send(verdict.Resume{UUID: uuidB, Epoch: 5, Life: life, Term: 8, Lease: good})
+		node.Send(verdict.Join{Identity: says(uuidB, 5), Previous: life, Term: 8})
+		node.Send(verdict.Join{Identity: says(uuidB, 5), Previous: life, Term: 8, Lease: good})
+		node.Send(verdict.Join{Identity: says(uuidB, 5), Previous: life, Term: 2, Lease: good})
+		node.Send(verdict.Resume{Identity: says(uuidB, 5), Life: life, Term: 8, Lease: good})
 		host.Send(verdict.Grant{Term: 3, Life: life, Lease: good})
 		time.Sleep(time.Second)
 		got := hostTap.got()
@@ -187,10 +187,10 @@ func TestSessionEndsOverABadLeaseOnBothSides(t *testing.T) {
 	life := addr.Life{Node: 4, Generation: 2}
 	for kind, send := range map[string]func(node, host *Session, lease []byte){
 		"join": func(node, _ *Session, lease []byte) {
-			node.Send(verdict.Join{UUID: uuidB, Epoch: 5, Previous: life, Lease: lease})
+			node.Send(verdict.Join{Identity: says(uuidB, 5), Previous: life, Lease: lease})
 		},
 		"resume": func(node, _ *Session, lease []byte) {
-			node.Send(verdict.Resume{UUID: uuidB, Epoch: 5, Life: life, Lease: lease})
+			node.Send(verdict.Resume{Identity: says(uuidB, 5), Life: life, Lease: lease})
 		},
 		"grant": func(_, host *Session, lease []byte) {
 			host.Send(verdict.Grant{Term: 3, Life: life, Lease: lease})
@@ -281,7 +281,7 @@ func TestALeaseBelongsToAKey(t *testing.T) {
 		tap, hostTap := newTap(), newTap()
 		s.Start(tap.message, tap.ended)
 		host.Start(hostTap.message, hostTap.ended)
-		s.Send(verdict.Resume{UUID: uuidB, Epoch: 5, Life: life, Lease: lease})
+		s.Send(verdict.Resume{Identity: says(uuidB, 5), Life: life, Lease: lease})
 		if err := <-hostTap.down; err == nil || !strings.Contains(err.Error(), "another key") {
 			t.Errorf("RESUME: %v, want a refusal for the key", err)
 		}

@@ -1,9 +1,6 @@
 package control
 
 import (
-	"slices"
-
-	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/membership/trust"
 	"github.com/fabricd/fabricd/membership/verdict"
 )
@@ -100,29 +97,8 @@ func (s *Session) prove(m any) (any, error) {
 		return proveResume(s.store, s.id.Key, m)
 	case verdict.Grant:
 		return m, proveGrant(s.store, s.self, m)
-	case verdict.Table:
-		return m, checkEntries(m.Entries)
-	case verdict.Delta:
-		return m, checkEntries([]verdict.Entry{m.Entry})
 	}
 	return m, nil
-}
-
-// checkEntries refuses lines of a table that cannot have come through the check of
-// a host: what nodes say of themselves is believed as it stands behind here.
-func checkEntries(entries []verdict.Entry) error {
-	for _, e := range entries {
-		if e.Node.State != verdict.Alive {
-			continue // says no more than which life, and of whom
-		}
-		if err := verdict.CheckClaims(e.Node.Name, e.Node.Addresses, e.Node.Providers, nil); err != nil {
-			return Refusef(CodeProtocol, "the table's line of node %s: %v", e.Node.Life, err)
-		}
-		if slices.ContainsFunc(e.Node.Labels, func(l string) bool { return !addr.ValidName(l) }) {
-			return Refusef(CodeProtocol, "the table's line of node %s: labels %q", e.Node.Life, e.Node.Labels)
-		}
-	}
-	return nil
 }
 
 // Send queues m, which is of a type that Start names, and does not wait. It

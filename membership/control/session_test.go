@@ -67,6 +67,11 @@ func must[T any](v T, err error) T {
 	return v
 }
 
+// says returns what an honest node with this UUID says of itself.
+func says(u addr.UUID, epoch uint64) verdict.Identity {
+	return verdict.Identity{UUID: u, Epoch: epoch, Claims: sayA.Claims}
+}
+
 func newBench(t *testing.T, change ...func(*Config)) *bench {
 	b := &bench{
 		t:        t,
@@ -362,9 +367,9 @@ func TestSessionRefusesWhatThePeerMustNotSay(t *testing.T) {
 		m    verdict.Message
 		want string
 	}{
-		"another node's join": {verdict.Join{UUID: addr.UUID{0xEE}, Epoch: 5}, "on a session of node"},
-		"another start":       {verdict.Join{UUID: uuidB, Epoch: 6}, "on a session of start 5"},
-		"another's resume":    {verdict.Resume{UUID: addr.UUID{0xEE}, Epoch: 5}, "on a session of node"},
+		"another node's join": {verdict.Join{Identity: says(addr.UUID{0xEE}, 5)}, "on a session of node"},
+		"another start":       {verdict.Join{Identity: says(uuidB, 6)}, "on a session of start 5"},
+		"another's resume":    {verdict.Resume{Identity: says(addr.UUID{0xEE}, 5)}, "on a session of node"},
 		"a host's message":    {verdict.Grant{Term: 1}, "wrong end"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -20,6 +20,7 @@ type queue struct {
 	pending map[Key]Rumour
 	order   []Key       // of pending, oldest first
 	words   []Word      // at most maxWords
+	doubts  []Doubt     // at most maxDoubts
 	woken   time.Time   // the last time by a rumour about a member that is not proven
 	timer   *time.Timer // wakes for such rumours; nil while there are none
 	closed  bool

@@ -12,7 +12,7 @@ import (
 
 // A Word is what one member says to another in a packet of its own, which the
 // acknowledgements of nothing hold up: it arrives also where the network is cut in
-// the other direction. All that is said is "I do not hear you". Whoever gossips can
+// the other direction. It says "I do not hear you". Whoever gossips can
 // make one, so it proves itself with a secret that the two share. SPEC.md 6 has its
 // bytes.
 type Word struct {
@@ -24,7 +24,7 @@ type Word struct {
 
 const (
 	wordVersion = 1
-	wordDeaf    = 1 // the only thing that is said
+	wordDeaf    = 1
 	wordProved  = 2 + 2*(16+8) + 8
 	wordLen     = wordProved + sha256.Size
 
@@ -104,6 +104,10 @@ func (g *Gossip) TakeWords() []Word { return g.queue.takeWords() }
 // hear takes a word. One that is malformed, meant for somebody else or said by a
 // stranger is dropped.
 func (g *Gossip) hear(b []byte) {
+	if len(b) > 1 && b[1] == wordDoubt {
+		g.hearDoubt(b)
+		return
+	}
 	w, err := parseWord(b)
 	if err != nil || w.To != g.self {
 		return

@@ -46,6 +46,7 @@
 //	CloseSession  flushes, closes                               –
 //	DialHost      opens a control session and its lifeline      Connected, DialFailed
 //	Probe         round trip with a life over the data path     Probed
+//	Look          dials the life                                Link, or nothing
 //	Emit          hands the event to the handlers, in order     Handled, after an EventRemoved
 //	Remember      writes life, lease, term to the state dir.    –
 //	Revalidate    suspends the data links until both ends agree –
@@ -181,7 +182,10 @@
 //
 // While the host is gone the table is frozen, and the member removes a peer
 // when its own link to it is dead and gossip or a fresh probe agrees, or when
-// gossip gave it up and probes fail for the silence bound.
+// gossip gave it up and probes fail for the silence bound. Each life has a fixed
+// number of watchers, [Watched]; a member that is told of the doubt of one of them
+// looks for itself, and removes the life if probes fail for the silence bound. So
+// the time in which the end of a life is known does not depend on how many there are.
 //
 // A member resets itself (EventReset, then Join, then EventSelf) when the host
 // says that its life is over, when a Resume is refused as fenced, when a table

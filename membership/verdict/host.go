@@ -24,6 +24,9 @@ type Host struct {
 	ended   map[addr.NodeID]*ending
 	version uint64 // of the table as members see it
 
+	news     []*hostNode // announced, and not told yet
+	newsTold time.Time   // when the last ones were
+
 	sessions map[SessionID]*hostNode // who speaks on a session
 	nonce    uint64                  // of the newest check
 
@@ -78,6 +81,15 @@ type hostNode struct {
 	complaints map[addr.NodeID]time.Time // who cannot reach it, since when
 }
 
+// name returns the node's name: what it says, or what it said when it was granted
+// its lease.
+func (n *hostNode) name() string {
+	if n.node.None() {
+		return n.lease.Name
+	}
+	return n.node.Name()
+}
+
 // id returns the node's ID.
 func (n *hostNode) id() addr.NodeID { return n.node.Life.Node }
 
@@ -116,7 +128,7 @@ type write struct {
 // grace period, to be resumed. It fails if the configuration or a lease breaks
 // a rule of its type.
 func NewHost(cfg HostConfig, now time.Time) (*Host, error) {
-	if err := cfg.Self.check(nil); err != nil {
+	if err := cfg.Self.check(); err != nil {
 		return nil, fmt.Errorf("host: %w", err)
 	}
 	if cfg.Term == 0 || cfg.Term >= uint64(maxGeneration) {
@@ -161,7 +173,7 @@ func (h *Host) reload(now time.Time, l *Lease) {
 	switch l.State {
 	case LeaseActive:
 		n := &hostNode{lease: l, phase: unclaimed, shown: true, heard: now, gone: now}
-		n.node = Node{Life: l.Life(), UUID: l.UUID, Epoch: l.Epoch, Name: l.Name, State: Suspect, Since: l.Since}
+		n.node = Node{Life: l.Life(), Identity: Identity{UUID: l.UUID, Epoch: l.Epoch}, State: Suspect, Since: l.Since}
 		h.nodes = append(h.nodes, n)
 	case LeaseQuarantine:
 		h.ended[l.ID] = &ending{life: l.Life(), reason: l.Reason, since: now}
@@ -204,6 +216,7 @@ func (h *Host) Step(now time.Time, in HostInput) []Action {
 			h.hears(now, n, LinkSilent)
 		}
 	}
+	h.tellNews(now)
 	return h.out.take()
 }
 
@@ -252,6 +265,7 @@ func (h *Host) leave(now time.Time, n *hostNode, m Leave) {
 		h.remove(now, n, ReasonLeft)
 		return
 	}
+	h.tellNewsNow(now)
 	h.version++
 	h.broadcast(nil, RemovedLife{Term: h.term, Version: h.version, Life: m.Life, Reason: ReasonLeft})
 	h.stepDown("the host leaves")

@@ -1,6 +1,7 @@
 package verdict
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -8,16 +9,6 @@ import (
 
 	"github.com/fabricd/fabricd/fabric/addr"
 )
-
-// identity returns what the message says of its sender.
-func (m Join) identity() Identity {
-	return Identity{UUID: m.UUID, Epoch: m.Epoch, Name: m.Name, Addresses: m.Addresses, Providers: m.Providers}
-}
-
-// identity returns what the message says of its sender.
-func (m Resume) identity() Identity {
-	return Identity{UUID: m.UUID, Epoch: m.Epoch, Name: m.Name, Addresses: m.Addresses, Providers: m.Providers}
-}
 
 func (h *Host) refuse(s SessionID, code Refusal, text string) {
 	h.send(s, Refused{Term: h.term, Code: code, Text: text[:min(len(text), MaxText)]})
@@ -30,7 +21,7 @@ func (h *Host) admit(now time.Time, s SessionID, id Identity, life addr.Life, te
 		h.refuse(s, RefusedStopped, "this host has stepped down")
 		return false
 	}
-	if err := id.check(h.cfg.Networks); err != nil {
+	if err := cmp.Or(id.check(), id.within(h.cfg.Networks)); err != nil {
 		h.refuse(s, RefusedInvalid, err.Error())
 		return false
 	}
@@ -52,7 +43,7 @@ func (h *Host) admit(now time.Time, s SessionID, id Identity, life addr.Life, te
 		return false
 	case term > h.term:
 		h.refuse(s, RefusedTerm, fmt.Sprintf("you know a host of term %d, this one has term %d", term, h.term))
-		h.stepDown(fmt.Sprintf("node %q knows a host of term %d; ours is %d", id.Name, term, h.term))
+		h.stepDown(fmt.Sprintf("node %q knows a host of term %d; ours is %d", id.Name(), term, h.term))
 		return false
 	}
 	return true
@@ -82,7 +73,7 @@ func (h *Host) heed(now time.Time, c Claim) {
 // join answers a Join: at once, after a write, or after the older life of the
 // same UUID is over.
 func (h *Host) join(now time.Time, s SessionID, m Join) {
-	if !h.admit(now, s, m.identity(), m.Previous, m.Term) {
+	if !h.admit(now, s, m.Identity, m.Previous, m.Term) {
 		return
 	}
 	if s == LocalSession {
@@ -102,14 +93,14 @@ func (h *Host) join(now time.Time, s SessionID, m Join) {
 		if h.wait(n, p) {
 			h.remove(now, n, ReasonPartitioned) // its own process gives it up
 		}
-	case !h.nameTaken(s, n, m.UUID, m.Name):
-		h.adopt(now, n, s, m.identity(), m.Vouched) // it never saw our Grant
+	case !h.nameTaken(s, n, m.UUID, m.Name()):
+		h.adopt(now, n, s, m.Identity, m.Vouched) // it never saw our Grant
 	}
 }
 
 // resume answers a Resume: the life goes on, or is over.
 func (h *Host) resume(now time.Time, s SessionID, m Resume) {
-	if !h.admit(now, s, m.identity(), m.Life, m.Term) {
+	if !h.admit(now, s, m.Identity, m.Life, m.Term) {
 		return
 	}
 	if s == LocalSession {
@@ -130,10 +121,10 @@ func (h *Host) resume(now time.Time, s SessionID, m Resume) {
 		h.resumeDoubted(now, s, n)
 		return
 	}
-	if h.nameTaken(s, n, m.UUID, m.Name) {
+	if h.nameTaken(s, n, m.UUID, m.Name()) {
 		return
 	}
-	h.adopt(now, n, s, m.identity(), m.Vouched)
+	h.adopt(now, n, s, m.Identity, m.Vouched)
 }
 
 // resumeDoubted answers a member that has told its applications that our own
@@ -163,6 +154,7 @@ func (h *Host) renew(term uint64) {
 
 // renewed begins node 0's life of the new term.
 func (h *Host) renewed(now time.Time, term uint64) {
+	h.tellNewsNow(now)
 	old := h.nodes[0]
 	h.renewing, h.term = false, term
 	h.table.raise(addr.Generation(term - 1))
@@ -232,10 +224,10 @@ func (h *Host) uncontested(n *hostNode) {
 		return
 	}
 	n.waiting = nil
-	there, here := strings.Join(n.node.Addresses, ", "), strings.Join(w.join.Addresses, ", ")
+	there, here := strings.Join(n.node.Addresses(), ", "), strings.Join(w.join.Addresses(), ", ")
 	h.refuse(w.session, RefusedDuplicate, fmt.Sprintf("life %v at %s has the same UUID and answers: the state directory was copied", n.node.Life, there))
 	h.note("node %q at %s, on session %d, has the identity of the living node %v at %s: a copied state directory",
-		w.join.Name, here, w.session, n.node.Life, there)
+		w.join.Name(), here, w.session, n.node.Life, there)
 }
 
 // grant leases an ID. Nothing is said before it is on disk.
@@ -245,15 +237,15 @@ func (h *Host) grant(now time.Time, p *petition) {
 		h.refuse(p.session, RefusedBusy, "the lease table is not the last one: nodes that had an ID claim it first")
 		return
 	}
-	if h.nameTaken(p.session, nil, m.UUID, m.Name) {
+	if h.nameTaken(p.session, nil, m.UUID, m.Name()) {
 		return
 	}
-	l, err := h.table.grant(now, m.UUID, m.Epoch, m.Name, m.Previous)
+	l, err := h.table.grant(now, m.UUID, m.Epoch, m.Name(), m.Previous)
 	if err != nil {
 		h.refuse(p.session, RefusedFull, err.Error())
 		return
 	}
-	n := &hostNode{lease: l, phase: granting, node: m.identity().node(l.Life()), heard: now}
+	n := &hostNode{lease: l, phase: granting, node: m.Identity.node(l.Life()), heard: now}
 	n.node.Since, n.node.Labels, n.node.Until = now, m.Labels, m.Until
 	h.insert(n)
 	h.attach(n, p.session)
@@ -275,7 +267,7 @@ func (h *Host) awaitsClaims(now time.Time, m Join) bool {
 // be the other one, with a new disk.
 func (h *Host) nameTaken(s SessionID, self *hostNode, u addr.UUID, name string) bool {
 	for _, o := range h.nodes {
-		if o != self && o.node.Name == name {
+		if o != self && o.name() == name {
 			h.refuse(s, RefusedInvalid, fmt.Sprintf("the name %q is that of node %v: choose another one", name, o.node.Life))
 			return true
 		}
@@ -324,8 +316,7 @@ func (h *Host) adopt(now time.Time, n *hostNode, s SessionID, id Identity, v Vou
 		return // granted delivers
 	}
 	h.uncontested(n)
-	changed := n.phase == unclaimed || !n.shown || n.node.Name != id.Name ||
-		!slices.Equal(n.node.Addresses, id.Addresses) || !slices.Equal(n.node.Providers, id.Providers) ||
+	changed := n.phase == unclaimed || !n.shown || !n.node.Claims.Equal(id.Claims) ||
 		!slices.Equal(n.node.Labels, v.Labels) || !n.node.Until.Equal(v.Until)
 	since := n.node.Since
 	n.node = id.node(n.node.Life)

@@ -43,8 +43,8 @@ func (h *Host) down(now time.Time, in Down) {
 // rather than an ended process. The process may also come back by itself.
 func (h *Host) startRedial(now time.Time, n *hostNode, why Reason) {
 	n.redial, n.why = now.Add(h.t.Redial), why
-	if len(n.node.Addresses) > 0 {
-		h.out.add(Redial{Life: n.node.Life, UUID: n.node.UUID, Epoch: n.node.Epoch, Addresses: n.node.Addresses})
+	if len(n.node.Addresses()) > 0 {
+		h.out.add(Redial{n.node.Contact()})
 	}
 }
 
@@ -208,7 +208,7 @@ func (h *Host) hears(now time.Time, n *hostNode, e Evidence) {
 func (h *Host) startCheck(now time.Time, n *hostNode) {
 	h.nonce++
 	n.check = &check{nonce: h.nonce, deadline: h.checkUntil(now, n)}
-	m := Check{Nonce: h.nonce, Target: n.node.Life, UUID: n.node.UUID, Epoch: n.node.Epoch, Addresses: n.node.Addresses}
+	m := Check{Nonce: h.nonce, Contact: n.node.Contact()}
 	ask := func(o *hostNode) {
 		n.check.asked = append(n.check.asked, o.id())
 		h.send(o.session, m)
@@ -274,6 +274,7 @@ func (h *Host) remove(now time.Time, n *hostNode, why Reason) {
 // removed tells everybody of the end of n, itself included, and turns to who
 // waited for it. The end is always told before the next life begins.
 func (h *Host) removed(now time.Time, n *hostNode) {
+	h.tellNewsNow(now)
 	e := h.end(now, n, n.why)
 	h.drop(n)
 	verdict := RemovedLife{Term: h.term, Life: e.life, Reason: e.reason}

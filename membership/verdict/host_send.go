@@ -19,11 +19,39 @@ func (h *Host) broadcast(except *hostNode, m Message) {
 	}
 }
 
-// announce makes n part of the table, or changes its entry, for all but n.
+// newsEvery is the time between two changes of the table, the ends of lives aside, so
+// that a storm of joins is told in few messages. A change that comes alone goes at once.
+const newsEvery = 50 * time.Millisecond
+
+// announce makes n part of the table, or changes its entry. All are told at the end
+// of a Step.
 func (h *Host) announce(n *hostNode) {
 	n.shown = true
-	h.version++
-	h.broadcast(n, Delta{Term: h.term, Version: h.version, Entry: Entry{Node: n.node}})
+	if !slices.Contains(h.news, n) {
+		h.news = append(h.news, n)
+	}
+}
+
+// tellNews tells all of what was announced, if the last time is long enough ago.
+func (h *Host) tellNews(now time.Time) {
+	if len(h.news) > 0 && now.Sub(h.newsTold) >= newsEvery && !h.stopped {
+		h.tellNewsNow(now)
+	}
+}
+
+// tellNewsNow tells all of what was announced. It comes before the end of any life, so
+// that the beginning of one is told however short it was.
+func (h *Host) tellNewsNow(now time.Time) {
+	for part := range slices.Chunk(h.news, MaxNews) {
+		h.version++
+		m := Delta{Term: h.term, Version: h.version}
+		for _, n := range part {
+			m.Entries = append(m.Entries, Entry{Node: n.node})
+		}
+		h.broadcast(nil, m)
+		h.newsTold = now
+	}
+	h.news = nil
 }
 
 // deliver gives n its life, and the table to live by.
@@ -35,7 +63,7 @@ func (h *Host) deliver(n *hostNode) {
 // certify sends n the lease of its life in our term. The lease is on disk.
 func (h *Host) certify(n *hostNode) {
 	h.send(n.session, Grant{Term: h.term, Life: n.node.Life,
-		UUID: n.node.UUID, Epoch: n.node.Epoch, Name: n.node.Name, Since: n.node.Since})
+		UUID: n.node.UUID, Epoch: n.node.Epoch, Name: n.node.Name(), Since: n.node.Since})
 }
 
 // sendTable sends the whole table to n, in parts.

@@ -132,9 +132,9 @@ func (r *hostileRun) proven(h *machine, m Message) bool {
 	}
 	switch m := m.(type) {
 	case Join:
-		return m.UUID == h.uuid && free(m.Name) && (m.Previous == (addr.Life{}) && m.Term == 0 || own(m.Previous))
+		return m.UUID == h.uuid && free(m.Name()) && (m.Previous == (addr.Life{}) && m.Term == 0 || own(m.Previous))
 	case Resume:
-		return m.UUID == h.uuid && free(m.Name) && own(m.Life)
+		return m.UUID == h.uuid && free(m.Name()) && own(m.Life)
 	}
 	return true
 }
@@ -288,7 +288,7 @@ func (r *hostileRun) hostGeneration() addr.Generation {
 func (r *hostileRun) answer(h *machine, rng *rand.Rand) {
 	reached := rng.IntN(4) > 0
 	for _, c := range r.checks {
-		r.say(h, CheckResult{Nonce: c.Nonce, Target: c.Target, Reached: reached})
+		r.say(h, CheckResult{Nonce: c.Nonce, Target: c.Life, Reached: reached})
 		r.say(h, CheckResult{Nonce: c.Nonce + 1 + rng.Uint64N(3), Target: pick(rng, r.lives), Reached: reached})
 	}
 }
@@ -315,7 +315,7 @@ func (r *hostileRun) claim(h *machine, a act, rng *rand.Rand) {
 			}
 		}
 	case a.do == joins, a.do == secondSession && rng.IntN(2) == 0:
-		m := Join{UUID: id.UUID, Epoch: id.Epoch, Name: id.Name, Addresses: id.Addresses, Providers: id.Providers, Previous: own, Term: term}
+		m := Join{Identity: id, Previous: own, Term: term}
 		if rng.IntN(2) == 0 {
 			m.Previous, m.Term = addr.Life{}, 0
 		}
@@ -324,31 +324,27 @@ func (r *hostileRun) claim(h *machine, a act, rng *rand.Rand) {
 		if a.do == saysHostOver {
 			id.Epoch = h.proc.epoch
 		}
-		r.say(h, Resume{UUID: id.UUID, Epoch: id.Epoch, Life: own, Name: id.Name, Addresses: id.Addresses, Providers: id.Providers, Term: term, HostOver: over})
+		r.say(h, Resume{Identity: id, Life: own, Term: term, HostOver: over})
 	}
 }
 
 // identity returns what h says of itself: its own UUID, for it has no other
 // certificate, and names and addresses of others.
 func (r *hostileRun) identity(h, victim *machine, rng *rand.Rand) Identity {
-	id := Identity{UUID: h.uuid, Epoch: h.proc.epoch, Name: h.name(), Addresses: []string{fmt.Sprintf("m%d:1", h.index)}, Providers: []string{"mem"}}
+	id := Identity{UUID: h.uuid, Epoch: h.proc.epoch, Claims: claims(h.name(), fmt.Sprintf("m%d:1", h.index))}
 	other := victim
 	if rng.IntN(3) == 0 {
 		other = r.w.machines[rng.IntN(len(r.w.machines))]
 	}
 	switch rng.IntN(8) {
 	case 0:
-		id.Name = other.name()
+		id.Claims = claims(other.name(), id.Addresses()...)
 	case 1:
-		id.Addresses = []string{fmt.Sprintf("m%d:1", other.index)}
+		id.Claims = claims(h.name(), fmt.Sprintf("m%d:1", other.index))
 	case 2:
-		id.Addresses = nil
-	case 3:
-		id.Name, id.Providers = "", nil
+		id.Claims = Claims{}
 	case 4:
 		id.Epoch += uint64(rng.IntN(5)) - 2
-	case 5:
-		id.Name = string(make([]byte, MaxName+rng.IntN(2)))
 	}
 	return id
 }

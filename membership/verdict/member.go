@@ -50,6 +50,7 @@ type Member struct {
 	behind  int // pongs in a row that knew a newer version
 	parts   []Entry
 	peers   map[addr.NodeID]*peer // all others who live, as we told our handlers
+	watched map[addr.Life]bool    // of peers; nil: they have changed
 	over    map[addr.NodeID]addr.Generation
 	pending map[addr.Life]bool // removals whose handlers run
 
@@ -84,6 +85,9 @@ type peer struct {
 	failed bool      // the last probe failed, and nothing good came since
 	tried  time.Time // when the last probe ended
 	asked  time.Time // when the first of the probes that failed in a row began
+
+	doubted bool      // a watcher doubts it, and it has not answered us since
+	looked  time.Time // when we last looked because of that
 }
 
 // A probe is a Probe that is not answered yet.
@@ -100,7 +104,7 @@ const maxProbes = 1024
 // NewMember returns a Member that seeks its host. It fails if the
 // configuration breaks a rule of its type.
 func NewMember(cfg MemberConfig, now time.Time) (*Member, error) {
-	if err := cfg.Self.check(nil); err != nil {
+	if err := cfg.Self.check(); err != nil {
 		return nil, fmt.Errorf("member: %w", err)
 	}
 	m := &Member{
@@ -144,6 +148,8 @@ func (m *Member) Step(now time.Time, in MemberInput) []Action {
 		m.linkSays(now, in)
 	case Gossip:
 		m.gossipSays(now, in)
+	case Doubt:
+		m.doubted(now, in)
 	case Probed:
 		m.probeSays(now, in)
 	case Handled:
@@ -196,7 +202,7 @@ func (m *Member) stoodStill(now time.Time, by time.Duration) {
 // forgetEvidence makes every peer unsuspected, and probes start over.
 func (m *Member) forgetEvidence() {
 	for _, p := range m.sorted() {
-		p.link, p.rumour, p.failed, p.probe = 0, RumourNone, false, 0
+		p.link, p.rumour, p.failed, p.probe, p.doubted = 0, RumourNone, false, 0, false
 		p.reported = 0
 		m.showState(p)
 	}

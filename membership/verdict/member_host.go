@@ -23,16 +23,13 @@ func (m *Member) connected(now time.Time, s SessionID) {
 
 // ask sends the request on the open session.
 func (m *Member) ask(now time.Time) {
-	id := m.cfg.Self
 	m.stage, m.synced, m.parts = asking, false, nil
 	m.askAt, m.deadline = time.Time{}, now.Add(m.t.Silence)
 	if m.self == (addr.Life{}) {
-		m.send(Join{UUID: id.UUID, Epoch: id.Epoch, Name: id.Name, Addresses: id.Addresses,
-			Providers: id.Providers, Previous: m.previous, Term: m.term, Lease: m.lease})
+		m.send(Join{Identity: m.cfg.Self, Previous: m.previous, Term: m.term, Lease: m.lease})
 		return
 	}
-	m.send(Resume{UUID: id.UUID, Epoch: id.Epoch, Life: m.self, Name: id.Name, Addresses: id.Addresses,
-		Providers: id.Providers, Term: m.term, HostOver: m.over[addr.Host], Lease: m.lease})
+	m.send(Resume{Identity: m.cfg.Self, Life: m.self, Term: m.term, HostOver: m.over[addr.Host], Lease: m.lease})
 }
 
 func (m *Member) dialFailed(now time.Time, in DialFailed) {
@@ -324,17 +321,20 @@ func (m *Member) tellDeaf(now time.Time, p *peer) {
 	}
 }
 
-// cutOff reports whether most of the others, the host among them, are silent on
-// their links to us. Then it is not our ways to the host alone that are lost,
+// cutOff reports whether most of those whose silence we would notice, the host and
+// the lives that we watch, are silent on their links to us. Then it is not our ways to the host alone that are lost,
 // and there is no need to wait until gossip has found out too.
 func (m *Member) cutOff() bool {
-	lost := 1 // the host
+	lost, all := 1, 1 // the host
 	for id, p := range m.peers {
-		if id != addr.Host && p.link != 0 {
-			lost++
+		if id != addr.Host && m.Watches(p.node.Life) {
+			all++
+			if p.link != 0 {
+				lost++
+			}
 		}
 	}
-	return lost > 1 && 2*lost > len(m.peers)
+	return lost > 1 && 2*lost > all
 }
 
 // probeSilent asks for other ways to the peers whose links are silent, so that

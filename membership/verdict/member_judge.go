@@ -24,7 +24,7 @@ func (m *Member) linkSays(now time.Time, in Link) {
 	}
 	switch in.Evidence {
 	case LinkAlive:
-		p.link, p.failed = 0, false
+		p.link, p.failed, p.doubted = 0, false, false
 		if p.reported != 0 && p.reported != RumourDead && m.stage == serving {
 			m.send(Report{About: in.Life, Evidence: LinkAlive})
 		}
@@ -112,10 +112,11 @@ func (m *Member) considerReport(now time.Time, p *peer) {
 
 // considerAlone removes a peer on two independent grounds: a dead link and a
 // rumour, or a dead link and a probe that failed, or a rumour and probes that
-// failed for as long as a link may be silent. A peer that only paused for a
-// second answers in time, whatever the rumours.
+// failed for as long as a link may be silent; a watcher's doubt makes us probe as a
+// rumour does. A peer that only paused for a second answers in time, whatever the
+// rumours.
 func (m *Member) considerAlone(now time.Time, p *peer) {
-	if p.bad() == 0 {
+	if p.bad() == 0 && !p.doubted {
 		p.failed = false
 		return
 	}
@@ -152,22 +153,21 @@ func (m *Member) startProbe(now time.Time, p *peer) {
 	}
 	p.probe = m.probed
 	m.probes[m.probed] = probe{life: p.node.Life, deadline: now.Add(m.t.Check)}
-	m.out.add(Probe{Nonce: m.probed, Life: p.node.Life, UUID: p.node.UUID, Epoch: p.node.Epoch, Addresses: p.node.Addresses})
+	m.out.add(Probe{Nonce: m.probed, Contact: p.node.Contact()})
 }
 
 // check looks at a life for the host. Our own needs no look: the answer is it.
 func (m *Member) check(now time.Time, c Check) {
-	if c.Target == m.self {
-		m.send(CheckResult{Nonce: c.Nonce, Target: c.Target, Reached: true})
+	if c.Life == m.self {
+		m.send(CheckResult{Nonce: c.Nonce, Target: c.Life, Reached: true})
 		return
 	}
-	if len(m.probes) >= maxProbes || len(c.Addresses) > MaxAddresses || len(c.Challenge) > MaxChallenge {
+	if len(m.probes) >= maxProbes || len(c.Challenge) > MaxChallenge {
 		return
 	}
 	m.probed++
-	m.probes[m.probed] = probe{life: c.Target, deadline: now.Add(m.t.Check), check: c.Nonce}
-	m.out.add(Probe{Nonce: m.probed, Life: c.Target, UUID: c.UUID, Epoch: c.Epoch, Addresses: c.Addresses,
-		Challenge: c.Challenge})
+	m.probes[m.probed] = probe{life: c.Life, deadline: now.Add(m.t.Check), check: c.Nonce}
+	m.out.add(Probe{Nonce: m.probed, Contact: c.Contact, Challenge: c.Challenge})
 }
 
 func (m *Member) probeSays(now time.Time, in Probed) {
@@ -208,7 +208,7 @@ func (m *Member) probeEnded(now time.Time, q probe, in Probed) {
 	case q.life.Node == addr.Host && reached:
 		m.hostReached(now)
 	case reached && m.alone:
-		p.link, p.rumour = 0, RumourNone
+		p.link, p.rumour, p.doubted = 0, RumourNone, false
 		m.showState(p)
 	case reached: // the host decides, whom we go on telling of the link
 	default:

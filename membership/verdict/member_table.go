@@ -86,20 +86,23 @@ func (m *Member) contradicts(e Entry) bool {
 	return e.Node.State == Alive && l != m.self && l.Generation <= m.over[l.Node]
 }
 
-// delta applies one change of the table.
+// delta applies changes of the table.
 func (m *Member) delta(now time.Time, d Delta) {
 	if !m.follow(d.Version) {
 		return
 	}
-	switch l := d.Entry.Node.Life; {
-	case l == m.self:
-	case l.Node == addr.Host && m.contradicts(d.Entry):
-		m.reset(now, "the host's life was told to be over, and is not")
-	default:
-		if p := m.peers[l.Node]; p != nil && p.node.Life.Generation < l.Generation {
-			m.removePeer(p, ReasonRestarted)
+	for _, e := range d.Entries {
+		switch l := e.Node.Life; {
+		case l == m.self:
+		case l.Node == addr.Host && m.contradicts(e):
+			m.reset(now, "the host's life was told to be over, and is not")
+			return
+		default:
+			if p := m.peers[l.Node]; p != nil && p.node.Life.Generation < l.Generation {
+				m.removePeer(p, ReasonRestarted)
+			}
+			m.learn(e)
 		}
-		m.learn(d.Entry)
 	}
 }
 
@@ -171,15 +174,14 @@ func (m *Member) learn(e Entry) {
 	}
 	if p == nil {
 		p = &peer{node: n}
-		m.peers[l.Node] = p
+		m.peers[l.Node], m.watched = p, nil
 		if l.Node == addr.Host {
 			m.host, m.alone = l, false
 		}
 		m.emit(Event{Kind: EventAdded, Node: n})
 		return
 	}
-	changed := p.node.Name != n.Name || !slices.Equal(p.node.Addresses, n.Addresses) ||
-		!slices.Equal(p.node.Providers, n.Providers) || !slices.Equal(p.node.Labels, n.Labels) || !p.node.Until.Equal(n.Until)
+	changed := !p.node.Claims.Equal(n.Claims) || !slices.Equal(p.node.Labels, n.Labels) || !p.node.Until.Equal(n.Until)
 	n.State = p.node.State
 	p.node = n
 	if changed {
@@ -191,6 +193,7 @@ func (m *Member) learn(e Entry) {
 func (m *Member) removePeer(p *peer, why Reason) {
 	l := p.node.Life
 	delete(m.peers, l.Node)
+	m.watched = nil
 	m.over[l.Node] = max(m.over[l.Node], l.Generation)
 	m.pending[l] = true
 	n := p.node
@@ -238,6 +241,7 @@ func (m *Member) resetView(text string) {
 	m.host, m.alone, m.redial, m.confirm = addr.Life{}, false, time.Time{}, 0
 	m.synced, m.version = false, 0
 	clear(m.peers)
+	m.watched = nil
 	clear(m.over)
 	clear(m.probes)
 	clear(m.pending)

@@ -23,7 +23,7 @@ var (
 )
 
 func entry(l addr.Life) Entry {
-	return Entry{Node: Node{Life: l, UUID: uuid(byte(l.Node + 1)), State: Alive, Addresses: []string{"a:1"}}}
+	return Entry{Node: Node{Life: l, Identity: identity(byte(l.Node + 1)), State: Alive}}
 }
 
 // newSeat returns a member that serves in term 5, with the host and one peer.
@@ -111,7 +111,7 @@ func TestRemovalIsToldOnceAndAcknowledgedWhenHandled(t *testing.T) {
 func TestNewLifeComesAfterTheEndOfTheOld(t *testing.T) {
 	s := newSeat(t)
 	next := addr.Life{Node: peerLife.Node, Generation: peerLife.Generation + 1}
-	out := s.in(Delta{Term: 5, Version: 11, Entry: entry(next)})
+	out := s.in(Delta{Term: 5, Version: 11, Entries: []Entry{entry(next)}})
 	s.wantEvents(out, EventRemoved, EventAdded)
 	out = s.in(RemovedLife{Term: 5, Version: 12, Life: peerLife, Reason: ReasonRestarted})
 	s.wantEvents(out)
@@ -122,8 +122,8 @@ func TestNewLifeComesAfterTheEndOfTheOld(t *testing.T) {
 
 func TestGapAsksForTheTable(t *testing.T) {
 	s := newSeat(t)
-	s.wantEvents(s.in(Delta{Term: 5, Version: 10, Entry: entry(addr.Life{Node: 9, Generation: 1})}))
-	out := s.in(Delta{Term: 5, Version: 12, Entry: entry(addr.Life{Node: 9, Generation: 1})})
+	s.wantEvents(s.in(Delta{Term: 5, Version: 10, Entries: []Entry{entry(addr.Life{Node: 9, Generation: 1})}}))
+	out := s.in(Delta{Term: 5, Version: 12, Entries: []Entry{entry(addr.Life{Node: 9, Generation: 1})}})
 	s.wantEvents(out)
 	if _, ok := sent[Sync](out, 1); !ok {
 		t.Error("a gap in the versions is not noticed")
@@ -264,7 +264,7 @@ func TestMostLinksSilentNeedNoRumour(t *testing.T) {
 	for silent := range len(lives) + 1 {
 		s := newSeat(t)
 		for i, l := range lives[1:] {
-			s.in(Delta{Term: 5, Version: 11 + uint64(i), Entry: entry(l)})
+			s.in(Delta{Term: 5, Version: 11 + uint64(i), Entries: []Entry{entry(l)}})
 		}
 		s.step(Gossip{hostLife, RumouredAlive})
 		for i, l := range lives {

@@ -17,6 +17,7 @@ const (
 	MaxText      = 256          // bytes of a refusal's text
 	MaxReason    = 16           // bytes of a Reason
 	MaxEntries   = 64           // entries of one Table message; a larger table comes in parts
+	MaxNews      = 32           // entries of one Delta; the largest ones fit in a frame
 
 	MaxLabels    = 8  // per node
 	MaxLabel     = 64 // bytes of one label
@@ -35,11 +36,7 @@ type Message interface{ message() }
 
 // A Join asks the host for a life. Member → host, first on a session.
 type Join struct {
-	UUID      addr.UUID // not zero
-	Epoch     uint64    // of this start of the fabricd; differs between two starts
-	Name      string    // ≤ MaxName
-	Addresses []string  // ≤ MaxAddresses of ≤ MaxAddress bytes
-	Providers []string  // ≤ MaxProviders of ≤ MaxProvider bytes
+	Identity
 
 	// Previous is the newest life that the node remembers, the zero Life if
 	// none. If the host still holds it for the same UUID and Epoch, the node
@@ -66,13 +63,9 @@ type Vouched struct {
 // A Resume asks the host to keep the life that the node has, after its control
 // session ended or the host restarted. Member → host, first on a session.
 type Resume struct {
-	UUID      addr.UUID
-	Epoch     uint64
-	Life      addr.Life // generation > 0
-	Name      string    // bounds as in Join
-	Addresses []string
-	Providers []string
-	Term      uint64 // as in Join
+	Identity
+	Life addr.Life // generation > 0
+	Term uint64    // as in Join
 
 	// HostOver is the newest generation of node 0 whose end the node has told
 	// its applications, 0 if none. A host that still lives in it must take a
@@ -97,17 +90,14 @@ type Report struct {
 	Evidence Evidence // LinkAlive … EndTold
 }
 
-// A Check asks a member whether Target can be reached: over a data link if it
+// A Check asks a member whether a life can be reached: over a data link if it
 // is another node, by the answer itself if it is the member's own life.
 // Host → member.
 type Check struct {
-	Nonce     uint64
-	Target    addr.Life
-	UUID      addr.UUID
-	Epoch     uint64
-	Addresses []string // bounds as in Join
+	Nonce uint64
+	Contact
 
-	// Challenge is what Target has to sign, so that nobody else can say that it
+	// Challenge is what the life has to sign, so that nobody else can say that it
 	// lives. The host's shell makes it when it sends the Check.
 	Challenge []byte // ≤ MaxChallenge
 }
@@ -199,11 +189,11 @@ func (r Refusal) String() string {
 // An Entry is one line of the table.
 //
 //	Alive    the host has heard from this life in its own term
-//	Suspect  leased by an earlier term, not resumed yet; Addresses may be empty
+//	Suspect  leased by an earlier term, not resumed yet
 //	Leaving  not used in tables
 //	Removed  over, still in quarantine; Reason says why
 type Entry struct {
-	Node   Node   // bounds as in Join; Since is informative
+	Node   Node   // Since is informative
 	Reason Reason // ≤ MaxReason; empty unless Removed
 }
 
@@ -217,12 +207,12 @@ type Table struct {
 	Entries []Entry // ≤ MaxEntries, in order of node ID over all parts
 }
 
-// A Delta adds or updates one entry, and makes the table's version Version.
+// A Delta adds or updates entries, and makes the table's version Version.
 // Host → member.
 type Delta struct {
 	Term    uint64
-	Version uint64 // one more than before
-	Entry   Entry
+	Version uint64  // one more than before
+	Entries []Entry // ≤ MaxNews
 }
 
 // A RemovedLife is a verdict: Life is over, for good. Sent to every live

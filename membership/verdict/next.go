@@ -31,6 +31,9 @@ func (h *Host) Next() time.Time {
 			next.or(h.goodUntil(n))
 		}
 	}
+	if len(h.news) > 0 {
+		next.or(h.newsTold.Add(newsEvery))
+	}
 	if !h.settle.IsZero() {
 		next.or(h.settle)
 	}
@@ -144,7 +147,7 @@ func (m *Member) hostUntold() bool { return m.told == HostReachable }
 func (m *Member) goodUntil(p *peer) (at time.Time, ok bool) {
 	bad := p.bad()
 	switch {
-	case p.node.Life.Node == addr.Host || bad == 0:
+	case p.node.Life.Node == addr.Host || bad == 0 && !(m.alone && p.doubted):
 		return at, false
 	case m.alone:
 		return m.aloneUntil(p)

@@ -64,9 +64,15 @@ func (p *proc) act(a Action, side int) {
 	case Persist:
 		p.write(a)
 	case Redial:
-		w.probe(p, a.UUID, a.Epoch, a.Addresses, func(o RedialOutcome) { p.stepHost(Redialed{a.Life, o}) })
+		w.probe(p, a.UUID, a.Epoch, a.Addresses(), func(o RedialOutcome) { p.stepHost(Redialed{a.Life, o}) })
 	case Probe:
-		w.probe(p, a.UUID, a.Epoch, a.Addresses, func(o RedialOutcome) { p.stepMember(Probed{Nonce: a.Nonce, Reached: o == RedialAlive}) })
+		w.probe(p, a.UUID, a.Epoch, a.Addresses(), func(o RedialOutcome) { p.stepMember(Probed{Nonce: a.Nonce, Reached: o == RedialAlive}) })
+	case Look:
+		w.probe(p, a.UUID, a.Epoch, a.Addresses(), func(o RedialOutcome) {
+			if o == RedialAlive {
+				p.stepMember(Link{Life: a.Life, Evidence: LinkAlive})
+			}
+		})
 	case DialHost:
 		w.dial(p)
 		return

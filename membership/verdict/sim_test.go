@@ -247,7 +247,7 @@ func (w *world) boot(m *machine) *proc {
 	w.epochs++
 	p := &proc{w: w, at: m, epoch: w.epochs, conns: make(map[SessionID]*conn), crashIn: -1, diskFree: w.now}
 	m.proc = p
-	self := Identity{UUID: m.uuid, Epoch: p.epoch, Name: m.name(), Addresses: []string{fmt.Sprintf("m%d:1", m.index)}, Providers: []string{"mem"}}
+	self := Identity{UUID: m.uuid, Epoch: p.epoch, Claims: claims(m.name(), fmt.Sprintf("m%d:1", m.index))}
 	var err error
 	if m.host {
 		m.term = w.nextTerm(m)

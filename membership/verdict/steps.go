@@ -148,6 +148,11 @@ type (
 		Rumour Rumour
 	}
 
+	// Doubt passes on that By doubts Life: while there is no host, each watcher of
+	// a life tells all others when it has heard nothing of it for [Timing.Silence]/2,
+	// or cannot reach it, and again every second. It needs no proof.
+	Doubt struct{ By, Life addr.Life }
+
 	// Probed answers a [Probe].
 	Probed struct {
 		Nonce   uint64
@@ -199,12 +204,7 @@ type (
 	// Redial dials the life's addresses at once (control or data, whichever
 	// opens with a HELLO that names UUID and epoch) and answers with Redialed.
 	// No answer within [Timing.Redial] counts as failed.
-	Redial struct {
-		Life      addr.Life
-		UUID      addr.UUID
-		Epoch     uint64
-		Addresses []string
-	}
+	Redial struct{ Contact }
 
 	// StepDown ends the host role of this process: the shell closes every
 	// session and exits, with Text as the reason. The Host answers nothing
@@ -227,13 +227,14 @@ type (
 	// with Probed, best within [Timing.Check]; later answers are ignored. With a
 	// challenge, the life has to sign that.
 	Probe struct {
-		Nonce     uint64
-		Life      addr.Life
-		UUID      addr.UUID
-		Epoch     uint64
-		Addresses []string
+		Nonce uint64
+		Contact
 		Challenge []byte
 	}
+
+	// Look dials the addresses of a life at once, as [Redial] does, and is answered
+	// by a Link if something is there that answers or refuses; no answer says nothing.
+	Look struct{ Contact }
 
 	// Remember writes the node's newest life with its signed lease, and the
 	// highest accepted term, to the state directory. The shell syncs it before
@@ -288,6 +289,7 @@ func (Connected) memberInput()  {}
 func (DialFailed) memberInput() {}
 func (Link) memberInput()       {}
 func (Gossip) memberInput()     {}
+func (Doubt) memberInput()      {}
 func (Probed) memberInput()     {}
 func (Handled) memberInput()    {}
 func (Depart) memberInput()     {}
@@ -301,6 +303,7 @@ func (StepDown) action()     {}
 func (Emit) action()         {}
 func (DialHost) action()     {}
 func (Probe) action()        {}
+func (Look) action()         {}
 func (Remember) action()     {}
 func (SayDeaf) action()      {}
 func (Revalidate) action()   {}

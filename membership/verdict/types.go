@@ -9,16 +9,12 @@ import (
 // A Node is what is known of one life of one node. Its slices are shared by
 // everybody who holds the value and are never changed.
 type Node struct {
-	Life      addr.Life
-	UUID      addr.UUID
-	Epoch     uint64 // of this start of its fabricd
-	Name      string
-	State     State
-	Addresses []string // where its providers accept sessions: "host:port"
-	Providers []string
-	Labels    []string  // that the host has given it; words that rules name
-	Until     time.Time // end of its certificate, wall clock; zero: not known
-	Since     time.Time
+	Life     addr.Life
+	Identity // without claims while the host knows no more than its lease, and of an end
+	State    State
+	Labels   []string  // that the host has given it; words that rules name
+	Until    time.Time // end of its certificate, wall clock; zero: not known
+	Since    time.Time
 }
 
 // A State is what a node believes of a life.

@@ -29,7 +29,7 @@ func DoubtAtHost(in HostInput) bool {
 // DoubtAtMember reports whether an input of a member does.
 func DoubtAtMember(in MemberInput) bool {
 	switch in := in.(type) {
-	case Down, DialFailed:
+	case Down, DialFailed, Doubt:
 		return true
 	case Link:
 		return in.Evidence != LinkAlive

@@ -1,0 +1,59 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/fabricd/fabricd/internal/faults"
+	"github.com/fabricd/fabricd/membership/verdict"
+)
+
+// doubtEvery is the time between two doubts about one life.
+const doubtEvery = time.Second
+
+// tellDoubt tells all others that this node hears nothing of a life that it watches.
+func (a *agent) tellDoubt(l *line, n verdict.Node) {
+	if !a.member.Alone() || !a.member.Watches(n.Life) || l.doubted != 0 && a.w.now-l.doubted < doubtEvery {
+		return
+	}
+	l.doubted = a.w.now
+	in := verdict.Doubt{By: a.member.Self().Life, Life: n.Life}
+	for _, m := range a.w.machines {
+		if m == a.at || m.proc == nil {
+			continue
+		}
+		a.sent++
+		o := m.proc
+		c := a.w.net.path(a.at.index, m.index, faults.Gossip, faults.Packets).cross(a.w.now, packetLen)
+		if !c.lost {
+			a.w.after(c.delay, func() { o.soon(func() { o.agent.feedMember(in) }) })
+		}
+	}
+}
+
+// lookAt sees whether something answers or refuses where a life was.
+func (a *agent) lookAt(x verdict.Look) {
+	l := a.line(lifeKey{x.UUID, x.Epoch})
+	if l.dialing {
+		return // the look that is under way tells
+	}
+	l.dialing = true
+	limit := a.w.timing.Check
+	until := a.w.now + limit
+	a.reach(x.Contact, limit, func(up *tcpEnd, met sight) {
+		l.dialing = false
+		a.release(up)
+		if n, ok := a.living(l.key); ok && (met != sawNobody || a.w.now < until) {
+			a.tellMet(l, n, met)
+		}
+	})
+}
+
+// living returns the life of a start of a node, if the table has it.
+func (a *agent) living(k lifeKey) (verdict.Node, bool) {
+	for _, n := range a.member.Nodes() {
+		if n.UUID == k.uuid && n.Epoch == k.epoch {
+			return n, true
+		}
+	}
+	return verdict.Node{}, false
+}

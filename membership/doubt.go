@@ -1,0 +1,59 @@
+package membership
+
+import (
+	"context"
+	"time"
+
+	"github.com/fabricd/fabricd/membership/gossip"
+	"github.com/fabricd/fabricd/membership/verdict"
+)
+
+// doubtEvery is the time between two doubts about one life.
+const doubtEvery = time.Second
+
+// tellDoubt tells all others that this node hears nothing of a life that it watches.
+// With a host, which looks for all, nobody else needs to know.
+func (a *Agent) tellDoubt(l *line, life Node, now time.Time) {
+	if !a.member.Alone() || !a.member.Watches(life.Life) || now.Sub(l.doubted) < doubtEvery {
+		return
+	}
+	l.doubted = now
+	var to []gossip.Key
+	for _, n := range a.member.Nodes() {
+		to = append(to, gossip.Key{UUID: n.UUID, Epoch: n.Epoch})
+	}
+	if err := a.gossip.TellDoubt(l.key, to); err != nil {
+		a.log.Debug().Err(err).Stringer("life", life.Life).Msg("not all others are told of a doubt")
+	}
+}
+
+// hearDoubt passes on what another node doubts.
+func (a *Agent) hearDoubt(d gossip.Doubt) {
+	by, known := a.living(d.From)
+	n, ok := a.living(d.About)
+	if known && ok {
+		a.feedMember(verdict.Doubt{By: by.Life, Life: n.Life})
+	}
+}
+
+// lookAt sees whether something answers or refuses where a life was.
+func (a *Agent) lookAt(x verdict.Look) {
+	l := a.line(gossip.Key{UUID: x.UUID, Epoch: x.Epoch})
+	if l.dialing {
+		return // the look that is under way tells
+	}
+	l.dialing = true
+	a.wg.Go(func() {
+		ctx, cancel := context.WithTimeout(a.ctx, a.timing.Check)
+		defer cancel()
+		up, met := a.reach(ctx, x.Contact, nil)
+		silent := met == sawNobody && ctx.Err() != nil
+		a.post(func() {
+			l.dialing = false
+			if n, ok := a.living(l.key); ok && !silent {
+				a.tellMet(l, n, met)
+			}
+		})
+		a.release(up)
+	})
+}

@@ -1,0 +1,104 @@
+package gossip
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/hashicorp/memberlist"
+)
+
+// A Doubt is what one member says to all others about one that it watches: that it
+// hears nothing of it. It is a rumour like any other, without a proof: who hears it
+// looks for itself. SPEC.md 6 has its bytes.
+type Doubt struct {
+	From  Key // who says it
+	About Key
+}
+
+const (
+	wordDoubt = 2
+	doubtLen  = 2 + 2*(16+8)
+
+	// maxDoubts bounds those that nobody has taken yet, of which no two are the same;
+	// further ones are dropped.
+	maxDoubts = 256
+)
+
+func (d Doubt) append(b []byte) []byte {
+	b = append(b, wordVersion, wordDoubt)
+	for _, k := range []Key{d.From, d.About} {
+		b = append(b, k.UUID[:]...)
+		b = binary.BigEndian.AppendUint64(b, k.Epoch)
+	}
+	return b
+}
+
+func parseDoubt(b []byte) (d Doubt, err error) {
+	if len(b) != doubtLen || b[0] != wordVersion || b[1] != wordDoubt {
+		return Doubt{}, fmt.Errorf("%w of %d bytes", errWord, len(b))
+	}
+	b = b[2:]
+	for _, k := range []*Key{&d.From, &d.About} {
+		copy(k.UUID[:], b)
+		k.Epoch = binary.BigEndian.Uint64(b[16:])
+		b = b[16+8:]
+	}
+	return d, nil
+}
+
+// TellDoubt tells the members in to that this one doubts about, in a packet to each
+// that may be lost. Those that are not known are left out. The errors are those of the
+// socket.
+func (g *Gossip) TellDoubt(about Key, to []Key) error {
+	b := Doubt{From: g.self, About: about}.append(nil)
+	var errs []error
+	for _, k := range to {
+		g.mu.Lock()
+		r := g.members.records[k]
+		g.mu.Unlock()
+		if r != nil && r.seen && k != about {
+			errs = append(errs, g.list.SendToAddress(memberlist.Address{Addr: r.member.Address.String(), Name: k.String()}, b))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// TakeDoubts returns the doubts since the last TakeDoubts, in the order in which they
+// have come. Both members are known; anybody who gossips may have said it.
+func (g *Gossip) TakeDoubts() []Doubt { return g.queue.takeDoubts() }
+
+// hearDoubt takes a doubt. One that is malformed, about this member, or of or about
+// a stranger is dropped.
+func (g *Gossip) hearDoubt(b []byte) {
+	d, err := parseDoubt(b)
+	if err != nil {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	from, about := g.members.records[d.From], g.members.records[d.About]
+	if !g.closed && d.About != g.self && from != nil && from.seen && about != nil {
+		g.queue.putDoubt(d)
+	}
+}
+
+// putDoubt adds a doubt, if it is new and there is room.
+func (q *queue) putDoubt(d Doubt) {
+	q.mu.Lock()
+	if len(q.doubts) < maxDoubts && !slices.Contains(q.doubts, d) {
+		q.doubts = append(q.doubts, d)
+	}
+	q.mu.Unlock()
+	q.rouse()
+}
+
+// takeDoubts returns all doubts, oldest first.
+func (q *queue) takeDoubts() []Doubt {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	out := q.doubts
+	q.doubts = nil
+	return out
+}

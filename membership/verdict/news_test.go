@@ -1,0 +1,83 @@
+package verdict
+
+import (
+	"testing"
+	"time"
+)
+
+// toldOn returns the changes of the table that were sent on a session, in order, and
+// fails if a version is left out.
+func toldOn(t *testing.T, out []Action, s SessionID, version uint64) (all []Message) {
+	t.Helper()
+	for _, a := range out {
+		send, ok := a.(Send)
+		if !ok || send.Session != s {
+			continue
+		}
+		var v uint64
+		switch m := send.Message.(type) {
+		case Delta:
+			v = m.Version
+		case RemovedLife:
+			v = m.Version
+		default:
+			continue
+		}
+		if version++; v != version {
+			t.Fatalf("version %d is told as %+v", version, send.Message)
+		}
+		all = append(all, send.Message)
+	}
+	return all
+}
+
+// TestAJoinStormIsToldInAFewMessages: each of many joins in a short time is told to a
+// member once, and many of them in one message.
+func TestAJoinStormIsToldInAFewMessages(t *testing.T) {
+	b := newBench(t)
+	b.join(1, 1)
+	b.wait(time.Second, 1)
+	version := b.h.version
+	var out []Action
+	const joins = 150
+	for i := range joins {
+		b.in(SessionID(2+i), joinOf(byte(2+i)))
+		out = append(out, b.sync()...)
+		out = append(out, b.wait(2*time.Millisecond)...)
+	}
+	out = append(out, b.wait(newsEvery)...)
+	told := toldOn(t, out, 1, version)
+	entries := 0
+	for _, m := range told {
+		entries += len(m.(Delta).Entries)
+	}
+	if most := int(joins*2*time.Millisecond/newsEvery) + 3; entries != joins || len(told) > most {
+		t.Errorf("%d joins are told in %d messages of %d entries, want at most %d", joins, len(told), entries, most)
+	}
+}
+
+// TestAShortLifeIsTold: a life that is over before its beginning was due to be told is
+// told as begun, and then as over, at once.
+func TestAShortLifeIsTold(t *testing.T) {
+	b := newBench(t)
+	b.join(1, 1)
+	b.wait(time.Second, 1)
+	version := b.h.version
+	b.join(2, 2) // is told at once
+	out := b.out
+	b.now = b.now.Add(time.Millisecond)
+	short := b.join(3, 3)
+	out = append(out, b.out...)
+	b.now = b.now.Add(time.Millisecond)
+	out = append(out, b.in(3, Leave{short})...)
+	out = append(out, b.sync()...)
+	told := toldOn(t, out, 1, version)
+	if len(told) != 3 {
+		t.Fatalf("told: %+v", told)
+	}
+	added, ok := told[1].(Delta)
+	removed, gone := told[2].(RemovedLife)
+	if !ok || !gone || len(added.Entries) != 1 || added.Entries[0].Node.Life != short || removed.Life != short {
+		t.Errorf("told: %+v, want the beginning and the end of %v", told[1:], short)
+	}
+}
