@@ -91,20 +91,29 @@ func (w *world) blamed(slot int, end int64) *fault {
 // harms reports whether a fault is a reason to lose a slot: it ails the slot, or is of
 // a link of it and ails no other one.
 func (w *world) harms(f *fault, slot int) bool {
-	if w.ails(f, slot) {
-		return true
-	}
-	for other := range w.slots {
-		if w.ails(f, other) {
-			return false
-		}
-	}
-	return f.onAnyWay(slot)
+	return w.ailed(f)[slot] || len(w.ailed(f)) == 0 && f.onAnyWay(slot)
 }
 
-// ails reports whether a fault is of a slot itself: of the node as a whole, or a cut
+// ails reports whether a fault is of a slot itself.
+func (w *world) ails(f *fault, slot int) bool { return w.ailed(f)[slot] }
+
+// ailed are the slots that a fault ails. Of a history with thousands of faults each is
+// asked for time and again.
+func (w *world) ailed(f *fault) map[int]bool {
+	if f.ailed == nil {
+		f.ailed = map[int]bool{}
+		for slot := range w.slots {
+			if w.isOf(f, slot) {
+				f.ailed[slot] = true
+			}
+		}
+	}
+	return f.ailed
+}
+
+// isOf reports whether a fault is of a slot itself: of the node as a whole, or a cut
 // from the host that leaves the host another slot.
-func (w *world) ails(f *fault, slot int) bool {
+func (w *world) isOf(f *fault, slot int) bool {
 	if f.onNode(slot) {
 		return true
 	}
@@ -127,7 +136,10 @@ func (w *world) ownFault(l *life, observer int, a *acquaintance) *fault {
 		return nil
 	}
 	var own *fault
-	for _, f := range w.faults {
+	for _, f := range w.faults { // in the order of their beginnings
+		if f.begin > a.removed+w.order() {
+			break
+		}
 		if f.Harm != history.HarmRemove || !w.around(f, a.removed) {
 			continue
 		}

@@ -51,6 +51,7 @@ type fault struct {
 	index      int   // of its record
 	endIndex   int   // of the record of its end; -1: none
 	closing    *history.FaultEnd
+	ailed      map[int]bool // see world.ailed; nil: not asked for yet
 }
 
 // idle reports whether a fault has ended and never did anything, as a stop of a
