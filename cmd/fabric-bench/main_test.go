@@ -386,11 +386,15 @@ func TestLossesAreSeenOnceEverywhere(t *testing.T) {
 	if len(d.Losses) != 4 || !d.Complete || len(d.Results) != 4 || len(d.Checks) != 6 {
 		t.Fatalf("%d losses, complete %v, %d rows, %d checks; want 4, true, 4, 6", len(d.Losses), d.Complete, len(d.Results), len(d.Checks))
 	}
+	first, stopped := d.Losses[0].Life, d.Losses[3].Life // the age of each cluster decides
+	if first == 0 || stopped == 0 {
+		t.Errorf("generations %d and %d, want none of 0", first, stopped)
+	}
 	for i, want := range []struct {
 		how  string
 		node uint16
 		life uint16
-	}{{"kill -9", 1, 1}, {"kill -9", 2, 1}, {"kill -9", 1, 2}, {"SIGSTOP", 1, 1}} {
+	}{{"kill -9", 1, first}, {"kill -9", 2, first}, {"kill -9", 1, first + 1}, {"SIGSTOP", 1, stopped}} {
 		l := d.Losses[i]
 		if l.How != want.how || l.Node != want.node || l.Life != want.life || len(l.Removed) != 2 || len(l.Returned) != 2 {
 			t.Errorf("loss %d is %+v, want %+v at 2 survivors", i, l, want)

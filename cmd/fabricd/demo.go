@@ -30,8 +30,8 @@ func (a *app) demoCommand() *cobra.Command {
 		Long: `demo starts three fabricd processes on loopback, attaches two applications to
 two of them, lets them exchange messages and write and read each other's
 memory, kills one fabricd and starts it again, restarts it in good order while a
-server streams, and bans it while its application talks. It checks every step itself, needs no privilege and leaves no process and no
-file behind.`,
+server streams, and bans it while its application talks. It checks every step
+itself, needs no privilege and leaves no process and no file behind.`,
 		Example: `  fabricd demo
   fabricd demo --json | jq -c 'select(.ok == false)'`,
 	}
