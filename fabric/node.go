@@ -2,9 +2,7 @@ package fabric
 
 import (
 	"context"
-	"math/rand/v2"
 	"net"
-	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/ipc"
@@ -23,6 +21,7 @@ import (
 type Node struct {
 	session ipc.Session
 	memory  memoryTable
+	dials   dialLines
 }
 
 // NewNode returns the Node of a session. It is for the packages of this module
@@ -104,47 +103,6 @@ func backlogOf(opts []ListenOption) int {
 		return l.backlog
 	}
 	return DefaultBacklog
-}
-
-// Dial opens an endpoint and connects it to a from a free port. While the backlog
-// of the listener is full it tries again until ctx is done, or for 10 s if ctx has no
-// deadline. It fails as [Endpoint.Connect] does.
-func (n *Node) Dial(ctx context.Context, a Addr) (*Conn, error) {
-	opened, err := n.session.OpenContext(ctx)
-	if err != nil {
-		return nil, n.fail("open", withdraw(ctx, err))
-	}
-	ep := newEndpoint(opened, &n.memory)
-	if err := connectInTurn(ctx, ep, a); err != nil {
-		ep.Close()
-		return nil, err
-	}
-	return NewConn(ep), nil
-}
-
-// dialPatience is how long Dial tries again without a deadline.
-const dialPatience = 10 * time.Second
-
-// connectInTurn connects ep, again and again while the backlog is full. The pauses
-// grow, and each is another one, so that many that dial at once do not come back at
-// once, nor keep the listener from those it has granted.
-func connectInTurn(ctx context.Context, ep *Endpoint, a Addr) error {
-	limit, cancel := ctx, context.CancelFunc(func() {})
-	if _, ok := ctx.Deadline(); !ok {
-		limit, cancel = context.WithTimeout(ctx, dialPatience)
-	}
-	defer cancel()
-	for pause := 20 * time.Millisecond; ; pause = min(2*pause, time.Second) {
-		_, err := ep.Connect(ctx, a)
-		if status.Of(err) != status.Busy {
-			return err
-		}
-		select {
-		case <-time.After(pause/2 + rand.N(pause)):
-		case <-limit.Done():
-			return err
-		}
-	}
 }
 
 // DialContext is Dial with the signature that http.Transport and others take:
