@@ -83,7 +83,7 @@ test: ## lint, the rules of the tree, and every test with the race detector
 	if [ "$$rc" != 0 ]; then exit $$rc; fi
 	# What needs no race detector, or counts allocations, which it adds to, or moves
 	# more memory than it has time for, beside the rest.
-	{ $(PLAIN) go test ./internal/sim || rc=$$?
+	{ $(PLAIN) go test -timeout 20m ./internal/sim || rc=$$?
 	  $(PLAIN) go test -run 'Alloc|LargeSizes' ./internal/driver ./internal/ipc ./cmd/fabric-bench || rc=$$?
 	  cd deploy/check; $(PLAIN:$(PGO)"=../../$(PGO)") go test -count=1 ./... || rc=$$?; exit $$rc; } >out/plain.log 2>&1 &
 	plain=$$!
@@ -94,11 +94,11 @@ test: ## lint, the rules of the tree, and every test with the race detector
 	raced=0
 	alone=$$(printf 'github.com/fabricd/fabricd/%s\n' $(ALONE))
 	most=$$(go list ./... | grep -vxF "$$alone"$$'\n'github.com/fabricd/fabricd/internal/archtest)
-	go test -race -vet=off -timeout 20m -p $(PACKAGES) $$most 2>&1 | tee -a out/test.log || raced=$$?
+	go test -race -vet=off -timeout 30m -p $(PACKAGES) $$most 2>&1 | tee -a out/test.log || raced=$$?
 	go test -race -vet=off -timeout 20m -run '^$$' $$alone >/dev/null || rc=$$?
 	wait $$plain || rc=$$?
 	cat out/plain.log
-	go test -race -vet=off -timeout 20m -p 2 $$alone 2>&1 | tee -a out/test.log || raced=$$?
+	go test -race -vet=off -timeout 30m -p 2 $$alone 2>&1 | tee -a out/test.log || raced=$$?
 	if [ "$$raced" != 0 ]; then .ci/again out/test.log || rc=$$?; fi
 	# By the last result of each package; what plain.log has was tested in its own way.
 	awk '/^(ok |FAIL\t)/ { last[FILENAME, $$2] = $$1 } /no test files/ { none++ } /^unsteady: / { unsteady = unsteady "\n  " $$0 }
@@ -237,6 +237,8 @@ chaos: image ## every scenario in every lab: simulated with many seeds, processe
 	VERDICT_SEEDS=$(CHAOS_COPIES) go test -count=1 -timeout 60m -v -run '^TestNoLifeIsGrantedTwice$$' ./membership/verdict >out/chaos/copies.log 2>&1 || copies=$$?
 	sed -n 's/^.*: \(.* schedules of copies\)/\1/p' out/chaos/copies.log | tail -n 1
 	if [ "$$copies" != 0 ]; then cat out/chaos/copies.log; rc=$$copies; fi
+	echo "== clusters of 100 and 200 nodes, with and without a host"
+	SIM_SCALE=all $(PLAIN) go test -count=1 -timeout 60m -v -run '^TestScale$$' ./internal/sim >out/chaos/scale.log 2>&1 || { rc=$$?; cat out/chaos/scale.log; }
 	eased=100
 	for lab in $(CHAOS_LABS); do
 	  echo "== $$lab"

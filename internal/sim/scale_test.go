@@ -29,23 +29,24 @@ func alone(t *testing.T, nodes int, seed uint64) {
 	}
 }
 
-// TestOneOfManyWithoutAHost stops a node of a hundred for 35 s while the host is away:
+// TestOneOfManyWithoutAHost stops a node of seventy for 35 s while the host is away:
 // all others know in time, and it comes back with the host.
 func TestOneOfManyWithoutAHost(t *testing.T) {
 	nodes := 20 // with the race detector
 	if manyNodes {
-		nodes = 100
+		nodes = 70 // more than 64, and quick enough; `make chaos` has 100 and 200
 	}
 	alone(t, nodes, 1)
 }
 
 // TestScale holds clusters of growing size to what the design promises: a crash
 // is seen in well under a second, silence within the profile's bound, a storm
-// of joins is over in seconds, and nobody else is removed. SIM_PLOT names a file
+// of joins is over in seconds, and nobody else is removed. With SIM_SCALE=all, as
+// `make chaos` has it, up to 200 nodes, and also without a host. SIM_PLOT names a file
 // for the picture.
 func TestScale(t *testing.T) {
 	sizes := []int{8, 32, 63}
-	if manyNodes && !testing.Short() {
+	if os.Getenv("SIM_SCALE") == "all" {
 		sizes = append(sizes, 100, 200)
 	}
 	bound := scenario.Normal.Bound()
@@ -67,7 +68,9 @@ func TestScale(t *testing.T) {
 			t.Errorf("%d nodes: %d removals of nodes that nothing was done to", n, p.False)
 		}
 		points = append(points, p)
-		alone(t, n, 1)
+		if n > 63 {
+			alone(t, n, 1)
+		}
 	}
 	svg := sim.ScalePlot(points)
 	d := xml.NewDecoder(strings.NewReader(string(svg)))
