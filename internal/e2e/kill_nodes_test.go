@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fabricd/fabricd/fabric"
 )
 
 // A flow is a healthy connection with traffic all the time.
@@ -111,9 +110,9 @@ func (l *lab) loseAndReturn(victim *node, survivors []*node) {
 	}
 
 	victim.start()
-	next := fabric.Life{Node: old.Node, Generation: old.Generation + 1}
-	if victim.life() != next {
-		t.Errorf("%s is %v again, want %v", victim.name, victim.life(), next)
+	next := victim.life() // a host's is above its age, and so are lives that it grants then
+	if next.Node != old.Node || next.Generation <= old.Generation {
+		t.Errorf("%s is %v again, want a life after %v", victim.name, next, old)
 	}
 	for _, w := range watchers {
 		w.added(stepLimit, next)

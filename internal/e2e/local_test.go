@@ -39,10 +39,13 @@ func TestARestartWhileTheHostIsDown(t *testing.T) {
 
 	host.launch()
 	host.joined()
-	member.joined()
-	if got := member.life(); got.Node != old.Node || got.Generation <= old.Generation {
-		t.Errorf("with the host it is %v, before it was %v", got, old)
-	}
+	eventually(t, stepLimit, "the member has a life of the host's", func() error {
+		member.joined()
+		if got := member.life(); got.Node != old.Node || got.Generation <= old.Generation {
+			return fmt.Errorf("it is %v, before it was %v", got, old)
+		}
+		return nil
+	})
 	for _, ep := range []*fabric.Conn{near, far} {
 		if _, err := ep.Endpoint().Recv(within(t, stepLimit), make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
 			t.Errorf("a connection of the life before ends with %v, want ECONNRESET", err)

@@ -190,7 +190,7 @@ func TestQuotas(t *testing.T) {
 	path := c.host.Status().Socket
 	first := greet(t, path)
 	opened := 0
-	for ; opened < 5000; opened++ {
+	for ; opened < 20000; opened++ {
 		if code, body := first.ask(opOpen, 0, nil, nil); code != status.OK {
 			if code != status.NoMemory || !strings.Contains(string(body), "endpoints") {
 				t.Errorf("endpoint %d: %v %q", opened, code, body)
@@ -198,8 +198,8 @@ func TestQuotas(t *testing.T) {
 			break
 		}
 	}
-	if opened != 4096 {
-		t.Errorf("one session opened %d endpoints, want 4096", opened)
+	if opened != 16384 {
+		t.Errorf("one session opened %d endpoints, want 16384", opened)
 	}
 	sessions := 1
 	for ; sessions < 100; sessions++ {
