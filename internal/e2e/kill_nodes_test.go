@@ -7,7 +7,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
 )
 
 // A flow is a healthy connection with traffic all the time.
