@@ -28,6 +28,7 @@ var mayImport = map[string][]string{
 	"internal/printable": {},
 	"internal/audit":     {"internal/printable"},
 	"internal/shm":       {"internal/status"},
+	"internal/path":      {},
 	"fence":              {"internal/status"},
 	"internal/archtest":  {},
 
@@ -57,12 +58,12 @@ var mayImport = map[string][]string{
 
 	// The engine and its loops.
 	"internal/core": {"portmap", "rma", "fence", "internal/wire", "fabric/addr", "internal/status"},
-	"internal/driver": {"internal/core", "internal/guard", "internal/logbound", "internal/ipc", "internal/transport", "internal/wire",
+	"internal/driver": {"internal/core", "internal/guard", "internal/logbound", "internal/ipc", "internal/path", "internal/transport", "internal/wire",
 		"internal/transport/mem", // the link of a node to itself
 		"internal/faults/failpoint", "portmap", "rma", "fence", "fabric/addr", "internal/status", "internal/access"},
 
 	// The door, and the API in front of it.
-	"internal/ipc": {"fabric/addr", "internal/status", "internal/guard", "internal/shm", "internal/ring", "internal/spin", "internal/faults/failpoint", "rma", "fence", "internal/access"},
+	"internal/ipc": {"fabric/addr", "internal/status", "internal/guard", "internal/path", "internal/shm", "internal/ring", "internal/spin", "internal/faults/failpoint", "rma", "fence", "internal/access"},
 	"fabric":       {"internal/access", "internal/ipc", "rma", "fence", "fabric/addr", "internal/status"},
 
 	// The fault plane: what decides, and what does it to the carriers; the
@@ -72,7 +73,7 @@ var mayImport = map[string][]string{
 	"internal/faults/failpoint": {},
 
 	// What joins the rooms.
-	"internal/daemon": {"internal/audit", "internal/guard", "internal/admission", "internal/logbound", "internal/driver", "membership", "membership/gossip", "membership/state", "membership/trust", "membership/verdict", "internal/ipc",
+	"internal/daemon": {"internal/audit", "internal/guard", "internal/path", "internal/admission", "internal/logbound", "internal/driver", "membership", "membership/gossip", "membership/state", "membership/trust", "membership/verdict", "internal/ipc",
 		"internal/transport", "internal/transport/quic", "internal/transport/tcp", "internal/faults", "internal/faults/inject", "internal/faults/failpoint",
 		"internal/segment", "internal/shm", "fabric/addr", "internal/status", "internal/yamlbound", "internal/printable", "internal/access"},
 	"internal/doctor": {"internal/daemon", "internal/ipc", "internal/shm", "internal/transport/quic", "membership/trust"},
@@ -141,7 +142,7 @@ var foreign = map[string][]string{
 	"github.com/hashicorp/memberlist": {"membership", "membership/gossip", "cmd/fabric-bench/internal/stock"},
 	"go.etcd.io/bbolt":                {"membership/state"},
 	"github.com/spf13/cobra":          {"cmd/fabricd", "cmd/fabric-bench"},
-	"golang.org/x/sys":                {"internal/shm", "internal/segment", "internal/chaos", "internal/transport/tcp", "cmd/fabric-bench"},
+	"golang.org/x/sys":                {"internal/shm", "internal/path", "internal/segment", "internal/chaos", "internal/transport/tcp", "cmd/fabric-bench"},
 }
 
 func TestImportsPointOneWay(t *testing.T) {

@@ -1,0 +1,549 @@
+package path
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Options are how a path is used.
+type Options struct {
+	Client    bool // this end opens TLS
+	Plaintext bool // no TLS; both ends must say so
+	Binding   Binding
+	Key       *Key // of this process
+	Peer      Hash // of the key of the process at the other end
+	// Changed is called when the path may have become ready for something that it
+	// was not ready for, from any goroutine; it must not wait.
+	Changed func()
+}
+
+// A Conn is one end of a path. One goroutine at a time calls the methods that
+// write (Begin, Write, TryWrite), and one those that read (Read, TryRead); the
+// others may be called from any goroutine.
+type Conn struct {
+	sock    *socket
+	tls     *tls.Conn // nil: plaintext
+	changed func()
+
+	// Reading. wait, mute and buffered belong to the reader.
+	wait     bool        // the socket's reads may wait
+	mute     bool        // they find nothing: what TLS has buffered is looked for
+	ahead    [1]byte     // the first byte of what TLS has buffered, if hasAhead
+	hasAhead atomic.Bool // written by the reader
+	start    atomic.Int64
+	awaiting chan struct{} // closed when start is known, or does not come
+
+	endedWell bool // the direction has ended in order without one; written before awaiting is closed
+
+	// Writing.
+	flushing chan struct{} // one token: who has it writes pending to the socket
+	resting  atomic.Bool   // flushRest runs
+	broken   atomic.Pointer[error]
+	stopped  atomic.Bool
+
+	interrupted atomic.Bool
+	mu          sync.Mutex
+	pending     []byte // sealed bytes that are to be sent; guarded by mu
+	sending     []byte // of the token's holder: those that are being sent
+	spare       []byte // of the token's holder: the buffer that they are in, pending's next one
+
+	work sync.WaitGroup // goroutines of this end
+}
+
+// unknown is a start that has not come.
+const unknown = -1
+
+// chunk is how many bytes are sealed and written at a time.
+const chunk = 64 << 10
+
+// handshakeTime bounds the TLS handshake.
+const handshakeTime = 5 * time.Second
+
+// New makes an end of a path of f, which it takes in any case. It returns when both
+// ends have proved their keys.
+func New(ctx context.Context, f *os.File, o Options) (_ *Conn, err error) {
+	s, err := newSocket(f)
+	if err != nil {
+		return nil, err
+	}
+	c := &Conn{sock: s, changed: o.Changed, flushing: make(chan struct{}, 1), awaiting: make(chan struct{})}
+	c.start.Store(unknown)
+	c.flushing <- struct{}{}
+	if err := c.handshake(ctx, o); err != nil {
+		s.tcp.Close()
+		c.work.Wait()
+		return nil, fmt.Errorf("path: %w", err)
+	}
+	c.work.Go(c.awaitStart)
+	return c, nil
+}
+
+// handshake opens TLS, and then tells the peer that this end is ready and waits for
+// the same: neither begins to use a path that the other one cannot.
+func (c *Conn) handshake(ctx context.Context, o Options) error {
+	ctx, cancel := context.WithTimeout(ctx, handshakeTime)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { c.sock.tcp.SetDeadline(past) })
+	c.wait = true
+	defer stop()
+	if err := c.secure(o); err != nil {
+		return errors.Join(err, ctx.Err())
+	}
+	c.seal(o.Binding[:])
+	err := c.flush(ctx)
+	if err == nil {
+		err = c.awaitReady(o.Binding)
+	}
+	if !stop() && err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		return errors.Join(ErrHalf, err, ctx.Err())
+	}
+	return nil
+}
+
+// ErrHalf is the error of a handshake that has failed when the peer may take it for good.
+var ErrHalf = errors.New("the other end has not said that it is ready")
+
+// secure opens TLS.
+func (c *Conn) secure(o Options) error {
+	switch {
+	case o.Plaintext:
+		return nil
+	case o.Client:
+		c.tls = tls.Client(carrier{c}, o.Key.config(o.Peer))
+	default:
+		c.tls = tls.Server(carrier{c}, o.Key.config(o.Peer))
+	}
+	return c.tls.HandshakeContext(context.Background())
+}
+
+// awaitReady waits for the peer's binding.
+func (c *Conn) awaitReady(want Binding) error {
+	var got Binding
+	for n := 0; n < len(got); {
+		k, err := c.readSealed(got[n:])
+		if n += k; err != nil {
+			return err
+		}
+	}
+	if got != want {
+		return errors.New("the other end's path is that of another connection")
+	}
+	return nil
+}
+
+// A carrier is the socket as crypto/tls sees it. Its writes go to pending and
+// never wait or fail, but in the handshake.
+type carrier struct{ *Conn }
+
+func (c carrier) Read(p []byte) (int, error) {
+	if c.mute {
+		return 0, errWait
+	}
+	// In the handshake TLS reads after it has written. Later pending is empty, but
+	// for what a KeyUpdate of the peer's is answered with.
+	if err := c.nudge(); err != nil {
+		return 0, err
+	}
+	n, err := c.sock.readSome(p, c.wait)
+	if err == io.EOF { // only the peer's close_notify is an end
+		err = io.ErrUnexpectedEOF
+	}
+	return n, err
+}
+
+// pendingMost bounds what waits to be sent, in bytes: a chunk in its records, and what
+// TLS answers by itself to a peer that does not read.
+const pendingMost = 2 * chunk
+
+func (c carrier) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.pending)+len(p) > pendingMost {
+		return 0, errPending
+	}
+	c.pending = append(c.pending, p...)
+	return len(p), nil
+}
+
+var errPending = errors.New("the peer makes TLS answer, and does not read")
+
+func (c carrier) Close() error                       { return nil }
+func (c carrier) LocalAddr() net.Addr                { return c.sock.tcp.LocalAddr() }
+func (c carrier) RemoteAddr() net.Addr               { return c.sock.tcp.RemoteAddr() }
+func (c carrier) SetDeadline(t time.Time) error      { return nil }
+func (c carrier) SetReadDeadline(t time.Time) error  { return nil }
+func (c carrier) SetWriteDeadline(t time.Time) error { return nil }
+
+// nudge begins to write what is pending, if nobody does.
+func (c *Conn) nudge() error {
+	select {
+	case <-c.flushing:
+	default:
+		return nil
+	}
+	done, err := c.drain(false)
+	if err == nil && !done {
+		c.rest()
+		return nil
+	}
+	c.flushing <- struct{}{}
+	return err
+}
+
+// flushRest writes what is pending, and gives the token back.
+func (c *Conn) flushRest() {
+	_, _ = c.drain(true) // its error is the next write's
+	c.resting.Store(false)
+	c.flushing <- struct{}{}
+	c.changed()
+}
+
+// rest begins flushRest. The caller holds the token, which flushRest gives back.
+func (c *Conn) rest() {
+	c.resting.Store(true)
+	c.work.Go(c.flushRest)
+}
+
+// drain writes what is pending: all with wait, else what there is room for. It
+// reports whether nothing is left. The caller holds the token.
+func (c *Conn) drain(wait bool) (done bool, err error) {
+	for {
+		if failed := c.broken.Load(); failed != nil {
+			return false, *failed
+		}
+		if len(c.sending) == 0 {
+			c.mu.Lock()
+			c.sending, c.pending = c.pending, c.spare[:0]
+			c.mu.Unlock()
+			c.spare = c.sending
+		}
+		if len(c.sending) == 0 {
+			return true, nil
+		}
+		n, err := c.sock.writeSome(c.sending, wait)
+		c.sending = c.sending[n:]
+		switch {
+		case err == errWait:
+			return false, nil
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return false, err
+		case err != nil:
+			c.broken.Store(&err)
+			return false, err
+		}
+	}
+}
+
+// flush waits until the socket has taken everything that was written before.
+func (c *Conn) flush(ctx context.Context) error {
+	select {
+	case <-c.flushing:
+	default:
+		select {
+		case <-c.flushing:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	done, err := c.drain(false)
+	if err == nil && !done {
+		err = c.drainUntil(ctx)
+	}
+	if err != nil && ctx.Err() != nil && c.broken.Load() == nil {
+		c.rest() // what was accepted goes out without its caller
+		return ctx.Err()
+	}
+	c.flushing <- struct{}{}
+	return err
+}
+
+// drainUntil is drain with wait until ctx is done. The caller holds the token.
+func (c *Conn) drainUntil(ctx context.Context) error {
+	if ctx.Done() == nil {
+		_, err := c.drain(true)
+		return err
+	}
+	fired := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() { c.sock.tcp.SetWriteDeadline(past); close(fired) })
+	_, err := c.drain(true)
+	if !stop() {
+		<-fired
+		c.restoreWriteDeadline()
+	}
+	return err
+}
+
+// restoreWriteDeadline undoes what ended a wait, but not Stop.
+func (c *Conn) restoreWriteDeadline() {
+	c.sock.tcp.SetWriteDeadline(time.Time{})
+	if c.stopped.Load() {
+		c.sock.tcp.SetWriteDeadline(past)
+	}
+}
+
+// Begin makes the path carry what is written from now on, sent bytes after the
+// beginning of the connection. Nothing was written before.
+func (c *Conn) Begin(sent uint64) { c.seal(binary.BigEndian.AppendUint64(nil, sent)) }
+
+// seal puts p into pending. It fails only where TLS has ended, as by a record that was
+// not the peer's; then every write fails.
+func (c *Conn) seal(p []byte) {
+	var err error
+	if c.tls == nil {
+		_, err = carrier{c}.Write(p)
+	} else {
+		_, err = c.tls.Write(p)
+	}
+	if err != nil {
+		c.broken.CompareAndSwap(nil, &err)
+	}
+}
+
+// Write writes all of p. When ctx ends it, the n bytes that it returns are on their
+// way all the same.
+func (c *Conn) Write(ctx context.Context, p []byte) (n int, err error) {
+	for n < len(p) {
+		// What is left of earlier calls goes first, so that pending stays small.
+		if err := c.flush(ctx); err != nil {
+			return n, err
+		}
+		k := min(len(p)-n, chunk)
+		c.seal(p[n : n+k])
+		n += k
+	}
+	return n, c.flush(ctx)
+}
+
+// TryWrite writes what there is room for, at most chunk bytes.
+func (c *Conn) TryWrite(p []byte) (n int, err error) {
+	select {
+	case <-c.flushing:
+	default:
+		return 0, c.failure()
+	}
+	done, err := c.drain(false)
+	if err == nil && done {
+		n = min(len(p), chunk)
+		c.seal(p[:n])
+		done, err = c.drain(false)
+	}
+	if err == nil && !done {
+		c.rest()
+		return n, nil
+	}
+	c.flushing <- struct{}{}
+	return n, err
+}
+
+func (c *Conn) failure() error {
+	if failed := c.broken.Load(); failed != nil {
+		return *failed
+	}
+	return nil
+}
+
+// awaitStart waits for the beginning of the peer's direction.
+func (c *Conn) awaitStart() {
+	defer close(c.awaiting)
+	var b [8]byte
+	c.wait = true
+	for n := 0; n < len(b); {
+		k, err := c.readSealed(b[n:])
+		if n += k; err != nil {
+			c.endedWell = n == 0 && err == io.EOF
+			return
+		}
+	}
+	start := binary.BigEndian.Uint64(b[:])
+	if start > 1<<62 {
+		return // no peer counts so far
+	}
+	c.look()
+	c.start.Store(int64(start))
+	c.changed()
+}
+
+// Start returns at which byte of the connection the peer's direction begins; false
+// while the peer has written nothing.
+func (c *Conn) Start() (uint64, bool) {
+	s := c.start.Load()
+	return uint64(s), s != unknown
+}
+
+// Started is closed when Start is known, or will never be.
+func (c *Conn) Started() <-chan struct{} { return c.awaiting }
+
+// readSealed reads at least a byte of what the peer has written.
+func (c *Conn) readSealed(p []byte) (int, error) {
+	if c.tls == nil {
+		if c.mute {
+			return 0, errWait
+		}
+		return c.sock.readSome(p, c.wait)
+	}
+	return c.tls.Read(p)
+}
+
+// look finds out whether TLS has buffered more, without asking the socket: else
+// nothing would say that it can be read.
+func (c *Conn) look() {
+	if c.tls == nil {
+		return
+	}
+	c.mute = true
+	n, _ := c.readSealed(c.ahead[:]) // an error comes again with the next read
+	c.mute = false
+	c.hasAhead.Store(n > 0)
+}
+
+// Read waits for at least one byte. It returns io.EOF when the peer's direction has
+// ended in order. Start must be known.
+func (c *Conn) Read(ctx context.Context, p []byte) (int, error) {
+	if ctx.Done() == nil {
+		return c.readSome(p, true)
+	}
+	fired := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() { c.sock.tcp.SetReadDeadline(past); close(fired) })
+	n, err := c.readSome(p, true)
+	if !stop() {
+		<-fired
+		c.sock.tcp.SetReadDeadline(time.Time{})
+		if c.interrupted.Load() {
+			c.sock.tcp.SetReadDeadline(past)
+		}
+	}
+	if n == 0 && ctx.Err() != nil && errors.Is(err, os.ErrDeadlineExceeded) {
+		err = ctx.Err()
+	}
+	return n, err
+}
+
+// TryRead reads what is there, which may be nothing.
+func (c *Conn) TryRead(p []byte) (int, error) {
+	n, err := c.readSome(p, false)
+	if err == errWait {
+		err = nil
+	}
+	return n, err
+}
+
+// Peek finds out whether TryRead would find a byte now: what the socket has may be no
+// message, as TLS's own records are none. The error is the next read's, too.
+func (c *Conn) Peek() (bool, error) {
+	if c.hasAhead.Load() {
+		return true, nil
+	}
+	c.wait = false
+	n, err := c.readSealed(c.ahead[:])
+	c.hasAhead.Store(n > 0)
+	if n > 0 || errors.Is(err, errWait) {
+		err = nil
+	}
+	return n > 0, err
+}
+
+func (c *Conn) readSome(p []byte, wait bool) (n int, err error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	c.wait = wait
+	if c.hasAhead.Load() {
+		p[0], n = c.ahead[0], 1
+		c.hasAhead.Store(false)
+		c.wait, c.mute = false, true // more of what is buffered
+	}
+	k := 0
+	if n < len(p) {
+		k, err = c.readSealed(p[n:])
+	}
+	c.mute = false
+	if n += k; n > 0 {
+		err = nil
+		c.look()
+	}
+	if errors.Is(err, errWait) {
+		err = errWait
+	}
+	return n, err
+}
+
+// Ready reports whether a TryRead may find bytes, and a TryWrite room, and whether the
+// socket has ended.
+func (c *Conn) Ready() (in, out, ended bool) {
+	in, out, ended = c.sock.ready()
+	return in || c.hasAhead.Load(), out && !c.resting.Load(), ended
+}
+
+// Stop ends all writing, now and later. What has arrived can still be read.
+func (c *Conn) Stop() {
+	c.stopped.Store(true)
+	c.sock.tcp.SetWriteDeadline(past)
+}
+
+// Interrupt ends the calls that wait, in both directions. Finish may follow.
+func (c *Conn) Interrupt() {
+	c.Stop()
+	c.interrupted.Store(true)
+	c.sock.tcp.SetReadDeadline(past)
+}
+
+// Shutdown ends the path for both ends at once.
+func (c *Conn) Shutdown() {
+	c.Stop()
+	Shutdown(c.sock.tcp)
+}
+
+// EndedWell reports whether the peer's direction has ended in order before it began: the
+// peer has sent nothing through the path.
+func (c *Conn) EndedWell() bool {
+	select {
+	case <-c.awaiting:
+		return c.endedWell
+	default:
+		return false
+	}
+}
+
+// Finish ends this end's direction in order: what was written arrives, and then the
+// end. It waits until the socket has taken it, or ctx is done.
+func (c *Conn) Finish(ctx context.Context) error {
+	c.stopped.Store(false)
+	c.sock.tcp.SetWriteDeadline(time.Time{})
+	if c.tls != nil {
+		_ = c.tls.CloseWrite() // it goes to pending
+	}
+	if err := c.flush(ctx); err != nil {
+		return err
+	}
+	return c.sock.tcp.CloseWrite()
+}
+
+// Close closes the socket and waits for what runs.
+func (c *Conn) Close() error {
+	c.Stop()
+	c.sock.tcp.SetDeadline(past)
+	c.work.Wait()
+	return c.sock.tcp.Close()
+}
+
+// Watcher returns a connection of its own on the path's socket, to wait for its
+// readiness, which the caller closes.
+func (c *Conn) Watcher() (*net.TCPConn, error) {
+	f, err := Duplicate(c.sock.tcp)
+	if err != nil {
+		return nil, err
+	}
+	return tcpOf(f)
+}

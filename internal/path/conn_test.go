@@ -1,0 +1,445 @@
+package path
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// sockets returns the two ends of a TCP connection on loopback, as descriptors.
+func sockets(t testing.TB) (a, b *os.File) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	near, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	far, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fileOf(t, near), fileOf(t, far)
+}
+
+func fileOf(t testing.TB, c net.Conn) *os.File {
+	t.Helper()
+	defer c.Close()
+	f, err := c.(*net.TCPConn).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func newKey(t testing.TB) *Key {
+	t.Helper()
+	k, err := NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+// pair returns the two ends of a path.
+func pair(t testing.TB, plaintext bool) (a, b *Conn) {
+	t.Helper()
+	fa, fb := sockets(t)
+	ka, kb := newKey(t), newKey(t)
+	var wg sync.WaitGroup
+	var errs [2]error
+	wg.Go(func() {
+		a, errs[0] = New(t.Context(), fa, Options{Client: true, Plaintext: plaintext, Key: ka, Peer: kb.Hash(), Changed: func() {}})
+	})
+	wg.Go(func() {
+		b, errs[1] = New(t.Context(), fb, Options{Plaintext: plaintext, Key: kb, Peer: ka.Hash(), Changed: func() {}})
+	})
+	wg.Wait()
+	if err := errors.Join(errs[:]...); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { a.Close(); b.Close() })
+	return a, b
+}
+
+func forms(t *testing.T, f func(t *testing.T, plaintext bool)) {
+	for _, plaintext := range []bool{false, true} {
+		t.Run(map[bool]string{false: "tls", true: "plaintext"}[plaintext], func(t *testing.T) { f(t, plaintext) })
+	}
+}
+
+func await(t testing.TB, c *Conn, want uint64) {
+	t.Helper()
+	<-c.Started()
+	if start, ok := c.Start(); !ok || start != want {
+		t.Fatalf("the peer's direction begins at %d, %v; want %d", start, ok, want)
+	}
+}
+
+// Whatever the calls on both sides are, the bytes are those that were written, in
+// order, and then comes the end.
+func TestBytesArriveInOrder(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	forms(t, func(t *testing.T, plaintext bool) {
+		a, b := pair(t, plaintext)
+		r := rand.New(rand.NewPCG(seed, 1))
+		sent := make([]byte, 3<<20)
+		for i := range sent {
+			sent[i] = byte(r.Uint32())
+		}
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if err := writeRandomly(a, sent, rand.New(rand.NewPCG(seed, 2))); err != nil {
+				t.Error(err)
+			}
+		})
+		await(t, b, 17)
+		got, err := readRandomly(t.Context(), b, rand.New(rand.NewPCG(seed, 3)))
+		wg.Wait()
+		if err != io.EOF || !bytes.Equal(got, sent) {
+			t.Fatalf("%d bytes, then %v; want %d and the end", len(got), err, len(sent))
+		}
+	})
+}
+
+// writeRandomly writes p by all calls there are; one in eight ends early.
+func writeRandomly(c *Conn, p []byte, r *rand.Rand) error {
+	c.Begin(17)
+	for len(p) > 0 {
+		k := min(len(p), 1+r.IntN(1<<(1+r.IntN(19))))
+		var n int
+		var err error
+		switch r.IntN(8) {
+		case 0:
+			ctx, cancel := context.WithTimeout(context.Background(), time.Duration(r.IntN(300))*time.Microsecond)
+			n, err = c.Write(ctx, p[:k])
+			if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+				err = nil
+			}
+			cancel()
+		case 1, 2, 3:
+			n, err = c.TryWrite(p[:k])
+		default:
+			n, err = c.Write(context.Background(), p[:k])
+		}
+		if err != nil {
+			return err
+		}
+		p = p[n:]
+	}
+	return c.Finish(context.Background())
+}
+
+func readRandomly(ctx context.Context, c *Conn, r *rand.Rand) (got []byte, err error) {
+	for {
+		p := make([]byte, 1+r.IntN(1<<(1+r.IntN(18))))
+		var n int
+		switch r.IntN(4) {
+		case 0:
+			n, err = c.TryRead(p)
+		case 1:
+			short, cancel := context.WithTimeout(ctx, time.Duration(r.IntN(300))*time.Microsecond)
+			n, err = c.Read(short, p)
+			if errors.Is(err, context.DeadlineExceeded) {
+				err = nil
+			}
+			cancel()
+		default:
+			n, err = c.Read(ctx, p)
+		}
+		got = append(got, p[:n]...)
+		if err != nil {
+			return got, err
+		}
+	}
+}
+
+// What TLS has buffered shows as readable, although the socket has nothing.
+func TestWhatIsBufferedIsReady(t *testing.T) {
+	forms(t, func(t *testing.T, plaintext bool) {
+		a, b := pair(t, plaintext)
+		a.Begin(0)
+		if _, err := a.Write(t.Context(), []byte("one record")); err != nil {
+			t.Fatal(err)
+		}
+		await(t, b, 0)
+		for want := 10; want > 0; want-- {
+			for in := false; !in; in, _, _ = b.Ready() { // until it has arrived
+			}
+			if n, err := b.TryRead(make([]byte, 1)); n != 1 || err != nil {
+				t.Fatalf("%d bytes are left: %d, %v", want, n, err)
+			}
+		}
+		if in, out, _ := b.Ready(); in || !out {
+			t.Errorf("nothing is left: ready %v, %v", in, out)
+		}
+		if n, err := b.TryRead(make([]byte, 1)); n != 0 || err != nil {
+			t.Errorf("nothing is left: %d, %v", n, err)
+		}
+	})
+}
+
+// A peer that does not read stops the sender; what it accepted goes out by itself.
+func TestTryWriteStopsAndGoesOn(t *testing.T) {
+	forms(t, func(t *testing.T, plaintext bool) {
+		a, b := pair(t, plaintext)
+		a.Begin(0)
+		sent := 0
+		for range 3 {
+			for {
+				n, err := a.TryWrite(make([]byte, 1<<20))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if sent += n; n == 0 {
+					break
+				}
+			}
+		}
+		await(t, b, 0)
+		got := 0
+		for got < sent {
+			n, err := b.Read(t.Context(), make([]byte, 1<<20))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got += n
+		}
+		for out := false; !out; _, out, _ = a.Ready() { // the last of it is on its way
+		}
+	})
+}
+
+func TestOtherKeysAreRefused(t *testing.T) {
+	ka, kb, other := newKey(t), newKey(t), newKey(t)
+	for _, tt := range []struct {
+		name           string
+		client, server Hash
+	}{
+		{"the client expects another", other.Hash(), ka.Hash()},
+		{"the server expects another", kb.Hash(), other.Hash()},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			fa, fb := sockets(t)
+			var errs [2]error
+			var conns [2]*Conn
+			var wg sync.WaitGroup
+			wg.Go(func() {
+				conns[0], errs[0] = New(t.Context(), fa, Options{Client: true, Key: ka, Peer: tt.client, Changed: func() {}})
+			})
+			wg.Go(func() {
+				conns[1], errs[1] = New(t.Context(), fb, Options{Key: kb, Peer: tt.server, Changed: func() {}})
+			})
+			wg.Wait()
+			for i, err := range errs {
+				if err == nil {
+					t.Errorf("end %d took it", i)
+					conns[i].Close()
+				}
+			}
+		})
+	}
+}
+
+// A process that does not speak ends nothing but the wait.
+func TestHandshakeEndsWithItsContext(t *testing.T) {
+	fa, fb := sockets(t)
+	defer fb.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if _, err := New(ctx, fa, Options{Client: true, Key: newKey(t), Changed: func() {}}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v, want the context's end", err)
+	}
+}
+
+// What arrived before a shutdown can be read, and no later byte can.
+func TestShutdownLeavesWhatHasArrived(t *testing.T) {
+	forms(t, func(t *testing.T, plaintext bool) {
+		a, b := pair(t, plaintext)
+		a.Begin(5)
+		if _, err := a.Write(t.Context(), []byte("before")); err != nil {
+			t.Fatal(err)
+		}
+		await(t, b, 5)
+		for in := false; !in; in, _, _ = b.Ready() {
+		}
+		b.Shutdown()
+		got := make([]byte, 100)
+		n, err := b.Read(t.Context(), got)
+		if string(got[:n]) != "before" {
+			t.Fatalf("%q, %v", got[:n], err)
+		}
+		if n, err := b.Read(t.Context(), got); n != 0 || err == nil {
+			t.Errorf("after it %d bytes, %v", n, err)
+		}
+		if _, err := b.Write(t.Context(), []byte("x")); err == nil {
+			t.Error("a write went through")
+		}
+		for err = nil; err == nil; _, err = a.Write(t.Context(), make([]byte, 1000)) { // until the peer's kernel answers
+		}
+	})
+}
+
+func TestGreeting(t *testing.T) {
+	a, b := net.Pipe()
+	defer a.Close()
+	want := NewToken()
+	ended := make(chan error)
+	go func() { ended <- Greet(a, want) }()
+	got, err := ReadGreeting(b)
+	if err != nil || got != want {
+		t.Fatalf("%x, %v; want %x", got, err, want)
+	}
+	if err := Accept(b); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	go func() { ended <- Greet(a, want) }()
+	if _, err := ReadGreeting(b); err != nil {
+		t.Fatal(err)
+	}
+	b.Close()
+	if err := <-ended; !errors.Is(err, ErrRefused) {
+		t.Errorf("%v, want %v", err, ErrRefused)
+	}
+}
+
+func FuzzReadGreeting(f *testing.F) {
+	token := NewToken()
+	f.Add(append([]byte{First, version}, token[:]...))
+	f.Add([]byte{First, 2})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		token, err := ReadGreeting(bytes.NewReader(b))
+		if err == nil && !bytes.Equal(append([]byte{First, version}, token[:]...), b[:GreetingLen]) {
+			t.Errorf("% x is % x", b, token)
+		}
+	})
+}
+
+func BenchmarkEcho(b *testing.B) {
+	for _, plaintext := range []bool{false, true} {
+		b.Run(fmt.Sprintf("path/plaintext=%v", plaintext), func(b *testing.B) {
+			x, y := pair(b, plaintext)
+			x.Begin(0)
+			y.Begin(0)
+			_, _ = x.Write(b.Context(), nil)
+			x.flush(b.Context())
+			y.flush(b.Context())
+			await(b, y, 0)
+			await(b, x, 0)
+			go echo(y)
+			buf := make([]byte, 8)
+			b.ReportAllocs()
+			for b.Loop() {
+				x.Write(context.Background(), buf)
+				x.Read(context.Background(), buf)
+			}
+			x.Shutdown()
+		})
+	}
+	b.Run("crypto/tls", func(b *testing.B) {
+		x, y := bare(b)
+		go io.Copy(y, y)
+		buf := make([]byte, 8)
+		b.ReportAllocs()
+		for b.Loop() {
+			x.Write(buf)
+			io.ReadFull(x, buf)
+		}
+	})
+}
+
+func echo(c *Conn) {
+	buf := make([]byte, 8)
+	for {
+		n, err := c.Read(context.Background(), buf)
+		if err != nil {
+			return
+		}
+		c.Write(context.Background(), buf[:n])
+	}
+}
+
+func bare(b *testing.B) (x, y net.Conn) {
+	fa, fb := sockets(b)
+	na, _ := net.FileConn(fa)
+	nb, _ := net.FileConn(fb)
+	k := newKey(b)
+	x, y = tls.Client(na, &tls.Config{InsecureSkipVerify: true}), tls.Server(nb, &tls.Config{Certificates: []tls.Certificate{k.cert}})
+	done := make(chan struct{})
+	go func() { y.(*tls.Conn).Handshake(); close(done) }()
+	if err := x.(*tls.Conn).Handshake(); err != nil {
+		b.Fatal(err)
+	}
+	<-done
+	b.Cleanup(func() { x.Close(); y.Close() })
+	return x, y
+}
+
+func BenchmarkStream(b *testing.B) {
+	for _, size := range []int{64 << 10, 1 << 20} {
+		p := make([]byte, size)
+		b.Run(fmt.Sprintf("path/%d", size), func(b *testing.B) {
+			x, y := pair(b, false)
+			x.Begin(0)
+			x.flush(b.Context())
+			await(b, y, 0)
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				buf := make([]byte, size)
+				for {
+					if _, err := y.Read(context.Background(), buf); err != nil {
+						return
+					}
+				}
+			}()
+			b.SetBytes(int64(size))
+			b.ReportAllocs()
+			for b.Loop() {
+				x.Write(context.Background(), p)
+			}
+			x.Finish(b.Context())
+			<-done
+		})
+		b.Run(fmt.Sprintf("crypto-tls/%d", size), func(b *testing.B) {
+			x, y := bare(b)
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				buf := make([]byte, size)
+				for {
+					if _, err := y.Read(buf); err != nil {
+						return
+					}
+				}
+			}()
+			b.SetBytes(int64(size))
+			b.ReportAllocs()
+			for b.Loop() {
+				x.Write(p)
+			}
+			x.Close()
+			<-done
+		})
+	}
+}

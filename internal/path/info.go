@@ -1,0 +1,30 @@
+package path
+
+import (
+	"net"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Traffic is what the kernel has counted of a path's socket, TLS's own bytes included.
+type Traffic struct {
+	Sent, Received uint64        // bytes that the peer has acknowledged, and that have arrived
+	RoundTrip      time.Duration // smoothed, of the kernels
+}
+
+// TrafficOf returns the traffic of s, zeros if the kernel does not say.
+func TrafficOf(s *net.TCPConn) (t Traffic) {
+	raw, err := s.SyscallConn()
+	if err != nil {
+		return t
+	}
+	// It fails only when the socket is closed: then there is nothing to say.
+	_ = raw.Control(func(fd uintptr) {
+		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+		if err == nil {
+			t = Traffic{info.Bytes_acked, info.Bytes_received, time.Duration(info.Rtt) * time.Microsecond}
+		}
+	})
+	return t
+}
