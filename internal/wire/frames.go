@@ -56,6 +56,8 @@ const (
 	TypeRegistered   Type = 35
 	TypeUnregister   Type = 36
 	TypeUnregistered Type = 37
+	TypePath         Type = 40
+	TypeNoPath       Type = 41
 	TypeWrite        Type = 48
 	TypeRead         Type = 49
 	TypeReadData     Type = 50

@@ -69,6 +69,8 @@ var parsers = map[Type]parser{
 	TypeRegistered:   parserOf(ParseRegistered),
 	TypeUnregister:   parserOf(ParseUnregister),
 	TypeUnregistered: parserOf(ParseUnregistered),
+	TypePath:         parserOf(ParsePath),
+	TypeNoPath:       parserOf(ParseNoPath),
 	TypeWrite:        parserOf(ParseWrite),
 	TypeRead:         parserOf(ParseRead),
 	TypeReadData:     parserOf(ParseReadData),
@@ -129,6 +131,9 @@ var golden = map[string]frame{
 	"registered":    Registered{Offset: 0x4000000000000000},
 	"unregister":    Unregister{Offset: 0x4000000000000000, Length: 0x1112131415161718},
 	"unregistered":  Unregistered{Offset: 0x4000000000000000},
+	"path":          Path{Token: uuid(0x10), Key: [32]byte{0x20, 0x21, 31: 0x3f}},
+	"path-plain":    Path{Token: uuid(0x10), Plaintext: true},
+	"no-path":       NoPath{Reason: "paths are off by the setting paths"},
 	"write":         Write{Op: 0x0102030405060708, Offset: 0x1112131415161718, Length: 0x00021222},
 	"write-last":    Write{Op: 1, Offset: 2, Length: MaxPayload, Last: true},
 	"write-ordered": Write{Op: 1, Offset: 2, Length: 3, Last: true, Ordered: true},
@@ -253,7 +258,7 @@ func TestWrongLengthIsMalformed(t *testing.T) {
 }
 
 func TestReservedFlagsAreMalformed(t *testing.T) {
-	allowed := map[Type]uint8{TypeHello: 3, TypeAnswer: 3, TypeWrite: 3, TypeReadData: 1, TypeAtomic: 1, TypeClose: 1}
+	allowed := map[Type]uint8{TypeHello: 3, TypeAnswer: 3, TypeWrite: 3, TypeReadData: 1, TypeAtomic: 1, TypeClose: 1, TypePath: 1}
 	for name := range golden {
 		b := vector(t, name)
 		typ, _ := TypeOf(b)

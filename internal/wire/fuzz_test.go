@@ -50,6 +50,8 @@ func FuzzBye(f *testing.F)          { fuzzBody(f, TypeBye, ParseBye) }
 func FuzzByeAck(f *testing.F)       { fuzzBody(f, TypeByeAck, ParseByeAck) }
 func FuzzLease(f *testing.F)        { fuzzBody(f, TypeLease, ParseLease) }
 func FuzzCredit(f *testing.F)       { fuzzBody(f, TypeCredit, ParseCredit) }
+func FuzzPath(f *testing.F)         { fuzzBody(f, TypePath, ParsePath) }
+func FuzzNoPath(f *testing.F)       { fuzzBody(f, TypeNoPath, ParseNoPath) }
 func FuzzClose(f *testing.F)        { fuzzBody(f, TypeClose, ParseClose) }
 func FuzzRegister(f *testing.F)     { fuzzBody(f, TypeRegister, ParseRegister) }
 func FuzzRegistered(f *testing.F)   { fuzzBody(f, TypeRegistered, ParseRegistered) }
@@ -193,6 +195,7 @@ func anyFrame() *rapid.Generator[frame] {
 			func() frame { return Credit{u()} },
 			func() frame { return Close{Sent: u()} },
 			func() frame { return Close{u(), true, text()} },
+			func() frame { return NoPath{text()} },
 			func() frame { return Register{u(), u(), b()} },
 			func() frame { return Registered{u()} },
 			func() frame { return Unregister{u(), u()} },
