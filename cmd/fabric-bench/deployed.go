@@ -18,6 +18,7 @@ import (
 type deployedOptions struct {
 	fabricd   string
 	providers string
+	paths     string
 	plaintext bool
 	loopback  bool
 	json      bool
@@ -32,6 +33,7 @@ type Deployed struct {
 	Revision  string        `json:"revision"`
 	Way       string        `json:"way"`
 	Providers string        `json:"providers"`
+	Paths     string        `json:"paths"`
 	TLS       bool          `json:"tls"`
 	Runs      int           `json:"runs"`
 	During    string        `json:"during"` // of each measurement
@@ -61,6 +63,7 @@ memory between the two. In the same run and in turns it measures bare programs
 over TCP and crypto/tls, and TCP through stunnel if that is installed. Beside each
 figure is the processor time of all processes that took part.`,
 		Example: `  fabric-bench deployed
+  fabric-bench deployed --paths off                over the link alone
   fabric-bench deployed --providers tcp --json
   fabric-bench deployed --providers tcp --plaintext --runs 9`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -80,6 +83,7 @@ figure is the processor time of all processes that took part.`,
 	f := cmd.Flags()
 	f.StringVar(&o.fabricd, "fabricd", "", "the program to run (default: beside this one, in ./bin or on $PATH)")
 	f.StringVar(&o.providers, "providers", "", "what carries the data, as fabricd's setting (default: fabricd's own)")
+	f.StringVar(&o.paths, "paths", "lazy", "when connections get a socket of their own, as fabricd's setting: lazy or off")
 	f.BoolVar(&o.plaintext, "plaintext", false, "without TLS over tcp; the baseline is bare TCP then")
 	f.BoolVar(&o.loopback, "loopback", !canMakeSpaces(), "both machines on loopback, as without root")
 	f.BoolVar(&o.json, "json", false, "print JSON")
@@ -94,6 +98,8 @@ func (o *deployedOptions) check() error {
 		return usagef("--runs %d: 1 to 100", o.runs)
 	case o.during < 10*time.Millisecond || o.during > time.Minute:
 		return usagef("--duration %v: 10ms to 1m", o.during)
+	case o.paths != "lazy" && o.paths != "off":
+		return usagef("--paths %s: lazy or off", o.paths)
 	case o.plaintext && o.providers != "tcp":
 		return usagef("--plaintext is for --providers tcp")
 	case !o.loopback && !canMakeSpaces():
@@ -109,7 +115,7 @@ func (o *deployedOptions) daemonFlags() (flags []string) {
 	if o.plaintext {
 		flags = append(flags, "--tcp-plaintext")
 	}
-	return flags
+	return append(flags, "--paths", o.paths)
 }
 
 // baseline is the carrier that targets compare with.
@@ -152,7 +158,7 @@ func measureDeployed(ctx context.Context, o *deployedOptions, progress io.Writer
 }
 
 func (o *deployedOptions) report() *Deployed {
-	d := &Deployed{Machine: describeMachine(), Revision: revision(), Way: "two network namespaces, veth", Providers: o.providers,
+	d := &Deployed{Machine: describeMachine(), Revision: revision(), Way: "two network namespaces, veth", Providers: o.providers, Paths: o.paths,
 		TLS: !o.plaintext, Runs: o.runs, During: o.during.String()}
 	if o.loopback {
 		d.Way = "loopback"
@@ -239,7 +245,7 @@ func (d *Deployed) write(w io.Writer) error {
 	if !d.TLS {
 		security = "plaintext"
 	}
-	t.title("deployed: an application and a fabricd on each side · %s · providers: %s · %s · %d runs of %s", d.Way, d.Providers, security, d.Runs, d.During)
+	t.title("deployed: an application and a fabricd on each side · %s · providers: %s · paths: %s · %s · %d runs of %s", d.Way, d.Providers, d.Paths, security, d.Runs, d.During)
 	t.title("%s · %v", d.Revision, d.Machine)
 	t.row("test", "unit", carryFabric, carryTCP, carryTLS, carryStunnel, "ours/baseline min/median/max", "target", "cpu of "+carryFabric, "baseline's", carryStunnel+"'s", "unit")
 	for _, r := range d.Rows {

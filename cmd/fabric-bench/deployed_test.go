@@ -33,7 +33,7 @@ func TestDeployedMeasuresEveryCarrier(t *testing.T) {
 
 func TestDeployedRefusesWhatCannotBe(t *testing.T) {
 	for _, args := range [][]string{
-		{"--runs", "0"}, {"--duration", "1ms"}, {"--plaintext"}, {"--plaintext", "--providers", "quic"}, {"--fabricd", "/nonexistent", "--loopback"},
+		{"--runs", "0"}, {"--duration", "1ms"}, {"--plaintext"}, {"--paths", "eager"}, {"--plaintext", "--providers", "quic"}, {"--fabricd", "/nonexistent", "--loopback"},
 	} {
 		if code, _, errs := runBench(t, append([]string{"deployed"}, args...)...); code != exitUsage {
 			t.Errorf("%v: exit code %d: %s", args, code, errs)

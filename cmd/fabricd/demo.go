@@ -149,7 +149,7 @@ func (p *plot) member(name string, args ...string) (*member, error) {
 	admin := filepath.Join(m.dir, "admin.sock")
 	m.admin = daemon.NewClient(admin)
 	m.args = append([]string{"run", "--name", name, "--state-dir", filepath.Join(m.dir, "state"),
-		"--bind", "127.0.0.1", "--data-port", "0", "--gossip-port", "0", "--detection", "fast",
+		"--bind", "127.0.0.1", "--data-port", "0", "--gossip-port", "0", "--detection", "fast", "--paths", "lazy",
 		"--socket", m.socket(), "--admin", admin, "--log-format", "json", "--log-level", "info"}, args...)
 	return m, nil
 }
@@ -286,7 +286,37 @@ func (p *plot) messages(ctx context.Context) (err error) {
 	if err := p.connect(ctx, p.alice, p.bob); err != nil {
 		return err
 	}
-	return p.hear(ctx, p.alice, "messages", "they exchange messages")
+	if err := p.hear(ctx, p.alice, "messages", "their first messages, over the link"); err != nil {
+		return err
+	}
+	if err := p.hear(ctx, p.alice, "messages", "they exchange messages"); err != nil {
+		return err
+	}
+	if err := p.hasPath(ctx, p.one, "the connection has a path of its own"); err != nil {
+		return err
+	}
+	if err := p.alice.tell("talk"); err != nil {
+		return err
+	}
+	return p.hear(ctx, p.alice, "messages", "the same messages, on the path")
+}
+
+// hasPath waits until the connection of m's application goes through a path.
+func (p *plot) hasPath(ctx context.Context, m *member, name string) error {
+	var ways []wayOf
+	err := until(ctx, func() (err error) {
+		if ways, err = waysOf(ctx, m.admin, ""); err != nil {
+			return err
+		}
+		if len(ways) != 1 || ways[0].Messages.Path != "path" || ways[0].Socket == nil || !ways[0].Socket.TLS {
+			return fmt.Errorf("no path with TLS among %+v", ways)
+		}
+		return nil
+	})
+	if err != nil {
+		return p.t.step(name, "", err)
+	}
+	return p.t.step(name, ways[0].Socket.String(), nil)
 }
 
 // connect lets b listen, a connect and b accept.

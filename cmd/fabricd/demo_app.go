@@ -24,6 +24,7 @@ import (
 // What the two applications of the demo agree on.
 const (
 	demoPort     fabric.Port = 2050
+	demoFirst                = 3 // messages that go over the link: a path is asked for behind the fourth
 	demoMessages             = 100
 	demoWindow               = 1 << 20        // bytes of each end's window
 	demoData                 = demoWindow / 2 // bytes that are written and read
@@ -161,6 +162,14 @@ func alice(ctx context.Context, d *demoApp) error {
 		return err
 	}
 	defer conn.Close()
+	for _, n := range []int{demoFirst, demoMessages} {
+		if err := d.talk(conn, n); err != nil {
+			return err
+		}
+	}
+	if _, err := d.command(ctx); err != nil { // when there is a path
+		return err
+	}
 	if err := d.talk(conn, demoMessages); err != nil {
 		return err
 	}
@@ -258,7 +267,7 @@ func bob(ctx context.Context, d *demoApp) error {
 		return err
 	}
 	defer conn.Close()
-	if err := echo(conn, demoMessages); err != nil {
+	if err := echo(conn, demoFirst+2*demoMessages); err != nil {
 		return err
 	}
 	if err := d.writeSecond(ctx, conn); err != nil {

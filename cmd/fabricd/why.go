@@ -22,6 +22,7 @@ type wayOf struct {
 	Remote   string          `json:"remote"`
 	Provider string          `json:"provider"`
 	Messages part            `json:"messages"`
+	Socket   *pathRow        `json:"socket,omitempty"` // the connection's path
 	RMA      part            `json:"rma"`
 	Link     json.RawMessage `json:"link"` // the row of `fabricd links`, null for a peer on this node
 }
@@ -30,6 +31,27 @@ type wayOf struct {
 type part struct {
 	Path string `json:"path"`
 	Why  string `json:"why"`
+}
+
+// A pathRow is the path of a connection, as the node tells it.
+type pathRow struct {
+	Local         string    `json:"local"`
+	Remote        string    `json:"remote"`
+	TLS           bool      `json:"tls"`
+	Since         time.Time `json:"since"`
+	SentBytes     uint64    `json:"sent_bytes"`
+	ReceivedBytes uint64    `json:"received_bytes"`
+	RoundTripUS   int64     `json:"round_trip_us"`
+}
+
+// String says it in a line.
+func (r pathRow) String() string {
+	security := "TLS 1.3 between the applications"
+	if !r.TLS {
+		security = "plaintext"
+	}
+	return fmt.Sprintf("%s to %s, %s, made %s, %s sent, %s received, round trip %s", r.Local, r.Remote, security,
+		ago(r.Since, time.Now()), size(r.SentBytes), size(r.ReceivedBytes), duration(time.Duration(r.RoundTripUS)*time.Microsecond))
 }
 
 // String returns the path, and why it is that one if that is not plain.
@@ -47,7 +69,8 @@ func (a *app) whyCommand() *cobra.Command {
 		Long: `Tell which ways a connection takes, and why not a faster one: messages between two
 applications of this node through memory that they share (channel) or through the
 node (socket), RMA between them on the windows themselves (direct) or through the
-node, both to another node through a provider's link. CONN is an
+node; messages to another node through a socket between the two applications (path)
+or through a provider's link, RMA through the link. CONN is an
 address of the connection in 'fabricd conns', NODE:PORT, local or remote; without
 it all are told. Of a link each provider of this node is told: whether the link has
 it, why, its place among them, and what it is estimated to cost for short messages,
@@ -140,6 +163,7 @@ func waysOf(ctx context.Context, c *daemon.Client, at string) ([]wayOf, error) {
 		Conns []struct {
 			Local, Remote, Life, Provider, Path, Why, RMA string
 			RMAWhy                                        string `json:"rma_why"`
+			Socket                                        *pathRow
 		}
 	}
 	var links struct{ Links []json.RawMessage }
@@ -156,7 +180,7 @@ func waysOf(ctx context.Context, c *daemon.Client, at string) ([]wayOf, error) {
 	for _, x := range conns.Conns {
 		if at == "" || x.Local == at || x.Remote == at {
 			ways = append(ways, wayOf{Local: x.Local, Remote: x.Remote, Provider: x.Provider,
-				Messages: part{x.Path, x.Why}, RMA: part{x.RMA, x.RMAWhy}, Link: linkOf(links.Links, x.Life)})
+				Messages: part{x.Path, x.Why}, Socket: x.Socket, RMA: part{x.RMA, x.RMAWhy}, Link: linkOf(links.Links, x.Life)})
 		}
 	}
 	if len(ways) == 0 && at != "" {
@@ -227,6 +251,9 @@ func tellWay(w io.Writer, x wayOf) error {
 		x.Local + " to " + x.Remote,
 		"  messages  " + x.Messages.String(),
 		"  rma       " + x.RMA.String(),
+	}
+	if x.Socket != nil {
+		lines = append(lines, "  path      "+x.Socket.String())
 	}
 	for _, text := range append(lines, linkLines(x)...) {
 		if err := printLine(w, "%s", text); err != nil {

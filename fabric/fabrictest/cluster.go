@@ -44,6 +44,8 @@ type Cluster struct {
 	size    int
 	cuts    cuts
 	kills   sync.WaitGroup // of crashes at a step
+	paths   sync.Map       // engines (*driver.Node) by the address of their links, for paths
+	accepts sync.WaitGroup // of paths
 	journal *journal
 	losses  sync.Mutex // guards alive and lost; taken after the journal's mu
 	alive   map[run]bool
@@ -165,7 +167,12 @@ func (c *Cluster) startLocked(m *member) {
 	}
 	m.actor = &actor{c: c, i: int(m.peer.Life.Node), life: m.peer.Life, gone: make(chan struct{})}
 	m.faults = failpoint.New(m.actor)
-	m.engine = driver.Start(c.opts.engine(providers, m.faults))
+	cfg := c.opts.engine(providers, m.faults)
+	if c.opts.paths {
+		cfg.Paths = &driver.PathNetwork{Dial: c.dialPath}
+	}
+	m.engine = driver.Start(cfg)
+	c.paths.Store(providers[0].Addr(), m.engine)
 	m.engine.SetSelf(c.selfLocked(m))
 	c.begins(m.run())
 	c.journal.follow(m.run(), m.engine)
@@ -391,6 +398,7 @@ func (c *Cluster) end() {
 	})
 	defer watch.Stop()
 	defer c.kills.Wait()
+	c.accepts.Wait()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.unpart()

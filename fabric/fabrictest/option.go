@@ -17,6 +17,7 @@ type options struct {
 	quic           bool
 	tcp, plaintext bool
 	unbroken, low  bool
+	paths          bool
 	delay, jitter  time.Duration
 	seed           uint64
 	faultSeed      uint64
@@ -49,6 +50,11 @@ func Unbroken() Option { return func(o *options) { o.unbroken = true } }
 
 // LowLatency is [Unbroken], and readers of [TCP] look at their sockets before they sleep.
 func LowLatency() Option { return func(o *options) { o.unbroken, o.low = true, true } }
+
+// Paths lets connections of attached applications get paths: sockets on loopback, which
+// nothing breaks. It has no effect on the nodes' own applications, and does not work in a
+// bubble.
+func Paths() Option { return func(o *options) { o.paths = true } }
 
 // Delay makes everything take d to arrive, and up to jitter longer, which seed
 // decides. It has no effect with QUIC and TCP.

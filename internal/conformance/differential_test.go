@@ -30,9 +30,9 @@ type stage struct {
 	nearNode  int
 	farNode   int
 	serving   ipc.Options
-	// channels says that connections of the two go over to shared memory before a
+	// via is what the connections of the two go over to before a
 	// program goes on with them.
-	channels bool
+	via string
 	// maps says that each of the two can map all memory of the other.
 	maps bool
 }
@@ -41,8 +41,8 @@ type stage struct {
 type started struct {
 	apps [2]*fabric.Node
 	site *sockets
-	// rings are where connections go over to shared memory; nil: none is to.
-	rings *sockets
+	// rings are where connections go over to a channel or a path; nil: none is to.
+	rings *rings
 }
 
 // An entrance is a door to a node: embedded or attached.
@@ -85,9 +85,10 @@ var stages = []stage{
 	{name: "attached, across nodes, tcp, nothing between", opts: alone, near: throughSocket, far: throughSocket, farNode: 1},
 	{name: "attached, across nodes, mixed", opts: mixed, near: throughSocket, far: throughSocket, farNode: 1},
 	{name: "attached to embedded, across swapped nodes, mixed", opts: mixed, near: throughSocket, far: throughEngine, nearNode: 1},
-	{name: "attached, same node", near: throughSocket, far: throughSocket, channels: true, maps: true},
+	{name: "attached, same node", near: throughSocket, far: throughSocket, via: "channel", maps: true},
 	{name: "attached, same node, without shared memory", near: throughSocket, far: throughSocket, maps: true,
 		serving: ipc.Options{NoDirect: true, NoChannels: "this stage has none"}},
+	{name: "attached, across nodes, paths", opts: []fabrictest.Option{fabrictest.QUIC(), fabrictest.Paths()}, near: throughSocket, far: throughSocket, via: "path", farNode: 1},
 	{name: "attached to embedded, across nodes, mem", near: throughSocket, far: throughEngine, farNode: 1},
 	{name: "embedded to attached, across nodes, quic", opts: quic, near: throughEngine, far: throughSocket, farNode: 1},
 	{name: "attached to embedded, same node", near: throughSocket, far: throughEngine},
@@ -98,8 +99,8 @@ var stages = []stage{
 func (g stage) start(t *testing.T) started {
 	s := attachedWith(g.serving, g.opts...)(t, 0).(*sockets)
 	out := started{apps: [2]*fabric.Node{g.near(s.cluster, s, g.nearNode), g.far(s.cluster, s, g.farNode)}, site: s}
-	if g.channels {
-		out.rings = s
+	if g.via != "" {
+		out.rings = &rings{s, g.via}
 	}
 	return out
 }
@@ -110,7 +111,7 @@ func traceOf(t *testing.T, on started, program []step) []string {
 	defer cancel()
 	r := &programRun{ctx: ctx, apps: on.apps}
 	if on.rings != nil {
-		r.goOver = on.rings.goOver
+		r.goOver = func(ctx context.Context, a, b *fabric.Endpoint) error { return on.rings.Ready(ctx, a, b) }
 	}
 	trace := r.run(program)
 	if r.err != nil {
@@ -160,8 +161,11 @@ func sameTraces(t *testing.T, stages []stage, steps []programStep) {
 		}
 	}
 	for g, s := range on {
-		if s.rings != nil && s.rings.channels.Load() < int64(*programCount) {
-			t.Errorf("%s: only %d ends have gone over to shared memory", stages[g].name, s.rings.channels.Load())
+		if s.rings == nil {
+			continue
+		}
+		if n := s.rings.count(s.rings.via).Load(); n < int64(*programCount) {
+			t.Errorf("%s: only %d ends have gone over to a %s", stages[g].name, n, s.rings.via)
 		}
 	}
 	t.Logf("%d programs of %d steps on %d stages in %v: %v", *programCount, programLength, len(stages), time.Since(begun), done)

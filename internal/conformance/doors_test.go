@@ -27,6 +27,7 @@ var doors = []Door{
 	{Name: "attached mem", Pairs: []Pair{Across, SameNode, SameApp}, Has: Processes | Held, Settles: 400 * time.Millisecond, Start: attached()},
 	{Name: "attached quic", Pairs: []Pair{Across}, Has: Processes | Held, Settles: 400 * time.Millisecond, Start: attached(fabrictest.QUIC())},
 	{Name: "attached tcp", Pairs: []Pair{Across}, Has: Processes | Held, Settles: 400 * time.Millisecond, Start: attached(fabrictest.TCP())},
+	{Name: "attached, paths", Pairs: []Pair{Across}, Has: Processes | Held, Settles: 400 * time.Millisecond, Start: pathed},
 	{Name: "attached, channels", Pairs: []Pair{SameNode, SameApp}, Has: Processes, Settles: 400 * time.Millisecond, Start: channelled},
 }
 
@@ -84,12 +85,22 @@ func attachedWith(serving ipc.Options, opts ...fabrictest.Option) func(testing.T
 // channelled is attached with connections that go over to shared memory before a
 // row has them: else most rows would be over before.
 func channelled(tb testing.TB, timeout time.Duration) Site {
-	return rings{attached()(tb, timeout).(*sockets)}
+	return rings{attached()(tb, timeout).(*sockets), "channel"}
 }
 
-type rings struct{ *sockets }
+// pathed is attached with connections that go over to paths before a row has them.
+func pathed(tb testing.TB, timeout time.Duration) Site {
+	return rings{attached(fabrictest.Paths())(tb, timeout).(*sockets), "path"}
+}
 
-func (r rings) Ready(ctx context.Context, a, b *fabric.Endpoint) error { return r.goOver(ctx, a, b) }
+type rings struct {
+	*sockets
+	via string
+}
+
+func (r rings) Ready(ctx context.Context, a, b *fabric.Endpoint) error {
+	return r.goOver(ctx, r.via, a, b)
+}
 
 // sockets are the two nodes of a cluster, each with a socket for privileged
 // applications and one for others.
@@ -98,10 +109,10 @@ type sockets struct {
 	dir     string
 	cluster *fabrictest.Cluster
 	serving ipc.Options
-	// channels counts the ends of connections whose messages have gone over to
-	// shared memory.
-	channels atomic.Int64
-	end      [2]func() // stops serving a node and waits for it
+	// over counts the ends of connections whose messages have gone over to shared
+	// memory, or to a path.
+	over [2]atomic.Int64
+	end  [2]func() // stops serving a node and waits for it
 }
 
 func (s *sockets) path(node int, admin bool) string {
@@ -158,6 +169,7 @@ func (w watchedSession) Open() (ipc.Endpoint, error) {
 // A nodeEndpoint is what the engine's endpoints are.
 type nodeEndpoint interface {
 	ipc.DirectEndpoint
+	ipc.PathEndpoint
 	Pair() (self, peer any, ok bool)
 	Via(path, why string)
 }
@@ -184,15 +196,27 @@ func (w watchedEndpoint) wrap(e ipc.Endpoint, from addr.Addr, err error) (ipc.En
 
 func (w watchedEndpoint) Via(path, why string) {
 	w.nodeEndpoint.Via(path, why)
-	if path == "channel" {
-		w.s.channels.Add(1)
+	if n := w.s.count(path); n != nil {
+		n.Add(1)
 	}
 }
 
-// goOver sends between the ends of a connection until its messages go through
-// shared memory. All that is sent is received: nothing of it is left to see.
-func (s *sockets) goOver(ctx context.Context, a, b *fabric.Endpoint) error {
-	want := s.channels.Load() + 2
+// count is the counter of the ends that use a way; nil: it is not counted.
+func (s *sockets) count(via string) *atomic.Int64 {
+	switch via {
+	case "channel":
+		return &s.over[0]
+	case "path":
+		return &s.over[1]
+	}
+	return nil
+}
+
+// goOver sends between the ends of a connection until its messages go via a channel or
+// a path. All that is sent is received: nothing of it is left to see.
+func (s *sockets) goOver(ctx context.Context, via string, a, b *fabric.Endpoint) error {
+	n := s.count(via)
+	want := n.Load() + 2
 	for extra := 0; extra < 4; { // after the node knows, each end still has to change over
 		for _, way := range [][2]*fabric.Endpoint{{a, b}, {b, a}} {
 			if _, err := way[0].Send(ctx, []byte{1}); err != nil {
@@ -202,7 +226,7 @@ func (s *sockets) goOver(ctx context.Context, a, b *fabric.Endpoint) error {
 				return err
 			}
 		}
-		if s.channels.Load() >= want {
+		if n.Load() >= want {
 			extra++
 		}
 	}

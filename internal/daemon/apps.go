@@ -52,6 +52,7 @@ func (d *Daemon) openSocket(context.Context) error {
 			Delivery:   delivery,
 			NoDirect:   !may,
 			NoChannels: none,
+			NoPaths:    d.noPaths(),
 			Rings:      o.Rings,
 			HugePages:  o.HugePages,
 			Faults:     d.nodeFaults,

@@ -184,7 +184,7 @@ func TestSocketsAreGivenUpWithTheirLink(t *testing.T) {
 	d := &Daemon{cfg: c, memory: newConnMemory(c.Local.Quotas, shm.Limit, nil), state: host.state, log: zerolog.Nop()}
 	for profile, bound := range map[gossip.Profile]time.Duration{gossip.Fast: 2 * time.Second, gossip.Normal: 3 * time.Second} {
 		giveUp := giveUpAfter(membership.TimingOf(profile))
-		if got := tcpConfig(d, &share{}, host.store, giveUp).UserTimeout; got != giveUp || giveUp <= 0 || giveUp > bound {
+		if got := tcpConfig(d, &handover{}, host.store, giveUp).UserTimeout; got != giveUp || giveUp <= 0 || giveUp > bound {
 			t.Errorf("%v: a connection is given up after %v, a link after %v, a node within %v", profile, got, giveUp, bound)
 		}
 	}

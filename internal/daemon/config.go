@@ -50,6 +50,10 @@ type Config struct {
 	// first of those to leave out, or auto. shm is not of links: its place says
 	// nothing.
 	Providers []string
+	// Paths says when a connection to another node gets a socket of its own between
+	// the two applications: "lazy", after a few messages, or "off".
+	Paths string
+
 	// TCPPlaintext makes links over TCP go without TLS behind the handshake that
 	// proves who the ends are: for networks that nobody else can read or change.
 	// TCP between two nodes of which one has it set is refused.
@@ -137,6 +141,7 @@ func Default() Config {
 		StateDir:       "/var/lib/fabricd",
 		Detection:      "normal",
 		LinkLatency:    "normal",
+		Paths:          pathsOff,
 		LostPair:       "reset",
 		Providers:      []string{"quic", "tcp"},
 		ConnectTimeout: 10 * time.Second,

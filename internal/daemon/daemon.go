@@ -75,7 +75,7 @@ type Daemon struct {
 	audit    *audit.Log // nil: none is written
 	data     portPair
 	gossip   portPair
-	shared   *share // of data; nil without the TCP provider
+	shared   *share // of data
 	apps     *apps  // nil without a socket
 
 	ctx    context.Context // of the daemon's own goroutines

@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"crypto/tls"
-	"net"
 	"time"
 
 	"github.com/fabricd/fabricd/internal/faults"
@@ -17,6 +16,7 @@ import (
 // data port. The engine closes them, and gives up links that are silent for giveUp.
 // What cannot be used beside others is warned of, and shown.
 func (d *Daemon) openProviders(store *trust.Store, giveUp time.Duration) ([]transport.Provider, error) {
+	d.shared = newShare(d.data.streams, d.log, d.countRefused)
 	names, _ := d.cfg.carriers()
 	all, none, err := openEach(names, func(name string) (transport.Provider, error) {
 		switch name {
@@ -52,12 +52,11 @@ func (d *Daemon) openQUIC(store *trust.Store, idle time.Duration) (transport.Pro
 }
 
 func (d *Daemon) openTCP(store *trust.Store, giveUp time.Duration) (transport.Provider, error) {
-	shared := newShare(d.data.streams, d.cfg.TCPPlaintext, d.log, d.countRefused)
-	p, err := tcp.New(tcpConfig(d, shared, store, giveUp))
+	p, err := tcp.New(tcpConfig(d, d.shared.provider(d.cfg.TCPPlaintext), store, giveUp))
 	if err != nil {
+		d.shared.other = nil
 		return nil, err
 	}
-	d.shared = shared
 	return d.links.provider(p, false), nil
 }
 
@@ -73,15 +72,6 @@ func (d *Daemon) providers() (names []string, none []Unavailable) {
 	return d.carried, d.unavailable
 }
 
-// controlListener returns what membership accepts from: the data port's TCP side,
-// or what the TCP provider leaves of it.
-func (d *Daemon) controlListener() net.Listener {
-	if d.shared != nil {
-		return d.shared
-	}
-	return d.data.streams
-}
-
 // identify says whom a verified certificate names.
 func identify(cs tls.ConnectionState) (transport.Identity, error) {
 	id, err := trust.IdentityOf(cs)
@@ -91,7 +81,7 @@ func identify(cs tls.ConnectionState) (transport.Identity, error) {
 // tcpConfig returns how the TCP provider of d accepts and whom it trusts. A
 // connection whose bytes do not arrive for giveUp has lost its way: as the engine gives
 // up a silent link, but for each connection of the link.
-func tcpConfig(d *Daemon, shared *share, store *trust.Store, giveUp time.Duration) tcp.Config {
+func tcpConfig(d *Daemon, shared *handover, store *trust.Store, giveUp time.Duration) tcp.Config {
 	if d.cfg.TCPPlaintext {
 		d.log.Warn().Str("op", "provider").Msg("tcp-plaintext is set: links over tcp go without TLS, and only to nodes that have it set too")
 	}
@@ -99,7 +89,7 @@ func tcpConfig(d *Daemon, shared *share, store *trust.Store, giveUp time.Duratio
 		d.log.Warn().Str("op", "provider").Msg("link-latency is low, which does nothing with enable-faults: links are behind what can break them, and nobody looks at their sockets")
 	}
 	return tcp.Config{
-		Listener:    shared.other,
+		Listener:    shared,
 		ServerTLS:   func() *tls.Config { return store.ServerTLS() },
 		ClientTLS:   func() *tls.Config { return store.ClientTLS(nil) },
 		Identify:    identify,

@@ -88,6 +88,8 @@ var nodeSettings = []Setting{
 		func(c *Config) string { return strings.Join(c.Providers, ",") }},
 	toggle("tcp-plaintext", "let tcp go without TLS once the ends have proved who they are, on networks that nobody else can reach; the same at every node",
 		func(c *Config) *bool { return &c.TCPPlaintext }),
+	text("paths", "when a connection to another node gets a socket of its own between the two applications: after a few messages, or never",
+		"lazy or off", func(c *Config) *string { return &c.Paths }, oneOf(pathsLazy, pathsOff)),
 	text("link-latency", "how who waits for a link over tcp does it: low keeps looking at the socket, which takes microseconds less than to be woken, and a processor while there is talk",
 		"low or normal", func(c *Config) *string { return &c.LinkLatency }, oneOf("low", "normal")),
 	{"connect-timeout", "how long a connect waits for its accept", "a duration from 100ms to 10m", setConnectTimeout,

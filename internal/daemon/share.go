@@ -12,32 +12,45 @@ import (
 
 	"github.com/fabricd/fabricd/internal/admission"
 	"github.com/fabricd/fabricd/internal/logbound"
+	"github.com/fabricd/fabricd/internal/path"
 	"github.com/fabricd/fabricd/internal/transport/tcp"
 	"github.com/fabricd/fabricd/membership"
 )
 
-// A share is the data port's TCP listener for two: membership, which accepts
-// from it, and the TCP provider, which accepts from its other side. What a
-// connection is for shows in its first bytes. Membership reads them, in the
-// places that it has for connections that have not shown who they are; when they
-// turn out to be for the provider, the connection changes hands.
+// A share is the data port's TCP listener for three: membership, which accepts
+// from it, the TCP provider and the paths of connections, which accept from its
+// other sides. What a connection is for shows in its first bytes. Membership reads
+// them, in the places that it has for connections that have not shown who they are;
+// when they turn out to be for another side, the connection changes hands.
 type share struct {
 	net.Listener           // membership's side
-	other        *handover // the provider's side
+	other        *handover // the provider's side; nil: there is none
+	paths        *handover // the side of paths
 }
 
 // handedMax bounds the connections that wait for the provider, which accepts
 // them at once. Further ones are closed.
 const handedMax = 128
 
-// newShare divides l. plaintext says that connections without TLS are for the
-// provider. refused is called for each that finds no room.
-func newShare(l net.Listener, plaintext bool, log zerolog.Logger, refused func()) *share {
-	return &share{l, &handover{
-		addr: l.Addr(), plaintext: plaintext,
-		refused: refused, lines: logbound.New(log, "connections for links were refused"),
+// newShare divides l between membership and paths. refused is called for each
+// connection that finds no room.
+func newShare(l net.Listener, log zerolog.Logger, refused func()) *share {
+	return &share{Listener: l, paths: newHandover(l, log, refused)}
+}
+
+// provider makes the provider's side, before the first Accept. plaintext says that
+// connections without TLS are for it too.
+func (s *share) provider(plaintext bool) *handover {
+	s.other = newHandover(s.Listener, s.paths.log, s.paths.refused)
+	s.other.plaintext = plaintext
+	return s.other
+}
+
+func newHandover(l net.Listener, log zerolog.Logger, refused func()) *handover {
+	return &handover{
+		addr: l.Addr(), refused: refused, log: log, lines: logbound.New(log, "connections for links were refused"),
 		conns: make(chan net.Conn, handedMax), done: make(chan struct{}),
-	}}
+	}
 }
 
 // Accept returns the next connection, of which nothing was read.
@@ -50,15 +63,16 @@ func (s *share) Accept() (net.Conn, error) {
 	if !ok {
 		return c, nil // not the network's
 	}
-	return &guest{TCPConn: tcpConn, to: s.other}, nil
+	return &guest{TCPConn: tcpConn, of: s}, nil
 }
 
-// A handover is the provider's side: a listener of what changes hands.
+// A handover is another side than membership's: a listener of what changes hands.
 type handover struct {
 	addr      net.Addr
 	plaintext bool
 	conns     chan net.Conn
 	refused   func()
+	log       zerolog.Logger
 	lines     *logbound.Summary
 
 	once sync.Once
@@ -115,7 +129,7 @@ func (h *handover) take(c net.Conn) {
 // A guest is a connection whose first bytes decide for whom it is.
 type guest struct {
 	*net.TCPConn
-	to *handover
+	of *share
 
 	head    []byte // read and not given on yet; of the goroutine that reads
 	decided bool
@@ -154,9 +168,9 @@ func (g *guest) decide() error {
 		g.head = make([]byte, 0, 4<<10)
 	}
 	for {
-		ours, enough := forProvider(g.head, g.to.plaintext)
-		if ours {
-			g.leave()
+		to, enough := g.of.sideOf(g.head)
+		if to != nil {
+			g.leave(to)
 			return membership.ErrElsewhere
 		}
 		if enough {
@@ -178,8 +192,8 @@ func (g *guest) decide() error {
 	}
 }
 
-// leave gives the connection to the provider.
-func (g *guest) leave() {
+// leave gives the connection to another side.
+func (g *guest) leave(to *handover) {
 	g.mu.Lock()
 	if g.ended {
 		g.mu.Unlock()
@@ -189,7 +203,7 @@ func (g *guest) leave() {
 	g.mu.Unlock()
 	// It fails only where the connection has ended, which the provider sees.
 	_ = g.TCPConn.SetDeadline(time.Time{})
-	g.to.take(&handed{g.TCPConn, g.head})
+	to.take(&handed{g.TCPConn, g.head})
 }
 
 // Close and the deadlines do nothing to a connection that has changed hands.
@@ -229,6 +243,28 @@ func (c *handed) Read(p []byte) (int, error) {
 	n := copy(p, c.head)
 	c.head = c.head[n:]
 	return n, nil
+}
+
+// sideOf returns the side that a connection which begins with b is for, or else whether
+// b is enough to know that it is membership's.
+func (s *share) sideOf(b []byte) (to *handover, enough bool) {
+	if len(b) == 0 {
+		return nil, false
+	}
+	if b[0] == path.First {
+		if len(b) < path.GreetingLen {
+			return nil, false
+		}
+		return s.paths, true
+	}
+	if s.other == nil {
+		return nil, true
+	}
+	ours, enough := forProvider(b, s.other.plaintext)
+	if ours {
+		return s.other, true
+	}
+	return nil, enough
 }
 
 // forProvider reports whether a connection that begins with b is for the TCP

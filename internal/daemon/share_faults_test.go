@@ -38,7 +38,8 @@ func TestControlRulesLeaveSessionsAlone(t *testing.T) {
 			}
 			layer := inject.New(plane)
 			defer layer.Close()
-			s := newShare(inner, false, zerolog.Nop(), func() {})
+			s := newShare(inner, zerolog.Nop(), func() {})
+			s.provider(false)
 			control := layer.Listener(s, faults.Control) // as the daemon does
 			defer control.Close()
 			go func() { // until control is closed
@@ -83,7 +84,9 @@ func TestHalfOpenControlIsRefused(t *testing.T) {
 	}
 	layer := inject.New(plane)
 	defer layer.Close()
-	control := layer.Listener(newShare(inner, false, zerolog.Nop(), func() {}), faults.Control)
+	s := newShare(inner, zerolog.Nop(), func() {})
+	s.provider(false)
+	control := layer.Listener(s, faults.Control)
 	defer control.Close()
 	c, err := net.Dial("tcp", inner.Addr().String())
 	if err != nil {

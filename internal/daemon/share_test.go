@@ -84,7 +84,8 @@ func TestShare(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := newShare(l, true, zerolog.Nop(), func() {})
+	s := newShare(l, zerolog.Nop(), func() {})
+	s.provider(true)
 	defer s.Close()
 	say := func(p []byte) net.Conn {
 		c, err := net.Dial("tcp", l.Addr().String())
@@ -174,7 +175,8 @@ func TestConnectionsThatNobodyTakesAreSummedUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	s := newShare(l, true, zerolog.New(&out), func() { refused++ })
+	s := newShare(l, zerolog.New(&out), func() { refused++ })
+	s.provider(true)
 	const more = 1000
 	for range handedMax + more {
 		c, peer := net.Pipe()

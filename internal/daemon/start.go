@@ -262,7 +262,9 @@ func (d *Daemon) startEngine(ctx context.Context) error {
 		Now:            d.clock.Now,
 		Report:         reports.report,
 		Faults:         d.nodeFaults,
+		Paths:          d.pathNetwork(),
 	})
+	d.acceptPaths(engine)
 	d.mu.Lock()
 	d.engine = engine
 	engine.SetAccess(d.access) // which may have changed meanwhile
@@ -290,7 +292,7 @@ func (d *Daemon) startMembership(ctx context.Context, store *trust.Store, engine
 		State:    d.state,
 		Trust:    store,
 		Node:     membership.NodeConfig{Name: d.cfg.Name, Addresses: []string{at.data}, Providers: carried},
-		Listener: d.links.streams(d.controlListener(), faults.Control),
+		Listener: d.links.streams(d.shared, faults.Control),
 		Dial:     d.links.dial(faults.Control),
 		Refused:  d.countRefused,
 		Seeds:    d.cfg.Join,

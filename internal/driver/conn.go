@@ -37,6 +37,7 @@ type conn struct {
 	moved    atomic.Uint64        // large pieces that a lane has taken or brought
 
 	withdrawals withdrawals // of the peer's windows, for who uses them directly
+	path        connPath
 
 	mu   sync.Mutex // guards core and ops; taken after endpoint.mu, never before
 	core *core.Conn[memory]
@@ -171,7 +172,9 @@ func (c *conn) readOn(r *wire.Reader, lane transport.RecvLane, h wire.Header, bo
 	lane.Cancel() // whatever has come behind the end
 	close(c.ended)
 	c.once.Do(func() { close(c.first) })
-	c.link.forget(c)
+	if !c.hasPath() { // else the link has to end it with itself, until the endpoint is closed
+		c.link.forget(c)
+	}
 }
 
 // serve applies frames until the lane ends. It returns nil if it ended in order.
@@ -223,6 +226,18 @@ func (c *conn) apply(r *wire.Reader, h wire.Header, body []byte) error {
 			return err
 		}
 		return c.onClose(f)
+	case wire.TypePath:
+		f, err := wire.ParsePath(h.Flags, body)
+		if err != nil {
+			return err
+		}
+		return c.onPath(f)
+	case wire.TypeNoPath:
+		f, err := wire.ParseNoPath(h.Flags, body)
+		if err == nil {
+			c.onNoPath(f.Reason)
+		}
+		return err
 	case wire.TypeWrite, wire.TypeRead, wire.TypeSignal, wire.TypeAtomic:
 		// The peer's operations are applied only while it is certain that
 		// both ends are still the lives that the link joined.
@@ -324,6 +339,7 @@ func (c *conn) onClose(f wire.Close) error {
 	}
 	c.blame(f.Cause)
 	c.closeRecv = true
+	c.mutePath()
 	ours := c.closeSent
 	if ours {
 		c.ops.closed = true
@@ -383,6 +399,7 @@ func (c *conn) close(bye wire.Close) {
 			case <-c.link.down:
 			case <-ctx.Done():
 			}
+			c.finishPath()
 		}
 	}
 	c.fail("")
@@ -428,6 +445,7 @@ func (c *conn) isFailed() bool {
 // nothing that an application sees.
 func (c *conn) fail(cause string) {
 	c.withdrawals.end()
+	c.endPath(nil)
 	c.mu.Lock()
 	if !c.failed {
 		c.blame(cause)

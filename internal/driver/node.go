@@ -27,6 +27,7 @@ import (
 	"github.com/fabricd/fabricd/internal/guard"
 	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/logbound"
+	"github.com/fabricd/fabricd/internal/path"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/portmap"
@@ -102,6 +103,9 @@ type Config struct {
 	// MessageWindow holds; then connections get less, and in the end status.NoMemory.
 	// It is asked for each connection. Nil: no bound.
 	ConnMemory func() int64
+
+	// Paths makes the sockets of paths; nil: connections stay on their links.
+	Paths *PathNetwork
 
 	// ProveLease says why the signed lease behind a HELLO does not prove that peer,
 	// whose session's certificate proved what proved says, has that life. It may
@@ -205,6 +209,9 @@ type Node struct {
 	// carry those from one synctest bubble to another.
 	waiters sync.Pool
 
+	pathsMu sync.Mutex           // guards paths; innermost
+	paths   map[path.Token]*conn // that wait for a socket with that token
+
 	mu        sync.Mutex // guards the fields below
 	closed    bool
 	self      Self
@@ -249,6 +256,7 @@ func Start(cfg Config) *Node {
 		removing:  make(map[addr.NodeID]chan struct{}),
 		sessions:  make(map[*session]struct{}),
 		changed:   make(chan struct{}),
+		paths:     make(map[path.Token]*conn),
 	}
 	n.access.set(cfg.Access)
 	var rivals []rival

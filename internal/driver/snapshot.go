@@ -39,14 +39,28 @@ type ConnInfo struct {
 	Windows  int    `json:"windows"`
 
 	// Path is how the messages get from the application to here: "call" in this
-	// process, "socket", or "channel": past the node, to the other application
-	// directly, and then they are not counted. Why says why it is no faster one.
+	// process, "socket", or past the node to the other application directly, and then
+	// they are not counted: "channel", or "path", which Socket describes. Why says why
+	// it is no faster one.
 	Path string `json:"path"`
 	Why  string `json:"why"`
+	// Socket is the connection's path; nil: it has none.
+	Socket *PathInfo `json:"socket,omitempty"`
 	// RMA is "direct" where the application uses the peer's windows itself, else
 	// "node", and RMAWhy says why.
 	RMA    string `json:"rma"`
 	RMAWhy string `json:"rma_why"`
+}
+
+// PathInfo is the path of a connection.
+type PathInfo struct {
+	Local         string    `json:"local"`  // addresses of the socket
+	Remote        string    `json:"remote"` //
+	TLS           bool      `json:"tls"`    // between the two applications
+	Since         time.Time `json:"since"`
+	SentBytes     uint64    `json:"sent_bytes"` // as the kernel counts them, TLS's own included
+	ReceivedBytes uint64    `json:"received_bytes"`
+	RoundTripUS   int64     `json:"round_trip_us"` // smoothed, of the kernels
 }
 
 // WindowInfo is one window registered at this node.
@@ -161,6 +175,7 @@ func (n *Node) Conns() []ConnInfo {
 		info := ConnInfo{ID: uint64(c.id), State: state.String(), Local: local.String(), Remote: remote.String(),
 			Life: c.link.peer.Life.String(), Provider: c.link.provider, PID: e.s.cred.PID, Sent: c.out.total()}
 		info.Path, info.Why = e.path()
+		info.Socket = c.path.info()
 		c.in.mu.Lock()
 		info.Unread, info.Received = c.in.flow.Unread(), c.in.flow.Arrived()
 		c.in.mu.Unlock()

@@ -25,6 +25,7 @@ var roles = map[string]func(args []string) error{
 	"victim": victim,
 	"target": target,
 	"sink":   sink,
+	"source": source,
 }
 
 // Exit codes of an application.

@@ -36,6 +36,7 @@ type client struct {
 	next      uint64
 	calls     map[uint64]*call
 	endpoints map[uint32]*clientEndpoint
+	early     map[uint32]struct{} // endpoints to come whose peer asks for a channel or a path
 	self      Self
 }
 
@@ -45,6 +46,7 @@ func newClient(conn *net.UnixConn) *client {
 		done:      make(chan struct{}),
 		calls:     make(map[uint64]*call),
 		endpoints: make(map[uint32]*clientEndpoint),
+		early:     make(map[uint32]struct{}),
 	}
 	c.memory.init(c)
 	c.direct.c = c
@@ -351,9 +353,12 @@ func (c *client) told(h header, body []byte) error {
 	case opOffer:
 		c.mu.Lock()
 		e := c.endpoints[h.Endpoint]
+		if e == nil && len(c.early) < maxRequests {
+			c.early[h.Endpoint] = struct{}{}
+		}
 		c.mu.Unlock()
-		if e != nil {
-			e.upgrade()
+		if e != nil && !e.upgrade() {
+			e.offered.Store(true) // its connection may be being established
 		}
 	case opSelfState:
 		var m selfBody
@@ -387,7 +392,7 @@ func (c *client) end() {
 	}
 	c.mu.Unlock()
 	for _, e := range all {
-		e.cutChannel()
+		e.cut(true)
 		e.notify()
 	}
 	c.watchers.stop()
@@ -470,6 +475,10 @@ func (c *client) endpoint(id uint32) *clientEndpoint {
 	e := newClientEndpoint(c, id)
 	c.mu.Lock()
 	c.endpoints[id] = e
+	if _, offered := c.early[id]; offered {
+		delete(c.early, id)
+		e.offered.Store(true)
+	}
 	closed := c.closed
 	c.mu.Unlock()
 	if closed {
@@ -505,6 +514,8 @@ func (c *client) Close() error {
 	for _, e := range eps {
 		e.wg.Wait()
 		e.free()
+		e.finishPath(true) // what has not closed its endpoint is reset
+		e.closeData()
 	}
 	c.watchers.wait()
 	c.memory.close()

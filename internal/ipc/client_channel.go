@@ -62,10 +62,21 @@ func (e *clientEndpoint) sent(n int) {
 	}
 	e.sentBytes += uint64(n)
 	e.sentCalls++
-	if e.tries < len(channelAfter) && e.sentCalls >= channelAfter[e.tries] && e.ch.Load() == nil && e.upgrade() {
+	if e.tries == len(channelAfter) || e.ch.Load() != nil {
+		return
+	}
+	due := e.sentCalls >= channelAfter[e.tries] || e.tries == 0 && e.sentBytes >= upgradeBytes
+	switch {
+	case !due:
+	case e.upgrade():
 		e.tries++
+	case e.far.Load(): // a path is asked for once
+		e.tries = len(channelAfter)
 	}
 }
+
+// upgradeBytes is how many bytes make an endpoint ask before it has sent so many calls.
+const upgradeBytes = 64 << 10
 
 // upgrade asks for a channel in the background; false if that is being done, or
 // if it cannot be. A peer that gives its side up again and again gets no more:
@@ -77,6 +88,10 @@ func (e *clientEndpoint) upgrade() bool {
 		return false
 	}
 	e.upgrading = true
+	if e.far.Load() {
+		e.upgradePathLocked()
+		return true
+	}
 	e.wg.Go(func() {
 		e.join()
 		e.mu.Lock()
@@ -217,12 +232,23 @@ func (ch *channel) stop() {
 	ch.data.Stop()
 }
 
-// cutChannel stops the channel of an endpoint whose connection has ended.
-func (e *clientEndpoint) cutChannel() {
+// cut stops the channel, and what is sent through the path, of an endpoint whose
+// connection has ended; lost, with the node.
+func (e *clientEndpoint) cut(lost bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if ch := e.ch.Load(); ch != nil && !e.closed {
 		ch.stop()
+	}
+	if lost {
+		e.ending.Do(func() { close(e.ended) })
+	}
+	if p := e.path.Load(); p != nil && !e.closed {
+		if lost {
+			p.conn.Shutdown()
+		} else {
+			p.conn.Stop() // what the peer sent before may still be on its way
+		}
 	}
 }
 
@@ -466,6 +492,17 @@ func (e *clientEndpoint) receive(conn *net.UnixConn, p []byte) (int, *channel, e
 			}
 		} else if uint64(len(p)) > limit {
 			p = p[:limit]
+		}
+		way, limit2, err := e.pathIn()
+		if err != nil {
+			return 0, nil, err
+		}
+		if way != nil && !way.over.Load() {
+			if n, err := way.tryRecv(p); n > 0 || !way.over.Load() {
+				return n, nil, err
+			}
+		} else if uint64(len(p)) > limit2 && limit2 > 0 {
+			p = p[:limit2]
 		}
 		n, err := shm.TryRead(conn, p)
 		if n > 0 {

@@ -35,6 +35,11 @@ type clientEndpoint struct {
 
 	freeing   sync.Once // of the channels' memory
 	ch        atomic.Pointer[channel]
+	path      atomic.Pointer[clientPath]
+	far       atomic.Bool   // the peer is on another node
+	offered   atomic.Bool   // the node has told that the peer asks, before live was set
+	ending    sync.Once     // guards closing ended
+	ended     chan struct{} // closed when the node has told that the connection has ended, or is gone
 	gotBytes  atomic.Uint64 // received through the data socket; changed under receiving
 	sentBytes uint64        // sent through it; this and the next two are guarded by sending
 	sentCalls uint64
@@ -44,15 +49,17 @@ type clientEndpoint struct {
 	closed        bool
 	data          *net.UnixConn // once connected
 	local, remote addr.Addr
-	watching      []*net.UnixConn // descriptors of their own for data and the bells, to wait on
-	upgrading     bool            // a channel is being asked for, or waits for the peer
-	spent         []*channel      // that came to nothing
+	watching      []net.Conn    // descriptors of their own for data and the bells, to wait on
+	joining       chan struct{} // closed when the request for a path has come to something; nil before it
+	pathWatched   bool          // watching has the path's socket
+	upgrading     bool          // a channel is being asked for, or waits for the peer
+	spent         []*channel    // that came to nothing
 	listeners     map[*chan<- struct{}]chan<- struct{}
 }
 
 func newClientEndpoint(c *client, id uint32) *clientEndpoint {
 	e := &clientEndpoint{
-		c: c, id: id, quit: make(chan struct{}),
+		c: c, id: id, quit: make(chan struct{}), ended: make(chan struct{}),
 		listeners: make(map[*chan<- struct{}]chan<- struct{}),
 	}
 	e.local.Node = c.lastSelf().Life.Node
@@ -186,12 +193,16 @@ func (e *clientEndpoint) establish(m connected, f *os.File) error {
 		return status.Reset
 	}
 	e.data, e.local, e.remote = conn, m.Local, m.Remote
+	e.far.Store(m.Local.Node != m.Remote.Node)
 	e.live.Store(conn)
 	if len(e.listeners) > 0 {
 		e.watchData()
 	}
 	e.mu.Unlock()
 	e.notify()
+	if e.offered.Load() {
+		e.upgrade()
+	}
 	return nil
 }
 
@@ -522,6 +533,12 @@ func (e *clientEndpoint) end(q question) error {
 	e.c.mu.Unlock()
 	e.wg.Wait()
 	e.free()
+	if e.path.Load() != nil {
+		if !e.finishPath(q.op == opAbort) {
+			q = question{op: opAbort, body: &causeBody{causeUnread}}
+		}
+		e.closeData()
+	}
 	// The node closes it in any case: with this request, or with the session.
 	// A stopped one is not waited for.
 	ctx, cancel := e.c.patient()
@@ -534,6 +551,27 @@ func (e *clientEndpoint) end(q question) error {
 	return nil
 }
 
+// causeUnread is why a connection is reset whose peer did not take what was sent.
+const causeUnread = "the peer did not read what was sent, and it was closed"
+
+// shutting reports whether Close was called.
+func (e *clientEndpoint) shutting() bool {
+	select {
+	case <-e.quit:
+		return true
+	default:
+		return false
+	}
+}
+
+func (e *clientEndpoint) closeData() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.data != nil {
+		e.data.Close()
+	}
+}
+
 // shut ends everything of the endpoint in this process; false if that was done.
 func (e *clientEndpoint) shut() bool {
 	e.mu.Lock()
@@ -544,13 +582,20 @@ func (e *clientEndpoint) shut() bool {
 	if ch := e.ch.Load(); ch != nil && first {
 		ch.hangUp()
 	}
+	if p := e.path.Load(); p != nil && first {
+		p.interrupt()
+	}
 	e.mu.Unlock()
 	if !first {
 		return false
 	}
 	close(e.quit)
 	e.direct.close()
-	if data != nil {
+	switch {
+	case data == nil:
+	case e.path.Load() != nil: // it ends behind the path: its end is that of what was sent
+		data.SetDeadline(past) // for calls that wait at it
+	default:
 		data.Close()
 	}
 	for _, w := range watching {

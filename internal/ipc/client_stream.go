@@ -28,6 +28,10 @@ func (e *clientEndpoint) Send(ctx context.Context, p []byte) (int, error) {
 		n, err := ch.send(ctx, p)
 		return n, e.broken(err)
 	}
+	if way := e.pathOut(); way != nil {
+		n, err := way.send(ctx, p)
+		return n, e.pathBroken(err)
+	}
 	n, err := e.push(ctx, conn, p)
 	e.sent(n)
 	return n, err
@@ -60,6 +64,13 @@ func (e *clientEndpoint) TrySend(p []byte) (int, error) {
 		n, err := ch.write(p)
 		return n, e.broken(err)
 	}
+	if way := e.pathOut(); way != nil {
+		n, err := way.trySend(p)
+		if err != nil {
+			e.suspect(way)
+		}
+		return n, e.broken(err)
+	}
 	n, err := shm.TryWrite(conn, p)
 	e.sent(n)
 	if err != nil && !errors.Is(err, status.Again) {
@@ -79,13 +90,33 @@ func (e *clientEndpoint) Recv(ctx context.Context, p []byte) (int, error) {
 	}
 	defer e.receiving.Give()
 	for {
+		if e.shutting() {
+			return 0, status.Reset
+		}
 		n, ch, err := e.receive(conn, p)
+		if errors.Is(err, io.EOF) {
+			more, perr := e.pathToCome(ctx)
+			if perr != nil {
+				return 0, perr
+			}
+			if more {
+				continue
+			}
+		}
 		if !errors.Is(err, status.Again) {
 			return n, e.received(err)
 		}
-		if ch != nil {
+		way := e.path.Load()
+		switch {
+		case ch != nil:
 			err = ch.awaitData(ctx)
-		} else {
+		case way != nil && way.reading.Load() && !way.over.Load():
+			if n, err = way.recv(ctx, p); n > 0 {
+				return n, nil
+			}
+		case way != nil && way.over.Load():
+			err = e.awaitEnd(ctx, conn)
+		default:
 			err = awaitSocket(ctx, conn)
 		}
 		if err != nil {
@@ -107,6 +138,9 @@ func (e *clientEndpoint) received(err error) error {
 	defer cancel()
 	var m endingBody
 	if err := e.ask(ctx, opEnding, nil, &m); err == nil && m.Ending == endedClosed {
+		if p := e.path.Load(); p != nil && p.lost(e.gotBytes.Load()) {
+			return Lost(errPathEnded.Error())
+		}
 		return ErrPeerClosed
 	}
 	return Lost(e.Cause())
@@ -135,7 +169,7 @@ func (e *clientEndpoint) TryRecv(p []byte) (int, error) {
 	}
 	defer e.receiving.Give()
 	n, _, err := e.receive(conn, p)
-	if errors.Is(err, status.Again) {
+	if errors.Is(err, status.Again) || errors.Is(err, io.EOF) && e.mayComeByPath() {
 		return 0, nil
 	}
 	return n, e.received(err)
@@ -193,7 +227,7 @@ func (e *clientEndpoint) Ready() Events {
 	case errors.Is(err, status.BadFD):
 		return PollNval
 	case err == nil:
-		return e.ringEvents(streamEvents(conn, e.hup.Load()))
+		return e.pathEvents(e.ringEvents(streamEvents(conn, e.hup.Load())))
 	}
 	ctx, cancel := e.c.patient()
 	defer cancel()
@@ -232,7 +266,8 @@ func streamEvents(conn *net.UnixConn, hup bool) Events {
 func (e *clientEndpoint) told(ev Events) {
 	if ev&PollHup != 0 {
 		e.hup.Store(true) // for good: nobody connects again
-		e.cutChannel()
+		e.ending.Do(func() { close(e.ended) })
+		e.cut(false)
 	}
 	e.notify()
 }
@@ -248,6 +283,9 @@ func (e *clientEndpoint) Notify(ch chan<- struct{}) (stop func()) {
 		e.watchData()
 		if ch := e.ch.Load(); ch != nil {
 			e.watchBells(ch)
+		}
+		if p := e.path.Load(); p != nil {
+			e.watchPath(p)
 		}
 	}
 	return func() {

@@ -94,6 +94,9 @@ const (
 	opAbort op = 63
 )
 
+// Paths.
+const opPath op = 64 // asks for the connection's path
+
 // A header begins every packet, in little-endian order.
 //
 //	0      2      4            8                       16

@@ -20,4 +20,5 @@ type PairedEndpoint interface {
 const (
 	viaSocket  = "socket"  // through the data socket, pumped by the node
 	viaChannel = "channel" // through shared memory, past the node
+	viaPath    = "path"    // through a socket to the application on the other node
 )

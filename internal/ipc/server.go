@@ -51,6 +51,8 @@ type Options struct {
 	// NoChannels is why no two applications of this machine get a channel, so that
 	// their messages go through the node; empty: they do.
 	NoChannels string
+	// NoPaths is why no application gets a path; "": they may.
+	NoPaths string
 
 	// Rings are the two of every channel; the zero value is ring.Default.
 	Rings Rings

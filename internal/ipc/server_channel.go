@@ -349,6 +349,9 @@ func doJoined(_ context.Context, s *serverSession, r *request) (reply, error) {
 	if m.OK == 0 {
 		s.without(m.Why)
 	}
+	if r.ep.joinedPath(m.OK == 1, m.Why) {
+		return reply{}, nil
+	}
 	return reply{}, s.srv.paired.join(r.ep, m.OK == 1, m.Why)
 }
 

@@ -27,6 +27,11 @@ type served struct {
 	pump      *pump          // once connected
 	following func()         // stops telling poll events; nil while they are not told
 	windows   []servedWindow // each charged
+
+	pathAsked  bool // PATH was asked
+	pathHeld   bool // a descriptor is charged for the node's duplicate of the path
+	pathClosed bool // and no more
+	pathUsed   bool // JOINED has said that the application uses it
 }
 
 // serveEndpoint takes ep, which is charged, into the session. If the session
@@ -137,9 +142,11 @@ func (e *served) connect(d *dataSocket) bool {
 	p := newPump(e.ep, d.near, e.state, e.s.guarded)
 	e.pump = p
 	e.s.srv.paired.enter(e)
+	e.offerPath()
 	ctx := e.s.srv.pumps // a closed session's bytes are still delivered
 	e.s.wg.Go(e.s.guarded(func() {
 		defer e.s.account.refund(endpoints, 1)
+		defer e.endPath()
 		defer d.closeNear()
 		p.run(ctx)
 	}))

@@ -175,18 +175,18 @@ func WaitRead(c *net.UnixConn) error {
 
 // WatchRead calls changed whenever c may have become readable, and once at the
 // beginning, until c is closed or its read deadline passes.
-func WatchRead(c *net.UnixConn, changed func()) {
+func WatchRead(c syscall.Conn, changed func()) {
 	watch(c, changed, syscall.RawConn.Read)
 }
 
 // WatchWrite is WatchRead for writing.
-func WatchWrite(c *net.UnixConn, changed func()) {
+func WatchWrite(c syscall.Conn, changed func()) {
 	watch(c, changed, syscall.RawConn.Write)
 }
 
 // watch waits for edges. Each wait is armed before changed is called, so that
 // a change after what changed's listener sees is another edge.
-func watch(c *net.UnixConn, changed func(), wait func(syscall.RawConn, func(uintptr) bool) error) {
+func watch(c syscall.Conn, changed func(), wait func(syscall.RawConn, func(uintptr) bool) error) {
 	raw, err := c.SyscallConn()
 	for err == nil {
 		armed := false

@@ -1,0 +1,154 @@
+package ipc
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/fabricd/fabricd/internal/path"
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+// A connection to another node can have a path: a socket between the two
+// applications. The node's endpoint makes it; here the application asks for it, and
+// gets its end.
+
+// A pathKeyBody is the key of the application that asks.
+type pathKeyBody struct{ Key path.Hash }
+
+func (m *pathKeyBody) fields(c *coder) {
+	for i := range m.Key {
+		c.u8(&m.Key[i])
+	}
+}
+
+// A pathBody describes one end of a path, whose socket comes with it.
+type pathBody struct {
+	Flags   uint8     // pathClient, pathPlaintext
+	Peer    path.Hash // of the key at the other end
+	Binding path.Binding
+}
+
+func (m *pathBody) fields(c *coder) {
+	c.u8(&m.Flags)
+	c.reserved(7)
+	for i := range m.Peer {
+		c.u8(&m.Peer[i])
+	}
+	for i := range m.Binding {
+		c.u8(&m.Binding[i])
+	}
+}
+
+// The flags of a pathBody.
+const (
+	pathClient    = 1 // this end opens TLS
+	pathPlaintext = 2 // there is none
+)
+
+// offerPath has the application told when its peer asks for a path.
+func (e *served) offerPath() {
+	if ep, ok := e.ep.(PathEndpoint); ok && e.s.srv.opt.NoPaths == "" {
+		ep.OnPath(e.offer)
+	}
+}
+
+// doPath waits until the connection has its path, and answers with this end of it. The
+// node keeps a duplicate, which is charged until the endpoint is closed.
+func doPath(ctx context.Context, s *serverSession, r *request) (reply, error) {
+	m, err := s.path(ctx, r)
+	if err != nil {
+		if status.Of(err) != status.InUse {
+			r.ep.via(reasonOf(err))
+		}
+		return reply{}, err
+	}
+	body := &pathBody{Peer: m.Peer, Binding: m.Binding}
+	if m.Client {
+		body.Flags |= pathClient
+	}
+	if m.Plaintext {
+		body.Flags |= pathPlaintext
+	}
+	return s.account.answerTaken(body, m.File), nil
+}
+
+func (s *serverSession) path(ctx context.Context, r *request) (PathSocket, error) {
+	ep, ok := r.ep.ep.(PathEndpoint)
+	if !ok {
+		return PathSocket{}, fmt.Errorf("this node's endpoints have no paths: %w", status.NotSupp)
+	}
+	if why := s.srv.opt.NoPaths; why != "" {
+		return PathSocket{}, fmt.Errorf("%s: %w", why, status.NotSupp)
+	}
+	if !r.ep.chargePath() {
+		return PathSocket{}, fmt.Errorf("the connection has asked for its path: %w", status.InUse)
+	}
+	const held = 2 // the node's duplicate, and the application's end until it is sent
+	if err := s.account.charge(heldFiles, held); err != nil {
+		return PathSocket{}, err
+	}
+	m, err := ep.Path(ctx, r.in.(*pathKeyBody).Key)
+	if err != nil {
+		s.account.refund(heldFiles, held)
+		return PathSocket{}, err
+	}
+	r.ep.keepPath()
+	return m, nil
+}
+
+// chargePath notes that the application has asked for its path; false if it had.
+func (e *served) chargePath() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	first := !e.pathAsked
+	e.pathAsked = true
+	return first
+}
+
+// keepPath keeps the charge of the node's duplicate until the endpoint is closed.
+func (e *served) keepPath() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.pathClosed {
+		e.s.account.refund(heldFiles, 1)
+		return
+	}
+	e.pathHeld = true
+}
+
+// endPath gives the charge back.
+func (e *served) endPath() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.pathClosed = true
+	if e.pathHeld {
+		e.pathHeld = false
+		e.s.account.refund(heldFiles, 1)
+	}
+}
+
+// joinedPath notes whether the application uses the path that it got. One that cannot
+// use it any more has lost what is on its way: the connection ends. It reports false if
+// it has got none.
+func (e *served) joinedPath(ok bool, why string) bool {
+	e.mu.Lock()
+	held := e.pathHeld
+	e.mu.Unlock()
+	ep, has := e.ep.(PathEndpoint)
+	if !held || !has {
+		return false
+	}
+	e.mu.Lock()
+	used := e.pathUsed
+	e.pathUsed = used || ok
+	e.mu.Unlock()
+	if ok {
+		if ep, is := e.ep.(PairedEndpoint); is {
+			ep.Via(viaPath, why)
+		}
+		return true
+	}
+	ep.NoPath(why, used)
+	e.via(why)
+	return true
+}
