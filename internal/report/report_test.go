@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/net/html"
@@ -339,8 +340,11 @@ func TestTextIsEscaped(t *testing.T) {
 	}
 }
 
-// large is a run of 200 slots, 3,000 faults and a hundred thousand events.
-func large() *Run {
+// large is a run of 200 slots, 3,000 faults and a hundred thousand events, judged once for
+// all tests, which only read it.
+var large = sync.OnceValue(newLarge)
+
+func newLarge() *Run {
 	l := &log{}
 	l.put(0, history.Lab, &history.Begin{Version: 1, Scenario: "large", Seed: 1, Lab: "sim", Detection: "fast", Nodes: 200, Duration: 1e12})
 	for slot := range 200 {
