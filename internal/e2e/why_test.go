@@ -16,7 +16,7 @@ func TestWhyNamesTheWay(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	nodes := l.cluster(1)
-	l.talk(nodes[0], nodes[0], nodes[1]).tells("messages  channel\n", 2, "messages  socket: the peer is on another node\n", 1, "rma       node: ", 3)
+	l.talk(nodes[0], nodes[0], nodes[1]).tells("messages  channel\n", 2, "messages  socket: paths are off by the setting paths\n", 1, "rma       node: ", 3)
 	if _, err := l.fabricd("why", "5:999", "--admin", nodes[0].adminSocket()); err == nil || !strings.Contains(err.Error(), "no connection at 5:999") {
 		t.Errorf("a connection that is not there: %v", err)
 	}
