@@ -117,7 +117,7 @@ func (x *expecter) timesRemoved(e *scenario.ExpectRemoved, s *session, slot int)
 }
 
 // inTime judges when and why one observer was told of one end.
-func (x *expecter) inTime(s *session, l *life, a *acquaintance, since int64, e *scenario.ExpectRemoved) {
+func (x *expecter) inTime(s *session, l *life, a *knownPeer, since int64, e *scenario.ExpectRemoved) {
 	late := since + x.w.within(e.Within.Time())
 	proof := []int{l.why, a.index}
 	if e.Within > 0 {
@@ -318,7 +318,7 @@ func (x *expecter) removals(e *scenario.ExpectRemovals) {
 		}
 	}
 	for _, l := range x.w.lifeList {
-		if slices.ContainsFunc(l.notices, func(a *acquaintance) bool { return a.own == nil && a.removed < x.w.finish() }) {
+		if slices.ContainsFunc(l.notices, func(a *knownPeer) bool { return a.own == nil && a.removed < x.w.finish() }) {
 			n++
 		}
 	}

@@ -14,8 +14,8 @@ const host = 0
 // since, at the same observers.
 type loss struct {
 	*life
-	known *acquaintance // of the observer
-	fault *fault        // nil: none of the slot or of a link of it
+	known *knownPeer // of the observer
+	fault *fault     // nil: none of the slot or of a link of it
 	// own: the life went on. It is the observer that a fault cut off.
 	own bool
 	// since is when the lab began to put the fault in place, but not later than
@@ -55,7 +55,7 @@ func (w *world) losses(slot int, s *session) []loss {
 // endTo returns when a life ended for an observer: it ended, or this observer or another
 // one was told so, and by which fault of an observer, if it went on. What one was told
 // because it was itself cut off is no end to those who were not.
-func (w *world) endTo(observer int, l *life, a *acquaintance) (end int64, own *fault) {
+func (w *world) endTo(observer int, l *life, a *knownPeer) (end int64, own *fault) {
 	end = l.gone
 	for _, n := range l.notices {
 		if a.since <= n.removed && n.removed < end && (n.own == nil || w.ails(n.own, observer)) {
@@ -66,7 +66,7 @@ func (w *world) endTo(observer int, l *life, a *acquaintance) (end int64, own *f
 }
 
 // lossOfLife returns a loss, with what ended the life, or ailed its observer.
-func (w *world) lossOfLife(l *life, a *acquaintance, end int64, own *fault) loss {
+func (w *world) lossOfLife(l *life, a *knownPeer, end int64, own *fault) loss {
 	x := loss{life: l, known: a, fault: own, own: own != nil, since: end, placed: end}
 	if own == nil {
 		x.fault = w.blamed(l.slot, end)
@@ -131,7 +131,7 @@ func (w *world) isOf(f *fault, slot int) bool {
 // ownFault returns the fault by which an observer was told of the end of a life that
 // went on: one that ails the observer, from while it knew the life. nil: none, or the
 // slot of the life was harmed then.
-func (w *world) ownFault(l *life, observer int, a *acquaintance) *fault {
+func (w *world) ownFault(l *life, observer int, a *knownPeer) *fault {
 	if a.removed == never || l.gone <= a.removed+w.order() {
 		return nil
 	}

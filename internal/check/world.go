@@ -87,8 +87,8 @@ type life struct {
 	gone   int64 // its process ended, it was reset, or the slot has another life
 	killed bool  // its process ended
 	why    int   // index of the record that says that it is gone; -1
-	// notices are the acquaintances of observers that were told of its end.
-	notices []*acquaintance
+	// notices are the known peers of observers that were told of its end.
+	notices []*knownPeer
 }
 
 // A conn is a connection as its ends tell it.
@@ -119,10 +119,10 @@ type window struct {
 type session struct {
 	source history.Source
 	self   []stamped[addr.Life]
-	known  map[addr.Life]*acquaintance
-	// past are acquaintances that ended with a life of the source, of lives that
+	known  map[addr.Life]*knownPeer
+	// past are known peers that ended with a life of the source, of lives that
 	// it knows again.
-	past map[addr.Life][]*acquaintance
+	past map[addr.Life][]*knownPeer
 }
 
 // A stamped is a value and since when it holds.
@@ -132,8 +132,8 @@ type stamped[T any] struct {
 	v     T
 }
 
-// An acquaintance is how long a source knew a life.
-type acquaintance struct {
+// A knownPeer is how long a source knew a life.
+type knownPeer struct {
 	since      int64
 	sinceIndex int
 	added      int64  // the event; never: it knew it from a view
@@ -285,7 +285,7 @@ func (w *world) life(l addr.Life, at int64) *life {
 func (w *world) session(s history.Source) *session {
 	x := w.sessions[s]
 	if x == nil {
-		x = &session{source: s, known: map[addr.Life]*acquaintance{}, past: map[addr.Life][]*acquaintance{}}
+		x = &session{source: s, known: map[addr.Life]*knownPeer{}, past: map[addr.Life][]*knownPeer{}}
 		w.sessions[s] = x
 		w.sessionList = append(w.sessionList, x)
 	}
@@ -353,21 +353,21 @@ func (w *world) view(i int, r *history.Record, b *history.View) {
 	}
 }
 
-// learn returns the acquaintance with a life, a new one if there is none.
-func (s *session) learn(l addr.Life, at int64, index int) *acquaintance {
+// learn returns what is known of a life, a new one if there is none.
+func (s *session) learn(l addr.Life, at int64, index int) *knownPeer {
 	a := s.known[l]
 	if a == nil || a.cleared != never { // to a new life of the source everybody is new
 		if a != nil {
 			s.past[l] = append(s.past[l], a)
 		}
-		a = &acquaintance{since: at, sinceIndex: index, added: never, removed: never, index: -1, cleared: never}
+		a = &knownPeer{since: at, sinceIndex: index, added: never, removed: never, index: -1, cleared: never}
 		s.known[l] = a
 	}
 	return a
 }
 
-// ever returns all acquaintances with a life, the first one first.
-func (s *session) ever(l addr.Life) []*acquaintance {
+// ever returns all that was known of a life, the first one first.
+func (s *session) ever(l addr.Life) []*knownPeer {
 	if a := s.known[l]; a != nil {
 		return append(slices.Clone(s.past[l]), a)
 	}

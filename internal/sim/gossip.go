@@ -32,8 +32,8 @@ func deathDelay(t verdict.Timing) [2]time.Duration {
 	return [2]time.Duration{5 * time.Second, 10 * time.Second}
 }
 
-// An acquaintance is what one process hears of another.
-type acquaintance struct {
+// A knownPeer is what one process hears of another.
+type knownPeer struct {
 	subject *proc
 	reached bool // gossip gets from one to the other
 	changes int  // of reached: a rumour that is on its way may be out of date
@@ -115,14 +115,14 @@ func (m *machine) gossips() bool { return m.proc != nil && !m.proc.paused }
 
 func (p *proc) meet(o *proc) {
 	if p.heard == nil {
-		p.heard = make(map[*proc]*acquaintance)
+		p.heard = make(map[*proc]*knownPeer)
 	}
-	a := &acquaintance{subject: o}
+	a := &knownPeer{subject: o}
 	p.heard[o] = a
 	p.known = append(p.known, a)
 }
 
-func (g *gossip) compare(p *proc, a *acquaintance, once time.Duration) {
+func (g *gossip) compare(p *proc, a *knownPeer, once time.Duration) {
 	reached := g.reaches(p, a.subject)
 	if reached == a.reached {
 		return
@@ -143,7 +143,7 @@ func (g *gossip) compare(p *proc, a *acquaintance, once time.Duration) {
 }
 
 // rumour tells p in d, unless the reach has changed by then.
-func (g *gossip) rumour(p *proc, a *acquaintance, d time.Duration, r verdict.Rumour) {
+func (g *gossip) rumour(p *proc, a *knownPeer, d time.Duration, r verdict.Rumour) {
 	n := a.changes
 	g.w.after(d, func() {
 		if a.changes == n && a.rumour != r {

@@ -34,8 +34,8 @@ type proc struct {
 	onKill    func() // what the kernel tells others of its death
 
 	// What gossip tells it of the others.
-	heard map[*proc]*acquaintance
-	known []*acquaintance // of heard, in order
+	heard map[*proc]*knownPeer
+	known []*knownPeer // of heard, in order
 }
 
 func newProc(w *world, at *machine, name string) *proc {
