@@ -441,7 +441,7 @@ func (c *conn) isFailed() bool {
 }
 
 // fail cuts the connection off for cause: whatever is under way ends with
-// status.Reset, when it returns, whoever was first. After an orderly end it changes
+// status.Reset when it returns, also if another call was first. After an orderly end it changes
 // nothing that an application sees.
 func (c *conn) fail(cause string) {
 	c.withdrawals.end()

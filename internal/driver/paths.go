@@ -308,7 +308,7 @@ func (c *conn) endPath(why error) bool {
 	p.mu.Lock()
 	first := !p.over
 	s := c.leavePathLocked(why)
-	if s != nil { // with the lock: whoever finds it over finds it shut down
+	if s != nil { // with the lock: a call that finds it over finds it shut down
 		path.Shutdown(s)
 	}
 	p.mu.Unlock()
