@@ -132,7 +132,7 @@ apps-smoke: ## PostgreSQL, Redis and nginx across two fabricds that fail: a tabl
 
 conformance: ## what of SCIF holds, is missing or cannot apply, per call, through every door
 	@cd internal/conformance
-	go test -count=1 -timeout 10m -run '^TestConformance$$' # without a package: go shows what passing tests print
+	go test -count=1 -timeout 30m -run '^TestConformance$$' # without a package: go shows what passing tests print
 
 soak: ## the tests SOAK times in a row, the heavy ones SOAK_HEAVY times
 	@heavy=$$(printf 'github.com/fabricd/fabricd/%s\n' $(HEAVY))
