@@ -78,8 +78,8 @@ func (a *Agent) perform(x verdict.Action, fromHost bool) {
 		a.lookAt(x)
 	case verdict.Remember:
 		a.remember(x)
-	case verdict.SayDeaf:
-		a.sayDeaf(x)
+	case verdict.SendLossReport:
+		a.sendLossReport(x)
 	case verdict.Revalidate:
 		a.excuseLines(time.Now())
 		a.cfg.Revalidate()

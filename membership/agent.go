@@ -51,36 +51,36 @@ type Agent struct {
 	done   chan struct{}  // closed when everything has ended
 
 	// The loop goroutine owns these.
-	host       *verdict.Host // nil on other nodes
-	member     *verdict.Member
-	todo       []step
-	sessions   map[verdict.SessionID]*control.Session
-	openings   map[verdict.SessionID]opening // of sessions that others have opened
-	swept      time.Time                     // when sessions were last looked at
-	banned     []addr.UUID                   // of a list of bans that is not complete
-	lastID     verdict.SessionID
-	words      map[verdict.SessionID]uint64 // numbers of the last words heard
-	lastWord   uint64                       // number of the last one said
-	lines      map[gossip.Key]*line
-	heard      map[gossip.Key]gossip.Member // who gossips, as last heard
-	gone       map[gossip.Key]bool          // of heard: given up
-	sighted    map[gossip.Key]bool          // who gossips as host and is being looked at
-	watched    map[addr.Life]bool
-	beatAt     time.Time // when to beat on the lifelines
-	pace       pace
-	ticked     time.Time
-	remembered time.Time      // when members were last looked at for the disk
-	memory     []state.Member // as last given to the disk
-	owed       *owedLife      // our own life, if it is not on disk
-	published  bool           // view is up to date
-	ending     error
-	serving    bool          // gossip was told that this host has members
-	departed   chan struct{} // closed when a Leave is confirmed
-	renewal    renewal
-	keys       keys      // of the host
-	roots      roots     // of the host
-	dials      int       // for the host, at addresses that only gossip names, counted
-	gossipedAt time.Time // when they were dialed last
+	host           *verdict.Host // nil on other nodes
+	member         *verdict.Member
+	todo           []step
+	sessions       map[verdict.SessionID]*control.Session
+	openings       map[verdict.SessionID]opening // of sessions that others have opened
+	swept          time.Time                     // when sessions were last looked at
+	banned         []addr.UUID                   // of a list of bans that is not complete
+	lastID         verdict.SessionID
+	lossReports    map[verdict.SessionID]uint64 // numbers of the last loss reports
+	lastLossReport uint64                       // number of the last one sent
+	lines          map[gossip.Key]*line
+	heard          map[gossip.Key]gossip.Member // who gossips, as last heard
+	gone           map[gossip.Key]bool          // of heard: given up
+	sighted        map[gossip.Key]bool          // who gossips as host and is being looked at
+	watched        map[addr.Life]bool
+	beatAt         time.Time // when to beat on the lifelines
+	pace           pace
+	ticked         time.Time
+	remembered     time.Time      // when members were last looked at for the disk
+	memory         []state.Member // as last given to the disk
+	owed           *owedLife      // our own life, if it is not on disk
+	published      bool           // view is up to date
+	ending         error
+	serving        bool          // gossip was told that this host has members
+	departed       chan struct{} // closed when a Leave is confirmed
+	renewal        renewal
+	keys           keys      // of the host
+	roots          roots     // of the host
+	dials          int       // for the host, at addresses that only gossip names, counted
+	gossipedAt     time.Time // when they were dialed last
 
 	waitsToldAt time.Time // when it was last said that the host is not reached; zero: it was
 	refusal     string    // the text of the last refusal of a control session
@@ -153,22 +153,22 @@ func closeAll(c *Config) {
 
 func newAgent(cfg *Config) *Agent {
 	a := &Agent{
-		cfg:        cfg,
-		timing:     cfg.Timing,
-		log:        cfg.Log,
-		inbox:      make(chan func(), maxInbox),
-		done:       make(chan struct{}),
-		sessions:   make(map[verdict.SessionID]*control.Session),
-		openings:   make(map[verdict.SessionID]opening),
-		challenges: newChallenges(),
-		words:      make(map[verdict.SessionID]uint64),
-		lines:      make(map[gossip.Key]*line),
-		heard:      make(map[gossip.Key]gossip.Member),
-		gone:       make(map[gossip.Key]bool),
-		sighted:    make(map[gossip.Key]bool),
-		watched:    make(map[addr.Life]bool),
-		departed:   make(chan struct{}),
-		rotation:   make(chan struct{}, 1),
+		cfg:         cfg,
+		timing:      cfg.Timing,
+		log:         cfg.Log,
+		inbox:       make(chan func(), maxInbox),
+		done:        make(chan struct{}),
+		sessions:    make(map[verdict.SessionID]*control.Session),
+		openings:    make(map[verdict.SessionID]opening),
+		challenges:  newChallenges(),
+		lossReports: make(map[verdict.SessionID]uint64),
+		lines:       make(map[gossip.Key]*line),
+		heard:       make(map[gossip.Key]gossip.Member),
+		gone:        make(map[gossip.Key]bool),
+		sighted:     make(map[gossip.Key]bool),
+		watched:     make(map[addr.Life]bool),
+		departed:    make(chan struct{}),
+		rotation:    make(chan struct{}, 1),
 	}
 	a.view.over = make(map[addr.NodeID]addr.Generation)
 	a.ctx, a.cancel = context.WithCancel(context.Background())
@@ -415,7 +415,7 @@ func (a *Agent) Watch(life addr.Life, inUse bool) {
 	})
 }
 
-// Leave ends this node's life with a word to the host and to everybody who
+// Leave ends this node's life with a leave message to the host and to every member that
 // gossips, then closes the agent. It returns earlier, with the agent closed,
 // when ctx ends.
 func (a *Agent) Leave(ctx context.Context) error {
@@ -438,7 +438,7 @@ func (a *Agent) Leave(ctx context.Context) error {
 	}
 }
 
-// Close ends the agent without a word: to the others this node has crashed. It
+// Close ends the agent without a leave message: to the others this node has crashed. It
 // waits for every goroutine, and for OnEvent if it runs; OnEvent must not call
 // it. A second call waits too.
 func (a *Agent) Close() error {

@@ -5,29 +5,29 @@ import (
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
-// deafPurpose is what the secret is for with which a node proves to the host that it
-// is that node which does not hear it (membership/gossip/SPEC.md 6).
-const deafPurpose = "deaf"
+// lossReportPurpose names the secret of a control session that proves a loss report
+// (membership/gossip/SPEC.md 6). It is part of the protocol.
+const lossReportPurpose = "deaf"
 
-// sayDeaf tells the host beside its session that nothing of it arrives.
-func (a *Agent) sayDeaf(x verdict.SayDeaf) {
+// sendLossReport tells the host, beside its session, that nothing of it arrives.
+func (a *Agent) sendLossReport(x verdict.SendLossReport) {
 	s := a.sessions[x.Session]
 	if s == nil {
 		return
 	}
-	secret, err := s.Secret(deafPurpose)
+	secret, err := s.Secret(lossReportPurpose)
 	if err == nil {
-		a.lastWord++
-		err = a.gossip.TellDeaf(gossip.Key{UUID: x.Host, Epoch: x.Epoch}, secret, a.lastWord)
+		a.lastLossReport++
+		err = a.gossip.SendLossReport(gossip.Key{UUID: x.Host, Epoch: x.Epoch}, secret, a.lastLossReport)
 	}
 	if err != nil {
-		a.log.Debug().Err(err).Msg("the host is not told that it is not heard")
+		a.log.Debug().Err(err).Msg("the loss report to the host is not sent")
 	}
 }
 
-// hearDeaf takes the word of a node that it does not hear us, if it is that node's
-// and newer than all before on its session: anybody can send an old one again.
-func (a *Agent) hearDeaf(w gossip.Word) {
+// onLossReport takes a node's report that it does not hear this host, if the node's
+// session proves it and it is newer than all before: an old one can be sent again.
+func (a *Agent) onLossReport(w gossip.LossReport) {
 	if a.host == nil {
 		return
 	}
@@ -36,15 +36,15 @@ func (a *Agent) hearDeaf(w gossip.Word) {
 		return
 	}
 	for id, s := range a.sessions {
-		if p := s.Peer(); p.UUID != w.From.UUID || p.Epoch != w.From.Epoch || w.Number <= a.words[id] {
+		if p := s.Peer(); p.UUID != w.From.UUID || p.Epoch != w.From.Epoch || w.Number <= a.lossReports[id] {
 			continue
 		}
-		if secret, err := s.Secret(deafPurpose); err != nil || !w.Proves(secret) {
+		if secret, err := s.Secret(lossReportPurpose); err != nil || !w.Proves(secret) {
 			continue
 		}
-		a.words[id] = w.Number
-		a.feedHost(verdict.Deaf{Life: n.Life})
+		a.lossReports[id] = w.Number
+		a.feedHost(verdict.LossReport{Life: n.Life})
 		return
 	}
-	a.log.Debug().Stringer("peer", w.From.UUID).Msg("a word that is not proved, or an old one, is dropped")
+	a.log.Debug().Stringer("peer", w.From.UUID).Msg("a loss report that is not proved, or an old one, is dropped")
 }

@@ -8,10 +8,10 @@ import (
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
-// TestWordsHaveToBeProved has a node say that it does not hear the host: the host
+// TestLossReportsHaveToBeProved has a node say that it does not hear the host: the host
 // believes what the node's session proves, once, and nothing else. As it reaches the
 // node, nobody is removed.
-func TestWordsHaveToBeProved(t *testing.T) {
+func TestLossReportsHaveToBeProved(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(3)
 		host, liar, n := w.node(1).a, w.node(3).a, w.node(2).a
@@ -19,14 +19,14 @@ func TestWordsHaveToBeProved(t *testing.T) {
 		to := gossip.Key{UUID: host.self.UUID, Epoch: host.self.Epoch}
 		say := func(by *Agent, secret []byte, number uint64) {
 			t.Helper()
-			if err := by.gossip.TellDeaf(to, secret, number); err != nil {
+			if err := by.gossip.SendLossReport(to, secret, number); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(50 * time.Millisecond)
 		}
 		heard := func() (last uint64) {
 			onLoop(host, func() {
-				for _, k := range host.words {
+				for _, k := range host.lossReports {
 					last += k
 				}
 			})
@@ -35,7 +35,7 @@ func TestWordsHaveToBeProved(t *testing.T) {
 		secretOf := func(a *Agent) (secret []byte) {
 			onLoop(a, func() {
 				for _, s := range a.sessions {
-					secret, _ = s.Secret(deafPurpose)
+					secret, _ = s.Secret(lossReportPurpose)
 				}
 			})
 			return secret
@@ -58,7 +58,7 @@ func TestWordsHaveToBeProved(t *testing.T) {
 				t.Errorf("%s: the host has believed up to number %d, want %d", c.what, heard(), c.want)
 			}
 		}
-		onLoop(n, func() { n.perform(verdict.SayDeaf{Session: 99}, false) }) // a session that has ended
+		onLoop(n, func() { n.perform(verdict.SendLossReport{Session: 99}, false) }) // a session that has ended
 		time.Sleep(5 * time.Second)
 		for _, m := range w.all {
 			if got := removals(m.since(began)); len(got) > 0 {

@@ -122,8 +122,8 @@ func (a *Agent) hearRumours() {
 			a.sightHost(k)
 		}
 	}
-	for _, w := range a.gossip.TakeWords() {
-		a.hearDeaf(w)
+	for _, w := range a.gossip.TakeLossReports() {
+		a.onLossReport(w)
 	}
 	for _, d := range a.gossip.TakeDoubts() {
 		a.hearDoubt(d)

@@ -132,7 +132,7 @@ func (a *Agent) attach(s *control.Session, feed func(any)) verdict.SessionID {
 			delete(a.sessions, id)
 			delete(a.keys.held, id)
 			delete(a.roots.held, id)
-			delete(a.words, id)
+			delete(a.lossReports, id)
 			a.published = false
 			feed(verdict.Down{Session: id, Cause: cause})
 		})

@@ -254,8 +254,8 @@ func (a *agent) perform(x verdict.Action, fromHost bool) {
 		a.lookAt(x)
 	case verdict.Remember:
 		a.remember(x)
-	case verdict.SayDeaf:
-		a.sayDeaf(x)
+	case verdict.SendLossReport:
+		a.sendLossReport(x)
 	case verdict.Revalidate:
 		a.excuseLines()
 		a.p.node.revalidate()

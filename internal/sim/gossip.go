@@ -232,8 +232,8 @@ func (a *agent) tellRumour(n verdict.Node) {
 	}
 }
 
-// sayDeaf sends the word that this node does not hear the host, in one packet.
-func (a *agent) sayDeaf(x verdict.SayDeaf) {
+// sendLossReport sends the word that this node does not hear the host, in one packet.
+func (a *agent) sendLossReport(x verdict.SendLossReport) {
 	life := a.member.Self().Life
 	for _, m := range a.w.machines {
 		o := m.proc
@@ -247,7 +247,7 @@ func (a *agent) sayDeaf(x verdict.SayDeaf) {
 		a.w.after(c.delay, func() {
 			o.soon(func() {
 				if o.agent.host != nil {
-					o.agent.feedHost(verdict.Deaf{Life: life})
+					o.agent.feedHost(verdict.LossReport{Life: life})
 				}
 			})
 		})

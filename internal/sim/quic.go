@@ -273,7 +273,7 @@ type lane struct {
 	ready    [][]byte // arrived in order, not read
 	eof      bool
 	reset    bool // dropped by the writer
-	deaf     bool // dropped by the reader
+	dropped  bool // by the reader
 	shown    bool
 	more     func() // something has arrived
 }
@@ -354,7 +354,7 @@ func (l *lane) arrive(n uint64, x piece) {
 	}
 	if !l.shown {
 		l.from.peer().announce(l)
-	} else if l.more != nil && !l.deaf {
+	} else if l.more != nil && !l.dropped {
 		l.more()
 	}
 }
@@ -364,7 +364,7 @@ func (l *lane) take(x piece) {
 	if x.last {
 		l.eof = true
 	}
-	if !l.deaf && len(x.bytes) > 0 {
+	if !l.dropped && len(x.bytes) > 0 {
 		l.ready = append(l.ready, x.bytes)
 	}
 }
@@ -373,7 +373,7 @@ func (l *lane) take(x piece) {
 // says that there is nothing yet.
 func (l *lane) Read(p []byte) (int, error) {
 	switch {
-	case l.deaf || l.reset:
+	case l.dropped || l.reset:
 		return 0, errCanceled
 	case len(l.ready) == 0 && l.eof:
 		return 0, io.EOF
@@ -411,11 +411,11 @@ func (l *lane) cancel() {
 // drop drops it at the reading end: what comes is thrown away, and the writer
 // is told to stop.
 func (l *lane) drop() {
-	if l.deaf || l.eof {
-		l.deaf = true
+	if l.dropped || l.eof {
+		l.dropped = true
 		return
 	}
-	l.deaf, l.ready = true, nil
+	l.dropped, l.ready = true, nil
 	l.from.peer().control(func() {
 		l.stopped = true
 		if l.blocked {

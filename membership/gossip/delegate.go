@@ -29,7 +29,7 @@ func (d delegate) NodeMeta(int) []byte {
 	return d.g.meta
 }
 
-// NotifyMsg is called with a user message, a word or a doubt. It is memberlist's.
+// NotifyMsg is called with a user message, a loss report or a doubt. It is memberlist's.
 func (d delegate) NotifyMsg(b []byte) {
 	defer guard.Recover(d.g.panicked)
 	d.g.hear(b)

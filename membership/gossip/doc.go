@@ -2,7 +2,7 @@
 //
 // It runs memberlist behind types of its own. What it says is a rumour and
 // never a verdict: a member that is Gone here may be well, and one that is
-// still Seen may be dead for seconds. Package verdict decides. A [Word] alone
+// still Seen may be dead for seconds. Package verdict decides. A [LossReport] alone
 // proves who says it.
 //
 // A member is one start of one fabricd: its name is "UUID.epoch", so that a

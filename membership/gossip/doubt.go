@@ -18,8 +18,8 @@ type Doubt struct {
 }
 
 const (
-	wordDoubt = 2
-	doubtLen  = 2 + 2*(16+8)
+	noticeDoubt = 2
+	doubtLen    = 2 + 2*(16+8)
 
 	// maxDoubts bounds those that nobody has taken yet, of which no two are the same;
 	// further ones are dropped.
@@ -27,7 +27,7 @@ const (
 )
 
 func (d Doubt) append(b []byte) []byte {
-	b = append(b, wordVersion, wordDoubt)
+	b = append(b, noticeVersion, noticeDoubt)
 	for _, k := range []Key{d.From, d.About} {
 		b = append(b, k.UUID[:]...)
 		b = binary.BigEndian.AppendUint64(b, k.Epoch)
@@ -36,8 +36,8 @@ func (d Doubt) append(b []byte) []byte {
 }
 
 func parseDoubt(b []byte) (d Doubt, err error) {
-	if len(b) != doubtLen || b[0] != wordVersion || b[1] != wordDoubt {
-		return Doubt{}, fmt.Errorf("%w of %d bytes", errWord, len(b))
+	if len(b) != doubtLen || b[0] != noticeVersion || b[1] != noticeDoubt {
+		return Doubt{}, fmt.Errorf("%w of %d bytes", errNotice, len(b))
 	}
 	b = b[2:]
 	for _, k := range []*Key{&d.From, &d.About} {

@@ -313,7 +313,7 @@ func (g *Gossip) Began() time.Time { return g.began }
 // Address returns the address under which others gossip with this member.
 func (g *Gossip) Address() netip.AddrPort { return g.advertise }
 
-// Wake returns a channel that receives when there is something to Take or TakeWords.
+// Wake returns a channel that receives when there is something to Take or TakeLossReports.
 // One goroutine should receive from it.
 func (g *Gossip) Wake() <-chan struct{} { return g.queue.wake }
 
@@ -473,7 +473,7 @@ func (g *Gossip) push() {
 	pings.Wait()
 }
 
-// Close stops to gossip without a word; see Leave, for whose end it waits if it
+// Close stops gossiping without a leave message; see Leave, for whose end it waits if it
 // is under way. It closes the sockets and every stream and waits for all
 // goroutines of this package. A probe of
 // memberlist that is under way ends by its own timer, at most eight probe

@@ -16,14 +16,14 @@ const quietWake = 100 * time.Millisecond
 type queue struct {
 	wake chan struct{} // capacity 1: there is something to take
 
-	mu      sync.Mutex // guards the fields below
-	pending map[Key]Rumour
-	order   []Key       // of pending, oldest first
-	words   []Word      // at most maxWords
-	doubts  []Doubt     // at most maxDoubts
-	woken   time.Time   // the last time by a rumour about a member that is not proven
-	timer   *time.Timer // wakes for such rumours; nil while there are none
-	closed  bool
+	mu          sync.Mutex // guards the fields below
+	pending     map[Key]Rumour
+	order       []Key        // of pending, oldest first
+	lossReports []LossReport // at most maxLossReports
+	doubts      []Doubt      // at most maxDoubts
+	woken       time.Time    // the last time by a rumour about a member that is not proven
+	timer       *time.Timer  // wakes for such rumours; nil while there are none
+	closed      bool
 }
 
 func newQueue() *queue {
@@ -85,22 +85,22 @@ func (q *queue) rouse() {
 	}
 }
 
-// putWord adds a word, if there is room.
-func (q *queue) putWord(w Word) {
+// putLossReport adds a report, if there is room.
+func (q *queue) putLossReport(w LossReport) {
 	q.mu.Lock()
-	if len(q.words) < maxWords {
-		q.words = append(q.words, w)
+	if len(q.lossReports) < maxLossReports {
+		q.lossReports = append(q.lossReports, w)
 	}
 	q.mu.Unlock()
 	q.rouse()
 }
 
-// takeWords returns all words, oldest first.
-func (q *queue) takeWords() []Word {
+// takeLossReports returns all reports, oldest first.
+func (q *queue) takeLossReports() []LossReport {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	out := q.words
-	q.words = nil
+	out := q.lossReports
+	q.lossReports = nil
 	return out
 }
 

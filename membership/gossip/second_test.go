@@ -134,9 +134,9 @@ func messages(b []byte) ([]message, error) {
 	if b[0] == 7 {
 		return compound(b[1:])
 	}
-	if b[0] == 8 { // a word, which has one form
+	if b[0] == 8 { // a report, which has one form
 		if len(b) != 1+2+2*(16+8)+8+32 || b[1] != 1 || b[2] != 1 {
-			return nil, fmt.Errorf("%w: word %x", errSecond, b)
+			return nil, fmt.Errorf("%w: report %x", errSecond, b)
 		}
 		return []message{{number: 8, maps: []map[string]any{{}}}}, nil
 	}
@@ -293,8 +293,8 @@ func appendRaw(b, v []byte) []byte {
 	return append(binary.BigEndian.AppendUint16(append(b, 0xda), uint16(len(v))), v...)
 }
 
-// provedWord appends the proof to a word.
-func provedWord(secret, w []byte) []byte {
+// provedLossReport appends the proof to a report.
+func provedLossReport(secret, w []byte) []byte {
 	m := hmac.New(sha256.New, secret)
 	m.Write(w)
 	return m.Sum(w)

@@ -211,7 +211,7 @@ func TestSpecificationDescribesTheWire(t *testing.T) {
 func live(b *bench) {
 	list := []*Gossip{b.start(1, 1), b.start(2, 1), b.start(3, 1), b.start(4, 1)}
 	b.within(5*time.Second, "all meet", func() bool { return complete(list) })
-	if err := list[1].TellDeaf(list[0].Self(), testSecret, 1); err != nil {
+	if err := list[1].SendLossReport(list[0].Self(), testSecret, 1); err != nil {
 		b.t.Error(err)
 	}
 	b.kill(4, list[3])
@@ -275,13 +275,13 @@ func TestSecondImplementationTakesPart(t *testing.T) {
 			t.Errorf("it had %d pings, %d acks for its one, heard of itself: %v", pings, acks, own)
 		}
 		s.send(vector(t, "packet-deaf"))
-		var deaf []Word
+		var got []LossReport
 		b.within(time.Second, "the first knows that it is not heard", func() bool {
-			deaf = append(deaf, g.TakeWords()...)
-			return len(deaf) > 0
+			got = append(got, g.TakeLossReports()...)
+			return len(got) > 0
 		})
-		if len(deaf) != 1 || deaf[0].From != stranger || deaf[0].Number != 7 || !deaf[0].Proves(testSecret) || len(g2.TakeWords()) > 0 {
-			t.Errorf("words: %+v, want one, of %v alone", deaf, stranger)
+		if len(got) != 1 || got[0].From != stranger || got[0].Number != 7 || !got[0].Proves(testSecret) || len(g2.TakeLossReports()) > 0 {
+			t.Errorf("loss reports: %+v, want one, of %v alone", got, stranger)
 		}
 		s.send(vector(t, "packet-dead"))
 		b.within(2*time.Second, "both know that it has left", func() bool {
@@ -438,7 +438,7 @@ func TestVectors(t *testing.T) {
 		"packet-alive-leaving": testSeal.packet(testNonce, appendMap([]byte{4}, pair{"Incarnation", 2}, pair{"Node", self},
 			pair{"Addr", ip}, pair{"Port", 7947}, pair{"Meta", leaving}, pair{"Vsn", versions})),
 		"packet-dead": testSeal.packet(testNonce, appendMap([]byte{5}, pair{"Incarnation", 2}, pair{"Node", self}, pair{"From", self})),
-		"packet-deaf": testSeal.packet(testNonce, append([]byte{8}, provedWord(testSecret, slices.Concat([]byte{1, 1},
+		"packet-deaf": testSeal.packet(testNonce, append([]byte{8}, provedLossReport(testSecret, slices.Concat([]byte{1, 1},
 			stranger.UUID[:], []byte{0, 0, 0, 0, 0, 0, 0, byte(stranger.Epoch)},
 			first.UUID[:], []byte{0, 0, 0, 0, 0, 0, 0, byte(first.Epoch)}, []byte{0, 0, 0, 0, 0, 0, 0, 7}))...)),
 		"stream-push-pull": append(testSeal.header(), testSeal.frame(testNonce, state)...),

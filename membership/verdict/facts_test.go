@@ -237,11 +237,11 @@ func TestIdleClusterTicksWithItsHeartbeats(t *testing.T) {
 // that hears nothing and is heard by all.
 func TestSilenceIsToldAtItsBound(t *testing.T) {
 	t.Run("cut off", func(t *testing.T) { toldAtItsBound(t, (*world).isolate) })
-	t.Run("deaf", func(t *testing.T) { toldAtItsBound(t, (*world).deafen) })
-	t.Run("deaf, and only its session is heard", func(t *testing.T) {
+	t.Run("inbound cut", func(t *testing.T) { toldAtItsBound(t, (*world).cutInbound) })
+	t.Run("inbound cut, and only its session is heard", func(t *testing.T) {
 		toldAtItsBound(t, func(w *world, m *machine) {
 			w.unacked = true
-			w.deafen(m)
+			w.cutInbound(m)
 		})
 	})
 }
@@ -272,9 +272,9 @@ func TestAWordRemovesNobodyWhoIsReached(t *testing.T) {
 		host := w.machines[0].proc
 		for range 100 {
 			for _, m := range w.machines {
-				host.stepHost(Deaf{m.proc.member.self})
+				host.stepHost(LossReport{m.proc.member.self})
 			}
-			host.stepHost(Deaf{addr.Life{Node: 9, Generation: 7}})
+			host.stepHost(LossReport{addr.Life{Node: 9, Generation: 7}})
 			w.run(100 * time.Millisecond)
 		}
 		w.quiet(w.start)

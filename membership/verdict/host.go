@@ -104,7 +104,7 @@ type check struct {
 	nonce    uint64
 	deadline time.Time
 	asked    []addr.NodeID // whose answers count
-	deaf     bool          // it says that it does not hear us: that we hear it counts for nothing
+	unheard  bool          // it reports that it does not hear us: that we hear it counts for nothing
 }
 
 // An ending is a removed life whose ID is in quarantine.
@@ -211,7 +211,7 @@ func (h *Host) Step(now time.Time, in HostInput) []Action {
 		if !h.stopped {
 			h.heed(now, in)
 		}
-	case Deaf:
+	case LossReport:
 		if n := h.living(in.Life); n != nil && n.id() != addr.Host && !h.stopped {
 			h.hears(now, n, LinkSilent)
 		}

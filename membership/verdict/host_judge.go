@@ -76,7 +76,7 @@ func (h *Host) judge(now time.Time, n *hostNode) {
 		switch {
 		case n.waiting != nil:
 			h.remove(now, n, ReasonRestarted)
-		case now.Sub(n.heard) < h.t.Silence && !n.check.deaf:
+		case now.Sub(n.heard) < h.t.Silence && !n.check.unheard:
 			n.check, n.checked = nil, now // it has spoken meanwhile
 		default:
 			h.remove(now, n, ReasonSilent)
@@ -188,15 +188,15 @@ func (h *Host) report(now time.Time, from *hostNode, m Report) {
 // would otherwise keep it alive until it gives the host up.
 func (h *Host) hears(now time.Time, n *hostNode, e Evidence) {
 	switch {
-	case e == LinkAlive && n.check != nil && n.check.deaf:
+	case e == LinkAlive && n.check != nil && n.check.unheard:
 		n.check, n.checked = nil, now
-	case e != LinkSilent || !n.redial.IsZero() || n.check != nil && n.check.deaf:
+	case e != LinkSilent || !n.redial.IsZero() || n.check != nil && n.check.unheard:
 	case n.check == nil && now.Sub(n.checked) <= h.t.Silence/2: // one look per half bound, as in report
 	default:
 		if n.check == nil {
 			h.startCheck(now, n)
 		}
-		n.check.deaf = true
+		n.check.unheard = true
 		if until := now.Add(h.t.Check); until.Before(n.check.deadline) {
 			n.check.deadline = until
 		}

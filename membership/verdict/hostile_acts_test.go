@@ -199,7 +199,7 @@ func (r *hostileRun) speak(h *machine, a act, rng *rand.Rand) {
 	case keepsBack:
 		r.keepBack(h, a.long)
 	case reportsLoss:
-		w.sayDeaf(h.proc, SayDeaf{Host: r.host.uuid, Epoch: r.hostEpoch()})
+		w.sendLossReport(h.proc, SendLossReport{Host: r.host.uuid, Epoch: r.hostEpoch()})
 	case losesSome:
 		r.loseSome(h, a, rng)
 	case baits:

@@ -292,7 +292,7 @@ func (m *Member) tickHost(now time.Time) {
 	switch {
 	case p == nil || p.probe != 0:
 	case !p.failed || now.Sub(p.tried) >= m.t.Silence:
-		m.tellDeaf(now, p)
+		m.sendLossReport(now, p)
 		m.startProbe(now, p)
 		m.probeSilent(now)
 	case p.rumour != RumouredAlive || m.cutOff():
@@ -309,15 +309,15 @@ func (m *Member) hostSilent(now time.Time) bool {
 	return m.redial.IsZero() && !now.Before(m.judgeFrom) && now.Sub(m.heard) >= m.t.Silence
 }
 
-// tellDeaf tells the host that we do not hear it: it may hear us all the same, and
+// sendLossReport tells the host that we do not hear it: it may hear us all the same, and
 // would take us for well until we give it up. Where packets are lost on one way only
 // the session does not bring it in time: what was said before is not acknowledged
 // either, and is sent again first. So it is said beside the session too.
-func (m *Member) tellDeaf(now time.Time, p *peer) {
+func (m *Member) sendLossReport(now time.Time, p *peer) {
 	if m.stage == serving {
 		p.reported, p.reportedAt = LinkSilent, now
 		m.send(Report{About: p.node.Life, Evidence: LinkSilent})
-		m.out.add(SayDeaf{Session: m.session, Host: p.node.UUID, Epoch: p.node.Epoch})
+		m.out.add(SendLossReport{Session: m.session, Host: p.node.UUID, Epoch: p.node.Epoch})
 	}
 }
 

@@ -76,8 +76,8 @@ func (p *proc) act(a Action, side int) {
 	case DialHost:
 		w.dial(p)
 		return
-	case SayDeaf:
-		w.sayDeaf(p, a)
+	case SendLossReport:
+		w.sendLossReport(p, a)
 	case CloseSession:
 		if c := p.conns[a.Session]; c != nil {
 			w.shut(c, side, DownClosed)
@@ -435,20 +435,20 @@ func (w *world) isolate(m *machine) {
 	}
 }
 
-// sayDeaf sends a word to the process that it is for, if that runs.
-func (w *world) sayDeaf(p *proc, a SayDeaf) {
+// sendLossReport sends a word to the process that it is for, if that runs.
+func (w *world) sendLossReport(p *proc, a SendLossReport) {
 	life := p.member.self
 	for _, m := range w.machines {
 		to := m.proc
 		if to != nil && to.host != nil && m.uuid == a.Host && to.epoch == a.Epoch && w.passes(p.at, m) && !w.unacked && w.rng.Float64() >= w.loss {
-			w.to(to, w.delay(), func() { to.stepHost(Deaf{life}) })
+			w.to(to, w.delay(), func() { to.stepHost(LossReport{life}) })
 		}
 	}
 }
 
-// deafen lets no packet reach m, and every packet that it sends arrive.
-func (w *world) deafen(m *machine) {
-	w.deafened = w.now
+// cutInbound lets no packet reach m, and every packet that it sends arrive.
+func (w *world) cutInbound(m *machine) {
+	w.inboundCut = w.now
 	for _, o := range w.machines {
 		if o != m {
 			w.cuts[[2]int{o.index, m.index}] = true

@@ -28,14 +28,14 @@ type world struct {
 	sum   uint64 // of everything that happened
 	trace bool
 
-	machines []*machine
-	hosts    []*machine // those with the host role, in order of start
-	cuts     map[[2]int]bool
-	deafened time.Time    // when deafen was called
-	unacked  bool         // sessions carry what is not acknowledged for good, and words are lost
-	muted    map[int]bool // its packets are lost, but gossip passes (UDP blocked, TCP open)
-	loss     float64      // of datagrams; others arrive later instead
-	epochs   uint64
+	machines   []*machine
+	hosts      []*machine // those with the host role, in order of start
+	cuts       map[[2]int]bool
+	inboundCut time.Time    // when cutInbound was called
+	unacked    bool         // sessions carry what is not acknowledged for good, and words are lost
+	muted      map[int]bool // its packets are lost, but gossip passes (UDP blocked, TCP open)
+	loss       float64      // of datagrams; others arrive later instead
+	epochs     uint64
 
 	partial PartialPolicy
 	wakes   int // of all processes, by their timers
@@ -231,7 +231,7 @@ func (w *world) passes(a, b *machine) bool {
 // carries reports whether a session brings something from machine a to b. It does for
 // a while without the acknowledgements; then what has none is sent again first.
 func (w *world) carries(a, b *machine) bool {
-	return w.passes(a, b) && (w.passes(b, a) || w.unacked || w.now.Sub(w.deafened) < 400*time.Millisecond)
+	return w.passes(a, b) && (w.passes(b, a) || w.unacked || w.now.Sub(w.inboundCut) < 400*time.Millisecond)
 }
 
 // reaches reports whether a round trip from a to b gets an answer.

@@ -121,9 +121,9 @@ type (
 		Term uint64
 	}
 
-	// Deaf passes on the word of a member that it does not hear the host, as a
-	// [SayDeaf] of its has brought it: the shell has seen that it is that life's.
-	Deaf struct{ Life addr.Life }
+	// LossReport passes on the word of a member that it does not hear the host, as a
+	// [SendLossReport] of its has brought it: the shell has seen that it is that life's.
+	LossReport struct{ Life addr.Life }
 )
 
 // Inputs of a Member.
@@ -246,10 +246,10 @@ type (
 		Lease []byte
 	}
 
-	// SayDeaf tells the host, in a packet that needs no answer to arrive, that
+	// SendLossReport tells the host, in a packet that needs no answer to arrive, that
 	// this node does not hear it on Session, whose ends alone can say so. It may
 	// be lost, and a Report says the same.
-	SayDeaf struct {
+	SendLossReport struct {
 		Session SessionID
 		Host    addr.UUID
 		Epoch   uint64
@@ -279,7 +279,7 @@ func (HostSeen) hostInput()      {}
 func (Expel) hostInput()         {}
 func (Recertify) hostInput()     {}
 func (Renewed) hostInput()       {}
-func (Deaf) hostInput()          {}
+func (LossReport) hostInput()    {}
 func (Claim) hostInput()         {}
 
 func (Tick) memberInput()       {}
@@ -294,21 +294,21 @@ func (Probed) memberInput()     {}
 func (Handled) memberInput()    {}
 func (Depart) memberInput()     {}
 
-func (Send) action()         {}
-func (CloseSession) action() {}
-func (Note) action()         {}
-func (Persist) action()      {}
-func (Redial) action()       {}
-func (StepDown) action()     {}
-func (Emit) action()         {}
-func (DialHost) action()     {}
-func (Probe) action()        {}
-func (Look) action()         {}
-func (Remember) action()     {}
-func (SayDeaf) action()      {}
-func (Revalidate) action()   {}
-func (Halt) action()         {}
-func (Departed) action()     {}
+func (Send) action()           {}
+func (CloseSession) action()   {}
+func (Note) action()           {}
+func (Persist) action()        {}
+func (Redial) action()         {}
+func (StepDown) action()       {}
+func (Emit) action()           {}
+func (DialHost) action()       {}
+func (Probe) action()          {}
+func (Look) action()           {}
+func (Remember) action()       {}
+func (SendLossReport) action() {}
+func (Revalidate) action()     {}
+func (Halt) action()           {}
+func (Departed) action()       {}
 
 // out collects the actions of one Step.
 type out []Action

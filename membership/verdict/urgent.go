@@ -17,7 +17,7 @@ func Harmless(in HostInput) bool {
 // DoubtAtHost reports whether an input of the host makes somebody's life doubtful.
 func DoubtAtHost(in HostInput) bool {
 	switch in := in.(type) {
-	case Down, Deaf:
+	case Down, LossReport:
 		return true
 	case Received:
 		_, report := in.Message.(Report)

@@ -6,7 +6,7 @@ func TestWhatIsUrgent(t *testing.T) {
 	if !Harmless(Received{Message: Ping{}}) || Harmless(Received{Message: Report{}}) || Harmless(Down{}) || Harmless(nil) {
 		t.Error("of all that a host hears a ping is harmless")
 	}
-	if !DoubtAtHost(Down{}) || !DoubtAtHost(Deaf{}) || !DoubtAtHost(Received{Message: Report{}}) || DoubtAtHost(Received{Message: Ping{}}) || DoubtAtHost(nil) {
+	if !DoubtAtHost(Down{}) || !DoubtAtHost(LossReport{}) || !DoubtAtHost(Received{Message: Report{}}) || DoubtAtHost(Received{Message: Ping{}}) || DoubtAtHost(nil) {
 		t.Error("a lost session and a report make a life doubtful to the host")
 	}
 	if !DoubtAtMember(Down{}) || !DoubtAtMember(DialFailed{}) || !DoubtAtMember(Link{Evidence: LinkSilent}) || DoubtAtMember(Link{Evidence: LinkAlive}) ||

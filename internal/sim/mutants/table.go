@@ -220,7 +220,7 @@ var All = []Mutant{
 	{
 		Name: "check-not-ended", What: "a word of a node that is being checked does not save it",
 		File: "membership/verdict/host_judge.go", By: "./membership/verdict",
-		Old: "		case now.Sub(n.heard) < h.t.Silence && !n.check.deaf:\n", New: "		case false:\n",
+		Old: "		case now.Sub(n.heard) < h.t.Silence && !n.check.unheard:\n", New: "		case false:\n",
 	},
 	{
 		Name: "id-reused-early", What: "an ID is granted to another node while it is in quarantine",
@@ -233,7 +233,7 @@ var All = []Mutant{
 		Old: "	known := n != nil && n.node.Life == m.Life && n.node.UUID", New: "	known := n != nil && n.node.UUID",
 	},
 	{
-		Name: "deaf-is-well", What: "a node that says that it does not hear the host is not looked at",
+		Name: "loss-report-is-ignored", What: "a node that says that it does not hear the host is not looked at",
 		File: "membership/verdict/host_judge.go", By: "./membership/verdict",
 		Old: "		h.hears(now, from, m.Evidence)\n", New: "",
 	},

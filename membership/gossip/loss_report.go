@@ -1,0 +1,118 @@
+package gossip
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/hashicorp/memberlist"
+)
+
+// A LossReport tells another member that nothing of it arrives here. It is a packet of
+// its own that waits for no acknowledgement, so it arrives also where the network is
+// cut in the other direction. Each holder of the gossip key can make one: a secret that
+// the two members share proves it. SPEC.md 6 has its bytes.
+type LossReport struct {
+	From   Key    // the member that reports
+	To     Key    // the member that From does not hear
+	Number uint64 // grows with each report of one secret
+	proof  [sha256.Size]byte
+}
+
+const (
+	noticeVersion    = 1
+	noticeLoss       = 1
+	lossReportProved = 2 + 2*(16+8) + 8
+	lossReportLen    = lossReportProved + sha256.Size
+
+	// lossReportCopies is how often a report is sent: a packet may be lost.
+	lossReportCopies = 2
+	// maxLossReports bounds the reports that wait to be taken; further ones are dropped.
+	maxLossReports = 64
+)
+
+var errNotice = errors.New("malformed notice")
+
+// appendProved appends the bytes that the proof is about.
+func (w LossReport) appendProved(b []byte) []byte {
+	b = append(b, noticeVersion, noticeLoss)
+	for _, k := range []Key{w.From, w.To} {
+		b = append(b, k.UUID[:]...)
+		b = binary.BigEndian.AppendUint64(b, k.Epoch)
+	}
+	return binary.BigEndian.AppendUint64(b, w.Number)
+}
+
+func (w LossReport) append(b []byte) []byte { return append(w.appendProved(b), w.proof[:]...) }
+
+func (w LossReport) prove(secret []byte) (proof [sha256.Size]byte) {
+	m := hmac.New(sha256.New, secret)
+	m.Write(w.appendProved(nil))
+	m.Sum(proof[:0])
+	return proof
+}
+
+// Proves reports whether a holder of the secret has made the report.
+func (w LossReport) Proves(secret []byte) bool {
+	want := w.prove(secret)
+	return hmac.Equal(w.proof[:], want[:])
+}
+
+func parseLossReport(b []byte) (w LossReport, err error) {
+	if len(b) != lossReportLen || b[0] != noticeVersion || b[1] != noticeLoss {
+		return LossReport{}, fmt.Errorf("%w of %d bytes", errNotice, len(b))
+	}
+	b = b[2:]
+	for _, k := range []*Key{&w.From, &w.To} {
+		copy(k.UUID[:], b)
+		k.Epoch = binary.BigEndian.Uint64(b[16:])
+		b = b[16+8:]
+	}
+	w.Number = binary.BigEndian.Uint64(b)
+	copy(w.proof[:], b[8:])
+	return w, nil
+}
+
+// SendLossReport tells member k, in packets that may be lost, that this member does not
+// hear it. Both share the secret; number is larger than in every report before with it. The error is that of the socket, or that k is not known.
+func (g *Gossip) SendLossReport(k Key, secret []byte, number uint64) error {
+	g.mu.Lock()
+	r := g.members.records[k]
+	g.mu.Unlock()
+	if r == nil || !r.seen {
+		return fmt.Errorf("member %s is not known", k)
+	}
+	w := LossReport{From: g.self, To: k, Number: number}
+	w.proof = w.prove(secret)
+	to := memberlist.Address{Addr: r.member.Address.String(), Name: k.String()}
+	var errs []error
+	for range lossReportCopies {
+		errs = append(errs, g.list.SendToAddress(to, w.append(nil)))
+	}
+	return errors.Join(errs...)
+}
+
+// TakeLossReports returns the reports since the last call, in the order in which they have
+// come. They are addressed to this member, by members that are known; whether a report
+// is genuine the caller finds out by [LossReport.Proves].
+func (g *Gossip) TakeLossReports() []LossReport { return g.queue.takeLossReports() }
+
+// hear takes a loss report or a doubt. One that is malformed, addressed to another
+// member or made by an unknown one is dropped.
+func (g *Gossip) hear(b []byte) {
+	if len(b) > 1 && b[1] == noticeDoubt {
+		g.hearDoubt(b)
+		return
+	}
+	w, err := parseLossReport(b)
+	if err != nil || w.To != g.self {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if r := g.members.records[w.From]; !g.closed && r != nil && r.seen {
+		g.queue.putLossReport(w)
+	}
+}
