@@ -17,7 +17,7 @@ import (
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
-// maxInbox bounds what waits for the loop. Whoever posts waits beyond it: the
+// maxInbox bounds what waits for the loop. A poster waits beyond it: the
 // reader of a session then reads no more, which slows its peer down.
 const maxInbox = 1024
 

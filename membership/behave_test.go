@@ -157,7 +157,7 @@ func (c *swallower) Write(p []byte) (int, error) {
 // Close tells the other end only if that is possible. The network ends what is left.
 func (c *swallower) Close() error {
 	if c.stuck.Load() {
-		return c.SetDeadline(time.Unix(1, 0)) // whoever reads here is to return
+		return c.SetDeadline(time.Unix(1, 0)) // a reader here is to return
 	}
 	return c.Conn.Close()
 }

@@ -163,7 +163,7 @@ func (a *Agent) send(x verdict.Send, fromHost bool) {
 		signed, err := a.signed(g, x.Session)
 		if err != nil {
 			a.log.Error().Err(err).Stringer("life", g.Life).Msg("the lease is not signed, the life not granted")
-			return // who waits for it asks again
+			return // the waiting caller asks again
 		}
 		x.Message = signed
 	}

@@ -133,7 +133,7 @@ func (s *Space[M]) withdraw(entries []entry[M], sizeHint int) []*Window[M] {
 
 // Retire ends a withdrawn window for the peer too and drops the registration's
 // reference. It reports whether the window is gone; otherwise the Release that
-// drops the last reference does. Whoever is told frees the memory.
+// drops the last reference does. The caller that is told frees the memory.
 func (s *Space[M]) Retire(w *Window[M]) (gone bool) {
 	if w.state != withdrawn {
 		panic("BUG: rma: Retire of a window that is not withdrawn")

@@ -22,7 +22,7 @@ import (
 func Test(t *testing.T, f func(*testing.T)) {
 	t.Helper()
 	if raceEnabled {
-		processors.narrow()
+		processors.toOne()
 		defer processors.widen()
 	}
 	synctest.Test(t, f)
@@ -37,7 +37,7 @@ type limit struct {
 	before  int
 }
 
-func (l *limit) narrow() {
+func (l *limit) toOne() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.bubbles == 0 {

@@ -104,7 +104,7 @@ func graded(f Finding, known bool, have, least, good uint64) Finding {
 func processors(f Facts) Finding {
 	found := fmt.Sprintf("%d for this process", f.Processors)
 	if f.Processors < manyProcessors {
-		return Finding{"processors", Note, found + ": who waits sleeps at once",
+		return Finding{"processors", Note, found + ": a waiting call sleeps at once",
 			fmt.Sprintf("from %d on readers watch their sockets for a while, which saves a wake-up for each message", manyProcessors)}
 	}
 	return Finding{"processors", OK, found, ""}

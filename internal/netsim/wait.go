@@ -2,7 +2,7 @@ package netsim
 
 import "time"
 
-// A signal wakes everybody who waits for a change. The network's lock guards
+// A signal wakes all goroutines that wait for a change. The network's lock guards
 // it; its zero value is ready.
 type signal struct{ ch chan struct{} }
 

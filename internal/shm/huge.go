@@ -16,7 +16,7 @@ import (
 // They are those of tmpfs, which the kernel makes of small ones (MADV_COLLAPSE,
 // Linux 6.1): such memory is sealed, counted, checked and given back like any
 // other. Hugetlb pages are none of that: with an empty pool an access to sealed
-// memory is a SIGBUS, and whoever shares it can empty the pool (see [Check]).
+// memory is a SIGBUS, and each process that shares it can empty the pool (see [Check]).
 //
 // They are no default. BenchmarkPages copied 1 MiB after the other, in turns in
 // small pages and in huge ones, three runs on two processors, in MB/s:

@@ -82,7 +82,7 @@ func (r *Region) Len() int64 { return int64(len(r.mem)) }
 // belongs to the region.
 func (r *Region) File() *os.File { return r.file }
 
-// Bytes returns the mapping, whoever can take its pages away. It is for the
+// Bytes returns the mapping, also where another process can take its pages away. It is for the
 // memory's owner, who knows.
 func (r *Region) Bytes() []byte { return r.mem }
 

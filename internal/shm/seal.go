@@ -12,7 +12,7 @@ import (
 
 // SealWriting makes memory that can be written only through the mappings that are
 // there: no later mapping, write or reopened descriptor can (F_SEAL_FUTURE_WRITE,
-// Linux 5.1), whatever the user of who holds it. f is open for writing. It is
+// Linux 5.1), whatever the user of the holder. f is open for writing. It is
 // status.NotSupp where the memory takes no more seals.
 func SealWriting(f *os.File) error { return addSeals(f, unix.F_SEAL_FUTURE_WRITE|unix.F_SEAL_SEAL) }
 

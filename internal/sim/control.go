@@ -14,7 +14,7 @@ type (
 	controlHello struct {
 		lifeline bool
 		from     controlEnd
-		to       lifeKey // who is meant; zero: whoever is there
+		to       lifeKey // the life that is meant; zero: any
 	}
 	controlWelcome struct{ from controlEnd }
 	controlRefuse  struct{ fenced bool }

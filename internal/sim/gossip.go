@@ -86,7 +86,7 @@ func (g *gossip) look() {
 	}
 }
 
-// draw makes the map of who gossips with whom directly, by machine. Without
+// draw makes the map of the members that gossip directly, by machine. Without
 // any rule everybody does.
 func (g *gossip) draw() {
 	n := len(g.w.machines)

@@ -35,7 +35,7 @@ type node struct {
 	peers     map[addr.NodeID]*peerState
 	links     []*link
 	sessions  []*session
-	changes   []func() // who waits for a change of the node table
+	changes   []func() // callers that wait for a change of the node table
 	lastEP    uint64
 	beating   bool
 	sent      uint64 // heartbeats and their answers

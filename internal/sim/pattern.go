@@ -8,7 +8,7 @@ import (
 )
 
 // What applications send and write follows from the connection and the
-// position, so that whoever gets it compares alone. It is the convention of the
+// position, so that its receiver compares alone. It is the convention of the
 // workload of real labs, not its bytes.
 
 // mix returns a number that depends on all bits of x.

@@ -130,7 +130,7 @@ func (e *quicEnd) wire(size int, arrived func()) {
 }
 
 // arrive takes a packet from the network: for this end, or, if the process has
-// another life, or the session is over, for whoever answers in its place.
+// another life, or the session is over, for the process that answers in its place.
 func (e *quicEnd) arrive(f func()) {
 	now := e.p.at.proc
 	switch {

@@ -140,7 +140,7 @@ func (e *tcpEnd) take(m any) {
 	}
 }
 
-// end closes the socket and tells its owner. Whoever said Close first ended it
+// end closes the socket and tells its owner. The end that sent Close first ended it
 // on purpose.
 func (e *tcpEnd) end(cause verdict.DownCause) {
 	if !e.open {

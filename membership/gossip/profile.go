@@ -36,7 +36,7 @@ func ParseProfile(s string) (Profile, error) {
 // far more eagerly than memberlist's own: with fewer retransmissions some pair
 // of a fresh cluster does not know each other for up to a minute. Each interval
 // wakes up an idle process, so none is shorter than what it is for needs: a
-// rumour starts a look at most, whoever is gone is met by the reconnector, and
+// rumour starts a look at most, a member that is gone is met by the reconnector, and
 // what waits to be gossiped is also on every ping and its answer. Intervals are
 // multiples of each other: then one wake-up does for all.
 func (p Profile) apply(c *memberlist.Config) {

@@ -10,7 +10,7 @@ import (
 const fileProbe = "probe"
 
 // A trouble is what keeps a directory from being written. Its lock is never held
-// while a file is: whoever asks does not wait for a slow disk.
+// while a file is: a caller does not wait for a slow disk.
 type trouble struct {
 	mu    sync.Mutex // guards the fields below
 	files error      // of the last write of a file; nil if it worked

@@ -179,7 +179,7 @@ func (t Token) verifier() (v [sha256.Size]byte) {
 }
 
 // Proof returns the proof for the connection cs. It is bound to keys of this
-// TLS connection that only its two ends know, so whoever receives it can
+// TLS connection that only its two ends know, so its receiver can
 // neither use it elsewhere nor learn the secret. The caller must have verified
 // the other end with [Token.ClientTLS].
 func (t Token) Proof(cs tls.ConnectionState, role ProofRole) (Proof, error) {

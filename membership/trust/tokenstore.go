@@ -217,7 +217,7 @@ type tokenJSON struct {
 	Verifier []byte   `json:"verifier"`
 }
 
-// Encode returns the store for its file. It is a secret: whoever reads it can
+// Encode returns the store for its file. It is a secret: its reader can
 // redeem the tokens.
 func (s *TokenStore) Encode() []byte {
 	records := s.List()

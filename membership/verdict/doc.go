@@ -77,7 +77,7 @@
 // in every Join and Resume.
 //
 // A host steps down before a higher term that a member claims, and gives an ID
-// back to whoever had it, so its shell passes on the Term and the Previous of a
+// back to the node that had it, so its shell passes on the Term and the Previous of a
 // Join only as far as the lease proves them: without a lease both are zero, and
 // the Term is at most that of the lease. A Resume without the lease of its Life
 // is not passed on at all.

@@ -454,7 +454,7 @@ func TestTwoHosts(t *testing.T) {
 }
 
 // TestTwoHostsOfOneState: a host that came up behind a partition, on a copy of the
-// host's state, has its UUID and a later epoch and term. It gives way all the same
+// host's state, has its UUID and a later epoch and term. It yields all the same
 // while it serves nobody, and stays if it does.
 func TestTwoHostsOfOneState(t *testing.T) {
 	for _, served := range []bool{false, true} {

@@ -217,7 +217,7 @@ func (h *Host) contest(now time.Time, n *hostNode, p *petition) {
 	}
 }
 
-// uncontested refuses who waits for the end of n: n lives.
+// uncontested refuses the process that waits for the end of n: n lives.
 func (h *Host) uncontested(n *hostNode) {
 	w := n.waiting
 	if w == nil {

@@ -17,7 +17,7 @@ const maxAsked = 3
 func (h *Host) down(now time.Time, in Down) {
 	for _, n := range h.nodes {
 		if n.waiting != nil && n.waiting.session == in.Session {
-			n.waiting = nil // whoever waited is gone; the decision it caused stands
+			n.waiting = nil // the waiting process is gone; the decision it caused stands
 		}
 	}
 	n := h.sessions[in.Session]
@@ -228,7 +228,7 @@ func (h *Host) startCheck(now time.Time, n *hostNode) {
 // checkUntil returns when a check that begins now has failed. A report may call
 // for one at any time, also in the middle of a gap in the network that is short
 // enough to be borne: nobody is silent before it would be without the report.
-// Who waits for the end of n needs no patience: its own process is not there.
+// A process that waits for the end of n needs no patience: its own process is not there.
 func (h *Host) checkUntil(now time.Time, n *hostNode) time.Time {
 	until := now.Add(h.t.Check)
 	if n.waiting == nil {

@@ -16,7 +16,7 @@ const (
 	// watchSide is how many watchers a life has on each side of it.
 	watchSide = 4
 	// lookEvery is the time between two looks at a life because of doubts, however
-	// many there are and whoever raises them.
+	// many there are and whichever member raises them.
 	lookEvery = time.Second
 )
 

@@ -20,7 +20,7 @@ type Kind string
 const (
 	Crash        Kind = "crash"         // the node ends without a word; at a step or at once
 	Freeze       Kind = "freeze"        // the node stands still for For; at a step or at once
-	Delay        Kind = "delay"         // whoever comes by the step waits For
+	Delay        Kind = "delay"         // the goroutine that reaches the step waits For
 	Error        Kind = "error"         // the step fails
 	Clock        Kind = "clock"         // the wall clock is Offset ahead (or behind) for For
 	Disk         Kind = "disk"          // the state directory is as Disk says for For

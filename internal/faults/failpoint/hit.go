@@ -11,7 +11,7 @@ type StepError struct{ Step Step }
 
 func (e *StepError) Error() string { return fmt.Sprintf("injected at step %s", e.Step) }
 
-// Unwrap makes it an input/output error to whoever asks for the errno.
+// Unwrap makes it an input/output error to a caller that asks for the errno.
 func (e *StepError) Unwrap() error { return syscall.EIO }
 
 // Hit says that the caller is at step s. It does what is armed there, and

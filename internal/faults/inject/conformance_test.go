@@ -80,7 +80,7 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// Whoever ranks providers sees those below.
+// A ranking of providers sees those below.
 func TestAttributesAreThoseBelow(t *testing.T) {
 	_, _, a, b := memPair(t, mem.Config{})
 	defer a.Close()

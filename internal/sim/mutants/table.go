@@ -19,7 +19,7 @@ var All = []Mutant{
 		Old: "	if seq != t.done+1 {\n", New: "	if t.done = max(t.done, seq-1); false {\n",
 	},
 	{
-		Name: "fence-never-wakes", What: "who waits for exactly the last operation is not woken",
+		Name: "fence-never-wakes", What: "a caller that waits for exactly the last operation is not woken",
 		File: "fence/waiters.go", By: Simulation,
 		Old: "w.queue[0].seq > done {", New: "w.queue[0].seq >= done {",
 	},
@@ -284,7 +284,7 @@ var All = []Mutant{
 		Old: "	if !c.isFailed() && c.drain(ctx) {\n", New: "	if !c.isFailed() {\n",
 	},
 	{
-		Name: "handed-past-others", What: "message bytes go to who waits past those that came before them",
+		Name: "handed-past-others", What: "message bytes go to a waiting caller past those that came before them",
 		File: "internal/driver/inbox_read.go", By: "./internal/driver",
 		Old: "n == 0 || b.flow.Unread() > 0 || ", New: "n == 0 || ",
 	},
