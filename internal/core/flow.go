@@ -58,12 +58,13 @@ func (f *Inflow) Cut() bool {
 // End records that the peer closes after total bytes, in order or, with reset, not.
 // It reports false if more have arrived already, or never will.
 func (f *Inflow) End(total uint64, reset bool) bool {
-	f.ended, f.total, f.reset = true, total, reset
+	f.ended, f.total, f.reset = true, total, f.reset || reset
 	return f.arrived <= total && total <= f.limit && (!f.cut || f.arrived == total)
 }
 
-// Lose records that the connection was cut off. What arrived stays readable.
-func (f *Inflow) Lose() { f.lost = true }
+// Lose records that the connection was cut off. What arrived stays readable, and no good
+// end follows.
+func (f *Inflow) Lose() { f.lost, f.reset = true, f.reset || !f.ended }
 
 // Mute records that this end has closed: what arrived and was not read, and
 // what arrives from here on, is dropped.

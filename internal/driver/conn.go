@@ -235,7 +235,7 @@ func (c *conn) apply(r *wire.Reader, h wire.Header, body []byte) error {
 	case wire.TypeNoPath:
 		f, err := wire.ParseNoPath(h.Flags, body)
 		if err == nil {
-			c.onNoPath(f.Reason)
+			c.onNoPath(f)
 		}
 		return err
 	case wire.TypeWrite, wire.TypeRead, wire.TypeSignal, wire.TypeAtomic:
@@ -339,12 +339,12 @@ func (c *conn) onClose(f wire.Close) error {
 	}
 	c.blame(f.Cause)
 	c.closeRecv = true
-	c.mutePath()
 	ours := c.closeSent
 	if ours {
 		c.ops.closed = true
 	}
 	c.mu.Unlock()
+	c.mutePath()
 	if !c.in.end(f.Sent, behind) {
 		return status.Protocol
 	}
@@ -445,7 +445,7 @@ func (c *conn) isFailed() bool {
 // nothing that an application sees.
 func (c *conn) fail(cause string) {
 	c.withdrawals.end()
-	c.endPath(nil)
+	c.endPath()
 	c.mu.Lock()
 	if !c.failed {
 		c.blame(cause)

@@ -160,12 +160,15 @@ func (l *link) spawner(f func()) func() {
 // quiet returns when nothing of the link runs any more; it has failed.
 func (l *link) quiet() {
 	l.work.wait()
-	l.mu.Lock()
-	conns := slices.Collect(maps.Values(l.conns))
-	l.mu.Unlock()
-	for _, c := range conns {
+	for _, c := range l.allConns() {
 		c.quiet()
 	}
+}
+
+func (l *link) allConns() []*conn {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Collect(maps.Values(l.conns))
 }
 
 func (l *link) String() string { return fmt.Sprintf("link with %v", l.peer.Life) }

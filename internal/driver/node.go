@@ -209,8 +209,10 @@ type Node struct {
 	// carry those from one synctest bubble to another.
 	waiters sync.Pool
 
-	pathsMu sync.Mutex           // guards paths; innermost
-	paths   map[path.Token]*conn // that wait for a socket with that token
+	pathsMu     sync.Mutex                  // guards paths and pathCount; innermost
+	paths       map[path.Token]expectedPath // that wait for a socket with that token
+	pathCount   int                         // paths that are made or being made, or drained
+	pathsLooked time.Duration               // now, when watchPaths looked last; of the pulse
 
 	mu        sync.Mutex // guards the fields below
 	closed    bool
@@ -256,7 +258,7 @@ func Start(cfg Config) *Node {
 		removing:  make(map[addr.NodeID]chan struct{}),
 		sessions:  make(map[*session]struct{}),
 		changed:   make(chan struct{}),
-		paths:     make(map[path.Token]*conn),
+		paths:     make(map[path.Token]expectedPath),
 	}
 	n.access.set(cfg.Access)
 	var rivals []rival

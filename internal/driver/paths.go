@@ -26,6 +26,9 @@ type PathNetwork struct {
 	// Plaintext says that this node's applications use paths without TLS, as its
 	// links over tcp.
 	Plaintext bool
+	// Max bounds the paths of this node, those that are still drained behind a close
+	// included; 0: no bound.
+	Max int
 }
 
 // pathVersion is the version of the link's protocol that has Path.
@@ -38,49 +41,65 @@ const (
 	pathJoin = 2 * time.Second
 	// pathDial bounds the dialing of the socket and its greeting.
 	pathDial = time.Second
-	// pathDrain bounds how long a socket is kept for what its end has sent, after
-	// the last byte that came the other way, and pathDrainAll how long in all.
-	pathDrain    = 10 * time.Second
-	pathDrainAll = time.Minute
 )
 
 // A connPath is a connection's path as this node sees it. The node keeps a
 // duplicate of the socket, and ends it with the connection.
+//
+// A path that could not be made for a passing reason may be tried again. An attempt
+// begins with Path of either side, and is over when both have sent NoPath: what comes
+// between is of the one that fails.
 type connPath struct {
-	mu     sync.Mutex    // guards the fields below; innermost
-	want   func()        // tells the application that the peer asks; nil: told, or not wanted
+	mu     sync.Mutex    // guards the fields below; taken before conn.mu
+	want   func()        // tells the application that the peer asks; nil: it is not wanted
 	peer   *wire.Path    // what the peer has asked with
 	ours   *wire.Path    // what this end has asked with
+	freed  func()        // of ours: called when nothing of the path is held any more
 	joined bool          // both have asked
 	made   chan struct{} // closed when the path is made, or will not be; nil before ours
 	socket *net.TCPConn  // this node's duplicate
 	since  time.Time     // it is there, by the wall clock
 	why    error         // why there is no path
+	said   bool          // NoPath was sent, and the peer's has not come
+	failed time.Time     // the last attempt; zero: there was none
 	over   bool          // no path is made any more, and the one there was has ended
 }
 
 var _ ipc.PathEndpoint = (*endpoint)(nil)
 
 // Path implements ipc.PathEndpoint.
-func (e *endpoint) Path(ctx context.Context, key path.Hash) (ipc.PathSocket, error) {
+func (e *endpoint) Path(ctx context.Context, key path.Hash, freed func()) (ipc.PathSocket, error) {
+	c, err := e.pathConn()
+	var ours *wire.Path
+	if err == nil {
+		ours, err = c.askPath(key, freed)
+	}
+	if err != nil {
+		freed()
+		return ipc.PathSocket{}, err
+	}
+	return c.awaitPath(ctx, ours)
+}
+
+// pathConn returns the connection if it can have a path.
+func (e *endpoint) pathConn() (*conn, error) {
 	e.mu.Lock()
 	c := e.conn
 	e.mu.Unlock()
 	switch {
 	case c == nil:
-		return ipc.PathSocket{}, status.NotConn
+		return nil, status.NotConn
 	case c.link.twin != nil:
-		return ipc.PathSocket{}, fmt.Errorf("the peer is on this node: %w", status.NotSupp)
+		return nil, fmt.Errorf("the peer is on this node: %w", status.NotSupp)
 	case c.link.n.cfg.Paths == nil:
-		return ipc.PathSocket{}, fmt.Errorf("this node makes no paths: %w", status.NotSupp)
+		return nil, errNoPaths
 	case c.link.version < pathVersion:
-		return ipc.PathSocket{}, fmt.Errorf("the peer's fabricd knows no paths: %w", status.NotSupp)
+		return nil, fmt.Errorf("the peer's fabricd knows no paths: %w", status.NotSupp)
 	}
-	if err := c.askPath(key); err != nil {
-		return ipc.PathSocket{}, err
-	}
-	return c.awaitPath(ctx)
+	return c, nil
 }
+
+var errNoPaths = fmt.Errorf("this node makes no paths: %w", status.NotSupp)
 
 // OnPath implements ipc.PathEndpoint.
 func (e *endpoint) OnPath(fn func()) {
@@ -92,10 +111,8 @@ func (e *endpoint) OnPath(fn func()) {
 	}
 	p := &c.path
 	p.mu.Lock()
-	asked := p.peer != nil
-	if !asked {
-		p.want = fn
-	}
+	p.want = fn
+	asked := p.peer != nil && p.ours == nil
 	p.mu.Unlock()
 	if asked {
 		fn()
@@ -112,33 +129,54 @@ func (e *endpoint) NoPath(why string, used bool) {
 	case used:
 		c.fail("path: " + why)
 	default:
-		c.refusePath(fmt.Errorf("%s: %w", why, status.NotSupp))
+		c.refusePath(nil, fmt.Errorf("%s: %w", why, status.Again))
 	}
 }
 
-// askPath asks the peer for a path.
-func (c *conn) askPath(key path.Hash) error {
+// askPath asks the peer for a path. It takes freed if it returns no error.
+func (c *conn) askPath(key path.Hash, freed func()) (*wire.Path, error) {
 	p, n := &c.path, c.link.n
-	ask := wire.Path{Token: path.NewToken(), Key: key, Plaintext: n.cfg.Paths.Plaintext}
-	p.mu.Lock()
-	switch {
-	case p.ours != nil:
-		p.mu.Unlock()
-		return fmt.Errorf("the connection has asked for its path: %w", status.InUse)
-	case p.over:
-		defer p.mu.Unlock()
-		return p.reason()
-	}
-	p.ours, p.made, p.want = &ask, make(chan struct{}), nil
-	if !c.link.dialed {
-		n.expectPath(ask.Token, c)
-	}
-	p.mu.Unlock()
-	c.queueFrame(ask.AppendTo(nil)) // before the socket: the token is known to the peer first
+	ask := &wire.Path{Token: path.NewToken(), Key: key, Plaintext: n.cfg.Paths.Plaintext}
+	defer c.kick(false)
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	switch {
+	case p.ours != nil:
+		return nil, fmt.Errorf("the connection has asked for its path: %w", status.InUse)
+	case p.over:
+		return nil, p.reason()
+	case p.said:
+		return nil, fmt.Errorf("the attempt before has not ended at the peer: %w", status.Again)
+	}
+	if err := n.admitPath(); err != nil {
+		c.refuseLocked(nil, err)
+		return nil, err
+	}
+	p.ours, p.made, p.freed = ask, make(chan struct{}), freed
+	if !c.link.dialed {
+		n.expectPath(ask, c)
+	}
+	c.queueFrame(ask.AppendTo(nil)) // before the socket: the token is known to the peer first
 	c.joinPathLocked()
+	return ask, nil
+}
+
+// admitPath counts a path that is to be made.
+func (n *Node) admitPath() error {
+	n.pathsMu.Lock()
+	defer n.pathsMu.Unlock()
+	if most := n.cfg.Paths.Max; most > 0 && n.pathCount >= most {
+		return fmt.Errorf("this node has %d paths, as many as max-paths lets it: %w", n.pathCount, status.Again)
+	}
+	n.pathCount++
 	return nil
+}
+
+// leftPath takes back what admitPath has counted.
+func (n *Node) leftPath() {
+	n.pathsMu.Lock()
+	defer n.pathsMu.Unlock()
+	n.pathCount--
 }
 
 // reason is why there is no path. The caller holds mu.
@@ -149,33 +187,46 @@ func (p *connPath) reason() error {
 	return fmt.Errorf("the connection has ended: %w", status.Reset)
 }
 
-// queueFrame sends a frame on the operations lane.
+// queueFrame puts a frame on the operations lane, for a caller that holds path.mu and
+// then kicks.
 func (c *conn) queueFrame(frame []byte) {
 	c.mu.Lock()
 	c.ops.put(frame)
 	c.mu.Unlock()
-	c.kick(false)
 }
+
+// pathPause is how long after a failed attempt the peer may not begin another one. An
+// application waits for twice that at least.
+const pathPause = 500 * time.Millisecond
 
 // onPath handles the peer's Path.
 func (c *conn) onPath(f wire.Path) error {
 	p := &c.path
 	p.mu.Lock()
+	if p.said || p.over { // it has crossed our NoPath
+		p.mu.Unlock()
+		return nil
+	}
 	if p.peer != nil {
 		p.mu.Unlock()
 		return fmt.Errorf("%w: a second Path", status.Protocol)
 	}
 	p.peer = &f
-	if c.link.n.cfg.Paths == nil {
-		p.mu.Unlock()
-		c.refusePath(fmt.Errorf("this node makes no paths: %w", status.NotSupp))
-		return nil
+	var want func()
+	switch {
+	case c.link.n.cfg.Paths == nil:
+		c.refuseLocked(nil, errNoPaths)
+	case !p.failed.IsZero() && time.Since(p.failed) < pathPause:
+		c.refuseLocked(nil, fmt.Errorf("it is too soon for another attempt: %w", status.Again))
+	default:
+		if p.ours == nil {
+			want = p.want
+		}
+		p.settleLocked()
+		c.joinPathLocked()
 	}
-	want := p.want
-	p.want = nil
-	p.settleLocked()
-	c.joinPathLocked()
 	p.mu.Unlock()
+	c.kick(false)
 	if want != nil {
 		want()
 	}
@@ -191,17 +242,15 @@ func (c *conn) joinPathLocked() {
 	p.joined = true
 	switch {
 	case p.ours.Plaintext != p.peer.Plaintext:
-		c.link.spawn(func() {
-			c.refusePath(fmt.Errorf("tcp-plaintext is set at one of the two nodes only: %w", status.NotSupp))
-		})
+		c.refuseLocked(nil, fmt.Errorf("tcp-plaintext is set at one of the two nodes only: %w", status.NotSupp))
 	case c.link.dialed:
-		token := path.Token(p.peer.Token)
-		c.link.spawn(func() { c.dialPath(token) })
+		ours, token := p.ours, path.Token(p.peer.Token)
+		c.link.spawn(func() { c.dialPath(ours, token) })
 	}
 }
 
 // dialPath dials the peer's data port and shows the token that the peer has made.
-func (c *conn) dialPath(token path.Token) {
+func (c *conn) dialPath(ours *wire.Path, token path.Token) {
 	ctx, cancel := contextUntil(c.link.down)
 	defer cancel()
 	ctx, stop := context.WithTimeout(ctx, pathDial)
@@ -217,20 +266,21 @@ func (c *conn) dialPath(token path.Token) {
 		}
 	}
 	if err != nil {
-		c.refusePath(fmt.Errorf("the peer's data port: %w: %w", err, status.NotSupp))
+		c.refusePath(ours, fmt.Errorf("the peer's data port: %w: %w", err, status.Again))
 		return
 	}
-	c.settlePath(s)
+	c.settlePath(ours, s)
 }
 
-// settlePath gives the connection its socket, which is the node's duplicate from now on.
-func (c *conn) settlePath(s *net.TCPConn) bool {
+// settlePath gives the connection the socket of an attempt, which is the node's duplicate
+// from now on.
+func (c *conn) settlePath(ours *wire.Path, s *net.TCPConn) bool {
 	s.SetDeadline(time.Time{})
 	path.Tune(s)
 	p := &c.path
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.over || p.socket != nil || p.ours == nil {
+	if p.over || p.socket != nil || p.ours != ours {
 		s.Close()
 		return false
 	}
@@ -261,157 +311,52 @@ func (p *connPath) info() *PathInfo {
 	}
 }
 
-// awaitPath waits until the path is made and returns this end of it.
-func (c *conn) awaitPath(ctx context.Context) (ipc.PathSocket, error) {
+// awaitPath waits until the path that this end has asked for with ours is made, and
+// returns this end of it.
+func (c *conn) awaitPath(ctx context.Context, ours *wire.Path) (ipc.PathSocket, error) {
 	p := &c.path
+	p.mu.Lock()
+	made := p.made
+	p.mu.Unlock()
 	t := time.NewTimer(pathJoin)
 	defer t.Stop()
 	select {
-	case <-p.made:
+	case <-made:
 	case <-t.C:
-		c.refusePath(fmt.Errorf("the application at the other end does not join: %w", status.NotSupp))
+		c.refusePath(ours, fmt.Errorf("the application at the other end does not join: %w", status.Again))
 	case <-ctx.Done():
-		c.refusePath(fmt.Errorf("the application does not wait: %w", status.NotSupp))
+		c.refusePath(ours, fmt.Errorf("the application does not wait: %w", status.Again))
 	}
+	defer c.kick(false)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.socket == nil || p.over {
+	if p.socket == nil || p.ours != ours {
 		return ipc.PathSocket{}, p.reason()
 	}
 	f, err := path.Duplicate(p.socket)
 	if err != nil {
-		return ipc.PathSocket{}, fmt.Errorf("%w: %w", status.NoMemory, err)
+		err = fmt.Errorf("%w: %w", status.NoMemory, err)
+		c.refuseLocked(ours, err)
+		return ipc.PathSocket{}, err
 	}
-	binding := path.Bind(p.ours.Token, p.peer.Token)
+	binding := path.Bind(ours.Token, p.peer.Token)
 	if !c.link.dialed {
-		binding = path.Bind(p.peer.Token, p.ours.Token)
+		binding = path.Bind(p.peer.Token, ours.Token)
 	}
-	return ipc.PathSocket{File: f, Client: c.link.dialed, Plaintext: p.ours.Plaintext, Binding: binding, Peer: path.Hash(p.peer.Key)}, nil
+	return ipc.PathSocket{File: f, Client: c.link.dialed, Plaintext: ours.Plaintext, Binding: binding, Peer: path.Hash(p.peer.Key)}, nil
 }
 
-// refusePath ends the path, or its making, for both ends.
-func (c *conn) refusePath(why error) {
-	if c.endPath(why) {
-		c.queueFrame(wire.NoPath{Reason: why.Error()}.AppendTo(nil))
-	}
+// An expectedPath is a connection that waits for the socket of an attempt.
+type expectedPath struct {
+	c    *conn
+	ours *wire.Path
 }
 
-// onNoPath handles the peer's NoPath.
-func (c *conn) onNoPath(reason string) {
-	c.endPath(fmt.Errorf("the peer's node says: %s: %w", ipc.CleanCause(reason), status.NotSupp))
-}
-
-// endPath shuts the path down at once: neither application sends or receives a byte
-// more. It reports whether this was the call that did it.
-func (c *conn) endPath(why error) bool {
-	p := &c.path
-	p.mu.Lock()
-	first := !p.over
-	s := c.leavePathLocked(why)
-	if s != nil { // with the lock: a call that finds it over finds it shut down
-		path.Shutdown(s)
-	}
-	p.mu.Unlock()
-	if s == nil {
-		return first
-	}
-	s.Close()
-	select {
-	case <-c.ended: // only for its path the link still knew it
-		c.link.forget(c)
-	default:
-	}
-	return first
-}
-
-// leavePathLocked makes the path be over, and returns the node's duplicate, if there is one,
-// which the caller ends. The caller holds path.mu.
-func (c *conn) leavePathLocked(why error) *net.TCPConn {
-	p := &c.path
-	if p.over {
-		return nil
-	}
-	s := p.socket
-	if p.ours != nil {
-		c.link.n.forgetPath(p.ours.Token)
-		if s == nil || p.peer == nil { // else it is closed
-			close(p.made)
-		}
-	}
-	p.over, p.why, p.socket = true, why, nil
-	return s
-}
-
-// mutePath ends what this end's application writes: the peer's has closed. A path that is
-// being made is none: the peer cannot have sent anything through it.
-func (c *conn) mutePath() {
-	p := &c.path
-	p.mu.Lock()
-	made := p.socket != nil && p.peer != nil
-	if made {
-		_ = p.socket.CloseWrite() // it fails only where the socket has ended
-	}
-	p.mu.Unlock()
-	if !made {
-		c.endPath(nil)
-	}
-}
-
-// hasPath reports whether the connection has a path that has not ended.
-func (c *conn) hasPath() bool {
-	c.path.mu.Lock()
-	defer c.path.mu.Unlock()
-	return c.path.socket != nil
-}
-
-// finishPath ends the path in order, behind what this end's application has written.
-// The socket is kept until that can have arrived: one that is closed with bytes
-// unread resets, which can destroy them.
-func (c *conn) finishPath() {
-	defer c.link.forget(c)
-	p := &c.path
-	p.mu.Lock()
-	s := c.leavePathLocked(nil)
-	p.mu.Unlock()
-	if s == nil {
-		return
-	}
-	n := c.link.n
-	n.work.run(func() {
-		defer s.Close()
-		ctx, cancel := contextUntil(n.done)
-		defer cancel()
-		stop := context.AfterFunc(ctx, func() { s.SetDeadline(time.Unix(1, 0)) })
-		defer stop()
-		_ = s.CloseWrite() // it fails only where the socket has ended
-		drainSocket(ctx, s)
-	})
-}
-
-// drainSocket reads until the peer's end, or until nothing has come for pathDrain.
-func drainSocket(ctx context.Context, s *net.TCPConn) {
-	var buf [4 << 10]byte
-	end := time.Now().Add(pathDrainAll)
-	for ctx.Err() == nil {
-		s.SetReadDeadline(earlier(time.Now().Add(pathDrain), end))
-		if _, err := s.Read(buf[:]); err != nil {
-			return
-		}
-	}
-}
-
-func earlier(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return a
-	}
-	return b
-}
-
-// expectPath notes that a socket with that token is c's path.
-func (n *Node) expectPath(t path.Token, c *conn) {
+// expectPath notes that a socket with the token of ours is c's path.
+func (n *Node) expectPath(ours *wire.Path, c *conn) {
 	n.pathsMu.Lock()
 	defer n.pathsMu.Unlock()
-	n.paths[t] = c
+	n.paths[path.Token(ours.Token)] = expectedPath{c, ours}
 }
 
 func (n *Node) forgetPath(t path.Token) {
@@ -447,16 +392,16 @@ func (n *Node) acceptPath(s *net.TCPConn, first io.Reader) error {
 		return err
 	}
 	n.pathsMu.Lock()
-	c := n.paths[t]
+	expected := n.paths[t]
 	delete(n.paths, t) // whatever comes of it: it is used up
 	n.pathsMu.Unlock()
-	if c == nil {
+	if expected.c == nil {
 		return errNoToken
 	}
 	if err := path.Accept(s); err != nil {
 		return err
 	}
-	if !c.settlePath(s) {
+	if !expected.c.settlePath(expected.ours, s) {
 		return errNoToken
 	}
 	return nil

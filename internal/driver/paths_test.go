@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/fabricd/fabricd/internal/driver"
 	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/path"
@@ -59,7 +61,7 @@ func (p *pathed) ask(a, b ipc.Endpoint) (sockets [2]ipc.PathSocket, errs [2]erro
 	var wg sync.WaitGroup
 	for i, ep := range []ipc.Endpoint{a, b} {
 		wg.Go(func() {
-			sockets[i], errs[i] = ep.(ipc.PathEndpoint).Path(p.t.Context(), path.Hash{byte(i + 1)})
+			sockets[i], errs[i] = ep.(ipc.PathEndpoint).Path(p.t.Context(), path.Hash{byte(i + 1)}, func() {})
 		})
 	}
 	wg.Wait()
@@ -98,7 +100,7 @@ func TestAPathJoinsTheTwoApplications(t *testing.T) {
 	if _, err := io.ReadFull(c[1], got); err != nil || string(got) != "hello" {
 		t.Fatalf("%q, %v", got, err)
 	}
-	if _, err := a.(ipc.PathEndpoint).Path(t.Context(), path.Hash{}); !errors.Is(err, status.InUse) {
+	if _, err := a.(ipc.PathEndpoint).Path(t.Context(), path.Hash{}, func() {}); !errors.Is(err, status.InUse) {
 		t.Errorf("a second path: %v", err)
 	}
 	info := p.nodes[0].Conns()[0].Socket
@@ -218,8 +220,8 @@ func TestWithoutAPath(t *testing.T) {
 			a, b := p.pair(0, 1)
 			_, errs := p.ask(a, b)
 			for i, err := range errs {
-				if !errors.Is(err, status.NotSupp) || !strings.Contains(err.Error(), tt.want) {
-					t.Errorf("end %d: %v, want NotSupp because of the %s", i, err, tt.want)
+				if !errors.Is(err, status.Again) || !strings.Contains(err.Error(), tt.want) {
+					t.Errorf("end %d: %v, want Again because of the %s", i, err, tt.want)
 				}
 			}
 			if _, err := a.Send(t.Context(), []byte("x")); err != nil {
@@ -239,13 +241,165 @@ func TestAPathThatThePeerDoesNotWant(t *testing.T) {
 	a, b := p.pair(0, 1)
 	told := make(chan struct{})
 	b.(ipc.PathEndpoint).OnPath(func() { close(told) })
-	_, err := a.(ipc.PathEndpoint).Path(t.Context(), path.Hash{})
-	if !errors.Is(err, status.NotSupp) || !strings.Contains(err.Error(), "does not join") {
+	_, err := a.(ipc.PathEndpoint).Path(t.Context(), path.Hash{}, func() {})
+	if !errors.Is(err, status.Again) || !strings.Contains(err.Error(), "does not join") {
 		t.Errorf("%v", err)
 	}
 	<-told
-	if _, err := b.(ipc.PathEndpoint).Path(t.Context(), path.Hash{}); !errors.Is(err, status.NotSupp) {
+	if _, err := b.(ipc.PathEndpoint).Path(t.Context(), path.Hash{}, func() {}); !errors.Is(err, status.Again) {
 		t.Errorf("too late: %v", err)
+	}
+}
+
+// TestAPathIsTriedAgain: what has failed for a passing reason works later, and what can
+// never work is not tried.
+func TestAPathIsTriedAgain(t *testing.T) {
+	p := newPathed(t, nil)
+	dial := p.net.Dial
+	p.net.Dial = func(context.Context, string) (*net.TCPConn, error) { return nil, syscall.EMFILE }
+	a, b := p.pair(0, 1)
+	if _, errs := p.ask(a, b); !errors.Is(errs[0], status.Again) || !errors.Is(errs[1], status.Again) {
+		t.Fatalf("without descriptors: %v", errs)
+	}
+	if _, errs := p.ask(a, b); !errors.Is(errs[0], status.Again) || !errors.Is(errs[1], status.Again) {
+		t.Fatalf("at once: %v", errs)
+	}
+	p.net.Dial = dial
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(700 * time.Millisecond) {
+		sockets, errs := p.ask(a, b)
+		if errors.Join(errs[:]...) == nil {
+			conns(t, sockets)
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal(errs)
+		}
+	}
+	a, b = p.pair(0, 1)
+	p.net.Plaintext = true // at both nodes; the frame of one says otherwise
+	ep := a.(ipc.PathEndpoint)
+	ep.OnPath(func() { p.net.Plaintext = false; go b.(ipc.PathEndpoint).Path(t.Context(), path.Hash{}, func() {}) })
+	b.(ipc.PathEndpoint).OnPath(func() { p.net.Plaintext = false; go b.(ipc.PathEndpoint).Path(t.Context(), path.Hash{}, func() {}) })
+	if _, err := ep.Path(t.Context(), path.Hash{}, func() {}); !errors.Is(err, status.NotSupp) {
+		t.Errorf("plaintext at one node only: %v", err)
+	}
+	time.Sleep(700 * time.Millisecond)
+	if _, err := ep.Path(t.Context(), path.Hash{}, func() {}); !errors.Is(err, status.NotSupp) {
+		t.Errorf("and again: %v", err)
+	}
+}
+
+// TestTheBoundOfPaths: beyond it connections stay on the link and say so, until a path has
+// ended.
+func TestTheBoundOfPaths(t *testing.T) {
+	p := newPathed(t, nil)
+	p.net.Max = 1
+	a, b := p.pair(0, 1)
+	sockets, errs := p.ask(a, b)
+	if err := errors.Join(errs[:]...); err != nil {
+		t.Fatal(err)
+	}
+	c := conns(t, sockets)
+	a2, b2 := p.pair(0, 1)
+	for range 2 { // also an attempt that was refused gives its place back
+		if _, errs := p.ask(a2, b2); !errors.Is(errs[0], status.Again) || !strings.Contains(errors.Join(errs[:]...).Error(), "max-paths") {
+			t.Fatalf("over the bound: %v", errs)
+		}
+		time.Sleep(600 * time.Millisecond)
+	}
+	if _, err := a2.Send(t.Context(), []byte("x")); err != nil {
+		t.Error(err)
+	}
+	a.Close()
+	b.Close()
+	c[0].Close()
+	c[1].Close()
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(700 * time.Millisecond) {
+		sockets, errs := p.ask(a2, b2)
+		if errors.Join(errs[:]...) == nil {
+			conns(t, sockets)
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal(errs)
+		}
+	}
+}
+
+// swallow makes the socket of c lose all that comes for it, as a hole in the network does.
+func swallow(t *testing.T, c net.Conn) {
+	raw, err := c.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	drop := [1]unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: 0}}
+	err = raw.Control(func(fd uintptr) {
+		err = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: 1, Filter: &drop[0]})
+	})
+	if err != nil {
+		t.Skip("no filter of sockets here: ", err)
+	}
+}
+
+// TestASilentPathIsALoss: a hole that swallows only the path ends its connection at both
+// ends, with the cause.
+func TestASilentPathIsALoss(t *testing.T) {
+	for name, holes := range map[string][]int{"both ways": {0, 1}, "one way": {1}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newPathed(t, nil)
+			a, b := p.pair(0, 1)
+			sockets, errs := p.ask(a, b)
+			if err := errors.Join(errs[:]...); err != nil {
+				t.Fatal(err)
+			}
+			c := conns(t, sockets)
+			for _, i := range holes {
+				swallow(t, c[i])
+			}
+			for i, ep := range []ipc.Endpoint{a, b} {
+				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+				n, err := ep.Recv(ctx, make([]byte, 1))
+				cancel()
+				if n != 0 || !errors.Is(err, status.Reset) || errors.Is(err, io.EOF) {
+					t.Errorf("end %d receives %d, %v", i, n, err)
+				}
+				c[i].SetReadDeadline(time.Now().Add(10 * time.Second))
+				if n, err := c[i].Read(make([]byte, 1)); n != 0 || errors.Is(err, syscall.EAGAIN) {
+					t.Errorf("end %d's socket: %d, %v", i, n, err)
+				}
+				if cause := ep.Cause(); !strings.HasPrefix(cause, "path silent ") {
+					t.Errorf("end %d knows the cause %q", i, cause)
+				}
+			}
+			if l := p.nodes[0].Conns(); len(l) != 1 {
+				t.Errorf("%d connections are left of the pair", len(l))
+			}
+		})
+	}
+}
+
+// TestAPeerThatDoesNotReadIsNotSilent: its kernel answers.
+func TestAPeerThatDoesNotReadIsNotSilent(t *testing.T) {
+	t.Parallel()
+	p := newPathed(t, nil)
+	a, b := p.pair(0, 1)
+	sockets, errs := p.ask(a, b)
+	if err := errors.Join(errs[:]...); err != nil {
+		t.Fatal(err)
+	}
+	c := conns(t, sockets)
+	for _, c := range c { // each is full, and neither is read
+		c.SetWriteDeadline(time.Now().Add(time.Second))
+		for err := error(nil); err == nil; {
+			_, err = c.Write(make([]byte, 1<<20))
+		}
+	}
+	time.Sleep(7 * time.Second)
+	for i, ep := range []ipc.Endpoint{a, b} {
+		if ev := ep.Ready(); ev&ipc.PollHup != 0 {
+			t.Errorf("end %d: the connection has ended: %s", i, ep.Cause())
+		}
 	}
 }
 

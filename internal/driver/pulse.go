@@ -46,6 +46,7 @@ func (n *Node) beatLinks() {
 		for _, l := range n.allLinks() {
 			l.tick(now)
 		}
+		n.watchPaths(now)
 		n.endExpired(n.cfg.Now())
 		n.tend(now)
 	}

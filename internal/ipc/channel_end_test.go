@@ -66,7 +66,7 @@ func TestEndOfTheDataSocketBesideASwitch(t *testing.T) {
 func joined(t testing.TB, s *service) (a, b Endpoint) {
 	t.Helper()
 	a, b = connect(t, s.dial(t), s.dial(t))
-	a.(*clientEndpoint).upgrade()
+	a.(*clientEndpoint).upgrade(false)
 	for _, ep := range []Endpoint{a, b} {
 		eventually(t, "the peer reads at the channel", func() bool {
 			ch := ep.(*clientEndpoint).ch.Load()

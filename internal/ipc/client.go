@@ -357,7 +357,7 @@ func (c *client) told(h header, body []byte) error {
 			c.early[h.Endpoint] = struct{}{}
 		}
 		c.mu.Unlock()
-		if e != nil && !e.upgrade() {
+		if e != nil && !e.upgrade(true) {
 			e.offered.Store(true) // its connection may be being established
 		}
 	case opSelfState:

@@ -66,32 +66,29 @@ func (e *clientEndpoint) sent(n int) {
 		return
 	}
 	due := e.sentCalls >= channelAfter[e.tries] || e.tries == 0 && e.sentBytes >= upgradeBytes
-	switch {
-	case !due:
-	case e.upgrade():
+	if due && e.upgrade(false) && !e.far.Load() { // a path has pauses instead
 		e.tries++
-	case e.far.Load(): // a path is asked for once
-		e.tries = len(channelAfter)
 	}
 }
 
 // upgradeBytes is how many bytes make an endpoint ask before it has sent so many calls.
 const upgradeBytes = 64 << 10
 
-// upgrade asks for a channel in the background; false if that is being done, or
+// upgrade asks for a channel, or a path, in the background; false if that is being done, or
 // if it cannot be. A peer that gives its side up again and again gets no more:
-// what came to nothing stays until the endpoint is closed.
-func (e *clientEndpoint) upgrade() bool {
+// what came to nothing stays until the endpoint is closed. offered says that the peer has
+// asked.
+func (e *clientEndpoint) upgrade(offered bool) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed || e.data == nil || e.upgrading || e.ch.Load() != nil || len(e.spent) >= len(channelAfter) {
 		return false
 	}
-	e.upgrading = true
 	if e.far.Load() {
-		e.upgradePathLocked()
+		e.upgradePathLocked(offered)
 		return true
 	}
+	e.upgrading = true
 	e.wg.Go(func() {
 		e.join()
 		e.mu.Lock()

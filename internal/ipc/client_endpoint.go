@@ -9,6 +9,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/fence"
@@ -52,6 +53,8 @@ type clientEndpoint struct {
 	watching      []net.Conn    // descriptors of their own for data and the bells, to wait on
 	joining       chan struct{} // closed when the request for a path has come to something; nil before it
 	pathWatched   bool          // watching has the path's socket
+	pathPause     time.Duration // before pathNext
+	pathNext      time.Time     // when a path may be asked for again
 	upgrading     bool          // a channel is being asked for, or waits for the peer
 	spent         []*channel    // that came to nothing
 	listeners     map[*chan<- struct{}]chan<- struct{}
@@ -201,7 +204,7 @@ func (e *clientEndpoint) establish(m connected, f *os.File) error {
 	e.mu.Unlock()
 	e.notify()
 	if e.offered.Load() {
-		e.upgrade()
+		e.upgrade(true)
 	}
 	return nil
 }

@@ -33,13 +33,12 @@ type clientPath struct {
 var processKey = sync.OnceValues(path.NewKey)
 
 // joinPath asks for a path and makes this end of it. Without one everything goes on as it
-// is: the node knows why.
-func (e *clientEndpoint) joinPath(joined chan struct{}) {
-	join := sync.OnceFunc(func() { close(joined) })
+// is: the node knows why. It reports whether another attempt may succeed.
+func (e *clientEndpoint) joinPath(join func()) (again bool) {
 	defer join()
 	key, err := processKey()
 	if err != nil {
-		return
+		return false
 	}
 	ctx, cancel := e.untilClose()
 	defer cancel()
@@ -49,7 +48,8 @@ func (e *clientEndpoint) joinPath(joined chan struct{}) {
 		e.ask(ctx, opJoined, &joinedBody{Why: reasonOf(err)}, nil)
 	}
 	if err != nil || f == nil {
-		return
+		code := status.Of(err)
+		return code == status.Again || code == status.NoMemory
 	}
 	conn, err := path.New(ctx, f, path.Options{
 		Client: m.Flags&pathClient != 0, Plaintext: m.Flags&pathPlaintext != 0,
@@ -57,13 +57,13 @@ func (e *clientEndpoint) joinPath(joined chan struct{}) {
 	})
 	if err != nil {
 		e.refusePath(ctx, err)
-		return
+		return true
 	}
 	p := &clientPath{conn: conn}
 	if !e.installPath(p) {
 		conn.Shutdown()
 		conn.Close()
-		return
+		return false
 	}
 	join()
 	e.ask(ctx, opJoined, &joinedBody{OK: 1}, nil)
@@ -72,6 +72,7 @@ func (e *clientEndpoint) joinPath(joined chan struct{}) {
 		e.kick()
 	case <-e.quit:
 	}
+	return false
 }
 
 // refusePath tells the node that there is no path here. The peer may have begun to use it
@@ -83,12 +84,31 @@ func (e *clientEndpoint) refusePath(ctx context.Context, why error) {
 	e.ask(ctx, opJoined, &joinedBody{Why: why.Error()}, nil)
 }
 
-// upgradePathLocked asks for a path in the background. It is called once, and the caller
-// holds mu.
-func (e *clientEndpoint) upgradePathLocked() {
+// How long an endpoint waits after a failed attempt to get a path, until its next send: at
+// first, and at most. The pause is four times as long each time.
+const (
+	pathPause    = time.Second
+	pathPauseMax = 4 * time.Minute
+)
+
+// upgradePathLocked asks for a path in the background, unless the last attempt has just
+// failed and it is not the peer that asks. The caller holds mu.
+func (e *clientEndpoint) upgradePathLocked(offered bool) {
+	if !offered && time.Now().Before(e.pathNext) {
+		return
+	}
 	joined := make(chan struct{})
-	e.joining = joined
-	e.wg.Go(func() { e.joinPath(joined) })
+	e.joining, e.upgrading = joined, true
+	e.wg.Go(func() {
+		if !e.joinPath(sync.OnceFunc(func() { close(joined) })) {
+			return
+		}
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.pathPause = min(max(4*e.pathPause, pathPause), pathPauseMax)
+		e.pathNext = time.Now().Add(e.pathPause)
+		e.upgrading = false
+	})
 }
 
 // untilClose returns a context that ends with the endpoint.

@@ -37,7 +37,7 @@ func TestPendingSendsKeepTheirOrder(t *testing.T) {
 				q.send(1<<20, nil) // nobody reads: it waits, whatever lies between
 				q.sendAll(rng)
 				if upgrade {
-					a.(*clientEndpoint).upgrade()
+					a.(*clientEndpoint).upgrade(false)
 					eventually(t, "the peer reads at the channel", func() bool {
 						ch := a.(*clientEndpoint).ch.Load()
 						return ch != nil && ch.out.ReaderReady()

@@ -23,10 +23,12 @@ type PathEndpoint interface {
 
 	// Path asks for the connection's path for an application with that key, and
 	// waits until it is made. There is at most one in the life of a connection.
-	// status.NotSupp: there is none, and the text says why.
-	Path(ctx context.Context, key path.Hash) (PathSocket, error)
+	// status.NotSupp: there will be none; another error: it may be asked for again, in a
+	// second or more. The text says why. freed is called, once, when the node holds nothing of
+	// the path any more, also when there is none.
+	Path(ctx context.Context, key path.Hash, freed func()) (PathSocket, error)
 
-	// OnPath calls fn, once, when the peer asks for a path and this end has not.
+	// OnPath calls fn whenever the peer asks for a path and this end has not.
 	OnPath(fn func())
 
 	// NoPath says why the application cannot use its path, which ends; used, that it

@@ -28,10 +28,9 @@ type served struct {
 	following func()         // stops telling poll events; nil while they are not told
 	windows   []servedWindow // each charged
 
-	pathAsked  bool // PATH was asked
-	pathHeld   bool // a descriptor is charged for the node's duplicate of the path
-	pathClosed bool // and no more
-	pathUsed   bool // JOINED has said that the application uses it
+	pathAsked bool // PATH was asked, and not answered without one
+	pathGot   bool // the application has got its end
+	pathUsed  bool // JOINED has said that the application uses it
 }
 
 // serveEndpoint takes ep, which is charged, into the session. If the session
@@ -146,7 +145,6 @@ func (e *served) connect(d *dataSocket) bool {
 	ctx := e.s.srv.pumps // a closed session's bytes are still delivered
 	e.s.wg.Go(e.s.guarded(func() {
 		defer e.s.account.refund(endpoints, 1)
-		defer e.endPath()
 		defer d.closeNear()
 		p.run(ctx)
 	}))

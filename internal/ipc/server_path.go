@@ -53,7 +53,7 @@ func (e *served) offerPath() {
 }
 
 // doPath waits until the connection has its path, and answers with this end of it. The
-// node keeps a duplicate, which is charged until the endpoint is closed.
+// node keeps a duplicate, which is charged until the node has closed it.
 func doPath(ctx context.Context, s *serverSession, r *request) (reply, error) {
 	m, err := s.path(ctx, r)
 	if err != nil {
@@ -80,24 +80,24 @@ func (s *serverSession) path(ctx context.Context, r *request) (PathSocket, error
 	if why := s.srv.opt.NoPaths; why != "" {
 		return PathSocket{}, fmt.Errorf("%s: %w", why, status.NotSupp)
 	}
-	if !r.ep.chargePath() {
+	if !r.ep.pathAsk() {
 		return PathSocket{}, fmt.Errorf("the connection has asked for its path: %w", status.InUse)
 	}
-	const held = 2 // the node's duplicate, and the application's end until it is sent
-	if err := s.account.charge(heldFiles, held); err != nil {
-		return PathSocket{}, err
+	const held = 2 // the node's duplicate, until it is closed, and the application's end until it is sent
+	err := s.account.charge(heldFiles, held)
+	var m PathSocket
+	if err == nil {
+		freed := func() { s.account.refund(heldFiles, 1) }
+		if m, err = ep.Path(ctx, r.in.(*pathKeyBody).Key, freed); err != nil {
+			s.account.refund(heldFiles, 1)
+		}
 	}
-	m, err := ep.Path(ctx, r.in.(*pathKeyBody).Key)
-	if err != nil {
-		s.account.refund(heldFiles, held)
-		return PathSocket{}, err
-	}
-	r.ep.keepPath()
-	return m, nil
+	r.ep.pathAnswer(err == nil)
+	return m, err
 }
 
-// chargePath notes that the application has asked for its path; false if it had.
-func (e *served) chargePath() bool {
+// pathAsk notes that the application asks for its path; false if it has, or waits for it.
+func (e *served) pathAsk() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	first := !e.pathAsked
@@ -105,50 +105,35 @@ func (e *served) chargePath() bool {
 	return first
 }
 
-// keepPath keeps the charge of the node's duplicate until the endpoint is closed.
-func (e *served) keepPath() {
+// pathAnswer notes what came of it: without a path it may be asked for again.
+func (e *served) pathAnswer(got bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.pathClosed {
-		e.s.account.refund(heldFiles, 1)
-		return
-	}
-	e.pathHeld = true
-}
-
-// endPath gives the charge back.
-func (e *served) endPath() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.pathClosed = true
-	if e.pathHeld {
-		e.pathHeld = false
-		e.s.account.refund(heldFiles, 1)
-	}
+	e.pathAsked, e.pathGot = got, got
 }
 
 // joinedPath notes whether the application uses the path that it got. One that cannot
 // use it any more has lost what is on its way: the connection ends. It reports false if
 // it has got none.
 func (e *served) joinedPath(ok bool, why string) bool {
-	e.mu.Lock()
-	held := e.pathHeld
-	e.mu.Unlock()
 	ep, has := e.ep.(PathEndpoint)
-	if !held || !has {
-		return false
-	}
 	e.mu.Lock()
-	used := e.pathUsed
-	e.pathUsed = used || ok
+	got, used := e.pathGot, e.pathUsed
+	if got {
+		e.pathUsed = used || ok
+		e.pathAsked, e.pathGot = ok || used, ok || used
+	}
 	e.mu.Unlock()
-	if ok {
+	switch {
+	case !got || !has:
+		return false
+	case ok:
 		if ep, is := e.ep.(PairedEndpoint); is {
 			ep.Via(viaPath, why)
 		}
-		return true
+	default:
+		ep.NoPath(why, used)
+		e.via(why)
 	}
-	ep.NoPath(why, used)
-	e.via(why)
 	return true
 }

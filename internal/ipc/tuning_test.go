@@ -291,7 +291,7 @@ func TestHostileChannels(t *testing.T) {
 				t.Fatal(err)
 			}
 			e := ep.(*clientEndpoint)
-			e.upgrade()
+			e.upgrade(false)
 			if c.want == "-" {
 				eventually(t, "the attempt has ended", func() bool { e.mu.Lock(); defer e.mu.Unlock(); return !e.upgrading })
 				if len(n.joined) > 0 || e.ch.Load() != nil {

@@ -27,12 +27,16 @@ func Duplicate(s *net.TCPConn) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "path"), nil
 }
 
-// Tune sets what a path's socket needs: small messages go out at once, and a peer's
-// machine that is gone is noticed although nothing is sent.
+// Tune sets what a path's socket needs: small messages go out at once, and an idle one
+// asks the peer's kernel for a sign of life once a second, which Silence looks at.
+//
+// What ends a silent path is its node (driver's watchPaths), which can say why to both
+// ends. TCP_USER_TIMEOUT would not do: it also ends a connection whose peer answers and
+// only does not read for that time. The kernel ends one by itself much later.
 func Tune(s *net.TCPConn) {
 	// They fail only where the socket has ended.
 	_ = s.SetNoDelay(true)
-	_ = s.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: time.Second, Count: 5})
+	_ = s.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: time.Second, Interval: time.Second, Count: 30})
 }
 
 // Shutdown ends s for every process that has it, both ways, at once: what has

@@ -15,16 +15,46 @@ type Traffic struct {
 
 // TrafficOf returns the traffic of s, zeros if the kernel does not say.
 func TrafficOf(s *net.TCPConn) (t Traffic) {
+	if info := infoOf(s); info != nil {
+		t = Traffic{info.Bytes_acked, info.Bytes_received, time.Duration(info.Rtt) * time.Microsecond}
+	}
+	return t
+}
+
+// Silence returns for how long nothing has come from the kernel at the other end of s,
+// which is tuned; 0 if that means nothing. A sender whose peer has no room asks at ever
+// longer intervals, so its silence is none: the peer's kernel, which asks once a second,
+// notices.
+func Silence(s *net.TCPConn) time.Duration {
+	info := infoOf(s)
+	switch {
+	case info == nil, info.State != established && info.State != finWait2 && info.State != closeWait:
+		return 0
+	case info.Unacked == 0 && info.Notsent_bytes > 0:
+		return 0
+	}
+	return time.Duration(min(info.Last_ack_recv, info.Last_data_recv)) * time.Millisecond
+}
+
+// The states of a TCP connection in which the peer's kernel answers (linux/tcp_states.h).
+const (
+	established = 1
+	finWait2    = 5
+	closeWait   = 8
+)
+
+// infoOf returns what the kernel says of s; nil if it does not.
+func infoOf(s *net.TCPConn) (info *unix.TCPInfo) {
 	raw, err := s.SyscallConn()
 	if err != nil {
-		return t
+		return nil
 	}
 	// It fails only when the socket is closed: then there is nothing to say.
 	_ = raw.Control(func(fd uintptr) {
-		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+		got, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
 		if err == nil {
-			t = Traffic{info.Bytes_acked, info.Bytes_received, time.Duration(info.Rtt) * time.Microsecond}
+			info = got
 		}
 	})
-	return t
+	return info
 }

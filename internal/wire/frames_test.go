@@ -134,6 +134,7 @@ var golden = map[string]frame{
 	"path":          Path{Token: uuid(0x10), Key: [32]byte{0x20, 0x21, 31: 0x3f}},
 	"path-plain":    Path{Token: uuid(0x10), Plaintext: true},
 	"no-path":       NoPath{Reason: "paths are off by the setting paths"},
+	"no-path-now":   NoPath{Reason: "the application at the other end does not join", Passing: true},
 	"write":         Write{Op: 0x0102030405060708, Offset: 0x1112131415161718, Length: 0x00021222},
 	"write-last":    Write{Op: 1, Offset: 2, Length: MaxPayload, Last: true},
 	"write-ordered": Write{Op: 1, Offset: 2, Length: 3, Last: true, Ordered: true},
@@ -258,7 +259,7 @@ func TestWrongLengthIsMalformed(t *testing.T) {
 }
 
 func TestReservedFlagsAreMalformed(t *testing.T) {
-	allowed := map[Type]uint8{TypeHello: 3, TypeAnswer: 3, TypeWrite: 3, TypeReadData: 1, TypeAtomic: 1, TypeClose: 1, TypePath: 1}
+	allowed := map[Type]uint8{TypeHello: 3, TypeAnswer: 3, TypeWrite: 3, TypeReadData: 1, TypeAtomic: 1, TypeClose: 1, TypePath: 1, TypeNoPath: 1}
 	for name := range golden {
 		b := vector(t, name)
 		typ, _ := TypeOf(b)

@@ -195,7 +195,7 @@ func anyFrame() *rapid.Generator[frame] {
 			func() frame { return Credit{u()} },
 			func() frame { return Close{Sent: u()} },
 			func() frame { return Close{u(), true, text()} },
-			func() frame { return NoPath{text()} },
+			func() frame { return NoPath{Reason: text()} },
 			func() frame { return Register{u(), u(), b()} },
 			func() frame { return Registered{u()} },
 			func() frame { return Unregister{u(), u()} },

@@ -46,7 +46,7 @@ var formats = [256]format{
 	TypeUnregister:   fixed("Unregister", 0, 16),
 	TypeUnregistered: fixed("Unregistered", 0, 8),
 	TypePath:         fixed("Path", flagPlaintext, 48),
-	TypeNoPath:       {"NoPath", 0, 2, 2 + MaxReason},
+	TypeNoPath:       {"NoPath", flagPassing, 2, 2 + MaxReason},
 	TypeWrite:        fixed("Write", flagLast|flagOrdered, 20),
 	TypeRead:         fixed("Read", 0, 24),
 	TypeReadData:     fixed("ReadData", flagLast, 12),

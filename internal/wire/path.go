@@ -1,7 +1,7 @@
 package wire
 
 // Path says that the sender's application wants a path for the connection, and what
-// the peer needs for it. Each side sends it at most once. The side that has dialed
+// the peer needs for it. Each side sends it at most once in an attempt. The side that has dialed
 // the link then dials the peer's data port and shows the peer's token.
 type Path struct {
 	Token     [16]byte // opens the path at the sender, once
@@ -10,12 +10,17 @@ type Path struct {
 }
 
 // NoPath says that the connection gets no path: the sender could not make or use it.
+// The other side answers with its own, unless it has sent one in this attempt.
 type NoPath struct {
-	Reason string // at most MaxReason bytes, UTF-8
+	Reason  string // at most MaxReason bytes, UTF-8
+	Passing bool   // flag bit 0: another attempt may follow
 }
 
-// flagPlaintext is Path's.
-const flagPlaintext = 1
+// flagPlaintext is Path's, flagPassing NoPath's.
+const (
+	flagPlaintext = 1
+	flagPassing   = 1
+)
 
 // AppendTo appends the encoded frame to b.
 //
@@ -48,13 +53,13 @@ func ParsePath(flags uint8, body []byte) (Path, error) {
 //	+--------+------------+
 func (f NoPath) AppendTo(b []byte) []byte {
 	start := len(b)
-	b = begin(b, TypeNoPath, 0)
+	b = begin(b, TypeNoPath, flag(f.Passing, flagPassing))
 	b = appendReason(b, f.Reason)
 	return end(b, start)
 }
 
 // ParseNoPath parses a NoPath that fills body exactly.
 func ParseNoPath(flags uint8, body []byte) (NoPath, error) {
-	d := decode(body, flags, 0)
-	return result(&d, NoPath{Reason: d.reason()})
+	d := decode(body, flags, flagPassing)
+	return result(&d, NoPath{Reason: d.reason(), Passing: flags&flagPassing != 0})
 }
