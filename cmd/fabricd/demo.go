@@ -149,7 +149,7 @@ func (p *plot) member(name string, args ...string) (*member, error) {
 	admin := filepath.Join(m.dir, "admin.sock")
 	m.admin = daemon.NewClient(admin)
 	m.args = append([]string{"run", "--name", name, "--state-dir", filepath.Join(m.dir, "state"),
-		"--bind", "127.0.0.1", "--data-port", "0", "--gossip-port", "0", "--detection", "fast", "--paths", "lazy",
+		"--bind", "127.0.0.1", "--data-port", "0", "--gossip-port", "0", "--detection", "fast",
 		"--socket", m.socket(), "--admin", admin, "--log-format", "json", "--log-level", "info"}, args...)
 	return m, nil
 }

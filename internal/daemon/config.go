@@ -53,6 +53,9 @@ type Config struct {
 	// Paths says when a connection to another node gets a socket of its own between
 	// the two applications: "lazy", after a few messages, or "off".
 	Paths string
+	// MaxPaths bounds those sockets, of each of which this process holds one descriptor; 0: a
+	// quarter of the descriptors that it may have.
+	MaxPaths int
 
 	// TCPPlaintext makes links over TCP go without TLS behind the handshake that
 	// proves who the ends are: for networks that nobody else can read or change.
@@ -141,7 +144,7 @@ func Default() Config {
 		StateDir:       "/var/lib/fabricd",
 		Detection:      "normal",
 		LinkLatency:    "normal",
-		Paths:          pathsOff,
+		Paths:          pathsLazy,
 		LostPair:       "reset",
 		Providers:      []string{"quic", "tcp"},
 		ConnectTimeout: 10 * time.Second,

@@ -140,6 +140,9 @@ func Start(ctx context.Context, c Config, o Options) (*Daemon, error) {
 	if d.access, err = c.Access.policy(); err != nil {
 		return nil, problem("access", "", err.Error(), err)
 	}
+	if err := c.checkPaths(); err != nil {
+		return nil, err
+	}
 	d.takeNodeFaults()
 	d.clock = trust.NewClock(d.nodeFaults.Now)
 	d.ctx, d.cancel = context.WithCancel(context.Background())

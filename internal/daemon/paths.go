@@ -2,9 +2,12 @@ package daemon
 
 import (
 	"context"
+	"fmt"
 	"net"
+	"strconv"
 
 	"github.com/fabricd/fabricd/internal/driver"
+	"github.com/fabricd/fabricd/internal/shm"
 )
 
 // noPaths says why connections of this node get no path; "": they do.
@@ -31,6 +34,7 @@ func (d *Daemon) pathNetwork() *driver.PathNetwork {
 	}
 	return &driver.PathNetwork{
 		Plaintext: d.cfg.TCPPlaintext,
+		Max:       d.cfg.maxPaths(),
 		Dial: func(ctx context.Context, address string) (*net.TCPConn, error) {
 			c, err := new(net.Dialer).DialContext(ctx, "tcp", address)
 			if err != nil {
@@ -39,6 +43,44 @@ func (d *Daemon) pathNetwork() *driver.PathNetwork {
 			return c.(*net.TCPConn), nil
 		},
 	}
+}
+
+// maxPathsMost is the largest max-paths.
+const maxPathsMost = 1 << 20
+
+func setMaxPaths(c *Config, s string) bool {
+	if s == autoQuota {
+		c.MaxPaths = 0
+		return true
+	}
+	n, err := strconv.ParseUint(s, 10, 31)
+	c.MaxPaths = int(n)
+	return err == nil && n >= 1 && n <= maxPathsMost
+}
+
+func maxPathsText(c *Config) string {
+	if c.MaxPaths == 0 {
+		return autoQuota
+	}
+	return strconv.Itoa(c.MaxPaths)
+}
+
+// maxPaths is how many paths the node may have.
+func (c *Config) maxPaths() int {
+	if c.MaxPaths == 0 {
+		return int(max(1, min(shm.Descriptors()/4, maxPathsMost)))
+	}
+	return c.MaxPaths
+}
+
+// checkPaths reports a max-paths that would leave the node too few descriptors for its
+// links, sessions and data sockets.
+func (c *Config) checkPaths() error {
+	if all := shm.Descriptors(); int64(c.MaxPaths) > all/2 {
+		return problem("max-paths", strconv.Itoa(c.MaxPaths),
+			fmt.Sprintf("is more than half of the %d descriptors that this process may have (RLIMIT_NOFILE); want fewer, or a higher limit", all), nil)
+	}
+	return nil
 }
 
 // acceptPaths gives the engine the sockets that other nodes open for paths, until the

@@ -16,13 +16,27 @@ func TestWhyNamesTheWay(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	nodes := l.cluster(1)
-	l.talk(nodes[0], nodes[0], nodes[1]).tells("messages  channel\n", 2, "messages  socket: paths are off by the setting paths\n", 1, "rma       node: ", 3)
+	l.talk(nodes[0], nodes[0], nodes[1]).tells("messages  channel\n", 2, "messages  path", 1, "rma       node: ", 3)
 	if _, err := l.fabricd("why", "5:999", "--admin", nodes[0].adminSocket()); err == nil || !strings.Contains(err.Error(), "no connection at 5:999") {
 		t.Errorf("a connection that is not there: %v", err)
 	}
 	if _, err := l.fabricd("why", "x"); err == nil || !strings.Contains(err.Error(), "NODE:PORT") {
 		t.Errorf("no address: %v", err)
 	}
+}
+
+// TestPathsLeftOut: with paths off two applications of two nodes talk over the link, and
+// with no room for another path the second pair does.
+func TestPathsLeftOut(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	nodes := l.cluster(0)
+	off, few := l.member(nodes[0], "off", "--paths", "off"), l.member(nodes[0], "few", "--max-paths", "1")
+	off.start()
+	few.start()
+	l.agree(nodes[0], off, few)
+	l.talk(off, nodes[0]).tells("messages  socket: paths are off by the setting paths\n", 1)
+	l.talk(few, nodes[0], nodes[0]).tells("messages  path", 1, "messages  socket: this node has 1 paths, as many as max-paths lets it\n", 1)
 }
 
 // TestSharedMemoryLeftOut: with ^shm two applications of one node talk through it.
