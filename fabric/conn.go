@@ -5,25 +5,34 @@ import (
 	"io"
 	"net"
 	"sync/atomic"
+	"syscall"
 	"time"
 
+	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/status"
 )
 
 // A Conn is a connected endpoint as a [net.Conn].
 //
-// Read ends with io.EOF when the peer's application has closed its Conn and everything
-// it sent was read, and in no other case: when its process has died or left without a
-// close, or its node was stopped or lost, Read returns what has come, and then fails
-// with ECONNRESET. The error's text names the cause. There is no half-close.
+// Read ends with io.EOF when the peer's application has closed its Conn, or called
+// CloseWrite, and everything it sent was read, and in no other case: when its process has
+// died or left without a close, or its node was stopped or lost, or it has aborted the
+// connection (SetLinger), Read returns what has come, and then fails
+// with ECONNRESET. The error's text names the cause.
 type Conn struct {
 	ep            *Endpoint
 	local, remote Addr
 	read, write   deadline
 	closed        atomic.Bool
+	shut          atomic.Bool // CloseWrite was called
+	abort         atomic.Bool // Close is to abort
 }
 
-var _ net.Conn = (*Conn)(nil)
+var (
+	_ net.Conn      = (*Conn)(nil)
+	_ io.ReaderFrom = (*Conn)(nil)
+	_ io.WriterTo   = (*Conn)(nil)
+)
 
 // NewConn returns a Conn on ep, which is connected and which the Conn closes.
 func NewConn(ep *Endpoint) *Conn {
@@ -60,6 +69,9 @@ func (c *Conn) Write(p []byte) (int, error) {
 	limit := c.write.current()
 	if err := c.usable(limit); err != nil {
 		return 0, c.fail("send", err)
+	}
+	if c.shut.Load() {
+		return 0, c.fail("send", syscall.EPIPE)
 	}
 	n, err := c.ep.ep.Send(limit, p)
 	if err == nil {
@@ -102,7 +114,41 @@ func (c *Conn) Close() error {
 	}
 	c.read.set(time.Time{}) // stops the timers
 	c.write.set(time.Time{})
+	if c.abort.Load() {
+		return c.ep.fail("close", c.ep.ep.Abort(ipc.CauseAborted))
+	}
 	return c.ep.Close()
+}
+
+// CloseWrite ends what this end sends: the peer reads what was written, and then io.EOF,
+// and can still send, which this end can still read. Later Writes fail with EPIPE. It waits
+// for a Write that is under way. Close is still due. After both ends have called it, and
+// read io.EOF, the connection has ended in order.
+//
+// [Node.Poll] shows a peer's CloseWrite, once everything was received, as PollIn and
+// PollRdHup. Errors: ECONNRESET if the connection has ended, net.ErrClosed after Close,
+// EOPNOTSUPP if a node at either end is too old to know it.
+func (c *Conn) CloseWrite() error {
+	if c.closed.Load() {
+		return c.fail("shutdown", status.BadFD)
+	}
+	err := c.ep.ep.CloseWrite()
+	if err != nil {
+		return c.fail("shutdown", err)
+	}
+	c.shut.Store(true)
+	return nil
+}
+
+// SetLinger with sec 0 makes Close abort the connection: the peer's Read returns what has
+// come, and then fails with ECONNRESET and never with io.EOF. With any other sec Close is
+// as it is without: what was written is still delivered.
+func (c *Conn) SetLinger(sec int) error {
+	if c.closed.Load() {
+		return c.fail("set linger", status.BadFD)
+	}
+	c.abort.Store(sec == 0)
+	return nil
 }
 
 // LocalAddr returns this end's [Addr], also after Close.

@@ -9,7 +9,7 @@ import (
 // A PollItem asks [Node.Poll] about one endpoint (struct scif_pollepd).
 type PollItem struct {
 	Endpoint *Endpoint // nil: the item is passed over, its Revents 0
-	Events   Events    // what is asked for: PollIn, PollOut, or nothing
+	Events   Events    // what is asked for: PollIn, PollOut, PollRdHup, or nothing
 	Revents  Events    // set by Poll: of these, what holds; PollErr, PollHup and PollNval always
 }
 
@@ -19,6 +19,7 @@ type PollItem struct {
 //
 //	listening     PollIn if a request waits
 //	connected     PollIn if there are bytes, PollOut if there is room
+//	              after the peer's CloseWrite, with nothing left: PollIn and PollRdHup
 //	disconnected  PollHup, and PollIn while there are bytes
 //	TryConnect    nothing until it is decided, then PollOut
 //	closed        PollNval; a Poll that waits is woken by Close

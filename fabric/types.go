@@ -64,6 +64,9 @@ const (
 	PollErr  = ipc.PollErr  // the endpoint is neither connected nor listening
 	PollHup  = ipc.PollHup  // the peer closed or was lost
 	PollNval = ipc.PollNval // the endpoint is closed
+	// PollRdHup: the peer sends no more (Conn.CloseWrite), and everything was received. Poll
+	// reports it only where it is asked for; PollIn comes with it.
+	PollRdHup = ipc.PollRdHup
 )
 
 // PageSize is the granularity of Register, Unregister and Mmap in bytes, on

@@ -65,6 +65,7 @@ var calls = []string{
 	"fence_mark", "fence_wait", "fence_signal",
 	"events",
 	"atomic", "post", "putsignal", "vputsignal", "word",
+	"shutdown", "abort",
 }
 
 // table returns the whole contract.
@@ -76,7 +77,7 @@ func table() []row {
 		transferRows(), fenceRows(),
 		eventRows,
 		atomicRows(), putRows(), wordRows, closedRows, besideRows(),
-		endRows(), heldRows(), fullRows, highRows(), missingRows,
+		endRows(), heldRows(), fullRows, highRows(), missingRows, shutRows,
 	)
 }
 

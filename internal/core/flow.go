@@ -55,9 +55,13 @@ func (f *Inflow) Cut() bool {
 	return !f.ended || f.arrived >= f.total
 }
 
-// End records that the peer closes after total bytes, in order or, with reset, not.
-// It reports false if more have arrived already, or never will.
+// End records that the peer sends no more after total bytes, in order or, with reset, not.
+// It reports false if more have arrived already, or never will, or if it has said
+// another number before.
 func (f *Inflow) End(total uint64, reset bool) bool {
+	if f.ended && total != f.total {
+		return false
+	}
 	f.ended, f.total, f.reset = true, total, f.reset || reset
 	return f.arrived <= total && total <= f.limit && (!f.cut || f.arrived == total)
 }
@@ -76,8 +80,8 @@ func (f *Inflow) Muted() bool { return f.muted }
 // Over reports whether nothing more will arrive.
 func (f *Inflow) Over() bool { return f.lost || f.ended && f.arrived == f.total }
 
-// PeerClosed reports whether everything that the peer sent before it closed in
-// order has arrived; once that is read, the stream has ended well.
+// PeerClosed reports whether everything that the peer sent before it ended its direction
+// in order has arrived; once that is read, the stream has ended well.
 func (f *Inflow) PeerClosed() bool { return f.ended && !f.reset && f.arrived == f.total }
 
 // Take counts n bytes that the reader has taken.

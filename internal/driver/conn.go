@@ -226,6 +226,12 @@ func (c *conn) apply(r *wire.Reader, h wire.Header, body []byte) error {
 			return err
 		}
 		return c.onClose(f)
+	case wire.TypeEnd:
+		f, err := wire.ParseEnd(h.Flags, body)
+		if err == nil && (c.closedByPeer() || !c.in.shut(f.Sent)) {
+			err = status.Protocol
+		}
+		return err
 	case wire.TypePath:
 		f, err := wire.ParsePath(h.Flags, body)
 		if err != nil {
@@ -375,6 +381,34 @@ func (c *conn) sendClose(f wire.Close) {
 	}
 	c.mu.Unlock()
 	c.kick(false)
+}
+
+// closedByPeer reports whether the peer has sent Close.
+func (c *conn) closedByPeer() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.closeRecv
+}
+
+// halfVersion is the first version of the protocol that has End.
+const halfVersion = 3
+
+// closeWrite ends what this end sends. It waits for a send that is under way.
+func (c *conn) closeWrite() error {
+	if c.link.version < halfVersion {
+		return fmt.Errorf("the peer's fabricd knows no half-close: %w", status.NotSupp)
+	}
+	sent, first, err := c.out.shut()
+	if err != nil || !first {
+		return err
+	}
+	c.mu.Lock()
+	if !c.closeSent {
+		c.ops.put(wire.End{Sent: sent}.AppendTo(nil))
+	}
+	c.mu.Unlock()
+	c.kick(false)
+	return nil
 }
 
 // close ends the connection, and says so to the peer with bye: operations complete,

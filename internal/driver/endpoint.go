@@ -220,6 +220,15 @@ func (e *endpoint) TryRecv(p []byte) (int, error) {
 	return c.in.tryRead(p)
 }
 
+// CloseWrite is ipc.Endpoint's.
+func (e *endpoint) CloseWrite() error {
+	c, err := e.connection(core.CallSend)
+	if err != nil {
+		return err
+	}
+	return c.closeWrite()
+}
+
 // Copied is ipc.CopiedEndpoint's.
 func (e *endpoint) Copied() { e.copied.Store(true) }
 
@@ -347,7 +356,8 @@ func (e *endpoint) Ready() ipc.Events {
 		if async != nil && !async.ended() {
 			return 0 // granted in this moment; the result follows
 		}
-		return when(c.in.readable() && !e.receivesLater(), ipc.PollIn) | when(c.out.writable(), ipc.PollOut)
+		return when(c.in.readable() && !e.receivesLater(), ipc.PollIn) | when(c.out.writable(), ipc.PollOut) |
+			when(c.in.drained(), ipc.PollIn|ipc.PollRdHup)
 	case core.Disconnected:
 		return when(c.in.readable() && !e.receivesLater(), ipc.PollIn) | ipc.PollHup
 	case core.Closed:

@@ -46,6 +46,7 @@ type inbox struct {
 	skipped uint64      // bytes that never were in the ring
 	over    bool        // full is closed
 	lost    error       // what a read returns behind the last byte, but for an orderly end
+	half    bool        // the peer has ended its direction, and not closed
 	front   front
 }
 
@@ -154,10 +155,21 @@ func (b *inbox) settle() {
 	}
 }
 
+// shut records that the peer sends no more after total bytes. It reports false if it may
+// not say so.
+func (b *inbox) shut(total uint64) bool {
+	b.mu.Lock()
+	ok := !b.half && b.flow.End(total, false)
+	b.half = true
+	b.changed()
+	return ok
+}
+
 // end records that the peer closes after total bytes: in order, or for lost if that
 // is not nil. It reports false if more have arrived already, or never will.
 func (b *inbox) end(total uint64, lost error) bool {
 	b.mu.Lock()
+	b.half = false
 	if lost != nil {
 		b.lost = lost
 	}
@@ -200,4 +212,11 @@ func (b *inbox) readable() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.flow.Unread() > 0
+}
+
+// drained reports whether a read would return ipc.ErrPeerShut.
+func (b *inbox) drained() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.half && b.flow.PeerClosed() && b.flow.Unread() == 0
 }

@@ -171,6 +171,8 @@ func (b *inbox) take(p []byte) (n int, err error) {
 	switch {
 	case n > 0 || b.flow.Unread() > 0:
 		return n, nil
+	case b.flow.PeerClosed() && b.half:
+		return 0, ipc.ErrPeerShut
 	case b.flow.PeerClosed():
 		return 0, ipc.ErrPeerClosed
 	case b.flow.Over():

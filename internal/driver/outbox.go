@@ -2,6 +2,7 @@ package driver
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
@@ -30,6 +31,7 @@ type outbox struct {
 	inUse bool               // a blocking send writes to the lane
 	flush bool               // flush has the token, and will write what rest gets
 	err   error              // why nothing more is accepted
+	ended bool               // the lane has ended behind what was accepted
 	cut   bool               // the connection is gone: nothing more is written either
 }
 
@@ -344,14 +346,44 @@ func (o *outbox) finish(ctx context.Context) (sent uint64, err error) {
 		return 0, err
 	}
 	defer o.release()
+	return o.endLane()
+}
+
+// endLane is finish for who has the token.
+func (o *outbox) endLane() (sent uint64, err error) {
 	o.mu.Lock()
-	lane, sent := o.lane, o.flow.Sent()
+	lane, sent, ended := o.lane, o.flow.Sent(), o.ended
+	o.ended = true
 	o.mu.Unlock()
-	if lane != nil {
+	if lane != nil && !ended {
 		err = lane.Close()
 	}
 	return sent, err
 }
+
+// shut stops the outbox and ends the lane behind what was accepted, once: first is false if
+// that was done.
+func (o *outbox) shut() (sent uint64, first bool, err error) {
+	if err := o.acquire(context.Background()); err != nil {
+		return 0, false, err
+	}
+	defer o.release()
+	o.mu.Lock()
+	stopped, ended := o.err, o.ended
+	o.mu.Unlock()
+	switch {
+	case ended:
+		return 0, false, nil
+	case stopped != nil:
+		return 0, false, stopped
+	}
+	o.stop(errShut)
+	sent, err = o.endLane()
+	return sent, err == nil, err
+}
+
+// errShut is the error of a send behind a CloseWrite.
+var errShut = fmt.Errorf("this end sends no more: %w", status.Reset)
 
 // abort drops the lane and what was not written: the connection is gone.
 func (o *outbox) abort(err error) {

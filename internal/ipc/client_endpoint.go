@@ -38,6 +38,7 @@ type clientEndpoint struct {
 	ch        atomic.Pointer[channel]
 	path      atomic.Pointer[clientPath]
 	far       atomic.Bool   // the peer is on another node
+	shutOut   atomic.Bool   // CloseWrite was called; set under sending
 	offered   atomic.Bool   // the node has told that the peer asks, before live was set
 	ending    sync.Once     // guards closing ended
 	ended     chan struct{} // closed when the node has told that the connection has ended, or is gone

@@ -27,6 +27,7 @@ type clientPath struct {
 	switched, reading, over, torn atomic.Bool
 
 	suspected sync.Once // of suspect
+	finished  bool      // this end's direction has ended in order; guarded by sending
 }
 
 // processKey is the key of this process's paths.
@@ -67,6 +68,12 @@ func (e *clientEndpoint) joinPath(join func()) (again bool) {
 	}
 	join()
 	e.ask(ctx, opJoined, &joinedBody{OK: 1}, nil)
+	if e.lock(ctx, &e.sending) == nil {
+		if e.shutOut.Load() { // CloseWrite came before the path was there
+			_ = p.finish(ctx) // its error is that of what is received, too
+		}
+		e.sending.Give()
+	}
 	select {
 	case <-conn.Started():
 		e.kick()
@@ -344,10 +351,23 @@ func (e *clientEndpoint) suspect(p *clientPath) {
 			case <-e.ended:
 			case <-e.quit:
 			case <-late.C:
-				e.breakPath(errPathEnded)
+				if !e.peerShut() {
+					e.breakPath(errPathEnded)
+				}
 			}
 		})
 	})
+}
+
+// peerShut reports whether the peer has ended what it sends, in order.
+func (e *clientEndpoint) peerShut() bool {
+	p := e.path.Load()
+	conn, err := e.socket()
+	if err != nil || p.torn.Load() {
+		return false
+	}
+	r, err := shm.Ready(conn)
+	return err == nil && r.RdHup
 }
 
 // awaitEnd is awaitSocket behind the end of the path: the data socket is to end too. It may
@@ -406,7 +426,7 @@ func (e *clientEndpoint) finishPath(aborted bool) (whole bool) {
 	whole = true
 	if !aborted && !e.hup.Load() && !e.c.isLost() {
 		ctx, cancel := context.WithTimeout(context.Background(), pathLinger)
-		whole = p.conn.Finish(ctx) == nil || !p.switched.Load()
+		whole = p.finish(ctx) == nil || !p.switched.Load()
 		cancel()
 	}
 	_ = p.conn.Close()
@@ -454,12 +474,15 @@ func (e *clientEndpoint) pathEvents(ev Events) Events {
 		return ev
 	}
 	in, out, ended := p.conn.Ready()
-	if ended && ev&PollHup == 0 {
+	if ended && ev&(PollHup|PollRdHup) == 0 {
 		e.suspect(p)
 	}
 	start, ok := p.conn.Start()
-	if in && ok && start == e.gotBytes.Load() && e.hasMessage(p) {
+	if (in || ended) && ok && start == e.gotBytes.Load() && e.hasMessage(p) {
 		ev |= PollIn
+	}
+	if ev&PollRdHup != 0 && (e.mayComeByPath() || p.reading.Load() && !p.over.Load()) {
+		ev &^= PollRdHup
 	}
 	if p.switched.Load() && ev&PollHup == 0 {
 		if ev &^= PollOut; out {

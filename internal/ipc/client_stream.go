@@ -24,6 +24,9 @@ func (e *clientEndpoint) Send(ctx context.Context, p []byte) (int, error) {
 		return 0, err
 	}
 	defer e.sending.Give()
+	if e.shutOut.Load() {
+		return 0, errShut
+	}
 	if ch := e.ringOut(); ch != nil {
 		n, err := ch.send(ctx, p)
 		return n, e.broken(err)
@@ -60,6 +63,9 @@ func (e *clientEndpoint) TrySend(p []byte) (int, error) {
 		return 0, nil
 	}
 	defer e.sending.Give()
+	if e.shutOut.Load() {
+		return 0, errShut
+	}
 	if ch := e.ringOut(); ch != nil {
 		n, err := ch.write(p)
 		return n, e.broken(err)
@@ -137,13 +143,16 @@ func (e *clientEndpoint) received(err error) error {
 	ctx, cancel := e.c.patient()
 	defer cancel()
 	var m endingBody
-	if err := e.ask(ctx, opEnding, nil, &m); err == nil && m.Ending == endedClosed {
-		if p := e.path.Load(); p != nil && p.lost(e.gotBytes.Load()) {
-			return Lost(errPathEnded.Error())
-		}
-		return ErrPeerClosed
+	if err := e.ask(ctx, opEnding, nil, &m); err != nil || m.Ending != endedClosed && m.Ending != endedShut {
+		return Lost(e.Cause())
 	}
-	return Lost(e.Cause())
+	if p := e.path.Load(); p != nil && p.lost(e.gotBytes.Load()) {
+		return Lost(errPathEnded.Error())
+	}
+	if m.Ending == endedShut {
+		return ErrPeerShut
+	}
+	return ErrPeerClosed
 }
 
 // broken gives a failure of the data socket or of the ring its meaning: unless this
@@ -227,7 +236,13 @@ func (e *clientEndpoint) Ready() Events {
 	case errors.Is(err, status.BadFD):
 		return PollNval
 	case err == nil:
-		return e.pathEvents(e.ringEvents(streamEvents(conn, e.hup.Load())))
+		ev := e.pathEvents(e.ringEvents(streamEvents(conn, e.hup.Load(), e.shutOut.Load())))
+		if ev&(PollRdHup|PollHup) == PollRdHup && (ev&PollIn != 0 || !e.readOver()) {
+			ev &^= PollRdHup
+		} else if ev&PollRdHup != 0 {
+			ev = ev&^PollRdHup | when(ev&PollHup == 0, PollIn|PollRdHup)
+		}
+		return ev
 	}
 	ctx, cancel := e.c.patient()
 	defer cancel()
@@ -244,7 +259,10 @@ func (e *clientEndpoint) Ready() Events {
 
 // streamEvents are SCIF's: no PollIn at the end. hup says that the node has told
 // of the end, which the socket shows only behind the last byte.
-func streamEvents(conn *net.UnixConn, hup bool) Events {
+//
+// One that this end has shut hangs up with the peer's half-close, too: shut says that only
+// hup is the end. A peer's half-close is PollRdHup, of the data socket alone.
+func streamEvents(conn *net.UnixConn, hup, shut bool) Events {
 	r, err := shm.Ready(conn)
 	if err != nil {
 		return PollHup
@@ -253,13 +271,20 @@ func streamEvents(conn *net.UnixConn, hup bool) Events {
 	if r.In {
 		ev |= PollIn
 	}
-	if hup || r.Hup {
+	if hup || r.Hup && !shut {
 		return ev | PollHup
 	}
-	if r.Out {
+	if r.Out && !shut {
 		ev |= PollOut
 	}
-	return ev
+	return ev | when(r.RdHup, PollRdHup)
+}
+
+func when(cond bool, ev Events) Events {
+	if cond {
+		return ev
+	}
+	return 0
 }
 
 // told takes the poll events that the node tells.

@@ -66,6 +66,9 @@ const (
 	PollErr  Events = 0x08
 	PollHup  Events = 0x10
 	PollNval Events = 0x20
+	// PollRdHup comes with PollIn when the peer has ended what it sends and everything was
+	// received.
+	PollRdHup Events = 0x2000
 )
 
 // A Session is one application's use of its node. Its methods may be called
@@ -178,6 +181,12 @@ type Endpoint interface {
 	// nothing. After the peer's close or loss both first return what arrived.
 	Recv(ctx context.Context, p []byte) (n int, err error)
 	TryRecv(p []byte) (n int, err error)
+
+	// CloseWrite ends what this end sends, behind what it has sent: the peer receives that,
+	// and then ErrPeerShut, and this end goes on receiving. It waits for a Send that is
+	// under way. Later Sends fail with status.Reset. Again, it does nothing.
+	// status.NotSupp: the node, or the peer's, is too old.
+	CloseWrite() error
 
 	// Register opens [off, off+len(p)) of the endpoint's space as a window
 	// onto p (scif_register). p is page-aligned and whole pages. The pages stay

@@ -813,6 +813,8 @@ func (e *fakeEndpoint) RemoteAddr() addr.Addr {
 	return e.remote
 }
 
+func (e *fakeEndpoint) CloseWrite() error { return status.NotSupp }
+
 func (e *fakeEndpoint) Close() error { return e.end(false, "") }
 
 func (e *fakeEndpoint) Abort(cause string) error { return e.end(true, cause) }

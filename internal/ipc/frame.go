@@ -97,6 +97,8 @@ const (
 // Paths.
 const opPath op = 64 // asks for the connection's path
 
+const opShut op = 68 // the end of the data socket's write side is a half-close
+
 // A header begins every packet, in little-endian order.
 //
 //	0      2      4            8                       16

@@ -14,6 +14,7 @@ import (
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/fence"
+	"github.com/fabricd/fabricd/internal/path"
 	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/rma"
@@ -41,6 +42,9 @@ var bodies = []struct {
 	{"connected", header{Op: opAccept | opReply, Endpoint: 9, Request: 4}, &connected{Endpoint: 10, Local: addr.Addr{Node: 3, Port: 2050}, Remote: addr.Addr{Node: 4, Port: 1088}}},
 	{"ending", header{Op: opEnding | opReply, Endpoint: 9, Request: 4}, &endingBody{endedClosed}},
 	{"cause", header{Op: opCause | opReply, Endpoint: 9, Request: 4}, &causeBody{"fabricd of node 2 stopped"}},
+	{"shut", header{Op: opShut, Endpoint: 9, Request: 4}, empty{}},
+	{"path-key", header{Op: opPath, Endpoint: 9, Request: 4}, &pathKeyBody{path.Hash{1, 31: 2}}},
+	{"path", header{Op: opPath | opReply, Endpoint: 9, Request: 4}, &pathBody{Flags: pathClient, Peer: path.Hash{3, 31: 4}, Binding: path.Binding{5, 31: 6}}},
 	{"abort", header{Op: opAbort, Endpoint: 9, Request: 4}, &causeBody{"given up"}},
 	{"state", header{Op: opState, Endpoint: 9}, &readyBody{uint16(PollIn | PollOut)}},
 	{"event", header{Op: opEvent}, (*eventBody)(&Event{Kind: NodeRemoved, Life: addr.Life{Node: 4, Generation: 2}, Name: "n4", Reason: "crashed"})},

@@ -164,6 +164,7 @@ type ending uint8
 const (
 	notEnded    ending = 0
 	endedClosed ending = 1 // the peer closed
+	endedShut   ending = 3 // the peer sends no more, and the connection goes on
 	endedLost   ending = 2 // anything else
 )
 

@@ -106,6 +106,7 @@ type pump struct {
 	closec  chan struct{} // closed by close
 	how     finish        // of the endpoint; set before closec is closed
 	ending  atomic.Uint32 // an ending, set before the application can see the end
+	half    atomic.Bool   // the end of the application's writing is no close
 	cut     atomic.Bool   // ended was called: the socket was shut down from here
 	sending atomic.Bool   // waits for the peer to take bytes
 	stuck   chan struct{} // one token when it does so after close
@@ -264,8 +265,14 @@ func (p *pump) toNode(ctx context.Context) rest {
 			}
 			shm.WaitRead(p.conn) // its errors are a close's deadline, or the next read's
 		case errors.Is(err, io.EOF):
-			if p.ending.Load() != 0 || p.cut.Load() {
+			if e := ending(p.ending.Load()); e != 0 && e != endedShut || p.cut.Load() {
 				return nothingLeft // the socket was shut down here
+			}
+			if p.half.Load() {
+				if p.ep.CloseWrite() != nil {
+					return lostBytes // the connection has ended
+				}
+				return nothingLeft
 			}
 			return closedByHand
 		default:
@@ -345,9 +352,16 @@ func (p *pump) toApp(ctx context.Context) {
 	for err == nil {
 		err = p.deliver(ctx)
 	}
-	if errors.Is(err, io.EOF) {
+	if errors.Is(err, ErrPeerShut) {
+		p.ending.Store(uint32(endedShut))
+		p.conn.CloseWrite()
+		err = p.outlive(ctx)
+	}
+	switch {
+	case errors.Is(err, ErrPeerShut): // what it sent was whole
+	case errors.Is(err, io.EOF):
 		p.ending.Store(uint32(endedClosed))
-	} else {
+	default:
 		p.ending.Store(uint32(endedLost))
 	}
 	p.conn.CloseRead()  // first: who has seen the end cannot write any more
@@ -357,6 +371,22 @@ func (p *pump) toApp(ctx context.Context) {
 		p.tell()
 	}
 	p.drop(ctx)
+}
+
+// outlive waits, when the peer sends no more, until the connection has ended too, and
+// returns what a Recv does then.
+func (p *pump) outlive(ctx context.Context) error {
+	changed := make(chan struct{}, 1)
+	stop := p.ep.Notify(changed)
+	defer stop()
+	for p.ep.Ready()&(PollHup|PollNval) == 0 && ctx.Err() == nil {
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
+	}
+	_, err := p.ep.TryRecv(make([]byte, 1))
+	return err
 }
 
 // drop takes what the peer sends until the connection has ended. The

@@ -257,6 +257,19 @@ func (s *serverSession) finish(ctx context.Context, r *request, how finish) (rep
 	return reply{}, nil
 }
 
+// doShut makes the end of what the application writes to the data socket, which follows, a
+// half-close.
+func doShut(_ context.Context, _ *serverSession, r *request) (reply, error) {
+	r.ep.mu.Lock()
+	p := r.ep.pump
+	r.ep.mu.Unlock()
+	if p == nil {
+		return reply{}, status.NotConn
+	}
+	p.half.Store(true)
+	return reply{}, nil
+}
+
 // doConnect makes the data socket first: a node that runs out of descriptors
 // refuses before the peer hears of a connection that nobody could use.
 func doConnect(ctx context.Context, s *serverSession, r *request) (reply, error) {

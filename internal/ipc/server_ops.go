@@ -93,6 +93,7 @@ var operations = map[op]operation{
 	opBell:    {endpoint: true, in: body[bellBody], do: doBell},
 	opJoined:  {endpoint: true, in: body[joinedBody], do: doJoined},
 	opRings:   {do: doRings},
+	opShut:    {endpoint: true, do: doShut},
 	opPath:    {endpoint: true, in: body[pathKeyBody], waits: connects, do: doPath},
 
 	opMemAdd:     {in: body[memAdd], takesFile: true, do: doMemAdd},

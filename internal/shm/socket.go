@@ -103,7 +103,9 @@ func once(c *net.UnixConn, call func(fd int) (int, error)) (n int, err error) {
 type Readiness struct {
 	In  bool // bytes wait to be read
 	Out bool // bytes can be written
-	Hup bool // the other end has shut down writing: after what waits comes the end
+	// RdHup: the other end has shut down writing: after what waits comes the end. Hup:
+	// this end cannot write either.
+	RdHup, Hup bool
 }
 
 // Ready returns what c is ready for now.
@@ -115,7 +117,7 @@ func Ready(c *net.UnixConn) (Readiness, error) {
 			return n, err
 		}
 		got := fds[0].Revents
-		r.Hup = got&(unix.POLLRDHUP|unix.POLLHUP) != 0
+		r.RdHup, r.Hup = got&(unix.POLLRDHUP|unix.POLLHUP) != 0, got&unix.POLLHUP != 0
 		r.Out = got&unix.POLLOUT != 0
 		// The end of the stream polls as readable too; the queue tells.
 		queued, err := unix.IoctlGetInt(fd, unix.SIOCINQ)

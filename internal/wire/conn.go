@@ -17,6 +17,20 @@ func ParseCredit(flags uint8, body []byte) (Credit, error) {
 // AppendTo appends the encoded frame to b.
 //
 //	 0      8
+//	+------+
+//	| sent |
+//	+------+
+func (f End) AppendTo(b []byte) []byte { return append1(b, TypeEnd, f.Sent) }
+
+// ParseEnd parses an End that fills body exactly.
+func ParseEnd(flags uint8, body []byte) (End, error) {
+	d := decode(body, flags, 0)
+	return result(&d, End{Sent: d.uint64()})
+}
+
+// AppendTo appends the encoded frame to b.
+//
+//	 0      8
 //	+------+-----------+
 //	| sent | cause ... |
 //	+------+-----------+

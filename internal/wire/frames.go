@@ -56,6 +56,7 @@ const (
 	TypeRegistered   Type = 35
 	TypeUnregister   Type = 36
 	TypeUnregistered Type = 37
+	TypeEnd          Type = 38
 	TypePath         Type = 40
 	TypeNoPath       Type = 41
 	TypeWrite        Type = 48
@@ -162,6 +163,10 @@ type ByeAck struct{}
 // Credit raises the number of message bytes that the peer may send on the
 // connection, counted from its beginning.
 type Credit struct{ Limit uint64 }
+
+// End ends the sender's direction of the message stream, and not the connection. Sent
+// message bytes were or will be sent in all. It is sent at most once.
+type End struct{ Sent uint64 }
 
 // Close ends the connection. Sent message bytes were or will be sent in all. With
 // Reset, which versions before 3 do not know, the sender's application has not

@@ -53,6 +53,7 @@ func FuzzCredit(f *testing.F)       { fuzzBody(f, TypeCredit, ParseCredit) }
 func FuzzPath(f *testing.F)         { fuzzBody(f, TypePath, ParsePath) }
 func FuzzNoPath(f *testing.F)       { fuzzBody(f, TypeNoPath, ParseNoPath) }
 func FuzzClose(f *testing.F)        { fuzzBody(f, TypeClose, ParseClose) }
+func FuzzEnd(f *testing.F)          { fuzzBody(f, TypeEnd, ParseEnd) }
 func FuzzRegister(f *testing.F)     { fuzzBody(f, TypeRegister, ParseRegister) }
 func FuzzRegistered(f *testing.F)   { fuzzBody(f, TypeRegistered, ParseRegistered) }
 func FuzzUnregister(f *testing.F)   { fuzzBody(f, TypeUnregister, ParseUnregister) }
@@ -193,6 +194,7 @@ func anyFrame() *rapid.Generator[frame] {
 			func() frame { return ByeAck{} },
 			func() frame { return Lease{rapid.Uint32Range(0, MaxLease).Draw(t, "lease")} },
 			func() frame { return Credit{u()} },
+			func() frame { return End{u()} },
 			func() frame { return Close{Sent: u()} },
 			func() frame { return Close{u(), true, text()} },
 			func() frame { return NoPath{Reason: text()} },

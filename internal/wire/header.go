@@ -45,6 +45,7 @@ var formats = [256]format{
 	TypeRegistered:   fixed("Registered", 0, 8),
 	TypeUnregister:   fixed("Unregister", 0, 16),
 	TypeUnregistered: fixed("Unregistered", 0, 8),
+	TypeEnd:          fixed("End", 0, 8),
 	TypePath:         fixed("Path", flagPlaintext, 48),
 	TypeNoPath:       {"NoPath", flagPassing, 2, 2 + MaxReason},
 	TypeWrite:        fixed("Write", flagLast|flagOrdered, 20),
