@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 
@@ -37,6 +38,36 @@ func TestPathsLeftOut(t *testing.T) {
 	l.agree(nodes[0], off, few)
 	l.talk(off, nodes[0]).tells("messages  socket: paths are off by the setting paths\n", 1)
 	l.talk(few, nodes[0], nodes[0]).tells("messages  path", 1, "messages  socket: this node has 1 paths, as many as max-paths lets it\n", 1)
+}
+
+// TestDescriptorsForPathsRunOut: a node that has too few for the paths of all connections
+// serves those over the link, and says why.
+func TestDescriptorsForPathsRunOut(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	host := l.host()
+	poor := l.member(host, "poor")
+	poor.prefix = []string{"/bin/sh", "-c", `ulimit -n 96; exec "$@"`, "sh"}
+	poor.start()
+	l.agree(host, poor)
+	talk := l.talk(poor, slices.Repeat([]*node{host}, 14)...)
+	eventually(t, stepLimit, "some connections have a path, and the others a reason", func() error {
+		if err := talk.once(); err != nil {
+			return fmt.Errorf("%w: %w", errGiveUp, err)
+		}
+		said, err := l.fabricd("why", "--admin", poor.adminSocket())
+		paths, without := strings.Count(said, "messages  path"), strings.Count(said, "descriptors\n")
+		if err == nil && (paths == 0 || without == 0 || paths+without != len(talk.conns)) {
+			err = fmt.Errorf("%d have a path, %d a reason:\n%s", paths, without, said)
+		}
+		return err
+	})
+	if err := talk.once(); err != nil {
+		t.Error(err)
+	}
+	if _, err := poor.status(); err != nil {
+		t.Errorf("the node serves its operators no more: %v", err)
+	}
 }
 
 // TestSharedMemoryLeftOut: with ^shm two applications of one node talk through it.
@@ -87,17 +118,25 @@ func (l *lab) talk(n *node, others ...*node) *conversation {
 	return talk
 }
 
+// once sends and receives a byte over each connection.
+func (c *conversation) once() error {
+	for _, conn := range c.conns {
+		if _, err := conn.Write([]byte("x")); err != nil {
+			return err
+		}
+		if _, err := conn.Read(make([]byte, 1)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // tells goes on until `fabricd why` contains each text as often as it is to.
 func (c *conversation) tells(textsAndCounts ...any) {
 	c.l.t.Helper()
 	eventually(c.l.t, stepLimit, "fabricd why tells the ways", func() error {
-		for _, conn := range c.conns {
-			if _, err := conn.Write([]byte("x")); err != nil {
-				return err
-			}
-			if _, err := conn.Read(make([]byte, 1)); err != nil {
-				return err
-			}
+		if err := c.once(); err != nil {
+			return err
 		}
 		said, err := c.l.fabricd("why", "--admin", c.at.adminSocket())
 		if err != nil {
