@@ -26,6 +26,7 @@ func (c *conn) refusePath(ours *wire.Path, why error) {
 	c.path.mu.Lock()
 	c.refuseLocked(ours, why)
 	c.path.mu.Unlock()
+	c.kick(false)
 	c.lastOfPath()
 }
 
@@ -63,6 +64,7 @@ func (c *conn) onNoPath(f wire.NoPath) {
 		c.sayNoPath(why)
 	}
 	p.mu.Unlock()
+	c.kick(false)
 	c.lastOfPath()
 }
 
@@ -90,10 +92,8 @@ func (c *conn) endPath() {
 	c.lastOfPath()
 }
 
-// lastOfPath sends what was queued, and has the link forget a connection that it knew
-// only for its path.
+// lastOfPath has the link forget a connection that it knew only for its path.
 func (c *conn) lastOfPath() {
-	c.kick(false)
 	select {
 	case <-c.ended:
 		if !c.hasPath() {
