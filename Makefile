@@ -16,7 +16,7 @@ SOAK       ?= 20
 SOAK_HEAVY ?= 5
 HEAVY      := cmd/fabric-bench cmd/fabricd fabric fabric/fabrictest internal/archtest internal/check \
               internal/conformance internal/driver internal/faults/inject internal/ipc internal/report internal/sim \
-              internal/transport/quic internal/transport/tcp membership membership/state membership/verdict
+              internal/transport/quic internal/transport/stream membership membership/state membership/verdict
 # Tests with real processes, namespaces and containers, which `make test` runs last,
 # two at a time: they wait more than they compute.
 ALONE      := internal/chaos internal/chaos/workload internal/deploytest internal/e2e internal/hostile

@@ -12,7 +12,7 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/faults/inject"
 	"github.com/fabricd/fabricd/internal/transport"
-	"github.com/fabricd/fabricd/internal/transport/tcp"
+	"github.com/fabricd/fabricd/internal/transport/stream"
 )
 
 // streams is TCP over the loopback interface. A cut holds back what has arrived:
@@ -68,12 +68,12 @@ func (s *streams) open(id transport.Identity, layer *inject.Layer) (transport.Pr
 		return nil, err
 	}
 	own := &plug{Listener: l, net: s, cut: make(map[*plug]bool)}
-	cfg := tcp.Config{Listener: l, Plaintext: s.plaintext, LowLatency: s.low,
+	cfg := stream.Config{Listener: l, Plaintext: s.plaintext,
 		ServerTLS: who.ServerTLS, ClientTLS: who.ClientTLS, Identify: who.Identify}
 	if layer != nil {
 		cfg.Listener, cfg.Dial = own, own.dial
 	}
-	p, err := tcp.New(cfg)
+	p, err := stream.New(cfg)
 	if err != nil {
 		return nil, errors.Join(err, l.Close())
 	}

@@ -54,7 +54,7 @@ var mayImport = map[string][]string{
 	"internal/transport/transporttest": {"internal/transport", "internal/bubble", "fabric/addr"},
 	"internal/transport/mem":           {"internal/transport", "fabric/addr"},
 	"internal/transport/quic":          {"internal/transport", "internal/guard", "internal/admission", "internal/logbound", "fabric/addr"},
-	"internal/transport/tcp":           {"internal/transport", "internal/guard", "internal/admission", "internal/logbound", "internal/spin", "internal/segment"},
+	"internal/transport/stream":        {"internal/transport", "internal/guard", "internal/admission", "internal/logbound"},
 
 	// The engine and its loops.
 	"internal/core": {"portmap", "rma", "fence", "internal/wire", "fabric/addr", "internal/status"},
@@ -74,12 +74,12 @@ var mayImport = map[string][]string{
 
 	// What joins the rooms.
 	"internal/daemon": {"internal/audit", "internal/guard", "internal/path", "internal/admission", "internal/logbound", "internal/driver", "membership", "membership/gossip", "membership/state", "membership/trust", "membership/verdict", "internal/ipc",
-		"internal/transport", "internal/transport/quic", "internal/transport/tcp", "internal/faults", "internal/faults/inject", "internal/faults/failpoint",
+		"internal/transport", "internal/transport/quic", "internal/transport/stream", "internal/faults", "internal/faults/inject", "internal/faults/failpoint",
 		"internal/segment", "internal/shm", "fabric/addr", "internal/status", "internal/yamlbound", "internal/printable", "internal/access"},
 	"internal/doctor": {"internal/daemon", "internal/ipc", "internal/shm", "internal/transport/quic", "membership/trust"},
 	"fabric/embed":    {"fabric", "internal/daemon", "internal/ipc", "fabric/addr"},
 	"fabric/fabrictest": {"fabric", "internal/driver", "internal/ipc", "internal/transport", "internal/transport/mem",
-		"internal/transport/quic", "internal/transport/tcp", "internal/faults", "internal/faults/inject", "internal/faults/failpoint", "fabric/addr"},
+		"internal/transport/quic", "internal/transport/stream", "internal/faults", "internal/faults/inject", "internal/faults/failpoint", "fabric/addr"},
 
 	// A run that breaks things on purpose: its log, its file, its judge.
 	"internal/history":  {"fabric/addr"},
@@ -139,10 +139,11 @@ func TestTestHelpersStayInTests(t *testing.T) {
 var foreign = map[string][]string{
 	// In the benchmark both are anchors, which it measures without us.
 	"github.com/quic-go/quic-go":      {"internal/transport/quic", "cmd/fabric-bench"},
+	"github.com/libp2p/go-yamux/v5":   {"internal/transport/stream"},
 	"github.com/hashicorp/memberlist": {"membership", "membership/gossip", "cmd/fabric-bench/internal/stock"},
 	"go.etcd.io/bbolt":                {"membership/state"},
 	"github.com/spf13/cobra":          {"cmd/fabricd", "cmd/fabric-bench"},
-	"golang.org/x/sys":                {"internal/shm", "internal/path", "internal/segment", "internal/chaos", "internal/transport/tcp", "cmd/fabric-bench"},
+	"golang.org/x/sys":                {"internal/shm", "internal/path", "internal/segment", "internal/chaos", "cmd/fabric-bench"},
 }
 
 func TestImportsPointOneWay(t *testing.T) {

@@ -13,8 +13,6 @@ import (
 
 	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/internal/transport"
-	"github.com/fabricd/fabricd/membership"
-	"github.com/fabricd/fabricd/membership/gossip"
 )
 
 func TestProvidersAreNamedOrLeftOut(t *testing.T) {
@@ -176,21 +174,7 @@ func TestANodeWithoutItsFirstProvider(t *testing.T) {
 	}
 }
 
-// A connection whose bytes do not arrive is given up when its link is, within the time in
-// which the profile has a silent node removed.
-func TestSocketsAreGivenUpWithTheirLink(t *testing.T) {
-	host, _ := testHost(t)
-	c := testConfig(t, RoleNode, "node")
-	d := &Daemon{cfg: c, memory: newConnMemory(c.Local.Quotas, shm.Limit, nil), state: host.state, log: zerolog.Nop()}
-	for profile, bound := range map[gossip.Profile]time.Duration{gossip.Fast: 2 * time.Second, gossip.Normal: 3 * time.Second} {
-		giveUp := giveUpAfter(membership.TimingOf(profile))
-		if got := tcpConfig(d, &handover{}, host.store, giveUp).UserTimeout; got != giveUp || giveUp <= 0 || giveUp > bound {
-			t.Errorf("%v: a connection is given up after %v, a link after %v, a node within %v", profile, got, giveUp, bound)
-		}
-	}
-}
-
-// Every provider has figures, and what it promises of encryption is what was set.
+// What a provider promises of encryption is what was set.
 func TestProvidersHaveAttributes(t *testing.T) {
 	host, _ := testHost(t)
 	for _, plaintext := range []bool{false, true} {
@@ -209,14 +193,8 @@ func TestProvidersHaveAttributes(t *testing.T) {
 		for _, p := range all {
 			t.Cleanup(func() { p.Close() })
 			a := transport.AttributesOf(p)
-			if a.Cost(64) <= 0 || a.Cost(1<<20) <= a.Cost(64) {
-				t.Errorf("%s costs %v for a message and %v for a transfer", p.Name(), a.Cost(64), a.Cost(1<<20))
-			}
 			if want := !(plaintext && p.Name() == "tcp"); a.Encrypted != want {
 				t.Errorf("%s with plaintext %v: encrypted %v", p.Name(), plaintext, a.Encrypted)
-			}
-			if tcp := p.Name() == "tcp"; a.Bulk != tcp || a.Failover != tcp || a.Datagrams == tcp {
-				t.Errorf("%s: %+v", p.Name(), a)
 			}
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/fabricd/fabricd/internal/faults"
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/internal/transport/quic"
-	"github.com/fabricd/fabricd/internal/transport/tcp"
+	"github.com/fabricd/fabricd/internal/transport/stream"
 	"github.com/fabricd/fabricd/membership/state"
 	"github.com/fabricd/fabricd/membership/trust"
 )
@@ -23,7 +23,7 @@ func (d *Daemon) openProviders(store *trust.Store, giveUp time.Duration) ([]tran
 		case "quic":
 			return d.openQUIC(store, 2*giveUp)
 		case "tcp":
-			return d.openTCP(store, giveUp)
+			return d.openTCP(store)
 		}
 		panic("BUG: daemon: no provider " + name)
 	})
@@ -51,8 +51,8 @@ func (d *Daemon) openQUIC(store *trust.Store, idle time.Duration) (transport.Pro
 	return d.links.provider(p, true), nil
 }
 
-func (d *Daemon) openTCP(store *trust.Store, giveUp time.Duration) (transport.Provider, error) {
-	p, err := tcp.New(tcpConfig(d, d.shared.provider(d.cfg.TCPPlaintext), store, giveUp))
+func (d *Daemon) openTCP(store *trust.Store) (transport.Provider, error) {
+	p, err := stream.New(streamConfig(d, d.shared.provider(), store))
 	if err != nil {
 		d.shared.other = nil
 		return nil, err
@@ -78,26 +78,19 @@ func identify(cs tls.ConnectionState) (transport.Identity, error) {
 	return transport.Identity{Cluster: id.Cluster, Node: id.Node, Host: id.Host, Key: id.Key, Until: id.NotAfter}, err
 }
 
-// tcpConfig returns how the TCP provider of d accepts and whom it trusts. A
-// connection whose bytes do not arrive for giveUp has lost its way: as the engine gives
-// up a silent link, but for each connection of the link.
-func tcpConfig(d *Daemon, shared *handover, store *trust.Store, giveUp time.Duration) tcp.Config {
+// streamConfig returns how the TCP provider of d accepts and whom it trusts.
+func streamConfig(d *Daemon, shared *handover, store *trust.Store) stream.Config {
 	if d.cfg.TCPPlaintext {
 		d.log.Warn().Str("op", "provider").Msg("tcp-plaintext is set: links over tcp go without TLS, and only to nodes that have it set too")
 	}
-	if d.cfg.LinkLatency == "low" && d.cfg.EnableFaults {
-		d.log.Warn().Str("op", "provider").Msg("link-latency is low, which does nothing with enable-faults: links are behind what can break them, and nobody looks at their sockets")
-	}
-	return tcp.Config{
-		Listener:    shared,
-		ServerTLS:   func() *tls.Config { return store.ServerTLS() },
-		ClientTLS:   func() *tls.Config { return store.ClientTLS(nil) },
-		Identify:    identify,
-		Plaintext:   d.cfg.TCPPlaintext,
-		UserTimeout: giveUp,
-		LowLatency:  d.cfg.LinkLatency == "low",
+	return stream.Config{
+		Listener:  shared,
+		ServerTLS: func() *tls.Config { return store.ServerTLS() },
+		ClientTLS: func() *tls.Config { return store.ClientTLS(nil) },
+		Identify:  identify,
+		Plaintext: d.cfg.TCPPlaintext,
 		// What few connections may keep, few links may too.
-		LaneWindow:    min(2<<20, d.memory.window()/2),
+		LaneWindow:    min(8<<20, d.memory.window()),
 		SessionWindow: d.memory.window(),
 
 		Known:   d.known.has,

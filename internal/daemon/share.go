@@ -13,7 +13,7 @@ import (
 	"github.com/fabricd/fabricd/internal/admission"
 	"github.com/fabricd/fabricd/internal/logbound"
 	"github.com/fabricd/fabricd/internal/path"
-	"github.com/fabricd/fabricd/internal/transport/tcp"
+	"github.com/fabricd/fabricd/internal/transport/stream"
 	"github.com/fabricd/fabricd/membership"
 )
 
@@ -38,11 +38,9 @@ func newShare(l net.Listener, log zerolog.Logger, refused func()) *share {
 	return &share{Listener: l, paths: newHandover(l, log, refused)}
 }
 
-// provider makes the provider's side, before the first Accept. plaintext says that
-// connections without TLS are for it too.
-func (s *share) provider(plaintext bool) *handover {
+// provider makes the provider's side, before the first Accept.
+func (s *share) provider() *handover {
 	s.other = newHandover(s.Listener, s.paths.log, s.paths.refused)
-	s.other.plaintext = plaintext
 	return s.other
 }
 
@@ -68,12 +66,11 @@ func (s *share) Accept() (net.Conn, error) {
 
 // A handover is another side than membership's: a listener of what changes hands.
 type handover struct {
-	addr      net.Addr
-	plaintext bool
-	conns     chan net.Conn
-	refused   func()
-	log       zerolog.Logger
-	lines     *logbound.Summary
+	addr    net.Addr
+	conns   chan net.Conn
+	refused func()
+	log     zerolog.Logger
+	lines   *logbound.Summary
 
 	once sync.Once
 	done chan struct{} // closed by Close
@@ -260,7 +257,7 @@ func (s *share) sideOf(b []byte) (to *handover, enough bool) {
 	if s.other == nil {
 		return nil, true
 	}
-	ours, enough := forProvider(b, s.other.plaintext)
+	ours, enough := forProvider(b)
 	if ours {
 		return s.other, true
 	}
@@ -270,13 +267,13 @@ func (s *share) sideOf(b []byte) (to *handover, enough bool) {
 // forProvider reports whether a connection that begins with b is for the TCP
 // provider, or else whether b is enough to know that it is not. What is no
 // ClientHello in one record is not.
-func forProvider(b []byte, plaintext bool) (ours, enough bool) {
+func forProvider(b []byte) (ours, enough bool) {
 	const recordHeader, handshake = 5, 22
 	switch {
 	case len(b) == 0:
 		return false, false
 	case b[0] != handshake:
-		return plaintext && b[0] == tcp.PlaintextFirst, true
+		return false, true
 	case len(b) < recordHeader:
 		return false, false
 	}
@@ -287,12 +284,7 @@ func forProvider(b []byte, plaintext bool) (ours, enough bool) {
 	if len(b) < recordHeader+n {
 		return false, false
 	}
-	for _, name := range alpn(b[recordHeader : recordHeader+n]) {
-		if name == tcp.ALPN || name == tcp.BulkALPN {
-			return true, true
-		}
-	}
-	return false, true
+	return slices.Contains(alpn(b[recordHeader:recordHeader+n]), stream.ALPN), true
 }
 
 // alpn returns the protocol names in a ClientHello (RFC 8446 4.1.2, RFC 7301),

@@ -11,7 +11,7 @@ import (
 
 	"github.com/fabricd/fabricd/internal/faults"
 	"github.com/fabricd/fabricd/internal/faults/inject"
-	"github.com/fabricd/fabricd/internal/transport/tcp"
+	"github.com/fabricd/fabricd/internal/transport/stream"
 )
 
 // TestControlRulesLeaveSessionsAlone: a rule on the control plane is for control
@@ -39,7 +39,7 @@ func TestControlRulesLeaveSessionsAlone(t *testing.T) {
 			layer := inject.New(plane)
 			defer layer.Close()
 			s := newShare(inner, zerolog.Nop(), func() {})
-			s.provider(false)
+			s.provider()
 			control := layer.Listener(s, faults.Control) // as the daemon does
 			defer control.Close()
 			go func() { // until control is closed
@@ -58,7 +58,7 @@ func TestControlRulesLeaveSessionsAlone(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer c.Close()
-			if _, err := c.Write(clientHello(t, tcp.ALPN)); err != nil {
+			if _, err := c.Write(clientHello(t, stream.ALPN)); err != nil {
 				t.Fatal(err)
 			}
 			handed, err := s.other.Accept()
@@ -85,7 +85,7 @@ func TestHalfOpenControlIsRefused(t *testing.T) {
 	layer := inject.New(plane)
 	defer layer.Close()
 	s := newShare(inner, zerolog.Nop(), func() {})
-	s.provider(false)
+	s.provider()
 	control := layer.Listener(s, faults.Control)
 	defer control.Close()
 	c, err := net.Dial("tcp", inner.Addr().String())

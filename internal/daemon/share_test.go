@@ -12,7 +12,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/fabricd/fabricd/internal/transport/tcp"
+	"github.com/fabricd/fabricd/internal/transport/stream"
 	"github.com/fabricd/fabricd/membership"
 )
 
@@ -36,26 +36,22 @@ func clientHello(t testing.TB, alpn ...string) []byte {
 }
 
 func TestForProvider(t *testing.T) {
-	control, link := clientHello(t, "fabricd-control/1"), clientHello(t, tcp.ALPN)
+	control, link := clientHello(t, "fabricd-control/1"), clientHello(t, stream.ALPN)
 	for name, c := range map[string]struct {
 		b            []byte
-		plaintext    bool
 		ours, enough bool
 	}{
-		"nothing":            {nil, true, false, false},
-		"a session":          {link, false, true, true},
-		"a bulk connection":  {clientHello(t, tcp.BulkALPN), false, true, true},
-		"half a session":     {link[:len(link)/2], false, false, false},
-		"three bytes":        {link[:3], false, false, false},
-		"control":            {control, false, false, true},
-		"no protocol":        {clientHello(t), false, false, true},
-		"plaintext":          {[]byte("f"), true, true, true},
-		"plaintext, not set": {[]byte("f"), false, false, true},
-		"HTTP":               {[]byte("GET / HTTP/1.1"), true, false, true},
-		"an enormous record": {[]byte{22, 3, 1, 0xff, 0xff}, false, false, true},
-		"an empty record":    {[]byte{22, 3, 1, 0, 0}, false, false, true},
+		"nothing":            {nil, false, false},
+		"a session":          {link, true, true},
+		"half a session":     {link[:len(link)/2], false, false},
+		"three bytes":        {link[:3], false, false},
+		"control":            {control, false, true},
+		"no protocol":        {clientHello(t), false, true},
+		"HTTP":               {[]byte("GET / HTTP/1.1"), false, true},
+		"an enormous record": {[]byte{22, 3, 1, 0xff, 0xff}, false, true},
+		"an empty record":    {[]byte{22, 3, 1, 0, 0}, false, true},
 	} {
-		if ours, enough := forProvider(c.b, c.plaintext); ours != c.ours || enough != c.enough {
+		if ours, enough := forProvider(c.b); ours != c.ours || enough != c.enough {
 			t.Errorf("%s: %v, %v; want %v, %v", name, ours, enough, c.ours, c.enough)
 		}
 	}
@@ -65,10 +61,10 @@ func TestForProvider(t *testing.T) {
 }
 
 func FuzzForProvider(f *testing.F) {
-	f.Add(clientHello(f, tcp.ALPN), false)
-	f.Add(clientHello(f, "other"), true)
-	f.Fuzz(func(t *testing.T, b []byte, plaintext bool) {
-		ours, enough := forProvider(b, plaintext)
+	f.Add(clientHello(f, stream.ALPN))
+	f.Add(clientHello(f, "other"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		ours, enough := forProvider(b)
 		if ours && !enough {
 			t.Error("it is known to be ours, but not enough is known")
 		}
@@ -85,7 +81,7 @@ func TestShare(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := newShare(l, zerolog.Nop(), func() {})
-	s.provider(true)
+	s.provider()
 	defer s.Close()
 	say := func(p []byte) net.Conn {
 		c, err := net.Dial("tcp", l.Addr().String())
@@ -104,8 +100,7 @@ func TestShare(t *testing.T) {
 		ours bool
 	}{
 		{"control", clientHello(t, "fabricd-control/1"), false},
-		{"session", clientHello(t, tcp.ALPN), true},
-		{"plaintext", []byte("fabricTB"), true},
+		{"session", clientHello(t, stream.ALPN), true},
 		{"stranger", []byte("GET / HTTP/1.1"), false},
 	} {
 		dialed := say(c.p)
@@ -142,7 +137,7 @@ func TestShare(t *testing.T) {
 	}
 	// What nobody accepts is closed, before the end of the provider and behind it.
 	for i, close := range []func(){func() {}, func() { s.other.Close() }} {
-		dialed := say([]byte("fabricTB"))
+		dialed := say(clientHello(t, stream.ALPN))
 		c, err := s.Accept()
 		if err != nil {
 			t.Fatal(err)
@@ -176,7 +171,7 @@ func TestConnectionsThatNobodyTakesAreSummedUp(t *testing.T) {
 	}
 	defer l.Close()
 	s := newShare(l, zerolog.New(&out), func() { refused++ })
-	s.provider(true)
+	s.provider()
 	const more = 1000
 	for range handedMax + more {
 		c, peer := net.Pipe()

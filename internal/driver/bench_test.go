@@ -28,15 +28,11 @@ var benchProviders = map[string]func(testing.TB) (a, b transport.Provider){
 	},
 	"tcp": func(t testing.TB) (a, b transport.Provider) {
 		q := newQuicker(t)
-		return q.overTCP(0, false, false), q.overTCP(1, false, false)
+		return q.overTCP(0, false), q.overTCP(1, false)
 	},
 	"tcp-plain": func(t testing.TB) (a, b transport.Provider) {
 		q := newQuicker(t)
-		return q.overTCP(0, true, false), q.overTCP(1, true, false)
-	},
-	"tcp-low": func(t testing.TB) (a, b transport.Provider) {
-		q := newQuicker(t)
-		return q.overTCP(0, true, true), q.overTCP(1, true, true)
+		return q.overTCP(0, true), q.overTCP(1, true)
 	},
 	"mem": func(t testing.TB) (a, b transport.Provider) {
 		hub := mem.NewHub(mem.Config{})

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/internal/transport"
-	"github.com/fabricd/fabricd/internal/transport/tcp"
+	"github.com/fabricd/fabricd/internal/transport/stream"
 )
 
 // A streamNet is a chaosNet of TCP over streams in memory.
@@ -28,7 +28,7 @@ func (n streamNet) provider(i int) (transport.Provider, error) {
 		return nil, err
 	}
 	config, identify := n.quicker.member(i)
-	return tcp.New(tcp.Config{Listener: l, ServerTLS: config, ClientTLS: config, Identify: identify, Plaintext: n.plaintext,
+	return stream.New(stream.Config{Listener: l, ServerTLS: config, ClientTLS: config, Identify: identify, Plaintext: n.plaintext,
 		Dial: func(ctx context.Context, to string) (net.Conn, error) { return n.Dial(ctx, packetHost(i), to) }})
 }
 

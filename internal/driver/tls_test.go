@@ -14,7 +14,7 @@ import (
 
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/internal/transport/quic"
-	"github.com/fabricd/fabricd/internal/transport/tcp"
+	"github.com/fabricd/fabricd/internal/transport/stream"
 )
 
 // A quicker makes providers over QUIC and TCP that trust each other's certificates,
@@ -69,9 +69,9 @@ func (q *quicker) provider(i int, conn net.PacketConn) transport.Provider {
 }
 
 // overTCP is provider over TCP, at a loopback socket.
-func (q *quicker) overTCP(i int, plaintext, low bool) transport.Provider {
+func (q *quicker) overTCP(i int, plaintext bool) transport.Provider {
 	config, identify := q.member(i)
-	p, err := tcp.New(tcp.Config{Address: "127.0.0.1:0", ServerTLS: config, ClientTLS: config, Identify: identify, Plaintext: plaintext, LowLatency: low})
+	p, err := stream.New(stream.Config{Address: "127.0.0.1:0", ServerTLS: config, ClientTLS: config, Identify: identify, Plaintext: plaintext})
 	if err != nil {
 		q.t.Fatal(err)
 	}

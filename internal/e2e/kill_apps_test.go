@@ -380,16 +380,11 @@ var passing = []string{
 	// Who looks whether another node lives opens a control connection to it:
 	// membership has no goroutine for an application.
 	"github.com/fabricd/fabricd/membership",
-	// A link's connection for large transfers comes when it is first needed.
-	"github.com/fabricd/fabricd/internal/transport/tcp.(*bulk).read-fm",
+	// A lane over TCP that is being written, or has just ended.
+	"github.com/fabricd/fabricd/internal/transport/stream.(*session).spawn.func1",
 }
 
-// A link over TCP has at most one goroutine that sends what a hurried writer has left, from
-// when somebody first was in a hurry there, which may be on one node and not on the other.
-const (
-	hurried = "github.com/fabricd/fabricd/internal/transport/tcp.(*session).flushAll-fm"
-	control = "github.com/fabricd/fabricd/internal/driver.(*link).start.func2" // each link's one
-)
+const control = "github.com/fabricd/fabricd/internal/driver.(*link).start.func2" // each link's one
 
 func passes(name string) bool {
 	return slices.ContainsFunc(passing, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
@@ -408,12 +403,8 @@ func compareGoroutines(t *testing.T, hit, spared *node) {
 		if got[name] != want[name] {
 			t.Logf("%d goroutines in %s, %d on the node that nothing was killed on", got[name], name, want[name])
 		}
-		most := want[name]
-		if name == hurried {
-			most = got[control]
-		}
-		if strings.HasPrefix(name, ours) && got[name] > most && !passes(name) {
-			t.Errorf("%d goroutines in %s, want %d as on the node that nothing was killed on", got[name], name, most)
+		if strings.HasPrefix(name, ours) && got[name] > want[name] && !passes(name) {
+			t.Errorf("%d goroutines in %s, want %d as on the node that nothing was killed on", got[name], name, want[name])
 		}
 	}
 	if got[control] != want[control] || got[control] < 2 {

@@ -106,7 +106,7 @@ var barTests = map[scenario.Row][]string{
 		"internal/ipc TestEpochsCannotBeWrittenByTheApplication",
 		"internal/hostile TestDescriptorsByTheHundred", "internal/hostile TestQuotas"},
 	"S4": {"internal/hostile TestDecodersStayInTheirBudget", "internal/hostile TestDecodersOfTextStayInTheirBudget",
-		"internal/ipc TestDecoderStaysInItsBudget", "internal/transport/tcp TestDecodersStayInTheirBudget",
+		"internal/ipc TestDecoderStaysInItsBudget", "internal/transport/stream TestDecodersStayInTheirBudget",
 		"membership/control TestDecoderStaysInItsBudget", "membership/state TestReadBoltStaysInItsBudget"},
 	"S5": {"internal/hostile TestUnprivilegedProcess", "internal/hostile TestRootOfANamespaceIsNoAdmin",
 		"internal/daemon TestPrivilegedPortsAreForConfiguredUsers"},

@@ -289,11 +289,6 @@ var All = []Mutant{
 		Old: "n == 0 || b.flow.Unread() > 0 || ", New: "n == 0 || ",
 	},
 	{
-		Name: "left-behind", What: "what has come before the bytes that it follows is shown to nobody once these are taken",
-		File: "internal/transport/tcp/lane_recv.go", By: "./internal/transport/tcp",
-		Old: " || n > 0 && l.isBehind() {", New: " {",
-	},
-	{
 		Name: "persisted-not-committed", What: "the lease table is said to be on disk and is not",
 		File: "membership/disk.go", By: "./membership",
 		Old: "	if d.commit(writes) == nil {\n", New: "	if true {\n",

@@ -1,0 +1,196 @@
+package stream
+
+import (
+	"encoding/binary"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+)
+
+// A meteredConn counts the bytes of a connection. While records is set it gives TLS
+// one record at a time, so that what follows the last one is left for others.
+type meteredConn struct {
+	net.Conn
+	sent, received atomic.Uint64
+
+	records bool
+	left    int // of a record, behind its header
+}
+
+// recordHeader is the length of the header of a TLS record, of which the last two
+// bytes are the length of the rest (RFC 8446 5.1).
+const recordHeader = 5
+
+func (c *meteredConn) Read(p []byte) (n int, err error) {
+	switch {
+	case !c.records:
+		n, err = c.Conn.Read(p)
+	case c.left > 0:
+		n, err = c.Conn.Read(p[:min(len(p), c.left)])
+		c.left -= n
+	case len(p) < recordHeader:
+		return 0, io.ErrShortBuffer
+	default:
+		if n, err = io.ReadFull(c.Conn, p[:recordHeader]); err == nil {
+			c.left = int(binary.BigEndian.Uint16(p[3:]))
+		}
+	}
+	c.received.Add(uint64(n))
+	return n, err
+}
+
+func (c *meteredConn) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	c.sent.Add(uint64(n))
+	return n, err
+}
+
+// Of a yamux frame's header: version, type, flags, stream, length.
+const (
+	muxHeader   = 12
+	muxData     = 0 // type: length bytes follow
+	muxWindow   = 1 // type: the last that is about a stream
+	muxSYN      = 1 // flag: the stream is new
+	controlID   = 1 // the first stream of the dialer
+	frameCost   = 64
+	sendBacklog = 256 // lanes that the peer has not acknowledged yet
+)
+
+// A muxConn is the connection below yamux. It follows the frames that come and holds
+// the peer to its number of lanes; it stops reading while too much waits to be read.
+// yamux knows neither bound of a whole session.
+type muxConn struct {
+	net.Conn              // TLS, or what it wraps
+	raw      *meteredConn // what it wraps
+	window   int          // bytes
+	lanesMax int
+	ended    <-chan struct{} // the session has
+
+	head [muxHeader]byte
+	have int    // bytes of head
+	skip uint32 // bytes of the frame that are still to come
+
+	mu     sync.Mutex // guards the fields below
+	lanes  map[uint32]*waiting
+	unread int
+	room   chan struct{} // holds a token when unread became less
+}
+
+// A waiting is what a lane holds that was not read, in bytes; cost is what its frames
+// take beside.
+type waiting struct {
+	bytes, cost int
+	lane        *recvLane // nil until it was accepted
+}
+
+// Read implements net.Conn for yamux.
+func (c *muxConn) Read(p []byte) (int, error) {
+	for c.full() {
+		select {
+		case <-c.room:
+		case <-c.ended:
+			return 0, net.ErrClosed
+		}
+	}
+	n, err := c.Conn.Read(p)
+	if bad := c.follow(p[:n]); bad != nil {
+		return 0, bad
+	}
+	return n, err
+}
+
+// Close implements net.Conn for yamux: at once, without TLS's goodbye, which may have
+// to wait.
+func (c *muxConn) Close() error { return c.raw.Conn.Close() }
+
+func (c *muxConn) full() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.unread > c.window
+}
+
+// follow notes the frames in p.
+func (c *muxConn) follow(p []byte) error {
+	for len(p) > 0 {
+		if c.skip > 0 {
+			k := min(len(p), int(c.skip))
+			p = p[k:]
+			c.skip -= uint32(k)
+			continue
+		}
+		k := copy(c.head[c.have:], p)
+		p = p[k:]
+		if c.have += k; c.have < muxHeader {
+			return nil
+		}
+		c.have = 0
+		if err := c.begin(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// begin notes the frame of head.
+func (c *muxConn) begin() error {
+	id := binary.BigEndian.Uint32(c.head[4:])
+	if c.head[1] == muxData {
+		c.skip = binary.BigEndian.Uint32(c.head[8:])
+	}
+	if id == controlID || c.head[1] > muxWindow {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.head[3]&muxSYN != 0 && c.lanes[id] == nil {
+		if len(c.lanes) >= c.lanesMax {
+			return violation("more than %d lanes", c.lanesMax)
+		}
+		c.lanes[id] = &waiting{}
+	}
+	if w := c.lanes[id]; w != nil && c.skip > 0 {
+		w.bytes += int(c.skip)
+		w.cost += frameCost
+		c.unread += int(c.skip) + frameCost
+	}
+	return nil
+}
+
+// took notes that n bytes of a lane were read.
+func (c *muxConn) took(id uint32, n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	w := c.lanes[id]
+	if w == nil {
+		return
+	}
+	w.bytes -= n
+	c.unread -= n
+	if w.bytes == 0 {
+		c.unread -= w.cost
+		w.cost = 0
+	}
+	c.signal()
+}
+
+// forget notes that a lane is over. It reports whether it was not before.
+func (c *muxConn) forget(id uint32) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	w := c.lanes[id]
+	if w != nil {
+		delete(c.lanes, id)
+		c.unread -= w.bytes + w.cost
+		c.signal()
+	}
+	return w != nil
+}
+
+// signal wakes Read. mu is held.
+func (c *muxConn) signal() {
+	select {
+	case c.room <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,101 @@
+package stream
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"syscall"
+
+	"github.com/libp2p/go-yamux/v5"
+
+	"github.com/fabricd/fabricd/internal/logbound"
+	"github.com/fabricd/fabricd/internal/transport"
+)
+
+// maxReason bounds the reason of a session's end, in bytes.
+const maxReason = 256
+
+// bounded returns reason as it may be printed, whichever peer wrote it, cut to maxReason
+// bytes at a boundary between characters.
+func bounded(reason string) string {
+	if reason = logbound.Text(reason); len(reason) > maxReason {
+		reason = reason[:maxReason]
+	}
+	return strings.ToValidUTF8(reason, "")
+}
+
+// violation returns the end of a session whose peer broke the protocol.
+func violation(format string, args ...any) *transport.CloseError {
+	return &transport.CloseError{Code: transport.CodeProtocol, Reason: bounded(fmt.Sprintf(format, args...))}
+}
+
+// closeError translates what ended a connection into the end of its session.
+// That the peer is gone without a goodbye is a reset: its kernel says that the
+// process does not have the connection any more.
+func closeError(err error) *transport.CloseError {
+	if own, ok := errors.AsType[*transport.CloseError](err); ok {
+		return own
+	}
+	switch {
+	case errors.Is(err, syscall.ETIMEDOUT), errors.Is(err, yamux.ErrConnectionWriteTimeout):
+		return &transport.CloseError{Timeout: true}
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.ErrClosedPipe),
+		errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		return &transport.CloseError{Reset: true}
+	}
+	return tlsError(err)
+}
+
+// refusedByPeer is Go's word for an alert that the peer has sent.
+const refusedByPeer = "remote error"
+
+// unknownAuthority is the text of the alert unknown_ca (RFC 8446 6.2).
+const unknownAuthority = "unknown certificate authority"
+
+// tlsError translates an error of TLS. It tells the peer only an alert, which
+// has a text of its own.
+func tlsError(err error) *transport.CloseError {
+	c := &transport.CloseError{Code: transport.CodeProtocol, Reason: bounded(err.Error())}
+	op, isOp := errors.AsType[*net.OpError](err)
+	_, unverified := errors.AsType[*tls.CertificateVerificationError](err)
+	_, unknown := errors.AsType[x509.UnknownAuthorityError](err)
+	switch {
+	case isOp && op.Op == refusedByPeer:
+		c.Remote = true
+		c.Reason = bounded("refused by peer: " + op.Err.Error())
+		if strings.Contains(op.Err.Error(), unknownAuthority) {
+			c.Code = transport.CodeWrongCluster
+		}
+	case unverified && unknown:
+		c.Code = transport.CodeWrongCluster
+	}
+	return c
+}
+
+// A causedError is a CloseError with what led to it in its chain.
+type causedError struct {
+	*transport.CloseError
+	cause error
+}
+
+func (e *causedError) Unwrap() []error { return []error{e.CloseError, e.cause} }
+
+// explain adds the contract's CloseError to an error of a handshake.
+func explain(err error) error {
+	if _, ok := errors.AsType[*transport.CloseError](err); ok {
+		return err
+	}
+	return &causedError{closeError(err), err}
+}
+
+// refusal returns how a session ends whose peer Identify refuses.
+func refusal(err error) *transport.CloseError {
+	if end, ok := errors.AsType[*transport.CloseError](err); ok {
+		return &transport.CloseError{Code: end.Code, Reason: bounded(end.Reason)}
+	}
+	return &transport.CloseError{Code: transport.CodeWrongCluster, Reason: bounded(err.Error())}
+}

@@ -1,0 +1,92 @@
+package stream
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+
+	"github.com/fabricd/fabricd/internal/transport"
+)
+
+// What a frame is, numbers on the wire: never renumber or reuse one. HELLO, and CLOSE
+// instead of it, come before yamux; the others, and CLOSE, on the control stream.
+const (
+	typeHello    = 1 // version from and to, flags, bytes; lanes that the peer may have open, 4 bytes
+	typeClose    = 2 // code, 8 bytes; the reason
+	typeOver     = 3 // how many of the peer's lanes are over, 8 bytes
+	typeDatagram = 4 // one datagram
+)
+
+const (
+	version       = 1
+	flagPlaintext = 1 // of HELLO
+	helloLen      = 7
+	frameHeader   = 3 // type; length of what follows, 2 bytes
+	maxBody       = transport.MaxDatagram
+)
+
+// appendFrame appends a frame of the type to b.
+func appendFrame(b []byte, kind byte, body []byte) []byte {
+	b = append(b, kind)
+	b = binary.BigEndian.AppendUint16(b, uint16(len(body)))
+	return append(b, body...)
+}
+
+// appendClose appends a CLOSE to b.
+func appendClose(b []byte, why *transport.CloseError) []byte {
+	return appendFrame(b, typeClose, append(binary.BigEndian.AppendUint64(nil, why.Code), why.Reason...))
+}
+
+// readFrame reads a frame into buf, which has room for the largest, and checks the
+// length of its body.
+func readFrame(r io.Reader, buf []byte) (kind byte, body []byte, err error) {
+	if _, err := io.ReadFull(r, buf[:frameHeader]); err != nil {
+		return 0, nil, err
+	}
+	kind = buf[0]
+	n := int(binary.BigEndian.Uint16(buf[1:]))
+	fits := false
+	switch kind {
+	case typeHello:
+		fits = n == helloLen
+	case typeClose:
+		fits = n >= 8 && n <= 8+maxReason
+	case typeOver:
+		fits = n == 8
+	case typeDatagram:
+		fits = n <= transport.MaxDatagram
+	}
+	if !fits {
+		return 0, nil, violation("malformed frame: type %d with %d bytes", kind, n)
+	}
+	_, err = io.ReadFull(r, buf[:n])
+	return kind, buf[:n], err
+}
+
+// parseClose returns the end of a session of which the peer said so.
+func parseClose(body []byte) *transport.CloseError {
+	return &transport.CloseError{Remote: true, Code: binary.BigEndian.Uint64(body), Reason: bounded(string(body[8:]))}
+}
+
+// A hello is what an end says of itself.
+type hello struct {
+	from, to  uint8 // versions that it speaks
+	plaintext bool
+	lanes     uint32 // that its peer may have open
+}
+
+func (h hello) appendTo(b []byte) []byte {
+	body := []byte{h.from, h.to, 0}
+	if h.plaintext {
+		body[2] = flagPlaintext
+	}
+	return appendFrame(b, typeHello, binary.BigEndian.AppendUint32(body, h.lanes))
+}
+
+func parseHello(body []byte) (hello, error) {
+	h := hello{from: body[0], to: body[1], plaintext: body[2] == flagPlaintext, lanes: binary.BigEndian.Uint32(body[3:])}
+	if h.from > h.to || body[2]&^flagPlaintext != 0 || h.lanes == 0 || h.lanes > maxLanes {
+		return h, fmt.Errorf("malformed HELLO % x", body)
+	}
+	return h, nil
+}

@@ -1,0 +1,102 @@
+package stream
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/transport"
+)
+
+// establish makes a session of a connection, within ctx.
+func (p *Provider) establish(ctx context.Context, c net.Conn, dialed bool) (*session, error) {
+	raw := &meteredConn{Conn: c, records: p.cfg.Plaintext}
+	conn := tls.Server(raw, p.cfg.serverTLS())
+	if dialed {
+		cfg, err := p.cfg.clientTLS()
+		if err != nil {
+			return nil, err
+		}
+		conn = tls.Client(raw, cfg)
+	}
+	if err := conn.HandshakeContext(ctx); err != nil {
+		return nil, explain(err)
+	}
+	id, peer, err := p.greet(conn)
+	if err != nil {
+		return nil, err
+	}
+	var inner net.Conn = conn
+	if p.cfg.Plaintext {
+		raw.records = false
+		inner = raw
+	}
+	s, err := newSession(ctx, p, raw, inner, dialed, peer.lanes)
+	if err != nil {
+		return nil, explain(err)
+	}
+	s.id = id
+	return s, nil
+}
+
+// greet exchanges hellos on a connection whose TLS handshake is over. A
+// client's is over before the server has looked at its certificate: only the
+// server's hello says that the client is welcome.
+func (p *Provider) greet(conn *tls.Conn) (id transport.Identity, peer hello, err error) {
+	state := conn.ConnectionState()
+	if state.NegotiatedProtocol != ALPN {
+		return id, peer, &transport.CloseError{Code: transport.CodeVersion, Reason: "the other end does not speak " + ALPN}
+	}
+	if id, err = p.cfg.Identify(state); err != nil {
+		return id, peer, refuse(conn, refusal(err))
+	}
+	own := hello{from: version, to: version, plaintext: p.cfg.Plaintext, lanes: uint32(p.cfg.MaxLanes)}
+	if _, err = conn.Write(own.appendTo(nil)); err != nil {
+		return id, peer, explain(err)
+	}
+	kind, body, err := readFrame(conn, make([]byte, maxBody))
+	switch {
+	case err != nil:
+		return id, peer, explain(err)
+	case kind == typeClose:
+		return id, peer, parseClose(body)
+	case kind != typeHello:
+		return id, peer, refuse(conn, violation("malformed frame: type %d instead of HELLO", kind))
+	}
+	if peer, err = parseHello(body); err != nil {
+		return id, peer, refuse(conn, violation("%v", err))
+	}
+	if version < peer.from || peer.to < version {
+		return id, peer, refuse(conn, &transport.CloseError{Code: transport.CodeVersion,
+			Reason: fmt.Sprintf("peer speaks versions %d to %d, not %d", peer.from, peer.to, version)})
+	}
+	if peer.plaintext != p.cfg.Plaintext {
+		return id, peer, refuse(conn, p.disagree(conn))
+	}
+	return id, peer, nil
+}
+
+// disagree refuses a peer of which only one end allows plaintext. Neither the one
+// that wants TLS nor the one that was told to do without gets the other by default.
+func (p *Provider) disagree(conn *tls.Conn) *transport.CloseError {
+	with, without := conn.LocalAddr(), conn.RemoteAddr()
+	if !p.cfg.Plaintext {
+		with, without = without, with
+	}
+	return &transport.CloseError{Code: transport.CodeVersion,
+		Reason: bounded(fmt.Sprintf("plaintext is set at %v and not at %v: both ends must have the same setting", with, without))}
+}
+
+// refuse tells the peer why and returns it. The peer has a moment to read it:
+// a close with bytes unread resets the connection.
+func refuse(conn *tls.Conn, why *transport.CloseError) error {
+	if _, err := conn.Write(appendClose(nil, why)); err == nil {
+		// What the peer still says does not matter.
+		_ = conn.SetReadDeadline(time.Now().Add(lingerTime))
+		_, _ = io.Copy(io.Discard, conn)
+	}
+	return why
+}

@@ -1,0 +1,450 @@
+package stream
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/libp2p/go-yamux/v5"
+
+	"github.com/fabricd/fabricd/internal/guard"
+	"github.com/fabricd/fabricd/internal/transport"
+)
+
+const (
+	// datagramQueue bounds the datagrams that wait for ReceiveDatagram, and those that
+	// wait to be sent. Further ones are dropped.
+	datagramQueue = 128
+	// lingerTime is how long a closed session waits for the peer to take the news.
+	lingerTime = 100 * time.Millisecond
+	// writeTimeout is how long yamux waits for a write to the connection: longer than
+	// the engine takes to give up a silent link.
+	writeTimeout = time.Minute
+)
+
+// A session is one connection with yamux on it. Its goroutines are run, which writes
+// control frames, one that reads them, one that accepts lanes, the three of yamux, and
+// for each lane that is being written or has just ended one more; run waits for all.
+type session struct {
+	p             *Provider
+	id            transport.Identity
+	local, remote string
+	lanesMax      uint64 // open at the peer
+
+	conn    *muxConn
+	mux     *yamux.Session
+	control *yamux.Stream
+
+	ctx    context.Context // ends with the session
+	cancel context.CancelFunc
+	done   <-chan struct{} // of ctx
+
+	datagrams chan []byte
+	arrival   chan struct{} // holds a token when AcceptLane should look
+	wake      chan struct{} // holds a token when run should look
+
+	workMu sync.Mutex // guards over, and that nothing is added to work afterwards
+	over   bool
+	work   sync.WaitGroup
+
+	mu        sync.Mutex // guards the fields below
+	err       *transport.CloseError
+	out       []byte      // datagrams that wait to be written, as frames
+	outgoing  int         // how many they are
+	queue     []*recvLane // not accepted yet
+	ended     uint64      // lanes of the peer that are over
+	endedTold uint64
+	opened    uint64        // lanes opened here
+	openedMax uint64        // how many may be: those that are over and lanesMax
+	placeFree chan struct{} // closed and replaced when openedMax grows
+}
+
+// newSession returns a session over inner, whose ends have said hello.
+func newSession(ctx context.Context, p *Provider, raw *meteredConn, inner net.Conn, dialed bool, lanes uint32) (*session, error) {
+	s := &session{
+		p: p, local: raw.LocalAddr().String(), remote: raw.RemoteAddr().String(), lanesMax: uint64(lanes), openedMax: uint64(lanes),
+		datagrams: make(chan []byte, datagramQueue), arrival: make(chan struct{}, 1), wake: make(chan struct{}, 1),
+		placeFree: make(chan struct{}),
+	}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.done = s.ctx.Done()
+	s.conn = &muxConn{Conn: inner, raw: raw, window: p.cfg.SessionWindow, lanesMax: p.cfg.MaxLanes, ended: s.done,
+		lanes: make(map[uint32]*waiting), room: make(chan struct{}, 1)}
+	err := s.begin(ctx, dialed)
+	if err != nil {
+		s.hangUp()
+		return nil, err
+	}
+	return s, nil
+}
+
+// begin starts yamux and opens the control stream.
+func (s *session) begin(ctx context.Context, dialed bool) (err error) {
+	cfg := yamux.DefaultConfig()
+	cfg.EnableKeepAlive = false // heartbeats come from above
+	cfg.LogOutput = io.Discard
+	cfg.ConnectionWriteTimeout = writeTimeout
+	cfg.AcceptBacklog = sendBacklog
+	cfg.MaxIncomingStreams = 2 * maxLanes // see muxConn
+	cfg.MaxStreamWindowSize = uint32(s.p.cfg.LaneWindow)
+	cfg.ReadBufSize = 16 << 10
+	if dialed {
+		if s.mux, err = yamux.Client(s.conn, cfg, nil); err == nil {
+			s.control, err = s.mux.OpenStream(ctx)
+		}
+		return err
+	}
+	if s.mux, err = yamux.Server(s.conn, cfg, nil); err == nil {
+		s.control, err = s.mux.AcceptStream()
+	}
+	if err == nil && s.control.StreamID() != controlID {
+		err = violation("the first stream is %d", s.control.StreamID())
+	}
+	return err
+}
+
+// run is the session's first goroutine and its last one: it writes control frames,
+// and when the session has ended it tells the peer and waits for all others.
+func (s *session) run() {
+	s.spawn(s.acceptLanes)
+	s.spawn(s.readControl)
+	var rest []byte
+	for s.ctx.Err() == nil {
+		select {
+		case <-s.wake:
+		case <-s.done:
+		}
+		buf := s.takeControl(rest)
+		n, err := s.control.Write(buf)
+		if rest = append(buf[:0], buf[n:]...); err != nil {
+			break // ended, or will be at once
+		}
+	}
+	<-s.done
+	if end, _ := s.Err().(*transport.CloseError); !end.Remote && !end.Reset && !end.Timeout {
+		s.linger(appendClose(s.takeControl(rest), end))
+	}
+	s.hangUp()
+	s.workMu.Lock()
+	s.over = true
+	s.workMu.Unlock()
+	s.work.Wait()
+}
+
+// takeControl returns rest and the control frames that wait behind it.
+func (s *session) takeControl(rest []byte) []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	rest = append(rest, s.out...)
+	s.out, s.outgoing = s.out[:0], 0
+	if s.ended > s.endedTold {
+		s.endedTold = s.ended
+		rest = appendFrame(rest, typeOver, binary.BigEndian.AppendUint64(nil, s.ended))
+	}
+	return rest
+}
+
+// linger writes last and waits for a moment until the peer hangs up, as it does when
+// it has read that: closed with bytes unread here, the connection would be reset, and
+// what was written might be lost.
+func (s *session) linger(last []byte) {
+	t := time.NewTimer(lingerTime)
+	defer t.Stop()
+	_ = s.control.SetWriteDeadline(time.Now().Add(lingerTime))
+	if _, err := s.control.Write(last); err != nil {
+		return
+	}
+	select {
+	case <-s.mux.CloseChan():
+	case <-t.C:
+	}
+}
+
+// hangUp closes the connection, and waits until nothing of yamux uses it.
+func (s *session) hangUp() {
+	s.cancel()
+	if s.mux != nil {
+		_ = s.mux.Close()
+	}
+	_ = s.conn.Close()
+}
+
+// spawn runs f on a goroutine that run waits for, unless the session is over. If f
+// panics the session ends.
+func (s *session) spawn(f func()) {
+	s.workMu.Lock()
+	defer s.workMu.Unlock()
+	if s.over {
+		return
+	}
+	s.work.Add(1)
+	go func() {
+		defer s.work.Done()
+		defer guard.Recover(s.panicked)
+		f()
+	}()
+}
+
+func (s *session) panicked(err error, stack []byte) {
+	s.p.panicked(s.remote, err, stack)
+	s.finish(&transport.CloseError{Code: transport.CodeProtocol, Reason: bounded(err.Error())})
+}
+
+// acceptLanes queues the lanes that the peer opens, until yamux ends.
+func (s *session) acceptLanes() {
+	for {
+		stream, err := s.mux.AcceptStream()
+		if err != nil {
+			s.finish(closeError(err))
+			return
+		}
+		l := &recvLane{s: s, stream: stream}
+		// The other direction is not used. It fails only at the end.
+		_ = stream.CloseWrite()
+		s.conn.mu.Lock()
+		if w := s.conn.lanes[stream.StreamID()]; w != nil {
+			w.lane = l
+		}
+		s.conn.mu.Unlock()
+		s.mu.Lock()
+		s.queue = append(s.queue, l)
+		s.mu.Unlock()
+		token(s.arrival)
+	}
+}
+
+// token puts one into c, which holds one.
+func token(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// readControl handles the peer's control frames.
+func (s *session) readControl() {
+	buf := make([]byte, maxBody)
+	for {
+		kind, body, err := readFrame(s.control, buf)
+		if err != nil {
+			if !s.mux.IsClosed() { // else acceptLanes knows why
+				s.finish(closeError(err))
+			}
+			return
+		}
+		switch kind {
+		case typeClose:
+			s.finish(parseClose(body))
+			return
+		case typeDatagram:
+			select {
+			case s.datagrams <- append([]byte(nil), body...):
+			default:
+			}
+		case typeOver:
+			err = s.peerEnded(binary.BigEndian.Uint64(body))
+		default:
+			err = violation("frame of type %d on the control stream", kind)
+		}
+		if err != nil {
+			s.finish(closeError(err))
+			return
+		}
+	}
+}
+
+// peerEnded notes how many lanes are over at the peer.
+func (s *session) peerEnded(count uint64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if count > s.opened || count+s.lanesMax < s.openedMax {
+		return violation("%d of %d lanes are over", count, s.opened)
+	}
+	s.openedMax = count + s.lanesMax
+	close(s.placeFree)
+	s.placeFree = make(chan struct{})
+	return nil
+}
+
+// laneOver notes that a lane of the peer's is over.
+func (s *session) laneOver(id uint32) {
+	if !s.conn.forget(id) {
+		return
+	}
+	s.mu.Lock()
+	s.ended++
+	s.mu.Unlock()
+	token(s.wake)
+}
+
+// OpenLane implements transport.Session.
+func (s *session) OpenLane(ctx context.Context) (transport.SendLane, error) {
+	if err := s.place(ctx); err != nil {
+		return nil, err
+	}
+	stream, err := s.mux.OpenStream(ctx)
+	if err == nil {
+		return newSendLane(s, stream), nil
+	}
+	s.mu.Lock()
+	s.opened--
+	s.mu.Unlock()
+	if ctx.Err() != nil && !s.mux.IsClosed() {
+		return nil, fmt.Errorf("open lane: %w", ctx.Err())
+	}
+	if !s.mux.IsClosed() {
+		s.finish(closeError(err)) // there are no numbers left
+	}
+	return nil, s.why()
+}
+
+// place takes the place of a lane.
+func (s *session) place(ctx context.Context) error {
+	for {
+		s.mu.Lock()
+		free, has := s.placeFree, s.opened < s.openedMax
+		if has {
+			s.opened++
+		}
+		s.mu.Unlock()
+		if err := s.Err(); err != nil {
+			return err
+		}
+		if has {
+			return nil
+		}
+		select {
+		case <-free:
+		case <-s.done:
+		case <-ctx.Done():
+			return fmt.Errorf("open lane: %w", ctx.Err())
+		}
+	}
+}
+
+// why returns how the session has ended, or is about to.
+func (s *session) why() error {
+	<-s.done
+	return s.Err()
+}
+
+// AcceptLane implements transport.Session.
+func (s *session) AcceptLane(ctx context.Context) (transport.RecvLane, error) {
+	for {
+		if err := s.Err(); err != nil {
+			return nil, err
+		}
+		s.mu.Lock()
+		var l *recvLane
+		if len(s.queue) > 0 {
+			l, s.queue = s.queue[0], s.queue[1:]
+		}
+		more := len(s.queue) > 0
+		s.mu.Unlock()
+		if more {
+			token(s.arrival)
+		}
+		if l != nil {
+			return l, nil
+		}
+		select {
+		case <-s.arrival:
+		case <-s.done:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("accept lane: %w", ctx.Err())
+		}
+	}
+}
+
+// SendDatagram implements transport.Session.
+func (s *session) SendDatagram(p []byte) error {
+	if len(p) > transport.MaxDatagram {
+		return fmt.Errorf("datagram of %d bytes: at most %d", len(p), transport.MaxDatagram)
+	}
+	if err := s.Err(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	if s.outgoing < datagramQueue {
+		s.out = appendFrame(s.out, typeDatagram, p)
+		s.outgoing++
+	}
+	s.mu.Unlock()
+	token(s.wake)
+	return nil
+}
+
+// ReceiveDatagram implements transport.Session.
+func (s *session) ReceiveDatagram(ctx context.Context) ([]byte, error) {
+	if err := s.Err(); err != nil {
+		return nil, err
+	}
+	select {
+	case p := <-s.datagrams:
+		return p, nil
+	case <-s.done:
+		return nil, s.Err()
+	case <-ctx.Done():
+		return nil, fmt.Errorf("receive datagram: %w", ctx.Err())
+	}
+}
+
+// Heard implements transport.Session: datagrams wait behind all that comes.
+func (s *session) Heard() uint64 { return s.conn.raw.received.Load() }
+
+// Traffic implements transport.Session.
+func (s *session) Traffic() (sent, received uint64) {
+	return s.conn.raw.sent.Load(), s.conn.raw.received.Load()
+}
+
+// Peer, LocalAddr, RemoteAddr and Done implement transport.Session.
+func (s *session) Peer() transport.Identity { return s.id }
+
+func (s *session) LocalAddr() string { return s.local }
+
+func (s *session) RemoteAddr() string { return s.remote }
+
+func (s *session) Done() <-chan struct{} { return s.done }
+
+// Err implements transport.Session.
+func (s *session) Err() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err == nil {
+		return nil // not a nil *CloseError in an interface
+	}
+	return s.err
+}
+
+// Close implements transport.Session.
+func (s *session) Close(code uint64, reason string) error {
+	s.finish(&transport.CloseError{Code: code, Reason: bounded(reason)})
+	return nil
+}
+
+// finish ends the session with why. run does the rest.
+func (s *session) finish(why *transport.CloseError) {
+	s.mu.Lock()
+	first := s.err == nil
+	if first {
+		s.err = why
+		s.queue, s.out = nil, nil
+	}
+	s.mu.Unlock()
+	if !first {
+		return
+	}
+	s.cancel()
+	_ = s.control.SetWriteDeadline(time.Now().Add(lingerTime))
+	s.conn.mu.Lock()
+	defer s.conn.mu.Unlock()
+	for _, w := range s.conn.lanes {
+		if w.lane != nil {
+			_ = w.lane.stream.SetReadDeadline(longAgo) // wakes its Read
+		}
+	}
+}
