@@ -55,7 +55,7 @@ func TestAges(t *testing.T) {
 // is long is in the JSON only.
 func TestLinksShowTheirProvider(t *testing.T) {
 	text, err := json.Marshal(map[string][]driver.LinkInfo{"links": {{Node: 1, Provider: "tcp", Why: "the ones before did not work",
-		Considered: []driver.Considered{{Provider: "quic", Reason: "UDP is blocked"}}, Lanes: []driver.LaneRank{{Lane: "messages"}}}}})
+		Considered: []driver.Considered{{Provider: "quic", Reason: "UDP is blocked"}}}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -222,27 +221,8 @@ func tellWays(w io.Writer, ways []wayOf, asJSON bool) error {
 
 // A weighed provider is one that a link could have had.
 type weighed struct {
-	Provider, Reason, Rank string
-	Chosen                 bool
-	Costs                  []struct {
-		Lane string
-		Cost time.Duration `json:"cost_ns"`
-	}
-}
-
-// figures says how the provider ranks, and by what.
-func (c weighed) figures() string {
-	var parts []string
-	if c.Rank != "" {
-		parts = append(parts, c.Rank)
-	}
-	for _, x := range c.Costs {
-		parts = append(parts, x.Lane+" "+duration(x.Cost))
-	}
-	if len(parts) == 0 {
-		return ""
-	}
-	return " (" + strings.Join(parts, ", ") + ")"
+	Provider, Reason string
+	Chosen           bool
 }
 
 // tellWay prints one way, a line for each part of it.
@@ -278,7 +258,7 @@ func linkLines(x wayOf) []string {
 		if c.Chosen {
 			verdict = "used"
 		}
-		lines = append(lines, fmt.Sprintf("            %s %s: %s%s", c.Provider, verdict, c.Reason, c.figures()))
+		lines = append(lines, fmt.Sprintf("            %s %s: %s", c.Provider, verdict, c.Reason))
 	}
 	return lines
 }

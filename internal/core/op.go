@@ -44,9 +44,6 @@ type Op[M any] struct {
 // each becomes an operation when its mark is reached.
 func (c *Conn[M]) Room() bool { return c.open.len()+c.deferred < c.limits.Ops }
 
-// Alone reports whether at most one operation is under way.
-func (c *Conn[M]) Alone() bool { return c.ops.Outstanding() <= 1 }
-
 // Oldest returns a mark over the oldest operation under way: when it is
 // reached there is room again.
 func (c *Conn[M]) Oldest() fence.Mark {

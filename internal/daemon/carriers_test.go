@@ -65,7 +65,7 @@ func TestSharedMemoryIsUsedUnlessItIsLeftOut(t *testing.T) {
 // What is only good for a provider that is left out is a mistake.
 func TestSettingsOfTCPWithoutItAreMistakes(t *testing.T) {
 	for _, c := range []struct{ key, variable, value string }{
-		{"tcp-plaintext", "FABRIC_TCP_PLAINTEXT", "true"}, {"link-latency", "FABRIC_LINK_LATENCY", "low"},
+		{"tcp-plaintext", "FABRIC_TCP_PLAINTEXT", "true"},
 	} {
 		for _, providers := range []string{"quic", "^tcp"} {
 			_, err := Load("", []string{c.variable + "=" + c.value}, map[string]string{"providers": providers})
@@ -192,7 +192,7 @@ func TestProvidersHaveAttributes(t *testing.T) {
 		}
 		for _, p := range all {
 			t.Cleanup(func() { p.Close() })
-			a := transport.AttributesOf(p)
+			a := p.Attributes()
 			if want := !(plaintext && p.Name() == "tcp"); a.Encrypted != want {
 				t.Errorf("%s with plaintext %v: encrypted %v", p.Name(), plaintext, a.Encrypted)
 			}

@@ -244,13 +244,11 @@ func (d *Daemon) startEngine(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_, named := d.cfg.carriers()
 	reports, leases := &reporter{}, newLeases(d.ctx)
 	engine := driver.Start(driver.Config{
 		Access:         d.accessPolicy(),
 		Refused:        d.auditRefusal,
 		Providers:      providers,
-		RankByCost:     !named,
 		Log:            d.log,
 		ConnectTimeout: d.cfg.ConnectTimeout,
 		Heartbeat:      timing.Heartbeat,

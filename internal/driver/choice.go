@@ -15,11 +15,7 @@ type Considered struct {
 	Chosen   bool   `json:"chosen"`
 	Reason   string `json:"reason"`
 
-	// Rank says why it has its place among this node's, Attributes and Costs by
-	// which figures.
-	Rank       string               `json:"rank"`
 	Attributes transport.Attributes `json:"attributes"`
-	Costs      []LaneCost           `json:"costs"`
 }
 
 // maxAddresses bounds the addresses of a peer that are dialed: membership allows
@@ -35,11 +31,6 @@ type choice struct {
 	spared     int // how many of them, from the end, are not tried: the link has the first of those
 }
 
-// considered returns what is known of a provider before it is tried.
-func (s standing) considered() Considered {
-	return Considered{Provider: s.name, Rank: s.why, Attributes: s.Attributes, Costs: s.costs}
-}
-
 // Reasons of a choice.
 const (
 	reasonFirst      = "the first of this node's that the peer offers"
@@ -51,13 +42,13 @@ const (
 
 // newChoice returns the choice for a dial to peer. A choice between nothing is an
 // error.
-func newChoice(ranked []standing, peer Peer) (*choice, error) {
-	c := &choice{addresses: peer.Addresses[:min(len(peer.Addresses), maxAddresses)], considered: make([]Considered, len(ranked))}
-	common, own := false, make([]string, len(ranked))
-	for i, s := range ranked {
-		c.considered[i], own[i] = s.considered(), s.name
-		c.considered[i].Reason = reasonNotNeeded
-		if len(peer.Providers) > 0 && !slices.Contains(peer.Providers, s.name) {
+func newChoice(providers []transport.Provider, peer Peer) (*choice, error) {
+	c := &choice{addresses: peer.Addresses[:min(len(peer.Addresses), maxAddresses)], considered: make([]Considered, len(providers))}
+	common, own := false, make([]string, len(providers))
+	for i, p := range providers {
+		own[i] = p.Name()
+		c.considered[i] = Considered{Provider: own[i], Reason: reasonNotNeeded, Attributes: p.Attributes()}
+		if len(peer.Providers) > 0 && !slices.Contains(peer.Providers, own[i]) {
 			c.considered[i].Reason = reasonNotOffered
 		}
 		common = common || c.offered(i)
@@ -111,13 +102,12 @@ func (c *choice) chose(provider string) []Considered {
 
 // dialed returns the choice that was the peer's.
 func (n *Node) dialed(provider string) []Considered {
-	c := Considered{Provider: provider}
-	for _, s := range n.ranked {
-		if s.name == provider {
-			c = s.considered()
+	c := Considered{Provider: provider, Chosen: true, Reason: reasonTheirs}
+	for _, p := range n.cfg.Providers {
+		if p.Name() == provider {
+			c.Attributes = p.Attributes()
 		}
 	}
-	c.Chosen, c.Reason = true, reasonTheirs
 	return []Considered{c}
 }
 

@@ -56,7 +56,6 @@ type conn struct {
 	cause     string             // why the connection was lost; set once
 	opsIn     transport.RecvLane // the peer's operations lane, once known
 	messages  transport.RecvLane // the peer's message lane, once known
-	taking    bool               // whoever reads for the session applies a frame
 	filling   bool               // the bytes behind a frame are being put into memory
 	filled    chan struct{}      // closed when filling becomes false; nil while nobody waits
 }
@@ -67,7 +66,6 @@ func newConn(l *link, ep *endpoint, id wire.ConnID, window int) *conn {
 	c.core = core.NewConn[memory](connPort{c}, l.n.cfg.Limits)
 	c.ops.mu, c.ops.spawn, c.ops.begin = &c.mu, l.spawn, l.spawner(c.write)
 	c.in = newInbox(window, c.grant, ep.changed)
-	c.in.helper = l.helper
 	c.out = newOutbox(0, window, c.openMessages, ep.changed)
 	c.out.begin = l.spawner(c.out.flushRest)
 	c.out.broke = func() { l.spawn(func() { c.cutOff(nil) }) }
@@ -97,12 +95,7 @@ func (p connPort) queue(s segment) {
 	p.ops.push(s)
 }
 
-func (p connPort) Wake(w *core.Waiter) {
-	w.C <- struct{}{}
-	if p.link.helper != nil && !p.taking { // else whoever reads for the session knows
-		p.link.helper.Rouse()
-	}
-}
+func (p connPort) Wake(w *core.Waiter) { w.C <- struct{}{} }
 
 // openMessages opens this end's message lane.
 func (c *conn) openMessages(ctx context.Context) (transport.SendLane, error) {
@@ -179,7 +172,6 @@ func (c *conn) readOn(r *wire.Reader, lane transport.RecvLane, h wire.Header, bo
 
 // serve applies frames until the lane ends. It returns nil if it ended in order.
 func (c *conn) serve(r *wire.Reader, h wire.Header, body []byte, err error) error {
-	r.Offer(c.take)
 	for n := 1; ; n++ {
 		if err != nil {
 			if c.handshaken() {
@@ -485,10 +477,10 @@ func (c *conn) fail(cause string) {
 		c.blame(cause)
 		c.failed = true
 		c.core.Fail(status.Reset)
-		if !c.ops.broken || c.ops.users > 0 {
+		if !c.ops.broken || c.ops.writing {
 			c.ops.breakOff()
 		}
-		if !c.ops.busy {
+		if !c.ops.writing {
 			c.dropQueue()
 		}
 	}
@@ -510,7 +502,7 @@ func (c *conn) fail(cause string) {
 // failed: then every operation has ended.
 func (c *conn) quiet() {
 	c.mu.Lock()
-	if c.ops.users == 0 {
+	if !c.ops.writing {
 		c.mu.Unlock()
 		return
 	}
@@ -537,9 +529,6 @@ func (c *conn) freeWaiter(w *core.Waiter) { c.link.n.waiters.Put(w) }
 // await waits for w, which the core was given, gives it back and returns its
 // result. It gives up when ctx is done or quit is closed.
 func (c *conn) await(ctx context.Context, w *core.Waiter, quit <-chan struct{}) (uint64, error) {
-	if c.link.helper != nil && len(w.C) == 0 && ctx.Err() == nil {
-		c.link.helper.Help(w.C)
-	}
 	select {
 	case <-w.C:
 	default:

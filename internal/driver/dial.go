@@ -234,7 +234,7 @@ func (n *Node) dialOnce(ctx context.Context, p *peerState) error {
 	}
 	peer := p.Peer
 	n.mu.Unlock()
-	c, err := newChoice(n.ranked, peer)
+	c, err := newChoice(n.cfg.Providers, peer)
 	if err != nil {
 		return err
 	}
@@ -244,8 +244,7 @@ func (n *Node) dialOnce(ctx context.Context, p *peerState) error {
 // dialChoice is dialOnce with the providers of c.
 func (n *Node) dialChoice(ctx context.Context, p *peerState, peer Peer, c *choice) (err error) {
 	left := c.attempts()
-	for i, s := range n.ranked[:len(c.considered)-c.spared] {
-		provider := n.cfg.Providers[s.at]
+	for i, provider := range n.cfg.Providers[:len(c.considered)-c.spared] {
 		if !c.offered(i) {
 			continue
 		}

@@ -219,3 +219,23 @@ func (f *flood) small(near ipc.Endpoint, roff int64, dst []byte, value byte) {
 		f.t.Fatalf("write %d: %v, the window has %d", value, err, dst[0])
 	}
 }
+
+// windowOf registers n bytes of p and returns their offset.
+func windowOf(t *testing.T, ep ipc.Endpoint, p []byte) int64 {
+	t.Helper()
+	off, err := ep.Register(p, 0, rma.ProtRead|rma.ProtWrite, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return off
+}
+
+// memoryOf returns whole pages.
+func memoryOf(t *testing.T, fab *fabric, n int) []byte {
+	t.Helper()
+	m, err := fab.nodes[0].NewSession(ipc.Credentials{}).Alloc(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m.Bytes()
+}

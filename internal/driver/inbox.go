@@ -6,7 +6,6 @@ import (
 
 	"github.com/fabricd/fabricd/internal/core"
 	"github.com/fabricd/fabricd/internal/status"
-	"github.com/fabricd/fabricd/internal/transport"
 )
 
 // A gate wakes waiters. A signal that nobody waits for is kept, once. Whoever
@@ -28,38 +27,31 @@ const inboxFirst = 4 << 10 // bytes of an inbox's first ring
 // the application has not read. Its bound is the window: the peer is never
 // allowed to send more, so that its lane is always drained, and a receiver that
 // reads nothing holds up no other connection.
-//
-// Bytes that come while a read waits, and nothing lies before them, go straight to
-// its memory where the lane can offer them (hand), and never see the ring.
 type inbox struct {
 	window int                // a power of two
 	credit func(limit uint64) // tells the peer its new limit; called without mu
 	notify func()             // the endpoint's readiness may have grown; called without mu
-	helper transport.Helper   // lets a read that waits read for the session; nil: nothing does
-	more   gate               // bytes arrived or the end is known, and front does not wait
+	more   gate               // bytes arrived or the end is known
 	room   gate               // the ring, which was full, is not any more
 	full   chan struct{}      // closed when nothing more will arrive
 
-	mu      sync.Mutex  // guards the fields below
-	ring    []byte      // its length is a power of two, at most window
-	flow    core.Inflow // its unread bytes are in the ring
-	skipped uint64      // bytes that never were in the ring
-	over    bool        // full is closed
-	lost    error       // what a read returns behind the last byte, but for an orderly end
-	half    bool        // the peer has ended its direction, and not closed
-	front   front
+	mu   sync.Mutex  // guards the fields below
+	ring []byte      // its length is a power of two, at most window
+	flow core.Inflow // its unread bytes are in the ring
+	over bool        // full is closed
+	lost error       // what a read returns behind the last byte, but for an orderly end
+	half bool        // the peer has ended its direction, and not closed
 }
 
 func newInbox(window int, credit func(uint64), notify func()) *inbox {
 	return &inbox{window: window, credit: credit, notify: notify, more: newGate(), room: newGate(),
-		full: make(chan struct{}), lost: status.Reset, flow: core.NewInflow(window), front: front{woken: newGate()}}
+		full: make(chan struct{}), lost: status.Reset, flow: core.NewInflow(window)}
 }
 
 // fill reads lane until it ends: the body of a connection's message reader. It
 // returns status.Protocol if the peer sends more than it was allowed to. While
 // the window is full it does not read: an honest peer has nothing to send then.
-func (b *inbox) fill(lane transport.Offerer) error {
-	hand := b.hand // once: it is memory
+func (b *inbox) fill(lane io.Reader) error {
 	for {
 		p := b.space()
 		if p == nil {
@@ -70,7 +62,7 @@ func (b *inbox) fill(lane transport.Offerer) error {
 				return nil
 			}
 		}
-		n, err := lane.ReadOr(p, hand)
+		n, err := lane.Read(p)
 		if n > 0 && !b.arrived(n) {
 			return status.Protocol
 		}
@@ -119,7 +111,7 @@ func (b *inbox) space() []byte {
 
 // index returns where in a ring of size bytes the byte at a position of the stream
 // belongs.
-func (b *inbox) index(at uint64, size int) int { return int(at-b.skipped) & (size - 1) }
+func (b *inbox) index(at uint64, size int) int { return int(at) & (size - 1) }
 
 // grow makes the ring, which is full, four times as large, up to the window.
 func (b *inbox) grow() {
@@ -142,7 +134,6 @@ func (b *inbox) chunk(at uint64) []byte {
 func (b *inbox) arrived(n int) bool {
 	b.mu.Lock()
 	ok := b.flow.Arrive(n)
-	b.front.served = false
 	b.changed()
 	return ok
 }
@@ -193,7 +184,7 @@ func (b *inbox) mute() {
 	b.mu.Lock()
 	b.flow.Mute()
 	b.ring = nil
-	b.wake()
+	b.more.signal()
 	b.mu.Unlock()
 	b.room.signal()
 }
@@ -202,7 +193,7 @@ func (b *inbox) mute() {
 // which changed lets go.
 func (b *inbox) changed() {
 	b.settle()
-	b.wake()
+	b.more.signal()
 	b.mu.Unlock()
 	b.notify()
 }

@@ -16,24 +16,17 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// An offering is a lane whose bytes come in chunks, some of which are offered first.
-type offering struct {
+// A chunked is a lane whose bytes come in chunks.
+type chunked struct {
 	chunks chan []byte
 	rest   []byte
-	random *rand.Rand
-	taken  int // bytes that were
 }
 
-func (l *offering) ReadOr(p []byte, take func(p []byte) int) (int, error) {
+func (l *chunked) Read(p []byte) (int, error) {
 	for len(l.rest) == 0 {
 		c, ok := <-l.chunks
 		if !ok {
 			return 0, io.EOF
-		}
-		for l.random.IntN(4) > 0 && len(c) > 0 { // in parts, as frames are
-			n := take(c[:1+l.random.IntN(len(c))])
-			l.taken += n
-			c = c[n:]
 		}
 		l.rest = c
 	}
@@ -45,13 +38,13 @@ func (l *offering) ReadOr(p []byte, take func(p []byte) int) (int, error) {
 // A tube is an inbox with a sender that keeps to its credit.
 type tube struct {
 	in    *inbox
-	lane  *offering
+	lane  *chunked
 	limit atomic.Uint64
 	more  gate // limit has grown
 }
 
-func newTube(window int, seed uint64) *tube {
-	u := &tube{lane: &offering{chunks: make(chan []byte, 4), random: rand.New(rand.NewPCG(seed, 1))}, more: newGate()}
+func newTube(window int) *tube {
+	u := &tube{lane: &chunked{chunks: make(chan []byte, 4)}, more: newGate()}
 	u.limit.Store(uint64(window))
 	u.in = newInbox(window, func(limit uint64) { u.limit.Store(limit); u.more.signal() }, func() {})
 	return u
@@ -81,14 +74,13 @@ func (u *tube) send(t *testing.T, random *rand.Rand, total, most int) {
 	}
 }
 
-// TestAStreamIsReadInItsOrder whether its bytes are handed to who waits or lie in the
-// ring first, with reads that give up.
+// TestAStreamIsReadInItsOrder with reads that wait, do not wait, and give up.
 func TestAStreamIsReadInItsOrder(t *testing.T) {
 	for seed := range uint64(20) {
 		for _, window := range []int{256, 16 << 10} {
 			bubble.Test(t, func(t *testing.T) {
 				random := rand.New(rand.NewPCG(seed, uint64(window)))
-				u, total := newTube(window, seed), 20*window
+				u, total := newTube(window), 20*window
 				var both sync.WaitGroup
 				both.Go(func() { u.send(t, rand.New(rand.NewPCG(seed, 2)), total, window/4) })
 				both.Go(func() {
@@ -114,9 +106,6 @@ func TestAStreamIsReadInItsOrder(t *testing.T) {
 				}
 				if both.Wait(); got != total || wrong >= 0 {
 					t.Errorf("seed %d, window %d: %d bytes, want %d; the first wrong one: %d", seed, window, got, total, wrong)
-				}
-				if u.lane.taken == 0 || u.lane.taken == total {
-					t.Errorf("seed %d, window %d: %d of %d bytes were handed over: not both ways", seed, window, u.lane.taken, total)
 				}
 			})
 		}
@@ -144,7 +133,7 @@ func TestReadersShareAStream(t *testing.T) {
 	for seed := range uint64(20) {
 		bubble.Test(t, func(t *testing.T) {
 			const window, total = 256, 5000
-			u := newTube(window, seed)
+			u := newTube(window)
 			var all sync.WaitGroup
 			var got, sum atomic.Int64
 			for i := range 5 {
@@ -200,58 +189,4 @@ func TestReadsEndWithTheirInbox(t *testing.T) {
 			all.Wait()
 		})
 	}
-}
-
-// TestASmallReadGetsAllOrTheRing hands more over than a small read that waits has room
-// for: whoever reads on finds all of it.
-func TestASmallReadGetsAllOrTheRing(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		in := newInbox(1<<10, func(uint64) {}, func() {})
-		var reads sync.WaitGroup
-		p := make([]byte, 256)
-		n := 0
-		reads.Go(func() { n, _ = in.read(context.Background(), p) })
-		synctest.Wait()
-		if n := in.hand(make([]byte, 300)); n != 0 {
-			t.Errorf("%d bytes of 300 where 256 fit", n)
-		}
-		copy(in.space(), make([]byte, 300))
-		in.arrived(300)
-		reads.Wait()
-		if rest, err := in.tryRead(make([]byte, 300)); n != 256 || rest != 44 || err != nil {
-			t.Errorf("read %d, then %d, %v; want 256 and 44", n, rest, err)
-		}
-	})
-}
-
-// TestNothingIsHandedOverUnasked: not without a read that waits, nor past bytes that
-// lie before, nor more than the peer may send.
-func TestNothingIsHandedOverUnasked(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		in := newInbox(256, func(uint64) {}, func() {})
-		if n := in.hand([]byte("nobody waits")); n != 0 {
-			t.Errorf("%d bytes to nobody", n)
-		}
-		var reads sync.WaitGroup
-		p := make([]byte, 300)
-		n := 0
-		reads.Go(func() { n, _ = in.read(context.Background(), p) })
-		synctest.Wait()
-		if n := in.hand(make([]byte, 257)); n != 0 {
-			t.Errorf("%d bytes where 256 are allowed", n)
-		}
-		if n := in.hand([]byte("first")); n != 5 {
-			t.Errorf("%d bytes of 5", n)
-		}
-		copy(in.space(), "then")
-		in.arrived(4)
-		if n := in.hand([]byte("last")); n != 0 {
-			t.Errorf("%d bytes past others", n)
-		}
-		reads.Wait()
-		k, err := in.tryRead(p[n:])
-		if got := string(p[:n+k]); got != "firstthen" || err != nil {
-			t.Errorf("read %q, %v", got, err)
-		}
-	})
 }

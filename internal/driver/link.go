@@ -37,12 +37,11 @@ type link struct {
 	provider string // its name
 	weighed  []Considered
 	sess     transport.Session
-	helper   transport.Helper // sess, if it is one; else nil
-	dialed   bool             // by this node
-	version  uint16           // of the protocol; set before start
-	beside   bool             // its dialer has kept the link that the pair had
-	twin     *link            // of a link with this node itself, the other end; else nil
-	since    time.Time        // wall clock, for people
+	dialed   bool      // by this node
+	version  uint16    // of the protocol; set before start
+	beside   bool      // its dialer has kept the link that the pair had
+	twin     *link     // of a link with this node itself, the other end; else nil
+	since    time.Time // wall clock, for people
 
 	control chan []byte   // frames for the control lane; full means a stuck peer
 	down    chan struct{} // closed when the link has failed
@@ -88,7 +87,6 @@ func newLink(n *Node, provider string, self addr.Life, peer Peer, sess transport
 		conns: make(map[wire.ConnID]*conn), pings: make(map[uint64]chan<- time.Duration),
 		byeAcked: make(chan struct{}),
 	}
-	l.helper, _ = sess.(transport.Helper)
 	now := n.now()
 	l.used, l.looked = now, now
 	l.pulse = core.NewPulse(n.pulseTimes(), begun, now)

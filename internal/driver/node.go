@@ -51,8 +51,6 @@ type Config struct {
 	// Providers carry the links, the preferred one first. The node closes
 	// them. Without providers only loopback works.
 	Providers []transport.Provider
-	// RankByCost says that their order is nobody's: the cheapest is preferred.
-	RankByCost bool
 
 	// Log gets the engine's messages, with the fields peer and conn.
 	Log zerolog.Logger
@@ -196,8 +194,7 @@ type Node struct {
 	done  chan struct{} // closed by Close
 	work  group
 
-	ranked []standing // cfg.Providers, the preferred one first
-	budget budget     // of the connections
+	budget budget // of the connections
 	access admission
 
 	refusals *logbound.Summary // lines about links that were refused
@@ -261,11 +258,6 @@ func Start(cfg Config) *Node {
 		paths:     make(map[path.Token]expectedPath),
 	}
 	n.access.set(cfg.Access)
-	var rivals []rival
-	for _, p := range cfg.Providers {
-		rivals = append(rivals, rival{p.Name(), transport.AttributesOf(p)})
-	}
-	n.ranked = rank(rivals, !cfg.RankByCost)
 	n.work.run(n.beat)
 	for _, p := range cfg.Providers {
 		n.work.run(func() { n.acceptLinks(p) })

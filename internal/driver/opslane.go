@@ -3,7 +3,6 @@ package driver
 import (
 	"sync"
 
-	"github.com/fabricd/fabricd/fence"
 	"github.com/fabricd/fabricd/internal/core"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/transport"
@@ -39,18 +38,14 @@ type opsLane struct {
 	head    int           // of queue
 	bytes   int           // queued in frames
 	busy    bool          // somebody writes
+	writing bool          // the writer does, and uses the memory of segments
 	closed  bool          // nothing more is queued; the lane ends behind what is
 	broken  bool          // nothing more is written
-	users   int           // of the memory of segments: the writer, and what the lane holds
-	idle    chan struct{} // closed when users becomes 0; nil while nobody waits
-	answers fence.Tracker // to reads, whose memory the lane may hold
-	freed   chan struct{} // closed when one of them has ended; nil while nobody waits
+	idle    chan struct{} // closed when writing becomes false; nil while nobody waits
 	spare   []byte        // memory for the next segment's frames
 	done    bool          // the last frame queued is a Done, at the end of the last segment
 	small   []byte        // memory for gather
 	handed  []segment     // memory for tryFront
-
-	parts []transport.Part // of the writer: what is written at once
 }
 
 // put queues encoded frames. The caller holds mu.
@@ -139,8 +134,7 @@ func (c *conn) start(inline bool) chore {
 	if c.tryFront(); o.empty() && !o.closed {
 		return nothing
 	}
-	o.busy = true
-	o.users++
+	o.busy, o.writing = true, true
 	if inline {
 		return toWrite
 	}
@@ -265,17 +259,16 @@ func (c *conn) write() {
 		if s.reply != nil {
 			c.core.Replying(s.reply)
 		}
-		h := c.hold(s)
-		if f, ok := o.lane.(transport.Follower); ok && !c.core.Alone() {
-			f.Follows()
-		}
 		o.mu.Unlock()
-		err := c.writeSegment(s, h)
+		err := c.writeSegment(s)
 		o.mu.Lock()
-		c.written(s, h, err)
+		c.written(s, err)
 	}
-	o.busy = false
-	o.leave()
+	o.busy, o.writing = false, false
+	if o.idle != nil {
+		close(o.idle)
+		o.idle = nil
+	}
 	if o.broken {
 		c.dropQueue()
 	} else if o.closed {
@@ -284,21 +277,9 @@ func (c *conn) write() {
 	}
 }
 
-// leave ends the use of a segment's memory. The caller holds mu.
-func (o *opsLane) leave() {
-	if o.users--; o.users == 0 && o.idle != nil {
-		close(o.idle)
-		o.idle = nil
-	}
-}
-
 // written accounts for a segment that was written, or not. The caller holds mu.
-func (c *conn) written(s segment, h *held, err error) {
-	if h == nil {
-		c.finished(s, err)
-	} else if h.users.Add(-1) == 0 {
-		h.end()
-	}
+func (c *conn) written(s segment, err error) {
+	c.finished(s, err)
 	if err == nil || s.reply != nil && replyCode(err) != status.OK {
 		return
 	}
@@ -349,42 +330,29 @@ func replyCode(err error) status.Code {
 	return status.OK
 }
 
-func (c *conn) writeSegment(s segment, h *held) error {
+func (c *conn) writeSegment(s segment) error {
 	switch {
 	case s.write != nil:
 		op := s.write
-		return c.writePayload(op.Local, op.Buf, op.Length, h, func(b []byte, off int64, n int, last bool) []byte {
+		return c.writePayload(op.Local, op.Buf, op.Length, func(b []byte, off int64, n int, last bool) []byte {
 			return wire.Write{Op: op.Seq, Offset: op.Offset + uint64(off), Length: uint32(n), Last: last,
 				Ordered: op.Ordered && last}.AppendTo(b)
 		})
 	case s.reply != nil:
 		r := s.reply
-		return c.writePayload(r.Spans, nil, r.Length, h, func(b []byte, _ int64, n int, last bool) []byte {
+		return c.writePayload(r.Spans, nil, r.Length, func(b []byte, _ int64, n int, last bool) []byte {
 			return wire.ReadData{Op: r.Op, Length: uint32(n), Last: last}.AppendTo(b)
 		})
 	}
-	return c.ops.writeAll(s.frames)
-}
-
-// writeAll is lane.Write in memory that the writer has anyway.
-func (o *opsLane) writeAll(p []byte) error {
-	o.parts = append(o.parts, transport.Part{Payload: p})
-	_, err := o.lane.WriteVec(o.parts, nil)
-	clear(o.parts)
-	o.parts = o.parts[:0]
+	_, err := c.ops.lane.Write(s.frames)
 	return err
 }
 
-// vecMax is how much is handed to a lane at once, in bytes: the heads of so many
-// frames have room in a stage, and a close sees that something moves on a slow way.
-const vecMax = 1 << 20
-
 // writePayload writes length bytes of spans, or of buf if there are none, in
-// frames that head makes. h, if not nil, holds the memory.
-func (c *conn) writePayload(spans []span, buf []byte, length int64, h *held, head func(b []byte, off int64, n int, last bool) []byte) error {
+// frames that head makes.
+func (c *conn) writePayload(spans []span, buf []byte, length int64, head func(b []byte, off int64, n int, last bool) []byte) error {
 	stage := stages.Get().(*[stageLen]byte)
 	defer stages.Put(stage)
-	v := vec{c: c, hold: h, heads: stage[:0]}
 	var part []span
 	for off := int64(0); off < length; {
 		n, plain := length-off, buf
@@ -394,58 +362,29 @@ func (c *conn) writePayload(spans []span, buf []byte, length int64, h *held, hea
 			part = core.Cut(part[:0], spans, off, n)
 			plain = direct(part[0])
 		}
+		var err error
 		if plain != nil && len(plain) > stageLen/2 {
 			n = min(n, int64(len(plain)), wire.MaxPayload)
-			if err := v.add(head(v.heads, off, int(n), off+n == length), plain[:n]); err != nil {
-				return err
-			}
+			err = c.writePlain(head(stage[:0], off, int(n), off+n == length), plain[:n])
 		} else {
-			if err := v.flush(); err != nil {
-				return err
-			}
 			n = min(n, stageLen-writeFrameLen)
-			if err := c.writeStaged(head(stage[:0], off, int(n), off+n == length), part, plain, n); err != nil {
-				return err
-			}
+			err = c.writeStaged(head(stage[:0], off, int(n), off+n == length), part, plain, n)
+		}
+		if err != nil {
+			return err
 		}
 		off += n
 	}
-	return v.flush()
+	return nil
 }
 
-// A vec is frames that are written at once.
-type vec struct {
-	c     *conn
-	hold  *held
-	heads []byte // of all of them
-	bytes int    // of their payload
-}
-
-// add adds a frame whose head lies behind those before it.
-func (v *vec) add(heads, payload []byte) error {
-	o := &v.c.ops
-	o.parts = append(o.parts, transport.Part{Head: heads[len(v.heads):], Payload: payload})
-	v.heads = heads
-	if v.bytes += len(payload); v.bytes < vecMax {
-		return nil
+// writePlain writes a frame whose payload lies together.
+func (c *conn) writePlain(head, payload []byte) error {
+	_, err := c.ops.lane.Write(head)
+	if err == nil {
+		_, err = c.ops.lane.Write(payload)
 	}
-	return v.flush()
-}
-
-// flush writes the frames.
-func (v *vec) flush() error {
-	o := &v.c.ops
-	if len(o.parts) == 0 {
-		return nil
-	}
-	var hold transport.Hold
-	if v.hold != nil {
-		hold = v.hold
-	}
-	_, err := o.lane.WriteVec(o.parts, hold)
-	v.c.moved.Add(1)
-	clear(o.parts)
-	o.parts, v.heads, v.bytes = o.parts[:0], v.heads[:0], 0
+	c.moved.Add(1)
 	return err
 }
 
@@ -467,5 +406,6 @@ func (c *conn) writeStaged(head []byte, spans []span, plain []byte, n int64) err
 		}
 	}
 	c.moved.Add(1)
-	return c.ops.writeAll(head)
+	_, err := c.ops.lane.Write(head)
+	return err
 }

@@ -59,13 +59,9 @@ func (e *endpoint) Unregister(off, n int64) error {
 	if err != nil {
 		return err
 	}
-	err = c.call(context.Background(), func(w *core.Waiter) (bool, error) {
+	return c.call(context.Background(), func(w *core.Waiter) (bool, error) {
 		return c.core.Unregister(off, n, w)
 	})
-	if err == nil {
-		c.awaitAnswers()
-	}
-	return err
 }
 
 // call runs begin, which makes w wait for something, with mu held, and waits

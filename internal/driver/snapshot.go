@@ -8,7 +8,6 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/access"
 	"github.com/fabricd/fabricd/internal/core"
-	"github.com/fabricd/fabricd/internal/transport"
 )
 
 // PortInfo is one bound port.
@@ -90,15 +89,14 @@ type LinkInfo struct {
 	SilentMS   int64           `json:"silent_ms"` // since something came
 	Serving    bool            `json:"serving"`   // both lives confirmed lately
 
-	// Bytes of packets, see [transport.Meter].
+	// Bytes of packets, see [transport.Session].
 	SentBytes     uint64 `json:"sent_bytes"`
 	ReceivedBytes uint64 `json:"received_bytes"`
 
 	// Why says why the link has its provider, in a line; Considered, what became
-	// of each, and Lanes, which are the cheapest for what.
+	// of each.
 	Why        string       `json:"why"`
 	Considered []Considered `json:"considered"`
-	Lanes      []LaneRank   `json:"lanes"`
 }
 
 // endpoints returns the endpoints of all sessions.
@@ -216,10 +214,10 @@ func (n *Node) Links() []LinkInfo {
 			l.mu.Unlock()
 			continue
 		}
-		sent, received := transport.TrafficOf(l.sess)
+		sent, received := l.sess.Traffic()
 		out = append(out, LinkInfo{Node: l.peer.Life.Node, Generation: l.peer.Life.Generation, Name: l.peer.Name,
 			Local: l.sess.LocalAddr(), Remote: l.sess.RemoteAddr(), Dialed: l.dialed, Provider: l.provider, Why: why(l.weighed), Considered: l.weighed,
-			Lanes: rankLanes(n.ranked, l.provider), Conns: len(l.conns),
+			Conns: len(l.conns),
 			Since: l.since, SilentMS: l.pulse.Silent(now).Milliseconds(), Serving: int64(now) <= l.servingUntil.Load(),
 			SentBytes: sent, ReceivedBytes: received})
 		l.mu.Unlock()

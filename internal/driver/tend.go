@@ -91,15 +91,15 @@ func (n *Node) goBackLocked(p *peerState, now time.Duration) {
 	if l == nil || !l.dialed || l.version < besideVersion || now < p.backAt || p.dialing != nil || p.welcomed != nil {
 		return
 	}
-	better := slices.IndexFunc(n.ranked, func(s standing) bool { return s.name == l.provider })
+	better := slices.IndexFunc(n.cfg.Providers, func(p transport.Provider) bool { return p.Name() == l.provider })
 	if better <= 0 {
 		return
 	}
-	c, err := newChoice(n.ranked, p.Peer)
+	c, err := newChoice(n.cfg.Providers, p.Peer)
 	if err != nil {
 		return
 	}
-	if c.spared = len(n.ranked) - better; c.attempts() == 0 {
+	if c.spared = len(n.cfg.Providers) - better; c.attempts() == 0 {
 		return
 	}
 	p.dialing = make(chan struct{})

@@ -88,6 +88,9 @@ type Provider interface {
 	// Name returns the provider's short name: "quic", "mem".
 	Name() string
 
+	// Attributes returns what its sessions can do.
+	Attributes() Attributes
+
 	// Addr returns the address, in the form that Dial takes, under which this
 	// provider accepts sessions.
 	Addr() string
@@ -128,6 +131,11 @@ type Session interface {
 	// stays 0 where datagrams wait behind nothing.
 	Heard() uint64
 
+	// Traffic returns the bytes of all packets sent and received so far, with
+	// what was sent again and the provider's own headers, without those of
+	// UDP, TCP and IP. A provider without a network returns zeros.
+	Traffic() (sent, received uint64)
+
 	// Peer returns what the peer's certificate proved.
 	Peer() Identity
 
@@ -144,57 +152,12 @@ type Session interface {
 	Err() error
 }
 
-// A Meter is a Session that counts what it costs the network.
-type Meter interface {
-	// Traffic returns the bytes of all packets sent and received so far, with
-	// what was sent again and the provider's own headers, without those of
-	// UDP, TCP and IP.
-	Traffic() (sent, received uint64)
-}
-
-// TrafficOf returns the traffic of a session, zeros if it counts none.
-func TrafficOf(s Session) (sent, received uint64) {
-	if m, ok := s.(Meter); ok {
-		return m.Traffic()
-	}
-	return 0, 0
-}
-
-// An Offerer is a RecvLane with a Read that need not end for what comes.
-type Offerer interface {
-	// ReadOr is Read that offers what comes while it waits to take, and goes on
-	// waiting for what take did not take. take returns how many bytes it took. It
-	// is called by one goroutine at a time, any one, and must not wait.
-	ReadOr(p []byte, take func(p []byte) int) (int, error)
-}
-
-// A Helper is a Session whose bytes can be read by who waits for what comes of them,
-// so that nobody has to wake it.
-type Helper interface {
-	// Help reads for the session, if it is not done better by others, until done,
-	// which holds one token, has it, or for a moment. It leaves the token there, and
-	// returns without one at any time: the caller looks, and may wait as it would
-	// have without Help. The caller holds no lock.
-	Help(done chan struct{})
-
-	// Rouse ends the Help that runs, if there is one. Whoever puts a token into a
-	// done and was not called by the session in the middle of Help calls it
-	// afterwards. It may be called with locks held.
-	Rouse()
-}
-
 // A SendLane is the writing end of a lane. One goroutine writes at a time;
 // the other methods may be called from any goroutine.
 type SendLane interface {
 	// Write blocks until p is handed to the provider, which has copied it when
 	// Write returns. On error, n < len(p) bytes were handed over.
 	io.Writer
-
-	// WriteVec is Write of the parts, one after the other, in as few pieces as
-	// the provider has. n counts the bytes of heads and payloads. With a hold
-	// that is not nil the provider may go on using the payloads, not the heads,
-	// when WriteVec has returned.
-	WriteVec(parts []Part, hold Hold) (n int, err error)
 
 	// TryWrite hands over all of p without blocking, or nothing. It reports
 	// false when it would have to wait. Callers keep p small (≤ 1 KiB).
@@ -209,50 +172,8 @@ type SendLane interface {
 	Close() error
 
 	// Cancel drops the lane: what was not delivered may be lost, the reader
-	// gets ErrLaneCanceled. It unblocks a Write, and soon every payload that the
-	// provider holds is released. After Close that is all it does.
+	// gets ErrLaneCanceled. It unblocks a Write. After Close it does nothing.
 	Cancel()
-}
-
-// A Follower is a SendLane that may send what nobody follows on faster ways than what
-// comes in a stream.
-type Follower interface {
-	// Follows says that the next call of Write or WriteVec follows others whose
-	// answers have not come. The writer calls it.
-	Follows()
-}
-
-// A Part is some bytes that a lane carries: Head, which is short (≤ 1 KiB), and
-// then Payload.
-type Part struct{ Head, Payload []byte }
-
-// A Hold is the memory of payloads as a provider sees it that sends from there, as
-// long as bytes may have to be sent again, instead of keeping copies.
-//
-// Between a Retain, which comes during the call that hands the payload over, and
-// the Release that belongs to it the memory stays valid, and unless nobody cares
-// which bytes arrive it stays as it is. Release comes soon after the peer's
-// provider has got the bytes, and before anything short is read here that the peer
-// has written since it read the last of them. It comes soon after the lane was
-// canceled or the session has ended too, but not from within Cancel and Close:
-// callers may hold locks there that Release takes. The provider holds none when it
-// calls it.
-type Hold interface {
-	Retain()
-	Release()
-}
-
-// WriteParts is WriteVec for providers that have no pieces and copy everything.
-func WriteParts(w io.Writer, parts []Part) (n int, err error) {
-	for _, p := range parts {
-		for _, b := range [2][]byte{p.Head, p.Payload} {
-			k, err := w.Write(b)
-			if n += k; err != nil {
-				return n, err
-			}
-		}
-	}
-	return n, nil
 }
 
 // A RecvLane is the reading end of a lane. One goroutine reads at a time.

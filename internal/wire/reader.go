@@ -13,9 +13,7 @@ import (
 // frame before them.
 type Reader struct {
 	src        io.Reader
-	offers     offerer
-	take       func([]byte) int // nil: nothing is offered
-	start, end int              // of what is buffered and not yet returned
+	start, end int // of what is buffered and not yet returned
 	buf        [HeaderLen + MaxBody]byte
 
 	// Invariant: 0 <= start <= end <= len(buf).
@@ -23,20 +21,6 @@ type Reader struct {
 
 // NewReader returns a Reader of the frames in r.
 func NewReader(r io.Reader) *Reader { return &Reader{src: r} }
-
-// An offerer is a lane that, while a Read of it waits, offers what comes to take.
-type offerer interface {
-	ReadOr(p []byte, take func(p []byte) int) (int, error)
-}
-
-// Offer makes Next, where the lane can, offer what comes between two frames to
-// take, which returns how many bytes it took: whole frames. It is called by
-// whoever has read them, while the reader waits.
-func (r *Reader) Offer(take func(p []byte) int) {
-	if src, ok := r.src.(offerer); ok {
-		r.offers, r.take = src, take
-	}
-}
 
 // Next reads the next frame's header and body. The body is valid until the
 // next call of any method. The payload of a Write or ReadData is still to be
@@ -47,12 +31,6 @@ func (r *Reader) Offer(take func(p []byte) int) {
 // lane is of no use. After any other error of the lane, such as a deadline,
 // Next may be called again: nothing is lost.
 func (r *Reader) Next() (Header, []byte, error) {
-	if r.take != nil && r.start == r.end {
-		n, err := r.offers.ReadOr(r.buf[:], r.take)
-		if r.start, r.end = 0, n; n == 0 && err != nil {
-			return Header{}, nil, err
-		}
-	}
 	if err := r.fill(HeaderLen); err != nil {
 		return Header{}, nil, err
 	}
@@ -108,19 +86,6 @@ func (r *Reader) Read(p []byte) (int, error) {
 		return n, nil
 	}
 	return r.src.Read(p)
-}
-
-// ReadOr is Read that, where the lane can, offers what comes while it waits to take,
-// which returns how many bytes it took.
-func (r *Reader) ReadOr(p []byte, take func(p []byte) int) (int, error) {
-	src, ok := r.src.(offerer)
-	if !ok {
-		return r.Read(p)
-	}
-	if n := r.buffered(p); n > 0 || len(p) == 0 {
-		return n, nil
-	}
-	return src.ReadOr(p, take)
 }
 
 // Buffered returns how many bytes Read returns without touching the lane.

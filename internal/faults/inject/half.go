@@ -6,8 +6,6 @@ import (
 	"os"
 	"sync"
 	"time"
-
-	"github.com/fabricd/fabricd/internal/transport"
 )
 
 const (
@@ -119,29 +117,6 @@ func (h *outHalf) below(p []byte) (int, error) {
 		}
 	}
 	return n, err
-}
-
-// tryParts writes parts by direct, if no rule wants to see them. ok is false if
-// nothing was written.
-func (h *outHalf) tryParts(parts []transport.Part, direct func() (int, error)) (n int, ok bool, err error) {
-	h.writing.Lock()
-	defer h.writing.Unlock()
-	if len(parts) > 0 {
-		h.show(parts[0].Head)
-	}
-	if err := h.line.refusal(); err != nil {
-		return 0, true, h.explain(err)
-	}
-	if !h.who.idle() || h.mode.isPumped() {
-		return 0, false, nil
-	}
-	n, err = direct()
-	if err != nil {
-		if failed := h.line.failure(); failed != nil {
-			err = failed
-		}
-	}
-	return n, true, h.explain(err)
 }
 
 // interrupt makes every write fail with err, also one that waits below.

@@ -48,14 +48,6 @@ func newSendLane(s *session, inner transport.SendLane) *sendLane {
 // Write implements transport.SendLane.
 func (l *sendLane) Write(p []byte) (int, error) { return l.out.Write(p) }
 
-// WriteVec implements transport.SendLane.
-func (l *sendLane) WriteVec(parts []transport.Part, hold transport.Hold) (int, error) {
-	if n, ok, err := l.out.tryParts(parts, func() (int, error) { return l.inner.WriteVec(parts, hold) }); ok {
-		return n, err
-	}
-	return transport.WriteParts(l, parts)
-}
-
 // TryWrite implements transport.SendLane.
 func (l *sendLane) TryWrite(p []byte) (bool, error) { return l.out.try(p, l.inner.TryWrite) }
 

@@ -26,9 +26,6 @@ type provider struct {
 	below bool
 }
 
-// Attributes implements transport.Attributed: faults are none of them.
-func (p *provider) Attributes() transport.Attributes { return transport.AttributesOf(p.Provider) }
-
 // dialTimeout bounds a Dial across a cut, as that of a real provider would end.
 const dialTimeout = 2 * time.Second
 

@@ -275,8 +275,8 @@ func (s *session) Heard() uint64 {
 	return s.inner.Heard()
 }
 
-// Traffic implements transport.Meter.
-func (s *session) Traffic() (sent, received uint64) { return transport.TrafficOf(s.inner) }
+// Traffic implements transport.Session.
+func (s *session) Traffic() (sent, received uint64) { return s.inner.Traffic() }
 
 // Close implements transport.Session. Across a cut the peer hears of it when the
 // cut ends.

@@ -284,11 +284,6 @@ var All = []Mutant{
 		Old: "	if !c.isFailed() && c.drain(ctx) {\n", New: "	if !c.isFailed() {\n",
 	},
 	{
-		Name: "handed-past-others", What: "message bytes go to a waiting caller past those that came before them",
-		File: "internal/driver/inbox_read.go", By: "./internal/driver",
-		Old: "n == 0 || b.flow.Unread() > 0 || ", New: "n == 0 || ",
-	},
-	{
 		Name: "persisted-not-committed", What: "the lease table is said to be on disk and is not",
 		File: "membership/disk.go", By: "./membership",
 		Old: "	if d.commit(writes) == nil {\n", New: "	if true {\n",

@@ -88,11 +88,6 @@ func (s *sendLane) Write(p []byte) (int, error) {
 	}
 }
 
-// WriteVec copies all into the lane's buffer, waiting for room.
-func (s *sendLane) WriteVec(parts []transport.Part, _ transport.Hold) (int, error) {
-	return transport.WriteParts(s, parts)
-}
-
 // TryWrite copies all of p into the lane's buffer if it fits now.
 func (s *sendLane) TryWrite(p []byte) (bool, error) {
 	n, _, err := (*lane)(s).write(p, true)

@@ -309,16 +309,6 @@ func TestEndedSessionsAreForgotten(t *testing.T) {
 	})
 }
 
-func BenchmarkCosts(b *testing.B) {
-	transporttest.Costs(b, func(b *testing.B) (here, there io.ReadWriter) {
-		sa, sb := Pair(idA, idB)
-		b.Cleanup(func() { sa.Close(0, "") })
-		out, in := transporttest.Lane(b, sa, sb)
-		back, answer := transporttest.Lane(b, sb, sa)
-		return transporttest.Duplex(answer, out), transporttest.Duplex(in, back)
-	})
-}
-
 func BenchmarkPingPong(b *testing.B) {
 	sa, sb := Pair(idA, idB)
 	out, in := transporttest.Lane(b, sa, sb)

@@ -25,6 +25,9 @@ type Provider struct {
 	sessions map[*session]struct{}
 }
 
+// Attributes implements transport.Provider.
+func (p *Provider) Attributes() transport.Attributes { return transport.Attributes{Datagrams: true} }
+
 // Name returns "mem".
 func (p *Provider) Name() string { return "mem" }
 

@@ -241,6 +241,9 @@ func (s *session) ReceiveDatagram(ctx context.Context) ([]byte, error) {
 // Heard implements transport.Session: datagrams wait behind nothing.
 func (s *session) Heard() uint64 { return 0 }
 
+// Traffic implements transport.Session: there is no network.
+func (s *session) Traffic() (sent, received uint64) { return 0, 0 }
+
 // Peer, LocalAddr, RemoteAddr and Done implement transport.Session.
 func (s *session) Peer() transport.Identity { return s.peerID }
 

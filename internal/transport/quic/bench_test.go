@@ -89,8 +89,6 @@ func rawOver(b *testing.B, dress func(net.PacketConn) net.PacketConn) (here, the
 // contestants are what is compared.
 var contestants = map[string]func(*testing.B) (here, there io.ReadWriter){"raw": raw, "lane": layered}
 
-func BenchmarkCosts(b *testing.B) { transporttest.Costs(b, layered) }
-
 func BenchmarkPingPong(b *testing.B) {
 	for name, open := range contestants {
 		b.Run(name, func(b *testing.B) {

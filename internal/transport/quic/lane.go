@@ -7,8 +7,6 @@ import (
 	"time"
 
 	quicgo "github.com/quic-go/quic-go"
-
-	"github.com/fabricd/fabricd/internal/transport"
 )
 
 // canceled is the error code of a canceled stream. Peers need no other.
@@ -27,11 +25,6 @@ func (l *sendLane) Write(p []byte) (int, error) {
 		err = laneError(err)
 	}
 	return n, err
-}
-
-// WriteVec implements transport.SendLane. Streams have no pieces.
-func (l *sendLane) WriteVec(parts []transport.Part, _ transport.Hold) (int, error) {
-	return transport.WriteParts(l, parts)
 }
 
 // TryWrite implements transport.SendLane. Bytes that it took but that are not

@@ -86,6 +86,11 @@ func New(cfg Config) (*Provider, error) {
 	return p, nil
 }
 
+// Attributes implements transport.Provider.
+func (p *Provider) Attributes() transport.Attributes {
+	return transport.Attributes{Encrypted: true, Datagrams: true}
+}
+
 // Name returns "quic".
 func (p *Provider) Name() string { return "quic" }
 

@@ -73,7 +73,7 @@ func (s *session) AcceptLane(ctx context.Context) (transport.RecvLane, error) {
 	return &recvLane{stream}, nil
 }
 
-// Traffic implements transport.Meter.
+// Traffic implements transport.Session.
 func (s *session) Traffic() (sent, received uint64) {
 	st := s.conn.ConnectionStats()
 	return st.BytesSent + s.again.Load(), st.BytesReceived

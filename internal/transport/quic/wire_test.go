@@ -273,7 +273,7 @@ func TestTrafficIsWhatTheWireSees(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
-		sent, received := transport.TrafficOf(sa)
+		sent, received := sa.Traffic()
 		if sent != seen[0].Load() || sent < 1<<20 {
 			t.Errorf("sent %d bytes, the wire saw %d", sent, seen[0].Load())
 		}

@@ -49,11 +49,6 @@ func (l *sendLane) Write(p []byte) (n int, err error) {
 	}
 }
 
-// WriteVec implements transport.SendLane.
-func (l *sendLane) WriteVec(parts []transport.Part, _ transport.Hold) (int, error) {
-	return transport.WriteParts(l, parts)
-}
-
 // TryWrite implements transport.SendLane.
 func (l *sendLane) TryWrite(p []byte) (bool, error) {
 	n, _, err := l.take(p, true)

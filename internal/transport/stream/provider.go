@@ -63,6 +63,11 @@ func New(cfg Config) (*Provider, error) {
 	return p, nil
 }
 
+// Attributes implements transport.Provider.
+func (p *Provider) Attributes() transport.Attributes {
+	return transport.Attributes{Encrypted: !p.cfg.Plaintext}
+}
+
 // Name returns "tcp".
 func (p *Provider) Name() string { return "tcp" }
 

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"os"
@@ -66,37 +65,6 @@ func testWriteCopies(e *env) {
 	clear(p)
 	s.Close()
 	e.wantEnd(e.accept(), []byte("keptlost"))
-}
-
-// testWriteVec writes heads with payloads of sizes on both sides of what a
-// provider treats differently.
-func testWriteVec(e *env) {
-	var data []byte
-	s := e.open()
-	sent := make(chan error, 1)
-	sizes := []int{0, 1, 100, 16 << 10, 64<<10 - 20, 64 << 10, 256 << 10, 3 << 20}
-	all := payload(5 << 20)
-	for i, size := range sizes {
-		data = append(data, all[i:i+i*7]...)
-		data = append(data, all[size/2:size/2+size]...)
-	}
-	go func() {
-		defer s.Close()
-		for i, size := range sizes {
-			n, err := s.WriteVec([]transport.Part{{Head: all[i : i+i*7], Payload: all[size/2 : size/2+size]}}, nil)
-			if n != i*7+size || err != nil {
-				sent <- fmt.Errorf("%d of %d bytes and %d: %w", n, i*7, size, err)
-				return
-			}
-		}
-		sent <- nil
-	}()
-	e.wantEnd(e.accept(), data)
-	if err := soon(e, "vector writes", sent); err != nil {
-		e.Errorf("write: %v", err)
-	}
-	_, err := s.WriteVec([]transport.Part{{Head: []byte("x"), Payload: []byte("y")}}, nil)
-	e.wantError("vector write after close", err, transport.ErrClosed)
 }
 
 func testWriteAfterClose(e *env) {

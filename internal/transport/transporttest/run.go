@@ -77,10 +77,6 @@ var cases = []struct {
 	{"the end comes after the data", testEndAfterData},
 	{"a closed empty lane is seen", testEmptyLane},
 	{"write copies", testWriteCopies},
-	{"a vector write is its parts", testWriteVec},
-	{"payloads that are held arrive as they were", testHold},
-	{"what is held comes back at the end", testHoldEnds},
-	{"what is held comes back behind a close", testHoldClose},
 	{"writing after close fails", testWriteAfterClose},
 	{"cancel after close loses nothing", testCancelAfterClose},
 	{"the sender's cancel reaches the reader", testSenderCancel},
@@ -96,11 +92,6 @@ var cases = []struct {
 	{"finished lanes make room for new ones", testLaneCredit},
 	{"open lane waits at the limit", testLaneLimit},
 	{"canceled lanes make room for new ones", testCanceledLaneCredit},
-
-	{"who waits may read for the session", testHelp},
-	{"several may", testHelpers},
-	{"who reads for the session does it for all", testHelpForOthers},
-	{"reading for a session ends with it", testHelpEnds},
 
 	{"datagrams arrive", testDatagrams},
 	{"datagrams are bounded in size", testDatagramSize},
