@@ -34,7 +34,6 @@ var linearProviders = []struct {
 	{"tcp", []fabrictest.Option{fabrictest.TCP()}},
 	{"tcp plaintext", []fabrictest.Option{fabrictest.TCPPlaintext()}},
 	{"tcp, nothing between", []fabrictest.Option{fabrictest.TCP(), fabrictest.Unbroken()}},
-	{"tcp plaintext, low latency", []fabrictest.Option{fabrictest.TCPPlaintext(), fabrictest.LowLatency()}},
 	{"quic from one, tcp from the other", []fabrictest.Option{fabrictest.Mixed()}},
 }
 

@@ -69,10 +69,8 @@ func carry(c *embed.Config, provider string) {
 		c.Providers = []string{"quic"}
 	case providerTCP:
 		c.Providers = []string{"tcp"}
-	case providerTCPPlain:
+	case providerTCPPlain, providerTCPLow:
 		c.Providers, c.TCPPlaintext = []string{"tcp"}, true
-	case providerTCPLow:
-		c.Providers, c.TCPPlaintext, c.LinkLatency = []string{"tcp"}, true, "low"
 	}
 }
 

@@ -107,16 +107,6 @@ func changed(cmd *cobra.Command) map[string]string {
 // no memory for bytes that nobody touches.
 const heapFloor = 8 << 20
 
-// spareProcessor gives the scheduler a processor more than there are, where readers that
-// look at sockets keep all but one of them: else only so many links as there are
-// processors less one would be looked at. Not where the environment says how many, or the
-// quota of a control group, which two readers would use up.
-func spareProcessor(c daemon.Config, environ string, machine int) {
-	if have := runtime.GOMAXPROCS(0); c.LinkLatency == "low" && !c.EnableFaults && environ == "" && have == machine {
-		runtime.GOMAXPROCS(have + 1)
-	}
-}
-
 // serve returns when a node ends or is told to. Until then each signal of hup
 // makes it read its settings again.
 func serve(ctx context.Context, d *daemon.Daemon, log zerolog.Logger, hup <-chan os.Signal) {
@@ -136,7 +126,6 @@ func serve(ctx context.Context, d *daemon.Daemon, log zerolog.Logger, hup <-chan
 
 // runNode runs a node until ctx is done and then leaves.
 func runNode(ctx context.Context, c daemon.Config, o daemon.Options) error {
-	spareProcessor(c, os.Getenv("GOMAXPROCS"), runtime.NumCPU())
 	floor := make([]byte, heapFloor)
 	defer runtime.KeepAlive(floor)
 	o.Heap = daemon.NewHeap()

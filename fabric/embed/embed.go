@@ -48,7 +48,6 @@ type Config struct {
 	LostPair       string        // reset or evict, of a host; empty: reset
 	Providers      []string      // what carries the data, as fabricd's --providers: quic, tcp, the preferred one first, shm; empty: all
 	TCPPlaintext   bool          // tcp goes without TLS behind the handshake; nodes that differ refuse each other's tcp
-	LinkLatency    string        // low or normal: whether who waits for a link over tcp keeps looking at its socket, up to GOMAXPROCS less one at a time; empty: normal
 	ConnectTimeout time.Duration // how long a connect waits for its accept; 0: 10 s
 
 	// Access are the access rules of the node's ports, as fabricd's setting access
@@ -128,7 +127,6 @@ func (c Config) settings() map[string]string {
 	if c.TCPPlaintext {
 		s["tcp-plaintext"] = "true"
 	}
-	set("link-latency", c.LinkLatency)
 	if c.EnableFaults {
 		s["enable-faults"] = "true"
 	}

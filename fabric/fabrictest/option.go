@@ -16,7 +16,7 @@ type Option func(*options)
 type options struct {
 	quic           bool
 	tcp, plaintext bool
-	unbroken, low  bool
+	unbroken       bool
 	paths          bool
 	delay, jitter  time.Duration
 	seed           uint64
@@ -47,9 +47,6 @@ func Mixed() Option { return func(o *options) { o.quic, o.tcp = true, true } }
 // is heard of by every node before it happens, so that nothing has to be held back for it.
 // With the race detector, packets of QUIC pass a lock that it knows of all the same.
 func Unbroken() Option { return func(o *options) { o.unbroken = true } }
-
-// LowLatency is [Unbroken], and readers of [TCP] look at their sockets before they sleep.
-func LowLatency() Option { return func(o *options) { o.unbroken, o.low = true, true } }
 
 // Paths lets connections of attached applications get paths: sockets on loopback, which
 // nothing breaks. It has no effect on the nodes' own applications, and does not work in a

@@ -20,7 +20,6 @@ import (
 type streams struct {
 	authority *authority
 	plaintext bool
-	low       bool
 
 	mu      sync.Mutex // guards the fields below and those of every plug
 	plugs   map[addr.UUID]*plug
@@ -45,7 +44,7 @@ func newStreams(o options) (*streams, error) {
 }
 
 func newStreamsOf(a *authority, o options) *streams {
-	return &streams{authority: a, plaintext: o.plaintext, low: o.low, plugs: make(map[addr.UUID]*plug),
+	return &streams{authority: a, plaintext: o.plaintext, plugs: make(map[addr.UUID]*plug),
 		places: make(map[string]*plug), changed: make(chan struct{})}
 }
 

@@ -62,7 +62,6 @@ var (
 	bare  = []fabrictest.Option{fabrictest.TCPPlaintext()}
 	mixed = []fabrictest.Option{fabrictest.Mixed()}
 	alone = []fabrictest.Option{fabrictest.TCP(), fabrictest.Unbroken()}
-	looks = []fabrictest.Option{fabrictest.TCPPlaintext(), fabrictest.LowLatency()}
 )
 
 // stages are all of them. What programs see is compared with the first. Of mixed
@@ -74,7 +73,6 @@ var stages = []stage{
 	{name: "embedded, across nodes, tcp", opts: tcp, near: throughEngine, far: throughEngine, farNode: 1},
 	{name: "embedded, across nodes, tcp plaintext", opts: bare, near: throughEngine, far: throughEngine, farNode: 1},
 	{name: "embedded, across nodes, tcp, nothing between", opts: alone, near: throughEngine, far: throughEngine, farNode: 1},
-	{name: "embedded, across nodes, tcp plaintext, low latency", opts: looks, near: throughEngine, far: throughEngine, farNode: 1},
 	{name: "embedded, across nodes, mixed", opts: mixed, near: throughEngine, far: throughEngine, farNode: 1},
 	{name: "embedded, across swapped nodes, mixed", opts: mixed, near: throughEngine, far: throughEngine, nearNode: 1},
 	{name: "embedded, same node", near: throughEngine, far: throughEngine, maps: true},

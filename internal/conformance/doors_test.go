@@ -22,7 +22,6 @@ var doors = []Door{
 	{Name: "embedded tcp plaintext", Pairs: []Pair{Across}, Has: Held, Settles: 50 * time.Millisecond, Start: embedded(fabrictest.TCPPlaintext())},
 	{Name: "embedded quic, nothing between", Pairs: []Pair{Across}, Settles: 50 * time.Millisecond, Start: embedded(fabrictest.QUIC(), fabrictest.Unbroken())},
 	{Name: "embedded tcp, nothing between", Pairs: []Pair{Across}, Settles: 50 * time.Millisecond, Start: embedded(fabrictest.TCP(), fabrictest.Unbroken())},
-	{Name: "embedded tcp plaintext, low latency", Pairs: []Pair{Across}, Settles: 50 * time.Millisecond, Start: embedded(fabrictest.TCPPlaintext(), fabrictest.LowLatency())},
 	{Name: "embedded mixed", Pairs: []Pair{Across}, Has: Held, Settles: 50 * time.Millisecond, Start: embedded(fabrictest.Mixed())},
 	{Name: "attached mem", Pairs: []Pair{Across, SameNode, SameApp}, Has: Processes | Held, Settles: 400 * time.Millisecond, Start: attached()},
 	{Name: "attached quic", Pairs: []Pair{Across}, Has: Processes | Held, Settles: 400 * time.Millisecond, Start: attached(fabrictest.QUIC())},

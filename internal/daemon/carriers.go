@@ -16,11 +16,11 @@ var allProviders = []string{"quic", "tcp"}
 // used unless it is left out; who names it wants to hear if it cannot be.
 const sharedMemory = "shm"
 
-// autoProviders stands for all of them, the cheapest preferred.
+// autoProviders stands for all of them, in that order.
 const autoProviders = "auto"
 
 // providersAllowed is what the setting may be.
-const providersAllowed = "quic, tcp or both, the preferred one first, and shm to insist on shared memory inside the node; or ^ and those to leave out; or auto: all, the cheapest first"
+const providersAllowed = "quic, tcp or both, the preferred one first, and shm to insist on shared memory inside the node; or ^ and those to leave out; or auto: all, quic first"
 
 // setProviders takes the names as they were written. A list either names what is
 // to be used or, with ^ before it, what is not.
@@ -97,9 +97,6 @@ func (c *Config) checkProviders(report func(key, text, allowed string)) {
 	}
 	if c.TCPPlaintext {
 		report("tcp-plaintext", "true", "providers leave tcp out; want tcp among them, or false")
-	}
-	if c.LinkLatency == "low" {
-		report("link-latency", "low", "providers leave tcp out, of whose links it is; want tcp among them, or normal")
 	}
 }
 

@@ -61,9 +61,6 @@ type Config struct {
 	// proves who the ends are: for networks that nobody else can read or change.
 	// TCP between two nodes of which one has it set is refused.
 	TCPPlaintext bool
-	// LinkLatency is low or normal. With low, whoever waits for something on a link over
-	// TCP looks at its socket for up to 2 ms before it sleeps, and takes a processor for that.
-	LinkLatency string
 	// CertificateValidity is how long the certificates are valid that this host
 	// issues, its own included, from a minute to ten years. Each is renewed when
 	// two thirds of that are over. Of use on a host without an operator's CA.
@@ -143,7 +140,6 @@ func Default() Config {
 		Name:           machineName(),
 		StateDir:       "/var/lib/fabricd",
 		Detection:      "normal",
-		LinkLatency:    "normal",
 		Paths:          pathsLazy,
 		LostPair:       "reset",
 		Providers:      []string{"quic", "tcp"},

@@ -76,7 +76,6 @@ key: key.pem
 detection: fast
 providers: [tcp, quic]
 tcp-plaintext: true
-link-latency: low
 connect-timeout: 250ms
 certificate-validity: 90d
 max-nodes: 200
@@ -108,7 +107,7 @@ log-format: json
 		"state-dir": "/data", "bind": "::", "advertise": "10.0.0.7", "data-port": "9000", "gossip-port": "9001",
 		"socket": "/run/f/app.sock", "socket-group": "fabric", "socket-mode": "0666", "admin": "/run/f/admin.sock",
 		"admin-uids": "0,1000", "admin-gids": "", "ca": "ca.pem", "cert": "cert.pem", "key": "key.pem",
-		"detection": "fast", "lost-pair": "evict", "providers": "tcp,quic", "tcp-plaintext": "true", "link-latency": "low", "connect-timeout": "250ms", "certificate-validity": "90d", "max-nodes": "200", "allowed-networks": "10.0.0.0/8,fd00::/8", "audit-log": "stderr", "enable-faults": "true", "log-level": "debug", "log-format": "json",
+		"detection": "fast", "lost-pair": "evict", "providers": "tcp,quic", "tcp-plaintext": "true", "connect-timeout": "250ms", "certificate-validity": "90d", "max-nodes": "200", "allowed-networks": "10.0.0.0/8,fd00::/8", "audit-log": "stderr", "enable-faults": "true", "log-level": "debug", "log-format": "json",
 		"conn-memory": "3GiB", "app-endpoints": "100", "app-windows": "64", "app-window-memory": "16MiB",
 		"access": "2050-2059 from web-1 label:db host bind 1000 group:27,2060 bind none", "default-access": "closed",
 		"ring-slots": "1024", "ring-data": "1MiB", "ring-release": "50", "ring-huge-pages": "try",
@@ -201,7 +200,6 @@ func TestEveryMistakeGetsOneLine(t *testing.T) {
 		{"providers", "", "quic"},
 		{"providers", "tcp,", "quic, tcp"},
 		{"tcp-plaintext", "yes", "true or false"},
-		{"link-latency", "lower", "low or normal"},
 		{"connect-timeout", "10", "duration"},
 		{"connect-timeout", "1ms", "duration"},
 		{"connect-timeout", "-5s", "duration"},

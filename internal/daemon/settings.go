@@ -92,8 +92,6 @@ var nodeSettings = []Setting{
 		"lazy or off", func(c *Config) *string { return &c.Paths }, oneOf(pathsLazy, pathsOff)),
 	{"max-paths", "how many connections may have such a socket, of each of which fabricd holds one descriptor; further ones stay on the link",
 		fmt.Sprintf("auto: a quarter of RLIMIT_NOFILE; or a number from 1 to %d", maxPathsMost), setMaxPaths, maxPathsText},
-	text("link-latency", "how who waits for a link over tcp does it: low keeps looking at the socket, which takes microseconds less than to be woken, and a processor while there is talk",
-		"low or normal", func(c *Config) *string { return &c.LinkLatency }, oneOf("low", "normal")),
 	{"connect-timeout", "how long a connect waits for its accept", "a duration from 100ms to 10m", setConnectTimeout,
 		func(c *Config) string { return c.ConnectTimeout.String() }},
 	{"certificate-validity", "how long the certificates are valid that the host issues; each is renewed after two thirds of it",

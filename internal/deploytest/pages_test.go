@@ -10,7 +10,7 @@ import (
 )
 
 // pages are those of deploy/.
-var pages = []string{"deploy/README.md", "deploy/compose.md", "deploy/k8s/README.md", "deploy/systemd/README.md", "deploy/sysctl.md", "deploy/latency.md", "deploy/rings.md", "deploy/quotas.md", "deploy/access.md", "deploy/audit.md", "deploy/threats.md"}
+var pages = []string{"deploy/README.md", "deploy/compose.md", "deploy/k8s/README.md", "deploy/systemd/README.md", "deploy/sysctl.md", "deploy/rings.md", "deploy/quotas.md", "deploy/access.md", "deploy/audit.md", "deploy/threats.md"}
 
 // commands returns the commands of a page: the indented lines that begin with
 // one of the programs.

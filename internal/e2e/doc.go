@@ -12,6 +12,5 @@
 //	go test -short ./internal/e2e             with fewer kills and restarts
 //	FABRICD_E2E_LONG=1 go test ./internal/e2e with many more; for `make soak`
 //	FABRICD_E2E_SEED=7 go test ./internal/e2e with the random choices of a run that printed 7
-//	FABRICD_E2E_PROVIDERS=tcp FABRICD_E2E_LINK_LATENCY=low go test ./internal/e2e over links that are looked at
 //	FABRICD_E2E_KEEP=1 go test ./internal/e2e keeps the directories with the logs
 package e2e

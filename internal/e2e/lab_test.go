@@ -235,9 +235,6 @@ func (l *lab) prepare(name string, args ...string) *node {
 	if l.providers != "" && !own {
 		n.args = append(n.args, "--providers", l.providers)
 	}
-	if latency := os.Getenv(latencyEnv); latency != "" && l.providers != "quic" && !own {
-		n.args = append(n.args, "--link-latency", latency)
-	}
 	l.nodes = append(l.nodes, n)
 	return n
 }
