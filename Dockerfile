@@ -16,17 +16,15 @@ ARG GOPROXY GOSUMDB GONOSUMDB GOPRIVATE
 # Modules change rarely: layers of their own, with what is compiled of them.
 COPY go.mod go.sum ./
 RUN go mod download
-# What the compiler is told of where time goes.
-COPY cmd/fabric.pgo ./
-RUN CGO_ENABLED=0 go build -trimpath -pgo=fabric.pgo github.com/quic-go/quic-go github.com/hashicorp/memberlist \
+RUN CGO_ENABLED=0 go build -trimpath github.com/quic-go/quic-go github.com/hashicorp/memberlist github.com/libp2p/go-yamux/v5 \
     github.com/goccy/go-yaml github.com/rs/zerolog github.com/spf13/cobra go.etcd.io/bbolt
 COPY . .
 ARG VERSION=unknown
 # The directories that volumes are mounted on. A new named volume takes over
 # owner and mode from here, so that nobody needs root to prepare it.
 RUN export CGO_ENABLED=0 && mkdir -p /out/fabricd /out/apps && \
-    go build -trimpath -pgo=cmd/fabric.pgo -mod=readonly -ldflags "-s -w -X main.version=${VERSION}" -o /out/fabricd/ ./cmd/fabricd && \
-    go build -trimpath -pgo=cmd/fabric.pgo -mod=readonly -ldflags "-s -w" -o /out/apps/ ./deploy/apps/... && \
+    go build -trimpath -mod=readonly -ldflags "-s -w -X main.version=${VERSION}" -o /out/fabricd/ ./cmd/fabricd && \
+    go build -trimpath -mod=readonly -ldflags "-s -w" -o /out/apps/ ./deploy/apps/... && \
     cp LICENSE /out/fabricd/ && cp LICENSE /out/apps/ && chmod 0644 /out/*/LICENSE && \
     mkdir -p /out/dirs/run/fabricd /out/dirs/run/join /out/dirs/var/lib/fabricd && \
     chmod 0750 /out/dirs/run/fabricd && chmod 0700 /out/dirs/run/join /out/dirs/var/lib/fabricd

@@ -6,9 +6,7 @@ SHELL       := /bin/bash
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X main.version=$(VERSION)
-# What the compiler is told of where time goes. `make pgo` measures it anew.
-PGO     := cmd/fabric.pgo
-BUILD   := CGO_ENABLED=0 go build -trimpath -pgo=$(PGO) -ldflags '$(LDFLAGS)'
+BUILD   := CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)'
 
 # How often `make soak` runs the tests, and how often the heavy ones of them, which
 # take ten seconds and more each, and those of ALONE: all of it in under an hour.
@@ -31,7 +29,7 @@ APPS_IMAGE ?= fabricd-apps:dev
 COMPOSE     = $$(docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 CLUSTER     = $(COMPOSE) -p fabricd -f deploy/compose.yaml
 
-.PHONY: help build demo test lint attack apps-smoke conformance soak bars bench pgo bench-anchors fuzz-short image cluster cluster-down chaos mutants clean
+.PHONY: help build demo test lint attack apps-smoke conformance soak bars bench bench-anchors fuzz-short image cluster cluster-down chaos mutants clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -47,7 +45,7 @@ demo: ## three daemons on loopback, two applications, one kill: every step check
 
 # What is not run with the race detector is compiled as `build` and the Dockerfile
 # do it, so that it is compiled once.
-PLAIN := CGO_ENABLED=0 GOFLAGS="$${GOFLAGS:-} -trimpath -pgo=$(PGO)"
+PLAIN := CGO_ENABLED=0 GOFLAGS="$${GOFLAGS:-} -trimpath"
 
 define LINT
 unformatted=$$(git ls-files -co --exclude-standard '*.go' | xargs -r gofmt -l)
@@ -85,7 +83,7 @@ test: ## lint, the rules of the tree, and every test with the race detector
 	# more memory than it has time for, beside the rest.
 	{ $(PLAIN) go test -timeout 20m ./internal/sim || rc=$$?
 	  $(PLAIN) go test -run 'Alloc|LargeSizes' ./internal/driver ./internal/ipc ./cmd/fabric-bench || rc=$$?
-	  cd deploy/check; $(PLAIN:$(PGO)"=../../$(PGO)") go test -count=1 ./... || rc=$$?; exit $$rc; } >out/plain.log 2>&1 &
+	  cd deploy/check; $(PLAIN) go test -count=1 ./... || rc=$$?; exit $$rc; } >out/plain.log 2>&1 &
 	plain=$$!
 	# What runs real processes against bounds of time goes last, so that neither the
 	# compiler nor other tests take the processors from it. Of the others more than
@@ -145,7 +143,6 @@ soak: ## the tests SOAK times in a row, the heavy ones SOAK_HEAVY times
 	go test -race -count=$(SOAK_HEAVY) -timeout 60m -p 1 $$alone || rc=$$?
 	FABRICD_E2E_LONG=1 go test -count=1 -timeout 60m ./internal/e2e || rc=$$?
 	FABRICD_E2E_PROVIDERS=tcp go test -count=1 -timeout 60m ./internal/e2e || rc=$$?
-	FABRICD_E2E_PROVIDERS=tcp FABRICD_E2E_LINK_LATENCY=low go test -count=1 -timeout 60m ./internal/e2e || rc=$$?
 	exit $$rc
 
 bars: build ## the bars of reliability in full: a million changes, ten million messages, the long scenarios; hours
@@ -167,21 +164,6 @@ bench: ## all of the benchmark on this machine, with the table of targets; a rep
 	@mkdir -p bin
 	$(BUILD) -o bin/ ./cmd/...
 	bin/fabric-bench suite $(ARGS)
-
-PROFILED := msg_lat msg_rate msg_bw rma_write_lat rma_write_bw rma_read_lat rma_read_bw atomic_fadd
-
-pgo: build ## profile the benchmark anew: builds are guided by what it finds
-	@rm -rf out/pgo; mkdir -p out/pgo
-	for provider in attach attach-low tcp tcp-plain tcp-low quic; do
-	  echo "profiling $$provider"
-	  bin/fabric-bench run $(PROFILED) --provider $$provider --size 8,4K,64K --reps 1 --duration 400ms \
-	    --quiet --cpuprofile out/pgo/$$provider.pprof >/dev/null
-	done
-	# Without this directory's name, which would be another one on each machine.
-	exe=$$(realpath bin/fabric-bench)
-	go tool pprof -proto out/pgo/*.pprof | zcat | LC_ALL=C sed "s|$$exe|$$(printf '%*s' $${#exe} fabric-bench)|" | gzip -9n >out/pgo/new
-	mv out/pgo/new $(PGO)
-	ls -l $(PGO)
 
 bench-anchors: ## install what the benchmark compares with: UCX, libfabric, iperf3, stunnel (Debian, root)
 	@apt-get update -qq

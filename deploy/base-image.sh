@@ -83,8 +83,8 @@ nothing=$(printf '' | sha256sum | cut -d ' ' -f 1)
 (
   cd "$(dirname "$0")/.."
   export CGO_ENABLED=0
-  go build -trimpath -pgo=cmd/fabric.pgo -o "$work/programs/" ./cmd/fabricd ./deploy/apps/... >&2
-  go list -deps -export -trimpath -pgo=cmd/fabric.pgo -f '{{.Export}}' ./cmd/fabricd ./deploy/apps/...
+  go build -trimpath -o "$work/programs/" ./cmd/fabricd ./deploy/apps/... >&2
+  go list -deps -export -trimpath -f '{{.Export}}' ./cmd/fabricd ./deploy/apps/...
 ) | sed -n 's|.*/\([0-9a-f]*\)-d$|\1|p' | sort -u >"$work/made"
 echo "$nothing" >>"$work/made"
 mkdir -p "$root/root/.cache/go-build"

@@ -367,7 +367,7 @@ func buildFabricd(t *testing.T) string {
 	t.Helper()
 	fabricd.once.Do(func() {
 		fabricd.exe = filepath.Join(scratch, "fabricd")
-		build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-pgo=../fabric.pgo", "-o", fabricd.exe, "../fabricd")
+		build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", fabricd.exe, "../fabricd")
 		build.Env = append(os.Environ(), "CGO_ENABLED=0") // as the Makefile does: nothing is compiled twice
 		if out, err := build.CombinedOutput(); err != nil {
 			fabricd.err = fmt.Errorf("go build: %w\n%s", err, out)

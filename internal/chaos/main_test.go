@@ -25,7 +25,7 @@ func runTests(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	fabricdExe = filepath.Join(dir, "fabricd")
-	build := exec.Command("go", "build", "-trimpath", "-pgo=../../cmd/fabric.pgo", "-o", fabricdExe, "github.com/fabricd/fabricd/cmd/fabricd")
+	build := exec.Command("go", "build", "-trimpath", "-o", fabricdExe, "github.com/fabricd/fabricd/cmd/fabricd")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "build fabricd: %v\n%s", err, out)

@@ -126,7 +126,7 @@ func TestSystemdPage(t *testing.T) {
 	machine := t.TempDir()
 	bin := filepath.Join(machine, "bin-fabricd")
 	if lacks("docker") {
-		must(t, []string{"CGO_ENABLED=0"}, "go", "build", "-trimpath", "-pgo=cmd/fabric.pgo", "-o", bin, "./cmd/fabricd")
+		must(t, []string{"CGO_ENABLED=0"}, "go", "build", "-trimpath", "-o", bin, "./cmd/fabricd")
 	} else {
 		copyOut(t, built(t).fabricd, "fabricd", bin)
 	}

@@ -22,8 +22,6 @@ const (
 	keepEnv = "FABRICD_E2E_KEEP"
 	// The providers of nodes, as for --providers; see overEach.
 	providersEnv = "FABRICD_E2E_PROVIDERS"
-	// How their readers wait, as for --link-latency.
-	latencyEnv = "FABRICD_E2E_LINK_LATENCY"
 )
 
 // What TestMain sets before any test runs.
@@ -77,7 +75,7 @@ func prepare() (err error) {
 		return err
 	}
 	fabricdExe = filepath.Join(rootDir, "fabricd")
-	build := exec.Command("go", "build", "-trimpath", "-pgo=../../cmd/fabric.pgo", "-o", fabricdExe, "github.com/fabricd/fabricd/cmd/fabricd")
+	build := exec.Command("go", "build", "-trimpath", "-o", fabricdExe, "github.com/fabricd/fabricd/cmd/fabricd")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		os.RemoveAll(rootDir)

@@ -60,7 +60,7 @@ func (b build) make(t *testing.T) string {
 		t.Fatal(err)
 	}
 	exe := fabricdExe + "-" + filepath.Base(filepath.Dir(dir)) + filepath.Base(dir)
-	out, err := exec.Command("go", "build", "-trimpath", "-pgo=../../cmd/fabric.pgo", "-overlay", filepath.Join(dir, "overlay.json"), "-o", exe,
+	out, err := exec.Command("go", "build", "-trimpath", "-overlay", filepath.Join(dir, "overlay.json"), "-o", exe,
 		"github.com/fabricd/fabricd/cmd/fabricd").CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)

@@ -69,7 +69,7 @@ var buildFabricd = sync.OnceValues(func() (string, error) {
 	}
 	builtIn = dir
 	exe := filepath.Join(dir, "fabricd")
-	build := exec.Command("go", "build", "-trimpath", "-pgo=../../cmd/fabric.pgo", "-o", exe, "github.com/fabricd/fabricd/cmd/fabricd")
+	build := exec.Command("go", "build", "-trimpath", "-o", exe, "github.com/fabricd/fabricd/cmd/fabricd")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build fabricd: %w\n%s", err, out)

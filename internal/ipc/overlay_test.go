@@ -35,7 +35,7 @@ func overlaid(t *testing.T, files map[string]string) string {
 		t.Fatal(err)
 	}
 	program := filepath.Join(dir, "program")
-	cmd := exec.Command("go", "test", "-c", "-trimpath", "-pgo=../../cmd/fabric.pgo", "-overlay", filepath.Join(dir, "overlay.json"), "-o", program, ".")
+	cmd := exec.Command("go", "test", "-c", "-trimpath", "-overlay", filepath.Join(dir, "overlay.json"), "-o", program, ".")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)

@@ -153,7 +153,7 @@ func try(t *testing.T, m mutants.Mutant) (by string, caught bool) {
 			t.Fatal(err)
 		}
 	}
-	args := []string{"test", "-trimpath", "-pgo=cmd/fabric.pgo", "-overlay", overlay, "-count=1", "-failfast", "-timeout", "10m"}
+	args := []string{"test", "-trimpath", "-overlay", overlay, "-count=1", "-failfast", "-timeout", "10m"}
 	switch {
 	case m.Run != "":
 		args = append(args, "-run", m.Run)
