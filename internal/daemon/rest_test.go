@@ -43,7 +43,7 @@ func TestMemoryIsWhatGoHas(t *testing.T) {
 	for i := 0; i < len(p); i += 4096 {
 		p[i] = 1
 	}
-	if _, had := memory(); had < small+64<<20 {
+	if _, had := memory(); had < small+48<<20 {
 		t.Errorf("Go has %d bytes with 64 MiB more than %d", had, small)
 	}
 	p = nil
