@@ -151,11 +151,10 @@ func (c carrier) Read(p []byte) (int, error) {
 	if c.mute {
 		return 0, errWait
 	}
-	// In the handshake TLS reads after it has written. Later pending is empty, but
-	// for what a KeyUpdate of the peer's is answered with.
-	if err := c.nudge(); err != nil {
-		return 0, err
-	}
+	// In the handshake TLS reads after it has written. Later pending is what a KeyUpdate of
+	// the peer's is answered with, or what a write has left: that it cannot go out any more
+	// is the next write's to say, and what the peer has sent is there all the same.
+	c.nudge()
 	n, err := c.sock.readSome(p, c.wait)
 	if err == io.EOF { // only the peer's close_notify is an end
 		err = io.ErrUnexpectedEOF
@@ -187,19 +186,18 @@ func (c carrier) SetReadDeadline(t time.Time) error  { return nil }
 func (c carrier) SetWriteDeadline(t time.Time) error { return nil }
 
 // nudge begins to write what is pending, if nobody does.
-func (c *Conn) nudge() error {
+func (c *Conn) nudge() {
 	select {
 	case <-c.flushing:
 	default:
-		return nil
+		return
 	}
 	done, err := c.drain(false)
 	if err == nil && !done {
 		c.rest()
-		return nil
+		return
 	}
 	c.flushing <- struct{}{}
-	return err
 }
 
 // flushRest writes what is pending, and gives the token back.

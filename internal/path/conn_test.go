@@ -297,6 +297,28 @@ func TestShutdownLeavesWhatHasArrived(t *testing.T) {
 	})
 }
 
+// What the peer has sent before it closed can be read, although what this end had still to
+// send cannot go out any more.
+func TestReadingOutlivesWriting(t *testing.T) {
+	forms(t, func(t *testing.T, plaintext bool) {
+		a, b := pair(t, plaintext)
+		a.Begin(0)
+		if _, err := a.Write(t.Context(), []byte("before")); err != nil {
+			t.Fatal(err)
+		}
+		await(t, b, 0)
+		b.sock.tcp.CloseWrite() // as the node does when the peer has closed
+		b.seal([]byte("left behind"))
+		got := make([]byte, 100)
+		if n, err := b.Read(t.Context(), got); string(got[:n]) != "before" {
+			t.Errorf("%q, %v", got[:n], err)
+		}
+		if err := b.flush(t.Context()); err == nil {
+			t.Error("what cannot go out is no error of a write")
+		}
+	})
+}
+
 func TestGreeting(t *testing.T) {
 	a, b := net.Pipe()
 	defer a.Close()
