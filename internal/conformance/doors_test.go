@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -13,6 +14,8 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/fabric/fabrictest"
 	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/path"
+	"github.com/fabricd/fabricd/internal/status"
 )
 
 var doors = []Door{
@@ -111,7 +114,9 @@ type sockets struct {
 	// over counts the ends of connections whose messages have gone over to shared
 	// memory, or to a path.
 	over [2]atomic.Int64
-	end  [2]func() // stops serving a node and waits for it
+	// noPath is how many requests for a path fail, for a reason that passes.
+	noPath atomic.Int64
+	end    [2]func() // stops serving a node and waits for it
 }
 
 func (s *sockets) path(node int, admin bool) string {
@@ -198,6 +203,14 @@ func (w watchedEndpoint) Via(path, why string) {
 	if n := w.s.count(path); n != nil {
 		n.Add(1)
 	}
+}
+
+func (w watchedEndpoint) Path(ctx context.Context, key path.Hash, freed func()) (ipc.PathSocket, error) {
+	if w.s.noPath.Add(-1) >= 0 {
+		freed()
+		return ipc.PathSocket{}, fmt.Errorf("not now: %w", status.Again)
+	}
+	return w.nodeEndpoint.Path(ctx, key, freed)
 }
 
 // count is the counter of the ends that use a way; nil: it is not counted.

@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -125,6 +126,22 @@ func sendPieces(c *fabric.Conn, n int, pause time.Duration) error {
 		}
 	}
 	return nil
+}
+
+// TestAPathIsAskedForAgain: a connection that could not have one gets it later, as long as
+// it is used.
+func TestAPathIsAskedForAgain(t *testing.T) {
+	p := newPathPlace(t)
+	p.noPath.Store(3)
+	near, far := p.dial()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	defer cancel()
+	if err := p.goOver(ctx, "path", near.Endpoint(), far.Endpoint()); err != nil {
+		t.Fatal(err)
+	}
+	if left := p.noPath.Load(); left >= 0 {
+		t.Errorf("%d requests were to fail", left+1)
+	}
 }
 
 // TestASilentPathEndsWhatWaits: a hole that swallows only the path ends sends and receives
