@@ -34,7 +34,8 @@ type Conn struct {
 	tls     *tls.Conn // nil: plaintext
 	changed func()
 
-	// Reading. wait, mute and buffered belong to the reader.
+	// Reading. wait, mute and seen belong to the reader.
+	seen     records     // of TLS
 	wait     bool        // the socket's reads may wait
 	mute     bool        // they find nothing: what TLS has buffered is looked for
 	ahead    [1]byte     // the first byte of what TLS has buffered, if hasAhead
@@ -156,6 +157,7 @@ func (c carrier) Read(p []byte) (int, error) {
 	// is the next write's to say, and what the peer has sent is there all the same.
 	c.nudge()
 	n, err := c.sock.readSome(p, c.wait)
+	c.seen.feed(p[:n])
 	if err == io.EOF { // only the peer's close_notify is an end
 		err = io.ErrUnexpectedEOF
 	}
@@ -238,7 +240,7 @@ func (c *Conn) drain(wait bool) (done bool, err error) {
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			return false, err
 		case err != nil:
-			c.broken.Store(&err)
+			c.fails(err)
 			return false, err
 		}
 	}
@@ -305,9 +307,13 @@ func (c *Conn) seal(p []byte) {
 		_, err = c.tls.Write(p)
 	}
 	if err != nil {
-		c.broken.CompareAndSwap(nil, &err)
+		c.fails(err)
 	}
 }
+
+// fails notes why no write goes on. It is a function of its own so that err is memory only
+// where there is one.
+func (c *Conn) fails(err error) { c.broken.CompareAndSwap(nil, &err) }
 
 // Write writes all of p. When ctx ends it, the n bytes that it returns are on their
 // way all the same.
@@ -391,19 +397,23 @@ func (c *Conn) readSealed(p []byte) (int, error) {
 		}
 		return c.sock.readSome(p, c.wait)
 	}
-	return c.tls.Read(p)
+	n, err := c.tls.Read(p)
+	c.seen.taken += uint64(n)
+	return n, err
 }
 
 // look finds out whether TLS has buffered more, without asking the socket: else
 // nothing would say that it can be read.
 func (c *Conn) look() {
-	if c.tls == nil {
+	if c.tls == nil || !c.seen.more() {
 		return
 	}
 	c.mute = true
 	n, _ := c.readSealed(c.ahead[:]) // an error comes again with the next read
 	c.mute = false
-	c.hasAhead.Store(n > 0)
+	if c.hasAhead.Store(n > 0); n == 0 {
+		c.seen.taken = c.seen.plain
+	}
 }
 
 // Read waits for at least one byte. It returns io.EOF when the peer's direction has

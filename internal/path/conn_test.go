@@ -319,6 +319,41 @@ func TestReadingOutlivesWriting(t *testing.T) {
 	})
 }
 
+// In steady state a message costs no memory, but for what crypto/tls makes for each record
+// that it waits for.
+func TestMessagesAllocateNothing(t *testing.T) {
+	forms(t, func(t *testing.T, plaintext bool) {
+		a, b := pair(t, plaintext)
+		a.Begin(0)
+		msg, got := make([]byte, 64), make([]byte, 64)
+		once := func() {
+			if _, err := a.Write(context.Background(), msg); err != nil {
+				t.Fatal(err)
+			}
+			for n := 0; n < len(msg); {
+				k, err := b.Read(context.Background(), got[n:])
+				if n += k; err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if _, err := a.Write(context.Background(), msg); err != nil {
+			t.Fatal(err)
+		}
+		await(t, b, 0)
+		if _, err := b.Read(context.Background(), got); err != nil {
+			t.Fatal(err)
+		}
+		most := 0.0
+		if !plaintext {
+			most = 1
+		}
+		if n := testing.AllocsPerRun(200, once); n > most {
+			t.Errorf("%v allocations for a message, want %v at most", n, most)
+		}
+	})
+}
+
 func TestGreeting(t *testing.T) {
 	a, b := net.Pipe()
 	defer a.Close()
