@@ -199,35 +199,36 @@ func earlier(a, b time.Time) time.Time {
 }
 
 // pathSilence is the least silence of a path that ends its connection: in less than that
-// an idle one has not asked its peer's kernel often enough.
-const pathSilence = 3 * time.Second
+// a way that loses one packet in ten may have lost every answer of the peer's kernel.
+const pathSilence = 5 * time.Second
 
 // watchPaths ends the connections over whose paths nothing comes any more, although
 // their links live, as when something on the way drops the one and not the other.
 func (n *Node) watchPaths(now time.Duration) {
 	bound := max(n.cfg.GiveUp, pathSilence)
-	if now-n.pathsLooked < bound/8 {
+	every := bound / 8
+	if now-n.pathsLooked < every {
 		return
 	}
 	n.pathsLooked = now
 	for _, l := range n.allLinks() {
 		for _, c := range l.allConns() {
-			if quiet := c.path.silence(); quiet > bound {
+			if quiet := c.path.silentFor(now, every); quiet > bound {
 				l.spawn(func() { c.reset(fmt.Sprintf("path silent %.1f s", quiet.Seconds())) })
 			}
 		}
 	}
 }
 
-// silence returns for how long nothing has come through the path's socket, although the
+// silentFor returns for how long nothing has come through the path's socket, although the
 // kernel at the other end should have answered by then.
-func (p *connPath) silence() time.Duration {
+func (p *connPath) silentFor(now, every time.Duration) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.socket == nil {
 		return 0
 	}
-	return path.Silence(p.socket)
+	return p.silence.Look(p.socket, now, every)
 }
 
 // resetTime bounds how long a connection that this node ends waits for the peer's node

@@ -59,10 +59,12 @@ type connPath struct {
 	made   chan struct{} // closed when the path is made, or will not be; nil before ours
 	socket *net.TCPConn  // this node's duplicate
 	since  time.Time     // it is there, by the wall clock
-	why    error         // why there is no path
-	said   bool          // NoPath was sent, and the peer's has not come
-	failed time.Time     // the last attempt; zero: there was none
-	over   bool          // no path is made any more, and the one there was has ended
+	// silence is of socket, for watchPaths.
+	silence path.Silence
+	why     error     // why there is no path
+	said    bool      // NoPath was sent, and the peer's has not come
+	failed  time.Time // the last attempt; zero: there was none
+	over    bool      // no path is made any more, and the one there was has ended
 }
 
 var _ ipc.PathEndpoint = (*endpoint)(nil)
@@ -284,7 +286,7 @@ func (c *conn) settlePath(ours *wire.Path, s *net.TCPConn) bool {
 		s.Close()
 		return false
 	}
-	p.socket, p.since = s, time.Now()
+	p.socket, p.since, p.silence = s, time.Now(), path.Silence{}
 	p.settleLocked()
 	return true
 }

@@ -328,13 +328,27 @@ func TestTheBoundOfPaths(t *testing.T) {
 
 // swallow makes the socket of c lose all that comes for it, as a hole in the network does.
 func swallow(t *testing.T, c net.Conn) {
+	filter(t, c, []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: 0}})
+}
+
+// lose makes the socket of c lose that many of a hundred packets that come for it.
+func lose(t *testing.T, c net.Conn, percent uint32) {
+	const random = 0xfffff000 + 56 // SKF_AD_OFF + SKF_AD_RANDOM
+	filter(t, c, []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: random},
+		{Code: unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K, K: 1 << 31 / 50 * percent, Jf: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 1 << 16},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
+	})
+}
+
+func filter(t *testing.T, c net.Conn, code []unix.SockFilter) {
 	raw, err := c.(*net.TCPConn).SyscallConn()
 	if err != nil {
 		t.Fatal(err)
 	}
-	drop := [1]unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: 0}}
 	err = raw.Control(func(fd uintptr) {
-		err = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: 1, Filter: &drop[0]})
+		err = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(code)), Filter: &code[0]})
 	})
 	if err != nil {
 		t.Skip("no filter of sockets here: ", err)
@@ -379,6 +393,26 @@ func TestASilentPathIsALoss(t *testing.T) {
 	}
 }
 
+// TestALossyPathIsNotSilent: of an idle one that loses a packet in five something comes.
+func TestALossyPathIsNotSilent(t *testing.T) {
+	t.Parallel()
+	p := newPathed(t, nil)
+	a, b := p.pair(0, 1)
+	sockets, errs := p.ask(a, b)
+	if err := errors.Join(errs[:]...); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range conns(t, sockets) {
+		lose(t, c, 20)
+	}
+	time.Sleep(12 * time.Second)
+	for i, ep := range []ipc.Endpoint{a, b} {
+		if ev := ep.Ready(); ev&ipc.PollHup != 0 {
+			t.Errorf("end %d: the connection has ended: %s", i, ep.Cause())
+		}
+	}
+}
+
 // TestAPeerThatDoesNotReadIsNotSilent: its kernel answers.
 func TestAPeerThatDoesNotReadIsNotSilent(t *testing.T) {
 	t.Parallel()
@@ -395,7 +429,7 @@ func TestAPeerThatDoesNotReadIsNotSilent(t *testing.T) {
 			_, err = c.Write(make([]byte, 1<<20))
 		}
 	}
-	time.Sleep(7 * time.Second)
+	time.Sleep(9 * time.Second)
 	for i, ep := range []ipc.Endpoint{a, b} {
 		if ev := ep.Ready(); ev&ipc.PollHup != 0 {
 			t.Errorf("end %d: the connection has ended: %s", i, ep.Cause())

@@ -28,7 +28,7 @@ func Duplicate(s *net.TCPConn) (*os.File, error) {
 }
 
 // Tune sets what a path's socket needs: small messages go out at once, and an idle one
-// asks the peer's kernel for a sign of life once a second, which Silence looks at.
+// asks the peer's kernel for a sign of life once a second, which Silence looks for.
 //
 // What ends a silent path is its node (driver's watchPaths), which can say why to both
 // ends. TCP_USER_TIMEOUT would not do: it also ends a connection whose peer answers and

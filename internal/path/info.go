@@ -21,28 +21,6 @@ func TrafficOf(s *net.TCPConn) (t Traffic) {
 	return t
 }
 
-// Silence returns for how long nothing has come from the kernel at the other end of s,
-// which is tuned; 0 if that means nothing. A sender whose peer has no room asks at ever
-// longer intervals, so its silence is none: the peer's kernel, which asks once a second,
-// notices.
-func Silence(s *net.TCPConn) time.Duration {
-	info := infoOf(s)
-	switch {
-	case info == nil, info.State != established && info.State != finWait2 && info.State != closeWait:
-		return 0
-	case info.Unacked == 0 && info.Notsent_bytes > 0:
-		return 0
-	}
-	return time.Duration(min(info.Last_ack_recv, info.Last_data_recv)) * time.Millisecond
-}
-
-// The states of a TCP connection in which the peer's kernel answers (linux/tcp_states.h).
-const (
-	established = 1
-	finWait2    = 5
-	closeWait   = 8
-)
-
 // infoOf returns what the kernel says of s; nil if it does not.
 func infoOf(s *net.TCPConn) (info *unix.TCPInfo) {
 	raw, err := s.SyscallConn()

@@ -1,0 +1,64 @@
+package path
+
+import (
+	"net"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Silence measures for how long nothing has come from the kernel at the other end of a
+// tuned socket. The zero value is ready to use.
+type Silence struct {
+	segments uint32        // that had come at the last look
+	looked   time.Duration // when that was
+	quiet    time.Duration
+}
+
+// pokeAfter is the silence from which each look asks the peer's kernel for a sign of life: a
+// way that loses packets may have lost the answers to the few questions before.
+const pokeAfter = 1200 * time.Millisecond
+
+// Look returns the silence of s at now; every is how often it is called. What passes between
+// two looks beyond that is not counted: the machine may have stood still.
+//
+// A sender whose peer has no room asks at ever longer intervals; if both ends are such
+// senders nothing comes, which says nothing.
+func (m *Silence) Look(s *net.TCPConn, now, every time.Duration) time.Duration {
+	since := min(now-m.looked, 2*every)
+	m.looked = now
+	info := infoOf(s)
+	switch {
+	case info == nil || info.State != established && info.State != finWait2 && info.State != closeWait,
+		info.Unacked == 0 && info.Notsent_bytes > 0:
+		m.quiet = 0
+		return 0
+	case info.Segs_in != m.segments:
+		m.segments, m.quiet = info.Segs_in, 0
+		return 0
+	}
+	m.quiet += since
+	if m.quiet > pokeAfter {
+		poke(s)
+	}
+	return m.quiet
+}
+
+// The states of a TCP connection in which the peer's kernel answers (linux/tcp_states.h).
+const (
+	established = 1
+	finWait2    = 5
+	closeWait   = 8
+)
+
+// poke makes the kernel ask for a sign of life now, unless it waits for an answer anyway: an
+// idle time that has passed is over when it is set.
+func poke(s *net.TCPConn) {
+	raw, err := s.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = raw.Control(func(fd uintptr) {
+		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, 1)
+	})
+}
