@@ -68,10 +68,10 @@ func (e *clientEndpoint) joinPath(join func()) (again bool) {
 	}
 	join()
 	e.ask(ctx, opJoined, &joinedBody{OK: 1}, nil)
-	if e.lock(ctx, &e.sending) == nil {
-		if e.shutOut.Load() { // CloseWrite came before the path was there
-			_ = p.finish(ctx) // its error is that of what is received, too
-		}
+	// CloseWrite may have come before the path was there. Without it the lock is not for
+	// here: a send that waits has it, and a receive is to be kicked.
+	if e.shutOut.Load() && e.lock(ctx, &e.sending) == nil {
+		_ = p.finish(ctx) // its error is that of what is received, too
 		e.sending.Give()
 	}
 	select {
