@@ -251,8 +251,12 @@ func (v *verdicts) save(out *chaos.Outcome, first bool) error {
 
 func (v *verdicts) print(out *chaos.Outcome) {
 	w := v.a.stdout
-	fmt.Fprintf(w, "%-7s %s on %s, seed %d: %d records, %v\n", out.Class(), out.Schedule.Scenario.Name, out.Lab,
-		out.Schedule.Seed, len(out.Records), out.Took.Round(time.Millisecond))
+	how := ""
+	if out.Result != nil && out.Lab != scenario.Sim {
+		how = ", " + chaos.DescribePaths(out.Result.Begin.Paths, out.Result.Paths)
+	}
+	fmt.Fprintf(w, "%-7s %s on %s, seed %d: %d records, %v%s\n", out.Class(), out.Schedule.Scenario.Name, out.Lab,
+		out.Schedule.Seed, len(out.Records), out.Took.Round(time.Millisecond), how)
 	for i, problem := range out.Problems() {
 		if i == maxShown {
 			fmt.Fprintf(w, "    … and %d more\n", len(out.Problems())-maxShown)

@@ -128,18 +128,21 @@ func (a *app) printTallies(tallies []chaos.Tally, runs int, took time.Duration) 
 	w := a.stdout
 	for _, t := range tallies {
 		verdict := "green"
-		var seeds []string
+		var notes []string
 		switch {
 		case len(t.Broken) > 0:
 			verdict = "broken"
-			seeds = append(seeds, fmt.Sprintf("broken by seeds %s", firstSeeds(t.Broken)))
+			notes = append(notes, fmt.Sprintf("broken by seeds %s", firstSeeds(t.Broken)))
 		case len(t.Harness) > 0:
 			verdict = "harness"
 		}
 		if len(t.Harness) > 0 {
-			seeds = append(seeds, fmt.Sprintf("the lab failed with seeds %s", firstSeeds(t.Harness)))
+			notes = append(notes, fmt.Sprintf("the lab failed with seeds %s", firstSeeds(t.Harness)))
 		}
-		fmt.Fprintf(w, "%-7s %-32s %4d of %4d green  %s\n", verdict, t.Scenario, t.Green, t.Runs, strings.Join(seeds, "; "))
+		if t.Lab != scenario.Sim {
+			notes = append(notes, chaos.DescribePaths(t.Daemons, t.Paths))
+		}
+		fmt.Fprintf(w, "%-7s %-32s %4d of %4d green  %s\n", verdict, t.Scenario, t.Green, t.Runs, strings.Join(notes, "; "))
 		for _, f := range t.Figures {
 			if f.Count > 0 {
 				fmt.Fprintln(w, "        "+figureLine(string(f.Name), f.Of, f.Count, f.P50, f.P99, f.Max))

@@ -70,24 +70,32 @@ func (c *containers) check(ctx context.Context, s *scenario.Schedule) error {
 	return c.docker.present(ctx, c.image)
 }
 
+// can refuses what only the kernel could do and does not here.
 func (c *containers) can(a scenario.Action) error {
-	kernel := a.Link != nil && a.Link.By == scenario.ByKernel || a.Partition != nil && a.Partition.By == scenario.ByKernel ||
-		a.Network != nil && a.Network.Do == scenario.Reject
-	if kernel && a.Link != nil && !byKernel(a.Link) {
+	switch {
+	case a.Link != nil && a.Link.By == scenario.ByKernel && !byKernel(a.Link):
 		return refusef("%s by the kernel: it cannot do that here; leave `by` out", a.What())
-	}
-	if !kernel {
-		return nil
-	}
-	if os.Geteuid() != 0 {
-		return refusef("%s by the kernel: the compose lab needs root for it", a.What())
-	}
-	for _, tool := range []string{"nsenter", "nft"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			return refusef("%s by the kernel: the compose lab needs %s, which is not installed", a.What(), tool)
+	case a.Link != nil && a.Link.By == scenario.ByKernel, a.Partition != nil && a.Partition.By == scenario.ByKernel,
+		a.Network != nil && a.Network.Do == scenario.Reject:
+		if lacks := filterLacks(); lacks != "" {
+			return refusef("%s by the kernel: the compose lab needs %s for it", a.What(), lacks)
 		}
 	}
 	return nil
+}
+
+// filterLacks says what this process needs to filter the packets of containers; "":
+// nothing.
+func filterLacks() string {
+	if os.Geteuid() != 0 {
+		return "root"
+	}
+	for _, tool := range []string{"nsenter", "nft"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			return tool + ", which is not installed,"
+		}
+	}
+	return ""
 }
 
 // subnets is how many subnets are tried: another network may have one.
@@ -237,20 +245,30 @@ func (c *containers) daemonPID(slot int) int {
 // enter does nothing: this machine reaches its containers.
 func (c *containers) enter(int) error { return nil }
 
-func (c *containers) breakNetwork(ctx context.Context, a scenario.Action) (effect, bool, error) {
-	var e effect
-	var err error
+func (c *containers) breaks(a scenario.Action) bool {
+	switch {
+	case a.Link != nil:
+		// The kernel's packets of TCP are longer there than those of a network.
+		return byBest(a.Link.By, byKernel(a.Link) && a.Link.MTU == 0)
+	case a.Partition != nil:
+		return byBest(a.Partition.By, true)
+	}
+	return a.Network != nil && a.Network.Do != scenario.Garbage
+}
+
+// byBest reports whether the kernel breaks what it can break.
+func byBest(by scenario.By, can bool) bool {
+	return by == scenario.ByKernel || by == scenario.ByLab && can && filterLacks() == ""
+}
+
+func (c *containers) breakNetwork(ctx context.Context, a scenario.Action) (effect, error) {
 	switch {
 	case a.Network != nil && a.Network.Do == scenario.Disconnect:
-		e, err = c.disconnect(ctx, a.Network.Node.IDs())
+		return c.disconnect(ctx, a.Network.Node.IDs())
 	case a.Network != nil:
-		e, err = c.filter.reject(ctx, a)
-	case a.Link != nil && a.Link.By == scenario.ByKernel, a.Partition != nil && a.Partition.By == scenario.ByKernel:
-		e, err = c.filter.apply(ctx, a)
-	default:
-		return nil, false, nil
+		return c.filter.reject(ctx, a)
 	}
-	return e, true, err
+	return c.filter.apply(ctx, a)
 }
 
 // disconnect takes the daemons' containers off the network.

@@ -173,8 +173,10 @@ func (m *machine) start(_ context.Context, s *slot, name string, args ...string)
 
 func (m *machine) path(s *slot, name string) string { return filepath.Join(s.dir, name) }
 
-func (m *machine) breakNetwork(context.Context, scenario.Action) (effect, bool, error) {
-	return nil, false, nil
+func (m *machine) breaks(scenario.Action) bool { return false }
+
+func (m *machine) breakNetwork(context.Context, scenario.Action) (effect, error) {
+	return nil, errors.New("this lab has no network of its own")
 }
 
 func (m *machine) enter(int) error { return nil }

@@ -184,33 +184,34 @@ func how(l *scenario.Link) int {
 	return byPlane
 }
 
-func (n *namespaces) breakNetwork(ctx context.Context, a scenario.Action) (effect, bool, error) {
-	var e effect
-	var err error
+func (n *namespaces) breaks(a scenario.Action) bool {
 	switch {
-	case a.Partition != nil && a.Partition.By == scenario.ByPlane:
-		return nil, false, nil
+	case a.Link != nil:
+		return how(a.Link) != byPlane
 	case a.Partition != nil:
-		e, err = n.filter.apply(ctx, a)
-	case a.Network != nil && a.Network.Do == scenario.Disconnect:
-		e, err = n.disconnect(ctx, a)
-	case a.Network != nil && a.Network.Do == scenario.Forge:
-		e, err = n.forge(ctx, a)
-	case a.Network != nil:
-		e, err = n.filter.reject(ctx, a)
-	default:
-		switch how(a.Link) {
-		case byFilter:
-			e, err = n.filter.apply(ctx, a)
-		case byRate:
-			e, err = n.limit(ctx, a)
-		case byCopies:
-			e, err = n.duplicate(ctx, a)
-		default:
-			return nil, false, nil
-		}
+		return a.Partition.By != scenario.ByPlane
 	}
-	return e, true, err
+	return a.Network != nil && a.Network.Do != scenario.Garbage
+}
+
+func (n *namespaces) breakNetwork(ctx context.Context, a scenario.Action) (effect, error) {
+	switch {
+	case a.Partition != nil:
+		return n.filter.apply(ctx, a)
+	case a.Network != nil && a.Network.Do == scenario.Disconnect:
+		return n.disconnect(ctx, a)
+	case a.Network != nil && a.Network.Do == scenario.Forge:
+		return n.forge(ctx, a)
+	case a.Network != nil:
+		return n.filter.reject(ctx, a)
+	}
+	switch how(a.Link) {
+	case byRate:
+		return n.limit(ctx, a)
+	case byCopies:
+		return n.duplicate(ctx, a)
+	}
+	return n.filter.apply(ctx, a)
 }
 
 // disconnect pulls the cables of slots.

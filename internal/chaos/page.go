@@ -27,7 +27,8 @@ func SaveSuite(dir string, tallies []Tally, of SuiteRun) error {
 	s := &report.Suite{Build: of.Version}
 	lab := report.LabTime{Lab: of.Lab, Took: of.Took.Seconds(), LeftOut: of.LeftOut}
 	for _, t := range tallies {
-		e := report.Entry{Scenario: t.Scenario, Lab: t.Lab, Runs: t.Runs, Green: t.Green, Broken: t.Broken, Harness: t.Harness, Report: t.report}
+		e := report.Entry{Scenario: t.Scenario, Lab: t.Lab, Runs: t.Runs, Green: t.Green, Broken: t.Broken, Harness: t.Harness, Report: t.report,
+			Daemons: t.Daemons, Paths: t.Paths}
 		if t.file != nil {
 			e.About, e.Rows = string(t.file.About), t.file.Rows
 			e.Detection, e.Nodes = t.file.Cluster.Detection, t.file.Cluster.Nodes

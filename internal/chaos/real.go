@@ -98,7 +98,7 @@ func (r *realLab) runAt(ctx context.Context, s *scenario.Schedule, site site, sp
 	}
 	defer out.Close()
 	c := &cluster{name: name, lab: r.lab, dir: dir, dirMode: 0o700, site: site, spawn: spawn, exe: r.o.Exe, schedule: s, detection: s.Scenario.Cluster.Detection,
-		providers: r.o.Providers, beat: r.o.beat(), faults: true, clock: clock, zero: zero, log: workload.NewLog(out, history.Lab, clock), say: r.o.say}
+		providers: r.o.Providers, beat: r.o.beat(), faults: needsFaults(site, s), clock: clock, zero: zero, log: workload.NewLog(out, history.Lab, clock), say: r.o.say}
 	if c.detection == "" {
 		c.detection = scenario.Normal
 	}
@@ -108,7 +108,7 @@ func (r *realLab) runAt(ctx context.Context, s *scenario.Schedule, site site, sp
 	c.ctx, c.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	defer c.kill()
 	c.log.Put(&history.Begin{Version: history.Version, Scenario: string(s.Scenario.Name), Seed: s.Seed, Lab: string(r.lab),
-		Detection: string(c.detection), LostPair: string(s.Scenario.Cluster.LostPair), Nodes: s.Scenario.Cluster.Nodes, Duration: int64(s.Scenario.Duration),
+		Detection: string(c.detection), LostPair: string(s.Scenario.Cluster.LostPair), Paths: c.paths(), Nodes: s.Scenario.Cluster.Nodes, Duration: int64(s.Scenario.Duration),
 		Build: r.o.Version, Started: time.Now().UTC().Format(time.RFC3339), Command: r.o.command(s, r.lab)})
 	err = c.phases(ctx)
 	err = errors.Join(err, c.failure())
@@ -137,6 +137,7 @@ func (c *cluster) phases(ctx context.Context) error {
 		return err
 	}
 	c.wg.Go(c.watchStill)
+	c.wg.Go(c.watchPaths)
 	held := c.held(ctx, history.PhaseBaseline)
 	if err := c.play(ctx); err != nil {
 		return err

@@ -30,9 +30,10 @@ type site interface {
 	// processes see it.
 	path(s *slot, name string) string
 
-	// breakNetwork puts a fault of the network in place, by the kernel. It
-	// reports false if that is not for the kernel to do.
-	breakNetwork(ctx context.Context, a scenario.Action) (effect, bool, error)
+	// breaks reports whether an action is a fault of the network that the kernel puts in
+	// place here, and breakNetwork does it.
+	breaks(a scenario.Action) bool
+	breakNetwork(ctx context.Context, a scenario.Action) (effect, error)
 	// squeeze takes processor time or memory from the processes of a slot.
 	squeeze(ctx context.Context, s *slot, a scenario.Action) (effect, error)
 

@@ -82,8 +82,10 @@ func (s *slot) daemonArgs() []string {
 	if s.c.providers != "" {
 		args = append(args, "--providers", s.c.providers)
 	}
-	if s.c.faults {
+	if s.c.faults { // then no connection gets a path
 		args = append(args, "--enable-faults")
+	} else {
+		args = append(args, "--paths", history.PathsLazy)
 	}
 	of := s.c.schedule.Scenario.Cluster
 	if of.ConnMemory != 0 {

@@ -230,7 +230,9 @@ type Tally struct {
 	Broken   []uint64     `json:"broken"`  // seeds
 	Harness  []uint64     `json:"harness"` // seeds
 	Took     float64      `json:"took_seconds"`
-	Still    float64      `json:"still_seconds"` // for how long at most the lab itself stood still
+	Still    float64      `json:"still_seconds"`     // for how long at most the lab itself stood still
+	Daemons  string       `json:"daemons,omitempty"` // how they ran: [history.Begin].Paths
+	Paths    int          `json:"paths"`             // connections that went over to a path
 	Figures  []FigureSum  `json:"figures,omitempty"`
 
 	file   *scenario.Scenario
@@ -276,6 +278,8 @@ func (t *Tallies) Add(out *Outcome) {
 		y.Harness = append(y.Harness, out.Schedule.Seed)
 	}
 	if out.Result != nil {
+		y.Daemons = out.Result.Begin.Paths
+		y.Paths += out.Result.Paths
 		y.Still = max(y.Still, time.Duration(out.Result.Still).Seconds())
 	}
 	y.addFigures(out)

@@ -195,10 +195,9 @@ func (c *cluster) apply(ctx context.Context, a scenario.Action) (effect, error) 
 	switch {
 	case a.Network != nil && a.Network.Do == scenario.Garbage:
 		return c.garbage(a), nil
+	case c.site.breaks(a):
+		return c.site.breakNetwork(ctx, a)
 	case a.Link != nil, a.Partition != nil, a.Network != nil:
-		if e, mine, err := c.site.breakNetwork(ctx, a); mine || err != nil {
-			return e, err
-		}
 		return c.planes.apply(ctx, c, a)
 	case a.Node != nil:
 		return c.forEach(a.Node.ID.IDs(), func(s *slot) (effect, error) {
@@ -210,6 +209,8 @@ func (c *cluster) apply(ctx context.Context, a scenario.Action) (effect, error) 
 			s.awaitBack(ctx, &s.appsDue)
 			return c.app(ctx, s, a.App)
 		})
+	case a.Fault != nil && a.Fault.Kind == scenario.FaultDescriptors:
+		return c.forEach(a.Fault.Node.IDs(), func(s *slot) (effect, error) { return starve(s, a.Fault.Free) })
 	case a.Fault != nil:
 		return c.forEach(a.Fault.Node.IDs(), func(s *slot) (effect, error) { return c.point(ctx, s, a) })
 	case a.CPU != nil:

@@ -21,7 +21,7 @@ func machines(w *world) []machine {
 		newPrefix(w), newDrain(w), newResetAll(w), newHang(w),
 		newEvents(w), newTold(w), newCause(w), newHolder(w), newAgreement(w),
 		newFencing(w), newRMA(w), newFence(w), newWindows(w),
-		newLeaks(w), newRecovery(w), newIsolation(w), newStalls(w), newSurvival(w),
+		newPaths(w), newLeaks(w), newRecovery(w), newIsolation(w), newStalls(w), newSurvival(w),
 	}
 }
 
@@ -37,7 +37,7 @@ func Run(records []history.Record, s *scenario.Scenario) *Result {
 			m.see(i, &records[i])
 		}
 	}
-	out := &Result{Begin: w.begin, End: w.end, Records: len(records), Still: w.longestStill()}
+	out := &Result{Begin: w.begin, End: w.end, Records: len(records), Still: w.longestStill(), Paths: wentOver(records)}
 	for _, m := range all {
 		m.finish()
 		out.Invariants = append(out.Invariants, m.judgement())

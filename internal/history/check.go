@@ -68,6 +68,7 @@ func (b *Begin) check() error {
 		unless(b.Duration >= 0, "duration", b.Duration, "at least 0"),
 		oneOf("detection", b.Detection, "fast", "normal", "calm"),
 		oneOf("lost_pair", b.LostPair, "", "reset", "evict"),
+		oneOf("paths", b.Paths, "", PathsLazy, PathsOff),
 		oneOf("lab", b.Lab, "sim", "local", "netns", "compose"),
 		texts("scenario", b.Scenario, "build", b.Build, "started", b.Started, "command", b.Command))
 }
@@ -219,6 +220,15 @@ func (b *Resources) check() error {
 		return bad("used", min(b.Used, b.UsedAt), "at least 0")
 	}
 	return oneOf("phase", b.Phase, PhaseBaseline, PhaseRunning, PhaseEnd)
+}
+
+func (b *Paths) check() error {
+	if err := b.Target.check(); err != nil {
+		return fmt.Errorf("target: %w", err)
+	}
+	return first(
+		unless(b.New >= 0 && b.Paths >= b.New, "paths", b.Paths, "at least as many as are new"),
+		unless(b.Conns >= b.Paths, "conns", b.Conns, "at least as many as have a path"))
 }
 
 func (b *Logged) check() error {

@@ -41,6 +41,7 @@ type line struct {
 	Unwindow  *WindowGone `json:"unwindow,omitempty"`
 	Scan      *Scan       `json:"scan,omitempty"`
 	Resources *Resources  `json:"resources,omitempty"`
+	Paths     *Paths      `json:"paths,omitempty"`
 	Logged    *Logged     `json:"logged,omitempty"`
 	Still     *Still      `json:"still,omitempty"`
 	Note      *Note       `json:"note,omitempty"`
@@ -105,6 +106,8 @@ func (l *line) setLater(body Body) {
 		l.Scan = b
 	case *Resources:
 		l.Resources = b
+	case *Paths:
+		l.Paths = b
 	case *Logged:
 		l.Logged = b
 	case *Still:
@@ -148,6 +151,7 @@ func (l *line) body() (Body, error) {
 	pick(l.Unwindow, l.Unwindow != nil)
 	pick(l.Scan, l.Scan != nil)
 	pick(l.Resources, l.Resources != nil)
+	pick(l.Paths, l.Paths != nil)
 	pick(l.Logged, l.Logged != nil)
 	pick(l.Still, l.Still != nil)
 	pick(l.Note, l.Note != nil)

@@ -47,6 +47,7 @@ func one() []history.Record {
 		&history.WindowGone{ID: 4},
 		&history.Scan{ID: 4, Words: 512, Writers: []history.WindowWriter{{Conn: 77, Life: peer, First: 1, Last: 9, Words: 40}}, Unknown: 1, Guard: 2, Misplaced: 4, Sum: 3},
 		&history.Resources{Target: history.Daemon(2, 1), Phase: history.PhaseEnd, Count: map[string]int64{"fds": 12, "rss": 1 << 24}},
+		&history.Paths{Target: history.Daemon(2, 1), Conns: 3, Paths: 2, New: 1},
 		&history.Logged{Target: history.Daemon(2, 1), Line: "panic: x"},
 		&history.Still{For: 7e8},
 		&history.Note{Text: "done"},
@@ -79,8 +80,8 @@ func TestEveryKindComesBack(t *testing.T) {
 		}
 		seen[r.Kind()] = true
 	}
-	if len(seen) != 27 {
-		t.Errorf("the test has %d kinds of 27", len(seen))
+	if len(seen) != 28 {
+		t.Errorf("the test has %d kinds of 28", len(seen))
 	}
 }
 

@@ -75,6 +75,9 @@ func (*Scan) Kind() Kind { return KindScan }
 func (*Resources) Kind() Kind { return KindResources }
 
 // Kind implements [Body].
+func (*Paths) Kind() Kind { return KindPaths }
+
+// Kind implements [Body].
 func (*Logged) Kind() Kind { return KindLogged }
 
 // Kind implements [Body].

@@ -85,6 +85,7 @@ const (
 	KindWindowGone Kind = "unwindow"  // [WindowGone]
 	KindScan       Kind = "scan"      // [Scan]
 	KindResources  Kind = "resources" // [Resources]
+	KindPaths      Kind = "paths"     // [Paths]
 	KindLogged     Kind = "logged"    // [Logged]
 	KindStill      Kind = "still"     // [Still]
 	KindNote       Kind = "note"      // [Note]
@@ -99,12 +100,19 @@ type Begin struct {
 	Lab       string `json:"lab"`                 // sim, local, netns, compose
 	Detection string `json:"detection"`           // fast, normal, calm
 	LostPair  string `json:"lost_pair,omitempty"` // reset, evict; empty: reset
+	Paths     string `json:"paths,omitempty"`     // [PathsLazy], [PathsOff]; empty in a simulation
 	Nodes     int    `json:"nodes"`               // slots, 1…4096
 	Duration  int64  `json:"duration"`            // of the scenario, ns
 	Build     string `json:"build,omitempty"`     // version of fabricd
 	Started   string `json:"started,omitempty"`   // wall time, RFC 3339; empty in a simulation
 	Command   string `json:"command,omitempty"`   // that repeats the run
 }
+
+// The values of [Begin].Paths: how the daemons of a real lab ran.
+const (
+	PathsLazy = "lazy" // without --enable-faults: connections that are used get paths
+	PathsOff  = "off"  // with --enable-faults: no connection has a path
+)
 
 // An End closes a run. Without it the runner itself was ended.
 type End struct {
@@ -446,6 +454,15 @@ type Resources struct {
 var ResourceNames = []string{
 	"fds", "goroutines", "memfds", "maps", "rss", "threads",
 	"ports", "endpoints", "conns", "windows", "links", "timers", "queued",
+}
+
+// Paths tells how a daemon's connections to other nodes talk. It is written when it has
+// changed; a path that comes and goes between two looks is not seen.
+type Paths struct {
+	Target Source `json:"target"`
+	Conns  int    `json:"conns"` // to other nodes
+	Paths  int    `json:"paths"` // of these, that have gone over to a path
+	New    int    `json:"new"`   // of these, that were not seen before
 }
 
 // A Logged is a line of a daemon's log that no run may have: a panic, a

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/fabricd/fabricd/internal/check"
+	"github.com/fabricd/fabricd/internal/history"
 	"github.com/fabricd/fabricd/internal/scenario"
 )
 
@@ -64,6 +65,12 @@ func (p *page) facts(r *Run) {
 	row("seed", uintText(b.Seed))
 	row("nodes", uintText(uint64(b.Nodes))+", detection "+b.Detection)
 	row("length", dur(r.Result.End)+", "+uintText(uint64(r.Result.Records))+" records")
+	switch b.Paths {
+	case history.PathsLazy:
+		row("daemons", "without --enable-faults; connections that went over to a path: "+uintText(uint64(r.Result.Paths)))
+	case history.PathsOff:
+		row("daemons", "with --enable-faults: no connection has a path")
+	}
 	if r.Result.Still > 0 {
 		row("the lab itself stood still for at most", dur(r.Result.Still))
 	}

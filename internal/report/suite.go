@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/fabricd/fabricd/internal/check"
+	"github.com/fabricd/fabricd/internal/history"
 	"github.com/fabricd/fabricd/internal/scenario"
 )
 
@@ -46,6 +47,11 @@ type Entry struct {
 	// Detection and Nodes are those of the cluster.
 	Detection scenario.Detection `json:"detection,omitempty"`
 	Nodes     int                `json:"nodes,omitempty"`
+
+	// Daemons says how the daemons ran ([history.Begin].Paths), and Paths how many
+	// connections of all runs went over to a path.
+	Daemons string `json:"daemons,omitempty"`
+	Paths   int    `json:"paths,omitempty"`
 
 	Runs    int            `json:"runs"`
 	Green   int            `json:"green"`
@@ -207,6 +213,12 @@ func (p *page) cell(e *Entry) {
 		p.f("</a>")
 	}
 	p.f(" %d/%d", e.Green, e.Runs)
+	switch e.Daemons {
+	case history.PathsLazy:
+		p.f("<br><span class=\"mute\">%d on paths</span>", e.Paths)
+	case history.PathsOff:
+		p.f("<br><span class=\"mute\">faults enabled, no paths</span>")
+	}
 	if len(e.Broken) > 0 {
 		p.f("<br><span class=\"bad\">seeds %s</span>", seedText(e.Broken))
 	}

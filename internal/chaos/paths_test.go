@@ -1,0 +1,69 @@
+package chaos
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/fabricd/fabricd/internal/history"
+)
+
+// TestWhichFaultsTheDaemonsDoThemselves: what the kernel does, or a signal, needs no
+// --enable-faults.
+func TestWhichFaultsTheDaemonsDoThemselves(t *testing.T) {
+	real := strings.Replace(head, "sim, local, netns, compose", "local, netns", 1)
+	sites := map[string]site{"local": &machine{}, "netns": &namespaces{}}
+	for _, tt := range []struct {
+		step         string
+		local, netns bool
+	}{
+		{"node: {id: 1, do: kill, for: 1s}", false, false},
+		{"node: {id: 1, do: stop, for: 1s}", false, false},
+		{"app: {node: 1, do: stop, for: 1s}", false, false},
+		{"cpu: {node: 1, hogs: 2, for: 1s}", false, false},
+		{"fault: {node: 1, kind: descriptors, free: 3, for: 1s}", false, false},
+		{"network: {node: 1, do: garbage, for: 1s}", false, false},
+		{"rotate: {what: keys}", false, false},
+		{"link: {from: 1, to: 2, drop: 5%, for: 1s}", true, false},
+		{"link: {from: 1, to: 2, rate: 1MB/s, for: 1s}", true, false},
+		{"partition: {groups: [[0, 1], others], for: 1s}", true, false},
+		{"partition: {groups: [[0, 1], others], by: plane, for: 1s}", true, true},
+		{"link: {from: 1, to: 2, delay: 5ms, for: 1s}", true, true},
+		{"link: {from: 1, to: 2, drop: 5%, by: plane, for: 1s}", true, true},
+		{"fault: {node: 1, kind: crash}", true, true},
+		{"fault: {node: 1, kind: disk, disk: full, for: 1s}", true, true},
+	} {
+		s := decode(t, real+"timeline: [{at: 1s, "+tt.step+"}]\n").Resolve(1)
+		for lab, want := range map[string]bool{"local": tt.local, "netns": tt.netns} {
+			if got := needsFaults(sites[lab], s); got != want {
+				t.Errorf("%s on %s: needs --enable-faults: %v, want %v", tt.step, lab, got, want)
+			}
+		}
+	}
+}
+
+func TestPathsAreCountedOnce(t *testing.T) {
+	conns := []pathConn{
+		{Local: "1:2000", Remote: "2:3000", Path: "path", Socket: &pathSocket{"a:1", "b:2"}},
+		{Local: "1:2001", Remote: "2:3000", Path: "socket", Socket: &pathSocket{"a:3", "b:4"}}, // being made
+		{Local: "1:2002", Remote: "2:3000", Path: "socket"},
+		{Local: "1:2003", Remote: "1:3000", Path: "channel"},
+	}
+	seen := map[string]bool{}
+	if got, want := countPaths(conns, seen), (history.Paths{Conns: 3, Paths: 1, New: 1}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	if got, want := countPaths(conns, seen), (history.Paths{Conns: 3, Paths: 1}); got != want {
+		t.Errorf("the second time: %+v, want %+v", got, want)
+	}
+}
+
+func TestFirstBeyondTheDescriptors(t *testing.T) {
+	for free := range 3 {
+		n, err := firstBeyond(os.Getpid(), free)
+		more, err2 := firstBeyond(os.Getpid(), free+8)
+		if err != nil || err2 != nil || more < n+4 { // other tests open and close some
+			t.Errorf("%d free below %d, and %d below %d: %v, %v", free, n, free+8, more, err, err2)
+		}
+	}
+}
