@@ -44,10 +44,48 @@ func (c *cluster) node(ctx context.Context, s *slot, a scenario.Action) (effect,
 		return done{fired: 1, proof: "continued"}, d.cont(ctx)
 	case scenario.Replace:
 		return c.replace(ctx, s, d, source)
+	case scenario.Ban:
+		return c.ban(ctx, s)
+	case scenario.Remove:
+		return c.remove(ctx, s)
 	case scenario.Damage:
 		return c.damage(ctx, s, d, source, a.Seed)
 	}
 	return nil, fmt.Errorf("do: %q: the lab does not know it", n.Do)
+}
+
+// decideLimit bounds a decision about a node, until all nodes know of it.
+const decideLimit = 10 * time.Second
+
+// ban has the host ban a slot's node, and allow it again when it is taken back.
+func (c *cluster) ban(ctx context.Context, s *slot) (effect, error) {
+	host := c.slots[0].admin
+	if _, err := host.BanNode(ctx, s.name(), "chaos", decideLimit); err != nil {
+		return nil, err
+	}
+	return undoBy(func(ctx context.Context) (uint64, string, error) {
+		_, err := host.AllowNode(ctx, s.name(), false, decideLimit)
+		return 1, "banned at every node", err
+	}), nil
+}
+
+// remove has the host remove a slot's node, whose daemon ends for good. When it is taken
+// back another machine comes in its place.
+func (c *cluster) remove(ctx context.Context, s *slot) (effect, error) {
+	if _, err := c.slots[0].admin.RemoveNode(ctx, s.name(), decideLimit); err != nil {
+		return nil, err
+	}
+	s.daemonsDue.Add(1)
+	return undoBy(func(ctx context.Context) (uint64, string, error) {
+		s.act.Lock()
+		defer s.act.Unlock()
+		d, source, _, _ := s.current()
+		if _, err := c.killDaemon(ctx, s, d, source, false); err != nil {
+			s.daemonsDue.Add(-1)
+			return 1, "removed at every node", err
+		}
+		return c.comeAnew(ctx, s)
+	}), nil
 }
 
 // startBoth starts a slot's daemon, and its application if it has none yet.
@@ -134,12 +172,18 @@ func (c *cluster) replace(ctx context.Context, s *slot, d child, source history.
 	return undoBy(func(ctx context.Context) (uint64, string, error) {
 		s.act.Lock()
 		defer s.act.Unlock()
-		defer s.daemonsDue.Add(-1)
-		s.mu.Lock()
-		s.state = fmt.Sprintf("state-%d", s.daemonRun+1)
-		s.mu.Unlock()
-		return 1, "another machine is in its place", s.startDaemon(ctx)
+		return c.comeAnew(ctx, s)
 	}), nil
+}
+
+// comeAnew starts a slot's daemon, which is due, without the state that it had. act is
+// held.
+func (c *cluster) comeAnew(ctx context.Context, s *slot) (uint64, string, error) {
+	defer s.daemonsDue.Add(-1)
+	s.mu.Lock()
+	s.state = fmt.Sprintf("state-%d", s.daemonRun+1)
+	s.mu.Unlock()
+	return 1, "another machine is in its place", s.startDaemon(ctx)
 }
 
 // usurp starts a second host in a slot, with a copy of the host's state.

@@ -233,7 +233,7 @@ func (c *cluster) appConfig(s *slot, run int) workload.Config {
 		History: c.site.path(s, fmt.Sprintf("app-%d.jsonl", run)),
 		Control: c.site.path(s, "control.json"),
 		Ready:   c.site.path(s, "ready"),
-		Waiters: w.Waiters, Connects: w.Connects, Windows: w.Windows,
+		Waiters: w.Waiters, Connects: w.Connects, ConnectSize: int64(w.ConnectSize), Windows: w.Windows,
 		Beat: int64(c.beat),
 	}
 	late := sc.Late()

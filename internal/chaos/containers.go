@@ -291,6 +291,10 @@ func (c *containers) disconnect(ctx context.Context, ids []int) (effect, error) 
 	}), err
 }
 
+func (c *containers) breakPaths(context.Context, scenario.Action, []pathEnds) (effect, error) {
+	return nil, errors.New("this lab does not tell the packets of paths from others")
+}
+
 // squeeze bounds processor time or memory of a slot's daemon.
 func (c *containers) squeeze(ctx context.Context, s *slot, a scenario.Action) (effect, error) {
 	d := c.daemonOf(s.id)

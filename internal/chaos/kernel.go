@@ -136,6 +136,36 @@ func (f *filter) apply(ctx context.Context, a scenario.Action) (effect, error) {
 	return f.install(ctx, a, slices.Sorted(maps.Keys(senders)), script)
 }
 
+// applyPaths breaks paths at the slots of both ends.
+func (f *filter) applyPaths(ctx context.Context, a scenario.Action, paths []pathEnds) (effect, error) {
+	rules := make(map[int][]string) // by receiver
+	for _, p := range paths {
+		rules[p.toSlot] = append(rules[p.toSlot], pathRule(a.Path.Do, p.from, p.to))
+		if a.Path.Do != scenario.PathOneWay {
+			rules[p.fromSlot] = append(rules[p.fromSlot], pathRule(a.Path.Do, p.to, p.from))
+		}
+	}
+	script := func(slot int) string {
+		return fmt.Sprintf("table inet %s { chain c { type filter hook prerouting priority -300; %s; }; }", tableName(a), strings.Join(rules[slot], "; "))
+	}
+	return f.install(ctx, a, slices.Sorted(maps.Keys(rules)), script)
+}
+
+// fullPacket is how long a packet is at least that does not pass where full ones vanish.
+const fullPacket = 600
+
+// pathRule returns what the kernel does to the packets of one direction of a path.
+func pathRule(do scenario.PathDo, from, to netip.AddrPort) string {
+	effect := "counter drop"
+	switch do {
+	case scenario.PathFull:
+		effect = fmt.Sprintf("meta length > %d counter drop", fullPacket)
+	case scenario.PathReset:
+		effect = "counter reject with tcp reset"
+	}
+	return fmt.Sprintf("ip saddr %s tcp sport %d ip daddr %s tcp dport %d %s", from.Addr(), from.Port(), to.Addr(), to.Port(), effect)
+}
+
 // reject makes the kernels of slots answer every packet with an error.
 func (f *filter) reject(ctx context.Context, a scenario.Action) (effect, error) {
 	return f.install(ctx, a, a.Network.Node.IDs(), func(int) string {

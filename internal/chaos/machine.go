@@ -181,6 +181,10 @@ func (m *machine) breakNetwork(context.Context, scenario.Action) (effect, error)
 
 func (m *machine) enter(int) error { return nil }
 
+func (m *machine) breakPaths(context.Context, scenario.Action, []pathEnds) (effect, error) {
+	return nil, errors.New("this lab does not tell the packets of paths from others")
+}
+
 func (m *machine) squeeze(ctx context.Context, s *slot, a scenario.Action) (effect, error) {
 	return m.group.squeeze(ctx, s, a)
 }

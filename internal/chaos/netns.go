@@ -214,6 +214,10 @@ func (n *namespaces) breakNetwork(ctx context.Context, a scenario.Action) (effec
 	return n.filter.apply(ctx, a)
 }
 
+func (n *namespaces) breakPaths(ctx context.Context, a scenario.Action, paths []pathEnds) (effect, error) {
+	return n.filter.applyPaths(ctx, a, paths)
+}
+
 // disconnect pulls the cables of slots.
 func (n *namespaces) disconnect(ctx context.Context, a scenario.Action) (effect, error) {
 	ids := a.Network.Node.IDs()

@@ -3,7 +3,9 @@ package chaos
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -123,4 +125,51 @@ func countPaths(conns []pathConn, seen map[string]bool) (n history.Paths) {
 		}
 	}
 	return n
+}
+
+// A pathEnds is a path between two slots, by the addresses of its socket's ends.
+type pathEnds struct {
+	fromSlot, toSlot int
+	from, to         netip.AddrPort
+}
+
+// breakPaths breaks the paths that there are between the slots of an action.
+func (c *cluster) breakPaths(ctx context.Context, a scenario.Action) (effect, error) {
+	var paths []pathEnds
+	for _, from := range a.Path.From.IDs() {
+		conns, err := c.slots[from].conns(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, to := range a.Path.To.IDs() {
+			found, err := c.pathsTo(conns, from, to)
+			if err != nil {
+				return nil, err
+			}
+			paths = append(paths, found...)
+		}
+	}
+	if len(paths) == 0 {
+		return nil, errors.New("there is no path")
+	}
+	return c.site.breakPaths(ctx, a, paths)
+}
+
+// pathsTo returns the paths of a slot's connections to another one.
+func (c *cluster) pathsTo(conns []pathConn, from, to int) ([]pathEnds, error) {
+	var found []pathEnds
+	for _, conn := range conns {
+		if conn.Socket == nil {
+			continue
+		}
+		local, err := netip.ParseAddrPort(conn.Socket.Local)
+		remote, err2 := netip.ParseAddrPort(conn.Socket.Remote)
+		if err := errors.Join(err, err2); err != nil {
+			return nil, err
+		}
+		if remote.Addr().Unmap() == c.site.place(to).advertise {
+			found = append(found, pathEnds{from, to, netip.AddrPortFrom(local.Addr().Unmap(), local.Port()), netip.AddrPortFrom(remote.Addr().Unmap(), remote.Port())})
+		}
+	}
+	return found, nil
 }

@@ -1,11 +1,14 @@
 package chaos
 
 import (
+	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/fabricd/fabricd/internal/history"
+	"github.com/fabricd/fabricd/internal/scenario"
 )
 
 // TestWhichFaultsTheDaemonsDoThemselves: what the kernel does, or a signal, needs no
@@ -65,5 +68,28 @@ func TestFirstBeyondTheDescriptors(t *testing.T) {
 		if err != nil || err2 != nil || more < n+4 { // other tests open and close some
 			t.Errorf("%d free below %d, and %d below %d: %v, %v", free, n, free+8, more, err, err2)
 		}
+	}
+}
+
+// TestRulesOfPaths: only the packets of a path's socket are met.
+func TestRulesOfPaths(t *testing.T) {
+	from, to := netip.MustParseAddrPort("10.77.0.2:41000"), netip.MustParseAddrPort("10.77.0.3:7700")
+	const match = "ip saddr 10.77.0.2 tcp sport 41000 ip daddr 10.77.0.3 tcp dport 7700 "
+	for do, want := range map[scenario.PathDo]string{
+		scenario.PathCut: "counter drop", scenario.PathOneWay: "counter drop",
+		scenario.PathFull: "meta length > 600 counter drop", scenario.PathReset: "counter reject with tcp reset",
+	} {
+		if got := pathRule(do, from, to); got != match+want {
+			t.Errorf("%s: %q, want %q", do, got, match+want)
+		}
+	}
+	c := &cluster{site: &namespaces{}}
+	found, err := c.pathsTo([]pathConn{
+		{Path: "path", Socket: &pathSocket{"[::ffff:10.77.0.2]:41000", "10.77.0.3:7700"}},
+		{Path: "path", Socket: &pathSocket{"10.77.0.2:41001", "10.77.0.4:7700"}}, // to another slot
+		{Path: "socket"},
+	}, 1, 2)
+	if err != nil || !slices.Equal(found, []pathEnds{{1, 2, from, to}}) {
+		t.Errorf("found %v, %v", found, err)
 	}
 }

@@ -34,6 +34,9 @@ type site interface {
 	// place here, and breakNetwork does it.
 	breaks(a scenario.Action) bool
 	breakNetwork(ctx context.Context, a scenario.Action) (effect, error)
+	// breakPaths breaks paths that are there, by the kernel. It is called only where
+	// scenarios may say so.
+	breakPaths(ctx context.Context, a scenario.Action, paths []pathEnds) (effect, error)
 	// squeeze takes processor time or memory from the processes of a slot.
 	squeeze(ctx context.Context, s *slot, a scenario.Action) (effect, error)
 

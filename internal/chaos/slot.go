@@ -68,11 +68,14 @@ func newSlot(c *cluster, id int) (*slot, error) {
 // file returns a file of the slot on this machine.
 func (s *slot) file(name string) string { return filepath.Join(s.dir, name) }
 
+// name is the name of the slot's node.
+func (s *slot) name() string { return fmt.Sprintf("n%d", s.id) }
+
 // daemonArgs are the arguments of the slot's daemon.
 func (s *slot) daemonArgs() []string {
 	p := s.c.site.place(s.id)
 	path := func(name string) string { return s.c.site.path(s, name) }
-	args := []string{"run", "--name", fmt.Sprintf("n%d", s.id), "--state-dir", path(s.state),
+	args := []string{"run", "--name", s.name(), "--state-dir", path(s.state),
 		"--bind", p.bind.String(), "--data-port", strconv.Itoa(int(p.data)), "--gossip-port", strconv.Itoa(int(p.gossip)),
 		"--detection", string(s.c.detection), "--socket", path("app.sock"), "--admin", path("admin.sock"),
 		"--log-format", "json", "--log-level", "info"}

@@ -195,6 +195,8 @@ func (c *cluster) apply(ctx context.Context, a scenario.Action) (effect, error) 
 	switch {
 	case a.Network != nil && a.Network.Do == scenario.Garbage:
 		return c.garbage(a), nil
+	case a.Path != nil:
+		return c.breakPaths(ctx, a)
 	case c.site.breaks(a):
 		return c.site.breakNetwork(ctx, a)
 	case a.Link != nil, a.Partition != nil, a.Network != nil:

@@ -66,6 +66,26 @@ type Partition struct {
 	For    Span      `yaml:"for" doc:"how long; to the end if it is left out"`
 }
 
+// A Path breaks the paths that connections between slots have when it begins, and not
+// their links: the packets of the sockets of these paths.
+type Path struct {
+	From NodeSet `yaml:"from" need:"true" doc:"slots"`
+	To   NodeSet `yaml:"to" need:"true" doc:"slots at the other ends"`
+	Do   PathDo  `yaml:"do" need:"true" doc:"cut: all their packets vanish, both ways; one-way: those of from do; full: those of more than 600 bytes; reset: the kernel answers them with a reset"`
+	For  Span    `yaml:"for" doc:"how long; to the end if it is left out"`
+}
+
+// A PathDo is what a [Path] does.
+type PathDo string
+
+// The values of a PathDo.
+const (
+	PathCut    PathDo = "cut"
+	PathOneWay PathDo = "one-way"
+	PathFull   PathDo = "full"
+	PathReset  PathDo = "reset"
+)
+
 // A Network breaks the interface of slots.
 type Network struct {
 	Node NodeSet   `yaml:"node" need:"true" doc:"slots"`
@@ -87,8 +107,8 @@ const (
 // A Node does something to the fabricd of slots.
 type Node struct {
 	ID  NodeSet `yaml:"id" need:"true" doc:"slots"`
-	Do  NodeDo  `yaml:"do" need:"true" doc:"kill: ends it without a word; terminate: asks it to end; stop: freezes it; continue: thaws it; start: starts it; replace: kills it and starts another machine in its place, without its state; usurp: starts a second host in this slot, with a copy of the host's state; damage: kills it, changes a bit of its state and starts it"`
-	For Span    `yaml:"for" doc:"after which it is undone: started again after kill and terminate, thawed after stop, ended after usurp, its state put back after damage that it has refused; of replace: how long nobody is there"`
+	Do  NodeDo  `yaml:"do" need:"true" doc:"kill: ends it without a word; terminate: asks it to end; stop: freezes it; continue: thaws it; start: starts it; replace: kills it and starts another machine in its place, without its state; usurp: starts a second host in this slot, with a copy of the host's state; damage: kills it, changes a bit of its state and starts it; ban: the host ends its incarnation and keeps its identity out; remove: the host ends its incarnation and forgets its identity, and another machine comes"`
+	For Span    `yaml:"for" doc:"after which it is undone: started again after kill and terminate, thawed after stop, allowed again after ban, ended after usurp, its state put back after damage that it has refused; of replace and remove: how long nobody is there"`
 }
 
 // A NodeDo is what a [Node] does.
@@ -104,6 +124,8 @@ const (
 	Replace   NodeDo = "replace"
 	Usurp     NodeDo = "usurp"
 	Damage    NodeDo = "damage"
+	Ban       NodeDo = "ban"
+	Remove    NodeDo = "remove"
 )
 
 // An App does something to the application of slots.

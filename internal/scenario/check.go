@@ -188,6 +188,9 @@ func (c *checker) step(at string, s *Step) {
 		c.link(at+".link", s.Link)
 	case s.Partition != nil:
 		c.partition(at+".partition", s.Partition)
+	case s.Path != nil:
+		c.ends(at+".path", s.Path.From, s.Path.To)
+		c.labs(at+".path", string(s.Path.Do), Netns)
 	case s.Network != nil:
 		c.targets(at+".network.node", s.Network.Node)
 		c.labs(at+".network.do", string(s.Network.Do), networkLabs[s.Network.Do]...)
@@ -255,18 +258,23 @@ func (c *checker) by(at string, by By) {
 	}
 }
 
-func (c *checker) link(at string, l *Link) {
+// ends checks the two sets of slots that something is between.
+func (c *checker) ends(at string, from, to NodeSet) {
 	use := inStep
 	use.others = true
-	c.set(at+".from", l.From, use)
-	c.set(at+".to", l.To, use)
-	if l.From.has(SetOthers) && l.To.has(SetOthers) {
+	c.set(at+".from", from, use)
+	c.set(at+".to", to, use)
+	if from.has(SetOthers) && to.has(SetOthers) {
 		c.bad(at+".to", SetOthers, "others on both sides says nothing")
 	}
-	from, to := c.s.possible(l.From), c.s.possible(l.To)
-	if c.s.size(l.From) == 1 && c.s.size(l.To) == 1 && slices.ContainsFunc(from, func(id int) bool { return slices.Contains(to, id) }) {
-		c.bad(at+".to", l.To.String(), "is or may be the slot of from")
+	senders, receivers := c.s.possible(from), c.s.possible(to)
+	if c.s.size(from) == 1 && c.s.size(to) == 1 && slices.ContainsFunc(senders, func(id int) bool { return slices.Contains(receivers, id) }) {
+		c.bad(at+".to", to.String(), "is or may be the slot of from")
 	}
+}
+
+func (c *checker) link(at string, l *Link) {
+	c.ends(at, l.From, l.To)
 	c.by(at+".by", l.By)
 	if l.Hold && !l.For.Set {
 		c.bad(at+".hold", "true", "needs for: what is held must be let go")
@@ -326,6 +334,14 @@ func (c *checker) node(at string, n *Node) {
 		c.labs(at+".do", string(n.Do), Local, Netns)
 		if !n.For.Set {
 			c.bad(at+".for", "", "damage needs it: its state has to be put back")
+		}
+	case Ban, Remove:
+		c.labs(at+".do", string(n.Do), Local, Netns, Compose)
+		if n.ID.has(SetHost) || n.ID.has(SetAll) || slices.Contains(n.ID.IDs(), 0) {
+			c.bad(at+".id", n.ID.String(), "the host itself decides")
+		}
+		if !n.For.Set {
+			c.bad(at+".for", "", "%s needs it: when the node may come back", n.Do)
 		}
 	case Replace:
 		if n.ID.has(SetHost) || n.ID.has(SetAll) || slices.Contains(n.ID.IDs(), 0) {

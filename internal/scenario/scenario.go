@@ -76,8 +76,10 @@ type Workload struct {
 	Messages *Messages `yaml:"messages" doc:"a stream of bytes, each a function of its position"`
 	RMA      *RMA      `yaml:"rma" doc:"one-sided operations, every word tagged with its writer"`
 	Connects int       `yaml:"connects" range:"0..10000" doc:"short connections a second: connect, exchange, close"`
-	Windows  int       `yaml:"windows" range:"0..10000" doc:"windows a second that are registered and unregistered beside the RMA"`
-	Waiters  bool      `yaml:"waiters" doc:"keep a blocked recv, accept, fence wait and poll parked on every pair"`
+	// ConnectSize is 0 for the default, which a simulation always has.
+	ConnectSize Size `yaml:"connect_size" range:"1..16777216" doc:"bytes at most that a short connection sends each way in a real lab; 16 KiB if it is left out, too few for a path"`
+	Windows     int  `yaml:"windows" range:"0..10000" doc:"windows a second that are registered and unregistered beside the RMA"`
+	Waiters     bool `yaml:"waiters" doc:"keep a blocked recv, accept, fence wait and poll parked on every pair"`
 }
 
 // Messages is the stream of a [Workload].
@@ -130,6 +132,7 @@ type Step struct {
 type Do struct {
 	Link      *Link      `yaml:"link" doc:"break links, by the fault plane of the nodes or by the kernel"`
 	Partition *Partition `yaml:"partition" doc:"separate groups of slots from each other"`
+	Path      *Path      `yaml:"path" doc:"break the paths of connections, and not their links"`
 	Network   *Network   `yaml:"network" doc:"break a slot's network interface"`
 	Node      *Node      `yaml:"node" doc:"do something to the fabricd of slots"`
 	App       *App       `yaml:"app" doc:"do something to the application of slots"`

@@ -24,6 +24,8 @@ func (a Action) Touches() Touch {
 		return Touch{Ways: a.Link.ways()}
 	case a.Partition != nil:
 		return Touch{Ways: a.Partition.ways()}
+	case a.Path != nil:
+		return Touch{Ways: a.Path.ways()}
 	case a.Network != nil:
 		return Touch{Nodes: a.Network.Node.IDs()}
 	case a.Node != nil && a.Node.Do == Usurp: // one of the two hosts has to give up
@@ -49,6 +51,11 @@ func (l *Link) ways() []history.Way {
 		ways = append(ways, history.Way{From: l.To.IDs(), To: l.From.IDs()})
 	}
 	return ways
+}
+
+// ways returns both directions between the ends of a resolved action on paths.
+func (p *Path) ways() []history.Way {
+	return []history.Way{{From: p.From.IDs(), To: p.To.IDs()}, {From: p.To.IDs(), To: p.From.IDs()}}
 }
 
 // ways returns the directed links of a resolved partition.
@@ -81,6 +88,8 @@ func (a Action) What() string {
 		return strings.Join(strings.Fields("link "+string(a.Link.Plane)+" "+effects), " ")
 	case a.Partition != nil:
 		return strings.TrimSpace("partition " + string(a.Partition.Way))
+	case a.Path != nil:
+		return "path " + string(a.Path.Do)
 	case a.Network != nil:
 		return "network " + string(a.Network.Do)
 	case a.Node != nil:
@@ -133,6 +142,8 @@ func (a Action) Harm(c Cluster) history.Harm {
 			h = history.HarmRemove
 		}
 		return h
+	case a.Path != nil:
+		return history.HarmReset
 	case a.Partition != nil:
 		return unless(a.length() <= b.Gap, history.HarmRemove)
 	case a.Network != nil && a.Network.Do != Disconnect:
@@ -225,6 +236,8 @@ func (d *Do) spanOf() *Span {
 		return &d.Link.For
 	case d.Partition != nil:
 		return &d.Partition.For
+	case d.Path != nil:
+		return &d.Path.For
 	case d.Network != nil:
 		return &d.Network.For
 	case d.Node != nil:
@@ -252,6 +265,8 @@ func (d *Do) sets() []*NodeSet {
 			all = append(all, &d.Partition.Groups[i])
 		}
 		return all
+	case d.Path != nil:
+		return []*NodeSet{&d.Path.From, &d.Path.To}
 	case d.Network != nil:
 		return []*NodeSet{&d.Network.Node}
 	case d.Node != nil:

@@ -117,9 +117,9 @@ func (r *runner) check() error {
 	for _, a := range r.s.Actions {
 		var what string
 		switch {
-		case a.CPU != nil, a.Memory != nil, a.Rotate != nil:
+		case a.CPU != nil, a.Memory != nil, a.Rotate != nil, a.Path != nil:
 			what = a.What()
-		case a.Node != nil && a.Node.Do == scenario.Usurp:
+		case a.Node != nil && slices.Contains([]scenario.NodeDo{scenario.Usurp, scenario.Ban, scenario.Remove}, a.Node.Do):
 			what = a.What()
 		case a.Fault != nil:
 			switch a.Fault.Kind {

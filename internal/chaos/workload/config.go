@@ -26,8 +26,10 @@ type Config struct {
 	Messages Messages `json:"messages"`
 	RMA      RMA      `json:"rma"`
 	Connects int      `json:"connects"` // short connections per second to each peer that this end is client of
-	Windows  int      `json:"windows"`  // windows per second that are registered and unregistered on every pair
-	Waiters  bool     `json:"waiters"`  // calls that wait on every pair
+	// ConnectSize is how much each of them sends each way at most, bytes; 0: 16 KiB.
+	ConnectSize int64 `json:"connect_size"`
+	Windows     int   `json:"windows"` // windows per second that are registered and unregistered on every pair
+	Waiters     bool  `json:"waiters"` // calls that wait on every pair
 
 	// Beat is how long a step that is due waits for others at most, ns: steps are
 	// taken at its multiples since the zero of the run. 0: each when it is due.
@@ -106,6 +108,8 @@ func (c *Config) check() error {
 		return fmt.Errorf("min, max: want 1 to %d bytes", maxSize)
 	case r.Window < 0 || r.Window > maxWindow:
 		return fmt.Errorf("rma.window: %d: want at most %d bytes", r.Window, maxWindow)
+	case c.ConnectSize < 0 || c.ConnectSize > maxSize:
+		return fmt.Errorf("connect_size: %d: want at most %d bytes", c.ConnectSize, maxSize)
 	case c.Beat < 0 || c.Beat > int64(maxBeat):
 		return fmt.Errorf("beat: %d: want 0 to %d ns", c.Beat, maxBeat.Nanoseconds())
 	}

@@ -1,6 +1,7 @@
 package workload
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -14,8 +15,9 @@ import (
 // as much as follows from the nonce, and closes; the client reads to the end.
 func (e *end) exchange() {
 	defer e.s.app.active()()
-	there := int64(mix(e.id.Conn)%shortSize) + 1
-	back := int64(mix(^e.id.Conn)%shortSize) + 1
+	most := uint64(cmp.Or(e.s.app.c.ConnectSize, shortSize))
+	there := int64(mix(e.id.Conn)%most) + 1
+	back := int64(mix(^e.id.Conn)%most) + 1
 	if e.id.Side == history.Client {
 		if e.give(there) {
 			e.take(back)
@@ -27,14 +29,20 @@ func (e *end) exchange() {
 	}
 }
 
-const shortSize = 16 << 10 // bytes at most, each way
+const shortSize = 16 << 10 // bytes at most, each way, and of a message
 
-// give sends n bytes from the beginning.
+// give sends n bytes from the beginning, in messages.
 func (e *end) give(n int64) bool {
 	p := make([]byte, n)
 	Fill(p, e.id.Conn, e.id.Side, 0)
 	e.put(&history.Offered{ConnEnd: e.id, Range: history.Range{To: n}})
-	sent, err := e.send(p)
+	sent := 0
+	var err error
+	for sent < len(p) && err == nil {
+		k := 0
+		k, err = e.send(p[sent:min(len(p), sent+shortSize)])
+		sent += k
+	}
 	e.put(&history.Sent{ConnEnd: e.id, Range: history.Range{To: int64(sent)}})
 	return err == nil
 }
