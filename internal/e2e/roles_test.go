@@ -22,10 +22,11 @@ import (
 // roles are what this binary is when it runs as an application. Each gets the
 // command line and says what it did, one line each, on standard output.
 var roles = map[string]func(args []string) error{
-	"victim": victim,
-	"target": target,
-	"sink":   sink,
-	"source": source,
+	"victim":  victim,
+	"target":  target,
+	"sink":    sink,
+	"source":  source,
+	"torrent": torrent,
 }
 
 // Exit codes of an application.

@@ -77,7 +77,11 @@ func TestBuildsOfTwoVersions(t *testing.T) {
 	next := nextBuild.make(t)
 	t.Run("a later member", func(t *testing.T) { together(t, fabricdExe, next) })
 	t.Run("a later host", func(t *testing.T) { together(t, next, fabricdExe) })
-	t.Run("an earlier member", func(t *testing.T) { together(t, fabricdExe, pastBuild.make(t)) })
+	t.Run("an earlier member", func(t *testing.T) {
+		past := pastBuild.make(t)
+		together(t, fabricdExe, past)
+		noPaths(t, past)
+	})
 	t.Run("a member of nothing in common", func(t *testing.T) {
 		l := newLab(t)
 		nodes := l.cluster(1)

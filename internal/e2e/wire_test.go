@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/fabricd/fabricd/fabric"
+	"github.com/fabricd/fabricd/internal/path"
 )
 
 // A tap stands between nodes that advertise its address instead of their own.
@@ -26,6 +27,9 @@ type tap struct {
 	closers []io.Closer
 	closed  bool
 	wg      sync.WaitGroup
+	// meddle, set before anything passes, takes the streams of paths, of which it gets
+	// what was read; nil: they pass as all others.
+	meddle func(from, on net.Conn, head []byte)
 }
 
 // tap makes the tap of a lab; it ends with the test.
@@ -107,14 +111,38 @@ func (p *tap) acceptStreams(l net.Listener, to string) {
 		if !p.own(from) || !p.own(on) {
 			return
 		}
-		pass := func(a, b net.Conn) { // until either side ends
-			_, _ = io.Copy(io.MultiWriter(a, p), struct{ io.Reader }{b}) // an end is an end
-			a.Close()
-			b.Close()
-		}
-		p.wg.Go(func() { pass(from, on) })
-		p.wg.Go(func() { pass(on, from) })
+		p.wg.Go(func() { p.passStream(from, on) })
 	}
+}
+
+// passStream passes on a stream, whose dialer speaks first, until either side ends.
+func (p *tap) passStream(from, on net.Conn) {
+	defer from.Close()
+	defer on.Close()
+	head := make([]byte, 4<<10)
+	n, err := from.Read(head)
+	if err != nil {
+		return
+	}
+	if head = head[:n]; p.meddle != nil && head[0] == path.First {
+		p.meddle(from, on, head)
+		return
+	}
+	_, _ = io.MultiWriter(on, p).Write(head)
+	p.splice(from, on)
+}
+
+// splice passes on bytes both ways until either side ends.
+func (p *tap) splice(from, on net.Conn) {
+	pass := func(a, b net.Conn) {
+		_, _ = io.Copy(io.MultiWriter(a, p), struct{ io.Reader }{b}) // an end is an end
+		a.Close()
+		b.Close()
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() { pass(from, on) })
+	pass(on, from)
+	wg.Wait()
 }
 
 // passPackets gives every sender a socket of its own towards the node.
