@@ -27,6 +27,7 @@ var roles = map[string]func(args []string) error{
 	"sink":    sink,
 	"source":  source,
 	"torrent": torrent,
+	"misuser": misuser,
 }
 
 // Exit codes of an application.

@@ -77,6 +77,8 @@ func TestFramesThatBreakTheRules(t *testing.T) {
 		"body of 4 GiB":                    broken(wire.TypeWrite, 0, 0, math.MaxUint32),
 		"body one too long":                broken(wire.TypeDone, 0, 0, 9),
 		"body one too short":               broken(wire.TypeDone, 0, 0, 7),
+		"path one byte too short":          broken(wire.TypePath, 0, 0, 47),
+		"path with an undefined flag":      broken(wire.TypePath, 0x80, 0, 48),
 		"payload of 4 GiB":                 frames(wire.Write{Op: 1, Length: math.MaxUint32}),
 		"payload one too long":             frames(wire.Write{Op: 1, Length: wire.MaxPayload + 1}),
 		"payload of nothing":               frames(wire.Write{Op: 1}),
