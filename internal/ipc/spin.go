@@ -127,7 +127,7 @@ func stay(steps, alone int, seen, over, giveWay func() bool) (saw, turn bool) {
 // giveWay lets others run, and tells whether somebody took a turn.
 func giveWay() bool {
 	before := time.Now()
-	spin.GiveWay(true)
+	spin.Yield()
 	return time.Since(before) >= spin.Turn
 }
 

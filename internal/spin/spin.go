@@ -14,7 +14,7 @@ import (
 // is more than the machine has does not count.
 func Processors() int { return min(runtime.GOMAXPROCS(0), runtime.NumCPU()) }
 
-// Turn is what GiveWay takes at least if somebody had a turn who looks too. Where nobody
+// Turn is what Yield takes at least if somebody had a turn who looks too. Where nobody
 // wants one it takes less than half a microsecond.
 const Turn = 1500 * time.Nanosecond
 
