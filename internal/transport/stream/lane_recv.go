@@ -49,7 +49,9 @@ func (l *recvLane) Read(p []byte) (int, error) {
 	return 0, transport.ErrLaneCanceled
 }
 
-// SetReadDeadline implements transport.RecvLane.
+// SetReadDeadline implements transport.RecvLane. yamux loses the credit of what it hands
+// out when the deadline has passed, if that was half of the lane's window: a deadline is
+// for a lane that has just begun.
 func (l *recvLane) SetReadDeadline(t time.Time) error {
 	if l.s.Err() != nil {
 		return nil // finish has set one
