@@ -1,6 +1,7 @@
 #!/bin/sh
-# Waits until the cluster of compose.yaml is healthy and its two applications
-# have done their first RMA, and shows both; `make cluster` calls it:
+# Waits until the cluster of compose.yaml is healthy, its two applications have done
+# their first RMA and their connection is on a path, and shows all of it; `make
+# cluster` calls it:
 #
 #     deploy/await.sh BEGAN COMPOSE…    # BEGAN: seconds since 1970
 #
@@ -32,6 +33,9 @@ done
 visitor=$($compose ps -q visitor)
 first_rma() { docker logs "$visitor" 2>&1 | grep -q '^round '; }
 until_true "the visitor has done no RMA" first_rma
+node2=$($compose ps -q node2)
+on_path() { docker exec "$node2" /fabricd why | grep -q '^  path  .* TLS 1.3 between the applications'; }
+until_true "the connection of the applications is not on a path" on_path
 took=$(($(date +%s) - began))
 
 host=$($compose ps -q host)
@@ -40,5 +44,6 @@ echo
 docker exec "$host" /fabricd nodes
 echo
 docker logs "$visitor" 2>&1 | grep -m 2 -E '^(connected|round)'
+docker exec "$node2" /fabricd why
 echo
-echo "cluster: 3 nodes and 2 applications in containers, healthy and past their first RMA after $took s; make cluster-down ends it"
+echo "cluster: 3 nodes and 2 applications in containers without a network, healthy, past their first RMA and on a path after $took s; make cluster-down ends it"

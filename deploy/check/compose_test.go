@@ -37,8 +37,15 @@ func TestComposeTwoReadsTheFile(t *testing.T) {
 			!slices.Equal(s.SecurityOpt, []string{"no-new-privileges:true"}) || s.MemLimit == 0 || s.PidsLimit == 0 {
 			t.Errorf("%s is not hardened: %+v", name, s)
 		}
-		if s.Ipc != "" || s.Pid != "" || s.NetworkMode != "" || s.ShmSize != 0 || len(s.Devices) > 0 {
+		if s.Ipc != "" || s.Pid != "" || s.ShmSize != 0 || len(s.Devices) > 0 {
 			t.Errorf("%s shares a namespace or a device, or asks for /dev/shm", name)
+		}
+		network := ""
+		if s.Build != nil && s.Build.Target == "apps" {
+			network = "none"
+		}
+		if s.NetworkMode != network {
+			t.Errorf("%s has the network %q, want %q", name, s.NetworkMode, network)
 		}
 		if s.Build == nil || filepath.Base(s.Build.Context) == "deploy" || s.Build.Target == "" {
 			t.Errorf("%s is built of %+v", name, s.Build)

@@ -36,6 +36,7 @@ func TestCompose(t *testing.T) {
 		{"healthy", healthy},
 		{"make cluster waits for it", awaited},
 		{"connected", connected},
+		{"on a path without a network", onPath},
 		{"hardened", hardened},
 		{"up again changes nothing", upAgain},
 		{"the page for compose", composePage},
@@ -103,7 +104,7 @@ func awaited(t *testing.T, p *project) {
 	if err != nil {
 		t.Error(err)
 	}
-	for _, want := range []string{"node1", "node2", "connected: ", "round 0: ", "cluster: 3 nodes and 2 applications in containers, healthy and past their first RMA after "} {
+	for _, want := range []string{"node1", "node2", "connected: ", "round 0: ", "TLS 1.3 between the applications", "cluster: 3 nodes and 2 applications in containers without a network, healthy, past their first RMA and on a path after "} {
 		if !strings.Contains(out, want) {
 			t.Errorf("it does not say %q:\n%s", want, out)
 		}
@@ -136,6 +137,49 @@ func connected(t *testing.T, p *project) {
 	}
 	if strings.Contains(visitor, "mapped:") {
 		t.Error("the visitor is on the keeper's node: nothing crossed containers")
+	}
+}
+
+// onPath asks the visitor's node for the way of its connection, which is to be a path
+// with TLS that carries what the two say to each other, though neither has a network.
+func onPath(t *testing.T, p *project) {
+	for _, service := range applications {
+		if c := inspect[containerInfo](t, p.container(service)); c.HostConfig.NetworkMode != "none" {
+			t.Errorf("%s has the network %q, want none", service, c.HostConfig.NetworkMode)
+		}
+	}
+	node := p.container("node2")
+	began := time.Now()
+	sent := uint64(0)
+	for range 2 { // bytes, and more of them later on
+		eventually(t, waitLimit, func() error {
+			var answer struct {
+				Ways []struct {
+					Messages struct{ Path, Why string }
+					Socket   *struct {
+						Local, Remote string
+						TLS           bool
+						Since         time.Time
+						SentBytes     uint64 `json:"sent_bytes"`
+						ReceivedBytes uint64 `json:"received_bytes"`
+					}
+				}
+			}
+			text := docker(t, "exec", node, "/fabricd", "why", "--json")
+			if err := json.Unmarshal([]byte(text), &answer); err != nil || len(answer.Ways) != 1 {
+				return fmt.Errorf("fabricd why: %v, want one connection:\n%s", err, text)
+			}
+			way := answer.Ways[0]
+			s := way.Socket
+			if way.Messages.Path != "path" || s == nil || !s.TLS || s.Local == "" || s.Remote == "" || s.ReceivedBytes == 0 || s.SentBytes <= sent {
+				return fmt.Errorf("want a path with TLS that has carried more than %d bytes:\n%s", sent, text)
+			}
+			if s.Since.IsZero() || s.Since.After(began.Add(waitLimit)) {
+				t.Errorf("the path was made at %v", s.Since)
+			}
+			sent = s.SentBytes
+			return nil
+		})
 	}
 }
 
