@@ -160,10 +160,10 @@ bars: build ## the bars of reliability in full: a million changes, ten million m
 	bin/fabricd chaos page out/bars || rc=$$?
 	exit $$rc
 
-bench: ## all of the benchmark on this machine, with the table of targets; a report in out/bench (ARGS=--quick)
+bench: ## an application and a fabricd on each of two machines, beside bare programs and stunnel (ARGS=--json)
 	@mkdir -p bin
 	$(BUILD) -o bin/ ./cmd/...
-	bin/fabric-bench suite $(ARGS)
+	bin/fabric-bench deployed $(ARGS)
 
 bench-anchors: ## install what the benchmark compares with: UCX, libfabric, iperf3, stunnel (Debian, root)
 	@apt-get update -qq

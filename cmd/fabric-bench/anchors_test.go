@@ -3,14 +3,10 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 )
 
 func TestTargetsAreJudged(t *testing.T) {
@@ -201,86 +197,5 @@ func TestIdleDaemonsAreJudgedWindowByWindow(t *testing.T) {
 	}
 	if cpu, _ := mostOf(nil); cpu.Median.measured() {
 		t.Errorf("of nothing: %+v", cpu)
-	}
-}
-
-func TestSuiteWritesItsReport(t *testing.T) {
-	temporaries(t)
-	dir := filepath.Join(t.TempDir(), "out")
-	code, out, errs := runBench(t, "suite", "--quick", "--providers", "mem", "--rows", "heal", "--conns", "10", "--reps", "1",
-		"--tests", "msg_lat,msg_bw,rma_write_bw,pairs,conn_scale", "--duration", "1ms", "--out", dir, "--quiet")
-	if code != exitOK || !strings.Contains(out, "neighbouring sizes") || !strings.Contains(out, "a split healed") {
-		t.Fatalf("exit code %d: %s%s", code, out, errs)
-	}
-	for name, want := range map[string]string{
-		"report.html": "<svg", "report.md": "![msg_lat.svg](msg_lat.svg)", "results.json": schemaVersion, "results.csv": "msg_bw",
-		"msg_lat.svg": "</svg>", "rma_write_bw.svg": "</svg>",
-	} {
-		text, err := os.ReadFile(filepath.Join(dir, name))
-		if err != nil || !strings.Contains(string(text), want) {
-			t.Errorf("%s lacks %q: %v", name, want, err)
-		}
-	}
-	d, err := readRun(filepath.Join(dir, "results.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	// Of sizes that are at most twice the one before: 4K, 8191, 8192 and 8193 of three tests.
-	if d.CliffPairs < 9 {
-		t.Errorf("%d pairs of neighbouring sizes were compared, want at least 9", d.CliffPairs)
-	}
-	for _, name := range []string{"report.html", "report.md"} {
-		if text, err := os.ReadFile(filepath.Join(dir, name)); err != nil || !strings.Contains(string(text), fmt.Sprintf("Of %d pairs of neighbouring sizes", d.CliffPairs)) {
-			t.Errorf("%s does not say what became of %d pairs of sizes: %v", name, d.CliffPairs, err)
-		}
-	}
-}
-
-func TestReportHasTheFailures(t *testing.T) {
-	if s := clusterSections(&Document{}); len(s) > 0 {
-		t.Error("a section of failures without any")
-	}
-	d := &Document{}
-	row := newRow()
-	row.Test, row.Provider, row.Dir = recoverTest, providerQUIC, "kill -9"
-	d.addLossRow(row, []Loss{{Recovered: []figure{2000, 4000}}}, func(l Loss) []figure { return l.Recovered })
-	d.addStock(newRow(), stockRun{how: "SIGSTOP", losses: []Loss{{Removed: []figure{5e6}}}, others: 2})
-	blast := newRow()
-	blast.Test, blast.Dir, blast.P99Ratio = blastTest, "while a node dies", 1.25
-	d.Results = append(d.Results, Result{Row: blast, Figure: latencyFigure})
-	d.addReplays(newRow(), []Replay{{Scenario: "split", Seed: 4, Events: 1000, Same: true, Fresh: true, Rate: 31234}})
-	d.addJoins(newRow(), carrier{}, 8, []Join{{Placed: 40_000, Met: 41_000, Seen: []figure{30_000, 52_000}}}, []Join{{Placed: absent, Met: 9000, Seen: []figure{104_000, 208_000}}})
-	d.addCalms(newRow(), &falseOptions{}, carrier{}, []Calm{{False: 0}}, []Calm{{False: 3, Rate: 77.5}})
-	s := clusterSections(d)
-	if len(s) != 2 || len(s[0].Tables) != 3 || len(s[0].Tables[0].Rows) != 2 || len(s[0].Tables[2].Rows) != 1 || len(s[1].Tables) != 2 {
-		t.Fatalf("%+v", s)
-	}
-	if len(d.Ratios) != 2 || !near(d.Ratios[1].Ratio, 0.25) {
-		t.Errorf("beside memberlist alone: %+v", d.Ratios)
-	}
-	page, err := suiteReport(d).HTML()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{recoverTest, "4.00", rawMemberlist, "5000", "1.25", "31234", "until the last of 8 sees it", "208.0", "77.5", "2 times somebody went who was well"} {
-		if !strings.Contains(page, want) {
-			t.Errorf("the report lacks %q", want)
-		}
-	}
-}
-
-// A signal while a suite measures ends it in order, with what it has.
-func TestInterruptedSuiteKeepsWhatItHas(t *testing.T) {
-	temporaries(t)
-	dir := t.TempDir()
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	defer cancel()
-	var out, errs strings.Builder
-	code := execute(ctx, []string{"suite", "--providers", "mem", "--out", dir, "--quiet"}, &out, &errs)
-	if code != exitFail || !strings.Contains(errs.String(), "interrupted") {
-		t.Errorf("exit code %d: %s", code, errs.String())
-	}
-	if _, err := os.Stat(filepath.Join(dir, "report.html")); err != nil {
-		t.Error(err)
 	}
 }

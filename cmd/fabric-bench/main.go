@@ -94,14 +94,13 @@ anchors of what goes over them.`,
   fabric-bench run converge_time                  until everybody sees a new node
   fabric-bench anchors                            every target of the design beside its anchor
   fabric-bench compare old.json new.json          exit code 3 if something is worse or gone
-  fabric-bench deployed                           an application and a fabricd on each side
-  fabric-bench suite                              everything, and a report in HTML`,
+  fabric-bench deployed                           an application and a fabricd on each side`,
 		SilenceUsage:     true,
 		SilenceErrors:    true,
 		PersistentPreRun: func(*cobra.Command, []string) { a.parsed = true },
 	}
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
-	root.AddCommand(a.localCommand(), a.runCommand(), a.compareCommand(), a.anchorsCommand(), a.suiteCommand(), a.serveCommand(), a.listCommand(), a.memberCommand(), a.hogProcess(), a.deployedCommand(), a.deployedEndProcess())
+	root.AddCommand(a.localCommand(), a.runCommand(), a.compareCommand(), a.anchorsCommand(), a.serveCommand(), a.listCommand(), a.memberCommand(), a.hogProcess(), a.deployedCommand(), a.deployedEndProcess())
 	return root
 }

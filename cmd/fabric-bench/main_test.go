@@ -282,10 +282,6 @@ func TestWrongCommandLinesSayWhy(t *testing.T) {
 		{"anchors nothing", `no row "nothing"`},
 		{"anchors --reps 0", "--reps"},
 		{"anchors --format csv", "--format"},
-		{"suite --providers udp", "--providers"},
-		{"suite --tests nothing", `no test "nothing"`},
-		{"suite --rows nothing", `no row "nothing"`},
-		{"suite all", "unknown command"},
 		{"run idle --format csv", "--format"},
 		{"nonsense", "unknown command"},
 	} {
@@ -314,7 +310,7 @@ func TestSizes(t *testing.T) {
 }
 
 func TestEveryCommandHasHelpWithAnExample(t *testing.T) {
-	for _, args := range [][]string{{}, {"local"}, {"run"}, {"compare"}, {"anchors"}, {"suite"}, {"serve"}, {"run", "fail_detect"}, {"run", recoverTest}, {"run", healTest}, {"run", blastTest}, {"run", replayTest},
+	for _, args := range [][]string{{}, {"local"}, {"run"}, {"compare"}, {"anchors"}, {"serve"}, {"run", "fail_detect"}, {"run", recoverTest}, {"run", healTest}, {"run", blastTest}, {"run", replayTest},
 		{"run", joinTest}, {"run", falseTest}, {"run", "idle"}} {
 		code, out, _ := runBench(t, append(args, "--help")...)
 		if code != exitOK || !strings.Contains(out, "Examples:") || !strings.Contains(out, "fabric-bench "+strings.Join(args, " ")) {

@@ -196,3 +196,12 @@ func (t *table) checks(checks []Check) {
 		t.row(c.What, short(c.Value)+" "+c.Unit, fmt.Sprintf("≤ %v %s", c.AtMost, c.Unit), reached(c.Reached))
 	}
 }
+
+// rowsOf returns the rows of all results.
+func rowsOf(d *Document) []Row {
+	rows := make([]Row, len(d.Results))
+	for i, r := range d.Results {
+		rows[i] = r.Row
+	}
+	return rows
+}

@@ -3,8 +3,6 @@ package main
 import (
 	"fmt"
 	"slices"
-
-	"github.com/fabricd/fabricd/cmd/fabric-bench/internal/page"
 )
 
 // A clusterTable is the results of tests of a whole cluster, as a table of its own.
@@ -90,42 +88,4 @@ func (t *table) clusters(d *Document) {
 			t.title("every survivor saw each loss once, and each node back with the next generation; no other event")
 		}
 	}
-}
-
-// clusterSections returns the tables of whole clusters, and what others feel of a
-// loss.
-func clusterSections(d *Document) (all []page.Section) {
-	for _, heading := range []struct {
-		name   string
-		tables []clusterTable
-	}{{"failure", clusterTables[:2]}, {"membership", clusterTables[2:]}} {
-		s := page.Section{Heading: heading.name}
-		for _, c := range heading.tables {
-			t := page.Table{Caption: c.caption, Words: c.words, Head: c.head}
-			for _, cells := range c.rows(d.Results) {
-				t.Rows = append(t.Rows, page.Cells(cells...))
-			}
-			s.Tables = append(s.Tables, tablesOf(t)...)
-		}
-		if heading.name == "failure" {
-			s.Tables = append(s.Tables, tablesOf(blastTable(d))...)
-		}
-		if len(s.Tables) > 0 {
-			all = append(all, s)
-		}
-	}
-	return all
-}
-
-// blastTable is what other pairs feel while a node dies.
-func blastTable(d *Document) page.Table {
-	t := page.Table{Words: 2, Head: []string{"test", "dir", "bytes", "pairs", "p50", "p90", "p99", "p99.9", "max", "p99 ratio"},
-		Caption: "What other pairs feel while a node dies: µs from when a message was due until its echo is here"}
-	for _, r := range d.Results {
-		if r.Test == blastTest {
-			t.Rows = append(t.Rows, page.Cells(r.Test, r.Dir, sizeName(r.Size), fmt.Sprint(r.Pairs),
-				short(r.LatP50), short(r.LatP90), short(r.LatP99), short(r.LatP999), short(r.LatMax), short(r.P99Ratio)))
-		}
-	}
-	return t
 }

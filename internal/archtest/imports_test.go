@@ -98,9 +98,7 @@ var mayImport = map[string][]string{
 	"cmd/fabricd": {"internal/daemon", "internal/doctor", "internal/printable", "internal/faults", "internal/chaos", "internal/chaos/workload", "internal/scenario", "internal/sim",
 		"fabric", "fabric/addr"},
 	"cmd/fabric-bench": {"fabric", "fabric/addr", "fabric/embed", "fabric/fabrictest", "internal/faults", "internal/scenario",
-		"cmd/fabric-bench/internal/page", "cmd/fabric-bench/internal/plot", "cmd/fabric-bench/internal/stock", "cmd/fabric-bench/internal/tools"},
-	"cmd/fabric-bench/internal/page":  {},
-	"cmd/fabric-bench/internal/plot":  {},
+		"cmd/fabric-bench/internal/stock", "cmd/fabric-bench/internal/tools"},
 	"cmd/fabric-bench/internal/stock": {},
 	"cmd/fabric-bench/internal/tools": {},
 
