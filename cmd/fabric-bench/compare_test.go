@@ -87,7 +87,7 @@ func TestRowsSayWhatStandsForThem(t *testing.T) {
 func store(t *testing.T, name string, results ...Result) string {
 	t.Helper()
 	var text bytes.Buffer
-	d := &Document{Schema: schemaVersion, Results: results, Command: []string{"fabric-bench", "anchors"}}
+	d := &Document{Schema: schemaVersion, Results: results, Command: []string{"fabric-bench", "deployed"}}
 	err := writeJSON(&text, d)
 	if strings.HasSuffix(name, ".csv") {
 		text.Reset()
@@ -189,7 +189,7 @@ func TestOnlyMeasurementsAreRepeated(t *testing.T) {
 	if want := []string{"run", "msg_lat", "--size", "8", "--format", "json"}; err != nil || !slices.Equal(got, want) {
 		t.Errorf("%q, %v; want %q", got, err, want)
 	}
-	for _, command := range [][]string{nil, {"fabric-bench"}, {"fabric-bench", "anchors"}, {"fabric-bench", "serve"}} {
+	for _, command := range [][]string{nil, {"fabric-bench"}, {"fabric-bench", "deployed"}, {"fabric-bench", "serve"}} {
 		if got, err := repeatable(command); err == nil {
 			t.Errorf("%q: %q", command, got)
 		}

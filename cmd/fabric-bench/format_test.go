@@ -32,12 +32,6 @@ func formatsExample() *Document {
 		{Row: bw, Figure: bandwidthFigure, Min: 131, Median: 131.072, Max: 132}, {Row: per, Figure: rateFigure, Min: 9e5, Median: 1e6, Max: 1.1e6},
 	}
 	d.Cliffs, d.CliffPairs = findCliffs(d.Results)
-	most := figure(1)
-	d.Targets = []Target{
-		Target{What: "one way", Unit: "µs", Ours: spreadOf([]figure{1, 2, 3}), Anchor: "UCX", Raw: spreadOf([]figure{1, 1, 1}),
-			Ratio: spreadOf([]figure{1, 2, 3}), AtMost: &most}.judge(),
-		Target{What: "over TCP", Unit: "µs", Ours: spreadOf(nil), Raw: spreadOf(nil), Ratio: spreadOf(nil), Why: "not in this build"}.judge(),
-	}
 	return d
 }
 

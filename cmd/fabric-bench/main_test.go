@@ -256,7 +256,6 @@ func TestWrongCommandLinesSayWhy(t *testing.T) {
 		{"run fail_detect --kills 0 --stops 0", "--kills"},
 		{"run fail_detect --detection hasty", "--detection"},
 		{"run fail_detect --stock -1", "--stock"},
-		{"anchors --stock 1001", "--stock"},
 		{"run fail_detect --fabricd /nonexistent", "--fabricd"},
 		{"run fail_recover --nodes 1", "--nodes"},
 		{"run fail_recover --kills 0", "--kills"},
@@ -277,11 +276,7 @@ func TestWrongCommandLinesSayWhy(t *testing.T) {
 		{"run idle --duration 1ms", "--duration"},
 		{"run idle --settle 2h", "--settle"},
 		{"run idle --reps 0", "--reps"},
-		{"anchors --calms -1", "--calms"},
 		{"compare a b --part=some", "--part"},
-		{"anchors nothing", `no row "nothing"`},
-		{"anchors --reps 0", "--reps"},
-		{"anchors --format csv", "--format"},
 		{"run idle --format csv", "--format"},
 		{"nonsense", "unknown command"},
 	} {
@@ -310,7 +305,7 @@ func TestSizes(t *testing.T) {
 }
 
 func TestEveryCommandHasHelpWithAnExample(t *testing.T) {
-	for _, args := range [][]string{{}, {"local"}, {"run"}, {"compare"}, {"anchors"}, {"serve"}, {"run", "fail_detect"}, {"run", recoverTest}, {"run", healTest}, {"run", blastTest}, {"run", replayTest},
+	for _, args := range [][]string{{}, {"local"}, {"run"}, {"compare"}, {"serve"}, {"run", "fail_detect"}, {"run", recoverTest}, {"run", healTest}, {"run", blastTest}, {"run", replayTest},
 		{"run", joinTest}, {"run", falseTest}, {"run", "idle"}} {
 		code, out, _ := runBench(t, append(args, "--help")...)
 		if code != exitOK || !strings.Contains(out, "Examples:") || !strings.Contains(out, "fabric-bench "+strings.Join(args, " ")) {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"testing"
 	"time"
 )
@@ -71,20 +70,5 @@ func TestMemberlistAloneIsMeasuredBeside(t *testing.T) {
 	}
 	if r := d.Results[2]; r.Provider != rawMemberlist || r.Test != eventTest || r.Iters != 2 || r.LatMin < 1e6 {
 		t.Errorf("memberlist alone: %+v; its settings need more than a second", r.Row)
-	}
-}
-
-func TestStockRowsAreForComparison(t *testing.T) {
-	base := Target{What: "kill -9", Unit: "ms", Ours: spreadOf(nil), Raw: spreadOf(nil), Ratio: spreadOf(nil)}
-	row := stockRow(base, []figure{10, 20, 90}, []figure{1000, 4000}, nil)
-	if row.Verdict != targetNone || row.Ratio.Median != 20.0/2500 || row.Ours.Median != 20 || row.Raw.Max != 4000 || row.What != "kill -9, p50" {
-		t.Errorf("%+v", row)
-	}
-	if got := row.Ratio.String(); got != "0.0080" {
-		t.Errorf("the ratio is shown as %s", got)
-	}
-	row = stockRow(base, []figure{10}, nil, errors.New("left out"))
-	if row.Verdict != targetUnknown || row.Why != "left out" {
-		t.Errorf("without an anchor: %+v", row)
 	}
 }

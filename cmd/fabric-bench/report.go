@@ -36,7 +36,6 @@ func writeTable(w io.Writer, d *Document) error {
 	t.clusters(d)
 	t.idle(d.Idle)
 	t.checks(d.Checks)
-	t.targets(d.Targets)
 	t.flush()
 	for _, note := range d.Notes {
 		t.title("Note: %s", note)

@@ -251,10 +251,9 @@ type Document struct {
 	Checks   []Check  `json:"checks,omitempty"`  // targets that are no ratios
 	// Cliffs are the neighbouring sizes between which time more than doubles
 	// beyond the ratio of the sizes; CliffPairs is how many were compared.
-	Cliffs     []Cliff  `json:"cliffs,omitempty"`
-	CliffPairs int      `json:"cliff_pairs,omitempty"`
-	Targets    []Target `json:"targets,omitempty"` // the rows of the design's table
-	Machine    Machine  `json:"machine"`
+	Cliffs     []Cliff `json:"cliffs,omitempty"`
+	CliffPairs int     `json:"cliff_pairs,omitempty"`
+	Machine    Machine `json:"machine"`
 	// Notes say why figures are absent.
 	Notes []string `json:"notes,omitempty"`
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"time"
@@ -303,4 +304,29 @@ type Check struct {
 // atMost compares value with its target.
 func atMost(what string, value figure, unit string, target figure) Check {
 	return Check{What: what, Value: value, Unit: unit, AtMost: target, Reached: value <= target}
+}
+
+// A Spread is what the repetitions of a figure were.
+type Spread struct {
+	Min    figure   `json:"min"`
+	Median figure   `json:"median"`
+	Max    figure   `json:"max"`
+	PerRep []figure `json:"per_rep,omitempty"`
+}
+
+func spreadOf(v []figure) Spread {
+	if len(v) == 0 {
+		return Spread{absent, absent, absent, nil}
+	}
+	return Spread{slices.Min(v), median(v), slices.Max(v), v}
+}
+
+func (s Spread) String() string {
+	switch {
+	case !s.Median.measured():
+		return "-"
+	case len(s.PerRep) == 1:
+		return short(s.Median)
+	}
+	return fmt.Sprintf("%s/%s/%s", short(s.Min), short(s.Median), short(s.Max))
 }

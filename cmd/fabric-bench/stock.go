@@ -94,21 +94,6 @@ func milliseconds(losses []Loss, of func(Loss) []figure) (all []figure) {
 	return all
 }
 
-// stockRow is the row of the design's table that shows a series beside memberlist
-// alone: medians, and their ratio.
-func stockRow(t Target, ours, raw []figure, err error) Target {
-	t.What += ", p50"
-	t.Anchor, t.Ours, t.Raw = memberlistAlone, overall(ours), overall(raw)
-	t.Ratio = spreadOf(nil)
-	if len(ours) > 0 && len(raw) > 0 {
-		t.Ratio = spreadOf([]figure{t.Ours.Median / t.Raw.Median})
-	}
-	if err != nil && t.Why == "" {
-		t.Why = err.Error()
-	}
-	return t.judge()
-}
-
 // overall is the spread of v without its parts, which are too many to store.
 func overall(v []figure) Spread {
 	s := spreadOf(v)

@@ -311,3 +311,9 @@ func noTest(name string) error {
 	return usagef("there is no test %q; there are %s, and with `run` alone %s",
 		name, strings.Join(names, ", "), strings.Join(alone, ", "))
 }
+
+// testNamed returns a test that exists.
+func testNamed(name string) *test {
+	all := tests()
+	return all[slices.IndexFunc(all, func(t *test) bool { return t.name == name })]
+}
