@@ -66,37 +66,3 @@ func (a *app) reportOn(format string, measure func(d *Document) error) error {
 	err := measure(d)
 	return errors.Join(err, a.report(d, format))
 }
-
-// A lossOptions is what the flags of the tests that kill daemons have in common.
-type lossOptions struct {
-	clusterOptions
-	kills int
-}
-
-func (o *lossOptions) flags(cmd *cobra.Command, nodes, kills int) {
-	o.clusterOptions.flags(cmd, nodes)
-	cmd.Flags().IntVar(&o.kills, "kills", kills, "how many to kill with SIGKILL")
-}
-
-func (o *lossOptions) check(fewest int) error {
-	if o.kills < 1 || o.kills > 10_000 {
-		return usagef("--kills %d: 1 to 10000", o.kills)
-	}
-	return o.clusterOptions.check(fewest)
-}
-
-// loseInTurn starts a cluster and calls lose as often as daemons are to be killed,
-// for all but the host in turn.
-func (o *lossOptions) loseInTurn(ctx context.Context, a *app, test string, lose func(g *trial, victim int) error) (carrier, error) {
-	progress, done := a.progress(o.quiet), 0
-	return o.onCluster(ctx, test, func(g *trial) error {
-		return g.inTurn(ctx, o.kills, func(victim int) error {
-			if err := lose(g, victim); err != nil {
-				return err
-			}
-			done++
-			progress("%s: %d of %d", test, done, o.kills)
-			return nil
-		})
-	})
-}

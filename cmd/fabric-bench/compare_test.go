@@ -75,7 +75,6 @@ func TestRowsSayWhatStandsForThem(t *testing.T) {
 		{row("atomic_add", func(r *Row) { r.BWAvg, r.Rate = 5, 7 }), rateFigure, 7},
 		{row("msg_lat", func(r *Row) { r.LatP50, r.Rate = 3, 7 }), latencyFigure, 3},
 		{row(falseTest, func(r *Row) { r.FalseRate = 2 }), falseFigure, 2},
-		{row(replayTest, func(r *Row) { r.Rate = 9 }), rateFigure, 9},
 	} {
 		if got := fromRow(tt.row); got.Figure != tt.figure || got.Median != tt.median {
 			t.Errorf("%s: %s of %v, want %s of %v", tt.row.Test, got.Figure, got.Median, tt.figure, tt.median)

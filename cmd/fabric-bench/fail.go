@@ -26,9 +26,6 @@ type Loss struct {
 	Removed  []figure `json:"node_removed_us"`  // at each survivor
 	Returned []figure `json:"recv_returned_us"` // the blocked receive at each survivor
 	Back     figure   `json:"back_us"`          // from its restart to the last NODE_ADDED
-	// Recovered is when each survivor had an answer over a new connection to the
-	// next life: of fail_recover.
-	Recovered []figure `json:"recovered_us,omitempty"`
 }
 
 // failOptions is what the flags of fail_detect say.
@@ -36,7 +33,6 @@ type failOptions struct {
 	clusterOptions
 	kills int
 	stops int
-	stock int
 }
 
 func (a *app) failDetectCommand() *cobra.Command {
@@ -48,11 +44,8 @@ with SIGKILL, and then, in a second cluster, stops them with SIGSTOP. At every
 survivor it measures the time to NODE_REMOVED and to the return of a receive
 that was blocked on the lost node, with ECONNRESET. Each node is started again
 and must come back with its ID and the next generation. Events that are missing,
-come twice or name another node are failures. With --stock, members of memberlist
-alone, a process each, are killed and stopped too, with its own settings for a
-LAN: the anchor.`,
+come twice or name another node are failures.`,
 		Example: `  fabric-bench run fail_detect
-  fabric-bench run fail_detect --kills 20 --stops 0 --stock 20
   fabric-bench run fail_detect --kills 10 --stops 0 --fabricd ./bin/fabricd
   fabric-bench run fail_detect --providers tcp,quic
   fabric-bench run fail_detect --format json > loss.json`,
@@ -61,7 +54,6 @@ LAN: the anchor.`,
 	f := cmd.Flags()
 	f.IntVar(&o.kills, "kills", 50, "how many to kill with SIGKILL")
 	f.IntVar(&o.stops, "stops", 50, "how many to stop with SIGSTOP")
-	f.IntVar(&o.stock, "stock", 0, "how many members of memberlist alone to kill, and to stop, beside them")
 	o.detection = "" // a default for each series
 	detection := f.Lookup("detection")
 	detection.DefValue, detection.Usage = "", "fast, normal or calm (default: normal for kills, fast for stops)"
@@ -73,8 +65,6 @@ func (o *failOptions) check() error {
 	switch {
 	case o.kills < 0 || o.kills > 10_000 || o.stops < 0 || o.stops > 10_000 || o.kills+o.stops == 0:
 		return usagef("--kills %d, --stops %d: 0 to 10000, not both 0", o.kills, o.stops)
-	case o.stock < 0 || o.stock > 1000:
-		return usagef("--stock %d: 0 to 1000", o.stock)
 	}
 	return o.clusterOptions.check(3)
 }
@@ -150,25 +140,7 @@ func (a *app) failDetect(ctx context.Context, o *failOptions) error {
 		}
 	}
 	d.Complete = err == nil
-	if err == nil && o.stock > 0 {
-		err = a.failStock(ctx, d, row, o)
-	}
 	return errors.Join(err, a.report(d, o.format))
-}
-
-// failStock measures memberlist alone as often as the options say.
-func (a *app) failStock(ctx context.Context, d *Document, row Row, o *failOptions) error {
-	for _, s := range o.series() {
-		if s.count == 0 {
-			continue
-		}
-		run, err := strikeStock(ctx, o.nodes, o.stock, s, a.progress(o.quiet))
-		d.addStock(row, run)
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // The names of what is measured of each loss.
@@ -516,3 +488,5 @@ func (g *trial) quiet(ctx context.Context, d time.Duration) error {
 }
 
 func microseconds(d time.Duration) figure { return figure(float64(d) / 1e3) }
+
+func removed(l Loss) []figure { return l.Removed }

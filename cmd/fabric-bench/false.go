@@ -12,7 +12,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fabricd/fabricd/cmd/fabric-bench/internal/stock"
 	"github.com/fabricd/fabricd/fabric"
 )
 
@@ -33,7 +32,7 @@ func hogsByDefault() int { return 4 * runtime.NumCPU() }
 
 // A Calm is a while in which nothing was done to any node.
 type Calm struct {
-	Provider string `json:"provider"` // raw-memberlist: the anchor
+	Provider string `json:"provider"`
 	Nodes    int    `json:"nodes"`
 	Hogs     int    `json:"hogs"` // processes that used a processor each
 	Seconds  figure `json:"seconds"`
@@ -49,7 +48,6 @@ type falseOptions struct {
 	reps   int
 	hogs   int
 	during time.Duration
-	anchor bool
 }
 
 func (a *app) falseCommand() *cobra.Command {
@@ -59,8 +57,7 @@ func (a *app) falseCommand() *cobra.Command {
 		Long: `false_positive_rate starts fabricd processes on loopback and, beside them, processes
 that use every processor several times over. Nothing is done to any daemon: each
 NODE_REMOVED at any of them is a false one. The figure is how many a node sees in
-an hour. A cluster as large of memberlist alone, with its own settings for a LAN,
-runs at the same time, so that the same pauses meet both: the anchor.`,
+an hour.`,
 		Example: `  fabric-bench run false_positive_rate
   fabric-bench run false_positive_rate --hogs 0 --duration 5m
   fabric-bench run false_positive_rate --providers tcp
@@ -70,13 +67,12 @@ runs at the same time, so that the same pauses meet both: the anchor.`,
 	cmd.Flags().IntVar(&o.reps, "reps", 3, "repetitions")
 	cmd.Flags().IntVar(&o.hogs, "hogs", hogsByDefault(), "processes that use a processor each")
 	cmd.Flags().DurationVar(&o.during, "duration", calmByDefault, "how long each repetition takes")
-	cmd.Flags().BoolVar(&o.anchor, "anchor", true, "watch memberlist alone too, at the same time")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := o.check(); err != nil {
 			return err
 		}
 		return a.reportOn(o.format, func(d *Document) error {
-			_, _, err := a.measureFalse(cmd.Context(), d, o)
+			_, err := a.measureFalse(cmd.Context(), d, o)
 			return err
 		})
 	}
@@ -95,27 +91,16 @@ func (o *falseOptions) check() error {
 	return o.clusterOptions.check(2)
 }
 
-// measureFalse adds the rows of false_positive_rate, and returns the calms of our
-// daemons and of the anchor.
-func (a *app) measureFalse(ctx context.Context, d *Document, o *falseOptions) (ours, raw []Calm, err error) {
+// measureFalse adds the rows of false_positive_rate, and returns the calms.
+func (a *app) measureFalse(ctx context.Context, d *Document, o *falseOptions) (ours []Calm, err error) {
 	progress := a.progress(o.quiet)
-	c, err := o.onCluster(ctx, falseTest, func(g *trial) (err error) {
-		var c *stock.Cluster
-		if o.anchor {
-			if c, err = startStock(ctx, o.nodes); err != nil {
-				return err
-			}
-			defer c.Close()
-		}
+	c, err := o.onCluster(ctx, falseTest, func(g *trial) error {
 		for rep := range o.reps {
-			mine, theirs, err := g.leaveAlone(ctx, c, o)
+			calm, err := g.leaveAlone(ctx, o)
 			if err != nil {
 				return fmt.Errorf("repetition %d of %d: %w", rep+1, o.reps, err)
 			}
-			ours = append(ours, mine)
-			if c != nil {
-				raw = append(raw, theirs)
-			}
+			ours = append(ours, calm)
 			progress("%s: %d of %d", falseTest, rep+1, o.reps)
 		}
 		return nil
@@ -123,42 +108,33 @@ func (a *app) measureFalse(ctx context.Context, d *Document, o *falseOptions) (o
 	for i := range ours {
 		ours[i].Provider = c.String()
 	}
-	d.Calms = append(append(d.Calms, ours...), raw...)
-	d.addCalms(rowOf(d), o, c, ours, raw)
-	return ours, raw, err
+	d.Calms = append(d.Calms, ours...)
+	d.addCalms(rowOf(d), o, c, ours)
+	return ours, err
 }
 
-// leaveAlone watches the daemons, and the members of c unless that is nil, for a
-// while beside hogs, and then until everybody sees all again.
-func (g *trial) leaveAlone(ctx context.Context, c *stock.Cluster, o *falseOptions) (ours, raw Calm, err error) {
-	before := 0
-	if c != nil {
-		c.Look()
-		before = c.Gone()
-	}
+// leaveAlone watches the daemons for a while beside hogs, and then until everybody
+// sees all again.
+func (g *trial) leaveAlone(ctx context.Context, o *falseOptions) (calm Calm, err error) {
 	began := time.Now()
 	hogs, err := startHogs(o.hogs)
 	if err != nil {
-		return ours, raw, err
+		return calm, err
 	}
 	over := wait(ctx, o.during)
 	took := time.Since(began)
 	hogs.end()
 	if !over {
-		return ours, raw, context.Cause(ctx)
+		return calm, context.Cause(ctx)
 	}
-	ours = calmOf("", len(g.posts), o.hogs, took, g.removals())
-	if c != nil {
-		c.Look()
-		raw = calmOf(rawMemberlist, c.Len(), o.hogs, took, c.Gone()-before)
-	}
+	calm = calmOf("", len(g.posts), o.hogs, took, g.removals())
 	for _, p := range g.posts {
 		if err := sees(ctx, p.node, len(g.posts)); err != nil {
-			return ours, raw, fmt.Errorf("afterwards: %w", err)
+			return calm, fmt.Errorf("afterwards: %w", err)
 		}
 	}
 	g.removals() // of those that are seen late
-	return ours, raw, nil
+	return calm, nil
 }
 
 func calmOf(provider string, nodes, hogs int, took time.Duration, seen int) Calm {
@@ -185,14 +161,11 @@ func (g *trial) removals() (n int) {
 	return n
 }
 
-// addCalms adds a row of each side, a repetition for each calm, and the target.
-func (d *Document) addCalms(row Row, o *falseOptions, c carrier, ours, raw []Calm) {
+// addCalms adds a row, a repetition for each calm, and the target.
+func (d *Document) addCalms(row Row, o *falseOptions, c carrier, ours []Calm) {
 	row.Test, row.Dir = falseTest, fmt.Sprintf("%d nodes, %d hogs on %d processors, detection %s", o.nodes, o.hogs, runtime.NumCPU(), o.detection)
 	row.carriedBy(c)
 	d.addCalm(row, ours)
-	row.Provider, row.Security = rawMemberlist, "none"
-	row.Dir = fmt.Sprintf("%d nodes, %d hogs on %d processors, its settings for a LAN", o.nodes, o.hogs, runtime.NumCPU())
-	d.addCalm(row, raw)
 	if len(ours) > 0 {
 		sum := 0
 		for _, c := range ours {

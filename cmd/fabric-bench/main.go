@@ -90,8 +90,6 @@ anchors of what goes over them.`,
   fabric-bench serve                              beside one fabricd, and
   fabric-bench run msg_lat --peer 0:2060          beside another: across machines
   fabric-bench run fail_detect                    eight daemons, fifty kills
-  fabric-bench run fail_blast                     what others feel while one dies
-  fabric-bench run converge_time                  until everybody sees a new node
   fabric-bench compare old.json new.json          exit code 3 if something is worse or gone
   fabric-bench deployed                           an application and a fabricd on each side`,
 		SilenceUsage:     true,
@@ -100,6 +98,6 @@ anchors of what goes over them.`,
 	}
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
-	root.AddCommand(a.localCommand(), a.runCommand(), a.compareCommand(), a.serveCommand(), a.listCommand(), a.memberCommand(), a.hogProcess(), a.deployedCommand(), a.deployedEndProcess())
+	root.AddCommand(a.localCommand(), a.runCommand(), a.compareCommand(), a.serveCommand(), a.listCommand(), a.hogProcess(), a.deployedCommand(), a.deployedEndProcess())
 	return root
 }

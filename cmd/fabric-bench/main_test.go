@@ -16,7 +16,6 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/fabricd/fabricd/cmd/fabric-bench/internal/stock"
 	"github.com/fabricd/fabricd/fabric"
 )
 
@@ -24,7 +23,7 @@ import (
 var scratch string
 
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && slices.Contains([]string{stock.Command, hogCommand, deployedEnd}, os.Args[1]) { // a test has started this program
+	if len(os.Args) > 1 && slices.Contains([]string{hogCommand, deployedEnd}, os.Args[1]) { // a test has started this program
 		main()
 	}
 	var err error
@@ -225,7 +224,7 @@ func TestWrongCommandLinesSayWhy(t *testing.T) {
 	for _, tt := range []struct{ args, says string }{
 		{"run", "want the name of a test"},
 		{"run nothing", `no test "nothing"`},
-		{"run nothing", "fail_detect, fail_recover, fail_heal, fail_blast, fail_replay, join_time, converge_time, false_positive_rate, idle"},
+		{"run nothing", "fail_detect, false_positive_rate, idle"},
 		{"run msg_lat idle", "is run alone: `fabric-bench run idle`"},
 		{"run msg_lat --provider udp", `no provider "udp"`},
 		{"run mmap_load --provider raw-memcpy", `no provider "raw-memcpy"`},
@@ -255,24 +254,10 @@ func TestWrongCommandLinesSayWhy(t *testing.T) {
 		{"run fail_detect --nodes 2", "--nodes"},
 		{"run fail_detect --kills 0 --stops 0", "--kills"},
 		{"run fail_detect --detection hasty", "--detection"},
-		{"run fail_detect --stock -1", "--stock"},
 		{"run fail_detect --fabricd /nonexistent", "--fabricd"},
-		{"run fail_recover --nodes 1", "--nodes"},
-		{"run fail_recover --kills 0", "--kills"},
-		{"run fail_blast --nodes 2", "--nodes"},
-		{"run fail_blast --rate NaN", "--rate"},
-		{"run fail_blast --duration 1ms", "--duration"},
-		{"run fail_blast --format hdr", "--format"},
-		{"run msg_lat fail_blast", "is run alone: `fabric-bench run fail_blast`"},
-		{"run fail_replay --reps 0", "--reps"},
-		{"run fail_replay --format hdr", "--format"},
-		{"run join_time --nodes 1", "--nodes"},
-		{"run converge_time --reps 0", "--reps"},
 		{"run false_positive_rate --hogs -1", "--hogs"},
 		{"run false_positive_rate --duration 1ms", "--duration"},
 		{"run false_positive_rate --reps 0", "--reps"},
-		{"run join_time --detection hasty", "--detection"},
-		{"run msg_lat converge_time", "is run alone: `fabric-bench run converge_time`"},
 		{"run idle --duration 1ms", "--duration"},
 		{"run idle --settle 2h", "--settle"},
 		{"run idle --reps 0", "--reps"},
@@ -305,8 +290,7 @@ func TestSizes(t *testing.T) {
 }
 
 func TestEveryCommandHasHelpWithAnExample(t *testing.T) {
-	for _, args := range [][]string{{}, {"local"}, {"run"}, {"compare"}, {"serve"}, {"run", "fail_detect"}, {"run", recoverTest}, {"run", healTest}, {"run", blastTest}, {"run", replayTest},
-		{"run", joinTest}, {"run", falseTest}, {"run", "idle"}} {
+	for _, args := range [][]string{{}, {"local"}, {"run"}, {"compare"}, {"serve"}, {"run", "fail_detect"}, {"run", falseTest}, {"run", "idle"}} {
 		code, out, _ := runBench(t, append(args, "--help")...)
 		if code != exitOK || !strings.Contains(out, "Examples:") || !strings.Contains(out, "fabric-bench "+strings.Join(args, " ")) {
 			t.Errorf("%v --help: exit code %d, %s", args, code, out)

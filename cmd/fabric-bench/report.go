@@ -122,9 +122,6 @@ func (t *table) latencies(results []Result) {
 
 // ratioOf says what P99Ratio is the ratio of.
 func (r Row) ratioOf() string {
-	if r.Test == blastTest {
-		return "p99 with it / before"
-	}
 	return "p99 beside bulk / alone"
 }
 

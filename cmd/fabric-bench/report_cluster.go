@@ -17,31 +17,12 @@ type clusterTable struct {
 // clusterTables are those of the tests that neither latencies nor bandwidths show.
 var clusterTables = []clusterTable{
 	{
-		tests: []string{eventTest, returnTest, recoverTest, healTest}, words: 3,
-		caption: fmt.Sprintf("Lost nodes: ms until NODE_REMOVED (%s), until a blocked receive returned ECONNRESET (%s), until a new connection worked (%s), until all see all after a split (%s)",
-			eventTest, returnTest, recoverTest, healTest),
-		head: []string{"test", "provider", "lost by", "losses", "seen", "min", "p50", "p90", "p99", "max"},
+		tests: []string{eventTest, returnTest}, words: 3,
+		caption: fmt.Sprintf("Lost nodes: ms until NODE_REMOVED (%s), until a blocked receive returned ECONNRESET (%s)", eventTest, returnTest),
+		head:    []string{"test", "provider", "lost by", "losses", "seen", "min", "p50", "p90", "p99", "max"},
 		cells: func(r Result) []string {
 			return []string{r.Test, r.Provider, r.Dir, fmt.Sprint(r.Reps), fmt.Sprint(r.Iters), short(r.LatMin / 1e3), short(r.LatP50 / 1e3),
 				short(r.LatP90 / 1e3), short(r.LatP99 / 1e3), short(r.LatMax / 1e3)}
-		},
-	},
-	{
-		tests: []string{replayTest}, words: 3,
-		caption: "Replays: a simulation twice with each seed; logs that are not the same, or that are for two seeds",
-		head:    []string{"test", "provider", "what", "seeds", "events", "wrong", "events/s: min/median/max"},
-		cells: func(r Result) []string {
-			return []string{r.Test, r.Provider, r.Dir, fmt.Sprint(r.Reps), fmt.Sprint(r.Iters), fmt.Sprint(r.Errors), spread(r)}
-		},
-	},
-	{
-		tests: []string{joinTest, convergeTest}, words: 3,
-		caption: "New nodes: ms from the start of the process",
-		head:    []string{"test", "provider", "what", "joins", "min", "p50", "max", "p50 of joins: min/median/max"},
-		cells: func(r Result) []string {
-			ms := r
-			ms.Min, ms.Median, ms.Max = r.Min/1e3, r.Median/1e3, r.Max/1e3
-			return []string{r.Test, r.Provider, r.Dir, fmt.Sprint(r.Reps), short(r.LatMin / 1e3), short(r.LatP50 / 1e3), short(r.LatMax / 1e3), spread(ms)}
 		},
 	},
 	{

@@ -216,8 +216,7 @@ func (a *app) runCommand() *cobra.Command {
 	cmd.Flags().StringVar(&o.socket, "socket", "", "socket of this machine's fabricd (default $FABRIC_SOCKET, then "+fabric.DefaultSocket+")")
 	cmd.Flags().StringVar(&o.admin, "admin", "", "admin socket of this machine's fabricd, which tells what the link is over, and counts what it carries (default $FABRIC_ADMIN, then /run/fabricd/admin.sock)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error { return a.measure(cmd, o, args) }
-	cmd.AddCommand(a.failDetectCommand(), a.failRecoverCommand(), a.failHealCommand(), a.failBlastCommand(), a.failReplayCommand(),
-		a.joinCommand(), a.falseCommand(), a.idleCommand())
+	cmd.AddCommand(a.failDetectCommand(), a.falseCommand(), a.idleCommand())
 	return cmd
 }
 

@@ -242,13 +242,10 @@ type Document struct {
 	Ratios  []Ratio  `json:"ratios"`
 	Losses  []Loss   `json:"losses,omitempty"` // of fail_detect: one per kill
 	// Complete is set when no event of the losses was missing or too many.
-	Complete bool     `json:"losses_complete,omitempty"`
-	Joins    []Join   `json:"joins,omitempty"`   // of join_time: one per node that joined
-	Splits   []Split  `json:"splits,omitempty"`  // of fail_heal: one per split
-	Calms    []Calm   `json:"calms,omitempty"`   // of false_positive_rate: one per repetition of each side
-	Replays  []Replay `json:"replays,omitempty"` // of fail_replay: one per seed
-	Idle     []Idle   `json:"idle,omitempty"`    // of idle: one per daemon
-	Checks   []Check  `json:"checks,omitempty"`  // targets that are no ratios
+	Complete bool    `json:"losses_complete,omitempty"`
+	Calms    []Calm  `json:"calms,omitempty"`  // of false_positive_rate: one per repetition of each side
+	Idle     []Idle  `json:"idle,omitempty"`   // of idle: one per daemon
+	Checks   []Check `json:"checks,omitempty"` // targets that are no ratios
 	// Cliffs are the neighbouring sizes between which time more than doubles
 	// beyond the ratio of the sizes; CliffPairs is how many were compared.
 	Cliffs     []Cliff `json:"cliffs,omitempty"`

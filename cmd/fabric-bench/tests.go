@@ -286,13 +286,7 @@ func testsNamed(names []string) ([]*test, error) {
 // clusterTests start daemons of their own and are commands of `run`.
 var clusterTests = []struct{ name, help string }{
 	{"fail_detect", "kill daemons; until every survivor knows and blocked receives return"},
-	{recoverTest, "kill daemons that are started again; until new connections work"},
-	{healTest, "split the cluster in two; until the host's half knows, and until all is one again after it"},
-	{blastTest, "kill daemons; what the other pairs feel: p99 before and with it"},
-	{replayTest, "run a simulation twice with each seed; whether the logs are the same, and events a second"},
-	{joinTest, "start new daemons; until they are in the cluster, beside memberlist alone"},
-	{convergeTest, "the same; until all others see them"},
-	{falseTest, "daemons on a machine that is too busy; how often one is taken for lost, beside memberlist alone"},
+	{falseTest, "daemons on a machine that is too busy; how often one is taken for lost"},
 	{"idle", "what idle daemons cost"},
 }
 

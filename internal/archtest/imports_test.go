@@ -98,8 +98,7 @@ var mayImport = map[string][]string{
 	"cmd/fabricd": {"internal/daemon", "internal/doctor", "internal/printable", "internal/faults", "internal/chaos", "internal/chaos/workload", "internal/scenario", "internal/sim",
 		"fabric", "fabric/addr"},
 	"cmd/fabric-bench": {"fabric", "fabric/addr", "fabric/embed", "fabric/fabrictest", "internal/faults", "internal/scenario",
-		"cmd/fabric-bench/internal/stock", "cmd/fabric-bench/internal/tools"},
-	"cmd/fabric-bench/internal/stock": {},
+		"cmd/fabric-bench/internal/tools"},
 	"cmd/fabric-bench/internal/tools": {},
 
 	// Applications in containers, for users to copy.
@@ -135,10 +134,10 @@ func TestTestHelpersStayInTests(t *testing.T) {
 
 // foreign lists modules that only one part of the tree may import.
 var foreign = map[string][]string{
-	// In the benchmark both are anchors, which it measures without us.
+	// In the benchmark it is a baseline, which it measures without us.
 	"github.com/quic-go/quic-go":      {"internal/transport/quic", "cmd/fabric-bench"},
 	"github.com/libp2p/go-yamux/v5":   {"internal/transport/stream"},
-	"github.com/hashicorp/memberlist": {"membership", "membership/gossip", "cmd/fabric-bench/internal/stock"},
+	"github.com/hashicorp/memberlist": {"membership", "membership/gossip"},
 	"go.etcd.io/bbolt":                {"membership/state"},
 	"github.com/spf13/cobra":          {"cmd/fabricd", "cmd/fabric-bench"},
 	"golang.org/x/sys":                {"internal/shm", "internal/path", "internal/segment", "internal/chaos", "cmd/fabric-bench"},
