@@ -29,7 +29,7 @@ APPS_IMAGE ?= fabricd-apps:dev
 COMPOSE     = $$(docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 CLUSTER     = $(COMPOSE) -p fabricd -f deploy/compose.yaml
 
-.PHONY: help build demo test lint attack apps-smoke conformance soak bars bench bench-anchors fuzz-short image cluster cluster-down chaos mutants clean
+.PHONY: help build demo test lint attack apps-smoke conformance soak bars bench bench-baselines fuzz-short image cluster cluster-down chaos mutants clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -82,7 +82,7 @@ test: ## lint, the rules of the tree, and every test with the race detector
 	# What needs no race detector, or counts allocations, which it adds to, or moves
 	# more memory than it has time for, beside the rest.
 	{ $(PLAIN) go test -timeout 20m ./internal/sim || rc=$$?
-	  $(PLAIN) go test -run 'Alloc|LargeSizes' ./internal/driver ./internal/ipc ./cmd/fabric-bench || rc=$$?
+	  $(PLAIN) go test -run 'Alloc|LargeSizes' ./internal/driver ./internal/ipc || rc=$$?
 	  cd deploy/check; $(PLAIN) go test -count=1 ./... || rc=$$?; exit $$rc; } >out/plain.log 2>&1 &
 	plain=$$!
 	# What runs real processes against bounds of time goes last, so that neither the
@@ -160,15 +160,17 @@ bars: build ## the bars of reliability in full: a million changes, ten million m
 	bin/fabricd chaos page out/bars || rc=$$?
 	exit $$rc
 
-bench: ## an application and a fabricd on each of two machines, beside bare programs and stunnel (ARGS=--json)
-	@mkdir -p bin
+bench: ## what is deployed, beside bare programs, stunnel and UCX: a table, and out/bench/report.json (ARGS=--quick)
+	@mkdir -p bin out/bench
 	$(BUILD) -o bin/ ./cmd/...
-	bin/fabric-bench deployed $(ARGS)
+	bin/fabric-bench run --store out/bench/report.json $(ARGS)
 
-bench-anchors: ## install what the benchmark compares with: UCX, libfabric, iperf3, stunnel (Debian, root)
+bench-baselines: ## install what the benchmark compares with and runs: UCX, libfabric, stunnel, iperf3, PostgreSQL, Redis, nginx, wrk (Debian, root)
 	@apt-get update -qq
-	apt-get install -y -qq --no-install-recommends ucx-utils libfabric-bin iperf3 stunnel4
-	for tool in ucx_perftest fi_pingpong iperf3 stunnel; do command -v $$tool; done
+	# In runlevel 1 the packages do not start their servers.
+	RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+	  ucx-utils libfabric-bin stunnel4 iperf3 postgresql redis-server redis-tools nginx-light wrk curl iproute2 util-linux >/dev/null
+	for tool in ucx_perftest fi_pingpong stunnel iperf3 pgbench redis-benchmark nginx wrk curl ip; do command -v $$tool; done
 
 fuzz-short: ## every fuzz target for FUZZTIME
 	@grep -rlE '^func Fuzz' --include='*_test.go' . | xargs -r -n1 dirname | sort -u | while read -r dir; do

@@ -1,254 +1,188 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
-	"syscall"
+	"time"
+
+	"github.com/fabricd/fabricd/cmd/fabric-bench/internal/tools"
 )
 
-// A bench measures tests on a side and its anchor.
+// A bench measures cases. It runs on one goroutine, which keeps its thread: the
+// children die with it.
 type bench struct {
-	row      Row // what all rows have in common
-	ours     side
-	anchor   side            // nil: nothing to compare with
-	others   map[string]side // the further anchors of tests, which are started when they are needed
-	budget   budget
-	reps     int
-	seed     uint64
-	check    bool
-	pairs    int64   // 0: as each test has it
-	window   int64   // the same
-	rate     float64 // the same
-	conns    int64   // up to how many connections conn_scale opens
+	o        *runOptions
+	report   *Report
 	progress func(format string, args ...any)
-	plan     *plan    // what is broken meanwhile; nil: nothing
-	notes    []string // why figures will be absent
-	// ending returns what else is to be noted as the run ends; nil: nothing.
-	ending  func(ctx context.Context) []string
-	counter counterFunc // nil: system calls are not counted
 
-	// meshOf starts n nodes, for patterns of more than two; nil: there can be
-	// none. They are kept in mesh for the tests that follow.
-	meshOf func(ctx context.Context, n int) (*mesh, error)
-	mesh   *mesh
-	// sideOf starts an anchor; nil: there are no further ones.
-	sideOf func(ctx context.Context, provider string) (side, error)
+	lab    *lab // nil: none is up
+	setup  setup
+	apps   *appServers // nil: none are up; of the lab
+	missed []error     // of cases that could not be measured
 }
 
-// errNoWindows is the failure of a test on an anchor, which has no windows.
-var errNoWindows = fmt.Errorf("%w: an anchor has nothing like it", syscall.EOPNOTSUPP)
-
-// errWrongBytes is the failure of a run in which bytes were wrong.
-var errWrongBytes = errors.New("some of the bytes were wrong")
-
-// job returns what a repetition of a test does.
-func (b *bench) job(t *test, size int64) job {
-	j := job{size: size, seed: b.seed, check: b.check, pairs: 1, rate: b.rate}
-	if !t.sizeless {
-		j.pairs = cmp.Or(b.pairs, t.pairs, 1)
+// during is how long one measurement takes; long ones are for ways on which it takes
+// a while until a connection is as fast as it gets.
+func (b *bench) during(long bool) time.Duration {
+	if long {
+		return 4 * b.o.during
 	}
-	if t.windowed {
-		j.window = b.window
-	}
-	return j
+	return b.o.during
 }
 
-// A turn is what one side did of a test.
-type turn struct {
-	side    side
-	samples []sample
-}
-
-// run measures one test at one size: ours and the anchors in turns, so that
-// whatever disturbs the machine meets both, each first in every other turn.
-func (b *bench) run(ctx context.Context, t *test, size int64) (ours Result, raw []Result, err error) {
-	j := b.job(t, size)
-	turns := []*turn{{side: b.ours}}
-	anchors, err := b.anchorsOf(ctx, t)
-	if err != nil {
-		return ours, nil, err
-	}
-	for _, s := range anchors {
-		turns = append(turns, &turn{side: s})
-	}
-	for rep := range b.reps {
-		for i := range turns {
-			u := turns[(i+rep)%len(turns)]
-			s, err := measure(ctx, u.side, t, j, b.budget, nil)
+// all measures every case, in the order of the cases, but those of one setup together.
+func (b *bench) all(ctx context.Context, cases []benchCase) error {
+	for i, c := range cases {
+		began := time.Now()
+		rows := newRows(c, b.setupOf(c))
+		err := b.one(ctx, c, rows)
+		if ctx.Err() != nil {
+			b.report.Rows = append(b.report.Rows, rows...)
+			return errors.Join(errInterrupted, b.endLab())
+		}
+		switch {
+		case errors.Is(err, tools.ErrNotInstalled):
+			b.report.note("%s: left out: %v", c.name, err)
+		case err != nil:
+			b.missed = append(b.missed, fmt.Errorf("%s: %w", c.name, err))
+			b.closeAfter() // what is left of the lab is not to be trusted
+		}
+		for k := range rows {
 			if err != nil {
-				provider, _ := u.side.about()
-				return ours, nil, fmt.Errorf("%s, %d bytes, %s, repetition %d: %w", t.name, size, provider, rep+1, err)
+				rows[k].Why = err.Error()
 			}
-			u.samples = append(u.samples, s)
-			b.progress("%s, %d bytes: repetition %d of %d", t.name, size, rep+1, b.reps)
 		}
+		b.report.Rows = append(b.report.Rows, rows...)
+		b.progress("%d of %d: %s, %.1f s", i+1, len(cases), c.name, time.Since(began).Seconds())
 	}
-	results := make([]Result, len(turns))
-	for i, u := range turns {
-		if err := b.countTurn(ctx, t, j, u); err != nil {
-			return ours, nil, fmt.Errorf("%s, %d bytes, to count system calls: %w", t.name, size, err)
-		}
-		results[i] = t.kind.reduce(b.describe(t, j, u.side), u.samples)
-	}
-	return results[0], results[1:], nil
+	return errors.Join(append(b.missed, b.endLab())...)
 }
 
-// anchorsOf returns what a test is measured beside: the anchor of what carries ours,
-// and those of the test.
-func (b *bench) anchorsOf(ctx context.Context, t *test) (all []side, err error) {
-	if b.anchor == nil || t.anchor == nil {
-		return nil, nil
+var errInterrupted = errors.New("interrupted; what had been measured is in the report")
+
+// setupOf returns the case's setup, on the way that the command line names.
+func (b *bench) setupOf(c benchCase) setup {
+	s := c.setup
+	if b.o.way != "" && !s.none {
+		s.way = b.o.way
 	}
-	if !t.onlyBeside {
-		all = append(all, b.anchor)
-	}
-	own, _ := b.anchor.about()
-	for _, provider := range t.beside {
-		if provider == own || b.sideOf == nil {
-			continue
-		}
-		s, ok := b.others[provider]
-		if !ok {
-			if s, err = b.sideOf(ctx, provider); err != nil {
-				return nil, err
-			}
-			b.others[provider] = s
-		}
-		all = append(all, s)
-	}
-	return all, nil
+	return s
 }
 
-// countTurn counts the system calls of a repetition that is not timed.
-func (b *bench) countTurn(ctx context.Context, t *test, j job, u *turn) error {
-	if b.counter == nil {
-		return nil
-	}
-	s, err := measure(ctx, u.side, t, j, b.budget, b.counter)
-	if err != nil {
+// one measures one case as often as the options say. A baseline that this machine
+// does not have is left out, with a note.
+func (b *bench) one(ctx context.Context, c benchCase, rows []Row) error {
+	if err := b.use(ctx, b.setupOf(c)); err != nil {
 		return err
 	}
-	last := &u.samples[len(u.samples)-1]
-	last.calls, last.counted = s.calls, s.counted
-	return nil
-}
-
-// describe returns the row of a test before it is measured.
-func (b *bench) describe(t *test, j job, s side) Row {
-	r := b.row
-	r.Test, r.Dir, r.Size, r.Validated, r.Pairs, r.Conns = t.name, t.dir, j.size, b.check, j.pairs, j.pairs
-	if t.window != nil {
-		r.Window = t.window(j.size)
+	sources := slices.Clone(c.sources)
+	runs := b.o.runs
+	if c.once {
+		runs = 1
 	}
-	r.Window = cmp.Or(j.window, r.Window)
-	r.Provider, r.Security = s.about()
-	if t.sizeless {
-		r.Size, r.Validated = 0, false
-	}
-	return r
-}
-
-// sizesOf returns at which of the run's sizes a test is measured.
-func (t *test) sizesOf(run []int64) []int64 {
-	switch {
-	case t.sizeless:
-		return []int64{1}
-	case t.fixed > 0:
-		return []int64{t.fixed}
-	}
-	return run
-}
-
-// unsupported reports whether an error says that this door or provider cannot do
-// what a test needs.
-func unsupported(err error) bool {
-	return errors.Is(err, syscall.EOPNOTSUPP) || errors.Is(err, errNoMesh)
-}
-
-// runAll measures every test at every size. What was measured before a failure
-// is in d.
-func (b *bench) runAll(ctx context.Context, picked []*test, sizes []int64, d *Document) error {
-	wrong := int64(0)
-	for _, t := range picked {
-		for _, portion := range b.portions(t, sizes) {
-			n, err := b.runPortion(ctx, t, portion, d)
-			if wrong += n; err != nil {
-				return err
+	for run := range runs {
+		for i := range len(sources) {
+			source := sources[(i+run)%len(sources)] // each run begins with another one
+			if source == "" {
+				continue
+			}
+			all, err := c.measure(ctx, b, source)
+			_, foreign := errors.AsType[foreignError](err)
+			if (foreign || errors.Is(err, tools.ErrNotInstalled)) && source != c.sources[0] {
+				b.report.note("%s: no %s: %v", c.name, source, err)
+				sources[slices.Index(sources, source)] = ""
+				continue
+			}
+			if err != nil {
+				return fmt.Errorf("%s: %w", source, err)
+			}
+			for k := range rows {
+				rows[k].add(source, all[k])
 			}
 		}
 	}
-	if wrong > 0 {
-		return fmt.Errorf("%w: %d operations", errWrongBytes, wrong)
-	}
 	return nil
 }
 
-// runPortion measures one test at some sizes, adds the results to d, and returns
-// how many operations were wrong.
-func (b *bench) runPortion(ctx context.Context, t *test, sizes []int64, d *Document) (wrong int64, err error) {
-	var results []Result
-	var ratios []Ratio
-	if b.plan != nil {
-		results, ratios, err = b.broken(ctx, t, sizes[0], d)
-	} else {
-		results, ratios, err = b.runTest(ctx, t, sizes)
+// use has the lab of a setup up.
+func (b *bench) use(ctx context.Context, s setup) error {
+	if s.none || b.lab != nil && b.setup == s {
+		return nil
 	}
-	d.Results = append(d.Results, results...)
-	d.Ratios = append(d.Ratios, ratios...)
-	if unsupported(err) {
-		provider, _ := b.ours.about()
-		d.note("%s over %s is not measured: %v", t.name, provider, err)
-		err = nil
+	if err := b.endLab(); err != nil {
+		return err
 	}
-	for _, r := range results {
-		wrong += r.Errors
-	}
-	return wrong, err
+	lab, err := newLab(ctx, b.o, s)
+	b.lab, b.setup = lab, s
+	return err
 }
 
-// runTest measures one test at some sizes.
-func (b *bench) runTest(ctx context.Context, t *test, sizes []int64) (results []Result, ratios []Ratio, err error) {
-	if t.special != nil {
-		results, err = t.special(ctx, b, sizes)
-		return results, nil, err
+// closeAfter ends the lab after a failure, which says why.
+func (b *bench) closeAfter() {
+	if err := b.endLab(); err != nil {
+		b.missed = append(b.missed, err)
 	}
-	if t.builderFor(b.ours) == nil {
-		return nil, nil, errNoWindows
+}
+
+// endLab ends the lab, if there is one.
+func (b *bench) endLab() error {
+	if b.lab == nil {
+		return nil
 	}
-	for _, size := range sizes {
-		ours, raw, err := b.run(ctx, t, size)
+	err := b.lab.close()
+	b.lab, b.apps = nil, nil
+	return err
+}
+
+// orderCase is a case of two application processes that carry out one order over
+// each carrier. With allocs it has a second row: the allocations of an operation, at
+// both ends together.
+func orderCase(name string, s setup, carriers []string, w work, row rowSpec, allocs bool) benchCase {
+	row.cpuUnit = cpuPerOp
+	if row.unit == megabytes {
+		row.cpuUnit = cpuPerGB
+	}
+	c := benchCase{name: name, setup: s, sources: carriers, rows: []rowSpec{row}}
+	if allocs {
+		c.rows = append(c.rows, rowSpec{what: row.what + ": allocations", unit: perOp, target: to(allocsTolerance)})
+		if row.baseline == carryQUIC { // which allocates by itself
+			c.rows[1].target = nil
+		}
+	}
+	c.measure = func(ctx context.Context, b *bench, carrier string) ([]reading, error) {
+		next := w.order(carrier, c.sources[0], b.during(w.long))
+		m, err := b.lab.measure(ctx, carrier, next)
 		if err != nil {
-			return results, ratios, err
+			return nil, fmt.Errorf("%w\n%s", errors.Join(err, ctx.Err()), b.lab.tails())
 		}
-		results = append(results, ours)
-		for _, r := range raw {
-			results = append(results, r)
-			ratios = append(ratios, compareRatio(ours, r))
+		readings := []reading{{m.figure(next.Kind), m.cpuEach(row.cpuUnit)}}
+		if allocs {
+			readings = append(readings, reading{figure(m.Mallocs) / figure(max(m.Ops, 1)), absent})
 		}
+		return readings, nil
 	}
-	return results, ratios, nil
+	return c
 }
 
-// note adds a note, once.
-func (d *Document) note(format string, args ...any) {
-	if n := fmt.Sprintf(format, args...); !slices.Contains(d.Notes, n) {
-		d.Notes = append(d.Notes, n)
-	}
+// A work is what two applications do.
+type work struct {
+	kind byte
+	size int64
+	as   byte // the kind of baselines, if only a fabric has kind
+	long bool
 }
 
-func (b *bench) close() error {
-	var err error
-	if b.mesh != nil {
-		err = b.mesh.close()
+// order returns the order for a carrier; ours is the one that has every kind.
+func (w work) order(carrier, ours string, during time.Duration) order {
+	kind := w.kind
+	if carrier != ours && w.as != 0 {
+		kind = w.as
 	}
-	if b.anchor != nil {
-		err = errors.Join(err, b.anchor.close())
+	warmup := during / 5
+	if w.long {
+		warmup = during / 2
 	}
-	for _, s := range b.others {
-		err = errors.Join(err, s.close())
-	}
-	return errors.Join(err, b.ours.close())
+	return order{Kind: kind, Size: w.size, Warmup: warmup, During: during}
 }

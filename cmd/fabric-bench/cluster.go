@@ -4,65 +4,203 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"os/exec"
 	"runtime"
+	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/fabricd/fabricd/fabric"
 )
 
-// A clusterOptions is what the flags of the tests that start daemons have in
-// common.
-type clusterOptions struct {
-	fabricd   string
-	nodes     int
-	detection string
-	providers string // of the daemons; empty: as fabricd has it
-	format    string
-	quiet     bool
-}
+const fabricdAlone = "fabricd"
 
-func (o *clusterOptions) flags(cmd *cobra.Command, nodes int) {
-	f := cmd.Flags()
-	f.StringVar(&o.fabricd, "fabricd", "", "the fabricd to run (default: beside this program, ./bin, $PATH)")
-	f.IntVar(&o.nodes, "nodes", nodes, "daemons")
-	f.StringVar(&o.detection, "detection", "normal", "fast, normal or calm")
-	f.StringVar(&o.providers, "providers", "", "what carries the data of the daemons, as of fabricd run (default: as fabricd has it, quic before tcp)")
-	f.StringVar(&o.format, "format", "table", "table, csv or json")
-	f.BoolVar(&o.quiet, "quiet", false, "no progress on standard error")
-}
-
-// check refuses values that make no sense; fewest is how many nodes are needed.
-func (o *clusterOptions) check(fewest int) error {
-	if o.nodes < fewest || o.nodes > 64 {
-		return usagef("--nodes %d: %d to 64", o.nodes, fewest)
+// clusterCases are clusters of daemons on loopback, and have bounds and no baseline.
+func clusterCases() []benchCase {
+	alone := func(name string, measure func(ctx context.Context, b *bench, exe string) ([]reading, error), rows ...rowSpec) benchCase {
+		return benchCase{name: name, setup: setup{none: true}, sources: []string{fabricdAlone}, once: true, rows: rows,
+			measure: func(ctx context.Context, b *bench, _ string) ([]reading, error) {
+				exe, err := findFabricd(b.o.fabricd)
+				if err != nil {
+					return nil, err
+				}
+				return measure(ctx, b, exe)
+			}}
 	}
-	return checkChoices(o.detection, o.format)
-}
-
-// daemonFlags returns the flags of every daemon.
-func (o *clusterOptions) daemonFlags() []string {
-	flags := []string{"--detection", o.detection}
-	if o.providers != "" {
-		flags = append(flags, "--providers", o.providers)
+	row := func(what, unit string, target *figure) rowSpec {
+		return rowSpec{what: "8 nodes: " + what, unit: unit, target: target}
 	}
-	return flags
-}
-
-// onCluster is onTrial on a goroutine that keeps its thread. A failure names the
-// test.
-func (o *clusterOptions) onCluster(ctx context.Context, test string, do func(g *trial) error, options ...string) (c carrier, err error) {
-	// Children die with the thread that started them; this goroutine keeps it.
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	if c, err = onTrial(ctx, o, do, options...); err != nil {
-		err = fmt.Errorf("%s: %w", test, err)
+	return []benchCase{
+		alone("loss-kill", lossBy(kill, 50), row("kill -9 to NODE_REMOVED, p99", "ms", to(50)), row("kill -9 to NODE_REMOVED, max", "ms", nil),
+			row("kill -9 until a blocked receive has its error, max", "ms", nil)),
+		alone("loss-stop-fast", lossBy(stopFast, 14), row("SIGSTOP to NODE_REMOVED, fast, p99", "ms", nil), row("SIGSTOP to NODE_REMOVED, fast, max", "ms", to(2000)),
+			row("SIGSTOP until a blocked receive has its error, fast, max", "ms", nil)),
+		alone("loss-stop-normal", lossBy(stopNormal, 14), row("SIGSTOP to NODE_REMOVED, normal, p99", "ms", nil), row("SIGSTOP to NODE_REMOVED, normal, max", "ms", to(3000)),
+			row("SIGSTOP until a blocked receive has its error, normal, max", "ms", nil)),
+		alone("false-removals", falseRemovals, row(fmt.Sprintf("removals of nodes that are well, beside %d busy processes", hogCount()), "removals", to(0))),
+		alone("idle", idle, row("idle, the busiest daemon", "% of a core", to(0.5)), row("idle, the largest daemon", "MB", to(40))),
 	}
-	return c, err
 }
 
-// reportOn measures into a document and reports, also what there was before a
-// failure.
-func (a *app) reportOn(format string, measure func(d *Document) error) error {
-	d := a.newDocument(thisMachine())
-	err := measure(d)
-	return errors.Join(err, a.report(d, format))
+// clusterSize is how many daemons a cluster has.
+func (b *bench) clusterSize() int {
+	if b.o.quick {
+		return 4
+	}
+	return 8
+}
+
+// lossBy measures how soon losses are seen.
+func lossBy(s strike, count int) func(context.Context, *bench, string) ([]reading, error) {
+	return func(ctx context.Context, b *bench, exe string) ([]reading, error) {
+		if b.o.quick {
+			count = 1
+		}
+		losses, err := strikeAll(ctx, exe, b.clusterSize(), count, s)
+		var removed, returned []figure
+		for _, l := range losses {
+			removed, returned = append(removed, l.removed...), append(returned, l.returned...)
+		}
+		return []reading{{quantile(removed, .99), absent}, {quantile(removed, 1), absent}, {quantile(returned, 1), absent}}, err
+	}
+}
+
+// idle measures the busiest and the largest of daemons that have nothing to do: the
+// medians of several windows of time.
+func idle(ctx context.Context, b *bench, exe string) (_ []reading, err error) {
+	windows, during, settling := 5, 10*time.Second, 3*time.Second
+	if b.o.quick {
+		windows, during, settling = 1, time.Second, time.Second
+	}
+	f, err := newFleet(ctx, exe, b.clusterSize(), "--detection", "normal")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, f.close()) }()
+	wait(ctx, settling)
+	var cpus, sizes []figure
+	for range windows {
+		cpu, mb, err := f.watch(ctx, during)
+		if err != nil {
+			return nil, err
+		}
+		cpus, sizes = append(cpus, cpu), append(sizes, mb)
+	}
+	return []reading{{median(cpus), absent}, {median(sizes), absent}}, nil
+}
+
+// watch leaves the daemons alone for a while and returns what the busiest has used of
+// a core, in percent, and how large the largest is, in MB.
+func (f *fleet) watch(ctx context.Context, during time.Duration) (cpu, mb figure, err error) {
+	before := make([]time.Duration, len(f.daemons))
+	began := time.Now()
+	for i, d := range f.daemons {
+		if before[i], err = cpuTime(d.cmd.Process.Pid); err != nil {
+			return absent, absent, err
+		}
+	}
+	if !wait(ctx, during) {
+		return absent, absent, ctx.Err()
+	}
+	for i, d := range f.daemons {
+		used, err1 := cpuTime(d.cmd.Process.Pid)
+		rss, err2 := residentBytes(d.cmd.Process.Pid)
+		if err := errors.Join(err1, err2); err != nil {
+			return absent, absent, fmt.Errorf("%s: %w", d.name, err)
+		}
+		cpu = max(cpu, figure(100*(used-before[i]).Seconds()/time.Since(began).Seconds()))
+		mb = max(mb, figure(float64(rss)/1e6))
+	}
+	return cpu, mb, nil
+}
+
+// falseRemovals counts the NODE_REMOVED of daemons that nothing is done to, on a
+// machine that is too busy: every one is false.
+func falseRemovals(ctx context.Context, b *bench, exe string) ([]reading, error) {
+	during := time.Minute
+	if b.o.quick {
+		during = time.Second
+	}
+	seen := 0
+	err := onTrial(ctx, exe, b.clusterSize(), "normal", func(g *trial) error {
+		hogs, err := startHogs(hogCount())
+		if err != nil {
+			return err
+		}
+		wait(ctx, during)
+		hogs.end()
+		seen = g.removals()
+		for _, p := range g.posts {
+			if err := sees(ctx, p.node, len(g.posts)); err != nil {
+				return fmt.Errorf("afterwards: %w", err)
+			}
+		}
+		return ctx.Err()
+	})
+	return []reading{{figure(seen), absent}}, err
+}
+
+// removals takes the events that the observers have had, and returns how many of them
+// were NODE_REMOVED.
+func (g *trial) removals() (n int) {
+	for _, p := range g.posts {
+		for range len(p.events) {
+			if ev := <-p.events; ev.Kind == fabric.NodeRemoved {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// hogCommand is the command of a process that does nothing but use a processor.
+const hogCommand = "hog"
+
+// hogLimit bounds the life of such a process, should nobody end it.
+const hogLimit = 10 * time.Minute
+
+// hogCount is how many processes keep the machine busy.
+func hogCount() int { return 4 * runtime.NumCPU() }
+
+// hogs are processes that use a processor each; they die with the thread that started
+// them.
+type hogs []*exec.Cmd
+
+func startHogs(n int) (all hogs, err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	for range n {
+		cmd := childOf(self, hogCommand)
+		if err := cmd.Start(); err != nil {
+			all.end()
+			return nil, err
+		}
+		all = append(all, cmd)
+	}
+	return all, nil
+}
+
+// end kills them all, and waits for their end.
+func (h hogs) end() {
+	for _, cmd := range h {
+		_ = cmd.Process.Kill() // it fails only for a process that has ended
+		_ = cmd.Wait()         // how is of no interest
+	}
+}
+
+// hogProcess is the command of a hog.
+func (a *app) hogProcess() *cobra.Command {
+	return &cobra.Command{
+		Use: hogCommand, Hidden: true, Args: cobra.NoArgs, Short: "Use a processor: fabric-bench run starts it",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, cancel := context.WithTimeout(cmd.Context(), hogLimit)
+			defer cancel()
+			for n := uint32(1); n != 0 || ctx.Err() == nil; n++ { // to ask costs more than to count
+			}
+			return errors.New("nobody has ended it")
+		},
+	}
 }

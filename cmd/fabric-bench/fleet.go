@@ -23,10 +23,7 @@ type fleet struct {
 	exe     string
 	dir     string
 	options []string // further flags of every daemon
-	joining []string // and of those that are not the host
 	daemons []*daemon
-
-	newcomers int // that were ever added
 }
 
 // A daemon is one member of a fleet in all its lives; the first is the host.
@@ -39,9 +36,6 @@ type daemon struct {
 }
 
 func (d *daemon) socket() string { return filepath.Join(d.dir, "app.sock") }
-
-// admin is its administrators' socket.
-func (d *daemon) admin() string { return filepath.Join(d.dir, "admin.sock") }
 
 func (d *daemon) running() bool {
 	if d.done == nil {
@@ -96,13 +90,12 @@ func newFleet(ctx context.Context, exe string, n int, options ...string) (_ *fle
 		return nil, err
 	}
 	host := f.add("host", "--role", "host", "--data-port", strconv.Itoa(port))
-	out, err := f.command("init", "--name", "host", "--state-dir", filepath.Join(host.dir, "state"), "--token-file", token, "--token-uses", "unlimited").CombinedOutput()
+	out, err := childOf(f.exe, "init", "--name", "host", "--state-dir", filepath.Join(host.dir, "state"), "--token-file", token, "--token-uses", "unlimited").CombinedOutput()
 	if err != nil {
 		return nil, fmt.Errorf("fabricd init: %w: %s", err, strings.TrimSpace(string(out)))
 	}
-	f.joining = []string{"--data-port", "0", "--join", fmt.Sprintf("127.0.0.1:%d", port), "--token-file", token}
 	for i := 1; i < n; i++ {
-		f.add(fmt.Sprintf("node-%d", i), f.joining...)
+		f.add(fmt.Sprintf("node-%d", i), "--data-port", "0", "--join", fmt.Sprintf("127.0.0.1:%d", port), "--token-file", token)
 	}
 	for i, d := range f.daemons {
 		if err := f.start(d); err != nil {
@@ -141,16 +134,16 @@ func freePort() (int, error) {
 func (f *fleet) add(name string, args ...string) *daemon {
 	d := &daemon{name: name, dir: filepath.Join(f.dir, name)}
 	d.args = append([]string{"run", "--name", name, "--state-dir", filepath.Join(d.dir, "state"),
-		"--bind", "127.0.0.1", "--gossip-port", "0", "--socket", d.socket(), "--admin", d.admin(),
+		"--bind", "127.0.0.1", "--gossip-port", "0", "--socket", d.socket(), "--admin", filepath.Join(d.dir, "admin.sock"),
 		"--log-format", "json", "--log-level", "info"}, append(args, f.options...)...)
 	f.daemons = append(f.daemons, d)
 	return d
 }
 
-// command returns a command of fabricd that dies with this thread and hears
-// nothing from the terminal.
-func (f *fleet) command(args ...string) *exec.Cmd {
-	cmd := exec.Command(f.exe, args...)
+// childOf returns a command that dies with this thread and hears nothing from the
+// terminal, nor from the environment what is fabricd's.
+func childOf(argv ...string) *exec.Cmd {
+	cmd := exec.Command(argv[0], argv[1:]...)
 	for _, kv := range os.Environ() {
 		if !strings.HasPrefix(kv, "FABRIC_") {
 			cmd.Env = append(cmd.Env, kv)
@@ -170,7 +163,7 @@ func (f *fleet) start(d *daemon) error {
 		return err
 	}
 	defer log.Close()
-	d.cmd = f.command(d.args...)
+	d.cmd = childOf(append([]string{f.exe}, d.args...)...)
 	d.cmd.Stderr = log
 	if err := d.cmd.Start(); err != nil {
 		return err
@@ -213,15 +206,10 @@ func (f *fleet) joined(ctx context.Context, d *daemon, n int) error {
 
 // attach attaches to the daemon as soon as it has a place in the cluster.
 func (f *fleet) attach(ctx context.Context, d *daemon) (*fabric.Node, error) {
-	return attachEvery(ctx, d, pollEvery)
-}
-
-// attachEvery is attach with a pause between two looks.
-func attachEvery(ctx context.Context, d *daemon, pause time.Duration) (*fabric.Node, error) {
 	ctx, cancel := context.WithTimeout(ctx, joinLimit)
 	defer cancel()
 	var node *fabric.Node
-	err := untilEvery(ctx, pause, func() (err error) {
+	err := untilEvery(ctx, pollEvery, func() (err error) {
 		if !d.running() {
 			return final{fmt.Errorf("%s has ended", d.name)}
 		}
@@ -243,14 +231,9 @@ func attachEvery(ctx context.Context, d *daemon, pause time.Duration) (*fabric.N
 
 // sees waits until the node sees n nodes.
 func sees(ctx context.Context, node *fabric.Node, n int) error {
-	return seesEvery(ctx, node, n, pollEvery)
-}
-
-// seesEvery is sees with a pause between two looks.
-func seesEvery(ctx context.Context, node *fabric.Node, n int, pause time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, joinLimit)
 	defer cancel()
-	return untilEvery(ctx, pause, func() error {
+	return untilEvery(ctx, pollEvery, func() error {
 		ids, _, err := node.Nodes()
 		if err != nil {
 			return final{err}

@@ -1,11 +1,10 @@
-// Command fabric-bench measures a fabric: messages, remote memory, fences,
-// connections, and how soon the loss of a node is seen. What it measures over
-// QUIC it shows beside quic-go alone, measured in turns in the same run.
+// Command fabric-bench measures what is deployed: an application and a fabricd on
+// each of two machines, beside bare programs and stunnel on the same way; two
+// applications of one node beside UCX; and how soon the loss of a node is seen.
 //
-// Exit codes: 0 for success, 1 when something failed or bytes were wrong, 2
-// when the command line is wrong, 3 when `compare` finds something worse or gone, or,
-// with --fail-on-cliff, when a cliff stays. A target that is not reached is shown and is
-// no failure: machines differ.
+// Exit codes: 0 for success, 1 when something failed or bytes were wrong, 2 when the
+// command line is wrong, 3 when `compare` finds something worse or gone. A target that
+// is not reached is shown and is no failure: machines differ.
 package main
 
 import (
@@ -57,7 +56,7 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 
 // exitCodeOf returns the exit code of a command that has failed.
 func exitCodeOf(err error) int {
-	if errors.Is(err, errRegressed) || errors.Is(err, errCliff) {
+	if errors.Is(err, errRegressed) {
 		return exitWorse
 	}
 	return exitFail
@@ -79,25 +78,20 @@ func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "fabric-bench",
 		Short: "Measure a fabric beside what carries it",
-		Long: `fabric-bench measures messages, remote memory, fences and connections of a
-fabric, and how soon it sees that a node is new or lost. Over QUIC each test is
-measured in turns with quic-go alone, with the same settings and in the same
-process, and the ratio of the two is printed. TCP, TLS and Unix sockets are the
-anchors of what goes over them.`,
-		Example: `  fabric-bench local                              all tests, both ends in this process
-  fabric-bench run msg_lat --size 64 --reps 9     one test in depth
-  fabric-bench run msg_bw --sweep --format csv    sizes from 1 B to 4 MiB
-  fabric-bench serve                              beside one fabricd, and
-  fabric-bench run msg_lat --peer 0:2060          beside another: across machines
-  fabric-bench run fail_detect                    eight daemons, fifty kills
-  fabric-bench compare old.json new.json          exit code 3 if something is worse or gone
-  fabric-bench deployed                           an application and a fabricd on each side`,
+		Long: `fabric-bench measures messages, remote memory, connections and unmodified
+applications between two applications, each attached to a fabricd, in turns with bare
+programs over TCP, crypto/tls and quic-go and with stunnel on the same way, and how
+soon a fabric sees that a node is lost.`,
+		Example: `  fabric-bench run                     everything, with the table of targets
+  fabric-bench run --quick             whether all of it works, in about a minute
+  fabric-bench list                    the cases
+  fabric-bench compare old.json new.json`,
 		SilenceUsage:     true,
 		SilenceErrors:    true,
 		PersistentPreRun: func(*cobra.Command, []string) { a.parsed = true },
 	}
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
-	root.AddCommand(a.localCommand(), a.runCommand(), a.compareCommand(), a.serveCommand(), a.listCommand(), a.hogProcess(), a.deployedCommand(), a.deployedEndProcess())
+	root.AddCommand(a.runCommand(), a.listCommand(), a.compareCommand(), a.endProcess(), a.relayProcess(), a.forwardProcess(), a.hogProcess())
 	return root
 }

@@ -3,15 +3,14 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
-// governor returns how the processors choose their clock rate; empty where the
-// kernel does not say, as in most virtual machines.
+// governor returns how the processors choose their clock rate; empty where the kernel
+// does not say, as in most virtual machines.
 func governor() string {
 	text, err := os.ReadFile("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 	if err != nil {
@@ -20,53 +19,8 @@ func governor() string {
 	return strings.TrimSpace(string(text))
 }
 
-// switchesOf returns how often the threads of a process have given up their
-// processor or lost it. Those of threads that have ended are lost.
-func switchesOf(pid int) (sum int64, err error) {
-	tasks, err := threads([]int{pid})
-	if err != nil {
-		return 0, err
-	}
-	for _, tid := range tasks {
-		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/status", pid, tid))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return 0, err
-		}
-		n, err := parseSwitches(string(text))
-		if err != nil {
-			return 0, err
-		}
-		sum += n
-	}
-	return sum, nil
-}
-
-// parseSwitches adds the two numbers of context switches in /proc/PID/status.
-func parseSwitches(text string) (sum int64, err error) {
-	found := 0
-	for line := range strings.Lines(text) {
-		name, value, _ := strings.Cut(line, ":")
-		if name != "voluntary_ctxt_switches" && name != "nonvoluntary_ctxt_switches" {
-			continue
-		}
-		n, err := strconv.ParseInt(strings.TrimSpace(value), 10, 64)
-		if err != nil {
-			return 0, fmt.Errorf("/proc/PID/status: %w", err)
-		}
-		sum += n
-		found++
-	}
-	if found != 2 {
-		return 0, errors.New("/proc/PID/status has no context switches")
-	}
-	return sum, nil
-}
-
-// loadAverage returns how many threads wanted to run, averaged over a minute;
-// absent where the kernel does not say.
+// loadAverage returns how many threads wanted to run, averaged over a minute; absent
+// where the kernel does not say.
 func loadAverage() figure {
 	text, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
@@ -80,22 +34,47 @@ func loadAverage() figure {
 	return figure(v)
 }
 
-// threads returns the threads of processes, in order.
-func threads(pids []int) ([]int, error) {
-	var tids []int
-	for _, pid := range pids {
-		entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
-		if err != nil {
-			return nil, err
-		}
-		for _, e := range entries {
-			tid, err := strconv.Atoi(e.Name())
-			if err != nil {
-				return nil, err
-			}
-			tids = append(tids, tid)
-		}
+// openFiles is how many descriptors a process has.
+func openFiles(pid int) (int, error) {
+	all, err := os.ReadDir("/proc/" + strconv.Itoa(pid) + "/fd")
+	return len(all), err
+}
+
+// clockTick is the unit of the times in /proc/PID/stat: user space sees a hundredth of
+// a second on every architecture.
+const clockTick = 10 * time.Millisecond
+
+// cpuTime returns the user and system time of a process and its threads so far.
+func cpuTime(pid int) (time.Duration, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
 	}
-	slices.Sort(tids)
-	return tids, nil
+	return parseStat(string(text))
+}
+
+// parseStat reads utime and stime, the 14th and 15th field, of /proc/PID/stat. The
+// second, in parentheses, may contain anything.
+func parseStat(text string) (time.Duration, error) {
+	fields := strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
+	if len(fields) < 13 {
+		return 0, fmt.Errorf("/proc/PID/stat has %d fields behind the name", len(fields))
+	}
+	user, err1 := strconv.ParseUint(fields[11], 10, 63)
+	system, err2 := strconv.ParseUint(fields[12], 10, 63)
+	return time.Duration(user+system) * clockTick, errors.Join(err1, err2)
+}
+
+// residentBytes returns the resident set of a process.
+func residentBytes(pid int) (int64, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
+	if err != nil {
+		return 0, err
+	}
+	fields := strings.Fields(string(text))
+	if len(fields) < 2 {
+		return 0, errors.New("/proc/PID/statm is short")
+	}
+	pages, err := strconv.ParseInt(fields[1], 10, 63)
+	return pages * int64(os.Getpagesize()), err
 }

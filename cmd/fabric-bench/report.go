@@ -1,50 +1,204 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 )
 
-// report prints d in a format.
-func (a *app) report(d *Document, format string) error {
-	switch format {
-	case "csv":
-		return writeCSV(a.stdout, rowsOf(d))
-	case "json":
-		return writeJSON(a.stdout, d)
-	case "ucx":
-		return writeUCX(a.stdout, d)
-	case "osu":
-		return writeOSU(a.stdout, d)
-	case "hdr":
-		return writeHDR(a.stdout, d)
-	}
-	return writeTable(a.stdout, d)
+// reportSchema changes when the meaning of a field does.
+const reportSchema = "fabric-bench/2"
+
+// A Report is what one run has measured.
+type Report struct {
+	Schema   string   `json:"schema"`
+	Started  string   `json:"started"` // RFC 3339
+	Command  []string `json:"command"`
+	Machine  Machine  `json:"machine"`
+	Revision string   `json:"revision"`
+	Way      string   `json:"way"` // between the two machines
+	Runs     int      `json:"runs"`
+	During   string   `json:"during"` // of each measurement
+	Rows     []Row    `json:"rows"`
+	Notes    []string `json:"notes,omitempty"`
 }
 
-// writeTable prints d for people.
-func writeTable(w io.Writer, d *Document) error {
+// A Row is what was measured of one thing, over ours and over each baseline: a
+// figure for each run.
+type Row struct {
+	Case      string              `json:"case"`
+	What      string              `json:"what"`
+	Setup     string              `json:"setup"`
+	Unit      string              `json:"unit"`
+	Sources   []string            `json:"sources"` // ours first
+	Figures   map[string][]figure `json:"figures"`
+	CPU       map[string][]figure `json:"cpu"` // processor time of all processes that took part
+	CPUUnit   string              `json:"cpu_unit,omitempty"`
+	Baseline  string              `json:"baseline,omitempty"` // what targets compare with; empty: the target is a bound in unit
+	Target    *figure             `json:"target,omitempty"`
+	CPUTarget *figure             `json:"cpu_target,omitempty"` // the most of ours/baseline
+	Why       string              `json:"why,omitempty"`        // it is not measured
+}
+
+func (d *Report) note(format string, args ...any) {
+	if n := fmt.Sprintf(format, args...); !slices.Contains(d.Notes, n) {
+		d.Notes = append(d.Notes, n)
+	}
+}
+
+// newRows returns the rows of a case, with nothing measured.
+func newRows(c benchCase, s setup) (rows []Row) {
+	for _, r := range c.rows {
+		rows = append(rows, Row{Case: c.name, What: r.what, Setup: s.String(), Unit: r.unit, Sources: c.sources,
+			Figures: map[string][]figure{}, CPU: map[string][]figure{}, CPUUnit: r.cpuUnit,
+			Baseline: r.baseline, Target: r.target, CPUTarget: r.cpuTarget})
+	}
+	return rows
+}
+
+func (r *Row) add(source string, x reading) {
+	r.Figures[source] = append(r.Figures[source], x.value)
+	r.CPU[source] = append(r.CPU[source], x.cpu)
+}
+
+func (r *Row) ours() []figure { return r.Figures[r.Sources[0]] }
+
+// ratio returns ours over another source, run by run.
+func (r *Row) ratio(of map[string][]figure, source string) (all []figure) {
+	ours, theirs := of[r.Sources[0]], of[source]
+	for i := range min(len(ours), len(theirs)) {
+		all = append(all, ours[i]/theirs[i])
+	}
+	return all
+}
+
+// The verdicts of a row's targets.
+const (
+	reached     = "reached"
+	notReached  = "NOT reached"
+	notMeasured = "not measured"
+)
+
+// verdict judges the median of the ratios to the baseline, or without one that of
+// ours; empty: there is no target.
+func (r *Row) verdict() string {
+	v := median(r.ours())
+	if r.Baseline != "" {
+		v = median(r.ratio(r.Figures, r.Baseline))
+	}
+	return judge(v, r.Target, moreIsBetter(r.Unit) && r.Baseline != "")
+}
+
+func (r *Row) cpuVerdict() string {
+	return judge(median(r.ratio(r.CPU, r.Baseline)), r.CPUTarget, false)
+}
+
+func judge(v figure, target *figure, atLeast bool) string {
+	switch {
+	case target == nil:
+		return ""
+	case !v.measured():
+		return notMeasured
+	case atLeast && v >= *target, !atLeast && v <= *target:
+		return reached
+	}
+	return notReached
+}
+
+// bound writes the target of a row.
+func (r *Row) bound() string {
+	if r.Target == nil {
+		return ""
+	}
+	switch {
+	case r.Baseline == "":
+		return fmt.Sprintf("≤ %s %s", short(*r.Target), r.Unit)
+	case moreIsBetter(r.Unit):
+		return fmt.Sprintf("≥ %s×", short(*r.Target))
+	}
+	return fmt.Sprintf("≤ %s×", short(*r.Target))
+}
+
+// write prints the report for people: a line for ours beside each baseline.
+func (d *Report) write(w io.Writer) error {
 	t := newTable(w)
-	t.title("%s · %s · %v", d.RunID, revision(), d.Machine)
-	t.chaos(d.Chaos)
-	t.latencies(d.Results)
-	t.bandwidths(d.Results)
-	t.ratios(d.Ratios)
-	t.cliffs(d)
-	t.clusters(d)
-	t.idle(d.Idle)
-	t.checks(d.Checks)
+	t.title("fabric-bench %s · %v", d.Revision, d.Machine)
+	t.title("two machines: %s · %d runs of %s · figures are min/median/max of the runs, processor time is of all processes and a median", d.Way, d.Runs, d.During)
+	setup := ""
+	for _, r := range d.Rows {
+		if r.Setup != setup {
+			setup = r.Setup
+			t.title("\n%s", setup)
+			t.row("what", "unit", "ours", "beside", "its", "ours/its", "target", "verdict", "cpu", "its", "unit", "ours/its", "target")
+		}
+		if r.Why != "" {
+			t.row(r.What, r.Unit, notMeasured+": "+clip(r.Why))
+			continue
+		}
+		t.rowOf(&r)
+	}
 	t.flush()
+	d.summary(t)
 	for _, note := range d.Notes {
 		t.title("Note: %s", note)
 	}
 	return t.err
 }
 
-func newTable(w io.Writer) *table {
-	return &table{w: tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)}
+// rowOf prints a row: beside the baseline of its target first.
+func (t *table) rowOf(r *Row) {
+	others := slices.DeleteFunc(slices.Clone(r.Sources[1:]), func(s string) bool { return !median(r.Figures[s]).measured() })
+	if len(others) == 0 {
+		cpu, cpuUnit := short(median(r.CPU[r.Sources[0]])), r.CPUUnit
+		t.row(r.What, r.Unit, spread(r.ours()), "", "", "", r.bound(), r.verdict(), cpu, "", cpuUnit, "", "")
+		return
+	}
+	slices.SortStableFunc(others, func(a, b string) int { // the one that counts first
+		switch r.Baseline {
+		case a:
+			return -1
+		case b:
+			return 1
+		}
+		return 0
+	})
+	for i, s := range others {
+		what, ours, bound, verdict, cpuTarget := r.What, spread(r.ours()), "", "", ""
+		if i > 0 {
+			what, ours = "", ""
+		}
+		if s == r.Baseline || r.Baseline == "" && i == 0 {
+			bound, verdict = r.bound(), r.verdict()
+			if r.CPUTarget != nil {
+				cpuTarget = fmt.Sprintf("≤ %s× %s", short(*r.CPUTarget), r.cpuVerdict())
+			}
+		}
+		t.row(what, r.Unit, ours, s, spread(r.Figures[s]), spread(r.ratio(r.Figures, s)), bound, verdict,
+			short(median(r.CPU[r.Sources[0]])), short(median(r.CPU[s])), r.CPUUnit, short(median(r.ratio(r.CPU, s))), cpuTarget)
+	}
+}
+
+// summary counts the verdicts.
+func (d *Report) summary(t *table) {
+	counts := map[string]int{}
+	for _, r := range d.Rows {
+		counts[r.verdict()]++
+		counts[r.cpuVerdict()]++
+	}
+	t.title("\ntargets: %d reached, %d not reached, %d not measured", counts[reached], counts[notReached], counts[notMeasured])
+}
+
+// clip keeps the first line of s, and what fits into a table's cell.
+func clip(s string) string {
+	const most = 120
+	s, _, _ = strings.Cut(s, "\n")
+	if runes := []rune(s); len(runes) > most {
+		return string(runes[:most-1]) + "…"
+	}
+	return s
 }
 
 // A table writes aligned columns; it keeps the first error.
@@ -53,13 +207,17 @@ type table struct {
 	err error
 }
 
+func newTable(w io.Writer) *table {
+	return &table{w: tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)}
+}
+
 func (t *table) printf(format string, args ...any) {
 	if _, err := fmt.Fprintf(t.w, format, args...); t.err == nil {
 		t.err = err
 	}
 }
 
-func (t *table) row(cells ...string) { t.printf("%s\t\n", strings.Join(cells, "\t")) }
+func (t *table) row(cells ...string) { t.printf("%s\n", strings.Join(cells, "\t")) }
 
 // title ends the table before it.
 func (t *table) title(format string, args ...any) {
@@ -74,130 +232,8 @@ func (t *table) flush() {
 	}
 }
 
-// short prints a figure with as many decimals as its size deserves.
-func short(f figure) string {
-	switch {
-	case !f.measured():
-		return "-"
-	case f >= 1000:
-		return fmt.Sprintf("%.0f", float64(f))
-	case f >= 100:
-		return fmt.Sprintf("%.1f", float64(f))
-	case f > 0 && f < 0.01:
-		return fmt.Sprintf("%.4f", float64(f))
-	}
-	return fmt.Sprintf("%.2f", float64(f))
-}
-
-// spread says how much the repetitions differ.
-func spread(r Result) string {
-	s := fmt.Sprintf("%s/%s/%s", short(r.Min), short(r.Median), short(r.Max))
-	if !r.CV.measured() {
-		return s
-	}
-	if r.Noise {
-		return s + fmt.Sprintf(" NOISY %.0f%%", float64(r.CV))
-	}
-	return s + fmt.Sprintf(" ±%.0f%%", float64(r.CV))
-}
-
-func (t *table) latencies(results []Result) {
-	begun := false
-	for _, r := range results {
-		if r.Figure != latencyFigure || clusterTest(r.Test) {
-			continue
-		}
-		if !begun {
-			begun = true
-			t.title("\nLatency in µs; *_lat: half of the round trip")
-			t.row("test", "provider", "dir", "bytes", "pairs", "p50", "p90", "p95", "p99", "p99.9", "p99.99", "max", "allocs/op", "syscalls/op", "switches/op", "wire/payload", "p50 of reps: min/median/max")
-		}
-		t.row(r.Test, r.Provider, r.Dir, fmt.Sprint(r.Size), fmt.Sprint(r.Pairs), short(r.LatP50), short(r.LatP90), short(r.LatP95), short(r.LatP99),
-			short(r.LatP999), short(r.LatP9999), short(r.LatMax), short(r.Allocs), short(r.Syscalls), short(r.Switches), short(r.WireBytes), spread(r))
-		if r.P99Ratio.measured() {
-			t.row("", "", r.ratioOf(), "", "", "", "", "", short(r.P99Ratio))
-		}
-	}
-}
-
-// ratioOf says what P99Ratio is the ratio of.
-func (r Row) ratioOf() string {
-	return "p99 beside bulk / alone"
-}
-
-func (t *table) bandwidths(results []Result) {
-	begun := false
-	for _, r := range results {
-		if r.Figure == latencyFigure || clusterTest(r.Test) {
-			continue
-		}
-		if !begun {
-			begun = true
-			t.title("\nBandwidth and rates; MB is 10⁶ bytes, MiB 2²⁰; repetitions of MB/s, or of operations/s where the test is a rate")
-			t.row("test", "provider", "bytes", "pairs", "conns", "MB/s", "MiB/s", "operations/s", "fairness", "bytes/conn", "bytes/window", "CPU s/GB", "allocs/op", "syscalls/op", "switches/op", "wire/payload", "reps: min/median/max")
-		}
-		t.row(r.Test, r.Provider, fmt.Sprint(r.Size), fmt.Sprint(r.Pairs), fmt.Sprint(r.Conns), short(r.BWAvg), short(r.BWMiB), short(r.Rate),
-			short(r.Fairness), short(r.ConnBytes), short(r.WindowBytes), short(r.CPUPerGB), short(r.Allocs), short(r.Syscalls), short(r.Switches), short(r.WireBytes), spread(r))
-	}
-}
-
-func (t *table) ratios(ratios []Ratio) {
-	if len(ratios) == 0 {
-		return
-	}
-	t.title("\nOurs / anchor: median of the repetitions, and their range")
-	t.row("test", "anchor", "bytes", "of", "ours", "raw", "ours/raw", "range", "target")
-	for _, q := range ratios {
-		t.row(q.Test, q.Anchor, fmt.Sprint(q.Size), strings.TrimSuffix(q.Figure, "_dec"), short(q.Ours), short(q.Raw),
-			fmt.Sprintf("%.2f", float64(q.Ratio)), fmt.Sprintf("%.2f-%.2f", float64(q.Min), float64(q.Max)), q.verdict())
-	}
-}
-
-// verdict says whether the ratio's target is reached.
-func (q Ratio) verdict() string {
-	switch {
-	case q.AtMost != nil:
-		return fmt.Sprintf("≤ %v %s", *q.AtMost, reached(*q.Reached))
-	case q.AtLeast != nil:
-		return fmt.Sprintf("≥ %v %s", *q.AtLeast, reached(*q.Reached))
-	}
-	return ""
-}
-
-func reached(ok bool) string {
-	if ok {
-		return "reached"
-	}
-	return "NOT reached"
-}
-
-// cliffs says where time grows too much between neighbouring sizes.
-func (t *table) cliffs(d *Document) {
-	if d.CliffPairs == 0 {
-		return
-	}
-	t.title("\nCliffs: of %d pairs of neighbouring sizes, in %d time more than doubles beyond the ratio of the sizes, and in %d again when both were measured again",
-		d.CliffPairs, len(d.Cliffs), staying(d.Cliffs))
-	for _, c := range d.Cliffs {
-		t.title("  %v", c)
-	}
-}
-
-func (t *table) checks(checks []Check) {
-	if len(checks) == 0 {
-		return
-	}
-	t.title("\nTargets")
-	for _, c := range checks {
-		t.row(c.What, short(c.Value)+" "+c.Unit, fmt.Sprintf("≤ %v %s", c.AtMost, c.Unit), reached(c.Reached))
-	}
-}
-
-// rowsOf returns the rows of all results.
-func rowsOf(d *Document) []Row {
-	rows := make([]Row, len(d.Results))
-	for i, r := range d.Results {
-		rows[i] = r.Row
-	}
-	return rows
+func writeJSON(w io.Writer, d any) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(d)
 }

@@ -97,8 +97,7 @@ var mayImport = map[string][]string{
 		"internal/daemon", "internal/faults", "internal/faults/failpoint", "fabric/addr"},
 	"cmd/fabricd": {"internal/daemon", "internal/doctor", "internal/printable", "internal/faults", "internal/chaos", "internal/chaos/workload", "internal/scenario", "internal/sim",
 		"fabric", "fabric/addr"},
-	"cmd/fabric-bench": {"fabric", "fabric/addr", "fabric/embed", "fabric/fabrictest", "internal/faults", "internal/scenario",
-		"cmd/fabric-bench/internal/tools"},
+	"cmd/fabric-bench":                {"fabric", "fabric/embed", "cmd/fabric-bench/internal/tools"},
 	"cmd/fabric-bench/internal/tools": {},
 
 	// Applications in containers, for users to copy.

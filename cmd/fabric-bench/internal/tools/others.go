@@ -15,14 +15,14 @@ type PingPong struct {
 	MB     float64 // 10⁶ bytes per second
 }
 
-// RunPingPong runs fi_pingpong over a provider of libfabric, with messages of
-// size bytes.
-func RunPingPong(ctx context.Context, provider string, size, iterations int64) (PingPong, error) {
+// RunPingPong runs fi_pingpong over a provider of libfabric and a kind of endpoint of
+// it, msg or rdm, with messages of size bytes.
+func RunPingPong(ctx context.Context, provider, endpoint string, size, iterations int64) (PingPong, error) {
 	port, err := freePort()
 	if err != nil {
 		return PingPong{}, err
 	}
-	args := []string{"-p", provider, "-e", "msg", "-I", decimal(iterations), "-S", decimal(size)}
+	args := []string{"-p", provider, "-e", endpoint, "-I", decimal(iterations), "-S", decimal(size)}
 	out, err := pair{
 		program: "fi_pingpong", port: port,
 		server: append([]string{"-B", strconv.Itoa(port)}, args...),
@@ -53,24 +53,6 @@ func ParsePingPong(text string) (PingPong, error) {
 		return PingPong{}, fmt.Errorf("fi_pingpong: %w", err)
 	}
 	return PingPong{Micros: us, MB: mb}, nil
-}
-
-// RunIperf runs iperf3 with one TCP connection for so many seconds and returns
-// the bytes per second that arrived.
-func RunIperf(ctx context.Context, seconds int) (float64, error) {
-	port, err := freePort()
-	if err != nil {
-		return 0, err
-	}
-	out, err := pair{
-		program: "iperf3", port: port,
-		server: []string{"-s", "-1", "-B", "127.0.0.1", "-p", strconv.Itoa(port)},
-		client: []string{"-c", "127.0.0.1", "-p", strconv.Itoa(port), "-t", strconv.Itoa(seconds), "-J"},
-	}.run(ctx)
-	if err != nil {
-		return 0, err
-	}
-	return ParseIperf(out)
 }
 
 // ParseIperf reads what `iperf3 -J` prints at the client and returns the bytes

@@ -1,5 +1,6 @@
 // Package tools runs the benchmarks of others on the loopback interface, both
-// ends of each, and reads what they print: ucx_perftest, fi_pingpong and iperf3.
+// ends of each, and reads what they print: ucx_perftest and fi_pingpong, and iperf3,
+// which its caller runs.
 // A run is bounded in time, and both processes have ended when it returns.
 package tools
 
@@ -17,7 +18,7 @@ import (
 )
 
 // ErrNotInstalled says that a program is missing.
-var ErrNotInstalled = errors.New("not installed: make bench-anchors")
+var ErrNotInstalled = errors.New("not installed: make bench-baselines")
 
 const (
 	// runLimit bounds one run of both ends.

@@ -100,28 +100,27 @@ func fake(t *testing.T, name, script string) {
 func TestMissingProgramsSayHowToGetThem(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	_, err1 := RunUCX(t.Context(), UCXTest{Transport: "tcp", Name: "tag_lat", Size: 8, Iterations: 1})
-	_, err2 := RunPingPong(t.Context(), "tcp", 8, 1)
-	_, err3 := RunIperf(t.Context(), 1)
-	for _, err := range []error{err1, err2, err3} {
-		if !errors.Is(err, ErrNotInstalled) || !strings.Contains(err.Error(), "make bench-anchors") {
+	_, err2 := RunPingPong(t.Context(), "tcp", "msg", 8, 1)
+	for _, err := range []error{err1, err2} {
+		if !errors.Is(err, ErrNotInstalled) || !strings.Contains(err.Error(), "make bench-baselines") {
 			t.Errorf("%v, want how to install it", err)
 		}
 	}
 }
 
 func TestServersThatEndSayWhy(t *testing.T) {
-	fake(t, "iperf3", "echo no such thing; exit 3")
-	if _, err := RunIperf(t.Context(), 1); err == nil || !strings.Contains(err.Error(), "no such thing") {
+	fake(t, "fi_pingpong", "echo no such thing; exit 3")
+	if _, err := RunPingPong(t.Context(), "tcp", "msg", 8, 1); err == nil || !strings.Contains(err.Error(), "no such thing") {
 		t.Errorf("%v, want what the server says", err)
 	}
 }
 
 func TestServersThatNeverListenAreEnded(t *testing.T) {
-	fake(t, "iperf3", "exec sleep 600")
+	fake(t, "fi_pingpong", "exec sleep 600")
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	began := time.Now()
-	if _, err := RunIperf(ctx, 1); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := RunPingPong(ctx, "tcp", "msg", 8, 1); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v, want that time is over", err)
 	}
 	if took := time.Since(began); took > 30*time.Second {

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+)
+
+// A figure is a measured number; NaN if it was not measured.
+type figure float64
+
+var absent = figure(math.NaN())
+
+func (f figure) measured() bool { return !math.IsNaN(float64(f)) && !math.IsInf(float64(f), 0) }
+
+// MarshalJSON writes three decimals, and null for what was not measured.
+func (f figure) MarshalJSON() ([]byte, error) {
+	if !f.measured() {
+		return []byte("null"), nil
+	}
+	return []byte(strconv.FormatFloat(math.Round(float64(f)*1000)/1000, 'f', -1, 64)), nil
+}
+
+// UnmarshalJSON reads what MarshalJSON writes.
+func (f *figure) UnmarshalJSON(b []byte) error {
+	if bytes.Equal(b, []byte("null")) {
+		*f = absent
+		return nil
+	}
+	v, err := strconv.ParseFloat(string(b), 64)
+	*f = figure(v)
+	return err
+}
+
+// short prints a figure with as many decimals as its size deserves.
+func short(f figure) string {
+	switch {
+	case !f.measured():
+		return "-"
+	case f >= 1000:
+		return fmt.Sprintf("%.0f", float64(f))
+	case f >= 100:
+		return fmt.Sprintf("%.1f", float64(f))
+	case f > 0 && f < 0.01:
+		return fmt.Sprintf("%.4f", float64(f))
+	}
+	return fmt.Sprintf("%.2f", float64(f))
+}
+
+// measuredOf returns the figures of v that were measured.
+func measuredOf(v []figure) []figure {
+	return slices.DeleteFunc(slices.Clone(v), func(f figure) bool { return !f.measured() })
+}
+
+// median returns the middle of what was measured of v, between two the mean; absent
+// of nothing.
+func median(v []figure) figure {
+	s := slices.Sorted(slices.Values(measuredOf(v)))
+	if len(s) == 0 {
+		return absent
+	}
+	mid := len(s) / 2
+	if len(s)%2 == 1 {
+		return s[mid]
+	}
+	return (s[mid-1] + s[mid]) / 2
+}
+
+// quantile returns the value that a share q of v is not above; absent of nothing.
+func quantile(v []figure, q float64) figure {
+	s := slices.Sorted(slices.Values(measuredOf(v)))
+	if len(s) == 0 {
+		return absent
+	}
+	return s[min(int(q*float64(len(s))), len(s)-1)]
+}
+
+// spread prints minimum, median and maximum.
+func spread(v []figure) string {
+	v = measuredOf(v)
+	switch len(v) {
+	case 0:
+		return "-"
+	case 1:
+		return short(v[0])
+	}
+	return fmt.Sprintf("%s/%s/%s", short(slices.Min(v)), short(median(v)), short(slices.Max(v)))
+}
+
+// variation returns the coefficient of variation of v in percent: the sample
+// standard deviation over the mean. It is 0 for fewer than two.
+func variation(v []figure) figure {
+	v = measuredOf(v)
+	if len(v) < 2 {
+		return 0
+	}
+	mean, sum := 0.0, 0.0
+	for _, x := range v {
+		mean += float64(x) / float64(len(v))
+	}
+	for _, x := range v {
+		sum += (float64(x) - mean) * (float64(x) - mean)
+	}
+	if mean == 0 {
+		return 0
+	}
+	return figure(100 * math.Sqrt(sum/float64(len(v)-1)) / mean)
+}

@@ -1,0 +1,305 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric"
+)
+
+// A loss is one daemon that was killed or stopped, and how many milliseconds after
+// that each survivor knew.
+type loss struct {
+	life     fabric.Life
+	removed  []figure // NODE_REMOVED
+	returned []figure // the receive that was blocked
+}
+
+// A strike is how a daemon is lost.
+type strike struct {
+	how       string
+	detection string // the daemons' setting
+	hit       func(*os.Process) error
+}
+
+var (
+	kill       = strike{"kill -9", "normal", (*os.Process).Kill}
+	stopFast   = strike{"SIGSTOP", "fast", stop}
+	stopNormal = strike{"SIGSTOP", "normal", stop}
+)
+
+func stop(p *os.Process) error { return p.Signal(syscall.SIGSTOP) }
+
+// strikeAll strikes one daemon of a cluster after the other, in turn all but the
+// host.
+func strikeAll(ctx context.Context, exe string, nodes, count int, s strike) (losses []loss, err error) {
+	err = onTrial(ctx, exe, nodes, s.detection, func(g *trial) error {
+		return g.inTurn(ctx, count, func(victim int) error {
+			l, err := g.strike(ctx, victim, s)
+			losses = append(losses, l)
+			return err
+		})
+	})
+	return losses, err
+}
+
+// onTrial starts a fleet with an observer at every daemon, and ends both.
+func onTrial(ctx context.Context, exe string, nodes int, detection string, do func(g *trial) error) (err error) {
+	f, err := newFleet(ctx, exe, nodes, "--detection", detection)
+	if err != nil {
+		return err
+	}
+	g := &trial{fleet: f, posts: make([]*post, nodes)}
+	defer func() {
+		if err != nil && !errors.Is(err, context.Canceled) {
+			err = fmt.Errorf("%w\n%s", err, f.tails(12))
+		}
+		g.close()
+		err = errors.Join(err, f.close())
+	}()
+	for i := range f.daemons {
+		if err := g.man(ctx, i); err != nil {
+			return err
+		}
+	}
+	return do(g)
+}
+
+// inTurn calls lose count times, for all daemons but the host in turn, and fails
+// if anything happens after the last.
+func (g *trial) inTurn(ctx context.Context, count int, lose func(victim int) error) error {
+	for i := range count {
+		victim := 1 + i%(len(g.posts)-1)
+		if err := lose(victim); err != nil {
+			return fmt.Errorf("loss %d of %d, node %d: %w", i+1, count, victim, err)
+		}
+	}
+	return g.quiet(ctx, settle)
+}
+
+// settle is how long nothing more may happen after what had to happen.
+const settle = time.Second
+
+// strikeLimit bounds the wait for one loss, and for one return.
+const strikeLimit = 20 * time.Second
+
+// A trial is a fleet with an observer at every daemon. One goroutine owns it.
+type trial struct {
+	fleet    *fleet
+	posts    []*post        // by daemon
+	blocking sync.WaitGroup // goroutines that are blocked in a receive
+}
+
+// A post is an application at one daemon, which sees what its node sees.
+type post struct {
+	node   *fabric.Node
+	cancel func()
+	events chan stamped // a thousand are more than all losses cause
+}
+
+// A stamped is an event and when it arrived.
+type stamped struct {
+	fabric.Event
+	at time.Time
+}
+
+// man puts an observer at daemon i, once that sees all the others.
+func (g *trial) man(ctx context.Context, i int) error {
+	node, err := g.fleet.attach(ctx, g.fleet.daemons[i])
+	if err != nil {
+		return err
+	}
+	p := &post{node: node, events: make(chan stamped, 1024)}
+	g.posts[i] = p
+	if err := sees(ctx, node, len(g.fleet.daemons)); err != nil {
+		return err
+	}
+	p.cancel = node.OnEvent(func(ev fabric.Event) { p.events <- stamped{ev, time.Now()} })
+	return nil
+}
+
+func (p *post) close() {
+	if p.cancel != nil {
+		p.cancel()
+	}
+	p.node.Close()
+}
+
+func (g *trial) close() {
+	for _, p := range g.posts {
+		if p != nil {
+			p.close() // ends its receives
+		}
+	}
+	g.blocking.Wait()
+}
+
+// A wake is the end of a blocked receive.
+type wake struct {
+	post int
+	at   time.Time
+	err  error
+}
+
+// strike loses daemon v, waits until every survivor knows, and brings it back.
+func (g *trial) strike(ctx context.Context, v int, s strike) (loss, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*strikeLimit)
+	defer cancel()
+	life := g.posts[v].node.Life()
+	l := loss{life: life}
+	wakes, err := g.block(ctx, v)
+	if err != nil {
+		return l, err
+	}
+	daemon := g.fleet.daemons[v]
+	began := time.Now()
+	if err := s.hit(daemon.cmd.Process); err != nil {
+		return l, err
+	}
+	if err := g.collect(ctx, v, life, began, wakes, &l); err != nil {
+		return l, err
+	}
+	return l, g.comeBack(ctx, v, life)
+}
+
+// comeBack starts the lost daemon v again and waits until every survivor has seen its
+// next life.
+func (g *trial) comeBack(ctx context.Context, v int, life fabric.Life) error {
+	daemon := g.fleet.daemons[v]
+	daemon.kill()      // it may only be stopped
+	g.posts[v].close() // after that, for it waits for its daemon
+	if err := g.fleet.start(daemon); err != nil {
+		return err
+	}
+	next := lifeAfter(life)
+	if err := g.each(v, func(p *post) error { return p.next(ctx, fabric.NodeAdded, next, func(stamped) {}) }); err != nil {
+		return err
+	}
+	if err := g.man(ctx, v); err != nil {
+		return err
+	}
+	if got := g.posts[v].node.Life(); got != next {
+		return fmt.Errorf("it is back as node %v, want %v", got, next)
+	}
+	return nil
+}
+
+func lifeAfter(l fabric.Life) fabric.Life {
+	return fabric.Life{Node: l.Node, Generation: l.Generation + 1}
+}
+
+// each calls do for every post but v's.
+func (g *trial) each(v int, do func(p *post) error) error {
+	for i, p := range g.posts {
+		if i == v {
+			continue
+		}
+		if err := do(p); err != nil {
+			return fmt.Errorf("at node %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+// block connects every survivor to the victim and blocks it in a receive.
+func (g *trial) block(ctx context.Context, v int) (<-chan wake, error) {
+	listener, err := g.posts[v].node.Listen(0)
+	if err != nil {
+		return nil, err
+	}
+	wakes := make(chan wake, len(g.posts)) // one of each
+	for i, p := range g.posts {
+		if i == v {
+			continue
+		}
+		conn, err := connect(ctx, p.node, listener)
+		if err != nil {
+			return nil, fmt.Errorf("node %d connects: %w", i, err)
+		}
+		g.blocking.Go(func() { // ends with the connection: the victim is killed, or all is closed
+			_, err := conn.Endpoint().Recv(context.Background(), make([]byte, 1))
+			wakes <- wake{i, time.Now(), err}
+			conn.Close()
+		})
+	}
+	wait(ctx, 5*pollEvery) // until all of them block
+	return wakes, nil
+}
+
+// connect dials the listener, which accepts and then leaves the connection
+// alone.
+func connect(ctx context.Context, from *fabric.Node, to *fabric.Listener) (*fabric.Conn, error) {
+	accepted := make(chan error, 1)
+	go func() { // ends with the dial: accepted, or the listener is closed
+		_, err := to.AcceptConn(ctx)
+		accepted <- err
+	}()
+	conn, err := from.Dial(ctx, to.Addr().(fabric.Addr))
+	if err != nil {
+		to.Close()
+	}
+	if aerr := <-accepted; err == nil {
+		err = aerr
+	}
+	return conn, err
+}
+
+// collect waits until every survivor knows of the loss.
+func (g *trial) collect(ctx context.Context, v int, life fabric.Life, began time.Time, wakes <-chan wake, l *loss) error {
+	ctx, cancel := context.WithTimeout(ctx, strikeLimit)
+	defer cancel()
+	for range len(g.posts) - 1 {
+		select {
+		case w := <-wakes:
+			if !errors.Is(w.err, syscall.ECONNRESET) || errors.Is(w.err, io.EOF) {
+				return fmt.Errorf("at node %d the blocked receive returned %w, want ECONNRESET alone", w.post, w.err)
+			}
+			l.returned = append(l.returned, milliseconds(w.at.Sub(began)))
+		case <-ctx.Done():
+			return fmt.Errorf("only %d receives returned: %w", len(l.returned), ctx.Err())
+		}
+	}
+	return g.each(v, func(p *post) error {
+		return p.next(ctx, fabric.NodeRemoved, life, func(ev stamped) {
+			l.removed = append(l.removed, milliseconds(ev.at.Sub(began)))
+		})
+	})
+}
+
+// next waits for the post's next event, which must be of this kind and life.
+func (p *post) next(ctx context.Context, kind fabric.EventKind, life fabric.Life, see func(stamped)) error {
+	want := fabric.Event{Kind: kind, Node: life.Node, Generation: life.Generation}
+	select {
+	case ev := <-p.events:
+		if ev.Kind != kind || ev.Node != life.Node || ev.Generation != life.Generation {
+			return fmt.Errorf("unexpected event: %v, want %v", ev.Event, want)
+		}
+		see(ev)
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("missing event: %v: %w", want, ctx.Err())
+	}
+}
+
+// quiet fails if any event arrives within d.
+func (g *trial) quiet(ctx context.Context, d time.Duration) error {
+	if !wait(ctx, d) {
+		return ctx.Err()
+	}
+	return g.each(-1, func(p *post) error {
+		select {
+		case ev := <-p.events:
+			return fmt.Errorf("an event too many: %v", ev.Event)
+		default:
+			return nil
+		}
+	})
+}
+
+func milliseconds(d time.Duration) figure { return figure(d.Seconds() * 1e3) }
