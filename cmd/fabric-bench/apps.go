@@ -39,7 +39,7 @@ var appClients = []appClient{
 	{"pgbench-select-8", "pgbench -S, 8 clients", "postgres", perSecond, pgbench("-S", "-c", "8"), readPgbench},
 	{"pgbench", "pgbench, its own transactions, 1 client", "postgres", perSecond, pgbench("-c", "1"), readPgbench},
 	{"redis-1", "redis GET, 1 client", "redis", perSecond, redisGet(1, 5000), readRedis},
-	{"redis-50", "redis GET, 50 clients", "redis", perSecond, redisGet(50, 20000), readRedis},
+	{"redis-50", "redis GET, 50 clients", "redis", perSecond, redisGet(50, 5000), readRedis},
 	{"http", "HTTP, 1 client, connection kept", "nginx", perSecond, wrk(), readWrk},
 	{"http-new", "HTTP, 1 client, a new connection for each", "nginx", perSecond, wrk("-H", "Connection: close"), readWrk},
 	{"http-1G", "HTTP, a file of 1 GiB", "nginx", megabytes, func(b *bench, host, port string, _ int) []string {

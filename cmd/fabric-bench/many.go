@@ -112,7 +112,7 @@ func connCases() (all []benchCase) {
 		all = append(all, benchCase{
 			name: fmt.Sprintf("conns-%d", n), setup: setup{paths: onPaths.paths, apart: fmt.Sprint(n)}, sources: []string{carryFabric, carryTLS, carryTCP}, once: true,
 			rows: []rowSpec{
-				row("a connect and a message there and back", micros, cpuPerOp, nil),
+				row("a connect and a message there and back (cpu: and 8 more)", micros, cpuPerOp, nil),
 				row("memory of the fuller fabricd, of each", "KiB", "", memory),
 				row("memory of both applications, of each", "KiB", "", nil),
 				row("descriptors of the fuller fabricd, of each", "descriptors", "", nil),
@@ -131,7 +131,7 @@ func connCases() (all []benchCase) {
 
 // manyConns opens n connections, leaves them alone, talks on them and closes them.
 func (b *bench) manyConns(ctx context.Context, source string, n int) ([]reading, error) {
-	during := max(4*b.o.during, time.Second)
+	during := max(4*b.o.during, 100*time.Millisecond)
 	if b.o.quick {
 		n /= 10
 	}
@@ -148,7 +148,7 @@ func (b *bench) manyConns(ctx context.Context, source string, n int) ([]reading,
 	if err != nil {
 		return nil, fmt.Errorf("%w\n%s", err, b.lab.tails())
 	}
-	wait(ctx, time.Second) // until what opening has begun is over
+	wait(ctx, during/2) // until what opening has begun is over
 	held, err := burdenOf(c)
 	if err != nil {
 		return nil, err

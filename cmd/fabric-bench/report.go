@@ -115,11 +115,11 @@ func (r *Row) bound() string {
 	}
 	switch {
 	case r.Baseline == "":
-		return fmt.Sprintf("≤ %s %s", short(*r.Target), r.Unit)
+		return fmt.Sprintf("≤ %v %s", *r.Target, r.Unit)
 	case moreIsBetter(r.Unit):
-		return fmt.Sprintf("≥ %s×", short(*r.Target))
+		return fmt.Sprintf("≥ %v×", *r.Target)
 	}
-	return fmt.Sprintf("≤ %s×", short(*r.Target))
+	return fmt.Sprintf("≤ %v×", *r.Target)
 }
 
 // write prints the report for people: a line for ours beside each baseline.
@@ -173,7 +173,7 @@ func (t *table) rowOf(r *Row) {
 		if s == r.Baseline || r.Baseline == "" && i == 0 {
 			bound, verdict = r.bound(), r.verdict()
 			if r.CPUTarget != nil {
-				cpuTarget = fmt.Sprintf("≤ %s× %s", short(*r.CPUTarget), r.cpuVerdict())
+				cpuTarget = fmt.Sprintf("≤ %v× %s", *r.CPUTarget, r.cpuVerdict())
 			}
 		}
 		t.row(what, r.Unit, ours, s, spread(r.Figures[s]), spread(r.ratio(r.Figures, s)), bound, verdict,

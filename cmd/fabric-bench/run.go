@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"time"
@@ -96,6 +97,9 @@ func (a *app) run(ctx context.Context, o *runOptions) error {
 	if _, err := findFabricd(o.fabricd); err != nil {
 		return err
 	}
+	if err := o.prepareStore(); err != nil {
+		return err
+	}
 	runtime.LockOSThread() // children die with this thread
 	defer runtime.UnlockOSThread()
 	b := &bench{o: o, report: a.newReport(o), progress: func(format string, args ...any) {
@@ -133,6 +137,21 @@ func (a *app) newReport(o *runOptions) *Report {
 		d.note("--quick: the figures say that all works, not how fast")
 	}
 	return d
+}
+
+// prepareStore fails if the report could not be stored, before it takes long to make.
+func (o *runOptions) prepareStore() error {
+	if o.store == "" {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(o.store), 0o755); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(o.store, os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	return f.Close()
 }
 
 // put stores and prints the report.
