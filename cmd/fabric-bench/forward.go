@@ -75,26 +75,34 @@ func (f *forwarder) run(ctx context.Context) error {
 				c.Close()
 				return
 			}
-			carry(c, far)
+			carry(c.(halfCloser), far.(halfCloser)) // TCP and fabric connections are
 		})
 	}
 }
 
-// carry copies both ways until either end has ended, and closes both: the programs
-// that are measured need no half-close.
-func carry(a, b net.Conn) {
+// A halfCloser is a connection whose two directions end one by one.
+type halfCloser interface {
+	net.Conn
+	CloseWrite() error
+}
+
+// carry copies both ways until both directions have ended, and closes both
+// connections. An end that is none in order aborts the other connection too.
+func carry(a, b halfCloser) {
 	var both sync.WaitGroup
 	both.Go(func() { copyTo(a, b) })
 	both.Go(func() { copyTo(b, a) })
 	both.Wait()
+	_ = errors.Join(a.Close(), b.Close()) // either may have ended before
 }
 
-// copyBuffer is what one read takes, in bytes.
-const copyBuffer = 64 << 10
-
-// copyTo copies from one connection to the other and closes both. What was read is
-// with the other end before: Close of neither takes it back.
-func copyTo(to, from net.Conn) {
-	_, err := io.CopyBuffer(to, from, make([]byte, copyBuffer))
-	_ = errors.Join(err, to.Close(), from.Close()) // either end of it may have ended: it is over
+// copyTo copies from one connection to the other, and passes the end on.
+func copyTo(to, from halfCloser) {
+	_, err := io.Copy(to, from)
+	if err == nil {
+		err = to.CloseWrite()
+	}
+	if err != nil {
+		_ = errors.Join(to.Close(), from.Close()) // the other direction ends with them
+	}
 }
