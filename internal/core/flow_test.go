@@ -69,6 +69,25 @@ func TestAResetIsNoGoodEnd(t *testing.T) {
 	}
 }
 
+// A stream ends after one number of bytes, and one that was lost before has no good end.
+func TestAStreamEndsOnce(t *testing.T) {
+	f := NewInflow(100)
+	if !f.Arrive(5) || !f.End(5, false) || !f.PeerClosed() {
+		t.Error("a half-close behind the last byte is refused")
+	}
+	if f.End(6, false) || !f.End(5, false) {
+		t.Error("a close has another number than the half-close before it")
+	}
+	if f.Lose(); !f.PeerClosed() {
+		t.Error("what was whole is lost with the connection")
+	}
+	g := NewInflow(100)
+	g.Lose()
+	if g.End(0, false); g.PeerClosed() {
+		t.Error("a good end behind a loss")
+	}
+}
+
 func TestMutedInflowGrantsAndKeepsNothing(t *testing.T) {
 	f := NewInflow(100)
 	f.Arrive(40)
