@@ -1,0 +1,74 @@
+package path
+
+import (
+	"errors"
+	"net"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Written counts the bytes that all processes together have written to a socket, for
+// the node that has a duplicate of it: what the kernel says that the peer has
+// acknowledged, and what it has not.
+type Written struct {
+	s    *net.TCPConn
+	base uint64
+}
+
+var errUncounted = errors.New("the kernel does not count what is written to a socket")
+
+// CountWritten begins to count what is written to s, to which before bytes were, by the
+// caller.
+func CountWritten(s *net.TCPConn, before uint64) (*Written, error) {
+	w := &Written{s: s}
+	n, err := w.Bytes()
+	switch {
+	case err != nil:
+		return nil, err
+	case n != before && n != before+1: // a kernel may count the SYN of the side that has dialed
+		return nil, errUncounted
+	}
+	w.base = n
+	return w, nil
+}
+
+// countTries bounds the tries to read two figures of the kernel that belong together:
+// an acknowledgement comes in between seldom.
+const countTries = 1000
+
+// Bytes returns how many bytes have been written since CountWritten. Those of a write
+// that has returned are counted.
+func (w *Written) Bytes() (n uint64, err error) {
+	raw, err := w.s.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	cerr := raw.Control(func(fd uintptr) {
+		for range countTries {
+			before, ierr := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+			if ierr != nil {
+				err = ierr
+				return
+			}
+			queued, qerr := unix.IoctlGetInt(int(fd), unix.SIOCOUTQ)
+			if qerr != nil {
+				err = qerr
+				return
+			}
+			after, ierr := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+			if ierr != nil {
+				err = ierr
+				return
+			}
+			if before.Bytes_acked == after.Bytes_acked {
+				n = after.Bytes_acked + uint64(queued)
+				return
+			}
+		}
+		err = errUncounted
+	})
+	if cerr != nil {
+		return 0, cerr
+	}
+	return n - w.base, err
+}
