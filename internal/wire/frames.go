@@ -12,7 +12,7 @@ import (
 // The protocol versions that this implementation speaks.
 const (
 	VersionMin uint16 = 2
-	VersionMax uint16 = 3
+	VersionMax uint16 = 4
 )
 
 // Limits of the format.
@@ -59,6 +59,9 @@ const (
 	TypeEnd          Type = 38
 	TypePath         Type = 40
 	TypeNoPath       Type = 41
+	TypeRMAPath      Type = 44
+	TypeNoRMAPath    Type = 45
+	TypeRMAPassed    Type = 46
 	TypeWrite        Type = 48
 	TypeRead         Type = 49
 	TypeReadData     Type = 50

@@ -72,6 +72,9 @@ var parsers = map[Type]parser{
 	TypeUnregistered: parserOf(ParseUnregistered),
 	TypePath:         parserOf(ParsePath),
 	TypeNoPath:       parserOf(ParseNoPath),
+	TypeRMAPath:      parserOf(ParseRMAPath),
+	TypeNoRMAPath:    parserOf(ParseNoRMAPath),
+	TypeRMAPassed:    parserOf(ParseRMAPassed),
 	TypeWrite:        parserOf(ParseWrite),
 	TypeRead:         parserOf(ParseRead),
 	TypeReadData:     parserOf(ParseReadData),
@@ -137,6 +140,10 @@ var golden = map[string]frame{
 	"path-plain":    Path{Token: uuid(0x10), Plaintext: true},
 	"no-path":       NoPath{Reason: "paths are off by the setting paths"},
 	"no-path-now":   NoPath{Reason: "the application at the other end does not join", Passing: true},
+	"rma-path":      RMAPath{Token: uuid(0x10), Key: [32]byte{0x20, 0x21, 31: 0x3f}},
+	"rma-path-ok":   RMAPath{Token: uuid(0x10), Plaintext: true, Answer: true},
+	"no-rma-path":   NoRMAPath{Answer: true, Reason: "paths are off by the setting paths"},
+	"rma-passed":    RMAPassed{Bytes: 0x2122232425262728},
 	"write":         Write{Op: 0x0102030405060708, Offset: 0x1112131415161718, Length: 0x00021222},
 	"write-last":    Write{Op: 1, Offset: 2, Length: MaxPayload, Last: true},
 	"write-ordered": Write{Op: 1, Offset: 2, Length: 3, Last: true, Ordered: true},
@@ -261,7 +268,7 @@ func TestWrongLengthIsMalformed(t *testing.T) {
 }
 
 func TestReservedFlagsAreMalformed(t *testing.T) {
-	allowed := map[Type]uint8{TypeHello: 3, TypeAnswer: 3, TypeWrite: 3, TypeReadData: 1, TypeAtomic: 1, TypeClose: 1, TypePath: 1, TypeNoPath: 1}
+	allowed := map[Type]uint8{TypeHello: 3, TypeAnswer: 3, TypeWrite: 3, TypeReadData: 1, TypeAtomic: 1, TypeClose: 1, TypePath: 1, TypeNoPath: 1, TypeRMAPath: 3, TypeNoRMAPath: 2}
 	for name := range golden {
 		b := vector(t, name)
 		typ, _ := TypeOf(b)

@@ -52,6 +52,9 @@ func FuzzLease(f *testing.F)        { fuzzBody(f, TypeLease, ParseLease) }
 func FuzzCredit(f *testing.F)       { fuzzBody(f, TypeCredit, ParseCredit) }
 func FuzzPath(f *testing.F)         { fuzzBody(f, TypePath, ParsePath) }
 func FuzzNoPath(f *testing.F)       { fuzzBody(f, TypeNoPath, ParseNoPath) }
+func FuzzRMAPath(f *testing.F)      { fuzzBody(f, TypeRMAPath, ParseRMAPath) }
+func FuzzNoRMAPath(f *testing.F)    { fuzzBody(f, TypeNoRMAPath, ParseNoRMAPath) }
+func FuzzRMAPassed(f *testing.F)    { fuzzBody(f, TypeRMAPassed, ParseRMAPassed) }
 func FuzzClose(f *testing.F)        { fuzzBody(f, TypeClose, ParseClose) }
 func FuzzEnd(f *testing.F)          { fuzzBody(f, TypeEnd, ParseEnd) }
 func FuzzRegister(f *testing.F)     { fuzzBody(f, TypeRegister, ParseRegister) }
@@ -198,6 +201,8 @@ func anyFrame() *rapid.Generator[frame] {
 			func() frame { return Close{Sent: u()} },
 			func() frame { return Close{u(), true, text()} },
 			func() frame { return NoPath{Reason: text()} },
+			func() frame { return NoRMAPath{on(), text()} },
+			func() frame { return RMAPassed{u()} },
 			func() frame { return Register{u(), u(), b()} },
 			func() frame { return Registered{u()} },
 			func() frame { return Unregister{u(), u()} },

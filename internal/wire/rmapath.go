@@ -1,0 +1,81 @@
+package wire
+
+// RMAPath is for a path of the RMA operations of one end of a connection. The node of
+// that end sends it once, and the other node, whose windows they are for, answers with
+// its own, or with NoRMAPath. The side that has dialed the link then dials the peer's data
+// port and shows the peer's token.
+type RMAPath struct {
+	Token     [16]byte // opens the path at the sender, once
+	Key       [32]byte // SHA-256 of the public key of the sender's end; zeros with Plaintext
+	Plaintext bool     // flag bit 0: the sender's side uses no TLS
+	Answer    bool     // flag bit 1: the sender applies the operations
+}
+
+// NoRMAPath says that there is no such path, or not any more.
+type NoRMAPath struct {
+	Answer bool   // flag bit 1: the sender is who would apply the operations
+	Reason string // at most MaxReason bytes, UTF-8
+}
+
+// RMAPassed says that what is behind it comes after the operations in the first Bytes
+// bytes that the sender's application has written to its RMA path.
+type RMAPassed struct{ Bytes uint64 }
+
+// flagApplies is RMAPath's and NoRMAPath's.
+const flagApplies = 2
+
+// AppendTo appends the encoded frame to b.
+//
+//	 0       16    48
+//	+-------+-----+
+//	| token | key |
+//	+-------+-----+
+func (f RMAPath) AppendTo(b []byte) []byte {
+	start := len(b)
+	b = begin(b, TypeRMAPath, flag(f.Plaintext, flagPlaintext)|flag(f.Answer, flagApplies))
+	b = append(b, f.Token[:]...)
+	b = append(b, f.Key[:]...)
+	return end(b, start)
+}
+
+// ParseRMAPath parses an RMAPath that fills body exactly.
+func ParseRMAPath(flags uint8, body []byte) (RMAPath, error) {
+	d := decode(body, flags, flagPlaintext|flagApplies)
+	f := RMAPath{Plaintext: flags&flagPlaintext != 0, Answer: flags&flagApplies != 0}
+	copy(f.Token[:], d.take(len(f.Token)))
+	copy(f.Key[:], d.take(len(f.Key)))
+	return result(&d, f)
+}
+
+// AppendTo appends the encoded frame to b. A longer reason is cut.
+//
+//	 0        2
+//	+--------+------------+
+//	| length | reason ... |
+//	+--------+------------+
+func (f NoRMAPath) AppendTo(b []byte) []byte {
+	start := len(b)
+	b = begin(b, TypeNoRMAPath, flag(f.Answer, flagApplies))
+	b = appendReason(b, f.Reason)
+	return end(b, start)
+}
+
+// ParseNoRMAPath parses a NoRMAPath that fills body exactly.
+func ParseNoRMAPath(flags uint8, body []byte) (NoRMAPath, error) {
+	d := decode(body, flags, flagApplies)
+	return result(&d, NoRMAPath{Answer: flags&flagApplies != 0, Reason: d.reason()})
+}
+
+// AppendTo appends the encoded frame to b.
+//
+//	 0       8
+//	+-------+
+//	| bytes |
+//	+-------+
+func (f RMAPassed) AppendTo(b []byte) []byte { return append1(b, TypeRMAPassed, f.Bytes) }
+
+// ParseRMAPassed parses an RMAPassed that fills body exactly.
+func ParseRMAPassed(flags uint8, body []byte) (RMAPassed, error) {
+	d := decode(body, flags, 0)
+	return result(&d, RMAPassed{Bytes: d.uint64()})
+}
