@@ -17,13 +17,16 @@ import (
 
 // A wayOf is what a connection uses, and why.
 type wayOf struct {
-	Local    string          `json:"local"`
-	Remote   string          `json:"remote"`
-	Provider string          `json:"provider"`
-	Messages part            `json:"messages"`
-	Socket   *pathRow        `json:"socket,omitempty"` // the connection's path
-	RMA      part            `json:"rma"`
-	Link     json.RawMessage `json:"link"` // the row of `fabricd links`, null for a peer on this node
+	Local    string   `json:"local"`
+	Remote   string   `json:"remote"`
+	Provider string   `json:"provider"`
+	Messages part     `json:"messages"`
+	Socket   *pathRow `json:"socket,omitempty"` // the connection's path
+	RMA      part     `json:"rma"`
+	// RMASocket is the path of this end's RMA operations.
+	RMASocket *pathRow `json:"rma_socket,omitempty"`
+
+	Link json.RawMessage `json:"link"` // the row of `fabricd links`, null for a peer on this node
 }
 
 // A part is one of the ways.
@@ -163,6 +166,7 @@ func waysOf(ctx context.Context, c *daemon.Client, at string) ([]wayOf, error) {
 			Local, Remote, Life, Provider, Path, Why, RMA string
 			RMAWhy                                        string `json:"rma_why"`
 			Socket                                        *pathRow
+			RMASocket                                     *pathRow `json:"rma_socket"`
 		}
 	}
 	var links struct{ Links []json.RawMessage }
@@ -179,7 +183,7 @@ func waysOf(ctx context.Context, c *daemon.Client, at string) ([]wayOf, error) {
 	for _, x := range conns.Conns {
 		if at == "" || x.Local == at || x.Remote == at {
 			ways = append(ways, wayOf{Local: x.Local, Remote: x.Remote, Provider: x.Provider,
-				Messages: part{x.Path, x.Why}, Socket: x.Socket, RMA: part{x.RMA, x.RMAWhy}, Link: linkOf(links.Links, x.Life)})
+				Messages: part{x.Path, x.Why}, Socket: x.Socket, RMA: part{x.RMA, x.RMAWhy}, RMASocket: x.RMASocket, Link: linkOf(links.Links, x.Life)})
 		}
 	}
 	if len(ways) == 0 && at != "" {
@@ -234,6 +238,9 @@ func tellWay(w io.Writer, x wayOf) error {
 	}
 	if x.Socket != nil {
 		lines = append(lines, "  path      "+x.Socket.String())
+	}
+	if x.RMASocket != nil {
+		lines = append(lines, "  rma path  "+x.RMASocket.String())
 	}
 	for _, text := range append(lines, linkLines(x)...) {
 		if err := printLine(w, "%s", text); err != nil {

@@ -2,11 +2,13 @@ package conformance
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -29,7 +31,7 @@ var doors = []Door{
 	{Name: "attached mem", Pairs: []Pair{Across, SameNode, SameApp}, Has: Processes | Held, Settles: 400 * time.Millisecond, Start: attached()},
 	{Name: "attached quic", Pairs: []Pair{Across}, Has: Processes | Held, Settles: 400 * time.Millisecond, Start: attached(fabrictest.QUIC())},
 	{Name: "attached tcp", Pairs: []Pair{Across}, Has: Processes | Held, Settles: 400 * time.Millisecond, Start: attached(fabrictest.TCP())},
-	{Name: "attached, paths", Pairs: []Pair{Across}, Has: Processes | Held, Settles: 400 * time.Millisecond, Start: pathed},
+	{Name: "attached, paths", Pairs: []Pair{Across}, Has: Processes, Settles: 400 * time.Millisecond, Start: pathed},
 	{Name: "attached, channels", Pairs: []Pair{SameNode, SameApp}, Has: Processes, Settles: 400 * time.Millisecond, Start: channelled},
 }
 
@@ -101,7 +103,10 @@ type rings struct {
 }
 
 func (r rings) Ready(ctx context.Context, a, b *fabric.Endpoint) error {
-	return r.goOver(ctx, r.via, a, b)
+	if err := r.goOver(ctx, r.via, a, b); err != nil || r.via != "path" {
+		return err
+	}
+	return r.goFar(a, b)
 }
 
 // sockets are the two nodes of a cluster, each with a socket for privileged
@@ -116,7 +121,10 @@ type sockets struct {
 	over [2]atomic.Int64
 	// noPath is how many requests for a path fail, for a reason that passes.
 	noPath atomic.Int64
-	end    [2]func() // stops serving a node and waits for it
+	// far counts the questions about windows of a peer on another node, which only an end
+	// asks that has an RMA path.
+	far atomic.Int64
+	end [2]func() // stops serving a node and waits for it
 }
 
 func (s *sockets) path(node int, admin bool) string {
@@ -174,6 +182,7 @@ func (w watchedSession) Open() (ipc.Endpoint, error) {
 type nodeEndpoint interface {
 	ipc.DirectEndpoint
 	ipc.PathEndpoint
+	ipc.RMAPathEndpoint
 	Pair() (self, peer any, ok bool)
 	Via(path, why string)
 }
@@ -211,6 +220,30 @@ func (w watchedEndpoint) Path(ctx context.Context, key path.Hash, freed func()) 
 		return ipc.PathSocket{}, fmt.Errorf("not now: %w", status.Again)
 	}
 	return w.nodeEndpoint.Path(ctx, key, freed)
+}
+
+func (w watchedEndpoint) FarWindow(roff int64) (ipc.PeerWindow, error) {
+	w.s.far.Add(1)
+	return w.nodeEndpoint.FarWindow(roff)
+}
+
+// goFar has each end of a connection use its RMA path, without an operation that succeeds.
+func (s *sockets) goFar(a, b *fabric.Endpoint) error {
+	for _, ep := range []*fabric.Endpoint{a, b} {
+		for before := s.far.Load(); s.far.Load() == before; {
+			if err := ep.VWriteTo([]byte{1}, 0, 0); !errors.Is(err, syscall.ENXIO) {
+				return fmt.Errorf("a write to no window: %v", err)
+			}
+		}
+		m, err := ep.FenceMark(fabric.InitSelf)
+		if err == nil {
+			err = ep.FenceWait(context.Background(), m)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // count is the counter of the ends that use a way; nil: it is not counted.

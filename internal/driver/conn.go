@@ -38,6 +38,7 @@ type conn struct {
 
 	withdrawals withdrawals // of the peer's windows, for who uses them directly
 	path        connPath
+	rma         connRMA
 
 	mu   sync.Mutex // guards core and ops; taken after endpoint.mu, never before
 	core *core.Conn[memory]
@@ -75,13 +76,19 @@ func newConn(l *link, ep *endpoint, id wire.ConnID, window int) *conn {
 // connPort is how the core acts on its connection. All methods run with mu held.
 type connPort struct{ *conn }
 
-func (p connPort) Queue(frame []byte)                           { p.ops.put(frame) }
 func (p connPort) QueueWrite(op *core.Op[memory])               { p.queue(segment{write: op}) }
 func (p connPort) QueueReply(r *core.Reply[memory])             { p.queue(segment{reply: r}) }
 func (p connPort) Store(at span, v uint64) error                { return store8(at, v) }
 func (p connPort) Free(m memory)                                { m.region.Release() }
 func (p connPort) Refund(n int64)                               { p.link.n.budget.refund(n) }
 func (p connPort) Atomic(at span, a rma.Atomic) (uint64, error) { return atomicAt(at, a) }
+
+func (p connPort) Queue(frame []byte) {
+	if passes(frame) {
+		p.passLocked()
+	}
+	p.ops.put(frame)
+}
 
 func (p connPort) queue(s segment) {
 	if p.ops.broken || p.ops.closed {
@@ -163,6 +170,7 @@ func (c *conn) readOn(r *wire.Reader, lane transport.RecvLane, h wire.Header, bo
 		c.cutOff(err)
 	}
 	lane.Cancel() // whatever has come behind the end
+	c.endRMAPaths()
 	close(c.ended)
 	c.once.Do(func() { close(c.first) })
 	if !c.hasPath() { // else the link has to end it with itself, until the endpoint is closed
@@ -236,6 +244,8 @@ func (c *conn) apply(r *wire.Reader, h wire.Header, body []byte) error {
 			c.onNoPath(f)
 		}
 		return err
+	case wire.TypeRMAPath, wire.TypeNoRMAPath, wire.TypeRMAPassed:
+		return c.applyRMA(h, body)
 	case wire.TypeWrite, wire.TypeRead, wire.TypeSignal, wire.TypeAtomic:
 		// The peer's operations are applied only while it is certain that
 		// both ends are still the lives that the link joined.
@@ -308,6 +318,7 @@ func (c *conn) closeWindows() {
 	if twin := c.twin.Load(); twin != nil { // one that comes later finds no window
 		twin.withdrawals.end()
 	}
+	c.awaitApplied()
 	if filled == nil {
 		return
 	}
@@ -366,6 +377,7 @@ func (c *conn) sendClose(f wire.Close) {
 	c.mu.Lock()
 	if !c.closeSent {
 		c.closeSent = true
+		c.passLocked()
 		c.ops.put(f.AppendTo(nil))
 	}
 	if c.closeRecv {
@@ -429,6 +441,7 @@ func (c *conn) close(bye wire.Close) {
 		}
 	}
 	c.fail("")
+	c.awaitApplied()
 	c.mu.Lock()
 	c.core.Close(status.Reset)
 	c.mu.Unlock()
@@ -472,6 +485,7 @@ func (c *conn) isFailed() bool {
 func (c *conn) fail(cause string) {
 	c.withdrawals.end()
 	c.endPath()
+	c.endRMAPaths()
 	c.mu.Lock()
 	if !c.failed {
 		c.blame(cause)

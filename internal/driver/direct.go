@@ -75,7 +75,12 @@ func (c *conn) rmaPath() (path, why string) {
 		return "node", w.why
 	case w.used:
 		return "direct", ""
+	case c.twin.Load() == nil && c.rma.out.live():
+		return "path", ""
 	case c.twin.Load() == nil:
+		if why := c.rma.out.whyNot(); why != nil {
+			return "node", reason(why)
+		}
 		return "node", reason(errOtherNode)
 	}
 	return "node", "no window has been asked for"

@@ -1,5 +1,7 @@
 package driver
 
+import "time"
+
 // What tests of package driver_test look at.
 var (
 	CostOf = costOf
@@ -13,4 +15,11 @@ func (n *Node) Copied() int64 { return n.budget.copied.Load() }
 // WindowFor is windowFor.
 func WindowFor(most int, session, user, all, limit int64) (int, bool) {
 	return windowFor(most, promised{session, user, all}, limit)
+}
+
+// SetPassTime sets passTime and returns what sets it back.
+func SetPassTime(d time.Duration) (undo func()) {
+	old := passTime
+	passTime = d
+	return func() { passTime = old }
 }

@@ -48,7 +48,7 @@ func receive(r *wire.Reader, p *core.Payload[memory]) (memErr, err error) {
 	}
 	tail := int64(0)
 	if p.Ordered {
-		tail = lineOf(p)
+		tail = lineOf(p.Spans)
 	}
 	for i, sp := range p.Spans {
 		rest := sp.Length
@@ -84,9 +84,9 @@ func first(a, b error) error {
 
 const line = 64 // bytes; the granularity of rma.Ordered
 
-// lineOf returns how many bytes of an ordered payload are its last line.
-func lineOf(p *core.Payload[memory]) int64 {
-	last := p.Spans[len(p.Spans)-1]
+// lineOf returns how many bytes of an ordered payload for spans are its last line.
+func lineOf(spans []span) int64 {
+	last := spans[len(spans)-1]
 	end := last.Window.Offset + last.Offset + last.Length
 	n := end % line
 	if n == 0 {
@@ -121,26 +121,30 @@ func receiveSpan(r *wire.Reader, sp span) (memErr, err error) {
 
 var barrier atomic.Uint32 // an atomic on it orders the stores around it
 
-// receiveLine stores the last line of an ordered payload after all else, and
-// its last word, if aligned, after the rest of the line.
 func receiveLine(r *wire.Reader, sp span) (memErr, err error) {
 	var buf [line]byte
 	p := buf[:sp.Length]
 	if err := r.Payload(p); err != nil {
 		return nil, err
 	}
+	return storeLine(sp, p), nil
+}
+
+// storeLine stores the last line of an ordered payload after all else, and its last
+// word, if aligned, after the rest of the line.
+func storeLine(sp span, p []byte) error {
 	region, off := sp.Window.Mem.region, at(sp)
 	barrier.Add(1)
 	n := sp.Length - 8
 	if n < 0 || (off+n)%8 != 0 {
-		return region.WriteAt(p, off), nil
+		return region.WriteAt(p, off)
 	}
 	if n > 0 {
-		if memErr = region.WriteAt(p[:n], off); memErr != nil {
-			return memErr, nil
+		if err := region.WriteAt(p[:n], off); err != nil {
+			return err
 		}
 	}
-	return region.Store(off+n, 8, nativeWord(p[n:])), nil
+	return region.Store(off+n, 8, nativeWord(p[n:]))
 }
 
 // store8 stores a signal's value, as one word where it is aligned to eight.

@@ -14,6 +14,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"net"
 	"slices"
 	"sync"
 	"time"
@@ -206,10 +207,10 @@ type Node struct {
 	// carry those from one synctest bubble to another.
 	waiters sync.Pool
 
-	pathsMu     sync.Mutex                  // guards paths and pathCount; innermost
-	paths       map[path.Token]expectedPath // that wait for a socket with that token
-	pathCount   int                         // paths that are made or being made, or drained
-	pathsLooked time.Duration               // now, when watchPaths looked last; of the pulse
+	pathsMu     sync.Mutex                             // guards paths and pathCount; innermost
+	paths       map[path.Token]func(*net.TCPConn) bool // what takes the socket that shows it; false: too late
+	pathCount   int                                    // paths that are made or being made, or drained
+	pathsLooked time.Duration                          // now, when watchPaths looked last; of the pulse
 
 	mu        sync.Mutex // guards the fields below
 	closed    bool
@@ -255,7 +256,7 @@ func Start(cfg Config) *Node {
 		removing:  make(map[addr.NodeID]chan struct{}),
 		sessions:  make(map[*session]struct{}),
 		changed:   make(chan struct{}),
-		paths:     make(map[path.Token]expectedPath),
+		paths:     make(map[path.Token]func(*net.TCPConn) bool),
 	}
 	n.access.set(cfg.Access)
 	n.work.run(n.beat)

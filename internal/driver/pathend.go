@@ -213,7 +213,7 @@ func (n *Node) watchPaths(now time.Duration) {
 	n.pathsLooked = now
 	for _, l := range n.allLinks() {
 		for _, c := range l.allConns() {
-			if quiet := c.path.silentFor(now, every); quiet > bound {
+			if quiet := max(c.path.silentFor(now, every), c.rma.out.silentFor(now, every), c.rma.in.silentFor(now, every)); quiet > bound {
 				l.spawn(func() { c.reset(fmt.Sprintf("path silent %.1f s", quiet.Seconds())) })
 			}
 		}

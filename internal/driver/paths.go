@@ -156,7 +156,7 @@ func (c *conn) askPath(key path.Hash, freed func()) (*wire.Path, error) {
 	}
 	p.ours, p.made, p.freed = ask, make(chan struct{}), freed
 	if !c.link.dialed {
-		n.expectPath(ask, c)
+		n.expectPath(ask.Token, func(s *net.TCPConn) bool { return c.settlePath(ask, s) })
 	}
 	c.queueFrame(ask.AppendTo(nil)) // before the socket: the token is known to the peer first
 	c.joinPathLocked()
@@ -253,6 +253,16 @@ func (c *conn) joinPathLocked() {
 
 // dialPath dials the peer's data port and shows the token that the peer has made.
 func (c *conn) dialPath(ours *wire.Path, token path.Token) {
+	s, err := c.dialSocket(token)
+	if err != nil {
+		c.refusePath(ours, err)
+		return
+	}
+	c.settlePath(ours, s)
+}
+
+// dialSocket dials the peer's data port and shows token there.
+func (c *conn) dialSocket(token path.Token) (*net.TCPConn, error) {
 	ctx, cancel := contextUntil(c.link.down)
 	defer cancel()
 	ctx, stop := context.WithTimeout(ctx, pathDial)
@@ -268,10 +278,9 @@ func (c *conn) dialPath(ours *wire.Path, token path.Token) {
 		}
 	}
 	if err != nil {
-		c.refusePath(ours, fmt.Errorf("the peer's data port: %w: %w", err, status.Again))
-		return
+		return nil, fmt.Errorf("the peer's data port: %w: %w", err, status.Again)
 	}
-	c.settlePath(ours, s)
+	return s, nil
 }
 
 // settlePath gives the connection the socket of an attempt, which is the node's duplicate
@@ -306,9 +315,13 @@ func (p *connPath) info() *PathInfo {
 	if p.socket == nil || p.peer == nil {
 		return nil
 	}
-	t := path.TrafficOf(p.socket)
+	return pathInfo(p.socket, p.since, !p.ours.Plaintext)
+}
+
+func pathInfo(s *net.TCPConn, since time.Time, tls bool) *PathInfo {
+	t := path.TrafficOf(s)
 	return &PathInfo{
-		Local: p.socket.LocalAddr().String(), Remote: p.socket.RemoteAddr().String(), TLS: !p.ours.Plaintext, Since: p.since,
+		Local: s.LocalAddr().String(), Remote: s.RemoteAddr().String(), TLS: tls, Since: since,
 		SentBytes: t.Sent, ReceivedBytes: t.Received, RoundTripUS: t.RoundTrip.Microseconds(),
 	}
 }
@@ -348,17 +361,11 @@ func (c *conn) awaitPath(ctx context.Context, ours *wire.Path) (ipc.PathSocket, 
 	return ipc.PathSocket{File: f, Client: c.link.dialed, Plaintext: ours.Plaintext, Binding: binding, Peer: path.Hash(p.peer.Key)}, nil
 }
 
-// An expectedPath is a connection that waits for the socket of an attempt.
-type expectedPath struct {
-	c    *conn
-	ours *wire.Path
-}
-
-// expectPath notes that a socket with the token of ours is c's path.
-func (n *Node) expectPath(ours *wire.Path, c *conn) {
+// expectPath notes that a socket with that token is settle's.
+func (n *Node) expectPath(t path.Token, settle func(*net.TCPConn) bool) {
 	n.pathsMu.Lock()
 	defer n.pathsMu.Unlock()
-	n.paths[path.Token(ours.Token)] = expectedPath{c, ours}
+	n.paths[t] = settle
 }
 
 func (n *Node) forgetPath(t path.Token) {
@@ -394,16 +401,16 @@ func (n *Node) acceptPath(s *net.TCPConn, first io.Reader) error {
 		return err
 	}
 	n.pathsMu.Lock()
-	expected := n.paths[t]
+	settle := n.paths[t]
 	delete(n.paths, t) // whatever comes of it: it is used up
 	n.pathsMu.Unlock()
-	if expected.c == nil {
+	if settle == nil {
 		return errNoToken
 	}
 	if err := path.Accept(s); err != nil {
 		return err
 	}
-	if !expected.c.settlePath(expected.ours, s) {
+	if !settle(s) {
 		return errNoToken
 	}
 	return nil

@@ -59,9 +59,13 @@ func (e *endpoint) Unregister(off, n int64) error {
 	if err != nil {
 		return err
 	}
-	return c.call(context.Background(), func(w *core.Waiter) (bool, error) {
+	err = c.call(context.Background(), func(w *core.Waiter) (bool, error) {
 		return c.core.Unregister(off, n, w)
 	})
+	if err == nil {
+		c.awaitApplied()
+	}
+	return err
 }
 
 // call runs begin, which makes w wait for something, with mu held, and waits
@@ -276,6 +280,11 @@ func (e *endpoint) FenceSignal(s fence.Signal) error {
 }
 
 func (c *conn) signalByPeer(s fence.Signal) error {
+	if c.servesRMA() { // what of the peer's comes through it is applied when the mark is there
+		if _, err := c.markPeer(); err != nil {
+			return err
+		}
+	}
 	err := c.call(context.Background(), func(w *core.Waiter) (bool, error) {
 		return true, c.core.SignalByPeer(s, w)
 	})

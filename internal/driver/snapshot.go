@@ -45,8 +45,12 @@ type ConnInfo struct {
 	Why  string `json:"why"`
 	// Socket is the connection's path; nil: it has none.
 	Socket *PathInfo `json:"socket,omitempty"`
-	// RMA is "direct" where the application uses the peer's windows itself, else
-	// "node", and RMAWhy says why.
+
+	// RMASocket is the path of this end's RMA operations; nil if they have none.
+	RMASocket *PathInfo `json:"rma_socket,omitempty"`
+	// RMA is "direct" where the application uses the peer's windows itself, "path" where
+	// its operations go straight to the peer's node, by RMASocket, else "node", and
+	// RMAWhy says why.
 	RMA    string `json:"rma"`
 	RMAWhy string `json:"rma_why"`
 }
@@ -174,6 +178,7 @@ func (n *Node) Conns() []ConnInfo {
 			Life: c.link.peer.Life.String(), Provider: c.link.provider, PID: e.s.cred.PID, Sent: c.out.total()}
 		info.Path, info.Why = e.path()
 		info.Socket = c.path.info()
+		info.RMASocket = c.rma.out.info()
 		c.in.mu.Lock()
 		info.Unread, info.Received = c.in.flow.Unread(), c.in.flow.Arrived()
 		c.in.mu.Unlock()

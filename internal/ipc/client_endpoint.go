@@ -37,8 +37,10 @@ type clientEndpoint struct {
 	freeing   sync.Once // of the channels' memory
 	ch        atomic.Pointer[channel]
 	path      atomic.Pointer[clientPath]
-	far       atomic.Bool   // the peer is on another node
-	shutOut   atomic.Bool   // CloseWrite was called; set under sending
+	far       atomic.Bool // the peer is on another node
+	shutOut   atomic.Bool // CloseWrite was called; set under sending
+	rma       atomic.Pointer[farPath]
+	wants     farCount
 	offered   atomic.Bool   // the node has told that the peer asks, before live was set
 	ending    sync.Once     // guards closing ended
 	ended     chan struct{} // closed when the node has told that the connection has ended, or is gone
@@ -310,6 +312,11 @@ func (e *clientEndpoint) Unregister(off, n int64) error {
 }
 
 func (e *clientEndpoint) WriteTo(loff, n, roff int64, flags rma.Flags) error {
+	if p := e.rma.Load(); p != nil {
+		if done, err := p.writeTo(loff, n, roff, flags); done {
+			return err
+		}
+	}
 	if e.direct.writeTo(loff, n, roff, flags) {
 		return nil
 	}
@@ -317,6 +324,11 @@ func (e *clientEndpoint) WriteTo(loff, n, roff int64, flags rma.Flags) error {
 }
 
 func (e *clientEndpoint) ReadFrom(loff, n, roff int64, flags rma.Flags) error {
+	if p := e.rma.Load(); p != nil {
+		if done, err := p.readFrom(loff, n, roff, flags); done {
+			return err
+		}
+	}
 	if e.direct.readFrom(loff, n, roff, flags) {
 		return nil
 	}
@@ -325,7 +337,7 @@ func (e *clientEndpoint) ReadFrom(loff, n, roff int64, flags rma.Flags) error {
 
 // nodeTransfer is WriteTo or ReadFrom through the node.
 func (e *clientEndpoint) nodeTransfer(op op, t transfer) error {
-	return e.direct.through(false, func() error {
+	return e.direct.through(e.posts(t.Flags), func() error {
 		return usePad(func(p *pad) error {
 			p.transfer = t
 			return e.ask(context.Background(), op, &p.transfer, nil)
@@ -334,17 +346,27 @@ func (e *clientEndpoint) nodeTransfer(op op, t transfer) error {
 }
 
 func (e *clientEndpoint) VWriteTo(p []byte, roff int64, flags rma.Flags) error {
+	if q := e.rma.Load(); q != nil {
+		if done, err := q.vwriteTo(p, roff, flags); done {
+			return err
+		}
+	}
 	if e.direct.vwriteTo(p, roff, flags) {
 		return nil
 	}
-	return e.direct.through(false, func() error { return e.vtransfer(opVWriteTo, p, roff, flags) })
+	return e.direct.through(e.posts(flags), func() error { return e.vtransfer(opVWriteTo, p, roff, flags) })
 }
 
 func (e *clientEndpoint) VReadFrom(p []byte, roff int64, flags rma.Flags) error {
+	if q := e.rma.Load(); q != nil {
+		if done, err := q.vreadFrom(p, roff, flags); done {
+			return err
+		}
+	}
 	if e.direct.vreadFrom(p, roff, flags) {
 		return nil
 	}
-	return e.direct.through(false, func() error { return e.vtransfer(opVReadFrom, p, roff, flags) })
+	return e.direct.through(e.posts(flags), func() error { return e.vtransfer(opVReadFrom, p, roff, flags) })
 }
 
 func (e *clientEndpoint) vtransfer(op op, p []byte, roff int64, flags rma.Flags) error {
@@ -388,6 +410,11 @@ func (e *clientEndpoint) checkPieces(op op, n, roff int64, flags rma.Flags) erro
 }
 
 func (e *clientEndpoint) Atomic(ctx context.Context, a rma.Atomic) (uint64, error) {
+	if p := e.rma.Load(); p != nil {
+		if old, done, err := p.atomic(ctx, a); done {
+			return old, err
+		}
+	}
 	if old, done := e.direct.atomic(ctx, a); done {
 		return old, nil
 	}
@@ -459,6 +486,9 @@ func (m *mapping) Close() error {
 
 func (e *clientEndpoint) FenceMark(by fence.Side) (fence.Mark, error) {
 	if by == fence.InitSelf {
+		if p := e.rma.Load(); p != nil {
+			return p.mark()
+		}
 		if m, done := e.direct.mark(); done {
 			return m, nil
 		}
@@ -467,6 +497,9 @@ func (e *clientEndpoint) FenceMark(by fence.Side) (fence.Mark, error) {
 }
 
 func (e *clientEndpoint) FenceWait(ctx context.Context, m fence.Mark) error {
+	if p := e.rma.Load(); p != nil && m.Side == fence.InitSelf {
+		return p.wait(ctx, m)
+	}
 	if e.direct.wait(m) {
 		return nil
 	}
@@ -474,7 +507,11 @@ func (e *clientEndpoint) FenceWait(ctx context.Context, m fence.Mark) error {
 }
 
 func (e *clientEndpoint) FenceSignal(s fence.Signal) error {
-	if e.direct.signal(s) {
+	if p := e.rma.Load(); p != nil {
+		if done, err := p.signal(s); done {
+			return err
+		}
+	} else if e.direct.signal(s) {
 		return nil
 	}
 	return e.nodeSignal(s)
@@ -482,7 +519,7 @@ func (e *clientEndpoint) FenceSignal(s fence.Signal) error {
 
 // nodeSignal is FenceSignal through the node.
 func (e *clientEndpoint) nodeSignal(s fence.Signal) error {
-	return e.direct.through(false, func() error {
+	return e.direct.through(e.far.Load(), func() error {
 		return usePad(func(p *pad) error {
 			p.signal = signalBody(s)
 			return e.ask(context.Background(), opFenceSignal, &p.signal, nil)
@@ -536,6 +573,7 @@ func (e *clientEndpoint) end(q question) error {
 	delete(e.c.endpoints, e.id)
 	e.c.mu.Unlock()
 	e.wg.Wait()
+	e.finishFar()
 	e.free()
 	if e.path.Load() != nil {
 		if !e.finishPath(q.op == opAbort) {
@@ -588,6 +626,9 @@ func (e *clientEndpoint) shut() bool {
 	}
 	if p := e.path.Load(); p != nil && first {
 		p.interrupt()
+	}
+	if p := e.rma.Load(); p != nil && first {
+		p.conn.Interrupt()
 	}
 	e.mu.Unlock()
 	if !first {

@@ -38,6 +38,9 @@ func (o *nodeOps) reached(posted, refused uint64) {
 // the operation has ended, posts is set: what is done directly must not overtake
 // it.
 func (d *direct) through(posts bool, ask func() error) error {
+	if err := d.e.leaveFar(); err != nil {
+		return err
+	}
 	d.mu.Lock()
 	d.inNode++
 	d.mu.Unlock()

@@ -8,6 +8,11 @@ import (
 )
 
 func (e *clientEndpoint) PostAtomic(a rma.Atomic) error {
+	if p := e.rma.Load(); p != nil {
+		if done, err := p.postAtomic(a); done {
+			return err
+		}
+	}
 	if _, done := e.direct.atomic(context.Background(), a); done {
 		return nil
 	}
@@ -25,6 +30,11 @@ func (e *clientEndpoint) nodePost(a rma.Atomic) error {
 }
 
 func (e *clientEndpoint) PutSignal(loff, n int64, p rma.Put) error {
+	if q := e.rma.Load(); q != nil {
+		if done, err := q.put(nil, loff, n, p); done {
+			return err
+		}
+	}
 	if e.direct.put(nil, loff, n, p) {
 		return nil
 	}
@@ -39,6 +49,11 @@ func (e *clientEndpoint) nodePut(loff, n int64, p rma.Put) error {
 }
 
 func (e *clientEndpoint) VPutSignal(b []byte, p rma.Put) error {
+	if q := e.rma.Load(); q != nil && b != nil {
+		if done, err := q.put(b, 0, int64(len(b)), p); done {
+			return err
+		}
+	}
 	if b != nil && e.direct.put(b, 0, int64(len(b)), p) {
 		return nil
 	}

@@ -31,6 +31,8 @@ type served struct {
 	pathAsked bool // PATH was asked, and not answered without one
 	pathGot   bool // the application has got its end
 	pathUsed  bool // JOINED has said that the application uses it
+
+	rma heldPath // the application's RMA path
 }
 
 // serveEndpoint takes ep, which is charged, into the session. If the session
@@ -145,6 +147,7 @@ func (e *served) connect(d *dataSocket) bool {
 	ctx := e.s.srv.pumps // a closed session's bytes are still delivered
 	e.s.wg.Go(e.s.guarded(func() {
 		defer e.s.account.refund(endpoints, 1)
+		defer e.rma.end(e.s)
 		defer d.closeNear()
 		p.run(ctx)
 	}))

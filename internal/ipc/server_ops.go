@@ -96,6 +96,10 @@ var operations = map[op]operation{
 	opShut:    {endpoint: true, do: doShut},
 	opPath:    {endpoint: true, in: body[pathKeyBody], waits: connects, do: doPath},
 
+	opRMAPath:   {endpoint: true, in: body[pathKeyBody], waits: connects, do: doRMAPath},
+	opNoRMAPath: {endpoint: true, in: body[joinedBody], do: doNoRMAPath},
+	opFarWindow: {endpoint: true, in: body[offset], waits: moves, do: doFarWindow},
+
 	opMemAdd:     {in: body[memAdd], takesFile: true, do: doMemAdd},
 	opMemDrop:    {in: body[memoryBody], do: doMemDrop},
 	opRegister:   {endpoint: true, in: body[register], waits: moves, do: doRegister},

@@ -1,0 +1,247 @@
+package conformance
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/fabricd/fabricd/fabric"
+	"github.com/fabricd/fabricd/fabric/fabrictest"
+)
+
+// A farPair is a connection of two attached applications on two nodes, both ends of which
+// use their RMA paths.
+type farPair struct {
+	*sockets
+	apps [2]*fabric.Node
+	ends [2]*fabric.Endpoint
+	mem  [2][]byte
+	off  [2]int64
+}
+
+func newFarPair(t testing.TB, size int) *farPair {
+	t.Helper()
+	p := &farPair{sockets: attached(fabrictest.Paths())(t, 0).(*sockets)}
+	for i := range p.apps {
+		p.apps[i] = p.App(i, false)
+	}
+	p.connect(t, size)
+	return p
+}
+
+func (p *farPair) connect(t testing.TB, size int) {
+	t.Helper()
+	ctx := context.Background()
+	l, err := p.apps[1].Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	port, err := l.Bind(0)
+	if err == nil {
+		err = l.Listen(1)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.ends[0], err = p.apps[0].Open(); err != nil {
+		t.Fatal(err)
+	}
+	accepted := make(chan error, 1)
+	go func() {
+		var err error
+		p.ends[1], err = l.Accept(ctx)
+		accepted <- err
+	}()
+	if _, err := p.ends[0].Connect(ctx, fabric.Addr{Node: 1, Port: port}); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-accepted; err != nil {
+		t.Fatal(err)
+	}
+	for i, ep := range p.ends {
+		t.Cleanup(func() { ep.Close() })
+		m, err := p.apps[i].Alloc(size)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.mem[i] = m.Bytes()
+		if p.off[i], err = ep.Register(p.mem[i], 0, fabric.ProtRead|fabric.ProtWrite, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := p.goFar(p.ends[0], p.ends[1]); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestRMAGoesToThePeersNode: each kind of operation, of all sizes, does through its path
+// what it does through the node.
+func TestRMAGoesToThePeersNode(t *testing.T) {
+	p := newFarPair(t, 1<<20)
+	a := p.ends[0]
+	for _, n := range []int{1, 8, 63, 4096, 16 << 10, 64 << 10, 64<<10 + 8, 200_001, 1 << 20} {
+		for _, flags := range []fabric.RMAFlags{fabric.Sync, fabric.Sync | fabric.Ordered} {
+			want := bytes.Repeat([]byte{byte(n), 2, 3}, n/3+1)[:n]
+			clear(p.mem[1])
+			copy(p.mem[0], want)
+			if err := a.WriteTo(p.off[0], int64(n), p.off[1], flags); err != nil || !bytes.Equal(p.mem[1][:n], want) {
+				t.Fatalf("write of %d bytes: %v", n, err)
+			}
+			clear(p.mem[0])
+			if err := a.ReadFrom(p.off[0], int64(n), p.off[1], flags); err != nil || !bytes.Equal(p.mem[0][:n], want) {
+				t.Fatalf("read of %d bytes: %v", n, err)
+			}
+			got := make([]byte, n)
+			if err := a.VReadFrom(got, p.off[1], flags); err != nil || !bytes.Equal(got, want) {
+				t.Fatalf("read of %d bytes to memory: %v", n, err)
+			}
+			clear(p.mem[1])
+			if err := a.VWriteTo(want, p.off[1], flags); err != nil || !bytes.Equal(p.mem[1][:n], want) {
+				t.Fatalf("write of %d bytes from memory: %v", n, err)
+			}
+		}
+	}
+}
+
+// TestNoWriteFailsLate: writes that do not wait, while the peer opens and closes their
+// window, either fail in their call or have happened: no fence tells of one.
+func TestNoWriteFailsLate(t *testing.T) {
+	p := newFarPair(t, 4096)
+	a, b := p.ends[0], p.ends[1]
+	stop := make(chan struct{})
+	var writer sync.WaitGroup
+	var landed, refused atomic.Int64
+	fence := func() error {
+		m, err := a.FenceMark(fabric.InitSelf)
+		if err == nil {
+			err = a.FenceWait(context.Background(), m)
+		}
+		return err
+	}
+	writer.Go(func() {
+		data := make([]byte, 3000)
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			var err error
+			if i%3 == 0 {
+				err = a.VPutSignal(data, p.off[1], fabric.Notice{Offset: p.off[1] + 4088, Value: uint64(i)})
+			} else {
+				err = a.VWriteTo(data, p.off[1], 0)
+			}
+			switch {
+			case err == nil:
+				landed.Add(1)
+			case errors.Is(err, syscall.ENXIO):
+				refused.Add(1)
+			default:
+				t.Errorf("write %d: %v", i, err)
+				return
+			}
+			if i%8 == 0 {
+				if err := fence(); err != nil {
+					t.Errorf("fence behind write %d: %v", i, err)
+					return
+				}
+			}
+		}
+	})
+	for i := range 200 {
+		for was := landed.Load(); landed.Load() == was && i%2 == 0; {
+			runtime.Gosched()
+		}
+		if err := b.Unregister(p.off[1], 4096); err != nil {
+			t.Fatal(err)
+		}
+		clear(p.mem[1])
+		for was := refused.Load(); refused.Load() == was && i%5 == 0; {
+			runtime.Gosched()
+		}
+		if !bytes.Equal(p.mem[1], make([]byte, 4096)) {
+			t.Fatal("a write has landed behind the end of its window")
+		}
+		if _, err := b.Register(p.mem[1], p.off[1], fabric.ProtRead|fabric.ProtWrite, fabric.MapFixed); err != nil {
+			t.Fatal(err)
+		}
+	}
+	close(stop)
+	writer.Wait()
+	t.Logf("%d writes have landed, %d were refused", landed.Load(), refused.Load())
+}
+
+// BenchmarkRMAPath measures operations of an attached application on a node of the same
+// machine, over TLS; alloc/op are of both applications and both nodes.
+func BenchmarkRMAPath(b *testing.B) {
+	p := newFarPair(b, 1<<20)
+	a := p.ends[0]
+	buf := make([]byte, 8)
+	for _, bench := range []struct {
+		name string
+		n    int64
+		do   func() error
+	}{
+		{"write 8, fence", 8, func() error {
+			err := a.VWriteTo(buf, p.off[1], 0)
+			m := fabric.Mark{}
+			if err == nil {
+				m, err = a.FenceMark(fabric.InitSelf)
+			}
+			if err == nil {
+				err = a.FenceWait(context.Background(), m)
+			}
+			return err
+		}},
+		{"write 8, sync", 8, func() error { return a.VWriteTo(buf, p.off[1], fabric.Sync) }},
+		{"read 8", 8, func() error { return a.ReadFrom(p.off[0], 8, p.off[1], fabric.Sync) }},
+		{"fetch-add", 8, func() error { _, err := a.FetchAdd64(context.Background(), p.off[1], 1); return err }},
+		{"write 1 MiB, sync", 1 << 20, func() error { return a.WriteTo(p.off[0], 1<<20, p.off[1], fabric.Sync) }},
+		{"write 1 MiB", 1 << 20, func() error { return a.WriteTo(p.off[0], 1<<20, p.off[1], 0) }},
+		{"read 1 MiB", 1 << 20, func() error { return a.ReadFrom(p.off[0], 1<<20, p.off[1], fabric.Sync) }},
+	} {
+		b.Run(bench.name, func(b *testing.B) {
+			b.SetBytes(bench.n)
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := bench.do(); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// TestRMAPathsAllocateNothing: an operation costs no memory but what crypto/tls takes for
+// each record that it reads, at the node or here.
+func TestRMAPathsAllocateNothing(t *testing.T) {
+	p := newFarPair(t, 64<<10)
+	a := p.ends[0]
+	buf := make([]byte, 8)
+	each := 3.0 // of crypto/tls
+	if raceEnabled {
+		each = 100
+	}
+	for name, do := range map[string]func() error{
+		"write":     func() error { return a.WriteTo(p.off[0], 64, p.off[1], fabric.Sync) },
+		"vwrite":    func() error { return a.VWriteTo(buf, p.off[1], fabric.Sync) },
+		"read":      func() error { return a.ReadFrom(p.off[0], 64, p.off[1], fabric.Sync) },
+		"fetch-add": func() error { _, err := a.FetchAdd64(context.Background(), p.off[1], 1); return err },
+	} {
+		n := testing.AllocsPerRun(200, func() {
+			if err := do(); err != nil {
+				t.Fatal(err)
+			}
+		})
+		if n > each {
+			t.Errorf("%s: %v allocations, of which crypto/tls makes %v", name, n, each)
+		}
+	}
+}

@@ -1,0 +1,499 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/core"
+	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/path"
+	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/internal/wire"
+)
+
+// rmaVersion is the version of the link's protocol that has RMAPath.
+const rmaVersion = 4
+
+// A connRMA is a connection's RMA paths at one of its ends: out for the operations of the
+// application here, in for those of the peer's, which this node applies.
+type connRMA struct {
+	out, in rmaPath
+	// applying is held while memory of a window is used for an operation that came
+	// through in; taken before conn.mu.
+	applying sync.Mutex
+}
+
+// A rmaPath is one RMA path at one of its ends. At out the socket is the node's
+// duplicate, to end it and to count what the application has written.
+type rmaPath struct {
+	mu      sync.Mutex    // guards the fields below; innermost
+	ours    *wire.RMAPath // what this end has said
+	peer    *wire.RMAPath // what the peer has said
+	made    chan struct{} // of out: closed when the path is made, or will not be; nil before ours
+	socket  *net.TCPConn
+	since   time.Time // it is there, by the wall clock
+	written *path.Written
+	silence path.Silence
+	taken   uint64        // of in: bytes of the socket whose operations have been applied
+	moved   chan struct{} // closed when taken rises; nil while nobody waits
+	gone    chan struct{} // of in: closed when it is over
+	why     error         // why there is no path
+	over    bool          // no path is made any more, and the one there was has ended
+}
+
+var _ ipc.RMAPathEndpoint = (*endpoint)(nil)
+
+// rmaKey is the key of this process's ends of RMA paths that it serves.
+var rmaKey = sync.OnceValues(path.NewKey)
+
+// RMAPath implements ipc.RMAPathEndpoint.
+func (e *endpoint) RMAPath(ctx context.Context, key path.Hash) (ipc.PathSocket, error) {
+	c, err := e.connection(core.CallMemory)
+	switch {
+	case err != nil:
+		return ipc.PathSocket{}, err
+	case c.link.twin != nil:
+		return ipc.PathSocket{}, fmt.Errorf("the peer is on this node: %w", status.NotSupp)
+	case c.link.n.cfg.Paths == nil:
+		return ipc.PathSocket{}, fmt.Errorf("this node makes no paths: %w", status.NotSupp)
+	case c.link.version < rmaVersion:
+		return ipc.PathSocket{}, fmt.Errorf("the peer's fabricd knows no RMA paths: %w", status.NotSupp)
+	}
+	if err := c.askRMA(key); err != nil {
+		return ipc.PathSocket{}, err
+	}
+	return c.awaitRMA(ctx)
+}
+
+// NoRMAPath implements ipc.RMAPathEndpoint.
+func (e *endpoint) NoRMAPath(why string, used bool) {
+	c, err := e.connection(core.CallMemory)
+	switch {
+	case err != nil:
+	case used:
+		c.fail("RMA path: " + why)
+	default:
+		c.refuseRMA(&c.rma.out, fmt.Errorf("%s: %w", why, status.NotSupp))
+	}
+}
+
+// FarWindow implements ipc.RMAPathEndpoint.
+func (e *endpoint) FarWindow(roff int64) (ipc.PeerWindow, error) {
+	c, err := e.connection(core.CallMemory)
+	if err != nil {
+		return ipc.PeerWindow{}, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.withdrawals.ended() { // as in peerWindow
+		return ipc.PeerWindow{}, status.Reset
+	}
+	w, err := c.core.AnnouncedAt(roff)
+	return ipc.PeerWindow{Offset: w.Offset, Length: w.Length, Prot: w.Prot}, err
+}
+
+// askRMA asks the peer's node to serve an RMA path.
+func (c *conn) askRMA(key path.Hash) error {
+	p, n := &c.rma.out, c.link.n
+	ask := wire.RMAPath{Token: path.NewToken(), Key: key, Plaintext: n.cfg.Paths.Plaintext}
+	p.mu.Lock()
+	switch {
+	case p.ours != nil:
+		p.mu.Unlock()
+		return fmt.Errorf("the connection has asked for its RMA path: %w", status.InUse)
+	case p.over:
+		defer p.mu.Unlock()
+		return p.reason()
+	}
+	if err := n.admitPath(); err != nil {
+		p.mu.Unlock()
+		return err
+	}
+	p.ours, p.made = &ask, make(chan struct{})
+	if !c.link.dialed {
+		n.expectPath(ask.Token, func(s *net.TCPConn) bool { return c.settleRMA(p, s) })
+	}
+	p.mu.Unlock()
+	c.sayRMA(ask.AppendTo(nil))
+	return nil
+}
+
+// sayRMA sends a frame about RMA paths. The caller holds no lock.
+func (c *conn) sayRMA(frame []byte) {
+	c.queueFrame(frame)
+	c.kick(false)
+}
+
+// reason is why there is no path. The caller holds mu.
+func (p *rmaPath) reason() error {
+	if p.why != nil {
+		return p.why
+	}
+	return fmt.Errorf("the connection has ended: %w", status.Reset)
+}
+
+// awaitRMA waits until the path is made and returns the application's end of it.
+func (c *conn) awaitRMA(ctx context.Context) (ipc.PathSocket, error) {
+	p := &c.rma.out
+	t := time.NewTimer(pathJoin)
+	defer t.Stop()
+	select {
+	case <-p.made:
+	case <-t.C:
+		c.refuseRMA(p, fmt.Errorf("the peer's node does not answer: %w", status.NotSupp))
+	case <-ctx.Done():
+		c.refuseRMA(p, fmt.Errorf("the application does not wait: %w", status.NotSupp))
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.socket == nil || p.over {
+		return ipc.PathSocket{}, p.reason()
+	}
+	f, err := path.Duplicate(p.socket)
+	if err != nil {
+		return ipc.PathSocket{}, fmt.Errorf("%w: %w", status.NoMemory, err)
+	}
+	return ipc.PathSocket{File: f, Client: c.link.dialed, Plaintext: p.ours.Plaintext,
+		Binding: p.binding(c.link.dialed), Peer: path.Hash(p.peer.Key)}, nil
+}
+
+func (p *rmaPath) binding(dialed bool) path.Binding {
+	if dialed {
+		return path.Bind(p.ours.Token, p.peer.Token)
+	}
+	return path.Bind(p.peer.Token, p.ours.Token)
+}
+
+// applyRMA handles a frame about RMA paths.
+func (c *conn) applyRMA(h wire.Header, body []byte) error {
+	switch h.Type {
+	case wire.TypeRMAPath:
+		f, err := wire.ParseRMAPath(h.Flags, body)
+		if err != nil {
+			return err
+		}
+		return c.onRMAPath(f)
+	case wire.TypeNoRMAPath:
+		f, err := wire.ParseNoRMAPath(h.Flags, body)
+		if err == nil {
+			c.onNoRMAPath(f)
+		}
+		return err
+	default:
+		f, err := wire.ParseRMAPassed(h.Flags, body)
+		if err != nil {
+			return err
+		}
+		return c.onRMAPassed(f.Bytes)
+	}
+}
+
+// onRMAPath handles the peer's RMAPath.
+func (c *conn) onRMAPath(f wire.RMAPath) error {
+	if f.Answer {
+		return c.onRMAAnswer(f)
+	}
+	p := &c.rma.in
+	p.mu.Lock()
+	second := p.peer != nil
+	if !second {
+		p.peer, p.gone = &f, make(chan struct{})
+	}
+	p.mu.Unlock()
+	if second {
+		return fmt.Errorf("%w: a second RMAPath", status.Protocol)
+	}
+	if err := c.acceptRMA(f); err != nil {
+		c.refuseRMA(p, err)
+	}
+	return nil
+}
+
+// acceptRMA answers that this node serves the path that f asks for.
+func (c *conn) acceptRMA(f wire.RMAPath) error {
+	n, p := c.link.n, &c.rma.in
+	switch {
+	case n.cfg.Paths == nil:
+		return fmt.Errorf("this node makes no paths: %w", status.NotSupp)
+	case n.cfg.Paths.Plaintext != f.Plaintext:
+		return errMixed
+	}
+	key, err := rmaKey()
+	if err != nil {
+		return fmt.Errorf("%w: %w", status.NotSupp, err)
+	}
+	if err := n.admitPath(); err != nil {
+		return err
+	}
+	ours := wire.RMAPath{Token: path.NewToken(), Key: key.Hash(), Plaintext: f.Plaintext, Answer: true}
+	p.mu.Lock()
+	if p.over {
+		p.mu.Unlock()
+		n.leftPath()
+		return nil
+	}
+	p.ours = &ours
+	settle := func(s *net.TCPConn) bool { return c.settleRMA(p, s) }
+	if !c.link.dialed {
+		n.expectPath(ours.Token, settle)
+	}
+	p.mu.Unlock()
+	c.sayRMA(ours.AppendTo(nil))
+	if c.link.dialed {
+		c.link.spawn(func() { c.dialRMA(p, f.Token) })
+	}
+	return nil
+}
+
+var errMixed = fmt.Errorf("tcp-plaintext is set at one of the two nodes only: %w", status.NotSupp)
+
+// onRMAAnswer handles the answer to this end's RMAPath.
+func (c *conn) onRMAAnswer(f wire.RMAPath) error {
+	p := &c.rma.out
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.ours == nil || p.peer != nil:
+		return fmt.Errorf("%w: an RMAPath that answers nothing", status.Protocol)
+	case p.over:
+		return nil
+	case f.Plaintext != p.ours.Plaintext:
+		c.link.spawn(func() { c.refuseRMA(p, errMixed) })
+		return nil
+	}
+	p.peer = &f
+	if c.link.dialed {
+		c.link.spawn(func() { c.dialRMA(p, f.Token) })
+	}
+	p.settleLocked()
+	return nil
+}
+
+// dialRMA dials the peer's data port and shows the peer's token.
+func (c *conn) dialRMA(p *rmaPath, token path.Token) {
+	s, err := c.dialSocket(token)
+	if err != nil {
+		c.refuseRMA(p, err)
+		return
+	}
+	c.settleRMA(p, s)
+}
+
+// settleRMA gives the path its socket.
+func (c *conn) settleRMA(p *rmaPath, s *net.TCPConn) bool {
+	s.SetDeadline(time.Time{})
+	path.Tune(s)
+	var written *path.Written
+	var err error
+	if p == &c.rma.out {
+		before := uint64(1) // the answer to the token
+		if c.link.dialed {
+			before = uint64(path.GreetingLen)
+		}
+		written, err = path.CountWritten(s, before)
+	}
+	p.mu.Lock()
+	if err != nil || p.over || p.socket != nil || p.ours == nil {
+		p.mu.Unlock()
+		s.Close()
+		if err != nil {
+			c.refuseRMA(p, fmt.Errorf("%w: %w", err, status.NotSupp))
+		}
+		return false
+	}
+	defer p.mu.Unlock()
+	p.socket, p.since, p.written = s, time.Now(), written
+	if p == &c.rma.in {
+		o := path.RMAOptions{Client: c.link.dialed, Plaintext: p.ours.Plaintext,
+			Binding: p.binding(c.link.dialed), Peer: path.Hash(p.peer.Key), Taken: p.took}
+		c.link.spawn(func() { c.serveRMA(s, o) })
+		return true
+	}
+	p.settleLocked()
+	return true
+}
+
+// settleLocked ends the wait for a path that is made. The caller holds mu.
+func (p *rmaPath) settleLocked() {
+	if p.socket != nil && p.peer != nil {
+		close(p.made)
+	}
+}
+
+// refuseRMA ends the path, or its making, for both ends.
+func (c *conn) refuseRMA(p *rmaPath, why error) {
+	if c.endRMA(p, why) {
+		c.sayRMA(wire.NoRMAPath{Answer: p == &c.rma.in, Reason: why.Error()}.AppendTo(nil))
+	}
+}
+
+// onNoRMAPath handles the peer's NoRMAPath.
+func (c *conn) onNoRMAPath(f wire.NoRMAPath) {
+	p := &c.rma.in
+	if f.Answer {
+		p = &c.rma.out
+	}
+	c.endRMA(p, fmt.Errorf("the peer's node says: %s: %w", ipc.CleanCause(f.Reason), status.NotSupp))
+}
+
+// endRMAPaths ends both paths of the connection.
+func (c *conn) endRMAPaths() {
+	c.endRMA(&c.rma.out, nil)
+	c.endRMA(&c.rma.in, nil)
+}
+
+// endRMA shuts the path down at once, and reports whether this was the call that did it.
+func (c *conn) endRMA(p *rmaPath, why error) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.over {
+		return false
+	}
+	p.over, p.why = true, why
+	if p.ours != nil {
+		c.link.n.forgetPath(p.ours.Token)
+		c.link.n.leftPath()
+		if p.made != nil && (p.socket == nil || p.peer == nil) { // else it is closed
+			close(p.made)
+		}
+	}
+	if p.gone != nil {
+		close(p.gone)
+	}
+	if p.moved != nil {
+		close(p.moved)
+		p.moved = nil
+	}
+	if p.socket != nil {
+		path.Shutdown(p.socket)
+		p.socket.Close()
+		p.socket, p.written = nil, nil
+	}
+	return true
+}
+
+// live reports whether the path is there.
+func (p *rmaPath) live() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.socket != nil && p.peer != nil
+}
+
+// whyNot is why there is no path, as far as it was asked for.
+func (p *rmaPath) whyNot() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.why
+}
+
+// silentFor is connPath's.
+func (p *rmaPath) silentFor(now, every time.Duration) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.socket == nil {
+		return 0
+	}
+	return p.silence.Look(p.socket, now, every)
+}
+
+// info describes the path; nil if there is none.
+func (p *rmaPath) info() *PathInfo {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.socket == nil || p.peer == nil {
+		return nil
+	}
+	return pathInfo(p.socket, p.since, !p.ours.Plaintext)
+}
+
+// passLocked puts before a frame what of this end's RMA path comes before it. The caller
+// holds conn.mu.
+func (c *conn) passLocked() {
+	p := &c.rma.out
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.written == nil {
+		return
+	}
+	n, err := p.written.Bytes()
+	if err != nil {
+		c.link.spawn(func() { c.fail("RMA path: " + err.Error()) })
+		return
+	}
+	c.ops.put(wire.RMAPassed{Bytes: n}.AppendTo(nil))
+}
+
+// passes reports whether what the peer does behind a frame has to come behind the
+// operations that the application here has begun: see wire.RMAPassed.
+func passes(frame []byte) bool {
+	t, _ := wire.TypeOf(frame)
+	return t == wire.TypeMarked || t == wire.TypeUnregistered
+}
+
+// took notes how much of the socket of in has been applied.
+func (p *rmaPath) took(bytes uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.taken = bytes
+	if p.moved != nil {
+		close(p.moved)
+		p.moved = nil
+	}
+}
+
+// passTime is how long the reader of the operations lane waits for operations that the
+// peer's application has written to its RMA path, while none comes.
+var passTime = 10 * time.Second
+
+var errNotPassed = errors.New("the operations that the peer's application has written to its RMA path do not come")
+
+// onRMAPassed waits until the peer's operations in the first n bytes of its RMA path have
+// been applied, or the path has ended: then so has the connection, or soon.
+func (c *conn) onRMAPassed(n uint64) error {
+	p := &c.rma.in
+	late := time.NewTimer(passTime)
+	defer late.Stop()
+	for {
+		p.mu.Lock()
+		switch {
+		case p.peer == nil:
+			p.mu.Unlock()
+			return fmt.Errorf("%w: RMAPassed without an RMA path", status.Protocol)
+		case p.over || p.taken >= n:
+			p.mu.Unlock()
+			return nil
+		}
+		if p.moved == nil {
+			p.moved = make(chan struct{})
+		}
+		moved := p.moved
+		p.mu.Unlock()
+		late.Reset(passTime)
+		select {
+		case <-moved:
+		case <-late.C:
+			c.fail(errNotPassed.Error())
+			return errNotPassed
+		}
+	}
+}
+
+// servesRMA reports whether this node applies operations of the peer that do not come
+// over the link.
+func (c *conn) servesRMA() bool {
+	p := &c.rma.in
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.peer != nil && !p.over
+}
+
+// awaitApplied waits until no memory is used any more for an operation that came through
+// the peer's RMA path and began before.
+func (c *conn) awaitApplied() {
+	c.rma.applying.Lock()
+	defer c.rma.applying.Unlock()
+}

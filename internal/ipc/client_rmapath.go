@@ -1,0 +1,385 @@
+package ipc
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/path"
+	"github.com/fabricd/fabricd/internal/shm"
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+// rmaPathAfter is how many RMA operations of a connection go through the node before its
+// path is asked for.
+const rmaPathAfter = 4
+
+// A farPath carries an endpoint's operations on the windows of a peer on another node
+// from this process to that node. Requests are numbered as they are written; those that
+// are answered are answered in that order, and each answer is read by the call that
+// waits for it.
+type farPath struct {
+	e    *clientEndpoint
+	conn *path.Conn
+
+	send    sync.Mutex // guards the fields below; held while requests are written
+	issued  uint64     // number of the last request
+	tickets uint64     // answers that are waited for, from the beginning
+	buf     []byte     // of requests and what is small behind them; reused
+
+	mu      sync.Mutex // guards the fields below
+	turn    sync.Cond  // reading has risen, or the path is broken
+	reading uint64     // which answer comes next
+	done    uint64     // the requests up to here have ended
+	bad     uint64     // the first one that has failed in a way that fences tell of, 0: none
+	badCode status.Code
+	err     error // the path is broken
+
+	head [path.RMAAnswerLen]byte // of the reader whose turn it is
+}
+
+// smallPayload, in bytes, goes into one write with its request, and in one record of TLS.
+const smallPayload = 16<<10 - 3*path.RMARequestLen
+
+// joinRMAPath asks for the path. Without one everything goes on through the node, which
+// knows why.
+func (e *clientEndpoint) joinRMAPath() {
+	key, err := processKey()
+	if err != nil {
+		return
+	}
+	ctx, cancel := e.untilClose()
+	defer cancel()
+	var m pathBody
+	f, err := e.question(ctx, question{op: opRMAPath, body: &pathKeyBody{key.Hash()}, ended: status.Reset}, &m)
+	if errors.Is(err, shm.ErrDescriptorLost) {
+		e.noRMAPath(ctx, false, err)
+	}
+	if err != nil || f == nil {
+		return
+	}
+	conn, err := path.New(ctx, f, path.Options{
+		Client: m.Flags&pathClient != 0, Plaintext: m.Flags&pathPlaintext != 0,
+		Binding: m.Binding, Key: key, Peer: m.Peer, Changed: func() {},
+	})
+	if err == nil {
+		err = beginFar(ctx, conn)
+	}
+	if err != nil {
+		e.noRMAPath(ctx, false, err)
+		return
+	}
+	p := &farPath{e: e, conn: conn}
+	p.turn.L = &p.mu
+	if !e.installFar(p) {
+		conn.Close()
+	}
+}
+
+// beginFar begins conn, and waits until the node at the other end has. It takes conn if
+// it fails.
+func beginFar(ctx context.Context, conn *path.Conn) error {
+	conn.Begin(0)
+	select {
+	case <-conn.Started():
+	case <-ctx.Done():
+		conn.Close()
+		return ctx.Err()
+	}
+	if start, ok := conn.Start(); !ok || start != 0 {
+		conn.Close()
+		return path.ErrRMA
+	}
+	return nil
+}
+
+// noRMAPath tells the node that there is no path here; used, that operations may be lost.
+func (e *clientEndpoint) noRMAPath(ctx context.Context, used bool, why error) {
+	in := &joinedBody{Why: why.Error()}
+	if used {
+		in.OK = 1
+	}
+	e.ask(ctx, opNoRMAPath, in, nil)
+}
+
+// installFar makes p the endpoint's; false if the endpoint is closed.
+func (e *clientEndpoint) installFar(p *farPath) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return false
+	}
+	e.rma.Store(p)
+	return true
+}
+
+// finishFar gives the path back. The endpoint is closed, and no call is at it.
+func (e *clientEndpoint) finishFar() {
+	if p := e.rma.Load(); p != nil {
+		_ = p.conn.Close()
+	}
+}
+
+// A farCount counts an endpoint's operations until its path is asked for.
+type farCount struct {
+	n    atomic.Int32
+	once sync.Once
+}
+
+// wantFar counts an operation that goes through the node.
+func (e *clientEndpoint) wantFar() {
+	if !e.far.Load() || e.wants.n.Add(1) < rmaPathAfter {
+		return
+	}
+	e.wants.once.Do(func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if !e.closed {
+			e.wg.Go(e.joinRMAPath)
+		}
+	})
+}
+
+// A farAnswer is what has become of a request.
+type farAnswer struct {
+	code  status.Code
+	value uint64 // an atomic's old word
+}
+
+// A farRequest is what one call writes: a request, what follows it, and perhaps another
+// request behind.
+type farRequest struct {
+	path.RMARequest
+	payload [][]byte
+	length  int // of payload, in bytes
+	behind  path.RMARequest
+	into    [][]byte // of a read
+
+	parts   [4][]byte
+	regions []*shm.Region
+}
+
+// write writes q, and returns the number of its last request, and which answer is its
+// own, if it has one.
+func (p *farPath) write(q *farRequest) (number, ticket uint64, err error) {
+	p.send.Lock()
+	defer p.send.Unlock()
+	if err := p.broken(); err != nil {
+		return 0, 0, err
+	}
+	p.issued++
+	q.Number = p.issued
+	b := q.AppendTo(p.buf[:0])
+	rest := q.payload
+	if q.length <= smallPayload {
+		for _, part := range rest {
+			b = append(b, part...)
+		}
+		rest = nil
+	} else { // a full record, and the rest from where it is
+		n := min(len(rest[0]), smallPayload)
+		b = append(b, rest[0][:n]...)
+		rest[0] = rest[0][n:]
+	}
+	if rest != nil {
+		err = p.push(b)
+		for _, part := range rest {
+			if err == nil && len(part) > 0 {
+				err = p.push(part)
+			}
+		}
+		b = b[:0]
+	}
+	if q.behind.Kind != 0 {
+		p.issued++
+		q.behind.Number = p.issued
+		b = q.behind.AppendTo(b)
+	}
+	if err == nil && len(b) > 0 {
+		err = p.push(b)
+	}
+	p.buf = b[:0]
+	if err != nil {
+		return 0, 0, p.breaks(err)
+	}
+	if q.Tells() || q.behind.Tells() {
+		ticket = p.tickets
+		p.tickets++
+	}
+	return p.issued, ticket, nil
+}
+
+func (p *farPath) push(b []byte) error {
+	_, err := p.conn.Write(context.Background(), b)
+	return err
+}
+
+// breaks notes that the path is broken, and returns why.
+func (p *farPath) breaks(err error) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.err == nil {
+		p.err = err
+	}
+	p.turn.Broadcast()
+	return p.err
+}
+
+func (p *farPath) broken() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.err
+}
+
+// await waits for the answer with that ticket, which is the one to request number, and
+// for its data, if into is not nil.
+func (p *farPath) await(number, ticket uint64, into [][]byte) (farAnswer, error) {
+	p.mu.Lock()
+	for p.reading != ticket && p.err == nil {
+		p.turn.Wait()
+	}
+	err := p.err
+	p.mu.Unlock()
+	if err != nil {
+		return farAnswer{}, err
+	}
+	a, err := p.read(number, into)
+	if err != nil {
+		return farAnswer{}, p.breaks(err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.reading++
+	p.done = max(p.done, number)
+	if a.Bad != 0 && p.bad == 0 {
+		p.bad, p.badCode = a.Bad, status.Code(a.BadCode)
+	}
+	p.turn.Broadcast()
+	return farAnswer{status.Code(a.Code), a.Value}, nil
+}
+
+// read reads the answer to request number. Its caller has the turn.
+func (p *farPath) read(number uint64, into [][]byte) (a path.RMAAnswer, err error) {
+	for {
+		if err := p.fill(p.head[:]); err != nil {
+			return a, err
+		}
+		if a, err = path.ParseRMAAnswer(&p.head); err != nil {
+			return a, err
+		}
+		if a.Number != number || a.Kind == path.RMAData && into == nil {
+			return a, path.ErrRMA
+		}
+		if a.Kind == path.RMADone {
+			if a.Code == 0 && into != nil { // a read that is not answered with data
+				return a, path.ErrRMA
+			}
+			return a, nil
+		}
+		if into, err = p.fillParts(into, a.Value); err != nil {
+			return a, err
+		}
+		if last := a.Flags&path.RMALast != 0; last != (len(into) == 0) {
+			return a, path.ErrRMA
+		} else if last {
+			a.Value = 0
+			return a, nil
+		}
+	}
+}
+
+// fillParts reads n bytes into parts, of which it returns what is left.
+func (p *farPath) fillParts(parts [][]byte, n uint64) ([][]byte, error) {
+	for n > 0 {
+		if len(parts) == 0 {
+			return nil, path.ErrRMA
+		}
+		k := min(n, uint64(len(parts[0])))
+		if err := p.fill(parts[0][:k]); err != nil {
+			return nil, err
+		}
+		if parts[0] = parts[0][k:]; len(parts[0]) == 0 {
+			parts = parts[1:]
+		}
+		n -= k
+	}
+	return parts, nil
+}
+
+func (p *farPath) fill(b []byte) error {
+	for len(b) > 0 {
+		n, err := p.conn.Read(context.Background(), b)
+		if err != nil {
+			return err
+		}
+		b = b[n:]
+	}
+	return nil
+}
+
+// flushed waits until every request up to number has ended.
+func (p *farPath) flushed(number uint64) error {
+	p.mu.Lock()
+	done, err := p.done >= number, p.err
+	p.mu.Unlock()
+	if done || err != nil {
+		return err
+	}
+	q := newFar()
+	defer q.free()
+	q.RMARequest = path.RMARequest{Kind: path.RMANop, Flags: path.RMATell}
+	n, ticket, err := p.write(q)
+	if err == nil {
+		_, err = p.await(n, ticket, nil)
+	}
+	return err
+}
+
+// last is the number of the last request.
+func (p *farPath) last() uint64 {
+	p.send.Lock()
+	defer p.send.Unlock()
+	return p.issued
+}
+
+// verdict is what fences tell of the requests up to number.
+func (p *farPath) verdict(number uint64) status.Code {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.bad != 0 && p.bad <= number {
+		return p.badCode
+	}
+	return status.OK
+}
+
+// lost gives a failure of the path its meaning: the connection has ended, or ends with it.
+func (e *clientEndpoint) lost(err error) error {
+	late := time.NewTimer(sendGrace)
+	defer late.Stop()
+	select {
+	case <-e.ended:
+	case <-e.quit:
+	case <-late.C:
+		ctx, cancel := e.c.patient()
+		defer cancel()
+		e.noRMAPath(ctx, true, err)
+	}
+	return e.broken(err)
+}
+
+var fars = sync.Pool{New: func() any { return new(farRequest) }}
+
+func newFar() *farRequest { return fars.Get().(*farRequest) }
+
+// free gives q and what it holds back.
+func (q *farRequest) free() {
+	for _, r := range q.regions {
+		r.Release()
+	}
+	clear(q.regions)
+	clear(q.parts[:])
+	*q = farRequest{regions: q.regions[:0]}
+	fars.Put(q)
+}

@@ -1,0 +1,122 @@
+package ipc
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+// The RMA operations of an attached application on the windows of a peer on another node
+// can go from its process straight to that node. Here the application asks for its end
+// of that path, and for what it has to know of the windows.
+
+// RMA paths.
+const (
+	opRMAPath   op = 70 // asks for the path
+	opNoRMAPath op = 71 // the application cannot use it, or not any more
+	opFarWindow op = 72 // tells of a window of a peer on another node
+)
+
+// A heldPath keeps the charge of the node's duplicate of a path's socket.
+type heldPath struct {
+	mu           sync.Mutex // guards the fields below
+	asked        bool
+	held, closed bool
+}
+
+// ask notes that the application has asked for its path; false if it had.
+func (h *heldPath) ask() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	first := !h.asked
+	h.asked = true
+	return first
+}
+
+// keep keeps the charge until end; false if that was.
+func (h *heldPath) keep() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.held = !h.closed
+	return h.held
+}
+
+// end gives the charge back.
+func (h *heldPath) end(s *serverSession) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.closed = true
+	if h.held {
+		h.held = false
+		s.account.refund(heldFiles, 1)
+	}
+}
+
+// doRMAPath waits until there is a path, and answers with the application's end of it.
+func doRMAPath(ctx context.Context, s *serverSession, r *request) (reply, error) {
+	ep, ok := r.ep.ep.(RMAPathEndpoint)
+	switch {
+	case !ok:
+		return reply{}, fmt.Errorf("this node's endpoints have no RMA paths: %w", status.NotSupp)
+	case s.srv.opt.NoPaths != "":
+		return reply{}, fmt.Errorf("%s: %w", s.srv.opt.NoPaths, status.NotSupp)
+	case s.srv.opt.NoDirect: // then the windows are not told
+		return reply{}, errNoDirect
+	case !r.ep.rma.ask():
+		return reply{}, fmt.Errorf("the connection has asked for its RMA path: %w", status.InUse)
+	}
+	const held = 2 // the node's duplicate, and the application's end until it is sent
+	if err := s.account.charge(heldFiles, held); err != nil {
+		return reply{}, err
+	}
+	m, err := ep.RMAPath(ctx, r.in.(*pathKeyBody).Key)
+	if err != nil {
+		s.account.refund(heldFiles, held)
+		return reply{}, err
+	}
+	if !r.ep.rma.keep() {
+		s.account.refund(heldFiles, 1)
+	}
+	body := &pathBody{Peer: m.Peer, Binding: m.Binding}
+	if m.Client {
+		body.Flags |= pathClient
+	}
+	if m.Plaintext {
+		body.Flags |= pathPlaintext
+	}
+	return s.account.answerTaken(body, m.File), nil
+}
+
+// doNoRMAPath lets the path go. One that was used may have lost operations: then the
+// connection ends.
+func doNoRMAPath(_ context.Context, _ *serverSession, r *request) (reply, error) {
+	m := r.in.(*joinedBody)
+	ep, ok := r.ep.ep.(RMAPathEndpoint)
+	if !ok || m.OK > 1 {
+		return reply{}, status.Invalid
+	}
+	ep.NoRMAPath(CleanCause(m.Why), m.OK == 1)
+	return reply{}, nil
+}
+
+// doFarWindow tells of the window at an offset. As in doWindow, the epoch is read before.
+func doFarWindow(_ context.Context, s *serverSession, r *request) (reply, error) {
+	ep, ok := r.ep.ep.(RMAPathEndpoint)
+	direct, also := r.ep.ep.(DirectEndpoint)
+	if !ok || !also || s.srv.opt.NoDirect {
+		return reply{}, errNoDirect
+	}
+	slot, err := r.ep.direct.take(r.ep, direct)
+	if err != nil {
+		return reply{}, err
+	}
+	out := &windowBody{Slot: slot, Epoch: s.epochs.epoch(slot)}
+	w, err := ep.FarWindow(r.in.(*offset).Off)
+	if err != nil {
+		return reply{}, err
+	}
+	out.Off, out.Len, out.Prot = w.Offset, w.Length, w.Prot
+	return reply{body: out}, nil
+}
