@@ -48,6 +48,10 @@ func misuser(args []string) error {
 			_, _ = rand.Read(p)
 			_, _ = syscall.Write(fd, p) // until it has ended
 		}
+	case "shut down writing":
+		err = syscall.Shutdown(fd, syscall.SHUT_WR)
+	case "shut down":
+		err = syscall.Shutdown(fd, syscall.SHUT_RDWR)
 	case "close below":
 		err = syscall.Close(fd)
 	case "steal": // what the library would read
@@ -131,8 +135,8 @@ func fairWords(p []byte) bool {
 	return strings.Trim(strings.ReplaceAll(string(p), "fair words ", ""), " ") == ""
 }
 
-// TestAPathThatIsMisused: an application writes garbage into its path, closes it below its
-// library or reads it past it. The other end receives what was said
+// TestAPathThatIsMisused: an application writes garbage into its path, shuts it down or closes
+// it below its library, or reads it past it. The other end receives what was said
 // in order and nothing else, and then ECONNRESET; its other connections, and the nodes, go
 // on.
 func TestAPathThatIsMisused(t *testing.T) {
@@ -141,21 +145,23 @@ func TestAPathThatIsMisused(t *testing.T) {
 	nodes := l.cluster(1, "--paths", "lazy")
 	fair := l.parley(nodes[1], nodes[0])
 	fair.until("path", "")
-	t.Run("garbage", func(t *testing.T) {
-		ep, app := l.misused(t, nodes[0], nodes[1], "garbage")
-		got, err := readAll(ep, 20*time.Second)
-		if !errors.Is(err, syscall.ECONNRESET) {
-			why, _ := l.fabricd("why", "--admin", nodes[0].adminSocket())
-			t.Errorf("the other end ends with %v, want ECONNRESET\n%s", err, why)
-		}
-		if len(got) == 0 || !fairWords(got) {
-			t.Errorf("the other end received %.80q", got)
-		}
-		if err := fair.trip("it goes on"); err != nil {
-			t.Error(err)
-		}
-		app.kill()
-	})
+	for _, how := range []string{"garbage", "shut down writing", "shut down"} {
+		t.Run(how, func(t *testing.T) {
+			ep, app := l.misused(t, nodes[0], nodes[1], how)
+			got, err := readAll(ep, 20*time.Second)
+			if !errors.Is(err, syscall.ECONNRESET) {
+				why, _ := l.fabricd("why", "--admin", nodes[0].adminSocket())
+				t.Errorf("the other end ends with %v, want ECONNRESET\n%s", err, why)
+			}
+			if len(got) == 0 || !fairWords(got) {
+				t.Errorf("the other end received %.80q", got)
+			}
+			if err := fair.trip("it goes on"); err != nil {
+				t.Error(err)
+			}
+			app.kill()
+		})
+	}
 	for _, how := range []string{"steal", "close below"} { // its own loss; then it is killed
 		t.Run(how, func(t *testing.T) {
 			ep, app := l.misused(t, nodes[0], nodes[1], how)

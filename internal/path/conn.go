@@ -159,10 +159,14 @@ func (c carrier) Read(p []byte) (int, error) {
 	n, err := c.sock.readSome(p, c.wait)
 	c.seen.feed(p[:n])
 	if err == io.EOF { // only the peer's close_notify is an end
-		err = io.ErrUnexpectedEOF
+		err = errTorn
 	}
 	return n, err
 }
+
+// errTorn is not io.ErrUnexpectedEOF, of which crypto/tls makes an end in order where it
+// comes between two records.
+var errTorn = errors.New("the path's socket has ended without the peer's end")
 
 // pendingMost bounds what waits to be sent, in bytes: a chunk in its records, and what
 // TLS answers by itself to a peer that does not read.
