@@ -160,10 +160,11 @@ bars: build ## the bars of reliability in full: a million changes, ten million m
 	bin/fabricd chaos page out/bars || rc=$$?
 	exit $$rc
 
-bench: ## what is deployed, beside bare programs, stunnel and UCX: a table, and out/bench/report.json (ARGS=--quick)
+bench: ## what is deployed, beside bare programs, stunnel and UCX: a table, out/bench/report.json and report.html (ARGS=--quick)
 	@mkdir -p bin out/bench
 	$(BUILD) -o bin/ ./cmd/...
 	bin/fabric-bench run --store out/bench/report.json $(ARGS)
+	bin/fabric-bench page out/bench/report.json --out out/bench/report.html
 
 bench-baselines: ## install what the benchmark compares with and runs: UCX, libfabric, stunnel, iperf3, PostgreSQL, Redis, nginx, wrk (Debian, root)
 	@apt-get update -qq

@@ -92,6 +92,6 @@ soon a fabric sees that a node is lost.`,
 	}
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
-	root.AddCommand(a.runCommand(), a.listCommand(), a.compareCommand(), a.endProcess(), a.relayProcess(), a.forwardProcess(), a.hogProcess())
+	root.AddCommand(a.runCommand(), a.listCommand(), a.compareCommand(), a.pageCommand(), a.endProcess(), a.relayProcess(), a.forwardProcess(), a.hogProcess())
 	return root
 }
