@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/fabricd/fabricd/internal/path"
@@ -18,13 +19,15 @@ type rmaServer struct {
 	c *conn
 	e *path.RMAServed
 
-	spans   []span      // of the piece being copied; reused
-	last    status.Code // of the request before
-	faulty  bool        // of this one: its windows allow it, but memory could not be used
-	bad     uint64      // number of the first operation whose memory could not be used
-	badCode status.Code // why
-	refused [64]refusal // the last ones, in a ring
-	next    int         // in refused
+	spans   []span                // of the piece being copied; reused
+	windows []*rma.Window[memory] // of the last write or read, when it came
+	off, n  int64                 // its range
+	last    status.Code           // of the request before
+	faulty  bool                  // of this one: its windows allow it, but memory could not be used
+	bad     uint64                // number of the first operation whose memory could not be used
+	badCode status.Code           // why
+	refused [64]refusal           // the last ones, in a ring
+	next    int                   // in refused
 }
 
 // A refusal is that of one request.
@@ -182,18 +185,36 @@ func (s *rmaServer) check(r *path.RMARequest, need rma.Prot) status.Code {
 	if r.Length > 1<<63-1 {
 		return status.Invalid
 	}
-	code := s.begin(int64(r.Offset), int64(r.Length), need)
-	if code == status.OK {
-		code = s.end(nil)
-	}
-	return code
-}
-
-// begin finds the windows of a range, and holds them until end.
-func (s *rmaServer) begin(off, n int64, need rma.Prot) (code status.Code) {
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()
+	var code status.Code
+	s.off, s.n, s.windows = int64(r.Offset), int64(r.Length), s.windows[:0]
+	if s.spans, code = s.c.core.PeerBegin(s.spans[:0], s.off, s.n, need); code != status.OK {
+		return code
+	}
+	for _, sp := range s.spans {
+		s.windows = append(s.windows, sp.Window)
+	}
+	return s.c.core.PeerEnd(s.spans, nil)
+}
+
+// begin finds the windows of a piece, and holds them until end.
+func (s *rmaServer) begin(off, n int64, need rma.Prot) status.Code {
+	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
+	return s.beginLocked(off, n, need)
+}
+
+// beginLocked is begin with conn.mu held. Windows that were registered where those of the
+// operation have gone are not its own.
+func (s *rmaServer) beginLocked(off, n int64, need rma.Prot) (code status.Code) {
 	s.spans, code = s.c.core.PeerBegin(s.spans[:0], off, n, need)
+	for _, sp := range s.spans {
+		if !slices.Contains(s.windows, sp.Window) {
+			s.c.core.PeerEnd(s.spans, nil)
+			return status.NoAddress
+		}
+	}
 	return code
 }
 
@@ -260,11 +281,17 @@ func (s *rmaServer) atomic(r *path.RMARequest) (uint64, status.Code) {
 }
 
 func (s *rmaServer) signal(r *path.RMARequest) status.Code {
-	if r.Flags&path.RMABehind != 0 && s.last != status.OK {
-		return s.last
-	}
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()
+	if r.Flags&path.RMABehind != 0 {
+		if s.last != status.OK {
+			return s.last
+		}
+		if code := s.beginLocked(s.off, s.n, rma.ProtWrite); code != status.OK {
+			return code
+		}
+		s.c.core.PeerEnd(s.spans, nil)
+	}
 	return s.c.core.PeerStore(int64(r.Offset), r.Length)
 }
 

@@ -1,0 +1,66 @@
+package driver_test
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/fabricd/fabricd/internal/path"
+	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/rma"
+)
+
+// TestAWriteEndsWithItsWindow: of a write that is half there when its window is withdrawn
+// nothing goes into the window that is registered at the same offset then, and its
+// initiator is told.
+func TestAWriteEndsWithItsWindow(t *testing.T) {
+	const size = 256 << 10
+	f := newFarMemory(t, 0, size)
+	f.last++
+	head := path.RMARequest{Kind: path.RMAWrite, Number: f.last, Offset: uint64(f.off), Length: size}
+	half := bytes.Repeat([]byte{1}, size/2)
+	if _, err := f.Write(t.Context(), append(head.AppendTo(nil), half...)); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.b.Unregister(f.off, size); err != nil {
+		t.Fatal(err)
+	}
+	fresh := alloc(t, f.fabric, size)
+	if _, err := f.b.Register(fresh, f.off, rma.ProtRead|rma.ProtWrite, rma.MapFixed); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Write(t.Context(), half); err != nil {
+		t.Fatal(err)
+	}
+	if code := f.refusal(1, 1); code != status.NoAddress {
+		t.Errorf("the write: %v", code)
+	}
+	if !bytes.Equal(fresh, make([]byte, size)) {
+		t.Error("half of it is in the window that came later")
+	}
+}
+
+// TestASignalGoesWhereItsWriteWent: a put whose windows are withdrawn between its two parts
+// stores no word into one that is registered there then.
+func TestASignalGoesWhereItsWriteWent(t *testing.T) {
+	f := newFarMemory(t, 0, rma.PageSize)
+	if err := f.send(path.RMARequest{Kind: path.RMAWrite, Offset: uint64(f.off), Length: 8}, make([]byte, 8)); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.b.Unregister(f.off, rma.PageSize); err != nil {
+		t.Fatal(err)
+	}
+	fresh := alloc(t, f.fabric, rma.PageSize)
+	if _, err := f.b.Register(fresh, f.off, rma.ProtRead|rma.ProtWrite, rma.MapFixed); err != nil {
+		t.Fatal(err)
+	}
+	r := path.RMARequest{Kind: path.RMASignal, Flags: path.RMABehind, Offset: uint64(f.off) + 64, Length: 7}
+	if err := f.send(r, nil); err != nil {
+		t.Fatal(err)
+	}
+	if code := f.refusal(1, 2); code != status.NoAddress {
+		t.Errorf("the signal: %v", code)
+	}
+	if !bytes.Equal(fresh, make([]byte, rma.PageSize)) {
+		t.Error("the word is in the window that came later")
+	}
+}
