@@ -257,6 +257,9 @@ func (c *conn) apply(r *wire.Reader, h wire.Header, body []byte) error {
 		return err
 	}
 	if h.Type == wire.TypeUnregister {
+		c.mu.Lock()
+		c.rma.withdrawing = true
+		c.mu.Unlock()
 		c.withdrawals.happened() // before the peer can have the answer
 	}
 	p, err := c.handle(h, body)
@@ -280,6 +283,7 @@ func (c *conn) handle(h wire.Header, body []byte) (*core.Payload[memory], error)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p, err := c.core.Handle(h, body)
+	c.rma.withdrawing = false
 	c.filling = err == nil && p != nil && p.Kept()
 	return p, err
 }

@@ -25,6 +25,9 @@ type connRMA struct {
 	// applying is held while memory of a window is used for an operation that came
 	// through in; taken before conn.mu.
 	applying sync.Mutex
+	// withdrawing: the withdrawal of a window of the peer is told, but not done. Guarded
+	// by conn.mu.
+	withdrawing bool
 }
 
 // A rmaPath is one RMA path at one of its ends. At out the socket is the node's
@@ -91,6 +94,9 @@ func (e *endpoint) FarWindow(roff int64) (ipc.PeerWindow, error) {
 	defer c.mu.Unlock()
 	if c.withdrawals.ended() { // as in peerWindow
 		return ipc.PeerWindow{}, status.Reset
+	}
+	if c.rma.withdrawing { // nobody would hear again that it goes
+		return ipc.PeerWindow{}, status.Again
 	}
 	w, err := c.core.AnnouncedAt(roff)
 	return ipc.PeerWindow{Offset: w.Offset, Length: w.Length, Prot: w.Prot}, err

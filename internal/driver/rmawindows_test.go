@@ -2,8 +2,10 @@ package driver_test
 
 import (
 	"bytes"
+	"errors"
 	"testing"
 
+	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/path"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/rma"
@@ -62,5 +64,28 @@ func TestASignalGoesWhereItsWriteWent(t *testing.T) {
 	}
 	if !bytes.Equal(fresh, make([]byte, rma.PageSize)) {
 		t.Error("the word is in the window that came later")
+	}
+}
+
+// TestAWindowThatIsBeingWithdrawnIsNotTold: once the epoch has changed for a withdrawal
+// the window is not found any more, or the application would think that it holds.
+func TestAWindowThatIsBeingWithdrawnIsNotTold(t *testing.T) {
+	f := newFarMemory(t, 0, rma.PageSize)
+	found := make(chan error, 1)
+	_, err := f.a.(ipc.DirectEndpoint).OnWithdrawal(func() {
+		_, err := f.a.(ipc.RMAPathEndpoint).FarWindow(f.off)
+		found <- err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.b.Unregister(f.off, rma.PageSize); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-found; err == nil {
+		t.Error("it is told")
+	}
+	if _, err := f.a.(ipc.RMAPathEndpoint).FarWindow(f.off); !errors.Is(err, status.NoAddress) {
+		t.Errorf("behind the withdrawal: %v", err)
 	}
 }
