@@ -28,6 +28,7 @@ type rmaServer struct {
 	badCode status.Code           // why
 	refused [64]refusal           // the last ones, in a ring
 	next    int                   // in refused
+	dropped refusal               // the last one that has left the ring
 }
 
 // A refusal is that of one request.
@@ -124,7 +125,7 @@ func (s *rmaServer) note(number uint64, code status.Code) {
 	if code == status.OK {
 		return
 	}
-	s.refused[s.next] = refusal{number, code}
+	s.dropped, s.refused[s.next] = s.refused[s.next], refusal{number, code}
 	s.next = (s.next + 1) % len(s.refused)
 	if !s.faulty || s.bad != 0 {
 		return
@@ -136,8 +137,12 @@ func (s *rmaServer) note(number uint64, code status.Code) {
 }
 
 // asked returns the code of the first of the requests that a nop asks about that was
-// refused.
+// refused. Of those before the last one that has been dropped it is not known any more which
+// were: to fail one that was applied, while its window went, is the lesser evil.
 func (s *rmaServer) asked(r *path.RMARequest) status.Code {
+	if r.Length > 0 && s.dropped.number >= r.Offset {
+		return s.dropped.code
+	}
 	var first refusal
 	for _, f := range s.refused {
 		if f.number >= r.Offset && f.number-r.Offset < r.Length && (first.number == 0 || f.number < first.number) {

@@ -89,3 +89,21 @@ func TestAWindowThatIsBeingWithdrawnIsNotTold(t *testing.T) {
 		t.Errorf("behind the withdrawal: %v", err)
 	}
 }
+
+// TestEachRefusalIsTold, also of one that many others have followed.
+func TestEachRefusalIsTold(t *testing.T) {
+	f := newFarMemory(t, 0, rma.PageSize)
+	for range 100 {
+		if err := f.send(path.RMARequest{Kind: path.RMAWrite, Offset: uint64(f.off) + 8*rma.PageSize, Length: 8}, make([]byte, 8)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range uint64(100) {
+		if code := f.refusal(i+1, 1); code != status.NoAddress {
+			t.Fatalf("of request %d: %v", i+1, code)
+		}
+	}
+	if code := f.refusal(101, 100); code != status.OK {
+		t.Errorf("of what was not refused: %v", code)
+	}
+}
