@@ -1,6 +1,10 @@
 package driver
 
-import "time"
+import (
+	"time"
+
+	"github.com/fabricd/fabricd/internal/ipc"
+)
 
 // What tests of package driver_test look at.
 var (
@@ -23,3 +27,6 @@ func SetPassTime(d time.Duration) (undo func()) {
 	passTime = d
 	return func() { passTime = old }
 }
+
+// CloseWindows is endpoint.closeWindows.
+func CloseWindows(ep ipc.Endpoint) { ep.(*endpoint).closeWindows() }

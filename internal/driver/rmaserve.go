@@ -119,7 +119,8 @@ func (s *rmaServer) do(r *path.RMARequest) (err error) {
 
 // note keeps what has become of a request. An honest initiator's is refused only where
 // the peer has withdrawn the window meanwhile, and then its call asks; but memory that
-// cannot be used is no fault of that call, and fences and signals tell of it.
+// cannot be used, and windows that are closed, are no fault of that call, and fences and
+// signals tell of it.
 func (s *rmaServer) note(number uint64, code status.Code) {
 	s.last = code
 	if code == status.OK {
@@ -127,7 +128,7 @@ func (s *rmaServer) note(number uint64, code status.Code) {
 	}
 	s.dropped, s.refused[s.next] = s.refused[s.next], refusal{number, code}
 	s.next = (s.next + 1) % len(s.refused)
-	if !s.faulty || s.bad != 0 {
+	if !s.faulty && code != status.Reset || s.bad != 0 {
 		return
 	}
 	s.bad, s.badCode = number, code

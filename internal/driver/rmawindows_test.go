@@ -5,6 +5,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/fabricd/fabricd/internal/driver"
 	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/path"
 	"github.com/fabricd/fabricd/internal/status"
@@ -105,5 +106,22 @@ func TestEachRefusalIsTold(t *testing.T) {
 	}
 	if code := f.refusal(101, 100); code != status.OK {
 		t.Errorf("of what was not refused: %v", code)
+	}
+}
+
+// TestFencesTellOfClosedWindows: a write that comes too late for them was not wrong, so
+// that its call has returned.
+func TestFencesTellOfClosedWindows(t *testing.T) {
+	f := newFarMemory(t, 0, rma.PageSize)
+	driver.CloseWindows(f.b)
+	if err := f.send(path.RMARequest{Kind: path.RMAWrite, Offset: uint64(f.off), Length: 8}, make([]byte, 8)); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.send(path.RMARequest{Kind: path.RMANop, Flags: path.RMATell}, nil); err != nil {
+		t.Fatal(err)
+	}
+	a, _, err := f.answer()
+	if err != nil || a.Bad != 1 || status.Code(a.BadCode) != status.Reset {
+		t.Errorf("the fence: %+v, %v", a, err)
 	}
 }
