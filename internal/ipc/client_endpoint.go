@@ -414,6 +414,9 @@ func (e *clientEndpoint) Atomic(ctx context.Context, a rma.Atomic) (uint64, erro
 		if old, done, err := p.atomic(ctx, a); done {
 			return old, err
 		}
+		if err := p.awaitThrough(ctx, p.last()); err != nil { // as through does, but for ctx
+			return 0, err
+		}
 	}
 	if old, done := e.direct.atomic(ctx, a); done {
 		return old, nil

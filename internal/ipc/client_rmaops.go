@@ -354,7 +354,11 @@ func (p *farPath) mark() (fence.Mark, error) {
 	if err := p.flushed(n); err != nil {
 		return fence.Mark{}, p.e.lost(err)
 	}
-	return d.nodeMark(context.Background(), fence.InitSelf)
+	m, err := d.nodeMark(context.Background(), fence.InitSelf)
+	if err == nil && m == nothingBegun && n > 0 { // there, but here it was
+		m.Seq = farMark | n
+	}
+	return m, err
 }
 
 // wait waits until the operations that m covers have ended.

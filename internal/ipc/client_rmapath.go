@@ -24,8 +24,9 @@ type farPath struct {
 	e    *clientEndpoint
 	conn *path.Conn
 
+	issued atomic.Uint64 // number of the last request; changed with send held
+
 	send    sync.Mutex // guards the fields below; held while requests are written
-	issued  uint64     // number of the last request
 	tickets uint64     // answers that are waited for, from the beginning
 	buf     []byte     // of requests and what is small behind them; reused
 
@@ -169,8 +170,7 @@ func (p *farPath) write(q *farRequest) (number, ticket uint64, err error) {
 	if err := p.broken(); err != nil {
 		return 0, 0, err
 	}
-	p.issued++
-	q.Number = p.issued
+	q.Number = p.issued.Add(1)
 	b := q.AppendTo(p.buf[:0])
 	rest := q.payload
 	if q.length <= smallPayload {
@@ -193,8 +193,7 @@ func (p *farPath) write(q *farRequest) (number, ticket uint64, err error) {
 		b = b[:0]
 	}
 	if q.behind.Kind != 0 {
-		p.issued++
-		q.behind.Number = p.issued
+		q.behind.Number = p.issued.Add(1)
 		b = q.behind.AppendTo(b)
 	}
 	if err == nil && len(b) > 0 {
@@ -208,7 +207,7 @@ func (p *farPath) write(q *farRequest) (number, ticket uint64, err error) {
 		ticket = p.tickets
 		p.tickets++
 	}
-	return p.issued, ticket, nil
+	return p.issued.Load(), ticket, nil
 }
 
 func (p *farPath) push(b []byte) error {
@@ -337,12 +336,9 @@ func (p *farPath) flushed(number uint64) error {
 	return err
 }
 
-// last is the number of the last request.
-func (p *farPath) last() uint64 {
-	p.send.Lock()
-	defer p.send.Unlock()
-	return p.issued
-}
+// last is the number of the last request, which may still be being written: who waits for
+// that does so elsewhere, where its ctx counts.
+func (p *farPath) last() uint64 { return p.issued.Load() }
 
 // verdict is what fences tell of the requests up to number.
 func (p *farPath) verdict(number uint64) status.Code {

@@ -6,7 +6,8 @@ import "github.com/fabricd/fabricd/internal/status"
 // wants it: then transfers of the other tests go through the node.
 type fakeDirect struct {
 	on         bool
-	calls      int // transfers, atomics and fences that reached the node
+	idle       bool // no operation has ever reached the node
+	calls      int  // transfers, atomics and fences that reached the node
 	withdrawal map[*fakeEndpoint]func()
 }
 

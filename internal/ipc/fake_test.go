@@ -708,14 +708,17 @@ func (m fakeMapping) Window() (r Region, off, n int64, prot rma.Prot) {
 func (e *fakeEndpoint) FenceMark(by fence.Side) (fence.Mark, error) {
 	e.n.mu.Lock()
 	defer e.n.mu.Unlock()
+	if e.n.direct.idle {
+		return fence.Mark{Side: by}, e.rma()
+	}
 	return fence.Mark{Side: by, Seq: 42}, e.rma()
 }
 
-// FenceWait of mark 42 is done; others wait until the connection ends.
+// FenceWait of mark 42, and of one behind nothing, is done; others wait until the connection ends.
 func (e *fakeEndpoint) FenceWait(ctx context.Context, m fence.Mark) error {
 	e.n.mu.Lock()
 	defer e.n.mu.Unlock()
-	if err := e.rma(); err != nil || m.Seq == 42 {
+	if err := e.rma(); err != nil || m.Seq == 42 || e.n.direct.idle && m.Seq == 0 {
 		return err
 	}
 	if err := e.wait(ctx, func() bool { return e.state != connectedState }); err != nil {
