@@ -42,7 +42,7 @@ type rmaPath struct {
 	written *path.Written
 	silence path.Silence
 	taken   uint64        // of in: bytes of the socket whose operations have been applied
-	moved   chan struct{} // closed when taken rises; nil while nobody waits
+	moved   chan struct{} // closed when taken rises or may soon; nil while nobody waits
 	gone    chan struct{} // of in: closed when it is over
 	why     error         // why there is no path
 	over    bool          // no path is made any more, and the one there was has ended
@@ -370,10 +370,7 @@ func (c *conn) endRMA(p *rmaPath, why error) bool {
 	if p.gone != nil {
 		close(p.gone)
 	}
-	if p.moved != nil {
-		close(p.moved)
-		p.moved = nil
-	}
+	p.movedLocked()
 	if p.socket != nil {
 		path.Shutdown(p.socket)
 		p.socket.Close()
@@ -445,6 +442,17 @@ func (p *rmaPath) took(bytes uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.taken = bytes
+	p.movedLocked()
+}
+
+// goesOn notes that an operation which is not applied yet makes progress.
+func (p *rmaPath) goesOn() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.movedLocked()
+}
+
+func (p *rmaPath) movedLocked() {
 	if p.moved != nil {
 		close(p.moved)
 		p.moved = nil

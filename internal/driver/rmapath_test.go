@@ -348,3 +348,34 @@ func TestAnInitiatorThatTakesNoAnswers(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestALongReadIsProgress: a peer's call waits behind a read that takes longer than no
+// progress may, as long as the initiator takes what comes.
+func TestALongReadIsProgress(t *testing.T) {
+	const pass = 500 * time.Millisecond
+	defer driver.SetPassTime(pass)()
+	f := newFarMemory(t, 0, 32<<20)
+	if err := f.send(path.RMARequest{Kind: path.RMARead, Offset: uint64(f.off), Length: 32 << 20}, nil); err != nil {
+		t.Fatal(err)
+	}
+	read := make(chan error, 1)
+	go func() {
+		begun := time.Now()
+		buf := make([]byte, 64<<10)
+		var err error
+		for range 32 << 20 / len(buf) {
+			if _, err = io.ReadFull(f, buf); err != nil {
+				break
+			}
+			time.Sleep(3 * pass / (32 << 20 / (64 << 10)))
+		}
+		t.Logf("read for %v", time.Since(begun))
+		read <- err
+	}()
+	if err := f.b.Unregister(f.off, 32<<20); err != nil {
+		t.Errorf("unregister: %v", err)
+	}
+	if err := <-read; err != nil {
+		t.Errorf("the read: %v", err)
+	}
+}

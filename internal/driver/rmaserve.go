@@ -276,6 +276,7 @@ func (s *rmaServer) read(r *path.RMARequest) (status.Code, error) {
 		if err := s.e.Answer(a, stage[:n]); err != nil {
 			return code, err
 		}
+		s.c.rma.in.goesOn()
 	}
 	return code, nil
 }
