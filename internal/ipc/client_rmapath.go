@@ -83,6 +83,10 @@ func (e *clientEndpoint) joinRMAPath() {
 // it fails.
 func beginFar(ctx context.Context, conn *path.Conn) error {
 	conn.Begin(0)
+	if _, err := conn.Write(ctx, nil); err != nil { // now: the node gives up who does not begin
+		conn.Close()
+		return err
+	}
 	select {
 	case <-conn.Started():
 	case <-ctx.Done():

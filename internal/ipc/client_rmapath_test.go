@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/fabricd/fabricd/fence"
+	"github.com/fabricd/fabricd/internal/path"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/rma"
 )
@@ -65,4 +68,54 @@ func TestAMarkOfTheNodeCoversThePath(t *testing.T) {
 	m, err := e.FenceMark(fence.InitSelf)
 	check(t, "FenceMark", err, status.OK)
 	check(t, "FenceWait", e.FenceWait(t.Context(), m), status.Fault)
+}
+
+// TestAFarPathBeginsAtOnce, not with its first operation: the node does not wait for that.
+func TestAFarPathBeginsAtOnce(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	ends := make(chan *path.Conn, 2)
+	open := func(s net.Conn, err error) {
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer s.Close()
+		f, err := s.(*net.TCPConn).File()
+		if err == nil {
+			var c *path.Conn
+			if c, err = path.New(t.Context(), f, path.Options{Plaintext: true, Changed: func() {}}); err == nil {
+				ends <- c
+			}
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	var opening sync.WaitGroup
+	opening.Go(func() { open(l.Accept()) })
+	open(net.Dial("tcp", l.Addr().String()))
+	opening.Wait()
+	if t.Failed() {
+		return
+	}
+	near, far := <-ends, <-ends
+	defer near.Close()
+	defer far.Close()
+	far.Begin(0)
+	if _, err := far.Write(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	<-near.Started() // the node has begun before
+	if err := beginFar(t.Context(), near); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-far.Started():
+	case <-time.After(2 * time.Second):
+		t.Error("the node hears nothing")
+	}
 }
