@@ -58,7 +58,9 @@ func TestADeadlineHoldsBehindAWrite(t *testing.T) {
 // because it is not sure that the connection lives, a mark covers those on the path.
 func TestAMarkOfTheNodeCoversThePath(t *testing.T) {
 	pair := newDirectPair(t, nil)
+	pair.s.node.mu.Lock()
 	pair.s.node.direct.idle = true
+	pair.s.node.mu.Unlock()
 	e := pair.a.(*clientEndpoint)
 	p := &farPath{e: e, done: 1, bad: 1, badCode: status.Fault} // of its one request
 	p.turn.L = &p.mu
