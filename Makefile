@@ -82,7 +82,7 @@ test: ## lint, the rules of the tree, and every test with the race detector
 	# What needs no race detector, or counts allocations, which it adds to, or moves
 	# more memory than it has time for, beside the rest.
 	{ $(PLAIN) go test -timeout 20m ./internal/sim || rc=$$?
-	  $(PLAIN) go test -run 'Alloc|LargeSizes' ./internal/driver ./internal/ipc || rc=$$?
+	  $(PLAIN) go test -run 'Alloc|LargeSizes' ./internal/driver ./internal/ipc ./internal/path || rc=$$?
 	  cd deploy/check; $(PLAIN) go test -count=1 ./... || rc=$$?; exit $$rc; } >out/plain.log 2>&1 &
 	plain=$$!
 	# What runs real processes against bounds of time goes last, so that neither the

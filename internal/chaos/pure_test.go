@@ -244,7 +244,7 @@ func TestWhatRunsAlone(t *testing.T) {
 			weighs = append(weighs, string(n.Scenario.Name))
 		}
 	}
-	if !slices.Equal(greedy, []string{"cpu-busy", "cpu-starved", "node-paused-busy"}) || !slices.Equal(weighs, []string{"loss-goodput", "mtu-black-hole"}) {
+	if !slices.Equal(greedy, []string{"cpu-busy", "cpu-starved", "node-paused-busy"}) || !slices.Equal(weighs, []string{"loss-goodput", "mtu-black-hole", "path-cut-one-way", "path-cut", "path-mtu-black-hole"}) {
 		t.Errorf("of %d, %v disturb others, %v are disturbed", len(all), greedy, weighs)
 	}
 }

@@ -159,7 +159,7 @@ func TestStreamWithoutWaiting(t *testing.T) {
 	if err := c.CloseWrite(); err != nil {
 		t.Fatal(err)
 	}
-	want(d, Readiness{In: true, Out: true, Hup: true})
+	want(d, Readiness{In: true, Out: true, RdHup: true})
 	got := 0
 	for {
 		n, err := TryRead(d, buf)
@@ -174,8 +174,9 @@ func TestStreamWithoutWaiting(t *testing.T) {
 	if got != sent {
 		t.Errorf("%d bytes arrived, want %d", got, sent)
 	}
-	want(d, Readiness{Out: true, Hup: true}) // no In at the end, as SCIF has it
+	want(d, Readiness{Out: true, RdHup: true}) // no In at the end, as SCIF has it
 	c.Close()
+	want(d, Readiness{Out: true, RdHup: true, Hup: true})
 	if _, err := TryWrite(d, buf); !errors.Is(err, syscall.EPIPE) {
 		t.Errorf("TryWrite to a closed peer = %v, want EPIPE", err)
 	}
