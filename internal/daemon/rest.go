@@ -16,12 +16,17 @@ const (
 	// restGrowth is how much more than after the last collection the process must
 	// have for another one, in bytes: a node that rests always collects no more.
 	restGrowth = 32 << 20
+	// restAgain is after how many looks at a process that rests what it has is collected
+	// again, although it has no more: what was in use may have been freed since. Go itself
+	// does so after two minutes, but keeps the pages.
+	restAgain = 6
 )
 
 // A rester decides when the memory of a process that rests is collected.
 type rester struct {
 	cycles uint64 // collections at the last look
 	kept   uint64 // bytes that Go had after the last collection that this asked for
+	looks  int    // at a process that rests, since then
 }
 
 // due reports whether to collect, in a process that has had cycles collections and for
@@ -30,7 +35,16 @@ type rester struct {
 func (r *rester) due(cycles, had uint64) bool {
 	rests := cycles == r.cycles
 	r.cycles = cycles
-	return rests && had > r.kept+r.kept/4+restGrowth
+	if !rests {
+		return false
+	}
+	r.looks++
+	again := r.looks >= restAgain && had > 2*restGrowth
+	if !again && had <= r.kept+r.kept/4+restGrowth {
+		return false
+	}
+	r.looks = 0
+	return true
 }
 
 // rest collects until ctx is done.

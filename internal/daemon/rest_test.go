@@ -33,6 +33,17 @@ func TestMemoryOfAProcessThatRestsGoesBack(t *testing.T) {
 	if !r.due(13, 300*mib) {
 		t.Error("what came later is not collected")
 	}
+	r.cycles, r.kept = 14, 300*mib // was in use, and is freed without a look
+	for look := 1; look <= restAgain; look++ {
+		if got, want := r.due(14, 300*mib), look == restAgain; got != want {
+			t.Errorf("look %d at what was freed: %v, want %v", look, got, want)
+		}
+	}
+	for range 2 * restAgain {
+		if r.due(14, 2*restGrowth) {
+			t.Error("a small process is collected again and again")
+		}
+	}
 }
 
 // TestMemoryIsWhatGoHas: the figures move with what the process does.
