@@ -111,14 +111,22 @@ func newSessionAccount(l Limits, user *account) *account {
 
 // charge takes n, at least 0, of r, or returns status.NoMemory and takes
 // nothing.
-func (a *account) charge(r resource, n int64) error {
+func (a *account) charge(r resource, n int64) error { return a.take(r, n, 1) }
+
+// chargeSpare is charge for what can be done without: it leaves the other half of each
+// limit to what cannot.
+func (a *account) chargeSpare(r resource, n int64) error { return a.take(r, n, 2) }
+
+// take is charge where 1/share of the limits is there to be taken.
+func (a *account) take(r resource, n, share int64) error {
 	if a.parent != nil {
-		if err := a.parent.charge(r, n); err != nil {
+		if err := a.parent.take(r, n, share); err != nil {
 			return err
 		}
 	}
 	a.mu.Lock()
-	fits := n <= a.limit[r]-a.used[r]
+	most := a.limit[r] / share
+	fits := n <= most-a.used[r]
 	if fits {
 		a.used[r] += n
 	}
@@ -128,6 +136,9 @@ func (a *account) charge(r resource, n int64) error {
 	}
 	if a.parent != nil {
 		a.parent.refund(r, n)
+	}
+	if share > 1 {
+		return fmt.Errorf("%s may have %d %s, half of which are for connections alone: %w", a.who, a.limit[r], resourceNames[r], status.NoMemory)
 	}
 	return fmt.Errorf("%s may have %d %s: %w", a.who, a.limit[r], resourceNames[r], status.NoMemory)
 }

@@ -84,7 +84,7 @@ func (s *serverSession) path(ctx context.Context, r *request) (PathSocket, error
 		return PathSocket{}, fmt.Errorf("the connection has asked for its path: %w", status.InUse)
 	}
 	const held = 2 // the node's duplicate, until it is closed, and the application's end until it is sent
-	err := s.account.charge(heldFiles, held)
+	err := s.account.chargeSpare(heldFiles, held)
 	var m PathSocket
 	if err == nil {
 		freed := func() { s.account.refund(heldFiles, 1) }

@@ -68,7 +68,7 @@ func doRMAPath(ctx context.Context, s *serverSession, r *request) (reply, error)
 		return reply{}, fmt.Errorf("the connection has asked for its RMA path: %w", status.InUse)
 	}
 	const held = 2 // the node's duplicate, and the application's end until it is sent
-	if err := s.account.charge(heldFiles, held); err != nil {
+	if err := s.account.chargeSpare(heldFiles, held); err != nil {
 		return reply{}, err
 	}
 	m, err := ep.RMAPath(ctx, r.in.(*pathKeyBody).Key)
