@@ -47,7 +47,7 @@ func TestDescriptorsForPathsRunOut(t *testing.T) {
 	l := newLab(t)
 	host := l.host()
 	poor := l.member(host, "poor")
-	poor.prefix = []string{"/bin/sh", "-c", `ulimit -n 96; exec "$@"`, "sh"}
+	poor.prefix = []string{"/bin/sh", "-c", `ulimit -n 192; exec "$@"`, "sh"}
 	poor.start()
 	l.agree(host, poor)
 	talk := l.talk(poor, slices.Repeat([]*node{host}, 14)...)
@@ -56,7 +56,7 @@ func TestDescriptorsForPathsRunOut(t *testing.T) {
 			return fmt.Errorf("%w: %w", errGiveUp, err)
 		}
 		said, err := l.fabricd("why", "--admin", poor.adminSocket())
-		paths, without := strings.Count(said, "messages  path"), strings.Count(said, "descriptors\n")
+		paths, without := strings.Count(said, "messages  path"), strings.Count(said, "for connections alone\n")
 		if err == nil && (paths == 0 || without == 0 || paths+without != len(talk.conns)) {
 			err = fmt.Errorf("%d have a path, %d a reason:\n%s", paths, without, said)
 		}
