@@ -16,12 +16,12 @@ import (
 func TestMemoryGoesBack(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
-	nodes := l.cluster(1)
+	nodes := l.cluster(1, "--user-descriptors", "10000") // the connections, and paths beside them
 	var before, open [2]int64
 	for i, n := range nodes {
 		before[i] = resident(t, n.pid())
 	}
-	l.openAndClose(nodes[0], nodes[1], scale(1600, 800, 1600), func() {
+	l.openAndClose(nodes[0], nodes[1], scale(2400, 800, 2400), func() {
 		for i, n := range nodes {
 			open[i] = resident(t, n.pid())
 		}

@@ -340,7 +340,7 @@ func (p *farPath) flushed(number uint64) error {
 	return err
 }
 
-// last is the number of the last request, which may still be being written: who waits for
+// last is the number of the last request, which may still be being written: a call that waits for
 // that does so elsewhere, where its ctx counts.
 func (p *farPath) last() uint64 { return p.issued.Load() }
 

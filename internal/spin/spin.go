@@ -14,8 +14,8 @@ import (
 // is more than the machine has does not count.
 func Processors() int { return min(runtime.GOMAXPROCS(0), runtime.NumCPU()) }
 
-// Turn is what Yield takes at least if somebody had a turn who looks too. Where nobody
-// wants one it takes less than half a microsecond.
+// Turn is the least that Yield takes if another busy-polling goroutine ran meanwhile. If
+// none did, it takes less than half a microsecond.
 const Turn = 1500 * time.Nanosecond
 
 // firstShare of the largest budget is what a Budget begins with, and begins again
