@@ -225,6 +225,15 @@ func (e *clientEndpoint) pathIn() (p *clientPath, limit uint64, err error) {
 	return p, 0, nil
 }
 
+// pathIsOn returns the path if what is received comes through it. The caller holds
+// receiving.
+func (e *clientEndpoint) pathIsOn() *clientPath {
+	if p := e.path.Load(); p != nil && p.reading.Load() && !p.over.Load() {
+		return p
+	}
+	return nil
+}
+
 // tryRecv returns what is there. Its end is not yet the end of the connection: the data
 // socket has that.
 func (p *clientPath) tryRecv(b []byte) (int, error) {

@@ -99,6 +99,11 @@ func (e *clientEndpoint) Recv(ctx context.Context, p []byte) (int, error) {
 		if e.shutting() {
 			return 0, status.Reset
 		}
+		if way := e.pathIsOn(); way != nil && ctx.Err() == nil { // the socket is asked once
+			if n, err := way.recv(ctx, p); n > 0 || err != nil {
+				return n, err
+			}
+		}
 		n, ch, err := e.receive(conn, p)
 		if errors.Is(err, io.EOF) {
 			more, perr := e.pathToCome(ctx)
@@ -116,7 +121,7 @@ func (e *clientEndpoint) Recv(ctx context.Context, p []byte) (int, error) {
 		switch {
 		case ch != nil:
 			err = ch.awaitData(ctx)
-		case way != nil && way.reading.Load() && !way.over.Load():
+		case e.pathIsOn() != nil:
 			if n, err = way.recv(ctx, p); n > 0 {
 				return n, nil
 			}

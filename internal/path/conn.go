@@ -40,6 +40,7 @@ type Conn struct {
 	mute     bool        // they find nothing: what TLS has buffered is looked for
 	ahead    [1]byte     // the first byte of what TLS has buffered, if hasAhead
 	hasAhead atomic.Bool // written by the reader
+	reads    watch       // of the ctx of a Read
 	start    atomic.Int64
 	awaiting chan struct{} // closed when start is known, or does not come
 
@@ -54,7 +55,7 @@ type Conn struct {
 	interrupted atomic.Bool
 	mu          sync.Mutex
 	pending     []byte // sealed bytes that are to be sent; guarded by mu
-	sending     []byte // of the token's holder: those that are being sent
+	sending     []byte // of the token's holder: those that are being sent; without TLS also a caller's
 	spare       []byte // of the token's holder: the buffer that they are in, pending's next one
 
 	work sync.WaitGroup // goroutines of this end
@@ -78,6 +79,7 @@ func New(ctx context.Context, f *os.File, o Options) (_ *Conn, err error) {
 	}
 	c := &Conn{sock: s, changed: o.Changed, flushing: make(chan struct{}, 1), awaiting: make(chan struct{})}
 	c.start.Store(unknown)
+	c.reads.set = c.setReadDeadline
 	c.flushing <- struct{}{}
 	if err := c.handshake(ctx, o); err != nil {
 		s.tcp.Close()
@@ -252,14 +254,8 @@ func (c *Conn) drain(wait bool) (done bool, err error) {
 
 // flush waits until the socket has taken everything that was written before.
 func (c *Conn) flush(ctx context.Context) error {
-	select {
-	case <-c.flushing:
-	default:
-		select {
-		case <-c.flushing:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+	if err := c.takeToken(ctx); err != nil {
+		return err
 	}
 	done, err := c.drain(false)
 	if err == nil && !done {
@@ -271,6 +267,21 @@ func (c *Conn) flush(ctx context.Context) error {
 	}
 	c.flushing <- struct{}{}
 	return err
+}
+
+// takeToken waits for the token until ctx is done.
+func (c *Conn) takeToken(ctx context.Context) error {
+	select {
+	case <-c.flushing:
+		return nil
+	default:
+	}
+	select {
+	case <-c.flushing:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // drainUntil is drain with wait until ctx is done. The caller holds the token.
@@ -322,6 +333,9 @@ func (c *Conn) fails(err error) { c.broken.CompareAndSwap(nil, &err) }
 // Write writes all of p. When ctx ends it, the n bytes that it returns are on their
 // way all the same.
 func (c *Conn) Write(ctx context.Context, p []byte) (n int, err error) {
+	if c.tls == nil {
+		return c.writePlain(ctx, p)
+	}
 	for n < len(p) {
 		// What is left of earlier calls goes first, so that pending stays small.
 		if err := c.flush(ctx); err != nil {
@@ -332,6 +346,28 @@ func (c *Conn) Write(ctx context.Context, p []byte) (n int, err error) {
 		n += k
 	}
 	return n, c.flush(ctx)
+}
+
+// writePlain is Write without TLS: p goes to the socket as it is.
+func (c *Conn) writePlain(ctx context.Context, p []byte) (n int, err error) {
+	if err := c.flush(ctx); err != nil {
+		return 0, err
+	}
+	if err := c.takeToken(ctx); err != nil {
+		return 0, err
+	}
+	c.sending = p
+	done, err := c.drain(false)
+	if err == nil && !done {
+		err = c.drainUntil(ctx)
+	}
+	n = len(p) - len(c.sending)
+	c.sending = nil
+	if err != nil && ctx.Err() != nil && c.broken.Load() == nil {
+		err = ctx.Err()
+	}
+	c.flushing <- struct{}{}
+	return n, err
 }
 
 // TryWrite writes what there is room for, at most chunk bytes.
@@ -423,27 +459,26 @@ func (c *Conn) look() {
 // Read waits for at least one byte. It returns io.EOF when the peer's direction has
 // ended in order. Start must be known.
 func (c *Conn) Read(ctx context.Context, p []byte) (int, error) {
-	if ctx.Done() == nil {
-		return c.readSome(p, true)
-	}
-	fired := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() { c.sock.tcp.SetReadDeadline(past); close(fired) })
+	c.reads.begin(ctx)
 	n, err := c.readSome(p, true)
-	if !stop() {
-		<-fired
-		c.sock.tcp.SetReadDeadline(time.Time{})
-		if c.interrupted.Load() {
-			c.sock.tcp.SetReadDeadline(past)
-		}
-	}
 	if n == 0 && ctx.Err() != nil && errors.Is(err, os.ErrDeadlineExceeded) {
 		err = ctx.Err()
 	}
+	c.reads.finish(ctx)
 	return n, err
+}
+
+// setReadDeadline sets the deadline of reads, which has passed for good after Interrupt.
+func (c *Conn) setReadDeadline(t time.Time) {
+	c.sock.tcp.SetReadDeadline(t)
+	if c.interrupted.Load() {
+		c.sock.tcp.SetReadDeadline(past)
+	}
 }
 
 // TryRead reads what is there, which may be nothing.
 func (c *Conn) TryRead(p []byte) (int, error) {
+	c.reads.end()
 	n, err := c.readSome(p, false)
 	if err == errWait {
 		err = nil
@@ -457,6 +492,7 @@ func (c *Conn) Peek() (bool, error) {
 	if c.hasAhead.Load() {
 		return true, nil
 	}
+	c.reads.end()
 	c.wait = false
 	n, err := c.readSealed(c.ahead[:])
 	c.hasAhead.Store(n > 0)
@@ -547,6 +583,7 @@ func (c *Conn) Close() error {
 	c.Stop()
 	c.sock.tcp.SetDeadline(past)
 	c.work.Wait()
+	c.reads.end()
 	return c.sock.tcp.Close()
 }
 

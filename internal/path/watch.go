@@ -1,0 +1,58 @@
+package path
+
+import (
+	"context"
+	"time"
+)
+
+// A watch ends what waits at a socket in one direction when the ctx of a call is done. The
+// calls' own goroutine has it.
+//
+// A ctx that calls functions by itself, as the deadline of a fabric.Conn does, is the same
+// from call to call: it stays watched after a call, so that a call costs no memory. The
+// deadline that it may set in between is that of the next call with it; every other call
+// undoes it first.
+type watch struct {
+	set   func(time.Time) // the deadline of the direction
+	done  <-chan struct{} // of the ctx that is watched; nil: none
+	fired chan struct{}   // closed when its end has set the deadline
+	stop  func() bool
+}
+
+// begin watches ctx for a call.
+func (w *watch) begin(ctx context.Context) {
+	done := ctx.Done()
+	if w.done == done {
+		return
+	}
+	w.end()
+	if done == nil {
+		return
+	}
+	fired := make(chan struct{})
+	w.done, w.fired = done, fired
+	w.stop = context.AfterFunc(ctx, func() { w.set(past); close(fired) })
+}
+
+// finish ends the watch behind a call with ctx, unless the next call may have it, too.
+func (w *watch) finish(ctx context.Context) {
+	if w.done == nil {
+		return
+	}
+	if _, lasts := ctx.(interface{ AfterFunc(func()) func() bool }); lasts && ctx.Err() == nil {
+		return
+	}
+	w.end()
+}
+
+// end watches nothing any more, and undoes what the watch has done.
+func (w *watch) end() {
+	if w.done == nil {
+		return
+	}
+	if !w.stop() {
+		<-w.fired
+		w.set(time.Time{})
+	}
+	w.done, w.fired, w.stop = nil, nil, nil
+}
