@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
+	"os"
 	"time"
 
 	"github.com/fabricd/fabricd/internal/ipc"
@@ -73,7 +73,7 @@ func (c *conn) onNoPath(f wire.NoPath) {
 func (c *conn) endAttemptLocked(why error) {
 	p := &c.path
 	if s := c.leavePathLocked(why); s != nil { // with the lock: a call that finds it over finds it shut down
-		path.Shutdown(s)
+		s.Shutdown()
 		c.closePath(s, p.freed)
 	}
 	p.over, p.failed = errors.Is(why, status.NotSupp), time.Now()
@@ -106,7 +106,7 @@ func (c *conn) lastOfPath() {
 // leavePathLocked makes nothing be left of the attempt but why it ended, and returns the
 // node's duplicate, if there is one, which the caller ends and gives to closePath. The
 // caller holds path.mu.
-func (c *conn) leavePathLocked(why error) *net.TCPConn {
+func (c *conn) leavePathLocked(why error) *path.Held {
 	p, n := &c.path, c.link.n
 	s, freed := p.socket, p.freed
 	if p.ours != nil {
@@ -124,7 +124,7 @@ func (c *conn) leavePathLocked(why error) *net.TCPConn {
 }
 
 // closePath closes a node's duplicate.
-func (c *conn) closePath(s *net.TCPConn, freed func()) {
+func (c *conn) closePath(s *path.Held, freed func()) {
 	n := c.link.n
 	s.Close()
 	n.leftPath()
@@ -138,7 +138,7 @@ func (c *conn) mutePath() {
 	p.mu.Lock()
 	made := p.socket != nil && p.peer != nil
 	if made {
-		_ = p.socket.CloseWrite() // it fails only where the socket has ended
+		p.socket.CloseWrite()
 	}
 	p.mu.Unlock()
 	if !made {
@@ -172,15 +172,18 @@ func (c *conn) finishPath() {
 		defer c.closePath(s, freed)
 		ctx, cancel := contextUntil(n.done)
 		defer cancel()
-		stop := context.AfterFunc(ctx, func() { s.SetDeadline(time.Unix(1, 0)) })
-		defer stop()
-		_ = s.CloseWrite() // it fails only where the socket has ended
-		drainSocket(ctx, s)
+		s.CloseWrite()
+		if f, err := s.Take(); err == nil { // else it is closed
+			defer f.Close()
+			stop := context.AfterFunc(ctx, func() { f.SetDeadline(time.Unix(1, 0)) })
+			defer stop()
+			drainSocket(ctx, f)
+		}
 	})
 }
 
 // drainSocket reads until the peer's end, or until nothing has come for pathDrain.
-func drainSocket(ctx context.Context, s *net.TCPConn) {
+func drainSocket(ctx context.Context, s *os.File) {
 	var buf [4 << 10]byte
 	end := time.Now().Add(pathDrainAll)
 	for ctx.Err() == nil {

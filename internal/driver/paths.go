@@ -57,7 +57,7 @@ type connPath struct {
 	freed  func()        // of ours: called when nothing of the path is held any more
 	joined bool          // both have asked
 	made   chan struct{} // closed when the path is made, or will not be; nil before ours
-	socket *net.TCPConn  // this node's duplicate
+	socket *path.Held    // this node's duplicate
 	since  time.Time     // it is there, by the wall clock
 	// silence is of socket, for watchPaths.
 	silence path.Silence
@@ -288,14 +288,19 @@ func (c *conn) dialSocket(token path.Token) (*net.TCPConn, error) {
 func (c *conn) settlePath(ours *wire.Path, s *net.TCPConn) bool {
 	s.SetDeadline(time.Time{})
 	path.Tune(s)
+	held, err := path.Hold(s)
+	if err != nil {
+		c.refusePath(ours, fmt.Errorf("%w: %w", status.NoMemory, err))
+		return false
+	}
 	p := &c.path
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.over || p.socket != nil || p.ours != ours {
-		s.Close()
+		held.Close()
 		return false
 	}
-	p.socket, p.since, p.silence = s, time.Now(), path.Silence{}
+	p.socket, p.since, p.silence = held, time.Now(), path.Silence{}
 	p.settleLocked()
 	return true
 }
@@ -318,7 +323,7 @@ func (p *connPath) info() *PathInfo {
 	return pathInfo(p.socket, p.since, !p.ours.Plaintext)
 }
 
-func pathInfo(s *net.TCPConn, since time.Time, tls bool) *PathInfo {
+func pathInfo(s *path.Held, since time.Time, tls bool) *PathInfo {
 	t := path.TrafficOf(s)
 	return &PathInfo{
 		Local: s.LocalAddr().String(), Remote: s.RemoteAddr().String(), TLS: tls, Since: since,
@@ -348,7 +353,7 @@ func (c *conn) awaitPath(ctx context.Context, ours *wire.Path) (ipc.PathSocket, 
 	if p.socket == nil || p.ours != ours {
 		return ipc.PathSocket{}, p.reason()
 	}
-	f, err := path.Duplicate(p.socket)
+	f, err := p.socket.Duplicate()
 	if err != nil {
 		err = fmt.Errorf("%w: %w", status.NoMemory, err)
 		c.refuseLocked(ours, err)

@@ -37,7 +37,7 @@ type rmaPath struct {
 	ours    *wire.RMAPath // what this end has said
 	peer    *wire.RMAPath // what the peer has said
 	made    chan struct{} // of out: closed when the path is made, or will not be; nil before ours
-	socket  *net.TCPConn
+	socket  *path.Held
 	since   time.Time // it is there, by the wall clock
 	written *path.Written
 	silence path.Silence
@@ -159,7 +159,7 @@ func (c *conn) awaitRMA(ctx context.Context) (ipc.PathSocket, error) {
 	if p.socket == nil || p.over {
 		return ipc.PathSocket{}, p.reason()
 	}
-	f, err := path.Duplicate(p.socket)
+	f, err := p.socket.Duplicate()
 	if err != nil {
 		return ipc.PathSocket{}, fmt.Errorf("%w: %w", status.NoMemory, err)
 	}
@@ -293,26 +293,32 @@ func (c *conn) dialRMA(p *rmaPath, token path.Token) {
 func (c *conn) settleRMA(p *rmaPath, s *net.TCPConn) bool {
 	s.SetDeadline(time.Time{})
 	path.Tune(s)
-	var written *path.Written
-	var err error
+	hold := path.Use
 	if p == &c.rma.out {
+		hold = path.Hold
+	}
+	held, err := hold(s)
+	var written *path.Written
+	if p == &c.rma.out && err == nil {
 		before := uint64(1) // the answer to the token
 		if c.link.dialed {
 			before = uint64(path.GreetingLen)
 		}
-		written, err = path.CountWritten(s, before)
+		written, err = path.CountWritten(held, before)
 	}
 	p.mu.Lock()
 	if err != nil || p.over || p.socket != nil || p.ours == nil {
 		p.mu.Unlock()
-		s.Close()
+		if s.Close(); held != nil {
+			held.Close()
+		}
 		if err != nil {
 			c.refuseRMA(p, fmt.Errorf("%w: %w", err, status.NotSupp))
 		}
 		return false
 	}
 	defer p.mu.Unlock()
-	p.socket, p.since, p.written = s, time.Now(), written
+	p.socket, p.since, p.written = held, time.Now(), written
 	if p == &c.rma.in {
 		o := path.RMAOptions{Client: c.link.dialed, Plaintext: p.ours.Plaintext,
 			Binding: p.binding(c.link.dialed), Peer: path.Hash(p.peer.Key), Taken: p.took}
@@ -372,7 +378,7 @@ func (c *conn) endRMA(p *rmaPath, why error) bool {
 	}
 	p.movedLocked()
 	if p.socket != nil {
-		path.Shutdown(p.socket)
+		p.socket.Shutdown()
 		p.socket.Close()
 		p.socket, p.written = nil, nil
 	}

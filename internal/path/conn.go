@@ -12,6 +12,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Options are how a path is used.
@@ -550,7 +552,7 @@ func (c *Conn) Interrupt() {
 // Shutdown ends the path for both ends at once.
 func (c *Conn) Shutdown() {
 	c.Stop()
-	Shutdown(c.sock.tcp)
+	shutdown(c.sock.raw.Control, unix.SHUT_RDWR)
 }
 
 // EndedWell reports whether the peer's direction has ended in order before it began: the
@@ -590,9 +592,9 @@ func (c *Conn) Close() error {
 // Watcher returns a connection of its own on the path's socket, to wait for its
 // readiness, which the caller closes.
 func (c *Conn) Watcher() (*net.TCPConn, error) {
-	f, err := Duplicate(c.sock.tcp)
+	fd, err := duplicate(c.sock.raw.Control)
 	if err != nil {
 		return nil, err
 	}
-	return tcpOf(f)
+	return tcpOf(os.NewFile(uintptr(fd), "path"))
 }

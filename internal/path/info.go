@@ -1,7 +1,6 @@
 package path
 
 import (
-	"net"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -14,7 +13,7 @@ type Traffic struct {
 }
 
 // TrafficOf returns the traffic of s, zeros if the kernel does not say.
-func TrafficOf(s *net.TCPConn) (t Traffic) {
+func TrafficOf(s *Held) (t Traffic) {
 	if info := infoOf(s); info != nil {
 		t = Traffic{info.Bytes_acked, info.Bytes_received, time.Duration(info.Rtt) * time.Microsecond}
 	}
@@ -22,13 +21,9 @@ func TrafficOf(s *net.TCPConn) (t Traffic) {
 }
 
 // infoOf returns what the kernel says of s; nil if it does not.
-func infoOf(s *net.TCPConn) (info *unix.TCPInfo) {
-	raw, err := s.SyscallConn()
-	if err != nil {
-		return nil
-	}
+func infoOf(s *Held) (info *unix.TCPInfo) {
 	// It fails only when the socket is closed: then there is nothing to say.
-	_ = raw.Control(func(fd uintptr) {
+	_ = s.control(func(fd uintptr) {
 		got, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
 		if err == nil {
 			info = got

@@ -98,11 +98,15 @@ func TestAnRMAPathIsServed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			fa, fb := sockets(t)
 			s, counted := connOf(t, fb), connOf(t, fa)
-			dup, err := Duplicate(counted)
+			held, err := Use(counted)
 			if err != nil {
 				t.Fatal(err)
 			}
-			w, err := CountWritten(counted, 0)
+			dup, err := held.Duplicate()
+			if err != nil {
+				t.Fatal(err)
+			}
+			w, err := CountWritten(held, 0)
 			if err != nil {
 				t.Fatal(err)
 			}

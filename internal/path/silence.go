@@ -1,7 +1,6 @@
 package path
 
 import (
-	"net"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -24,7 +23,7 @@ const pokeAfter = 1200 * time.Millisecond
 //
 // A sender whose peer has no room asks at ever longer intervals; if both ends are such
 // senders nothing comes, which says nothing.
-func (m *Silence) Look(s *net.TCPConn, now, every time.Duration) time.Duration {
+func (m *Silence) Look(s *Held, now, every time.Duration) time.Duration {
 	since := min(now-m.looked, 2*every)
 	m.looked = now
 	info := infoOf(s)
@@ -53,12 +52,8 @@ const (
 
 // poke makes the kernel ask for a sign of life now, unless it waits for an answer anyway: an
 // idle time that has passed is over when it is set.
-func poke(s *net.TCPConn) {
-	raw, err := s.SyscallConn()
-	if err != nil {
-		return
-	}
-	_ = raw.Control(func(fd uintptr) {
+func poke(s *Held) {
+	_ = s.control(func(fd uintptr) {
 		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, 1)
 	})
 }

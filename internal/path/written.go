@@ -2,7 +2,6 @@ package path
 
 import (
 	"errors"
-	"net"
 
 	"golang.org/x/sys/unix"
 )
@@ -11,7 +10,7 @@ import (
 // the node that has a duplicate of it: what the kernel says that the peer has
 // acknowledged, and what it has not.
 type Written struct {
-	s    *net.TCPConn
+	s    *Held
 	base uint64
 }
 
@@ -19,7 +18,7 @@ var errUncounted = errors.New("the kernel does not count what is written to a so
 
 // CountWritten begins to count what is written to s, to which before bytes were, by the
 // caller.
-func CountWritten(s *net.TCPConn, before uint64) (*Written, error) {
+func CountWritten(s *Held, before uint64) (*Written, error) {
 	w := &Written{s: s}
 	n, err := w.Bytes()
 	switch {
@@ -39,11 +38,7 @@ const countTries = 1000
 // Bytes returns how many bytes have been written since CountWritten. Those of a write
 // that has returned are counted.
 func (w *Written) Bytes() (n uint64, err error) {
-	raw, err := w.s.SyscallConn()
-	if err != nil {
-		return 0, err
-	}
-	cerr := raw.Control(func(fd uintptr) {
+	cerr := w.s.control(func(fd uintptr) {
 		for range countTries {
 			before, ierr := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
 			if ierr != nil {

@@ -22,10 +22,14 @@ func TestWhatIsWrittenIsCounted(t *testing.T) {
 			if _, err := a.Write(make([]byte, GreetingLen)); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := CountWritten(a, 5); err == nil {
+			held, err := Use(a)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := CountWritten(held, 5); err == nil {
 				t.Error("a kernel that does not count is believed")
 			}
-			w, err := CountWritten(a, uint64(GreetingLen))
+			w, err := CountWritten(held, uint64(GreetingLen))
 			if err != nil {
 				t.Fatal(err)
 			}
