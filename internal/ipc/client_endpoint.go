@@ -414,7 +414,7 @@ func (e *clientEndpoint) Atomic(ctx context.Context, a rma.Atomic) (uint64, erro
 		if old, done, err := p.atomic(ctx, a); done {
 			return old, err
 		}
-		if err := p.awaitThrough(ctx, p.last()); err != nil { // as through does, but for ctx
+		if err := p.flushed(ctx, p.last()); err != nil { // as through does, but for ctx
 			return 0, err
 		}
 	}

@@ -32,10 +32,7 @@ func (e *clientEndpoint) leaveFar() error {
 		e.wantFar()
 		return nil
 	}
-	if err := p.flushed(p.last()); err != nil {
-		return e.lost(err)
-	}
-	return nil
+	return p.flushed(context.Background(), p.last())
 }
 
 // askFar gets a window of a peer on another node.
@@ -210,8 +207,8 @@ func (p *farPath) get(q *farRequest, n, roff int64) error {
 	return p.result(a, err)
 }
 
-func (q *farRequest) atomic(a rma.Atomic) {
-	q.RMARequest = path.RMARequest{Kind: path.RMAAtomic, Op: uint8(a.Op), Width: a.Width,
+func atomicRequest(a rma.Atomic) path.RMARequest {
+	return path.RMARequest{Kind: path.RMAAtomic, Op: uint8(a.Op), Width: a.Width,
 		Offset: uint64(a.Offset), Length: a.Operand, Compare: a.Compare}
 }
 
@@ -224,30 +221,10 @@ func (p *farPath) atomic(ctx context.Context, a rma.Atomic) (old uint64, done bo
 		return 0, false, nil
 	}
 	v.direct.mu.Unlock()
-	if ctx.Done() == nil {
-		old, err = p.swap(a)
-		return old, true, err
-	}
-	var late uint64 // not old: a call that is given up goes on
-	err = p.e.until(ctx, func() (err error) { late, err = p.swap(a); return err })
-	if err == nil {
-		old = late
-	}
-	return old, true, err
-}
-
-// swap has a done, and waits for it.
-func (p *farPath) swap(a rma.Atomic) (old uint64, err error) {
-	q := newFar()
-	defer q.free()
-	q.atomic(a)
-	q.Flags = path.RMATell
-	number, ticket, err := p.write(q)
-	if err != nil {
-		return 0, p.e.lost(err)
-	}
-	got, err := p.await(number, ticket, nil)
-	return got.value, p.result(got, err)
+	r := atomicRequest(a)
+	r.Flags = path.RMATell
+	got, err := p.ask(ctx, r)
+	return got.value, true, err
 }
 
 func (p *farPath) postAtomic(a rma.Atomic) (done bool, err error) {
@@ -261,7 +238,7 @@ func (p *farPath) postAtomic(a rma.Atomic) (done bool, err error) {
 		return false, nil
 	}
 	v.direct.mu.Unlock()
-	q.atomic(a)
+	q.RMARequest = atomicRequest(a)
 	return true, p.do(q, v)
 }
 
@@ -351,8 +328,8 @@ func (p *farPath) mark() (fence.Mark, error) {
 	case here:
 		return fence.Mark{Side: fence.InitSelf, Seq: farMark | n}, nil
 	}
-	if err := p.flushed(n); err != nil {
-		return fence.Mark{}, p.e.lost(err)
+	if err := p.flushed(context.Background(), n); err != nil {
+		return fence.Mark{}, err
 	}
 	m, err := d.nodeMark(context.Background(), fence.InitSelf)
 	if err == nil && m == nothingBegun && n > 0 { // there, but here it was
@@ -378,7 +355,7 @@ func (p *farPath) wait(ctx context.Context, m fence.Mark) error {
 	if n > p.last() {
 		return status.Invalid
 	}
-	if err := p.awaitThrough(ctx, n); err != nil {
+	if err := p.flushed(ctx, n); err != nil {
 		return err
 	}
 	if code := p.verdict(n); code != status.OK {
@@ -391,22 +368,6 @@ func (p *farPath) wait(ctx context.Context, m fence.Mark) error {
 		return nil
 	}
 	return d.nodeWait(ctx, nothingBegun) // which knows whether the connection has ended
-}
-
-// awaitThrough waits until the requests up to number have ended, or ctx is done.
-func (p *farPath) awaitThrough(ctx context.Context, number uint64) error {
-	p.mu.Lock()
-	done := p.done >= number
-	p.mu.Unlock()
-	if done {
-		return nil
-	}
-	return p.e.until(ctx, func() error {
-		if err := p.flushed(number); err != nil {
-			return p.e.lost(err)
-		}
-		return nil
-	})
 }
 
 func codeOf(code status.Code) error {
@@ -431,8 +392,8 @@ func (p *farPath) signal(s fence.Signal) (done bool, err error) {
 		return true, code
 	}
 	if s.Where&fence.SignalLocal != 0 {
-		if err := p.flushed(p.last()); err != nil {
-			return true, p.e.lost(err)
+		if err := p.flushed(context.Background(), p.last()); err != nil {
+			return true, err
 		}
 		if code := p.verdict(math.MaxUint64); code != status.OK {
 			return true, code

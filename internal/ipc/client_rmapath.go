@@ -38,7 +38,9 @@ type farPath struct {
 	badCode status.Code
 	err     error // the path is broken
 
-	head [path.RMAAnswerLen]byte // of the reader whose turn it is
+	// Of the reader whose turn it is: an answer's head, and how much of it has come.
+	head [path.RMAAnswerLen]byte
+	got  int
 }
 
 // smallPayload, in bytes, goes into one write with its request, and in one record of TLS.
@@ -266,9 +268,10 @@ func (p *farPath) await(number, ticket uint64, into [][]byte) (farAnswer, error)
 // read reads the answer to request number. Its caller has the turn.
 func (p *farPath) read(number uint64, into [][]byte) (a path.RMAAnswer, err error) {
 	for {
-		if err := p.fill(p.head[:]); err != nil {
+		if err := p.fillHead(context.Background()); err != nil {
 			return a, err
 		}
+		p.got = 0
 		if a, err = path.ParseRMAAnswer(&p.head); err != nil {
 			return a, err
 		}
@@ -311,6 +314,17 @@ func (p *farPath) fillParts(parts [][]byte, n uint64) ([][]byte, error) {
 	return parts, nil
 }
 
+// fillHead reads the head of the next answer; what came before ctx was done is kept.
+func (p *farPath) fillHead(ctx context.Context) error {
+	for p.got < len(p.head) {
+		n, err := p.conn.Read(ctx, p.head[p.got:])
+		if p.got += n; err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (p *farPath) fill(b []byte) error {
 	for len(b) > 0 {
 		n, err := p.conn.Read(context.Background(), b)
@@ -322,21 +336,103 @@ func (p *farPath) fill(b []byte) error {
 	return nil
 }
 
-// flushed waits until every request up to number has ended.
-func (p *farPath) flushed(number uint64) error {
+// ask has a request without data done, and waits for its answer until ctx is done. Only a
+// call that would have to wait for anything but its answer needs a goroutine for that.
+func (p *farPath) ask(ctx context.Context, r path.RMARequest) (farAnswer, error) {
+	if ctx.Done() == nil {
+		return p.askNow(r)
+	}
+	number, ticket, ok, err := p.tryWrite(r)
+	if err != nil {
+		return farAnswer{}, p.e.lost(err)
+	}
+	var late farAnswer // of a goroutine: a call that is given up goes on
+	if !ok {
+		err := p.e.until(ctx, func() (err error) { late, err = p.askNow(r); return err })
+		return ifDone(late, err)
+	}
+	if p.hasTurn(ticket) {
+		err := p.fillHead(ctx)
+		if err == nil || ctx.Err() == nil { // of a broken path await says so
+			return p.awaitCode(number, ticket)
+		}
+	}
+	err = p.e.until(ctx, func() (err error) { late, err = p.awaitCode(number, ticket); return err })
+	if errors.Is(err, status.BadFD) { // closed: no call reads the answer, and none behind it
+		p.breaks(err)
+	}
+	return ifDone(late, err)
+}
+
+// ifDone is a's, unless err says that it may not be there.
+func ifDone(a farAnswer, err error) (farAnswer, error) {
+	if err != nil {
+		return farAnswer{}, err
+	}
+	return a, nil
+}
+
+// askNow is ask for as long as it takes.
+func (p *farPath) askNow(r path.RMARequest) (farAnswer, error) {
+	q := newFar()
+	defer q.free()
+	q.RMARequest = r
+	number, ticket, err := p.write(q)
+	if err != nil {
+		return farAnswer{}, p.e.lost(err)
+	}
+	return p.awaitCode(number, ticket)
+}
+
+// awaitCode is await for an answer without data, whose code may be its error.
+func (p *farPath) awaitCode(number, ticket uint64) (farAnswer, error) {
+	a, err := p.await(number, ticket, nil)
+	return a, p.result(a, err)
+}
+
+// tryWrite writes r, which tells, if that need not wait.
+func (p *farPath) tryWrite(r path.RMARequest) (number, ticket uint64, ok bool, err error) {
+	if !p.send.TryLock() {
+		return 0, 0, false, nil
+	}
+	defer p.send.Unlock()
+	if err := p.broken(); err != nil {
+		return 0, 0, false, err
+	}
+	r.Number = p.issued.Load() + 1
+	p.buf = r.AppendTo(p.buf[:0])
+	n, err := p.conn.TryWrite(p.buf)
+	switch {
+	case err != nil:
+		return 0, 0, false, p.breaks(err)
+	case n == 0:
+		return 0, 0, false, nil
+	}
+	p.issued.Store(r.Number)
+	ticket = p.tickets
+	p.tickets++
+	return r.Number, ticket, true, nil
+}
+
+// hasTurn reports whether the answer with that ticket is the next one.
+func (p *farPath) hasTurn(ticket uint64) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.reading == ticket && p.err == nil
+}
+
+// flushed waits until every request up to number has ended, or ctx is done.
+func (p *farPath) flushed(ctx context.Context, number uint64) error {
 	p.mu.Lock()
 	done, err := p.done >= number, p.err
 	p.mu.Unlock()
-	if done || err != nil {
-		return err
+	switch {
+	case err != nil:
+		return p.e.lost(err)
+	case done:
+		return nil
 	}
-	q := newFar()
-	defer q.free()
-	q.RMARequest = path.RMARequest{Kind: path.RMANop, Flags: path.RMATell}
-	n, ticket, err := p.write(q)
-	if err == nil {
-		_, err = p.await(n, ticket, nil)
-	}
+	_, err = p.ask(ctx, path.RMARequest{Kind: path.RMANop, Flags: path.RMATell})
 	return err
 }
 

@@ -8,13 +8,13 @@ import (
 // A watch ends what waits at a socket in one direction when the ctx of a call is done. The
 // calls' own goroutine has it.
 //
-// A ctx that calls functions by itself, as the deadline of a fabric.Conn does, is the same
-// from call to call: it stays watched after a call, so that a call costs no memory. The
-// deadline that it may set in between is that of the next call with it; every other call
-// undoes it first.
+// A ctx that comes a second time stays watched after the call, so that more calls with it,
+// as with the deadline of a fabric.Conn, cost no memory. The deadline that it may set in
+// between is that of the next call with it; every other call undoes it first.
 type watch struct {
 	set   func(time.Time) // the deadline of the direction
 	done  <-chan struct{} // of the ctx that is watched; nil: none
+	last  <-chan struct{} // of the ctx of the call before
 	fired chan struct{}   // closed when its end has set the deadline
 	stop  func() bool
 }
@@ -36,13 +36,11 @@ func (w *watch) begin(ctx context.Context) {
 
 // finish ends the watch behind a call with ctx, unless the next call may have it, too.
 func (w *watch) finish(ctx context.Context) {
-	if w.done == nil {
-		return
+	again := w.done == w.last && ctx.Err() == nil
+	w.last = w.done
+	if !again {
+		w.end()
 	}
-	if _, lasts := ctx.(interface{ AfterFunc(func()) func() bool }); lasts && ctx.Err() == nil {
-		return
-	}
-	w.end()
 }
 
 // end watches nothing any more, and undoes what the watch has done.
