@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -48,7 +49,7 @@ type setup struct {
 	providers string
 	plaintext bool
 	way       string // between the machines; empty: a veth pair
-	apart     string // what differs here has labs of its own, whose processes have held nothing before
+	conns     int    // not 0: room for so many, each with its path, in processes that have held nothing before
 }
 
 func (s setup) String() string {
@@ -78,6 +79,9 @@ func (s setup) flags() []string {
 	}
 	if s.plaintext {
 		flags = append(flags, "--tcp-plaintext")
+	}
+	if s.conns > 0 { // of each a data socket and a path, which take half of a user's, and a few more
+		flags = append(flags, "--user-descriptors", strconv.Itoa(4*s.conns+100), "--max-paths", strconv.Itoa(s.conns+100))
 	}
 	return flags
 }

@@ -110,7 +110,7 @@ func connCases() (all []benchCase) {
 			memory, idle = to(48), to(1)
 		}
 		all = append(all, benchCase{
-			name: fmt.Sprintf("conns-%d", n), setup: setup{paths: onPaths.paths, apart: fmt.Sprint(n)}, sources: []string{carryFabric, carryTLS, carryTCP}, once: true,
+			name: fmt.Sprintf("conns-%d", n), setup: setup{paths: onPaths.paths, conns: n}, sources: []string{carryFabric, carryTLS, carryTCP}, once: true,
 			rows: []rowSpec{
 				row("a connect and a message there and back (cpu: and 8 more)", micros, cpuPerOp, nil),
 				row("memory of the fuller fabricd, of each", "KiB", "", memory),
