@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/fabricd/fabricd/fabric"
 	"github.com/fabricd/fabricd/fabric/fabrictest"
@@ -229,7 +230,20 @@ func TestRMAPathsAllocateNothing(t *testing.T) {
 	if raceEnabled {
 		each = 100
 	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
 	for name, do := range map[string]func() error{
+		"fetch-add with a context that can end": func() error { _, err := a.FetchAdd64(ctx, p.off[1], 1); return err },
+		"write and fence": func() error {
+			if err := a.WriteTo(p.off[0], 8, p.off[1], 0); err != nil {
+				return err
+			}
+			m, err := a.FenceMark(fabric.InitSelf)
+			if err != nil {
+				return err
+			}
+			return a.FenceWait(ctx, m)
+		},
 		"write":     func() error { return a.WriteTo(p.off[0], 64, p.off[1], fabric.Sync) },
 		"vwrite":    func() error { return a.VWriteTo(buf, p.off[1], fabric.Sync) },
 		"read":      func() error { return a.ReadFrom(p.off[0], 64, p.off[1], fabric.Sync) },
@@ -243,5 +257,76 @@ func TestRMAPathsAllocateNothing(t *testing.T) {
 		if n > each {
 			t.Errorf("%s: %v allocations, of which crypto/tls makes %v", name, n, each)
 		}
+	}
+}
+
+// TestCallsThatAreGivenUp: contexts end in the middle of calls of many goroutines, of which
+// one waits for the answers of others. Each call that succeeds is done once and has its own
+// answer, one that is given up is done once at most, and a close ends those that wait.
+func TestCallsThatAreGivenUp(t *testing.T) {
+	p := newFarPair(t, 64<<10)
+	a := p.ends[0]
+	const callers, calls = 8, 300
+	var done, given atomic.Int64
+	var mu sync.Mutex
+	seen := make(map[uint64]bool)
+	var work sync.WaitGroup
+	for i := range callers {
+		work.Go(func() {
+			for n := range calls {
+				ctx, cancel := context.WithCancel(context.Background())
+				switch (i + n) % 3 {
+				case 0:
+					time.AfterFunc(time.Duration(n%40)*time.Microsecond, cancel)
+				case 1:
+					if err := a.WriteTo(p.off[0]+32<<10, 20<<10, p.off[1]+32<<10, 0); err != nil {
+						t.Error(err)
+					}
+				}
+				old, err := a.FetchAdd64(ctx, p.off[1], 1)
+				cancel()
+				switch {
+				case err == nil:
+					done.Add(1)
+					mu.Lock()
+					if seen[old] {
+						t.Errorf("%d is the answer to two calls", old)
+					}
+					seen[old] = true
+					mu.Unlock()
+				case errors.Is(err, context.Canceled):
+					given.Add(1)
+				default:
+					t.Error(err)
+				}
+			}
+		})
+	}
+	work.Wait()
+	total, err := a.FetchAdd64(context.Background(), p.off[1], 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := uint64(done.Load()); total < n || total > callers*calls {
+		t.Errorf("the word is %d after %d calls that were done and %d that were given up", total, n, given.Load())
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	ended := make(chan struct{})
+	for range callers {
+		work.Go(func() {
+			for {
+				if _, err := a.FetchAdd64(ctx, p.off[1], 1); err != nil {
+					return
+				}
+			}
+		})
+	}
+	a.Close()
+	go func() { work.Wait(); close(ended) }()
+	select {
+	case <-ended:
+	case <-time.After(20 * time.Second):
+		t.Fatal("calls wait behind a close")
 	}
 }

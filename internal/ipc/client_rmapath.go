@@ -346,10 +346,8 @@ func (p *farPath) ask(ctx context.Context, r path.RMARequest) (farAnswer, error)
 	if err != nil {
 		return farAnswer{}, p.e.lost(err)
 	}
-	var late farAnswer // of a goroutine: a call that is given up goes on
 	if !ok {
-		err := p.e.until(ctx, func() (err error) { late, err = p.askNow(r); return err })
-		return ifDone(late, err)
+		return p.e.answerUntil(ctx, func() (farAnswer, error) { return p.askNow(r) })
 	}
 	if p.hasTurn(ticket) {
 		err := p.fillHead(ctx)
@@ -357,19 +355,21 @@ func (p *farPath) ask(ctx context.Context, r path.RMARequest) (farAnswer, error)
 			return p.awaitCode(number, ticket)
 		}
 	}
-	err = p.e.until(ctx, func() (err error) { late, err = p.awaitCode(number, ticket); return err })
+	a, err := p.e.answerUntil(ctx, func() (farAnswer, error) { return p.awaitCode(number, ticket) })
 	if errors.Is(err, status.BadFD) { // closed: no call reads the answer, and none behind it
 		p.breaks(err)
 	}
-	return ifDone(late, err)
+	return a, err
 }
 
-// ifDone is a's, unless err says that it may not be there.
-func ifDone(a farAnswer, err error) (farAnswer, error) {
-	if err != nil {
+// answerUntil is until for f's answer. A call that is given up goes on, and its answer is
+// no call's.
+func (e *clientEndpoint) answerUntil(ctx context.Context, f func() (farAnswer, error)) (farAnswer, error) {
+	var late farAnswer
+	if err := e.until(ctx, func() (err error) { late, err = f(); return err }); err != nil {
 		return farAnswer{}, err
 	}
-	return a, nil
+	return late, nil
 }
 
 // askNow is ask for as long as it takes.

@@ -44,8 +44,10 @@ func Use(s *net.TCPConn) (*Held, error) {
 	return &Held{local: s.LocalAddr(), remote: s.RemoteAddr(), control: raw.Control, close: s.Close}, nil
 }
 
-// LocalAddr and RemoteAddr return the socket's addresses, also after Close.
-func (h *Held) LocalAddr() net.Addr  { return h.local }
+// LocalAddr returns the socket's own address, also after Close.
+func (h *Held) LocalAddr() net.Addr { return h.local }
+
+// RemoteAddr returns the peer's address, also after Close.
 func (h *Held) RemoteAddr() net.Addr { return h.remote }
 
 // Duplicate returns a descriptor of its own of the socket, which the caller closes: what
