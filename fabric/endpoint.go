@@ -45,7 +45,7 @@ func newEndpoint(ep ipc.Endpoint, memory *memoryTable) *Endpoint {
 // (scif_bind). It does not block.
 //
 // As in SCIF a port is free again as soon as its last endpoint is closed or its
-// application dies. Whoever connects to a chosen port that he was told of may
+// application dies. A process that connects to a chosen port that it was told of may
 // reach its next holder: let the first message say whom it is for.
 //
 // Errors, in the order in which they are looked for: EACCES for a port below

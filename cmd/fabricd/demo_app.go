@@ -72,8 +72,8 @@ type demoApp struct {
 	out io.Writer
 }
 
-// runDemoApp attaches and plays a role. The end of in ends it: whoever started
-// it is gone.
+// runDemoApp attaches and plays a role. The end of in ends it: its
+// parent is gone.
 func runDemoApp(ctx context.Context, socket string, in io.Reader, out io.Writer, play func(context.Context, *demoApp) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

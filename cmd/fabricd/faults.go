@@ -165,7 +165,7 @@ With --node it breaks the node itself:
 
   crash                    at once, or at --step
   freeze --for D           stands still for D, at once or at --step
-  delay --for D --step S   whoever comes by the step waits for D
+  delay --for D --step S   the caller at the step waits for D
   error --step S           the step fails
   clock --offset D         the wall clock is D ahead, --for some time
   disk --disk MODE         the state directory is full, read-only, ..., --for some time

@@ -60,7 +60,7 @@ func (t *timeline) step(name, detail string, err error) error {
 		detail = err.Error()
 	}
 	if t.json {
-		// A reader that went away is noticed by whoever reads the exit code.
+		// A reader that went away shows in the exit code.
 		_ = json.NewEncoder(t.out).Encode(s)
 	} else {
 		text := fmt.Sprintf("  %7.3f s  %s  %-34s %s", s.AtMS/1000, mark, name, detail)

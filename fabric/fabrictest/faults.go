@@ -86,7 +86,7 @@ func (a *actor) Crash() {
 	a.c.kills.Go(func() { a.c.killLife(a.i, a.life) })
 }
 
-// Freeze lets nothing pass to or from the node for d, and holds up whoever met
+// Freeze lets nothing pass to or from the node for d, and holds up calls that met
 // the step.
 func (a *actor) Freeze(d time.Duration) error {
 	undo := a.c.isolate(a.i)

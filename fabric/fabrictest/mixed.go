@@ -9,7 +9,7 @@ import (
 )
 
 // mixed is QUIC and TCP at once, at one address of each node, as of fabricd.
-// Whoever dials decides: nodes with an odd ID prefer QUIC, the others TCP.
+// The dialing node decides: nodes with an odd ID prefer QUIC, the others TCP.
 type mixed struct {
 	packets *loopback
 	streams *streams

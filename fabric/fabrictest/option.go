@@ -42,7 +42,7 @@ func TCPPlaintext() Option { return func(o *options) { o.tcp, o.plaintext = true
 func Mixed() Option { return func(o *options) { o.quic, o.tcp = true, true } }
 
 // Unbroken makes nodes that nothing can break: no layer stands between an engine and its
-// sockets, as with a fabricd without --enable-faults, and whoever reads a small operation
+// sockets, as with a fabricd without --enable-faults, and a reader of a small operation
 // applies it. Node faults are refused; Partition, and faults of links, fail the test. Kill
 // is heard of by every node before it happens, so that nothing has to be held back for it.
 // With the race detector, packets of QUIC pass a lock that it knows of all the same.

@@ -9,7 +9,7 @@ import (
 	"github.com/fabricd/fabricd/internal/history"
 )
 
-// agreement (I6): a life has one UUID, whoever tells of it, and a UUID one life
+// agreement (I6): a life has one UUID, whichever node tells of it, and a UUID one life
 // at a time; and when everything has been well for the time of healing, every
 // application of a running slot knows exactly the lives that the running slots
 // have.

@@ -19,7 +19,7 @@ func (x waiting) sends() (sender history.ConnEnd, other waiting) {
 }
 
 // standstills returns, by the sending end, when a send waited for room while the
-// other end waited for bytes: whoever has taken all that came has room. It needs
+// other end waited for bytes: a receiver that has taken all that came has room. It needs
 // records of calls that wait; who writes none of short ones is right to.
 func (w *world) standstills() map[history.ConnEnd][]interval {
 	all := map[history.ConnEnd][]interval{}

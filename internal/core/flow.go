@@ -3,7 +3,7 @@ package core
 // An Inflow accounts for the message bytes of a connection that arrive at one
 // end. The peer never sends more than the window holds, so that its lane is
 // always drained, and learns of new room in quarters of the window. An Inflow
-// is an offer to whoever holds the bytes; it does not hold them itself.
+// is an offer to the holder of the bytes; it does not hold them itself.
 type Inflow struct {
 	window        uint64
 	read, arrived uint64 // since the beginning; arrived-read <= window

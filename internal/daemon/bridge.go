@@ -47,8 +47,8 @@ type firstTable struct {
 // handle makes one event happen here. It returns from a removal only when
 // every operation towards the removed life has failed and the applications'
 // callbacks are due: the return is the acknowledgement that membership waits
-// for. The roster hears of an event after the engine, so that whoever reads of
-// a node there can connect to it, and whoever reads of its loss cannot. This
+// for. The roster hears of an event after the engine, so that a reader of
+// a node there can connect to it, and a reader of its loss cannot. This
 // node's own life waits for its first table; see begin.
 func (b *bridge) handle(ev membership.Event) {
 	n := ev.Node

@@ -25,7 +25,7 @@ func Ensure(c Config, tokenFile string) error {
 	s, err := state.Open(c.StateDir, state.Options{})
 	switch {
 	case errors.Is(err, state.ErrLocked) && there:
-		return nil // a host runs; whoever started it has made the token for it
+		return nil // a host runs, for which a token was made when it started
 	case errors.Is(err, state.ErrLocked):
 		return problem("token-file", tokenFile, fmt.Sprintf("is missing, and a host runs on %s: `fabricd token create` makes one", c.StateDir), err)
 	case errors.Is(err, state.ErrNotInitialized) && there:

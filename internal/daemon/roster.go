@@ -58,7 +58,7 @@ const (
 	subscriberQueue = 256
 )
 
-// A roster is what this node last heard from membership about everybody. It
+// A roster is what this node last heard from membership about all nodes. It
 // follows the events; it decides nothing.
 type roster struct {
 	mu      sync.Mutex // guards the fields below
@@ -108,7 +108,7 @@ func (r *roster) apply(ev membership.Event, now time.Time) {
 		r.self = n.Life
 		r.nodes[n.Life.Node] = n
 	case membership.EventReset:
-		// The next life's first table adds whoever lives; what has ended stays.
+		// The next life's first table adds the living nodes; what has ended stays.
 		maps.DeleteFunc(r.nodes, func(_ addr.NodeID, n membership.Node) bool { return n.State != membership.Removed })
 		r.self.Generation = 0
 	case membership.EventHost:

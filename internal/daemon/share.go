@@ -181,7 +181,7 @@ func (g *guest) decide() error {
 		g.head = g.head[:len(g.head)+n]
 		if n == 0 && err != nil {
 			if err == io.EOF && len(g.head) > 0 {
-				g.decided = true // whoever reads it says what is wrong
+				g.decided = true // its reader says what is wrong
 				return nil
 			}
 			return err

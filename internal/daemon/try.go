@@ -19,7 +19,7 @@ type Need struct {
 	Setting string // that names it
 	Value   string
 	Err     error // why it cannot be had; nil: it can
-	// Taken: somebody has it, maybe a node that runs.
+	// Taken: another process has it, maybe a node that runs.
 	Taken bool
 	// Spare: a node that has been a member before does without it.
 	Spare bool
@@ -56,7 +56,7 @@ func needPort(setting string, c Config, port uint16) Need {
 }
 
 // needSocket is about a Unix socket. other is a kind that its listener is not of: to
-// dial with it tells whether somebody listens, and does not connect.
+// dial with it tells whether a process listens, and does not connect.
 func needSocket(setting, path, other string) Need {
 	n := Need{Setting: setting, Value: path}
 	info, err := os.Lstat(path)

@@ -316,7 +316,7 @@ func (e *endpoint) take(c *conn, r *request, port addr.Port) bool {
 			twin.twin.Store(c)
 		}
 	}
-	e.linked.Store(c) // last: whoever finds it there needs no lock
+	e.linked.Store(c) // last: a goroutine that finds it there needs no lock
 	return true
 }
 

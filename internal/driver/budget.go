@@ -59,8 +59,8 @@ type promised struct{ session, user, all int64 }
 
 // own returns what the session may have in all. A user may have three quarters of what
 // the other users leave, and a session three quarters of what those of the same user
-// leave of that: who takes what it can get leaves room to others, whoever attaches how
-// often.
+// leave of that: one that takes what it can get leaves room to others, however often it
+// attaches.
 func (h promised) own(limit int64) (session, user int64) {
 	user = (limit - h.all + h.user) / 4 * 3
 	return (user - h.user + h.session) / 4 * 3, user

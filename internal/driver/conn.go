@@ -20,7 +20,7 @@ import (
 // A conn is one end of a connection: an operations lane and a message lane in
 // each direction, on one link.
 //
-// Closing is a handshake on the operations lanes. Whoever closes sends Close
+// Closing is a handshake on the operations lanes. The closing side sends Close
 // with the number of message bytes it sent; the other end answers with its own
 // Close once those bytes have all arrived. An end that has both sent and
 // received Close ends its operations lane.

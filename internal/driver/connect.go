@@ -343,7 +343,7 @@ func (e *endpoint) granted(c *conn, f wire.Accept, lane transport.RecvLane) bool
 	e.trying = nil
 	c.peer = f.Conn
 	c.out.raise(f.Limit)
-	e.linked.Store(c) // last: whoever finds it there needs no lock
+	e.linked.Store(c) // last: a goroutine that finds it there needs no lock
 	e.mu.Unlock()
 	c.kick(false)
 	a.answer(status.OK)

@@ -36,7 +36,7 @@ func (w *withdrawals) happened() {
 }
 
 // end tells of the end of the connection, once, and returns when that is told.
-// Afterwards no window is found: whoever asked before has heard.
+// Afterwards no window is found; earlier users of one have been told.
 func (w *withdrawals) end() {
 	w.once.Do(func() {
 		w.mu.Lock()

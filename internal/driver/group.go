@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// A group counts goroutines that somebody waits for. Unlike a sync.WaitGroup
-// it may be added to while somebody waits. The zero group is ready to use.
+// A group counts goroutines that can be waited for. Unlike a sync.WaitGroup
+// it may be added to during a wait. The zero group is ready to use.
 type group struct {
 	mu   sync.Mutex // guards the fields below
 	n    int

@@ -8,8 +8,8 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// A gate wakes waiters. A signal that nobody waits for is kept, once. Whoever
-// was woken and leaves the condition true for others passes the signal on.
+// A gate wakes waiters. A signal that nobody waits for is kept, once. A waiter
+// that was woken and leaves the condition true for others passes the signal on.
 type gate chan struct{}
 
 func newGate() gate { return make(gate, 1) }
@@ -189,7 +189,7 @@ func (b *inbox) mute() {
 	b.room.signal()
 }
 
-// changed wakes who waits for what has arrived, or for the end. The caller holds mu,
+// changed wakes readers that wait for what has arrived, or for the end. The caller holds mu,
 // which changed lets go.
 func (b *inbox) changed() {
 	b.settle()

@@ -29,7 +29,7 @@ import (
 // starts a reader for each, one reads the control lane, one writes it, one
 // reads datagrams; further ones are spawned for writing and for failing. The
 // node knows a link that has failed until the last of them has ended, so that
-// whoever removes a life can wait for them.
+// the removal of a life can wait for them.
 type link struct {
 	n        *Node
 	self     addr.Life // this end
@@ -68,7 +68,7 @@ type link struct {
 	byeAcked chan struct{} // closed when the peer answered our Bye
 }
 
-// A probe is a Probe under way, and who waits for its answer.
+// A probe is a Probe under way, and the calls that wait for its answer.
 type probe struct {
 	nonce  uint64
 	sent   time.Duration

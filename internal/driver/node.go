@@ -345,7 +345,7 @@ func (n *Node) NodeUpdate(p Peer) {
 // NodeLost ends a life. In this order: no new connection reaches it, its link
 // is fenced, every operation and blocked call towards it ends, windows are
 // released by the rules, and then sessions see NodeRemoved. NodeLost returns
-// when all of this has happened, whoever began it. A life that is not live is
+// when all of this has happened, also where another call began it. A life that is not live is
 // ignored.
 func (n *Node) NodeLost(life addr.Life, reason string) {
 	n.mu.Lock()

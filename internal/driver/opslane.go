@@ -26,8 +26,8 @@ const queueMax = 1 << 20
 const inlineMax = 64 << 10
 
 // An opsLane writes the operations lane of a connection. Frames go out in the
-// order in which they were queued. Whoever finds the lane idle writes; while
-// somebody does, others only queue.
+// order in which they were queued. A goroutine that finds the lane idle writes; while
+// one does, others only queue.
 type opsLane struct {
 	spawn func(func()) // runs something; the link waits for it
 	begin func()       // runs the writer; the link waits for it
@@ -37,7 +37,7 @@ type opsLane struct {
 	queue   []segment
 	head    int           // of queue
 	bytes   int           // queued in frames
-	busy    bool          // somebody writes
+	busy    bool          // a goroutine writes
 	writing bool          // the writer does, and uses the memory of segments
 	closed  bool          // nothing more is queued; the lane ends behind what is
 	broken  bool          // nothing more is written
@@ -138,7 +138,7 @@ func (c *conn) start(inline bool) chore {
 	if inline {
 		return toWrite
 	}
-	o.begin() // with mu held: whoever fails the link waits for it
+	o.begin() // with mu held: a failing link waits for it
 	return nothing
 }
 

@@ -81,7 +81,7 @@ func (o *outbox) reserve(n int) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.err != nil {
-		o.more.signal() // for the next one who waits
+		o.more.signal() // for the next call that waits
 		return 0, o.err
 	}
 	k := o.flow.Reserve(n)
@@ -264,7 +264,7 @@ func (o *outbox) trySend(p []byte) (int, error) {
 	}
 }
 
-// tryAlone is trySend for who has the token, which it gives up or hands to flush.
+// tryAlone is trySend for the holder of the token, which it gives up or hands to flush.
 func (o *outbox) tryAlone(p []byte) (int, error) {
 	k, err := o.reserve(min(len(p), o.keep))
 	if k == 0 || err != nil {
@@ -314,7 +314,7 @@ func (o *outbox) tryRest() bool {
 }
 
 // flushRest writes what non-blocking sends left behind, then gives up the token
-// that its caller held: with mu held, so that whoever finds it taken has his bytes
+// that its caller held: with mu held, so that the bytes of a sender that finds it taken are
 // written by this.
 func (o *outbox) flushRest() {
 	for {
@@ -349,7 +349,7 @@ func (o *outbox) finish(ctx context.Context) (sent uint64, err error) {
 	return o.endLane()
 }
 
-// endLane is finish for who has the token.
+// endLane is finish for the holder of the token.
 func (o *outbox) endLane() (sent uint64, err error) {
 	o.mu.Lock()
 	lane, sent, ended := o.lane, o.flow.Sent(), o.ended

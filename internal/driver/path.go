@@ -3,7 +3,7 @@ package driver
 // A route is the way of an endpoint's messages to its application.
 type route struct{ path, why string }
 
-// Via notes the way of the endpoint's messages, for whoever asks the node.
+// Via notes the way of the endpoint's messages, for operators.
 func (e *endpoint) Via(path, why string) { e.route.Store(&route{path, why}) }
 
 func (e *endpoint) path() (path, why string) {

@@ -16,7 +16,7 @@ type Limits struct {
 	Endpoints   int64 // open, or closed with bytes still to deliver; 16384
 	Windows     int64 // registered; as many pieces of memory, and as many mappings; 1024
 	Channels    int64 // ends of channels; 128
-	WindowBytes int64 // of all memory handed over and still in use by anybody; 1 GiB
+	WindowBytes int64 // of all memory handed over and still in use; 1 GiB
 
 	// Descriptors of the node that all of a user's applications hold; a quarter of
 	// those that the process may have (RLIMIT_NOFILE). Those of one session have no

@@ -93,7 +93,7 @@ var calls = sync.Pool{New: func() any { return &call{answer: make(chan answer, 1
 type call struct {
 	answer chan answer // takes the one answer
 	body   []byte      // the answer's; its memory is kept
-	coder  coder       // of who takes it
+	coder  coder       // of the call that takes it
 	// late takes an answer that came when the caller had given up, or one whose
 	// descriptor was lost; nil: drop it
 	late  func(answer)
@@ -372,7 +372,7 @@ func (c *client) told(h header, body []byte) error {
 	return nil
 }
 
-// end ends the session: everybody who waits learns it.
+// end ends the session, and with it every call that waits.
 func (c *client) end() {
 	c.direct.over.Store(true) // before any call returns
 	c.conn.Close()

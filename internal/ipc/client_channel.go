@@ -39,13 +39,13 @@ type channel struct {
 	// the endpoint is closed. The bells are stopped after it.
 	cut atomic.Bool
 	// watched is set when poll has armed a bell that nobody waits at. changed
-	// makes whoever polls look again; watchers is set once the bells have theirs,
+	// makes pollers look again; watchers is set once the bells have theirs,
 	// and guarded by the endpoint's mu.
 	roomWatched, dataWatched atomic.Bool
 	changed                  func()
 	watchers                 bool
-	// switched is set once out carries the messages, by who holds sending;
-	// reading once in does, by who holds receiving.
+	// switched is set once out carries the messages, by the holder of sending;
+	// reading once in does, by the holder of receiving.
 	switched, reading atomic.Bool
 }
 
@@ -261,7 +261,7 @@ func (e *clientEndpoint) awaitSwitch(ch *channel) {
 	}
 }
 
-// kick makes a receive look at the channel, and whoever polls.
+// kick makes a receive and pollers look at the channel.
 func (e *clientEndpoint) kick() {
 	e.mu.Lock()
 	if e.data != nil && !e.closed {
@@ -309,8 +309,8 @@ func (e *clientEndpoint) watchBells(ch *channel) {
 }
 
 // heard is for who takes rings from a bell, or has no need of them. If poll has
-// armed the bell, whoever polls looks again: what it waits for may be there, and
-// the rings that would tell are gone, perhaps before anybody saw them.
+// armed the bell, a poller looks again: what it waits for may be there, and
+// the rings that would tell are gone, perhaps before they were seen.
 func (ch *channel) heard(b *shm.Bell, watched *atomic.Bool) {
 	if watched.Load() && watched.Swap(false) {
 		b.Drain()
@@ -319,7 +319,7 @@ func (ch *channel) heard(b *shm.Bell, watched *atomic.Bool) {
 }
 
 // hangUp tells the peer that this side neither writes nor reads any more, and
-// wakes everybody. The caller holds mu.
+// wakes all who sleep. The caller holds mu.
 func (ch *channel) hangUp() {
 	ch.out.Close()
 	ch.in.Gone()

@@ -653,7 +653,7 @@ func (e *clientEndpoint) shut() bool {
 	return true
 }
 
-// dataError gives a failure of the data socket its meaning: whoever ended it,
+// dataError gives a failure of the data socket its meaning: whichever side ended it,
 // the connection is reset.
 func dataError(err error) error {
 	switch {

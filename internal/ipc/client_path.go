@@ -345,7 +345,7 @@ var (
 )
 
 // suspect begins, once, to wait for the end of a connection whose path has ended in another
-// way than the peer's own: somebody who polls does not wait in a call.
+// way than the peer's own: a poller does not wait in a call.
 func (e *clientEndpoint) suspect(p *clientPath) {
 	p.suspected.Do(func() {
 		e.mu.Lock()

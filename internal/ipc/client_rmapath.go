@@ -85,7 +85,7 @@ func (e *clientEndpoint) joinRMAPath() {
 // it fails.
 func beginFar(ctx context.Context, conn *path.Conn) error {
 	conn.Begin(0)
-	if _, err := conn.Write(ctx, nil); err != nil { // now: the node gives up who does not begin
+	if _, err := conn.Write(ctx, nil); err != nil { // now: the node gives up a path that does not begin
 		conn.Close()
 		return err
 	}

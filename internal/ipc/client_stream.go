@@ -325,7 +325,7 @@ func (e *clientEndpoint) Notify(ch chan<- struct{}) (stop func()) {
 	}
 }
 
-// notify tells everybody who asked.
+// notify tells every listener.
 func (e *clientEndpoint) notify() {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -22,7 +22,7 @@ type DirectEndpoint interface {
 
 	// OnWithdrawal makes the endpoint call fn when PeerWindow's answers may no
 	// longer hold: when the peer unregisters windows, before its Unregister
-	// returns, and when the connection ends, before anybody can see that it has.
+	// returns, and when the connection ends, before that can be seen.
 	// What PeerWindow has found after such a call is not meant by it. fn must
 	// neither wait nor call the endpoint; stop ends the calls, but one may be
 	// under way. There is one fn at a time.

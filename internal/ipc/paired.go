@@ -12,7 +12,7 @@ type PairedEndpoint interface {
 	Pair() (self, peer any, ok bool)
 
 	// Via notes the way that the endpoint's messages take to its application, and
-	// why not a faster one, for whoever asks the node.
+	// why not a faster one, for operators.
 	Via(path, why string)
 }
 

@@ -284,7 +284,7 @@ func (p *pump) toNode(ctx context.Context) rest {
 }
 
 // takeRest ends the application's writing and delivers what it has written up
-// to then. Whoever ends the connection, a write that was accepted arrives, and
+// to then. Whichever side ends the connection, a write that was accepted arrives, and
 // one that comes too late fails.
 func (p *pump) takeRest(ctx context.Context) rest {
 	p.conn.CloseRead() // the application's next write fails

@@ -5,7 +5,7 @@ import (
 	"github.com/fabricd/fabricd/rma"
 )
 
-// A Region is memory that windows are made of, whoever mapped it. Offsets and
+// A Region is memory that windows are made of, mapped by either side. Offsets and
 // lengths are in bytes; a range outside [0, Len()) is status.Invalid. Memory
 // that another process can take away may fail with status.Fault at any access;
 // what was copied before the fault is then unspecified.

@@ -305,7 +305,7 @@ func reasonOf(err error) string {
 }
 
 // printable is a text of an application's in one line: what is no letter, sign or space
-// would be the terminal's to obey of whoever reads it.
+// would be the reader's terminal's to obey.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) || r == utf8.RuneError {

@@ -11,7 +11,7 @@ import (
 )
 
 // doMemAdd maps memory that an application hands over. It counts until its
-// last use by anybody, which may outlive the session.
+// last use, which may outlive the session.
 func doMemAdd(_ context.Context, s *serverSession, r *request) (reply, error) {
 	size := r.in.(*memAdd).Size
 	if size <= 0 || size > shm.MaxSize {

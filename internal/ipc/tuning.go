@@ -26,7 +26,7 @@ const (
 	HugeRequire = shm.HugeRequire
 )
 
-// The bounds of Rings, and what they are without a word from anybody.
+// The bounds of Rings, and their defaults.
 const (
 	MinSlots, MaxSlots       = ring.MinSlots, ring.MaxSlots
 	MinRingData, MaxRingData = ring.MinData, ring.MaxData

@@ -3,14 +3,14 @@ package ipc
 import "sync/atomic"
 
 // A Turn is a lock for one call at a time that a caller can stop waiting for.
-// Taken without contention it costs two atomic operations; who waits gets it in
-// turn. It is to be made by Init.
+// Taken without contention it costs two atomic operations; callers that wait get it
+// in turn. It is to be made by Init.
 type Turn struct {
 	// state is 0, or 1 while a call has the turn, and 2 more for each one that
 	// waits and is not about to get it.
 	//
-	// Invariant: who wait are as many as state counts, and one more while a token
-	// is on its way. So who finds that nobody is counted gets that token.
+	// Invariant: as many calls wait as state counts, and one more while a token
+	// is on its way. So a call that finds none counted gets that token.
 	state  atomic.Int32
 	handed chan struct{} // the turn itself, from the one who has had it
 }
@@ -58,7 +58,7 @@ func (t *Turn) leave() (taken bool) {
 	}
 }
 
-// Give ends the turn. Who has waited longest gets it.
+// Give ends the turn. The call that has waited longest gets it.
 func (t *Turn) Give() {
 	if !t.state.CompareAndSwap(1, 0) {
 		t.hand()
@@ -72,7 +72,7 @@ func (t *Turn) hand() {
 		case s == 1 && t.state.CompareAndSwap(1, 0):
 			return
 		case s > 1 && t.state.CompareAndSwap(s, s-2):
-			t.handed <- struct{}{} // has room: the next one is sent by who takes this one
+			t.handed <- struct{}{} // has room: the next one is sent by the call that takes this one
 			return
 		case s < 1:
 			panic("BUG: ipc: a turn is given that nobody has")

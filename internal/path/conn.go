@@ -49,7 +49,7 @@ type Conn struct {
 	endedWell bool // the direction has ended in order without one; written before awaiting is closed
 
 	// Writing.
-	flushing chan struct{} // one token: who has it writes pending to the socket
+	flushing chan struct{} // one token: its holder writes pending to the socket
 	resting  atomic.Bool   // flushRest runs
 	broken   atomic.Pointer[error]
 	stopped  atomic.Bool

@@ -2,7 +2,7 @@ package path
 
 import "encoding/binary"
 
-// records counts what TLS has been given and what it has given back, so that who asks for
+// records counts what TLS has been given and what it has given back, so that a reader that asks for
 // what it has buffered asks only when there may be something: the question costs memory.
 type records struct {
 	head  [5]byte // of the record that has begun

@@ -66,7 +66,7 @@ type RMAAnswer struct {
 	Bad     uint64 // the first request of the path whose memory could not be used, 0: none
 }
 
-// ErrRMA reports bytes that nobody sends who keeps to the protocol.
+// ErrRMA reports bytes that break the protocol.
 var ErrRMA = errors.New("malformed on the RMA path")
 
 // AppendTo appends the encoded request to b.

@@ -55,8 +55,8 @@ func (n *Node) aloneLocked(x *fault) error {
 	return nil
 }
 
-// answerTime is how long a crash or a freeze waits for the answer to whoever
-// asked for it.
+// answerTime is how long a crash or a freeze waits for the answer to its
+// caller.
 const answerTime = 20 * time.Millisecond
 
 // soonLocked makes x happen a moment later.

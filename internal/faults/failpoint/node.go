@@ -115,8 +115,8 @@ var (
 
 // Add begins a fault, or arms it at its step, and returns its ID. A fault
 // without a step has happened, or begun, when Add returns; only a crash, a
-// freeze and what waits for a process happen a moment later, so that whoever
-// asked can be answered.
+// freeze and what waits for a process happen a moment later, so that the caller
+// can be answered.
 func (n *Node) Add(f Fault) (id uint64, err error) {
 	if n == nil {
 		return 0, errNil

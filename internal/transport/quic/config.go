@@ -14,7 +14,7 @@
 // most Config.StreamWindow in one lane that is never read: a stream's window
 // grows, up to MaxStreamWindow, only as far as its reader reads. With the
 // defaults 32 lanes may stand full and unread before they gate the others.
-// Whoever uses sessions keeps below that with credit of its own: it reads
+// The user of sessions keeps below that with credit of its own: it reads
 // every lane into bounded buffers. Memory is used only for bytes that have
 // arrived; a window is a promise, not an allocation.
 //
@@ -22,7 +22,7 @@
 // lane makes quic-go open all before it, less than 1 KiB each, and they stay
 // until they were accepted and ended. With the default of Config.MaxLanes that
 // is 32 MiB for one session with an authenticated peer, half of what
-// Config.ConnectionWindow lets it hold anyway. Whoever accepts lanes bounds what
+// Config.ConnectionWindow lets it hold anyway. The acceptor of lanes bounds what
 // it spends on those that say nothing; the driver has 1024 of them.
 //
 // # A way that comes and goes
@@ -30,7 +30,7 @@
 // QUIC probes a way that has fallen silent at intervals that double, and finds
 // it open late. While a datagram of a session finds no answer, the provider
 // sends the session's last packets again every 100 to 150 ms, at most 20 and
-// 4 KiB of them, unchanged: whoever sends datagrams on a silent session knows
+// 4 KiB of them, unchanged: a sender of datagrams on a silent session knows
 // within that time, two round trips and 25 ms that the way is open. See tail.go.
 package quic
 

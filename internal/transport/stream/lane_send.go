@@ -99,7 +99,7 @@ func (l *sendLane) wait(deadline time.Time) error {
 	return nil
 }
 
-// flushLocked sees to it that somebody flushes. mu is held.
+// flushLocked sees to it that a goroutine flushes. mu is held.
 func (l *sendLane) flushLocked() {
 	if !l.flushing {
 		l.flushing = true
