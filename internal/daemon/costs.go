@@ -17,13 +17,20 @@ type Costs struct {
 	// Descriptors are those of fabricd for each end of a connection whose
 	// application is attached, and for each such application.
 	Descriptors, Attached int64
+	// Path are those of fabricd for the path of a connection to another node, at each of
+	// the two.
+	Path int64
 }
 
 // CostsOf returns the costs with the configuration c.
 func CostsOf(c Config) Costs {
-	return Costs{
+	costs := Costs{
 		Channel: ipc.ChannelSize(c.Local.Rings), Ends: ipc.SessionLimits().Channels, UserEnds: ipc.UserLimits().Channels,
 		Unread: driver.MessageWindow, Descriptors: 1, Attached: 1,
 		Fit: int64(driver.Fits(newConnMemory(c.Local.Quotas, shm.Limit, nil).get())),
 	}
+	if c.Paths != pathsOff {
+		costs.Path = 1
+	}
+	return costs
 }

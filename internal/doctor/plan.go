@@ -21,7 +21,7 @@ type Plan struct {
 	Applications int64 `json:"applications"`              // so many, at least, can have all these channels
 	Users        int64 `json:"users"`                     // and of so many users
 	Inside       int64 `json:"descriptors_within_node"`   // of fabricd, with those of the applications
-	Outside      int64 `json:"descriptors_between_nodes"` // of fabricd, with that of one application
+	Outside      int64 `json:"descriptors_between_nodes"` // of fabricd, with that of one application, if each has a path
 
 	// Between nodes.
 	Unread int64 `json:"unread_bytes"`         // that a connection keeps for a receiver, at most
@@ -41,7 +41,7 @@ func PlanFor(n int64, costs daemon.Costs, f Facts) Plan {
 		Lacks: []string{},
 	}
 	p.Inside = 2*n*costs.Descriptors + p.Applications*costs.Attached
-	p.Outside = n*costs.Descriptors + costs.Attached
+	p.Outside = n*(costs.Descriptors+costs.Path) + costs.Attached
 	lack := func(what string, need int64, have uint64) {
 		if uint64(need) > have {
 			p.Lacks = append(p.Lacks, fmt.Sprintf("%s: %d are needed, %d are there", what, need, have))
