@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -49,7 +48,7 @@ type setup struct {
 	providers string
 	plaintext bool
 	way       string // between the machines; empty: a veth pair
-	conns     int    // not 0: room for so many, each with its path, in processes that have held nothing before
+	conns     int    // not 0: for so many, in processes that have held nothing before
 }
 
 func (s setup) String() string {
@@ -79,9 +78,6 @@ func (s setup) flags() []string {
 	}
 	if s.plaintext {
 		flags = append(flags, "--tcp-plaintext")
-	}
-	if s.conns > 0 { // of each a data socket and a path, which take half of a user's, and a few more
-		flags = append(flags, "--user-descriptors", strconv.Itoa(4*s.conns+100), "--max-paths", strconv.Itoa(s.conns+100))
 	}
 	return flags
 }

@@ -53,6 +53,7 @@ func (d *Daemon) openSocket(context.Context) error {
 			NoDirect:   !may,
 			NoChannels: none,
 			NoPaths:    d.noPaths(),
+			MaxPaths:   int64(d.cfg.maxPaths()),
 			Rings:      o.Rings,
 			HugePages:  o.HugePages,
 			Faults:     d.nodeFaults,

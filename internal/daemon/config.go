@@ -53,8 +53,8 @@ type Config struct {
 	// Paths says when a connection to another node gets a socket of its own between
 	// the two applications: "lazy", after a few messages, or "off".
 	Paths string
-	// MaxPaths bounds those sockets, of each of which this process holds one descriptor; 0: a
-	// quarter of the descriptors that it may have.
+	// MaxPaths bounds those sockets, of each of which this process holds one descriptor; 0:
+	// three eighths of the descriptors that it may have.
 	MaxPaths int
 
 	// TCPPlaintext makes links over TCP go without TLS behind the handshake that

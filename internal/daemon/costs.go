@@ -20,17 +20,25 @@ type Costs struct {
 	// Path are those of fabricd for the path of a connection to another node, at each of
 	// the two.
 	Path int64
+	// UserFiles are the descriptors beside paths that the applications of one user may
+	// have while there is no other one, and UserPaths the paths.
+	UserFiles, UserPaths int64
 }
 
 // CostsOf returns the costs with the configuration c.
 func CostsOf(c Config) Costs {
-	costs := Costs{
+	var path, paths int64
+	if c.Paths != pathsOff {
+		path, paths = 1, int64(c.maxPaths())
+	}
+	files, paths := ipc.UserShare(paths)
+	if own := c.Local.Quotas.UserDescriptors; own != 0 {
+		files = int64(own)
+	}
+	return Costs{
+		Path: path, UserFiles: files, UserPaths: paths,
 		Channel: ipc.ChannelSize(c.Local.Rings), Ends: ipc.SessionLimits().Channels, UserEnds: ipc.UserLimits().Channels,
 		Unread: driver.MessageWindow, Descriptors: 1, Attached: 1,
 		Fit: int64(driver.Fits(newConnMemory(c.Local.Quotas, shm.Limit, nil).get())),
 	}
-	if c.Paths != pathsOff {
-		costs.Path = 1
-	}
-	return costs
 }

@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/fabricd/fabricd/internal/driver"
+	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/shm"
 )
 
@@ -68,7 +69,7 @@ func maxPathsText(c *Config) string {
 // maxPaths is how many paths the node may have.
 func (c *Config) maxPaths() int {
 	if c.MaxPaths == 0 {
-		return int(max(1, min(shm.Descriptors()/4, maxPathsMost)))
+		return int(min(ipc.DefaultPaths(), maxPathsMost))
 	}
 	return c.MaxPaths
 }

@@ -19,7 +19,7 @@ type QuotaConfig struct {
 	Endpoints, Windows int
 	WindowMemory       int64
 	// UserDescriptors are how many descriptors of this process all applications of one
-	// user may hold; 0: a quarter of those that it may have.
+	// user may hold, beside paths; 0: three quarters of what other users leave.
 	UserDescriptors int
 }
 
@@ -68,8 +68,8 @@ func quotaSettings() []Setting {
 		{"app-window-memory", "memory of the windows of one application, and of one user's four times as much",
 			fmt.Sprintf("a size from %s to %s", sizeText(minWindowMemory), sizeText(maxMemory)), setWindowMemory,
 			func(c *Config) string { return sizeText(c.Local.Quotas.WindowMemory) }},
-		{"user-descriptors", "descriptors of fabricd that all applications of one user may hold",
-			fmt.Sprintf("auto: a quarter of RLIMIT_NOFILE; or a number from %d to %d", minDescriptors, maxQuota), setUserDescriptors,
+		{"user-descriptors", "descriptors of fabricd that all applications of one user may hold, beside those of paths",
+			fmt.Sprintf("auto: three quarters of what other users leave; or a number from %d to %d", minDescriptors, maxQuota), setUserDescriptors,
 			func(c *Config) string {
 				if c.Local.Quotas.UserDescriptors == 0 {
 					return autoQuota

@@ -73,7 +73,7 @@ func TestPageOfQuotasIsTrue(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, s := range quotaSettings() {
-		allowed := strings.TrimPrefix(strings.NewReplacer(": half of the memory limit; or a size from", ",", ": a quarter of RLIMIT_NOFILE; or a number from", ",", "a size from ", "", "a number from ", "").Replace(s.Allowed), " ")
+		allowed := strings.TrimPrefix(strings.NewReplacer(": half of the memory limit; or a size from", ",", ": three quarters of what other users leave; or a number from", ",", "a size from ", "", "a number from ", "").Replace(s.Allowed), " ")
 		if want := fmt.Sprintf("| `%s` | %s | %s |", s.Key, s.Value(Default()), allowed); !strings.Contains(string(page), want) {
 			t.Errorf("deploy/quotas.md has no row %q", want)
 		}

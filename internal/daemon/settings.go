@@ -91,7 +91,7 @@ var nodeSettings = []Setting{
 	text("paths", "when a connection to another node gets sockets of its own, for messages to the other application and for RMA to its node: after a few, or never",
 		"lazy or off", func(c *Config) *string { return &c.Paths }, oneOf(pathsLazy, pathsOff)),
 	{"max-paths", "how many such sockets there may be, of each of which fabricd holds one descriptor; further connections stay on the link",
-		fmt.Sprintf("auto: a quarter of RLIMIT_NOFILE; or a number from 1 to %d", maxPathsMost), setMaxPaths, maxPathsText},
+		fmt.Sprintf("auto: three eighths of RLIMIT_NOFILE; or a number from 1 to %d", maxPathsMost), setMaxPaths, maxPathsText},
 	{"connect-timeout", "how long a connect waits for its accept", "a duration from 100ms to 10m", setConnectTimeout,
 		func(c *Config) string { return c.ConnectTimeout.String() }},
 	{"certificate-validity", "how long the certificates are valid that the host issues; each is renewed after two thirds of it",

@@ -106,15 +106,16 @@ func TestJudge(t *testing.T) {
 }
 
 func TestPlanFor(t *testing.T) {
-	costs := daemon.Costs{Channel: 1000, Ends: 128, UserEnds: 256, Unread: 100, Fit: 129, Descriptors: 1, Attached: 1, Path: 1}
+	costs := daemon.Costs{Channel: 1000, Ends: 128, UserEnds: 256, Unread: 100, Fit: 129, Descriptors: 1, Attached: 1, Path: 1, UserFiles: 130, UserPaths: 129}
 	p := PlanFor(129, costs, Facts{Memory: 129_000, Descriptors: 300})
 	if p.Channels != 129_000 || p.Fit != 129 || p.Applications != 3 || p.Users != 2 || p.Inside != 261 || p.Outside != 259 || len(p.Lacks) != 0 {
 		t.Errorf("%+v", p)
 	}
-	costs.Fit = 128
+	costs.Fit, costs.UserFiles, costs.UserPaths = 128, 129, 128
 	p = PlanFor(129, costs, Facts{Memory: 12_899, Descriptors: 129})
 	want := []string{"bytes for channels: 129000 are needed, 12899 are there", "connections between nodes of one application, by conn-memory: 129 are needed, 128 are there",
-		"descriptors within the node: 261 are needed, 129 are there", "descriptors for connections to other nodes: 259 are needed, 129 are there"}
+		"descriptors within the node: 261 are needed, 129 are there", "descriptors for connections to other nodes: 259 are needed, 129 are there",
+		"descriptors of one user for connections to other nodes: 130 are needed, 129 are there", "paths of one user: 129 are needed, 128 are there"}
 	if fmt.Sprint(p.Lacks) != fmt.Sprint(want) {
 		t.Errorf("%q, want %q", p.Lacks, want)
 	}
@@ -127,7 +128,7 @@ func TestPlanFor(t *testing.T) {
 		t.Errorf("without paths: %+v", p)
 	}
 	costs = daemon.CostsOf(daemon.Default())
-	if p := PlanFor(min(MaxPlan, costs.Fit), costs, Facts{Memory: -1}); len(p.Lacks) != 0 || p.Channels <= 0 || p.Fit < 100 {
+	if p := PlanFor(min(MaxPlan, costs.Fit, costs.UserPaths, costs.UserFiles-costs.Attached), costs, Facts{Memory: -1}); len(p.Lacks) != 0 || p.Channels <= 0 || p.Fit < 100 {
 		t.Errorf("where nothing is known: %+v", p)
 	}
 }

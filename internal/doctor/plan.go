@@ -55,6 +55,8 @@ func PlanFor(n int64, costs daemon.Costs, f Facts) Plan {
 		lack("descriptors within the node", p.Inside, f.Descriptors)
 		lack("descriptors for connections to other nodes", p.Outside, f.Descriptors)
 	}
+	lack("descriptors of one user for connections to other nodes", n*costs.Descriptors+costs.Attached, uint64(costs.UserFiles))
+	lack("paths of one user", n*costs.Path, uint64(costs.UserPaths))
 	return p
 }
 

@@ -51,7 +51,7 @@ func TestFabricdOutOfDescriptors(t *testing.T) {
 	}
 	l.exhaust(apps)
 
-	poor.logs("may have 24 descriptors")
+	poor.logs("may have 12 descriptors")
 	if strings.Contains(poor.said(), "too many open files") {
 		t.Errorf("applications took the node's own descriptors:\n%s", poor.said())
 	}

@@ -16,7 +16,7 @@ import (
 func TestMemoryGoesBack(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
-	nodes := l.cluster(1, "--user-descriptors", "10000") // the connections, and paths beside them
+	nodes := l.cluster(1)
 	var before, open [2]int64
 	for i, n := range nodes {
 		before[i] = resident(t, n.pid())

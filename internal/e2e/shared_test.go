@@ -104,7 +104,7 @@ func TestNoChannelWithoutDescriptors(t *testing.T) {
 				apps = append(apps, app)
 			}
 			talk.exchange(t, 20)
-			const why = "may have 24 descriptors"
+			const why = "may have 12 descriptors"
 			n.logs("no channel: messages go through the node")
 			n.logs(why)
 			talk.tells("messages  socket: ", 2, why, 2) // operators ask with the node's own

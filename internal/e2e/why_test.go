@@ -37,16 +37,16 @@ func TestPathsLeftOut(t *testing.T) {
 	few.start()
 	l.agree(nodes[0], off, few)
 	l.talk(off, nodes[0]).tells("messages  socket: paths are off by the setting paths\n", 1)
-	l.talk(few, nodes[0], nodes[0]).tells("messages  path", 1, "messages  socket: this node has 1 paths, as many as max-paths lets it\n", 1)
+	l.talk(few, nodes[0], nodes[0]).tells("messages  path", 1, "messages  socket: user 0 may have 1 paths (max-paths)\n", 1)
 }
 
-// TestDescriptorsForPathsRunOut: a node that has too few for the paths of all connections
-// serves those over the link, and says why.
-func TestDescriptorsForPathsRunOut(t *testing.T) {
+// TestPathsRunOut: a node that may have fewer paths than connections serves the others over
+// the link, and says why.
+func TestPathsRunOut(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	host := l.host()
-	poor := l.member(host, "poor")
+	poor := l.member(host, "poor", "--max-paths", "8")
 	poor.prefix = []string{"/bin/sh", "-c", `ulimit -n 192; exec "$@"`, "sh"}
 	poor.start()
 	l.agree(host, poor)
@@ -56,7 +56,7 @@ func TestDescriptorsForPathsRunOut(t *testing.T) {
 			return fmt.Errorf("%w: %w", errGiveUp, err)
 		}
 		said, err := l.fabricd("why", "--admin", poor.adminSocket())
-		paths, without := strings.Count(said, "messages  path"), strings.Count(said, "for connections alone\n")
+		paths, without := strings.Count(said, "messages  path"), strings.Count(said, "may have 6 paths (max-paths)\n")
 		if err == nil && (paths == 0 || without == 0 || paths+without != len(talk.conns)) {
 			err = fmt.Errorf("%d have a path, %d a reason:\n%s", paths, without, said)
 		}

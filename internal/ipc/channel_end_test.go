@@ -90,7 +90,7 @@ func TestChannelOfAnEndpointThatIsBeingClosed(t *testing.T) {
 	s.node.mu.Lock()
 	for sess := range s.node.sessions {
 		for ep := range sess.eps {
-			of := &serverSession{account: newAccount("a session", Limits{}.withDefaults(1), user)}
+			of := &serverSession{account: newSessionAccount(SessionLimits(), user)}
 			ends = append(ends, &served{s: of, ep: ep})
 		}
 	}

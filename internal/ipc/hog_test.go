@@ -89,7 +89,7 @@ func TestDescriptorsAreSharedOut(t *testing.T) {
 		return
 	}
 	const each, all = 40, 60
-	s := serve(t, func(o *Options) { o.User, o.Descriptors = Limits{Descriptors: each}, all })
+	s := serve(t, func(o *Options) { o.User, o.Descriptors, o.NoPaths = Limits{Descriptors: each}, all, "off" })
 	if err := os.Chmod(s.path, 0o777); err != nil {
 		t.Fatal(err)
 	}
@@ -149,16 +149,5 @@ func TestAnswersThatAreNotTakenHaveABound(t *testing.T) {
 	eventually(t, "the node has answered what it can", func() bool { return descriptors(t) > before })
 	if got := descriptors(t) - before - 1; got > each { // the socket's other end is ours
 		t.Errorf("the node holds %d descriptors, want %d at most", got, each)
-	}
-}
-
-func TestTotalLeavesAReserve(t *testing.T) {
-	all := shm.Descriptors()
-	if got := newTotal(0).limit[heldFiles]; got > all-reserve || got > all-all/4 {
-		t.Errorf("applications may have %d of %d descriptors", got, all)
-	}
-	user := newAccount("a user", UserLimits(), newTotal(0))
-	if got := user.limit[heldFiles]; got != all/4 {
-		t.Errorf("a user may have %d of %d descriptors", got, all)
 	}
 }

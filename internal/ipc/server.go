@@ -71,6 +71,8 @@ type Options struct {
 	// Descriptors are how many all applications together may make the node hold; 0:
 	// three quarters of what the process may have, and 64 fewer than that at least.
 	Descriptors int64
+	// MaxPaths are how many of them are for paths, unless NoPaths is set; 0: half.
+	MaxPaths int64
 
 	Session Limits // of one session; Sessions and Descriptors are not looked at
 	User    Limits // of all sessions of one user; defaults 4 times those of a session
@@ -106,7 +108,7 @@ func Serve(ctx context.Context, ln *net.UnixListener, opt Options) error {
 	}
 	s.opt.Session = opt.Session.withDefaults(1)
 	s.opt.User = opt.User.withDefaults(4)
-	s.total = newTotal(opt.Descriptors)
+	s.total = newTotal(opt.Descriptors, opt.maxPaths())
 	stop := context.AfterFunc(ctx, func() { ln.Close() })
 	err := s.accept(ln)
 	cancel() // sessions end at once
@@ -115,6 +117,17 @@ func Serve(ctx context.Context, ln *net.UnixListener, opt Options) error {
 	}
 	s.wg.Wait()
 	return err
+}
+
+// maxPaths is how many paths applications may have.
+func (o *Options) maxPaths() int64 {
+	switch {
+	case o.NoPaths != "":
+		return 0
+	case o.MaxPaths == 0:
+		return DefaultPaths()
+	}
+	return o.MaxPaths
 }
 
 func admitAll(c Credentials) (Credentials, error) {

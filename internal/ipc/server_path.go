@@ -83,11 +83,10 @@ func (s *serverSession) path(ctx context.Context, r *request) (PathSocket, error
 	if !r.ep.pathAsk() {
 		return PathSocket{}, fmt.Errorf("the connection has asked for its path: %w", status.InUse)
 	}
-	const held = 2 // the node's duplicate, until it is closed, and the application's end until it is sent
-	err := s.account.chargeSpare(heldFiles, held)
+	err := s.account.chargePath()
 	var m PathSocket
 	if err == nil {
-		freed := func() { s.account.refund(heldFiles, 1) }
+		freed := func() { s.account.refund(pathSockets, 1) }
 		if m, err = ep.Path(ctx, r.in.(*pathKeyBody).Key, freed); err != nil {
 			s.account.refund(heldFiles, 1)
 		}

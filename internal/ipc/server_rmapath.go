@@ -50,7 +50,7 @@ func (h *heldPath) end(s *serverSession) {
 	h.closed = true
 	if h.held {
 		h.held = false
-		s.account.refund(heldFiles, 1)
+		s.account.refund(pathSockets, 1)
 	}
 }
 
@@ -67,17 +67,17 @@ func doRMAPath(ctx context.Context, s *serverSession, r *request) (reply, error)
 	case !r.ep.rma.ask():
 		return reply{}, fmt.Errorf("the connection has asked for its RMA path: %w", status.InUse)
 	}
-	const held = 2 // the node's duplicate, and the application's end until it is sent
-	if err := s.account.chargeSpare(heldFiles, held); err != nil {
+	if err := s.account.chargePath(); err != nil {
 		return reply{}, err
 	}
 	m, err := ep.RMAPath(ctx, r.in.(*pathKeyBody).Key)
 	if err != nil {
-		s.account.refund(heldFiles, held)
+		s.account.refund(heldFiles, 1)
+		s.account.refund(pathSockets, 1)
 		return reply{}, err
 	}
 	if !r.ep.rma.keep() {
-		s.account.refund(heldFiles, 1)
+		s.account.refund(pathSockets, 1)
 	}
 	body := &pathBody{Peer: m.Peer, Binding: m.Binding}
 	if m.Client {
