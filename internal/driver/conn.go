@@ -84,10 +84,9 @@ func (p connPort) Refund(n int64)                               { p.link.n.budge
 func (p connPort) Atomic(at span, a rma.Atomic) (uint64, error) { return atomicAt(at, a) }
 
 func (p connPort) Queue(frame []byte) {
-	if passes(frame) {
-		p.passLocked()
+	if !passes(frame) || p.passLocked() {
+		p.ops.put(frame)
 	}
-	p.ops.put(frame)
 }
 
 func (p connPort) queue(s segment) {
@@ -381,8 +380,9 @@ func (c *conn) sendClose(f wire.Close) {
 	c.mu.Lock()
 	if !c.closeSent {
 		c.closeSent = true
-		c.passLocked()
-		c.ops.put(f.AppendTo(nil))
+		if c.passLocked() {
+			c.ops.put(f.AppendTo(nil))
+		}
 	}
 	if c.closeRecv {
 		c.ops.closed = true

@@ -30,3 +30,11 @@ func SetPassTime(d time.Duration) (undo func()) {
 
 // CloseWindows is endpoint.closeWindows.
 func CloseWindows(ep ipc.Endpoint) { ep.(*endpoint).closeWindows() }
+
+// LoseCount makes the node unable to count what has been written to ep's RMA path.
+func LoseCount(ep ipc.Endpoint) {
+	p := &ep.(*endpoint).conn.rma.out
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.socket.Close()
+}

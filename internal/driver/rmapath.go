@@ -419,21 +419,23 @@ func (p *rmaPath) info() *PathInfo {
 	return pathInfo(p.socket, p.since, !p.ours.Plaintext)
 }
 
-// passLocked puts before a frame what of this end's RMA path comes before it. The caller
-// holds conn.mu.
-func (c *conn) passLocked() {
+// passLocked puts before a frame what of this end's RMA path comes before it. If that is not
+// known it ends the connection and returns false: then the frame is not to be sent. The
+// caller holds conn.mu.
+func (c *conn) passLocked() bool {
 	p := &c.rma.out
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.written == nil {
-		return
+		return true
 	}
 	n, err := p.written.Bytes()
 	if err != nil {
 		c.link.spawn(func() { c.fail("RMA path: " + err.Error()) })
-		return
+		return false
 	}
 	c.ops.put(wire.RMAPassed{Bytes: n}.AppendTo(nil))
+	return true
 }
 
 // passes reports whether what the peer does behind a frame has to come behind the

@@ -379,3 +379,16 @@ func TestALongReadIsProgress(t *testing.T) {
 		t.Errorf("the read: %v", err)
 	}
 }
+
+// TestWhatIsNotCountedTellsNothing: a node that cannot count what was written to an RMA path
+// ends the connection, and says nothing that has to come behind those operations.
+func TestWhatIsNotCountedTellsNothing(t *testing.T) {
+	f := newFarMemory(t, 0, rma.PageSize)
+	driver.LoseCount(f.a)
+	m, err := f.b.FenceMark(fence.InitPeer)
+	if err == nil {
+		t.Errorf("a mark over operations that were not counted: %+v", m)
+	}
+	awaitHup(t, f.a)
+	awaitHup(t, f.b)
+}
