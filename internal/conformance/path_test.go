@@ -203,3 +203,38 @@ func swallowLoopback(t *testing.T) (n int) {
 	}
 	return n
 }
+
+// TestMessagesOnPathsAllocateNothing: a message from one application to the other costs no
+// memory but what crypto/tls takes for the record that it reads, with and without deadlines.
+func TestMessagesOnPathsAllocateNothing(t *testing.T) {
+	p := newPathPlace(t)
+	near, far := p.dial()
+	defer near.Close()
+	defer far.Close()
+	if err := p.goOver(t.Context(), "path", near.Endpoint(), far.Endpoint()); err != nil {
+		t.Fatal(err)
+	}
+	most := 1.0 // of crypto/tls
+	if raceEnabled {
+		most = 100
+	}
+	msg, got := make([]byte, 8), make([]byte, 8)
+	for name, limit := range map[string]time.Time{"no deadline": {}, "a deadline": time.Now().Add(time.Hour)} {
+		for _, c := range []*fabric.Conn{near, far} {
+			if err := c.SetDeadline(limit); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n := testing.AllocsPerRun(500, func() {
+			if _, err := near.Write(msg); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.ReadFull(far, got); err != nil {
+				t.Fatal(err)
+			}
+		})
+		if n > most {
+			t.Errorf("with %s: %v allocations for a message, of which crypto/tls makes %v", name, n, most)
+		}
+	}
+}

@@ -326,12 +326,13 @@ func TestMessagesAllocateNothing(t *testing.T) {
 		a, b := pair(t, plaintext)
 		a.Begin(0)
 		msg, got := make([]byte, 64), make([]byte, 64)
+		ctx := context.Background()
 		once := func() {
-			if _, err := a.Write(context.Background(), msg); err != nil {
+			if _, err := a.Write(ctx, msg); err != nil {
 				t.Fatal(err)
 			}
 			for n := 0; n < len(msg); {
-				k, err := b.Read(context.Background(), got[n:])
+				k, err := b.Read(ctx, got[n:])
 				if n += k; err != nil {
 					t.Fatal(err)
 				}
@@ -348,8 +349,11 @@ func TestMessagesAllocateNothing(t *testing.T) {
 		if !plaintext {
 			most = 1
 		}
-		if n := testing.AllocsPerRun(200, once); n > most && !raceEnabled {
-			t.Errorf("%v allocations for a message, want %v at most", n, most)
+		for name, c := range map[string]context.Context{"none": context.Background(), "one that can end": t.Context()} {
+			ctx = c
+			if n := testing.AllocsPerRun(200, once); n > most && !raceEnabled {
+				t.Errorf("with the context %s %v allocations for a message, want %v at most", name, n, most)
+			}
 		}
 	})
 }

@@ -3,6 +3,7 @@ package path
 import (
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,14 +13,7 @@ import (
 // TestAHeldSocketIsInNoPoller: what an application sends and receives does not wake the
 // node that holds a duplicate of its socket.
 func TestAHeldSocketIsInNoPoller(t *testing.T) {
-	fa, fb := sockets(t)
-	used, s := connOf(t, fb), connOf(t, fa)
-	defer used.Close()
-	h, err := Hold(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer h.Close()
+	used, h := held(t)
 	if polled(t, h.bare.fd) {
 		t.Error("the duplicate is in the poller")
 	}
@@ -34,6 +28,19 @@ func TestAHeldSocketIsInNoPoller(t *testing.T) {
 	if !polled(t, fd) {
 		t.Error("a socket that this process uses is not found in the poller: the test finds nothing")
 	}
+}
+
+// held returns a socket and the Held of the one at its other end.
+func held(t *testing.T) (peer *net.TCPConn, h *Held) {
+	t.Helper()
+	fa, fb := sockets(t)
+	peer = connOf(t, fb)
+	h, err := Hold(connOf(t, fa))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { peer.Close(); h.Close() })
+	return peer, h
 }
 
 // polled reports whether fd is in an epoll of this process.
@@ -58,13 +65,7 @@ func polled(t *testing.T, fd int) bool {
 // TestAHeldSocketEnds: the node ends a socket of which an application has a duplicate, and
 // reads what is left of it.
 func TestAHeldSocketEnds(t *testing.T) {
-	fa, fb := sockets(t)
-	peer, s := connOf(t, fb), connOf(t, fa)
-	defer peer.Close()
-	h, err := Hold(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	peer, h := held(t)
 	if _, err := peer.Write([]byte("left")); err != nil {
 		t.Fatal(err)
 	}
