@@ -7,13 +7,15 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/fabricd/fabricd/internal/bubble"
 )
 
 // TestAWatchIsOfOneContext: whatever contexts calls have and whenever these end, the deadline
 // that a call finds is its own, and the one that was kept is undone by the next call with
 // another.
 func TestAWatchIsOfOneContext(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var set []bool // whether each deadline that was set has passed
 		w := watch{set: func(at time.Time) { set = append(set, at.Equal(past)) }}
 		call := func(ctx context.Context, want ...bool) {
