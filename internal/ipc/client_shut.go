@@ -24,7 +24,8 @@ func (e *clientEndpoint) CloseWrite() error {
 	if e.shutOut.Load() {
 		return nil
 	}
-	if e.hup.Load() {
+	// Poll may have shown the end by the data socket, before the node has told it.
+	if streamEvents(conn, e.hup.Load(), false)&PollHup != 0 {
 		return e.broken(status.Reset)
 	}
 	if err := e.ask(context.Background(), opShut, nil, nil); err != nil {
