@@ -210,9 +210,6 @@ func (a *Agent) note(e verdict.Event) {
 	case verdict.EventHost:
 		a.view.hostText = e.Detail
 	}
-	if e.Kind == verdict.EventLocal || e.Kind == verdict.EventSelf || e.Kind == verdict.EventReset {
-		a.view.local = e.Kind == verdict.EventLocal
-	}
 }
 
 // handle calls the handlers. It runs on events' goroutine, as handled does.

@@ -98,7 +98,6 @@ type view struct {
 	nodes     []Node
 	term      uint64
 	alone     bool
-	local     bool   // the last life is shown to this machine alone
 	hostText  string // detail of the last EventHost
 	noHost    string // why the last dial of the host failed; "": it did not
 	lifelines int

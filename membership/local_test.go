@@ -15,7 +15,7 @@ func TestARestartWhileTheHostIsAwayServesItsMachine(t *testing.T) {
 		w.kill(w.node(3))
 		began := time.Now()
 		n := w.again(3)
-		w.within(2*time.Second, "it serves its machine", func() bool { return n.a.Status().Local })
+		w.within(2*time.Second, "it serves its machine", func() bool { return len(n.since(began)) != 0 })
 		if got := words(n.since(began)); !slices.Equal(got, []string{"local " + old.String()}) {
 			t.Errorf("events %v, want its last life for its machine alone", got)
 		}
@@ -28,7 +28,7 @@ func TestARestartWhileTheHostIsAwayServesItsMachine(t *testing.T) {
 		}
 		w.again(1)
 		w.within(10*time.Second, "the host is back", func() bool { return mesh(w.all) })
-		if got := n.life(); got.Node != old.Node || got.Generation <= old.Generation || n.a.Status().Local {
+		if got := n.life(); got.Node != old.Node || got.Generation <= old.Generation {
 			t.Errorf("it lived as %v and lives as %v", old, got)
 		}
 		if got := words(n.since(began)); slices.Contains(got, "reset") {

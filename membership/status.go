@@ -18,7 +18,6 @@ type Status struct {
 	HostReachable bool
 	HostDetail    string // what is known of the way to the host, for people
 	Alone         bool   // the host is lost: this node decides for itself
-	Local         bool   // no host has answered since the start: only this machine's applications are served
 	Detection     gossip.Profile
 	Nodes         int // others in the table
 	Gossiping     int // others in gossip
@@ -39,7 +38,7 @@ func (a *Agent) Status() Status {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	s.Self, s.Term, s.Alone, s.Local = a.view.self, a.view.term, a.view.alone, a.view.local
+	s.Self, s.Term, s.Alone = a.view.self, a.view.term, a.view.alone
 	s.HostDetail = cmp.Or(a.view.hostText, a.view.noHost)
 	s.HostReachable = strings.HasPrefix(s.HostDetail, verdict.HostReachable)
 	s.Nodes, s.Lifelines, s.Sessions = len(a.view.nodes), a.view.lifelines, a.view.sessions

@@ -342,9 +342,12 @@ func (d *Daemon) Status() Status {
 	d.mu.Lock()
 	phase, waits, at, store := d.phase, d.waits, d.places, d.store
 	d.mu.Unlock()
-	self := d.roster.place()
+	self, local := d.roster.place()
 	if phase == phaseJoined && self.Generation == 0 {
 		phase, waits = phaseJoining, "no ID yet: "+d.whyNoID()
+	}
+	if phase == phaseJoined && local {
+		phase, waits = phaseLocal, "no host has answered since the start: only applications of this machine reach each other"
 	}
 	identity := d.state.Identity()
 	if identity.Cluster.IsZero() {
@@ -376,9 +379,6 @@ func (d *Daemon) Status() Status {
 		}
 		if st.HostDetail == st.Host { // only what says more
 			st.HostDetail = ""
-		}
-		if m.Local && st.State == phaseJoined {
-			st.State, st.Detail = phaseLocal, "no host has answered since the start: only applications of this machine reach each other"
 		}
 	}
 	if self.Generation != 0 {
@@ -434,7 +434,8 @@ func (d *Daemon) Ping(ctx context.Context, id addr.NodeID) (time.Duration, error
 
 // Self returns the node's place in the cluster.
 func (d *Daemon) Self() ipc.Self {
-	return ipc.Self{Cluster: d.state.Identity().Cluster, Life: d.roster.place(), Name: d.cfg.Name}
+	life, _ := d.roster.place()
+	return ipc.Self{Cluster: d.state.Identity().Cluster, Life: life, Name: d.cfg.Name}
 }
 
 func (d *Daemon) subscribe() *subscription      { return d.roster.subscribe(time.Now()) }

@@ -64,6 +64,7 @@ type roster struct {
 	mu      sync.Mutex // guards the fields below
 	cluster addr.UUID
 	self    addr.Life // Generation 0 without a lease
+	local   bool      // self is the last life, shown to this machine alone: no host has answered
 	told    bool      // the host has told who is in the cluster, since this node started
 	nodes   map[addr.NodeID]membership.Node
 	subs    map[*subscription]struct{}
@@ -105,12 +106,12 @@ func (r *roster) apply(ev membership.Event, now time.Time) {
 			delete(r.nodes, r.self.Node)
 		}
 		n.State = membership.Alive
-		r.self = n.Life
+		r.self, r.local = n.Life, ev.Kind == membership.EventLocal
 		r.nodes[n.Life.Node] = n
 	case membership.EventReset:
 		// The next life's first table adds the living nodes; what has ended stays.
 		maps.DeleteFunc(r.nodes, func(_ addr.NodeID, n membership.Node) bool { return n.State != membership.Removed })
-		r.self.Generation = 0
+		r.self.Generation, r.local = 0, false
 	case membership.EventHost:
 		r.told = r.told || ev.Detail == membership.HostReachable // it comes behind the host's table
 	case membership.EventAdded, membership.EventUpdated:
@@ -194,11 +195,12 @@ func (r *roster) snapshot(now time.Time) Nodes {
 	return all
 }
 
-// place returns this node's own life; its generation is 0 while it has none.
-func (r *roster) place() addr.Life {
+// place returns this node's own life, and whether that is its last one, which it
+// shows to its own machine alone; the generation is 0 while it has none.
+func (r *roster) place() (self addr.Life, local bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.self
+	return r.self, r.local
 }
 
 // incarnation returns the newest incarnation of the node with this UUID that
