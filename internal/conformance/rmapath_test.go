@@ -260,6 +260,18 @@ func TestRMAPathsAllocateNothing(t *testing.T) {
 	}
 }
 
+// postAndFence writes 8 bytes, and waits for them as long as ctx.
+func postAndFence(ctx context.Context, a *fabric.Endpoint, p *farPair) error {
+	if err := a.WriteTo(p.off[0], 8, p.off[1]+4096, 0); err != nil {
+		return err
+	}
+	m, err := a.FenceMark(fabric.InitSelf)
+	if err != nil {
+		return err
+	}
+	return a.FenceWait(ctx, m)
+}
+
 // TestCallsThatAreGivenUp: contexts end in the middle of calls of many goroutines, of which
 // one waits for the answers of others. Each call that succeeds is done once and has its own
 // answer, one that is given up is done once at most, and a close ends those that wait.
@@ -280,6 +292,11 @@ func TestCallsThatAreGivenUp(t *testing.T) {
 					time.AfterFunc(time.Duration(n%40)*time.Microsecond, cancel)
 				case 1:
 					if err := a.WriteTo(p.off[0]+32<<10, 20<<10, p.off[1]+32<<10, 0); err != nil {
+						t.Error(err)
+					}
+				case 2: // its fence may find the answer of the write owed, or read by another call
+					time.AfterFunc(time.Duration(n%40)*time.Microsecond, cancel)
+					if err := postAndFence(ctx, a, p); err != nil && !errors.Is(err, context.Canceled) {
 						t.Error(err)
 					}
 				}

@@ -159,13 +159,10 @@ func (p *farPath) do(q *farRequest, v farView) error {
 }
 
 func (p *farPath) result(a farAnswer, err error) error {
-	switch {
-	case err != nil:
+	if err != nil {
 		return p.e.lost(err)
-	case a.code != status.OK:
-		return a.code
 	}
-	return nil
+	return codeOf(a.code)
 }
 
 func (p *farPath) readFrom(loff, n, roff int64, flags rma.Flags) (done bool, err error) {

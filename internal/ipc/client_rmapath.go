@@ -3,6 +3,7 @@ package ipc
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,8 +32,9 @@ type farPath struct {
 	buf     []byte     // of requests and what is small behind them; reused
 
 	mu      sync.Mutex // guards the fields below
-	turn    sync.Cond  // reading has risen, or the path is broken
+	turn    sync.Cond  // reading has risen, the path is broken, or an answer is owed again
 	reading uint64     // which answer comes next
+	owed    []owed     // in the order of their tickets
 	done    uint64     // the requests up to here have ended
 	bad     uint64     // the first one that has failed in a way that fences tell of, 0: none
 	badCode status.Code
@@ -42,6 +44,15 @@ type farPath struct {
 	head [path.RMAAnswerLen]byte
 	got  int
 }
+
+// An owed answer is one that no call waits for yet: a write that does not wait asks for it
+// beside, so that a fence behind it has nothing to ask. The next call that waits for an
+// answer behind it reads it.
+type owed struct{ number, ticket uint64 }
+
+// maxOwed bounds them: so many answers fit into any socket, and the peer's node does not
+// wait for room.
+const maxOwed = 32
 
 // smallPayload, in bytes, goes into one write with its request, and in one record of TLS.
 const smallPayload = 16<<10 - 3*path.RMARequestLen
@@ -176,8 +187,11 @@ func (p *farPath) write(q *farRequest) (number, ticket uint64, err error) {
 	if err := p.broken(); err != nil {
 		return 0, 0, err
 	}
+	tells := q.Tells() || q.behind.Tells()
+	owes := !tells && p.mayOwe()
 	q.Number = p.issued.Add(1)
-	b := q.AppendTo(p.buf[:0])
+	first := telling(q.RMARequest, owes && q.behind.Kind == 0)
+	b := first.AppendTo(p.buf[:0])
 	rest := q.payload
 	if q.length <= smallPayload {
 		for _, part := range rest {
@@ -200,7 +214,8 @@ func (p *farPath) write(q *farRequest) (number, ticket uint64, err error) {
 	}
 	if q.behind.Kind != 0 {
 		q.behind.Number = p.issued.Add(1)
-		b = q.behind.AppendTo(b)
+		behind := telling(q.behind, owes)
+		b = behind.AppendTo(b)
 	}
 	if err == nil && len(b) > 0 {
 		err = p.push(b)
@@ -209,11 +224,67 @@ func (p *farPath) write(q *farRequest) (number, ticket uint64, err error) {
 	if err != nil {
 		return 0, 0, p.breaks(err)
 	}
-	if q.Tells() || q.behind.Tells() {
+	number = p.issued.Load()
+	if tells || owes {
 		ticket = p.tickets
 		p.tickets++
 	}
-	return p.issued.Load(), ticket, nil
+	if owes {
+		p.owes(owed{number, ticket})
+	}
+	return number, ticket, nil
+}
+
+// telling is r, with a wish for an answer if tells.
+func telling(r path.RMARequest, tells bool) path.RMARequest {
+	if tells {
+		r.Flags |= path.RMATell
+	}
+	return r
+}
+
+// mayOwe reports whether one more answer may be owed. The caller holds send.
+func (p *farPath) mayOwe() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.owed) < maxOwed
+}
+
+// owes notes an answer that no call waits for yet. The caller holds send.
+func (p *farPath) owes(o owed) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.owed = append(p.owed, o)
+}
+
+// claim makes the next answer the caller's to read if it is owed. The caller holds mu.
+func (p *farPath) claim() (o owed, ok bool) {
+	if len(p.owed) == 0 || p.owed[0].ticket != p.reading {
+		return o, false
+	}
+	o = p.owed[0]
+	p.owed = slices.Delete(p.owed, 0, 1)
+	return o, true
+}
+
+// claimFrom makes an owed answer the caller's that says that the requests up to number
+// have ended. The caller holds mu.
+func (p *farPath) claimFrom(number uint64) (o owed, ok bool) {
+	i := slices.IndexFunc(p.owed, func(o owed) bool { return o.number >= number })
+	if i < 0 {
+		return o, false
+	}
+	o = p.owed[i]
+	p.owed = slices.Delete(p.owed, i, i+1)
+	return o, true
+}
+
+// giveBack makes a claimed answer, which is still the next one, owed again.
+func (p *farPath) giveBack(o owed) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.owed = slices.Insert(p.owed, 0, o)
+	p.turn.Broadcast()
 }
 
 func (p *farPath) push(b []byte) error {
@@ -239,17 +310,29 @@ func (p *farPath) broken() error {
 }
 
 // await waits for the answer with that ticket, which is the one to request number, and
-// for its data, if into is not nil.
+// for its data, if into is not nil. It reads those before it that are owed.
 func (p *farPath) await(number, ticket uint64, into [][]byte) (farAnswer, error) {
 	p.mu.Lock()
 	for p.reading != ticket && p.err == nil {
-		p.turn.Wait()
+		o, ok := p.claim()
+		if !ok {
+			p.turn.Wait()
+			continue
+		}
+		p.mu.Unlock()
+		_, _ = p.take(o.number, nil) // that the path is broken is seen below
+		p.mu.Lock()
 	}
 	err := p.err
 	p.mu.Unlock()
 	if err != nil {
 		return farAnswer{}, err
 	}
+	return p.take(number, into)
+}
+
+// take reads the next answer, which is the one to request number and the caller's.
+func (p *farPath) take(number uint64, into [][]byte) (farAnswer, error) {
 	a, err := p.read(number, into)
 	if err != nil {
 		return farAnswer{}, p.breaks(err)
@@ -349,17 +432,47 @@ func (p *farPath) ask(ctx context.Context, r path.RMARequest) (farAnswer, error)
 	if !ok {
 		return p.e.answerUntil(ctx, func() (farAnswer, error) { return p.askNow(r) })
 	}
-	if p.hasTurn(ticket) {
-		err := p.fillHead(ctx)
-		if err == nil || ctx.Err() == nil { // of a broken path await says so
-			return p.awaitCode(number, ticket)
-		}
+	a, err := p.answer(ctx, number, ticket)
+	return a, codeOr(a, err)
+}
+
+// answer waits for the answer with that ticket, which has no data, until ctx is done.
+func (p *farPath) answer(ctx context.Context, number, ticket uint64) (farAnswer, error) {
+	await := func() (farAnswer, error) { return p.awaitAnswer(number, ticket) }
+	if ctx.Done() == nil || p.comesTo(ctx, ticket) {
+		return await()
 	}
-	a, err := p.e.answerUntil(ctx, func() (farAnswer, error) { return p.awaitCode(number, ticket) })
+	a, err := p.e.answerUntil(ctx, await)
 	if errors.Is(err, status.BadFD) { // closed: no call reads the answer, and none behind it
 		p.breaks(err)
 	}
 	return a, err
+}
+
+// comesTo reads up to the head of the answer with that ticket, if no other call has to
+// read before that and ctx is not done.
+func (p *farPath) comesTo(ctx context.Context, ticket uint64) bool {
+	for {
+		p.mu.Lock()
+		mine := p.reading == ticket
+		o, ok := p.claim()
+		p.mu.Unlock()
+		if !mine && !ok {
+			return false
+		}
+		if p.fillHead(ctx) != nil && ctx.Err() != nil { // of a broken path take says so
+			if ok {
+				p.giveBack(o)
+			}
+			return false
+		}
+		if mine {
+			return true
+		}
+		if _, err := p.take(o.number, nil); err != nil {
+			return true
+		}
+	}
 }
 
 // answerUntil is until for f's answer. A call that is given up goes on, and its answer is
@@ -381,13 +494,25 @@ func (p *farPath) askNow(r path.RMARequest) (farAnswer, error) {
 	if err != nil {
 		return farAnswer{}, p.e.lost(err)
 	}
-	return p.awaitCode(number, ticket)
+	a, err := p.awaitAnswer(number, ticket)
+	return a, codeOr(a, err)
 }
 
-// awaitCode is await for an answer without data, whose code may be its error.
-func (p *farPath) awaitCode(number, ticket uint64) (farAnswer, error) {
+// awaitAnswer is await for an answer without data.
+func (p *farPath) awaitAnswer(number, ticket uint64) (farAnswer, error) {
 	a, err := p.await(number, ticket, nil)
-	return a, p.result(a, err)
+	if err != nil {
+		err = p.e.lost(err)
+	}
+	return a, err
+}
+
+// codeOr is err, or what a's request was refused with.
+func codeOr(a farAnswer, err error) error {
+	if err != nil {
+		return err
+	}
+	return codeOf(a.code)
 }
 
 // tryWrite writes r, which tells, if that need not wait.
@@ -414,23 +539,24 @@ func (p *farPath) tryWrite(r path.RMARequest) (number, ticket uint64, ok bool, e
 	return r.Number, ticket, true, nil
 }
 
-// hasTurn reports whether the answer with that ticket is the next one.
-func (p *farPath) hasTurn(ticket uint64) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.reading == ticket && p.err == nil
-}
-
 // flushed waits until every request up to number has ended, or ctx is done.
 func (p *farPath) flushed(ctx context.Context, number uint64) error {
 	p.mu.Lock()
 	done, err := p.done >= number, p.err
+	var o owed
+	var ok bool
+	if !done {
+		o, ok = p.claimFrom(number)
+	}
 	p.mu.Unlock()
 	switch {
 	case err != nil:
 		return p.e.lost(err)
 	case done:
 		return nil
+	case ok:
+		_, err := p.answer(ctx, o.number, o.ticket)
+		return err
 	}
 	_, err = p.ask(ctx, path.RMARequest{Kind: path.RMANop, Flags: path.RMATell})
 	return err

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -72,8 +73,9 @@ func TestAMarkOfTheNodeCoversThePath(t *testing.T) {
 	check(t, "FenceWait", e.FenceWait(t.Context(), m), status.Fault)
 }
 
-// TestAFarPathBeginsAtOnce, not with its first operation: the node does not wait for that.
-func TestAFarPathBeginsAtOnce(t *testing.T) {
+// pathPair returns both ends of a path without TLS, which has not begun.
+func pathPair(t *testing.T) (near, far *path.Conn) {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -102,11 +104,16 @@ func TestAFarPathBeginsAtOnce(t *testing.T) {
 	open(net.Dial("tcp", l.Addr().String()))
 	opening.Wait()
 	if t.Failed() {
-		return
+		t.FailNow()
 	}
-	near, far := <-ends, <-ends
-	defer near.Close()
-	defer far.Close()
+	near, far = <-ends, <-ends
+	t.Cleanup(func() { near.Close(); far.Close() })
+	return near, far
+}
+
+// TestAFarPathBeginsAtOnce, not with its first operation: the node does not wait for that.
+func TestAFarPathBeginsAtOnce(t *testing.T) {
+	near, far := pathPair(t)
 	far.Begin(0)
 	if _, err := far.Write(t.Context(), nil); err != nil {
 		t.Fatal(err)
@@ -119,5 +126,147 @@ func TestAFarPathBeginsAtOnce(t *testing.T) {
 	case <-far.Started():
 	case <-time.After(2 * time.Second):
 		t.Error("the node hears nothing")
+	}
+}
+
+// A farNode is the other end of a farPath: it counts requests, and answers those that ask
+// for that once a token is in may.
+type farNode struct {
+	may             chan struct{}
+	requests, tells atomic.Int64
+}
+
+// newFarNode returns a path and the node that serves it.
+func newFarNode(t *testing.T) (*farPath, *farNode) {
+	t.Helper()
+	near, far := pathPair(t)
+	var beginning sync.WaitGroup
+	beginning.Go(func() {
+		if err := beginFar(t.Context(), far); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := beginFar(t.Context(), near); err != nil {
+		t.Fatal(err)
+	}
+	beginning.Wait()
+	e := newClientEndpoint(&client{}, 1)
+	p := &farPath{e: e, conn: near}
+	p.turn.L = &p.mu
+	n := &farNode{may: make(chan struct{}, 1000)}
+	var serving sync.WaitGroup
+	serving.Go(func() { n.serve(far) })
+	t.Cleanup(func() {
+		close(e.quit)
+		near.Close()
+		close(n.may)
+		serving.Wait()
+		e.wg.Wait()
+	})
+	return p, n
+}
+
+func (n *farNode) serve(far *path.Conn) {
+	ctx := context.Background()
+	fill := func(b []byte) error {
+		for len(b) > 0 {
+			k, err := far.Read(ctx, b)
+			if err != nil {
+				return err
+			}
+			b = b[k:]
+		}
+		return nil
+	}
+	for {
+		var head [path.RMARequestLen]byte
+		if fill(head[:]) != nil {
+			return
+		}
+		r, err := path.ParseRMARequest(&head)
+		if err != nil || r.Kind == path.RMAWrite && fill(make([]byte, r.Length)) != nil {
+			return
+		}
+		if n.requests.Add(1); !r.Tells() {
+			continue
+		}
+		n.tells.Add(1)
+		<-n.may
+		a := path.RMAAnswer{Kind: path.RMADone, Flags: path.RMALast, Number: r.Number}
+		if _, err := far.Write(ctx, a.AppendTo(nil)); err != nil {
+			return
+		}
+	}
+}
+
+// post writes 8 bytes without waiting for them.
+func (p *farPath) post(t *testing.T) {
+	t.Helper()
+	q := newFar()
+	defer q.free()
+	q.payload = append(q.parts[:0], make([]byte, 8))
+	q.writes(8, 0, 0)
+	if _, _, err := p.write(q); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestAFenceBehindAWriteAsksForNothing: the write has asked for the answer that the fence
+// waits for.
+func TestAFenceBehindAWriteAsksForNothing(t *testing.T) {
+	p, n := newFarNode(t)
+	for i := range int64(3) {
+		n.may <- struct{}{}
+		p.post(t)
+		check(t, "flushed", p.flushed(t.Context(), p.last()), status.OK)
+		if got := n.requests.Load(); got != i+1 {
+			t.Fatalf("%d writes and fences are %d requests", i+1, got)
+		}
+	}
+}
+
+// TestOwedAnswersAreBounded: writes behind which nothing waits ask for no more answers than
+// there is room for, and for some again when those are read.
+func TestOwedAnswersAreBounded(t *testing.T) {
+	p, n := newFarNode(t)
+	for range 100 {
+		n.may <- struct{}{}
+		p.post(t)
+	}
+	n.may <- struct{}{}
+	check(t, "flushed", p.flushed(t.Context(), p.last()), status.OK)
+	if r, a := n.requests.Load(), n.tells.Load(); r != 101 || a != maxOwed+1 {
+		t.Errorf("%d requests with %d answers, want 101 with %d", r, a, maxOwed+1)
+	}
+	n.may <- struct{}{}
+	p.post(t)
+	check(t, "flushed", p.flushed(context.Background(), p.last()), status.OK)
+	if a := n.tells.Load(); a != maxOwed+2 {
+		t.Errorf("%d answers, want %d", a, maxOwed+2)
+	}
+}
+
+// TestAFenceThatIsGivenUpLeavesTheAnswers: the calls behind it read what it waited for.
+func TestAFenceThatIsGivenUpLeavesTheAnswers(t *testing.T) {
+	p, n := newFarNode(t)
+	for range 3 {
+		p.post(t)
+	}
+	short, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if err := p.flushed(short, 2); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a fence without an answer: %v", err)
+	}
+	if _, err := p.ask(short, path.RMARequest{Kind: path.RMANop, Flags: path.RMATell}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a call without an answer: %v", err)
+	}
+	for range 10 {
+		n.may <- struct{}{}
+	}
+	check(t, "flushed", p.flushed(t.Context(), p.last()), status.OK)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.owed) != 0 || p.reading != p.tickets {
+		t.Errorf("%d answers are owed, and %d of %d are read", len(p.owed), p.reading, p.tickets)
 	}
 }
