@@ -66,9 +66,9 @@ func memoryCases() []benchCase {
 		orderCase("rma-add", onPaths, small, work{kind: kindAdd, size: 8, as: kindTrip},
 			rowSpec{what: "attached, RMA fetch-add; baseline: a round trip", unit: micros, baseline: carryTCP, target: to(1.3)}, true),
 		orderCase("rma-write-1M", onPaths, large, work{kind: kindWrite, size: mib, as: kindStream},
-			rowSpec{what: "attached, RMA write 1 MiB, TLS; baseline: messages", unit: megabytes, baseline: carryTLS, target: to(0.95)}, false),
-		orderCase("rma-read-1M", onPaths, large, work{kind: kindRead, size: mib, as: kindStream},
-			rowSpec{what: "attached, RMA read 1 MiB, TLS; baseline: messages", unit: megabytes, baseline: carryTLS, target: to(0.95)}, false),
+			rowSpec{what: "attached, RMA write 1 MiB, 16 under way, TLS; baseline: messages", unit: megabytes, baseline: carryTLS, target: to(0.95)}, false),
+		orderCase("rma-read-1M", onPaths, large, work{kind: kindReads, size: mib, as: kindStream},
+			rowSpec{what: "attached, RMA read 1 MiB, 8 under way, TLS; baseline: messages", unit: megabytes, baseline: carryTLS, target: to(0.95)}, false),
 	}
 }
 
@@ -81,8 +81,8 @@ func wayCases() (all []benchCase) {
 			rowSpec{what: "way of 25 ms and 1 Gbit/s: " + what, unit: megabytes, baseline: carryTCP, target: to(0.9)}, false))
 	}
 	one("message-tls", "messages 1 MiB, TLS; baseline: raw TCP", onWay, work{kind: kindStream, size: mib})
-	one("rma-write", "RMA write 1 MiB, TLS; baseline: messages, raw TCP", onWay, work{kind: kindWrite, size: mib, as: kindStream})
-	one("rma-read", "RMA read 1 MiB, TLS; baseline: messages, raw TCP", onWay, work{kind: kindRead, size: mib, as: kindStream})
+	one("rma-write", "RMA write 1 MiB, 16 under way, TLS; baseline: messages, raw TCP", onWay, work{kind: kindWrite, size: mib, as: kindStream})
+	one("rma-read", "RMA read 1 MiB, 8 under way, TLS; baseline: messages, raw TCP", onWay, work{kind: kindReads, size: mib, as: kindStream})
 	one("message-plain", "messages 1 MiB, plaintext", onPlainWay, work{kind: kindStream, size: mib})
 	return all
 }

@@ -21,9 +21,10 @@ const (
 	kindRate    = 'm' // messages one way; figure: how many a second
 	kindPut     = 'p' // a write of size bytes and a fence; figure: µs
 	kindRead    = 'r' // reads of size bytes, one after the other; figure: MB/s
+	kindReads   = 'R' // reads of size bytes, a few under way at once; figure: MB/s
 	kindStream  = 's' // messages one way; figure: MB/s
 	kindTrip    = 't' // a message there and back; figure: a whole round trip, µs
-	kindWrite   = 'w' // writes of size bytes, one after the other; figure: MB/s
+	kindWrite   = 'w' // writes of size bytes, a few under way at once; figure: MB/s
 )
 
 // The kinds of an order about connections that stay open: see manyAtOnce.
@@ -65,7 +66,7 @@ func (o outcome) figure(kind byte) figure {
 		return each / 2
 	case kindRate:
 		return figure(o.Ops) / figure(o.Elapsed.Seconds())
-	case kindStream, kindWrite, kindRead:
+	case kindStream, kindWrite, kindRead, kindReads:
 		return figure(o.Bytes) / figure(o.Elapsed.Seconds()) / 1e6
 	}
 	return each
@@ -94,7 +95,7 @@ func serveOne(node *fabric.Node, c net.Conn) error {
 		return echo(c, make([]byte, size))
 	case kindStream, kindRate:
 		return sink(c, make([]byte, size))
-	case kindPut, kindAdd, kindWrite, kindRead:
+	case kindPut, kindAdd, kindWrite, kindRead, kindReads:
 		return exposeWindow(node, c, size)
 	}
 	return fmt.Errorf("request %q is unknown", kind)
@@ -276,30 +277,81 @@ func windowWorkload(ctx context.Context, node *fabric.Node, c net.Conn, o order)
 			return ep.FenceWait(ctx, mark)
 		}
 	case kindWrite:
-		// So many are under way at once, as where UCX and OSU measure what a put carries.
-		const batch = 16
-		n := 0
-		w.step = func() error {
-			if n++; n%batch == 0 {
-				return ep.WriteTo(near, o.Size, far, fabric.Sync)
-			}
-			return ep.WriteTo(near, o.Size, far, 0)
-		}
-		w.end = func() error {
-			mark, err := ep.FenceMark(fabric.InitSelf)
-			if err != nil {
-				return err
-			}
-			return ep.FenceWait(ctx, mark)
-		}
+		w.step, w.end = posted(ctx, ep, func() error { return ep.WriteTo(near, o.Size, far, 0) })
 	case kindRead:
 		w.step = func() error { return ep.ReadFrom(near, o.Size, far, fabric.Sync) }
+	case kindReads:
+		w.step, w.end = abreast(func() error { return ep.ReadFrom(near, o.Size, far, fabric.Sync) })
 	case kindAdd:
 		w.step = func() error { _, err := ep.FetchAdd64(ctx, far, 1); return err }
 	default:
 		return nil, errors.Join(fmt.Errorf("order %q is unknown", o.Kind), mem.Close())
 	}
 	return w, nil
+}
+
+// So many writes, or reads, are under way at once, as where UCX and OSU measure what a put
+// or a get carries.
+const (
+	writesUnderWay = 16
+	readsUnderWay  = 8
+)
+
+// posted returns a step that does post, which does not wait, and then waits for the post
+// writesUnderWay before; end waits for all.
+func posted(ctx context.Context, ep *fabric.Endpoint, post func() error) (step, end func() error) {
+	var marks [writesUnderWay]fabric.Mark
+	n := 0
+	step = func() error {
+		at := n % writesUnderWay
+		if n >= writesUnderWay {
+			if err := ep.FenceWait(ctx, marks[at]); err != nil {
+				return err
+			}
+		}
+		if err := post(); err != nil {
+			return err
+		}
+		n++
+		var err error
+		marks[at], err = ep.FenceMark(fabric.InitSelf)
+		return err
+	}
+	end = func() error {
+		mark, err := ep.FenceMark(fabric.InitSelf)
+		if err != nil {
+			return err
+		}
+		return ep.FenceWait(ctx, mark)
+	}
+	return step, end
+}
+
+// abreast returns a step that begins do in a goroutine of its own once fewer than
+// readsUnderWay run; end waits for all.
+func abreast(do func() error) (step, end func() error) {
+	ended := make(chan error, readsUnderWay)
+	for range readsUnderWay {
+		ended <- nil
+	}
+	step = func() error {
+		if err := <-ended; err != nil {
+			return err
+		}
+		go func() { ended <- do() }()
+		return nil
+	}
+	end = func() error {
+		var errs []error
+		for range readsUnderWay {
+			errs = append(errs, <-ended)
+		}
+		for range readsUnderWay { // for the next time
+			ended <- nil
+		}
+		return errors.Join(errs...)
+	}
+	return step, end
 }
 
 // repeat does w for d and at least once.
