@@ -123,7 +123,7 @@ func TestPeerThatGivesUpAgainAndAgain(t *testing.T) {
 	state := func() (spent int, rest bool) {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		return len(e.spent), !e.upgrading && e.ch.Load() == nil
+		return len(e.asks.spent), !e.asks.upgrading && e.ch.Load() == nil
 	}
 	for round := 0; ; round++ {
 		h, f := c.fetch(opChannel, far, nil)
@@ -156,7 +156,7 @@ func TestRingsThatOtherCallsTakeAreTold(t *testing.T) {
 	defer b.Notify(told)()
 	e := b.(*clientEndpoint)
 	e.mu.Lock()
-	for _, w := range e.watching {
+	for _, w := range e.polled.by {
 		w.SetReadDeadline(past) // the watchers hear nothing
 		w.SetWriteDeadline(past)
 	}
@@ -219,7 +219,7 @@ func TestReadinessOfASecondChannelIsTold(t *testing.T) {
 		eventually(t, "the other side has given up", func() bool {
 			e.mu.Lock()
 			defer e.mu.Unlock()
-			return !e.upgrading && e.ch.Load() == nil
+			return !e.asks.upgrading && e.ch.Load() == nil
 		})
 	}
 }

@@ -358,7 +358,7 @@ func (c *client) told(h header, body []byte) error {
 		}
 		c.mu.Unlock()
 		if e != nil && !e.upgrade(true) {
-			e.offered.Store(true) // its connection may be being established
+			e.asks.offered.Store(true) // its connection may be being established
 		}
 	case opSelfState:
 		var m selfBody
@@ -477,7 +477,7 @@ func (c *client) endpoint(id uint32) *clientEndpoint {
 	c.endpoints[id] = e
 	if _, offered := c.early[id]; offered {
 		delete(c.early, id)
-		e.offered.Store(true)
+		e.asks.offered.Store(true)
 	}
 	closed := c.closed
 	c.mu.Unlock()

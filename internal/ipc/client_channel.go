@@ -60,14 +60,14 @@ func (e *clientEndpoint) sent(n int) {
 	if n <= 0 {
 		return
 	}
-	e.sentBytes += uint64(n)
-	e.sentCalls++
-	if e.tries == len(channelAfter) || e.ch.Load() != nil {
+	e.moved.sent += uint64(n)
+	e.moved.calls++
+	if e.asks.tries == len(channelAfter) || e.ch.Load() != nil {
 		return
 	}
-	due := e.sentCalls >= channelAfter[e.tries] || e.tries == 0 && e.sentBytes >= upgradeBytes
-	if due && e.upgrade(false) && !e.far.Load() { // a path has pauses instead
-		e.tries++
+	due := e.moved.calls >= channelAfter[e.asks.tries] || e.asks.tries == 0 && e.moved.sent >= upgradeBytes
+	if due && e.upgrade(false) && !e.far.is.Load() { // a path has pauses instead
+		e.asks.tries++
 	}
 }
 
@@ -81,19 +81,19 @@ const upgradeBytes = 64 << 10
 func (e *clientEndpoint) upgrade(offered bool) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.closed || e.data == nil || e.upgrading || e.ch.Load() != nil || len(e.spent) >= len(channelAfter) {
+	if e.closed || e.data == nil || e.asks.upgrading || e.ch.Load() != nil || len(e.asks.spent) >= len(channelAfter) {
 		return false
 	}
-	if e.far.Load() {
+	if e.far.is.Load() {
 		e.upgradePathLocked(offered)
 		return true
 	}
-	e.upgrading = true
+	e.asks.upgrading = true
 	e.wg.Go(func() {
 		e.join()
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		e.upgrading = false
+		e.asks.upgrading = false
 	})
 	return true
 }
@@ -212,10 +212,10 @@ func (e *clientEndpoint) install(ch *channel) bool {
 	}
 	e.ch.Store(ch)
 	ch.in.Ready()
-	if e.hup.Load() || e.c.isLost() {
+	if e.ends.told.Load() || e.c.isLost() {
 		ch.stop()
 	}
-	if len(e.listeners) > 0 {
+	if len(e.polled.listeners) > 0 {
 		e.watchBells(ch)
 	}
 	return true
@@ -238,7 +238,7 @@ func (e *clientEndpoint) cut(lost bool) {
 		ch.stop()
 	}
 	if lost {
-		e.ending.Do(func() { close(e.ended) })
+		e.ends.once.Do(func() { close(e.ends.done) })
 	}
 	if p := e.path.Load(); p != nil && !e.closed {
 		if lost {
@@ -279,10 +279,10 @@ const otherGaveUp = "the other application cannot use its side"
 // the endpoint is closed: a call may be looking at it.
 func (e *clientEndpoint) giveUp(ch *channel) {
 	e.mu.Lock()
-	gone := e.closed || ch.switched.Load() || e.hup.Load()
+	gone := e.closed || ch.switched.Load() || e.ends.told.Load()
 	if !gone {
 		e.ch.Store(nil)
-		e.spent = append(e.spent, ch)
+		e.asks.spent = append(e.asks.spent, ch)
 		ch.stop()
 	}
 	e.mu.Unlock()
@@ -302,7 +302,7 @@ func (e *clientEndpoint) watchBells(ch *channel) {
 		if err != nil {
 			return // Ready still tells; only out of descriptors
 		}
-		e.watching = append(e.watching, w)
+		e.polled.by = append(e.polled.by, w)
 		e.wg.Go(func() { shm.WatchRead(w, e.notify) })
 	}
 	ch.watchers = true
@@ -331,17 +331,17 @@ func (ch *channel) hangUp() {
 // free gives the channels' memory back when the last call has left them. The
 // endpoint is closed: no other call can begin. Its Close and the session's may
 // both come here: the locks are taken once, for good.
-func (e *clientEndpoint) free() { e.freeing.Do(e.unmap) }
+func (e *clientEndpoint) free() { e.asks.freeing.Do(e.unmap) }
 
 func (e *clientEndpoint) unmap() {
 	e.sending.Take(nil, nil)
 	e.receiving.Take(nil, nil)
 	e.mu.Lock()
-	all := e.spent
+	all := e.asks.spent
 	if ch := e.ch.Swap(nil); ch != nil {
 		all = append(all, ch)
 	}
-	e.spent = nil
+	e.asks.spent = nil
 	e.mu.Unlock()
 	for _, ch := range all {
 		ch.close()
@@ -358,7 +358,7 @@ func (e *clientEndpoint) ringOut() *channel {
 	if !ch.out.ReaderReady() || ch.cut.Load() {
 		return nil
 	}
-	ch.out.Start(e.sentBytes)
+	ch.out.Start(e.moved.sent)
 	ch.switched.Store(true)
 	e.c.at("switched")
 	ch.room.Ring() // whether it waits or not: it waits elsewhere
@@ -436,7 +436,7 @@ func (e *clientEndpoint) ringIn() (ch *channel, limit uint64, err error) {
 		return ch, 0, nil
 	}
 	start, ok := ch.in.Switched()
-	got := e.gotBytes.Load()
+	got := e.moved.got.Load()
 	switch {
 	case !ok:
 		return nil, unlimited, nil
@@ -503,7 +503,7 @@ func (e *clientEndpoint) receive(conn *net.UnixConn, p []byte) (int, *channel, e
 		}
 		n, err := shm.TryRead(conn, p)
 		if n > 0 {
-			e.gotBytes.Add(uint64(n))
+			e.moved.got.Add(uint64(n))
 		}
 		if err == nil || errors.Is(err, status.Again) || !e.wentOver(ch, limit) {
 			return n, nil, err
@@ -577,9 +577,9 @@ func (e *clientEndpoint) ringEvents(ev Events) Events {
 	if ch == nil || e.closed {
 		return ev
 	}
-	waited := len(e.listeners) > 0
+	waited := len(e.polled.listeners) > 0
 	start, ok := ch.in.Switched()
-	if ok && start == e.gotBytes.Load() && ev&PollIn == 0 {
+	if ok && start == e.moved.got.Load() && ev&PollIn == 0 {
 		in := ch.in.Pending()
 		if !in && waited {
 			ch.dataWatched.Store(true)

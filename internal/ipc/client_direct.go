@@ -301,7 +301,7 @@ func (d *direct) begin(roff, n int64, flags rma.Flags, need rma.Prot) []*peerWin
 
 // beginFor is begin for a call whose waits for the node ctx ends.
 func (d *direct) beginFor(ctx context.Context, roff, n int64, flags rma.Flags, need rma.Prot) []*peerWindow {
-	if d.e.far.Load() { // there is no memory to copy to
+	if d.e.far.is.Load() { // there is no memory to copy to
 		return nil
 	}
 	return d.beginAt(ctx, roff, n, flags, need)

@@ -26,7 +26,7 @@ type clientEndpoint struct {
 	id   uint32
 	quit chan struct{}  // closed by Close
 	wg   sync.WaitGroup // what tells of the data socket's readiness
-	hup  atomic.Bool    // the node has told that the connection has ended
+	ends toldEnd
 
 	direct direct
 	live   atomic.Pointer[net.UnixConn] // data while the endpoint is connected and open
@@ -34,39 +34,65 @@ type clientEndpoint struct {
 	// The locks of a whole call, taken for a ctx: bytes of two calls do not mix.
 	sending, receiving Turn
 
-	freeing   sync.Once // of the channels' memory
-	ch        atomic.Pointer[channel]
-	path      atomic.Pointer[clientPath]
-	far       atomic.Bool // the peer is on another node
-	shutOut   atomic.Bool // CloseWrite was called; set under sending
-	rma       atomic.Pointer[farPath]
-	wants     farCount
-	offered   atomic.Bool   // the node has told that the peer asks, before live was set
-	ending    sync.Once     // guards closing ended
-	ended     chan struct{} // closed when the node has told that the connection has ended, or is gone
-	gotBytes  atomic.Uint64 // received through the data socket; changed under receiving
-	sentBytes uint64        // sent through it; this and the next two are guarded by sending
-	sentCalls uint64
-	tries     int // to get a channel
+	ch      atomic.Pointer[channel]
+	path    atomic.Pointer[clientPath]
+	far     farPeer
+	shutOut atomic.Bool // CloseWrite was called; set under sending
+	moved   movedBytes
+	asks    askedWays
 
 	mu            sync.Mutex // guards the fields below
 	closed        bool
 	data          *net.UnixConn // once connected
 	local, remote addr.Addr
-	watching      []net.Conn    // descriptors of their own for data and the bells, to wait on
-	joining       chan struct{} // closed when the request for a path has come to something; nil before it
-	pathWatched   bool          // watching has the path's socket
-	pathPause     time.Duration // before pathNext
-	pathNext      time.Time     // when a path may be asked for again
-	upgrading     bool          // a channel is being asked for, or waits for the peer
-	spent         []*channel    // that came to nothing
-	listeners     map[*chan<- struct{}]chan<- struct{}
+	polled        pollers
+}
+
+// A toldEnd is what the node has told of a connection's end.
+type toldEnd struct {
+	told atomic.Bool
+	once sync.Once     // guards closing done
+	done chan struct{} // closed when the node has told, or is gone
+}
+
+// A farPeer is the way to the memory of a peer on another node.
+type farPeer struct {
+	is    atomic.Bool // the peer is on another node
+	path  atomic.Pointer[farPath]
+	wants farCount
+}
+
+// movedBytes counts what goes through the data socket.
+type movedBytes struct {
+	got   atomic.Uint64 // received; changed under receiving
+	sent  uint64        // this and the next are guarded by sending
+	calls uint64
+}
+
+// askedWays are how far the endpoint has come in asking for a channel or a path. The
+// endpoint's mu guards what is not said otherwise.
+type askedWays struct {
+	offered   atomic.Bool   // the node has told that the peer asks, before live was set
+	freeing   sync.Once     // of the channels' memory
+	tries     int           // to get a channel; guarded by sending
+	upgrading bool          // a channel is being asked for, or waits for the peer
+	spent     []*channel    // that came to nothing
+	joining   chan struct{} // closed when the request for a path has come to something; nil before it
+	pause     time.Duration // before next
+	next      time.Time     // when a path may be asked for again
+}
+
+// pollers are what polls the endpoint. The endpoint's mu guards it.
+type pollers struct {
+	listeners map[*chan<- struct{}]chan<- struct{}
+	by        []net.Conn // descriptors of their own for data, the bells and the path, to wait on
+	path      bool       // by has the path's socket
 }
 
 func newClientEndpoint(c *client, id uint32) *clientEndpoint {
 	e := &clientEndpoint{
-		c: c, id: id, quit: make(chan struct{}), ended: make(chan struct{}),
-		listeners: make(map[*chan<- struct{}]chan<- struct{}),
+		c: c, id: id, quit: make(chan struct{}), ends: toldEnd{done: make(chan struct{})},
+		polled: pollers{listeners: make(map[*chan<- struct{}]chan<- struct{})},
 	}
 	e.local.Node = c.lastSelf().Life.Node
 	e.direct.e = e
@@ -199,14 +225,14 @@ func (e *clientEndpoint) establish(m connected, f *os.File) error {
 		return status.Reset
 	}
 	e.data, e.local, e.remote = conn, m.Local, m.Remote
-	e.far.Store(m.Local.Node != m.Remote.Node)
+	e.far.is.Store(m.Local.Node != m.Remote.Node)
 	e.live.Store(conn)
-	if len(e.listeners) > 0 {
+	if len(e.polled.listeners) > 0 {
 		e.watchData()
 	}
 	e.mu.Unlock()
 	e.notify()
-	if e.offered.Load() {
+	if e.asks.offered.Load() {
 		e.upgrade(true)
 	}
 	return nil
@@ -312,7 +338,7 @@ func (e *clientEndpoint) Unregister(off, n int64) error {
 }
 
 func (e *clientEndpoint) WriteTo(loff, n, roff int64, flags rma.Flags) error {
-	if p := e.rma.Load(); p != nil {
+	if p := e.far.path.Load(); p != nil {
 		if done, err := p.writeTo(loff, n, roff, flags); done {
 			return err
 		}
@@ -324,7 +350,7 @@ func (e *clientEndpoint) WriteTo(loff, n, roff int64, flags rma.Flags) error {
 }
 
 func (e *clientEndpoint) ReadFrom(loff, n, roff int64, flags rma.Flags) error {
-	if p := e.rma.Load(); p != nil {
+	if p := e.far.path.Load(); p != nil {
 		if done, err := p.readFrom(loff, n, roff, flags); done {
 			return err
 		}
@@ -346,7 +372,7 @@ func (e *clientEndpoint) nodeTransfer(op op, t transfer) error {
 }
 
 func (e *clientEndpoint) VWriteTo(p []byte, roff int64, flags rma.Flags) error {
-	if q := e.rma.Load(); q != nil {
+	if q := e.far.path.Load(); q != nil {
 		if done, err := q.vwriteTo(p, roff, flags); done {
 			return err
 		}
@@ -358,7 +384,7 @@ func (e *clientEndpoint) VWriteTo(p []byte, roff int64, flags rma.Flags) error {
 }
 
 func (e *clientEndpoint) VReadFrom(p []byte, roff int64, flags rma.Flags) error {
-	if q := e.rma.Load(); q != nil {
+	if q := e.far.path.Load(); q != nil {
 		if done, err := q.vreadFrom(p, roff, flags); done {
 			return err
 		}
@@ -410,7 +436,7 @@ func (e *clientEndpoint) checkPieces(op op, n, roff int64, flags rma.Flags) erro
 }
 
 func (e *clientEndpoint) Atomic(ctx context.Context, a rma.Atomic) (uint64, error) {
-	if p := e.rma.Load(); p != nil {
+	if p := e.far.path.Load(); p != nil {
 		if old, done, err := p.atomic(ctx, a); done {
 			return old, err
 		}
@@ -489,7 +515,7 @@ func (m *mapping) Close() error {
 
 func (e *clientEndpoint) FenceMark(by fence.Side) (fence.Mark, error) {
 	if by == fence.InitSelf {
-		if p := e.rma.Load(); p != nil {
+		if p := e.far.path.Load(); p != nil {
 			return p.mark()
 		}
 		if m, done := e.direct.mark(); done {
@@ -500,7 +526,7 @@ func (e *clientEndpoint) FenceMark(by fence.Side) (fence.Mark, error) {
 }
 
 func (e *clientEndpoint) FenceWait(ctx context.Context, m fence.Mark) error {
-	if p := e.rma.Load(); p != nil && m.Side == fence.InitSelf {
+	if p := e.far.path.Load(); p != nil && m.Side == fence.InitSelf {
 		return p.wait(ctx, m)
 	}
 	if e.direct.wait(m) {
@@ -510,7 +536,7 @@ func (e *clientEndpoint) FenceWait(ctx context.Context, m fence.Mark) error {
 }
 
 func (e *clientEndpoint) FenceSignal(s fence.Signal) error {
-	if p := e.rma.Load(); p != nil {
+	if p := e.far.path.Load(); p != nil {
 		if done, err := p.signal(s); done {
 			return err
 		}
@@ -522,7 +548,7 @@ func (e *clientEndpoint) FenceSignal(s fence.Signal) error {
 
 // nodeSignal is FenceSignal through the node.
 func (e *clientEndpoint) nodeSignal(s fence.Signal) error {
-	return e.direct.through(e.far.Load(), func() error {
+	return e.direct.through(e.far.is.Load(), func() error {
 		return usePad(func(p *pad) error {
 			p.signal = signalBody(s)
 			return e.ask(context.Background(), opFenceSignal, &p.signal, nil)
@@ -623,14 +649,14 @@ func (e *clientEndpoint) shut() bool {
 	first := !e.closed
 	e.closed = true
 	e.live.Store(nil)
-	data, watching := e.data, e.watching
+	data, watching := e.data, e.polled.by
 	if ch := e.ch.Load(); ch != nil && first {
 		ch.hangUp()
 	}
 	if p := e.path.Load(); p != nil && first {
 		p.interrupt()
 	}
-	if p := e.rma.Load(); p != nil && first {
+	if p := e.far.path.Load(); p != nil && first {
 		p.conn.Interrupt()
 	}
 	e.mu.Unlock()

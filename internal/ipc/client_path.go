@@ -101,20 +101,20 @@ const (
 // upgradePathLocked asks for a path in the background, unless the last attempt has just
 // failed and it is not the peer that asks. The caller holds mu.
 func (e *clientEndpoint) upgradePathLocked(offered bool) {
-	if !offered && time.Now().Before(e.pathNext) {
+	if !offered && time.Now().Before(e.asks.next) {
 		return
 	}
 	joined := make(chan struct{})
-	e.joining, e.upgrading = joined, true
+	e.asks.joining, e.asks.upgrading = joined, true
 	e.wg.Go(func() {
 		if !e.joinPath(sync.OnceFunc(func() { close(joined) })) {
 			return
 		}
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		e.pathPause = min(max(4*e.pathPause, pathPause), pathPauseMax)
-		e.pathNext = time.Now().Add(e.pathPause)
-		e.upgrading = false
+		e.asks.pause = min(max(4*e.asks.pause, pathPause), pathPauseMax)
+		e.asks.next = time.Now().Add(e.asks.pause)
+		e.asks.upgrading = false
 	})
 }
 
@@ -142,10 +142,10 @@ func (e *clientEndpoint) installPath(p *clientPath) bool {
 	switch {
 	case e.c.isLost():
 		p.conn.Shutdown()
-	case e.hup.Load():
+	case e.ends.told.Load():
 		p.conn.Stop()
 	}
-	if len(e.listeners) > 0 {
+	if len(e.polled.listeners) > 0 {
 		e.watchPath(p)
 	}
 	return true
@@ -169,10 +169,10 @@ func (e *clientEndpoint) pathOut() *clientPath {
 	if p == nil || p.switched.Load() {
 		return p
 	}
-	if p.dead() || e.hup.Load() {
+	if p.dead() || e.ends.told.Load() {
 		return nil
 	}
-	p.conn.Begin(e.sentBytes)
+	p.conn.Begin(e.moved.sent)
 	p.switched.Store(true)
 	return p
 }
@@ -211,7 +211,7 @@ func (e *clientEndpoint) pathIn() (p *clientPath, limit uint64, err error) {
 		return p, 0, nil
 	}
 	start, ok := p.conn.Start()
-	got := e.gotBytes.Load()
+	got := e.moved.got.Load()
 	switch {
 	case !ok:
 		return nil, unlimited, nil
@@ -282,7 +282,7 @@ func (p *clientPath) recv(ctx context.Context, b []byte) (int, error) {
 // something new to look at.
 func (e *clientEndpoint) pathToCome(ctx context.Context) (bool, error) {
 	e.mu.Lock()
-	joining := e.joining
+	joining := e.asks.joining
 	e.mu.Unlock()
 	if joining != nil {
 		select {
@@ -305,7 +305,7 @@ func (e *clientEndpoint) pathToCome(ctx context.Context) (bool, error) {
 		return false, status.Reset
 	}
 	start, ok := p.conn.Start()
-	return ok && start == e.gotBytes.Load(), nil
+	return ok && start == e.moved.got.Load(), nil
 }
 
 // How long a path that has ended is the end of its connection that is still to be told:
@@ -324,7 +324,7 @@ func (e *clientEndpoint) pathBroken(err error) error {
 	late := time.NewTimer(sendGrace)
 	defer late.Stop()
 	select {
-	case <-e.ended:
+	case <-e.ends.done:
 	case <-e.quit:
 	case <-late.C:
 		e.breakPath(err)
@@ -357,7 +357,7 @@ func (e *clientEndpoint) suspect(p *clientPath) {
 			late := time.NewTimer(recvGrace)
 			defer late.Stop()
 			select {
-			case <-e.ended:
+			case <-e.ends.done:
 			case <-e.quit:
 			case <-late.C:
 				if !e.peerShut() {
@@ -398,7 +398,7 @@ func (e *clientEndpoint) awaitEnd(ctx context.Context, conn *net.UnixConn) error
 // mayComeByPath is pathToCome for a call that does not wait: whether it is not known yet.
 func (e *clientEndpoint) mayComeByPath() bool {
 	e.mu.Lock()
-	joining := e.joining
+	joining := e.asks.joining
 	e.mu.Unlock()
 	p := e.path.Load()
 	if p == nil {
@@ -415,7 +415,7 @@ func (e *clientEndpoint) mayComeByPath() bool {
 	select {
 	case <-p.conn.Started():
 		start, ok := p.conn.Start()
-		return ok && start == e.gotBytes.Load()
+		return ok && start == e.moved.got.Load()
 	default:
 		return true
 	}
@@ -433,7 +433,7 @@ func (e *clientEndpoint) finishPath(aborted bool) (whole bool) {
 		return true
 	}
 	whole = true
-	if !aborted && !e.hup.Load() && !e.c.isLost() {
+	if !aborted && !e.ends.told.Load() && !e.c.isLost() {
 		ctx, cancel := context.WithTimeout(context.Background(), pathLinger)
 		whole = p.finish(ctx) == nil || !p.switched.Load()
 		cancel()
@@ -447,15 +447,15 @@ const pathLinger = 10 * time.Second
 
 // watchPath begins to tell of the path's readiness, until Close. The caller holds mu.
 func (e *clientEndpoint) watchPath(p *clientPath) {
-	if e.pathWatched {
+	if e.polled.path {
 		return
 	}
 	w, err := p.conn.Watcher()
 	if err != nil {
 		return // Ready still tells; only out of descriptors
 	}
-	e.pathWatched = true
-	e.watching = append(e.watching, w)
+	e.polled.path = true
+	e.polled.by = append(e.polled.by, w)
 	e.wg.Go(func() { shm.WatchRead(w, e.notify) })
 	e.wg.Go(func() { shm.WatchWrite(w, e.notify) })
 }
@@ -487,7 +487,7 @@ func (e *clientEndpoint) pathEvents(ev Events) Events {
 		e.suspect(p)
 	}
 	start, ok := p.conn.Start()
-	if (in || ended) && ok && start == e.gotBytes.Load() && e.hasMessage(p) {
+	if (in || ended) && ok && start == e.moved.got.Load() && e.hasMessage(p) {
 		ev |= PollIn
 	}
 	if ev&PollRdHup != 0 && (e.mayComeByPath() || p.reading.Load() && !p.over.Load()) {

@@ -8,7 +8,7 @@ import (
 )
 
 func (e *clientEndpoint) PostAtomic(a rma.Atomic) error {
-	if p := e.rma.Load(); p != nil {
+	if p := e.far.path.Load(); p != nil {
 		if done, err := p.postAtomic(a); done {
 			return err
 		}
@@ -30,7 +30,7 @@ func (e *clientEndpoint) nodePost(a rma.Atomic) error {
 }
 
 func (e *clientEndpoint) PutSignal(loff, n int64, p rma.Put) error {
-	if q := e.rma.Load(); q != nil {
+	if q := e.far.path.Load(); q != nil {
 		if done, err := q.put(nil, loff, n, p); done {
 			return err
 		}
@@ -49,7 +49,7 @@ func (e *clientEndpoint) nodePut(loff, n int64, p rma.Put) error {
 }
 
 func (e *clientEndpoint) VPutSignal(b []byte, p rma.Put) error {
-	if q := e.rma.Load(); q != nil && b != nil {
+	if q := e.far.path.Load(); q != nil && b != nil {
 		if done, err := q.put(b, 0, int64(len(b)), p); done {
 			return err
 		}

@@ -23,11 +23,11 @@ import (
 // wire/SPEC.md. Else the call waits for what has become of its operation.
 
 // posts reports whether the node may answer a transfer with flags before it has ended.
-func (e *clientEndpoint) posts(flags rma.Flags) bool { return e.far.Load() && flags&rma.Sync == 0 }
+func (e *clientEndpoint) posts(flags rma.Flags) bool { return e.far.is.Load() && flags&rma.Sync == 0 }
 
 // leaveFar makes an operation through the node come behind those on the path.
 func (e *clientEndpoint) leaveFar() error {
-	p := e.rma.Load()
+	p := e.far.path.Load()
 	if p == nil {
 		e.wantFar()
 		return nil

@@ -129,13 +129,13 @@ func (e *clientEndpoint) installFar(p *farPath) bool {
 	if e.closed {
 		return false
 	}
-	e.rma.Store(p)
+	e.far.path.Store(p)
 	return true
 }
 
 // finishFar gives the path back. The endpoint is closed, and no call is at it.
 func (e *clientEndpoint) finishFar() {
-	if p := e.rma.Load(); p != nil {
+	if p := e.far.path.Load(); p != nil {
 		_ = p.conn.Close()
 	}
 }
@@ -148,10 +148,10 @@ type farCount struct {
 
 // wantFar counts an operation that goes through the node.
 func (e *clientEndpoint) wantFar() {
-	if !e.far.Load() || e.wants.n.Add(1) < rmaPathAfter {
+	if !e.far.is.Load() || e.far.wants.n.Add(1) < rmaPathAfter {
 		return
 	}
-	e.wants.once.Do(func() {
+	e.far.wants.once.Do(func() {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		if !e.closed {
@@ -581,7 +581,7 @@ func (e *clientEndpoint) lost(err error) error {
 	late := time.NewTimer(sendGrace)
 	defer late.Stop()
 	select {
-	case <-e.ended:
+	case <-e.ends.done:
 	case <-e.quit:
 	case <-late.C:
 		ctx, cancel := e.c.patient()

@@ -22,7 +22,7 @@ func TestADeadlineHoldsBehindAWrite(t *testing.T) {
 	e := newClientEndpoint(&client{}, 1)
 	p := &farPath{e: e}
 	p.turn.L = &p.mu
-	e.rma.Store(p)
+	e.far.path.Store(p)
 	p.issued.Store(1)
 	p.send.Lock()
 	for name, call := range map[string]func(ctx context.Context) error{
@@ -66,8 +66,8 @@ func TestAMarkOfTheNodeCoversThePath(t *testing.T) {
 	p := &farPath{e: e, done: 1, bad: 1, badCode: status.Fault} // of its one request
 	p.turn.L = &p.mu
 	p.issued.Store(1)
-	e.rma.Store(p)
-	defer e.rma.Store(nil)
+	e.far.path.Store(p)
+	defer e.far.path.Store(nil)
 	m, err := e.FenceMark(fence.InitSelf)
 	check(t, "FenceMark", err, status.OK)
 	check(t, "FenceWait", e.FenceWait(t.Context(), m), status.Fault)

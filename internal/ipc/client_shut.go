@@ -25,7 +25,7 @@ func (e *clientEndpoint) CloseWrite() error {
 		return nil
 	}
 	// Poll may have shown the end by the data socket, before the node has told it.
-	if streamEvents(conn, e.hup.Load(), false)&PollHup != 0 {
+	if streamEvents(conn, e.ends.told.Load(), false)&PollHup != 0 {
 		return e.broken(status.Reset)
 	}
 	if err := e.ask(context.Background(), opShut, nil, nil); err != nil {

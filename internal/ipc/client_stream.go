@@ -151,7 +151,7 @@ func (e *clientEndpoint) received(err error) error {
 	if err := e.ask(ctx, opEnding, nil, &m); err != nil || m.Ending != endedClosed && m.Ending != endedShut {
 		return Lost(e.Cause())
 	}
-	if p := e.path.Load(); p != nil && p.lost(e.gotBytes.Load()) {
+	if p := e.path.Load(); p != nil && p.lost(e.moved.got.Load()) {
 		return Lost(errPathEnded.Error())
 	}
 	if m.Ending == endedShut {
@@ -241,7 +241,7 @@ func (e *clientEndpoint) Ready() Events {
 	case errors.Is(err, status.BadFD):
 		return PollNval
 	case err == nil:
-		ev := e.pathEvents(e.ringEvents(streamEvents(conn, e.hup.Load(), e.shutOut.Load())))
+		ev := e.pathEvents(e.ringEvents(streamEvents(conn, e.ends.told.Load(), e.shutOut.Load())))
 		if ev&(PollRdHup|PollHup) == PollRdHup && (ev&PollIn != 0 || !e.readOver()) {
 			ev &^= PollRdHup
 		} else if ev&PollRdHup != 0 {
@@ -295,8 +295,8 @@ func when(cond bool, ev Events) Events {
 // told takes the poll events that the node tells.
 func (e *clientEndpoint) told(ev Events) {
 	if ev&PollHup != 0 {
-		e.hup.Store(true) // for good: nobody connects again
-		e.ending.Do(func() { close(e.ended) })
+		e.ends.told.Store(true) // for good: nobody connects again
+		e.ends.once.Do(func() { close(e.ends.done) })
 		e.cut(false)
 	}
 	e.notify()
@@ -308,7 +308,7 @@ func (e *clientEndpoint) Notify(ch chan<- struct{}) (stop func()) {
 	key := &ch
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.listeners[key] = ch
+	e.polled.listeners[key] = ch
 	if e.data != nil && !e.closed {
 		e.watchData()
 		if ch := e.ch.Load(); ch != nil {
@@ -321,7 +321,7 @@ func (e *clientEndpoint) Notify(ch chan<- struct{}) (stop func()) {
 	return func() {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		delete(e.listeners, key)
+		delete(e.polled.listeners, key)
 	}
 }
 
@@ -329,7 +329,7 @@ func (e *clientEndpoint) Notify(ch chan<- struct{}) (stop func()) {
 func (e *clientEndpoint) notify() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for _, ch := range e.listeners {
+	for _, ch := range e.polled.listeners {
 		select {
 		case ch <- struct{}{}:
 		default: // it has one to come
@@ -340,14 +340,14 @@ func (e *clientEndpoint) notify() {
 // watchData begins to tell of the data socket's readiness, until Close. It
 // waits on a descriptor of its own, beside blocked calls. The caller holds mu.
 func (e *clientEndpoint) watchData() {
-	if len(e.watching) > 0 {
+	if len(e.polled.by) > 0 {
 		return
 	}
 	w, err := shm.Watcher(e.data)
 	if err != nil {
 		return // Ready still tells; only out of descriptors
 	}
-	e.watching = append(e.watching, w)
+	e.polled.by = append(e.polled.by, w)
 	e.wg.Go(func() { shm.WatchRead(w, e.notify) })
 	e.wg.Go(func() { shm.WatchWrite(w, e.notify) })
 }

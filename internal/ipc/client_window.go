@@ -61,7 +61,7 @@ func (d *direct) makeRoom() bool {
 
 // ask gets a window from the node, and the epochs once there is one.
 func (d *direct) ask(ctx context.Context, roff int64) (w *peerWindow, page *shm.Region, slot uint32, err error) {
-	if d.e.far.Load() {
+	if d.e.far.is.Load() {
 		return d.askFar(ctx, roff)
 	}
 	var out windowBody

@@ -58,7 +58,7 @@ func TestNothingIsCopiedToAnApplicationThatIsTold(t *testing.T) {
 	if err := s.give(region, []byte("first"), 0); err != nil {
 		t.Fatal(err)
 	}
-	s.shut = true
+	s.gifts.over = true
 	if err := s.give(region, []byte("later"), 0); !errors.Is(err, status.Reset) {
 		t.Errorf("a copy after the end: %v", err)
 	}

@@ -247,9 +247,9 @@ func doAbort(ctx context.Context, s *serverSession, r *request) (reply, error) {
 // finish ends an endpoint for its application.
 func (s *serverSession) finish(ctx context.Context, r *request, how finish) (reply, error) {
 	s.mu.Lock()
-	found := s.endpoints[r.Endpoint] == r.ep
+	found := s.endpoints.all[r.Endpoint] == r.ep
 	if found {
-		delete(s.endpoints, r.Endpoint)
+		delete(s.endpoints.all, r.Endpoint)
 	}
 	s.mu.Unlock()
 	if !found {
@@ -353,8 +353,8 @@ const causeUnheard = "its acceptor could not take it"
 // does.
 func (s *serverSession) forget(e *served) {
 	s.mu.Lock()
-	found := s.endpoints[e.id] == e
-	delete(s.endpoints, e.id)
+	found := s.endpoints.all[e.id] == e
+	delete(s.endpoints.all, e.id)
 	s.mu.Unlock()
 	if found {
 		e.begin(abortedBy(causeUnheard))

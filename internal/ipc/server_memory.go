@@ -27,12 +27,9 @@ func doMemAdd(_ context.Context, s *serverSession, r *request) (reply, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.lastMem++
-	for s.lastMem == 0 || s.memory[s.lastMem] != nil {
-		s.lastMem++
-	}
-	s.memory[s.lastMem] = &memory{Region: region, owner: s, id: s.lastMem}
-	return reply{body: &memoryBody{s.lastMem}}, nil
+	id := s.memory.next()
+	s.memory.all[id] = &memory{Region: region, owner: s, id: id}
+	return reply{body: &memoryBody{id}}, nil
 }
 
 // mapMemory checks and maps the request's descriptor, and takes it.
@@ -65,10 +62,9 @@ func (s *serverSession) mapMemory(r *request, size int64) (*shm.Region, error) {
 func doMemDrop(_ context.Context, s *serverSession, r *request) (reply, error) {
 	id := r.in.(*memoryBody).Memory
 	s.mu.Lock()
-	region := s.memory[id]
-	delete(s.memory, id)
+	region, ok := s.memory.take(id)
 	s.mu.Unlock()
-	if region == nil {
+	if !ok {
 		return reply{}, fmt.Errorf("memory %d: %w", id, status.Invalid)
 	}
 	s.account.refund(memories, 1)
@@ -81,7 +77,7 @@ func doMemDrop(_ context.Context, s *serverSession, r *request) (reply, error) {
 func (s *serverSession) use(id uint32, off, n int64) (*memory, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	region := s.memory[id]
+	region := s.memory.all[id]
 	if region == nil {
 		return nil, fmt.Errorf("memory %d: %w", id, status.Fault)
 	}
@@ -151,15 +147,15 @@ func (s *serverSession) staged(ctx context.Context, t *vtransfer) (buf []byte, r
 // the node: who has none of the first keeps nobody from the second.
 func (s *serverSession) takeStage(ctx context.Context, n int64) (free func(), err error) {
 	select {
-	case s.stage <- struct{}{}:
+	case s.pieces.tokens <- struct{}{}:
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	if err := s.srv.staged.take(ctx, &s.stagedBytes, n); err != nil {
-		<-s.stage
+	if err := s.srv.staged.take(ctx, &s.pieces.bytes, n); err != nil {
+		<-s.pieces.tokens
 		return nil, err
 	}
-	return func() { s.srv.staged.give(&s.stagedBytes, n); <-s.stage }, nil
+	return func() { s.srv.staged.give(&s.pieces.bytes, n); <-s.pieces.tokens }, nil
 }
 
 // doVWriteTo copies the bytes before it writes them: the application may
@@ -199,9 +195,9 @@ func doVReadFrom(ctx context.Context, s *serverSession, r *request) (reply, erro
 
 // give copies b to the application's memory, unless that stays as it is by now.
 func (s *serverSession) give(region Region, b []byte, off int64) error {
-	s.giving.RLock()
-	defer s.giving.RUnlock()
-	if s.shut {
+	s.gifts.RLock()
+	defer s.gifts.RUnlock()
+	if s.gifts.over {
 		return status.Reset
 	}
 	return region.WriteAt(b, off)
@@ -275,21 +271,17 @@ func (s *serverSession) keep(region Region) (uint32, error) {
 	if s.closing {
 		return 0, status.Reset
 	}
-	s.lastMap++
-	for s.lastMap == 0 || s.mappings[s.lastMap] != nil {
-		s.lastMap++
-	}
-	s.mappings[s.lastMap] = region
-	return s.lastMap, nil
+	id := s.mappings.next()
+	s.mappings.all[id] = region
+	return id, nil
 }
 
 func doMunmap(_ context.Context, s *serverSession, r *request) (reply, error) {
 	id := r.in.(*memoryBody).Memory
 	s.mu.Lock()
-	region := s.mappings[id]
-	delete(s.mappings, id)
+	region, ok := s.mappings.take(id)
 	s.mu.Unlock()
-	if region == nil {
+	if !ok {
 		return reply{}, fmt.Errorf("mapping %d: %w", id, status.Invalid)
 	}
 	region.Release()

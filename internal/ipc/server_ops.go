@@ -135,8 +135,8 @@ func body[T any, P interface {
 
 func doBye(ctx context.Context, s *serverSession, r *request) (reply, error) {
 	s.mu.Lock()
-	eps := s.endpoints
-	s.endpoints = make(map[uint32]*served)
+	eps := s.endpoints.all
+	s.endpoints.all = make(map[uint32]*served)
 	s.mu.Unlock()
 	for _, e := range eps {
 		e.begin(abortedBy(CauseDetached))
@@ -207,7 +207,7 @@ func (s *serverSession) event(ev Event) {
 	s.self = self
 	var eps []*served
 	if ev.Kind == NodeRemoved {
-		eps = slices.Collect(maps.Values(s.endpoints))
+		eps = slices.Collect(maps.Values(s.endpoints.all))
 	}
 	s.mu.Unlock()
 	for _, e := range eps {

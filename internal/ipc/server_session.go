@@ -43,41 +43,74 @@ type serverSession struct {
 	ctx    context.Context // of requests; done when the socket has ended
 	cancel context.CancelFunc
 	wg     sync.WaitGroup // requests, pumps and helpers
-	stage  chan struct{}  // one token per buffer in use, stages at most
-	bounds [kinds]int     // of waiting
+	pieces stagedPieces
 	epochs epochs
-
-	stagedBytes int64 // of the pieces in use; guarded by server.staged.mu
 
 	told atomic.Bool // that a channel is not what was asked for, once
 
-	giving sync.RWMutex // held for reading while bytes are copied to the application's memory; guards shut
-	shut   bool         // none are any more
+	gifts gifts
 
 	mu        sync.Mutex // guards the fields below
 	closing   bool       // no endpoint and no memory may be added
-	endpoints map[uint32]*served
-	lastEP    uint32
-	memory    map[uint32]*memory
-	lastMem   uint32
-	mappings  map[uint32]Region // of peers' memory
-	lastMap   uint32
-	requests  map[uint64]context.CancelFunc
-	waiting   [kinds]int // of requests
-	unwatch   func()     // nil while events are not told
-	self      Self       // as the application was last told
+	endpoints numbered[*served]
+	memory    numbered[*memory]
+	mappings  numbered[Region] // of peers' memory
+	requests  runningRequests
+	unwatch   func() // nil while events are not told
+	self      Self   // as the application was last told
+}
+
+// A runningRequests are the requests that are not answered yet.
+type runningRequests struct {
+	withdraw map[uint64]context.CancelFunc // by number
+	waiting  [kinds]int                    // of each kind
+	bounds   [kinds]int                    // of waiting
+}
+
+// stagedPieces are the buffers of the node that a session uses.
+type stagedPieces struct {
+	tokens chan struct{} // one for each in use, stages at most
+	bytes  int64         // of them; guarded by server.staged.mu
+}
+
+// gifts are the copies of bytes to an application's memory.
+type gifts struct {
+	sync.RWMutex      // held for reading while one is made; guards over
+	over         bool // none are made any more
+}
+
+// numbered are things of a session by the numbers that the application names them by.
+type numbered[T any] struct {
+	last uint32
+	all  map[uint32]T
+}
+
+func newNumbered[T any]() numbered[T] { return numbered[T]{all: make(map[uint32]T)} }
+
+// next returns a number that is not used.
+func (n *numbered[T]) next() uint32 {
+	for {
+		n.last++
+		if _, used := n.all[n.last]; n.last != 0 && !used {
+			return n.last
+		}
+	}
+}
+
+// take returns what has the number id, which is free from now on.
+func (n *numbered[T]) take(id uint32) (v T, ok bool) {
+	v, ok = n.all[id]
+	delete(n.all, id)
+	return v, ok
 }
 
 func newServerSession(srv *server, conn *net.UnixConn, node Session, uid uint32, a *account) *serverSession {
 	s := &serverSession{
 		srv: srv, conn: conn, out: newOutbox(conn), node: node, uid: uid, account: a,
-		stage:     make(chan struct{}, stages),
-		bounds:    bounds(a),
-		endpoints: make(map[uint32]*served),
-		memory:    make(map[uint32]*memory),
-		mappings:  make(map[uint32]Region),
-		requests:  make(map[uint64]context.CancelFunc),
-		self:      node.Self(),
+		pieces:    stagedPieces{tokens: make(chan struct{}, stages)},
+		endpoints: newNumbered[*served](), memory: newNumbered[*memory](), mappings: newNumbered[Region](),
+		requests: runningRequests{withdraw: make(map[uint64]context.CancelFunc), bounds: bounds(a)},
+		self:     node.Self(),
 	}
 	s.epochs.account = a
 	// Not srv.ctx: a request that ends with the server has no answer, not the
@@ -109,9 +142,9 @@ func (s *serverSession) endWithNode() {
 		if leaving, ok := s.node.(LeavingSession); ok {
 			leaving.CloseWindows()
 		}
-		s.giving.Lock() // waits for those that are at it
-		s.shut = true
-		s.giving.Unlock()
+		s.gifts.Lock() // waits for those that are at it
+		s.gifts.over = true
+		s.gifts.Unlock()
 		s.conn.Close()
 	case <-s.node.Done():
 		s.conn.Close()
@@ -200,13 +233,13 @@ func (s *serverSession) parse(p []byte, f *os.File, lost bool) (*request, error)
 func (s *serverSession) begin(r *request) error {
 	ctx, cancel := context.WithCancel(s.ctx)
 	s.mu.Lock()
-	_, twice := s.requests[r.Request]
-	full := r.waits != atOnce && s.waiting[r.waits] >= s.bounds[r.waits]
+	_, twice := s.requests.withdraw[r.Request]
+	full := r.waits != atOnce && s.requests.waiting[r.waits] >= s.requests.bounds[r.waits]
 	if !twice && !full {
-		s.requests[r.Request] = cancel
-		s.waiting[r.waits]++
+		s.requests.withdraw[r.Request] = cancel
+		s.requests.waiting[r.waits]++
 	}
-	if e := s.endpoints[r.Endpoint]; e != nil && r.Op == opClose && !twice && !full {
+	if e := s.endpoints.all[r.Endpoint]; e != nil && r.Op == opClose && !twice && !full {
 		e.said.Store(true) // in the order of the packets: a BYE, or the end, may follow
 	}
 	s.mu.Unlock()
@@ -216,7 +249,7 @@ func (s *serverSession) begin(r *request) error {
 		if twice {
 			return fmt.Errorf("request %d is used twice: %w", r.Request, status.Protocol)
 		}
-		s.answer(r, nil, nil, fmt.Errorf("%d requests of its kind are outstanding: %w", s.bounds[r.waits], status.NoBufs))
+		s.answer(r, nil, nil, fmt.Errorf("%d requests of its kind are outstanding: %w", s.requests.bounds[r.waits], status.NoBufs))
 		return nil
 	}
 	run := func() {
@@ -238,7 +271,7 @@ func (s *serverSession) perform(ctx context.Context, r *request) {
 	var err error
 	if r.Endpoint != 0 || r.endpoint {
 		s.mu.Lock()
-		r.ep = s.endpoints[r.Endpoint]
+		r.ep = s.endpoints.all[r.Endpoint]
 		s.mu.Unlock()
 		if r.ep == nil || !r.endpoint {
 			err = fmt.Errorf("endpoint %d: %w", r.Endpoint, status.BadFD)
@@ -251,8 +284,8 @@ func (s *serverSession) perform(ctx context.Context, r *request) {
 	r.drop()
 	// The request's number is free before the application can see the answer.
 	s.mu.Lock()
-	delete(s.requests, r.Request)
-	s.waiting[r.waits]--
+	delete(s.requests.withdraw, r.Request)
+	s.requests.waiting[r.waits]--
 	s.mu.Unlock()
 	if err != nil {
 		out.end()
@@ -279,7 +312,7 @@ func (s *serverSession) answer(r *request, body message, out *reply, err error) 
 // it.
 func (s *serverSession) withdraw(id uint64) {
 	s.mu.Lock()
-	cancel := s.requests[id]
+	cancel := s.requests.withdraw[id]
 	s.mu.Unlock()
 	if cancel != nil {
 		cancel()
@@ -302,12 +335,8 @@ func (s *serverSession) add(e *served) bool {
 	if s.closing {
 		return false
 	}
-	s.lastEP++
-	for s.lastEP == 0 || s.endpoints[s.lastEP] != nil {
-		s.lastEP++
-	}
-	e.id = s.lastEP
-	s.endpoints[e.id] = e
+	e.id = s.endpoints.next()
+	s.endpoints.all[e.id] = e
 	return true
 }
 
@@ -331,8 +360,8 @@ func (s *serverSession) teardown() {
 	s.cancel()
 	s.mu.Lock()
 	s.closing = true
-	eps, unwatch := s.endpoints, s.unwatch
-	s.endpoints, s.unwatch = nil, nil
+	eps, unwatch := s.endpoints.all, s.unwatch
+	s.endpoints.all, s.unwatch = nil, nil
 	s.mu.Unlock()
 	if unwatch != nil {
 		unwatch()
@@ -345,11 +374,11 @@ func (s *serverSession) teardown() {
 	s.wg.Wait()
 	s.node.Close()
 	// Nobody else is left: the fields need no lock.
-	for _, r := range s.mappings {
+	for _, r := range s.mappings.all {
 		r.Release()
 		s.account.refund(mappings, 1)
 	}
-	for _, r := range s.memory {
+	for _, r := range s.memory.all {
 		r.Release()
 		s.account.refund(memories, 1)
 	}

@@ -159,7 +159,7 @@ func doShare(_ context.Context, s *serverSession, r *request) (reply, error) {
 func doRetire(ctx context.Context, s *serverSession, r *request) (reply, error) {
 	id := r.in.(*memoryBody).Memory
 	s.mu.Lock()
-	m := s.memory[id]
+	m := s.memory.all[id]
 	s.mu.Unlock()
 	if m != nil {
 		m.mu.Lock()

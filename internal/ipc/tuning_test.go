@@ -293,7 +293,7 @@ func TestHostileChannels(t *testing.T) {
 			e := ep.(*clientEndpoint)
 			e.upgrade(false)
 			if c.want == "-" {
-				eventually(t, "the attempt has ended", func() bool { e.mu.Lock(); defer e.mu.Unlock(); return !e.upgrading })
+				eventually(t, "the attempt has ended", func() bool { e.mu.Lock(); defer e.mu.Unlock(); return !e.asks.upgrading })
 				if len(n.joined) > 0 || e.ch.Load() != nil {
 					t.Error("it is joined")
 				}
