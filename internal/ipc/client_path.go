@@ -445,21 +445,6 @@ func (e *clientEndpoint) finishPath(aborted bool) (whole bool) {
 // pathLinger bounds how long a close waits for a peer that does not read (SCIF's 10 s).
 const pathLinger = 10 * time.Second
 
-// watchPath begins to tell of the path's readiness, until Close. The caller holds mu.
-func (e *clientEndpoint) watchPath(p *clientPath) {
-	if e.polled.path {
-		return
-	}
-	w, err := p.conn.Watcher()
-	if err != nil {
-		return // Ready still tells; only out of descriptors
-	}
-	e.polled.path = true
-	e.polled.by = append(e.polled.by, w)
-	e.wg.Go(func() { shm.WatchRead(w, e.notify) })
-	e.wg.Go(func() { shm.WatchWrite(w, e.notify) })
-}
-
 // hasMessage reports whether what p's socket has is a message, as far as no call reads it.
 func (e *clientEndpoint) hasMessage(p *clientPath) bool {
 	if !e.receiving.Try() {

@@ -1,0 +1,149 @@
+package ipc
+
+import (
+	"errors"
+	"net"
+
+	"github.com/fabricd/fabricd/internal/shm"
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+// pollers are what polls the endpoint. The endpoint's mu guards it.
+type pollers struct {
+	listeners map[*chan<- struct{}]chan<- struct{}
+	by        []net.Conn // descriptors of their own for data, the bells and the path, to wait on
+	path      bool       // by has the path's socket
+}
+
+// Ready asks the data socket once there is one, before that the node.
+func (e *clientEndpoint) Ready() Events {
+	conn, err := e.socket()
+	switch {
+	case errors.Is(err, status.BadFD):
+		return PollNval
+	case err == nil:
+		ev := e.pathEvents(e.ringEvents(streamEvents(conn, e.ends.told.Load(), e.shutOut.Load())))
+		if ev&(PollRdHup|PollHup) == PollRdHup && (ev&PollIn != 0 || !e.readOver()) {
+			ev &^= PollRdHup
+		} else if ev&PollRdHup != 0 {
+			ev = ev&^PollRdHup | when(ev&PollHup == 0, PollIn|PollRdHup)
+		}
+		return ev
+	}
+	ctx, cancel := e.c.patient()
+	defer cancel()
+	var m readyBody
+	err = e.ask(ctx, opReady, nil, &m)
+	switch {
+	case withdrawn(err):
+		return 0 // heard notifies when the node goes on
+	case err != nil:
+		return PollErr | PollHup
+	}
+	return Events(m.Events)
+}
+
+// streamEvents are SCIF's: no PollIn at the end. hup says that the node has told
+// of the end, which the socket shows only behind the last byte.
+//
+// One that this end has shut hangs up with the peer's half-close, too: shut says that only
+// hup is the end. A peer's half-close is PollRdHup, of the data socket alone.
+func streamEvents(conn *net.UnixConn, hup, shut bool) Events {
+	r, err := shm.Ready(conn)
+	if err != nil {
+		return PollHup
+	}
+	var ev Events
+	if r.In {
+		ev |= PollIn
+	}
+	if hup || r.Hup && !shut {
+		return ev | PollHup
+	}
+	if r.Out && !shut {
+		ev |= PollOut
+	}
+	return ev | when(r.RdHup, PollRdHup)
+}
+
+func when(cond bool, ev Events) Events {
+	if cond {
+		return ev
+	}
+	return 0
+}
+
+// told takes the poll events that the node tells.
+func (e *clientEndpoint) told(ev Events) {
+	if ev&PollHup != 0 {
+		e.ends.told.Store(true) // for good: nobody connects again
+		e.ends.once.Do(func() { close(e.ends.done) })
+		e.cut(false)
+	}
+	e.notify()
+}
+
+// Notify makes ch hear of changes: the node tells of those before the
+// connection, the data socket of those after.
+func (e *clientEndpoint) Notify(ch chan<- struct{}) (stop func()) {
+	key := &ch
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.polled.listeners[key] = ch
+	if e.data != nil && !e.closed {
+		e.watchData()
+		if ch := e.ch.Load(); ch != nil {
+			e.watchBells(ch)
+		}
+		if p := e.path.Load(); p != nil {
+			e.watchPath(p)
+		}
+	}
+	return func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		delete(e.polled.listeners, key)
+	}
+}
+
+// notify tells every listener.
+func (e *clientEndpoint) notify() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, ch := range e.polled.listeners {
+		select {
+		case ch <- struct{}{}:
+		default: // it has one to come
+		}
+	}
+}
+
+// watchData begins to tell of the data socket's readiness, until Close. It
+// waits on a descriptor of its own, beside blocked calls. The caller holds mu.
+func (e *clientEndpoint) watchData() {
+	if len(e.polled.by) > 0 {
+		return
+	}
+	w, err := shm.Watcher(e.data)
+	if err != nil {
+		return // Ready still tells; only out of descriptors
+	}
+	e.polled.by = append(e.polled.by, w)
+	e.wg.Go(func() { shm.WatchRead(w, e.notify) })
+	e.wg.Go(func() { shm.WatchWrite(w, e.notify) })
+}
+
+// watchPath begins to tell of the path's readiness, until Close. The caller holds mu.
+func (e *clientEndpoint) watchPath(p *clientPath) {
+	if e.polled.path {
+		return
+	}
+	w, err := p.conn.Watcher()
+	if err != nil {
+		return // Ready still tells; only out of descriptors
+	}
+	e.polled.path = true
+	e.polled.by = append(e.polled.by, w)
+	e.wg.Go(func() { shm.WatchRead(w, e.notify) })
+	e.wg.Go(func() { shm.WatchWrite(w, e.notify) })
+}
