@@ -21,7 +21,11 @@ func (g gate) signal() {
 	}
 }
 
-const inboxFirst = 4 << 10 // bytes of an inbox's first ring
+// In bytes: the first ring of an inbox, and the smallest window of all.
+const (
+	inboxFirst = 1 << 10
+	windowUnit = 4 << 10
+)
 
 // An inbox holds the message bytes that have arrived on a connection and that
 // the application has not read. Its bound is the window: the peer is never

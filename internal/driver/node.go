@@ -143,7 +143,7 @@ func (c *Config) setDefaults() {
 	if c.MessageWindow == 0 {
 		c.MessageWindow = MessageWindow
 	}
-	window := inboxFirst
+	window := windowUnit
 	for window < c.MessageWindow {
 		window *= 2
 	}

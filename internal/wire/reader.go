@@ -5,8 +5,9 @@ import (
 	"io"
 )
 
-// A Reader reads frames from a lane, through one fixed buffer: no frame makes
-// it allocate. It is not safe for concurrent use.
+// A Reader reads frames from a lane, through one buffer: only the first frame that is
+// longer than firstBuffer makes it allocate, as an idle connection has a Reader on each of
+// its lanes. It is not safe for concurrent use.
 //
 // Payload, and the raw bytes of a message lane, go from the lane straight into
 // the caller's memory, except for what had arrived in the buffer with the
@@ -14,13 +15,19 @@ import (
 type Reader struct {
 	src        io.Reader
 	start, end int // of what is buffered and not yet returned
-	buf        [HeaderLen + MaxBody]byte
+	buf        []byte
 
 	// Invariant: 0 <= start <= end <= len(buf).
 }
 
+// The length of a Reader's buffer, in bytes: first, and once a frame needs more.
+const (
+	firstBuffer = 512
+	wholeBuffer = HeaderLen + MaxBody
+)
+
 // NewReader returns a Reader of the frames in r.
-func NewReader(r io.Reader) *Reader { return &Reader{src: r} }
+func NewReader(r io.Reader) *Reader { return &Reader{src: r, buf: make([]byte, firstBuffer)} }
 
 // Next reads the next frame's header and body. The body is valid until the
 // next call of any method. The payload of a Write or ReadData is still to be
@@ -98,8 +105,13 @@ func (r *Reader) buffered(p []byte) int {
 	return n
 }
 
-// fill reads until n bytes are buffered. n is at most len(buf).
+// fill reads until n bytes are buffered. n is at most wholeBuffer.
 func (r *Reader) fill(n int) error {
+	if n > len(r.buf) {
+		buf := make([]byte, wholeBuffer)
+		r.start, r.end = 0, copy(buf, r.buf[r.start:r.end])
+		r.buf = buf
+	}
 	for r.end-r.start < n {
 		err := r.more()
 		if err == io.EOF && r.end > r.start {
@@ -116,7 +128,7 @@ func (r *Reader) fill(n int) error {
 // room for one.
 func (r *Reader) more() error {
 	if r.start > 0 {
-		r.end = copy(r.buf[:], r.buf[r.start:r.end])
+		r.end = copy(r.buf, r.buf[r.start:r.end])
 		r.start = 0
 	}
 	// A lane returns at least one byte or an error; one that keeps returning
