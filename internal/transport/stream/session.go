@@ -33,7 +33,6 @@ type session struct {
 	p             *Provider
 	id            transport.Identity
 	local, remote string
-	lanesMax      uint64 // open at the peer
 
 	conn    *muxConn
 	mux     *yamux.Session
@@ -44,31 +43,47 @@ type session struct {
 	done   <-chan struct{} // of ctx
 
 	datagrams chan []byte
-	arrival   chan struct{} // holds a token when AcceptLane should look
 	wake      chan struct{} // holds a token when run should look
 
 	workMu sync.Mutex // guards over, and that nothing is added to work afterwards
 	over   bool
 	work   sync.WaitGroup
 
-	mu        sync.Mutex // guards the fields below
-	err       *transport.CloseError
-	out       []byte      // datagrams that wait to be written, as frames
-	outgoing  int         // how many they are
-	queue     []*recvLane // not accepted yet
-	ended     uint64      // lanes of the peer that are over
-	endedTold uint64
-	opened    uint64        // lanes opened here
-	openedMax uint64        // how many may be: those that are over and lanesMax
-	placeFree chan struct{} // closed and replaced when openedMax grows
+	mu     sync.Mutex // guards the fields below
+	err    *transport.CloseError
+	out    outgoing
+	queue  laneQueue
+	places lanePlaces
+}
+
+// outgoing are datagrams that wait to be written.
+type outgoing struct {
+	frames []byte
+	count  int
+}
+
+// A laneQueue are the peer's lanes that are not accepted yet.
+type laneQueue struct {
+	lanes   []*recvLane
+	arrival chan struct{} // holds a token when AcceptLane should look
+}
+
+// lanePlaces bound the lanes that are open at once, each way.
+type lanePlaces struct {
+	over   uint64        // lanes of the peer that have ended
+	told   uint64        // of over, to the peer
+	opened uint64        // lanes opened here
+	most   uint64        // how many may be: those that are over, and atPeer
+	atPeer uint64        // open at the peer
+	free   chan struct{} // closed and replaced when most grows
 }
 
 // newSession returns a session over inner, whose ends have said hello.
 func newSession(ctx context.Context, p *Provider, raw *meteredConn, inner net.Conn, dialed bool, lanes uint32) (*session, error) {
 	s := &session{
-		p: p, local: raw.LocalAddr().String(), remote: raw.RemoteAddr().String(), lanesMax: uint64(lanes), openedMax: uint64(lanes),
-		datagrams: make(chan []byte, datagramQueue), arrival: make(chan struct{}, 1), wake: make(chan struct{}, 1),
-		placeFree: make(chan struct{}),
+		p: p, local: raw.LocalAddr().String(), remote: raw.RemoteAddr().String(),
+		places:    lanePlaces{atPeer: uint64(lanes), most: uint64(lanes), free: make(chan struct{})},
+		datagrams: make(chan []byte, datagramQueue), queue: laneQueue{arrival: make(chan struct{}, 1)}, wake: make(chan struct{}, 1),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.done = s.ctx.Done()
@@ -139,11 +154,11 @@ func (s *session) run() {
 func (s *session) takeControl(rest []byte) []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	rest = append(rest, s.out...)
-	s.out, s.outgoing = s.out[:0], 0
-	if s.ended > s.endedTold {
-		s.endedTold = s.ended
-		rest = appendFrame(rest, typeOver, binary.BigEndian.AppendUint64(nil, s.ended))
+	rest = append(rest, s.out.frames...)
+	s.out.frames, s.out.count = s.out.frames[:0], 0
+	if s.places.over > s.places.told {
+		s.places.told = s.places.over
+		rest = appendFrame(rest, typeOver, binary.BigEndian.AppendUint64(nil, s.places.over))
 	}
 	return rest
 }
@@ -211,9 +226,9 @@ func (s *session) acceptLanes() {
 		}
 		s.conn.mu.Unlock()
 		s.mu.Lock()
-		s.queue = append(s.queue, l)
+		s.queue.lanes = append(s.queue.lanes, l)
 		s.mu.Unlock()
-		token(s.arrival)
+		token(s.queue.arrival)
 	}
 }
 
@@ -261,12 +276,12 @@ func (s *session) readControl() {
 func (s *session) peerEnded(count uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if count > s.opened || count+s.lanesMax < s.openedMax {
-		return violation("%d of %d lanes are over", count, s.opened)
+	if count > s.places.opened || count+s.places.atPeer < s.places.most {
+		return violation("%d of %d lanes are over", count, s.places.opened)
 	}
-	s.openedMax = count + s.lanesMax
-	close(s.placeFree)
-	s.placeFree = make(chan struct{})
+	s.places.most = count + s.places.atPeer
+	close(s.places.free)
+	s.places.free = make(chan struct{})
 	return nil
 }
 
@@ -276,7 +291,7 @@ func (s *session) laneOver(id uint32) {
 		return
 	}
 	s.mu.Lock()
-	s.ended++
+	s.places.over++
 	s.mu.Unlock()
 	token(s.wake)
 }
@@ -291,7 +306,7 @@ func (s *session) OpenLane(ctx context.Context) (transport.SendLane, error) {
 		return newSendLane(s, stream), nil
 	}
 	s.mu.Lock()
-	s.opened--
+	s.places.opened--
 	s.mu.Unlock()
 	if ctx.Err() != nil && !s.mux.IsClosed() {
 		return nil, fmt.Errorf("open lane: %w", ctx.Err())
@@ -306,9 +321,9 @@ func (s *session) OpenLane(ctx context.Context) (transport.SendLane, error) {
 func (s *session) place(ctx context.Context) error {
 	for {
 		s.mu.Lock()
-		free, has := s.placeFree, s.opened < s.openedMax
+		free, has := s.places.free, s.places.opened < s.places.most
 		if has {
-			s.opened++
+			s.places.opened++
 		}
 		s.mu.Unlock()
 		if err := s.Err(); err != nil {
@@ -340,19 +355,19 @@ func (s *session) AcceptLane(ctx context.Context) (transport.RecvLane, error) {
 		}
 		s.mu.Lock()
 		var l *recvLane
-		if len(s.queue) > 0 {
-			l, s.queue = s.queue[0], s.queue[1:]
+		if len(s.queue.lanes) > 0 {
+			l, s.queue.lanes = s.queue.lanes[0], s.queue.lanes[1:]
 		}
-		more := len(s.queue) > 0
+		more := len(s.queue.lanes) > 0
 		s.mu.Unlock()
 		if more {
-			token(s.arrival)
+			token(s.queue.arrival)
 		}
 		if l != nil {
 			return l, nil
 		}
 		select {
-		case <-s.arrival:
+		case <-s.queue.arrival:
 		case <-s.done:
 		case <-ctx.Done():
 			return nil, fmt.Errorf("accept lane: %w", ctx.Err())
@@ -369,9 +384,9 @@ func (s *session) SendDatagram(p []byte) error {
 		return err
 	}
 	s.mu.Lock()
-	if s.outgoing < datagramQueue {
-		s.out = appendFrame(s.out, typeDatagram, p)
-		s.outgoing++
+	if s.out.count < datagramQueue {
+		s.out.frames = appendFrame(s.out.frames, typeDatagram, p)
+		s.out.count++
 	}
 	s.mu.Unlock()
 	token(s.wake)
@@ -432,7 +447,7 @@ func (s *session) finish(why *transport.CloseError) {
 	first := s.err == nil
 	if first {
 		s.err = why
-		s.queue, s.out = nil, nil
+		s.queue.lanes, s.out.frames = nil, nil
 	}
 	s.mu.Unlock()
 	if !first {
