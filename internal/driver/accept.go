@@ -71,7 +71,7 @@ func (n *Node) incoming(l *link, f wire.Connect, r *wire.Reader, lane transport.
 func (e *endpoint) enqueue(r *request) status.Code {
 	e.mu.Lock()
 	listens := e.state == core.Listening
-	ok := listens && e.backlog.Push(r)
+	ok := listens && e.listening.backlog.Push(r)
 	e.mu.Unlock()
 	switch {
 	case !listens:
@@ -79,7 +79,7 @@ func (e *endpoint) enqueue(r *request) status.Code {
 	case !ok:
 		return status.Busy
 	}
-	e.waitin.signal()
+	e.listening.waits.signal()
 	e.changed()
 	return status.OK
 }
@@ -89,8 +89,8 @@ func (e *endpoint) enqueue(r *request) status.Code {
 func (e *endpoint) RefuseWaiting() {
 	e.mu.Lock()
 	var waiting []*request
-	if e.backlog != nil {
-		waiting = e.backlog.Drain()
+	if e.listening.backlog != nil {
+		waiting = e.listening.backlog.Drain()
 	}
 	e.mu.Unlock()
 	for _, r := range waiting {
@@ -103,8 +103,8 @@ func (e *endpoint) RefuseWaiting() {
 func (e *endpoint) claim(r *request) *conn {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if r.conn == nil && e.backlog != nil {
-		e.backlog.Remove(r)
+	if r.conn == nil && e.listening.backlog != nil {
+		e.listening.backlog.Remove(r)
 	}
 	return r.conn
 }
@@ -151,7 +151,7 @@ func (e *endpoint) accept(ctx context.Context, wait bool) (ipc.Endpoint, addr.Ad
 func (e *endpoint) accepting(n int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.acceptors += n
+	e.listening.acceptors += n
 }
 
 // awaitGrant waits for a request or for a grant under way. It reports true
@@ -165,7 +165,7 @@ func (e *endpoint) awaitGrant(ctx context.Context, busy bool) (more bool, err er
 		patience, done = t.C, nil
 	}
 	select {
-	case <-e.waitin:
+	case <-e.listening.waits:
 		return false, nil
 	case <-patience:
 		return true, nil
@@ -182,16 +182,16 @@ func (e *endpoint) awaitGrant(ctx context.Context, busy bool) (more bool, err er
 func (e *endpoint) next(more bool) (ep *endpoint, busy bool, err error) {
 	for {
 		e.mu.Lock()
-		if len(e.confirmed) > 0 {
-			ep, e.confirmed = e.confirmed[0], e.confirmed[1:]
-			if len(e.confirmed) > 0 || e.backlog.Len() > 0 {
-				e.waitin.signal() // for another acceptor
+		if len(e.listening.confirmed) > 0 {
+			ep, e.listening.confirmed = e.listening.confirmed[0], e.listening.confirmed[1:]
+			if len(e.listening.confirmed) > 0 || e.listening.backlog.Len() > 0 {
+				e.listening.waits.signal() // for another acceptor
 			}
 			e.mu.Unlock()
 			return ep, false, nil
 		}
-		enough := len(e.granting) >= e.acceptors && !more
-		busy = len(e.granting) > 0
+		enough := len(e.listening.granting) >= e.listening.acceptors && !more
+		busy = len(e.listening.granting) > 0
 		e.mu.Unlock()
 		if enough {
 			return nil, busy, nil
@@ -219,15 +219,15 @@ func (e *endpoint) grant(ep *endpoint, c *conn) {
 		err = errRequesterGone
 	}
 	e.mu.Lock()
-	delete(e.granting, ep)
+	delete(e.listening.granting, ep)
 	keep := err == nil && e.state == core.Listening
 	if keep {
-		e.confirmed = append(e.confirmed, ep)
+		e.listening.confirmed = append(e.listening.confirmed, ep)
 	} else {
 		ep.releasePort() // Close of e does not see it any more
 	}
 	e.mu.Unlock()
-	e.waitin.signal()
+	e.listening.waits.signal()
 	if keep {
 		e.changed()
 		return
@@ -266,7 +266,7 @@ func (e *endpoint) popRequest() (*request, *endpoint, error) {
 	if err := core.Check(core.CallAccept, e.state); err != nil {
 		return nil, nil, err
 	}
-	r, ok := e.backlog.Pop()
+	r, ok := e.listening.backlog.Pop()
 	if !ok {
 		return nil, nil, status.Again
 	}
@@ -285,7 +285,7 @@ func (e *endpoint) popRequest() (*request, *endpoint, error) {
 		return r, nil, status.BadFD // the session is closing
 	}
 	r.conn = c
-	e.granting[ep] = struct{}{}
+	e.listening.granting[ep] = struct{}{}
 	return r, ep, nil
 }
 
@@ -358,7 +358,7 @@ func (c *conn) grantTo(gone <-chan struct{}) error {
 	c.kick(false)
 	select {
 	case <-c.first:
-	case <-c.link.down:
+	case <-c.link.end.down:
 		return errRequesterGone
 	case <-ctx.Done():
 		return errRequesterGone

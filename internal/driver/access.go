@@ -130,7 +130,7 @@ func (n *Node) decide(e *endpoint, port addr.Port, c access.Caller) access.Decis
 	if e != nil {
 		owner = e.s.cred.UID
 		e.mu.Lock()
-		allow = e.allow
+		allow = e.listening.allow
 		e.mu.Unlock()
 	}
 	return n.access.get().Connect(port, c, owner, allow)
@@ -159,9 +159,9 @@ func (n *Node) countRefusal(e *endpoint, d access.Decision) (suppressed uint64, 
 	now := n.now()
 	if e != nil {
 		e.mu.Lock()
-		e.refusedConnects++
+		e.listening.refused++
 		if d.Listener {
-			suppressed, log = e.refusals.add(now)
+			suppressed, log = e.listening.refusals.add(now)
 		}
 		e.mu.Unlock()
 		if d.Listener {
@@ -263,7 +263,7 @@ func (n *Node) preview(port addr.Port, c access.Caller) Preview {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.state == core.Listening {
-		p.Listening, p.Waiting, p.Backlog = true, e.backlog.Len(), e.backlog.Limit()
+		p.Listening, p.Waiting, p.Backlog = true, e.listening.backlog.Len(), e.listening.backlog.Limit()
 	}
 	return p
 }
@@ -292,23 +292,23 @@ func (l *link) ask(ctx context.Context, port addr.Port, uid uint32) (Preview, er
 	answer := make(chan wire.Answer, 1)
 	l.use()
 	l.mu.Lock()
-	if l.asks == nil {
-		l.asks = make(map[uint64]chan<- wire.Answer)
+	if l.asks.waiting == nil {
+		l.asks.waiting = make(map[uint64]chan<- wire.Answer)
 	}
-	l.lastAsk++
-	id := l.lastAsk
-	l.asks[id] = answer
+	l.asks.last++
+	id := l.asks.last
+	l.asks.waiting[id] = answer
 	l.mu.Unlock()
 	defer func() {
 		l.mu.Lock()
-		delete(l.asks, id)
+		delete(l.asks.waiting, id)
 		l.mu.Unlock()
 	}()
 	l.sayInTurn(wire.Ask{Request: id, To: port, UID: uid}.AppendTo(nil))
 	select {
 	case f := <-answer:
 		return Preview{Allowed: f.Allowed, By: f.By, Listening: f.Listening, Waiting: int(f.Waiting), Backlog: int(f.Backlog)}, nil
-	case <-l.down:
+	case <-l.end.down:
 		return Preview{}, status.NoDevice
 	case <-ctx.Done():
 		return Preview{}, context.Cause(ctx)
@@ -329,8 +329,8 @@ func (l *link) asked(f wire.Ask) {
 func (l *link) answered(f wire.Answer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if to := l.asks[f.Request]; to != nil {
-		delete(l.asks, f.Request)
+	if to := l.asks.waiting[f.Request]; to != nil {
+		delete(l.asks.waiting, f.Request)
 		to <- f // has room for the only one
 	}
 }

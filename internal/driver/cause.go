@@ -21,7 +21,7 @@ func (c *conn) canSay(bye wire.Close) bool {
 // blame notes why the connection is lost. The first cause counts, and none of what
 // comes behind a close of either side. The caller holds mu.
 func (c *conn) blame(cause string) {
-	if c.cause == "" && !c.isClosing && !c.closeRecv && !c.failed {
+	if c.cause == "" && !c.bye.begun && !c.bye.received && !c.failed {
 		c.cause = ipc.CleanCause(cause)
 	}
 }

@@ -44,26 +44,35 @@ type conn struct {
 	core *core.Conn[memory]
 	ops  opsLane
 
-	first   chan struct{} // closed at the connector's first frame, or when the conn ends
-	once    sync.Once     // guards closing first
-	ended   chan struct{} // closed when the peer's operations lane has ended
-	closing chan struct{} // closed when this end begins to close
+	first chan struct{} // closed at the connector's first frame, or when the conn ends
+	once  sync.Once     // guards closing first
+	ended chan struct{} // closed when the peer's operations lane has ended
+	bye   closeHandshake
 
 	// Guarded by mu.
-	isClosing bool
-	closeSent bool
-	closeRecv bool
-	failed    bool               // cut off: no handshake any more
-	cause     string             // why the connection was lost; set once
-	opsIn     transport.RecvLane // the peer's operations lane, once known
-	messages  transport.RecvLane // the peer's message lane, once known
-	filling   bool               // the bytes behind a frame are being put into memory
-	filled    chan struct{}      // closed when filling becomes false; nil while nobody waits
+	failed   bool               // cut off: no handshake any more
+	cause    string             // why the connection was lost; set once
+	opsIn    transport.RecvLane // the peer's operations lane, once known
+	messages transport.RecvLane // the peer's message lane, once known
+	fill     payloadFill
+}
+
+// A closeHandshake is how far the close of a connection has come. The conn's mu guards it.
+type closeHandshake struct {
+	closing               chan struct{} // closed when this end begins to close
+	begun, sent, received bool
+}
+
+// A payloadFill tells whether bytes behind a frame are being put into memory. The conn's mu
+// guards it.
+type payloadFill struct {
+	on    bool
+	ended chan struct{} // closed when on becomes false; nil while nobody waits
 }
 
 // newConn returns an end that keeps window bytes of messages for its reader.
 func newConn(l *link, ep *endpoint, id wire.ConnID, window int) *conn {
-	c := &conn{link: l, ep: ep, id: id, first: make(chan struct{}), ended: make(chan struct{}), closing: make(chan struct{})}
+	c := &conn{link: l, ep: ep, id: id, first: make(chan struct{}), ended: make(chan struct{}), bye: closeHandshake{closing: make(chan struct{})}}
 	c.core = core.NewConn[memory](connPort{c}, l.n.cfg.Limits)
 	c.ops.mu, c.ops.spawn, c.ops.begin = &c.mu, l.spawn, l.spawner(c.write)
 	c.in = newInbox(window, c.grant, ep.changed)
@@ -208,7 +217,7 @@ const kickAfter = 64
 func (c *conn) handshaken() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.closeSent && c.closeRecv
+	return c.bye.sent && c.bye.received
 }
 
 func (c *conn) apply(r *wire.Reader, h wire.Header, body []byte) error {
@@ -231,18 +240,8 @@ func (c *conn) apply(r *wire.Reader, h wire.Header, body []byte) error {
 			err = status.Protocol
 		}
 		return err
-	case wire.TypePath:
-		f, err := wire.ParsePath(h.Flags, body)
-		if err != nil {
-			return err
-		}
-		return c.onPath(f)
-	case wire.TypeNoPath:
-		f, err := wire.ParseNoPath(h.Flags, body)
-		if err == nil {
-			c.onNoPath(f)
-		}
-		return err
+	case wire.TypePath, wire.TypeNoPath:
+		return c.applyPath(h, body)
 	case wire.TypeRMAPath, wire.TypeNoRMAPath, wire.TypeRMAPassed:
 		return c.applyRMA(h, body)
 	case wire.TypeWrite, wire.TypeRead, wire.TypeSignal, wire.TypeAtomic:
@@ -283,7 +282,7 @@ func (c *conn) handle(h wire.Header, body []byte) (*core.Payload[memory], error)
 	defer c.mu.Unlock()
 	p, err := c.core.Handle(h, body)
 	c.rma.withdrawing = false
-	c.filling = err == nil && p != nil && p.Kept()
+	c.fill.on = err == nil && p != nil && p.Kept()
 	return p, err
 }
 
@@ -293,10 +292,10 @@ func (c *conn) payloadDone(p *core.Payload[memory], err error) {
 	defer c.mu.Unlock()
 	c.core.PayloadDone(p, err)
 	c.moved.Add(1)
-	c.filling = false
-	if c.filled != nil {
-		close(c.filled)
-		c.filled = nil
+	c.fill.on = false
+	if c.fill.ended != nil {
+		close(c.fill.ended)
+		c.fill.ended = nil
 	}
 }
 
@@ -311,11 +310,11 @@ func (c *conn) closeWindows() {
 	c.mu.Lock()
 	c.core.CloseWindows()
 	var filled chan struct{}
-	if c.filling {
-		if c.filled == nil {
-			c.filled = make(chan struct{})
+	if c.fill.on {
+		if c.fill.ended == nil {
+			c.fill.ended = make(chan struct{})
 		}
-		filled = c.filled
+		filled = c.fill.ended
 	}
 	c.mu.Unlock()
 	if twin := c.twin.Load(); twin != nil { // one that comes later finds no window
@@ -345,13 +344,13 @@ func (c *conn) onClose(f wire.Close) error {
 		behind = lost
 	}
 	c.mu.Lock()
-	if c.closeRecv {
+	if c.bye.received {
 		c.mu.Unlock()
 		return status.Protocol
 	}
 	c.blame(f.Cause)
-	c.closeRecv = true
-	ours := c.closeSent
+	c.bye.received = true
+	ours := c.bye.sent
 	if ours {
 		c.ops.closed = true
 	}
@@ -378,13 +377,13 @@ func (c *conn) onClose(f wire.Close) error {
 // sendClose queues Close, unless that has been done.
 func (c *conn) sendClose(f wire.Close) {
 	c.mu.Lock()
-	if !c.closeSent {
-		c.closeSent = true
+	if !c.bye.sent {
+		c.bye.sent = true
 		if c.passLocked() {
 			c.ops.put(f.AppendTo(nil))
 		}
 	}
-	if c.closeRecv {
+	if c.bye.received {
 		c.ops.closed = true
 	}
 	c.mu.Unlock()
@@ -395,7 +394,7 @@ func (c *conn) sendClose(f wire.Close) {
 func (c *conn) closedByPeer() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.closeRecv
+	return c.bye.received
 }
 
 // halfVersion is the first version of the protocol that has End.
@@ -411,7 +410,7 @@ func (c *conn) closeWrite() error {
 		return err
 	}
 	c.mu.Lock()
-	if !c.closeSent {
+	if !c.bye.sent {
 		c.ops.put(wire.End{Sent: sent}.AppendTo(nil))
 	}
 	c.mu.Unlock()
@@ -426,9 +425,9 @@ func (c *conn) close(bye wire.Close) {
 	ctx, cancel := c.whileMoving()
 	defer cancel()
 	c.mu.Lock()
-	c.isClosing = true
+	c.bye.begun = true
 	c.mu.Unlock()
-	close(c.closing)
+	close(c.bye.closing)
 	c.in.mute()
 	c.out.stop(status.Reset)
 	if !c.isFailed() && c.drain(ctx) {
@@ -438,7 +437,7 @@ func (c *conn) close(bye wire.Close) {
 			_ = c.hit(failpoint.CloseSent)
 			select {
 			case <-c.ended:
-			case <-c.link.down:
+			case <-c.link.end.down:
 			case <-ctx.Done():
 			}
 			c.finishPath()

@@ -82,14 +82,14 @@ func (e *endpoint) begin(dst addr.Addr, async bool) (*attempt, error) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if a := e.async; a != nil && e.state != core.Closed {
+	if a := e.dialing.result; a != nil && e.state != core.Closed {
 		if !a.ended() {
 			if async {
 				return nil, status.InProgress
 			}
 			return nil, status.IsConn
 		}
-		e.async = nil
+		e.dialing.result = nil
 		return a, nil
 	}
 	if err := core.Check(core.CallConnect, e.state); err != nil {
@@ -102,9 +102,9 @@ func (e *endpoint) begin(dst addr.Addr, async bool) (*attempt, error) {
 	}
 	a := newAttempt(e.gone)
 	e.state = core.Connecting
-	e.trying = a
+	e.dialing.under = a
 	if async {
-		e.async = a
+		e.dialing.result = a
 	}
 	return a, nil
 }
@@ -137,7 +137,7 @@ func (e *endpoint) attempt(ctx context.Context, a *attempt, dst addr.Addr) {
 	case err == nil:
 		a.port = e.port
 	case e.state == core.Connecting:
-		e.state, e.conn, e.trying = core.Bound, nil, nil
+		e.state, e.conn, e.dialing.under = core.Bound, nil, nil
 	}
 	a.err = err
 	e.mu.Unlock()
@@ -191,7 +191,7 @@ func (l *link) endedUnder(ctx context.Context, err error) bool {
 		return false
 	}
 	select {
-	case <-l.down:
+	case <-l.end.down:
 		return true
 	case <-ctx.Done():
 		return false
@@ -274,7 +274,7 @@ func (e *endpoint) enlist(ctx context.Context, node addr.NodeID, waited bool) (*
 		if err != errLinkDown {
 			return l, c, err
 		}
-		<-l.down // by then the node has forgotten the link
+		<-l.end.down // by then the node has forgotten the link
 		if ctx.Err() != nil {
 			return nil, nil, context.Cause(ctx)
 		}
@@ -304,7 +304,7 @@ func (e *endpoint) awaitVerdict(ctx context.Context, a *attempt, c *conn) error 
 	select {
 	case code := <-a.verdict:
 		return codeError(code)
-	case <-c.link.down:
+	case <-c.link.end.down:
 		select {
 		case code := <-a.verdict: // came before the end
 			return codeError(code)
@@ -339,8 +339,8 @@ func (e *endpoint) granted(c *conn, f wire.Accept, lane transport.RecvLane) bool
 	c.ops.busy = false
 	c.mu.Unlock()
 	e.state = core.Connected
-	a := e.trying
-	e.trying = nil
+	a := e.dialing.under
+	e.dialing.under = nil
 	c.peer = f.Conn
 	c.out.raise(f.Limit)
 	e.linked.Store(c) // last: a goroutine that finds it there needs no lock
@@ -355,8 +355,8 @@ func (e *endpoint) granted(c *conn, f wire.Accept, lane transport.RecvLane) bool
 func (e *endpoint) refused(c *conn, code status.Code) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.conn == c && e.trying != nil {
-		e.trying.answer(code)
+	if e.conn == c && e.dialing.under != nil {
+		e.dialing.under.answer(code)
 	}
 }
 

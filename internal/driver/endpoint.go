@@ -27,33 +27,43 @@ type endpoint struct {
 	notes  notes
 	gone   chan struct{} // closed by Close
 	closed chan struct{} // closed when Close is through
-	waitin gate          // a listener's queue has a request
 	route  atomic.Pointer[route]
 	copied atomic.Bool          // Copied was called
 	linked atomic.Pointer[conn] // conn in Connected, else nil: calls need no lock to find it
 
-	mu      sync.Mutex // guards the fields below
-	state   core.State
-	port    addr.Port // bound; 0 before
-	holds   bool      // a reference on port
-	shut    bool      // closeWindows was called, for the session or for this endpoint
-	remote  addr.Addr
-	conn    *conn                      // in Connecting once the request is out; in Connected and Disconnected
-	backlog *portmap.Backlog[*request] // in Listening
-	trying  *attempt                   // in Connecting
-	recvAt  time.Duration              // Node.now at which a slow receiver reads again
-	async   *attempt                   // a non-blocking connect whose result was not fetched
-	peer    *access.Caller             // of an acceptor's connection; of a connector's once Peer was called
+	mu        sync.Mutex // guards the fields below
+	state     core.State
+	port      addr.Port // bound; 0 before
+	holds     bool      // a reference on port
+	shut      bool      // closeWindows was called, for the session or for this endpoint
+	remote    addr.Addr
+	conn      *conn          // in Connecting once the request is out; in Connected and Disconnected
+	recvAt    time.Duration  // Node.now at which a slow receiver reads again
+	peer      *access.Caller // of an acceptor's connection; of a connector's once Peer was called
+	dialing   dialing
+	listening listening
+}
 
-	// In Listening. Together confirmed and granting are no more than the calls
-	// that accept, and one for every grantPatience of the longest of them.
+// dialing are an endpoint's connects. The endpoint's mu guards it.
+type dialing struct {
+	under  *attempt // in Connecting
+	result *attempt // a non-blocking connect whose result was not fetched
+}
+
+// listening is what an endpoint has in Listening. The endpoint's mu guards it, but for waits.
+type listening struct {
+	waits   gate // the queue has a request
+	backlog *portmap.Backlog[*request]
+
+	// Together confirmed and granting are no more than the calls that accept, and one for
+	// every grantPatience of the longest of them.
 	confirmed []*endpoint            // granted, for the next acceptors
 	granting  map[*endpoint]struct{} // grants under way
 	acceptors int                    // calls that accept
-	allow     []access.Subject       // who may connect; nil: whom the node's rules let
 
-	refusedConnects uint64   // to a listener, by the node's rules or by allow
-	refusals        refusals // by allow
+	allow    []access.Subject // who may connect; nil: whom the node's rules let
+	refused  uint64           // connects, by the node's rules or by allow
+	refusals refusals         // by allow
 }
 
 var (
@@ -64,7 +74,7 @@ var (
 )
 
 func newEndpoint(s *session, id uint64) *endpoint {
-	return &endpoint{n: s.n, s: s, id: id, gone: make(chan struct{}), closed: make(chan struct{}), waitin: newGate()}
+	return &endpoint{n: s.n, s: s, id: id, gone: make(chan struct{}), closed: make(chan struct{}), listening: listening{waits: newGate()}}
 }
 
 // connection returns the conn for a call that needs one: a send, a receive, or one
@@ -172,9 +182,9 @@ func (e *endpoint) Listen(backlog int, allow ...access.Subject) error {
 	if backlog <= 0 || len(allow) > access.MaxSubjects {
 		return status.Invalid
 	}
-	e.allow = slices.Clone(allow)
-	e.backlog = portmap.NewBacklog[*request](min(backlog, core.MaxBacklog))
-	e.granting = make(map[*endpoint]struct{})
+	e.listening.allow = slices.Clone(allow)
+	e.listening.backlog = portmap.NewBacklog[*request](min(backlog, core.MaxBacklog))
+	e.listening.granting = make(map[*endpoint]struct{})
 	e.state = core.Listening
 	e.n.mu.Lock()
 	e.n.listeners[e.port] = e
@@ -296,11 +306,11 @@ func (e *endpoint) end(bye wire.Close) error {
 	e.state = core.Closed
 	e.linked.Store(nil)
 	var waiting []*request
-	if e.backlog != nil {
-		waiting = e.backlog.Drain()
+	if e.listening.backlog != nil {
+		waiting = e.listening.backlog.Drain()
 	}
-	unclaimed, granting := e.confirmed, slices.Collect(maps.Keys(e.granting))
-	e.confirmed = nil
+	unclaimed, granting := e.listening.confirmed, slices.Collect(maps.Keys(e.listening.granting))
+	e.listening.confirmed = nil
 	if before == core.Listening || c == nil {
 		e.releasePortLocked()
 	}
@@ -343,10 +353,10 @@ func (e *endpoint) onGone(f func()) (undo func()) {
 // endpoint is PollIn only while unread bytes are left.
 func (e *endpoint) Ready() ipc.Events {
 	e.mu.Lock()
-	state, c, async := e.state, e.conn, e.async
-	requests := len(e.confirmed)
-	if e.backlog != nil {
-		requests += e.backlog.Len()
+	state, c, async := e.state, e.conn, e.dialing.result
+	requests := len(e.listening.confirmed)
+	if e.listening.backlog != nil {
+		requests += e.listening.backlog.Len()
 	}
 	e.mu.Unlock()
 	switch state {

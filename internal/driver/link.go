@@ -43,29 +43,54 @@ type link struct {
 	twin     *link     // of a link with this node itself, the other end; else nil
 	since    time.Time // wall clock, for people
 
-	control chan []byte   // frames for the control lane; full means a stuck peer
-	down    chan struct{} // closed when the link has failed
-	downErr error         // why; set before down is closed
+	control chan []byte // frames for the control lane; full means a stuck peer
+	end     linkEnd
 	work    group
 
 	servingUntil atomic.Int64 // Node.now until which the peer's operations are applied
 	silence      atomic.Int32 // heard, silent or silentTold
 
-	mu       sync.Mutex // guards the fields below
-	isDown   bool
-	conns    map[wire.ConnID]*conn // by this end's ID
-	lastConn wire.ConnID
-	used     time.Duration // Node.now when a connection last began or ended
-	pulse    core.Pulse
-	came     uint64        // of sess.Heard
-	looked   time.Duration // when came was read
-	probe    probe
-	pings    map[uint64]chan<- time.Duration // by heartbeat sequence number
-	lastBeat uint64
-	asks     map[uint64]chan<- wire.Answer // capacity 1, by request number
-	lastAsk  uint64
-	leaving  bool          // the peer said Bye
-	byeAcked chan struct{} // closed when the peer answered our Bye
+	mu      sync.Mutex // guards the fields below
+	conns   linkConns
+	used    time.Duration // Node.now when a connection last began or ended
+	pulse   core.Pulse
+	arrived arrivals
+	probe   probe
+	pings   questions[time.Duration] // by heartbeat sequence number
+	asks    questions[wire.Answer]   // by request number
+	parting parting
+}
+
+// A linkEnd is the end of a link.
+type linkEnd struct {
+	is   bool          // guarded by the link's mu
+	down chan struct{} // closed when the link has failed
+	err  error         // why; set before down is closed
+}
+
+// linkConns are a link's connections by this end's IDs.
+type linkConns struct {
+	all  map[wire.ConnID]*conn
+	last wire.ConnID
+}
+
+// arrivals are the bytes of sess.Heard, and when they were read.
+type arrivals struct {
+	bytes uint64
+	at    time.Duration
+}
+
+// questions are what waits for an answer of the peer, by the question's number. Each
+// channel has room for one.
+type questions[T any] struct {
+	waiting map[uint64]chan<- T
+	last    uint64
+}
+
+// parting is how far the two Byes of a link have come.
+type parting struct {
+	said  bool          // by the peer
+	acked chan struct{} // closed when the peer answered ours
 }
 
 // A probe is a Probe under way, and the calls that wait for its answer.
@@ -83,12 +108,12 @@ const controlQueue = 1024
 func newLink(n *Node, provider string, self addr.Life, peer Peer, sess transport.Session, begun time.Duration) *link {
 	l := &link{
 		n: n, provider: provider, self: self, peer: peer, sess: sess, since: time.Now(), version: wire.VersionMax,
-		control: make(chan []byte, controlQueue), down: make(chan struct{}),
-		conns: make(map[wire.ConnID]*conn), pings: make(map[uint64]chan<- time.Duration),
-		byeAcked: make(chan struct{}),
+		control: make(chan []byte, controlQueue), end: linkEnd{down: make(chan struct{})},
+		conns: linkConns{all: make(map[wire.ConnID]*conn)}, parting: parting{acked: make(chan struct{})},
+		pings: questions[time.Duration]{waiting: make(map[uint64]chan<- time.Duration)},
 	}
 	now := n.now()
-	l.used, l.looked = now, now
+	l.used, l.arrived.at = now, now
 	l.pulse = core.NewPulse(n.pulseTimes(), begun, now)
 	l.servingUntil.Store(int64(l.pulse.ServingUntil()))
 	return l
@@ -99,7 +124,7 @@ func newLink(n *Node, provider string, self addr.Life, peer Peer, sess transport
 func (l *link) start(ctrl transport.SendLane, in *wire.Reader) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.isDown { // removed while it was being set up
+	if l.end.is { // removed while it was being set up
 		return
 	}
 	l.spawn(l.acceptLanes)
@@ -112,7 +137,7 @@ func (l *link) start(ctrl transport.SendLane, in *wire.Reader) {
 		select {
 		case <-l.sess.Done():
 			l.sessionEnded(l.sess.Err())
-		case <-l.down:
+		case <-l.end.down:
 		}
 	})
 }
@@ -166,7 +191,7 @@ func (l *link) quiet() {
 func (l *link) allConns() []*conn {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return slices.Collect(maps.Values(l.conns))
+	return slices.Collect(maps.Values(l.conns.all))
 }
 
 func (l *link) String() string { return fmt.Sprintf("link with %v", l.peer.Life) }
@@ -199,14 +224,14 @@ func (l *link) sessionEnded(err error) {
 // that did it.
 func (l *link) fail(code uint64, cause error) bool {
 	l.mu.Lock()
-	if l.isDown {
+	if l.end.is {
 		l.mu.Unlock()
-		<-l.down
+		<-l.end.down
 		return false
 	}
-	l.isDown, l.downErr = true, cause
-	conns := make([]*conn, 0, len(l.conns))
-	for _, c := range l.conns {
+	l.end.is, l.end.err = true, cause
+	conns := make([]*conn, 0, len(l.conns.all))
+	for _, c := range l.conns.all {
 		conns = append(conns, c)
 	}
 	if l.probe.done != nil {
@@ -223,7 +248,7 @@ func (l *link) fail(code uint64, cause error) bool {
 		c.fail(l.why())
 	}
 	l.n.linkDown(l)
-	close(l.down)
+	close(l.end.down)
 	l.n.work.run(func() {
 		defer guard.Recover(l.panicked)
 		defer l.n.forgetLink(l)
@@ -234,10 +259,10 @@ func (l *link) fail(code uint64, cause error) bool {
 
 // why says in words why the link has ended.
 func (l *link) why() string {
-	if l.downErr == nil {
+	if l.end.err == nil {
 		return "the session ended without a reason"
 	}
-	return l.downErr.Error()
+	return l.end.err.Error()
 }
 
 // errNewLink is why a link ends that its peer has replaced.
@@ -278,17 +303,17 @@ func (l *link) enter(ep *endpoint, window int) (*conn, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
-	case l.isDown:
+	case l.end.is:
 		return nil, errLinkDown
-	case l.leaving:
+	case l.parting.said:
 		return nil, status.NoDevice
-	case len(l.conns) >= l.n.cfg.MaxConns:
+	case len(l.conns.all) >= l.n.cfg.MaxConns:
 		return nil, fmt.Errorf("a link carries %d connections: %w", l.n.cfg.MaxConns, status.NoBufs)
 	}
 	l.used = l.n.now()
-	l.lastConn++
-	c := newConn(l, ep, l.lastConn, window)
-	l.conns[c.id] = c
+	l.conns.last++
+	c := newConn(l, ep, l.conns.last, window)
+	l.conns.all[c.id] = c
 	return c, nil
 }
 
@@ -298,14 +323,14 @@ var errLinkDown = unreachable{errors.New("the link has ended")}
 func (l *link) conn(id wire.ConnID) *conn {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.conns[id]
+	return l.conns.all[id]
 }
 
 func (l *link) forget(c *conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.conns[c.id] == c {
-		delete(l.conns, c.id)
+	if l.conns.all[c.id] == c {
+		delete(l.conns.all, c.id)
 		l.used = l.n.now()
 	}
 }
@@ -315,7 +340,7 @@ const lanesMax = 1024
 
 // acceptLanes starts a reader for every lane that the peer opens.
 func (l *link) acceptLanes() {
-	ctx, cancel := contextUntil(l.down)
+	ctx, cancel := contextUntil(l.end.down)
 	defer cancel()
 	fresh := make(chan struct{}, lanesMax)
 	for {
@@ -328,7 +353,7 @@ func (l *link) acceptLanes() {
 		}
 		select {
 		case fresh <- struct{}{}:
-		case <-l.down:
+		case <-l.end.down:
 			return
 		}
 		l.spawn(func() {
@@ -396,7 +421,7 @@ func (l *link) open(r *wire.Reader, lane transport.RecvLane, h wire.Header, body
 func (l *link) say(frame []byte) {
 	select {
 	case l.control <- frame:
-	case <-l.down:
+	case <-l.end.down:
 	default:
 		l.fail(transport.CodeProtocol, fmt.Errorf("%w: control lane is not read", status.NoBufs))
 	}
@@ -406,7 +431,7 @@ func (l *link) say(frame []byte) {
 func (l *link) sayInTurn(frame []byte) {
 	select {
 	case l.control <- frame:
-	case <-l.down:
+	case <-l.end.down:
 	}
 }
 
@@ -427,7 +452,7 @@ func (l *link) writeControl(ctrl transport.SendLane) {
 			if _, err := ctrl.Write(frame); err != nil {
 				return // the session's end, which others report
 			}
-		case <-l.down:
+		case <-l.end.down:
 			return
 		}
 	}
@@ -487,7 +512,7 @@ func (l *link) onControl(h wire.Header, body []byte) error {
 	case wire.TypeBye:
 		_, err := wire.ParseBye(h.Flags, body)
 		l.mu.Lock()
-		l.leaving = true
+		l.parting.said = true
 		l.mu.Unlock()
 		l.say(wire.ByeAck{}.AppendTo(nil))
 		return err
@@ -495,10 +520,10 @@ func (l *link) onControl(h wire.Header, body []byte) error {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		select {
-		case <-l.byeAcked:
+		case <-l.parting.acked:
 			return fmt.Errorf("%w: a second ByeAck", status.Protocol)
 		default:
-			close(l.byeAcked)
+			close(l.parting.acked)
 		}
 		return nil
 	}
@@ -510,8 +535,8 @@ func (l *link) onControl(h wire.Header, body []byte) error {
 func (l *link) bye(ctx context.Context, reason string) {
 	l.say(wire.Bye{Reason: reason}.AppendTo(nil))
 	select {
-	case <-l.byeAcked:
-	case <-l.down:
+	case <-l.parting.acked:
+	case <-l.end.down:
 	case <-ctx.Done():
 	}
 }

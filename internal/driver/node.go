@@ -207,10 +207,7 @@ type Node struct {
 	// carry those from one synctest bubble to another.
 	waiters sync.Pool
 
-	pathsMu     sync.Mutex                             // guards paths and pathCount; innermost
-	paths       map[path.Token]func(*net.TCPConn) bool // what takes the socket that shows it; false: too late
-	pathCount   int                                    // paths that are made or being made, or drained
-	pathsLooked time.Duration                          // now, when watchPaths looked last; of the pulse
+	paths nodePaths
 
 	mu        sync.Mutex // guards the fields below
 	closed    bool
@@ -223,6 +220,14 @@ type Node struct {
 	removing  map[addr.NodeID]chan struct{} // lives being removed; closed when that is done
 	sessions  map[*session]struct{}
 	changed   chan struct{} // closed and replaced when the node table changes
+}
+
+// nodePaths are a node's paths.
+type nodePaths struct {
+	mu      sync.Mutex                             // guards byToken and count; innermost
+	byToken map[path.Token]func(*net.TCPConn) bool // what takes the socket that shows it; false: too late
+	count   int                                    // that are made or being made, or drained
+	looked  time.Duration                          // now, when watchPaths looked last; of the pulse
 }
 
 // A peerState is what the node knows of one live peer. Guarded by Node.mu.
@@ -256,7 +261,7 @@ func Start(cfg Config) *Node {
 		removing:  make(map[addr.NodeID]chan struct{}),
 		sessions:  make(map[*session]struct{}),
 		changed:   make(chan struct{}),
-		paths:     make(map[path.Token]func(*net.TCPConn) bool),
+		paths:     nodePaths{byToken: make(map[path.Token]func(*net.TCPConn) bool)},
 	}
 	n.access.set(cfg.Access)
 	n.work.run(n.beat)

@@ -210,10 +210,10 @@ const pathSilence = 5 * time.Second
 func (n *Node) watchPaths(now time.Duration) {
 	bound := max(n.cfg.GiveUp, pathSilence)
 	every := bound / 8
-	if now-n.pathsLooked < every {
+	if now-n.paths.looked < every {
 		return
 	}
-	n.pathsLooked = now
+	n.paths.looked = now
 	for _, l := range n.allLinks() {
 		for _, c := range l.allConns() {
 			if quiet := max(c.path.silentFor(now, every), c.rma.out.silentFor(now, every), c.rma.in.silentFor(now, every)); quiet > bound {
@@ -241,7 +241,7 @@ const resetTime = time.Second
 // reset ends the connection for cause, and lets the peer know it.
 func (c *conn) reset(cause string) {
 	c.mu.Lock()
-	if c.isClosing || c.closeRecv || c.failed {
+	if c.bye.begun || c.bye.received || c.failed {
 		c.mu.Unlock()
 		c.endPath()
 		return
@@ -258,7 +258,7 @@ func (c *conn) reset(cause string) {
 		defer late.Stop()
 		select {
 		case <-c.ended:
-		case <-c.link.down:
+		case <-c.link.end.down:
 		case <-late.C:
 		}
 	}

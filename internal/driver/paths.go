@@ -165,20 +165,20 @@ func (c *conn) askPath(key path.Hash, freed func()) (*wire.Path, error) {
 
 // admitPath counts a path that is to be made.
 func (n *Node) admitPath() error {
-	n.pathsMu.Lock()
-	defer n.pathsMu.Unlock()
-	if most := n.cfg.Paths.Max; most > 0 && n.pathCount >= most {
-		return fmt.Errorf("this node has %d paths, as many as max-paths lets it: %w", n.pathCount, status.Again)
+	n.paths.mu.Lock()
+	defer n.paths.mu.Unlock()
+	if most := n.cfg.Paths.Max; most > 0 && n.paths.count >= most {
+		return fmt.Errorf("this node has %d paths, as many as max-paths lets it: %w", n.paths.count, status.Again)
 	}
-	n.pathCount++
+	n.paths.count++
 	return nil
 }
 
 // leftPath takes back what admitPath has counted.
 func (n *Node) leftPath() {
-	n.pathsMu.Lock()
-	defer n.pathsMu.Unlock()
-	n.pathCount--
+	n.paths.mu.Lock()
+	defer n.paths.mu.Unlock()
+	n.paths.count--
 }
 
 // reason is why there is no path. The caller holds mu.
@@ -200,6 +200,22 @@ func (c *conn) queueFrame(frame []byte) {
 // pathPause is how long after a failed attempt the peer may not begin another one. An
 // application waits for twice that at least.
 const pathPause = 500 * time.Millisecond
+
+// applyPath handles a frame about paths.
+func (c *conn) applyPath(h wire.Header, body []byte) error {
+	if h.Type == wire.TypePath {
+		f, err := wire.ParsePath(h.Flags, body)
+		if err != nil {
+			return err
+		}
+		return c.onPath(f)
+	}
+	f, err := wire.ParseNoPath(h.Flags, body)
+	if err == nil {
+		c.onNoPath(f)
+	}
+	return err
+}
 
 // onPath handles the peer's Path.
 func (c *conn) onPath(f wire.Path) error {
@@ -263,7 +279,7 @@ func (c *conn) dialPath(ours *wire.Path, token path.Token) {
 
 // dialSocket dials the peer's data port and shows token there.
 func (c *conn) dialSocket(token path.Token) (*net.TCPConn, error) {
-	ctx, cancel := contextUntil(c.link.down)
+	ctx, cancel := contextUntil(c.link.end.down)
 	defer cancel()
 	ctx, stop := context.WithTimeout(ctx, pathDial)
 	defer stop()
@@ -368,15 +384,15 @@ func (c *conn) awaitPath(ctx context.Context, ours *wire.Path) (ipc.PathSocket, 
 
 // expectPath notes that a socket with that token is settle's.
 func (n *Node) expectPath(t path.Token, settle func(*net.TCPConn) bool) {
-	n.pathsMu.Lock()
-	defer n.pathsMu.Unlock()
-	n.paths[t] = settle
+	n.paths.mu.Lock()
+	defer n.paths.mu.Unlock()
+	n.paths.byToken[t] = settle
 }
 
 func (n *Node) forgetPath(t path.Token) {
-	n.pathsMu.Lock()
-	defer n.pathsMu.Unlock()
-	delete(n.paths, t)
+	n.paths.mu.Lock()
+	defer n.paths.mu.Unlock()
+	delete(n.paths.byToken, t)
 }
 
 // AcceptPath takes a socket that was accepted at the data port and begins with
@@ -405,10 +421,10 @@ func (n *Node) acceptPath(s *net.TCPConn, first io.Reader) error {
 	if err != nil {
 		return err
 	}
-	n.pathsMu.Lock()
-	settle := n.paths[t]
-	delete(n.paths, t) // whatever comes of it: it is used up
-	n.pathsMu.Unlock()
+	n.paths.mu.Lock()
+	settle := n.paths.byToken[t]
+	delete(n.paths.byToken, t) // whatever comes of it: it is used up
+	n.paths.mu.Unlock()
 	if settle == nil {
 		return errNoToken
 	}

@@ -24,7 +24,7 @@ func (e *endpoint) PostAtomic(a rma.Atomic) error {
 		return err
 	}
 	if w != nil {
-		_, err = c.await(context.Background(), w, c.closing)
+		_, err = c.await(context.Background(), w, c.bye.closing)
 	}
 	return err
 }
@@ -61,7 +61,7 @@ func (e *endpoint) put(l core.Local, p rma.Put) error {
 	if w == nil {
 		return nil
 	}
-	quit := c.closing
+	quit := c.bye.closing
 	if l.Buf != nil { // as in transfer
 		quit = nil
 	}

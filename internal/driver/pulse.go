@@ -95,7 +95,7 @@ func (l *link) tick(now time.Duration) {
 	}
 	came := l.sess.Heard()
 	l.mu.Lock()
-	if l.isDown {
+	if l.end.is {
 		l.mu.Unlock()
 		return
 	}
@@ -148,11 +148,11 @@ func silentFor(d time.Duration) error { return fmt.Errorf("link silent %.1f s", 
 // of a slow network hold up the heartbeats behind them. They came after that look, so
 // no silence is found to be shorter than it is. The caller holds mu.
 func (l *link) hearBytes(came uint64, now time.Duration) {
-	if came != l.came {
-		l.pulse.Hear(l.looked)
+	if came != l.arrived.bytes {
+		l.pulse.Hear(l.arrived.at)
 		l.silence.Store(heard)
 	}
-	l.came, l.looked = came, now
+	l.arrived.bytes, l.arrived.at = came, now
 }
 
 // tickIn ticks in d, unless the link has ended by then.
@@ -162,17 +162,17 @@ func (l *link) tickIn(d time.Duration) {
 	select {
 	case <-t.C:
 		l.tick(l.n.now())
-	case <-l.down:
+	case <-l.end.down:
 	}
 }
 
 // sendBeat sends a heartbeat; reply, if not nil, gets its round-trip time.
 func (l *link) sendBeat(reply chan<- time.Duration) (seq uint64) {
 	l.mu.Lock()
-	l.lastBeat++
-	seq = l.lastBeat
+	l.pings.last++
+	seq = l.pings.last
 	if reply != nil {
-		l.pings[seq] = reply
+		l.pings.waiting[seq] = reply
 	}
 	l.mu.Unlock()
 	hb := wire.Heartbeat{Seq: seq, Sent: uint64(l.n.now()), From: l.self, To: l.peer.Life}
@@ -198,7 +198,7 @@ func (l *link) names(from, to addr.Life) bool {
 // readDatagrams answers heartbeats and takes answers. Anything else in a
 // datagram is dropped: nothing depends on one.
 func (l *link) readDatagrams() {
-	ctx, cancel := contextUntil(l.down)
+	ctx, cancel := contextUntil(l.end.down)
 	defer cancel()
 	for {
 		p, err := l.sess.ReceiveDatagram(ctx)
@@ -220,8 +220,8 @@ func (l *link) confirmed(seq uint64, sent time.Duration) {
 	now := l.n.now()
 	l.mu.Lock()
 	news := l.pulse.Confirm(sent, now)
-	if reply := l.pings[seq]; reply != nil {
-		delete(l.pings, seq)
+	if reply := l.pings.waiting[seq]; reply != nil {
+		delete(l.pings.waiting, seq)
 		reply <- now - sent // capacity 1, one answer
 	}
 	l.serveOn(now)
@@ -260,12 +260,12 @@ func (l *link) awaitServing() error {
 	for l.twin == nil && int64(l.n.now()) > l.servingUntil.Load() {
 		select {
 		case <-l.startProbe():
-		case <-l.down:
+		case <-l.end.down:
 			return status.Reset
 		}
 	}
 	select {
-	case <-l.down:
+	case <-l.end.down:
 		return status.Reset
 	default:
 		return nil
@@ -333,7 +333,7 @@ func (n *Node) Ping(ctx context.Context, node addr.NodeID) (time.Duration, error
 }
 
 // mayPass reports whether another link may do what l has not, which has ended.
-func (n *Node) mayPass(l *link) bool { return anotherLinkMayDo(l.downErr) || n.hears(l.peer.Life) }
+func (n *Node) mayPass(l *link) bool { return anotherLinkMayDo(l.end.err) || n.hears(l.peer.Life) }
 
 // ping measures a round trip. The error is errLinkDown if the link ends first.
 func (l *link) ping(ctx context.Context) (time.Duration, error) {
@@ -342,13 +342,13 @@ func (l *link) ping(ctx context.Context) (time.Duration, error) {
 	seq := l.sendBeat(reply)
 	defer func() {
 		l.mu.Lock()
-		delete(l.pings, seq)
+		delete(l.pings.waiting, seq)
 		l.mu.Unlock()
 	}()
 	select {
 	case rtt := <-reply:
 		return rtt, nil
-	case <-l.down:
+	case <-l.end.down:
 		return 0, errLinkDown
 	case <-ctx.Done():
 		return 0, context.Cause(ctx)

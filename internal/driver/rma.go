@@ -80,7 +80,7 @@ func (c *conn) call(ctx context.Context, begin func(w *core.Waiter) (wait bool, 
 func (c *conn) ask(ctx context.Context, begin func(w *core.Waiter) (wait bool, err error)) (uint64, error) {
 	w := c.newWaiter()
 	c.mu.Lock()
-	if c.failed || c.isClosing {
+	if c.failed || c.bye.begun {
 		cause := c.cause
 		c.mu.Unlock()
 		c.freeWaiter(w)
@@ -102,7 +102,7 @@ func (c *conn) ask(ctx context.Context, begin func(w *core.Waiter) (wait bool, e
 		return 0, c.asError(code)
 	}
 	c.do(left)
-	return c.await(ctx, w, c.closing)
+	return c.await(ctx, w, c.bye.closing)
 }
 
 func (e *endpoint) WriteTo(loff, n, roff int64, flags rma.Flags) error {
@@ -128,7 +128,7 @@ func (e *endpoint) CheckTransfer(roff, n int64, flags rma.Flags, need rma.Prot) 
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.failed || c.isClosing {
+	if c.failed || c.bye.begun {
 		return status.Reset
 	}
 	return c.core.CheckPeer(roff, n, flags, need)
@@ -171,7 +171,7 @@ func (e *endpoint) transfer(kind core.OpKind, l core.Local, roff int64, flags rm
 	}
 	// A close ends the wait; but while the caller's own memory is in use it
 	// must not have it back. Then the close waits for the operation too.
-	quit := c.closing
+	quit := c.bye.closing
 	if l.Buf != nil {
 		quit = nil
 	}
@@ -184,7 +184,7 @@ func (e *endpoint) transfer(kind core.OpKind, l core.Local, roff int64, flags rm
 func (c *conn) begin(inline bool, may func() (fence.Mark, bool), f func() error) error {
 	for {
 		c.mu.Lock()
-		if c.failed || c.isClosing {
+		if c.failed || c.bye.begun {
 			cause := c.cause
 			c.mu.Unlock()
 			return ipc.Lost(cause)
@@ -206,7 +206,7 @@ func (c *conn) begin(inline bool, may func() (fence.Mark, bool), f func() error)
 			return err
 		case pending:
 			// A failed operation makes room too; its fence tells of it.
-			_, _ = c.await(context.Background(), w, c.closing)
+			_, _ = c.await(context.Background(), w, c.bye.closing)
 		default:
 			c.freeWaiter(w)
 		}
@@ -223,7 +223,7 @@ func (e *endpoint) Atomic(ctx context.Context, a rma.Atomic) (uint64, error) {
 	if err := c.begin(false, may, func() error { return c.core.Atomic(a, w) }); err != nil {
 		return 0, err
 	}
-	return c.await(ctx, w, c.closing)
+	return c.await(ctx, w, c.bye.closing)
 }
 
 func (e *endpoint) FenceMark(by fence.Side) (fence.Mark, error) {

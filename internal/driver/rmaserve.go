@@ -60,7 +60,7 @@ func (c *conn) serveRMA(s *net.TCPConn, o path.RMAOptions) {
 	defer late.Stop()
 	select {
 	case <-p.gone: // with its connection
-	case <-c.link.down:
+	case <-c.link.end.down:
 	case <-late.C:
 		c.fail("the RMA path has ended: " + err.Error())
 	}

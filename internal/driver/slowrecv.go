@@ -17,7 +17,7 @@ func (e *endpoint) recvSlowly(ctx context.Context, c *conn, p []byte) (int, erro
 		case <-over:
 		case <-ctx.Done():
 		case <-e.gone:
-		case <-c.link.down:
+		case <-c.link.end.down:
 		}
 	}
 	n, err := c.in.read(ctx, p)

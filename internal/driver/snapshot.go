@@ -125,10 +125,10 @@ func (n *Node) Ports() []PortInfo {
 	for _, e := range n.endpoints() {
 		e.mu.Lock()
 		info := PortInfo{Port: e.port, Holders: 1, State: e.state.String(), PID: e.s.cred.PID, UID: e.s.cred.UID}
-		if e.backlog != nil {
-			info.Waiting = e.backlog.Len()
+		if e.listening.backlog != nil {
+			info.Waiting = e.listening.backlog.Len()
 		}
-		info.Refused, info.Allow = e.refusedConnects, access.Join(e.allow)
+		info.Refused, info.Allow = e.listening.refused, access.Join(e.listening.allow)
 		holds, listening := e.holds, e.state == core.Listening
 		e.mu.Unlock()
 		if !holds {
@@ -215,14 +215,14 @@ func (n *Node) Links() []LinkInfo {
 			continue
 		}
 		l.mu.Lock()
-		if l.isDown {
+		if l.end.is {
 			l.mu.Unlock()
 			continue
 		}
 		sent, received := l.sess.Traffic()
 		out = append(out, LinkInfo{Node: l.peer.Life.Node, Generation: l.peer.Life.Generation, Name: l.peer.Name,
 			Local: l.sess.LocalAddr(), Remote: l.sess.RemoteAddr(), Dialed: l.dialed, Provider: l.provider, Why: why(l.weighed), Considered: l.weighed,
-			Conns: len(l.conns),
+			Conns: len(l.conns.all),
 			Since: l.since, SilentMS: l.pulse.Silent(now).Milliseconds(), Serving: int64(now) <= l.servingUntil.Load(),
 			SentBytes: sent, ReceivedBytes: received})
 		l.mu.Unlock()

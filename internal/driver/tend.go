@@ -73,7 +73,7 @@ func (n *Node) tend(now time.Duration) {
 func (l *link) unused(now, d time.Duration) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.conns) == 0 && now-l.used >= d
+	return len(l.conns.all) == 0 && now-l.used >= d
 }
 
 // use keeps the link from being unused: it is asked for something that is no
