@@ -36,8 +36,12 @@ func newHostile(t *testing.T, limit uint64) *hostile { return newHostileOf(t, li
 
 // newHostileOf is newHostile with the newest version that it speaks.
 func newHostileOf(t *testing.T, limit uint64, version uint16) *hostile {
+	return newHostileOn(t, newFabric(t, 1), limit, version)
+}
+
+// newHostileOn is newHostileOf for the first node of fab.
+func newHostileOn(t *testing.T, fab *fabric, limit uint64, version uint16) *hostile {
 	ctx := context.Background()
-	fab := newFabric(t, 1)
 	p, err := fab.hub.Provider("hostile", transport.Identity{Cluster: uuid(0xCC), Node: uuid(9)})
 	if err != nil {
 		t.Fatal(err)
