@@ -222,6 +222,13 @@ func (w watchedEndpoint) Path(ctx context.Context, key path.Hash, freed func()) 
 	return w.nodeEndpoint.Path(ctx, key, freed)
 }
 
+func (w watchedEndpoint) RMAPath(ctx context.Context, key path.Hash) (ipc.PathSocket, error) {
+	if w.s.noPath.Add(-1) >= 0 {
+		return ipc.PathSocket{}, fmt.Errorf("not now: %w", status.Again)
+	}
+	return w.nodeEndpoint.RMAPath(ctx, key)
+}
+
 func (w watchedEndpoint) FarWindow(roff int64) (ipc.PeerWindow, error) {
 	w.s.far.Add(1)
 	return w.nodeEndpoint.FarWindow(roff)

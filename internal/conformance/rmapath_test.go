@@ -272,6 +272,23 @@ func postAndFence(ctx context.Context, a *fabric.Endpoint, p *farPair) error {
 	return a.FenceWait(ctx, m)
 }
 
+// TestAnRMAPathIsAskedForAgain: a connection whose node could not ask for one gets it
+// later, as long as it is used.
+func TestAnRMAPathIsAskedForAgain(t *testing.T) {
+	p := &farPair{sockets: attached(fabrictest.Paths())(t, 0).(*sockets)}
+	for i := range p.apps {
+		p.apps[i] = p.App(i, false)
+	}
+	p.noPath.Store(2) // one of each end
+	p.connect(t, 4096)
+	if left := p.noPath.Load(); left >= 0 {
+		t.Errorf("%d requests were to fail", left+1)
+	}
+	if err := p.ends[0].WriteTo(p.off[0], 8, p.off[1], fabric.Sync); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestCallsThatAreGivenUp: contexts end in the middle of calls of many goroutines, of which
 // one waits for the answers of others. Each call that succeeds is done once and has its own
 // answer, one that is given up is done once at most, and a close ends those that wait.

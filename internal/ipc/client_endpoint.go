@@ -9,7 +9,6 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/access"
@@ -76,8 +75,7 @@ type askedWays struct {
 	upgrading bool          // a channel is being asked for, or waits for the peer
 	spent     []*channel    // that came to nothing
 	joining   chan struct{} // closed when the request for a path has come to something; nil before it
-	pause     time.Duration // before next
-	next      time.Time     // when a path may be asked for again
+	pause     respite       // behind a request for a path that has failed
 }
 
 func newClientEndpoint(c *client, id uint32) *clientEndpoint {

@@ -49,8 +49,7 @@ func (e *clientEndpoint) joinPath(join func()) (again bool) {
 		e.ask(ctx, opJoined, &joinedBody{Why: reasonOf(err)}, nil)
 	}
 	if err != nil || f == nil {
-		code := status.Of(err)
-		return code == status.Again || code == status.NoMemory
+		return passes(err)
 	}
 	conn, err := path.New(ctx, f, path.Options{
 		Client: m.Flags&pathClient != 0, Plaintext: m.Flags&pathPlaintext != 0,
@@ -98,10 +97,23 @@ const (
 	pathPauseMax = 4 * time.Minute
 )
 
+// A respite is the time in which an endpoint does not ask again for what it did not get.
+type respite struct {
+	length time.Duration // of the last one
+	end    time.Time
+}
+
+func (p *respite) lasts() bool { return time.Now().Before(p.end) }
+
+func (p *respite) begin() {
+	p.length = min(max(4*p.length, pathPause), pathPauseMax)
+	p.end = time.Now().Add(p.length)
+}
+
 // upgradePathLocked asks for a path in the background, unless the last attempt has just
 // failed and it is not the peer that asks. The caller holds mu.
 func (e *clientEndpoint) upgradePathLocked(offered bool) {
-	if !offered && time.Now().Before(e.asks.next) {
+	if !offered && e.asks.pause.lasts() {
 		return
 	}
 	joined := make(chan struct{})
@@ -112,8 +124,7 @@ func (e *clientEndpoint) upgradePathLocked(offered bool) {
 		}
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		e.asks.pause = min(max(4*e.asks.pause, pathPause), pathPauseMax)
-		e.asks.next = time.Now().Add(e.asks.pause)
+		e.asks.pause.begin()
 		e.asks.upgrading = false
 	})
 }

@@ -58,8 +58,14 @@ func (e *clientEndpoint) joinRMAPath() {
 	defer cancel()
 	var m pathBody
 	f, err := e.question(ctx, question{op: opRMAPath, body: &pathKeyBody{key.Hash()}, ended: status.Reset}, &m)
-	if errors.Is(err, shm.ErrDescriptorLost) {
+	switch {
+	case errors.Is(err, shm.ErrDescriptorLost):
 		e.noRMAPath(ctx, false, err)
+	case passes(err):
+		e.mu.Lock()
+		e.far.wants.pause.begin()
+		e.far.wants.asking = false
+		e.mu.Unlock()
 	}
 	if err != nil || f == nil {
 		return
@@ -132,22 +138,25 @@ func (e *clientEndpoint) finishFar() {
 
 // A farCount counts an endpoint's operations until its path is asked for.
 type farCount struct {
-	n    atomic.Int32
-	once sync.Once
+	n atomic.Int32
+
+	// Guarded by the endpoint's mu.
+	asking bool    // or not to be asked for any more
+	pause  respite // behind a request that the node could not meet
 }
 
 // wantFar counts an operation that goes through the node.
 func (e *clientEndpoint) wantFar() {
-	if !e.far.is.Load() || e.far.wants.n.Add(1) < rmaPathAfter {
+	w := &e.far.wants
+	if !e.far.is.Load() || w.n.Load() < rmaPathAfter && w.n.Add(1) < rmaPathAfter {
 		return
 	}
-	e.far.wants.once.Do(func() {
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		if !e.closed {
-			e.wg.Go(e.joinRMAPath)
-		}
-	})
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.closed && !w.asking && !w.pause.lasts() {
+		w.asking = true
+		e.wg.Go(e.joinRMAPath)
+	}
 }
 
 // A farAnswer is what has become of a request.

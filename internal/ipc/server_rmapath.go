@@ -35,6 +35,20 @@ func (h *heldPath) ask() bool {
 	return first
 }
 
+// refused notes that there is no path, which the application may ask for again if the
+// reason passes.
+func (h *heldPath) refused(why error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.asked = !passes(why)
+}
+
+// passes reports whether the reason why there is no path may pass.
+func passes(why error) bool {
+	code := status.Of(why)
+	return code == status.Again || code == status.NoMemory
+}
+
 // keep keeps the charge until end; false if that was.
 func (h *heldPath) keep() bool {
 	h.mu.Lock()
@@ -67,13 +81,16 @@ func doRMAPath(ctx context.Context, s *serverSession, r *request) (reply, error)
 	case !r.ep.rma.ask():
 		return reply{}, fmt.Errorf("the connection has asked for its RMA path: %w", status.InUse)
 	}
-	if err := s.account.chargePath(); err != nil {
-		return reply{}, err
+	err := s.account.chargePath()
+	var m PathSocket
+	if err == nil {
+		if m, err = ep.RMAPath(ctx, r.in.(*pathKeyBody).Key); err != nil {
+			s.account.refund(heldFiles, 1)
+			s.account.refund(pathSockets, 1)
+		}
 	}
-	m, err := ep.RMAPath(ctx, r.in.(*pathKeyBody).Key)
 	if err != nil {
-		s.account.refund(heldFiles, 1)
-		s.account.refund(pathSockets, 1)
+		r.ep.rma.refused(err)
 		return reply{}, err
 	}
 	if !r.ep.rma.keep() {
