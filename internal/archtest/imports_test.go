@@ -50,11 +50,11 @@ var mayImport = map[string][]string{
 		"membership/verdict", "membership/trust", "membership/state", "membership/gossip", "membership/control"},
 
 	// The providers: each knows the contract, none knows another.
-	"internal/transport":               {"fabric/addr", "internal/status"},
-	"internal/transport/transporttest": {"internal/transport", "internal/bubble", "fabric/addr"},
-	"internal/transport/mem":           {"internal/transport", "fabric/addr"},
-	"internal/transport/quic":          {"internal/transport", "internal/guard", "internal/admission", "internal/logbound", "fabric/addr"},
-	"internal/transport/stream":        {"internal/transport", "internal/guard", "internal/admission", "internal/logbound"},
+	"internal/transport":          {"fabric/addr", "internal/status"},
+	"internal/test/transporttest": {"internal/transport", "internal/bubble", "fabric/addr"},
+	"internal/transport/mem":      {"internal/transport", "fabric/addr"},
+	"internal/transport/quic":     {"internal/transport", "internal/guard", "internal/admission", "internal/logbound", "fabric/addr"},
+	"internal/transport/stream":   {"internal/transport", "internal/guard", "internal/admission", "internal/logbound"},
 
 	// The engine and its loops.
 	"internal/core": {"portmap", "rma", "fence", "internal/wire", "fabric/addr", "internal/status"},
@@ -116,7 +116,7 @@ var mayImport = map[string][]string{
 
 // forTests are the packages that exist for tests. Only each other's non-test
 // code, and the benchmark's, may import them; they may do what tests may.
-var forTests = []string{"internal/bubble", "internal/budget", "internal/transport/transporttest", "internal/netsim", "internal/conformance", "deploy/check", "internal/deploytest", "internal/e2e", "internal/e2e/appsmoke", "internal/hostile", "fabric/fabrictest"}
+var forTests = []string{"internal/bubble", "internal/budget", "internal/test/transporttest", "internal/netsim", "internal/conformance", "deploy/check", "internal/deploytest", "internal/e2e", "internal/e2e/appsmoke", "internal/hostile", "fabric/fabrictest"}
 
 func TestTestHelpersStayInTests(t *testing.T) {
 	for p, imports := range mayImport {

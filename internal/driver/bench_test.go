@@ -11,9 +11,9 @@ import (
 	"github.com/fabricd/fabricd/fence"
 	"github.com/fabricd/fabricd/internal/driver"
 	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/test/transporttest"
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/internal/transport/mem"
-	"github.com/fabricd/fabricd/internal/transport/transporttest"
 	"github.com/fabricd/fabricd/rma"
 )
 

@@ -24,9 +24,9 @@ import (
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/faults"
+	"github.com/fabricd/fabricd/internal/test/transporttest"
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/internal/transport/quic"
-	"github.com/fabricd/fabricd/internal/transport/transporttest"
 )
 
 // A fastPath is what QUIC asks of a socket before it reads in batches and hands

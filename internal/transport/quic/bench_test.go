@@ -11,7 +11,7 @@ import (
 
 	quicgo "github.com/quic-go/quic-go"
 
-	"github.com/fabricd/fabricd/internal/transport/transporttest"
+	"github.com/fabricd/fabricd/internal/test/transporttest"
 )
 
 // The benchmarks compare the provider with quic-go alone: same process, same

@@ -11,8 +11,8 @@ import (
 
 	"github.com/fabricd/fabricd/internal/bubble"
 	"github.com/fabricd/fabricd/internal/netsim"
+	"github.com/fabricd/fabricd/internal/test/transporttest"
 	"github.com/fabricd/fabricd/internal/transport"
-	"github.com/fabricd/fabricd/internal/transport/transporttest"
 )
 
 const hostA, hostB = "10.0.0.1", "10.0.0.2"

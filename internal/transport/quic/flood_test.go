@@ -18,7 +18,7 @@ import (
 
 	"github.com/fabricd/fabricd/internal/bubble"
 	"github.com/fabricd/fabricd/internal/netsim"
-	"github.com/fabricd/fabricd/internal/transport/transporttest"
+	"github.com/fabricd/fabricd/internal/test/transporttest"
 )
 
 // initialPacket is what looks like the first packet of a handshake until it is

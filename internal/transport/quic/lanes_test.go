@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"github.com/fabricd/fabricd/internal/netsim"
+	"github.com/fabricd/fabricd/internal/test/transporttest"
 	"github.com/fabricd/fabricd/internal/transport"
-	"github.com/fabricd/fabricd/internal/transport/transporttest"
 )
 
 // laneCost is what the package's documentation says that a lane costs its

@@ -12,8 +12,8 @@ import (
 
 	"github.com/fabricd/fabricd/internal/bubble"
 	"github.com/fabricd/fabricd/internal/netsim"
+	"github.com/fabricd/fabricd/internal/test/transporttest"
 	"github.com/fabricd/fabricd/internal/transport"
-	"github.com/fabricd/fabricd/internal/transport/transporttest"
 )
 
 // A failingConn is a socket whose writes fail with what is set.
