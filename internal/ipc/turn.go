@@ -79,6 +79,3 @@ func (t *Turn) hand() {
 		}
 	}
 }
-
-// taken reports whether a call has the turn.
-func (t *Turn) taken() bool { return t.state.Load() != 0 }

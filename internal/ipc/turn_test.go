@@ -123,3 +123,6 @@ func BenchmarkTurn(b *testing.B) {
 		turn.Give()
 	}
 }
+
+// taken reports whether a call has the turn.
+func (t *Turn) taken() bool { return t.state.Load() != 0 }

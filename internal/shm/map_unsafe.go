@@ -41,11 +41,6 @@ func replace(f *os.File, mem []byte) error {
 	})
 }
 
-// mapAnonymous maps n bytes of memory of this process alone.
-func mapAnonymous(n int64) ([]byte, error) {
-	return mapped(unix.MmapPtr(-1, 0, nil, uintptr(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS))(n)
-}
-
 // mapped makes what the kernel answered the n bytes that were asked for.
 func mapped(at unsafe.Pointer, err error) func(n int64) ([]byte, error) {
 	return func(n int64) ([]byte, error) {

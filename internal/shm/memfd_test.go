@@ -63,9 +63,6 @@ func TestCreateRefusesSizes(t *testing.T) {
 		if _, err := Create("test", n); !errors.Is(err, status.Invalid) {
 			t.Errorf("Create(%d) = %v, want %v", n, err, status.Invalid)
 		}
-		if _, err := Anonymous(n); !errors.Is(err, status.Invalid) {
-			t.Errorf("Anonymous(%d) = %v, want %v", n, err, status.Invalid)
-		}
 	}
 }
 

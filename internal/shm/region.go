@@ -50,21 +50,6 @@ func Map(f *os.File, off, n int64, writable bool) (*Region, error) {
 	return newRegion(mem, f), nil
 }
 
-// Anonymous returns n bytes of zeroed memory of this process alone, rounded up
-// to whole pages and page-aligned, with one reference.
-func Anonymous(n int64) (*Region, error) {
-	if n <= 0 || n > MaxSize {
-		return nil, fmt.Errorf("memory of %d bytes: %w", n, status.Invalid)
-	}
-	mem, err := mapAnonymous(Align(n))
-	if err != nil {
-		return nil, fail(fmt.Sprintf("map %d bytes", n), err, status.NoMemory)
-	}
-	r := newRegion(mem, nil)
-	r.direct = true
-	return r, nil
-}
-
 func newRegion(mem []byte, f *os.File) *Region {
 	r := &Region{mem: mem, file: f}
 	r.refs.Store(1)

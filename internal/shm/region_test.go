@@ -138,7 +138,7 @@ func TestAtomicsHoldAcrossMappings(t *testing.T) {
 }
 
 func TestRegionLivesUntilItsLastReference(t *testing.T) {
-	r, err := Anonymous(10)
+	r, err := Create("test", 10)
 	if err != nil {
 		t.Fatal(err)
 	}
