@@ -26,14 +26,7 @@ func newAttempt(closed chan struct{}) *attempt {
 	return &attempt{verdict: make(chan status.Code, 1), closed: closed, done: make(chan struct{})}
 }
 
-func (a *attempt) ended() bool {
-	select {
-	case <-a.done:
-		return true
-	default:
-		return false
-	}
-}
+func (a *attempt) ended() bool { return isClosed(a.done) }
 
 // answer passes on the peer's answer; only the first counts.
 func (a *attempt) answer(code status.Code) {

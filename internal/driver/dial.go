@@ -190,7 +190,7 @@ func (n *Node) dialInRounds(p *peerState, life addr.Life) (err error) {
 		n.panicked(life, e, stack)
 		err = fmt.Errorf("%w: %w", status.Protocol, e)
 	})
-	ctx, cancel := context.WithTimeout(chanContext{context.Background(), p.lost}, n.cfg.DialTimeout)
+	ctx, cancel := context.WithTimeout(contextUntil(p.lost), n.cfg.DialTimeout)
 	defer cancel()
 	for round := range dialRounds {
 		if round > 0 && !n.pause(ctx, dialPause) {

@@ -117,12 +117,10 @@ func (e *endpoint) holdLocked(c *conn) {
 // alive returns status.BadFD after Close: that comes before what is wrong with
 // the arguments of a call.
 func (e *endpoint) alive() error {
-	select {
-	case <-e.gone:
+	if isClosed(e.gone) {
 		return status.BadFD
-	default:
-		return nil
 	}
+	return nil
 }
 
 func (e *endpoint) Bind(port addr.Port) (addr.Port, error) {

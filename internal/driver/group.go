@@ -51,12 +51,11 @@ func (g *group) wait() {
 	<-idle
 }
 
-// contextUntil returns a context that ends when done is closed.
-func contextUntil(done <-chan struct{}) (context.Context, context.CancelFunc) {
-	return chanContext{context.Background(), done}, func() {}
+// contextUntil returns a context that ends when done is closed. It needs no goroutine.
+func contextUntil(done <-chan struct{}) context.Context {
+	return chanContext{context.Background(), done}
 }
 
-// A chanContext is done when a channel is closed. It needs no goroutine.
 type chanContext struct {
 	context.Context
 	done <-chan struct{}
@@ -65,12 +64,10 @@ type chanContext struct {
 func (c chanContext) Done() <-chan struct{} { return c.done }
 
 func (c chanContext) Err() error {
-	select {
-	case <-c.done:
+	if isClosed(c.done) {
 		return context.Canceled
-	default:
-		return nil
 	}
+	return nil
 }
 
 func isClosed(c <-chan struct{}) bool {

@@ -340,8 +340,7 @@ const lanesMax = 1024
 
 // acceptLanes starts a reader for every lane that the peer opens.
 func (l *link) acceptLanes() {
-	ctx, cancel := contextUntil(l.end.down)
-	defer cancel()
+	ctx := contextUntil(l.end.down)
 	fresh := make(chan struct{}, lanesMax)
 	for {
 		lane, err := l.sess.AcceptLane(ctx)
@@ -519,12 +518,10 @@ func (l *link) onControl(h wire.Header, body []byte) error {
 	case wire.TypeByeAck:
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		select {
-		case <-l.parting.acked:
+		if isClosed(l.parting.acked) {
 			return fmt.Errorf("%w: a second ByeAck", status.Protocol)
-		default:
-			close(l.parting.acked)
 		}
+		close(l.parting.acked)
 		return nil
 	}
 	return fmt.Errorf("%w: %v on the control lane", status.Protocol, h.Type)

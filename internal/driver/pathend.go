@@ -94,12 +94,8 @@ func (c *conn) endPath() {
 
 // lastOfPath has the link forget a connection that it knew only for its path.
 func (c *conn) lastOfPath() {
-	select {
-	case <-c.ended:
-		if !c.hasPath() {
-			c.link.forget(c)
-		}
-	default:
+	if isClosed(c.ended) && !c.hasPath() {
+		c.link.forget(c)
 	}
 }
 
@@ -170,8 +166,7 @@ func (c *conn) finishPath() {
 	n := c.link.n
 	n.work.run(func() {
 		defer c.closePath(s, freed)
-		ctx, cancel := contextUntil(n.done)
-		defer cancel()
+		ctx := contextUntil(n.done)
 		s.CloseWrite()
 		if f, err := s.Take(); err == nil { // else it is closed
 			defer f.Close()

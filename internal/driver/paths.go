@@ -279,9 +279,7 @@ func (c *conn) dialPath(ours *wire.Path, token path.Token) {
 
 // dialSocket dials the peer's data port and shows token there.
 func (c *conn) dialSocket(token path.Token) (*net.TCPConn, error) {
-	ctx, cancel := contextUntil(c.link.end.down)
-	defer cancel()
-	ctx, stop := context.WithTimeout(ctx, pathDial)
+	ctx, stop := context.WithTimeout(contextUntil(c.link.end.down), pathDial)
 	defer stop()
 	s, err := c.link.n.cfg.Paths.Dial(ctx, c.link.sess.RemoteAddr())
 	if err == nil {

@@ -198,8 +198,7 @@ func (l *link) names(from, to addr.Life) bool {
 // readDatagrams answers heartbeats and takes answers. Anything else in a
 // datagram is dropped: nothing depends on one.
 func (l *link) readDatagrams() {
-	ctx, cancel := contextUntil(l.end.down)
-	defer cancel()
+	ctx := contextUntil(l.end.down)
 	for {
 		p, err := l.sess.ReceiveDatagram(ctx)
 		if err != nil {
@@ -264,12 +263,10 @@ func (l *link) awaitServing() error {
 			return status.Reset
 		}
 	}
-	select {
-	case <-l.end.down:
+	if isClosed(l.end.down) {
 		return status.Reset
-	default:
-		return nil
 	}
+	return nil
 }
 
 // startProbe asks the peer for a confirmation on the control lane, which is

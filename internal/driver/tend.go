@@ -128,7 +128,7 @@ func (n *Node) dialBeside(p *peerState, peer Peer, c *choice) (err error) {
 		n.panicked(peer.Life, e, stack)
 		err = fmt.Errorf("%w: %w", status.Protocol, e)
 	})
-	ctx, cancel := context.WithTimeout(chanContext{context.Background(), p.lost}, n.cfg.DialTimeout)
+	ctx, cancel := context.WithTimeout(contextUntil(p.lost), n.cfg.DialTimeout)
 	defer cancel()
 	return n.dialChoice(ctx, p, peer, c)
 }

@@ -61,8 +61,7 @@ func (p *handshakes) leave(node addr.UUID) {
 
 // acceptLinks accepts the sessions that peers dial.
 func (n *Node) acceptLinks(p transport.Provider) {
-	ctx, cancel := contextUntil(n.done)
-	defer cancel()
+	ctx := contextUntil(n.done)
 	pending := handshakes{each: make(map[addr.UUID]int)}
 	for {
 		sess, err := p.Accept(ctx)
@@ -91,7 +90,7 @@ func (n *Node) welcome(provider transport.Provider, sess transport.Session) {
 		n.panicked(hello.From, err, stack)
 		sess.Close(transport.CodeProtocol, err.Error())
 	})
-	ctx, cancel := context.WithTimeout(chanContext{context.Background(), n.done}, n.cfg.DialTimeout)
+	ctx, cancel := context.WithTimeout(contextUntil(n.done), n.cfg.DialTimeout)
 	defer cancel()
 	begun := n.now()
 	o, h, body, err := firstFrame(ctx, sess)
@@ -221,7 +220,7 @@ func (n *Node) answerHello(ctx context.Context, l *link, p *peerState, hello wir
 
 // refuse tells the peer why, and gives it refusalPatience to read that.
 func (n *Node) refuse(sess transport.Session, err error) {
-	ctx, cancel := context.WithTimeout(chanContext{context.Background(), n.done}, refusalPatience)
+	ctx, cancel := context.WithTimeout(contextUntil(n.done), refusalPatience)
 	defer cancel()
 	defer sess.Close(closeCode(err), err.Error())
 	lane, laneErr := sess.OpenLane(ctx)
