@@ -289,21 +289,9 @@ func (n *Node) Preview(ctx context.Context, dst addr.Addr, uid uint32) (Preview,
 
 // ask asks the peer what a connect would meet there.
 func (l *link) ask(ctx context.Context, port addr.Port, uid uint32) (Preview, error) {
-	answer := make(chan wire.Answer, 1)
 	l.use()
-	l.mu.Lock()
-	if l.asks.waiting == nil {
-		l.asks.waiting = make(map[uint64]chan<- wire.Answer)
-	}
-	l.asks.last++
-	id := l.asks.last
-	l.asks.waiting[id] = answer
-	l.mu.Unlock()
-	defer func() {
-		l.mu.Lock()
-		delete(l.asks.waiting, id)
-		l.mu.Unlock()
-	}()
+	id, answer := l.asks.ask()
+	defer l.asks.forget(id)
 	l.sayInTurn(wire.Ask{Request: id, To: port, UID: uid}.AppendTo(nil))
 	select {
 	case f := <-answer:
@@ -323,14 +311,4 @@ func (l *link) asked(f wire.Ask) {
 	p := l.n.preview(f.To, c)
 	l.say(wire.Answer{Request: f.Request, Allowed: p.Allowed, Listening: p.Listening,
 		Waiting: uint16(p.Waiting), Backlog: uint16(p.Backlog), By: p.By}.AppendTo(nil))
-}
-
-// answered delivers an answer to the ask that waits for it, if it still does.
-func (l *link) answered(f wire.Answer) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if to := l.asks.waiting[f.Request]; to != nil {
-		delete(l.asks.waiting, f.Request)
-		to <- f // has room for the only one
-	}
 }

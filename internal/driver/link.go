@@ -50,14 +50,15 @@ type link struct {
 	servingUntil atomic.Int64 // Node.now until which the peer's operations are applied
 	silence      atomic.Int32 // heard, silent or silentTold
 
+	pings questions[time.Duration] // by heartbeat sequence number
+	asks  questions[wire.Answer]   // by request number
+
 	mu      sync.Mutex // guards the fields below
 	conns   linkConns
 	used    time.Duration // Node.now when a connection last began or ended
 	pulse   core.Pulse
 	arrived arrivals
 	probe   probe
-	pings   questions[time.Duration] // by heartbeat sequence number
-	asks    questions[wire.Answer]   // by request number
 	parting parting
 }
 
@@ -78,13 +79,6 @@ type linkConns struct {
 type arrivals struct {
 	bytes uint64
 	at    time.Duration
-}
-
-// questions are what waits for an answer of the peer, by the question's number. Each
-// channel has room for one.
-type questions[T any] struct {
-	waiting map[uint64]chan<- T
-	last    uint64
 }
 
 // parting is how far the two Byes of a link have come.
@@ -110,7 +104,6 @@ func newLink(n *Node, provider string, self addr.Life, peer Peer, sess transport
 		n: n, provider: provider, self: self, peer: peer, sess: sess, since: time.Now(), version: wire.VersionMax,
 		control: make(chan []byte, controlQueue), end: linkEnd{down: make(chan struct{})},
 		conns: linkConns{all: make(map[wire.ConnID]*conn)}, parting: parting{acked: make(chan struct{})},
-		pings: questions[time.Duration]{waiting: make(map[uint64]chan<- time.Duration)},
 	}
 	now := n.now()
 	l.used, l.arrived.at = now, now
@@ -493,7 +486,7 @@ func (l *link) onControl(h wire.Header, body []byte) error {
 	case wire.TypeAnswer:
 		f, err := wire.ParseAnswer(h.Flags, body)
 		if err == nil {
-			l.answered(f)
+			l.asks.answer(f.Request, f)
 		}
 		return err
 	case wire.TypeProbe:

@@ -103,7 +103,7 @@ func (l *link) tick(now time.Duration) {
 	b, quiet := l.pulse.Tick(now), l.pulse.Silent(now)
 	l.mu.Unlock()
 	if b.Send {
-		l.sendBeat(nil)
+		l.sendBeat(l.pings.next())
 	}
 	if b.Report {
 		l.silence.Store(silent)
@@ -166,20 +166,12 @@ func (l *link) tickIn(d time.Duration) {
 	}
 }
 
-// sendBeat sends a heartbeat; reply, if not nil, gets its round-trip time.
-func (l *link) sendBeat(reply chan<- time.Duration) (seq uint64) {
-	l.mu.Lock()
-	l.pings.last++
-	seq = l.pings.last
-	if reply != nil {
-		l.pings.waiting[seq] = reply
-	}
-	l.mu.Unlock()
+// sendBeat sends a heartbeat.
+func (l *link) sendBeat(seq uint64) {
 	hb := wire.Heartbeat{Seq: seq, Sent: uint64(l.n.now()), From: l.self, To: l.peer.Life}
 	// A lost heartbeat is what the silence bound is for; an ended session is
 	// reported by its own watcher.
 	_ = l.sess.SendDatagram(hb.AppendTo(make([]byte, 0, wire.HeartbeatLen)))
-	return seq
 }
 
 func (l *link) heard() {
@@ -219,12 +211,9 @@ func (l *link) confirmed(seq uint64, sent time.Duration) {
 	now := l.n.now()
 	l.mu.Lock()
 	news := l.pulse.Confirm(sent, now)
-	if reply := l.pings.waiting[seq]; reply != nil {
-		delete(l.pings.waiting, seq)
-		reply <- now - sent // capacity 1, one answer
-	}
 	l.serveOn(now)
 	l.mu.Unlock()
+	l.pings.answer(seq, now-sent)
 	if news { // whatever was said of the link, or of the one before it, is over
 		l.n.report(l.peer.Life, LinkAlive)
 	}
@@ -335,13 +324,9 @@ func (n *Node) mayPass(l *link) bool { return anotherLinkMayDo(l.end.err) || n.h
 // ping measures a round trip. The error is errLinkDown if the link ends first.
 func (l *link) ping(ctx context.Context) (time.Duration, error) {
 	l.use()
-	reply := make(chan time.Duration, 1)
-	seq := l.sendBeat(reply)
-	defer func() {
-		l.mu.Lock()
-		delete(l.pings.waiting, seq)
-		l.mu.Unlock()
-	}()
+	seq, reply := l.pings.ask()
+	defer l.pings.forget(seq)
+	l.sendBeat(seq)
 	select {
 	case rtt := <-reply:
 		return rtt, nil
