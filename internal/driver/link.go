@@ -87,14 +87,6 @@ type parting struct {
 	acked chan struct{} // closed when the peer answered ours
 }
 
-// A probe is a Probe under way, and the calls that wait for its answer.
-type probe struct {
-	nonce  uint64
-	sent   time.Duration
-	active bool
-	done   chan struct{} // closed by the next confirmation; nil if nobody waits
-}
-
 // controlQueue bounds the frames that wait for the control lane. They are
 // small and answer the peer; one that does not read them is cut off.
 const controlQueue = 1024
@@ -227,10 +219,7 @@ func (l *link) fail(code uint64, cause error) bool {
 	for _, c := range l.conns.all {
 		conns = append(conns, c)
 	}
-	if l.probe.done != nil {
-		close(l.probe.done)
-		l.probe.done = nil
-	}
+	l.probe.settle()
 	l.mu.Unlock()
 	reason := ""
 	if cause != nil {
