@@ -1,7 +1,6 @@
 package driver
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -64,9 +63,9 @@ type link struct {
 
 // A linkEnd is the end of a link.
 type linkEnd struct {
-	is   bool          // guarded by the link's mu
-	down chan struct{} // closed when the link has failed
-	err  error         // why; set before down is closed
+	begun bool          // guarded by the link's mu
+	down  chan struct{} // closed when the link has failed
+	err   error         // why; set before down is closed
 }
 
 // linkConns are a link's connections by this end's IDs.
@@ -79,12 +78,6 @@ type linkConns struct {
 type arrivals struct {
 	bytes uint64
 	at    time.Duration
-}
-
-// parting is how far the two Byes of a link have come.
-type parting struct {
-	said  bool          // by the peer
-	acked chan struct{} // closed when the peer answered ours
 }
 
 // controlQueue bounds the frames that wait for the control lane. They are
@@ -109,7 +102,7 @@ func newLink(n *Node, provider string, self addr.Life, peer Peer, sess transport
 func (l *link) start(ctrl transport.SendLane, in *wire.Reader) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.end.is { // removed while it was being set up
+	if l.end.begun { // removed while it was being set up
 		return
 	}
 	l.spawn(l.acceptLanes)
@@ -209,16 +202,13 @@ func (l *link) sessionEnded(err error) {
 // that did it.
 func (l *link) fail(code uint64, cause error) bool {
 	l.mu.Lock()
-	if l.end.is {
+	if l.end.begun {
 		l.mu.Unlock()
 		<-l.end.down
 		return false
 	}
-	l.end.is, l.end.err = true, cause
-	conns := make([]*conn, 0, len(l.conns.all))
-	for _, c := range l.conns.all {
-		conns = append(conns, c)
-	}
+	l.end.begun, l.end.err = true, cause
+	conns := slices.Collect(maps.Values(l.conns.all))
 	l.probe.settle()
 	l.mu.Unlock()
 	reason := ""
@@ -285,7 +275,7 @@ func (l *link) enter(ep *endpoint, window int) (*conn, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
-	case l.end.is:
+	case l.end.begun:
 		return nil, errLinkDown
 	case l.parting.said:
 		return nil, status.NoDevice
@@ -492,30 +482,10 @@ func (l *link) onControl(h wire.Header, body []byte) error {
 		return err
 	case wire.TypeBye:
 		_, err := wire.ParseBye(h.Flags, body)
-		l.mu.Lock()
-		l.parting.said = true
-		l.mu.Unlock()
-		l.say(wire.ByeAck{}.AppendTo(nil))
+		l.onBye()
 		return err
 	case wire.TypeByeAck:
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if isClosed(l.parting.acked) {
-			return fmt.Errorf("%w: a second ByeAck", status.Protocol)
-		}
-		close(l.parting.acked)
-		return nil
+		return l.onByeAck()
 	}
 	return fmt.Errorf("%w: %v on the control lane", status.Protocol, h.Type)
-}
-
-// bye tells the peer that this node leaves and waits until it has received
-// everything sent before.
-func (l *link) bye(ctx context.Context, reason string) {
-	l.say(wire.Bye{Reason: reason}.AppendTo(nil))
-	select {
-	case <-l.parting.acked:
-	case <-l.end.down:
-	case <-ctx.Done():
-	}
 }

@@ -25,7 +25,6 @@ import (
 	"github.com/fabricd/fabricd/internal/access"
 	"github.com/fabricd/fabricd/internal/core"
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
-	"github.com/fabricd/fabricd/internal/guard"
 	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/logbound"
 	"github.com/fabricd/fabricd/internal/path"
@@ -432,47 +431,6 @@ func (n *Node) allLinks() []*link {
 func (n *Node) publishLocked(ev ipc.Event) {
 	for s := range n.sessions {
 		s.publish(ev)
-	}
-}
-
-// Leave ends the node's connections: what was sent is delivered, and every peer's
-// application sees a loss behind it, unless its own peer has closed. Links stay
-// until Close.
-func (n *Node) Leave(ctx context.Context) error {
-	n.closeSessions(ctx)
-	var told group
-	for _, l := range n.allLinks() {
-		if l.twin == nil {
-			told.run(func() {
-				defer guard.Recover(l.panicked)
-				l.bye(ctx, "leaving")
-			})
-		}
-	}
-	told.wait()
-	return ctx.Err()
-}
-
-// closeSessions closes every session, waiting no longer than ctx.
-func (n *Node) closeSessions(ctx context.Context) {
-	n.mu.Lock()
-	sessions := slices.Collect(maps.Keys(n.sessions))
-	n.mu.Unlock()
-	var closing group
-	for _, s := range sessions {
-		closing.run(func() {
-			s.CloseWindows() // Close tells the application of its end, long before it is through
-			s.end(ipc.CauseStopped(s.n.Self().Life.Node))
-		})
-	}
-	closed := make(chan struct{})
-	n.work.run(func() {
-		closing.wait()
-		close(closed)
-	})
-	select {
-	case <-closed:
-	case <-ctx.Done():
 	}
 }
 

@@ -94,7 +94,7 @@ func (l *link) tick(now time.Duration) {
 	}
 	came := l.sess.Heard()
 	l.mu.Lock()
-	if l.end.is {
+	if l.end.begun {
 		l.mu.Unlock()
 		return
 	}

@@ -215,7 +215,7 @@ func (n *Node) Links() []LinkInfo {
 			continue
 		}
 		l.mu.Lock()
-		if l.end.is {
+		if l.end.begun {
 			l.mu.Unlock()
 			continue
 		}
