@@ -161,7 +161,7 @@ func (c *conn) tryFront() {
 			o.handed = append(o.handed, o.pop())
 		}
 		for i, s := range o.handed {
-			c.gone(s)
+			c.finished(s, nil)
 			o.handed[i] = segment{}
 		}
 	}
@@ -193,18 +193,6 @@ func (c *conn) gather() (p []byte, n int) {
 	return p, n
 }
 
-// gone accounts for a small segment that was handed over. The caller holds mu.
-func (c *conn) gone(s segment) {
-	switch {
-	case s.write != nil:
-		c.core.Sent(s.write)
-	case s.reply != nil:
-		c.core.Replied(s.reply, status.OK)
-	default:
-		c.ops.spare = s.frames
-	}
-}
-
 // appendSmall appends all of a segment to b, or returns nil if b has no room
 // for it or its memory cannot be read.
 func (c *conn) appendSmall(b []byte, s segment) []byte {
@@ -219,30 +207,27 @@ func (c *conn) appendSmall(b []byte, s segment) []byte {
 		if len(op.Local) == 0 {
 			return append(b, op.Buf...)
 		}
-		return appendSpans(b, op.Local)
+		return appendSpans(b, op.Local, int(op.Length))
 	case s.reply != nil:
 		if s.reply.Length > room-writeFrameLen {
 			return nil
 		}
 		b = wire.ReadData{Op: s.reply.Op, Length: uint32(s.reply.Length), Last: true}.AppendTo(b)
-		return appendSpans(b, s.reply.Spans)
+		return appendSpans(b, s.reply.Spans, int(s.reply.Length))
 	case int64(len(s.frames)) > room:
 		return nil
 	}
 	return append(b, s.frames...)
 }
 
-// appendSpans appends the bytes of spans to b, which has room for them, or
+// appendSpans appends the n bytes of spans to b, which has room for them, or
 // returns nil if their memory cannot be read.
-func appendSpans(b []byte, spans []span) []byte {
-	for _, sp := range spans {
-		p := b[len(b) : len(b)+int(sp.Length)]
-		if err := sp.Window.Mem.region.ReadAt(p, at(sp)); err != nil {
-			return nil
-		}
-		b = b[:len(b)+len(p)]
+func appendSpans(b []byte, spans []span, n int) []byte {
+	end := len(b) + n
+	if loadSpans(spans, b[len(b):end]) != nil {
+		return nil
 	}
-	return b
+	return b[:end]
 }
 
 // writeFrameLen is the length of a Write frame without its payload, and no
@@ -303,13 +288,9 @@ func (c *conn) finished(s segment, err error) {
 // dropQueue forgets what will not be written. The caller holds mu.
 func (c *conn) dropQueue() {
 	for !c.ops.empty() {
-		switch s := c.ops.pop(); {
-		case s.write != nil:
-			c.core.Sent(s.write)
-		case s.reply != nil:
-			c.core.Replied(s.reply, status.OK)
-		}
+		c.finished(c.ops.pop(), nil)
 	}
+	c.ops.spare = nil
 }
 
 // breakOff ends the lane at once. The caller holds mu.
