@@ -14,7 +14,6 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"net"
 	"slices"
 	"sync"
 	"time"
@@ -27,7 +26,6 @@ import (
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
 	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/logbound"
-	"github.com/fabricd/fabricd/internal/path"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/portmap"
@@ -221,14 +219,6 @@ type Node struct {
 	changed   chan struct{} // closed and replaced when the node table changes
 }
 
-// nodePaths are a node's paths.
-type nodePaths struct {
-	mu      sync.Mutex                             // guards byToken and count; innermost
-	byToken map[path.Token]func(*net.TCPConn) bool // what takes the socket that shows it; false: too late
-	count   int                                    // that are made or being made, or drained
-	looked  time.Duration                          // now, when watchPaths looked last; of the pulse
-}
-
 // A peerState is what the node knows of one live peer. Guarded by Node.mu.
 type peerState struct {
 	Peer
@@ -260,7 +250,6 @@ func Start(cfg Config) *Node {
 		removing:  make(map[addr.NodeID]chan struct{}),
 		sessions:  make(map[*session]struct{}),
 		changed:   make(chan struct{}),
-		paths:     nodePaths{byToken: make(map[path.Token]func(*net.TCPConn) bool)},
 	}
 	n.access.set(cfg.Access)
 	n.work.run(n.beat)

@@ -106,12 +106,12 @@ func (c *conn) leavePathLocked(why error) *path.Held {
 	p, n := &c.path, c.link.n
 	s, freed := p.socket, p.freed
 	if p.ours != nil {
-		n.forgetPath(path.Token(p.ours.Token))
+		n.paths.forget(path.Token(p.ours.Token))
 		if s == nil || p.peer == nil { // else it is closed
 			close(p.made)
 		}
 		if s == nil {
-			n.leftPath()
+			n.paths.left()
 			n.work.run(freed) // not here: it takes locks of its own
 		}
 	}
@@ -123,7 +123,7 @@ func (c *conn) leavePathLocked(why error) *path.Held {
 func (c *conn) closePath(s *path.Held, freed func()) {
 	n := c.link.n
 	s.Close()
-	n.leftPath()
+	n.paths.left()
 	n.work.run(freed)
 }
 

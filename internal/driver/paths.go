@@ -4,13 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
-	"net/netip"
 	"sync"
 	"time"
-
-	"github.com/rs/zerolog"
 
 	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/path"
@@ -150,35 +146,17 @@ func (c *conn) askPath(key path.Hash, freed func()) (*wire.Path, error) {
 	case p.said:
 		return nil, fmt.Errorf("the attempt before has not ended at the peer: %w", status.Again)
 	}
-	if err := n.admitPath(); err != nil {
+	if err := n.paths.admit(n.cfg.Paths.Max); err != nil {
 		c.refuseLocked(nil, err)
 		return nil, err
 	}
 	p.ours, p.made, p.freed = ask, make(chan struct{}), freed
 	if !c.link.dialed {
-		n.expectPath(ask.Token, func(s *net.TCPConn) bool { return c.settlePath(ask, s) })
+		n.paths.expect(ask.Token, func(s *net.TCPConn) bool { return c.settlePath(ask, s) })
 	}
 	c.queueFrame(ask.AppendTo(nil)) // before the socket: the token is known to the peer first
 	c.joinPathLocked()
 	return ask, nil
-}
-
-// admitPath counts a path that is to be made.
-func (n *Node) admitPath() error {
-	n.paths.mu.Lock()
-	defer n.paths.mu.Unlock()
-	if most := n.cfg.Paths.Max; most > 0 && n.paths.count >= most {
-		return fmt.Errorf("this node has %d paths, as many as max-paths lets it: %w", n.paths.count, status.Again)
-	}
-	n.paths.count++
-	return nil
-}
-
-// leftPath takes back what admitPath has counted.
-func (n *Node) leftPath() {
-	n.paths.mu.Lock()
-	defer n.paths.mu.Unlock()
-	n.paths.count--
 }
 
 // reason is why there is no path. The caller holds mu.
@@ -378,59 +356,4 @@ func (c *conn) awaitPath(ctx context.Context, ours *wire.Path) (ipc.PathSocket, 
 		binding = path.Bind(p.peer.Token, ours.Token)
 	}
 	return ipc.PathSocket{File: f, Client: c.link.dialed, Plaintext: ours.Plaintext, Binding: binding, Peer: path.Hash(p.peer.Key)}, nil
-}
-
-// expectPath notes that a socket with that token is settle's.
-func (n *Node) expectPath(t path.Token, settle func(*net.TCPConn) bool) {
-	n.paths.mu.Lock()
-	defer n.paths.mu.Unlock()
-	n.paths.byToken[t] = settle
-}
-
-func (n *Node) forgetPath(t path.Token) {
-	n.paths.mu.Lock()
-	defer n.paths.mu.Unlock()
-	delete(n.paths.byToken, t)
-}
-
-// AcceptPath takes a socket that was accepted at the data port and begins with
-// path.First. It is given up, and closed, unless it shows a token that a
-// connection waits for.
-func (n *Node) AcceptPath(s *net.TCPConn, first io.Reader) {
-	err := n.acceptPath(s, first)
-	if err != nil {
-		s.Close()
-		n.refusals.Line(zerolog.InfoLevel, remoteOf(s)).Err(err).Msg("a path was refused")
-	}
-}
-
-func remoteOf(s *net.TCPConn) netip.Addr {
-	if a, ok := s.RemoteAddr().(*net.TCPAddr); ok {
-		return a.AddrPort().Addr().Unmap()
-	}
-	return netip.Addr{}
-}
-
-var errNoToken = errors.New("no connection waits for a path with this token")
-
-func (n *Node) acceptPath(s *net.TCPConn, first io.Reader) error {
-	s.SetDeadline(time.Now().Add(pathDial))
-	t, err := path.ReadGreeting(first)
-	if err != nil {
-		return err
-	}
-	n.paths.mu.Lock()
-	settle := n.paths.byToken[t]
-	delete(n.paths.byToken, t) // whatever comes of it: it is used up
-	n.paths.mu.Unlock()
-	if settle == nil {
-		return errNoToken
-	}
-	if err := path.Accept(s); err != nil {
-		return err
-	}
-	if !settle(s) {
-		return errNoToken
-	}
-	return nil
 }

@@ -115,13 +115,13 @@ func (c *conn) askRMA(key path.Hash) error {
 		defer p.mu.Unlock()
 		return p.reason()
 	}
-	if err := n.admitPath(); err != nil {
+	if err := n.paths.admit(n.cfg.Paths.Max); err != nil {
 		p.mu.Unlock()
 		return err
 	}
 	p.ours, p.made = &ask, make(chan struct{})
 	if !c.link.dialed {
-		n.expectPath(ask.Token, func(s *net.TCPConn) bool { return c.settleRMA(p, s) })
+		n.paths.expect(ask.Token, func(s *net.TCPConn) bool { return c.settleRMA(p, s) })
 	}
 	p.mu.Unlock()
 	c.sayRMA(ask.AppendTo(nil))
@@ -232,20 +232,20 @@ func (c *conn) acceptRMA(f wire.RMAPath) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", status.NotSupp, err)
 	}
-	if err := n.admitPath(); err != nil {
+	if err := n.paths.admit(n.cfg.Paths.Max); err != nil {
 		return err
 	}
 	ours := wire.RMAPath{Token: path.NewToken(), Key: key.Hash(), Plaintext: f.Plaintext, Answer: true}
 	p.mu.Lock()
 	if p.over {
 		p.mu.Unlock()
-		n.leftPath()
+		n.paths.left()
 		return nil
 	}
 	p.ours = &ours
 	settle := func(s *net.TCPConn) bool { return c.settleRMA(p, s) }
 	if !c.link.dialed {
-		n.expectPath(ours.Token, settle)
+		n.paths.expect(ours.Token, settle)
 	}
 	p.mu.Unlock()
 	c.sayRMA(ours.AppendTo(nil))
@@ -367,8 +367,8 @@ func (c *conn) endRMA(p *rmaPath, why error) bool {
 	}
 	p.over, p.why = true, why
 	if p.ours != nil {
-		c.link.n.forgetPath(p.ours.Token)
-		c.link.n.leftPath()
+		c.link.n.paths.forget(p.ours.Token)
+		c.link.n.paths.left()
 		if p.made != nil && (p.socket == nil || p.peer == nil) { // else it is closed
 			close(p.made)
 		}
