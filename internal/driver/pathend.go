@@ -107,7 +107,7 @@ func (c *conn) leavePathLocked(why error) *path.Held {
 	s, freed := p.socket, p.freed
 	if p.ours != nil {
 		n.paths.forget(path.Token(p.ours.Token))
-		if s == nil || p.peer == nil { // else it is closed
+		if !p.isMade() { // else it is closed
 			close(p.made)
 		}
 		if s == nil {
@@ -132,7 +132,7 @@ func (c *conn) closePath(s *path.Held, freed func()) {
 func (c *conn) mutePath() {
 	p := &c.path
 	p.mu.Lock()
-	made := p.socket != nil && p.peer != nil
+	made := p.isMade()
 	if made {
 		p.socket.CloseWrite()
 	}
@@ -216,17 +216,6 @@ func (n *Node) watchPaths(now time.Duration) {
 			}
 		}
 	}
-}
-
-// silentFor returns for how long nothing has come through the path's socket, although the
-// kernel at the other end should have answered by then.
-func (p *connPath) silentFor(now, every time.Duration) time.Duration {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.socket == nil {
-		return 0
-	}
-	return p.silence.Look(p.socket, now, every)
 }
 
 // resetTime bounds how long a connection that this node ends waits for the peer's node

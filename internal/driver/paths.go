@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"sync"
 	"time"
 
 	"github.com/fabricd/fabricd/internal/ipc"
@@ -46,21 +45,12 @@ const (
 // begins with Path of either side, and is over when both have sent NoPath: what comes
 // between is of the one that fails.
 type connPath struct {
-	mu     sync.Mutex    // guards the fields below; taken before conn.mu
-	want   func()        // tells the application that the peer asks; nil: it is not wanted
-	peer   *wire.Path    // what the peer has asked with
-	ours   *wire.Path    // what this end has asked with
-	freed  func()        // of ours: called when nothing of the path is held any more
-	joined bool          // both have asked
-	made   chan struct{} // closed when the path is made, or will not be; nil before ours
-	socket *path.Held    // this node's duplicate
-	since  time.Time     // it is there, by the wall clock
-	// silence is of socket, for watchPaths.
-	silence path.Silence
-	why     error     // why there is no path
+	anyPath           // its mu is taken before conn.mu; socket is this node's duplicate
+	want    func()    // tells the application that the peer asks; nil: it is not wanted
+	freed   func()    // of ours: called when nothing of the path is held any more
+	joined  bool      // both have asked
 	said    bool      // NoPath was sent, and the peer's has not come
 	failed  time.Time // the last attempt; zero: there was none
-	over    bool      // no path is made any more, and the one there was has ended
 }
 
 var _ ipc.PathEndpoint = (*endpoint)(nil)
@@ -84,20 +74,11 @@ func (e *endpoint) pathConn() (*conn, error) {
 	e.mu.Lock()
 	c := e.conn
 	e.mu.Unlock()
-	switch {
-	case c == nil:
+	if c == nil {
 		return nil, status.NotConn
-	case c.link.twin != nil:
-		return nil, fmt.Errorf("the peer is on this node: %w", status.NotSupp)
-	case c.link.n.cfg.Paths == nil:
-		return nil, errNoPaths
-	case c.link.version < pathVersion:
-		return nil, fmt.Errorf("the peer's fabricd knows no paths: %w", status.NotSupp)
 	}
-	return c, nil
+	return c, c.mayHavePath("paths", pathVersion)
 }
-
-var errNoPaths = fmt.Errorf("this node makes no paths: %w", status.NotSupp)
 
 // OnPath implements ipc.PathEndpoint.
 func (e *endpoint) OnPath(fn func()) {
@@ -157,14 +138,6 @@ func (c *conn) askPath(key path.Hash, freed func()) (*wire.Path, error) {
 	c.queueFrame(ask.AppendTo(nil)) // before the socket: the token is known to the peer first
 	c.joinPathLocked()
 	return ask, nil
-}
-
-// reason is why there is no path. The caller holds mu.
-func (p *connPath) reason() error {
-	if p.why != nil {
-		return p.why
-	}
-	return fmt.Errorf("the connection has ended: %w", status.Reset)
 }
 
 // queueFrame puts a frame on the operations lane, for a caller that holds path.mu and
@@ -238,7 +211,7 @@ func (c *conn) joinPathLocked() {
 	p.joined = true
 	switch {
 	case p.ours.Plaintext != p.peer.Plaintext:
-		c.refuseLocked(nil, fmt.Errorf("tcp-plaintext is set at one of the two nodes only: %w", status.NotSupp))
+		c.refuseLocked(nil, errMixed)
 	case c.link.dialed:
 		ours, token := p.ours, path.Token(p.peer.Token)
 		c.link.spawn(func() { c.dialPath(ours, token) })
@@ -297,32 +270,6 @@ func (c *conn) settlePath(ours *wire.Path, s *net.TCPConn) bool {
 	return true
 }
 
-// settleLocked ends the wait for a path that is made: its socket is there, and what the
-// peer has asked with, which may come later. The caller holds mu.
-func (p *connPath) settleLocked() {
-	if p.socket != nil && p.peer != nil {
-		close(p.made)
-	}
-}
-
-// info describes the path; nil if there is none.
-func (p *connPath) info() *PathInfo {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.socket == nil || p.peer == nil {
-		return nil
-	}
-	return pathInfo(p.socket, p.since, !p.ours.Plaintext)
-}
-
-func pathInfo(s *path.Held, since time.Time, tls bool) *PathInfo {
-	t := path.TrafficOf(s)
-	return &PathInfo{
-		Local: s.LocalAddr().String(), Remote: s.RemoteAddr().String(), TLS: tls, Since: since,
-		SentBytes: t.Sent, ReceivedBytes: t.Received, RoundTripUS: t.RoundTrip.Microseconds(),
-	}
-}
-
 // awaitPath waits until the path that this end has asked for with ours is made, and
 // returns this end of it.
 func (c *conn) awaitPath(ctx context.Context, ours *wire.Path) (ipc.PathSocket, error) {
@@ -345,15 +292,9 @@ func (c *conn) awaitPath(ctx context.Context, ours *wire.Path) (ipc.PathSocket, 
 	if p.socket == nil || p.ours != ours {
 		return ipc.PathSocket{}, p.reason()
 	}
-	f, err := p.socket.Duplicate()
+	s, err := p.handOut(c.link.dialed)
 	if err != nil {
-		err = fmt.Errorf("%w: %w", status.NoMemory, err)
 		c.refuseLocked(ours, err)
-		return ipc.PathSocket{}, err
 	}
-	binding := path.Bind(ours.Token, p.peer.Token)
-	if !c.link.dialed {
-		binding = path.Bind(p.peer.Token, ours.Token)
-	}
-	return ipc.PathSocket{File: f, Client: c.link.dialed, Plaintext: ours.Plaintext, Binding: binding, Peer: path.Hash(p.peer.Key)}, nil
+	return s, err
 }

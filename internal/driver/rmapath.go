@@ -33,19 +33,11 @@ type connRMA struct {
 // A rmaPath is one RMA path at one of its ends. At out the socket is the node's
 // duplicate, to end it and to count what the application has written.
 type rmaPath struct {
-	mu      sync.Mutex    // guards the fields below; innermost
-	ours    *wire.RMAPath // what this end has said
-	peer    *wire.RMAPath // what the peer has said
-	made    chan struct{} // of out: closed when the path is made, or will not be; nil before ours
-	socket  *path.Held
-	since   time.Time // it is there, by the wall clock
-	written *path.Written
-	silence path.Silence
+	anyPath               // its mu is innermost
+	written *path.Written // of out
 	taken   uint64        // of in: bytes of the socket whose operations have been applied
-	moved   chan struct{} // closed when taken rises or may soon; nil while nobody waits
+	moved   chan struct{} // closed when taken rises or may soon; nil while no goroutine waits
 	gone    chan struct{} // of in: closed when it is over
-	why     error         // why there is no path
-	over    bool          // no path is made any more, and the one there was has ended
 }
 
 var _ ipc.RMAPathEndpoint = (*endpoint)(nil)
@@ -56,17 +48,13 @@ var rmaKey = sync.OnceValues(path.NewKey)
 // RMAPath implements ipc.RMAPathEndpoint.
 func (e *endpoint) RMAPath(ctx context.Context, key path.Hash) (ipc.PathSocket, error) {
 	c, err := e.connection(core.CallMemory)
-	switch {
-	case err != nil:
-		return ipc.PathSocket{}, err
-	case c.link.twin != nil:
-		return ipc.PathSocket{}, fmt.Errorf("the peer is on this node: %w", status.NotSupp)
-	case c.link.n.cfg.Paths == nil:
-		return ipc.PathSocket{}, fmt.Errorf("this node makes no paths: %w", status.NotSupp)
-	case c.link.version < rmaVersion:
-		return ipc.PathSocket{}, fmt.Errorf("the peer's fabricd knows no RMA paths: %w", status.NotSupp)
+	if err == nil {
+		err = c.mayHavePath("RMA paths", rmaVersion)
 	}
-	if err := c.askRMA(key); err != nil {
+	if err == nil {
+		err = c.askRMA(key)
+	}
+	if err != nil {
 		return ipc.PathSocket{}, err
 	}
 	return c.awaitRMA(ctx)
@@ -119,7 +107,7 @@ func (c *conn) askRMA(key path.Hash) error {
 		p.mu.Unlock()
 		return err
 	}
-	p.ours, p.made = &ask, make(chan struct{})
+	p.ours, p.made = offer(ask), make(chan struct{})
 	if !c.link.dialed {
 		n.paths.expect(ask.Token, func(s *net.TCPConn) bool { return c.settleRMA(p, s) })
 	}
@@ -132,14 +120,6 @@ func (c *conn) askRMA(key path.Hash) error {
 func (c *conn) sayRMA(frame []byte) {
 	c.queueFrame(frame)
 	c.kick(false)
-}
-
-// reason is why there is no path. The caller holds mu.
-func (p *rmaPath) reason() error {
-	if p.why != nil {
-		return p.why
-	}
-	return fmt.Errorf("the connection has ended: %w", status.Reset)
 }
 
 // awaitRMA waits until the path is made and returns the application's end of it.
@@ -159,19 +139,7 @@ func (c *conn) awaitRMA(ctx context.Context) (ipc.PathSocket, error) {
 	if p.socket == nil || p.over {
 		return ipc.PathSocket{}, p.reason()
 	}
-	f, err := p.socket.Duplicate()
-	if err != nil {
-		return ipc.PathSocket{}, fmt.Errorf("%w: %w", status.NoMemory, err)
-	}
-	return ipc.PathSocket{File: f, Client: c.link.dialed, Plaintext: p.ours.Plaintext,
-		Binding: p.binding(c.link.dialed), Peer: path.Hash(p.peer.Key)}, nil
-}
-
-func (p *rmaPath) binding(dialed bool) path.Binding {
-	if dialed {
-		return path.Bind(p.ours.Token, p.peer.Token)
-	}
-	return path.Bind(p.peer.Token, p.ours.Token)
+	return p.handOut(c.link.dialed)
 }
 
 // applyRMA handles a frame about RMA paths.
@@ -207,7 +175,7 @@ func (c *conn) onRMAPath(f wire.RMAPath) error {
 	p.mu.Lock()
 	second := p.peer != nil
 	if !second {
-		p.peer, p.gone = &f, make(chan struct{})
+		p.peer, p.gone = offer(f), make(chan struct{})
 	}
 	p.mu.Unlock()
 	if second {
@@ -224,7 +192,7 @@ func (c *conn) acceptRMA(f wire.RMAPath) error {
 	n, p := c.link.n, &c.rma.in
 	switch {
 	case n.cfg.Paths == nil:
-		return fmt.Errorf("this node makes no paths: %w", status.NotSupp)
+		return errNoPaths
 	case n.cfg.Paths.Plaintext != f.Plaintext:
 		return errMixed
 	}
@@ -242,7 +210,7 @@ func (c *conn) acceptRMA(f wire.RMAPath) error {
 		n.paths.left()
 		return nil
 	}
-	p.ours = &ours
+	p.ours = offer(ours)
 	settle := func(s *net.TCPConn) bool { return c.settleRMA(p, s) }
 	if !c.link.dialed {
 		n.paths.expect(ours.Token, settle)
@@ -255,7 +223,10 @@ func (c *conn) acceptRMA(f wire.RMAPath) error {
 	return nil
 }
 
-var errMixed = fmt.Errorf("tcp-plaintext is set at one of the two nodes only: %w", status.NotSupp)
+// offer returns what f says of a path.
+func offer(f wire.RMAPath) *wire.Path {
+	return &wire.Path{Token: f.Token, Key: f.Key, Plaintext: f.Plaintext}
+}
 
 // onRMAAnswer handles the answer to this end's RMAPath.
 func (c *conn) onRMAAnswer(f wire.RMAPath) error {
@@ -271,7 +242,7 @@ func (c *conn) onRMAAnswer(f wire.RMAPath) error {
 		c.link.spawn(func() { c.refuseRMA(p, errMixed) })
 		return nil
 	}
-	p.peer = &f
+	p.peer = offer(f)
 	if c.link.dialed {
 		c.link.spawn(func() { c.dialRMA(p, f.Token) })
 	}
@@ -329,13 +300,6 @@ func (c *conn) settleRMA(p *rmaPath, s *net.TCPConn) bool {
 	return true
 }
 
-// settleLocked ends the wait for a path that is made. The caller holds mu.
-func (p *rmaPath) settleLocked() {
-	if p.socket != nil && p.peer != nil {
-		close(p.made)
-	}
-}
-
 // refuseRMA ends the path, or its making, for both ends.
 func (c *conn) refuseRMA(p *rmaPath, why error) {
 	if c.endRMA(p, why) {
@@ -369,7 +333,7 @@ func (c *conn) endRMA(p *rmaPath, why error) bool {
 	if p.ours != nil {
 		c.link.n.paths.forget(p.ours.Token)
 		c.link.n.paths.left()
-		if p.made != nil && (p.socket == nil || p.peer == nil) { // else it is closed
+		if p.made != nil && !p.isMade() { // else it is closed
 			close(p.made)
 		}
 	}
@@ -389,7 +353,7 @@ func (c *conn) endRMA(p *rmaPath, why error) bool {
 func (p *rmaPath) live() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.socket != nil && p.peer != nil
+	return p.isMade()
 }
 
 // whyNot is why there is no path, as far as it was asked for.
@@ -397,26 +361,6 @@ func (p *rmaPath) whyNot() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.why
-}
-
-// silentFor is connPath's.
-func (p *rmaPath) silentFor(now, every time.Duration) time.Duration {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.socket == nil {
-		return 0
-	}
-	return p.silence.Look(p.socket, now, every)
-}
-
-// info describes the path; nil if there is none.
-func (p *rmaPath) info() *PathInfo {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.socket == nil || p.peer == nil {
-		return nil
-	}
-	return pathInfo(p.socket, p.since, !p.ours.Plaintext)
 }
 
 // passLocked puts before a frame what of this end's RMA path comes before it. If that is not
