@@ -33,6 +33,14 @@ func (c *conn) why() string {
 	return c.cause
 }
 
+// overLocked is why no call begins anything any more, nil while one may. The caller holds mu.
+func (c *conn) overLocked() error {
+	if c.failed || c.bye.begun {
+		return ipc.Lost(c.cause)
+	}
+	return nil
+}
+
 // asError returns code as an error, which of a reset has the cause in its text.
 func (c *conn) asError(code status.Code) error {
 	switch code {

@@ -15,18 +15,8 @@ func (e *endpoint) PostAtomic(a rma.Atomic) error {
 	if err != nil {
 		return err
 	}
-	var w *core.Waiter
-	if c.link.twin != nil {
-		w = c.newWaiter()
-	}
 	may := c.core.MayChange(core.Local{}, a.Offset, int64(a.Width))
-	if err := c.begin(true, may, func() error { return c.core.Post(a, w) }); err != nil {
-		return err
-	}
-	if w != nil {
-		_, err = c.await(context.Background(), w, c.bye.closing)
-	}
-	return err
+	return c.operate(core.Local{}, c.link.twin != nil, may, func(w *core.Waiter) error { return c.core.Post(a, w) })
 }
 
 func (e *endpoint) PutSignal(loff, n int64, p rma.Put) error {
@@ -44,34 +34,12 @@ func (e *endpoint) put(l core.Local, p rma.Put) error {
 	if err != nil {
 		return err
 	}
-	var w *core.Waiter
-	waits := c.link.twin != nil
-	if !waits && l.Buf != nil && e.copied.Load() { // as in transfer
-		charged, ok := e.n.budget.charge(l.Length)
-		l.Charge, waits = charged, !ok
-	}
-	if waits {
-		w = c.newWaiter()
-	}
-	inline := w != nil || l.Length <= inlineMax
-	if err := c.begin(inline, c.roomForPut(l, p), func() error { _, err := c.core.Put(l, p, w); return err }); err != nil {
-		e.n.budget.refund(l.Charge)
+	l, waits := e.copies(l, c.link.twin != nil)
+	err = c.operate(l, waits, c.roomForPut(l, p), func(w *core.Waiter) error { _, err := c.core.Put(l, p, w); return err })
+	if err != nil || c.link.twin == nil {
 		return err
 	}
-	if w == nil {
-		return nil
-	}
-	quit := c.bye.closing
-	if l.Buf != nil { // as in transfer
-		quit = nil
-	}
-	if _, err := c.await(context.Background(), w, quit); err != nil || c.link.twin == nil {
-		return err
-	}
-	c.mu.Lock()
-	m := c.core.MarkSelf()
-	c.mu.Unlock()
-	return c.wait(context.Background(), m)
+	return c.wait(context.Background(), c.markSelf())
 }
 
 // roomForPut is room for a put: neither its bytes nor its word may overtake a

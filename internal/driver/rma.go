@@ -80,11 +80,10 @@ func (c *conn) call(ctx context.Context, begin func(w *core.Waiter) (wait bool, 
 func (c *conn) ask(ctx context.Context, begin func(w *core.Waiter) (wait bool, err error)) (uint64, error) {
 	w := c.newWaiter()
 	c.mu.Lock()
-	if c.failed || c.bye.begun {
-		cause := c.cause
+	if err := c.overLocked(); err != nil {
 		c.mu.Unlock()
 		c.freeWaiter(w)
-		return 0, ipc.Lost(cause)
+		return 0, err
 	}
 	wait, err := begin(w)
 	left := nothing
@@ -141,32 +140,43 @@ func (e *endpoint) transfer(kind core.OpKind, l core.Local, roff int64, flags rm
 	if err != nil {
 		return err
 	}
-	var w *core.Waiter
 	waits := flags&rma.Sync != 0 || c.link.twin != nil
-	if !waits && kind == core.OpWrite && l.Buf != nil && e.copied.Load() {
-		charged, ok := e.n.budget.charge(l.Length)
-		l.Charge, waits = charged, !ok
-	}
-	if waits {
-		w = c.newWaiter()
-	}
-	inline := w != nil || l.Length <= inlineMax
 	if kind == core.OpRead {
-		err = c.begin(inline, c.core.MayBegin, func() error {
+		return c.operate(l, waits, c.core.MayBegin, func(w *core.Waiter) error {
 			_, err := c.core.Read(l, roff, flags, w)
 			return err
 		})
-	} else {
-		err = c.begin(inline, c.core.MayChange(l, roff, l.Length), func() error {
-			_, err := c.core.Write(l, roff, flags, w)
-			return err
-		})
 	}
-	if err != nil {
-		e.n.budget.refund(l.Charge)
+	l, waits = e.copies(l, waits)
+	return c.operate(l, waits, c.core.MayChange(l, roff, l.Length), func(w *core.Waiter) error {
+		_, err := c.core.Write(l, roff, flags, w)
+		return err
+	})
+}
+
+// copies returns l with what the node charges for memory that it keeps while the caller
+// goes on, and whether the caller has to wait instead.
+func (e *endpoint) copies(l core.Local, waits bool) (core.Local, bool) {
+	if waits || l.Buf == nil || !e.copied.Load() {
+		return l, waits
+	}
+	charged, ok := e.n.budget.charge(l.Length)
+	l.Charge = charged
+	return l, !ok
+}
+
+// operate is begin for an operation that uses l, which f begins, and waits for it if waits:
+// then f gets a waiter.
+func (c *conn) operate(l core.Local, waits bool, may func() (fence.Mark, bool), f func(w *core.Waiter) error) error {
+	var w *core.Waiter
+	if waits {
+		w = c.newWaiter()
+	}
+	if err := c.begin(waits || l.Length <= inlineMax, may, func() error { return f(w) }); err != nil {
+		c.link.n.budget.refund(l.Charge)
 		return err
 	}
-	if w == nil {
+	if !waits {
 		return nil
 	}
 	// A close ends the wait; but while the caller's own memory is in use it
@@ -175,7 +185,7 @@ func (e *endpoint) transfer(kind core.OpKind, l core.Local, roff int64, flags rm
 	if l.Buf != nil {
 		quit = nil
 	}
-	_, err = c.await(context.Background(), w, quit)
+	_, err := c.await(context.Background(), w, quit)
 	return err
 }
 
@@ -184,10 +194,9 @@ func (e *endpoint) transfer(kind core.OpKind, l core.Local, roff int64, flags rm
 func (c *conn) begin(inline bool, may func() (fence.Mark, bool), f func() error) error {
 	for {
 		c.mu.Lock()
-		if c.failed || c.bye.begun {
-			cause := c.cause
+		if err := c.overLocked(); err != nil {
 			c.mu.Unlock()
-			return ipc.Lost(cause)
+			return err
 		}
 		m, ok := may()
 		if ok {
@@ -233,13 +242,17 @@ func (e *endpoint) FenceMark(by fence.Side) (fence.Mark, error) {
 	}
 	switch by {
 	case fence.InitSelf:
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		return c.core.MarkSelf(), nil
+		return c.markSelf(), nil
 	case fence.InitPeer:
 		return c.markPeer()
 	}
 	return fence.Mark{}, status.Invalid
+}
+
+func (c *conn) markSelf() fence.Mark {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.core.MarkSelf()
 }
 
 func (c *conn) markPeer() (fence.Mark, error) {
@@ -273,10 +286,7 @@ func (e *endpoint) FenceSignal(s fence.Signal) error {
 	if err != nil || c.link.twin == nil {
 		return err
 	}
-	c.mu.Lock()
-	m := c.core.MarkSelf()
-	c.mu.Unlock()
-	return c.wait(context.Background(), m) // on one node the values are there on return
+	return c.wait(context.Background(), c.markSelf()) // on one node the values are there on return
 }
 
 func (c *conn) signalByPeer(s fence.Signal) error {
