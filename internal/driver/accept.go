@@ -330,17 +330,8 @@ var errRequesterGone = errors.New("the requester is gone")
 func (c *conn) grantTo(gone <-chan struct{}) error {
 	ctx, cancel := context.WithTimeout(context.Background(), acceptTimeout)
 	defer cancel()
-	lane, err := c.link.sess.OpenLane(ctx)
+	lane, err := c.openOps(ctx)
 	if err != nil {
-		return errRequesterGone
-	}
-	c.mu.Lock()
-	c.ops.lane = lane
-	c.ops.busy = true // until the grant is written
-	failed := c.failed
-	c.mu.Unlock()
-	if failed {
-		lane.Cancel()
 		return errRequesterGone
 	}
 	lane.SetWriteDeadline(time.Now().Add(acceptTimeout))

@@ -112,6 +112,24 @@ func (p connPort) queue(s segment) {
 
 func (p connPort) Wake(w *core.Waiter) { w.C <- struct{}{} }
 
+// openOps opens this end's operations lane, which is busy until the peer has granted, or the
+// grant is written.
+func (c *conn) openOps(ctx context.Context) (transport.SendLane, error) {
+	lane, err := c.link.sess.OpenLane(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	c.ops.lane, c.ops.busy = lane, true
+	failed := c.failed
+	c.mu.Unlock()
+	if failed { // before it had the lane to cancel
+		lane.Cancel()
+		return nil, status.Reset
+	}
+	return lane, nil
+}
+
 // openMessages opens this end's message lane.
 func (c *conn) openMessages(ctx context.Context) (transport.SendLane, error) {
 	lane, err := c.link.sess.OpenLane(ctx)

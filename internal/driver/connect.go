@@ -160,12 +160,12 @@ func (n *Node) relinkPatience() time.Duration { return n.cfg.SilenceBound / 2 }
 // so nobody sees two.
 func (e *endpoint) request(ctx context.Context, a *attempt, dst addr.Addr) (*conn, error) {
 	for try, waited := 1, false; ; try++ {
-		l, c, err := e.enlist(ctx, dst.Node, waited)
+		c, err := e.enlist(ctx, dst.Node, waited)
 		if err != nil {
 			return c, err
 		}
 		again := false
-		if err = e.send(ctx, l, c, dst); err != nil {
+		if err = e.send(ctx, c, dst); err != nil {
 			again, waited = c.link.endedUnder(ctx, err), false
 		} else if err = e.awaitVerdict(ctx, a, c); err == errLinkDown {
 			again, waited = e.n.mayPass(c.link), true
@@ -215,18 +215,10 @@ func (e *endpoint) withdraw(c *conn) bool {
 }
 
 // send opens the lane of c and writes the request.
-func (e *endpoint) send(ctx context.Context, l *link, c *conn, dst addr.Addr) error {
-	lane, err := l.sess.OpenLane(ctx)
+func (e *endpoint) send(ctx context.Context, c *conn, dst addr.Addr) error {
+	lane, err := c.openOps(ctx)
 	if err != nil {
 		return linkError(ctx, err)
-	}
-	c.mu.Lock()
-	c.ops.lane, c.ops.busy = lane, true // until the peer has granted
-	failed := c.failed
-	c.mu.Unlock()
-	if failed { // before it had the lane to cancel
-		lane.Cancel()
-		return linkError(ctx, status.Reset)
 	}
 	e.mu.Lock()
 	closed := e.state == core.Closed
@@ -252,7 +244,7 @@ func (e *endpoint) send(ctx context.Context, l *link, c *conn, dst addr.Addr) er
 // enlist adds a connection to the link to a node. A link that is found down is
 // replaced as long as the node is live and ctx not done. One for a request that has
 // waited on another link is there within relinkPatience.
-func (e *endpoint) enlist(ctx context.Context, node addr.NodeID, waited bool) (*link, *conn, error) {
+func (e *endpoint) enlist(ctx context.Context, node addr.NodeID, waited bool) (*conn, error) {
 	if waited {
 		soon, cancel := context.WithTimeoutCause(ctx, e.n.relinkPatience(), errNoLink)
 		defer cancel()
@@ -261,15 +253,15 @@ func (e *endpoint) enlist(ctx context.Context, node addr.NodeID, waited bool) (*
 	for {
 		l, err := e.n.linkTo(ctx, node)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		c, err := l.add(e)
 		if err != errLinkDown {
-			return l, c, err
+			return c, err
 		}
 		<-l.end.down // by then the node has forgotten the link
 		if ctx.Err() != nil {
-			return nil, nil, context.Cause(ctx)
+			return nil, context.Cause(ctx)
 		}
 	}
 }
