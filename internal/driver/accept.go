@@ -15,7 +15,53 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/internal/wire"
+	"github.com/fabricd/fabricd/portmap"
 )
+
+// listening is what an endpoint has in Listening. The endpoint's mu guards it, but for waits.
+type listening struct {
+	waits   gate // the queue has a request
+	backlog *portmap.Backlog[*request]
+
+	// Together confirmed and granting are no more than the calls that accept, and one for
+	// every grantPatience of the longest of them.
+	confirmed []*endpoint            // granted, for the next acceptors
+	granting  map[*endpoint]struct{} // grants under way
+	acceptors int                    // calls that accept
+
+	allow    []access.Subject // who may connect; nil: whom the node's rules let
+	refused  uint64           // connects, by the node's rules or by allow
+	refusals refusals         // by allow
+}
+
+// queued returns how many requests wait.
+func (l *listening) queued() int {
+	if l.backlog == nil {
+		return 0
+	}
+	return l.backlog.Len()
+}
+
+// take returns the next endpoint whose requester has confirmed; nil if there is none.
+func (l *listening) take() *endpoint {
+	if len(l.confirmed) == 0 {
+		return nil
+	}
+	ep := l.confirmed[0]
+	l.confirmed = l.confirmed[1:]
+	if len(l.confirmed) > 0 || l.queued() > 0 {
+		l.waits.signal() // for another acceptor
+	}
+	return ep
+}
+
+// drain empties the queue.
+func (l *listening) drain() []*request {
+	if l.backlog == nil {
+		return nil
+	}
+	return l.backlog.Drain()
+}
 
 // A request is a connect request that waits in a listener's queue.
 type request struct {
@@ -88,10 +134,7 @@ func (e *endpoint) enqueue(r *request) status.Code {
 // for their connections.
 func (e *endpoint) RefuseWaiting() {
 	e.mu.Lock()
-	var waiting []*request
-	if e.listening.backlog != nil {
-		waiting = e.listening.backlog.Drain()
-	}
+	waiting := e.listening.drain()
 	e.mu.Unlock()
 	for _, r := range waiting {
 		r.refuse(status.Refused)
@@ -182,19 +225,12 @@ func (e *endpoint) awaitGrant(ctx context.Context, busy bool) (more bool, err er
 func (e *endpoint) next(more bool) (ep *endpoint, busy bool, err error) {
 	for {
 		e.mu.Lock()
-		if len(e.listening.confirmed) > 0 {
-			ep, e.listening.confirmed = e.listening.confirmed[0], e.listening.confirmed[1:]
-			if len(e.listening.confirmed) > 0 || e.listening.backlog.Len() > 0 {
-				e.listening.waits.signal() // for another acceptor
-			}
-			e.mu.Unlock()
-			return ep, false, nil
-		}
+		ep = e.listening.take()
 		enough := len(e.listening.granting) >= e.listening.acceptors && !more
 		busy = len(e.listening.granting) > 0
 		e.mu.Unlock()
-		if enough {
-			return nil, busy, nil
+		if ep != nil || enough {
+			return ep, busy, nil
 		}
 		ep, c, err := e.pop()
 		if err == status.Again {

@@ -13,6 +13,12 @@ import (
 	"github.com/fabricd/fabricd/internal/wire"
 )
 
+// dialing are an endpoint's connects. The endpoint's mu guards it.
+type dialing struct {
+	under  *attempt // in Connecting
+	result *attempt // a non-blocking connect whose result was not fetched
+}
+
 // An attempt is one connect under way. Its result is set before done is closed.
 type attempt struct {
 	verdict chan status.Code // the peer's answer, capacity 1

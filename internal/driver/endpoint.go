@@ -44,28 +44,6 @@ type endpoint struct {
 	listening listening
 }
 
-// dialing are an endpoint's connects. The endpoint's mu guards it.
-type dialing struct {
-	under  *attempt // in Connecting
-	result *attempt // a non-blocking connect whose result was not fetched
-}
-
-// listening is what an endpoint has in Listening. The endpoint's mu guards it, but for waits.
-type listening struct {
-	waits   gate // the queue has a request
-	backlog *portmap.Backlog[*request]
-
-	// Together confirmed and granting are no more than the calls that accept, and one for
-	// every grantPatience of the longest of them.
-	confirmed []*endpoint            // granted, for the next acceptors
-	granting  map[*endpoint]struct{} // grants under way
-	acceptors int                    // calls that accept
-
-	allow    []access.Subject // who may connect; nil: whom the node's rules let
-	refused  uint64           // connects, by the node's rules or by allow
-	refusals refusals         // by allow
-}
-
 var (
 	_ ipc.RegionEndpoint   = (*endpoint)(nil)
 	_ ipc.PairedEndpoint   = (*endpoint)(nil)
@@ -90,6 +68,13 @@ func (e *endpoint) connection(c core.Call) (*conn, error) {
 		err = e.conn.asError(status.Reset)
 	}
 	return e.conn, err
+}
+
+// lastConn returns the connection that the endpoint has, or had; nil if there was none.
+func (e *endpoint) lastConn() *conn {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.conn
 }
 
 // closeWindows is conn.closeWindows, for the connection that the endpoint has or
@@ -284,13 +269,10 @@ func (e *endpoint) Abort(cause string) error {
 
 // Cause is ipc.Endpoint's.
 func (e *endpoint) Cause() string {
-	e.mu.Lock()
-	c := e.conn
-	e.mu.Unlock()
-	if c == nil {
-		return ""
+	if c := e.lastConn(); c != nil {
+		return c.why()
 	}
-	return c.why()
+	return ""
 }
 
 // end closes the endpoint, and its connection with bye.
@@ -303,10 +285,7 @@ func (e *endpoint) end(bye wire.Close) error {
 	before, c := e.state, e.conn
 	e.state = core.Closed
 	e.linked.Store(nil)
-	var waiting []*request
-	if e.listening.backlog != nil {
-		waiting = e.listening.backlog.Drain()
-	}
+	waiting := e.listening.drain()
 	unclaimed, granting := e.listening.confirmed, slices.Collect(maps.Keys(e.listening.granting))
 	e.listening.confirmed = nil
 	if before == core.Listening || c == nil {
@@ -352,10 +331,7 @@ func (e *endpoint) onGone(f func()) (undo func()) {
 func (e *endpoint) Ready() ipc.Events {
 	e.mu.Lock()
 	state, c, async := e.state, e.conn, e.dialing.result
-	requests := len(e.listening.confirmed)
-	if e.listening.backlog != nil {
-		requests += e.listening.backlog.Len()
-	}
+	requests := len(e.listening.confirmed) + e.listening.queued()
 	e.mu.Unlock()
 	switch state {
 	case core.Listening:

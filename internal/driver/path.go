@@ -16,9 +16,7 @@ func (e *endpoint) path() (path, why string) {
 // Pair returns what tells this end of a connection, and its other end, from all
 // others of the node. It reports false unless both are here.
 func (e *endpoint) Pair() (self, peer any, ok bool) {
-	e.mu.Lock()
-	c := e.conn
-	e.mu.Unlock()
+	c := e.lastConn()
 	if c == nil {
 		return nil, nil, false
 	}

@@ -71,9 +71,7 @@ func (e *endpoint) Path(ctx context.Context, key path.Hash, freed func()) (ipc.P
 
 // pathConn returns the connection if it can have a path.
 func (e *endpoint) pathConn() (*conn, error) {
-	e.mu.Lock()
-	c := e.conn
-	e.mu.Unlock()
+	c := e.lastConn()
 	if c == nil {
 		return nil, status.NotConn
 	}
@@ -82,9 +80,7 @@ func (e *endpoint) pathConn() (*conn, error) {
 
 // OnPath implements ipc.PathEndpoint.
 func (e *endpoint) OnPath(fn func()) {
-	e.mu.Lock()
-	c := e.conn
-	e.mu.Unlock()
+	c := e.lastConn()
 	if c == nil {
 		return
 	}
@@ -100,9 +96,7 @@ func (e *endpoint) OnPath(fn func()) {
 
 // NoPath implements ipc.PathEndpoint.
 func (e *endpoint) NoPath(why string, used bool) {
-	e.mu.Lock()
-	c := e.conn
-	e.mu.Unlock()
+	c := e.lastConn()
 	switch {
 	case c == nil:
 	case used:

@@ -2,6 +2,7 @@ package driver
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -106,10 +107,7 @@ type LinkInfo struct {
 // endpoints returns the endpoints of all sessions.
 func (n *Node) endpoints() []*endpoint {
 	n.mu.Lock()
-	sessions := make([]*session, 0, len(n.sessions))
-	for s := range n.sessions {
-		sessions = append(sessions, s)
-	}
+	sessions := slices.Collect(maps.Keys(n.sessions))
 	n.mu.Unlock()
 	var out []*endpoint
 	for _, s := range sessions {
@@ -125,9 +123,7 @@ func (n *Node) Ports() []PortInfo {
 	for _, e := range n.endpoints() {
 		e.mu.Lock()
 		info := PortInfo{Port: e.port, Holders: 1, State: e.state.String(), PID: e.s.cred.PID, UID: e.s.cred.UID}
-		if e.listening.backlog != nil {
-			info.Waiting = e.listening.backlog.Len()
-		}
+		info.Waiting = e.listening.queued()
 		info.Refused, info.Allow = e.listening.refused, access.Join(e.listening.allow)
 		holds, listening := e.holds, e.state == core.Listening
 		e.mu.Unlock()
@@ -144,10 +140,7 @@ func (n *Node) Ports() []PortInfo {
 		info.Access = policy.For(info.Port)
 		found[info.Port] = info
 	}
-	out := make([]PortInfo, 0, len(found))
-	for _, p := range found {
-		out = append(out, p)
-	}
+	out := slices.AppendSeq(make([]PortInfo, 0, len(found)), maps.Values(found))
 	slices.SortFunc(out, func(a, b PortInfo) int { return cmp.Compare(a.Port, b.Port) })
 	return out
 }
