@@ -242,19 +242,19 @@ func (n *Node) refuse(sess transport.Session, err error) {
 	}
 }
 
+// refusalCodes are the refusals of a link, and the codes with which their sessions close.
+var refusalCodes = map[status.Code]uint64{
+	status.Reset:    transport.CodeFenced,
+	status.NoDevice: transport.CodeIDMismatch,
+	status.Access:   transport.CodeWrongCluster,
+	status.IsConn:   transport.CodeDuplicate,
+	status.Version:  transport.CodeVersion,
+}
+
 // closeCode returns the session code for a refusal.
 func closeCode(err error) uint64 {
-	switch status.Of(err) {
-	case status.Reset:
-		return transport.CodeFenced
-	case status.NoDevice:
-		return transport.CodeIDMismatch
-	case status.Access:
-		return transport.CodeWrongCluster
-	case status.IsConn:
-		return transport.CodeDuplicate
-	case status.Version:
-		return transport.CodeVersion
+	if code, ok := refusalCodes[status.Of(err)]; ok {
+		return code
 	}
 	return transport.CodeProtocol
 }
@@ -275,17 +275,12 @@ func sessionError(sess transport.Session, err error) error {
 	if ce == nil || !ce.Remote {
 		return err
 	}
-	code := map[uint64]status.Code{
-		transport.CodeFenced:       status.Reset,
-		transport.CodeIDMismatch:   status.NoDevice,
-		transport.CodeWrongCluster: status.Access,
-		transport.CodeDuplicate:    status.IsConn,
-		transport.CodeVersion:      status.Version,
-	}[ce.Code]
-	if code == status.OK {
-		return err
+	for why, code := range refusalCodes {
+		if code == ce.Code {
+			return fmt.Errorf("%w: refused by peer: %s", why, ce.Reason)
+		}
 	}
-	return fmt.Errorf("%w: refused by peer: %s", code, ce.Reason)
+	return err
 }
 
 // isViolation reports whether err says that the peer broke the protocol, and
