@@ -163,7 +163,7 @@ const (
 // dial tries to establish the link to p, until DialTimeout, and reports how that
 // ended.
 func (n *Node) dial(p *peerState, life addr.Life) {
-	err := n.dialInRounds(p, life)
+	err := n.dialGuarded(p, life, func(ctx context.Context) error { return n.dialInRounds(ctx, p) })
 	n.mu.Lock()
 	p.dialErr = err
 	up := len(p.links) > 0
@@ -183,15 +183,20 @@ func (n *Node) dial(p *peerState, life addr.Life) {
 	}
 }
 
-// dialInRounds goes through the addresses until a link is there, or an error is
-// final. A panic is one.
-func (n *Node) dialInRounds(p *peerState, life addr.Life) (err error) {
+// dialGuarded runs dial, which dials a life of p, until DialTimeout or the end of that life.
+// A panic is an error.
+func (n *Node) dialGuarded(p *peerState, life addr.Life, dial func(context.Context) error) (err error) {
 	defer guard.Recover(func(e error, stack []byte) {
 		n.panicked(life, e, stack)
 		err = fmt.Errorf("%w: %w", status.Protocol, e)
 	})
 	ctx, cancel := context.WithTimeout(contextUntil(p.lost), n.cfg.DialTimeout)
 	defer cancel()
+	return dial(ctx)
+}
+
+// dialInRounds goes through the addresses until a link is there, or an error is final.
+func (n *Node) dialInRounds(ctx context.Context, p *peerState) (err error) {
 	for round := range dialRounds {
 		if round > 0 && !n.pause(ctx, dialPause) {
 			break

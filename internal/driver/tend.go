@@ -3,12 +3,9 @@ package driver
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
-	"github.com/fabricd/fabricd/internal/guard"
-	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/transport"
 )
 
@@ -109,7 +106,7 @@ func (n *Node) goBackLocked(p *peerState, now time.Duration) {
 
 // goBack tries once to establish a link beside the one that p has.
 func (n *Node) goBack(p *peerState, peer Peer, c *choice) {
-	err := n.dialBeside(p, peer, c)
+	err := n.dialGuarded(p, peer.Life, func(ctx context.Context) error { return n.dialChoice(ctx, p, peer, c) })
 	n.mu.Lock()
 	p.dialErr = nil // says nothing of the link that there is: without one, a dial follows
 	close(p.dialing)
@@ -121,14 +118,4 @@ func (n *Node) goBack(p *peerState, peer Peer, c *choice) {
 		return
 	}
 	n.log.Info().Stringer("peer", peer.Life).Msg("link goes back to a preferred provider")
-}
-
-func (n *Node) dialBeside(p *peerState, peer Peer, c *choice) (err error) {
-	defer guard.Recover(func(e error, stack []byte) {
-		n.panicked(peer.Life, e, stack)
-		err = fmt.Errorf("%w: %w", status.Protocol, e)
-	})
-	ctx, cancel := context.WithTimeout(contextUntil(p.lost), n.cfg.DialTimeout)
-	defer cancel()
-	return n.dialChoice(ctx, p, peer, c)
 }
