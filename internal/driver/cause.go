@@ -21,7 +21,7 @@ func (c *conn) canSay(bye wire.Close) bool {
 // blame notes why the connection is lost. The first cause counts, and none of what
 // comes behind a close of either side. The caller holds mu.
 func (c *conn) blame(cause string) {
-	if c.cause == "" && !c.bye.begun && !c.bye.received && !c.failed {
+	if c.cause == "" && !isClosed(c.bye.closing) && !c.bye.received && !c.failed {
 		c.cause = ipc.CleanCause(cause)
 	}
 }
@@ -35,7 +35,7 @@ func (c *conn) why() string {
 
 // overLocked is why no call begins anything any more, nil while one may. The caller holds mu.
 func (c *conn) overLocked() error {
-	if c.failed || c.bye.begun {
+	if c.failed || isClosed(c.bye.closing) {
 		return ipc.Lost(c.cause)
 	}
 	return nil

@@ -6,10 +6,8 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/fabricd/fabricd/internal/core"
-	"github.com/fabricd/fabricd/internal/faults/failpoint"
 	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/transport"
@@ -55,19 +53,6 @@ type conn struct {
 	opsIn    transport.RecvLane // the peer's operations lane, once known
 	messages transport.RecvLane // the peer's message lane, once known
 	fill     payloadFill
-}
-
-// A closeHandshake is how far the close of a connection has come. The conn's mu guards it.
-type closeHandshake struct {
-	closing               chan struct{} // closed when this end begins to close
-	begun, sent, received bool
-}
-
-// A payloadFill tells whether bytes behind a frame are being put into memory. The conn's mu
-// guards it.
-type payloadFill struct {
-	on    bool
-	ended chan struct{} // closed when on becomes false; nil while nobody waits
 }
 
 // newConn returns an end that keeps window bytes of messages for its reader.
@@ -231,13 +216,6 @@ func (c *conn) serve(r *wire.Reader, h wire.Header, body []byte, err error) erro
 // answers gather while more frames are at hand, but not without bound.
 const kickAfter = 64
 
-// handshaken reports whether both ends have sent Close.
-func (c *conn) handshaken() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.bye.sent && c.bye.received
-}
-
 func (c *conn) apply(r *wire.Reader, h wire.Header, body []byte) error {
 	switch h.Type {
 	case wire.TypeCredit:
@@ -304,196 +282,6 @@ func (c *conn) handle(h wire.Header, body []byte) (*core.Payload[memory], error)
 	return p, err
 }
 
-// payloadDone tells the core that the bytes behind a frame are in memory, or why not.
-func (c *conn) payloadDone(p *core.Payload[memory], err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.core.PayloadDone(p, err)
-	c.moved.Add(1)
-	c.fill.on = false
-	if c.fill.ended != nil {
-		close(c.fill.ended)
-		c.fill.ended = nil
-	}
-}
-
-// fillTime bounds how long closeWindows waits for bytes that are on their way: those
-// of one frame, which are on the lane together. A link that has stopped is mostly
-// given up earlier, and with it they are.
-const fillTime = 3 * time.Second
-
-// closeWindows makes the memory of this end's windows stay as it is, once it has
-// returned: see ipc.LeavingSession.
-func (c *conn) closeWindows() {
-	c.mu.Lock()
-	c.core.CloseWindows()
-	var filled chan struct{}
-	if c.fill.on {
-		if c.fill.ended == nil {
-			c.fill.ended = make(chan struct{})
-		}
-		filled = c.fill.ended
-	}
-	c.mu.Unlock()
-	if twin := c.twin.Load(); twin != nil { // one that comes later finds no window
-		twin.withdrawals.end()
-	}
-	c.awaitApplied()
-	if filled == nil {
-		return
-	}
-	late := time.NewTimer(fillTime)
-	defer late.Stop()
-	select {
-	case <-filled:
-	case <-late.C:
-		c.fail(ipc.CauseStopped(c.link.self.Node)) // ends the reader
-		<-filled
-	}
-}
-
-// onClose handles the peer's Close: a new one, or the answer to ours.
-func (c *conn) onClose(f wire.Close) error {
-	c.withdrawals.end()
-	lost := error(status.Reset)
-	var behind error // what is behind the last byte, if not a good end
-	if f.Reset {
-		lost = ipc.Lost(f.Cause)
-		behind = lost
-	}
-	c.mu.Lock()
-	if c.bye.received {
-		c.mu.Unlock()
-		return status.Protocol
-	}
-	c.blame(f.Cause)
-	c.bye.received = true
-	ours := c.bye.sent
-	if ours {
-		c.ops.closed = true
-	}
-	c.mu.Unlock()
-	c.mutePath()
-	if !c.in.end(f.Sent, behind) {
-		return status.Protocol
-	}
-	c.ep.disconnected(c)
-	if ours {
-		c.kick(false)
-		return nil
-	}
-	c.out.abort(lost)
-	c.mu.Lock()
-	c.core.Fail(status.Reset)
-	c.mu.Unlock()
-	<-c.in.full // what is lost, with the link for example, is full too
-	c.sendClose(wire.Close{Sent: c.out.total()})
-	_ = c.hit(failpoint.CloseAnswered)
-	return nil
-}
-
-// sendClose queues Close, unless that has been done.
-func (c *conn) sendClose(f wire.Close) {
-	c.mu.Lock()
-	if !c.bye.sent {
-		c.bye.sent = true
-		if c.passLocked() {
-			c.ops.put(f.AppendTo(nil))
-		}
-	}
-	if c.bye.received {
-		c.ops.closed = true
-	}
-	c.mu.Unlock()
-	c.kick(false)
-}
-
-// closedByPeer reports whether the peer has sent Close.
-func (c *conn) closedByPeer() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.bye.received
-}
-
-// halfVersion is the first version of the protocol that has End.
-const halfVersion = 3
-
-// closeWrite ends what this end sends. It waits for a send that is under way.
-func (c *conn) closeWrite() error {
-	if c.link.version < halfVersion {
-		return fmt.Errorf("the peer's fabricd knows no half-close: %w", status.NotSupp)
-	}
-	sent, first, err := c.out.shut()
-	if err != nil || !first {
-		return err
-	}
-	c.mu.Lock()
-	if !c.bye.sent {
-		c.ops.put(wire.End{Sent: sent}.AppendTo(nil))
-	}
-	c.mu.Unlock()
-	c.kick(false)
-	return nil
-}
-
-// close ends the connection, and says so to the peer with bye: operations complete,
-// what was sent is delivered, then the windows go. It blocks as long as that goes on,
-// and at most about closeLinger when it does not.
-func (c *conn) close(bye wire.Close) {
-	ctx, cancel := c.whileMoving()
-	defer cancel()
-	c.mu.Lock()
-	c.bye.begun = true
-	c.mu.Unlock()
-	close(c.bye.closing)
-	c.in.mute()
-	c.out.stop(status.Reset)
-	if !c.isFailed() && c.drain(ctx) {
-		if sent, err := c.out.finish(ctx); err == nil && c.canSay(bye) {
-			bye.Sent = sent
-			c.sendClose(bye)
-			_ = c.hit(failpoint.CloseSent)
-			select {
-			case <-c.ended:
-			case <-c.link.end.down:
-			case <-ctx.Done():
-			}
-			c.finishPath()
-		}
-	}
-	c.fail("")
-	c.awaitApplied()
-	c.mu.Lock()
-	c.core.Close(status.Reset)
-	c.mu.Unlock()
-	c.release()
-}
-
-// release gives back what the node has promised to keep for the connection, once:
-// nobody reads from it any more. A connection that an endpoint has had releases
-// itself when it is closed.
-func (c *conn) release() {
-	if !c.released.Swap(true) {
-		c.link.n.budget.give(c.ep.s, c.in.window)
-	}
-}
-
-// drain waits until the operations of this end have ended. It reports false if
-// they do not in time.
-func (c *conn) drain(ctx context.Context) bool {
-	w := c.newWaiter()
-	c.mu.Lock()
-	pending := c.core.Drain(w)
-	c.mu.Unlock()
-	if !pending {
-		c.freeWaiter(w)
-		return true
-	}
-	c.kick(false)
-	_, err := c.await(ctx, w, nil) // an operation that failed has ended too
-	return !errors.Is(err, errStalled)
-}
-
 func (c *conn) isFailed() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -547,52 +335,4 @@ func (c *conn) quiet() {
 	idle := c.ops.idle
 	c.mu.Unlock()
 	<-idle
-}
-
-// newWaiter returns a waiter; its C is empty while nobody waits.
-func (c *conn) newWaiter() *core.Waiter {
-	w, ok := c.link.n.waiters.Get().(*core.Waiter)
-	if !ok {
-		return &core.Waiter{C: make(chan struct{}, 1)}
-	}
-	w.Code, w.Value = status.OK, 0
-	return w
-}
-
-func (c *conn) freeWaiter(w *core.Waiter) { c.link.n.waiters.Put(w) }
-
-// await waits for w, which the core was given, gives it back and returns its
-// result. It gives up when ctx is done or quit is closed.
-func (c *conn) await(ctx context.Context, w *core.Waiter, quit <-chan struct{}) (uint64, error) {
-	select {
-	case <-w.C:
-	default:
-		if err := c.awaitOr(ctx, w, quit); err != nil {
-			return 0, err
-		}
-	}
-	code, value := w.Code, w.Value
-	c.freeWaiter(w)
-	return value, c.asError(code)
-}
-
-// awaitOr waits for w, or for a reason to give up.
-func (c *conn) awaitOr(ctx context.Context, w *core.Waiter, quit <-chan struct{}) (err error) {
-	select {
-	case <-w.C:
-		return nil
-	case <-ctx.Done():
-		err = context.Cause(ctx)
-	case <-quit:
-		err = status.Reset
-	}
-	c.mu.Lock()
-	c.core.Forget(w)
-	c.mu.Unlock()
-	select {
-	case <-w.C: // it came meanwhile
-		return nil
-	default:
-		return err
-	}
 }

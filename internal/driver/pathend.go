@@ -225,7 +225,7 @@ const resetTime = time.Second
 // reset ends the connection for cause, and lets the peer know it.
 func (c *conn) reset(cause string) {
 	c.mu.Lock()
-	if c.bye.begun || c.bye.received || c.failed {
+	if isClosed(c.bye.closing) || c.bye.received || c.failed {
 		c.mu.Unlock()
 		c.endPath()
 		return

@@ -68,42 +68,6 @@ func (e *endpoint) Unregister(off, n int64) error {
 	return err
 }
 
-// call runs begin, which makes w wait for something, with mu held, and waits
-// for it. begin reports whether there is something to wait for; otherwise the
-// result is w.Code.
-func (c *conn) call(ctx context.Context, begin func(w *core.Waiter) (wait bool, err error)) error {
-	_, err := c.ask(ctx, begin)
-	return err
-}
-
-// ask is call for what has a value.
-func (c *conn) ask(ctx context.Context, begin func(w *core.Waiter) (wait bool, err error)) (uint64, error) {
-	w := c.newWaiter()
-	c.mu.Lock()
-	if err := c.overLocked(); err != nil {
-		c.mu.Unlock()
-		c.freeWaiter(w)
-		return 0, err
-	}
-	wait, err := begin(w)
-	left := nothing
-	if err == nil && wait {
-		left = c.start(false)
-	}
-	c.mu.Unlock()
-	if err != nil {
-		c.freeWaiter(w)
-		return 0, err
-	}
-	if !wait {
-		code := w.Code
-		c.freeWaiter(w)
-		return 0, c.asError(code)
-	}
-	c.do(left)
-	return c.await(ctx, w, c.bye.closing)
-}
-
 func (e *endpoint) WriteTo(loff, n, roff int64, flags rma.Flags) error {
 	return e.transfer(core.OpWrite, core.Local{Offset: loff, Length: n}, roff, flags)
 }
@@ -127,7 +91,7 @@ func (e *endpoint) CheckTransfer(roff, n int64, flags rma.Flags, need rma.Prot) 
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.failed || c.bye.begun {
+	if c.failed || isClosed(c.bye.closing) {
 		return status.Reset
 	}
 	return c.core.CheckPeer(roff, n, flags, need)
