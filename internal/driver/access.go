@@ -31,22 +31,17 @@ const reportsPerMinute = 8
 // ready to use; its owner's lock guards it.
 type refusals struct {
 	total, suppressed uint64
-	since             time.Duration // beginning of the minute
-	logged            int           // in it
+	lines             perMinute
 }
 
 // add counts one at now. If it is to be logged, it returns how many before it
 // were not.
 func (r *refusals) add(now time.Duration) (suppressed uint64, log bool) {
 	r.total++
-	if r.logged == 0 || now-r.since >= time.Minute {
-		r.since, r.logged = now, 0
-	}
-	if r.logged >= reportsPerMinute {
+	if !r.lines.shown(now, reportsPerMinute) {
 		r.suppressed++
 		return 0, false
 	}
-	r.logged++
 	suppressed, r.suppressed = r.suppressed, 0
 	return suppressed, true
 }

@@ -23,7 +23,7 @@ type budget struct {
 	mu    sync.Mutex       // guards the fields below, and the held of every session
 	used  int64            // sum of costOf of the connections that are there
 	users map[uint32]int64 // the same by user
-	said  time.Duration    // when want of memory was last told; 0: never
+	said  perMinute        // lines about want of memory
 }
 
 // Of the limit connections have three quarters, and writes whose caller does not wait
@@ -94,9 +94,6 @@ func scarce(most, least int, free, of int64) int {
 	return most
 }
 
-// fullAgain is how long nothing is said of want of memory after it was said.
-const fullAgain = time.Minute
-
 // take promises a window of at most most bytes to a new connection of s. The error is
 // status.NoMemory; news is that it was not said lately. now is the node's clock.
 func (b *budget) take(s *session, most int, now time.Duration) (window int, news bool, err error) {
@@ -109,10 +106,7 @@ func (b *budget) take(s *session, most int, now time.Duration) (window int, news
 	h := promised{s.held, b.users[s.cred.UID], b.used}
 	window, ok := windowFor(most, h, limit)
 	if !ok {
-		if news = b.said == 0 || now-b.said >= fullAgain; news {
-			b.said = now
-		}
-		return 0, news, fmt.Errorf("connections of this node may take %d bytes of memory (conn-memory), and have %d, this user %d, this application %d: %w",
+		return 0, b.said.shown(now, 1), fmt.Errorf("connections of this node may take %d bytes of memory (conn-memory), and have %d, this user %d, this application %d: %w",
 			limit, h.all, h.user, h.session, status.NoMemory)
 	}
 	b.add(s, costOf(window))

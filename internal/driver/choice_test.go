@@ -220,10 +220,10 @@ func TestAddressesOfAPeerAreBounded(t *testing.T) {
 
 // TestEndsOfLinksAreShownWithinBounds: ten a minute of each life.
 func TestEndsOfLinksAreShownWithinBounds(t *testing.T) {
-	var e linkEnds
+	var e perMinute
 	shown := 0
 	for i := range 600 { // in two minutes
-		if e.shown(time.Duration(i) * 200 * time.Millisecond) {
+		if e.shown(time.Duration(i)*200*time.Millisecond, endsShown) {
 			shown++
 		}
 	}

@@ -115,7 +115,7 @@ func (n *Node) linkDown(l *link) {
 	level := zerolog.InfoLevel
 	if p := n.peers[l.peer.Life.Node]; p != nil && p.Life == l.peer.Life {
 		p.links = slices.DeleteFunc(p.links, func(o *link) bool { return o == l })
-		if !p.ends.shown(n.now()) {
+		if !p.ends.shown(n.now(), endsShown) {
 			level = zerolog.DebugLevel
 		}
 	}
@@ -129,21 +129,6 @@ func (n *Node) linkDown(l *link) {
 // endsShown is how many ends of links with one life a minute are logged at info level:
 // a peer can dial and close as often as it likes. The others are debug.
 const endsShown = 10
-
-// linkEnds counts the ends of a life's links in the minute from began.
-type linkEnds struct {
-	began time.Duration
-	count int
-}
-
-// shown counts an end at now, and reports whether it is to be shown.
-func (e *linkEnds) shown(now time.Duration) bool {
-	if e.count == 0 || now-e.began >= time.Minute {
-		*e = linkEnds{began: now}
-	}
-	e.count++
-	return e.count <= endsShown
-}
 
 // forgetLink forgets a link that is quiet.
 func (n *Node) forgetLink(l *link) {

@@ -227,7 +227,7 @@ type peerState struct {
 	backAt  time.Duration // Node.now from which a preferred provider is tried again
 	dialErr error         // of the last attempt
 	lost    chan struct{} // closed when the life is over
-	ends    linkEnds
+	ends    perMinute     // of links with it
 
 	// Sessions that the peer dialed and that are being answered. While there
 	// are any, this node does not begin to dial.
