@@ -64,9 +64,9 @@ func (w *withdrawals) found(err error) {
 	}
 }
 
-// rmaPath says how this end reaches the peer's windows: "direct" or through the
-// "node", and why the node.
-func (c *conn) rmaPath() (path, why string) {
+// rmaPath says how this end reaches the peer's windows: "direct", by the RMA "path" that
+// it has, or through the "node", and why the node.
+func (c *conn) rmaPath(hasPath bool) (path, why string) {
 	w := &c.withdrawals
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -75,15 +75,12 @@ func (c *conn) rmaPath() (path, why string) {
 		return "node", w.why
 	case w.used:
 		return "direct", ""
-	case c.twin.Load() == nil && c.rma.out.live():
+	case c.twin.Load() != nil:
+		return "node", "no window has been asked for"
+	case hasPath:
 		return "path", ""
-	case c.twin.Load() == nil:
-		if why := c.rma.out.whyNot(); why != nil {
-			return "node", reason(why)
-		}
-		return "node", reason(errOtherNode)
 	}
-	return "node", "no window has been asked for"
+	return "node", reason(first(c.rma.out.whyNot(), errOtherNode))
 }
 
 // reason returns why windows are not handed out, without the error's code: operations

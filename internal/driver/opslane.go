@@ -349,6 +349,7 @@ func (c *conn) writePayload(spans []span, buf []byte, length int64, head func(b 
 			err = c.writePlain(head(stage[:0], off, int(n), off+n == length), plain[:n])
 		} else {
 			n = min(n, stageLen-writeFrameLen)
+			part = core.Cut(part[:0], spans, off, n)
 			err = c.writeStaged(head(stage[:0], off, int(n), off+n == length), part, plain, n)
 		}
 		if err != nil {
@@ -369,24 +370,16 @@ func (c *conn) writePlain(head, payload []byte) error {
 	return err
 }
 
-// writeStaged copies n bytes behind head, whose memory has room for them, and
-// writes both at once.
+// writeStaged copies n bytes, of spans or the first of plain, behind head, whose memory
+// has room for them, and writes both at once.
 func (c *conn) writeStaged(head []byte, spans []span, plain []byte, n int64) error {
-	if len(spans) == 0 {
-		head = append(head, plain[:n]...)
-	}
-	for _, sp := range spans {
-		k := min(n, sp.Length)
-		p := head[len(head) : len(head)+int(k)]
-		if err := sp.Window.Mem.region.ReadAt(p, at(sp)); err != nil {
-			return memoryError{err}
-		}
-		head = head[:len(head)+len(p)]
-		if n -= k; n == 0 {
-			break
-		}
+	end := len(head) + int(n)
+	if p := head[len(head):end]; len(spans) == 0 {
+		copy(p, plain)
+	} else if err := loadSpans(spans, p); err != nil {
+		return memoryError{err}
 	}
 	c.moved.Add(1)
-	_, err := c.ops.lane.Write(head)
+	_, err := c.ops.lane.Write(head[:end])
 	return err
 }

@@ -349,13 +349,6 @@ func (c *conn) endRMA(p *rmaPath, why error) bool {
 	return true
 }
 
-// live reports whether the path is there.
-func (p *rmaPath) live() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.isMade()
-}
-
 // whyNot is why there is no path, as far as it was asked for.
 func (p *rmaPath) whyNot() error {
 	p.mu.Lock()

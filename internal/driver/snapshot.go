@@ -178,7 +178,7 @@ func (n *Node) Conns() []ConnInfo {
 		c.mu.Lock()
 		info.Windows = len(c.core.Windows())
 		c.mu.Unlock()
-		info.RMA, info.RMAWhy = c.rmaPath()
+		info.RMA, info.RMAWhy = c.rmaPath(info.RMASocket != nil)
 		out = append(out, info)
 	})
 	return out
