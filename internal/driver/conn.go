@@ -131,10 +131,7 @@ func (c *conn) openMessages(ctx context.Context) (transport.SendLane, error) {
 // grant tells the peer how much it may send.
 func (c *conn) grant(limit uint64) {
 	var b [wire.HeaderLen + 8]byte
-	c.mu.Lock()
-	c.ops.put(wire.Credit{Limit: limit}.AppendTo(b[:0]))
-	c.mu.Unlock()
-	c.kick(false)
+	c.say(wire.Credit{Limit: limit}.AppendTo(b[:0]))
 }
 
 // readMessages is the reader of the peer's message lane, of which there is one.

@@ -103,6 +103,15 @@ func (c *conn) kick(inline bool) {
 	c.do(left)
 }
 
+// say queues a frame and gets it written, not by the caller. The caller holds no lock.
+func (c *conn) say(frame []byte) {
+	c.mu.Lock()
+	c.ops.put(frame)
+	left := c.start(false)
+	c.mu.Unlock()
+	c.do(left)
+}
+
 // A chore is what is left of a kick for who has let go of mu.
 type chore int
 

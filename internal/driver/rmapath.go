@@ -112,14 +112,8 @@ func (c *conn) askRMA(key path.Hash) error {
 		n.paths.expect(ask.Token, func(s *net.TCPConn) bool { return c.settleRMA(p, s) })
 	}
 	p.mu.Unlock()
-	c.sayRMA(ask.AppendTo(nil))
+	c.say(ask.AppendTo(nil))
 	return nil
-}
-
-// sayRMA sends a frame about RMA paths. The caller holds no lock.
-func (c *conn) sayRMA(frame []byte) {
-	c.queueFrame(frame)
-	c.kick(false)
 }
 
 // awaitRMA waits until the path is made and returns the application's end of it.
@@ -216,7 +210,7 @@ func (c *conn) acceptRMA(f wire.RMAPath) error {
 		n.paths.expect(ours.Token, settle)
 	}
 	p.mu.Unlock()
-	c.sayRMA(ours.AppendTo(nil))
+	c.say(ours.AppendTo(nil))
 	if c.link.dialed {
 		c.link.spawn(func() { c.dialRMA(p, f.Token) })
 	}
@@ -303,7 +297,7 @@ func (c *conn) settleRMA(p *rmaPath, s *net.TCPConn) bool {
 // refuseRMA ends the path, or its making, for both ends.
 func (c *conn) refuseRMA(p *rmaPath, why error) {
 	if c.endRMA(p, why) {
-		c.sayRMA(wire.NoRMAPath{Answer: p == &c.rma.in, Reason: why.Error()}.AppendTo(nil))
+		c.say(wire.NoRMAPath{Answer: p == &c.rma.in, Reason: why.Error()}.AppendTo(nil))
 	}
 }
 
