@@ -112,17 +112,17 @@ func (c *conn) say(frame []byte) {
 	c.do(left)
 }
 
-// A chore is what is left of a kick for who has let go of mu.
-type chore int
+// A deferred action is what is left of a kick for a caller that has let go of mu.
+type deferred int
 
 const (
-	nothing chore = iota
-	toWrite       // the caller has become the writer
-	toFail        // the peer asks and does not read the answers
+	nothing deferred = iota
+	toWrite          // the caller has become the writer
+	toFail           // the peer asks and does not read the answers
 )
 
 // do does what start has left.
-func (c *conn) do(left chore) {
+func (c *conn) do(left deferred) {
 	switch left {
 	case toWrite:
 		c.write()
@@ -131,8 +131,8 @@ func (c *conn) do(left chore) {
 	}
 }
 
-// start is kick for who holds mu, and does what it returns when it has let go.
-func (c *conn) start(inline bool) chore {
+// start is kick for a caller that holds mu, and does what it returns when it has let go.
+func (c *conn) start(inline bool) deferred {
 	o := &c.ops
 	if o.bytes > queueMax {
 		return toFail
