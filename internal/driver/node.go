@@ -5,8 +5,8 @@
 // and NodeLost.
 //
 // Locks are taken in this order: endpoint.mu (a listener's before that of an
-// endpoint it accepts), conn.mu, link.mu, Node.mu; those of inbox, outbox,
-// eventQueue, notes and group are innermost. None is held across I/O that
+// endpoint it accepts), conn.mu, link.mu, Node.mu; those of inbox, outbox, nodePaths,
+// questions, eventQueue, notes and group are innermost. None is held across I/O that
 // blocks or a callback.
 package driver
 
