@@ -43,6 +43,9 @@ func initiates(t *testing.T, ep ipc.Endpoint) *initiator {
 	}
 	t.Cleanup(func() { c.Close() })
 	c.Begin(0)
+	if _, err := c.Write(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
 	<-c.Started()
 	return &initiator{t: t, Conn: c}
 }

@@ -139,6 +139,9 @@ func TestAnRMAPathIsServed(t *testing.T) {
 			}
 			defer c.Close()
 			c.Begin(0)
+			if _, err := c.Write(t.Context(), nil); err != nil {
+				t.Fatal(err)
+			}
 			<-c.Started()
 			for i := range 100 {
 				data := bytes.Repeat([]byte{byte(i)}, 1+i*1000)
@@ -157,6 +160,42 @@ func TestAnRMAPathIsServed(t *testing.T) {
 				t.Errorf("written are %d bytes, %v, taken %d", n, err, taken.Load())
 			}
 		})
+	}
+}
+
+// TestANodeBeginsBehindItsInitiator: what has heard the start of a node is served by it. One
+// that the initiator's start has not reached gives the path up, and says that nothing of it
+// was used.
+func TestANodeBeginsBehindItsInitiator(t *testing.T) {
+	fa, fb := sockets(t)
+	near, s := connOf(t, fa), connOf(t, fb)
+	defer near.Close()
+	defer s.Close()
+	served := make(chan error, 1)
+	go func() {
+		e, err := NewRMAServed(s, RMAOptions{Plaintext: true, Binding: Binding{1}, Taken: func(uint64) {}})
+		if err == nil {
+			_, err = e.Next()
+		}
+		served <- err
+	}()
+	b := Binding{1}
+	if _, err := near.Write(b[:]); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, len(b)+8)
+	near.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+	if n, err := io.ReadFull(near, got); n != len(b) {
+		t.Fatalf("before the initiator's start the node has said %x, %v", got[:n], err)
+	}
+	near.Write(make([]byte, 8))
+	near.SetReadDeadline(time.Now().Add(10 * time.Second))
+	if _, err := io.ReadFull(near, got[len(b):]); err != nil {
+		t.Error(err)
+	}
+	near.Close()
+	if err := <-served; !errors.Is(err, io.EOF) {
+		t.Errorf("the node ends with %v", err)
 	}
 }
 

@@ -61,10 +61,11 @@ func NewRMAServed(s *net.TCPConn, o RMAOptions) (*RMAServed, error) {
 	return e, nil
 }
 
-// begin says and hears what a path begins with: the bindings, and the starts.
+// begin says and hears what a path begins with: the bindings, and the starts. This end's
+// start comes behind the other one's: an initiator that has it knows that its requests are
+// served, or that the connection ends.
 func (e *RMAServed) begin(b Binding) error {
-	start := make([]byte, 8)
-	if _, err := e.stream.Write(append(b[:], start...)); err != nil {
+	if _, err := e.stream.Write(b[:]); err != nil {
 		return err
 	}
 	e.in = bufio.NewReaderSize(e.stream, 4<<10)
@@ -78,7 +79,8 @@ func (e *RMAServed) begin(b Binding) error {
 	case binary.BigEndian.Uint64(got[len(b):]) != 0:
 		return ErrRMA
 	}
-	return nil
+	_, err := e.stream.Write(make([]byte, 8))
+	return err
 }
 
 // Next waits for the next request. What follows it is read with Payload.
