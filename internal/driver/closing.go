@@ -46,6 +46,10 @@ func (c *conn) onClose(f wire.Close) error {
 	}
 	c.mu.Unlock()
 	c.mutePath()
+	if f.Reset { // it comes behind nothing that an RMA path carries
+		c.endRMAPaths()
+		c.awaitApplied()
+	}
 	if !c.in.end(f.Sent, behind) {
 		return status.Protocol
 	}

@@ -233,6 +233,8 @@ func (c *conn) reset(cause string) {
 	c.blame(cause)
 	c.mu.Unlock()
 	c.refusePath(nil, fmt.Errorf("%s: %w", cause, status.NotSupp))
+	c.endRMAPaths() // before it is told; and Close would come behind what a silent one does not bring
+	c.awaitApplied()
 	c.out.stop(ipc.Lost(cause))
 	c.in.lose(ipc.Lost(cause))
 	if bye := (wire.Close{Reset: true, Cause: cause}); c.canSay(bye) {

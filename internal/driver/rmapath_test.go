@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"math"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -101,7 +102,13 @@ type farMemory struct {
 
 func newFarMemory(t *testing.T, from int, size int) *farMemory {
 	t.Helper()
-	f := &farMemory{pathed: newPathed(t, nil)}
+	return newFarMemoryBy(t, from, size, nil)
+}
+
+// newFarMemoryBy is newFarMemory with a show of newPathed.
+func newFarMemoryBy(t *testing.T, from int, size int, show func(p *pathed, far *net.TCPConn)) *farMemory {
+	t.Helper()
+	f := &farMemory{pathed: newPathed(t, show)}
 	x, y := f.pair(0, 1) // node 0 dials the link
 	x.Close()
 	y.Close()
@@ -298,35 +305,14 @@ func TestNothingIsAppliedBehindTheEnd(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFarMemory(t, 0, 64<<10)
-			quit := make(chan struct{})
-			done, begun := make(chan struct{}), make(chan struct{})
-			go func() {
-				defer close(done)
-				for i := 1; ; i++ {
-					if i == 50 {
-						close(begun)
-					}
-					select {
-					case <-quit:
-						return
-					default:
-					}
-					r := path.RMARequest{Kind: path.RMAWrite, Offset: uint64(f.off), Length: uint64(len(f.mem))}
-					if f.send(r, bytes.Repeat([]byte{byte(i)}, len(f.mem))) != nil {
-						return
-					}
-				}
-			}()
-			<-begun
+			stop := f.goesOn(50)
 			end(f)
 			was := bytes.Clone(f.mem)
 			time.Sleep(30 * time.Millisecond)
 			if !bytes.Equal(f.mem, was) {
 				t.Error("the memory changes behind the end")
 			}
-			close(quit)
-			f.Interrupt()
-			<-done
+			stop()
 		})
 	}
 }
@@ -394,4 +380,86 @@ func TestWhatIsNotCountedTellsNothing(t *testing.T) {
 	}
 	awaitHup(t, f.a)
 	awaitHup(t, f.b)
+}
+
+// goesOn writes over the path until stop is called, and returns behind the first n writes.
+func (f *farMemory) goesOn(n int) (stop func()) {
+	quit, done, begun := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := 1; ; i++ {
+			if i == n {
+				close(begun)
+			}
+			select {
+			case <-quit:
+				return
+			default:
+			}
+			r := path.RMARequest{Kind: path.RMAWrite, Offset: uint64(f.off), Length: uint64(len(f.mem))}
+			if f.send(r, bytes.Repeat([]byte{byte(i)}, len(f.mem))) != nil {
+				return
+			}
+		}
+	}()
+	<-begun
+	return func() {
+		close(quit)
+		f.Interrupt()
+		<-done
+	}
+}
+
+// TestASilentPathEndsTheRMAPaths: a connection ends because its message path is silent, or
+// its RMA path. When that is told, the RMA path has ended at that end, and nothing that is on
+// its way there is applied.
+func TestASilentPathEndsTheRMAPaths(t *testing.T) {
+	t.Run("messages", func(t *testing.T) {
+		t.Parallel()
+		f := newFarMemory(t, 0, 64<<10)
+		sockets, errs := f.ask(f.a, f.b)
+		if err := errors.Join(errs[:]...); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range conns(t, sockets) {
+			swallow(t, c)
+		}
+		stop := f.goesOn(50)
+		defer stop()
+		wantLoss(t, f.b)
+		was := bytes.Clone(f.mem)
+		time.Sleep(30 * time.Millisecond)
+		if !bytes.Equal(f.mem, was) {
+			t.Error("the memory changes behind the end")
+		}
+	})
+	t.Run("RMA", func(t *testing.T) {
+		t.Parallel()
+		served := make(chan *net.TCPConn, 1)
+		f := newFarMemoryBy(t, 0, 64<<10, func(p *pathed, far *net.TCPConn) {
+			served <- far
+			p.nodes[1].AcceptPath(far, far)
+		})
+		swallow(t, <-served)
+		r := path.RMARequest{Kind: path.RMAWrite, Offset: uint64(f.off), Length: uint64(len(f.mem)), Flags: path.RMATell}
+		if err := f.send(r, make([]byte, len(f.mem))); err != nil { // it stays on the way
+			t.Fatal(err)
+		}
+		wantLoss(t, f.a)
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		defer cancel()
+		if n, err := f.Conn.Read(ctx, make([]byte, 1)); n != 0 || errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("behind the end the initiator reads %d, %v", n, err)
+		}
+		awaitHup(t, f.b)
+	})
+}
+
+func wantLoss(t *testing.T, e ipc.Endpoint) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if n, err := e.Recv(ctx, make([]byte, 1)); n != 0 || !errors.Is(err, status.Reset) || !strings.HasPrefix(e.Cause(), "path silent ") {
+		t.Errorf("the end is told as %d, %v, with the cause %q", n, err, e.Cause())
+	}
 }
