@@ -52,6 +52,8 @@ type pathConn struct {
 	Remote string // node:port
 	Path   string
 	Socket *pathSocket
+	// RMASocket is the path of this end's operations.
+	RMASocket *pathSocket `json:"rma_socket"`
 }
 
 // A pathSocket is the socket of a path, by the addresses of its ends.
@@ -133,20 +135,26 @@ type pathEnds struct {
 	from, to         netip.AddrPort
 }
 
-// breakPaths breaks the paths that there are between the slots of an action.
+// breakPaths breaks the paths that there are between the slots of an action. Both ends
+// know a message path, and only its initiator's node tells of an RMA path.
 func (c *cluster) breakPaths(ctx context.Context, a scenario.Action) (effect, error) {
 	var paths []pathEnds
 	for _, from := range a.Path.From.IDs() {
-		conns, err := c.slots[from].conns(ctx)
-		if err != nil {
-			return nil, err
-		}
 		for _, to := range a.Path.To.IDs() {
-			found, err := c.pathsTo(conns, from, to)
-			if err != nil {
+			there, err := c.pathsTo(ctx, from, to)
+			back, err2 := c.pathsTo(ctx, to, from)
+			if err := errors.Join(err, err2); err != nil {
 				return nil, err
 			}
-			paths = append(paths, found...)
+			if a.Path.Of != scenario.PathOfRMA {
+				paths = append(paths, there.messages...)
+			}
+			if a.Path.Of != scenario.PathOfMessages {
+				paths = append(paths, there.rma...)
+				for _, p := range back.rma {
+					paths = append(paths, pathEnds{from, to, p.to, p.from})
+				}
+			}
 		}
 	}
 	if len(paths) == 0 {
@@ -155,21 +163,37 @@ func (c *cluster) breakPaths(ctx context.Context, a scenario.Action) (effect, er
 	return c.site.breakPaths(ctx, a, paths)
 }
 
-// pathsTo returns the paths of a slot's connections to another one.
-func (c *cluster) pathsTo(conns []pathConn, from, to int) ([]pathEnds, error) {
-	var found []pathEnds
-	for _, conn := range conns {
-		if conn.Socket == nil {
-			continue
+// A pathsOf has the paths that a slot's daemon tells of.
+type pathsOf struct{ messages, rma []pathEnds }
+
+// pathsTo asks a slot for the paths of its connections to another one.
+func (c *cluster) pathsTo(ctx context.Context, from, to int) (found pathsOf, err error) {
+	conns, err := c.slots[from].conns(ctx)
+	if err != nil {
+		return found, err
+	}
+	return pathsAmong(conns, from, to, c.site.place(to).advertise)
+}
+
+// pathsAmong returns the paths of a slot's connections to another one, whose address is at.
+func pathsAmong(conns []pathConn, from, to int, at netip.Addr) (found pathsOf, err error) {
+	add := func(all *[]pathEnds, s *pathSocket) {
+		if s == nil {
+			return
 		}
-		local, err := netip.ParseAddrPort(conn.Socket.Local)
-		remote, err2 := netip.ParseAddrPort(conn.Socket.Remote)
-		if err := errors.Join(err, err2); err != nil {
-			return nil, err
+		local, err1 := netip.ParseAddrPort(s.Local)
+		remote, err2 := netip.ParseAddrPort(s.Remote)
+		if err1 != nil || err2 != nil {
+			err = errors.Join(err, err1, err2)
+			return
 		}
-		if remote.Addr().Unmap() == c.site.place(to).advertise {
-			found = append(found, pathEnds{from, to, netip.AddrPortFrom(local.Addr().Unmap(), local.Port()), netip.AddrPortFrom(remote.Addr().Unmap(), remote.Port())})
+		if remote.Addr().Unmap() == at {
+			*all = append(*all, pathEnds{from, to, netip.AddrPortFrom(local.Addr().Unmap(), local.Port()), netip.AddrPortFrom(remote.Addr().Unmap(), remote.Port())})
 		}
 	}
-	return found, nil
+	for _, conn := range conns {
+		add(&found.messages, conn.Socket)
+		add(&found.rma, conn.RMASocket)
+	}
+	return found, err
 }

@@ -83,13 +83,17 @@ func TestRulesOfPaths(t *testing.T) {
 			t.Errorf("%s: %q, want %q", do, got, match+want)
 		}
 	}
-	c := &cluster{site: &namespaces{}}
-	found, err := c.pathsTo([]pathConn{
+	found, err := pathsAmong([]pathConn{
 		{Path: "path", Socket: &pathSocket{"[::ffff:10.77.0.2]:41000", "10.77.0.3:7700"}},
-		{Path: "path", Socket: &pathSocket{"10.77.0.2:41001", "10.77.0.4:7700"}}, // to another slot
+		{Path: "path", Socket: &pathSocket{"10.77.0.2:41001", "10.77.0.4:7700"}, RMASocket: &pathSocket{"10.77.0.2:41002", "10.77.0.4:7700"}}, // to another slot
+		{Path: "socket", RMASocket: &pathSocket{"10.77.0.2:7700", "10.77.0.3:41003"}},
 		{Path: "socket"},
-	}, 1, 2)
-	if err != nil || !slices.Equal(found, []pathEnds{{1, 2, from, to}}) {
+	}, 1, 2, to.Addr())
+	rma := pathEnds{1, 2, netip.MustParseAddrPort("10.77.0.2:7700"), netip.MustParseAddrPort("10.77.0.3:41003")}
+	if err != nil || !slices.Equal(found.messages, []pathEnds{{1, 2, from, to}}) || !slices.Equal(found.rma, []pathEnds{rma}) {
 		t.Errorf("found %v, %v", found, err)
+	}
+	if found, err := pathsAmong([]pathConn{{Socket: &pathSocket{"10.77.0.2", "10.77.0.3:7700"}}}, 1, 2, to.Addr()); err == nil {
+		t.Errorf("no address: found %v", found)
 	}
 }

@@ -71,9 +71,20 @@ type Partition struct {
 type Path struct {
 	From NodeSet `yaml:"from" need:"true" doc:"slots"`
 	To   NodeSet `yaml:"to" need:"true" doc:"slots at the other ends"`
+	Of   PathOf  `yaml:"of" doc:"messages: those of applications with each other; rma: those of applications with the other node; both if it is left out"`
 	Do   PathDo  `yaml:"do" need:"true" doc:"cut: all their packets vanish, both ways; one-way: those of from do; full: those of more than 600 bytes; reset: the kernel answers them with a reset"`
 	For  Span    `yaml:"for" doc:"how long; to the end if it is left out"`
 }
+
+// A PathOf says which paths a [Path] breaks.
+type PathOf string
+
+// The values of a PathOf.
+const (
+	PathOfBoth     PathOf = ""
+	PathOfMessages PathOf = "messages"
+	PathOfRMA      PathOf = "rma"
+)
 
 // A PathDo is what a [Path] does.
 type PathDo string

@@ -89,7 +89,7 @@ func (a Action) What() string {
 	case a.Partition != nil:
 		return strings.TrimSpace("partition " + string(a.Partition.Way))
 	case a.Path != nil:
-		return "path " + string(a.Path.Do)
+		return strings.Join(strings.Fields("path "+string(a.Path.Of)+" "+string(a.Path.Do)), " ")
 	case a.Network != nil:
 		return "network " + string(a.Network.Do)
 	case a.Node != nil:

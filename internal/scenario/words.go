@@ -36,6 +36,7 @@ var words = map[reflect.Type][]string{
 	reflect.TypeFor[Direction]():  list(faults.Symmetric, faults.Asymmetric, faults.Partial),
 	reflect.TypeFor[NetworkDo]():  list(Disconnect, Reject, Forge, Garbage),
 	reflect.TypeFor[NodeDo]():     list(Kill, Terminate, Stop, Continue, Start, Replace, Usurp, Damage, Ban, Remove),
+	reflect.TypeFor[PathOf]():     list(PathOfMessages, PathOfRMA),
 	reflect.TypeFor[PathDo]():     list(PathCut, PathOneWay, PathFull, PathReset),
 	reflect.TypeFor[AppDo]():      list(AppKill, AppStop, AppContinue, AppStart, AppSlow, AppClose, AppFlood),
 	reflect.TypeFor[FaultKind]():  list(FaultCrash, FaultFreeze, FaultDelay, FaultError, FaultClock, FaultDisk, FaultDescriptors, FaultSlow),
