@@ -141,11 +141,11 @@ func TestASlowAcceptorServesABurst(t *testing.T) {
 func TestDialsToAListenerThatAcceptsNone(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		c := fabrictest.NewCluster(t, 2, fabrictest.ConnectTimeout(time.Hour))
-		deaf, err := c.Node(0).Listen(0)
+		idle, err := c.Node(0).Listen(0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		at := deaf.Addr().(fabric.Addr)
+		at := idle.Addr().(fabric.Addr)
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		for range 128 {
@@ -184,7 +184,7 @@ func TestDialsToAListenerThatAcceptsNone(t *testing.T) {
 		conn.Close()
 		cancel()
 		wg.Wait()
-		deaf.Close()
+		idle.Close()
 		l.Close()
 		wait()
 	})

@@ -155,7 +155,7 @@ func ExampleMirror() {
 	// then "one owner's line"
 }
 
-// One call writes and announces. Whoever owns the memory waits for the word, and
+// One call writes and announces. The owner of the memory waits for the word, and
 // both ends count in another one.
 func ExampleEndpoint_VPutSignal() {
 	ctx := context.Background()

@@ -430,8 +430,8 @@ func gather(t *testing.T, c *fabrictest.Cluster, owner *fabric.Node) (p party) {
 			t.Fatal(err)
 		}
 		p.at, p.from, p.off = append(p.at, at), append(p.from, from), append(p.off, off)
-		// On one node, memory in a file can be mapped by who is attached, that of
-		// a process by who is in it.
+		// On one node, memory in a file can be mapped by an attached application, that of
+		// a process by an application in it.
 		switch m, err := from.Mmap(off, fabric.PageSize, rw); {
 		case err == nil:
 			t.Cleanup(func() { m.Close() })

@@ -174,7 +174,7 @@ func (m *Mirror) fail(op string, err error) error {
 }
 
 // move runs f, which moves bytes of the mirror from or to at of ep's peer, when
-// nobody else does and nothing is left of who did.
+// no other process does, and nothing is left of one that did.
 func (m *Mirror) move(ctx context.Context, op string, f func(ep *Endpoint, at int64) error) error {
 	select {
 	case m.turn <- struct{}{}:

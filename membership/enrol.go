@@ -151,7 +151,7 @@ func (d *enroller) enrol(cs tls.ConnectionState, ask control.JoinAsk) (grant con
 			e = *known
 		}
 		if err == nil {
-			err = d.a.cfg.Faults.Hit(failpoint.DeskRedeemed)
+			err = d.a.cfg.Faults.Hit(failpoint.TokenRedeemed)
 		} else {
 			refused = err
 		}
@@ -161,7 +161,7 @@ func (d *enroller) enrol(cs tls.ConnectionState, ask control.JoinAsk) (grant con
 		err = d.store()
 	}
 	if err == nil {
-		err = d.a.cfg.Faults.Hit(failpoint.DeskStored)
+		err = d.a.cfg.Faults.Hit(failpoint.TokenStored)
 	}
 	if err != nil || again {
 		d.tokens.Refund(ask.Token) // of a token that was redeemed; else there is none of that name

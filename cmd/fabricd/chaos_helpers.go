@@ -14,7 +14,7 @@ import (
 // chaosHelpers are the processes that a run starts. They are not for users and
 // not shown to them.
 func (a *app) chaosHelpers() []*cobra.Command {
-	return []*cobra.Command{a.chaosAppCommand(), a.chaosJanitorCommand(), a.chaosHogCommand()}
+	return []*cobra.Command{a.chaosAppCommand(), a.chaosCleanupCommand(), a.chaosHogCommand()}
 }
 
 // chaosAppCommand is an application of a run.
@@ -35,18 +35,18 @@ func (a *app) chaosAppCommand() *cobra.Command {
 	return cmd
 }
 
-// chaosJanitorCommand cleans up when the runner is killed.
-func (a *app) chaosJanitorCommand() *cobra.Command {
+// chaosCleanupCommand cleans up when the runner is killed.
+func (a *app) chaosCleanupCommand() *cobra.Command {
 	var containers bool
 	cmd := &cobra.Command{
-		Use: "janitor RUN", Hidden: true, Args: cobra.ExactArgs(1),
-		Short: "Clean up after a run whose process was killed", Example: "  fabricd chaos janitor NAME",
+		Use: "cleanup RUN", Hidden: true, Args: cobra.ExactArgs(1),
+		Short: "Clean up after a run whose process was killed", Example: "  fabricd chaos cleanup NAME",
 	}
 	cmd.Flags().BoolVar(&containers, "containers", false, "remove containers too")
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		// It outlives what ends the runner.
 		signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-		return chaos.Janitor(args[0], containers, os.Stdin)
+		return chaos.CleanUp(args[0], containers, os.Stdin)
 	}
 	return cmd
 }

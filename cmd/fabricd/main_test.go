@@ -17,7 +17,7 @@ import (
 var update = flag.Bool("update", false, "write the golden files of testdata anew")
 
 // asCommand makes the test binary behave as fabricd, for tests that need
-// processes: whoever starts it sets this variable.
+// processes: the test that starts it sets this variable.
 const asCommand = "FABRICD_TEST_AS_COMMAND"
 
 func TestMain(m *testing.M) {

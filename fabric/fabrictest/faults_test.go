@@ -45,7 +45,7 @@ func engineSteps(t *testing.T) (all []fabrictest.FaultStep) {
 
 // atInitiator are the steps of the node that connects, and owns windows that
 // come and go; the others are its peer's, but those of a node loss, which are
-// those of whoever survives it.
+// those of the nodes that survive it.
 var atInitiator = []string{"link.hello_sent", "conn.connect_sent", "conn.connect_granted", "conn.connect_confirmed",
 	"conn.close_sent", "window.known", "window.released"}
 

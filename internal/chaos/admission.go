@@ -68,7 +68,7 @@ func processors() (usage, bool) {
 }
 
 // parseUsage reads the first line of /proc/stat: user, nice, system, idle, iowait, irq,
-// softirq, and steal, which a hypervisor has taken. The guests' times behind them are in
+// softirq, and steal, which a hypervisor has taken. The times of virtual machines behind them are in
 // the first two already.
 func parseUsage(text string) (u usage, ok bool) {
 	line, _, _ := strings.Cut(text, "\n")

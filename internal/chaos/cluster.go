@@ -263,7 +263,7 @@ func (c *cluster) historyFile(s history.Source) string {
 // quiet ends the applications in order, then waits until the daemons hold
 // nothing of them any more.
 func (c *cluster) quiet(ctx context.Context) {
-	c.deafen()
+	c.stopListening()
 	// First all begin nothing more, so that nobody closes what another uses.
 	err := everywhere(indexes(len(c.slots)), func(id int) error {
 		return c.slots[id].tell(ctx, func(w *workload.Control) { w.Rest = true })
@@ -297,7 +297,7 @@ func (c *cluster) quiet(ctx context.Context) {
 // down ends every process; what does not end when it is asked to is killed.
 func (c *cluster) down(ctx context.Context) {
 	c.ending.Store(true)
-	c.deafen()
+	c.stopListening()
 	var wg sync.WaitGroup
 	for _, s := range c.slots {
 		wg.Go(func() {

@@ -8,6 +8,6 @@
 // Close waits for them.
 //
 // Everything that a run makes outside its report carries the run's name (see
-// Name) and is removed at its end. A helper process, the janitor, removes it if
+// Name) and is removed at its end. A helper process, the cleaner, removes it if
 // the runner is killed, and the next run removes what both left.
 package chaos

@@ -67,9 +67,9 @@ func (c *cluster) follow(f *follower) {
 	})
 }
 
-// deafen ends what is written of daemons' events: what they tell from here on is
+// stopListening ends what is written of daemons' events: what they tell from here on is
 // of the lab's taking down.
-func (c *cluster) deafen() {
+func (c *cluster) stopListening() {
 	c.cancel()
 	c.ears.Wait()
 }

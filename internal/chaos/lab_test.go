@@ -211,7 +211,7 @@ func TestInterruptAndKill(t *testing.T) {
 		if err := cmd.Wait(); sig != syscall.SIGKILL && exitCode(err) != 2 {
 			t.Errorf("after %v: %v, want exit code 2", sig, err)
 		}
-		err := await(t.Context(), 20*time.Second, func() error { // the janitor is not our child
+		err := await(t.Context(), 20*time.Second, func() error { // the cleaner is not our child
 			if left := ownLeftoversOf(cmd.Process.Pid); len(left) > 0 {
 				return errors.New(strings.Join(left, " "))
 			}
@@ -235,7 +235,7 @@ func exitCode(err error) int {
 	return 0
 }
 
-// descendants returns the processes below pid, without the janitor.
+// descendants returns the processes below pid, without the cleaner.
 func descendants(pid int) []int {
 	var all []int
 	dirs, err := filepath.Glob("/proc/[0-9]*")
@@ -249,7 +249,7 @@ func descendants(pid int) []int {
 		}
 		fields := statFields(child)
 		args, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
-		if len(fields) > 1 && fields[1] == strconv.Itoa(pid) && !bytes.Contains(args, []byte("janitor")) {
+		if len(fields) > 1 && fields[1] == strconv.Itoa(pid) && !bytes.Contains(args, []byte("cleanup")) {
 			all = append(all, child)
 		}
 	}

@@ -14,7 +14,7 @@ import (
 
 // Options say where and how schedules are run.
 type Options struct {
-	// Exe is the fabricd to run: daemons, applications and the janitor. The
+	// Exe is the fabricd to run: daemons, applications and the cleaner. The
 	// simulation needs none.
 	Exe string
 	// Image is the container image of the compose lab; empty: [DefaultImage].

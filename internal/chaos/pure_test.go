@@ -88,8 +88,8 @@ func TestLeftoversOfTheDead(t *testing.T) {
 	if err != nil || slices.Contains(left, dead) || !slices.Contains(left, living) {
 		t.Errorf("left: %v, %v; want that of %s only", left, err, living)
 	}
-	if err := Janitor("nonsense", false, strings.NewReader("")); !Refused(err) {
-		t.Errorf("a janitor for nobody: %v", err)
+	if err := CleanUp("nonsense", false, strings.NewReader("")); !Refused(err) {
+		t.Errorf("a cleaner for nobody: %v", err)
 	}
 }
 

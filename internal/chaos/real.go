@@ -44,7 +44,7 @@ func (r *realLab) run(ctx context.Context, s *scenario.Schedule) (_ []history.Re
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, err
 	}
-	j, err := startJanitor(r.o.Exe, name, b.docker != nil)
+	j, err := startCleaner(r.o.Exe, name, b.docker != nil)
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
@@ -238,16 +238,16 @@ func says(line string) bool {
 	return slices.ContainsFunc(forbidden, func(f string) bool { return strings.Contains(line, f) })
 }
 
-// A janitor is the process that cleans up if this one is killed.
-type janitor struct {
+// A cleaner is the process that cleans up if this one is killed.
+type cleaner struct {
 	cmd   *exec.Cmd
 	stdin io.WriteCloser
 }
 
-// startJanitor starts the janitor of run name. It has a session of its own, so
+// startCleaner starts the cleaner of run name. It has a session of its own, so
 // that no terminal ends it together with the runner.
-func startJanitor(exe string, name Name, containers bool) (*janitor, error) {
-	args := []string{"chaos", "janitor", string(name)}
+func startCleaner(exe string, name Name, containers bool) (*cleaner, error) {
+	args := []string{"chaos", "cleanup", string(name)}
 	if containers {
 		args = append(args, "--containers")
 	}
@@ -259,13 +259,13 @@ func startJanitor(exe string, name Name, containers bool) (*janitor, error) {
 		return nil, err
 	}
 	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("janitor: %w", err)
+		return nil, fmt.Errorf("cleaner: %w", err)
 	}
-	return &janitor{cmd, in}, nil
+	return &cleaner{cmd, in}, nil
 }
 
-// dismiss ends a janitor that has nothing to do.
-func (j *janitor) dismiss() error {
-	_, err := io.WriteString(j.stdin, janitorDone)
-	return errors.Join(err, j.stdin.Close(), j.cmd.Wait())
+// dismiss ends a cleaner that has nothing to do.
+func (c *cleaner) dismiss() error {
+	_, err := io.WriteString(c.stdin, cleanerDone)
+	return errors.Join(err, c.stdin.Close(), c.cmd.Wait())
 }

@@ -109,32 +109,32 @@ func entriesOf(dir string, n Name) []string {
 	return found
 }
 
-// What a janitor reads at the end of a run that cleaned up itself.
-const janitorDone = "done\n"
+// What a cleaner reads at the end of a run that cleaned up itself.
+const cleanerDone = "done\n"
 
-// janitorPatience is how long a janitor tries: the children of a runner that
+// cleanerPatience is how long a cleaner tries: the children of a runner that
 // was killed end with it, but not in no time.
-const janitorPatience = 30 * time.Second
+const cleanerPatience = 30 * time.Second
 
-// Janitor waits for the end of in, which a runner holds open for its life. If
-// the runner did not say that it is done, it has been killed, and Janitor
+// CleanUp waits for the end of in, which a runner holds open for its life. If
+// the runner did not say that it is done, it has been killed, and CleanUp
 // removes everything of run name: namespaces, containers, files.
-func Janitor(name string, containers bool, in io.Reader) error {
+func CleanUp(name string, containers bool, in io.Reader) error {
 	n, ok := nameIn(name)
 	if !ok || string(n) != name {
 		return refusef("run: %q: want the name of a run", name)
 	}
-	if word, _ := bufio.NewReader(in).ReadString('\n'); word == janitorDone {
+	if word, _ := bufio.NewReader(in).ReadString('\n'); word == cleanerDone {
 		return nil
 	}
 	b := broom{tmp: os.TempDir()}
 	if containers {
 		b.docker = newDocker(dockerSocket())
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), janitorPatience)
+	ctx, cancel := context.WithTimeout(context.Background(), cleanerPatience)
 	defer cancel()
 	var err error
-	return errors.Join(await(ctx, janitorPatience, func() error {
+	return errors.Join(await(ctx, cleanerPatience, func() error {
 		if err = b.sweep(ctx, n); err != nil {
 			return err
 		}

@@ -46,7 +46,7 @@ func TestLatencyOfOthers(t *testing.T) {
 		{"p99: 20ms", ms, ms, ms, 50, "", check.Held},
 		{"p99: 20ms", ms, 30 * ms, ms, 50, "", check.Violated},
 		{"p99: 20ms", 30 * ms, ms, ms, 50, "", check.Held},          // it is about the time since
-		{"p99: 20ms", ms, ms, sec, 50, "", check.Held},              // who waits for the stopped one is no other
+		{"p99: 20ms", ms, ms, sec, 50, "", check.Held},              // an end that waits for the stopped one is no other
 		{"p99: 20ms", ms, ms, ms, 19, "", check.NotExercised},       // too few for a percentile
 		{"p99: 20ms", ms, ms, ms, 50, "EINTR", check.NotExercised},  // failures have no latency
 		{"times: 5", ms, 4 * ms, sec, 50, "", check.Held},           //

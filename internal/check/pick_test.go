@@ -99,7 +99,7 @@ func quietEnd(e *edit, how string) int {
 	}
 	last := find(e, -1, func(_ rec, b *history.Fault) bool { return b.Harm == history.HarmRemove })
 	limit := e.records[last].At + 21*sec
-	for i, r := range e.records { // long after the last kill, whoever it was
+	for i, r := range e.records { // long after the last kill, of whichever node
 		if _, ok := r.Body.(*history.Note); ok {
 			limit = e.records[i].At
 		}

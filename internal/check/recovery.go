@@ -48,7 +48,7 @@ func (m *recovery) see(i int, r *history.Record) {
 	}
 }
 
-// pair names a pair by who connects.
+// pair names a pair by the end that connects.
 func (m *recovery) pair(from int, to addr.Life) ([2]int, bool) {
 	slot := m.w.slotOf(to)
 	return [2]int{from, slot}, slot >= 0

@@ -182,13 +182,13 @@ func (e *ending) waitRows() []row {
 		e.waits("poll", "", "(*Node).Poll", "POLLHUP", ok, on(pollHup)),
 		e.waits("connect", "", "(*Endpoint).Connect", errnoName(e.connecting), e.connecting, func(c *check) func() error {
 			near := c.unbound()
-			_, at := c.deaf()
+			_, at := c.idle()
 			return func() error { _, err := near.Connect(c.ctx, at); return err }
 		}),
 		{call: "connect", name: "non-blocking when " + e.name + "=POLLOUT, then " + errnoName(e.tried) + ", BOUND", only: e.only, needs: e.needs, ending: e,
 			after: func(c *check) func(*check) {
 				near := c.unbound()
-				listener, at := c.deaf()
+				listener, at := c.idle()
 				c.request(near, at)
 				if listener.Endpoint != nil {
 					c.await(listener, fabric.PollIn)
@@ -204,9 +204,9 @@ func (e *ending) waitRows() []row {
 	}
 }
 
-// deaf returns a listener of the peer's side that accepts nothing; none, but its
+// idle returns a listener of the peer's side that accepts nothing; none, but its
 // address, if it is in another process.
-func (c *check) deaf() (listener end, at fabric.Addr) {
+func (c *check) idle() (listener end, at fabric.Addr) {
 	c.Helper()
 	if c.dies != nil {
 		return end{}, c.waits

@@ -79,7 +79,7 @@ func TestChooseVersionTakesTheHighestInBoth(t *testing.T) {
 	}
 }
 
-// TestAnswersNameTheVersionOfBoth: whoever answers, an older or a later release.
+// TestAnswersNameTheVersionOfBoth: an older release answers, or a later one.
 func TestAnswersNameTheVersionOfBoth(t *testing.T) {
 	for asked, want := range map[uint16]uint16{wire.VersionMax: wire.VersionMax, wire.VersionMax + 1: wire.VersionMax, wire.VersionMax - 1: wire.VersionMax - 1} {
 		h := NewHello(Party{}, Party{})

@@ -7,7 +7,7 @@ import (
 )
 
 // Operations of the peer that do not come over the operations lane. They are checked as
-// those that do, and counted by who brings them.
+// those that do, and counted by the caller that brings them.
 
 // An Announced is a window that the peer has announced.
 type Announced struct {

@@ -61,7 +61,7 @@ func (s *share) Accept() (net.Conn, error) {
 	if !ok {
 		return c, nil // not the network's
 	}
-	return &guest{TCPConn: tcpConn, of: s}, nil
+	return &undecided{TCPConn: tcpConn, of: s}, nil
 }
 
 // A handover is another side than membership's: a listener of what changes hands.
@@ -123,8 +123,8 @@ func (h *handover) take(c net.Conn) {
 	}
 }
 
-// A guest is a connection whose first bytes decide for whom it is.
-type guest struct {
+// An undecided connection is one whose first bytes decide which side takes it.
+type undecided struct {
 	*net.TCPConn
 	of *share
 
@@ -137,22 +137,22 @@ type guest struct {
 }
 
 // Undecided reports that nothing was read yet.
-func (g *guest) Undecided() bool { return !g.decided }
+func (u *undecided) Undecided() bool { return !u.decided }
 
 // Read returns what has arrived. When that is for the provider the connection
 // changes hands, and Read fails.
-func (g *guest) Read(p []byte) (int, error) {
-	if !g.decided {
-		if err := g.decide(); err != nil {
+func (u *undecided) Read(p []byte) (int, error) {
+	if !u.decided {
+		if err := u.decide(); err != nil {
 			return 0, err
 		}
 	}
-	if len(g.head) > 0 {
-		n := copy(p, g.head)
-		g.head = g.head[n:]
+	if len(u.head) > 0 {
+		n := copy(p, u.head)
+		u.head = u.head[n:]
 		return n, nil
 	}
-	return g.TCPConn.Read(p)
+	return u.TCPConn.Read(p)
 }
 
 // maxClientHello bounds what is read before it is decided, in bytes: one TLS
@@ -160,28 +160,28 @@ func (g *guest) Read(p []byte) (int, error) {
 const maxClientHello = 5 + 16<<10
 
 // decide reads the first bytes, as many as it needs.
-func (g *guest) decide() error {
-	if g.head == nil {
-		g.head = make([]byte, 0, 4<<10)
+func (u *undecided) decide() error {
+	if u.head == nil {
+		u.head = make([]byte, 0, 4<<10)
 	}
 	for {
-		to, enough := g.of.sideOf(g.head)
+		to, enough := u.of.sideOf(u.head)
 		if to != nil {
-			g.leave(to)
+			u.leave(to)
 			return membership.ErrElsewhere
 		}
 		if enough {
-			g.decided = true
+			u.decided = true
 			return nil
 		}
-		if len(g.head) == cap(g.head) {
-			g.head = slices.Grow(g.head, maxClientHello-len(g.head))
+		if len(u.head) == cap(u.head) {
+			u.head = slices.Grow(u.head, maxClientHello-len(u.head))
 		}
-		n, err := g.TCPConn.Read(g.head[len(g.head):cap(g.head)])
-		g.head = g.head[:len(g.head)+n]
+		n, err := u.TCPConn.Read(u.head[len(u.head):cap(u.head)])
+		u.head = u.head[:len(u.head)+n]
 		if n == 0 && err != nil {
-			if err == io.EOF && len(g.head) > 0 {
-				g.decided = true // its reader says what is wrong
+			if err == io.EOF && len(u.head) > 0 {
+				u.decided = true // its reader says what is wrong
 				return nil
 			}
 			return err
@@ -190,38 +190,38 @@ func (g *guest) decide() error {
 }
 
 // leave gives the connection to another side.
-func (g *guest) leave(to *handover) {
-	g.mu.Lock()
-	if g.ended {
-		g.mu.Unlock()
+func (u *undecided) leave(to *handover) {
+	u.mu.Lock()
+	if u.ended {
+		u.mu.Unlock()
 		return
 	}
-	g.gone = true
-	g.mu.Unlock()
+	u.gone = true
+	u.mu.Unlock()
 	// It fails only where the connection has ended, which the provider sees.
-	_ = g.TCPConn.SetDeadline(time.Time{})
-	to.take(&handed{g.TCPConn, g.head})
+	_ = u.TCPConn.SetDeadline(time.Time{})
+	to.take(&handed{u.TCPConn, u.head})
 }
 
 // Close and the deadlines do nothing to a connection that has changed hands.
-func (g *guest) Close() error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.gone {
+func (u *undecided) Close() error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.gone {
 		return nil
 	}
-	g.ended = true
-	return g.TCPConn.Close()
+	u.ended = true
+	return u.TCPConn.Close()
 }
 
-func (g *guest) SetDeadline(t time.Time) error      { return g.here(g.TCPConn.SetDeadline, t) }
-func (g *guest) SetReadDeadline(t time.Time) error  { return g.here(g.TCPConn.SetReadDeadline, t) }
-func (g *guest) SetWriteDeadline(t time.Time) error { return g.here(g.TCPConn.SetWriteDeadline, t) }
+func (u *undecided) SetDeadline(t time.Time) error      { return u.here(u.TCPConn.SetDeadline, t) }
+func (u *undecided) SetReadDeadline(t time.Time) error  { return u.here(u.TCPConn.SetReadDeadline, t) }
+func (u *undecided) SetWriteDeadline(t time.Time) error { return u.here(u.TCPConn.SetWriteDeadline, t) }
 
-func (g *guest) here(set func(time.Time) error, t time.Time) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.gone {
+func (u *undecided) here(set func(time.Time) error, t time.Time) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.gone {
 		return nil
 	}
 	return set(t)

@@ -16,19 +16,19 @@ import (
 	"github.com/fabricd/fabricd/membership"
 )
 
-// A deaf connection keeps what is written and brings nothing.
-type deaf struct {
+// A silent connection keeps what is written and brings nothing.
+type silent struct {
 	net.Conn
 	said bytes.Buffer
 }
 
-func (d *deaf) Write(p []byte) (int, error) { return d.said.Write(p) }
-func (d *deaf) Read([]byte) (int, error)    { return 0, io.EOF }
+func (s *silent) Write(p []byte) (int, error) { return s.said.Write(p) }
+func (s *silent) Read([]byte) (int, error)    { return 0, io.EOF }
 
 // clientHello returns what a client says first that speaks alpn.
 func clientHello(t testing.TB, alpn ...string) []byte {
 	t.Helper()
-	var d deaf
+	var d silent
 	if err := tls.Client(&d, &tls.Config{InsecureSkipVerify: true, NextProtos: alpn}).Handshake(); err == nil {
 		t.Fatal("a handshake with nobody")
 	}

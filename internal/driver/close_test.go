@@ -230,7 +230,7 @@ func TestRegisterOnALostConnectionKeepsNoMemory(t *testing.T) {
 	})
 }
 
-func TestNodeLostReturnsAfterWhoeverBeganIt(t *testing.T) {
+func TestNodeLostReturnsAfterTheCallThatBeganIt(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		fab := newFabric(t, 3)
 		s := fab.nodes[0].NewSession(ipc.Credentials{})

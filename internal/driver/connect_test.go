@@ -66,7 +66,7 @@ func TestConnectCompletesAtAcceptAndTimesOutWithoutIt(t *testing.T) {
 }
 
 // TestALinkCarriesSoManyConnections: one more is refused at once, with a word on
-// why, instead of waiting for a lane that nobody gives up; whoever asked.
+// why, instead of waiting for a lane that is never given up, whichever node asked.
 func TestALinkCarriesSoManyConnections(t *testing.T) {
 	for name, from := range map[string][4]int{"one way": {0, 0, 0, 0}, "both ways": {0, 1, 0, 1}} {
 		t.Run(name, func(t *testing.T) {

@@ -20,7 +20,7 @@ import (
 )
 
 // A watched is a provider whose sessions the test can end. What its sessions say
-// of their end is late, if asked: who waits for a lane hears of it before, as with
+// of their end is late, if asked: a reader of a lane hears of it before, as with
 // QUIC.
 type watched struct {
 	transport.Provider
@@ -197,7 +197,7 @@ func TestAConnectBehindAReset(t *testing.T) {
 	}
 }
 
-// TestWhatAnEndProvesIsTold: whoever hears first of a session's end, and however
+// TestWhatAnEndProvesIsTold: whichever end hears first of a session's end, and however
 // late the session says so, its peer's loss of its state is evidence.
 func TestWhatAnEndProvesIsTold(t *testing.T) {
 	for _, late := range []time.Duration{0, time.Millisecond} {

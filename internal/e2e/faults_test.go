@@ -208,7 +208,7 @@ func TestPartitionOfOneDirectionRemovesWhoHearsNothing(t *testing.T) {
 	}
 	began := time.Now()
 	if err := pair.trip(); !errors.Is(err, syscall.ECONNRESET) {
-		t.Errorf("round trip of who hears nothing: %v, want ECONNRESET", err)
+		t.Errorf("round trip of a node that hears nothing: %v, want ECONNRESET", err)
 	}
 	for _, w := range watchers {
 		ev := w.removed(10*time.Second, old)

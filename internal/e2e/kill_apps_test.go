@@ -157,7 +157,7 @@ func TestKilledApplicationsLeaveNothingBehind(t *testing.T) {
 // temp is where the processes of a lab with ownTemp put temporary files.
 func (l *lab) temp() string { return filepath.Join(l.dir, "temp") }
 
-// ownTemp makes a directory for temporary files, and returns the setting of who is to
+// ownTemp makes a directory for temporary files, and returns the setting of a process that is to
 // use it.
 func (l *lab) ownTemp() string {
 	l.t.Helper()
@@ -377,7 +377,7 @@ var passing = []string{
 	// A link that is dialed, by here or by the peer, at whatever moment.
 	"github.com/fabricd/fabricd/internal/driver.(*Node).linkTo.func",
 	"github.com/fabricd/fabricd/internal/driver.(*Node).acceptLinks.func",
-	// Who looks whether another node lives opens a control connection to it:
+	// A node that checks whether another one lives opens a control connection to it:
 	// membership has no goroutine for an application.
 	"github.com/fabricd/fabricd/membership",
 	// A lane over TCP that is being written, or has just ended.

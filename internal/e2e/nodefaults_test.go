@@ -465,7 +465,7 @@ func (l *lab) getsOver(nodes []*node, waits *node) {
 }
 
 // TestDescriptorsRunOut leaves a node without a descriptor for a time: it says
-// so to whoever needs one, keeps every session and connection, does not spin,
+// so to each caller that needs one, keeps every session and connection, does not spin,
 // and goes on as before.
 func TestDescriptorsRunOut(t *testing.T) {
 	t.Parallel()

@@ -209,7 +209,7 @@ var victimSteps = []step{
 }
 
 // victim lives and is killed: by itself, some time after it began the step that
-// the command line names, or by whoever started it.
+// the command line names, or by the test that started it.
 func victim(args []string) error {
 	anchor, err := addr.Parse(args[1])
 	if err != nil {
@@ -412,7 +412,7 @@ func died(err error) error {
 }
 
 // doom chooses where and how a victim dies: in which step, and how long after
-// its beginning. A step behind the last is one that never comes: then whoever
+// its beginning. A step behind the last is one that never comes: then the test that
 // started it kills it.
 func doom(r *rand.Rand) (step int, after time.Duration) {
 	scales := []time.Duration{0, 30 * time.Microsecond, 300 * time.Microsecond, 2 * time.Millisecond}

@@ -331,11 +331,11 @@ func TestBadPlacesAreRefused(t *testing.T) {
 		n.exit(t, stepLimit)
 	}
 	l.agree(nodes...)
-	watch.saw(fmt.Sprintf("%v removed, %v added, %s", old, member.life(), guests(came...)))
+	watch.saw(fmt.Sprintf("%v removed, %v added, %s", old, member.life(), visits(came...)))
 }
 
-// guests are the events of nodes that come and leave, one after the other.
-func guests(lives ...string) string {
+// visits are the events of nodes that come and leave, one after the other.
+func visits(lives ...string) string {
 	var words []string
 	for _, life := range lives {
 		words = append(words, life+" added, "+life+" removed")

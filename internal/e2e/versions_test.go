@@ -69,7 +69,7 @@ func (b build) make(t *testing.T) string {
 	return exe
 }
 
-// TestBuildsOfTwoVersions is F42 with two builds: what both speak is spoken, whoever
+// TestBuildsOfTwoVersions is F42 with two builds: what both speak is spoken, whichever
 // is the host; what only one of them speaks is refused, with both versions, and costs
 // nobody else anything.
 func TestBuildsOfTwoVersions(t *testing.T) {

@@ -93,7 +93,7 @@ func TestControlLaneThatIsNeverRead(t *testing.T) {
 		"byes":   frames(wire.Bye{Reason: "bye"}),
 	} {
 		t.Run(name, func(t *testing.T) {
-			l, _ := r.on(t).deafLink()
+			l, _ := r.on(t).unreadLink()
 			grows(t, 4<<20, func() {
 				batch := bytes.Repeat(frame, 1000)
 				for range 200 {

@@ -257,14 +257,14 @@ type badLink struct {
 
 func (r *rig) link() *badLink {
 	r.t.Helper()
-	l, in := r.deafLink()
+	l, in := r.unreadLink()
 	l.work.Go(func() { l.answerProbes(in) })
 	return l
 }
 
-// deafLink is link without anybody who reads the control lane, which it
+// unreadLink is link without a reader of the control lane, which it
 // returns.
-func (r *rig) deafLink() (*badLink, *wire.Reader) {
+func (r *rig) unreadLink() (*badLink, *wire.Reader) {
 	r.t.Helper()
 	l := &badLink{r: r, sess: r.dial()}
 	ctrl, err := l.sess.OpenLane(within(r.t))

@@ -254,7 +254,7 @@ func TestNoChannelAfterTheEnd(t *testing.T) {
 	}
 }
 
-// Who waits for a channel does not wait for a peer that is gone.
+// A call that waits for a channel does not wait for a peer that is gone.
 func TestNobodyWaitsForAChannelWithAPeerThatIsGone(t *testing.T) {
 	for range 100 { // a request may be looked at when its peer is gone already
 		if h, body := channelOfTheDying(t); h.Code != status.NotSupp {

@@ -16,7 +16,7 @@ import (
 
 // stopper is put into package ring beside its files: it says when, and kills the
 // process, at the n-th passing of a step. The first process of a PID namespace cannot
-// kill itself: whoever has started it does.
+// kill itself: the test that has started it does.
 const stopper = `package ring
 
 import (

@@ -148,7 +148,7 @@ func acceptOne(ctx context.Context, l Endpoint) (Endpoint, error) {
 }
 
 // application attaches to path, listens and says on which port, connects to
-// itself, registers memory, accepts whoever comes and says what it has sent to
+// itself, registers memory, accepts every connect and says what it has sent to
 // it; then it waits for its end.
 func application(path string) error {
 	ctx := context.Background()

@@ -35,7 +35,7 @@ func (e *fakeEndpoint) OnWithdrawal(fn func()) (stop func(), err error) {
 
 func (e *fakeEndpoint) FoundWindow(error) {}
 
-// withdrawn tells whoever uses the windows of e's peer.
+// withdrawn tells those that use the windows of e's peer.
 func (e *fakeEndpoint) withdrawn() {
 	if e == nil {
 		return

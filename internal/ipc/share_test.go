@@ -192,7 +192,7 @@ func TestWindowsOfAnotherUser(t *testing.T) {
 	}
 	// The other way round nothing was said.
 	_, err = p.b.Mmap(p.offA, pageSize, rma.ProtRead)
-	check(t, "Mmap of who does not share", err, status.NotSupp)
+	check(t, "Mmap of an owner that does not share", err, status.NotSupp)
 }
 
 // TestWhatAPeerKeepsIsNoMemoryOfTheOwner: after Unregister, Close of the endpoint and

@@ -19,7 +19,7 @@ const (
 	spinSteps = 400
 	// lowSteps bounds those of low latency: some tens of milliseconds.
 	lowSteps = 1 << 18
-	// aloneSteps are those of them before it gives way: some fifty microseconds, which
+	// aloneSteps are those of them before it yields: some fifty microseconds, which
 	// is longer than an answer takes.
 	aloneSteps = 1 << 11
 	// shareSteps lie between two times that others may run: some two microseconds.
@@ -45,7 +45,7 @@ func lowLatency(setting string) (bool, error) {
 type spinner struct {
 	low    bool // each watch takes as many looks as it may
 	most   int
-	alone  int  // looks of a watch before it gives way, where nobody shares its processor
+	alone  int  // looks of a watch before it yields, where nothing shares its processor
 	shared bool // somebody does who answers
 	budget spin.Budget
 }
@@ -55,7 +55,7 @@ func (t tuning) spinner() spinner {
 	processors := spin.Processors()
 	most, alone := t.looks(processors), aloneSteps
 	if processors == 1 {
-		alone = shareSteps // there nobody answers before it gives way
+		alone = shareSteps // there no peer answers before it yields
 	}
 	return spinner{low: t.low, most: most, alone: alone, budget: spin.New(most)}
 }

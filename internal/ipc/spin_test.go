@@ -45,11 +45,11 @@ func TestWatchingNeedsProcessors(t *testing.T) {
 	}
 }
 
-// Who watches with low latency gives way to others, and not before an answer would have come.
-func TestLowLatencyGivesWayWhenNoAnswerComes(t *testing.T) {
+// A watch with low latency yields to others, and not before an answer would have come.
+func TestLowLatencyYieldsWhenNoAnswerComes(t *testing.T) {
 	for _, c := range []struct {
 		steps, answer, end int // looks: at most, until it sees something, until it is over
-		alone              int // looks before it gives way; 0: aloneSteps
+		alone              int // looks before it yields; 0: aloneSteps
 		saw, turn          bool
 		looks              int
 		given              []int // after which looks

@@ -11,7 +11,7 @@ import (
 )
 
 // TestPiecesWaitForRoom: one session's pieces leave room for another's, small ones wait
-// for nobody, and who waits goes on when something is given back or when it gives up.
+// for nobody, and a call that waits goes on when something is given back or when it gives up.
 func TestPiecesWaitForRoom(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		const piece = 1 << 20
@@ -51,7 +51,7 @@ func TestPiecesWaitForRoom(t *testing.T) {
 				t.Error(err)
 			}
 		default:
-			t.Error("who waits does not notice that there is room")
+			t.Error("the call that waits does not notice that there is room")
 		}
 		for range 5 {
 			g.give(&a, piece)

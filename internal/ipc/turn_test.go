@@ -15,7 +15,7 @@ func newTurn() *Turn {
 	return t
 }
 
-// One call at a time has the turn, whoever gives up waiting for it.
+// One call at a time has the turn, whichever calls give up waiting for it.
 func TestTurnIsOfOne(t *testing.T) {
 	turn := newTurn()
 	inside, got := 0, 0 // guarded by turn
@@ -56,7 +56,7 @@ func TestTurnIsOfOne(t *testing.T) {
 	}
 }
 
-// Who waits gets the turn in order, also beside one that takes it again and again.
+// Waiting calls get the turn in order, also beside one that takes it again and again.
 func TestTurnsAreInOrder(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		turn := newTurn()

@@ -76,14 +76,14 @@ func filled(n int, err error) error {
 	return err
 }
 
-// answerWakings is the other process: it wakes whoever has woken it, until it is
+// answerWakings is the other process: it wakes the process that has woken it, until it is
 // killed or the other end is closed.
 func answerWakings(name string) error {
 	i := slices.IndexFunc(wakings, func(k waking) bool { return k.name == name })
 	if i < 0 {
 		return fmt.Errorf("no waking %q", name)
 	}
-	go func() { // until whoever has started this process is gone
+	go func() { // until the test that has started this process is gone
 		io.Copy(io.Discard, os.Stdin)
 		os.Exit(0)
 	}()

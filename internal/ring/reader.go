@@ -54,7 +54,7 @@ func (r *Reader) Pending() bool {
 	return shown&1 != 0 || r.at64(shown>>1).Load()>>32 == published(shown>>1, 0)>>32
 }
 
-// Read copies what is there to p and returns how much that was. The writer may
+// Read copies to p what has been written and returns how much that was. The writer may
 // have to be woken: see WakeWriter.
 func (r *Reader) Read(p []byte) (n int, err error) {
 	for n < len(p) {

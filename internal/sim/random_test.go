@@ -221,7 +221,7 @@ func (g *generator) swizzle(at scenario.Span) {
 func (g *generator) crash(at scenario.Span) {
 	steps := slices.DeleteFunc(failpoint.Steps(), func(s failpoint.StepInfo) bool {
 		switch s.Step {
-		case failpoint.JoinAsked, failpoint.JoinAnswered, failpoint.DeskRedeemed, failpoint.DeskStored,
+		case failpoint.JoinAsked, failpoint.JoinAnswered, failpoint.TokenRedeemed, failpoint.TokenStored,
 			failpoint.FileBegun, failpoint.FileWritten, failpoint.FileSynced, failpoint.FileRenamed:
 			return true // of what the simulation does not have
 		}

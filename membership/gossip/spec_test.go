@@ -274,7 +274,7 @@ func TestSecondImplementationTakesPart(t *testing.T) {
 		if pings < 10 || acks != 1 || !own {
 			t.Errorf("it had %d pings, %d acks for its one, heard of itself: %v", pings, acks, own)
 		}
-		s.send(vector(t, "packet-deaf"))
+		s.send(vector(t, "packet-loss-report"))
 		var got []LossReport
 		b.within(time.Second, "the first knows that it is not heard", func() bool {
 			got = append(got, g.TakeLossReports()...)
@@ -438,7 +438,7 @@ func TestVectors(t *testing.T) {
 		"packet-alive-leaving": testSeal.packet(testNonce, appendMap([]byte{4}, pair{"Incarnation", 2}, pair{"Node", self},
 			pair{"Addr", ip}, pair{"Port", 7947}, pair{"Meta", leaving}, pair{"Vsn", versions})),
 		"packet-dead": testSeal.packet(testNonce, appendMap([]byte{5}, pair{"Incarnation", 2}, pair{"Node", self}, pair{"From", self})),
-		"packet-deaf": testSeal.packet(testNonce, append([]byte{8}, provedLossReport(testSecret, slices.Concat([]byte{1, 1},
+		"packet-loss-report": testSeal.packet(testNonce, append([]byte{8}, provedLossReport(testSecret, slices.Concat([]byte{1, 1},
 			stranger.UUID[:], []byte{0, 0, 0, 0, 0, 0, 0, byte(stranger.Epoch)},
 			first.UUID[:], []byte{0, 0, 0, 0, 0, 0, 0, byte(first.Epoch)}, []byte{0, 0, 0, 0, 0, 0, 0, 7}))...)),
 		"stream-push-pull": append(testSeal.header(), testSeal.frame(testNonce, state)...),

@@ -41,8 +41,8 @@ const (
 
 	JoinAsked
 	JoinAnswered
-	DeskRedeemed
-	DeskStored
+	TokenRedeemed
+	TokenStored
 	GrantDecided
 	GrantPersisted
 	GrantSent
@@ -121,8 +121,8 @@ var table = [stepCount]StepInfo{
 
 	JoinAsked:        {Name: "join.asked", Meaning: "newcomer: about to ask the host for a certificate"},
 	JoinAnswered:     {Name: "join.answered", Meaning: "newcomer: certificate and keys have arrived, nothing is stored", Fails: "the newcomer asks again"},
-	DeskRedeemed:     {Name: "host.token_redeemed", Meaning: "host: a token is redeemed and a certificate issued, nothing is stored", Fails: noAnswer},
-	DeskStored:       {Name: "host.token_stored", Meaning: "host: the redeemed token is on disk, the newcomer is not answered", Fails: noAnswer},
+	TokenRedeemed:    {Name: "host.token_redeemed", Meaning: "host: a token is redeemed and a certificate issued, nothing is stored", Fails: noAnswer},
+	TokenStored:      {Name: "host.token_stored", Meaning: "host: the redeemed token is on disk, the newcomer is not answered", Fails: noAnswer},
 	GrantDecided:     {Name: "host.grant_decided", Meaning: "host: an ID is granted, the lease is not on disk"},
 	GrantPersisted:   {Name: "host.grant_persisted", Meaning: "host: the lease is on disk, nobody is told of it"},
 	GrantSent:        {Name: "host.grant_sent", Meaning: "host: the lease is on its way to its node"},

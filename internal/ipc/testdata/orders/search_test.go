@@ -49,8 +49,8 @@ type order struct {
 	ends      []*shm.Bell  // the bells in the order of their making
 	still     map[int]bool // the words that do not change
 	flags     []*flag      // what else is shared
-	got       int          // bytes received, by who has the turn
-	receiving *flag        // the turn of who receives
+	got       int          // bytes received, by the call that has the turn
+	receiving *flag        // the turn of the receiver
 	trail     []step
 }
 
