@@ -207,14 +207,14 @@ func (c *conn) joinPathLocked() {
 	case p.ours.Plaintext != p.peer.Plaintext:
 		c.refuseLocked(nil, errMixed)
 	case c.link.dialed:
-		ours, token := p.ours, path.Token(p.peer.Token)
-		c.link.spawn(func() { c.dialPath(ours, token) })
+		ours, token, over := p.ours, path.Token(p.peer.Token), p.made
+		c.link.spawn(func() { c.dialPath(ours, token, over) })
 	}
 }
 
 // dialPath dials the peer's data port and shows the token that the peer has made.
-func (c *conn) dialPath(ours *wire.Path, token path.Token) {
-	s, err := c.dialSocket(token)
+func (c *conn) dialPath(ours *wire.Path, token path.Token, over <-chan struct{}) {
+	s, err := c.dialSocket(token, over)
 	if err != nil {
 		c.refusePath(ours, err)
 		return
@@ -222,16 +222,17 @@ func (c *conn) dialPath(ours *wire.Path, token path.Token) {
 	c.settlePath(ours, s)
 }
 
-// dialSocket dials the peer's data port and shows token there.
-func (c *conn) dialSocket(token path.Token) (*net.TCPConn, error) {
-	ctx, stop := context.WithTimeout(contextUntil(c.link.end.down), pathDial)
+// dialSocket dials the peer's data port and shows token there, until over is closed: a path
+// that has ended does not count any more, and holds no descriptor.
+func (c *conn) dialSocket(token path.Token, over <-chan struct{}) (*net.TCPConn, error) {
+	ctx, stop := context.WithTimeout(contextUntil(over), pathDial)
 	defer stop()
 	s, err := c.link.n.cfg.Paths.Dial(ctx, c.link.sess.RemoteAddr())
 	if err == nil {
 		s.SetDeadline(time.Now().Add(pathDial))
-		over := context.AfterFunc(ctx, func() { s.SetDeadline(time.Unix(1, 0)) })
+		inTime := context.AfterFunc(ctx, func() { s.SetDeadline(time.Unix(1, 0)) })
 		err = path.Greet(s, token)
-		if !over() || err != nil {
+		if !inTime() || err != nil {
 			err = errors.Join(err, ctx.Err())
 			s.Close()
 		}

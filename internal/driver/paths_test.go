@@ -437,6 +437,41 @@ func TestAPeerThatDoesNotReadIsNotSilent(t *testing.T) {
 	}
 }
 
+// TestADialEndsWithItsPath: the socket of a path that is given up before the peer's port has
+// answered is closed at once. It counts no more, so that many would be held beside the bound.
+func TestADialEndsWithItsPath(t *testing.T) {
+	for name, ask := range map[string]func(ctx context.Context, a ipc.Endpoint) error{
+		"messages": func(ctx context.Context, a ipc.Endpoint) error {
+			_, err := a.(ipc.PathEndpoint).Path(ctx, path.Hash{1}, func() {})
+			return err
+		},
+		"RMA": func(ctx context.Context, a ipc.Endpoint) error {
+			_, err := a.(ipc.RMAPathEndpoint).RMAPath(ctx, path.Hash{1})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dialed := make(chan *net.TCPConn, 1)
+			p := newPathed(t, func(_ *pathed, far *net.TCPConn) { dialed <- far })
+			a, b := p.pair(0, 1)
+			b.(ipc.PathEndpoint).OnPath(func() { go b.(ipc.PathEndpoint).Path(t.Context(), path.Hash{2}, func() {}) })
+			ctx, cancel := context.WithCancel(t.Context())
+			asked := make(chan error, 1)
+			go func() { asked <- ask(ctx, a) }()
+			far := <-dialed
+			defer far.Close()
+			cancel()
+			if err := <-asked; err == nil {
+				t.Error("there is a path")
+			}
+			far.SetReadDeadline(time.Now().Add(500 * time.Millisecond)) // half of what the dial has
+			if _, err := io.Copy(io.Discard, far); err != nil {
+				t.Errorf("the socket goes on: %v", err)
+			}
+		})
+	}
+}
+
 // TestATokenOpensOnePathOnce: who has seen one opens nothing with it.
 func TestATokenOpensOnePathOnce(t *testing.T) {
 	var greeting []byte

@@ -205,6 +205,7 @@ func (c *conn) acceptRMA(f wire.RMAPath) error {
 		return nil
 	}
 	p.ours = offer(ours)
+	over := p.gone
 	settle := func(s *net.TCPConn) bool { return c.settleRMA(p, s) }
 	if !c.link.dialed {
 		n.paths.expect(ours.Token, settle)
@@ -212,7 +213,7 @@ func (c *conn) acceptRMA(f wire.RMAPath) error {
 	p.mu.Unlock()
 	c.say(ours.AppendTo(nil))
 	if c.link.dialed {
-		c.link.spawn(func() { c.dialRMA(p, f.Token) })
+		c.link.spawn(func() { c.dialRMA(p, f.Token, over) })
 	}
 	return nil
 }
@@ -237,16 +238,17 @@ func (c *conn) onRMAAnswer(f wire.RMAPath) error {
 		return nil
 	}
 	p.peer = offer(f)
+	over := p.made
 	if c.link.dialed {
-		c.link.spawn(func() { c.dialRMA(p, f.Token) })
+		c.link.spawn(func() { c.dialRMA(p, f.Token, over) })
 	}
 	p.settleLocked()
 	return nil
 }
 
 // dialRMA dials the peer's data port and shows the peer's token.
-func (c *conn) dialRMA(p *rmaPath, token path.Token) {
-	s, err := c.dialSocket(token)
+func (c *conn) dialRMA(p *rmaPath, token path.Token, over <-chan struct{}) {
+	s, err := c.dialSocket(token, over)
 	if err != nil {
 		c.refuseRMA(p, err)
 		return

@@ -67,6 +67,8 @@ func TestDecodersStayInTheirBudget(t *testing.T) {
 		"Write": body(wire.ParseWrite), "Read": body(wire.ParseRead), "ReadData": body(wire.ParseReadData), "Done": body(wire.ParseDone),
 		"Fail": body(wire.ParseFail), "Signal": body(wire.ParseSignal), "Atomic": body(wire.ParseAtomic), "Result": body(wire.ParseResult),
 		"Mark": body(wire.ParseMark), "Marked": body(wire.ParseMarked), "Wait": body(wire.ParseWait), "Waited": body(wire.ParseWaited),
+		"Path": body(wire.ParsePath), "NoPath": body(wire.ParseNoPath), "RMAPath": body(wire.ParseRMAPath), "NoRMAPath": body(wire.ParseNoRMAPath),
+		"RMAPassed": body(wire.ParseRMAPassed), "End": body(wire.ParseEnd),
 		"PeerSignal": body(wire.ParsePeerSignal), "PeerSignaled": body(wire.ParsePeerSignaled),
 		"Heartbeat": ignoring(wire.ParseHeartbeat), "HeartbeatAck": ignoring(wire.ParseHeartbeatAck),
 

@@ -38,6 +38,7 @@ func TestAnswersThatAreNeverRead(t *testing.T) {
 		"marks":   func(i uint64) []byte { return frames(wire.Mark{Request: i}) },
 		"waits":   func(i uint64) []byte { return frames(wire.Wait{Request: i, Seq: 1 << 40}) },
 		"signals": func(i uint64) []byte { return frames(wire.PeerSignal{Request: i, Where: 0x10, LocalOffset: 4096}) },
+		"paths":   func(uint64) []byte { return frames(wire.Path{}, wire.NoPath{Passing: true}) },
 		"refused operations": func(i uint64) []byte {
 			return frames(wire.Atomic{Op: i, Kind: 1, Width: 8})
 		},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"net"
 	"os"
 	"runtime"
 	"sync"
@@ -67,8 +68,12 @@ type rig struct {
 	victim, honest *driver.Node
 	address        string // of the victim
 	evil           *quic.Provider
-	app            ipc.Session // at the victim
+	app            ipc.Session  // at the victim
+	evilData       net.Listener // where engines reach the bad node's data port
 }
+
+// rigPaths is how many paths an engine of a rig makes.
+const rigPaths = 32
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
@@ -77,6 +82,9 @@ func newRig(t *testing.T) *rig {
 		t.Fatal(err)
 	}
 	r := &rig{t: t, ca: ca}
+	if r.evilData, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+		t.Fatal(err)
+	}
 	var victim, honest *quic.Provider
 	for id, p := range map[addr.NodeID]**quic.Provider{victimID: &victim, honestID: &honest, evilID: &r.evil} {
 		cfg := providerConfig(t, ca, trust.Identity{Cluster: clusterID, Node: nodeUUID(id)}, time.Now())
@@ -89,7 +97,7 @@ func newRig(t *testing.T) *rig {
 		}
 	}
 	r.address = victim.Addr()
-	r.victim, r.honest = engine(t, victimID, victim), engine(t, honestID, honest)
+	r.victim, r.honest = r.engine(victimID, victim), r.engine(honestID, honest)
 	for _, p := range []struct {
 		at   *driver.Node
 		id   addr.NodeID
@@ -107,6 +115,7 @@ func newRig(t *testing.T) *rig {
 		r.evil.Close()
 		r.honest.Close()
 		r.victim.Close()
+		r.evilData.Close()
 	})
 	return r
 }
@@ -139,11 +148,21 @@ func identify(cs tls.ConnectionState) (transport.Identity, error) {
 	return transport.Identity{Cluster: id.Cluster, Node: id.Node, Host: id.Host}, err
 }
 
-func engine(t *testing.T, id addr.NodeID, p *quic.Provider) *driver.Node {
+func (r *rig) engine(id addr.NodeID, p *quic.Provider) *driver.Node {
 	n := driver.Start(driver.Config{Providers: []transport.Provider{p}, Log: zerolog.Nop(), DialTimeout: 300 * time.Millisecond,
-		SilenceBound: silenceBound, Fence: silenceBound})
+		SilenceBound: silenceBound, Fence: silenceBound, Paths: &driver.PathNetwork{Dial: r.dialData, Max: rigPaths}})
 	n.SetSelf(driver.Self{Self: ipc.Self{Cluster: clusterID, Life: addr.Life{Node: id, Generation: 1}}, UUID: nodeUUID(id), Epoch: 1, Term: 1})
 	return n
+}
+
+// dialData dials the bad node's data port.
+func (r *rig) dialData(ctx context.Context, _ string) (*net.TCPConn, error) {
+	var d net.Dialer
+	s, err := d.DialContext(ctx, "tcp", r.evilData.Addr().String())
+	if err != nil {
+		return nil, err
+	}
+	return s.(*net.TCPConn), nil
 }
 
 // within returns a context that ends when the test has waited long enough.
@@ -267,22 +286,65 @@ func (r *rig) link() *badLink {
 func (r *rig) unreadLink() (*badLink, *wire.Reader) {
 	r.t.Helper()
 	l := &badLink{r: r, sess: r.dial()}
+	in, h, _ := l.greet(hello())
+	if h.Type != wire.TypeHello {
+		r.t.Fatalf("the answer to a good HELLO is %v", h.Type)
+	}
+	return l, in
+}
+
+// dialedLink is link over a session that the victim has dialed.
+func (r *rig) dialedLink() *badLink {
+	r.t.Helper()
+	ep, err := r.app.Open()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	refused := make(chan error, 1)
+	go func() {
+		_, err := ep.Connect(within(r.t), addr.Addr{Node: evilID, Port: 9})
+		refused <- err
+	}()
+	l := &badLink{r: r}
+	if l.sess, err = r.evil.Accept(within(r.t)); err != nil {
+		r.t.Fatal(err)
+	}
+	answer := hello()
+	answer.Answer, answer.VersionMin = true, wire.VersionMax
+	in, h, _ := l.greet(answer)
+	if h.Type != wire.TypeHello {
+		r.t.Fatalf("the victim begins with %v", h.Type)
+	}
+	l.work.Go(func() { l.answerProbes(in) })
+	_, h, body := l.accept()
+	f, err := wire.ParseConnect(h.Flags, body)
+	if err != nil {
+		r.t.Fatalf("behind HELLO comes %v, %v", h.Type, err)
+	}
+	l.say(frames(wire.Refuse{Peer: f.Conn, Code: status.Refused}))
+	if err := <-refused; !errors.Is(err, status.Refused) {
+		r.t.Fatalf("the victim's connect: %v", err)
+	}
+	return l
+}
+
+// greet says h on a control lane, which it opens, and returns the victim's and its first
+// frame.
+func (l *badLink) greet(h wire.Hello) (*wire.Reader, wire.Header, []byte) {
+	r := l.r
+	r.t.Helper()
 	ctrl, err := l.sess.OpenLane(within(r.t))
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	l.ctrl = ctrl
-	l.write(ctrl, wire.Lease{}.AppendTo(hello().AppendTo(nil)))
-	in, h, _ := l.accept()
-	if h.Type != wire.TypeHello {
-		r.t.Fatalf("the answer to a good HELLO is %v", h.Type)
-	}
+	l.write(ctrl, wire.Lease{}.AppendTo(h.AppendTo(nil)))
 	l.work.Go(l.answerBeats)
 	r.t.Cleanup(func() {
 		l.sess.Close(transport.CodeOK, "test over")
 		l.work.Wait()
 	})
-	return l, in
+	return l.accept()
 }
 
 // write writes to a lane of the bad node. That the victim has cut it off is for

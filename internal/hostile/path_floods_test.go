@@ -1,0 +1,211 @@
+package hostile
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io"
+	"math/big"
+	"net"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/path"
+	"github.com/fabricd/fabricd/internal/wire"
+)
+
+// held is what this process holds open, the victim and all that attacks it.
+type held struct{ descriptors, goroutines int }
+
+func holding(t *testing.T) held { return held{descriptors(t), runtime.NumGoroutine()} }
+
+// few is what comes and goes by itself.
+const few = 8
+
+// givenBack waits until no more is held than before.
+func givenBack(t *testing.T, before held) {
+	t.Helper()
+	for limit := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		now := holding(t)
+		if now.descriptors <= before.descriptors+few && now.goroutines <= before.goroutines+few {
+			return
+		}
+		if time.Now().After(limit) {
+			t.Fatalf("held are %+v, want as before: %+v", now, before)
+		}
+	}
+}
+
+// closeAll ends connections at both ends.
+func closeAll(all []*badConn) {
+	for _, c := range all {
+		c.ops.Cancel()
+		c.victim.Close()
+	}
+}
+
+// pathFrames are said on each connection of a flood, in that order or another one: tokens
+// and keys are those of all.
+var pathFrames = [][]byte{
+	frames(wire.Path{Token: [16]byte{1}, Key: [32]byte{2}}), frames(wire.NoPath{Passing: true}),
+	frames(wire.RMAPath{Token: [16]byte{1}, Key: [32]byte{2}}), frames(wire.NoRMAPath{Reason: "no"}),
+	frames(wire.NoRMAPath{Answer: true}), frames(wire.NoPath{}), frames(wire.Path{Plaintext: true}),
+}
+
+// TestFloodOfPaths: hundreds of connections ask for paths, whichever side has dialed the
+// link, and nothing is at the other end of any. What the victim holds for that has a bound,
+// and is given back with the connections; another node's goes on meanwhile.
+func TestFloodOfPaths(t *testing.T) {
+	for name, link := range map[string]func(r *rig) *badLink{"link dialed": (*rig).link, "link accepted": (*rig).dialedLink} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			a, b := r.friends()
+			l := link(r)
+			before := holding(t)
+			conns := make([]*badConn, 300)
+			for i := range conns {
+				conns[i] = l.connect(1 << 20)
+				askBack(conns[i].victim)
+			}
+			open := holding(t)
+			grows(t, 8<<20, func() {
+				for i := range 40 * len(conns) {
+					c := conns[i%len(conns)]
+					c.tell(pathFrames[(i/len(conns)+i)%len(pathFrames)])
+				}
+				for _, c := range conns {
+					c.tell(pathFrames[2])
+				}
+				r.talk(a, b)
+			})
+			// A path has a socket, one goroutine that dials it and one of its application's.
+			if now := holding(t); now.descriptors > open.descriptors+rigPaths+few || now.goroutines > open.goroutines+2*rigPaths+few {
+				t.Errorf("held are %+v, before the flood %+v", now, open)
+			}
+			closeAll(conns)
+			givenBack(t, before)
+			r.talk(a, b)
+		})
+	}
+}
+
+// askBack has an application of the victim ask for the path that the peer asks for.
+func askBack(ep ipc.Endpoint) {
+	p := ep.(ipc.PathEndpoint)
+	p.OnPath(func() {
+		go func() {
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			defer cancel()
+			if s, err := p.Path(ctx, path.Hash{3}, func() {}); err == nil {
+				s.File.Close()
+			}
+		}()
+	})
+}
+
+// TestStolenTokensOfRMAPaths: the bad node shows each token of the victim's twice, tokens of
+// other connections and those that it has made up, and speaks TLS with a key that was not
+// named. No window is reached, no socket is kept, and the connections go on over the link.
+func TestStolenTokensOfRMAPaths(t *testing.T) {
+	r := newRig(t)
+	a, b := r.friends()
+	l := r.link()
+	before := holding(t)
+	var conns []*badConn
+	var tokens []path.Token
+	for range rigPaths + 8 {
+		c := l.connect(1 << 20)
+		conns = append(conns, c)
+		c.tell(frames(wire.RMAPath{Token: [16]byte{1}, Key: [32]byte{2}}))
+		h, body, err := c.in.Next()
+		for err == nil && h.Type == wire.TypeCredit {
+			h, body, err = c.in.Next()
+		}
+		f, err2 := wire.ParseRMAPath(h.Flags, body)
+		switch {
+		case errors.Join(err, err2) == nil && f.Answer:
+			tokens = append(tokens, f.Token)
+		case err != nil || h.Type != wire.TypeNoRMAPath:
+			t.Fatalf("the answer is %v, %v", h.Type, err)
+		}
+	}
+	if len(tokens) != rigPaths {
+		t.Fatalf("%d paths are made, want %d", len(tokens), rigPaths)
+	}
+	for i, token := range tokens {
+		if err := r.show(token); err == nil {
+			t.Errorf("path %d is opened with a key that nobody named", i)
+		} else if errors.Is(err, path.ErrRefused) {
+			t.Errorf("path %d: %v: its token was not used", i, err)
+		}
+		for _, wrong := range []path.Token{token, {1}, path.NewToken()} {
+			if err := r.show(wrong); !errors.Is(err, path.ErrRefused) {
+				t.Errorf("path %d: a token that is no path's: %v", i, err)
+			}
+		}
+	}
+	for i, c := range conns { // it is known why there is no path, and the link carries what comes
+		c.tell(frames(wire.Mark{Request: 1}))
+		var all []wire.Type
+		for !slices.Contains(all, wire.TypeMarked) {
+			h, _, err := c.in.Next()
+			if err != nil {
+				t.Fatalf("connection %d: %v behind %v", i, err, all)
+			}
+			all = append(all, h.Type)
+		}
+	}
+	closeAll(conns)
+	givenBack(t, before)
+	r.talk(a, b)
+}
+
+// show shows a token at the victim's data port, and speaks TLS there with a key of its own.
+func (r *rig) show(token path.Token) error {
+	data, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer data.Close()
+	near, err := net.Dial("tcp", data.Addr().String())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer near.Close()
+	far, err := data.Accept()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	taken := make(chan struct{})
+	go func() {
+		defer close(taken)
+		r.victim.AcceptPath(far.(*net.TCPConn), far)
+	}()
+	defer func() { <-taken }()
+	near.SetDeadline(time.Now().Add(patience))
+	if err := path.Greet(near, token); err != nil {
+		return err
+	}
+	secure := tls.Client(near, &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{nobody()}, InsecureSkipVerify: true,
+		NextProtos: []string{"fabricd-path/1"}})
+	if err := secure.Handshake(); err != nil {
+		return err
+	}
+	_, err = io.ReadFull(secure, make([]byte, 32)) // the certificate is refused behind the handshake
+	return err
+}
+
+// nobody returns a certificate for a key that no node has named.
+func nobody() tls.Certificate {
+	key, _ := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Unix(1<<32, 0)}
+	der, _ := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
