@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/binary"
 	"errors"
 	"io"
 	"math/big"
@@ -16,8 +17,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/path"
+	"github.com/fabricd/fabricd/internal/shm"
+	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/wire"
 )
 
@@ -208,4 +212,154 @@ func nobody() tls.Certificate {
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Unix(1<<32, 0)}
 	der, _ := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+// Operations of the attach protocol about connections and their paths.
+const (
+	opConnect   = 11
+	opJoined    = 34
+	opPath      = 64
+	opRMAPath   = 70
+	opNoRMAPath = 71
+	opFarWindow = 72
+)
+
+// TestFloodOfAsksForPaths: an application asks for paths as fast as it can, for connections
+// that it has, for endpoints without one and for none, takes what it has not got back, and
+// uses nothing. Another one of its machine talks meanwhile, over paths of its own.
+func TestFloodOfAsksForPaths(t *testing.T) {
+	c := newCluster(t)
+	member := c.start(c.node("member"))
+	server := dialApp(t, member.Status().Socket)
+	l, err := server.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	port, err := l.Bind(0)
+	if err == nil {
+		err = l.Listen(64)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := addr.Addr{Node: c.lives[member].Node, Port: port}
+	polite, err := dialApp(t, c.host.Status().Socket).Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	connected := make(chan error, 1)
+	go func() { connected <- connectPatiently(within(t), polite, to) }()
+	far, _, err := l.Accept(within(t))
+	if err := errors.Join(err, <-connected); err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{t: t}
+	r.talk(polite, far)
+	before := holding(t)
+	bad := greet(t, c.host.Status().Socket)
+	const conns, asks = 40, 20_000
+	endpoints, others := bad.connectAll(conns, to, l)
+	done := make(chan int, 1)
+	grows(t, 16<<20, func() {
+		go func() { done <- bad.takeAnswers() }()
+		bad.floodOfAsks(endpoints, asks, func() { r.talk(polite, far) })
+		// A connection has its data sockets, and a request that waits for each of its paths.
+		if now := holding(t); now.descriptors > before.descriptors+6*conns+few || now.goroutines > before.goroutines+6*conns+few {
+			t.Errorf("held are %+v, before the flood %+v", now, before)
+		}
+	})
+	bad.conn.Close()
+	if n := <-done; n < asks/2 {
+		t.Errorf("%d of %d asks were answered", n, asks)
+	}
+	r.talk(polite, far)
+	for _, e := range others {
+		e.Close()
+	}
+	givenBack(t, before)
+}
+
+func dialApp(t *testing.T, socket string) ipc.Session {
+	t.Helper()
+	s, err := ipc.Dial(within(t), socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+// connectAll returns endpoints that are connected with what l accepts, and as many that
+// are not, and the others' ends.
+func (c *client) connectAll(n int, to addr.Addr, l ipc.Endpoint) (endpoints []uint32, others []ipc.Endpoint) {
+	c.t.Helper()
+	for i := range 2 * n {
+		code, body := c.ask(opOpen, 0, nil, nil)
+		if code != status.OK || len(body) < 4 {
+			c.t.Fatalf("OPEN: %v %q", code, body)
+		}
+		e := binary.LittleEndian.Uint32(body)
+		if endpoints = append(endpoints, e); i%2 == 1 {
+			continue
+		}
+		at := binary.LittleEndian.AppendUint16(binary.LittleEndian.AppendUint16(nil, uint16(to.Node)), uint16(to.Port))
+		accepted := make(chan error, 1)
+		go func() {
+			e, _, err := l.Accept(within(c.t))
+			others = append(others, e)
+			accepted <- err
+		}()
+		if code, body := c.ask(opConnect, e, at, nil); code != status.OK {
+			c.t.Fatalf("CONNECT: %v %q", code, body)
+		}
+		if err := <-accepted; err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	return endpoints, others
+}
+
+// floodOfAsks asks n times, for each of endpoints and for none, and does between now and then.
+func (c *client) floodOfAsks(endpoints []uint32, n int, between func()) {
+	c.t.Helper()
+	key := make([]byte, 32)
+	joined := func(ok byte) []byte { return append([]byte{ok, 0, 0, 0, 2, 0}, "no"...) }
+	asks := []struct {
+		op   uint16
+		body []byte
+	}{
+		{opPath, key}, {opRMAPath, key}, {opJoined, joined(1)}, {opPath, key}, {opFarWindow, make([]byte, 8)},
+		{opJoined, joined(0)}, {opNoRMAPath, joined(0)}, {opRMAPath, key},
+	}
+	for i := range n {
+		e := uint32(1 << 30) // there is none
+		if i%10 > 0 {
+			e = endpoints[i/len(asks)%len(endpoints)]
+		}
+		binary.LittleEndian.PutUint64(key, uint64(i))
+		ask := asks[i%len(asks)]
+		if err := shm.Send(c.conn, c.request(ask.op, e, ask.body), nil); err != nil {
+			c.t.Fatalf("ask %d: %v", i, err)
+		}
+		if i%(n/8) == 0 {
+			between()
+		}
+	}
+}
+
+// takeAnswers reads until the end, and returns how many answers came.
+func (c *client) takeAnswers() (n int) {
+	in := shm.NewReceiver(c.conn)
+	for p := make([]byte, 1<<16); ; {
+		k, f, err := in.Recv(p)
+		if f != nil {
+			f.Close()
+		}
+		if err != nil || k < headerBytes {
+			return n
+		}
+		if binary.LittleEndian.Uint16(p)&replyBit != 0 {
+			n++
+		}
+	}
 }

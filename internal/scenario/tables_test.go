@@ -104,7 +104,7 @@ var barTests = map[scenario.Row][]string{
 		"internal/ipc TestWrongMemoryIsRefused", "internal/ipc TestGarbageEndsTheSession", "internal/ipc TestHolesInWindowMemory",
 		"internal/ring TestCorruptionIsFound", "internal/ipc TestRingsChangeWhileTheyAreRead",
 		"internal/ipc TestEpochsCannotBeWrittenByTheApplication",
-		"internal/hostile TestDescriptorsByTheHundred", "internal/hostile TestQuotas"},
+		"internal/hostile TestDescriptorsByTheHundred", "internal/hostile TestQuotas", "internal/hostile TestFloodOfAsksForPaths"},
 	"S4": {"internal/hostile TestDecodersStayInTheirBudget", "internal/hostile TestDecodersOfTextStayInTheirBudget",
 		"internal/ipc TestDecoderStaysInItsBudget", "internal/transport/stream TestDecodersStayInTheirBudget",
 		"membership/control TestDecoderStaysInItsBudget", "membership/state TestReadBoltStaysInItsBudget"},
