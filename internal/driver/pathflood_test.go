@@ -92,6 +92,9 @@ func TestAPeerThatKnowsNoPaths(t *testing.T) {
 			if unknown := errors.Is(err, status.NotSupp) && strings.Contains(err.Error(), "knows no RMA paths"); unknown == v.rma {
 				t.Errorf("version %d: an RMA path: %v", v.version, err)
 			}
+			if why := h.fab.nodes[0].Conns()[0].RMAWhy; strings.Contains(why, "the peer's fabricd knows no RMA paths") == v.rma {
+				t.Errorf("version %d: the node tells of no RMA path because %q", v.version, why)
+			}
 			got := count()
 			if said := got[wire.TypePath] > 0; said != v.path {
 				t.Errorf("version %d is asked for a path: %v", v.version, got)

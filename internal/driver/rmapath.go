@@ -48,16 +48,26 @@ var rmaKey = sync.OnceValues(path.NewKey)
 // RMAPath implements ipc.RMAPathEndpoint.
 func (e *endpoint) RMAPath(ctx context.Context, key path.Hash) (ipc.PathSocket, error) {
 	c, err := e.connection(core.CallMemory)
-	if err == nil {
-		err = c.mayHavePath("RMA paths", rmaVersion)
-	}
-	if err == nil {
-		err = c.askRMA(key)
-	}
 	if err != nil {
 		return ipc.PathSocket{}, err
 	}
+	if err = c.mayHavePath("RMA paths", rmaVersion); err == nil {
+		err = c.askRMA(key)
+	}
+	if err != nil {
+		c.rma.out.notAsked(err)
+		return ipc.PathSocket{}, err
+	}
 	return c.awaitRMA(ctx)
+}
+
+// notAsked notes why the path was not asked for, unless it had been.
+func (p *rmaPath) notAsked(why error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ours == nil && !p.over {
+		p.why = why
+	}
 }
 
 // NoRMAPath implements ipc.RMAPathEndpoint.
@@ -107,7 +117,7 @@ func (c *conn) askRMA(key path.Hash) error {
 		p.mu.Unlock()
 		return err
 	}
-	p.ours, p.made = offer(ask), make(chan struct{})
+	p.ours, p.made, p.why = offer(ask), make(chan struct{}), nil
 	if !c.link.dialed {
 		n.paths.expect(ask.Token, func(s *net.TCPConn) bool { return c.settleRMA(p, s) })
 	}
