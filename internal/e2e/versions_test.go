@@ -20,6 +20,7 @@ var (
 	lateBuild = build{control: [2]int{3, 3}, link: [2]int{5, 5}}
 	oddBuild  = build{control: [2]int{2, 2}, link: [2]int{5, 5}} // no link with this one
 	pastBuild = build{control: [2]int{2, 2}, link: [2]int{2, 2}}
+	rmaBuild  = build{control: [2]int{2, 2}, link: [2]int{2, 3}} // paths for messages alone
 )
 
 // make builds it. Its name begins as that of the fabricd of all labs, so that what is
@@ -82,6 +83,7 @@ func TestBuildsOfTwoVersions(t *testing.T) {
 		together(t, fabricdExe, past)
 		noPaths(t, past)
 	})
+	t.Run("a member that knows no RMA paths", func(t *testing.T) { rmaByTheLink(t, rmaBuild.make(t)) })
 	t.Run("a member of nothing in common", func(t *testing.T) {
 		l := newLab(t)
 		nodes := l.cluster(1)
