@@ -53,8 +53,9 @@ var mayImport = map[string][]string{
 	"internal/transport":          {"fabric/addr", "internal/status"},
 	"internal/test/transporttest": {"internal/transport", "internal/bubble", "fabric/addr"},
 	"internal/transport/mem":      {"internal/transport", "fabric/addr"},
-	"internal/transport/quic":     {"internal/transport", "internal/guard", "internal/admission", "internal/logbound", "fabric/addr"},
-	"internal/transport/stream":   {"internal/transport", "internal/guard", "internal/admission", "internal/logbound"},
+	"internal/transport/network":  {"internal/transport", "internal/guard", "internal/admission", "internal/logbound"},
+	"internal/transport/quic":     {"internal/transport", "internal/transport/network", "internal/guard", "internal/admission"},
+	"internal/transport/stream":   {"internal/transport", "internal/transport/network", "internal/guard", "internal/admission"},
 
 	// The engine and its loops.
 	"internal/core": {"portmap", "rma", "fence", "internal/wire", "fabric/addr", "internal/status"},

@@ -61,11 +61,11 @@ func rawOver(b *testing.B, dress func(net.PacketConn) net.PacketConn) (here, the
 	}
 	ta, tb := open(&cfgA), open(&cfgB)
 	ctx := context.Background()
-	l, err := tb.Listen(cfgB.serverTLS(), cfgB.quicConfig())
+	l, err := tb.Listen(cfgB.tls(nil).ServerConfig(), cfgB.quicConfig())
 	if err != nil {
 		b.Fatal(err)
 	}
-	tlsConfig, _ := cfgA.clientTLS()
+	tlsConfig, _ := cfgA.tls(nil).ClientConfig()
 	ca, err := ta.Dial(ctx, tb.Conn.LocalAddr(), tlsConfig, cfgA.quicConfig())
 	if err != nil {
 		b.Fatal(err)

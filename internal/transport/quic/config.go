@@ -35,8 +35,8 @@
 package quic
 
 import (
+	"cmp"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -46,9 +46,8 @@ import (
 	quicgo "github.com/quic-go/quic-go"
 	"github.com/rs/zerolog"
 
-	"github.com/fabricd/fabricd/internal/guard"
-	"github.com/fabricd/fabricd/internal/logbound"
 	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/internal/transport/network"
 )
 
 // ALPN is the protocol name in the TLS handshake.
@@ -104,8 +103,6 @@ type Config struct {
 	Log     zerolog.Logger   // refused peers are logged as warnings
 	Refused func()           // is called for each of them; it must not wait. Nil: nobody counts
 	Now     func() time.Time // for certificates. Nil: time.Now
-
-	panics *logbound.Summary // of the provider
 }
 
 // withDefaults checks c and returns it with every zero resolved.
@@ -122,25 +119,17 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Known == nil {
 		c.Known = func(netip.Addr) bool { return false }
 	}
-	c.panics = logbound.New(c.Log, "sessions over quic ended with an internal error")
-	setDefault(&c.HandshakeTimeout, 2*time.Second)
-	setDefault(&c.IdleTimeout, 5*time.Second)
-	setDefault(&c.StreamWindow, 2<<20)
-	setDefault(&c.MaxStreamWindow, max(8<<20, c.StreamWindow))
-	setDefault(&c.ConnectionWindow, max(64<<20, c.MaxStreamWindow))
-	setDefault(&c.MaxLanes, 32768)
-	setDefault(&c.MaxHandshakes, 256)
+	c.HandshakeTimeout = cmp.Or(c.HandshakeTimeout, 2*time.Second)
+	c.IdleTimeout = cmp.Or(c.IdleTimeout, 5*time.Second)
+	c.StreamWindow = cmp.Or(c.StreamWindow, 2<<20)
+	c.MaxStreamWindow = cmp.Or(c.MaxStreamWindow, max(8<<20, c.StreamWindow))
+	c.ConnectionWindow = cmp.Or(c.ConnectionWindow, max(64<<20, c.MaxStreamWindow))
+	c.MaxLanes = cmp.Or(c.MaxLanes, 32768)
+	c.MaxHandshakes = cmp.Or(c.MaxHandshakes, 256)
 	if c.HandshakeTimeout < 0 || c.IdleTimeout < 0 || c.MaxLanes < 1 || c.MaxHandshakes < 1 {
 		return c, errors.New("quic: timeouts and limits must be positive")
 	}
 	return c, nil
-}
-
-func setDefault[T comparable](v *T, d T) {
-	var zero T
-	if *v == zero {
-		*v = d
-	}
 }
 
 // quicConfig returns the settings of every connection.
@@ -160,72 +149,10 @@ func (c *Config) quicConfig() *quicgo.Config {
 	}
 }
 
-// serverTLS returns the configuration for incoming handshakes.
-func (c *Config) serverTLS() *tls.Config {
-	return &tls.Config{
-		MinVersion: tls.VersionTLS13,
-		NextProtos: []string{ALPN},
-		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
-			t := c.ServerTLS().Clone()
-			if t.ClientAuth != tls.RequireAndVerifyClientCert &&
-				(t.ClientAuth != tls.RequireAnyClientCert || t.VerifyPeerCertificate == nil && t.VerifyConnection == nil) {
-				return nil, errors.New("quic: ServerTLS does not verify the client's certificate")
-			}
-			c.harden(t)
-			return t, nil
-		},
-	}
-}
-
-// clientTLS returns the configuration for one Dial.
-func (c *Config) clientTLS() (*tls.Config, error) {
-	t := c.ClientTLS().Clone()
-	if t.InsecureSkipVerify && t.VerifyPeerCertificate == nil && t.VerifyConnection == nil {
-		return nil, errors.New("quic: ClientTLS does not verify the server's certificate")
-	}
-	c.harden(t)
-	return t, nil
-}
-
-// harden sets what is not the caller's choice: no tickets, hence no 0-RTT,
-// hence nothing to replay.
-func (c *Config) harden(t *tls.Config) {
-	t.MinVersion = tls.VersionTLS13
-	t.NextProtos = []string{ALPN}
-	t.SessionTicketsDisabled = true
-	t.ClientSessionCache = nil
-	if c.Now != nil {
-		t.Time = c.Now
-	}
-	// quic-go calls these on a goroutine of its own.
-	if verify := t.VerifyPeerCertificate; verify != nil {
-		t.VerifyPeerCertificate = func(raw [][]byte, chains [][]*x509.Certificate) error {
-			return c.guarded(func() error { return verify(raw, chains) })
-		}
-	}
-	if verify := t.VerifyConnection; verify != nil {
-		t.VerifyConnection = func(cs tls.ConnectionState) error {
-			return c.guarded(func() error { return verify(cs) })
-		}
-	}
-}
-
-// guarded calls verify, and makes a panic the refusal of the peer.
-func (c *Config) guarded(verify func() error) (err error) {
-	defer guard.Recover(func(e error, stack []byte) {
-		c.panicked(nil, e, stack)
-		err = e
-	})
-	return verify()
-}
-
-// panicked logs, within bounds, a panic of what serves a peer.
-func (c *Config) panicked(peer net.Addr, err error, stack []byte) {
-	e := c.panics.Line(zerolog.ErrorLevel, netip.Addr{}).Err(err).Bytes("stack", stack)
-	if peer != nil {
-		e = e.Stringer("peer", peer)
-	}
-	e.Msg("BUG: quic: what serves a peer has panicked; its session ends")
+// tls returns how both ends of a session prove who they are. panicked may be nil.
+func (c *Config) tls(panicked func(err error, stack []byte)) network.TLS {
+	// quic-go verifies on a goroutine of its own.
+	return network.TLS{Provider: "quic", ALPN: ALPN, Server: c.ServerTLS, Client: c.ClientTLS, Now: c.Now, Panicked: panicked}
 }
 
 // GrowBuffers asks the kernel for the receive and send buffers that a fast link

@@ -4,29 +4,16 @@ import (
 	"crypto/tls"
 	"errors"
 	"os"
-	"strings"
 
 	quicgo "github.com/quic-go/quic-go"
 
-	"github.com/fabricd/fabricd/internal/logbound"
 	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/internal/transport/network"
 )
 
 // ErrRefused is in the error of a Dial to a provider that takes no handshakes:
 // it is closing or has too many.
 var ErrRefused = errors.New("connection refused")
-
-// maxReason bounds the reason of a Close, in bytes.
-const maxReason = 256
-
-// bounded returns reason as it may be printed, whichever peer wrote it, cut to maxReason
-// bytes at a boundary between characters.
-func bounded(reason string) string {
-	if reason = logbound.Text(reason); len(reason) > maxReason {
-		reason = reason[:maxReason]
-	}
-	return strings.ToValidUTF8(reason, "")
-}
 
 // isEnd reports whether err tells of the end of a connection.
 func isEnd(err error) bool { return endError(err) != nil }
@@ -36,7 +23,7 @@ func closeError(err error) *transport.CloseError {
 	if end := endError(err); end != nil {
 		return end
 	}
-	return &transport.CloseError{Code: transport.CodeOK, Reason: bounded(err.Error())}
+	return &transport.CloseError{Code: transport.CodeOK, Reason: network.Bounded(err.Error())}
 }
 
 // endError translates the end of a connection, nil if err is something else.
@@ -54,7 +41,7 @@ func endError(err error) *transport.CloseError {
 	case errors.As(err, &own):
 		return own
 	case errors.As(err, &app):
-		return &transport.CloseError{Remote: app.Remote, Code: uint64(app.ErrorCode), Reason: bounded(app.ErrorMessage)}
+		return &transport.CloseError{Remote: app.Remote, Code: uint64(app.ErrorCode), Reason: network.Bounded(app.ErrorMessage)}
 	case errors.As(err, &idle), errors.As(err, &slow):
 		return &transport.CloseError{Timeout: true}
 	case errors.As(err, &reset):
@@ -62,7 +49,7 @@ func endError(err error) *transport.CloseError {
 	case errors.As(err, &proto):
 		return handshakeError(proto)
 	case errors.As(err, &version):
-		return &transport.CloseError{Code: transport.CodeVersion, Reason: bounded(version.Error())}
+		return &transport.CloseError{Code: transport.CodeVersion, Reason: network.Bounded(version.Error())}
 	}
 	return nil
 }
@@ -91,7 +78,7 @@ func handshakeError(e *quicgo.TransportError) *transport.CloseError {
 	if c.Reason == "" {
 		c.Reason = e.Error()
 	}
-	c.Reason = bounded(c.Reason)
+	c.Reason = network.Bounded(c.Reason)
 	return c
 }
 
@@ -109,11 +96,3 @@ func laneError(err error) error {
 	}
 	return closeError(err)
 }
-
-// A causedError is a CloseError with what led to it in its chain.
-type causedError struct {
-	*transport.CloseError
-	cause error
-}
-
-func (e *causedError) Unwrap() []error { return []error{e.CloseError, e.cause} }

@@ -100,7 +100,7 @@ func (c halfway) ReadFrom(p []byte) (int, net.Addr, error) {
 // stall opens handshakes from so many ports of an address, which last until ctx ends.
 func stall(ctx context.Context, t *testing.T, network *netsim.Network, cfg Config, from string, count int) {
 	t.Helper()
-	tlsConfig, err := cfg.clientTLS()
+	tlsConfig, err := cfg.tls(nil).ClientConfig()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,12 +12,11 @@ import (
 	"time"
 
 	quicgo "github.com/quic-go/quic-go"
-	"github.com/rs/zerolog"
 
 	"github.com/fabricd/fabricd/internal/admission"
 	"github.com/fabricd/fabricd/internal/guard"
-	"github.com/fabricd/fabricd/internal/logbound"
 	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/internal/transport/network"
 )
 
 // confirmation is the one byte of the first stream of each side.
@@ -36,23 +35,10 @@ type halfOpen struct {
 	unwatch  func() bool
 }
 
-// limits returns the shares of handshakes, of which there are max in all. A quarter
+// limits returns the shares of handshakes, of which there are most in all. A quarter
 // stays free for those that have lost their slot and live on: quic-go ends a
 // handshake only by its timeout before Accept has returned the connection.
-func limits(max int) admission.Limits {
-	total := max - max/4
-	share := func(part int) int {
-		if part < 1 {
-			return 1
-		}
-		return part
-	}
-	return admission.Limits{Total: total, Reserved: total / 4, PerAddress: share(max / 4), PerNetwork: share(3 * max / 8), Grace: slotGrace}
-}
-
-// slotGrace is how long an honest peer may take for its part of a handshake while
-// others want its slot.
-const slotGrace = 250 * time.Millisecond
+func limits(most int) admission.Limits { return network.Limits(most-most/4, most) }
 
 // retryAbove is how many handshakes are under way when the next ones must first
 // prove that their address is real (RFC 9000, 8.1.2), which costs this end no memory.
@@ -95,24 +81,18 @@ func (h *halfOpen) proved() {
 // end ends a handshake that has lost its slot, if Accept has returned it.
 func (h *halfOpen) end() {
 	conn, p := h.conn.Load(), h.provider
-	if conn == nil || !p.begin() {
+	if conn == nil || !p.sessions.Begin() {
 		return
 	}
 	go func() { // a close waits for the connection's goroutine
-		defer p.running.Done()
+		defer p.sessions.Done()
 		refuse(conn, &transport.CloseError{Code: transport.CodeProtocol, Reason: "too many handshakes"})
 	}()
 }
 
 // refused logs why there is no session, once and within bounds, and counts it.
 func (h *halfOpen) refused(err error) {
-	h.refusal.Do(func() { h.provider.refused(h.peer, h.from, err) })
-}
-
-func (p *Provider) refused(peer net.Addr, from netip.Addr, err error) {
-	p.cfg.Refused()
-	p.refusals.Line(zerolog.WarnLevel, from).Str("op", "accept").Stringer("peer", peer).
-		Str(zerolog.ErrorFieldName, logbound.Text(err.Error())).Msg("session refused")
+	h.refusal.Do(func() { h.provider.sessions.Refused(h.peer, err) })
 }
 
 // halfOpenKey finds the halfOpen in a connection's context.
@@ -123,12 +103,12 @@ var errTooMany = errors.New("too many handshakes")
 // admit takes a place for an incoming handshake or refuses it. ctx ends with
 // the connection, also when the handshake never completes.
 func (p *Provider) admit(ctx context.Context, client *quicgo.ClientInfo) (context.Context, error) {
-	if p.ctx.Err() != nil {
+	if p.sessions.Context.Err() != nil {
 		return nil, transport.ErrClosed
 	}
 	h := &halfOpen{provider: p, peer: client.RemoteAddr, from: admission.AddressOf(client.RemoteAddr)}
 	if !p.enter(h) {
-		p.refused(h.peer, h.from, errTooMany)
+		p.sessions.Refused(h.peer, errTooMany)
 		return nil, errTooMany
 	}
 	// The place is taken until the connection has ended, or is a session that
@@ -136,7 +116,7 @@ func (p *Provider) admit(ctx context.Context, client *quicgo.ClientInfo) (contex
 	// says why then.
 	h.unwatch = context.AfterFunc(ctx, func() {
 		h.release()
-		if p.ctx.Err() == nil && !h.served.Load() {
+		if p.sessions.Context.Err() == nil && !h.served.Load() {
 			h.refused(explain(context.Cause(ctx)))
 		}
 	})
@@ -153,14 +133,14 @@ func (h *halfOpen) release() {
 
 // acceptLoop only spawns: quic-go refuses handshakes while 32 wait here.
 func (p *Provider) acceptLoop() {
-	defer p.running.Done()
+	defer p.sessions.Done()
 	for {
-		conn, err := p.listener.Accept(p.ctx)
+		conn, err := p.listener.Accept(p.sessions.Context)
 		if err != nil {
 			return // Close has begun
 		}
-		if !p.begin() {
-			conn.CloseWithError(quicgo.ApplicationErrorCode(transport.CodeOK), closingReason)
+		if !p.sessions.Begin() {
+			conn.CloseWithError(quicgo.ApplicationErrorCode(transport.CodeOK), network.Closing)
 			continue
 		}
 		go p.serve(conn)
@@ -170,7 +150,7 @@ func (p *Provider) acceptLoop() {
 // serve completes one incoming handshake and hands the session to Accept. It
 // keeps its place until then, so that sessions that nobody accepts are bounded.
 func (p *Provider) serve(conn *quicgo.Conn) {
-	defer p.running.Done()
+	defer p.sessions.Done()
 	h := conn.Context().Value(halfOpenKey{}).(*halfOpen) // admit has put it there
 	h.served.Store(true)
 	defer func() {
@@ -181,8 +161,8 @@ func (p *Provider) serve(conn *quicgo.Conn) {
 		h.end()
 	}
 	defer guard.Recover(func(err error, stack []byte) {
-		p.cfg.panicked(conn.RemoteAddr(), err, stack)
-		refuse(conn, &transport.CloseError{Code: transport.CodeProtocol, Reason: bounded(err.Error())})
+		p.sessions.Panicked(conn.RemoteAddr().String(), err, stack)
+		refuse(conn, &transport.CloseError{Code: transport.CodeProtocol, Reason: network.Bounded(err.Error())})
 	})
 	s, err := p.handshake(conn)
 	if err != nil {
@@ -190,19 +170,14 @@ func (p *Provider) serve(conn *quicgo.Conn) {
 		return
 	}
 	h.proved()
-	if !p.adopt(s) {
-		return
-	}
-	select {
-	case p.accepted <- s:
-	case <-s.Done():
-	case <-p.ctx.Done():
+	if p.adopt(s) {
+		p.sessions.Offer(s)
 	}
 }
 
 // handshake waits for TLS and for the peer's confirmation.
 func (p *Provider) handshake(conn *quicgo.Conn) (*session, error) {
-	ctx, cancel := context.WithTimeout(p.ctx, p.cfg.HandshakeTimeout)
+	ctx, cancel := context.WithTimeout(p.sessions.Context, p.cfg.HandshakeTimeout)
 	defer cancel()
 	select {
 	case <-conn.HandshakeComplete():
@@ -233,9 +208,9 @@ func (p *Provider) confirm(ctx context.Context, conn *quicgo.Conn) (*session, er
 		if !errors.As(err, &why) {
 			why = &transport.CloseError{Code: transport.CodeWrongCluster}
 		}
-		why = &transport.CloseError{Code: why.Code, Reason: bounded("identity refused: " + err.Error())}
+		why = &transport.CloseError{Code: why.Code, Reason: network.Bounded("identity refused: " + err.Error())}
 		p.awaitReason(ctx, conn)
-		return nil, &causedError{refuse(conn, why), err}
+		return nil, &network.CausedError{CloseError: refuse(conn, why), Cause: err}
 	}
 	if err := sendConfirmation(conn); err != nil {
 		return nil, explain(err)

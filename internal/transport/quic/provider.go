@@ -14,9 +14,8 @@ import (
 	quicgo "github.com/quic-go/quic-go"
 
 	"github.com/fabricd/fabricd/internal/admission"
-	"github.com/fabricd/fabricd/internal/guard"
-	"github.com/fabricd/fabricd/internal/logbound"
 	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/internal/transport/network"
 )
 
 // connectionIDLength is the length of connection IDs in bytes: unguessable
@@ -30,23 +29,15 @@ type Provider struct {
 	transport *quicgo.Transport
 	listener  *quicgo.EarlyListener
 	settings  *quicgo.Config
+	tls       network.TLS
 	tails     tails
-
-	ctx       context.Context // ends when Close begins
-	stop      context.CancelFunc
-	accepted  chan *session // handed from handshakes to Accept; unbuffered
-	pending   atomic.Int64  // incoming handshakes, at most cfg.MaxHandshakes
-	refusals  *logbound.Summary
-	running   sync.WaitGroup
+	sessions  *network.Sessions
+	pending   atomic.Int64 // incoming handshakes, at most cfg.MaxHandshakes
 	closeOnce sync.Once
 	closeErr  error
 
 	slotMu sync.Mutex // guards slots
 	slots  *admission.Table[*halfOpen]
-
-	mu       sync.Mutex // guards the fields below
-	closed   bool       // nothing is added to running or sessions any more
-	sessions map[*session]struct{}
 }
 
 // New opens the socket and begins to accept sessions.
@@ -63,13 +54,11 @@ func New(cfg Config) (*Provider, error) {
 	p := &Provider{
 		cfg:      cfg,
 		settings: cfg.quicConfig(),
-		accepted: make(chan *session),
-		refusals: logbound.New(cfg.Log, "sessions over quic were refused"),
+		sessions: network.New("quic", "sessions over quic", cfg.Log, cfg.Refused),
 		slots:    admission.New[*halfOpen](limits(cfg.MaxHandshakes)),
-		sessions: make(map[*session]struct{}),
 		tails:    tails{of: make(map[netip.AddrPort]*tail)},
 	}
-	p.ctx, p.stop = context.WithCancel(context.Background())
+	p.tls = cfg.tls(func(err error, stack []byte) { p.sessions.Panicked("", err, stack) })
 	p.transport = &quicgo.Transport{
 		Conn:                newSocket(ReceiveOffload(cfg.PacketConn), &p.tails),
 		ConnectionIDLength:  connectionIDLength,
@@ -77,11 +66,11 @@ func New(cfg Config) (*Provider, error) {
 		VerifySourceAddress: p.underAttack,
 		ConnContext:         p.admit,
 	}
-	if p.listener, err = p.transport.ListenEarly(p.cfg.serverTLS(), p.settings); err != nil {
-		p.stop()
+	if p.listener, err = p.transport.ListenEarly(p.tls.ServerConfig(), p.settings); err != nil {
+		p.sessions.End()
 		return nil, errors.Join(fmt.Errorf("quic: listen: %w", err), cfg.PacketConn.Close())
 	}
-	p.running.Add(1)
+	p.sessions.Begin()
 	go p.acceptLoop()
 	return p, nil
 }
@@ -99,46 +88,18 @@ func (p *Provider) Addr() string { return p.cfg.PacketConn.LocalAddr().String() 
 
 // Accept implements transport.Provider.
 func (p *Provider) Accept(ctx context.Context) (transport.Session, error) {
-	if p.ctx.Err() == nil {
-		select {
-		case s := <-p.accepted:
-			return s, nil
-		case <-p.ctx.Done():
-		case <-ctx.Done():
-			return nil, fmt.Errorf("quic: accept: %w", ctx.Err())
-		}
-	}
-	return nil, fmt.Errorf("quic: accept: %w", transport.ErrClosed)
+	return p.sessions.Accept(ctx)
 }
 
 // Dial implements transport.Provider. Nobody at the address shows as a timeout:
 // UDP does not tell.
 func (p *Provider) Dial(ctx context.Context, address string) (transport.Session, error) {
-	if !p.begin() {
-		return nil, fmt.Errorf("quic: dial %s: %w", address, transport.ErrClosed)
-	}
-	defer p.running.Done()
-	bounded, cancel := context.WithTimeoutCause(ctx, p.cfg.HandshakeTimeout, &transport.CloseError{Timeout: true})
-	defer cancel()
-	bounded, abort := context.WithCancelCause(bounded)
-	defer abort(nil)
-	defer context.AfterFunc(p.ctx, func() { abort(transport.ErrClosed) })()
-	s, err := p.dial(bounded, address)
-	if err == nil {
-		return s, nil
-	}
-	switch {
-	case ctx.Err() != nil:
-		err = ctx.Err()
-	case bounded.Err() != nil:
-		err = context.Cause(bounded)
-	}
-	return nil, fmt.Errorf("quic: dial %s: %w", address, err)
+	return p.sessions.Dial(ctx, address, p.cfg.HandshakeTimeout, p.dial)
 }
 
 // dial opens a session and is not put off by a refusal. A peer refuses while too
 // many dial it at once, which passes soon.
-func (p *Provider) dial(ctx context.Context, address string) (*session, error) {
+func (p *Provider) dial(ctx context.Context, address string) (transport.Session, error) {
 	to, err := resolve(ctx, address)
 	if err != nil {
 		return nil, err
@@ -162,7 +123,7 @@ func (p *Provider) dial(ctx context.Context, address string) (*session, error) {
 // dialOnce opens, secures and confirms a connection. The peer may refuse it in
 // all three: its queue of finished handshakes is short.
 func (p *Provider) dialOnce(ctx context.Context, to *net.UDPAddr) (*session, error) {
-	tlsConfig, err := p.cfg.clientTLS()
+	tlsConfig, err := p.tls.ClientConfig()
 	if err != nil {
 		return nil, err
 	}
@@ -187,7 +148,7 @@ func isRefused(err error) bool {
 }
 
 // explain adds the contract's CloseError to an error of a handshake.
-func explain(err error) error { return &causedError{closeError(err), err} }
+func explain(err error) error { return &network.CausedError{CloseError: closeError(err), Cause: err} }
 
 // resolve returns the UDP address of "host:port", where host is an IP address
 // or a name.
@@ -210,77 +171,23 @@ func resolve(ctx context.Context, address string) (*net.UDPAddr, error) {
 	return net.UDPAddrFromAddrPort(netip.AddrPortFrom(ips[0].Unmap(), uint16(number))), nil
 }
 
-// begin registers a goroutine, unless Close has begun. The goroutine ends with
-// running.Done.
-func (p *Provider) begin() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closed {
-		return false
-	}
-	p.running.Add(1)
-	return true
-}
-
 // adopt adds s to the sessions that end with p and starts its pump and its
 // watch. If Close has begun it closes s instead.
 func (p *Provider) adopt(s *session) bool {
-	p.mu.Lock()
-	if p.closed {
-		p.mu.Unlock()
-		s.Close(transport.CodeOK, closingReason)
-		return false
+	if p.sessions.Adopt(s, s.pump, func() { s.watch(p.sessions.Context) }) {
+		return true
 	}
-	p.sessions[s] = struct{}{}
-	p.running.Add(2)
-	p.mu.Unlock()
-	panicked := func(err error, stack []byte) {
-		p.cfg.panicked(s.conn.RemoteAddr(), err, stack)
-		s.Close(transport.CodeProtocol, err.Error())
-	}
-	go func() {
-		defer p.running.Done()
-		defer guard.Recover(panicked)
-		s.watch(p.ctx)
-	}()
-	go func() {
-		defer p.running.Done()
-		defer p.forget(s)
-		defer guard.Recover(panicked)
-		s.pump()
-	}()
-	return true
+	s.Close(transport.CodeOK, network.Closing)
+	return false
 }
-
-// forget forgets a session that is over.
-func (p *Provider) forget(s *session) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.sessions, s)
-}
-
-// closingReason is what the peers of a closing provider are told.
-const closingReason = "provider closed"
 
 // Close implements transport.Provider. The order matters: quic-go's transport
 // tells peers nothing, so that each session must have said its end before.
 func (p *Provider) Close() error {
 	p.closeOnce.Do(func() {
-		p.mu.Lock()
-		p.closed = true
-		open := make([]*session, 0, len(p.sessions))
-		for s := range p.sessions {
-			open = append(open, s)
-		}
-		p.mu.Unlock()
-		p.stop()
-		for _, s := range open {
-			s.Close(transport.CodeOK, closingReason)
-		}
+		p.sessions.End()
 		p.closeErr = p.listener.Close()
-		p.running.Wait()
-		p.refusals.Close()
-		p.cfg.panics.Close()
+		p.sessions.Wait()
 		p.closeErr = errors.Join(p.closeErr, p.transport.Close(), p.cfg.PacketConn.Close())
 	})
 	return p.closeErr

@@ -151,7 +151,7 @@ func rawDial(t *testing.T, net *netsim.Network, cfg Config) *quicgo.Conn {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tlsConfig, err := cfg.clientTLS()
+	tlsConfig, err := cfg.tls(nil).ClientConfig()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	quicgo "github.com/quic-go/quic-go"
 
 	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/internal/transport/network"
 )
 
 // datagramQueue bounds the datagrams that wait to be sent: quic-go's own queue
@@ -143,5 +144,5 @@ func (s *session) Err() error {
 
 // Close implements transport.Session.
 func (s *session) Close(code uint64, reason string) error {
-	return s.conn.CloseWithError(quicgo.ApplicationErrorCode(code), bounded(reason))
+	return s.conn.CloseWithError(quicgo.ApplicationErrorCode(code), network.Bounded(reason))
 }

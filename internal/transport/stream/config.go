@@ -26,6 +26,7 @@
 package stream
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -36,6 +37,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/internal/transport/network"
 )
 
 // ALPN is the protocol's name in the TLS handshake.
@@ -125,11 +127,11 @@ func (c Config) withDefaults() (Config, error) {
 			return d.DialContext(ctx, "tcp", address)
 		}
 	}
-	setDefault(&c.HandshakeTimeout, 2*time.Second)
-	setDefault(&c.LaneWindow, 8<<20)
-	setDefault(&c.SessionWindow, 64<<20)
-	setDefault(&c.MaxLanes, 32768)
-	setDefault(&c.MaxHandshakes, 256)
+	c.HandshakeTimeout = cmp.Or(c.HandshakeTimeout, 2*time.Second)
+	c.LaneWindow = cmp.Or(c.LaneWindow, 8<<20)
+	c.SessionWindow = cmp.Or(c.SessionWindow, 64<<20)
+	c.MaxLanes = cmp.Or(c.MaxLanes, 32768)
+	c.MaxHandshakes = cmp.Or(c.MaxHandshakes, 256)
 	switch {
 	case c.HandshakeTimeout < 0 || c.MaxLanes < 1 || c.MaxHandshakes < 1:
 		return c, errors.New("tcp: timeouts and limits must be positive")
@@ -141,48 +143,7 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-func setDefault[T comparable](v *T, d T) {
-	var zero T
-	if *v == zero {
-		*v = d
-	}
-}
-
-// serverTLS returns the configuration for incoming handshakes.
-func (c *Config) serverTLS() *tls.Config {
-	return &tls.Config{
-		MinVersion: tls.VersionTLS13,
-		NextProtos: []string{ALPN},
-		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
-			t := c.ServerTLS().Clone()
-			if t.ClientAuth != tls.RequireAndVerifyClientCert &&
-				(t.ClientAuth != tls.RequireAnyClientCert || t.VerifyPeerCertificate == nil && t.VerifyConnection == nil) {
-				return nil, errors.New("tcp: ServerTLS does not verify the client's certificate")
-			}
-			c.harden(t)
-			return t, nil
-		},
-	}
-}
-
-// clientTLS returns the configuration for one Dial.
-func (c *Config) clientTLS() (*tls.Config, error) {
-	t := c.ClientTLS().Clone()
-	if t.InsecureSkipVerify && t.VerifyPeerCertificate == nil && t.VerifyConnection == nil {
-		return nil, errors.New("tcp: ClientTLS does not verify the server's certificate")
-	}
-	c.harden(t)
-	return t, nil
-}
-
-// harden sets what is not the caller's choice: no tickets, hence no 0-RTT,
-// hence nothing to replay.
-func (c *Config) harden(t *tls.Config) {
-	t.MinVersion = tls.VersionTLS13
-	t.NextProtos = []string{ALPN}
-	t.SessionTicketsDisabled = true
-	t.ClientSessionCache = nil
-	if c.Now != nil {
-		t.Time = c.Now
-	}
+// tls returns how both ends of a session prove who they are.
+func (c *Config) tls() network.TLS {
+	return network.TLS{Provider: "tcp", ALPN: ALPN, Server: c.ServerTLS, Client: c.ClientTLS, Now: c.Now}
 }

@@ -12,25 +12,13 @@ import (
 
 	"github.com/libp2p/go-yamux/v5"
 
-	"github.com/fabricd/fabricd/internal/logbound"
 	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/internal/transport/network"
 )
-
-// maxReason bounds the reason of a session's end, in bytes.
-const maxReason = 256
-
-// bounded returns reason as it may be printed, whichever peer wrote it, cut to maxReason
-// bytes at a boundary between characters.
-func bounded(reason string) string {
-	if reason = logbound.Text(reason); len(reason) > maxReason {
-		reason = reason[:maxReason]
-	}
-	return strings.ToValidUTF8(reason, "")
-}
 
 // violation returns the end of a session whose peer broke the protocol.
 func violation(format string, args ...any) *transport.CloseError {
-	return &transport.CloseError{Code: transport.CodeProtocol, Reason: bounded(fmt.Sprintf(format, args...))}
+	return &transport.CloseError{Code: transport.CodeProtocol, Reason: network.Bounded(fmt.Sprintf(format, args...))}
 }
 
 // closeError translates what ended a connection into the end of its session.
@@ -59,14 +47,14 @@ const unknownAuthority = "unknown certificate authority"
 // tlsError translates an error of TLS. It tells the peer only an alert, which
 // has a text of its own.
 func tlsError(err error) *transport.CloseError {
-	c := &transport.CloseError{Code: transport.CodeProtocol, Reason: bounded(err.Error())}
+	c := &transport.CloseError{Code: transport.CodeProtocol, Reason: network.Bounded(err.Error())}
 	op, isOp := errors.AsType[*net.OpError](err)
 	_, unverified := errors.AsType[*tls.CertificateVerificationError](err)
 	_, unknown := errors.AsType[x509.UnknownAuthorityError](err)
 	switch {
 	case isOp && op.Op == refusedByPeer:
 		c.Remote = true
-		c.Reason = bounded("refused by peer: " + op.Err.Error())
+		c.Reason = network.Bounded("refused by peer: " + op.Err.Error())
 		if strings.Contains(op.Err.Error(), unknownAuthority) {
 			c.Code = transport.CodeWrongCluster
 		}
@@ -76,26 +64,18 @@ func tlsError(err error) *transport.CloseError {
 	return c
 }
 
-// A causedError is a CloseError with what led to it in its chain.
-type causedError struct {
-	*transport.CloseError
-	cause error
-}
-
-func (e *causedError) Unwrap() []error { return []error{e.CloseError, e.cause} }
-
 // explain adds the contract's CloseError to an error of a handshake.
 func explain(err error) error {
 	if _, ok := errors.AsType[*transport.CloseError](err); ok {
 		return err
 	}
-	return &causedError{closeError(err), err}
+	return &network.CausedError{CloseError: closeError(err), Cause: err}
 }
 
 // refusal returns how a session ends whose peer Identify refuses.
 func refusal(err error) *transport.CloseError {
 	if end, ok := errors.AsType[*transport.CloseError](err); ok {
-		return &transport.CloseError{Code: end.Code, Reason: bounded(end.Reason)}
+		return &transport.CloseError{Code: end.Code, Reason: network.Bounded(end.Reason)}
 	}
-	return &transport.CloseError{Code: transport.CodeWrongCluster, Reason: bounded(err.Error())}
+	return &transport.CloseError{Code: transport.CodeWrongCluster, Reason: network.Bounded(err.Error())}
 }

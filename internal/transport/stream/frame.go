@@ -6,6 +6,7 @@ import (
 	"io"
 
 	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/internal/transport/network"
 )
 
 // What a frame is, numbers on the wire: never renumber or reuse one. HELLO, and CLOSE
@@ -50,7 +51,7 @@ func readFrame(r io.Reader, buf []byte) (kind byte, body []byte, err error) {
 	case typeHello:
 		fits = n == helloLen
 	case typeClose:
-		fits = n >= 8 && n <= 8+maxReason
+		fits = n >= 8 && n <= 8+network.MaxReason
 	case typeOver:
 		fits = n == 8
 	case typeDatagram:
@@ -65,7 +66,7 @@ func readFrame(r io.Reader, buf []byte) (kind byte, body []byte, err error) {
 
 // parseClose returns the end of a session of which the peer said so.
 func parseClose(body []byte) *transport.CloseError {
-	return &transport.CloseError{Remote: true, Code: binary.BigEndian.Uint64(body), Reason: bounded(string(body[8:]))}
+	return &transport.CloseError{Remote: true, Code: binary.BigEndian.Uint64(body), Reason: network.Bounded(string(body[8:]))}
 }
 
 // A hello is what an end says of itself.

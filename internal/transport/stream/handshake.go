@@ -9,14 +9,15 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/internal/transport/network"
 )
 
 // establish makes a session of a connection, within ctx.
 func (p *Provider) establish(ctx context.Context, c net.Conn, dialed bool) (*session, error) {
 	raw := &meteredConn{Conn: c, records: p.cfg.Plaintext}
-	conn := tls.Server(raw, p.cfg.serverTLS())
+	conn := tls.Server(raw, p.cfg.tls().ServerConfig())
 	if dialed {
-		cfg, err := p.cfg.clientTLS()
+		cfg, err := p.cfg.tls().ClientConfig()
 		if err != nil {
 			return nil, err
 		}
@@ -87,7 +88,7 @@ func (p *Provider) disagree(conn *tls.Conn) *transport.CloseError {
 		with, without = without, with
 	}
 	return &transport.CloseError{Code: transport.CodeVersion,
-		Reason: bounded(fmt.Sprintf("plaintext is set at %v and not at %v: both ends must have the same setting", with, without))}
+		Reason: network.Bounded(fmt.Sprintf("plaintext is set at %v and not at %v: both ends must have the same setting", with, without))}
 }
 
 // refuse tells the peer why and returns it. The peer has a moment to read it:

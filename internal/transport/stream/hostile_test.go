@@ -77,7 +77,7 @@ func (r *rig) dial(secure bool) net.Conn {
 	if !secure {
 		return c
 	}
-	cfg, err := r.member.clientTLS()
+	cfg, err := r.member.tls().ClientConfig()
 	if err != nil {
 		r.Fatal(err)
 	}

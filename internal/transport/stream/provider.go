@@ -5,16 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"sync"
 	"time"
 
-	"github.com/rs/zerolog"
-
 	"github.com/fabricd/fabricd/internal/admission"
 	"github.com/fabricd/fabricd/internal/guard"
-	"github.com/fabricd/fabricd/internal/logbound"
 	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/internal/transport/network"
 )
 
 // A Provider is one TCP listener on which sessions are accepted, and from which
@@ -22,20 +19,13 @@ import (
 type Provider struct {
 	cfg Config
 
-	ctx       context.Context // ends when Close begins
-	stop      context.CancelFunc
-	accepted  chan *session // handed from handshakes to Accept; unbuffered
-	running   sync.WaitGroup
-	refusals  *logbound.Summary
-	panics    *logbound.Summary
+	sessions  *network.Sessions
 	closeOnce sync.Once
 	closeErr  error
 
-	mu       sync.Mutex // guards the fields below
-	closed   bool       // nothing is added to running, sessions or opening any more
-	sessions map[*session]struct{}
-	opening  int                        // incoming handshakes, and sessions that wait for Accept
-	slots    *admission.Table[net.Conn] // of the handshakes
+	mu      sync.Mutex                 // guards the fields below
+	opening int                        // incoming handshakes, and sessions that wait for Accept
+	slots   *admission.Table[net.Conn] // of the handshakes
 }
 
 // New opens the listener and begins to accept sessions.
@@ -51,14 +41,10 @@ func New(cfg Config) (*Provider, error) {
 	}
 	p := &Provider{
 		cfg:      cfg,
-		accepted: make(chan *session),
-		sessions: make(map[*session]struct{}),
-		slots:    admission.New[net.Conn](limits(cfg.MaxHandshakes)),
-		refusals: logbound.New(cfg.Log, "connections to the tcp provider were refused"),
-		panics:   logbound.New(cfg.Log, "sessions over tcp ended with an internal error"),
+		sessions: network.New("tcp", "connections to the tcp provider", cfg.Log, cfg.Refused),
+		slots:    admission.New[net.Conn](network.Limits(cfg.MaxHandshakes, cfg.MaxHandshakes)),
 	}
-	p.ctx, p.stop = context.WithCancel(context.Background())
-	p.running.Add(1)
+	p.sessions.Begin()
 	go p.acceptLoop()
 	return p, nil
 }
@@ -80,7 +66,7 @@ const acceptPause = 10 * time.Millisecond
 
 // acceptLoop spawns a goroutine for each connection that gets a place.
 func (p *Provider) acceptLoop() {
-	defer p.running.Done()
+	defer p.sessions.Done()
 	for {
 		c, err := p.cfg.Listener.Accept()
 		if err != nil {
@@ -89,7 +75,7 @@ func (p *Provider) acceptLoop() {
 			case <-t.C:
 				p.cfg.Log.Warn().Str("op", "accept").Err(err).Msg("tcp: accept")
 				continue
-			case <-p.ctx.Done():
+			case <-p.sessions.Context.Done():
 				t.Stop()
 				return
 			}
@@ -100,52 +86,28 @@ func (p *Provider) acceptLoop() {
 			continue
 		}
 		go func() {
-			defer p.running.Done()
+			defer p.sessions.Done()
 			defer p.release(c)
 			defer guard.Recover(func(err error, stack []byte) {
-				p.panicked(c.RemoteAddr().String(), err, stack)
+				p.sessions.Panicked(c.RemoteAddr().String(), err, stack)
 				_ = c.Close()
 			})
-			if err := p.serve(c); err != nil && p.ctx.Err() == nil {
+			if err := p.serve(c); err != nil {
 				p.refused(c, err)
 			}
 		}()
 	}
 }
 
-// panicked logs, within bounds, a panic of what serves a peer.
-func (p *Provider) panicked(remote string, err error, stack []byte) {
-	p.panics.Line(zerolog.ErrorLevel, netip.Addr{}).Str("peer", remote).Err(err).Bytes("stack", stack).Msg("BUG: tcp: what serves a peer has panicked; its session ends")
-}
-
 // errTooMany is why a connection is refused while too many others shake hands.
 var errTooMany = errors.New("too many handshakes")
 
-// refused counts and logs, within bounds, that there is no session.
+// refused counts and logs that there is no session, unless Close has begun.
 func (p *Provider) refused(c net.Conn, err error) {
-	if p.ctx.Err() != nil {
-		return
+	if p.sessions.Context.Err() == nil {
+		p.sessions.Refused(c.RemoteAddr(), err)
 	}
-	p.cfg.Refused()
-	p.refusals.Line(zerolog.WarnLevel, admission.AddressOf(c.RemoteAddr())).Str("op", "accept").Stringer("peer", c.RemoteAddr()).
-		Str(zerolog.ErrorFieldName, logbound.Text(err.Error())).Msg("session refused")
 }
-
-// limits returns the shares of max handshakes: a stranger that holds connections open
-// without a word does not keep out the others.
-func limits(max int) admission.Limits {
-	share := func(part int) int {
-		if part < 1 {
-			return 1
-		}
-		return part
-	}
-	return admission.Limits{Total: max, Reserved: max / 4, PerAddress: share(max / 4), PerNetwork: share(3 * max / 8), Grace: slotGrace}
-}
-
-// slotGrace is how long an honest peer may take for a handshake while others want
-// its slot.
-const slotGrace = 250 * time.Millisecond
 
 // admit takes a place for an incoming handshake. One that loses its slot to it ends.
 func (p *Provider) admit(c net.Conn) bool {
@@ -153,7 +115,7 @@ func (p *Provider) admit(c net.Conn) bool {
 	known := p.cfg.Known(from)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed || p.opening >= 2*p.cfg.MaxHandshakes {
+	if p.opening >= 2*p.cfg.MaxHandshakes || !p.sessions.Begin() {
 		return false
 	}
 	evicted, ok := p.slots.Enter(c, from, known, time.Now())
@@ -162,7 +124,8 @@ func (p *Provider) admit(c net.Conn) bool {
 	}
 	if ok {
 		p.opening++
-		p.running.Add(1)
+	} else {
+		p.sessions.Done()
 	}
 	return ok
 }
@@ -184,44 +147,16 @@ func (p *Provider) release(c net.Conn) {
 
 // Accept implements transport.Provider.
 func (p *Provider) Accept(ctx context.Context) (transport.Session, error) {
-	if p.ctx.Err() == nil {
-		select {
-		case s := <-p.accepted:
-			return s, nil
-		case <-p.ctx.Done():
-		case <-ctx.Done():
-			return nil, fmt.Errorf("tcp: accept: %w", ctx.Err())
-		}
-	}
-	return nil, fmt.Errorf("tcp: accept: %w", transport.ErrClosed)
+	return p.sessions.Accept(ctx)
 }
 
 // Dial implements transport.Provider.
 func (p *Provider) Dial(ctx context.Context, address string) (transport.Session, error) {
-	if !p.begin() {
-		return nil, fmt.Errorf("tcp: dial %s: %w", address, transport.ErrClosed)
-	}
-	defer p.running.Done()
-	limit, cancel := context.WithTimeoutCause(ctx, p.cfg.HandshakeTimeout, &transport.CloseError{Timeout: true})
-	defer cancel()
-	limit, abort := context.WithCancelCause(limit)
-	defer abort(nil)
-	defer context.AfterFunc(p.ctx, func() { abort(transport.ErrClosed) })()
-	s, err := p.dial(limit, address)
-	if err == nil {
-		return s, nil
-	}
-	switch {
-	case ctx.Err() != nil:
-		err = ctx.Err()
-	case limit.Err() != nil:
-		err = context.Cause(limit)
-	}
-	return nil, fmt.Errorf("tcp: dial %s: %w", address, err)
+	return p.sessions.Dial(ctx, address, p.cfg.HandshakeTimeout, p.dial)
 }
 
 // dial opens a connection, secures it and greets.
-func (p *Provider) dial(ctx context.Context, address string) (*session, error) {
+func (p *Provider) dial(ctx context.Context, address string) (transport.Session, error) {
 	c, err := p.cfg.Dial(ctx, address)
 	if err != nil {
 		return nil, err
@@ -244,7 +179,7 @@ func (p *Provider) dial(ctx context.Context, address string) (*session, error) {
 
 // serve completes one incoming connection, and hands over the session.
 func (p *Provider) serve(c net.Conn) error {
-	ctx, cancel := context.WithTimeoutCause(p.ctx, p.cfg.HandshakeTimeout, errSlow)
+	ctx, cancel := context.WithTimeoutCause(p.sessions.Context, p.cfg.HandshakeTimeout, errSlow)
 	defer cancel()
 	settle := interruptible(ctx, c)
 	s, err := p.establish(ctx, c, false)
@@ -259,13 +194,8 @@ func (p *Provider) serve(c net.Conn) error {
 		return err
 	}
 	p.proved(c)
-	if !p.adopt(s) {
-		return nil
-	}
-	select {
-	case p.accepted <- s:
-	case <-s.done:
-	case <-p.ctx.Done():
+	if p.adopt(s) {
+		p.sessions.Offer(s)
 	}
 	return nil
 }
@@ -281,74 +211,26 @@ func interruptible(ctx context.Context, c net.Conn) (settle func() bool) {
 	return context.AfterFunc(ctx, func() { _ = c.SetDeadline(longAgo) })
 }
 
-// begin registers a goroutine, unless Close has begun. The goroutine ends with
-// running.Done.
-func (p *Provider) begin() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closed {
-		return false
-	}
-	p.running.Add(1)
-	return true
-}
-
 // adopt adds s to the sessions that end with p and starts it. If Close has begun
 // it ends s instead.
 func (p *Provider) adopt(s *session) bool {
-	p.mu.Lock()
-	if p.closed {
-		p.mu.Unlock()
-		s.finish(&transport.CloseError{Code: transport.CodeOK, Reason: closingReason})
-		s.run()
-		return false
+	if p.sessions.Adopt(s, s.serve) {
+		return true
 	}
-	p.sessions[s] = struct{}{}
-	p.running.Add(1)
-	p.mu.Unlock()
-	go func() {
-		defer p.running.Done()
-		defer p.forget(s)
-		defer guard.Recover(func(err error, stack []byte) {
-			s.panicked(err, stack)
-			s.hangUp()
-		})
-		s.run()
-	}()
-	return true
+	s.Close(transport.CodeOK, network.Closing)
+	s.run()
+	return false
 }
-
-// forget forgets a session that is over.
-func (p *Provider) forget(s *session) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.sessions, s)
-}
-
-// closingReason is what the peers of a closing provider are told.
-const closingReason = "provider closed"
 
 // Close implements transport.Provider.
 func (p *Provider) Close() error {
 	p.closeOnce.Do(func() {
-		p.mu.Lock()
-		p.closed = true
-		open := make([]*session, 0, len(p.sessions))
-		for s := range p.sessions {
-			open = append(open, s)
-		}
-		p.mu.Unlock()
-		p.stop()
-		for _, s := range open {
-			s.finish(&transport.CloseError{Code: transport.CodeOK, Reason: closingReason})
-		}
+		p.sessions.End()
 		p.closeErr = p.cfg.Listener.Close()
 		if errors.Is(p.closeErr, net.ErrClosed) {
 			p.closeErr = nil
 		}
-		p.running.Wait()
-		p.refusals.Close()
-		p.panics.Close()
+		p.sessions.Wait()
 	})
 	return p.closeErr
 }

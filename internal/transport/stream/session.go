@@ -13,6 +13,7 @@ import (
 
 	"github.com/fabricd/fabricd/internal/guard"
 	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/internal/transport/network"
 )
 
 const (
@@ -122,6 +123,15 @@ func (s *session) begin(ctx context.Context, dialed bool) (err error) {
 	return err
 }
 
+// serve runs the session, and hangs up if that panics.
+func (s *session) serve() {
+	defer guard.Recover(func(err error, stack []byte) {
+		s.panicked(err, stack)
+		s.hangUp()
+	})
+	s.run()
+}
+
 // run is the session's first goroutine and its last one: it writes control frames,
 // and when the session has ended it tells the peer and waits for all others.
 func (s *session) run() {
@@ -205,8 +215,8 @@ func (s *session) spawn(f func()) {
 }
 
 func (s *session) panicked(err error, stack []byte) {
-	s.p.panicked(s.remote, err, stack)
-	s.finish(&transport.CloseError{Code: transport.CodeProtocol, Reason: bounded(err.Error())})
+	s.p.sessions.Panicked(s.remote, err, stack)
+	s.finish(&transport.CloseError{Code: transport.CodeProtocol, Reason: network.Bounded(err.Error())})
 }
 
 // acceptLanes queues the lanes that the peer opens, until yamux ends.
@@ -437,7 +447,7 @@ func (s *session) Err() error {
 
 // Close implements transport.Session.
 func (s *session) Close(code uint64, reason string) error {
-	s.finish(&transport.CloseError{Code: code, Reason: bounded(reason)})
+	s.finish(&transport.CloseError{Code: code, Reason: network.Bounded(reason)})
 	return nil
 }
 
