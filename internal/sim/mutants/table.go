@@ -270,7 +270,7 @@ var All = []Mutant{
 	},
 	{
 		Name: "serving-not-awaited", What: "the driver applies operations without asking whether it may",
-		File: "internal/driver/pulse.go", By: "./internal/driver",
+		File: "internal/driver/serving.go", By: "./internal/driver",
 		Old: "	for l.twin == nil && int64(l.n.now()) > l.servingUntil.Load() {\n", New: "	for false {\n",
 	},
 	{
@@ -280,7 +280,7 @@ var All = []Mutant{
 	},
 	{
 		Name: "close-does-not-drain", What: "an end that closes does not wait for its operations",
-		File: "internal/driver/conn.go", By: "./internal/driver",
+		File: "internal/driver/closing.go", By: "./internal/driver",
 		Old: "	if !c.isFailed() && c.drain(ctx) {\n", New: "	if !c.isFailed() {\n",
 	},
 	{
