@@ -61,7 +61,7 @@ func (e *clientEndpoint) joinPath(join func()) (again bool) {
 	}
 	p := &clientPath{conn: conn}
 	if !e.installPath(p) {
-		conn.Shutdown()
+		conn.FinishUnused() // the connection may be closed in order
 		conn.Close()
 		return false
 	}

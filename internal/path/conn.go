@@ -84,6 +84,9 @@ func New(ctx context.Context, f *os.File, o Options) (_ *Conn, err error) {
 	c.reads.set = c.setReadDeadline
 	c.flushing <- struct{}{}
 	if err := c.handshake(ctx, o); err != nil {
+		if errors.Is(err, ErrHalf) {
+			c.FinishUnused()
+		}
 		s.tcp.Close()
 		c.work.Wait()
 		return nil, fmt.Errorf("path: %w", err)
@@ -578,6 +581,17 @@ func (c *Conn) Finish(ctx context.Context) error {
 		return err
 	}
 	return c.sock.tcp.CloseWrite()
+}
+
+// unusedTime bounds FinishUnused. What it writes fits into the socket.
+const unusedTime = 100 * time.Millisecond
+
+// FinishUnused is Finish for a path that this end has not begun: a peer that takes it for
+// good learns that nothing came through it.
+func (c *Conn) FinishUnused() {
+	ctx, cancel := context.WithTimeout(context.Background(), unusedTime)
+	defer cancel()
+	_ = c.Finish(ctx) // it fails where the path has ended otherwise
 }
 
 // Close closes the socket and waits for what runs.

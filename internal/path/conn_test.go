@@ -504,3 +504,34 @@ func BenchmarkStream(b *testing.B) {
 		})
 	}
 }
+
+// TestAHalfMadePathEndsInOrder: an end that gives up behind its binding, which the other end
+// may take for good, ends as one that has sent nothing.
+func TestAHalfMadePathEndsInOrder(t *testing.T) {
+	fa, fb := sockets(t)
+	ka, kb := newKey(t), newKey(t)
+	end, err := newSocket(fb)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer end.tcp.Close()
+	peer := &Conn{sock: end, wait: true, changed: func() {}, flushing: make(chan struct{}, 1)}
+	peer.flushing <- struct{}{}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	made := make(chan error, 1)
+	go func() {
+		_, err := New(ctx, fa, Options{Client: true, Key: ka, Peer: kb.Hash(), Changed: func() {}})
+		made <- err
+	}()
+	if err := errors.Join(peer.secure(Options{Key: kb, Peer: ka.Hash()}), peer.awaitReady(Binding{})); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if err := <-made; !errors.Is(err, ErrHalf) || !errors.Is(err, context.Canceled) {
+		t.Errorf("a path that is given up: %v", err)
+	}
+	if n, err := peer.readSealed(make([]byte, 8)); n != 0 || err != io.EOF {
+		t.Errorf("behind the binding come %d bytes, %v; want the end alone", n, err)
+	}
+}
