@@ -51,20 +51,6 @@ type Seen struct {
 	Meter *Meter
 }
 
-// Decide returns what becomes of a packet or piece of size bytes under rules
-// that all cover w, in this order. It depends on its arguments only. Pieces of a
-// stream are never dropped: what would have been costs time.
-func Decide(rules []Seen, w Way, size int) Fate {
-	var total Fate
-	for i := range rules {
-		total = total.then(rules[i].Decide(w, size))
-		if total.Drop {
-			break
-		}
-	}
-	return total
-}
-
 // then returns the fate of what first meets f and then g.
 func (f Fate) then(g Fate) Fate {
 	f.Deeds |= g.Deeds

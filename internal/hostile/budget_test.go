@@ -103,7 +103,6 @@ func TestDecodersOfTextStayInTheirBudget(t *testing.T) {
 		"faults.Decode":          ignoring(faults.Decode),
 		"failpoint.Parse":        ignoring(failpoint.Parse),
 		"scenario.Decode":        func(p []byte) { _, _ = scenario.Decode("x.yaml", p) },
-		"scenario.DecodePlan":    func(p []byte) { _, _ = scenario.DecodePlan("x.yaml", p, 4) },
 		"trust.DecodeTokenStore": ignoring(trust.DecodeTokenStore),
 	}
 	inputs := hostileInputs(t)

@@ -419,25 +419,6 @@ func TestSelectionsDrawWithinTheirBounds(t *testing.T) {
 	}
 }
 
-func FuzzDecodePlan(f *testing.F) {
-	f.Add([]byte("select: {v: {any: 1, not: [0]}}\ntimeline:\n  - {at: 1s..2s, link: {from: $v, to: others, drop: 5%, for: 1s}}\n"), uint16(4))
-	f.Add([]byte("timeline:\n  - {at: 1s, node: {id: 1, do: kill}}\n  - {at: 2s}\n"), uint16(2))
-	f.Fuzz(func(t *testing.T, text []byte, nodes uint16) {
-		s, err := scenario.DecodePlan("f", text, int(nodes)%16+1)
-		if err != nil {
-			if e, ok := errors.AsType[*scenario.Error](err); !ok || len(e.Problems) == 0 {
-				t.Fatalf("%T: %v", err, err)
-			}
-			return
-		}
-		for _, a := range s.Resolve(1).Actions {
-			if a.Link == nil {
-				t.Fatalf("a plan does %+v", a)
-			}
-		}
-	})
-}
-
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte(full))
 	f.Add([]byte(small(`{at: 1s, partition: {groups: [$v, others]}}`, `{mesh: {within: 1s}}`)))
