@@ -311,7 +311,7 @@ func TestCallsThatAreGivenUp(t *testing.T) {
 					if err := a.WriteTo(p.off[0]+32<<10, 20<<10, p.off[1]+32<<10, 0); err != nil {
 						t.Error(err)
 					}
-				case 2: // its fence may find the answer of the write owed, or read by another call
+				case 2: // its fence may find the answer of the write unclaimed, or read by another call
 					time.AfterFunc(time.Duration(n%40)*time.Microsecond, cancel)
 					if err := postAndFence(ctx, a, p); err != nil && !errors.Is(err, context.Canceled) {
 						t.Error(err)

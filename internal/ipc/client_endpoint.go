@@ -75,7 +75,7 @@ type askedWays struct {
 	upgrading bool          // a channel is being asked for, or waits for the peer
 	spent     []*channel    // that came to nothing
 	joining   chan struct{} // closed when the request for a path has come to something; nil before it
-	pause     respite       // behind a request for a path that has failed
+	pause     backoff       // behind a request for a path that has failed
 }
 
 func newClientEndpoint(c *client, id uint32) *clientEndpoint {

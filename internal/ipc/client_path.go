@@ -97,15 +97,15 @@ const (
 	pathPauseMax = 4 * time.Minute
 )
 
-// A respite is the time in which an endpoint does not ask again for what it did not get.
-type respite struct {
+// A backoff is the time in which an endpoint does not ask again for what it did not get.
+type backoff struct {
 	length time.Duration // of the last one
 	end    time.Time
 }
 
-func (p *respite) lasts() bool { return time.Now().Before(p.end) }
+func (p *backoff) lasts() bool { return time.Now().Before(p.end) }
 
-func (p *respite) begin() {
+func (p *backoff) begin() {
 	p.length = min(max(4*p.length, pathPause), pathPauseMax)
 	p.end = time.Now().Add(p.length)
 }

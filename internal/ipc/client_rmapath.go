@@ -30,14 +30,14 @@ type farPath struct {
 	tickets uint64     // answers that are waited for, from the beginning
 	buf     []byte     // of requests and what is small behind them; reused
 
-	mu      sync.Mutex // guards the fields below
-	turn    sync.Cond  // reading has risen, the path is broken, or an answer is owed again
-	reading uint64     // which answer comes next
-	owed    []owed     // in the order of their tickets
-	done    uint64     // the requests up to here have ended
-	bad     uint64     // the first one that has failed in a way that fences tell of, 0: none
-	badCode status.Code
-	err     error // the path is broken
+	mu        sync.Mutex  // guards the fields below
+	turn      sync.Cond   // reading has risen, the path is broken, or an answer is unclaimed again
+	reading   uint64      // which answer comes next
+	unclaimed []unclaimed // in the order of their tickets
+	done      uint64      // the requests up to here have ended
+	bad       uint64      // the first one that has failed in a way that fences tell of, 0: none
+	badCode   status.Code
+	err       error // the path is broken
 
 	// Of the reader whose turn it is: an answer's head, and how much of it has come.
 	head [path.RMAAnswerLen]byte
@@ -142,7 +142,7 @@ type farCount struct {
 
 	// Guarded by the endpoint's mu.
 	asking bool    // or not to be asked for any more
-	pause  respite // behind a request that the node could not meet
+	pause  backoff // behind a request that the node could not meet
 }
 
 // wantFar counts an operation that goes through the node.
@@ -187,9 +187,9 @@ func (p *farPath) write(q *farRequest) (number, ticket uint64, err error) {
 		return 0, 0, err
 	}
 	tells := q.Tells() || q.behind.Tells()
-	owes := !tells && p.mayOwe()
+	leaves := !tells && p.roomForUnclaimed()
 	q.Number = p.issued.Add(1)
-	first := telling(q.RMARequest, owes && q.behind.Kind == 0)
+	first := telling(q.RMARequest, leaves && q.behind.Kind == 0)
 	b := first.AppendTo(p.buf[:0])
 	rest := q.payload
 	if q.length <= smallPayload {
@@ -213,7 +213,7 @@ func (p *farPath) write(q *farRequest) (number, ticket uint64, err error) {
 	}
 	if q.behind.Kind != 0 {
 		q.behind.Number = p.issued.Add(1)
-		behind := telling(q.behind, owes)
+		behind := telling(q.behind, leaves)
 		b = behind.AppendTo(b)
 	}
 	if err == nil && len(b) > 0 {
@@ -224,12 +224,12 @@ func (p *farPath) write(q *farRequest) (number, ticket uint64, err error) {
 		return 0, 0, p.breaks(err)
 	}
 	number = p.issued.Load()
-	if tells || owes {
+	if tells || leaves {
 		ticket = p.tickets
 		p.tickets++
 	}
-	if owes {
-		p.owes(owed{number, ticket})
+	if leaves {
+		p.leave(unclaimed{number, ticket})
 	}
 	return number, ticket, nil
 }
@@ -257,7 +257,7 @@ func (p *farPath) broken() error {
 }
 
 // await waits for the answer with that ticket, which is the one to request number, and
-// for its data, if into is not nil. It reads those before it that are owed.
+// for its data, if into is not nil. It reads those before it that are unclaimed.
 func (p *farPath) await(number, ticket uint64, into [][]byte) (farAnswer, error) {
 	p.mu.Lock()
 	for p.reading != ticket && p.err == nil {
@@ -490,7 +490,7 @@ func (p *farPath) tryWrite(r path.RMARequest) (number, ticket uint64, ok bool, e
 func (p *farPath) flushed(ctx context.Context, number uint64) error {
 	p.mu.Lock()
 	done, err := p.done >= number, p.err
-	var o owed
+	var o unclaimed
 	var ok bool
 	if !done {
 		o, ok = p.claimFrom(number)

@@ -225,9 +225,9 @@ func TestAFenceBehindAWriteAsksForNothing(t *testing.T) {
 	}
 }
 
-// TestOwedAnswersAreBounded: writes behind which nothing waits ask for no more answers than
+// TestUnclaimedAnswersAreBounded: writes behind which nothing waits ask for no more answers than
 // there is room for, and for some again when those are read.
-func TestOwedAnswersAreBounded(t *testing.T) {
+func TestUnclaimedAnswersAreBounded(t *testing.T) {
 	p, n := newFarNode(t)
 	for range 100 {
 		n.may <- struct{}{}
@@ -235,14 +235,14 @@ func TestOwedAnswersAreBounded(t *testing.T) {
 	}
 	n.may <- struct{}{}
 	check(t, "flushed", p.flushed(t.Context(), p.last()), status.OK)
-	if r, a := n.requests.Load(), n.tells.Load(); r != 101 || a != maxOwed+1 {
-		t.Errorf("%d requests with %d answers, want 101 with %d", r, a, maxOwed+1)
+	if r, a := n.requests.Load(), n.tells.Load(); r != 101 || a != maxUnclaimed+1 {
+		t.Errorf("%d requests with %d answers, want 101 with %d", r, a, maxUnclaimed+1)
 	}
 	n.may <- struct{}{}
 	p.post(t)
 	check(t, "flushed", p.flushed(context.Background(), p.last()), status.OK)
-	if a := n.tells.Load(); a != maxOwed+2 {
-		t.Errorf("%d answers, want %d", a, maxOwed+2)
+	if a := n.tells.Load(); a != maxUnclaimed+2 {
+		t.Errorf("%d answers, want %d", a, maxUnclaimed+2)
 	}
 }
 
@@ -266,7 +266,7 @@ func TestAFenceThatIsGivenUpLeavesTheAnswers(t *testing.T) {
 	check(t, "flushed", p.flushed(t.Context(), p.last()), status.OK)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.owed) != 0 || p.reading != p.tickets {
-		t.Errorf("%d answers are owed, and %d of %d are read", len(p.owed), p.reading, p.tickets)
+	if len(p.unclaimed) != 0 || p.reading != p.tickets {
+		t.Errorf("%d answers are unclaimed, and %d of %d are read", len(p.unclaimed), p.reading, p.tickets)
 	}
 }
