@@ -71,12 +71,14 @@ func attach(tb testing.TB, c *fabrictest.Cluster, i int) func() *fabric.Node {
 		tb.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
+	server, err := ipc.NewServer(ctx, ipc.Options{
+		NewSession: func(cred ipc.Credentials) (ipc.Session, error) { return c.Session(i, cred), nil },
+	})
+	if err != nil {
+		tb.Fatal(err)
+	}
 	served := make(chan error, 1)
-	go func() {
-		served <- ipc.Serve(ctx, ln, ipc.Options{
-			NewSession: func(cred ipc.Credentials) (ipc.Session, error) { return c.Session(i, cred), nil },
-		})
-	}()
+	go func() { served <- server.Serve(ln) }()
 	tb.Cleanup(func() {
 		cancel()
 		if err := <-served; err != nil {

@@ -271,8 +271,12 @@ func attachWith(t *testing.T, c *fabrictest.Cluster, i int, change func(*ipc.Opt
 	opt := ipc.Options{NewSession: func(cred ipc.Credentials) (ipc.Session, error) { return c.Session(i, cred), nil }}
 	change(&opt)
 	ctx, cancel := context.WithCancel(context.Background())
+	server, err := ipc.NewServer(ctx, opt)
+	if err != nil {
+		t.Fatal(err)
+	}
 	served := make(chan error, 1)
-	go func() { served <- ipc.Serve(ctx, ln, opt) }()
+	go func() { served <- server.Serve(ln) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-served; err != nil {

@@ -19,7 +19,7 @@ import (
 // the host of a cluster of two, and prints where it is and where its node listens.
 func (o *endOptions) embedded(ctx context.Context, e *end) error {
 	host, _, err := net.SplitHostPort(o.listen)
-	config := embed.Config{Bind: host, DataPort: -1, GossipPort: -1, Providers: []string{"quic"}, Log: zerolog.Nop(),
+	config := embed.Config{Bind: host, DataPort: -1, GossipPort: -1, Providers: []string{"quic"}, Paths: "off", Log: zerolog.Nop(),
 		Name: "server", Host: true, StateDir: filepath.Join(o.dir, "embedded-server")}
 	token := filepath.Join(o.dir, "embedded.token")
 	at := ""

@@ -14,7 +14,7 @@ package embed
 import (
 	"context"
 	"errors"
-	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -24,7 +24,6 @@ import (
 
 	"github.com/fabricd/fabricd/fabric"
 	"github.com/fabricd/fabricd/internal/daemon"
-	"github.com/fabricd/fabricd/internal/ipc"
 )
 
 // A Config says what the node is. Only StateDir is needed, and Join and
@@ -48,6 +47,8 @@ type Config struct {
 	LostPair       string        // reset or evict, of a host; empty: reset
 	Providers      []string      // what carries the data, as fabricd's --providers: quic, tcp, the preferred one first, shm; empty: all
 	TCPPlaintext   bool          // tcp goes without TLS behind the handshake; nodes that differ refuse each other's tcp
+	Paths          string        // lazy or off: whether a connection to another node gets sockets of its own; empty: lazy
+	MaxPaths       int           // how many of them there may be; 0: three eighths of the descriptors that the process may have
 	ConnectTimeout time.Duration // how long a connect waits for its accept; 0: 10 s
 
 	// Access are the access rules of the node's ports, as fabricd's setting access
@@ -124,6 +125,7 @@ func (c Config) settings() map[string]string {
 		s["connect-timeout"] = c.ConnectTimeout.String()
 	}
 	set("providers", strings.Join(c.Providers, ","))
+	set("paths", c.Paths)
 	if c.TCPPlaintext {
 		s["tcp-plaintext"] = "true"
 	}
@@ -135,6 +137,7 @@ func (c Config) settings() map[string]string {
 			s[key] = strconv.FormatInt(n, 10)
 		}
 	}
+	number("max-paths", int64(c.MaxPaths))
 	number("conn-memory", c.ConnMemory)
 	number("app-endpoints", int64(c.AppEndpoints))
 	number("app-windows", int64(c.AppWindows))
@@ -192,6 +195,9 @@ type Node struct {
 	daemon *daemon.Daemon
 	once   sync.Once // guards closing
 	err    error     // of closing
+
+	mu   sync.Mutex // guards apps
+	apps []*fabric.Node
 }
 
 // Start starts a node and returns when it is a member of its cluster and has
@@ -217,15 +223,27 @@ func Start(ctx context.Context, c Config) (*Node, error) {
 }
 
 // App returns another application on the node, with endpoints, quotas and
-// events of its own. The caller closes it.
+// events of its own. The caller closes it; Close of the node does, too.
 func (n *Node) App() (*fabric.Node, error) {
-	s, err := n.daemon.NewSession(ipc.Credentials{
-		UID: uint32(os.Getuid()), GID: uint32(os.Getgid()), PID: int32(os.Getpid()),
-	})
+	s, err := n.daemon.Attach(context.Background())
 	if err != nil {
 		return nil, &fabric.OpError{Op: "attach", Local: fabric.Addr{Node: fabric.NoNode}, Err: err}
 	}
-	return fabric.NewNode(s), nil
+	app := fabric.NewNode(s)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.apps = append(slices.DeleteFunc(n.apps, ended), app)
+	return app, nil
+}
+
+// ended reports whether app was closed.
+func ended(app *fabric.Node) bool {
+	select {
+	case <-app.Done():
+		return true
+	default:
+		return false
+	}
 }
 
 // DataAddr returns the address under which other nodes reach this one,
@@ -245,7 +263,15 @@ func (n *Node) Close() error {
 	n.once.Do(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
 		defer cancel()
+		n.mu.Lock()
+		apps := n.apps
+		n.mu.Unlock()
+		var closing sync.WaitGroup
+		for _, app := range apps {
+			closing.Go(func() { app.Close() }) // what it could not do ends with the node
+		}
 		n.err = errors.Join(n.daemon.Leave(ctx), n.daemon.Close())
+		closing.Wait()
 	})
 	return n.err
 }

@@ -40,12 +40,14 @@ func serveDirect(t *testing.T, c *fabrictest.Cluster, noDirect bool, calls *atom
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
+	server, err := ipc.NewServer(ctx, ipc.Options{NoDirect: noDirect, NewSession: func(cred ipc.Credentials) (ipc.Session, error) {
+		return countingSession{c.Session(0, cred), calls}, nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
 	served := make(chan error, 1)
-	go func() {
-		served <- ipc.Serve(ctx, ln, ipc.Options{NoDirect: noDirect, NewSession: func(cred ipc.Credentials) (ipc.Session, error) {
-			return countingSession{c.Session(0, cred), calls}, nil
-		}})
-	}()
+	go func() { served <- server.Serve(ln) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-served; err != nil {

@@ -32,6 +32,7 @@ var doors = []Door{
 	{Name: "attached quic", Pairs: []Pair{Across}, Has: Processes | Held, Settles: 400 * time.Millisecond, Start: attached(fabrictest.QUIC())},
 	{Name: "attached tcp", Pairs: []Pair{Across}, Has: Processes | Held, Settles: 400 * time.Millisecond, Start: attached(fabrictest.TCP())},
 	{Name: "attached, paths", Pairs: []Pair{Across}, Has: Processes, Settles: 400 * time.Millisecond, Start: pathed},
+	{Name: "own process, paths", Pairs: []Pair{Across}, Settles: 400 * time.Millisecond, Start: ownProcess},
 	{Name: "attached, channels", Pairs: []Pair{SameNode, SameApp}, Has: Processes, Settles: 400 * time.Millisecond, Start: channelled},
 }
 
@@ -97,6 +98,25 @@ func pathed(tb testing.TB, timeout time.Duration) Site {
 	return rings{attached(fabrictest.Paths())(tb, timeout).(*sockets), "path"}
 }
 
+// ownProcess is pathed with applications that attach to nodes of their own process, as
+// those of package embed do.
+func ownProcess(tb testing.TB, timeout time.Duration) Site {
+	return own{pathed(tb, timeout).(rings)}
+}
+
+type own struct{ rings }
+
+func (o own) App(node int, admin bool) *fabric.Node {
+	o.tb.Helper()
+	s, err := o.server[node][admin].Attach(context.Background())
+	if err != nil {
+		o.tb.Fatal(err)
+	}
+	n := fabric.NewNode(s)
+	o.tb.Cleanup(func() { n.Close() })
+	return n
+}
+
 type rings struct {
 	*sockets
 	via string
@@ -123,8 +143,9 @@ type sockets struct {
 	noPath atomic.Int64
 	// far counts the questions about windows of a peer on another node, which only an end
 	// asks that has an RMA path.
-	far atomic.Int64
-	end [2]func() // stops serving a node and waits for it
+	far    atomic.Int64
+	server [2]map[bool]*ipc.Server // of each node, for applications with privileges or without
+	end    [2]func()               // stops serving a node and waits for it
 }
 
 func (s *sockets) path(node int, admin bool) string {
@@ -135,22 +156,26 @@ func (s *sockets) path(node int, admin bool) string {
 func (s *sockets) serve(node int) {
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 2)
+	s.server[node] = make(map[bool]*ipc.Server)
 	for _, admin := range []bool{true, false} {
 		ln, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: s.path(node, admin), Net: "unixpacket"})
 		if err != nil {
 			s.tb.Fatal(err)
 		}
-		go func() {
-			o := s.serving
-			o.Authorize = func(c ipc.Credentials) (ipc.Credentials, error) {
-				c.Admin = admin
-				return c, nil
-			}
-			o.NewSession = func(c ipc.Credentials) (ipc.Session, error) {
-				return watchedSession{s.cluster.Session(node, c), s}, nil
-			}
-			served <- ipc.Serve(ctx, ln, o)
-		}()
+		o := s.serving
+		o.Authorize = func(c ipc.Credentials) (ipc.Credentials, error) {
+			c.Admin = admin
+			return c, nil
+		}
+		o.NewSession = func(c ipc.Credentials) (ipc.Session, error) {
+			return watchedSession{s.cluster.Session(node, c), s}, nil
+		}
+		server, err := ipc.NewServer(ctx, o)
+		if err != nil {
+			s.tb.Fatal(err)
+		}
+		s.server[node][admin] = server
+		go func() { served <- server.Serve(ln) }()
 	}
 	s.end[node] = func() {
 		cancel()

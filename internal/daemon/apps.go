@@ -2,23 +2,22 @@ package daemon
 
 import (
 	"context"
+	"net"
+
 	"github.com/fabricd/fabricd/internal/ipc"
 )
 
 // apps serves the applications of this machine.
 type apps struct {
-	stop  context.CancelFunc
-	abort context.CancelFunc // ends the delivery of what they have written
-	done  chan struct{}      // closed when nothing of any application is left
+	server *ipc.Server
+	stop   context.CancelFunc
+	abort  context.CancelFunc // ends the delivery of what they have written
+	done   chan struct{}      // closed when nothing of any application is left
 }
 
-// openSocket begins to serve applications. Until the node is a member they are
-// refused, with that reason.
-func (d *Daemon) openSocket(context.Context) error {
-	o := d.cfg.Local
-	if o.Socket == "" {
-		return nil
-	}
+// openApps begins to serve applications: this process, and others by the socket if there
+// is one. Until the node is a member they are refused, with that reason.
+func (d *Daemon) openApps(context.Context) error {
 	none, err := d.tryChannels()
 	if err != nil {
 		return err
@@ -31,42 +30,60 @@ func (d *Daemon) openSocket(context.Context) error {
 	d.mu.Lock()
 	d.noChannels = none
 	d.mu.Unlock()
-	may, _ := d.cfg.sharesMemory()
-	app, user := o.Quotas.limits()
-	l, err := listenUnix(socketOptions{field: "socket", network: "unixpacket", path: o.Socket, mode: o.SocketMode, group: o.SocketGroup})
-	if err != nil {
-		return err
-	}
 	ctx, stop := context.WithCancel(context.Background())
 	delivery, abort := context.WithCancel(context.Background())
 	a := &apps{stop: stop, abort: abort, done: make(chan struct{})}
+	var l *net.UnixListener
+	a.server, err = ipc.NewServer(ctx, d.serving(delivery, none))
+	if o := d.cfg.Local; err == nil && o.Socket != "" {
+		l, err = listenUnix(socketOptions{field: "socket", network: "unixpacket", path: o.Socket, mode: o.SocketMode, group: o.SocketGroup})
+	}
+	if err != nil {
+		stop()
+		abort()
+		return err
+	}
 	go func() {
 		defer close(a.done)
-		err := ipc.Serve(ctx, l, ipc.Options{
-			Log: d.log,
-			Authorize: func(c ipc.Credentials) (ipc.Credentials, error) {
-				c.Admin = d.admits(c)
-				return c, nil
-			},
-			NewSession: d.NewSession,
-			Delivery:   delivery,
-			NoDirect:   !may,
-			NoChannels: none,
-			NoPaths:    d.noPaths(),
-			MaxPaths:   int64(d.cfg.maxPaths()),
-			Rings:      o.Rings,
-			HugePages:  o.HugePages,
-			Faults:     d.nodeFaults,
-			Staged:     d.memory.staged,
-			Session:    app,
-			User:       user,
-		})
-		if err != nil {
+		if err := a.server.Serve(l); err != nil {
 			d.fail(err)
 		}
 	}()
 	d.apps = a
 	return nil
+}
+
+// serving says how applications are served. noChannels is why they get no channels.
+func (d *Daemon) serving(delivery context.Context, noChannels string) ipc.Options {
+	o := d.cfg.Local
+	may, _ := d.cfg.sharesMemory()
+	app, user := o.Quotas.limits()
+	return ipc.Options{
+		Log: d.log,
+		Authorize: func(c ipc.Credentials) (ipc.Credentials, error) {
+			c.Admin = d.admits(c)
+			return c, nil
+		},
+		NewSession: d.newSession,
+		Delivery:   delivery,
+		NoDirect:   !may,
+		NoChannels: noChannels,
+		NoPaths:    d.noPaths(),
+		MaxPaths:   int64(d.cfg.maxPaths()),
+		Rings:      o.Rings,
+		HugePages:  o.HugePages,
+		Faults:     d.nodeFaults,
+		Staged:     d.memory.staged,
+		Session:    app,
+		User:       user,
+	}
+}
+
+// Attach attaches this process to its own node, as an application of another process
+// attaches. The caller closes the session. The error is status.Again while the node has no
+// ID, with why it has none.
+func (d *Daemon) Attach(ctx context.Context) (ipc.Session, error) {
+	return d.apps.server.Attach(ctx)
 }
 
 // leave ends every session and waits until what the applications have written

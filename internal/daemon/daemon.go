@@ -158,7 +158,7 @@ func Start(ctx context.Context, c Config, o Options) (*Daemon, error) {
 // start is Start up to the first error.
 func (d *Daemon) start(ctx context.Context) error {
 	for _, room := range []func(context.Context) error{
-		d.openLinks, d.openOperator, d.openState, d.openAudit, d.openPorts, d.openAdmin, d.openSocket, d.join,
+		d.openLinks, d.openOperator, d.openState, d.openAudit, d.openPorts, d.openAdmin, d.openApps, d.join,
 		d.findPlaces, // again: the names of members may be known only now
 		d.startEngine,
 		d.followSettings,
@@ -238,15 +238,13 @@ func (d *Daemon) Ready(ctx context.Context) error {
 	}
 }
 
-// NewSession returns a session of the node for an application, whose user may
-// bind ports below addr.AdminEnd if the configuration says so. The caller
-// closes it. The error is status.Again while the node has no ID.
-func (d *Daemon) NewSession(c ipc.Credentials) (ipc.Session, error) {
+// newSession returns the node's session for an application. The error is status.Again while
+// the node has no ID.
+func (d *Daemon) newSession(c ipc.Credentials) (ipc.Session, error) {
 	engine, _ := d.rooms()
 	if engine == nil || engine.Self().Life.Generation == 0 {
 		return nil, fmt.Errorf("the node has no ID yet: %s: %w", d.whyNoID(), status.Again)
 	}
-	c.Admin = d.admits(c)
 	return engine.NewSession(c), nil
 }
 

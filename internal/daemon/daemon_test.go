@@ -255,7 +255,7 @@ func talk(t *testing.T, from, to *Daemon) {
 // open returns an endpoint of a session of user uid, which ends with the test.
 func open(t *testing.T, d *Daemon, uid uint32) ipc.Endpoint {
 	t.Helper()
-	s, err := d.NewSession(ipc.Credentials{UID: uid, GID: uid})
+	s, err := d.session(ipc.Credentials{UID: uid, GID: uid})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -504,4 +504,10 @@ func TestCloseLeavesNothing(t *testing.T) {
 		}
 	}
 	_ = host
+}
+
+// session is a session of an application with some credentials.
+func (d *Daemon) session(c ipc.Credentials) (ipc.Session, error) {
+	c.Admin = d.admits(c)
+	return d.newSession(c)
 }

@@ -74,10 +74,6 @@ func (e *unreadyError) Error() string   { return fmt.Sprintf("%v: %v", e.node, e
 func (e *unreadyError) Unwrap() []error { return []error{status.Of(e.ctx), e.ctx} }
 
 func dial(ctx context.Context, path string) (*client, error) {
-	tuned, err := readTuning(os.Getenv)
-	if err != nil {
-		return nil, err
-	}
 	conn, err := new(net.Dialer).DialContext(ctx, "unixpacket", path)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, coded(err, dialCode(ctx, err)))
@@ -86,7 +82,21 @@ func dial(ctx context.Context, path string) (*client, error) {
 		conn.Close()
 		return nil, err
 	}
-	c := newClient(conn.(*net.UnixConn))
+	c, err := begin(ctx, conn.(*net.UnixConn))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return c, nil
+}
+
+// begin opens a session on conn, which it takes.
+func begin(ctx context.Context, conn *net.UnixConn) (*client, error) {
+	tuned, err := readTuning(os.Getenv)
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	c := newClient(conn)
 	c.tuning = tuned
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(past) })
 	err = c.hello(ctx)
@@ -95,7 +105,7 @@ func dial(ctx context.Context, path string) (*client, error) {
 	}
 	if err != nil {
 		conn.Close()
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, err
 	}
 	c.wg.Go(c.out.run)
 	c.wg.Go(c.read)

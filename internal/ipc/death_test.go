@@ -504,8 +504,12 @@ func node(path string) error {
 	if err != nil {
 		return err
 	}
+	s, err := NewServer(context.Background(), Options{Log: zerolog.Nop(), NewSession: newFakeNode().NewSession})
+	if err != nil {
+		return err
+	}
 	fmt.Println("ready 1")
-	return Serve(context.Background(), ln, Options{Log: zerolog.Nop(), NewSession: newFakeNode().NewSession})
+	return s.Serve(ln)
 }
 
 func TestKilledNodeEndsBlockedCalls(t *testing.T) {

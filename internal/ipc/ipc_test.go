@@ -50,8 +50,12 @@ func serve(t testing.TB, edit func(*Options)) *service {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	s.end = cancel
+	server, err := NewServer(ctx, opt)
+	if err != nil {
+		t.Fatal(err)
+	}
 	done := make(chan error, 1)
-	go func() { done <- Serve(ctx, ln, opt) }()
+	go func() { done <- server.Serve(ln) }()
 	s.stop = sync.OnceFunc(func() {
 		cancel()
 		select {

@@ -42,7 +42,7 @@ type Options struct {
 	NewSession func(Credentials) (Session, error)
 
 	// Delivery bounds the delivery of what applications have written, which
-	// goes on when Serve's ctx is done. Nil: it ends with that.
+	// goes on when the server's context is done. Nil: it ends with that.
 	Delivery context.Context
 
 	// NoDirect makes every transfer go through the node, also between
@@ -78,26 +78,17 @@ type Options struct {
 	User    Limits // of all sessions of one user; defaults 4 times those of a session
 }
 
-// Serve serves applications on ln, a "unixpacket" listener, until ctx is done
-// or ln fails, and returns when nothing of any session is left: sessions end as
-// if their applications had, so what these have written is delivered, until
-// Delivery is done. It takes ln.
-// The error is nil when ctx ended it.
-func Serve(ctx context.Context, ln *net.UnixListener, opt Options) error {
+// NewServer returns a server, which serves until ctx is done. Serve must be called.
+func NewServer(ctx context.Context, opt Options) (*Server, error) {
 	if opt.Rings == (Rings{}) {
 		opt.Rings = ring.Default
 	}
 	if err := opt.Rings.Check(); err != nil {
-		ln.Close()
-		return fmt.Errorf("serve applications: %w: %w", status.Invalid, err)
+		return nil, fmt.Errorf("serve applications: %w: %w", status.Invalid, err)
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	s := &server{
-		opt:   opt,
-		ctx:   ctx,
-		users: make(map[uint32]*user),
-		pumps: ctx,
-	}
+	s := &Server{opt: opt, users: make(map[uint32]*user)}
+	s.ctx, s.cancel = context.WithCancel(ctx)
+	s.pumps = s.ctx
 	s.staged.limit, s.staged.freed = opt.Staged, make(chan struct{})
 	s.paired.init()
 	if opt.Delivery != nil {
@@ -109,14 +100,65 @@ func Serve(ctx context.Context, ln *net.UnixListener, opt Options) error {
 	s.opt.Session = opt.Session.withDefaults(1)
 	s.opt.User = opt.User.withDefaults(4)
 	s.total = newTotal(opt.Descriptors, opt.maxPaths())
-	stop := context.AfterFunc(ctx, func() { ln.Close() })
-	err := s.accept(ln)
-	cancel() // sessions end at once
-	if stop() {
-		ln.Close()
+	return s, nil
+}
+
+// Serve serves applications on ln, a "unixpacket" listener, and those of [Server.Attach],
+// until the server's context is done or ln fails, and returns when nothing of any session
+// is left: sessions end as if their applications had, so what these have written is
+// delivered, until Delivery is done. It takes ln; nil serves those of Attach alone.
+// The error is nil when the context ended it.
+func (s *Server) Serve(ln *net.UnixListener) (err error) {
+	if ln == nil {
+		<-s.ctx.Done()
+	} else {
+		stop := context.AfterFunc(s.ctx, func() { ln.Close() })
+		err = s.accept(ln)
+		if stop() {
+			ln.Close()
+		}
 	}
+	s.cancel() // sessions end at once
+	s.mu.Lock()
+	s.over = true
+	s.mu.Unlock()
 	s.wg.Wait()
 	return err
+}
+
+// Attach attaches this process, as [Dial] does over a socket in the file system, with the
+// credentials that it has. The error is status.Again while the node has no ID, and
+// status.NoDevice when the server has ended.
+func (s *Server) Attach(ctx context.Context) (Session, error) {
+	here, there, err := shm.PacketPair()
+	if err != nil {
+		return nil, err
+	}
+	if !s.run(func() { s.attach(there) }) {
+		there.Close()
+		here.Close()
+		return nil, errNodeGone
+	}
+	c, err := begin(ctx, here)
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// run runs f, which serves one connection, on a goroutine that Serve waits for; false if
+// Serve waits already.
+func (s *Server) run(f func()) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over {
+		return false
+	}
+	s.wg.Go(func() {
+		defer recovered(s.broke)
+		f()
+	})
+	return true
 }
 
 // maxPaths is how many paths applications may have.
@@ -135,12 +177,13 @@ func admitAll(c Credentials) (Credentials, error) {
 	return c, nil
 }
 
-// A server accepts applications. Each has goroutines of its own, all of which
-// wg waits for.
-type server struct {
-	opt Options
-	ctx context.Context // of the sessions
-	wg  sync.WaitGroup
+// A Server serves the applications of a node. Each has goroutines of its own, all of
+// which wg waits for.
+type Server struct {
+	opt    Options
+	ctx    context.Context // of the sessions
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
 
 	pumps context.Context // of the delivery of their bytes; ends after ctx
 
@@ -148,8 +191,9 @@ type server struct {
 	staged staged
 	total  *account // of all applications
 
-	mu    sync.Mutex // guards users
+	mu    sync.Mutex // guards the fields below
 	users map[uint32]*user
+	over  bool // Serve waits for the last session: no other may begin
 }
 
 // A user is what the sessions of one user ID share. It exists while it holds
@@ -163,7 +207,7 @@ type user struct {
 
 // accept runs until ln is closed. Running out of descriptors is waited out: it
 // is no reason to leave the applications that are attached.
-func (s *server) accept(ln *net.UnixListener) error {
+func (s *Server) accept(ln *net.UnixListener) error {
 	for {
 		conn, err := ln.AcceptUnix()
 		switch {
@@ -181,21 +225,18 @@ func (s *server) accept(ln *net.UnixListener) error {
 		case err != nil:
 			return fmt.Errorf("accept applications: %w", err)
 		default:
-			s.wg.Go(func() {
-				defer recovered(s.broke)
-				s.attach(conn)
-			})
+			s.run(func() { s.attach(conn) }) // Serve waits only behind accept
 		}
 	}
 }
 
 // broke logs a panic outside of what a session's goroutines do.
-func (s *server) broke(err error, stack []byte) {
+func (s *Server) broke(err error, stack []byte) {
 	s.opt.Log.Error().Err(err).Bytes("stack", stack).Msg("serving an application failed")
 }
 
 // attach serves one connection from its first byte to its last.
-func (s *server) attach(conn *net.UnixConn) {
+func (s *Server) attach(conn *net.UnixConn) {
 	defer conn.Close()
 	cred, err := shm.PeerCred(conn)
 	if err != nil {
@@ -225,7 +266,7 @@ func (s *server) attach(conn *net.UnixConn) {
 
 // enter counts a connection, and returns how many its user has that it may not have,
 // and why.
-func (s *server) enter(uid uint32) (u *user, crowd int64, quota error) {
+func (s *Server) enter(uid uint32) (u *user, crowd int64, quota error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	u = s.users[uid]
@@ -248,7 +289,7 @@ func (s *server) enter(uid uint32) (u *user, crowd int64, quota error) {
 }
 
 // exit ends a connection's place among its user's sessions.
-func (s *server) exit(u *user, refused bool) {
+func (s *Server) exit(u *user, refused bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if refused {
@@ -261,7 +302,7 @@ func (s *server) exit(u *user, refused bool) {
 
 // leave forgets the user with its last session. Memory that peers still use
 // keeps its account alive by itself.
-func (s *server) leave(uid uint32, u *user) {
+func (s *Server) leave(uid uint32, u *user) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if u.refs--; u.refs == 0 && u.account.idle() {
@@ -271,7 +312,7 @@ func (s *server) leave(uid uint32, u *user) {
 
 // handshake reads HELLO and answers it. A refusal is answered before it is
 // returned.
-func (s *server) handshake(conn *net.UnixConn, c shm.Cred, u *user, quota error) (*serverSession, error) {
+func (s *Server) handshake(conn *net.UnixConn, c shm.Cred, u *user, quota error) (*serverSession, error) {
 	stop := context.AfterFunc(s.ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	conn.SetDeadline(time.Now().Add(helloTimeout))

@@ -30,7 +30,7 @@ const stages = 4
 // requests; those that may wait have goroutines of their own. Everything ends
 // when the application's socket does.
 type serverSession struct {
-	srv     *server
+	srv     *Server
 	conn    *net.UnixConn
 	out     *outbox
 	node    Session
@@ -104,7 +104,7 @@ func (n *numbered[T]) take(id uint32) (v T, ok bool) {
 	return v, ok
 }
 
-func newServerSession(srv *server, conn *net.UnixConn, node Session, uid uint32, a *account) *serverSession {
+func newServerSession(srv *Server, conn *net.UnixConn, node Session, uid uint32, a *account) *serverSession {
 	s := &serverSession{
 		srv: srv, conn: conn, out: newOutbox(conn), node: node, uid: uid, account: a,
 		pieces:    stagedPieces{tokens: make(chan struct{}, stages)},

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"net"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -110,14 +108,10 @@ func TestRingsAreTheNodes(t *testing.T) {
 	}
 }
 
-func TestServeRefusesRingsThatCannotBe(t *testing.T) {
-	ln, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "s"), Net: "unixpacket"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = Serve(context.Background(), ln, Options{Rings: Rings{Slots: 5, Data: MinRingData}})
+func TestNewServerRefusesRingsThatCannotBe(t *testing.T) {
+	_, err := NewServer(context.Background(), Options{Rings: Rings{Slots: 5, Data: MinRingData}})
 	if !errors.Is(err, status.Invalid) || !strings.Contains(err.Error(), "slots 5, want a power of two from 4 to 65536") {
-		t.Errorf("Serve = %v", err)
+		t.Errorf("NewServer = %v", err)
 	}
 }
 

@@ -25,13 +25,7 @@ type Bell struct {
 }
 
 // BellPair returns the two ends of a bell, to be passed on.
-func BellPair() (a, b *os.File, err error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-	if err != nil {
-		return nil, nil, fail("socketpair", err, status.NoMemory)
-	}
-	return os.NewFile(uintptr(fds[0]), "bell"), os.NewFile(uintptr(fds[1]), "bell"), nil
-}
+func BellPair() (a, b *os.File, err error) { return socketPair(unix.SOCK_STREAM, "bell") }
 
 // NewBell makes f, a stream socket, a bell. It takes f in any case.
 func NewBell(f *os.File) (*Bell, error) {

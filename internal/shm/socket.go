@@ -16,12 +16,11 @@ import (
 // Pair returns the two ends of a byte stream: one to use here, one to pass on.
 // Both are non-blocking and closed on exec.
 func Pair() (*net.UnixConn, *os.File, error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	a, far, err := socketPair(unix.SOCK_STREAM, "stream")
 	if err != nil {
-		return nil, nil, fail("socketpair", err, status.NoMemory)
+		return nil, nil, err
 	}
-	far := os.NewFile(uintptr(fds[1]), "stream")
-	near, err := Conn(os.NewFile(uintptr(fds[0]), "stream"))
+	near, err := Conn(a)
 	if err != nil {
 		far.Close()
 		return nil, nil, err
@@ -29,12 +28,38 @@ func Pair() (*net.UnixConn, *os.File, error) {
 	return near, far, nil
 }
 
-// Conn makes f, a Unix stream socket, a connection. It takes f in any case.
+// PacketPair returns the two ends of a socket of packets, both to use here.
+func PacketPair() (a, b *net.UnixConn, err error) {
+	fa, fb, err := socketPair(unix.SOCK_SEQPACKET, "packets")
+	if err != nil {
+		return nil, nil, err
+	}
+	if a, err = Conn(fa); err != nil {
+		fb.Close()
+		return nil, nil, err
+	}
+	if b, err = Conn(fb); err != nil {
+		a.Close()
+		return nil, nil, err
+	}
+	return a, b, nil
+}
+
+// socketPair returns two Unix sockets that are connected, non-blocking and closed on exec.
+func socketPair(kind int, name string) (a, b *os.File, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, fail("socketpair", err, status.NoMemory)
+	}
+	return os.NewFile(uintptr(fds[0]), name), os.NewFile(uintptr(fds[1]), name), nil
+}
+
+// Conn makes f, a Unix socket, a connection. It takes f in any case.
 func Conn(f *os.File) (*net.UnixConn, error) {
 	defer f.Close()
 	c, err := net.FileConn(f)
 	if err != nil {
-		return nil, fail("stream socket", err, status.Protocol)
+		return nil, fail("Unix socket", err, status.Protocol)
 	}
 	u, ok := c.(*net.UnixConn)
 	if !ok {
