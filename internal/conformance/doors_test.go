@@ -21,23 +21,24 @@ import (
 )
 
 var doors = []Door{
-	{Name: "embedded mem", Pairs: []Pair{Across, SameNode, SameApp}, Has: Held | AllPorts, Settles: 50 * time.Millisecond, Start: embedded()},
-	{Name: "embedded quic", Pairs: []Pair{Across}, Has: Held, Settles: 50 * time.Millisecond, Start: embedded(fabrictest.QUIC())},
-	{Name: "embedded tcp", Pairs: []Pair{Across}, Has: Held, Settles: 50 * time.Millisecond, Start: embedded(fabrictest.TCP())},
-	{Name: "embedded tcp plaintext", Pairs: []Pair{Across}, Has: Held, Settles: 50 * time.Millisecond, Start: embedded(fabrictest.TCPPlaintext())},
-	{Name: "embedded quic, nothing between", Pairs: []Pair{Across}, Settles: 50 * time.Millisecond, Start: embedded(fabrictest.QUIC(), fabrictest.Unbroken())},
-	{Name: "embedded tcp, nothing between", Pairs: []Pair{Across}, Settles: 50 * time.Millisecond, Start: embedded(fabrictest.TCP(), fabrictest.Unbroken())},
-	{Name: "embedded mixed", Pairs: []Pair{Across}, Has: Held, Settles: 50 * time.Millisecond, Start: embedded(fabrictest.Mixed())},
+	{Name: "fabrictest mem", Pairs: []Pair{Across, SameNode, SameApp}, Has: Held | AllPorts, Settles: 50 * time.Millisecond, Start: inTest()},
+	{Name: "fabrictest quic", Pairs: []Pair{Across}, Has: Held, Settles: 50 * time.Millisecond, Start: inTest(fabrictest.QUIC())},
+	{Name: "fabrictest tcp", Pairs: []Pair{Across}, Has: Held, Settles: 50 * time.Millisecond, Start: inTest(fabrictest.TCP())},
+	{Name: "fabrictest tcp plaintext", Pairs: []Pair{Across}, Has: Held, Settles: 50 * time.Millisecond, Start: inTest(fabrictest.TCPPlaintext())},
+	{Name: "fabrictest quic, nothing between", Pairs: []Pair{Across}, Settles: 50 * time.Millisecond, Start: inTest(fabrictest.QUIC(), fabrictest.Unbroken())},
+	{Name: "fabrictest tcp, nothing between", Pairs: []Pair{Across}, Settles: 50 * time.Millisecond, Start: inTest(fabrictest.TCP(), fabrictest.Unbroken())},
+	{Name: "fabrictest mixed", Pairs: []Pair{Across}, Has: Held, Settles: 50 * time.Millisecond, Start: inTest(fabrictest.Mixed())},
 	{Name: "attached mem", Pairs: []Pair{Across, SameNode, SameApp}, Has: Processes | Held, Settles: 400 * time.Millisecond, Start: attached()},
 	{Name: "attached quic", Pairs: []Pair{Across}, Has: Processes | Held, Settles: 400 * time.Millisecond, Start: attached(fabrictest.QUIC())},
 	{Name: "attached tcp", Pairs: []Pair{Across}, Has: Processes | Held, Settles: 400 * time.Millisecond, Start: attached(fabrictest.TCP())},
 	{Name: "attached, paths", Pairs: []Pair{Across}, Has: Processes, Settles: 400 * time.Millisecond, Start: pathed},
-	{Name: "own process, paths", Pairs: []Pair{Across}, Settles: 400 * time.Millisecond, Start: ownProcess},
+	{Name: "embedded", Pairs: []Pair{Across, SameNode, SameApp}, Has: Held, Settles: 400 * time.Millisecond, Start: embedded},
+	{Name: "embedded, paths", Pairs: []Pair{Across}, Settles: 400 * time.Millisecond, Start: embeddedPaths},
 	{Name: "attached, channels", Pairs: []Pair{SameNode, SameApp}, Has: Processes, Settles: 400 * time.Millisecond, Start: channelled},
 }
 
-// embedded starts nodes inside of this process.
-func embedded(opts ...fabrictest.Option) func(testing.TB, time.Duration) Site {
+// inTest starts the nodes of a test's cluster: the API calls the engine.
+func inTest(opts ...fabrictest.Option) func(testing.TB, time.Duration) Site {
 	return func(tb testing.TB, timeout time.Duration) Site {
 		return site{fabrictest.NewCluster(tb, 2, append(opts, fabrictest.ConnectTimeout(timeout))...)}
 	}
@@ -98,22 +99,32 @@ func pathed(tb testing.TB, timeout time.Duration) Site {
 	return rings{attached(fabrictest.Paths())(tb, timeout).(*sockets), "path"}
 }
 
-// ownProcess is pathed with applications that attach to nodes of their own process, as
-// those of package embed do.
-func ownProcess(tb testing.TB, timeout time.Duration) Site {
-	return own{pathed(tb, timeout).(rings)}
+// embedded is attached with applications in the process of their nodes, as those of
+// package embed are.
+func embedded(tb testing.TB, timeout time.Duration) Site {
+	return &ownProcess{Site: attached()(tb, timeout)}
 }
 
-type own struct{ rings }
+func embeddedPaths(tb testing.TB, timeout time.Duration) Site {
+	return &ownProcess{Site: pathed(tb, timeout)}
+}
 
-func (o own) App(node int, admin bool) *fabric.Node {
-	o.tb.Helper()
-	s, err := o.server[node][admin].Attach(context.Background())
-	if err != nil {
-		o.tb.Fatal(err)
+type ownProcess struct{ Site }
+
+func (o *ownProcess) App(node int, admin bool) *fabric.Node {
+	var s *sockets
+	switch site := o.Site.(type) {
+	case *sockets:
+		s = site
+	case rings:
+		s = site.sockets
 	}
-	n := fabric.NewNode(s)
-	o.tb.Cleanup(func() { n.Close() })
+	session, err := s.server[node][admin].Attach(context.Background())
+	if err != nil {
+		s.tb.Fatal(err)
+	}
+	n := fabric.NewNode(session)
+	s.tb.Cleanup(func() { n.Close() })
 	return n
 }
 

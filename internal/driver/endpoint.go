@@ -26,6 +26,7 @@ type endpoint struct {
 
 	notes  notes
 	gone   chan struct{} // closed by Close
+	hungUp chan struct{} // closed when the connection has ended from the peer's side
 	closed chan struct{} // closed when Close is through
 	route  atomic.Pointer[route]
 	copied atomic.Bool          // Copied was called
@@ -52,7 +53,7 @@ var (
 )
 
 func newEndpoint(s *session, id uint64) *endpoint {
-	return &endpoint{n: s.n, s: s, id: id, gone: make(chan struct{}), closed: make(chan struct{}), listening: listening{waits: newGate()}}
+	return &endpoint{n: s.n, s: s, id: id, gone: make(chan struct{}), hungUp: make(chan struct{}), closed: make(chan struct{}), listening: listening{waits: newGate()}}
 }
 
 // connection returns the conn for a call that needs one: a send, a receive, or one
@@ -240,6 +241,7 @@ func (e *endpoint) disconnected(c *conn) {
 		e.state = core.Disconnected
 		e.linked.Store(nil)
 		e.releasePortLocked()
+		close(e.hungUp) // once: no endpoint connects again
 	}
 	e.mu.Unlock()
 	e.changed()

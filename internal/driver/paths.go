@@ -94,6 +94,9 @@ func (e *endpoint) OnPath(fn func()) {
 	}
 }
 
+// HungUp implements ipc.PathEndpoint.
+func (e *endpoint) HungUp() <-chan struct{} { return e.hungUp }
+
 // NoPath implements ipc.PathEndpoint.
 func (e *endpoint) NoPath(why string, used bool) {
 	c := e.lastConn()

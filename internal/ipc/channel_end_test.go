@@ -3,6 +3,7 @@ package ipc
 import (
 	"context"
 	"io"
+	"net"
 	"testing"
 	"time"
 
@@ -157,8 +158,8 @@ func TestRingsThatOtherCallsTakeAreTold(t *testing.T) {
 	e := b.(*clientEndpoint)
 	e.mu.Lock()
 	for _, w := range e.polled.by {
-		w.SetReadDeadline(past) // the watchers hear nothing
-		w.SetWriteDeadline(past)
+		w.(net.Conn).SetReadDeadline(past) // the watchers hear nothing
+		w.(net.Conn).SetWriteDeadline(past)
 	}
 	e.mu.Unlock()
 	for name, take := range map[string]func() (int, error){

@@ -22,6 +22,7 @@ type client struct {
 	watchers watchers
 	memory   memoryTable
 	tuning   tuning
+	nodesEnd func(id uint32) Endpoint // of an endpoint, where the node is in this process; else nil
 	rings    ringHabits
 	step     atomic.Pointer[func(string)] // called at the steps of an upgrade, for tests that end there
 	direct   directSession

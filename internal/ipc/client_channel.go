@@ -7,7 +7,6 @@ import (
 	"net"
 	"os"
 	"sync/atomic"
-	"time"
 
 	"github.com/fabricd/fabricd/internal/ring"
 	"github.com/fabricd/fabricd/internal/shm"
@@ -216,7 +215,7 @@ func (e *clientEndpoint) awaitSwitch(ch *channel) {
 func (e *clientEndpoint) kick() {
 	e.mu.Lock()
 	if e.data != nil && !e.closed {
-		e.data.SetReadDeadline(past)
+		e.data.wake()
 	}
 	e.mu.Unlock()
 	e.notify()
@@ -424,7 +423,7 @@ func (ch *channel) ended() bool { return ch.cut.Load() || ch.gone.Load() || ch.i
 // receive returns what is there. Without that it returns status.Again, and the
 // channel at which to wait, nil for the data socket. The end of the ring is not
 // yet the end of the connection: the data socket has that.
-func (e *clientEndpoint) receive(conn *net.UnixConn, p []byte) (int, *channel, error) {
+func (e *clientEndpoint) receive(data nodeStream, p []byte) (int, *channel, error) {
 	for {
 		ch, limit, err := e.ringIn()
 		if err != nil {
@@ -452,7 +451,7 @@ func (e *clientEndpoint) receive(conn *net.UnixConn, p []byte) (int, *channel, e
 		} else if uint64(len(p)) > limit2 && limit2 > 0 {
 			p = p[:limit2]
 		}
-		n, err := shm.TryRead(conn, p)
+		n, err := data.tryRead(p)
 		if n > 0 {
 			e.moved.got.Add(uint64(n))
 		}
@@ -496,27 +495,6 @@ func (ch *channel) awaitData(ctx context.Context) error {
 	}
 	ch.gone.Store(true) // the peer, or the connection: what is in the ring is left
 	return nil
-}
-
-// awaitSocket returns when the data socket may have something, its end included,
-// or the ring has taken over.
-func awaitSocket(ctx context.Context, conn *net.UnixConn) error {
-	fired := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() { conn.SetReadDeadline(past); close(fired) })
-	err := shm.WaitRead(conn)
-	if !stop() {
-		<-fired
-	}
-	if errors.Is(err, os.ErrDeadlineExceeded) || ctx.Err() != nil {
-		conn.SetReadDeadline(time.Time{})
-	}
-	if ctx.Err() != nil {
-		return fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
-	}
-	if errors.Is(err, net.ErrClosed) {
-		return status.Reset
-	}
-	return nil // another error is the next read's, too
 }
 
 // ringEvents corrects what the data socket polls as: ev, for what goes through

@@ -82,22 +82,23 @@ func dial(ctx context.Context, path string) (*client, error) {
 		conn.Close()
 		return nil, err
 	}
-	c, err := begin(ctx, conn.(*net.UnixConn))
+	c, err := begin(ctx, conn.(*net.UnixConn), nil)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return c, nil
 }
 
-// begin opens a session on conn, which it takes.
-func begin(ctx context.Context, conn *net.UnixConn) (*client, error) {
+// begin opens a session on conn, which it takes. nodesEnd returns the node's end of an
+// endpoint, where the node is in this process.
+func begin(ctx context.Context, conn *net.UnixConn, nodesEnd func(uint32) Endpoint) (*client, error) {
 	tuned, err := readTuning(os.Getenv)
 	if err != nil {
 		conn.Close()
 		return nil, err
 	}
 	c := newClient(conn)
-	c.tuning = tuned
+	c.tuning, c.nodesEnd = tuned, nodesEnd
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(past) })
 	err = c.hello(ctx)
 	if !stop() && err == nil { // the deadline is set, or soon will be

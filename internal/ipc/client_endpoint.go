@@ -26,7 +26,7 @@ type clientEndpoint struct {
 	ends toldEnd
 
 	direct direct
-	live   atomic.Pointer[net.UnixConn] // data while the endpoint is connected and open
+	live   atomic.Pointer[liveStream] // data while the endpoint is connected and open
 
 	// The locks of a whole call, taken for a ctx: bytes of two calls do not mix.
 	sending, receiving Turn
@@ -40,10 +40,13 @@ type clientEndpoint struct {
 
 	mu            sync.Mutex // guards the fields below
 	closed        bool
-	data          *net.UnixConn // once connected
+	data          nodeStream // once connected
 	local, remote addr.Addr
 	polled        pollers
 }
+
+// A liveStream is a nodeStream that calls find without a lock.
+type liveStream struct{ nodeStream }
 
 // A toldEnd is what the node has told of a connection's end.
 type toldEnd struct {
@@ -198,24 +201,37 @@ func (e *clientEndpoint) refresh() {
 	}
 }
 
+// stream returns the endpoint's stream of messages, over f if that is not nil.
+func (e *clientEndpoint) stream(f *os.File) (nodeStream, error) {
+	if f != nil {
+		conn, err := shm.Conn(f)
+		return dataSocket{conn}, err
+	}
+	if e.c.nodesEnd == nil {
+		return nil, fmt.Errorf("node sent no data socket: %w", status.Protocol)
+	}
+	ep := e.c.nodesEnd(e.id)
+	if ep == nil {
+		return nil, status.Reset // it has ended
+	}
+	return newInProcess(ep, e.quit), nil
+}
+
 // establish makes the endpoint connected, with f as its data socket.
 func (e *clientEndpoint) establish(m connected, f *os.File) error {
-	if f == nil {
-		return fmt.Errorf("node sent no data socket: %w", status.Protocol)
-	}
-	conn, err := shm.Conn(f)
+	data, err := e.stream(f)
 	if err != nil {
 		return err
 	}
 	e.mu.Lock()
 	if e.closed || e.data != nil {
 		e.mu.Unlock()
-		conn.Close()
+		data.close()
 		return status.Reset
 	}
-	e.data, e.local, e.remote = conn, m.Local, m.Remote
+	e.data, e.local, e.remote = data, m.Local, m.Remote
 	e.far.is.Store(m.Local.Node != m.Remote.Node)
-	e.live.Store(conn)
+	e.live.Store(&liveStream{data})
 	if len(e.polled.listeners) > 0 {
 		e.watchData()
 	}
@@ -266,8 +282,8 @@ func (e *clientEndpoint) accept(ctx context.Context, op op) (Endpoint, addr.Addr
 	return ep, m.Remote, nil
 }
 
-// socket returns the data socket.
-func (e *clientEndpoint) socket() (*net.UnixConn, error) {
+// socket returns the stream of messages to the node.
+func (e *clientEndpoint) socket() (nodeStream, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch {
@@ -362,7 +378,7 @@ func (e *clientEndpoint) closeData() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.data != nil {
-		e.data.Close()
+		e.data.close()
 	}
 }
 
@@ -391,9 +407,9 @@ func (e *clientEndpoint) shut() bool {
 	switch {
 	case data == nil:
 	case e.path.Load() != nil: // it ends behind the path: its end is that of what was sent
-		data.SetDeadline(past) // for calls that wait at it
+		data.interrupt()
 	default:
-		data.Close()
+		data.close()
 	}
 	for _, w := range watching {
 		w.Close()

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -382,23 +381,23 @@ func (e *clientEndpoint) suspect(p *clientPath) {
 // peerShut reports whether the peer has ended what it sends, in order.
 func (e *clientEndpoint) peerShut() bool {
 	p := e.path.Load()
-	conn, err := e.socket()
+	data, err := e.socket()
 	if err != nil || p.torn.Load() {
 		return false
 	}
-	r, err := shm.Ready(conn)
+	r, err := data.ready()
 	return err == nil && r.RdHup
 }
 
-// awaitEnd is awaitSocket behind the end of the path: the data socket is to end too. It may
+// awaitEnd is data.await behind the end of the path: the data socket is to end too. It may
 // take its time behind the peer's own end, as while its operations complete.
-func (e *clientEndpoint) awaitEnd(ctx context.Context, conn *net.UnixConn) error {
+func (e *clientEndpoint) awaitEnd(ctx context.Context, data nodeStream) error {
 	if !e.path.Load().torn.Load() {
-		return awaitSocket(ctx, conn)
+		return data.await(ctx)
 	}
 	limited, cancel := context.WithTimeout(ctx, recvGrace)
 	defer cancel()
-	err := awaitSocket(limited, conn)
+	err := data.await(limited)
 	if err != nil && limited.Err() != nil && ctx.Err() == nil {
 		e.breakPath(errPathEnded)
 		return nil

@@ -2,7 +2,7 @@ package ipc
 
 import (
 	"errors"
-	"net"
+	"io"
 
 	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/internal/status"
@@ -11,18 +11,18 @@ import (
 // pollers are what polls the endpoint. The endpoint's mu guards it.
 type pollers struct {
 	listeners map[*chan<- struct{}]chan<- struct{}
-	by        []net.Conn // descriptors of their own for data, the bells and the path, to wait on
-	path      bool       // by has the path's socket
+	by        []io.Closer // descriptors of their own for data, the bells and the path, to wait on
+	path      bool        // by has the path's socket
 }
 
 // Ready asks the data socket once there is one, before that the node.
 func (e *clientEndpoint) Ready() Events {
-	conn, err := e.socket()
+	data, err := e.socket()
 	switch {
 	case errors.Is(err, status.BadFD):
 		return PollNval
 	case err == nil:
-		ev := e.pathEvents(e.ringEvents(streamEvents(conn, e.ends.told.Load(), e.shutOut.Load())))
+		ev := e.pathEvents(e.ringEvents(streamEvents(data, e.ends.told.Load(), e.shutOut.Load())))
 		if ev&(PollRdHup|PollHup) == PollRdHup && (ev&PollIn != 0 || !e.readOver()) {
 			ev &^= PollRdHup
 		} else if ev&PollRdHup != 0 {
@@ -48,8 +48,8 @@ func (e *clientEndpoint) Ready() Events {
 //
 // One that this end has shut hangs up with the peer's half-close, too: shut says that only
 // hup is the end. A peer's half-close is PollRdHup, of the data socket alone.
-func streamEvents(conn *net.UnixConn, hup, shut bool) Events {
-	r, err := shm.Ready(conn)
+func streamEvents(data nodeStream, hup, shut bool) Events {
+	r, err := data.ready()
 	if err != nil {
 		return PollHup
 	}
@@ -118,19 +118,16 @@ func (e *clientEndpoint) notify() {
 	}
 }
 
-// watchData begins to tell of the data socket's readiness, until Close. It
-// waits on a descriptor of its own, beside blocked calls. The caller holds mu.
+// watchData begins to tell of the data socket's readiness, until Close. The caller holds mu.
 func (e *clientEndpoint) watchData() {
 	if len(e.polled.by) > 0 {
 		return
 	}
-	w, err := shm.Watcher(e.data)
+	w, err := e.data.watch(e.wg.Go, e.notify)
 	if err != nil {
 		return // Ready still tells; only out of descriptors
 	}
 	e.polled.by = append(e.polled.by, w)
-	e.wg.Go(func() { shm.WatchRead(w, e.notify) })
-	e.wg.Go(func() { shm.WatchWrite(w, e.notify) })
 }
 
 // watchPath begins to tell of the path's readiness, until Close. The caller holds mu.

@@ -13,7 +13,7 @@ var errShut = fmt.Errorf("this end sends no more: %w", status.Reset)
 // CloseWrite ends what is sent the way that it takes, and then the data socket's
 // direction, which the node makes a half-close of the connection.
 func (e *clientEndpoint) CloseWrite() error {
-	conn, err := e.socket()
+	data, err := e.socket()
 	if err != nil {
 		return err
 	}
@@ -25,7 +25,7 @@ func (e *clientEndpoint) CloseWrite() error {
 		return nil
 	}
 	// Poll may have shown the end by the data socket, before the node has told it.
-	if streamEvents(conn, e.ends.told.Load(), false)&PollHup != 0 {
+	if streamEvents(data, e.ends.told.Load(), false)&PollHup != 0 {
 		return e.broken(status.Reset)
 	}
 	if err := e.ask(context.Background(), opShut, nil, nil); err != nil {
@@ -40,7 +40,7 @@ func (e *clientEndpoint) CloseWrite() error {
 			return e.pathBroken(err)
 		}
 	}
-	if err := conn.CloseWrite(); err != nil {
+	if err := data.closeWrite(); err != nil {
 		return e.broken(err)
 	}
 	return nil

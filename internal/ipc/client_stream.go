@@ -5,19 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
-	"os"
-	"time"
 
-	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/internal/status"
 )
 
 // Send returns when the channel or the data socket has taken all of p; the peer
 // or the node delivers it.
 func (e *clientEndpoint) Send(ctx context.Context, p []byte) (int, error) {
-	conn, err := e.streaming(p)
-	if conn == nil {
+	data, err := e.streaming(p)
+	if data == nil {
 		return 0, err
 	}
 	if err := e.lock(ctx, &e.sending); err != nil {
@@ -35,28 +31,28 @@ func (e *clientEndpoint) Send(ctx context.Context, p []byte) (int, error) {
 		n, err := way.send(ctx, p)
 		return n, e.pathBroken(err)
 	}
-	n, err := e.push(ctx, conn, p)
+	n, err := e.push(ctx, data, p)
 	e.sent(n)
 	return n, err
 }
 
 // push writes all of p to the data socket.
-func (e *clientEndpoint) push(ctx context.Context, conn *net.UnixConn, p []byte) (int, error) {
-	sent, err := shm.TryWrite(conn, p)
+func (e *clientEndpoint) push(ctx context.Context, data nodeStream, p []byte) (int, error) {
+	sent, err := data.tryWrite(p)
 	if err != nil && !errors.Is(err, status.Again) {
 		return sent, e.broken(err)
 	}
 	if sent == len(p) {
 		return sent, nil
 	}
-	n, err := bounded(ctx, conn.SetWriteDeadline, func() (int, error) { return conn.Write(p[sent:]) })
+	n, err := data.write(ctx, p[sent:])
 	return sent + n, e.broken(err)
 }
 
 // TrySend does not wait for another Send either.
 func (e *clientEndpoint) TrySend(p []byte) (int, error) {
-	conn, err := e.streaming(p)
-	if conn == nil {
+	data, err := e.streaming(p)
+	if data == nil {
 		return 0, err
 	}
 	if !e.sending.Try() {
@@ -77,7 +73,7 @@ func (e *clientEndpoint) TrySend(p []byte) (int, error) {
 		}
 		return n, e.broken(err)
 	}
-	n, err := shm.TryWrite(conn, p)
+	n, err := data.tryWrite(p)
 	e.sent(n)
 	if err != nil && !errors.Is(err, status.Again) {
 		return n, e.broken(err)
@@ -87,8 +83,8 @@ func (e *clientEndpoint) TrySend(p []byte) (int, error) {
 
 // Recv returns what has come through the channel or the data socket.
 func (e *clientEndpoint) Recv(ctx context.Context, p []byte) (int, error) {
-	conn, err := e.streaming(p)
-	if conn == nil {
+	data, err := e.streaming(p)
+	if data == nil {
 		return 0, err
 	}
 	if err := e.lock(ctx, &e.receiving); err != nil {
@@ -104,7 +100,7 @@ func (e *clientEndpoint) Recv(ctx context.Context, p []byte) (int, error) {
 				return n, err
 			}
 		}
-		n, ch, err := e.receive(conn, p)
+		n, ch, err := e.receive(data, p)
 		if errors.Is(err, io.EOF) {
 			more, perr := e.pathToCome(ctx)
 			if perr != nil {
@@ -115,7 +111,7 @@ func (e *clientEndpoint) Recv(ctx context.Context, p []byte) (int, error) {
 			}
 		}
 		if !errors.Is(err, status.Again) {
-			return n, e.received(err)
+			return n, e.received(data, err)
 		}
 		way := e.path.Load()
 		switch {
@@ -126,9 +122,9 @@ func (e *clientEndpoint) Recv(ctx context.Context, p []byte) (int, error) {
 				return n, nil
 			}
 		case way != nil && way.over.Load():
-			err = e.awaitEnd(ctx, conn)
+			err = e.awaitEnd(ctx, data)
 		default:
-			err = awaitSocket(ctx, conn)
+			err = data.await(ctx)
 		}
 		if err != nil {
 			return 0, err
@@ -138,26 +134,35 @@ func (e *clientEndpoint) Recv(ctx context.Context, p []byte) (int, error) {
 
 // received gives the error of a receive its meaning. The data socket's end is
 // one of two, and the node knows which.
-func (e *clientEndpoint) received(err error) error {
+func (e *clientEndpoint) received(data nodeStream, err error) error {
 	switch {
 	case err == nil || withdrawn(err):
 		return err
 	case !errors.Is(err, io.EOF):
 		return e.broken(err)
 	}
-	ctx, cancel := e.c.patient()
-	defer cancel()
-	var m endingBody
-	if err := e.ask(ctx, opEnding, nil, &m); err != nil || m.Ending != endedClosed && m.Ending != endedShut {
+	end := data.ending(e.askEnding)
+	if end != endedClosed && end != endedShut {
 		return Lost(e.Cause())
 	}
 	if p := e.path.Load(); p != nil && p.lost(e.moved.got.Load()) {
 		return Lost(errPathEnded.Error())
 	}
-	if m.Ending == endedShut {
+	if end == endedShut {
 		return ErrPeerShut
 	}
 	return ErrPeerClosed
+}
+
+// askEnding has the node say which of its ends the data socket's is.
+func (e *clientEndpoint) askEnding() ending {
+	ctx, cancel := e.c.patient()
+	defer cancel()
+	var m endingBody
+	if e.ask(ctx, opEnding, nil, &m) != nil {
+		return endedLost
+	}
+	return m.Ending
 }
 
 // broken gives a failure of the data socket or of the ring its meaning: unless this
@@ -174,32 +179,32 @@ func (e *clientEndpoint) broken(err error) error {
 
 // TryRecv does not wait for another Recv either.
 func (e *clientEndpoint) TryRecv(p []byte) (int, error) {
-	conn, err := e.streaming(p)
-	if conn == nil {
+	data, err := e.streaming(p)
+	if data == nil {
 		return 0, err
 	}
 	if !e.receiving.Try() {
 		return 0, nil
 	}
 	defer e.receiving.Give()
-	n, _, err := e.receive(conn, p)
+	n, _, err := e.receive(data, p)
 	if errors.Is(err, status.Again) || errors.Is(err, io.EOF) && e.mayComeByPath() {
 		return 0, nil
 	}
-	return n, e.received(err)
+	return n, e.received(data, err)
 }
 
 // streaming returns the data socket for a call that moves p; nil when the
 // result is decided. No bytes can be moved in any state but closed.
-func (e *clientEndpoint) streaming(p []byte) (*net.UnixConn, error) {
-	if conn := e.live.Load(); conn != nil && len(p) > 0 {
-		return conn, nil
+func (e *clientEndpoint) streaming(p []byte) (nodeStream, error) {
+	if live := e.live.Load(); live != nil && len(p) > 0 {
+		return live.nodeStream, nil
 	}
-	conn, err := e.socket()
+	data, err := e.socket()
 	if len(p) == 0 && !errors.Is(err, status.BadFD) {
 		return nil, nil
 	}
-	return conn, err
+	return data, err
 }
 
 // lock takes t for one call, also when ctx is done: the call may not have to wait.
@@ -216,20 +221,4 @@ func (e *clientEndpoint) lock(ctx context.Context, t *Turn) error {
 // withdrawn reports whether err is the end of a call's ctx.
 func withdrawn(err error) bool {
 	return errors.Is(err, status.Canceled) || errors.Is(err, status.TimedOut)
-}
-
-// bounded does one blocking call on the data socket that ctx can end. The
-// caller holds the direction's lock, so the deadline is its own.
-func bounded(ctx context.Context, deadline func(time.Time) error, call func() (int, error)) (int, error) {
-	fired := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() { deadline(past); close(fired) })
-	n, err := call()
-	if !stop() {
-		<-fired
-		deadline(time.Time{})
-	}
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		err = fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
-	}
-	return n, err
 }

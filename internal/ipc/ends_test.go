@@ -22,7 +22,7 @@ func TestOnlyTheApplicationsCloseIsAnEnd(t *testing.T) {
 		"its session closed":        {func(_ *service, e *clientEndpoint) { e.c.Close() }, CauseDetached},
 		"aborted":                   {func(_ *service, e *clientEndpoint) { e.Abort("tired of it\n") }, "tired of it"},
 		"its process dead": {func(_ *service, e *clientEndpoint) {
-			e.data.Close() // a kernel closes descriptors in any order
+			e.data.close() // a kernel closes descriptors in any order
 			if ch := e.ch.Load(); ch != nil {
 				ch.room.Close()
 				ch.data.Close()

@@ -31,6 +31,9 @@ type PathEndpoint interface {
 	// OnPath calls fn whenever the peer asks for a path and this end has not.
 	OnPath(fn func())
 
+	// HungUp is closed when the connection has ended from the peer's side.
+	HungUp() <-chan struct{}
+
 	// NoPath says why the application cannot use its path, which ends; used, that it
 	// has: then the connection is reset.
 	NoPath(why string, used bool)

@@ -179,6 +179,11 @@ func (p *pump) await(ctx context.Context, handed bool) {
 	}
 }
 
+func (p *pump) shutOut()      { p.half.Store(true) }
+func (p *pump) heard() ending { return ending(p.ending.Load()) }
+
+func (p *pump) settled() (done, stuck <-chan struct{}) { return p.done, p.stuck }
+
 // finish ends the endpoint. With the node, what it has not taken of the application is
 // lost, and that is no good end.
 func (p *pump) finish(ctx context.Context, rest rest) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -134,12 +135,13 @@ func (s *Server) Attach(ctx context.Context) (Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !s.run(func() { s.attach(there) }) {
+	var session atomic.Pointer[serverSession]
+	if !s.run(func() { s.attach(there, &session) }) {
 		there.Close()
 		here.Close()
 		return nil, errNodeGone
 	}
-	c, err := begin(ctx, here)
+	c, err := begin(ctx, here, func(id uint32) Endpoint { return session.Load().nodesEnd(id) })
 	if err != nil {
 		return nil, err
 	}
@@ -225,7 +227,7 @@ func (s *Server) accept(ln *net.UnixListener) error {
 		case err != nil:
 			return fmt.Errorf("accept applications: %w", err)
 		default:
-			s.run(func() { s.attach(conn) }) // Serve waits only behind accept
+			s.run(func() { s.attach(conn, nil) }) // Serve waits only behind accept
 		}
 	}
 }
@@ -235,8 +237,9 @@ func (s *Server) broke(err error, stack []byte) {
 	s.opt.Log.Error().Err(err).Bytes("stack", stack).Msg("serving an application failed")
 }
 
-// attach serves one connection from its first byte to its last.
-func (s *Server) attach(conn *net.UnixConn) {
+// attach serves one connection from its first byte to its last. inProcess takes the session
+// of an application of this process; nil: it is of another one.
+func (s *Server) attach(conn *net.UnixConn, inProcess *atomic.Pointer[serverSession]) {
 	defer conn.Close()
 	cred, err := shm.PeerCred(conn)
 	if err != nil {
@@ -251,7 +254,7 @@ func (s *Server) attach(conn *net.UnixConn) {
 	if crowd > refusals {
 		return
 	}
-	sess, err := s.handshake(conn, cred, u, quota)
+	sess, err := s.handshake(conn, cred, u, quota, inProcess)
 	if err != nil {
 		level := zerolog.InfoLevel
 		if status.Of(err) == status.Again { // it asks again soon
@@ -312,7 +315,7 @@ func (s *Server) leave(uid uint32, u *user) {
 
 // handshake reads HELLO and answers it. A refusal is answered before it is
 // returned.
-func (s *Server) handshake(conn *net.UnixConn, c shm.Cred, u *user, quota error) (*serverSession, error) {
+func (s *Server) handshake(conn *net.UnixConn, c shm.Cred, u *user, quota error, inProcess *atomic.Pointer[serverSession]) (*serverSession, error) {
 	stop := context.AfterFunc(s.ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	conn.SetDeadline(time.Now().Add(helloTimeout))
@@ -346,12 +349,17 @@ func (s *Server) handshake(conn *net.UnixConn, c shm.Cred, u *user, quota error)
 	}
 	w := &welcome{Version: version, Requests: maxRequests, Self: node.Self()}
 	answer := header{Op: opHello | opReply, Request: h.Request}
+	sess := newServerSession(s, conn, node, cred.UID, newSessionAccount(s.opt.Session, u.account))
+	if inProcess != nil {
+		sess.inProcess = true
+		inProcess.Store(sess) // before the application hears of it
+	}
 	if err := shm.Send(conn, appendFrame(nil, answer, w), nil); err != nil {
 		node.Close()
 		return nil, err
 	}
 	conn.SetDeadline(time.Time{})
-	return newServerSession(s, conn, node, cred.UID, newSessionAccount(s.opt.Session, u.account)), nil
+	return sess, nil
 }
 
 // readHello reads the first packet, which must be HELLO.

@@ -24,7 +24,7 @@ type served struct {
 
 	mu        sync.Mutex // guards the fields below
 	closing   bool
-	pump      *pump          // once connected
+	mover     mover          // once connected
 	following func()         // stops telling poll events; nil while they are not told
 	windows   []servedWindow // each charged
 
@@ -90,7 +90,7 @@ func (e *served) gone(r span) {
 func (e *served) follow() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.closing || e.pump != nil || e.following != nil {
+	if e.closing || e.mover != nil || e.following != nil {
 		return
 	}
 	changed := make(chan struct{}, 1)
@@ -129,19 +129,20 @@ func (e *served) events() Events {
 }
 
 // connect begins to move the bytes of the endpoint's connection through d, which
-// it takes. It reports false if the endpoint is closed, or connected, already.
-func (e *served) connect(d *dataSocket) bool {
+// it takes; nil where the application uses the node's end itself. It reports false if the
+// endpoint is closed, or connected, already.
+func (e *served) connect(d *socketPair) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.closing || e.pump != nil {
+	if e.closing || e.mover != nil {
 		d.close()
 		return false
 	}
 	if e.following != nil {
 		e.following()
 	}
-	p := newPump(e.ep, d.near, e.state, e.s.guarded)
-	e.pump = p
+	p := e.newMover(d)
+	e.mover = p
 	e.s.srv.paired.enter(e)
 	e.offerPath()
 	ctx := e.s.srv.pumps // a closed session's bytes are still delivered
@@ -154,11 +155,18 @@ func (e *served) connect(d *dataSocket) bool {
 	return true
 }
 
+func (e *served) newMover(d *socketPair) mover {
+	if d == nil {
+		return newHandedOver(e.ep, e.state)
+	}
+	return newPump(e.ep, d.near, e.state, e.s.guarded)
+}
+
 // fence makes the application's calls fail if the connection has ended: when
 // the removal of a node is told, none may go on as if that node were there.
 func (e *served) fence() {
 	e.mu.Lock()
-	p := e.pump
+	p := e.mover
 	e.mu.Unlock()
 	if p != nil && e.ep.Ready()&PollHup != 0 {
 		p.ended(e.s.ctx)
@@ -192,7 +200,7 @@ func (e *served) begin(how finish) {
 	}
 	e.mu.Lock()
 	e.closing = true
-	p, following, open := e.pump, e.following, e.windows
+	p, following, open := e.mover, e.following, e.windows
 	e.windows = nil
 	e.mu.Unlock()
 	for _, w := range open {
@@ -224,14 +232,15 @@ func (e *served) begun() bool {
 // that does not take the bytes it is owed, or when ctx is done.
 func (e *served) settle(ctx context.Context) {
 	e.mu.Lock()
-	p := e.pump
+	p := e.mover
 	e.mu.Unlock()
 	if p == nil {
 		return
 	}
+	done, stuck := p.settled()
 	select {
-	case <-p.done:
-	case <-p.stuck:
+	case <-done:
+	case <-stuck:
 	case <-ctx.Done():
 	}
 }
@@ -264,19 +273,19 @@ func (s *serverSession) finish(ctx context.Context, r *request, how finish) (rep
 // half-close.
 func doShut(_ context.Context, _ *serverSession, r *request) (reply, error) {
 	r.ep.mu.Lock()
-	p := r.ep.pump
+	p := r.ep.mover
 	r.ep.mu.Unlock()
 	if p == nil {
 		return reply{}, status.NotConn
 	}
-	p.half.Store(true)
+	p.shutOut()
 	return reply{}, nil
 }
 
 // doConnect makes the data socket first: a node that runs out of descriptors
 // refuses before the peer hears of a connection that nobody could use.
 func doConnect(ctx context.Context, s *serverSession, r *request) (reply, error) {
-	d, err := newDataSocket(s.account)
+	d, err := s.dataSocket()
 	if err != nil {
 		return reply{}, err
 	}
@@ -288,7 +297,7 @@ func doConnect(ctx context.Context, s *serverSession, r *request) (reply, error)
 }
 
 func doTryConnect(_ context.Context, s *serverSession, r *request) (reply, error) {
-	d, err := newDataSocket(s.account)
+	d, err := s.dataSocket()
 	if err != nil {
 		return reply{}, err
 	}
@@ -335,7 +344,7 @@ func (s *serverSession) accepted(listener *served, accept func() (Endpoint, addr
 	if err != nil {
 		return reply{}, err
 	}
-	d, err := newDataSocket(s.account)
+	d, err := s.dataSocket()
 	var out reply
 	if err == nil {
 		out, err = e.established(d)
@@ -362,10 +371,13 @@ func (s *serverSession) forget(e *served) {
 }
 
 // established answers a request that has connected the endpoint. It takes d.
-func (e *served) established(d *dataSocket) (reply, error) {
+func (e *served) established(d *socketPair) (reply, error) {
 	if !e.connect(d) {
 		return reply{}, status.Reset
 	}
 	c := &connected{Endpoint: e.id, Local: e.ep.LocalAddr(), Remote: e.ep.RemoteAddr()}
+	if d == nil {
+		return reply{body: c}, nil
+	}
 	return e.s.account.answerTaken(c, d.far), nil
 }

@@ -29,15 +29,24 @@ func (a *account) answerTaken(body message, f *os.File) reply {
 	return reply{body: body, file: f, after: func() { f.Close(); a.refund(heldFiles, 1) }}
 }
 
-// A dataSocket is one that no pump has yet: the node's end and the
+// A socketPair is a data socket that no pump has yet: the node's end and the
 // application's, both charged.
-type dataSocket struct {
+type socketPair struct {
 	account *account
 	near    *net.UnixConn
 	far     *os.File
 }
 
-func newDataSocket(a *account) (*dataSocket, error) {
+// dataSocket returns the data socket of a connection to come; nil where the application
+// uses the node's end itself.
+func (s *serverSession) dataSocket() (*socketPair, error) {
+	if s.inProcess {
+		return nil, nil
+	}
+	return newSocketPair(s.account)
+}
+
+func newSocketPair(a *account) (*socketPair, error) {
 	if err := a.charge(heldFiles, 2); err != nil {
 		return nil, err
 	}
@@ -46,16 +55,22 @@ func newDataSocket(a *account) (*dataSocket, error) {
 		a.refund(heldFiles, 2)
 		return nil, err
 	}
-	return &dataSocket{a, near, far}, nil
+	return &socketPair{a, near, far}, nil
 }
 
-func (d *dataSocket) close() {
+func (d *socketPair) close() {
+	if d == nil {
+		return
+	}
 	d.closeNear()
 	d.far.Close()
 	d.account.refund(heldFiles, 1)
 }
 
-func (d *dataSocket) closeNear() {
+func (d *socketPair) closeNear() {
+	if d == nil {
+		return
+	}
 	d.near.Close()
 	d.account.refund(heldFiles, 1)
 }

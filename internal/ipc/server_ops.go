@@ -281,12 +281,12 @@ func doAddress(_ context.Context, _ *serverSession, r *request) (reply, error) {
 
 func doEnding(_ context.Context, _ *serverSession, r *request) (reply, error) {
 	r.ep.mu.Lock()
-	p := r.ep.pump
+	p := r.ep.mover
 	r.ep.mu.Unlock()
 	if p == nil {
 		return reply{}, status.NotConn
 	}
-	return reply{body: &endingBody{ending(p.ending.Load())}}, nil
+	return reply{body: &endingBody{p.heard()}}, nil
 }
 
 func doCause(_ context.Context, _ *serverSession, r *request) (reply, error) {

@@ -36,9 +36,12 @@ type serverSession struct {
 	node    Session
 	account *account
 	uid     uint32
-	shares  atomic.Bool // its windows' memory with applications of other users
-	log     zerolog.Logger
-	ended   func() // the connection no longer counts as a session
+	// inProcess: the application is in this process, and uses the node's ends of its
+	// connections itself.
+	inProcess bool
+	shares    atomic.Bool // its windows' memory with applications of other users
+	log       zerolog.Logger
+	ended     func() // the connection no longer counts as a session
 
 	ctx    context.Context // of requests; done when the socket has ended
 	cancel context.CancelFunc

@@ -1,0 +1,108 @@
+package ipc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+
+	"github.com/fabricd/fabricd/internal/shm"
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+// An inProcess is a nodeStream of an application in its node's process: the node's own end
+// of the connection, without a socket and a pump between.
+type inProcess struct {
+	ep      Endpoint
+	changed chan struct{}   // the endpoint may have something new, or wake was called
+	quit    <-chan struct{} // closed when the application closes its endpoint
+	stop    func()          // ends the telling of changes
+	end     error           // what tryRead has found last; of the call that reads
+}
+
+func newInProcess(ep Endpoint, quit <-chan struct{}) *inProcess {
+	d := &inProcess{ep: ep, changed: make(chan struct{}, 1), quit: quit}
+	d.stop = sync.OnceFunc(ep.Notify(d.changed))
+	return d
+}
+
+func (d *inProcess) tryWrite(p []byte) (int, error) {
+	n, err := d.ep.TrySend(p)
+	if n == 0 && err == nil {
+		err = status.Again
+	}
+	return n, err
+}
+
+func (d *inProcess) write(ctx context.Context, p []byte) (int, error) { return d.ep.Send(ctx, p) }
+
+func (d *inProcess) tryRead(p []byte) (int, error) {
+	n, err := d.ep.TryRecv(p)
+	switch {
+	case err == nil && n == 0:
+		return 0, status.Again
+	case err != nil:
+		d.end = err
+		return n, io.EOF
+	}
+	return n, nil
+}
+
+func (d *inProcess) ending(func() ending) ending {
+	switch {
+	case errors.Is(d.end, ErrPeerShut):
+		return endedShut
+	case errors.Is(d.end, ErrPeerClosed):
+		return endedClosed
+	}
+	return endedLost
+}
+
+func (d *inProcess) await(ctx context.Context) error {
+	select {
+	case <-d.changed:
+		return nil
+	case <-d.quit:
+		return status.Reset
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
+	}
+}
+
+func (d *inProcess) wake() { tell(d.changed) }
+
+// ready is what a data socket is ready for, of the endpoint's events.
+func (d *inProcess) ready() (shm.Readiness, error) {
+	ev := d.ep.Ready()
+	hup := ev&(PollHup|PollErr|PollNval) != 0
+	return shm.Readiness{
+		In:  ev&PollIn != 0 && ev&PollRdHup == 0,
+		Out: ev&PollOut != 0,
+		Hup: hup, RdHup: hup || ev&PollRdHup != 0,
+	}, nil
+}
+
+func (d *inProcess) watch(run func(func()), changed func()) (io.Closer, error) {
+	c, quit := make(chan struct{}, 1), make(chan struct{})
+	stop := d.ep.Notify(c)
+	run(func() {
+		for {
+			select {
+			case <-c:
+				changed()
+			case <-quit:
+				return
+			}
+		}
+	})
+	return closerFunc(sync.OnceFunc(func() { stop(); close(quit) })), nil
+}
+
+type closerFunc func()
+
+func (f closerFunc) Close() error { f(); return nil }
+
+func (d *inProcess) closeWrite() error { return d.ep.CloseWrite() }
+func (d *inProcess) interrupt()        {} // quit is closed, and the close of the endpoint ends a write
+func (d *inProcess) close()            { d.stop() }
