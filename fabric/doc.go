@@ -107,7 +107,7 @@
 // # What a peer on this node sees
 //
 // A peer gets the bytes of windows, and does with them what Register has allowed. An
-// application on another node gets nothing else. Through [Attach], one on the same node
+// application on another node gets nothing else. One on the same node
 // may get the memory itself, to map it and to copy without the node:
 //
 //	the peer is of         another user         the same user, or after ShareWindows
@@ -134,9 +134,6 @@
 // one that no other application has had stays where it is. Where there is no room,
 // Unregister and Node.Close fail with ENOMEM although the window is gone, and Register of
 // that Memory does until there is.
-//
-// An application in the process of its node (embed.Start) hands out nothing: another
-// process reaches its windows through the node.
 //
 // # When the peer is gone
 //
@@ -169,9 +166,8 @@
 // Ports are 16 bits per node, the backlog is at most 1024, one transfer is at
 // most 2⁶³−1 bytes and lies inside registered windows. The node bounds
 // endpoints, windows and window memory per application; over a bound, calls
-// fail with ENOMEM. By default an application that attaches may have 4096
-// endpoints and one that embeds its node 16384, and two nodes may have 16,000
-// connections between them, of all their applications; over that, Connect fails
+// fail with ENOMEM. By default an application may have 16384 endpoints, and two
+// nodes may have 16,000 connections between them, of all their applications; over that, Connect fails
 // with ENOBUFS, as fences do over 1024 of a connection that are not decided. A
 // connection buffers a bounded number of bytes; a receiver
 // that does not receive blocks its sender and nobody else. What the connections of a

@@ -18,6 +18,7 @@ type PairedEndpoint interface {
 
 // The ways of messages, see [PairedEndpoint].
 const (
+	viaCall    = "call"    // in the node's process
 	viaSocket  = "socket"  // through the data socket, pumped by the node
 	viaChannel = "channel" // through shared memory, past the node
 	viaPath    = "path"    // through a socket to the application on the other node

@@ -60,12 +60,12 @@ func (p *pairs) enter(e *served) {
 	if !ok {
 		return
 	}
-	ep.Via(viaSocket, "")
 	self, _, ok := ep.Pair()
 	if !ok {
-		ep.Via(viaSocket, "the peer is on another node")
+		e.via("the peer is on another node")
 		return
 	}
+	e.via("")
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.ends[self], p.keys[e] = e, self
@@ -291,10 +291,14 @@ func (e *served) offer() {
 	e.s.out.tell(offer, maxRequests) // an error is the session's end, or the queue's bound
 }
 
-// via notes why the endpoint's messages go through its data socket.
+// via notes why the endpoint's messages go through the node.
 func (e *served) via(why string) {
+	way := viaSocket
+	if e.s.inProcess {
+		way = viaCall
+	}
 	if ep, ok := e.ep.(PairedEndpoint); ok {
-		ep.Via(viaSocket, why)
+		ep.Via(way, why)
 	}
 }
 
@@ -375,7 +379,7 @@ func (p *pairs) join(e *served, ok bool, why string) error {
 		if first := h.peer; why == otherGaveUp && first.done && !first.ok {
 			why += ": " + first.why
 		}
-		e.ep.(PairedEndpoint).Via(viaSocket, why)
+		e.via(why)
 		return nil
 	}
 	if !h.peer.ok {
