@@ -12,12 +12,12 @@ BUILD   := CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)'
 # take ten seconds and more each, and those of ALONE: all of it in under an hour.
 SOAK       ?= 20
 SOAK_HEAVY ?= 5
-HEAVY      := cmd/fabric-bench cmd/fabricd fabric fabric/fabrictest internal/archtest internal/check \
-              internal/conformance internal/driver internal/faults/inject internal/ipc internal/report internal/sim \
+HEAVY      := cmd/fabric-bench cmd/fabricd fabric fabric/fabrictest internal/test/archtest internal/lab/check \
+              internal/test/conformance internal/driver internal/faults/inject internal/ipc internal/lab/report internal/lab/sim \
               internal/transport/quic internal/transport/stream membership membership/state membership/verdict
 # Tests with real processes, namespaces and containers, which `make test` runs last,
 # two at a time: they wait more than they compute.
-ALONE      := internal/chaos internal/chaos/workload internal/deploytest internal/e2e internal/hostile
+ALONE      := internal/lab/chaos internal/lab/chaos/workload internal/test/deploytest internal/test/e2e internal/test/hostile
 # How many packages `make test` tests at a time.
 PACKAGES   ?= 4
 # How long `make fuzz-short` runs each fuzz target.
@@ -71,7 +71,7 @@ test: ## lint, the rules of the tree, and every test with the race detector
 	set +e # not `||`: that would also go on behind what fails inside
 	( set -e
 	  $(LINT)
-	  go test ./internal/archtest | tee out/test.log )
+	  go test ./internal/test/archtest | tee out/test.log )
 	rc=$$?
 	set -e
 	if [ -n "$$images" ]; then
@@ -81,7 +81,7 @@ test: ## lint, the rules of the tree, and every test with the race detector
 	if [ "$$rc" != 0 ]; then exit $$rc; fi
 	# What needs no race detector, or counts allocations, which it adds to, or moves
 	# more memory than it has time for, beside the rest.
-	{ $(PLAIN) go test -timeout 20m ./internal/sim || rc=$$?
+	{ $(PLAIN) go test -timeout 20m ./internal/lab/sim || rc=$$?
 	  $(PLAIN) go test -run 'Alloc|LargeSizes' ./internal/driver ./internal/ipc ./internal/path || rc=$$?
 	  cd deploy/check; $(PLAIN) go test -count=1 ./... || rc=$$?; exit $$rc; } >out/plain.log 2>&1 &
 	plain=$$!
@@ -91,7 +91,7 @@ test: ## lint, the rules of the tree, and every test with the race detector
 	# is run once more, alone: only what fails again, or has a data race, fails the run.
 	raced=0
 	alone=$$(printf 'github.com/fabricd/fabricd/%s\n' $(ALONE))
-	most=$$(go list ./... | grep -vxF "$$alone"$$'\n'github.com/fabricd/fabricd/internal/archtest)
+	most=$$(go list ./... | grep -vxF "$$alone"$$'\n'github.com/fabricd/fabricd/internal/test/archtest)
 	go test -race -vet=off -timeout 30m -p $(PACKAGES) $$most 2>&1 | tee -a out/test.log || raced=$$?
 	go test -race -vet=off -timeout 20m -run '^$$' $$alone >/dev/null || rc=$$?
 	wait $$plain || rc=$$?
@@ -107,10 +107,10 @@ test: ## lint, the rules of the tree, and every test with the race detector
 attack: ## hostile members, strangers and applications against eight daemons: a timeline (ARGS=--json)
 	@mkdir -p bin
 	$(BUILD) -o bin/fabricd ./cmd/fabricd
-	$(PLAIN) go test -c -o bin/attack.test ./internal/hostile
-	cd internal/hostile
-	FABRICD_ATTACK=$(if $(findstring --json,$(ARGS)),json,text) FABRICD_ATTACK_EXE=../../bin/fabricd \
-	  exec ../../bin/attack.test -test.run '^TestAttack$$' -test.timeout 4m
+	$(PLAIN) go test -c -o bin/attack.test ./internal/test/hostile
+	cd internal/test/hostile
+	FABRICD_ATTACK=$(if $(findstring --json,$(ARGS)),json,text) FABRICD_ATTACK_EXE=../../../bin/fabricd \
+	  exec ../../../bin/attack.test -test.run '^TestAttack$$' -test.timeout 4m
 
 apps-smoke: ## PostgreSQL, Redis and nginx across two fabricds that fail: a table (Debian, root; ARGS=--json)
 	@mkdir -p bin
@@ -123,13 +123,13 @@ apps-smoke: ## PostgreSQL, Redis and nginx across two fabricds that fail: a tabl
 	  break
 	done
 	$(BUILD) -o bin/fabricd ./cmd/fabricd
-	$(PLAIN) go test -c -o bin/appsmoke.test ./internal/e2e/appsmoke
-	cd internal/e2e/appsmoke
+	$(PLAIN) go test -c -o bin/appsmoke.test ./internal/test/e2e/appsmoke
+	cd internal/test/e2e/appsmoke
 	FABRICD_APPSMOKE=$(if $(findstring --json,$(ARGS)),json,text) FABRICD_APPSMOKE_EXE=$(CURDIR)/bin/fabricd \
 	  exec $(CURDIR)/bin/appsmoke.test -test.run '^TestAppsSmoke$$' -test.timeout 8m
 
 conformance: ## what of SCIF holds, is missing or cannot apply, per call, through every door
-	@cd internal/conformance
+	@cd internal/test/conformance
 	go test -count=1 -timeout 30m -run '^TestConformance$$' # without a package: go shows what passing tests print
 
 soak: ## the tests SOAK times in a row, the heavy ones SOAK_HEAVY times
@@ -139,23 +139,23 @@ soak: ## the tests SOAK times in a row, the heavy ones SOAK_HEAVY times
 	rc=0
 	go test -race -count=$(SOAK) -timeout 60m $$light || rc=$$?
 	go test -race -count=$(SOAK_HEAVY) -timeout 60m $$heavy || rc=$$?
-	$(PLAIN) go test -count=$(SOAK_HEAVY) -timeout 60m ./internal/sim || rc=$$?
+	$(PLAIN) go test -count=$(SOAK_HEAVY) -timeout 60m ./internal/lab/sim || rc=$$?
 	go test -race -count=$(SOAK_HEAVY) -timeout 60m -p 1 $$alone || rc=$$?
-	FABRICD_E2E_LONG=1 go test -count=1 -timeout 60m ./internal/e2e || rc=$$?
-	FABRICD_E2E_PROVIDERS=tcp go test -count=1 -timeout 60m ./internal/e2e || rc=$$?
+	FABRICD_E2E_LONG=1 go test -count=1 -timeout 60m ./internal/test/e2e || rc=$$?
+	FABRICD_E2E_PROVIDERS=tcp go test -count=1 -timeout 60m ./internal/test/e2e || rc=$$?
 	exit $$rc
 
 bars: build ## the bars of reliability in full: a million changes, ten million messages, the long scenarios; hours
 	@rc=0
 	full() { echo "== $$*"; env "$${@:3}" go test -count=1 -timeout 0 -v -run "^$$2\$$" $$1 $${ARG:-} | grep -vE '^=== |^PASS' || rc=$$?; }
-	full ./internal/sim TestChurn SIM_CHANGES=1000000
-	full ./internal/sim TestHoursOfComingAndGoingLeaveNothing SIM_HOURS=24
-	full ./internal/sim TestZombies SIM_SEEDS=20000
-	full ./internal/sim TestFenceCuts SIM_SEEDS=50
+	full ./internal/lab/sim TestChurn SIM_CHANGES=1000000
+	full ./internal/lab/sim TestHoursOfComingAndGoingLeaveNothing SIM_HOURS=24
+	full ./internal/lab/sim TestZombies SIM_SEEDS=20000
+	full ./internal/lab/sim TestFenceCuts SIM_SEEDS=50
 	full ./internal/driver TestManyMessagesAreExactOverABadNetwork VOLUME=10000000
 	full ./internal/driver TestManyTransfersAreExactOverABadNetwork VOLUME_RMA=100000000000
 	full ./internal/driver TestRandomCrossings CROSSINGS=100000
-	ARG=-linear=1000 full ./internal/check 'Test(Port|Lease)TableIsLinearizable'
+	ARG=-linear=1000 full ./internal/lab/check 'Test(Port|Lease)TableIsLinearizable'
 	for on in sim local; do bin/fabricd chaos suite deploy/scenarios/long --on $$on --report out/bars/$$on || rc=$$?; done
 	bin/fabricd chaos page out/bars || rc=$$?
 	exit $$rc
@@ -223,7 +223,7 @@ chaos: image ## every scenario in every lab: simulated with many seeds, processe
 	sed -n 's/^.*: \(.* schedules of copies\)/\1/p' out/chaos/copies.log | tail -n 1
 	if [ "$$copies" != 0 ]; then cat out/chaos/copies.log; rc=$$copies; fi
 	echo "== clusters of 100 and 200 nodes, with and without a host"
-	SIM_SCALE=all $(PLAIN) go test -count=1 -timeout 60m -v -run '^TestScale$$' ./internal/sim >out/chaos/scale.log 2>&1 || { rc=$$?; cat out/chaos/scale.log; }
+	SIM_SCALE=all $(PLAIN) go test -count=1 -timeout 60m -v -run '^TestScale$$' ./internal/lab/sim >out/chaos/scale.log 2>&1 || { rc=$$?; cat out/chaos/scale.log; }
 	eased=100
 	for lab in $(CHAOS_LABS); do
 	  echo "== $$lab"
@@ -250,7 +250,7 @@ chaos: image ## every scenario in every lab: simulated with many seeds, processe
 	exit $$rc
 
 mutants: ## break the engine in some fifty ways, one at a time: a check has to find each
-	@cd internal/sim/mutants
+	@cd internal/lab/sim/mutants
 	MUTANTS=all go test -count=1 -run Caught -timeout 100m -v $(ARGS)
 
 clean: ## remove what the targets above made

@@ -19,8 +19,8 @@ import (
 
 	"github.com/fabricd/fabricd/fabric"
 	"github.com/fabricd/fabricd/fabric/fabrictest"
-	"github.com/fabricd/fabricd/internal/bubble"
 	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/test/bubble"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

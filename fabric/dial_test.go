@@ -19,9 +19,9 @@ import (
 
 	"github.com/fabricd/fabricd/fabric"
 	"github.com/fabricd/fabricd/fabric/fabrictest"
-	"github.com/fabricd/fabricd/internal/bubble"
 	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/internal/test/bubble"
 )
 
 // acceptAll accepts connections of l until it is closed, and closes them when the

@@ -13,7 +13,7 @@ import (
 
 	"github.com/fabricd/fabricd/fabric"
 	"github.com/fabricd/fabricd/fabric/fabrictest"
-	"github.com/fabricd/fabricd/internal/bubble"
+	"github.com/fabricd/fabricd/internal/test/bubble"
 )
 
 // mirrored returns a mirror of all of a window of pages on another node, and

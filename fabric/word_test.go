@@ -11,7 +11,7 @@ import (
 
 	"github.com/fabricd/fabricd/fabric"
 	"github.com/fabricd/fabricd/fabric/fabrictest"
-	"github.com/fabricd/fabricd/internal/bubble"
+	"github.com/fabricd/fabricd/internal/test/bubble"
 )
 
 func alloc(t *testing.T, n *fabric.Node) *fabric.Memory {

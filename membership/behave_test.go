@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
-	"github.com/fabricd/fabricd/internal/netsim"
+	"github.com/fabricd/fabricd/internal/test/netsim"
 	"github.com/fabricd/fabricd/membership/gossip"
 	"github.com/fabricd/fabricd/membership/verdict"
 )

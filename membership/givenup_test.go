@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
-	"github.com/fabricd/fabricd/internal/netsim"
+	"github.com/fabricd/fabricd/internal/test/netsim"
 	"github.com/fabricd/fabricd/membership/state"
 	"github.com/fabricd/fabricd/membership/verdict"
 )

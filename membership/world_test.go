@@ -16,8 +16,8 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/fabricd/fabricd/fabric/addr"
-	"github.com/fabricd/fabricd/internal/bubble"
-	"github.com/fabricd/fabricd/internal/netsim"
+	"github.com/fabricd/fabricd/internal/test/bubble"
+	"github.com/fabricd/fabricd/internal/test/netsim"
 	"github.com/fabricd/fabricd/membership/control"
 	"github.com/fabricd/fabricd/membership/gossip"
 	"github.com/fabricd/fabricd/membership/state"

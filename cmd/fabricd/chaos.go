@@ -12,9 +12,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fabricd/fabricd/internal/chaos"
 	"github.com/fabricd/fabricd/internal/daemon"
-	"github.com/fabricd/fabricd/internal/scenario"
+	"github.com/fabricd/fabricd/internal/lab/chaos"
+	"github.com/fabricd/fabricd/internal/lab/scenario"
 )
 
 func (a *app) chaosCommand() *cobra.Command {

@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fabricd/fabricd/internal/chaos"
-	"github.com/fabricd/fabricd/internal/chaos/workload"
+	"github.com/fabricd/fabricd/internal/lab/chaos"
+	"github.com/fabricd/fabricd/internal/lab/chaos/workload"
 )
 
 // chaosHelpers are the processes that a run starts. They are not for users and

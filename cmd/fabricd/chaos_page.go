@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fabricd/fabricd/internal/chaos"
+	"github.com/fabricd/fabricd/internal/lab/chaos"
 )
 
 func (a *app) chaosPageCommand() *cobra.Command {

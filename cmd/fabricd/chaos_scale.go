@@ -10,9 +10,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fabricd/fabricd/internal/chaos"
-	"github.com/fabricd/fabricd/internal/scenario"
-	"github.com/fabricd/fabricd/internal/sim"
+	"github.com/fabricd/fabricd/internal/lab/chaos"
+	"github.com/fabricd/fabricd/internal/lab/scenario"
+	"github.com/fabricd/fabricd/internal/lab/sim"
 )
 
 // Bounds of a scale run: the largest takes minutes.

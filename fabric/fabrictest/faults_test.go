@@ -17,7 +17,7 @@ import (
 
 	"github.com/fabricd/fabricd/fabric"
 	"github.com/fabricd/fabricd/fabric/fabrictest"
-	"github.com/fabricd/fabricd/internal/bubble"
+	"github.com/fabricd/fabricd/internal/test/bubble"
 )
 
 const (

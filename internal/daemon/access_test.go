@@ -19,8 +19,8 @@ import (
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/audit"
-	"github.com/fabricd/fabricd/internal/bubble"
 	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/test/bubble"
 )
 
 // A configured is a host whose settings come from a file that the test writes.

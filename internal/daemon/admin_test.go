@@ -20,8 +20,8 @@ import (
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/audit"
-	"github.com/fabricd/fabricd/internal/bubble"
 	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/internal/test/bubble"
 	"github.com/fabricd/fabricd/membership"
 	"github.com/fabricd/fabricd/membership/verdict"
 )

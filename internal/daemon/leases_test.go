@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 
 	"github.com/fabricd/fabricd/fabric/addr"
-	"github.com/fabricd/fabricd/internal/bubble"
+	"github.com/fabricd/fabricd/internal/test/bubble"
 )
 
 // TestLinksShowTheLeaseOfTheirLife: what the engine shows in its HELLOs is what the

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"unicode"
 
-	"github.com/fabricd/fabricd/internal/bubble"
+	"github.com/fabricd/fabricd/internal/test/bubble"
 )
 
 func TestLogLinesHaveTheirTimeAndFields(t *testing.T) {

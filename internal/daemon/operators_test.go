@@ -19,7 +19,7 @@ import (
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/audit"
-	"github.com/fabricd/fabricd/internal/bubble"
+	"github.com/fabricd/fabricd/internal/test/bubble"
 	"github.com/fabricd/fabricd/membership"
 	"github.com/fabricd/fabricd/membership/trust"
 )

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fabricd/fabricd/internal/bubble"
 	"github.com/fabricd/fabricd/internal/shm"
+	"github.com/fabricd/fabricd/internal/test/bubble"
 )
 
 // TestHalfFollowsTheLimit: a limit that changes under way counts from the next look on,

@@ -11,8 +11,8 @@ import (
 	"testing/synctest"
 
 	"github.com/fabricd/fabricd/fabric/addr"
-	"github.com/fabricd/fabricd/internal/bubble"
 	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/test/bubble"
 	"github.com/fabricd/fabricd/internal/wire"
 	"github.com/fabricd/fabricd/rma"
 )

@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
-	"github.com/fabricd/fabricd/internal/bubble"
 	"github.com/fabricd/fabricd/internal/driver"
 	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/test/bubble"
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/internal/transport/mem"
 )

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
-	"github.com/fabricd/fabricd/internal/bubble"
 	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/test/bubble"
 )
 
 var seedFlag = flag.Uint64("seed", 0, "seed of the random tests; 0 takes one from the clock")

@@ -5,9 +5,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fabricd/fabricd/internal/bubble"
 	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/internal/test/bubble"
 )
 
 // TestErrorsSayWhatIsTheMatter: a live node that does not answer is not said to be none,

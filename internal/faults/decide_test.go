@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/fabricd/fabricd/fabric/addr"
-	"github.com/fabricd/fabricd/internal/bubble"
+	"github.com/fabricd/fabricd/internal/test/bubble"
 )
 
 func genWay(t *rapid.T) Way {

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/fabricd/fabricd/internal/bubble"
+	"github.com/fabricd/fabricd/internal/test/bubble"
 )
 
 // struck runs f, which is guarded, and returns what end was told.

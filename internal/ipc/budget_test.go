@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"testing"
 
-	"github.com/fabricd/fabricd/internal/budget"
+	"github.com/fabricd/fabricd/internal/test/budget"
 )
 
 // TestDecoderStaysInItsBudget: no packet makes a decoder allocate more than

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/fabricd/fabricd/fabric/addr"
-	"github.com/fabricd/fabricd/internal/budget"
+	"github.com/fabricd/fabricd/internal/test/budget"
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
-	"github.com/fabricd/fabricd/internal/bubble"
+	"github.com/fabricd/fabricd/internal/test/bubble"
 	"github.com/fabricd/fabricd/membership/trust"
 	"github.com/fabricd/fabricd/membership/verdict"
 )

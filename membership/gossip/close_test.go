@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fabricd/fabricd/internal/bubble"
+	"github.com/fabricd/fabricd/internal/test/bubble"
 )
 
 // TestCallsAfterCloseAreHarmless leaves, updates and closes in every order that

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fabricd/fabricd/internal/bubble"
+	"github.com/fabricd/fabricd/internal/test/bubble"
 )
 
 // TestDoubts tells a doubt, and gives a member those that it must drop.

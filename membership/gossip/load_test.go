@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fabricd/fabricd/internal/bubble"
+	"github.com/fabricd/fabricd/internal/test/bubble"
 )
 
 // A meter counts what members send.

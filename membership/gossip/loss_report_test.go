@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fabricd/fabricd/internal/bubble"
+	"github.com/fabricd/fabricd/internal/test/bubble"
 )
 
 // TestLossReportsOfStrangersAreDropped gives a member reports that are not for it, and those

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fabricd/fabricd/internal/bubble"
-	"github.com/fabricd/fabricd/internal/budget"
+	"github.com/fabricd/fabricd/internal/test/bubble"
+	"github.com/fabricd/fabricd/internal/test/budget"
 )
 
 // closeVersion0 seals as version 0 does, whose padding is what the last byte says.

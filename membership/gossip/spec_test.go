@@ -17,8 +17,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fabricd/fabricd/internal/bubble"
-	"github.com/fabricd/fabricd/internal/netsim"
+	"github.com/fabricd/fabricd/internal/test/bubble"
+	"github.com/fabricd/fabricd/internal/test/netsim"
 )
 
 // What the vectors are sealed with.

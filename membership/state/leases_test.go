@@ -16,7 +16,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/fabricd/fabricd/fabric/addr"
-	"github.com/fabricd/fabricd/internal/budget"
+	"github.com/fabricd/fabricd/internal/test/budget"
 )
 
 func newHost(t testing.TB, d string, o Options) *State {

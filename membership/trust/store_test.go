@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fabricd/fabricd/internal/bubble"
+	"github.com/fabricd/fabricd/internal/test/bubble"
 )
 
 const alpn = "fabricd/1"

@@ -17,9 +17,9 @@ import (
 	"golang.org/x/net/nettest"
 
 	"github.com/fabricd/fabricd/fabric/addr"
-	"github.com/fabricd/fabricd/internal/bubble"
 	"github.com/fabricd/fabricd/internal/faults"
-	"github.com/fabricd/fabricd/internal/netsim"
+	"github.com/fabricd/fabricd/internal/test/bubble"
+	"github.com/fabricd/fabricd/internal/test/netsim"
 )
 
 // wires are TCP-like connections from node 1 to node 2, each end below the Layer

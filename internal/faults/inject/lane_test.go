@@ -10,8 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/fabricd/fabricd/internal/bubble"
 	"github.com/fabricd/fabricd/internal/faults"
+	"github.com/fabricd/fabricd/internal/test/bubble"
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/internal/transport/mem"
 	"github.com/fabricd/fabricd/internal/wire"

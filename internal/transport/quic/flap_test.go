@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fabricd/fabricd/internal/bubble"
-	"github.com/fabricd/fabricd/internal/netsim"
+	"github.com/fabricd/fabricd/internal/test/bubble"
+	"github.com/fabricd/fabricd/internal/test/netsim"
 	"github.com/fabricd/fabricd/internal/test/transporttest"
 	"github.com/fabricd/fabricd/internal/transport"
 )

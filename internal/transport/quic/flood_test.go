@@ -16,8 +16,8 @@ import (
 	quicgo "github.com/quic-go/quic-go"
 	"github.com/rs/zerolog"
 
-	"github.com/fabricd/fabricd/internal/bubble"
-	"github.com/fabricd/fabricd/internal/netsim"
+	"github.com/fabricd/fabricd/internal/test/bubble"
+	"github.com/fabricd/fabricd/internal/test/netsim"
 	"github.com/fabricd/fabricd/internal/test/transporttest"
 )
 

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fabricd/fabricd/internal/netsim"
+	"github.com/fabricd/fabricd/internal/test/netsim"
 	"github.com/fabricd/fabricd/internal/test/transporttest"
 	"github.com/fabricd/fabricd/internal/transport"
 )

@@ -9,7 +9,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/fabricd/fabricd/internal/netsim"
+	"github.com/fabricd/fabricd/internal/test/netsim"
 	"github.com/fabricd/fabricd/internal/test/transporttest"
 	"github.com/fabricd/fabricd/internal/transport"
 )

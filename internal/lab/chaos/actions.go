@@ -1,0 +1,367 @@
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/lab/chaos/workload"
+	"github.com/fabricd/fabricd/internal/lab/history"
+	"github.com/fabricd/fabricd/internal/lab/scenario"
+)
+
+// errNotRunning is why something cannot be done to a process.
+var errNotRunning = errors.New("does not run")
+
+// node does something to the daemon of a slot. The slot's act is held.
+func (c *cluster) node(ctx context.Context, s *slot, a scenario.Action) (effect, error) {
+	n := a.Node
+	d, source, _, _ := s.current()
+	runs := d != nil && d.running()
+	switch n.Do {
+	case scenario.Start:
+		return c.startBoth(ctx, s)
+	case scenario.Usurp:
+		return c.usurp(ctx, s)
+	}
+	if !runs {
+		return nil, errNotRunning
+	}
+	switch n.Do {
+	case scenario.Kill:
+		return c.killDaemon(ctx, s, d, source, n.For.Set)
+	case scenario.Terminate:
+		return c.terminateDaemon(ctx, s, d, source, n.For.Set)
+	case scenario.Stop:
+		return c.stop(ctx, s, d, source)
+	case scenario.Continue:
+		c.log.Put(&history.Process{Target: source, Did: history.DidContinue})
+		return done{fired: 1, proof: "continued"}, d.cont(ctx)
+	case scenario.Replace:
+		return c.replace(ctx, s, d, source)
+	case scenario.Ban:
+		return c.ban(ctx, s)
+	case scenario.Remove:
+		return c.remove(ctx, s)
+	case scenario.Damage:
+		return c.damage(ctx, s, d, source, a.Seed)
+	}
+	return nil, fmt.Errorf("do: %q: the lab does not know it", n.Do)
+}
+
+// decideLimit bounds a decision about a node, until all nodes know of it.
+const decideLimit = 10 * time.Second
+
+// ban has the host ban a slot's node, and allow it again when it is taken back.
+func (c *cluster) ban(ctx context.Context, s *slot) (effect, error) {
+	host := c.slots[0].admin
+	if _, err := host.BanNode(ctx, s.name(), "chaos", decideLimit); err != nil {
+		return nil, err
+	}
+	return undoBy(func(ctx context.Context) (uint64, string, error) {
+		_, err := host.AllowNode(ctx, s.name(), false, decideLimit)
+		return 1, "banned at every node", err
+	}), nil
+}
+
+// remove has the host remove a slot's node, whose daemon ends for good. When it is taken
+// back another machine comes in its place.
+func (c *cluster) remove(ctx context.Context, s *slot) (effect, error) {
+	if _, err := c.slots[0].admin.RemoveNode(ctx, s.name(), decideLimit); err != nil {
+		return nil, err
+	}
+	s.daemonsDue.Add(1)
+	return undoBy(func(ctx context.Context) (uint64, string, error) {
+		s.act.Lock()
+		defer s.act.Unlock()
+		d, source, _, _ := s.current()
+		if _, err := c.killDaemon(ctx, s, d, source, false); err != nil {
+			s.daemonsDue.Add(-1)
+			return 1, "removed at every node", err
+		}
+		return c.comeAnew(ctx, s)
+	}), nil
+}
+
+// startBoth starts a slot's daemon, and its application if it has none yet.
+func (c *cluster) startBoth(ctx context.Context, s *slot) (effect, error) {
+	if err := s.startDaemon(ctx); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	fresh := s.app == nil
+	s.mu.Unlock()
+	if fresh {
+		if err := s.startApp(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return done{fired: 1, proof: "started"}, nil
+}
+
+// again starts the daemon of a slot when the effect is taken back.
+func (c *cluster) again(s *slot, proof string) effect {
+	s.daemonsDue.Add(1)
+	return undoBy(func(ctx context.Context) (uint64, string, error) {
+		s.act.Lock()
+		defer s.act.Unlock()
+		defer s.daemonsDue.Add(-1)
+		return 1, proof, s.startDaemon(ctx)
+	})
+}
+
+// killDaemon kills a daemon without a word. The record is written when the
+// signal is out; then it waits until nothing is left of the process.
+func (c *cluster) killDaemon(ctx context.Context, s *slot, d child, source history.Source, comesBack bool) (effect, error) {
+	if err := d.kill(ctx); err != nil {
+		return nil, err
+	}
+	c.log.Put(&history.Process{Target: source, Did: history.DidKill})
+	<-d.ended()
+	proof := fmt.Sprintf("process %d is gone", d.pid())
+	if comesBack {
+		return c.again(s, proof), nil
+	}
+	return done{fired: 1, proof: proof}, nil
+}
+
+func (c *cluster) terminateDaemon(ctx context.Context, s *slot, d child, source history.Source, comesBack bool) (effect, error) {
+	c.log.Put(&history.Process{Target: source, Did: history.DidTerminate})
+	began := time.Now()
+	if err := d.terminate(ctx, endLimit); err != nil {
+		return nil, err
+	}
+	proof := fmt.Sprintf("ended within %v with code %d", time.Since(began).Round(time.Millisecond), d.code())
+	if comesBack {
+		return c.again(s, proof), nil
+	}
+	return done{fired: 1, proof: proof}, nil
+}
+
+// stop freezes a process until it is taken back.
+func (c *cluster) stop(ctx context.Context, s *slot, p child, source history.Source) (effect, error) {
+	if err := p.stop(ctx); err != nil {
+		return nil, err
+	}
+	c.log.Put(&history.Process{Target: source, Did: history.DidStop})
+	proof := fmt.Sprintf("process %d was in state %s", p.pid(), stateOf(p.pid()))
+	return undoBy(func(ctx context.Context) (uint64, string, error) {
+		if !p.running() { // somebody has killed it meanwhile
+			return 1, proof, nil
+		}
+		c.log.Put(&history.Process{Target: source, Did: history.DidContinue})
+		return 1, proof, p.cont(ctx)
+	}), nil
+}
+
+// replace kills a daemon and, when it is taken back, starts another machine in
+// its place, which knows nothing of it.
+func (c *cluster) replace(ctx context.Context, s *slot, d child, source history.Source) (effect, error) {
+	if s.id == 0 {
+		return nil, errors.New("the host's state is the cluster: it cannot be replaced")
+	}
+	if _, err := c.killDaemon(ctx, s, d, source, false); err != nil {
+		return nil, err
+	}
+	s.daemonsDue.Add(1)
+	return undoBy(func(ctx context.Context) (uint64, string, error) {
+		s.act.Lock()
+		defer s.act.Unlock()
+		return c.comeAnew(ctx, s)
+	}), nil
+}
+
+// comeAnew starts a slot's daemon, which is due, without the state that it had. act is
+// held.
+func (c *cluster) comeAnew(ctx context.Context, s *slot) (uint64, string, error) {
+	defer s.daemonsDue.Add(-1)
+	s.mu.Lock()
+	s.state = fmt.Sprintf("state-%d", s.daemonRun+1)
+	s.mu.Unlock()
+	return 1, "another machine is in its place", s.startDaemon(ctx)
+}
+
+// usurp starts a second host in a slot, with a copy of the host's state.
+func (c *cluster) usurp(ctx context.Context, s *slot) (effect, error) {
+	if d, _, _, _ := s.current(); d != nil && d.running() {
+		return nil, errors.New("its own daemon runs: usurp wants a slot that is late, or was killed")
+	}
+	host := c.slots[0]
+	if err := copyLive(s.file("usurped"), host.file(host.state)); err != nil {
+		return nil, fmt.Errorf("copy the host's state: %w", err)
+	}
+	p := c.site.place(s.id)
+	path := func(name string) string { return c.site.path(s, name) }
+	args := []string{"run", "--role", "host", "--name", "n0", "--state-dir", path("usurped"),
+		"--bind", p.bind.String(), "--data-port", fmt.Sprint(p.data), "--gossip-port", fmt.Sprint(p.gossip),
+		"--join", fmt.Sprintf("%s:%d", c.site.place(0).advertise, c.site.place(0).data),
+		"--detection", string(c.detection), "--socket", path("usurper.sock"), "--admin", path("usurper-admin.sock"),
+		"--log-format", "json", "--log-level", "info"}
+	s.mu.Lock()
+	s.daemonRun++
+	source := history.Daemon(s.id, s.daemonRun)
+	s.mu.Unlock()
+	u, err := c.site.start(ctx, s, "usurper", args...)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	s.usurper = u
+	s.mu.Unlock()
+	c.log.Put(&history.Process{Target: source, Did: history.DidStart, Detail: "a second host"})
+	c.watchEnd(u, source)
+	return undoBy(func(ctx context.Context) (uint64, string, error) {
+		if !u.running() {
+			return 1, fmt.Sprintf("it ended with code %d: %s", u.code(), tailOf(u.log(), 1)), nil
+		}
+		c.log.Put(&history.Process{Target: source, Did: history.DidKill})
+		err := u.kill(ctx)
+		<-u.ended()
+		return 1, "it ran until it was ended", err
+	}), nil
+}
+
+// copyLive copies the state directory of a running node, as a backup would. A
+// file that is about to be renamed may be gone before it is read.
+func copyLive(to, from string) error {
+	files, err := os.ReadDir(from)
+	if err != nil {
+		return err
+	}
+	if err := os.Mkdir(to, 0o700); err != nil {
+		return err
+	}
+	for _, f := range files {
+		text, err := os.ReadFile(filepath.Join(from, f.Name()))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err == nil {
+			err = os.WriteFile(filepath.Join(to, f.Name()), text, 0o600)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// app does something to the application of a slot. The slot's act is held.
+func (c *cluster) app(ctx context.Context, s *slot, a *scenario.App) (effect, error) {
+	_, _, p, source := s.current()
+	if a.Do == scenario.AppStart {
+		return done{fired: 1, proof: "started"}, s.startApp(ctx)
+	}
+	if p == nil || !p.running() {
+		return nil, errNotRunning
+	}
+	switch a.Do {
+	case scenario.AppFlood:
+		return flood(ctx, s)
+	case scenario.AppKill:
+		return c.killApp(ctx, s, p, source, a.For.Set)
+	case scenario.AppStop:
+		return c.stop(ctx, s, p, source)
+	case scenario.AppContinue:
+		c.log.Put(&history.Process{Target: source, Did: history.DidContinue})
+		return done{fired: 1, proof: "continued"}, p.cont(ctx)
+	case scenario.AppSlow:
+		err := s.tell(ctx, func(w *workload.Control) { w.Slow = a.Rate })
+		return undoBy(func(ctx context.Context) (uint64, string, error) {
+			return 1, fmt.Sprintf("received %d messages a second", a.Rate), s.tell(ctx, func(w *workload.Control) { w.Slow = 0 })
+		}), err
+	case scenario.AppClose:
+		return done{fired: 1, proof: "closed all and began anew"}, s.tell(ctx, func(w *workload.Control) { w.Anew++ })
+	}
+	return nil, fmt.Errorf("do: %q: the lab does not know it", a.Do)
+}
+
+func (c *cluster) killApp(ctx context.Context, s *slot, p child, source history.Source, comesBack bool) (effect, error) {
+	if err := p.kill(ctx); err != nil {
+		return nil, err
+	}
+	c.log.Put(&history.Process{Target: source, Did: history.DidKill})
+	<-p.ended()
+	proof := fmt.Sprintf("process %d is gone", p.pid())
+	if !comesBack {
+		return done{fired: 1, proof: proof}, nil
+	}
+	s.appsDue.Add(1)
+	return undoBy(func(ctx context.Context) (uint64, string, error) {
+		s.act.Lock()
+		defer s.act.Unlock()
+		defer s.appsDue.Add(-1)
+		return 1, proof, s.startApp(ctx)
+	}), nil
+}
+
+// floodLimit bounds the time in which a node has to refuse more.
+const floodLimit = 10 * time.Second
+
+// flood takes of the slot's node what it gives. The lab is the application.
+func flood(ctx context.Context, s *slot) (effect, error) {
+	ctx, cancel := context.WithTimeout(ctx, floodLimit)
+	defer cancel()
+	f, err := workload.NewFlood(ctx, s.file("app.sock"))
+	if err != nil {
+		return nil, err
+	}
+	// It has been refused for want of memory if most of it is given out: alone one
+	// application gets nine sixteenths.
+	st, err := s.status(ctx)
+	if used, of := st.Counts.ConnMemory, st.Counts.ConnMemoryLimit; err == nil && used < of/2 {
+		err = fmt.Errorf("the node refused more connections with %d bytes of %d given out", used, of)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return undoBy(func(context.Context) (uint64, string, error) {
+		proof := fmt.Sprintf("%d connections with %d bytes unread, and %d windows; refused more", f.Conns, f.Bytes, f.Windows)
+		return uint64(f.Conns + f.Windows), proof, f.Close()
+	}), nil
+}
+
+// cpu takes processor time from a slot: by a quota, by busy loops, or both.
+func (c *cluster) cpu(ctx context.Context, s *slot, a scenario.Action) (effect, error) {
+	var all several
+	if a.CPU.Share != 0 {
+		e, err := c.site.squeeze(ctx, s, a)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, e)
+	}
+	for i := range a.CPU.Hogs {
+		// A process of this machine in every lab: that is what it is to load.
+		h, err := c.spawn.start(exec.Command(c.exe, "chaos", "hog"), s.file(fmt.Sprintf("hog-%d-%d.log", a.ID, i)))
+		if err != nil {
+			return all, err
+		}
+		s.mu.Lock()
+		s.hogs = append(s.hogs, h)
+		s.mu.Unlock()
+		if err := s.enterGroups(h); err != nil {
+			return all, err
+		}
+		all = append(all, hogging(h))
+	}
+	return all, nil
+}
+
+// hogging is a busy loop, as an effect.
+func hogging(h child) effect {
+	return undoBy(func(ctx context.Context) (uint64, string, error) {
+		used, err := cpuOf(h.pid())
+		if err != nil {
+			return 0, "", err
+		}
+		err = h.kill(ctx)
+		<-h.ended()
+		return uint64(used.Milliseconds()), fmt.Sprintf("a busy loop took %v", used), err
+	})
+}

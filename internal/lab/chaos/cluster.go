@@ -1,0 +1,332 @@
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/lab/chaos/workload"
+	"github.com/fabricd/fabricd/internal/lab/history"
+	"github.com/fabricd/fabricd/internal/lab/scenario"
+)
+
+// A cluster is a run in a real lab: the slots of a scenario at a site. One
+// goroutine, of runReal, leads it through its phases; actions of the timeline
+// run beside it and are waited for.
+type cluster struct {
+	name      Name
+	lab       scenario.Lab
+	dir       string
+	dirMode   fs.FileMode
+	site      site
+	spawn     *spawner // of processes of this machine
+	exe       string
+	schedule  *scenario.Schedule
+	detection scenario.Detection
+	providers string        // of the daemons; empty: as they like
+	beat      time.Duration // of workloads
+	faults    bool          // the daemons run with --enable-faults
+	clock     *workload.Clock
+	zero      int64 // CLOCK_MONOTONIC at the zero of the run
+	log       *workload.Log
+	say       func(format string, args ...any)
+	slots     []*slot
+
+	ctx    context.Context // done when followers have to end
+	cancel context.CancelFunc
+	wg     sync.WaitGroup // followers
+	ears   sync.WaitGroup // those of them that write what daemons tell
+	ending atomic.Bool    // the lab ends everything: how processes end says nothing
+
+	planes planes
+
+	mu      sync.Mutex    // guards the fields below
+	errs    []error       // of the harness
+	ids     map[int]int   // node IDs of the slots that have served
+	lastEnd time.Duration // when something last happened after which things have to settle
+}
+
+// fail records that the harness has failed. The run goes on to its end, and is
+// not judged.
+func (c *cluster) fail(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.errs = append(c.errs, err)
+}
+
+// failure returns why the harness has failed, nil if it has not.
+func (c *cluster) failure() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return errors.Join(c.errs...)
+}
+
+// up makes the cluster: the host, and every slot that is not late, one after the
+// other, so that the node IDs are the slots.
+func (c *cluster) up(ctx context.Context) error {
+	late := c.schedule.Scenario.Late()
+	for id := range c.schedule.Scenario.Cluster.Nodes {
+		s, err := newSlot(c, id)
+		if err != nil {
+			return err
+		}
+		c.slots = append(c.slots, s)
+	}
+	if err := c.initHost(ctx); err != nil {
+		return err
+	}
+	for _, s := range c.slots {
+		if slices.Contains(late, s.id) {
+			continue
+		}
+		if err := c.startDaemon(ctx, s); err != nil {
+			return err
+		}
+	}
+	return c.agree(ctx)
+}
+
+// initHost makes the state of slot 0 and gives all others the join token.
+func (c *cluster) initHost(ctx context.Context) error {
+	host := c.slots[0]
+	args := []string{"init", "--name", "n0", "--state-dir", c.site.path(host, host.state), "--token-file", c.site.path(host, "join.token"),
+		"--token-ttl", "never", "--token-uses", "unlimited"} // clocks jump, and directories are lost again and again
+	if err := c.site.run(ctx, host, args...); err != nil {
+		return fmt.Errorf("make a cluster: %w", err)
+	}
+	token, err := os.ReadFile(host.file("join.token"))
+	if err != nil {
+		return err
+	}
+	for _, s := range c.slots[1:] {
+		if err := os.WriteFile(s.file("join.token"), token, 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// startDaemon starts a slot's daemon and waits until it serves.
+func (c *cluster) startDaemon(ctx context.Context, s *slot) error {
+	s.act.Lock()
+	defer s.act.Unlock()
+	if err := s.startDaemon(ctx); err != nil {
+		return err
+	}
+	return c.awaitServing(ctx, s)
+}
+
+// awaitServing waits until the newest daemon of a slot serves.
+func (c *cluster) awaitServing(ctx context.Context, s *slot) error {
+	s.mu.Lock()
+	f := s.follower
+	s.mu.Unlock()
+	timer := time.NewTimer(joinLimit)
+	defer timer.Stop()
+	select {
+	case <-f.serving:
+		return nil
+	case <-f.child.ended():
+		return fmt.Errorf("the daemon of slot %d ended with code %d: %s", s.id, f.child.code(), tailOf(f.child.log(), 5))
+	case <-timer.C:
+		return fmt.Errorf("the daemon of slot %d has not joined within %v: %s", s.id, joinLimit, tailOf(f.child.log(), 5))
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// running returns the slots whose daemon runs.
+func (c *cluster) running() []*slot {
+	var all []*slot
+	for _, s := range c.slots {
+		if d, _, _, _ := s.current(); d != nil && d.running() {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// agree waits until every daemon that runs holds exactly those for alive.
+func (c *cluster) agree(ctx context.Context) error {
+	slots := c.running()
+	var ids []string
+	for _, s := range slots {
+		ids = append(ids, fmt.Sprint(s.nodeID()))
+	}
+	slices.Sort(ids)
+	want := strings.Join(ids, " ")
+	for _, s := range slots {
+		err := await(ctx, agreeLimit, func() error {
+			ctx, cancel := context.WithTimeout(ctx, adminLimit)
+			defer cancel()
+			all, err := s.admin.Nodes(ctx)
+			if err != nil {
+				return err
+			}
+			var live []string
+			for _, n := range all.Nodes {
+				if n.State == "alive" {
+					live = append(live, fmt.Sprint(n.ID))
+				}
+			}
+			slices.Sort(live)
+			if got := strings.Join(live, " "); got != want {
+				return fmt.Errorf("node %d sees nodes %s, want %s", s.id, got, want)
+			}
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("the cluster does not form: %w", err)
+		}
+	}
+	return nil
+}
+
+// play starts the applications of the slots that run and waits until they have
+// connected.
+func (c *cluster) play(ctx context.Context) error {
+	var ids []int
+	for _, s := range c.running() {
+		ids = append(ids, s.id)
+	}
+	err := everywhere(ids, func(id int) error {
+		s := c.slots[id]
+		s.act.Lock()
+		defer s.act.Unlock()
+		return s.startApp(ctx)
+	})
+	if err != nil {
+		return err
+	}
+	for _, s := range c.running() {
+		err := await(ctx, readyLimit, func() error {
+			_, _, app, _ := s.current()
+			if !app.running() {
+				return fmt.Errorf("%w: it ended with code %d: %s", errGiveUp, app.code(), tailOf(app.log(), 5))
+			}
+			_, err := os.Stat(s.file("ready"))
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("the application of slot %d does not connect: %w", s.id, err)
+		}
+	}
+	return nil
+}
+
+// appConfig returns what the application of a slot does.
+func (c *cluster) appConfig(s *slot, run int) workload.Config {
+	sc := c.schedule.Scenario
+	w := &sc.Workload
+	cfg := workload.Config{
+		Zero: c.zero, Seed: c.schedule.Seed, Slot: s.id, Run: run,
+		Socket:  c.site.path(s, "app.sock"),
+		Admin:   c.site.path(s, "admin.sock"),
+		History: c.site.path(s, fmt.Sprintf("app-%d.jsonl", run)),
+		Control: c.site.path(s, "control.json"),
+		Ready:   c.site.path(s, "ready"),
+		Waiters: w.Waiters, Connects: w.Connects, ConnectSize: int64(w.ConnectSize), Windows: w.Windows,
+		Beat: int64(c.beat),
+	}
+	late := sc.Late()
+	for _, pair := range w.Pairs.Of(sc.Cluster.Nodes) {
+		for i, me := range pair {
+			if me == s.id {
+				cfg.Peers = append(cfg.Peers, workload.Peer{Slot: pair[1-i], Client: i == 0,
+					Late: slices.Contains(late, pair[1-i])})
+			}
+		}
+	}
+	if m := w.Messages; m != nil {
+		cfg.Messages = workload.Messages{Min: int64(m.Size.From), Max: int64(m.Size.To), Rate: m.Rate}
+	}
+	if r := w.RMA; r != nil {
+		cfg.RMA = workload.RMA{Min: int64(r.Size.From), Max: int64(r.Size.To), Rate: r.Rate, Window: int64(r.Window),
+			Reads: float64(r.Reads) / 100, Fence: r.Fence, Signal: r.Signal}
+	}
+	return cfg
+}
+
+// historyFile is where the lab writes the log of a source.
+func (c *cluster) historyFile(s history.Source) string {
+	return filepath.Join(c.dir, strings.ReplaceAll(s.String(), ":", "-")+".jsonl")
+}
+
+// quiet ends the applications in order, then waits until the daemons hold
+// nothing of them any more.
+func (c *cluster) quiet(ctx context.Context) {
+	c.stopListening()
+	// First all begin nothing more, so that nobody closes what another uses.
+	err := everywhere(indexes(len(c.slots)), func(id int) error {
+		return c.slots[id].tell(ctx, func(w *workload.Control) { w.Rest = true })
+	})
+	if err != nil {
+		c.fail(err)
+	}
+	// The first record of this phase says that what follows is the taking down.
+	c.log.Put(&history.Resources{Target: history.Lab, Phase: history.PhaseEnd, Count: map[string]int64{}})
+	var wg sync.WaitGroup
+	for _, s := range c.slots {
+		wg.Go(func() {
+			s.act.Lock()
+			defer s.act.Unlock()
+			_, _, app, source := s.current()
+			if app == nil || !app.running() {
+				return
+			}
+			c.log.Put(&history.Process{Target: source, Did: history.DidTerminate})
+			if err := app.terminate(ctx, endLimit); err != nil {
+				c.fail(fmt.Errorf("application of slot %d: %w", s.id, err))
+			} else if app.code() != 0 {
+				c.fail(fmt.Errorf("application of slot %d: exit code %d: %s", s.id, app.code(), tailOf(app.log(), 5)))
+			}
+		})
+	}
+	wg.Wait()
+	c.count(ctx)
+}
+
+// down ends every process; what does not end when it is asked to is killed.
+func (c *cluster) down(ctx context.Context) {
+	c.ending.Store(true)
+	c.stopListening()
+	var wg sync.WaitGroup
+	for _, s := range c.slots {
+		wg.Go(func() {
+			for _, p := range s.children() {
+				_ = p.cont(ctx) // it may stand still
+			}
+			for _, p := range s.children() {
+				if err := p.terminate(ctx, endLimit); err != nil {
+					c.fail(fmt.Errorf("slot %d: %w", s.id, err))
+				}
+			}
+			s.admin.Close()
+		})
+	}
+	wg.Wait()
+	c.wg.Wait()
+}
+
+// kill ends every process at once.
+func (c *cluster) kill() {
+	c.ending.Store(true)
+	c.cancel()
+	for _, s := range c.slots {
+		for _, p := range s.children() {
+			_ = p.kill(context.Background()) // it has ended, or its site is closed next
+			<-p.ended()
+		}
+		s.admin.Close()
+	}
+	c.ears.Wait()
+	c.wg.Wait()
+}

@@ -1,0 +1,327 @@
+package chaos
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+
+	"github.com/fabricd/fabricd/internal/lab/scenario"
+)
+
+// DefaultImage is the image of fabricd that `make image` makes.
+const DefaultImage = "fabricd:dev"
+
+// containers is the site of the compose lab: each daemon and each application
+// is a container of fabricd's image, without privilege, on a network of the
+// run's own. A slot's two containers share a directory with the sockets.
+type containers struct {
+	docker *docker
+	image  string
+	name   Name
+	filter filter
+	uid    int // of the processes in the containers
+
+	network string         // ID; set by open
+	subnet  netip.Addr     // its first address; set by open
+	wg      sync.WaitGroup // waiting for containers
+
+	mu      sync.Mutex // guards the field below
+	daemons map[int]*container
+}
+
+// nonRoot is the user of the image.
+const nonRoot = 65532
+
+func newContainers(image string, name Name) *containers {
+	if image == "" {
+		image = DefaultImage
+	}
+	c := &containers{docker: newDocker(dockerSocket()), image: image, name: name, uid: nonRoot, daemons: make(map[int]*container)}
+	if uid := os.Geteuid(); uid != 0 {
+		c.uid = uid // the directories are this user's
+	}
+	c.filter = filter{
+		enter: func(slot int) []string {
+			return []string{"nsenter", "-t", fmt.Sprint(c.daemonPID(slot)), "-n"}
+		},
+		addr: func(slot int) netip.Addr { return c.place(slot).advertise },
+	}
+	return c
+}
+
+func (c *containers) check(ctx context.Context, s *scenario.Schedule) error {
+	if s.Scenario.Cluster.Nodes > maxSlots {
+		return refusef("%d nodes: this lab has room for %d; sim has for more", s.Scenario.Cluster.Nodes, maxSlots)
+	}
+	for _, a := range s.Actions {
+		if err := c.can(a); err != nil {
+			return err
+		}
+	}
+	return c.docker.present(ctx, c.image)
+}
+
+// can refuses what only the kernel could do and does not here.
+func (c *containers) can(a scenario.Action) error {
+	switch {
+	case a.Link != nil && a.Link.By == scenario.ByKernel && !byKernel(a.Link):
+		return refusef("%s by the kernel: it cannot do that here; leave `by` out", a.What())
+	case a.Link != nil && a.Link.By == scenario.ByKernel, a.Partition != nil && a.Partition.By == scenario.ByKernel,
+		a.Network != nil && a.Network.Do == scenario.Reject:
+		if lacks := filterLacks(); lacks != "" {
+			return refusef("%s by the kernel: the compose lab needs %s for it", a.What(), lacks)
+		}
+	}
+	return nil
+}
+
+// filterLacks says what this process needs to filter the packets of containers; "":
+// nothing.
+func filterLacks() string {
+	if os.Geteuid() != 0 {
+		return "root"
+	}
+	for _, tool := range []string{"nsenter", "nft"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			return tool + ", which is not installed,"
+		}
+	}
+	return ""
+}
+
+// subnets is how many subnets are tried: another network may have one.
+const subnets = 64
+
+// open makes the network.
+func (c *containers) open(ctx context.Context, _ int) error {
+	var err error
+	for i := range subnets {
+		c.subnet = netip.AddrFrom4([4]byte{10, 213, byte(os.Getpid() + i), 0})
+		var made struct {
+			ID string `json:"Id"`
+		}
+		err = c.docker.ask(ctx, http.MethodPost, "/networks/create", map[string]any{
+			"Name": string(c.name), "Driver": "bridge", "CheckDuplicate": true, "Labels": c.labels(),
+			"IPAM": map[string]any{"Config": []any{map[string]string{"Subnet": c.subnet.String() + "/24"}}},
+		}, &made)
+		if err == nil {
+			c.network = made.ID
+			return nil
+		}
+		if !bytes.Contains([]byte(err.Error()), []byte("overlap")) {
+			return err
+		}
+	}
+	return err
+}
+
+func (c *containers) labels() map[string]string { return map[string]string{runLabel: string(c.name)} }
+
+// close removes the containers and the network.
+func (c *containers) close(ctx context.Context) error {
+	err := c.docker.removeLabelled(ctx, string(c.name))
+	c.wg.Wait()
+	c.docker.close()
+	return err
+}
+
+func (c *containers) place(slot int) place {
+	b := c.subnet.As4()
+	b[3] = byte(slot + 10)
+	return place{bind: netip.IPv4Unspecified(), advertise: netip.AddrFrom4(b), data: dataPort, gossip: gossipPort}
+}
+
+// path: the slot's directory is /lab in its containers.
+func (c *containers) path(_ *slot, name string) string { return filepath.Join("/lab", name) }
+
+func (c *containers) run(ctx context.Context, s *slot, args ...string) error {
+	p, err := c.launch(ctx, s, args[0], args, false)
+	if err != nil {
+		return err
+	}
+	if err := waitFor(ctx, p); err != nil {
+		return err
+	}
+	if p.code() != 0 {
+		return fmt.Errorf("fabricd %v: exit code %d: %s", args, p.code(), tailOf(p.log(), 3))
+	}
+	return nil
+}
+
+func (c *containers) start(ctx context.Context, s *slot, name string, args ...string) (child, error) {
+	onNetwork := args[0] == "run"
+	p, err := c.launch(ctx, s, name, args, onNetwork)
+	if err != nil {
+		return nil, err
+	}
+	if onNetwork {
+		c.mu.Lock()
+		c.daemons[s.id] = p
+		c.mu.Unlock()
+	}
+	return p, nil
+}
+
+// launch makes and starts a container.
+func (c *containers) launch(ctx context.Context, s *slot, name string, args []string, onNetwork bool) (*container, error) {
+	// What the lab has written is for another user to read.
+	if err := os.Chmod(s.dir, 0o777); err != nil {
+		return nil, err
+	}
+	// A node takes a token only from a file that is its own. The host makes its own one.
+	if err := os.Chown(s.file("join.token"), c.uid, c.uid); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	host := map[string]any{
+		"NetworkMode": "none", "ReadonlyRootfs": true, "CapDrop": []string{"ALL"},
+		"SecurityOpt": []string{"no-new-privileges"}, "PidsLimit": 256,
+		"Binds": []string{s.dir + ":/lab"},
+	}
+	spec := map[string]any{
+		"Image": c.image, "Cmd": args, "User": fmt.Sprintf("%d:%d", c.uid, c.uid), "Labels": c.labels(),
+		"Env": []string{"GOTRACEBACK=all", "FABRICD_PANIC=crash"}, "HostConfig": host, "Healthcheck": map[string]any{"Test": []string{"NONE"}},
+	}
+	if onNetwork {
+		host["NetworkMode"] = string(c.name)
+		spec["NetworkingConfig"] = map[string]any{"EndpointsConfig": map[string]any{string(c.name): c.endpoint(s.id)}}
+	}
+	var made struct {
+		ID string `json:"Id"`
+	}
+	full := fmt.Sprintf("%s-n%d-%s", c.name, s.id, name)
+	if err := c.docker.ask(ctx, http.MethodPost, "/containers/create?name="+url.QueryEscape(full), spec, &made); err != nil {
+		return nil, err
+	}
+	if err := c.docker.ask(ctx, http.MethodPost, "/containers/"+made.ID+"/start", nil, nil); err != nil {
+		return nil, err
+	}
+	p := &container{docker: c.docker, id: made.ID, file: filepath.Join(s.dir, name+".log"), over: make(chan struct{})}
+	var seen inspected
+	if err := c.docker.ask(ctx, http.MethodGet, "/containers/"+made.ID+"/json", nil, &seen); err != nil {
+		return nil, err
+	}
+	p.process = seen.State.Pid
+	c.wg.Go(p.wait)
+	return p, nil
+}
+
+// endpoint is a slot's place on the network.
+func (c *containers) endpoint(slot int) map[string]any {
+	return map[string]any{"IPAMConfig": map[string]string{"IPv4Address": c.place(slot).advertise.String()}}
+}
+
+// inspected is what is read of a container.
+type inspected struct {
+	State struct {
+		Pid      int
+		Status   string
+		ExitCode int
+		Paused   bool
+	}
+}
+
+func (c *containers) daemonOf(slot int) *container {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.daemons[slot]
+}
+
+func (c *containers) daemonPID(slot int) int {
+	if d := c.daemonOf(slot); d != nil {
+		return d.process
+	}
+	return 0
+}
+
+// enter does nothing: this machine reaches its containers.
+func (c *containers) enter(int) error { return nil }
+
+func (c *containers) breaks(a scenario.Action) bool {
+	switch {
+	case a.Link != nil:
+		// The kernel's packets of TCP are longer there than those of a network.
+		return byBest(a.Link.By, byKernel(a.Link) && a.Link.MTU == 0)
+	case a.Partition != nil:
+		return byBest(a.Partition.By, true)
+	}
+	return a.Network != nil && a.Network.Do != scenario.Garbage
+}
+
+// byBest reports whether the kernel breaks what it can break.
+func byBest(by scenario.By, can bool) bool {
+	return by == scenario.ByKernel || by == scenario.ByLab && can && filterLacks() == ""
+}
+
+func (c *containers) breakNetwork(ctx context.Context, a scenario.Action) (effect, error) {
+	switch {
+	case a.Network != nil && a.Network.Do == scenario.Disconnect:
+		return c.disconnect(ctx, a.Network.Node.IDs())
+	case a.Network != nil:
+		return c.filter.reject(ctx, a)
+	}
+	return c.filter.apply(ctx, a)
+}
+
+// disconnect takes the daemons' containers off the network.
+func (c *containers) disconnect(ctx context.Context, ids []int) (effect, error) {
+	each := func(ctx context.Context, verb string, more func(int) map[string]any) error {
+		return everywhere(ids, func(slot int) error {
+			d := c.daemonOf(slot)
+			if d == nil {
+				return errNotRunning
+			}
+			body := more(slot)
+			body["Container"] = d.id
+			return c.docker.ask(ctx, http.MethodPost, "/networks/"+c.network+"/"+verb, body, nil)
+		})
+	}
+	err := each(ctx, "disconnect", func(int) map[string]any { return map[string]any{"Force": false} })
+	return undoBy(func(ctx context.Context) (uint64, string, error) {
+		err := each(ctx, "connect", func(slot int) map[string]any { return map[string]any{"EndpointConfig": c.endpoint(slot)} })
+		return uint64(len(ids)), "the container was off its network", err
+	}), err
+}
+
+func (c *containers) breakPaths(context.Context, scenario.Action, []pathEnds) (effect, error) {
+	return nil, errors.New("this lab does not tell the packets of paths from others")
+}
+
+// squeeze bounds processor time or memory of a slot's daemon.
+func (c *containers) squeeze(ctx context.Context, s *slot, a scenario.Action) (effect, error) {
+	d := c.daemonOf(s.id)
+	if d == nil {
+		return nil, errNotRunning
+	}
+	var set, back map[string]any
+	var proof string
+	if a.Memory != nil {
+		limit := int64(a.Memory.Limit)
+		set = map[string]any{"Memory": limit, "MemorySwap": limit} // nothing goes to swap
+		back = map[string]any{"Memory": int64(1) << 40, "MemorySwap": int64(1) << 40}
+		proof = "limited to " + a.Memory.Limit.String()
+	} else {
+		quota := max(1000, int64(float64(a.CPU.Share)/100*cpuPeriod))
+		set = map[string]any{"CpuPeriod": cpuPeriod, "CpuQuota": quota}
+		back = map[string]any{"CpuPeriod": cpuPeriod, "CpuQuota": -1}
+		proof = fmt.Sprintf("limited to %d µs of %d", quota, cpuPeriod)
+	}
+	update := func(ctx context.Context, to map[string]any) error {
+		return c.docker.ask(ctx, http.MethodPost, "/containers/"+d.id+"/update", to, nil)
+	}
+	err := update(ctx, set)
+	return undoBy(func(ctx context.Context) (uint64, string, error) {
+		if err := update(ctx, back); err != nil && d.running() {
+			return 1, proof, err
+		}
+		return 1, proof, nil
+	}), err
+}

@@ -1,0 +1,127 @@
+package chaos
+
+import (
+	"context"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/lab/history"
+)
+
+const (
+	settleLimit = 5 * time.Second // from the end of the applications until daemons hold nothing
+	settleEvery = 100 * time.Millisecond
+)
+
+// count waits until the daemons hold no connection any more, and writes down
+// what they hold.
+func (c *cluster) count(ctx context.Context) {
+	used, at := make(map[history.Source]int64), int64(c.clock.Now())
+	for _, s := range c.running() { // before counting takes any
+		d, source, _, _ := s.current()
+		used[source] = usedBy(d)
+	}
+	c.settle(ctx)
+	for _, r := range c.held(ctx, history.PhaseEnd) {
+		if r.Used = used[r.Target]; r.Used > 0 {
+			r.UsedAt = at
+		}
+		c.log.Put(r)
+	}
+}
+
+// held returns what every daemon holds.
+func (c *cluster) held(ctx context.Context, phase history.Phase) []*history.Resources {
+	var all []*history.Resources
+	for _, s := range c.running() {
+		if r := s.resources(ctx, phase); r != nil {
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+// warmed writes the baseline. Its memory is that of daemons that work, without garbage:
+// what is to be found is growth.
+func (c *cluster) warmed(ctx context.Context, held []*history.Resources) {
+	for _, r := range held {
+		if d, _, _, _ := c.slots[r.Target.Slot].current(); d.running() {
+			c.slots[r.Target.Slot].collect(ctx)
+			if u, err := usageOf(d.pid()); err == nil {
+				r.Count["rss"] = u.RSS
+			}
+			r.Used, r.UsedAt = usedBy(d), int64(c.clock.Now())
+		}
+		c.log.Put(r)
+	}
+}
+
+// settle waits until no daemon holds connections, windows or ports of
+// applications, for a while at most.
+func (c *cluster) settle(ctx context.Context) {
+	deadline := time.Now().Add(settleLimit)
+	for {
+		held := false
+		for _, s := range c.running() {
+			st, err := s.status(ctx)
+			held = held || err == nil && st.Counts.Conns+st.Counts.Windows+st.Counts.Ports > 0
+		}
+		if !held || time.Now().After(deadline) || !pause(ctx, settleEvery) {
+			return
+		}
+	}
+}
+
+// resources returns what the slot's daemon holds; nil if it cannot be told.
+func (s *slot) resources(ctx context.Context, phase history.Phase) *history.Resources {
+	d, source, _, _ := s.current()
+	if d.frozen() {
+		return nil
+	}
+	st, err := s.status(ctx)
+	if err != nil {
+		return nil
+	}
+	r := &history.Resources{Target: source, Phase: phase, Count: map[string]int64{
+		"ports": int64(st.Counts.Ports), "conns": int64(st.Counts.Conns), "windows": int64(st.Counts.Windows), "links": int64(st.Counts.Links),
+	}}
+	if phase == history.PhaseEnd {
+		s.collect(ctx)
+	}
+	if u, err := usageOf(d.pid()); err == nil {
+		for name, n := range map[string]int64{"fds": int64(u.FDs), "memfds": int64(u.MemFDs), "maps": int64(u.Maps),
+			"rss": u.RSS} { // threads are Go's own and stay
+			r.Count[name] = n
+		}
+	}
+	return r
+}
+
+// usedBy returns how much processor time a daemon has used, in nanoseconds; 0 if it
+// cannot be told.
+func usedBy(d child) int64 {
+	used, err := cpuOf(d.pid())
+	if err != nil {
+		return 0
+	}
+	return int64(used)
+}
+
+// collect has the slot's daemon give back what it does not use any more. One that does
+// not answer has garbage in what it holds.
+func (s *slot) collect(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, adminLimit)
+	defer cancel()
+	_ = s.admin.Collect(ctx)
+}
+
+// pause waits for d and reports true, or returns false as soon as ctx is done.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,211 @@
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/daemon"
+	"github.com/fabricd/fabricd/internal/lab/chaos/workload"
+	"github.com/fabricd/fabricd/internal/lab/history"
+)
+
+// A follower watches one life of a daemon: it writes when it serves, what it
+// tells of the nodes, and how it ends. Its goroutine ends with the daemon; the
+// cluster waits for it.
+type follower struct {
+	slot    *slot
+	child   child
+	source  history.Source
+	serving chan struct{} // closed when the daemon serves applications
+	doomed  atomic.Bool   // the lab has told it to end by itself
+}
+
+// watchEnd writes down how a process ends.
+func (c *cluster) watchEnd(p child, source history.Source) {
+	c.wg.Go(func() {
+		<-p.ended()
+		c.ended(p, source, history.DidExit)
+	})
+}
+
+// ended writes down how a process has ended.
+func (c *cluster) ended(p child, source history.Source, did history.Did) {
+	if !c.ending.Load() {
+		c.log.Put(&history.Process{Target: source, Did: did, Code: p.code()})
+		c.disturbed()
+	}
+}
+
+// follow starts a follower.
+func (c *cluster) follow(f *follower) {
+	c.wg.Go(func() {
+		<-f.child.ended()
+		did := history.DidExit
+		if f.doomed.Load() {
+			did = history.DidCrash
+		}
+		c.ended(f.child, f.source, did)
+	})
+	f.slot.mu.Lock()
+	f.slot.follower = f
+	f.slot.mu.Unlock()
+	ctx, cancel := context.WithCancel(c.ctx)
+	c.wg.Go(func() {
+		defer cancel()
+		<-f.child.ended()
+	})
+	c.ears.Go(func() {
+		defer cancel()
+		if life, ok := f.awaitServing(ctx); ok {
+			f.listen(ctx, life)
+		}
+	})
+}
+
+// stopListening ends what is written of daemons' events: what they tell from here on is
+// of the lab's taking down.
+func (c *cluster) stopListening() {
+	c.cancel()
+	c.ears.Wait()
+}
+
+// awaitServing waits until the daemon has its place in the cluster.
+func (f *follower) awaitServing(ctx context.Context) (addr.Life, bool) {
+	s := f.slot
+	ticker := time.NewTicker(pollEvery)
+	defer ticker.Stop()
+	for {
+		st, err := s.status(ctx)
+		if err == nil && st.State == "joined" {
+			s.mu.Lock()
+			s.node = int(st.ID)
+			s.mu.Unlock()
+			life := addr.Life{Node: st.ID, Generation: st.Generation}
+			s.c.log.Put(&history.Process{Target: f.source, Did: history.DidStart, Detail: life.String()})
+			s.c.disturbed()
+			close(f.serving)
+			s.c.served(ctx, s)
+			return life, true
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return addr.Life{}, false
+		}
+	}
+}
+
+// listen writes the log of the daemon: what it tells of the nodes.
+func (f *follower) listen(ctx context.Context, life addr.Life) {
+	c := f.slot.c
+	out, err := os.OpenFile(c.historyFile(f.source), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+	if err != nil {
+		c.fail(err)
+		return
+	}
+	defer out.Close()
+	t := &teller{log: workload.NewLog(out, f.source, c.clock), self: life}
+	events := make(chan daemon.NodeEvent, 64)
+	c.ears.Go(func() { // ends with ctx or with the daemon
+		defer close(events)
+		// It ends with an error always: the daemon's end, or ours.
+		_ = f.slot.admin.Events(ctx, func(e daemon.NodeEvent) error {
+			select {
+			case events <- e:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		})
+	})
+	if t.run(events); t.lagged {
+		c.fail(fmt.Errorf("%s: the lab was too slow to read its events", f.source))
+	}
+	if err := t.log.Err(); err != nil {
+		c.fail(err)
+	}
+}
+
+// A teller translates the events of a daemon's admin interface.
+type teller struct {
+	log    *workload.Log
+	self   addr.Life
+	live   []history.Member
+	lagged bool // events were lost
+}
+
+// quiet is how long no line comes when the nodes that were there are told.
+const quiet = 100 * time.Millisecond
+
+func (t *teller) run(events <-chan daemon.NodeEvent) {
+	timer := time.NewTimer(quiet)
+	defer timer.Stop()
+	t.log.Put(&history.Event{What: history.EventSelf, Observer: t.self, Subject: t.self})
+	viewed := false
+	view := func() {
+		viewed = true
+		t.log.Put(&history.View{Observer: t.self, Live: slices.Clone(t.live)})
+	}
+	for {
+		select {
+		case <-timer.C:
+			if !viewed {
+				view()
+			}
+		case e, ok := <-events:
+			switch {
+			case !ok:
+				return
+			case e.Event == daemon.EventCurrent:
+				if t.current(e); viewed { // it comes late
+					view()
+				}
+			case !viewed:
+				view()
+				t.tell(e)
+			default:
+				t.tell(e)
+			}
+		}
+	}
+}
+
+// current takes one of the nodes that were there when the stream began.
+func (t *teller) current(e daemon.NodeEvent) {
+	t.live = append(t.live, history.Member{Life: lifeOf(e.Node)})
+}
+
+func lifeOf(n *daemon.NodeInfo) addr.Life { return addr.Life{Node: n.ID, Generation: n.Generation} }
+
+func (t *teller) tell(e daemon.NodeEvent) {
+	r := &history.Event{Observer: t.self, Reason: e.Reason}
+	if e.Node != nil {
+		r.Subject = lifeOf(e.Node)
+	}
+	switch e.Event {
+	case daemon.EventAdded:
+		r.What = history.EventAdded
+	case daemon.EventRemoved:
+		r.What = history.EventRemoved
+	case daemon.EventSelf:
+		r.What, t.self = history.EventSelf, r.Subject
+		r.Observer = t.self
+	case daemon.EventReset:
+		r.What, r.Subject = history.EventReset, t.self
+	case daemon.EventHost:
+		r.What, r.Reason = history.EventHost, e.Detail
+	case daemon.EventLagging:
+		t.lagged = true
+		return
+	default:
+		return
+	}
+	if r.What == history.EventHost || r.Subject.Generation != 0 {
+		t.log.Put(r)
+	}
+}

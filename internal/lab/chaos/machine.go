@@ -1,0 +1,190 @@
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/fabricd/fabricd/internal/lab/scenario"
+)
+
+// Ports that every slot has: each has an address of its own. In the local lab another
+// cluster of the machine may listen there at every address: then it takes the next two
+// that are free.
+const (
+	dataPort   = 7700
+	gossipPort = 7701
+	portTries  = 100
+)
+
+// A machine is the site of the local lab: processes of this machine, each
+// slot on a loopback address of its own.
+type machine struct {
+	exe   string // fabricd
+	spawn *spawner
+	net   netip.Addr // of slot 0; the others follow
+	above uint16     // how far its ports are above those of other labs; open sets it
+	group group
+}
+
+// newMachine returns the local site. Addresses follow from the process and the
+// worker, so that no two runs share one.
+func newMachine(exe string, name Name, spawn *spawner, worker int) *machine {
+	return &machine{
+		exe:   exe,
+		spawn: spawn,
+		net:   loopback(os.Getpid(), worker),
+		group: group{name: name},
+	}
+}
+
+// loopback returns the address of slot 0: four runs share the last byte.
+func loopback(pid, worker int) netip.Addr {
+	const each = 256 / maxSlots
+	return netip.AddrFrom4([4]byte{127, byte(64 + 63*(worker/each) + pid>>8%63), byte(pid), byte(1 + worker%each*maxSlots)})
+}
+
+func (m *machine) check(_ context.Context, s *scenario.Schedule) error {
+	if n := s.Scenario.Cluster.Nodes; n > maxSlots {
+		return refusef("%d nodes: this lab has room for %d; sim has for more", n, maxSlots)
+	}
+	for _, a := range s.Actions {
+		switch {
+		case a.Link != nil && a.Link.By == scenario.ByKernel, a.Partition != nil && a.Partition.By == scenario.ByKernel:
+			return refusef("%s by the kernel: the local lab cannot do it; netns and compose can", a.What())
+		case a.Network != nil && a.Network.Do != scenario.Garbage:
+			return refusef("%s: the local lab cannot do it; netns and compose can", a.What())
+		}
+	}
+	return m.group.check(s)
+}
+
+const (
+	// maxSlots bounds the slots of a real lab.
+	maxSlots = 60
+	// MaxParallel bounds the runs that a real lab makes at a time.
+	MaxParallel = 8
+)
+
+// open looks for ports that are free at the addresses of all slots.
+func (m *machine) open(_ context.Context, nodes int) error {
+	var taken error
+	for range portTries {
+		if taken = m.portsFree(nodes); taken == nil {
+			return nil
+		}
+		m.above += 2
+	}
+	return fmt.Errorf("none of %d pairs of ports is free: %w", portTries, taken)
+}
+
+// portsFree returns why the slots could not listen at their ports, nil if they could.
+func (m *machine) portsFree(nodes int) error {
+	for slot := range nodes {
+		p := m.place(slot)
+		for _, port := range []uint16{p.data, p.gossip} {
+			at := netip.AddrPortFrom(p.bind, port)
+			u, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
+			if err != nil {
+				return err
+			}
+			defer u.Close()
+			l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(at))
+			if err != nil {
+				return err
+			}
+			defer l.Close()
+		}
+	}
+	return nil
+}
+
+func (m *machine) close(context.Context) error { return m.group.close() }
+
+func (m *machine) place(slot int) place {
+	b := m.net.As4()
+	b[3] += byte(slot)
+	a := netip.AddrFrom4(b)
+	return place{bind: a, advertise: a, data: dataPort + m.above, gossip: gossipPort + m.above}
+}
+
+func (m *machine) command(args []string) *exec.Cmd {
+	cmd := exec.Command(m.exe, args...)
+	cmd.Env = environ()
+	return cmd
+}
+
+// environ is the environment of every fabricd: without settings of the user's. A
+// panic that serving a peer meets ends the process, which the checker sees.
+func environ() []string {
+	var own []string
+	for _, kv := range os.Environ() {
+		if !strings.HasPrefix(kv, "FABRIC_") {
+			own = append(own, kv)
+		}
+	}
+	return append(own, "GOTRACEBACK=all", "FABRICD_PANIC=crash")
+}
+
+func (m *machine) run(ctx context.Context, s *slot, args ...string) error {
+	return runToEnd(ctx, m.spawn, m.command(args), filepath.Join(s.dir, args[0]+".log"))
+}
+
+// runToEnd runs a command that ends by itself and has to succeed.
+func runToEnd(ctx context.Context, spawn *spawner, cmd *exec.Cmd, log string) error {
+	p, err := spawn.start(cmd, log)
+	if err != nil {
+		return err
+	}
+	if err := waitFor(ctx, p); err != nil {
+		return err
+	}
+	if p.code() != 0 {
+		return fmt.Errorf("%s: exit code %d: %s", strings.Join(cmd.Args, " "), p.code(), tailOf(log, 3))
+	}
+	return nil
+}
+
+// waitFor waits for the end of a child that ends by itself.
+func waitFor(ctx context.Context, c child) error {
+	select {
+	case <-c.ended():
+		return nil
+	case <-ctx.Done():
+		err := c.kill(context.WithoutCancel(ctx))
+		<-c.ended()
+		return errors.Join(context.Cause(ctx), err)
+	}
+}
+
+func (m *machine) start(_ context.Context, s *slot, name string, args ...string) (child, error) {
+	p, err := m.spawn.start(m.command(args), filepath.Join(s.dir, name+".log"))
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+func (m *machine) path(s *slot, name string) string { return filepath.Join(s.dir, name) }
+
+func (m *machine) breaks(scenario.Action) bool { return false }
+
+func (m *machine) breakNetwork(context.Context, scenario.Action) (effect, error) {
+	return nil, errors.New("this lab has no network of its own")
+}
+
+func (m *machine) enter(int) error { return nil }
+
+func (m *machine) breakPaths(context.Context, scenario.Action, []pathEnds) (effect, error) {
+	return nil, errors.New("this lab does not tell the packets of paths from others")
+}
+
+func (m *machine) squeeze(ctx context.Context, s *slot, a scenario.Action) (effect, error) {
+	return m.group.squeeze(ctx, s, a)
+}

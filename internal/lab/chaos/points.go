@@ -1,0 +1,229 @@
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/daemon"
+	"github.com/fabricd/fabricd/internal/faults/failpoint"
+	"github.com/fabricd/fabricd/internal/lab/chaos/workload"
+	"github.com/fabricd/fabricd/internal/lab/scenario"
+)
+
+// point puts a fault inside a slot's daemon. The slot's act is held.
+func (c *cluster) point(ctx context.Context, s *slot, a scenario.Action) (effect, error) {
+	d, _, _, _ := s.current()
+	if d == nil || !d.running() {
+		return nil, errNotRunning
+	}
+	if a.Fault.Kind == scenario.FaultCrash {
+		s.mu.Lock()
+		s.follower.doomed.Store(true)
+		s.mu.Unlock()
+	}
+	ask, cancel := context.WithTimeout(ctx, adminLimit)
+	defer cancel()
+	id, err := s.admin.AddNodeFault(ask, a.Fault.Point(a.Seed))
+	if err != nil && a.Fault.Kind != scenario.FaultCrash {
+		return nil, err
+	}
+	p := &pointed{c: c, slot: s, child: d, fault: a.Fault, id: id, stop: make(chan struct{}), finished: make(chan struct{})}
+	c.wg.Go(p.watch)
+	return p, nil
+}
+
+// A pointed is a fault inside a daemon. One at a step ends when it has happened
+// as often as it was to; its watch sees that.
+type pointed struct {
+	c        *cluster
+	slot     *slot
+	child    child
+	fault    *scenario.Fault
+	id       uint64
+	stop     chan struct{} // closed when it is taken back
+	finished chan struct{} // closed when it is over by itself
+
+	once sync.Once
+	done
+}
+
+// over is closed when nothing more will happen.
+func (p *pointed) over() <-chan struct{} { return p.finished }
+
+// watchEvery is how often a daemon is asked whether a fault has happened.
+const watchEvery = 200 * time.Millisecond
+
+// watch waits until the fault is over.
+func (p *pointed) watch() {
+	ticker := time.NewTicker(watchEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-p.stop:
+			if p.child.running() {
+				return
+			}
+			p.restart() // it ended in the moment in which the fault was taken back
+			return
+		case <-p.child.ended():
+			p.restart()
+			return
+		case <-p.c.ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		if p.ended() {
+			close(p.finished)
+			return
+		}
+	}
+}
+
+// ended asks the daemon whether the fault has ended.
+func (p *pointed) ended() bool {
+	if p.fault.Kind == scenario.FaultCrash || p.child.frozen() {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(p.c.ctx, adminLimit)
+	defer cancel()
+	all, err := p.slot.admin.NodeFaults(ctx)
+	if err != nil {
+		return false // it stands still, or is about to end
+	}
+	for _, r := range all {
+		if r.ID == p.id {
+			return r.State == failpoint.Ended
+		}
+	}
+	return true
+}
+
+// restart starts a daemon that a crash has ended, if it is to be.
+func (p *pointed) restart() {
+	defer close(p.finished)
+	if p.fault.Kind != scenario.FaultCrash || p.fault.Restart == 0 || !pause(p.c.ctx, p.fault.Restart.Time()) {
+		return
+	}
+	p.slot.act.Lock()
+	defer p.slot.act.Unlock()
+	if d, _, _, _ := p.slot.current(); d != p.child {
+		return // somebody else has started it
+	}
+	if err := p.slot.startDaemon(p.c.ctx); err != nil && p.c.ctx.Err() == nil {
+		p.c.fail(err)
+	}
+}
+
+// undo ends the fault and says how often it happened.
+func (p *pointed) undo(ctx context.Context) (uint64, string, error) {
+	p.once.Do(func() {
+		p.fired, p.proof, p.err = p.take(ctx)
+		close(p.stop)
+	})
+	return p.fired, p.proof, p.err
+}
+
+func (p *pointed) take(ctx context.Context) (uint64, string, error) {
+	if !p.child.running() {
+		return p.afterEnd()
+	}
+	ctx, cancel := context.WithTimeout(ctx, undoLimit)
+	defer cancel()
+	all, err := p.slot.admin.NodeFaults(ctx)
+	if err != nil {
+		return p.unanswered(err)
+	}
+	for _, r := range all {
+		if r.ID != p.id {
+			continue
+		}
+		if r.State != failpoint.Ended {
+			if _, err := p.slot.admin.ClearNodeFaults(ctx, p.id); err != nil {
+				return p.unanswered(err)
+			}
+		}
+		return reportOf(r)
+	}
+	return 0, "", fmt.Errorf("the daemon of slot %d does not know fault %d", p.slot.id, p.id)
+}
+
+// unanswered is what is known when the daemon could not be asked: it may have
+// ended just now.
+func (p *pointed) unanswered(err error) (uint64, string, error) {
+	if p.fault.Kind == scenario.FaultCrash {
+		select {
+		case <-p.child.ended():
+			return p.afterEnd()
+		case <-time.After(adminLimit):
+		}
+	}
+	return 0, "", err
+}
+
+// afterEnd is what is known of a fault of a daemon that has ended.
+func (p *pointed) afterEnd() (uint64, string, error) {
+	if p.fault.Kind == scenario.FaultCrash {
+		return 1, fmt.Sprintf("process %d ended with code %d", p.child.pid(), p.child.code()), nil
+	}
+	return 0, "the daemon has ended, and with it what the fault has counted", nil
+}
+
+func reportOf(r daemon.NodeFaultReport) (uint64, string, error) {
+	fired := r.Fired
+	proof := fmt.Sprintf("happened %d times in %d", r.Fired, r.Hits)
+	if r.Fault.Step == "" {
+		fired = max(r.Hits, r.Fired)
+		proof = fmt.Sprintf("changed %d calls", r.Hits)
+	}
+	if r.Problem != "" {
+		return fired, proof, fmt.Errorf("%s", r.Problem)
+	}
+	return fired, proof, nil
+}
+
+// tellNode tells every application the node ID of a slot, if it is not the
+// slot's number or was another one before.
+func (c *cluster) tellNode(ctx context.Context, s *slot) {
+	id := s.nodeID()
+	c.mu.Lock()
+	if c.ids == nil {
+		c.ids = make(map[int]int)
+	}
+	old, known := c.ids[s.id]
+	if !known {
+		old = s.id
+	}
+	c.ids[s.id] = id
+	c.mu.Unlock()
+	if old == id {
+		return
+	}
+	for _, t := range c.slots {
+		err := t.tell(ctx, func(w *workload.Control) {
+			ids := map[int]int{s.id: id}
+			for k, v := range w.IDs {
+				if k != s.id {
+					ids[k] = v
+				}
+			}
+			w.IDs = ids
+		})
+		if err != nil && ctx.Err() == nil {
+			c.fail(err)
+		}
+	}
+}
+
+// rotateLimit bounds a change of the cluster's key.
+const rotateLimit = 30 * time.Second
+
+// rotate changes the key that seals gossip.
+func (c *cluster) rotate(ctx context.Context) (effect, error) {
+	k, err := c.slots[0].admin.RotateKey(ctx, rotateLimit)
+	if err != nil {
+		return nil, err
+	}
+	return done{fired: 1, proof: fmt.Sprintf("all nodes use the new key: %+v", k)}, nil
+}

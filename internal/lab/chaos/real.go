@@ -1,0 +1,271 @@
+package chaos
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/lab/chaos/workload"
+	"github.com/fabricd/fabricd/internal/lab/history"
+	"github.com/fabricd/fabricd/internal/lab/scenario"
+)
+
+// A realLab runs schedules with real processes: on this machine, in network
+// namespaces, or in containers.
+type realLab struct {
+	lab scenario.Lab
+	o   *Options
+}
+
+// run runs one schedule. What it returns with an error is what there is.
+func (r *realLab) run(ctx context.Context, s *scenario.Schedule) (_ []history.Record, err error) {
+	name := ownName(r.o.worker)
+	spawn := newSpawner()
+	defer spawn.close()
+	site := r.newSite(name, spawn)
+	if err := site.check(ctx, s); err != nil {
+		return nil, err
+	}
+	b := broom{tmp: os.TempDir(), docker: r.dockerOrNil()}
+	if err := b.sweepDead(ctx, r.o.say); err != nil {
+		return nil, err
+	}
+	dir := b.tmpOf(name)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return nil, err
+	}
+	j, err := startCleaner(r.o.Exe, name, b.docker != nil)
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	// Cleaning up is not what an interrupt ends.
+	clean := context.WithoutCancel(ctx)
+	defer func() {
+		err = errors.Join(err, site.close(clean), os.RemoveAll(dir))
+		left, leftErr := b.leftovers(clean)
+		if leftErr == nil && slices.Contains(left, name) {
+			leftErr = fmt.Errorf("something of run %s is left behind", name)
+		}
+		err = errors.Join(err, leftErr)
+		if err == nil || leftErr == nil {
+			err = errors.Join(err, j.dismiss())
+		}
+	}()
+	return r.runAt(ctx, s, site, spawn, name, dir)
+}
+
+// newSite returns where the lab's processes run.
+func (r *realLab) newSite(name Name, spawn *spawner) site {
+	switch r.lab {
+	case scenario.Netns:
+		return newNamespaces(r.o.Exe, name, spawn)
+	case scenario.Compose:
+		return newContainers(r.o.Image, name)
+	}
+	return newMachine(r.o.Exe, name, spawn, r.o.worker)
+}
+
+func (r *realLab) dockerOrNil() *docker {
+	if r.lab == scenario.Compose {
+		return newDocker(dockerSocket())
+	}
+	return nil
+}
+
+// runAt runs a schedule at a site that was checked.
+func (r *realLab) runAt(ctx context.Context, s *scenario.Schedule, site site, spawn *spawner, name Name, dir string) ([]history.Record, error) {
+	zero, err := workload.Monotonic()
+	if err != nil {
+		return nil, err
+	}
+	clock, err := workload.NewClock(zero)
+	if err != nil {
+		return nil, err
+	}
+	out, err := os.OpenFile(filepath.Join(dir, "lab.jsonl"), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer out.Close()
+	c := &cluster{name: name, lab: r.lab, dir: dir, dirMode: 0o700, site: site, spawn: spawn, exe: r.o.Exe, schedule: s, detection: s.Scenario.Cluster.Detection,
+		providers: r.o.Providers, beat: r.o.beat(), faults: needsFaults(site, s), clock: clock, zero: zero, log: workload.NewLog(out, history.Lab, clock), say: r.o.say}
+	if c.detection == "" {
+		c.detection = scenario.Normal
+	}
+	if r.lab == scenario.Compose {
+		c.dirMode = 0o777
+	}
+	c.ctx, c.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	defer c.kill()
+	c.log.Put(&history.Begin{Version: history.Version, Scenario: string(s.Scenario.Name), Seed: s.Seed, Lab: string(r.lab),
+		Detection: string(c.detection), LostPair: string(s.Scenario.Cluster.LostPair), Paths: c.paths(), Nodes: s.Scenario.Cluster.Nodes, Duration: int64(s.Scenario.Duration),
+		Build: r.o.Version, Started: time.Now().UTC().Format(time.RFC3339), Command: r.o.command(s, r.lab)})
+	err = c.phases(ctx)
+	err = errors.Join(err, c.failure())
+	end := &history.End{Complete: err == nil}
+	if err != nil {
+		end.Why = oneLine([]byte(err.Error()))
+		end.Why = end.Why[:min(len(end.Why), 1000)]
+	}
+	c.kill()
+	c.readLogs()
+	c.log.Put(end)
+	if logErr := c.log.Err(); logErr != nil {
+		return nil, errors.Join(err, logErr)
+	}
+	records, readErr := c.collect()
+	return records, errors.Join(err, readErr, c.keepLogs(r.o.logs))
+}
+
+// phases leads the cluster through its run.
+func (c *cluster) phases(ctx context.Context) error {
+	if err := c.site.open(ctx, c.schedule.Scenario.Cluster.Nodes); err != nil {
+		return err
+	}
+	c.say("starting %d nodes", c.schedule.Scenario.Cluster.Nodes)
+	if err := c.up(ctx); err != nil {
+		return err
+	}
+	c.wg.Go(c.watchStill)
+	c.wg.Go(c.watchPaths)
+	held := c.held(ctx, history.PhaseBaseline)
+	if err := c.play(ctx); err != nil {
+		return err
+	}
+	// The workload runs for a while before anything is broken.
+	if !pause(ctx, lead) {
+		return context.Cause(ctx)
+	}
+	c.warmed(ctx, held)
+	c.say("all nodes know each other, the applications talk: %s of faults begin", c.schedule.Scenario.Duration)
+	if err := c.run(ctx); err != nil {
+		return err
+	}
+	c.quiet(ctx)
+	c.down(ctx)
+	return ctx.Err()
+}
+
+// lead is how long the workload runs before the zero of the timeline.
+const lead = time.Second
+
+// collect reads the logs of all sources and merges them.
+func (c *cluster) collect() ([]history.Record, error) {
+	files, err := filepath.Glob(filepath.Join(c.dir, "*.jsonl"))
+	if err != nil {
+		return nil, err
+	}
+	more, err := filepath.Glob(filepath.Join(c.dir, "n*", "app-*.jsonl"))
+	if err != nil {
+		return nil, err
+	}
+	var logs [][]history.Record
+	for _, file := range append(files, more...) {
+		f, err := os.Open(file)
+		if err != nil {
+			return nil, err
+		}
+		records, err := history.Read(f, filepath.Base(file))
+		f.Close()
+		if err != nil {
+			return nil, err
+		}
+		logs = append(logs, records)
+	}
+	return history.Merge(logs...), nil
+}
+
+// maxLog bounds what is kept of one process's log, in bytes.
+const maxLog = 1 << 20
+
+// keepLogs puts the ends of what the processes printed into logs.
+func (c *cluster) keepLogs(logs map[string][]byte) error {
+	for _, s := range c.slots {
+		files, err := filepath.Glob(filepath.Join(s.dir, "*.log"))
+		if err != nil {
+			return err
+		}
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				return err
+			}
+			if len(text) > 0 && logs != nil {
+				logs[fmt.Sprintf("n%d-%s", s.id, filepath.Base(file))] = text[max(0, len(text)-maxLog):]
+			}
+		}
+	}
+	return nil
+}
+
+// Lines that no daemon may print: Go's own words for what ends a process, and
+// this tree's for what must not happen.
+var forbidden = []string{"panic: ", "fatal error: ", "WARNING: DATA RACE", "BUG: ", "SIGBUS", "SIGSEGV"}
+
+// readLogs looks for forbidden lines in what the daemons printed. All processes
+// have ended.
+func (c *cluster) readLogs() {
+	for _, s := range c.slots {
+		for run := 1; run <= s.daemonRun; run++ {
+			text, err := os.ReadFile(s.file(fmt.Sprintf("daemon-%d.log", run)))
+			if errors.Is(err, fs.ErrNotExist) {
+				continue // a usurper's
+			}
+			if err != nil {
+				c.fail(err)
+				continue
+			}
+			for line := range bytes.Lines(text) {
+				if says(string(line)) {
+					c.log.Put(&history.Logged{Target: history.Daemon(s.id, run), Line: oneLine(line[:min(len(line), 1000)])})
+				}
+			}
+		}
+	}
+}
+
+func says(line string) bool {
+	return slices.ContainsFunc(forbidden, func(f string) bool { return strings.Contains(line, f) })
+}
+
+// A cleaner is the process that cleans up if this one is killed.
+type cleaner struct {
+	cmd   *exec.Cmd
+	stdin io.WriteCloser
+}
+
+// startCleaner starts the cleaner of run name. It has a session of its own, so
+// that no terminal ends it together with the runner.
+func startCleaner(exe string, name Name, containers bool) (*cleaner, error) {
+	args := []string{"chaos", "cleanup", string(name)}
+	if containers {
+		args = append(args, "--containers")
+	}
+	cmd := exec.Command(exe, args...)
+	cmd.Env = environ()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("cleaner: %w", err)
+	}
+	return &cleaner{cmd, in}, nil
+}
+
+// dismiss ends a cleaner that has nothing to do.
+func (c *cleaner) dismiss() error {
+	_, err := io.WriteString(c.stdin, cleanerDone)
+	return errors.Join(err, c.stdin.Close(), c.cmd.Wait())
+}

@@ -1,0 +1,356 @@
+package chaos
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/lab/report"
+	"github.com/fabricd/fabricd/internal/lab/scenario"
+)
+
+// A Named is a scenario and the file that it is from.
+type Named struct {
+	File     string
+	Scenario *scenario.Scenario
+}
+
+// ReadScenarios reads the scenarios of files, and of all files *.yaml of
+// directories. The error tells what is wrong with any of them.
+func ReadScenarios(paths []string) ([]Named, error) {
+	var all []Named
+	var wrong error
+	for _, path := range paths {
+		files := []string{path}
+		if info, err := os.Stat(path); err == nil && info.IsDir() {
+			if files, err = filepath.Glob(filepath.Join(path, "*.yaml")); err != nil {
+				return nil, err
+			}
+			if len(files) == 0 {
+				return nil, refusef("%s: no scenario, which would be a file *.yaml", path)
+			}
+		}
+		for _, file := range files {
+			sc, err := ReadScenario(file)
+			if err != nil {
+				wrong = errors.Join(wrong, err)
+				continue
+			}
+			all = append(all, Named{file, sc})
+		}
+	}
+	if wrong != nil {
+		return nil, wrong
+	}
+	return all, nil
+}
+
+// A Job is one run to be made.
+type Job struct {
+	Named
+	Seed uint64
+}
+
+// Plan returns the jobs of scenarios that run in a lab, with seeds from first
+// on: count of them each, and more, all scenarios alike, until there are at
+// least total jobs. Jobs of one seed are together.
+func Plan(all []Named, lab scenario.Lab, first uint64, count, total int) []Job {
+	var on []Named
+	for _, n := range all {
+		if n.Scenario.Has(lab) {
+			on = append(on, n)
+		}
+	}
+	if len(on) == 0 {
+		return nil
+	}
+	count = max(count, (total+len(on)-1)/len(on))
+	var jobs []Job
+	for i := range count {
+		for _, n := range on {
+			jobs = append(jobs, Job{n, first + uint64(i)})
+		}
+	}
+	return jobs
+}
+
+// RunAll runs jobs in a lab and hands each outcome to each, one at a time. Runs
+// beside each other finish in any order, and in a real lab the longest begin first,
+// so that none of them is left over at the end, and the heavy ones beside fewer; those
+// that disturb others, or that others would disturb, run last and alone, and then once
+// more the few of which the lab has failed. It stops when ctx is done; what was running
+// then has been cut short, says nothing, and is not handed on.
+func RunAll(ctx context.Context, l *Lab, jobs []Job, opts *Options, each func(Job, *Outcome)) {
+	workers := max(1, min(opts.Parallel, MaxParallel))
+	if l.Kind() == scenario.Sim {
+		workers = runtime.GOMAXPROCS(0)
+	}
+	together, alone := jobs, []Job(nil)
+	if l.Kind() != scenario.Sim {
+		together, alone = apart(jobs)
+	}
+	var again []Job
+	unlessHarness := func(j Job, out *Outcome) {
+		if len(jobs) > 1 && len(again) < maxAgain && l.Kind() != scenario.Sim && out.Class() == Harness {
+			opts.say("%s: the lab failed, which says nothing: once more, alone (%s)", j.Scenario.Name, strings.Join(out.Problems(), "; "))
+			again = append(again, j)
+			return
+		}
+		each(j, out)
+	}
+	runSome(ctx, l, together, workers, opts, unlessHarness)
+	runSome(ctx, l, alone, 1, opts, unlessHarness)
+	runSome(ctx, l, again, 1, opts, each)
+}
+
+// apart returns the jobs that may run beside others, the longest first, and those that
+// have to run alone.
+func apart(jobs []Job) (together, alone []Job) {
+	for _, j := range jobs {
+		if j.greedy() || j.weighs() {
+			alone = append(alone, j)
+		} else {
+			together = append(together, j)
+		}
+	}
+	slices.SortStableFunc(together, func(a, b Job) int {
+		return cmp.Compare(b.Scenario.Duration, a.Scenario.Duration)
+	})
+	return together, alone
+}
+
+// maxAgain bounds the runs that are made once more because the lab failed: on a
+// machine that is too slow for its labs more would not help.
+const maxAgain = 3
+
+// greedy reports whether a job disturbs whatever runs beside it.
+func (j Job) greedy() bool {
+	return slices.ContainsFunc(j.Scenario.Timeline, func(s scenario.Step) bool { return s.CPU != nil })
+}
+
+// weighs reports whether a job weighs its throughput against that before the first
+// fault. What begins and ends beside it changes the one or the other.
+func (j Job) weighs() bool {
+	return slices.ContainsFunc(j.Scenario.Expect, func(e scenario.Expect) bool {
+		return e.Traffic != nil && e.Traffic.Least > 0
+	})
+}
+
+// largeCluster is from how many nodes on a run counts as two.
+const largeCluster = 7
+
+// weight returns as how many runs, of those that a lab makes at a time, a job counts: a
+// large cluster gives the machine more to do, and what judges short waits is to find a
+// machine that has not too much to do.
+func (j Job) weight(atATime int) int {
+	n := 1
+	if j.Scenario.Cluster.Nodes >= largeCluster {
+		n++
+	}
+	if j.waits() {
+		n++
+	}
+	return min(n, atATime)
+}
+
+// shortWait is below what a machine takes by itself that has too much to do.
+const shortWait = 500 * time.Millisecond
+
+// waits reports whether a job judges how long somebody waits whom no fault touches, or
+// who has a new connection.
+func (j Job) waits() bool {
+	return slices.ContainsFunc(j.Scenario.Expect, func(e scenario.Expect) bool {
+		return e.Traffic != nil || e.Latency != nil || e.Connects != nil && e.Connects.Within.Time() < shortWait
+	})
+}
+
+// runSome runs jobs in their order, as many at a time as there are workers, in a real
+// lab by their weight and while the machine has room.
+func runSome(ctx context.Context, l *Lab, jobs []Job, workers int, opts *Options, each func(Job, *Outcome)) {
+	idle := make(chan int, workers) // numbers of workers
+	for worker := range workers {
+		idle <- worker
+	}
+	var mu sync.Mutex // holds each to one at a time
+	var wg sync.WaitGroup
+	var room admission
+	for _, j := range jobs {
+		var taken []int
+		slots := 1
+		if l.Kind() != scenario.Sim {
+			slots = j.weight(workers)
+		}
+		for range slots {
+			taken = append(taken, <-idle)
+		}
+		leave := func() {}
+		if l.Kind() != scenario.Sim {
+			leave = room.enter(ctx)
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		wg.Go(func() {
+			defer func() {
+				leave()
+				for _, worker := range taken {
+					idle <- worker
+				}
+			}()
+			o := *opts
+			o.File, o.worker = j.File, taken[0]
+			if workers > 1 && o.Say != nil {
+				o.Say = func(line string) { opts.say("%s: %s", j.Scenario.Name, line) }
+			}
+			out := Once(ctx, l, j.Scenario.Resolve(j.Seed), &o)
+			if ctx.Err() != nil && out.Err != nil {
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			each(j, out)
+		})
+	}
+	wg.Wait()
+}
+
+// A Tally sums up the outcomes of one scenario in one lab.
+type Tally struct {
+	Scenario string       `json:"scenario"`
+	Lab      scenario.Lab `json:"lab"`
+	Runs     int          `json:"runs"`
+	Green    int          `json:"green"`
+	Broken   []uint64     `json:"broken"`  // seeds
+	Harness  []uint64     `json:"harness"` // seeds
+	Took     float64      `json:"took_seconds"`
+	Still    float64      `json:"still_seconds"`     // for how long at most the lab itself stood still
+	Daemons  string       `json:"daemons,omitempty"` // how they ran: [history.Begin].Paths
+	Paths    int          `json:"paths"`             // connections that went over to a path
+	Figures  []FigureSum  `json:"figures,omitempty"`
+
+	file   *scenario.Scenario
+	report string // the page of one of the runs, relative to that of the suite
+}
+
+// A FigureSum is one figure over all runs of a scenario in a lab.
+type FigureSum struct {
+	Name  scenario.FigureName `json:"name"`
+	Of    string              `json:"of,omitempty"`
+	Count int                 `json:"count"`
+	Min   int64               `json:"min"`
+	P50   int64               `json:"p50"`
+	P99   int64               `json:"p99"`
+	Max   int64               `json:"max"`
+
+	samples []int64
+}
+
+// A Tallies sums up outcomes. One goroutine uses it.
+type Tallies struct{ all map[string]*Tally }
+
+// Add adds an outcome.
+func (t *Tallies) Add(out *Outcome) {
+	if t.all == nil {
+		t.all = make(map[string]*Tally)
+	}
+	name := string(out.Schedule.Scenario.Name)
+	key := string(out.Lab) + "/" + name
+	y := t.all[key]
+	if y == nil {
+		y = &Tally{Scenario: name, Lab: out.Lab, Broken: []uint64{}, Harness: []uint64{}, file: out.Schedule.Scenario}
+		t.all[key] = y
+	}
+	y.Runs++
+	y.Took += out.Took.Seconds()
+	switch out.Class() {
+	case Green:
+		y.Green++
+	case Broken:
+		y.Broken = append(y.Broken, out.Schedule.Seed)
+	case Harness:
+		y.Harness = append(y.Harness, out.Schedule.Seed)
+	}
+	if out.Result != nil {
+		y.Daemons = out.Result.Begin.Paths
+		y.Paths += out.Result.Paths
+		y.Still = max(y.Still, time.Duration(out.Result.Still).Seconds())
+	}
+	y.addFigures(out)
+}
+
+// Reported says where the report of a run that was added is, relative to the suite's.
+func (t *Tallies) Reported(out *Outcome, dir string) {
+	t.all[string(out.Lab)+"/"+string(out.Schedule.Scenario.Name)].report = filepath.Join(dir, report.HTMLName)
+}
+
+func (y *Tally) addFigures(out *Outcome) {
+	if out.Result == nil {
+		return
+	}
+	for _, f := range out.Result.Figures {
+		i := slices.IndexFunc(y.Figures, func(s FigureSum) bool { return s.Name == f.Name && s.Of == f.Of })
+		if i < 0 {
+			i = len(y.Figures)
+			y.Figures = append(y.Figures, FigureSum{Name: f.Name, Of: f.Of})
+		}
+		y.Figures[i].Count += f.Count
+		y.Figures[i].samples = append(y.Figures[i].samples, f.Samples...)
+	}
+}
+
+// List returns the tallies by lab and scenario, their figures computed.
+func (t *Tallies) List() []Tally {
+	var all []Tally
+	for _, y := range t.all {
+		for i := range y.Figures {
+			y.Figures[i].compute()
+		}
+		slices.SortFunc(y.Figures, func(a, b FigureSum) int {
+			return cmp.Or(strings.Compare(string(a.Name), string(b.Name)), strings.Compare(a.Of, b.Of))
+		})
+		slices.Sort(y.Broken)
+		slices.Sort(y.Harness)
+		all = append(all, *y)
+	}
+	slices.SortFunc(all, func(a, b Tally) int {
+		lab := func(l scenario.Lab) int { return slices.Index(scenario.Labs, l) }
+		return cmp.Or(lab(a.Lab)-lab(b.Lab), strings.Compare(a.Scenario, b.Scenario))
+	})
+	return all
+}
+
+func (f *FigureSum) compute() {
+	if len(f.samples) == 0 {
+		return
+	}
+	slices.Sort(f.samples)
+	at := func(p int) int64 { return f.samples[min(len(f.samples)-1, len(f.samples)*p/100)] }
+	f.Min, f.P50, f.P99, f.Max = f.samples[0], at(50), at(99), f.samples[len(f.samples)-1]
+}
+
+// drawn is how many samples of a figure a histogram is drawn from.
+const drawn = 500
+
+// some returns so many of the samples of a time after a fault, evenly chosen, the
+// largest among them; of other figures none.
+func (f *FigureSum) some() []int64 {
+	if f.Name != scenario.TimeToError && f.Name != scenario.TimeToRemoved {
+		return nil
+	}
+	n := len(f.samples)
+	if n <= drawn {
+		return f.samples
+	}
+	var some []int64
+	for i := range drawn {
+		some = append(some, f.samples[(i+1)*n/drawn-1])
+	}
+	return some
+}

@@ -1,0 +1,222 @@
+package workload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric"
+	"github.com/fabricd/fabricd/internal/lab/history"
+)
+
+const (
+	// attachEvery is how long an application waits between two attempts to
+	// attach or to connect.
+	attachEvery = 100 * time.Millisecond
+	// attachLimit bounds one attempt to attach: a fabricd that stands still
+	// does not answer.
+	attachLimit = 2 * time.Second
+)
+
+// An App is one application of a run.
+type App struct {
+	c      Config
+	log    *Log
+	calls  *calls
+	graves *graves
+	known  *writers
+	nonces atomic.Uint64                                   // counts what was named
+	lives  func(context.Context) ([]history.Member, error) // the node's live lives
+	busy   atomic.Int32                                    // goroutines that begin calls
+	slow   atomic.Int64                                    // messages per second that are received on each connection; 0: all
+	anew   chan struct{}                                   // holds a token when the session is to end and another to begin
+	// resting is closed when nothing more is to begin.
+	resting chan struct{}
+
+	mu      sync.Mutex          // guards the fields below
+	ids     map[int]int         // node IDs of slots where they are not the slot's number
+	waiting map[string]struct{} // connections that have to be made before the application is ready
+}
+
+// Run is an application from its start until ctx is done. It fails only when
+// it cannot write its history: what the fabric does to it is written there.
+func Run(ctx context.Context, c Config) error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	clock, err := NewClock(c.Zero)
+	if err != nil {
+		return err
+	}
+	out, err := os.OpenFile(c.History, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	a := newApp(c, NewLog(out, history.App(c.Slot, c.Run), clock))
+	var wg sync.WaitGroup
+	wg.Go(func() { a.obey(ctx) })
+	a.run(ctx)
+	wg.Wait()
+	return errors.Join(a.log.Err(), out.Close())
+}
+
+func newApp(c Config, log *Log) *App {
+	a := &App{c: c, log: log, calls: newCalls(log), known: newWriters(), anew: make(chan struct{}, 1), resting: make(chan struct{})}
+	a.graves = &graves{app: a}
+	a.lives = a.table
+	a.waiting = c.expected()
+	return a
+}
+
+// expected returns the names of the connections that this application makes
+// when all its peers are there.
+func (c *Config) expected() map[string]struct{} {
+	all := make(map[string]struct{})
+	for _, p := range c.Peers {
+		if !p.Client || p.Late {
+			continue
+		}
+		for _, kind := range c.kinds() {
+			all[connection(p.Slot, kind)] = struct{}{}
+		}
+	}
+	return all
+}
+
+// kinds are the kinds of connections that a client keeps.
+func (c *Config) kinds() []byte {
+	var kinds []byte
+	if c.Messages.Rate > 0 {
+		kinds = append(kinds, kindStream)
+	}
+	if c.RMA.Rate > 0 {
+		kinds = append(kinds, kindRMA)
+	}
+	if c.Waiters {
+		kinds = append(kinds, kindParked)
+	}
+	return kinds
+}
+
+func connection(slot int, kind byte) string { return fmt.Sprintf("%c%d", kind, slot) }
+
+// connected counts a connection. When all that the application expects have
+// been made once, it says that it is ready.
+func (a *App) connected(slot int, kind byte) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	before := len(a.waiting)
+	delete(a.waiting, connection(slot, kind))
+	if before > 0 && len(a.waiting) == 0 {
+		a.sayReady()
+	}
+}
+
+func (a *App) sayReady() {
+	if a.c.Ready == "" {
+		return
+	}
+	if err := os.WriteFile(a.c.Ready, nil, 0o644); err != nil {
+		a.note("ready: %v", err)
+	}
+}
+
+// run attaches again and again, and at the end looks at what is left.
+func (a *App) run(ctx context.Context) {
+	for first := true; ctx.Err() == nil && a.log.Err() == nil && !a.rests(ctx); {
+		n, err := a.attach(ctx)
+		if err != nil {
+			wait(ctx.Done(), attachEvery)
+			continue
+		}
+		if first {
+			a.count(history.PhaseBaseline)
+			first = false
+		}
+		newSession(a, n).run(ctx)
+	}
+	a.graves.empty()
+	a.calls.writeOpen(func(*openCall) bool { return true })
+	a.count(history.PhaseEnd)
+}
+
+// rests reports whether nothing more is to begin, and waits for the end then.
+func (a *App) rests(ctx context.Context) bool {
+	select {
+	case <-a.resting:
+		<-ctx.Done()
+		return true
+	default:
+		return false
+	}
+}
+
+func (a *App) attach(ctx context.Context) (*fabric.Node, error) {
+	ctx, cancel := context.WithTimeout(ctx, attachLimit)
+	defer cancel()
+	call := a.calls.begin(history.Call{Name: "attach", Deadline: int64(a.log.Now() + attachLimit)}, false)
+	n, err := fabric.Attach(ctx, a.c.Socket)
+	a.calls.end(call, 0, err)
+	return n, err
+}
+
+// count writes down what this process holds.
+func (a *App) count(phase history.Phase) {
+	r := &history.Resources{Target: history.App(a.c.Slot, a.c.Run), Phase: phase, Count: map[string]int64{
+		"goroutines": int64(runtime.NumGoroutine()),
+	}}
+	if fds, memfds, err := ownDescriptors(); err == nil {
+		r.Count["fds"], r.Count["memfds"] = fds, memfds
+	}
+	if maps, err := os.ReadFile("/proc/self/maps"); err == nil {
+		r.Count["maps"] = int64(strings.Count(string(maps), "/memfd:"))
+	}
+	a.log.Put(r)
+}
+
+// ownDescriptors counts the open descriptors of this process, and those of
+// shared memory among them.
+func ownDescriptors() (all, memfds int64, err error) {
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return 0, 0, err
+	}
+	for _, e := range entries {
+		target, err := os.Readlink("/proc/self/fd/" + e.Name())
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // the directory that was just read
+			continue
+		case err != nil:
+			return 0, 0, err
+		case strings.HasPrefix(target, "/memfd:"):
+			memfds++
+		}
+		all++
+	}
+	return all, memfds, nil
+}
+
+// note writes a line for people.
+func (a *App) note(format string, args ...any) {
+	a.log.Put(&history.Note{Text: fmt.Sprintf(format, args...)})
+}
+
+// wait waits for d and reports true, or returns false as soon as done is
+// closed.
+func wait(done <-chan struct{}, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-done:
+		return false
+	}
+}

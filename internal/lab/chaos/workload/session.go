@@ -1,0 +1,388 @@
+package workload
+
+import (
+	"context"
+	"errors"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric"
+	"github.com/fabricd/fabricd/internal/lab/history"
+)
+
+const (
+	// Port is where every application listens.
+	Port fabric.Port = 2050
+	// idlePort is where nobody ever connects, so that an accept waits.
+	idlePort fabric.Port = 2051
+
+	lookEvery  = 20 * time.Millisecond  // at the words that signals are stored in
+	careEvery  = 100 * time.Millisecond // for slow calls and for the own life
+	scanEvery  = 2 * time.Second        // of windows in use
+	settleTime = 20 * time.Millisecond  // without an event, before a view is taken
+)
+
+// A session is one attachment of an application. Its goroutines end when the
+// application is told to end, or when its fabricd is gone.
+type session struct {
+	app  *App
+	node *fabric.Node
+	ctx  context.Context // of calls that may wait: done a while after over, or at once
+	over chan struct{}   // closed when nothing new is to begin
+	wg   sync.WaitGroup
+
+	tries  int           // viewTries
+	told   atomic.Uint64 // events so far
+	abrupt atomic.Bool   // it ends without a lull
+	// viewDue: the node has a life for which no view was written. Nodes that it
+	// knew before are not told to it again, so events alone do not say who lives.
+	viewDue atomic.Bool
+
+	lives sync.Mutex // held while the own life is looked at and written
+
+	mu   sync.Mutex // guards the fields below
+	life fabric.Life
+	ends map[*end]struct{} // connected now
+}
+
+func newSession(a *App, n *fabric.Node) *session {
+	return &session{app: a, node: n, tries: viewTries, over: make(chan struct{}), ends: make(map[*end]struct{})}
+}
+
+// lull is how long an application that was told to end waits, before it closes
+// what it has: others were told to end in the same moment.
+const lull = 100 * time.Millisecond
+
+// run talks until ctx is done or the fabricd is gone, and leaves nothing of the
+// session behind.
+func (s *session) run(ctx context.Context) {
+	hard, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	s.ctx = hard
+	s.wg.Go(func() {
+		defer close(s.over)
+		select {
+		case <-s.app.anew:
+			s.abrupt.Store(true)
+			cancel()
+		case <-s.app.resting:
+		case <-ctx.Done():
+		case <-s.node.Done():
+			s.abrupt.Store(true)
+		}
+	})
+	stop := context.AfterFunc(ctx, func() {
+		wait(s.node.Done(), lull)
+		cancel()
+	})
+	defer stop()
+	if s.settle() {
+		s.talk()
+	}
+	<-s.over
+	s.wg.Wait()
+	// A fabricd that is gone has closed it.
+	_ = s.node.Close()
+}
+
+// settle waits until the node has a life, begins to listen to events and writes
+// the first view.
+func (s *session) settle() bool {
+	for s.place() == (fabric.Life{}) {
+		if !wait(s.over, settleTime) {
+			return false
+		}
+	}
+	s.app.log.Put(&history.Event{What: history.EventSelf, Observer: s.place(), Subject: s.place()})
+	s.node.OnEvent(s.event)
+	return s.view()
+}
+
+// place asks for the node's life; the zero life while it has none.
+func (s *session) place() fabric.Life {
+	life := s.node.Life()
+	if life.Generation == 0 {
+		life = fabric.Life{}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.life == (fabric.Life{}) {
+		s.life = life
+	}
+	return life
+}
+
+// view writes which nodes live, as this application's node has it, in a moment
+// in which nothing changes: the calls of SCIF tell IDs, the daemon's table the
+// generations, and both have to agree. What it could not write stays due.
+func (s *session) view() bool {
+	for range s.tries {
+		before := s.told.Load()
+		if !wait(s.over, settleTime) {
+			return false
+		}
+		ids, _, err := s.node.Nodes()
+		if err != nil {
+			return false // the fabricd is gone
+		}
+		live, err := s.app.lives(s.ctx)
+		if err != nil || s.told.Load() != before || !sameIDs(ids, live) {
+			continue
+		}
+		s.app.log.Put(&history.View{Observer: s.current(), Live: live})
+		return true
+	}
+	s.viewDue.Store(true) // care tries again
+	s.app.note("no view: the node's table and its IDs do not agree")
+	return s.on()
+}
+
+// viewTries bounds the attempts at a view, settleTime each.
+const viewTries = 100
+
+// sameIDs reports whether a table has exactly the nodes of a list.
+func sameIDs(ids []fabric.NodeID, live []history.Member) bool {
+	if len(ids) != len(live) {
+		return false
+	}
+	for _, m := range live {
+		if !slices.Contains(ids, m.Life.Node) {
+			return false
+		}
+	}
+	return true
+}
+
+// current returns the life that the session has last seen its node in.
+func (s *session) current() fabric.Life {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.life
+}
+
+// talk starts everything that this application does.
+func (s *session) talk() {
+	c := &s.app.c
+	if l := s.listen(Port); l != nil {
+		s.wg.Go(func() { s.accept(l, true) })
+		s.app.mu.Lock()
+		if len(s.app.waiting) == 0 { // there is nobody to connect to
+			s.app.sayReady()
+		}
+		s.app.mu.Unlock()
+	}
+	if c.Waiters {
+		if l := s.listen(idlePort); l != nil {
+			s.wg.Go(func() { s.accept(l, false) })
+		}
+	}
+	for _, p := range c.Peers {
+		if p.Client {
+			s.court(p.Slot)
+		}
+	}
+	s.wg.Go(s.watchSignals)
+	s.wg.Go(s.care)
+}
+
+// court keeps this end's connections to a peer.
+func (s *session) court(peer int) {
+	for _, kind := range s.app.c.kinds() {
+		s.wg.Go(func() { s.keep(peer, kind) })
+	}
+	if s.app.c.Connects > 0 {
+		s.wg.Go(func() { s.keepShort(peer) })
+	}
+}
+
+// keep keeps one connection of a kind to peer: when it ends it is made again.
+func (s *session) keep(peer int, kind byte) {
+	for s.on() {
+		if e := s.dial(peer, kind); e != nil {
+			s.app.connected(peer, kind)
+			e.run()
+		}
+		wait(s.over, attachEvery)
+	}
+}
+
+// keepShort makes short connections to peer, one after the other.
+func (s *session) keepShort(peer int) {
+	p := s.app.atRate(s.app.c.Connects)
+	defer p.stop()
+	for p.wait(s.over, nil) {
+		if e := s.dial(peer, kindShort); e != nil {
+			e.run()
+		}
+	}
+}
+
+// on reports whether the session goes on.
+func (s *session) on() bool {
+	select {
+	case <-s.over:
+		return false
+	default:
+		return true
+	}
+}
+
+// listen listens on port; nil if it could not.
+func (s *session) listen(port fabric.Port) *fabric.Listener {
+	call := s.app.calls.begin(history.Call{Name: "listen"}, true)
+	l, err := s.node.Listen(port)
+	s.app.calls.end(call, 0, err)
+	return l
+}
+
+// accept serves who connects, until the session ends.
+func (s *session) accept(l *fabric.Listener, busy bool) {
+	stop := context.AfterFunc(s.ctx, func() { l.Close() })
+	defer stop()
+	for {
+		call := s.app.calls.begin(history.Call{Name: "accept", Idle: true}, !busy)
+		conn, err := l.AcceptConn(context.Background())
+		s.app.calls.end(call, 0, err)
+		switch {
+		case err == nil:
+		case errors.Is(err, net.ErrClosed) || !s.on():
+			return
+		default: // out of descriptors, say: the next one may work
+			wait(s.over, attachEvery)
+			continue
+		}
+		s.wg.Go(func() {
+			if e := s.welcome(conn); e != nil {
+				e.run()
+			}
+		})
+	}
+}
+
+// event is the handler of node events. What it writes is in the log before it
+// returns.
+func (s *session) event(ev fabric.Event) {
+	s.told.Add(1)
+	s.checkLife() // what follows is told to the life that the node has now
+	life := fabric.Life{Node: ev.Node, Generation: ev.Generation}
+	r := &history.Event{What: history.EventAdded, Observer: s.current(), Subject: life, Reason: ev.Reason}
+	if ev.Kind == fabric.NodeAdded {
+		s.app.log.Put(r)
+		return
+	}
+	r.What = history.EventRemoved
+	s.app.calls.writeTo(life)
+	s.app.log.Put(r)
+	for _, e := range s.towards(life) {
+		e.probe()
+	}
+}
+
+// towards returns the ends that are connected to a life.
+func (s *session) towards(life fabric.Life) []*end {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var found []*end
+	for e := range s.ends {
+		if e.remote == life {
+			found = append(found, e)
+		}
+	}
+	slices.SortFunc(found, func(a, b *end) int { return int(a.kind) - int(b.kind) })
+	return found
+}
+
+// all returns the ends that are connected.
+func (s *session) all() []*end {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make([]*end, 0, len(s.ends))
+	for e := range s.ends {
+		all = append(all, e)
+	}
+	return all
+}
+
+// watchSignals looks for new values in the words that peers store signals in, as
+// operators do between their operations: then peers are busy as well.
+func (s *session) watchSignals() {
+	if s.app.c.RMA.Rate == 0 || s.app.c.RMA.Signal == 0 {
+		return
+	}
+	pace := s.app.each(max(lookEvery, time.Duration(s.app.c.Beat)))
+	defer pace.stop()
+	for pace.wait(nil, s.over) {
+		for _, e := range s.all() {
+			e.lookForSignal()
+		}
+	}
+}
+
+// care writes slow calls, watches the own life, and scans windows.
+func (s *session) care() {
+	defer s.app.calls.writeSlow()
+	pace := s.app.each(careEvery)
+	defer pace.stop()
+	scanned := time.Now()
+	for pace.wait(nil, s.over) {
+		s.app.calls.writeSlow()
+		s.app.graves.tend()
+		s.checkLife()
+		if s.viewDue.Swap(false) {
+			s.view()
+		}
+		if time.Since(scanned) < scanEvery {
+			continue
+		}
+		scanned = time.Now()
+		for _, e := range s.all() {
+			if w := e.window.Load(); w != nil {
+				w.scan()
+			}
+		}
+		s.app.graves.scan()
+	}
+}
+
+// leaving is how long a fabricd that leaves may go on after its applications
+// were told: operations that are under way complete.
+const leaving = 3 * time.Second
+
+// graceOf returns for how long a window of a connection that ended now may still
+// be written.
+func (s *session) graceOf() time.Duration {
+	select {
+	case <-s.node.Done():
+		return leaving
+	default:
+		return 0
+	}
+}
+
+// checkLife writes it down when the node has lost its life or has another one,
+// for which a view is due then.
+func (s *session) checkLife() {
+	s.lives.Lock()
+	defer s.lives.Unlock()
+	now := s.node.Life()
+	if now.Generation == 0 {
+		now = fabric.Life{}
+	}
+	old := s.current()
+	if now == old || !s.on() {
+		return
+	}
+	s.mu.Lock()
+	s.life = now
+	s.mu.Unlock()
+	if old != (fabric.Life{}) {
+		s.app.log.Put(&history.Event{What: history.EventReset, Observer: old, Subject: old})
+	}
+	if now != (fabric.Life{}) {
+		s.app.log.Put(&history.Event{What: history.EventSelf, Observer: now, Subject: now})
+		s.viewDue.Store(true)
+	}
+}

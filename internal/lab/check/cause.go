@@ -1,0 +1,45 @@
+package check
+
+import "github.com/fabricd/fabricd/internal/lab/history"
+
+// cause (bars B3 and B4): no life is removed without a reason: its process has
+// ended, or a fault that may remove it has touched it, the observer, or the
+// links between it and the observer or the host. What a promise says must stay
+// invisible (loss, delay, short pauses) is no reason.
+//
+// It needs removed and reset events and fault records.
+type cause struct{ judge }
+
+func newCause(w *world) *cause {
+	return &cause{judge{w: w, j: Judgement{Name: "cause", Rows: "B3 B4", Claim: "no healthy life is removed"}}}
+}
+
+func (m *cause) see(i int, r *history.Record) {
+	b, ok := r.Body.(*history.Event)
+	if !ok || b.What != history.EventRemoved && b.What != history.EventReset {
+		return
+	}
+	l := m.w.lives[b.Subject]
+	if l == nil || l.slot < 0 {
+		return // it never spoke: nobody knows where it was
+	}
+	if l.killed && l.gone <= r.At+m.w.order() || m.ended(l.slot, r.At) {
+		m.good()
+		return
+	}
+	m.unless(m.w.removable(l.slot, r.Source.Slot, r.At) != nil, r.At, []int{i},
+		"%s is told that %s was removed (%s), but nothing was done to slot %d", r.Source, b.Subject, b.Reason, l.slot)
+}
+
+// ended reports whether a daemon of a slot had ended by a time: a restart is a
+// reason, and the life may be older than the last process.
+func (m *cause) ended(slot int, at int64) bool {
+	for _, p := range m.w.slots[slot].daemons {
+		if p.end <= at+m.w.order() && at <= p.end+m.w.within(aftermath) {
+			return true
+		}
+	}
+	return false
+}
+
+func (m *cause) finish() {}

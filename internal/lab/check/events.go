@@ -1,0 +1,180 @@
+package check
+
+import (
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/lab/history"
+)
+
+// events (I5): what one source is told of nodes makes sense: for each life at
+// most one ADDED and then at most one REMOVED; the REMOVED of a generation comes
+// before the ADDED of the next; generations only grow; nothing is told of a life
+// that the source did not know, nor of its own life as of another one's.
+//
+// A source that gets a new life of its own begins anew: it knows nothing, and is
+// told of every live peer again. It needs event and view records.
+type events struct {
+	judge
+	seen map[history.Source]*audience
+}
+
+// An audience is one source as it is told of nodes.
+type audience struct {
+	self   addr.Life
+	viewAt int64
+	nodes  map[addr.NodeID]*nodeTold
+}
+
+// A nodeTold is what a source was told of one ID.
+type nodeTold struct {
+	live      addr.Generation // 0: none
+	liveAt    int             // record
+	byEvent   bool            // it was added, not only seen in a view
+	highest   addr.Generation // ever live
+	removed   addr.Generation // highest that was removed
+	removedAt int
+	// before is what was live when the source got a new life: an event that was
+	// under way may still tell its end.
+	before addr.Generation
+	// forgiven is one of which that was told.
+	forgiven addr.Generation
+}
+
+func newEvents(w *world) *events {
+	return &events{judge{w: w, j: Judgement{Name: "events", Rows: "I5",
+		Claim: "each observer is told of each life: ADDED at most once, then REMOVED at most once, generations in order"}},
+		map[history.Source]*audience{}}
+}
+
+func (m *events) see(i int, r *history.Record) {
+	switch b := r.Body.(type) {
+	case *history.View:
+		m.view(i, r, b)
+	case *history.Event:
+		a := m.audience(r.Source)
+		switch b.What {
+		case history.EventSelf:
+			if a.self != b.Subject {
+				m.unless(a.self.Node != b.Subject.Node || a.self.Generation < b.Subject.Generation, r.At, []int{i}, "%s has the life %s after %s", r.Source, b.Subject, a.self)
+				a.renew(b.Subject)
+			}
+		case history.EventReset:
+			a.renew(addr.Life{})
+		case history.EventAdded:
+			m.added(i, r, b, a)
+		case history.EventRemoved:
+			m.lost(i, r, b, a)
+		}
+	}
+}
+
+func (m *events) audience(s history.Source) *audience {
+	a := m.seen[s]
+	if a == nil {
+		a = &audience{nodes: map[addr.NodeID]*nodeTold{}}
+		m.seen[s] = a
+	}
+	return a
+}
+
+// renew begins anew with another own life, of which an application looks again who
+// is there.
+func (a *audience) renew(self addr.Life) {
+	a.self, a.viewAt = self, 0
+	for id, n := range a.nodes {
+		before := n.live
+		if before == 0 {
+			before = n.before
+		}
+		a.nodes[id] = &nodeTold{removedAt: -1, liveAt: n.liveAt, before: before}
+	}
+}
+
+func (a *audience) node(id addr.NodeID) *nodeTold {
+	n := a.nodes[id]
+	if n == nil {
+		n = &nodeTold{liveAt: -1, removedAt: -1}
+		a.nodes[id] = n
+	}
+	return n
+}
+
+// view replaces what events told. Lives that it has are known without having
+// been added; those that it lacks are gone without a word.
+func (m *events) view(i int, r *history.Record, b *history.View) {
+	a := m.audience(r.Source)
+	a.viewAt = r.At
+	has := map[addr.NodeID]bool{}
+	for _, member := range b.Live {
+		l := member.Life
+		m.unless(!has[l.Node], r.At, []int{i}, "the view of %s has node %d twice", r.Source, l.Node)
+		has[l.Node] = true
+		if l == b.Observer {
+			continue
+		}
+		n := a.node(l.Node)
+		m.unless(n.removed < l.Generation, r.At, []int{n.removedAt, i}, "the view of %s has %s, whose end it was told", r.Source, l)
+		if n.live != l.Generation {
+			n.live, n.liveAt, n.byEvent, n.forgiven = l.Generation, i, false, 0
+		}
+		n.highest = max(n.highest, l.Generation)
+	}
+	for id, n := range a.nodes {
+		if !has[id] {
+			n.live = 0
+		}
+	}
+}
+
+func (m *events) added(i int, r *history.Record, b *history.Event, a *audience) {
+	l := b.Subject
+	n := a.node(l.Node)
+	proof := []int{n.liveAt, n.removedAt, i}
+	switch {
+	case l == a.self:
+		m.fail(r.At, proof, "%s is told that its own life %s was added", r.Source, l)
+	case n.live == l.Generation && n.byEvent:
+		m.fail(r.At, proof, "%s is told twice that %s was added", r.Source, l)
+	case n.live == l.Generation && r.At > a.viewAt+m.w.order():
+		m.fail(r.At, proof, "%s is told that %s was added, which it knew", r.Source, l)
+	case n.live != 0 && n.live != l.Generation:
+		m.fail(r.At, proof, "%s is told that %s was added before generation %d was removed", r.Source, l, n.live)
+	case l.Generation <= n.removed:
+		m.fail(r.At, proof, "%s is told that %s was added after generation %d was removed", r.Source, l, n.removed)
+	case l.Generation < n.highest:
+		m.fail(r.At, proof, "%s is told that %s was added after generation %d", r.Source, l, n.highest)
+	default:
+		m.good()
+	}
+	n.live, n.liveAt, n.byEvent, n.forgiven = l.Generation, i, true, 0
+	n.highest = max(n.highest, l.Generation)
+}
+
+func (m *events) lost(i int, r *history.Record, b *history.Event, a *audience) {
+	l := b.Subject
+	n := a.node(l.Node)
+	proof := []int{n.liveAt, n.removedAt, i}
+	switch {
+	case l == a.self:
+		m.fail(r.At, proof, "%s is told that its own life %s was removed", r.Source, l)
+	case l.Generation <= n.removed || l.Generation == n.forgiven:
+		m.fail(r.At, proof, "%s is told twice that %s was removed", r.Source, l)
+	case a.viewAt == 0 && r.Source.Role == history.RoleApp: // it has not looked yet who is there
+		m.good()
+	case n.live != l.Generation && n.before != l.Generation && r.At > a.viewAt+m.w.order():
+		m.fail(r.At, proof, "%s is told that %s was removed, which it did not know", r.Source, l)
+	default:
+		m.good()
+	}
+	ofBefore := r.Source.Role == history.RoleApp && a.viewAt == 0 && n.live != l.Generation && n.before == l.Generation
+	n.before = 0
+	if ofBefore { // in its new life the source may meet whom it was told to be gone in the one before
+		n.forgiven = l.Generation
+		return
+	}
+	if n.live == l.Generation {
+		n.live = 0
+	}
+	n.removed, n.removedAt = max(n.removed, l.Generation), i
+}
+
+func (m *events) finish() {}

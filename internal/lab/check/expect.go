@@ -1,0 +1,407 @@
+package check
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/lab/history"
+	"github.com/fabricd/fabricd/internal/lab/scenario"
+)
+
+// An expecter judges one expectation of a scenario.
+type expecter struct {
+	judge
+	s *scenario.Schedule
+}
+
+// expect judges one expectation. Times are made longer by the lab's slack.
+func expect(w *world, s *scenario.Schedule, e *scenario.Expect) Judgement {
+	x := &expecter{judge{w: w, j: Judgement{Claim: scenario.Line(e)}}, s}
+	x.j.Name, _, _ = strings.Cut(strings.Trim(x.j.Claim, "{"), ":")
+	switch {
+	case e.Removed != nil:
+		x.removed(e.Removed)
+	case e.Added != nil:
+		x.added(e.Added)
+	case e.Errors != nil:
+		x.errors(e.Errors)
+	case e.Unharmed != nil:
+		x.unharmed(s.Slots(e.Unharmed.Nodes))
+	case e.Removals != nil:
+		x.removals(e.Removals)
+	case e.Mesh != nil:
+		x.mesh(e.Mesh)
+	case e.Connects != nil:
+		x.connects(e.Connects)
+	case e.Traffic != nil:
+		x.traffic(e.Traffic)
+	case e.Latency != nil:
+		x.latency(e.Latency)
+	case e.Exits != nil:
+		x.exits(e.Exits)
+	case e.CPU != nil:
+		x.cpu(e.CPU)
+	}
+	return x.judgement()
+}
+
+// observers returns the sessions of applications in slots; nil: in all but
+// those of not.
+func (x *expecter) observers(at scenario.NodeSet, not []int) []*session {
+	var all []*session
+	ids := x.s.Slots(at)
+	for _, s := range x.w.sessionList {
+		if s.source.Role != history.RoleApp {
+			continue
+		}
+		if at == nil && !slices.Contains(not, s.source.Slot) || at != nil && slices.Contains(ids, s.source.Slot) {
+			all = append(all, s)
+		}
+	}
+	slices.SortFunc(all, func(a, b *session) int { return strings.Compare(a.source.String(), b.source.String()) })
+	return all
+}
+
+func (x *expecter) removed(e *scenario.ExpectRemoved) {
+	nodes := x.s.Slots(e.Node)
+	observers := x.observers(e.At, nodes)
+	told := toldAll{judge{w: x.w}}
+	var times99 []int64
+	for _, slot := range nodes {
+		for _, s := range observers {
+			whole := true
+			for _, lost := range x.w.losses(slot, s) {
+				a := lost.known
+				if e.At == nil && lost.own {
+					whole = whole && a.cleared <= lost.gone // else it is told of the end, if it ever is, as of one that it knows
+					continue
+				}
+				late := lost.placed + x.w.within(max(e.Within.Time(), x.w.bound.Silence))
+				if e.At == nil && a.removed == never && !told.able(s, lost.life, lost.since, late) {
+					whole = false
+					continue
+				}
+				if e.At == nil && a.removed > late && x.w.ailing(s.source.Slot, slot, lost.since, late) {
+					continue
+				}
+				x.inTime(s, lost.life, a, lost.placed, e)
+				times99 = append(times99, min(a.removed, x.w.finish())-lost.since)
+			}
+			if times := x.timesRemoved(e, s, slot); e.Times > 0 && whole {
+				x.unless(times == e.Times, x.w.finish(), nil, "%s is told %d times that slot %d was removed, want %d", s.source, times, slot, e.Times)
+			}
+		}
+	}
+	if e.P99 > 0 && len(times99) > 0 {
+		p := percentile(times99)
+		x.unless(p <= int64(e.P99.Time()), x.w.finish(), nil, "99 of 100 observers are told within %s (of %d), want %s", time.Duration(p), len(times99), e.P99)
+	}
+}
+
+// timesRemoved returns how often an observer was told that a slot was removed: where
+// the expectation names no observers, without what it was told because it was itself
+// cut off.
+func (x *expecter) timesRemoved(e *scenario.ExpectRemoved, s *session, slot int) (times int) {
+	sl := x.w.slots[slot]
+	if sl == nil {
+		return 0
+	}
+	for _, l := range sl.lives {
+		for _, a := range s.ever(l.life) {
+			times += boolInt(a.removed < x.w.finish() && (e.At != nil || a.own == nil))
+		}
+	}
+	return times
+}
+
+// inTime judges when and why one observer was told of one end.
+func (x *expecter) inTime(s *session, l *life, a *knownPeer, since int64, e *scenario.ExpectRemoved) {
+	late := since + x.w.within(e.Within.Time())
+	proof := []int{l.why, a.index}
+	if e.Within > 0 {
+		x.unless(a.removed <= late, since, proof, "%s is not told within %s that %s was removed%s", s.source, time.Duration(late-since), l.life, until(a.removed, since))
+		x.late(since, late, a.removed)
+	} else {
+		x.unless(a.removed != never, since, proof, "%s is not told that %s was removed", s.source, l.life)
+	}
+	if e.Reason != "" && a.index >= 0 {
+		b := x.w.records[a.index].Body.(*history.Event)
+		x.unless(b.Reason == string(e.Reason), a.removed, proof, "%s is told that %s was removed for %q, want %q", s.source, l.life, b.Reason, e.Reason)
+	}
+}
+
+func (x *expecter) added(e *scenario.ExpectAdded) {
+	nodes := x.s.Slots(e.Node)
+	for _, slot := range nodes {
+		sl := x.w.slots[slot]
+		if sl == nil {
+			continue
+		}
+		late := slices.Contains(x.s.Scenario.Late(), slot)
+		for _, s := range x.observers(e.At, nodes) {
+			times, whole := 0, true
+			for i, l := range sl.lives {
+				if i > 0 || late {
+					n, able := x.addedOne(e, s, slot, l)
+					times, whole = times+n, whole && able
+				}
+			}
+			if e.Times > 0 && whole && x.w.runs(s.source.Slot, x.begun(), x.w.finish()) && x.w.alive(s.source, x.begun(), x.w.finish()) {
+				x.unless(times == e.Times, x.w.finish(), nil, "%s is told %d times that slot %d was added, want %d", s.source, times, slot, e.Times)
+			}
+		}
+	}
+}
+
+// addedOne judges when one observer was told of one life, and returns how often
+// it was, and whether it could be: it is not told of what comes and goes while it is
+// itself cut off.
+func (x *expecter) addedOne(e *scenario.ExpectAdded, s *session, slot int, l *life) (times int, able bool) {
+	base := x.servesSince(slot, l.born)
+	a := s.known[l.life]
+	if e.After == scenario.AfterLast {
+		base = x.w.lastEnd()
+		if base == never || l.gone <= x.w.finish() {
+			return boolInt(a != nil), true
+		}
+	}
+	limit := base + x.w.within(e.Within.Time())
+	ailing := x.w.ailing(s.source.Slot, slot, base, limit)
+	own := x.w.current(s.source.Slot, limit)
+	fit := x.w.runs(s.source.Slot, base, limit) && x.w.alive(s.source, base, limit) && own != nil && own.born <= base && l.gone > limit
+	if !fit || ailing || x.w.finish() <= limit {
+		return boolInt(a != nil), a != nil || !ailing
+	}
+	if a == nil {
+		x.fail(base, []int{l.why}, "%s is never told that %s was added", s.source, l.life)
+		return 0, true
+	}
+	if e.Within > 0 {
+		x.unless(a.since <= limit, base, []int{a.sinceIndex}, "%s is told after %s that %s was added, want %s", s.source, time.Duration(a.since-base), l.life, time.Duration(limit-base))
+		x.late(base, limit, a.since)
+	} else {
+		x.good()
+	}
+	return 1, true
+}
+
+func boolInt(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// servesSince returns the moment from which a slot could have the life that was
+// born at a time: its daemon was started, went on, or a fault of it ended.
+func (x *expecter) servesSince(slot int, born int64) int64 {
+	base := int64(-1)
+	if p, _ := x.w.procAt(slot, born); p != nil {
+		base = min(p.start, born)
+		for _, s := range p.stops {
+			if s.to <= born {
+				base = max(base, s.to)
+			}
+		}
+	}
+	for _, f := range x.w.faults {
+		if f.end <= born && (f.onNode(slot) || f.onAnyWay(slot)) && f.begin != f.end && f.end-f.begin > int64(time.Millisecond) && f.Harm != history.HarmNone && f.Cut {
+			base = max(base, f.end)
+		}
+	}
+	if base < 0 {
+		return born
+	}
+	return base
+}
+
+// begun returns when the workload began: the first word of an application.
+func (x *expecter) begun() int64 {
+	first := never
+	for _, s := range x.w.sessionList {
+		if s.source.Role == history.RoleApp && len(s.self) > 0 {
+			first = min(first, s.self[0].at)
+		}
+	}
+	return first
+}
+
+// ownDoing are errnos by which a call ends that its own program has ended.
+var ownDoing = []string{"EBADF", "ECANCELED", "EINTR", "EAGAIN"}
+
+func (x *expecter) errors(e *scenario.ExpectErrors) {
+	to := x.s.Slots(e.To)
+	from := x.s.Slots(e.From)
+	allowed := []string{"ECONNRESET", "ENODEV"}
+	if len(e.Status) > 0 {
+		allowed = nil
+		for _, s := range e.Status {
+			allowed = append(allowed, string(s))
+		}
+	}
+	var took []int64
+	for i, r := range x.w.records {
+		b, ok := r.Body.(*history.Return)
+		if !ok || b.Status == "" || b.Peer == (addr.Life{}) || r.At > x.w.finish() {
+			continue
+		}
+		slot, own := x.w.slotOf(b.Peer), r.Source.Slot
+		if !slices.Contains(to, slot) || e.From == nil && slices.Contains(to, own) || e.From != nil && !slices.Contains(from, own) || slices.Contains(ownDoing, b.Status) {
+			continue
+		}
+		f := x.w.resettable(own, slot, r.At)
+		if f == nil || e.From == nil && x.w.ails(f, own) && !x.w.ails(f, slot) {
+			continue // where no callers are named, one that is itself cut off says nothing of the slot
+		}
+		since := max(f.begin, b.Began)
+		x.unless(slices.Contains(allowed, b.Status), r.At, []int{f.index, i}, "%s of %s towards slot %d fails with %s, want one of %v", b.Name, r.Source, slot, b.Status, allowed)
+		if e.Within > 0 {
+			late := max(since, x.w.placed(f, slot)) + x.w.within(e.Within.Time())
+			x.unless(r.At <= late, r.At, []int{f.index, i}, "%s of %s towards slot %d fails %s after the fault", b.Name, r.Source, slot, time.Duration(r.At-since))
+			x.late(since, late, r.At)
+		}
+		took = append(took, r.At-since)
+	}
+	if e.P99 > 0 && len(took) > 0 {
+		p := percentile(took)
+		x.unless(p <= int64(e.P99.Time()), x.w.finish(), nil, "99 of 100 calls fail within %s (of %d), want %s", time.Duration(p), len(took), e.P99)
+	}
+}
+
+func (x *expecter) unharmed(ids []int) {
+	for i, r := range x.w.records {
+		b, ok := r.Body.(*history.Event)
+		if !ok || r.At > x.w.finish() || !slices.Contains(ids, r.Source.Slot) {
+			continue
+		}
+		switch b.What {
+		case history.EventRemoved, history.EventReset:
+			if slot := x.w.slotOf(b.Subject); slices.Contains(ids, slot) {
+				x.fail(r.At, []int{i}, "%s is told that %s of slot %d was removed", r.Source, b.Subject, slot)
+			}
+		case history.EventSelf:
+			x.good()
+		}
+	}
+	for _, c := range x.w.connList {
+		a, b := x.w.slotsOf(c)
+		if !slices.Contains(ids, a) || !slices.Contains(ids, b) {
+			continue
+		}
+		for side := range c.ends {
+			x.unharmedEnd(c, side, a, b)
+		}
+	}
+}
+
+func (x *expecter) unharmedEnd(c *conn, side, a, b int) {
+	e, other := &c.ends[side], &c.ends[1-side]
+	if e.opened == never || e.closed > x.w.finish() && e.closed != never {
+		return
+	}
+	near := e.closed + x.w.order() + int64(time.Second)
+	closedByPeer := other.closed <= near && (other.how == history.HowClose || other.how == history.HowEOF)
+	x.unless(e.closed == never || e.how == history.HowClose || e.how == history.HowEOF || e.how == "ECONNRESET" && closedByPeer,
+		e.closed, []int{e.openIndex, e.closeIndex, other.closeIndex}, "connection %d between slots %d and %d ends with %s at %s", c.nonce, a, b, e.how, e.source)
+}
+
+func (x *expecter) removals(e *scenario.ExpectRemovals) {
+	n := 0
+	var proof []int
+	for _, s := range x.w.sessionList {
+		for _, a := range s.known {
+			if a.index >= 0 && len(proof) < MaxProof {
+				proof = append(proof, a.index)
+			}
+		}
+	}
+	for _, l := range x.w.lifeList {
+		if slices.ContainsFunc(l.notices, func(a *knownPeer) bool { return a.own == nil && a.removed < x.w.finish() }) {
+			n++
+		}
+	}
+	slices.Sort(proof)
+	x.unless(n >= e.Min && n <= e.Max, x.w.finish(), proof, "%d lives were removed, want %d to %d", n, e.Min, e.Max)
+}
+
+// base returns the moment that after names; false: it never came.
+func (x *expecter) base(after scenario.After) (int64, bool) {
+	if after == scenario.AfterBegin {
+		at := x.begun()
+		return at, at != never
+	}
+	at := x.w.lastEnd()
+	return at, at != never
+}
+
+func (x *expecter) mesh(e *scenario.ExpectMesh) {
+	base, ok := x.base(e.After)
+	limit := base + x.w.within(e.Within.Time())
+	if !ok || x.w.finish() < limit {
+		return
+	}
+	var ids []int
+	if e.Nodes != nil {
+		ids = x.s.Slots(e.Nodes)
+	}
+	at, whole := meshSince(x.w, ids, base)
+	if !whole {
+		x.fail(base, nil, "not everybody knows everybody at the end, %s later", time.Duration(x.w.finish()-base))
+		return
+	}
+	x.unless(at <= limit, base, nil, "everybody knows everybody after %s, want %s", time.Duration(at-base), time.Duration(limit-base))
+	x.late(base, limit, at)
+}
+
+func (x *expecter) connects(e *scenario.ExpectConnects) {
+	base, ok := x.base(e.After)
+	limit := base + x.w.within(e.Within.Time())
+	if !ok || x.w.finish() < limit {
+		return
+	}
+	among := x.s.Slots(e.Among)
+	worked := connectsSince(x.w, base)
+	for _, pair := range x.s.Scenario.Workload.Pairs.Of(x.s.Scenario.Cluster.Nodes) {
+		a, b := pair[0], pair[1]
+		if e.Among != nil && (!slices.Contains(among, a) || !slices.Contains(among, b)) || !x.w.runs(a, base, limit) || !x.w.runs(b, base, limit) {
+			continue
+		}
+		first := never
+		for _, p := range [][2]int{{a, b}, {b, a}} {
+			if at, ok := worked[p]; ok {
+				first = min(first, at)
+			}
+		}
+		x.unless(first <= limit, base, nil, "no connection between slots %d and %d opens within %s%s", a, b, time.Duration(limit-base), until(first, base))
+		x.late(base, limit, first)
+	}
+}
+
+func (x *expecter) exits(e *scenario.ExpectExits) {
+	for _, slot := range x.s.Slots(e.Node) {
+		s := x.w.slots[slot]
+		if s == nil {
+			continue
+		}
+		for _, p := range s.daemons {
+			if p.endedBy != history.DidExit || p.end > x.w.finish() {
+				continue
+			}
+			b := x.w.records[p.endIndex].Body.(*history.Process)
+			since := int64(-1)
+			for _, f := range x.w.faults {
+				if f.onNode(slot) && f.begin <= p.end+x.w.order() {
+					since = f.begin
+				}
+			}
+			if since < 0 {
+				continue
+			}
+			x.unless(b.Code == e.Code, p.end, []int{p.endIndex}, "%s has ended with the code %d, want %d", p.source, b.Code, e.Code)
+			x.unless(p.end-since <= x.w.within(e.Within.Time()), p.end, []int{p.endIndex}, "%s has ended after %s, want %s", p.source, time.Duration(p.end-since), e.Within)
+			x.late(since, since+x.w.within(e.Within.Time()), p.end)
+		}
+	}
+}

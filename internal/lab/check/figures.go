@@ -1,0 +1,322 @@
+package check
+
+import (
+	"slices"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/lab/history"
+	"github.com/fabricd/fabricd/internal/lab/scenario"
+)
+
+// A gatherer collects the samples of one figure, by the kind of fault they are
+// of.
+type gatherer map[string][]int64
+
+func (g gatherer) add(of string, v int64) { g[of] = append(g[of], v) }
+
+// figures makes the figures of a run.
+func figures(w *world, names []scenario.FigureName) []Figure {
+	f := &figureMaker{w: w, all: map[scenario.FigureName]gatherer{}, gaps: map[history.ConnEnd]*flow{}, seconds: map[int64]int64{}, heard: map[telling]bool{}}
+	for _, n := range names {
+		f.all[n] = gatherer{}
+	}
+	for i := range w.records {
+		f.see(&w.records[i])
+	}
+	f.finish()
+	var out []Figure
+	for _, n := range names {
+		out = append(out, f.all[n].figures(n)...)
+	}
+	return out
+}
+
+// figures returns the figure of all samples, and one for each kind of fault if
+// there are several.
+func (g gatherer) figures(name scenario.FigureName) []Figure {
+	var all []int64
+	var kinds []string
+	for of, samples := range g {
+		all = append(all, samples...)
+		kinds = append(kinds, of)
+	}
+	out := []Figure{summary(name, "", all)}
+	slices.Sort(kinds)
+	if len(kinds) == 1 && kinds[0] != "" {
+		out[0].Of = kinds[0]
+	} else if len(kinds) > 1 {
+		for _, of := range kinds {
+			out = append(out, summary(name, of, g[of]))
+		}
+	}
+	return out
+}
+
+// summary describes samples.
+func summary(name scenario.FigureName, of string, samples []int64) Figure {
+	f := Figure{Name: name, Of: of, Count: len(samples)}
+	if len(samples) == 0 {
+		return f
+	}
+	slices.Sort(samples)
+	at := func(q float64) int64 { return samples[int(q*float64(len(samples)-1)+0.5)] }
+	f.Min, f.P50, f.P99, f.Max = samples[0], at(0.5), at(0.99), samples[len(samples)-1]
+	if len(samples) <= MaxSamples {
+		f.Samples = samples
+		return f
+	}
+	for i := range MaxSamples {
+		f.Samples = append(f.Samples, samples[i*(len(samples)-1)/(MaxSamples-1)])
+	}
+	return f
+}
+
+// A figureMaker goes through the records once more.
+type figureMaker struct {
+	w       *world
+	all     map[scenario.FigureName]gatherer
+	gaps    map[history.ConnEnd]*flow
+	seconds map[int64]int64  // bytes received, by second
+	heard   map[telling]bool // of additions
+}
+
+func (f *figureMaker) add(name scenario.FigureName, of string, v int64) {
+	if g := f.all[name]; g != nil {
+		g.add(of, max(v, 0))
+	}
+}
+
+func (f *figureMaker) see(r *history.Record) {
+	switch b := r.Body.(type) {
+	case *history.Event:
+		f.event(r, b)
+	case *history.Return:
+		f.returned(r, b)
+	case *history.Received:
+		f.received(r, b)
+	}
+}
+
+func (f *figureMaker) event(r *history.Record, b *history.Event) {
+	slot := f.w.slotOf(b.Subject)
+	if slot < 0 || b.What != history.EventAdded {
+		return
+	}
+	start, ok := f.w.startOf(slot, r.At)
+	own, _ := f.w.procAt(r.Source.Slot, r.At)
+	told := telling{r.Source, slot, start}
+	if !ok || own == nil || own.start > start || f.heard[told] {
+		return // who comes later is told of what has been there for long; and only once of a start
+	}
+	f.heard[told] = true
+	f.add(scenario.TimeToAdded, "", r.At-start)
+}
+
+// A telling is that a source hears of a start of a slot's daemon.
+type telling struct {
+	to    history.Source
+	slot  int
+	start int64
+}
+
+// removed takes the times from the end of lives to the applications that are
+// told: what the expectation removed judges. Where nothing was done to the slot
+// itself, it is what was done to the observer, or to the host, that counts.
+func (f *figureMaker) removed() {
+	for slot := range f.w.slots {
+		for _, s := range f.w.sessionList {
+			if s.source.Role == history.RoleApp && s.source.Slot != slot {
+				for _, lost := range f.w.losses(slot, s) {
+					f.told(slot, s.source.Slot, lost)
+				}
+			}
+		}
+	}
+}
+
+func (f *figureMaker) told(slot, observer int, lost loss) {
+	removed := lost.known.removed
+	if removed == never {
+		return
+	}
+	x, since := lost.fault, lost.since
+	if x == nil {
+		if x = f.w.removable(slot, observer, removed); x == nil {
+			return
+		}
+		since = x.begin
+	}
+	if x.together(slot, observer) {
+		return
+	}
+	f.add(scenario.TimeToRemoved, x.What, removed-since)
+}
+
+// startOf returns when the process of a slot that runs at a time was started,
+// if it was started again. The lab may write a start only when the daemon
+// serves, which is after others heard of it: then it is that time.
+func (w *world) startOf(slot int, at int64) (int64, bool) {
+	p, i := w.procAt(slot, at)
+	if i < 1 {
+		return 0, false
+	}
+	return min(p.start, at), true
+}
+
+// procAt returns the process of a slot's daemon at a time: the last one whose
+// predecessor had ended by then; nil and -1 if there is none.
+func (w *world) procAt(slot int, at int64) (*proc, int) {
+	s := w.slots[slot]
+	if s == nil {
+		return nil, -1
+	}
+	for i := len(s.daemons) - 1; i >= 0; i-- {
+		if i == 0 || s.daemons[i-1].end <= at {
+			return s.daemons[i], i
+		}
+	}
+	return nil, -1
+}
+
+func (f *figureMaker) returned(r *history.Record, b *history.Return) {
+	switch {
+	case b.Name == "connect" && b.Status == "":
+		f.add(scenario.ConnectTime, "", r.At-b.Began)
+	case b.Name == "fence_wait" && b.Status == "":
+		f.add(scenario.FenceTime, "", r.At-b.Began)
+	case (b.Status == "ECONNRESET" || b.Status == "ENODEV") && b.Peer != addr.Life{}:
+		f.failed(r, b)
+	}
+}
+
+// failed takes the time from a fault to the error of a call that it caught under
+// way, or that was made before the loss was known.
+func (f *figureMaker) failed(r *history.Record, b *history.Return) {
+	slot := f.w.slotOf(b.Peer)
+	if slot < 0 || slot == r.Source.Slot {
+		return
+	}
+	x := f.w.resettable(r.Source.Slot, slot, r.At)
+	if x == nil || x.onNode(r.Source.Slot) || !x.onNode(slot) && !x.onApp(slot) && !x.onWay(r.Source.Slot, slot) {
+		return // it is the caller that is lost, or the end of what kept them together
+	}
+	if f.w.spared(b.Conn, x, r.At) {
+		return // a call that waits in peace until something else ends it
+	}
+	if told := f.toldAt(r.Source, b.Peer); b.Began <= told {
+		f.add(scenario.TimeToError, x.What, r.At-max(x.begin, b.Began))
+	}
+}
+
+// spared reports whether a fault is not what ended a connection at a time: it was
+// made when the fault had begun, so that the fault does not keep the two apart,
+// or one of its applications has closed it. A fault explains what is reset long
+// behind it, when a node that was thought lost begins anew, or when a run ends;
+// that is no time to an error.
+func (w *world) spared(nonce uint64, x *fault, at int64) bool {
+	c := w.conns[nonce]
+	if c == nil {
+		return false
+	}
+	opened := min(c.ends[0].opened, c.ends[1].opened)
+	if opened != never && opened > x.begin+w.order() {
+		return true
+	}
+	return slices.ContainsFunc(c.ends[:], func(e connEnd) bool {
+		l := w.lives[e.local]
+		living := l != nil && l.gone > e.closed+w.order() // else it closed because its fabricd was lost
+		return living && e.how == history.HowClose && e.closed <= at+w.order()
+	})
+}
+
+// toldAt returns when a source was told of the end of a life; never: it was not.
+func (f *figureMaker) toldAt(s history.Source, l addr.Life) int64 {
+	if x := f.w.sessions[s]; x != nil && x.known[l] != nil {
+		return x.known[l].removed
+	}
+	return never
+}
+
+func (f *figureMaker) received(r *history.Record, b *history.Received) {
+	f.seconds[r.At/1e9] += b.To - b.From
+	g := f.gaps[b.ConnEnd]
+	if g == nil {
+		g = &flow{lastReceived: r.At, begunAt: r.At}
+		f.gaps[b.ConnEnd] = g
+	}
+	if gap := r.At - g.lastReceived; gap > g.longest {
+		g.longest, g.longestAt = gap, g.lastReceived
+	}
+	g.lastReceived = r.At
+}
+
+func (f *figureMaker) finish() {
+	for end, g := range f.gaps {
+		c := f.w.conns[end.Conn]
+		if c == nil || g.longest == 0 {
+			continue
+		}
+		if a, b := f.w.slotsOf(c); a >= 0 && b >= 0 && !f.w.touchedBy(a, b, g.lastReceived) {
+			f.add(scenario.Stalls, "", g.longest)
+		}
+	}
+	f.removed()
+	f.throughput()
+	f.cpu()
+	f.recovery()
+	f.latency()
+}
+
+// touchedBy reports whether any fault up to a time has to do with one of two
+// slots or the link between them.
+func (w *world) touchedBy(a, b int, at int64) bool {
+	return slices.ContainsFunc(w.faults, func(f *fault) bool {
+		return f.begin <= at && (f.onNode(a) || f.onNode(b) || f.onApp(a) || f.onApp(b) || f.onWay(a, b))
+	})
+}
+
+// throughput takes every whole second between the first and the last byte.
+func (f *figureMaker) throughput() {
+	if len(f.seconds) == 0 {
+		return
+	}
+	first, last := never, int64(0)
+	for s := range f.seconds {
+		first, last = min(first, s), max(last, s)
+	}
+	for s := first + 1; s < last; s++ {
+		f.add(scenario.Throughput, "", f.seconds[s])
+	}
+}
+
+// recovery takes the times from the last fault to the mesh and to connections.
+func (f *figureMaker) recovery() {
+	quiet := f.w.lastEnd()
+	if quiet == never || len(f.w.faults) == 0 {
+		return
+	}
+	if at, ok := meshSince(f.w, nil, quiet); ok && f.all[scenario.TimeToMesh] != nil {
+		f.add(scenario.TimeToMesh, "", at-quiet)
+	}
+	for _, at := range connectsSince(f.w, quiet) {
+		f.add(scenario.TimeToConnect, "", at-quiet)
+	}
+}
+
+// connectsSince returns, for every pair of slots (who connects first), when the
+// first connection opened after a time.
+func connectsSince(w *world, from int64) map[[2]int]int64 {
+	first := map[[2]int]int64{}
+	for _, c := range w.connList {
+		e := c.ends[0]
+		if e.opened == never || e.opened < from {
+			continue
+		}
+		slot := w.slotOf(e.remote)
+		pair := [2]int{e.source.Slot, slot}
+		if at, known := first[pair]; slot >= 0 && (!known || e.opened < at) {
+			first[pair] = e.opened
+		}
+	}
+	return first
+}

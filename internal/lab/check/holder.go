@@ -1,0 +1,76 @@
+package check
+
+import (
+	"slices"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/lab/history"
+)
+
+// holder (I6): no node ID is held by two slots at once, no ID changes hands before
+// its quarantine is over, and a slot's generations of one ID grow. A slot holds an ID from when it says so
+// until its process ends, it is reset, or it says that it has another one.
+//
+// The ID of the host may be held twice while the two are cut off from each
+// other, and for the time of healing after that: nobody can know better.
+//
+// It needs self events and process records.
+type holder struct {
+	judge
+	held map[addr.NodeID][]claim
+}
+
+// A claim is a slot's hold on an ID.
+type claim struct {
+	slot  int
+	life  *life
+	index int
+}
+
+func newHolder(w *world) *holder {
+	return &holder{judge{w: w, j: Judgement{Name: "one-holder", Rows: "I6", Claim: "no node ID is held by two live generations"}}, map[addr.NodeID][]claim{}}
+}
+
+func (m *holder) see(i int, r *history.Record) {
+	b, ok := r.Body.(*history.Event)
+	if !ok || b.What != history.EventSelf {
+		return
+	}
+	l := m.w.lives[b.Subject]
+	claims := m.held[b.Subject.Node]
+	for _, c := range claims {
+		if c.life == l && c.slot == r.Source.Slot {
+			return // said by another source of the slot, or again
+		}
+	}
+	for _, c := range claims {
+		m.against(c, i, r, b)
+	}
+	m.held[b.Subject.Node] = append(claims, claim{r.Source.Slot, l, i})
+	m.good()
+}
+
+// against judges a new claim beside an earlier one.
+func (m *holder) against(c claim, i int, r *history.Record, b *history.Event) {
+	proof := []int{c.index, i}
+	switch {
+	case c.life.life == b.Subject:
+		m.fail(r.At, proof, "slots %d and %d both have the life %s", c.slot, r.Source.Slot, b.Subject)
+	case c.slot == r.Source.Slot && c.life.life.Generation >= b.Subject.Generation:
+		m.fail(r.At, proof, "slot %d has %s after %s", c.slot, b.Subject, c.life.life)
+	case c.slot != r.Source.Slot && c.life.gone > r.At && !m.excused(c.slot, r.Source.Slot, r.At):
+		m.fail(r.At, proof, "slot %d gets ID %d while slot %d holds it", r.Source.Slot, b.Subject.Node, c.slot)
+	case c.slot != r.Source.Slot && b.Subject.Node != addr.Host && r.At-c.life.gone < int64(m.w.bound.Quarantine):
+		m.fail(r.At, proof, "slot %d gets ID %d, which slot %d had: it is in quarantine", r.Source.Slot, b.Subject.Node, c.slot)
+	}
+}
+
+// excused reports whether two slots may both be the host: they are cut off from
+// each other, or were a moment ago.
+func (m *holder) excused(a, b int, at int64) bool {
+	return slices.ContainsFunc(m.w.faults, func(f *fault) bool {
+		return f.Cut && f.onWay(a, b) && f.begin <= at && (f.end == never || at <= f.end+m.w.within(m.w.bound.Heal))
+	})
+}
+
+func (m *holder) finish() {}

@@ -1,0 +1,98 @@
+package check
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/fabricd/fabricd/internal/lab/history"
+)
+
+// leaks (I12): at the end a process holds no more than at the beginning: ports,
+// endpoints, connections, windows, memfds and what is queued exactly;
+// descriptors, goroutines, maps and timers but for what its links need and a
+// handful; threads, which the runtime keeps, within 16; memory within the 10 % of
+// I12 and 8 MiB, for what a process has, garbage apart, is more than what it holds (rssGrowth).
+// A process that was started under way is compared with the first process of its slot.
+//
+// It needs resources records of the phases baseline and end.
+type leaks struct {
+	judge
+	base map[history.Source]int // records, by process
+	slot map[slotRole]int       // of the first process of a slot
+}
+
+type slotRole struct {
+	slot int
+	role history.Role
+}
+
+func newLeaks(w *world) *leaks {
+	return &leaks{judge{w: w, j: Judgement{Name: "leaks", Rows: "I12", Claim: "everything is released in the end"}}, map[history.Source]int{}, map[slotRole]int{}}
+}
+
+// exact are the resources of which nothing may be left.
+var exact = []string{"ports", "endpoints", "conns", "windows", "memfds", "queued"}
+
+// perLink is how many descriptors, goroutines, maps or timers one more link may
+// need.
+const perLink = 16
+
+// handful is how many more of what is not exact may be under way by chance, and
+// spareThreads how many the runtime may keep.
+const (
+	handful      = 4
+	spareThreads = 16
+)
+
+// rssGrowth is how much memory may be left, in bytes, beside 10 %: pages of which a part
+// is in use, stacks that have grown, code that was read since. Daemons collect their
+// garbage before they are counted; 3 MB were seen.
+const rssGrowth = 8 << 20
+
+func (m *leaks) see(i int, r *history.Record) {
+	b, ok := r.Body.(*history.Resources)
+	if !ok {
+		return
+	}
+	key := slotRole{b.Target.Slot, b.Target.Role}
+	switch b.Phase {
+	case history.PhaseBaseline:
+		m.base[b.Target] = i
+		if _, known := m.slot[key]; !known {
+			m.slot[key] = i
+		}
+	case history.PhaseEnd:
+		base, known := m.base[b.Target]
+		if !known {
+			base, known = m.slot[key]
+		}
+		if known {
+			m.compare(base, i, r, m.w.records[base].Body.(*history.Resources).Count, b)
+		}
+	}
+}
+
+func (m *leaks) compare(base, i int, r *history.Record, before map[string]int64, b *history.Resources) {
+	more, counted := b.Count["links"]-before["links"], false
+	if _, counted = before["links"]; !counted {
+		more = int64(m.w.begin.Nodes)
+	}
+	for _, name := range slices.Sorted(maps.Keys(b.Count)) {
+		was, known := before[name]
+		if !known || name == "links" {
+			continue
+		}
+		limit := was + perLink*max(more, 0) + handful
+		switch {
+		case name == "threads":
+			limit = was + perLink*max(more, 0) + spareThreads
+		case name == "rss":
+			limit = was + was/10 + rssGrowth
+		case slices.Contains(exact, name):
+			limit = was
+		}
+		m.unless(b.Count[name] <= limit, r.At, []int{base, i}, "%s holds %d %s at the end, and %d at the beginning", b.Target, b.Count[name], name, was)
+	}
+}
+
+func (m *leaks) finish() {}

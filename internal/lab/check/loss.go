@@ -1,0 +1,193 @@
+package check
+
+import (
+	"slices"
+
+	"github.com/fabricd/fabricd/internal/lab/history"
+)
+
+// host is the slot of the host.
+const host = 0
+
+// A loss is the end of a life as it concerns one observer that knew it, and what
+// ended it. The expectation removed and the figure time_to_removed count from
+// since, at the same observers.
+type loss struct {
+	*life
+	known *knownPeer // of the observer
+	fault *fault     // nil: none of the slot or of a link of it
+	// own: the life went on. It is the observer that a fault cut off.
+	own bool
+	// since is when the lab began to put the fault in place, but not later than
+	// the end of the life; without a fault that end.
+	since int64
+	// placed is when the whole fault was in place, but not later than the end of
+	// the process: the lab has several commands to give, and between the first
+	// and the last one nobody need be lost. Bounds count from it.
+	placed int64
+}
+
+// losses returns the ends of lives of a slot, before the run ended, that an observer
+// has to be told of.
+func (w *world) losses(slot int, s *session) []loss {
+	var all []loss
+	sl := w.slots[slot]
+	if sl == nil {
+		return nil
+	}
+	for _, l := range sl.lives {
+		for _, a := range s.ever(l.life) {
+			end, own := w.endTo(s.source.Slot, l, a)
+			if end >= w.finish() {
+				continue
+			}
+			x := w.lossOfLife(l, a, end, own)
+			// An observer that attached later, or was new to everybody then, knew
+			// nothing of the life.
+			if a.since <= x.since && x.since < a.cleared {
+				all = append(all, x)
+			}
+		}
+	}
+	return all
+}
+
+// endTo returns when a life ended for an observer: it ended, or this observer or another
+// one was told so, and by which fault of an observer, if it went on. What one was told
+// because it was itself cut off is no end to those who were not.
+func (w *world) endTo(observer int, l *life, a *knownPeer) (end int64, own *fault) {
+	end = l.gone
+	for _, n := range l.notices {
+		if a.since <= n.removed && n.removed < end && (n.own == nil || w.ails(n.own, observer)) {
+			end, own = n.removed, n.own
+		}
+	}
+	return end, own
+}
+
+// lossOfLife returns a loss, with what ended the life, or ailed its observer.
+func (w *world) lossOfLife(l *life, a *knownPeer, end int64, own *fault) loss {
+	x := loss{life: l, known: a, fault: own, own: own != nil, since: end, placed: end}
+	if own == nil {
+		x.fault = w.blamed(l.slot, end)
+	}
+	if x.fault != nil {
+		x.since = min(end, x.fault.begin)
+		x.placed = max(x.since, w.placed(x.fault, l.slot))
+	}
+	return x
+}
+
+// blamed returns the latest fault that explains the end of a life of a slot at a time.
+func (w *world) blamed(slot int, end int64) *fault {
+	for i := len(w.faults) - 1; i >= 0; i-- {
+		if f := w.faults[i]; f.Harm == history.HarmRemove && f.begin <= end+w.order() && w.harms(f, slot) {
+			return f
+		}
+	}
+	return nil
+}
+
+// harms reports whether a fault is a reason to lose a slot: it ails the slot, or is of
+// a link of it and ails no other one.
+func (w *world) harms(f *fault, slot int) bool {
+	return w.ailed(f)[slot] || len(w.ailed(f)) == 0 && f.onAnyWay(slot)
+}
+
+// ails reports whether a fault is of a slot itself.
+func (w *world) ails(f *fault, slot int) bool { return w.ailed(f)[slot] }
+
+// ailed are the slots that a fault ails. Of a history with thousands of faults each is
+// asked for time and again.
+func (w *world) ailed(f *fault) map[int]bool {
+	if f.ailed == nil {
+		f.ailed = map[int]bool{}
+		for slot := range w.slots {
+			if w.isOf(f, slot) {
+				f.ailed[slot] = true
+			}
+		}
+	}
+	return f.ailed
+}
+
+// isOf reports whether a fault is of a slot itself: of the node as a whole, or a cut
+// from the host that leaves the host another slot.
+func (w *world) isOf(f *fault, slot int) bool {
+	if f.onNode(slot) {
+		return true
+	}
+	if slot == host || !f.onWay(slot, host) {
+		return false
+	}
+	for other := range w.slots {
+		if other != host && other != slot && !f.onWay(other, host) {
+			return true
+		}
+	}
+	return false
+}
+
+// ownFault returns the fault by which an observer was told of the end of a life that
+// went on: one that ails the observer, from while it knew the life. nil: none, or the
+// slot of the life was harmed then.
+func (w *world) ownFault(l *life, observer int, a *knownPeer) *fault {
+	if a.removed == never || l.gone <= a.removed+w.order() {
+		return nil
+	}
+	var own *fault
+	for _, f := range w.faults { // in the order of their beginnings
+		if f.begin > a.removed+w.order() {
+			break
+		}
+		if f.Harm != history.HarmRemove || !w.around(f, a.removed) {
+			continue
+		}
+		detected := f.end == never || a.removed <= f.end+w.within(w.bound.Silence)
+		if detected && w.harms(f, l.slot) {
+			return nil
+		}
+		if f.end >= a.since && w.ails(f, observer) && !w.ails(f, l.slot) {
+			own = f
+		}
+	}
+	return own
+}
+
+// ailing reports whether an observer, and not a slot, was cut off at some time from a
+// to b, or so shortly before that it may still not be back.
+func (w *world) ailing(observer, slot int, a, b int64) bool {
+	return slices.ContainsFunc(w.faults, func(f *fault) bool {
+		return f.Harm == history.HarmRemove && f.begin <= b && f.end >= a-w.within(w.bound.Silence) && w.ails(f, observer) && !w.ails(f, slot)
+	})
+}
+
+// notice collects the ends of lives that observers were told of, and by which fault of
+// their own.
+func (w *world) notice() {
+	for _, s := range w.sessionList {
+		for id := range s.known {
+			l := w.lives[id]
+			for _, a := range s.ever(id) {
+				if a.removed != never {
+					a.own = w.ownFault(l, s.source.Slot, a)
+					l.notices = append(l.notices, a)
+				}
+			}
+		}
+	}
+}
+
+// placed returns when the whole of a fault was in place for a slot, but not later than
+// the end of a process of it that the fault has ended.
+func (w *world) placed(f *fault, slot int) int64 {
+	at := max(f.begin, w.records[f.index].At)
+	if s := w.slots[slot]; s != nil {
+		for _, l := range s.lives {
+			if l.gone >= f.begin {
+				at = min(at, l.gone)
+			}
+		}
+	}
+	return at
+}

@@ -1,0 +1,44 @@
+package check
+
+import (
+	"slices"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/lab/history"
+)
+
+// meshSince returns since when, from a time on, every application of the given
+// slots (nil: of all that run at the end) knows the lives that all of these
+// slots have at the end, without interruption; false: they do not at the end.
+func meshSince(w *world, ids []int, from int64) (int64, bool) {
+	end := w.finish()
+	current := map[int]addr.Life{}
+	for slot := range w.slots {
+		if l := w.current(slot, end); l != nil && w.runs(slot, end, end) && (ids == nil || slices.Contains(ids, slot)) {
+			current[slot] = l.life
+		}
+	}
+	complete := from
+	for source, s := range w.sessions {
+		own, wanted := current[source.Slot]
+		if !wanted || source.Role != history.RoleApp || !w.alive(source, end, end) || len(s.self) == 0 {
+			continue
+		}
+		last := s.self[len(s.self)-1]
+		if last.v != own {
+			return 0, false
+		}
+		complete = max(complete, last.at)
+		for slot, l := range current {
+			if slot == source.Slot {
+				continue
+			}
+			a := s.known[l]
+			if a == nil || a.removed != never || a.cleared != never {
+				return 0, false
+			}
+			complete = max(complete, a.since)
+		}
+	}
+	return complete, len(current) > 0
+}

@@ -1,0 +1,81 @@
+package check
+
+import (
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/lab/history"
+)
+
+// recovery (I13): after the last fault has ended, every pair of slots that ever
+// tried to connect after it, both running, gets a connection within the bound.
+//
+// It needs returns of connect, or opened records, and process records.
+type recovery struct {
+	judge
+	quiet  int64
+	worked map[[2]int]int64 // first opened after quiet
+	tried  map[[2]int]int   // first try after quiet: its record
+}
+
+func newRecovery(w *world) *recovery {
+	return &recovery{judge{w: w, j: Judgement{Name: "recovery", Rows: "I13", Claim: "new connections work soon after the last fault"}},
+		w.lastEnd(), map[[2]int]int64{}, map[[2]int]int{}}
+}
+
+func (m *recovery) see(i int, r *history.Record) {
+	switch b := r.Body.(type) {
+	case *history.Opened:
+		if b.Side == history.Client && r.At >= m.quiet {
+			m.note(m.worked, r.Source.Slot, b.Remote, r.At)
+			if pair, ok := m.pair(r.Source.Slot, b.Remote); ok {
+				if _, known := m.tried[pair]; !known {
+					m.tried[pair] = i
+				}
+			}
+		}
+	case *history.Return:
+		if b.Name == "connect" && b.Began >= m.quiet && b.Peer != (addr.Life{}) {
+			if pair, ok := m.pair(r.Source.Slot, b.Peer); ok {
+				if _, known := m.tried[pair]; !known {
+					m.tried[pair] = i
+				}
+				if b.Status == "" {
+					m.note(m.worked, r.Source.Slot, b.Peer, r.At)
+				}
+			}
+		}
+	}
+}
+
+// pair names a pair by the end that connects.
+func (m *recovery) pair(from int, to addr.Life) ([2]int, bool) {
+	slot := m.w.slotOf(to)
+	return [2]int{from, slot}, slot >= 0
+}
+
+func (m *recovery) note(worked map[[2]int]int64, from int, to addr.Life, at int64) {
+	pair, ok := m.pair(from, to)
+	if _, known := worked[pair]; ok && !known {
+		worked[pair] = at
+	}
+}
+
+func (m *recovery) finish() {
+	if m.quiet == never || len(m.w.faults) == 0 {
+		return
+	}
+	late := m.quiet + m.w.within(m.w.bound.Connect)
+	for _, pair := range inOrder(m.tried) {
+		i := m.tried[pair]
+		if !m.w.runs(pair[0], m.quiet, late) || !m.w.runs(pair[1], m.quiet, late) || m.w.finish() <= late {
+			continue
+		}
+		at, ok := m.worked[pair]
+		if !ok {
+			at = never
+		}
+		m.unless(at <= late, m.quiet, []int{i}, "no connection from slot %d to slot %d opens within %s after the last fault", pair[0], pair[1], time.Duration(late-m.quiet))
+		m.late(m.quiet, late, at)
+	}
+}

@@ -1,0 +1,117 @@
+package check
+
+import (
+	"time"
+
+	"github.com/fabricd/fabricd/internal/lab/history"
+	"github.com/fabricd/fabricd/internal/lab/scenario"
+)
+
+// stalls (I14): between two slots that no fault has touched yet, what an end has
+// accepted from its application does not stand still for longer than the bound:
+// from when it is owed, or the last of it arrived, to the next that arrives. Nor do
+// a send and the recv of the other end wait for each other for so long.
+//
+// It is judged in simulation only. There a standstill is the fabric's own doing. On
+// a real machine it is as often that of a process that waits for a processor, of
+// which the lab knows only where it waits itself; the expectations of traffic and
+// latency, with bounds of their own, say there what others may notice.
+//
+// It needs sent and received records, written within tellLate, call and return records
+// of what waits, and fault records.
+type stalls struct {
+	judge
+	owed map[history.ConnEnd]*debt // by the sending end
+}
+
+// tellLate is how long after its first byte a record of bytes may be written: so
+// much longer than it was a standstill may look.
+const tellLate = 50 * time.Millisecond
+
+// A debt is what one direction of a connection has sent and not delivered.
+type debt struct {
+	sent, received int64
+	since          int64 // since when nothing of it has arrived; never: nothing is owed
+	index          int   // of the record that says so
+}
+
+func newStalls(w *world) *stalls {
+	return &stalls{judge{w: w, j: Judgement{Name: "stalls", Rows: "I14",
+		Claim: "connections that no fault touches do not stand still for longer than " + w.bound.Stall.String() + " (simulation)"}}, map[history.ConnEnd]*debt{}}
+}
+
+func (m *stalls) see(i int, r *history.Record) {
+	if m.w.begin.Lab != string(scenario.Sim) {
+		return
+	}
+	switch b := r.Body.(type) {
+	case *history.Sent:
+		d := m.debt(b.ConnEnd)
+		d.sent = max(d.sent, b.To)
+		if d.since == never && d.received < d.sent {
+			d.since, d.index = r.At, i
+		}
+	case *history.Received:
+		end := history.ConnEnd{Conn: b.Conn, Side: b.Side.Other()}
+		d := m.debt(end)
+		m.pay(end, d, r.At, i)
+		if d.received = max(d.received, b.To); d.received < d.sent {
+			d.since, d.index = r.At, i
+		}
+	}
+}
+
+func (m *stalls) debt(end history.ConnEnd) *debt {
+	d := m.owed[end]
+	if d == nil {
+		d = &debt{since: never}
+		m.owed[end] = d
+	}
+	return d
+}
+
+// pay judges how long nothing of a debt has arrived at a time. Record i says that
+// something has; -1: nothing will any more.
+func (m *stalls) pay(end history.ConnEnd, d *debt, at int64, i int) {
+	if d.since != never {
+		m.stood(end, interval{d.since, at}, []int{d.index, i})
+	}
+	d.since = never
+}
+
+// stood judges that the stream of a sending end stood still.
+func (m *stalls) stood(end history.ConnEnd, x interval, proof []int) {
+	c := m.w.conns[end.Conn]
+	if c == nil {
+		return
+	}
+	limit := x.from + int64(m.w.bound.Stall+tellLate)
+	a, b := m.w.slotsOf(c)
+	broken := min(x.to, limit) // what is done to them later is no reason
+	if a < 0 || b < 0 || m.w.touchedBy(a, b, broken) || m.w.resettable(a, b, broken) != nil {
+		return
+	}
+	m.unless(x.to <= limit, x.from, proof, "connection %d between slots %d and %d: nothing arrives from the %s for %s, though it sends",
+		end.Conn, a, b, end.Side, time.Duration(x.to-x.from))
+}
+
+// finish judges what never arrived, until one of the ends was closed or the run
+// ended, and calls that waited for each other.
+func (m *stalls) finish() {
+	if m.w.begin.Lab != string(scenario.Sim) {
+		return
+	}
+	waits := m.w.standstills()
+	for _, c := range m.w.connList {
+		for _, side := range []history.Side{history.Client, history.Server} {
+			end := history.ConnEnd{Conn: c.nonce, Side: side}
+			if d := m.owed[end]; d != nil && d.since != never {
+				until := min(c.ends[0].closed, c.ends[1].closed, m.w.finish())
+				m.pay(end, d, max(until, d.since), -1)
+			}
+			for _, x := range waits[end] {
+				m.stood(end, x, nil)
+			}
+		}
+	}
+}

@@ -1,0 +1,79 @@
+package check
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/lab/history"
+	"github.com/fabricd/fabricd/internal/lab/scenario"
+)
+
+// timely are the invariants that a machine can break by standing still: whom it
+// stops says nothing, is late, and is taken for lost. What arrives, lands and is
+// told in which order does not depend on when.
+var timely = []string{"cause", "no-hang", "isolation", "recovery"}
+
+// stills returns when the lab itself stood still, nothing if it was told to leave no
+// processor to anybody.
+func stills(records []history.Record) (all []interval) {
+	for i := range records {
+		switch b := records[i].Body.(type) {
+		case *history.Still:
+			all = append(all, interval{records[i].At - b.For, records[i].At})
+		case *history.Fault:
+			if what, _, _ := strings.Cut(b.What, " "); what == "cpu" {
+				return nil
+			}
+		}
+	}
+	return all
+}
+
+// longestStill returns for how long at most the lab itself stood still.
+func (w *world) longestStill() (longest int64) {
+	for _, x := range w.stills {
+		longest = max(longest, x.to-x.from)
+	}
+	return longest
+}
+
+// late excuses the violation that was just found if something that had to happen
+// between two times came later than a limit, at a time, and the lab itself stood still
+// meanwhile for as long as it was late. What never came is not excused.
+func (g *judge) late(from, limit, at int64) {
+	if at <= limit || at == never {
+		return
+	}
+	var stood int64
+	for _, x := range g.w.stills {
+		stood += max(0, min(x.to, at)-max(x.from, from))
+	}
+	if stood >= at-limit {
+		g.j.Excused++
+	}
+}
+
+// Doubt returns why a result that is not OK says nothing, nil if it says what it
+// says. All that is wrong came late, by less than the lab itself stood still
+// meanwhile; or it is of timely invariants or of expectations, and the lab, which no
+// fault touches, stood still for longer than a node may without being removed. What is
+// shorter the fabric has promised to survive, and bounds have a slack for it.
+func (r *Result) Doubt() error {
+	may := scenario.Detection(r.Begin.Detection).Bound().Pause
+	still := time.Duration(r.Still)
+	sound := func(expected bool) func(Judgement) bool {
+		return func(j Judgement) bool {
+			explained := still > may && (expected || slices.Contains(timely, j.Name)) || j.Excused == j.Count
+			return j.Verdict == Violated && !explained
+		}
+	}
+	unmet := func(j Judgement) bool { return j.Verdict == NotExercised && still <= may }
+	if r.OK() || still == 0 || slices.ContainsFunc(r.Invariants, sound(false)) ||
+		slices.ContainsFunc(r.Expectations, sound(true)) || slices.ContainsFunc(r.Expectations, unmet) {
+		return nil
+	}
+	return fmt.Errorf("the machine had no processor for the lab for %v, which is as much as something came late, or longer than the %v for which a node may stand still: what is wrong may be its doing",
+		still.Round(time.Millisecond), may)
+}

@@ -1,0 +1,90 @@
+package check
+
+import (
+	"time"
+
+	"github.com/fabricd/fabricd/internal/lab/history"
+)
+
+// told (I5): when the process of a node has ended, every survivor that knew the
+// life is told NODE_REMOVED, within the time of detection of a silent node (a
+// crash is usually heard of much sooner; a scenario says so where it must be).
+//
+// A survivor is a source that lives, has the same life and is neither frozen
+// nor cut off, from the end of the process until the time of detection. While
+// the host is away there is the grace of a returning host on top.
+//
+// It needs process records of daemons, and event and view records.
+type toldAll struct{ judge }
+
+func newTold(w *world) *toldAll {
+	return &toldAll{judge{w: w, j: Judgement{Name: "told", Rows: "I5", Claim: "every survivor is told of every life whose process has ended"}}}
+}
+
+func (m *toldAll) see(int, *history.Record) {}
+
+// hostGrace is what a host that is away adds to the time of detection.
+const hostGrace = 12 * time.Second
+
+func (m *toldAll) finish() {
+	for _, l := range m.w.lifeList {
+		if l.killed {
+			for _, s := range m.w.sessionList {
+				m.survivor(l, s)
+			}
+		}
+	}
+}
+
+// survivor judges one source for one life that ended.
+func (m *toldAll) survivor(l *life, s *session) {
+	a := s.known[l.life]
+	if a == nil || s.source.Slot == l.slot || a.since > l.gone && a.removed == never {
+		return
+	}
+	late := l.gone + m.w.within(m.w.bound.Silence)
+	if l.slot != 0 && m.hostAway(l.gone, late) {
+		late += int64(hostGrace)
+	}
+	late += m.w.stood(s.source.Slot, l.gone, late)
+	if a.removed <= late {
+		m.good()
+		return
+	}
+	if m.w.finish() <= late || !m.able(s, l, l.gone, late) {
+		return
+	}
+	m.fail(l.gone, []int{a.sinceIndex, l.why, a.index}, "%s is not told within %s that %s was removed%s",
+		s.source, time.Duration(late-l.gone), l.life, until(a.removed, l.gone))
+	m.late(l.gone, late, a.removed)
+}
+
+// hostAway reports whether something was done to the host about then.
+func (m *toldAll) hostAway(from, to int64) bool {
+	for _, f := range m.w.faults {
+		if f.Harm == history.HarmRemove && f.onNode(0) && f.begin <= to && (f.end == never || f.end+int64(hostGrace) >= from) {
+			return true
+		}
+	}
+	return !m.w.runs(0, from, to)
+}
+
+// able reports whether a source could be told: it and its node lived and were
+// reachable, as the same life, from before the loss of the other until late.
+func (m *toldAll) able(s *session, l *life, lost, late int64) bool {
+	slot := s.source.Slot
+	from := lost - m.w.within(m.w.bound.Silence)
+	if a := s.known[l.life]; a.cleared <= late {
+		return false
+	}
+	if !m.w.alive(s.source, lost, late) || m.w.slots[slot] == nil || len(m.w.slots[slot].daemons) > 0 && !m.w.runs(slot, lost, late) {
+		return false
+	}
+	for _, f := range m.w.faults {
+		if f.Harm != history.HarmNone && f.begin <= late && f.end >= from &&
+			(f.onNode(slot) || f.onApp(slot) || f.onWay(slot, 0) || f.onWay(slot, l.slot)) {
+			return false
+		}
+	}
+	return true
+}

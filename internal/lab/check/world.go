@@ -1,0 +1,437 @@
+package check
+
+import (
+	"cmp"
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/lab/history"
+	"github.com/fabricd/fabricd/internal/lab/scenario"
+)
+
+// never is a time after every run.
+const never = int64(math.MaxInt64)
+
+// A world is what a run was, as one pass over the records tells it. The
+// machines read it and do not change it.
+type world struct {
+	records []history.Record
+	begin   history.Begin
+	beginAt int        // index of the record; -1: none
+	endAt   int        // index of the end record; -1: none
+	end     int64      // time of the last record
+	stills  []interval // in which the lab itself stood still, unless a fault of the scenario did it
+	settled int64      // when the workload had ended and settled: the first end count; never
+	bound   scenario.Bound
+	slack   scenario.Slack
+
+	faults   []*fault // in the order of their begin
+	faultOf  map[int]*fault
+	procs    map[history.Source]*proc
+	slots    map[int]*slot
+	lives    map[addr.Life]*life
+	conns    map[uint64]*conn
+	windows  map[uint64]*window
+	sessions map[history.Source]*session
+
+	// The values of the maps in the order of their first record.
+	procList    []*proc
+	lifeList    []*life
+	connList    []*conn
+	sessionList []*session
+}
+
+// A fault is one of the run.
+type fault struct {
+	*history.Fault
+	begin, end int64 // end: never, if it has none
+	index      int   // of its record
+	endIndex   int   // of the record of its end; -1: none
+	closing    *history.FaultEnd
+	ailed      map[int]bool // see world.ailed; nil: not asked for yet
+}
+
+// idle reports whether a fault has ended and never did anything, as a stop of a
+// process that was not there.
+func (f *fault) idle() bool { return f.closing != nil && f.closing.Fired == 0 }
+
+// A proc is one process of a cluster.
+type proc struct {
+	source     history.Source
+	start, end int64
+	endIndex   int
+	endedBy    history.Did
+	stops      []interval
+	asked      int64 // when it was asked to end in order
+}
+
+// An interval is from From to To, both included.
+type interval struct{ from, to int64 }
+
+// A slot is one machine.
+type slot struct {
+	daemons []*proc // in the order of their start
+	lives   []*life // in the order in which they began
+	apps    []*proc
+}
+
+// A life is one generation of a node ID.
+type life struct {
+	life   addr.Life
+	slot   int // -1: it never spoke
+	uuid   addr.UUID
+	born   int64
+	gone   int64 // its process ended, it was reset, or the slot has another life
+	killed bool  // its process ended
+	why    int   // index of the record that says that it is gone; -1
+	// notices are the known peers of observers that were told of its end.
+	notices []*knownPeer
+}
+
+// A conn is a connection as its ends tell it.
+type conn struct {
+	nonce uint64
+	ends  [2]connEnd // client, server
+}
+
+// A connEnd is one end of a connection.
+type connEnd struct {
+	source        history.Source
+	local, remote addr.Life
+	opened        int64 // never: it did not say
+	openIndex     int
+	closed        int64 // never: it did not say
+	closeIndex    int
+	how           string
+}
+
+// A window is registered memory.
+type window struct {
+	*history.Window
+	source history.Source
+	gone   int64
+}
+
+// A session is what a source was told of nodes: which lives it knew when.
+type session struct {
+	source history.Source
+	self   []stamped[addr.Life]
+	known  map[addr.Life]*knownPeer
+	// past are known peers that ended with a life of the source, of lives that
+	// it knows again.
+	past map[addr.Life][]*knownPeer
+}
+
+// A stamped is a value and since when it holds.
+type stamped[T any] struct {
+	at    int64
+	index int
+	v     T
+}
+
+// A knownPeer is how long a source knew a life.
+type knownPeer struct {
+	since      int64
+	sinceIndex int
+	added      int64  // the event; never: it knew it from a view
+	removed    int64  // the event; never: none
+	index      int    // of the removed event; -1
+	times      int    // removed events
+	cleared    int64  // its own life ended, so it forgot; never
+	own        *fault // of the source, by which it was told of the end of a life that went on
+}
+
+func sideIndex(s history.Side) int {
+	if s == history.Server {
+		return 1
+	}
+	return 0
+}
+
+// newWorld makes the world of a history.
+func newWorld(records []history.Record) *world {
+	w := &world{records: records, beginAt: -1, endAt: -1, settled: never,
+		faultOf: map[int]*fault{}, procs: map[history.Source]*proc{}, slots: map[int]*slot{}, lives: map[addr.Life]*life{},
+		conns: map[uint64]*conn{}, windows: map[uint64]*window{}, sessions: map[history.Source]*session{}}
+	for i := range records {
+		w.take(i, &records[i])
+	}
+	slices.SortStableFunc(w.faults, func(a, b *fault) int { return cmp.Compare(a.begin, b.begin) })
+	w.bound = scenario.Detection(w.begin.Detection).Bound()
+	w.slack = scenario.Lab(w.begin.Lab).Slack()
+	w.stills = stills(records)
+	w.notice()
+	return w
+}
+
+// take adds one record.
+func (w *world) take(i int, r *history.Record) {
+	w.end = max(w.end, r.At)
+	switch b := r.Body.(type) {
+	case *history.Begin:
+		if w.beginAt < 0 {
+			w.begin, w.beginAt = *b, i
+		}
+	case *history.End:
+		w.endAt = i
+	case *history.Fault:
+		f := &fault{Fault: b, begin: r.At, end: never, index: i, endIndex: -1}
+		if b.Since > 0 {
+			f.begin = min(b.Since, r.At)
+		}
+		w.faults = append(w.faults, f)
+		w.faultOf[b.ID] = f
+	case *history.Resources:
+		if b.Phase == history.PhaseEnd {
+			w.settled = min(w.settled, r.At)
+		}
+	case *history.FaultEnd:
+		if f := w.faultOf[b.ID]; f != nil && f.endIndex < 0 {
+			f.end, f.endIndex, f.closing = r.At, i, b
+		}
+	case *history.Process:
+		w.process(i, r.At, b)
+	case *history.Event:
+		w.event(i, r, b)
+	case *history.View:
+		w.view(i, r, b)
+	case *history.Opened:
+		w.opened(i, r, b)
+	case *history.Closed:
+		if e := w.endOf(b.ConnEnd); e.closed == never {
+			e.closed, e.closeIndex, e.how = r.At, i, b.How
+			if e.opened == never {
+				e.source = r.Source
+			}
+		}
+	case *history.Window:
+		if w.windows[b.ID] == nil {
+			w.windows[b.ID] = &window{Window: b, source: r.Source, gone: never}
+		}
+	case *history.WindowGone:
+		if x := w.windows[b.ID]; x != nil {
+			x.gone = min(x.gone, r.At)
+		}
+	}
+}
+
+// slot returns a slot.
+func (w *world) slot(id int) *slot {
+	s := w.slots[id]
+	if s == nil {
+		s = &slot{}
+		w.slots[id] = s
+	}
+	return s
+}
+
+// process follows a process.
+func (w *world) process(i int, at int64, b *history.Process) {
+	p := w.procs[b.Target]
+	if p == nil {
+		p = &proc{source: b.Target, start: at, end: never, endIndex: -1, asked: never}
+		w.procs[b.Target] = p
+		w.procList = append(w.procList, p)
+		s := w.slot(b.Target.Slot)
+		if b.Target.Role == history.RoleDaemon {
+			s.daemons = append(s.daemons, p)
+		} else {
+			s.apps = append(s.apps, p)
+		}
+	}
+	switch b.Did {
+	case history.DidTerminate:
+		p.asked = min(p.asked, at)
+	case history.DidStop:
+		p.stops = append(p.stops, interval{at, never})
+	case history.DidContinue:
+		if n := len(p.stops); n > 0 && p.stops[n-1].to == never {
+			p.stops[n-1].to = at
+		}
+	case history.DidKill, history.DidExit, history.DidCrash:
+		if p.end == never {
+			p.end, p.endIndex, p.endedBy = at, i, b.Did
+		}
+	}
+	if p.end == at && p.endIndex == i && b.Target.Role == history.RoleDaemon {
+		for _, l := range w.slot(b.Target.Slot).lives {
+			w.goneBy(l, at, i, true)
+		}
+	}
+}
+
+// goneBy ends a life.
+func (w *world) goneBy(l *life, at int64, index int, killed bool) {
+	if l.gone == never {
+		l.gone, l.why, l.killed = at, index, killed
+	}
+}
+
+// life returns a life; it is born when it is first mentioned.
+func (w *world) life(l addr.Life, at int64) *life {
+	x := w.lives[l]
+	if x == nil {
+		x = &life{life: l, slot: -1, born: at, gone: never, why: -1}
+		w.lives[l] = x
+		w.lifeList = append(w.lifeList, x)
+	}
+	return x
+}
+
+// session returns what a source was told.
+func (w *world) session(s history.Source) *session {
+	x := w.sessions[s]
+	if x == nil {
+		x = &session{source: s, known: map[addr.Life]*knownPeer{}, past: map[addr.Life][]*knownPeer{}}
+		w.sessions[s] = x
+		w.sessionList = append(w.sessionList, x)
+	}
+	return x
+}
+
+// event follows what a source is told.
+func (w *world) event(i int, r *history.Record, b *history.Event) {
+	s := w.session(r.Source)
+	switch b.What {
+	case history.EventSelf:
+		w.self(i, r, b.Subject, b.UUID)
+	case history.EventReset:
+		l := w.life(b.Subject, r.At)
+		w.goneBy(l, r.At, i, false)
+		s.forget(r.At)
+	case history.EventAdded:
+		w.life(b.Subject, r.At)
+		s.learn(b.Subject, r.At, i).added = r.At
+	case history.EventRemoved:
+		w.life(b.Subject, r.At)
+		a := s.known[b.Subject]
+		if a == nil {
+			a = s.learn(b.Subject, r.At, i)
+		}
+		if a.times++; a.removed == never {
+			a.removed, a.index = r.At, i
+		}
+	}
+}
+
+// self gives the slot of a source a life.
+func (w *world) self(i int, r *history.Record, subject addr.Life, uuid addr.UUID) {
+	s := w.session(r.Source)
+	if n := len(s.self); n == 0 || s.self[n-1].v != subject {
+		s.self = append(s.self, stamped[addr.Life]{r.At, i, subject})
+		s.forget(r.At)
+	}
+	l := w.life(subject, r.At)
+	if l.uuid.IsZero() {
+		l.uuid = uuid
+	}
+	if l.slot >= 0 {
+		return
+	}
+	l.slot = r.Source.Slot
+	sl := w.slot(l.slot)
+	for _, old := range sl.lives {
+		w.goneBy(old, r.At, i, false)
+	}
+	sl.lives = append(sl.lives, l)
+}
+
+// view follows what a source knows by asking.
+func (w *world) view(i int, r *history.Record, b *history.View) {
+	s := w.session(r.Source)
+	for _, m := range b.Live {
+		l := w.life(m.Life, r.At)
+		if l.uuid.IsZero() {
+			l.uuid = m.UUID
+		}
+		if m.Life != b.Observer {
+			s.learn(m.Life, r.At, i)
+		}
+	}
+}
+
+// learn returns what is known of a life, a new one if there is none.
+func (s *session) learn(l addr.Life, at int64, index int) *knownPeer {
+	a := s.known[l]
+	if a == nil || a.cleared != never { // to a new life of the source everybody is new
+		if a != nil {
+			s.past[l] = append(s.past[l], a)
+		}
+		a = &knownPeer{since: at, sinceIndex: index, added: never, removed: never, index: -1, cleared: never}
+		s.known[l] = a
+	}
+	return a
+}
+
+// ever returns all that was known of a life, the first one first.
+func (s *session) ever(l addr.Life) []*knownPeer {
+	if a := s.known[l]; a != nil {
+		return append(slices.Clone(s.past[l]), a)
+	}
+	return nil
+}
+
+// forget ends what a source knows, with its own life.
+func (s *session) forget(at int64) {
+	for _, a := range s.known {
+		if a.cleared == never {
+			a.cleared = at
+		}
+	}
+}
+
+// endOf returns one end of a connection.
+func (w *world) endOf(e history.ConnEnd) *connEnd {
+	c := w.conns[e.Conn]
+	if c == nil {
+		none := connEnd{opened: never, closed: never, openIndex: -1, closeIndex: -1}
+		c = &conn{nonce: e.Conn, ends: [2]connEnd{none, none}}
+		w.conns[e.Conn] = c
+		w.connList = append(w.connList, c)
+	}
+	return &c.ends[sideIndex(e.Side)]
+}
+
+func (w *world) opened(i int, r *history.Record, b *history.Opened) {
+	e := w.endOf(b.ConnEnd)
+	if e.opened == never {
+		e.source, e.local, e.remote, e.opened, e.openIndex = r.Source, b.Local, b.Remote, r.At, i
+	}
+}
+
+// slotOf returns the slot of a life, -1 if it is not known.
+func (w *world) slotOf(l addr.Life) int {
+	if x := w.lives[l]; x != nil {
+		return x.slot
+	}
+	return -1
+}
+
+// slots returns the slots of a connection's ends, -1 if one is not known.
+func (w *world) slotsOf(c *conn) (a, b int) {
+	return w.slotOfEnd(c, 0), w.slotOfEnd(c, 1)
+}
+
+func (w *world) slotOfEnd(c *conn, side int) int {
+	if e := c.ends[side]; e.opened != never {
+		return e.source.Slot
+	}
+	if e := c.ends[1-side]; e.opened != never {
+		return w.slotOf(e.remote)
+	}
+	return -1
+}
+
+// within returns d and the lab's slack in nanoseconds.
+func (w *world) within(d time.Duration) int64 { return int64(d + w.slack.Time) }
+
+// order is by how much records of different goroutines may be out of order.
+func (w *world) order() int64 { return int64(w.slack.Order) }
+
+// inOrder returns the keys of a map to records in the order of these.
+func inOrder[K comparable](all map[K]int) []K {
+	return slices.SortedFunc(maps.Keys(all), func(a, b K) int { return cmp.Compare(all[a], all[b]) })
+}

@@ -1,0 +1,484 @@
+// Package history is the log of one run: what was done to a cluster, what its
+// nodes and applications saw, and what they did. The same log comes out of a
+// simulation, of processes, of network namespaces and of containers, so that
+// one checker ([github.com/fabricd/fabricd/internal/lab/check]) judges them all.
+//
+// A log is a sequence of [Record]s. As text it is one JSON object a line:
+//
+//	{"at":3200145000,"src":"app:2:1","seq":41,"event":{"what":"removed", …}}
+//
+// with exactly one body, whose key is its [Kind]. Every source writes a file of
+// its own ([Writer]); [Read] reads one back and [Merge] makes one history of
+// them. [Decode] is strict: an unknown key, a number out of range or a second
+// body is an error that names the line.
+//
+// # Time
+//
+// At counts nanoseconds from the zero of the run. All sources of one run use
+// one clock: virtual time in a simulation, CLOCK_MONOTONIC minus the run's
+// zero elsewhere (every process of a lab runs on one machine). The time of a
+// record is when the thing happened as its writer saw it. What a writer is
+// about to do it writes before ([Call], [Offered], [RMA]); what has happened,
+// after. Within one source At never goes back.
+//
+// # The words
+//
+// A slot is a node's number in the scenario, from 0, the host's. It names the
+// machine, the container or the state directory, and stays when the process
+// restarts. A life ([addr.Life]) is one generation of a node ID; a slot that
+// comes back has another one. A connection is named by a nonce that its client
+// has drawn and sent, so both ends write the same; an end is (connection,
+// side).
+package history
+
+import "github.com/fabricd/fabricd/fabric/addr"
+
+// Version is the version of the format, in [Begin].
+const Version = 1
+
+// A Record is one line of a log: who saw what when.
+type Record struct {
+	At     int64  // ns since the zero of the run; not negative
+	Source Source // who wrote it
+	Seq    uint64 // counts the records of Source from 1, without a gap
+	Body   Body   // what happened; never nil
+}
+
+// Kind returns the kind of the record's body.
+func (r Record) Kind() Kind { return r.Body.Kind() }
+
+// A Body is what a record tells: a pointer to one of the types of this
+// package, one for each [Kind]. Bodies are shared and never changed.
+type Body interface {
+	// Kind says which type it is.
+	Kind() Kind
+	// check reports the first field that is out of its range.
+	check() error
+}
+
+// A Kind names the type of a body: the key of the body in the JSON form.
+type Kind string
+
+// The kinds, in the order of the types below.
+const (
+	KindBegin      Kind = "begin"     // [Begin]
+	KindEnd        Kind = "end"       // [End]
+	KindFault      Kind = "fault"     // [Fault]
+	KindFaultEnd   Kind = "fault_end" // [FaultEnd]
+	KindProcess    Kind = "process"   // [Process]
+	KindEvent      Kind = "event"     // [Event]
+	KindView       Kind = "view"      // [View]
+	KindCall       Kind = "call"      // [Call]
+	KindReturn     Kind = "return"    // [Return]
+	KindOpened     Kind = "opened"    // [Opened]
+	KindClosed     Kind = "closed"    // [Closed]
+	KindOffered    Kind = "offered"   // [Offered]
+	KindSent       Kind = "sent"      // [Sent]
+	KindReceived   Kind = "received"  // [Received]
+	KindRMA        Kind = "rma"       // [RMA]
+	KindRMADone    Kind = "rma_done"  // [RMADone]
+	KindFenced     Kind = "fenced"    // [Fenced]
+	KindChecked    Kind = "checked"   // [Checked]
+	KindSignal     Kind = "signal"    // [Signal]
+	KindSignalSeen Kind = "seen"      // [SignalSeen]
+	KindWindow     Kind = "window"    // [Window]
+	KindWindowGone Kind = "unwindow"  // [WindowGone]
+	KindScan       Kind = "scan"      // [Scan]
+	KindResources  Kind = "resources" // [Resources]
+	KindPaths      Kind = "paths"     // [Paths]
+	KindLogged     Kind = "logged"    // [Logged]
+	KindStill      Kind = "still"     // [Still]
+	KindNote       Kind = "note"      // [Note]
+)
+
+// A Begin opens a run: what it is, so that a history alone says how to repeat
+// it. The lab writes it first.
+type Begin struct {
+	Version   int    `json:"version"`             // [Version]
+	Scenario  string `json:"scenario"`            // its name
+	Seed      uint64 `json:"seed"`                // that everything random was drawn from
+	Lab       string `json:"lab"`                 // sim, local, netns, compose
+	Detection string `json:"detection"`           // fast, normal, calm
+	LostPair  string `json:"lost_pair,omitempty"` // reset, evict; empty: reset
+	Paths     string `json:"paths,omitempty"`     // [PathsLazy], [PathsOff]; empty in a simulation
+	Nodes     int    `json:"nodes"`               // slots, 1…4096
+	Duration  int64  `json:"duration"`            // of the scenario, ns
+	Build     string `json:"build,omitempty"`     // version of fabricd
+	Started   string `json:"started,omitempty"`   // wall time, RFC 3339; empty in a simulation
+	Command   string `json:"command,omitempty"`   // that repeats the run
+}
+
+// The values of [Begin].Paths: how the daemons of a real lab ran.
+const (
+	PathsLazy = "lazy" // without --enable-faults: connections that are used get paths
+	PathsOff  = "off"  // with --enable-faults: no connection has a path
+)
+
+// An End closes a run. Without it the runner itself was ended.
+type End struct {
+	// Complete: the whole timeline was run and all sources were collected.
+	Complete bool   `json:"complete"`
+	Why      string `json:"why,omitempty"` // if not complete
+}
+
+// A Way is the directed links from each slot of From to each of To, those of a
+// slot to itself left out. Both are sorted.
+type Way struct {
+	From []int `json:"from"`
+	To   []int `json:"to"`
+}
+
+// A Harm says the worst that a fault may lawfully do to those whom it touches.
+type Harm string
+
+const (
+	// HarmNone: it must stay invisible but for speed: no reset, no removal.
+	HarmNone Harm = "none"
+	// HarmReset: connections that it touches may be reset, nobody is removed.
+	HarmReset Harm = "reset"
+	// HarmRemove: lives that it touches may be removed.
+	HarmRemove Harm = "remove"
+)
+
+// A Fault tells that the lab has put a fault in place. At is when it has begun
+// to work for certain; what is instant (a kill) has a [FaultEnd] too.
+type Fault struct {
+	ID    int    `json:"id"`              // counts the faults of the run from 1, in the order of the schedule
+	Step  int    `json:"step"`            // index of the timeline's step, from 0
+	Round int    `json:"round,omitempty"` // of a repeated step, from 0
+	What  string `json:"what"`            // the step's key and the verb: "node kill", "link drop 20%"
+	// Since is when the lab began to put it in place, ns: the effect lies
+	// between Since and At. Zero: at At.
+	Since int64 `json:"since,omitempty"`
+	// Until is when the schedule ends it, ns; 0: it is instant or lasts until
+	// the end.
+	Until int64 `json:"until,omitempty"`
+	Nodes []int `json:"nodes,omitempty"` // slots that it touches as a whole
+	Ways  []Way `json:"ways,omitempty"`  // directed links that it touches, if it touches no whole node
+	Apps  []int `json:"apps,omitempty"`  // slots whose applications it touches, and nothing else
+	Harm  Harm  `json:"harm"`
+	// Cut: nothing passes where it touches, and nobody answers there.
+	Cut bool `json:"cut,omitempty"`
+}
+
+// A FaultEnd tells that a fault was taken back, or that an instant one was
+// done, and proves that it was there.
+type FaultEnd struct {
+	ID int `json:"id"` // of the [Fault]
+	// Fired counts what it did: packets dropped, signals delivered, writes
+	// refused. 0 means that it never did anything.
+	Fired uint64 `json:"fired"`
+	Proof string `json:"proof,omitempty"` // what was counted, for people: "dropped 418 packets", "state T"
+	Err   string `json:"err,omitempty"`   // why it could not be put in place or taken back
+}
+
+// A Did is what became of a process.
+type Did string
+
+const (
+	DidStart     Did = "start"     // it runs; a daemon: it serves applications
+	DidKill      Did = "kill"      // by the lab: without a word
+	DidTerminate Did = "terminate" // by the lab: asked to end in order
+	DidStop      Did = "stop"      // by the lab: frozen
+	DidContinue  Did = "continue"  // by the lab: thawed
+	DidExit      Did = "exit"      // it has ended, by whatever; Code and Detail say how
+	DidCrash     Did = "crash"     // it ended by itself at a step of the protocol where the lab had told it to
+)
+
+// A Process tells what was done to a process, or what became of it.
+type Process struct {
+	Target Source `json:"target"`           // the daemon or the application
+	Did    Did    `json:"did"`              // see [Did]
+	Code   int    `json:"code,omitempty"`   // of an exit: the status; negative: minus the signal
+	Detail string `json:"detail,omitempty"` // for people
+}
+
+// An EventKind is what an [Event] tells.
+type EventKind string
+
+const (
+	EventAdded   EventKind = "added"   // Subject's life began
+	EventRemoved EventKind = "removed" // Subject's life ended
+	EventSelf    EventKind = "self"    // Subject is the source's own new life
+	EventReset   EventKind = "reset"   // Subject, the source's own life, was ended by the others
+	EventHost    EventKind = "host"    // the host became reachable or lost; Reason says which
+)
+
+// An Event is a node event as a daemon or an application was told it: one
+// record for each call of its handler, written when the handler is called.
+//
+// The first event of a source is an [EventSelf]; what it knows already then is
+// a [View].
+type Event struct {
+	What     EventKind `json:"what"`
+	Observer addr.Life `json:"observer"`         // the life that was told; of a self: the same as Subject
+	Subject  addr.Life `json:"subject"`          // zero for a host event
+	UUID     addr.UUID `json:"uuid,omitzero"`    // the subject's, if the writer knows it
+	Reason   string    `json:"reason,omitempty"` // left, crashed, silent, restarted, partitioned; of a host event: reachable, lost…
+}
+
+// A Member is one life of a [View].
+type Member struct {
+	Life addr.Life `json:"life"`
+	UUID addr.UUID `json:"uuid,omitzero"`
+}
+
+// A View is what a source holds for the live nodes (scif_get_nodeIDs), its own
+// life included. It is complete; it replaces what events told before.
+type View struct {
+	Observer addr.Life `json:"observer"`
+	Live     []Member  `json:"live"`
+}
+
+// A Side is the end of a connection.
+type Side string
+
+const (
+	Client Side = "client" // that connected
+	Server Side = "server" // that accepted
+)
+
+// Other returns the other end.
+func (s Side) Other() Side {
+	if s == Client {
+		return Server
+	}
+	return Client
+}
+
+// A ConnEnd is one end of a connection: what most records are about.
+type ConnEnd struct {
+	Conn uint64 `json:"conn"` // the nonce; not 0
+	Side Side   `json:"side"`
+}
+
+// A Call tells of a call that is under way. Calls that block are written when
+// they begin; of all others it is enough to write those that have not returned
+// after 100 ms, and those that have not returned when the source ends. A call
+// without a [Return] is one that hangs, unless its process was ended.
+type Call struct {
+	ID       uint64    `json:"id"`                 // of the call, unique in the source; not 0
+	Name     string    `json:"name"`               // SCIF's, without its prefix: "send", "fence_wait", "connect"
+	Began    int64     `json:"began"`              // ns
+	Deadline int64     `json:"deadline,omitempty"` // ns, on the run's clock; 0: none
+	Conn     uint64    `json:"conn,omitempty"`     // nonce; 0: not about a connection, or not yet known
+	Side     Side      `json:"side,omitempty"`     // given with Conn
+	Peer     addr.Life `json:"peer,omitzero"`      // the life it is about; zero: none, or not known
+	// Idle: the call has nothing to do until the peer acts or is lost (a parked
+	// recv, accept, poll). It may last as long as its peer lives.
+	Idle bool `json:"idle,omitempty"`
+}
+
+// A Return tells how a call ended. It stands alone: the [Call] may be missing.
+type Return struct {
+	Call
+	// Status is empty for success, else the errno's name: "ECONNRESET".
+	Status string `json:"status,omitempty"`
+	Bytes  int64  `json:"bytes,omitempty"` // sent or received, also before a failure
+	Port   uint16 `json:"port,omitempty"`  // of a bind: what was asked (0: any) when it failed, else what was bound
+}
+
+// An Opened tells that one end of a connection is connected. Both ends write
+// it; a server after it has read the nonce.
+type Opened struct {
+	ConnEnd
+	Local      addr.Life `json:"local"`
+	Remote     addr.Life `json:"remote"`
+	LocalPort  uint16    `json:"local_port,omitempty"`
+	RemotePort uint16    `json:"remote_port,omitempty"`
+}
+
+// A Closed tells that one end of a connection has ended.
+type Closed struct {
+	ConnEnd
+	// How is "close" for an end that closed in order after everything that it
+	// sent was accepted, "eof" for one that read the peer's orderly end, else
+	// the errno's name that its calls fail with.
+	How string `json:"how"`
+}
+
+// The values of [Closed].How that are no errno.
+const (
+	HowClose = "close"
+	HowEOF   = "eof"
+)
+
+// A Range is bytes of one direction of a connection: [From, To), counted from
+// its first byte after the nonce.
+type Range struct {
+	From int64 `json:"from"`
+	To   int64 `json:"to"`
+}
+
+// An Offered tells what an end is about to send. It is written before the
+// call, and may be ahead of it by many messages.
+type Offered struct {
+	ConnEnd
+	Range
+}
+
+// A Sent tells what send has accepted.
+type Sent struct {
+	ConnEnd
+	Range
+}
+
+// A Received tells what an end has received from the other. The byte at a
+// position is a function of the nonce, the direction and the position, so the
+// receiver compares alone.
+type Received struct {
+	ConnEnd // the receiving end
+	Range
+	Bad *int64 `json:"bad,omitempty"` // position of the first byte that is not the right one; nil: all are
+}
+
+// An RMA tells that an end is about to begin an operation. Operations of one
+// end are numbered from 1 without a gap.
+type RMA struct {
+	ConnEnd        // the initiator
+	Op      uint64 `json:"op"`
+	Name    string `json:"name"`   // SCIF's: "writeto", "vreadfrom", …
+	Window  uint64 `json:"window"` // whose range it is about: [Window].ID of the peer's
+	Offset  int64  `json:"offset"` // in the window
+	Len     int64  `json:"len"`
+	Sync    bool   `json:"sync,omitempty"`
+}
+
+// An RMADone tells how the call that began an operation ended. Success of an
+// operation without Sync only says that it was begun.
+type RMADone struct {
+	ConnEnd
+	Op     uint64 `json:"op"`
+	Status string `json:"status,omitempty"` // empty: success
+	// Bad is, of a read that completed, the position in the destination of the
+	// first word that is not what the window held; nil: all are.
+	Bad *int64 `json:"bad,omitempty"`
+}
+
+// A Fenced tells that a fence wait ended: with success, every operation of
+// that end up to Upto has completed.
+type Fenced struct {
+	ConnEnd        // whose operations
+	Upto    uint64 `json:"upto"`
+	Status  string `json:"status,omitempty"`
+}
+
+// A Checked tells what the target saw in its windows when the initiator, after
+// a fence wait that succeeded, had told it that everything up to Upto is there.
+type Checked struct {
+	ConnEnd         // the target
+	Upto    uint64  `json:"upto"`              // as told
+	Missing *uint64 `json:"missing,omitempty"` // lowest operation up to Upto that is not wholly visible; nil: none
+}
+
+// A Signal tells that an end is about to ask for a signal: Value is the number
+// of the last operation that it covers, stored at the peer.
+type Signal struct {
+	ConnEnd        // the initiator
+	Value   uint64 `json:"value"`
+}
+
+// A SignalSeen tells that an end found a new value in its signal word, and
+// what was visible then.
+type SignalSeen struct {
+	ConnEnd         // the target
+	Value   uint64  `json:"value"`
+	Missing *uint64 `json:"missing,omitempty"` // lowest operation up to Value that is not wholly visible; nil: none
+}
+
+// A Window tells that an end has registered memory, filled with the window's
+// own tag, with guard pages before and behind.
+type Window struct {
+	ConnEnd           // the owner
+	ID      uint64    `json:"id"` // unique in the run; not 0
+	Owner   addr.Life `json:"owner"`
+	Offset  int64     `json:"offset"`
+	Len     int64     `json:"len"`
+}
+
+// A WindowGone tells that a window was unregistered, or that its endpoint is
+// closed; from here on nothing may write it.
+type WindowGone struct {
+	ID uint64 `json:"id"`
+}
+
+// A WindowWriter is who wrote words of a window, by the tags in them.
+type WindowWriter struct {
+	Conn  uint64    `json:"conn"`  // nonce
+	Life  addr.Life `json:"life"`  // the initiator's
+	First uint64    `json:"first"` // lowest operation number found
+	Last  uint64    `json:"last"`  // highest operation number found
+	Words int64     `json:"words"`
+}
+
+// A Scan tells what an end found in a window, word by word. Scans follow every
+// fault, and the end of a connection (once when it ended, and once more before
+// the source ends).
+type Scan struct {
+	ID      uint64         `json:"id"`                // of the window
+	Words   int64          `json:"words"`             // 8-byte words looked at
+	Writers []WindowWriter `json:"writers,omitempty"` // beside the window's own fill
+	Unknown int64          `json:"unknown,omitempty"` // words with no tag that anybody wrote
+	Guard   int64          `json:"guard,omitempty"`   // bytes of the guard pages that changed
+	// Misplaced counts words with a proper tag where their operation did not
+	// write.
+	Misplaced int64 `json:"misplaced,omitempty"`
+	// Sum is a hash of all words: two scans of a window that nobody may write
+	// any more have the same.
+	Sum uint64 `json:"sum,omitempty"`
+}
+
+// A Phase says when resources were counted.
+type Phase string
+
+const (
+	PhaseBaseline Phase = "baseline" // the cluster is up, nobody has connected yet
+	PhaseRunning  Phase = "running"  // under way: for the report
+	// PhaseEnd: the workload has ended and settled, the cluster is still whole.
+	// What comes after the first record of this phase is the lab's taking down.
+	PhaseEnd Phase = "end"
+)
+
+// Resources tells what a process holds. What could not be counted is absent.
+type Resources struct {
+	Target Source           `json:"target"`
+	Phase  Phase            `json:"phase"`
+	Count  map[string]int64 `json:"count"` // see [ResourceNames]
+	// Used is the processor time since its start, up to UsedAt, both in nanoseconds;
+	// 0: unknown.
+	Used   int64 `json:"used,omitzero"`
+	UsedAt int64 `json:"used_at,omitzero"`
+}
+
+// ResourceNames are the keys of [Resources].Count. Only rss is in bytes.
+var ResourceNames = []string{
+	"fds", "goroutines", "memfds", "maps", "rss", "threads",
+	"ports", "endpoints", "conns", "windows", "links", "timers", "queued",
+}
+
+// Paths tells how a daemon's connections to other nodes talk. It is written when it has
+// changed; a path that comes and goes between two looks is not seen.
+type Paths struct {
+	Target Source `json:"target"`
+	Conns  int    `json:"conns"` // to other nodes
+	Paths  int    `json:"paths"` // of these, that have gone over to a path
+	New    int    `json:"new"`   // of these, that were not seen before
+}
+
+// A Logged is a line of a daemon's log that no run may have: a panic, a
+// detected data race, a broken invariant.
+type Logged struct {
+	Target Source `json:"target"`
+	Line   string `json:"line"`
+}
+
+// A Still says that a real lab itself stood still, for want of a processor: what
+// of its own was due was done so much later.
+type Still struct {
+	For int64 `json:"for"` // ns
+}
+
+// A Note is for people only.
+type Note struct {
+	Text string `json:"text"`
+}

@@ -1,0 +1,231 @@
+package report
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/lab/history"
+)
+
+// A scene is what a timeline shows, taken from the records.
+type scene struct {
+	begin  history.Begin
+	end    int64
+	lanes  []*lane // by slot
+	faults []*sceneFault
+}
+
+// A lane is one slot.
+type lane struct {
+	slot    int
+	bars    []bar // lives of its daemon
+	marks   []mark
+	touched bool
+	opened  map[history.Source]bool
+}
+
+// A bar is something that lasts.
+type bar struct {
+	from, to int64
+	label    string
+	kind     string // run, stop
+}
+
+// A mark is something that happened.
+type mark struct {
+	at    int64
+	kind  string // removed, added, reset, end
+	label string
+}
+
+// A sceneFault is one fault with its end.
+type sceneFault struct {
+	*history.Fault
+	from, to int64 // to: the end of the run, if it has none
+	ended    bool
+	closing  *history.FaultEnd
+}
+
+// newScene takes a scene from records.
+func newScene(records []history.Record) *scene {
+	s := &scene{}
+	byID := map[int]*sceneFault{}
+	for i := range records {
+		r := &records[i]
+		s.end = max(s.end, r.At)
+		switch b := r.Body.(type) {
+		case *history.Begin:
+			s.begin = *b
+		case *history.Fault:
+			f := &sceneFault{Fault: b, from: r.At}
+			if b.Since > 0 {
+				f.from = min(b.Since, r.At)
+			}
+			s.faults, byID[b.ID] = append(s.faults, f), f
+		case *history.FaultEnd:
+			if f := byID[b.ID]; f != nil && !f.ended {
+				f.to, f.ended, f.closing = r.At, true, b
+			}
+		case *history.Process:
+			if b.Target.Role == history.RoleDaemon {
+				s.lane(b.Target.Slot).process(r.At, b)
+			}
+		case *history.Event:
+			s.event(r, b)
+		}
+	}
+	s.close()
+	return s
+}
+
+// lane returns the lane of a slot.
+func (s *scene) lane(slot int) *lane {
+	for len(s.lanes) <= slot {
+		s.lanes = append(s.lanes, &lane{slot: len(s.lanes), opened: map[history.Source]bool{}})
+	}
+	return s.lanes[slot]
+}
+
+// last returns the open bar of a kind, nil if there is none.
+func (l *lane) last(kind string) *bar {
+	for i := len(l.bars) - 1; i >= 0; i-- {
+		if b := &l.bars[i]; b.kind == kind && b.to == 0 {
+			return b
+		}
+	}
+	return nil
+}
+
+func (l *lane) process(at int64, p *history.Process) {
+	switch p.Did {
+	case history.DidStart:
+		l.bars = append(l.bars, bar{from: at, kind: "run"})
+	case history.DidStop:
+		l.bars = append(l.bars, bar{from: at, kind: "stop", label: "stands still"})
+	case history.DidContinue:
+		if b := l.last("stop"); b != nil {
+			b.to = at
+		}
+	case history.DidKill, history.DidExit, history.DidCrash:
+		if b := l.last("run"); b != nil {
+			b.to = at
+			l.marks = append(l.marks, mark{at, "end", "its process ends: " + string(p.Did)})
+		}
+		if b := l.last("stop"); b != nil {
+			b.to = at
+		}
+	}
+}
+
+// event marks what an application was told; daemons tell the same.
+func (s *scene) event(r *history.Record, b *history.Event) {
+	l := s.lane(r.Source.Slot)
+	if b.What == history.EventSelf {
+		l.life(r.At, b.Subject)
+	}
+	if r.Source.Role != history.RoleApp {
+		return
+	}
+	switch b.What {
+	case history.EventRemoved:
+		l.marks = append(l.marks, mark{r.At, "removed", fmt.Sprintf("%s removed: %s", b.Subject, b.Reason)})
+	case history.EventAdded:
+		l.marks = append(l.marks, mark{r.At, "added", fmt.Sprintf("%s added", b.Subject)})
+	case history.EventReset:
+		l.marks = append(l.marks, mark{r.At, "reset", fmt.Sprintf("%s was given up by the others", b.Subject)})
+	}
+}
+
+// life names the present bar, and divides it if the process gets another life.
+func (l *lane) life(at int64, life addr.Life) {
+	b := l.last("run")
+	if b == nil {
+		l.bars = append(l.bars, bar{from: at, kind: "run", label: life.String()})
+		return
+	}
+	switch b.label {
+	case life.String():
+	case "":
+		b.label = life.String()
+	default:
+		b.to = at
+		l.bars = append(l.bars, bar{from: at, kind: "run", label: life.String()})
+	}
+}
+
+// close ends what is open, and notes whom faults touch.
+func (s *scene) close() {
+	s.end = max(s.end, 1)
+	for _, l := range s.lanes {
+		for i := range l.bars {
+			if l.bars[i].to == 0 {
+				l.bars[i].to = s.end
+			}
+		}
+	}
+	for _, f := range s.faults {
+		if !f.ended {
+			f.to = s.end
+		}
+		ids := slices.Concat(f.Nodes, f.Apps)
+		for _, w := range f.Ways {
+			ids = slices.Concat(ids, w.From, w.To)
+		}
+		for _, id := range ids {
+			s.lane(id).touched = true
+		}
+	}
+}
+
+// entries returns the faults for report.json.
+func (s *scene) entries() []faultEntry {
+	var all []faultEntry
+	for _, f := range s.faults {
+		e := faultEntry{ID: f.ID, What: f.What, Begin: f.from, Nodes: f.Nodes, Ways: f.Ways, Apps: f.Apps, Harm: f.Harm}
+		if f.closing != nil {
+			e.End, e.Fired, e.Proof, e.Err = f.to, f.closing.Fired, f.closing.Proof, f.closing.Err
+		}
+		all = append(all, e)
+	}
+	return all
+}
+
+// touches names what a fault touches, for people.
+func (f *sceneFault) touches() string {
+	var parts []string
+	if len(f.Nodes) > 0 {
+		parts = append(parts, "slots "+ids(f.Nodes))
+	}
+	if len(f.Apps) > 0 {
+		parts = append(parts, "applications of "+ids(f.Apps))
+	}
+	for _, w := range f.Ways {
+		parts = append(parts, ids(w.From)+" → "+ids(w.To))
+	}
+	return join(parts, ", ", 8)
+}
+
+// ids lists slots, the first of them if there are many.
+func ids(all []int) string {
+	words := make([]string, len(all))
+	for i, id := range all {
+		words[i] = fmt.Sprint(id)
+	}
+	return join(words, ",", 12)
+}
+
+// join joins at most so many words.
+func join(words []string, sep string, most int) string {
+	out := ""
+	for i, w := range words {
+		if i == most {
+			return out + fmt.Sprintf("%s… (%d)", sep, len(words))
+		}
+		if i > 0 {
+			out += sep
+		}
+		out += w
+	}
+	return out
+}

@@ -1,0 +1,373 @@
+package scenario
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/lab/history"
+)
+
+// A Touch is what an action has to do with.
+type Touch struct {
+	Nodes []int         // slots that it touches as a whole
+	Ways  []history.Way // directed links that it touches
+	Apps  []int         // slots whose application alone it touches
+}
+
+// Touches returns what the action of a [Schedule] has to do with.
+func (a Action) Touches() Touch {
+	switch {
+	case a.Link != nil:
+		return Touch{Ways: a.Link.ways()}
+	case a.Partition != nil:
+		return Touch{Ways: a.Partition.ways()}
+	case a.Path != nil:
+		return Touch{Ways: a.Path.ways()}
+	case a.Network != nil:
+		return Touch{Nodes: a.Network.Node.IDs()}
+	case a.Node != nil && a.Node.Do == Usurp: // one of the two hosts has to give up
+		return Touch{Nodes: append([]int{0}, a.Node.ID.IDs()...)}
+	case a.Node != nil:
+		return Touch{Nodes: a.Node.ID.IDs()}
+	case a.App != nil:
+		return Touch{Apps: a.App.Node.IDs()}
+	case a.Fault != nil:
+		return Touch{Nodes: a.Fault.Node.IDs()}
+	case a.CPU != nil:
+		return Touch{Nodes: a.CPU.Node.IDs()}
+	case a.Memory != nil:
+		return Touch{Nodes: a.Memory.Node.IDs()}
+	}
+	return Touch{}
+}
+
+// ways returns the directed links of a resolved link action.
+func (l *Link) ways() []history.Way {
+	ways := []history.Way{{From: l.From.IDs(), To: l.To.IDs()}}
+	if l.Both {
+		ways = append(ways, history.Way{From: l.To.IDs(), To: l.From.IDs()})
+	}
+	return ways
+}
+
+// ways returns both directions between the ends of a resolved action on paths.
+func (p *Path) ways() []history.Way {
+	return []history.Way{{From: p.From.IDs(), To: p.To.IDs()}, {From: p.To.IDs(), To: p.From.IDs()}}
+}
+
+// ways returns the directed links of a resolved partition.
+func (p *Partition) ways() []history.Way {
+	var ways []history.Way
+	cut := func(from, to []int) { ways = append(ways, history.Way{From: from, To: to}) }
+	for i, g := range p.Groups {
+		for j, h := range p.Groups {
+			neighbours := i-j == 1 || j-i == 1
+			switch {
+			case i == j:
+			case p.Way == "asymmetric" && i > j:
+			case p.Way == "partial" && !neighbours:
+			default:
+				cut(g.IDs(), h.IDs())
+			}
+		}
+	}
+	return ways
+}
+
+// What names the action for people, without its slots: "node kill", "link drop
+// 20%".
+func (a Action) What() string {
+	switch {
+	case a.Link != nil:
+		rule := a.Link.Rule()
+		rule.On = ""
+		_, effects, _ := strings.Cut(rule.String(), "→any ")
+		return strings.Join(strings.Fields("link "+string(a.Link.Plane)+" "+effects), " ")
+	case a.Partition != nil:
+		return strings.TrimSpace("partition " + string(a.Partition.Way))
+	case a.Path != nil:
+		return strings.Join(strings.Fields("path "+string(a.Path.Of)+" "+string(a.Path.Do)), " ")
+	case a.Network != nil:
+		return "network " + string(a.Network.Do)
+	case a.Node != nil:
+		return "node " + string(a.Node.Do)
+	case a.App != nil:
+		return "app " + string(a.App.Do)
+	case a.Fault != nil:
+		return strings.TrimSpace("fault " + string(a.Fault.Kind) + " " + string(a.Fault.Step))
+	case a.CPU != nil:
+		return fmt.Sprintf("cpu share %s hogs %d", a.CPU.Share, a.CPU.Hogs)
+	case a.Memory != nil:
+		return "memory " + a.Memory.Limit.String()
+	case a.Rotate != nil:
+		return "rotate " + string(a.Rotate.What)
+	}
+	return "nothing"
+}
+
+// Begun returns the record that a lab writes when the action is in place.
+func (a Action) Begun(c Cluster, since time.Duration) *history.Fault {
+	t := a.Touches()
+	return &history.Fault{ID: a.ID, Step: a.Step, Round: a.Round, What: a.What(), Since: int64(since), Until: int64(a.Until),
+		Nodes: t.Nodes, Ways: t.Ways, Apps: t.Apps, Harm: a.Harm(c), Cut: a.cuts()}
+}
+
+// cuts reports whether nothing passes where the action touches, from its begin
+// to its end.
+func (a Action) cuts() bool {
+	switch {
+	case a.Link != nil:
+		l := a.Link
+		return (l.Cut || l.HalfOpen) && l.Up == 0 && (l.Plane == "" || l.Plane == "all" || l.Plane == "link")
+	case a.Partition != nil:
+		return true
+	case a.Network != nil:
+		return a.Network.Do == Disconnect
+	case a.Node != nil:
+		return a.Node.Do == Stop
+	}
+	return false
+}
+
+// Harm returns the worst that the action may do to those whom it touches. It
+// leans to none only where the design promises that nothing happens.
+func (a Action) Harm(c Cluster) history.Harm {
+	switch b := c.Detection.Bound(); {
+	case a.Link != nil:
+		h := a.Link.harm(b, a.length())
+		if h == history.HarmReset && c.LostPair == LostPairEvict {
+			h = history.HarmRemove
+		}
+		return h
+	case a.Path != nil:
+		return history.HarmReset
+	case a.Partition != nil:
+		return unless(a.length() <= b.Gap, history.HarmRemove)
+	case a.Network != nil && a.Network.Do != Disconnect:
+		return history.HarmNone
+	case a.Network != nil:
+		return unless(a.length() <= b.Gap, history.HarmRemove)
+	case a.Node != nil:
+		return a.Node.harm(b, a.length())
+	case a.App != nil:
+		return unless(a.App.Do != AppKill && a.App.Do != AppClose, history.HarmReset) // a flood is another application's
+	case a.Fault != nil:
+		return a.Fault.harm(b)
+	case a.CPU != nil:
+		return unless(a.CPU.Share == 0 || a.CPU.Share >= 20, history.HarmRemove)
+	}
+	return history.HarmNone
+}
+
+// length is how long the action lasts; for ever if it is not undone.
+func (a Action) length() time.Duration {
+	if a.Until == 0 {
+		return time.Duration(MaxDuration)
+	}
+	return time.Duration(a.Until - a.At)
+}
+
+func unless(harmless bool, worst history.Harm) history.Harm {
+	if harmless {
+		return history.HarmNone
+	}
+	return worst
+}
+
+func (n *Node) harm(b Bound, length time.Duration) history.Harm {
+	switch n.Do {
+	case Stop:
+		return unless(length <= b.Pause, history.HarmRemove)
+	case Continue, Start:
+		return history.HarmNone
+	}
+	return history.HarmRemove
+}
+
+func (f *Fault) harm(b Bound) history.Harm {
+	switch f.Kind {
+	case FaultCrash:
+		return history.HarmRemove
+	case FaultFreeze, FaultDelay:
+		return unless(time.Duration(f.For.To) <= b.Pause, history.HarmRemove)
+	case FaultError:
+		return history.HarmReset
+	}
+	return history.HarmNone
+}
+
+// harm of a link: what only slows is invisible, what stops a link resets its
+// two ends, and what cuts a node off from the host may have it removed.
+func (l *Link) harm(b Bound, length time.Duration) history.Harm {
+	gap := length
+	if l.Up != 0 && l.Up <= l.Down {
+		gap = min(gap, l.Up.Time()) // a network that is away for most of the time is away
+	}
+	stops := l.Cut || l.HalfOpen || l.Hold || l.BlockUDP || l.Drop > 20 || l.Corrupt > 20
+	slow := (l.Delay+l.Jitter).Time() > 500*time.Millisecond || l.Rate != 0 && l.Rate < 125_000
+	small := l.MTU != 0 && l.MTU < 1280
+	switch {
+	case (stops || slow || small) && gap > b.Gap && l.touchesHost():
+		return history.HarmRemove
+	case (stops || slow) && gap > b.Gap, l.MTU != 0, l.Reset, l.HalfOpen:
+		return history.HarmReset
+	}
+	return history.HarmNone
+}
+
+func (l *Link) touchesHost() bool {
+	return slices.Contains(l.From.IDs(), 0) || slices.Contains(l.To.IDs(), 0)
+}
+
+// span returns the For of the action that is set.
+func (d *Do) span() Span {
+	if p := d.spanOf(); p != nil {
+		return *p
+	}
+	return Span{}
+}
+
+func (d *Do) spanOf() *Span {
+	switch {
+	case d.Link != nil:
+		return &d.Link.For
+	case d.Partition != nil:
+		return &d.Partition.For
+	case d.Path != nil:
+		return &d.Path.For
+	case d.Network != nil:
+		return &d.Network.For
+	case d.Node != nil:
+		return &d.Node.For
+	case d.App != nil:
+		return &d.App.For
+	case d.Fault != nil:
+		return &d.Fault.For
+	case d.CPU != nil:
+		return &d.CPU.For
+	case d.Memory != nil:
+		return &d.Memory.For
+	}
+	return nil
+}
+
+// sets returns the sets of slots of the action.
+func (d *Do) sets() []*NodeSet {
+	switch {
+	case d.Link != nil:
+		return []*NodeSet{&d.Link.From, &d.Link.To}
+	case d.Partition != nil:
+		var all []*NodeSet
+		for i := range d.Partition.Groups {
+			all = append(all, &d.Partition.Groups[i])
+		}
+		return all
+	case d.Path != nil:
+		return []*NodeSet{&d.Path.From, &d.Path.To}
+	case d.Network != nil:
+		return []*NodeSet{&d.Network.Node}
+	case d.Node != nil:
+		return []*NodeSet{&d.Node.ID}
+	case d.App != nil:
+		return []*NodeSet{&d.App.Node}
+	case d.Fault != nil:
+		return []*NodeSet{&d.Fault.Node}
+	case d.CPU != nil:
+		return []*NodeSet{&d.CPU.Node}
+	case d.Memory != nil:
+		return []*NodeSet{&d.Memory.Node}
+	}
+	return nil
+}
+
+// clone returns a copy that shares nothing that fix changes.
+func (d Do) clone() Do {
+	v := reflect.ValueOf(&d).Elem()
+	for i := range v.NumField() {
+		if f := v.Field(i); !f.IsNil() {
+			c := reflect.New(f.Type().Elem())
+			c.Elem().Set(f.Elem())
+			f.Set(c)
+		}
+	}
+	if d.Partition != nil {
+		d.Partition.Groups = slices.Clone(d.Partition.Groups)
+	}
+	return d
+}
+
+// fix draws what is random in the action: the slots of its sets, and how long it
+// lasts, which it returns; 0: it has no end.
+func (d *Do) fix(out *Schedule, r *dice) Duration {
+	fresh := map[Name][]int{}
+	sets := d.sets()
+	drawn := make([][]int, len(sets))
+	for i, set := range sets {
+		drawn[i] = out.slots(*set, fresh, r)
+	}
+	for i, set := range sets {
+		if set.has(SetOthers) {
+			drawn[i] = append(drawn[i], out.rest(drawn)...)
+			slices.Sort(drawn[i])
+			drawn[i] = slices.Compact(drawn[i])
+		}
+	}
+	for i, set := range sets {
+		*set = Slots(drawn[i]...)
+	}
+	return d.fixSpan(r)
+}
+
+// fixSpan draws how long the action lasts. A fault at a step lasts while it is
+// armed, and for its own time on top.
+func (d *Do) fixSpan(r *dice) Duration {
+	length := Duration(0)
+	if span := d.spanOf(); span != nil && span.Set {
+		*span = At(r.span(*span))
+		length = span.From
+	}
+	if d.Fault != nil && d.Fault.Step != "" {
+		if d.Fault.Within == 0 {
+			return 0
+		}
+		return d.Fault.Within + length
+	}
+	return length
+}
+
+// slots returns the slots of a set without others. A fresh selection is drawn
+// once for an action.
+func (out *Schedule) slots(set NodeSet, fresh map[Name][]int, r *dice) []int {
+	ids := out.Scenario.literal(set)
+	for _, ref := range set {
+		name, ok := ref.selection()
+		if !ok {
+			continue
+		}
+		drawn, known := out.Drawn[name]
+		if !known {
+			if drawn, known = fresh[name]; !known {
+				i := slices.IndexFunc(out.Scenario.Select, func(s Selection) bool { return s.Name == name })
+				drawn = out.Scenario.draw(out.Scenario.Select[i], r)
+				fresh[name] = drawn
+			}
+		}
+		ids = append(ids, drawn...)
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids)
+}
+
+// rest returns the slots that are in none of the sets.
+func (out *Schedule) rest(sets [][]int) []int {
+	var ids []int
+	for id := range out.Scenario.Cluster.Nodes {
+		if !slices.ContainsFunc(sets, func(set []int) bool { return slices.Contains(set, id) }) {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}

@@ -1,0 +1,497 @@
+package sim
+
+import (
+	"errors"
+	"io"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/core"
+	"github.com/fabricd/fabricd/internal/faults/failpoint"
+	"github.com/fabricd/fabricd/internal/lab/history"
+	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/membership/verdict"
+)
+
+// The application's habits, those of the workload of real labs.
+const (
+	appPort     addr.Port = 2050
+	idlePort    addr.Port = 2051
+	attachEvery           = 100 * time.Millisecond
+	careEvery             = 100 * time.Millisecond
+	slowCall              = 100 * time.Millisecond
+	scanEvery             = 2 * time.Second
+	settleTime            = 20 * time.Millisecond
+)
+
+// An app is the application of a slot: it keeps connections of several kinds to
+// its peers and writes down what happens to it. A fabricd that is gone ends
+// every call; it attaches again when there is one.
+type app struct {
+	w   *world
+	p   *proc
+	at  *machine
+	src history.Source
+
+	s       *session // nil: not attached
+	life    addr.Life
+	told    int // events so far
+	ending  bool
+	calls   []*appCall
+	lastID  uint64
+	ends    []*appEnd
+	graves  []*window
+	writers map[uint32][]knownEnd
+	nonces  uint64
+	slow    int // messages per second that are received on each connection; 0: all
+	scanned time.Duration
+	based   bool // the baseline is counted
+}
+
+// An appCall is one call that has not returned.
+type appCall struct {
+	history.Call
+	s       *session
+	end     *appEnd
+	written bool
+	over    bool
+	then    func(n int64, err error)
+}
+
+func (w *world) startApp(m *machine) {
+	m.appRuns++
+	a := &app{w: w, at: m, src: history.App(m.index, m.appRuns), writers: make(map[uint32][]knownEnd)}
+	a.p = newProc(w, m, "app")
+	m.app = a
+	w.did(a.src, history.DidStart, "")
+	a.attach()
+	a.care()
+}
+
+func (a *app) put(b history.Body) { a.w.put(a.src, b) }
+
+// attach looks for the fabricd of the machine until it is there and has a life.
+func (a *app) attach() {
+	if a.s != nil || a.ending {
+		return
+	}
+	p := a.at.proc
+	if p == nil || p.paused || p.dead || p.leaving || p.node == nil || p.node.self.Life.Generation == 0 || !p.step(failpoint.AppAttached) {
+		a.p.after(attachEvery, a.attach)
+		return
+	}
+	s := &session{n: p.node, app: a}
+	a.s, a.life = s, p.node.self.Life
+	p.node.sessions = append(p.node.sessions, s)
+	p.onKill = func() { a.lose(s) }
+	a.put(&history.Event{What: history.EventSelf, Observer: a.life, Subject: a.life, UUID: p.node.self.UUID})
+	a.view()
+	if !a.based {
+		a.based = true
+		a.w.count(p, history.PhaseBaseline)
+	}
+	a.w.ready(a)
+	a.talk()
+}
+
+// lose is the end of the session: the fabricd is gone, and every call with it.
+func (a *app) lose(s *session) {
+	a.p.after(between(a.p.rng, 50*time.Microsecond, 500*time.Microsecond), func() {
+		if a.s != s {
+			return
+		}
+		a.s, a.life = nil, addr.Life{}
+		a.endCalls(s, status.Reset)
+		for _, e := range slices.Clone(a.ends) {
+			e.gone()
+		}
+		a.attach()
+	})
+}
+
+// endCalls ends every call of a session.
+func (a *app) endCalls(s *session, err error) {
+	for _, o := range slices.Clone(a.calls) {
+		if o.s == s && !o.over {
+			a.finish(o, 0, err)
+			o.then(0, err)
+		}
+	}
+}
+
+// view writes who lives, as the node says in this moment.
+func (a *app) view() {
+	s, before := a.s, a.told
+	a.p.after(settleTime, func() {
+		if a.s != s || a.life.Generation == 0 {
+			return
+		}
+		if a.told != before {
+			a.view()
+			return
+		}
+		n := s.n
+		v := &history.View{Observer: a.life, Live: []history.Member{{Life: a.life, UUID: n.self.UUID}}}
+		for _, id := range sortedKeys(n.peers) {
+			p := n.peers[id]
+			v.Live = append(v.Live, history.Member{Life: p.party.Life, UUID: p.party.UUID})
+		}
+		a.put(v)
+	})
+}
+
+// event is the handler of node events.
+func (a *app) event(s *session, ev nodeEvent) {
+	if a.s != s {
+		return
+	}
+	a.told++
+	r := &history.Event{Observer: a.life, Subject: ev.life, UUID: ev.uuid, Reason: ev.reason}
+	switch ev.kind {
+	case verdict.EventAdded:
+		r.What = history.EventAdded
+	case verdict.EventRemoved:
+		r.What = history.EventRemoved
+		for _, e := range a.ends {
+			if e.remote == ev.life {
+				e.flush()
+			}
+		}
+		a.writeCalls(func(o *appCall) bool { return o.Peer == ev.life })
+	case verdict.EventSelf:
+		a.life = ev.life
+		r.What, r.Observer = history.EventSelf, ev.life
+	case verdict.EventReset:
+		r.What, r.Observer = history.EventReset, ev.life
+		a.life = addr.Life{}
+	case verdict.EventHost:
+		r.What, r.Subject = history.EventHost, addr.Life{}
+	}
+	a.put(r)
+	switch r.What {
+	case history.EventRemoved:
+		for _, e := range slices.Clone(a.ends) {
+			if e.remote == ev.life {
+				e.probe()
+			}
+		}
+	case history.EventSelf:
+		a.view()
+	}
+}
+
+// begin tells that a call is about to be made. With atOnce it is written now.
+func (a *app) begin(c history.Call, e *appEnd, atOnce bool, then func(int64, error)) *appCall {
+	a.lastID++
+	c.ID, c.Began = a.lastID, int64(a.w.now)
+	o := &appCall{Call: c, s: a.s, end: e, written: atOnce, then: then}
+	a.calls = append(a.calls, o)
+	if atOnce {
+		call := o.Call
+		a.put(&call)
+	}
+	return o
+}
+
+// finish writes that a call has returned, unless it is a success that nobody
+// waits to read of.
+func (a *app) finish(o *appCall, n int64, err error) {
+	o.over = true
+	if i := slices.Index(a.calls, o); i >= 0 {
+		a.calls = slices.Delete(a.calls, i, i+1)
+	}
+	if err != nil || o.written {
+		a.put(&history.Return{Call: o.Call, Status: errnoName(err), Bytes: n})
+	}
+}
+
+// writeCalls writes the calls that are under way, not written yet, and chosen.
+func (a *app) writeCalls(choose func(*appCall) bool) {
+	for _, o := range a.calls {
+		if !o.written && choose(o) {
+			o.written = true
+			call := o.Call
+			a.put(&call)
+		}
+	}
+}
+
+// do makes a call on the node: f runs there when the node runs, and its answer
+// comes back here.
+func (a *app) do(c history.Call, e *appEnd, atOnce bool, f func(done func(n int64, err error)), then func(n int64, err error)) {
+	s := a.s
+	if s == nil {
+		a.p.after(0, func() { then(0, status.Reset) })
+		return
+	}
+	o := a.begin(c, e, atOnce, then)
+	s.n.p.soon(func() {
+		f(func(n int64, err error) {
+			a.p.soon(func() {
+				if !o.over {
+					a.finish(o, n, err)
+					then(n, err)
+				}
+			})
+		})
+	})
+}
+
+// errnoName returns the name that records have for an error.
+func errnoName(err error) string {
+	switch {
+	case err == nil:
+		return ""
+	case errors.Is(err, io.EOF):
+		return "ECONNRESET"
+	}
+	if name, ok := errnos[status.Of(err)]; ok {
+		return name
+	}
+	return "EIO"
+}
+
+// errnos are the names of the errnos of SCIF's contract.
+var errnos = map[status.Code]string{
+	status.Invalid: "EINVAL", status.Access: "EACCES", status.InUse: "EADDRINUSE", status.Again: "EAGAIN",
+	status.Refused: "ECONNREFUSED", status.Reset: "ECONNRESET", status.NotConn: "ENOTCONN", status.IsConn: "EISCONN",
+	status.InProgress: "EINPROGRESS", status.NoDevice: "ENODEV", status.NoAddress: "ENXIO", status.NoSpace: "ENOSPC",
+	status.NoMemory: "ENOMEM", status.NotSupp: "EOPNOTSUPP", status.Intr: "EINTR", status.BadFD: "EBADF",
+	status.Fault: "EFAULT", status.NoBufs: "ENOBUFS", status.Protocol: "EPROTO", status.TimedOut: "ETIMEDOUT",
+	status.Version: "EPROTONOSUPPORT", status.Canceled: "ECANCELED", status.Busy: "ECONNREFUSED",
+}
+
+// talk starts everything that this application does.
+func (a *app) talk() {
+	s := a.s
+	a.listen(appPort, true)
+	if a.w.load.waiters {
+		a.listen(idlePort, false)
+	}
+	for _, peer := range a.w.load.peers[a.at.index] {
+		for _, kind := range a.w.load.kinds {
+			a.keep(s, peer, kind)
+		}
+		if a.w.load.connects > 0 {
+			a.keepShort(s, peer)
+		}
+	}
+}
+
+// on reports whether the session that began something is still there.
+func (a *app) on(s *session) bool { return a.s == s && !a.ending && !s.leaving && !s.closing }
+
+// listen listens and accepts. Nobody connects where it is not busy.
+func (a *app) listen(port addr.Port, busy bool) {
+	s := a.s
+	ep := s.open()
+	_, err := ep.bind(port)
+	if err == nil {
+		err = ep.listen(64)
+	}
+	if err != nil {
+		a.put(&history.Return{Call: history.Call{ID: a.newID(), Name: "listen", Began: int64(a.w.now)}, Status: errnoName(err)})
+		a.p.after(attachEvery, func() {
+			if a.on(s) {
+				a.listen(port, busy)
+			}
+		})
+		return
+	}
+	a.accept(s, ep, busy)
+}
+
+func (a *app) newID() uint64 {
+	a.lastID++
+	return a.lastID
+}
+
+func (a *app) accept(s *session, l *endpoint, busy bool) {
+	if !a.on(s) {
+		return
+	}
+	var got *endpoint
+	a.do(history.Call{Name: "accept", Idle: true}, nil, !busy, func(done func(int64, error)) {
+		l.accept(func(ep *endpoint, err error) {
+			got = ep
+			done(0, err)
+		})
+	}, func(_ int64, err error) {
+		if err != nil {
+			return
+		}
+		a.greet(s, got)
+		a.accept(s, l, busy)
+	})
+}
+
+// keep keeps one connection of a kind to a slot: when it ends it is made again.
+func (a *app) keep(s *session, peer int, kind byte) {
+	if !a.on(s) {
+		return
+	}
+	again := func() { a.p.after(attachEvery, func() { a.keep(s, peer, kind) }) }
+	a.dial(s, a.w.machines[peer].id, kind, func(e *appEnd) {
+		if e == nil {
+			again()
+			return
+		}
+		e.run(again)
+	})
+}
+
+// keepShort makes short connections to a slot, one after the other.
+func (a *app) keepShort(s *session, peer int) {
+	every := time.Duration(float64(time.Second) / a.w.load.connects)
+	began := a.w.now
+	if !a.on(s) {
+		return
+	}
+	again := func() { a.p.after(max(every-(a.w.now-began), 0), func() { a.keepShort(s, peer) }) }
+	a.dial(s, a.w.machines[peer].id, kindShort, func(e *appEnd) {
+		if e == nil {
+			again()
+			return
+		}
+		e.run(again)
+	})
+}
+
+// care writes slow calls and scans windows.
+func (a *app) care() {
+	a.p.after(careEvery, func() {
+		limit := int64(a.w.now - slowCall)
+		a.writeCalls(func(o *appCall) bool { return o.Began <= limit })
+		if a.w.now-a.scanned >= scanEvery {
+			a.scanned = a.w.now
+			for _, e := range a.ends {
+				if e.window != nil {
+					e.window.scan()
+				}
+			}
+			for _, w := range a.graves[max(0, len(a.graves)-4):] {
+				w.scan()
+			}
+		}
+		if !a.ending {
+			a.care()
+		}
+	})
+}
+
+// nonce returns a number that no other connection or window of the run has.
+func (a *app) nonce() uint64 {
+	a.nonces++
+	return mix(a.w.seed^uint64(a.at.index)<<48^uint64(a.src.Run)<<32^a.nonces) | 1
+}
+
+// finishUp ends the application in order: its connections are closed, then its
+// session is.
+func (a *app) finishUp() {
+	a.ending = true
+	if s := a.s; s != nil && !s.leaving {
+		a.wind(s)
+		a.leave(s, func() {})
+	}
+}
+
+// wind ends what a session is doing.
+func (a *app) wind(s *session) {
+	s.leaving = true
+	for _, e := range slices.Clone(a.ends) {
+		e.cancel()
+	}
+	for _, l := range slices.Clone(s.endpoints) {
+		if l.state == core.Listening {
+			s.n.p.soon(func() { l.close(func(error) {}) })
+		}
+	}
+}
+
+// leave closes the session when nothing is connected any more.
+func (a *app) leave(s *session, then func()) {
+	a.p.after(settleTime, func() {
+		switch {
+		case a.s != s:
+		case len(a.ends) > 0:
+			a.leave(s, then)
+		default:
+			s.n.p.soon(s.close)
+			then()
+		}
+	})
+}
+
+// last writes what is left at the very end.
+func (a *app) last() {
+	if a.p.dead {
+		return
+	}
+	a.writeCalls(func(*appCall) bool { return true })
+	for _, w := range a.graves {
+		w.scan()
+	}
+}
+
+// kill ends the application's process. Its fabricd hears of it by the end of
+// its socket.
+func (a *app) kill() {
+	a.p.kill()
+	if s := a.s; s != nil {
+		p := s.n.p
+		p.after(between(p.rng, 20*time.Microsecond, 200*time.Microsecond), func() {
+			if p.step(failpoint.AppDied) {
+				s.close()
+				p.step(failpoint.AppReleased)
+			}
+		})
+	}
+}
+
+// anew closes everything in order and begins again.
+func (a *app) anew() {
+	s := a.s
+	if s == nil || s.leaving {
+		return
+	}
+	a.wind(s)
+	a.leave(s, func() {
+		a.s, a.life = nil, addr.Life{}
+		a.endCalls(s, status.Canceled)
+		a.attach()
+	})
+}
+
+// A knownEnd is an end whose operations this application could meet.
+type knownEnd struct {
+	history.ConnEnd
+	life addr.Life
+}
+
+func (a *app) know(e *appEnd) {
+	for _, k := range []knownEnd{{e.id, e.local}, {history.ConnEnd{Conn: e.id.Conn, Side: e.id.Side.Other()}, e.remote}} {
+		h := writerOf(k.ConnEnd)
+		a.writers[h] = append(a.writers[h], k)
+	}
+}
+
+// find returns the end that a writer field stands for. Of several, that of
+// connection conn is meant.
+func (a *app) find(hash uint32, conn uint64) (knownEnd, bool) {
+	all := a.writers[hash]
+	for _, k := range all {
+		if k.Conn == conn {
+			return k, true
+		}
+	}
+	if len(all) == 0 {
+		return knownEnd{}, false
+	}
+	return all[len(all)-1], true
+}
+
+func sortedKeys[K ~uint16 | ~uint32 | ~uint64 | ~int, V any](m map[K]V) []K {
+	return slices.Sorted(maps.Keys(m))
+}

@@ -1,0 +1,145 @@
+package sim
+
+import (
+	"slices"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/lab/scenario"
+)
+
+// Shrink returns the shortest scenario that it finds whose schedule still
+// fails, as fails says of a resolved one. It leaves out actions, half of them
+// first and single ones in the end, then parts of the workload, and then makes
+// the rest shorter. It calls fails at most most times. The result has nothing
+// random left but the fate of packets; the seed of s repeats it.
+func Shrink(s *scenario.Schedule, fails func(*scenario.Schedule) bool, most int) *scenario.Scenario {
+	k := &shrinker{seed: s.Seed, fails: fails, left: most, best: s.Fixed(nil)}
+	if !k.try(k.best) {
+		return s.Scenario // fixed, it does not fail: what is random in it matters
+	}
+	k.actions()
+	k.workload()
+	k.lengths()
+	k.nodes()
+	return k.best
+}
+
+// A shrinker holds the best scenario so far.
+type shrinker struct {
+	seed  uint64
+	fails func(*scenario.Schedule) bool
+	left  int
+	best  *scenario.Scenario
+}
+
+// try takes c if it is valid and fails.
+func (k *shrinker) try(c *scenario.Scenario) bool {
+	if k.left <= 0 || c.Check() != nil {
+		return false
+	}
+	k.left--
+	if !k.fails(c.Resolve(k.seed)) {
+		return false
+	}
+	k.best = c
+	return true
+}
+
+// actions leaves out as many steps as it can, large parts first.
+func (k *shrinker) actions() {
+	for part := (len(k.best.Timeline) + 1) / 2; part > 0 && k.left > 0; {
+		gone := false
+		for from := 0; from < len(k.best.Timeline) && k.left > 0; {
+			c := *k.best
+			c.Timeline = slices.Delete(slices.Clone(c.Timeline), from, min(from+part, len(c.Timeline)))
+			if k.try(&c) {
+				gone = true
+				continue
+			}
+			from += part
+		}
+		if part == 1 && !gone {
+			return
+		}
+		part = max(part/2, 1)
+		if part == 1 && gone && len(k.best.Timeline) == 0 {
+			return
+		}
+	}
+}
+
+// workload leaves out what applications do.
+func (k *shrinker) workload() {
+	for _, less := range []func(*scenario.Workload){
+		func(w *scenario.Workload) { w.RMA = nil },
+		func(w *scenario.Workload) { w.Messages = nil },
+		func(w *scenario.Workload) { w.Connects = 0 },
+		func(w *scenario.Workload) { w.Windows = 0 },
+		func(w *scenario.Workload) { w.Waiters = false },
+	} {
+		c := *k.best
+		less(&c.Workload)
+		k.try(&c)
+	}
+}
+
+// lengths halves how long faults and the run last.
+func (k *shrinker) lengths() {
+	for range 4 {
+		for i := range k.best.Timeline {
+			c := *k.best
+			c.Timeline = slices.Clone(c.Timeline)
+			if halve(&c.Timeline[i].Do) {
+				k.try(&c)
+			}
+		}
+		c := *k.best
+		c.Duration = (c.Duration * 3 / 4) / scenario.Duration(time.Millisecond) * scenario.Duration(time.Millisecond)
+		k.try(&c)
+	}
+}
+
+// halve makes an action half as long. It reports false if it has no length.
+func halve(d *scenario.Do) bool {
+	half := func(s *scenario.Span) bool {
+		if !s.Set || s.From < scenario.Duration(2*time.Millisecond) {
+			return false
+		}
+		*s = scenario.At((s.From / 2) / scenario.Duration(time.Millisecond) * scenario.Duration(time.Millisecond))
+		return true
+	}
+	switch {
+	case d.Link != nil:
+		x := *d.Link
+		d.Link = &x
+		return half(&x.For)
+	case d.Partition != nil:
+		x := *d.Partition
+		d.Partition = &x
+		return half(&x.For)
+	case d.Network != nil:
+		x := *d.Network
+		d.Network = &x
+		return half(&x.For)
+	case d.Node != nil:
+		x := *d.Node
+		d.Node = &x
+		return half(&x.For)
+	case d.App != nil:
+		x := *d.App
+		d.App = &x
+		return half(&x.For)
+	}
+	return false
+}
+
+// nodes takes slots off the end of the cluster.
+func (k *shrinker) nodes() {
+	for k.best.Cluster.Nodes > 2 {
+		c := *k.best
+		c.Cluster.Nodes--
+		if !k.try(&c) {
+			return
+		}
+	}
+}

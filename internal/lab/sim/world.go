@@ -1,0 +1,379 @@
+package sim
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/faults"
+	"github.com/fabricd/fabricd/internal/faults/failpoint"
+	"github.com/fabricd/fabricd/internal/lab/history"
+	"github.com/fabricd/fabricd/membership/verdict"
+)
+
+// A world is a whole cluster on virtual time: machines, the network between
+// them, and the history of what happens there. Everything random comes from its
+// seed, so a seed is a run.
+type world struct {
+	clock
+	seed    uint64
+	rng     *rand.Rand // of what is of nobody in particular
+	opts    Options
+	timing  verdict.Timing
+	partial verdict.PartialPolicy
+	cluster addr.UUID
+	load    load
+	parked  []byte    // what parked ends offer; nobody reads it
+	readers []*frames // to use again
+
+	net       *network
+	gossip    *gossip
+	machines  []*machine
+	byAddress map[string]*machine
+	watch     watch
+	log       recorder
+}
+
+// A machine is a slot: a place with a disk, where one fabricd and one
+// application run at a time.
+type machine struct {
+	w     *world
+	index int
+	host  bool
+	disk  disk
+	id    addr.NodeID // the last one that it had, as a directory would tell
+
+	proc   *proc // the fabricd; nil: none runs
+	starts int   // of the fabricd
+	app    *app
+	// appRuns counts the starts of the application.
+	appRuns int
+	armed   []*trap
+	down    bool // it is not to be started by itself
+}
+
+// A trap is a fault at a named step, armed on one machine.
+type trap struct {
+	step    failpoint.Step
+	nth     int // passings before it counts
+	times   int // how often it happens; negative: always
+	chance  float64
+	rng     *rand.Rand
+	until   time.Duration // 0: no end
+	spring  func(p *proc) // what happens
+	sprung  uint64
+	stopped bool
+}
+
+func newWorld(seed uint64, nodes int, timing verdict.Timing, opts Options) *world {
+	w := &world{seed: seed, opts: opts, timing: timing, rng: stream(seed, "world"), byAddress: make(map[string]*machine)}
+	w.cluster = w.uuid()
+	w.parked = make([]byte, parkedBytes)
+	w.net = newNetwork(w)
+	w.gossip = newGossip(w)
+	w.watch.w = w
+	w.watch.init()
+	for i := range nodes {
+		m := &machine{w: w, index: i, host: i == 0, id: addr.NodeID(i)}
+		w.wipe(m)
+		w.machines = append(w.machines, m)
+		w.byAddress[m.address()] = m
+	}
+	if opts.IDs > 0 {
+		w.useUp(addr.NodeID(opts.IDs))
+	}
+	return w
+}
+
+// useUp leaves the host the IDs up to one.
+func (w *world) useUp(last addr.NodeID) {
+	for id := last + 1; id < addr.FirstReserved; id++ {
+		w.machines[0].disk.leases[id] = verdict.Lease{ID: id, UUID: w.uuid(), Generation: ^addr.Generation(0), State: verdict.LeaseFree}
+	}
+}
+
+// address is where the machine's fabricd listens.
+func (m *machine) address() string {
+	return fmt.Sprintf("10.77.%d.%d:7400", m.index/250, m.index%250+1)
+}
+
+// uuid returns an identity that is never given twice.
+func (w *world) uuid() (u addr.UUID) {
+	binary.BigEndian.PutUint64(u[:], w.rng.Uint64())
+	binary.BigEndian.PutUint64(u[8:], w.rng.Uint64()|1)
+	return u
+}
+
+// wipe gives the machine an empty disk: another machine in its place.
+func (w *world) wipe(m *machine) {
+	m.disk = disk{uuid: w.uuid(), resetKey: w.rng.Uint64(), leases: make(map[addr.NodeID]verdict.Lease)}
+}
+
+// boot starts a fabricd on m.
+func (w *world) boot(m *machine) {
+	if m.proc != nil || m.down {
+		return
+	}
+	m.starts++
+	m.disk.epochs++
+	p := newProc(w, m, "daemon")
+	p.epoch, p.resetKey = m.disk.epochs, m.disk.resetKey
+	if m.host && m.disk.broken() {
+		w.did(p.source(), history.DidStart, "")
+		w.did(p.source(), history.DidExit, "the term cannot be written")
+		return
+	}
+	m.proc = p
+	p.node = newNode(p)
+	p.agent = newAgent(p)
+	w.did(p.source(), history.DidStart, "")
+	w.gossip.changed()
+	p.agent.run()
+}
+
+func (p *proc) source() history.Source { return history.Daemon(p.at.index, p.at.starts) }
+
+// kill ends the fabricd of m without a word.
+func (w *world) kill(m *machine, did history.Did, detail string) {
+	p := m.proc
+	if p == nil {
+		return
+	}
+	w.did(p.source(), did, detail)
+	m.proc = nil
+	p.kill()
+	w.gossip.changed()
+}
+
+// exit ends the process by itself, because of why.
+func (p *proc) exit(why string) {
+	if !p.dead && p.at.proc == p {
+		p.w.kill(p.at, history.DidExit, why)
+	}
+}
+
+// freeze stops the fabricd of m, and thaw lets it go on.
+func (w *world) freeze(m *machine) bool {
+	if m.proc == nil || m.proc.paused {
+		return false
+	}
+	m.proc.stop()
+	w.did(m.proc.source(), history.DidStop, "")
+	w.gossip.changed()
+	return true
+}
+
+func (w *world) thaw(m *machine) {
+	if p := m.proc; p != nil && p.paused {
+		w.did(p.source(), history.DidContinue, "")
+		w.gossip.changed()
+		p.proceed()
+	}
+}
+
+// step says that the process is at a step of the protocol. It reports false if
+// the process is no more.
+func (p *proc) step(s failpoint.Step) bool {
+	if p.dead {
+		return false
+	}
+	if len(p.at.armed) == 0 || s == 0 {
+		return true
+	}
+	for _, t := range p.at.armed {
+		if t.step == s && t.passes(p.w.now) {
+			t.sprung++
+			t.spring(p)
+		}
+	}
+	return !p.dead
+}
+
+// passes reports whether the trap springs at this passing.
+func (t *trap) passes(now time.Duration) bool {
+	if t.stopped || t.until != 0 && now > t.until || t.times == 0 {
+		return false
+	}
+	if t.nth--; t.nth > 0 {
+		return false
+	}
+	if t.chance < 1 && t.rng.Float64() >= t.chance {
+		return false
+	}
+	if t.times > 0 {
+		t.times--
+	}
+	return true
+}
+
+// whole reports whether all running processes form one cluster: each has a
+// life, and its engine knows exactly the others.
+func (w *world) whole() bool {
+	lives := make(map[addr.Life]bool)
+	for _, m := range w.machines {
+		if p := m.proc; p != nil {
+			l := p.node.self.Life
+			if l.Generation == 0 || p.paused || p.agent.member.Alone() {
+				return false
+			}
+			lives[l] = true
+		}
+	}
+	for _, m := range w.machines {
+		if m.proc == nil {
+			continue
+		}
+		if len(m.proc.node.peers) != len(lives)-1 {
+			return false
+		}
+		for _, id := range sortedKeys(m.proc.node.peers) {
+			if !lives[m.proc.node.peers[id].party.Life] {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// A load is what applications do, in this run.
+type load struct {
+	peers    [][]int // by slot: whom its application connects to
+	kinds    []byte
+	connects float64 // short connections per second to each
+	windows  float64 // windows per second that are lent on each connection
+	waiters  bool
+	messages struct {
+		size [2]int64
+		rate float64
+	}
+	rma struct {
+		geometry
+		rate          float64
+		fence, signal int
+	}
+}
+
+// A watch sees what no history tells: what two honest nodes, an engine or a
+// disk must never do. What it finds is written as a line of a log that no run
+// may have.
+type watch struct {
+	w     *world
+	owner map[addr.Life]lifeKey // whose a life was
+	// unwritten are the lives whose end the disk refused: it is told all the same.
+	unwritten map[addr.Life]bool
+	bugs      int
+	// lives and events count the lives that began, and what nodes were told of
+	// their beginnings and ends.
+	lives, events uint64
+}
+
+func (x *watch) init() { x.owner, x.unwritten = make(map[addr.Life]lifeKey), make(map[addr.Life]bool) }
+
+// refused notes a write of the lease table that failed.
+func (x *watch) refused(p verdict.Persist) {
+	for _, l := range p.Leases {
+		x.unwritten[l.Life()] = true
+	}
+}
+
+// bug writes down that an invariant is broken.
+func (x *watch) bug(format string, args ...any) { x.at(history.Daemon(0, 1), format, args...) }
+
+func (x *watch) at(target history.Source, format string, args ...any) {
+	x.bugs++
+	x.w.put(history.Lab, &history.Logged{Target: target, Line: "BUG: " + fmt.Sprintf(format, args...)})
+}
+
+// protocol writes down that a node broke the protocol in the eyes of another:
+// all of them are honest.
+func (x *watch) protocol(l *link, err error) {
+	x.at(l.n.p.source(), "peer %v broke the protocol: %v", l.peer.Life, err)
+}
+
+// serves checks that an operation of a peer is applied only within the fence
+// time after the peer's process had that life.
+func (x *watch) serves(l *link) {
+	p := l.sess.peer().p
+	if p.node.self.Life == l.peer.Life && !p.dead {
+		return
+	}
+	if gone := x.w.now - p.lifeEnded; gone > fenceTime {
+		x.at(l.n.p.source(), "an operation of %v is applied %v after that life ended", l.peer.Life, gone)
+	}
+}
+
+// stored checks a write of the lease table before it takes effect.
+func (x *watch) stored(a *agent, p verdict.Persist) {
+	d := &a.at.disk
+	for _, l := range p.Leases {
+		if old := d.leases[l.ID]; old.Generation > l.Generation {
+			x.at(a.p.source(), "the record of node %d goes back from generation %d to %d", l.ID, old.Generation, l.Generation)
+		}
+	}
+}
+
+// granted checks a Grant as it leaves the host: it is on disk, and nobody else
+// ever had it.
+func (x *watch) granted(a *agent, s verdict.SessionID, g verdict.Grant) {
+	who := lifeKey{g.UUID, g.Epoch}
+	old, ok := x.owner[g.Life]
+	if ok && old != who {
+		x.at(a.p.source(), "life %v is given to start %d of node %v, and was given to start %d of node %v", g.Life, who.epoch, who.uuid, old.epoch, old.uuid)
+	}
+	if x.owner[g.Life] = who; !ok {
+		x.lives++
+	}
+	if s == verdict.LocalSession {
+		return
+	}
+	if l, ok := a.at.disk.leases[g.Life.Node]; !ok || l.Generation != g.Life.Generation || l.State != verdict.LeaseActive {
+		x.at(a.p.source(), "%v is granted but the disk says %+v", g.Life, l)
+	}
+}
+
+// event checks what membership of a node tells of removals: at the host, they
+// are on disk.
+func (x *watch) event(a *agent, e verdict.Event) {
+	a.told.check(a, e)
+	if e.Kind != verdict.EventRemoved || a.host == nil || e.Node.Life.Node == addr.Host || x.unwritten[e.Node.Life] {
+		return
+	}
+	l := a.at.disk.leases[e.Node.Life.Node]
+	if l.Generation < e.Node.Life.Generation || l.Generation == e.Node.Life.Generation && l.State == verdict.LeaseActive {
+		x.at(a.p.source(), "the end of %v is told and not on disk: %+v", e.Node.Life, l)
+	}
+}
+
+var eventKinds = map[verdict.EventKind]history.EventKind{verdict.EventAdded: history.EventAdded, verdict.EventRemoved: history.EventRemoved,
+	verdict.EventSelf: history.EventSelf, verdict.EventReset: history.EventReset, verdict.EventHost: history.EventHost}
+
+// tell writes an event as the daemon tells it: when the engine has dealt with
+// it.
+func (n *node) tell(e verdict.Event) {
+	r := &history.Event{What: eventKinds[e.Kind], Observer: n.self.Life, Subject: e.Node.Life, UUID: e.Node.UUID, Reason: string(e.Reason)}
+	switch e.Kind {
+	case verdict.EventReset:
+		r.Observer = e.Node.Life
+	case verdict.EventHost:
+		r.Subject, r.UUID, r.Reason = addr.Life{}, addr.UUID{}, e.Detail
+	case verdict.EventUpdated:
+		return
+	}
+	n.w.put(n.p.source(), r)
+}
+
+// newRule returns a link rule of the schedule, ready for the network.
+func (w *world) newRule(r faults.Rule, from, to []int, id int, seed uint64) *rule {
+	set := func(slots []int) []bool {
+		in := make([]bool, len(w.machines))
+		for _, s := range slots {
+			if s < len(in) {
+				in[s] = true
+			}
+		}
+		return in
+	}
+	return &rule{Rule: r, id: id, from: set(from), to: set(to), seed: seed}
+}

@@ -1,0 +1,217 @@
+package archtest
+
+import (
+	"path"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/fabricd/fabricd"
+
+// mayImport is the architecture: package → packages of ours that its non-test
+// code may import. It is a statement of policy. Widen a line only together
+// with ARCHITECTURE.md.
+var mayImport = map[string][]string{
+	// Leaves.
+	"fabric/addr":            {},
+	"internal/status":        {},
+	"internal/ring":          {},
+	"internal/spin":          {},
+	"internal/guard":         {},
+	"internal/admission":     {},
+	"internal/logbound":      {},
+	"internal/segment":       {},
+	"internal/test/bubble":   {},
+	"internal/test/budget":   {},
+	"internal/yamlbound":     {},
+	"internal/printable":     {},
+	"internal/audit":         {"internal/printable"},
+	"internal/shm":           {"internal/status"},
+	"internal/path":          {},
+	"fence":                  {"internal/status"},
+	"internal/test/archtest": {},
+
+	// Arithmetic and formats.
+	"portmap":       {"fabric/addr", "internal/status"},
+	"rma":           {"internal/status"},
+	"internal/wire": {"fabric/addr", "internal/status"},
+
+	// Rules: who may connect and bind.
+	"internal/access": {"fabric/addr"},
+
+	// Membership: the parts, each below the agent that joins them.
+	"membership/verdict": {"fabric/addr"},
+	"membership/trust":   {"fabric/addr"},
+	"membership/state":   {"fabric/addr", "internal/faults/failpoint"},
+	"membership/gossip":  {"fabric/addr", "internal/segment", "internal/guard", "internal/admission", "internal/logbound"},
+	"membership/control": {"fabric/addr", "internal/status", "internal/guard", "internal/admission", "internal/logbound", "membership/verdict", "membership/trust"},
+	"membership": {"fabric/addr", "internal/segment", "internal/status", "internal/guard", "internal/faults/failpoint",
+		"membership/verdict", "membership/trust", "membership/state", "membership/gossip", "membership/control"},
+
+	// The providers: each knows the contract, none knows another.
+	"internal/transport":          {"fabric/addr", "internal/status"},
+	"internal/test/transporttest": {"internal/transport", "internal/test/bubble", "fabric/addr"},
+	"internal/transport/mem":      {"internal/transport", "fabric/addr"},
+	"internal/transport/network":  {"internal/transport", "internal/guard", "internal/admission", "internal/logbound"},
+	"internal/transport/quic":     {"internal/transport", "internal/transport/network", "internal/guard", "internal/admission"},
+	"internal/transport/stream":   {"internal/transport", "internal/transport/network", "internal/guard", "internal/admission"},
+
+	// The engine and its loops.
+	"internal/core": {"portmap", "rma", "fence", "internal/wire", "fabric/addr", "internal/status"},
+	"internal/driver": {"internal/core", "internal/guard", "internal/logbound", "internal/ipc", "internal/path", "internal/transport", "internal/wire",
+		"internal/transport/mem", // the link of a node to itself
+		"internal/faults/failpoint", "portmap", "rma", "fence", "fabric/addr", "internal/status", "internal/access"},
+
+	// The door, and the API in front of it.
+	"internal/ipc": {"fabric/addr", "internal/status", "internal/guard", "internal/path", "internal/shm", "internal/ring", "internal/spin", "internal/faults/failpoint", "rma", "fence", "internal/access"},
+	"fabric":       {"internal/access", "internal/ipc", "rma", "fence", "fabric/addr", "internal/status"},
+
+	// The fault plane: what decides, and what does it to the carriers; the
+	// faults of one node, which every room may ask for.
+	"internal/faults":           {"fabric/addr"},
+	"internal/faults/inject":    {"internal/faults", "internal/transport", "internal/wire", "fabric/addr"},
+	"internal/faults/failpoint": {},
+
+	// What joins the rooms.
+	"internal/daemon": {"internal/audit", "internal/guard", "internal/path", "internal/admission", "internal/logbound", "internal/driver", "membership", "membership/gossip", "membership/state", "membership/trust", "membership/verdict", "internal/ipc",
+		"internal/transport", "internal/transport/quic", "internal/transport/stream", "internal/faults", "internal/faults/inject", "internal/faults/failpoint",
+		"internal/segment", "internal/shm", "fabric/addr", "internal/status", "internal/yamlbound", "internal/printable", "internal/access"},
+	"internal/doctor": {"internal/daemon", "internal/ipc", "internal/shm", "internal/transport/quic", "membership/trust"},
+	"fabric/embed":    {"fabric", "internal/daemon", "fabric/addr"},
+	"fabric/fabrictest": {"fabric", "internal/driver", "internal/ipc", "internal/transport", "internal/transport/mem",
+		"internal/transport/quic", "internal/transport/stream", "internal/faults", "internal/faults/inject", "internal/faults/failpoint", "fabric/addr"},
+
+	// A run that breaks things on purpose: its log, its file, its judge.
+	"internal/lab/history":  {"fabric/addr"},
+	"internal/lab/scenario": {"internal/lab/history", "internal/yamlbound", "internal/faults", "internal/faults/failpoint"},
+	"internal/lab/check":    {"internal/lab/scenario", "internal/lab/history", "fabric/addr"},
+	"internal/lab/report":   {"internal/lab/check", "internal/lab/scenario", "internal/lab/history", "fabric/addr"},
+	"internal/lab/sim": {"internal/core", "internal/wire", "internal/transport", "internal/status", "membership/verdict",
+		"portmap", "rma", "fence", "fabric/addr",
+		"internal/lab/history", "internal/lab/scenario", "internal/faults", "internal/faults/failpoint"},
+	"internal/lab/sim/mutants": {},
+
+	// The commands.
+	"internal/lab/chaos/workload": {"internal/lab/history", "fabric"},
+	"internal/lab/chaos": {"internal/lab/chaos/workload", "internal/lab/sim", "internal/lab/check", "internal/lab/report", "internal/lab/scenario", "internal/lab/history",
+		"internal/daemon", "internal/faults", "internal/faults/failpoint", "fabric/addr"},
+	"cmd/fabricd": {"internal/daemon", "internal/doctor", "internal/printable", "internal/faults", "internal/lab/chaos", "internal/lab/chaos/workload", "internal/lab/scenario", "internal/lab/sim",
+		"fabric", "fabric/addr"},
+	"cmd/fabric-bench":                {"fabric", "fabric/embed", "cmd/fabric-bench/internal/tools"},
+	"cmd/fabric-bench/internal/tools": {},
+
+	// Applications in containers, for users to copy.
+	"deploy/apps/keeper":  {"fabric"},
+	"deploy/apps/visitor": {"fabric"},
+
+	// For tests only.
+	"internal/test/netsim":       {"fabric/addr"},
+	"deploy/check":               {},
+	"internal/test/deploytest":   {},
+	"internal/test/e2e":          {},
+	"internal/test/e2e/appsmoke": {},
+	"internal/test/hostile":      {},
+	"internal/test/conformance":  {"fabric", "fabric/addr", "fabric/embed", "fabric/fabrictest", "internal/status", "rma", "fence"},
+}
+
+// forTests are the packages that exist for tests. Only each other's non-test
+// code, and the benchmark's, may import them; they may do what tests may.
+var forTests = []string{"internal/test/bubble", "internal/test/budget", "internal/test/transporttest", "internal/test/netsim", "internal/test/conformance", "deploy/check", "internal/test/deploytest", "internal/test/e2e", "internal/test/e2e/appsmoke", "internal/test/hostile", "fabric/fabrictest"}
+
+func TestTestHelpersStayInTests(t *testing.T) {
+	for p, imports := range mayImport {
+		if slices.Contains(forTests, p) || p == "cmd/fabric-bench" {
+			continue
+		}
+		for _, imported := range imports {
+			if slices.Contains(forTests, imported) {
+				t.Errorf("mayImport lets %s import %s, which is for tests", p, imported)
+			}
+		}
+	}
+}
+
+// foreign lists modules that only one part of the tree may import.
+var foreign = map[string][]string{
+	// In the benchmark it is a baseline, which it measures without us.
+	"github.com/quic-go/quic-go":      {"internal/transport/quic", "cmd/fabric-bench"},
+	"github.com/libp2p/go-yamux/v5":   {"internal/transport/stream"},
+	"github.com/hashicorp/memberlist": {"membership", "membership/gossip"},
+	"go.etcd.io/bbolt":                {"membership/state"},
+	"github.com/spf13/cobra":          {"cmd/fabricd", "cmd/fabric-bench"},
+	"golang.org/x/sys":                {"internal/shm", "internal/path", "internal/segment", "internal/lab/chaos", "cmd/fabric-bench"},
+}
+
+func TestImportsPointOneWay(t *testing.T) {
+	for _, f := range sources(t) {
+		if f.test {
+			continue
+		}
+		allowed, known := mayImport[f.dir]
+		if !known {
+			t.Errorf("%s: package %s is not in mayImport", f.name, f.dir)
+			continue
+		}
+		for _, imported := range f.imports() {
+			if p, ours := strings.CutPrefix(imported, module+"/"); ours && !slices.Contains(allowed, p) {
+				t.Errorf("%s: %s may not import %s", f.name, f.dir, p)
+			}
+		}
+	}
+}
+
+func TestListHasNoCycle(t *testing.T) {
+	var visit func(p string, path []string)
+	visit = func(p string, path []string) {
+		if slices.Contains(path, p) {
+			t.Fatalf("mayImport allows a cycle: %s", strings.Join(append(path, p), " → "))
+		}
+		for _, next := range mayImport[p] {
+			if _, known := mayImport[next]; !known {
+				t.Errorf("mayImport lets %s import %s, which it does not know", p, next)
+			}
+			visit(next, append(path, p))
+		}
+	}
+	for p := range mayImport {
+		visit(p, nil)
+	}
+}
+
+func TestForeignModulesStayInTheirRoom(t *testing.T) {
+	for _, f := range sources(t) {
+		if f.test {
+			continue
+		}
+		for _, imported := range f.imports() {
+			for mod, rooms := range foreign {
+				if !below(imported, mod) {
+					continue
+				}
+				if !slices.ContainsFunc(rooms, func(room string) bool { return below(f.dir, room) }) {
+					t.Errorf("%s: only %s may import %s", f.name, strings.Join(rooms, ", "), imported)
+				}
+			}
+		}
+	}
+}
+
+// below reports whether the slash-separated path p is root or lies under it.
+func below(p, root string) bool {
+	return p == root || strings.HasPrefix(p, root+"/")
+}
+
+// TestUnsafeIsQuarantined keeps unsafe to files that say so in their name.
+func TestUnsafeIsQuarantined(t *testing.T) {
+	for _, f := range sources(t) {
+		named := strings.HasSuffix(strings.TrimSuffix(path.Base(f.name), "_test.go"), "_unsafe") ||
+			strings.HasSuffix(f.name, "_unsafe.go")
+		if slices.Contains(f.imports(), "unsafe") && !named {
+			t.Errorf("%s: unsafe belongs in a file named *_unsafe.go", f.name)
+		}
+		if slices.Contains(f.imports(), "C") {
+			t.Errorf("%s: cgo stays off", f.name)
+		}
+	}
+}
