@@ -13,7 +13,7 @@ BUILD   := CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)'
 SOAK       ?= 20
 SOAK_HEAVY ?= 5
 HEAVY      := cmd/fabric-bench cmd/fabricd fabric fabric/fabrictest internal/test/archtest internal/lab/check \
-              internal/test/conformance internal/driver internal/faults/inject internal/ipc internal/lab/report internal/lab/sim \
+              internal/test/conformance internal/engine internal/faults/inject internal/ipc internal/lab/report internal/lab/sim \
               internal/transport/quic internal/transport/stream membership membership/state membership/verdict
 # Tests with real processes, namespaces and containers, which `make test` runs last,
 # two at a time: they wait more than they compute.
@@ -82,7 +82,7 @@ test: ## lint, the rules of the tree, and every test with the race detector
 	# What needs no race detector, or counts allocations, which it adds to, or moves
 	# more memory than it has time for, beside the rest.
 	{ $(PLAIN) go test -timeout 20m ./internal/lab/sim || rc=$$?
-	  $(PLAIN) go test -run 'Alloc|LargeSizes' ./internal/driver ./internal/ipc ./internal/path || rc=$$?
+	  $(PLAIN) go test -run 'Alloc|LargeSizes' ./internal/engine ./internal/ipc ./internal/path || rc=$$?
 	  cd deploy/check; $(PLAIN) go test -count=1 ./... || rc=$$?; exit $$rc; } >out/plain.log 2>&1 &
 	plain=$$!
 	# What runs real processes against bounds of time goes last, so that neither the
@@ -152,9 +152,9 @@ bars: build ## the bars of reliability in full: a million changes, ten million m
 	full ./internal/lab/sim TestHoursOfComingAndGoingLeaveNothing SIM_HOURS=24
 	full ./internal/lab/sim TestZombies SIM_SEEDS=20000
 	full ./internal/lab/sim TestFenceCuts SIM_SEEDS=50
-	full ./internal/driver TestManyMessagesAreExactOverABadNetwork VOLUME=10000000
-	full ./internal/driver TestManyTransfersAreExactOverABadNetwork VOLUME_RMA=100000000000
-	full ./internal/driver TestRandomCrossings CROSSINGS=100000
+	full ./internal/engine TestManyMessagesAreExactOverABadNetwork VOLUME=10000000
+	full ./internal/engine TestManyTransfersAreExactOverABadNetwork VOLUME_RMA=100000000000
+	full ./internal/engine TestRandomCrossings CROSSINGS=100000
 	ARG=-linear=1000 full ./internal/lab/check 'Test(Port|Lease)TableIsLinearizable'
 	for on in sim local; do bin/fabricd chaos suite deploy/scenarios/long --on $$on --report out/bars/$$on || rc=$$?; done
 	bin/fabricd chaos page out/bars || rc=$$?

@@ -9,7 +9,7 @@ import (
 	"unicode"
 
 	"github.com/fabricd/fabricd/internal/daemon"
-	"github.com/fabricd/fabricd/internal/driver"
+	"github.com/fabricd/fabricd/internal/engine"
 )
 
 func TestDurationsAreRounded(t *testing.T) {
@@ -54,8 +54,8 @@ func TestAges(t *testing.T) {
 // The table of links has a column for the provider and one for the reason; what
 // is long is in the JSON only.
 func TestLinksShowTheirProvider(t *testing.T) {
-	text, err := json.Marshal(map[string][]driver.LinkInfo{"links": {{Node: 1, Provider: "tcp", Why: "the ones before did not work",
-		Considered: []driver.Considered{{Provider: "quic", Reason: "UDP is blocked"}}}}})
+	text, err := json.Marshal(map[string][]engine.LinkInfo{"links": {{Node: 1, Provider: "tcp", Why: "the ones before did not work",
+		Considered: []engine.Considered{{Provider: "quic", Reason: "UDP is blocked"}}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +126,7 @@ func pagesOf(t *testing.T, text string) map[string]string {
 	for name, print := range map[string]func(*bytes.Buffer) error{
 		"nodes": func(w *bytes.Buffer) error { return showNodes(w, asJSON(daemon.Nodes{Nodes: []daemon.NodeInfo{node}})) },
 		"links": func(w *bytes.Buffer) error {
-			return showRows(w, "links", asJSON(map[string][]driver.LinkInfo{"links": {{Remote: text, Why: text}}}))
+			return showRows(w, "links", asJSON(map[string][]engine.LinkInfo{"links": {{Remote: text, Why: text}}}))
 		},
 		"status": func(w *bytes.Buffer) error {
 			return showStatus(w, asJSON(map[string]any{"name": text, "host_detail": text, "warnings": []string{text}, text: text}))

@@ -14,7 +14,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/fabricd/fabricd/fabric"
-	"github.com/fabricd/fabricd/internal/driver"
+	"github.com/fabricd/fabricd/internal/engine"
 )
 
 // testConfig returns the configuration of a node on the loopback interface.
@@ -73,9 +73,9 @@ func pair(t *testing.T, ctx context.Context, change func(*Config)) (nodes [2]*No
 }
 
 // conn returns a node's row of its one connection to another node.
-func (n *Node) conn(t *testing.T) driver.ConnInfo {
+func (n *Node) conn(t *testing.T) engine.ConnInfo {
 	t.Helper()
-	rows := n.daemon.Table("conns").([]driver.ConnInfo)
+	rows := n.daemon.Table("conns").([]engine.ConnInfo)
 	if len(rows) != 1 {
 		t.Fatalf("%d connections, want 1", len(rows))
 	}

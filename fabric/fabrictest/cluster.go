@@ -27,7 +27,7 @@ import (
 
 	"github.com/fabricd/fabricd/fabric"
 	"github.com/fabricd/fabricd/fabric/addr"
-	"github.com/fabricd/fabricd/internal/driver"
+	"github.com/fabricd/fabricd/internal/engine"
 	"github.com/fabricd/fabricd/internal/faults"
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
 	"github.com/fabricd/fabricd/internal/faults/inject"
@@ -44,7 +44,7 @@ type Cluster struct {
 	size    int
 	cuts    cuts
 	kills   sync.WaitGroup // of crashes at a step
-	paths   sync.Map       // engines (*driver.Node) by the address of their links, for paths
+	paths   sync.Map       // engines (*engine.Node) by the address of their links, for paths
 	accepts sync.WaitGroup // of paths
 	journal *journal
 	losses  sync.Mutex // guards alive and lost; taken after the journal's mu
@@ -57,8 +57,8 @@ type Cluster struct {
 
 // A member is one node in all its lives. Guarded by Cluster.mu.
 type member struct {
-	peer   driver.Peer
-	engine *driver.Node // nil while the node is down
+	peer   engine.Peer
+	engine *engine.Node // nil while the node is down
 	faults *failpoint.Node
 	layer  *inject.Layer // of all lives: where its links are broken
 	actor  *actor        // of faults
@@ -123,7 +123,7 @@ func newCluster(tb reporter, n int, opts []Option) *Cluster {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i := range n {
-		m := &member{peer: driver.Peer{
+		m := &member{peer: engine.Peer{
 			Life:   addr.Life{Node: addr.NodeID(i)},
 			UUID:   nodeUUID(i),
 			Name:   fmt.Sprintf("node-%d", i),
@@ -169,9 +169,9 @@ func (c *Cluster) startLocked(m *member) {
 	m.faults = failpoint.New(m.actor)
 	cfg := c.opts.engine(providers, m.faults)
 	if c.opts.paths {
-		cfg.Paths = &driver.PathNetwork{Dial: c.dialPath}
+		cfg.Paths = &engine.PathNetwork{Dial: c.dialPath}
 	}
-	m.engine = driver.Start(cfg)
+	m.engine = engine.Start(cfg)
 	c.paths.Store(providers[0].Addr(), m.engine)
 	m.engine.SetSelf(c.selfLocked(m))
 	c.begins(m.run())
@@ -187,8 +187,8 @@ func (c *Cluster) acquaint(m, other *member) {
 	}
 }
 
-func (c *Cluster) selfLocked(m *member) driver.Self {
-	return driver.Self{
+func (c *Cluster) selfLocked(m *member) engine.Self {
+	return engine.Self{
 		Self:   ipc.Self{Cluster: c.id, Life: m.peer.Life, Name: m.peer.Name},
 		UUID:   m.peer.UUID,
 		Epoch:  m.peer.Epoch,
@@ -253,7 +253,7 @@ func (c *Cluster) App(i int, admin bool) *fabric.Node {
 	return newApp(m.engine, admin)
 }
 
-func newApp(n *driver.Node, admin bool) *fabric.Node {
+func newApp(n *engine.Node, admin bool) *fabric.Node {
 	return fabric.NewNode(n.NewSession(ipc.Credentials{
 		UID: uint32(os.Getuid()), GID: uint32(os.Getgid()), PID: int32(os.Getpid()), Admin: admin,
 	}))

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
-	"github.com/fabricd/fabricd/internal/driver"
+	"github.com/fabricd/fabricd/internal/engine"
 	"github.com/fabricd/fabricd/internal/ipc"
 )
 
@@ -36,7 +36,7 @@ func newJournal() *journal {
 }
 
 // follow writes down what a run of a node is told. It ends with the engine.
-func (j *journal) follow(observer run, n *driver.Node) {
+func (j *journal) follow(observer run, n *engine.Node) {
 	n.NewSession(ipc.Credentials{}).Watch(func(ev ipc.Event) {
 		if ev.Kind != ipc.NodeRemoved {
 			return

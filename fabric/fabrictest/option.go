@@ -5,7 +5,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/fabricd/fabricd/internal/driver"
+	"github.com/fabricd/fabricd/internal/engine"
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
 	"github.com/fabricd/fabricd/internal/transport"
 )
@@ -80,11 +80,11 @@ func Labels(i int, labels ...string) Option {
 // Log makes the engines log to l, with the nodes' IDs in the field "node".
 func Log(l zerolog.Logger) Option { return func(o *options) { o.log = l } }
 
-func (o options) engine(all []transport.Provider, faults *failpoint.Node) driver.Config {
+func (o options) engine(all []transport.Provider, faults *failpoint.Node) engine.Config {
 	if o.unbroken {
 		faults = nil
 	}
-	return driver.Config{
+	return engine.Config{
 		Providers:      all,
 		Log:            o.log.With().Str("node", all[0].Addr()).Logger(),
 		ConnectTimeout: o.connectTimeout,

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"net"
 
-	"github.com/fabricd/fabricd/internal/driver"
+	"github.com/fabricd/fabricd/internal/engine"
 )
 
 // dialPath connects to the data port of the node at address: a socket on loopback, whose
@@ -29,6 +29,6 @@ func (c *Cluster) dialPath(ctx context.Context, address string) (*net.TCPConn, e
 		near.Close()
 		return nil, err
 	}
-	c.accepts.Go(func() { node.(*driver.Node).AcceptPath(far, far) })
+	c.accepts.Go(func() { node.(*engine.Node).AcceptPath(far, far) })
 	return near.(*net.TCPConn), nil
 }

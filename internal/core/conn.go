@@ -32,10 +32,10 @@ type Port[M any] interface {
 	// Queue puts an encoded frame at the end of what goes to the peer. It
 	// copies the bytes.
 	Queue(frame []byte)
-	// QueueWrite puts the frames and the payload of op at the end. The driver
+	// QueueWrite puts the frames and the payload of op at the end. The engine
 	// calls Sent when it no longer reads the operation's memory.
 	QueueWrite(op *Op[M])
-	// QueueReply puts the answer to a read of the peer at the end. The driver
+	// QueueReply puts the answer to a read of the peer at the end. The engine
 	// calls Replied when it no longer reads the windows.
 	QueueReply(r *Reply[M])
 	// Wake ends a wait: of the operation or request that w was given for.
@@ -53,7 +53,7 @@ type Port[M any] interface {
 
 // A Waiter is one call that waits for the peer or for operations to end.
 type Waiter struct {
-	C     chan struct{} // capacity 1; the driver's Wake sends to it
+	C     chan struct{} // capacity 1; the engine's Wake sends to it
 	Code  status.Code   // the result, set before Wake
 	Value uint64        // of a mark
 }
@@ -193,7 +193,7 @@ func (c *Conn[M]) release(w *rma.Window[M]) {
 }
 
 // Fail ends the connection: every operation, wait and request ends with code,
-// those whose memory the driver is using as soon as it stops. Nothing is begun,
+// those whose memory the engine is using as soon as it stops. Nothing is begun,
 // applied or sent afterwards. Windows stay. Only the first call counts.
 func (c *Conn[M]) Fail(code status.Code) {
 	if c.failed != status.OK {

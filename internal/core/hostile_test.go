@@ -70,7 +70,7 @@ func TestFramesThatBreakTheProtocol(t *testing.T) {
 		"Result of a write":                   wire.Result{Op: 1},
 		"Result of a read":                    wire.Result{Op: 2},
 		"a frame of another lane":             wire.Bye{},
-		"a frame for the driver":              wire.Credit{},
+		"a frame for the engine":              wire.Credit{},
 		"Register of a frame cut short":       raw{byte(wire.TypeRegister), 0, 0, 0, 0, 0, 0, 17},
 		"ReadData of what never began":        wire.ReadData{Op: 4, Length: 1},
 		"ReadData of a write":                 wire.ReadData{Op: 1, Length: 1},
@@ -362,10 +362,10 @@ func TestEarlyDoneDoesNotMakeRoom(t *testing.T) {
 		t.Fatal(err)
 	}
 	if v.conn.Room() {
-		t.Error("there is room while the driver still has all writes")
+		t.Error("there is room while the engine still has all writes")
 	}
 	v.sent()
 	if !v.conn.Room() {
-		t.Error("there is no room after the driver wrote everything")
+		t.Error("there is no room after the engine wrote everything")
 	}
 }

@@ -12,7 +12,7 @@ type incoming[M any] struct {
 	partial bool        // it is a write whose last part has not come
 	code    status.Code // why that write is refused
 	refused status.Code // of the first operation that was refused, OK if none
-	queued  int         // replies to reads that the driver has not begun to write
+	queued  int         // replies to reads that the engine has not begun to write
 	free    []*Reply[M] // memory of replies that were written
 
 	payload Payload[M] // of the frame being read; reused
@@ -41,7 +41,7 @@ type Reply[M any] struct {
 }
 
 // Handle applies a frame of the operations lane. If bytes follow the frame it
-// returns where they belong; the driver reads them, without holding up other
+// returns where they belong; the engine reads them, without holding up other
 // calls of this Conn, and then calls PayloadDone. An error means that the peer
 // broke the protocol; the connection is to be failed. After Fail no frame has
 // an effect and every payload belongs nowhere.
@@ -227,7 +227,7 @@ func (c *Conn[M]) newReply() *Reply[M] {
 	return r
 }
 
-// Replying says that the driver begins to write a reply: from then on the peer may
+// Replying says that the engine begins to write a reply: from then on the peer may
 // have it, and begin another operation, before Replied, which comes late where the
 // lane holds the windows.
 func (c *Conn[M]) Replying(r *Reply[M]) {
@@ -237,7 +237,7 @@ func (c *Conn[M]) Replying(r *Reply[M]) {
 	}
 }
 
-// Replied says that the driver has no more use for a reply and its windows. If
+// Replied says that the engine has no more use for a reply and its windows. If
 // it could not read them all, code says why, and the answer ends with a Fail.
 func (c *Conn[M]) Replied(r *Reply[M], code status.Code) {
 	c.Replying(r)

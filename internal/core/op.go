@@ -18,7 +18,7 @@ const (
 	OpPost // an atomic without a result
 )
 
-// An Op is one operation that this end began. The driver reads the exported
+// An Op is one operation that this end began. The engine reads the exported
 // fields while it sends or receives the payload, not after Sent; it changes
 // none.
 type Op[M any] struct {
@@ -34,7 +34,7 @@ type Op[M any] struct {
 	charge  int64       // Local.Charge
 	waiter  *Waiter     // of the call that waits for exactly this operation, or nil
 	moved   int64       // of a read: bytes received
-	users   int         // the driver's uses of the memory under way
+	users   int         // the engine's uses of the memory under way
 	ended   bool        // code is known
 	settled bool        // ended, and the memory is not used any more
 	code    status.Code // why it failed
@@ -89,7 +89,7 @@ type Local struct {
 	Buf    []byte
 	Offset int64
 	Length int64
-	// Charge is what the driver has charged for Buf, in bytes: Port.Refund gives
+	// Charge is what the engine has charged for Buf, in bytes: Port.Refund gives
 	// it back when the operation has ended.
 	Charge int64
 }
@@ -202,7 +202,7 @@ func (c *Conn[M]) start(op *Op[M], w *Waiter) {
 	c.open.push(op)
 }
 
-// Sent says that the driver no longer reads the memory of a write.
+// Sent says that the engine no longer reads the memory of a write.
 func (c *Conn[M]) Sent(op *Op[M]) { c.unuse(op) }
 
 func (c *Conn[M]) unuse(op *Op[M]) {
@@ -211,7 +211,7 @@ func (c *Conn[M]) unuse(op *Op[M]) {
 }
 
 // end records an operation's result. The operation has ended for fences and
-// waiters only when the driver does not use its memory any more.
+// waiters only when the engine does not use its memory any more.
 func (c *Conn[M]) end(op *Op[M], code status.Code) {
 	op.ended, op.code = true, code
 	if op.Kind == OpRead {

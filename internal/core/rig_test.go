@@ -34,7 +34,7 @@ type segment struct {
 	moved int64 // bytes of write or reply that are written
 }
 
-// An end is one end of a connection: a Conn and the least driver that it can
+// An end is one end of a connection: a Conn and the least engine that it can
 // have. Everything moves only when a test says so.
 type end struct {
 	t     failer

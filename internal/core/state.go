@@ -1,7 +1,7 @@
 // Package core is the engine as state machines: what every call does in every
 // state of an endpoint, the operations of one connection, and what a link may
 // believe of its peer. It has no clock, goroutine, randomness or I/O: time and
-// frames come in, decisions and frames go out. Package driver performs them.
+// frames come in, decisions and frames go out. Package engine performs them.
 package core
 
 import "github.com/fabricd/fabricd/internal/status"

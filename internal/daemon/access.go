@@ -10,7 +10,7 @@ import (
 
 	"github.com/fabricd/fabricd/internal/access"
 	"github.com/fabricd/fabricd/internal/audit"
-	"github.com/fabricd/fabricd/internal/driver"
+	"github.com/fabricd/fabricd/internal/engine"
 )
 
 // AccessConfig says who may connect to the node's ports and bind them;
@@ -171,7 +171,7 @@ func (d *Daemon) takeAccess(p *access.Policy) {
 }
 
 // auditRefusal writes that an access rule refused something. It does not block.
-func (d *Daemon) auditRefusal(r driver.Refusal) {
+func (d *Daemon) auditRefusal(r engine.Refusal) {
 	event := audit.ConnectRefused
 	if r.Bind {
 		event = audit.BindRefused

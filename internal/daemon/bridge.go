@@ -6,17 +6,17 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/fabricd/fabricd/fabric/addr"
-	"github.com/fabricd/fabricd/internal/driver"
+	"github.com/fabricd/fabricd/internal/engine"
 	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/membership"
 )
 
-// An engine is what membership's events do to the driver. *driver.Node is the
+// A toldEngine is what membership's events happen to. *engine.Node is the
 // only one outside tests.
-type engine interface {
-	SetSelf(driver.Self)
-	NodeUp(driver.Peer)
-	NodeUpdate(driver.Peer)
+type toldEngine interface {
+	SetSelf(engine.Self)
+	NodeUp(engine.Peer)
+	NodeUpdate(engine.Peer)
 	NodeLost(life addr.Life, reason string)
 	Retain(lives []addr.Life, reason string)
 	ResetSelf(reason string)
@@ -29,7 +29,7 @@ type bridge struct {
 	name    string
 	term    func() uint64
 	lease   func() []byte // signed, of this node's life
-	engine  engine
+	engine  toldEngine
 	meet    func(membership.Event) // is told before the engine; nil: nobody is
 	roster  *roster
 	log     zerolog.Logger
@@ -112,7 +112,7 @@ func (b *bridge) begin() {
 }
 
 func (b *bridge) setSelf(n membership.Node) {
-	b.engine.SetSelf(driver.Self{
+	b.engine.SetSelf(engine.Self{
 		Self:   ipc.Self{Cluster: b.cluster, Life: n.Life, Name: b.name},
 		Labels: n.Labels,
 
@@ -130,7 +130,7 @@ func resetReason(ev membership.Event) string {
 	return string(ev.Reason)
 }
 
-func peerOf(n membership.Node) driver.Peer {
-	return driver.Peer{Life: n.Life, UUID: n.UUID, Epoch: n.Epoch, Name: n.Name(), Labels: n.Labels, Addresses: n.Addresses(),
+func peerOf(n membership.Node) engine.Peer {
+	return engine.Peer{Life: n.Life, UUID: n.UUID, Epoch: n.Epoch, Name: n.Name(), Labels: n.Labels, Addresses: n.Addresses(),
 		Providers: n.Providers(), Until: n.Until}
 }

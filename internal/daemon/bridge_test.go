@@ -9,7 +9,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/fabricd/fabricd/fabric/addr"
-	"github.com/fabricd/fabricd/internal/driver"
+	"github.com/fabricd/fabricd/internal/engine"
 	"github.com/fabricd/fabricd/internal/test/bubble"
 	"github.com/fabricd/fabricd/membership"
 )
@@ -23,11 +23,11 @@ type fakeEngine struct {
 func (e *fakeEngine) say(format string, args ...any) {
 	e.calls = append(e.calls, fmt.Sprintf(format, args...))
 }
-func (e *fakeEngine) SetSelf(s driver.Self) {
+func (e *fakeEngine) SetSelf(s engine.Self) {
 	e.say("self %v %v epoch %d term %d %q", s.Life, s.UUID, s.Epoch, s.Term, s.Name)
 }
-func (e *fakeEngine) NodeUp(p driver.Peer)                    { e.say("up %v %q %v", p.Life, p.Name, p.Addresses) }
-func (e *fakeEngine) NodeUpdate(p driver.Peer)                { e.say("update %v %v", p.Life, p.Addresses) }
+func (e *fakeEngine) NodeUp(p engine.Peer)                    { e.say("up %v %q %v", p.Life, p.Name, p.Addresses) }
+func (e *fakeEngine) NodeUpdate(p engine.Peer)                { e.say("update %v %v", p.Life, p.Addresses) }
 func (e *fakeEngine) Retain(lives []addr.Life, reason string) { e.say("retain %v %s", lives, reason) }
 func (e *fakeEngine) ResetSelf(reason string)                 { e.say("reset %s", reason) }
 func (e *fakeEngine) NodeLost(life addr.Life, reason string) {
@@ -165,17 +165,17 @@ func TestTheEngineHearsWhenACertificateEnds(t *testing.T) {
 }
 
 func TestEvidenceKeepsItsMeaning(t *testing.T) {
-	for from, to := range map[driver.Evidence]membership.Evidence{
-		driver.LinkAlive:   membership.LinkAlive,
-		driver.LinkSilent:  membership.LinkSilent,
-		driver.LinkReset:   membership.LinkReset,
-		driver.LinkFenced:  membership.LinkFenced,
-		driver.LinkRefused: membership.LinkRefused,
+	for from, to := range map[engine.Evidence]membership.Evidence{
+		engine.LinkAlive:   membership.LinkAlive,
+		engine.LinkSilent:  membership.LinkSilent,
+		engine.LinkReset:   membership.LinkReset,
+		engine.LinkFenced:  membership.LinkFenced,
+		engine.LinkRefused: membership.LinkRefused,
 	} {
 		if got := evidenceOf(from); got != to {
 			t.Errorf("evidence %d becomes %d, want %d", from, got, to)
 		}
 	}
 	var r reporter
-	r.report(addr.Life{Node: 1, Generation: 1}, driver.LinkSilent) // nobody to tell yet
+	r.report(addr.Life{Node: 1, Generation: 1}, engine.LinkSilent) // nobody to tell yet
 }

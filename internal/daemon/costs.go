@@ -1,7 +1,7 @@
 package daemon
 
 import (
-	"github.com/fabricd/fabricd/internal/driver"
+	"github.com/fabricd/fabricd/internal/engine"
 	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/shm"
 )
@@ -38,7 +38,7 @@ func CostsOf(c Config) Costs {
 	return Costs{
 		Path: path, UserFiles: files, UserPaths: paths,
 		Channel: ipc.ChannelSize(c.Local.Rings), Ends: ipc.SessionLimits().Channels, UserEnds: ipc.UserLimits().Channels,
-		Unread: driver.MessageWindow, Descriptors: 1, Attached: 1,
-		Fit: int64(driver.Fits(newConnMemory(c.Local.Quotas, shm.Limit, nil).get())),
+		Unread: engine.MessageWindow, Descriptors: 1, Attached: 1,
+		Fit: int64(engine.Fits(newConnMemory(c.Local.Quotas, shm.Limit, nil).get())),
 	}
 }

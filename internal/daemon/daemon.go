@@ -16,7 +16,7 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/access"
 	"github.com/fabricd/fabricd/internal/audit"
-	"github.com/fabricd/fabricd/internal/driver"
+	"github.com/fabricd/fabricd/internal/engine"
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
 	"github.com/fabricd/fabricd/internal/guard"
 	"github.com/fabricd/fabricd/internal/ipc"
@@ -94,7 +94,7 @@ type Daemon struct {
 	phase  string     // joining, joined or leaving; joined only says that the node is a member
 	waits  string     // what joining waits for
 	access *access.Policy
-	engine *driver.Node
+	engine *engine.Node
 	agent  *membership.Agent
 	store  *trust.Store
 	places places
@@ -263,7 +263,7 @@ func (d *Daemon) admits(c ipc.Credentials) bool {
 }
 
 // rooms returns what Start may not have started yet; nil then.
-func (d *Daemon) rooms() (*driver.Node, *membership.Agent) {
+func (d *Daemon) rooms() (*engine.Node, *membership.Agent) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.engine, d.agent

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/fabricd/fabricd/internal/driver"
+	"github.com/fabricd/fabricd/internal/engine"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/membership"
@@ -40,7 +40,7 @@ func (l *leases) get() *membership.Agent {
 	}
 }
 
-// own is driver.Self.Lease.
+// own is engine.Self.Lease.
 func (l *leases) own() []byte {
 	if agent := l.get(); agent != nil {
 		return agent.Lease()
@@ -48,8 +48,8 @@ func (l *leases) own() []byte {
 	return nil
 }
 
-// prove is driver.Config.ProveLease.
-func (l *leases) prove(lease []byte, peer driver.Peer, proved transport.Identity) error {
+// prove is engine.Config.ProveLease.
+func (l *leases) prove(lease []byte, peer engine.Peer, proved transport.Identity) error {
 	agent := l.get()
 	if agent == nil {
 		return fmt.Errorf("%w: this node ends", status.NoDevice)

@@ -6,7 +6,7 @@ import (
 	"net"
 	"strconv"
 
-	"github.com/fabricd/fabricd/internal/driver"
+	"github.com/fabricd/fabricd/internal/engine"
 	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/shm"
 )
@@ -29,11 +29,11 @@ const (
 )
 
 // pathNetwork returns how this node makes the sockets of paths; nil: it does not.
-func (d *Daemon) pathNetwork() *driver.PathNetwork {
+func (d *Daemon) pathNetwork() *engine.PathNetwork {
 	if d.noPaths() != "" {
 		return nil
 	}
-	return &driver.PathNetwork{
+	return &engine.PathNetwork{
 		Plaintext: d.cfg.TCPPlaintext,
 		Max:       d.cfg.maxPaths(),
 		Dial: func(ctx context.Context, address string) (*net.TCPConn, error) {
@@ -86,7 +86,7 @@ func (c *Config) checkPaths() error {
 
 // acceptPaths gives the engine the sockets that other nodes open for paths, until the
 // node ends.
-func (d *Daemon) acceptPaths(engine *driver.Node) {
+func (d *Daemon) acceptPaths(engine *engine.Node) {
 	side := d.shared.paths
 	stop := context.AfterFunc(d.ctx, func() { side.Close() })
 	d.wg.Go(func() {

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
-	"github.com/fabricd/fabricd/internal/driver"
+	"github.com/fabricd/fabricd/internal/engine"
 	"github.com/fabricd/fabricd/internal/status"
 )
 
@@ -67,7 +67,7 @@ func (d *Daemon) Preview(ctx context.Context, node string, port addr.Port, uid u
 	return previewOf(n, port, uid, met), nil
 }
 
-func previewOf(n NodeInfo, port addr.Port, uid uint32, met driver.Preview) Preview {
+func previewOf(n NodeInfo, port addr.Port, uid uint32, met engine.Preview) Preview {
 	return Preview{Node: n.ID, Name: n.Name, Port: port, UID: uid,
 		Connects: met.Allowed && met.Listening && met.Waiting < met.Backlog,
 		Allowed:  met.Allowed, By: met.By, Listening: met.Listening, Waiting: met.Waiting, Backlog: met.Backlog}

@@ -4,7 +4,7 @@ import (
 	"sync/atomic"
 
 	"github.com/fabricd/fabricd/fabric/addr"
-	"github.com/fabricd/fabricd/internal/driver"
+	"github.com/fabricd/fabricd/internal/engine"
 	"github.com/fabricd/fabricd/membership"
 )
 
@@ -18,24 +18,24 @@ type reporter struct {
 // to begins to report to agent.
 func (r *reporter) to(agent *membership.Agent) { r.agent.Store(agent) }
 
-func (r *reporter) report(life addr.Life, e driver.Evidence) {
+func (r *reporter) report(life addr.Life, e engine.Evidence) {
 	if agent := r.agent.Load(); agent != nil {
 		agent.Report(life, evidenceOf(e))
 	}
 }
 
 // evidenceOf translates between two packages that do not know each other.
-func evidenceOf(e driver.Evidence) membership.Evidence {
+func evidenceOf(e engine.Evidence) membership.Evidence {
 	switch e {
-	case driver.LinkAlive:
+	case engine.LinkAlive:
 		return membership.LinkAlive
-	case driver.LinkSilent:
+	case engine.LinkSilent:
 		return membership.LinkSilent
-	case driver.LinkReset:
+	case engine.LinkReset:
 		return membership.LinkReset
-	case driver.LinkFenced:
+	case engine.LinkFenced:
 		return membership.LinkFenced
-	case driver.LinkRefused:
+	case engine.LinkRefused:
 		return membership.LinkRefused
 	}
 	panic("BUG: daemon: unknown evidence")

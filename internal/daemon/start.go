@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
-	"github.com/fabricd/fabricd/internal/driver"
+	"github.com/fabricd/fabricd/internal/engine"
 	"github.com/fabricd/fabricd/internal/faults"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/membership"
@@ -245,7 +245,7 @@ func (d *Daemon) startEngine(ctx context.Context) error {
 		return err
 	}
 	reports, leases := &reporter{}, newLeases(d.ctx)
-	engine := driver.Start(driver.Config{
+	engine := engine.Start(engine.Config{
 		Access:         d.accessPolicy(),
 		Refused:        d.auditRefusal,
 		Providers:      providers,
@@ -255,7 +255,7 @@ func (d *Daemon) startEngine(ctx context.Context) error {
 		SilenceBound:   timing.Silence,
 		GiveUp:         giveUp,
 		ConnMemory:     d.memory.get,
-		MaxEndpoints:   max(d.cfg.Local.Quotas.Endpoints, driver.MaxEndpoints),
+		MaxEndpoints:   max(d.cfg.Local.Quotas.Endpoints, engine.MaxEndpoints),
 		ProveLease:     leases.prove,
 		Now:            d.clock.Now,
 		Report:         reports.report,
@@ -275,7 +275,7 @@ func (d *Daemon) startEngine(ctx context.Context) error {
 func giveUpAfter(t verdict.Timing) time.Duration { return t.Silence + t.Check }
 
 // startMembership takes part in the cluster.
-func (d *Daemon) startMembership(ctx context.Context, store *trust.Store, engine *driver.Node, reports *reporter, leases *leases) error {
+func (d *Daemon) startMembership(ctx context.Context, store *trust.Store, engine *engine.Node, reports *reporter, leases *leases) error {
 	b := &bridge{
 		cluster: d.state.Identity().Cluster, name: d.cfg.Name, term: d.state.Term, lease: leases.own,
 		engine: engine, roster: d.roster, log: d.log,

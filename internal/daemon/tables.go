@@ -1,6 +1,6 @@
 package daemon
 
-import "github.com/fabricd/fabricd/internal/driver"
+import "github.com/fabricd/fabricd/internal/engine"
 
 // Table returns the rows of one of TableNames, for the admin interface.
 func (d *Daemon) Table(name string) any {
@@ -44,7 +44,7 @@ func (d *Daemon) counts() Counts {
 	return c
 }
 
-func (c *Counts) count(engine *driver.Node) {
+func (c *Counts) count(engine *engine.Node) {
 	c.Links, c.Conns = len(engine.Links()), len(engine.Conns())
 	c.Ports, c.Windows = len(engine.Ports()), len(engine.Windows())
 	c.ConnMemory, c.ConnMemoryLimit = engine.ConnMemory()

@@ -26,7 +26,7 @@ type memory struct {
 type span = rma.Span[*memory]
 
 // A conn is one end of a connection: an operations lane and a message lane in
-// each direction, on one link. It follows driver's conn. What waits for the
+// each direction, on one link. It follows engine's conn. What waits for the
 // peer is a function that is called later.
 type conn struct {
 	link *link

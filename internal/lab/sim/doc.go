@@ -26,7 +26,7 @@
 //
 // # Where it is not the product
 //
-// The shells of membership and driver are goroutines around the deciding code
+// The shells of membership and engine are goroutines around the deciding code
 // and cannot run here; agent.go, control.go, node.go, dial.go, link.go, conn.go
 // and endpoint.go follow them line by line. A mistake in the order of locks, in
 // a goroutine's end or in a buffer of the shells does not show here: the tests

@@ -67,7 +67,7 @@ func (s *session) forget(e *endpoint) {
 	}
 }
 
-// An endpoint is one endpoint of an application. It follows driver's endpoint.
+// An endpoint is one endpoint of an application. It follows engine's endpoint.
 type endpoint struct {
 	n  *node
 	s  *session

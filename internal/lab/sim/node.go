@@ -22,7 +22,7 @@ const (
 )
 
 // A node is the shell of the engine in one fabricd: links, endpoints and what
-// moves between them. It follows driver.Node. Everything happens on one
+// moves between them. It follows engine.Node. Everything happens on one
 // goroutine, so that a link that has failed is quiet at once.
 type node struct {
 	w *world

@@ -59,7 +59,7 @@ var mayImport = map[string][]string{
 
 	// The engine and its loops.
 	"internal/core": {"portmap", "rma", "fence", "internal/wire", "fabric/addr", "internal/status"},
-	"internal/driver": {"internal/core", "internal/guard", "internal/logbound", "internal/ipc", "internal/path", "internal/transport", "internal/wire",
+	"internal/engine": {"internal/core", "internal/guard", "internal/logbound", "internal/ipc", "internal/path", "internal/transport", "internal/wire",
 		"internal/transport/mem", // the link of a node to itself
 		"internal/faults/failpoint", "portmap", "rma", "fence", "fabric/addr", "internal/status", "internal/access"},
 
@@ -74,12 +74,12 @@ var mayImport = map[string][]string{
 	"internal/faults/failpoint": {},
 
 	// What joins the rooms.
-	"internal/daemon": {"internal/audit", "internal/guard", "internal/path", "internal/admission", "internal/logbound", "internal/driver", "membership", "membership/gossip", "membership/state", "membership/trust", "membership/verdict", "internal/ipc",
+	"internal/daemon": {"internal/audit", "internal/guard", "internal/path", "internal/admission", "internal/logbound", "internal/engine", "membership", "membership/gossip", "membership/state", "membership/trust", "membership/verdict", "internal/ipc",
 		"internal/transport", "internal/transport/quic", "internal/transport/stream", "internal/faults", "internal/faults/inject", "internal/faults/failpoint",
 		"internal/segment", "internal/shm", "fabric/addr", "internal/status", "internal/yamlbound", "internal/printable", "internal/access"},
 	"internal/doctor": {"internal/daemon", "internal/ipc", "internal/shm", "internal/transport/quic", "membership/trust"},
 	"fabric/embed":    {"fabric", "internal/daemon", "fabric/addr"},
-	"fabric/fabrictest": {"fabric", "internal/driver", "internal/ipc", "internal/transport", "internal/transport/mem",
+	"fabric/fabrictest": {"fabric", "internal/engine", "internal/ipc", "internal/transport", "internal/transport/mem",
 		"internal/transport/quic", "internal/transport/stream", "internal/faults", "internal/faults/inject", "internal/faults/failpoint", "fabric/addr"},
 
 	// A run that breaks things on purpose: its log, its file, its judge.

@@ -366,17 +366,17 @@ func entryOf(block string) string {
 }
 
 // wrappers begin goroutines on behalf of somebody else.
-var wrappers = []string{"runtime.goexit", "sync.(*WaitGroup).Go.func1", "github.com/fabricd/fabricd/internal/driver.(*group).run.func1",
-	"github.com/fabricd/fabricd/internal/driver.(*link).spawn.func1"}
+var wrappers = []string{"runtime.goexit", "sync.(*WaitGroup).Go.func1", "github.com/fabricd/fabricd/internal/engine.(*group).run.func1",
+	"github.com/fabricd/fabricd/internal/engine.(*link).spawn.func1"}
 
 // passing are goroutines of ours that come and go without any application, so
 // that one look may meet them on one node and not on the other.
 var passing = []string{
 	// It sends the heartbeat that a late one of the peer sets off.
-	"github.com/fabricd/fabricd/internal/driver.(*link).tick.func1",
+	"github.com/fabricd/fabricd/internal/engine.(*link).tick.func1",
 	// A link that is dialed, by here or by the peer, at whatever moment.
-	"github.com/fabricd/fabricd/internal/driver.(*Node).linkTo.func",
-	"github.com/fabricd/fabricd/internal/driver.(*Node).acceptLinks.func",
+	"github.com/fabricd/fabricd/internal/engine.(*Node).linkTo.func",
+	"github.com/fabricd/fabricd/internal/engine.(*Node).acceptLinks.func",
 	// A node that checks whether another one lives opens a control connection to it:
 	// membership has no goroutine for an application.
 	"github.com/fabricd/fabricd/membership",
@@ -384,7 +384,7 @@ var passing = []string{
 	"github.com/fabricd/fabricd/internal/transport/stream.(*session).spawn.func1",
 }
 
-const control = "github.com/fabricd/fabricd/internal/driver.(*link).start.func2" // each link's one
+const control = "github.com/fabricd/fabricd/internal/engine.(*link).start.func2" // each link's one
 
 func passes(name string) bool {
 	return slices.ContainsFunc(passing, func(prefix string) bool { return strings.HasPrefix(name, prefix) })

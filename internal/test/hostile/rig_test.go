@@ -15,7 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/fabricd/fabricd/fabric/addr"
-	"github.com/fabricd/fabricd/internal/driver"
+	"github.com/fabricd/fabricd/internal/engine"
 	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/transport"
@@ -65,7 +65,7 @@ func nodeUUID(id addr.NodeID) addr.UUID { return addr.UUID{0x40, 15: byte(id) + 
 type rig struct {
 	t              *testing.T
 	ca             *trust.CA
-	victim, honest *driver.Node
+	victim, honest *engine.Node
 	address        string // of the victim
 	evil           *quic.Provider
 	app            ipc.Session  // at the victim
@@ -99,7 +99,7 @@ func newRig(t *testing.T) *rig {
 	r.address = victim.Addr()
 	r.victim, r.honest = r.engine(victimID, victim), r.engine(honestID, honest)
 	for _, p := range []struct {
-		at   *driver.Node
+		at   *engine.Node
 		id   addr.NodeID
 		gen  addr.Generation
 		addr string
@@ -107,7 +107,7 @@ func newRig(t *testing.T) *rig {
 		{r.victim, honestID, 1, honest.Addr()}, {r.victim, evilID, evilGeneration, r.evil.Addr()},
 		{r.honest, victimID, 1, victim.Addr()}, {r.honest, evilID, evilGeneration, r.evil.Addr()},
 	} {
-		p.at.NodeUp(driver.Peer{Life: addr.Life{Node: p.id, Generation: p.gen}, UUID: nodeUUID(p.id), Epoch: uint64(p.gen),
+		p.at.NodeUp(engine.Peer{Life: addr.Life{Node: p.id, Generation: p.gen}, UUID: nodeUUID(p.id), Epoch: uint64(p.gen),
 			Addresses: []string{p.addr}})
 	}
 	r.app = r.victim.NewSession(ipc.Credentials{UID: 1000})
@@ -148,10 +148,10 @@ func identify(cs tls.ConnectionState) (transport.Identity, error) {
 	return transport.Identity{Cluster: id.Cluster, Node: id.Node, Host: id.Host}, err
 }
 
-func (r *rig) engine(id addr.NodeID, p *quic.Provider) *driver.Node {
-	n := driver.Start(driver.Config{Providers: []transport.Provider{p}, Log: zerolog.Nop(), DialTimeout: 300 * time.Millisecond,
-		SilenceBound: silenceBound, Fence: silenceBound, Paths: &driver.PathNetwork{Dial: r.dialData, Max: rigPaths}})
-	n.SetSelf(driver.Self{Self: ipc.Self{Cluster: clusterID, Life: addr.Life{Node: id, Generation: 1}}, UUID: nodeUUID(id), Epoch: 1, Term: 1})
+func (r *rig) engine(id addr.NodeID, p *quic.Provider) *engine.Node {
+	n := engine.Start(engine.Config{Providers: []transport.Provider{p}, Log: zerolog.Nop(), DialTimeout: 300 * time.Millisecond,
+		SilenceBound: silenceBound, Fence: silenceBound, Paths: &engine.PathNetwork{Dial: r.dialData, Max: rigPaths}})
+	n.SetSelf(engine.Self{Self: ipc.Self{Cluster: clusterID, Life: addr.Life{Node: id, Generation: 1}}, UUID: nodeUUID(id), Epoch: 1, Term: 1})
 	return n
 }
 

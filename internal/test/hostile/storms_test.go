@@ -11,7 +11,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/fabricd/fabricd/fabric/addr"
-	"github.com/fabricd/fabricd/internal/driver"
+	"github.com/fabricd/fabricd/internal/engine"
 	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/test/bubble"
@@ -55,7 +55,7 @@ func TestConnectStormOfOneApplication(t *testing.T) {
 func TestSilentSessionsOfOneMember(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		hub := mem.NewHub(mem.Config{})
-		nodes := map[addr.NodeID]*driver.Node{}
+		nodes := map[addr.NodeID]*engine.Node{}
 		var evil *mem.Provider
 		for id := victimID; id <= evilID; id++ {
 			p, err := hub.Provider(fmt.Sprint(id), transport.Identity{Cluster: clusterID, Node: nodeUUID(id)})
@@ -67,15 +67,15 @@ func TestSilentSessionsOfOneMember(t *testing.T) {
 				defer p.Close()
 				break
 			}
-			n := driver.Start(driver.Config{Providers: []transport.Provider{p}, Log: zerolog.Nop()})
+			n := engine.Start(engine.Config{Providers: []transport.Provider{p}, Log: zerolog.Nop()})
 			defer n.Close()
-			n.SetSelf(driver.Self{Self: ipc.Self{Cluster: clusterID, Life: addr.Life{Node: id, Generation: 1}}, UUID: nodeUUID(id), Epoch: 1, Term: 1})
+			n.SetSelf(engine.Self{Self: ipc.Self{Cluster: clusterID, Life: addr.Life{Node: id, Generation: 1}}, UUID: nodeUUID(id), Epoch: 1, Term: 1})
 			nodes[id] = n
 		}
 		for at, n := range nodes {
 			for id := victimID; id <= evilID; id++ {
 				if id != at {
-					n.NodeUp(driver.Peer{Life: addr.Life{Node: id, Generation: 1}, UUID: nodeUUID(id), Epoch: 1, Addresses: []string{fmt.Sprint(id)}})
+					n.NodeUp(engine.Peer{Life: addr.Life{Node: id, Generation: 1}, UUID: nodeUUID(id), Epoch: 1, Addresses: []string{fmt.Sprint(id)}})
 				}
 			}
 		}

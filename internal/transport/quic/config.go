@@ -23,7 +23,7 @@
 // until they were accepted and ended. With the default of Config.MaxLanes that
 // is 32 MiB for one session with an authenticated peer, half of what
 // Config.ConnectionWindow lets it hold anyway. The acceptor of lanes bounds what
-// it spends on those that say nothing; the driver has 1024 of them.
+// it spends on those that say nothing; the engine has 1024 of them.
 //
 // # A way that comes and goes
 //

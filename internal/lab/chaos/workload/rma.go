@@ -183,7 +183,7 @@ func (o *operator) stage() bool {
 }
 
 // forget gives the stages up, and what no fence has completed. What the ended
-// connection has begun may still use the stages: the driver holds their pages.
+// connection has begun may still use the stages: the engine holds their pages.
 func (o *operator) forget() {
 	for _, r := range o.reads {
 		o.done(r.n, nil, -1)

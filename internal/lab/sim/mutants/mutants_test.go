@@ -96,9 +96,9 @@ checker, in the first simulated run that breaks one of its invariants, or by the
 of the package that it is in, which "make test" runs. "make mutants" does it all again;
 with ARGS=-update it writes this page.
 
-The simulation runs the packages that decide as they are, and has a driver, providers,
+The simulation runs the packages that decide as they are, and has an engine, providers,
 a membership agent and disks of its own, in which time and the network are virtual. So
-what is wrong in "internal/driver", in "internal/transport" or in the agent of
+what is wrong in "internal/engine", in "internal/transport" or in the agent of
 "membership" is not in it: no run of it can go wrong by that, and the tests of these
 packages, over real providers and files, have to find it. Two bugs of its own shell,
 "told-before-failed" and "tail-not-sent", stand for their like there. Nor does it have

@@ -248,7 +248,7 @@ var All = []Mutant{
 		Old: "	if by <= t.Stall {\n", New: "	if true {\n",
 	},
 
-	// What the simulation has of the driver and of the provider.
+	// What the simulation has of the engine and of the provider.
 	{
 		Name: "told-before-failed", What: "NODE_REMOVED is told, and operations to the life fail 5 ms later",
 		File: "internal/lab/sim/node.go", By: Simulation, Hint: "node-killed",
@@ -264,13 +264,13 @@ var All = []Mutant{
 	// The shells, which the simulation does not run.
 	{
 		Name: "removed-before-failed", What: "NODE_REMOVED is told while operations to the life are under way",
-		File: "internal/driver/node.go", By: "./internal/driver",
+		File: "internal/engine/node.go", By: "./internal/engine",
 		Old: "	_ = n.cfg.Faults.Hit(failpoint.LostBeforeFence)\n",
 		New: "	n.mu.Lock()\n	n.publishLocked(ipc.Event{Kind: ipc.NodeRemoved, Life: life, Name: p.Name, Reason: reason})\n	n.mu.Unlock()\n	_ = n.cfg.Faults.Hit(failpoint.LostBeforeFence)\n",
 	},
 	{
-		Name: "serving-not-awaited", What: "the driver applies operations without asking whether it may",
-		File: "internal/driver/serving.go", By: "./internal/driver",
+		Name: "serving-not-awaited", What: "the engine applies operations without asking whether it may",
+		File: "internal/engine/serving.go", By: "./internal/engine",
 		Old: "	for l.twin == nil && int64(l.n.now()) > l.servingUntil.Load() {\n", New: "	for false {\n",
 	},
 	{
@@ -280,7 +280,7 @@ var All = []Mutant{
 	},
 	{
 		Name: "close-does-not-drain", What: "an end that closes does not wait for its operations",
-		File: "internal/driver/closing.go", By: "./internal/driver",
+		File: "internal/engine/closing.go", By: "./internal/engine",
 		Old: "	if !c.isFailed() && c.drain(ctx) {\n", New: "	if !c.isFailed() {\n",
 	},
 	{

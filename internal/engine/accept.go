@@ -1,0 +1,399 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/access"
+	"github.com/fabricd/fabricd/internal/core"
+	"github.com/fabricd/fabricd/internal/faults/failpoint"
+	"github.com/fabricd/fabricd/internal/guard"
+	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/internal/wire"
+	"github.com/fabricd/fabricd/portmap"
+)
+
+// listening is what an endpoint has in Listening. The endpoint's mu guards it, but for waits.
+type listening struct {
+	waits   gate // the queue has a request
+	backlog *portmap.Backlog[*request]
+
+	// Together confirmed and granting are no more than the calls that accept, and one for
+	// every grantPatience of the longest of them.
+	confirmed []*endpoint            // granted, for the next acceptors
+	granting  map[*endpoint]struct{} // grants under way
+	acceptors int                    // calls that accept
+
+	allow    []access.Subject // who may connect; nil: whom the node's rules let
+	refused  uint64           // connects, by the node's rules or by allow
+	refusals refusals         // by allow
+}
+
+// queued returns how many requests wait.
+func (l *listening) queued() int {
+	if l.backlog == nil {
+		return 0
+	}
+	return l.backlog.Len()
+}
+
+// take returns the next endpoint whose requester has confirmed; nil if there is none.
+func (l *listening) take() *endpoint {
+	if len(l.confirmed) == 0 {
+		return nil
+	}
+	ep := l.confirmed[0]
+	l.confirmed = l.confirmed[1:]
+	if len(l.confirmed) > 0 || l.queued() > 0 {
+		l.waits.signal() // for another acceptor
+	}
+	return ep
+}
+
+// drain empties the queue.
+func (l *listening) drain() []*request {
+	if l.backlog == nil {
+		return nil
+	}
+	return l.backlog.Drain()
+}
+
+// A request is a connect request that waits in a listener's queue.
+type request struct {
+	link  *link
+	frame wire.Connect
+	lane  transport.RecvLane
+	from  access.Caller
+	conn  *conn // set when it is accepted; guarded by the listener's mu
+}
+
+// refuse tells the requester. A whole backlog may be refused at once, which the control
+// lane has no room for: each waits for its turn.
+func (r *request) refuse(code status.Code) {
+	r.link.spawn(func() {
+		r.link.sayInTurn(wire.Refuse{Peer: r.frame.Conn, Code: code}.AppendTo(nil))
+		r.lane.Cancel()
+	})
+}
+
+// incoming handles a connect request, and then the connection's operations
+// lane if it is accepted. It runs on the lane's reader.
+func (n *Node) incoming(l *link, f wire.Connect, r *wire.Reader, lane transport.RecvLane) {
+	req := &request{link: l, frame: f, lane: lane}
+	n.mu.Lock()
+	e := n.listeners[f.To]
+	req.from = n.callerLocked(l, f.UID)
+	n.mu.Unlock()
+	// The rules first: what they refuse looks the same with a listener and without.
+	code := status.Refused
+	if n.admits(l, e, f.To, req.from) && e != nil {
+		code = e.enqueue(req)
+	}
+	if code != status.OK {
+		// Many may ask at once. Their lanes bound them, so this one waits
+		// rather than let the answers overrun the control lane.
+		l.sayInTurn(wire.Refuse{Peer: f.Conn, Code: code}.AppendTo(nil))
+		lane.Cancel()
+		return
+	}
+	h, body, err := r.Next() // the requester says nothing before it is accepted
+	if c := e.claim(req); c != nil {
+		c.readOn(r, lane, h, body, err)
+		return
+	}
+	lane.Cancel()
+	if err == nil {
+		l.violated(fmt.Errorf("%w: %v before the connection was accepted", status.Protocol, h.Type))
+	}
+}
+
+// enqueue puts a request into the queue. It returns status.Busy if that is full,
+// status.Refused if the endpoint does not listen any more.
+func (e *endpoint) enqueue(r *request) status.Code {
+	e.mu.Lock()
+	listens := e.state == core.Listening
+	ok := listens && e.listening.backlog.Push(r)
+	e.mu.Unlock()
+	switch {
+	case !listens:
+		return status.Refused
+	case !ok:
+		return status.Busy
+	}
+	e.listening.waits.signal()
+	e.changed()
+	return status.OK
+}
+
+// RefuseWaiting refuses the requests that wait, because the application has no room
+// for their connections.
+func (e *endpoint) RefuseWaiting() {
+	e.mu.Lock()
+	waiting := e.listening.drain()
+	e.mu.Unlock()
+	for _, r := range waiting {
+		r.refuse(status.Refused)
+	}
+}
+
+// claim returns the connection that a request has become, or takes the request
+// out of the queue.
+func (e *endpoint) claim(r *request) *conn {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if r.conn == nil && e.listening.backlog != nil {
+		e.listening.backlog.Remove(r)
+	}
+	return r.conn
+}
+
+// grantPatience is how long an acceptor waits for one requester's confirmation
+// before it grants the next request too: a requester that never confirms must
+// not hold up the others.
+const grantPatience = 250 * time.Millisecond
+
+// Accept waits for a request, grants it and waits for the confirmation. Once a
+// grant is under way ctx does not end it: the requester may have been told
+// already, and would lose its connection.
+func (e *endpoint) Accept(ctx context.Context) (ipc.Endpoint, addr.Addr, error) {
+	return e.accept(ctx, true)
+}
+
+// TryAccept accepts the first request whose requester is still there. It waits
+// for nothing but the requester's confirmation.
+func (e *endpoint) TryAccept() (ipc.Endpoint, addr.Addr, error) {
+	return e.accept(context.Background(), false)
+}
+
+func (e *endpoint) accept(ctx context.Context, wait bool) (ipc.Endpoint, addr.Addr, error) {
+	e.accepting(1)
+	defer e.accepting(-1)
+	for more := false; ; {
+		ep, busy, err := e.next(more)
+		if err != nil {
+			return nil, addr.Addr{}, err
+		}
+		if ep != nil {
+			return ep, ep.RemoteAddr(), nil
+		}
+		if !busy && !wait {
+			return nil, addr.Addr{}, status.Again
+		}
+		if more, err = e.awaitGrant(ctx, busy); err != nil {
+			return nil, addr.Addr{}, err
+		}
+	}
+}
+
+// accepting counts the calls that accept.
+func (e *endpoint) accepting(n int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.listening.acceptors += n
+}
+
+// awaitGrant waits for a request or for a grant under way. It reports true
+// when that takes too long and another request is to be granted.
+func (e *endpoint) awaitGrant(ctx context.Context, busy bool) (more bool, err error) {
+	var patience <-chan time.Time
+	done := ctx.Done()
+	if busy {
+		t := time.NewTimer(grantPatience)
+		defer t.Stop()
+		patience, done = t.C, nil
+	}
+	select {
+	case <-e.listening.waits:
+		return false, nil
+	case <-patience:
+		return true, nil
+	case <-e.gone:
+		return false, status.Intr
+	case <-done:
+		return false, context.Cause(ctx)
+	}
+}
+
+// next returns an endpoint whose requester has confirmed. If there is none it
+// begins a grant for every acceptor that has none yet, and one more if asked,
+// and reports whether any is under way.
+func (e *endpoint) next(more bool) (ep *endpoint, busy bool, err error) {
+	for {
+		e.mu.Lock()
+		ep = e.listening.take()
+		enough := len(e.listening.granting) >= e.listening.acceptors && !more
+		busy = len(e.listening.granting) > 0
+		e.mu.Unlock()
+		if ep != nil || enough {
+			return ep, busy, nil
+		}
+		ep, c, err := e.pop()
+		if err == status.Again {
+			return nil, busy, nil
+		}
+		if err != nil {
+			return nil, false, err
+		}
+		more = false
+		e.n.work.run(func() {
+			defer guard.Recover(c.link.panicked)
+			e.grant(ep, c)
+		})
+	}
+}
+
+// grant tells the requester of c and hands its endpoint to the acceptors when
+// the requester has confirmed.
+func (e *endpoint) grant(ep *endpoint, c *conn) {
+	err := c.grantTo(e.gone)
+	if err == nil && e.n.cfg.Faults.Hit(failpoint.AcceptConfirmed) != nil {
+		err = errRequesterGone
+	}
+	e.mu.Lock()
+	delete(e.listening.granting, ep)
+	keep := err == nil && e.state == core.Listening
+	if keep {
+		e.listening.confirmed = append(e.listening.confirmed, ep)
+	} else {
+		ep.releasePort() // Close of e does not see it any more
+	}
+	e.mu.Unlock()
+	e.listening.waits.signal()
+	if keep {
+		e.changed()
+		return
+	}
+	if err != nil {
+		c.fail("") // or Abort would wait for the requester
+		// The lane's end may overtake the grant; then only this tells.
+		c.link.sayInTurn(wire.Refuse{Peer: c.peer, Code: status.Refused}.AppendTo(nil))
+	}
+	ep.Abort(causeUnheard)
+	c.link.forget(c)
+}
+
+// pop takes the oldest request and makes its endpoint and connection.
+func (e *endpoint) pop() (*endpoint, *conn, error) {
+	for {
+		r, ep, err := e.popRequest()
+		if err == nil && ep != nil {
+			return ep, r.conn, nil
+		}
+		if r == nil {
+			return nil, nil, err
+		}
+		r.refuse(status.Refused)
+		if err != nil {
+			return nil, nil, err
+		}
+	}
+}
+
+// popRequest is one step of pop. Without an error and without an endpoint the
+// request has become void; a request with an error is to be refused.
+func (e *endpoint) popRequest() (*request, *endpoint, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err := core.Check(core.CallAccept, e.state); err != nil {
+		return nil, nil, err
+	}
+	r, ok := e.listening.backlog.Pop()
+	if !ok {
+		return nil, nil, status.Again
+	}
+	ep, err := e.s.newEndpoint()
+	if err != nil {
+		return r, nil, err
+	}
+	c, err := r.link.add(ep)
+	if err != nil {
+		e.s.forget(ep)
+		return r, nil, nil // the requester's node went away, or there is no room for another connection
+	}
+	if !ep.take(c, r, e.port) {
+		r.link.forget(c)
+		c.release()
+		return r, nil, status.BadFD // the session is closing
+	}
+	r.conn = c
+	e.listening.granting[ep] = struct{}{}
+	return r, ep, nil
+}
+
+// take makes a fresh endpoint the accepted end of c, on its listener's port. It
+// reports false if the endpoint has been closed meanwhile, by its session.
+func (e *endpoint) take(c *conn, r *request, port addr.Port) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.state != core.Unbound {
+		return false
+	}
+	from := r.from
+	e.peer = &from
+	c.peer = r.frame.Conn
+	c.out.raise(r.frame.Limit)
+	c.mu.Lock()
+	c.opsIn = r.lane
+	c.mu.Unlock()
+	e.n.mu.Lock()
+	e.n.ports.Retain(port)
+	e.n.mu.Unlock()
+	e.holdLocked(c)
+	e.state, e.port, e.holds = core.Connected, port, true
+	e.remote = addr.Addr{Node: r.link.peer.Life.Node, Port: r.frame.From}
+	if r.link.twin != nil {
+		if twin := r.link.twin.conn(r.frame.Conn); twin != nil {
+			c.twin.Store(twin)
+			twin.twin.Store(c)
+		}
+	}
+	e.linked.Store(c) // last: a goroutine that finds it there needs no lock
+	return true
+}
+
+// causeUnheard is that of a connection which no acceptor took.
+const causeUnheard = "its listener was closed"
+
+var errRequesterGone = errors.New("the requester is gone")
+
+// grantTo tells the requester and waits until it has confirmed. The error is
+// errRequesterGone, or status.Intr when gone is closed.
+func (c *conn) grantTo(gone <-chan struct{}) error {
+	ctx, cancel := context.WithTimeout(context.Background(), acceptTimeout)
+	defer cancel()
+	lane, err := c.openOps(ctx)
+	if err != nil {
+		return errRequesterGone
+	}
+	lane.SetWriteDeadline(time.Now().Add(acceptTimeout))
+	_, err = lane.Write(wire.Accept{Peer: c.peer, Conn: c.id, Limit: uint64(c.in.window)}.AppendTo(nil))
+	lane.SetWriteDeadline(time.Time{})
+	c.mu.Lock()
+	c.ops.busy = false
+	c.mu.Unlock()
+	if err == nil {
+		err = c.link.n.cfg.Faults.Hit(failpoint.AcceptGranted)
+	}
+	if err != nil {
+		return errRequesterGone
+	}
+	c.kick(false)
+	select {
+	case <-c.first:
+	case <-c.link.end.down:
+		return errRequesterGone
+	case <-ctx.Done():
+		return errRequesterGone
+	case <-gone:
+		return status.Intr
+	}
+	if c.isFailed() {
+		return errRequesterGone
+	}
+	return nil
+}

@@ -1,0 +1,309 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/access"
+	"github.com/fabricd/fabricd/internal/core"
+	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/internal/wire"
+	"github.com/fabricd/fabricd/portmap"
+)
+
+// A Refusal is a connect, or a bind, that the access rules have refused.
+type Refusal struct {
+	Bind   bool // by an application of this node; else a connect
+	Port   addr.Port
+	Caller access.Caller
+	Node   addr.UUID // of the caller
+	By     string    // what has refused it; see access.Decision
+}
+
+// reportsPerMinute bounds the log lines of one rule's or listener's refusals.
+const reportsPerMinute = 8
+
+// refusals count what one rule or one listener has refused. The zero value is
+// ready to use; its owner's lock guards it.
+type refusals struct {
+	total, suppressed uint64
+	lines             perMinute
+}
+
+// add counts one at now. If it is to be logged, it returns how many before it
+// were not.
+func (r *refusals) add(now time.Duration) (suppressed uint64, log bool) {
+	r.total++
+	if !r.lines.shown(now, reportsPerMinute) {
+		r.suppressed++
+		return 0, false
+	}
+	suppressed, r.suppressed = r.suppressed, 0
+	return suppressed, true
+}
+
+// An admission is the node's access rules and what they have refused.
+type admission struct {
+	mu      sync.Mutex // guards the fields below
+	policy  *access.Policy
+	refused map[string]*refusals // by each text that policy decides by
+}
+
+func (a *admission) get() *access.Policy {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.policy
+}
+
+// SetAccess makes p the access rules for connects and binds from now on; nil
+// allows everything. What is connected or bound stays so.
+func (n *Node) SetAccess(p *access.Policy) { n.access.set(p) }
+
+// set keeps the counts of the rules that stay.
+func (a *admission) set(p *access.Policy) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	counts := make(map[string]*refusals)
+	for _, by := range deciders(p) {
+		if counts[by] = a.refused[by]; counts[by] == nil {
+			counts[by] = new(refusals)
+		}
+	}
+	a.policy, a.refused = p, counts
+}
+
+// deciders returns the texts that p decides by, which bound what is counted.
+func deciders(p *access.Policy) []string {
+	texts := []string{p.Default()}
+	for _, r := range p.Rules() {
+		texts = append(texts, r.String())
+	}
+	return texts
+}
+
+// A RuleCount is how many connects a rule, or the default, has refused.
+type RuleCount struct {
+	Rule    string `json:"rule"`
+	Refused uint64 `json:"refused"`
+}
+
+// AccessRules returns the node's access rules, the default last, with what
+// they have refused since they came into force.
+func (n *Node) AccessRules() []RuleCount {
+	a := &n.access
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	texts := deciders(a.policy)
+	out := make([]RuleCount, 0, len(texts))
+	for _, by := range append(texts[1:], texts[0]) {
+		out = append(out, RuleCount{by, a.refused[by].total})
+	}
+	return out
+}
+
+// callerLocked returns who connects over l, as the node table has it now. The
+// caller holds mu.
+func (n *Node) callerLocked(l *link, uid uint32) access.Caller {
+	if l.twin != nil {
+		return access.Caller{Life: l.peer.Life, Name: n.self.Name, Labels: n.self.Labels, UID: uid, Local: true}
+	}
+	known := l.peer
+	if p := n.peers[known.Life.Node]; p != nil && p.Life == known.Life {
+		known = p.Peer
+	}
+	return access.Caller{Life: known.Life, Name: known.Name, Labels: known.Labels, UID: uid}
+}
+
+// decide returns what the rules and the listener e, nil if there is none, say about
+// a connect.
+func (n *Node) decide(e *endpoint, port addr.Port, c access.Caller) access.Decision {
+	owner, allow := access.UnknownUID, []access.Subject(nil)
+	if e != nil {
+		owner = e.s.cred.UID
+		e.mu.Lock()
+		allow = e.listening.allow
+		e.mu.Unlock()
+	}
+	return n.access.get().Connect(port, c, owner, allow)
+}
+
+// admits reports whether a connect over l is allowed. One that is not is counted
+// and reported, and logged if not too many are.
+func (n *Node) admits(l *link, e *endpoint, port addr.Port, c access.Caller) bool {
+	d := n.decide(e, port, c)
+	if d.Allowed {
+		return true
+	}
+	if suppressed, log := n.countRefusal(e, d); log {
+		n.log.Warn().Str("op", "access").Uint16("port", uint16(port)).Stringer("peer", c.Life).Str("name", c.Name).Uint32("uid", c.UID).
+			Str("rule", d.By).Uint64("suppressed", suppressed).Msg("connect refused by an access rule")
+	}
+	if n.cfg.Refused != nil {
+		n.cfg.Refused(Refusal{Port: port, Caller: c, Node: l.peer.UUID, By: d.By})
+	}
+	return false
+}
+
+// countRefusal counts for the rule, or for the listener if its list decided,
+// and in any case at the port.
+func (n *Node) countRefusal(e *endpoint, d access.Decision) (suppressed uint64, log bool) {
+	now := n.now()
+	if e != nil {
+		e.mu.Lock()
+		e.listening.refused++
+		if d.Listener {
+			suppressed, log = e.listening.refusals.add(now)
+		}
+		e.mu.Unlock()
+		if d.Listener {
+			return suppressed, log
+		}
+	}
+	a := &n.access
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	r := a.refused[d.By]
+	if r == nil {
+		return 0, false // of rules that another goroutine has replaced in this moment
+	}
+	return r.add(now)
+}
+
+// mayBind returns why the session's user may not bind port, nil if it may.
+func (e *endpoint) mayBind(port addr.Port) error {
+	if err := portmap.CheckPrivilege(port, e.s.cred.Admin); err != nil {
+		return err
+	}
+	if port == 0 {
+		return nil
+	}
+	d := e.n.access.get().Bind(port, e.s.cred.UID, e.s.cred.GID)
+	if d.Allowed {
+		return nil
+	}
+	if e.n.cfg.Refused != nil {
+		self := e.n.Self()
+		e.n.cfg.Refused(Refusal{Bind: true, Port: port, Node: self.UUID, By: d.By,
+			Caller: access.Caller{Life: self.Life, Name: self.Name, Labels: self.Labels, UID: e.s.cred.UID, Local: true}})
+	}
+	return fmt.Errorf("%w: port %d, by the access rule %q", status.Access, port, d.By)
+}
+
+// choosable returns which ports the node may choose for the session's user; nil
+// is all.
+func (e *endpoint) choosable() func(addr.Port) bool {
+	p := e.n.access.get()
+	if !p.RestrictsBind() {
+		return nil
+	}
+	return func(port addr.Port) bool { return p.Bind(port, e.s.cred.UID, e.s.cred.GID).Allowed }
+}
+
+// Peer is ipc.Endpoint's. An acceptor's is from the moment of the request.
+func (e *endpoint) Peer() (ipc.Peer, error) {
+	e.mu.Lock()
+	state, who, c := e.state, e.peer, e.conn
+	e.mu.Unlock()
+	switch {
+	case state == core.Closed:
+		return ipc.Peer{}, status.BadFD
+	case state != core.Connected && state != core.Disconnected:
+		return ipc.Peer{}, status.NotConn
+	case who == nil: // a connector
+		who = e.acceptor(c)
+	}
+	return ipc.Peer{Life: who.Life, Name: who.Name, Labels: who.Labels, UID: who.UID}, nil
+}
+
+// acceptor returns the peer of a connector. Its user is known on this node only.
+func (e *endpoint) acceptor(c *conn) *access.Caller {
+	uid := access.UnknownUID
+	if twin := c.twin.Load(); twin != nil {
+		uid = twin.ep.s.cred.UID
+	}
+	e.n.mu.Lock()
+	who := e.n.callerLocked(c.link, uid)
+	e.n.mu.Unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.peer == nil {
+		e.peer = &who
+	}
+	return e.peer
+}
+
+// A Preview says what a connect to a port would meet.
+type Preview struct {
+	Allowed   bool   `json:"allowed"`   // by the rules and the listener
+	By        string `json:"by"`        // what has decided
+	Listening bool   `json:"listening"` // there is a listener
+	Waiting   int    `json:"waiting"`   // requests in the queue
+	Backlog   int    `json:"backlog"`   // its size
+}
+
+// preview returns what a connect by c would meet here. It changes nothing.
+func (n *Node) preview(port addr.Port, c access.Caller) Preview {
+	n.mu.Lock()
+	e := n.listeners[port]
+	n.mu.Unlock()
+	d := n.decide(e, port, c)
+	p := Preview{Allowed: d.Allowed, By: d.By}
+	if e == nil {
+		return p
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.state == core.Listening {
+		p.Listening, p.Waiting, p.Backlog = true, e.listening.backlog.Len(), e.listening.backlog.Limit()
+	}
+	return p
+}
+
+// Preview returns what a connect to dst by an application of this node that a
+// user runs would meet. Another node is asked, over the link.
+func (n *Node) Preview(ctx context.Context, dst addr.Addr, uid uint32) (Preview, error) {
+	if dst.Port == 0 {
+		return Preview{}, status.Invalid
+	}
+	l, err := n.linkTo(ctx, dst.Node)
+	if err != nil {
+		return Preview{}, err
+	}
+	if l.twin != nil {
+		n.mu.Lock()
+		c := n.callerLocked(l, uid)
+		n.mu.Unlock()
+		return n.preview(dst.Port, c), nil
+	}
+	return l.ask(ctx, dst.Port, uid)
+}
+
+// ask asks the peer what a connect would meet there.
+func (l *link) ask(ctx context.Context, port addr.Port, uid uint32) (Preview, error) {
+	l.use()
+	id, answer := l.asks.ask()
+	defer l.asks.forget(id)
+	l.sayInTurn(wire.Ask{Request: id, To: port, UID: uid}.AppendTo(nil))
+	select {
+	case f := <-answer:
+		return Preview{Allowed: f.Allowed, By: f.By, Listening: f.Listening, Waiting: int(f.Waiting), Backlog: int(f.Backlog)}, nil
+	case <-l.end.down:
+		return Preview{}, status.NoDevice
+	case <-ctx.Done():
+		return Preview{}, context.Cause(ctx)
+	}
+}
+
+// asked answers the peer's question.
+func (l *link) asked(f wire.Ask) {
+	l.n.mu.Lock()
+	c := l.n.callerLocked(l, f.UID)
+	l.n.mu.Unlock()
+	p := l.n.preview(f.To, c)
+	l.say(wire.Answer{Request: f.Request, Allowed: p.Allowed, Listening: p.Listening,
+		Waiting: uint16(p.Waiting), Backlog: uint16(p.Backlog), By: p.By}.AppendTo(nil))
+}

@@ -1,0 +1,106 @@
+package engine
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/path"
+	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/internal/wire"
+)
+
+// anyPath is what a path of messages and one of RMA have alike, at one of their ends.
+type anyPath struct {
+	mu      sync.Mutex    // guards the fields below, and the others of the path
+	ours    *wire.Path    // what this end has said
+	peer    *wire.Path    // what the peer has said
+	made    chan struct{} // closed when the path is made, or will not be; nil: no call waits
+	socket  *path.Held
+	since   time.Time    // it is there, by the wall clock
+	silence path.Silence // of socket, for watchPaths
+	why     error        // why there is no path
+	over    bool         // no path is made any more, and the one there was has ended
+}
+
+var (
+	errNoPaths = fmt.Errorf("this node makes no paths: %w", status.NotSupp)
+	errMixed   = fmt.Errorf("tcp-plaintext is set at one of the two nodes only: %w", status.NotSupp)
+)
+
+// mayHavePath says why the connection has no path of a kind that links know from a
+// version on; nil: it may have one.
+func (c *conn) mayHavePath(kind string, version uint16) error {
+	switch {
+	case c.link.twin != nil:
+		return fmt.Errorf("the peer is on this node: %w", status.NotSupp)
+	case c.link.n.cfg.Paths == nil:
+		return errNoPaths
+	case c.link.version < version:
+		return fmt.Errorf("the peer's fabricd knows no %s: %w", kind, status.NotSupp)
+	}
+	return nil
+}
+
+// reason is why there is no path. The caller holds mu.
+func (p *anyPath) reason() error {
+	if p.why != nil {
+		return p.why
+	}
+	return fmt.Errorf("the connection has ended: %w", status.Reset)
+}
+
+// isMade reports whether the socket is there, and what the peer has said, which may come
+// later. The caller holds mu.
+func (p *anyPath) isMade() bool { return p.socket != nil && p.peer != nil }
+
+// settleLocked ends the wait for a path that is made. The caller holds mu.
+func (p *anyPath) settleLocked() {
+	if p.isMade() {
+		close(p.made)
+	}
+}
+
+// binding returns that of a path that is made.
+func (p *anyPath) binding(dialed bool) path.Binding {
+	if dialed {
+		return path.Bind(p.ours.Token, p.peer.Token)
+	}
+	return path.Bind(p.peer.Token, p.ours.Token)
+}
+
+// handOut returns the application's end of a path that is made. The caller holds mu.
+func (p *anyPath) handOut(dialed bool) (ipc.PathSocket, error) {
+	f, err := p.socket.Duplicate()
+	if err != nil {
+		return ipc.PathSocket{}, fmt.Errorf("%w: %w", status.NoMemory, err)
+	}
+	return ipc.PathSocket{File: f, Client: dialed, Plaintext: p.ours.Plaintext,
+		Binding: p.binding(dialed), Peer: path.Hash(p.peer.Key)}, nil
+}
+
+// silentFor returns for how long nothing has come through the path's socket, although the
+// kernel at the other end should have answered by then.
+func (p *anyPath) silentFor(now, every time.Duration) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.socket == nil {
+		return 0
+	}
+	return p.silence.Look(p.socket, now, every)
+}
+
+// info describes the path; nil if there is none.
+func (p *anyPath) info() *PathInfo {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.isMade() {
+		return nil
+	}
+	t := path.TrafficOf(p.socket)
+	return &PathInfo{
+		Local: p.socket.LocalAddr().String(), Remote: p.socket.RemoteAddr().String(), TLS: !p.ours.Plaintext, Since: p.since,
+		SentBytes: t.Sent, ReceivedBytes: t.Received, RoundTripUS: t.RoundTrip.Microseconds(),
+	}
+}

@@ -1,0 +1,335 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/fabricd/fabricd/internal/core"
+	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/internal/wire"
+	"github.com/fabricd/fabricd/rma"
+)
+
+// A conn is one end of a connection: an operations lane and a message lane in
+// each direction, on one link.
+//
+// Closing is a handshake on the operations lanes. The closing side sends Close
+// with the number of message bytes it sent; the other end answers with its own
+// Close once those bytes have all arrived. An end that has both sent and
+// received Close ends its operations lane.
+type conn struct {
+	link *link
+	ep   *endpoint
+	id   wire.ConnID // this end's
+	peer wire.ConnID // the other end's; set before any lane is opened
+	in   *inbox
+	out  *outbox
+
+	twin     atomic.Pointer[conn] // the other end, if it is on this node
+	released atomic.Bool          // release was called
+	moved    atomic.Uint64        // large pieces that a lane has taken or brought
+
+	withdrawals withdrawals // of the peer's windows, for who uses them directly
+	path        connPath
+	rma         connRMA
+
+	mu   sync.Mutex // guards core and ops; taken after endpoint.mu, never before
+	core *core.Conn[memory]
+	ops  opsLane
+
+	first chan struct{} // closed at the connector's first frame, or when the conn ends
+	once  sync.Once     // guards closing first
+	ended chan struct{} // closed when the peer's operations lane has ended
+	bye   closeHandshake
+
+	// Guarded by mu.
+	failed   bool               // cut off: no handshake any more
+	cause    string             // why the connection was lost; set once
+	opsIn    transport.RecvLane // the peer's operations lane, once known
+	messages transport.RecvLane // the peer's message lane, once known
+	fill     payloadFill
+}
+
+// newConn returns an end that keeps window bytes of messages for its reader.
+func newConn(l *link, ep *endpoint, id wire.ConnID, window int) *conn {
+	c := &conn{link: l, ep: ep, id: id, first: make(chan struct{}), ended: make(chan struct{}), bye: closeHandshake{closing: make(chan struct{})}}
+	c.core = core.NewConn[memory](connPort{c}, l.n.cfg.Limits)
+	c.ops.mu, c.ops.spawn, c.ops.begin = &c.mu, l.spawn, l.spawner(c.write)
+	c.in = newInbox(window, c.grant, ep.changed)
+	c.out = newOutbox(0, window, c.openMessages, ep.changed)
+	c.out.begin = l.spawner(c.out.flushRest)
+	c.out.broke = func() { l.spawn(func() { c.cutOff(nil) }) }
+	return c
+}
+
+// connPort is how the core acts on its connection. All methods run with mu held.
+type connPort struct{ *conn }
+
+func (p connPort) QueueWrite(op *core.Op[memory])               { p.queue(segment{write: op}) }
+func (p connPort) QueueReply(r *core.Reply[memory])             { p.queue(segment{reply: r}) }
+func (p connPort) Store(at span, v uint64) error                { return store8(at, v) }
+func (p connPort) Free(m memory)                                { m.region.Release() }
+func (p connPort) Refund(n int64)                               { p.link.n.budget.refund(n) }
+func (p connPort) Atomic(at span, a rma.Atomic) (uint64, error) { return atomicAt(at, a) }
+
+func (p connPort) Queue(frame []byte) {
+	if !passes(frame) || p.passLocked() {
+		p.ops.put(frame)
+	}
+}
+
+func (p connPort) queue(s segment) {
+	if p.ops.broken || p.ops.closed {
+		p.link.spawn(func() { // not here: the core is in the middle of something
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.finished(s, nil)
+		})
+		return
+	}
+	p.ops.push(s)
+}
+
+func (p connPort) Wake(w *core.Waiter) { w.C <- struct{}{} }
+
+// openOps opens this end's operations lane, which is busy until the peer has granted, or the
+// grant is written.
+func (c *conn) openOps(ctx context.Context) (transport.SendLane, error) {
+	lane, err := c.link.sess.OpenLane(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	c.ops.lane, c.ops.busy = lane, true
+	failed := c.failed
+	c.mu.Unlock()
+	if failed { // before it had the lane to cancel
+		lane.Cancel()
+		return nil, status.Reset
+	}
+	return lane, nil
+}
+
+// openMessages opens this end's message lane.
+func (c *conn) openMessages(ctx context.Context) (transport.SendLane, error) {
+	lane, err := c.link.sess.OpenLane(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := lane.Write(wire.Stream{Peer: c.peer}.AppendTo(nil)); err != nil {
+		lane.Cancel()
+		return nil, err
+	}
+	return lane, nil
+}
+
+// grant tells the peer how much it may send.
+func (c *conn) grant(limit uint64) {
+	var b [wire.HeaderLen + 8]byte
+	c.say(wire.Credit{Limit: limit}.AppendTo(b[:0]))
+}
+
+// readMessages is the reader of the peer's message lane, of which there is one.
+func (c *conn) readMessages(r *wire.Reader, lane transport.RecvLane) error {
+	c.mu.Lock()
+	known := c.messages != nil
+	if !known {
+		c.messages = lane
+	}
+	failed := c.failed
+	c.mu.Unlock()
+	switch {
+	case known:
+		return fmt.Errorf("%w: a second message lane", status.Protocol)
+	case failed:
+		lane.Cancel()
+		return nil
+	}
+	// The end of the lane before that of the messages loses some, unless this
+	// end has closed and drops them anyway.
+	if err := c.in.fill(r); err != nil && !c.in.done() {
+		c.link.n.log.Debug().Err(err).Uint64("conn", uint64(c.id)).Stringer("peer", c.link.peer.Life).
+			Msg("message lane cut off")
+		c.cutOff(err)
+		if errors.Is(err, status.Protocol) {
+			return err
+		}
+	}
+	lane.Cancel()
+	return nil
+}
+
+// readOps is the reader of the peer's operations lane.
+func (c *conn) readOps(r *wire.Reader, lane transport.RecvLane) {
+	h, body, err := r.Next()
+	c.readOn(r, lane, h, body, err)
+}
+
+// readOn is readOps after a first Next.
+func (c *conn) readOn(r *wire.Reader, lane transport.RecvLane, h wire.Header, body []byte, err error) {
+	if err = c.serve(r, h, body, err); err != nil {
+		c.link.n.log.Debug().Err(err).Uint64("conn", uint64(c.id)).Stringer("peer", c.link.peer.Life).
+			Msg("operations lane cut off")
+		c.cutOff(err)
+	}
+	lane.Cancel() // whatever has come behind the end
+	c.endRMAPaths()
+	close(c.ended)
+	c.once.Do(func() { close(c.first) })
+	if !c.hasPath() { // else the link has to end it with itself, until the endpoint is closed
+		c.link.forget(c)
+	}
+}
+
+// serve applies frames until the lane ends. It returns nil if it ended in order.
+func (c *conn) serve(r *wire.Reader, h wire.Header, body []byte, err error) error {
+	for n := 1; ; n++ {
+		if err != nil {
+			if c.handshaken() {
+				return nil // nothing was left to say
+			}
+			return err
+		}
+		c.once.Do(func() { close(c.first) })
+		if err := c.apply(r, h, body); err != nil {
+			return err
+		}
+		if r.Buffered() == 0 || n%kickAfter == 0 {
+			c.kick(false)
+			if err := c.hit(frameSteps[h.Type].answered); err != nil {
+				return err
+			}
+		}
+		h, body, err = r.Next()
+	}
+}
+
+// kickAfter is how many frames at most are applied before the answers go out:
+// answers gather while more frames are at hand, but not without bound.
+const kickAfter = 64
+
+func (c *conn) apply(r *wire.Reader, h wire.Header, body []byte) error {
+	switch h.Type {
+	case wire.TypeCredit:
+		f, err := wire.ParseCredit(h.Flags, body)
+		if err == nil {
+			c.out.raise(f.Limit)
+		}
+		return err
+	case wire.TypeClose:
+		f, err := wire.ParseClose(h.Flags, body)
+		if err != nil {
+			return err
+		}
+		return c.onClose(f)
+	case wire.TypeEnd:
+		f, err := wire.ParseEnd(h.Flags, body)
+		if err == nil && (c.closedByPeer() || !c.in.shut(f.Sent)) {
+			err = status.Protocol
+		}
+		return err
+	case wire.TypePath, wire.TypeNoPath:
+		return c.applyPath(h, body)
+	case wire.TypeRMAPath, wire.TypeNoRMAPath, wire.TypeRMAPassed:
+		return c.applyRMA(h, body)
+	case wire.TypeWrite, wire.TypeRead, wire.TypeSignal, wire.TypeAtomic:
+		// The peer's operations are applied only while it is certain that
+		// both ends are still the lives that the link joined.
+		if err := c.link.awaitServing(); err != nil {
+			return err
+		}
+	}
+	if err := c.hit(frameSteps[h.Type].arrived); err != nil {
+		return err
+	}
+	if h.Type == wire.TypeUnregister {
+		c.mu.Lock()
+		c.rma.withdrawing = true
+		c.mu.Unlock()
+		c.withdrawals.happened() // before the peer can have the answer
+	}
+	p, err := c.handle(h, body)
+	if err != nil {
+		return err
+	}
+	if p == nil {
+		return c.hit(frameSteps[h.Type].applied)
+	}
+	memErr, err := receive(r, p)
+	if err == nil {
+		err = c.hit(frameSteps[h.Type].applied)
+	}
+	c.payloadDone(p, first(err, memErr))
+	return err
+}
+
+// handle gives a frame of the peer to the core. A panic lets go of mu, as in
+// payloadDone: the link must be able to end.
+func (c *conn) handle(h wire.Header, body []byte) (*core.Payload[memory], error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p, err := c.core.Handle(h, body)
+	c.rma.withdrawing = false
+	c.fill.on = err == nil && p != nil && p.Kept()
+	return p, err
+}
+
+func (c *conn) isFailed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.failed
+}
+
+// fail cuts the connection off for cause: whatever is under way ends with
+// status.Reset when it returns, also if another call was first. After an orderly end it changes
+// nothing that an application sees.
+func (c *conn) fail(cause string) {
+	c.withdrawals.end()
+	c.endPath()
+	c.endRMAPaths()
+	c.mu.Lock()
+	if !c.failed {
+		c.blame(cause)
+		c.failed = true
+		c.core.Fail(status.Reset)
+		if !c.ops.broken || c.ops.writing {
+			c.ops.breakOff()
+		}
+		if !c.ops.writing {
+			c.dropQueue()
+		}
+	}
+	opsIn, messages := c.opsIn, c.messages
+	c.mu.Unlock()
+	lost := ipc.Lost(cause)
+	c.out.abort(lost)
+	c.in.lose(lost)
+	for _, lane := range []transport.RecvLane{opsIn, messages} {
+		if lane != nil {
+			lane.Cancel() // ends its reader
+		}
+	}
+	c.ep.disconnected(c)
+	c.once.Do(func() { close(c.first) })
+}
+
+// quiet waits until nobody uses memory for the operations lane of a conn that has
+// failed: then every operation has ended.
+func (c *conn) quiet() {
+	c.mu.Lock()
+	if !c.ops.writing {
+		c.mu.Unlock()
+		return
+	}
+	if c.ops.idle == nil {
+		c.ops.idle = make(chan struct{})
+	}
+	idle := c.ops.idle
+	c.mu.Unlock()
+	<-idle
+}

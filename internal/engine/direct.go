@@ -1,0 +1,153 @@
+package engine
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+
+	"github.com/fabricd/fabricd/internal/core"
+	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+var _ ipc.DirectEndpoint = (*endpoint)(nil)
+
+// withdrawals tells an application that uses the peer's windows itself when
+// what it knows of them no longer holds.
+type withdrawals struct {
+	once sync.Once // guards end
+
+	mu   sync.Mutex // guards the fields below; not held over fn
+	fn   func()     // nil while nobody wants to hear
+	over bool       // the connection has ended, or is about to
+	used bool       // a window was handed out
+	why  string     // why windows are not handed out; "" while they are
+}
+
+// happened tells of windows that the peer has withdrawn.
+func (w *withdrawals) happened() {
+	w.mu.Lock()
+	fn := w.fn
+	w.mu.Unlock()
+	if fn != nil {
+		fn()
+	}
+}
+
+// end tells of the end of the connection, once, and returns when that is told.
+// Afterwards no window is found; earlier users of one have been told.
+func (w *withdrawals) end() {
+	w.once.Do(func() {
+		w.mu.Lock()
+		w.over = true
+		w.mu.Unlock()
+		w.happened()
+	})
+}
+
+func (w *withdrawals) ended() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.over
+}
+
+// found notes what became of a request for a window.
+func (w *withdrawals) found(err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case err == nil:
+		w.used, w.why = true, ""
+	case status.Of(err) == status.NotSupp:
+		w.why = reason(err)
+	}
+}
+
+// rmaPath says how this end reaches the peer's windows: "direct", by the RMA "path" that
+// it has, or through the "node", and why the node.
+func (c *conn) rmaPath(hasPath bool) (path, why string) {
+	w := &c.withdrawals
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case w.why != "":
+		return "node", w.why
+	case w.used:
+		return "direct", ""
+	case c.twin.Load() != nil:
+		return "node", "no window has been asked for"
+	case hasPath:
+		return "path", ""
+	}
+	return "node", reason(first(c.rma.out.whyNot(), errOtherNode))
+}
+
+// reason returns why windows are not handed out, without the error's code: operations
+// on them work.
+func reason(err error) string {
+	return strings.TrimSuffix(err.Error(), ": "+status.NotSupp.Error())
+}
+
+var errOtherNode = fmt.Errorf("the peer is on another node: %w", status.NotSupp)
+
+func (e *endpoint) OnWithdrawal(fn func()) (stop func(), err error) {
+	c, err := e.connection(core.CallMemory)
+	if err != nil {
+		return nil, err
+	}
+	w := &c.withdrawals
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.fn = fn
+	return func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.fn = nil
+	}, nil
+}
+
+func (e *endpoint) PeerWindow(roff int64) (ipc.PeerWindow, error) {
+	c, err := e.connection(core.CallMemory)
+	if err != nil {
+		return ipc.PeerWindow{}, err
+	}
+	w, err := c.peerWindow(roff)
+	if status.Of(err) == status.NotSupp {
+		c.withdrawals.found(err)
+	}
+	return w, err
+}
+
+func (e *endpoint) FoundWindow(why error) {
+	if c, err := e.connection(core.CallMemory); err == nil {
+		c.withdrawals.found(why)
+	}
+}
+
+func (c *conn) peerWindow(roff int64) (ipc.PeerWindow, error) {
+	owner := c.twin.Load()
+	if owner == nil {
+		return ipc.PeerWindow{}, errOtherNode
+	}
+	owner.mu.Lock()
+	defer owner.mu.Unlock()
+	// The order counts: who asked before the end and is answered all the same
+	// hears of the end afterwards.
+	if c.withdrawals.ended() {
+		return ipc.PeerWindow{}, status.Reset
+	}
+	w, err := owner.core.Holding(roff)
+	if err != nil {
+		return ipc.PeerWindow{}, err
+	}
+	region := w.Mem.region
+	if f, ok := region.(filed); !ok || f.File() == nil {
+		return ipc.PeerWindow{}, fmt.Errorf("the peer's memory belongs to its process alone: %w", status.NotSupp)
+	}
+	region.Retain()
+	return ipc.PeerWindow{Offset: w.Offset, Length: w.Length, Prot: w.Prot, Region: region, MemOff: w.Mem.off}, nil
+}
+
+// filed is a region whose memory can be handed to another process.
+type filed interface{ File() *os.File }

@@ -1,0 +1,401 @@
+package engine
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/access"
+	"github.com/fabricd/fabricd/internal/core"
+	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/internal/wire"
+	"github.com/fabricd/fabricd/portmap"
+)
+
+// An endpoint is one endpoint of an application: its state, its port, and
+// what belongs to the state it is in. It implements ipc.RegionEndpoint.
+type endpoint struct {
+	n  *Node
+	s  *session
+	id uint64 // of the node, for people
+
+	notes  notes
+	gone   chan struct{} // closed by Close
+	hungUp chan struct{} // closed when the connection has ended from the peer's side
+	closed chan struct{} // closed when Close is through
+	route  atomic.Pointer[route]
+	copied atomic.Bool          // Copied was called
+	linked atomic.Pointer[conn] // conn in Connected, else nil: calls need no lock to find it
+
+	mu        sync.Mutex // guards the fields below
+	state     core.State
+	port      addr.Port // bound; 0 before
+	holds     bool      // a reference on port
+	shut      bool      // closeWindows was called, for the session or for this endpoint
+	remote    addr.Addr
+	conn      *conn          // in Connecting once the request is out; in Connected and Disconnected
+	recvAt    time.Duration  // Node.now at which a slow receiver reads again
+	peer      *access.Caller // of an acceptor's connection; of a connector's once Peer was called
+	dialing   dialing
+	listening listening
+}
+
+var (
+	_ ipc.RegionEndpoint   = (*endpoint)(nil)
+	_ ipc.PairedEndpoint   = (*endpoint)(nil)
+	_ ipc.WindowedEndpoint = (*endpoint)(nil)
+	_ ipc.CopiedEndpoint   = (*endpoint)(nil)
+)
+
+func newEndpoint(s *session, id uint64) *endpoint {
+	return &endpoint{n: s.n, s: s, id: id, gone: make(chan struct{}), hungUp: make(chan struct{}), closed: make(chan struct{}), listening: listening{waits: newGate()}}
+}
+
+// connection returns the conn for a call that needs one: a send, a receive, or one
+// about memory, which are all allowed in Connected.
+func (e *endpoint) connection(c core.Call) (*conn, error) {
+	if linked := e.linked.Load(); linked != nil {
+		return linked, nil
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	err := core.Check(c, e.state)
+	if err == status.Reset && e.conn != nil {
+		err = e.conn.asError(status.Reset)
+	}
+	return e.conn, err
+}
+
+// lastConn returns the connection that the endpoint has, or had; nil if there was none.
+func (e *endpoint) lastConn() *conn {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.conn
+}
+
+// closeWindows is conn.closeWindows, for the connection that the endpoint has or
+// will have.
+func (e *endpoint) closeWindows() {
+	e.mu.Lock()
+	e.shut = true
+	c := e.conn
+	e.mu.Unlock()
+	if c != nil {
+		c.closeWindows()
+	}
+}
+
+// holdLocked makes c the endpoint's connection. The caller holds mu.
+func (e *endpoint) holdLocked(c *conn) {
+	e.conn = c
+	if e.shut {
+		c.mu.Lock()
+		c.core.CloseWindows() // no window is there yet
+		c.mu.Unlock()
+	}
+}
+
+// alive returns status.BadFD after Close: that comes before what is wrong with
+// the arguments of a call.
+func (e *endpoint) alive() error {
+	if isClosed(e.gone) {
+		return status.BadFD
+	}
+	return nil
+}
+
+func (e *endpoint) Bind(port addr.Port) (addr.Port, error) {
+	if err := e.alive(); err != nil {
+		return 0, err
+	}
+	if err := e.mayBind(port); err != nil {
+		return 0, err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err := core.Check(core.CallBind, e.state); err != nil {
+		return 0, err
+	}
+	return e.bindLocked(port)
+}
+
+// bindLocked binds an unbound endpoint. The caller holds e.mu.
+func (e *endpoint) bindLocked(port addr.Port) (addr.Port, error) {
+	choosable := e.choosable()
+	e.n.mu.Lock()
+	port, err := e.n.ports.BindAllowed(port, e.s.cred.Admin, choosable)
+	e.n.mu.Unlock()
+	if err != nil {
+		return 0, err
+	}
+	e.port, e.holds, e.state = port, true, core.Bound
+	return port, nil
+}
+
+func (e *endpoint) releasePort() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.releasePortLocked()
+}
+
+// releasePortLocked gives the port back. The caller holds e.mu.
+func (e *endpoint) releasePortLocked() {
+	if !e.holds {
+		return
+	}
+	e.holds = false
+	e.n.mu.Lock()
+	if e.n.listeners[e.port] == e {
+		delete(e.n.listeners, e.port)
+	}
+	e.n.ports.Release(e.port)
+	e.n.mu.Unlock()
+}
+
+func (e *endpoint) Listen(backlog int, allow ...access.Subject) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err := core.Check(core.CallListen, e.state); err != nil {
+		return err
+	}
+	if backlog <= 0 || len(allow) > access.MaxSubjects {
+		return status.Invalid
+	}
+	e.listening.allow = slices.Clone(allow)
+	e.listening.backlog = portmap.NewBacklog[*request](min(backlog, core.MaxBacklog))
+	e.listening.granting = make(map[*endpoint]struct{})
+	e.state = core.Listening
+	e.n.mu.Lock()
+	e.n.listeners[e.port] = e
+	e.n.mu.Unlock()
+	return nil
+}
+
+func (e *endpoint) Send(ctx context.Context, p []byte) (int, error) {
+	c, err := e.connection(core.CallSend)
+	if err != nil {
+		return 0, err
+	}
+	return c.out.send(ctx, p)
+}
+
+func (e *endpoint) TrySend(p []byte) (int, error) {
+	c, err := e.connection(core.CallSend)
+	if err != nil {
+		return 0, err
+	}
+	return c.out.trySend(p)
+}
+
+func (e *endpoint) Recv(ctx context.Context, p []byte) (int, error) {
+	c, err := e.connection(core.CallRecv)
+	if err != nil {
+		return 0, err
+	}
+	if e.n.cfg.Faults.SlowReceivers() {
+		return e.recvSlowly(ctx, c, p)
+	}
+	return c.in.read(ctx, p)
+}
+
+func (e *endpoint) TryRecv(p []byte) (int, error) {
+	c, err := e.connection(core.CallRecv)
+	if err != nil {
+		return 0, err
+	}
+	if e.n.cfg.Faults.SlowReceivers() {
+		return e.tryRecvSlowly(c, p)
+	}
+	return c.in.tryRead(p)
+}
+
+// CloseWrite is ipc.Endpoint's.
+func (e *endpoint) CloseWrite() error {
+	c, err := e.connection(core.CallSend)
+	if err != nil {
+		return err
+	}
+	return c.closeWrite()
+}
+
+// Copied is ipc.CopiedEndpoint's.
+func (e *endpoint) Copied() { e.copied.Store(true) }
+
+// Window is ipc.WindowedEndpoint's.
+func (e *endpoint) Window() int {
+	if c := e.linked.Load(); c != nil {
+		return c.in.window
+	}
+	return 0
+}
+
+// disconnected records that c has ended from the peer's side.
+func (e *endpoint) disconnected(c *conn) {
+	e.mu.Lock()
+	if e.conn == c && e.state == core.Connected {
+		e.state = core.Disconnected
+		e.linked.Store(nil)
+		e.releasePortLocked()
+		close(e.hungUp) // once: no endpoint connects again
+	}
+	e.mu.Unlock()
+	e.changed()
+}
+
+func (e *endpoint) LocalAddr() addr.Addr {
+	self := e.n.Self().Life.Node
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return addr.Addr{Node: self, Port: e.port}
+}
+
+func (e *endpoint) RemoteAddr() addr.Addr {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.remote
+}
+
+// Close closes the endpoint. A connection ends in order, which may take
+// closeLinger if the peer does not answer.
+func (e *endpoint) Close() error { return e.end(wire.Close{}) }
+
+// Abort is Close but for what the peer's application sees.
+func (e *endpoint) Abort(cause string) error {
+	return e.end(wire.Close{Reset: true, Cause: ipc.CleanCause(cause)})
+}
+
+// Cause is ipc.Endpoint's.
+func (e *endpoint) Cause() string {
+	if c := e.lastConn(); c != nil {
+		return c.why()
+	}
+	return ""
+}
+
+// end closes the endpoint, and its connection with bye.
+func (e *endpoint) end(bye wire.Close) error {
+	e.mu.Lock()
+	if e.state == core.Closed {
+		e.mu.Unlock()
+		return status.BadFD
+	}
+	before, c := e.state, e.conn
+	e.state = core.Closed
+	e.linked.Store(nil)
+	waiting := e.listening.drain()
+	unclaimed, granting := e.listening.confirmed, slices.Collect(maps.Keys(e.listening.granting))
+	e.listening.confirmed = nil
+	if before == core.Listening || c == nil {
+		e.releasePortLocked()
+	}
+	e.mu.Unlock()
+	close(e.gone)
+	e.changed()
+	for _, r := range waiting {
+		r.refuse(status.Refused)
+	}
+	for _, ep := range granting { // which notices e.gone a little later
+		ep.releasePort()
+	}
+	for _, ep := range unclaimed {
+		ep.Abort(causeUnheard)
+	}
+	if before == core.Connected || before == core.Disconnected {
+		c.close(bye)
+	}
+	e.releasePort()
+	e.s.forget(e)
+	close(e.closed)
+	return nil
+}
+
+// onGone calls f, on a goroutine of its own, when the endpoint is closed. undo
+// ends that.
+func (e *endpoint) onGone(f func()) (undo func()) {
+	done := make(chan struct{})
+	e.n.work.run(func() {
+		select {
+		case <-e.gone:
+			f()
+		case <-done:
+		}
+	})
+	return func() { close(done) }
+}
+
+// Ready returns the poll events, as scif_poll has them: a disconnected
+// endpoint is PollIn only while unread bytes are left.
+func (e *endpoint) Ready() ipc.Events {
+	e.mu.Lock()
+	state, c, async := e.state, e.conn, e.dialing.result
+	requests := len(e.listening.confirmed) + e.listening.queued()
+	e.mu.Unlock()
+	switch state {
+	case core.Listening:
+		return when(requests > 0, ipc.PollIn)
+	case core.Connected:
+		if async != nil && !async.ended() {
+			return 0 // granted in this moment; the result follows
+		}
+		return when(c.in.readable() && !e.receivesLater(), ipc.PollIn) | when(c.out.writable(), ipc.PollOut) |
+			when(c.in.drained(), ipc.PollIn|ipc.PollRdHup)
+	case core.Disconnected:
+		return when(c.in.readable() && !e.receivesLater(), ipc.PollIn) | ipc.PollHup
+	case core.Closed:
+		return ipc.PollNval
+	}
+	if async != nil { // a non-blocking connect, pending or with a result to fetch
+		return when(async.ended(), ipc.PollOut)
+	}
+	return ipc.PollErr
+}
+
+func when(cond bool, ev ipc.Events) ipc.Events {
+	if cond {
+		return ev
+	}
+	return 0
+}
+
+func (e *endpoint) Notify(ch chan<- struct{}) (stop func()) { return e.notes.add(ch) }
+
+func (e *endpoint) changed() { e.notes.send() }
+
+// notes are the channels that want to hear of an endpoint's changes.
+type notes struct {
+	mu   sync.Mutex // guards to
+	to   map[uint64]chan<- struct{}
+	next uint64
+}
+
+func (n *notes) add(ch chan<- struct{}) (stop func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.to == nil {
+		n.to = make(map[uint64]chan<- struct{})
+	}
+	n.next++
+	id := n.next
+	n.to[id] = ch
+	return func() {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		delete(n.to, id)
+	}
+}
+
+func (n *notes) send() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, ch := range n.to {
+		select {
+		case ch <- struct{}{}:
+		default:
+		}
+	}
+}

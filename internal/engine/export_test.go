@@ -1,0 +1,40 @@
+package engine
+
+import (
+	"time"
+
+	"github.com/fabricd/fabricd/internal/ipc"
+)
+
+// What tests of package engine_test look at.
+var (
+	CostOf = costOf
+)
+
+const ConnCost = connCost
+
+// Copied returns how many bytes of writes are under way whose callers do not wait.
+func (n *Node) Copied() int64 { return n.budget.copied.Load() }
+
+// WindowFor is windowFor.
+func WindowFor(most int, session, user, all, limit int64) (int, bool) {
+	return windowFor(most, promised{session, user, all}, limit)
+}
+
+// SetPassTime sets passTime and returns what sets it back.
+func SetPassTime(d time.Duration) (undo func()) {
+	old := passTime
+	passTime = d
+	return func() { passTime = old }
+}
+
+// CloseWindows is endpoint.closeWindows.
+func CloseWindows(ep ipc.Endpoint) { ep.(*endpoint).closeWindows() }
+
+// LoseCount makes the node unable to count what has been written to ep's RMA path.
+func LoseCount(ep ipc.Endpoint) {
+	p := &ep.(*endpoint).conn.rma.out
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.socket.Close()
+}

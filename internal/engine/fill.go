@@ -1,0 +1,69 @@
+package engine
+
+import (
+	"time"
+
+	"github.com/fabricd/fabricd/internal/core"
+	"github.com/fabricd/fabricd/internal/ipc"
+)
+
+// A payloadFill tells whether bytes behind a frame are being put into memory. The conn's mu
+// guards it.
+type payloadFill struct {
+	on    bool
+	ended chan struct{} // closed when on becomes false; nil while no call waits
+}
+
+func (f *payloadFill) end() {
+	f.on = false
+	if f.ended != nil {
+		close(f.ended)
+		f.ended = nil
+	}
+}
+
+// wait returns what is closed when they are in memory, nil if there are none.
+func (f *payloadFill) wait() <-chan struct{} {
+	if f.on && f.ended == nil {
+		f.ended = make(chan struct{})
+	}
+	return f.ended
+}
+
+// payloadDone tells the core that the bytes behind a frame are in memory, or why not.
+func (c *conn) payloadDone(p *core.Payload[memory], err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.core.PayloadDone(p, err)
+	c.moved.Add(1)
+	c.fill.end()
+}
+
+// fillTime bounds how long closeWindows waits for bytes that are on their way: those
+// of one frame, which are on the lane together. A link that has stopped is mostly
+// given up earlier, and with it they are.
+const fillTime = 3 * time.Second
+
+// closeWindows makes the memory of this end's windows stay as it is, once it has
+// returned: see ipc.LeavingSession.
+func (c *conn) closeWindows() {
+	c.mu.Lock()
+	c.core.CloseWindows()
+	filled := c.fill.wait()
+	c.mu.Unlock()
+	if twin := c.twin.Load(); twin != nil { // one that comes later finds no window
+		twin.withdrawals.end()
+	}
+	c.awaitApplied()
+	if filled == nil {
+		return
+	}
+	late := time.NewTimer(fillTime)
+	defer late.Stop()
+	select {
+	case <-filled:
+	case <-late.C:
+		c.fail(ipc.CauseStopped(c.link.self.Node)) // ends the reader
+		<-filled
+	}
+}

@@ -1,0 +1,88 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/fabricd/fabricd/internal/guard"
+	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/internal/wire"
+)
+
+// Leave ends the node's connections: what was sent is delivered, and every peer's
+// application sees a loss behind it, unless its own peer has closed. Links stay
+// until Close.
+func (n *Node) Leave(ctx context.Context) error {
+	n.closeSessions(ctx)
+	var told group
+	for _, l := range n.allLinks() {
+		if l.twin == nil {
+			told.run(func() {
+				defer guard.Recover(l.panicked)
+				l.bye(ctx, "leaving")
+			})
+		}
+	}
+	told.wait()
+	return ctx.Err()
+}
+
+// closeSessions closes every session, waiting no longer than ctx.
+func (n *Node) closeSessions(ctx context.Context) {
+	n.mu.Lock()
+	sessions := slices.Collect(maps.Keys(n.sessions))
+	n.mu.Unlock()
+	var closing group
+	for _, s := range sessions {
+		closing.run(func() {
+			s.CloseWindows() // Close tells the application of its end, long before it is through
+			s.end(ipc.CauseStopped(s.n.Self().Life.Node))
+		})
+	}
+	closed := make(chan struct{})
+	n.work.run(func() {
+		closing.wait()
+		close(closed)
+	})
+	select {
+	case <-closed:
+	case <-ctx.Done():
+	}
+}
+
+// parting is how far the two Byes of a link have come. The link's mu guards it.
+type parting struct {
+	said  bool          // by the peer
+	acked chan struct{} // closed when the peer answered ours
+}
+
+// bye tells the peer that this node leaves and waits until it has received
+// everything sent before.
+func (l *link) bye(ctx context.Context, reason string) {
+	l.say(wire.Bye{Reason: reason}.AppendTo(nil))
+	select {
+	case <-l.parting.acked:
+	case <-l.end.down:
+	case <-ctx.Done():
+	}
+}
+
+func (l *link) onBye() {
+	l.mu.Lock()
+	l.parting.said = true
+	l.mu.Unlock()
+	l.say(wire.ByeAck{}.AppendTo(nil))
+}
+
+func (l *link) onByeAck() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if isClosed(l.parting.acked) {
+		return fmt.Errorf("%w: a second ByeAck", status.Protocol)
+	}
+	close(l.parting.acked)
+	return nil
+}

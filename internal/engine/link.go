@@ -1,0 +1,491 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/core"
+	"github.com/fabricd/fabricd/internal/guard"
+	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/internal/wire"
+)
+
+// A link is an authenticated association with one life of a peer, established
+// by a HELLO round trip. A node's link with itself is two links, one for each
+// end of its connections.
+//
+// Goroutines, all ended by fail and counted in work: one accepts lanes and
+// starts a reader for each, one reads the control lane, one writes it, one
+// reads datagrams; further ones are spawned for writing and for failing. The
+// node knows a link that has failed until the last of them has ended, so that
+// the removal of a life can wait for them.
+type link struct {
+	n        *Node
+	self     addr.Life // this end
+	peer     Peer
+	provider string // its name
+	weighed  []Considered
+	sess     transport.Session
+	dialed   bool      // by this node
+	version  uint16    // of the protocol; set before start
+	beside   bool      // its dialer has kept the link that the pair had
+	twin     *link     // of a link with this node itself, the other end; else nil
+	since    time.Time // wall clock, for people
+
+	control chan []byte // frames for the control lane; full means a stuck peer
+	end     linkEnd
+	work    group
+
+	servingUntil atomic.Int64 // Node.now until which the peer's operations are applied
+	silence      atomic.Int32 // heard, silent or silentTold
+
+	pings questions[time.Duration] // by heartbeat sequence number
+	asks  questions[wire.Answer]   // by request number
+
+	mu      sync.Mutex // guards the fields below
+	conns   linkConns
+	used    time.Duration // Node.now when a connection last began or ended
+	pulse   core.Pulse
+	arrived arrivals
+	probe   probe
+	parting parting
+}
+
+// A linkEnd is the end of a link.
+type linkEnd struct {
+	begun bool          // guarded by the link's mu
+	down  chan struct{} // closed when the link has failed
+	err   error         // why; set before down is closed
+}
+
+// linkConns are a link's connections by this end's IDs.
+type linkConns struct {
+	all  map[wire.ConnID]*conn
+	last wire.ConnID
+}
+
+// arrivals are the bytes of sess.Heard, and when they were read.
+type arrivals struct {
+	bytes uint64
+	at    time.Duration
+}
+
+// controlQueue bounds the frames that wait for the control lane. They are
+// small and answer the peer; one that does not read them is cut off.
+const controlQueue = 1024
+
+func newLink(n *Node, provider string, self addr.Life, peer Peer, sess transport.Session, begun time.Duration) *link {
+	l := &link{
+		n: n, provider: provider, self: self, peer: peer, sess: sess, since: time.Now(), version: wire.VersionMax,
+		control: make(chan []byte, controlQueue), end: linkEnd{down: make(chan struct{})},
+		conns: linkConns{all: make(map[wire.ConnID]*conn)}, parting: parting{acked: make(chan struct{})},
+	}
+	now := n.now()
+	l.used, l.arrived.at = now, now
+	l.pulse = core.NewPulse(n.pulseTimes(), begun, now)
+	l.servingUntil.Store(int64(l.pulse.ServingUntil()))
+	return l
+}
+
+// start starts the link's goroutines. ctrl and in are the two control lanes
+// after HELLO; both are nil on a loop.
+func (l *link) start(ctrl transport.SendLane, in *wire.Reader) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.end.begun { // removed while it was being set up
+		return
+	}
+	l.spawn(l.acceptLanes)
+	l.spawn(func() { l.writeControl(ctrl) })
+	if l.twin == nil {
+		l.spawn(func() { l.readControl(in) })
+		l.spawn(l.readDatagrams)
+	}
+	l.spawn(func() { // a session that ends by itself takes the link with it
+		select {
+		case <-l.sess.Done():
+			l.sessionEnded(l.sess.Err())
+		case <-l.end.down:
+		}
+	})
+}
+
+// spawn runs f on a goroutine that the link and the node wait for. If f panics the
+// link ends.
+func (l *link) spawn(f func()) {
+	l.n.work.add()
+	l.work.run(func() {
+		defer l.n.work.done()
+		defer guard.Recover(l.panicked)
+		f()
+	})
+}
+
+// panicked ends the link: what serves it has panicked.
+func (l *link) panicked(err error, stack []byte) {
+	l.n.panicked(l.peer.Life, err, stack)
+	l.fail(transport.CodeProtocol, err)
+}
+
+// panicked logs, within bounds, a panic of what serves a peer.
+func (n *Node) panicked(peer addr.Life, err error, stack []byte) {
+	n.panics.Line(zerolog.ErrorLevel, netip.Addr{}).Stringer("peer", peer).Err(err).Bytes("stack", stack).Msg("BUG: what serves a peer has panicked; its link ends")
+}
+
+// spawner returns what runs f as spawn does, time and again, without allocating.
+func (l *link) spawner(f func()) func() {
+	panicked := l.panicked
+	run := func() {
+		defer l.work.done()
+		defer l.n.work.done()
+		defer guard.Recover(panicked)
+		f()
+	}
+	return func() {
+		l.n.work.add()
+		l.work.add()
+		go run()
+	}
+}
+
+// quiet returns when nothing of the link runs any more; it has failed.
+func (l *link) quiet() {
+	l.work.wait()
+	for _, c := range l.allConns() {
+		c.quiet()
+	}
+}
+
+func (l *link) allConns() []*conn {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Collect(maps.Values(l.conns.all))
+}
+
+func (l *link) String() string { return fmt.Sprintf("link with %v", l.peer.Life) }
+
+// sessionEnded fails the link and says what the end of its session proves, if
+// the link did not end it. err is what a goroutine met: it may have the end before
+// the session says so.
+func (l *link) sessionEnded(err error) {
+	if said := l.sess.Err(); said != nil {
+		err = said
+	}
+	if !l.fail(transport.CodeOK, err) {
+		return
+	}
+	switch ce := closeError(err); {
+	case ce == nil:
+	case ce.Remote && ce.Code == transport.CodeFenced:
+		l.n.report(l.peer.Life, LinkFenced)
+	case l.n.hears(l.peer.Life): // over another link
+	case ce.Reset:
+		l.n.report(l.peer.Life, LinkReset)
+	case ce.Timeout:
+		l.n.report(l.peer.Life, LinkSilent)
+	}
+}
+
+// fail ends the link: its session closes with code, and every connection on it
+// is cut off. When fail returns no frame of the peer is applied any more, and
+// once the link is quiet no byte either. It reports whether this was the call
+// that did it.
+func (l *link) fail(code uint64, cause error) bool {
+	l.mu.Lock()
+	if l.end.begun {
+		l.mu.Unlock()
+		<-l.end.down
+		return false
+	}
+	l.end.begun, l.end.err = true, cause
+	conns := slices.Collect(maps.Values(l.conns.all))
+	l.probe.settle()
+	l.mu.Unlock()
+	reason := ""
+	if cause != nil {
+		reason = cause.Error()
+	}
+	l.sess.Close(code, reason)
+	for _, c := range conns {
+		c.fail(l.why())
+	}
+	l.n.linkDown(l)
+	close(l.end.down)
+	l.n.work.run(func() {
+		defer guard.Recover(l.panicked)
+		defer l.n.forgetLink(l)
+		l.quiet()
+	})
+	return true
+}
+
+// why says in words why the link has ended.
+func (l *link) why() string {
+	if l.end.err == nil {
+		return "the session ended without a reason"
+	}
+	return l.end.err.Error()
+}
+
+// errNewLink is why a link ends that its peer has replaced.
+var errNewLink = errors.New("peer established a new link")
+
+// anotherLinkMayDo reports whether a link that ended with cause says nothing of
+// its peer's end: the peer gave it up, or has a newer one. Silence, a lost state,
+// a fence and a leave do.
+func anotherLinkMayDo(cause error) bool {
+	ce := closeError(cause)
+	switch {
+	case cause == errNewLink || cause == errUnused:
+		return true
+	case ce == nil || ce.Reset || ce.Timeout:
+		return false
+	}
+	return ce.Code == transport.CodeOK || ce.Code == transport.CodeDuplicate
+}
+
+// add registers a new connection under a fresh ID. Its caller, or the endpoint when
+// it holds it, releases its memory.
+func (l *link) add(ep *endpoint) (*conn, error) {
+	window, news, err := l.n.budget.take(ep.s, l.n.cfg.MessageWindow, l.n.now())
+	if news {
+		l.n.log.Warn().Err(err).Msg("no memory for another connection")
+	}
+	if err != nil {
+		return nil, err
+	}
+	c, err := l.enter(ep, window)
+	if err != nil {
+		l.n.budget.give(ep.s, window)
+	}
+	return c, err
+}
+
+func (l *link) enter(ep *endpoint, window int) (*conn, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.end.begun:
+		return nil, errLinkDown
+	case l.parting.said:
+		return nil, status.NoDevice
+	case len(l.conns.all) >= l.n.cfg.MaxConns:
+		return nil, fmt.Errorf("a link carries %d connections: %w", l.n.cfg.MaxConns, status.NoBufs)
+	}
+	l.used = l.n.now()
+	l.conns.last++
+	c := newConn(l, ep, l.conns.last, window)
+	l.conns.all[c.id] = c
+	return c, nil
+}
+
+// errLinkDown is the error of a link that was found down: another one may do.
+var errLinkDown = unreachable{errors.New("the link has ended")}
+
+func (l *link) conn(id wire.ConnID) *conn {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.conns.all[id]
+}
+
+func (l *link) forget(c *conn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.conns.all[c.id] == c {
+		delete(l.conns.all, c.id)
+		l.used = l.n.now()
+	}
+}
+
+// lanesMax bounds the lanes whose first frame has not come.
+const lanesMax = 1024
+
+// acceptLanes starts a reader for every lane that the peer opens.
+func (l *link) acceptLanes() {
+	ctx := contextUntil(l.end.down)
+	fresh := make(chan struct{}, lanesMax)
+	for {
+		lane, err := l.sess.AcceptLane(ctx)
+		if err != nil {
+			if ctx.Err() == nil {
+				l.sessionEnded(err)
+			}
+			return
+		}
+		select {
+		case fresh <- struct{}{}:
+		case <-l.end.down:
+			return
+		}
+		l.spawn(func() {
+			r := wire.NewReader(lane)
+			h, body, err := r.Next()
+			<-fresh
+			if err == nil {
+				err = l.open(r, lane, h, body)
+			}
+			if err != nil {
+				lane.Cancel()
+				l.violated(err)
+			}
+		})
+	}
+}
+
+// violated ends the link if err says that the peer broke the protocol.
+func (l *link) violated(err error) {
+	if isViolation(err) {
+		l.n.log.Warn().Err(err).Stringer("peer", l.peer.Life).Msg("peer broke the protocol")
+		l.fail(transport.CodeProtocol, err)
+	}
+}
+
+// open handles a lane's first frame and then the lane.
+func (l *link) open(r *wire.Reader, lane transport.RecvLane, h wire.Header, body []byte) error {
+	switch h.Type {
+	case wire.TypeConnect:
+		f, err := wire.ParseConnect(h.Flags, body)
+		if err != nil {
+			return err
+		}
+		l.use()
+		l.n.incoming(l, f, r, lane)
+		return nil
+	case wire.TypeAccept:
+		f, err := wire.ParseAccept(h.Flags, body)
+		if err != nil {
+			return err
+		}
+		c := l.conn(f.Peer)
+		if c == nil || !c.ep.granted(c, f, lane) {
+			lane.Cancel() // the connector gave up
+			return nil
+		}
+		c.readOps(r, lane)
+		return nil
+	case wire.TypeStream:
+		f, err := wire.ParseStream(h.Flags, body)
+		if err != nil {
+			return err
+		}
+		c := l.conn(f.Peer)
+		if c == nil {
+			lane.Cancel() // closed meanwhile
+			return nil
+		}
+		return c.readMessages(r, lane)
+	}
+	return fmt.Errorf("%w: a lane begins with %v", status.Protocol, h.Type)
+}
+
+// say queues a frame for the control lane.
+func (l *link) say(frame []byte) {
+	select {
+	case l.control <- frame:
+	case <-l.end.down:
+	default:
+		l.fail(transport.CodeProtocol, fmt.Errorf("%w: control lane is not read", status.NoBufs))
+	}
+}
+
+// sayInTurn is say for a lane's reader: it waits while the queue is full.
+func (l *link) sayInTurn(frame []byte) {
+	select {
+	case l.control <- frame:
+	case <-l.end.down:
+	}
+}
+
+// writeControl writes the control lane. On a loop, whose control lane has no
+// reader, it hands the frames over itself.
+func (l *link) writeControl(ctrl transport.SendLane) {
+	for {
+		select {
+		case frame := <-l.control:
+			if l.twin != nil {
+				h, err := wire.ParseHeader(frame)
+				if err == nil {
+					err = l.twin.onControl(h, frame[wire.HeaderLen:])
+				}
+				l.violated(err)
+				continue
+			}
+			if _, err := ctrl.Write(frame); err != nil {
+				return // the session's end, which others report
+			}
+		case <-l.end.down:
+			return
+		}
+	}
+}
+
+func (l *link) readControl(r *wire.Reader) {
+	for {
+		h, body, err := r.Next()
+		if err == nil {
+			l.heard()
+			err = l.onControl(h, body)
+		}
+		if err != nil {
+			l.violated(err)
+			return
+		}
+	}
+}
+
+// onControl handles a frame of the control lane.
+func (l *link) onControl(h wire.Header, body []byte) error {
+	switch h.Type {
+	case wire.TypeRefuse:
+		f, err := wire.ParseRefuse(h.Flags, body)
+		if err != nil {
+			return err
+		}
+		if c := l.conn(f.Peer); c != nil {
+			c.ep.refused(c, f.Code)
+		}
+		return nil
+	case wire.TypeAsk:
+		f, err := wire.ParseAsk(h.Flags, body)
+		if err == nil {
+			l.use()
+			l.asked(f)
+		}
+		return err
+	case wire.TypeAnswer:
+		f, err := wire.ParseAnswer(h.Flags, body)
+		if err == nil {
+			l.asks.answer(f.Request, f)
+		}
+		return err
+	case wire.TypeProbe:
+		f, err := wire.ParseProbe(h.Flags, body)
+		if err == nil && l.names(f.From, f.To) {
+			l.say(wire.ProbeAck{Nonce: f.Nonce, From: f.To, To: f.From}.AppendTo(nil))
+		}
+		return err
+	case wire.TypeProbeAck:
+		f, err := wire.ParseProbeAck(h.Flags, body)
+		if err == nil && l.names(f.From, f.To) {
+			l.probed(f.Nonce)
+		}
+		return err
+	case wire.TypeBye:
+		_, err := wire.ParseBye(h.Flags, body)
+		l.onBye()
+		return err
+	case wire.TypeByeAck:
+		return l.onByeAck()
+	}
+	return fmt.Errorf("%w: %v on the control lane", status.Protocol, h.Type)
+}

@@ -1,0 +1,99 @@
+package engine
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/transport"
+)
+
+// A slowLane takes nothing at once: what is written to it goes the way of flush.
+type slowLane struct {
+	transport.SendLane
+	got    []byte
+	during func() // is called in the middle of a Write
+}
+
+func (l *slowLane) TryWrite([]byte) (bool, error) { return false, nil }
+
+func (l *slowLane) Write(p []byte) (int, error) {
+	if l.during != nil {
+		l.during()
+	}
+	l.got = append(l.got, p...)
+	return len(p), nil
+}
+
+func (l *slowLane) SetWriteDeadline(time.Time) error { return nil }
+
+// TestTrySendBesideAFlush: while what an earlier one has left is written, and at the
+// very end of that, a non-blocking send is accepted if there is room, and comes
+// behind it. Behind a blocking send it is not.
+func TestTrySendBesideAFlush(t *testing.T) {
+	lane := &slowLane{}
+	var o *outbox
+	try := func(what, p string, want int) {
+		t.Helper()
+		if n, err := o.trySend([]byte(p)); n != want || err != nil {
+			t.Errorf("%s: %d of %d bytes, %v; want %d", what, n, len(p), err, want)
+		}
+	}
+	notified := 0
+	o = newOutbox(1<<20, 1<<20, func(context.Context) (transport.SendLane, error) { return lane, nil }, func() {
+		if notified++; notified == 1 {
+			try("when the flush tells that it has ended", "c", 1)
+		}
+	})
+	o.begin = o.flushRest
+	lane.during = func() {
+		lane.during = nil
+		try("while the flush writes", "b", 1)
+	}
+	try("alone", "a", 1)
+	if string(lane.got) != "abc" {
+		t.Errorf("written %q, want abc", lane.got)
+	}
+	lane.during = func() {
+		lane.during = nil
+		try("beside a blocking send", "x", 0)
+	}
+	if n, err := o.send(t.Context(), []byte("d")); n != 1 || err != nil {
+		t.Errorf("send: %d, %v", n, err)
+	}
+	if string(lane.got) != "abcd" || o.total() != 4 {
+		t.Errorf("written %q, counted %d", lane.got, o.total())
+	}
+}
+
+// TestTrySendNeverMissesTheEndOfAFlush: a send that finds a flush at work and, a
+// moment later, at its end is accepted all the same.
+func TestTrySendNeverMissesTheEndOfAFlush(t *testing.T) {
+	lane := &slowLane{}
+	o := newOutbox(1<<30, 1<<20, func(context.Context) (transport.SendLane, error) { return lane, nil }, func() {})
+	const sends = 20000
+	ended := make(chan struct{}, sends)
+	o.begin = func() {
+		go func() {
+			o.flushRest()
+			ended <- struct{}{}
+		}()
+	}
+	for i := range sends {
+		n, err := o.trySend([]byte{byte(i)})
+		if n != 1 || err != nil {
+			t.Fatalf("send %d: %d bytes, %v", i, n, err)
+		}
+	}
+	for o.token <- struct{}{}; len(ended) > 0; {
+		<-ended
+	}
+	for i, b := range lane.got {
+		if b != byte(i) {
+			t.Fatalf("byte %d is %d", i, b)
+		}
+	}
+	if len(lane.got) != sends {
+		t.Errorf("%d bytes of %d", len(lane.got), sends)
+	}
+}

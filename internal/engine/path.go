@@ -1,0 +1,25 @@
+package engine
+
+// A route is the way of an endpoint's messages to its application.
+type route struct{ path, why string }
+
+// Via notes the way of the endpoint's messages, for operators.
+func (e *endpoint) Via(path, why string) { e.route.Store(&route{path, why}) }
+
+func (e *endpoint) path() (path, why string) {
+	if r := e.route.Load(); r != nil {
+		return r.path, r.why
+	}
+	return "call", ""
+}
+
+// Pair returns what tells this end of a connection, and its other end, from all
+// others of the node. It reports false unless both are here.
+func (e *endpoint) Pair() (self, peer any, ok bool) {
+	c := e.lastConn()
+	if c == nil {
+		return nil, nil, false
+	}
+	twin := c.twin.Load()
+	return c, twin, twin != nil
+}

@@ -1,0 +1,252 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/path"
+	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/internal/wire"
+)
+
+// How long a socket is kept for what its end has sent: after the last byte that came the
+// other way, and in all.
+const (
+	pathDrain    = 10 * time.Second
+	pathDrainAll = time.Minute
+)
+
+// refusePath ends the attempt of ours, or any if that is nil, for both ends. Unless why
+// is status.NotSupp another one may follow.
+func (c *conn) refusePath(ours *wire.Path, why error) {
+	c.path.mu.Lock()
+	c.refuseLocked(ours, why)
+	c.path.mu.Unlock()
+	c.kick(false)
+	c.lastOfPath()
+}
+
+// refuseLocked is refusePath for a caller that holds path.mu.
+func (c *conn) refuseLocked(ours *wire.Path, why error) {
+	p := &c.path
+	switch {
+	case p.over, p.ours == nil && p.peer == nil, ours != nil && p.ours != ours:
+		return // it has ended, and with it what the caller knows
+	}
+	c.endAttemptLocked(why)
+	p.said = true
+	c.sayNoPath(why)
+}
+
+func (c *conn) sayNoPath(why error) {
+	c.queueFrame(wire.NoPath{Reason: why.Error(), Passing: !errors.Is(why, status.NotSupp)}.AppendTo(nil))
+}
+
+// onNoPath handles the peer's NoPath.
+func (c *conn) onNoPath(f wire.NoPath) {
+	p := &c.path
+	p.mu.Lock()
+	switch {
+	case p.said: // the attempt is over at both ends
+		p.said = false
+	case p.over, p.ours == nil && p.peer == nil: // nothing is left to end
+	default:
+		code := status.NotSupp
+		if f.Passing {
+			code = status.Again
+		}
+		why := fmt.Errorf("the peer's node says: %s: %w", ipc.CleanCause(f.Reason), code)
+		c.endAttemptLocked(why)
+		c.sayNoPath(why)
+	}
+	p.mu.Unlock()
+	c.kick(false)
+	c.lastOfPath()
+}
+
+// endAttemptLocked ends what there is of a path, made or not, for why: for good if that
+// is status.NotSupp. The caller holds path.mu.
+func (c *conn) endAttemptLocked(why error) {
+	p := &c.path
+	if s := c.leavePathLocked(why); s != nil { // with the lock: a call that finds it over finds it shut down
+		s.Shutdown()
+		c.closePath(s, p.freed)
+	}
+	p.over, p.failed = errors.Is(why, status.NotSupp), time.Now()
+}
+
+// endPath shuts the path down at once, and lets no other follow: neither application
+// sends or receives a byte more. The connection has ended.
+func (c *conn) endPath() {
+	p := &c.path
+	p.mu.Lock()
+	if !p.over {
+		c.endAttemptLocked(nil)
+		p.over = true
+	}
+	p.mu.Unlock()
+	c.lastOfPath()
+}
+
+// lastOfPath has the link forget a connection that it knew only for its path.
+func (c *conn) lastOfPath() {
+	if isClosed(c.ended) && !c.hasPath() {
+		c.link.forget(c)
+	}
+}
+
+// leavePathLocked makes nothing be left of the attempt but why it ended, and returns the
+// node's duplicate, if there is one, which the caller ends and gives to closePath. The
+// caller holds path.mu.
+func (c *conn) leavePathLocked(why error) *path.Held {
+	p, n := &c.path, c.link.n
+	s, freed := p.socket, p.freed
+	if p.ours != nil {
+		n.paths.forget(path.Token(p.ours.Token))
+		if !p.isMade() { // else it is closed
+			close(p.made)
+		}
+		if s == nil {
+			n.paths.left()
+			n.work.run(freed) // not here: it takes locks of its own
+		}
+	}
+	p.ours, p.peer, p.socket, p.joined, p.why = nil, nil, nil, false, why
+	return s
+}
+
+// closePath closes a node's duplicate.
+func (c *conn) closePath(s *path.Held, freed func()) {
+	n := c.link.n
+	s.Close()
+	n.paths.left()
+	n.work.run(freed)
+}
+
+// mutePath ends what this end's application writes: the peer's has closed. A path that is
+// being made is none: the peer cannot have sent anything through it.
+func (c *conn) mutePath() {
+	p := &c.path
+	p.mu.Lock()
+	made := p.isMade()
+	if made {
+		p.socket.CloseWrite()
+	}
+	p.mu.Unlock()
+	if !made {
+		c.endPath()
+	}
+}
+
+// hasPath reports whether the connection has a path that has not ended.
+func (c *conn) hasPath() bool {
+	c.path.mu.Lock()
+	defer c.path.mu.Unlock()
+	return c.path.socket != nil
+}
+
+// finishPath ends the path in order, behind what this end's application has written.
+// The socket is kept, and counts, until that can have arrived: one that is closed with
+// bytes unread resets, which can destroy them.
+func (c *conn) finishPath() {
+	defer c.link.forget(c)
+	p := &c.path
+	p.mu.Lock()
+	freed := p.freed
+	s := c.leavePathLocked(nil)
+	p.over = true
+	p.mu.Unlock()
+	if s == nil {
+		return
+	}
+	n := c.link.n
+	n.work.run(func() {
+		defer c.closePath(s, freed)
+		ctx := contextUntil(n.done)
+		s.CloseWrite()
+		if f, err := s.Take(); err == nil { // else it is closed
+			defer f.Close()
+			stop := context.AfterFunc(ctx, func() { f.SetDeadline(time.Unix(1, 0)) })
+			defer stop()
+			drainSocket(ctx, f)
+		}
+	})
+}
+
+// drainSocket reads until the peer's end, or until nothing has come for pathDrain.
+func drainSocket(ctx context.Context, s *os.File) {
+	var buf [4 << 10]byte
+	end := time.Now().Add(pathDrainAll)
+	for ctx.Err() == nil {
+		s.SetReadDeadline(earlier(time.Now().Add(pathDrain), end))
+		if _, err := s.Read(buf[:]); err != nil {
+			return
+		}
+	}
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
+// pathSilence is the least silence of a path that ends its connection: in less than that
+// a way that loses one packet in ten may have lost every answer of the peer's kernel.
+const pathSilence = 5 * time.Second
+
+// watchPaths ends the connections over whose paths nothing comes any more, although
+// their links live, as when something on the way drops the one and not the other.
+func (n *Node) watchPaths(now time.Duration) {
+	bound := max(n.cfg.GiveUp, pathSilence)
+	every := bound / 8
+	if now-n.paths.looked < every {
+		return
+	}
+	n.paths.looked = now
+	for _, l := range n.allLinks() {
+		for _, c := range l.allConns() {
+			if quiet := max(c.path.silentFor(now, every), c.rma.out.silentFor(now, every), c.rma.in.silentFor(now, every)); quiet > bound {
+				l.spawn(func() { c.reset(fmt.Sprintf("path silent %.1f s", quiet.Seconds())) })
+			}
+		}
+	}
+}
+
+// resetTime bounds how long a connection that this node ends waits for the peer's node
+// to answer.
+const resetTime = time.Second
+
+// reset ends the connection for cause, and lets the peer know it.
+func (c *conn) reset(cause string) {
+	c.mu.Lock()
+	if isClosed(c.bye.closing) || c.bye.received || c.failed {
+		c.mu.Unlock()
+		c.endPath()
+		return
+	}
+	c.blame(cause)
+	c.mu.Unlock()
+	c.refusePath(nil, fmt.Errorf("%s: %w", cause, status.NotSupp))
+	c.endRMAPaths() // before it is told; and Close would come behind what a silent one does not bring
+	c.awaitApplied()
+	c.out.stop(ipc.Lost(cause))
+	c.in.lose(ipc.Lost(cause))
+	if bye := (wire.Close{Reset: true, Cause: cause}); c.canSay(bye) {
+		bye.Sent = c.out.total()
+		c.sendClose(bye)
+		late := time.NewTimer(resetTime)
+		defer late.Stop()
+		select {
+		case <-c.ended:
+		case <-c.link.end.down:
+		case <-late.C:
+		}
+	}
+	c.fail(cause)
+}

@@ -1,0 +1,19 @@
+package engine
+
+import "time"
+
+// A perMinute counts what happens in the minute from began. The zero value is ready to
+// use; its owner's lock guards it.
+type perMinute struct {
+	began time.Duration
+	count int
+}
+
+// shown counts one at now, and reports whether it is among the first most of its minute.
+func (m *perMinute) shown(now time.Duration, most int) bool {
+	if m.count == 0 || now-m.began >= time.Minute {
+		*m = perMinute{began: now}
+	}
+	m.count++
+	return m.count <= most
+}

@@ -1,0 +1,47 @@
+package engine
+
+import "sync"
+
+// questions are what this end has asked the peer of a link and waits to hear, by number.
+type questions[T any] struct {
+	mu      sync.Mutex // guards the fields below; innermost
+	waiting map[uint64]chan<- T
+	last    uint64
+}
+
+// next returns the number of a question whose answer is not waited for.
+func (q *questions[T]) next() uint64 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.last++
+	return q.last
+}
+
+// ask returns the number of a question and what brings its answer. The caller forgets it.
+func (q *questions[T]) ask() (number uint64, answer <-chan T) {
+	c := make(chan T, 1) // for the only one
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.waiting == nil {
+		q.waiting = make(map[uint64]chan<- T)
+	}
+	q.last++
+	q.waiting[q.last] = c
+	return q.last, c
+}
+
+func (q *questions[T]) forget(number uint64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	delete(q.waiting, number)
+}
+
+// answer delivers an answer of the peer, if the question still waits for it.
+func (q *questions[T]) answer(number uint64, v T) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if to := q.waiting[number]; to != nil {
+		delete(q.waiting, number)
+		to <- v
+	}
+}

@@ -1,0 +1,229 @@
+package engine
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/access"
+	"github.com/fabricd/fabricd/internal/core"
+)
+
+// PortInfo is one bound port.
+type PortInfo struct {
+	Port    addr.Port `json:"port"`
+	Holders int       `json:"holders"` // endpoints that share it
+	State   string    `json:"state"`   // of the listener or the first holder
+	PID     int32     `json:"pid"`
+	UID     uint32    `json:"uid"`
+	Waiting int       `json:"waiting"` // connect requests in the queue
+	Refused uint64    `json:"refused"` // connects to the listener, by access rules
+	Access  string    `json:"access"`  // the node's rule for the port, or its default
+	Allow   string    `json:"allow"`   // the callers that the listener allows; empty: whom the rule does
+}
+
+// ConnInfo is one connection's end at this node.
+type ConnInfo struct {
+	ID       uint64 `json:"id"`
+	State    string `json:"state"`
+	Local    string `json:"local"`  // node:port
+	Remote   string `json:"remote"` // node:port
+	Life     string `json:"life"`   // of the peer, node.generation
+	Provider string `json:"provider"`
+	PID      int32  `json:"pid"`
+	Unread   int    `json:"unread"` // message bytes that wait for the application
+	Sent     uint64 `json:"sent"`   // message bytes
+	Received uint64 `json:"received"`
+	Windows  int    `json:"windows"`
+
+	// Path is how the messages get from the application to here: "call" in this
+	// process, "socket", or past the node to the other application directly, and then
+	// they are not counted: "channel", or "path", which Socket describes. Why says why
+	// it is no faster one.
+	Path string `json:"path"`
+	Why  string `json:"why"`
+	// Socket is the connection's path; nil: it has none.
+	Socket *PathInfo `json:"socket,omitempty"`
+
+	// RMASocket is the path of this end's RMA operations; nil if they have none.
+	RMASocket *PathInfo `json:"rma_socket,omitempty"`
+	// RMA is "direct" where the application uses the peer's windows itself, "path" where
+	// its operations go straight to the peer's node, by RMASocket, else "node", and
+	// RMAWhy says why.
+	RMA    string `json:"rma"`
+	RMAWhy string `json:"rma_why"`
+}
+
+// PathInfo is the path of a connection.
+type PathInfo struct {
+	Local         string    `json:"local"`  // addresses of the socket
+	Remote        string    `json:"remote"` //
+	TLS           bool      `json:"tls"`    // between the two applications
+	Since         time.Time `json:"since"`
+	SentBytes     uint64    `json:"sent_bytes"` // as the kernel counts them, TLS's own included
+	ReceivedBytes uint64    `json:"received_bytes"`
+	RoundTripUS   int64     `json:"round_trip_us"` // smoothed, of the kernels
+}
+
+// WindowInfo is one window registered at this node.
+type WindowInfo struct {
+	Conn    uint64 `json:"conn"`
+	Local   string `json:"local"`
+	Remote  string `json:"remote"`
+	Offset  int64  `json:"offset"`
+	Length  int64  `json:"length"`
+	Read    bool   `json:"read"`
+	Write   bool   `json:"write"`
+	Removed bool   `json:"removed"` // unregistered, and still in use
+	PID     int32  `json:"pid"`
+}
+
+// LinkInfo is one link.
+type LinkInfo struct {
+	Node       addr.NodeID     `json:"node"`
+	Generation addr.Generation `json:"generation"`
+	Name       string          `json:"name"`
+	Local      string          `json:"local"`
+	Remote     string          `json:"remote"`
+	Dialed     bool            `json:"dialed"` // by this node
+	Provider   string          `json:"provider"`
+	Conns      int             `json:"conns"`
+	Since      time.Time       `json:"since"`
+	SilentMS   int64           `json:"silent_ms"` // since something came
+	Serving    bool            `json:"serving"`   // both lives confirmed lately
+
+	// Bytes of packets, see [transport.Session].
+	SentBytes     uint64 `json:"sent_bytes"`
+	ReceivedBytes uint64 `json:"received_bytes"`
+
+	// Why says why the link has its provider, in a line; Considered, what became
+	// of each.
+	Why        string       `json:"why"`
+	Considered []Considered `json:"considered"`
+}
+
+// endpoints returns the endpoints of all sessions.
+func (n *Node) endpoints() []*endpoint {
+	n.mu.Lock()
+	sessions := slices.Collect(maps.Keys(n.sessions))
+	n.mu.Unlock()
+	var out []*endpoint
+	for _, s := range sessions {
+		out = append(out, s.all()...)
+	}
+	return out
+}
+
+// Ports returns the bound ports, ascending.
+func (n *Node) Ports() []PortInfo {
+	found := make(map[addr.Port]PortInfo)
+	policy := n.access.get()
+	for _, e := range n.endpoints() {
+		e.mu.Lock()
+		info := PortInfo{Port: e.port, Holders: 1, State: e.state.String(), PID: e.s.cred.PID, UID: e.s.cred.UID}
+		info.Waiting = e.listening.queued()
+		info.Refused, info.Allow = e.listening.refused, access.Join(e.listening.allow)
+		holds, listening := e.holds, e.state == core.Listening
+		e.mu.Unlock()
+		if !holds {
+			continue
+		}
+		if old, ok := found[info.Port]; ok {
+			info.Holders += old.Holders
+			if !listening {
+				old.Holders = info.Holders
+				info = old
+			}
+		}
+		info.Access = policy.For(info.Port)
+		found[info.Port] = info
+	}
+	out := slices.AppendSeq(make([]PortInfo, 0, len(found)), maps.Values(found))
+	slices.SortFunc(out, func(a, b PortInfo) int { return cmp.Compare(a.Port, b.Port) })
+	return out
+}
+
+// connected calls f for every endpoint that has a connection, open or ended by
+// the peer, in the order of their addresses.
+func (n *Node) connected(f func(e *endpoint, c *conn, state core.State, local, remote addr.Addr)) {
+	self := n.Self().Life.Node
+	all := n.endpoints()
+	slices.SortFunc(all, func(a, b *endpoint) int {
+		return cmp.Or(cmp.Compare(a.LocalAddr().Port, b.LocalAddr().Port), cmp.Compare(a.id, b.id))
+	})
+	for _, e := range all {
+		e.mu.Lock()
+		c, state, remote, local := e.conn, e.state, e.remote, addr.Addr{Node: self, Port: e.port}
+		e.mu.Unlock()
+		if c != nil && (state == core.Connected || state == core.Disconnected) {
+			f(e, c, state, local, remote)
+		}
+	}
+}
+
+// Conns returns the connections' ends at this node.
+func (n *Node) Conns() []ConnInfo {
+	out := []ConnInfo{}
+	n.connected(func(e *endpoint, c *conn, state core.State, local, remote addr.Addr) {
+		info := ConnInfo{ID: uint64(c.id), State: state.String(), Local: local.String(), Remote: remote.String(),
+			Life: c.link.peer.Life.String(), Provider: c.link.provider, PID: e.s.cred.PID, Sent: c.out.total()}
+		info.Path, info.Why = e.path()
+		info.Socket = c.path.info()
+		info.RMASocket = c.rma.out.info()
+		c.in.mu.Lock()
+		info.Unread, info.Received = c.in.flow.Unread(), c.in.flow.Arrived()
+		c.in.mu.Unlock()
+		c.mu.Lock()
+		info.Windows = len(c.core.Windows())
+		c.mu.Unlock()
+		info.RMA, info.RMAWhy = c.rmaPath(info.RMASocket != nil)
+		out = append(out, info)
+	})
+	return out
+}
+
+// Windows returns the windows registered at this node.
+func (n *Node) Windows() []WindowInfo {
+	out := []WindowInfo{}
+	n.connected(func(e *endpoint, c *conn, _ core.State, local, remote addr.Addr) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for _, w := range c.core.Windows() {
+			out = append(out, WindowInfo{Conn: uint64(c.id), Local: local.String(), Remote: remote.String(),
+				Offset: w.Offset, Length: w.Length, Read: w.Prot&1 != 0, Write: w.Prot&2 != 0,
+				Removed: !w.Registered(), PID: e.s.cred.PID})
+		}
+	})
+	return out
+}
+
+// Links returns the links to other nodes, by node.
+func (n *Node) Links() []LinkInfo {
+	out := []LinkInfo{}
+	now := n.now()
+	for _, l := range n.allLinks() {
+		if l.twin != nil {
+			continue
+		}
+		l.mu.Lock()
+		if l.end.begun {
+			l.mu.Unlock()
+			continue
+		}
+		sent, received := l.sess.Traffic()
+		out = append(out, LinkInfo{Node: l.peer.Life.Node, Generation: l.peer.Life.Generation, Name: l.peer.Name,
+			Local: l.sess.LocalAddr(), Remote: l.sess.RemoteAddr(), Dialed: l.dialed, Provider: l.provider, Why: why(l.weighed), Considered: l.weighed,
+			Conns: len(l.conns.all),
+			Since: l.since, SilentMS: l.pulse.Silent(now).Milliseconds(), Serving: int64(now) <= l.servingUntil.Load(),
+			SentBytes: sent, ReceivedBytes: received})
+		l.mu.Unlock()
+	}
+	slices.SortFunc(out, func(a, b LinkInfo) int { return cmp.Compare(a.Node, b.Node) })
+	return out
+}
+
+// ConnMemory returns how many bytes of memory connections have been promised, and of
+// how many; 0, 0 without a bound.
+func (n *Node) ConnMemory() (used, limit int64) { return n.budget.state() }
