@@ -4,6 +4,13 @@ SHELL       := /bin/bash
 .ONESHELL:
 .DEFAULT_GOAL := help
 
+# The Go that go.mod asks for; one from 1.21 on fetches it itself.
+GO_WANTED := $(shell sed -n 's/^go \([0-9.]*\)$$/\1/p' go.mod)
+GO_FOUND  := $(shell go version 2>/dev/null | sed -n 's/^go version go\([0-9.]*\).*/\1/p')
+ifneq ($(GO_WANTED),$(shell printf '%s\n' $(or $(GO_FOUND),0) $(GO_WANTED) | sort -V | head -n 1))
+$(error fabricd needs Go $(GO_WANTED)$(if $(GO_FOUND), and finds $(GO_FOUND)): install it from https://go.dev/dl and put its bin directory into PATH)
+endif
+
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X main.version=$(VERSION)
 BUILD   := CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)'
@@ -18,6 +25,8 @@ HEAVY      := cmd/fabric-bench cmd/fabricd fabric fabric/fabrictest internal/tes
 # Tests with real processes, namespaces and containers, which `make test` runs last,
 # two at a time: they wait more than they compute.
 ALONE      := internal/lab/chaos internal/lab/chaos/workload internal/test/deploytest internal/test/e2e internal/test/hostile
+# What `make check` leaves to `make test` besides: it takes minutes.
+SLOW       := cmd/fabric-bench fabric/fabrictest internal/lab/sim internal/test/conformance internal/test/e2e/appsmoke membership/gossip
 # How many packages `make test` tests at a time.
 PACKAGES   ?= 4
 # How long `make fuzz-short` runs each fuzz target.
@@ -29,7 +38,7 @@ APPS_IMAGE ?= fabricd-apps:dev
 COMPOSE     = $$(docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 CLUSTER     = $(COMPOSE) -p fabricd -f deploy/compose.yaml
 
-.PHONY: help build demo test lint attack apps-smoke conformance soak bars bench bench-baselines fuzz-short image cluster cluster-down chaos mutants clean
+.PHONY: help build demo check test lint attack apps-smoke conformance soak bars bench bench-baselines fuzz-short image cluster cluster-down chaos mutants clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -59,12 +68,26 @@ endef
 lint: ## gofmt, go vet, staticcheck
 	@$(LINT)
 
+check: ## in three minutes, without Docker: lint, the rules and numbers of the tree, and the quicker tests
+	@$(LINT)
+	go test -count=1 -v -run 'Numbers|Lines' ./internal/test/archtest | sed -n 's/^ *numbers_test.go:[0-9]*: //p'
+	left=$$(printf 'github.com/fabricd/fabricd/%s\n' $(ALONE) $(SLOW))
+	export $(PLAIN)
+	go test -vet=off -p $(PACKAGES) $$(go list ./... | grep -vxF "$$left") | awk '/^(ok |\?)/ { n++; next } { print } END { print n " packages pass" }'
+	for os in linux/arm64; do GOOS=$${os%/*} GOARCH=$${os#*/} go vet ./...; done
+
 test: ## lint, the rules of the tree, and every test with the race detector
 	@mkdir -p out
-	# The images beside lint: with the tests beside them they take long. Without Docker
-	# it is the tests of deploy/ that fail, and say how to go without.
+	# What the machine does not have is left out, and named at the end; CI has all of it.
+	without=$${FABRICD_TEST_WITHOUT:-}
+	if [ -z "$${FABRICD_TEST_ALL:-}" ]; then
+	  if [[ ",$$without," != *,docker,* ]] && ! docker version >/dev/null 2>&1; then without+=,docker; fi
+	  if [[ ",$$without," != *,systemd,* ]] && ! command -v systemd-analyze >/dev/null; then without+=,systemd; fi
+	fi
+	export FABRICD_TEST_WITHOUT=$${without#,}
+	# The images beside lint: with the tests beside them they take long.
 	images=
-	if [ -z "$${FABRICD_IMAGE:-}" ] && [[ ",$${FABRICD_TEST_WITHOUT:-}," != *,docker,* ]]; then
+	if [ -z "$${FABRICD_IMAGE:-}" ] && [[ ",$$without," != *,docker,* ]]; then
 	  deploy/image.sh $(IMAGE) $(APPS_IMAGE) >out/image.log 2>&1 &
 	  images=$$!
 	fi
@@ -102,6 +125,7 @@ test: ## lint, the rules of the tree, and every test with the race detector
 	awk '/^(ok |FAIL\t)/ { last[FILENAME, $$2] = $$1 } /no test files/ { none++ } /^unsteady: / { unsteady = unsteady "\n  " $$0 }
 	     END { for (x in last) if (last[x] == "ok") ok++; else { fail++; split(x, of, SUBSEP); failed = failed "\n  " of[2] }
 	       printf "\nsummary: %d packages pass, %d fail, %d have no tests%s%s\n", ok, fail, none, failed, unsteady }' out/test.log out/plain.log
+	if [ -n "$$FABRICD_TEST_WITHOUT" ]; then echo "left out: the tests of deploy/ that need $${FABRICD_TEST_WITHOUT//,/ and }"; fi
 	exit $$rc
 
 attack: ## hostile members, strangers and applications against eight daemons: a timeline (ARGS=--json)

@@ -46,8 +46,16 @@ type tube struct {
 func newTube(window int) *tube {
 	u := &tube{lane: &chunked{chunks: make(chan []byte, 4)}, more: newGate()}
 	u.limit.Store(uint64(window))
-	u.in = newInbox(window, func(limit uint64) { u.limit.Store(limit); u.more.signal() }, func() {})
+	u.in = newInbox(window, u.raise, func() {})
 	return u
+}
+
+// raise ignores a lower limit than before, as an outbox does: two readers may tell theirs in
+// any order.
+func (u *tube) raise(limit uint64) {
+	for old := u.limit.Load(); limit > old && !u.limit.CompareAndSwap(old, limit); old = u.limit.Load() {
+	}
+	u.more.signal()
 }
 
 // send sends total bytes, each what its place is modulo 251, in chunks of up to most,

@@ -1,0 +1,127 @@
+package archtest
+
+import (
+	"bytes"
+	"go/ast"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// A lineBudget bounds the lines of Go without tests in some folders.
+type lineBudget struct {
+	name   string
+	in     []string
+	most   int // more fails
+	target int // of the design
+}
+
+// The bounds are what the tree has, rounded up: it may shrink, and the bound with it.
+var lineBudgets = []lineBudget{
+	{"transport, path, engine, ipc, ring, shm", []string{"internal/transport", "internal/path", "internal/engine", "internal/ipc", "internal/ring", "internal/shm"}, 30_000, 20_000},
+	{"cmd/fabric-bench", []string{"cmd/fabric-bench"}, 6_500, 6_500},
+	{"internal/lab", []string{"internal/lab"}, 29_500, 24_000},
+	{"all", []string{""}, 123_000, 80_000},
+}
+
+func (b lineBudget) has(dir string) bool {
+	return slices.ContainsFunc(b.in, func(in string) bool {
+		return in == "" || dir == in || strings.HasPrefix(dir, in+"/")
+	})
+}
+
+func TestLinesStayInTheirBudgets(t *testing.T) {
+	for _, b := range lineBudgets {
+		lines := 0
+		for _, s := range sources(t) {
+			if !s.test && b.has(s.dir) {
+				lines += bytes.Count(s.text, []byte("\n"))
+			}
+		}
+		t.Logf("%s: %d lines, bound %d, target %d", b.name, lines, b.most, b.target)
+		if lines > b.most {
+			t.Errorf("%s has %d lines, more than its bound of %d", b.name, lines, b.most)
+		}
+	}
+}
+
+// wordClauses are clauses that hide the subject, in comments.
+var wordClauses = regexp.MustCompile(`(?i)\b(who|what)\b`)
+
+// TestNumbersOfStyle prints what the tree is like, in the columns of other trees' tables.
+func TestNumbersOfStyle(t *testing.T) {
+	var files, functions []int
+	var code, tests, comments, clauses, exported, documented int
+	for _, s := range sources(t) {
+		n := bytes.Count(s.text, []byte("\n"))
+		if s.test {
+			tests += n
+			continue
+		}
+		code += n
+		files = append(files, n)
+		for _, g := range s.file.Comments {
+			comments += s.fset.Position(g.End()).Line - s.fset.Position(g.Pos()).Line + 1
+			clauses += len(wordClauses.FindAllString(g.Text(), -1))
+		}
+		for _, d := range s.file.Decls {
+			if f, ok := d.(*ast.FuncDecl); ok {
+				functions = append(functions, s.fset.Position(f.End()).Line-s.fset.Position(f.Pos()).Line+1)
+			}
+			e, doc := exportedBy(d)
+			exported, documented = exported+e, documented+doc
+		}
+	}
+	slices.Sort(files)
+	slices.Sort(functions)
+	t.Logf("files: %d, median %d lines, p90 %d, largest %d", len(files), quantile(files, 50), quantile(files, 90), files[len(files)-1])
+	t.Logf("functions: %d, median %d lines, p90 %d, up to 40 lines %.1f %%, up to 60 %.1f %%", len(functions),
+		quantile(functions, 50), quantile(functions, 90), share(functions, 40), share(functions, 60))
+	t.Logf("comments: %.0f %% of the lines, %.0f clauses with who or what per 1,000 of them", 100*float64(comments)/float64(code), 1000*float64(clauses)/float64(comments))
+	t.Logf("exported names with documentation: %.0f %%; lines of tests per line of code: %.2f", 100*float64(documented)/float64(exported), float64(tests)/float64(code))
+	if documented*100 < exported*95 {
+		t.Errorf("%d of %d exported names are documented, want 95 %%", documented, exported)
+	}
+}
+
+// quantile returns the p-th percentile of sorted numbers.
+func quantile(sorted []int, p int) int { return sorted[min(len(sorted)*p/100, len(sorted)-1)] }
+
+// share is how many per cent of sorted numbers are at most n.
+func share(sorted []int, n int) float64 {
+	at, _ := slices.BinarySearch(sorted, n+1)
+	return 100 * float64(at) / float64(len(sorted))
+}
+
+// exportedBy returns how many names d exports, but for methods, and how many of them have
+// documentation of their own or of their group.
+func exportedBy(d ast.Decl) (exported, documented int) {
+	add := func(name *ast.Ident, docs ...*ast.CommentGroup) {
+		if !name.IsExported() {
+			return
+		}
+		exported++
+		if slices.ContainsFunc(docs, func(g *ast.CommentGroup) bool { return g != nil }) {
+			documented++
+		}
+	}
+	switch d := d.(type) {
+	case *ast.FuncDecl:
+		if d.Recv == nil {
+			add(d.Name, d.Doc)
+		}
+	case *ast.GenDecl:
+		for _, spec := range d.Specs {
+			switch spec := spec.(type) {
+			case *ast.TypeSpec:
+				add(spec.Name, spec.Doc, d.Doc)
+			case *ast.ValueSpec:
+				for _, name := range spec.Names {
+					add(name, spec.Doc, spec.Comment, d.Doc)
+				}
+			}
+		}
+	}
+	return exported, documented
+}
