@@ -17,10 +17,10 @@ import (
 	"github.com/fabricd/fabricd/internal/daemon"
 )
 
-// TestPageOfAccessIsTrue runs a node with the rules of deploy/access.md, then
+// TestPageOfAccessIsTrue runs a node with the rules of docs/access.md, then
 // the commands of the page, and at last changes the rules as the page says.
 func TestPageOfAccessIsTrue(t *testing.T) {
-	text, err := os.ReadFile("../../deploy/access.md")
+	text, err := os.ReadFile("../../docs/access.md")
 	if err != nil {
 		t.Fatal(err)
 	}

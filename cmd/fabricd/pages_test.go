@@ -8,10 +8,10 @@ import (
 	"testing"
 )
 
-// The commands of deploy/audit.md are fabricd's, and set what they say. The settings
-// and commands that deploy/threats.md names exist.
+// The commands of docs/audit.md are fabricd's, and set what they say. The settings
+// and commands that docs/threats.md names exist.
 func TestPagesOfSecurityAreTrue(t *testing.T) {
-	audit, err := os.ReadFile("../../deploy/audit.md")
+	audit, err := os.ReadFile("../../docs/audit.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +33,7 @@ func TestPagesOfSecurityAreTrue(t *testing.T) {
 	if ran != 3 {
 		t.Errorf("audit.md has %d commands, want 3", ran)
 	}
-	threats, err := os.ReadFile("../../deploy/threats.md")
+	threats, err := os.ReadFile("../../docs/threats.md")
 	if err != nil {
 		t.Fatal(err)
 	}

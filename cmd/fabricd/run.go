@@ -28,8 +28,8 @@ func (a *app) runCommand() *cobra.Command {
 a flag overrides a variable, and a variable overrides the file. A wrong value
 ends fabricd at once with exit code 2 and one line that says what is allowed.
 On SIGHUP, and when the file has changed, a node reads them again and takes over
-the access rules (deploy/access.md); a wrong value then changes nothing.
-deploy/rings.md says what the settings of rings are worth. With --explain nothing is
+the access rules (docs/access.md); a wrong value then changes nothing.
+docs/rings.md says what the settings of rings are worth. With --explain nothing is
 run: it prints each setting, what has set it, and what is allowed.`,
 		Example: `  fabricd run --role host
   fabricd run --join 10.0.0.1:7700 --token-file join.token

@@ -243,14 +243,14 @@ func TestMembersOfALine(t *testing.T) {
 	if got := string(e.line()); got != want {
 		t.Errorf("got  %swant %s", got, want)
 	}
-	page, err := os.ReadFile("../../deploy/audit.md")
+	page, err := os.ReadFile("../../docs/audit.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i := range reflect.TypeFor[Event]().NumField() {
 		name, _, _ := strings.Cut(reflect.TypeFor[Event]().Field(i).Tag.Get("json"), ",")
 		if !bytes.Contains(page, []byte("`"+name+"`")) {
-			t.Errorf("deploy/audit.md does not explain %s", name)
+			t.Errorf("docs/audit.md does not explain %s", name)
 		}
 	}
 	text, err := os.ReadFile("event.go")
@@ -259,7 +259,7 @@ func TestMembersOfALine(t *testing.T) {
 	}
 	for _, m := range regexp.MustCompile(`= "([a-z-]+)" +//`).FindAllSubmatch(text, -1) {
 		if !bytes.Contains(page, []byte("`"+string(m[1])+"`")) {
-			t.Errorf("deploy/audit.md does not explain the kind %s", m[1])
+			t.Errorf("docs/audit.md does not explain the kind %s", m[1])
 		}
 	}
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // AccessConfig says who may connect to the node's ports and bind them;
-// deploy/access.md says more.
+// docs/access.md says more.
 type AccessConfig struct {
 	Rules  []access.Rule
 	Closed bool // without a rule only the same user of this node may connect

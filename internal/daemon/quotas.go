@@ -9,7 +9,7 @@ import (
 	"github.com/fabricd/fabricd/internal/ipc"
 )
 
-// QuotaConfig bounds what others make this node hold; deploy/quotas.md says more.
+// QuotaConfig bounds what others make this node hold; docs/quotas.md says more.
 type QuotaConfig struct {
 	// ConnMemory is how much memory the connections of the node may take for bytes
 	// that nobody reads, in bytes; 0: half of the memory that the node may have.

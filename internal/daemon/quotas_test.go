@@ -66,16 +66,16 @@ func TestQuotasReachWhoHoldsToThem(t *testing.T) {
 	}
 }
 
-// deploy/quotas.md says what the settings say.
+// docs/quotas.md says what the settings say.
 func TestPageOfQuotasIsTrue(t *testing.T) {
-	page, err := os.ReadFile("../../deploy/quotas.md")
+	page, err := os.ReadFile("../../docs/quotas.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, s := range quotaSettings() {
 		allowed := strings.TrimPrefix(strings.NewReplacer(": half of the memory limit; or a size from", ",", ": three quarters of what other users leave; or a number from", ",", "a size from ", "", "a number from ", "").Replace(s.Allowed), " ")
 		if want := fmt.Sprintf("| `%s` | %s | %s |", s.Key, s.Value(Default()), allowed); !strings.Contains(string(page), want) {
-			t.Errorf("deploy/quotas.md has no row %q", want)
+			t.Errorf("docs/quotas.md has no row %q", want)
 		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // ringSettings are those of the channels between two applications of this node.
-// A slot is a cache line and no setting; deploy/rings.md says why, and what each
+// A slot is a cache line and no setting; docs/rings.md says why, and what each
 // of these is worth.
 func ringSettings() []Setting {
 	return []Setting{

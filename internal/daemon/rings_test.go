@@ -84,9 +84,9 @@ func TestRingSettingsAllowWhatTheyName(t *testing.T) {
 	}
 }
 
-// deploy/rings.md says what the settings say.
+// docs/rings.md says what the settings say.
 func TestPageOfRingsIsTrue(t *testing.T) {
-	page, err := os.ReadFile("../../deploy/rings.md")
+	page, err := os.ReadFile("../../docs/rings.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,10 +98,10 @@ func TestPageOfRingsIsTrue(t *testing.T) {
 			found = found && strings.Contains(row, number)
 		}
 		if !found {
-			t.Errorf("deploy/rings.md has no row %q with %s", want, s.Allowed)
+			t.Errorf("docs/rings.md has no row %q with %s", want, s.Allowed)
 		}
 	}
 	if want := fmt.Sprintf("%d KiB by\ndefault", ipc.ChannelSize(ipc.DefaultRings())>>10); !strings.Contains(string(page), want) {
-		t.Errorf("deploy/rings.md does not say that a channel takes %q", want)
+		t.Errorf("docs/rings.md does not say that a channel takes %q", want)
 	}
 }

@@ -118,9 +118,9 @@ func hugePages(c daemon.Config, f Facts) Finding {
 	case f.HugeFailed == nil:
 		return Finding{"huge-pages", OK, fmt.Sprintf("channels can have pages of %d KiB", f.HugePage>>10), ""}
 	case want == ipc.HugeTry:
-		return Finding{"huge-pages", Note, f.HugeFailed.Error(), "channels have small pages meanwhile; deploy/rings.md"}
+		return Finding{"huge-pages", Note, f.HugeFailed.Error(), "channels have small pages meanwhile; docs/rings.md"}
 	}
-	return Finding{"huge-pages", Bad, f.HugeFailed.Error(), "ring-huge-pages=try takes small pages where there are none; deploy/rings.md"}
+	return Finding{"huge-pages", Bad, f.HugeFailed.Error(), "ring-huge-pages=try takes small pages where there are none; docs/rings.md"}
 }
 
 func udp(f Facts) Finding {
@@ -129,7 +129,7 @@ func udp(f Facts) Finding {
 		return Finding{"udp-buffers", Bad, f.UDPFailed.Error(), "links over quic and gossip need UDP"}
 	case f.UDPBuffers != "":
 		found, remedy, _ := strings.Cut(f.UDPBuffers, "; ")
-		return Finding{"udp-buffers", Note, found, remedy + " (deploy/sysctl.md)"}
+		return Finding{"udp-buffers", Note, found, remedy + " (docs/sysctl.md)"}
 	}
 	return Finding{"udp-buffers", OK, "as large as a fast link needs", ""}
 }
@@ -221,7 +221,7 @@ func node(n Node) []Finding {
 		all = append(all, Finding{"provider " + u.Provider, Note, u.Reason, "links have the other provider meanwhile"})
 	}
 	if n.Status.Rings.Small != "" {
-		all = append(all, Finding{"channels", Note, n.Status.Rings.Small, "deploy/rings.md"})
+		all = append(all, Finding{"channels", Note, n.Status.Rings.Small, "docs/rings.md"})
 	}
 	for _, w := range n.Status.Warnings {
 		all = append(all, Finding{"faults", Note, w, "fabricd faults clear"})

@@ -199,9 +199,9 @@ func TestGreedyUsersLeaveRoom(t *testing.T) {
 	}
 }
 
-// TestPageOfConnectionsIsTrue counts what fits, and holds deploy/quotas.md to it.
+// TestPageOfConnectionsIsTrue counts what fits, and holds docs/quotas.md to it.
 func TestPageOfConnectionsIsTrue(t *testing.T) {
-	text, err := os.ReadFile("../../deploy/quotas.md")
+	text, err := os.ReadFile("../../docs/quotas.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,8 +9,9 @@ import (
 	"testing"
 )
 
-// pages are those of deploy/.
-var pages = []string{"deploy/README.md", "deploy/compose.md", "deploy/k8s/README.md", "deploy/systemd/README.md", "deploy/sysctl.md", "deploy/rings.md", "deploy/quotas.md", "deploy/access.md", "deploy/audit.md", "deploy/threats.md"}
+// pages are those for users: short ones.
+var pages = []string{"docs/README.md", "docs/compose.md", "docs/kubernetes.md", "docs/systemd.md", "docs/sysctl.md", "docs/rings.md", "docs/quotas.md",
+	"docs/access.md", "docs/audit.md", "docs/threats.md", "docs/failures.md", "docs/operate.md", "CONTRIBUTING.md", "CHANGELOG.md"}
 
 // commands returns the commands of a page: the indented lines that begin with
 // one of the programs.
@@ -51,7 +52,7 @@ func TestEveryCommandIsTested(t *testing.T) {
 		}
 	}
 	makefile := readFile(t, "Makefile")
-	for _, target := range regexp.MustCompile("`make\\s([a-z-]+)`").FindAllStringSubmatch(readFile(t, "deploy/compose.md")+readFile(t, "deploy/README.md"), -1) {
+	for _, target := range regexp.MustCompile("(?:`|    )make\\s([a-z-]+)").FindAllStringSubmatch(readFile(t, "docs/compose.md")+readFile(t, "docs/README.md")+readFile(t, "docs/failures.md")+readFile(t, "CONTRIBUTING.md"), -1) {
 		if !strings.Contains(makefile, "\n"+target[1]+":") {
 			t.Errorf("make %s is no target of the Makefile", target[1])
 		}
@@ -61,7 +62,7 @@ func TestEveryCommandIsTested(t *testing.T) {
 // composePage does what compose.md tells its readers to do, between its first
 // command, which start has run, and its last, which the end of the test runs.
 func composePage(t *testing.T, p *project) {
-	all := commands(t, "deploy/compose.md", "docker-compose")
+	all := commands(t, "docs/compose.md", "docker-compose")
 	for i, words := range all {
 		if len(words) < 4 || words[1] != "-f" || words[2] != "deploy/compose.yaml" {
 			t.Fatalf("compose.md: %q: want the file of this repository", words)
@@ -88,7 +89,7 @@ func composePage(t *testing.T, p *project) {
 // kubernetesPage runs what the page for Kubernetes lets fabricd do, in the
 // cluster that is up, and looks up what kubectl is given.
 func kubernetesPage(t *testing.T, p *project) {
-	const page = "deploy/k8s/README.md"
+	const page = "docs/kubernetes.md"
 	host := p.container("host")
 	ran := 0
 	for _, words := range commands(t, page, "kubectl") {

@@ -113,7 +113,7 @@ func TestSystemdAcceptsTheUnit(t *testing.T) {
 	if err != nil || level > maxExposure {
 		t.Errorf("systemd rates the unit %s of 10, want %v at most", rated[1], maxExposure)
 	}
-	if page := readFile(t, "deploy/systemd/README.md"); !strings.Contains(page, "rates that "+rated[1]+" of 10") {
+	if page := readFile(t, "docs/systemd.md"); !strings.Contains(page, "rates that "+rated[1]+" of 10") {
 		t.Errorf("README.md does not tell that systemd rates the unit %s of 10", rated[1])
 	}
 }
@@ -135,7 +135,7 @@ func TestSystemdPage(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, page := range []string{"deploy/systemd/README.md", "deploy/sysctl.md"} {
+	for _, page := range []string{"docs/systemd.md", "docs/sysctl.md"} {
 		for _, words := range commands(t, page, "install", "runuser", "systemd-sysusers", "systemctl", "usermod", "sysctl") {
 			systemdStep(t, machine, bin, words)
 		}
