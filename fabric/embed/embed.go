@@ -9,6 +9,10 @@
 //	})
 //	defer n.Close()
 //	conn, err := n.Dial(ctx, fabric.Addr{Node: fabric.Host, Port: 2050})
+//
+// Its connections to other nodes get sockets of their own as those of attached
+// applications do (Config.Paths), and $FABRIC_LATENCY, $FABRIC_SPIN and
+// $FABRIC_HUGE_PAGES mean what they mean to [fabric.Attach].
 package embed
 
 import (
