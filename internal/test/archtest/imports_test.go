@@ -101,6 +101,16 @@ var mayImport = map[string][]string{
 	"cmd/fabric-bench":                {"fabric", "fabric/embed", "cmd/fabric-bench/internal/tools"},
 	"cmd/fabric-bench/internal/tools": {},
 
+	// Programs for users to read first.
+	"examples":          {},
+	"examples/echo":     {"fabric"},
+	"examples/http":     {"fabric"},
+	"examples/rma":      {"fabric"},
+	"examples/atomics":  {"fabric"},
+	"examples/survive":  {"fabric"},
+	"examples/embedded": {"fabric", "fabric/embed"},
+	"examples/test":     {"fabric"},
+
 	// Applications in containers, for users to copy.
 	"deploy/apps/keeper":  {"fabric"},
 	"deploy/apps/visitor": {"fabric"},
