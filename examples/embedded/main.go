@@ -23,7 +23,6 @@ import (
 const port = 2055
 
 func main() {
-	log.SetFlags(0)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	err := run(ctx, os.Args[1:])
 	stop()

@@ -24,7 +24,6 @@ import (
 const port = 2054
 
 func main() {
-	log.SetFlags(0)
 	run := map[string]func() error{"serve": serve, "dial": dial}[os.Args[len(os.Args)-1]]
 	if len(os.Args) != 2 || run == nil {
 		log.Fatal("usage: survive serve | survive dial")
