@@ -21,6 +21,26 @@ type bench struct {
 	setup  setup
 	apps   *appServers // nil: none are up; of the lab
 	missed []error     // of cases that could not be measured
+	began  time.Time   // when the first case did
+}
+
+// The bounds of --quick, which a machine that is busy needs: UCX, for one, takes minutes
+// where two processes that spin share a processor.
+const (
+	quickRun  = 70 * time.Second // no case begins later
+	quickCase = 15 * time.Second // the measurements of a case
+	quickTool = 5 * time.Second  // a benchmark of others
+)
+
+// errNoTimeLeft is why a case of --quick is left out.
+var errNoTimeLeft = errors.New("left out: the minute of --quick is over")
+
+// bounded returns ctx with a limit that only --quick has.
+func (b *bench) bounded(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	if b.o.quick {
+		return context.WithTimeout(ctx, limit)
+	}
+	return context.WithCancel(ctx)
 }
 
 // during is how long one measurement takes; long ones are for ways on which it takes
@@ -34,6 +54,7 @@ func (b *bench) during(long bool) time.Duration {
 
 // all measures every case, in the order of the cases, but those of one setup together.
 func (b *bench) all(ctx context.Context, cases []benchCase) error {
+	b.began = time.Now()
 	for i, c := range cases {
 		began := time.Now()
 		rows := newRows(c, b.setupOf(c))
@@ -43,6 +64,8 @@ func (b *bench) all(ctx context.Context, cases []benchCase) error {
 			return errors.Join(errInterrupted, b.endLab())
 		}
 		switch {
+		case errors.Is(err, errNoTimeLeft):
+			b.report.note("%s: %v", c.name, err)
 		case errors.Is(err, tools.ErrNotInstalled):
 			b.report.note("%s: left out: %v", c.name, err)
 		case err != nil:
@@ -74,9 +97,14 @@ func (b *bench) setupOf(c benchCase) setup {
 // one measures one case as often as the options say. A baseline that this machine
 // does not have is left out, with a note.
 func (b *bench) one(ctx context.Context, c benchCase, rows []Row) error {
+	if b.o.quick && time.Since(b.began) > quickRun {
+		return errNoTimeLeft
+	}
 	if err := b.use(ctx, b.setupOf(c)); err != nil {
 		return err
 	}
+	ctx, cancel := b.bounded(ctx, quickCase)
+	defer cancel()
 	sources := slices.Clone(c.sources)
 	runs := b.o.runs
 	if c.once {

@@ -132,12 +132,18 @@ func ucxMB(r tools.UCX) float64 { return r.MiB * (1 << 20) / 1e6 }
 func besideTools(c benchCase, test string, size, iterations int64, pick func(tools.UCX) float64) benchCase {
 	ours := c.measure
 	c.measure = func(ctx context.Context, b *bench, source string) ([]reading, error) {
+		n := iterations
+		if b.o.quick {
+			n /= 200
+		}
+		limited, cancel := b.bounded(ctx, quickTool)
+		defer cancel()
 		switch source {
 		case ucxPosix:
-			r, err := tools.RunUCX(ctx, tools.UCXTest{Transport: "posix", Name: test, Size: size, Iterations: iterations, Warmup: iterations / 10})
+			r, err := tools.RunUCX(limited, tools.UCXTest{Transport: "posix", Name: test, Size: size, Iterations: n, Warmup: n / 10})
 			return alone(figure(pick(r)), len(c.rows)), foreign(err)
 		case libfabric:
-			r, err := tools.RunPingPong(ctx, "shm", "rdm", size, 5000)
+			r, err := tools.RunPingPong(limited, "shm", "rdm", size, 5000)
 			return alone(figure(r.Micros), len(c.rows)), foreign(err)
 		}
 		return ours(ctx, b, source)

@@ -43,10 +43,13 @@ func clusterCases() []benchCase {
 	}
 }
 
+// quickCluster is how many daemons a cluster of --quick has.
+const quickCluster = 4
+
 // clusterSize is how many daemons a cluster has.
 func (b *bench) clusterSize() int {
 	if b.o.quick {
-		return 4
+		return quickCluster
 	}
 	return 8
 }

@@ -98,6 +98,9 @@ func (e *end) talk(o order) (outcome, error) {
 	return outcome{Ops: ops.Load(), Elapsed: time.Since(began)}, errors.Join(errs...)
 }
 
+// quickConns is the most connections that --quick opens.
+const quickConns = 200
+
 // connCases open many connections between two applications.
 func connCases() (all []benchCase) {
 	for _, n := range []int{1000, 5000} {
@@ -133,7 +136,7 @@ func connCases() (all []benchCase) {
 func (b *bench) manyConns(ctx context.Context, source string, n int) ([]reading, error) {
 	during := max(4*b.o.during, 100*time.Millisecond)
 	if b.o.quick {
-		n /= 10
+		n, during = min(n/10, quickConns), 2*b.o.during
 	}
 	c, err := b.lab.carrierOf(ctx, source)
 	if err != nil {

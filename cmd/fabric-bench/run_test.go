@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/fabricd/fabricd/cmd/fabric-bench/internal/tools"
 	"github.com/fabricd/fabricd/fabric"
+	"github.com/fabricd/fabricd/internal/bubble"
 )
 
 // stored runs the benchmark on loopback, and returns the report that it has stored.
@@ -228,4 +230,35 @@ func TestUnexpectedEventsFail(t *testing.T) {
 	if n := g.removals(); n != 1 {
 		t.Errorf("%d removals, want 1", n)
 	}
+}
+
+// TestQuickIsQuick: a case that hangs is ended, and what the minute is too short for is
+// left out and named.
+func TestQuickIsQuick(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		var cases []benchCase
+		for _, name := range []string{"a", "b", "c", "d", "e", "f"} {
+			cases = append(cases, benchCase{name: name, setup: setup{none: true}, sources: []string{fabricdAlone}, rows: []rowSpec{{what: name}},
+				measure: func(ctx context.Context, _ *bench, _ string) ([]reading, error) {
+					if name != "a" {
+						wait(ctx, 14*time.Second)
+						return alone(1, 1), nil
+					}
+					<-ctx.Done()
+					return nil, ctx.Err()
+				}})
+		}
+		b := &bench{o: &runOptions{quick: true, runs: 1}, report: &Report{}, progress: func(string, ...any) {}}
+		began := time.Now()
+		err := b.all(t.Context(), cases)
+		if took := time.Since(began); took != quickCase+4*14*time.Second {
+			t.Errorf("it takes %v", took)
+		}
+		if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, errNoTimeLeft) {
+			t.Errorf("the error is %v, want that of the case that hangs", err)
+		}
+		if len(b.report.Rows) != 6 || len(b.report.Notes) != 1 || !strings.HasPrefix(b.report.Notes[0], "f: left out") {
+			t.Errorf("%d rows, notes %q", len(b.report.Rows), b.report.Notes)
+		}
+	})
 }
