@@ -55,7 +55,7 @@ var appClients = []appClient{
 // stunnel, and directly.
 func appCases() (all []benchCase) {
 	for _, a := range appClients {
-		row := rowSpec{what: "through a forwarder: " + a.what, unit: a.unit, cpuUnit: cpuPerOp, baseline: carryStunnel, target: to(1.5), cpuTarget: to(0.7)}
+		row := rowSpec{what: "forwarder: " + a.what, unit: a.unit, cpuUnit: cpuPerOp, baseline: carryStunnel, target: to(1.5), cpuTarget: to(0.7)}
 		if a.unit == megabytes {
 			row.cpuUnit = cpuPerGB
 		}

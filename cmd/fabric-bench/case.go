@@ -37,7 +37,7 @@ type rowSpec struct {
 }
 
 // moreIsBetter reports whether a larger figure in this unit is the better one.
-func moreIsBetter(unit string) bool { return unit == "MB/s" || unit == "1/s" }
+func moreIsBetter(unit string) bool { return unit == megabytes || unit == perSecond }
 
 func to(f figure) *figure { return &f }
 

@@ -9,7 +9,9 @@ import (
 
 const (
 	micros    = "µs"
+	millis    = "ms"
 	megabytes = "MB/s"
+	kibibytes = "KiB"
 	perSecond = "1/s"
 	perOp     = "allocs/op"
 	cpuPerGB  = "s/GB"
@@ -38,23 +40,23 @@ func allCases() []benchCase {
 
 func messageCases() (all []benchCase) {
 	for _, v := range []struct {
-		suffix, baseline string
-		setup            setup
-	}{{"tls", carryTLS, onPaths}, {"plain", carryTCP, onPlainPaths}} {
+		suffix, name, baseline string
+		setup                  setup
+	}{{"tls", "TLS", carryTLS, onPaths}, {"plain", "plaintext", carryTCP, onPlainPaths}} {
 		others := []string{carryFabric, v.baseline}
 		if v.baseline == carryTLS {
 			others = append(others, carryTCP, carryStunnel)
 		}
 		all = append(all,
 			orderCase("message-8-"+v.suffix, v.setup, others, work{kind: kindEcho, size: 8},
-				rowSpec{what: "attached, message 8 B, half round trip, " + v.suffix, unit: micros, baseline: v.baseline, target: to(1.15)}, true),
+				rowSpec{what: "message 8 B, half round trip, " + v.name, unit: micros, baseline: v.baseline, target: to(1.15)}, true),
 			orderCase("message-64K-"+v.suffix, v.setup, others, work{kind: kindStream, size: 64 << 10},
-				rowSpec{what: "attached, messages 64 KiB, " + v.suffix, unit: megabytes, baseline: v.baseline, target: to(0.95), cpuTarget: to(1.15)}, false),
+				rowSpec{what: "messages 64 KiB, " + v.name, unit: megabytes, baseline: v.baseline, target: to(0.95), cpuTarget: to(1.15)}, false),
 			orderCase("message-1M-"+v.suffix, v.setup, others, work{kind: kindStream, size: mib},
-				rowSpec{what: "attached, messages 1 MiB, " + v.suffix, unit: megabytes, baseline: v.baseline, target: to(0.95), cpuTarget: to(1.15)}, false))
+				rowSpec{what: "messages 1 MiB, " + v.name, unit: megabytes, baseline: v.baseline, target: to(0.95), cpuTarget: to(1.15)}, false))
 	}
 	return append(all, orderCase("connect", onPaths, []string{carryFabric, carryTLS, carryTCP, carryStunnel}, work{kind: kindConnect, size: 1},
-		rowSpec{what: "attached, a connect and a byte there and back", unit: micros, baseline: carryTLS}, false))
+		rowSpec{what: "connect, and a byte there and back", unit: micros, baseline: carryTLS}, false))
 }
 
 func memoryCases() []benchCase {
@@ -62,13 +64,13 @@ func memoryCases() []benchCase {
 	large := []string{carryFabric, carryTLS}
 	return []benchCase{
 		orderCase("rma-write-8", onPaths, small, work{kind: kindPut, size: 8, as: kindTrip},
-			rowSpec{what: "attached, RMA write 8 B and fence; baseline: a round trip", unit: micros, baseline: carryTCP, target: to(1.3)}, true),
+			rowSpec{what: "RMA write 8 B and fence, beside a round trip", unit: micros, baseline: carryTCP, target: to(1.3)}, true),
 		orderCase("rma-add", onPaths, small, work{kind: kindAdd, size: 8, as: kindTrip},
-			rowSpec{what: "attached, RMA fetch-add; baseline: a round trip", unit: micros, baseline: carryTCP, target: to(1.3)}, true),
+			rowSpec{what: "RMA fetch-add, beside a round trip", unit: micros, baseline: carryTCP, target: to(1.3)}, true),
 		orderCase("rma-write-1M", onPaths, large, work{kind: kindWrite, size: mib, as: kindStream},
-			rowSpec{what: "attached, RMA write 1 MiB, 16 under way, TLS; baseline: messages", unit: megabytes, baseline: carryTLS, target: to(0.95)}, false),
+			rowSpec{what: "RMA write 1 MiB, 16 under way, beside messages", unit: megabytes, baseline: carryTLS, target: to(0.95)}, false),
 		orderCase("rma-read-1M", onPaths, large, work{kind: kindReads, size: mib, as: kindStream},
-			rowSpec{what: "attached, RMA read 1 MiB, 8 under way, TLS; baseline: messages", unit: megabytes, baseline: carryTLS, target: to(0.95)}, false),
+			rowSpec{what: "RMA read 1 MiB, 8 under way, beside messages", unit: megabytes, baseline: carryTLS, target: to(0.95)}, false),
 	}
 }
 
@@ -78,11 +80,11 @@ func wayCases() (all []benchCase) {
 	one := func(name, what string, s setup, w work) {
 		w.long = true
 		all = append(all, orderCase("way-"+name, s, both, w,
-			rowSpec{what: "way of 25 ms and 1 Gbit/s: " + what, unit: megabytes, baseline: carryTCP, target: to(0.9)}, false))
+			rowSpec{what: "25 ms, 1 Gbit/s: " + what, unit: megabytes, baseline: carryTCP, target: to(0.9)}, false))
 	}
-	one("message-tls", "messages 1 MiB, TLS; baseline: raw TCP", onWay, work{kind: kindStream, size: mib})
-	one("rma-write", "RMA write 1 MiB, 16 under way, TLS; baseline: messages, raw TCP", onWay, work{kind: kindWrite, size: mib, as: kindStream})
-	one("rma-read", "RMA read 1 MiB, 8 under way, TLS; baseline: messages, raw TCP", onWay, work{kind: kindReads, size: mib, as: kindStream})
+	one("message-tls", "messages 1 MiB, TLS", onWay, work{kind: kindStream, size: mib})
+	one("rma-write", "RMA write 1 MiB, 16 under way, beside messages", onWay, work{kind: kindWrite, size: mib, as: kindStream})
+	one("rma-read", "RMA read 1 MiB, 8 under way, beside messages", onWay, work{kind: kindReads, size: mib, as: kindStream})
 	one("message-plain", "messages 1 MiB, plaintext", onPlainWay, work{kind: kindStream, size: mib})
 	return all
 }
@@ -92,13 +94,13 @@ func wayCases() (all []benchCase) {
 func linkCases() []benchCase {
 	return []benchCase{
 		orderCase("link-64K", onLinks, []string{carryFabric, carryQUIC}, work{kind: kindStream, size: 64 << 10},
-			rowSpec{what: "attached, link alone, QUIC, messages 64 KiB", unit: megabytes, baseline: carryQUIC, target: to(0.7), cpuTarget: to(1.5)}, false),
+			rowSpec{what: "link alone, QUIC: messages 64 KiB", unit: megabytes, baseline: carryQUIC, target: to(0.7), cpuTarget: to(1.5)}, false),
 		orderCase("link-64", onLinks, []string{carryFabric, carryQUIC}, work{kind: kindEcho, size: 64},
-			rowSpec{what: "attached, link alone, QUIC, message 64 B, half round trip", unit: micros, baseline: carryQUIC}, false),
+			rowSpec{what: "link alone, QUIC: message 64 B, half round trip", unit: micros, baseline: carryQUIC}, false),
 		orderCase("quic-64", onLinks, []string{carryEmbedded, carryQUIC}, work{kind: kindEcho, size: 64},
-			rowSpec{what: "QUIC stream of embedded nodes, message 64 B, half round trip", unit: micros, baseline: carryQUIC, target: to(1.15)}, true),
+			rowSpec{what: "embedded nodes, QUIC: message 64 B, half round trip", unit: micros, baseline: carryQUIC, target: to(1.15)}, true),
 		orderCase("quic-1M", onLinks, []string{carryEmbedded, carryQUIC}, work{kind: kindStream, size: mib},
-			rowSpec{what: "QUIC stream of embedded nodes, messages 1 MiB", unit: megabytes, baseline: carryQUIC, target: to(0.95)}, false),
+			rowSpec{what: "embedded nodes, QUIC: messages 1 MiB", unit: megabytes, baseline: carryQUIC, target: to(0.95)}, false),
 	}
 }
 
@@ -111,7 +113,7 @@ const (
 func nodeCases() []benchCase {
 	one := func(name, what, unit, carrier string, target figure, w work, allocs bool) benchCase {
 		return orderCase("node-"+name, onPaths, []string{carrier, ucxPosix}, w,
-			rowSpec{what: "same node, " + what, unit: unit, baseline: ucxPosix, target: to(target)}, allocs)
+			rowSpec{what: "one node: " + what, unit: unit, baseline: ucxPosix, target: to(target)}, allocs)
 	}
 	message := one("message-8", "message 8 B, half round trip, spinning", micros, carryNodeLow, 1, work{kind: kindEcho, size: 8}, true)
 	message.sources = append(message.sources, libfabric)

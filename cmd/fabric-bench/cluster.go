@@ -32,12 +32,12 @@ func clusterCases() []benchCase {
 		return rowSpec{what: "8 nodes: " + what, unit: unit, target: target}
 	}
 	return []benchCase{
-		alone("loss-kill", lossBy(kill, 50), row("kill -9 to NODE_REMOVED, p99", "ms", to(50)), row("kill -9 to NODE_REMOVED, max", "ms", nil),
-			row("kill -9 until a blocked receive has its error, max", "ms", nil)),
-		alone("loss-stop-fast", lossBy(stopFast, 14), row("SIGSTOP to NODE_REMOVED, fast, p99", "ms", nil), row("SIGSTOP to NODE_REMOVED, fast, max", "ms", to(2000)),
-			row("SIGSTOP until a blocked receive has its error, fast, max", "ms", nil)),
-		alone("loss-stop-normal", lossBy(stopNormal, 14), row("SIGSTOP to NODE_REMOVED, normal, p99", "ms", nil), row("SIGSTOP to NODE_REMOVED, normal, max", "ms", to(3000)),
-			row("SIGSTOP until a blocked receive has its error, normal, max", "ms", nil)),
+		alone("loss-kill", lossBy(kill, 50), row("kill -9 to NODE_REMOVED, p99", millis, to(50)), row("kill -9 to NODE_REMOVED, max", millis, nil),
+			row("kill -9 until a blocked receive has its error, max", millis, nil)),
+		alone("loss-stop-fast", lossBy(stopFast, 14), row("SIGSTOP to NODE_REMOVED, fast, p99", millis, nil), row("SIGSTOP to NODE_REMOVED, fast, max", millis, to(2000)),
+			row("SIGSTOP until a blocked receive has its error, fast, max", millis, nil)),
+		alone("loss-stop-normal", lossBy(stopNormal, 14), row("SIGSTOP to NODE_REMOVED, normal, p99", millis, nil), row("SIGSTOP to NODE_REMOVED, normal, max", millis, to(3000)),
+			row("SIGSTOP until a blocked receive has its error, normal, max", millis, nil)),
 		alone("false-removals", falseRemovals, row(fmt.Sprintf("removals of nodes that are well, beside %d busy processes", hogCount()), "removals", to(0))),
 		alone("idle", idle, row("idle, the busiest daemon", "% of a core", to(0.5)), row("idle, the largest daemon", "MB", to(40))),
 	}

@@ -70,7 +70,7 @@ func compareReports(old, now *Report, threshold figure) (changes []Change) {
 		}
 		changes = append(changes, changeOf(o.What, o.Unit, o.ours(), n.ours(), threshold))
 		if cpu := o.CPU[o.Sources[0]]; median(cpu).measured() {
-			changes = append(changes, changeOf(o.What+": cpu", o.CPUUnit, cpu, n.CPU[n.Sources[0]], threshold))
+			changes = append(changes, changeOf(o.What+": processor time", o.CPUUnit, cpu, n.CPU[n.Sources[0]], threshold))
 		}
 	}
 	return changes
@@ -178,9 +178,9 @@ func writeChanges(w io.Writer, old, now *Report, changes []Change) error {
 	if old.Machine.CPU != now.Machine.CPU || old.Machine.Cores != now.Machine.Cores {
 		t.title("The machines differ: %v; %v", old.Machine, now.Machine)
 	}
-	t.row("what", "unit", "old", "new", "worse by", "allowed", "")
+	t.row("verdict", "what", "old", "new", "worse by", "allowed")
 	for _, c := range changes {
-		t.row(c.What, c.Unit, short(c.Old), short(c.New), percent(c.Worse), percent(c.Allowed), c.Verdict)
+		t.row(c.Verdict, c.What, quantity([]figure{c.Old}, c.Unit), quantity([]figure{c.New}, c.Unit), percent(c.Worse), percent(c.Allowed))
 	}
 	t.flush()
 	return t.err

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"fmt"
 	"math"
 	"slices"
 	"strconv"
@@ -34,21 +33,6 @@ func (f *figure) UnmarshalJSON(b []byte) error {
 	return err
 }
 
-// short prints a figure with as many decimals as its size deserves.
-func short(f figure) string {
-	switch {
-	case !f.measured():
-		return "-"
-	case f >= 1000:
-		return fmt.Sprintf("%.0f", float64(f))
-	case f >= 100:
-		return fmt.Sprintf("%.1f", float64(f))
-	case f > 0 && f < 0.01:
-		return fmt.Sprintf("%.4f", float64(f))
-	}
-	return fmt.Sprintf("%.2f", float64(f))
-}
-
 // measuredOf returns the figures of v that were measured.
 func measuredOf(v []figure) []figure {
 	return slices.DeleteFunc(slices.Clone(v), func(f figure) bool { return !f.measured() })
@@ -75,18 +59,6 @@ func quantile(v []figure, q float64) figure {
 		return absent
 	}
 	return s[min(int(q*float64(len(s))), len(s)-1)]
-}
-
-// spread prints minimum, median and maximum.
-func spread(v []figure) string {
-	v = measuredOf(v)
-	switch len(v) {
-	case 0:
-		return "-"
-	case 1:
-		return short(v[0])
-	}
-	return fmt.Sprintf("%s/%s/%s", short(slices.Min(v)), short(median(v)), short(slices.Max(v)))
 }
 
 // variation returns the coefficient of variation of v in percent: the sample

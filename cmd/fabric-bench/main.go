@@ -82,16 +82,18 @@ func (a *app) root() *cobra.Command {
 applications between two applications, each attached to a fabricd, in turns with bare
 programs over TCP, crypto/tls and quic-go and with stunnel on the same way, and how
 soon a fabric sees that a node is lost.`,
-		Example: `  fabric-bench run                     everything, with the table of targets
+		Example: `  fabric-bench run                     everything, and how many targets are reached
   fabric-bench run --quick             whether all of it works, in about a minute
   fabric-bench list                    the cases
-  fabric-bench compare old.json new.json`,
+  fabric-bench compare old.json new.json
+  fabric-bench page report.json --out report.html`,
 		SilenceUsage:     true,
 		SilenceErrors:    true,
 		PersistentPreRun: func(*cobra.Command, []string) { a.parsed = true },
 	}
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
-	root.AddCommand(a.runCommand(), a.listCommand(), a.compareCommand(), a.pageCommand(), a.endProcess(), a.relayProcess(), a.forwardProcess(), a.hogProcess())
+	root.AddCommand(a.runCommand(), a.listCommand(), a.compareCommand(), a.pageCommand(), a.targetsCommand(),
+		a.endProcess(), a.relayProcess(), a.forwardProcess(), a.hogProcess())
 	return root
 }

@@ -115,11 +115,11 @@ func connCases() (all []benchCase) {
 		all = append(all, benchCase{
 			name: fmt.Sprintf("conns-%d", n), setup: setup{paths: onPaths.paths, conns: n}, sources: []string{carryFabric, carryTLS, carryTCP}, once: true,
 			rows: []rowSpec{
-				row("a connect and a message there and back (cpu: and 8 more)", micros, cpuPerOp, nil),
-				row("memory of the fuller fabricd, of each", "KiB", "", memory),
-				row("memory of both applications, of each", "KiB", "", nil),
-				row("descriptors of the fuller fabricd, of each", "descriptors", "", nil),
-				row("descriptors of the client, of each", "descriptors", "", nil),
+				row("connect, and a message there and back (processor time: and 8 more)", micros, cpuPerOp, nil),
+				row("memory of the larger fabricd, each", kibibytes, "", memory),
+				row("memory of both applications, each", kibibytes, "", nil),
+				row("descriptors of the fabricd with more, each", "descriptors", "", nil),
+				row("descriptors of the client, each", "descriptors", "", nil),
 				row("idle, the busier fabricd", "% of a core", "", idle),
 				row("idle, both applications", "% of a core", "", nil),
 				row("active, messages 64 B there and back", perSecond, cpuPerOp, nil),

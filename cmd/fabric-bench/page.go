@@ -2,11 +2,13 @@ package main
 
 import (
 	_ "embed"
-	"fmt"
+	"errors"
 	"html/template"
 	"io"
 	"math"
 	"os"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
@@ -14,126 +16,53 @@ import (
 //go:embed page.html
 var pageHTML string
 
-var pageTemplate = template.Must(template.New("page").Parse(pageHTML))
+var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{"class": class, "bar": newBar, "split": splitQuantity}).Parse(pageHTML))
 
 func (a *app) pageCommand() *cobra.Command {
-	out := ""
-	cmd := &cobra.Command{
-		Use: "page REPORT", Short: "Write a stored report as a page to look at", Args: cobra.ExactArgs(1),
+	return a.ofReport(cobra.Command{
+		Use: "page REPORT", Short: "Write a stored report as a page to look at",
 		Long: `page writes the report that "run --store" has stored as one file of HTML: how many
-targets are reached, and for each row its verdict, ours, the baseline, and a bar of their
-ratio with the target marked. It needs nothing else to be looked at or printed.`,
+targets are reached, and for each row its verdict, ours, the baselines, the processor time,
+and a bar of the ratio with the target marked. It needs nothing else to be looked at or
+printed.`,
 		Example: `  fabric-bench page report.json --out report.html`,
-		RunE: func(_ *cobra.Command, args []string) error {
-			d, err := readReport(args[0])
-			if err != nil || out == "" {
-				if err == nil {
-					err = d.writePage(a.stdout)
-				}
-				return err
-			}
-			f, err := os.Create(out)
-			if err != nil {
-				return err
-			}
-			defer f.Close()
-			if err := d.writePage(f); err != nil {
-				return err
-			}
-			return f.Close()
-		},
+	}, (*Report).writePage)
+}
+
+// ofReport completes a command that writes a stored report in another form.
+func (a *app) ofReport(cmd cobra.Command, write func(*Report, io.Writer) error) *cobra.Command {
+	out := ""
+	cmd.Args = cobra.ExactArgs(1)
+	cmd.RunE = func(_ *cobra.Command, args []string) error {
+		d, err := readReport(args[0])
+		if err != nil {
+			return err
+		}
+		if out == "" {
+			return write(d, a.stdout)
+		}
+		f, err := os.Create(out)
+		if err != nil {
+			return err
+		}
+		return errors.Join(write(d, f), f.Close())
 	}
 	cmd.Flags().StringVarP(&out, "out", "o", "", "write to this file (default: standard output)")
-	return cmd
+	return &cmd
 }
 
 // A page is what page.html shows.
 type page struct {
-	Headline string
-	Report   *Report
-	Groups   []pageGroup
-}
-
-// A pageGroup is the rows that share a setup.
-type pageGroup struct {
-	Setup string
-	Lines []pageLine
-}
-
-// A pageLine is a row, or its processor time.
-type pageLine struct {
-	Verdict, Class, What, Ours, Baseline, Source, Target string
-	Bar                                                  *bar
-}
-
-// A bar is a ratio on a logarithmic scale, in units of page.html's drawing.
-type bar struct {
-	Class, Label, Anchor  string
-	X, Width, Goal, TextX float64
-	HasGoal               bool
+	Headline, Legend string
+	Report           *Report
+	Groups           []group
 }
 
 func (d *Report) writePage(w io.Writer) error {
-	p := page{Report: d}
-	counts := map[string]int{}
-	for _, r := range d.Rows {
-		if n := len(p.Groups); n == 0 || p.Groups[n-1].Setup != r.Setup {
-			p.Groups = append(p.Groups, pageGroup{Setup: r.Setup})
-		}
-		g := &p.Groups[len(p.Groups)-1]
-		g.Lines = append(g.Lines, r.pageLine())
-		counts[r.verdict()]++
-		if r.CPUTarget != nil {
-			g.Lines = append(g.Lines, r.cpuLine())
-			counts[r.cpuVerdict()]++
-		}
-	}
-	p.Headline = fmt.Sprintf("%d of %d targets reached", counts[reached], counts[reached]+counts[notReached]+counts[notMeasured])
-	return pageTemplate.Execute(w, p)
+	return pageTemplate.Execute(w, page{d.headline(), legend, d, d.groups()})
 }
 
-// baseline returns the source that the row is shown beside: that of its target, or the
-// first that was measured.
-func (r *Row) baseline() string {
-	if r.Baseline != "" {
-		return r.Baseline
-	}
-	for _, s := range r.Sources[1:] {
-		if median(r.Figures[s]).measured() {
-			return s
-		}
-	}
-	return ""
-}
-
-func (r *Row) pageLine() pageLine {
-	l := pageLine{Verdict: r.verdict(), Class: class(r.verdict()), What: r.What, Target: r.bound(), Ours: spread(r.ours()) + " " + r.Unit}
-	if r.Why != "" {
-		l.Verdict, l.Class, l.Ours = notMeasured, class(notMeasured), clip(r.Why)
-		return l
-	}
-	beside := r.baseline()
-	if beside != "" {
-		l.Source, l.Baseline = beside, spread(r.Figures[beside])
-	}
-	switch {
-	case r.Baseline == "" && r.Target != nil:
-		l.Bar = newBar(l.Class, median(r.ours()) / *r.Target, to(1))
-	case beside != "":
-		l.Bar = newBar(l.Class, median(r.ratio(r.Figures, beside)), r.Target)
-	}
-	return l
-}
-
-// cpuLine is the line of the row's processor time.
-func (r *Row) cpuLine() pageLine {
-	v := r.cpuVerdict()
-	ratio := median(r.ratio(r.CPU, r.Baseline))
-	return pageLine{Verdict: v, Class: class(v), What: r.What + ": processor time", Target: fmt.Sprintf("≤ %v×", *r.CPUTarget),
-		Ours: spread(r.CPU[r.Sources[0]]) + " " + r.CPUUnit, Baseline: spread(r.CPU[r.Baseline]), Source: r.Baseline,
-		Bar: newBar(class(v), ratio, r.CPUTarget)}
-}
-
+// class is the style of a verdict.
 func class(verdict string) string {
 	switch verdict {
 	case reached:
@@ -144,24 +73,66 @@ func class(verdict string) string {
 	return "none"
 }
 
-// onScale returns where a ratio is on the scale, whose middle is 1×.
-func onScale(ratio figure) float64 {
-	return math.Round(160 + 130*min(max(math.Log10(float64(ratio)), -1), 1))
+// splitQuantity returns the median of a quantity, and what its brackets say.
+func splitQuantity(text string) []string {
+	value, rest, _ := strings.Cut(text, " (")
+	return []string{value, strings.TrimSuffix(rest, ")")}
 }
 
-// newBar returns the bar of a ratio; nil where that was not measured.
-func newBar(class string, ratio figure, target *figure) *bar {
+// A bar is a ratio on a logarithmic scale, in units of page.html's drawing.
+type bar struct {
+	Label, Anchor    string
+	X, Width, TextX  float64
+	Least, Most      float64 // of the runs
+	Goal             float64
+	GoalX, GoalWidth float64 // the part of the scale that reaches the target
+	HasGoal          bool
+}
+
+// The scale's middle is 1×, its ends 0.1× and 10×.
+const (
+	middle = 160
+	decade = 110
+
+	labelWidth = 40
+)
+
+// onScale returns where a ratio is on the scale.
+func onScale(ratio figure) float64 {
+	return math.Round(middle + decade*math.Log10(min(max(float64(ratio), 0.1), 10)))
+}
+
+// newBar returns the bar of an entry; nil where nothing was measured.
+func newBar(e entry) *bar {
+	ratio := median(e.ratios)
 	if !ratio.measured() || ratio <= 0 {
 		return nil
 	}
 	x := onScale(ratio)
-	b := &bar{Class: class, Label: fmt.Sprintf("%.2f×", float64(ratio)), X: min(x, 160), Width: math.Abs(x - 160)}
-	b.TextX, b.Anchor = x+4, "start"
-	if x < 160 {
-		b.TextX, b.Anchor = x-4, "end"
+	v := measuredOf(e.ratios)
+	b := &bar{Label: times(ratio), X: min(x, middle), Width: math.Abs(x - middle), Least: onScale(slices.Min(v)), Most: onScale(slices.Max(v))}
+	right, left := max(x, b.Most), min(x, b.Least)
+	if e.goal != nil && *e.goal > 0 {
+		b.mark(onScale(*e.goal), e.atLeast)
+		if b.Goal > right && b.Goal < right+labelWidth {
+			right = b.Goal
+		}
+		if b.Goal < left && b.Goal > left-labelWidth {
+			left = b.Goal
+		}
 	}
-	if target != nil && *target > 0 {
-		b.Goal, b.HasGoal = onScale(*target), true
+	b.TextX, b.Anchor = right+4, "start"
+	if x < middle {
+		b.TextX, b.Anchor = left-4, "end"
 	}
 	return b
+}
+
+// mark draws the target, and the part of the scale that reaches it.
+func (b *bar) mark(goal float64, atLeast bool) {
+	b.Goal, b.HasGoal = goal, true
+	b.GoalX, b.GoalWidth = middle-decade, goal-(middle-decade)
+	if atLeast {
+		b.GoalX, b.GoalWidth = goal, middle+decade-goal
+	}
 }

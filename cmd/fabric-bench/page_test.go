@@ -21,7 +21,7 @@ func TestThePageSaysWhatIsReached(t *testing.T) {
 	if err := d.writePage(&text); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"<h1>2 of 4 targets reached</h1>", "≥ 0.95×", ">1.00×<", ">3.00×<", ">0.50×<", "&lt;idle&gt;", "messages: processor time",
+	for _, want := range []string{"<h1>2 of 4 targets reached, 1 not measured</h1>", "≥ 0.95×", ">1.00×<", ">3.00×<", ">0.50×<", "&lt;idle&gt;", "messages: processor time",
 		"it is not installed", `class="verdict missed"`} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("the page has no %q", want)
@@ -38,12 +38,12 @@ func TestBarsAreLogarithmic(t *testing.T) {
 	for _, tt := range []struct {
 		ratio    figure
 		x, width float64
-	}{{1, 160, 0}, {10, 160, 130}, {0.1, 30, 130}, {1000, 160, 130}} {
-		if b := newBar("none", tt.ratio, nil); b.X != tt.x || b.Width != tt.width || b.HasGoal {
+	}{{1, 160, 0}, {10, 160, 110}, {0.1, 50, 110}, {1000, 160, 110}} {
+		if b := newBar(entry{ratios: []figure{tt.ratio}}); b.X != tt.x || b.Width != tt.width || b.HasGoal {
 			t.Errorf("%v: %+v, want %v wide at %v", tt.ratio, b, tt.width, tt.x)
 		}
 	}
-	if newBar("none", absent, nil) != nil || newBar("none", 0, nil) != nil {
+	if newBar(entry{ratios: []figure{absent}}) != nil || newBar(entry{ratios: []figure{0}}) != nil {
 		t.Error("what was not measured has a bar")
 	}
 }

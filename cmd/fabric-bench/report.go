@@ -21,7 +21,8 @@ type Report struct {
 	Revision string   `json:"revision"`
 	Way      string   `json:"way"` // between the two machines
 	Runs     int      `json:"runs"`
-	During   string   `json:"during"` // of each measurement
+	Quick    bool     `json:"quick,omitempty"` // the figures do not say how fast
+	During   string   `json:"during"`          // of each measurement
 	Rows     []Row    `json:"rows"`
 	Notes    []string `json:"notes,omitempty"`
 }
@@ -110,85 +111,56 @@ func judge(v figure, target *figure, atLeast bool) string {
 
 // bound writes the target of a row.
 func (r *Row) bound() string {
-	if r.Target == nil {
-		return ""
-	}
 	switch {
+	case r.Target == nil:
+		return ""
 	case r.Baseline == "":
-		return fmt.Sprintf("≤ %v %s", *r.Target, r.Unit)
+		return "≤ " + exactly(*r.Target, r.Unit)
 	case moreIsBetter(r.Unit):
 		return fmt.Sprintf("≥ %v×", *r.Target)
 	}
 	return fmt.Sprintf("≤ %v×", *r.Target)
 }
 
-// write prints the report for people: a line for ours beside each baseline.
+// legend says what the figures of a report are.
+const legend = "figures are the median of the runs, in brackets the least and the most; × is ours to its, run by run; processor time is of all processes that took part"
+
+// write prints the report for people: the headline, and a table of each group.
 func (d *Report) write(w io.Writer) error {
 	t := newTable(w)
+	t.title("%s", d.headline())
 	t.title("fabric-bench %s · %v", d.Revision, d.Machine)
-	t.title("two machines: %s · %d runs of %s · figures are min/median/max of the runs, processor time is of all processes and a median", d.Way, d.Runs, d.During)
-	setup := ""
-	for _, r := range d.Rows {
-		if r.Setup != setup {
-			setup = r.Setup
-			t.title("\n%s", setup)
-			t.row("what", "unit", "ours", "beside", "its", "ours/its", "target", "verdict", "cpu", "its", "unit", "ours/its", "target")
+	t.title("two machines: %s · %d runs of %s; %s", d.Way, d.Runs, d.During, legend)
+	for _, g := range d.groups() {
+		t.title("\n%s · %s", g.Title, g.Setup)
+		t.row("verdict", "what", "ours", "beside", "its", "ours/its", "target", "processor time")
+		for _, e := range g.Entries {
+			t.entry(e)
 		}
-		if r.Why != "" {
-			t.row(r.What, r.Unit, notMeasured+": "+clip(r.Why))
-			continue
-		}
-		t.rowOf(&r)
+		t.flush()
 	}
-	t.flush()
-	d.summary(t)
-	for _, note := range d.Notes {
+	for i, note := range d.Notes {
+		if i == 0 {
+			t.title("")
+		}
 		t.title("Note: %s", note)
 	}
 	return t.err
 }
 
-// rowOf prints a row: beside the baseline of its target first.
-func (t *table) rowOf(r *Row) {
-	others := slices.DeleteFunc(slices.Clone(r.Sources[1:]), func(s string) bool { return !median(r.Figures[s]).measured() })
-	if len(others) == 0 {
-		cpu, cpuUnit := short(median(r.CPU[r.Sources[0]])), r.CPUUnit
-		t.row(r.What, r.Unit, spread(r.ours()), "", "", "", r.bound(), r.verdict(), cpu, "", cpuUnit, "", "")
+// entry prints a line, and one for each further source.
+func (t *table) entry(e entry) {
+	if len(e.Beside) == 0 {
+		t.row(e.Verdict, e.What, e.Ours)
 		return
 	}
-	slices.SortStableFunc(others, func(a, b string) int { // the one that counts first
-		switch r.Baseline {
-		case a:
-			return -1
-		case b:
-			return 1
+	for i, c := range e.Beside {
+		if i == 0 {
+			t.row(e.Verdict, e.What, e.Ours, c.Source, c.Its, c.Ratio, e.Target, c.CPU)
+			continue
 		}
-		return 0
-	})
-	for i, s := range others {
-		what, ours, bound, verdict, cpuTarget := r.What, spread(r.ours()), "", "", ""
-		if i > 0 {
-			what, ours = "", ""
-		}
-		if s == r.Baseline || r.Baseline == "" && i == 0 {
-			bound, verdict = r.bound(), r.verdict()
-			if r.CPUTarget != nil {
-				cpuTarget = fmt.Sprintf("≤ %v× %s", *r.CPUTarget, r.cpuVerdict())
-			}
-		}
-		t.row(what, r.Unit, ours, s, spread(r.Figures[s]), spread(r.ratio(r.Figures, s)), bound, verdict,
-			short(median(r.CPU[r.Sources[0]])), short(median(r.CPU[s])), r.CPUUnit, short(median(r.ratio(r.CPU, s))), cpuTarget)
+		t.row("", "", "", c.Source, c.Its, c.Ratio, "", c.CPU)
 	}
-}
-
-// summary counts the verdicts.
-func (d *Report) summary(t *table) {
-	counts := map[string]int{}
-	for _, r := range d.Rows {
-		counts[r.verdict()]++
-		counts[r.cpuVerdict()]++
-	}
-	t.title("\ntargets: %d reached, %d not reached, %d not measured", counts[reached], counts[notReached], counts[notMeasured])
 }
 
 // clip keeps the first line of s, and what fits into a table's cell.

@@ -56,7 +56,7 @@ func TestReportsAreForPeople(t *testing.T) {
 	if err := d.write(&text); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"1.00/2.00/3.00", "≥ 0.95×", "not measured: it is broken\n", "targets: 1 reached", "Note: a note"} {
+	for _, want := range []string{"2.00 MB/s (1.00–3.00)", "≥ 0.95×", "more messages  it is broken\n", "1 of 1 targets reached\n", "Note: a note"} {
 		if strings.Count(text.String(), want) != 1 {
 			t.Errorf("%q is not once in\n%s", want, text.String())
 		}

@@ -23,7 +23,7 @@ func stored(t *testing.T, args ...string) *Report {
 	if code != exitOK {
 		t.Fatalf("exit code %d: %s", code, errs)
 	}
-	if !strings.Contains(out, "targets: ") {
+	if !strings.Contains(out, " targets reached") {
 		t.Errorf("the report is\n%s", out)
 	}
 	d, err := readReport(file)

@@ -1,0 +1,160 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// An entry is what a report shows of a row, or of its processor time: each target has a
+// line of its own, and the text, the page and TARGETS.md show the same.
+type entry struct {
+	Verdict string // empty: it has no target and was measured
+	What    string
+	Ours    string       // or why there is nothing
+	Beside  []comparison // that of the target first
+	Target  string       // empty: none
+
+	ratios  []figure // ours to what the target compares with, run by run
+	goal    *figure  // of them
+	atLeast bool     // the goal is
+}
+
+// A comparison is a row's figures beside another source, or beside a bound.
+type comparison struct {
+	Source, Its string
+	Ratio       string // ours to its
+	CPU         string // ours, and how that is to its
+}
+
+// theBound is what a row without a baseline is compared with.
+const theBound = "the bound"
+
+// readable are the sources whose names are not what people call them.
+var readable = map[string]string{carryTCP: "raw TCP", carryTLS: "crypto/tls", carryDirect: "direct TCP"}
+
+func nameOf(source string) string {
+	if name := readable[source]; name != "" {
+		return name
+	}
+	return source
+}
+
+// entries returns the row's entry and that of its processor time, if that has a target.
+func (r *Row) entries() []entry {
+	all := []entry{r.entry()}
+	if r.CPUTarget != nil {
+		all = append(all, r.cpuEntry())
+	}
+	if r.Why == "" {
+		return all
+	}
+	for i := range all {
+		all[i] = entry{Verdict: notMeasured, What: all[i].What, Target: all[i].Target, Ours: clip(r.Why)}
+	}
+	return all
+}
+
+func (r *Row) entry() entry {
+	l := entry{Verdict: r.verdict(), What: r.What, Ours: quantity(r.ours(), r.Unit), Target: r.bound(), goal: r.Target,
+		atLeast: r.Baseline != "" && moreIsBetter(r.Unit)}
+	ourCPU := ""
+	if cpu := median(r.CPU[r.Sources[0]]); cpu.measured() {
+		ourCPU = quantity([]figure{cpu}, r.CPUUnit)
+	}
+	if r.Baseline == "" && r.Target != nil {
+		l.goal = to(1)
+		for _, f := range r.ours() {
+			l.ratios = append(l.ratios, f / *r.Target)
+		}
+		l.Beside = append(l.Beside, comparison{theBound, "", times(median(l.ratios)), ourCPU})
+	}
+	for _, s := range r.others() {
+		ratios := r.ratio(r.Figures, s)
+		if len(l.Beside) == 0 {
+			l.ratios = ratios
+		}
+		c := comparison{nameOf(s), quantity(r.Figures[s], r.Unit), times(median(ratios)), ourCPU}
+		if r.Baseline == "" && r.Target != nil { // the bound is what counts
+			c.Ratio = ""
+		}
+		if cpu := median(r.ratio(r.CPU, s)); cpu.measured() {
+			c.CPU += ", " + times(cpu)
+		}
+		l.Beside = append(l.Beside, c)
+	}
+	if len(l.Beside) == 0 {
+		l.Beside = []comparison{{CPU: ourCPU}}
+	}
+	return l
+}
+
+// others returns the further sources that were measured, that of the target first.
+func (r *Row) others() (all []string) {
+	for _, s := range r.Sources[1:] {
+		switch {
+		case !median(r.Figures[s]).measured():
+		case s == r.Baseline:
+			all = slices.Insert(all, 0, s)
+		default:
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// cpuEntry is the entry of the row's processor time.
+func (r *Row) cpuEntry() entry {
+	ratios := r.ratio(r.CPU, r.Baseline)
+	return entry{Verdict: r.cpuVerdict(), What: r.What + ": processor time", Ours: quantity(r.CPU[r.Sources[0]], r.CPUUnit),
+		Beside: []comparison{{nameOf(r.Baseline), quantity(r.CPU[r.Baseline], r.CPUUnit), times(median(ratios)), ""}},
+		Target: fmt.Sprintf("≤ %v×", *r.CPUTarget), ratios: ratios, goal: r.CPUTarget}
+}
+
+// A group is the entries of cases that belong together.
+type group struct {
+	Title   string
+	Setup   string // how the machines were set up
+	Entries []entry
+}
+
+// titles are those of groups, by how the names of their cases begin.
+var titles = map[string]string{
+	"message": "Messages and connects", "connect": "Messages and connects", "rma": "Remote memory", "way": "25 ms there and back, 1 Gbit/s",
+	"link": "QUIC", "quic": "QUIC", "node": "Two applications of one node", "apps": "Unmodified applications", "conns": "Many connections",
+	"loss": "Clusters: lost nodes, idle nodes", "false": "Clusters: lost nodes, idle nodes", "idle": "Clusters: lost nodes, idle nodes",
+}
+
+// groups returns what the report shows.
+func (d *Report) groups() (all []group) {
+	for _, r := range d.Rows {
+		begins, _, _ := strings.Cut(r.Case, "-")
+		title := cmp.Or(titles[begins], "Other cases")
+		if n := len(all); n == 0 || all[n-1].Title != title {
+			all = append(all, group{Title: title, Setup: r.Setup})
+		}
+		g := &all[len(all)-1]
+		if !slices.Contains(strings.Split(g.Setup, "; "), r.Setup) {
+			g.Setup += "; " + r.Setup
+		}
+		g.Entries = append(g.Entries, r.entries()...)
+	}
+	return all
+}
+
+// headline counts the verdicts.
+func (d *Report) headline() string {
+	counts, targets := map[string]int{}, d.targets()
+	for _, e := range targets {
+		counts[e.Verdict]++
+	}
+	text := fmt.Sprintf("%d of %d targets reached", counts[reached], len(targets))
+	if n := counts[notMeasured]; n > 0 {
+		text += fmt.Sprintf(", %d not measured", n)
+	}
+	if d.Quick {
+		text += " by --quick, whose figures say that all works, not how fast"
+	}
+	return text
+}
