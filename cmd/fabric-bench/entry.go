@@ -57,37 +57,47 @@ func (r *Row) entries() []entry {
 }
 
 func (r *Row) entry() entry {
-	l := entry{Verdict: r.verdict(), What: r.What, Ours: quantity(r.ours(), r.Unit), Target: r.bound(), goal: r.Target,
+	e := entry{Verdict: r.verdict(), What: r.What, Ours: quantity(r.ours(), r.Unit), Target: r.bound(), goal: r.Target,
 		atLeast: r.Baseline != "" && moreIsBetter(r.Unit)}
 	ourCPU := ""
 	if cpu := median(r.CPU[r.Sources[0]]); cpu.measured() {
 		ourCPU = quantity([]figure{cpu}, r.CPUUnit)
 	}
 	if r.Baseline == "" && r.Target != nil {
-		l.goal = to(1)
+		e.goal = to(1)
 		for _, f := range r.ours() {
-			l.ratios = append(l.ratios, f / *r.Target)
+			e.ratios = append(e.ratios, f / *r.Target)
 		}
-		l.Beside = append(l.Beside, comparison{theBound, "", times(median(l.ratios)), ourCPU})
+		e.Beside = append(e.Beside, comparison{theBound, "", e.ratio(), ourCPU})
 	}
 	for _, s := range r.others() {
 		ratios := r.ratio(r.Figures, s)
-		if len(l.Beside) == 0 {
-			l.ratios = ratios
-		}
 		c := comparison{nameOf(s), quantity(r.Figures[s], r.Unit), times(median(ratios)), ourCPU}
-		if r.Baseline == "" && r.Target != nil { // the bound is what counts
+		switch {
+		case len(e.Beside) == 0:
+			e.ratios = ratios
+			c.Ratio = e.ratio()
+		case r.Baseline == "" && r.Target != nil: // the bound is what counts
 			c.Ratio = ""
 		}
 		if cpu := median(r.ratio(r.CPU, s)); cpu.measured() {
 			c.CPU += ", " + times(cpu)
 		}
-		l.Beside = append(l.Beside, c)
+		e.Beside = append(e.Beside, c)
 	}
-	if len(l.Beside) == 0 {
-		l.Beside = []comparison{{CPU: ourCPU}}
+	if len(e.Beside) == 0 {
+		e.Beside = []comparison{{CPU: ourCPU}}
 	}
-	return l
+	return e
+}
+
+// ratio prints what the target is about, with as many decimals as tell it from the target.
+func (e *entry) ratio() string {
+	f := median(e.ratios)
+	if e.goal != nil && f != *e.goal && short(f) == short(*e.goal) {
+		return fmt.Sprintf("%.4f×", float64(f))
+	}
+	return times(f)
 }
 
 // others returns the further sources that were measured, that of the target first.
@@ -106,10 +116,10 @@ func (r *Row) others() (all []string) {
 
 // cpuEntry is the entry of the row's processor time.
 func (r *Row) cpuEntry() entry {
-	ratios := r.ratio(r.CPU, r.Baseline)
-	return entry{Verdict: r.cpuVerdict(), What: r.What + ": processor time", Ours: quantity(r.CPU[r.Sources[0]], r.CPUUnit),
-		Beside: []comparison{{nameOf(r.Baseline), quantity(r.CPU[r.Baseline], r.CPUUnit), times(median(ratios)), ""}},
-		Target: fmt.Sprintf("≤ %v×", *r.CPUTarget), ratios: ratios, goal: r.CPUTarget}
+	e := entry{Verdict: r.cpuVerdict(), What: r.What + ": processor time", Ours: quantity(r.CPU[r.Sources[0]], r.CPUUnit),
+		Target: fmt.Sprintf("≤ %v×", *r.CPUTarget), ratios: r.ratio(r.CPU, r.Baseline), goal: r.CPUTarget}
+	e.Beside = []comparison{{nameOf(r.Baseline), quantity(r.CPU[r.Baseline], r.CPUUnit), e.ratio(), ""}}
+	return e
 }
 
 // A group is the entries of cases that belong together.

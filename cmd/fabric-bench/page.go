@@ -110,7 +110,7 @@ func newBar(e entry) *bar {
 	}
 	x := onScale(ratio)
 	v := measuredOf(e.ratios)
-	b := &bar{Label: times(ratio), X: min(x, middle), Width: math.Abs(x - middle), Least: onScale(slices.Min(v)), Most: onScale(slices.Max(v))}
+	b := &bar{Label: e.ratio(), X: min(x, middle), Width: math.Abs(x - middle), Least: onScale(slices.Min(v)), Most: onScale(slices.Max(v))}
 	right, left := max(x, b.Most), min(x, b.Least)
 	if e.goal != nil && *e.goal > 0 {
 		b.mark(onScale(*e.goal), e.atLeast)

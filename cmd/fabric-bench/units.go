@@ -72,6 +72,8 @@ func short(f figure) string {
 		return "-"
 	case f == 0:
 		return "0"
+	case f > 0 && f < 0.0001:
+		return "<0.0001"
 	case f >= 100:
 		return fmt.Sprintf("%.0f", float64(f))
 	case f >= 10:
