@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -114,7 +115,7 @@ func FuzzParseReport(f *testing.F) {
 			return
 		}
 		compareReports(d, d, 10)
-		if err := d.write(&bytes.Buffer{}); err != nil {
+		if err := errors.Join(d.write(io.Discard), d.writePage(io.Discard), d.writeTargets(io.Discard, nil)); err != nil {
 			t.Error(err)
 		}
 	})
