@@ -50,14 +50,14 @@ func TestReportsAreForPeople(t *testing.T) {
 	r.Target = to(0.95)
 	gone := row("more messages", megabytes, nil, nil)
 	gone.Why = "it is broken\nand more"
-	d := &Report{Schema: reportSchema, Rows: []Row{r, gone}}
+	d := &Report{Schema: reportSchema, Quick: true, Rows: []Row{r, gone}}
 	d.note("a note")
 	d.note("a note")
 	var text bytes.Buffer
 	if err := d.write(&text); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"2.00 MB/s (1.00–3.00)", "≥ 0.95×", "more messages  it is broken\n", "1 of 1 targets reached\n", "Note: a note"} {
+	for _, want := range []string{"2.00 MB/s (1.00–3.00)", "≥ 0.95×", "more messages  it is broken\n", "1 of 1 targets reached; by --quick: ", "Note: a note"} {
 		if strings.Count(text.String(), want) != 1 {
 			t.Errorf("%q is not once in\n%s", want, text.String())
 		}
