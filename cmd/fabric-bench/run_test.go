@@ -11,7 +11,7 @@ import (
 
 	"github.com/fabricd/fabricd/cmd/fabric-bench/internal/tools"
 	"github.com/fabricd/fabricd/fabric"
-	"github.com/fabricd/fabricd/internal/bubble"
+	"github.com/fabricd/fabricd/internal/test/bubble"
 )
 
 // stored runs the benchmark on loopback, and returns the report that it has stored.
