@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"time"
@@ -20,7 +19,6 @@ import (
 const (
 	demoLimit = 28 * time.Second // for everything; the demo promises 30 s
 	stepLimit = 10 * time.Second // for what one step waits for
-	pollEvery = 10 * time.Millisecond
 )
 
 func (a *app) demoCommand() *cobra.Command {
@@ -61,7 +59,9 @@ func runDemo(ctx context.Context, t *timeline, a *app) (err error) {
 	if err != nil {
 		return err
 	}
-	p := &plot{t: t, dir: dir, crew: &crew{exe: exe, dir: dir}}
+	p := &plot{t: t, dir: dir, crew: &crew{exe: exe, dir: dir, limit: stepLimit,
+		env:      []string{"GOTRACEBACK=single", "FABRICD_PANIC=crash"},
+		settings: []string{"--detection", "fast", "--log-format", "json", "--log-level", "info"}}}
 	err = p.play(ctx)
 	if err != nil && !errors.Is(err, context.Canceled) {
 		fmt.Fprint(a.stderr, p.crew.tails(15))
@@ -125,95 +125,21 @@ func (p *plot) clean(played bool) error {
 	return p.t.step("nothing left behind", fmt.Sprintf("%d processes ended, no file", len(p.crew.all)), err)
 }
 
-// A member is one fabricd of the demo.
-type member struct {
-	name string
-	dir  string
-	args []string
-	proc *process
-
-	joining []string // the arguments of args with which it joins
-	admin   *daemon.Client
-	id      fabric.NodeID
-	gen     fabric.Generation
-}
-
-func (m *member) socket() string { return filepath.Join(m.dir, "app.sock") }
-
-// member prepares a fabricd with a directory of its own.
-func (p *plot) member(name string, args ...string) (*member, error) {
-	m := &member{name: name, dir: filepath.Join(p.dir, name), joining: args}
-	if err := os.MkdirAll(m.dir, 0o700); err != nil {
-		return nil, err
-	}
-	admin := filepath.Join(m.dir, "admin.sock")
-	m.admin = daemon.NewClient(admin)
-	m.args = append([]string{"run", "--name", name, "--state-dir", filepath.Join(m.dir, "state"),
-		"--bind", "127.0.0.1", "--data-port", "0", "--gossip-port", "0", "--detection", "fast",
-		"--socket", m.socket(), "--admin", admin, "--log-format", "json", "--log-level", "info"}, args...)
-	return m, nil
-}
-
-// start starts m's fabricd and waits until it is in the cluster.
-func (p *plot) start(ctx context.Context, m *member) (daemon.Status, error) {
-	proc, _, err := p.crew.start(m.name, nil, m.args...)
-	if err != nil {
-		return daemon.Status{}, err
-	}
-	m.proc = proc
-	var st daemon.Status
-	err = until(ctx, func() error {
-		if !proc.running() {
-			return stop{fmt.Errorf("%s ended: %w", m.name, proc.err)}
-		}
-		st, err = m.admin.Status(ctx)
-		if err == nil && st.State != "joined" {
-			err = fmt.Errorf("%s is %s", m.name, st.State)
-		}
-		return err
-	})
-	m.id, m.gen = st.ID, st.Generation
-	return st, err
-}
-
-// stop is an error that makes until give up.
-type stop struct{ error }
-
 // until calls check until it succeeds, at most for stepLimit.
-func until(ctx context.Context, check func() error) error {
-	ctx, cancel := context.WithTimeout(ctx, stepLimit)
-	defer cancel()
-	for {
-		err := check()
-		if s, ok := errors.AsType[stop](err); ok {
-			return s.error
-		}
-		if err == nil {
-			return nil
-		}
-		if !wait(ctx, pollEvery) {
-			return fmt.Errorf("waited in vain: %w", err)
-		}
-	}
-}
+func until(ctx context.Context, check func() error) error { return within(ctx, stepLimit, check) }
 
 // cluster makes a cluster of three.
 func (p *plot) cluster(ctx context.Context) error {
 	token := p.tokenFile()
 	var err error
-	if p.host, err = p.member("host", "--role", "host"); err != nil {
+	if p.host, err = p.crew.member("host", "--role", "host"); err != nil {
 		return err
 	}
-	initProc, _, err := p.crew.start("init", nil, "init", "--name", "host",
-		"--state-dir", filepath.Join(p.host.dir, "state"), "--token-file", token)
-	if err != nil {
+	_, err = p.host.initCluster(token)
+	if err := p.t.step("fabricd init", "a cluster and a join token", err); err != nil {
 		return err
 	}
-	<-initProc.done
-	if err := p.t.step("fabricd init", "a cluster and a join token", initProc.err); err != nil {
-		return err
-	}
-	st, err := p.start(ctx, p.host)
+	st, err := p.host.start(ctx)
 	if err == nil && (st.ID != fabric.Host || st.Generation == 0) {
 		err = fmt.Errorf("the host is node %d.%d, want node 0", st.ID, st.Generation)
 	}
@@ -222,10 +148,10 @@ func (p *plot) cluster(ctx context.Context) error {
 	}
 	for i, m := range []**member{&p.one, &p.two} {
 		name := fmt.Sprintf("node-%d", i+1)
-		if *m, err = p.member(name, "--join", st.Data[0], "--token-file", token); err != nil {
+		if *m, err = p.crew.member(name, "--join", st.Data[0], "--token-file", token); err != nil {
 			return err
 		}
-		got, err := p.start(ctx, *m)
+		got, err := (*m).start(ctx)
 		if err == nil && (got.ID == fabric.Host || got.Generation == 0) {
 			err = fmt.Errorf("%s is node %d.%d, want a free ID and a generation", name, got.ID, got.Generation)
 		}
@@ -233,37 +159,11 @@ func (p *plot) cluster(ctx context.Context) error {
 			return err
 		}
 	}
-	return p.t.step("all three see all three", "", p.agree(ctx, 3))
+	return p.t.step("all three see all three", "", agree(ctx, stepLimit, []*member{p.host, p.one, p.two}))
 }
 
 func joined(st daemon.Status) string {
 	return fmt.Sprintf("%s is node %d generation %d, data %s", st.Name, st.ID, st.Generation, strings.Join(st.Data, " "))
-}
-
-// agree waits until every running member sees want live nodes.
-func (p *plot) agree(ctx context.Context, want int) error {
-	for _, m := range []*member{p.host, p.one, p.two} {
-		err := until(ctx, func() error {
-			all, err := m.admin.Nodes(ctx)
-			if err != nil {
-				return err
-			}
-			live := 0
-			for _, n := range all.Nodes {
-				if n.State == "alive" {
-					live++
-				}
-			}
-			if live != want {
-				return fmt.Errorf("%s sees %d live nodes, want %d", m.name, live, want)
-			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // messages starts the two applications and lets them talk.
@@ -372,8 +272,8 @@ func (p *plot) loss(ctx context.Context) error {
 	defer cancel()
 	killed := time.Now()
 	p.two.proc.kill()
-	lost := fmt.Sprintf("%d.%d", p.two.id, p.two.gen)
-	p.t.step("kill -9 node-2", fmt.Sprintf("node %s, pid %d", lost, p.two.proc.cmd.Process.Pid), nil)
+	lost := p.two.life()
+	p.t.step("kill -9 node-2", fmt.Sprintf("node %s, pid %d", lost, p.two.proc.pid()), nil)
 
 	reset, err := p.alice.hear(limited, "reset")
 	if err := p.t.step("alice's receive: ECONNRESET", after(reset.At, killed, reset.Detail), err); err != nil {
@@ -413,7 +313,7 @@ func after(at, killed time.Time, detail string) string {
 // comeback starts the killed node again: the same ID, the next generation.
 func (p *plot) comeback(ctx context.Context) error {
 	id, gen := p.two.id, p.two.gen
-	st, err := p.start(ctx, p.two)
+	st, err := p.two.start(ctx)
 	if err == nil && (st.ID != id || st.Generation != gen+1) {
 		err = fmt.Errorf("it is node %d.%d, want %d.%d", st.ID, st.Generation, id, gen+1)
 	}

@@ -61,7 +61,7 @@ func (p *plot) talkAgain(ctx context.Context) (err error) {
 
 // ban bans bob's node and checks when what it had is gone.
 func (p *plot) ban(ctx context.Context) error {
-	lost := fmt.Sprintf("%d.%d", p.two.id, p.two.gen)
+	lost := p.two.life()
 	began := time.Now()
 	done, err := p.host.admin.BanNode(ctx, p.two.name, "shown in the demo", stepLimit)
 	if err == nil && (!done.Changed || done.Node.State != "banned") {
@@ -176,11 +176,11 @@ func (p *plot) stayOut(ctx context.Context) error {
 
 // newcomer starts a node with the token that was revoked, and returns why it ended.
 func (p *plot) newcomer(ctx context.Context) (string, error) {
-	m, err := p.member("node-3", p.two.joining...)
+	m, err := p.crew.member("node-3", p.two.joining...)
 	if err != nil {
 		return "", err
 	}
-	if m.proc, _, err = p.crew.start(m.name, nil, m.args...); err != nil {
+	if err := m.launch(); err != nil {
 		return "", err
 	}
 	ctx, cancel := context.WithTimeout(ctx, stepLimit)

@@ -33,7 +33,7 @@ func (p *plot) cutStream(ctx context.Context) error {
 	if err := p.t.step("SIGTERM to node-2, in the middle", fmt.Sprintf("it ended within %v", took.Round(time.Millisecond)), err); err != nil {
 		return err
 	}
-	st, err := p.start(ctx, p.two)
+	st, err := p.two.start(ctx)
 	if err == nil && st.Generation != before+1 {
 		err = fmt.Errorf("it is generation %d, want %d", st.Generation, before+1)
 	}
