@@ -169,10 +169,15 @@ func TestDemoKilled(t *testing.T) {
 	if err := cmd.Wait(); err == nil {
 		t.Error("a killed demo succeeded")
 	}
-	// The kernel has sent the signals; it may take a moment until the
-	// processes are gone.
+	noneLeft(t, tmp)
+}
+
+// noneLeft waits until no process names dir. The kernel has sent them signals; it may
+// take a moment until they are gone.
+func noneLeft(t *testing.T, dir string) {
+	t.Helper()
 	for limit := time.Now().Add(10 * time.Second); ; {
-		left := processes(t, tmp)
+		left := processes(t, dir)
 		if len(left) == 0 {
 			return
 		}

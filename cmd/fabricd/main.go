@@ -84,6 +84,7 @@ func (a *app) root() *cobra.Command {
 small ID, ports, connections that carry messages, windows of memory that a peer
 reads and writes, fences, and an event when a node is lost.`,
 		Example: `  fabricd demo                    three nodes, two applications and a failure, on this machine
+  fabricd up                      a cluster on this machine, until Ctrl-C
   fabricd init --state-dir /var/lib/fabricd --token-file join.token
   fabricd run --role host         the cluster's host
   fabricd run --join HOST:7700 --token-file join.token
@@ -100,7 +101,7 @@ reads and writes, fences, and an event when a node is lost.`,
 	root.AddCommand(a.statusCommand(), a.nodesCommand())
 	root.AddCommand(a.tableCommands()...)
 	root.AddCommand(a.pingCommand(), a.whyCommand(), a.doctorCommand(), a.eventsCommand(), a.healthCommand(), a.faultsCommand())
-	root.AddCommand(a.chaosCommand(), a.demoCommand(), a.demoAppCommand(), a.versionCommand())
+	root.AddCommand(a.chaosCommand(), a.demoCommand(), a.demoAppCommand(), a.upCommand(), a.versionCommand())
 	return root
 }
 

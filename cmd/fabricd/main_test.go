@@ -89,7 +89,7 @@ func TestEveryCommandExplainsItself(t *testing.T) {
 
 // TestTheCommandsAreThoseFixed keeps the list of the design.
 func TestTheCommandsAreThoseFixed(t *testing.T) {
-	want := "chaos ca completion conns demo doctor events faults health init keys links nodes ping ports run status token version why windows"
+	want := "chaos ca completion conns demo doctor events faults health init keys links nodes ping ports run status token up version why windows"
 	out, _, _ := run(t, nil, "--help")
 	for _, name := range strings.Fields(want) {
 		if !strings.Contains(out, "\n  "+name+" ") {
@@ -100,7 +100,7 @@ func TestTheCommandsAreThoseFixed(t *testing.T) {
 		t.Errorf("`fabricd --help` lists demo-app, which is not for users")
 	}
 	commands((&app{}).root(), func(path []string, c *cobra.Command) {
-		reading := "status nodes ports conns windows links ping why doctor events health version demo"
+		reading := "status nodes ports conns windows links ping why doctor events health version demo up"
 		if len(path) == 1 && strings.Contains(" "+reading+" ", " "+path[0]+" ") && c.Flags().Lookup("json") == nil {
 			t.Errorf("%s has no --json", path[0])
 		}
@@ -161,6 +161,8 @@ func TestWrongCommandLines(t *testing.T) {
 		{"a malformed token", with("--token-file", noise), nil, "token-file: "},
 		{"no cluster", with("--role", "host", "--state-dir", filepath.Join(dir, "none")), nil, "holds no cluster; make one with `fabricd init`"},
 		{"a missing certificate", with("--ca", filepath.Join(dir, "ca"), "--cert", filepath.Join(dir, "c"), "--key", filepath.Join(dir, "k")), nil, "ca, cert, key: "},
+		{"a cluster of nothing", []string{"up", "--nodes", "0"}, nil, "nodes: 0: want 1 to 16"},
+		{"a cluster too large", []string{"up", "-n", "17"}, nil, "nodes: 17: want 1 to 16"},
 		{"a plan for nothing", []string{"doctor", "--plan", "0"}, nil, "plan: 0: want 1 to 65536"},
 		{"a diagnosis with a wrong setting", []string{"doctor", "--data-port", "70000"}, nil, `data-port: "70000" (flag): want a number`},
 		{"init over a file", []string{"init", "--state-dir", filepath.Join(dir, "new"), "--token-file", empty}, nil, "exists already; want a new file"},

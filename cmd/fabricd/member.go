@@ -107,6 +107,11 @@ func (m *member) initCluster(token string, more ...string) (*process, error) {
 func agree(ctx context.Context, limit time.Duration, members []*member) error {
 	for _, m := range members {
 		err := within(ctx, limit, func() error {
+			for _, other := range members {
+				if !other.proc.running() {
+					return stop{fmt.Errorf("%s ended: %w", other.name, other.proc.err)}
+				}
+			}
 			seen, err := m.admin.Nodes(ctx)
 			if err != nil {
 				return err
