@@ -22,6 +22,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -200,8 +201,9 @@ type Node struct {
 	once   sync.Once // guards closing
 	err    error     // of closing
 
-	mu   sync.Mutex // guards apps
+	mu   sync.Mutex // guards the fields below
 	apps []*fabric.Node
+	over bool // Close has taken apps: no other may come
 }
 
 // Start starts a node and returns when it is a member of its cluster and has
@@ -236,6 +238,10 @@ func (n *Node) App() (*fabric.Node, error) {
 	app := fabric.NewNode(s)
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if n.over {
+		app.Close()
+		return nil, &fabric.OpError{Op: "attach", Local: fabric.Addr{Node: fabric.NoNode}, Err: syscall.ENODEV}
+	}
 	n.apps = append(slices.DeleteFunc(n.apps, ended), app)
 	return app, nil
 }
@@ -269,6 +275,7 @@ func (n *Node) Close() error {
 		defer cancel()
 		n.mu.Lock()
 		apps := n.apps
+		n.apps, n.over = nil, true
 		n.mu.Unlock()
 		var closing sync.WaitGroup
 		for _, app := range apps {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/fabricd/fabricd/internal/guard"
 	"github.com/fabricd/fabricd/internal/ipc"
@@ -14,9 +15,12 @@ import (
 
 // Leave ends the node's connections: what was sent is delivered, and every peer's
 // application sees a loss behind it, unless its own peer has closed. Links stay
-// until Close.
+// until Close. Peers that do not read may take three quarters of the time.
 func (n *Node) Leave(ctx context.Context) error {
-	n.closeSessions(ctx)
+	most, cancel := mostOf(ctx)
+	defer cancel()
+	n.closeSessions(most)
+	n.awaitArrival(most)
 	var told group
 	for _, l := range n.allLinks() {
 		if l.twin == nil {
@@ -28,6 +32,30 @@ func (n *Node) Leave(ctx context.Context) error {
 	}
 	told.wait()
 	return ctx.Err()
+}
+
+// mostOf returns a context that ends when three quarters of ctx's time have passed.
+func mostOf(ctx context.Context) (context.Context, context.CancelFunc) {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return context.WithCancel(ctx)
+	}
+	return context.WithDeadline(ctx, deadline.Add(-time.Until(deadline)/4))
+}
+
+// awaitArrival waits until all that went by paths has arrived at the peers' machines, or
+// ctx is done. Their nodes end the paths when this one has gone; what has arrived stays to
+// be read. The kernel tells nobody when that is so: it is asked.
+func (n *Node) awaitArrival(ctx context.Context) {
+	ask := time.NewTicker(5 * time.Millisecond)
+	defer ask.Stop()
+	for !n.paths.arrived() {
+		select {
+		case <-ask.C:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // closeSessions closes every session, waiting no longer than ctx.

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"sync"
 	"time"
 
@@ -22,6 +23,7 @@ type nodePaths struct {
 
 	mu      sync.Mutex                             // guards the fields below; innermost
 	count   int                                    // paths that are made or being made, or drained
+	ending  map[*os.File]struct{}                  // those that are drained
 	byToken map[path.Token]func(*net.TCPConn) bool // what takes the socket that shows it; false: too late
 }
 
@@ -41,6 +43,33 @@ func (p *nodePaths) left() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.count--
+}
+
+// finish notes that f's application has closed its connection, until done is called.
+func (p *nodePaths) finish(f *os.File) (done func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ending == nil {
+		p.ending = make(map[*os.File]struct{})
+	}
+	p.ending[f] = struct{}{}
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.ending, f)
+	}
+}
+
+// arrived reports whether the peers' machines have all that closed connections have sent.
+func (p *nodePaths) arrived() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for f := range p.ending {
+		if path.Unacknowledged(f) > 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // expect notes that a socket with that token is settle's.

@@ -164,36 +164,53 @@ func (c *conn) finishPath() {
 		return
 	}
 	n := c.link.n
+	s.CloseWrite()
+	f, err := s.Take()
+	if err != nil { // it is closed
+		c.closePath(s, freed)
+		return
+	}
+	finished := n.paths.finish(f) // before Leave looks
 	n.work.run(func() {
 		defer c.closePath(s, freed)
+		defer f.Close()
+		defer finished()
 		ctx := contextUntil(n.done)
-		s.CloseWrite()
-		if f, err := s.Take(); err == nil { // else it is closed
-			defer f.Close()
-			stop := context.AfterFunc(ctx, func() { f.SetDeadline(time.Unix(1, 0)) })
-			defer stop()
-			drainSocket(ctx, f)
-		}
+		stop := context.AfterFunc(ctx, func() { f.SetDeadline(time.Unix(1, 0)) })
+		defer stop()
+		ctx, stopAll := context.WithTimeout(ctx, pathDrainAll)
+		defer stopAll()
+		drainSocket(ctx, f)
+		awaitAcknowledged(ctx, f)
 	})
 }
 
-// drainSocket reads until the peer's end, or until nothing has come for pathDrain.
-func drainSocket(ctx context.Context, s *os.File) {
-	var buf [4 << 10]byte
-	end := time.Now().Add(pathDrainAll)
-	for ctx.Err() == nil {
-		s.SetReadDeadline(earlier(time.Now().Add(pathDrain), end))
-		if _, err := s.Read(buf[:]); err != nil {
+// awaitAcknowledged waits until the peer's kernel has all that was sent, and its end, which
+// the kernel tells nobody: it is asked.
+func awaitAcknowledged(ctx context.Context, f *os.File) {
+	ask := time.NewTicker(20 * time.Millisecond)
+	defer ask.Stop()
+	for path.Unacknowledged(f) > 0 {
+		select {
+		case <-ask.C:
+		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-func earlier(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return a
+// drainSocket reads until the peer's end, or until nothing has come for pathDrain.
+func drainSocket(ctx context.Context, s *os.File) {
+	var buf [4 << 10]byte
+	for ctx.Err() == nil {
+		s.SetReadDeadline(time.Now().Add(pathDrain))
+		if ctx.Err() != nil { // its deadline may have been the one before
+			return
+		}
+		if _, err := s.Read(buf[:]); err != nil {
+			return
+		}
 	}
-	return b
 }
 
 // pathSilence is the least silence of a path that ends its connection: in less than that

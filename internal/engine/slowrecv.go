@@ -55,7 +55,7 @@ func (e *endpoint) receivesLater() bool {
 		return false
 	}
 	wait, _ := e.slowness()
-	return wait > 0
+	return wait > 0 && !isClosed(e.hungUp)
 }
 
 // received begins the time that a slow application takes for n bytes, and tells
@@ -67,12 +67,26 @@ func (e *endpoint) received(n int) {
 	e.mu.Lock()
 	port := e.port
 	e.mu.Unlock()
-	delay, _ := e.n.cfg.Faults.SlowReceiver(uint16(port))
+	delay, over := e.n.cfg.Faults.SlowReceiver(uint16(port))
 	if delay == 0 {
 		return
 	}
 	e.mu.Lock()
 	e.recvAt = e.n.now() + delay
 	e.mu.Unlock()
-	time.AfterFunc(delay, e.changed)
+	if e.linked.Load() == nil {
+		return // it has ended, and holds up nothing
+	}
+	e.n.work.run(func() {
+		t := time.NewTimer(delay)
+		defer t.Stop()
+		select {
+		case <-t.C:
+		case <-over:
+		case <-e.gone:
+		case <-e.hungUp:
+		case <-e.n.done:
+		}
+		e.changed()
+	})
 }

@@ -17,12 +17,15 @@ type inProcess struct {
 	ep      Endpoint
 	changed chan struct{}   // the endpoint may have something new, or wake was called
 	quit    <-chan struct{} // closed when the application closes its endpoint
-	stop    func()          // ends the telling of changes
-	end     error           // what tryRead has found last; of the call that reads
+	open    context.Context // of writes that wait; ends with interrupt and close
+	cancel  context.CancelFunc
+	stop    func() // ends the telling of changes
+	end     error  // what tryRead has found last; of the call that reads
 }
 
 func newInProcess(ep Endpoint, quit <-chan struct{}) *inProcess {
 	d := &inProcess{ep: ep, changed: make(chan struct{}, 1), quit: quit}
+	d.open, d.cancel = context.WithCancel(context.Background())
 	d.stop = sync.OnceFunc(ep.Notify(d.changed))
 	return d
 }
@@ -35,7 +38,20 @@ func (d *inProcess) tryWrite(p []byte) (int, error) {
 	return n, err
 }
 
-func (d *inProcess) write(ctx context.Context, p []byte) (int, error) { return d.ep.Send(ctx, p) }
+// write ends with the endpoint's close, too, which waits for it before it asks the node.
+func (d *inProcess) write(ctx context.Context, p []byte) (int, error) {
+	both, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(d.open, cancel)()
+	n, err := d.ep.Send(both, p)
+	switch {
+	case err == nil || !errors.Is(err, context.Cause(both)) || both.Err() == nil:
+		return n, err
+	case ctx.Err() != nil:
+		return n, fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
+	}
+	return n, status.Reset
+}
 
 func (d *inProcess) tryRead(p []byte) (int, error) {
 	n, err := d.ep.TryRecv(p)
@@ -104,5 +120,5 @@ type closerFunc func()
 func (f closerFunc) Close() error { f(); return nil }
 
 func (d *inProcess) closeWrite() error { return d.ep.CloseWrite() }
-func (d *inProcess) interrupt()        {} // quit is closed, and the close of the endpoint ends a write
-func (d *inProcess) close()            { d.stop() }
+func (d *inProcess) interrupt()        { d.cancel() }
+func (d *inProcess) close()            { d.cancel(); d.stop() }

@@ -247,7 +247,7 @@ func (s *Server) attach(conn *net.UnixConn, inProcess *atomic.Pointer[serverSess
 		return
 	}
 	log := s.opt.Log.With().Int32("pid", cred.PID).Uint32("uid", cred.UID).Logger()
-	u, crowd, quota := s.enter(cred.UID)
+	u, crowd, quota := s.enter(cred.UID, inProcess != nil)
 	end := sync.OnceFunc(func() { s.exit(u, quota != nil) })
 	defer s.leave(cred.UID, u)
 	defer end()
@@ -268,8 +268,8 @@ func (s *Server) attach(conn *net.UnixConn, inProcess *atomic.Pointer[serverSess
 }
 
 // enter counts a connection, and returns how many its user has that it may not have,
-// and why.
-func (s *Server) enter(uid uint32) (u *user, crowd int64, quota error) {
+// and why. The node's own process may have any number.
+func (s *Server) enter(uid uint32, own bool) (u *user, crowd int64, quota error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	u = s.users[uid]
@@ -278,7 +278,7 @@ func (s *Server) enter(uid uint32) (u *user, crowd int64, quota error) {
 		s.users[uid] = u
 	}
 	u.refs++
-	if u.conns >= s.opt.User.Sessions {
+	if u.conns >= s.opt.User.Sessions && !own {
 		quota = fmt.Errorf("user %d may attach %d sessions: %w", uid, s.opt.User.Sessions, status.NoMemory)
 	} else {
 		quota = u.account.charge(heldFiles, 1)

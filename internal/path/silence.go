@@ -43,11 +43,12 @@ func (m *Silence) Look(s *Held, now, every time.Duration) time.Duration {
 	return m.quiet
 }
 
-// The states of a TCP connection in which the peer's kernel answers (linux/tcp_states.h).
+// States of a TCP connection (linux/tcp_states.h); in the first three the peer's kernel answers.
 const (
 	established = 1
 	finWait2    = 5
 	closeWait   = 8
+	ended       = 7 // no connection any more
 )
 
 // poke makes the kernel ask for a sign of life now, unless it waits for an answer anyway: an

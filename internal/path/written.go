@@ -2,6 +2,7 @@ package path
 
 import (
 	"errors"
+	"os"
 
 	"golang.org/x/sys/unix"
 )
@@ -29,6 +30,23 @@ func CountWritten(s *Held, before uint64) (*Written, error) {
 	}
 	w.base = n
 	return w, nil
+}
+
+// Unacknowledged returns how many bytes of those written to a socket, its end included, the
+// peer's kernel has not acknowledged; 0 if the socket has ended.
+func Unacknowledged(f *os.File) (n int) {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	// It fails only when the socket is closed.
+	_ = raw.Control(func(fd uintptr) {
+		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+		if err == nil && info.State != ended {
+			n, _ = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ)
+		}
+	})
+	return n
 }
 
 // countTries bounds the tries to read two figures of the kernel that belong together:
