@@ -4,12 +4,9 @@ import (
 	"bufio"
 	"bytes"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -80,24 +77,20 @@ func TestREADMEIsShortAndTrue(t *testing.T) {
 	}
 }
 
-// TestREADMECommands does what README.md tells its readers to do, with free
-// ports, and runs its program against the cluster.
+// TestREADMECommands does what README.md tells its readers to do, and runs its program
+// on the cluster.
 func TestREADMECommands(t *testing.T) {
 	_, dir := self(t)
-	data, gossip := freePort(t), freePort(t)
-	ports := strings.NewReplacer("7700", data, "7701", gossip, "7710", freePort(t), "7711", freePort(t))
-	t.Setenv("FABRIC_DATA_PORT", data) // for the host, which README.md leaves at the defaults
-	t.Setenv("FABRIC_GOSSIP_PORT", gossip)
 	var last string
 	for _, command := range readmeCommands(t, "## A cluster\n") {
 		if command != "" {
-			last = readmeStep(t, dir, ports.Replace(command+" "))
+			last = readmeStep(t, dir, command)
 		}
 	}
-	if !strings.Contains(last, "GENERATION") || strings.Count(last, "alive") < 1 {
-		t.Errorf("`fabricd nodes` prints\n%s", last)
+	if !strings.Contains(last, "RTT") && !strings.Contains(last, "ms") && !strings.Contains(last, "µs") {
+		t.Errorf("`fabricd ping` prints\n%s", last)
 	}
-	host, err := fabric.Attach(t.Context(), filepath.Join(dir, "host.sock"))
+	host, err := fabric.Attach(t.Context(), filepath.Join(dir, "cluster", "host", "app.sock"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +112,7 @@ func TestREADMECommands(t *testing.T) {
 		heard <- fmt.Sprint(text, err)
 	}()
 	program := exec.CommandContext(t.Context(), "go", "run", "./testdata/readme")
-	program.Env = append(os.Environ(), "FABRIC_SOCKET="+filepath.Join(dir, "node.sock"))
+	program.Env = append(os.Environ(), "FABRIC_SOCKET="+filepath.Join(dir, "cluster", "node-1", "app.sock"))
 	if out, err := program.CombinedOutput(); err != nil {
 		t.Fatalf("the program of README.md: %v\n%s", err, out)
 	}
@@ -128,8 +121,8 @@ func TestREADMECommands(t *testing.T) {
 	}
 }
 
-// readmeStep runs one command in dir. `fabricd run` stays until the test ends,
-// and its node is waited for.
+// readmeStep runs one command in dir. `fabricd up` stays until the test ends, and its nodes
+// are waited for.
 func readmeStep(t *testing.T, dir, command string) string {
 	t.Helper()
 	args := strings.Fields(command)
@@ -138,7 +131,7 @@ func readmeStep(t *testing.T, dir, command string) string {
 	}
 	cmd, _ := self(t, args[1:]...)
 	cmd.Dir = dir
-	if args[1] != "run" {
+	if args[1] != "up" {
 		out, err := cmd.CombinedOutput()
 		if err != nil {
 			t.Fatalf("%s: %v\n%s", command, err, out)
@@ -157,40 +150,18 @@ func readmeStep(t *testing.T, dir, command string) string {
 			t.Errorf("%s: %v\n%s", command, err, log.String())
 		}
 	})
-	_, admin, _ := strings.Cut(command, "--admin ")
-	admin = filepath.Join(dir, strings.Fields(admin)[0])
-	err := until(t.Context(), func() error {
-		_, stderr, code := run(t, nil, "health", "--admin", admin)
-		if code != exitOK {
-			return fmt.Errorf("%s", stderr)
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatalf("%s: %v", command, err)
-	}
-	return ""
-}
-
-// freePort returns a port number that is free now.
-func freePort(t *testing.T) string {
-	t.Helper()
-	// Below the range from which the kernel gives ports away: nobody gets it
-	// between here and the start of the node.
-	for range 100 {
-		port := strconv.Itoa(10_000 + rand.IntN(20_000))
-		l, err := net.Listen("tcp", ":"+port)
+	_, cluster, _ := strings.Cut(command, "--dir ")
+	for _, node := range []string{"host", "node-1", "node-2"} {
+		err := until(t.Context(), func() error {
+			_, stderr, code := run(t, nil, "health", "--admin", filepath.Join(dir, cluster, node, "admin.sock"))
+			if code != exitOK {
+				return fmt.Errorf("%s", stderr)
+			}
+			return nil
+		})
 		if err != nil {
-			continue
+			t.Fatalf("%s: %s: %v", command, node, err)
 		}
-		defer l.Close()
-		c, err := net.ListenPacket("udp", ":"+port)
-		if err != nil {
-			continue
-		}
-		defer c.Close()
-		return port
 	}
-	t.Fatal("no port is free for TCP and UDP")
 	return ""
 }
