@@ -86,6 +86,9 @@ func (h *Held) Take() (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
+	// An application that makes its end a connection has the socket block for a moment:
+	// a file made then would have no deadlines. It fails only if the socket is none.
+	_ = unix.SetNonblock(fd, true)
 	return os.NewFile(uintptr(fd), "path"), nil
 }
 
