@@ -118,7 +118,7 @@ var sendRows = slices.Concat(
 		{call: "send", name: "CONNECTED/context ends while it waits=short count, its error", check: func(c *check) {
 			near, far := c.connected()
 			ctx, cancel := context.WithCancel(c.ctx)
-			want := pattern(4<<20, 4)
+			want := pattern(16<<20, 4) // more than kernels keep for a path
 			var sent int
 			result := c.blocked("(*Endpoint).Send", func() (err error) { sent, err = near.Send(ctx, want); return err })
 			cancel()
