@@ -26,7 +26,7 @@ HEAVY      := cmd/fabric-bench cmd/fabricd fabric fabric/fabrictest internal/tes
 # two at a time: they wait more than they compute.
 ALONE      := internal/lab/chaos internal/lab/chaos/workload internal/test/deploytest internal/test/e2e internal/test/hostile
 # What `make check` leaves to `make test` besides: it takes minutes.
-SLOW       := cmd/fabric-bench fabric/fabrictest internal/lab/sim internal/test/conformance internal/test/e2e/appsmoke membership/gossip
+SLOW       := internal/test/conformance membership/gossip internal/lab/sim fabric/fabrictest cmd/fabric-bench internal/test/e2e/appsmoke
 # How many packages `make test` tests at a time.
 PACKAGES   ?= 4
 # How long `make fuzz-short` runs each fuzz target.
@@ -114,7 +114,9 @@ test: ## lint, the rules of the tree, and every test with the race detector
 	# is run once more, alone: only what fails again, or has a data race, fails the run.
 	raced=0
 	alone=$$(printf 'github.com/fabricd/fabricd/%s\n' $(ALONE))
-	most=$$(go list ./... | grep -vxF "$$alone"$$'\n'github.com/fabricd/fabricd/internal/test/archtest)
+	# The slow ones first, so that no processor waits for the last of them.
+	slow=$$(printf 'github.com/fabricd/fabricd/%s\n' $(SLOW))
+	most="$$slow $$(go list ./... | grep -vxF "$$alone"$$'\n'"$$slow"$$'\n'github.com/fabricd/fabricd/internal/test/archtest)"
 	go test -race -vet=off -timeout 30m -p $(PACKAGES) $$most 2>&1 | tee -a out/test.log || raced=$$?
 	go test -race -vet=off -timeout 20m -run '^$$' $$alone >/dev/null || rc=$$?
 	wait $$plain || rc=$$?
