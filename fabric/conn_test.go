@@ -130,7 +130,7 @@ func dial(tb testing.TB, client, server *fabric.Node) (near, far *fabric.Conn) {
 			accepted <- c
 		}
 	}()
-	near, err = client.Dial(context.Background(), l.Addr().(fabric.Addr))
+	near, err = client.DialAddr(context.Background(), l.Addr().(fabric.Addr))
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -7,14 +7,25 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// Dial opens an endpoint and connects it to a from a free port. Of the dials of n to
+// Dial is DialAddr to an address as people write it: "node:port", as in "3:2050". It
+// fails with EINVAL for another text.
+func (n *Node) Dial(ctx context.Context, address string) (*Conn, error) {
+	a, err := addr.Parse(address)
+	if err != nil {
+		return nil, &OpError{Op: "connect", Local: n.local(), Err: badAddress{err}}
+	}
+	return n.DialAddr(ctx, a)
+}
+
+// DialAddr opens an endpoint and connects it to a from a free port. Of the dials of n to
 // one address 128 at a time ask the listener; the others wait for their turn, and while
-// the backlog of the listener is full Dial tries again, until ctx is done, or for 10 s
+// the backlog of the listener is full DialAddr tries again, until ctx is done, or for 10 s
 // if ctx has no deadline. It fails as [Endpoint.Connect] does.
-func (n *Node) Dial(ctx context.Context, a Addr) (*Conn, error) {
+func (n *Node) DialAddr(ctx context.Context, a Addr) (*Conn, error) {
 	limit, cancel := ctx, context.CancelFunc(func() {})
 	if _, ok := ctx.Deadline(); !ok {
 		limit, cancel = context.WithTimeout(ctx, dialPatience)

@@ -53,7 +53,7 @@ func burst(from []*fabric.Node, l *fabric.Listener, n int) (failed []error, took
 	for range n {
 		for _, app := range from {
 			wg.Go(func() {
-				conn, err := app.Dial(ctx, l.Addr().(fabric.Addr))
+				conn, err := app.DialAddr(ctx, l.Addr().(fabric.Addr))
 				if errs <- err; err == nil {
 					defer conn.Close()
 				}
@@ -150,7 +150,7 @@ func TestDialsToAListenerThatAcceptsNone(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 128 {
 			wg.Go(func() {
-				if _, err := c.Node(1).Dial(ctx, at); !errors.Is(err, context.Canceled) {
+				if _, err := c.Node(1).DialAddr(ctx, at); !errors.Is(err, context.Canceled) {
 					t.Errorf("Dial to a listener that accepts none: %v", err)
 				}
 			})
@@ -159,14 +159,14 @@ func TestDialsToAListenerThatAcceptsNone(t *testing.T) {
 		begun := time.Now()
 		short, end := context.WithTimeout(t.Context(), time.Second)
 		defer end()
-		if _, err := c.Node(1).Dial(short, at); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, syscall.ETIMEDOUT) {
+		if _, err := c.Node(1).DialAddr(short, at); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, syscall.ETIMEDOUT) {
 			t.Errorf("Dial whose context ends before its turn: %v", err)
 		}
 		if d := time.Since(begun); d != time.Second {
 			t.Errorf("Dial whose context ends after 1 s took %v", d)
 		}
 		begun = time.Now()
-		if _, err := c.Node(1).Dial(t.Context(), at); !errors.Is(err, syscall.ECONNREFUSED) {
+		if _, err := c.Node(1).DialAddr(t.Context(), at); !errors.Is(err, syscall.ECONNREFUSED) {
 			t.Errorf("Dial without a turn: %v, want ECONNREFUSED", err)
 		}
 		if d := time.Since(begun); d != 10*time.Second {
@@ -177,7 +177,7 @@ func TestDialsToAListenerThatAcceptsNone(t *testing.T) {
 			t.Fatal(err)
 		}
 		wait := acceptAll(l)
-		conn, err := c.Node(1).Dial(t.Context(), l.Addr().(fabric.Addr))
+		conn, err := c.Node(1).DialAddr(t.Context(), l.Addr().(fabric.Addr))
 		if err != nil {
 			t.Fatalf("Dial to another listener: %v", err)
 		}
@@ -203,7 +203,7 @@ func TestDialsWaitForAPlaceInTheBacklog(t *testing.T) {
 		defer wg.Wait()
 		for range 5 {
 			wg.Go(func() {
-				conn, err := c.Node(1).Dial(t.Context(), at)
+				conn, err := c.Node(1).DialAddr(t.Context(), at)
 				if err != nil {
 					t.Error(err)
 					return
@@ -223,7 +223,7 @@ func TestDialsWaitForAPlaceInTheBacklog(t *testing.T) {
 		short, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		begun := time.Now()
-		if _, err := c.Node(1).Dial(short, at); !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := c.Node(1).DialAddr(short, at); !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("Dial whose context ends: %v", err)
 		}
 		if d := time.Since(begun); d < time.Second || d > 2*time.Second {
@@ -311,7 +311,7 @@ func TestAServerOutlivesAFlood(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 100 {
 		wg.Go(func() {
-			if conn, err := client.Dial(t.Context(), l.Addr().(fabric.Addr)); err == nil {
+			if conn, err := client.DialAddr(t.Context(), l.Addr().(fabric.Addr)); err == nil {
 				mu.Lock()
 				open = append(open, conn)
 				mu.Unlock()

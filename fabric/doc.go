@@ -8,7 +8,7 @@
 // many nodes in one test. What follows holds behind all three.
 //
 //	n, err := fabric.Attach(ctx, "")               // $FABRIC_SOCKET
-//	conn, err := n.Dial(ctx, fabric.Addr{Node: 0, Port: 2050})
+//	conn, err := n.Dial(ctx, "0:2050")
 //	_, err = conn.Write([]byte("hello"))           // a net.Conn …
 //	ep := conn.Endpoint()                          // … and a SCIF endpoint
 //	mem, err := n.Alloc(1 << 20)

@@ -30,7 +30,7 @@ func joined(t testing.TB, listener, dialer *fabric.Node) (at, from *fabric.Endpo
 		}
 		accepted <- conn
 	}()
-	conn, err := dialer.Dial(context.Background(), l.Addr().(fabric.Addr))
+	conn, err := dialer.DialAddr(context.Background(), l.Addr().(fabric.Addr))
 	if err != nil {
 		t.Fatal(err)
 	}

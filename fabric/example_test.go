@@ -34,7 +34,7 @@ func Example_messages() {
 		io.Copy(conn, conn) // echo until the client closes
 	}()
 
-	conn, err := client.Dial(ctx, fabric.Addr{Node: 0, Port: 2050})
+	conn, err := client.DialAddr(ctx, fabric.Addr{Node: 0, Port: 2050})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -63,7 +63,7 @@ func pair(ctx context.Context, server, client *fabric.Node) (at, from *fabric.En
 		}
 		accepted <- conn
 	}()
-	conn, err := client.Dial(ctx, l.Addr().(fabric.Addr))
+	conn, err := client.DialAddr(ctx, l.Addr().(fabric.Addr))
 	if err != nil {
 		log.Fatal(err)
 	}

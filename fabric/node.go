@@ -105,14 +105,10 @@ func backlogOf(opts []ListenOption) int {
 	return DefaultBacklog
 }
 
-// DialContext is Dial with the signature that http.Transport and others take:
-// address is "node:port", network is "scif" or whatever the caller calls it.
+// DialContext is Dial with the signature that http.Transport and others take: network
+// is "scif" or whatever the caller calls it.
 func (n *Node) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
-	a, err := addr.Parse(address)
-	if err != nil {
-		return nil, &OpError{Op: "connect", Local: n.local(), Err: badAddress{err}}
-	}
-	c, err := n.Dial(ctx, a)
+	c, err := n.Dial(ctx, address)
 	if err != nil {
 		return nil, err
 	}

@@ -23,7 +23,7 @@ func TestAllowAndPeerGoByLabels(t *testing.T) {
 			}
 			defer l.Close()
 			at := l.Addr().(fabric.Addr)
-			if _, err := enter(t, c, 2).Dial(context.Background(), at); !errors.Is(err, syscall.ECONNREFUSED) {
+			if _, err := enter(t, c, 2).DialAddr(context.Background(), at); !errors.Is(err, syscall.ECONNREFUSED) {
 				t.Errorf("without the label: %v, want ECONNREFUSED", err)
 			}
 			conn, err := dialed(l, enter(t, c, 1), at)
@@ -51,7 +51,7 @@ func TestAllowAndPeerGoByLabels(t *testing.T) {
 func dialed(l *fabric.Listener, n *fabric.Node, at fabric.Addr) (*fabric.Conn, error) {
 	done := make(chan error, 1)
 	go func() {
-		_, err := n.Dial(context.Background(), at) // ends with the node
+		_, err := n.DialAddr(context.Background(), at) // ends with the node
 		done <- err
 	}()
 	conn, err := l.AcceptConn(context.Background())

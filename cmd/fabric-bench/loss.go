@@ -240,7 +240,7 @@ func connect(ctx context.Context, from *fabric.Node, to *fabric.Listener) (*fabr
 		_, err := to.AcceptConn(ctx)
 		accepted <- err
 	}()
-	conn, err := from.Dial(ctx, to.Addr().(fabric.Addr))
+	conn, err := from.DialAddr(ctx, to.Addr().(fabric.Addr))
 	if err != nil {
 		to.Close()
 	}

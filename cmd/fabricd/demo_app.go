@@ -147,7 +147,7 @@ func (d *demoApp) dial(ctx context.Context) (*fabric.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn, err := d.node.Dial(ctx, dst)
+	conn, err := d.node.DialAddr(ctx, dst)
 	if err == nil {
 		d.say("connected", fmt.Sprintf("%v to %v", conn.LocalAddr(), conn.RemoteAddr()), nil)
 	}
@@ -515,7 +515,7 @@ func (d *demoApp) survive(ctx context.Context, conn *fabric.Conn) error {
 	if _, err := conn.Write([]byte("x")); !errors.Is(err, syscall.ECONNRESET) {
 		return fmt.Errorf("send after the loss: got %v, want ECONNRESET", err)
 	}
-	c, err := d.node.Dial(ctx, conn.RemoteAddr().(fabric.Addr))
+	c, err := d.node.DialAddr(ctx, conn.RemoteAddr().(fabric.Addr))
 	if err == nil {
 		c.Close()
 	}

@@ -280,7 +280,7 @@ func newBystanders(ctx context.Context, node *fabric.Node, socket string) (*byst
 		defer in.Close()
 		_ = echo(in, 1<<30)
 	})
-	out, err := other.Dial(ctx, l.Addr().(fabric.Addr))
+	out, err := other.DialAddr(ctx, l.Addr().(fabric.Addr))
 	if err != nil {
 		l.Close()
 		wg.Wait()

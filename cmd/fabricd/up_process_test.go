@@ -138,7 +138,7 @@ func talk(ctx context.Context, one, two string) error {
 		}
 		answered <- err
 	}()
-	c, err := a.Dial(ctx, fabric.Addr{Node: b.ID(), Port: demoPort})
+	c, err := a.DialAddr(ctx, fabric.Addr{Node: b.ID(), Port: demoPort})
 	if err != nil {
 		return err
 	}

@@ -104,7 +104,7 @@ func dial(ctx context.Context, dir string) error {
 		return err
 	}
 	defer node.Close()
-	conn, err := node.Dial(ctx, fabric.Addr{Node: fabric.Host, Port: port})
+	conn, err := node.DialAddr(ctx, fabric.Addr{Node: fabric.Host, Port: port})
 	if err != nil {
 		return err
 	}

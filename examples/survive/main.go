@@ -100,7 +100,7 @@ func find(node *fabric.Node) (*fabric.Conn, error) {
 	ids, _, err := node.Nodes()
 	for _, id := range ids {
 		var conn *fabric.Conn
-		if conn, err = node.Dial(context.Background(), fabric.Addr{Node: id, Port: port}); err == nil {
+		if conn, err = node.DialAddr(context.Background(), fabric.Addr{Node: id, Port: port}); err == nil {
 			return conn, nil
 		}
 	}

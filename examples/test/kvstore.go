@@ -86,7 +86,7 @@ func (c *Client) Get(ctx context.Context, key string) (string, error) {
 
 // call asks one server, until ctx is done.
 func (c *Client) call(ctx context.Context, server fabric.Addr, r request) (answer request, err error) {
-	conn, err := c.Node.Dial(ctx, server)
+	conn, err := c.Node.DialAddr(ctx, server)
 	if err != nil {
 		return answer, err
 	}

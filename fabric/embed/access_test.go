@@ -30,12 +30,12 @@ func TestAccessRulesOfAnEmbeddedNode(t *testing.T) {
 		defer l.Close()
 		for _, from := range []*embed.Node{node, host} {
 			if from != allowed {
-				if _, err := from.Dial(ctx, fabric.Addr{Port: port}); !errors.Is(err, syscall.ECONNREFUSED) {
+				if _, err := from.DialAddr(ctx, fabric.Addr{Port: port}); !errors.Is(err, syscall.ECONNREFUSED) {
 					t.Errorf("%s to port %d: %v, want ECONNREFUSED", from.Name(), port, err)
 				}
 				continue
 			}
-			go from.Dial(ctx, fabric.Addr{Port: port})
+			go from.DialAddr(ctx, fabric.Addr{Port: port})
 			conn, err := l.AcceptConn(ctx)
 			if err != nil {
 				t.Fatal(err)

@@ -8,7 +8,7 @@
 //		TokenFile: "/etc/myservice/join-token",
 //	})
 //	defer n.Close()
-//	conn, err := n.Dial(ctx, fabric.Addr{Node: fabric.Host, Port: 2050})
+//	conn, err := n.Dial(ctx, "0:2050")
 //
 // Its connections to other nodes get sockets of their own as those of attached
 // applications do (Config.Paths), and $FABRIC_LATENCY, $FABRIC_SPIN and

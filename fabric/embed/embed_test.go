@@ -109,7 +109,7 @@ func TestTwoNodesTalk(t *testing.T) {
 	}()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	conn, err := node.Dial(ctx, l.Addr().(fabric.Addr))
+	conn, err := node.DialAddr(ctx, l.Addr().(fabric.Addr))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -63,7 +63,7 @@ func pair(t *testing.T, ctx context.Context, change func(*Config)) (nodes [2]*No
 		ends[0], err = l.AcceptConn(ctx)
 		accepted <- err
 	}()
-	if ends[1], err = nodes[1].Dial(ctx, fabric.Addr{Port: 2050}); err == nil {
+	if ends[1], err = nodes[1].DialAddr(ctx, fabric.Addr{Port: 2050}); err == nil {
 		err = <-accepted
 	}
 	if err != nil {

@@ -33,7 +33,7 @@ func send(t *testing.T, from, to *embed.Node) error {
 	}()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	c, err := from.Dial(ctx, l.Addr().(fabric.Addr))
+	c, err := from.DialAddr(ctx, l.Addr().(fabric.Addr))
 	if err != nil {
 		l.Close()
 		<-echoed

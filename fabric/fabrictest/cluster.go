@@ -6,7 +6,7 @@
 //
 //	c := fabrictest.NewCluster(t, 3)
 //	l, err := c.Node(0).Listen(2050)
-//	conn, err := c.Node(1).Dial(ctx, fabric.Addr{Node: 0, Port: 2050})
+//	conn, err := c.Node(1).Dial(ctx, "0:2050")
 //	c.Kill(0) // conn fails with ECONNRESET, then NodeRemoved
 //
 // The cluster's membership is the test itself: no node is removed before the

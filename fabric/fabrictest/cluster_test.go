@@ -42,7 +42,7 @@ func connect(t *testing.T, from, to *fabric.Node) (near, far *fabric.Endpoint) {
 			accepted <- c
 		}
 	}()
-	conn, err := from.Dial(context.Background(), l.Addr().(fabric.Addr))
+	conn, err := from.DialAddr(context.Background(), l.Addr().(fabric.Addr))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,7 +211,7 @@ func TestConnectTimeout(t *testing.T) {
 			t.Fatal(err)
 		}
 		start := time.Now()
-		_, err = c.Node(0).Dial(t.Context(), l.Addr().(fabric.Addr))
+		_, err = c.Node(0).DialAddr(t.Context(), l.Addr().(fabric.Addr))
 		if !errors.Is(err, syscall.ECONNREFUSED) || time.Since(start) != 3*time.Second {
 			t.Errorf("got %v after %v, want ECONNREFUSED after 3s", err, time.Since(start))
 		}

@@ -124,7 +124,7 @@ func serve(ctx context.Context, n *fabric.Node, l *fabric.Listener) error {
 
 // initiate connects and does everything once.
 func initiate(ctx context.Context, n *fabric.Node, to fabric.NodeID) error {
-	conn, err := n.Dial(ctx, fabric.Addr{Node: to, Port: port})
+	conn, err := n.DialAddr(ctx, fabric.Addr{Node: to, Port: port})
 	if err != nil {
 		return err
 	}
@@ -449,7 +449,7 @@ func TestListenerThatClosesInAGrantFreesItsPort(t *testing.T) {
 			}
 		})
 		wg.Go(func() {
-			conn, err := c.Node(1).Dial(t.Context(), fabric.Addr{Node: 2, Port: port})
+			conn, err := c.Node(1).DialAddr(t.Context(), fabric.Addr{Node: 2, Port: port})
 			if err == nil { // the grant was there before the listener's end
 				defer conn.Close()
 				_, err = conn.Read(make([]byte, 1))
@@ -534,7 +534,7 @@ func pair(t *testing.T, c *fabrictest.Cluster, port fabric.Port) (ends [2]*fabri
 	}
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		conn, err := c.Node(1).Dial(t.Context(), fabric.Addr{Node: 0, Port: port})
+		conn, err := c.Node(1).DialAddr(t.Context(), fabric.Addr{Node: 0, Port: port})
 		if err != nil {
 			t.Error(err)
 		}

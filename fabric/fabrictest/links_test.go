@@ -352,7 +352,7 @@ func TestPartitionsOfGroups(t *testing.T) {
 					conn.Close()
 				}
 			}()
-			conn, err := c.Node(from).Dial(ctx, l.Addr().(fabric.Addr))
+			conn, err := c.Node(from).DialAddr(ctx, l.Addr().(fabric.Addr))
 			if err != nil {
 				return false
 			}
@@ -565,7 +565,7 @@ func Example() {
 			conn.Close()
 		}
 	}()
-	conn, err := c.Node(1).Dial(context.Background(), fabric.Addr{Node: 0, Port: 2050})
+	conn, err := c.Node(1).DialAddr(context.Background(), fabric.Addr{Node: 0, Port: 2050})
 	if err != nil {
 		fmt.Println(err)
 		return

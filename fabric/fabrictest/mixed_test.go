@@ -23,7 +23,7 @@ func TestMixedNodesTalkBoth(t *testing.T) {
 			}
 			accepted <- err
 		}()
-		conn, err := c.Node(i).Dial(t.Context(), l.Addr().(fabric.Addr))
+		conn, err := c.Node(i).DialAddr(t.Context(), l.Addr().(fabric.Addr))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -121,7 +121,7 @@ func find(ctx context.Context, n *fabric.Node, port fabric.Port) (*fabric.Conn, 
 	err = errors.New("there are no nodes")
 	for _, id := range nodes {
 		var conn *fabric.Conn
-		if conn, err = n.Dial(ctx, fabric.Addr{Node: id, Port: port}); err == nil {
+		if conn, err = n.DialAddr(ctx, fabric.Addr{Node: id, Port: port}); err == nil {
 			return conn, nil
 		}
 	}

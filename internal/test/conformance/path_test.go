@@ -49,7 +49,7 @@ func (p *pathPlace) dial() (near, far *fabric.Conn) {
 		}
 		accepted <- c
 	}()
-	near, err := p.near.Dial(p.t.Context(), p.listener.Addr().(fabric.Addr))
+	near, err := p.near.DialAddr(p.t.Context(), p.listener.Addr().(fabric.Addr))
 	if err != nil {
 		p.t.Fatal(err)
 	}

@@ -113,7 +113,7 @@ func (d *doomed) ownCalls(l *lab, other *node) []*call {
 	return []*call{
 		start("accept of its own application", func(ctx context.Context) error { _, err := idle.AcceptConn(ctx); return err }, gone...),
 		start("connect of its own application", func(ctx context.Context) error {
-			_, err := d.app.Dial(ctx, far.Addr().(fabric.Addr))
+			_, err := d.app.DialAddr(ctx, far.Addr().(fabric.Addr))
 			return err
 		}, gone...),
 	}
@@ -135,7 +135,7 @@ func (d *doomed) callsFrom(l *lab, n *node) []*call {
 	return []*call{
 		start("recv", func(ctx context.Context) error { _, err := ep.Recv(ctx, make([]byte, 1)); return err }, reset),
 		start("connect", func(ctx context.Context) error {
-			_, err := m.app.Dial(ctx, d.busy.Addr().(fabric.Addr))
+			_, err := m.app.DialAddr(ctx, d.busy.Addr().(fabric.Addr))
 			return err
 		}, syscall.ENODEV),
 		start("poll", func(ctx context.Context) error { return pollHup(ctx, m.app, ep) }, reset),
@@ -185,7 +185,7 @@ func (d *doomed) connect(t testing.TB, app *fabric.Node) (near, far *fabric.Endp
 	var c *fabric.Conn
 	go func() { // one answer
 		var err error
-		c, err = app.Dial(within(t, stepLimit), d.open.Addr().(fabric.Addr))
+		c, err = app.DialAddr(within(t, stepLimit), d.open.Addr().(fabric.Addr))
 		dialed <- err
 	}()
 	accepted, err := d.open.AcceptConn(within(t, stepLimit))

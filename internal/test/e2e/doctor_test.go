@@ -45,7 +45,7 @@ func TestDoctorKnowsTheNodeAndWhatConnectionsTake(t *testing.T) {
 	for range conns {
 		dialed := make(chan error, 1)
 		go func() { // one answer
-			_, err := here.Dial(ctx, listener.Addr().(fabric.Addr))
+			_, err := here.DialAddr(ctx, listener.Addr().(fabric.Addr))
 			dialed <- err
 		}()
 		if _, err := listener.AcceptConn(ctx); err != nil {

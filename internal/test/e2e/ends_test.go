@@ -64,7 +64,7 @@ type download struct {
 func (l *lab) download(from, to *node, ask string) *download {
 	l.t.Helper()
 	app := l.application("source-at-"+from.name, "source", from.socket())
-	conn, err := to.attach().Dial(within(l.t, stepLimit), from.at(app.port(l.t)))
+	conn, err := to.attach().DialAddr(within(l.t, stepLimit), from.at(app.port(l.t)))
 	if err == nil {
 		err = conn.SetDeadline(time.Now().Add(4 * stepLimit))
 	}

@@ -179,7 +179,7 @@ func worst(t testing.TB, calls []*call, since time.Time) string {
 func refused(t testing.TB, app *fabric.Node, d *doomed, limit time.Duration) {
 	t.Helper()
 	began := time.Now()
-	_, err := app.Dial(within(t, stepLimit), d.open.Addr().(fabric.Addr))
+	_, err := app.DialAddr(within(t, stepLimit), d.open.Addr().(fabric.Addr))
 	if took := time.Since(began); !errors.Is(err, syscall.ENODEV) || took > limit {
 		t.Errorf("connect to the lost node: %v after %v, want ENODEV within %v", err, took, limit)
 	}

@@ -77,7 +77,7 @@ func (l *lab) reconnect(limit time.Duration, n, m *node) {
 		}
 	}()
 	eventually(l.t, limit, fmt.Sprintf("%s talks to %s", n.name, m.name), func() error {
-		c, err := n.attach().Dial(within(l.t, 2*time.Second), listener.Addr().(fabric.Addr))
+		c, err := n.attach().DialAddr(within(l.t, 2*time.Second), listener.Addr().(fabric.Addr))
 		if err != nil {
 			return err
 		}
@@ -349,7 +349,7 @@ func TestHalfOpenLinkIsListed(t *testing.T) {
 			if err := e.trip(); !errors.Is(err, syscall.ECONNRESET) {
 				t.Errorf("round trip over a half-open link: %v, want ECONNRESET", err)
 			}
-			if c, err := a.attach().Dial(within(t, stepLimit), fabric.Addr{Node: b.place.ID, Port: 1}); err == nil {
+			if c, err := a.attach().DialAddr(within(t, stepLimit), fabric.Addr{Node: b.place.ID, Port: 1}); err == nil {
 				t.Error("connected over a half-open link")
 				c.Close()
 			}

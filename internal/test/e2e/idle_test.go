@@ -44,7 +44,7 @@ func (l *lab) waiting(n *node) *application {
 	t := l.t
 	t.Helper()
 	app := l.application("idle-at-"+n.name, "sink", n.socket())
-	conn, err := n.attach().Dial(within(t, stepLimit), n.at(app.port(t)))
+	conn, err := n.attach().DialAddr(within(t, stepLimit), n.at(app.port(t)))
 	if err != nil {
 		t.Fatal(err)
 	}

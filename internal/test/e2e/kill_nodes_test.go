@@ -102,7 +102,7 @@ func (l *lab) loseAndReturn(victim *node, survivors []*node) {
 	t.Logf("%s killed: NODE_REMOVED after %v; calls returned after at most %v", victim.name, told, slowest)
 	v.check(t)
 	for _, s := range survivors {
-		_, err := s.attach().Dial(within(t, stepLimit), victim.at(v.port))
+		_, err := s.attach().DialAddr(within(t, stepLimit), victim.at(v.port))
 		if !errors.Is(err, syscall.ENODEV) {
 			t.Errorf("%s: connect to the lost node: %v, want ENODEV", s.name, err)
 		}

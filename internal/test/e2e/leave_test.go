@@ -40,7 +40,7 @@ func (l *lab) terminate(leaver *node, others []*node) {
 		result := make(chan error, 1)
 		got = append(got, result)
 		go func() { result <- receive(t, listener, data) }() // one answer
-		conn, err := app.Dial(within(t, stepLimit), listener.Addr().(fabric.Addr))
+		conn, err := app.DialAddr(within(t, stepLimit), listener.Addr().(fabric.Addr))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -99,7 +99,7 @@ func (l *lab) exhaust(apps []*fabric.Node) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		dialed := make(chan error, 1)
 		go func() { // one answer
-			_, err := apps[0].Dial(ctx, listener.Addr().(fabric.Addr))
+			_, err := apps[0].DialAddr(ctx, listener.Addr().(fabric.Addr))
 			dialed <- err
 		}()
 		_, err := listener.AcceptConn(ctx)

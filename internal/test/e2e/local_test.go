@@ -33,7 +33,7 @@ func TestARestartWhileTheHostIsDown(t *testing.T) {
 		t.Errorf("an application sees life %v, want %v", got, old)
 	}
 	near, far := l.exchange(server, client)
-	if _, err := client.Dial(within(t, stepLimit), other.at(1)); err == nil {
+	if _, err := client.DialAddr(within(t, stepLimit), other.at(1)); err == nil {
 		t.Error("a connection to another machine was made without a host")
 	}
 
@@ -70,7 +70,7 @@ func (l *lab) exchange(server, client *fabric.Node) (near, far *fabric.Conn) {
 		}
 		accepted <- conn
 	}()
-	near, err = client.Dial(within(l.t, stepLimit), listener.Addr().(fabric.Addr))
+	near, err = client.DialAddr(within(l.t, stepLimit), listener.Addr().(fabric.Addr))
 	if err != nil {
 		l.t.Fatal(err)
 	}

@@ -71,7 +71,7 @@ func (l *lab) openAndClose(n, m *node, count int, open func()) {
 		for range 16 {
 			dialing.Go(func() {
 				for range count / 16 {
-					c, err := app.Dial(within(l.t, time.Minute), listener.Addr().(fabric.Addr))
+					c, err := app.DialAddr(within(l.t, time.Minute), listener.Addr().(fabric.Addr))
 					if err == nil {
 						_, err = c.Write(p)
 						dialed <- c

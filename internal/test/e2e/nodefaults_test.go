@@ -204,7 +204,7 @@ func dialogue(ctx context.Context, n, m *node) error {
 		defer mem.Close()
 		_, _ = io.Copy(io.Discard, c)
 	})
-	conn, err := near.Dial(ctx, listener.Addr().(fabric.Addr))
+	conn, err := near.DialAddr(ctx, listener.Addr().(fabric.Addr))
 	if err != nil {
 		return err
 	}
@@ -504,7 +504,7 @@ func TestDescriptorsRunOut(t *testing.T) {
 			t.Errorf("%s without a descriptor: %v, want ENOMEM", what, err)
 		}
 	}
-	_, err = app.Dial(within(t, 2*time.Second), far.Addr().(fabric.Addr))
+	_, err = app.DialAddr(within(t, 2*time.Second), far.Addr().(fabric.Addr))
 	noMemory("connect", err)
 	if _, err = own.Endpoint().Register(mem.Bytes(), 0, fabric.ProtRead, 0); err != nil {
 		t.Errorf("register of memory that the node has: %v", err)
@@ -520,7 +520,7 @@ func TestDescriptorsRunOut(t *testing.T) {
 		_, err := listener.AcceptConn(within(t, 2*time.Second))
 		accepted <- err
 	}()
-	if c, err := nodes[1].attach().Dial(within(t, 2*time.Second), listener.Addr().(fabric.Addr)); err == nil {
+	if c, err := nodes[1].attach().DialAddr(within(t, 2*time.Second), listener.Addr().(fabric.Addr)); err == nil {
 		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, io.EOF) {
 			t.Errorf("a connection that nobody could take says %v", err)
 		}
@@ -583,7 +583,7 @@ func (l *lab) pairOf(app *fabric.Node, m *node) *fabric.Conn {
 			_, _ = io.Copy(io.Discard, c)
 		}
 	}()
-	conn, err := app.Dial(within(l.t, stepLimit), listener.Addr().(fabric.Addr))
+	conn, err := app.DialAddr(within(l.t, stepLimit), listener.Addr().(fabric.Addr))
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -607,7 +607,7 @@ func TestSlowReceiver(t *testing.T) {
 	var out *fabric.Conn
 	go func() { // one answer
 		var err error
-		out, err = sender.Dial(within(t, stepLimit), at)
+		out, err = sender.DialAddr(within(t, stepLimit), at)
 		dialed <- err
 	}()
 	in, err := listener.AcceptConn(within(t, stepLimit))

@@ -47,7 +47,7 @@ func torrent(args []string) error {
 	}
 	var wg sync.WaitGroup
 	for range count {
-		c, err := n.Dial(ctx, to)
+		c, err := n.DialAddr(ctx, to)
 		if err != nil {
 			return err
 		}

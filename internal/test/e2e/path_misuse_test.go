@@ -32,7 +32,7 @@ func misuser(args []string) error {
 	if err != nil {
 		return err
 	}
-	c, err := n.Dial(ctx, to)
+	c, err := n.DialAddr(ctx, to)
 	if err != nil {
 		return err
 	}
@@ -286,7 +286,7 @@ func TestDescriptorsOfPathsAreGivenBack(t *testing.T) {
 		}
 	}()
 	round := func() error { // one connection, over to its path, and closed
-		c, err := client.Dial(ctx, listener.Addr().(fabric.Addr))
+		c, err := client.DialAddr(ctx, listener.Addr().(fabric.Addr))
 		if err != nil {
 			return err
 		}

@@ -44,7 +44,7 @@ func (l *lab) parley(n, m *node) *parley {
 			_, _ = io.Copy(c, c)
 		}
 	}()
-	c, err := n.attach().Dial(within(l.t, stepLimit), listener.Addr().(fabric.Addr))
+	c, err := n.attach().DialAddr(within(l.t, stepLimit), listener.Addr().(fabric.Addr))
 	if err != nil {
 		l.t.Fatal(err)
 	}

@@ -133,7 +133,7 @@ func (l *lab) zombie(n, m *node) *zombie {
 	var conn *fabric.Conn
 	go func() { // one answer
 		var err error
-		conn, err = n.attach().Dial(within(t, stepLimit), listener.Addr().(fabric.Addr))
+		conn, err = n.attach().DialAddr(within(t, stepLimit), listener.Addr().(fabric.Addr))
 		dialed <- err
 	}()
 	far, err := listener.AcceptConn(within(t, stepLimit))

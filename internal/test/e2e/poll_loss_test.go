@@ -25,7 +25,7 @@ func TestPollSeesALossBehindBytes(t *testing.T) {
 	dialed := make(chan *fabric.Conn, 1)
 	go func() {
 		defer close(dialed)
-		c, err := far.Dial(ctx, here.at(listener.Addr().(fabric.Addr).Port))
+		c, err := far.DialAddr(ctx, here.at(listener.Addr().(fabric.Addr).Port))
 		if err != nil {
 			t.Error(err)
 			return

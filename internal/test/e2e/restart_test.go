@@ -193,7 +193,7 @@ func (k *keeper) check(t testing.TB, count int) {
 func (l *lab) writeGeneration(n *node, k *keeper) *call {
 	l.t.Helper()
 	app := n.attach()
-	conn, err := app.Dial(within(l.t, stepLimit), k.addr)
+	conn, err := app.DialAddr(within(l.t, stepLimit), k.addr)
 	if err != nil {
 		l.t.Fatal(err)
 	}

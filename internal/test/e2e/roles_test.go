@@ -317,7 +317,7 @@ func (v *life) mmap() error {
 func (v *life) bothEnds() error {
 	dialed := make(chan error, 1)
 	go func() {
-		c, err := v.node.Dial(v.ctx, v.listener.Addr().(fabric.Addr))
+		c, err := v.node.DialAddr(v.ctx, v.listener.Addr().(fabric.Addr))
 		if err == nil {
 			_, err = c.Write(append(v.name(), pattern('b', 100_000)...))
 		}
@@ -387,7 +387,7 @@ func (a *anchor) talk(conn *fabric.Conn) error {
 		return died(err)
 	}
 	defer mem.Close()
-	back, err := a.node.Dial(ctx, fabric.Addr{
+	back, err := a.node.DialAddr(ctx, fabric.Addr{
 		Node: conn.RemoteAddr().(fabric.Addr).Node,
 		Port: fabric.Port(binary.BigEndian.Uint16(hello[nameSize:])),
 	})

@@ -30,7 +30,7 @@ func (l *lab) writeToStopped(n, m *node) {
 	t := l.t
 	t.Helper()
 	app := l.application("target-of-"+n.name, "target", m.socket())
-	conn, err := n.attach().Dial(within(t, stepLimit), m.at(app.port(t)))
+	conn, err := n.attach().DialAddr(within(t, stepLimit), m.at(app.port(t)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +85,7 @@ func TestStoppedReceiverBlocksOnlyItsOwnConnection(t *testing.T) {
 	nodes := l.cluster(1)
 	app := l.application("sink", "sink", nodes[1].socket())
 	sender := nodes[0].attach()
-	conn, err := sender.Dial(within(t, stepLimit), nodes[1].at(app.port(t)))
+	conn, err := sender.DialAddr(within(t, stepLimit), nodes[1].at(app.port(t)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +165,7 @@ func (l *lab) pair(n, m *node) *echo {
 		}
 		e.errs <- err
 	}()
-	e.conn, err = n.attach().Dial(within(l.t, stepLimit), listener.Addr().(fabric.Addr))
+	e.conn, err = n.attach().DialAddr(within(l.t, stepLimit), listener.Addr().(fabric.Addr))
 	if err != nil {
 		l.t.Fatal(err)
 	}

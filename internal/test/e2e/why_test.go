@@ -109,7 +109,7 @@ func (l *lab) talk(n *node, others ...*node) *conversation {
 	}()
 	talk := &conversation{l: l, at: n}
 	for _, m := range others {
-		c, err := m.attach().Dial(ctx, n.at(listener.Addr().(fabric.Addr).Port))
+		c, err := m.attach().DialAddr(ctx, n.at(listener.Addr().(fabric.Addr).Port))
 		if err != nil {
 			t.Fatal(err)
 		}

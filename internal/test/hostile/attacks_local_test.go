@@ -388,7 +388,7 @@ func useNode(ctx context.Context, at *machine) error {
 		return err
 	}
 	defer n.Close()
-	conn, err := n.Dial(ctx, fabric.Addr{Node: addr.Host, Port: talkPort})
+	conn, err := n.DialAddr(ctx, fabric.Addr{Node: addr.Host, Port: talkPort})
 	if err != nil {
 		return err
 	}

@@ -299,7 +299,7 @@ func (a *arena) converse(m *machine) (stop func(), err error) {
 			}
 		})
 		dialing, cancelDial := during(patience)
-		c, err := own.Dial(dialing, fabric.Addr{Node: peer.life().Node, Port: banPort})
+		c, err := own.DialAddr(dialing, fabric.Addr{Node: peer.life().Node, Port: banPort})
 		cancelDial()
 		if err != nil {
 			stop()

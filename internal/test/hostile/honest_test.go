@@ -129,7 +129,7 @@ func echo(ctx context.Context, ep *fabric.Endpoint) {
 // the connection is counted, and a new one made.
 func (w *witness) talk(ctx context.Context, n *fabric.Node, from, to *machine) {
 	for ctx.Err() == nil {
-		c, err := n.Dial(ctx, fabric.Addr{Node: to.life().Node, Port: talkPort})
+		c, err := n.DialAddr(ctx, fabric.Addr{Node: to.life().Node, Port: talkPort})
 		if err != nil {
 			w.rest(50 * time.Millisecond)
 			continue

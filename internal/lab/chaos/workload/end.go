@@ -47,7 +47,7 @@ type end struct {
 func (s *session) dial(slot int, kind byte) *end {
 	peer := s.app.nodeOf(slot)
 	call := s.app.calls.begin(history.Call{Name: "connect"}, true)
-	conn, err := s.node.Dial(s.ctx, fabric.Addr{Node: peer, Port: Port})
+	conn, err := s.node.DialAddr(s.ctx, fabric.Addr{Node: peer, Port: Port})
 	s.app.calls.end(call, 0, err)
 	if err != nil {
 		return nil

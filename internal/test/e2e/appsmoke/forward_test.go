@@ -119,7 +119,7 @@ func (f *forwarder) dial(ctx context.Context, s *service, addr fabric.Addr, c *n
 		return
 	}
 	limited, cancel := context.WithTimeout(ctx, dialLimit)
-	conn, err := node.Dial(limited, addr)
+	conn, err := node.DialAddr(limited, addr)
 	cancel()
 	if err != nil {
 		s.refused(err)
