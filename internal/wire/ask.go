@@ -55,8 +55,8 @@ func (f Ask) AppendTo(b []byte) []byte {
 // ParseAsk parses an Ask that fills body exactly. The port is not 0.
 func ParseAsk(flags uint8, body []byte) (Ask, error) {
 	d := decode(body, flags, 0)
-	f := Ask{Request: d.uint64(), To: d.port(), UID: d.uint32()}
-	d.require(f.To != 0)
+	f := Ask{Request: d.U64(), To: d.port(), UID: d.U32()}
+	d.Require(f.To != 0)
 	return result(&d, f)
 }
 
@@ -80,13 +80,13 @@ func (f Answer) AppendTo(b []byte) []byte {
 func ParseAnswer(flags uint8, body []byte) (Answer, error) {
 	d := decode(body, flags, flagAllowed|flagListening)
 	f := Answer{
-		Request:   d.uint64(),
+		Request:   d.U64(),
 		Allowed:   flags&flagAllowed != 0,
 		Listening: flags&flagListening != 0,
-		Waiting:   d.uint16(),
-		Backlog:   d.uint16(),
+		Waiting:   d.U16(),
+		Backlog:   d.U16(),
 		By:        d.reason(),
 	}
-	d.require(!strings.ContainsFunc(f.By, func(r rune) bool { return !unicode.IsPrint(r) }))
+	d.Require(!strings.ContainsFunc(f.By, func(r rune) bool { return !unicode.IsPrint(r) }))
 	return result(&d, f)
 }

@@ -7,6 +7,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/codec"
 	"github.com/fabricd/fabricd/internal/status"
 )
 
@@ -55,112 +56,43 @@ func appendReason(b []byte, s string) []byte {
 	return append(b, s...)
 }
 
-// A decoder reads fields from the front of b. Once a read has failed, every
-// later read returns zero, so callers check once, at the end.
-type decoder struct {
-	b   []byte
-	bad bool
-}
+// A decoder takes the fields of a body.
+type decoder struct{ codec.Decoder }
 
 // decode starts a body whose header may carry the flags in allowed.
 func decode(body []byte, flags, allowed uint8) decoder {
-	return decoder{b: body, bad: flags&^allowed != 0}
+	d := decoder{codec.From(body)}
+	d.Require(flags&^allowed == 0)
+	return d
 }
 
-func (d *decoder) take(n int) []byte {
-	if d.bad || n > len(d.b) {
-		d.bad = true
-		return nil
-	}
-	v := d.b[:n:n]
-	d.b = d.b[n:]
-	return v
-}
+func (d *decoder) port() addr.Port { return addr.Port(d.U16()) }
 
-func (d *decoder) uint8() uint8 {
-	if v := d.take(1); v != nil {
-		return v[0]
-	}
-	return 0
-}
-
-func (d *decoder) uint16() uint16 {
-	if v := d.take(2); v != nil {
-		return order.Uint16(v)
-	}
-	return 0
-}
-
-func (d *decoder) uint32() uint32 {
-	if v := d.take(4); v != nil {
-		return order.Uint32(v)
-	}
-	return 0
-}
-
-func (d *decoder) uint64() uint64 {
-	if v := d.take(8); v != nil {
-		return order.Uint64(v)
-	}
-	return 0
-}
-
-func (d *decoder) uuid() (u addr.UUID) {
-	copy(u[:], d.take(len(u)))
-	return u
-}
-
-func (d *decoder) life() addr.Life {
-	return addr.Life{Node: addr.NodeID(d.uint16()), Generation: addr.Generation(d.uint32())}
-}
-
-func (d *decoder) port() addr.Port { return addr.Port(d.uint16()) }
-
-func (d *decoder) connID() ConnID { return ConnID(d.uint64()) }
+func (d *decoder) connID() ConnID { return ConnID(d.U64()) }
 
 // code reads the status of an answer that may be status.OK.
-func (d *decoder) code() status.Code { return status.Code(d.uint16()) }
+func (d *decoder) code() status.Code { return status.Code(d.U16()) }
 
 // failure reads the status of a refusal, which is never status.OK.
 func (d *decoder) failure() status.Code {
 	c := d.code()
-	d.require(c != status.OK)
+	d.Require(c != status.OK)
 	return c
 }
 
 // payload reads the length of a payload, which is never empty.
 func (d *decoder) payload() uint32 {
-	n := d.uint32()
-	d.require(0 < n && n <= MaxPayload)
+	n := d.U32()
+	d.Require(0 < n && n <= MaxPayload)
 	return n
 }
 
-// reason reads what appendReason wrote.
-func (d *decoder) reason() string {
-	n := d.uint16()
-	d.require(n <= MaxReason)
-	s := d.take(int(n))
-	d.require(utf8.Valid(s))
-	return string(s)
-}
+// reason takes what appendReason wrote.
+func (d *decoder) reason() string { return d.Text(MaxReason) }
 
-// reserved reads n bytes that are zero in this version.
-func (d *decoder) reserved(n int) {
-	for _, v := range d.take(n) {
-		d.require(v == 0)
-	}
-}
-
-// require makes the frame malformed unless ok.
-func (d *decoder) require(ok bool) {
-	if !ok {
-		d.bad = true
-	}
-}
-
-// finish returns nil if every read succeeded and nothing is left over.
+// finish returns nil if every field was well formed and nothing is left over.
 func (d *decoder) finish() error {
-	if d.bad || len(d.b) != 0 {
+	if !d.Whole() {
 		return ErrMalformed
 	}
 	return nil

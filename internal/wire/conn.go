@@ -11,7 +11,7 @@ func (f Credit) AppendTo(b []byte) []byte { return append1(b, TypeCredit, f.Limi
 // ParseCredit parses a Credit that fills body exactly.
 func ParseCredit(flags uint8, body []byte) (Credit, error) {
 	d := decode(body, flags, 0)
-	return result(&d, Credit{Limit: d.uint64()})
+	return result(&d, Credit{Limit: d.U64()})
 }
 
 // AppendTo appends the encoded frame to b.
@@ -25,7 +25,7 @@ func (f End) AppendTo(b []byte) []byte { return append1(b, TypeEnd, f.Sent) }
 // ParseEnd parses an End that fills body exactly.
 func ParseEnd(flags uint8, body []byte) (End, error) {
 	d := decode(body, flags, 0)
-	return result(&d, End{Sent: d.uint64()})
+	return result(&d, End{Sent: d.U64()})
 }
 
 // AppendTo appends the encoded frame to b.
@@ -50,7 +50,7 @@ func (f Close) AppendTo(b []byte) []byte {
 // ParseClose parses a Close that fills body exactly.
 func ParseClose(flags uint8, body []byte) (Close, error) {
 	d := decode(body, flags, flagReset)
-	f := Close{Sent: d.uint64(), Reset: flags&flagReset != 0}
+	f := Close{Sent: d.U64(), Reset: flags&flagReset != 0}
 	if f.Reset {
 		f.Cause = d.reason()
 	}
@@ -75,7 +75,7 @@ func (f Register) AppendTo(b []byte) []byte {
 // ParseRegister parses a Register that fills body exactly.
 func ParseRegister(flags uint8, body []byte) (Register, error) {
 	d := decode(body, flags, 0)
-	return result(&d, Register{Offset: d.uint64(), Length: d.uint64(), Prot: d.uint8()})
+	return result(&d, Register{Offset: d.U64(), Length: d.U64(), Prot: d.U8()})
 }
 
 // AppendTo appends the encoded frame to b.
@@ -89,7 +89,7 @@ func (f Registered) AppendTo(b []byte) []byte { return append1(b, TypeRegistered
 // ParseRegistered parses a Registered that fills body exactly.
 func ParseRegistered(flags uint8, body []byte) (Registered, error) {
 	d := decode(body, flags, 0)
-	return result(&d, Registered{Offset: d.uint64()})
+	return result(&d, Registered{Offset: d.U64()})
 }
 
 // AppendTo appends the encoded frame to b.
@@ -105,7 +105,7 @@ func (f Unregister) AppendTo(b []byte) []byte {
 // ParseUnregister parses an Unregister that fills body exactly.
 func ParseUnregister(flags uint8, body []byte) (Unregister, error) {
 	d := decode(body, flags, 0)
-	return result(&d, Unregister{Offset: d.uint64(), Length: d.uint64()})
+	return result(&d, Unregister{Offset: d.U64(), Length: d.U64()})
 }
 
 // AppendTo appends the encoded frame to b.
@@ -119,7 +119,7 @@ func (f Unregistered) AppendTo(b []byte) []byte { return append1(b, TypeUnregist
 // ParseUnregistered parses an Unregistered that fills body exactly.
 func ParseUnregistered(flags uint8, body []byte) (Unregistered, error) {
 	d := decode(body, flags, 0)
-	return result(&d, Unregistered{Offset: d.uint64()})
+	return result(&d, Unregistered{Offset: d.U64()})
 }
 
 // append1 appends a frame whose body is one integer.

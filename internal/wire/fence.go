@@ -11,7 +11,7 @@ func (f Mark) AppendTo(b []byte) []byte { return append1(b, TypeMark, f.Request)
 // ParseMark parses a Mark that fills body exactly.
 func ParseMark(flags uint8, body []byte) (Mark, error) {
 	d := decode(body, flags, 0)
-	return result(&d, Mark{Request: d.uint64()})
+	return result(&d, Mark{Request: d.U64()})
 }
 
 // AppendTo appends the encoded frame to b.
@@ -25,7 +25,7 @@ func (f Marked) AppendTo(b []byte) []byte { return append2(b, TypeMarked, f.Requ
 // ParseMarked parses a Marked that fills body exactly.
 func ParseMarked(flags uint8, body []byte) (Marked, error) {
 	d := decode(body, flags, 0)
-	return result(&d, Marked{Request: d.uint64(), Seq: d.uint64()})
+	return result(&d, Marked{Request: d.U64(), Seq: d.U64()})
 }
 
 // AppendTo appends the encoded frame to b; it is laid out like a Marked.
@@ -34,7 +34,7 @@ func (f Wait) AppendTo(b []byte) []byte { return append2(b, TypeWait, f.Request,
 // ParseWait parses a Wait that fills body exactly.
 func ParseWait(flags uint8, body []byte) (Wait, error) {
 	d := decode(body, flags, 0)
-	return result(&d, Wait{Request: d.uint64(), Seq: d.uint64()})
+	return result(&d, Wait{Request: d.U64(), Seq: d.U64()})
 }
 
 // AppendTo appends the encoded frame to b.
@@ -48,7 +48,7 @@ func (f Waited) AppendTo(b []byte) []byte { return appendCoded(b, TypeWaited, f.
 // ParseWaited parses a Waited that fills body exactly.
 func ParseWaited(flags uint8, body []byte) (Waited, error) {
 	d := decode(body, flags, 0)
-	return result(&d, Waited{Request: d.uint64(), Code: d.code()})
+	return result(&d, Waited{Request: d.U64(), Code: d.code()})
 }
 
 // AppendTo appends the encoded frame to b.
@@ -73,12 +73,12 @@ func (f PeerSignal) AppendTo(b []byte) []byte {
 func ParsePeerSignal(flags uint8, body []byte) (PeerSignal, error) {
 	d := decode(body, flags, 0)
 	return result(&d, PeerSignal{
-		Request:      d.uint64(),
-		Where:        d.uint8(),
-		LocalOffset:  d.uint64(),
-		LocalValue:   d.uint64(),
-		RemoteOffset: d.uint64(),
-		RemoteValue:  d.uint64(),
+		Request:      d.U64(),
+		Where:        d.U8(),
+		LocalOffset:  d.U64(),
+		LocalValue:   d.U64(),
+		RemoteOffset: d.U64(),
+		RemoteValue:  d.U64(),
 	})
 }
 
@@ -90,5 +90,5 @@ func (f PeerSignaled) AppendTo(b []byte) []byte {
 // ParsePeerSignaled parses a PeerSignaled that fills body exactly.
 func ParsePeerSignaled(flags uint8, body []byte) (PeerSignaled, error) {
 	d := decode(body, flags, 0)
-	return result(&d, PeerSignaled{Request: d.uint64(), Code: d.code()})
+	return result(&d, PeerSignaled{Request: d.U64(), Code: d.code()})
 }

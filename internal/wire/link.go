@@ -37,20 +37,20 @@ func (f Hello) AppendTo(b []byte) []byte {
 func ParseHello(flags uint8, body []byte) (Hello, error) {
 	d := decode(body, flags, flagAnswer|flagBeside)
 	f := Hello{
-		VersionMin: d.uint16(),
-		VersionMax: d.uint16(),
-		Cluster:    d.uuid(),
-		Term:       d.uint64(),
-		From:       d.life(),
-		FromUUID:   d.uuid(),
-		FromEpoch:  d.uint64(),
-		To:         d.life(),
+		VersionMin: d.U16(),
+		VersionMax: d.U16(),
+		Cluster:    d.UUID(),
+		Term:       d.U64(),
+		From:       d.Life(),
+		FromUUID:   d.UUID(),
+		FromEpoch:  d.U64(),
+		To:         d.Life(),
 		Answer:     flags&flagAnswer != 0,
 		Beside:     flags&flagBeside != 0,
 	}
-	d.require(f.VersionMin <= f.VersionMax)
-	d.require(!f.Answer || !f.Beside)
-	d.require(!f.Answer || f.VersionMin == f.VersionMax)
+	d.Require(f.VersionMin <= f.VersionMax)
+	d.Require(!f.Answer || !f.Beside)
+	d.Require(!f.Answer || f.VersionMin == f.VersionMax)
 	return result(&d, f)
 }
 
@@ -70,8 +70,8 @@ func (f Lease) AppendTo(b []byte) []byte {
 // ParseLease parses a Lease that fills body exactly.
 func ParseLease(flags uint8, body []byte) (Lease, error) {
 	d := decode(body, flags, 0)
-	f := Lease{Length: d.uint32()}
-	d.require(f.Length <= MaxLease)
+	f := Lease{Length: d.U32()}
+	d.Require(f.Length <= MaxLease)
 	return result(&d, f)
 }
 
@@ -96,11 +96,11 @@ func ParseHelloRefuse(flags uint8, body []byte) (HelloRefuse, error) {
 	d := decode(body, flags, 0)
 	f := HelloRefuse{
 		Code:       d.failure(),
-		VersionMin: d.uint16(),
-		VersionMax: d.uint16(),
+		VersionMin: d.U16(),
+		VersionMax: d.U16(),
 		Reason:     d.reason(),
 	}
-	d.require(f.VersionMin <= f.VersionMax)
+	d.Require(f.VersionMin <= f.VersionMax)
 	return result(&d, f)
 }
 
@@ -128,10 +128,10 @@ func ParseConnect(flags uint8, body []byte) (Connect, error) {
 		Conn:  d.connID(),
 		From:  d.port(),
 		To:    d.port(),
-		Limit: d.uint64(),
-		UID:   d.uint32(),
+		Limit: d.U64(),
+		UID:   d.U32(),
 	}
-	d.require(f.From != 0 && f.To != 0)
+	d.Require(f.From != 0 && f.To != 0)
 	return result(&d, f)
 }
 
@@ -153,7 +153,7 @@ func (f Accept) AppendTo(b []byte) []byte {
 // ParseAccept parses an Accept that fills body exactly.
 func ParseAccept(flags uint8, body []byte) (Accept, error) {
 	d := decode(body, flags, 0)
-	return result(&d, Accept{Peer: d.connID(), Conn: d.connID(), Limit: d.uint64()})
+	return result(&d, Accept{Peer: d.connID(), Conn: d.connID(), Limit: d.U64()})
 }
 
 // AppendTo appends the encoded frame to b.
@@ -206,7 +206,7 @@ func (f Probe) AppendTo(b []byte) []byte { return appendProbe(b, TypeProbe, f) }
 // ParseProbe parses a Probe that fills body exactly.
 func ParseProbe(flags uint8, body []byte) (Probe, error) {
 	d := decode(body, flags, 0)
-	return result(&d, Probe{Nonce: d.uint64(), From: d.life(), To: d.life()})
+	return result(&d, Probe{Nonce: d.U64(), From: d.Life(), To: d.Life()})
 }
 
 // AppendTo appends the encoded frame to b; it is laid out like a Probe.
@@ -307,7 +307,7 @@ func parseHeartbeat(t Type, datagram []byte) (Heartbeat, error) {
 		return Heartbeat{}, ErrMalformed
 	}
 	d := decode(datagram[HeaderLen:], h.Flags, 0)
-	f := Heartbeat{Seq: d.uint64(), Sent: d.uint64(), From: d.life(), To: d.life()}
-	d.reserved(heartbeatReserved)
+	f := Heartbeat{Seq: d.U64(), Sent: d.U64(), From: d.Life(), To: d.Life()}
+	d.Reserved(heartbeatReserved)
 	return result(&d, f)
 }

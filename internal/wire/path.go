@@ -40,8 +40,8 @@ func (f Path) AppendTo(b []byte) []byte {
 func ParsePath(flags uint8, body []byte) (Path, error) {
 	d := decode(body, flags, flagPlaintext)
 	f := Path{Plaintext: flags&flagPlaintext != 0}
-	copy(f.Token[:], d.take(len(f.Token)))
-	copy(f.Key[:], d.take(len(f.Key)))
+	copy(f.Token[:], d.Take(len(f.Token)))
+	copy(f.Key[:], d.Take(len(f.Key)))
 	return result(&d, f)
 }
 

@@ -22,8 +22,8 @@ func (f Write) AppendTo(b []byte) []byte {
 func ParseWrite(flags uint8, body []byte) (Write, error) {
 	d := decode(body, flags, flagLast|flagOrdered)
 	return result(&d, Write{
-		Op:      d.uint64(),
-		Offset:  d.uint64(),
+		Op:      d.U64(),
+		Offset:  d.U64(),
 		Length:  d.payload(),
 		Last:    flags&flagLast != 0,
 		Ordered: flags&flagOrdered != 0,
@@ -43,7 +43,7 @@ func (f Read) AppendTo(b []byte) []byte {
 // ParseRead parses a Read that fills body exactly.
 func ParseRead(flags uint8, body []byte) (Read, error) {
 	d := decode(body, flags, 0)
-	return result(&d, Read{Op: d.uint64(), Offset: d.uint64(), Length: d.uint64()})
+	return result(&d, Read{Op: d.U64(), Offset: d.U64(), Length: d.U64()})
 }
 
 // AppendTo appends the encoded frame to b; the caller sends Length payload
@@ -65,7 +65,7 @@ func (f ReadData) AppendTo(b []byte) []byte {
 // MaxPayload.
 func ParseReadData(flags uint8, body []byte) (ReadData, error) {
 	d := decode(body, flags, flagLast)
-	return result(&d, ReadData{Op: d.uint64(), Length: d.payload(), Last: flags&flagLast != 0})
+	return result(&d, ReadData{Op: d.U64(), Length: d.payload(), Last: flags&flagLast != 0})
 }
 
 // AppendTo appends the encoded frame to b.
@@ -79,7 +79,7 @@ func (f Done) AppendTo(b []byte) []byte { return append1(b, TypeDone, f.Op) }
 // ParseDone parses a Done that fills body exactly.
 func ParseDone(flags uint8, body []byte) (Done, error) {
 	d := decode(body, flags, 0)
-	return result(&d, Done{Op: d.uint64()})
+	return result(&d, Done{Op: d.U64()})
 }
 
 // AppendTo appends the encoded frame to b.
@@ -93,7 +93,7 @@ func (f Fail) AppendTo(b []byte) []byte { return appendCoded(b, TypeFail, f.Op, 
 // ParseFail parses a Fail that fills body exactly. Code is not status.OK.
 func ParseFail(flags uint8, body []byte) (Fail, error) {
 	d := decode(body, flags, 0)
-	return result(&d, Fail{Op: d.uint64(), Code: d.failure()})
+	return result(&d, Fail{Op: d.U64(), Code: d.failure()})
 }
 
 // AppendTo appends the encoded frame to b.
@@ -109,7 +109,7 @@ func (f Signal) AppendTo(b []byte) []byte {
 // ParseSignal parses a Signal that fills body exactly.
 func ParseSignal(flags uint8, body []byte) (Signal, error) {
 	d := decode(body, flags, 0)
-	return result(&d, Signal{Op: d.uint64(), Offset: d.uint64(), Value: d.uint64()})
+	return result(&d, Signal{Op: d.U64(), Offset: d.U64(), Value: d.U64()})
 }
 
 // AppendTo appends the encoded frame to b.
@@ -133,12 +133,12 @@ func (f Atomic) AppendTo(b []byte) []byte {
 func ParseAtomic(flags uint8, body []byte) (Atomic, error) {
 	d := decode(body, flags, flagPosted)
 	return result(&d, Atomic{
-		Op:      d.uint64(),
-		Kind:    d.uint8(),
-		Width:   d.uint8(),
-		Offset:  d.uint64(),
-		Operand: d.uint64(),
-		Compare: d.uint64(),
+		Op:      d.U64(),
+		Kind:    d.U8(),
+		Width:   d.U8(),
+		Offset:  d.U64(),
+		Operand: d.U64(),
+		Compare: d.U64(),
 		Posted:  flags&flagPosted != 0,
 	})
 }
@@ -154,7 +154,7 @@ func (f Result) AppendTo(b []byte) []byte { return append2(b, TypeResult, f.Op, 
 // ParseResult parses a Result that fills body exactly.
 func ParseResult(flags uint8, body []byte) (Result, error) {
 	d := decode(body, flags, 0)
-	return result(&d, Result{Op: d.uint64(), Value: d.uint64()})
+	return result(&d, Result{Op: d.U64(), Value: d.U64()})
 }
 
 // append3 appends a frame whose body is three integers.

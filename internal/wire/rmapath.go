@@ -42,8 +42,8 @@ func (f RMAPath) AppendTo(b []byte) []byte {
 func ParseRMAPath(flags uint8, body []byte) (RMAPath, error) {
 	d := decode(body, flags, flagPlaintext|flagApplies)
 	f := RMAPath{Plaintext: flags&flagPlaintext != 0, Answer: flags&flagApplies != 0}
-	copy(f.Token[:], d.take(len(f.Token)))
-	copy(f.Key[:], d.take(len(f.Key)))
+	copy(f.Token[:], d.Take(len(f.Token)))
+	copy(f.Key[:], d.Take(len(f.Key)))
 	return result(&d, f)
 }
 
@@ -77,5 +77,5 @@ func (f RMAPassed) AppendTo(b []byte) []byte { return append1(b, TypeRMAPassed, 
 // ParseRMAPassed parses an RMAPassed that fills body exactly.
 func ParseRMAPassed(flags uint8, body []byte) (RMAPassed, error) {
 	d := decode(body, flags, 0)
-	return result(&d, RMAPassed{Bytes: d.uint64()})
+	return result(&d, RMAPassed{Bytes: d.U64()})
 }

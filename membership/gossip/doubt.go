@@ -1,7 +1,6 @@
 package gossip
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -19,7 +18,6 @@ type Doubt struct {
 
 const (
 	noticeDoubt = 2
-	doubtLen    = 2 + 2*(16+8)
 
 	// maxDoubts bounds those that nobody has taken yet, of which no two are the same;
 	// further ones are dropped.
@@ -27,25 +25,19 @@ const (
 )
 
 func (d Doubt) append(b []byte) []byte {
-	b = append(b, noticeVersion, noticeDoubt)
-	for _, k := range []Key{d.From, d.About} {
-		b = append(b, k.UUID[:]...)
-		b = binary.BigEndian.AppendUint64(b, k.Epoch)
-	}
-	return b
+	e := beginNotice(b, noticeDoubt)
+	putKey(&e, d.From)
+	putKey(&e, d.About)
+	return e.Encoded()
 }
 
-func parseDoubt(b []byte) (d Doubt, err error) {
-	if len(b) != doubtLen || b[0] != noticeVersion || b[1] != noticeDoubt {
+func parseDoubt(b []byte) (Doubt, error) {
+	d := openNotice(b, noticeDoubt)
+	doubt := Doubt{From: takeKey(&d), About: takeKey(&d)}
+	if !d.Whole() {
 		return Doubt{}, fmt.Errorf("%w of %d bytes", errNotice, len(b))
 	}
-	b = b[2:]
-	for _, k := range []*Key{&d.From, &d.About} {
-		copy(k.UUID[:], b)
-		k.Epoch = binary.BigEndian.Uint64(b[16:])
-		b = b[16+8:]
-	}
-	return d, nil
+	return doubt, nil
 }
 
 // TellDoubt tells the members in to that this one doubts about, in a packet to each

@@ -3,11 +3,12 @@ package gossip
 import (
 	"crypto/hmac"
 	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
 
 	"github.com/hashicorp/memberlist"
+
+	"github.com/fabricd/fabricd/internal/codec"
 )
 
 // A LossReport tells another member that nothing of it arrives here. It is a packet of
@@ -22,10 +23,8 @@ type LossReport struct {
 }
 
 const (
-	noticeVersion    = 1
-	noticeLoss       = 1
-	lossReportProved = 2 + 2*(16+8) + 8
-	lossReportLen    = lossReportProved + sha256.Size
+	noticeVersion = 1
+	noticeLoss    = 1
 
 	// lossReportCopies is how often a report is sent: a packet may be lost.
 	lossReportCopies = 2
@@ -35,14 +34,36 @@ const (
 
 var errNotice = errors.New("malformed notice")
 
+// beginNotice appends what every notice begins with.
+func beginNotice(b []byte, kind uint8) codec.Encoder {
+	e := codec.To(b)
+	e.U8(noticeVersion)
+	e.U8(kind)
+	return e
+}
+
+// openNotice takes what beginNotice has put.
+func openNotice(b []byte, kind uint8) codec.Decoder {
+	d := codec.From(b)
+	d.Require(d.U8() == noticeVersion)
+	d.Require(d.U8() == kind)
+	return d
+}
+
+func putKey(e *codec.Encoder, k Key) {
+	e.UUID(k.UUID)
+	e.U64(k.Epoch)
+}
+
+func takeKey(d *codec.Decoder) Key { return Key{UUID: d.UUID(), Epoch: d.U64()} }
+
 // appendProved appends the bytes that the proof is about.
 func (w LossReport) appendProved(b []byte) []byte {
-	b = append(b, noticeVersion, noticeLoss)
-	for _, k := range []Key{w.From, w.To} {
-		b = append(b, k.UUID[:]...)
-		b = binary.BigEndian.AppendUint64(b, k.Epoch)
-	}
-	return binary.BigEndian.AppendUint64(b, w.Number)
+	e := beginNotice(b, noticeLoss)
+	putKey(&e, w.From)
+	putKey(&e, w.To)
+	e.U64(w.Number)
+	return e.Encoded()
 }
 
 func (w LossReport) append(b []byte) []byte { return append(w.appendProved(b), w.proof[:]...) }
@@ -60,18 +81,13 @@ func (w LossReport) Proves(secret []byte) bool {
 	return hmac.Equal(w.proof[:], want[:])
 }
 
-func parseLossReport(b []byte) (w LossReport, err error) {
-	if len(b) != lossReportLen || b[0] != noticeVersion || b[1] != noticeLoss {
+func parseLossReport(b []byte) (LossReport, error) {
+	d := openNotice(b, noticeLoss)
+	w := LossReport{From: takeKey(&d), To: takeKey(&d), Number: d.U64()}
+	copy(w.proof[:], d.Take(len(w.proof)))
+	if !d.Whole() {
 		return LossReport{}, fmt.Errorf("%w of %d bytes", errNotice, len(b))
 	}
-	b = b[2:]
-	for _, k := range []*Key{&w.From, &w.To} {
-		copy(k.UUID[:], b)
-		k.Epoch = binary.BigEndian.Uint64(b[16:])
-		b = b[16+8:]
-	}
-	w.Number = binary.BigEndian.Uint64(b)
-	copy(w.proof[:], b[8:])
 	return w, nil
 }
 

@@ -1,11 +1,11 @@
 package gossip
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/codec"
 )
 
 // Limits of a Meta.
@@ -69,13 +69,15 @@ func (m Meta) Append(b []byte) ([]byte, error) {
 	if m.Serving {
 		flags |= flagServing
 	}
-	out := append(b, MetaVersion, flags)
-	out = append(out, m.Cluster[:]...)
-	out = binary.BigEndian.AppendUint16(out, uint16(m.Life.Node))
-	out = binary.BigEndian.AppendUint32(out, uint32(m.Life.Generation))
-	out = binary.BigEndian.AppendUint64(out, m.Term)
-	out = appendStrings(out, m.Addresses)
-	out = appendStrings(out, m.Providers)
+	e := codec.To(b)
+	e.U8(MetaVersion)
+	e.U8(flags)
+	e.UUID(m.Cluster)
+	e.Life(m.Life)
+	e.U64(m.Term)
+	putWords(&e, m.Addresses)
+	putWords(&e, m.Providers)
+	out := e.Encoded()
 	if n := len(out) - len(b); n > MaxMeta {
 		return b, fmt.Errorf("%w: %d bytes, at most %d fit: use shorter or fewer addresses", ErrMeta, n, MaxMeta)
 	}
@@ -94,13 +96,11 @@ func checkStrings(what string, list []string, count, length int) error {
 	return nil
 }
 
-func appendStrings(b []byte, list []string) []byte {
-	b = append(b, byte(len(list)))
-	for _, s := range list {
-		b = append(b, byte(len(s)))
-		b = append(b, s...)
-	}
-	return b
+func putWords(e *codec.Encoder, list []string) {
+	codec.Append(e, list, len(list), func(s string) {
+		e.U8(uint8(len(s)))
+		e.Fixed([]byte(s))
+	})
 }
 
 func printable(b []byte) bool {
@@ -121,54 +121,39 @@ func DecodeMeta(b []byte) (Meta, error) {
 	if b[0] != MetaVersion {
 		return Meta{}, fmt.Errorf("%w: version %d, this fabricd reads %d", ErrMeta, b[0], MetaVersion)
 	}
-	if len(b) < 32 {
-		return Meta{}, fmt.Errorf("%w: %d bytes are too few", ErrMeta, len(b))
-	}
-	if b[1]&^flagsKnown != 0 {
-		return Meta{}, fmt.Errorf("%w: unknown flags %#x", ErrMeta, b[1])
+	d := codec.From(b[1:])
+	flags := d.U8()
+	if flags&^flagsKnown != 0 {
+		return Meta{}, fmt.Errorf("%w: unknown flags %#x", ErrMeta, flags)
 	}
 	m := Meta{
-		Cluster: addr.UUID(b[2:18]),
-		Life: addr.Life{
-			Node:       addr.NodeID(binary.BigEndian.Uint16(b[18:])),
-			Generation: addr.Generation(binary.BigEndian.Uint32(b[20:])),
-		},
-		Term:    binary.BigEndian.Uint64(b[24:]),
-		Leaving: b[1]&flagLeaving != 0,
-		Host:    b[1]&flagHost != 0,
-		Serving: b[1]&flagServing != 0,
+		Cluster: d.UUID(),
+		Life:    d.Life(),
+		Term:    d.U64(),
+		Leaving: flags&flagLeaving != 0,
+		Host:    flags&flagHost != 0,
+		Serving: flags&flagServing != 0,
 	}
-	rest := b[32:]
-	var ok bool
-	if m.Addresses, rest, ok = takeStrings(rest, MaxAddresses, maxAddress); !ok {
+	if !d.OK() {
+		return Meta{}, fmt.Errorf("%w: %d bytes are too few", ErrMeta, len(b))
+	}
+	if m.Addresses = takeWords(&d, MaxAddresses, maxAddress); !d.OK() {
 		return Meta{}, fmt.Errorf("%w: malformed addresses", ErrMeta)
 	}
-	if m.Providers, rest, ok = takeStrings(rest, MaxProviders, maxProvider); !ok {
+	if m.Providers = takeWords(&d, MaxProviders, maxProvider); !d.OK() {
 		return Meta{}, fmt.Errorf("%w: malformed providers", ErrMeta)
 	}
-	if len(rest) != 0 {
-		return Meta{}, fmt.Errorf("%w: %d bytes after the end", ErrMeta, len(rest))
+	if !d.Whole() {
+		return Meta{}, fmt.Errorf("%w: %d bytes after the end", ErrMeta, d.Left())
 	}
 	return m, nil
 }
 
-// takeStrings reads what appendStrings wrote and returns the bytes after it.
-func takeStrings(b []byte, count, length int) (list []string, rest []byte, ok bool) {
-	if len(b) == 0 || int(b[0]) > count {
-		return nil, nil, false
-	}
-	n := int(b[0])
-	b = b[1:]
-	for range n {
-		if len(b) == 0 {
-			return nil, nil, false
-		}
-		l := int(b[0])
-		if l == 0 || l > length || len(b) < 1+l || !printable(b[1:1+l]) {
-			return nil, nil, false
-		}
-		list = append(list, string(b[1:1+l]))
-		b = b[1+l:]
-	}
-	return list, b, true
+// takeWords takes what putWords has put.
+func takeWords(d *codec.Decoder, count, length int) []string {
+	return codec.List(d, count, func() string {
+		p := d.Take(int(d.U8()))
+		d.Require(len(p) > 0 && len(p) <= length && printable(p))
+		return string(p)
+	})
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/codec"
 )
 
 // A GrantState says what an ID is good for.
@@ -81,16 +82,17 @@ func cutSum(b []byte) ([]byte, error) {
 
 // AppendGrant appends the record of g to b.
 func AppendGrant(b []byte, g Grant) []byte {
-	r := make([]byte, 0, maxGrant)
-	r = append(r, grantVersion, byte(g.State))
-	r = binary.BigEndian.AppendUint16(r, uint16(g.ID))
-	r = binary.BigEndian.AppendUint32(r, uint32(g.Generation))
-	r = binary.BigEndian.AppendUint64(r, g.Epoch)
-	r = append(r, g.UUID[:]...)
-	r = binary.BigEndian.AppendUint64(r, uint64(g.Since.UnixNano()))
-	r = append(r, byte(len(g.Name)))
-	r = append(r, g.Name...)
-	return append(b, appendSum(r)...)
+	e := codec.To(make([]byte, 0, maxGrant))
+	e.U8(grantVersion)
+	e.U8(uint8(g.State))
+	e.U16(uint16(g.ID))
+	e.U32(uint32(g.Generation))
+	e.U64(g.Epoch)
+	e.UUID(g.UUID)
+	e.U64(uint64(g.Since.UnixNano()))
+	e.U8(uint8(len(g.Name)))
+	e.Fixed([]byte(g.Name))
+	return append(b, appendSum(e.Encoded())...)
 }
 
 // ParseGrant parses a record that fills b exactly.
@@ -102,20 +104,22 @@ func ParseGrant(b []byte) (Grant, error) {
 	if len(body) > 0 && body[0] > grantVersion {
 		return Grant{}, fmt.Errorf("%w: lease record of version %d", ErrNewer, body[0])
 	}
-	if len(body) < grantHead || len(body) != grantHead+int(body[40]) {
-		return Grant{}, damaged("a lease record of %d bytes", len(b))
-	}
+	d := codec.From(body)
+	version := d.U8()
 	g := Grant{
-		ID:         addr.NodeID(binary.BigEndian.Uint16(body[2:])),
-		Generation: addr.Generation(binary.BigEndian.Uint32(body[4:])),
-		Epoch:      binary.BigEndian.Uint64(body[8:]),
-		UUID:       addr.UUID(body[16:32]),
-		State:      GrantState(body[1]),
-		Since:      time.Unix(0, int64(binary.BigEndian.Uint64(body[32:]))).UTC(),
-		Name:       string(body[grantHead:]),
+		State:      GrantState(d.U8()),
+		ID:         addr.NodeID(d.U16()),
+		Generation: addr.Generation(d.U32()),
+		Epoch:      d.U64(),
+		UUID:       d.UUID(),
+		Since:      time.Unix(0, int64(d.U64())).UTC(),
+		Name:       string(d.Take(int(d.U8()))),
 	}
-	if body[0] != grantVersion {
-		return Grant{}, damaged("a lease record of version %d", body[0])
+	switch {
+	case !d.Whole():
+		return Grant{}, damaged("a lease record of %d bytes", len(b))
+	case version != grantVersion:
+		return Grant{}, damaged("a lease record of version %d", version)
 	}
 	if err := g.check(); err != nil {
 		return Grant{}, damaged("%w", err)
@@ -152,15 +156,15 @@ type leaseMeta struct {
 const metaSize = 1 + 8 + 8 + 2 + 4 + 4 + 16 + sumSize
 
 func (m leaseMeta) encode() []byte {
-	b := make([]byte, 0, metaSize)
-	b = append(b, grantVersion)
-	b = binary.BigEndian.AppendUint64(b, m.Seq)
-	b = binary.BigEndian.AppendUint64(b, m.Term)
-	b = binary.BigEndian.AppendUint16(b, uint16(m.Cursor))
-	b = binary.BigEndian.AppendUint32(b, uint32(m.Floor))
-	b = binary.BigEndian.AppendUint32(b, m.Count)
-	b = append(b, m.Digest[:]...)
-	return appendSum(b)
+	e := codec.To(make([]byte, 0, metaSize))
+	e.U8(grantVersion)
+	e.U64(m.Seq)
+	e.U64(m.Term)
+	e.U16(uint16(m.Cursor))
+	e.U32(uint32(m.Floor))
+	e.U32(m.Count)
+	e.Fixed(m.Digest[:])
+	return appendSum(e.Encoded())
 }
 
 func parseMeta(b []byte) (leaseMeta, error) {
@@ -171,15 +175,18 @@ func parseMeta(b []byte) (leaseMeta, error) {
 	if len(body) > 0 && body[0] > grantVersion {
 		return leaseMeta{}, fmt.Errorf("%w: lease table of version %d", ErrNewer, body[0])
 	}
-	if len(b) != metaSize || body[0] != grantVersion {
+	d := codec.From(body)
+	d.Require(d.U8() == grantVersion)
+	m := leaseMeta{
+		Seq:    d.U64(),
+		Term:   d.U64(),
+		Cursor: addr.NodeID(d.U16()),
+		Floor:  addr.Generation(d.U32()),
+		Count:  d.U32(),
+	}
+	copy(m.Digest[:], d.Take(len(m.Digest)))
+	if !d.Whole() {
 		return leaseMeta{}, damaged("a table record of %d bytes", len(b))
 	}
-	return leaseMeta{
-		Seq:    binary.BigEndian.Uint64(body[1:]),
-		Term:   binary.BigEndian.Uint64(body[9:]),
-		Cursor: addr.NodeID(binary.BigEndian.Uint16(body[17:])),
-		Floor:  addr.Generation(binary.BigEndian.Uint32(body[19:])),
-		Count:  binary.BigEndian.Uint32(body[23:]),
-		Digest: digest(body[27:]),
-	}, nil
+	return m, nil
 }

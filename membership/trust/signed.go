@@ -8,10 +8,12 @@ import (
 	"crypto/rsa"
 	"crypto/sha256"
 	"crypto/x509"
-	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"time"
+
+	"github.com/fabricd/fabricd/internal/codec"
 )
 
 // A statement is a message that the host signed, such as a lease:
@@ -43,23 +45,19 @@ func (s *Store) Sign(purpose string, message []byte) ([]byte, error) {
 		return nil, fmt.Errorf("sign %s: %d bytes, want at most %d: %w", purpose, len(message), MaxStatement, ErrTooBig)
 	}
 	creds := s.Credentials()
-	b := binary.BigEndian.AppendUint64(nil, uint64(s.now().Unix()))
-	b = binary.BigEndian.AppendUint16(b, uint16(len(message)))
-	b = append(b, message...)
-	sig, err := sign(creds.Key, signedBytes(purpose, b))
+	e := codec.To(nil)
+	e.U64(uint64(s.now().Unix()))
+	e.Bytes(message, MaxStatement)
+	sig, err := sign(creds.Key, signedBytes(purpose, e.Encoded()))
 	if err != nil {
 		return nil, fmt.Errorf("sign %s: %w", purpose, err)
 	}
-	b = append(b, byte(len(creds.Chain)))
-	for _, c := range creds.Chain {
-		b = binary.BigEndian.AppendUint16(b, uint16(len(c.Raw)))
-		b = append(b, c.Raw...)
+	codec.Append(&e, creds.Chain, maxChain, func(c *x509.Certificate) { e.Bytes(c.Raw, math.MaxUint16) })
+	e.Fixed(sig)
+	if b := e.Encoded(); e.OK() && len(b) <= maxStatementBytes {
+		return b, nil
 	}
-	b = append(b, sig...)
-	if len(b) > maxStatementBytes {
-		return nil, fmt.Errorf("sign %s: %w", purpose, ErrTooBig)
-	}
-	return b, nil
+	return nil, fmt.Errorf("sign %s: %w", purpose, ErrTooBig)
 }
 
 // VerifyHost returns the message of a statement that a host of this cluster
@@ -130,53 +128,28 @@ type statement struct {
 }
 
 func parseStatement(b []byte) (statement, error) {
-	const header = 8 + 2
 	if len(b) > maxStatementBytes {
 		return statement{}, fmt.Errorf("%w: %d bytes", ErrTooBig, len(b))
 	}
-	if len(b) < header {
-		return statement{}, fmt.Errorf("%w: %d bytes", ErrStatement, len(b))
+	d := codec.From(b)
+	seconds := d.U64()
+	d.Require(seconds <= 1<<40) // the year 36812; beyond it, time.Unix would wrap
+	st := statement{at: time.Unix(int64(seconds), 0).UTC(), message: d.Bytes(MaxStatement)}
+	signed := len(b) - d.Left()
+	st.signed = b[:signed:signed]
+	chain := codec.List(&d, maxChain, func() []byte { return d.Bytes(math.MaxUint16) })
+	if !d.OK() || len(chain) == 0 {
+		return statement{}, fmt.Errorf("%w: malformed, %d bytes", ErrStatement, len(b))
 	}
-	n := int(binary.BigEndian.Uint16(b[8:]))
-	if n > MaxStatement || len(b) < header+n+1 {
-		return statement{}, fmt.Errorf("%w: a message of %d bytes", ErrStatement, n)
-	}
-	seconds := binary.BigEndian.Uint64(b)
-	if seconds > 1<<40 { // the year 36812; beyond it, time.Unix would wrap
-		return statement{}, fmt.Errorf("%w: signed in the far future", ErrStatement)
-	}
-	st := statement{
-		at:      time.Unix(int64(seconds), 0).UTC(),
-		message: b[header : header+n : header+n],
-		signed:  b[: header+n : header+n],
-	}
-	var err error
-	st.chain, st.signature, err = takeChain(b[header+n:])
-	return st, err
-}
-
-// takeChain parses the certificates and returns what follows them.
-func takeChain(b []byte) (chain []*x509.Certificate, rest []byte, err error) {
-	count := int(b[0])
-	b = b[1:]
-	if count == 0 || count > maxChain {
-		return nil, nil, fmt.Errorf("%w: %d certificates", ErrStatement, count)
-	}
-	for range count {
-		if len(b) < 2 {
-			return nil, nil, fmt.Errorf("%w: cut short", ErrStatement)
-		}
-		n := int(binary.BigEndian.Uint16(b))
-		if b = b[2:]; len(b) < n {
-			return nil, nil, fmt.Errorf("%w: cut short", ErrStatement)
-		}
-		cert, err := parseCertificate(b[:n])
+	st.signature = d.Rest(maxStatementBytes)
+	for _, der := range chain {
+		cert, err := parseCertificate(der)
 		if err != nil {
-			return nil, nil, fmt.Errorf("%w: %w", ErrStatement, err)
+			return statement{}, fmt.Errorf("%w: %w", ErrStatement, err)
 		}
-		chain, b = append(chain, cert), b[n:]
+		st.chain = append(st.chain, cert)
 	}
-	return chain, b, nil
+	return st, nil
 }
 
 // sign signs with the one algorithm that belongs to each kind of key.

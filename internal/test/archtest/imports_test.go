@@ -33,19 +33,20 @@ var mayImport = map[string][]string{
 	"internal/test/archtest": {},
 
 	// Arithmetic and formats.
-	"portmap":       {"fabric/addr", "internal/status"},
-	"rma":           {"internal/status"},
-	"internal/wire": {"fabric/addr", "internal/status"},
+	"portmap":        {"fabric/addr", "internal/status"},
+	"rma":            {"internal/status"},
+	"internal/codec": {"fabric/addr"},
+	"internal/wire":  {"fabric/addr", "internal/status", "internal/codec"},
 
 	// Rules: who may connect and bind.
 	"internal/access": {"fabric/addr"},
 
 	// Membership: the parts, each below the agent that joins them.
 	"membership/verdict": {"fabric/addr"},
-	"membership/trust":   {"fabric/addr"},
-	"membership/state":   {"fabric/addr", "internal/faults/failpoint"},
-	"membership/gossip":  {"fabric/addr", "internal/segment", "internal/guard", "internal/admission", "internal/logbound"},
-	"membership/control": {"fabric/addr", "internal/status", "internal/guard", "internal/admission", "internal/logbound", "membership/verdict", "membership/trust"},
+	"membership/trust":   {"fabric/addr", "internal/codec"},
+	"membership/state":   {"fabric/addr", "internal/codec", "internal/faults/failpoint"},
+	"membership/gossip":  {"fabric/addr", "internal/codec", "internal/segment", "internal/guard", "internal/admission", "internal/logbound"},
+	"membership/control": {"fabric/addr", "internal/codec", "internal/status", "internal/guard", "internal/admission", "internal/logbound", "membership/verdict", "membership/trust"},
 	"membership": {"fabric/addr", "internal/segment", "internal/status", "internal/guard", "internal/faults/failpoint",
 		"membership/verdict", "membership/trust", "membership/state", "membership/gossip", "membership/control"},
 
@@ -55,7 +56,7 @@ var mayImport = map[string][]string{
 	"internal/transport/mem":      {"internal/transport", "fabric/addr"},
 	"internal/transport/network":  {"internal/transport", "internal/guard", "internal/admission", "internal/logbound"},
 	"internal/transport/quic":     {"internal/transport", "internal/transport/network", "internal/guard", "internal/admission"},
-	"internal/transport/stream":   {"internal/transport", "internal/transport/network", "internal/guard", "internal/admission"},
+	"internal/transport/stream":   {"internal/codec", "internal/transport", "internal/transport/network", "internal/guard", "internal/admission"},
 
 	// The engine and its loops.
 	"internal/core": {"portmap", "rma", "fence", "internal/wire", "fabric/addr", "internal/status"},

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/fabricd/fabricd/internal/codec"
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/internal/transport/network"
 )
@@ -12,18 +13,17 @@ import (
 // What a frame is, numbers on the wire: never renumber or reuse one. HELLO, and CLOSE
 // instead of it, come before yamux; the others, and CLOSE, on the control stream.
 const (
-	typeHello    = 1 // version from and to, flags, bytes; lanes that the peer may have open, 4 bytes
+	typeHello    = 1 // version from and to, plaintext, bytes; lanes that the peer may have open, 4 bytes
 	typeClose    = 2 // code, 8 bytes; the reason
 	typeOver     = 3 // how many of the peer's lanes are over, 8 bytes
 	typeDatagram = 4 // one datagram
 )
 
 const (
-	version       = 1
-	flagPlaintext = 1 // of HELLO
-	helloLen      = 7
-	frameHeader   = 3 // type; length of what follows, 2 bytes
-	maxBody       = transport.MaxDatagram
+	version     = 1
+	helloLen    = 7
+	frameHeader = 3 // type; length of what follows, 2 bytes
+	maxBody     = transport.MaxDatagram
 )
 
 // appendFrame appends a frame of the type to b.
@@ -35,7 +35,14 @@ func appendFrame(b []byte, kind byte, body []byte) []byte {
 
 // appendClose appends a CLOSE to b.
 func appendClose(b []byte, why *transport.CloseError) []byte {
-	return appendFrame(b, typeClose, append(binary.BigEndian.AppendUint64(nil, why.Code), why.Reason...))
+	return appendFrame(b, typeClose, append(number(why.Code), why.Reason...))
+}
+
+// number returns the body that is one number.
+func number(n uint64) []byte {
+	e := codec.To(nil)
+	e.U64(n)
+	return e.Encoded()
 }
 
 // readFrame reads a frame into buf, which has room for the largest, and checks the
@@ -66,7 +73,8 @@ func readFrame(r io.Reader, buf []byte) (kind byte, body []byte, err error) {
 
 // parseClose returns the end of a session of which the peer said so.
 func parseClose(body []byte) *transport.CloseError {
-	return &transport.CloseError{Remote: true, Code: binary.BigEndian.Uint64(body), Reason: network.Bounded(string(body[8:]))}
+	d := codec.From(body)
+	return &transport.CloseError{Remote: true, Code: d.U64(), Reason: network.Bounded(string(d.Rest(network.MaxReason)))}
 }
 
 // A hello is what an end says of itself.
@@ -77,17 +85,20 @@ type hello struct {
 }
 
 func (h hello) appendTo(b []byte) []byte {
-	body := []byte{h.from, h.to, 0}
-	if h.plaintext {
-		body[2] = flagPlaintext
-	}
-	return appendFrame(b, typeHello, binary.BigEndian.AppendUint32(body, h.lanes))
+	e := codec.To(nil)
+	e.U8(h.from)
+	e.U8(h.to)
+	e.Bool(h.plaintext)
+	e.U32(h.lanes)
+	return appendFrame(b, typeHello, e.Encoded())
 }
 
 func parseHello(body []byte) (hello, error) {
-	h := hello{from: body[0], to: body[1], plaintext: body[2] == flagPlaintext, lanes: binary.BigEndian.Uint32(body[3:])}
-	if h.from > h.to || body[2]&^flagPlaintext != 0 || h.lanes == 0 || h.lanes > maxLanes {
-		return h, fmt.Errorf("malformed HELLO % x", body)
+	d := codec.From(body)
+	h := hello{from: d.U8(), to: d.U8(), plaintext: d.Bool(), lanes: d.U32()}
+	d.Require(h.from <= h.to && h.lanes > 0 && h.lanes <= maxLanes)
+	if !d.Whole() {
+		return hello{}, fmt.Errorf("malformed HELLO % x", body)
 	}
 	return h, nil
 }

@@ -2,7 +2,6 @@ package stream
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"io"
 	"net"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/libp2p/go-yamux/v5"
 
+	"github.com/fabricd/fabricd/internal/codec"
 	"github.com/fabricd/fabricd/internal/guard"
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/internal/transport/network"
@@ -168,7 +168,7 @@ func (s *session) takeControl(rest []byte) []byte {
 	s.out.frames, s.out.count = s.out.frames[:0], 0
 	if s.places.over > s.places.told {
 		s.places.told = s.places.over
-		rest = appendFrame(rest, typeOver, binary.BigEndian.AppendUint64(nil, s.places.over))
+		rest = appendFrame(rest, typeOver, number(s.places.over))
 	}
 	return rest
 }
@@ -271,7 +271,8 @@ func (s *session) readControl() {
 			default:
 			}
 		case typeOver:
-			err = s.peerEnded(binary.BigEndian.Uint64(body))
+			d := codec.From(body)
+			err = s.peerEnded(d.U64())
 		default:
 			err = violation("frame of type %d on the control stream", kind)
 		}
