@@ -1,6 +1,9 @@
 package membership
 
 import (
+	"context"
+	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -8,6 +11,8 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/membership/state"
+	"github.com/fabricd/fabricd/membership/verdict"
 )
 
 // TestARestoredHostGrantsNoLifeAgain: the host's directory goes back to a copy that
@@ -72,6 +77,79 @@ func TestARestoredHostHearsOfLivesThatItLacks(t *testing.T) {
 			t.Errorf("the host lives as %v", host)
 		}
 	})
+}
+
+// TestABackupRestoredUnderARunningCluster: whole agents come, go, are killed and join
+// behind a backup of the host, which is then restored. No life is granted to two, those
+// that the backup knows go on, and the rest comes back with a token.
+func TestABackupRestoredUnderARunningCluster(t *testing.T) {
+	for seed := range uint64(6) {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			inWorld(t, func(t *testing.T, w *world) { runRestored(t, w, rand.New(rand.NewPCG(seed, 29))) })
+		})
+	}
+}
+
+func runRestored(t *testing.T, w *world, rng *rand.Rand) {
+	w.cluster(3)
+	backup := must(w.node(1).st.Backup())
+	for i := range 6 {
+		switch n := w.node(2 + rng.IntN(2)); rng.IntN(3) {
+		case 0:
+			w.join(4 + i)
+		case 1:
+			w.kill(n)
+			w.again(n.i)
+		case 2:
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			_ = n.a.Leave(ctx) // it may be between two lives
+			cancel()
+			w.kill(n)
+			w.again(n.i)
+		}
+		time.Sleep(time.Duration(rng.IntN(3000)) * time.Millisecond)
+	}
+	if rng.IntN(2) == 0 {
+		must(w.node(1).a.RotateGossipKey(t.Context()))
+	}
+	w.within(20*time.Second, "all are there", func() bool { return mesh(w.all) })
+	w.kill(w.node(1))
+	if kept := must(state.Restore(filepath.Join(w.dir, "1"), backup, true, state.Options{})); kept == "" {
+		t.Error("nothing was kept")
+	}
+	w.again(1)
+	w.within(40*time.Second, "the nodes of the backup are back", func() bool { return w.sees(1, 2) && w.sees(1, 3) })
+	w.join(20)
+	w.within(20*time.Second, "a new node is there", func() bool { return w.sees(2, 20) && w.sees(20, 3) })
+	w.eachLifeIsOneNodes()
+}
+
+// sees reports whether node i has the present life of node j among those that live.
+func (w *world) sees(i, j int) bool {
+	for _, n := range w.node(i).a.Nodes() {
+		if n.Life == w.node(j).life() && n.State == verdict.Alive {
+			return true
+		}
+	}
+	return false
+}
+
+// eachLifeIsOneNodes checks by the events of every start of every node that no life was
+// that of two starts.
+func (w *world) eachLifeIsOneNodes() {
+	w.t.Helper()
+	owner := map[addr.Life]*node{}
+	for _, n := range w.every {
+		for _, e := range n.since(time.Time{}) {
+			if e.Kind != verdict.EventSelf {
+				continue
+			}
+			if o := owner[e.Node.Life]; o != nil && o != n {
+				w.t.Errorf("life %v was granted to node %d and to node %d", e.Node.Life, o.i, n.i)
+			}
+			owner[e.Node.Life] = n
+		}
+	}
 }
 
 func copyDir(t *testing.T, to, from string) {

@@ -155,7 +155,7 @@ func NewHost(cfg HostConfig, now time.Time) (*Host, error) {
 		version:  1,
 	}
 	h.self.Since = now
-	h.lost = cfg.Floor > 0 && len(cfg.Leases) == 0
+	h.lost = cfg.Floor > 0 && !slices.ContainsFunc(cfg.Leases, func(l Lease) bool { return l.Generation > cfg.Floor })
 	table.raise(addr.Generation(cfg.Term - 1))
 	h.grace = now.Add(h.t.Grace)
 	h.clock.tick(now)
