@@ -151,6 +151,9 @@ func (a *admin) routes() http.Handler {
 	if s, ok := a.subject.(collector); ok {
 		a.collectRoute(mux, s)
 	}
+	if s, ok := a.subject.(backuper); ok {
+		a.backupRoute(mux, s)
+	}
 	if s, ok := a.subject.(previewer); ok {
 		a.previewRoute(mux, s)
 	}

@@ -174,7 +174,7 @@ func stateProblem(dir string, err error) error {
 	case errors.Is(err, state.ErrNotInitialized):
 		return problem("state-dir", dir, "holds no cluster; make one with `fabricd init`", err)
 	case errors.Is(err, state.ErrLocked), errors.Is(err, state.ErrOtherCluster), errors.Is(err, state.ErrDamaged),
-		errors.Is(err, state.ErrNewer), errors.Is(err, state.ErrRole),
+		errors.Is(err, state.ErrNewer), errors.Is(err, state.ErrRole), errors.Is(err, state.ErrInitialized), errors.Is(err, state.ErrClock),
 		errors.Is(err, os.ErrPermission), errors.Is(err, os.ErrNotExist), errors.Is(err, os.ErrExist):
 		return problem("state-dir", dir, oneLine(err.Error()), err)
 	}

@@ -34,7 +34,7 @@ type HostConfig struct {
 	Leases []Lease     // as on disk
 	Cursor addr.NodeID // as on disk
 	// Floor is below every generation of an ID that Leases do not have: what a
-	// table that was lost can have granted. 0: nothing was lost.
+	// table that was lost, or restored from a backup, can have granted. 0: neither.
 	Floor   addr.Generation
 	Timing  Timing // zero fields: those of Fast
 	Partial PartialPolicy

@@ -100,6 +100,10 @@
 //     in that term, means that another process had it. The host takes a term above
 //     that, and a new life with it, before it grants anything.
 //
+// A backup that was restored by command has a Floor and a term far above both, so that
+// it needs none of that but for lives that were shorter still: until a life is granted
+// above the Floor, newcomers wait for the grace period of each start.
+//
 // # Starting
 //
 // The host raises its term and writes it to disk before NewHost; term
