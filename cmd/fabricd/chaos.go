@@ -268,14 +268,12 @@ func (v *verdicts) print(out *chaos.Outcome) {
 		return
 	}
 	for _, fig := range out.Result.Figures {
-		if fig.Count > 0 {
-			fmt.Fprintf(w, "    %s\n", figureLine(string(fig.Name), fig.Of, fig.Count, fig.P50, fig.P99, fig.Max))
-		}
+		fmt.Fprintf(w, "    %s\n", figureLine(string(fig.Name), fig.Of, fig.Count, fig.Why, fig.P50, fig.P99, fig.Max))
 	}
 }
 
-// figureLine is a figure for people. Most are times.
-func figureLine(name, of string, count int, p50, p99, top int64) string {
+// figureLine is a figure for people. Most are times; why says why there is no sample.
+func figureLine(name, of string, count int, why string, p50, p99, top int64) string {
 	show := func(v int64) string {
 		if scenario.FigureName(name) == scenario.Throughput {
 			return strconv.FormatInt(v, 10) + " B/s"
@@ -284,6 +282,9 @@ func figureLine(name, of string, count int, p50, p99, top int64) string {
 	}
 	if of != "" {
 		name += " (" + of + ")"
+	}
+	if count == 0 {
+		return fmt.Sprintf("%-40s no sample: %s", name, why)
 	}
 	return fmt.Sprintf("%-40s p50 %-10s p99 %-10s max %-10s of %d", name, show(p50), show(p99), show(top), count)
 }

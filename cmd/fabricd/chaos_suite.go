@@ -144,9 +144,7 @@ func (a *app) printTallies(tallies []chaos.Tally, runs int, took time.Duration) 
 		}
 		fmt.Fprintf(w, "%-7s %-32s %4d of %4d green  %s\n", verdict, t.Scenario, t.Green, t.Runs, strings.Join(notes, "; "))
 		for _, f := range t.Figures {
-			if f.Count > 0 {
-				fmt.Fprintln(w, "        "+figureLine(string(f.Name), f.Of, f.Count, f.P50, f.P99, f.Max))
-			}
+			fmt.Fprintln(w, "        "+figureLine(string(f.Name), f.Of, f.Count, f.Why, f.P50, f.P99, f.Max))
 		}
 	}
 	fmt.Fprintf(w, "%d runs in %v, %.0f a minute\n", runs, took.Round(time.Millisecond), float64(runs)/took.Minutes())

@@ -244,6 +244,7 @@ type FigureSum struct {
 	Name  scenario.FigureName `json:"name"`
 	Of    string              `json:"of,omitempty"`
 	Count int                 `json:"count"`
+	Why   string              `json:"why,omitempty"` // there is no sample, in one of the runs
 	Min   int64               `json:"min"`
 	P50   int64               `json:"p50"`
 	P99   int64               `json:"p99"`
@@ -301,6 +302,7 @@ func (y *Tally) addFigures(out *Outcome) {
 			y.Figures = append(y.Figures, FigureSum{Name: f.Name, Of: f.Of})
 		}
 		y.Figures[i].Count += f.Count
+		y.Figures[i].Why = f.Why
 		y.Figures[i].samples = append(y.Figures[i].samples, f.Samples...)
 	}
 }

@@ -18,6 +18,7 @@ import (
 // as long as what is expected after the last fault may take.
 func (c *cluster) run(ctx context.Context) error {
 	began := c.clock.Now()
+	c.log.Put(&history.Timeline{})
 	end := began + c.schedule.Scenario.Duration.Time()
 	var wg sync.WaitGroup
 	for _, a := range c.schedule.Actions {

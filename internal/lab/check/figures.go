@@ -26,7 +26,11 @@ func figures(w *world, names []scenario.FigureName) []Figure {
 	f.finish()
 	var out []Figure
 	for _, n := range names {
-		out = append(out, f.all[n].figures(n)...)
+		all := f.all[n].figures(n)
+		if all[0].Count == 0 {
+			all[0].Why = f.why(n)
+		}
+		out = append(out, all...)
 	}
 	return out
 }

@@ -126,3 +126,29 @@ func TestWhoIsCutOffTogetherIsToldLater(t *testing.T) {
 		t.Errorf("time to removed is %+v, want 2 of 2 s", got)
 	}
 }
+
+// TestAFigureWithoutASampleSaysWhy: a run in which nothing happens has none of any figure.
+func TestAFigureWithoutASampleSaysWhy(t *testing.T) {
+	reasons := map[string]bool{}
+	for _, harm := range []history.Harm{"", history.HarmNone, history.HarmRemove} {
+		m := newModel(1, 3)
+		if harm != "" {
+			m.put(history.Lab, &history.Fault{ID: 1, What: "node stop", Nodes: []int{1}, Harm: harm})
+			m.put(history.Lab, &history.FaultEnd{ID: 1, Fired: 1})
+		}
+		s := modelScenario(3, "  - removals: {max: 0}\n")
+		s.Figures = scenario.FigureNames
+		for _, f := range check.Run(m.records, s).Figures {
+			if (f.Count == 0) != (f.Why != "") {
+				t.Errorf("harm %q: %s has %d samples, and says %q", harm, f.Name, f.Count, f.Why)
+			}
+			reasons[f.Why] = true
+		}
+	}
+	for _, want := range []string{"no fault of the run may remove a node", "no fault of the run may end a connection", "the run has no fault to recover from",
+		"no application was told that a node is lost because of a fault", "no connect succeeded", "no application received a byte"} {
+		if !reasons[want] {
+			t.Errorf("no figure says %q", want)
+		}
+	}
+}

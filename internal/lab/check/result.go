@@ -53,6 +53,7 @@ type Figure struct {
 	// Of is the kind of fault that the samples are of; empty: all of them.
 	Of      string  `json:"of,omitempty"`
 	Count   int     `json:"count"`
+	Why     string  `json:"why,omitempty"` // there is no sample
 	Min     int64   `json:"min"`
 	P50     int64   `json:"p50"`
 	P99     int64   `json:"p99"`
@@ -66,6 +67,7 @@ const MaxSamples = 2000
 // A Result is all that is to be said of a run.
 type Result struct {
 	Begin        history.Begin `json:"begin"`
+	Zero         int64         `json:"zero"`    // when the scenario's own clock began ([history.Timeline]), ns
 	End          int64         `json:"end"`     // time of the last record, ns
 	Records      int           `json:"records"` // of the history
 	Paths        int           `json:"paths"`   // connections that went over to a path, as far as they were seen
@@ -91,12 +93,13 @@ func (r *Result) Invariant(name string) (Judgement, bool) {
 	return r.Invariants[i], true
 }
 
-// Problems returns one line for everything that is not as it should be.
+// Problems returns one line for everything that is not as it should be. Times are those
+// of the scenario's own clock.
 func (r *Result) Problems() []string {
 	var all []string
 	for _, j := range slices.Concat(r.Invariants, r.Expectations) {
 		for _, v := range j.Violations {
-			all = append(all, fmt.Sprintf("%s: at %s: %s", j.Name, time.Duration(v.At), v.What))
+			all = append(all, fmt.Sprintf("%s: at %s: %s", j.Name, time.Duration(v.At-r.Zero), v.What))
 		}
 		if j.Count > len(j.Violations) {
 			all = append(all, fmt.Sprintf("%s: and %d more", j.Name, j.Count-len(j.Violations)))

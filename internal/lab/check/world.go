@@ -23,6 +23,7 @@ type world struct {
 	beginAt int        // index of the record; -1: none
 	endAt   int        // index of the end record; -1: none
 	end     int64      // time of the last record
+	zero    int64      // when the scenario's own clock began
 	stills  []interval // in which the lab itself stood still, unless a fault of the scenario did it
 	settled int64      // when the workload had ended and settled: the first end count; never
 	bound   scenario.Bound
@@ -175,6 +176,8 @@ func (w *world) take(i int, r *history.Record) {
 		if w.beginAt < 0 {
 			w.begin, w.beginAt = *b, i
 		}
+	case *history.Timeline:
+		w.zero = r.At
 	case *history.End:
 		w.endAt = i
 	case *history.Fault:

@@ -73,6 +73,8 @@ func (b *Begin) check() error {
 		texts("scenario", b.Scenario, "build", b.Build, "started", b.Started, "command", b.Command))
 }
 
+func (*Timeline) check() error { return nil }
+
 func (b *End) check() error { return texts("why", b.Why) }
 
 func (b *Fault) check() error {

@@ -18,6 +18,7 @@ type line struct {
 	Seq    uint64 `json:"seq"`
 
 	Begin     *Begin      `json:"begin,omitempty"`
+	Timeline  *Timeline   `json:"timeline,omitempty"`
 	End       *End        `json:"end,omitempty"`
 	Fault     *Fault      `json:"fault,omitempty"`
 	FaultEnd  *FaultEnd   `json:"fault_end,omitempty"`
@@ -52,6 +53,8 @@ func (l *line) set(body Body) {
 	switch b := body.(type) {
 	case *Begin:
 		l.Begin = b
+	case *Timeline:
+		l.Timeline = b
 	case *End:
 		l.End = b
 	case *Fault:
@@ -128,6 +131,7 @@ func (l *line) body() (Body, error) {
 		}
 	}
 	pick(l.Begin, l.Begin != nil)
+	pick(l.Timeline, l.Timeline != nil)
 	pick(l.End, l.End != nil)
 	pick(l.Fault, l.Fault != nil)
 	pick(l.FaultEnd, l.FaultEnd != nil)

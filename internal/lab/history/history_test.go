@@ -25,6 +25,7 @@ func one() []history.Record {
 	app := history.App(2, 1)
 	bodies := []history.Body{
 		&history.Begin{Version: history.Version, Scenario: "s", Seed: 1<<64 - 1, Lab: "sim", Detection: "fast", Nodes: 5, Duration: 1e9, Build: "b", Started: "t", Command: "c"},
+		&history.Timeline{},
 		&history.Fault{ID: 1, Step: 2, Round: 3, What: "node kill", Since: 1, Until: 5, Nodes: []int{2}, Ways: []history.Way{{From: []int{1}, To: []int{2, 3}}}, Apps: []int{3}, Harm: history.HarmRemove, Cut: true},
 		&history.FaultEnd{ID: 1, Fired: 4, Proof: "p", Err: "e"},
 		&history.Process{Target: history.Daemon(2, 1), Did: history.DidExit, Code: -9, Detail: "d"},
@@ -80,8 +81,8 @@ func TestEveryKindComesBack(t *testing.T) {
 		}
 		seen[r.Kind()] = true
 	}
-	if len(seen) != 28 {
-		t.Errorf("the test has %d kinds of 28", len(seen))
+	if len(seen) != 29 {
+		t.Errorf("the test has %d kinds of 29", len(seen))
 	}
 }
 

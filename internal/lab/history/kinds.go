@@ -6,6 +6,9 @@ package history
 func (*Begin) Kind() Kind { return KindBegin }
 
 // Kind implements [Body].
+func (*Timeline) Kind() Kind { return KindTimeline }
+
+// Kind implements [Body].
 func (*End) Kind() Kind { return KindEnd }
 
 // Kind implements [Body].

@@ -62,6 +62,7 @@ type Kind string
 // The kinds, in the order of the types below.
 const (
 	KindBegin      Kind = "begin"     // [Begin]
+	KindTimeline   Kind = "timeline"  // [Timeline]
 	KindEnd        Kind = "end"       // [End]
 	KindFault      Kind = "fault"     // [Fault]
 	KindFaultEnd   Kind = "fault_end" // [FaultEnd]
@@ -113,6 +114,10 @@ const (
 	PathsLazy = "lazy" // without --enable-faults: connections that are used get paths
 	PathsOff  = "off"  // with --enable-faults: no connection has a path
 )
+
+// A Timeline tells that the cluster is up and the scenario's own clock begins: the times of
+// its steps count from here.
+type Timeline struct{}
 
 // An End closes a run. Without it the runner itself was ended.
 type End struct {

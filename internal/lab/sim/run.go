@@ -213,6 +213,7 @@ func (r *runner) gather() error {
 	}
 	w.until(w.now + 100*time.Millisecond)
 	r.zero = w.now
+	w.put(history.Lab, &history.Timeline{})
 	return nil
 }
 
