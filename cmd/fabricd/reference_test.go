@@ -24,6 +24,7 @@ var topics = []struct {
 	{"Network", []string{"bind", "advertise", "data-port", "gossip-port", "providers", "tcp-plaintext", "paths", "max-paths", "connect-timeout"}},
 	{"Failures", []string{"detection", "lost-pair", "enable-faults"}},
 	{"Applications", []string{"socket", "admin", "access", "default-access"}},
+	{"Gateways", []string{"expose", "forward", "socks", "http-proxy"}},
 	{"Bounds", []string{"app-", "user-", "conn-memory"}},
 	{"Rings of one node", []string{"ring-"}},
 	{"Logs", []string{"log-", "audit-"}},

@@ -12,7 +12,9 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 
+	"github.com/fabricd/fabricd/fabric"
 	"github.com/fabricd/fabricd/internal/daemon"
+	"github.com/fabricd/fabricd/internal/gateway"
 )
 
 // leaveTimeout is how long a node that was told to end may take to leave.
@@ -28,7 +30,7 @@ func (a *app) runCommand() *cobra.Command {
 a flag overrides a variable, and a variable overrides the file. A wrong value
 ends fabricd at once with exit code 2 and one line that says what is allowed.
 On SIGHUP, and when the file has changed, a node reads them again and takes over
-the access rules (docs/access.md); a wrong value then changes nothing.
+the access rules (docs/access.md) and the gateways (docs/connect.md); a wrong value then changes nothing.
 docs/rings.md says what the settings of rings are worth. With --explain nothing is
 run: it prints each setting, what has set it, and what is allowed.`,
 		Example: `  fabricd run --role host
@@ -59,9 +61,20 @@ run: it prints each setting, what has set it, and what is allowed.`,
 			log.Warn().Str("op", "config").Str("variable", name).Msg("no setting has this name; ignored")
 		}
 		return runNode(cmd.Context(), c, daemon.Options{Log: log, Version: buildVersion(), RebuildLeases: rebuild, Faults: faults,
-			Settings: func() (daemon.Config, error) { return a.settings(cmd, file) }, SettingsFile: a.configFile(file)})
+			Settings: func() (daemon.Config, error) { return a.settings(cmd, file) }, SettingsFile: a.configFile(file), Gateways: newGateways})
 	}
 	return cmd
+}
+
+// newGateways returns the gateways of d, which are an application of its own process.
+func newGateways(d *daemon.Daemon, log zerolog.Logger) daemon.Gateways {
+	return gateway.New(func(ctx context.Context) (*fabric.Node, error) {
+		s, err := d.Attach(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return fabric.NewNode(s), nil
+	}, log)
 }
 
 // addSettings gives cmd a flag for each setting, and one for the file.

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/fabricd/fabricd/internal/access"
 	"github.com/fabricd/fabricd/internal/audit"
 	"github.com/fabricd/fabricd/internal/engine"
+	"github.com/fabricd/fabricd/internal/gateway/spec"
 )
 
 // AccessConfig says who may connect to the node's ports and bind them;
@@ -117,7 +119,7 @@ func missing(p, q *access.Policy) []string {
 }
 
 // ReloadSettings reads the settings again, as Options.Settings does, and takes
-// over the access rules. Settings that cannot be used change nothing. Other
+// over the access rules and the gateways. Settings that cannot be used change nothing. Other
 // settings that have changed wait for the next start, and are named in the log.
 func (d *Daemon) ReloadSettings() error {
 	if d.opts.Settings == nil {
@@ -131,22 +133,26 @@ func (d *Daemon) ReloadSettings() error {
 		policy, err = c.Access.policy()
 	}
 	if err != nil {
-		d.log.Error().Str("op", "settings").Err(errors.New(oneLine(err.Error()))).Msg("the settings cannot be used; the access rules stay as they are")
+		d.log.Error().Str("op", "settings").Err(errors.New(oneLine(err.Error()))).Msg("the settings cannot be used; access rules and gateways stay as they are")
 		return err
 	}
 	if waiting := d.waitingSettings(c); len(waiting) > 0 {
 		d.log.Warn().Str("op", "settings").Strs("settings", waiting).Msg("settings have changed that only a restart takes over")
 	}
 	d.takeAccess(policy)
+	d.takeGateways(c)
 	return nil
 }
+
+// reloaded are the keys of the settings that a running node takes over.
+var reloaded = []string{"access", "default-access", string(spec.Expose), string(spec.Forward), string(spec.SOCKS), string(spec.HTTPProxy)}
 
 // waitingSettings returns the keys of c that are not those the node runs with
 // and cannot be taken over.
 func (d *Daemon) waitingSettings(c Config) []string {
 	var keys []string
 	for _, s := range settings {
-		if s.Key != "access" && s.Key != "default-access" && s.Value(c) != s.Value(d.loaded) {
+		if !slices.Contains(reloaded, s.Key) && s.Value(c) != s.Value(d.loaded) {
 			keys = append(keys, s.Key)
 		}
 	}

@@ -154,6 +154,9 @@ func (a *admin) routes() http.Handler {
 	if s, ok := a.subject.(backuper); ok {
 		a.backupRoute(mux, s)
 	}
+	if s, ok := a.subject.(gatewayRunner); ok {
+		a.gatewayRoutes(mux, s)
+	}
 	if s, ok := a.subject.(previewer); ok {
 		a.previewRoute(mux, s)
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/faults"
+	"github.com/fabricd/fabricd/internal/gateway/spec"
 )
 
 // maxAnswer bounds an answer that the client reads, in bytes: a cluster of
@@ -99,7 +100,22 @@ func (c *Client) ClearLinkFaults(ctx context.Context, id uint64, name string) (i
 // returns when ctx is done, when fn returns an error, or when the node ends the
 // stream (io.EOF).
 func (c *Client) Events(ctx context.Context, fn func(NodeEvent) error) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://fabricd/v1/events", nil)
+	return streamLines(ctx, c, http.MethodGet, "events", nil, fn)
+}
+
+// RunGateway has the node run a gateway until ctx ends, and calls fn for what happens at
+// it. It returns as Events does.
+func (c *Client) RunGateway(ctx context.Context, g spec.Gateway, fn func(spec.Event) error) error {
+	body, err := json.Marshal(GatewayRequest{g.Kind, g.String()})
+	if err != nil {
+		return err
+	}
+	return streamLines(ctx, c, http.MethodPost, "gateways", body, fn)
+}
+
+// streamLines asks for something whose answer is one JSON object per line, and calls fn for each.
+func streamLines[T any](ctx context.Context, c *Client, method, path string, body []byte, fn func(T) error) error {
+	req, err := http.NewRequestWithContext(ctx, method, "http://fabricd/v1/"+path, bytes.NewReader(body))
 	if err != nil {
 		return err
 	}
@@ -108,10 +124,13 @@ func (c *Client) Events(ctx context.Context, fn func(NodeEvent) error) error {
 		return c.explain(err)
 	}
 	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return refusalOf(resp)
+	}
 	lines := bufio.NewScanner(resp.Body)
 	lines.Buffer(nil, 1<<20) // one node, its addresses included
 	for lines.Scan() {
-		var e NodeEvent
+		var e T
 		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
 			return fmt.Errorf("event: %w", err)
 		}
@@ -156,11 +175,25 @@ func (c *Client) do(ctx context.Context, method, path string, body []byte) (json
 	if resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusServiceUnavailable && path == "health" {
 		return bytes.TrimSpace(text), nil
 	}
-	var refusal adminError
-	if json.Unmarshal(text, &refusal) != nil || refusal.Error == "" {
-		return nil, fmt.Errorf("fabricd answered %s", resp.Status)
+	return nil, refusal(resp.Status, text)
+}
+
+// refusalOf reads why a request was refused.
+func refusalOf(resp *http.Response) error {
+	text, err := io.ReadAll(io.LimitReader(resp.Body, adminBody))
+	if err != nil {
+		return err
 	}
-	return nil, errors.New(refusal.Error)
+	return refusal(resp.Status, text)
+}
+
+// refusal returns the error in an answer that is no success.
+func refusal(status string, text []byte) error {
+	var e adminError
+	if json.Unmarshal(text, &e) != nil || e.Error == "" {
+		return fmt.Errorf("fabricd answered %s", status)
+	}
+	return errors.New(e.Error)
 }
 
 // explain says what a failure to reach the socket means to an operator.

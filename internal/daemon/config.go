@@ -80,8 +80,10 @@ type Config struct {
 	Network NetworkConfig
 	Local   LocalConfig
 	Access  AccessConfig
-	TLS     TLSConfig
-	Log     LogConfig
+	// Gateways are those that the node runs.
+	Gateways GatewayConfig
+	TLS      TLSConfig
+	Log      LogConfig
 }
 
 // NetworkConfig says where a node listens for other nodes.

@@ -41,10 +41,12 @@ type Options struct {
 	// rests; nil: nothing does.
 	Heap *Heap
 	// Settings reads the configuration again, for what a running node takes over:
-	// the access rules. Nil: it never does. A change of SettingsFile, if there is
+	// the access rules and the gateways. Nil: it never does. A change of SettingsFile, if there is
 	// one, is noticed within half a minute; see [Daemon.ReloadSettings].
 	Settings     func() (Config, error)
 	SettingsFile string
+	// Gateways makes the gateways of d; nil: it runs none.
+	Gateways func(d *Daemon, log zerolog.Logger) Gateways
 }
 
 // heapBound returns what takes over a limit, nil if nothing does.
@@ -95,10 +97,12 @@ type Daemon struct {
 	waits  string     // what joining waits for
 	access *access.Policy
 	engine *engine.Node
-	agent  *membership.Agent
-	store  *trust.Store
-	places places
-	small  string // why channels have small pages, if huge ones were to be tried
+	// gateways is nil until there is something for them to run on.
+	gateways Gateways
+	agent    *membership.Agent
+	store    *trust.Store
+	places   places
+	small    string // why channels have small pages, if huge ones were to be tried
 	// noChannels is why there are none.
 	noChannels string
 	// Providers that are open, nil before they are, and those that cannot be.
@@ -161,6 +165,7 @@ func (d *Daemon) start(ctx context.Context) error {
 		d.openLinks, d.openOperator, d.openState, d.openAudit, d.openPorts, d.openAdmin, d.openApps, d.join,
 		d.findPlaces, // again: the names of members may be known only now
 		d.startEngine,
+		d.openGateways,
 		d.followSettings,
 	} {
 		if err := room(ctx); err != nil {
@@ -280,6 +285,7 @@ func (d *Daemon) Leave(ctx context.Context) error {
 		if engine == nil || agent == nil {
 			return
 		}
+		d.closeGateways()
 		// The applications may take half the time: the word to the cluster is
 		// worth more than a peer that does not read.
 		half, cancel := ctx, context.CancelFunc(func() {})
@@ -309,6 +315,7 @@ func (d *Daemon) Close() error {
 		d.cancel()
 		d.fail(nil)
 		d.closeErr = d.nodeFaults.Close() // or what waits at a step would be waited for
+		d.closeGateways()
 		if d.apps != nil {
 			d.apps.close()
 		}

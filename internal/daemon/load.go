@@ -111,6 +111,7 @@ func (c *Config) check(values map[string]value) []Problem {
 	}
 	c.checkProviders(report)
 	c.checkAccess(values, report)
+	c.checkGateways(values, report)
 	t := c.TLS
 	given := 0
 	for _, f := range []string{t.CA, t.Cert, t.Key} {

@@ -77,11 +77,16 @@ var mayImport = map[string][]string{
 	// What joins the rooms.
 	"internal/daemon": {"internal/audit", "internal/guard", "internal/path", "internal/admission", "internal/logbound", "internal/engine", "membership", "membership/gossip", "membership/state", "membership/trust", "membership/verdict", "internal/ipc",
 		"internal/transport", "internal/transport/quic", "internal/transport/stream", "internal/faults", "internal/faults/inject", "internal/faults/failpoint",
-		"internal/segment", "internal/shm", "fabric/addr", "internal/status", "internal/yamlbound", "internal/printable", "internal/access"},
+		"internal/segment", "internal/shm", "fabric/addr", "internal/status", "internal/yamlbound", "internal/printable", "internal/access", "internal/gateway/spec"},
 	"internal/doctor": {"internal/daemon", "internal/ipc", "internal/shm", "internal/transport/quic", "membership/trust"},
 	"fabric/embed":    {"fabric", "internal/daemon", "fabric/addr"},
 	"fabric/fabrictest": {"fabric", "internal/engine", "internal/ipc", "internal/transport", "internal/transport/mem",
 		"internal/transport/quic", "internal/transport/stream", "internal/faults", "internal/faults/inject", "internal/faults/failpoint", "fabric/addr"},
+
+	// Gateways of applications that know nothing of the fabric: an application too, which
+	// cmd/fabricd gives to the daemon.
+	"internal/gateway/spec": {"fabric/addr", "internal/access"},
+	"internal/gateway":      {"fabric", "internal/gateway/spec", "internal/guard", "internal/logbound"},
 
 	// A run that breaks things on purpose: its log, its file, its judge.
 	"internal/lab/history":  {"fabric/addr"},
@@ -97,7 +102,7 @@ var mayImport = map[string][]string{
 	"internal/lab/chaos/workload": {"internal/lab/history", "fabric"},
 	"internal/lab/chaos": {"internal/lab/chaos/workload", "internal/lab/sim", "internal/lab/check", "internal/lab/report", "internal/lab/scenario", "internal/lab/history",
 		"internal/daemon", "internal/faults", "internal/faults/failpoint", "fabric/addr"},
-	"cmd/fabricd": {"internal/daemon", "internal/doctor", "internal/printable", "internal/faults", "internal/lab/chaos", "internal/lab/chaos/workload", "internal/lab/scenario", "internal/lab/sim",
+	"cmd/fabricd": {"internal/daemon", "internal/doctor", "internal/gateway", "internal/gateway/spec", "internal/printable", "internal/faults", "internal/lab/chaos", "internal/lab/chaos/workload", "internal/lab/scenario", "internal/lab/sim",
 		"fabric", "fabric/addr"},
 	"cmd/fabric-bench":                {"fabric", "fabric/embed", "cmd/fabric-bench/internal/tools"},
 	"cmd/fabric-bench/internal/tools": {},

@@ -1,0 +1,259 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/audit"
+	"github.com/fabricd/fabricd/internal/gateway/spec"
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+// Gateways carry the connections of applications that know nothing of the fabric. They are
+// of an application's kind, which a daemon does not import: Options.Gateways makes them.
+type Gateways interface {
+	// Set makes lines the gateways of the configuration, and does not touch those that
+	// are among them already.
+	Set(lines []spec.Gateway)
+	// Run runs one until ctx ends. report must not block. The error says why it could not
+	// start.
+	Run(ctx context.Context, line spec.Gateway, report func(spec.Event)) error
+	// List returns those that run.
+	List() []spec.Status
+	// Close resets the connections of all and waits for them.
+	Close()
+}
+
+// GatewayConfig are the gateways of a configuration, by their settings.
+type GatewayConfig struct {
+	lines map[spec.Kind][]spec.Gateway
+	wrong map[spec.Kind]error // of the texts that were to be lines
+}
+
+// Lines returns all of them.
+func (c GatewayConfig) Lines() (all []spec.Gateway) {
+	for _, kind := range spec.Kinds() {
+		all = append(all, c.lines[kind]...)
+	}
+	return all
+}
+
+// gatewaySettings are lists of lines, which checkGateways checks one by one to say what is
+// wrong with which.
+func gatewaySettings() []Setting {
+	setting := func(kind spec.Kind, usage, allowed string) Setting {
+		return Setting{string(kind), usage, allowed,
+			func(c *Config, s string) bool {
+				c.Gateways.set(kind, s)
+				return true
+			},
+			func(c *Config) string {
+				var texts []string
+				for _, g := range c.Gateways.lines[kind] {
+					texts = append(texts, g.String())
+				}
+				return strings.Join(texts, ",")
+			}}
+	}
+	return []Setting{
+		setting(spec.Expose, "TCP and Unix addresses that this node serves as services of the fabric",
+			"NAME=TARGET, like 'db=localhost:5432 from web-1', separated by commas, or nothing"),
+		setting(spec.Forward, "TCP and Unix addresses of this machine that lead to services of the fabric",
+			"LISTEN=NAME, like '127.0.0.1:15432=db wait 30s', separated by commas, or nothing"),
+	}
+}
+
+// set takes the lines of one setting.
+func (c *GatewayConfig) set(kind spec.Kind, text string) {
+	lines, wrong := maps.Clone(c.lines), maps.Clone(c.wrong) // a Config is copied, and its maps are not
+	if lines == nil {
+		lines, wrong = make(map[spec.Kind][]spec.Gateway), make(map[spec.Kind]error)
+	}
+	delete(lines, kind)
+	delete(wrong, kind)
+	for _, item := range split(text) {
+		g, err := spec.Parse(kind, item)
+		if err != nil {
+			wrong[kind] = err
+			break
+		}
+		lines[kind] = append(lines[kind], g)
+	}
+	c.lines, c.wrong = lines, wrong
+}
+
+// checkGateways reports what is wrong with the gateways.
+func (c *Config) checkGateways(values map[string]value, report func(key, text, allowed string)) {
+	for _, kind := range spec.Kinds() {
+		if err := c.Gateways.wrong[kind]; err != nil {
+			report(string(kind), values[string(kind)].text, err.Error())
+		}
+	}
+	if err := spec.Check(c.Gateways.Lines(), c.Name); err != nil {
+		report(string(spec.Expose), values[string(spec.Expose)].text, err.Error())
+	}
+}
+
+// openGateways starts the gateways of the configuration.
+func (d *Daemon) openGateways(context.Context) error {
+	if d.opts.Gateways == nil {
+		return nil
+	}
+	g := d.opts.Gateways(d, d.log)
+	d.mu.Lock()
+	d.gateways = g
+	d.mu.Unlock()
+	g.Set(d.cfg.Gateways.Lines())
+	return nil
+}
+
+// running returns the gateways; nil: there are none, or not yet.
+func (d *Daemon) running() Gateways {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.gateways
+}
+
+// closeGateways ends them.
+func (d *Daemon) closeGateways() {
+	if g := d.running(); g != nil {
+		g.Close()
+	}
+}
+
+// takeGateways makes those of c the node's, where they have changed.
+func (d *Daemon) takeGateways(c Config) {
+	g := d.running()
+	if g == nil {
+		return
+	}
+	g.Set(c.Gateways.Lines())
+}
+
+// Gateways returns the gateways that run.
+func (d *Daemon) Gateways() []spec.Status {
+	if g := d.running(); g != nil {
+		return g.List()
+	}
+	return []spec.Status{}
+}
+
+// RunGateway runs a gateway until ctx ends, and reports what happens at it.
+func (d *Daemon) RunGateway(ctx context.Context, line spec.Gateway, report func(spec.Event)) error {
+	g := d.running()
+	if g == nil {
+		return fmt.Errorf("%w: this node runs no gateways", status.NotSupp)
+	}
+	return g.Run(ctx, line, report)
+}
+
+// A gatewayRunner is a subject that runs gateways.
+type gatewayRunner interface {
+	Gateways() []spec.Status
+	RunGateway(ctx context.Context, line spec.Gateway, report func(spec.Event)) error
+}
+
+// A GatewayRequest asks for a gateway that runs as long as the request is open.
+type GatewayRequest struct {
+	Kind spec.Kind `json:"kind"`
+	Line string    `json:"line"` // as in the configuration
+}
+
+// gatewayRoutes adds the requests about gateways.
+func (a *admin) gatewayRoutes(mux *http.ServeMux, s gatewayRunner) {
+	mux.HandleFunc("GET /v1/gateways", func(w http.ResponseWriter, r *http.Request) {
+		a.answer(w, http.StatusOK, map[string]any{"gateways": s.Gateways()})
+	})
+	mux.HandleFunc("POST /v1/gateways", func(w http.ResponseWriter, r *http.Request) { a.runGateway(w, r, s) })
+}
+
+// runGateway runs a gateway until its reader goes away, and streams its events, one JSON
+// object per line. What keeps it from starting is the answer instead.
+func (a *admin) runGateway(w http.ResponseWriter, r *http.Request, s gatewayRunner) {
+	var req GatewayRequest
+	if !a.decode(w, r, &req) {
+		return
+	}
+	if !slices.Contains(spec.Kinds(), req.Kind) {
+		a.refuse(w, http.StatusBadRequest, "kind: %q: want one of %v", req.Kind, spec.Kinds())
+		return
+	}
+	line, err := spec.Parse(req.Kind, req.Line)
+	if err != nil {
+		a.refuse(w, http.StatusBadRequest, "%s: %v", req.Kind, err)
+		return
+	}
+	about(w, func(e *audit.Event) { e.Text = string(line.Kind) + " " + line.String() })
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	// The body's deadline would end the request: that its client goes away is read, too.
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // as in answer
+	events := newGatewayEvents()
+	over := make(chan error, 1)
+	go func() { over <- s.RunGateway(ctx, line, events.add) }() // ends with ctx, and is waited for
+	err = a.streamGateway(w, events, over, cancel)
+	if err != nil {
+		a.refuse(w, http.StatusConflict, "%s: %v", line.Kind, err)
+	}
+}
+
+// streamGateway sends events until the gateway is over or its reader is gone. The error is
+// that of one that could not start.
+func (a *admin) streamGateway(w http.ResponseWriter, events *gatewayEvents, over <-chan error, cancel func()) error {
+	out := json.NewEncoder(w)
+	control := http.NewResponseController(w)
+	for sent := 0; ; sent++ {
+		select {
+		case err := <-over:
+			if sent > 0 {
+				return nil // the answer has begun: its end says it
+			}
+			return err
+		case ev := <-events.queue:
+			if sent == 0 {
+				w.Header().Set("Content-Type", "application/x-ndjson")
+			}
+			_ = control.SetWriteDeadline(time.Now().Add(adminTimeout)) // as in answer
+			if out.Encode(ev) != nil || control.Flush() != nil {
+				cancel()
+				<-over
+				return nil
+			}
+		}
+	}
+}
+
+// gatewayEvents are those that wait for their reader. Of a slow one the latest are lost,
+// and counted.
+type gatewayEvents struct {
+	queue chan spec.Event
+	mu    sync.Mutex // guards lost
+	lost  int
+}
+
+// maxGatewayEvents is how many may wait.
+const maxGatewayEvents = 256
+
+func newGatewayEvents() *gatewayEvents {
+	return &gatewayEvents{queue: make(chan spec.Event, maxGatewayEvents)}
+}
+
+// add takes an event without blocking.
+func (e *gatewayEvents) add(ev spec.Event) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	ev.Lost = e.lost
+	select {
+	case e.queue <- ev:
+		e.lost = 0
+	default:
+		e.lost++
+	}
+}

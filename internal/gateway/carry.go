@@ -1,0 +1,162 @@
+package gateway
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/guard"
+)
+
+// A conn is a connection whose directions end one by one and that can be aborted.
+type conn interface {
+	net.Conn
+	CloseWrite() error
+	// SetLinger with 0 makes Close abort the connection, so that the peer sees a reset
+	// and no end.
+	SetLinger(sec int) error
+}
+
+// A unixConn is a connection over a Unix socket, which the kernel cannot reset: its peer
+// sees an end.
+type unixConn struct{ *net.UnixConn }
+
+func (unixConn) SetLinger(int) error { return nil }
+
+// abort ends connections so that their peers see a reset.
+func abort(all ...conn) {
+	for _, c := range all {
+		// Both fail only for a connection that has ended.
+		_ = c.SetLinger(0)
+		_ = c.Close()
+	}
+}
+
+// A carrier carries the bytes of one connection both ways.
+type carrier struct {
+	client, server conn // the one that was accepted and the one that was dialed
+	sent, back     atomic.Int64
+	bug            func(err error, stack []byte) // reports a panic
+
+	once  sync.Once // guards the abort
+	cause error     // of it; read when both directions have ended
+}
+
+// run copies both ways until both directions have ended in order, or one has failed,
+// which resets both connections. It returns why they were reset; nil: they were not.
+func (c *carrier) run(idle time.Duration) error {
+	var copies, watch sync.WaitGroup
+	copies.Go(func() { c.copy(c.client, c.server, &c.back) })
+	over := make(chan struct{})
+	if idle > 0 {
+		watch.Go(func() { c.watch(idle, over) })
+	}
+	c.copy(c.server, c.client, &c.sent)
+	copies.Wait()
+	close(over)
+	watch.Wait()
+	c.once.Do(func() { // nothing has failed
+		_ = c.client.Close()
+		_ = c.server.Close()
+	})
+	return c.cause
+}
+
+// copy copies one direction and passes its end on.
+func (c *carrier) copy(to, from conn, count *atomic.Int64) {
+	defer guard.Recover(func(err error, stack []byte) {
+		c.bug(err, stack)
+		c.end(err)
+	})
+	if err := copyBytes(to, from, count); err != nil {
+		c.end(err)
+		return
+	}
+	if err := to.CloseWrite(); err != nil {
+		c.end(err)
+	}
+}
+
+// end resets both connections because of err. Later calls do nothing.
+func (c *carrier) end(err error) {
+	c.once.Do(func() {
+		c.cause = err
+		abort(c.client, c.server)
+	})
+}
+
+// watch resets the connections when no byte has passed for the time idle, or up to twice
+// as long, until over is closed.
+func (c *carrier) watch(idle time.Duration, over <-chan struct{}) {
+	ticks := time.NewTicker(idle)
+	defer ticks.Stop()
+	for seen := int64(-1); ; {
+		select {
+		case <-over:
+			return
+		case <-ticks.C:
+		}
+		now := c.sent.Load() + c.back.Load()
+		if now == seen {
+			c.end(fmt.Errorf("no byte for %v", idle))
+			return
+		}
+		seen = now
+	}
+}
+
+// Buffers of a direction: a large one while a read fills a small one, so that an idle
+// connection holds little. A small one holds a record of TLS.
+const (
+	smallBuffer = 16 << 10
+	largeBuffer = 256 << 10
+)
+
+var (
+	smallBuffers = sync.Pool{New: func() any { return new([smallBuffer]byte) }}
+	largeBuffers = sync.Pool{New: func() any { return new([largeBuffer]byte) }}
+)
+
+// copyBytes copies from one connection to another until its end, and counts.
+func copyBytes(to io.Writer, from io.Reader, count *atomic.Int64) error {
+	for {
+		small := smallBuffers.Get().(*[smallBuffer]byte)
+		full, err := copyWith(to, from, small[:], count, func(n int) bool { return n < smallBuffer })
+		smallBuffers.Put(small)
+		if !full {
+			return err
+		}
+		large := largeBuffers.Get().(*[largeBuffer]byte)
+		again, err := copyWith(to, from, large[:], count, func(n int) bool { return n >= smallBuffer })
+		largeBuffers.Put(large)
+		if !again {
+			return err
+		}
+	}
+}
+
+// copyWith copies with buf while stay says so of the size of a read. It reports false at
+// from's end, and for an error.
+func copyWith(to io.Writer, from io.Reader, buf []byte, count *atomic.Int64, stay func(int) bool) (more bool, err error) {
+	for {
+		n, rerr := from.Read(buf)
+		if n > 0 {
+			if _, werr := to.Write(buf[:n]); werr != nil {
+				return false, werr
+			}
+			count.Add(int64(n))
+		}
+		switch {
+		case errors.Is(rerr, io.EOF):
+			return false, nil
+		case rerr != nil:
+			return false, rerr
+		case !stay(n):
+			return true, nil
+		}
+	}
+}

@@ -1,0 +1,241 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/fabricd/fabricd/internal/gateway/spec"
+	"github.com/fabricd/fabricd/internal/guard"
+	"github.com/fabricd/fabricd/internal/logbound"
+)
+
+// errEnded is why the connections of a gateway that ends are reset.
+var errEnded = errors.New("the gateway has ended")
+
+// A gateway takes connections and leads each to what it dials for it.
+type gateway struct {
+	spec.Gateway
+	side     side
+	node     nodeFunc
+	source   string
+	log      zerolog.Logger
+	refusals *logbound.Summary
+	report   func(spec.Event) // does not block
+
+	stop  context.CancelFunc // ends run
+	done  chan struct{}      // closed when run has ended
+	conns sync.WaitGroup     // of run
+
+	mu      sync.Mutex // guards the fields below
+	at      string     // address that it listens on; empty: it does not
+	waits   string     // why it does not
+	open    map[uint64]*tracked
+	total   uint64 // connections that were taken; the number of the latest one
+	refused uint64
+	sent    int64 // of connections that have ended
+	back    int64
+}
+
+// A tracked is a connection of a gateway.
+type tracked struct {
+	carrier
+	info spec.Conn // guarded by the gateway's mu
+}
+
+// conn returns what there is to say about t. The gateway's mu is held.
+func (t *tracked) conn() *spec.Conn {
+	info := t.info
+	info.Sent, info.Back = t.sent.Load(), t.back.Load()
+	return &info
+}
+
+// listen begins to take connections and says so.
+func (g *gateway) listen(ctx context.Context) (net.Listener, error) {
+	l, err := g.side.listen(ctx)
+	if err != nil {
+		return nil, err
+	}
+	at, name := l.Addr().String(), ""
+	if node, err := g.node(ctx); err == nil {
+		name = nodeName(node)
+	}
+	g.mu.Lock()
+	g.at, g.waits = at, ""
+	g.mu.Unlock()
+	g.log.Info().Str("at", at).Msg("gateway listens")
+	g.report(spec.Event{Time: time.Now(), Event: spec.Started, At: at, Node: name})
+	return l, nil
+}
+
+// run takes connections from l, or from what listen returns, until ctx ends. It waits for
+// the end of all of them.
+func (g *gateway) run(ctx context.Context, l net.Listener) {
+	defer close(g.done)
+	defer g.conns.Wait()
+	var err error
+	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+		if l != nil {
+			err, pause = g.serve(ctx, l), firstPause
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			g.wait(err)
+			if !sleep(ctx, pause) {
+				return
+			}
+		}
+		l, err = g.listen(ctx)
+	}
+}
+
+// wait keeps and tells why the gateway does not listen.
+func (g *gateway) wait(err error) {
+	text := err.Error()
+	g.mu.Lock()
+	known := g.waits == text
+	g.at, g.waits = "", text
+	g.mu.Unlock()
+	if known {
+		return
+	}
+	g.log.Warn().Err(err).Msg("gateway does not listen now; it tries again")
+	g.report(spec.Event{Time: time.Now(), Event: spec.Waiting, Detail: text})
+}
+
+// serve takes connections from l until l or ctx ends.
+func (g *gateway) serve(ctx context.Context, l net.Listener) error {
+	defer context.AfterFunc(ctx, func() { l.Close() })()
+	defer l.Close() // nothing is left to do if it fails
+	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+		c, err := l.Accept()
+		if t, ok := errors.AsType[interface {
+			error
+			Temporary() bool
+		}](err); ok && t.Temporary() && sleep(ctx, pause) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		pause = firstPause
+		client := asConn(c)
+		t := g.admit(client)
+		if t == nil {
+			abort(client)
+			g.refuse(spec.Conn{Client: client.RemoteAddr().String()}, fmt.Errorf("all of its %d connections are in use", g.Max))
+			continue
+		}
+		g.conns.Go(func() { g.lead(ctx, t) })
+	}
+}
+
+// admit gives a connection one of the gateway's places; nil: there is none.
+func (g *gateway) admit(client conn) *tracked {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.open) >= g.Max {
+		return nil
+	}
+	g.total++
+	t := &tracked{carrier: carrier{client: client, bug: g.bug}, info: spec.Conn{ID: g.total, Since: time.Now(), User: -1, Client: client.RemoteAddr().String()}}
+	g.open[t.info.ID] = t
+	return t
+}
+
+// lead leads a connection to what is dialed for it, and back, until it has ended.
+func (g *gateway) lead(ctx context.Context, t *tracked) {
+	defer g.release(t)
+	defer guard.Recover(func(err error, stack []byte) {
+		g.bug(err, stack)
+		abort(t.client)
+	})
+	info := t.info                                             // written here alone
+	stop := context.AfterFunc(ctx, func() { abort(t.client) }) // which ends what dial reads from it
+	server, err := g.side.dial(ctx, t.client, &info)
+	stop()
+	if err != nil {
+		abort(t.client)
+		if ctx.Err() == nil {
+			g.refuse(info, err)
+		}
+		return
+	}
+	t.server = server
+	g.opened(t, info)
+	defer context.AfterFunc(ctx, func() { t.end(errEnded) })()
+	g.closed(t, t.run(g.Idle))
+}
+
+// bug tells of a panic, which ends the connection.
+func (g *gateway) bug(err error, stack []byte) {
+	g.log.Error().Err(err).Bytes("stack", stack).Msg("a connection of a gateway has ended by a bug")
+}
+
+// release gives the place of a connection back.
+func (g *gateway) release(t *tracked) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.sent += t.sent.Load()
+	g.back += t.back.Load()
+	delete(g.open, t.info.ID)
+}
+
+func (g *gateway) opened(t *tracked, info spec.Conn) {
+	g.mu.Lock()
+	t.info = info
+	g.mu.Unlock()
+	g.log.Debug().Str("client", info.Client).Str("to", info.To).Msg("connection opened")
+	g.report(spec.Event{Time: time.Now(), Event: spec.Opened, Conn: &info})
+}
+
+func (g *gateway) closed(t *tracked, cause error) {
+	g.mu.Lock()
+	info := t.conn()
+	g.mu.Unlock()
+	ev := spec.Event{Time: time.Now(), Event: spec.Closed, Conn: info}
+	if cause != nil {
+		ev.Detail = "reset: " + cause.Error()
+	}
+	g.log.Debug().Str("client", info.Client).Str("to", info.To).Int64("sent", info.Sent).Int64("received", info.Back).AnErr("cause", cause).Msg("connection closed")
+	g.report(ev)
+}
+
+// refuse counts and tells that a connection was reset before it led anywhere.
+func (g *gateway) refuse(info spec.Conn, err error) {
+	g.mu.Lock()
+	g.refused++
+	g.mu.Unlock()
+	g.refusals.Line(zerolog.WarnLevel, netip.Addr{}).Str("client", info.Client).Err(err).Msg("connection refused")
+	g.report(spec.Event{Time: time.Now(), Event: spec.Refused, Conn: &info, Detail: err.Error()})
+}
+
+// status returns the gateway as a node reports it.
+func (g *gateway) status() spec.Status {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	s := spec.Status{
+		Kind: g.Kind, Listen: g.Listen, To: g.To, Source: g.source, Line: g.String(),
+		State: spec.Listening, At: g.at, Detail: g.waits,
+		Open: len(g.open), Total: g.total, Refused: g.refused, Sent: g.sent, Back: g.back, Conns: []spec.Conn{},
+	}
+	if g.at == "" {
+		s.State = spec.Waiting
+	}
+	for _, id := range slices.Sorted(maps.Keys(g.open)) {
+		c := g.open[id].conn()
+		s.Sent, s.Back = s.Sent+c.Sent, s.Back+c.Back
+		s.Conns = append(s.Conns, *c)
+	}
+	return s
+}

@@ -1,0 +1,194 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric"
+	"github.com/fabricd/fabricd/internal/gateway/spec"
+)
+
+const (
+	targetTimeout = 10 * time.Second // to dial the target of an expose
+	firstPause    = 50 * time.Millisecond
+	lastPause     = time.Second
+)
+
+// A side is what the kinds of gateways differ in.
+type side interface {
+	// listen begins to take connections.
+	listen(ctx context.Context) (net.Listener, error)
+	// dial dials what the connection of a client is for, and says in info what it was.
+	// What it returns as client replaces the connection: it may have read from it.
+	dial(ctx context.Context, client conn, info *spec.Conn) (server conn, err error)
+}
+
+// A nodeFunc returns the node that gateways run on.
+type nodeFunc func(ctx context.Context) (*fabric.Node, error)
+
+// asConn returns an accepted or dialed connection as a conn.
+func asConn(c net.Conn) conn {
+	if u, ok := c.(*net.UnixConn); ok {
+		return unixConn{u}
+	}
+	return c.(conn) // TCP and fabric connections are
+}
+
+// exposed serves a TCP or Unix address on the fabric.
+type exposed struct {
+	spec.Gateway
+	node nodeFunc
+}
+
+func (e exposed) listen(ctx context.Context) (net.Listener, error) {
+	node, err := e.node(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var options []fabric.ListenOption
+	if len(e.From) > 0 {
+		options = append(options, fabric.Allow(e.From...))
+	}
+	port, _ := spec.Port(e.Listen)
+	l, err := node.Listen(port, options...)
+	if err != nil {
+		return nil, err // and no interface that holds a nil
+	}
+	return l, nil
+}
+
+func (e exposed) dial(ctx context.Context, client conn, info *spec.Conn) (conn, error) {
+	info.To = e.To
+	caller := client.(*fabric.Conn)
+	peer, err := caller.Peer()
+	if err == nil {
+		info.Node, info.User, info.Client = peer.Name, peer.UID, callerName(peer)
+	}
+	ctx, cancel := context.WithTimeout(ctx, targetTimeout)
+	defer cancel()
+	var d net.Dialer
+	c, err := d.DialContext(ctx, spec.Network(e.To), e.To)
+	if err != nil {
+		return nil, fmt.Errorf("target %w", err)
+	}
+	server := asConn(c)
+	if e.ProxyProtocol {
+		if _, err := server.Write(proxyHeader(peer)); err != nil {
+			abort(server)
+			return nil, fmt.Errorf("target %w", err)
+		}
+	}
+	return server, nil
+}
+
+// callerName names the application at the other end of a connection.
+func callerName(p fabric.Peer) string {
+	if p.UID < 0 {
+		return fmt.Sprintf("%s (node %d)", p.Name, p.Node)
+	}
+	return fmt.Sprintf("%s (node %d), user %d", p.Name, p.Node, p.UID)
+}
+
+// forwarded listens on a TCP or Unix address for a service of the fabric.
+type forwarded struct {
+	spec.Gateway
+	node nodeFunc
+}
+
+func (f forwarded) listen(ctx context.Context) (net.Listener, error) { return listenAt(ctx, f.Listen) }
+
+func (f forwarded) dial(ctx context.Context, client conn, info *spec.Conn) (conn, error) {
+	return dialFabric(ctx, f.node, f.To, f.Wait, client, info)
+}
+
+// listenAt listens on a TCP address or the path of a Unix socket. A socket there that
+// nobody serves is replaced, as one that a process has left that was killed.
+func listenAt(ctx context.Context, address string) (net.Listener, error) {
+	var lc net.ListenConfig
+	network := spec.Network(address)
+	l, err := lc.Listen(ctx, network, address)
+	if err == nil || network != "unix" || !errors.Is(err, syscall.EADDRINUSE) || !abandoned(ctx, address) {
+		return l, err
+	}
+	if err := os.Remove(address); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	return lc.Listen(ctx, network, address)
+}
+
+// abandoned reports whether path is a socket that no process serves.
+func abandoned(ctx context.Context, path string) bool {
+	info, err := os.Lstat(path)
+	if err != nil || info.Mode().Type() != fs.ModeSocket {
+		return false
+	}
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "unix", path)
+	if err == nil {
+		c.Close()
+	}
+	return errors.Is(err, syscall.ECONNREFUSED)
+}
+
+// dialFabric dials an address of the fabric for a client. While the service is away it
+// tries again, for as long as wait says.
+func dialFabric(ctx context.Context, node nodeFunc, address string, wait time.Duration, client conn, info *spec.Conn) (conn, error) {
+	info.To, info.Client = address, client.RemoteAddr().String()
+	if _, unix := client.(unixConn); unix {
+		info.Client = client.LocalAddr().String() // the other end has no name
+	}
+	limit, cancel := context.WithTimeout(ctx, max(wait, lastPause))
+	defer cancel()
+	began := time.Now()
+	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+		c, err := dialOnce(limit, node, address)
+		if err == nil {
+			if peer, err := c.Peer(); err == nil {
+				info.Node = peer.Name
+			}
+			return c, nil
+		}
+		if errors.Is(err, syscall.EINVAL) || ctx.Err() != nil || time.Since(began)+pause > wait || !sleep(limit, pause) {
+			return nil, fmt.Errorf("waited %v for %s: %w", time.Since(began).Round(time.Millisecond), address, err)
+		}
+	}
+}
+
+func dialOnce(ctx context.Context, node nodeFunc, address string) (*fabric.Conn, error) {
+	n, err := node(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return n.Dial(ctx, address)
+}
+
+// sleep waits for d. It reports false if ctx ends before.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// sideOf returns what g does.
+func sideOf(g spec.Gateway, node nodeFunc) side {
+	if g.Kind == spec.Expose {
+		return exposed{g, node}
+	}
+	return forwarded{g, node}
+}
+
+// nodeName names a node, as in "1 (web-1)".
+func nodeName(n *fabric.Node) string {
+	return fmt.Sprintf("%d (%s)", n.ID(), n.Name())
+}
