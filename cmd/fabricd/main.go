@@ -101,7 +101,7 @@ reads and writes, fences, and an event when a node is lost.`,
 	root.AddCommand(a.statusCommand(), a.nodesCommand())
 	root.AddCommand(a.tableCommands()...)
 	root.AddCommand(a.pingCommand(), a.whyCommand(), a.doctorCommand(), a.eventsCommand(), a.healthCommand(), a.faultsCommand())
-	root.AddCommand(a.backupCommand(), a.restoreCommand())
+	root.AddCommand(a.operateCommands()...)
 	root.AddCommand(a.exposeCommand(), a.forwardCommand(), a.gatewaysCommand())
 	root.AddCommand(a.chaosCommand(), a.demoCommand(), a.demoAppCommand(), a.upCommand(), a.versionCommand())
 	return root

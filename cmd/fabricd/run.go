@@ -60,7 +60,10 @@ run: it prints each setting, what has set it, and what is allowed.`,
 		for _, name := range daemon.UnknownEnv(a.environ) {
 			log.Warn().Str("op", "config").Str("variable", name).Msg("no setting has this name; ignored")
 		}
-		return runNode(cmd.Context(), c, daemon.Options{Log: log, Version: buildVersion(), RebuildLeases: rebuild, Faults: faults,
+		level, log := daemon.NewLogLevel(log)
+		notify := daemon.NewNotifier(a.getenv)
+		defer notify.Close()
+		return runNode(cmd.Context(), c, notify, daemon.Options{Log: log, LogLevel: level, Version: buildVersion(), RebuildLeases: rebuild, Faults: faults,
 			Settings: func() (daemon.Config, error) { return a.settings(cmd, file) }, SettingsFile: a.configFile(file), Gateways: newGateways})
 	}
 	return cmd
@@ -120,11 +123,24 @@ func changed(cmd *cobra.Command) map[string]string {
 // no memory for bytes that nobody touches.
 const heapFloor = 8 << 20
 
+// readyEvery is how often a node that does not serve yet is looked at.
+const readyEvery = 100 * time.Millisecond
+
 // serve returns when a node ends or is told to. Until then each signal of hup
-// makes it read its settings again.
-func serve(ctx context.Context, d *daemon.Daemon, log zerolog.Logger, hup <-chan os.Signal) {
+// makes it read its settings again, and the service manager is told how it is.
+func serve(ctx context.Context, d *daemon.Daemon, log zerolog.Logger, hup <-chan os.Signal, notify *daemon.Notifier) {
+	look, ready := time.NewTicker(readyEvery), false
+	defer look.Stop()
 	for {
 		select {
+		case <-look.C:
+			h := d.Health() // which takes the locks that a stuck node would hold
+			if h.Healthy && !ready {
+				ready = true
+				notify.Ready()
+				look.Reset(notify.Every())
+			}
+			notify.Alive(h.Detail)
 		case <-hup:
 			_ = d.ReloadSettings() // which has logged it
 		case <-ctx.Done():
@@ -138,9 +154,10 @@ func serve(ctx context.Context, d *daemon.Daemon, log zerolog.Logger, hup <-chan
 }
 
 // runNode runs a node until ctx is done and then leaves.
-func runNode(ctx context.Context, c daemon.Config, o daemon.Options) error {
+func runNode(ctx context.Context, c daemon.Config, notify *daemon.Notifier, o daemon.Options) error {
 	floor := make([]byte, heapFloor)
 	defer runtime.KeepAlive(floor)
+	o.Waits = notify.Status
 	o.Heap = daemon.NewHeap()
 	defer o.Heap.Close()
 	log := o.Log.With().Str("node", c.Name).Logger()
@@ -156,7 +173,8 @@ func runNode(ctx context.Context, c daemon.Config, o daemon.Options) error {
 		return err
 	}
 	log = o.Log.With().Str("node", d.Status().Name).Logger() // it may have kept another
-	serve(ctx, d, log, hup)
+	serve(ctx, d, log, hup, notify)
+	notify.Stopping()
 	leaving, cancel := context.WithTimeout(context.Background(), leaveTimeout)
 	defer cancel()
 	if err := d.Leave(leaving); err != nil {

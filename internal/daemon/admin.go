@@ -151,9 +151,7 @@ func (a *admin) routes() http.Handler {
 	if s, ok := a.subject.(collector); ok {
 		a.collectRoute(mux, s)
 	}
-	if s, ok := a.subject.(backuper); ok {
-		a.backupRoute(mux, s)
-	}
+	a.operateRoutes(mux)
 	if s, ok := a.subject.(gatewayRunner); ok {
 		a.gatewayRoutes(mux, s)
 	}

@@ -47,6 +47,10 @@ type Options struct {
 	SettingsFile string
 	// Gateways makes the gateways of d; nil: it runs none.
 	Gateways func(d *Daemon, log zerolog.Logger) Gateways
+	// LogLevel is the level of Log, which operators change; nil: they cannot.
+	LogLevel *LogLevel
+	// Waits is told, in a sentence, what Start waits for. Nil: nobody is.
+	Waits func(text string)
 }
 
 // heapBound returns what takes over a limit, nil if nothing does.
@@ -162,7 +166,7 @@ func Start(ctx context.Context, c Config, o Options) (*Daemon, error) {
 // start is Start up to the first error.
 func (d *Daemon) start(ctx context.Context) error {
 	for _, room := range []func(context.Context) error{
-		d.openLinks, d.openOperator, d.openState, d.openAudit, d.openPorts, d.openAdmin, d.openApps, d.join,
+		d.openLinks, d.openOperator, d.openState, d.openAudit, d.openPorts, d.openAdmin, d.openApps, d.sayStart, d.join,
 		d.findPlaces, // again: the names of members may be known only now
 		d.startEngine,
 		d.openGateways,
@@ -185,6 +189,19 @@ func (d *Daemon) openAdmin(context.Context) error {
 		return err
 	}
 	d.admin = startAdmin(l, d, d.log, d.audit)
+	return nil
+}
+
+// sayStart logs what this node is and where it is reached.
+func (d *Daemon) sayStart(context.Context) error {
+	id, at := d.state.Identity(), d.places
+	line := d.log.Info().Str("op", "start").Str("version", d.opts.Version).Str("role", string(d.cfg.Role)).
+		Str("data", at.data).Str("gossip", at.gossip).Str("state_dir", absolute(d.cfg.StateDir)).
+		Str("socket", absolute(d.cfg.Local.Socket)).Str("admin", absolute(d.cfg.Local.AdminSocket))
+	if !id.Cluster.IsZero() {
+		line = line.Stringer("cluster", id.Cluster)
+	}
+	line.Msg("fabricd starts")
 	return nil
 }
 

@@ -190,6 +190,9 @@ func (d *Daemon) token() (token trust.Token, given bool, err error) {
 }
 
 func (d *Daemon) setWaits(text string) {
+	if d.opts.Waits != nil {
+		d.opts.Waits(text)
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.waits = text

@@ -58,7 +58,7 @@ func (w *logWriter) Write(p []byte) (int, error) {
 	if bytes.HasPrefix(line, []byte("ignoring alive message")) {
 		level = zerolog.DebugLevel // each member that is not proven yet causes some
 	}
-	if level < w.log.GetLevel() {
+	if level < max(w.log.GetLevel(), zerolog.GlobalLevel()) { // the second is what operators change
 		return len(p), nil
 	}
 	text := logbound.Text(string(line))

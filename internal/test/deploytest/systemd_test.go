@@ -41,7 +41,7 @@ func TestUnitSaysWhatItMust(t *testing.T) {
 	service := directives(t, readFile(t, unitFile))["Service"]
 	for key, want := range map[string]string{
 		"User": "fabricd", "Group": "fabricd", "ExecStart": "/usr/local/bin/fabricd run --config /etc/fabricd/fabricd.yaml",
-		"KillSignal": "SIGTERM", "Restart": "on-failure", "RestartPreventExitStatus": "2",
+		"Type": "notify", "TimeoutStartSec": "infinity", "KillSignal": "SIGTERM", "Restart": "on-failure", "RestartPreventExitStatus": "2",
 		"RuntimeDirectory": "fabricd", "RuntimeDirectoryMode": "0750", "StateDirectory": "fabricd", "StateDirectoryMode": "0700",
 		"NoNewPrivileges": "yes", "CapabilityBoundingSet": "", "ProtectSystem": "strict", "ProtectHome": "yes",
 		"MemoryDenyWriteExecute": "yes", "SystemCallArchitectures": "native", "LimitCORE": "0",

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fabricd/fabricd/internal/daemon"
+)
+
+func (a *app) logLevelCommand() *cobra.Command {
+	var f askFlags
+	var keep time.Duration
+	cmd := &cobra.Command{
+		Use: "log-level [LEVEL]", Short: "Show or change what the fabricd that runs logs: trace, debug, info, warn or error",
+		Long: `log-level changes what this node logs, without a restart: until it is changed again
+or fabricd ends, or with --for for a time. The setting log-level stays what it is.`,
+		Example: `  fabricd log-level
+  fabricd log-level debug --for 5m
+  fabricd log-level info --json`,
+		ValidArgs: []string{"trace", "debug", "info", "warn", "error"},
+	}
+	f.addTo(cmd, a, true)
+	cmd.Flags().DurationVar(&keep, "for", 0, "go back to the setting after this time, 1s to 24h; 0: stay")
+	cmd.Args = func(_ *cobra.Command, args []string) error {
+		if len(args) > 1 {
+			return fmt.Errorf("want one level, got %s", plural(len(args), "argument"))
+		}
+		return nil
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if keep != 0 && len(args) == 0 {
+			return usagef("for: want a level before it")
+		}
+		return a.ask(cmd, &f, func(ctx context.Context, c *daemon.Client) (err error) {
+			var st daemon.LogState
+			if len(args) == 0 {
+				st, err = c.LogState(ctx)
+			} else {
+				r := daemon.LogRequest{Level: args[0]}
+				if keep != 0 {
+					r.For = keep.String()
+				}
+				st, err = c.SetLogLevel(ctx, r)
+			}
+			switch {
+			case err != nil:
+				return err
+			case f.json:
+				return json.NewEncoder(a.stdout).Encode(st)
+			}
+			return printLine(a.stdout, "%s", logText(st))
+		})
+	}
+	return cmd
+}
+
+// logText says what a node logs.
+func logText(st daemon.LogState) string {
+	switch {
+	case st.Level == st.Configured:
+		return "log level " + st.Level + ", as the settings say"
+	case st.Until.IsZero():
+		return fmt.Sprintf("log level %s; the settings say %s", st.Level, st.Configured)
+	}
+	return fmt.Sprintf("log level %s until %s, then %s again", st.Level, st.Until.Format(time.RFC3339), st.Configured)
+}
