@@ -31,6 +31,7 @@ type listening struct {
 
 	allow    []access.Subject // who may connect; nil: whom the node's rules let
 	refused  uint64           // connects, by the node's rules or by allow
+	overflow uint64           // connects that found the queue full
 	refusals refusals         // by allow
 }
 
@@ -40,6 +41,14 @@ func (l *listening) queued() int {
 		return 0
 	}
 	return l.backlog.Len()
+}
+
+// room returns how many requests may wait; 0: the endpoint does not listen.
+func (l *listening) room() int {
+	if l.backlog == nil {
+		return 0
+	}
+	return l.backlog.Limit()
 }
 
 // take returns the next endpoint whose requester has confirmed; nil if there is none.
@@ -91,9 +100,11 @@ func (n *Node) incoming(l *link, f wire.Connect, r *wire.Reader, lane transport.
 	n.mu.Unlock()
 	// The rules first: what they refuse looks the same with a listener and without.
 	code := status.Refused
-	if n.admits(l, e, f.To, req.from) && e != nil {
+	admitted := n.admits(l, e, f.To, req.from)
+	if admitted && e != nil {
 		code = e.enqueue(req)
 	}
+	n.counters.incoming(incomingResult(code, admitted))
 	if code != status.OK {
 		// Many may ask at once. Their lanes bound them, so this one waits
 		// rather than let the answers overrun the control lane.
@@ -118,6 +129,9 @@ func (e *endpoint) enqueue(r *request) status.Code {
 	e.mu.Lock()
 	listens := e.state == core.Listening
 	ok := listens && e.listening.backlog.Push(r)
+	if listens && !ok {
+		e.listening.overflow++
+	}
 	e.mu.Unlock()
 	switch {
 	case !listens:

@@ -22,7 +22,9 @@ func (c *conn) canSay(bye wire.Close) bool {
 // comes behind a close of either side. The caller holds mu.
 func (c *conn) blame(cause string) {
 	if c.cause == "" && !isClosed(c.bye.closing) && !c.bye.received && !c.failed {
-		c.cause = ipc.CleanCause(cause)
+		if c.cause = ipc.CleanCause(cause); c.cause != "" {
+			c.link.n.counters.reset(c.cause)
+		}
 	}
 }
 

@@ -14,6 +14,7 @@ type Considered struct {
 	Provider string `json:"provider"`
 	Chosen   bool   `json:"chosen"`
 	Reason   string `json:"reason"`
+	Tried    bool   `json:"tried"` // and it did not reach the peer
 
 	Attributes transport.Attributes `json:"attributes"`
 }
@@ -82,7 +83,9 @@ func (c *choice) attempts() (n int) {
 }
 
 // failed says why the i-th provider did not reach the peer.
-func (c *choice) failed(i int, err error) { c.considered[i].Reason = err.Error() }
+func (c *choice) failed(i int, err error) {
+	c.considered[i].Reason, c.considered[i].Tried = err.Error(), true
+}
 
 // chose returns the choice with the provider that did.
 func (c *choice) chose(provider string) []Considered {

@@ -74,6 +74,7 @@ func (e *endpoint) begin(dst addr.Addr, async bool) (*attempt, error) {
 		return nil, err
 	}
 	if err := e.n.knows(dst.Node); err != nil {
+		e.n.counters.outgoing(err)
 		return nil, err
 	}
 	if dst.Port == 0 {
@@ -140,6 +141,7 @@ func (e *endpoint) attempt(ctx context.Context, a *attempt, dst addr.Addr) {
 	}
 	a.err = err
 	e.mu.Unlock()
+	e.n.counters.outgoing(err)
 	if err != nil && c != nil {
 		c.fail("") // ends the lane: the peer drops the request
 		c.link.forget(c)

@@ -318,6 +318,7 @@ func (n *Node) adopt(p *peerState, l *link) error {
 	p.links = append(p.links, l)
 	p.backAt = n.now() + backEvery
 	n.links[l] = struct{}{}
+	n.counters.count(func(c *Counters) { c.LinksBegun++ })
 	select {
 	case n.linked <- struct{}{}:
 	default: // beat will look anyway

@@ -56,7 +56,7 @@ type link struct {
 	conns   linkConns
 	used    time.Duration // Node.now when a connection last began or ended
 	pulse   core.Pulse
-	arrived arrivals
+	quality quality
 	probe   probe
 	parting parting
 }
@@ -91,7 +91,7 @@ func newLink(n *Node, provider string, self addr.Life, peer Peer, sess transport
 		conns: linkConns{all: make(map[wire.ConnID]*conn)}, parting: parting{acked: make(chan struct{})},
 	}
 	now := n.now()
-	l.used, l.arrived.at = now, now
+	l.used, l.quality.arrived.at = now, now
 	l.pulse = core.NewPulse(n.pulseTimes(), begun, now)
 	l.servingUntil.Store(int64(l.pulse.ServingUntil()))
 	return l
@@ -219,6 +219,7 @@ func (l *link) fail(code uint64, cause error) bool {
 	for _, c := range conns {
 		c.fail(l.why())
 	}
+	l.countEnd(len(conns))
 	l.n.linkDown(l)
 	close(l.end.down)
 	l.n.work.run(func() {

@@ -192,8 +192,9 @@ type Node struct {
 	done  chan struct{} // closed by Close
 	work  group
 
-	budget budget // of the connections
-	access admission
+	budget   budget // of the connections
+	access   admission
+	counters counters
 
 	refusals *logbound.Summary // lines about links that were refused
 	panics   *logbound.Summary // and about panics
@@ -250,6 +251,7 @@ func Start(cfg Config) *Node {
 		removing:  make(map[addr.NodeID]chan struct{}),
 		sessions:  make(map[*session]struct{}),
 		changed:   make(chan struct{}),
+		counters:  newCounters(),
 	}
 	n.access.set(cfg.Access)
 	n.work.run(n.beat)
@@ -358,7 +360,7 @@ func (n *Node) NodeLost(life addr.Life, reason string) {
 	n.removing[life.Node] = done
 	n.mu.Unlock()
 	_ = n.cfg.Faults.Hit(failpoint.LostBeforeFence)
-	n.failLinks(transport.CodeFenced, errors.New("node removed: "+reason),
+	n.failLinks(transport.CodeFenced, errors.New(causeNodeRemoved+reason),
 		func(l *link) bool { return l.peer.Life == life && l.twin == nil })
 	_ = n.cfg.Faults.Hit(failpoint.LostFenced)
 	n.log.Debug().Stringer("peer", life).Str("reason", reason).Msg("node removed")

@@ -30,6 +30,7 @@ type outbox struct {
 	rest  []byte             // accepted by a non-blocking send and not yet written, at most keep
 	inUse bool               // a blocking send writes to the lane
 	flush bool               // flush has the token, and will write what rest gets
+	full  time.Time          // since when a send has found no room at the peer; zero: it has
 	err   error              // why nothing more is accepted
 	ended bool               // the lane has ended behind what was accepted
 	cut   bool               // the connection is gone: nothing more is written either
@@ -46,9 +47,23 @@ func newOutbox(limit uint64, keep int, open func(context.Context) (transport.Sen
 func (o *outbox) raise(limit uint64) {
 	o.mu.Lock()
 	o.flow.Raise(limit)
+	if o.flow.Room() > 0 {
+		o.full = time.Time{}
+	}
 	o.mu.Unlock()
 	o.more.signal()
 	o.notify()
+}
+
+// waiting returns for how long a send has found no room at the peer, and how many bytes
+// were accepted and are not written; 0 while nothing waits.
+func (o *outbox) waiting() (d time.Duration, unsent uint64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.full.IsZero() && o.err == nil {
+		d = max(time.Since(o.full), time.Millisecond)
+	}
+	return d, uint64(len(o.rest))
 }
 
 // stop makes every later and every blocked send end with err. What was
@@ -87,6 +102,8 @@ func (o *outbox) reserve(n int) (int, error) {
 	k := o.flow.Reserve(n)
 	if o.flow.Room() > 0 {
 		o.more.signal()
+	} else if k == 0 && n > 0 && o.full.IsZero() {
+		o.full = time.Now()
 	}
 	return k, nil
 }

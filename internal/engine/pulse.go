@@ -100,6 +100,9 @@ func (l *link) tick(now time.Duration) {
 	}
 	l.hearBytes(came, now)
 	b, quiet := l.pulse.Tick(now), l.pulse.Silent(now)
+	if l.quality.loss.due(now) {
+		l.quality.loss.look(l.sess.Traffic(), now)
+	}
 	l.mu.Unlock()
 	if b.Send {
 		l.sendBeat(l.pings.next())
@@ -147,11 +150,11 @@ func silentFor(d time.Duration) error { return fmt.Errorf("link silent %.1f s", 
 // of a slow network hold up the heartbeats behind them. They came after that look, so
 // no silence is found to be shorter than it is. The caller holds mu.
 func (l *link) hearBytes(came uint64, now time.Duration) {
-	if came != l.arrived.bytes {
-		l.pulse.Hear(l.arrived.at)
+	if came != l.quality.arrived.bytes {
+		l.pulse.Hear(l.quality.arrived.at)
 		l.silence.Store(heard)
 	}
-	l.arrived.bytes, l.arrived.at = came, now
+	l.quality.arrived.bytes, l.quality.arrived.at = came, now
 }
 
 // tickIn ticks in d, unless the link has ended by then.
@@ -211,6 +214,10 @@ func (l *link) confirmed(seq uint64, sent time.Duration) {
 	l.mu.Lock()
 	news := l.pulse.Confirm(sent, now)
 	l.serveOn(now)
+	if sent <= now { // a peer may claim another time
+		l.quality.trips.add(now - sent)
+		l.n.counters.count(func(c *Counters) { c.RoundTrips.observe(now - sent) })
+	}
 	l.mu.Unlock()
 	l.pings.answer(seq, now-sent)
 	if news { // whatever was said of the link, or of the one before it, is over

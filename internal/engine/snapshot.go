@@ -19,9 +19,12 @@ type PortInfo struct {
 	PID     int32     `json:"pid"`
 	UID     uint32    `json:"uid"`
 	Waiting int       `json:"waiting"` // connect requests in the queue
-	Refused uint64    `json:"refused"` // connects to the listener, by access rules
-	Access  string    `json:"access"`  // the node's rule for the port, or its default
-	Allow   string    `json:"allow"`   // the callers that the listener allows; empty: whom the rule does
+	Backlog int       `json:"backlog"` // how many of them may wait; 0: the port does not listen
+	// Overflows are the connects that found the queue full.
+	Overflows uint64 `json:"overflows"`
+	Refused   uint64 `json:"refused"` // connects to the listener, by access rules
+	Access    string `json:"access"`  // the node's rule for the port, or its default
+	Allow     string `json:"allow"`   // the callers that the listener allows; empty: whom the rule does
 }
 
 // ConnInfo is one connection's end at this node.
@@ -37,6 +40,10 @@ type ConnInfo struct {
 	Sent     uint64 `json:"sent"`   // message bytes
 	Received uint64 `json:"received"`
 	Windows  int    `json:"windows"`
+	// Unsent are message bytes that wait because the peer does not take them, WaitingMS for
+	// how long already; 0: the connection waits for nothing.
+	Unsent    uint64 `json:"unsent"`
+	WaitingMS int64  `json:"waiting_ms"`
 
 	// Path is how the messages get from the application to here: "call" in this
 	// process, "socket", or past the node to the other application directly, and then
@@ -65,6 +72,13 @@ type PathInfo struct {
 	SentBytes     uint64    `json:"sent_bytes"` // as the kernel counts them, TLS's own included
 	ReceivedBytes uint64    `json:"received_bytes"`
 	RoundTripUS   int64     `json:"round_trip_us"` // smoothed, of the kernels
+	// UnsentBytes wait because the peer takes none, WaitingMS for how long; UnreadBytes
+	// have arrived and this end's application has not taken them.
+	UnsentBytes uint64 `json:"unsent_bytes"`
+	WaitingMS   int64  `json:"waiting_ms"`
+	UnreadBytes uint64 `json:"unread_bytes"`
+	// Retransmits are packets that were sent again.
+	Retransmits uint64 `json:"retransmits"`
 }
 
 // WindowInfo is one window registered at this node.
@@ -94,9 +108,20 @@ type LinkInfo struct {
 	SilentMS   int64           `json:"silent_ms"` // since something came
 	Serving    bool            `json:"serving"`   // both lives confirmed lately
 
-	// Bytes of packets, see [transport.Session].
+	// Bytes of packets, see [transport.Traffic].
 	SentBytes     uint64 `json:"sent_bytes"`
 	ReceivedBytes uint64 `json:"received_bytes"`
+	// Packets were sent and Lost of them did not arrive, since the link began; zeros over
+	// a provider that does not count them. LossPercent is of the last ten seconds or so.
+	Packets     uint64  `json:"packets"`
+	Lost        uint64  `json:"lost"`
+	LossPercent float64 `json:"loss_percent"`
+
+	// Round trips of heartbeats, in microseconds: the smoothed one, how far they are from it
+	// on average, and the shortest. Zeros before the first.
+	RoundTripUS int64 `json:"round_trip_us"`
+	DeviationUS int64 `json:"deviation_us"`
+	ShortestUS  int64 `json:"shortest_us"`
 
 	// Why says why the link has its provider, in a line; Considered, what became
 	// of each.
@@ -123,7 +148,7 @@ func (n *Node) Ports() []PortInfo {
 	for _, e := range n.endpoints() {
 		e.mu.Lock()
 		info := PortInfo{Port: e.port, Holders: 1, State: e.state.String(), PID: e.s.cred.PID, UID: e.s.cred.UID}
-		info.Waiting = e.listening.queued()
+		info.Waiting, info.Backlog, info.Overflows = e.listening.queued(), e.listening.room(), e.listening.overflow
 		info.Refused, info.Allow = e.listening.refused, access.Join(e.listening.allow)
 		holds, listening := e.holds, e.state == core.Listening
 		e.mu.Unlock()
@@ -172,6 +197,7 @@ func (n *Node) Conns() []ConnInfo {
 		info.Path, info.Why = e.path()
 		info.Socket = c.path.info()
 		info.RMASocket = c.rma.out.info()
+		info.wait(c)
 		c.in.mu.Lock()
 		info.Unread, info.Received = c.in.flow.Unread(), c.in.flow.Arrived()
 		c.in.mu.Unlock()
@@ -182,6 +208,15 @@ func (n *Node) Conns() []ConnInfo {
 		out = append(out, info)
 	})
 	return out
+}
+
+// wait says what the connection waits for, on its link or on its path.
+func (info *ConnInfo) wait(c *conn) {
+	d, unsent := c.out.waiting()
+	info.WaitingMS, info.Unsent = d.Milliseconds(), unsent
+	if p := info.Socket; p != nil {
+		info.WaitingMS, info.Unsent = max(info.WaitingMS, p.WaitingMS), unsent+p.UnsentBytes
+	}
 }
 
 // Windows returns the windows registered at this node.
@@ -212,16 +247,24 @@ func (n *Node) Links() []LinkInfo {
 			l.mu.Unlock()
 			continue
 		}
-		sent, received := l.sess.Traffic()
+		t, trips := l.sess.Traffic(), l.quality.trips
 		out = append(out, LinkInfo{Node: l.peer.Life.Node, Generation: l.peer.Life.Generation, Name: l.peer.Name,
 			Local: l.sess.LocalAddr(), Remote: l.sess.RemoteAddr(), Dialed: l.dialed, Provider: l.provider, Why: why(l.weighed), Considered: l.weighed,
 			Conns: len(l.conns.all),
 			Since: l.since, SilentMS: l.pulse.Silent(now).Milliseconds(), Serving: int64(now) <= l.servingUntil.Load(),
-			SentBytes: sent, ReceivedBytes: received})
+			SentBytes: t.Sent, ReceivedBytes: t.Received, Packets: t.Packets, Lost: t.Lost, LossPercent: l.quality.loss.percent(t),
+			RoundTripUS: trips.smoothed.Microseconds(), DeviationUS: trips.deviation.Microseconds(), ShortestUS: trips.shortest.Microseconds()})
 		l.mu.Unlock()
 	}
 	slices.SortFunc(out, func(a, b LinkInfo) int { return cmp.Compare(a.Node, b.Node) })
 	return out
+}
+
+// Paths returns how many paths there are, those that are being made or drained included.
+func (n *Node) Paths() int {
+	n.paths.mu.Lock()
+	defer n.paths.mu.Unlock()
+	return n.paths.count
 }
 
 // ConnMemory returns how many bytes of memory connections have been promised, and of

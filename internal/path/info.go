@@ -10,14 +10,34 @@ import (
 type Traffic struct {
 	Sent, Received uint64        // bytes that the peer has acknowledged, and that have arrived
 	RoundTrip      time.Duration // smoothed, of the kernels
+
+	Unsent      uint64        // bytes written that wait for room at the peer
+	Waiting     time.Duration // for how long, if nothing is on its way
+	Unread      uint64        // bytes that have arrived and were not read
+	Retransmits uint64        // packets sent again
 }
 
 // TrafficOf returns the traffic of s, zeros if the kernel does not say.
 func TrafficOf(s *Held) (t Traffic) {
 	if info := infoOf(s); info != nil {
-		t = Traffic{info.Bytes_acked, info.Bytes_received, time.Duration(info.Rtt) * time.Microsecond}
+		t = Traffic{Sent: info.Bytes_acked, Received: info.Bytes_received, RoundTrip: time.Duration(info.Rtt) * time.Microsecond,
+			Unsent: uint64(info.Notsent_bytes), Unread: unreadOf(s), Retransmits: uint64(info.Total_retrans)}
+		if t.Unsent > 0 && info.Unacked == 0 {
+			t.Waiting = time.Duration(info.Last_data_sent) * time.Millisecond
+		}
 	}
 	return t
+}
+
+// unreadOf returns how many bytes have arrived at s that nobody has read.
+func unreadOf(s *Held) (n uint64) {
+	// As infoOf.
+	_ = s.control(func(fd uintptr) {
+		if got, err := unix.IoctlGetInt(int(fd), unix.SIOCINQ); err == nil && got > 0 {
+			n = uint64(got)
+		}
+	})
+	return n
 }
 
 // infoOf returns what the kernel says of s; nil if it does not.

@@ -131,10 +131,9 @@ type Session interface {
 	// stays 0 where datagrams wait behind nothing.
 	Heard() uint64
 
-	// Traffic returns the bytes of all packets sent and received so far, with
-	// what was sent again and the provider's own headers, without those of
-	// UDP, TCP and IP. A provider without a network returns zeros.
-	Traffic() (sent, received uint64)
+	// Traffic returns what the session has carried so far. A provider without a
+	// network returns zeros.
+	Traffic() Traffic
 
 	// Peer returns what the peer's certificate proved.
 	Peer() Identity
@@ -150,6 +149,16 @@ type Session interface {
 	// Done is closed when the session has ended; Err then returns why.
 	Done() <-chan struct{}
 	Err() error
+}
+
+// A Traffic is what a session has carried so far.
+type Traffic struct {
+	// Sent and Received are the bytes of all packets, with what was sent again and the
+	// provider's own headers, without those of UDP, TCP and IP.
+	Sent, Received uint64
+	// Packets were sent, and Lost of them did not arrive; zeros where the provider does not
+	// count them.
+	Packets, Lost uint64
 }
 
 // A SendLane is the writing end of a lane. One goroutine writes at a time;

@@ -276,7 +276,7 @@ func (s *session) Heard() uint64 {
 }
 
 // Traffic implements transport.Session.
-func (s *session) Traffic() (sent, received uint64) { return s.inner.Traffic() }
+func (s *session) Traffic() transport.Traffic { return s.inner.Traffic() }
 
 // Close implements transport.Session. Across a cut the peer hears of it when the
 // cut ends.

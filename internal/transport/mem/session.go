@@ -242,7 +242,7 @@ func (s *session) ReceiveDatagram(ctx context.Context) ([]byte, error) {
 func (s *session) Heard() uint64 { return 0 }
 
 // Traffic implements transport.Session: there is no network.
-func (s *session) Traffic() (sent, received uint64) { return 0, 0 }
+func (s *session) Traffic() transport.Traffic { return transport.Traffic{} }
 
 // Peer, LocalAddr, RemoteAddr and Done implement transport.Session.
 func (s *session) Peer() transport.Identity { return s.peerID }

@@ -75,9 +75,9 @@ func (s *session) AcceptLane(ctx context.Context) (transport.RecvLane, error) {
 }
 
 // Traffic implements transport.Session.
-func (s *session) Traffic() (sent, received uint64) {
+func (s *session) Traffic() transport.Traffic {
 	st := s.conn.ConnectionStats()
-	return st.BytesSent + s.again.Load(), st.BytesReceived
+	return transport.Traffic{Sent: st.BytesSent + s.again.Load(), Received: st.BytesReceived, Packets: st.PacketsSent, Lost: st.PacketsLost}
 }
 
 // SendDatagram implements transport.Session.

@@ -273,7 +273,8 @@ func TestTrafficIsWhatTheWireSees(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
-		sent, received := sa.Traffic()
+		traffic := sa.Traffic()
+		sent, received := traffic.Sent, traffic.Received
 		if sent != seen[0].Load() || sent < 1<<20 {
 			t.Errorf("sent %d bytes, the wire saw %d", sent, seen[0].Load())
 		}

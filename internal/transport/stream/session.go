@@ -423,8 +423,8 @@ func (s *session) ReceiveDatagram(ctx context.Context) ([]byte, error) {
 func (s *session) Heard() uint64 { return s.conn.raw.received.Load() }
 
 // Traffic implements transport.Session.
-func (s *session) Traffic() (sent, received uint64) {
-	return s.conn.raw.sent.Load(), s.conn.raw.received.Load()
+func (s *session) Traffic() transport.Traffic {
+	return transport.Traffic{Sent: s.conn.raw.sent.Load(), Received: s.conn.raw.received.Load()}
 }
 
 // Peer, LocalAddr, RemoteAddr and Done implement transport.Session.
