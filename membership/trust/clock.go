@@ -21,6 +21,22 @@ type Clock struct {
 	mu       sync.Mutex // guards what follows
 	wall, at time.Time  // of the wall clock and of the monotonic one, at one moment
 	off      time.Time  // since when the wall clock has been elsewhere; zero: it is not
+	jump     Jump       // the last that was believed
+}
+
+// A Jump is one of the wall clock: by how much, and when it was believed, by the wall clock
+// since then. The zero Jump is none.
+type Jump struct {
+	By time.Duration
+	At time.Time
+}
+
+// Off returns how far the wall clock is from Now, and its last jump that was believed.
+func (c *Clock) Off() (time.Duration, Jump) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	wall := c.source().Round(0)
+	return wall.Sub(c.now(wall, time.Now())), c.jump
 }
 
 // NewClock returns the clock that goes by the wall clock that source reads.
@@ -47,6 +63,7 @@ func (c *Clock) now(wall, at time.Time) time.Time {
 	case c.off.IsZero():
 		c.off = at
 	case at.Sub(c.off) >= clockPatience:
+		c.jump = Jump{By: wall.Sub(steady), At: wall}
 		c.wall, c.at, c.off = wall, at, time.Time{}
 		return wall
 	}
