@@ -26,6 +26,7 @@ type member struct {
 	joining    []string // the arguments with which it joins
 	data       string   // port for data; "0": a free one at each start
 	gossip     string   // port for gossip, likewise
+	http       string   // address of its page; empty: none
 	admin      *daemon.Client
 	id         fabric.NodeID
 	gen        fabric.Generation
@@ -36,6 +37,9 @@ type member struct {
 func (m *member) socket() string      { return filepath.Join(m.dir, "app.sock") }
 func (m *member) adminSocket() string { return filepath.Join(m.dir, "admin.sock") }
 func (m *member) stateDir() string    { return filepath.Join(m.dir, "state") }
+
+// page returns the address of the member's page.
+func (m *member) page() string { return "http://" + m.http + "/" }
 
 // life returns the member's place in the cluster, as people write it.
 func (m *member) life() string { return fmt.Sprintf("%d.%d", m.id, m.gen) }
@@ -51,7 +55,7 @@ func (c *crew) member(name string, joining ...string) (*member, error) {
 func (m *member) args() []string {
 	return slices.Concat([]string{"run", "--name", m.name, "--state-dir", m.stateDir(),
 		"--bind", "127.0.0.1", "--data-port", m.data, "--gossip-port", m.gossip,
-		"--socket", m.socket(), "--admin", m.adminSocket()}, m.crew.settings, m.joining)
+		"--socket", m.socket(), "--admin", m.adminSocket(), "--http", m.http}, m.crew.settings, m.joining)
 }
 
 // launch starts m's fabricd.
@@ -75,7 +79,7 @@ func (m *member) start(ctx context.Context) (st daemon.Status, err error) {
 		}
 		return err
 	})
-	m.id, m.gen, m.gossipAddr = st.ID, st.Generation, st.Gossip
+	m.id, m.gen, m.gossipAddr, m.http = st.ID, st.Generation, st.Gossip, st.HTTP
 	if len(st.Data) > 0 {
 		m.dataAddr = st.Data[0]
 	}

@@ -25,6 +25,7 @@ var topics = []struct {
 	{"Failures", []string{"detection", "lost-pair", "enable-faults"}},
 	{"Applications", []string{"socket", "admin", "access", "default-access"}},
 	{"Gateways", []string{"expose", "forward", "socks", "http-proxy"}},
+	{"Page and metrics", []string{"http"}},
 	{"Bounds", []string{"app-", "user-", "conn-memory"}},
 	{"Rings of one node", []string{"ring-"}},
 	{"Logs", []string{"log-", "audit-"}},

@@ -82,6 +82,7 @@ func (u *upCluster) begin(ctx context.Context) error {
 				return fmt.Errorf("no cluster in %s: fabricd init: %w", u.crew.dir, err)
 			}
 		}
+		m.http = "127.0.0.1:0"
 		u.members = append(u.members, m)
 		if err := u.join(ctx, m); err != nil {
 			return fmt.Errorf("%s did not start: %w", m.name, err)

@@ -31,6 +31,7 @@ type upLine struct {
 	Socket     string            `json:"socket,omitempty"`
 	Admin      string            `json:"admin,omitempty"`
 	Data       string            `json:"data,omitempty"`
+	Page       string            `json:"page,omitempty"`
 	Log        string            `json:"log,omitempty"`
 	Nodes      int               `json:"nodes,omitempty"`
 	Dir        string            `json:"dir,omitempty"`
@@ -62,7 +63,7 @@ func (p upPrinter) ready(u *upCluster) error {
 	}
 	for _, m := range u.members {
 		err := p.line(upLine{Event: "node", Name: m.name, ID: &m.id, Generation: m.gen, PID: m.proc.pid(),
-			Socket: m.socket(), Admin: m.adminSocket(), Data: m.dataAddr, Log: m.proc.log}, "")
+			Socket: m.socket(), Admin: m.adminSocket(), Data: m.dataAddr, Page: m.page(), Log: m.proc.log}, "")
 		if err != nil {
 			return err
 		}
@@ -79,6 +80,7 @@ func welcome(u *upCluster) string {
 		fmt.Fprintf(&b, "\n%s: node %d, pid %d, data %s\n", m.name, m.id, m.proc.pid(), m.dataAddr)
 		fmt.Fprintf(&b, "  export FABRIC_SOCKET=%s\n", shellWord(m.socket()))
 		fmt.Fprintf(&b, "  --admin %s\n", shellWord(m.adminSocket()))
+		fmt.Fprintf(&b, "  %s\n", m.page())
 	}
 	first, last := u.members[0], u.members[len(u.members)-1]
 	t := [][2]string{{"nodes --admin " + shellWord(first.adminSocket()), "the nodes, as the host sees them"}}

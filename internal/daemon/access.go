@@ -182,6 +182,7 @@ func (d *Daemon) auditRefusal(r engine.Refusal) {
 	if r.Bind {
 		event = audit.BindRefused
 	}
+	d.journal.access(r, time.Now())
 	d.audit.Refused(audit.Refusal{Event: event, Node: r.Node.String(), Name: r.Caller.Name, Incarnation: r.Caller.Life.String(),
 		UID: r.Caller.UID, Port: uint16(r.Port), Rule: r.By})
 }

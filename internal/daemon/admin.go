@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	stdlog "log"
 	"net"
 	"net/http"
 	"strconv"
@@ -79,66 +78,36 @@ type admin struct {
 	subject subject
 	log     zerolog.Logger
 	audit   *audit.Log
-	http    http.Server
-	served  chan struct{} // closed when the serving goroutine has ended
-	ctx     context.Context
-	cancel  context.CancelFunc // ends what requests wait for
+	server  *httpServer
 }
 
 // startAdmin serves s on l until close. Requests that may change something are
 // written to the audit log.
 func startAdmin(l net.Listener, s subject, log zerolog.Logger, to *audit.Log) *admin {
-	a := &admin{subject: s, log: log, audit: to, served: make(chan struct{})}
-	a.ctx, a.cancel = context.WithCancel(context.Background())
-	a.http = http.Server{
-		Handler:           a.routes(),
-		ReadHeaderTimeout: adminTimeout,
-		IdleTimeout:       adminIdle,
-		MaxHeaderBytes:    adminHeader,
-		ErrorLog:          stdlog.New(httpLog{log}, "", 0),
-		BaseContext:       func(net.Listener) context.Context { return a.ctx },
-		ConnContext:       withPeer,
-	}
-	go func() {
-		defer close(a.served)
-		if err := a.http.Serve(newLimitListener(l, adminConns)); !errors.Is(err, http.ErrServerClosed) {
-			log.Error().Str("op", "admin").Err(err).Msg("admin interface ended")
-		}
-	}()
+	a := &admin{subject: s, log: log, audit: to}
+	a.server = serveHTTP(l, "admin", a.routes(), log)
 	return a
 }
 
 // httpLog makes net/http's complaints debug lines of ours: they tell of
 // clients that went away.
-type httpLog struct{ log zerolog.Logger }
+type httpLog struct {
+	log zerolog.Logger
+	op  string
+}
 
 func (l httpLog) Write(p []byte) (int, error) {
-	l.log.Debug().Str("op", "admin").Msg(string(bytes.TrimSpace(p)))
+	l.log.Debug().Str("op", l.op).Msg(string(bytes.TrimSpace(p)))
 	return len(p), nil
 }
 
 // close ends every request and waits for the serving goroutine.
-func (a *admin) close() {
-	a.cancel()
-	a.http.Close()
-	<-a.served
-}
+func (a *admin) close() { a.server.close() }
 
 func (a *admin) routes() http.Handler {
 	mux := http.NewServeMux()
-	show := func(path string, value func() any) {
-		mux.HandleFunc("GET /v1/"+path, func(w http.ResponseWriter, r *http.Request) {
-			a.answer(w, http.StatusOK, value())
-		})
-	}
-	show("status", func() any { return a.subject.Status() })
-	show("nodes", func() any { return a.subject.Nodes() })
-	for _, name := range TableNames {
-		show(name, func() any { return map[string]any{name: a.subject.Table(name)} })
-	}
-	mux.HandleFunc("GET /v1/health", a.health)
+	a.readRoutes(mux)
 	mux.HandleFunc("GET /v1/ping", a.ping)
-	mux.HandleFunc("GET /v1/events", a.events)
 	a.tokenRoutes(mux)
 	a.enrolmentRoutes(mux)
 	a.authorityRoutes(mux)
@@ -161,6 +130,22 @@ func (a *admin) routes() http.Handler {
 	mux.HandleFunc("GET /v1/keys", a.keys)
 	mux.HandleFunc("POST /v1/keys/rotate", a.rotate)
 	return a.audited(http.MaxBytesHandler(mux, adminBody))
+}
+
+// readRoutes are those that anybody may have who may see the node.
+func (a *admin) readRoutes(mux *http.ServeMux) {
+	show := func(path string, value func() any) {
+		mux.HandleFunc("GET /v1/"+path, func(w http.ResponseWriter, r *http.Request) {
+			a.answer(w, http.StatusOK, value())
+		})
+	}
+	show("status", func() any { return a.subject.Status() })
+	show("nodes", func() any { return a.subject.Nodes() })
+	for _, name := range TableNames {
+		show(name, func() any { return map[string]any{name: a.subject.Table(name)} })
+	}
+	mux.HandleFunc("GET /v1/health", a.health)
+	mux.HandleFunc("GET /v1/events", a.events)
 }
 
 // answer sends v as JSON. A reader that does not take it in time is cut off.

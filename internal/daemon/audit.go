@@ -90,7 +90,10 @@ func auditToken(c Config, text string) error {
 }
 
 // auditMembership writes what membership tells. It does not block.
-func (d *Daemon) auditMembership(m membership.Audit) { d.audit.Write(auditEvent(m)) }
+func (d *Daemon) auditMembership(m membership.Audit) {
+	d.audit.Write(auditEvent(m))
+	d.journal.join(m, time.Now())
+}
 
 // auditEvent returns the line of what membership tells.
 func auditEvent(m membership.Audit) audit.Event {

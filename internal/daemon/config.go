@@ -100,6 +100,8 @@ type LocalConfig struct {
 	SocketGroup string      // group that owns Socket, by name or number; empty: the process's
 	SocketMode  fs.FileMode // permission bits of Socket
 	AdminSocket string      // operator commands; mode 0600
+	HTTP        string      // "address:port" of the page and of metrics; empty: none
+	HTTPToken   string      // file with the token that they need; may be empty on loopback
 	AdminUIDs   []uint32    // users that may bind ports below 1024
 	AdminGIDs   []uint32    // groups that may bind ports below 1024
 

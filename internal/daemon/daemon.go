@@ -81,8 +81,10 @@ type Daemon struct {
 	audit    *audit.Log // nil: none is written
 	data     portPair
 	gossip   portPair
-	shared   *share // of data
-	apps     *apps  // nil without a socket
+	shared   *share      // of data
+	apps     *apps       // nil without a socket
+	page     *httpServer // nil without the setting http
+	pageAt   string      // its address
 
 	ctx    context.Context // of the daemon's own goroutines
 	cancel context.CancelFunc
@@ -93,6 +95,7 @@ type Daemon struct {
 
 	memory  *connMemory
 	known   *knownAddresses
+	journal *journal
 	refused atomic.Uint64 // connections of peers
 	ended   sync.Once     // closes done
 
@@ -140,7 +143,7 @@ const (
 func Start(ctx context.Context, c Config, o Options) (*Daemon, error) {
 	d := &Daemon{
 		cfg: c, loaded: c, opts: o, log: o.Log.With().Str("node", c.Name).Logger(), started: time.Now(),
-		roster: newRoster(), known: newKnownAddresses(),
+		roster: newRoster(), known: newKnownAddresses(), journal: newJournal(),
 		done:  make(chan struct{}),
 		phase: phaseJoining,
 	}
@@ -166,7 +169,7 @@ func Start(ctx context.Context, c Config, o Options) (*Daemon, error) {
 // start is Start up to the first error.
 func (d *Daemon) start(ctx context.Context) error {
 	for _, room := range []func(context.Context) error{
-		d.openLinks, d.openOperator, d.openState, d.openAudit, d.openPorts, d.openAdmin, d.openApps, d.sayStart, d.join,
+		d.openLinks, d.openOperator, d.openState, d.openAudit, d.openPorts, d.openPage, d.openAdmin, d.openApps, d.sayStart, d.join,
 		d.findPlaces, // again: the names of members may be known only now
 		d.startEngine,
 		d.openGateways,
@@ -349,6 +352,9 @@ func (d *Daemon) Close() error {
 		if d.admin != nil {
 			d.admin.close()
 		}
+		if d.page != nil {
+			d.page.finish()
+		}
 		d.closeErr = errors.Join(d.closeErr, d.closeAudit())
 		d.data.close() // those that nobody else owns yet
 		d.gossip.close()
@@ -383,7 +389,7 @@ func (d *Daemon) Status() Status {
 		Host:    "lost",
 		Started: d.started.UTC(), UptimeSec: int64(time.Since(d.started).Seconds()),
 		Data: []string{at.data}, Gossip: at.gossip,
-		Socket: absolute(d.cfg.Local.Socket), Admin: absolute(d.cfg.Local.AdminSocket), StateDir: d.cfg.StateDir,
+		Socket: absolute(d.cfg.Local.Socket), Admin: absolute(d.cfg.Local.AdminSocket), HTTP: d.pageAt, StateDir: d.cfg.StateDir,
 		Detection: d.cfg.Detection, TCPPlaintext: d.cfg.TCPPlaintext,
 		Trust: "host", Panics: guard.Caught(), Counts: d.counts(),
 	}

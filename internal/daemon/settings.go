@@ -40,7 +40,7 @@ func (s Setting) Value(c Config) string { return s.get(&c) }
 func Settings() []Setting { return slices.Clone(settings) }
 
 // settings is the only list of what can be configured.
-var settings = slices.Concat(nodeSettings, accessSettings(), gatewaySettings(), quotaSettings(), ringSettings(), logSettings)
+var settings = slices.Concat(nodeSettings, pageSettings(), accessSettings(), gatewaySettings(), quotaSettings(), ringSettings(), logSettings)
 
 var nodeSettings = []Setting{
 	text("role", "what this node is: the cluster's host, or a node", "host or node",

@@ -321,6 +321,7 @@ func (d *Daemon) startMembership(ctx context.Context, store *trust.Store, engine
 		OnEvent: func(ev membership.Event) {
 			d.auditIncarnation(ev)
 			b.handle(ev)
+			d.journal.member(ev, time.Now())
 		},
 		Revalidate: engine.Revalidate,
 		Now:        d.clock.Now,

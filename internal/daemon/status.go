@@ -32,6 +32,7 @@ type Status struct {
 	Gossip    string   `json:"gossip_address"`
 	Socket    string   `json:"socket"`
 	Admin     string   `json:"admin"`
+	HTTP      string   `json:"http,omitempty"` // address of the page and of metrics
 	StateDir  string   `json:"state_dir"`
 	Detection string   `json:"detection"`
 	// Providers are what carries the links, in the order of the setting; of

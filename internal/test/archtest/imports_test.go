@@ -74,8 +74,13 @@ var mayImport = map[string][]string{
 	"internal/faults/inject":    {"internal/faults", "internal/transport", "internal/wire", "fabric/addr"},
 	"internal/faults/failpoint": {},
 
+	// What operators see of one node: what is wrong with it, its metrics, its page.
+	"internal/observe": {"internal/engine", "fabric/addr"},
+	"internal/metrics": {"internal/observe", "internal/engine"},
+	"internal/web":     {"internal/observe"},
+
 	// What joins the rooms.
-	"internal/daemon": {"internal/audit", "internal/guard", "internal/path", "internal/admission", "internal/logbound", "internal/engine", "membership", "membership/gossip", "membership/state", "membership/trust", "membership/verdict", "internal/ipc",
+	"internal/daemon": {"internal/observe", "internal/metrics", "internal/web", "internal/audit", "internal/guard", "internal/path", "internal/admission", "internal/logbound", "internal/engine", "membership", "membership/gossip", "membership/state", "membership/trust", "membership/verdict", "internal/ipc",
 		"internal/transport", "internal/transport/quic", "internal/transport/stream", "internal/faults", "internal/faults/inject", "internal/faults/failpoint",
 		"internal/segment", "internal/shm", "fabric/addr", "internal/status", "internal/yamlbound", "internal/printable", "internal/access", "internal/gateway/spec"},
 	"internal/doctor": {"internal/daemon", "internal/ipc", "internal/shm", "internal/transport/quic", "membership/trust"},
@@ -155,6 +160,7 @@ var foreign = map[string][]string{
 	"github.com/libp2p/go-yamux/v5":   {"internal/transport/stream"},
 	"github.com/hashicorp/memberlist": {"membership", "membership/gossip"},
 	"go.etcd.io/bbolt":                {"membership/state"},
+	"github.com/prometheus":           {"internal/metrics"},
 	"github.com/spf13/cobra":          {"cmd/fabricd", "cmd/fabric-bench"},
 	"golang.org/x/sys":                {"internal/shm", "internal/path", "internal/segment", "internal/lab/chaos", "cmd/fabric-bench"},
 }

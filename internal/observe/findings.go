@@ -1,0 +1,387 @@
+package observe
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/engine"
+)
+
+// How bad a Finding is.
+const (
+	Broken  = "broken"  // something does not work
+	Warning = "warning" // something works less well than it should, or soon will not
+	Note    = "note"    // worth knowing when something is wrong
+)
+
+// Kinds of a Finding. They are fixed: metrics and alerts name them.
+const (
+	KindState       = "state"
+	KindHost        = "host"
+	KindNode        = "node"
+	KindLink        = "link"
+	KindLoss        = "loss"
+	KindSlow        = "slow"
+	KindFallback    = "fallback"
+	KindReceiver    = "receiver"
+	KindBacklog     = "backlog"
+	KindRefused     = "refused"
+	KindJoin        = "join"
+	KindBanned      = "banned"
+	KindDescriptors = "descriptors"
+	KindMemory      = "memory"
+	KindCertificate = "certificate"
+	KindClock       = "clock"
+	KindProvider    = "provider"
+	KindFault       = "fault"
+	KindPanic       = "panic"
+)
+
+// Kinds returns all kinds of a Finding.
+func Kinds() []string {
+	return []string{KindState, KindHost, KindNode, KindLink, KindLoss, KindSlow, KindFallback, KindReceiver, KindBacklog, KindRefused, KindJoin,
+		KindBanned, KindDescriptors, KindMemory, KindCertificate, KindClock, KindProvider, KindFault, KindPanic}
+}
+
+// A Finding is one thing that is wrong, in a sentence.
+type Finding struct {
+	Severity string `json:"severity"`
+	Kind     string `json:"kind"`
+	Text     string `json:"text"`
+	// Node is the peer that it is about; addr.NoNode: none.
+	Node addr.NodeID `json:"node"`
+}
+
+// From when on something is a finding.
+const (
+	silentFrom  = time.Second // a heartbeat comes every quarter of one
+	waitFrom    = time.Second // a connection whose peer takes nothing
+	lossFrom    = 0.5         // per cent of packets
+	slowTimes   = 4           // a round trip, the shortest one
+	slowFrom    = 10 * time.Millisecond
+	nearFrom    = 85               // per cent of a bound
+	lately      = 5 * time.Minute  // of events
+	lostLately  = 10 * time.Minute // of nodes that were lost
+	clockFrom   = 5 * time.Second
+	clockLately = time.Hour // of jumps of the clock
+	mostOfKind  = 8         // findings of one kind; more are counted
+)
+
+// Findings says what is wrong, the worst first.
+func Findings(s Snapshot) []Finding {
+	f := &findings{s: s, all: []Finding{}}
+	f.self()
+	f.certificate()
+	f.clock()
+	f.bounds()
+	f.nodes()
+	f.links()
+	f.receivers()
+	f.ports()
+	f.host()
+	f.events()
+	rank := []string{Broken, Warning, Note}
+	slices.SortStableFunc(f.all, func(a, b Finding) int {
+		return cmp.Compare(slices.Index(rank, a.Severity), slices.Index(rank, b.Severity))
+	})
+	return bounded(f.all)
+}
+
+// bounded returns at most mostOfKind findings of each kind, and how many more there are.
+func bounded(all []Finding) []Finding {
+	count, out := map[string]int{}, all[:0]
+	for _, f := range all {
+		if count[f.Kind]++; count[f.Kind] <= mostOfKind {
+			out = append(out, f)
+		}
+	}
+	for _, kind := range Kinds() {
+		if more := count[kind] - mostOfKind; more > 0 {
+			out = append(out, Finding{Severity: Note, Kind: kind, Node: addr.NoNode, Text: fmt.Sprintf("%d more of the kind %q", more, kind)})
+		}
+	}
+	return out
+}
+
+// findings collects what is wrong with s.
+type findings struct {
+	s   Snapshot
+	all []Finding
+}
+
+func (f *findings) add(severity, kind, format string, args ...any) {
+	f.about(addr.NoNode, severity, kind, format, args...)
+}
+
+func (f *findings) about(node addr.NodeID, severity, kind, format string, args ...any) {
+	f.all = append(f.all, Finding{Severity: severity, Kind: kind, Node: node, Text: fmt.Sprintf(format, args...)})
+}
+
+// self says what is wrong with this node itself.
+func (f *findings) self() {
+	self := f.s.Self
+	switch self.State {
+	case "joining":
+		f.add(Broken, KindState, "this node has not joined: %s", self.Detail)
+	case "local", "leaving":
+		f.add(Warning, KindState, "this node is %s%s", self.State, after(": ", self.Detail))
+	}
+	if self.HostLost && self.State != "joining" {
+		f.add(Warning, KindHost, "the host is lost: no node can join%s", after("; ", self.HostDetail))
+	}
+	for _, u := range self.Unavailable {
+		f.add(Warning, KindProvider, "provider unavailable: %s", u)
+	}
+	for _, w := range self.Warnings {
+		f.add(Note, KindFault, "broken on purpose: %s", w)
+	}
+	if self.Panics > 0 {
+		f.add(Warning, KindPanic, "%d internal errors were caught: each is a bug, whose stack the log has", self.Panics)
+	}
+}
+
+func after(separator, text string) string {
+	if text == "" {
+		return ""
+	}
+	return separator + text
+}
+
+// certificate says that the certificate has ended, or that its renewal is overdue.
+func (f *findings) certificate() {
+	self := f.s.Self
+	left, late := self.Certificate.Sub(f.s.Time), f.s.Time.Sub(self.Renewal)
+	switch {
+	case self.Certificate.IsZero():
+	case left <= 0:
+		f.add(Broken, KindCertificate, "this node's certificate expired %s ago: no other node accepts it", span(-left))
+	case late > left/3: // a quarter of the time from the renewal to the end is over
+		f.add(Warning, KindCertificate, "this node's certificate expires in %s, and its renewal is %s late", span(left), span(late))
+	}
+}
+
+func (f *findings) clock() {
+	self := f.s.Self
+	if self.ClockOff.Abs() >= clockFrom {
+		f.add(Warning, KindClock, "the clock is off: it jumped %s, and certificates and tokens go by the time before until it has stayed there for 30 s", direction(self.ClockOff))
+	}
+	if ago := f.s.Time.Sub(self.JumpedAt); !self.JumpedAt.IsZero() && self.JumpedBy != 0 && (ago.Abs() < clockLately) {
+		f.add(Warning, KindClock, "the clock jumped %s %s ago and has stayed there: certificates and tokens go by it", direction(self.JumpedBy), span(ago))
+	}
+}
+
+func direction(d time.Duration) string {
+	if d < 0 {
+		return span(-d) + " back"
+	}
+	return span(d) + " ahead"
+}
+
+// bounds says what is nearly used up.
+func (f *findings) bounds() {
+	t := f.s.Totals
+	if near(t.Descriptors, t.DescriptorLimit) {
+		f.add(severityOf(t.Descriptors, t.DescriptorLimit), KindDescriptors, "descriptors run short: %d of %d are in use (RLIMIT_NOFILE); new connections and applications are refused without", t.Descriptors, t.DescriptorLimit)
+	}
+	if near(t.ConnMemory, t.ConnMemoryLimit) {
+		f.add(severityOf(t.ConnMemory, t.ConnMemoryLimit), KindMemory, "memory for connections runs short: %s of %s are promised (conn-memory)", size(t.ConnMemory), size(t.ConnMemoryLimit))
+	}
+	if near(int64(t.Paths), int64(t.PathLimit)) {
+		f.add(Warning, KindDescriptors, "paths run short: %d of %d are in use (max-paths); further connections stay on their links", t.Paths, t.PathLimit)
+	}
+}
+
+func near(used, limit int64) bool { return limit > 0 && used*100 >= limit*nearFrom }
+
+// severityOf is Broken when less than three per cent of a bound is left.
+func severityOf(used, limit int64) string {
+	if used*100 >= limit*97 {
+		return Broken
+	}
+	return Warning
+}
+
+// nodes says which nodes are suspect or were lost lately.
+func (f *findings) nodes() {
+	for _, n := range f.s.Nodes {
+		if n.ID == f.s.Self.ID {
+			continue
+		}
+		switch n.State {
+		case "suspect":
+			f.about(n.ID, Broken, KindNode, "node %d (%s) has been suspect for %s%s", n.ID, n.Name, span(f.s.Time.Sub(cmp.Or(n.Suspect, f.s.Time))), after(": ", f.silence(n.ID)))
+		case "removed":
+			if ago := f.s.Time.Sub(n.Since); ago < lostLately && !f.left(n) {
+				f.about(n.ID, Broken, KindNode, "node %d (%s) was lost %s ago%s", n.ID, n.Name, span(ago), after(": ", f.reason(n)))
+			}
+		}
+	}
+}
+
+// silence says how long the link to a node has been silent, if it has.
+func (f *findings) silence(id addr.NodeID) string {
+	for _, l := range f.s.Links {
+		if d := silent(l); l.Node == id && d >= silentFrom {
+			return "link silent for " + span(d)
+		}
+	}
+	return ""
+}
+
+func silent(l engine.LinkInfo) time.Duration { return time.Duration(l.SilentMS) * time.Millisecond }
+
+// reason is why an incarnation has ended, as the events tell.
+func (f *findings) reason(n Node) string {
+	life := addr.Life{Node: n.ID, Generation: n.Generation}.String()
+	for _, e := range slices.Backward(f.s.Events) {
+		if e.Event == "removed" && e.Node == life {
+			return e.Text
+		}
+	}
+	return ""
+}
+
+// left reports whether an incarnation ended in order.
+func (f *findings) left(n Node) bool { return strings.HasPrefix(f.reason(n), "left") }
+
+// links says which links are silent, lose packets, or are not over the provider that the
+// node prefers.
+func (f *findings) links() {
+	for _, l := range f.s.Links {
+		if d := silent(l); d >= silentFrom && !f.suspect(l.Node) {
+			f.about(l.Node, Broken, KindLink, "node %d (%s): link silent for %s", l.Node, l.Name, span(d))
+		}
+		if l.LossPercent >= lossFrom {
+			f.about(l.Node, Warning, KindLoss, "the path to node %d (%s) loses %.1f %% of the packets", l.Node, l.Name, l.LossPercent)
+		}
+		if slow(l) {
+			f.about(l.Node, Warning, KindSlow, "the round trip to node %d (%s) takes %s, of %s when it is short", l.Node, l.Name, trip(l.RoundTripUS), trip(l.ShortestUS))
+		}
+		if why, blocked := f.fallback(l); blocked {
+			f.about(l.Node, Warning, KindFallback, "UDP does not pass to node %d (%s): link over TCP (%s)", l.Node, l.Name, why)
+		}
+	}
+}
+
+// slow reports whether round trips take much longer than the shortest one did.
+func slow(l engine.LinkInfo) bool {
+	return l.RoundTripUS > slowTimes*l.ShortestUS && l.RoundTripUS-l.ShortestUS > slowFrom.Microseconds()
+}
+
+// trip returns a round trip as people read it.
+func trip(us int64) string { return fmt.Sprintf("%.1f ms", float64(us)/1000) }
+
+func (f *findings) suspect(id addr.NodeID) bool {
+	return slices.ContainsFunc(f.s.Nodes, func(n Node) bool { return n.ID == id && n.State == "suspect" })
+}
+
+// fallback reports whether a link is over TCP because QUIC did not work, and why.
+func (f *findings) fallback(l engine.LinkInfo) (why string, blocked bool) {
+	if l.Provider != "tcp" || !slices.Contains(f.s.Self.Providers, "quic") || f.s.Self.Providers[0] != "quic" {
+		return "", false
+	}
+	if !l.Dialed {
+		return "that node has dialed, and knows why", true
+	}
+	for _, c := range l.Considered {
+		if c.Provider == "quic" && !c.Chosen && c.Tried {
+			return c.Reason, true
+		}
+	}
+	return "", false
+}
+
+// receivers says which connections wait because one end does not read.
+func (f *findings) receivers() {
+	for _, c := range f.s.Conns {
+		if d := time.Duration(c.WaitingMS) * time.Millisecond; d >= waitFrom {
+			f.about(nodeOf(c.Remote), Warning, KindReceiver, "connection %s to %s has waited for %s: the application at %s does not read", c.Local, c.Remote, span(d), c.Remote)
+		}
+	}
+}
+
+// nodeOf returns the node of an address, addr.NoNode if it is none.
+func nodeOf(text string) addr.NodeID {
+	a, err := addr.Parse(text)
+	if err != nil {
+		return addr.NoNode
+	}
+	return a.Node
+}
+
+// ports says which listeners have a full backlog.
+func (f *findings) ports() {
+	for _, p := range f.s.Ports {
+		if p.Backlog > 0 && p.Waiting >= p.Backlog {
+			f.add(Broken, KindBacklog, "%s: backlog full, %d of %d wait: process %d does not accept; %d connects were refused", f.portName(p), p.Waiting, p.Backlog, p.PID, p.Overflows)
+		}
+	}
+}
+
+// portName is the service at a port, else the port.
+func (f *findings) portName(p engine.PortInfo) string {
+	at := fmt.Sprintf("%d:%d", f.s.Self.ID, p.Port)
+	for _, s := range f.s.Services {
+		if s.Node+":"+s.Port == at {
+			return s.Name
+		}
+	}
+	return fmt.Sprintf("port %d", p.Port)
+}
+
+// host says what only the host knows.
+func (f *findings) host() {
+	for _, b := range f.s.Host.Banned {
+		f.add(Note, KindBanned, "node %s is banned since %s%s", b.Name, b.Since.UTC().Format("2006-01-02 15:04"), after(": ", b.Reason))
+	}
+}
+
+// events says what was refused lately.
+func (f *findings) events() {
+	for _, e := range slices.Backward(f.s.Events) {
+		if f.s.Time.Sub(e.Time) > lately {
+			continue
+		}
+		switch e.Event {
+		case JoinRefused:
+			f.add(Warning, KindJoin, "node %s was not let in%s, %s ago%s", cmp.Or(e.Name, "without a name"), times(e.Count), span(f.s.Time.Sub(e.Time)), after(": ", e.Text))
+		case ConnectRefused, BindRefused:
+			f.add(Warning, KindRefused, "a %s by %s was refused by an access rule%s, %s ago: %s", strings.TrimSuffix(e.Event, "-refused"), cmp.Or(e.Name, "an application"), times(e.Count), span(f.s.Time.Sub(e.Time)), e.Text)
+		}
+	}
+}
+
+func times(n uint64) string {
+	if n <= 1 {
+		return ""
+	}
+	return fmt.Sprintf(" %d times", n)
+}
+
+// span returns d as people say it.
+func span(d time.Duration) string {
+	switch d = max(d, 0); {
+	case d >= 48*time.Hour:
+		return fmt.Sprintf("%d days", d/(24*time.Hour))
+	case d >= time.Hour:
+		return fmt.Sprintf("%dh%dm", d/time.Hour, d%time.Hour/time.Minute)
+	case d >= time.Minute:
+		return fmt.Sprintf("%dm%ds", d/time.Minute, d%time.Minute/time.Second)
+	}
+	return fmt.Sprintf("%.1f s", d.Seconds())
+}
+
+// size returns a number of bytes as people read it.
+func size(n int64) string {
+	switch {
+	case n >= 1<<30:
+		return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
+	case n >= 1<<20:
+		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
+	}
+	return fmt.Sprintf("%d KiB", n>>10)
+}

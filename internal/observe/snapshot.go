@@ -1,0 +1,134 @@
+// Package observe has what one node knows at one moment, and says in words what is wrong.
+// It only decides: the time is in the snapshot.
+package observe
+
+import (
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/engine"
+)
+
+// A Snapshot is what one node knows at one moment. Its slices are never nil in JSON that
+// others read; their owner is the caller of the function that made it.
+type Snapshot struct {
+	Time  time.Time           `json:"time"`
+	Self  Self                `json:"self"`
+	Nodes []Node              `json:"nodes"`
+	Links []engine.LinkInfo   `json:"links"`
+	Ports []engine.PortInfo   `json:"ports"`
+	Conns []engine.ConnInfo   `json:"conns"` // those that wait longest first; there may be more, see Totals
+	Wins  []engine.WindowInfo `json:"-"`
+
+	Services []Service `json:"services"`
+	Totals   Totals    `json:"totals"`
+	Host     Host      `json:"host"`
+	// Events are what has happened lately, the oldest first.
+	Events []Event `json:"events"`
+
+	Counters engine.Counters   `json:"-"`
+	Removals map[string]uint64 `json:"-"` // incarnations of other nodes that have ended, by reason
+	Refusals map[string]uint64 `json:"-"` // by the kind of Event
+}
+
+// Self is this node.
+type Self struct {
+	ID         addr.NodeID     `json:"id"` // addr.NoNode: none yet
+	Generation addr.Generation `json:"generation"`
+	Name       string          `json:"name"`
+	Role       string          `json:"role"`
+	Version    string          `json:"version"`
+	Cluster    string          `json:"cluster"`
+	Started    time.Time       `json:"started"`
+	State      string          `json:"state"` // joining, joined, local or leaving
+	Detail     string          `json:"detail"`
+	HostLost   bool            `json:"host_lost"`
+	HostDetail string          `json:"host_detail"`
+	// Certificate is when its certificate ends, and Renewal when it is to be renewed; zero: it
+	// has none.
+	Certificate time.Time `json:"certificate_until"`
+	Renewal     time.Time `json:"renewal"`
+	// ClockOff is how far the wall clock is from the one that certificates and tokens go
+	// by; JumpedBy is its last jump that was believed, at JumpedAt.
+	ClockOff time.Duration `json:"clock_off_ns"`
+	JumpedBy time.Duration `json:"clock_jumped_by_ns"`
+	JumpedAt time.Time     `json:"clock_jumped_at"`
+
+	// Warnings are the faults that an operator has put in place.
+	Warnings []string `json:"warnings"`
+	// Providers carry links, the preferred one first.
+	Providers []string `json:"providers"`
+	// Unavailable are providers that the node was told to use, and cannot.
+	Unavailable []string `json:"unavailable"`
+	Panics      uint64   `json:"panics"`
+	Strangers   uint64   `json:"strangers"` // connections that ended before they had shown a member
+}
+
+// A Node is one incarnation in the node list.
+type Node struct {
+	ID         addr.NodeID     `json:"id"`
+	Generation addr.Generation `json:"generation"`
+	Name       string          `json:"name"`
+	State      string          `json:"state"` // alive, suspect, leaving or removed
+	Addresses  []string        `json:"addresses"`
+	Since      time.Time       `json:"since"`
+	// Suspect is since when this node has known it as suspect; zero: it is not.
+	Suspect time.Time `json:"suspect_since"`
+}
+
+// A Service is a name that applications connect to.
+type Service struct {
+	Name string `json:"name"`
+	Node string `json:"node"` // where it listens
+	Port string `json:"port"`
+}
+
+// Totals are how much there is, and how much there may be.
+type Totals struct {
+	Conns           int   `json:"conns"`
+	Windows         int   `json:"windows"`
+	WindowBytes     int64 `json:"window_bytes"`
+	Paths           int   `json:"paths"`
+	PathLimit       int   `json:"path_limit"`
+	Descriptors     int64 `json:"descriptors"` // of the process; 0: not known
+	DescriptorLimit int64 `json:"descriptor_limit"`
+	ConnMemory      int64 `json:"conn_memory_bytes"`
+	ConnMemoryLimit int64 `json:"conn_memory_limit_bytes"`
+}
+
+// Host is what only the cluster's host knows.
+type Host struct {
+	Tokens []Token  `json:"tokens"`
+	Banned []Banned `json:"banned"`
+}
+
+// A Token is a join token without its secret.
+type Token struct {
+	ID      string    `json:"id"`
+	Expires time.Time `json:"expires"` // zero: it does not
+	Usable  bool      `json:"usable"`
+}
+
+// A Banned is an identity that an administrator keeps out.
+type Banned struct {
+	Name   string    `json:"name"`
+	Reason string    `json:"reason"`
+	Since  time.Time `json:"since"`
+}
+
+// Kinds of an Event, beside those of the node list.
+const (
+	JoinRefused    = "join-refused"
+	ConnectRefused = "connect-refused"
+	BindRefused    = "bind-refused"
+)
+
+// An Event is something that happened, Count times up to Time.
+type Event struct {
+	Time  time.Time `json:"time"`
+	Event string    `json:"event"` // as in `fabricd events`, or a kind of the above
+	Node  string    `json:"node"`  // node.generation; empty: of no incarnation
+	Name  string    `json:"name"`
+	Text  string    `json:"text"`
+	Count uint64    `json:"count"`
+}
