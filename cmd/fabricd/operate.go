@@ -2,7 +2,7 @@ package main
 
 import "github.com/spf13/cobra"
 
-// operateCommands are those of an operator who looks after one node.
+// operateCommands are those that look after one node.
 func (a *app) operateCommands() []*cobra.Command {
 	return []*cobra.Command{a.backupCommand(), a.restoreCommand(), a.logLevelCommand()}
 }
