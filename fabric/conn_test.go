@@ -293,7 +293,7 @@ func TestDeadlineMovesWhileReadBlocks(t *testing.T) {
 
 func TestDialContextRefusesWhatIsNoAddress(t *testing.T) {
 	c := fabrictest.NewCluster(t, 1)
-	for _, s := range []string{"", "0", "0:", "65536:1", "example.org:80", "0:1:2"} {
+	for _, s := range []string{"", "0", "0:", "65536:1", "example.org:x", "0:1:2", "db@", "a b:80"} {
 		if _, err := c.Node(0).DialContext(t.Context(), "scif", s); !errors.Is(err, syscall.EINVAL) {
 			t.Errorf("dial %q: %v, want EINVAL", s, err)
 		}

@@ -11,14 +11,35 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// Dial is DialAddr to an address as people write it: "node:port", as in "3:2050". It
-// fails with EINVAL for another text.
+// Dial opens an endpoint and connects it to an address as people write it:
+//
+//	db           a listener of any node that serves the name "db" ([Service])
+//	db@web-1     that of the node named web-1
+//	db@3         that of node 3
+//	web-1:2050   port 2050 of the node named web-1
+//	3:2050       port 2050 of node 3
+//
+// Of the nodes that serve a name this one is tried first, then the nearest by round trip,
+// then, in any order, those to which there is no link yet; one that refuses, or is lost
+// meanwhile, is followed by the next. Otherwise Dial does as [Node.DialAddr]. It fails at
+// once with ENODEV if no live node serves the name, or has it; with EINVAL for another
+// text; with EOPNOTSUPP if this node is too old to know names.
 func (n *Node) Dial(ctx context.Context, address string) (*Conn, error) {
-	a, err := addr.Parse(address)
+	t, err := addr.ParseTarget(address)
 	if err != nil {
 		return nil, &OpError{Op: "connect", Local: n.local(), Err: badAddress{err}}
 	}
-	return n.DialAddr(ctx, a)
+	if a, ok := t.Addr(); ok {
+		return n.DialAddr(ctx, a)
+	}
+	if t.Service != "" {
+		return n.dialService(ctx, t, n.session.Resolve)
+	}
+	nodes, err := n.session.Resolve("", t.Node)
+	if err != nil {
+		return nil, n.fail("connect", err)
+	}
+	return n.DialAddr(ctx, Addr{Node: nodes[0].Life.Node, Port: t.Port})
 }
 
 // DialAddr opens an endpoint and connects it to a from a free port. Of the dials of n to
@@ -26,11 +47,26 @@ func (n *Node) Dial(ctx context.Context, address string) (*Conn, error) {
 // the backlog of the listener is full DialAddr tries again, until ctx is done, or for 10 s
 // if ctx has no deadline. It fails as [Endpoint.Connect] does.
 func (n *Node) DialAddr(ctx context.Context, a Addr) (*Conn, error) {
-	limit, cancel := ctx, context.CancelFunc(func() {})
-	if _, ok := ctx.Deadline(); !ok {
-		limit, cancel = context.WithTimeout(ctx, dialPatience)
-	}
+	limit, cancel := patient(ctx)
 	defer cancel()
+	var conn *Conn
+	return conn, untilNotBusy(limit, func() (err error) {
+		conn, err = n.dialOnce(ctx, limit, a, "")
+		return err
+	})
+}
+
+// patient returns until when a dial waits for a turn and tries again.
+func patient(ctx context.Context) (limit context.Context, cancel context.CancelFunc) {
+	if _, ok := ctx.Deadline(); ok {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, dialPatience)
+}
+
+// dialOnce opens an endpoint, when it is its turn, and connects it to a, if that serves
+// the name, unless that is empty.
+func (n *Node) dialOnce(ctx, limit context.Context, a Addr, service string) (*Conn, error) {
 	line := n.dials.join(a)
 	defer n.dials.leave(a, line)
 	if !line.enter(limit) {
@@ -46,7 +82,8 @@ func (n *Node) DialAddr(ctx context.Context, a Addr) (*Conn, error) {
 		return nil, n.fail("open", withdraw(ctx, err))
 	}
 	ep := newEndpoint(opened, &n.memory)
-	if err := connectInTurn(ctx, limit, ep, a); err != nil {
+	if _, err := ep.ep.ConnectService(ctx, a, service); err != nil {
+		err = ep.failTo("connect", a, withdraw(ctx, err))
 		ep.Close()
 		return nil, err
 	}
@@ -66,12 +103,12 @@ const (
 
 var errNoTurn = fmt.Errorf("%w: the listener was busy with dials before this one", status.Refused)
 
-// connectInTurn connects ep, again and again while the backlog is full, until limit is
+// untilNotBusy calls dial, again and again while the backlog is full, until limit is
 // done. The pauses grow, and each is another one, so that many that dial at once do not
 // come back at once, nor keep the listener from those it has granted.
-func connectInTurn(ctx, limit context.Context, ep *Endpoint, a Addr) error {
+func untilNotBusy(limit context.Context, dial func() error) error {
 	for pause := 20 * time.Millisecond; ; pause = min(2*pause, time.Second) {
-		_, err := ep.Connect(ctx, a)
+		err := dial()
 		if status.Of(err) != status.Busy {
 			return err
 		}

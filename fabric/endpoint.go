@@ -59,7 +59,7 @@ func (e *Endpoint) Bind(port Port) (Port, error) {
 
 // Listen makes a bound endpoint listen, with room for backlog requests that
 // wait for Accept, at most [MaxBacklog] (scif_listen). It does not block. [Allow] says
-// who may connect.
+// who may connect, [Service] which name the endpoint serves.
 //
 // Errors: EINVAL if the endpoint is not bound, is disconnected, backlog is
 // less than 1, or an option is wrong; EISCONN if it listens already, connects or
@@ -69,6 +69,9 @@ func (e *Endpoint) Listen(backlog int, opts ...ListenOption) error {
 	allow, err := l.callers()
 	if err == nil && l.backlog != 0 && l.backlog != backlog {
 		err = status.Invalid
+	}
+	if err == nil && l.named {
+		err = e.ep.Serve(l.service)
 	}
 	if err == nil {
 		err = e.ep.Listen(backlog, allow...)

@@ -15,6 +15,8 @@ type listening struct {
 	limited bool // Allow was given
 	allow   []string
 	backlog int // 0: none was given
+	service string
+	named   bool // Service was given
 }
 
 // Backlog lets n requests wait for Accept, from 1 to [MaxBacklog]; more are refused.

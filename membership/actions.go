@@ -7,6 +7,7 @@ import (
 
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
 	"github.com/fabricd/fabricd/membership/gossip"
+	"github.com/fabricd/fabricd/membership/services"
 	"github.com/fabricd/fabricd/membership/state"
 	"github.com/fabricd/fabricd/membership/verdict"
 )
@@ -176,11 +177,14 @@ func (a *Agent) followEvent(e verdict.Event) {
 	case verdict.EventReset:
 		a.gossipSelf()
 		a.endLives(e.Node.Life)
+		a.names.book = services.Book{}
 	case verdict.EventSelf, verdict.EventHost:
 		a.gossipSelf()
 	case verdict.EventAdded:
 		a.tellRumour(e.Node)
+		a.showNames(e.Node.Life)
 	case verdict.EventRemoved:
+		a.removeNames(e.Node.Life)
 		if l := a.lines[gossip.Key{UUID: e.Node.UUID, Epoch: e.Node.Epoch}]; l != nil && l.up != nil {
 			l.up.Close("life " + e.Node.Life.String() + " is over")
 		}

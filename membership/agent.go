@@ -85,6 +85,8 @@ type Agent struct {
 	waitsToldAt time.Time // when it was last said that the host is not reached; zero: it was
 	refusal     string    // the text of the last refusal of a control session
 
+	names names
+
 	rotation chan struct{} // capacity 1: full while the gossip key is rotated, which waits for others
 
 	mu   sync.Mutex // guards view
@@ -168,6 +170,7 @@ func newAgent(cfg *Config) *Agent {
 		watched:     make(map[addr.Life]bool),
 		departed:    make(chan struct{}),
 		rotation:    make(chan struct{}, 1),
+		names:       newNames(),
 	}
 	a.view.over = make(map[addr.NodeID]addr.Generation)
 	a.ctx, a.cancel = context.WithCancel(context.Background())
@@ -192,7 +195,7 @@ func (a *Agent) start(ctx context.Context) error {
 	if err := a.startGossip(epoch); err != nil {
 		return err
 	}
-	a.events = newEvents(a.handle, a.handled, func() { a.fail(errors.New("the handler of events does not return")) })
+	a.events = newEvents(a.handle, a.handled, a.cfg.OnServices, func() { a.fail(errors.New("the handler of events does not return")) })
 	a.pace.origin = a.gossip.Began()
 	a.disk = newDisk(a.cfg.State, a.cfg.Faults, a.log, a.persisted)
 	a.wg.Go(a.events.run)
@@ -286,6 +289,7 @@ func ask[T any](a *Agent, f func() T) (answer T, ok bool) {
 func (a *Agent) run() {
 	a.startPace()
 	defer a.pace.timer.Stop()
+	defer a.names.timer.Stop()
 	for a.ending == nil {
 		select {
 		case f := <-a.inbox:
@@ -294,9 +298,15 @@ func (a *Agent) run() {
 			a.tick(time.Now())
 		case <-a.gossip.Wake():
 			a.hearRumours()
+		case <-a.names.anew:
+			a.names.own.Set(a.cfg.Serves())
+			a.names.stale = true
+		case <-a.names.timer.C:
+			a.names.stale = true
 		case <-a.ctx.Done():
 			a.ending = ErrClosed
 		}
+		a.tellNames()
 		a.publish()
 		a.arm()
 	}

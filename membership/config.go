@@ -14,6 +14,7 @@ import (
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
 	"github.com/fabricd/fabricd/internal/segment"
 	"github.com/fabricd/fabricd/membership/gossip"
+	"github.com/fabricd/fabricd/membership/services"
 	"github.com/fabricd/fabricd/membership/state"
 	"github.com/fabricd/fabricd/membership/trust"
 	"github.com/fabricd/fabricd/membership/verdict"
@@ -61,6 +62,12 @@ type Config struct {
 	// OnEvent is told everything that changes, in order, on one goroutine. When
 	// it returns from an EventRemoved the removal counts as handled here.
 	OnEvent func(Event)
+	// Serves returns what the node serves, as services.List has it; it is asked after
+	// [Agent.ServesAnew] and must not wait. OnServices is told, on OnEvent's goroutine,
+	// what another life serves now, behind the event that has added it; a life's end
+	// ends what it serves. Nil: nothing is served, nobody is told.
+	Serves     func() []services.Service
+	OnServices func(addr.Life, []services.Service)
 	// Revalidate is called when this process noticed that it stood still:
 	// every link serves nothing until both ends have confirmed both lives in a
 	// fresh round trip. It must not block. Nil: nothing is done.
@@ -156,6 +163,12 @@ func (c *Config) withDefaults() (*Config, error) {
 	}
 	if d.OnEvent == nil {
 		d.OnEvent = func(Event) {}
+	}
+	if d.Serves == nil {
+		d.Serves = func() []services.Service { return nil }
+	}
+	if d.OnServices == nil {
+		d.OnServices = func(addr.Life, []services.Service) {}
 	}
 	if d.Revalidate == nil {
 		d.Revalidate = func() {}

@@ -3,6 +3,8 @@ package membership
 import (
 	"sync"
 
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/membership/services"
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
@@ -17,6 +19,7 @@ const maxEvents = 1 << 16
 type events struct {
 	handle   func(Event)
 	after    func(Event) // called when the handler has returned
+	serves   func(addr.Life, []services.Service)
 	overflow func()
 
 	wake chan struct{} // capacity 1
@@ -24,11 +27,12 @@ type events struct {
 
 	mu    sync.Mutex // guards the fields below
 	queue []Event
+	lists map[addr.Life][]services.Service // that are to be told behind the queue, the newest of each life
 	ended bool
 }
 
-func newEvents(handle, after func(Event), overflow func()) *events {
-	return &events{handle: handle, after: after, overflow: overflow,
+func newEvents(handle, after func(Event), serves func(addr.Life, []services.Service), overflow func()) *events {
+	return &events{handle: handle, after: after, serves: serves, overflow: overflow, lists: make(map[addr.Life][]services.Service),
 		wake: make(chan struct{}, 1), stop: make(chan struct{})}
 }
 
@@ -44,6 +48,18 @@ func (q *events) put(e verdict.Event) {
 		q.overflow()
 		return
 	}
+	q.more()
+}
+
+// putServices queues what a life serves, in place of what it served before.
+func (q *events) putServices(l services.List) {
+	q.mu.Lock()
+	q.lists[l.Life] = l.Services
+	q.mu.Unlock()
+	q.more()
+}
+
+func (q *events) more() {
 	select {
 	case q.wake <- struct{}{}:
 	default: // run has been woken already
@@ -65,6 +81,9 @@ func (q *events) run() {
 			q.handle(e)
 			q.after(e)
 		}
+		for life, list := range q.nextLists() {
+			q.serves(life, list)
+		}
 	}
 }
 
@@ -78,6 +97,18 @@ func (q *events) next() (Event, bool) {
 	q.queue[0] = Event{}
 	q.queue = q.queue[1:]
 	return e, true
+}
+
+// nextLists takes the lists that are to be told.
+func (q *events) nextLists() map[addr.Life][]services.Service {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.ended || len(q.lists) == 0 {
+		return nil
+	}
+	lists := q.lists
+	q.lists = make(map[addr.Life][]services.Service)
+	return lists
 }
 
 // close ends run once the handler that may be running has returned. What is

@@ -15,6 +15,7 @@ import (
 	"github.com/fabricd/fabricd/internal/guard"
 	"github.com/fabricd/fabricd/membership/control"
 	"github.com/fabricd/fabricd/membership/gossip"
+	"github.com/fabricd/fabricd/membership/services"
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
@@ -109,6 +110,8 @@ func (a *Agent) hear(s *control.Session, id verdict.SessionID, m any) {
 		a.post(func() { a.takeBans(m) })
 	case control.Keys:
 		a.post(func() { a.takeKeys(s, m) })
+	case services.List:
+		a.post(func() { a.serve(s, func() { a.hearServices(s, id, m) }) })
 	}
 }
 
@@ -171,6 +174,7 @@ func (a *Agent) send(x verdict.Send, fromHost bool) {
 		in := verdict.Received(x)
 		if fromHost {
 			a.feedMember(in)
+			a.grantedNames(in.Message)
 		} else {
 			a.feedHost(in)
 		}
@@ -192,6 +196,7 @@ func (a *Agent) send(x verdict.Send, fromHost bool) {
 		a.sendKeys(x.Session)
 		a.sendRoots(x.Session)
 		a.sendBans(x.Session)
+		a.sendNames(x.Session)
 	}
 }
 
@@ -239,6 +244,7 @@ func (a *Agent) dialHost() {
 				switch in := in.(type) {
 				case verdict.Received:
 					a.feedMember(in)
+					a.grantedNames(in.Message)
 				case verdict.Down:
 					a.feedMember(in)
 				}

@@ -92,6 +92,8 @@ func (a *app) tableCommands() []*cobra.Command {
 		"conns":   "List the connections of this node's applications",
 		"windows": "List the registered windows of this node's applications",
 		"links":   "List the links to other nodes",
+
+		"services": "List the names that endpoints of all nodes serve",
 	}
 	var all []*cobra.Command
 	for _, name := range daemon.TableNames {

@@ -85,6 +85,9 @@ func fields(object json.RawMessage) ([]field, error) {
 func forPeople(key, text string) field {
 	for suffix, unit := range map[string]time.Duration{"_ns": 1, "_us": time.Microsecond, "_ms": time.Millisecond, "_seconds": time.Second} {
 		name, ok := strings.CutSuffix(key, suffix)
+		if ok && text == "" {
+			return field{name, text} // not known
+		}
 		if n, err := strconv.ParseFloat(text, 64); ok && err == nil && n >= 0 && n < 1e15 {
 			return field{name, duration(time.Duration(n * float64(unit)))}
 		}
@@ -151,10 +154,11 @@ func cell(value json.RawMessage) (string, error) {
 
 // empty says, for each table, that it has no rows.
 var empty = map[string]string{
-	"conns":   "no connections",
-	"links":   "no links: one is made when it is first used",
-	"ports":   "no ports are bound",
-	"windows": "no windows are registered",
+	"conns":    "no connections",
+	"services": "no services: an application makes one with fabric.Service",
+	"links":    "no links: one is made when it is first used",
+	"ports":    "no ports are bound",
+	"windows":  "no windows are registered",
 }
 
 // onlyJSON are the members that are too long for a column.

@@ -46,6 +46,7 @@ type Cluster struct {
 	kills   sync.WaitGroup // of crashes at a step
 	paths   sync.Map       // engines (*engine.Node) by the address of their links, for paths
 	accepts sync.WaitGroup // of paths
+	names   names
 	journal *journal
 	losses  sync.Mutex // guards alive and lost; taken after the journal's mu
 	alive   map[run]bool
@@ -137,6 +138,7 @@ func newCluster(tb reporter, n int, opts []Option) *Cluster {
 		c.introduceLocked(m)
 		m.app = newApp(m.engine, true)
 	}
+	c.names.tell()
 	return c
 }
 
@@ -171,7 +173,9 @@ func (c *Cluster) startLocked(m *member) {
 	if c.opts.paths {
 		cfg.Paths = &engine.PathNetwork{Dial: c.dialPath}
 	}
+	cfg.ServesAnew = c.names.tell
 	m.engine = engine.Start(cfg)
+	c.names.join(m.engine)
 	c.paths.Store(providers[0].Addr(), m.engine)
 	m.engine.SetSelf(c.selfLocked(m))
 	c.begins(m.run())
@@ -297,6 +301,7 @@ func (c *Cluster) closeLocked(m *member) {
 	close(m.actor.gone)
 	m.faults.Close() // what waits at a step goes on; a test cluster's faults undo nothing that can fail
 	m.engine.Close()
+	c.names.leave(m.engine)
 	m.engine = nil
 	c.ends(m.run())
 }
@@ -334,6 +339,7 @@ func (c *Cluster) Restart(i int) *fabric.Node {
 	c.introduceLocked(m)
 	m.app = newApp(m.engine, true)
 	c.announceLocked(m)
+	c.names.tell()
 	return m.app
 }
 
@@ -353,6 +359,7 @@ func (c *Cluster) Evict(i int) {
 	m.peer.Life.Generation++
 	m.engine.SetSelf(c.selfLocked(m))
 	c.announceLocked(m)
+	c.names.tell()
 }
 
 // Partition lets nothing pass any more between the nodes of side and all

@@ -34,7 +34,7 @@ const (
 )
 
 // TableNames are the tables of the engine that the admin interface shows.
-var TableNames = []string{"ports", "conns", "windows", "links"}
+var TableNames = []string{"ports", "conns", "windows", "links", "services"}
 
 // A Pong is the answer to a ping.
 type Pong struct {

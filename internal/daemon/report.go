@@ -6,6 +6,7 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/engine"
 	"github.com/fabricd/fabricd/membership"
+	"github.com/fabricd/fabricd/membership/services"
 )
 
 // A reporter carries what the engine's links notice of their peers to
@@ -16,12 +17,40 @@ type reporter struct {
 }
 
 // to begins to report to agent.
-func (r *reporter) to(agent *membership.Agent) { r.agent.Store(agent) }
+func (r *reporter) to(agent *membership.Agent) {
+	r.agent.Store(agent)
+	agent.ServesAnew() // it may have asked before
+}
 
 func (r *reporter) report(life addr.Life, e engine.Evidence) {
 	if agent := r.agent.Load(); agent != nil {
 		agent.Report(life, evidenceOf(e))
 	}
+}
+
+// servesAnew tells membership that the node serves other names.
+func (r *reporter) servesAnew() {
+	if agent := r.agent.Load(); agent != nil {
+		agent.ServesAnew()
+	}
+}
+
+// servicesOf and namedOf translate between two packages that do not know each other.
+
+func servicesOf(list []engine.Named) []services.Service {
+	all := make([]services.Service, len(list))
+	for i, s := range list {
+		all[i] = services.Service(s)
+	}
+	return all
+}
+
+func namedOf(list []services.Service) []engine.Named {
+	all := make([]engine.Named, len(list))
+	for i, s := range list {
+		all[i] = engine.Named(s)
+	}
+	return all
 }
 
 // evidenceOf translates between two packages that do not know each other.

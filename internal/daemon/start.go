@@ -13,6 +13,7 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/membership"
 	"github.com/fabricd/fabricd/membership/gossip"
+	"github.com/fabricd/fabricd/membership/services"
 	"github.com/fabricd/fabricd/membership/state"
 	"github.com/fabricd/fabricd/membership/trust"
 	"github.com/fabricd/fabricd/membership/verdict"
@@ -264,6 +265,7 @@ func (d *Daemon) startEngine(ctx context.Context) error {
 		Report:         reports.report,
 		Faults:         d.nodeFaults,
 		Paths:          d.pathNetwork(),
+		ServesAnew:     reports.servesAnew,
 	})
 	d.acceptPaths(engine)
 	d.mu.Lock()
@@ -324,6 +326,8 @@ func (d *Daemon) startMembership(ctx context.Context, store *trust.Store, engine
 			d.journal.member(ev, time.Now())
 		},
 		Revalidate: engine.Revalidate,
+		Serves:     func() []services.Service { return servicesOf(engine.Serves()) },
+		OnServices: func(life addr.Life, list []services.Service) { engine.NodeServices(life, namedOf(list)) },
 		Now:        d.clock.Now,
 		Faults:     d.nodeFaults,
 		Log:        d.log,

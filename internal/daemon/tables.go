@@ -1,6 +1,10 @@
 package daemon
 
-import "github.com/fabricd/fabricd/internal/engine"
+import (
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/engine"
+	"github.com/fabricd/fabricd/internal/ipc"
+)
 
 // Table returns the rows of one of TableNames, for the admin interface.
 func (d *Daemon) Table(name string) any {
@@ -17,6 +21,8 @@ func (d *Daemon) Table(name string) any {
 		return rows(engine.Windows())
 	case "links":
 		return rows(engine.Links())
+	case "services":
+		return rows(serviceRows(engine.Services()))
 	}
 	panic("BUG: daemon: no table " + name)
 }
@@ -48,4 +54,26 @@ func (c *Counts) count(engine *engine.Node) {
 	c.Links, c.Conns = len(engine.Links()), len(engine.Conns())
 	c.Ports, c.Windows = len(engine.Ports()), len(engine.Windows())
 	c.ConnMemory, c.ConnMemoryLimit = engine.ConnMemory()
+}
+
+// A ServiceRow is a service, as `fabricd services --json` shows it.
+type ServiceRow struct {
+	Name    string    `json:"name"`
+	Node    string    `json:"node"` // its name
+	Life    addr.Life `json:"life"`
+	Address string    `json:"address"`
+	// RoundTripUS is how far away the node is; null while it is not known.
+	RoundTripUS *int64 `json:"round_trip_us"`
+}
+
+func serviceRows(list []ipc.Service) []ServiceRow {
+	all := make([]ServiceRow, 0, len(list))
+	for _, s := range list {
+		row := ServiceRow{Name: s.Name, Node: s.Node, Life: s.Life, Address: addr.Addr{Node: s.Life.Node, Port: s.Port}.String()}
+		if us := s.RoundTrip.Microseconds(); s.RoundTrip >= 0 {
+			row.RoundTripUS = &us
+		}
+		all = append(all, row)
+	}
+	return all
 }

@@ -33,6 +33,9 @@ type listening struct {
 	refused  uint64           // connects, by the node's rules or by allow
 	overflow uint64           // connects that found the queue full
 	refusals refusals         // by allow
+
+	service string    // that is served; empty: none
+	port    addr.Port // at which the endpoint listens; guarded by Node.mu, 0 before Listen
 }
 
 // queued returns how many requests wait.
@@ -96,6 +99,9 @@ func (n *Node) incoming(l *link, f wire.Connect, r *wire.Reader, lane transport.
 	req := &request{link: l, frame: f, lane: lane}
 	n.mu.Lock()
 	e := n.listeners[f.To]
+	if !n.servedLocked(e, f.Service) {
+		e = nil
+	}
 	req.from = n.callerLocked(l, f.UID)
 	n.mu.Unlock()
 	// The rules first: what they refuse looks the same with a listener and without.

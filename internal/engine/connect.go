@@ -23,6 +23,7 @@ type dialing struct {
 type attempt struct {
 	verdict chan status.Code // the peer's answer, capacity 1
 	closed  chan struct{}    // the endpoint's gone
+	service string           // that the peer has to serve; empty: any
 	done    chan struct{}
 	port    addr.Port
 	err     error
@@ -43,6 +44,11 @@ func (a *attempt) answer(code status.Code) {
 }
 
 func (e *endpoint) Connect(ctx context.Context, dst addr.Addr) (addr.Port, error) {
+	return e.connect(ctx, dst, "")
+}
+
+// connect is Connect to what serves the name, unless that is empty.
+func (e *endpoint) connect(ctx context.Context, dst addr.Addr, service string) (addr.Port, error) {
 	a, err := e.begin(dst, false)
 	if err != nil || a.ended() {
 		if err == nil {
@@ -50,6 +56,7 @@ func (e *endpoint) Connect(ctx context.Context, dst addr.Addr) (addr.Port, error
 		}
 		return 0, err
 	}
+	a.service = service
 	e.attempt(ctx, a, dst)
 	return a.port, a.err
 }
@@ -173,7 +180,7 @@ func (e *endpoint) request(ctx context.Context, a *attempt, dst addr.Addr) (*con
 			return c, err
 		}
 		again := false
-		if err = e.send(ctx, c, dst); err != nil {
+		if err = e.send(ctx, a, c, dst); err != nil {
 			again, waited = c.link.endedUnder(ctx, err), false
 		} else if err = e.awaitVerdict(ctx, a, c); err == errLinkDown {
 			again, waited = e.n.mayPass(c.link), true
@@ -223,7 +230,7 @@ func (e *endpoint) withdraw(c *conn) bool {
 }
 
 // send opens the lane of c and writes the request.
-func (e *endpoint) send(ctx context.Context, c *conn, dst addr.Addr) error {
+func (e *endpoint) send(ctx context.Context, a *attempt, c *conn, dst addr.Addr) error {
 	lane, err := c.openOps(ctx)
 	if err != nil {
 		return linkError(ctx, err)
@@ -240,6 +247,9 @@ func (e *endpoint) send(ctx context.Context, c *conn, dst addr.Addr) error {
 		return status.Reset
 	}
 	frame := wire.Connect{Conn: c.id, From: from, To: dst.Port, Limit: uint64(c.in.window), UID: e.s.cred.UID}
+	if c.link.version >= serviceVersion {
+		frame.Service = a.service
+	}
 	if _, err := lane.Write(frame.AppendTo(nil)); err != nil {
 		return linkError(ctx, err)
 	}

@@ -154,7 +154,11 @@ func (e *endpoint) releasePortLocked() {
 		delete(e.n.listeners, e.port)
 	}
 	e.n.ports.Release(e.port)
+	named := e.dropNameLocked()
 	e.n.mu.Unlock()
+	if named {
+		e.n.servesAnew()
+	}
 }
 
 func (e *endpoint) Listen(backlog int, allow ...access.Subject) error {
@@ -171,8 +175,9 @@ func (e *endpoint) Listen(backlog int, allow ...access.Subject) error {
 	e.listening.granting = make(map[*endpoint]struct{})
 	e.state = core.Listening
 	e.n.mu.Lock()
-	e.n.listeners[e.port] = e
+	e.n.listeners[e.port], e.listening.port = e, e.port
 	e.n.mu.Unlock()
+	e.servesLocked()
 	return nil
 }
 

@@ -113,6 +113,10 @@ type Config struct {
 	// Report gets evidence about lives. It must not block.
 	Report func(addr.Life, Evidence)
 
+	// ServesAnew is called after each change of [Node.Serves]. It must not block, nor
+	// call what is about an endpoint. Nil: nobody wants to know.
+	ServesAnew func()
+
 	// Faults are those of this node; nil: none, for good.
 	Faults *failpoint.Node
 }
@@ -205,7 +209,8 @@ type Node struct {
 	// carry those from one synctest bubble to another.
 	waiters sync.Pool
 
-	paths nodePaths
+	paths    nodePaths
+	services namespace
 
 	mu        sync.Mutex // guards the fields below
 	closed    bool
@@ -230,6 +235,9 @@ type peerState struct {
 	lost    chan struct{} // closed when the life is over
 	ends    perMinute     // of links with it
 
+	serves    []Named       // must not be changed
+	roundTrip time.Duration // smoothed, of heartbeats; 0: not known
+
 	// Sessions that the peer dialed and that are being answered. While there
 	// are any, this node does not begin to dial.
 	welcoming int
@@ -243,6 +251,7 @@ func Start(cfg Config) *Node {
 		cfg: cfg, log: cfg.Log, birth: time.Now(), done: make(chan struct{}), linked: make(chan struct{}, 1),
 		refusals:  logbound.New(cfg.Log, "links were refused"),
 		panics:    logbound.New(cfg.Log, "links ended with an internal error"),
+		services:  namespace{own: make(map[string]*endpoint)},
 		budget:    budget{limit: cfg.ConnMemory, users: make(map[uint32]int64)},
 		ports:     portmap.New(),
 		listeners: make(map[addr.Port]*endpoint),
@@ -295,6 +304,7 @@ func (n *Node) SetSelf(self Self) {
 func (n *Node) announceLocked() {
 	close(n.changed)
 	n.changed = make(chan struct{})
+	n.services.notes.send()
 }
 
 // NodeUp makes a life live: it can be connected to, and sessions see

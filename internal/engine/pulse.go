@@ -220,6 +220,7 @@ func (l *link) confirmed(seq uint64, sent time.Duration) {
 	}
 	l.mu.Unlock()
 	l.pings.answer(seq, now-sent)
+	l.n.measured(l.peer.Life, now-sent)
 	if news { // whatever was said of the link, or of the one before it, is over
 		l.n.report(l.peer.Life, LinkAlive)
 	}

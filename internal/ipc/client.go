@@ -20,6 +20,7 @@ type client struct {
 	conn     *net.UnixConn
 	out      *outbox
 	watchers watchers
+	services serviceNotes
 	memory   memoryTable
 	tuning   tuning
 	nodesEnd func(id uint32) Endpoint // of an endpoint, where the node is in this process; else nil
@@ -361,6 +362,8 @@ func (c *client) told(h header, body []byte) error {
 		if e != nil && !e.upgrade(true) {
 			e.asks.offered.Store(true) // its connection may be being established
 		}
+	case opServicesAnew:
+		c.services.send()
 	case opSelfState:
 		var m selfBody
 		if err := parseBody(body, &m); err != nil {
@@ -397,6 +400,7 @@ func (c *client) end() {
 		e.notify()
 	}
 	c.watchers.stop()
+	c.services.send() // a reader that waits finds the end
 	close(c.done)
 }
 

@@ -159,16 +159,16 @@ func (e *clientEndpoint) Peer() (Peer, error) {
 }
 
 func (e *clientEndpoint) Connect(ctx context.Context, dst addr.Addr) (addr.Port, error) {
-	return e.connect(ctx, opConnect, dst)
+	return e.connect(ctx, opConnect, (*address)(&dst))
 }
 
 func (e *clientEndpoint) TryConnect(dst addr.Addr) (addr.Port, error) {
-	return e.connect(context.Background(), opTryConnect, dst)
+	return e.connect(context.Background(), opTryConnect, (*address)(&dst))
 }
 
-func (e *clientEndpoint) connect(ctx context.Context, op op, dst addr.Addr) (addr.Port, error) {
+func (e *clientEndpoint) connect(ctx context.Context, op op, to message) (addr.Port, error) {
 	var m connected
-	q := question{op: op, body: (*address)(&dst), ended: status.Reset}
+	q := question{op: op, body: to, ended: status.Reset}
 	q.late = func(a answer) { // connected after all, as a call in time would have told
 		var m connected
 		if parseAnswer(a.h, a.body, &m) == nil {

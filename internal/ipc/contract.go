@@ -83,6 +83,8 @@ type Session interface {
 	// and this node's own ID (scif_get_nodeIDs).
 	Nodes() (ids []addr.NodeID, self addr.NodeID, err error)
 
+	Directory
+
 	// Watch calls fn for every node event from now on, one at a time and in
 	// order, from a goroutine of the session. The nodes that are live now are
 	// not reported. After cancel has returned no call of fn begins.
@@ -162,6 +164,8 @@ type Endpoint interface {
 	// returns when the peer has accepted, refused, when the node's connect
 	// time-out has passed (status.Refused) or when ctx is done.
 	Connect(ctx context.Context, dst addr.Addr) (addr.Port, error)
+
+	ServingEndpoint
 
 	// TryConnect is Connect on a non-blocking endpoint: status.InProgress
 	// until it is decided (PollOut), then the result, once.

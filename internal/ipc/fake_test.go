@@ -26,6 +26,8 @@ type fakeNode struct {
 	watchers map[int]func(Event)
 	nextW    int
 	ending   bool // shut was called
+	services []Service
+	told     []chan<- struct{} // of changes of them
 	direct   fakeDirect
 	events   sync.Mutex // held while watchers are told: one event at a time
 }
@@ -121,6 +123,50 @@ func (s *fakeSession) open() *fakeEndpoint {
 	return e
 }
 
+func (s *fakeSession) Services() ([]Service, error) {
+	s.n.mu.Lock()
+	defer s.n.mu.Unlock()
+	return s.n.services, nil
+}
+
+func (s *fakeSession) Resolve(service, node string) (found []Service, err error) {
+	s.n.mu.Lock()
+	defer s.n.mu.Unlock()
+	for _, x := range s.n.services {
+		if x.Name == service && (node == "" || node == x.Node) {
+			found = append(found, x)
+		}
+	}
+	if len(found) == 0 {
+		return nil, Failure(status.NoDevice, "no node serves %q", service)
+	}
+	return found[:min(len(found), MaxCandidates)], nil
+}
+
+func (s *fakeSession) NotifyServices(ch chan<- struct{}) (stop func()) {
+	s.n.mu.Lock()
+	defer s.n.mu.Unlock()
+	s.n.told = append(s.n.told, ch)
+	return func() {
+		s.n.mu.Lock()
+		defer s.n.mu.Unlock()
+		s.n.told = slices.DeleteFunc(s.n.told, func(x chan<- struct{}) bool { return x == ch })
+	}
+}
+
+// serve changes the services of the cluster.
+func (n *fakeNode) serve(list ...Service) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.services = list
+	for _, ch := range n.told {
+		select {
+		case ch <- struct{}{}:
+		default:
+		}
+	}
+}
+
 func (s *fakeSession) Alloc(n int) (Memory, error) { return nil, status.NotSupp }
 
 func (s *fakeSession) Close() error {
@@ -170,6 +216,7 @@ type fakeEndpoint struct {
 	remote  addr.Addr
 	backlog int
 	allow   []access.Subject
+	serves  string
 	queue   []*fakeEndpoint // connectors, of a listener
 	peer    *fakeEndpoint
 	in      []byte // arrived and not yet read, fakeBuffer at most
@@ -817,6 +864,24 @@ func (e *fakeEndpoint) RemoteAddr() addr.Addr {
 }
 
 func (e *fakeEndpoint) CloseWrite() error { return status.NotSupp }
+
+func (e *fakeEndpoint) Serve(service string) error {
+	e.n.mu.Lock()
+	defer e.n.mu.Unlock()
+	e.serves = service
+	return nil
+}
+
+func (e *fakeEndpoint) ConnectService(ctx context.Context, dst addr.Addr, service string) (addr.Port, error) {
+	e.n.mu.Lock()
+	at := e.n.ports[dst.Port]
+	served := at != nil && at.serves == service
+	e.n.mu.Unlock()
+	if !served {
+		return 0, status.Refused
+	}
+	return e.Connect(ctx, dst)
+}
 
 func (e *fakeEndpoint) Close() error { return e.end(false, "") }
 

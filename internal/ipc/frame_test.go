@@ -39,6 +39,13 @@ var bodies = []struct {
 	{"listen", header{Op: opListen, Endpoint: 9, Request: 3}, &listenBody{math.MaxUint32}},
 	{"listen-allow", header{Op: opListenAllow, Endpoint: 9, Request: 3}, &listenAllowBody{Backlog: 5, Allow: []string{"web-1", "label:db"}}},
 	{"peer", header{Op: opPeer | opReply, Endpoint: 9, Request: 4}, &peerBody{Life: addr.Life{Node: 4, Generation: 2}, UID: 1000, Name: "web-1", Labels: []string{"web"}}},
+	{"serve", header{Op: opServe, Endpoint: 9, Request: 3}, &serviceBody{"db"}},
+	{"connect-service", header{Op: opConnectService, Endpoint: 9, Request: 3}, &connectServiceBody{addr.Addr{Node: 3, Port: 2050}, "db"}},
+	{"services", header{Op: opServices, Request: 3}, &servicesBody{"db", 3}},
+	{"resolve", header{Op: opResolve, Request: 3}, &resolveBody{"db", "web-1"}},
+	{"service-list", header{Op: opServices | opReply, Request: 3}, &serviceList{More: true, Services: []Service{
+		{Name: "db", Life: addr.Life{Node: 3, Generation: 7}, Port: 2050, Node: "web-1", RoundTrip: 1000}, {Name: "web", Life: addr.Life{Node: 4, Generation: 1}, Port: 80, RoundTrip: -1}}}},
+	{"services-anew", header{Op: opServicesAnew}, empty{}},
 	{"connected", header{Op: opAccept | opReply, Endpoint: 9, Request: 4}, &connected{Endpoint: 10, Local: addr.Addr{Node: 3, Port: 2050}, Remote: addr.Addr{Node: 4, Port: 1088}}},
 	{"ending", header{Op: opEnding | opReply, Endpoint: 9, Request: 4}, &endingBody{endedClosed}},
 	{"cause", header{Op: opCause | opReply, Endpoint: 9, Request: 4}, &causeBody{"fabricd of node 2 stopped"}},

@@ -285,15 +285,23 @@ func doShut(_ context.Context, _ *serverSession, r *request) (reply, error) {
 // doConnect makes the data socket first: a node that runs out of descriptors
 // refuses before the peer hears of a connection that nobody could use.
 func doConnect(ctx context.Context, s *serverSession, r *request) (reply, error) {
+	return s.connected(r.ep, func() error {
+		_, err := r.ep.ep.Connect(ctx, addr.Addr(*r.in.(*address)))
+		return err
+	})
+}
+
+// connected answers a request that connects e by connect.
+func (s *serverSession) connected(e *served, connect func() error) (reply, error) {
 	d, err := s.dataSocket()
 	if err != nil {
 		return reply{}, err
 	}
-	if _, err := r.ep.ep.Connect(ctx, addr.Addr(*r.in.(*address))); err != nil {
+	if err := connect(); err != nil {
 		d.close()
 		return reply{}, err
 	}
-	return r.ep.established(d)
+	return e.established(d)
 }
 
 func doTryConnect(_ context.Context, s *serverSession, r *request) (reply, error) {

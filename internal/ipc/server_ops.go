@@ -100,6 +100,12 @@ var operations = map[op]operation{
 	opNoRMAPath: {endpoint: true, in: body[joinedBody], do: doNoRMAPath},
 	opFarWindow: {endpoint: true, in: body[offset], waits: moves, do: doFarWindow},
 
+	opServe:          {endpoint: true, in: body[serviceBody], do: doServe},
+	opConnectService: {endpoint: true, in: body[connectServiceBody], waits: connects, do: doConnectService},
+	opServices:       {in: body[servicesBody], do: doServices},
+	opResolve:        {in: body[resolveBody], do: doResolve},
+	opWatchServices:  {in: body[watchBody], waits: givesBack, do: doWatchServices},
+
 	opMemAdd:     {in: body[memAdd], takesFile: true, do: doMemAdd},
 	opMemDrop:    {in: body[memoryBody], do: doMemDrop},
 	opRegister:   {endpoint: true, in: body[register], waits: moves, do: doRegister},
@@ -183,14 +189,14 @@ func doWatch(_ context.Context, s *serverSession, r *request) (reply, error) {
 	}
 	s.mu.Lock()
 	// One subscription at most: a second WATCH keeps the first.
-	if s.closing || (on == 1 && s.unwatch != nil) {
+	if s.closing || (on == 1 && s.unwatch.events != nil) {
 		s.mu.Unlock()
 		if unwatch != nil {
 			unwatch()
 		}
 		return reply{}, nil
 	}
-	s.unwatch, unwatch = unwatch, s.unwatch
+	s.unwatch.events, unwatch = unwatch, s.unwatch.events
 	s.mu.Unlock()
 	if unwatch != nil {
 		unwatch()

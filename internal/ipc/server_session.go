@@ -59,9 +59,12 @@ type serverSession struct {
 	memory    numbered[*memory]
 	mappings  numbered[Region] // of peers' memory
 	requests  runningRequests
-	unwatch   func() // nil while events are not told
-	self      Self   // as the application was last told
+	unwatch   tellings
+	self      Self // as the application was last told
 }
+
+// tellings are what ends them; nil while nothing is told.
+type tellings struct{ events, services func() }
 
 // A runningRequests are the requests that are not answered yet.
 type runningRequests struct {
@@ -364,10 +367,12 @@ func (s *serverSession) teardown() {
 	s.mu.Lock()
 	s.closing = true
 	eps, unwatch := s.endpoints.all, s.unwatch
-	s.endpoints.all, s.unwatch = nil, nil
+	s.endpoints.all, s.unwatch = nil, tellings{}
 	s.mu.Unlock()
-	if unwatch != nil {
-		unwatch()
+	for _, end := range []func(){unwatch.events, unwatch.services} {
+		if end != nil {
+			end()
+		}
 	}
 	how := abortedBy(s.why())
 	for _, e := range eps {

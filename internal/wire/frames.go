@@ -12,7 +12,7 @@ import (
 // The protocol versions that this implementation speaks.
 const (
 	VersionMin uint16 = 2
-	VersionMax uint16 = 4
+	VersionMax uint16 = 5
 )
 
 // Limits of the format.
@@ -122,6 +122,9 @@ type Connect struct {
 	From, To addr.Port
 	Limit    uint64 // message bytes that the acceptor may send so far
 	UID      uint32 // the application's user, for whom the connector's node vouches; 2^32-1: not known
+	// Service is the name that the endpoint at To has to serve; empty: whatever it
+	// serves. Versions before 5 do not know it. A valid service's name.
+	Service string
 }
 
 // Accept grants a connection. Its lane becomes the operations lane from the

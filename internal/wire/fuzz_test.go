@@ -187,7 +187,9 @@ func anyFrame() *rapid.Generator[frame] {
 		makers := []func() frame{
 			func() frame { return anyHello(t) },
 			func() frame { v := rapid.Uint16().Draw(t, "v"); return HelloRefuse{failure(), v / 2, v, text()} },
-			func() frame { return Connect{ConnID(u()), port(), port(), u(), uint32(u())} },
+			func() frame {
+				return Connect{ConnID(u()), port(), port(), u(), uint32(u()), rapid.StringMatching("([a-z][a-z0-9.-]{0,62})?").Draw(t, "service")}
+			},
 			func() frame { return Accept{ConnID(u()), ConnID(u()), u()} },
 			func() frame { return Stream{ConnID(u())} },
 			func() frame { return Refuse{ConnID(u()), failure()} },

@@ -3,6 +3,8 @@ package wire
 import (
 	"errors"
 	"fmt"
+
+	"github.com/fabricd/fabricd/fabric/addr"
 )
 
 // ErrUnknownType reports a frame of a type that this version does not know.
@@ -29,7 +31,7 @@ func fixed(name string, flags uint8, n uint32) format { return format{name, flag
 // formats describes every known type; the name of an unknown one is empty.
 var formats = [256]format{
 	TypeHello:        fixed("Hello", flagAnswer|flagBeside, 64),
-	TypeConnect:      fixed("Connect", 0, 24),
+	TypeConnect:      {"Connect", flagService, 24, 24 + 1 + addr.MaxService},
 	TypeAccept:       fixed("Accept", 0, 24),
 	TypeStream:       fixed("Stream", 0, 8),
 	TypeHelloRefuse:  {"HelloRefuse", 0, 8, 8 + MaxReason},

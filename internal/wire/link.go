@@ -1,9 +1,12 @@
 package wire
 
+import "github.com/fabricd/fabricd/fabric/addr"
+
 // This file holds the frames of the control lane and the first frames of lanes.
 
 const (
 	flagAnswer  uint8 = 1 << 0 // Hello
+	flagService uint8 = 1 << 0 // Connect
 	flagBeside  uint8 = 1 << 1 // Hello
 	flagLast    uint8 = 1 << 0 // Write, ReadData
 	flagOrdered uint8 = 1 << 1 // Write
@@ -106,30 +109,41 @@ func ParseHelloRefuse(flags uint8, body []byte) (HelloRefuse, error) {
 
 // AppendTo appends the encoded frame to b.
 //
-//	 0      8      10   12      20    24
-//	+------+------+----+-------+-----+
-//	| conn | from | to | limit | uid |
-//	+------+------+----+-------+-----+
+//	 0      8      10   12      20    24       25
+//	+------+------+----+-------+-----+--------+-------------+
+//	| conn | from | to | limit | uid | length | service ... |
+//	+------+------+----+-------+-----+--------+-------------+
+//
+// Length and service are there only with a service.
 func (f Connect) AppendTo(b []byte) []byte {
 	start := len(b)
-	b = begin(b, TypeConnect, 0)
+	b = begin(b, TypeConnect, flag(f.Service != "", flagService))
 	b = order.AppendUint64(b, uint64(f.Conn))
 	b = order.AppendUint16(b, uint16(f.From))
 	b = order.AppendUint16(b, uint16(f.To))
 	b = order.AppendUint64(b, f.Limit)
 	b = order.AppendUint32(b, f.UID)
+	if f.Service != "" {
+		b = append(b, uint8(len(f.Service)))
+		b = append(b, f.Service...)
+	}
 	return end(b, start)
 }
 
-// ParseConnect parses a Connect that fills body exactly. No port is 0.
+// ParseConnect parses a Connect that fills body exactly. No port is 0, and the service's
+// name is valid.
 func ParseConnect(flags uint8, body []byte) (Connect, error) {
-	d := decode(body, flags, 0)
+	d := decode(body, flags, flagService)
 	f := Connect{
 		Conn:  d.connID(),
 		From:  d.port(),
 		To:    d.port(),
 		Limit: d.U64(),
 		UID:   d.U32(),
+	}
+	if flags&flagService != 0 {
+		f.Service = string(d.Take(int(d.U8())))
+		d.Require(addr.ValidService(f.Service))
 	}
 	d.Require(f.From != 0 && f.To != 0)
 	return result(&d, f)

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/membership/services"
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
@@ -63,11 +64,26 @@ func (d *decoder) frame(t frameType) any {
 		return RootsHeld{Seq: d.u64()}
 	case typeBans:
 		return Bans{First: d.bool(), Last: d.bool(), Nodes: d.uuids(maxBans)}
+	case typeServices:
+		return d.services()
 	}
 	if m := d.message(t); m != nil {
 		return m
 	}
 	return nil
+}
+
+// services reads what a life serves. What no node can serve makes the frame malformed.
+func (d *decoder) services() services.List {
+	l := services.List{Life: d.life(), Seq: d.u64()}
+	for range d.count(services.MaxPerNode) {
+		if d.bad {
+			break
+		}
+		l.Services = append(l.Services, services.Service{Name: d.text(addr.MaxService), Port: addr.Port(d.u16())})
+	}
+	d.fault(l.Check())
+	return l
 }
 
 func (d *decoder) end() End {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/membership/services"
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
@@ -78,6 +79,8 @@ func (e *encoder) frame(f any) frameType {
 		return typeKeysHeld
 	case Roots, RootsHeld, Bans:
 		return e.trusted(f)
+	case services.List:
+		return e.services(f)
 	case verdict.Message:
 		return e.message(f)
 	}
@@ -105,6 +108,17 @@ func (e *encoder) trusted(f any) frameType {
 		return typeBans
 	}
 	panic(fmt.Sprintf("BUG: control: no frame for %T", f))
+}
+
+func (e *encoder) services(l services.List) frameType {
+	e.life(l.Life)
+	e.u64(l.Seq)
+	e.count(len(l.Services), services.MaxPerNode)
+	for _, s := range l.Services {
+		e.text(s.Name, addr.MaxService)
+		e.u16(uint16(s.Port))
+	}
+	return typeServices
 }
 
 func (e *encoder) end(p End) {

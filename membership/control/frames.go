@@ -10,7 +10,10 @@ import (
 // Limits of the format.
 const (
 	VersionMin uint16 = 2 // the protocol versions spoken here
-	VersionMax uint16 = 2
+	VersionMax uint16 = 3
+
+	// ServicesVersion is the first that has services.
+	ServicesVersion uint16 = 3
 
 	HeaderLen = 5       // bytes before a frame's body: its length and type
 	MaxBody   = 1 << 16 // bytes of a body
@@ -68,6 +71,8 @@ const (
 	typeRoots       frameType = 36
 	typeRootsHeld   frameType = 37
 	typeBans        frameType = 38
+
+	typeServices frameType = 39 // a services.List; both ways
 )
 
 // An End is one end of a connection, as it describes itself.

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/membership/services"
 	"github.com/fabricd/fabricd/membership/trust"
 	"github.com/fabricd/fabricd/membership/verdict"
 )
@@ -68,6 +69,7 @@ var frames = map[string]any{
 	"roots":       Roots{Seq: 4, Roots: [][]byte{{2}, {3}}, Renew: true},
 	"rootsheld":   RootsHeld{Seq: 4},
 	"bans":        Bans{First: true, Last: true, Nodes: []addr.UUID{uuidA, uuidB}},
+	"services":    services.List{Life: lifeA, Seq: 7, Services: []services.Service{{Name: "db", Port: 0x8001}, {Name: "web", Port: 80}}},
 	"removed":     verdict.RemovedLife{Term: 1, Version: 2, Life: lifeA, Reason: verdict.ReasonSilent},
 }
 
@@ -120,7 +122,7 @@ func TestEveryTruncationIsMalformed(t *testing.T) {
 			t.Errorf("%s: a byte after the end is accepted", name)
 		}
 	}
-	for _, typ := range []frameType{0, 6, 7, 10, 15, 31, 39, 255} {
+	for _, typ := range []frameType{0, 6, 7, 10, 15, 31, 40, 255} {
 		if _, err := parseBody(typ, nil); !errors.Is(err, ErrMalformed) {
 			t.Errorf("type %d is accepted", typ)
 		}
@@ -164,6 +166,8 @@ func TestLimits(t *testing.T) {
 		"news":        verdict.Delta{Entries: make([]verdict.Entry, verdict.MaxNews+1)},
 		"grant":       verdict.Grant{Lease: make([]byte, verdict.MaxLease+1)},
 		"request":     Renew{Request: make([]byte, maxCertificate+1)},
+		"services":    services.List{Services: make([]services.Service, services.MaxPerNode+1)},
+		"service":     services.List{Services: []services.Service{{Name: strings.Repeat("x", addr.MaxService+1), Port: 1}}},
 		"roots":       JoinGrant{Roots: make([][]byte, maxRoots+1)},
 	} {
 		b, err := AppendFrame([]byte("kept"), f)
@@ -182,7 +186,7 @@ func TestClaimsEnterChecked(t *testing.T) {
 		{"resume", "n", "\n", "name"}, {"resume", "a:1", "a:x", "address"}, {"resume", "quic", "q\x1bic", "provider"},
 		{"table", "kathe", "käth", "name"}, {"table", "[::1]:7946", "[::]:17946", "address"}, {"table", "tcp", "t\np", "provider"},
 		{"table", "db", "d ", "labels"}, {"delta", "kathe", "k the", "name"}, {"delta", "10.0.0.1:7946", "10.0.0.1:794x", "address"},
-		{"delta", "quic", "qu/c", "provider"}, {"delta", "db", "d\n", "labels"}, {"check", "a:1", "a;1", "address"},
+		{"services", "db", "d ", "service"}, {"services", "db", "77", "service"}, {"services", "db", "zz", "service"}, {"delta", "quic", "qu/c", "provider"}, {"delta", "db", "d\n", "labels"}, {"check", "a:1", "a;1", "address"},
 	} {
 		b := must(AppendFrame(nil, frames[c.frame]))
 		bad := bytes.Replace(b, text(c.good), text(c.bad), 1)

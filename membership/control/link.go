@@ -148,6 +148,7 @@ type opened struct {
 	id         trust.Identity // of the peer
 	lease      Lease          // of the peer; the zero Lease without a life, and on control sessions
 	proof      []byte         // of the peer, for the dialer's challenge
+	version    uint16
 }
 
 // open dials, authenticates both ends and exchanges HELLO and WELCOME.
@@ -217,7 +218,7 @@ func (d *Dialer) greet(l *link, proto string, hello Hello) (opened, error) {
 	}
 	switch f := f.(type) {
 	case Welcome:
-		o := opened{self: self, peer: f.From, proof: f.Proof}
+		o := opened{self: self, peer: f.From, proof: f.Proof, version: f.Version}
 		err := d.welcomed(l, proto, f, &o)
 		return o, err
 	case Refuse:

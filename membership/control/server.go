@@ -248,6 +248,7 @@ func (s *Server) greet(l *link, proto string) (opened, error) {
 	if err != nil {
 		return opened{}, l.refuse(err)
 	}
+	o.version = version
 	welcome := Welcome{Version: version, From: self, Lease: lease}
 	if proto == ProtoLifeline && len(hello.Challenge) > 0 {
 		if welcome.Proof, err = SignProof(s.cfg.Store, self, hello.Challenge); err != nil {

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"github.com/fabricd/fabricd/membership/services"
 	"github.com/fabricd/fabricd/membership/trust"
 	"github.com/fabricd/fabricd/membership/verdict"
 )
@@ -16,11 +17,16 @@ type Session struct {
 	peer   End
 	id     trust.Identity // of the peer
 	atHost bool           // this end is the host
+
+	version uint16 // of the protocol
 }
 
 func newSession(l *link, store *trust.Store, o opened, atHost bool) *Session {
-	return &Session{pipe: newPipe(l), store: store, self: o.self, peer: o.peer, id: o.id, atHost: atHost}
+	return &Session{pipe: newPipe(l), store: store, self: o.self, peer: o.peer, id: o.id, atHost: atHost, version: o.version}
 }
+
+// Version returns the version of the protocol that both ends speak.
+func (s *Session) Version() uint16 { return s.version }
 
 // Peer returns what the other end said of itself in the opening; its UUID and
 // host role are proved by its certificate.
@@ -42,7 +48,7 @@ func (s *Session) Secret(purpose string) ([]byte, error) {
 }
 
 // Start begins to deliver. message is called for every message of package
-// verdict and for every [Renew], [Certificate], [Keys], [KeysHeld], [Roots], [RootsHeld] and [Bans], then down
+// verdict and for every [Renew], [Certificate], [Keys], [KeysHeld], [Roots], [RootsHeld], [Bans] and services.List, then down
 // once with the cause and the reason; both on one goroutine of the session,
 // which reads nothing while they run. It must be called once.
 //
@@ -72,6 +78,8 @@ func (s *Session) check(m any) (any, error) {
 		fromMember, claimed, epoch = true, m.UUID, m.Epoch
 	case verdict.Leave, verdict.Report, verdict.CheckResult, verdict.Ack, verdict.Ping, verdict.Sync, Renew, KeysHeld, RootsHeld:
 		fromMember = true
+	case services.List:
+		fromMember = s.atHost // both ends send them
 	case verdict.Message, Certificate, Keys, Roots, Bans:
 	default:
 		return nil, Refusef(CodeProtocol, "%T is no message of a control session", m)

@@ -43,7 +43,8 @@ type specField struct {
 type grammar struct {
 	frames map[frameType][]specField
 	names  map[frameType]string
-	types  map[string][]specField // end, lease, claim, entry
+	last   *int                   // name of a service that write has made
+	types  map[string][]specField // end, lease, claim, entry, service
 }
 
 func readGrammar(t *testing.T) (g grammar, page string) {
@@ -53,16 +54,16 @@ func readGrammar(t *testing.T) (g grammar, page string) {
 		t.Fatal(err)
 	}
 	page = string(b)
-	g = grammar{map[frameType][]specField{}, map[frameType]string{}, map[string][]specField{}}
-	for _, m := range regexp.MustCompile(`(?m)^\| (end|lease|claim|entry) \| (.*) \|$`).FindAllStringSubmatch(page, -1) {
+	g = grammar{map[frameType][]specField{}, map[frameType]string{}, new(int), map[string][]specField{}}
+	for _, m := range regexp.MustCompile(`(?m)^\| (end|lease|claim|entry|service) \| (.*) \|$`).FindAllStringSubmatch(page, -1) {
 		g.types[m[1]] = fields(t, m[2])
 	}
-	row := regexp.MustCompile(`(?m)^\| (\d+) \| (?:[→←] \| )?([A-Z-]+) \| (.*) \|$`)
+	row := regexp.MustCompile(`(?m)^\| (\d+) \| (?:[→←↔] \| )?([A-Z-]+) \| (.*) \|$`)
 	for _, m := range row.FindAllStringSubmatch(page, -1) {
 		n, _ := strconv.ParseUint(m[1], 10, 8)
 		g.frames[frameType(n)], g.names[frameType(n)] = fields(t, m[3]), m[2]
 	}
-	if len(g.types) != 4 || len(g.frames) < 20 {
+	if len(g.types) != 5 || len(g.frames) < 20 {
 		t.Fatalf("SPEC.md: %d types and %d frames found: the tables are not read right", len(g.types), len(g.frames))
 	}
 	return g, page
@@ -79,7 +80,7 @@ func fields(t *testing.T, cell string) (list []specField) {
 	return list
 }
 
-var fieldForm = regexp.MustCompile(`^(?:(\d+) bytes|(bytes|text|list)\[(\d+)\]|(u8|u16|u32|u64|bool|uuid|life|time|end|lease|claim|entry))(?::? (.*))?$`)
+var fieldForm = regexp.MustCompile(`^(?:(\d+) bytes|(bytes|text|list)\[(\d+)\]|(u8|u16|u32|u64|bool|uuid|life|time|end|lease|claim|entry|service))(?::? (.*))?$`)
 
 func oneField(t *testing.T, item string) specField {
 	t.Helper()
@@ -205,8 +206,12 @@ func (g grammar) write(f specField, r *rand.Rand, b []byte, grow func(f specFiel
 	case "text":
 		n := max(grow(f), least[f.typ+" "+f.name])
 		s := strings.Repeat("t", n)
-		if f.name == "addresses" {
+		switch f.name {
+		case "addresses":
 			s = s[2:] + ":1"
+		case "service": // each behind the one before
+			*g.last++
+			s = fmt.Sprintf("s%0*d", n-1, *g.last)
 		}
 		b = append(binary.BigEndian.AppendUint16(b, uint16(n)), s...)
 	}
@@ -214,7 +219,7 @@ func (g grammar) write(f specField, r *rand.Rand, b []byte, grow func(f specFiel
 }
 
 // least is how short a field can be that says what a node says of itself.
-var least = map[string]int{"text name": 1, "list addresses": 1, "text addresses": 3, "text providers": 1, "text labels": 1}
+var least = map[string]int{"text name": 1, "list addresses": 1, "text addresses": 3, "text providers": 1, "text labels": 1, "text service": 8}
 
 // bounded returns the fields of a frame, nested ones too, that have a limit.
 func (g grammar) bounded(list []specField) (out []specField) {

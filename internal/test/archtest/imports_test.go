@@ -42,13 +42,14 @@ var mayImport = map[string][]string{
 	"internal/access": {"fabric/addr"},
 
 	// Membership: the parts, each below the agent that joins them.
-	"membership/verdict": {"fabric/addr"},
-	"membership/trust":   {"fabric/addr", "internal/codec"},
-	"membership/state":   {"fabric/addr", "internal/codec", "internal/faults/failpoint"},
-	"membership/gossip":  {"fabric/addr", "internal/codec", "internal/segment", "internal/guard", "internal/admission", "internal/logbound"},
-	"membership/control": {"fabric/addr", "internal/codec", "internal/status", "internal/guard", "internal/admission", "internal/logbound", "membership/verdict", "membership/trust"},
+	"membership/verdict":  {"fabric/addr"},
+	"membership/services": {"fabric/addr"},
+	"membership/trust":    {"fabric/addr", "internal/codec"},
+	"membership/state":    {"fabric/addr", "internal/codec", "internal/faults/failpoint"},
+	"membership/gossip":   {"fabric/addr", "internal/codec", "internal/segment", "internal/guard", "internal/admission", "internal/logbound"},
+	"membership/control":  {"fabric/addr", "internal/codec", "internal/status", "internal/guard", "internal/admission", "internal/logbound", "membership/verdict", "membership/trust", "membership/services"},
 	"membership": {"fabric/addr", "internal/segment", "internal/status", "internal/guard", "internal/faults/failpoint",
-		"membership/verdict", "membership/trust", "membership/state", "membership/gossip", "membership/control"},
+		"membership/verdict", "membership/services", "membership/trust", "membership/state", "membership/gossip", "membership/control"},
 
 	// The providers: each knows the contract, none knows another.
 	"internal/transport":          {"fabric/addr", "internal/status"},
@@ -80,7 +81,7 @@ var mayImport = map[string][]string{
 	"internal/web":     {"internal/observe"},
 
 	// What joins the rooms.
-	"internal/daemon": {"internal/observe", "internal/metrics", "internal/web", "internal/audit", "internal/guard", "internal/path", "internal/admission", "internal/logbound", "internal/engine", "membership", "membership/gossip", "membership/state", "membership/trust", "membership/verdict", "internal/ipc",
+	"internal/daemon": {"internal/observe", "internal/metrics", "internal/web", "internal/audit", "internal/guard", "internal/path", "internal/admission", "internal/logbound", "internal/engine", "membership", "membership/gossip", "membership/services", "membership/state", "membership/trust", "membership/verdict", "internal/ipc",
 		"internal/transport", "internal/transport/quic", "internal/transport/stream", "internal/faults", "internal/faults/inject", "internal/faults/failpoint",
 		"internal/segment", "internal/shm", "fabric/addr", "internal/status", "internal/yamlbound", "internal/printable", "internal/access", "internal/gateway/spec"},
 	"internal/doctor": {"internal/daemon", "internal/ipc", "internal/shm", "internal/transport/quic", "membership/trust"},

@@ -1,0 +1,192 @@
+package fabric
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+// Service makes a listener serve a name: [Node.Dial] on any node of the cluster then
+// connects to it by that. A name has up to 63 letters and digits of ASCII, '.', '-' and
+// '_', begins with a letter or a digit, and is not digits alone; "db" and "DB" are two
+// names. One listener of a node serves a name; several nodes may serve the same one, and
+// any application of any node may: [Conn.Peer] says which node it is, and "db@web-1" asks
+// for one.
+//
+//	l, err := n.Listen(0, fabric.Service("db"))
+//
+// The other nodes hear of the name within a second, and forget it as soon as the listener
+// closes, its application ends, or its node is lost. Listen fails with EADDRINUSE if
+// another listener of the node serves the name, with ENOMEM if the node serves 64 names,
+// and with EINVAL for what is no name.
+func Service(name string) ListenOption {
+	return func(l *listening) { l.service, l.named = name, true }
+}
+
+// A ServiceInfo is a listener that serves a name.
+type ServiceInfo struct {
+	Name       string
+	Node       NodeID
+	Generation Generation
+	NodeName   string
+	Port       Port
+	// RoundTrip is how far away the node is: 0 for this node, negative while it is not
+	// known, as without a link to it.
+	RoundTrip time.Duration
+}
+
+// Addr returns the listener's address.
+func (s ServiceInfo) Addr() Addr { return Addr{Node: s.Node, Port: s.Port} }
+
+// String returns the service as "name@node-name (node:port)".
+func (s ServiceInfo) String() string { return fmt.Sprintf("%s@%s (%v)", s.Name, s.NodeName, s.Addr()) }
+
+// life is what tells s from another listener.
+func (s ServiceInfo) life() Life { return Life{Node: s.Node, Generation: s.Generation} }
+
+func infoOf(s ipc.Service) ServiceInfo {
+	return ServiceInfo{Name: s.Name, Node: s.Life.Node, Generation: s.Life.Generation, NodeName: s.Node, Port: s.Port, RoundTrip: s.RoundTrip}
+}
+
+// Services returns the services of all live nodes, this one's included, by name and then
+// by node. The caller owns the slice. It fails with EOPNOTSUPP if the node is too old to
+// know names, and with EBADF after the end of n.
+func (n *Node) Services() ([]ServiceInfo, error) {
+	select {
+	case <-n.session.Done():
+		return nil, n.fail("services", status.BadFD)
+	default:
+	}
+	list, err := n.session.Services()
+	if err != nil {
+		return nil, n.fail("services", err)
+	}
+	all := make([]ServiceInfo, len(list))
+	for i, s := range list {
+		all[i] = infoOf(s)
+	}
+	return all, nil
+}
+
+// A ServiceEventKind says what has become of a service.
+type ServiceEventKind uint8
+
+const (
+	ServiceAdded   ServiceEventKind = 1 // a listener serves the name
+	ServiceRemoved ServiceEventKind = 2 // it does not any more
+)
+
+// A ServiceEvent tells that a service came or went.
+type ServiceEvent struct {
+	Kind    ServiceEventKind
+	Service ServiceInfo
+}
+
+// String returns the event as one line for logs.
+func (ev ServiceEvent) String() string {
+	verb := "removed"
+	if ev.Kind == ServiceAdded {
+		verb = "added"
+	}
+	return fmt.Sprintf("service %v %s", ev.Service, verb)
+}
+
+// servicesEvery is the time between two looks at the services.
+const servicesEvery = 100 * time.Millisecond
+
+// OnService calls fn for every service that there is, as one that was added, and then for
+// each change, one at a time, from a goroutine of its own. What comes and goes within a
+// tenth of a second may not be told. After cancel has returned no call of fn begins; the
+// end of n ends it too.
+func (n *Node) OnService(fn func(ServiceEvent)) (cancel func()) {
+	w := &serviceWatch{n: n, fn: fn, quit: make(chan struct{})}
+	changed := make(chan struct{}, 1)
+	stop := n.session.NotifyServices(changed)
+	go w.run(changed) // until cancel, or the node's end
+	return sync.OnceFunc(func() {
+		stop()
+		w.end()
+	})
+}
+
+// A serviceWatch tells one function of services.
+type serviceWatch struct {
+	n     *Node
+	fn    func(ServiceEvent)
+	quit  chan struct{} // closed by end
+	known []ServiceInfo
+
+	mu   sync.Mutex // guards over
+	over bool
+}
+
+func (w *serviceWatch) end() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.over = true
+	close(w.quit)
+}
+
+func (w *serviceWatch) run(changed <-chan struct{}) {
+	for {
+		w.look()
+		select {
+		case <-changed:
+		case <-w.quit:
+			return
+		case <-w.n.Done():
+			return
+		}
+		select {
+		case <-time.After(servicesEvery):
+		case <-w.quit:
+			return
+		}
+	}
+}
+
+// look calls fn for what has changed. Without an answer nothing is known to have.
+func (w *serviceWatch) look() {
+	list, err := w.n.Services()
+	if err != nil {
+		return
+	}
+	for _, ev := range changes(w.known, list) {
+		w.mu.Lock()
+		over := w.over
+		w.mu.Unlock()
+		if over {
+			return
+		}
+		w.fn(ev)
+	}
+	w.known = list
+}
+
+// changes returns how after differs from before: first what is gone.
+func changes(before, after []ServiceInfo) (events []ServiceEvent) {
+	same := func(a, b ServiceInfo) bool {
+		return a.Name == b.Name && a.life() == b.life() && a.Port == b.Port
+	}
+	only := func(list, other []ServiceInfo, kind ServiceEventKind) {
+		for _, s := range list {
+			i, _ := slices.BinarySearchFunc(other, s, byName)
+			if i == len(other) || !same(other[i], s) {
+				events = append(events, ServiceEvent{kind, s})
+			}
+		}
+	}
+	only(before, after, ServiceRemoved)
+	only(after, before, ServiceAdded)
+	return events
+}
+
+// byName orders services as Services does: a node serves a name once.
+func byName(a, b ServiceInfo) int {
+	return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Node, b.Node))
+}

@@ -1,0 +1,253 @@
+package engine
+
+import (
+	"cmp"
+	"context"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/core"
+	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+// serviceVersion is the first version of the link's protocol whose Connect can name a
+// service.
+const serviceVersion = 5
+
+// A Named is a name that an endpoint serves, and its port.
+type Named struct {
+	Name string
+	Port addr.Port
+}
+
+// A namespace is what this node serves. Node.mu guards own.
+type namespace struct {
+	own   map[string]*endpoint // by name; told of once it listens
+	notes notes                // of changes of what anybody serves
+}
+
+// Serve takes the name. Others hear of it with Listen.
+func (e *endpoint) Serve(service string) error {
+	if !addr.ValidService(service) {
+		return ipc.Failure(status.Invalid, "%.80q is no name of a service: want up to %d letters, digits, '.', '-' and '_', not digits alone",
+			service, addr.MaxService)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err := core.Check(core.CallListen, e.state); err != nil {
+		return err
+	}
+	if e.listening.service != "" {
+		return ipc.Failure(status.Invalid, "the endpoint serves %q already", e.listening.service)
+	}
+	e.n.mu.Lock()
+	defer e.n.mu.Unlock()
+	switch own := e.n.services.own; {
+	case own[service] != nil:
+		return ipc.Failure(status.InUse, "an endpoint of this node serves %q already", service)
+	case len(own) >= ipc.MaxServices:
+		return ipc.Failure(status.NoMemory, "this node serves %d names already", len(own))
+	}
+	e.n.services.own[service] = e
+	e.listening.service = service
+	return nil
+}
+
+// servesLocked tells of the endpoint's name, if it has one. The caller holds e.mu and not
+// Node.mu.
+func (e *endpoint) servesLocked() {
+	if e.listening.service != "" {
+		e.n.servesAnew()
+	}
+}
+
+// dropNameLocked gives the endpoint's name back. The caller holds e.mu and Node.mu. It
+// reports whether there was one, which servesAnew is to tell.
+func (e *endpoint) dropNameLocked() bool {
+	name := e.listening.service
+	if name == "" || e.n.services.own[name] != e {
+		return false
+	}
+	delete(e.n.services.own, name)
+	return true
+}
+
+// servesAnew tells that this node serves other names than before.
+func (n *Node) servesAnew() {
+	n.services.notes.send()
+	if n.cfg.ServesAnew != nil {
+		n.cfg.ServesAnew()
+	}
+}
+
+// Serves returns what the endpoints of this node serve, by name. The caller owns the
+// slice.
+func (n *Node) Serves() []Named {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.servesLocked()
+}
+
+// servesLocked is Serves. The caller holds mu.
+func (n *Node) servesLocked() []Named {
+	var all []Named
+	for name, e := range n.services.own {
+		if port, ok := n.portOfLocked(e); ok {
+			all = append(all, Named{name, port})
+		}
+	}
+	slices.SortFunc(all, func(a, b Named) int { return cmp.Compare(a.Name, b.Name) })
+	return all
+}
+
+// portOfLocked returns the port at which e listens. The caller holds mu, and e.mu does not
+// have to be held: a listener keeps its port for life.
+func (n *Node) portOfLocked(e *endpoint) (addr.Port, bool) {
+	return e.listening.port, e.listening.port != 0 && n.listeners[e.listening.port] == e
+}
+
+// NodeServices says what a live life serves now. Of another life it is ignored: nobody can
+// connect to that one.
+func (n *Node) NodeServices(life addr.Life, serves []Named) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if p := n.peers[life.Node]; p != nil && p.Life == life {
+		p.serves = serves
+		n.services.notes.send()
+	}
+}
+
+// served says whether a connect that names service, if it is not empty, is for e. The
+// caller holds mu.
+func (n *Node) servedLocked(e *endpoint, service string) bool {
+	return service == "" || n.services.own[service] == e
+}
+
+// measured notes the round trip that a heartbeat has shown.
+func (n *Node) measured(life addr.Life, took time.Duration) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	p := n.peers[life.Node]
+	switch {
+	case took < 0 || p == nil || p.Life != life: // a peer can claim any time
+	case p.roundTrip == 0:
+		p.roundTrip = max(took, 1)
+	default: // as TCP smooths it
+		p.roundTrip = max(p.roundTrip+(took-p.roundTrip)/8, 1)
+	}
+}
+
+// Services returns what this node and all live ones serve, by name and then by node.
+func (n *Node) Services() []ipc.Service {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var all []ipc.Service
+	n.eachLocked(func(at ipc.Service, serves []Named) {
+		for _, s := range serves {
+			at.Name, at.Port = s.Name, s.Port
+			all = append(all, at)
+		}
+	})
+	slices.SortFunc(all, func(a, b ipc.Service) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Life.Node, b.Life.Node))
+	})
+	return all
+}
+
+// eachLocked calls f for this node, if it has a life, and for each live peer, with what it
+// serves. The caller holds mu.
+func (n *Node) eachLocked(f func(at ipc.Service, serves []Named)) {
+	if n.self.Life.Generation == 0 {
+		return
+	}
+	f(ipc.Service{Life: n.self.Life, Node: n.self.Name}, n.servesLocked())
+	for _, p := range n.peers {
+		f(ipc.Service{Life: p.Life, Node: p.Name, RoundTrip: p.distance()}, p.serves)
+	}
+}
+
+// distance is the round trip to p, -1 while it is not known.
+func (p *peerState) distance() time.Duration {
+	if p.roundTrip == 0 {
+		return -1
+	}
+	return p.roundTrip
+}
+
+// Resolve is ipc.Directory's.
+func (n *Node) Resolve(service, node string) ([]ipc.Service, error) {
+	id, byID := addr.ParseNode(node)
+	n.mu.Lock()
+	var found []ipc.Service
+	known := false
+	n.eachLocked(func(at ipc.Service, serves []Named) {
+		if node != "" && !(byID && at.Life.Node == id || !byID && at.Node == node) {
+			return
+		}
+		known = true
+		if service == "" {
+			found = append(found, at)
+		}
+		for _, s := range serves {
+			if s.Name == service {
+				at.Name, at.Port = s.Name, s.Port
+				found = append(found, at)
+			}
+		}
+	})
+	n.mu.Unlock()
+	if len(found) == 0 {
+		return nil, notFound(service, node, known)
+	}
+	nearestFirst(found)
+	return found[:min(len(found), ipc.MaxCandidates)], nil
+}
+
+func notFound(service, node string, known bool) error {
+	switch {
+	case node != "" && !known:
+		return ipc.Failure(status.NoDevice, "no live node has the ID or name %.80q", node)
+	case node != "":
+		return ipc.Failure(status.NoDevice, "node %.80s does not serve %.80q", node, service)
+	}
+	return ipc.Failure(status.NoDevice, "no node serves %.80q", service)
+}
+
+// nearestFirst sorts candidates as Resolve returns them.
+func nearestFirst(all []ipc.Service) {
+	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	slices.SortStableFunc(all, func(a, b ipc.Service) int {
+		if (a.RoundTrip < 0) != (b.RoundTrip < 0) {
+			return cmp.Compare(b.RoundTrip, a.RoundTrip) // the unknown one last
+		}
+		return cmp.Compare(a.RoundTrip, b.RoundTrip)
+	})
+}
+
+func (s *session) Services() ([]ipc.Service, error) {
+	select {
+	case <-s.done:
+		return nil, status.BadFD
+	default:
+		return s.n.Services(), nil
+	}
+}
+
+func (s *session) Resolve(service, node string) ([]ipc.Service, error) {
+	return s.n.Resolve(service, node)
+}
+
+func (s *session) NotifyServices(ch chan<- struct{}) (stop func()) {
+	return s.n.services.notes.add(ch)
+}
+
+// ConnectService is ipc.ServingEndpoint's.
+func (e *endpoint) ConnectService(ctx context.Context, dst addr.Addr, service string) (addr.Port, error) {
+	if service != "" && !addr.ValidService(service) {
+		return 0, status.Invalid
+	}
+	return e.connect(ctx, dst, service)
+}

@@ -1,0 +1,50 @@
+package services
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+)
+
+// Bounds.
+const (
+	MaxPerNode = 64    // names that one node serves
+	MaxCluster = 4_096 // names that are held of all nodes
+)
+
+// A Service is a name and the port of the endpoint that serves it.
+type Service struct {
+	Name string // as addr.ValidService has it
+	Port addr.Port
+}
+
+// A List is what one life serves: all of it. It must not be changed.
+type List struct {
+	Life addr.Life
+	// Seq counts the lists of a life. A later one replaces an earlier one, and one with
+	// the same number too: the host may hold more or less of it.
+	Seq      uint64
+	Services []Service // by name, none twice, at most MaxPerNode
+}
+
+// Check says what is wrong with a list that has come from elsewhere; nil: nothing.
+func (l List) Check() error {
+	if len(l.Services) > MaxPerNode {
+		return fmt.Errorf("%d services, at most %d", len(l.Services), MaxPerNode)
+	}
+	for i, s := range l.Services {
+		switch {
+		case !addr.ValidService(s.Name):
+			return fmt.Errorf("the service %.80q: want a name", s.Name)
+		case s.Port == 0:
+			return fmt.Errorf("the service %s on port 0", s.Name)
+		case i > 0 && s.Name <= l.Services[i-1].Name:
+			return fmt.Errorf("the service %s is not behind %s", s.Name, l.Services[i-1].Name)
+		}
+	}
+	return nil
+}
+
+// same reports whether two lists say the same, but for their numbers.
+func (l List) same(m List) bool { return l.Life == m.Life && slices.Equal(l.Services, m.Services) }

@@ -1,0 +1,44 @@
+package services
+
+import (
+	"slices"
+	"time"
+)
+
+// Own is what this node serves, and what of it the host has been told. The zero Own serves
+// nothing.
+type Own struct {
+	list  []Service
+	seq   uint64
+	pace  pace
+	owing bool // the host is to be told
+}
+
+// Set takes what the node serves now.
+func (o *Own) Set(list []Service) {
+	if len(list) > MaxPerNode {
+		list = list[:MaxPerNode]
+	}
+	if !slices.Equal(list, o.list) {
+		o.list, o.owing = list, true
+		o.seq++
+	}
+}
+
+// Again says that the host does not know the list: there is another session, or this node
+// has another life.
+func (o *Own) Again() { o.owing = o.owing || o.seq > 0 }
+
+// Due returns the list that is to be told now, without its life. If none is, next says when
+// one will be; zero: when something changes.
+func (o *Own) Due(now time.Time) (l List, due bool, next time.Time) {
+	switch {
+	case !o.owing:
+		return List{}, false, time.Time{}
+	case !o.pace.ready(now):
+		return List{}, false, o.pace.at()
+	}
+	o.owing = false
+	o.pace.take(now)
+	return List{Seq: o.seq, Services: o.list}, true, time.Time{}
+}
