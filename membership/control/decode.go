@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/codec"
 	"github.com/fabricd/fabricd/membership/services"
 	"github.com/fabricd/fabricd/membership/verdict"
 )
@@ -14,12 +15,12 @@ import (
 // it returns keeps no reference to b. Enumerations are passed on as they are:
 // who uses them decides what an unknown one means.
 func parseBody(t frameType, b []byte) (any, error) {
-	d := decoder{b: b}
+	d := from(b)
 	f := d.frame(t)
 	switch {
 	case d.why != nil:
 		return nil, fmt.Errorf("%w: %w", ErrMalformed, d.why)
-	case f == nil || !d.finished():
+	case f == nil || !d.Whole():
 		return nil, ErrMalformed
 	}
 	return f, nil
@@ -30,40 +31,40 @@ func (d *decoder) frame(t frameType) any {
 	switch t {
 	case typeHello:
 		return Hello{
-			VersionMin: d.u16(),
-			VersionMax: d.u16(),
-			Cluster:    d.uuid(),
+			VersionMin: d.U16(),
+			VersionMax: d.U16(),
+			Cluster:    d.UUID(),
 			From:       d.end(),
-			Lease:      d.bytes(verdict.MaxLease),
-			To:         Target{UUID: d.uuid(), Epoch: d.u64(), Life: d.life()},
-			Challenge:  d.bytes(verdict.MaxChallenge),
+			Lease:      d.Bytes(verdict.MaxLease),
+			To:         Target{UUID: d.UUID(), Epoch: d.U64(), Life: d.Life()},
+			Challenge:  d.Bytes(verdict.MaxChallenge),
 		}
 	case typeWelcome:
-		return Welcome{Version: d.u16(), From: d.end(), Lease: d.bytes(verdict.MaxLease), Proof: d.bytes(verdict.MaxProof)}
+		return Welcome{Version: d.U16(), From: d.end(), Lease: d.Bytes(verdict.MaxLease), Proof: d.Bytes(verdict.MaxProof)}
 	case typeRefuse:
-		return Refuse{Code: Code(d.u8()), VersionMin: d.u16(), VersionMax: d.u16(), Text: d.words(MaxText)}
+		return Refuse{Code: Code(d.U8()), VersionMin: d.U16(), VersionMax: d.U16(), Text: d.words(MaxText)}
 	case typeClose:
 		return Close{Text: d.words(MaxText)}
 	case typeBeat:
-		return Beat{Seq: d.u64()}
+		return Beat{Seq: d.U64()}
 	case typeJoinAsk:
 		return d.joinAsk()
 	case typeJoinGrant:
 		return d.joinGrant()
 	case typeRenew:
-		return Renew{Request: d.bytes(maxCertificate)}
+		return Renew{Request: d.Bytes(maxCertificate)}
 	case typeCertificate:
-		return Certificate{Certificate: d.bytes(maxCertificate), Roots: d.blobs(maxRoots, maxCertificate), Text: d.words(MaxText)}
+		return Certificate{Certificate: d.Bytes(maxCertificate), Roots: d.blobs(maxRoots, maxCertificate), Text: d.words(MaxText)}
 	case typeKeys:
-		return Keys{Seq: d.u64(), Keyring: d.bytes(maxKeyring)}
+		return Keys{Seq: d.U64(), Keyring: d.Bytes(maxKeyring)}
 	case typeKeysHeld:
-		return KeysHeld{Seq: d.u64()}
+		return KeysHeld{Seq: d.U64()}
 	case typeRoots:
-		return Roots{Seq: d.u64(), Roots: d.blobs(maxRoots, maxCertificate), Renew: d.bool()}
+		return Roots{Seq: d.U64(), Roots: d.blobs(maxRoots, maxCertificate), Renew: d.Bool()}
 	case typeRootsHeld:
-		return RootsHeld{Seq: d.u64()}
+		return RootsHeld{Seq: d.U64()}
 	case typeBans:
-		return Bans{First: d.bool(), Last: d.bool(), Nodes: d.uuids(maxBans)}
+		return Bans{First: d.Bool(), Last: d.Bool(), Nodes: d.uuids(maxBans)}
 	case typeServices:
 		return d.services()
 	}
@@ -75,38 +76,35 @@ func (d *decoder) frame(t frameType) any {
 
 // services reads what a life serves. What no node can serve makes the frame malformed.
 func (d *decoder) services() services.List {
-	l := services.List{Life: d.life(), Seq: d.u64()}
-	for range d.count(services.MaxPerNode) {
-		if d.bad {
-			break
-		}
-		l.Services = append(l.Services, services.Service{Name: d.text(addr.MaxService), Port: addr.Port(d.u16())})
-	}
+	l := services.List{Life: d.Life(), Seq: d.U64()}
+	l.Services = codec.List(&d.Decoder, services.MaxPerNode, func() services.Service {
+		return services.Service{Name: d.Text(addr.MaxService), Port: addr.Port(d.U16())}
+	})
 	d.fault(l.Check())
 	return l
 }
 
 func (d *decoder) end() End {
-	return End{UUID: d.uuid(), Epoch: d.u64(), Life: d.life(), Term: d.u64(), Host: d.bool()}
+	return End{UUID: d.UUID(), Epoch: d.U64(), Life: d.Life(), Term: d.U64(), Host: d.Bool()}
 }
 
 func (d *decoder) joinAsk() JoinAsk {
-	f := JoinAsk{VersionMin: d.u16(), VersionMax: d.u16(), Name: d.text(verdict.MaxName)}
-	copy(f.Token[:], d.take(len(f.Token)))
-	copy(f.Proof[:], d.take(len(f.Proof)))
-	f.Request = d.bytes(maxCertificate)
+	f := JoinAsk{VersionMin: d.U16(), VersionMax: d.U16(), Name: d.Text(verdict.MaxName)}
+	copy(f.Token[:], d.Take(len(f.Token)))
+	copy(f.Proof[:], d.Take(len(f.Proof)))
+	f.Request = d.Bytes(maxCertificate)
 	return f
 }
 
 func (d *decoder) joinGrant() JoinGrant {
 	return JoinGrant{
-		Cluster:     d.uuid(),
-		Host:        d.uuid(),
-		Node:        d.uuid(),
-		Certificate: d.bytes(maxCertificate),
+		Cluster:     d.UUID(),
+		Host:        d.UUID(),
+		Node:        d.UUID(),
+		Certificate: d.Bytes(maxCertificate),
 		Roots:       d.blobs(maxRoots, maxCertificate),
-		Keyring:     d.bytes(maxKeyring),
-		Gossip:      d.text(verdict.MaxAddress),
+		Keyring:     d.Bytes(maxKeyring),
+		Gossip:      d.Text(verdict.MaxAddress),
 	}
 }
 
@@ -118,34 +116,34 @@ func (d *decoder) message(t frameType) verdict.Message {
 		return verdict.Join{Identity: c.Identity, Previous: c.Life, Term: c.Term, Lease: c.Lease}
 	case typeResume:
 		c := d.claim()
-		c.HostOver = addr.Generation(d.u32())
+		c.HostOver = addr.Generation(d.U32())
 		return c
 	case typeLeave:
-		return verdict.Leave{Life: d.life()}
+		return verdict.Leave{Life: d.Life()}
 	case typeReport:
-		return verdict.Report{About: d.life(), Evidence: verdict.Evidence(d.u8())}
+		return verdict.Report{About: d.Life(), Evidence: verdict.Evidence(d.U8())}
 	case typeCheck:
-		return verdict.Check{Nonce: d.u64(), Contact: d.contact(), Challenge: d.bytes(verdict.MaxChallenge)}
+		return verdict.Check{Nonce: d.U64(), Contact: d.contact(), Challenge: d.Bytes(verdict.MaxChallenge)}
 	case typeCheckResult:
-		return verdict.CheckResult{Nonce: d.u64(), Target: d.life(), Reached: d.bool(), Proof: d.bytes(verdict.MaxProof)}
+		return verdict.CheckResult{Nonce: d.U64(), Target: d.Life(), Reached: d.Bool(), Proof: d.Bytes(verdict.MaxProof)}
 	case typeAck:
-		return verdict.Ack{Life: d.life()}
+		return verdict.Ack{Life: d.Life()}
 	case typePing:
-		return verdict.Ping{Life: d.life(), Nonce: d.u64(), Version: d.u64()}
+		return verdict.Ping{Life: d.Life(), Nonce: d.U64(), Version: d.U64()}
 	case typePong:
-		return verdict.Pong{Term: d.u64(), Nonce: d.u64(), Version: d.u64()}
+		return verdict.Pong{Term: d.U64(), Nonce: d.U64(), Version: d.U64()}
 	case typeSync:
 		return verdict.Sync{}
 	case typeGrant:
-		return verdict.Grant{Term: d.u64(), Life: d.life(), Lease: d.bytes(verdict.MaxLease)}
+		return verdict.Grant{Term: d.U64(), Life: d.Life(), Lease: d.Bytes(verdict.MaxLease)}
 	case typeRefused:
-		return verdict.Refused{Term: d.u64(), Code: verdict.Refusal(d.u8()), Text: d.words(verdict.MaxText)}
+		return verdict.Refused{Term: d.U64(), Code: verdict.Refusal(d.U8()), Text: d.words(verdict.MaxText)}
 	case typeTable:
 		return d.table()
 	case typeDelta:
-		return verdict.Delta{Term: d.u64(), Version: d.u64(), Entries: d.entries(verdict.MaxNews)}
+		return verdict.Delta{Term: d.U64(), Version: d.U64(), Entries: d.entries(verdict.MaxNews)}
 	case typeRemoved:
-		return verdict.RemovedLife{Term: d.u64(), Version: d.u64(), Life: d.life(),
+		return verdict.RemovedLife{Term: d.U64(), Version: d.U64(), Life: d.Life(),
 			Reason: verdict.Reason(d.words(verdict.MaxReason))}
 	}
 	return nil
@@ -153,9 +151,9 @@ func (d *decoder) message(t frameType) verdict.Message {
 
 // claim reads what a Join and a Resume have in common.
 func (d *decoder) claim() (m verdict.Resume) {
-	m.UUID, m.Epoch, m.Life = d.uuid(), d.u64(), d.life()
-	m.Claims = d.claims(d.text(verdict.MaxName))
-	m.Term, m.Lease = d.u64(), d.bytes(verdict.MaxLease)
+	m.UUID, m.Epoch, m.Life = d.UUID(), d.U64(), d.Life()
+	m.Claims = d.claims(d.Text(verdict.MaxName))
+	m.Term, m.Lease = d.U64(), d.Bytes(verdict.MaxLease)
 	return m
 }
 
@@ -169,42 +167,36 @@ func (d *decoder) claims(name string) verdict.Claims {
 }
 
 func (d *decoder) contact() verdict.Contact {
-	c, err := verdict.NewContact(d.life(), d.uuid(), d.u64(), d.texts(verdict.MaxAddresses, verdict.MaxAddress))
+	c, err := verdict.NewContact(d.Life(), d.UUID(), d.U64(), d.texts(verdict.MaxAddresses, verdict.MaxAddress))
 	d.fault(err)
 	return c
 }
 
 func (d *decoder) table() verdict.Table {
-	return verdict.Table{Term: d.u64(), Version: d.u64(), First: d.bool(), Last: d.bool(), Entries: d.entries(verdict.MaxEntries)}
+	return verdict.Table{Term: d.U64(), Version: d.U64(), First: d.Bool(), Last: d.Bool(), Entries: d.entries(verdict.MaxEntries)}
 }
 
-func (d *decoder) entries(limit int) (list []verdict.Entry) {
-	for range d.count(limit) {
-		if d.bad {
-			break
-		}
-		list = append(list, d.entry())
-	}
-	return list
+func (d *decoder) entries(limit int) []verdict.Entry {
+	return codec.List(&d.Decoder, limit, d.entry)
 }
 
 // entry reads a line of the table. Only that of a life which goes on, and which the
 // host has heard of, has claims.
 func (d *decoder) entry() (e verdict.Entry) {
 	n := &e.Node
-	n.Life, n.UUID, n.Epoch = d.life(), d.uuid(), d.u64()
-	name := d.text(verdict.MaxName)
-	n.State = verdict.State(d.u8())
+	n.Life, n.UUID, n.Epoch = d.Life(), d.UUID(), d.U64()
+	name := d.Text(verdict.MaxName)
+	n.State = verdict.State(d.U8())
 	if name != "" || n.State == verdict.Alive {
 		n.Claims = d.claims(name)
-	} else if addresses, providers := d.u8(), d.u8(); addresses|providers != 0 {
+	} else if addresses, providers := d.U8(), d.U8(); addresses|providers != 0 {
 		d.fault(errors.New("addresses or providers of a node without a name"))
 	}
 	n.Labels = d.texts(verdict.MaxLabels, verdict.MaxLabel)
 	if slices.ContainsFunc(n.Labels, func(l string) bool { return !addr.ValidName(l) }) {
 		d.fault(fmt.Errorf("the labels %.80q: want words", n.Labels))
 	}
-	n.Until, n.Since = d.time(), d.time()
+	n.Until, n.Since = d.Time(), d.Time()
 	e.Reason = verdict.Reason(d.words(verdict.MaxReason))
 	return e
 }

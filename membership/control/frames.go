@@ -249,5 +249,5 @@ func (e *ClosedError) Error() string {
 func clip(s string) string {
 	e := encoder{}
 	e.words(s, MaxText)
-	return string(e.b[2:])
+	return string(e.Encoded()[2:])
 }

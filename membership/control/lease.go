@@ -31,10 +31,10 @@ type Lease struct {
 func SignLease(store *trust.Store, l Lease) ([]byte, error) {
 	e := encoder{}
 	e.lease(l)
-	if e.bad {
+	if !e.OK() {
 		return nil, fmt.Errorf("sign lease of %s: %w", l.Life, ErrTooLarge)
 	}
-	return store.Sign(leasePurpose, e.b)
+	return store.Sign(leasePurpose, e.Encoded())
 }
 
 // VerifyLease returns the lease in signed, which a host of this cluster has
@@ -59,36 +59,36 @@ func VerifyLease(store *trust.Store, signed []byte) (Lease, error) {
 }
 
 func parseLease(b []byte) (Lease, error) {
-	d := decoder{b: b}
+	d := from(b)
 	l := Lease{
-		Cluster: d.uuid(),
-		UUID:    d.uuid(),
+		Cluster: d.UUID(),
+		UUID:    d.UUID(),
 		Key:     d.pin(),
-		Epoch:   d.u64(),
-		Life:    d.life(),
-		Term:    d.u64(),
-		Since:   d.time(),
-		Name:    d.text(verdict.MaxName),
+		Epoch:   d.U64(),
+		Life:    d.Life(),
+		Term:    d.U64(),
+		Since:   d.Time(),
+		Name:    d.Text(verdict.MaxName),
 	}
-	if !d.finished() {
+	if !d.Whole() {
 		return Lease{}, fmt.Errorf("lease: %w", ErrMalformed)
 	}
 	return l, nil
 }
 
 func (e *encoder) lease(l Lease) {
-	e.uuid(l.Cluster)
-	e.uuid(l.UUID)
-	e.fixed(l.Key[:])
-	e.u64(l.Epoch)
-	e.life(l.Life)
-	e.u64(l.Term)
-	e.time(l.Since)
-	e.text(l.Name, verdict.MaxName)
+	e.UUID(l.Cluster)
+	e.UUID(l.UUID)
+	e.Fixed(l.Key[:])
+	e.U64(l.Epoch)
+	e.Life(l.Life)
+	e.U64(l.Term)
+	e.Time(l.Since)
+	e.Text(l.Name, verdict.MaxName)
 }
 
 func (d *decoder) pin() (p trust.Pin) {
-	copy(p[:], d.take(len(p)))
+	copy(p[:], d.Take(len(p)))
 	return p
 }
 

@@ -26,15 +26,15 @@ func TestGoldenLease(t *testing.T) {
 	path := filepath.Join("testdata", "v2", "lease.hex")
 	text, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) && *addVectors {
-		text = []byte(hex.EncodeToString(e.b) + "\n")
+		text = []byte(hex.EncodeToString(e.Encoded()) + "\n")
 		err = os.WriteFile(path, text, 0o644)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	want, err := hex.DecodeString(strings.TrimSpace(string(text)))
-	if err != nil || !bytes.Equal(e.b, want) {
-		t.Errorf("encoded\n%x, the vector is\n%x (%v)", e.b, want, err)
+	if err != nil || !bytes.Equal(e.Encoded(), want) {
+		t.Errorf("encoded\n%x, the vector is\n%x (%v)", e.Encoded(), want, err)
 	}
 	if got, err := parseLease(want); err != nil || got != leaseA {
 		t.Errorf("the vector decodes to %+v (%v), want %+v", got, err, leaseA)
@@ -44,16 +44,16 @@ func TestGoldenLease(t *testing.T) {
 func FuzzParseLease(f *testing.F) {
 	var e encoder
 	e.lease(leaseA)
-	f.Add(e.b)
-	f.Add(e.b[:20])
+	f.Add(e.Encoded())
+	f.Add(e.Encoded()[:20])
 	f.Fuzz(func(t *testing.T, b []byte) {
 		l, err := parseLease(b)
 		if err != nil {
 			return
 		}
 		var e encoder
-		if e.lease(l); e.bad || !bytes.Equal(e.b, b) {
-			t.Errorf("%x decodes to %+v, which encodes to %x", b, l, e.b)
+		if e.lease(l); !e.OK() || !bytes.Equal(e.Encoded(), b) {
+			t.Errorf("%x decodes to %+v, which encodes to %x", b, l, e.Encoded())
 		}
 	})
 }

@@ -39,9 +39,9 @@ func VerifyProof(store *trust.Store, node addr.UUID, epoch uint64, life addr.Lif
 // proved is what a proof signs.
 func proved(node addr.UUID, epoch uint64, life addr.Life, challenge []byte) []byte {
 	e := encoder{}
-	e.uuid(node)
-	e.u64(epoch)
-	e.life(life)
-	e.fixed(challenge)
-	return e.b
+	e.UUID(node)
+	e.U64(epoch)
+	e.Life(life)
+	e.Fixed(challenge)
+	return e.Encoded()
 }

@@ -251,7 +251,7 @@ func TestSpecificationMakesGoodFrames(t *testing.T) {
 	for n := range 256 {
 		typ := frameType(n)
 		if _, inSpec := g.frames[typ]; !inSpec {
-			if (&decoder{b: make([]byte, 1<<12)}).frame(typ) != nil {
+			if d := from(make([]byte, 1<<12)); d.frame(typ) != nil {
 				t.Errorf("frame %d is not in SPEC.md", n)
 			}
 			continue
