@@ -36,7 +36,7 @@ command line, the scenario or the lab is wrong.`,
   fabricd chaos run deploy/scenarios/node-killed.yaml --on local --report out`,
 	}
 	cmd.AddCommand(a.chaosRunCommand(), a.chaosSuiteCommand(), a.chaosMinimizeCommand(),
-		a.chaosCheckCommand(), a.chaosValidateCommand(), a.chaosScaleCommand(), a.chaosPageCommand())
+		a.chaosCheckCommand(), a.chaosValidateCommand(), a.chaosScaleCommand(), a.chaosPageCommand(), a.chaosCompareCommand())
 	cmd.AddCommand(a.chaosHelpers()...)
 	return cmd
 }

@@ -13,9 +13,8 @@ func (a *app) chaosPageCommand() *cobra.Command {
 		Use: "page DIR", Short: "Put the reports of several labs together on one page", Args: cobra.ExactArgs(1),
 		Long: `page reads what suite and scale have saved in the directories of DIR, and writes
 DIR/index.html and DIR/index.json: the verdict on each scenario in each lab, with
-the timeline of one of its runs behind it, how soon each loss was known against its
-target, all figures, histograms of the times to errors and to NODE_REMOVED, and how
-clusters grow. It prints how many runs each lab has made in which time. make chaos
+the page of one of its runs behind it, how soon each loss was known against its
+target, all figures and where their samples lie, and how clusters grow. It prints how many runs each lab has made in which time. make chaos
 and make bars end with it.`,
 		Example: `  fabricd chaos suite deploy/scenarios --on sim --report out/chaos/sim
   fabricd chaos suite deploy/scenarios --on local --report out/chaos/local

@@ -39,7 +39,7 @@ silent node, and how much they say.`,
 	cmd.Flags().IntVar(&runs, "runs", 3, "how many seeds for each size")
 	cmd.Flags().Uint64Var(&seed, "seed", 1, "the first seed")
 	cmd.Flags().StringVar(&detection, "detection", string(scenario.Normal), "detection profile: fast, normal or calm")
-	cmd.Flags().StringVar(&report, "report", "", "directory for the figures and their picture; none if empty")
+	cmd.Flags().StringVar(&report, "report", "", "directory for the figures, which page draws; none if empty")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object per size")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		d := scenario.Detection(detection)
@@ -91,7 +91,7 @@ func (a *app) printScale(points []sim.ScalePoint) {
 	fmt.Fprintln(a.stdout, "IDLE and HOST: control messages per second, of a node and of the host; STORM: per node in the join of all.")
 }
 
-// saveScale writes the figures and their picture.
+// saveScale writes the figures.
 func saveScale(dir string, points []sim.ScalePoint) error {
 	if dir == "" {
 		return nil
@@ -102,9 +102,6 @@ func saveScale(dir string, points []sim.ScalePoint) error {
 	text, err := json.MarshalIndent(points, "", "  ")
 	if err == nil {
 		err = os.WriteFile(filepath.Join(dir, chaos.ScaleName), append(text, '\n'), 0o644)
-	}
-	if err == nil && len(points) > 1 {
-		err = os.WriteFile(filepath.Join(dir, "scale.svg"), sim.ScalePlot(points), 0o644)
 	}
 	return err
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -182,5 +183,28 @@ func TestChaosSuiteSumsUp(t *testing.T) {
 	stdout, _, code = run(t, nil, "chaos", "validate", good)
 	if code != exitOK || !strings.Contains(stdout, "small, 3 nodes, 1 steps, 8s, on [sim compose]") {
 		t.Errorf("validate: exit code %d, printed %q", code, stdout)
+	}
+}
+
+// TestTwoRunsAreOnOnePage runs a scenario with two seeds and compares what was saved.
+func TestTwoRunsAreOnOnePage(t *testing.T) {
+	dirs := []string{t.TempDir(), t.TempDir()}
+	for i, dir := range dirs {
+		if _, errs, code := run(t, nil, "chaos", "run", "../../deploy/scenarios/node-killed.yaml", "--seed", fmt.Sprint(i+1), "--report", dir); code != 0 {
+			t.Fatalf("run: exit %d: %s", code, errs)
+		}
+	}
+	page := filepath.Join(t.TempDir(), "page.html")
+	if _, errs, code := run(t, nil, "chaos", "compare", dirs[0], dirs[1], "--out", page); code != 0 {
+		t.Fatalf("compare: exit %d: %s", code, errs)
+	}
+	text, err := os.ReadFile(page)
+	for _, want := range []string{"seed 1 on sim", "seed 2 on sim", "Throughput", "Latency: connect", "Errors", "time_to_removed"} {
+		if err != nil || !strings.Contains(string(text), want) {
+			t.Errorf("the page has no %q, %v", want, err)
+		}
+	}
+	if _, errs, code := run(t, nil, "chaos", "compare", dirs[0], t.TempDir()); code != 2 || !strings.Contains(errs, "report.json") {
+		t.Errorf("without a report: exit %d: %s", code, errs)
 	}
 }

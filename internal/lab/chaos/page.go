@@ -3,6 +3,7 @@ package chaos
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"time"
@@ -34,13 +35,26 @@ func SaveSuite(dir string, tallies []Tally, of SuiteRun) error {
 			e.Detection, e.Nodes = t.file.Cluster.Detection, t.file.Cluster.Nodes
 		}
 		for _, f := range t.Figures {
-			e.Figures = append(e.Figures, check.Figure{Name: f.Name, Of: f.Of, Count: f.Count, Min: f.Min, P50: f.P50, P99: f.P99, Max: f.Max, Samples: f.some()})
+			e.Figures = append(e.Figures, check.Figure{Name: f.Name, Of: f.Of, Count: f.Count, Why: f.Why, Min: f.Min, P50: f.P50, P99: f.P99, Max: f.Max})
 		}
 		s.Rows = append(s.Rows, e)
 		lab.Runs += t.Runs
 	}
 	s.Labs = []report.LabTime{lab}
 	return report.WriteSuite(dir, "suite-"+string(lab.Lab), s)
+}
+
+// Compare reads two saved runs and returns what writes their page.
+func Compare(one, other string) (func(io.Writer) error, error) {
+	a, err := report.ReadSaved(one)
+	if err != nil {
+		return nil, err
+	}
+	b, err := report.ReadSaved(other)
+	if err != nil {
+		return nil, err
+	}
+	return func(w io.Writer) error { return report.Compare(w, a, b) }, nil
 }
 
 // ScaleName is the file of the figures of [Scale], in a directory scale beside those

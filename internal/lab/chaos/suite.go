@@ -336,23 +336,3 @@ func (f *FigureSum) compute() {
 	at := func(p int) int64 { return f.samples[min(len(f.samples)-1, len(f.samples)*p/100)] }
 	f.Min, f.P50, f.P99, f.Max = f.samples[0], at(50), at(99), f.samples[len(f.samples)-1]
 }
-
-// drawn is how many samples of a figure a histogram is drawn from.
-const drawn = 500
-
-// some returns so many of the samples of a time after a fault, evenly chosen, the
-// largest among them; of other figures none.
-func (f *FigureSum) some() []int64 {
-	if f.Name != scenario.TimeToError && f.Name != scenario.TimeToRemoved {
-		return nil
-	}
-	n := len(f.samples)
-	if n <= drawn {
-		return f.samples
-	}
-	var some []int64
-	for i := range drawn {
-		some = append(some, f.samples[(i+1)*n/drawn-1])
-	}
-	return some
-}

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"fmt"
 	"io"
 	"strings"
 
@@ -15,11 +16,12 @@ const (
 	maxShown  = 5   // violations of one judgement, with their proof
 )
 
-// HTML writes the page of a run. It is one file that needs nothing else.
+// HTML writes the page of a run. It is one file that needs nothing else. All times are
+// by the scenario's own clock.
 func HTML(w io.Writer, r *Run) error {
 	r = r.whole()
 	p := &page{}
-	s := newScene(r.Records)
+	s := newScene(r.Records, r.Result.Zero)
 	b := r.Result.Begin
 	p.head(b.Scenario + " on " + b.Lab + ", seed " + uintText(b.Seed))
 	p.f("<h1>%s ", b.Scenario)
@@ -31,12 +33,18 @@ func HTML(w io.Writer, r *Run) error {
 	if r.Problem != "" {
 		p.f("<p class=\"warn\">The lab failed, so nothing is said of the fabric: %s</p>\n", r.Problem)
 	}
+	p.problems(r.Result)
 	p.facts(r)
-	p.f("<h2>Timeline</h2>\n<div class=\"wide\">%s</div>\n", raw(drawTimeline(s)))
+	p.f("<h2>What happened<small>all times are by the scenario's own clock; faults are shaded</small></h2>\n<div class=\"wide\">\n<figure>%s</figure>\n", raw(drawTimeline(s)))
 	p.legend(s)
-	p.judgements("Expectations", r.Result.Expectations)
-	p.judgements("Invariants", r.Result.Invariants)
-	p.figureTables(r.Result.Figures)
+	if c := newCurves(r.Records, r.Result.Zero, r.Result.End); c != nil {
+		x, marks := newAxis(-s.zero, s.end)
+		p.graph(&graph{x, marks, []graphRun{{"", "s1", c, shades(s.entries(), s.zero, s.end+s.zero, "")}}})
+	}
+	p.f("</div>\n")
+	p.figureTable([]named{{"", r.Result.Figures}}, false)
+	p.judgements("Expectations", r.Result.Expectations, s.zero)
+	p.judgements("Invariants", r.Result.Invariants, s.zero)
 	p.faultTable(s)
 	if r.Scenario != nil {
 		p.f("<h2>Scenario</h2>\n<pre>%s</pre>\n", string(scenario.Encode(r.Scenario)))
@@ -44,6 +52,23 @@ func HTML(w io.Writer, r *Run) error {
 	p.foot()
 	_, err := io.WriteString(w, p.String())
 	return err
+}
+
+// problems lists first what is not as it should be.
+func (p *page) problems(r *check.Result) {
+	all := r.Problems()
+	if len(all) == 0 {
+		return
+	}
+	p.f("<ul class=\"bad\">\n")
+	for i, text := range all {
+		if i == maxShown {
+			p.f("<li>and %d more, below</li>\n", len(all)-i)
+			break
+		}
+		p.f("<li>%s</li>\n", text)
+	}
+	p.f("</ul>\n")
 }
 
 func uintText(v uint64) string {
@@ -54,41 +79,38 @@ func uintText(v uint64) string {
 
 // facts says what ran, and how to run it again.
 func (p *page) facts(r *Run) {
-	b := r.Result.Begin
-	p.f("<table>\n")
-	row := func(name, value string) {
-		if value != "" {
-			p.f("<tr><th scope=\"row\">%s</th><td>%s</td></tr>\n", name, value)
-		}
-	}
-	row("lab", b.Lab)
-	row("seed", uintText(b.Seed))
-	row("nodes", uintText(uint64(b.Nodes))+", detection "+b.Detection)
-	row("length", dur(r.Result.End)+", "+uintText(uint64(r.Result.Records))+" records")
+	p.f("<p class=\"mute\">%s</p>\n<pre>%s</pre>\n", facts(r.Result, r.Scenario), command(r.Result))
+}
+
+// facts are what ran, in a line.
+func facts(r *check.Result, s *scenario.Scenario) string {
+	b := r.Begin
+	all := []string{"lab " + b.Lab, "seed " + uintText(b.Seed), fmt.Sprintf("%d nodes, detection %s", b.Nodes, b.Detection),
+		fmt.Sprintf("%s long, with %s to start", dur(r.End-r.Zero), dur(r.Zero)), fmt.Sprintf("%d records", r.Records)}
 	switch b.Paths {
 	case history.PathsLazy:
-		row("daemons", "without --enable-faults; connections that went over to a path: "+uintText(uint64(r.Result.Paths)))
+		all = append(all, fmt.Sprintf("daemons without --enable-faults, %d connections went over to a path", r.Paths))
 	case history.PathsOff:
-		row("daemons", "with --enable-faults: no connection has a path")
+		all = append(all, "daemons with --enable-faults: no connection has a path")
 	}
-	if r.Result.Still > 0 {
-		row("the lab itself stood still for at most", dur(r.Result.Still))
+	if r.Still > 0 {
+		all = append(all, "the lab itself stood still for at most "+dur(r.Still))
 	}
-	row("fabricd", b.Build)
-	row("started", b.Started)
-	if r.Scenario != nil && len(r.Scenario.Rows) > 0 {
-		var rows []string
-		for _, x := range r.Scenario.Rows {
-			rows = append(rows, string(x))
-		}
-		row("shows", strings.Join(rows, ", "))
+	if b.Build != "" {
+		all = append(all, "fabricd "+b.Build)
 	}
-	p.f("</table>\n<p>Repeat it:</p>\n<pre>%s</pre>\n", command(r))
+	if b.Started != "" {
+		all = append(all, "started "+b.Started)
+	}
+	if s != nil && len(s.Rows) > 0 {
+		all = append(all, "shows "+rowsText(s.Rows))
+	}
+	return strings.Join(all, " · ")
 }
 
 // command returns the command that repeats the run.
-func command(r *Run) string {
-	b := r.Result.Begin
+func command(r *check.Result) string {
+	b := r.Begin
 	if b.Command != "" {
 		return b.Command
 	}
@@ -96,8 +118,8 @@ func command(r *Run) string {
 }
 
 func (p *page) legend(s *scene) {
-	p.f("<p class=\"mute\">A bar is a life of the node, ID and generation on it; hatched: it stands still; a stroke: its process ends. " +
-		"What its application is told: ▲ added, ▼ removed, ✕ its own life was given up. Dashed frames are faults.")
+	p.f("<p class=\"mute\">A bar is an incarnation of the node, with its ID and generation; hatched: the node is stopped; a stroke: its process ends. " +
+		"Its application hears: ▲ a node was added, ▼ removed, ✕ its own incarnation was removed. Dashed frames are faults.")
 	if len(s.lanes) > maxLanes {
 		p.f(" %d of %d slots are shown.", maxLanes, len(s.lanes))
 	}
@@ -108,11 +130,11 @@ func (p *page) legend(s *scene) {
 }
 
 // judgements lists verdicts with what proves the bad ones.
-func (p *page) judgements(title string, all []check.Judgement) {
+func (p *page) judgements(title string, all []check.Judgement, zero int64) {
 	if len(all) == 0 {
 		return
 	}
-	p.f("<h2>%s</h2>\n<table>\n<thead><tr><th scope=\"col\">verdict</th><th scope=\"col\">name</th><th scope=\"col\">claim</th><th scope=\"col\" class=\"n\">judged</th></tr></thead>\n<tbody>\n", title)
+	p.f("<h2>%s</h2>\n<div class=\"wide\"><table>\n<thead><tr><th scope=\"col\">verdict</th><th scope=\"col\">name</th><th scope=\"col\">claim</th><th scope=\"col\" class=\"n\">judged</th></tr></thead>\n<tbody>\n", title)
 	for _, j := range all {
 		p.f("<tr><td>")
 		p.verdict(string(j.Verdict))
@@ -121,18 +143,18 @@ func (p *page) judgements(title string, all []check.Judgement) {
 			p.f(" <span class=\"mute\">%s</span>", j.Rows)
 		}
 		p.f("</td><td>%s", j.Claim)
-		p.violations(j)
+		p.violations(j, zero)
 		p.f("</td><td class=\"n\">%d</td></tr>\n", j.Checked)
 	}
-	p.f("</tbody>\n</table>\n")
+	p.f("</tbody>\n</table></div>\n")
 }
 
-func (p *page) violations(j check.Judgement) {
+func (p *page) violations(j check.Judgement, zero int64) {
 	for i, v := range j.Violations {
 		if i == maxShown {
 			break
 		}
-		p.f("<details><summary class=\"bad\">%s: %s</summary>", dur(v.At), v.What)
+		p.f("<details><summary class=\"bad\">%s: %s</summary>", dur(v.At-zero), v.What)
 		if len(v.Lines) > 0 {
 			p.f("<pre>%s</pre>", shortLines(v.Lines))
 		}
@@ -155,56 +177,12 @@ func shortLines(lines []string) string {
 	return b.String()
 }
 
-// figureTables lists all figures, and draws those of times.
-func (p *page) figureTables(all []check.Figure) {
-	if len(all) == 0 {
-		return
-	}
-	p.f("<h2>Figures</h2>\n<table>\n<thead><tr><th scope=\"col\">figure</th><th scope=\"col\">of</th><th scope=\"col\" class=\"n\">samples</th><th scope=\"col\" class=\"n\">min</th><th scope=\"col\" class=\"n\">p50</th><th scope=\"col\" class=\"n\">p99</th><th scope=\"col\" class=\"n\">max</th></tr></thead>\n<tbody>\n")
-	for _, f := range all {
-		p.figureRow(f)
-	}
-	p.f("</tbody>\n</table>\n<div class=\"figs\">\n")
-	drawn := map[scenario.FigureName]bool{}
-	for _, f := range all {
-		if f.Count == 0 || f.Name == scenario.Throughput || drawn[f.Name] {
-			continue
-		}
-		drawn[f.Name] = true
-		p.f("<figure>%s<figcaption>%s: %d samples</figcaption></figure>\n", raw(drawHistogram(f)), figureTitle(f), f.Count)
-	}
-	p.f("</div>\n")
-}
-
-func (p *page) figureRow(f check.Figure) {
-	show := dur
-	if f.Name == scenario.Throughput {
-		show = amount
-	}
-	p.f("<tr><td>%s</td><td>%s</td><td class=\"n\">%d</td>", string(f.Name), f.Of, f.Count)
-	for _, v := range []int64{f.Min, f.P50, f.P99, f.Max} {
-		if f.Count == 0 {
-			p.f("<td class=\"n\">–</td>")
-		} else {
-			p.f("<td class=\"n\">%s</td>", show(v))
-		}
-	}
-	p.f("</tr>\n")
-}
-
-func figureTitle(f check.Figure) string {
-	if f.Of == "" {
-		return string(f.Name)
-	}
-	return string(f.Name) + " (" + f.Of + ")"
-}
-
 // faultTable lists what was broken and what proves it.
 func (p *page) faultTable(s *scene) {
 	if len(s.faults) == 0 {
 		return
 	}
-	p.f("<h2>Faults</h2>\n<table>\n<thead><tr><th scope=\"col\" class=\"n\">from</th><th scope=\"col\" class=\"n\">to</th><th scope=\"col\">what</th><th scope=\"col\">touches</th><th scope=\"col\">may</th><th scope=\"col\">did</th></tr></thead>\n<tbody>\n")
+	p.f("<h2>Faults</h2>\n<div class=\"wide\"><table>\n<thead><tr><th scope=\"col\" class=\"n\">from</th><th scope=\"col\" class=\"n\">to</th><th scope=\"col\">what</th><th scope=\"col\">touches</th><th scope=\"col\">may</th><th scope=\"col\">did</th></tr></thead>\n<tbody>\n")
 	for i, f := range s.faults {
 		if i == maxListed {
 			p.f("<tr><td colspan=\"6\">and %d more</td></tr>\n", len(s.faults)-maxListed)
@@ -217,5 +195,5 @@ func (p *page) faultTable(s *scene) {
 		may := map[string]string{"none": "slow down", "reset": "reset", "remove": "remove"}[string(f.Harm)]
 		p.f("<tr><td class=\"n\">%s</td><td class=\"n\">%s</td><td>%s</td><td>%s</td><td>%s</td><td>%s</td></tr>\n", dur(f.from), to, f.What, f.touches(), may, f.outcome())
 	}
-	p.f("</tbody>\n</table>\n")
+	p.f("</tbody>\n</table></div>\n")
 }

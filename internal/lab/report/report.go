@@ -89,7 +89,8 @@ type document struct {
 	About    string               `json:"about,omitempty"`
 	Rows     []scenario.Row       `json:"rows,omitempty"`
 	Faults   []faultEntry         `json:"faults,omitempty"`
-	Counts   map[history.Kind]int `json:"records"` // by kind
+	Counts   map[history.Kind]int `json:"records"`          // by kind
+	Curves   *Curves              `json:"curves,omitempty"` // nil: nothing was recorded
 	Result   *check.Result        `json:"result"`
 }
 
@@ -97,7 +98,7 @@ type document struct {
 type faultEntry struct {
 	ID    int           `json:"id"`
 	What  string        `json:"what"`
-	Begin int64         `json:"begin"`         // ns
+	Begin int64         `json:"begin"`         // ns of the run's clock, as [check.Result.Zero]
 	End   int64         `json:"end,omitempty"` // ns; 0: it did not end
 	Nodes []int         `json:"nodes,omitempty"`
 	Ways  []history.Way `json:"ways,omitempty"`
@@ -118,7 +119,8 @@ func JSON(r *Run) ([]byte, error) {
 	for _, rec := range r.Records {
 		d.Counts[rec.Kind()]++
 	}
-	d.Faults = newScene(r.Records).entries()
+	d.Curves = newCurves(r.Records, r.Result.Zero, r.Result.End)
+	d.Faults = newScene(r.Records, r.Result.Zero).entries()
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetIndent("", " ")

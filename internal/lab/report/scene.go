@@ -10,7 +10,7 @@ import (
 
 // A scene is what a timeline shows, taken from the records.
 type scene struct {
-	begin  history.Begin
+	zero   int64 // of the scenario's clock, by which all times of a scene are, on the run's
 	end    int64
 	lanes  []*lane // by slot
 	faults []*sceneFault
@@ -28,6 +28,7 @@ type lane struct {
 // A bar is something that lasts.
 type bar struct {
 	from, to int64
+	open     bool // it has not ended
 	label    string
 	kind     string // run, stop
 }
@@ -47,20 +48,19 @@ type sceneFault struct {
 	closing  *history.FaultEnd
 }
 
-// newScene takes a scene from records.
-func newScene(records []history.Record) *scene {
-	s := &scene{}
+// newScene takes a scene from records whose scenario began at zero.
+func newScene(records []history.Record, zero int64) *scene {
+	s := &scene{zero: zero, end: -zero}
 	byID := map[int]*sceneFault{}
 	for i := range records {
-		r := &records[i]
+		r := records[i]
+		r.At -= zero
 		s.end = max(s.end, r.At)
 		switch b := r.Body.(type) {
-		case *history.Begin:
-			s.begin = *b
 		case *history.Fault:
 			f := &sceneFault{Fault: b, from: r.At}
 			if b.Since > 0 {
-				f.from = min(b.Since, r.At)
+				f.from = min(b.Since-zero, r.At)
 			}
 			s.faults, byID[b.ID] = append(s.faults, f), f
 		case *history.FaultEnd:
@@ -72,7 +72,7 @@ func newScene(records []history.Record) *scene {
 				s.lane(b.Target.Slot).process(r.At, b)
 			}
 		case *history.Event:
-			s.event(r, b)
+			s.event(&r, b)
 		}
 	}
 	s.close()
@@ -90,7 +90,7 @@ func (s *scene) lane(slot int) *lane {
 // last returns the open bar of a kind, nil if there is none.
 func (l *lane) last(kind string) *bar {
 	for i := len(l.bars) - 1; i >= 0; i-- {
-		if b := &l.bars[i]; b.kind == kind && b.to == 0 {
+		if b := &l.bars[i]; b.kind == kind && b.open {
 			return b
 		}
 	}
@@ -100,20 +100,20 @@ func (l *lane) last(kind string) *bar {
 func (l *lane) process(at int64, p *history.Process) {
 	switch p.Did {
 	case history.DidStart:
-		l.bars = append(l.bars, bar{from: at, kind: "run"})
+		l.bars = append(l.bars, bar{from: at, open: true, kind: "run"})
 	case history.DidStop:
-		l.bars = append(l.bars, bar{from: at, kind: "stop", label: "stands still"})
+		l.bars = append(l.bars, bar{from: at, open: true, kind: "stop", label: "stands still"})
 	case history.DidContinue:
 		if b := l.last("stop"); b != nil {
-			b.to = at
+			b.to, b.open = at, false
 		}
 	case history.DidKill, history.DidExit, history.DidCrash:
 		if b := l.last("run"); b != nil {
-			b.to = at
+			b.to, b.open = at, false
 			l.marks = append(l.marks, mark{at, "end", "its process ends: " + string(p.Did)})
 		}
 		if b := l.last("stop"); b != nil {
-			b.to = at
+			b.to, b.open = at, false
 		}
 	}
 }
@@ -141,7 +141,7 @@ func (s *scene) event(r *history.Record, b *history.Event) {
 func (l *lane) life(at int64, life addr.Life) {
 	b := l.last("run")
 	if b == nil {
-		l.bars = append(l.bars, bar{from: at, kind: "run", label: life.String()})
+		l.bars = append(l.bars, bar{from: at, open: true, kind: "run", label: life.String()})
 		return
 	}
 	switch b.label {
@@ -149,17 +149,17 @@ func (l *lane) life(at int64, life addr.Life) {
 	case "":
 		b.label = life.String()
 	default:
-		b.to = at
-		l.bars = append(l.bars, bar{from: at, kind: "run", label: life.String()})
+		b.to, b.open = at, false
+		l.bars = append(l.bars, bar{from: at, open: true, kind: "run", label: life.String()})
 	}
 }
 
 // close ends what is open, and notes whom faults touch.
 func (s *scene) close() {
-	s.end = max(s.end, 1)
+	s.end = max(s.end, 1-s.zero)
 	for _, l := range s.lanes {
 		for i := range l.bars {
-			if l.bars[i].to == 0 {
+			if l.bars[i].open {
 				l.bars[i].to = s.end
 			}
 		}
@@ -182,9 +182,9 @@ func (s *scene) close() {
 func (s *scene) entries() []faultEntry {
 	var all []faultEntry
 	for _, f := range s.faults {
-		e := faultEntry{ID: f.ID, What: f.What, Begin: f.from, Nodes: f.Nodes, Ways: f.Ways, Apps: f.Apps, Harm: f.Harm}
+		e := faultEntry{ID: f.ID, What: f.What, Begin: f.from + s.zero, Nodes: f.Nodes, Ways: f.Ways, Apps: f.Apps, Harm: f.Harm}
 		if f.closing != nil {
-			e.End, e.Fired, e.Proof, e.Err = f.to, f.closing.Fired, f.closing.Proof, f.closing.Err
+			e.End, e.Fired, e.Proof, e.Err = f.to+s.zero, f.closing.Fired, f.closing.Proof, f.closing.Err
 		}
 		all = append(all, e)
 	}

@@ -25,7 +25,7 @@ type Suite struct {
 	// Losses is how soon lost nodes were missed. It follows from Rows and is made
 	// anew whenever the suite is written.
 	Losses []Loss `json:"losses,omitempty"`
-	// Scale is a picture of how clusters grow, as SVG; empty: there is none.
+	// Scale are pictures of how clusters grow, as HTML; empty: there are none.
 	Scale []byte `json:"-"`
 }
 
@@ -57,7 +57,7 @@ type Entry struct {
 	Green   int            `json:"green"`
 	Broken  []uint64       `json:"broken,omitempty"`  // seeds
 	Harness []uint64       `json:"harness,omitempty"` // seeds
-	Figures []check.Figure `json:"figures,omitempty"` // over all runs; samples may be left out
+	Figures []check.Figure `json:"figures,omitempty"` // over all runs, without samples
 	// Report is where the page of one of its runs is, relative to the suite's;
 	// empty: nowhere.
 	Report string `json:"report,omitempty"`
@@ -173,7 +173,7 @@ func SuiteHTML(w io.Writer, s *Suite) error {
 	p.lossTable(s.losses())
 	p.suiteFigures(s)
 	if len(s.Scale) > 0 {
-		p.f("<h2>Scale</h2>\n<figure>%s<figcaption>clusters of several sizes, simulated</figcaption></figure>\n", raw(string(s.Scale)))
+		p.f("<h2>Scale<small>clusters of several sizes, simulated</small></h2>\n<div class=\"wide\">\n%s</div>\n", raw(s.Scale))
 	}
 	p.foot()
 	_, err := io.WriteString(w, p.String())
@@ -229,38 +229,11 @@ func (p *page) cell(e *Entry) {
 
 // suiteFigures lists the figures of all scenarios.
 func (p *page) suiteFigures(s *Suite) {
-	p.f("<h2>Figures</h2>\n<div class=\"wide\"><table>\n<thead><tr><th scope=\"col\">scenario</th><th scope=\"col\">lab</th><th scope=\"col\">figure</th><th scope=\"col\">of</th><th scope=\"col\" class=\"n\">samples</th><th scope=\"col\" class=\"n\">p50</th><th scope=\"col\" class=\"n\">p99</th><th scope=\"col\" class=\"n\">max</th></tr></thead>\n<tbody>\n")
+	var sets []named
 	for _, e := range s.Rows {
-		for _, f := range e.Figures {
-			if f.Count == 0 {
-				continue
-			}
-			show := dur
-			if f.Name == scenario.Throughput {
-				show = amount
-			}
-			p.f("<tr><td>%s</td><td>%s</td><td>%s</td><td>%s</td><td class=\"n\">%d</td><td class=\"n\">%s</td><td class=\"n\">%s</td><td class=\"n\">%s</td></tr>\n",
-				e.Scenario, string(e.Lab), string(f.Name), f.Of, f.Count, show(f.P50), show(f.P99), show(f.Max))
-		}
+		sets = append(sets, named{e.Scenario + " on " + string(e.Lab), e.Figures})
 	}
-	p.f("</tbody>\n</table></div>\n")
-	p.suiteHistograms(s)
-}
-
-// suiteHistograms draws how long errors and NODE_REMOVED took, of each scenario.
-func (p *page) suiteHistograms(s *Suite) {
-	p.f("<h2>Times to errors and to NODE_REMOVED</h2>\n<div class=\"figs\">\n")
-	for _, name := range []scenario.FigureName{scenario.TimeToError, scenario.TimeToRemoved} {
-		for _, e := range s.Rows {
-			for _, f := range e.Figures {
-				if f.Name == name && len(f.Samples) > 0 {
-					p.f("<figure>%s<figcaption>%s on %s, %s: %d samples</figcaption></figure>\n",
-						raw(drawHistogram(f)), e.Scenario, string(e.Lab), figureTitle(f), f.Count)
-				}
-			}
-		}
-	}
-	p.f("</div>\n")
+	p.figureTable(sets, false)
 }
 
 // labs returns the labs of a suite, the cheapest first.

@@ -3,7 +3,8 @@ package report
 import (
 	"fmt"
 	"slices"
-	"time"
+
+	"github.com/fabricd/fabricd/internal/chart"
 )
 
 // Limits of a timeline.
@@ -15,9 +16,6 @@ const (
 
 // The measures of a timeline, in units of its own.
 const (
-	width  = 1160
-	left   = 70
-	right  = 12
 	laneH  = 30
 	barH   = 14
 	rowH   = 13
@@ -31,17 +29,20 @@ type timeline struct {
 	page
 	*scene
 	lanes []*lane // that are drawn
+	scale chart.Scale
+	ticks []chart.Mark
 	y     map[int]float64
 }
 
 // drawTimeline draws what became of every slot.
 func drawTimeline(s *scene) string {
 	t := &timeline{scene: s, y: map[int]float64{}}
+	t.scale, t.ticks = newAxis(-s.zero, s.end)
 	t.lanes = chooseLanes(s.lanes)
 	rows := t.linkRows()
 	top := float64(topPad + len(rows)*rowH + 6)
 	height := top + float64(len(t.lanes))*laneH + 8
-	t.f("<svg viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"what became of every node\">\n", width, int(height))
+	t.f("<svg viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"what became of every node\">\n", chart.Width, int(height))
 	t.f("<defs><pattern id=\"hatch\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\" patternTransform=\"rotate(45)\"><line x1=\"0\" y1=\"0\" x2=\"0\" y2=\"6\" class=\"hatch\"/></pattern></defs>\n")
 	for i, l := range t.lanes {
 		t.y[l.slot] = top + float64(i)*laneH
@@ -81,28 +82,14 @@ func boolInt(b bool) int {
 }
 
 // x returns the place of a time.
-func (t *timeline) x(at int64) float64 {
-	return left + float64(at)/float64(t.end)*(width-left-right)
-}
+func (t *timeline) x(at int64) float64 { return t.scale.At(float64(at)) }
 
 // axis draws the scale of time.
 func (t *timeline) axis(height float64) {
-	step := tick(t.end)
-	for at := int64(0); at <= t.end; at += step {
-		x := t.x(at)
+	for _, m := range t.ticks {
+		x := t.scale.At(m.At)
 		t.f("<line class=\"g\" x1=\"%.1f\" y1=\"%d\" x2=\"%.1f\" y2=\"%.1f\"/><text class=\"t\" x=\"%.1f\" y=\"12\" text-anchor=\"middle\">%s</text>\n",
-			x, topPad-6, x, height-4, x, time.Duration(at).String())
-	}
-}
-
-// tick returns a distance of marks that gives at most a dozen.
-func tick(end int64) int64 {
-	for step := int64(time.Millisecond); ; step *= 10 {
-		for _, n := range []int64{1, 2, 5} {
-			if end/(step*n) <= 12 {
-				return step * n
-			}
-		}
+			x, topPad-6, x, height-4, x, m.Label)
 	}
 }
 
@@ -191,6 +178,9 @@ func (t *timeline) nodeFaults() {
 			x := t.x(f.from)
 			t.f("<rect class=\"fault\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%d\"><title>%s, %s…%s: %s</title></rect>\n",
 				x-1, y-3, max(t.x(f.to)-x, 2)+2, barH+16, f.What, dur(f.from), dur(f.to), f.outcome())
+			if w := t.x(f.to) - x; w > float64(len(f.What))*5.5+16 {
+				t.f("<text class=\"t\" x=\"%.1f\" y=\"%.1f\">%s</text>\n", x+8, y+barH+10, f.What)
+			}
 		}
 	}
 }

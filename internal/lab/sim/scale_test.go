@@ -42,8 +42,7 @@ func TestOneOfManyWithoutAHost(t *testing.T) {
 // TestScale holds clusters of growing size to what the design promises: a crash
 // is seen in well under a second, silence within the profile's bound, a storm
 // of joins is over in seconds, and nobody else is removed. With SIM_SCALE=all, as
-// `make chaos` has it, up to 200 nodes, and also without a host. SIM_PLOT names a file
-// for the picture.
+// `make chaos` has it, up to 200 nodes, and also without a host.
 func TestScale(t *testing.T) {
 	sizes := []int{8, 32, 63}
 	if os.Getenv("SIM_SCALE") == "all" {
@@ -72,18 +71,12 @@ func TestScale(t *testing.T) {
 			alone(t, n, 1)
 		}
 	}
-	svg := sim.ScalePlot(points)
-	d := xml.NewDecoder(strings.NewReader(string(svg)))
+	d := xml.NewDecoder(strings.NewReader(string(sim.ScalePlot(points))))
 	for {
 		if _, err := d.Token(); errors.Is(err, io.EOF) {
 			break
 		} else if err != nil {
 			t.Fatalf("the plot is not XML: %v", err)
-		}
-	}
-	if file := os.Getenv("SIM_PLOT"); file != "" {
-		if err := os.WriteFile(file, svg, 0o644); err != nil {
-			t.Fatal(err)
 		}
 	}
 }

@@ -25,6 +25,7 @@ var mayImport = map[string][]string{
 	"internal/test/bubble":   {},
 	"internal/test/budget":   {},
 	"internal/yamlbound":     {},
+	"internal/chart":         {},
 	"internal/printable":     {},
 	"internal/audit":         {"internal/printable"},
 	"internal/shm":           {"internal/status"},
@@ -98,9 +99,9 @@ var mayImport = map[string][]string{
 	"internal/lab/history":  {"fabric/addr"},
 	"internal/lab/scenario": {"internal/lab/history", "internal/yamlbound", "internal/faults", "internal/faults/failpoint"},
 	"internal/lab/check":    {"internal/lab/scenario", "internal/lab/history", "fabric/addr"},
-	"internal/lab/report":   {"internal/lab/check", "internal/lab/scenario", "internal/lab/history", "fabric/addr"},
+	"internal/lab/report":   {"internal/chart", "internal/lab/check", "internal/lab/scenario", "internal/lab/history", "fabric/addr"},
 	"internal/lab/sim": {"internal/core", "internal/wire", "internal/transport", "internal/status", "membership/verdict",
-		"portmap", "rma", "fence", "fabric/addr",
+		"portmap", "rma", "fence", "fabric/addr", "internal/chart",
 		"internal/lab/history", "internal/lab/scenario", "internal/faults", "internal/faults/failpoint"},
 	"internal/lab/sim/mutants": {},
 
@@ -110,7 +111,7 @@ var mayImport = map[string][]string{
 		"internal/daemon", "internal/faults", "internal/faults/failpoint", "fabric/addr"},
 	"cmd/fabricd": {"internal/daemon", "internal/doctor", "internal/gateway", "internal/gateway/spec", "internal/printable", "internal/faults", "internal/lab/chaos", "internal/lab/chaos/workload", "internal/lab/scenario", "internal/lab/sim",
 		"fabric", "fabric/addr"},
-	"cmd/fabric-bench":                {"fabric", "fabric/embed", "cmd/fabric-bench/internal/tools"},
+	"cmd/fabric-bench":                {"fabric", "fabric/embed", "internal/chart", "cmd/fabric-bench/internal/tools"},
 	"cmd/fabric-bench/internal/tools": {},
 
 	// Programs for users to read first.
