@@ -11,12 +11,14 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/fabricd/fabricd/internal/chart"
 )
 
 //go:embed page.html
 var pageHTML string
 
-var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{"class": class, "bar": newBar, "split": splitQuantity}).Parse(pageHTML))
+var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{"style": style, "class": class, "bar": newBar, "split": splitQuantity}).Parse(pageHTML))
 
 func (a *app) pageCommand() *cobra.Command {
 	return a.ofReport(cobra.Command{
@@ -62,13 +64,15 @@ func (d *Report) writePage(w io.Writer) error {
 	return pageTemplate.Execute(w, page{d.headline(), legend, d, d.groups()})
 }
 
+func style() template.CSS { return chart.Style }
+
 // class is the style of a verdict.
 func class(verdict string) string {
 	switch verdict {
 	case reached:
-		return "reached"
+		return "good"
 	case notReached:
-		return "missed"
+		return "bad"
 	}
 	return "none"
 }
@@ -97,10 +101,11 @@ const (
 	labelWidth = 40
 )
 
+// ratioScale is that of all bars.
+var ratioScale = chart.Scale{Low: 0.1, High: 10, From: middle - decade, To: middle + decade, Log: true}
+
 // onScale returns where a ratio is on the scale.
-func onScale(ratio figure) float64 {
-	return math.Round(middle + decade*math.Log10(min(max(float64(ratio), 0.1), 10)))
-}
+func onScale(ratio figure) float64 { return math.Round(ratioScale.At(float64(ratio))) }
 
 // newBar returns the bar of an entry; nil where nothing was measured.
 func newBar(e entry) *bar {

@@ -22,7 +22,7 @@ func TestThePageSaysWhatIsReached(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"<h1>2 of 4 targets reached, 1 not measured</h1>", "≥ 0.95×", ">1.00×<", ">3.00×<", ">0.50×<", "&lt;idle&gt;", "messages: processor time",
-		"it is not installed", `class="verdict missed"`} {
+		"it is not installed", `class="verdict bad"`} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("the page has no %q", want)
 		}
