@@ -248,22 +248,42 @@ func wait(ctx context.Context, d time.Duration) bool {
 
 func (a *app) eventsCommand() *cobra.Command {
 	var f askFlags
+	var since time.Duration
+	var once bool
 	cmd := &cobra.Command{
 		Use: "events", Short: "Show the nodes and then what happens to them, until interrupted",
+		Long: `events shows the nodes that are there and then what happens to them. With --since
+it begins with what has happened before, and tells of links, paths and connections
+too: a node keeps the last 2048 events of nodes and links, and as many of connections
+and paths.`,
 		Example: `  fabricd events
+  fabricd events --since 10m --once
   fabricd events --json | jq -c 'select(.event == "removed")'`,
 	}
 	f.addTo(cmd, a, true)
+	cmd.Flags().DurationVar(&since, "since", 0, "begin with what has happened in this time, of links and connections too")
+	cmd.Flags().BoolVar(&once, "once", false, "with --since: end behind what has happened")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if past := cmd.Flags().Changed("since"); since < 0 || past && since == 0 || once && !past {
+			return usagef("since: want a duration, like 10m; --once goes with it")
+		}
 		c := f.client(a)
 		defer c.Close()
-		err := c.Events(cmd.Context(), func(e daemon.NodeEvent) error {
+		show := func(e daemon.NodeEvent) error {
 			if f.json {
 				return json.NewEncoder(a.stdout).Encode(e)
 			}
 			return printLine(a.stdout, "%s", eventLine(e))
-		})
+		}
+		var err error
+		if since > 0 {
+			err = c.RecordedEvents(cmd.Context(), since, once, show)
+		} else {
+			err = c.Events(cmd.Context(), show)
+		}
 		switch {
+		case once && errors.Is(err, io.EOF):
+			return nil
 		case errors.Is(err, context.Canceled):
 			return nil // interrupted, as one ends it
 		case errors.Is(err, io.EOF):
@@ -277,6 +297,9 @@ func (a *app) eventsCommand() *cobra.Command {
 // eventLine returns an event for people.
 func eventLine(e daemon.NodeEvent) string {
 	parts := []string{e.Time.Format("15:04:05.000"), fmt.Sprintf("%-8s", e.Event)}
+	if e.Peer != "" {
+		parts = append(parts, "node "+e.Peer)
+	}
 	if e.Node != nil {
 		parts = append(parts, fmt.Sprintf("node %d generation %d %q", e.Node.ID, e.Node.Generation, e.Node.Name))
 	}

@@ -260,6 +260,10 @@ func (a *admin) answerOr(w http.ResponseWriter, v any, err error) {
 // events streams one JSON object per line: the nodes that are there, then what
 // happens, until the reader goes away, is too slow, or the node ends.
 func (a *admin) events(w http.ResponseWriter, r *http.Request) {
+	if keeper, ok := a.subject.(recordKeeper); ok && r.FormValue("since") != "" {
+		a.recorded(w, r, keeper)
+		return
+	}
 	sub := a.subject.subscribe()
 	defer a.subject.unsubscribe(sub)
 	w.Header().Set("Content-Type", "application/x-ndjson")

@@ -18,6 +18,7 @@ import (
 	"github.com/fabricd/fabricd/internal/audit"
 	"github.com/fabricd/fabricd/internal/engine"
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
+	"github.com/fabricd/fabricd/internal/flight"
 	"github.com/fabricd/fabricd/internal/guard"
 	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/shm"
@@ -69,6 +70,7 @@ type Daemon struct {
 	log     zerolog.Logger
 	started time.Time
 	roster  *roster
+	record  *flight.Recorder // what happens to nodes, links, paths and connections
 
 	nodeFaults *failpoint.Node // nil unless faults are enabled
 	clock      *trust.Clock    // for certificates and tokens
@@ -156,6 +158,8 @@ func Start(ctx context.Context, c Config, o Options) (*Daemon, error) {
 	}
 	d.takeNodeFaults()
 	d.clock = trust.NewClock(d.nodeFaults.Now)
+	d.record = flight.New(time.Now)
+	d.roster.record = d.record
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	d.memory = newConnMemory(c.Local.Quotas, shm.Limit, o.heapBound())
 	if err = d.start(ctx); err != nil {

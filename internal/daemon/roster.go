@@ -3,10 +3,13 @@ package daemon
 import (
 	"maps"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/flight"
 	"github.com/fabricd/fabricd/membership"
 )
 
@@ -47,6 +50,8 @@ type NodeEvent struct {
 	Node   *NodeInfo `json:"node,omitempty"`
 	Reason string    `json:"reason,omitempty"`
 	Detail string    `json:"detail,omitempty"`
+	// Peer is the incarnation that an event of a link, a path or a connection is of.
+	Peer string `json:"peer,omitempty"`
 }
 
 const (
@@ -69,6 +74,8 @@ type roster struct {
 	nodes   map[addr.NodeID]membership.Node
 	subs    map[*subscription]struct{}
 	closed  bool
+
+	record *flight.Recorder // gets every event; nil: none
 }
 
 // A subscription is one reader of events.
@@ -126,7 +133,22 @@ func (r *roster) apply(ev membership.Event, now time.Time) {
 			r.nodes[n.Life.Node] = n
 		}
 	}
-	r.publish(eventOf(ev, n, now))
+	e := eventOf(ev, n, now)
+	r.publish(e)
+	r.keep(e)
+}
+
+// keep records an event, but the changes that nodes tell of themselves.
+func (r *roster) keep(e NodeEvent) {
+	var life addr.Life
+	parts := []string{e.Reason, e.Detail}
+	if e.Node != nil {
+		life = addr.Life{Node: e.Node.ID, Generation: e.Node.Generation}
+		parts = slices.Insert(parts, 0, strconv.Quote(e.Node.Name))
+	}
+	if e.Event != EventUpdated {
+		r.record.Note(flight.Cluster, e.Event, life, strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), ": "))
+	}
 }
 
 // publish hands e to every subscriber; one that cannot take it is cut off.

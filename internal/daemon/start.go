@@ -254,6 +254,7 @@ func (d *Daemon) startEngine(ctx context.Context) error {
 		Refused:        d.auditRefusal,
 		Providers:      providers,
 		Log:            d.log,
+		Record:         d.record,
 		ConnectTimeout: d.cfg.ConnectTimeout,
 		Heartbeat:      timing.Heartbeat,
 		SilenceBound:   timing.Silence,

@@ -285,6 +285,7 @@ func (e *endpoint) grant(ep *endpoint, c *conn) {
 	e.mu.Unlock()
 	e.listening.waits.signal()
 	if keep {
+		c.noteOpen()
 		e.changed()
 		return
 	}

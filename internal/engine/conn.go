@@ -49,6 +49,7 @@ type conn struct {
 
 	// Guarded by mu.
 	failed   bool               // cut off: no handshake any more
+	label    string             // its two ends, for events; "" until an application has it
 	cause    string             // why the connection was lost; set once
 	opsIn    transport.RecvLane // the peer's operations lane, once known
 	messages transport.RecvLane // the peer's message lane, once known
@@ -293,7 +294,8 @@ func (c *conn) fail(cause string) {
 	c.endPath()
 	c.endRMAPaths()
 	c.mu.Lock()
-	if !c.failed {
+	first := !c.failed
+	if first {
 		c.blame(cause)
 		c.failed = true
 		c.core.Fail(status.Reset)
@@ -306,6 +308,9 @@ func (c *conn) fail(cause string) {
 	}
 	opsIn, messages := c.opsIn, c.messages
 	c.mu.Unlock()
+	if first {
+		c.noteEnd()
+	}
 	lost := ipc.Lost(cause)
 	c.out.abort(lost)
 	c.in.lose(lost)

@@ -8,6 +8,7 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/core"
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
+	"github.com/fabricd/fabricd/internal/flight"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/internal/wire"
@@ -149,6 +150,11 @@ func (e *endpoint) attempt(ctx context.Context, a *attempt, dst addr.Addr) {
 	a.err = err
 	e.mu.Unlock()
 	e.n.counters.outgoing(err)
+	if err == nil {
+		c.noteOpen()
+	} else {
+		e.n.cfg.Record.Note(flight.Conn, "connect-failed", addr.Life{Node: dst.Node}, fmt.Sprintf("to %v: %v", dst, err))
+	}
 	if err != nil && c != nil {
 		c.fail("") // ends the lane: the peer drops the request
 		c.link.forget(c)

@@ -123,6 +123,9 @@ func (n *Node) linkDown(l *link) {
 	if l.twin == nil {
 		n.log.WithLevel(level).Stringer("peer", l.peer.Life).Str("provider", l.provider).Str("cause", l.why()).
 			Str("age", time.Since(l.since).Round(time.Millisecond).String()).Msg("link down")
+		if level == zerolog.InfoLevel {
+			n.noteLink("link-down", l.peer.Life, "over %s: %s", l.provider, l.why())
+		}
 	}
 }
 
@@ -159,6 +162,7 @@ func (n *Node) dial(p *peerState, life addr.Life) {
 		return
 	}
 	n.log.Info().Stringer("peer", life).Err(err).Msg("link could not be established")
+	n.noteLink("link-failed", life, "%v", err)
 	switch status.Of(err) {
 	case status.Version: // it lives: it answered, and will never answer otherwise
 	case status.Reset:
@@ -316,6 +320,9 @@ func (n *Node) adopt(p *peerState, l *link) error {
 		return fmt.Errorf("%w: the pair has a link", status.IsConn)
 	}
 	p.links = append(p.links, l)
+	if !p.ends.spent(n.now(), endsShown) {
+		n.noteLink("link-up", p.Life, "over %s: %s", l.provider, why(l.weighed))
+	}
 	p.backAt = n.now() + backEvery
 	n.links[l] = struct{}{}
 	n.counters.count(func(c *Counters) { c.LinksBegun++ })

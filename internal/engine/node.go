@@ -24,6 +24,7 @@ import (
 	"github.com/fabricd/fabricd/internal/access"
 	"github.com/fabricd/fabricd/internal/core"
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
+	"github.com/fabricd/fabricd/internal/flight"
 	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/logbound"
 	"github.com/fabricd/fabricd/internal/status"
@@ -52,6 +53,8 @@ type Config struct {
 
 	// Log gets the engine's messages, with the fields peer and conn.
 	Log zerolog.Logger
+	// Record gets what happens to links, paths and connections. Nil: it is not kept.
+	Record *flight.Recorder
 
 	// ConnectTimeout is how long Connect waits to be accepted; default 10 s.
 	ConnectTimeout time.Duration

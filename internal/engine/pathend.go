@@ -40,6 +40,7 @@ func (c *conn) refuseLocked(ours *wire.Path, why error) {
 	c.endAttemptLocked(why)
 	p.said = true
 	c.sayNoPath(why)
+	c.note("path-refused", why.Error())
 }
 
 func (c *conn) sayNoPath(why error) {
@@ -62,6 +63,7 @@ func (c *conn) onNoPath(f wire.NoPath) {
 		why := fmt.Errorf("the peer's node says: %s: %w", ipc.CleanCause(f.Reason), code)
 		c.endAttemptLocked(why)
 		c.sayNoPath(why)
+		c.note("path-refused", why.Error())
 	}
 	p.mu.Unlock()
 	c.kick(false)

@@ -265,6 +265,7 @@ func (c *conn) settlePath(ours *wire.Path, s *net.TCPConn) bool {
 	}
 	p.socket, p.since, p.silence = held, time.Now(), path.Silence{}
 	p.settleLocked()
+	c.note("path-up", "")
 	return true
 }
 

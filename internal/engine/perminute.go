@@ -17,3 +17,8 @@ func (m *perMinute) shown(now time.Duration, most int) bool {
 	m.count++
 	return m.count <= most
 }
+
+// spent reports whether the minute of now has had most already.
+func (m *perMinute) spent(now time.Duration, most int) bool {
+	return now-m.began < time.Minute && m.count >= most
+}

@@ -118,4 +118,5 @@ func (n *Node) goBack(p *peerState, peer Peer, c *choice) {
 		return
 	}
 	n.log.Info().Stringer("peer", peer.Life).Msg("link goes back to a preferred provider")
+	n.noteLink("link-back", peer.Life, "to a preferred provider")
 }

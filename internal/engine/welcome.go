@@ -119,8 +119,10 @@ func (n *Node) welcome(provider transport.Provider, sess transport.Session) {
 	}
 	if err != nil {
 		remote, _ := netip.ParseAddrPort(sess.RemoteAddr()) // the zero Addr where it is none
-		n.refusals.Line(zerolog.InfoLevel, remote.Addr()).Stringer("peer", hello.From).Str("remote", sess.RemoteAddr()).
-			Err(err).Msg("link refused")
+		if line := n.refusals.Line(zerolog.InfoLevel, remote.Addr()); line != nil {
+			line.Stringer("peer", hello.From).Str("remote", sess.RemoteAddr()).Err(err).Msg("link refused")
+			n.noteLink("link-refused", hello.From, "of %s: %v", sess.RemoteAddr(), err)
+		}
 		n.refuse(sess, err)
 	}
 }

@@ -22,6 +22,7 @@ var mayImport = map[string][]string{
 	"internal/admission":     {},
 	"internal/logbound":      {},
 	"internal/segment":       {},
+	"internal/flight":        {"fabric/addr"},
 	"internal/test/bubble":   {},
 	"internal/test/budget":   {},
 	"internal/yamlbound":     {},
@@ -62,7 +63,7 @@ var mayImport = map[string][]string{
 
 	// The engine and its loops.
 	"internal/core": {"portmap", "rma", "fence", "internal/wire", "fabric/addr", "internal/status"},
-	"internal/engine": {"internal/core", "internal/guard", "internal/logbound", "internal/ipc", "internal/path", "internal/transport", "internal/wire",
+	"internal/engine": {"internal/core", "internal/flight", "internal/guard", "internal/logbound", "internal/ipc", "internal/path", "internal/transport", "internal/wire",
 		"internal/transport/mem", // the link of a node to itself
 		"internal/faults/failpoint", "portmap", "rma", "fence", "fabric/addr", "internal/status", "internal/access"},
 
@@ -82,7 +83,7 @@ var mayImport = map[string][]string{
 	"internal/web":     {"internal/observe"},
 
 	// What joins the rooms.
-	"internal/daemon": {"internal/observe", "internal/metrics", "internal/web", "internal/audit", "internal/guard", "internal/path", "internal/admission", "internal/logbound", "internal/engine", "membership", "membership/gossip", "membership/services", "membership/state", "membership/trust", "membership/verdict", "internal/ipc",
+	"internal/daemon": {"internal/observe", "internal/metrics", "internal/web", "internal/audit", "internal/flight", "internal/guard", "internal/path", "internal/admission", "internal/logbound", "internal/engine", "membership", "membership/gossip", "membership/services", "membership/state", "membership/trust", "membership/verdict", "internal/ipc",
 		"internal/transport", "internal/transport/quic", "internal/transport/stream", "internal/faults", "internal/faults/inject", "internal/faults/failpoint",
 		"internal/segment", "internal/shm", "fabric/addr", "internal/status", "internal/yamlbound", "internal/printable", "internal/access", "internal/gateway/spec"},
 	"internal/doctor": {"internal/daemon", "internal/ipc", "internal/shm", "internal/transport/quic", "membership/trust"},

@@ -1,0 +1,81 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/flight"
+)
+
+const (
+	// recordedEvery is how often the reader of recorded events gets those that are new.
+	recordedEvery = 250 * time.Millisecond
+	maxSince      = 365 * 24 * time.Hour
+)
+
+// A recordKeeper is a subject that keeps what has happened.
+type recordKeeper interface {
+	Recorded(seq uint64, from time.Time) []flight.Event
+}
+
+// Recorded returns what has happened to this node, as far as it is kept: behind the
+// event seq, and not before from.
+func (d *Daemon) Recorded(seq uint64, from time.Time) []flight.Event {
+	return d.record.Since(seq, from)
+}
+
+// recordedEvent returns the line about a recorded event.
+func recordedEvent(e flight.Event) NodeEvent {
+	line := NodeEvent{Time: e.Time, Event: e.Event, Detail: e.Detail}
+	if e.Peer != (addr.Life{}) {
+		line.Peer = e.Peer.String()
+	}
+	return line
+}
+
+// recorded streams what has happened since a time, one JSON object per line, and then,
+// unless once is asked for, what happens, until the reader goes away or the node ends.
+func (a *admin) recorded(w http.ResponseWriter, r *http.Request, keeper recordKeeper) {
+	since, err := time.ParseDuration(r.FormValue("since"))
+	if err != nil || since < 0 || since > maxSince {
+		a.refuse(w, http.StatusBadRequest, "since: %q: want a duration, like 10m", r.FormValue("since"))
+		return
+	}
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	out, control := json.NewEncoder(w), http.NewResponseController(w)
+	look := time.NewTicker(recordedEvery)
+	defer look.Stop()
+	from, seq := time.Now().Add(-since), uint64(0)
+	for {
+		_ = control.SetWriteDeadline(time.Now().Add(adminTimeout)) // as in answer
+		for _, e := range keeper.Recorded(seq, from) {
+			if seq = e.Seq; out.Encode(recordedEvent(e)) != nil {
+				return
+			}
+		}
+		if control.Flush() != nil || r.FormValue("once") != "" {
+			return
+		}
+		select {
+		case <-look.C:
+			from = time.Time{} // the clock may jump
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+// RecordedEvents calls fn for what has happened to the node within since, as far as it
+// keeps that, and then for what happens, unless it is asked for the past alone. It
+// returns as [Client.Events] does; the end of the past alone is io.EOF.
+func (c *Client) RecordedEvents(ctx context.Context, since time.Duration, once bool, fn func(NodeEvent) error) error {
+	q := url.Values{"since": {since.String()}}
+	if once {
+		q.Set("once", "true")
+	}
+	return streamLines(ctx, c, http.MethodGet, "events?"+q.Encode(), nil, fn)
+}

@@ -1,0 +1,93 @@
+package flight
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"pgregory.net/rapid"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+)
+
+// TestTheLastEventsOfEachKindAreKept, against a list of all of them.
+func TestTheLastEventsOfEachKindAreKept(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		now := time.Unix(1000, 0)
+		r := New(func() time.Time { return now })
+		var model [kinds][]Event
+		seq := uint64(0)
+		for range rapid.IntRange(1, 40).Draw(t, "bursts") {
+			k := Kind(rapid.IntRange(0, int(kinds)-1).Draw(t, "kind"))
+			now = now.Add(time.Duration(rapid.IntRange(0, 3).Draw(t, "seconds")) * time.Second)
+			for range rapid.IntRange(1, 400).Draw(t, "events") {
+				seq++
+				r.Note(k, "e", addr.Life{Node: 1}, "")
+				model[k] = append(model[k], Event{Seq: seq, Time: now})
+			}
+		}
+		after := rapid.Uint64Range(0, seq).Draw(t, "after")
+		from := time.Unix(1000+rapid.Int64Range(0, 60).Draw(t, "from"), 0)
+		want := map[uint64]bool{}
+		for _, list := range model {
+			for _, e := range list[max(0, len(list)-Kept):] {
+				if e.Seq > after && !e.Time.Before(from) {
+					want[e.Seq] = true
+				}
+			}
+		}
+		got := r.Since(after, from)
+		for i, e := range got {
+			if !want[e.Seq] || i > 0 && got[i-1].Seq >= e.Seq {
+				t.Fatalf("event %d of %d is %+v", i, len(got), e)
+			}
+		}
+		if len(got) != len(want) {
+			t.Fatalf("%d events, want %d", len(got), len(want))
+		}
+	})
+}
+
+func TestLongTextsAreCut(t *testing.T) {
+	r := New(time.Now)
+	r.Note(Conn, "e", addr.Life{}, strings.Repeat("ü", maxDetail))
+	r.Note(Conn, "e", addr.Life{}, "as it is")
+	got := r.Since(0, time.Time{})
+	if len(got[0].Detail) > maxDetail || !utf8.ValidString(got[0].Detail) || got[1].Detail != "as it is" {
+		t.Errorf("%+v", got)
+	}
+	var none *Recorder
+	none.Note(Conn, "e", addr.Life{}, "")
+	if none.Since(0, time.Time{}) != nil {
+		t.Error("a recorder that is none has events")
+	}
+}
+
+func TestManyWriteAndRead(t *testing.T) {
+	r := New(time.Now)
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for range 2000 {
+				r.Note(Conn, "e", addr.Life{}, "x")
+			}
+		})
+	}
+	for range 20 {
+		r.Since(0, time.Time{})
+	}
+	wg.Wait()
+	if all := r.Since(0, time.Time{}); len(all) != Kept || all[len(all)-1].Seq != 8000 {
+		t.Errorf("%d events", len(all))
+	}
+}
+
+func BenchmarkNote(b *testing.B) {
+	r := New(time.Now)
+	for b.Loop() {
+		r.Note(Conn, "conn-closed", addr.Life{Node: 1, Generation: 2}, fmt.Sprintf("%v to %d:%d", addr.Port(2050), 3, 2050))
+	}
+}
