@@ -317,7 +317,7 @@ func nodeOf(text string) addr.NodeID {
 func (f *findings) ports() {
 	for _, p := range f.s.Ports {
 		if p.Backlog > 0 && p.Waiting >= p.Backlog {
-			f.add(Broken, KindBacklog, "%s: backlog full, %d of %d wait: process %d does not accept; %d connects were refused", f.portName(p), p.Waiting, p.Backlog, p.PID, p.Overflows)
+			f.add(Broken, KindBacklog, "%s: backlog full, %d of %d wait: process %d does not accept; %d connects were refused so far", f.portName(p), p.Waiting, p.Backlog, p.PID, p.Overflows)
 		}
 	}
 }
