@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/status"
 )
@@ -156,12 +157,13 @@ const causeNodeRemoved = "node removed: "
 
 // resetKind returns which of the fixed causes a cause in words is.
 func resetKind(cause string) string {
+	cause = strings.TrimPrefix(cause, "session closed by peer: ")
 	for _, k := range []struct{ prefix, kind string }{
 		{causeNodeRemoved, ResetNodeRemoved},
 		{"link silent", ResetLinkSilent},
 		{"session timed out", ResetLinkSilent},
 		{"fabricd of node", ResetNodeStopped},
-		{"session closed by peer: fabricd of node", ResetNodeStopped},
+		{ipc.CauseStopped(addr.NoNode), ResetNodeStopped},
 		{ipc.CauseDied, ResetApplication},
 		{ipc.CauseDetached, ResetApplication},
 		{ipc.CauseAborted, ResetApplication},

@@ -79,6 +79,7 @@ func Findings(s Snapshot) []Finding {
 	f.clock()
 	f.bounds()
 	f.nodes()
+	f.returned()
 	f.links()
 	f.receivers()
 	f.ports()
@@ -218,6 +219,22 @@ func (f *findings) nodes() {
 			if ago := f.s.Time.Sub(n.Since); ago < lostLately && !f.left(n) {
 				f.about(n.ID, Broken, KindNode, "node %d (%s) was lost %s ago%s", n.ID, n.Name, span(ago), after(": ", f.reason(n)))
 			}
+		}
+	}
+}
+
+// returned says which nodes were lost lately and have another incarnation now.
+func (f *findings) returned() {
+	for _, e := range f.s.Events {
+		life, err := addr.ParseLife(e.Node)
+		ago := f.s.Time.Sub(e.Time)
+		if err != nil || e.Event != "removed" || ago >= lately || strings.HasPrefix(e.Text, "left") {
+			continue
+		}
+		if slices.ContainsFunc(f.s.Nodes, func(n Node) bool {
+			return n.ID == life.Node && n.Generation > life.Generation && n.State != "removed"
+		}) {
+			f.about(life.Node, Note, KindNode, "node %d (%s) was lost %s ago%s, and has come back", life.Node, e.Name, span(ago), after(", ", e.Text))
 		}
 	}
 }

@@ -29,7 +29,6 @@ func TestThePageSaysWhatIsWrong(t *testing.T) {
 	p.b.open(c.host.page())
 	p.says(`Fine\s+This node sees nothing wrong`)
 	p.b.await("matrix", func(text string) bool { return strings.Count(text, "quic") == 2 })
-	p.b.picture("fine")
 	for _, x := range []struct {
 		name string
 		test func(p *reader, one, two *node)
@@ -49,7 +48,6 @@ func TestThePageSaysWhatIsWrong(t *testing.T) {
 			inner := *p
 			inner.c.t, inner.b.t = t, t
 			x.test(&inner, one, two)
-			p.b.picture(strings.ReplaceAll(x.name, " ", "-"))
 		}) {
 			break
 		}
@@ -68,6 +66,7 @@ func (p *reader) says(pattern string) {
 	p.c.t.Helper()
 	re := regexp.MustCompile(pattern)
 	p.b.await("findings-list", re.MatchString)
+	p.b.picture(strings.ReplaceAll(filepath.Base(p.c.t.Name()), "_", "-"))
 }
 
 // silent waits until the page does not say it any more.
@@ -91,7 +90,9 @@ func (p *reader) attach(n *node) *fabric.Node {
 func lossyPath(p *reader, one, _ *node) {
 	end := p.c.fault(p.c.host, "--to", one.id(), "--plane", "link", "--drop", "30%")
 	p.says(`Warning\s+the path to node ` + one.id() + ` \(node-1\) loses \d+\.\d % of the packets`)
-	p.b.await("trips-why", func(text string) bool { return strings.Contains(text, "0 → "+one.id()) && strings.Contains(text, "loses") })
+	p.b.await("trips-why", func(text string) bool {
+		return strings.Contains(text, "0 → "+one.id()) && strings.Contains(text, "loses")
+	})
 	end()
 	p.silent("loses")
 }
@@ -214,7 +215,7 @@ func stoppedNode(p *reader, _, two *node) {
 	if err := two.cmd.Process.Signal(syscall.SIGCONT); err != nil {
 		p.c.t.Fatal(err)
 	}
-	p.silent("was lost")
+	p.says(`Note\s+node ` + two.id() + ` \(node-2\) was lost .+, and has come back`)
 }
 
 func bannedNode(p *reader, _, two *node) {
