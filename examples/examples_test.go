@@ -109,9 +109,9 @@ func (c *cluster) program(t *testing.T, command string) *process {
 
 func checkEcho(t *testing.T, c *cluster, serve, dial string) {
 	server := c.program(t, serve)
-	server.expect("listening at 0:2050")
+	server.expect(`serving echo at 0:\d+`)
 	client := c.program(t, dial)
-	client.expect("connected to 0:2050")
+	client.expect(`connected to 0:\d+`)
 	for _, line := range []string{"hello, fabric", "and again"} {
 		if _, err := fmt.Fprintln(client.stdin, line); err != nil {
 			t.Fatal(err)

@@ -95,7 +95,7 @@ func TestREADMECommands(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer host.Close()
-	l, err := host.Listen(2050)
+	l, err := host.Listen(0, fabric.Service("echo"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,10 +1,11 @@
 // Command echo is the smallest application of a fabric: a server sends back what it
 // receives, and a client sends it the lines of its standard input. Each attaches to the
 // fabricd of its machine; what they get from there are a net.Listener and a net.Conn.
-// In two terminals, the client with the address that the server prints:
+// The client finds the server, which may be on any node, by the name of its service. In
+// two terminals:
 //
 //	FABRIC_SOCKET=./host.sock go run ./examples/echo serve
-//	FABRIC_SOCKET=./node.sock go run ./examples/echo dial 0:2050
+//	FABRIC_SOCKET=./node.sock go run ./examples/echo dial echo
 package main
 
 import (
@@ -31,7 +32,7 @@ func main() {
 	case len(args) == 2 && args[0] == "dial":
 		err = dial(node, args[1])
 	default:
-		err = errors.New("usage: echo serve | echo dial NODE:PORT")
+		err = errors.New("usage: echo serve | echo dial echo")
 	}
 	node.Close()
 	if err != nil {
@@ -41,12 +42,12 @@ func main() {
 
 // serve accepts connections until the program is interrupted.
 func serve(node *fabric.Node) error {
-	l, err := node.Listen(2050)
+	l, err := node.Listen(0, fabric.Service("echo"))
 	if err != nil {
 		return err
 	}
 	defer l.Close()
-	fmt.Println("listening at", l.Addr())
+	fmt.Println("serving echo at", l.Addr())
 	for {
 		conn, err := l.Accept()
 		if err != nil {
@@ -69,7 +70,7 @@ func echo(conn net.Conn) {
 
 // dial sends each line of standard input and prints the answer.
 func dial(node *fabric.Node, address string) error {
-	conn, err := node.DialContext(context.Background(), "scif", address)
+	conn, err := node.Dial(context.Background(), address)
 	if err != nil {
 		return err
 	}

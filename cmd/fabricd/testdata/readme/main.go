@@ -14,7 +14,7 @@ func main() {
 		log.Fatal(err)
 	}
 	defer n.OnEvent(func(ev fabric.Event) { fmt.Println(ev) })()
-	c, err := n.Dial(context.Background(), "0:2050") // a net.Conn
+	c, err := n.Dial(context.Background(), "echo") // a net.Conn
 	if err != nil {
 		log.Fatal(err)
 	}
