@@ -25,6 +25,11 @@ import (
 // once with ENODEV if no live node serves the name, or has it; with EINVAL for another
 // text; with EOPNOTSUPP if this node is too old to know names.
 func (n *Node) Dial(ctx context.Context, address string) (*Conn, error) {
+	return n.dial(ctx, address, n.session.Resolve)
+}
+
+// dial is Dial that tries the endpoints which serve a name in the order of resolve.
+func (n *Node) dial(ctx context.Context, address string, resolve resolver) (*Conn, error) {
 	t, err := addr.ParseTarget(address)
 	if err != nil {
 		return nil, &OpError{Op: "connect", Local: n.local(), Err: badAddress{err}}
@@ -33,7 +38,7 @@ func (n *Node) Dial(ctx context.Context, address string) (*Conn, error) {
 		return n.DialAddr(ctx, a)
 	}
 	if t.Service != "" {
-		return n.dialService(ctx, t, n.session.Resolve)
+		return n.dialService(ctx, t, resolve)
 	}
 	nodes, err := n.session.Resolve("", t.Node)
 	if err != nil {

@@ -3,6 +3,7 @@ package fabric
 import (
 	"context"
 	"net"
+	"strings"
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/ipc"
@@ -106,13 +107,27 @@ func backlogOf(opts []ListenOption) int {
 }
 
 // DialContext is Dial with the signature that http.Transport and others take: network
-// is "scif" or whatever the caller calls it.
+// is "scif" or whatever the caller calls it. Of an address as URLs make it,
+// "NAME.fabric:PORT", NAME is a service whatever PORT is: http://shop.fabric/ asks the
+// service shop. A [Dialer] outlives its fabricd.
 func (n *Node) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
-	c, err := n.Dial(ctx, address)
+	c, err := n.Dial(ctx, ofURL(address))
 	if err != nil {
 		return nil, err
 	}
 	return c, nil
+}
+
+// ofURL returns the service that a URL's host below .fabric names, or address.
+func ofURL(address string) string {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return address
+	}
+	if service, ok := strings.CutSuffix(host, ".fabric"); ok {
+		return service
+	}
+	return address
 }
 
 // badAddress is an address that does not parse: EINVAL.

@@ -239,7 +239,7 @@ type peerState struct {
 	ends    perMinute     // of links with it
 
 	serves    []Named       // must not be changed
-	roundTrip time.Duration // smoothed, of heartbeats; 0: not known
+	roundTrip time.Duration // smoothed, of the link that measured it last; 0: not known
 
 	// Sessions that the peer dialed and that are being answered. While there
 	// are any, this node does not begin to dial.

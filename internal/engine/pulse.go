@@ -218,9 +218,10 @@ func (l *link) confirmed(seq uint64, sent time.Duration) {
 		l.quality.trips.add(now - sent)
 		l.n.counters.count(func(c *Counters) { c.RoundTrips.observe(now - sent) })
 	}
+	smoothed := l.quality.trips.smoothed
 	l.mu.Unlock()
 	l.pings.answer(seq, now-sent)
-	l.n.measured(l.peer.Life, now-sent)
+	l.n.measured(l.peer.Life, smoothed)
 	if news { // whatever was said of the link, or of the one before it, is over
 		l.n.report(l.peer.Life, LinkAlive)
 	}

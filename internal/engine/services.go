@@ -126,17 +126,12 @@ func (n *Node) servedLocked(e *endpoint, service string) bool {
 	return service == "" || n.services.own[service] == e
 }
 
-// measured notes the round trip that a heartbeat has shown.
-func (n *Node) measured(life addr.Life, took time.Duration) {
+// measured notes how far away a peer is: it is known beyond the link.
+func (n *Node) measured(life addr.Life, roundTrip time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	p := n.peers[life.Node]
-	switch {
-	case took < 0 || p == nil || p.Life != life: // a peer can claim any time
-	case p.roundTrip == 0:
-		p.roundTrip = max(took, 1)
-	default: // as TCP smooths it
-		p.roundTrip = max(p.roundTrip+(took-p.roundTrip)/8, 1)
+	if p := n.peers[life.Node]; p != nil && p.Life == life && roundTrip > 0 {
+		p.roundTrip = roundTrip
 	}
 }
 

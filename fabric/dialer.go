@@ -1,0 +1,116 @@
+package fabric
+
+import (
+	"cmp"
+	"context"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+// A Dialer dials for a program that is to outlive its fabricd: it attaches by itself,
+// again after its fabricd has gone away, and waits for what it dials. A connection that
+// was open ends with ECONNRESET, as always; pools of database drivers, http.Transport and
+// gRPC then dial again. The zero Dialer attaches to $FABRIC_SOCKET. Its methods may be
+// called from any goroutine; its fields must not be changed once it has dialed.
+//
+//	d := &fabric.Dialer{Wait: 5 * time.Second}
+//	client := &http.Client{Transport: &http.Transport{DialContext: d.DialContext}}
+//	resp, err := client.Get("http://shop.fabric/items")
+type Dialer struct {
+	// Attach attaches to a node; nil: [Attach] to $FABRIC_SOCKET. The Dialer closes the
+	// Node.
+	Attach func(context.Context) (*Node, error)
+	// Wait bounds how long a dial waits for its fabricd, and for a node that serves the
+	// name and accepts; the context bounds it too. 0: 10 s; negative: it fails at once.
+	Wait time.Duration
+	// RoundRobin takes the nodes that serve a name in turn, by ID, one further for each
+	// dial. Without it the nearest is taken, as by [Node.Dial].
+	RoundRobin bool
+
+	once sync.Once
+	kept keeper
+	turn atomic.Uint64
+}
+
+// Dial is [Node.Dial] that waits: while no fabricd answers or no live node serves the name,
+// and while the connect is refused, it tries again, after pauses of up to 2 s, until Wait
+// is over or ctx is done, and then fails with the last error. It fails at once with EINVAL,
+// EACCES, and everything that waiting does not mend, and with EBADF after Close.
+func (d *Dialer) Dial(ctx context.Context, address string) (*Conn, error) {
+	limit, cancel := context.WithTimeout(ctx, d.wait())
+	defer cancel()
+	n := d.turn.Add(1) - 1
+	var conn *Conn
+	err := again(limit, func() (err error, final bool) {
+		conn, err = d.try(ctx, limit, address, n)
+		return err, !mayComeBack(err) || d.Wait < 0
+	})
+	return conn, err
+}
+
+func (d *Dialer) wait() time.Duration {
+	if d.Wait == 0 {
+		return dialPatience
+	}
+	return max(d.Wait, time.Millisecond)
+}
+
+// try dials once. The attaching ends with limit, the connect with ctx.
+func (d *Dialer) try(ctx, limit context.Context, address string, turn uint64) (*Conn, error) {
+	node, err := d.keeper().get(limit)
+	if err != nil {
+		return nil, err
+	}
+	resolve := node.session.Resolve
+	if d.RoundRobin {
+		resolve = inTurn(resolve, turn)
+	}
+	conn, err := node.dial(ctx, address, resolve)
+	if err != nil && ended(node) && status.Of(err) == status.BadFD {
+		err = &OpError{Op: "connect", Local: Addr{Node: NoNode}, Err: status.NoDevice} // it has gone meanwhile
+	}
+	return conn, err
+}
+
+func (d *Dialer) keeper() *keeper {
+	d.once.Do(func() { d.kept.attach = d.Attach })
+	return &d.kept
+}
+
+// inTurn returns resolve's answers by node, beginning with the turn-th.
+func inTurn(resolve resolver, turn uint64) resolver {
+	return func(service, node string) ([]ipc.Service, error) {
+		list, err := resolve(service, node)
+		if len(list) == 0 {
+			return list, err
+		}
+		slices.SortFunc(list, func(a, b ipc.Service) int { return cmp.Compare(a.Life.Node, b.Life.Node) })
+		first := int(turn % uint64(len(list)))
+		return append(list[first:len(list):len(list)], list[:first]...), err
+	}
+}
+
+// DialContext is Dial with the signature that http.Transport and others take; network is
+// not looked at. Of an address as URLs make it, "NAME.fabric:PORT", NAME is a service
+// whatever PORT is: http://shop.fabric/ asks the service shop.
+func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	c, err := d.Dial(ctx, ofURL(address))
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// Node returns the Node that dials go through now, attached if need be. It is the
+// Dialer's: it ends with its fabricd, and another one follows.
+func (d *Dialer) Node(ctx context.Context) (*Node, error) { return d.keeper().get(ctx) }
+
+// Close ends the Node, and with it all connections that are still open: close these before.
+// A second Close does nothing.
+func (d *Dialer) Close() error { return d.keeper().close() }

@@ -1,0 +1,129 @@
+package fabric
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+// A keeper keeps a Node: it attaches when it is asked for one, and again when that has
+// ended with its fabricd.
+type keeper struct {
+	attach func(context.Context) (*Node, error)
+
+	mu     sync.Mutex // guards the fields below
+	node   *Node
+	under  chan struct{} // closed when the attaching that is under way has come to something; nil: none is
+	err    error         // of the last attaching
+	closed bool
+}
+
+// get returns a Node that has not ended. Callers at once share one attaching.
+func (k *keeper) get(ctx context.Context) (*Node, error) {
+	for {
+		k.mu.Lock()
+		switch {
+		case k.closed:
+			k.mu.Unlock()
+			return nil, &OpError{Op: "attach", Local: Addr{Node: NoNode}, Err: status.BadFD}
+		case k.node != nil && !ended(k.node):
+			defer k.mu.Unlock()
+			return k.node, nil
+		case k.under == nil:
+			k.under = make(chan struct{})
+			k.mu.Unlock()
+			return k.attachAnew(ctx)
+		}
+		under := k.under
+		k.mu.Unlock()
+		select {
+		case <-under: // look again: its caller's context may be what has ended it
+		case <-ctx.Done():
+			return nil, &OpError{Op: "attach", Local: Addr{Node: NoNode}, Err: withdrawn{ctx.Err()}}
+		}
+	}
+}
+
+func (k *keeper) attachAnew(ctx context.Context) (*Node, error) {
+	attach := k.attach
+	if attach == nil {
+		attach = func(ctx context.Context) (*Node, error) { return Attach(ctx, "") }
+	}
+	node, err := attach(ctx)
+	k.mu.Lock()
+	old, closed := k.node, k.closed
+	if err == nil && !closed {
+		k.node = node
+	}
+	close(k.under)
+	k.under = nil
+	k.mu.Unlock()
+	switch {
+	case err != nil:
+		return nil, err
+	case closed:
+		node.Close()
+		return nil, &OpError{Op: "attach", Local: Addr{Node: NoNode}, Err: status.BadFD}
+	case old != nil:
+		old.Close() // nothing of it works any more
+	}
+	return node, nil
+}
+
+// close ends the Node, and every later get.
+func (k *keeper) close() error {
+	k.mu.Lock()
+	node, first := k.node, !k.closed
+	k.closed, k.node = true, nil
+	k.mu.Unlock()
+	if node == nil || !first {
+		return nil
+	}
+	return node.Close()
+}
+
+// ended reports whether n has ended, with its fabricd or by Close.
+func ended(n *Node) bool {
+	select {
+	case <-n.Done():
+		return true
+	default:
+		return false
+	}
+}
+
+// The pauses between attempts to reach what is away.
+const (
+	leastPause = 50 * time.Millisecond
+	mostPause  = 2 * time.Second
+)
+
+// again calls try until it reports that its error is final, or ctx ends; then its last
+// error counts. The pauses double, and each is another one, so that many that have lost
+// the same fabricd do not come back at once.
+func again(ctx context.Context, try func() (err error, final bool)) error {
+	for pause := leastPause; ; pause = min(2*pause, mostPause) {
+		err, final := try()
+		if err == nil || final {
+			return err
+		}
+		select {
+		case <-time.After(pause/2 + rand.N(pause)):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+// mayComeBack reports whether err says that something is away that may come back: the
+// fabricd, a node, or who listens there.
+func mayComeBack(err error) bool {
+	switch status.Of(err) {
+	case status.NoDevice, status.Refused, status.Busy, status.Reset, status.Again:
+		return true
+	}
+	return false
+}

@@ -1,0 +1,167 @@
+package fabric
+
+import (
+	"context"
+	"net"
+	"sync"
+
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+// A ListenConfig listens for a program that is to outlive its fabricd. The zero
+// ListenConfig attaches to $FABRIC_SOCKET. Its fields must not be changed once it has
+// listened.
+//
+//	var c fabric.ListenConfig
+//	defer c.Close()
+//	l, err := c.Listen(ctx, 0, fabric.Service("shop"))
+//	err = http.Serve(l, mux)
+type ListenConfig struct {
+	// Attach attaches to a node; nil: [Attach] to $FABRIC_SOCKET. The ListenConfig closes
+	// the Node.
+	Attach func(context.Context) (*Node, error)
+	// Lost is called when the fabricd has gone away, with the error of Accept, and after
+	// each failure to listen again, by the goroutine that accepts; with nil when the
+	// listener is back. Nil: nobody is told.
+	Lost func(error)
+
+	once sync.Once
+	kept keeper
+}
+
+// Listen attaches and listens, as [Node.Listen] does, on a listener that comes back by
+// itself: when its fabricd ends, its Accept waits, attaches to the next one, and listens
+// there with the same port and options. With port 0 that may be another port: use
+// [Service]. Connections that were accepted end with ECONNRESET. What fails in another way than by
+// the fabricd's absence, as the name that another listener has taken, is Accept's error.
+// Close stops listening and leaves the connections, as that of [Listener] does.
+func (c *ListenConfig) Listen(ctx context.Context, port Port, opts ...ListenOption) (net.Listener, error) {
+	l := &lastingListener{c: c, port: port, opts: opts}
+	l.ctx, l.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	if err := l.listen(ctx); err != nil {
+		l.cancel()
+		return nil, err
+	}
+	return l, nil
+}
+
+// Close ends the Node, and with it the listeners and the connections that are still open.
+// A second Close does nothing.
+func (c *ListenConfig) Close() error { return c.keeper().close() }
+
+func (c *ListenConfig) keeper() *keeper {
+	c.once.Do(func() { c.kept.attach = c.Attach })
+	return &c.kept
+}
+
+func (c *ListenConfig) tell(err error) {
+	if c.Lost != nil {
+		c.Lost(err)
+	}
+}
+
+// A lastingListener is a net.Listener that listens again where its fabricd comes back.
+type lastingListener struct {
+	c      *ListenConfig
+	port   Port
+	opts   []ListenOption
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	anew   sync.Mutex // held while one Accept listens again
+
+	mu  sync.Mutex // guards now
+	now listenerOf
+}
+
+// A listenerOf is a listener and its Node.
+type listenerOf struct {
+	*Listener
+	node *Node
+}
+
+// listen attaches, if need be, and listens.
+func (l *lastingListener) listen(ctx context.Context) error {
+	node, err := l.c.keeper().get(ctx)
+	if err != nil {
+		return err
+	}
+	now, err := node.Listen(l.port, l.opts...)
+	switch {
+	case err != nil && ended(node):
+		return &OpError{Op: "listen", Local: node.local(), Err: status.NoDevice} // whatever it says then
+	case err != nil:
+		return err
+	}
+	l.mu.Lock()
+	l.now = listenerOf{now, node}
+	over := l.ctx.Err() != nil
+	l.mu.Unlock()
+	if over { // Close has not seen it
+		now.Close()
+	}
+	return nil
+}
+
+func (l *lastingListener) current() listenerOf {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.now
+}
+
+func (l *lastingListener) Accept() (net.Conn, error) {
+	for {
+		now := l.current()
+		conn, err := now.Accept()
+		switch {
+		case err == nil:
+			return conn, nil
+		case l.ctx.Err() != nil:
+			return nil, &OpError{Op: "accept", Local: now.local, Err: status.BadFD}
+		case !ended(now.node):
+			return nil, err
+		}
+		if err := l.again(now, err); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// again listens once more in place of before, which err has ended. Of several goroutines
+// that accept one does it.
+func (l *lastingListener) again(before listenerOf, err error) error {
+	l.anew.Lock()
+	defer l.anew.Unlock()
+	if l.current() != before {
+		return nil
+	}
+	l.c.tell(err)
+	err = again(l.ctx, func() (error, bool) {
+		err := l.listen(l.ctx)
+		if l.ctx.Err() == nil {
+			l.c.tell(err)
+		}
+		return err, !mayComeBack(err)
+	})
+	if l.ctx.Err() != nil {
+		return &OpError{Op: "accept", Local: before.local, Err: status.BadFD}
+	}
+	return err
+}
+
+// Addr returns the address of the listener.
+func (l *lastingListener) Addr() net.Addr { return l.current().Addr() }
+
+// Close stops listening. A second Close fails with net.ErrClosed.
+func (l *lastingListener) Close() error {
+	l.mu.Lock()
+	over, now := l.ctx.Err() != nil, l.now
+	l.cancel()
+	l.mu.Unlock()
+	if over {
+		return &OpError{Op: "close", Local: now.local, Err: status.BadFD}
+	}
+	if err := now.Close(); err != nil && !ended(now.node) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,181 @@
+package services
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+)
+
+func life(node int) addr.Life { return addr.Life{Node: addr.NodeID(node), Generation: 1} }
+
+// serving returns n services.
+func serving(n int) (list []Service) {
+	for i := range n {
+		list = append(list, Service{Name: fmt.Sprintf("s%02d", i), Port: addr.Port(i + 1)})
+	}
+	return list
+}
+
+func TestListsAreChecked(t *testing.T) {
+	for name, list := range map[string][]Service{
+		"too many":     serving(MaxPerNode + 1),
+		"no name":      {{Name: "", Port: 1}},
+		"an ID":        {{Name: "7", Port: 1}},
+		"not sorted":   {{Name: "b", Port: 1}, {Name: "a", Port: 1}},
+		"one twice":    {{Name: "a", Port: 1}, {Name: "a", Port: 2}},
+		"on no port":   {{Name: "a"}},
+		"too long":     {{Name: strings.Repeat("x", addr.MaxService+1), Port: 1}},
+		"not one word": {{Name: "a\n", Port: 1}},
+	} {
+		if (List{Services: list}).Check() == nil {
+			t.Errorf("%s: taken", name)
+		}
+	}
+	if err := (List{Services: serving(MaxPerNode)}).Check(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A life that changes its list all the time is told of eight times, then twice a second,
+// and the last list is told in the end.
+func TestTellingIsPaced(t *testing.T) {
+	var h Host
+	now := time.Unix(1000, 0)
+	var told []uint64
+	seq := uint64(0)
+	for range 1000 { // 10 s
+		seq++
+		h.Take(List{Life: life(1), Seq: seq, Services: serving(int(seq % 5))})
+		lists, _ := h.Due(now)
+		for _, l := range lists {
+			told = append(told, l.Seq)
+		}
+		now = now.Add(10 * time.Millisecond)
+	}
+	if len(told) < 8+18 || len(told) > 8+21 {
+		t.Errorf("told %d times in 10 s, want 8 and then one in each half second", len(told))
+	}
+	_, next := h.Due(now.Add(-time.Millisecond))
+	if next.IsZero() {
+		t.Fatal("the last list is forgotten")
+	}
+	if lists, after := h.Due(next); len(lists) != 1 || lists[0].Seq != seq || !after.IsZero() {
+		t.Errorf("at %v: %v, then %v; want the list %d, and nothing more", next, lists, after, seq)
+	}
+}
+
+func TestOwnIsPaced(t *testing.T) {
+	var o Own
+	now := time.Unix(1000, 0)
+	if _, due, _ := o.Due(now); due {
+		t.Error("a node that never served anything tells")
+	}
+	o.Again()
+	if _, due, _ := o.Due(now); due {
+		t.Error("a node that never served anything tells a new session")
+	}
+	for i := range burst {
+		o.Set(serving(i + 1))
+		if l, due, _ := o.Due(now); !due || len(l.Services) != i+1 || l.Seq != uint64(i+1) {
+			t.Errorf("change %d: %v, %v", i, l, due)
+		}
+	}
+	o.Set(serving(3))
+	o.Set(serving(2))
+	_, due, next := o.Due(now)
+	if due || next.Sub(now) != every {
+		t.Errorf("one more at once: %v, the next in %v", due, next.Sub(now))
+	}
+	if l, due, _ := o.Due(next); !due || len(l.Services) != 2 {
+		t.Errorf("then %v, %v; want the newest", l, due)
+	}
+	o.Set(serving(2))
+	if _, due, _ := o.Due(next.Add(time.Hour)); due {
+		t.Error("told although nothing has changed")
+	}
+	o.Again()
+	if l, due, _ := o.Due(next.Add(time.Hour)); !due || len(l.Services) != 2 {
+		t.Errorf("a new session is told %v, %v", l, due)
+	}
+}
+
+// The bound of the cluster cuts the last ones, and what is cut gets the room that others
+// leave.
+func TestClusterIsBounded(t *testing.T) {
+	var h Host
+	now := time.Unix(1000, 0)
+	last := MaxCluster/MaxPerNode + 1
+	for i := range last {
+		h.Take(List{Life: life(i + 1), Seq: 1, Services: serving(MaxPerNode)})
+	}
+	h.Due(now)
+	if n := len(h.Of(life(last)).Services); h.total != MaxCluster || n != 0 {
+		t.Errorf("%d in all, %d of the last life; want %d and none", h.total, n, MaxCluster)
+	}
+	h.Remove(life(1))
+	lists, _ := h.Due(now)
+	if len(lists) != 1 || lists[0].Life != life(last) || len(lists[0].Services) != MaxPerNode {
+		t.Errorf("with room for the last life %d lists are told", len(lists))
+	}
+}
+
+// Whatever members say, and whenever they end: the book never holds more than it may, and
+// once all is told every member that hears the host's lists in their order has what the
+// members have said last, if there is room for it.
+func TestMembersHearWhatIsServed(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var h Host
+		var member Book
+		now := time.Unix(1000, 0)
+		want := map[addr.Life]List{}
+		tell := func() {
+			lists, _ := h.Due(now)
+			for _, l := range lists {
+				if len(l.Services) > 0 && l.Check() != nil {
+					t.Fatalf("told %v: %v", l, l.Check())
+				}
+				member.Put(l)
+			}
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"list": func(t *rapid.T) {
+				l := List{Life: life(rapid.IntRange(1, 5).Draw(t, "life")), Seq: rapid.Uint64Range(1, 20).Draw(t, "seq"),
+					Services: serving(rapid.IntRange(0, 4).Draw(t, "n"))}
+				if h.Take(l); l.Seq > want[l.Life].Seq {
+					want[l.Life] = l
+				}
+			},
+			"end": func(t *rapid.T) {
+				l := life(rapid.IntRange(1, 5).Draw(t, "life"))
+				h.Remove(l)
+				member.Remove(l)
+				delete(want, l)
+			},
+			"wait": func(t *rapid.T) {
+				now = now.Add(time.Duration(rapid.IntRange(0, 1000).Draw(t, "ms")) * time.Millisecond)
+			},
+			"tell": func(*rapid.T) { tell() },
+			"": func(t *rapid.T) {
+				if h.total > MaxCluster || h.total < 0 {
+					t.Fatalf("%d services", h.total)
+				}
+			},
+		})
+		now = now.Add(time.Minute)
+		tell()
+		for l, list := range want {
+			if got := member.Of(l); !slices.Equal(got.Services, list.Services) {
+				t.Fatalf("life %v serves %v, a member has heard of %v", l, list.Services, got.Services)
+			}
+		}
+		if len(member.Lists()) > len(want) {
+			t.Fatalf("a member holds %d lists of %d lives", len(member.Lists()), len(want))
+		}
+	})
+}
