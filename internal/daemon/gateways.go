@@ -67,6 +67,10 @@ func gatewaySettings() []Setting {
 			"NAME=TARGET, like 'db=localhost:5432 from web-1', separated by commas, or nothing"),
 		setting(spec.Forward, "TCP and Unix addresses of this machine that lead to services of the fabric",
 			"LISTEN=NAME, like '127.0.0.1:15432=db wait 30s', separated by commas, or nothing"),
+		setting(spec.SOCKS, "addresses of this machine where a SOCKS5 proxy leads to names below .fabric",
+			"a port of loopback or host:port, separated by commas, or nothing"),
+		setting(spec.HTTPProxy, "addresses of this machine where an HTTP proxy leads to names below .fabric, by CONNECT",
+			"a port of loopback or host:port, separated by commas, or nothing"),
 	}
 }
 

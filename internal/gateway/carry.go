@@ -38,9 +38,9 @@ func abort(all ...conn) {
 
 // A carrier carries the bytes of one connection both ways.
 type carrier struct {
-	client, server conn // the one that was accepted and the one that was dialed
-	sent, back     atomic.Int64
-	bug            func(err error, stack []byte) // reports a panic
+	ends
+	sent, back atomic.Int64
+	bug        func(err error, stack []byte) // reports a panic
 
 	once  sync.Once // guards the abort
 	cause error     // of it; read when both directions have ended

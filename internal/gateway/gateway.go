@@ -148,7 +148,7 @@ func (g *gateway) admit(client conn) *tracked {
 		return nil
 	}
 	g.total++
-	t := &tracked{carrier: carrier{client: client, bug: g.bug}, info: spec.Conn{ID: g.total, Since: time.Now(), User: -1, Client: client.RemoteAddr().String()}}
+	t := &tracked{carrier: carrier{ends: ends{client: client}, bug: g.bug}, info: spec.Conn{ID: g.total, Since: time.Now(), User: -1, Client: client.RemoteAddr().String()}}
 	g.open[t.info.ID] = t
 	return t
 }
@@ -160,18 +160,23 @@ func (g *gateway) lead(ctx context.Context, t *tracked) {
 		g.bug(err, stack)
 		abort(t.client)
 	})
-	info := t.info                                             // written here alone
-	stop := context.AfterFunc(ctx, func() { abort(t.client) }) // which ends what dial reads from it
-	server, err := g.side.dial(ctx, t.client, &info)
+	info := t.info // written here alone
+	client := t.client
+	stop := context.AfterFunc(ctx, func() { abort(client) }) // which ends what dial reads from it
+	both, err := g.side.dial(ctx, client, &info)
 	stop()
 	if err != nil {
-		abort(t.client)
+		if _, answered := errors.AsType[errAnswered](err); answered {
+			_ = client.Close()
+		}
+		abort(client)
+		g.release(t)
 		if ctx.Err() == nil {
 			g.refuse(info, err)
 		}
 		return
 	}
-	t.server = server
+	t.ends = both
 	g.opened(t, info)
 	defer context.AfterFunc(ctx, func() { t.end(errEnded) })()
 	g.closed(t, t.run(g.Idle))
@@ -182,10 +187,13 @@ func (g *gateway) bug(err error, stack []byte) {
 	g.log.Error().Err(err).Bytes("stack", stack).Msg("a connection of a gateway has ended by a bug")
 }
 
-// release gives the place of a connection back.
+// release gives the place of a connection back, once.
 func (g *gateway) release(t *tracked) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if g.open[t.info.ID] == nil {
+		return
+	}
 	g.sent += t.sent.Load()
 	g.back += t.back.Load()
 	delete(g.open, t.info.ID)
@@ -203,6 +211,7 @@ func (g *gateway) closed(t *tracked, cause error) {
 	g.mu.Lock()
 	info := t.conn()
 	g.mu.Unlock()
+	g.release(t)
 	ev := spec.Event{Time: time.Now(), Event: spec.Closed, Conn: info}
 	if cause != nil {
 		ev.Detail = "reset: " + cause.Error()

@@ -123,10 +123,11 @@ func (g *Gateways) add(n *gateway) error {
 	if g.ctx.Err() != nil {
 		return errEnded
 	}
-	lines := []spec.Gateway{n.Gateway}
+	var lines []spec.Gateway
 	for _, other := range g.all {
 		lines = append(lines, other.Gateway)
 	}
+	lines = append(lines, n.Gateway)
 	if len(lines) > maxGateways {
 		return fmt.Errorf("this node has %d gateways already", maxGateways)
 	}

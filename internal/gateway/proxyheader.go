@@ -19,7 +19,7 @@ const (
 // proxySignature begins a header.
 const proxySignature = "\r\n\r\n\x00\r\nQUIT\n"
 
-// proxyHeader returns the header for a connection of a peer:
+// callerHeader returns the header for a connection of a peer:
 //
 //	 0           12   13   14       16
 //	+-----------+----+----+--------+------------------------------+
@@ -28,7 +28,7 @@ const proxySignature = "\r\n\r\n\x00\r\nQUIT\n"
 //
 // A connection of the fabric has no addresses of IP: the family is unspecified, and a
 // receiver keeps those of its own socket.
-func proxyHeader(p fabric.Peer) []byte {
+func callerHeader(p fabric.Peer) []byte {
 	var values []byte
 	add := func(kind byte, value string) {
 		values = append(values, kind)

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,9 +26,12 @@ type side interface {
 	// listen begins to take connections.
 	listen(ctx context.Context) (net.Listener, error)
 	// dial dials what the connection of a client is for, and says in info what it was.
-	// What it returns as client replaces the connection: it may have read from it.
-	dial(ctx context.Context, client conn, info *spec.Conn) (server conn, err error)
+	dial(ctx context.Context, client conn, info *spec.Conn) (ends, error)
 }
+
+// ends are the two connections that a gateway copies between: the client's, perhaps with
+// what was read from it before, and the one that was dialed for it.
+type ends struct{ client, server conn }
 
 // A nodeFunc returns the node that gateways run on.
 type nodeFunc func(ctx context.Context) (*fabric.Node, error)
@@ -63,7 +67,7 @@ func (e exposed) listen(ctx context.Context) (net.Listener, error) {
 	return l, nil
 }
 
-func (e exposed) dial(ctx context.Context, client conn, info *spec.Conn) (conn, error) {
+func (e exposed) dial(ctx context.Context, client conn, info *spec.Conn) (ends, error) {
 	info.To = e.To
 	caller := client.(*fabric.Conn)
 	peer, err := caller.Peer()
@@ -75,16 +79,16 @@ func (e exposed) dial(ctx context.Context, client conn, info *spec.Conn) (conn, 
 	var d net.Dialer
 	c, err := d.DialContext(ctx, spec.Network(e.To), e.To)
 	if err != nil {
-		return nil, fmt.Errorf("target %w", err)
+		return ends{}, fmt.Errorf("target %w", err)
 	}
 	server := asConn(c)
 	if e.ProxyProtocol {
-		if _, err := server.Write(proxyHeader(peer)); err != nil {
+		if _, err := server.Write(callerHeader(peer)); err != nil {
 			abort(server)
-			return nil, fmt.Errorf("target %w", err)
+			return ends{}, fmt.Errorf("target %w", err)
 		}
 	}
-	return server, nil
+	return ends{client, server}, nil
 }
 
 // callerName names the application at the other end of a connection.
@@ -103,8 +107,10 @@ type forwarded struct {
 
 func (f forwarded) listen(ctx context.Context) (net.Listener, error) { return listenAt(ctx, f.Listen) }
 
-func (f forwarded) dial(ctx context.Context, client conn, info *spec.Conn) (conn, error) {
-	return dialFabric(ctx, f.node, f.To, f.Wait, client, info)
+func (f forwarded) dial(ctx context.Context, client conn, info *spec.Conn) (ends, error) {
+	info.To = f.To
+	server, err := dialFabric(ctx, f.node, []string{f.To}, f.Wait, client, info)
+	return ends{client, server}, err
 }
 
 // listenAt listens on a TCP address or the path of a Unix socket. A socket there that
@@ -136,10 +142,9 @@ func abandoned(ctx context.Context, path string) bool {
 	return errors.Is(err, syscall.ECONNREFUSED)
 }
 
-// dialFabric dials an address of the fabric for a client. While the service is away it
-// tries again, for as long as wait says.
-func dialFabric(ctx context.Context, node nodeFunc, address string, wait time.Duration, client conn, info *spec.Conn) (conn, error) {
-	info.To, info.Client = address, client.RemoteAddr().String()
+// dialFabric dials the first of some addresses of the fabric that answers, for a client.
+// While none does it tries again, for as long as wait says.
+func dialFabric(ctx context.Context, node nodeFunc, addresses []string, wait time.Duration, client conn, info *spec.Conn) (conn, error) {
 	if _, unix := client.(unixConn); unix {
 		info.Client = client.LocalAddr().String() // the other end has no name
 	}
@@ -147,7 +152,7 @@ func dialFabric(ctx context.Context, node nodeFunc, address string, wait time.Du
 	defer cancel()
 	began := time.Now()
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
-		c, err := dialOnce(limit, node, address)
+		c, err := dialOnce(limit, node, addresses)
 		if err == nil {
 			if peer, err := c.Peer(); err == nil {
 				info.Node = peer.Name
@@ -155,17 +160,27 @@ func dialFabric(ctx context.Context, node nodeFunc, address string, wait time.Du
 			return c, nil
 		}
 		if errors.Is(err, syscall.EINVAL) || ctx.Err() != nil || time.Since(began)+pause > wait || !sleep(limit, pause) {
-			return nil, fmt.Errorf("waited %v for %s: %w", time.Since(began).Round(time.Millisecond), address, err)
+			return nil, fmt.Errorf("waited %v for %s: %w", time.Since(began).Round(time.Millisecond), info.To, err)
 		}
 	}
 }
 
-func dialOnce(ctx context.Context, node nodeFunc, address string) (*fabric.Conn, error) {
+// dialOnce dials the first of some addresses that is of something which there is. The
+// error is that of the first one, if there is none.
+func dialOnce(ctx context.Context, node nodeFunc, addresses []string) (*fabric.Conn, error) {
 	n, err := node(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return n.Dial(ctx, address)
+	var first error
+	for _, a := range addresses {
+		c, err := n.Dial(ctx, a)
+		if err == nil || !errors.Is(err, syscall.ENODEV) {
+			return c, err
+		}
+		first = cmp.Or(first, err)
+	}
+	return nil, first
 }
 
 // sleep waits for d. It reports false if ctx ends before.
@@ -182,8 +197,13 @@ func sleep(ctx context.Context, d time.Duration) bool {
 
 // sideOf returns what g does.
 func sideOf(g spec.Gateway, node nodeFunc) side {
-	if g.Kind == spec.Expose {
+	switch g.Kind {
+	case spec.Expose:
 		return exposed{g, node}
+	case spec.SOCKS:
+		return proxy{g, node, askSOCKS}
+	case spec.HTTPProxy:
+		return proxy{g, node, askHTTP}
 	}
 	return forwarded{g, node}
 }

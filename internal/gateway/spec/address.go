@@ -46,14 +46,14 @@ func Port(service string) (addr.Port, bool) {
 
 // checkService reports whether an Expose can serve a name.
 func checkService(name string) error {
-	if _, ok := Port(name); !ok {
-		return fmt.Errorf("%.120q: want a port of the fabric, 1 to 65535", name)
+	if _, ok := Port(name); !ok && !addr.ValidService(name) {
+		return fmt.Errorf("name: %.120q: want up to %d letters, digits, '.', '-' and '_', or a port from 1 to 65535", name, addr.MaxService)
 	}
 	return nil
 }
 
 // checkAddress reports what is wrong with an address of the fabric.
 func checkAddress(text string) error {
-	_, err := addr.Parse(text)
+	_, err := addr.ParseTarget(text)
 	return err
 }
