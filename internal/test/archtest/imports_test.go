@@ -96,6 +96,9 @@ var mayImport = map[string][]string{
 	"internal/gateway/spec": {"fabric/addr", "internal/access"},
 	"internal/gateway":      {"fabric", "internal/gateway/spec", "internal/guard", "internal/logbound"},
 
+	// A file over a connection of any kind.
+	"internal/filecopy": {},
+
 	// A run that breaks things on purpose: its log, its file, its judge.
 	"internal/lab/history":  {"fabric/addr"},
 	"internal/lab/scenario": {"internal/lab/history", "internal/yamlbound", "internal/faults", "internal/faults/failpoint"},
@@ -110,7 +113,7 @@ var mayImport = map[string][]string{
 	"internal/lab/chaos/workload": {"internal/lab/history", "fabric"},
 	"internal/lab/chaos": {"internal/lab/chaos/workload", "internal/lab/sim", "internal/lab/check", "internal/lab/report", "internal/lab/scenario", "internal/lab/history",
 		"internal/daemon", "internal/faults", "internal/faults/failpoint", "fabric/addr"},
-	"cmd/fabricd": {"internal/daemon", "internal/doctor", "internal/gateway", "internal/gateway/spec", "internal/printable", "internal/faults", "internal/lab/chaos", "internal/lab/chaos/workload", "internal/lab/scenario", "internal/lab/sim",
+	"cmd/fabricd": {"internal/daemon", "internal/doctor", "internal/gateway", "internal/gateway/spec", "internal/filecopy", "internal/printable", "internal/faults", "internal/lab/chaos", "internal/lab/chaos/workload", "internal/lab/scenario", "internal/lab/sim",
 		"fabric", "fabric/addr"},
 	"cmd/fabric-bench":                {"fabric", "fabric/embed", "internal/chart", "cmd/fabric-bench/internal/tools"},
 	"cmd/fabric-bench/internal/tools": {},

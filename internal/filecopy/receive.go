@@ -1,0 +1,183 @@
+package filecopy
+
+import (
+	"bufio"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"syscall"
+	"time"
+)
+
+// partial is before and behind the name of a file that has not come as a whole.
+const partialPrefix, partialSuffix = ".", ".partial"
+
+// A Receiver takes files into one directory. Its fields do not change.
+type Receiver struct {
+	Into    *os.Root
+	Replace bool  // a file that is there already is replaced, and not refused
+	MaxSize int64 // of a file, in bytes; 0: as large as the directory takes
+}
+
+// Receive takes one file from a sender. A sender is told why it is refused.
+func (r Receiver) Receive(c net.Conn) (Result, error) {
+	in := &incoming{Receiver: r, c: c, r: bufio.NewReaderSize(c, maxMessage), sum: sha256.New()}
+	result, err := in.take()
+	if err != nil {
+		_ = c.SetDeadline(time.Now().Add(patience))   // as the next line tells
+		_ = write(c, message{Error: in.forPeer(err)}) // it may be gone
+	}
+	return result, err
+}
+
+// An incoming is a file that comes.
+type incoming struct {
+	Receiver
+	c    net.Conn
+	r    *bufio.Reader
+	sum  hash.Hash // of what is in file
+	file *os.File
+}
+
+// take takes the file.
+func (in *incoming) take() (res Result, err error) {
+	offer, err := in.offer()
+	if err != nil {
+		return res, err
+	}
+	res = Result{Name: offer.Name, Size: offer.Size}
+	part := partialPrefix + offer.Name + partialSuffix
+	in.file, err = in.Into.OpenFile(part, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return res, err
+	}
+	defer in.file.Close()
+	// One sender at a time: another one would write into what this one's checksum covers.
+	if err := syscall.Flock(int(in.file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		return res, fmt.Errorf("%s: another sender sends it now", offer.Name)
+	}
+	if res.From, err = in.resume(offer.Size); err != nil {
+		return res, err
+	}
+	if res.SHA256, err = in.rest(offer.Size - res.From); err != nil {
+		return res, err
+	}
+	if err := in.keep(part, offer.Name); err != nil {
+		return res, err
+	}
+	return res, write(in.c, message{Done: true})
+}
+
+// offer reads what is to come, and refuses it if that must be.
+func (in *incoming) offer() (message, error) {
+	if err := in.c.SetDeadline(time.Now().Add(patience)); err != nil {
+		return message{}, err
+	}
+	m, err := read(in.r)
+	if err != nil {
+		return m, err
+	}
+	if m.Version != version {
+		return m, fmt.Errorf("version %d, want %d", m.Version, version)
+	}
+	if err := CheckName(m.Name); err != nil {
+		return m, err
+	}
+	if m.Size < 0 || in.MaxSize > 0 && m.Size > in.MaxSize {
+		return m, fmt.Errorf("%s has %d bytes, more than %d", m.Name, m.Size, in.MaxSize)
+	}
+	if _, err := in.Into.Lstat(m.Name); !in.Replace && !errors.Is(err, fs.ErrNotExist) {
+		return m, fmt.Errorf("%s is there already", m.Name)
+	}
+	return m, nil
+}
+
+// resume says what is there of the file, and returns from where on the sender sends it.
+func (in *incoming) resume(size int64) (int64, error) {
+	have, err := io.Copy(in.sum, io.LimitReader(in.file, size))
+	if err != nil {
+		return 0, err
+	}
+	if err := write(in.c, message{Offset: have, SHA256: hex.EncodeToString(in.sum.Sum(nil))}); err != nil {
+		return 0, err
+	}
+	// The sender reads as much as this end has: it may take as long.
+	if err := in.c.SetDeadline(time.Now().Add(readPatience(have))); err != nil {
+		return 0, err
+	}
+	m, err := read(in.r)
+	if err != nil {
+		return 0, err
+	}
+	if m.Offset != have {
+		m.Offset = 0
+		in.sum.Reset()
+	}
+	if err := in.file.Truncate(m.Offset); err != nil {
+		return 0, err
+	}
+	_, err = in.file.Seek(m.Offset, io.SeekStart)
+	return m.Offset, err
+}
+
+// rest takes the last n bytes of the file, and compares the checksum of all of it.
+func (in *incoming) rest(n int64) (string, error) {
+	buf := make([]byte, piece)
+	for n > 0 {
+		if err := in.c.SetDeadline(time.Now().Add(patience)); err != nil {
+			return "", err
+		}
+		k, err := in.r.Read(buf[:min(piece, n)])
+		in.sum.Write(buf[:k]) // does not fail
+		if _, werr := in.file.Write(buf[:k]); werr != nil {
+			return "", werr
+		}
+		n -= int64(k)
+		if errors.Is(err, io.EOF) && n > 0 {
+			err = io.ErrUnexpectedEOF
+		}
+		if err != nil && n > 0 {
+			return "", err
+		}
+	}
+	m, err := read(in.r)
+	if err != nil {
+		return "", err
+	}
+	sum := hex.EncodeToString(in.sum.Sum(nil))
+	if m.SHA256 != sum {
+		return "", errors.Join(errors.New("the checksum is wrong; what has come is dropped"), in.file.Truncate(0))
+	}
+	return sum, nil
+}
+
+// keep makes the file one under its name.
+func (in *incoming) keep(part, name string) error {
+	if err := in.file.Sync(); err != nil {
+		return err
+	}
+	if in.Replace {
+		return in.Into.Rename(part, name)
+	}
+	if err := in.Into.Link(part, name); err != nil { // which replaces nothing
+		return err
+	}
+	return in.Into.Remove(part)
+}
+
+// forPeer returns err as a sender may know it: without the paths of this machine.
+func (in *incoming) forPeer(err error) string {
+	if p, ok := errors.AsType[*fs.PathError](err); ok {
+		return p.Err.Error()
+	}
+	if p, ok := errors.AsType[*os.LinkError](err); ok {
+		return p.Err.Error()
+	}
+	return err.Error()
+}
