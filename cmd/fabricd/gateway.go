@@ -44,15 +44,15 @@ func (a *app) exposeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "expose NAME TARGET", Short: "Serve a TCP or Unix address as a service of the fabric until Ctrl-C",
 		Long: `expose has the fabricd of this machine serve TARGET, "host:port" or the path of a Unix
-socket, as NAME, a port of the fabric, for as long as the command runs. For each connection
-it dials TARGET, and copies both ways: an end of one direction stays one, and a reset, or
+socket, as the service NAME, for as long as the command runs. A number is a port of the
+fabric, without a name. For each connection it dials TARGET, and copies both ways: an end of one direction stays one, and a reset, or
 the loss of a node, is a reset at the other end.
 
 The line 'NAME=TARGET' of the setting expose does the same without a command
 (docs/connect.md).`,
-		Example: `  fabricd expose 5432 localhost:5432
-  fabricd expose 5432 /run/postgresql/.s.PGSQL.5432 --allow label:app
-  fabricd expose 8080 localhost:80 --proxy-protocol --json`,
+		Example: `  fabricd expose db localhost:5432
+  fabricd expose db /run/postgresql/.s.PGSQL.5432 --allow label:app
+  fabricd expose web localhost:80 --proxy-protocol --json`,
 	}
 	g.addTo(cmd, 2, "NAME and TARGET")
 	cmd.Flags().StringSliceVar(&g.allow, "allow", nil, "who may connect, as in access rules: names of nodes, label:WORD, host, local; all if empty")
@@ -67,13 +67,13 @@ func (a *app) forwardCommand() *cobra.Command {
 		Use: "forward LISTEN NAME", Short: "Listen on a TCP or Unix address for a service of the fabric until Ctrl-C",
 		Long: `forward has the fabricd of this machine listen at LISTEN, "host:port", a port of loopback
 or the path of a Unix socket, for as long as the command runs. It leads each connection to
-NAME, an address of the fabric, and copies both ways as expose does. While NAME is away a
+NAME, a service or an address of the fabric, and copies both ways as expose does. While NAME is away a
 new connection waits for as long as --wait says, and is then reset.
 
 The line 'LISTEN=NAME' of the setting forward does the same without a command
 (docs/connect.md).`,
-		Example: `  fabricd forward localhost:15432 1:5432
-  fabricd forward 15432 1:5432 --wait 30s
+		Example: `  fabricd forward localhost:15432 db
+  fabricd forward 15432 db@web-1 --wait 30s
   fabricd forward /run/db.sock 1:5432`,
 	}
 	g.addTo(cmd, 2, "LISTEN and NAME")

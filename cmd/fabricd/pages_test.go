@@ -53,7 +53,7 @@ func TestPagesOfSecurityAreTrue(t *testing.T) {
 
 // TestPagesOfOperatorsNameCommandsThatExist: with the flags that they are given there.
 func TestPagesOfOperatorsNameCommandsThatExist(t *testing.T) {
-	for _, page := range []string{"operate.md", "backup.md"} {
+	for _, page := range []string{"operate.md", "backup.md", "connect.md"} {
 		text, err := os.ReadFile("../../docs/" + page)
 		if err != nil {
 			t.Fatal(err)

@@ -59,7 +59,10 @@ func (e exposed) listen(ctx context.Context) (net.Listener, error) {
 	if len(e.From) > 0 {
 		options = append(options, fabric.Allow(e.From...))
 	}
-	port, _ := spec.Port(e.Listen)
+	port, isPort := spec.Port(e.Listen)
+	if !isPort {
+		options = append(options, fabric.Service(e.Listen))
+	}
 	l, err := node.Listen(port, options...)
 	if err != nil {
 		return nil, err // and no interface that holds a nil
