@@ -89,7 +89,7 @@ func TestEveryCommandExplainsItself(t *testing.T) {
 
 // TestTheCommandsAreThoseFixed keeps the list of the design.
 func TestTheCommandsAreThoseFixed(t *testing.T) {
-	want := "backup chaos ca completion conns demo doctor events faults health init keys links log-level nodes ping ports restore run status token up version why windows"
+	want := "backup chaos ca completion conns debug demo doctor events faults health init keys links log-level nodes ping ports restore run status token up version why windows"
 	out, _, _ := run(t, nil, "--help")
 	for _, name := range strings.Fields(want) {
 		if !strings.Contains(out, "\n  "+name+" ") {

@@ -7,6 +7,9 @@ func (a *admin) operateRoutes(mux *http.ServeMux) {
 	if s, ok := a.subject.(backuper); ok {
 		a.backupRoute(mux, s)
 	}
+	if s, ok := a.subject.(debugger); ok {
+		a.debugRoute(mux, s)
+	}
 	if s, ok := a.subject.(logSubject); ok {
 		a.logRoutes(mux, s)
 	}

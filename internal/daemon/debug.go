@@ -1,0 +1,60 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"net/http"
+	"runtime"
+	"runtime/pprof"
+)
+
+// A Debug is what a process tells of itself for a repair. It holds no secret:
+// settings name the files of secrets, and goroutines are told without their arguments.
+type Debug struct {
+	Version    string            `json:"version"`
+	Go         string            `json:"go"`
+	Platform   string            `json:"platform"`
+	Settings   map[string]string `json:"settings"`
+	Goroutines string            `json:"goroutines"` // as runtime/pprof writes them, those that are alike together
+	Memory     DebugMemory       `json:"memory"`
+}
+
+// DebugMemory is the memory of Go in a process, in bytes; see runtime.MemStats.
+type DebugMemory struct {
+	HeapInUse    uint64 `json:"heap_in_use_bytes"`
+	HeapObjects  uint64 `json:"heap_objects"`
+	HeapReleased uint64 `json:"heap_released_bytes"`
+	Stacks       uint64 `json:"stacks_bytes"`
+	System       uint64 `json:"system_bytes"`
+	Collections  uint32 `json:"collections"`
+	PausedNS     uint64 `json:"paused_ns"` // by all collections
+	Goroutines   int    `json:"goroutines"`
+	Processors   int    `json:"processors"` // that Go uses
+}
+
+// Debug returns what the process tells of itself.
+func (d *Daemon) Debug() Debug {
+	answer := Debug{Version: d.opts.Version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
+		Settings: map[string]string{}}
+	for _, s := range settings {
+		answer.Settings[s.Key] = s.Value(d.loaded)
+	}
+	var text bytes.Buffer // whose writes do not fail
+	_ = pprof.Lookup("goroutine").WriteTo(&text, 1)
+	answer.Goroutines = text.String()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	answer.Memory = DebugMemory{m.HeapInuse, m.HeapObjects, m.HeapReleased, m.StackInuse, m.Sys, m.NumGC, m.PauseTotalNs,
+		runtime.NumGoroutine(), runtime.GOMAXPROCS(0)}
+	return answer
+}
+
+// A debugger is a subject that tells of its process.
+type debugger interface{ Debug() Debug }
+
+func (a *admin) debugRoute(mux *http.ServeMux, s debugger) {
+	mux.HandleFunc("GET /v1/debug", func(w http.ResponseWriter, _ *http.Request) { a.answer(w, http.StatusOK, s.Debug()) })
+}
+
+// Debug asks what the process tells of itself.
+func (c *Client) Debug(ctx context.Context) (Debug, error) { return get[Debug](ctx, c, "debug") }
