@@ -89,7 +89,7 @@ func TestEveryCommandExplainsItself(t *testing.T) {
 
 // TestTheCommandsAreThoseFixed keeps the list of the design.
 func TestTheCommandsAreThoseFixed(t *testing.T) {
-	want := "backup chaos ca completion conns debug demo doctor events faults health init keys links log-level nodes ping ports restore run status token up version why windows"
+	want := "backup chaos ca completion conns debug demo doctor events faults health init keys links log-level nodes ping ports restore run status token top up version why windows"
 	out, _, _ := run(t, nil, "--help")
 	for _, name := range strings.Fields(want) {
 		if !strings.Contains(out, "\n  "+name+" ") {
@@ -100,7 +100,7 @@ func TestTheCommandsAreThoseFixed(t *testing.T) {
 		t.Errorf("`fabricd --help` lists demo-app, which is not for users")
 	}
 	commands((&app{}).root(), func(path []string, c *cobra.Command) {
-		reading := "status nodes ports conns windows links ping why doctor events health version demo up"
+		reading := "top debug status nodes ports conns windows links ping why doctor events health version demo up"
 		if len(path) == 1 && strings.Contains(" "+reading+" ", " "+path[0]+" ") && c.Flags().Lookup("json") == nil {
 			t.Errorf("%s has no --json", path[0])
 		}

@@ -63,9 +63,21 @@ func (a *app) ask(cmd *cobra.Command, f *askFlags, fn func(context.Context, *dae
 // show prints it.
 func (a *app) reader(use, short, example, path string, show func(io.Writer, json.RawMessage) error) *cobra.Command {
 	var f askFlags
+	var w watchFlags
 	cmd := &cobra.Command{Use: use, Short: short, Example: example}
 	f.addTo(cmd, a, true)
+	if watched[path] != nil {
+		w.addTo(cmd)
+	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if w.on {
+			if err := w.check(); err != nil {
+				return err
+			}
+			c := f.client(a)
+			defer c.Close()
+			return a.watch(cmd.Context(), c, path, w, f.json, show)
+		}
 		return a.ask(cmd, &f, func(ctx context.Context, c *daemon.Client) error {
 			text, err := c.Get(ctx, path)
 			if err != nil {
@@ -97,7 +109,7 @@ func (a *app) tableCommands() []*cobra.Command {
 	}
 	var all []*cobra.Command
 	for _, name := range daemon.TableNames {
-		example := fmt.Sprintf("  fabricd %s\n  fabricd %s --json", name, name)
+		example := fmt.Sprintf("  fabricd %s\n  fabricd %s --watch\n  fabricd %s --json", name, name, name)
 		all = append(all, a.reader(name, shorts[name], example, name,
 			func(w io.Writer, text json.RawMessage) error { return showRows(w, name, text) }))
 	}
@@ -148,6 +160,7 @@ func (a *app) pingCommand() *cobra.Command {
 		}
 		return nil
 	}
+	cmd.ValidArgsFunction = a.completeIDs(&f)
 	cmd.Flags().IntVarP(&count, "count", "c", 5, "how many round trips, 1 to 10000")
 	cmd.Flags().DurationVar(&timeout, "timeout", 2*time.Second, "how long to wait for each, up to 1m")
 	cmd.Flags().DurationVarP(&interval, "interval", "i", 200*time.Millisecond, "time between them")

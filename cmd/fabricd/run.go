@@ -90,6 +90,7 @@ func addSettings(cmd *cobra.Command, file *string) {
 			cmd.Flags().Lookup(s.Key).NoOptDefVal = "true"
 		}
 	}
+	completeSettings(cmd)
 }
 
 // settings returns the configuration of cmd's flags, the environment and the file.

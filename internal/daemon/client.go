@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/engine"
 	"github.com/fabricd/fabricd/internal/faults"
 	"github.com/fabricd/fabricd/internal/gateway/spec"
 )
@@ -59,6 +60,16 @@ func (c *Client) Nodes(ctx context.Context) (Nodes, error) { return get[Nodes](c
 
 // Health returns the node's health. An unhealthy node is not an error.
 func (c *Client) Health(ctx context.Context) (Health, error) { return get[Health](ctx, c, "health") }
+
+// Traffic returns the connections and the links of the node.
+func (c *Client) Traffic(ctx context.Context) ([]engine.ConnInfo, []engine.LinkInfo, error) {
+	conns, err := get[struct{ Conns []engine.ConnInfo }](ctx, c, "conns")
+	if err != nil {
+		return nil, nil, err
+	}
+	links, err := get[struct{ Links []engine.LinkInfo }](ctx, c, "links")
+	return conns.Conns, links.Links, err
+}
 
 // Ping asks the node to measure one round trip to node id.
 func (c *Client) Ping(ctx context.Context, id addr.NodeID, timeout time.Duration) (time.Duration, error) {

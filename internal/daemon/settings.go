@@ -33,6 +33,15 @@ func (s Setting) Env() string {
 // Switch reports whether the setting is true or false: its flag needs no value.
 func (s Setting) Switch() bool { return s.Allowed == "true or false" }
 
+// Words returns the values that are allowed, if they are a few words: "a, b or c".
+func (s Setting) Words() []string {
+	words := strings.Split(strings.Replace(s.Allowed, " or ", ", ", 1), ", ")
+	if len(words) < 2 || slices.ContainsFunc(words, func(w string) bool { return strings.ContainsAny(w, " :;.") }) {
+		return nil
+	}
+	return words
+}
+
 // Value returns the setting's value in c, in the form that it is written in.
 func (s Setting) Value(c Config) string { return s.get(&c) }
 

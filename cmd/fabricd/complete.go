@@ -1,0 +1,56 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fabricd/fabricd/internal/daemon"
+)
+
+// completeIDs completes the IDs of living nodes, with their names beside.
+func (a *app) completeIDs(f *askFlags) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		c := f.client(a)
+		defer c.Close()
+		ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
+		defer cancel()
+		all, err := c.Nodes(ctx)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		var ids []cobra.Completion
+		for _, n := range all.Nodes {
+			if n.State != "removed" {
+				ids = append(ids, cobra.CompletionWithDesc(fmt.Sprint(n.ID), n.Name))
+			}
+		}
+		return ids, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// completeSettings completes the values of settings that have few, and the names of
+// files and directories of those that are one.
+func completeSettings(cmd *cobra.Command) {
+	for _, s := range daemon.Settings() {
+		var fn cobra.CompletionFunc
+		switch words := s.Words(); {
+		case len(words) > 0:
+			fn = cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)
+		case strings.HasPrefix(s.Allowed, "path of a directory"):
+			fn = cobra.FixedCompletions(nil, cobra.ShellCompDirectiveFilterDirs)
+		case strings.HasPrefix(s.Allowed, "path of"):
+			continue // the shell's own completion
+		default:
+			fn = cobra.NoFileCompletions
+		}
+		if err := cmd.RegisterFlagCompletionFunc(s.Key, fn); err != nil {
+			panic("BUG: fabricd: completion of " + s.Key + ": " + err.Error())
+		}
+	}
+}
