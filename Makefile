@@ -24,7 +24,7 @@ HEAVY      := cmd/fabric-bench cmd/fabricd fabric fabric/fabrictest internal/tes
               internal/transport/quic internal/transport/stream membership membership/state membership/verdict
 # Tests with real processes, namespaces and containers, which `make test` runs last,
 # two at a time: they wait more than they compute.
-ALONE      := internal/lab/chaos internal/lab/chaos/workload internal/test/deploytest internal/test/e2e internal/test/hostile
+ALONE      := internal/lab/chaos internal/lab/chaos/workload internal/test/deploytest internal/test/e2e internal/test/hostile internal/test/pagetest
 # What `make check` leaves to `make test` besides: it takes minutes.
 SLOW       := internal/test/conformance membership/gossip internal/lab/sim fabric/fabrictest cmd/fabric-bench internal/test/e2e/appsmoke
 # How many packages `make test` tests at a time.
@@ -82,6 +82,8 @@ test: ## lint, the rules of the tree, and every test with the race detector
 	if [ -z "$${FABRICD_TEST_ALL:-}" ]; then
 	  if [[ ",$$without," != *,docker,* ]] && ! docker version >/dev/null 2>&1; then without+=,docker; fi
 	  if [[ ",$$without," != *,systemd,* ]] && ! command -v systemd-analyze >/dev/null; then without+=,systemd; fi
+	  if [[ ",$$without," != *,chromium,* ]] && ! { command -v chromium && command -v chromedriver; } >/dev/null; then without+=,chromium; fi
+	  if [[ ",$$without," != *,prometheus,* ]] && ! { command -v prometheus && command -v promtool; } >/dev/null; then without+=,prometheus; fi
 	fi
 	export FABRICD_TEST_WITHOUT=$${without#,}
 	# The images beside lint: with the tests beside them they take long.
@@ -127,7 +129,7 @@ test: ## lint, the rules of the tree, and every test with the race detector
 	awk '/^(ok |FAIL\t)/ { last[FILENAME, $$2] = $$1 } /no test files/ { none++ } /^unsteady: / { unsteady = unsteady "\n  " $$0 }
 	     END { for (x in last) if (last[x] == "ok") ok++; else { fail++; split(x, of, SUBSEP); failed = failed "\n  " of[2] }
 	       printf "\nsummary: %d packages pass, %d fail, %d have no tests%s%s\n", ok, fail, none, failed, unsteady }' out/test.log out/plain.log
-	if [ -n "$$FABRICD_TEST_WITHOUT" ]; then echo "left out: the tests of deploy/ that need $${FABRICD_TEST_WITHOUT//,/ and }"; fi
+	if [ -n "$$FABRICD_TEST_WITHOUT" ]; then echo "left out: the tests that need $${FABRICD_TEST_WITHOUT//,/ and }"; fi
 	exit $$rc
 
 attack: ## hostile members, strangers and applications against eight daemons: a timeline (ARGS=--json)

@@ -2,6 +2,8 @@ package metrics
 
 import (
 	"net/http/httptest"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -24,6 +26,7 @@ func sample() observe.Snapshot {
 		Conns: []engine.ConnInfo{{WaitingMS: 1500}, {}},
 		Host:  observe.Host{Tokens: []observe.Token{{Usable: true}, {}, {}}},
 		Counters: engine.Counters{
+			Outgoing: map[string]uint64{engine.ConnectOK: 1}, Resets: map[string]uint64{engine.ResetOther: 1},
 			Incoming:   map[string]uint64{engine.ConnectQueued: 5, engine.ConnectRule: 2},
 			RoundTrips: engine.Histogram{Bounds: bounds, Buckets: []uint64{2, 1}, Count: 4, Sum: 5 * time.Second},
 		},
@@ -64,5 +67,31 @@ func TestMetricsSayWhatTheSnapshotHas(t *testing.T) {
 func TestMetricsOfANodeThatJoins(t *testing.T) {
 	if _, err := Registry(func() observe.Snapshot { return observe.Snapshot{} }).Gather(); err != nil {
 		t.Error(err)
+	}
+}
+
+// The page about metrics names each, and no other.
+func TestTheDocumentsNameEveryMetric(t *testing.T) {
+	text, err := os.ReadFile("../../docs/observe.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(text), "| about |")
+	named := map[string]bool{}
+	for _, m := range regexp.MustCompile("`([a-z_]+[a-z])`").FindAllStringSubmatch(table, -1) {
+		named["fabricd_"+m[1]] = true
+	}
+	families, err := Registry(sample).Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if strings.HasPrefix(f.GetName(), "fabricd_") && !named[f.GetName()] {
+			t.Errorf("docs/observe.md does not name %s", f.GetName())
+		}
+		delete(named, f.GetName())
+	}
+	if len(named) > 0 {
+		t.Errorf("docs/observe.md names %v, which are not there", named)
 	}
 }

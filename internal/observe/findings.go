@@ -2,6 +2,7 @@ package observe
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -176,6 +177,7 @@ func (f *findings) clock() {
 }
 
 func direction(d time.Duration) string {
+	d = d.Round(time.Second) // the two clocks are not read in the same moment
 	if d < 0 {
 		return span(-d) + " back"
 	}
@@ -306,7 +308,7 @@ func (f *findings) fallback(l engine.LinkInfo) (why string, blocked bool) {
 	}
 	for _, c := range l.Considered {
 		if c.Provider == "quic" && !c.Chosen && c.Tried {
-			return c.Reason, true
+			return strings.ReplaceAll(c.Reason, context.DeadlineExceeded.Error(), "no answer in time"), true
 		}
 	}
 	return "", false

@@ -24,8 +24,8 @@ type Clock struct {
 	jump     Jump       // the last that was believed
 }
 
-// A Jump is one of the wall clock: by how much, and when it was believed, by the wall clock
-// since then. The zero Jump is none.
+// A Jump is one of the wall clock: by how much, and when it was believed, by the clock of the
+// process. The zero Jump is none.
 type Jump struct {
 	By time.Duration
 	At time.Time
@@ -63,7 +63,7 @@ func (c *Clock) now(wall, at time.Time) time.Time {
 	case c.off.IsZero():
 		c.off = at
 	case at.Sub(c.off) >= clockPatience:
-		c.jump = Jump{By: wall.Sub(steady), At: wall}
+		c.jump = Jump{By: wall.Sub(steady), At: at}
 		c.wall, c.at, c.off = wall, at, time.Time{}
 		return wall
 	}

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/fabricd/fabricd/internal/test/bubble"
 )
 
 func TestTheSteadyClockBearsJumps(t *testing.T) {
@@ -27,6 +29,32 @@ func TestTheSteadyClockBearsJumps(t *testing.T) {
 			t.Errorf("after %v, the wall clock off by %v: %v, want %v", x.after, x.jump, got, x.want)
 		}
 	}
+}
+
+// A jump is seen while it is not believed, and for good when it is.
+func TestTheClockSaysThatTheWallClockIsOff(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		ahead := time.Duration(0)
+		c := NewClock(func() time.Time { return time.Now().Add(ahead) })
+		c.Now()
+		for _, x := range []struct {
+			ahead, pass, off, jump time.Duration
+		}{
+			{0, time.Second, 0, 0},
+			{2 * time.Hour, 0, 2 * time.Hour, 0},
+			{2 * time.Hour, 29 * time.Second, 2 * time.Hour, 0},
+			{0, time.Second, 0, 0},
+			{-time.Hour, 0, -time.Hour, 0},
+			{-time.Hour, clockPatience, 0, -time.Hour},
+		} {
+			ahead = x.ahead
+			time.Sleep(x.pass)
+			off, jump := c.Off()
+			if off != x.off || jump.By != x.jump || jump.At.IsZero() == (x.jump != 0) {
+				t.Errorf("%v ahead: off by %v, jumped %v; want %v, %v", x.ahead, off, jump, x.off, x.jump)
+			}
+		}
+	})
 }
 
 // A wall clock that is set differently jumps in a time's wall part alone, which Sub does

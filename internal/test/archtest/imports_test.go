@@ -139,12 +139,13 @@ var mayImport = map[string][]string{
 	"internal/test/e2e":          {},
 	"internal/test/e2e/appsmoke": {},
 	"internal/test/hostile":      {},
+	"internal/test/pagetest":     {},
 	"internal/test/conformance":  {"fabric", "fabric/addr", "fabric/embed", "fabric/fabrictest", "internal/status", "rma", "fence"},
 }
 
 // forTests are the packages that exist for tests. Only each other's non-test
 // code, and the benchmark's, may import them; they may do what tests may.
-var forTests = []string{"internal/test/bubble", "internal/test/budget", "internal/test/transporttest", "internal/test/netsim", "internal/test/conformance", "deploy/check", "internal/test/deploytest", "internal/test/e2e", "internal/test/e2e/appsmoke", "internal/test/hostile", "fabric/fabrictest"}
+var forTests = []string{"internal/test/bubble", "internal/test/budget", "internal/test/transporttest", "internal/test/netsim", "internal/test/conformance", "deploy/check", "internal/test/deploytest", "internal/test/e2e", "internal/test/e2e/appsmoke", "internal/test/hostile", "internal/test/pagetest", "fabric/fabrictest"}
 
 func TestTestHelpersStayInTests(t *testing.T) {
 	for p, imports := range mayImport {

@@ -47,9 +47,13 @@ func newBrowser(t *testing.T, width, height int, dark bool) *browser {
 	if dark {
 		args = append(args, "--force-dark-mode", "--blink-settings=preferredColorScheme=0")
 	}
+	options := map[string]any{"args": args}
+	if width < 500 { // no window of a screen is narrower
+		options["mobileEmulation"] = map[string]any{"deviceMetrics": map[string]any{"width": width, "height": height, "pixelRatio": 1}}
+	}
 	var made struct{ SessionID string }
 	b.call(http.MethodPost, "/session", map[string]any{"capabilities": map[string]any{"alwaysMatch": map[string]any{
-		"browserName": "chrome", "goog:chromeOptions": map[string]any{"args": args}}}}, &made)
+		"browserName": "chrome", "goog:chromeOptions": options}}}, &made)
 	b.session = "/session/" + made.SessionID
 	t.Cleanup(func() {
 		if !t.Failed() {

@@ -55,6 +55,39 @@ func TestThePageSaysWhatIsWrong(t *testing.T) {
 	}
 }
 
+// TestThePageFitsItsWindow looks at the page in windows of a phone and of a screen, light and
+// dark: nothing of it is wider than the window, and its colours follow the system's.
+func TestThePageFitsItsWindow(t *testing.T) {
+	if lacks(t, "chromium", "chromium", "chromedriver") {
+		return
+	}
+	c := newCluster(t)
+	one := c.node("node-1")
+	c.fault(c.host, "--to", one.id(), "--plane", "link", "--drop", "20%")
+	for _, x := range []struct {
+		name  string
+		width int
+		dark  bool
+		back  string // colour behind the page
+	}{
+		{"wide", 1280, false, "rgb(245, 246, 248)"}, {"wide-dark", 1280, true, "rgb(20, 23, 28)"}, {"phone", 400, false, "rgb(245, 246, 248)"},
+	} {
+		b := newBrowser(t, x.width, 1700, x.dark)
+		b.open(c.host.page())
+		p := &reader{c: c, b: b}
+		p.says(`loses`)
+		var seen struct {
+			Width, Inner float64
+			Back         string
+		}
+		b.run(`return {Width: document.documentElement.scrollWidth, Inner: innerWidth, Back: getComputedStyle(document.body).backgroundColor}`, &seen)
+		if seen.Width > seen.Inner || seen.Back != x.back {
+			t.Errorf("%s: %v wide in a window of %v, on %s; want %s", x.name, seen.Width, seen.Inner, seen.Back, x.back)
+		}
+		b.picture(x.name)
+	}
+}
+
 // A reader reads what the page says is wrong.
 type reader struct {
 	c *cluster

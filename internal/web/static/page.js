@@ -4,7 +4,6 @@
 
 const byID = (id) => document.getElementById(id);
 const windowMS = 15 * 60 * 1000; // of the timeline
-const slowFactor = 4; // a round trip is slow from so many times the shortest
 let last = null; // the last state
 let known = new Set(); // findings that were announced
 
@@ -142,9 +141,11 @@ function drawNodes(s) {
       td(clock(n.since) + ", " + span(ms(s.time) - ms(n.since))), td(n.addresses.join(" ")), el("td", { class: "wide" }, timeline(s, n.id)))));
 }
 
+const ofPath = ["node", "link", "loss", "slow", "fallback"]; // kinds of findings about the path to a node
+
 // judge says how a peer is reached from here: the class of its cell, and the reasons.
 function judge(s, n, link) {
-  const about = s.findings.filter((f) => f.node === n.id && f.severity !== "note");
+  const about = s.findings.filter((f) => f.node === n.id && f.severity !== "note" && ofPath.includes(f.kind));
   const reasons = about.map((f) => f.text);
   if (n.state === "removed") return ["bad", reasons.length ? reasons : ["node " + n.id + " (" + n.name + ") has left"]];
   if (about.some((f) => f.severity === "broken")) return ["bad", reasons];
@@ -158,19 +159,18 @@ function drawTrips(s) {
   const header = el("tr", {}, el("td", {}, ""), ...s.nodes.map((n) => el("th", { scope: "col" }, n.id + " " + n.name)));
   const table = [el("thead", {}, header)];
   const body = el("tbody", {});
-  for (const from of s.nodes) {
+  for (const from of s.nodes.filter((n) => n.id === s.self.id)) { // it knows no other row
     const row = el("tr", {}, el("th", { scope: "row" }, from.id + " " + from.name));
     for (const to of s.nodes) row.append(tripCell(s, from, to, why));
     body.append(row);
   }
   byID("matrix").replaceChildren(...table, body);
-  byID("trips-hint").textContent = "Asked from this node: it knows its own row. The page of another node has that node's.";
+  byID("trips-hint").textContent = "Asked from this node, which knows its own round trips. The page of another node has that node's.";
   byID("trips-why").replaceChildren(...why);
 }
 
 function tripCell(s, from, to, why) {
   if (from.id === to.id) return el("td", { class: "cell none" }, "–");
-  if (from.id !== s.self.id) return el("td", { class: "cell none" }, el("small", {}, "not asked"));
   const link = s.links.find((l) => l.node === to.id && l.generation === to.generation);
   const [kind, reasons] = judge(s, to, link);
   for (const r of reasons) why.push(el("li", {}, badge(from.id + " → " + to.id, kind === "bad" ? "bad" : "warn"), " ", r));
@@ -205,7 +205,7 @@ function drawLinks(s) {
   rows("links-rows", s.links.map((l) => {
     const silent = l.silent_ms >= 1000 ? badge(span(l.silent_ms), "bad") : span(l.silent_ms);
     const lost = l.packets === 0 ? "–" : l.loss_percent >= 0.5 ? badge(l.loss_percent.toFixed(1) + " %", "warn") : l.loss_percent.toFixed(1) + " %";
-    const why = l.why + l.considered.filter((c) => !c.chosen).map((c) => "; " + c.provider + ": " + c.reason).join("");
+    const why = l.why + l.considered.filter((c) => !c.chosen).map((c) => "; " + (c.reason.startsWith(c.provider + ": ") ? "" : c.provider + ": ") + c.reason).join("");
     return el("tr", {}, td(l.node + "." + l.generation + " " + l.name), td(l.provider), td(l.remote), el("td", { class: "num" }, silent), el("td", { class: "num" }, lost),
       num(l.conns), num(size(l.sent_bytes)), num(size(l.received_bytes)), wide(why));
   }));
