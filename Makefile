@@ -37,6 +37,9 @@ IMAGE      ?= fabricd:dev
 APPS_IMAGE ?= fabricd-apps:dev
 COMPOSE     = $$(docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 CLUSTER     = $(COMPOSE) -p fabricd -f deploy/compose.yaml
+# An example of deploy/examples that `make cluster` starts instead: PROJECT=postgres.
+PROJECT    ?=
+EXAMPLE     = $(COMPOSE) -p fabricd-$(PROJECT) -f deploy/examples/$(PROJECT)/compose.yaml
 
 .PHONY: help build demo check test lint attack apps-smoke conformance soak bars bench bench-baselines fuzz-short image cluster cluster-down chaos mutants clean
 
@@ -215,13 +218,19 @@ image: ## build the container images, fabricd:dev and fabricd-apps:dev
 cluster cluster-down: export FABRICD_IMAGE = $(IMAGE)
 cluster cluster-down: export FABRICD_APPS_IMAGE = $(APPS_IMAGE)
 
-cluster: image ## three nodes and two applications in containers, up to their first RMA
-	@began=$$(date +%s)
+cluster: image ## three nodes and two applications in containers, up to their first RMA (PROJECT=postgres: PostgreSQL and a client of it)
+	@if [ -n "$(PROJECT)" ]; then
+	  export POSTGRES_IMAGE=$$(deploy/examples/postgres/image.sh)
+	  began=$$(date +%s)
+	  $(EXAMPLE) up -d --no-build
+	  exec deploy/examples/$(PROJECT)/await.sh "$$began" $(EXAMPLE)
+	fi
+	began=$$(date +%s)
 	$(CLUSTER) up -d --no-build
 	deploy/await.sh "$$began" $(CLUSTER)
 
 cluster-down: ## end what `make cluster` started, with its volumes
-	@$(CLUSTER) down -v --timeout 5
+	@$(if $(PROJECT),$(EXAMPLE),$(CLUSTER)) down -v --timeout 5
 
 # Which labs `make chaos` uses, how many schedules of hostile members and how many of
 # restored state directories it gives to the machines that decide about membership, how many simulated runs it makes at least, and how

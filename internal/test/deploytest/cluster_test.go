@@ -69,9 +69,11 @@ func TestEveryComposeReadsTheFile(t *testing.T) {
 		return
 	}
 	for _, command := range composeCommands() {
-		args := append(slices.Clone(command[1:]), "-f", "deploy/compose.yaml", "config", "-q")
-		if _, err := output(callLimit, nil, command[0], args...); err != nil {
-			t.Error(err)
+		for _, file := range []string{"deploy/compose.yaml", "deploy/examples/postgres/compose.yaml"} {
+			args := append(slices.Clone(command[1:]), "-f", file, "config", "-q")
+			if _, err := output(callLimit, nil, command[0], args...); err != nil {
+				t.Error(err)
+			}
 		}
 	}
 }

@@ -20,20 +20,30 @@ var (
 	applications = []string{"keeper", "visitor"}
 )
 
-// A project is deploy/compose.yaml, started under a name of its own.
+// A project is one of the compose files of deploy/, started under a name of its own.
 type project struct {
 	t       *testing.T
 	name    string
+	files   []string
 	images  images
 	environ []string
 }
 
-// start takes the project up; the end of the test takes it down, with its
+// start takes deploy/compose.yaml up; the end of the test takes it down, with its
 // volumes.
 func start(t *testing.T) *project {
 	t.Helper()
-	p := &project{t: t, name: prefix + "-c", images: built(t)}
-	p.environ = []string{"COMPOSE_PROJECT_NAME=" + p.name, "FABRICD_IMAGE=" + p.images.fabricd, "FABRICD_APPS_IMAGE=" + p.images.apps}
+	p := &project{t: t, name: prefix + "-c", images: built(t),
+		files: []string{"deploy/compose.yaml", "internal/test/deploytest/testdata/crash.yaml"}}
+	p.up()
+	return p
+}
+
+// up takes the project up, with what p.environ says besides, until the test ends.
+func (p *project) up() {
+	t := p.t
+	t.Helper()
+	p.environ = append(p.environ, "COMPOSE_PROJECT_NAME="+p.name, "FABRICD_IMAGE="+p.images.fabricd, "FABRICD_APPS_IMAGE="+p.images.apps)
 	t.Cleanup(func() {
 		if t.Failed() {
 			out, err := p.try("logs", "--tail=40")
@@ -42,12 +52,14 @@ func start(t *testing.T) *project {
 		p.compose("down", "-v", "--timeout", "2")
 	})
 	p.compose("up", "-d", "--no-build")
-	return p
 }
 
 // try runs a command of compose.
 func (p *project) try(args ...string) (string, error) {
-	command := append(composeCommand(), "-f", "deploy/compose.yaml", "-f", "internal/test/deploytest/testdata/crash.yaml")
+	command := composeCommand()
+	for _, file := range p.files {
+		command = append(command, "-f", file)
+	}
 	command = append(command, args...)
 	return output(2*callLimit, p.environ, command[0], command[1:]...)
 }
