@@ -4,9 +4,12 @@ import (
 	"bufio"
 	"bytes"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -90,6 +93,7 @@ func TestREADMECommands(t *testing.T) {
 	if !strings.Contains(last, "RTT") && !strings.Contains(last, "ms") && !strings.Contains(last, "µs") {
 		t.Errorf("`fabricd ping` prints\n%s", last)
 	}
+	connectAsREADME(t, dir)
 	host, err := fabric.Attach(t.Context(), filepath.Join(dir, "cluster", "host", "app.sock"))
 	if err != nil {
 		t.Fatal(err)
@@ -121,8 +125,63 @@ func TestREADMECommands(t *testing.T) {
 	}
 }
 
-// readmeStep runs one command in dir. `fabricd up` stays until the test ends, and its nodes
-// are waited for.
+// connectAsREADME runs the commands of the section about applications that are there, with
+// a server and a port of the test's, and talks to the server through them.
+func connectAsREADME(t *testing.T, dir string) {
+	t.Helper()
+	server, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	go func() {
+		for {
+			c, err := server.Accept()
+			if err != nil {
+				return // closed above
+			}
+			go func() {
+				defer c.Close()
+				_, _ = io.Copy(c, c) // what fails is seen at the other end
+			}()
+		}
+	}()
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	local := free.Addr().String()
+	free.Close()
+	commands := readmeCommands(t, "## Connect what you have\n")
+	if len(commands) != 2 {
+		t.Fatalf("commands %q, want expose and forward", commands)
+	}
+	for _, command := range commands {
+		command = strings.Replace(command, " localhost:5432", " "+server.Addr().String(), 1)
+		command = strings.Replace(command, " localhost:15432", " "+local, 1)
+		readmeStep(t, dir, command)
+	}
+	err = until(t.Context(), func() error {
+		c, err := net.Dial("tcp", local)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		if _, err := fmt.Fprintln(c, "hello"); err != nil {
+			return err
+		}
+		if got, err := bufio.NewReader(c).ReadString('\n'); got != "hello\n" {
+			return fmt.Errorf("%q, %w", got, err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// readmeStep runs one command in dir. `fabricd up`, expose and forward stay until the test
+// ends, and the nodes of up are waited for.
 func readmeStep(t *testing.T, dir, command string) string {
 	t.Helper()
 	args := strings.Fields(command)
@@ -131,7 +190,7 @@ func readmeStep(t *testing.T, dir, command string) string {
 	}
 	cmd, _ := self(t, args[1:]...)
 	cmd.Dir = dir
-	if args[1] != "up" {
+	if !slices.Contains([]string{"up", "expose", "forward"}, args[1]) {
 		out, err := cmd.CombinedOutput()
 		if err != nil {
 			t.Fatalf("%s: %v\n%s", command, err, out)
@@ -150,7 +209,10 @@ func readmeStep(t *testing.T, dir, command string) string {
 			t.Errorf("%s: %v\n%s", command, err, log.String())
 		}
 	})
-	_, cluster, _ := strings.Cut(command, "--dir ")
+	_, cluster, up := strings.Cut(command, "--dir ")
+	if !up {
+		return ""
+	}
 	for _, node := range []string{"host", "node-1", "node-2"} {
 		err := until(t.Context(), func() error {
 			_, stderr, code := run(t, nil, "health", "--admin", filepath.Join(dir, cluster, node, "admin.sock"))

@@ -13,7 +13,6 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer n.OnEvent(func(ev fabric.Event) { fmt.Println(ev) })()
 	c, err := n.Dial(context.Background(), "echo") // a net.Conn
 	if err != nil {
 		log.Fatal(err)
