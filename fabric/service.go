@@ -99,15 +99,16 @@ func (ev ServiceEvent) String() string {
 // servicesEvery is the time between two looks at the services.
 const servicesEvery = 100 * time.Millisecond
 
-// OnService calls fn for every service that there is, as one that was added, and then for
-// each change, one at a time, from a goroutine of its own. What comes and goes within a
+// OnService calls fn for every service that there is now, as one that was added, and then
+// for each change, one at a time, from a goroutine of its own. What comes and goes within a
 // tenth of a second may not be told. After cancel has returned no call of fn begins; the
 // end of n ends it too.
 func (n *Node) OnService(fn func(ServiceEvent)) (cancel func()) {
 	w := &serviceWatch{n: n, fn: fn, quit: make(chan struct{})}
 	changed := make(chan struct{}, 1)
 	stop := n.session.NotifyServices(changed)
-	go w.run(changed) // until cancel, or the node's end
+	list, err := n.Services()
+	go w.run(list, err, changed) // until cancel, or the node's end
 	return sync.OnceFunc(func() {
 		stop()
 		w.end()
@@ -132,9 +133,12 @@ func (w *serviceWatch) end() {
 	close(w.quit)
 }
 
-func (w *serviceWatch) run(changed <-chan struct{}) {
-	for {
-		w.look()
+// run tells of list, and then of what changes.
+func (w *serviceWatch) run(list []ServiceInfo, err error, changed <-chan struct{}) {
+	for ; ; list, err = w.n.Services() {
+		if err == nil { // else nothing is known to have changed
+			w.tell(list)
+		}
 		select {
 		case <-changed:
 		case <-w.quit:
@@ -150,12 +154,8 @@ func (w *serviceWatch) run(changed <-chan struct{}) {
 	}
 }
 
-// look calls fn for what has changed. Without an answer nothing is known to have.
-func (w *serviceWatch) look() {
-	list, err := w.n.Services()
-	if err != nil {
-		return
-	}
+// tell calls fn for what is different in list.
+func (w *serviceWatch) tell(list []ServiceInfo) {
 	for _, ev := range changes(w.known, list) {
 		w.mu.Lock()
 		over := w.over

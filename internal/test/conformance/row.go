@@ -66,6 +66,7 @@ var calls = []string{
 	"events",
 	"atomic", "post", "putsignal", "vputsignal", "word",
 	"shutdown", "abort",
+	"service",
 }
 
 // table returns the whole contract.
@@ -77,7 +78,7 @@ func table() []row {
 		transferRows(), fenceRows(),
 		eventRows,
 		atomicRows(), putRows(), wordRows, closedRows, besideRows(),
-		endRows(), heldRows(), fullRows, highRows(), missingRows, shutRows,
+		endRows(), heldRows(), fullRows, highRows(), missingRows, shutRows, serviceRows,
 	)
 }
 
