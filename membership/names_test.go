@@ -10,6 +10,7 @@ import (
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/membership/services"
+	"github.com/fabricd/fabricd/membership/verdict"
 )
 
 // A server is what a node of a world serves, and has heard that others serve.
@@ -18,7 +19,6 @@ type server struct {
 	own   []services.Service
 	heard map[addr.Life][]services.Service
 	times int
-	a     *Agent
 }
 
 func (s *server) config(c *Config) {
@@ -78,7 +78,7 @@ func TestServicesAreTold(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		s[2].serve(two.a, "db", "web")
 		time.Sleep(time.Second)
-		three := w.join(3, s[3].config)
+		w.join(3, s[3].config)
 		time.Sleep(2 * time.Second)
 		one, twoLife := h.a.Self().Life, two.a.Self().Life
 		if got, want := s[3].hears(), fmt.Sprintf("%v early; %v db web", one, twoLife); got != want {
@@ -92,6 +92,96 @@ func TestServicesAreTold(t *testing.T) {
 				t.Errorf("node %d hears %q within a second, want %q", i, got, want)
 			}
 		}
-		_ = three
 	})
+}
+
+// While the host is away what was told stays; what has changed meanwhile is told when it
+// is back. A node that is lost takes its services with it.
+func TestServicesAndTheHostsAbsence(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		var s [4]server
+		w.host()
+		w.join(2, s[2].config)
+		w.join(3, s[3].config)
+		s[2].serve(w.node(2).a, "db", "web")
+		time.Sleep(2 * time.Second)
+		life := w.node(2).life()
+		if got, want := s[3].hears(), fmt.Sprintf("%v db web", life); got != want {
+			t.Fatalf("node 3 hears %q, want %q", got, want)
+		}
+		w.kill(w.node(1))
+		time.Sleep(5 * time.Second)
+		s[2].serve(w.node(2).a, "web")
+		time.Sleep(5 * time.Second)
+		if got, want := s[3].hears(), fmt.Sprintf("%v db web", life); got != want {
+			t.Errorf("without a host node 3 hears %q, want still %q", got, want)
+		}
+		w.again(1)
+		w.within(10*time.Second, "the change is told", func() bool { return s[3].hears() == fmt.Sprintf("%v web", life) })
+		w.kill(w.node(2))
+		w.within(5*time.Second, "the loss is known", func() bool { return len(w.node(3).a.Nodes()) == 1 })
+		if known := w.node(3).a.names.book.Lists(); len(known) != 0 {
+			t.Errorf("node 3 holds %v of a life that is over", known)
+		}
+	})
+}
+
+// What a hostile member says of other lives is passed over; what it says too often reaches
+// the others at a bounded rate, and its last word in the end; what is no list ends its
+// session.
+func TestHostileServices(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		var honest server
+		h := w.host()
+		w.join(2, honest.config)
+		w.join(3)
+		time.Sleep(2 * time.Second)
+		victim, n := w.node(2).life(), w.node(3)
+		w.kill(n)
+		time.Sleep(2 * time.Second)
+		s, life := w.mute(n)
+		before := honest.told()
+		s.Send(services.List{Life: victim, Seq: 1000, Services: []services.Service{{Name: "stolen", Port: 1}}})
+		s.Send(services.List{Life: addr.Life{Node: 77, Generation: 1}, Seq: 1, Services: []services.Service{{Name: "invented", Port: 1}}})
+		const changes = 500
+		for i := range changes {
+			s.Send(services.List{Life: life, Seq: uint64(i + 1), Services: []services.Service{{Name: "flaps", Port: addr.Port(i + 1)}}})
+			s.Send(verdict.Ping{Life: life, Nonce: uint64(i)})
+			time.Sleep(10 * time.Millisecond)
+		}
+		if times := honest.told() - before; times > 8+2*5+1 {
+			t.Errorf("%d changes in 5 s are told %d times", changes, times)
+		}
+		time.Sleep(500 * time.Millisecond)
+		if got, want := honest.hears(), fmt.Sprintf("%v flaps", life); got != want || honest.port(life) != changes {
+			t.Errorf("another member hears %q at port %d, want %q at %d", got, honest.port(life), want, changes)
+		}
+		if stray, ok := ask(h.a, func() uint64 { return h.a.names.stray }); !ok || stray != 2 {
+			t.Errorf("%d lists of other lives were counted, want 2", stray)
+		}
+		if h.a.Err() != nil {
+			t.Error(h.a.Err())
+		}
+		s.Send(services.List{Life: life, Seq: 9999, Services: []services.Service{{Name: "b", Port: 1}, {Name: "a", Port: 1}}})
+		select {
+		case <-s.Done():
+		case <-time.After(time.Second):
+			t.Error("a list that is none does not end the session")
+		}
+	})
+}
+
+func (s *server) told() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.times
+}
+
+func (s *server) port(life addr.Life) addr.Port {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.heard[life]) == 0 {
+		return 0
+	}
+	return s.heard[life][0].Port
 }

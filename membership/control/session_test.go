@@ -610,3 +610,25 @@ func TestAPanicEndsTheSessionAlone(t *testing.T) {
 		<-otherHost.Done()
 	})
 }
+
+// A node of the version before gets that version, and its session says so: who sends it
+// services asks first.
+func TestTheVersionBeforeIsSpoken(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		defer b.close()
+		l := must(dialTLS(t.Context(), b.dial, hostAddress, b.store(uuidB, false).ClientTLS(nil, ProtoControl)))
+		l.write(Hello{VersionMin: 2, VersionMax: 2, Cluster: b.cluster, From: endB})
+		f, err := l.read()
+		w, _ := f.(Welcome)
+		if err != nil || w.Version != 2 {
+			t.Errorf("answer %+v, %v, want a welcome in version 2", f, err)
+		}
+		if s := <-b.sessions; s.Version() != 2 || s.Version() >= ServicesVersion {
+			t.Errorf("the host's session has version %d, want 2", s.Version())
+		} else {
+			s.Abort()
+		}
+		l.raw.Close()
+	})
+}
