@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/engine"
 	"github.com/fabricd/fabricd/internal/observe"
 	"github.com/fabricd/fabricd/internal/shm"
@@ -16,8 +17,9 @@ import (
 const (
 	// snapshotAge is how old a snapshot may be: many readers at once cost no more than one.
 	snapshotAge = 500 * time.Millisecond
-	// snapshotConns bounds the connections in a snapshot.
-	snapshotConns = 200
+	// snapshotConns and snapshotServices bound what a snapshot lists.
+	snapshotConns    = 200
+	snapshotServices = 500
 )
 
 // An observer takes snapshots of a node for its readers.
@@ -123,6 +125,15 @@ func (d *Daemon) observeEngine(s *observe.Snapshot, e *engine.Node) {
 		t.WindowBytes += w.Length
 	}
 	t.ConnMemory, t.ConnMemoryLimit = e.ConnMemory()
+	services := e.Services()
+	t.Services = len(services)
+	for _, x := range services[:min(len(services), snapshotServices)] {
+		row := observe.Service{Name: x.Name, Node: x.Node, Address: addr.Addr{Node: x.Life.Node, Port: x.Port}.String(), RoundTripUS: -1}
+		if x.RoundTrip >= 0 {
+			row.RoundTripUS = x.RoundTrip.Microseconds()
+		}
+		s.Services = append(s.Services, row)
+	}
 	t.Paths = e.Paths()
 	if d.noPaths() == "" {
 		t.PathLimit = d.cfg.maxPaths()

@@ -17,6 +17,7 @@ type quality struct {
 type roundTrips struct{ smoothed, deviation, shortest time.Duration }
 
 func (t *roundTrips) add(rtt time.Duration) {
+	rtt = max(rtt, 1) // 0 is none
 	if t.smoothed == 0 {
 		t.smoothed, t.deviation, t.shortest = rtt, rtt/2, rtt
 		return

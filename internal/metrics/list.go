@@ -46,7 +46,7 @@ var nodeMetrics = []metric{
 		send(float64(len(s.Host.Tokens)-usable), "false")
 	}, "usable"),
 	gauge("banned_nodes", "Identities that this host keeps out.", one(func(s *observe.Snapshot) float64 { return float64(len(s.Host.Banned)) })),
-	gauge("services", "Services that this node knows.", one(func(s *observe.Snapshot) float64 { return float64(len(s.Services)) })),
+	gauge("services", "Services that this node knows.", one(func(s *observe.Snapshot) float64 { return float64(s.Totals.Services) })),
 	gauge("faults", "Faults that an operator has put in place at this node.", one(func(s *observe.Snapshot) float64 { return float64(len(s.Self.Warnings)) })),
 }
 

@@ -345,7 +345,7 @@ func (f *findings) ports() {
 func (f *findings) portName(p engine.PortInfo) string {
 	at := fmt.Sprintf("%d:%d", f.s.Self.ID, p.Port)
 	for _, s := range f.s.Services {
-		if s.Node+":"+s.Port == at {
+		if s.Address == at {
 			return s.Name
 		}
 	}

@@ -78,7 +78,7 @@ func TestFindings(t *testing.T) {
 		"backlog": {func(s *Snapshot) { s.Ports[0].Waiting, s.Ports[0].Overflows = 128, 9 },
 			"broken backlog -: port 2050: backlog full, 128 of 128 wait: process 77 does not accept; 9 connects were refused so far"},
 		"backlog of a service": {func(s *Snapshot) {
-			s.Ports[0].Waiting, s.Services = 128, []Service{{Name: "db", Node: "1", Port: "2050"}}
+			s.Ports[0].Waiting, s.Services = 128, []Service{{Name: "db", Node: "web-1", Address: "1:2050"}}
 		}, "broken backlog -: db: backlog full, 128 of 128 wait: process 77 does not accept; 0 connects were refused so far"},
 		"rule": {event(Event{Time: now.Add(-time.Minute), Event: ConnectRefused, Name: "web-3", Text: `port 2060, rule "2060 from web-1"`, Count: 4}),
 			`warning refused -: a connect by web-3 was refused by an access rule 4 times, 1m0s ago: port 2060, rule "2060 from web-1"`},

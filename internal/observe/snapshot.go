@@ -20,7 +20,7 @@ type Snapshot struct {
 	Conns []engine.ConnInfo   `json:"conns"` // those that wait longest first; there may be more, see Totals
 	Wins  []engine.WindowInfo `json:"-"`
 
-	Services []Service `json:"services"`
+	Services []Service `json:"services"` // there may be more, see Totals
 	Totals   Totals    `json:"totals"`
 	Host     Host      `json:"host"`
 	// Events are what has happened lately, the oldest first.
@@ -78,14 +78,17 @@ type Node struct {
 
 // A Service is a name that applications connect to.
 type Service struct {
-	Name string `json:"name"`
-	Node string `json:"node"` // where it listens
-	Port string `json:"port"`
+	Name    string `json:"name"`
+	Node    string `json:"node"`    // name of the node that serves it
+	Address string `json:"address"` // node:port
+	// RoundTripUS is how far away that node is; -1 while it is not known.
+	RoundTripUS int64 `json:"round_trip_us"`
 }
 
 // Totals are how much there is, and how much there may be.
 type Totals struct {
 	Conns           int   `json:"conns"`
+	Services        int   `json:"services"`
 	Windows         int   `json:"windows"`
 	WindowBytes     int64 `json:"window_bytes"`
 	Paths           int   `json:"paths"`

@@ -166,7 +166,7 @@ func slowReceiver(p *reader, one, _ *node) {
 
 func fullBacklog(p *reader, one, _ *node) {
 	t := p.c.t
-	listener, err := p.attach(p.c.host).Listen(2051, fabric.Backlog(2))
+	listener, err := p.attach(p.c.host).Listen(2051, fabric.Backlog(2), fabric.Service("db"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +181,8 @@ func fullBacklog(p *reader, one, _ *node) {
 			}
 		}()
 	}
-	p.says(`Broken\s+port 2051: backlog full, 2 of 2 wait: process ` + fmt.Sprint(os.Getpid()) + ` does not accept; \d+ connects were refused`)
+	p.says(`Broken\s+db: backlog full, 2 of 2 wait: process ` + fmt.Sprint(os.Getpid()) + ` does not accept; \d+ connects were refused`)
+	p.b.await("services-rows", regexp.MustCompile(`db\s+host\s+0:2051\s+this node`).MatchString)
 	cancel()
 	p.silent("backlog full")
 }

@@ -181,7 +181,9 @@ function tripCell(s, from, to, why) {
 }
 
 function drawServices(s) {
-  rows("services-rows", s.services.map((x) => el("tr", {}, td(x.name), td(x.node), td(x.port))));
+  byID("services-count").textContent = s.totals.services > s.services.length ? s.services.length + " of " + s.totals.services : "";
+  rows("services-rows", s.services.map((x) =>
+    el("tr", {}, td(x.name), td(x.node), td(x.address), num(x.round_trip_us < 0 ? "not known" : x.address.startsWith(s.self.id + ":") ? "this node" : trip(x.round_trip_us)))));
 }
 
 function nameOf(s, address) {
