@@ -184,11 +184,11 @@ func showGateways(w io.Writer, text json.RawMessage) error {
 	if len(body.Gateways) == 0 {
 		return printLine(w, "no gateways: fabricd expose and fabricd forward start them")
 	}
-	all := table{{"KIND", "LISTEN", "TO", "FROM", "STATE", "OPEN", "TOTAL", "REFUSED", "SENT", "RECEIVED"}}
+	all := table{{"KIND", "LISTEN", "TO", "FROM", "STATE", "OPEN", "TOTAL", "REFUSED", "RESET", "SENT", "RECEIVED", "LAST FAILURE"}}
 	conns := table{{"GATEWAY", "CONNECTION", "CLIENT", "TO", "NODE", "SINCE", "SENT", "RECEIVED"}}
 	for _, g := range body.Gateways {
 		all = append(all, []string{string(g.Kind), g.Listen, g.To, g.Source, withDetail(g.State, g.Detail),
-			fmt.Sprint(g.Open), fmt.Sprint(g.Total), fmt.Sprint(g.Refused), size(uint64(g.Sent)), size(uint64(g.Back))})
+			fmt.Sprint(g.Open), fmt.Sprint(g.Total), fmt.Sprint(g.Refused), fmt.Sprint(g.Reset), size(uint64(g.Sent)), size(uint64(g.Back)), g.Failure})
 		for _, c := range g.Conns {
 			conns = append(conns, []string{string(g.Kind) + " " + g.Listen, fmt.Sprint(c.ID), c.Client, c.To, c.Node,
 				ago(c.Since, time.Now()), size(uint64(c.Sent)), size(uint64(c.Back))})

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net"
 	"os"
@@ -198,6 +199,24 @@ func TestGatewaysOfAClusterOfProcesses(t *testing.T) {
 	lines.says(t, "the settings cannot be used")
 	if got := through(t, second, "still"); got != "still" {
 		t.Errorf("got %q", got)
+	}
+
+	// A fabricd that dies resets its clients' connections: its kernel must not end them.
+	c, err := net.Dial("tcp", second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(upTestLimit))
+	untilTrue(t, "connection", func() bool {
+		list, _, _ := run(t, nil, "gateways", "--admin", filepath.Join(own, "admin.sock"))
+		return strings.Contains(strings.Join(strings.Fields(list), " "), c.LocalAddr().String()+" db ")
+	}, lines)
+	if err := fabricd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("the fabricd was killed: %v, want a reset", err)
 	}
 	u.end(syscall.SIGINT)
 }

@@ -27,6 +27,15 @@ type unixConn struct{ *net.UnixConn }
 
 func (unixConn) SetLinger(int) error { return nil }
 
+// finish ends connections in order, whose other ends get what was sent.
+func finish(all ...conn) {
+	for _, c := range all {
+		// Both fail only for a connection that has ended.
+		_ = c.SetLinger(-1)
+		_ = c.Close()
+	}
+}
+
 // abort ends connections so that their peers see a reset.
 func abort(all ...conn) {
 	for _, c := range all {
@@ -59,10 +68,7 @@ func (c *carrier) run(idle time.Duration) error {
 	copies.Wait()
 	close(over)
 	watch.Wait()
-	c.once.Do(func() { // nothing has failed
-		_ = c.client.Close()
-		_ = c.server.Close()
-	})
+	c.once.Do(func() { finish(c.client, c.server) }) // nothing has failed
 	return c.cause
 }
 

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -41,7 +42,9 @@ type gateway struct {
 	open    map[uint64]*tracked
 	total   uint64 // connections that were taken; the number of the latest one
 	refused uint64
-	sent    int64 // of connections that have ended
+	resets  uint64
+	failure string // of the latest that was refused or reset
+	sent    int64  // of connections that have ended
 	back    int64
 }
 
@@ -109,7 +112,11 @@ func (g *gateway) wait(err error) {
 	if known {
 		return
 	}
-	g.log.Warn().Err(err).Msg("gateway does not listen now; it tries again")
+	level := zerolog.WarnLevel
+	if errors.Is(err, syscall.EAGAIN) { // the node has no ID yet, as at each start
+		level = zerolog.DebugLevel
+	}
+	g.log.WithLevel(level).Err(err).Msg("gateway does not listen now; it tries again")
 	g.report(spec.Event{Time: time.Now(), Event: spec.Waiting, Detail: text})
 }
 
@@ -167,7 +174,7 @@ func (g *gateway) lead(ctx context.Context, t *tracked) {
 	stop()
 	if err != nil {
 		if _, answered := errors.AsType[errAnswered](err); answered {
-			_ = client.Close()
+			finish(client)
 		}
 		abort(client)
 		g.release(t)
@@ -210,6 +217,10 @@ func (g *gateway) opened(t *tracked, info spec.Conn) {
 func (g *gateway) closed(t *tracked, cause error) {
 	g.mu.Lock()
 	info := t.conn()
+	if cause != nil {
+		g.resets++
+		g.failure = cause.Error()
+	}
 	g.mu.Unlock()
 	g.release(t)
 	ev := spec.Event{Time: time.Now(), Event: spec.Closed, Conn: info}
@@ -224,6 +235,7 @@ func (g *gateway) closed(t *tracked, cause error) {
 func (g *gateway) refuse(info spec.Conn, err error) {
 	g.mu.Lock()
 	g.refused++
+	g.failure = err.Error()
 	g.mu.Unlock()
 	g.refusals.Line(zerolog.WarnLevel, netip.Addr{}).Str("client", info.Client).Err(err).Msg("connection refused")
 	g.report(spec.Event{Time: time.Now(), Event: spec.Refused, Conn: &info, Detail: err.Error()})
@@ -236,7 +248,7 @@ func (g *gateway) status() spec.Status {
 	s := spec.Status{
 		Kind: g.Kind, Listen: g.Listen, To: g.To, Source: g.source, Line: g.String(),
 		State: spec.Listening, At: g.at, Detail: g.waits,
-		Open: len(g.open), Total: g.total, Refused: g.refused, Sent: g.sent, Back: g.back, Conns: []spec.Conn{},
+		Open: len(g.open), Total: g.total, Refused: g.refused, Reset: g.resets, Failure: g.failure, Sent: g.sent, Back: g.back, Conns: []spec.Conn{},
 	}
 	if g.at == "" {
 		s.State = spec.Waiting

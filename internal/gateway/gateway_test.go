@@ -108,8 +108,9 @@ func serve(t *testing.T, network string, handle func(conn)) string {
 			}
 			all.Go(func() {
 				defer context.AfterFunc(ctx, func() { c.Close() })()
-				defer c.Close()
-				handle(asConn(c))
+				client := asConn(c)
+				defer finish(client)
+				handle(client)
 			})
 		}
 	})
@@ -128,7 +129,10 @@ func dial(t *testing.T, address string) conn {
 	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
 		t.Fatal(err)
 	}
-	return asConn(c)
+	if u, ok := c.(*net.UnixConn); ok {
+		return unixConn{u}
+	}
+	return c.(*net.TCPConn)
 }
 
 // echoAll answers everything with itself, when the end has come.
@@ -216,7 +220,7 @@ func dialReset(t *testing.T, at string) error {
 		return err
 	}
 	defer c.Close()
-	return errors.Join(c.SetDeadline(time.Now().Add(patience)), reset(asConn(c)))
+	return errors.Join(c.SetDeadline(time.Now().Add(patience)), reset(c.(*net.TCPConn)))
 }
 
 // TestAResetIsPassedOn to either side, and is no end.

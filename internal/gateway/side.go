@@ -36,8 +36,12 @@ type ends struct{ client, server conn }
 // A nodeFunc returns the node that gateways run on.
 type nodeFunc func(ctx context.Context) (*fabric.Node, error)
 
-// asConn returns an accepted or dialed connection as a conn.
+// asConn returns an accepted or dialed connection as a conn. The kernel resets one over TCP
+// if this process dies, and does not end it: only finish does.
 func asConn(c net.Conn) conn {
+	if t, ok := c.(*net.TCPConn); ok {
+		_ = t.SetLinger(0) // it fails only for a connection that has ended
+	}
 	if u, ok := c.(*net.UnixConn); ok {
 		return unixConn{u}
 	}

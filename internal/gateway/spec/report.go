@@ -48,7 +48,9 @@ type Status struct {
 	Open    int    `json:"open"`
 	Total   uint64 `json:"total"`
 	Refused uint64 `json:"refused"`
-	Sent    int64  `json:"sent_bytes"` // from clients, those of ended connections included
+	Reset   uint64 `json:"reset"`        // that were not closed in order by both ends
+	Failure string `json:"last_failure"` // why the latest of these two was
+	Sent    int64  `json:"sent_bytes"`   // from clients, those of ended connections included
 	Back    int64  `json:"received_bytes"`
 	Conns   []Conn `json:"connections"`
 }
