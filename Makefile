@@ -41,7 +41,7 @@ CLUSTER     = $(COMPOSE) -p fabricd -f deploy/compose.yaml
 PROJECT    ?=
 EXAMPLE     = $(COMPOSE) -p fabricd-$(PROJECT) -f deploy/examples/$(PROJECT)/compose.yaml
 
-.PHONY: help build demo check test lint attack apps-smoke conformance soak bars bench bench-baselines fuzz-short image cluster cluster-down chaos mutants clean
+.PHONY: help build demo check test lint attack apps-smoke conformance soak bars bench bench-baselines fuzz-short deb image cluster cluster-down chaos mutants clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -211,6 +211,11 @@ fuzz-short: ## every fuzz target for FUZZTIME
 	    go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$dir
 	  done
 	done
+
+deb: ## build the Debian package, out/fabricd_VERSION_ARCH.deb (Debian)
+	@mkdir -p bin out
+	$(BUILD) -o bin/fabricd ./cmd/fabricd
+	deploy/debian/build.sh bin/fabricd out
 
 image: ## build the container images, fabricd:dev and fabricd-apps:dev
 	@deploy/image.sh $(IMAGE) $(APPS_IMAGE)

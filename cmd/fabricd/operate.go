@@ -4,5 +4,5 @@ import "github.com/spf13/cobra"
 
 // operateCommands are those that look after one node.
 func (a *app) operateCommands() []*cobra.Command {
-	return []*cobra.Command{a.backupCommand(), a.restoreCommand(), a.logLevelCommand(), a.debugCommand(), a.topCommand()}
+	return []*cobra.Command{a.backupCommand(), a.restoreCommand(), a.logLevelCommand(), a.debugCommand(), a.topCommand(), a.manCommand()}
 }

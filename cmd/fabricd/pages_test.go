@@ -50,26 +50,3 @@ func TestPagesOfSecurityAreTrue(t *testing.T) {
 		}
 	}
 }
-
-// TestPagesOfOperatorsNameCommandsThatExist: with the flags that they are given there.
-func TestPagesOfOperatorsNameCommandsThatExist(t *testing.T) {
-	for _, page := range []string{"operate.md", "backup.md", "connect.md"} {
-		text, err := os.ReadFile("../../docs/" + page)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all := regexp.MustCompile("(?m)(?:^    |`)fabricd ([a-z][^`\n]*)").FindAllStringSubmatch(string(text), -1)
-		if len(all) < 2 {
-			t.Errorf("%s names %d commands", page, len(all))
-		}
-		for _, m := range all {
-			cmd, rest, err := (&app{}).root().Find(strings.Fields(m[1]))
-			if err == nil {
-				err = cmd.ParseFlags(rest)
-			}
-			if err != nil || !cmd.Runnable() {
-				t.Errorf("%s: fabricd %s: %v", page, m[1], err)
-			}
-		}
-	}
-}

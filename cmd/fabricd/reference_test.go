@@ -101,7 +101,7 @@ func TestReferenceIsMadeFromTheCode(t *testing.T) {
 	}
 }
 
-// TestCommandsOnPagesExist holds every command that a page names in a sentence or a table
+// TestCommandsOnPagesExist holds every command that a page names in a sentence, a table or a line of its own
 // to what fabricd has: the command and its flags.
 func TestCommandsOnPagesExist(t *testing.T) {
 	pages, err := filepath.Glob("../../docs/*.md")
@@ -114,18 +114,18 @@ func TestCommandsOnPagesExist(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, m := range regexp.MustCompile("`fabricd\\s([^`]+)`").FindAllStringSubmatch(string(text), -1) {
+		for _, m := range regexp.MustCompile("(?m)(?:`fabricd\\s([^`]+)`|^    fabricd (.+)$)").FindAllStringSubmatch(string(text), -1) {
 			root := (&app{}).root()
 			root.InitDefaultHelpCmd()
-			c, rest, err := root.Find(strings.Fields(m[1]))
+			c, rest, err := root.Find(strings.Fields(m[1] + m[2]))
 			if err != nil || c.Parent() == nil {
-				t.Errorf("%s: `fabricd %s`: %v", filepath.Base(page), m[1], err)
+				t.Errorf("%s: `fabricd %s`: %v", filepath.Base(page), m[1]+m[2], err)
 				continue
 			}
 			c.InitDefaultHelpFlag()
 			for _, word := range rest {
 				if name, ok := strings.CutPrefix(word, "--"); ok && c.Flag(strings.Split(name, "=")[0]) == nil {
-					t.Errorf("%s: `fabricd %s`: no flag %s", filepath.Base(page), m[1], word)
+					t.Errorf("%s: `fabricd %s`: no flag %s", filepath.Base(page), m[1]+m[2], word)
 				}
 			}
 			found++
