@@ -173,7 +173,7 @@ func Start(ctx context.Context, c Config, o Options) (*Daemon, error) {
 // start is Start up to the first error.
 func (d *Daemon) start(ctx context.Context) error {
 	for _, room := range []func(context.Context) error{
-		d.openLinks, d.openOperator, d.openState, d.openAudit, d.openPorts, d.openPage, d.openAdmin, d.openApps, d.sayStart, d.join,
+		d.openLinks, d.openOperator, d.openState, d.openAudit, d.openPorts, d.openPage, d.openAdmin, d.openApps, d.join,
 		d.findPlaces, // again: the names of members may be known only now
 		d.startEngine,
 		d.openGateways,
@@ -199,8 +199,9 @@ func (d *Daemon) openAdmin(context.Context) error {
 	return nil
 }
 
-// sayStart logs what this node is and where it is reached.
-func (d *Daemon) sayStart(context.Context) error {
+// sayStart logs what this node is and where it is reached: once nothing is wrong with what
+// it was told, which is a line of its own.
+func (d *Daemon) sayStart() {
 	id, at := d.state.Identity(), d.places
 	line := d.log.Info().Str("op", "start").Str("version", d.opts.Version).Str("role", string(d.cfg.Role)).
 		Str("data", at.data).Str("gossip", at.gossip).Str("state_dir", absolute(d.cfg.StateDir)).
@@ -209,7 +210,6 @@ func (d *Daemon) sayStart(context.Context) error {
 		line = line.Stringer("cluster", id.Cluster)
 	}
 	line.Msg("fabricd starts")
-	return nil
 }
 
 // openPorts opens the sockets that other nodes reach.

@@ -87,7 +87,11 @@ func (d *Daemon) keepName() {
 // the host answers, or ctx ends.
 func (d *Daemon) join(ctx context.Context) error {
 	if d.operator != nil {
-		return d.joinOperators()
+		err := d.joinOperators()
+		if err == nil {
+			d.sayStart()
+		}
+		return err
 	}
 	token, given, err := d.token()
 	if err != nil {
@@ -140,6 +144,7 @@ const waitsEvery = time.Minute
 
 // joinWith joins with a token.
 func (d *Daemon) joinWith(ctx context.Context, token trust.Token) error {
+	d.sayStart()
 	said, saidAt, joined := "", time.Time{}, d.state.Joined()
 	err := membership.Join(ctx, membership.JoinConfig{
 		State: d.state, Token: token, Addresses: d.cfg.Join, Log: d.log, Faults: d.nodeFaults,
