@@ -102,12 +102,24 @@ func TestKustomizationNamesEveryFile(t *testing.T) {
 		APIVersion string   `json:"apiVersion"`
 		Kind       string   `json:"kind"`
 		Resources  []string `json:"resources"`
+		Images     []struct {
+			Name   string `json:"name"`
+			NewTag string `json:"newTag"`
+		} `json:"images"`
+		Labels []struct {
+			Pairs            map[string]string `json:"pairs"`
+			IncludeTemplates bool              `json:"includeTemplates"`
+		} `json:"labels"`
 	}
 	if err := sigsyaml.UnmarshalStrict(text, &k); err != nil {
 		t.Fatal(err)
 	}
 	if k.APIVersion != "kustomize.config.k8s.io/v1beta1" || k.Kind != "Kustomization" {
 		t.Errorf("it is a %s %s", k.APIVersion, k.Kind)
+	}
+	if len(k.Images) != 2 || len(k.Labels) != 1 || k.Images[0].NewTag != k.Images[1].NewTag ||
+		k.Images[0].NewTag != k.Labels[0].Pairs["app.kubernetes.io/version"] || !k.Labels[0].IncludeTemplates {
+		t.Errorf("images %+v, labels %+v: want one version", k.Images, k.Labels)
 	}
 	for file := range manifests(t) {
 		if slices.Contains(k.Resources, file) == (file == "machines.yaml") {
