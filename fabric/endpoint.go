@@ -214,7 +214,7 @@ func (e *Endpoint) TryRecv(p []byte) (n int, err error) {
 // nothing is a message call about no bytes: it succeeds in every state but
 // closed.
 func (e *Endpoint) nothing(op string) error {
-	if e.ep.Ready()&PollNval != 0 {
+	if Events(e.ep.Ready())&PollNval != 0 {
 		return e.fail(op, status.BadFD)
 	}
 	return nil

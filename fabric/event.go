@@ -7,11 +7,12 @@ import (
 )
 
 // An EventKind is one of SCIF's node events.
-type EventKind = ipc.EventKind
+type EventKind uint8
 
+// The values of an EventKind.
 const (
-	NodeAdded   = ipc.NodeAdded   // SCIF_NODE_ADDED
-	NodeRemoved = ipc.NodeRemoved // SCIF_NODE_REMOVED
+	NodeAdded   EventKind = 1 // SCIF_NODE_ADDED
+	NodeRemoved EventKind = 2 // SCIF_NODE_REMOVED
 )
 
 // An Event tells that a node joined or was lost.
@@ -42,7 +43,7 @@ func (ev Event) String() string {
 func (n *Node) OnEvent(fn func(Event)) (cancel func()) {
 	return n.session.Watch(func(ev ipc.Event) {
 		fn(Event{
-			Kind:       ev.Kind,
+			Kind:       EventKind(ev.Kind),
 			Node:       ev.Life.Node,
 			Generation: ev.Life.Generation,
 			Name:       ev.Name,

@@ -1,6 +1,10 @@
 package fabric
 
-import "context"
+import (
+	"context"
+
+	"github.com/fabricd/fabricd/fence"
+)
 
 // FenceMark returns a mark behind all transfers of this connection that by has
 // begun so far (scif_fence_mark). Marks are not used up: they can be waited for
@@ -9,8 +13,8 @@ import "context"
 // Errors: EINVAL if by is neither InitSelf nor InitPeer; ENOTCONN or
 // ECONNRESET; ENOBUFS as for FenceSignal.
 func (e *Endpoint) FenceMark(by Side) (Mark, error) {
-	m, err := e.ep.FenceMark(by)
-	return m, e.fail("fence_mark", err)
+	m, err := e.ep.FenceMark(fence.Side(by))
+	return Mark{Side(m.Side), m.Seq}, e.fail("fence_mark", err)
 }
 
 // FenceWait waits until every transfer before the mark has completed: its
@@ -21,7 +25,7 @@ func (e *Endpoint) FenceMark(by Side) (Mark, error) {
 // before as well; the error of the first transfer before the mark that
 // failed after it was begun; ENOBUFS as for FenceSignal; the context's.
 func (e *Endpoint) FenceWait(ctx context.Context, m Mark) error {
-	if err := e.ep.FenceWait(ctx, m); err != nil {
+	if err := e.ep.FenceWait(ctx, fence.Mark{Side: fence.Side(m.Side), Seq: m.Seq}); err != nil {
 		return e.fail("fence_wait", withdraw(ctx, err))
 	}
 	return nil
@@ -39,5 +43,7 @@ func (e *Endpoint) FenceWait(ctx context.Context, m Mark) error {
 // ENOBUFS while 1024 waits and signals of the connection are behind transfers that
 // have not completed: try again when some have.
 func (e *Endpoint) FenceSignal(s Signal) error {
-	return e.fail("fence_signal", e.ep.FenceSignal(s))
+	err := e.ep.FenceSignal(fence.Signal{By: fence.Side(s.By), Where: fence.Where(s.Where),
+		LocalOffset: s.LocalOffset, LocalValue: s.LocalValue, RemoteOffset: s.RemoteOffset, RemoteValue: s.RemoteValue})
+	return e.fail("fence_signal", err)
 }

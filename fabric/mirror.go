@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/fabricd/fabricd/fence"
 	"github.com/fabricd/fabricd/internal/status"
 )
 
@@ -228,7 +229,7 @@ func (m *Mirror) pieces(ctx context.Context, ranges []Range, begin func(p []byte
 
 // fence waits until every transfer of the endpoint has completed.
 func (e *Endpoint) fence(ctx context.Context) error {
-	mark, err := e.ep.FenceMark(InitSelf)
+	mark, err := e.ep.FenceMark(fence.InitSelf)
 	if err != nil {
 		return err
 	}

@@ -65,7 +65,7 @@ func look(items []PollItem) (ready int) {
 		if it.Endpoint == nil {
 			continue
 		}
-		it.Revents = it.Endpoint.ep.Ready() & (it.Events | always)
+		it.Revents = Events(it.Endpoint.ep.Ready()) & (it.Events | always)
 		if it.Revents != 0 {
 			ready++
 		}

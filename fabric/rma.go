@@ -1,5 +1,7 @@
 package fabric
 
+import "github.com/fabricd/fabricd/rma"
+
 // WriteTo copies n bytes from loffset of the endpoint's own windows to roffset
 // of the peer's (scif_writeto). Offsets need no alignment; a range may span
 // adjacent windows.
@@ -17,20 +19,20 @@ package fabric
 // protection does not allow the direction: the source needs [ProtRead], the
 // destination [ProtWrite].
 func (e *Endpoint) WriteTo(loffset, n, roffset int64, flags RMAFlags) error {
-	return e.fail("writeto", e.ep.WriteTo(loffset, n, roffset, flags))
+	return e.fail("writeto", e.ep.WriteTo(loffset, n, roffset, rma.Flags(flags)))
 }
 
 // ReadFrom copies n bytes from roffset of the peer's windows to loffset of the
 // endpoint's own (scif_readfrom). Everything else is as with WriteTo.
 func (e *Endpoint) ReadFrom(loffset, n, roffset int64, flags RMAFlags) error {
-	return e.fail("readfrom", e.ep.ReadFrom(loffset, n, roffset, flags))
+	return e.fail("readfrom", e.ep.ReadFrom(loffset, n, roffset, rma.Flags(flags)))
 }
 
 // VWriteTo copies p to roffset of the peer's windows (scif_vwriteto). p is any
 // memory. Without [Sync] it belongs to the transfer until a fence. Everything
 // else is as with WriteTo.
 func (e *Endpoint) VWriteTo(p []byte, roffset int64, flags RMAFlags) error {
-	return e.fail("vwriteto", e.ep.VWriteTo(p, roffset, flags))
+	return e.fail("vwriteto", e.ep.VWriteTo(p, roffset, rma.Flags(flags)))
 }
 
 // VReadFrom fills p from roffset of the peer's windows (scif_vreadfrom). p is
@@ -38,5 +40,5 @@ func (e *Endpoint) VWriteTo(p []byte, roffset int64, flags RMAFlags) error {
 // [Attach] it is full when VReadFrom returns. Everything else is as with
 // WriteTo.
 func (e *Endpoint) VReadFrom(p []byte, roffset int64, flags RMAFlags) error {
-	return e.fail("vreadfrom", e.ep.VReadFrom(p, roffset, flags))
+	return e.fail("vreadfrom", e.ep.VReadFrom(p, roffset, rma.Flags(flags)))
 }

@@ -1,11 +1,6 @@
 package fabric
 
-import (
-	"github.com/fabricd/fabricd/fabric/addr"
-	"github.com/fabricd/fabricd/fence"
-	"github.com/fabricd/fabricd/internal/ipc"
-	"github.com/fabricd/fabricd/rma"
-)
+import "github.com/fabricd/fabricd/fabric/addr"
 
 // The small values of package addr, under the names that programs use.
 type (
@@ -31,55 +26,86 @@ const (
 	FirstEphemeral = addr.FirstEphemeral
 )
 
-// Each family of SCIF's flags has a type of its own.
-type (
-	Prot     = rma.Prot     // SCIF_PROT_*: what the peer may do with a window
-	MapFlags = rma.MapFlags // SCIF_MAP_*: how Register takes its offset
-	RMAFlags = rma.Flags    // SCIF_RMA_*: how a transfer is done
-	Side     = fence.Side   // SCIF_FENCE_INIT_*: whose transfers a fence covers
-	Where    = fence.Where  // SCIF_SIGNAL_*: where a signal is stored
-	Events   = ipc.Events   // SCIF_POLL*
+// A Prot says what the peer may do with a window (SCIF_PROT_*). It is a set.
+type Prot uint8
+
+// The bits of a Prot.
+const (
+	ProtRead  Prot = 1
+	ProtWrite Prot = 2
 )
 
+// MapFlags say how [Endpoint.Register] takes its offset (SCIF_MAP_*).
+type MapFlags uint32
+
+// MapFixed takes Register's offset as given, or fails.
+const MapFixed MapFlags = 0x10
+
+// RMAFlags say how a transfer is done (SCIF_RMA_*). They are a set.
+type RMAFlags uint32
+
+// The bits of RMAFlags.
 const (
-	ProtRead  = rma.ProtRead
-	ProtWrite = rma.ProtWrite
+	UseCPU   RMAFlags = 1 // a hint, accepted
+	UseCache RMAFlags = 2 // a hint, accepted
+	Sync     RMAFlags = 4 // return when the transfer has completed
+	Ordered  RMAFlags = 8 // the last 64-byte line becomes visible after the rest
+)
 
-	// MapFixed takes Register's offset as given, or fails.
-	MapFixed = rma.MapFixed
+// A Side says whose transfers a fence covers (SCIF_FENCE_INIT_*).
+type Side uint8
 
-	UseCPU   = rma.UseCPU   // a hint, accepted
-	UseCache = rma.UseCache // a hint, accepted
-	Sync     = rma.Sync     // return when the transfer has completed
-	Ordered  = rma.Ordered  // the last 64-byte line becomes visible after the rest
+// The values of a Side.
+const (
+	InitSelf Side = 1 // transfers that this end initiated
+	InitPeer Side = 2 // transfers that the peer initiated
+)
 
-	InitSelf = fence.InitSelf // transfers that this end initiated
-	InitPeer = fence.InitPeer // transfers that the peer initiated
+// A Where says where a signal is stored (SCIF_SIGNAL_*). It is a set.
+type Where uint8
 
-	SignalLocal  = fence.SignalLocal
-	SignalRemote = fence.SignalRemote
+// The bits of a Where.
+const (
+	SignalLocal  Where = 0x10
+	SignalRemote Where = 0x20
+)
 
-	PollIn   = ipc.PollIn   // bytes to receive, or a request to accept
-	PollOut  = ipc.PollOut  // room to send, or a TryConnect is decided
-	PollErr  = ipc.PollErr  // the endpoint is neither connected nor listening
-	PollHup  = ipc.PollHup  // the peer closed or was lost
-	PollNval = ipc.PollNval // the endpoint is closed
+// Events are what [Node.Poll] reports, with poll(2)'s numbers (SCIF_POLL*). They are a set.
+type Events int16
+
+// The bits of Events.
+const (
+	PollIn   Events = 0x01 // bytes to receive, or a request to accept
+	PollOut  Events = 0x04 // room to send, or a TryConnect is decided
+	PollErr  Events = 0x08 // the endpoint is neither connected nor listening
+	PollHup  Events = 0x10 // the peer closed or was lost
+	PollNval Events = 0x20 // the endpoint is closed
 	// PollRdHup: the peer sends no more (Conn.CloseWrite), and everything was received. Poll
 	// reports it only where it is asked for; PollIn comes with it.
-	PollRdHup = ipc.PollRdHup
+	PollRdHup Events = 0x2000
 )
 
 // PageSize is the granularity of Register, Unregister and Mmap in bytes, on
 // every machine.
-const PageSize = rma.PageSize
+const PageSize = 4096
 
 // FirstOffset is the first offset that Register chooses on a fresh endpoint.
-const FirstOffset = rma.FirstOffset
+const FirstOffset int64 = 0x4000000000000000
 
-type (
-	// A Mark is a point in the order of one side's transfers; see
-	// [Endpoint.FenceMark].
-	Mark = fence.Mark
-	// A Signal says what [Endpoint.FenceSignal] stores, where and after what.
-	Signal = fence.Signal
-)
+// A Mark is a point in the order of one side's transfers; see
+// [Endpoint.FenceMark].
+type Mark struct {
+	Side Side
+	Seq  uint64 // transfers begun before the mark
+}
+
+// A Signal says what [Endpoint.FenceSignal] stores, where, and behind whose transfers.
+// Offsets that Where does not select are not looked at.
+type Signal struct {
+	By           Side
+	Where        Where
+	LocalOffset  int64 // a multiple of 4, in this end's windows
+	LocalValue   uint64
+	RemoteOffset int64 // a multiple of 4, in the peer's windows
+	RemoteValue  uint64
+}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/rma"
 )
 
 // Memory is zeroed, page-aligned memory that [Endpoint.Register] accepts
@@ -136,7 +137,7 @@ func (e *Endpoint) Register(p []byte, offset int64, prot Prot, flags MapFlags) (
 	if err := e.registrable(p); err != nil {
 		return -1, e.fail("register", err)
 	}
-	off, err := e.ep.Register(p, offset, prot, flags)
+	off, err := e.ep.Register(p, offset, rma.Prot(prot), rma.MapFlags(flags))
 	if err != nil {
 		return -1, e.fail("register", err)
 	}
@@ -192,7 +193,7 @@ func (m *Mapping) Close() error {
 // the window gives; EOPNOTSUPP across nodes, and where the window's memory is not
 // handed out: there a [Mirror] does what can be done.
 func (e *Endpoint) Mmap(roffset, n int64, prot Prot) (*Mapping, error) {
-	m, err := e.ep.Mmap(roffset, n, prot)
+	m, err := e.ep.Mmap(roffset, n, rma.Prot(prot))
 	if err != nil {
 		return nil, e.fail("mmap", err)
 	}
