@@ -58,7 +58,7 @@ func Attach(ctx context.Context, path string, options ...AttachOption) (*Node, e
 	if err != nil {
 		return nil, &OpError{Op: "attach", Local: Addr{Node: addr.NoNode}, Err: attachError(ctx, err)}
 	}
-	return NewNode(s), nil
+	return newNode(s), nil
 }
 
 // attachError is withdraw that keeps what the node waited for.

@@ -19,6 +19,7 @@ import (
 
 	"github.com/fabricd/fabricd/fabric"
 	"github.com/fabricd/fabricd/fabric/fabrictest"
+	"github.com/fabricd/fabricd/internal/hook"
 	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/test/bubble"
 )
@@ -72,7 +73,7 @@ func attach(tb testing.TB, c *fabrictest.Cluster, i int) func() *fabric.Node {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	server, err := ipc.NewServer(ctx, ipc.Options{
-		NewSession: func(cred ipc.Credentials) (ipc.Session, error) { return c.Session(i, cred), nil },
+		NewSession: func(cred ipc.Credentials) (ipc.Session, error) { return hook.Session(c, i, cred), nil },
 	})
 	if err != nil {
 		tb.Fatal(err)

@@ -19,6 +19,7 @@ import (
 
 	"github.com/fabricd/fabricd/fabric"
 	"github.com/fabricd/fabricd/fabric/fabrictest"
+	"github.com/fabricd/fabricd/internal/hook"
 	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/test/bubble"
@@ -268,7 +269,7 @@ func attachWith(t *testing.T, c *fabrictest.Cluster, i int, change func(*ipc.Opt
 	if err != nil {
 		t.Fatal(err)
 	}
-	opt := ipc.Options{NewSession: func(cred ipc.Credentials) (ipc.Session, error) { return c.Session(i, cred), nil }}
+	opt := ipc.Options{NewSession: func(cred ipc.Credentials) (ipc.Session, error) { return hook.Session(c, i, cred), nil }}
 	change(&opt)
 	ctx, cancel := context.WithCancel(context.Background())
 	server, err := ipc.NewServer(ctx, opt)

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/hook"
 	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/status"
 )
@@ -25,9 +26,9 @@ type Node struct {
 	dials   dialLines
 }
 
-// NewNode returns the Node of a session. It is for the packages of this module
-// that make sessions; programs use [Attach].
-func NewNode(s ipc.Session) *Node { return &Node{session: s} }
+func newNode(s ipc.Session) *Node { return &Node{session: s} }
+
+func init() { hook.Node = func(s ipc.Session) any { return newNode(s) } }
 
 // ID returns the node's ID. It is addr.NoNode while the node has no lease,
 // which lasts from a node's removal until it has rejoined.

@@ -2,29 +2,48 @@ package fabric
 
 import "github.com/fabricd/fabricd/fabric/addr"
 
-// The small values of package addr, under the names that programs use.
-type (
-	NodeID     = addr.NodeID
-	Port       = addr.Port
-	Addr       = addr.Addr // struct scif_portID; a net.Addr
-	Generation = addr.Generation
-	Life       = addr.Life
-	UUID       = addr.UUID
-)
+// A NodeID names a node of the cluster: a number from 0 to 65,519 that the host has leased
+// to it. It is [addr.NodeID].
+type NodeID = addr.NodeID
 
 const (
 	// Host is the node ID of the cluster's host.
-	Host = addr.Host
+	Host NodeID = 0
 	// NoNode is the ID of no node.
-	NoNode = addr.NoNode
+	NoNode NodeID = 0xFFFF
+)
+
+// A Port is a number of 16 bits on one node; port 0 asks Bind to choose one. It is
+// [addr.Port].
+type Port = addr.Port
+
+const (
 	// AdminEnd is the first port that needs no privilege (SCIF_ADMIN_PORT_END).
-	AdminEnd = addr.AdminEnd
+	AdminEnd Port = 1024
 	// ReservedEnd is the first port that Bind(0) may choose (SCIF_PORT_RSVD).
-	ReservedEnd = addr.ReservedEnd
+	ReservedEnd Port = 1088
 	// FirstEphemeral is the first port that Bind(0) chooses. It chooses one from
 	// ReservedEnd on only when all from here on are taken.
-	FirstEphemeral = addr.FirstEphemeral
+	FirstEphemeral Port = 32768
 )
+
+// An Addr is the address of an endpoint (struct scif_portID): it has the fields Node, a
+// [NodeID], and Port, a [Port]. String returns "node:port", which [addr.Parse] parses; with
+// Network, which returns "scif", it is a [net.Addr]. It is [addr.Addr].
+type Addr = addr.Addr
+
+// A Generation counts the lives of a node ID, from 1 on: each grant of the same ID has the
+// next one. It is [addr.Generation].
+type Generation = addr.Generation
+
+// A Life is one generation of one node ID: it has the fields Node, a [NodeID], and
+// Generation. Two lives of the same ID share no connection and no window. String returns
+// "node.generation". It is [addr.Life].
+type Life = addr.Life
+
+// A UUID is the identity of a cluster, of 16 bytes; the zero UUID is nobody's. String
+// returns the usual form. It is [addr.UUID].
+type UUID = addr.UUID
 
 // A Prot says what the peer may do with a window (SCIF_PROT_*). It is a set.
 type Prot uint8

@@ -3,6 +3,7 @@ package fabric
 import (
 	"testing"
 
+	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/fence"
 	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/rma"
@@ -18,6 +19,8 @@ func TestFlagsAreThoseOfTheProtocols(t *testing.T) {
 		{int64(PollIn), int64(ipc.PollIn)}, {int64(PollOut), int64(ipc.PollOut)}, {int64(PollErr), int64(ipc.PollErr)},
 		{int64(PollHup), int64(ipc.PollHup)}, {int64(PollNval), int64(ipc.PollNval)}, {int64(PollRdHup), int64(ipc.PollRdHup)},
 		{int64(NodeAdded), int64(ipc.NodeAdded)}, {int64(NodeRemoved), int64(ipc.NodeRemoved)},
+		{int64(Host), int64(addr.Host)}, {int64(NoNode), int64(addr.NoNode)}, {int64(AdminEnd), int64(addr.AdminEnd)},
+		{int64(ReservedEnd), int64(addr.ReservedEnd)}, {int64(FirstEphemeral), int64(addr.FirstEphemeral)},
 		{PageSize, rma.PageSize}, {FirstOffset, rma.FirstOffset},
 	} {
 		if pair[0] != pair[1] {

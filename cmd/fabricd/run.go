@@ -15,6 +15,7 @@ import (
 	"github.com/fabricd/fabricd/fabric"
 	"github.com/fabricd/fabricd/internal/daemon"
 	"github.com/fabricd/fabricd/internal/gateway"
+	"github.com/fabricd/fabricd/internal/hook"
 )
 
 // leaveTimeout is how long a node that was told to end may take to leave.
@@ -76,7 +77,7 @@ func newGateways(d *daemon.Daemon, log zerolog.Logger) daemon.Gateways {
 		if err != nil {
 			return nil, err
 		}
-		return fabric.NewNode(s), nil
+		return hook.Node(s).(*fabric.Node), nil
 	}, log)
 }
 

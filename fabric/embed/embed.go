@@ -29,6 +29,7 @@ import (
 
 	"github.com/fabricd/fabricd/fabric"
 	"github.com/fabricd/fabricd/internal/daemon"
+	"github.com/fabricd/fabricd/internal/hook"
 )
 
 // A Config says what the node is. Only StateDir is needed, and Join and
@@ -235,7 +236,7 @@ func (n *Node) App() (*fabric.Node, error) {
 	if err != nil {
 		return nil, &fabric.OpError{Op: "attach", Local: fabric.Addr{Node: fabric.NoNode}, Err: err}
 	}
-	app := fabric.NewNode(s)
+	app := hook.Node(s).(*fabric.Node)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.over {

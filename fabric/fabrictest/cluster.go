@@ -31,6 +31,7 @@ import (
 	"github.com/fabricd/fabricd/internal/faults"
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
 	"github.com/fabricd/fabricd/internal/faults/inject"
+	"github.com/fabricd/fabricd/internal/hook"
 	"github.com/fabricd/fabricd/internal/ipc"
 )
 
@@ -258,14 +259,17 @@ func (c *Cluster) App(i int, admin bool) *fabric.Node {
 }
 
 func newApp(n *engine.Node, admin bool) *fabric.Node {
-	return fabric.NewNode(n.NewSession(ipc.Credentials{
+	return hook.Node(n.NewSession(ipc.Credentials{
 		UID: uint32(os.Getuid()), GID: uint32(os.Getgid()), PID: int32(os.Getpid()), Admin: admin,
-	}))
+	})).(*fabric.Node)
 }
 
-// Session returns a new session on node i, which must be up: what a server of
-// the attach protocol needs of a node.
-func (c *Cluster) Session(i int, cred ipc.Credentials) ipc.Session {
+func init() {
+	hook.Session = func(cluster any, i int, cred ipc.Credentials) ipc.Session { return cluster.(*Cluster).session(i, cred) }
+}
+
+// session returns a new session on node i, which must be up.
+func (c *Cluster) session(i int, cred ipc.Credentials) ipc.Session {
 	c.tb.Helper()
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -10,45 +10,6 @@ import (
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
 )
 
-// A NodeFault is something that goes wrong at one node: it crashes, stands
-// still, waits or fails at a named step of the protocol, or its applications
-// read slowly. [FaultSteps] lists the steps.
-//
-//	c.NodeFault(1, fabrictest.NodeFault{Kind: "crash", Step: "rma.write_copied"})
-//
-// A fault belongs to the node's life: the next one has none.
-type NodeFault = failpoint.Fault
-
-// A NodeFaultReport is a NodeFault and what became of it.
-type NodeFaultReport = failpoint.Report
-
-// A FaultDuration is a time in a NodeFault.
-type FaultDuration = failpoint.Duration
-
-// A FaultStep describes a step at which faults can be armed.
-type FaultStep = failpoint.StepInfo
-
-// FaultSteps returns all steps, also those that only a whole fabricd has.
-func FaultSteps() []FaultStep { return failpoint.Steps() }
-
-// NodeFault begins a fault of node i, which must be up, or arms it at its step,
-// and returns its number. A crash is what Kill does, at that moment; a freeze
-// cuts the node off for a while, though its own applications go on. Descriptors
-// are the process's: they are refused.
-func (c *Cluster) NodeFault(i int, f NodeFault) (uint64, error) {
-	n, err := c.faultsOf(i)
-	if err != nil {
-		return 0, err
-	}
-	return n.Add(f)
-}
-
-// NodeFaults returns the faults of node i's life, which must be up.
-func (c *Cluster) NodeFaults(i int) ([]NodeFaultReport, error) {
-	n, err := c.faultsOf(i)
-	return n.List(), err
-}
-
 // ClearNodeFaults ends all faults of node i's life, which must be up.
 func (c *Cluster) ClearNodeFaults(i int) error {
 	n, err := c.faultsOf(i)

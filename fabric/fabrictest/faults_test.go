@@ -223,7 +223,7 @@ func TestEveryStepOfTheEngineIsHit(t *testing.T) {
 		steps := engineSteps(t)
 		for _, s := range steps {
 			for i := range 3 {
-				arm(t, c, i, fabrictest.NodeFault{Kind: "delay", Step: s.Name, For: fabrictest.FaultDuration(time.Millisecond), Times: -1})
+				arm(t, c, i, fabrictest.NodeFault{Kind: "delay", Step: s.Name, For: time.Millisecond, Times: -1})
 			}
 		}
 		clean(t, "with delays everywhere", c, 1, 2)
@@ -418,7 +418,7 @@ func TestAFreezeOfASecondAtEveryStepChangesNothing(t *testing.T) {
 				c := fabrictest.NewCluster(t, 3)
 				seen := watchAll(c.Node(0))
 				victim := victimOf(step.Name)
-				arm(t, c, victim, fabrictest.NodeFault{Kind: "freeze", Step: step.Name, For: fabrictest.FaultDuration(time.Second)})
+				arm(t, c, victim, fabrictest.NodeFault{Kind: "freeze", Step: step.Name, For: time.Second})
 				began := time.Now()
 				clean(t, "with a freeze", c, 1, 2)
 				if took := time.Since(began); took < time.Second || took > 5*time.Second {
@@ -437,7 +437,7 @@ func TestAFreezeOfASecondAtEveryStepChangesNothing(t *testing.T) {
 func TestListenerThatClosesInAGrantFreesItsPort(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		c := fabrictest.NewCluster(t, 3)
-		arm(t, c, 1, fabrictest.NodeFault{Kind: "freeze", Step: "conn.connect_granted", For: fabrictest.FaultDuration(time.Second)})
+		arm(t, c, 1, fabrictest.NodeFault{Kind: "freeze", Step: "conn.connect_granted", For: time.Second})
 		l, err := c.Node(2).Listen(port)
 		if err != nil {
 			t.Fatal(err)
@@ -473,8 +473,8 @@ func TestSlowReceiverHoldsUpItsOwnConnectionOnly(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		c := fabrictest.NewCluster(t, 2)
 		slow, fast := pair(t, c, 2050), pair(t, c, 2051)
-		arm(t, c, 0, fabrictest.NodeFault{Kind: "slow-receiver", Port: 2050, Delay: fabrictest.FaultDuration(time.Second),
-			For: fabrictest.FaultDuration(20 * time.Second)})
+		arm(t, c, 0, fabrictest.NodeFault{Kind: "slow-receiver", Port: 2050, Delay: time.Second,
+			For: 20 * time.Second})
 		began := time.Now()
 		receive := func(p [2]*fabric.Conn) time.Duration {
 			for range 5 {

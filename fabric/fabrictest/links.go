@@ -209,13 +209,13 @@ func (c *Cluster) breaks() {
 }
 
 // A Direction says what PartitionGroups cuts.
-type Direction = faults.Direction
+type Direction string
 
 // The directions.
 const (
-	Symmetric  = faults.Symmetric  // every two groups from each other, both ways
-	Asymmetric = faults.Asymmetric // what each group sends to those after it
-	Partial    = faults.Partial    // groups that are neighbours in the list, both ways
+	Symmetric  Direction = "symmetric"  // every two groups from each other, both ways
+	Asymmetric Direction = "asymmetric" // what each group sends to those after it
+	Partial    Direction = "partial"    // groups that are neighbours in the list, both ways
 )
 
 // PartitionGroups separates groups of nodes until Heal. Nodes that are in no
@@ -230,7 +230,7 @@ func (c *Cluster) PartitionGroups(d Direction, groups ...[]int) *Fault {
 		}
 		sets = append(sets, ids)
 	}
-	rules, err := faults.Partition(sets, d, faults.Rule{On: faults.Link})
+	rules, err := faults.Partition(sets, faults.Direction(d), faults.Rule{On: faults.Link})
 	if err != nil {
 		c.tb.Fatalf("fabrictest: %v", err)
 	}

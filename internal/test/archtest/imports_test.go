@@ -68,8 +68,9 @@ var mayImport = map[string][]string{
 		"internal/faults/failpoint", "portmap", "rma", "fence", "fabric/addr", "internal/status", "internal/access"},
 
 	// The door, and the API in front of it.
-	"internal/ipc": {"fabric/addr", "internal/status", "internal/guard", "internal/path", "internal/shm", "internal/ring", "internal/spin", "internal/faults/failpoint", "rma", "fence", "internal/access"},
-	"fabric":       {"internal/access", "internal/ipc", "rma", "fence", "fabric/addr", "internal/status"},
+	"internal/ipc":  {"fabric/addr", "internal/status", "internal/guard", "internal/path", "internal/shm", "internal/ring", "internal/spin", "internal/faults/failpoint", "rma", "fence", "internal/access"},
+	"internal/hook": {"internal/ipc"},
+	"fabric":        {"internal/access", "internal/hook", "internal/ipc", "rma", "fence", "fabric/addr", "internal/status"},
 
 	// The fault plane: what decides, and what does it to the carriers; the
 	// faults of one node, which every room may ask for.
@@ -87,8 +88,8 @@ var mayImport = map[string][]string{
 		"internal/transport", "internal/transport/quic", "internal/transport/stream", "internal/faults", "internal/faults/inject", "internal/faults/failpoint",
 		"internal/segment", "internal/shm", "fabric/addr", "internal/status", "internal/yamlbound", "internal/printable", "internal/access", "internal/gateway/spec"},
 	"internal/doctor": {"internal/daemon", "internal/ipc", "internal/shm", "internal/transport/quic", "membership/trust"},
-	"fabric/embed":    {"fabric", "internal/daemon", "fabric/addr"},
-	"fabric/fabrictest": {"fabric", "internal/engine", "internal/ipc", "internal/transport", "internal/transport/mem",
+	"fabric/embed":    {"fabric", "internal/hook", "internal/daemon", "fabric/addr"},
+	"fabric/fabrictest": {"fabric", "internal/hook", "internal/engine", "internal/ipc", "internal/transport", "internal/transport/mem",
 		"internal/transport/quic", "internal/transport/stream", "internal/faults", "internal/faults/inject", "internal/faults/failpoint", "fabric/addr"},
 
 	// Gateways of applications that know nothing of the fabric: an application too, which
@@ -113,7 +114,7 @@ var mayImport = map[string][]string{
 	"internal/lab/chaos/workload": {"internal/lab/history", "fabric"},
 	"internal/lab/chaos": {"internal/lab/chaos/workload", "internal/lab/sim", "internal/lab/check", "internal/lab/report", "internal/lab/scenario", "internal/lab/history",
 		"internal/daemon", "internal/faults", "internal/faults/failpoint", "fabric/addr"},
-	"cmd/fabricd": {"internal/daemon", "internal/doctor", "internal/gateway", "internal/gateway/spec", "internal/filecopy", "internal/printable", "internal/faults", "internal/lab/chaos", "internal/lab/chaos/workload", "internal/lab/scenario", "internal/lab/sim",
+	"cmd/fabricd": {"internal/daemon", "internal/hook", "internal/doctor", "internal/gateway", "internal/gateway/spec", "internal/filecopy", "internal/printable", "internal/faults", "internal/lab/chaos", "internal/lab/chaos/workload", "internal/lab/scenario", "internal/lab/sim",
 		"fabric", "fabric/addr"},
 	"cmd/fabric-bench":                {"fabric", "fabric/embed", "internal/chart", "cmd/fabric-bench/internal/tools"},
 	"cmd/fabric-bench/internal/tools": {},
@@ -140,7 +141,7 @@ var mayImport = map[string][]string{
 	"internal/test/e2e/appsmoke": {},
 	"internal/test/hostile":      {},
 	"internal/test/pagetest":     {},
-	"internal/test/conformance":  {"fabric", "fabric/addr", "fabric/embed", "fabric/fabrictest", "internal/status", "rma", "fence"},
+	"internal/test/conformance":  {"fabric", "internal/hook", "fabric/addr", "fabric/embed", "fabric/fabrictest", "internal/status", "rma", "fence"},
 }
 
 // forTests are the packages that exist for tests. Only each other's non-test

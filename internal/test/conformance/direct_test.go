@@ -17,6 +17,7 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/fabric/fabrictest"
 	"github.com/fabricd/fabricd/fence"
+	"github.com/fabricd/fabricd/internal/hook"
 	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/rma"
@@ -41,7 +42,7 @@ func serveDirect(t *testing.T, c *fabrictest.Cluster, noDirect bool, calls *atom
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	server, err := ipc.NewServer(ctx, ipc.Options{NoDirect: noDirect, NewSession: func(cred ipc.Credentials) (ipc.Session, error) {
-		return countingSession{c.Session(0, cred), calls}, nil
+		return countingSession{hook.Session(c, 0, cred), calls}, nil
 	}})
 	if err != nil {
 		t.Fatal(err)

@@ -15,6 +15,7 @@ import (
 	"github.com/fabricd/fabricd/fabric"
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/fabric/fabrictest"
+	"github.com/fabricd/fabricd/internal/hook"
 	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/path"
 	"github.com/fabricd/fabricd/internal/status"
@@ -123,7 +124,7 @@ func (o *ownProcess) App(node int, admin bool) *fabric.Node {
 	if err != nil {
 		s.tb.Fatal(err)
 	}
-	n := fabric.NewNode(session)
+	n := hook.Node(session).(*fabric.Node)
 	s.tb.Cleanup(func() { n.Close() })
 	return n
 }
@@ -179,7 +180,7 @@ func (s *sockets) serve(node int) {
 			return c, nil
 		}
 		o.NewSession = func(c ipc.Credentials) (ipc.Session, error) {
-			return watchedSession{s.cluster.Session(node, c), s}, nil
+			return watchedSession{hook.Session(s.cluster, node, c), s}, nil
 		}
 		server, err := ipc.NewServer(ctx, o)
 		if err != nil {
