@@ -7,9 +7,12 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
+	"strconv"
 
 	"github.com/spf13/cobra"
 
+	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/daemon"
 	"github.com/fabricd/fabricd/internal/faults"
 )
@@ -59,8 +62,8 @@ var faultTexts = []struct {
 	name, usage string
 	set         func(r *faults.Rule, s string) error
 }{
-	{"from", "nodes that send: IDs separated by commas, or any", func(r *faults.Rule, s string) (err error) { r.From, err = faults.ParseNodes(s); return }},
-	{"to", "nodes that receive: IDs separated by commas, or any", func(r *faults.Rule, s string) (err error) { r.To, err = faults.ParseNodes(s); return }},
+	{"from", "nodes that send: names or IDs separated by commas, or any", func(r *faults.Rule, s string) (err error) { r.From, err = faults.ParseNodes(s); return }},
+	{"to", "nodes that receive: names or IDs separated by commas, or any", func(r *faults.Rule, s string) (err error) { r.To, err = faults.ParseNodes(s); return }},
 	{"drop", "probability that a packet is lost: 0% to 100%", func(r *faults.Rule, s string) (err error) { r.Drop, err = faults.ParseProbability(s); return }},
 	{"duplicate", "probability that a packet arrives twice", func(r *faults.Rule, s string) (err error) { r.Duplicate, err = faults.ParseProbability(s); return }},
 	{"reorder", "probability that a packet is held back by up to 5ms", func(r *faults.Rule, s string) (err error) { r.Reorder, err = faults.ParseProbability(s); return }},
@@ -96,6 +99,30 @@ func (f *faultFlags) addTo(cmd *cobra.Command) {
 	fl.StringVar(&f.direction, "direction", "symmetric", "of --partition: symmetric, asymmetric (each group to those after it) or partial (neighbours)")
 	fl.StringVar(&f.file, "file", "", "read the rules from this JSON file, - for standard input; instead of all others")
 }
+
+// findNodes puts the IDs of nodes where flags have their names.
+func (f *faultFlags) findNodes(ctx context.Context, c *daemon.Client) error {
+	for flag, text := range map[string]*string{"from": f.text["from"], "to": f.text["to"], "partition": &f.partition} {
+		var failed error
+		*text = nodeName.ReplaceAllStringFunc(*text, func(name string) string {
+			if _, byID := addr.ParseNode(name); byID || name == "any" || failed != nil {
+				return name
+			}
+			id, err := c.FindNode(ctx, name)
+			if err != nil {
+				failed = fmt.Errorf("%s: %w", flag, err)
+			}
+			return strconv.Itoa(int(id))
+		})
+		if failed != nil {
+			return failed
+		}
+	}
+	return nil
+}
+
+// nodeName is a name in a list of nodes, or in one of groups.
+var nodeName = regexp.MustCompile(`[A-Za-z0-9._-]*[A-Za-z._-][A-Za-z0-9._-]*`)
 
 // rules returns what the flags ask for.
 func (f *faultFlags) rules() ([]faults.Rule, error) {
@@ -172,7 +199,7 @@ With --node it breaks the node itself:
   descriptors --free N     only N more can be opened, --for some time
   slow-receiver --delay D  applications let D pass between two receives, --for some time`,
 		Example: `  fabricd faults add --from 1 --to 2 --plane link --drop 20% --delay 20ms --jitter 10ms --for 10s
-  fabricd faults add --from 1 --to 2 --cut --name one-way
+  fabricd faults add --from web-1 --to db-1 --cut --name one-way
   fabricd faults add --to 3 --plane rma --rate 8Mbit/s
   fabricd faults add --plane gossip --drop 5% --up 200ms --down 1s
   fabricd faults add --partition 0,1/2,3,4 --for 30s --name split
@@ -195,6 +222,9 @@ With --node it breaks the node itself:
 		}
 		if err := node.unused(cmd); err != nil {
 			return usageError{err}
+		}
+		if err := a.ask(cmd, &ask, f.findNodes); err != nil {
+			return err
 		}
 		rules, err := f.rules()
 		if err != nil {

@@ -68,7 +68,7 @@ func TestWrongFaultsGetOneLine(t *testing.T) {
 	for _, tt := range []struct{ args, want string }{
 		{"add", "does nothing"},
 		{"add --drop 120%", `drop: "120%": want a probability`},
-		{"add --from x --cut", "from:"},
+		{"add --from ! --cut", "from:"},
 		{"add --from 70000 --cut", "0 to 65519"},
 		{"add --from 1 --to 1 --cut", "no link with itself"},
 		{"add --plane data --cut", "want gossip, control, messages, rma, link"},

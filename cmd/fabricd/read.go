@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -104,8 +103,6 @@ func (a *app) tableCommands() []*cobra.Command {
 		"conns":   "List the connections of this node's applications",
 		"windows": "List the registered windows of this node's applications",
 		"links":   "List the links to other nodes",
-
-		"services": "List the names that endpoints of all nodes serve",
 	}
 	var all []*cobra.Command
 	for _, name := range daemon.TableNames {
@@ -150,13 +147,13 @@ func (a *app) pingCommand() *cobra.Command {
 	var timeout, interval time.Duration
 	cmd := &cobra.Command{
 		Use: "ping NODE", Short: "Measure round trips from this node to another, over their link",
-		Example: `  fabricd ping 2
+		Example: `  fabricd ping web-1
   fabricd ping 0 --count 3 --json`,
 	}
 	f.addTo(cmd, a, true)
 	cmd.Args = func(_ *cobra.Command, args []string) error {
 		if len(args) != 1 {
-			return fmt.Errorf("want the ID of one node, got %s", plural(len(args), "argument"))
+			return fmt.Errorf("want the name or ID of one node, got %s", plural(len(args), "argument"))
 		}
 		return nil
 	}
@@ -165,10 +162,9 @@ func (a *app) pingCommand() *cobra.Command {
 	cmd.Flags().DurationVar(&timeout, "timeout", 2*time.Second, "how long to wait for each, up to 1m")
 	cmd.Flags().DurationVarP(&interval, "interval", "i", 200*time.Millisecond, "time between them")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		id, err := strconv.ParseUint(args[0], 10, 16)
 		switch {
-		case err != nil:
-			return usagef("node: %q: want a node ID, 0 to 65519", args[0])
+		case !addr.ValidNode(args[0]):
+			return usagef("node: %q: want a node's name or ID", args[0])
 		case count < 1 || count > 10000:
 			return usagef("count: %d: want 1 to 10000", count)
 		case timeout <= 0 || timeout > time.Minute:
@@ -178,8 +174,13 @@ func (a *app) pingCommand() *cobra.Command {
 		}
 		c := f.client(a)
 		defer c.Close()
-		return a.ping(cmd.Context(), c, addr.NodeID(id), count, timeout, interval, f.json)
+		id, err := c.FindNode(cmd.Context(), args[0])
+		if err != nil {
+			return err
+		}
+		return a.ping(cmd.Context(), c, id, count, timeout, interval, f.json)
 	}
+	cmd.ValidArgsFunction = a.completeNodes(&f)
 	return cmd
 }
 

@@ -85,6 +85,7 @@ listens, and how many requests wait to be accepted. --uid is the user that runs 
 application.`,
 		Example: `  fabricd why
   fabricd why 0:2050
+  fabricd why web-1:2050
   fabricd why web-1 2050
   fabricd why 3 2050 --uid 1000 --json
   fabricd why 0:2050 --json | jq -r '.ways[].messages.path'`,
@@ -97,15 +98,18 @@ application.`,
 		if len(args) == 2 {
 			return a.whyPort(cmd, &f, args[0], args[1], *uid)
 		}
-		var at string
+		var at addr.Target
 		if len(args) == 1 {
-			x, err := addr.Parse(args[0])
-			if err != nil {
-				return usageError{fmt.Errorf("connection %q: want its local or remote address, NODE:PORT: %w", args[0], err)}
+			var err error
+			if at, err = addr.ParseTarget(args[0]); err != nil || at.Service != "" {
+				return usageError{fmt.Errorf("connection %q: want its local or remote address, NODE:PORT", args[0])}
 			}
-			at = x.String()
 		}
 		return a.ask(cmd, &f, func(ctx context.Context, c *daemon.Client) error {
+			at, err := addressOf(ctx, c, at)
+			if err != nil {
+				return err
+			}
 			ways, err := waysOf(ctx, c, at)
 			if err != nil {
 				return err
@@ -114,6 +118,15 @@ application.`,
 		})
 	}
 	return cmd
+}
+
+// addressOf returns the address that at names, empty for none.
+func addressOf(ctx context.Context, c *daemon.Client, at addr.Target) (string, error) {
+	if at == (addr.Target{}) {
+		return "", nil
+	}
+	id, err := c.FindNode(ctx, at.Node)
+	return addr.Addr{Node: id, Port: at.Port}.String(), err
 }
 
 // whyPort tells what a connect to a port of a node would meet.

@@ -83,7 +83,7 @@ func parseTarget(s string) (t Target, err error) {
 			return t, errTarget
 		case !ValidService(service):
 			return t, errService
-		case one && !validNode(node):
+		case one && !ValidNode(node):
 			return t, errNode
 		}
 		return Target{Service: service, Node: node}, nil
@@ -91,7 +91,7 @@ func parseTarget(s string) (t Target, err error) {
 	if node == "" {
 		return t, errTarget
 	}
-	if !validNode(node) {
+	if !ValidNode(node) {
 		return t, errNode
 	}
 	p, err := strconv.ParseUint(port, 10, 16)
@@ -101,8 +101,8 @@ func parseTarget(s string) (t Target, err error) {
 	return Target{Node: node, Port: Port(p)}, nil
 }
 
-// validNode reports whether s can be a node's ID or name.
-func validNode(s string) bool {
+// ValidNode reports whether s can be a node's ID, as ParseNode takes it, or its name.
+func ValidNode(s string) bool {
 	_, id := ParseNode(s)
 	return id || ValidName(s) && !digits(s)
 }

@@ -9,7 +9,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"strconv"
 	"sync"
 	"time"
 
@@ -185,13 +184,24 @@ func (a *admin) health(w http.ResponseWriter, r *http.Request) {
 }
 
 func (a *admin) ping(w http.ResponseWriter, r *http.Request) {
-	id, err := strconv.ParseUint(r.FormValue("node"), 10, 16)
-	if err != nil {
-		a.refuse(w, http.StatusBadRequest, "node: %q: want a node ID", r.FormValue("node"))
+	text := r.FormValue("node")
+	id, byID := addr.ParseNode(text)
+	switch {
+	case byID:
+	case !addr.ValidNode(text):
+		a.refuse(w, http.StatusBadRequest, "node: %.80q: want a node's name or ID", text)
 		return
+	default:
+		n, err := a.subject.Nodes().Find(text)
+		if err != nil {
+			a.refuse(w, http.StatusNotFound, "%v", err)
+			return
+		}
+		id = n.ID
 	}
 	timeout := defaultPing
 	if text := r.FormValue("timeout"); text != "" {
+		var err error
 		timeout, err = time.ParseDuration(text)
 		if err != nil || timeout <= 0 || timeout > maxPingTimeout {
 			a.refuse(w, http.StatusBadRequest, "timeout: %q: want a duration up to %v", text, maxPingTimeout)
@@ -200,10 +210,10 @@ func (a *admin) ping(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), timeout)
 	defer cancel()
-	rtt, err := a.subject.Ping(ctx, addr.NodeID(id))
+	rtt, err := a.subject.Ping(ctx, id)
 	switch {
 	case err == nil:
-		a.answer(w, http.StatusOK, Pong{addr.NodeID(id), rtt.Nanoseconds()})
+		a.answer(w, http.StatusOK, Pong{id, rtt.Nanoseconds()})
 	case errors.Is(err, context.DeadlineExceeded):
 		a.refuse(w, http.StatusGatewayTimeout, "node %d did not answer within %v", id, timeout)
 	case errors.Is(err, status.NoDevice):

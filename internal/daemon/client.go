@@ -58,6 +58,19 @@ func (c *Client) Status(ctx context.Context) (Status, error) { return get[Status
 // Nodes returns the nodes that the node knows.
 func (c *Client) Nodes(ctx context.Context) (Nodes, error) { return get[Nodes](ctx, c, "nodes") }
 
+// FindNode returns the ID that text is, or that of the live node with this name.
+func (c *Client) FindNode(ctx context.Context, text string) (addr.NodeID, error) {
+	if id, ok := addr.ParseNode(text); ok {
+		return id, nil
+	}
+	all, err := c.Nodes(ctx)
+	if err != nil {
+		return 0, err
+	}
+	n, err := all.Find(text)
+	return n.ID, err
+}
+
 // Health returns the node's health. An unhealthy node is not an error.
 func (c *Client) Health(ctx context.Context) (Health, error) { return get[Health](ctx, c, "health") }
 

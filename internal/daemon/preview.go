@@ -37,12 +37,12 @@ type Preview struct {
 // errNoNode refuses the name of a node that does not live.
 var errNoNode = errors.New("no live node has this name or ID")
 
-// findNode returns the live node that text names, by its name or its ID.
-func (d *Daemon) findNode(text string) (NodeInfo, error) {
-	id, err := strconv.ParseUint(text, 10, 16)
-	byID := err == nil
-	for _, n := range d.Nodes().Nodes {
-		if n.State != "removed" && (byID && n.ID == addr.NodeID(id) || n.Name == text) {
+// Find returns the live node that text names, by its ID or its name: digits alone are an
+// ID, whatever nodes are called.
+func (all Nodes) Find(text string) (NodeInfo, error) {
+	id, byID := addr.ParseNode(text)
+	for _, n := range all.Nodes {
+		if n.State != "removed" && (byID && n.ID == id || !byID && n.Name == text) {
 			return n, nil
 		}
 	}
@@ -56,7 +56,7 @@ func (d *Daemon) Preview(ctx context.Context, node string, port addr.Port, uid u
 	if engine == nil {
 		return Preview{}, errNotYet
 	}
-	n, err := d.findNode(node)
+	n, err := d.Nodes().Find(node)
 	if err != nil {
 		return Preview{}, err
 	}
