@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -85,7 +86,7 @@ type LogRequest struct {
 
 // parse checks a request.
 func (r LogRequest) parse() (level zerolog.Level, keep time.Duration, err error) {
-	if level, err = zerolog.ParseLevel(r.Level); err != nil || level < zerolog.TraceLevel || level > zerolog.ErrorLevel || r.Level == "" {
+	if level, err = zerolog.ParseLevel(r.Level); err != nil || !slices.Contains(logLevels, r.Level) {
 		return level, 0, fmt.Errorf("level: %q: want trace, debug, info, warn or error", r.Level)
 	}
 	if r.For == "" {
