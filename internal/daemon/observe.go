@@ -121,6 +121,16 @@ func (d *Daemon) observeEngine(s *observe.Snapshot, e *engine.Node) {
 	s.Links, s.Ports, s.Conns, s.Wins, s.Counters = rows(e.Links()), rows(e.Ports()), rows(e.Conns()), e.Windows(), e.Counters()
 	t := &s.Totals
 	t.Conns, t.Windows = len(s.Conns), len(s.Wins)
+	for _, c := range s.Conns {
+		t.UnreadBytes += int64(c.Unread)
+		t.UnsentBytes += int64(c.Unsent)
+		if c.Socket != nil {
+			t.UnreadBytes += int64(c.Socket.UnreadBytes)
+		}
+		if c.WaitingMS >= observe.WaitFrom.Milliseconds() {
+			t.Waiting++
+		}
+	}
 	for _, w := range s.Wins {
 		t.WindowBytes += w.Length
 	}

@@ -118,13 +118,12 @@ func micros(us int64) float64 { return (time.Duration(us) * time.Microsecond).Se
 
 var connMetrics = []metric{
 	gauge("connections", "Ends of connections at this node.", one(func(s *observe.Snapshot) float64 { return float64(s.Totals.Conns) })),
-	gauge("connections_waiting", "Ends of connections that have waited for more than a second because the peer does not read.", one(func(s *observe.Snapshot) float64 {
-		n := 0
-		for _, c := range s.Conns {
-			n += int(is(c.WaitingMS >= 1000))
-		}
-		return float64(n)
-	})),
+	gauge("connections_waiting", "Ends of connections that have waited for more than a second because the peer does not read.",
+		one(func(s *observe.Snapshot) float64 { return float64(s.Totals.Waiting) })),
+	gauge("unread_bytes", "Bytes that have arrived at connections of this node and that their applications have not read.",
+		one(func(s *observe.Snapshot) float64 { return float64(s.Totals.UnreadBytes) })),
+	gauge("unsent_bytes", "Bytes that connections of this node have accepted and that wait for room at the peer.",
+		one(func(s *observe.Snapshot) float64 { return float64(s.Totals.UnsentBytes) })),
 	gauge("paths", "Sockets between two applications, past their nodes.", one(func(s *observe.Snapshot) float64 { return float64(s.Totals.Paths) })),
 	gauge("paths_limit", "How many paths there may be (max-paths).", one(func(s *observe.Snapshot) float64 { return float64(s.Totals.PathLimit) })),
 	gauge("listeners", "Ports that listen.", one(func(s *observe.Snapshot) float64 {

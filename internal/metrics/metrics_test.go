@@ -31,7 +31,7 @@ func sample() observe.Snapshot {
 			RoundTrips: engine.Histogram{Bounds: bounds, Buckets: []uint64{2, 1}, Count: 4, Sum: 5 * time.Second},
 		},
 		Removals: map[string]uint64{"crashed": 2},
-		Totals:   observe.Totals{Conns: 2, Descriptors: 50, DescriptorLimit: 100},
+		Totals:   observe.Totals{Conns: 2, Waiting: 1, Descriptors: 50, DescriptorLimit: 100},
 	}
 }
 

@@ -57,7 +57,10 @@ type Finding struct {
 	Node addr.NodeID `json:"node"`
 }
 
-// From when on something is a finding.
+// WaitFrom is for how long a connection's peer takes nothing before that is a finding.
+const WaitFrom = time.Second
+
+// From when on something else is a finding.
 const (
 	silentFrom  = time.Second // a heartbeat comes every quarter of one
 	waitFrom    = time.Second // a connection whose peer takes nothing
@@ -317,7 +320,7 @@ func (f *findings) fallback(l engine.LinkInfo) (why string, blocked bool) {
 // receivers says which connections wait because one end does not read.
 func (f *findings) receivers() {
 	for _, c := range f.s.Conns {
-		if d := time.Duration(c.WaitingMS) * time.Millisecond; d >= waitFrom {
+		if d := time.Duration(c.WaitingMS) * time.Millisecond; d >= WaitFrom {
 			f.about(nodeOf(c.Remote), Warning, KindReceiver, "connection %s to %s has waited for %s: the application at %s does not read", c.Local, c.Remote, span(d), c.Remote)
 		}
 	}

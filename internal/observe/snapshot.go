@@ -88,6 +88,9 @@ type Service struct {
 // Totals are how much there is, and how much there may be.
 type Totals struct {
 	Conns           int   `json:"conns"`
+	Waiting         int   `json:"waiting"` // connections whose peer has taken nothing for a second
+	UnreadBytes     int64 `json:"unread_bytes"`
+	UnsentBytes     int64 `json:"unsent_bytes"`
 	Services        int   `json:"services"`
 	Windows         int   `json:"windows"`
 	WindowBytes     int64 `json:"window_bytes"`
