@@ -41,7 +41,7 @@ CLUSTER     = $(COMPOSE) -p fabricd -f deploy/compose.yaml
 PROJECT    ?=
 EXAMPLE     = $(COMPOSE) -p fabricd-$(PROJECT) -f deploy/examples/$(PROJECT)/compose.yaml
 
-.PHONY: help build demo check test lint attack apps-smoke conformance soak bars bench bench-baselines fuzz-short deb image cluster cluster-down chaos mutants clean
+.PHONY: help build demo check test lint attack apps conformance soak bars bench bench-baselines fuzz-short deb image cluster cluster-down chaos mutants clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -143,14 +143,14 @@ attack: ## hostile members, strangers and applications against eight daemons: a 
 	FABRICD_ATTACK=$(if $(findstring --json,$(ARGS)),json,text) FABRICD_ATTACK_EXE=../../../bin/fabricd \
 	  exec ../../../bin/attack.test -test.run '^TestAttack$$' -test.timeout 4m
 
-apps-smoke: ## PostgreSQL, Redis and nginx across two fabricds that fail: a table (Debian, root; ARGS=--json)
+apps: ## PostgreSQL, Redis, nginx, ssh, rsync and git across two fabricds that fail: a table (Debian, root; ARGS=--json)
 	@mkdir -p bin
-	for tool in pgbench redis-server redis-benchmark nginx wrk curl ip setpriv; do
+	for tool in pgbench redis-server redis-benchmark nginx wrk curl ip setpriv sshd rsync git; do
 	  command -v $$tool >/dev/null && continue
 	  apt-get update -qq
 	  # In runlevel 1 the packages do not start their servers.
 	  RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-	    postgresql redis-server redis-tools nginx-light wrk curl iproute2 util-linux >/dev/null
+	    postgresql redis-server redis-tools nginx-light wrk curl iproute2 util-linux openssh-server openssh-client rsync git >/dev/null
 	  break
 	done
 	$(BUILD) -o bin/fabricd ./cmd/fabricd
@@ -201,7 +201,7 @@ bench-baselines: ## install what the benchmark compares with and runs: UCX, libf
 	@apt-get update -qq
 	# In runlevel 1 the packages do not start their servers.
 	RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-	  ucx-utils libfabric-bin stunnel4 iperf3 postgresql redis-server redis-tools nginx-light wrk curl iproute2 util-linux >/dev/null
+	  ucx-utils libfabric-bin stunnel4 iperf3 postgresql redis-server redis-tools nginx-light wrk curl iproute2 util-linux openssh-server openssh-client rsync git >/dev/null
 	for tool in ucx_perftest fi_pingpong stunnel iperf3 pgbench redis-benchmark nginx wrk curl ip; do command -v $$tool; done
 
 fuzz-short: ## every fuzz target for FUZZTIME

@@ -49,10 +49,7 @@ func (r *run) burst() (b burst, err error) {
 // thousandClients lets as many HTTP clients talk to nginx for a while: none sees an
 // error.
 func (r *run) thousandClients(ctx context.Context, p *printer) {
-	if _, err := r.entry.ask("mark"); err != nil {
-		p.broke("%v", err)
-		return
-	}
+	r.entry.mark()
 	out, err := r.lab.clients.inside(ctx, "wrk", "-c", fmt.Sprint(manyAtOnce), "-t", "2", "-d", clientsTalk, "--timeout", "10s",
 		"http://"+nginxAt+"/small").CombinedOutput()
 	if err != nil {
@@ -76,10 +73,9 @@ func (r *run) thousandClients(ctx context.Context, p *printer) {
 
 // cause returns what the fabric said of a service's connections.
 func (r *run) cause(service string) string {
-	all, err := r.entry.ask("read")
-	text := all[service].Refusal + " " + all[service].Cause
-	if err != nil || text == " " {
+	text := r.entry.read()[service].Cause
+	if text == "" {
 		return ""
 	}
-	return "; the fabric: " + strings.TrimSpace(text)
+	return "; the fabric: " + text
 }

@@ -88,6 +88,8 @@ func (c *client) running(after time.Time) error {
 		return fmt.Errorf("%s does not run", c.name)
 	case c.short && (c.began.Before(after) || time.Since(c.began) > fileTime/2):
 		return fmt.Errorf("%s is an old one", c.name)
+	case c.short && time.Since(c.began) < fileTime/4: // its program may not have connected yet
+		return fmt.Errorf("%s is a new one", c.name)
 	}
 	return nil
 }

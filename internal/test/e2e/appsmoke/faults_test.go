@@ -70,7 +70,7 @@ type cell struct {
 	ErrorMS float64 `json:"error_ms,omitempty"`
 	Error   string  `json:"error,omitempty"`
 	OnMS    float64 `json:"on_ms"`
-	// Cause is what the fabric said to the forwarder, at the side of the application.
+	// Cause is what the clients' gateway says of its latest lost connection.
 	Cause  string   `json:"cause,omitempty"`
 	Broken []string `json:"broken,omitempty"`
 }
@@ -86,9 +86,7 @@ func (r *run) suffer(ctx context.Context, f fault, s *side) ([]cell, error) {
 	if err := r.flowing(time.Time{}); err != nil {
 		return nil, fmt.Errorf("before %q: %w", f.name, err)
 	}
-	if _, err := r.entry.ask("mark"); err != nil {
-		return nil, err
-	}
+	r.entry.mark()
 	began := time.Now()
 	if err := f.does(r.lab, s); err != nil {
 		return nil, err
@@ -105,10 +103,7 @@ func (r *run) suffer(ctx context.Context, f fault, s *side) ([]cell, error) {
 		}
 	}
 	flowErr := r.flowing(over)
-	read, err := r.entry.ask("read")
-	if err != nil {
-		return nil, err
-	}
+	read := r.entry.read()
 	for i, c := range r.clients {
 		if flowErr != nil {
 			cells[i].breaks("after it: %v", flowErr)

@@ -1,12 +1,10 @@
 package appsmoke
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
+	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -41,6 +39,7 @@ type lab struct {
 	dir              string
 	exe, self        string // fabricd, and this binary
 	clients, servers *side
+	largeSum         [sha256.Size]byte // of the large file of nginx
 }
 
 // newLab makes the namespaces. They end with t.
@@ -144,8 +143,8 @@ func (l *lab) cluster(provider string) error {
 		s.args = []string{"run", "--state-dir", filepath.Join(s.dir, "state"), "--bind", s.ip, "--providers", provider,
 			"--socket", s.socket(), "--admin", admin, "--log-format", "json", "--token-file", token}
 	}
-	l.servers.args = append(l.servers.args, "--role", "host", "--name", "servers")
-	l.clients.args = append(l.clients.args, "--join", l.servers.ip+":7700", "--name", "clients")
+	l.servers.args = append(l.servers.args, "--role", "host", "--name", "servers", "--expose", exposes)
+	l.clients.args = append(l.clients.args, "--join", l.servers.ip+":7700", "--name", "clients", "--forward", forwards)
 	if err := quiet(l.exe, "init", "--name", "servers", "--state-dir", filepath.Join(l.servers.dir, "state"), "--token-file", token); err != nil {
 		return err
 	}
@@ -240,45 +239,9 @@ func (p *process) end(s syscall.Signal) error {
 	}
 }
 
-// A remote is a forwarder in a namespace.
-type remote struct {
-	*process
-	stdin io.Writer
-	lines *bufio.Reader
-}
-
 // role returns a command that runs this binary in a role in s's namespace.
 func (l *lab) role(s *side, name string, args ...string) *exec.Cmd {
 	cmd := s.inside(context.Background(), append([]string{l.self}, args...)...)
 	cmd.Env = append(cmd.Env, roleEnv+"="+name)
 	return cmd
-}
-
-// forward starts a forwarder on s.
-func (l *lab) forward(s *side, role string, services ...string) (*remote, error) {
-	cmd := l.role(s, role, append([]string{s.socket(), "0"}, services...)...)
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		return nil, err
-	}
-	r, w, err := os.Pipe()
-	if err != nil {
-		return nil, err
-	}
-	cmd.Stdout = w
-	p, err := start(cmd, filepath.Join(s.dir, role+".log"))
-	w.Close()
-	return &remote{process: p, stdin: in, lines: bufio.NewReader(r)}, err
-}
-
-// ask gives the forwarder a command and returns its answer.
-func (r *remote) ask(command string) (all map[string]reading, err error) {
-	if _, err = io.WriteString(r.stdin, command+"\n"); err != nil {
-		return nil, err
-	}
-	line, err := r.lines.ReadBytes('\n')
-	if err != nil {
-		return nil, fmt.Errorf("forwarder: %w", err)
-	}
-	return all, json.Unmarshal(line, &all)
 }

@@ -2,25 +2,20 @@ package appsmoke
 
 import (
 	"bufio"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"os"
 	"strconv"
-	"strings"
-	"sync"
 	"testing"
 	"time"
-
-	"github.com/fabricd/fabricd/fabric"
 )
 
 const (
-	roleEnv = "FABRICD_APPSMOKE_ROLE" // makes this binary a forwarder or a burst
+	roleEnv = "FABRICD_APPSMOKE_ROLE" // makes this binary a burst
 	// smokeEnv makes this binary run [TestAppsSmoke] and print its table: "text", or
-	// "json" for JSON lines. `make apps-smoke` sets it, and exeEnv to a fabricd.
+	// "json" for JSON lines. `make apps` sets it, and exeEnv to a fabricd.
 	smokeEnv = "FABRICD_APPSMOKE"
 	exeEnv   = "FABRICD_APPSMOKE_EXE"
 	// providersEnv are the providers, one run each; "quic,tcp" if it is empty.
@@ -34,8 +29,6 @@ func TestMain(m *testing.M) {
 	}
 	var err error
 	switch args := os.Args[1:]; role {
-	case "enter", "leave":
-		err = runForwarder(role, args)
 	case "burst":
 		err = runBurst(args)
 	default:
@@ -45,68 +38,6 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, role+":", err)
 		os.Exit(1)
 	}
-}
-
-// runForwarder is a forwarder until its standard input ends. Its arguments are the
-// socket of its fabricd, the servers' node, and NAME,PORT,ADDRESS of each service.
-// On its standard input it takes "mark" and "read", and answers with a line.
-func runForwarder(role string, args []string) error {
-	to, err := strconv.ParseUint(args[1], 10, 16)
-	if err != nil {
-		return err
-	}
-	f := &forwarder{attach: func(ctx context.Context) (*fabric.Node, error) { return fabric.Attach(ctx, args[0]) }}
-	for _, text := range args[2:] {
-		part := strings.Split(text, ",")
-		port, err := strconv.ParseUint(part[1], 10, 16)
-		if err != nil {
-			return err
-		}
-		f.services = append(f.services, &service{name: part[0], port: fabric.Port(port), tcp: part[2]})
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	defer running.Wait()
-	defer cancel()
-	if role == "leave" {
-		running.Go(func() { f.leave(ctx) })
-	} else {
-		listeners, err := listen(f.services)
-		if err != nil {
-			return err
-		}
-		running.Go(func() { f.enter(ctx, fabric.NodeID(to), listeners) })
-	}
-	return f.answer()
-}
-
-func listen(services []*service) (all []net.Listener, err error) {
-	for _, s := range services {
-		l, err := net.Listen("tcp", s.tcp)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, l)
-	}
-	return all, nil
-}
-
-// answer answers the commands on standard input.
-func (f *forwarder) answer() error {
-	out := json.NewEncoder(os.Stdout)
-	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
-		all := map[string]reading{}
-		for _, s := range f.services {
-			if in.Text() == "mark" {
-				s.mark()
-			}
-			all[s.name] = s.read()
-		}
-		if err := out.Encode(all); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // A burst is what came of many connections at once.
@@ -140,6 +71,9 @@ func runBurst(args []string) error {
 	b.Took = time.Since(began)
 	return json.NewEncoder(os.Stdout).Encode(b)
 }
+
+// dialLimit bounds a connection of a burst.
+const dialLimit = 10 * time.Second
 
 // ping asks one Redis, on a connection of its own, whether it lives.
 func ping(addr string) error {

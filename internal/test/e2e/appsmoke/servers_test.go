@@ -12,22 +12,27 @@ import (
 	"time"
 )
 
-// The servers listen on the loopback address of their namespace and the clients'
-// forwarder on that of theirs, on the same ports.
+// The servers listen on the loopback address of their namespace and the clients' fabricd
+// on that of theirs, on the same ports.
 const (
 	postgresAt = "127.0.0.1:5432"
 	redisAt    = "127.0.0.1:6379"
 	nginxAt    = "127.0.0.1:8080"
+	sshAt      = "127.0.0.1:22"
+	gitAt      = "127.0.0.1:9418"
 )
 
-// services are the arguments of both forwarders.
-var services = []string{"postgres,2050," + postgresAt, "redis,2051," + redisAt, "nginx,2052," + nginxAt}
+// The settings of the two fabricds.
+const (
+	exposes  = "postgres=" + postgresAt + " max 4096,redis=" + redisAt + " max 4096,nginx=" + nginxAt + " max 4096,ssh=" + sshAt + ",git=" + gitAt
+	forwards = postgresAt + "=postgres max 4096," + redisAt + "=redis max 4096," + nginxAt + "=nginx max 4096," + sshAt + "=ssh," + gitAt + "=git"
+)
 
 // The download, which nginx sends at a rate.
 const (
-	fileBytes = 20 << 20
+	fileBytes = 40 << 20
 	fileRate  = "20m"
-	fileTime  = time.Second
+	fileTime  = 2 * time.Second
 )
 
 // A server is one of the servers, which run from the first to the last check.
@@ -48,6 +53,8 @@ func (l *lab) startServers() (all []server, err error) {
 		{"postgres", syscall.SIGINT, l.startPostgres, checkPostgres},
 		{"redis", syscall.SIGTERM, l.startRedis, checkRedis},
 		{"nginx", syscall.SIGTERM, l.startNginx, checkNginx},
+		{"ssh", syscall.SIGTERM, l.startSSH, l.checkSSH},
+		{"git", syscall.SIGTERM, l.startGit, checkGit},
 	} {
 		dir := filepath.Join(l.dir, s.name)
 		if err := os.Mkdir(dir, 0o755); err != nil {
@@ -123,6 +130,9 @@ func (l *lab) startNginx(dir string) (*process, error) {
 		os.WriteFile(filepath.Join(dir, "conf"), fmt.Appendf(nil, nginxConfig, dir), 0o600),
 		os.WriteFile(filepath.Join(dir, "small"), []byte("served\n"), 0o600),
 		os.WriteFile(filepath.Join(dir, "file"), fileContents(), 0o600))
+	if err == nil {
+		l.largeSum, err = writeWords(filepath.Join(dir, "large"), largeBytes)
+	}
 	if err != nil {
 		return nil, err
 	}

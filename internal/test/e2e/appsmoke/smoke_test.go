@@ -15,7 +15,7 @@ import (
 )
 
 // TestAppsSmoke runs the applications across two fabricds over each provider, breaks
-// these in every way, and prints a table. `make apps-smoke` is what runs it.
+// these in every way, and prints a table. `make apps` is what runs it.
 func TestAppsSmoke(t *testing.T) {
 	mode := os.Getenv(smokeEnv)
 	if mode == "" {
@@ -55,22 +55,17 @@ type run struct {
 	lab         *lab
 	provider    string
 	clients     []*client
-	entry, exit *remote // the forwarders
+	entry, exit *meter // of the clients' gateways and of the servers'
 }
 
-// all starts the cluster and the forwarders, checks everything, and ends them.
+// all starts the cluster, checks everything, and ends them.
 func (r *run) all(ctx context.Context, p *printer) (err error) {
 	p.title("over " + r.provider)
 	defer r.end(p)
 	if err := r.lab.cluster(r.provider); err != nil {
 		return err
 	}
-	if r.exit, err = r.lab.forward(r.lab.servers, "leave", services...); err != nil {
-		return err
-	}
-	if r.entry, err = r.lab.forward(r.lab.clients, "enter", services...); err != nil {
-		return err
-	}
+	r.entry, r.exit = measure(r.lab.clients), measure(r.lab.servers)
 	for _, c := range r.clients {
 		if err := await(stepLimit, func() error { return c.serves(ctx, r.lab.clients) }); err != nil {
 			return err
@@ -78,6 +73,7 @@ func (r *run) all(ctx context.Context, p *printer) (err error) {
 	}
 	r.connects(p)
 	r.thousandClients(ctx, p)
+	r.copies(ctx, p)
 	if err := r.breakAll(ctx, p); err != nil {
 		return err
 	}
@@ -115,16 +111,14 @@ const someBytes = 16 << 10
 // flowing waits until every client runs and gets something; those that end by themselves
 // have begun after a time.
 func (r *run) flowing(after time.Time) error {
-	before, err := r.entry.ask("read")
-	if err != nil {
-		return err
-	}
+	before := r.entry.read()
 	return await(stepLimit, func() error {
-		now, err := r.entry.ask("read")
+		var err error
+		now := r.entry.read()
 		for _, c := range r.clients {
 			if err == nil && now[c.service].Bytes < before[c.service].Bytes+someBytes {
-				err = fmt.Errorf("%s gets nothing: %d connections are open, %d were lost, %d ended, %d were refused", c.name,
-					now[c.service].Open, now[c.service].Resets, now[c.service].Ends, now[c.service].Refused)
+				err = fmt.Errorf("%s gets nothing: %d connections are open, %d were reset, %d were refused", c.name,
+					now[c.service].Open, now[c.service].Resets, now[c.service].Refused)
 			}
 			if err == nil {
 				err = c.running(after)
@@ -137,10 +131,9 @@ func (r *run) flowing(after time.Time) error {
 // idle checks that neither forwarder has a connection when the clients have ended:
 // one that stays would take a server's place for ever.
 func (r *run) idle(p *printer) error {
-	for _, f := range []*remote{r.entry, r.exit} {
-		err := await(stepLimit, func() error {
-			all, err := f.ask("read")
-			for name, s := range all {
+	for _, m := range []*meter{r.entry, r.exit} {
+		err := await(stepLimit, func() (err error) {
+			for name, s := range m.read() {
 				if err == nil && s.Open > 0 {
 					err = fmt.Errorf("%d connections of %s", s.Open, name)
 				}
@@ -154,9 +147,9 @@ func (r *run) idle(p *printer) error {
 
 // end ends what all has started.
 func (r *run) end(p *printer) {
-	for _, f := range []*remote{r.entry, r.exit} {
-		if f != nil {
-			_ = f.end(syscall.SIGKILL)
+	for _, m := range []*meter{r.entry, r.exit} {
+		if m != nil {
+			m.end()
 		}
 	}
 	for _, s := range []*side{r.lab.clients, r.lab.servers} {
