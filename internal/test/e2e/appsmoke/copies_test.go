@@ -53,6 +53,7 @@ StrictModes no
 PermitRootLogin yes
 PasswordAuthentication no
 UsePAM no
+Subsystem sftp internal-sftp
 MaxStartups 100
 `
 
