@@ -21,6 +21,7 @@ type LogLevel struct {
 	mu    sync.Mutex  // guards the fields below
 	until time.Time   // when it goes back; zero: it stays
 	back  *time.Timer // which does that; nil: it stays
+	turn  uint64      // counts the changes: an older one's timer may be running
 }
 
 // NewLogLevel makes the process log at the level of a logger, and returns that logger,
@@ -58,21 +59,20 @@ func (l *LogLevel) Set(level zerolog.Level, keep time.Duration) {
 		l.back.Stop()
 	}
 	l.until, l.back = time.Time{}, nil
+	l.turn++
 	zerolog.SetGlobalLevel(level)
 	if keep > 0 && level != l.configured {
 		l.until = time.Now().Add(keep).UTC()
-		var mine *time.Timer
-		mine = time.AfterFunc(keep, func() { l.restore(mine) })
-		l.back = mine
+		turn := l.turn
+		l.back = time.AfterFunc(keep, func() { l.restore(turn) })
 	}
 }
 
-// restore goes back to the configured level, if the timer is still the one that counts.
-// Set holds the lock until it has stored it.
-func (l *LogLevel) restore(mine *time.Timer) {
+// restore goes back to the configured level, unless there was a change since.
+func (l *LogLevel) restore(turn uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.back == mine {
+	if l.turn == turn {
 		l.until, l.back = time.Time{}, nil
 		zerolog.SetGlobalLevel(l.configured)
 	}
