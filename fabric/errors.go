@@ -20,7 +20,7 @@ import (
 //   - os.ErrDeadlineExceeded and the context's error for a withdrawn call,
 //   - io.EOF beside syscall.ECONNRESET when the peer closed in order, and only then.
 //
-// The text of any other ECONNRESET names the cause if it is known: the peer's
+// Any other ECONNRESET has a [*LostError] for [errors.As] if the cause is known: the peer's
 // application died, its fabricd stopped, its node was removed, the link was silent.
 //
 // It is a [net.Error].

@@ -1,13 +1,12 @@
 package engine
 
 import (
+	"cmp"
 	"errors"
 	"maps"
-	"strings"
 	"sync"
 	"time"
 
-	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/status"
 )
@@ -155,26 +154,16 @@ func incomingResult(code status.Code, admitted bool) string {
 // causeNodeRemoved begins the cause of connections to a life that has ended.
 const causeNodeRemoved = "node removed: "
 
+// resetKinds are the names of the causes that are counted apart.
+var resetKinds = map[ipc.Loss]string{
+	ipc.LossNodeRemoved: ResetNodeRemoved, ipc.LossLinkSilent: ResetLinkSilent, ipc.LossNodeStopped: ResetNodeStopped,
+	ipc.LossPeerDied: ResetApplication, ipc.LossDetached: ResetApplication, ipc.LossAborted: ResetApplication,
+	ipc.LossProtocol: ResetProtocol, ipc.LossPathSilent: ResetPath,
+}
+
 // resetKind returns which of the fixed causes a cause in words is.
 func resetKind(cause string) string {
-	cause = strings.TrimPrefix(cause, "session closed by peer: ")
-	for _, k := range []struct{ prefix, kind string }{
-		{causeNodeRemoved, ResetNodeRemoved},
-		{"link silent", ResetLinkSilent},
-		{"session timed out", ResetLinkSilent},
-		{"fabricd of node", ResetNodeStopped},
-		{ipc.CauseStopped(addr.NoNode), ResetNodeStopped},
-		{ipc.CauseDied, ResetApplication},
-		{ipc.CauseDetached, ResetApplication},
-		{ipc.CauseAborted, ResetApplication},
-		{"the peer's node broke the protocol", ResetProtocol},
-		{"path silent", ResetPath},
-	} {
-		if strings.HasPrefix(cause, k.prefix) {
-			return k.kind
-		}
-	}
-	return ResetOther
+	return cmp.Or(resetKinds[ipc.LossOf(cause)], ResetOther)
 }
 
 // connectResult returns the result of a connect that ended with err.

@@ -55,3 +55,6 @@ type lost string
 func (l lost) Error() string { return status.Reset.Error() + ": " + string(l) }
 
 func (lost) Unwrap() error { return status.Reset }
+
+// Cause returns the cause alone.
+func (l lost) Cause() string { return string(l) }

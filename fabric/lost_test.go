@@ -1,0 +1,45 @@
+package fabric
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+// TestCausesAreTyped: the words that nodes of any build tell each other, and the cause that
+// they are.
+func TestCausesAreTyped(t *testing.T) {
+	for words, want := range map[string]Cause{
+		ipc.CauseDied: PeerDied, ipc.CauseDetached: PeerDetached, ipc.CauseAborted: PeerAborted,
+		ipc.CauseStopped(3): NodeStopped, "session closed by peer: " + ipc.CauseStopped(3): NodeStopped, "the fabricd of this node is gone": NodeStopped,
+		"node removed: silent": NodeLost, "link silent 2.6 s": LinkSilent, "path silent 5.1 s": PathSilent,
+		"the peer's node broke the protocol": ProtocolBroken, "a full moon": OtherCause,
+	} {
+		var err error = &OpError{Op: "recv", Err: fmt.Errorf("more words: %w", ipc.Lost(words))}
+		var lost *LostError
+		if !errors.As(err, &lost) || lost.Cause != want || lost.Text != words || !errors.Is(lost, syscall.ECONNRESET) {
+			t.Errorf("%q is %+v, want %v", words, lost, want)
+		}
+		if !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("%v is no reset", err)
+		}
+	}
+	for _, err := range []error{status.Reset, ipc.ErrPeerClosed, status.Refused, ipc.Lost("")} {
+		var lost *LostError
+		if errors.As(&OpError{Op: "recv", Err: err}, &lost) {
+			t.Errorf("%v has the cause %v", err, lost)
+		}
+	}
+	seen := map[string]bool{}
+	for c := OtherCause; c <= ProtocolBroken; c++ {
+		seen[c.String()] = true
+	}
+	if len(seen) != int(ProtocolBroken)+1 || !strings.Contains(Cause(99).String(), "99") {
+		t.Errorf("names of causes: %v", seen)
+	}
+}
