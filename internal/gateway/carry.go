@@ -7,6 +7,7 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/fabricd/fabricd/internal/guard"
@@ -82,7 +83,11 @@ func (c *carrier) copy(to, from conn, count *atomic.Int64) {
 		c.end(err)
 		return
 	}
-	if err := to.CloseWrite(); err != nil {
+	err := to.CloseWrite()
+	if errors.Is(err, syscall.ENOTCONN) {
+		err = fmt.Errorf("close %s: %w", to.RemoteAddr(), syscall.ECONNRESET) // it was, before it could hear the end
+	}
+	if err != nil {
 		c.end(err)
 	}
 }

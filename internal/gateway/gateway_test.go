@@ -591,3 +591,22 @@ func TestProxyHeaderTellsOfTheCaller(t *testing.T) {
 		t.Errorf("the target heard\n%q, want\n%q", text, want)
 	}
 }
+
+// TestCommandsAreBounded: they must not take the admin interface's connections.
+func TestCommandsAreBounded(t *testing.T) {
+	w := newWorld(t)
+	for range maxCommands {
+		w.run(0, spec.Forward, "0=1:2050")
+	}
+	g, err := spec.Parse(spec.Forward, "0=1:2050")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.at[0].Run(t.Context(), g, func(spec.Event) {}); err == nil || !strings.Contains(err.Error(), "lines of its configuration") {
+		t.Errorf("one more: %v", err)
+	}
+	w.at[0].Set([]spec.Gateway{g})
+	if n := len(w.at[0].List()); n != maxCommands+1 {
+		t.Errorf("%d gateways, want a line beside %d commands", n, maxCommands)
+	}
+}

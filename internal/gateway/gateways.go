@@ -15,8 +15,10 @@ import (
 	"github.com/fabricd/fabricd/internal/logbound"
 )
 
-// maxGateways bounds the gateways of a node.
-const maxGateways = 256
+const (
+	maxGateways = 256 // of a node
+	maxCommands = 32  // of commands, each of which holds one of the admin interface's connections
+)
 
 // Gateways are the gateways of one node. Its methods may be called from any goroutine.
 type Gateways struct {
@@ -36,7 +38,7 @@ type Gateways struct {
 }
 
 // New returns no gateways, on the node that attach returns: it is asked for it when one
-// needs it, and again when that node has ended. [Gateways.Close] closes the node.
+// needs it, and again when that node has ended. The node is left to attach's owner.
 func New(attach func(context.Context) (*fabric.Node, error), log zerolog.Logger) *Gateways {
 	log = log.With().Str("op", "gateway").Logger()
 	g := &Gateways{attach: attach, log: log, refusals: logbound.New(log, "connections of gateways were refused")}
@@ -124,8 +126,15 @@ func (g *Gateways) add(n *gateway) error {
 		return errEnded
 	}
 	var lines []spec.Gateway
+	commands := 0
 	for _, other := range g.all {
 		lines = append(lines, other.Gateway)
+		if other.source == spec.SourceCommand {
+			commands++
+		}
+	}
+	if commands >= maxCommands {
+		return fmt.Errorf("%d commands run gateways on this node already: make them lines of its configuration", commands)
 	}
 	lines = append(lines, n.Gateway)
 	if len(lines) > maxGateways {
@@ -168,18 +177,13 @@ func (g *Gateways) List() []spec.Status {
 	return list
 }
 
-// Close ends all gateways, resets their connections and waits for them. A second Close
-// does nothing.
+// Close ends all gateways, resets their connections and waits for them. It waits for no
+// peer: the node is left to the daemon, whose leave has a bound. A second Close does nothing.
 func (g *Gateways) Close() {
 	g.cancel()
 	g.Set(nil)
 	g.runs.Wait()
 	g.refusals.Close()
-	g.attaching.Lock()
-	defer g.attaching.Unlock()
-	if g.node != nil {
-		_ = g.node.Close() // what it could not do ends with the daemon
-	}
 }
 
 // prepare returns a gateway that was not started.

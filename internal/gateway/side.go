@@ -78,9 +78,10 @@ func (e exposed) dial(ctx context.Context, client conn, info *spec.Conn) (ends, 
 	info.To = e.To
 	caller := client.(*fabric.Conn)
 	peer, err := caller.Peer()
-	if err == nil {
-		info.Node, info.User, info.Client = peer.Name, peer.UID, callerName(peer)
+	if err != nil {
+		return ends{}, err
 	}
+	info.Node, info.User, info.Client = peer.Name, peer.UID, callerName(peer)
 	ctx, cancel := context.WithTimeout(ctx, targetTimeout)
 	defer cancel()
 	var d net.Dialer
@@ -120,9 +121,22 @@ func (f forwarded) dial(ctx context.Context, client conn, info *spec.Conn) (ends
 	return ends{client, server}, err
 }
 
-// listenAt listens on a TCP address or the path of a Unix socket. A socket there that
-// nobody serves is replaced, as one that a process has left that was killed.
+// listenAt listens on a TCP address or the path of a Unix socket, which every user of the
+// machine may use as they may loopback: the directory's permissions bound that. A socket
+// there that nobody serves is replaced, as one that a process has left that was killed.
 func listenAt(ctx context.Context, address string) (net.Listener, error) {
+	l, err := listenOnce(ctx, address)
+	if err != nil || !spec.IsPath(address) {
+		return l, err
+	}
+	if err := os.Chmod(address, 0o666); err != nil {
+		l.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+func listenOnce(ctx context.Context, address string) (net.Listener, error) {
 	var lc net.ListenConfig
 	network := spec.Network(address)
 	l, err := lc.Listen(ctx, network, address)
