@@ -11,7 +11,7 @@ import (
 
 // pages are those for users: short ones.
 var pages = []string{"docs/README.md", "docs/compose.md", "docs/kubernetes.md", "docs/systemd.md", "docs/sysctl.md", "docs/rings.md", "docs/quotas.md",
-	"docs/access.md", "docs/connect.md", "docs/audit.md", "docs/threats.md", "docs/failures.md", "docs/operate.md", "docs/backup.md", "docs/upgrade.md", "docs/observe.md", "CONTRIBUTING.md", "CHANGELOG.md"}
+	"docs/access.md", "docs/connect.md", "docs/names.md", "docs/audit.md", "docs/threats.md", "docs/failures.md", "docs/operate.md", "docs/backup.md", "docs/upgrade.md", "docs/observe.md", "CONTRIBUTING.md", "CHANGELOG.md"}
 
 // commands returns the commands of a page: the indented lines that begin with
 // one of the programs.
