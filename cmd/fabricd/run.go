@@ -16,6 +16,7 @@ import (
 	"github.com/fabricd/fabricd/internal/daemon"
 	"github.com/fabricd/fabricd/internal/gateway"
 	"github.com/fabricd/fabricd/internal/hook"
+	"github.com/fabricd/fabricd/internal/ipc"
 )
 
 // leaveTimeout is how long a node that was told to end may take to leave.
@@ -73,7 +74,7 @@ run: it prints each setting, what has set it, and what is allowed.`,
 // newGateways returns the gateways of d, which are an application of its own process.
 func newGateways(d *daemon.Daemon, log zerolog.Logger) daemon.Gateways {
 	return gateway.New(func(ctx context.Context) (*fabric.Node, error) {
-		s, err := d.Attach(ctx)
+		s, err := ipc.AttachTo(ctx, d)
 		if err != nil {
 			return nil, err
 		}

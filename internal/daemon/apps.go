@@ -79,11 +79,9 @@ func (d *Daemon) serving(delivery context.Context, noChannels string) ipc.Option
 	}
 }
 
-// Attach attaches this process to its own node, as an application of another process
-// attaches. The caller closes the session. The error is status.Again while the node has no
-// ID, with why it has none.
-func (d *Daemon) Attach(ctx context.Context) (ipc.Session, error) {
-	return d.apps.server.Attach(ctx)
+// InProcess begins a session of an application in this process; see [ipc.Server.InProcess].
+func (d *Daemon) InProcess() (app *net.UnixConn, nodesEnd func(id uint32) ipc.Endpoint, err error) {
+	return d.apps.server.InProcess()
 }
 
 // leave ends every session and waits until what the applications have written

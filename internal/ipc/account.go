@@ -205,3 +205,15 @@ func (a *account) idle() bool {
 	defer a.mu.Unlock()
 	return a.used == [resources]int64{}
 }
+
+// bounds are how many requests of each kind a session may have that are not yet
+// answered, for one that may hold what a limits. Those that give back are as many as
+// there are things to give back, and those that accept as many as may come of them.
+func bounds(a *account) [kinds]int {
+	return [kinds]int{
+		givesBack: int(a.limit[endpoints] + a.limit[windows]),
+		accepts:   int(a.limit[endpoints]),
+		connects:  maxRequests,
+		moves:     maxRequests,
+	}
+}

@@ -3,6 +3,7 @@ package ipc
 import (
 	"fmt"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/fabricd/fabricd/fabric/addr"
@@ -58,3 +59,17 @@ func (lost) Unwrap() error { return status.Reset }
 
 // Cause returns the cause alone.
 func (l lost) Cause() string { return string(l) }
+
+// printable is a text of an application's in one line: what is no letter, sign or space
+// would be the reader's terminal's to obey.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) || r == utf8.RuneError {
+			return ' '
+		}
+		return r
+	}, text)
+}
+
+// CauseNodeGone is that of all connections of a session that its node has ended.
+const CauseNodeGone = "the fabricd of this node is gone"

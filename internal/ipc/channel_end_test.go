@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fabricd/fabricd/internal/ring"
 	"github.com/fabricd/fabricd/internal/status"
 )
 
@@ -77,41 +76,6 @@ func joined(t testing.TB, s *service) (a, b Endpoint) {
 	return a, b
 }
 
-// A request for a channel may be carried out beside the endpoint's close, which
-// does not wait for it: nothing stays charged, and no descriptor open.
-func TestChannelOfAnEndpointThatIsBeingClosed(t *testing.T) {
-	s := serve(t, nil)
-	a, b := connect(t, s.dial(t), s.dial(t))
-	defer a.Close()
-	defer b.Close()
-	var p pairs
-	p.init()
-	user := newAccount("the user", Limits{}.withDefaults(4), nil)
-	ends := make([]*served, 0, 2)
-	s.node.mu.Lock()
-	for sess := range s.node.sessions {
-		for ep := range sess.eps {
-			of := &serverSession{account: newSessionAccount(SessionLimits(), user)}
-			ends = append(ends, &served{s: of, ep: ep})
-		}
-	}
-	s.node.mu.Unlock()
-	for _, e := range ends {
-		p.enter(e)
-	}
-	if _, other, err := p.ask(ends[0], ring.Default); other != ends[1] || err != nil {
-		t.Fatal(other, err)
-	}
-	p.leave(ends[1])
-	if _, _, err := p.ask(ends[1], ring.Default); status.Of(err) != status.Reset {
-		t.Errorf("CHANNEL after the close: %v", err)
-	}
-	p.leave(ends[0])
-	if !user.idle() || len(p.half)+len(p.ends)+len(p.keys) != 0 {
-		t.Errorf("left are %v, %d halves, %d ends, %d keys", user.used, len(p.half), len(p.ends), len(p.keys))
-	}
-}
-
 // A peer that asks for channels and gives its side up, again and again, does not
 // make this side hold more and more memory and descriptors.
 func TestPeerThatGivesUpAgainAndAgain(t *testing.T) {
@@ -158,8 +122,8 @@ func TestRingsThatOtherCallsTakeAreTold(t *testing.T) {
 	e := b.(*clientEndpoint)
 	e.mu.Lock()
 	for _, w := range e.polled.by {
-		w.(net.Conn).SetReadDeadline(past) // the watchers hear nothing
-		w.(net.Conn).SetWriteDeadline(past)
+		w.(net.Conn).SetReadDeadline(overdue) // the watchers hear nothing
+		w.(net.Conn).SetWriteDeadline(overdue)
 	}
 	e.mu.Unlock()
 	for name, take := range map[string]func() (int, error){

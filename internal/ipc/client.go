@@ -56,34 +56,6 @@ func newClient(conn *net.UnixConn) *client {
 	return c
 }
 
-// A remoteError is a failure that the node has described.
-type remoteError struct {
-	code status.Code
-	text string
-}
-
-func (e *remoteError) Error() string { return e.text }
-func (e *remoteError) Unwrap() error { return e.code }
-
-// parseAnswer decodes the answer to a request, into out if it succeeded.
-func parseAnswer(h header, body []byte, out message) error {
-	return new(coder).parseAnswer(h, body, out)
-}
-
-func (c *coder) parseAnswer(h header, body []byte, out message) error {
-	if h.Code == status.OK {
-		return c.parse(body, out)
-	}
-	var r refusal
-	if err := parseBody(body, &r); err != nil {
-		return err
-	}
-	if r.Text == "" || r.Text == h.Code.Error() {
-		return h.Code
-	}
-	return &remoteError{h.Code, r.Text}
-}
-
 // maxKeptBody bounds the memory that a call without use keeps.
 const maxKeptBody = 1 << 10
 
@@ -131,10 +103,10 @@ type question struct {
 // ask makes q and waits for its answer, which is decoded into out. A ctx that
 // ends withdraws the request; its result stands if there is one nevertheless.
 func (c *client) ask(ctx context.Context, q question, out message) (*os.File, error) {
-	if context.Cause(ctx) == errStill && operations[q.op].waits != givesBack {
+	if context.Cause(ctx) == errStill && q.op.waits() != givesBack {
 		return nil, errStill // nothing is piled up for a node that stands still
 	}
-	place := c.places[operations[q.op].waits]
+	place := c.places[q.op.waits()]
 	if place != nil && !place.take(ctx.Done(), q.quit, c.done) {
 		return nil, c.waitedInVain(ctx, q)
 	}
@@ -190,9 +162,6 @@ func (c *client) waitedInVain(ctx context.Context, q question) error {
 	}
 	return errNodeGone
 }
-
-// errNodeGone is the error of calls after the end of the session.
-var errNodeGone = fmt.Errorf("the node is gone: %w", status.NoDevice)
 
 // release gives w back, after its answer was taken.
 func (w *call) release() {

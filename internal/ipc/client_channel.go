@@ -221,10 +221,6 @@ func (e *clientEndpoint) kick() {
 	e.notify()
 }
 
-// otherGaveUp is what JOINED says of a channel that the other side cannot use. Why
-// it cannot, the node knows.
-const otherGaveUp = "the other application cannot use its side"
-
 // giveUp leaves a channel that the other side cannot use. Its memory stays until
 // the endpoint is closed: a call may be looking at it.
 func (e *clientEndpoint) giveUp(ch *channel) {

@@ -40,16 +40,19 @@ type nodeStream interface {
 	close()
 }
 
+// overdue is a deadline that has passed.
+var overdue = time.Unix(1, 0)
+
 // A dataSocket is a nodeStream to the node's process.
 type dataSocket struct{ *net.UnixConn }
 
 func (d dataSocket) tryWrite(p []byte) (int, error)  { return shm.TryWrite(d.UnixConn, p) }
 func (d dataSocket) tryRead(p []byte) (int, error)   { return shm.TryRead(d.UnixConn, p) }
-func (d dataSocket) wake()                           { d.SetReadDeadline(past) }
+func (d dataSocket) wake()                           { d.SetReadDeadline(overdue) }
 func (d dataSocket) ending(ask func() ending) ending { return ask() }
 func (d dataSocket) ready() (shm.Readiness, error)   { return shm.Ready(d.UnixConn) }
 func (d dataSocket) closeWrite() error               { return d.CloseWrite() }
-func (d dataSocket) interrupt()                      { d.SetDeadline(past) }
+func (d dataSocket) interrupt()                      { d.SetDeadline(overdue) }
 func (d dataSocket) close()                          { d.Close() }
 
 func (d dataSocket) write(ctx context.Context, p []byte) (int, error) {
@@ -58,7 +61,7 @@ func (d dataSocket) write(ctx context.Context, p []byte) (int, error) {
 
 func (d dataSocket) await(ctx context.Context) error {
 	fired := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() { d.SetReadDeadline(past); close(fired) })
+	stop := context.AfterFunc(ctx, func() { d.SetReadDeadline(overdue); close(fired) })
 	err := shm.WaitRead(d.UnixConn)
 	if !stop() {
 		<-fired
@@ -90,7 +93,7 @@ func (d dataSocket) watch(run func(func()), changed func()) (io.Closer, error) {
 // caller holds the direction's lock, so the deadline is its own.
 func bounded(ctx context.Context, deadline func(time.Time) error, call func() (int, error)) (int, error) {
 	fired := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() { deadline(past); close(fired) })
+	stop := context.AfterFunc(ctx, func() { deadline(overdue); close(fired) })
 	n, err := call()
 	if !stop() {
 		<-fired

@@ -99,7 +99,7 @@ func begin(ctx context.Context, conn *net.UnixConn, nodesEnd func(uint32) Endpoi
 	}
 	c := newClient(conn)
 	c.tuning, c.nodesEnd = tuned, nodesEnd
-	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(past) })
+	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(overdue) })
 	err = c.hello(ctx)
 	if !stop() && err == nil { // the deadline is set, or soon will be
 		err = fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())

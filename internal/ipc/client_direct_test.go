@@ -371,28 +371,6 @@ func TestMoreWindowsThanMappings(t *testing.T) {
 	}
 }
 
-func TestEpochsHaveABound(t *testing.T) {
-	p := epochs{account: newAccount("a session", SessionLimits(), nil)}
-	defer p.close()
-	for i := range uint32(epochSlots) {
-		if slot, err := p.take(); slot != i || err != nil {
-			t.Fatalf("slot %d is %d, %v", i, slot, err)
-		}
-	}
-	_, err := p.take()
-	check(t, "one more", err, status.NoMemory)
-	was := p.epoch(7)
-	p.give(7)
-	if slot, err := p.take(); slot != 7 || err != nil || p.epoch(7) == was {
-		t.Errorf("a slot that was given back is %d, %v, with epoch %d, want 7 with another one than %d", slot, err, p.epoch(7), was)
-	}
-	p.close()
-	p.bump(7)
-	if p.epoch(7) != 0 {
-		t.Error("closed epochs have an epoch")
-	}
-}
-
 func TestEpochsCannotBeWrittenByTheApplication(t *testing.T) {
 	p := newDirectPair(t, nil)
 	p.warm(t)

@@ -318,19 +318,17 @@ func (e *clientEndpoint) Abort(cause string) error {
 // Cause asks the node, unless that is gone.
 func (e *clientEndpoint) Cause() string {
 	if e.c.isLost() {
-		return causeNodeGone
+		return CauseNodeGone
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	var m causeBody
 	if err := e.ask(ctx, opCause, nil, &m); err != nil && e.c.isLost() {
-		return causeNodeGone
+		return CauseNodeGone
 	}
 	return CleanCause(m.Cause)
 }
 
-// causeNodeGone is that of all connections of a session that its node has ended.
-const causeNodeGone = "the fabricd of this node is gone"
 
 // end ends the endpoint with q.
 func (e *clientEndpoint) end(q question) error {

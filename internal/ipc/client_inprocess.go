@@ -5,11 +5,36 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"sync"
 
 	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/internal/status"
 )
+
+// A Node is a node in this process.
+type Node interface {
+	// InProcess begins a session of an application in this process. app is its end of
+	// the socket, the caller's. nodesEnd returns the node's end of an endpoint of the
+	// session, by its number; nil if there is none. It may be called once the node has
+	// accepted the session.
+	InProcess() (app *net.UnixConn, nodesEnd func(id uint32) Endpoint, err error)
+}
+
+// AttachTo attaches to a node in this process, as [Dial] does over a socket in the file
+// system. The error is status.Again while the node has no ID, and status.NoDevice when it
+// has ended.
+func AttachTo(ctx context.Context, n Node) (Session, error) {
+	conn, nodesEnd, err := n.InProcess()
+	if err != nil {
+		return nil, err
+	}
+	c, err := begin(ctx, conn, nodesEnd)
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
 
 // An inProcess is a nodeStream of an application in its node's process: the node's own end
 // of the connection, without a socket and a pump between.
@@ -86,7 +111,12 @@ func (d *inProcess) await(ctx context.Context) error {
 	}
 }
 
-func (d *inProcess) wake() { tell(d.changed) }
+func (d *inProcess) wake() {
+	select {
+	case d.changed <- struct{}{}:
+	default:
+	}
+}
 
 // ready is what a data socket is ready for, of the endpoint's events.
 func (d *inProcess) ready() (shm.Readiness, error) {

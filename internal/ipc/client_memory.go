@@ -71,7 +71,7 @@ func (c *client) Alloc(n int) (Memory, error) {
 	return c.memory.create("window", int64(n), c.tuning.huge)
 }
 
-func (t *memoryTable) create(name string, n int64, huge HugePages) (*clientMemory, error) {
+func (t *memoryTable) create(name string, n int64, huge shm.HugePages) (*clientMemory, error) {
 	region, err := shm.Create("fabric-"+name, n)
 	if err != nil {
 		return nil, err

@@ -87,20 +87,6 @@ func (d *direct) ask(ctx context.Context, roff int64) (w *peerWindow, page *shm.
 	return w, page, out.Slot, nil
 }
 
-// check reports whether the answer can be true: the window holds roff and, if it has
-// memory, lies in such that shm.Map can map, and the epoch in the page's bytes. The
-// memory's size is shm.Check's to judge.
-func (m *windowBody) check(roff, page int64) error {
-	switch {
-	case m.Len <= 0, m.Off < 0, m.Off > roff, m.Len <= roff-m.Off, m.Off+m.Len < 0,
-		m.Prot != 0 && (m.MemOff < 0 || m.Size < m.Len || m.MemOff > m.Size-m.Len),
-		m.Prot&^(rma.ProtRead|rma.ProtWrite) != 0,
-		int64(m.Slot) >= page/8:
-		return fmt.Errorf("node tells of a window that cannot be: %+v: %w", *m, status.Protocol)
-	}
-	return nil
-}
-
 // insert takes a mapping, which is given back if it came too late, is there
 // already, or does not fit what is known. The caller holds mu.
 func (d *direct) insert(page *shm.Region, slot uint32, w *peerWindow) error {

@@ -1,7 +1,7 @@
 // Package ipc is what an application and its node say to each other: the
 // contract (Session, Endpoint), and the attach protocol that carries it over a
 // Unix socket (SPEC.md). An application in its node's process speaks that protocol too, but
-// for the messages of its connections: their ends are the node's own (Server.Attach).
+// for the messages of its connections: their ends are the node's own (AttachTo).
 // Tests call the engine's contract directly.
 //
 // Every error of the contract has a status.Code in its chain.

@@ -61,5 +61,13 @@ type ServingEndpoint interface {
 
 // Failure returns an error with a code and a text that says it all.
 func Failure(code status.Code, format string, args ...any) error {
-	return &remoteError{code, fmt.Sprintf(format, args...)}
+	return &failure{code, fmt.Sprintf(format, args...)}
 }
+
+type failure struct {
+	code status.Code
+	text string
+}
+
+func (e *failure) Error() string { return e.text }
+func (e *failure) Unwrap() error { return e.code }

@@ -22,6 +22,11 @@ const (
 	maxLabels = 64      // of a peer's node; more are left out
 )
 
+// maxRequests bounds the requests of a session that connect and are not yet
+// answered, and those that move bytes; more are answered with status.NoBufs. See
+// [bounds] for the others.
+const maxRequests = 1024
+
 // An op is what a frame asks for, answers or tells. Numbers are never reused.
 type op uint16
 
@@ -97,6 +102,13 @@ const (
 // Paths.
 const opPath op = 64 // asks for the connection's path
 
+// RMA paths.
+const (
+	opRMAPath   op = 70 // asks for the path
+	opNoRMAPath op = 71 // the application cannot use it, or not any more
+	opFarWindow op = 72 // tells of a window of a peer on another node
+)
+
 const opShut op = 68 // the end of the data socket's write side is a half-close
 
 // A header begins every packet, in little-endian order.
@@ -162,6 +174,25 @@ func (c *coder) parse(b []byte, m message) error {
 		return fmt.Errorf("malformed body of %d bytes: %w", len(b), status.Protocol)
 	}
 	return nil
+}
+
+// parseAnswer decodes the answer to a request, into out if it succeeded.
+func parseAnswer(h header, body []byte, out message) error {
+	return new(coder).parseAnswer(h, body, out)
+}
+
+func (c *coder) parseAnswer(h header, body []byte, out message) error {
+	if h.Code == status.OK {
+		return c.parse(body, out)
+	}
+	var r refusal
+	if err := parseBody(body, &r); err != nil {
+		return err
+	}
+	if r.Text == "" || r.Text == h.Code.Error() {
+		return h.Code
+	}
+	return Failure(h.Code, "%s", r.Text)
 }
 
 // A coder appends fields to b or takes them from it. After a field that does

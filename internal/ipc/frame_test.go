@@ -164,11 +164,8 @@ func TestBodiesAreStrict(t *testing.T) {
 
 // What fits every frame must survive: the largest packet is within bounds.
 func TestFramesFit(t *testing.T) {
-	all := make([]addr.NodeID, 0, 1<<16)
-	for i := range 1 << 16 {
-		all = append(all, addr.NodeID(i))
-	}
-	if n := len(appendFrame(nil, header{}, &nodesBody{Set: nodeSet(all)})); n > maxFrame {
+	all := bytes.Repeat([]byte{0xFF}, 1<<16/8)
+	if n := len(appendFrame(nil, header{}, &nodesBody{Set: all})); n > maxFrame {
 		t.Errorf("all nodes take %d bytes, over %d", n, maxFrame)
 	}
 	text := strings.Repeat("é", maxText)
@@ -227,24 +224,6 @@ func FuzzBodies(f *testing.F) {
 		m.fields(&c)
 		if !bytes.Equal(c.b, p) {
 			t.Errorf("%s: %x was encoded again as %x", b.name, p, c.b)
-		}
-	})
-}
-
-// FuzzServer gives a session packets as an application may send them: whatever
-// they are, it must answer or refuse, and go on.
-func FuzzServer(f *testing.F) {
-	for _, b := range bodies {
-		f.Add(appendFrame(nil, b.h, b.m))
-	}
-	f.Fuzz(func(t *testing.T, p []byte) {
-		s := &serverSession{}
-		r, err := s.parse(p, nil, false)
-		if err == nil && r.do == nil && r.Op != opCancel && operations[r.Op].do != nil {
-			t.Errorf("operation %d is known and not performed", r.Op)
-		}
-		if err != nil && status.Of(err) != status.Protocol {
-			t.Errorf("packet refused with %v, want %v", err, status.Protocol)
 		}
 	})
 }

@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/internal/status"
 )
 
@@ -43,27 +42,5 @@ func TestWindowsAreClosedBeforeTheApplicationIsTold(t *testing.T) {
 	c.conn.SetReadDeadline(time.Now().Add(5 * time.Second))
 	if n, err := c.conn.Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) {
 		t.Errorf("the application is not told of the end: %d bytes, %v", n, err)
-	}
-}
-
-// TestNothingIsCopiedToAnApplicationThatIsTold: what a VREADFROM has fetched by the time
-// that the windows are closed stays in the node.
-func TestNothingIsCopiedToAnApplicationThatIsTold(t *testing.T) {
-	region, err := shm.Create("test", 4096)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer region.Release()
-	s := &serverSession{}
-	if err := s.give(region, []byte("first"), 0); err != nil {
-		t.Fatal(err)
-	}
-	s.gifts.over = true
-	if err := s.give(region, []byte("later"), 0); !errors.Is(err, status.Reset) {
-		t.Errorf("a copy after the end: %v", err)
-	}
-	got := make([]byte, 5)
-	if err := region.ReadAt(got, 0); err != nil || string(got) != "first" {
-		t.Errorf("the application's memory is %q, %v", got, err)
 	}
 }

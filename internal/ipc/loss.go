@@ -30,7 +30,7 @@ var losses = []struct {
 	{"fabricd of node", LossNodeStopped},
 	{"a fabricd without an ID stopped", LossNodeStopped},
 	{"session closed by peer: fabricd of node", LossNodeStopped},
-	{causeNodeGone, LossNodeStopped},
+	{CauseNodeGone, LossNodeStopped},
 	{CauseDied, LossPeerDied},
 	{CauseDetached, LossDetached},
 	{CauseAborted, LossAborted},

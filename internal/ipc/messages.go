@@ -1,10 +1,15 @@
 package ipc
 
 import (
+	"fmt"
+
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/fence"
 	"github.com/fabricd/fabricd/internal/access"
+	"github.com/fabricd/fabricd/internal/path"
+	"github.com/fabricd/fabricd/internal/ring"
 	"github.com/fabricd/fabricd/internal/shm"
+	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/rma"
 )
 
@@ -333,6 +338,20 @@ func (m *windowBody) fields(c *coder) {
 	c.i64(&m.Size)
 }
 
+// check reports whether the answer can be true: the window holds roff and, if it has
+// memory, lies in such that shm.Map can map, and the epoch in the page's bytes. The
+// memory's size is shm.Check's to judge.
+func (m *windowBody) check(roff, page int64) error {
+	switch {
+	case m.Len <= 0, m.Off < 0, m.Off > roff, m.Len <= roff-m.Off, m.Off+m.Len < 0,
+		m.Prot != 0 && (m.MemOff < 0 || m.Size < m.Len || m.MemOff > m.Size-m.Len),
+		m.Prot&^(rma.ProtRead|rma.ProtWrite) != 0,
+		int64(m.Slot) >= page/8:
+		return fmt.Errorf("node tells of a window that cannot be: %+v: %w", *m, status.Protocol)
+	}
+	return nil
+}
+
 // sideBody selects whose operations a mark covers.
 type sideBody struct{ Side fence.Side }
 
@@ -380,6 +399,9 @@ func (m *channelBody) fields(c *coder) {
 	c.reserved(4)
 }
 
+// channelSize is the size of a channel's memory: two rings.
+func channelSize(p ring.Params) int64 { return shm.Align(2 * int64(p.Size())) }
+
 // ringsBody says how the node wants its channels used.
 type ringsBody struct {
 	Release uint8         // ring.Params.Release
@@ -417,3 +439,70 @@ func (m *joinedBody) fields(c *coder) {
 	c.reserved(3)
 	c.text(&m.Why)
 }
+
+// putBody is PUTSIGNAL.
+type putBody struct {
+	Local, Len int64
+	Put        rma.Put
+}
+
+func (m *putBody) fields(c *coder) {
+	c.i64(&m.Local)
+	c.i64(&m.Len)
+	putFields(c, &m.Put)
+}
+
+// vputBody is VPUTSIGNAL.
+type vputBody struct {
+	Memory      uint32
+	MemOff, Len int64
+	Put         rma.Put
+}
+
+func (m *vputBody) fields(c *coder) {
+	c.u32(&m.Memory)
+	c.reserved(4)
+	c.i64(&m.MemOff)
+	c.i64(&m.Len)
+	putFields(c, &m.Put)
+}
+
+func putFields(c *coder, p *rma.Put) {
+	c.i64(&p.Offset)
+	c.i64(&p.Word)
+	c.u64(&p.Value)
+	c.i64(&p.More)
+}
+
+// A pathKeyBody is the key of the application that asks.
+type pathKeyBody struct{ Key path.Hash }
+
+func (m *pathKeyBody) fields(c *coder) {
+	for i := range m.Key {
+		c.u8(&m.Key[i])
+	}
+}
+
+// A pathBody describes one end of a path, whose socket comes with it.
+type pathBody struct {
+	Flags   uint8     // pathClient, pathPlaintext
+	Peer    path.Hash // of the key at the other end
+	Binding path.Binding
+}
+
+func (m *pathBody) fields(c *coder) {
+	c.u8(&m.Flags)
+	c.reserved(7)
+	for i := range m.Peer {
+		c.u8(&m.Peer[i])
+	}
+	for i := range m.Binding {
+		c.u8(&m.Binding[i])
+	}
+}
+
+// The flags of a pathBody.
+const (
+	pathClient    = 1 // this end opens TLS
+	pathPlaintext = 2 // there is none
+)

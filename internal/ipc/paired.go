@@ -16,6 +16,14 @@ type PairedEndpoint interface {
 	Via(path, why string)
 }
 
+// A WindowedEndpoint says how many message bytes it keeps for an application that does
+// not read. A pump keeps no more than that beside it, nor its socket.
+type WindowedEndpoint interface {
+	// Window returns that number, which does not change while the endpoint is
+	// connected; 0 before.
+	Window() int
+}
+
 // The ways of messages, see [PairedEndpoint].
 const (
 	viaCall    = "call"    // in the node's process

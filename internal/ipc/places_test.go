@@ -2,16 +2,12 @@ package ipc
 
 import (
 	"context"
-	"net"
-	"os"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/fence"
-	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/rma"
 )
@@ -146,54 +142,4 @@ func (p *places) pending() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.waiting)
-}
-
-// packetPair returns the ends of an attach connection.
-func packetPair(t testing.TB) (a, b *net.UnixConn) {
-	t.Helper()
-	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_SEQPACKET|syscall.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var ends [2]*net.UnixConn
-	for i, fd := range fds {
-		f := os.NewFile(uintptr(fd), "pair")
-		conn, err := net.FileConn(f)
-		f.Close()
-		if err != nil {
-			t.Fatal(err)
-		}
-		ends[i] = conn.(*net.UnixConn)
-	}
-	return ends[0], ends[1]
-}
-
-// TestManyAnswersAtOnce puts more answers than there may be tellings into the queue of
-// an application that does not read yet: none is lost, and a telling has room.
-func TestManyAnswersAtOnce(t *testing.T) {
-	near, far := packetPair(t)
-	o := newOutbox(near)
-	var wg sync.WaitGroup
-	wg.Go(o.run)
-	const answers = 4 * maxEvents
-	for i := range uint64(answers) {
-		if err := o.put(letter{header: header{Op: opAccept | opReply, Request: i + 1}}); err != nil {
-			t.Fatalf("answer %d: %v", i, err)
-		}
-	}
-	check(t, "a telling", o.tell(letter{header: header{Op: opState}}, maxEvents), status.OK)
-	buf := make([]byte, maxFrame)
-	for i := range uint64(answers + 1) {
-		n, _, err := shm.Recv(far, buf)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if h, _, err := parseFrame(buf[:n]); err != nil || h.Request != (i+1)%(answers+1) {
-			t.Fatalf("packet %d is of request %d, %v", i, h.Request, err)
-		}
-	}
-	near.Close()
-	far.Close()
-	o.close()
-	wg.Wait()
 }

@@ -80,14 +80,6 @@ func (b pumpBuffer) put() {
 	}
 }
 
-// A WindowedEndpoint says how many message bytes it keeps for an application that does
-// not read. A pump keeps no more than that beside it, nor its socket.
-type WindowedEndpoint interface {
-	// Window returns that number, which does not change while the endpoint is
-	// connected; 0 before.
-	Window() int
-}
-
 // A pump moves the message bytes of one connection between its endpoint and
 // the application's data socket, and owns both. A direction waits only for
 // itself.

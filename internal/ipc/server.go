@@ -12,15 +12,11 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
+	"github.com/fabricd/fabricd/internal/guard"
 	"github.com/fabricd/fabricd/internal/ring"
 	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/internal/status"
 )
-
-// maxRequests bounds the requests of a session that connect and are not yet
-// answered, and those that move bytes; more are answered with status.NoBufs. See
-// [bounds] for the others.
-const maxRequests = 1024
 
 // helloTimeout bounds how long a new connection may stay silent.
 const helloTimeout = 5 * time.Second
@@ -104,10 +100,10 @@ func NewServer(ctx context.Context, opt Options) (*Server, error) {
 	return s, nil
 }
 
-// Serve serves applications on ln, a "unixpacket" listener, and those of [Server.Attach],
+// Serve serves applications on ln, a "unixpacket" listener, and those of [Server.InProcess],
 // until the server's context is done or ln fails, and returns when nothing of any session
 // is left: sessions end as if their applications had, so what these have written is
-// delivered, until Delivery is done. It takes ln; nil serves those of Attach alone.
+// delivered, until Delivery is done. It takes ln; nil serves those of InProcess alone.
 // The error is nil when the context ended it.
 func (s *Server) Serve(ln *net.UnixListener) (err error) {
 	if ln == nil {
@@ -127,27 +123,6 @@ func (s *Server) Serve(ln *net.UnixListener) (err error) {
 	return err
 }
 
-// Attach attaches this process, as [Dial] does over a socket in the file system, with the
-// credentials that it has. The error is status.Again while the node has no ID, and
-// status.NoDevice when the server has ended.
-func (s *Server) Attach(ctx context.Context) (Session, error) {
-	here, there, err := shm.PacketPair()
-	if err != nil {
-		return nil, err
-	}
-	var session atomic.Pointer[serverSession]
-	if !s.run(func() { s.attach(there, &session) }) {
-		there.Close()
-		here.Close()
-		return nil, errNodeGone
-	}
-	c, err := begin(ctx, here, func(id uint32) Endpoint { return session.Load().nodesEnd(id) })
-	if err != nil {
-		return nil, err
-	}
-	return c, nil
-}
-
 // run runs f, which serves one connection, on a goroutine that Serve waits for; false if
 // Serve waits already.
 func (s *Server) run(f func()) bool {
@@ -157,7 +132,7 @@ func (s *Server) run(f func()) bool {
 		return false
 	}
 	s.wg.Go(func() {
-		defer recovered(s.broke)
+		defer guard.Recover(s.broke)
 		f()
 	})
 	return true
@@ -394,12 +369,4 @@ func choose(m hello) (uint16, error) {
 			m.Min, m.Max, VersionMin, VersionMax, status.Version)
 	}
 	return v, nil
-}
-
-// coded returns err with code in its chain unless it has one.
-func coded(err error, code status.Code) error {
-	if _, ok := errors.AsType[status.Code](err); ok {
-		return err
-	}
-	return fmt.Errorf("%w: %w", code, err)
 }

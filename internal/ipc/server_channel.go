@@ -4,11 +4,8 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"strings"
 	"sync"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/fabricd/fabricd/internal/ring"
 	"github.com/fabricd/fabricd/internal/shm"
@@ -203,9 +200,6 @@ func makeChannel(a, b *half, params ring.Params) (err error) {
 	return nil
 }
 
-// channelSize is the size of a channel's memory: two rings.
-func channelSize(p ring.Params) int64 { return shm.Align(2 * int64(p.Size())) }
-
 // take returns one of the files of e's half, which is the caller's then, and still
 // charged.
 func (p *pairs) take(e *served, i int) (*os.File, *half) {
@@ -300,23 +294,6 @@ func (e *served) via(why string) {
 	if ep, ok := e.ep.(PairedEndpoint); ok {
 		ep.Via(way, why)
 	}
-}
-
-// reasonOf is an error's text without its code, of which people learn nothing
-// beside it.
-func reasonOf(err error) string {
-	return strings.Replace(err.Error(), ": "+status.Of(err).Error(), "", 1)
-}
-
-// printable is a text of an application's in one line: what is no letter, sign or space
-// would be the reader's terminal's to obey.
-func printable(text string) string {
-	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) || r == utf8.RuneError {
-			return ' '
-		}
-		return r
-	}, text)
 }
 
 // without tells the log, once, that a connection of the session goes on without a

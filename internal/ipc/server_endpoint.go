@@ -363,9 +363,6 @@ func (s *serverSession) accepted(listener *served, accept func() (Endpoint, addr
 	return out, err
 }
 
-// causeUnheard is that of a connection which nobody could be told of.
-const causeUnheard = "its acceptor could not take it"
-
 // forget ends an endpoint that the application never learned of, unless teardown
 // does.
 func (s *serverSession) forget(e *served) {

@@ -2,14 +2,11 @@ package ipc
 
 import "github.com/fabricd/fabricd/internal/guard"
 
-// recovered is deferred by every goroutine that serves an application: a panic in it
-// ends that application's session, and the node goes on.
-var recovered = guard.Recover
-
-// guarded returns fn so that a panic in it ends the session.
+// guarded returns fn so that a panic in it ends the application's session, and the node
+// goes on.
 func (s *serverSession) guarded(fn func()) func() {
 	return func() {
-		defer recovered(s.broke)
+		defer guard.Recover(s.broke)
 		fn()
 	}
 }

@@ -3,14 +3,13 @@ package ipc
 import (
 	"bytes"
 	"context"
-	"fmt"
-	"runtime/debug"
 	"sync"
 	"testing"
 
 	"github.com/rs/zerolog"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/guard"
 	"github.com/fabricd/fabricd/internal/status"
 )
 
@@ -80,17 +79,6 @@ func (l *lockedBuffer) has(text string) bool {
 	return bytes.Contains(l.b.Bytes(), []byte(text))
 }
 
-// catching makes panics end sessions in this test, as they do in a node.
-func catching(t *testing.T) {
-	was := recovered
-	t.Cleanup(func() { recovered = was })
-	recovered = func(end func(error, []byte)) {
-		if p := recover(); p != nil {
-			end(fmt.Errorf("internal error: %v", p), debug.Stack())
-		}
-	}
-}
-
 // TestAPanicEndsOneSession: the application whose request it was loses its session,
 // with a log line that has the stack; others do not notice.
 func TestAPanicEndsOneSession(t *testing.T) {
@@ -102,7 +90,7 @@ func TestAPanicEndsOneSession(t *testing.T) {
 		"Recv":    "a pump's, to the application",
 	} {
 		t.Run(call, func(t *testing.T) {
-			catching(t) // undone when the node has ended
+			guard.Catch(t) // undone when the node has ended
 			var log lockedBuffer
 			mistakes := make(chan string, 3)
 			s := serve(t, func(o *Options) {

@@ -1,6 +1,12 @@
 package ipc
 
-import "context"
+import (
+	"context"
+	"net"
+	"sync/atomic"
+
+	"github.com/fabricd/fabricd/internal/shm"
+)
 
 // A mover is what the node's side has of a connected endpoint: a pump, or nothing but the
 // close where its application uses the node's end itself.
@@ -18,6 +24,24 @@ type mover interface {
 	// settled returns what is closed when the endpoint is, and what has a token when that
 	// waits for a peer that does not take what it is owed.
 	settled() (done, stuck <-chan struct{})
+}
+
+// InProcess begins a session of an application in this process, with the credentials that
+// it has. It returns the application's end of the socket, the caller's, and what finds the
+// node's end of one of its endpoints, nil if there is none. Behind the end of the server
+// it is status.NoDevice.
+func (s *Server) InProcess() (app *net.UnixConn, nodesEnd func(id uint32) Endpoint, err error) {
+	app, node, err := shm.PacketPair()
+	if err != nil {
+		return nil, nil, err
+	}
+	var session atomic.Pointer[serverSession]
+	if !s.run(func() { s.attach(node, &session) }) {
+		node.Close()
+		app.Close()
+		return nil, nil, errNodeGone
+	}
+	return app, func(id uint32) Endpoint { return session.Load().nodesEnd(id) }, nil
 }
 
 // nodesEnd returns the node's end of an endpoint; nil if there is none.

@@ -19,7 +19,6 @@ type operation struct {
 	in        func() message // a new body to decode; nil for an empty one
 	endpoint  bool           // on an endpoint, not on the session
 	takesFile bool           // a descriptor comes with it
-	waits     kind           // may wait, so it runs in a goroutine of its own; else atOnce
 	do        func(ctx context.Context, s *serverSession, r *request) (reply, error)
 }
 
@@ -65,70 +64,70 @@ func (r reply) end() {
 
 // operations is the list of all requests.
 var operations = map[op]operation{
-	opBye:    {waits: givesBack, do: doBye},
+	opBye:    {do: doBye},
 	opCancel: {in: body[cancel]},
 	opSelf:   {do: doSelf},
 	opNodes:  {do: doNodes},
-	opWatch:  {in: body[watchBody], waits: givesBack, do: doWatch},
+	opWatch:  {in: body[watchBody], do: doWatch},
 	opOpen:   {do: doOpen},
 
-	opClose:  {endpoint: true, waits: givesBack, do: doClose},
+	opClose:  {endpoint: true, do: doClose},
 	opBind:   {endpoint: true, in: body[address], do: doBind},
 	opListen: {endpoint: true, in: body[listenBody], do: doListen},
 
 	opListenAllow: {endpoint: true, in: body[listenAllowBody], do: doListenAllow},
 	opPeer:        {endpoint: true, do: doPeer},
 
-	opConnect:    {endpoint: true, in: body[address], waits: connects, do: doConnect},
-	opTryConnect: {endpoint: true, in: body[address], waits: connects, do: doTryConnect},
-	opAccept:     {endpoint: true, waits: accepts, do: doAccept},
-	opTryAccept:  {endpoint: true, waits: accepts, do: doTryAccept},
+	opConnect:    {endpoint: true, in: body[address], do: doConnect},
+	opTryConnect: {endpoint: true, in: body[address], do: doTryConnect},
+	opAccept:     {endpoint: true, do: doAccept},
+	opTryAccept:  {endpoint: true, do: doTryAccept},
 	opReady:      {endpoint: true, do: doReady},
 	opEnding:     {endpoint: true, do: doEnding},
 	opAddress:    {endpoint: true, do: doAddress},
 	opCause:      {endpoint: true, do: doCause},
-	opAbort:      {endpoint: true, in: body[causeBody], waits: givesBack, do: doAbort},
+	opAbort:      {endpoint: true, in: body[causeBody], do: doAbort},
 
-	opChannel: {endpoint: true, waits: moves, do: doChannel},
+	opChannel: {endpoint: true, do: doChannel},
 	opBell:    {endpoint: true, in: body[bellBody], do: doBell},
 	opJoined:  {endpoint: true, in: body[joinedBody], do: doJoined},
 	opRings:   {do: doRings},
 	opShut:    {endpoint: true, do: doShut},
-	opPath:    {endpoint: true, in: body[pathKeyBody], waits: connects, do: doPath},
+	opPath:    {endpoint: true, in: body[pathKeyBody], do: doPath},
 
-	opRMAPath:   {endpoint: true, in: body[pathKeyBody], waits: connects, do: doRMAPath},
+	opRMAPath:   {endpoint: true, in: body[pathKeyBody], do: doRMAPath},
 	opNoRMAPath: {endpoint: true, in: body[joinedBody], do: doNoRMAPath},
-	opFarWindow: {endpoint: true, in: body[offset], waits: moves, do: doFarWindow},
+	opFarWindow: {endpoint: true, in: body[offset], do: doFarWindow},
 
 	opServe:          {endpoint: true, in: body[serviceBody], do: doServe},
-	opConnectService: {endpoint: true, in: body[connectServiceBody], waits: connects, do: doConnectService},
+	opConnectService: {endpoint: true, in: body[connectServiceBody], do: doConnectService},
 	opServices:       {in: body[servicesBody], do: doServices},
 	opResolve:        {in: body[resolveBody], do: doResolve},
-	opWatchServices:  {in: body[watchBody], waits: givesBack, do: doWatchServices},
+	opWatchServices:  {in: body[watchBody], do: doWatchServices},
 
 	opMemAdd:     {in: body[memAdd], takesFile: true, do: doMemAdd},
 	opMemDrop:    {in: body[memoryBody], do: doMemDrop},
-	opRegister:   {endpoint: true, in: body[register], waits: moves, do: doRegister},
-	opUnregister: {endpoint: true, in: body[span], waits: givesBack, do: doUnregister},
-	opWriteTo:    {endpoint: true, in: body[transfer], waits: moves, do: doTransfer},
-	opReadFrom:   {endpoint: true, in: body[transfer], waits: moves, do: doTransfer},
-	opVWriteTo:   {endpoint: true, in: body[vtransfer], waits: moves, do: doVWriteTo},
-	opVReadFrom:  {endpoint: true, in: body[vtransfer], waits: moves, do: doVReadFrom},
-	opAtomic:     {endpoint: true, in: body[atomicBody], waits: moves, do: doAtomic},
-	opPostAtomic: {endpoint: true, in: body[atomicBody], waits: moves, do: doPostAtomic},
-	opPutSignal:  {endpoint: true, in: body[putBody], waits: moves, do: doPutSignal},
-	opVPutSignal: {endpoint: true, in: body[vputBody], waits: moves, do: doVPutSignal},
-	opMmap:       {endpoint: true, in: body[mmapBody], waits: moves, do: doMmap},
+	opRegister:   {endpoint: true, in: body[register], do: doRegister},
+	opUnregister: {endpoint: true, in: body[span], do: doUnregister},
+	opWriteTo:    {endpoint: true, in: body[transfer], do: doTransfer},
+	opReadFrom:   {endpoint: true, in: body[transfer], do: doTransfer},
+	opVWriteTo:   {endpoint: true, in: body[vtransfer], do: doVWriteTo},
+	opVReadFrom:  {endpoint: true, in: body[vtransfer], do: doVReadFrom},
+	opAtomic:     {endpoint: true, in: body[atomicBody], do: doAtomic},
+	opPostAtomic: {endpoint: true, in: body[atomicBody], do: doPostAtomic},
+	opPutSignal:  {endpoint: true, in: body[putBody], do: doPutSignal},
+	opVPutSignal: {endpoint: true, in: body[vputBody], do: doVPutSignal},
+	opMmap:       {endpoint: true, in: body[mmapBody], do: doMmap},
 	opMunmap:     {in: body[memoryBody], do: doMunmap},
-	opWindow:     {endpoint: true, in: body[offset], waits: moves, do: doWindow},
+	opWindow:     {endpoint: true, in: body[offset], do: doWindow},
 	opEpochs:     {do: doEpochs},
 	opCheck:      {endpoint: true, in: body[checkBody], do: doCheck},
 	opShare:      {in: body[watchBody], do: doShare},
 	opRetire:     {in: body[memoryBody], do: doRetire},
 
-	opFenceMark:   {endpoint: true, in: body[sideBody], waits: moves, do: doFenceMark},
-	opFenceWait:   {endpoint: true, in: body[markBody], waits: moves, do: doFenceWait},
-	opFenceSignal: {endpoint: true, in: body[signalBody], waits: moves, do: doFenceSignal},
+	opFenceMark:   {endpoint: true, in: body[sideBody], do: doFenceMark},
+	opFenceWait:   {endpoint: true, in: body[markBody], do: doFenceWait},
+	opFenceSignal: {endpoint: true, in: body[signalBody], do: doFenceSignal},
 }
 
 // body returns a new message of type T.

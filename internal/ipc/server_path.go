@@ -4,46 +4,12 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/fabricd/fabricd/internal/path"
 	"github.com/fabricd/fabricd/internal/status"
 )
 
 // A connection to another node can have a path: a socket between the two
 // applications. The node's endpoint makes it; here the application asks for it, and
 // gets its end.
-
-// A pathKeyBody is the key of the application that asks.
-type pathKeyBody struct{ Key path.Hash }
-
-func (m *pathKeyBody) fields(c *coder) {
-	for i := range m.Key {
-		c.u8(&m.Key[i])
-	}
-}
-
-// A pathBody describes one end of a path, whose socket comes with it.
-type pathBody struct {
-	Flags   uint8     // pathClient, pathPlaintext
-	Peer    path.Hash // of the key at the other end
-	Binding path.Binding
-}
-
-func (m *pathBody) fields(c *coder) {
-	c.u8(&m.Flags)
-	c.reserved(7)
-	for i := range m.Peer {
-		c.u8(&m.Peer[i])
-	}
-	for i := range m.Binding {
-		c.u8(&m.Binding[i])
-	}
-}
-
-// The flags of a pathBody.
-const (
-	pathClient    = 1 // this end opens TLS
-	pathPlaintext = 2 // there is none
-)
 
 // offerPath has the application told when its peer asks for a path.
 func (e *served) offerPath() {

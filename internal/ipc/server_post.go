@@ -6,40 +6,6 @@ import (
 	"github.com/fabricd/fabricd/rma"
 )
 
-// putBody is PUTSIGNAL.
-type putBody struct {
-	Local, Len int64
-	Put        rma.Put
-}
-
-func (m *putBody) fields(c *coder) {
-	c.i64(&m.Local)
-	c.i64(&m.Len)
-	putFields(c, &m.Put)
-}
-
-// vputBody is VPUTSIGNAL.
-type vputBody struct {
-	Memory      uint32
-	MemOff, Len int64
-	Put         rma.Put
-}
-
-func (m *vputBody) fields(c *coder) {
-	c.u32(&m.Memory)
-	c.reserved(4)
-	c.i64(&m.MemOff)
-	c.i64(&m.Len)
-	putFields(c, &m.Put)
-}
-
-func putFields(c *coder, p *rma.Put) {
-	c.i64(&p.Offset)
-	c.i64(&p.Word)
-	c.u64(&p.Value)
-	c.i64(&p.More)
-}
-
 func doPostAtomic(_ context.Context, _ *serverSession, r *request) (reply, error) {
 	return reply{}, r.ep.ep.PostAtomic(rma.Atomic(*r.in.(*atomicBody)))
 }

@@ -12,13 +12,6 @@ import (
 // can go from its process straight to that node. Here the application asks for its end
 // of that path, and for what it has to know of the windows.
 
-// RMA paths.
-const (
-	opRMAPath   op = 70 // asks for the path
-	opNoRMAPath op = 71 // the application cannot use it, or not any more
-	opFarWindow op = 72 // tells of a window of a peer on another node
-)
-
 // A heldPath keeps the charge of the node's duplicate of a path's socket.
 type heldPath struct {
 	mu           sync.Mutex // guards the fields below
@@ -41,12 +34,6 @@ func (h *heldPath) refused(why error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.asked = !passes(why)
-}
-
-// passes reports whether the reason why there is no path may pass.
-func passes(why error) bool {
-	code := status.Of(why)
-	return code == status.Again || code == status.NoMemory
 }
 
 // keep keeps the charge until end; false if that was.

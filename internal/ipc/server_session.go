@@ -239,11 +239,12 @@ func (s *serverSession) parse(p []byte, f *os.File, lost bool) (*request, error)
 func (s *serverSession) begin(r *request) error {
 	ctx, cancel := context.WithCancel(s.ctx)
 	s.mu.Lock()
+	waits := r.Op.waits()
 	_, twice := s.requests.withdraw[r.Request]
-	full := r.waits != atOnce && s.requests.waiting[r.waits] >= s.requests.bounds[r.waits]
+	full := waits != atOnce && s.requests.waiting[waits] >= s.requests.bounds[waits]
 	if !twice && !full {
 		s.requests.withdraw[r.Request] = cancel
-		s.requests.waiting[r.waits]++
+		s.requests.waiting[waits]++
 	}
 	if e := s.endpoints.all[r.Endpoint]; e != nil && r.Op == opClose && !twice && !full {
 		e.said.Store(true) // in the order of the packets: a BYE, or the end, may follow
@@ -255,14 +256,14 @@ func (s *serverSession) begin(r *request) error {
 		if twice {
 			return fmt.Errorf("request %d is used twice: %w", r.Request, status.Protocol)
 		}
-		s.answer(r, nil, nil, fmt.Errorf("%d requests of its kind are outstanding: %w", s.requests.bounds[r.waits], status.NoBufs))
+		s.answer(r, nil, nil, fmt.Errorf("%d requests of its kind are outstanding: %w", s.requests.bounds[waits], status.NoBufs))
 		return nil
 	}
 	run := func() {
 		defer cancel()
 		s.perform(ctx, r)
 	}
-	if r.waits != atOnce {
+	if waits != atOnce {
 		s.wg.Go(s.guarded(run))
 	} else {
 		run()
@@ -291,7 +292,7 @@ func (s *serverSession) perform(ctx context.Context, r *request) {
 	// The request's number is free before the application can see the answer.
 	s.mu.Lock()
 	delete(s.requests.withdraw, r.Request)
-	s.requests.waiting[r.waits]--
+	s.requests.waiting[r.Op.waits()]--
 	s.mu.Unlock()
 	if err != nil {
 		out.end()

@@ -88,7 +88,7 @@ var mayImport = map[string][]string{
 		"internal/transport", "internal/transport/quic", "internal/transport/stream", "internal/faults", "internal/faults/inject", "internal/faults/failpoint",
 		"internal/segment", "internal/shm", "fabric/addr", "internal/status", "internal/yamlbound", "internal/printable", "internal/access", "internal/gateway/spec"},
 	"internal/doctor": {"internal/daemon", "internal/ipc", "internal/shm", "internal/transport/quic", "membership/trust"},
-	"fabric/embed":    {"fabric", "internal/hook", "internal/daemon", "fabric/addr"},
+	"fabric/embed":    {"fabric", "internal/hook", "internal/ipc", "internal/daemon", "fabric/addr"},
 	"fabric/fabrictest": {"fabric", "internal/hook", "internal/engine", "internal/ipc", "internal/transport", "internal/transport/mem",
 		"internal/transport/quic", "internal/transport/stream", "internal/faults", "internal/faults/inject", "internal/faults/failpoint", "fabric/addr"},
 
@@ -114,7 +114,7 @@ var mayImport = map[string][]string{
 	"internal/lab/chaos/workload": {"internal/lab/history", "fabric"},
 	"internal/lab/chaos": {"internal/lab/chaos/workload", "internal/lab/sim", "internal/lab/check", "internal/lab/report", "internal/lab/scenario", "internal/lab/history",
 		"internal/daemon", "internal/faults", "internal/faults/failpoint", "fabric/addr"},
-	"cmd/fabricd": {"internal/daemon", "internal/hook", "internal/doctor", "internal/gateway", "internal/gateway/spec", "internal/filecopy", "internal/printable", "internal/faults", "internal/lab/chaos", "internal/lab/chaos/workload", "internal/lab/scenario", "internal/lab/sim",
+	"cmd/fabricd": {"internal/ipc", "internal/daemon", "internal/hook", "internal/doctor", "internal/gateway", "internal/gateway/spec", "internal/filecopy", "internal/printable", "internal/faults", "internal/lab/chaos", "internal/lab/chaos/workload", "internal/lab/scenario", "internal/lab/sim",
 		"fabric", "fabric/addr"},
 	"cmd/fabric-bench":                {"fabric", "fabric/embed", "internal/chart", "cmd/fabric-bench/internal/tools"},
 	"cmd/fabric-bench/internal/tools": {},

@@ -120,7 +120,7 @@ func (o *ownProcess) App(node int, admin bool) *fabric.Node {
 	case rings:
 		s = site.sockets
 	}
-	session, err := s.server[node][admin].Attach(context.Background())
+	session, err := ipc.AttachTo(context.Background(), s.server[node][admin])
 	if err != nil {
 		s.tb.Fatal(err)
 	}

@@ -2,31 +2,6 @@ package ipc
 
 import "sync"
 
-// A kind says what a request that may wait takes a place of, so that requests of
-// one kind, which may all be waiting, keep out none of another one.
-type kind uint8
-
-const (
-	atOnce    kind = iota // never waits, and takes no place
-	givesBack             // gives something back: never refused to a correct application
-	accepts               // waits for a peer, for ever
-	connects              // waits for a peer
-	moves                 // everything else: RMA, fences, windows
-	kinds
-)
-
-// bounds are how many requests of each kind a session may have that are not yet
-// answered, for one that may hold what a limits. Those that give back are as many as
-// there are things to give back, and those that accept as many as may come of them.
-func bounds(a *account) [kinds]int {
-	return [kinds]int{
-		givesBack: int(a.limit[endpoints] + a.limit[windows]),
-		accepts:   int(a.limit[endpoints]),
-		connects:  maxRequests,
-		moves:     maxRequests,
-	}
-}
-
 // places are what the calls of one kind take one of each. Calls get them in their order.
 type places struct {
 	mu      sync.Mutex // guards the fields below
