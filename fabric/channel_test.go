@@ -15,7 +15,7 @@ import (
 // deadlines that pass and collections of garbage, until both sides close.
 func TestNothingEndsAConnectionWithinANode(t *testing.T) {
 	c := fabrictest.NewCluster(t, 1)
-	app := attach(t, c, 0)
+	app := attacher(t, c, 0)
 	client, server := app(), app()
 	stop := make(chan struct{})
 	var background, wg sync.WaitGroup

@@ -45,22 +45,22 @@ var doors = []struct {
 	}},
 	{"attached, across nodes, mem", func(tb testing.TB) (client, server *fabric.Node) {
 		c := fabrictest.NewCluster(tb, 2)
-		return attach(tb, c, 1)(), attach(tb, c, 0)()
+		return attacher(tb, c, 1)(), attacher(tb, c, 0)()
 	}},
 	{"attached, across nodes, quic", func(tb testing.TB) (client, server *fabric.Node) {
 		c := fabrictest.NewCluster(tb, 2, fabrictest.QUIC())
-		return attach(tb, c, 1)(), attach(tb, c, 0)()
+		return attacher(tb, c, 1)(), attacher(tb, c, 0)()
 	}},
 	{"attached, same node", func(tb testing.TB) (client, server *fabric.Node) {
 		c := fabrictest.NewCluster(tb, 1)
-		app := attach(tb, c, 0)
+		app := attacher(tb, c, 0)
 		return app(), app()
 	}},
 }
 
 // attach serves node i through a Unix socket and returns a function that
 // attaches an application to it.
-func attach(tb testing.TB, c *fabrictest.Cluster, i int) func() *fabric.Node {
+func attacher(tb testing.TB, c *fabrictest.Cluster, i int) func() *fabric.Node {
 	tb.Helper()
 	dir, err := os.MkdirTemp("", "fabric") // a TempDir's path may be too long for a socket
 	if err != nil {

@@ -84,7 +84,7 @@ func TestABurstOfDialsSucceeds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := fabrictest.NewCluster(t, 2, opts...)
-			server, client := attach(t, c, 0)(), attach(t, c, 1%max(2*len(opts), 1))()
+			server, client := attacher(t, c, 0)(), attacher(t, c, 1%max(2*len(opts), 1))()
 			l, err := server.Listen(0)
 			if err != nil {
 				t.Fatal(err)

@@ -11,7 +11,7 @@ import (
 // entrances are the ways to reach node i of a cluster.
 var entrances = map[string]func(t testing.TB, c *fabrictest.Cluster, i int) *fabric.Node{
 	"embedded": func(_ testing.TB, c *fabrictest.Cluster, i int) *fabric.Node { return c.Node(i) },
-	"attached": func(t testing.TB, c *fabrictest.Cluster, i int) *fabric.Node { return attach(t, c, i)() },
+	"attached": func(t testing.TB, c *fabrictest.Cluster, i int) *fabric.Node { return attacher(t, c, i)() },
 }
 
 // joined connects an endpoint of one application to one of another.

@@ -423,7 +423,7 @@ func gather(t *testing.T, c *fabrictest.Cluster, owner *fabric.Node) (p party) {
 		t.Fatal(err)
 	}
 	p.views = append(p.views, mem.Bytes())
-	for _, app := range []*fabric.Node{attach(t, c, 0)(), c.Node(1), attach(t, c, 1)(), c.App(0, false), c.Node(2)} {
+	for _, app := range []*fabric.Node{attacher(t, c, 0)(), c.Node(1), attacher(t, c, 1)(), c.App(0, false), c.Node(2)} {
 		at, from := joined(t, owner, app)
 		off, err := at.Register(mem.Bytes(), 0, rw, 0)
 		if err != nil {

@@ -41,10 +41,10 @@ func look(t *testing.T, c daemon.Config) map[string]Finding {
 }
 
 // member returns the address of a data port, which answers newcomers.
-func member(t *testing.T) string { return server(t, trust.JoinALPN) }
+func member(t *testing.T) string { return serverWith(t, trust.JoinALPN) }
 
 // server returns the address of a server over TLS that speaks some protocols.
-func server(t *testing.T, protocols ...string) string {
+func serverWith(t *testing.T, protocols ...string) string {
 	s := httptest.NewUnstartedServer(http.NotFoundHandler())
 	s.Config.ErrorLog = log.New(io.Discard, "", 0)
 	s.TLS = &tls.Config{NextProtos: protocols}
@@ -73,7 +73,7 @@ func TestAGossipPortIsNoAddressToJoin(t *testing.T) {
 			c.Close()
 		}
 	})
-	web := server(t)
+	web := serverWith(t)
 	for _, address := range []string{gossip.Addr().String(), web} {
 		found := joins(Facts{Joins: dialAll(t.Context(), []string{address, member(t)})})
 		if found[0].State != Note || found[1].State != OK || !strings.Contains(found[0].Found, "no data port") {

@@ -41,7 +41,7 @@ func TestListsThatNameNoCallerAreRefused(t *testing.T) {
 	ep := must(c.Open())(t).(*clientEndpoint)
 	must(ep.Bind(2050))(t)
 	for _, list := range [][]string{nil, {""}, {"a b"}, {"web", "web"}, {"\x1b[31m"}, {"none", "web"}, {"label:"}} {
-		err := ep.ask(context.Background(), opListenAllow, &listenAllowBody{Backlog: 1, Allow: list}, nil)
+		err := ep.ask(context.Background(), OpListenAllow, &ListenAllowBody{Backlog: 1, Allow: list}, nil)
 		check(t, "Listen", err, status.Invalid)
 	}
 	check(t, "Listen after all", ep.Listen(1), status.OK)
@@ -49,19 +49,19 @@ func TestListsThatNameNoCallerAreRefused(t *testing.T) {
 }
 
 func TestListsAreBoundedWhereTheyEnter(t *testing.T) {
-	_, body, err := parseFrame(appendFrame(nil, header{}, &listenAllowBody{Allow: make([]string, maxLabels)}))
+	_, body, err := ParseFrame(AppendFrame(nil, Header{}, &ListenAllowBody{Allow: make([]string, MaxLabels)}))
 	if err != nil {
 		t.Fatal(err)
 	}
 	body[4]++ // one more than allowed
-	if err := parseBody(append(body, 0, 0), new(listenAllowBody)); status.Of(err) != status.Protocol {
-		t.Errorf("a list of %d: %v, want %v", maxLabels+1, err, status.Protocol)
+	if err := ParseBody(append(body, 0, 0), new(ListenAllowBody)); status.Of(err) != status.Protocol {
+		t.Errorf("a list of %d: %v, want %v", MaxLabels+1, err, status.Protocol)
 	}
-	long := &peerBody{Labels: make([]string, maxLabels+5)}
-	_, body, _ = parseFrame(appendFrame(nil, header{}, long))
-	var got peerBody
-	if err := parseBody(body, &got); err != nil || len(got.Labels) != maxLabels {
-		t.Errorf("%d labels: %d, %v, want %d", len(long.Labels), len(got.Labels), err, maxLabels)
+	long := &PeerBody{Labels: make([]string, MaxLabels+5)}
+	_, body, _ = ParseFrame(AppendFrame(nil, Header{}, long))
+	var got PeerBody
+	if err := ParseBody(body, &got); err != nil || len(got.Labels) != MaxLabels {
+		t.Errorf("%d labels: %d, %v, want %d", len(long.Labels), len(got.Labels), err, MaxLabels)
 	}
 }
 

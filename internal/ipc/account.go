@@ -209,11 +209,11 @@ func (a *account) idle() bool {
 // bounds are how many requests of each kind a session may have that are not yet
 // answered, for one that may hold what a limits. Those that give back are as many as
 // there are things to give back, and those that accept as many as may come of them.
-func bounds(a *account) [kinds]int {
-	return [kinds]int{
-		givesBack: int(a.limit[endpoints] + a.limit[windows]),
-		accepts:   int(a.limit[endpoints]),
-		connects:  maxRequests,
-		moves:     maxRequests,
+func bounds(a *account) [Kinds]int {
+	return [Kinds]int{
+		GivesBack: int(a.limit[endpoints] + a.limit[windows]),
+		Accepts:   int(a.limit[endpoints]),
+		Connects:  MaxRequests,
+		Moves:     MaxRequests,
 	}
 }

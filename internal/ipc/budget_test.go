@@ -12,10 +12,10 @@ import (
 func TestDecoderStaysInItsBudget(t *testing.T) {
 	var inputs [][]byte
 	for _, b := range bodies {
-		p := appendFrame(nil, b.h, b.m)
-		inputs = append(inputs, p, p[headerLen:])
+		p := AppendFrame(nil, b.h, b.m)
+		inputs = append(inputs, p, p[HeaderLen:])
 	}
-	for _, n := range []int{0, 1, 15, 16, 17, 600, maxFrame} {
+	for _, n := range []int{0, 1, 15, 16, 17, 600, MaxFrame} {
 		for _, fill := range []byte{0, 1, 0x7f, 0x80, 0xff} {
 			inputs = append(inputs, bytes.Repeat([]byte{fill}, n))
 		}
@@ -23,8 +23,8 @@ func TestDecoderStaysInItsBudget(t *testing.T) {
 	for _, b := range bodies {
 		for _, p := range inputs {
 			budget.Hold(t, b.name, p, func(p []byte) {
-				_, _, _ = parseFrame(p)
-				_ = parseBody(p, fresh(b.m)) // for its cost only
+				_, _, _ = ParseFrame(p)
+				_ = ParseBody(p, fresh(b.m)) // for its cost only
 			})
 		}
 	}

@@ -31,7 +31,7 @@ func CauseStopped(node addr.NodeID) string {
 // CleanCause returns text as a cause may be kept and shown: one printable line of at
 // most MaxCause bytes. Whatever comes from another process goes through here.
 func CleanCause(text string) string {
-	text = strings.TrimSpace(printable(text))
+	text = strings.TrimSpace(Printable(text))
 	if len(text) <= MaxCause {
 		return text
 	}
@@ -60,9 +60,9 @@ func (lost) Unwrap() error { return status.Reset }
 // Cause returns the cause alone.
 func (l lost) Cause() string { return string(l) }
 
-// printable is a text of an application's in one line: what is no letter, sign or space
+// Printable is a text of an application's in one line: what is no letter, sign or space
 // would be the reader's terminal's to obey.
-func printable(text string) string {
+func Printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) || r == utf8.RuneError {
 			return ' '

@@ -81,7 +81,7 @@ func joined(t testing.TB, s *service) (a, b Endpoint) {
 func TestPeerThatGivesUpAgainAndAgain(t *testing.T) {
 	s := serve(t, nil)
 	sess := s.dial(t)
-	c := attach(t, s)
+	c := attachRaw(t, s)
 	ep, far, data := c.accepted(sess)
 	defer data.Close()
 	e := ep.(*clientEndpoint)
@@ -91,7 +91,7 @@ func TestPeerThatGivesUpAgainAndAgain(t *testing.T) {
 		return len(e.asks.spent), !e.asks.upgrading && e.ch.Load() == nil
 	}
 	for round := 0; ; round++ {
-		h, f := c.fetch(opChannel, far, nil)
+		h, f := c.fetch(OpChannel, far, nil)
 		if h.Code == status.Again {
 			break
 		}
@@ -99,7 +99,7 @@ func TestPeerThatGivesUpAgainAndAgain(t *testing.T) {
 			t.Fatalf("CHANNEL number %d: %v", round, h.Code)
 		}
 		f.Close()
-		if h, _ := c.ask(opJoined, far, &joinedBody{Why: "changed my mind"}, nil, nil); h.Code != status.OK {
+		if h, _ := c.ask(OpJoined, far, &JoinedBody{Why: "changed my mind"}, nil, nil); h.Code != status.OK {
 			t.Fatalf("JOINED: %v", h.Code)
 		}
 		eventually(t, "the other side has given up", func() bool { _, rest := state(); return rest })
@@ -161,7 +161,7 @@ func TestRingsThatOtherCallsTakeAreTold(t *testing.T) {
 func TestReadinessOfASecondChannelIsTold(t *testing.T) {
 	s := serve(t, nil)
 	sess := s.dial(t)
-	c := attach(t, s)
+	c := attachRaw(t, s)
 	ep, far, data := c.accepted(sess)
 	defer data.Close()
 	defer ep.Close()
@@ -178,7 +178,7 @@ func TestReadinessOfASecondChannelIsTold(t *testing.T) {
 		if !watchers {
 			t.Error("nobody watches the bells")
 		}
-		if h, _ := c.ask(opJoined, far, &joinedBody{Why: "enough"}, nil, nil); h.Code != status.OK {
+		if h, _ := c.ask(OpJoined, far, &JoinedBody{Why: "enough"}, nil, nil); h.Code != status.OK {
 			t.Fatal("JOINED: ", h.Code)
 		}
 		eventually(t, "the other side has given up", func() bool {
@@ -194,7 +194,7 @@ func TestReadinessOfASecondChannelIsTold(t *testing.T) {
 func (c *rawClient) channel(ep uint32) {
 	c.t.Helper()
 	eventually(c.t, "CHANNEL is answered with memory", func() bool {
-		h, f := c.fetch(opChannel, ep, nil)
+		h, f := c.fetch(OpChannel, ep, nil)
 		if f != nil {
 			f.Close()
 		} else if h.Code != status.Again {
@@ -209,12 +209,12 @@ func (c *rawClient) channel(ep uint32) {
 func TestNoChannelAfterTheEnd(t *testing.T) {
 	s := serve(t, nil)
 	sess := s.dial(t)
-	c := attach(t, s)
+	c := attachRaw(t, s)
 	ep, far, data := c.accepted(sess)
 	defer data.Close()
 	defer ep.Close()
 	s.node.lose()
-	if h, f := c.fetch(opChannel, far, nil); h.Code != status.Reset || f != nil {
+	if h, f := c.fetch(OpChannel, far, nil); h.Code != status.Reset || f != nil {
 		t.Errorf("CHANNEL: %v, memory %v", h.Code, f)
 	}
 }
@@ -223,7 +223,7 @@ func TestNoChannelAfterTheEnd(t *testing.T) {
 func TestNobodyWaitsForAChannelWithAPeerThatIsGone(t *testing.T) {
 	for range 100 { // a request may be looked at when its peer is gone already
 		if h, body := channelOfTheDying(t); h.Code != status.NotSupp {
-			if h.Op != opChannel|opReply || h.Code != status.Reset {
+			if h.Op != OpChannel|OpReply || h.Code != status.Reset {
 				t.Errorf("answer %#x: %v, %q; want CHANNEL's: %v", h.Op, h.Code, body, status.Reset)
 			}
 			return
@@ -234,11 +234,11 @@ func TestNobodyWaitsForAChannelWithAPeerThatIsGone(t *testing.T) {
 
 // channelOfTheDying asks for a channel with a peer that never does, and dies, and
 // returns the answer.
-func channelOfTheDying(t *testing.T) (header, []byte) {
+func channelOfTheDying(t *testing.T) (Header, []byte) {
 	s := serve(t, nil)
 	defer s.stop()
 	sess := s.dial(t)
-	c := attach(t, s)
+	c := attachRaw(t, s)
 	_, far, data := c.accepted(sess)
 	defer data.Close()
 	release := make(chan struct{})
@@ -246,9 +246,9 @@ func channelOfTheDying(t *testing.T) (header, []byte) {
 	hold := func(string) { <-release }
 	sess.(*client).step.Store(&hold) // it never asks itself
 	c.next++
-	c.send(header{Op: opChannel, Endpoint: far, Request: c.next}, nil, nil)
+	c.send(Header{Op: OpChannel, Endpoint: far, Request: c.next}, nil, nil)
 	eventually(t, "one side waits", func() bool {
-		h, _ := c.ask(opSelf, 0, nil, nil, &selfBody{})
+		h, _ := c.ask(OpSelf, 0, nil, nil, &SelfBody{})
 		return h.Code == status.OK
 	})
 	sess.(*client).conn.Close() // as if its process had died

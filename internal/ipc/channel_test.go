@@ -70,9 +70,9 @@ func TestNodeKnowsTheWay(t *testing.T) {
 			return n == 2
 		})
 	}
-	want(viaSocket)
+	want(ViaSocket)
 	talk(t, a, b)
-	want(viaChannel)
+	want(ViaChannel)
 }
 
 // What goes through the data socket before a channel, and through the ring after
@@ -315,10 +315,10 @@ func TestWithoutAChannel(t *testing.T) {
 }
 
 // fetch makes a request whose answer brings a descriptor.
-func (c *rawClient) fetch(o op, ep uint32, in message) (header, *os.File) {
+func (c *rawClient) fetch(o Op, ep uint32, in Message) (Header, *os.File) {
 	c.t.Helper()
 	c.next++
-	c.send(header{Op: o, Endpoint: ep, Request: c.next}, in, nil)
+	c.send(Header{Op: o, Endpoint: ep, Request: c.next}, in, nil)
 	h, _, f := c.answer()
 	return h, f
 }
@@ -331,8 +331,8 @@ func (c *rawClient) accepted(sess Session) (ep Endpoint, far uint32, data *os.Fi
 	defer l.Close()
 	port := must(l.Bind(0))(c.t)
 	check(c.t, "Listen", l.Listen(1), status.OK)
-	var opened endpointBody
-	if h, text := c.ask(opOpen, 0, nil, nil, &opened); h.Code != status.OK {
+	var opened EndpointBody
+	if h, text := c.ask(OpOpen, 0, nil, nil, &opened); h.Code != status.OK {
 		c.t.Fatalf("OPEN: %v %s", h.Code, text)
 	}
 	result := make(chan error, 1)
@@ -341,7 +341,7 @@ func (c *rawClient) accepted(sess Session) (ep Endpoint, far uint32, data *os.Fi
 		ep, _, err = l.Accept(context.Background())
 		result <- err
 	}()
-	h, data := c.fetch(opConnect, opened.Endpoint, &address{Node: 3, Port: port})
+	h, data := c.fetch(OpConnect, opened.Endpoint, &Address{Node: 3, Port: port})
 	if err := <-result; err != nil || h.Code != status.OK || data == nil {
 		c.t.Fatalf("CONNECT: %v, accept: %v", h.Code, err)
 	}
@@ -367,7 +367,7 @@ func exchange(t *testing.T, a, b Endpoint, n int) {
 func TestChannelThatOneSideCannotUse(t *testing.T) {
 	s := serve(t, nil)
 	sess := s.dial(t)
-	c := attach(t, s) // speaks the protocol by hand
+	c := attachRaw(t, s) // speaks the protocol by hand
 	ep, far, data := c.accepted(sess)
 	defer data.Close()
 	go func() {
@@ -376,17 +376,17 @@ func TestChannelThatOneSideCannotUse(t *testing.T) {
 		}
 	}()
 	c.channel(far)
-	for _, which := range []uint8{bellOut, bellIn} {
-		h, f := c.fetch(opBell, far, &bellBody{which})
+	for _, which := range []uint8{BellOut, BellIn} {
+		h, f := c.fetch(OpBell, far, &BellBody{which})
 		if h.Code != status.OK || f == nil {
 			t.Fatalf("BELL: %v", h.Code)
 		}
 		f.Close()
-		if h, _ := c.ask(opBell, far, &bellBody{which}, nil, nil); h.Code != status.Invalid {
+		if h, _ := c.ask(OpBell, far, &BellBody{which}, nil, nil); h.Code != status.Invalid {
 			t.Errorf("BELL again: %v, want %v", h.Code, status.Invalid)
 		}
 	}
-	if h, _ := c.ask(opJoined, far, &joinedBody{Why: "no room"}, nil, nil); h.Code != status.OK {
+	if h, _ := c.ask(OpJoined, far, &JoinedBody{Why: "no room"}, nil, nil); h.Code != status.OK {
 		t.Errorf("JOINED: %v", h.Code)
 	}
 	conn, err := shm.Conn(data)
@@ -440,20 +440,20 @@ func TestPeerThatScribbles(t *testing.T) {
 func TestReasonsOfApplicationsAreOneLine(t *testing.T) {
 	s := serve(t, nil)
 	sess := s.dial(t)
-	c := attach(t, s)
+	c := attachRaw(t, s)
 	ep, far, data := c.accepted(sess)
 	defer data.Close()
 	defer ep.Close()
 	c.channel(far)
 	why := "no\n  messages  channel\x1b[2J\u202e \xff, für immer"
-	if h, _ := c.ask(opJoined, far, &joinedBody{Why: why}, nil, nil); h.Code != status.OK {
+	if h, _ := c.ask(OpJoined, far, &JoinedBody{Why: why}, nil, nil); h.Code != status.OK {
 		t.Fatal("JOINED: ", h.Code)
 	}
 	const want = "no   messages  channel [2J   , für immer"
 	eventually(t, "both ways are told in one line", func() bool {
 		n := 0
 		for _, via := range s.ways() {
-			if via == [2]string{viaSocket, want} || via == [2]string{viaSocket, otherGaveUp + ": " + want} {
+			if via == [2]string{ViaSocket, want} || via == [2]string{ViaSocket, OtherGaveUp + ": " + want} {
 				n++
 			}
 		}
@@ -464,21 +464,21 @@ func TestReasonsOfApplicationsAreOneLine(t *testing.T) {
 func TestChannelRequestsThatCannotBe(t *testing.T) {
 	s := serve(t, nil)
 	sess := s.dial(t)
-	c := attach(t, s)
+	c := attachRaw(t, s)
 	ep, far, data := c.accepted(sess)
 	defer data.Close()
 	defer ep.Close()
-	for what, ask := range map[string]func() header{
-		"BELL without a channel":   func() header { h, _ := c.ask(opBell, far, &bellBody{bellIn}, nil, nil); return h },
-		"BELL 3":                   func() header { h, _ := c.ask(opBell, far, &bellBody{3}, nil, nil); return h },
-		"JOINED without a channel": func() header { h, _ := c.ask(opJoined, far, &joinedBody{OK: 1}, nil, nil); return h },
-		"JOINED 2":                 func() header { h, _ := c.ask(opJoined, far, &joinedBody{OK: 2}, nil, nil); return h },
+	for what, ask := range map[string]func() Header{
+		"BELL without a channel":   func() Header { h, _ := c.ask(OpBell, far, &BellBody{BellIn}, nil, nil); return h },
+		"BELL 3":                   func() Header { h, _ := c.ask(OpBell, far, &BellBody{3}, nil, nil); return h },
+		"JOINED without a channel": func() Header { h, _ := c.ask(OpJoined, far, &JoinedBody{OK: 1}, nil, nil); return h },
+		"JOINED 2":                 func() Header { h, _ := c.ask(OpJoined, far, &JoinedBody{OK: 2}, nil, nil); return h },
 	} {
 		if h := ask(); h.Code != status.Invalid {
 			t.Errorf("%s: %v, want %v", what, h.Code, status.Invalid)
 		}
 	}
-	if h, _ := c.ask(opChannel, 99, nil, nil, nil); h.Code != status.BadFD {
+	if h, _ := c.ask(OpChannel, 99, nil, nil, nil); h.Code != status.BadFD {
 		t.Errorf("CHANNEL of nothing: %v, want %v", h.Code, status.BadFD)
 	}
 }

@@ -18,7 +18,7 @@ import (
 // answers to the calls that wait for them.
 type client struct {
 	conn     *net.UnixConn
-	out      *outbox
+	out      *Outbox
 	watchers watchers
 	services serviceNotes
 	memory   memoryTable
@@ -27,7 +27,7 @@ type client struct {
 	rings    ringHabits
 	step     atomic.Pointer[func(string)] // called at the steps of an upgrade, for tests that end there
 	direct   directSession
-	places   [kinds]*places // of the calls that the node bounds by their number
+	places   [Kinds]*places // of the calls that the node bounds by their number
 	wg       sync.WaitGroup // reader and outbox
 	done     chan struct{}  // closed when the session has ended
 	still    atomic.Bool    // the node has left a call unanswered for too long, and said nothing since
@@ -44,7 +44,7 @@ type client struct {
 
 func newClient(conn *net.UnixConn) *client {
 	c := &client{
-		conn: conn, out: newOutbox(conn),
+		conn: conn, out: NewOutbox(conn),
 		done:      make(chan struct{}),
 		calls:     make(map[uint64]*call),
 		endpoints: make(map[uint32]*clientEndpoint),
@@ -67,7 +67,7 @@ var calls = sync.Pool{New: func() any { return &call{answer: make(chan answer, 1
 type call struct {
 	answer chan answer // takes the one answer
 	body   []byte      // the answer's; its memory is kept
-	coder  coder       // of the call that takes it
+	coder  Coder       // of the call that takes it
 	// late takes an answer that came when the caller had given up, or one whose
 	// descriptor was lost; nil: drop it
 	late  func(answer)
@@ -77,7 +77,7 @@ type call struct {
 
 // An answer is what came for a call. The descriptor belongs to who takes it.
 type answer struct {
-	h    header
+	h    Header
 	body []byte
 	file *os.File
 	err  error // the session ended, or the descriptor was lost
@@ -91,9 +91,9 @@ func (a answer) drop() {
 
 // A question is one request to be made.
 type question struct {
-	op       op
+	op       Op
 	endpoint uint32
-	body     message
+	body     Message
 	file     *os.File        // to pass along
 	quit     <-chan struct{} // ends the wait when closed
 	ended    error           // the result then
@@ -102,11 +102,11 @@ type question struct {
 
 // ask makes q and waits for its answer, which is decoded into out. A ctx that
 // ends withdraws the request; its result stands if there is one nevertheless.
-func (c *client) ask(ctx context.Context, q question, out message) (*os.File, error) {
-	if context.Cause(ctx) == errStill && q.op.waits() != givesBack {
+func (c *client) ask(ctx context.Context, q question, out Message) (*os.File, error) {
+	if context.Cause(ctx) == errStill && q.op.Waits() != GivesBack {
 		return nil, errStill // nothing is piled up for a node that stands still
 	}
-	place := c.places[q.op.waits()]
+	place := c.places[q.op.Waits()]
 	if place != nil && !place.take(ctx.Done(), q.quit, c.done) {
 		return nil, c.waitedInVain(ctx, q)
 	}
@@ -143,7 +143,7 @@ func (c *client) ask(ctx context.Context, q question, out message) (*os.File, er
 	if a.err != nil {
 		return nil, a.err
 	}
-	if err := w.coder.parseAnswer(a.h, a.body, out); err != nil {
+	if err := w.coder.ParseAnswer(a.h, a.body, out); err != nil {
 		a.drop()
 		return nil, err
 	}
@@ -160,12 +160,12 @@ func (c *client) waitedInVain(ctx context.Context, q question) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
 	}
-	return errNodeGone
+	return ErrNodeGone
 }
 
 // release gives w back, after its answer was taken.
 func (w *call) release() {
-	w.late, w.place, w.coder = nil, nil, coder{}
+	w.late, w.place, w.coder = nil, nil, Coder{}
 	if cap(w.body) > maxKeptBody {
 		w.body = nil
 	}
@@ -177,10 +177,10 @@ func (c *client) post(q question, place *places) (uint64, *call, error) {
 	c.mu.Lock()
 	var err error
 	switch {
-	case c.closed && q.op != opBye && q.op != opClose && q.op != opAbort:
+	case c.closed && q.op != OpBye && q.op != OpClose && q.op != OpAbort:
 		err = status.BadFD
 	case c.lost:
-		err = errNodeGone
+		err = ErrNodeGone
 	}
 	if err != nil {
 		c.mu.Unlock()
@@ -196,19 +196,19 @@ func (c *client) post(q question, place *places) (uint64, *call, error) {
 	c.calls[id] = w
 	c.mu.Unlock()
 	// The caller keeps its descriptor open until the answer.
-	l := letter{header: header{Op: q.op, Endpoint: q.endpoint, Request: id}, body: q.body, file: q.file}
+	l := Letter{Header: Header{Op: q.op, Endpoint: q.endpoint, Request: id}, Body: q.body, File: q.file}
 	// The calls bound the queue: two packets for each, with its withdrawal.
-	c.out.put(l) // an error is the end of the socket: read answers all calls
+	c.out.Put(l) // an error is the end of the socket: read answers all calls
 	return id, w, nil
 }
 
 // abandon ends a connection that nobody takes, and waits for nothing. A node that
 // does not know ABORT closes it.
 func (c *client) abandon(id uint32) {
-	q := question{op: opAbort, endpoint: id, body: &causeBody{causeUnheard}}
+	q := question{op: OpAbort, endpoint: id, body: &CauseBody{CauseUnheard}}
 	q.late = func(a answer) {
 		if a.h.Code == status.NotSupp {
-			c.post(question{op: opClose, endpoint: id}, nil) // fails only when the session ends
+			c.post(question{op: OpClose, endpoint: id}, nil) // fails only when the session ends
 		}
 		a.drop()
 	}
@@ -231,7 +231,7 @@ func (c *client) leave(w *call) bool {
 
 // read hands out what the node sends until the socket ends.
 func (c *client) read() {
-	in, buf := shm.NewReceiver(c.conn), make([]byte, maxFrame)
+	in, buf := shm.NewReceiver(c.conn), make([]byte, MaxFrame)
 	var err error
 	for err == nil {
 		var n int
@@ -248,8 +248,8 @@ func (c *client) read() {
 // take hands out one packet; lost is not nil if its descriptor found no room in this
 // process. An error ends the session.
 func (c *client) take(p []byte, f *os.File, lost error) error {
-	h, body, err := parseFrame(p)
-	if err == nil && h.Op&opReply != 0 {
+	h, body, err := ParseFrame(p)
+	if err == nil && h.Op&OpReply != 0 {
 		c.deliver(h, answer{h: h, body: body, file: f, err: lost})
 		return nil
 	}
@@ -264,7 +264,7 @@ func (c *client) take(p []byte, f *os.File, lost error) error {
 
 // deliver gives an answer to its call. An answer to nothing is dropped. The body is
 // the reader's.
-func (c *client) deliver(h header, a answer) {
+func (c *client) deliver(h Header, a answer) {
 	c.mu.Lock()
 	w := c.calls[h.Request]
 	delete(c.calls, h.Request)
@@ -289,11 +289,11 @@ func (c *client) deliver(h header, a answer) {
 
 // told takes what the node tells unasked. What a newer node may tell is
 // passed over.
-func (c *client) told(h header, body []byte) error {
+func (c *client) told(h Header, body []byte) error {
 	switch h.Op {
-	case opState:
-		var m readyBody
-		if err := parseBody(body, &m); err != nil {
+	case OpState:
+		var m ReadyBody
+		if err := ParseBody(body, &m); err != nil {
 			return err
 		}
 		c.mu.Lock()
@@ -302,40 +302,40 @@ func (c *client) told(h header, body []byte) error {
 		if e != nil {
 			e.told(Events(m.Events))
 		}
-	case opStale:
+	case OpStale:
 		c.mu.Lock()
 		e := c.endpoints[h.Endpoint]
 		c.mu.Unlock()
 		if e != nil {
 			e.direct.told()
 		}
-	case opEvent:
-		var m eventBody
-		if err := parseBody(body, &m); err != nil {
+	case OpEvent:
+		var m EventBody
+		if err := ParseBody(body, &m); err != nil {
 			return err
 		}
 		return c.watchers.put(Event(m))
-	case opShared:
-		var m sharedBody
-		if err := parseBody(body, &m); err != nil {
+	case OpShared:
+		var m SharedBody
+		if err := ParseBody(body, &m); err != nil {
 			return err
 		}
 		c.memory.told(m)
-	case opOffer:
+	case OpOffer:
 		c.mu.Lock()
 		e := c.endpoints[h.Endpoint]
-		if e == nil && len(c.early) < maxRequests {
+		if e == nil && len(c.early) < MaxRequests {
 			c.early[h.Endpoint] = struct{}{}
 		}
 		c.mu.Unlock()
 		if e != nil && !e.upgrade(true) {
 			e.asks.offered.Store(true) // its connection may be being established
 		}
-	case opServicesAnew:
+	case OpServicesAnew:
 		c.services.send()
-	case opSelfState:
-		var m selfBody
-		if err := parseBody(body, &m); err != nil {
+	case OpSelfState:
+		var m SelfBody
+		if err := ParseBody(body, &m); err != nil {
 			return err
 		}
 		c.mu.Lock()
@@ -349,7 +349,7 @@ func (c *client) told(h header, body []byte) error {
 func (c *client) end() {
 	c.direct.over.Store(true) // before any call returns
 	c.conn.Close()
-	c.out.close()
+	c.out.Close()
 	c.mu.Lock()
 	c.lost = true
 	calls, eps := c.calls, c.endpoints
@@ -394,8 +394,8 @@ func (c *client) Done() <-chan struct{} { return c.done }
 func (c *client) Self() Self {
 	ctx, cancel := c.patient()
 	defer cancel()
-	var m selfBody
-	_, err := c.ask(ctx, question{op: opSelf}, &m)
+	var m SelfBody
+	_, err := c.ask(ctx, question{op: OpSelf}, &m)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err == nil {
@@ -405,8 +405,8 @@ func (c *client) Self() Self {
 }
 
 func (c *client) Nodes() ([]addr.NodeID, addr.NodeID, error) {
-	var m nodesBody
-	if _, err := c.ask(context.Background(), question{op: opNodes}, &m); err != nil {
+	var m NodesBody
+	if _, err := c.ask(context.Background(), question{op: OpNodes}, &m); err != nil {
 		return nil, 0, err
 	}
 	var ids []addr.NodeID
@@ -422,21 +422,21 @@ func (c *client) Nodes() ([]addr.NodeID, addr.NodeID, error) {
 // the session ends.
 func (c *client) Watch(fn func(Event)) (cancel func()) {
 	cancel = c.watchers.add(fn)
-	c.ask(context.Background(), question{op: opWatch, body: &watchBody{On: 1}}, nil) // fails only when no event can come
+	c.ask(context.Background(), question{op: OpWatch, body: &WatchBody{On: 1}}, nil) // fails only when no event can come
 	return cancel
 }
 
 func (c *client) Open() (Endpoint, error) { return c.OpenContext(context.Background()) }
 
 func (c *client) OpenContext(ctx context.Context) (Endpoint, error) {
-	q := question{op: opOpen}
+	q := question{op: OpOpen}
 	q.late = func(a answer) { // nobody waits for the endpoint any more
-		var m endpointBody
-		if parseAnswer(a.h, a.body, &m) == nil {
-			c.post(question{op: opClose, endpoint: m.Endpoint}, nil) // fails only when the session ends
+		var m EndpointBody
+		if ParseAnswer(a.h, a.body, &m) == nil {
+			c.post(question{op: OpClose, endpoint: m.Endpoint}, nil) // fails only when the session ends
 		}
 	}
-	var m endpointBody
+	var m EndpointBody
 	if _, err := c.ask(ctx, q, &m); err != nil {
 		return nil, err
 	}
@@ -480,10 +480,10 @@ func (c *client) Close() error {
 		e.shut()
 	}
 	ctx, cancel := c.patient()
-	c.ask(ctx, question{op: opBye}, nil) // the node finds out by the socket at the latest
+	c.ask(ctx, question{op: OpBye}, nil) // the node finds out by the socket at the latest
 	cancel()
 	c.conn.Close()
-	c.out.close()
+	c.out.Close()
 	c.wg.Wait()
 	for _, e := range eps {
 		e.wg.Wait()

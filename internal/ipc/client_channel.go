@@ -56,11 +56,11 @@ func (e *clientEndpoint) join() {
 	if err != nil {
 		return
 	}
-	var m channelBody
+	var m ChannelBody
 	e.c.at("asking")
-	f, err := e.question(ctx, question{op: opChannel, ended: status.Reset}, &m)
+	f, err := e.question(ctx, question{op: OpChannel, ended: status.Reset}, &m)
 	if errors.Is(err, shm.ErrDescriptorLost) { // there is a channel, and no way to its memory
-		e.ask(ctx, opJoined, &joinedBody{Why: reasonOf(err)}, nil)
+		e.ask(ctx, OpJoined, &JoinedBody{Why: ReasonOf(err)}, nil)
 	}
 	if err != nil {
 		return
@@ -68,7 +68,7 @@ func (e *clientEndpoint) join() {
 	e.c.at("memory")
 	ch, small, err := e.make(m, habits, f)
 	if err != nil {
-		e.ask(ctx, opJoined, &joinedBody{Why: reasonOf(err)}, nil)
+		e.ask(ctx, OpJoined, &JoinedBody{Why: ReasonOf(err)}, nil)
 		return
 	}
 	e.c.at("made")
@@ -77,13 +77,13 @@ func (e *clientEndpoint) join() {
 		return
 	}
 	e.c.at("installed")
-	e.ask(ctx, opJoined, &joinedBody{OK: 1, Why: small}, nil)
+	e.ask(ctx, OpJoined, &JoinedBody{OK: 1, Why: small}, nil)
 	e.awaitSwitch(ch)
 }
 
 // make makes the channel that the node describes, with f as its memory. small
 // says why the memory is not in huge pages, if it should be.
-func (e *clientEndpoint) make(m channelBody, habits ringsBody, f *os.File) (ch *channel, small string, err error) {
+func (e *clientEndpoint) make(m ChannelBody, habits RingsBody, f *os.File) (ch *channel, small string, err error) {
 	if f == nil {
 		return nil, "", fmt.Errorf("node sent no memory: %w", status.Protocol)
 	}
@@ -92,7 +92,7 @@ func (e *clientEndpoint) make(m channelBody, habits ringsBody, f *os.File) (ch *
 		f.Close()
 		return nil, "", fmt.Errorf("channel of side %d: %w: %w", m.Side, status.Protocol, err)
 	}
-	region, err := shm.Adopt(f, channelSize(params))
+	region, err := shm.Adopt(f, RingsSize(params))
 	if err != nil {
 		return nil, "", err
 	}
@@ -120,11 +120,11 @@ func (e *clientEndpoint) fit(ch *channel, params ring.Params, side uint8) (err e
 	if ch.in, err = ring.NewReader(rings[1-side], params); err != nil {
 		return err
 	}
-	if ch.room, err = e.bell(bellOut); err != nil {
+	if ch.room, err = e.bell(BellOut); err != nil {
 		return err
 	}
 	e.c.at("bell")
-	if ch.data, err = e.bell(bellIn); err != nil {
+	if ch.data, err = e.bell(BellIn); err != nil {
 		return err
 	}
 	ch.pending, ch.writable = ch.in.Pending, ch.out.Room
@@ -133,7 +133,7 @@ func (e *clientEndpoint) fit(ch *channel, params ring.Params, side uint8) (err e
 }
 
 func (e *clientEndpoint) bell(which uint8) (*shm.Bell, error) {
-	f, err := e.question(context.Background(), question{op: opBell, body: &bellBody{which}, ended: status.Reset}, nil)
+	f, err := e.question(context.Background(), question{op: OpBell, body: &BellBody{which}, ended: status.Reset}, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -233,7 +233,7 @@ func (e *clientEndpoint) giveUp(ch *channel) {
 	}
 	e.mu.Unlock()
 	if !gone {
-		e.ask(context.Background(), opJoined, &joinedBody{Why: otherGaveUp}, nil)
+		e.ask(context.Background(), OpJoined, &JoinedBody{Why: OtherGaveUp}, nil)
 	}
 }
 

@@ -28,7 +28,7 @@ type nodeStream interface {
 	wake()
 
 	// ending says what the end was that tryRead has found; ask asks the node.
-	ending(ask func() ending) ending
+	ending(ask func() Ending) Ending
 
 	ready() (shm.Readiness, error)
 	// watch begins to call changed at each change of ready, on goroutines of run, until it
@@ -49,7 +49,7 @@ type dataSocket struct{ *net.UnixConn }
 func (d dataSocket) tryWrite(p []byte) (int, error)  { return shm.TryWrite(d.UnixConn, p) }
 func (d dataSocket) tryRead(p []byte) (int, error)   { return shm.TryRead(d.UnixConn, p) }
 func (d dataSocket) wake()                           { d.SetReadDeadline(overdue) }
-func (d dataSocket) ending(ask func() ending) ending { return ask() }
+func (d dataSocket) ending(ask func() Ending) Ending { return ask() }
 func (d dataSocket) ready() (shm.Readiness, error)   { return shm.Ready(d.UnixConn) }
 func (d dataSocket) closeWrite() error               { return d.CloseWrite() }
 func (d dataSocket) interrupt()                      { d.SetDeadline(overdue) }

@@ -76,7 +76,7 @@ func (e *unreadyError) Unwrap() []error { return []error{status.Of(e.ctx), e.ctx
 func dial(ctx context.Context, path string) (*client, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, "unixpacket", path)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, coded(err, dialCode(ctx, err)))
+		return nil, fmt.Errorf("%s: %w", path, Coded(err, dialCode(ctx, err)))
 	}
 	if err := shm.CheckServer(conn.(*net.UnixConn), path); err != nil {
 		conn.Close()
@@ -108,7 +108,7 @@ func begin(ctx context.Context, conn *net.UnixConn, nodesEnd func(uint32) Endpoi
 		conn.Close()
 		return nil, err
 	}
-	c.wg.Go(c.out.run)
+	c.wg.Go(c.out.Run)
 	c.wg.Go(c.read)
 	c.watchers.start()
 	return c, nil
@@ -129,11 +129,11 @@ func dialCode(ctx context.Context, err error) status.Code {
 // hello opens the session; nothing else uses the socket yet. The end of ctx
 // sets the socket's deadline.
 func (c *client) hello(ctx context.Context) error {
-	ask := appendFrame(nil, header{Op: opHello, Request: 1}, &hello{Magic: magic, Min: VersionMin, Max: VersionMax})
+	ask := AppendFrame(nil, Header{Op: OpHello, Request: 1}, &Hello{Magic: Magic, Min: VersionMin, Max: VersionMax})
 	if err := shm.Send(c.conn, ask, nil); err != nil {
-		return coded(err, status.Reset)
+		return Coded(err, status.Reset)
 	}
-	buf := make([]byte, maxFrame)
+	buf := make([]byte, MaxFrame)
 	n, f, err := shm.Recv(c.conn, buf)
 	if f != nil {
 		f.Close()
@@ -142,17 +142,17 @@ func (c *client) hello(ctx context.Context) error {
 		return fmt.Errorf("node does not answer: %w: %w", status.Of(ctx.Err()), ctx.Err())
 	}
 	if err != nil {
-		return coded(fmt.Errorf("node ended the connection: %w: %w", status.Reset, err), status.Reset)
+		return Coded(fmt.Errorf("node ended the connection: %w: %w", status.Reset, err), status.Reset)
 	}
-	h, body, err := parseFrame(buf[:n])
+	h, body, err := ParseFrame(buf[:n])
 	if err != nil {
 		return err
 	}
-	if h.Op != opHello|opReply {
+	if h.Op != OpHello|OpReply {
 		return fmt.Errorf("answer to HELLO is operation %#x: %w", h.Op, status.Protocol)
 	}
-	var w welcome
-	if err := parseAnswer(h, body, &w); err != nil {
+	var w Welcome
+	if err := ParseAnswer(h, body, &w); err != nil {
 		return err
 	}
 	if w.Version < VersionMin || w.Version > VersionMax {
@@ -160,8 +160,8 @@ func (c *client) hello(ctx context.Context) error {
 			w.Version, VersionMin, VersionMax, status.Version)
 	}
 	c.self, c.next = w.Self, 1
-	for _, k := range []kind{connects, moves} {
-		c.places[k] = &places{free: int(max(min(w.Requests, maxRequests), 1))}
+	for _, k := range []Kind{Connects, Moves} {
+		c.places[k] = &places{free: int(max(min(w.Requests, MaxRequests), 1))}
 	}
 	return nil
 }

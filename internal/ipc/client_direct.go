@@ -58,8 +58,8 @@ func (s *directSession) epochs(ctx context.Context, quit <-chan struct{}) (*shm.
 	if page != nil {
 		return page, nil
 	}
-	var out memAdd
-	f, err := s.c.ask(ctx, question{op: opEpochs, quit: quit, ended: status.Reset}, &out)
+	var out MemAdd
+	f, err := s.c.ask(ctx, question{op: OpEpochs, quit: quit, ended: status.Reset}, &out)
 	if err != nil {
 		return nil, err
 	}
@@ -476,7 +476,7 @@ func (d *direct) register(w *window, n int64, ask func() (int64, error)) (int64,
 }
 
 // unregister unregisters r with ask.
-func (d *direct) unregister(r span, ask func() error) error {
+func (d *direct) unregister(r Span, ask func() error) error {
 	d.mu.Lock()
 	windows := d.own.remove(r)
 	d.mu.Unlock()

@@ -374,8 +374,8 @@ func TestMoreWindowsThanMappings(t *testing.T) {
 func TestEpochsCannotBeWrittenByTheApplication(t *testing.T) {
 	p := newDirectPair(t, nil)
 	p.warm(t)
-	var out memAdd
-	f := must(p.a.(*clientEndpoint).c.ask(t.Context(), question{op: opEpochs}, &out))(t)
+	var out MemAdd
+	f := must(p.a.(*clientEndpoint).c.ask(t.Context(), question{op: OpEpochs}, &out))(t)
 	defer f.Close()
 	if _, err := shm.Map(f, 0, out.Size, true); err == nil {
 		t.Error("the epochs can be mapped for writing")

@@ -100,12 +100,12 @@ func (c *client) lastSelf() Self {
 }
 
 // ask makes a request on the endpoint. Close ends it with ended.
-func (e *clientEndpoint) ask(ctx context.Context, op op, in, out message) error {
+func (e *clientEndpoint) ask(ctx context.Context, op Op, in, out Message) error {
 	_, err := e.question(ctx, question{op: op, body: in, ended: status.Reset}, out)
 	return err
 }
 
-func (e *clientEndpoint) question(ctx context.Context, q question, out message) (*os.File, error) {
+func (e *clientEndpoint) question(ctx context.Context, q question, out Message) (*os.File, error) {
 	select {
 	case <-e.quit:
 		return nil, status.BadFD
@@ -124,8 +124,8 @@ func (e *clientEndpoint) question(ctx context.Context, q question, out message) 
 }
 
 func (e *clientEndpoint) Bind(port addr.Port) (addr.Port, error) {
-	var local address
-	if err := e.ask(context.Background(), opBind, &address{Port: port}, &local); err != nil {
+	var local Address
+	if err := e.ask(context.Background(), OpBind, &Address{Port: port}, &local); err != nil {
 		return 0, err
 	}
 	e.mu.Lock()
@@ -138,40 +138,40 @@ func (e *clientEndpoint) Listen(backlog int, allow ...access.Subject) error {
 	// The clamp keeps a backlog that is no int32 what it is: positive or not.
 	backlog = max(min(backlog, 1<<20), -1)
 	if len(allow) == 0 {
-		return e.ask(context.Background(), opListen, &listenBody{uint32(int32(backlog))}, nil)
+		return e.ask(context.Background(), OpListen, &ListenBody{uint32(int32(backlog))}, nil)
 	}
 	if len(allow) > access.MaxSubjects { // the body would leave some out
 		return status.Invalid
 	}
-	in := &listenAllowBody{Backlog: uint32(int32(backlog))}
+	in := &ListenAllowBody{Backlog: uint32(int32(backlog))}
 	for _, s := range allow {
 		in.Allow = append(in.Allow, s.String())
 	}
-	return e.ask(context.Background(), opListenAllow, in, nil)
+	return e.ask(context.Background(), OpListenAllow, in, nil)
 }
 
 func (e *clientEndpoint) Peer() (Peer, error) {
-	var p peerBody
-	if err := e.ask(context.Background(), opPeer, nil, &p); err != nil {
+	var p PeerBody
+	if err := e.ask(context.Background(), OpPeer, nil, &p); err != nil {
 		return Peer{}, err
 	}
 	return Peer(p), nil
 }
 
 func (e *clientEndpoint) Connect(ctx context.Context, dst addr.Addr) (addr.Port, error) {
-	return e.connect(ctx, opConnect, (*address)(&dst))
+	return e.connect(ctx, OpConnect, (*Address)(&dst))
 }
 
 func (e *clientEndpoint) TryConnect(dst addr.Addr) (addr.Port, error) {
-	return e.connect(context.Background(), opTryConnect, (*address)(&dst))
+	return e.connect(context.Background(), OpTryConnect, (*Address)(&dst))
 }
 
-func (e *clientEndpoint) connect(ctx context.Context, op op, to message) (addr.Port, error) {
-	var m connected
+func (e *clientEndpoint) connect(ctx context.Context, op Op, to Message) (addr.Port, error) {
+	var m Connected
 	q := question{op: op, body: to, ended: status.Reset}
 	q.late = func(a answer) { // connected after all, as a call in time would have told
-		var m connected
-		if parseAnswer(a.h, a.body, &m) == nil {
+		var m Connected
+		if ParseAnswer(a.h, a.body, &m) == nil {
 			e.establish(m, a.file)
 		} else {
 			a.drop()
@@ -193,8 +193,8 @@ func (e *clientEndpoint) refresh() {
 	}
 	ctx, cancel := e.c.patient()
 	defer cancel()
-	var local address
-	if e.ask(ctx, opAddress, nil, &local) == nil {
+	var local Address
+	if e.ask(ctx, OpAddress, nil, &local) == nil {
 		e.mu.Lock()
 		e.local = addr.Addr(local)
 		e.mu.Unlock()
@@ -218,7 +218,7 @@ func (e *clientEndpoint) stream(f *os.File) (nodeStream, error) {
 }
 
 // establish makes the endpoint connected, with f as its data socket.
-func (e *clientEndpoint) establish(m connected, f *os.File) error {
+func (e *clientEndpoint) establish(m Connected, f *os.File) error {
 	data, err := e.stream(f)
 	if err != nil {
 		return err
@@ -245,11 +245,11 @@ func (e *clientEndpoint) establish(m connected, f *os.File) error {
 
 func (e *clientEndpoint) Accept(ctx context.Context) (Endpoint, addr.Addr, error) {
 	if ctx.Err() == nil {
-		return e.accept(ctx, opAccept)
+		return e.accept(ctx, OpAccept)
 	}
 	soon, cancel := e.c.patient()
 	defer cancel()
-	ep, from, err := e.accept(soon, opTryAccept) // what need not wait succeeds nevertheless
+	ep, from, err := e.accept(soon, OpTryAccept) // what need not wait succeeds nevertheless
 	if errors.Is(err, status.Again) || soon.Err() != nil {
 		err = fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
 	}
@@ -257,15 +257,15 @@ func (e *clientEndpoint) Accept(ctx context.Context) (Endpoint, addr.Addr, error
 }
 
 func (e *clientEndpoint) TryAccept() (Endpoint, addr.Addr, error) {
-	return e.accept(context.Background(), opTryAccept)
+	return e.accept(context.Background(), OpTryAccept)
 }
 
-func (e *clientEndpoint) accept(ctx context.Context, op op) (Endpoint, addr.Addr, error) {
-	var m connected
+func (e *clientEndpoint) accept(ctx context.Context, op Op) (Endpoint, addr.Addr, error) {
+	var m Connected
 	q := question{op: op, ended: status.Intr}
 	q.late = func(a answer) { // nobody waits for the connection any more
-		var m connected
-		if parseAnswer(a.h, a.body, &m) == nil {
+		var m Connected
+		if ParseAnswer(a.h, a.body, &m) == nil {
 			e.c.abandon(m.Endpoint)
 		}
 		a.drop()
@@ -276,7 +276,7 @@ func (e *clientEndpoint) accept(ctx context.Context, op op) (Endpoint, addr.Addr
 	}
 	ep := e.c.endpoint(m.Endpoint)
 	if err := ep.establish(m, f); err != nil {
-		ep.Abort(causeUnheard)
+		ep.Abort(CauseUnheard)
 		return nil, addr.Addr{}, err
 	}
 	return ep, m.Remote, nil
@@ -308,11 +308,11 @@ func (e *clientEndpoint) RemoteAddr() addr.Addr {
 }
 
 // Close leaves the delivery of what was sent to the node.
-func (e *clientEndpoint) Close() error { return e.end(question{op: opClose}) }
+func (e *clientEndpoint) Close() error { return e.end(question{op: OpClose}) }
 
 // Abort asks a node that does not know it for a close.
 func (e *clientEndpoint) Abort(cause string) error {
-	return e.end(question{op: opAbort, body: &causeBody{CleanCause(cause)}})
+	return e.end(question{op: OpAbort, body: &CauseBody{CleanCause(cause)}})
 }
 
 // Cause asks the node, unless that is gone.
@@ -322,13 +322,12 @@ func (e *clientEndpoint) Cause() string {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	var m causeBody
-	if err := e.ask(ctx, opCause, nil, &m); err != nil && e.c.isLost() {
+	var m CauseBody
+	if err := e.ask(ctx, OpCause, nil, &m); err != nil && e.c.isLost() {
 		return CauseNodeGone
 	}
 	return CleanCause(m.Cause)
 }
-
 
 // end ends the endpoint with q.
 func (e *clientEndpoint) end(q question) error {
@@ -342,8 +341,8 @@ func (e *clientEndpoint) end(q question) error {
 	e.finishFar()
 	e.free()
 	if e.path.Load() != nil {
-		if !e.finishPath(q.op == opAbort) {
-			q = question{op: opAbort, body: &causeBody{causeUnread}}
+		if !e.finishPath(q.op == OpAbort) {
+			q = question{op: OpAbort, body: &CauseBody{causeUnread}}
 		}
 		e.closeData()
 	}
@@ -352,8 +351,8 @@ func (e *clientEndpoint) end(q question) error {
 	ctx, cancel := e.c.patient()
 	defer cancel()
 	q.endpoint = e.id
-	if _, err := e.c.ask(ctx, q, nil); q.op == opAbort && errors.Is(err, status.NotSupp) {
-		e.c.ask(ctx, question{op: opClose, endpoint: e.id}, nil)
+	if _, err := e.c.ask(ctx, q, nil); q.op == OpAbort && errors.Is(err, status.NotSupp) {
+		e.c.ask(ctx, question{op: OpClose, endpoint: e.id}, nil)
 	}
 	_ = e.c.memory.withdraw(e.c.isLost()) // what could not be moved is tried again
 	return nil

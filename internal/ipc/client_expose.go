@@ -31,12 +31,12 @@ type others struct {
 
 // shareWindows lets applications of other users use the session's windows directly.
 func (c *client) shareWindows(ctx context.Context) error {
-	_, err := c.ask(ctx, question{op: opShare, body: &watchBody{On: 1}}, nil)
+	_, err := c.ask(ctx, question{op: OpShare, body: &WatchBody{On: 1}}, nil)
 	return err
 }
 
 // told takes what the node tells of a memory. What was given up is not looked for.
-func (t *memoryTable) told(s sharedBody) {
+func (t *memoryTable) told(s SharedBody) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, m := range t.list {
@@ -93,7 +93,7 @@ func (m *clientMemory) move(over bool) error {
 	defer m.moving.Unlock()
 	if id := m.id.Load(); id != 0 && !over {
 		m.others.set(true, false) // what the node tells from here on is news
-		_, err := m.t.c.ask(context.Background(), question{op: opRetire, body: &memoryBody{id}}, nil)
+		_, err := m.t.c.ask(context.Background(), question{op: OpRetire, body: &MemoryBody{id}}, nil)
 		switch status.Of(err) {
 		case status.InUse:
 			return nil // the node tells when the new window is gone

@@ -87,8 +87,8 @@ func (d *direct) nodeMark(ctx context.Context, by fence.Side) (fence.Mark, error
 	d.mu.Unlock()
 	var out fence.Mark
 	err := usePad(func(p *pad) error {
-		p.side, p.mark = sideBody{by}, markBody{}
-		err := d.e.ask(ctx, opFenceMark, &p.side, &p.mark)
+		p.side, p.mark = SideBody{by}, MarkBody{}
+		err := d.e.ask(ctx, OpFenceMark, &p.side, &p.mark)
 		out = fence.Mark(p.mark)
 		return err
 	})
@@ -110,8 +110,8 @@ func (d *direct) nodeMark(ctx context.Context, by fence.Side) (fence.Mark, error
 // nodeWait is FenceWait through the node.
 func (d *direct) nodeWait(ctx context.Context, m fence.Mark) error {
 	err := usePad(func(p *pad) error {
-		p.mark = markBody(m)
-		return d.e.ask(ctx, opFenceWait, &p.mark, nil)
+		p.mark = MarkBody(m)
+		return d.e.ask(ctx, OpFenceWait, &p.mark, nil)
 	})
 	if err != nil || m.Side != fence.InitSelf {
 		return err

@@ -90,14 +90,14 @@ func (d *inProcess) tryRead(p []byte) (int, error) {
 	return n, nil
 }
 
-func (d *inProcess) ending(func() ending) ending {
+func (d *inProcess) ending(func() Ending) Ending {
 	switch {
 	case errors.Is(d.end, ErrPeerShut):
-		return endedShut
+		return EndedShut
 	case errors.Is(d.end, ErrPeerClosed):
-		return endedClosed
+		return EndedClosed
 	}
-	return endedLost
+	return EndedLost
 }
 
 func (d *inProcess) await(ctx context.Context) error {

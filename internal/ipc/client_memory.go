@@ -11,7 +11,7 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// stageSlots is how many pieces of maxStage bytes a session's bounce memory
+// stageSlots is how many pieces of MaxStage bytes a session's bounce memory
 // has: 4 MiB, made with the first use.
 const stageSlots = 4
 
@@ -35,7 +35,7 @@ func (t *memoryTable) init(c *client) {
 	t.c = c
 	t.slots = make(chan int64, stageSlots)
 	for i := range int64(stageSlots) {
-		t.slots <- i * maxStage
+		t.slots <- i * MaxStage
 	}
 }
 
@@ -137,7 +137,7 @@ func (t *memoryTable) bouncing() (*clientMemory, error) {
 		return nil, status.BadFD
 	}
 	if t.bounce == nil {
-		m, err := t.create("bounce", stageSlots*maxStage, min(t.c.tuning.huge, shm.HugeTry)) // nobody asked for this memory
+		m, err := t.create("bounce", stageSlots*MaxStage, min(t.c.tuning.huge, shm.HugeTry)) // nobody asked for this memory
 		if err != nil {
 			return nil, err
 		}
@@ -169,8 +169,8 @@ func (m *clientMemory) name() (uint32, error) {
 	if id := m.id.Load(); id != 0 {
 		return id, nil
 	}
-	var out memoryBody
-	q := question{op: opMemAdd, body: &memAdd{m.region.Len()}, file: m.region.File()}
+	var out MemoryBody
+	q := question{op: OpMemAdd, body: &MemAdd{m.region.Len()}, file: m.region.File()}
 	if _, err := m.t.c.ask(context.Background(), q, &out); err != nil {
 		return 0, err
 	}
@@ -194,7 +194,7 @@ func (m *clientMemory) Close() error {
 	}
 	m.t.remove(m)
 	if id != 0 {
-		m.t.c.ask(context.Background(), question{op: opMemDrop, body: &memoryBody{id}}, nil) // a session that ends drops it too
+		m.t.c.ask(context.Background(), question{op: OpMemDrop, body: &MemoryBody{id}}, nil) // a session that ends drops it too
 	}
 	m.region.Release()
 	return nil
@@ -241,8 +241,8 @@ func (t *memoryTable) stage(p []byte, in bool, move func(memory uint32, memOff, 
 
 // pieces calls do for consecutive pieces of n bytes, until an error.
 func pieces(n int64, do func(done, n int64) error) error {
-	for done := int64(0); done < n; done += maxStage {
-		if err := do(done, min(n-done, maxStage)); err != nil {
+	for done := int64(0); done < n; done += MaxStage {
+		if err := do(done, min(n-done, MaxStage)); err != nil {
 			return err
 		}
 	}

@@ -14,14 +14,14 @@ import (
 type ownWindows struct {
 	list     []*window // by offset, not overlapping
 	adding   []*addition
-	removing []span // of the calls under way
+	removing []Span // of the calls under way
 	closed   bool
 }
 
 // An addition is a registration that the node has yet to answer. Which windows
 // the calls that unregister something beside it have removed is not known: the
 // node does both in an order of its own.
-type addition struct{ doubtful []span }
+type addition struct{ doubtful []Span }
 
 // maxDoubtful bounds what an addition remembers; with more nothing is sure.
 const maxDoubtful = 64
@@ -48,7 +48,7 @@ func (o *ownWindows) forget(a *addition) {
 func (o *ownWindows) added(a *addition, w *window) {
 	o.forget(a)
 	if o.closed || len(a.doubtful) > maxDoubtful ||
-		slices.ContainsFunc(a.doubtful, func(r span) bool { return touches(r, w) }) {
+		slices.ContainsFunc(a.doubtful, func(r Span) bool { return touches(r, w) }) {
 		return
 	}
 	w.region.Retain()
@@ -74,7 +74,7 @@ func (o *ownWindows) at(off int64) int {
 // remove notes that a call to unregister r begins, and takes out the windows
 // that it will remove if it succeeds. From here on transfers over them are the
 // node's to judge.
-func (o *ownWindows) remove(r span) (out []*window) {
+func (o *ownWindows) remove(r Span) (out []*window) {
 	for _, a := range o.adding {
 		if len(a.doubtful) <= maxDoubtful {
 			a.doubtful = append(a.doubtful, r)
@@ -92,7 +92,7 @@ func (o *ownWindows) remove(r span) (out []*window) {
 }
 
 // removed ends a call to unregister r, and brings its windows back if it failed.
-func (o *ownWindows) removed(r span, windows []*window, err error) {
+func (o *ownWindows) removed(r Span, windows []*window, err error) {
 	i := slices.Index(o.removing, r)
 	o.removing = slices.Delete(o.removing, i, i+1)
 	for _, w := range windows {
@@ -106,7 +106,7 @@ func (o *ownWindows) removed(r span, windows []*window, err error) {
 
 // touches reports whether r, which may be any numbers, and w have an offset in
 // common.
-func touches(r span, w *window) bool {
+func touches(r Span, w *window) bool {
 	return r.Len > 0 && r.Off < w.end && (r.Off > math.MaxInt64-r.Len || r.Off+r.Len > w.off)
 }
 

@@ -6,13 +6,13 @@ import "sync"
 // passed as a message is else allocated with every call: the compiler does not see
 // that nobody keeps it.
 type pad struct {
-	transfer transfer
-	staged   vtransfer
-	atomic   atomicBody
-	word     wordBody
-	side     sideBody
-	mark     markBody
-	signal   signalBody
+	transfer Transfer
+	staged   VTransfer
+	atomic   AtomicBody
+	word     WordBody
+	side     SideBody
+	mark     MarkBody
+	signal   SignalBody
 }
 
 var pads = sync.Pool{New: func() any { return new(pad) }}

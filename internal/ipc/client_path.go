@@ -42,16 +42,16 @@ func (e *clientEndpoint) joinPath(join func()) (again bool) {
 	}
 	ctx, cancel := e.untilClose()
 	defer cancel()
-	var m pathBody
-	f, err := e.question(ctx, question{op: opPath, body: &pathKeyBody{key.Hash()}, ended: status.Reset}, &m)
+	var m PathBody
+	f, err := e.question(ctx, question{op: OpPath, body: &PathKeyBody{key.Hash()}, ended: status.Reset}, &m)
 	if errors.Is(err, shm.ErrDescriptorLost) {
-		e.ask(ctx, opJoined, &joinedBody{Why: reasonOf(err)}, nil)
+		e.ask(ctx, OpJoined, &JoinedBody{Why: ReasonOf(err)}, nil)
 	}
 	if err != nil || f == nil {
-		return passes(err)
+		return Passes(err)
 	}
 	conn, err := path.New(ctx, f, path.Options{
-		Client: m.Flags&pathClient != 0, Plaintext: m.Flags&pathPlaintext != 0,
+		Client: m.Flags&PathClient != 0, Plaintext: m.Flags&PathPlaintext != 0,
 		Binding: m.Binding, Key: key, Peer: m.Peer, Changed: e.notify,
 	})
 	if err != nil {
@@ -65,7 +65,7 @@ func (e *clientEndpoint) joinPath(join func()) (again bool) {
 		return false
 	}
 	join()
-	e.ask(ctx, opJoined, &joinedBody{OK: 1}, nil)
+	e.ask(ctx, OpJoined, &JoinedBody{OK: 1}, nil)
 	// CloseWrite may have come before the path was there. Without it the lock is not for
 	// here: a send that waits has it, and a receive is to be kicked.
 	if e.shutOut.Load() && e.lock(ctx, &e.sending) == nil {
@@ -84,9 +84,9 @@ func (e *clientEndpoint) joinPath(join func()) (again bool) {
 // when this end has said that it is ready: then the connection ends.
 func (e *clientEndpoint) refusePath(ctx context.Context, why error) {
 	if errors.Is(why, path.ErrHalf) {
-		e.ask(ctx, opJoined, &joinedBody{OK: 1}, nil)
+		e.ask(ctx, OpJoined, &JoinedBody{OK: 1}, nil)
 	}
-	e.ask(ctx, opJoined, &joinedBody{Why: why.Error()}, nil)
+	e.ask(ctx, OpJoined, &JoinedBody{Why: why.Error()}, nil)
 }
 
 // How long an endpoint waits after a failed attempt to get a path, until its next send: at
@@ -346,7 +346,7 @@ func (e *clientEndpoint) pathBroken(err error) error {
 func (e *clientEndpoint) breakPath(why error) {
 	ctx, cancel := e.c.patient()
 	defer cancel()
-	e.ask(ctx, opJoined, &joinedBody{Why: why.Error()}, nil)
+	e.ask(ctx, OpJoined, &JoinedBody{Why: why.Error()}, nil)
 }
 
 var (

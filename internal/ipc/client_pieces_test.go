@@ -33,8 +33,8 @@ func TestAllOfALongTransferIsCheckedFirst(t *testing.T) {
 		}
 	}
 	e := p.a.(*clientEndpoint)
-	check(t, "CHECK for nothing", e.ask(t.Context(), opCheck, &checkBody{Remote: off, Len: 1}, nil), status.Invalid)
-	check(t, "CHECK for all", e.ask(t.Context(), opCheck, &checkBody{Remote: off, Len: 1, Need: readWrite}, nil), status.Invalid)
+	check(t, "CHECK for nothing", e.ask(t.Context(), OpCheck, &CheckBody{Remote: off, Len: 1}, nil), status.Invalid)
+	check(t, "CHECK for all", e.ask(t.Context(), OpCheck, &CheckBody{Remote: off, Len: 1, Need: readWrite}, nil), status.Invalid)
 	p.b.Close()
 	eventually(t, "a sees the end", func() bool { return p.a.Ready()&PollHup != 0 })
 	check(t, "VWriteTo at the end", p.a.VWriteTo(own, off, 0), status.Reset)

@@ -32,8 +32,8 @@ func (e *clientEndpoint) Ready() Events {
 	}
 	ctx, cancel := e.c.patient()
 	defer cancel()
-	var m readyBody
-	err = e.ask(ctx, opReady, nil, &m)
+	var m ReadyBody
+	err = e.ask(ctx, OpReady, nil, &m)
 	switch {
 	case withdrawn(err):
 		return 0 // heard notifies when the node goes on

@@ -23,8 +23,8 @@ func (e *clientEndpoint) PostAtomic(a rma.Atomic) error {
 func (e *clientEndpoint) nodePost(a rma.Atomic) error {
 	return e.direct.through(true, func() error {
 		return usePad(func(p *pad) error {
-			p.atomic = atomicBody(a)
-			return e.ask(context.Background(), opPostAtomic, &p.atomic, nil)
+			p.atomic = AtomicBody(a)
+			return e.ask(context.Background(), OpPostAtomic, &p.atomic, nil)
 		})
 	})
 }
@@ -44,7 +44,7 @@ func (e *clientEndpoint) PutSignal(loff, n int64, p rma.Put) error {
 // nodePut is PutSignal through the node.
 func (e *clientEndpoint) nodePut(loff, n int64, p rma.Put) error {
 	return e.direct.through(true, func() error {
-		return e.ask(context.Background(), opPutSignal, &putBody{loff, n, p}, nil)
+		return e.ask(context.Background(), OpPutSignal, &PutBody{loff, n, p}, nil)
 	})
 }
 
@@ -79,9 +79,9 @@ func (e *clientEndpoint) putPieces(b []byte, p rma.Put) error {
 		piece := p
 		piece.Offset += done
 		piece.More += min(total-done-n, math.MaxInt64-p.More)
-		in := &vputBody{Memory: memory, MemOff: memOff, Len: n, Put: piece}
+		in := &VPutBody{Memory: memory, MemOff: memOff, Len: n, Put: piece}
 		// As in vtransfer: not even Close ends the wait.
-		_, err := e.c.ask(context.Background(), question{op: opVPutSignal, endpoint: e.id, body: in}, nil)
+		_, err := e.c.ask(context.Background(), question{op: OpVPutSignal, endpoint: e.id, body: in}, nil)
 		return err
 	})
 }

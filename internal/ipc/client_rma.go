@@ -41,16 +41,16 @@ func (e *clientEndpoint) Register(p []byte, off int64, prot rma.Prot, flags rma.
 	}
 	w := &window{prot: prot, region: m.region, memOff: memOff}
 	return e.direct.register(w, int64(len(p)), func() (int64, error) {
-		var out offset
-		in := &register{Memory: id, Prot: prot, Flags: flags, MemOff: memOff, Len: int64(len(p)), Off: off}
-		err := e.ask(context.Background(), opRegister, in, &out)
+		var out Offset
+		in := &Register{Memory: id, Prot: prot, Flags: flags, MemOff: memOff, Len: int64(len(p)), Off: off}
+		err := e.ask(context.Background(), OpRegister, in, &out)
 		return out.Off, err
 	})
 }
 
 func (e *clientEndpoint) Unregister(off, n int64) error {
-	err := e.direct.unregister(span{off, n}, func() error {
-		return e.ask(context.Background(), opUnregister, &span{off, n}, nil)
+	err := e.direct.unregister(Span{off, n}, func() error {
+		return e.ask(context.Background(), OpUnregister, &Span{off, n}, nil)
 	})
 	if err != nil {
 		return err
@@ -67,7 +67,7 @@ func (e *clientEndpoint) WriteTo(loff, n, roff int64, flags rma.Flags) error {
 	if e.direct.writeTo(loff, n, roff, flags) {
 		return nil
 	}
-	return e.nodeTransfer(opWriteTo, transfer{loff, n, roff, flags})
+	return e.nodeTransfer(OpWriteTo, Transfer{loff, n, roff, flags})
 }
 
 func (e *clientEndpoint) ReadFrom(loff, n, roff int64, flags rma.Flags) error {
@@ -79,11 +79,11 @@ func (e *clientEndpoint) ReadFrom(loff, n, roff int64, flags rma.Flags) error {
 	if e.direct.readFrom(loff, n, roff, flags) {
 		return nil
 	}
-	return e.nodeTransfer(opReadFrom, transfer{loff, n, roff, flags})
+	return e.nodeTransfer(OpReadFrom, Transfer{loff, n, roff, flags})
 }
 
 // nodeTransfer is WriteTo or ReadFrom through the node.
-func (e *clientEndpoint) nodeTransfer(op op, t transfer) error {
+func (e *clientEndpoint) nodeTransfer(op Op, t Transfer) error {
 	return e.direct.through(e.posts(t.Flags), func() error {
 		return usePad(func(p *pad) error {
 			p.transfer = t
@@ -101,7 +101,7 @@ func (e *clientEndpoint) VWriteTo(p []byte, roff int64, flags rma.Flags) error {
 	if e.direct.vwriteTo(p, roff, flags) {
 		return nil
 	}
-	return e.direct.through(e.posts(flags), func() error { return e.vtransfer(opVWriteTo, p, roff, flags) })
+	return e.direct.through(e.posts(flags), func() error { return e.vtransfer(OpVWriteTo, p, roff, flags) })
 }
 
 func (e *clientEndpoint) VReadFrom(p []byte, roff int64, flags rma.Flags) error {
@@ -113,15 +113,15 @@ func (e *clientEndpoint) VReadFrom(p []byte, roff int64, flags rma.Flags) error 
 	if e.direct.vreadFrom(p, roff, flags) {
 		return nil
 	}
-	return e.direct.through(e.posts(flags), func() error { return e.vtransfer(opVReadFrom, p, roff, flags) })
+	return e.direct.through(e.posts(flags), func() error { return e.vtransfer(OpVReadFrom, p, roff, flags) })
 }
 
-func (e *clientEndpoint) vtransfer(op op, p []byte, roff int64, flags rma.Flags) error {
+func (e *clientEndpoint) vtransfer(op Op, p []byte, roff int64, flags rma.Flags) error {
 	if _, err := e.socket(); err != nil {
 		return err
 	}
 	if len(p) == 0 { // the node knows what comes first: the state, the flags or the length
-		if op == opVWriteTo {
+		if op == OpVWriteTo {
 			return e.WriteTo(0, 0, roff, flags)
 		}
 		return e.ReadFrom(0, 0, roff, flags)
@@ -129,9 +129,9 @@ func (e *clientEndpoint) vtransfer(op op, p []byte, roff int64, flags rma.Flags)
 	if err := e.checkPieces(op, int64(len(p)), roff, flags); err != nil {
 		return err
 	}
-	return e.c.memory.stage(p, op == opVWriteTo, func(memory uint32, memOff, done, n int64) error {
+	return e.c.memory.stage(p, op == OpVWriteTo, func(memory uint32, memOff, done, n int64) error {
 		return usePad(func(p *pad) error {
-			p.staged = vtransfer{Memory: memory, Flags: flags, MemOff: memOff, Len: n, Remote: roff + done}
+			p.staged = VTransfer{Memory: memory, Flags: flags, MemOff: memOff, Len: n, Remote: roff + done}
 			// Not even Close ends the wait: the node uses the memory until it answers.
 			_, err := e.c.ask(context.Background(), question{op: op, endpoint: e.id, body: &p.staged}, nil)
 			return err
@@ -142,15 +142,15 @@ func (e *clientEndpoint) vtransfer(op op, p []byte, roff int64, flags rma.Flags)
 // checkPieces has the node look at all of a transfer that goes in pieces, so that
 // none has moved when the last one is out of range. A node that does not know how
 // looks at them one by one.
-func (e *clientEndpoint) checkPieces(op op, n, roff int64, flags rma.Flags) error {
-	if n <= maxStage {
+func (e *clientEndpoint) checkPieces(op Op, n, roff int64, flags rma.Flags) error {
+	if n <= MaxStage {
 		return nil
 	}
-	in := &checkBody{Remote: roff, Len: n, Flags: flags, Need: rma.ProtRead}
-	if op == opVWriteTo {
+	in := &CheckBody{Remote: roff, Len: n, Flags: flags, Need: rma.ProtRead}
+	if op == OpVWriteTo {
 		in.Need = rma.ProtWrite
 	}
-	if err := e.ask(context.Background(), opCheck, in, nil); status.Of(err) != status.NotSupp {
+	if err := e.ask(context.Background(), OpCheck, in, nil); status.Of(err) != status.NotSupp {
 		return err
 	}
 	return nil
@@ -176,8 +176,8 @@ func (e *clientEndpoint) nodeAtomic(ctx context.Context, a rma.Atomic) (uint64, 
 	var old uint64
 	err := e.direct.through(false, func() error {
 		return usePad(func(p *pad) error {
-			p.atomic, p.word = atomicBody(a), wordBody{}
-			err := e.ask(ctx, opAtomic, &p.atomic, &p.word)
+			p.atomic, p.word = AtomicBody(a), WordBody{}
+			err := e.ask(ctx, OpAtomic, &p.atomic, &p.word)
 			old = p.word.Value
 			return err
 		})
@@ -189,12 +189,12 @@ func (e *clientEndpoint) nodeAtomic(ctx context.Context, a rma.Atomic) (uint64, 
 }
 
 func (e *clientEndpoint) Mmap(roff, n int64, prot rma.Prot) (Mapping, error) {
-	var out mapped
-	q := question{op: opMmap, body: &mmapBody{roff, n, prot}, ended: status.Reset}
+	var out Mapped
+	q := question{op: OpMmap, body: &MmapBody{roff, n, prot}, ended: status.Reset}
 	q.late = func(a answer) { // nobody waits for the mapping any more
-		var m mapped
-		if parseAnswer(a.h, a.body, &m) == nil {
-			e.c.post(question{op: opMunmap, body: &memoryBody{m.Mapping}}, nil) // fails only when the session ends
+		var m Mapped
+		if ParseAnswer(a.h, a.body, &m) == nil {
+			e.c.post(question{op: OpMunmap, body: &MemoryBody{m.Mapping}}, nil) // fails only when the session ends
 		}
 		a.drop()
 	}
@@ -208,7 +208,7 @@ func (e *clientEndpoint) Mmap(roff, n int64, prot rma.Prot) (Mapping, error) {
 	region, err := shm.Map(f, out.Off, n, prot&rma.ProtWrite != 0)
 	if err != nil {
 		f.Close()
-		e.c.post(question{op: opMunmap, body: &memoryBody{out.Mapping}}, nil) // the window is not in use; fails only when the session ends
+		e.c.post(question{op: OpMunmap, body: &MemoryBody{out.Mapping}}, nil) // the window is not in use; fails only when the session ends
 		return nil, err
 	}
 	return &mapping{c: e.c, id: out.Mapping, region: region}, nil
@@ -228,7 +228,7 @@ func (m *mapping) Close() error {
 	err := error(status.BadFD)
 	m.once.Do(func() {
 		m.region.Release()
-		m.c.ask(context.Background(), question{op: opMunmap, body: &memoryBody{m.id}}, nil) // a session that ends drops it too
+		m.c.ask(context.Background(), question{op: OpMunmap, body: &MemoryBody{m.id}}, nil) // a session that ends drops it too
 		err = nil
 	})
 	return err
@@ -271,8 +271,8 @@ func (e *clientEndpoint) FenceSignal(s fence.Signal) error {
 func (e *clientEndpoint) nodeSignal(s fence.Signal) error {
 	return e.direct.through(e.far.is.Load(), func() error {
 		return usePad(func(p *pad) error {
-			p.signal = signalBody(s)
-			return e.ask(context.Background(), opFenceSignal, &p.signal, nil)
+			p.signal = SignalBody(s)
+			return e.ask(context.Background(), OpFenceSignal, &p.signal, nil)
 		})
 	})
 }

@@ -37,8 +37,8 @@ func (e *clientEndpoint) leaveFar() error {
 
 // askFar gets a window of a peer on another node.
 func (d *direct) askFar(ctx context.Context, roff int64) (w *peerWindow, page *shm.Region, slot uint32, err error) {
-	var out windowBody
-	f, err := d.e.question(ctx, question{op: opFarWindow, body: &offset{roff}, ended: status.Reset}, &out)
+	var out WindowBody
+	f, err := d.e.question(ctx, question{op: OpFarWindow, body: &Offset{roff}, ended: status.Reset}, &out)
 	if err != nil {
 		return nil, nil, 0, err
 	}
@@ -48,7 +48,7 @@ func (d *direct) askFar(ctx context.Context, roff int64) (w *peerWindow, page *s
 	}
 	as := out
 	as.MemOff, as.Size = 0, out.Len
-	if err := as.check(roff, page.Len()); err != nil {
+	if err := as.Check(roff, page.Len()); err != nil {
 		return nil, nil, 0, err
 	}
 	w = &peerWindow{window: window{off: out.Off, end: out.Off + out.Len, prot: out.Prot}, epoch: out.Epoch}

@@ -56,12 +56,12 @@ func (e *clientEndpoint) joinRMAPath() {
 	}
 	ctx, cancel := e.untilClose()
 	defer cancel()
-	var m pathBody
-	f, err := e.question(ctx, question{op: opRMAPath, body: &pathKeyBody{key.Hash()}, ended: status.Reset}, &m)
+	var m PathBody
+	f, err := e.question(ctx, question{op: OpRMAPath, body: &PathKeyBody{key.Hash()}, ended: status.Reset}, &m)
 	switch {
 	case errors.Is(err, shm.ErrDescriptorLost):
 		e.noRMAPath(ctx, false, err)
-	case passes(err):
+	case Passes(err):
 		e.mu.Lock()
 		e.far.wants.pause.begin()
 		e.far.wants.asking = false
@@ -71,7 +71,7 @@ func (e *clientEndpoint) joinRMAPath() {
 		return
 	}
 	conn, err := path.New(ctx, f, path.Options{
-		Client: m.Flags&pathClient != 0, Plaintext: m.Flags&pathPlaintext != 0,
+		Client: m.Flags&PathClient != 0, Plaintext: m.Flags&PathPlaintext != 0,
 		Binding: m.Binding, Key: key, Peer: m.Peer, Changed: func() {},
 	})
 	if err == nil {
@@ -111,11 +111,11 @@ func beginFar(ctx context.Context, conn *path.Conn) error {
 
 // noRMAPath tells the node that there is no path here; used, that operations may be lost.
 func (e *clientEndpoint) noRMAPath(ctx context.Context, used bool, why error) {
-	in := &joinedBody{Why: why.Error()}
+	in := &JoinedBody{Why: why.Error()}
 	if used {
 		in.OK = 1
 	}
-	e.ask(ctx, opNoRMAPath, in, nil)
+	e.ask(ctx, OpNoRMAPath, in, nil)
 }
 
 // installFar makes p the endpoint's; false if the endpoint is closed.

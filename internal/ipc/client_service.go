@@ -47,10 +47,10 @@ const maxPages = 64
 
 func (c *client) Services() ([]Service, error) {
 	var all []Service
-	var next servicesBody
+	var next ServicesBody
 	for range maxPages {
-		var page serviceList
-		if _, err := c.ask(context.Background(), question{op: opServices, body: &next}, &page); err != nil {
+		var page ServiceList
+		if _, err := c.ask(context.Background(), question{op: OpServices, body: &next}, &page); err != nil {
 			return nil, tooOld(err)
 		}
 		all = append(all, page.Services...)
@@ -58,14 +58,14 @@ func (c *client) Services() ([]Service, error) {
 			return all, nil
 		}
 		last := page.Services[len(page.Services)-1]
-		next = servicesBody{Name: last.Name, Node: last.Life.Node}
+		next = ServicesBody{Name: last.Name, Node: last.Life.Node}
 	}
 	return nil, fmt.Errorf("the list of services does not end: %w", status.Protocol)
 }
 
 func (c *client) Resolve(service, node string) ([]Service, error) {
-	var list serviceList
-	if _, err := c.ask(context.Background(), question{op: opResolve, body: &resolveBody{service, node}}, &list); err != nil {
+	var list ServiceList
+	if _, err := c.ask(context.Background(), question{op: OpResolve, body: &ResolveBody{service, node}}, &list); err != nil {
 		return nil, tooOld(err)
 	}
 	return list.Services, nil
@@ -84,19 +84,19 @@ func tooOld(err error) error {
 func (c *client) NotifyServices(ch chan<- struct{}) (stop func()) {
 	first, stop := c.services.add(ch)
 	if first {
-		c.ask(context.Background(), question{op: opWatchServices, body: &watchBody{On: 1}}, nil) // fails only when no change can be told
+		c.ask(context.Background(), question{op: OpWatchServices, body: &WatchBody{On: 1}}, nil) // fails only when no change can be told
 	}
 	return stop
 }
 
 func (e *clientEndpoint) Serve(service string) error {
-	return tooOld(e.ask(context.Background(), opServe, &serviceBody{service}, nil))
+	return tooOld(e.ask(context.Background(), OpServe, &ServiceBody{service}, nil))
 }
 
 func (e *clientEndpoint) ConnectService(ctx context.Context, dst addr.Addr, service string) (addr.Port, error) {
 	if service == "" {
 		return e.Connect(ctx, dst)
 	}
-	port, err := e.connect(ctx, opConnectService, &connectServiceBody{dst, service})
+	port, err := e.connect(ctx, OpConnectService, &ConnectServiceBody{dst, service})
 	return port, tooOld(err)
 }

@@ -28,7 +28,7 @@ func (e *clientEndpoint) CloseWrite() error {
 	if streamEvents(data, e.ends.told.Load(), false)&PollHup != 0 {
 		return e.broken(status.Reset)
 	}
-	if err := e.ask(context.Background(), opShut, nil, nil); err != nil {
+	if err := e.ask(context.Background(), OpShut, nil, nil); err != nil {
 		return err
 	}
 	e.shutOut.Store(true)

@@ -37,7 +37,7 @@ func (c *client) patient() (context.Context, context.CancelFunc) {
 // withdraw asks the node to end a request and waits for its answer, but not for
 // long: a stopped node gives none.
 func (c *client) withdraw(id uint64, w *call) (answer, bool) {
-	c.out.put(letter{header: header{Op: opCancel}, body: &cancel{id}})
+	c.out.Put(Letter{Header: Header{Op: OpCancel}, Body: &Cancel{id}})
 	if !c.still.Load() {
 		t := time.NewTimer(withdrawal)
 		defer t.Stop()

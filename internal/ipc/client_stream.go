@@ -142,25 +142,25 @@ func (e *clientEndpoint) received(data nodeStream, err error) error {
 		return e.broken(err)
 	}
 	end := data.ending(e.askEnding)
-	if end != endedClosed && end != endedShut {
+	if end != EndedClosed && end != EndedShut {
 		return Lost(e.Cause())
 	}
 	if p := e.path.Load(); p != nil && p.lost(e.moved.got.Load()) {
 		return Lost(errPathEnded.Error())
 	}
-	if end == endedShut {
+	if end == EndedShut {
 		return ErrPeerShut
 	}
 	return ErrPeerClosed
 }
 
 // askEnding has the node say which of its ends the data socket's is.
-func (e *clientEndpoint) askEnding() ending {
+func (e *clientEndpoint) askEnding() Ending {
 	ctx, cancel := e.c.patient()
 	defer cancel()
-	var m endingBody
-	if e.ask(ctx, opEnding, nil, &m) != nil {
-		return endedLost
+	var m EndingBody
+	if e.ask(ctx, OpEnding, nil, &m) != nil {
+		return EndedLost
 	}
 	return m.Ending
 }

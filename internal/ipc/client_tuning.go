@@ -67,25 +67,25 @@ func readTuning(env func(string) string) (t tuning, err error) {
 type ringHabits struct {
 	mu    sync.Mutex // guards the fields below; not held while the node is asked
 	known bool
-	body  ringsBody
+	body  RingsBody
 }
 
 // get returns them; those of a node that does not know the question are the
 // default's. What the node says is checked here. quit ends the wait for it.
-func (r *ringHabits) get(c *client, quit <-chan struct{}) (ringsBody, error) {
+func (r *ringHabits) get(c *client, quit <-chan struct{}) (RingsBody, error) {
 	r.mu.Lock()
 	known, body := r.known, r.body
 	r.mu.Unlock()
 	if known {
 		return body, nil
 	}
-	f, err := c.ask(context.Background(), question{op: opRings, quit: quit, ended: status.Reset}, &body)
+	f, err := c.ask(context.Background(), question{op: OpRings, quit: quit, ended: status.Reset}, &body)
 	if f != nil {
 		f.Close()
 	}
 	switch {
 	case status.Of(err) == status.NotSupp:
-		body = ringsBody{Release: uint8(ring.Default.Release)}
+		body = RingsBody{Release: uint8(ring.Default.Release)}
 	case err != nil:
 		return body, err
 	case int(body.Release) > ring.MaxRelease || !body.Huge.Valid():

@@ -64,13 +64,13 @@ func (d *direct) ask(ctx context.Context, roff int64) (w *peerWindow, page *shm.
 	if d.e.far.is.Load() {
 		return d.askFar(ctx, roff)
 	}
-	var out windowBody
-	f, err := d.e.question(ctx, question{op: opWindow, body: &offset{roff}, ended: status.Reset}, &out)
+	var out WindowBody
+	f, err := d.e.question(ctx, question{op: OpWindow, body: &Offset{roff}, ended: status.Reset}, &out)
 	if err != nil {
 		return nil, nil, 0, err
 	}
 	if page, err = d.e.c.direct.epochs(ctx, d.e.quit); err == nil {
-		err = out.check(roff, page.Len())
+		err = out.Check(roff, page.Len())
 	}
 	if err != nil {
 		answer{file: f}.drop()

@@ -53,26 +53,26 @@ func TestACallBesideTheEndOfTheNodeIsReset(t *testing.T) {
 			return endingSession{sess.(*fakeSession)}, err
 		}
 	})
-	c := attach(t, s)
-	var fresh, listening, closed endpointBody
-	for _, ep := range []*endpointBody{&fresh, &listening, &closed} {
-		if h, text := c.ask(opOpen, 0, nil, nil, ep); h.Code != status.OK {
+	c := attachRaw(t, s)
+	var fresh, listening, closed EndpointBody
+	for _, ep := range []*EndpointBody{&fresh, &listening, &closed} {
+		if h, text := c.ask(OpOpen, 0, nil, nil, ep); h.Code != status.OK {
 			t.Fatalf("OPEN: %v (%s)", h.Code, text)
 		}
 	}
-	c.ask(opBind, listening.Endpoint, &address{}, nil, &address{})
-	c.ask(opListen, listening.Endpoint, &listenBody{1}, nil, nil)
-	c.ask(opClose, closed.Endpoint, nil, nil, nil)
+	c.ask(OpBind, listening.Endpoint, &Address{}, nil, &Address{})
+	c.ask(OpListen, listening.Endpoint, &ListenBody{1}, nil, nil)
+	c.ask(OpClose, closed.Endpoint, nil, nil, nil)
 	s.node.shut()
 
 	for _, q := range []struct {
-		op op
-		in message
+		op Op
+		in Message
 	}{
-		{opBind, &address{}}, {opListen, &listenBody{1}}, {opConnect, &address{Port: 7}}, {opTryConnect, &address{Port: 7}},
-		{opAccept, nil}, {opTryAccept, nil}, {opUnregister, &span{0, 4096}}, {opWriteTo, &transfer{Len: 8}},
-		{opReadFrom, &transfer{Len: 8}}, {opAtomic, &atomicBody{}}, {opMmap, &mmapBody{Len: 4096}},
-		{opFenceMark, &sideBody{fence.InitSelf}}, {opFenceWait, &markBody{}}, {opFenceSignal, &signalBody{}},
+		{OpBind, &Address{}}, {OpListen, &ListenBody{1}}, {OpConnect, &Address{Port: 7}}, {OpTryConnect, &Address{Port: 7}},
+		{OpAccept, nil}, {OpTryAccept, nil}, {OpUnregister, &Span{0, 4096}}, {OpWriteTo, &Transfer{Len: 8}},
+		{OpReadFrom, &Transfer{Len: 8}}, {OpAtomic, &AtomicBody{}}, {OpMmap, &MmapBody{Len: 4096}},
+		{OpFenceMark, &SideBody{fence.InitSelf}}, {OpFenceWait, &MarkBody{}}, {OpFenceSignal, &SignalBody{}},
 	} {
 		for _, ep := range []uint32{fresh.Endpoint, listening.Endpoint} {
 			if h, text := c.ask(q.op, ep, q.in, nil, nil); h.Code != status.Reset {
@@ -83,15 +83,15 @@ func TestACallBesideTheEndOfTheNodeIsReset(t *testing.T) {
 			t.Errorf("operation %d on an endpoint that the application has closed: %v, want %v", q.op, h.Code, status.BadFD)
 		}
 	}
-	var ev readyBody
-	c.ask(opReady, fresh.Endpoint, nil, nil, &ev)
+	var ev ReadyBody
+	c.ask(OpReady, fresh.Endpoint, nil, nil, &ev)
 	if got := Events(ev.Events); got != PollErr|PollHup {
 		t.Errorf("READY of an endpoint that the node has closed: %v, want that it has ended", got)
 	}
-	if h, _ := c.ask(opOpen, 0, nil, nil, &endpointBody{}); h.Code != status.Reset {
+	if h, _ := c.ask(OpOpen, 0, nil, nil, &EndpointBody{}); h.Code != status.Reset {
 		t.Errorf("OPEN beside the end: %v, want %v", h.Code, status.Reset)
 	}
-	if h, _ := c.ask(opClose, fresh.Endpoint, nil, nil, nil); h.Code != status.OK {
+	if h, _ := c.ask(OpClose, fresh.Endpoint, nil, nil, nil); h.Code != status.OK {
 		t.Errorf("CLOSE of an endpoint that the node has closed: %v, want OK: the number is given back", h.Code)
 	}
 }

@@ -81,11 +81,11 @@ func TestOnlyTheApplicationsCloseIsAnEnd(t *testing.T) {
 func TestACloseIsOneThoughTheSessionEndsBehindIt(t *testing.T) {
 	s := serve(t, nil)
 	for range 30 {
-		c := attach(t, s)
+		c := attachRaw(t, s)
 		peer, far, data := c.accepted(s.dial(t))
 		io.WriteString(data, "last words")
 		data.Close()
-		c.send(header{Op: opClose, Endpoint: far, Request: 900}, nil, nil)
+		c.send(Header{Op: OpClose, Endpoint: far, Request: 900}, nil, nil)
 		c.conn.Close()
 		ctx, cancel := context.WithTimeout(context.Background(), limit)
 		if got, err := io.ReadAll(reader{ctx, peer}); string(got) != "last words" || err != nil {
@@ -104,7 +104,7 @@ func TestAConnectionThatNobodyTakesIsReset(t *testing.T) {
 	defer cancel()
 	e := a.(*clientEndpoint)
 	e.c.abandon(e.id)
-	if _, err := b.Recv(ctx, make([]byte, 1)); !errors.Is(err, status.Reset) || errors.Is(err, io.EOF) || !strings.Contains(err.Error(), causeUnheard) {
+	if _, err := b.Recv(ctx, make([]byte, 1)); !errors.Is(err, status.Reset) || errors.Is(err, io.EOF) || !strings.Contains(err.Error(), CauseUnheard) {
 		t.Errorf("%v, want a reset", err)
 	}
 }

@@ -15,124 +15,124 @@ const (
 
 // Limits of the format.
 const (
-	headerLen = 16
-	maxFrame  = 1 << 16 // bytes of a packet, header included
+	HeaderLen = 16
+	MaxFrame  = 1 << 16 // bytes of a packet, header included
 	maxText   = 512     // bytes of an error's text, of a name, of a reason
-	maxStage  = 1 << 20 // bytes that one VWRITETO or VREADFROM moves
-	maxLabels = 64      // of a peer's node; more are left out
+	MaxStage  = 1 << 20 // bytes that one VWRITETO or VREADFROM moves
+	MaxLabels = 64      // of a peer's node; more are left out
 )
 
-// maxRequests bounds the requests of a session that connect and are not yet
+// MaxRequests bounds the requests of a session that connect and are not yet
 // answered, and those that move bytes; more are answered with status.NoBufs. See
 // [bounds] for the others.
-const maxRequests = 1024
+const MaxRequests = 1024
 
-// An op is what a frame asks for, answers or tells. Numbers are never reused.
-type op uint16
+// An Op is what a frame asks for, answers or tells. Numbers are never reused.
+type Op uint16
 
-// opReply is set in the answer to a request.
-const opReply op = 0x8000
+// OpReply is set in the answer to a request.
+const OpReply Op = 0x8000
 
 const (
-	opHello       op = 1
-	opBye         op = 2
-	opCancel      op = 3
-	opSelf        op = 4
-	opNodes       op = 5
-	opWatch       op = 6
-	opOpen        op = 7
-	opClose       op = 8
-	opBind        op = 9
-	opListen      op = 10
-	opConnect     op = 11
-	opTryConnect  op = 12
-	opAccept      op = 13
-	opTryAccept   op = 14
-	opReady       op = 15
-	opMemAdd      op = 16
-	opMemDrop     op = 17
-	opRegister    op = 18
-	opUnregister  op = 19
-	opWriteTo     op = 20
-	opReadFrom    op = 21
-	opVWriteTo    op = 22
-	opVReadFrom   op = 23
-	opAtomic      op = 24
-	opMmap        op = 25
-	opFenceMark   op = 26
-	opFenceWait   op = 27
-	opFenceSignal op = 28
-	opEnding      op = 29
-	opAddress     op = 30
-	opMunmap      op = 31
-	opChannel     op = 32
-	opBell        op = 33
-	opJoined      op = 34
-	opPostAtomic  op = 36
-	opPutSignal   op = 37
-	opVPutSignal  op = 38
-	opWindow      op = 40
-	opEpochs      op = 41
-	opRings       op = 42
-	opCheck       op = 43
-	opShare       op = 50
-	opRetire      op = 51
+	OpHello       Op = 1
+	OpBye         Op = 2
+	OpCancel      Op = 3
+	OpSelf        Op = 4
+	OpNodes       Op = 5
+	OpWatch       Op = 6
+	OpOpen        Op = 7
+	OpClose       Op = 8
+	OpBind        Op = 9
+	OpListen      Op = 10
+	OpConnect     Op = 11
+	OpTryConnect  Op = 12
+	OpAccept      Op = 13
+	OpTryAccept   Op = 14
+	OpReady       Op = 15
+	OpMemAdd      Op = 16
+	OpMemDrop     Op = 17
+	OpRegister    Op = 18
+	OpUnregister  Op = 19
+	OpWriteTo     Op = 20
+	OpReadFrom    Op = 21
+	OpVWriteTo    Op = 22
+	OpVReadFrom   Op = 23
+	OpAtomic      Op = 24
+	OpMmap        Op = 25
+	OpFenceMark   Op = 26
+	OpFenceWait   Op = 27
+	OpFenceSignal Op = 28
+	OpEnding      Op = 29
+	OpAddress     Op = 30
+	OpMunmap      Op = 31
+	OpChannel     Op = 32
+	OpBell        Op = 33
+	OpJoined      Op = 34
+	OpPostAtomic  Op = 36
+	OpPutSignal   Op = 37
+	OpVPutSignal  Op = 38
+	OpWindow      Op = 40
+	OpEpochs      Op = 41
+	OpRings       Op = 42
+	OpCheck       Op = 43
+	OpShare       Op = 50
+	OpRetire      Op = 51
 
 	// Told by the node unasked, with request 0.
-	opState     op = 0x4001 // an endpoint's poll events may have changed
-	opEvent     op = 0x4002 // a node event
-	opSelfState op = 0x4003 // the node's own place in the cluster changed
-	opOffer     op = 0x4004 // the peer asks for a channel
-	opStale     op = 0x4006 // windows that an endpoint has mapped are withdrawn
-	opShared    op = 0x4010 // other applications have memory of the session
+	OpState     Op = 0x4001 // an endpoint's poll events may have changed
+	OpEvent     Op = 0x4002 // a node event
+	OpSelfState Op = 0x4003 // the node's own place in the cluster changed
+	OpOffer     Op = 0x4004 // the peer asks for a channel
+	OpStale     Op = 0x4006 // windows that an endpoint has mapped are withdrawn
+	OpShared    Op = 0x4010 // other applications have memory of the session
 )
 
 // Access.
 const (
-	opListenAllow op = 60
-	opPeer        op = 61
+	OpListenAllow Op = 60
+	OpPeer        Op = 61
 )
 
 // The ends of connections.
 const (
-	opCause op = 62
-	opAbort op = 63
+	OpCause Op = 62
+	OpAbort Op = 63
 )
 
 // Paths.
-const opPath op = 64 // asks for the connection's path
+const OpPath Op = 64 // asks for the connection's path
 
 // RMA paths.
 const (
-	opRMAPath   op = 70 // asks for the path
-	opNoRMAPath op = 71 // the application cannot use it, or not any more
-	opFarWindow op = 72 // tells of a window of a peer on another node
+	OpRMAPath   Op = 70 // asks for the path
+	OpNoRMAPath Op = 71 // the application cannot use it, or not any more
+	OpFarWindow Op = 72 // tells of a window of a peer on another node
 )
 
-const opShut op = 68 // the end of the data socket's write side is a half-close
+const OpShut Op = 68 // the end of the data socket's write side is a half-close
 
-// A header begins every packet, in little-endian order.
+// A Header begins every packet, in little-endian order.
 //
 //	0      2      4            8                       16
 //	+------+------+------------+------------------------+---------+
 //	| op   | code | endpoint   | request                | body ...|
 //	+------+------+------------+------------------------+---------+
-type header struct {
-	Op       op
+type Header struct {
+	Op       Op
 	Code     status.Code // of an answer; 0 otherwise
 	Endpoint uint32      // 0: the session
 	Request  uint64      // chosen by the application, not 0; 0 in CANCEL and in what the node tells
 }
 
-// appendFrame appends a packet with body, which may be nil.
-func appendFrame(b []byte, h header, body message) []byte {
-	c := coder{b: b, encoding: true}
+// AppendFrame appends a packet with body, which may be nil.
+func AppendFrame(b []byte, h Header, body Message) []byte {
+	c := Coder{b: b, encoding: true}
 	c.frame(h, body)
 	return c.b
 }
 
 // frame appends a packet.
-func (c *coder) frame(h header, body message) {
+func (c *Coder) frame(h Header, body Message) {
 	c.b = binary.LittleEndian.AppendUint16(c.b, uint16(h.Op))
 	c.b = binary.LittleEndian.AppendUint16(c.b, uint16(h.Code))
 	c.b = binary.LittleEndian.AppendUint32(c.b, h.Endpoint)
@@ -142,33 +142,33 @@ func (c *coder) frame(h header, body message) {
 	}
 }
 
-// parseFrame splits a packet. The body is part of p.
-func parseFrame(p []byte) (h header, body []byte, err error) {
-	if len(p) < headerLen {
-		return header{}, nil, fmt.Errorf("packet of %d bytes, want at least %d: %w", len(p), headerLen, status.Protocol)
+// ParseFrame splits a packet. The body is part of p.
+func ParseFrame(p []byte) (h Header, body []byte, err error) {
+	if len(p) < HeaderLen {
+		return Header{}, nil, fmt.Errorf("packet of %d bytes, want at least %d: %w", len(p), HeaderLen, status.Protocol)
 	}
-	h = header{
-		Op:       op(binary.LittleEndian.Uint16(p)),
+	h = Header{
+		Op:       Op(binary.LittleEndian.Uint16(p)),
 		Code:     status.Code(binary.LittleEndian.Uint16(p[2:])),
 		Endpoint: binary.LittleEndian.Uint32(p[4:]),
 		Request:  binary.LittleEndian.Uint64(p[8:]),
 	}
-	return h, p[headerLen:], nil
+	return h, p[HeaderLen:], nil
 }
 
-// A message is the body of a frame. Its one list of fields both encodes and
+// A Message is the body of a frame. Its one list of fields both encodes and
 // decodes it.
-type message interface{ fields(c *coder) }
+type Message interface{ fields(c *Coder) }
 
-// parseBody decodes b, which m must fill exactly.
-func parseBody(b []byte, m message) error { return new(coder).parse(b, m) }
+// ParseBody decodes b, which m must fill exactly.
+func ParseBody(b []byte, m Message) error { return new(Coder).parse(b, m) }
 
-// parse is parseBody with a coder to be used.
-func (c *coder) parse(b []byte, m message) error {
+// parse is ParseBody with a coder to be used.
+func (c *Coder) parse(b []byte, m Message) error {
 	if m == nil {
 		m = empty{}
 	}
-	*c = coder{b: b}
+	*c = Coder{b: b}
 	m.fields(c)
 	if c.bad || len(c.b) != 0 {
 		return fmt.Errorf("malformed body of %d bytes: %w", len(b), status.Protocol)
@@ -176,17 +176,17 @@ func (c *coder) parse(b []byte, m message) error {
 	return nil
 }
 
-// parseAnswer decodes the answer to a request, into out if it succeeded.
-func parseAnswer(h header, body []byte, out message) error {
-	return new(coder).parseAnswer(h, body, out)
+// ParseAnswer decodes the answer to a request, into out if it succeeded.
+func ParseAnswer(h Header, body []byte, out Message) error {
+	return new(Coder).ParseAnswer(h, body, out)
 }
 
-func (c *coder) parseAnswer(h header, body []byte, out message) error {
+func (c *Coder) ParseAnswer(h Header, body []byte, out Message) error {
 	if h.Code == status.OK {
 		return c.parse(body, out)
 	}
-	var r refusal
-	if err := parseBody(body, &r); err != nil {
+	var r Refusal
+	if err := ParseBody(body, &r); err != nil {
 		return err
 	}
 	if r.Text == "" || r.Text == h.Code.Error() {
@@ -195,16 +195,16 @@ func (c *coder) parseAnswer(h header, body []byte, out message) error {
 	return Failure(h.Code, "%s", r.Text)
 }
 
-// A coder appends fields to b or takes them from it. After a field that does
+// A Coder appends fields to b or takes them from it. After a field that does
 // not fit, every field decodes as zero.
-type coder struct {
+type Coder struct {
 	b        []byte
 	encoding bool
 	bad      bool
 }
 
 // take returns the next n bytes, nil when there are not as many.
-func (c *coder) take(n int) []byte {
+func (c *Coder) take(n int) []byte {
 	if c.bad || len(c.b) < n {
 		c.bad = true
 		return nil
@@ -214,7 +214,7 @@ func (c *coder) take(n int) []byte {
 	return p
 }
 
-func (c *coder) u8(v *uint8) {
+func (c *Coder) u8(v *uint8) {
 	if c.encoding {
 		c.b = append(c.b, *v)
 	} else if p := c.take(1); p != nil {
@@ -222,7 +222,7 @@ func (c *coder) u8(v *uint8) {
 	}
 }
 
-func (c *coder) u16(v *uint16) {
+func (c *Coder) u16(v *uint16) {
 	if c.encoding {
 		c.b = binary.LittleEndian.AppendUint16(c.b, *v)
 	} else if p := c.take(2); p != nil {
@@ -230,7 +230,7 @@ func (c *coder) u16(v *uint16) {
 	}
 }
 
-func (c *coder) u32(v *uint32) {
+func (c *Coder) u32(v *uint32) {
 	if c.encoding {
 		c.b = binary.LittleEndian.AppendUint32(c.b, *v)
 	} else if p := c.take(4); p != nil {
@@ -238,7 +238,7 @@ func (c *coder) u32(v *uint32) {
 	}
 }
 
-func (c *coder) u64(v *uint64) {
+func (c *Coder) u64(v *uint64) {
 	if c.encoding {
 		c.b = binary.LittleEndian.AppendUint64(c.b, *v)
 	} else if p := c.take(8); p != nil {
@@ -246,14 +246,14 @@ func (c *coder) u64(v *uint64) {
 	}
 }
 
-func (c *coder) i64(v *int64) {
+func (c *Coder) i64(v *int64) {
 	u := uint64(*v)
 	c.u64(&u)
 	*v = int64(u)
 }
 
 // reserved is n bytes that must be zero.
-func (c *coder) reserved(n int) {
+func (c *Coder) reserved(n int) {
 	if c.encoding {
 		c.b = append(c.b, make([]byte, n)...)
 		return
@@ -265,7 +265,7 @@ func (c *coder) reserved(n int) {
 
 // text is a length of 2 bytes, at most maxText, and as many bytes. Longer text
 // is cut when it is encoded.
-func (c *coder) text(s *string) {
+func (c *Coder) text(s *string) {
 	if c.encoding {
 		cut := (*s)[:min(len(*s), maxText)]
 		c.b = binary.LittleEndian.AppendUint16(c.b, uint16(len(cut)))
@@ -282,7 +282,7 @@ func (c *coder) text(s *string) {
 
 // texts is a count of 2 bytes, at most limit, 2 reserved bytes, and as many
 // texts. More are left out when they are encoded.
-func (c *coder) texts(list *[]string, limit int) {
+func (c *Coder) texts(list *[]string, limit int) {
 	n := uint16(min(len(*list), limit))
 	c.u16(&n)
 	c.reserved(2)
@@ -305,7 +305,7 @@ func (c *coder) texts(list *[]string, limit int) {
 }
 
 // rest is all bytes that are left, at most limit.
-func (c *coder) rest(p *[]byte, limit int) {
+func (c *Coder) rest(p *[]byte, limit int) {
 	if c.encoding {
 		c.b = append(c.b, *p...)
 		return

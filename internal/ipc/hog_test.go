@@ -138,11 +138,11 @@ func TestAnswersThatAreNotTakenHaveABound(t *testing.T) {
 	const each = 30
 	s := serve(t, func(o *Options) { o.User = Limits{Descriptors: each} })
 	before := descriptors(t)
-	c := attach(t, s)
+	c := attachRaw(t, s)
 	c.conn.SetReadBuffer(1)
 	for range 600 {
 		c.next++
-		if err := shm.Send(c.conn, appendFrame(nil, header{Op: opEpochs, Request: c.next}, nil), nil); err != nil {
+		if err := shm.Send(c.conn, AppendFrame(nil, Header{Op: OpEpochs, Request: c.next}, nil), nil); err != nil {
 			break // the node has stopped reading
 		}
 	}

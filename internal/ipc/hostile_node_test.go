@@ -20,12 +20,12 @@ type hostileNode struct {
 	t      testing.TB
 	path   string
 	epochs func() (int64, *os.File)
-	window func() (message, *os.File)
+	window func() (Message, *os.File)
 
 	// Of channels; rings nil: the node does not know RINGS.
-	rings   *ringsBody
-	channel func() (message, *os.File)
-	joined  chan joinedBody
+	rings   *RingsBody
+	channel func() (Message, *os.File)
+	joined  chan JoinedBody
 
 	mu     sync.Mutex // guards writes
 	writes int        // that came through the node
@@ -50,7 +50,7 @@ func (n *hostileNode) start() {
 
 func (n *hostileNode) serve(conn *net.UnixConn) {
 	defer conn.Close()
-	buf := make([]byte, maxFrame)
+	buf := make([]byte, MaxFrame)
 	for {
 		size, f, err := shm.Recv(conn, buf)
 		if f != nil {
@@ -59,46 +59,46 @@ func (n *hostileNode) serve(conn *net.UnixConn) {
 		if err != nil {
 			return
 		}
-		h, body, err := parseFrame(buf[:size])
+		h, body, err := ParseFrame(buf[:size])
 		if err != nil || h.Request == 0 {
 			return
 		}
 		m, file := n.answer(h.Op, body)
-		if h.Op == opRings && n.rings == nil {
-			h.Code, m = status.NotSupp, &refusal{}
+		if h.Op == OpRings && n.rings == nil {
+			h.Code, m = status.NotSupp, &Refusal{}
 		}
-		h.Op |= opReply
-		shm.Send(conn, appendFrame(nil, h, m), file)
+		h.Op |= OpReply
+		shm.Send(conn, AppendFrame(nil, h, m), file)
 		if file != nil {
 			file.Close()
 		}
 	}
 }
 
-func (n *hostileNode) answer(o op, body []byte) (message, *os.File) {
+func (n *hostileNode) answer(o Op, body []byte) (Message, *os.File) {
 	switch o {
-	case opHello:
-		return &welcome{Version: 1, Requests: 8}, nil
-	case opOpen:
-		return &endpointBody{1}, nil
-	case opConnect:
+	case OpHello:
+		return &Welcome{Version: 1, Requests: 8}, nil
+	case OpOpen:
+		return &EndpointBody{1}, nil
+	case OpConnect:
 		near, far, err := shm.Pair()
 		if err != nil {
 			n.t.Error(err)
 			return nil, nil
 		}
 		n.t.Cleanup(func() { near.Close() })
-		return &connected{Endpoint: 1}, far
-	case opMemAdd:
-		return &memoryBody{1}, nil
-	case opEpochs:
+		return &Connected{Endpoint: 1}, far
+	case OpMemAdd:
+		return &MemoryBody{1}, nil
+	case OpEpochs:
 		size, f := n.epochs()
-		return &memAdd{size}, f
-	case opRings:
+		return &MemAdd{size}, f
+	case OpRings:
 		return n.rings, nil
-	case opChannel:
+	case OpChannel:
 		return n.channel()
-	case opBell:
+	case OpBell:
 		near, far, err := shm.BellPair()
 		if err != nil {
 			n.t.Error(err)
@@ -106,15 +106,15 @@ func (n *hostileNode) answer(o op, body []byte) (message, *os.File) {
 		}
 		n.t.Cleanup(func() { near.Close() })
 		return nil, far
-	case opJoined:
-		var m joinedBody
-		if err := parseBody(body, &m); err != nil {
+	case OpJoined:
+		var m JoinedBody
+		if err := ParseBody(body, &m); err != nil {
 			n.t.Error(err)
 		}
 		n.joined <- m
-	case opWindow:
+	case OpWindow:
 		return n.window()
-	case opVWriteTo:
+	case OpVWriteTo:
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		n.writes++
@@ -141,8 +141,8 @@ func plain(t testing.TB, n int64) *os.File {
 }
 
 // good is an answer that is what it should be, for offset 0.
-func good() *windowBody {
-	return &windowBody{Prot: readWrite, Slot: 2, Off: 0, Len: pageSize, MemOff: pageSize, Size: 4 * pageSize}
+func good() *WindowBody {
+	return &WindowBody{Prot: readWrite, Slot: 2, Off: 0, Len: pageSize, MemOff: pageSize, Size: 4 * pageSize}
 }
 
 // TestHostileNodesAreNotBelieved: whatever the node says of a window, the client
@@ -150,9 +150,9 @@ func good() *windowBody {
 func TestHostileNodesAreNotBelieved(t *testing.T) {
 	memory := func() *os.File { return sealed(t, 4*pageSize) }
 	none := func() *os.File { return nil }
-	edit := func(f func(m *windowBody)) *windowBody { m := good(); f(m); return m }
+	edit := func(f func(m *WindowBody)) *WindowBody { m := good(); f(m); return m }
 	for name, c := range map[string]struct {
-		window message
+		window Message
 		memory func() *os.File
 		direct bool
 	}{
@@ -161,31 +161,31 @@ func TestHostileNodesAreNotBelieved(t *testing.T) {
 		"a file":                           {good(), func() *os.File { return plain(t, 4*pageSize) }, false},
 		"less memory":                      {good(), func() *os.File { return sealed(t, 2*pageSize) }, false},
 		"more memory":                      {good(), func() *os.File { return sealed(t, 8*pageSize) }, false},
-		"another size":                     {edit(func(m *windowBody) { m.Size = 1 << 40 }), memory, false},
-		"a negative size":                  {edit(func(m *windowBody) { m.Size = -4096 }), memory, false},
-		"behind the memory":                {edit(func(m *windowBody) { m.MemOff = 4 * pageSize }), memory, false},
-		"far behind the memory":            {edit(func(m *windowBody) { m.MemOff = math.MaxInt64 }), memory, false},
-		"before the memory":                {edit(func(m *windowBody) { m.MemOff = -pageSize }), memory, false},
-		"not a page of the memory":         {edit(func(m *windowBody) { m.MemOff = 8 }), memory, false},
-		"longer than the memory":           {edit(func(m *windowBody) { m.Len = 8 * pageSize }), memory, false},
-		"of no length":                     {edit(func(m *windowBody) { m.Len = 0 }), memory, false},
-		"of a negative length":             {edit(func(m *windowBody) { m.Len = -1 }), memory, false},
-		"not in pages":                     {edit(func(m *windowBody) { m.Len = 100 }), memory, false},
-		"somewhere else":                   {edit(func(m *windowBody) { m.Off = pageSize }), memory, false},
-		"at a negative offset":             {edit(func(m *windowBody) { m.Off = -pageSize }), memory, false},
-		"with rights that are none":        {edit(func(m *windowBody) { m.Prot = 7 }), memory, false},
-		"without rights":                   {edit(func(m *windowBody) { m.Prot = 0 }), memory, false},
-		"for reading only":                 {edit(func(m *windowBody) { m.Prot = rma.ProtRead }), memory, false},
-		"in the last slot":                 {edit(func(m *windowBody) { m.Slot = 511 }), memory, true},
-		"in a slot behind the last":        {edit(func(m *windowBody) { m.Slot = 512 }), memory, false},
-		"in a slot that cannot be":         {edit(func(m *windowBody) { m.Slot = math.MaxUint32 }), memory, false},
-		"at an epoch that is over":         {edit(func(m *windowBody) { m.Epoch = 9 }), memory, false},
-		"that is another body":             {&span{1, 2}, memory, false},
+		"another size":                     {edit(func(m *WindowBody) { m.Size = 1 << 40 }), memory, false},
+		"a negative size":                  {edit(func(m *WindowBody) { m.Size = -4096 }), memory, false},
+		"behind the memory":                {edit(func(m *WindowBody) { m.MemOff = 4 * pageSize }), memory, false},
+		"far behind the memory":            {edit(func(m *WindowBody) { m.MemOff = math.MaxInt64 }), memory, false},
+		"before the memory":                {edit(func(m *WindowBody) { m.MemOff = -pageSize }), memory, false},
+		"not a page of the memory":         {edit(func(m *WindowBody) { m.MemOff = 8 }), memory, false},
+		"longer than the memory":           {edit(func(m *WindowBody) { m.Len = 8 * pageSize }), memory, false},
+		"of no length":                     {edit(func(m *WindowBody) { m.Len = 0 }), memory, false},
+		"of a negative length":             {edit(func(m *WindowBody) { m.Len = -1 }), memory, false},
+		"not in pages":                     {edit(func(m *WindowBody) { m.Len = 100 }), memory, false},
+		"somewhere else":                   {edit(func(m *WindowBody) { m.Off = pageSize }), memory, false},
+		"at a negative offset":             {edit(func(m *WindowBody) { m.Off = -pageSize }), memory, false},
+		"with rights that are none":        {edit(func(m *WindowBody) { m.Prot = 7 }), memory, false},
+		"without rights":                   {edit(func(m *WindowBody) { m.Prot = 0 }), memory, false},
+		"for reading only":                 {edit(func(m *WindowBody) { m.Prot = rma.ProtRead }), memory, false},
+		"in the last slot":                 {edit(func(m *WindowBody) { m.Slot = 511 }), memory, true},
+		"in a slot behind the last":        {edit(func(m *WindowBody) { m.Slot = 512 }), memory, false},
+		"in a slot that cannot be":         {edit(func(m *WindowBody) { m.Slot = math.MaxUint32 }), memory, false},
+		"at an epoch that is over":         {edit(func(m *WindowBody) { m.Epoch = 9 }), memory, false},
+		"that is another body":             {&Span{1, 2}, memory, false},
 		"whose memory cannot be writable":  {good(), func() *os.File { return must(shm.ReadOnly(sealed(t, 4*pageSize)))(t) }, false},
-		"read-only, from a read-only file": {edit(func(m *windowBody) { m.Prot = rma.ProtRead }), func() *os.File { return must(shm.ReadOnly(sealed(t, 4*pageSize)))(t) }, false},
+		"read-only, from a read-only file": {edit(func(m *WindowBody) { m.Prot = rma.ProtRead }), func() *os.File { return must(shm.ReadOnly(sealed(t, 4*pageSize)))(t) }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := &hostileNode{t: t, window: func() (message, *os.File) { return c.window, c.memory() }}
+			n := &hostileNode{t: t, window: func() (Message, *os.File) { return c.window, c.memory() }}
 			n.epochs = func() (int64, *os.File) { return pageSize, sealed(t, pageSize) }
 			n.write(t, c.direct)
 		})
@@ -201,7 +201,7 @@ func TestEpochsOfHostileNodesAreNotBelieved(t *testing.T) {
 		"a huge size":  func() (int64, *os.File) { return math.MaxInt64, sealed(t, pageSize) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := &hostileNode{t: t, epochs: epochs, window: func() (message, *os.File) { return good(), sealed(t, 4*pageSize) }}
+			n := &hostileNode{t: t, epochs: epochs, window: func() (Message, *os.File) { return good(), sealed(t, 4*pageSize) }}
 			n.write(t, false)
 		})
 	}
@@ -230,16 +230,16 @@ func (n *hostileNode) write(t *testing.T, direct bool) {
 
 // FuzzWindowBody: what passes the checks lies in the memory and holds the offset.
 func FuzzWindowBody(f *testing.F) {
-	for _, m := range []*windowBody{good(), {Prot: 1, Off: math.MaxInt64 - pageSize, Len: pageSize, Size: pageSize}} {
-		_, body, err := parseFrame(appendFrame(nil, header{}, m))
+	for _, m := range []*WindowBody{good(), {Prot: 1, Off: math.MaxInt64 - pageSize, Len: pageSize, Size: pageSize}} {
+		_, body, err := ParseFrame(AppendFrame(nil, Header{}, m))
 		if err != nil {
 			f.Fatal(err)
 		}
 		f.Add(body, int64(0), int64(pageSize))
 	}
 	f.Fuzz(func(t *testing.T, body []byte, roff, page int64) {
-		var m windowBody
-		if page < 0 || parseBody(body, &m) != nil || m.check(roff, page) != nil {
+		var m WindowBody
+		if page < 0 || ParseBody(body, &m) != nil || m.Check(roff, page) != nil {
 			return
 		}
 		if m.Off < 0 || m.Len <= 0 || m.Off+m.Len < 0 || roff < m.Off || roff >= m.Off+m.Len {

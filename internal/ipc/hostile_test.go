@@ -36,49 +36,49 @@ func rawDial(t testing.TB, s *service) *rawClient {
 }
 
 // attach returns a client that has said HELLO.
-func attach(t testing.TB, s *service) *rawClient {
+func attachRaw(t testing.TB, s *service) *rawClient {
 	t.Helper()
 	c := rawDial(t, s)
-	if h, _ := c.ask(opHello, 0, &hello{Magic: magic, Min: 1, Max: 1}, nil, &welcome{}); h.Code != status.OK {
+	if h, _ := c.ask(OpHello, 0, &Hello{Magic: Magic, Min: 1, Max: 1}, nil, &Welcome{}); h.Code != status.OK {
 		t.Fatalf("HELLO: %v", h.Code)
 	}
 	return c
 }
 
-func (c *rawClient) send(h header, m message, f *os.File) {
+func (c *rawClient) send(h Header, m Message, f *os.File) {
 	c.t.Helper()
-	if err := shm.Send(c.conn, appendFrame(nil, h, m), f); err != nil {
+	if err := shm.Send(c.conn, AppendFrame(nil, h, m), f); err != nil {
 		c.t.Fatalf("send %+v: %v", h, err)
 	}
 }
 
 // ask makes a request and returns its answer, decoded into out if OK.
-func (c *rawClient) ask(o op, ep uint32, in message, f *os.File, out message) (header, string) {
+func (c *rawClient) ask(o Op, ep uint32, in Message, f *os.File, out Message) (Header, string) {
 	c.t.Helper()
 	c.next++
-	c.send(header{Op: o, Endpoint: ep, Request: c.next}, in, f)
+	c.send(Header{Op: o, Endpoint: ep, Request: c.next}, in, f)
 	h, body, file := c.answer()
 	if file != nil {
 		c.t.Cleanup(func() { file.Close() })
 	}
-	if h.Op != o|opReply || h.Request != c.next || h.Endpoint != ep {
+	if h.Op != o|OpReply || h.Request != c.next || h.Endpoint != ep {
 		c.t.Fatalf("answer %+v to operation %d, request %d, endpoint %d", h, o, c.next, ep)
 	}
 	if h.Code != status.OK {
-		var r refusal
-		if err := parseBody(body, &r); err != nil {
+		var r Refusal
+		if err := ParseBody(body, &r); err != nil {
 			c.t.Fatal(err)
 		}
 		return h, r.Text
 	}
-	if err := parseBody(body, out); err != nil {
+	if err := ParseBody(body, out); err != nil {
 		c.t.Fatal(err)
 	}
 	return h, ""
 }
 
 // answer receives the next answer; what is told unasked is passed over.
-func (c *rawClient) answer() (header, []byte, *os.File) {
+func (c *rawClient) answer() (Header, []byte, *os.File) {
 	c.t.Helper()
 	for {
 		if h, body, f := c.recv(); h.Request != 0 {
@@ -87,14 +87,14 @@ func (c *rawClient) answer() (header, []byte, *os.File) {
 	}
 }
 
-func (c *rawClient) recv() (header, []byte, *os.File) {
+func (c *rawClient) recv() (Header, []byte, *os.File) {
 	c.t.Helper()
-	buf := make([]byte, maxFrame)
+	buf := make([]byte, MaxFrame)
 	n, f, err := shm.Recv(c.conn, buf)
 	if err != nil {
 		c.t.Fatalf("receive: %v", err)
 	}
-	h, body, err := parseFrame(buf[:n])
+	h, body, err := ParseFrame(buf[:n])
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -104,7 +104,7 @@ func (c *rawClient) recv() (header, []byte, *os.File) {
 // gone checks that the server ends the connection, whatever it says before.
 func (c *rawClient) gone(what string) {
 	c.t.Helper()
-	buf := make([]byte, maxFrame)
+	buf := make([]byte, MaxFrame)
 	for {
 		_, f, err := shm.Recv(c.conn, buf)
 		if f != nil {
@@ -124,10 +124,10 @@ func TestVersionSkewIsRefusedWithBothVersions(t *testing.T) {
 	s := serve(t, nil)
 	for _, v := range [][2]uint16{{2, 9}, {0, 0}, {math.MaxUint16, math.MaxUint16}, {3, 1}} {
 		c := rawDial(t, s)
-		c.send(header{Op: opHello, Request: 5}, &hello{Magic: magic, Min: v[0], Max: v[1]}, nil)
+		c.send(Header{Op: OpHello, Request: 5}, &Hello{Magic: Magic, Min: v[0], Max: v[1]}, nil)
 		h, body, _ := c.recv()
-		var r refusal
-		err := parseBody(body, &r)
+		var r Refusal
+		err := ParseBody(body, &r)
 		if h.Code != status.Version || h.Request != 5 || err != nil || r.Min != VersionMin || r.Max != VersionMax {
 			t.Errorf("HELLO with %v: %+v, %+v, %v, want a refusal with the node's versions", v, h, r, err)
 		}
@@ -137,8 +137,8 @@ func TestVersionSkewIsRefusedWithBothVersions(t *testing.T) {
 		c.gone("refused version")
 	}
 	c := rawDial(t, s)
-	var w welcome
-	if h, text := c.ask(opHello, 0, &hello{Magic: magic, Min: 0, Max: 7}, nil, &w); h.Code != status.OK || w.Version != 1 {
+	var w Welcome
+	if h, text := c.ask(OpHello, 0, &Hello{Magic: Magic, Min: 0, Max: 7}, nil, &w); h.Code != status.OK || w.Version != 1 {
 		t.Errorf("HELLO with versions 0 to 7: %v %s, version %d, want 1", h.Code, text, w.Version)
 	}
 }
@@ -146,20 +146,20 @@ func TestVersionSkewIsRefusedWithBothVersions(t *testing.T) {
 func TestGarbageEndsTheSession(t *testing.T) {
 	s := serve(t, nil)
 	for name, p := range map[string][]byte{
-		"short":          make([]byte, headerLen-1),
-		"zeros":          make([]byte, headerLen),
+		"short":          make([]byte, HeaderLen-1),
+		"zeros":          make([]byte, HeaderLen),
 		"noise":          bytes.Repeat([]byte{0xA5}, 300),
-		"longest":        make([]byte, maxFrame),
-		"too long":       make([]byte, maxFrame+1),
-		"code":           appendFrame(nil, header{Op: opOpen, Code: 1, Request: 9}, nil),
-		"no request":     appendFrame(nil, header{Op: opOpen}, nil),
-		"cancel with id": appendFrame(nil, header{Op: opCancel, Request: 4}, &cancel{1}),
-		"body missing":   appendFrame(nil, header{Op: opRegister, Request: 9}, nil),
-		"body too long":  append(appendFrame(nil, header{Op: opOpen, Request: 9}, nil), 0),
-		"reserved set":   append(appendFrame(nil, header{Op: opFenceMark, Request: 9}, nil), 1, 0, 0, 0, 0, 0, 0, 1),
-		"descriptor due": appendFrame(nil, header{Op: opMemAdd, Request: 9}, &memAdd{4096}),
+		"longest":        make([]byte, MaxFrame),
+		"too long":       make([]byte, MaxFrame+1),
+		"code":           AppendFrame(nil, Header{Op: OpOpen, Code: 1, Request: 9}, nil),
+		"no request":     AppendFrame(nil, Header{Op: OpOpen}, nil),
+		"cancel with id": AppendFrame(nil, Header{Op: OpCancel, Request: 4}, &Cancel{1}),
+		"body missing":   AppendFrame(nil, Header{Op: OpRegister, Request: 9}, nil),
+		"body too long":  append(AppendFrame(nil, Header{Op: OpOpen, Request: 9}, nil), 0),
+		"reserved set":   append(AppendFrame(nil, Header{Op: OpFenceMark, Request: 9}, nil), 1, 0, 0, 0, 0, 0, 0, 1),
+		"descriptor due": AppendFrame(nil, Header{Op: OpMemAdd, Request: 9}, &MemAdd{4096}),
 	} {
-		c := attach(t, s)
+		c := attachRaw(t, s)
 		if _, err := c.conn.Write(p); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
@@ -173,20 +173,20 @@ func TestGarbageEndsTheSession(t *testing.T) {
 
 func TestUnknownOperationsAreAnswered(t *testing.T) {
 	s := serve(t, nil)
-	c := attach(t, s)
-	for _, o := range []op{0, opHello, 0x7FF0, 0x7FFF, opState} {
+	c := attachRaw(t, s)
+	for _, o := range []Op{0, OpHello, 0x7FF0, 0x7FFF, OpState} {
 		if h, _ := c.ask(o, 0, nil, nil, nil); h.Code != status.NotSupp {
 			t.Errorf("operation %#x: %v, want %v", o, h.Code, status.NotSupp)
 		}
 	}
-	if h, _ := c.ask(opOpen, 0, nil, nil, &endpointBody{}); h.Code != status.OK {
+	if h, _ := c.ask(OpOpen, 0, nil, nil, &EndpointBody{}); h.Code != status.OK {
 		t.Errorf("OPEN after that: %v, want OK", h.Code)
 	}
 }
 
 func TestWrongMemoryIsRefused(t *testing.T) {
 	s := serve(t, nil)
-	c := attach(t, s)
+	c := attachRaw(t, s)
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -217,17 +217,17 @@ func TestWrongMemoryIsRefused(t *testing.T) {
 		"overflow":  {good.File(), math.MaxInt64, status.Invalid},
 		"quota":     {good.File(), 2 << 30, status.NoMemory},
 	} {
-		if h, text := c.ask(opMemAdd, 0, &memAdd{a.size}, a.f, &memoryBody{}); h.Code != a.want {
+		if h, text := c.ask(OpMemAdd, 0, &MemAdd{a.size}, a.f, &MemoryBody{}); h.Code != a.want {
 			t.Errorf("%s: %v (%s), want %v", name, h.Code, text, a.want)
 		}
 	}
-	var m memoryBody
-	if h, text := c.ask(opMemAdd, 0, &memAdd{8192}, good.File(), &m); h.Code != status.OK {
+	var m MemoryBody
+	if h, text := c.ask(OpMemAdd, 0, &MemAdd{8192}, good.File(), &m); h.Code != status.OK {
 		t.Fatalf("good memory: %v (%s)", h.Code, text)
 	}
-	var ep endpointBody
-	c.ask(opOpen, 0, nil, nil, &ep)
-	for _, q := range []register{
+	var ep EndpointBody
+	c.ask(OpOpen, 0, nil, nil, &ep)
+	for _, q := range []Register{
 		{Memory: m.Memory + 1, Len: 4096},
 		{Memory: m.Memory, Len: 12288},
 		{Memory: m.Memory, Len: 8192, MemOff: 4096},
@@ -236,20 +236,20 @@ func TestWrongMemoryIsRefused(t *testing.T) {
 		{Memory: m.Memory, Len: 4096, MemOff: -4096},
 		{Memory: m.Memory, Len: 4096, MemOff: math.MinInt64},
 	} {
-		h, _ := c.ask(opRegister, ep.Endpoint, &q, nil, &offset{})
+		h, _ := c.ask(OpRegister, ep.Endpoint, &q, nil, &Offset{})
 		if h.Code != status.Invalid && h.Code != status.Fault {
 			t.Errorf("register %+v: %v, want an error about memory", q, h.Code)
 		}
 	}
-	for _, n := range []int64{0, -1, maxStage + 1, math.MaxInt64, math.MinInt64} {
-		if h, _ := c.ask(opVWriteTo, ep.Endpoint, &vtransfer{Memory: m.Memory, Len: n}, nil, nil); h.Code != status.Invalid {
+	for _, n := range []int64{0, -1, MaxStage + 1, math.MaxInt64, math.MinInt64} {
+		if h, _ := c.ask(OpVWriteTo, ep.Endpoint, &VTransfer{Memory: m.Memory, Len: n}, nil, nil); h.Code != status.Invalid {
 			t.Errorf("VWRITETO of %d bytes: %v, want %v", n, h.Code, status.Invalid)
 		}
 	}
-	if h, _ := c.ask(opMemDrop, 0, &memoryBody{m.Memory}, nil, nil); h.Code != status.OK {
+	if h, _ := c.ask(OpMemDrop, 0, &MemoryBody{m.Memory}, nil, nil); h.Code != status.OK {
 		t.Errorf("MEM_DROP: %v", h.Code)
 	}
-	if h, _ := c.ask(opMemDrop, 0, &memoryBody{m.Memory}, nil, nil); h.Code != status.Invalid {
+	if h, _ := c.ask(OpMemDrop, 0, &MemoryBody{m.Memory}, nil, nil); h.Code != status.Invalid {
 		t.Errorf("second MEM_DROP: %v, want %v", h.Code, status.Invalid)
 	}
 }
@@ -258,9 +258,9 @@ func TestStrayDescriptorsEndTheSession(t *testing.T) {
 	s := serve(t, nil)
 	before := descriptors(t)
 	for _, n := range []int{1, 2, 253} {
-		c := attach(t, s)
+		c := attachRaw(t, s)
 		oob := rights(t, n)
-		if _, _, err := c.conn.WriteMsgUnix(appendFrame(nil, header{Op: opOpen, Request: 9}, nil), oob, nil); err != nil {
+		if _, _, err := c.conn.WriteMsgUnix(AppendFrame(nil, Header{Op: OpOpen, Request: 9}, nil), oob, nil); err != nil {
 			t.Fatal(err)
 		}
 		c.gone("stray descriptors")
@@ -271,11 +271,11 @@ func TestStrayDescriptorsEndTheSession(t *testing.T) {
 
 func TestRequestNumbers(t *testing.T) {
 	s := serve(t, nil)
-	c := attach(t, s)
+	c := attachRaw(t, s)
 	far, port := listens(t, s.dial(t))
-	var ep endpointBody
-	c.ask(opOpen, 0, nil, nil, &ep)
-	c.send(header{Op: opConnect, Endpoint: ep.Endpoint, Request: 4}, &address{Node: 3, Port: port}, nil)
+	var ep EndpointBody
+	c.ask(OpOpen, 0, nil, nil, &ep)
+	c.send(Header{Op: OpConnect, Endpoint: ep.Endpoint, Request: 4}, &Address{Node: 3, Port: port}, nil)
 	peer, _, err := far.Accept(t.Context())
 	check(t, "Accept", err, status.OK)
 	defer peer.Close()
@@ -286,38 +286,38 @@ func TestRequestNumbers(t *testing.T) {
 	}
 	// As many as allowed wait, the next of their kind is refused, and none is lost.
 	const first = 1000
-	wait := &markBody{Side: fence.InitSelf, Seq: 1}
-	for i := range uint64(maxRequests) {
-		c.send(header{Op: opFenceWait, Endpoint: ep.Endpoint, Request: first + i}, wait, nil)
+	wait := &MarkBody{Side: fence.InitSelf, Seq: 1}
+	for i := range uint64(MaxRequests) {
+		c.send(Header{Op: OpFenceWait, Endpoint: ep.Endpoint, Request: first + i}, wait, nil)
 	}
-	c.send(header{Op: opFenceWait, Endpoint: ep.Endpoint, Request: 5}, wait, nil)
+	c.send(Header{Op: OpFenceWait, Endpoint: ep.Endpoint, Request: 5}, wait, nil)
 	if h, _, _ := c.answer(); h.Request != 5 || h.Code != status.NoBufs {
 		t.Errorf("request over the bound: %+v, want %v", h, status.NoBufs)
 	}
-	c.send(header{Op: opSelf, Request: 5}, nil, nil)
+	c.send(Header{Op: OpSelf, Request: 5}, nil, nil)
 	if h, _, _ := c.answer(); h.Request != 5 || h.Code != status.OK {
 		t.Errorf("request of another kind: %+v", h)
 	}
-	c.send(header{Op: opCancel}, &cancel{first + 7}, nil)
-	c.send(header{Op: opCancel}, &cancel{99}, nil) // of nothing
+	c.send(Header{Op: OpCancel}, &Cancel{first + 7}, nil)
+	c.send(Header{Op: OpCancel}, &Cancel{99}, nil) // of nothing
 	if h, _, _ := c.answer(); h.Request != first+7 || h.Code != status.Canceled {
 		t.Errorf("answer to a cancelled request: %+v, want %v", h, status.Canceled)
 	}
-	c.send(header{Op: opFenceWait, Endpoint: ep.Endpoint, Request: first}, wait, nil)
+	c.send(Header{Op: OpFenceWait, Endpoint: ep.Endpoint, Request: first}, wait, nil)
 	c.gone("a request number used twice")
 }
 
 // Requests of every kind are bounded, whatever an application sends.
 func TestRequestsThatWaitAreBounded(t *testing.T) {
 	s := serve(t, func(o *Options) { o.Session = Limits{Endpoints: 8} })
-	c := attach(t, s)
-	var ep endpointBody
-	c.ask(opOpen, 0, nil, nil, &ep)
-	c.ask(opBind, ep.Endpoint, &address{}, nil, &address{})
-	c.ask(opListen, ep.Endpoint, &listenBody{1}, nil, nil)
+	c := attachRaw(t, s)
+	var ep EndpointBody
+	c.ask(OpOpen, 0, nil, nil, &ep)
+	c.ask(OpBind, ep.Endpoint, &Address{}, nil, &Address{})
+	c.ask(OpListen, ep.Endpoint, &ListenBody{1}, nil, nil)
 	const sent = 100
 	for i := range uint64(sent) {
-		c.send(header{Op: opAccept, Endpoint: ep.Endpoint, Request: 100 + i}, nil, nil)
+		c.send(Header{Op: OpAccept, Endpoint: ep.Endpoint, Request: 100 + i}, nil, nil)
 	}
 	for range sent - 7 { // an endpoint each may come of the others
 		if h, _, _ := c.answer(); h.Code != status.NoBufs && h.Code != status.NoMemory {
@@ -329,11 +329,11 @@ func TestRequestsThatWaitAreBounded(t *testing.T) {
 // A client that never reads costs a bounded amount, and harms nobody else.
 func TestClientThatNeverReads(t *testing.T) {
 	s := serve(t, nil)
-	c := attach(t, s)
+	c := attachRaw(t, s)
 	c.conn.SetDeadline(time.Now().Add(300 * time.Millisecond))
 	sent := 0
 	for ; sent < 1<<17; sent++ {
-		if err := shm.Send(c.conn, appendFrame(nil, header{Op: opSelf, Request: uint64(sent + 1)}, nil), nil); err != nil {
+		if err := shm.Send(c.conn, AppendFrame(nil, Header{Op: OpSelf, Request: uint64(sent + 1)}, nil), nil); err != nil {
 			if !errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Fatal(err)
 			}
@@ -355,8 +355,8 @@ func TestClientThatNeverReads(t *testing.T) {
 
 func TestClientThatNeverReadsItsEventsLosesItsSession(t *testing.T) {
 	s := serve(t, nil)
-	c := attach(t, s)
-	if h, _ := c.ask(opWatch, 0, &watchBody{1}, nil, nil); h.Code != status.OK {
+	c := attachRaw(t, s)
+	if h, _ := c.ask(OpWatch, 0, &WatchBody{1}, nil, nil); h.Code != status.OK {
 		t.Fatal(h.Code)
 	}
 	for range 1 << 15 {
@@ -372,11 +372,11 @@ func TestDataSocketClosedByHand(t *testing.T) {
 	l := must(good.Open())(t)
 	port := must(l.Bind(0))(t)
 	l.Listen(1)
-	c := attach(t, s)
-	var ep endpointBody
-	c.ask(opOpen, 0, nil, nil, &ep)
+	c := attachRaw(t, s)
+	var ep EndpointBody
+	c.ask(OpOpen, 0, nil, nil, &ep)
 	dst := addr.Addr{Node: 3, Port: port}
-	c.send(header{Op: opConnect, Endpoint: ep.Endpoint, Request: 50}, (*address)(&dst), nil)
+	c.send(Header{Op: OpConnect, Endpoint: ep.Endpoint, Request: 50}, (*Address)(&dst), nil)
 	peer, _, err := l.Accept(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -400,10 +400,10 @@ func TestDataSocketClosedByHand(t *testing.T) {
 	if string(got) != "last words" {
 		t.Errorf("%q arrived, want all that was written", got)
 	}
-	if h, _ := c.ask(opClose, ep.Endpoint, nil, nil, nil); h.Code != status.OK {
+	if h, _ := c.ask(OpClose, ep.Endpoint, nil, nil, nil); h.Code != status.OK {
 		t.Errorf("CLOSE: %v", h.Code)
 	}
-	if h, _ := c.ask(opClose, ep.Endpoint, nil, nil, nil); h.Code != status.BadFD {
+	if h, _ := c.ask(OpClose, ep.Endpoint, nil, nil, nil); h.Code != status.BadFD {
 		t.Errorf("second CLOSE: %v, want %v", h.Code, status.BadFD)
 	}
 }

@@ -1,31 +1,31 @@
 package ipc
 
-// A kind says what a request that may wait takes a place of, so that requests of
+// A Kind says what a request that may wait takes a place of, so that requests of
 // one kind, which may all be waiting, keep out none of another one.
-type kind uint8
+type Kind uint8
 
 const (
-	atOnce    kind = iota // never waits, and takes no place
-	givesBack             // gives something back: never refused to a correct application
-	accepts               // waits for a peer, for ever
-	connects              // waits for a peer
-	moves                 // everything else: RMA, fences, windows
-	kinds
+	AtOnce    Kind = iota // never waits, and takes no place
+	GivesBack             // gives something back: never refused to a correct application
+	Accepts               // waits for a peer, for ever
+	Connects              // waits for a peer
+	Moves                 // everything else: RMA, fences, windows
+	Kinds
 )
 
-// waits returns the kind of requests with op o.
-func (o op) waits() kind {
+// Waits returns the kind of requests with op o.
+func (o Op) Waits() Kind {
 	switch o {
-	case opBye, opWatch, opWatchServices, opClose, opAbort, opUnregister:
-		return givesBack
-	case opAccept, opTryAccept:
-		return accepts
-	case opConnect, opTryConnect, opConnectService, opPath, opRMAPath:
-		return connects
-	case opChannel, opFarWindow, opRegister, opWriteTo, opReadFrom, opVWriteTo, opVReadFrom,
-		opAtomic, opPostAtomic, opPutSignal, opVPutSignal, opMmap, opWindow,
-		opFenceMark, opFenceWait, opFenceSignal:
-		return moves
+	case OpBye, OpWatch, OpWatchServices, OpClose, OpAbort, OpUnregister:
+		return GivesBack
+	case OpAccept, OpTryAccept:
+		return Accepts
+	case OpConnect, OpTryConnect, OpConnectService, OpPath, OpRMAPath:
+		return Connects
+	case OpChannel, OpFarWindow, OpRegister, OpWriteTo, OpReadFrom, OpVWriteTo, OpVReadFrom,
+		OpAtomic, OpPostAtomic, OpPutSignal, OpVPutSignal, OpMmap, OpWindow,
+		OpFenceMark, OpFenceWait, OpFenceSignal:
+		return Moves
 	}
-	return atOnce
+	return AtOnce
 }

@@ -32,10 +32,10 @@ func TestWindowsAreClosedBeforeTheApplicationIsTold(t *testing.T) {
 			return leaving, err
 		}
 	})
-	c := attach(t, s)
+	c := attachRaw(t, s)
 	s.end()
 	<-leaving.closing
-	if h, text := c.ask(opOpen, 0, nil, nil, &endpointBody{}); h.Code != status.OK {
+	if h, text := c.ask(OpOpen, 0, nil, nil, &EndpointBody{}); h.Code != status.OK {
 		t.Errorf("OPEN while the windows close: %v (%s)", h.Code, text)
 	}
 	close(leaving.closed)

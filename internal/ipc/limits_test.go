@@ -235,9 +235,9 @@ func TestMemoryOverALimit(t *testing.T) {
 				}
 			}
 			k.must(t, "talk 100")
-			want := viaSocket
+			want := ViaSocket
 			if c.why == "" {
-				want = viaChannel
+				want = ViaChannel
 			}
 			eventually(t, "the way is "+want, func() bool {
 				ways := s.ways()

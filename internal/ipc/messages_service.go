@@ -6,62 +6,62 @@ import (
 
 // Services.
 const (
-	opServe          op = 80 // the endpoint serves a name from its LISTEN on
-	opConnectService op = 81 // CONNECT to what serves a name
-	opServices       op = 82 // a page of what the nodes serve
-	opResolve        op = 83 // the endpoints that serve a name
-	opWatchServices  op = 84 // begins or ends the telling of changes
+	OpServe          Op = 80 // the endpoint serves a name from its LISTEN on
+	OpConnectService Op = 81 // CONNECT to what serves a name
+	OpServices       Op = 82 // a page of what the nodes serve
+	OpResolve        Op = 83 // the endpoints that serve a name
+	OpWatchServices  Op = 84 // begins or ends the telling of changes
 
-	opServicesAnew op = 0x4020 // told: SERVICES would have another answer
+	OpServicesAnew Op = 0x4020 // told: SERVICES would have another answer
 )
 
-// servicesPage bounds the entries of one answer: each takes at most 156 bytes.
-const servicesPage = 256
+// ServicesPage bounds the entries of one answer: each takes at most 156 bytes.
+const ServicesPage = 256
 
-// serviceBody is the name of a service.
-type serviceBody struct{ Service string }
+// ServiceBody is the name of a service.
+type ServiceBody struct{ Service string }
 
-func (m *serviceBody) fields(c *coder) { c.text(&m.Service) }
+func (m *ServiceBody) fields(c *Coder) { c.text(&m.Service) }
 
-// connectServiceBody is an address and the name that the endpoint there has to serve.
-type connectServiceBody struct {
+// ConnectServiceBody is an address and the name that the endpoint there has to serve.
+type ConnectServiceBody struct {
 	To      addr.Addr
 	Service string
 }
 
-func (m *connectServiceBody) fields(c *coder) {
-	(*address)(&m.To).fields(c)
+func (m *ConnectServiceBody) fields(c *Coder) {
+	(*Address)(&m.To).fields(c)
 	c.text(&m.Service)
 }
 
-// servicesBody asks for the services behind that of a name and a node, in the order of
+// ServicesBody asks for the services behind that of a name and a node, in the order of
 // names, and then of nodes; both zero: from the first one on.
-type servicesBody struct {
+type ServicesBody struct {
 	Name string
 	Node addr.NodeID
 }
 
-func (m *servicesBody) fields(c *coder) {
+func (m *ServicesBody) fields(c *Coder) {
 	c.u16((*uint16)(&m.Node))
 	c.reserved(2)
 	c.text(&m.Name)
 }
 
-// resolveBody asks who serves a name; see Directory.Resolve.
-type resolveBody struct{ Service, Node string }
+// ResolveBody asks who serves a name; see Directory.Resolve.
+type ResolveBody struct{ Service, Node string }
 
-func (m *resolveBody) fields(c *coder) {
+func (m *ResolveBody) fields(c *Coder) {
 	c.text(&m.Service)
 	c.text(&m.Node)
 }
 
-// serviceList is some services, and whether more follow them.
-type serviceList struct {
+// ServiceList is some services, and whether more follow them.
+type ServiceList struct {
 	More     bool
 	Services []Service
 }
 
-func (m *serviceList) fields(c *coder) {
+func (m *ServiceList) fields(c *Coder) {
 	more := uint8(0)
 	if m.More {
 		more = 1
@@ -71,7 +71,7 @@ func (m *serviceList) fields(c *coder) {
 	n := uint16(len(m.Services))
 	c.u16(&n)
 	if !c.encoding {
-		if more > 1 || n > servicesPage {
+		if more > 1 || n > ServicesPage {
 			c.bad = true
 			return
 		}
@@ -85,7 +85,7 @@ func (m *serviceList) fields(c *coder) {
 // serviceFields is a Service.
 type serviceFields Service
 
-func (m *serviceFields) fields(c *coder) {
+func (m *serviceFields) fields(c *Coder) {
 	lifeFields(c, &m.Life)
 	c.u16((*uint16)(&m.Port))
 	c.reserved(2)

@@ -11,12 +11,12 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// A letter is one frame to be sent.
-type letter struct {
-	header
-	body  message  // nil for an empty one; not used after put
-	file  *os.File // passed along; nil for none
-	after func()   // runs once the frame is sent or dropped; may be nil
+// A Letter is one frame to be sent.
+type Letter struct {
+	Header
+	Body  Message  // nil for an empty one; not used after put
+	File  *os.File // passed along; nil for none
+	After func()   // runs once the frame is sent or dropped; may be nil
 }
 
 // A packet is a frame that waits for the socket.
@@ -33,10 +33,10 @@ func (p packet) end() {
 	}
 }
 
-// An outbox sends packets in order without making their senders wait. What the
+// An Outbox sends packets in order without making their senders wait. What the
 // socket does not take at once is queued; the bound is the senders' affair, see
 // [outbox.wait] and tell's limit.
-type outbox struct {
+type Outbox struct {
 	conn *net.UnixConn
 
 	mu     sync.Mutex // guards the fields below; held over sends that do not wait
@@ -45,31 +45,31 @@ type outbox struct {
 	told   int        // of them, by tell
 	closed bool
 	sender *shm.Sender
-	coder  coder  // of the frame that is being put
+	coder  Coder  // of the frame that is being put
 	frame  []byte // its memory, kept for the next one
 }
 
-func newOutbox(conn *net.UnixConn) *outbox {
-	o := &outbox{conn: conn, sender: shm.NewSender(conn)}
+func NewOutbox(conn *net.UnixConn) *Outbox {
+	o := &Outbox{conn: conn, sender: shm.NewSender(conn)}
 	o.moved.L = &o.mu
 	return o
 }
 
-// put sends l or queues it. It returns status.Reset when the outbox is closed or the
+// Put sends l or queues it. It returns status.Reset when the outbox is closed or the
 // socket broken; l is dropped then.
-func (o *outbox) put(l letter) error { return o.post(l, false, 0) }
+func (o *Outbox) Put(l Letter) error { return o.post(l, false, 0) }
 
-// tell is put of what may come without end. It drops l and returns status.NoBufs
+// Tell is put of what may come without end. It drops l and returns status.NoBufs
 // when limit packets of tell are queued.
-func (o *outbox) tell(l letter, limit int) error { return o.post(l, true, limit) }
+func (o *Outbox) Tell(l Letter, limit int) error { return o.post(l, true, limit) }
 
-func (o *outbox) post(l letter, told bool, limit int) error {
+func (o *Outbox) post(l Letter, told bool, limit int) error {
 	err := o.enqueue(l, told, limit)
 	if errors.Is(err, errQueued) {
 		return nil
 	}
-	if l.after != nil {
-		l.after()
+	if l.After != nil {
+		l.After()
 	}
 	return err
 }
@@ -77,7 +77,7 @@ func (o *outbox) post(l letter, told bool, limit int) error {
 // errQueued says that the packet was kept.
 var errQueued = errors.New("queued")
 
-func (o *outbox) enqueue(l letter, told bool, limit int) error {
+func (o *Outbox) enqueue(l Letter, told bool, limit int) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {
@@ -86,11 +86,11 @@ func (o *outbox) enqueue(l letter, told bool, limit int) error {
 	case told && o.told >= limit:
 		return status.NoBufs
 	}
-	o.coder = coder{b: o.frame[:0], encoding: true}
-	o.coder.frame(l.header, l.body)
+	o.coder = Coder{b: o.frame[:0], encoding: true}
+	o.coder.frame(l.Header, l.Body)
 	o.frame, o.coder.b = o.coder.b, nil
 	if len(o.queue) == 0 {
-		switch err := o.sender.TrySend(o.frame, l.file); {
+		switch err := o.sender.TrySend(o.frame, l.File); {
 		case err == nil:
 			return nil
 		case !errors.Is(err, status.Again):
@@ -98,7 +98,7 @@ func (o *outbox) enqueue(l letter, told bool, limit int) error {
 			return status.Reset
 		}
 	}
-	o.queue = append(o.queue, packet{bytes: bytes.Clone(o.frame), file: l.file, after: l.after, told: told})
+	o.queue = append(o.queue, packet{bytes: bytes.Clone(o.frame), file: l.File, after: l.After, told: told})
 	if told {
 		o.told++
 	}
@@ -106,8 +106,8 @@ func (o *outbox) enqueue(l letter, told bool, limit int) error {
 	return errQueued
 }
 
-// wait returns when fewer than n packets are queued, or the outbox is closed.
-func (o *outbox) wait(n int) {
+// Wait returns when fewer than n packets are queued, or the outbox is closed.
+func (o *Outbox) Wait(n int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for len(o.queue) >= n && !o.closed {
@@ -115,9 +115,9 @@ func (o *outbox) wait(n int) {
 	}
 }
 
-// run sends what is queued until close. Its goroutine is the only one that
+// Run sends what is queued until close. Its goroutine is the only one that
 // takes packets from the queue.
-func (o *outbox) run() {
+func (o *Outbox) Run() {
 	for {
 		o.mu.Lock()
 		for len(o.queue) == 0 && !o.closed {
@@ -132,7 +132,7 @@ func (o *outbox) run() {
 
 		if err := shm.Send(o.conn, p.bytes, p.file); err != nil {
 			o.conn.Close() // the reader finds out
-			o.close()
+			o.Close()
 			return
 		}
 		o.mu.Lock()
@@ -151,9 +151,9 @@ func (o *outbox) run() {
 	}
 }
 
-// close drops what is queued and refuses more. The owner closes the socket
+// Close drops what is queued and refuses more. The owner closes the socket
 // first, so that run is not left waiting in it.
-func (o *outbox) close() {
+func (o *Outbox) Close() {
 	o.mu.Lock()
 	dropped := o.queue
 	o.queue, o.closed = nil, true

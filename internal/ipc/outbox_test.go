@@ -14,30 +14,30 @@ func TestManyAnswersAtOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := newOutbox(near)
+	o := NewOutbox(near)
 	var wg sync.WaitGroup
-	wg.Go(o.run)
+	wg.Go(o.Run)
 	const answers, tellings = 4096, 1024
 	for i := range uint64(answers) {
-		if err := o.put(letter{header: header{Op: opAccept | opReply, Request: i + 1}}); err != nil {
+		if err := o.Put(Letter{Header: Header{Op: OpAccept | OpReply, Request: i + 1}}); err != nil {
 			t.Fatalf("answer %d: %v", i, err)
 		}
 	}
-	if err := o.tell(letter{header: header{Op: opState}}, tellings); err != nil {
+	if err := o.Tell(Letter{Header: Header{Op: OpState}}, tellings); err != nil {
 		t.Errorf("a telling: %v", err)
 	}
-	buf := make([]byte, maxFrame)
+	buf := make([]byte, MaxFrame)
 	for i := range uint64(answers + 1) {
 		n, _, err := shm.Recv(far, buf)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if h, _, err := parseFrame(buf[:n]); err != nil || h.Request != (i+1)%(answers+1) {
+		if h, _, err := ParseFrame(buf[:n]); err != nil || h.Request != (i+1)%(answers+1) {
 			t.Fatalf("packet %d is of request %d, %v", i, h.Request, err)
 		}
 	}
 	near.Close()
 	far.Close()
-	o.close()
+	o.Close()
 	wg.Wait()
 }

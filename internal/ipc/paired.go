@@ -26,8 +26,8 @@ type WindowedEndpoint interface {
 
 // The ways of messages, see [PairedEndpoint].
 const (
-	viaCall    = "call"    // in the node's process
-	viaSocket  = "socket"  // through the data socket, pumped by the node
-	viaChannel = "channel" // through shared memory, past the node
-	viaPath    = "path"    // through a socket to the application on the other node
+	ViaCall    = "call"    // in the node's process
+	ViaSocket  = "socket"  // through the data socket, pumped by the node
+	ViaChannel = "channel" // through shared memory, past the node
+	ViaPath    = "path"    // through a socket to the application on the other node
 )

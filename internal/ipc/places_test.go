@@ -37,7 +37,7 @@ func TestBlockedCallsKeepNobodyOut(t *testing.T) {
 	c := s.dial(t)
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	const listeners = maxRequests + 50
+	const listeners = MaxRequests + 50
 	all := make([]Endpoint, listeners)
 	ports := make([]addr.Port, listeners)
 	for i := range all {
@@ -56,8 +56,8 @@ func TestBlockedCallsKeepNobodyOut(t *testing.T) {
 	waitRequests(t, c, listeners)
 
 	a, b := connect(t, c, c)
-	wait := blockMoves(t, a, maxRequests+50)
-	waitRequests(t, c, listeners+maxRequests)
+	wait := blockMoves(t, a, MaxRequests+50)
+	waitRequests(t, c, listeners+MaxRequests)
 	if ids, _, err := c.Nodes(); len(ids) == 0 || err != nil {
 		t.Errorf("Nodes = %v, %v", ids, err)
 	}
@@ -78,8 +78,8 @@ func TestCloseNeedsNoPlace(t *testing.T) {
 	a, b := connect(t, c, other)
 	m := must(c.Alloc(8192))(t)
 	off := must(a.Register(m.Bytes(), 0, rma.ProtRead, 0))(t)
-	wait := blockMoves(t, a, maxRequests+1)
-	waitRequests(t, c, maxRequests)
+	wait := blockMoves(t, a, MaxRequests+1)
+	waitRequests(t, c, MaxRequests)
 	check(t, "Unregister", a.Unregister(off, 8192), status.OK)
 	check(t, "Close of the memory", m.Close(), status.OK)
 	check(t, "Close", a.Close(), status.OK)
@@ -97,12 +97,12 @@ func TestConnectsWaitInOrder(t *testing.T) {
 	defer wg.Wait()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	for range maxRequests {
+	for range MaxRequests {
 		ep := must(c.Open())(t)
 		wg.Go(func() { ep.Connect(ctx, dst) })
 	}
-	waitRequests(t, c, maxRequests)
-	places := c.(*client).places[connects]
+	waitRequests(t, c, MaxRequests)
+	places := c.(*client).places[Connects]
 	const late = 3
 	for i := range late {
 		ep := must(c.Open())(t)
@@ -115,10 +115,10 @@ func TestConnectsWaitInOrder(t *testing.T) {
 	_, err := must(c.Open())(t).Connect(quit, dst)
 	check(t, "Connect whose context ends while it waits for a place", err, status.TimedOut)
 	var from []addr.Port
-	for i := range maxRequests + late {
+	for i := range MaxRequests + late {
 		if i > 0 && i <= late { // one after the other
 			eventually(t, "the next has its place", func() bool { return places.pending() == late-i })
-			waitRequests(t, c, maxRequests)
+			waitRequests(t, c, MaxRequests)
 		}
 		ep, addr, err := l.Accept(ctx)
 		check(t, "Accept", err, status.OK)

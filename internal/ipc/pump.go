@@ -172,7 +172,7 @@ func (p *pump) await(ctx context.Context, handed bool) {
 }
 
 func (p *pump) shutOut()      { p.half.Store(true) }
-func (p *pump) heard() ending { return ending(p.ending.Load()) }
+func (p *pump) heard() Ending { return Ending(p.ending.Load()) }
 
 func (p *pump) settled() (done, stuck <-chan struct{}) { return p.done, p.stuck }
 
@@ -262,7 +262,7 @@ func (p *pump) toNode(ctx context.Context) rest {
 			}
 			shm.WaitRead(p.conn) // its errors are a close's deadline, or the next read's
 		case errors.Is(err, io.EOF):
-			if e := ending(p.ending.Load()); e != 0 && e != endedShut || p.cut.Load() {
+			if e := Ending(p.ending.Load()); e != 0 && e != EndedShut || p.cut.Load() {
 				return nothingLeft // the socket was shut down here
 			}
 			if p.half.Load() {
@@ -350,16 +350,16 @@ func (p *pump) toApp(ctx context.Context) {
 		err = p.deliver(ctx)
 	}
 	if errors.Is(err, ErrPeerShut) {
-		p.ending.Store(uint32(endedShut))
+		p.ending.Store(uint32(EndedShut))
 		p.conn.CloseWrite()
 		err = p.outlive(ctx)
 	}
 	switch {
 	case errors.Is(err, ErrPeerShut): // what it sent was whole
 	case errors.Is(err, io.EOF):
-		p.ending.Store(uint32(endedClosed))
+		p.ending.Store(uint32(EndedClosed))
 	default:
-		p.ending.Store(uint32(endedLost))
+		p.ending.Store(uint32(EndedLost))
 	}
 	p.conn.CloseRead()  // first: who has seen the end cannot write any more
 	p.conn.CloseWrite() // after the last byte, the end

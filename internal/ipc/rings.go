@@ -39,7 +39,7 @@ const HugePagesAllowed = shm.HugeAllowed
 func ParseHugePages(text string) (HugePages, bool) { return shm.ParseHugePages(text) }
 
 // ChannelSize returns the bytes of memory of a channel with these rings.
-func ChannelSize(p Rings) int64 { return channelSize(p) }
+func ChannelSize(p Rings) int64 { return RingsSize(p) }
 
 // ErrSmallRings is in the chain of CheckHugePages' error when the rings do not
 // fill a huge page.
@@ -49,7 +49,7 @@ var ErrSmallRings = errors.New("the rings are too small for huge pages")
 // here and now: it makes the memory of one and gives it back. The error says
 // what is missing.
 func CheckHugePages(p Rings) error {
-	size, huge := channelSize(p), shm.HugePageSize()
+	size, huge := RingsSize(p), shm.HugePageSize()
 	if size < huge {
 		return fmt.Errorf("%w: the two of a channel are %d bytes, a huge page is %d", ErrSmallRings, size, huge)
 	}
@@ -64,7 +64,7 @@ func CheckHugePages(p Rings) error {
 
 // CheckChannels reports why this process can make no memory for a channel.
 func CheckChannels(p Rings) error {
-	region, err := shm.Create("fabricd-probe", channelSize(p))
+	region, err := shm.Create("fabricd-probe", RingsSize(p))
 	if err != nil {
 		return err
 	}

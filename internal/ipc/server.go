@@ -299,9 +299,9 @@ func (s *Server) handshake(conn *net.UnixConn, c shm.Cred, u *user, quota error,
 		return nil, err
 	}
 	refuse := func(err error) (*serverSession, error) {
-		r := &refusal{Min: VersionMin, Max: VersionMax, Text: err.Error()}
-		answer := header{Op: opHello | opReply, Code: status.Of(err), Request: h.Request}
-		return nil, errors.Join(err, shm.Send(conn, appendFrame(nil, answer, r), nil))
+		r := &Refusal{Min: VersionMin, Max: VersionMax, Text: err.Error()}
+		answer := Header{Op: OpHello | OpReply, Code: status.Of(err), Request: h.Request}
+		return nil, errors.Join(err, shm.Send(conn, AppendFrame(nil, answer, r), nil))
 	}
 	version, err := choose(m)
 	if err != nil {
@@ -312,24 +312,24 @@ func (s *Server) handshake(conn *net.UnixConn, c shm.Cred, u *user, quota error,
 	}
 	cred, err := s.opt.Authorize(Credentials{UID: c.UID, GID: c.GID, PID: c.PID})
 	if err != nil {
-		return refuse(coded(err, status.Access))
+		return refuse(Coded(err, status.Access))
 	}
 	node, err := s.opt.NewSession(cred)
 	if err != nil {
-		return refuse(coded(err, status.NoDevice))
+		return refuse(Coded(err, status.NoDevice))
 	}
 	if err := s.opt.Faults.Hit(failpoint.AppAttached); err != nil {
 		node.Close()
-		return refuse(coded(err, status.NoDevice))
+		return refuse(Coded(err, status.NoDevice))
 	}
-	w := &welcome{Version: version, Requests: maxRequests, Self: node.Self()}
-	answer := header{Op: opHello | opReply, Request: h.Request}
+	w := &Welcome{Version: version, Requests: MaxRequests, Self: node.Self()}
+	answer := Header{Op: OpHello | OpReply, Request: h.Request}
 	sess := newServerSession(s, conn, node, cred.UID, newSessionAccount(s.opt.Session, u.account))
 	if inProcess != nil {
 		sess.inProcess = true
 		inProcess.Store(sess) // before the application hears of it
 	}
-	if err := shm.Send(conn, appendFrame(nil, answer, w), nil); err != nil {
+	if err := shm.Send(conn, AppendFrame(nil, answer, w), nil); err != nil {
 		node.Close()
 		return nil, err
 	}
@@ -338,8 +338,8 @@ func (s *Server) handshake(conn *net.UnixConn, c shm.Cred, u *user, quota error,
 }
 
 // readHello reads the first packet, which must be HELLO.
-func readHello(conn *net.UnixConn) (h header, m hello, err error) {
-	buf := make([]byte, headerLen+64)
+func readHello(conn *net.UnixConn) (h Header, m Hello, err error) {
+	buf := make([]byte, HeaderLen+64)
 	n, f, err := shm.Recv(conn, buf)
 	if err != nil {
 		return h, m, err
@@ -348,21 +348,21 @@ func readHello(conn *net.UnixConn) (h header, m hello, err error) {
 		f.Close()
 		return h, m, fmt.Errorf("descriptor with HELLO: %w", status.Protocol)
 	}
-	h, body, err := parseFrame(buf[:n])
-	if err == nil && (h.Op != opHello || h.Code != 0 || h.Endpoint != 0 || h.Request == 0) {
+	h, body, err := ParseFrame(buf[:n])
+	if err == nil && (h.Op != OpHello || h.Code != 0 || h.Endpoint != 0 || h.Request == 0) {
 		err = fmt.Errorf("first packet is no HELLO: %w", status.Protocol)
 	}
 	if err == nil {
-		err = parseBody(body, &m)
+		err = ParseBody(body, &m)
 	}
-	if err == nil && m.Magic != magic {
-		err = fmt.Errorf("HELLO with magic %#x, want %#x: %w", m.Magic, magic, status.Protocol)
+	if err == nil && m.Magic != Magic {
+		err = fmt.Errorf("HELLO with magic %#x, want %#x: %w", m.Magic, Magic, status.Protocol)
 	}
 	return h, m, err
 }
 
 // choose returns the highest version that both sides speak.
-func choose(m hello) (uint16, error) {
+func choose(m Hello) (uint16, error) {
 	v := min(m.Max, VersionMax)
 	if m.Min > m.Max || v < max(m.Min, VersionMin) {
 		return 0, fmt.Errorf("application speaks attach protocol %d to %d, node %d to %d: %w",

@@ -182,16 +182,16 @@ func makeChannel(a, b *half, params ring.Params) (err error) {
 			}
 		}
 	}()
-	if a.files[0], err = shm.Shared("fabricd-channel", channelSize(params)); err != nil {
+	if a.files[0], err = shm.Shared("fabricd-channel", RingsSize(params)); err != nil {
 		return err
 	}
 	if b.files[0], err = shm.Duplicate(a.files[0]); err != nil {
 		return err
 	}
-	if a.files[bellOut], b.files[bellIn], err = shm.BellPair(); err != nil {
+	if a.files[BellOut], b.files[BellIn], err = shm.BellPair(); err != nil {
 		return err
 	}
-	if a.files[bellIn], b.files[bellOut], err = shm.BellPair(); err != nil {
+	if a.files[BellIn], b.files[BellOut], err = shm.BellPair(); err != nil {
 		return err
 	}
 	a.peer, b.peer, b.side = b, a, 1
@@ -240,7 +240,7 @@ func doChannel(ctx context.Context, s *serverSession, r *request) (reply, error)
 		err = s.srv.paired.await(ctx, r.ep, h)
 	}
 	if err != nil {
-		why := reasonOf(err)
+		why := ReasonOf(err)
 		r.ep.via(why)
 		if status.Of(err) == status.NoMemory {
 			s.without(why)
@@ -251,7 +251,7 @@ func doChannel(ctx context.Context, s *serverSession, r *request) (reply, error)
 	if f == nil {
 		return reply{}, status.Reset // closed meanwhile
 	}
-	body := &channelBody{Side: h.side, Slots: uint32(params.Slots), Data: uint32(params.Data)}
+	body := &ChannelBody{Side: h.side, Slots: uint32(params.Slots), Data: uint32(params.Data)}
 	return s.account.answerTaken(body, f), nil
 }
 
@@ -281,15 +281,15 @@ func (p *pairs) await(ctx context.Context, e *served, h *half) error {
 // offer tells the application that its peer asks for a channel. It is a hint: an
 // application that does not read is not told.
 func (e *served) offer() {
-	offer := letter{header: header{Op: opOffer, Endpoint: e.id}}
-	e.s.out.tell(offer, maxRequests) // an error is the session's end, or the queue's bound
+	offer := Letter{Header: Header{Op: OpOffer, Endpoint: e.id}}
+	e.s.out.Tell(offer, MaxRequests) // an error is the session's end, or the queue's bound
 }
 
 // via notes why the endpoint's messages go through the node.
 func (e *served) via(why string) {
-	way := viaSocket
+	way := ViaSocket
 	if e.s.inProcess {
-		way = viaCall
+		way = ViaCall
 	}
 	if ep, ok := e.ep.(PairedEndpoint); ok {
 		ep.Via(way, why)
@@ -305,8 +305,8 @@ func (s *serverSession) without(why string) {
 }
 
 func doBell(_ context.Context, s *serverSession, r *request) (reply, error) {
-	which := r.in.(*bellBody).Which
-	if which != bellOut && which != bellIn {
+	which := r.in.(*BellBody).Which
+	if which != BellOut && which != BellIn {
 		return reply{}, fmt.Errorf("bell %d: %w", which, status.Invalid)
 	}
 	f, _ := s.srv.paired.take(r.ep, int(which))
@@ -319,8 +319,8 @@ func doBell(_ context.Context, s *serverSession, r *request) (reply, error) {
 // doJoined notes whether the application uses its channel. One that cannot has
 // given up its half, and may ask for another.
 func doJoined(_ context.Context, s *serverSession, r *request) (reply, error) {
-	m := r.in.(*joinedBody)
-	m.Why = printable(m.Why)
+	m := r.in.(*JoinedBody)
+	m.Why = Printable(m.Why)
 	if m.OK > 1 {
 		return reply{}, fmt.Errorf("joined %d, want 0 or 1: %w", m.OK, status.Invalid)
 	}
@@ -340,7 +340,7 @@ func doJoined(_ context.Context, s *serverSession, r *request) (reply, error) {
 // for.
 func doRings(_ context.Context, s *serverSession, _ *request) (reply, error) {
 	opt := &s.srv.opt
-	return reply{body: &ringsBody{Release: uint8(opt.Rings.Release), Huge: opt.HugePages}}, nil
+	return reply{body: &RingsBody{Release: uint8(opt.Rings.Release), Huge: opt.HugePages}}, nil
 }
 
 func (p *pairs) join(e *served, ok bool, why string) error {
@@ -353,7 +353,7 @@ func (p *pairs) join(e *served, ok bool, why string) error {
 	h.done, h.ok, h.why = true, ok, why
 	if !ok {
 		p.drop(e)
-		if first := h.peer; why == otherGaveUp && first.done && !first.ok {
+		if first := h.peer; why == OtherGaveUp && first.done && !first.ok {
 			why += ": " + first.why
 		}
 		e.via(why)
@@ -363,7 +363,7 @@ func (p *pairs) join(e *served, ok bool, why string) error {
 		return nil
 	}
 	for _, x := range []*half{h, h.peer} {
-		x.of.ep.(PairedEndpoint).Via(viaChannel, x.why)
+		x.of.ep.(PairedEndpoint).Via(ViaChannel, x.why)
 	}
 	return nil
 }

@@ -12,7 +12,7 @@ import (
 // staleBacklog bounds the packets that wait for an application when STALE is
 // told. It is only a hint: an application that does not read must not lose its
 // session because a peer unregisters windows.
-const staleBacklog = maxRequests / 4
+const staleBacklog = MaxRequests / 4
 
 // A directServed is what an endpoint's direct use of the peer's windows needs in
 // the node: a slot of the session's epochs.
@@ -78,8 +78,8 @@ func (e *served) withdrawn(slot uint32) {
 	if !d.asked || d.closed {
 		return
 	}
-	stale := letter{header: header{Op: opStale, Endpoint: e.id}}
-	d.asked = e.s.out.tell(stale, staleBacklog) != nil // not told: the next withdrawal tells
+	stale := Letter{Header: Header{Op: OpStale, Endpoint: e.id}}
+	d.asked = e.s.out.Tell(stale, staleBacklog) != nil // not told: the next withdrawal tells
 }
 
 // end gives the slot back.
@@ -99,7 +99,7 @@ func doEpochs(_ context.Context, s *serverSession, _ *request) (reply, error) {
 	if s.srv.opt.NoDirect {
 		return reply{}, errNoDirect
 	}
-	body := &memAdd{}
+	body := &MemAdd{}
 	return s.account.answerWith(body, func() (f *os.File, err error) {
 		body.Size, f, err = s.epochs.descriptor()
 		return f, err
@@ -119,12 +119,12 @@ func doWindow(_ context.Context, s *serverSession, r *request) (reply, error) {
 	if s.srv.opt.NoDirect {
 		return reply{}, errNoDirect
 	}
-	roff := r.in.(*offset).Off
+	roff := r.in.(*Offset).Off
 	slot, err := r.ep.direct.begin(r.ep, ep, roff)
 	if err != nil {
 		return reply{}, err
 	}
-	out := &windowBody{Slot: slot, Epoch: s.epochs.epoch(slot)}
+	out := &WindowBody{Slot: slot, Epoch: s.epochs.epoch(slot)}
 	w, err := ep.PeerWindow(roff)
 	if err != nil {
 		return reply{}, err
@@ -139,7 +139,7 @@ func doWindow(_ context.Context, s *serverSession, r *request) (reply, error) {
 
 // window completes the answer about w: with its memory, or without where the node is
 // to copy.
-func (s *serverSession) window(ep DirectEndpoint, out *windowBody, w PeerWindow) (reply, error) {
+func (s *serverSession) window(ep DirectEndpoint, out *WindowBody, w PeerWindow) (reply, error) {
 	m, err := s.sharer(w.Region)
 	var r reply
 	if err == nil {

@@ -52,7 +52,7 @@ func (s *serverSession) serveEndpoint(ep Endpoint) (*served, error) {
 
 // A servedWindow is one of an endpoint, and what it is open on.
 type servedWindow struct {
-	span
+	Span
 	memory *memory
 	prot   rma.Prot
 }
@@ -70,7 +70,7 @@ func (e *served) opened(w servedWindow) {
 	e.windows = append(e.windows, w)
 }
 
-func (e *served) gone(r span) {
+func (e *served) gone(r Span) {
 	e.mu.Lock()
 	before := len(e.windows)
 	e.windows = slices.DeleteFunc(e.windows, func(w servedWindow) bool {
@@ -114,8 +114,8 @@ func (e *served) follow() {
 // state tells the endpoint's poll events. It waits while the application does
 // not read: changes meanwhile are one change.
 func (e *served) state() {
-	e.s.out.wait(maxRequests)
-	e.s.tell(header{Op: opState, Endpoint: e.id}, &readyBody{uint16(e.events())})
+	e.s.out.Wait(MaxRequests)
+	e.s.tell(Header{Op: OpState, Endpoint: e.id}, &ReadyBody{uint16(e.events())})
 }
 
 // events returns the endpoint's poll events. One that the node has closed has
@@ -250,7 +250,7 @@ func doClose(ctx context.Context, s *serverSession, r *request) (reply, error) {
 }
 
 func doAbort(ctx context.Context, s *serverSession, r *request) (reply, error) {
-	return s.finish(ctx, r, abortedBy(CleanCause(r.in.(*causeBody).Cause)))
+	return s.finish(ctx, r, abortedBy(CleanCause(r.in.(*CauseBody).Cause)))
 }
 
 // finish ends an endpoint for its application.
@@ -286,7 +286,7 @@ func doShut(_ context.Context, _ *serverSession, r *request) (reply, error) {
 // refuses before the peer hears of a connection that nobody could use.
 func doConnect(ctx context.Context, s *serverSession, r *request) (reply, error) {
 	return s.connected(r.ep, func() error {
-		_, err := r.ep.ep.Connect(ctx, addr.Addr(*r.in.(*address)))
+		_, err := r.ep.ep.Connect(ctx, addr.Addr(*r.in.(*Address)))
 		return err
 	})
 }
@@ -309,7 +309,7 @@ func doTryConnect(_ context.Context, s *serverSession, r *request) (reply, error
 	if err != nil {
 		return reply{}, err
 	}
-	if _, err = r.ep.ep.TryConnect(addr.Addr(*r.in.(*address))); err == nil {
+	if _, err = r.ep.ep.TryConnect(addr.Addr(*r.in.(*Address))); err == nil {
 		return r.ep.established(d)
 	}
 	d.close()
@@ -371,7 +371,7 @@ func (s *serverSession) forget(e *served) {
 	delete(s.endpoints.all, e.id)
 	s.mu.Unlock()
 	if found {
-		e.begin(abortedBy(causeUnheard))
+		e.begin(abortedBy(CauseUnheard))
 	}
 }
 
@@ -380,7 +380,7 @@ func (e *served) established(d *socketPair) (reply, error) {
 	if !e.connect(d) {
 		return reply{}, status.Reset
 	}
-	c := &connected{Endpoint: e.id, Local: e.ep.LocalAddr(), Remote: e.ep.RemoteAddr()}
+	c := &Connected{Endpoint: e.id, Local: e.ep.LocalAddr(), Remote: e.ep.RemoteAddr()}
 	if d == nil {
 		return reply{body: c}, nil
 	}

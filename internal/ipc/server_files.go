@@ -12,7 +12,7 @@ import (
 // bells, epochs, and what an answer carries until it is sent.
 
 // answerWith returns the reply that carries the descriptor which open returns.
-func (a *account) answerWith(body message, open func() (*os.File, error)) (reply, error) {
+func (a *account) answerWith(body Message, open func() (*os.File, error)) (reply, error) {
 	if err := a.charge(heldFiles, 1); err != nil {
 		return reply{}, err
 	}
@@ -25,7 +25,7 @@ func (a *account) answerWith(body message, open func() (*os.File, error)) (reply
 }
 
 // answerTaken is answerWith for a descriptor that is charged.
-func (a *account) answerTaken(body message, f *os.File) reply {
+func (a *account) answerTaken(body Message, f *os.File) reply {
 	return reply{body: body, file: f, after: func() { f.Close(); a.refund(heldFiles, 1) }}
 }
 

@@ -20,7 +20,7 @@ type mover interface {
 	// shutOut makes the end of what the application writes a half-close.
 	shutOut()
 	// heard says what the end of the peer's bytes was.
-	heard() ending
+	heard() Ending
 	// settled returns what is closed when the endpoint is, and what has a token when that
 	// waits for a peer that does not take what it is owed.
 	settled() (done, stuck <-chan struct{})
@@ -39,7 +39,7 @@ func (s *Server) InProcess() (app *net.UnixConn, nodesEnd func(id uint32) Endpoi
 	if !s.run(func() { s.attach(node, &session) }) {
 		node.Close()
 		app.Close()
-		return nil, nil, errNodeGone
+		return nil, nil, ErrNodeGone
 	}
 	return app, func(id uint32) Endpoint { return session.Load().nodesEnd(id) }, nil
 }
@@ -101,5 +101,5 @@ func (p *handedOver) close(how finish) {
 
 func (p *handedOver) ended(context.Context)                  { p.hup() }
 func (p *handedOver) shutOut()                               {}                   // the application does it
-func (p *handedOver) heard() ending                          { return endedLost } // nor does it ask
+func (p *handedOver) heard() Ending                          { return EndedLost } // nor does it ask
 func (p *handedOver) settled() (done, stuck <-chan struct{}) { return p.done, nil }

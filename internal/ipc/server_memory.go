@@ -13,7 +13,7 @@ import (
 // doMemAdd maps memory that an application hands over. It counts until its
 // last use, which may outlive the session.
 func doMemAdd(_ context.Context, s *serverSession, r *request) (reply, error) {
-	size := r.in.(*memAdd).Size
+	size := r.in.(*MemAdd).Size
 	if size <= 0 || size > shm.MaxSize {
 		return reply{}, fmt.Errorf("memory of %d bytes: %w", size, status.Invalid)
 	}
@@ -29,7 +29,7 @@ func doMemAdd(_ context.Context, s *serverSession, r *request) (reply, error) {
 	defer s.mu.Unlock()
 	id := s.memory.next()
 	s.memory.all[id] = &memory{Region: region, owner: s, id: id}
-	return reply{body: &memoryBody{id}}, nil
+	return reply{body: &MemoryBody{id}}, nil
 }
 
 // mapMemory checks and maps the request's descriptor, and takes it.
@@ -60,7 +60,7 @@ func (s *serverSession) mapMemory(r *request, size int64) (*shm.Region, error) {
 }
 
 func doMemDrop(_ context.Context, s *serverSession, r *request) (reply, error) {
-	id := r.in.(*memoryBody).Memory
+	id := r.in.(*MemoryBody).Memory
 	s.mu.Lock()
 	region, ok := s.memory.take(id)
 	s.mu.Unlock()
@@ -89,7 +89,7 @@ func (s *serverSession) use(id uint32, off, n int64) (*memory, error) {
 }
 
 func doRegister(_ context.Context, s *serverSession, r *request) (reply, error) {
-	m := r.in.(*register)
+	m := r.in.(*Register)
 	ep, ok := r.ep.ep.(RegionEndpoint)
 	if !ok {
 		return reply{}, fmt.Errorf("this node's endpoints take no foreign memory: %w", status.NotSupp)
@@ -112,12 +112,12 @@ func doRegister(_ context.Context, s *serverSession, r *request) (reply, error) 
 		s.account.refund(windows, 1)
 		return reply{}, err
 	}
-	r.ep.opened(servedWindow{span{off, m.Len}, region, m.Prot})
-	return reply{body: &offset{off}}, nil
+	r.ep.opened(servedWindow{Span{off, m.Len}, region, m.Prot})
+	return reply{body: &Offset{off}}, nil
 }
 
 func doUnregister(_ context.Context, _ *serverSession, r *request) (reply, error) {
-	m := *r.in.(*span)
+	m := *r.in.(*Span)
 	err := r.ep.ep.Unregister(m.Off, m.Len)
 	if err == nil {
 		r.ep.gone(m)
@@ -127,9 +127,9 @@ func doUnregister(_ context.Context, _ *serverSession, r *request) (reply, error
 
 // staged returns a buffer for t and the memory to copy from or to, with a
 // reference. done gives both back.
-func (s *serverSession) staged(ctx context.Context, t *vtransfer) (buf []byte, region *memory, done func(), err error) {
-	if t.Len <= 0 || t.Len > maxStage {
-		return nil, nil, nil, fmt.Errorf("%d bytes, want 1 to %d: %w", t.Len, maxStage, status.Invalid)
+func (s *serverSession) staged(ctx context.Context, t *VTransfer) (buf []byte, region *memory, done func(), err error) {
+	if t.Len <= 0 || t.Len > MaxStage {
+		return nil, nil, nil, fmt.Errorf("%d bytes, want 1 to %d: %w", t.Len, MaxStage, status.Invalid)
 	}
 	free, err := s.takeStage(ctx, t.Len)
 	if err != nil {
@@ -161,7 +161,7 @@ func (s *serverSession) takeStage(ctx context.Context, n int64) (free func(), er
 // doVWriteTo copies the bytes before it writes them: the application may
 // change them as soon as it has the answer. The copy belongs to the operation.
 func doVWriteTo(ctx context.Context, s *serverSession, r *request) (reply, error) {
-	t := r.in.(*vtransfer)
+	t := r.in.(*VTransfer)
 	buf, region, done, err := s.staged(ctx, t)
 	if err != nil {
 		return reply{}, err
@@ -176,7 +176,7 @@ func doVWriteTo(ctx context.Context, s *serverSession, r *request) (reply, error
 // doVReadFrom is synchronous whatever its flags say: nobody would copy the
 // bytes to the application later.
 func doVReadFrom(ctx context.Context, s *serverSession, r *request) (reply, error) {
-	t := r.in.(*vtransfer)
+	t := r.in.(*VTransfer)
 	buf, region, done, err := s.staged(ctx, t)
 	if err != nil {
 		return reply{}, err
@@ -205,7 +205,7 @@ func (s *serverSession) give(region Region, b []byte, off int64) error {
 
 // doCheck looks for what is wrong with a transfer of many pieces before the first.
 func doCheck(_ context.Context, _ *serverSession, r *request) (reply, error) {
-	m := r.in.(*checkBody)
+	m := r.in.(*CheckBody)
 	ep, ok := r.ep.ep.(RegionEndpoint)
 	if !ok {
 		return reply{}, fmt.Errorf("this node's endpoints check no ranges: %w", status.NotSupp)
@@ -219,7 +219,7 @@ func doCheck(_ context.Context, _ *serverSession, r *request) (reply, error) {
 // doMmap passes the descriptor of the peer's memory on, one that cannot write
 // when prot does not ask for it. The mapping is the session's until MUNMAP.
 func doMmap(_ context.Context, s *serverSession, r *request) (reply, error) {
-	m := r.in.(*mmapBody)
+	m := r.in.(*MmapBody)
 	ep, ok := r.ep.ep.(RegionEndpoint)
 	if !ok {
 		return reply{}, fmt.Errorf("this node's endpoints map no memory: %w", status.NotSupp)
@@ -236,7 +236,7 @@ func doMmap(_ context.Context, s *serverSession, r *request) (reply, error) {
 	if err == nil {
 		var id uint32
 		id, err = s.keep(region)
-		out.body = &mapped{Mapping: id, Off: off}
+		out.body = &Mapped{Mapping: id, Off: off}
 	}
 	if err != nil {
 		out.end()
@@ -277,7 +277,7 @@ func (s *serverSession) keep(region Region) (uint32, error) {
 }
 
 func doMunmap(_ context.Context, s *serverSession, r *request) (reply, error) {
-	id := r.in.(*memoryBody).Memory
+	id := r.in.(*MemoryBody).Memory
 	s.mu.Lock()
 	region, ok := s.mappings.take(id)
 	s.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 
 // An operation says how requests of one op are taken.
 type operation struct {
-	in        func() message // a new body to decode; nil for an empty one
+	in        func() Message // a new body to decode; nil for an empty one
 	endpoint  bool           // on an endpoint, not on the session
 	takesFile bool           // a descriptor comes with it
 	do        func(ctx context.Context, s *serverSession, r *request) (reply, error)
@@ -24,9 +24,9 @@ type operation struct {
 
 // A request is one being performed.
 type request struct {
-	header
+	Header
 	operation
-	in   message
+	in   Message
 	file *os.File // that came with it; nil once taken
 	ep   *served
 }
@@ -43,7 +43,7 @@ func (r *request) drop() {
 // closed what r is about: that the node did, because the session or the
 // connection ends, is a reset to it, and no mistake of its own.
 func (r *request) notByApplication(err error) error {
-	if r.Op == opClose || status.Of(err) != status.BadFD || (r.ep != nil && r.ep.begun()) {
+	if r.Op == OpClose || status.Of(err) != status.BadFD || (r.ep != nil && r.ep.begun()) {
 		return err
 	}
 	return fmt.Errorf("the node ends it: %w", status.Reset)
@@ -51,7 +51,7 @@ func (r *request) notByApplication(err error) error {
 
 // A reply is the body of an answer, and what comes with it.
 type reply struct {
-	body  message
+	body  Message
 	file  *os.File
 	after func() // runs once the answer is sent or dropped
 }
@@ -63,78 +63,78 @@ func (r reply) end() {
 }
 
 // operations is the list of all requests.
-var operations = map[op]operation{
-	opBye:    {do: doBye},
-	opCancel: {in: body[cancel]},
-	opSelf:   {do: doSelf},
-	opNodes:  {do: doNodes},
-	opWatch:  {in: body[watchBody], do: doWatch},
-	opOpen:   {do: doOpen},
+var operations = map[Op]operation{
+	OpBye:    {do: doBye},
+	OpCancel: {in: body[Cancel]},
+	OpSelf:   {do: doSelf},
+	OpNodes:  {do: doNodes},
+	OpWatch:  {in: body[WatchBody], do: doWatch},
+	OpOpen:   {do: doOpen},
 
-	opClose:  {endpoint: true, do: doClose},
-	opBind:   {endpoint: true, in: body[address], do: doBind},
-	opListen: {endpoint: true, in: body[listenBody], do: doListen},
+	OpClose:  {endpoint: true, do: doClose},
+	OpBind:   {endpoint: true, in: body[Address], do: doBind},
+	OpListen: {endpoint: true, in: body[ListenBody], do: doListen},
 
-	opListenAllow: {endpoint: true, in: body[listenAllowBody], do: doListenAllow},
-	opPeer:        {endpoint: true, do: doPeer},
+	OpListenAllow: {endpoint: true, in: body[ListenAllowBody], do: doListenAllow},
+	OpPeer:        {endpoint: true, do: doPeer},
 
-	opConnect:    {endpoint: true, in: body[address], do: doConnect},
-	opTryConnect: {endpoint: true, in: body[address], do: doTryConnect},
-	opAccept:     {endpoint: true, do: doAccept},
-	opTryAccept:  {endpoint: true, do: doTryAccept},
-	opReady:      {endpoint: true, do: doReady},
-	opEnding:     {endpoint: true, do: doEnding},
-	opAddress:    {endpoint: true, do: doAddress},
-	opCause:      {endpoint: true, do: doCause},
-	opAbort:      {endpoint: true, in: body[causeBody], do: doAbort},
+	OpConnect:    {endpoint: true, in: body[Address], do: doConnect},
+	OpTryConnect: {endpoint: true, in: body[Address], do: doTryConnect},
+	OpAccept:     {endpoint: true, do: doAccept},
+	OpTryAccept:  {endpoint: true, do: doTryAccept},
+	OpReady:      {endpoint: true, do: doReady},
+	OpEnding:     {endpoint: true, do: doEnding},
+	OpAddress:    {endpoint: true, do: doAddress},
+	OpCause:      {endpoint: true, do: doCause},
+	OpAbort:      {endpoint: true, in: body[CauseBody], do: doAbort},
 
-	opChannel: {endpoint: true, do: doChannel},
-	opBell:    {endpoint: true, in: body[bellBody], do: doBell},
-	opJoined:  {endpoint: true, in: body[joinedBody], do: doJoined},
-	opRings:   {do: doRings},
-	opShut:    {endpoint: true, do: doShut},
-	opPath:    {endpoint: true, in: body[pathKeyBody], do: doPath},
+	OpChannel: {endpoint: true, do: doChannel},
+	OpBell:    {endpoint: true, in: body[BellBody], do: doBell},
+	OpJoined:  {endpoint: true, in: body[JoinedBody], do: doJoined},
+	OpRings:   {do: doRings},
+	OpShut:    {endpoint: true, do: doShut},
+	OpPath:    {endpoint: true, in: body[PathKeyBody], do: doPath},
 
-	opRMAPath:   {endpoint: true, in: body[pathKeyBody], do: doRMAPath},
-	opNoRMAPath: {endpoint: true, in: body[joinedBody], do: doNoRMAPath},
-	opFarWindow: {endpoint: true, in: body[offset], do: doFarWindow},
+	OpRMAPath:   {endpoint: true, in: body[PathKeyBody], do: doRMAPath},
+	OpNoRMAPath: {endpoint: true, in: body[JoinedBody], do: doNoRMAPath},
+	OpFarWindow: {endpoint: true, in: body[Offset], do: doFarWindow},
 
-	opServe:          {endpoint: true, in: body[serviceBody], do: doServe},
-	opConnectService: {endpoint: true, in: body[connectServiceBody], do: doConnectService},
-	opServices:       {in: body[servicesBody], do: doServices},
-	opResolve:        {in: body[resolveBody], do: doResolve},
-	opWatchServices:  {in: body[watchBody], do: doWatchServices},
+	OpServe:          {endpoint: true, in: body[ServiceBody], do: doServe},
+	OpConnectService: {endpoint: true, in: body[ConnectServiceBody], do: doConnectService},
+	OpServices:       {in: body[ServicesBody], do: doServices},
+	OpResolve:        {in: body[ResolveBody], do: doResolve},
+	OpWatchServices:  {in: body[WatchBody], do: doWatchServices},
 
-	opMemAdd:     {in: body[memAdd], takesFile: true, do: doMemAdd},
-	opMemDrop:    {in: body[memoryBody], do: doMemDrop},
-	opRegister:   {endpoint: true, in: body[register], do: doRegister},
-	opUnregister: {endpoint: true, in: body[span], do: doUnregister},
-	opWriteTo:    {endpoint: true, in: body[transfer], do: doTransfer},
-	opReadFrom:   {endpoint: true, in: body[transfer], do: doTransfer},
-	opVWriteTo:   {endpoint: true, in: body[vtransfer], do: doVWriteTo},
-	opVReadFrom:  {endpoint: true, in: body[vtransfer], do: doVReadFrom},
-	opAtomic:     {endpoint: true, in: body[atomicBody], do: doAtomic},
-	opPostAtomic: {endpoint: true, in: body[atomicBody], do: doPostAtomic},
-	opPutSignal:  {endpoint: true, in: body[putBody], do: doPutSignal},
-	opVPutSignal: {endpoint: true, in: body[vputBody], do: doVPutSignal},
-	opMmap:       {endpoint: true, in: body[mmapBody], do: doMmap},
-	opMunmap:     {in: body[memoryBody], do: doMunmap},
-	opWindow:     {endpoint: true, in: body[offset], do: doWindow},
-	opEpochs:     {do: doEpochs},
-	opCheck:      {endpoint: true, in: body[checkBody], do: doCheck},
-	opShare:      {in: body[watchBody], do: doShare},
-	opRetire:     {in: body[memoryBody], do: doRetire},
+	OpMemAdd:     {in: body[MemAdd], takesFile: true, do: doMemAdd},
+	OpMemDrop:    {in: body[MemoryBody], do: doMemDrop},
+	OpRegister:   {endpoint: true, in: body[Register], do: doRegister},
+	OpUnregister: {endpoint: true, in: body[Span], do: doUnregister},
+	OpWriteTo:    {endpoint: true, in: body[Transfer], do: doTransfer},
+	OpReadFrom:   {endpoint: true, in: body[Transfer], do: doTransfer},
+	OpVWriteTo:   {endpoint: true, in: body[VTransfer], do: doVWriteTo},
+	OpVReadFrom:  {endpoint: true, in: body[VTransfer], do: doVReadFrom},
+	OpAtomic:     {endpoint: true, in: body[AtomicBody], do: doAtomic},
+	OpPostAtomic: {endpoint: true, in: body[AtomicBody], do: doPostAtomic},
+	OpPutSignal:  {endpoint: true, in: body[PutBody], do: doPutSignal},
+	OpVPutSignal: {endpoint: true, in: body[VPutBody], do: doVPutSignal},
+	OpMmap:       {endpoint: true, in: body[MmapBody], do: doMmap},
+	OpMunmap:     {in: body[MemoryBody], do: doMunmap},
+	OpWindow:     {endpoint: true, in: body[Offset], do: doWindow},
+	OpEpochs:     {do: doEpochs},
+	OpCheck:      {endpoint: true, in: body[CheckBody], do: doCheck},
+	OpShare:      {in: body[WatchBody], do: doShare},
+	OpRetire:     {in: body[MemoryBody], do: doRetire},
 
-	opFenceMark:   {endpoint: true, in: body[sideBody], do: doFenceMark},
-	opFenceWait:   {endpoint: true, in: body[markBody], do: doFenceWait},
-	opFenceSignal: {endpoint: true, in: body[signalBody], do: doFenceSignal},
+	OpFenceMark:   {endpoint: true, in: body[SideBody], do: doFenceMark},
+	OpFenceWait:   {endpoint: true, in: body[MarkBody], do: doFenceWait},
+	OpFenceSignal: {endpoint: true, in: body[SignalBody], do: doFenceSignal},
 }
 
 // body returns a new message of type T.
 func body[T any, P interface {
 	*T
-	message
-}]() message {
+	Message
+}]() Message {
 	return P(new(T))
 }
 
@@ -154,7 +154,7 @@ func doBye(ctx context.Context, s *serverSession, r *request) (reply, error) {
 
 func doSelf(_ context.Context, s *serverSession, _ *request) (reply, error) {
 	self := s.node.Self()
-	return reply{body: (*selfBody)(&self)}, nil
+	return reply{body: (*SelfBody)(&self)}, nil
 }
 
 func doNodes(_ context.Context, s *serverSession, _ *request) (reply, error) {
@@ -162,7 +162,7 @@ func doNodes(_ context.Context, s *serverSession, _ *request) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	return reply{body: &nodesBody{Self: self, Set: nodeSet(ids)}}, nil
+	return reply{body: &NodesBody{Self: self, Set: nodeSet(ids)}}, nil
 }
 
 // nodeSet returns ids as a set of bits.
@@ -178,7 +178,7 @@ func nodeSet(ids []addr.NodeID) []byte {
 }
 
 func doWatch(_ context.Context, s *serverSession, r *request) (reply, error) {
-	on := r.in.(*watchBody).On
+	on := r.in.(*WatchBody).On
 	if on > 1 {
 		return reply{}, fmt.Errorf("watch %d, want 0 or 1: %w", on, status.Invalid)
 	}
@@ -219,9 +219,9 @@ func (s *serverSession) event(ev Event) {
 		e.fence()
 	}
 	if changed {
-		s.tell(header{Op: opSelfState}, (*selfBody)(&self))
+		s.tell(Header{Op: OpSelfState}, (*SelfBody)(&self))
 	}
-	s.tell(header{Op: opEvent}, (*eventBody)(&ev))
+	s.tell(Header{Op: OpEvent}, (*EventBody)(&ev))
 }
 
 func doOpen(_ context.Context, s *serverSession, _ *request) (reply, error) {
@@ -237,17 +237,17 @@ func doOpen(_ context.Context, s *serverSession, _ *request) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	return reply{body: &endpointBody{e.id}}, nil
+	return reply{body: &EndpointBody{e.id}}, nil
 }
 
 func doBind(_ context.Context, _ *serverSession, r *request) (reply, error) {
-	_, err := r.ep.ep.Bind(r.in.(*address).Port)
+	_, err := r.ep.ep.Bind(r.in.(*Address).Port)
 	local := r.ep.ep.LocalAddr()
-	return reply{body: (*address)(&local)}, err
+	return reply{body: (*Address)(&local)}, err
 }
 
 func doListen(_ context.Context, s *serverSession, r *request) (reply, error) {
-	if err := r.ep.ep.Listen(int(int32(r.in.(*listenBody).Backlog))); err != nil {
+	if err := r.ep.ep.Listen(int(int32(r.in.(*ListenBody).Backlog))); err != nil {
 		return reply{}, err
 	}
 	r.ep.follow()
@@ -255,7 +255,7 @@ func doListen(_ context.Context, s *serverSession, r *request) (reply, error) {
 }
 
 func doListenAllow(_ context.Context, _ *serverSession, r *request) (reply, error) {
-	in := r.in.(*listenAllowBody)
+	in := r.in.(*ListenAllowBody)
 	allow, err := access.ParseSubjects(in.Allow)
 	if err != nil {
 		return reply{}, fmt.Errorf("%w: %w", status.Invalid, err)
@@ -272,16 +272,16 @@ func doPeer(_ context.Context, _ *serverSession, r *request) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	return reply{body: (*peerBody)(&p)}, nil
+	return reply{body: (*PeerBody)(&p)}, nil
 }
 
 func doReady(_ context.Context, _ *serverSession, r *request) (reply, error) {
-	return reply{body: &readyBody{uint16(r.ep.events())}}, nil
+	return reply{body: &ReadyBody{uint16(r.ep.events())}}, nil
 }
 
 func doAddress(_ context.Context, _ *serverSession, r *request) (reply, error) {
 	local := r.ep.ep.LocalAddr()
-	return reply{body: (*address)(&local)}, nil
+	return reply{body: (*Address)(&local)}, nil
 }
 
 func doEnding(_ context.Context, _ *serverSession, r *request) (reply, error) {
@@ -291,35 +291,35 @@ func doEnding(_ context.Context, _ *serverSession, r *request) (reply, error) {
 	if p == nil {
 		return reply{}, status.NotConn
 	}
-	return reply{body: &endingBody{p.heard()}}, nil
+	return reply{body: &EndingBody{p.heard()}}, nil
 }
 
 func doCause(_ context.Context, _ *serverSession, r *request) (reply, error) {
-	return reply{body: &causeBody{CleanCause(r.ep.ep.Cause())}}, nil
+	return reply{body: &CauseBody{CleanCause(r.ep.ep.Cause())}}, nil
 }
 
 func doTransfer(_ context.Context, _ *serverSession, r *request) (reply, error) {
-	t := r.in.(*transfer)
-	if r.Op == opWriteTo {
+	t := r.in.(*Transfer)
+	if r.Op == OpWriteTo {
 		return reply{}, r.ep.ep.WriteTo(t.Local, t.Len, t.Remote, t.Flags)
 	}
 	return reply{}, r.ep.ep.ReadFrom(t.Local, t.Len, t.Remote, t.Flags)
 }
 
 func doAtomic(ctx context.Context, _ *serverSession, r *request) (reply, error) {
-	old, err := r.ep.ep.Atomic(ctx, rma.Atomic(*r.in.(*atomicBody)))
-	return reply{body: &wordBody{old}}, err
+	old, err := r.ep.ep.Atomic(ctx, rma.Atomic(*r.in.(*AtomicBody)))
+	return reply{body: &WordBody{old}}, err
 }
 
 func doFenceMark(_ context.Context, _ *serverSession, r *request) (reply, error) {
-	m, err := r.ep.ep.FenceMark(r.in.(*sideBody).Side)
-	return reply{body: (*markBody)(&m)}, err
+	m, err := r.ep.ep.FenceMark(r.in.(*SideBody).Side)
+	return reply{body: (*MarkBody)(&m)}, err
 }
 
 func doFenceWait(ctx context.Context, _ *serverSession, r *request) (reply, error) {
-	return reply{}, r.ep.ep.FenceWait(ctx, fence.Mark(*r.in.(*markBody)))
+	return reply{}, r.ep.ep.FenceWait(ctx, fence.Mark(*r.in.(*MarkBody)))
 }
 
 func doFenceSignal(_ context.Context, _ *serverSession, r *request) (reply, error) {
-	return reply{}, r.ep.ep.FenceSignal(fence.Signal(*r.in.(*signalBody)))
+	return reply{}, r.ep.ep.FenceSignal(fence.Signal(*r.in.(*SignalBody)))
 }

@@ -13,10 +13,10 @@ import (
 func TestEveryKindOfRequestIsBounded(t *testing.T) {
 	most := bounds(newAccount("a session", SessionLimits(), nil))
 	for o := range operations {
-		if o.waits() == atOnce {
+		if o.Waits() == AtOnce {
 			continue
 		}
-		if n := most[o.waits()]; n < maxRequests || n > 1<<15 {
+		if n := most[o.Waits()]; n < MaxRequests || n > 1<<15 {
 			t.Errorf("operation %d: %d may wait", o, n)
 		}
 	}
@@ -37,22 +37,22 @@ func TestUnknownEndpoints(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer app.Close()
-	ask := func(h header, in message) status.Code {
-		if err := shm.Send(app, appendFrame(nil, h, in), nil); err != nil {
+	ask := func(h Header, in Message) status.Code {
+		if err := shm.Send(app, AppendFrame(nil, h, in), nil); err != nil {
 			t.Fatal(err)
 		}
-		p := make([]byte, maxFrame)
+		p := make([]byte, MaxFrame)
 		n, _, err := shm.Recv(app, p)
 		if err != nil {
 			t.Fatalf("operation %d: %v", h.Op, err)
 		}
-		answer, _, err := parseFrame(p[:n])
-		if err != nil || answer.Op != h.Op|opReply || answer.Request != h.Request {
+		answer, _, err := ParseFrame(p[:n])
+		if err != nil || answer.Op != h.Op|OpReply || answer.Request != h.Request {
 			t.Fatalf("operation %d is answered with %+v, %v", h.Op, answer, err)
 		}
 		return answer.Code
 	}
-	if code := ask(header{Op: opHello, Request: 1}, &hello{Magic: magic, Min: VersionMin, Max: VersionMax}); code != status.OK {
+	if code := ask(Header{Op: OpHello, Request: 1}, &Hello{Magic: Magic, Min: VersionMin, Max: VersionMax}); code != status.OK {
 		t.Fatal(code)
 	}
 	request := uint64(1)
@@ -60,13 +60,13 @@ func TestUnknownEndpoints(t *testing.T) {
 		if !spec.endpoint || spec.takesFile {
 			continue
 		}
-		var in message
+		var in Message
 		if spec.in != nil {
 			in = spec.in()
 		}
 		for _, ep := range []uint32{0, 77, math.MaxUint32} {
 			request++
-			if code := ask(header{Op: o, Endpoint: ep, Request: request}, in); code != status.BadFD {
+			if code := ask(Header{Op: o, Endpoint: ep, Request: request}, in); code != status.BadFD {
 				t.Errorf("operation %d on endpoint %d: %v, want %v", o, ep, code, status.BadFD)
 			}
 		}
@@ -84,16 +84,16 @@ func (idleSession) Close() error          { return nil }
 // they are, it must answer or refuse, and go on.
 func FuzzServer(f *testing.F) {
 	for o, spec := range operations {
-		var in message
+		var in Message
 		if spec.in != nil {
 			in = spec.in()
 		}
-		f.Add(appendFrame(nil, header{Op: o, Endpoint: 1, Request: 1}, in))
+		f.Add(AppendFrame(nil, Header{Op: o, Endpoint: 1, Request: 1}, in))
 	}
 	f.Fuzz(func(t *testing.T, p []byte) {
 		s := &serverSession{}
 		r, err := s.parse(p, nil, false)
-		if err == nil && r.do == nil && r.Op != opCancel && operations[r.Op].do != nil {
+		if err == nil && r.do == nil && r.Op != OpCancel && operations[r.Op].do != nil {
 			t.Errorf("operation %d is known and not performed", r.Op)
 		}
 		if err != nil && status.Of(err) != status.Protocol {

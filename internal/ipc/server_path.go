@@ -24,16 +24,16 @@ func doPath(ctx context.Context, s *serverSession, r *request) (reply, error) {
 	m, err := s.path(ctx, r)
 	if err != nil {
 		if status.Of(err) != status.InUse {
-			r.ep.via(reasonOf(err))
+			r.ep.via(ReasonOf(err))
 		}
 		return reply{}, err
 	}
-	body := &pathBody{Peer: m.Peer, Binding: m.Binding}
+	body := &PathBody{Peer: m.Peer, Binding: m.Binding}
 	if m.Client {
-		body.Flags |= pathClient
+		body.Flags |= PathClient
 	}
 	if m.Plaintext {
-		body.Flags |= pathPlaintext
+		body.Flags |= PathPlaintext
 	}
 	return s.account.answerTaken(body, m.File), nil
 }
@@ -53,7 +53,7 @@ func (s *serverSession) path(ctx context.Context, r *request) (PathSocket, error
 	var m PathSocket
 	if err == nil {
 		freed := func() { s.account.refund(pathSockets, 1) }
-		if m, err = ep.Path(ctx, r.in.(*pathKeyBody).Key, freed); err != nil {
+		if m, err = ep.Path(ctx, r.in.(*PathKeyBody).Key, freed); err != nil {
 			s.account.refund(heldFiles, 1)
 		}
 	}
@@ -94,7 +94,7 @@ func (e *served) joinedPath(ok bool, why string) bool {
 		return false
 	case ok:
 		if ep, is := e.ep.(PairedEndpoint); is {
-			ep.Via(viaPath, why)
+			ep.Via(ViaPath, why)
 		}
 	default:
 		ep.NoPath(why, used)

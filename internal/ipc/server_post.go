@@ -7,18 +7,18 @@ import (
 )
 
 func doPostAtomic(_ context.Context, _ *serverSession, r *request) (reply, error) {
-	return reply{}, r.ep.ep.PostAtomic(rma.Atomic(*r.in.(*atomicBody)))
+	return reply{}, r.ep.ep.PostAtomic(rma.Atomic(*r.in.(*AtomicBody)))
 }
 
 func doPutSignal(_ context.Context, _ *serverSession, r *request) (reply, error) {
-	m := r.in.(*putBody)
+	m := r.in.(*PutBody)
 	return reply{}, r.ep.ep.PutSignal(m.Local, m.Len, m.Put)
 }
 
 // doVPutSignal copies the bytes as doVWriteTo does.
 func doVPutSignal(ctx context.Context, s *serverSession, r *request) (reply, error) {
-	m := r.in.(*vputBody)
-	buf, region, done, err := s.staged(ctx, &vtransfer{Memory: m.Memory, MemOff: m.MemOff, Len: m.Len})
+	m := r.in.(*VPutBody)
+	buf, region, done, err := s.staged(ctx, &VTransfer{Memory: m.Memory, MemOff: m.MemOff, Len: m.Len})
 	if err != nil {
 		return reply{}, err
 	}

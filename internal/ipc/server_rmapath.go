@@ -33,7 +33,7 @@ func (h *heldPath) ask() bool {
 func (h *heldPath) refused(why error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.asked = !passes(why)
+	h.asked = !Passes(why)
 }
 
 // keep keeps the charge until end; false if that was.
@@ -71,7 +71,7 @@ func doRMAPath(ctx context.Context, s *serverSession, r *request) (reply, error)
 	err := s.account.chargePath()
 	var m PathSocket
 	if err == nil {
-		if m, err = ep.RMAPath(ctx, r.in.(*pathKeyBody).Key); err != nil {
+		if m, err = ep.RMAPath(ctx, r.in.(*PathKeyBody).Key); err != nil {
 			s.account.refund(heldFiles, 1)
 			s.account.refund(pathSockets, 1)
 		}
@@ -83,12 +83,12 @@ func doRMAPath(ctx context.Context, s *serverSession, r *request) (reply, error)
 	if !r.ep.rma.keep() {
 		s.account.refund(pathSockets, 1)
 	}
-	body := &pathBody{Peer: m.Peer, Binding: m.Binding}
+	body := &PathBody{Peer: m.Peer, Binding: m.Binding}
 	if m.Client {
-		body.Flags |= pathClient
+		body.Flags |= PathClient
 	}
 	if m.Plaintext {
-		body.Flags |= pathPlaintext
+		body.Flags |= PathPlaintext
 	}
 	return s.account.answerTaken(body, m.File), nil
 }
@@ -96,7 +96,7 @@ func doRMAPath(ctx context.Context, s *serverSession, r *request) (reply, error)
 // doNoRMAPath lets the path go. One that was used may have lost operations: then the
 // connection ends.
 func doNoRMAPath(_ context.Context, _ *serverSession, r *request) (reply, error) {
-	m := r.in.(*joinedBody)
+	m := r.in.(*JoinedBody)
 	ep, ok := r.ep.ep.(RMAPathEndpoint)
 	if !ok || m.OK > 1 {
 		return reply{}, status.Invalid
@@ -116,8 +116,8 @@ func doFarWindow(_ context.Context, s *serverSession, r *request) (reply, error)
 	if err != nil {
 		return reply{}, err
 	}
-	out := &windowBody{Slot: slot, Epoch: s.epochs.epoch(slot)}
-	w, err := ep.FarWindow(r.in.(*offset).Off)
+	out := &WindowBody{Slot: slot, Epoch: s.epochs.epoch(slot)}
+	w, err := ep.FarWindow(r.in.(*Offset).Off)
 	if err != nil {
 		return reply{}, err
 	}

@@ -10,11 +10,11 @@ import (
 )
 
 func doServe(_ context.Context, _ *serverSession, r *request) (reply, error) {
-	return reply{}, r.ep.ep.Serve(r.in.(*serviceBody).Service)
+	return reply{}, r.ep.ep.Serve(r.in.(*ServiceBody).Service)
 }
 
 func doConnectService(ctx context.Context, s *serverSession, r *request) (reply, error) {
-	in := r.in.(*connectServiceBody)
+	in := r.in.(*ConnectServiceBody)
 	return s.connected(r.ep, func() error {
 		_, err := r.ep.ep.ConnectService(ctx, in.To, in.Service)
 		return err
@@ -22,14 +22,14 @@ func doConnectService(ctx context.Context, s *serverSession, r *request) (reply,
 }
 
 func doResolve(_ context.Context, s *serverSession, r *request) (reply, error) {
-	in := r.in.(*resolveBody)
+	in := r.in.(*ResolveBody)
 	list, err := s.node.Resolve(in.Service, in.Node)
-	return reply{body: &serviceList{Services: list}}, err
+	return reply{body: &ServiceList{Services: list}}, err
 }
 
 // doServices answers with the page behind the entry that the request names.
 func doServices(_ context.Context, s *serverSession, r *request) (reply, error) {
-	after := r.in.(*servicesBody)
+	after := r.in.(*ServicesBody)
 	all, err := s.node.Services()
 	if err != nil {
 		return reply{}, err
@@ -40,14 +40,14 @@ func doServices(_ context.Context, s *serverSession, r *request) (reply, error) 
 			first++
 		}
 	}
-	page := all[first:min(first+servicesPage, len(all))]
-	return reply{body: &serviceList{More: first+len(page) < len(all), Services: page}}, nil
+	page := all[first:min(first+ServicesPage, len(all))]
+	return reply{body: &ServiceList{More: first+len(page) < len(all), Services: page}}, nil
 }
 
 // doWatchServices begins or ends the telling of changes. One at a time is told, and the
 // next one when the application has taken that.
 func doWatchServices(_ context.Context, s *serverSession, r *request) (reply, error) {
-	on := r.in.(*watchBody).On
+	on := r.in.(*WatchBody).On
 	if on > 1 {
 		return reply{}, fmt.Errorf("watch %d, want 0 or 1: %w", on, status.Invalid)
 	}
@@ -76,8 +76,8 @@ func (s *serverSession) followServices() (end func()) {
 			case <-s.ctx.Done():
 				return
 			}
-			s.out.wait(maxRequests)
-			s.tell(header{Op: opServicesAnew}, nil)
+			s.out.Wait(MaxRequests)
+			s.tell(Header{Op: OpServicesAnew}, nil)
 		}
 	}))
 	return sync.OnceFunc(func() { stop(); close(quit) })

@@ -32,7 +32,7 @@ const stages = 4
 type serverSession struct {
 	srv     *Server
 	conn    *net.UnixConn
-	out     *outbox
+	out     *Outbox
 	node    Session
 	account *account
 	uid     uint32
@@ -69,8 +69,8 @@ type tellings struct{ events, services func() }
 // A runningRequests are the requests that are not answered yet.
 type runningRequests struct {
 	withdraw map[uint64]context.CancelFunc // by number
-	waiting  [kinds]int                    // of each kind
-	bounds   [kinds]int                    // of waiting
+	waiting  [Kinds]int                    // of each kind
+	bounds   [Kinds]int                    // of waiting
 }
 
 // stagedPieces are the buffers of the node that a session uses.
@@ -112,7 +112,7 @@ func (n *numbered[T]) take(id uint32) (v T, ok bool) {
 
 func newServerSession(srv *Server, conn *net.UnixConn, node Session, uid uint32, a *account) *serverSession {
 	s := &serverSession{
-		srv: srv, conn: conn, out: newOutbox(conn), node: node, uid: uid, account: a,
+		srv: srv, conn: conn, out: NewOutbox(conn), node: node, uid: uid, account: a,
 		pieces:    stagedPieces{tokens: make(chan struct{}, stages)},
 		endpoints: newNumbered[*served](), memory: newNumbered[*memory](), mappings: newNumbered[Region](),
 		requests: runningRequests{withdraw: make(map[uint64]context.CancelFunc), bounds: bounds(a)},
@@ -129,7 +129,7 @@ func newServerSession(srv *Server, conn *net.UnixConn, node Session, uid uint32,
 // peers still use.
 func (s *serverSession) serve() {
 	s.log.Debug().Msg("application attached")
-	s.wg.Go(s.guarded(s.out.run))
+	s.wg.Go(s.guarded(s.out.Run))
 	s.wg.Go(s.guarded(s.endWithNode))
 	var err error
 	s.guarded(func() { err = s.read() })()
@@ -161,9 +161,9 @@ func (s *serverSession) endWithNode() {
 // read takes requests until the application is gone, or breaks the protocol.
 // It stops taking them while the application does not take its answers.
 func (s *serverSession) read() error {
-	in, buf := shm.NewReceiver(s.conn), make([]byte, maxFrame)
+	in, buf := shm.NewReceiver(s.conn), make([]byte, MaxFrame)
 	for {
-		s.out.wait(maxRequests)
+		s.out.Wait(MaxRequests)
 		n, f, err := in.Recv(buf)
 		if errors.Is(err, io.EOF) {
 			return nil
@@ -198,8 +198,8 @@ func (s *serverSession) take(p []byte, f *os.File, lost bool) error {
 		s.answer(r, nil, nil, shm.ErrDescriptorLost)
 		return nil
 	}
-	if r.Op == opCancel {
-		s.withdraw(r.in.(*cancel).Request)
+	if r.Op == OpCancel {
+		s.withdraw(r.in.(*Cancel).Request)
 		return nil
 	}
 	if r.do == nil {
@@ -212,16 +212,16 @@ func (s *serverSession) take(p []byte, f *os.File, lost bool) error {
 // parse checks a packet as far as its own bytes allow. The request is not nil
 // if its header could be read.
 func (s *serverSession) parse(p []byte, f *os.File, lost bool) (*request, error) {
-	h, body, err := parseFrame(p)
+	h, body, err := ParseFrame(p)
 	if err != nil {
 		return nil, err
 	}
-	r := &request{header: h}
+	r := &request{Header: h}
 	spec, known := operations[h.Op]
 	switch {
 	case h.Code != 0:
 		return r, fmt.Errorf("request with code %d: %w", h.Code, status.Protocol)
-	case (h.Request == 0) != (h.Op == opCancel):
+	case (h.Request == 0) != (h.Op == OpCancel):
 		return r, fmt.Errorf("operation %d with request %d: %w", h.Op, h.Request, status.Protocol)
 	case (f != nil || lost) != (known && spec.takesFile):
 		return r, fmt.Errorf("operation %d: wrong number of descriptors: %w", h.Op, status.Protocol)
@@ -232,21 +232,21 @@ func (s *serverSession) parse(p []byte, f *os.File, lost bool) (*request, error)
 	if spec.in != nil {
 		r.in = spec.in()
 	}
-	return r, parseBody(body, r.in)
+	return r, ParseBody(body, r.in)
 }
 
 // begin runs a request: here if it cannot wait, else in a goroutine of its own.
 func (s *serverSession) begin(r *request) error {
 	ctx, cancel := context.WithCancel(s.ctx)
 	s.mu.Lock()
-	waits := r.Op.waits()
+	waits := r.Op.Waits()
 	_, twice := s.requests.withdraw[r.Request]
-	full := waits != atOnce && s.requests.waiting[waits] >= s.requests.bounds[waits]
+	full := waits != AtOnce && s.requests.waiting[waits] >= s.requests.bounds[waits]
 	if !twice && !full {
 		s.requests.withdraw[r.Request] = cancel
 		s.requests.waiting[waits]++
 	}
-	if e := s.endpoints.all[r.Endpoint]; e != nil && r.Op == opClose && !twice && !full {
+	if e := s.endpoints.all[r.Endpoint]; e != nil && r.Op == OpClose && !twice && !full {
 		e.said.Store(true) // in the order of the packets: a BYE, or the end, may follow
 	}
 	s.mu.Unlock()
@@ -263,7 +263,7 @@ func (s *serverSession) begin(r *request) error {
 		defer cancel()
 		s.perform(ctx, r)
 	}
-	if waits != atOnce {
+	if waits != AtOnce {
 		s.wg.Go(s.guarded(run))
 	} else {
 		run()
@@ -292,7 +292,7 @@ func (s *serverSession) perform(ctx context.Context, r *request) {
 	// The request's number is free before the application can see the answer.
 	s.mu.Lock()
 	delete(s.requests.withdraw, r.Request)
-	s.requests.waiting[r.Op.waits()]--
+	s.requests.waiting[r.Op.Waits()]--
 	s.mu.Unlock()
 	if err != nil {
 		out.end()
@@ -302,17 +302,17 @@ func (s *serverSession) perform(ctx context.Context, r *request) {
 }
 
 // answer sends the answer to r. An application that does not read has at most
-// maxRequests answers waiting when read waits for it, and those to the requests that
+// MaxRequests answers waiting when read waits for it, and those to the requests that
 // are outstanding then.
-func (s *serverSession) answer(r *request, body message, out *reply, err error) {
-	l := letter{header: header{Op: r.Op | opReply, Endpoint: r.Endpoint, Request: r.Request, Code: status.Of(err)}, body: body}
+func (s *serverSession) answer(r *request, body Message, out *reply, err error) {
+	l := Letter{Header: Header{Op: r.Op | OpReply, Endpoint: r.Endpoint, Request: r.Request, Code: status.Of(err)}, Body: body}
 	if err != nil {
-		l.body = &refusal{Text: err.Error()}
+		l.Body = &Refusal{Text: err.Error()}
 	}
 	if out != nil {
-		l.file, l.after = out.file, out.after
+		l.File, l.After = out.file, out.after
 	}
-	s.out.put(l) // an error is the session's end
+	s.out.Put(l) // an error is the session's end
 }
 
 // withdraw cancels a request that still waits. Its answer says what became of
@@ -327,8 +327,8 @@ func (s *serverSession) withdraw(id uint64) {
 }
 
 // tell sends what nobody asked for.
-func (s *serverSession) tell(h header, body message) {
-	if err := s.out.tell(letter{header: h, body: body}, maxEvents); errors.Is(err, status.NoBufs) {
+func (s *serverSession) tell(h Header, body Message) {
+	if err := s.out.Tell(Letter{Header: h, Body: body}, maxEvents); errors.Is(err, status.NoBufs) {
 		s.log.Warn().Msg("application does not read its events; session ended")
 		s.conn.Close()
 	}
@@ -363,7 +363,7 @@ func (s *serverSession) why() string {
 // for, unless the server ends.
 func (s *serverSession) teardown() {
 	s.conn.Close()
-	s.out.close()
+	s.out.Close()
 	s.cancel()
 	s.mu.Lock()
 	s.closing = true

@@ -140,14 +140,14 @@ func (m *memory) close(prot rma.Prot) {
 // tell tells the owner that others have the memory, and how many windows it has left.
 // The caller holds mu, so that what is told is in order.
 func (m *memory) tell() error {
-	l := letter{header: header{Op: opShared}, body: &sharedBody{Memory: m.id, Windows: uint32(m.windows)}}
-	return m.owner.out.tell(l, maxEvents)
+	l := Letter{Header: Header{Op: OpShared}, Body: &SharedBody{Memory: m.id, Windows: uint32(m.windows)}}
+	return m.owner.out.Tell(l, maxEvents)
 }
 
 // doShare notes whether applications of other users may use the session's windows
 // directly.
 func doShare(_ context.Context, s *serverSession, r *request) (reply, error) {
-	on := r.in.(*watchBody).On
+	on := r.in.(*WatchBody).On
 	if on > 1 {
 		return reply{}, fmt.Errorf("share %d, want 0 or 1: %w", on, status.Invalid)
 	}
@@ -157,7 +157,7 @@ func doShare(_ context.Context, s *serverSession, r *request) (reply, error) {
 
 // doRetire is MEM_DROP of memory that no window is on.
 func doRetire(ctx context.Context, s *serverSession, r *request) (reply, error) {
-	id := r.in.(*memoryBody).Memory
+	id := r.in.(*MemoryBody).Memory
 	s.mu.Lock()
 	m := s.memory.all[id]
 	s.mu.Unlock()

@@ -25,10 +25,10 @@ func asUsers(uids ...uint32) func(*Options) {
 
 // windowOf asks the node for the peer's window at off, and returns the descriptor that
 // comes with the answer.
-func windowOf(t *testing.T, e Endpoint, off int64) (windowBody, *os.File) {
+func windowOf(t *testing.T, e Endpoint, off int64) (WindowBody, *os.File) {
 	t.Helper()
-	var out windowBody
-	f, err := e.(*clientEndpoint).question(t.Context(), question{op: opWindow, body: &offset{off}, ended: status.Reset}, &out)
+	var out WindowBody
+	f, err := e.(*clientEndpoint).question(t.Context(), question{op: OpWindow, body: &Offset{off}, ended: status.Reset}, &out)
 	check(t, "WINDOW", err, status.OK)
 	if f != nil {
 		t.Cleanup(func() { f.Close() })

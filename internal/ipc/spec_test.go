@@ -19,10 +19,10 @@ func TestSpecificationNamesEverything(t *testing.T) {
 		t.Fatal(err)
 	}
 	spec := string(b)
-	listed := map[op]bool{}
+	listed := map[Op]bool{}
 	for _, m := range regexp.MustCompile(`(?m)^\| (\d+) [A-Z_]+`).FindAllStringSubmatch(spec, -1) {
 		n, _ := strconv.ParseUint(m[1], 10, 16)
-		listed[op(n)] = true
+		listed[Op(n)] = true
 	}
 	for o := range operations {
 		if !listed[o] {

@@ -150,7 +150,7 @@ func TestChannelWithoutHugePagesSaysWhy(t *testing.T) {
 	exchange(t, a, b, 100)
 	eventually(t, "both ways are told with the reason", func() bool {
 		for _, via := range s.ways() {
-			if via[0] != viaChannel || !strings.HasPrefix(via[1], "small pages: this kernel ") {
+			if via[0] != ViaChannel || !strings.HasPrefix(via[1], "small pages: this kernel ") {
 				return false
 			}
 		}
@@ -167,7 +167,7 @@ func TestNoChannelWithoutHugePagesThatAreRequired(t *testing.T) {
 	}
 	eventually(t, "the reason is told", func() bool {
 		for _, via := range s.ways() {
-			if via[0] != viaSocket || !strings.Contains(via[1], "huge pages are required: this kernel ") {
+			if via[0] != ViaSocket || !strings.Contains(via[1], "huge pages are required: this kernel ") {
 				return false
 			}
 		}
@@ -186,7 +186,7 @@ func TestChannelInHugePages(t *testing.T) {
 	exchange(t, a, b, 1000)
 	eventually(t, "both ways are told", func() bool {
 		for _, via := range s.ways() {
-			if via != [2]string{viaChannel, ""} {
+			if via != [2]string{ViaChannel, ""} {
 				return false
 			}
 		}
@@ -248,29 +248,29 @@ func TestWindowMemoryInHugePages(t *testing.T) {
 // What a node says of a channel is checked before anything is mapped. One that
 // knows no RINGS is served as it was before.
 func TestHostileChannels(t *testing.T) {
-	good := func() (message, *os.File) {
-		return &channelBody{Slots: 4, Data: 4096}, sharedMemory(t, channelSize(small))
+	good := func() (Message, *os.File) {
+		return &ChannelBody{Slots: 4, Data: 4096}, sharedMemory(t, RingsSize(small))
 	}
 	for name, c := range map[string]struct {
-		rings   *ringsBody
-		channel func() (message, *os.File)
+		rings   *RingsBody
+		channel func() (Message, *os.File)
 		want    string // of JOINED's why; empty: it is joined. "-": there is no JOINED
 	}{
-		"good":                     {&ringsBody{Release: 90}, good, ""},
+		"good":                     {&RingsBody{Release: 90}, good, ""},
 		"an older node":            {nil, good, ""},
-		"release over its bound":   {&ringsBody{Release: 91}, good, "-"},
-		"a fourth kind of pages":   {&ringsBody{Huge: 3}, good, "-"},
+		"release over its bound":   {&RingsBody{Release: 91}, good, "-"},
+		"a fourth kind of pages":   {&RingsBody{Huge: 3}, good, "-"},
 		"slots no power of two":    {nil, geometry(t, 3, 4096), "slots 3, want a power of two from 4 to 65536"},
 		"no slots":                 {nil, geometry(t, 0, 4096), "slots 0"},
 		"slots without end":        {nil, geometry(t, 1<<31, 4096), "slots 2147483648"},
 		"data no power of two":     {nil, geometry(t, 4, 4097), "data 4097 bytes, want a power of two from 4096 to 67108864"},
 		"data without end":         {nil, geometry(t, 4, 1<<31), "data 2147483648"},
-		"a third side":             {nil, func() (message, *os.File) { _, f := good(); return &channelBody{Side: 2, Slots: 4, Data: 4096}, f }, "side 2"},
+		"a third side":             {nil, func() (Message, *os.File) { _, f := good(); return &ChannelBody{Side: 2, Slots: 4, Data: 4096}, f }, "side 2"},
 		"other memory than it has": {nil, geometry(t, 4, 8192), "announced were"},
-		"no memory":                {nil, func() (message, *os.File) { m, f := good(); f.Close(); return m, nil }, "no memory"},
+		"no memory":                {nil, func() (Message, *os.File) { m, f := good(); f.Close(); return m, nil }, "no memory"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := &hostileNode{t: t, rings: c.rings, channel: c.channel, joined: make(chan joinedBody, 8)}
+			n := &hostileNode{t: t, rings: c.rings, channel: c.channel, joined: make(chan JoinedBody, 8)}
 			n.start()
 			sess, err := Dial(context.Background(), n.path)
 			if err != nil {
@@ -316,8 +316,8 @@ func sharedMemory(t testing.TB, n int64) *os.File {
 }
 
 // geometry returns a channel of these sizes, whose memory is that of the smallest.
-func geometry(t testing.TB, slots, data uint32) func() (message, *os.File) {
-	return func() (message, *os.File) {
-		return &channelBody{Slots: slots, Data: data}, sharedMemory(t, channelSize(small))
+func geometry(t testing.TB, slots, data uint32) func() (Message, *os.File) {
+	return func() (Message, *os.File) {
+		return &ChannelBody{Slots: slots, Data: data}, sharedMemory(t, RingsSize(small))
 	}
 }

@@ -22,8 +22,8 @@ import (
 	"github.com/fabricd/fabricd/rma"
 )
 
-// A client speaks the attach protocol by hand; see internal/ipc/SPEC.md.
-type client struct {
+// A rawClient speaks the attach protocol by hand; see internal/ipc/SPEC.md.
+type rawClient struct {
 	t    *testing.T
 	conn *net.UnixConn
 	next uint64
@@ -39,7 +39,7 @@ const (
 	headerBytes = 16
 )
 
-func attach(t *testing.T, path string) *client {
+func attachRaw(t *testing.T, path string) *rawClient {
 	t.Helper()
 	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: path, Net: "unixpacket"})
 	if err != nil {
@@ -47,12 +47,12 @@ func attach(t *testing.T, path string) *client {
 	}
 	t.Cleanup(func() { conn.Close() })
 	conn.SetDeadline(time.Now().Add(patience))
-	return &client{t: t, conn: conn}
+	return &rawClient{t: t, conn: conn}
 }
 
-func greet(t *testing.T, path string) *client {
+func greet(t *testing.T, path string) *rawClient {
 	t.Helper()
-	c := attach(t, path)
+	c := attachRaw(t, path)
 	if code, body := c.ask(opHello, 0, append([]byte("fabricd\x00"), 1, 0, 1, 0, 0, 0, 0, 0), nil); code != status.OK {
 		t.Fatalf("HELLO: %v %q", code, body)
 	}
@@ -60,7 +60,7 @@ func greet(t *testing.T, path string) *client {
 }
 
 // request returns a request's packet.
-func (c *client) request(op uint16, endpoint uint32, body []byte) []byte {
+func (c *rawClient) request(op uint16, endpoint uint32, body []byte) []byte {
 	c.next++
 	p := binary.LittleEndian.AppendUint16(nil, op)
 	p = binary.LittleEndian.AppendUint16(p, 0)
@@ -70,7 +70,7 @@ func (c *client) request(op uint16, endpoint uint32, body []byte) []byte {
 }
 
 // ask makes a request and returns its answer's code and body.
-func (c *client) ask(op uint16, endpoint uint32, body []byte, f *os.File) (status.Code, []byte) {
+func (c *rawClient) ask(op uint16, endpoint uint32, body []byte, f *os.File) (status.Code, []byte) {
 	c.t.Helper()
 	if err := shm.Send(c.conn, c.request(op, endpoint, body), f); err != nil {
 		c.t.Fatalf("operation %d: %v", op, err)
@@ -91,7 +91,7 @@ func (c *client) ask(op uint16, endpoint uint32, body []byte, f *os.File) (statu
 }
 
 // gone waits until the node has ended the connection.
-func (c *client) gone(what string) {
+func (c *rawClient) gone(what string) {
 	c.t.Helper()
 	p := make([]byte, 1<<16)
 	for {
@@ -163,10 +163,10 @@ func TestConnectionsThatSayNothing(t *testing.T) {
 	path := c.host.Status().Socket
 	grows(t, 16<<20, func() {
 		for range 40 {
-			attach(t, path)
+			attachRaw(t, path)
 		}
 		for i := range 300 {
-			x := attach(t, path)
+			x := attachRaw(t, path)
 			_, _ = x.conn.Write(bytes.Repeat([]byte{byte(i)}, 1+i*200))
 			x.conn.Close()
 		}
@@ -203,7 +203,7 @@ func TestQuotas(t *testing.T) {
 	}
 	sessions := 1
 	for ; sessions < 100; sessions++ {
-		x := attach(t, path)
+		x := attachRaw(t, path)
 		code, body := x.ask(opHello, 0, append([]byte("fabricd\x00"), 1, 0, 1, 0, 0, 0, 0, 0), nil)
 		if code != status.OK {
 			if code != status.NoMemory || !strings.Contains(string(body), "sessions") {
@@ -217,7 +217,7 @@ func TestQuotas(t *testing.T) {
 	}
 	first.conn.Close()
 	for limit := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
-		x := attach(t, path)
+		x := attachRaw(t, path)
 		if code, _ := x.ask(opHello, 0, append([]byte("fabricd\x00"), 1, 0, 1, 0, 0, 0, 0, 0), nil); code == status.OK {
 			break
 		}
@@ -240,7 +240,7 @@ func TestMemoryOfTwoSessions(t *testing.T) {
 	defer m.Release()
 	size := binary.LittleEndian.AppendUint64(nil, rma.PageSize)
 	one, two := greet(t, path), greet(t, path)
-	for _, x := range []*client{one, two} {
+	for _, x := range []*rawClient{one, two} {
 		for range 2 { // the same twice in one session, too
 			if code, body := x.ask(opMemAdd, 0, size, m.File()); code != status.OK {
 				t.Fatalf("MEM_ADD: %v %q", code, body)

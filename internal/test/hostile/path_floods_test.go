@@ -294,7 +294,7 @@ func dialApp(t *testing.T, socket string) ipc.Session {
 
 // connectAll returns endpoints that are connected with what l accepts, and as many that
 // are not, and the others' ends.
-func (c *client) connectAll(n int, to addr.Addr, l ipc.Endpoint) (endpoints []uint32, others []ipc.Endpoint) {
+func (c *rawClient) connectAll(n int, to addr.Addr, l ipc.Endpoint) (endpoints []uint32, others []ipc.Endpoint) {
 	c.t.Helper()
 	for i := range 2 * n {
 		code, body := c.ask(opOpen, 0, nil, nil)
@@ -323,7 +323,7 @@ func (c *client) connectAll(n int, to addr.Addr, l ipc.Endpoint) (endpoints []ui
 }
 
 // floodOfAsks asks n times, for each of endpoints and for none, and does between now and then.
-func (c *client) floodOfAsks(endpoints []uint32, n int, between func()) {
+func (c *rawClient) floodOfAsks(endpoints []uint32, n int, between func()) {
 	c.t.Helper()
 	key := make([]byte, 32)
 	joined := func(ok byte) []byte { return append([]byte{ok, 0, 0, 0, 2, 0}, "no"...) }
@@ -351,7 +351,7 @@ func (c *client) floodOfAsks(endpoints []uint32, n int, between func()) {
 }
 
 // takeAnswers reads until the end, and returns how many answers came.
-func (c *client) takeAnswers() (n int) {
+func (c *rawClient) takeAnswers() (n int) {
 	in := shm.NewReceiver(c.conn)
 	for p := make([]byte, 1<<16); ; {
 		k, f, err := in.Recv(p)

@@ -65,7 +65,7 @@ func isReset(err error) error {
 
 // TestOrders runs the stories in every order.
 func TestOrders(t *testing.T) {
-	region, err := shm.Create("orders", channelSize(tiny(0)))
+	region, err := shm.Create("orders", RingsSize(tiny(0)))
 	if err != nil {
 		t.Fatal(err)
 	}
