@@ -20,7 +20,7 @@ BUILD   := CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)'
 SOAK       ?= 20
 SOAK_HEAVY ?= 5
 HEAVY      := cmd/fabric-bench cmd/fabricd fabric fabric/fabrictest internal/test/archtest internal/lab/check \
-              internal/test/conformance internal/engine internal/faults/inject internal/ipc internal/lab/report internal/lab/sim \
+              internal/test/conformance internal/engine internal/faults/inject internal/attach/client internal/lab/report internal/lab/sim \
               internal/transport/quic internal/transport/stream membership membership/state membership/verdict
 # Tests with real processes, namespaces and containers, which `make test` runs last,
 # two at a time: they wait more than they compute.
@@ -109,7 +109,7 @@ test: ## lint, the rules of the tree, and every test with the race detector
 	# What needs no race detector, or counts allocations, which it adds to, or moves
 	# more memory than it has time for, beside the rest.
 	{ $(PLAIN) go test -timeout 20m ./internal/lab/sim || rc=$$?
-	  $(PLAIN) go test -run 'Alloc|LargeSizes' ./internal/engine ./internal/ipc ./internal/path || rc=$$?
+	  $(PLAIN) go test -run 'Alloc|LargeSizes' ./internal/engine ./internal/attach/client ./internal/path || rc=$$?
 	  $(PLAIN) GOARCH=arm64 go build ./... || rc=$$?
 	  cd deploy/check; $(PLAIN) go test -count=1 ./... || rc=$$?; exit $$rc; } >out/plain.log 2>&1 &
 	plain=$$!

@@ -6,7 +6,7 @@ import (
 	"os"
 
 	"github.com/fabricd/fabricd/fabric/addr"
-	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/attach/client"
 )
 
 // DefaultSocket is where Attach finds fabricd if nothing else is said.
@@ -50,11 +50,11 @@ func Attach(ctx context.Context, path string, options ...AttachOption) (*Node, e
 	if path == "" {
 		path = DefaultSocket
 	}
-	var opt ipc.DialOptions
+	var opt client.DialOptions
 	for _, o := range options {
 		o.set(&opt)
 	}
-	s, err := ipc.DialWith(ctx, path, opt)
+	s, err := client.DialWith(ctx, path, opt)
 	if err != nil {
 		return nil, &OpError{Op: "attach", Local: Addr{Node: addr.NoNode}, Err: attachError(ctx, err)}
 	}
@@ -70,12 +70,12 @@ func attachError(ctx context.Context, err error) error {
 }
 
 // An AttachOption says more about an application that attaches.
-type AttachOption struct{ set func(*ipc.DialOptions) }
+type AttachOption struct{ set func(*client.DialOptions) }
 
 // ShareWindows lets applications of other users on this node have the memory of the
 // application's windows: they map it ([Endpoint.Mmap]) and copy by themselves, and keep
 // it after the window is gone. Without it such a peer gets the bytes through the node
 // alone, and its Mmap is EOPNOTSUPP. What windows allow holds in any case.
 func ShareWindows() AttachOption {
-	return AttachOption{func(o *ipc.DialOptions) { o.ShareWindows = true }}
+	return AttachOption{func(o *client.DialOptions) { o.ShareWindows = true }}
 }

@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/status"
 )
 
@@ -115,7 +115,7 @@ func (c *Conn) Close() error {
 	c.read.set(time.Time{}) // stops the timers
 	c.write.set(time.Time{})
 	if c.abort.Load() {
-		return c.ep.fail("close", c.ep.ep.Abort(ipc.CauseAborted))
+		return c.ep.fail("close", c.ep.ep.Abort(attach.CauseAborted))
 	}
 	return c.ep.Close()
 }

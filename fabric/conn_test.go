@@ -19,8 +19,9 @@ import (
 
 	"github.com/fabricd/fabricd/fabric"
 	"github.com/fabricd/fabricd/fabric/fabrictest"
+	"github.com/fabricd/fabricd/internal/attach"
+	"github.com/fabricd/fabricd/internal/attach/server"
 	"github.com/fabricd/fabricd/internal/hook"
-	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/test/bubble"
 )
 
@@ -72,8 +73,8 @@ func attacher(tb testing.TB, c *fabrictest.Cluster, i int) func() *fabric.Node {
 		tb.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	server, err := ipc.NewServer(ctx, ipc.Options{
-		NewSession: func(cred ipc.Credentials) (ipc.Session, error) { return hook.Session(c, i, cred), nil },
+	server, err := server.NewServer(ctx, server.Options{
+		NewSession: func(cred attach.Credentials) (attach.Session, error) { return hook.Session(c, i, cred), nil },
 	})
 	if err != nil {
 		tb.Fatal(err)

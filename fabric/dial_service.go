@@ -5,12 +5,12 @@ import (
 	"slices"
 
 	"github.com/fabricd/fabricd/fabric/addr"
-	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/status"
 )
 
 // resolver returns the endpoints that serve a name, in the order in which to try them.
-type resolver func(service, node string) ([]ipc.Service, error)
+type resolver func(service, node string) ([]attach.Service, error)
 
 // dialService connects to an endpoint that serves a name.
 func (n *Node) dialService(ctx context.Context, t addr.Target, resolve resolver) (*Conn, error) {
@@ -28,11 +28,11 @@ func (n *Node) dialService(ctx context.Context, t addr.Target, resolve resolver)
 // others have refused: it may just have moved. The error is that of a full backlog, if
 // there was one: that passes.
 func (n *Node) tryAll(ctx, limit context.Context, t addr.Target, resolve resolver) (*Conn, error) {
-	var tried []ipc.Service
+	var tried []attach.Service
 	var failed error
 	for {
 		list, err := resolve(t.Service, t.Node)
-		next := slices.IndexFunc(list, func(s ipc.Service) bool { return !slices.ContainsFunc(tried, sameEndpoint(s)) })
+		next := slices.IndexFunc(list, func(s attach.Service) bool { return !slices.ContainsFunc(tried, sameEndpoint(s)) })
 		if next < 0 || len(tried) == maxTried {
 			if failed == nil {
 				failed = n.fail("connect", withdraw(ctx, err))
@@ -53,10 +53,10 @@ func (n *Node) tryAll(ctx, limit context.Context, t addr.Target, resolve resolve
 
 // maxTried bounds the endpoints that one dial tries between two pauses: a node whose
 // services come and go must not keep it for ever.
-const maxTried = 2 * ipc.MaxCandidates
+const maxTried = 2 * attach.MaxCandidates
 
-func sameEndpoint(s ipc.Service) func(ipc.Service) bool {
-	return func(x ipc.Service) bool { return x.Life == s.Life && x.Port == s.Port }
+func sameEndpoint(s attach.Service) func(attach.Service) bool {
+	return func(x attach.Service) bool { return x.Life == s.Life && x.Port == s.Port }
 }
 
 // anotherMayDo reports whether another endpoint may take a dial that failed with err.

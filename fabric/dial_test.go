@@ -19,8 +19,9 @@ import (
 
 	"github.com/fabricd/fabricd/fabric"
 	"github.com/fabricd/fabricd/fabric/fabrictest"
+	"github.com/fabricd/fabricd/internal/attach"
+	"github.com/fabricd/fabricd/internal/attach/server"
 	"github.com/fabricd/fabricd/internal/hook"
-	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/test/bubble"
 )
@@ -258,7 +259,7 @@ func TestBacklogIsBounded(t *testing.T) {
 }
 
 // attachWith serves node i of c with changed options and attaches to it.
-func attachWith(t *testing.T, c *fabrictest.Cluster, i int, change func(*ipc.Options)) (path string) {
+func attachWith(t *testing.T, c *fabrictest.Cluster, i int, change func(*server.Options)) (path string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "fabric")
 	if err != nil {
@@ -269,10 +270,10 @@ func attachWith(t *testing.T, c *fabrictest.Cluster, i int, change func(*ipc.Opt
 	if err != nil {
 		t.Fatal(err)
 	}
-	opt := ipc.Options{NewSession: func(cred ipc.Credentials) (ipc.Session, error) { return hook.Session(c, i, cred), nil }}
+	opt := server.Options{NewSession: func(cred attach.Credentials) (attach.Session, error) { return hook.Session(c, i, cred), nil }}
 	change(&opt)
 	ctx, cancel := context.WithCancel(context.Background())
-	server, err := ipc.NewServer(ctx, opt)
+	server, err := server.NewServer(ctx, opt)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -292,7 +293,7 @@ func attachWith(t *testing.T, c *fabrictest.Cluster, i int, change func(*ipc.Opt
 // closed.
 func TestAServerOutlivesAFlood(t *testing.T) {
 	c := fabrictest.NewCluster(t, 2, fabrictest.ConnectTimeout(time.Hour)) // who finds no room is refused at once
-	path := attachWith(t, c, 0, func(o *ipc.Options) { o.Session = ipc.Limits{Endpoints: 20} })
+	path := attachWith(t, c, 0, func(o *server.Options) { o.Session = server.Limits{Endpoints: 20} })
 	app, err := fabric.Attach(t.Context(), path)
 	if err != nil {
 		t.Fatal(err)
@@ -369,9 +370,9 @@ func TestAttachWaitsForTheNodesID(t *testing.T) {
 	c := fabrictest.NewCluster(t, 2)
 	var joined atomic.Bool
 	asked := make(chan struct{}, 1)
-	path := attachWith(t, c, 1, func(o *ipc.Options) {
+	path := attachWith(t, c, 1, func(o *server.Options) {
 		session := o.NewSession
-		o.NewSession = func(cred ipc.Credentials) (ipc.Session, error) {
+		o.NewSession = func(cred attach.Credentials) (attach.Session, error) {
 			select {
 			case asked <- struct{}{}:
 			default:

@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/status"
 )
 
@@ -85,12 +85,12 @@ func (d *Dialer) keeper() *keeper {
 
 // inTurn returns resolve's answers by node, beginning with the turn-th.
 func inTurn(resolve resolver, turn uint64) resolver {
-	return func(service, node string) ([]ipc.Service, error) {
+	return func(service, node string) ([]attach.Service, error) {
 		list, err := resolve(service, node)
 		if len(list) == 0 {
 			return list, err
 		}
-		slices.SortFunc(list, func(a, b ipc.Service) int { return cmp.Compare(a.Life.Node, b.Life.Node) })
+		slices.SortFunc(list, func(a, b attach.Service) int { return cmp.Compare(a.Life.Node, b.Life.Node) })
 		first := int(turn % uint64(len(list)))
 		return append(list[first:len(list):len(list)], list[:first]...), err
 	}

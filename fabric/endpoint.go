@@ -3,7 +3,8 @@ package fabric
 import (
 	"context"
 
-	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/attach"
+	"github.com/fabricd/fabricd/internal/attach/client"
 	"github.com/fabricd/fabricd/internal/status"
 )
 
@@ -26,15 +27,15 @@ import (
 // that does not allow it fails at once: send, receive, windows, RMA and fences
 // with ENOTCONN before a connection and ECONNRESET after it.
 type Endpoint struct {
-	ep     ipc.Endpoint
+	ep     attach.Endpoint
 	memory *memoryTable // of the node
 
 	// receiving is taken while a Recv or TryRecv runs, so that two of them do not mix
 	// their bytes although Recv may take several steps.
-	receiving ipc.Turn
+	receiving client.Turn
 }
 
-func newEndpoint(ep ipc.Endpoint, memory *memoryTable) *Endpoint {
+func newEndpoint(ep attach.Endpoint, memory *memoryTable) *Endpoint {
 	e := &Endpoint{ep: ep, memory: memory}
 	e.receiving.Init()
 	return e

@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/status"
 )
 
@@ -72,7 +72,7 @@ func TestOpErrorAnswersToStandardNames(t *testing.T) {
 		timeout bool
 	}{
 		{"reset", status.Reset, []error{syscall.ECONNRESET}, []error{io.EOF, net.ErrClosed}, syscall.ECONNRESET, false},
-		{"peer closed", ipc.ErrPeerClosed, []error{syscall.ECONNRESET, io.EOF}, []error{net.ErrClosed}, syscall.ECONNRESET, false},
+		{"peer closed", attach.ErrPeerClosed, []error{syscall.ECONNRESET, io.EOF}, []error{net.ErrClosed}, syscall.ECONNRESET, false},
 		{"closed", status.BadFD, []error{net.ErrClosed, syscall.EBADF}, []error{io.EOF}, syscall.EBADF, false},
 		{"nothing to do", status.Again, []error{syscall.EAGAIN}, []error{syscall.ECONNRESET}, syscall.EAGAIN, true},
 		{"text around a code", fmt.Errorf("node 3 crashed: %w", status.Reset), []error{syscall.ECONNRESET}, nil, syscall.ECONNRESET, false},

@@ -3,7 +3,7 @@ package fabric
 import (
 	"fmt"
 
-	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/attach"
 )
 
 // An EventKind is one of SCIF's node events.
@@ -41,7 +41,7 @@ func (ev Event) String() string {
 // cancel ends it (scif_event_unregister) and waits for a running fn, unless fn
 // itself calls it. A slow fn delays later events and nothing else.
 func (n *Node) OnEvent(fn func(Event)) (cancel func()) {
-	return n.session.Watch(func(ev ipc.Event) {
+	return n.session.Watch(func(ev attach.Event) {
 		fn(Event{
 			Kind:       EventKind(ev.Kind),
 			Node:       ev.Life.Node,

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"syscall"
 
-	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/attach"
 )
 
 // A LostError says why a connection was lost. [errors.As] finds it in the error of a call
@@ -48,9 +48,9 @@ func (c Cause) String() string {
 }
 
 // causes are the causes that the node tells apart.
-var causes = map[ipc.Loss]Cause{
-	ipc.LossPeerDied: PeerDied, ipc.LossDetached: PeerDetached, ipc.LossAborted: PeerAborted, ipc.LossNodeStopped: NodeStopped,
-	ipc.LossNodeRemoved: NodeLost, ipc.LossLinkSilent: LinkSilent, ipc.LossPathSilent: PathSilent, ipc.LossProtocol: ProtocolBroken,
+var causes = map[attach.Loss]Cause{
+	attach.LossPeerDied: PeerDied, attach.LossDetached: PeerDetached, attach.LossAborted: PeerAborted, attach.LossNodeStopped: NodeStopped,
+	attach.LossNodeRemoved: NodeLost, attach.LossLinkSilent: LinkSilent, attach.LossPathSilent: PathSilent, attach.LossProtocol: ProtocolBroken,
 }
 
 // As finds the cause of a loss as a [*LostError].
@@ -64,7 +64,7 @@ func (e *OpError) As(target any) bool {
 		Cause() string
 	}](e.Err)
 	if ok {
-		*lost = &LostError{causes[ipc.LossOf(words.Cause())], words.Cause()}
+		*lost = &LostError{causes[attach.LossOf(words.Cause())], words.Cause()}
 	}
 	return ok
 }

@@ -7,7 +7,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/status"
 )
 
@@ -15,12 +15,12 @@ import (
 // they are.
 func TestCausesAreTyped(t *testing.T) {
 	for words, want := range map[string]Cause{
-		ipc.CauseDied: PeerDied, ipc.CauseDetached: PeerDetached, ipc.CauseAborted: PeerAborted,
-		ipc.CauseStopped(3): NodeStopped, "session closed by peer: " + ipc.CauseStopped(3): NodeStopped, "the fabricd of this node is gone": NodeStopped,
+		attach.CauseDied: PeerDied, attach.CauseDetached: PeerDetached, attach.CauseAborted: PeerAborted,
+		attach.CauseStopped(3): NodeStopped, "session closed by peer: " + attach.CauseStopped(3): NodeStopped, "the fabricd of this node is gone": NodeStopped,
 		"node removed: silent": NodeLost, "link silent 2.6 s": LinkSilent, "path silent 5.1 s": PathSilent,
 		"the peer's node broke the protocol": ProtocolBroken, "a full moon": OtherCause,
 	} {
-		var err error = &OpError{Op: "recv", Err: fmt.Errorf("more words: %w", ipc.Lost(words))}
+		var err error = &OpError{Op: "recv", Err: fmt.Errorf("more words: %w", attach.Lost(words))}
 		var lost *LostError
 		if !errors.As(err, &lost) || lost.Cause != want || lost.Text != words || !errors.Is(lost, syscall.ECONNRESET) {
 			t.Errorf("%q is %+v, want %v", words, lost, want)
@@ -29,7 +29,7 @@ func TestCausesAreTyped(t *testing.T) {
 			t.Errorf("%v is no reset", err)
 		}
 	}
-	for _, err := range []error{status.Reset, ipc.ErrPeerClosed, status.Refused, ipc.Lost("")} {
+	for _, err := range []error{status.Reset, attach.ErrPeerClosed, status.Refused, attach.Lost("")} {
 		var lost *LostError
 		if errors.As(&OpError{Op: "recv", Err: err}, &lost) {
 			t.Errorf("%v has the cause %v", err, lost)

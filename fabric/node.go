@@ -6,8 +6,8 @@ import (
 	"strings"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/hook"
-	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/status"
 )
 
@@ -21,14 +21,14 @@ import (
 // [embed.Start]: https://pkg.go.dev/github.com/fabricd/fabricd/fabric/embed#Start
 // [fabrictest.NewCluster]: https://pkg.go.dev/github.com/fabricd/fabricd/fabric/fabrictest#NewCluster
 type Node struct {
-	session ipc.Session
+	session attach.Session
 	memory  memoryTable
 	dials   dialLines
 }
 
-func newNode(s ipc.Session) *Node { return &Node{session: s} }
+func newNode(s attach.Session) *Node { return &Node{session: s} }
 
-func init() { hook.Node = func(s ipc.Session) any { return newNode(s) } }
+func init() { hook.Node = func(s attach.Session) any { return newNode(s) } }
 
 // ID returns the node's ID. It is addr.NoNode while the node has no lease,
 // which lasts from a node's removal until it has rejoined.

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/status"
 )
 
@@ -49,7 +49,7 @@ func (s ServiceInfo) String() string { return fmt.Sprintf("%s@%s (%v)", s.Name, 
 // life is what tells s from another listener.
 func (s ServiceInfo) life() Life { return Life{Node: s.Node, Generation: s.Generation} }
 
-func infoOf(s ipc.Service) ServiceInfo {
+func infoOf(s attach.Service) ServiceInfo {
 	return ServiceInfo{Name: s.Name, Node: s.Life.Node, Generation: s.Life.Generation, NodeName: s.Node, Port: s.Port, RoundTrip: s.RoundTrip}
 }
 

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/rma"
 )
@@ -15,7 +15,7 @@ import (
 // Memory is zeroed, page-aligned memory that [Endpoint.Register] accepts
 // behind every door.
 type Memory struct {
-	mem    ipc.Memory
+	mem    attach.Memory
 	table  *memoryTable
 	base   uintptr // address of its first byte
 	closed atomic.Bool
@@ -82,7 +82,7 @@ func (m *Memory) Bytes() []byte { return m.mem.Bytes() }
 // application has asked for that with FABRIC_HUGE_PAGES=try; "" if it does, if it
 // is too small to fill one, or if nobody has asked.
 func (m *Memory) SmallPages() string {
-	if paged, ok := m.mem.(ipc.PagedMemory); ok {
+	if paged, ok := m.mem.(attach.PagedMemory); ok {
 		return paged.SmallPages()
 	}
 	return ""
@@ -165,7 +165,7 @@ func (e *Endpoint) Unregister(offset, n int64) error {
 // the peer. When the peer has closed its end or unregistered the window, it may be
 // memory that the peer no longer uses, with what it held then.
 type Mapping struct {
-	m      ipc.Mapping
+	m      attach.Mapping
 	prot   Prot
 	closed atomic.Bool
 }

@@ -61,7 +61,7 @@ func TestREADMEIsShortAndTrue(t *testing.T) {
 			t.Errorf("%q is no target of the Makefile", command)
 		}
 	}
-	for _, link := range []string{"ARCHITECTURE.md", "LICENSE", "internal/wire/SPEC.md", "internal/ipc/SPEC.md"} {
+	for _, link := range []string{"ARCHITECTURE.md", "LICENSE", "internal/wire/SPEC.md", "internal/attach/proto/SPEC.md"} {
 		if !strings.Contains(text, "("+link+")") {
 			t.Errorf("README.md does not lead to %s", link)
 		}

@@ -13,10 +13,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fabricd/fabricd/fabric"
+	"github.com/fabricd/fabricd/internal/attach/client"
 	"github.com/fabricd/fabricd/internal/daemon"
 	"github.com/fabricd/fabricd/internal/gateway"
 	"github.com/fabricd/fabricd/internal/hook"
-	"github.com/fabricd/fabricd/internal/ipc"
 )
 
 // leaveTimeout is how long a node that was told to end may take to leave.
@@ -74,7 +74,7 @@ run: it prints each setting, what has set it, and what is allowed.`,
 // newGateways returns the gateways of d, which are an application of its own process.
 func newGateways(d *daemon.Daemon, log zerolog.Logger) daemon.Gateways {
 	return gateway.New(func(ctx context.Context) (*fabric.Node, error) {
-		s, err := ipc.AttachTo(ctx, d)
+		s, err := client.AttachTo(ctx, d)
 		if err != nil {
 			return nil, err
 		}

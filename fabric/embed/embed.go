@@ -28,9 +28,9 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/fabricd/fabricd/fabric"
+	"github.com/fabricd/fabricd/internal/attach/client"
 	"github.com/fabricd/fabricd/internal/daemon"
 	"github.com/fabricd/fabricd/internal/hook"
-	"github.com/fabricd/fabricd/internal/ipc"
 )
 
 // A Config says what the node is. Only StateDir is needed, and Join and
@@ -233,7 +233,7 @@ func Start(ctx context.Context, c Config) (*Node, error) {
 // App returns another application on the node, with endpoints, quotas and
 // events of its own. The caller closes it; Close of the node does, too.
 func (n *Node) App() (*fabric.Node, error) {
-	s, err := ipc.AttachTo(context.Background(), n.daemon)
+	s, err := client.AttachTo(context.Background(), n.daemon)
 	if err != nil {
 		return nil, &fabric.OpError{Op: "attach", Local: fabric.Addr{Node: fabric.NoNode}, Err: err}
 	}

@@ -27,12 +27,12 @@ import (
 
 	"github.com/fabricd/fabricd/fabric"
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/engine"
 	"github.com/fabricd/fabricd/internal/faults"
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
 	"github.com/fabricd/fabricd/internal/faults/inject"
 	"github.com/fabricd/fabricd/internal/hook"
-	"github.com/fabricd/fabricd/internal/ipc"
 )
 
 // A Cluster is a set of nodes with the IDs 0, 1, 2, …; node 0 is the host. Its
@@ -194,7 +194,7 @@ func (c *Cluster) acquaint(m, other *member) {
 
 func (c *Cluster) selfLocked(m *member) engine.Self {
 	return engine.Self{
-		Self:   ipc.Self{Cluster: c.id, Life: m.peer.Life, Name: m.peer.Name},
+		Self:   attach.Self{Cluster: c.id, Life: m.peer.Life, Name: m.peer.Name},
 		UUID:   m.peer.UUID,
 		Epoch:  m.peer.Epoch,
 		Term:   1,
@@ -259,17 +259,19 @@ func (c *Cluster) App(i int, admin bool) *fabric.Node {
 }
 
 func newApp(n *engine.Node, admin bool) *fabric.Node {
-	return hook.Node(n.NewSession(ipc.Credentials{
+	return hook.Node(n.NewSession(attach.Credentials{
 		UID: uint32(os.Getuid()), GID: uint32(os.Getgid()), PID: int32(os.Getpid()), Admin: admin,
 	})).(*fabric.Node)
 }
 
 func init() {
-	hook.Session = func(cluster any, i int, cred ipc.Credentials) ipc.Session { return cluster.(*Cluster).session(i, cred) }
+	hook.Session = func(cluster any, i int, cred attach.Credentials) attach.Session {
+		return cluster.(*Cluster).session(i, cred)
+	}
 }
 
 // session returns a new session on node i, which must be up.
-func (c *Cluster) session(i int, cred ipc.Credentials) ipc.Session {
+func (c *Cluster) session(i int, cred attach.Credentials) attach.Session {
 	c.tb.Helper()
 	c.mu.Lock()
 	defer c.mu.Unlock()

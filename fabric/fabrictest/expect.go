@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/engine"
-	"github.com/fabricd/fabricd/internal/ipc"
 )
 
 // A journal is what the nodes of a cluster were told of each other.
@@ -37,8 +37,8 @@ func newJournal() *journal {
 
 // follow writes down what a run of a node is told. It ends with the engine.
 func (j *journal) follow(observer run, n *engine.Node) {
-	n.NewSession(ipc.Credentials{}).Watch(func(ev ipc.Event) {
-		if ev.Kind != ipc.NodeRemoved {
+	n.NewSession(attach.Credentials{}).Watch(func(ev attach.Event) {
+		if ev.Kind != attach.NodeRemoved {
 			return
 		}
 		j.mu.Lock()

@@ -18,8 +18,8 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/audit"
-	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/test/bubble"
 )
 
@@ -107,7 +107,7 @@ func (h *configured) node(name string) *Daemon {
 // listen makes an application of the host accept each request that reaches it.
 func (h *configured) listen(port addr.Port, uid uint32) {
 	h.t.Helper()
-	s, err := h.session(ipc.Credentials{UID: uid})
+	s, err := h.session(attach.Credentials{UID: uid})
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -135,7 +135,7 @@ func (h *configured) reaches(from *Daemon, uid uint32, port addr.Port, want bool
 	h.t.Helper()
 	ctx, cancel := context.WithTimeout(h.t.Context(), testLimit)
 	defer cancel()
-	s, err := from.session(ipc.Credentials{UID: uid})
+	s, err := from.session(attach.Credentials{UID: uid})
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -216,7 +216,7 @@ func TestAccessRulesAreTakenOver(t *testing.T) {
 // binds binds a port of the host as a user.
 func (h *configured) binds(uid uint32, port addr.Port, want error) {
 	h.t.Helper()
-	s, err := h.session(ipc.Credentials{UID: uid})
+	s, err := h.session(attach.Credentials{UID: uid})
 	if err != nil {
 		h.t.Fatal(err)
 	}

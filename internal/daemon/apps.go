@@ -4,12 +4,13 @@ import (
 	"context"
 	"net"
 
-	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/attach"
+	"github.com/fabricd/fabricd/internal/attach/server"
 )
 
 // apps serves the applications of this machine.
 type apps struct {
-	server *ipc.Server
+	server *server.Server
 	stop   context.CancelFunc
 	abort  context.CancelFunc // ends the delivery of what they have written
 	done   chan struct{}      // closed when nothing of any application is left
@@ -34,7 +35,7 @@ func (d *Daemon) openApps(context.Context) error {
 	delivery, abort := context.WithCancel(context.Background())
 	a := &apps{stop: stop, abort: abort, done: make(chan struct{})}
 	var l *net.UnixListener
-	a.server, err = ipc.NewServer(ctx, d.serving(delivery, none))
+	a.server, err = server.NewServer(ctx, d.serving(delivery, none))
 	if o := d.cfg.Local; err == nil && o.Socket != "" {
 		l, err = listenUnix(socketOptions{field: "socket", network: "unixpacket", path: o.Socket, mode: o.SocketMode, group: o.SocketGroup})
 	}
@@ -54,13 +55,13 @@ func (d *Daemon) openApps(context.Context) error {
 }
 
 // serving says how applications are served. noChannels is why they get no channels.
-func (d *Daemon) serving(delivery context.Context, noChannels string) ipc.Options {
+func (d *Daemon) serving(delivery context.Context, noChannels string) server.Options {
 	o := d.cfg.Local
 	may, _ := d.cfg.sharesMemory()
 	app, user := o.Quotas.limits()
-	return ipc.Options{
+	return server.Options{
 		Log: d.log,
-		Authorize: func(c ipc.Credentials) (ipc.Credentials, error) {
+		Authorize: func(c attach.Credentials) (attach.Credentials, error) {
 			c.Admin = d.admits(c)
 			return c, nil
 		},
@@ -79,8 +80,8 @@ func (d *Daemon) serving(delivery context.Context, noChannels string) ipc.Option
 	}
 }
 
-// InProcess begins a session of an application in this process; see [ipc.Server.InProcess].
-func (d *Daemon) InProcess() (app *net.UnixConn, nodesEnd func(id uint32) ipc.Endpoint, err error) {
+// InProcess begins a session of an application in this process; see [server.Server.InProcess].
+func (d *Daemon) InProcess() (app *net.UnixConn, nodesEnd func(id uint32) attach.Endpoint, err error) {
 	return d.apps.server.InProcess()
 }
 

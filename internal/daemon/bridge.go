@@ -6,8 +6,8 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/engine"
-	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/membership"
 )
 
@@ -113,7 +113,7 @@ func (b *bridge) begin() {
 
 func (b *bridge) setSelf(n membership.Node) {
 	b.engine.SetSelf(engine.Self{
-		Self:   ipc.Self{Cluster: b.cluster, Life: n.Life, Name: b.name},
+		Self:   attach.Self{Cluster: b.cluster, Life: n.Life, Name: b.name},
 		Labels: n.Labels,
 
 		UUID:  n.UUID,

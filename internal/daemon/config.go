@@ -7,7 +7,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/attach/server"
 	"github.com/fabricd/fabricd/membership"
 )
 
@@ -107,8 +107,8 @@ type LocalConfig struct {
 
 	// Rings and HugePages are of the memory through which two applications of
 	// this node talk.
-	Rings     ipc.Rings
-	HugePages ipc.HugePages
+	Rings     server.Rings
+	HugePages server.HugePages
 
 	Quotas QuotaConfig
 }
@@ -161,7 +161,7 @@ func Default() Config {
 			SocketMode:  0o660,
 			AdminSocket: "/run/fabricd/admin.sock",
 			AdminUIDs:   []uint32{0},
-			Rings:       ipc.DefaultRings(),
+			Rings:       server.DefaultRings(),
 			Quotas:      defaultQuotas(),
 		},
 		Log: LogConfig{Level: "info", Format: "console"},

@@ -1,8 +1,8 @@
 package daemon
 
 import (
+	"github.com/fabricd/fabricd/internal/attach/server"
 	"github.com/fabricd/fabricd/internal/engine"
-	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/shm"
 )
 
@@ -31,13 +31,13 @@ func CostsOf(c Config) Costs {
 	if c.Paths != pathsOff {
 		path, paths = 1, int64(c.maxPaths())
 	}
-	files, paths := ipc.UserShare(paths)
+	files, paths := server.UserShare(paths)
 	if own := c.Local.Quotas.UserDescriptors; own != 0 {
 		files = int64(own)
 	}
 	return Costs{
 		Path: path, UserFiles: files, UserPaths: paths,
-		Channel: ipc.ChannelSize(c.Local.Rings), Ends: ipc.SessionLimits().Channels, UserEnds: ipc.UserLimits().Channels,
+		Channel: server.ChannelSize(c.Local.Rings), Ends: server.SessionLimits().Channels, UserEnds: server.UserLimits().Channels,
 		Unread: engine.MessageWindow, Descriptors: 1, Attached: 1,
 		Fit: int64(engine.Fits(newConnMemory(c.Local.Quotas, shm.Limit, nil).get())),
 	}

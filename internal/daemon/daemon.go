@@ -15,12 +15,12 @@ import (
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/access"
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/audit"
 	"github.com/fabricd/fabricd/internal/engine"
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
 	"github.com/fabricd/fabricd/internal/flight"
 	"github.com/fabricd/fabricd/internal/guard"
-	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/membership"
@@ -269,7 +269,7 @@ func (d *Daemon) Ready(ctx context.Context) error {
 
 // newSession returns the node's session for an application. The error is status.Again while
 // the node has no ID.
-func (d *Daemon) newSession(c ipc.Credentials) (ipc.Session, error) {
+func (d *Daemon) newSession(c attach.Credentials) (attach.Session, error) {
 	engine, _ := d.rooms()
 	if engine == nil || engine.Self().Life.Generation == 0 {
 		return nil, fmt.Errorf("the node has no ID yet: %s: %w", d.whyNoID(), status.Again)
@@ -287,7 +287,7 @@ func (*joiningError) Unwrap() error { return status.NoDevice }
 
 // admits reports whether the configuration lets a user bind ports below
 // addr.AdminEnd.
-func (d *Daemon) admits(c ipc.Credentials) bool {
+func (d *Daemon) admits(c attach.Credentials) bool {
 	return slices.Contains(d.cfg.Local.AdminUIDs, c.UID) || slices.Contains(d.cfg.Local.AdminGIDs, c.GID)
 }
 
@@ -465,9 +465,9 @@ func (d *Daemon) Ping(ctx context.Context, id addr.NodeID) (time.Duration, error
 }
 
 // Self returns the node's place in the cluster.
-func (d *Daemon) Self() ipc.Self {
+func (d *Daemon) Self() attach.Self {
 	life, _ := d.roster.place()
-	return ipc.Self{Cluster: d.state.Identity().Cluster, Life: life, Name: d.cfg.Name}
+	return attach.Self{Cluster: d.state.Identity().Cluster, Life: life, Name: d.cfg.Name}
 }
 
 func (d *Daemon) subscribe() *subscription      { return d.roster.subscribe(time.Now()) }

@@ -19,7 +19,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/fabricd/fabricd/fabric/addr"
-	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/attach"
+	"github.com/fabricd/fabricd/internal/attach/client"
 	"github.com/fabricd/fabricd/internal/status"
 )
 
@@ -214,7 +215,7 @@ func talk(t *testing.T, from, to *Daemon) {
 	}
 	dialer := open(t, from, 1000)
 	defer dialer.Close()
-	accepted := make(chan ipc.Endpoint, 1)
+	accepted := make(chan attach.Endpoint, 1)
 	go func() {
 		ep, _, err := listener.Accept(ctx)
 		if err != nil {
@@ -253,9 +254,9 @@ func talk(t *testing.T, from, to *Daemon) {
 }
 
 // open returns an endpoint of a session of user uid, which ends with the test.
-func open(t *testing.T, d *Daemon, uid uint32) ipc.Endpoint {
+func open(t *testing.T, d *Daemon, uid uint32) attach.Endpoint {
 	t.Helper()
-	s, err := d.session(ipc.Credentials{UID: uid, GID: uid})
+	s, err := d.session(attach.Credentials{UID: uid, GID: uid})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -454,7 +455,7 @@ func TestApplicationsAttachOverTheSocket(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), testLimit)
 	defer cancel()
-	s, err := ipc.Dial(ctx, c.Local.Socket)
+	s, err := client.Dial(ctx, c.Local.Socket)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -507,7 +508,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 }
 
 // session is a session of an application with some credentials.
-func (d *Daemon) session(c ipc.Credentials) (ipc.Session, error) {
+func (d *Daemon) session(c attach.Credentials) (attach.Session, error) {
 	c.Admin = d.admits(c)
 	return d.newSession(c)
 }

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
-	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/attach/client"
 )
 
 // fetch returns the body of a page's path.
@@ -58,7 +58,7 @@ func TestMetricsFollowWhatHappens(t *testing.T) {
 		t.Fatal(err)
 	}
 	scraped(t, "a link", has(`fabricd_links_begun_total 1`))
-	s, err := ipc.AttachTo(ctx, other)
+	s, err := client.AttachTo(ctx, other)
 	if err != nil {
 		t.Fatal(err)
 	}

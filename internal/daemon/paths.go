@@ -6,8 +6,8 @@ import (
 	"net"
 	"strconv"
 
+	"github.com/fabricd/fabricd/internal/attach/server"
 	"github.com/fabricd/fabricd/internal/engine"
-	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/shm"
 )
 
@@ -69,7 +69,7 @@ func maxPathsText(c *Config) string {
 // maxPaths is how many paths the node may have.
 func (c *Config) maxPaths() int {
 	if c.MaxPaths == 0 {
-		return int(min(ipc.DefaultPaths(), maxPathsMost))
+		return int(min(server.DefaultPaths(), maxPathsMost))
 	}
 	return c.MaxPaths
 }

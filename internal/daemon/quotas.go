@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/attach/server"
 )
 
 // QuotaConfig bounds what others make this node hold; docs/quotas.md says more.
@@ -25,7 +25,7 @@ type QuotaConfig struct {
 
 // defaultQuotas are those that nothing was said about.
 func defaultQuotas() QuotaConfig {
-	l := ipc.SessionLimits()
+	l := server.SessionLimits()
 	return QuotaConfig{Endpoints: int(l.Endpoints), Windows: int(l.Windows), WindowMemory: l.WindowBytes}
 }
 
@@ -106,9 +106,9 @@ func setWindowMemory(c *Config, s string) bool {
 }
 
 // limits returns the quotas of one application, and those of one user's.
-func (q QuotaConfig) limits() (app, user ipc.Limits) {
-	times := func(n int64) ipc.Limits {
-		return ipc.Limits{Endpoints: n * int64(q.Endpoints), Windows: n * int64(q.Windows), WindowBytes: n * q.WindowMemory}
+func (q QuotaConfig) limits() (app, user server.Limits) {
+	times := func(n int64) server.Limits {
+		return server.Limits{Endpoints: n * int64(q.Endpoints), Windows: n * int64(q.Windows), WindowBytes: n * q.WindowMemory}
 	}
 	app, user = times(1), times(4)
 	user.Descriptors = int64(q.UserDescriptors)

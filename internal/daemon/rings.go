@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/attach/server"
 )
 
 // ringSettings are those of the channels between two applications of this node.
@@ -15,15 +15,15 @@ import (
 func ringSettings() []Setting {
 	return []Setting{
 		{"ring-slots", "messages on their way in one direction of a channel, between two applications of this node",
-			fmt.Sprintf("a power of two from %d to %d", ipc.MinSlots, ipc.MaxSlots), setRingSlots,
+			fmt.Sprintf("a power of two from %d to %d", server.MinSlots, server.MaxSlots), setRingSlots,
 			func(c *Config) string { return strconv.Itoa(c.Local.Rings.Slots) }},
 		{"ring-data", "bytes of messages over 56 bytes on their way in one direction of a channel",
-			fmt.Sprintf("a power of two from %s to %s", sizeText(ipc.MinRingData), sizeText(ipc.MaxRingData)), setRingData,
+			fmt.Sprintf("a power of two from %s to %s", sizeText(server.MinRingData), sizeText(server.MaxRingData)), setRingData,
 			func(c *Config) string { return sizeText(int64(c.Local.Rings.Data)) }},
 		{"ring-release", "how much of a channel's ring a receiver takes before it tells the sender, in per cent",
-			fmt.Sprintf("a number from 0 to %d; 0: after every read", ipc.MaxRelease), setRingRelease,
+			fmt.Sprintf("a number from 0 to %d; 0: after every read", server.MaxRelease), setRingRelease,
 			func(c *Config) string { return strconv.Itoa(c.Local.Rings.Release) }},
-		{"ring-huge-pages", "whether a channel's memory lies in huge pages", ipc.HugePagesAllowed, setRingHugePages,
+		{"ring-huge-pages", "whether a channel's memory lies in huge pages", server.HugePagesAllowed, setRingHugePages,
 			func(c *Config) string { return c.Local.HugePages.String() }},
 	}
 }
@@ -34,33 +34,33 @@ func (d *Daemon) ringStatus() RingStatus {
 	defer d.mu.Unlock()
 	r := d.cfg.Local.Rings
 	return RingStatus{Slots: r.Slots, Data: r.Data, Release: r.Release, HugePages: d.cfg.Local.HugePages.String(),
-		Small: d.small, Channel: int(ipc.ChannelSize(r)), None: d.noChannels}
+		Small: d.small, Channel: int(server.ChannelSize(r)), None: d.noChannels}
 }
 
 func setRingSlots(c *Config, s string) bool {
 	n, err := strconv.ParseUint(s, 10, 31)
 	c.Local.Rings.Slots = int(n)
-	return err == nil && validRings(ipc.Rings{Slots: int(n), Data: ipc.MinRingData})
+	return err == nil && validRings(server.Rings{Slots: int(n), Data: server.MinRingData})
 }
 
 func setRingData(c *Config, s string) bool {
-	n, ok := parseSize(s, ipc.MaxRingData)
+	n, ok := parseSize(s, server.MaxRingData)
 	c.Local.Rings.Data = int(n)
-	return ok && validRings(ipc.Rings{Slots: ipc.MinSlots, Data: int(n)})
+	return ok && validRings(server.Rings{Slots: server.MinSlots, Data: int(n)})
 }
 
 func setRingRelease(c *Config, s string) bool {
 	n, err := strconv.ParseUint(s, 10, 31)
 	c.Local.Rings.Release = int(n)
-	return err == nil && validRings(ipc.Rings{Slots: ipc.MinSlots, Data: ipc.MinRingData, Release: int(n)})
+	return err == nil && validRings(server.Rings{Slots: server.MinSlots, Data: server.MinRingData, Release: int(n)})
 }
 
 func setRingHugePages(c *Config, s string) (ok bool) {
-	c.Local.HugePages, ok = ipc.ParseHugePages(s)
+	c.Local.HugePages, ok = server.ParseHugePages(s)
 	return ok
 }
 
-func validRings(r ipc.Rings) bool { return r.Check() == nil }
+func validRings(r server.Rings) bool { return r.Check() == nil }
 
 // The units of a size.
 var units = []struct {
@@ -102,7 +102,7 @@ func (d *Daemon) tryChannels() (why string, err error) {
 	if !may {
 		return "shared memory is left out by the setting providers", nil
 	}
-	switch err = ipc.CheckChannels(d.cfg.Local.Rings); {
+	switch err = server.CheckChannels(d.cfg.Local.Rings); {
 	case err == nil:
 		return "", nil
 	case must:
@@ -118,21 +118,21 @@ func (d *Daemon) tryChannels() (why string, err error) {
 // what is to be tried only is said once.
 func (d *Daemon) tryHugePages() error {
 	local := d.cfg.Local
-	if local.HugePages == ipc.HugeOff {
+	if local.HugePages == server.HugeOff {
 		return nil
 	}
-	err := ipc.CheckHugePages(local.Rings)
+	err := server.CheckHugePages(local.Rings)
 	if err == nil {
 		return nil
 	}
-	if local.HugePages == ipc.HugeTry {
+	if local.HugePages == server.HugeTry {
 		d.mu.Lock()
 		d.small = err.Error()
 		d.mu.Unlock()
 		d.log.Warn().Str("op", "channels").Err(err).Msg("no huge pages: channels between applications have small ones")
 		return nil
 	}
-	if errors.Is(err, ipc.ErrSmallRings) {
+	if errors.Is(err, server.ErrSmallRings) {
 		return problem("ring-huge-pages", local.HugePages.String(), err.Error()+"; want a larger ring-data or ring-slots", err)
 	}
 	return problem("ring-huge-pages", local.HugePages.String(), err.Error(), err)

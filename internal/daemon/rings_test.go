@@ -9,7 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/attach/client"
+	"github.com/fabricd/fabricd/internal/attach/server"
 )
 
 func TestSizesAreWrittenAndRead(t *testing.T) {
@@ -31,7 +32,7 @@ func TestSizesAreWrittenAndRead(t *testing.T) {
 // The two applications of a node have what it was told.
 func TestChannelsAreAsConfigured(t *testing.T) {
 	c := testConfig(t, RoleHost, "host")
-	c.Local.Rings = ipc.Rings{Slots: 64, Data: 64 << 10, Release: 50}
+	c.Local.Rings = server.Rings{Slots: 64, Data: 64 << 10, Release: 50}
 	if _, err := Init(c, ""); err != nil {
 		t.Fatal(err)
 	}
@@ -49,19 +50,19 @@ func TestHugePagesThatCannotBeAreSaidAtTheStart(t *testing.T) {
 	if _, err := Init(c, ""); err != nil {
 		t.Fatal(err)
 	}
-	if err := ipc.CheckHugePages(c.Local.Rings); !errors.Is(err, ipc.ErrSmallRings) {
+	if err := server.CheckHugePages(c.Local.Rings); !errors.Is(err, server.ErrSmallRings) {
 		t.Logf("the reason is another one here: %v", err)
 	}
-	c.Local.HugePages = ipc.HugeRequire
+	c.Local.HugePages = server.HugeRequire
 	startFails(t, c, `ring-huge-pages: "require": `)
-	c.Local.HugePages = ipc.HugeTry
+	c.Local.HugePages = server.HugeTry
 	d := startTest(t, c)
 	if got := d.Status().Rings; got.HugePages != "try" || got.Small == "" {
 		t.Errorf("status says %+v, want the reason for small pages", got)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), testLimit)
 	defer cancel()
-	s, err := ipc.Dial(ctx, c.Local.Socket)
+	s, err := client.Dial(ctx, c.Local.Socket)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +102,7 @@ func TestPageOfRingsIsTrue(t *testing.T) {
 			t.Errorf("docs/rings.md has no row %q with %s", want, s.Allowed)
 		}
 	}
-	if want := fmt.Sprintf("%d KiB by\ndefault", ipc.ChannelSize(ipc.DefaultRings())>>10); !strings.Contains(string(page), want) {
+	if want := fmt.Sprintf("%d KiB by\ndefault", server.ChannelSize(server.DefaultRings())>>10); !strings.Contains(string(page), want) {
 		t.Errorf("docs/rings.md does not say that a channel takes %q", want)
 	}
 }

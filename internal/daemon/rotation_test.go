@@ -8,11 +8,11 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
-	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/attach"
 )
 
 // pair connects an application of one node with one of another.
-func pair(t *testing.T, from, to *Daemon, port addr.Port) (dialer, acceptor ipc.Endpoint) {
+func pair(t *testing.T, from, to *Daemon, port addr.Port) (dialer, acceptor attach.Endpoint) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testLimit)
 	defer cancel()
@@ -24,7 +24,7 @@ func pair(t *testing.T, from, to *Daemon, port addr.Port) (dialer, acceptor ipc.
 		t.Fatal(err)
 	}
 	dialer = open(t, from, 1000)
-	accepted := make(chan ipc.Endpoint, 1)
+	accepted := make(chan attach.Endpoint, 1)
 	go func() {
 		ep, _, err := l.Accept(ctx)
 		if err != nil {

@@ -2,8 +2,8 @@ package daemon
 
 import (
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/engine"
-	"github.com/fabricd/fabricd/internal/ipc"
 )
 
 // Table returns the rows of one of TableNames, for the admin interface.
@@ -66,7 +66,7 @@ type ServiceRow struct {
 	RoundTripUS *int64 `json:"round_trip_us"`
 }
 
-func serviceRows(list []ipc.Service) []ServiceRow {
+func serviceRows(list []attach.Service) []ServiceRow {
 	all := make([]ServiceRow, 0, len(list))
 	for _, s := range list {
 		row := ServiceRow{Name: s.Name, Node: s.Node, Life: s.Life, Address: addr.Addr{Node: s.Life.Node, Port: s.Port}.String()}

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fabricd/fabricd/internal/attach/server"
 	"github.com/fabricd/fabricd/internal/daemon"
-	"github.com/fabricd/fabricd/internal/ipc"
 )
 
 // A State says how bad a finding is.
@@ -113,11 +113,11 @@ func processors(f Facts) Finding {
 func hugePages(c daemon.Config, f Facts) Finding {
 	want := c.Local.HugePages
 	switch {
-	case want == ipc.HugeOff:
+	case want == server.HugeOff:
 		return Finding{"huge-pages", OK, "not asked for", ""}
 	case f.HugeFailed == nil:
 		return Finding{"huge-pages", OK, fmt.Sprintf("channels can have pages of %d KiB", f.HugePage>>10), ""}
-	case want == ipc.HugeTry:
+	case want == server.HugeTry:
 		return Finding{"huge-pages", Note, f.HugeFailed.Error(), "channels have small pages meanwhile; docs/rings.md"}
 	}
 	return Finding{"huge-pages", Bad, f.HugeFailed.Error(), "ring-huge-pages=try takes small pages where there are none; docs/rings.md"}

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fabricd/fabricd/internal/attach/server"
 	"github.com/fabricd/fabricd/internal/daemon"
-	"github.com/fabricd/fabricd/internal/ipc"
 )
 
 // well is what a machine without a fault looks like.
@@ -33,9 +33,9 @@ func TestJudge(t *testing.T) {
 	refused := errors.New("connection refused")
 	taken := daemon.Need{Setting: "data-port", Value: "7700", Err: errors.New("is taken"), Taken: true}
 	huge := daemon.Default()
-	huge.Local.HugePages = ipc.HugeTry
+	huge.Local.HugePages = server.HugeTry
 	required := daemon.Default()
-	required.Local.HugePages = ipc.HugeRequire
+	required.Local.HugePages = server.HugeRequire
 	for _, tt := range []struct {
 		name   string
 		config daemon.Config

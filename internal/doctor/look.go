@@ -13,8 +13,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/fabricd/fabricd/internal/attach/server"
 	"github.com/fabricd/fabricd/internal/daemon"
-	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/internal/transport/quic"
 	"github.com/fabricd/fabricd/membership/trust"
@@ -44,8 +44,8 @@ func Look(ctx context.Context, c daemon.Config, environ []string, client *daemon
 	if f.Memory, f.Bound, known = shm.Available(); !known {
 		f.Memory = -1
 	}
-	if c.Local.HugePages != ipc.HugeOff {
-		f.HugeFailed = ipc.CheckHugePages(c.Local.Rings)
+	if c.Local.HugePages != server.HugeOff {
+		f.HugeFailed = server.CheckHugePages(c.Local.Rings)
 	}
 	f.lookAtUDP(c)
 	f.Joins = dialAll(ctx, c.Join)

@@ -8,10 +8,10 @@ import (
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/access"
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/core"
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
 	"github.com/fabricd/fabricd/internal/guard"
-	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/internal/wire"
@@ -180,17 +180,17 @@ const grantPatience = 250 * time.Millisecond
 // Accept waits for a request, grants it and waits for the confirmation. Once a
 // grant is under way ctx does not end it: the requester may have been told
 // already, and would lose its connection.
-func (e *endpoint) Accept(ctx context.Context) (ipc.Endpoint, addr.Addr, error) {
+func (e *endpoint) Accept(ctx context.Context) (attach.Endpoint, addr.Addr, error) {
 	return e.accept(ctx, true)
 }
 
 // TryAccept accepts the first request whose requester is still there. It waits
 // for nothing but the requester's confirmation.
-func (e *endpoint) TryAccept() (ipc.Endpoint, addr.Addr, error) {
+func (e *endpoint) TryAccept() (attach.Endpoint, addr.Addr, error) {
 	return e.accept(context.Background(), false)
 }
 
-func (e *endpoint) accept(ctx context.Context, wait bool) (ipc.Endpoint, addr.Addr, error) {
+func (e *endpoint) accept(ctx context.Context, wait bool) (attach.Endpoint, addr.Addr, error) {
 	e.accepting(1)
 	defer e.accepting(-1)
 	for more := false; ; {

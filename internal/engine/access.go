@@ -8,9 +8,9 @@ import (
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/access"
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/core"
 	"github.com/fabricd/fabricd/internal/flight"
-	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/wire"
 	"github.com/fabricd/fabricd/portmap"
@@ -205,20 +205,20 @@ func (e *endpoint) choosable() func(addr.Port) bool {
 	return func(port addr.Port) bool { return p.Bind(port, e.s.cred.UID, e.s.cred.GID).Allowed }
 }
 
-// Peer is ipc.Endpoint's. An acceptor's is from the moment of the request.
-func (e *endpoint) Peer() (ipc.Peer, error) {
+// Peer is attach.Endpoint's. An acceptor's is from the moment of the request.
+func (e *endpoint) Peer() (attach.Peer, error) {
 	e.mu.Lock()
 	state, who, c := e.state, e.peer, e.conn
 	e.mu.Unlock()
 	switch {
 	case state == core.Closed:
-		return ipc.Peer{}, status.BadFD
+		return attach.Peer{}, status.BadFD
 	case state != core.Connected && state != core.Disconnected:
-		return ipc.Peer{}, status.NotConn
+		return attach.Peer{}, status.NotConn
 	case who == nil: // a connector
 		who = e.acceptor(c)
 	}
-	return ipc.Peer{Life: who.Life, Name: who.Name, Labels: who.Labels, UID: who.UID}, nil
+	return attach.Peer{Life: who.Life, Name: who.Name, Labels: who.Labels, UID: who.UID}, nil
 }
 
 // acceptor returns the peer of a connector. Its user is known on this node only.

@@ -11,8 +11,8 @@ import (
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/access"
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/engine"
-	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/test/bubble"
 	"github.com/fabricd/fabricd/internal/transport/mem"
 	"github.com/fabricd/fabricd/internal/wire"
@@ -44,8 +44,8 @@ func (f *fabric) named(i, j int, name string, labels ...string) {
 }
 
 // openAs opens an endpoint of node i for a user.
-func (f *fabric) openAs(i int, uid, gid uint32) ipc.Endpoint {
-	ep, err := f.nodes[i].NewSession(ipc.Credentials{UID: uid, GID: gid, Admin: true}).Open()
+func (f *fabric) openAs(i int, uid, gid uint32) attach.Endpoint {
+	ep, err := f.nodes[i].NewSession(attach.Credentials{UID: uid, GID: gid, Admin: true}).Open()
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -53,7 +53,7 @@ func (f *fabric) openAs(i int, uid, gid uint32) ipc.Endpoint {
 }
 
 // listenerAt is a listener of a user of node 0 that accepts each request.
-func (f *fabric) listenerAt(port addr.Port, uid uint32, allow ...access.Subject) ipc.Endpoint {
+func (f *fabric) listenerAt(port addr.Port, uid uint32, allow ...access.Subject) attach.Endpoint {
 	f.t.Helper()
 	l := f.openAs(0, uid, 0)
 	_, err := l.Bind(port)
@@ -317,7 +317,7 @@ func TestPeerIsWhoHasConnected(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for i, want := range []ipc.Peer{{Life: fab.peers[0].Life, UID: 9}, {Life: fab.peers[1].Life, Name: "web-1", UID: 9}} {
+		for i, want := range []attach.Peer{{Life: fab.peers[0].Life, UID: 9}, {Life: fab.peers[1].Life, Name: "web-1", UID: 9}} {
 			from := fab.openAs(i, 9, 0)
 			go from.Connect(context.Background(), addr.Addr{Port: port})
 			to, _, err := l.Accept(context.Background())

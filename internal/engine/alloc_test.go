@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"github.com/fabricd/fabricd/fence"
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/engine"
-	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/rma"
 )
 
@@ -28,7 +28,7 @@ func TestSteadyTrafficAllocatesNothing(t *testing.T) {
 	}()
 	n := engine.Start(engine.Config{})
 	defer n.Close()
-	mem, err := n.NewSession(ipc.Credentials{}).Alloc(128 << 10)
+	mem, err := n.NewSession(attach.Credentials{}).Alloc(128 << 10)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +79,7 @@ func TestSteadyTrafficAllocatesNothing(t *testing.T) {
 	}
 }
 
-func fenced(ep ipc.Endpoint) error {
+func fenced(ep attach.Endpoint) error {
 	m, err := ep.FenceMark(fence.InitSelf)
 	if err != nil {
 		return err

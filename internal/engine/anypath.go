@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/path"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/wire"
@@ -71,12 +71,12 @@ func (p *anyPath) binding(dialed bool) path.Binding {
 }
 
 // handOut returns the application's end of a path that is made. The caller holds mu.
-func (p *anyPath) handOut(dialed bool) (ipc.PathSocket, error) {
+func (p *anyPath) handOut(dialed bool) (attach.PathSocket, error) {
 	f, err := p.socket.Duplicate()
 	if err != nil {
-		return ipc.PathSocket{}, fmt.Errorf("%w: %w", status.NoMemory, err)
+		return attach.PathSocket{}, fmt.Errorf("%w: %w", status.NoMemory, err)
 	}
-	return ipc.PathSocket{File: f, Client: dialed, Plaintext: p.ours.Plaintext,
+	return attach.PathSocket{File: f, Client: dialed, Plaintext: p.ours.Plaintext,
 		Binding: p.binding(dialed), Peer: path.Hash(p.peer.Key)}, nil
 }
 

@@ -9,8 +9,8 @@ import (
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/fence"
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/engine"
-	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/test/transporttest"
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/internal/transport/mem"
@@ -43,12 +43,12 @@ var benchProviders = map[string]func(testing.TB) (a, b transport.Provider){
 }
 
 // benchPair returns the two ends of a connection between two nodes.
-func benchPair(t testing.TB, pa, pb transport.Provider) (a, b ipc.Endpoint) {
+func benchPair(t testing.TB, pa, pb transport.Provider) (a, b attach.Endpoint) {
 	return pairWith(t, pa, pb, func(*engine.Config) {})
 }
 
 // pairWith is benchPair of nodes whose configuration is changed.
-func pairWith(t testing.TB, pa, pb transport.Provider, change func(*engine.Config)) (a, b ipc.Endpoint) {
+func pairWith(t testing.TB, pa, pb transport.Provider, change func(*engine.Config)) (a, b attach.Endpoint) {
 	f := &fabric{}
 	for i, p := range []transport.Provider{pa, pb} {
 		cfg := engine.Config{Providers: []transport.Provider{p}, Log: zerolog.Nop()}
@@ -56,7 +56,7 @@ func pairWith(t testing.TB, pa, pb transport.Provider, change func(*engine.Confi
 		n := engine.Start(cfg)
 		t.Cleanup(func() { n.Close() })
 		life := addr.Life{Node: addr.NodeID(i), Generation: 1}
-		n.SetSelf(engine.Self{Self: ipc.Self{Cluster: uuid(0xCC), Life: life}, UUID: uuid(byte(i + 1)), Epoch: 1, Term: 1})
+		n.SetSelf(engine.Self{Self: attach.Self{Cluster: uuid(0xCC), Life: life}, UUID: uuid(byte(i + 1)), Epoch: 1, Term: 1})
 		f.nodes = append(f.nodes, n)
 		f.peers = append(f.peers, engine.Peer{Life: life, UUID: uuid(byte(i + 1)), Epoch: 1, Addresses: []string{p.Addr()}})
 	}
@@ -70,7 +70,7 @@ func pairWith(t testing.TB, pa, pb transport.Provider, change func(*engine.Confi
 }
 
 // endpointIO is an endpoint as a reader and writer.
-type endpointIO struct{ ipc.Endpoint }
+type endpointIO struct{ attach.Endpoint }
 
 func (e endpointIO) Read(p []byte) (int, error)  { return e.Recv(context.Background(), p) }
 func (e endpointIO) Write(p []byte) (int, error) { return e.Send(context.Background(), p) }
@@ -104,9 +104,9 @@ func BenchmarkBulk(b *testing.B) {
 
 // benchWindows returns an end of a connection, and the offsets of a window of 1 MiB
 // at each end, with the protections that these are to have.
-func benchWindows(b *testing.B, pa, pb transport.Provider, near, far rma.Prot) (here ipc.Endpoint, loff, roff int64) {
+func benchWindows(b *testing.B, pa, pb transport.Provider, near, far rma.Prot) (here attach.Endpoint, loff, roff int64) {
 	here, there := benchPair(b, pa, pb)
-	mem, err := engine.Start(engine.Config{}).NewSession(ipc.Credentials{}).Alloc(2 << 20)
+	mem, err := engine.Start(engine.Config{}).NewSession(attach.Credentials{}).Alloc(2 << 20)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -27,7 +27,7 @@ type budget struct {
 }
 
 // Of the limit connections have three quarters, and writes whose caller does not wait
-// an eighth. The rest is for those whose caller does (ipc.Options.Staged).
+// an eighth. The rest is for those whose caller does (server.Options.Staged).
 func ofConns(limit int64) int64  { return limit / 4 * 3 }
 func ofCopies(limit int64) int64 { return limit / 8 }
 
@@ -36,7 +36,7 @@ const (
 	// stacks of its readers and of an attached application's pump, and tables.
 	connCost = 32 << 10
 	// pumpMost is the largest buffer of a pump, of which there is one for each direction;
-	// it is no larger than the window (ipc.WindowedEndpoint).
+	// it is no larger than the window (attach.WindowedEndpoint).
 	pumpMost = 256 << 10
 	// socketMost is what the kernel keeps for an application in its data socket, with
 	// its own needs; for small windows it is no more than twice the window.

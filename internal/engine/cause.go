@@ -4,7 +4,7 @@ import (
 	"errors"
 	"io"
 
-	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/wire"
 )
@@ -22,7 +22,7 @@ func (c *conn) canSay(bye wire.Close) bool {
 // comes behind a close of either side. The caller holds mu.
 func (c *conn) blame(cause string) {
 	if c.cause == "" && !isClosed(c.bye.closing) && !c.bye.received && !c.failed {
-		if c.cause = ipc.CleanCause(cause); c.cause != "" {
+		if c.cause = attach.CleanCause(cause); c.cause != "" {
 			c.link.n.counters.reset(c.cause)
 		}
 	}
@@ -38,7 +38,7 @@ func (c *conn) why() string {
 // overLocked is why no call begins anything any more, nil while one may. The caller holds mu.
 func (c *conn) overLocked() error {
 	if c.failed || isClosed(c.bye.closing) {
-		return ipc.Lost(c.cause)
+		return attach.Lost(c.cause)
 	}
 	return nil
 }
@@ -49,7 +49,7 @@ func (c *conn) asError(code status.Code) error {
 	case status.OK:
 		return nil
 	case status.Reset:
-		return ipc.Lost(c.why())
+		return attach.Lost(c.why())
 	}
 	return code
 }

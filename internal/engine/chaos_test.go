@@ -18,8 +18,8 @@ import (
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/fence"
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/engine"
-	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/test/bubble"
 	"github.com/fabricd/fabricd/internal/test/netsim"
 	"github.com/fabricd/fabricd/internal/transport"
@@ -169,7 +169,7 @@ func (c *chaos) boot(i int, gen addr.Generation) {
 		Node: engine.Start(engine.Config{Providers: []transport.Provider{p}, Log: zerolog.Nop()}),
 		peer: engine.Peer{Life: life, UUID: uuid(byte(i + 1)), Epoch: uint64(gen), Addresses: []string{p.Addr()}},
 	}
-	n.SetSelf(engine.Self{Self: ipc.Self{Cluster: uuid(0xCC), Life: life}, UUID: n.peer.UUID, Epoch: uint64(gen), Term: 1})
+	n.SetSelf(engine.Self{Self: attach.Self{Cluster: uuid(0xCC), Life: life}, UUID: n.peer.UUID, Epoch: uint64(gen), Term: 1})
 	c.mu.Lock()
 	c.nodes[i] = n
 	others := append([]*chaosNode(nil), c.nodes...)
@@ -190,14 +190,14 @@ func (c *chaos) boot(i int, gen addr.Generation) {
 // watchEvents checks the order of events: of one node, removed and added by
 // turns with rising generations.
 func (c *chaos) watchEvents(n *chaosNode) {
-	last := make(map[addr.NodeID]ipc.Event)
-	n.NewSession(ipc.Credentials{}).Watch(func(ev ipc.Event) {
+	last := make(map[addr.NodeID]attach.Event)
+	n.NewSession(attach.Credentials{}).Watch(func(ev attach.Event) {
 		before, seen := last[ev.Life.Node]
 		last[ev.Life.Node] = ev
 		switch {
 		case !seen:
-		case ev.Kind == before.Kind, ev.Kind == ipc.NodeAdded && ev.Life.Generation <= before.Life.Generation,
-			ev.Kind == ipc.NodeRemoved && ev.Life != before.Life:
+		case ev.Kind == before.Kind, ev.Kind == attach.NodeAdded && ev.Life.Generation <= before.Life.Generation,
+			ev.Kind == attach.NodeRemoved && ev.Life != before.Life:
 			c.t.Errorf("node %v: %+v after %+v", n.peer.Life, ev, before)
 		}
 	})
@@ -324,7 +324,7 @@ func (c *chaos) stopped() bool {
 
 // server accepts until its node ends.
 func (c *chaos) server(n *chaosNode) {
-	s := n.NewSession(ipc.Credentials{Admin: true})
+	s := n.NewSession(attach.Credentials{Admin: true})
 	l, err := s.Open()
 	if err == nil {
 		_, err = l.Bind(chaosPort)
@@ -345,7 +345,7 @@ func (c *chaos) server(n *chaosNode) {
 }
 
 // serve is the server's end of one connection. It begins with its number.
-func (c *chaos) serve(n *chaosNode, ep ipc.Endpoint) {
+func (c *chaos) serve(n *chaosNode, ep attach.Endpoint) {
 	defer ep.Close()
 	var head [8]byte
 	if recvAll(ep, head[:]) != nil {
@@ -367,7 +367,7 @@ func (c *chaos) serve(n *chaosNode, ep ipc.Endpoint) {
 	}
 }
 
-func recvAll(ep ipc.Endpoint, p []byte) error {
+func recvAll(ep attach.Endpoint, p []byte) error {
 	for len(p) > 0 {
 		n, err := ep.Recv(context.Background(), p)
 		if err != nil {
@@ -379,7 +379,7 @@ func recvAll(ep ipc.Endpoint, p []byte) error {
 }
 
 // receive checks a stream.
-func (c *chaos) receive(n *chaosNode, v *convo, ep ipc.Endpoint, rng *rand.Rand) {
+func (c *chaos) receive(n *chaosNode, v *convo, ep attach.Endpoint, rng *rand.Rand) {
 	var got []byte
 	buf := make([]byte, 1+rng.IntN(100_000))
 	stopAt := 1 << 30
@@ -418,10 +418,10 @@ func (v *convo) stream(n int) []byte {
 
 // expose lets the client write to a window until it closes, and checks the
 // signals.
-func (c *chaos) expose(n *chaosNode, v *convo, ep ipc.Endpoint) {
+func (c *chaos) expose(n *chaosNode, v *convo, ep attach.Endpoint) {
 	r := c.region(byte(v.id%255) + 1)
 	defer r.Release()
-	off, err := ep.(ipc.RegionEndpoint).RegisterRegion(r, 0, regionLen, 0, rma.ProtRead|rma.ProtWrite, 0)
+	off, err := ep.(attach.RegionEndpoint).RegisterRegion(r, 0, regionLen, 0, rma.ProtRead|rma.ProtWrite, 0)
 	if err != nil {
 		return
 	}
@@ -444,7 +444,7 @@ func (c *chaos) expose(n *chaosNode, v *convo, ep ipc.Endpoint) {
 			if got != 0 {
 				break
 			}
-			if i > 20_000 || ep.Ready()&ipc.PollHup != 0 {
+			if i > 20_000 || ep.Ready()&attach.PollHup != 0 {
 				return
 			}
 			time.Sleep(time.Millisecond)
@@ -458,7 +458,7 @@ func (c *chaos) expose(n *chaosNode, v *convo, ep ipc.Endpoint) {
 
 // client makes connections until its node ends.
 func (c *chaos) client(n *chaosNode, rng *rand.Rand) {
-	s := n.NewSession(ipc.Credentials{})
+	s := n.NewSession(attach.Credentials{})
 	for !c.stopped() {
 		time.Sleep(time.Duration(rng.IntN(300)) * time.Millisecond)
 		ep, err := s.Open()
@@ -474,7 +474,7 @@ func (c *chaos) client(n *chaosNode, rng *rand.Rand) {
 	s.Close()
 }
 
-func (c *chaos) converse(n *chaosNode, ep ipc.Endpoint, to addr.NodeID, rng *rand.Rand) {
+func (c *chaos) converse(n *chaosNode, ep attach.Endpoint, to addr.NodeID, rng *rand.Rand) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	if rng.IntN(8) == 0 {
@@ -519,7 +519,7 @@ func (c *chaos) lifeOf(id addr.NodeID) addr.Life {
 }
 
 // send sends a stream and closes.
-func (c *chaos) send(v *convo, ep ipc.Endpoint, rng *rand.Rand) {
+func (c *chaos) send(v *convo, ep attach.Endpoint, rng *rand.Rand) {
 	all := v.stream(rng.IntN(600_000))
 	for at := 0; at < len(all); {
 		k := min(len(all)-at, 1+rng.IntN(150_000))
@@ -553,7 +553,7 @@ func (c *chaos) send(v *convo, ep ipc.Endpoint, rng *rand.Rand) {
 }
 
 // write fills pages of the server's window, each behind a fence or a signal.
-func (c *chaos) write(v *convo, ep ipc.Endpoint, rng *rand.Rand) {
+func (c *chaos) write(v *convo, ep attach.Endpoint, rng *rand.Rand) {
 	var b [8]byte
 	var err error
 	c.during("Recv", v.from, v.to, func() { err = recvAll(ep, b[:]) })
@@ -603,7 +603,7 @@ func (c *chaos) write(v *convo, ep ipc.Endpoint, rng *rand.Rand) {
 // A countedRegion is window memory whose references are counted, and that only
 // the byte tag is to be written to.
 type countedRegion struct {
-	ipc.Region
+	attach.Region
 	p    []byte
 	tag  byte
 	refs atomic.Int64
@@ -611,7 +611,7 @@ type countedRegion struct {
 
 func (c *chaos) region(tag byte) *countedRegion {
 	p := make([]byte, regionLen)
-	r := &countedRegion{Region: ipc.Heap(p), p: p, tag: tag}
+	r := &countedRegion{Region: attach.Heap(p), p: p, tag: tag}
 	r.refs.Store(1)
 	c.mu.Lock()
 	defer c.mu.Unlock()

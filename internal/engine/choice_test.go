@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
-	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/test/bubble"
 	"github.com/fabricd/fabricd/internal/transport"
@@ -73,7 +73,7 @@ func dials(t *testing.T, broken map[string]error, offered []string, names ...str
 		n := Start(Config{Providers: providers})
 		defer n.Close()
 		life := addr.Life{Node: addr.NodeID(i), Generation: 1}
-		n.SetSelf(Self{Self: ipc.Self{Cluster: cluster, Life: life}, UUID: addr.UUID{byte(i + 1)}, Epoch: 1})
+		n.SetSelf(Self{Self: attach.Self{Cluster: cluster, Life: life}, UUID: addr.UUID{byte(i + 1)}, Epoch: 1})
 		nodes = append(nodes, n)
 	}
 	for i, n := range nodes {
@@ -206,7 +206,7 @@ func TestAddressesOfAPeerAreBounded(t *testing.T) {
 			p := &named{Provider: inner, name: "mem", broken: errors.New("refused")}
 			n := Start(Config{Providers: []transport.Provider{p}})
 			defer n.Close()
-			n.SetSelf(Self{Self: ipc.Self{Cluster: addr.UUID{1}, Life: addr.Life{Generation: 1}}, UUID: addr.UUID{1}, Epoch: 1})
+			n.SetSelf(Self{Self: attach.Self{Cluster: addr.UUID{1}, Life: addr.Life{Generation: 1}}, UUID: addr.UUID{1}, Epoch: 1})
 			n.NodeUp(Peer{Life: addr.Life{Node: 7, Generation: 1}, UUID: addr.UUID{7}, Epoch: 1, Addresses: make([]string, count)})
 			if _, err := n.Ping(t.Context(), 7); !errors.Is(err, status.NoDevice) || !strings.Contains(err.Error(), want.reason) {
 				t.Errorf("%d addresses: %v, want %q", count, err, want.reason)

@@ -13,8 +13,8 @@ import (
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/fence"
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/engine"
-	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/test/bubble"
 	"github.com/fabricd/fabricd/internal/transport/mem"
@@ -27,7 +27,7 @@ func TestSessionsOfAClosedNodeHaveEnded(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		n := newFabric(t, 1).nodes[0]
 		n.Close()
-		s := n.NewSession(ipc.Credentials{})
+		s := n.NewSession(attach.Credentials{})
 		select {
 		case <-s.Done():
 		default:
@@ -36,7 +36,7 @@ func TestSessionsOfAClosedNodeHaveEnded(t *testing.T) {
 		if _, err := s.Open(); !errors.Is(err, status.BadFD) {
 			t.Errorf("it opens endpoints: %v", err)
 		}
-		s.Watch(func(ipc.Event) { t.Error("it tells events") })()
+		s.Watch(func(attach.Event) { t.Error("it tells events") })()
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
@@ -47,36 +47,39 @@ func TestSessionsOfAClosedNodeHaveEnded(t *testing.T) {
 // the peer cannot help, and closes the endpoint.
 func TestCloseWakesBlockedCalls(t *testing.T) {
 	ctx := context.Background()
-	for name, block := range map[string]func(f *fabric, a ipc.Endpoint, off int64) error{
-		"Recv": func(_ *fabric, a ipc.Endpoint, _ int64) error { _, err := a.Recv(ctx, make([]byte, 1)); return err },
-		"Send": func(_ *fabric, a ipc.Endpoint, _ int64) error { _, err := a.Send(ctx, make([]byte, 4<<20)); return err },
-		"Register": func(f *fabric, a ipc.Endpoint, _ int64) error {
+	for name, block := range map[string]func(f *fabric, a attach.Endpoint, off int64) error{
+		"Recv": func(_ *fabric, a attach.Endpoint, _ int64) error { _, err := a.Recv(ctx, make([]byte, 1)); return err },
+		"Send": func(_ *fabric, a attach.Endpoint, _ int64) error {
+			_, err := a.Send(ctx, make([]byte, 4<<20))
+			return err
+		},
+		"Register": func(f *fabric, a attach.Endpoint, _ int64) error {
 			_, err := a.Register(alloc(f.t, f, 4096), 0, rma.ProtRead, 0)
 			return err
 		},
-		"Unregister": func(_ *fabric, a ipc.Endpoint, off int64) error { return a.Unregister(off, 4096) },
-		"WriteTo":    func(_ *fabric, a ipc.Endpoint, off int64) error { return a.WriteTo(off, 4096, off, rma.Sync) },
-		"ReadFrom":   func(_ *fabric, a ipc.Endpoint, off int64) error { return a.ReadFrom(off, 4096, off, rma.Sync) },
-		"Atomic": func(_ *fabric, a ipc.Endpoint, off int64) error {
+		"Unregister": func(_ *fabric, a attach.Endpoint, off int64) error { return a.Unregister(off, 4096) },
+		"WriteTo":    func(_ *fabric, a attach.Endpoint, off int64) error { return a.WriteTo(off, 4096, off, rma.Sync) },
+		"ReadFrom":   func(_ *fabric, a attach.Endpoint, off int64) error { return a.ReadFrom(off, 4096, off, rma.Sync) },
+		"Atomic": func(_ *fabric, a attach.Endpoint, off int64) error {
 			_, err := a.Atomic(ctx, rma.Atomic{Op: rma.AtomicAdd, Width: 8, Offset: off})
 			return err
 		},
-		"PostAtomic": func(_ *fabric, a ipc.Endpoint, off int64) error {
+		"PostAtomic": func(_ *fabric, a attach.Endpoint, off int64) error {
 			for { // until there is no room
 				if err := a.PostAtomic(rma.Atomic{Op: rma.AtomicAdd, Width: 8, Offset: off}); err != nil {
 					return err
 				}
 			}
 		},
-		"VPutSignal": func(_ *fabric, a ipc.Endpoint, off int64) error {
+		"VPutSignal": func(_ *fabric, a attach.Endpoint, off int64) error {
 			for {
 				if err := a.VPutSignal(make([]byte, 8), rma.Put{Offset: off, Word: off + 8}); err != nil {
 					return err
 				}
 			}
 		},
-		"FenceMark": func(_ *fabric, a ipc.Endpoint, _ int64) error { _, err := a.FenceMark(fence.InitPeer); return err },
-		"FenceWait": func(_ *fabric, a ipc.Endpoint, off int64) error {
+		"FenceMark": func(_ *fabric, a attach.Endpoint, _ int64) error { _, err := a.FenceMark(fence.InitPeer); return err },
+		"FenceWait": func(_ *fabric, a attach.Endpoint, off int64) error {
 			a.WriteTo(off, 4096, off, 0)
 			return fenced(a)
 		},
@@ -130,7 +133,7 @@ func TestCloseWakesAConnectThatDials(t *testing.T) {
 
 // cutRequest returns a listener with a waiting request whose requester does
 // not hear of its grant.
-func cutRequest(t *testing.T, fab *fabric) ipc.Endpoint {
+func cutRequest(t *testing.T, fab *fabric) attach.Endpoint {
 	l, at := fab.listener(1, 1)
 	go fab.open(0).Connect(context.Background(), at)
 	synctest.Wait()
@@ -181,7 +184,7 @@ func TestSessionCloseWaitsForEndpointsThatClose(t *testing.T) {
 		fab := newFabric(t, 2)
 		l, at := fab.listener(1, 1)
 		go l.Accept(context.Background())
-		s := fab.nodes[0].NewSession(ipc.Credentials{})
+		s := fab.nodes[0].NewSession(attach.Credentials{})
 		a, err := s.Open()
 		if err == nil {
 			_, err = a.Connect(context.Background(), at)
@@ -206,12 +209,12 @@ func TestRegisterOnALostConnectionKeepsNoMemory(t *testing.T) {
 		fab := newFabric(t, 2)
 		a, _ := fab.pair(0, 1)
 		p := make([]byte, regionLen)
-		r := &countedRegion{Region: ipc.Heap(p), p: p}
+		r := &countedRegion{Region: attach.Heap(p), p: p}
 		fab.hub.Cut("node0.1", "node1.1")
 		for _, close := range []bool{false, true} {
 			ended := make(chan error, 1)
 			go func() {
-				_, err := a.(ipc.RegionEndpoint).RegisterRegion(r, 0, regionLen, 0, rma.ProtRead, 0)
+				_, err := a.(attach.RegionEndpoint).RegisterRegion(r, 0, regionLen, 0, rma.ProtRead, 0)
 				ended <- err
 			}()
 			if close {
@@ -233,9 +236,9 @@ func TestRegisterOnALostConnectionKeepsNoMemory(t *testing.T) {
 func TestNodeLostReturnsAfterTheCallThatBeganIt(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		fab := newFabric(t, 3)
-		s := fab.nodes[0].NewSession(ipc.Credentials{})
-		var events []ipc.Event
-		s.Watch(func(ev ipc.Event) { events = append(events, ev) })
+		s := fab.nodes[0].NewSession(attach.Credentials{})
+		var events []attach.Event
+		s.Watch(func(ev attach.Event) { events = append(events, ev) })
 		life := addr.Life{Node: 1, Generation: 1}
 		for range 3 {
 			go fab.nodes[0].NodeLost(life, "test")
@@ -245,8 +248,8 @@ func TestNodeLostReturnsAfterTheCallThatBeganIt(t *testing.T) {
 		go fab.nodes[0].NodeUp(next)
 		go fab.nodes[0].NodeUp(next)
 		synctest.Wait()
-		if len(events) != 2 || events[0].Kind != ipc.NodeRemoved || events[0].Life != life ||
-			events[1].Kind != ipc.NodeAdded || events[1].Life != next.Life {
+		if len(events) != 2 || events[0].Kind != attach.NodeRemoved || events[0].Life != life ||
+			events[1].Kind != attach.NodeAdded || events[1].Life != next.Life {
 			t.Errorf("events %+v, want one removal and one addition", events)
 		}
 	})
@@ -351,7 +354,7 @@ func TestCloseCompletesBesideWaitsWithoutNumber(t *testing.T) {
 		if err := a.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := io.ReadAll(endReader{b}); !bytes.Equal(got, want) || !errors.Is(err, ipc.ErrPeerClosed) {
+		if got, err := io.ReadAll(endReader{b}); !bytes.Equal(got, want) || !errors.Is(err, attach.ErrPeerClosed) {
 			t.Errorf("%d bytes of %d, and %v", len(got), len(want), err)
 		}
 		if !bytes.Equal(am[8:], bm[8:]) { // the signals have changed the first word
@@ -363,9 +366,9 @@ func TestCloseCompletesBesideWaitsWithoutNumber(t *testing.T) {
 // TestCloseTakesAsLongAsThereIsProgress closes behind a write, and behind a read, that
 // need much longer than a peer that does nothing is waited for.
 func TestCloseTakesAsLongAsThereIsProgress(t *testing.T) {
-	for name, begin := range map[string]func(a ipc.Endpoint, n, off int64) error{
-		"write": func(a ipc.Endpoint, n, off int64) error { return a.WriteTo(off, n, off, 0) },
-		"read":  func(a ipc.Endpoint, n, off int64) error { return a.ReadFrom(off, n, off, 0) },
+	for name, begin := range map[string]func(a attach.Endpoint, n, off int64) error{
+		"write": func(a attach.Endpoint, n, off int64) error { return a.WriteTo(off, n, off, 0) },
+		"read":  func(a attach.Endpoint, n, off int64) error { return a.ReadFrom(off, n, off, 0) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {
@@ -396,7 +399,7 @@ func TestCloseTakesAsLongAsThereIsProgress(t *testing.T) {
 				if !bytes.Equal(am, bm) {
 					t.Error("the operation was cut off")
 				}
-				if _, err := b.Recv(context.Background(), make([]byte, 1)); !errors.Is(err, ipc.ErrPeerClosed) {
+				if _, err := b.Recv(context.Background(), make([]byte, 1)); !errors.Is(err, attach.ErrPeerClosed) {
 					t.Errorf("the peer sees %v", err)
 				}
 			})

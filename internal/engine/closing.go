@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
-	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/wire"
 )
@@ -30,7 +30,7 @@ func (c *conn) onClose(f wire.Close) error {
 	lost := error(status.Reset)
 	var behind error // what is behind the last byte, if not a good end
 	if f.Reset {
-		lost = ipc.Lost(f.Cause)
+		lost = attach.Lost(f.Cause)
 		behind = lost
 	}
 	c.mu.Lock()

@@ -7,8 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/core"
-	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/internal/wire"
@@ -311,7 +311,7 @@ func (c *conn) fail(cause string) {
 	if first {
 		c.noteEnd()
 	}
-	lost := ipc.Lost(cause)
+	lost := attach.Lost(cause)
 	c.out.abort(lost)
 	c.in.lose(lost)
 	for _, lane := range []transport.RecvLane{opsIn, messages} {

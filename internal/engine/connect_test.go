@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/engine"
-	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/test/bubble"
 	"github.com/fabricd/fabricd/internal/transport"
@@ -23,7 +23,7 @@ import (
 )
 
 // listener returns a listening endpoint of node i and its address.
-func (f *fabric) listener(i, backlog int) (ipc.Endpoint, addr.Addr) {
+func (f *fabric) listener(i, backlog int) (attach.Endpoint, addr.Addr) {
 	l := f.open(i)
 	port, err := l.Bind(0)
 	if err == nil {
@@ -72,7 +72,7 @@ func TestALinkCarriesSoManyConnections(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {
 				fab := newFabricOf(t, 2, engine.Config{MaxConns: 3})
-				var ends []ipc.Endpoint
+				var ends []attach.Endpoint
 				for _, i := range from[:3] {
 					a, b := fab.pair(i, 1-i)
 					ends = append(ends, a, b)
@@ -94,7 +94,7 @@ func TestALinkCarriesSoManyConnections(t *testing.T) {
 // TestASessionHasSoManyEndpoints: the text names the limit.
 func TestASessionHasSoManyEndpoints(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		s := newFabricOf(t, 1, engine.Config{MaxEndpoints: 2}).nodes[0].NewSession(ipc.Credentials{})
+		s := newFabricOf(t, 1, engine.Config{MaxEndpoints: 2}).nodes[0].NewSession(attach.Credentials{})
 		for range 2 {
 			if _, err := s.Open(); err != nil {
 				t.Fatal(err)
@@ -163,7 +163,7 @@ func TestNonBlockingConnectReportsItsResultOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		if a.Ready() != ipc.PollOut {
+		if a.Ready() != attach.PollOut {
 			t.Errorf("ready %v, want POLLOUT", a.Ready())
 		}
 		if port, err := a.TryConnect(at); err != nil || port == 0 {
@@ -175,7 +175,7 @@ func TestNonBlockingConnectReportsItsResultOnce(t *testing.T) {
 		b := fab.open(0)
 		b.TryConnect(addr.Addr{Node: at.Node, Port: 9})
 		synctest.Wait()
-		if b.Ready() != ipc.PollOut {
+		if b.Ready() != attach.PollOut {
 			t.Errorf("failed connect: ready %v", b.Ready())
 		}
 		if _, err := b.TryConnect(at); err != status.Refused {
@@ -390,7 +390,7 @@ func TestManyRefusalsLeaveTheLinkAlone(t *testing.T) {
 		a, b := fab.pair(0, 1)
 		const each = 900
 		got := make(chan error, 2*each)
-		var listeners []ipc.Endpoint
+		var listeners []attach.Endpoint
 		for range 2 {
 			l, at := fab.listener(1, each)
 			listeners = append(listeners, l)

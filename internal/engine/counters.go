@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/status"
 )
 
@@ -155,15 +155,15 @@ func incomingResult(code status.Code, admitted bool) string {
 const causeNodeRemoved = "node removed: "
 
 // resetKinds are the names of the causes that are counted apart.
-var resetKinds = map[ipc.Loss]string{
-	ipc.LossNodeRemoved: ResetNodeRemoved, ipc.LossLinkSilent: ResetLinkSilent, ipc.LossNodeStopped: ResetNodeStopped,
-	ipc.LossPeerDied: ResetApplication, ipc.LossDetached: ResetApplication, ipc.LossAborted: ResetApplication,
-	ipc.LossProtocol: ResetProtocol, ipc.LossPathSilent: ResetPath,
+var resetKinds = map[attach.Loss]string{
+	attach.LossNodeRemoved: ResetNodeRemoved, attach.LossLinkSilent: ResetLinkSilent, attach.LossNodeStopped: ResetNodeStopped,
+	attach.LossPeerDied: ResetApplication, attach.LossDetached: ResetApplication, attach.LossAborted: ResetApplication,
+	attach.LossProtocol: ResetProtocol, attach.LossPathSilent: ResetPath,
 }
 
 // resetKind returns which of the fixed causes a cause in words is.
 func resetKind(cause string) string {
-	return cmp.Or(resetKinds[ipc.LossOf(cause)], ResetOther)
+	return cmp.Or(resetKinds[attach.LossOf(cause)], ResetOther)
 }
 
 // connectResult returns the result of a connect that ended with err.

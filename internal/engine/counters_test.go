@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
-	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/transport"
 )
@@ -16,9 +16,9 @@ func TestCausesAreOfAFixedList(t *testing.T) {
 	for cause, want := range map[string]string{
 		"node removed: crashed": ResetNodeRemoved, silentFor(1500 * time.Millisecond).Error(): ResetLinkSilent,
 		(&transport.CloseError{Timeout: true}).Error(): ResetLinkSilent,
-		ipc.CauseStopped(3):                            ResetNodeStopped, ipc.CauseStopped(addr.NoNode): ResetNodeStopped,
-		(&transport.CloseError{Remote: true, Reason: ipc.CauseStopped(3)}).Error(): ResetNodeStopped,
-		ipc.CauseDied: ResetApplication, ipc.CauseDetached: ResetApplication, ipc.CauseAborted: ResetApplication,
+		attach.CauseStopped(3):                         ResetNodeStopped, attach.CauseStopped(addr.NoNode): ResetNodeStopped,
+		(&transport.CloseError{Remote: true, Reason: attach.CauseStopped(3)}).Error(): ResetNodeStopped,
+		attach.CauseDied: ResetApplication, attach.CauseDetached: ResetApplication, attach.CauseAborted: ResetApplication,
 		"the peer's node broke the protocol": ResetProtocol, "path silent 3.0 s": ResetPath,
 		"whatever a peer says": ResetOther, "": ResetOther,
 	} {

@@ -11,8 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/engine"
-	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/test/bubble"
 	"github.com/fabricd/fabricd/internal/transport/mem"
 )
@@ -53,7 +53,7 @@ func crossAll(t *testing.T, rng *rand.Rand, nodes int) {
 		fab.add(i, 1)
 	}
 	var servers, clients sync.WaitGroup
-	var listeners []ipc.Endpoint
+	var listeners []attach.Endpoint
 	for i, node := range fab.nodes {
 		for j, p := range fab.peers {
 			if i != j {
@@ -117,7 +117,7 @@ func TestManyConnectionsLeaveNoMemory(t *testing.T) {
 	}
 	bubble.Test(t, func(t *testing.T) {
 		fab := newFabric(t, 2)
-		far, near := fab.nodes[1].NewSession(ipc.Credentials{}), fab.nodes[0].NewSession(ipc.Credentials{})
+		far, near := fab.nodes[1].NewSession(attach.Credentials{}), fab.nodes[0].NewSession(attach.Credentials{})
 		l, err := far.Open()
 		if err == nil {
 			_, err = l.Bind(2000)
@@ -155,8 +155,8 @@ func TestManyConnectionsLeaveNoMemory(t *testing.T) {
 }
 
 // connectOnce connects to a listener, sends a byte, and closes both ends.
-func connectOnce(t *testing.T, near ipc.Session, l ipc.Endpoint) {
-	accepted := make(chan ipc.Endpoint, 1)
+func connectOnce(t *testing.T, near attach.Session, l attach.Endpoint) {
+	accepted := make(chan attach.Endpoint, 1)
 	go func() {
 		far, _, err := l.Accept(context.Background())
 		if err != nil {

@@ -6,12 +6,12 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/core"
-	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-var _ ipc.DirectEndpoint = (*endpoint)(nil)
+var _ attach.DirectEndpoint = (*endpoint)(nil)
 
 // withdrawals tells an application that uses the peer's windows itself when
 // what it knows of them no longer holds.
@@ -107,10 +107,10 @@ func (e *endpoint) OnWithdrawal(fn func()) (stop func(), err error) {
 	}, nil
 }
 
-func (e *endpoint) PeerWindow(roff int64) (ipc.PeerWindow, error) {
+func (e *endpoint) PeerWindow(roff int64) (attach.PeerWindow, error) {
 	c, err := e.connection(core.CallMemory)
 	if err != nil {
-		return ipc.PeerWindow{}, err
+		return attach.PeerWindow{}, err
 	}
 	w, err := c.peerWindow(roff)
 	if status.Of(err) == status.NotSupp {
@@ -125,28 +125,28 @@ func (e *endpoint) FoundWindow(why error) {
 	}
 }
 
-func (c *conn) peerWindow(roff int64) (ipc.PeerWindow, error) {
+func (c *conn) peerWindow(roff int64) (attach.PeerWindow, error) {
 	owner := c.twin.Load()
 	if owner == nil {
-		return ipc.PeerWindow{}, errOtherNode
+		return attach.PeerWindow{}, errOtherNode
 	}
 	owner.mu.Lock()
 	defer owner.mu.Unlock()
 	// The order counts: who asked before the end and is answered all the same
 	// hears of the end afterwards.
 	if c.withdrawals.ended() {
-		return ipc.PeerWindow{}, status.Reset
+		return attach.PeerWindow{}, status.Reset
 	}
 	w, err := owner.core.Holding(roff)
 	if err != nil {
-		return ipc.PeerWindow{}, err
+		return attach.PeerWindow{}, err
 	}
 	region := w.Mem.region
 	if f, ok := region.(filed); !ok || f.File() == nil {
-		return ipc.PeerWindow{}, fmt.Errorf("the peer's memory belongs to its process alone: %w", status.NotSupp)
+		return attach.PeerWindow{}, fmt.Errorf("the peer's memory belongs to its process alone: %w", status.NotSupp)
 	}
 	region.Retain()
-	return ipc.PeerWindow{Offset: w.Offset, Length: w.Length, Prot: w.Prot, Region: region, MemOff: w.Mem.off}, nil
+	return attach.PeerWindow{Offset: w.Offset, Length: w.Length, Prot: w.Prot, Region: region, MemOff: w.Mem.off}, nil
 }
 
 // filed is a region whose memory can be handed to another process.

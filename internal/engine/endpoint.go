@@ -10,15 +10,15 @@ import (
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/access"
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/core"
-	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/wire"
 	"github.com/fabricd/fabricd/portmap"
 )
 
 // An endpoint is one endpoint of an application: its state, its port, and
-// what belongs to the state it is in. It implements ipc.RegionEndpoint.
+// what belongs to the state it is in. It implements attach.RegionEndpoint.
 type endpoint struct {
 	n  *Node
 	s  *session
@@ -46,10 +46,10 @@ type endpoint struct {
 }
 
 var (
-	_ ipc.RegionEndpoint   = (*endpoint)(nil)
-	_ ipc.PairedEndpoint   = (*endpoint)(nil)
-	_ ipc.WindowedEndpoint = (*endpoint)(nil)
-	_ ipc.CopiedEndpoint   = (*endpoint)(nil)
+	_ attach.RegionEndpoint   = (*endpoint)(nil)
+	_ attach.PairedEndpoint   = (*endpoint)(nil)
+	_ attach.WindowedEndpoint = (*endpoint)(nil)
+	_ attach.CopiedEndpoint   = (*endpoint)(nil)
 )
 
 func newEndpoint(s *session, id uint64) *endpoint {
@@ -219,7 +219,7 @@ func (e *endpoint) TryRecv(p []byte) (int, error) {
 	return c.in.tryRead(p)
 }
 
-// CloseWrite is ipc.Endpoint's.
+// CloseWrite is attach.Endpoint's.
 func (e *endpoint) CloseWrite() error {
 	c, err := e.connection(core.CallSend)
 	if err != nil {
@@ -228,10 +228,10 @@ func (e *endpoint) CloseWrite() error {
 	return c.closeWrite()
 }
 
-// Copied is ipc.CopiedEndpoint's.
+// Copied is attach.CopiedEndpoint's.
 func (e *endpoint) Copied() { e.copied.Store(true) }
 
-// Window is ipc.WindowedEndpoint's.
+// Window is attach.WindowedEndpoint's.
 func (e *endpoint) Window() int {
 	if c := e.linked.Load(); c != nil {
 		return c.in.window
@@ -271,10 +271,10 @@ func (e *endpoint) Close() error { return e.end(wire.Close{}) }
 
 // Abort is Close but for what the peer's application sees.
 func (e *endpoint) Abort(cause string) error {
-	return e.end(wire.Close{Reset: true, Cause: ipc.CleanCause(cause)})
+	return e.end(wire.Close{Reset: true, Cause: attach.CleanCause(cause)})
 }
 
-// Cause is ipc.Endpoint's.
+// Cause is attach.Endpoint's.
 func (e *endpoint) Cause() string {
 	if c := e.lastConn(); c != nil {
 		return c.why()
@@ -335,32 +335,32 @@ func (e *endpoint) onGone(f func()) (undo func()) {
 
 // Ready returns the poll events, as scif_poll has them: a disconnected
 // endpoint is PollIn only while unread bytes are left.
-func (e *endpoint) Ready() ipc.Events {
+func (e *endpoint) Ready() attach.Events {
 	e.mu.Lock()
 	state, c, async := e.state, e.conn, e.dialing.result
 	requests := len(e.listening.confirmed) + e.listening.queued()
 	e.mu.Unlock()
 	switch state {
 	case core.Listening:
-		return when(requests > 0, ipc.PollIn)
+		return when(requests > 0, attach.PollIn)
 	case core.Connected:
 		if async != nil && !async.ended() {
 			return 0 // granted in this moment; the result follows
 		}
-		return when(c.in.readable() && !e.receivesLater(), ipc.PollIn) | when(c.out.writable(), ipc.PollOut) |
-			when(c.in.drained(), ipc.PollIn|ipc.PollRdHup)
+		return when(c.in.readable() && !e.receivesLater(), attach.PollIn) | when(c.out.writable(), attach.PollOut) |
+			when(c.in.drained(), attach.PollIn|attach.PollRdHup)
 	case core.Disconnected:
-		return when(c.in.readable() && !e.receivesLater(), ipc.PollIn) | ipc.PollHup
+		return when(c.in.readable() && !e.receivesLater(), attach.PollIn) | attach.PollHup
 	case core.Closed:
-		return ipc.PollNval
+		return attach.PollNval
 	}
 	if async != nil { // a non-blocking connect, pending or with a result to fetch
-		return when(async.ended(), ipc.PollOut)
+		return when(async.ended(), attach.PollOut)
 	}
-	return ipc.PollErr
+	return attach.PollErr
 }
 
-func when(cond bool, ev ipc.Events) ipc.Events {
+func when(cond bool, ev attach.Events) attach.Events {
 	if cond {
 		return ev
 	}

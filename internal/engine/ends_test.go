@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 
 	"github.com/fabricd/fabricd/fabric/addr"
-	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/test/bubble"
 	"github.com/fabricd/fabricd/internal/wire"
 	"github.com/fabricd/fabricd/rma"
@@ -21,14 +21,14 @@ import (
 type ended struct {
 	fab  *fabric
 	j    int // b's node
-	a, b ipc.Endpoint
-	bs   ipc.Session
+	a, b attach.Endpoint
+	bs   attach.Session
 }
 
 // TestOnlyTheApplicationsCloseIsAnEnd lets a writer's connection end in every way, and
 // looks at what its reader sees behind the last byte, and in every other call.
 func TestOnlyTheApplicationsCloseIsAnEnd(t *testing.T) {
-	stopped := func(e *ended) string { return ipc.CauseStopped(addr.NodeID(e.j)) }
+	stopped := func(e *ended) string { return attach.CauseStopped(addr.NodeID(e.j)) }
 	for name, c := range map[string]struct {
 		end    func(e *ended)
 		cause  func(e *ended) string // nil: a good end
@@ -38,9 +38,9 @@ func TestOnlyTheApplicationsCloseIsAnEnd(t *testing.T) {
 		"its application closes":                {end: func(e *ended) { e.b.Close() }, whole: true},
 		"its application closes, and then ends": {end: func(e *ended) { e.b.Close(); e.bs.Close() }, whole: true},
 		"its session ends": {end: func(e *ended) { e.bs.Close() }, whole: true,
-			cause: func(*ended) string { return ipc.CauseDetached }},
-		"its application dies": {end: func(e *ended) { e.b.Abort(ipc.CauseDied) }, whole: true,
-			cause: func(*ended) string { return ipc.CauseDied }},
+			cause: func(*ended) string { return attach.CauseDetached }},
+		"its application dies": {end: func(e *ended) { e.b.Abort(attach.CauseDied) }, whole: true,
+			cause: func(*ended) string { return attach.CauseDied }},
 		"its node leaves":    {end: func(e *ended) { e.fab.nodes[e.j].Leave(context.Background()) }, whole: true, across: true, cause: stopped},
 		"its node is closed": {end: func(e *ended) { e.fab.nodes[e.j].Close() }, across: true, cause: stopped},
 		"its node is removed": {end: func(e *ended) { e.fab.nodes[0].NodeLost(addr.Life{Node: 1, Generation: 1}, "crashed") }, across: true,
@@ -58,7 +58,7 @@ func TestOnlyTheApplicationsCloseIsAnEnd(t *testing.T) {
 				if c.across && j == 0 {
 					return
 				}
-				e := &ended{fab: fab, j: j, bs: fab.nodes[j].NewSession(ipc.Credentials{Admin: true})}
+				e := &ended{fab: fab, j: j, bs: fab.nodes[j].NewSession(attach.Credentials{Admin: true})}
 				var err error
 				if e.b, e.a, err = fab.joinFrom(e.bs, 0); err != nil {
 					t.Fatal(err)
@@ -74,7 +74,7 @@ func TestOnlyTheApplicationsCloseIsAnEnd(t *testing.T) {
 					t.Errorf("read %d bytes of %d", len(got), len(want))
 				}
 				if c.cause == nil {
-					if !errors.Is(err, ipc.ErrPeerClosed) || e.a.Cause() != "" {
+					if !errors.Is(err, attach.ErrPeerClosed) || e.a.Cause() != "" {
 						t.Errorf("ended with %v, cause %q; want a good end", err, e.a.Cause())
 					}
 					return
@@ -101,11 +101,11 @@ func (e *ended) wantLost(t *testing.T, cause string, err error) {
 }
 
 // An endReader reads an endpoint as io.Reader; only a good end is io.EOF.
-type endReader struct{ ipc.Endpoint }
+type endReader struct{ attach.Endpoint }
 
 func (r endReader) Read(p []byte) (int, error) {
 	n, err := r.Recv(context.Background(), p)
-	if errors.Is(err, ipc.ErrPeerClosed) {
+	if errors.Is(err, attach.ErrPeerClosed) {
 		err = goodEnd{err}
 	}
 	return n, err
@@ -129,7 +129,7 @@ func TestAConnectionThatNobodyAcceptedIsReset(t *testing.T) {
 		}()
 		synctest.Wait()
 		ctx, cancel := context.WithCancel(context.Background())
-		accepted := make(chan ipc.Endpoint, 1)
+		accepted := make(chan attach.Endpoint, 1)
 		go func() {
 			e, _, _ := l.Accept(ctx)
 			accepted <- e
@@ -180,7 +180,7 @@ func TestACauseFromThePeerIsOnePrintableLine(t *testing.T) {
 		h.say(wire.Close{Reset: true, Cause: "\x1b[2J\r\nroot# " + strings.Repeat("ä", 120)}.AppendTo(nil))
 		h.wantReset(false)
 		cause := h.victim.Cause()
-		if strings.ContainsAny(cause, "\x1b\r\n") || !strings.Contains(cause, "root#") || len(cause) > ipc.MaxCause {
+		if strings.ContainsAny(cause, "\x1b\r\n") || !strings.Contains(cause, "root#") || len(cause) > attach.MaxCause {
 			t.Errorf("cause %q", cause)
 		}
 		if _, err := h.victim.TryRecv(make([]byte, 1)); !strings.Contains(err.Error(), "root#") || errors.Is(err, io.EOF) {

@@ -14,8 +14,8 @@ import (
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/fence"
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/engine"
-	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/test/bubble"
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/internal/transport/mem"
@@ -93,7 +93,7 @@ func (f *fabric) add(i int, gen addr.Generation) {
 	}
 	n := engine.Start(cfg)
 	life := addr.Life{Node: addr.NodeID(i), Generation: gen}
-	n.SetSelf(engine.Self{Self: ipc.Self{Cluster: id.Cluster, Life: life}, UUID: id.Node, Epoch: uint64(gen), Term: 1})
+	n.SetSelf(engine.Self{Self: attach.Self{Cluster: id.Cluster, Life: life}, UUID: id.Node, Epoch: uint64(gen), Term: 1})
 	f.nodes = append(f.nodes, n)
 	f.peers = append(f.peers, engine.Peer{Life: life, UUID: id.Node, Epoch: uint64(gen), Addresses: []string{address}})
 }
@@ -104,8 +104,8 @@ func (f *fabric) close() {
 	}
 }
 
-func (f *fabric) open(i int) ipc.Endpoint {
-	ep, err := f.nodes[i].NewSession(ipc.Credentials{Admin: true}).Open()
+func (f *fabric) open(i int) attach.Endpoint {
+	ep, err := f.nodes[i].NewSession(attach.Credentials{Admin: true}).Open()
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -113,7 +113,7 @@ func (f *fabric) open(i int) ipc.Endpoint {
 }
 
 // pair returns the two ends of a connection from node i to node j.
-func (f *fabric) pair(i, j int) (a, b ipc.Endpoint) {
+func (f *fabric) pair(i, j int) (a, b attach.Endpoint) {
 	a, b, err := f.join(i, j)
 	if err != nil {
 		f.t.Fatal(err)
@@ -121,13 +121,13 @@ func (f *fabric) pair(i, j int) (a, b ipc.Endpoint) {
 	return a, b
 }
 
-func (f *fabric) join(i, j int) (a, b ipc.Endpoint, err error) {
-	return f.joinFrom(f.nodes[i].NewSession(ipc.Credentials{Admin: true}), j)
+func (f *fabric) join(i, j int) (a, b attach.Endpoint, err error) {
+	return f.joinFrom(f.nodes[i].NewSession(attach.Credentials{Admin: true}), j)
 }
 
 // joinFrom connects an endpoint of a session with one of node j.
-func (f *fabric) joinFrom(s ipc.Session, j int) (a, b ipc.Endpoint, err error) {
-	l, err := f.nodes[j].NewSession(ipc.Credentials{Admin: true}).Open()
+func (f *fabric) joinFrom(s attach.Session, j int) (a, b attach.Endpoint, err error) {
+	l, err := f.nodes[j].NewSession(attach.Credentials{Admin: true}).Open()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -180,7 +180,7 @@ func TestMessagesArriveInOrderAndCloseDrains(t *testing.T) {
 			n, err := b.Recv(context.Background(), buf)
 			got = append(got, buf[:n]...)
 			if err != nil {
-				if !errors.Is(err, ipc.ErrPeerClosed) {
+				if !errors.Is(err, attach.ErrPeerClosed) {
 					t.Errorf("at the end: %v", err)
 				}
 				break
@@ -264,7 +264,7 @@ func TestRMAAndFences(t *testing.T) {
 }
 
 func alloc(t *testing.T, fab *fabric, n int) []byte {
-	m, err := fab.nodes[0].NewSession(ipc.Credentials{}).Alloc(n)
+	m, err := fab.nodes[0].NewSession(attach.Credentials{}).Alloc(n)
 	if err != nil {
 		t.Fatal(err)
 	}

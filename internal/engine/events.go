@@ -3,7 +3,7 @@ package engine
 import (
 	"sync"
 
-	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/attach"
 )
 
 // eventsMax bounds the node events that wait for a slow watcher.
@@ -21,14 +21,14 @@ type eventQueue struct {
 
 // A watcher is one registered callback and the events that wait for it.
 type watcher struct {
-	fn    func(ipc.Event)
-	queue []ipc.Event
+	fn    func(attach.Event)
+	queue []attach.Event
 	stop  bool
 	more  gate // queue or stop has changed
 }
 
 // watch registers fn. After cancel has returned no call of fn begins.
-func (q *eventQueue) watch(fn func(ipc.Event)) (cancel func()) {
+func (q *eventQueue) watch(fn func(attach.Event)) (cancel func()) {
 	w := &watcher{fn: fn, more: newGate()}
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -52,7 +52,7 @@ func (q *eventQueue) dropLocked(w *watcher) {
 }
 
 // put queues an event for every watcher. It reports false if one's queue is full.
-func (q *eventQueue) put(ev ipc.Event) bool {
+func (q *eventQueue) put(ev attach.Event) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for w := range q.watchers {

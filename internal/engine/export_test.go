@@ -3,7 +3,7 @@ package engine
 import (
 	"time"
 
-	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/attach"
 )
 
 // What tests of package engine_test look at.
@@ -29,10 +29,10 @@ func SetPassTime(d time.Duration) (undo func()) {
 }
 
 // CloseWindows is endpoint.closeWindows.
-func CloseWindows(ep ipc.Endpoint) { ep.(*endpoint).closeWindows() }
+func CloseWindows(ep attach.Endpoint) { ep.(*endpoint).closeWindows() }
 
 // LoseCount makes the node unable to count what has been written to ep's RMA path.
-func LoseCount(ep ipc.Endpoint) {
+func LoseCount(ep attach.Endpoint) {
 	p := &ep.(*endpoint).conn.rma.out
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -9,8 +9,8 @@ import (
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/fence"
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/engine"
-	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/test/bubble"
 	"github.com/fabricd/fabricd/internal/test/netsim"
 	"github.com/fabricd/fabricd/rma"
@@ -40,7 +40,7 @@ type flood struct {
 }
 
 // begin lets connection k flood.
-func (f *flood) begin(k int, near, far ipc.Endpoint, mem *fabric) {
+func (f *flood) begin(k int, near, far attach.Endpoint, mem *fabric) {
 	src, dst := memoryOf(f.t, mem, floodPiece), memoryOf(f.t, mem, floodPiece)
 	loff, roff := windowOf(f.t, near, src), windowOf(f.t, far, dst)
 	f.ends.Go(func() {
@@ -68,7 +68,7 @@ func (f *flood) begin(k int, near, far ipc.Endpoint, mem *fabric) {
 }
 
 // write keeps floodDepth writes under way.
-func (f *flood) write(k int, near ipc.Endpoint, loff, roff int64) error {
+func (f *flood) write(k int, near attach.Endpoint, loff, roff int64) error {
 	var marks [floodDepth]fence.Mark
 	for i := 0; f.ctx.Err() == nil; i++ {
 		if i >= floodDepth {
@@ -138,7 +138,7 @@ var fairNets = map[string]func(*testing.T, uint64) chaosNet{
 
 // flooded runs check while eight connections between two nodes flood, and a ninth
 // is idle.
-func flooded(t *testing.T, net chaosNet, check func(f *flood, near, far ipc.Endpoint, mem *fabric)) {
+func flooded(t *testing.T, net chaosNet, check func(f *flood, near, far attach.Endpoint, mem *fabric)) {
 	defer net.close()
 	nodes := couple(t, net)
 	mem := &fabric{t: t, nodes: nodes[:]}
@@ -177,7 +177,7 @@ func TestConnectionsShareALink(t *testing.T) {
 				if n, ok := net.(interface{ SetDefaultRules(netsim.Rules) }); ok {
 					n.SetDefaultRules(netsim.Rules{Delay: 200 * time.Microsecond})
 				}
-				flooded(t, net, func(f *flood, near, far ipc.Endpoint, mem *fabric) {
+				flooded(t, net, func(f *flood, near, far attach.Endpoint, mem *fabric) {
 					f.shares(floodLong)
 					dst := memoryOf(t, mem, rma.PageSize)
 					roff := windowOf(t, far, dst)
@@ -199,14 +199,14 @@ func TestConnectionsShareLossyStreams(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := seed(t)
 			bubble.Test(t, func(t *testing.T) {
-				flooded(t, fairNets[name](t, s), func(f *flood, _, _ ipc.Endpoint, _ *fabric) { f.shares(2 * floodLong) })
+				flooded(t, fairNets[name](t, s), func(f *flood, _, _ attach.Endpoint, _ *fabric) { f.shares(2 * floodLong) })
 			})
 		})
 	}
 }
 
 // small writes beside the flood.
-func (f *flood) small(near ipc.Endpoint, roff int64, dst []byte, value byte) {
+func (f *flood) small(near attach.Endpoint, roff int64, dst []byte, value byte) {
 	f.t.Helper()
 	done := make(chan error, 1)
 	was := f.total()
@@ -221,7 +221,7 @@ func (f *flood) small(near ipc.Endpoint, roff int64, dst []byte, value byte) {
 }
 
 // windowOf registers n bytes of p and returns their offset.
-func windowOf(t *testing.T, ep ipc.Endpoint, p []byte) int64 {
+func windowOf(t *testing.T, ep attach.Endpoint, p []byte) int64 {
 	t.Helper()
 	off, err := ep.Register(p, 0, rma.ProtRead|rma.ProtWrite, 0)
 	if err != nil {
@@ -233,7 +233,7 @@ func windowOf(t *testing.T, ep ipc.Endpoint, p []byte) int64 {
 // memoryOf returns whole pages.
 func memoryOf(t *testing.T, fab *fabric, n int) []byte {
 	t.Helper()
-	m, err := fab.nodes[0].NewSession(ipc.Credentials{}).Alloc(n)
+	m, err := fab.nodes[0].NewSession(attach.Credentials{}).Alloc(n)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,8 +3,8 @@ package engine
 import (
 	"time"
 
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/core"
-	"github.com/fabricd/fabricd/internal/ipc"
 )
 
 // A payloadFill tells whether bytes behind a frame are being put into memory. The conn's mu
@@ -45,7 +45,7 @@ func (c *conn) payloadDone(p *core.Payload[memory], err error) {
 const fillTime = 3 * time.Second
 
 // closeWindows makes the memory of this end's windows stay as it is, once it has
-// returned: see ipc.LeavingSession.
+// returned: see attach.LeavingSession.
 func (c *conn) closeWindows() {
 	c.mu.Lock()
 	c.core.CloseWindows()
@@ -63,7 +63,7 @@ func (c *conn) closeWindows() {
 	select {
 	case <-filled:
 	case <-late.C:
-		c.fail(ipc.CauseStopped(c.link.self.Node)) // ends the reader
+		c.fail(attach.CauseStopped(c.link.self.Node)) // ends the reader
 		<-filled
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/engine"
-	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/test/bubble"
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/internal/wire"
@@ -28,7 +28,7 @@ type hostile struct {
 	ctrlIn *wire.Reader
 	ops    transport.SendLane
 	opsIn  *wire.Reader
-	victim ipc.Endpoint
+	victim attach.Endpoint
 	conn   wire.ConnID // the victim's
 }
 
@@ -65,7 +65,7 @@ func newHostileOn(t *testing.T, fab *fabric, limit uint64, version uint16) *host
 	}
 	h.ctrlIn = r
 	l, at := fab.listener(0, 1)
-	accepted := make(chan ipc.Endpoint, 1)
+	accepted := make(chan attach.Endpoint, 1)
 	go func() {
 		ep, _, _ := l.Accept(ctx)
 		accepted <- ep

@@ -209,7 +209,7 @@ func (b *inbox) readable() bool {
 	return b.flow.Unread() > 0
 }
 
-// drained reports whether a read would return ipc.ErrPeerShut.
+// drained reports whether a read would return attach.ErrPeerShut.
 func (b *inbox) drained() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -3,7 +3,7 @@ package engine
 import (
 	"context"
 
-	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/status"
 )
 
@@ -63,9 +63,9 @@ func (b *inbox) take(p []byte) (n int, err error) {
 	case n > 0 || b.flow.Unread() > 0:
 		return n, nil
 	case b.flow.PeerClosed() && b.half:
-		return 0, ipc.ErrPeerShut
+		return 0, attach.ErrPeerShut
 	case b.flow.PeerClosed():
-		return 0, ipc.ErrPeerClosed
+		return 0, attach.ErrPeerClosed
 	case b.flow.Over():
 		return 0, b.lost
 	}

@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/test/bubble"
 )
@@ -106,7 +106,7 @@ func TestAStreamIsReadInItsOrder(t *testing.T) {
 						}
 					}
 					got += n
-					if errors.Is(err, ipc.ErrPeerClosed) {
+					if errors.Is(err, attach.ErrPeerClosed) {
 						break
 					} else if err != nil && !errors.Is(err, context.DeadlineExceeded) {
 						t.Fatalf("seed %d, window %d: %v", seed, window, err)
@@ -153,7 +153,7 @@ func TestReadersShareAStream(t *testing.T) {
 							sum.Add(int64(v))
 						}
 						if err != nil {
-							if !errors.Is(err, ipc.ErrPeerClosed) {
+							if !errors.Is(err, attach.ErrPeerClosed) {
 								t.Error(err)
 							}
 							return

@@ -14,8 +14,8 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/engine"
-	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/test/bubble"
 	"github.com/fabricd/fabricd/internal/transport"
@@ -71,7 +71,7 @@ func leased(t *testing.T, leases [2][]byte, until ...time.Time) (nodes [2]*engin
 		notaries[i] = no
 		nodes[i] = engine.Start(engine.Config{Providers: []transport.Provider{p}, ProveLease: no.prove, Log: zerolog.New(no)})
 		life := addr.Life{Node: addr.NodeID(i), Generation: 1}
-		nodes[i].SetSelf(engine.Self{Self: ipc.Self{Cluster: id.Cluster, Life: life}, UUID: id.Node, Epoch: 1,
+		nodes[i].SetSelf(engine.Self{Self: attach.Self{Cluster: id.Cluster, Life: life}, UUID: id.Node, Epoch: 1,
 			Lease: func() []byte { return leases[i] }})
 		peers[i] = engine.Peer{Life: life, UUID: id.Node, Epoch: 1, Name: name, Addresses: []string{name}}
 	}

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/guard"
-	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/wire"
 )
@@ -67,7 +67,7 @@ func (n *Node) closeSessions(ctx context.Context) {
 	for _, s := range sessions {
 		closing.run(func() {
 			s.CloseWindows() // Close tells the application of its end, long before it is through
-			s.end(ipc.CauseStopped(s.n.Self().Life.Node))
+			s.end(attach.CauseStopped(s.n.Self().Life.Node))
 		})
 	}
 	closed := make(chan struct{})

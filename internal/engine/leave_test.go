@@ -9,8 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/engine"
-	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/test/bubble"
 	"github.com/fabricd/fabricd/internal/transport/mem"
 	"github.com/fabricd/fabricd/rma"
@@ -78,7 +78,7 @@ func TestClosedWindowsWaitForBytesOnTheirWay(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {
 				fab := newFabricOn(t, mem.Config{Delay: 10 * time.Millisecond, LaneBuffer: 64 << 10}, 2, engine.Config{})
-				app := fab.nodes[0].NewSession(ipc.Credentials{}).(ipc.LeavingSession)
+				app := fab.nodes[0].NewSession(attach.Credentials{}).(attach.LeavingSession)
 				window := alloc(t, fab, 1<<20)
 				a, b, err := fab.joinFrom(app, 1)
 				if err != nil {
@@ -123,12 +123,12 @@ func TestClosedWindowsWaitForBytesOnTheirWay(t *testing.T) {
 func TestClosedWindowsAreWithdrawnFromThisMachine(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		fab := newFabric(t, 1)
-		app := fab.nodes[0].NewSession(ipc.Credentials{}).(ipc.LeavingSession)
+		app := fab.nodes[0].NewSession(attach.Credentials{}).(attach.LeavingSession)
 		a, far, err := fab.joinFrom(app, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		b, heard := far.(ipc.DirectEndpoint), 0
+		b, heard := far.(attach.DirectEndpoint), 0
 		if _, err := b.OnWithdrawal(func() { heard++ }); err != nil {
 			t.Fatal(err)
 		}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/fence"
-	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/test/bubble"
 	"github.com/fabricd/fabricd/rma"
 )
@@ -21,8 +21,8 @@ import (
 // A blocker is one call that waits for node 1.
 type blocker struct {
 	name string
-	call func(a ipc.Endpoint) error // on node 0's end of a connection of its own
-	want []error                    // any of them
+	call func(a attach.Endpoint) error // on node 0's end of a connection of its own
+	want []error                       // any of them
 }
 
 var reset = []error{syscall.ECONNRESET}
@@ -33,27 +33,27 @@ func blockers(fab *fabric, busy addr.Addr) []blocker {
 	buf := make([]byte, 4<<20)
 	const all = rma.Sync
 	return []blocker{
-		{"recv", func(a ipc.Endpoint) error { _, err := a.Recv(ctx, make([]byte, 1)); return err }, reset},
-		{"send on a full inbox", func(a ipc.Endpoint) error { _, err := a.Send(ctx, buf); return err }, reset},
-		{"connect", func(ipc.Endpoint) error { _, err := fab.open(0).Connect(ctx, busy); return err }, []error{syscall.ECONNRESET, syscall.ENODEV}},
-		{"try connect", func(ipc.Endpoint) error { return polled(fab.open(0), busy) }, []error{syscall.ECONNRESET, syscall.ENODEV}},
-		{"writeto", func(a ipc.Endpoint) error { return a.WriteTo(0, 4096, 0, all) }, reset},
-		{"readfrom", func(a ipc.Endpoint) error { return a.ReadFrom(0, 4096, 0, all) }, reset},
-		{"vwriteto", func(a ipc.Endpoint) error { return a.VWriteTo(make([]byte, 64), 0, all) }, reset},
-		{"vreadfrom", func(a ipc.Endpoint) error { return a.VReadFrom(make([]byte, 64), 0, all) }, reset},
-		{"atomic", func(a ipc.Endpoint) error {
+		{"recv", func(a attach.Endpoint) error { _, err := a.Recv(ctx, make([]byte, 1)); return err }, reset},
+		{"send on a full inbox", func(a attach.Endpoint) error { _, err := a.Send(ctx, buf); return err }, reset},
+		{"connect", func(attach.Endpoint) error { _, err := fab.open(0).Connect(ctx, busy); return err }, []error{syscall.ECONNRESET, syscall.ENODEV}},
+		{"try connect", func(attach.Endpoint) error { return polled(fab.open(0), busy) }, []error{syscall.ECONNRESET, syscall.ENODEV}},
+		{"writeto", func(a attach.Endpoint) error { return a.WriteTo(0, 4096, 0, all) }, reset},
+		{"readfrom", func(a attach.Endpoint) error { return a.ReadFrom(0, 4096, 0, all) }, reset},
+		{"vwriteto", func(a attach.Endpoint) error { return a.VWriteTo(make([]byte, 64), 0, all) }, reset},
+		{"vreadfrom", func(a attach.Endpoint) error { return a.VReadFrom(make([]byte, 64), 0, all) }, reset},
+		{"atomic", func(a attach.Endpoint) error {
 			_, err := a.Atomic(ctx, rma.Atomic{Op: rma.AtomicAdd, Width: 8})
 			return err
 		}, reset},
-		{"fence wait", func(a ipc.Endpoint) error { return waitFenced(a, fence.InitSelf) }, reset},
-		{"fence of the peer's", func(a ipc.Endpoint) error { return waitFenced(a, fence.InitPeer) }, reset},
+		{"fence wait", func(a attach.Endpoint) error { return waitFenced(a, fence.InitSelf) }, reset},
+		{"fence of the peer's", func(a attach.Endpoint) error { return waitFenced(a, fence.InitPeer) }, reset},
 		{"operations without end", endless, reset},
 		{"poll", hungUp, reset},
 	}
 }
 
 // waitFenced writes, and waits for what one side has begun.
-func waitFenced(a ipc.Endpoint, by fence.Side) error {
+func waitFenced(a attach.Endpoint, by fence.Side) error {
 	if err := a.WriteTo(0, 4096, 0, 0); err != nil {
 		return err
 	}
@@ -65,7 +65,7 @@ func waitFenced(a ipc.Endpoint, by fence.Side) error {
 }
 
 // endless writes until there is no room for another operation.
-func endless(a ipc.Endpoint) error {
+func endless(a attach.Endpoint) error {
 	for {
 		if err := a.WriteTo(0, 4096, 0, 0); err != nil {
 			return err
@@ -75,10 +75,10 @@ func endless(a ipc.Endpoint) error {
 
 // hungUp waits for the end of a connection as poll does, and returns what a send
 // says then.
-func hungUp(a ipc.Endpoint) error {
+func hungUp(a attach.Endpoint) error {
 	changed := make(chan struct{}, 1)
 	defer a.Notify(changed)()
-	for a.Ready()&ipc.PollHup == 0 {
+	for a.Ready()&attach.PollHup == 0 {
 		<-changed
 	}
 	_, err := a.TrySend([]byte{1})
@@ -86,7 +86,7 @@ func hungUp(a ipc.Endpoint) error {
 }
 
 // polled connects without blocking and waits for the result as poll does.
-func polled(ep ipc.Endpoint, dst addr.Addr) error {
+func polled(ep attach.Endpoint, dst addr.Addr) error {
 	changed := make(chan struct{}, 1)
 	defer ep.Notify(changed)()
 	for {
@@ -109,7 +109,7 @@ func TestNodeLossEndsEverythingAndThenTells(t *testing.T) {
 		busy, at := fab.listener(1, 8) // nobody accepts
 		defer busy.Close()
 		calls := blockers(fab, at)
-		ends := make([]ipc.Endpoint, len(calls))
+		ends := make([]attach.Endpoint, len(calls))
 		for i := range calls {
 			ends[i] = fab.pairWithWindows(t)
 		}
@@ -136,8 +136,8 @@ func TestNodeLossEndsEverythingAndThenTells(t *testing.T) {
 				t.Errorf("%s does not wait: %v", c.name, <-results[i])
 			}
 		}
-		defer fab.nodes[0].NewSession(ipc.Credentials{}).Watch(func(ev ipc.Event) {
-			if ev.Kind != ipc.NodeRemoved || ev.Reason != "crashed" || ev.Life.Node != 1 {
+		defer fab.nodes[0].NewSession(attach.Credentials{}).Watch(func(ev attach.Event) {
+			if ev.Kind != attach.NodeRemoved || ev.Reason != "crashed" || ev.Life.Node != 1 {
 				t.Errorf("event %+v", ev)
 			}
 			for i, c := range calls { // whatever is begun now fails too
@@ -186,10 +186,10 @@ func TestNodeLossEndsEverythingAndThenTells(t *testing.T) {
 
 // pairWithWindows returns node 0's end of a connection to node 1 whose two ends
 // have a window each.
-func (f *fabric) pairWithWindows(t *testing.T) ipc.Endpoint {
+func (f *fabric) pairWithWindows(t *testing.T) attach.Endpoint {
 	t.Helper()
 	a, b := f.pair(0, 1)
-	for _, ep := range []ipc.Endpoint{a, b} {
+	for _, ep := range []attach.Endpoint{a, b} {
 		if _, err := ep.Register(alloc(t, f, 4096), 0, rma.ProtRead|rma.ProtWrite, rma.MapFixed); err != nil {
 			t.Fatal(err)
 		}
@@ -198,7 +198,7 @@ func (f *fabric) pairWithWindows(t *testing.T) ipc.Endpoint {
 }
 
 // lastWords receives what a lost node had sent, and then the loss.
-func lastWords(t *testing.T, ep ipc.Endpoint) {
+func lastWords(t *testing.T, ep attach.Endpoint) {
 	t.Helper()
 	buf := make([]byte, 100)
 	if n, err := ep.Recv(context.Background(), buf); string(buf[:n]) != "last words" {

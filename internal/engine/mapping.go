@@ -4,14 +4,14 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/rma"
 )
 
 // Mmap maps the peer's window memory. The mapping keeps the window, whatever
 // becomes of the connection.
-func (e *endpoint) Mmap(roff, n int64, prot rma.Prot) (ipc.Mapping, error) {
+func (e *endpoint) Mmap(roff, n int64, prot rma.Prot) (attach.Mapping, error) {
 	l, err := e.lend(roff, n, prot)
 	if err != nil {
 		return nil, err
@@ -42,20 +42,20 @@ func (m *mapping) Close() error {
 // A lent region is the memory of a window that another application maps: the
 // window stays until the last reference to it is released.
 type lent struct {
-	ipc.Region
+	attach.Region
 	loan *loan
 	refs atomic.Int64
 }
 
-func newLent(l *loan) ipc.Region {
+func newLent(l *loan) attach.Region {
 	r := &lent{Region: l.Window.Mem.region, loan: l}
 	r.refs.Store(1)
 	return r
 }
 
-var _ ipc.WindowRegion = (*lent)(nil)
+var _ attach.WindowRegion = (*lent)(nil)
 
-func (r *lent) Window() (behind ipc.Region, off, n int64, prot rma.Prot) {
+func (r *lent) Window() (behind attach.Region, off, n int64, prot rma.Prot) {
 	w := r.loan.Window
 	return r.Region, w.Mem.off, w.Length, w.Prot
 }

@@ -4,8 +4,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/core"
-	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/wire"
 	"github.com/fabricd/fabricd/rma"
@@ -13,7 +13,7 @@ import (
 
 // memory is what is behind a window: a part of a region, from off on.
 type memory struct {
-	region ipc.Region
+	region attach.Region
 	off    int64
 }
 

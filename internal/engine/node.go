@@ -1,7 +1,7 @@
 // Package engine runs the engine: links to the other nodes, endpoints of the
 // applications, and the goroutines that move bytes between them. What is
 // decided is decided in package core; the engine has the clock, the locks and
-// the I/O. A Node meets applications as ipc.Session and membership as NodeUp
+// the I/O. A Node meets applications as attach.Session and membership as NodeUp
 // and NodeLost.
 //
 // Locks are taken in this order: endpoint.mu (a listener's before that of an
@@ -22,10 +22,10 @@ import (
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/access"
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/core"
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
 	"github.com/fabricd/fabricd/internal/flight"
-	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/logbound"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/transport"
@@ -90,7 +90,7 @@ type Config struct {
 	Limits core.Limits
 	// MaxEndpoints bounds the endpoints of one session; default 16384, as many
 	// connections as a link has lanes for. Applications that attach have a
-	// smaller quota of their own (ipc.Limits): their endpoints cost this process
+	// smaller quota of their own (server.Limits): their endpoints cost this process
 	// a socket each.
 	MaxEndpoints int
 	// MaxConns bounds the connections of one link; default 16000. Each takes two
@@ -165,7 +165,7 @@ func (c *Config) setDefaults() {
 
 // Self is this node's place in the cluster and its identity.
 type Self struct {
-	ipc.Self
+	attach.Self
 	// Labels are those that the host has given this node. They must not be changed.
 	Labels []string
 
@@ -334,7 +334,7 @@ func (n *Node) NodeUp(p Peer) {
 		n.peers[p.Life.Node] = &peerState{Peer: p, lost: make(chan struct{})}
 		n.announceLocked()
 		// Under the lock, or a removal at the same moment could be told first.
-		n.publishLocked(ipc.Event{Kind: ipc.NodeAdded, Life: p.Life, Name: p.Name})
+		n.publishLocked(attach.Event{Kind: attach.NodeAdded, Life: p.Life, Name: p.Name})
 		n.mu.Unlock()
 		return
 	}
@@ -378,7 +378,7 @@ func (n *Node) NodeLost(life addr.Life, reason string) {
 	_ = n.cfg.Faults.Hit(failpoint.LostFenced)
 	n.log.Debug().Stringer("peer", life).Str("reason", reason).Msg("node removed")
 	n.mu.Lock()
-	n.publishLocked(ipc.Event{Kind: ipc.NodeRemoved, Life: life, Name: p.Name, Reason: reason})
+	n.publishLocked(attach.Event{Kind: attach.NodeRemoved, Life: life, Name: p.Name, Reason: reason})
 	delete(n.removing, life.Node)
 	n.mu.Unlock()
 	close(done)
@@ -432,7 +432,7 @@ func (n *Node) allLinks() []*link {
 }
 
 // publishLocked hands an event to every session. The caller holds mu.
-func (n *Node) publishLocked(ev ipc.Event) {
+func (n *Node) publishLocked(ev attach.Event) {
 	for s := range n.sessions {
 		s.publish(ev)
 	}
@@ -449,7 +449,7 @@ func (n *Node) Close() error {
 	n.closed = true
 	close(n.done)
 	n.mu.Unlock()
-	n.failLinks(transport.CodeLeaving, errors.New(ipc.CauseStopped(n.Self().Life.Node)), everyLink)
+	n.failLinks(transport.CodeLeaving, errors.New(attach.CauseStopped(n.Self().Life.Node)), everyLink)
 	n.closeSessions(context.Background())
 	for _, p := range n.cfg.Providers {
 		p.Close()

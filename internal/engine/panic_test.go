@@ -12,9 +12,9 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/engine"
 	"github.com/fabricd/fabricd/internal/guard"
-	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/test/bubble"
 	"github.com/fabricd/fabricd/internal/transport"
@@ -101,7 +101,7 @@ func testTrap(t *testing.T, at string, side int) {
 		n := engine.Start(engine.Config{Providers: []transport.Provider{p}, Log: zerolog.New(log)})
 		defer n.Close()
 		life := addr.Life{Node: addr.NodeID(i), Generation: 1}
-		n.SetSelf(engine.Self{Self: ipc.Self{Cluster: id.Cluster, Life: life}, UUID: id.Node, Epoch: 1})
+		n.SetSelf(engine.Self{Self: attach.Self{Cluster: id.Cluster, Life: life}, UUID: id.Node, Epoch: 1})
 		nodes, traps = append(nodes, n), append(traps, p)
 		peers = append(peers, engine.Peer{Life: life, UUID: id.Node, Epoch: 1, Addresses: []string{string(rune('a' + i))}})
 	}

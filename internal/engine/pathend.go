@@ -7,7 +7,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/path"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/wire"
@@ -60,7 +60,7 @@ func (c *conn) onNoPath(f wire.NoPath) {
 		if f.Passing {
 			code = status.Again
 		}
-		why := fmt.Errorf("the peer's node says: %s: %w", ipc.CleanCause(f.Reason), code)
+		why := fmt.Errorf("the peer's node says: %s: %w", attach.CleanCause(f.Reason), code)
 		c.endAttemptLocked(why)
 		c.sayNoPath(why)
 		c.note("path-refused", why.Error())
@@ -254,8 +254,8 @@ func (c *conn) reset(cause string) {
 	c.refusePath(nil, fmt.Errorf("%s: %w", cause, status.NotSupp))
 	c.endRMAPaths() // before it is told; and Close would come behind what a silent one does not bring
 	c.awaitApplied()
-	c.out.stop(ipc.Lost(cause))
-	c.in.lose(ipc.Lost(cause))
+	c.out.stop(attach.Lost(cause))
+	c.in.lose(attach.Lost(cause))
 	if bye := (wire.Close{Reset: true, Cause: cause}); c.canSay(bye) {
 		bye.Sent = c.out.total()
 		c.sendClose(bye)

@@ -7,7 +7,7 @@ import (
 	"net"
 	"time"
 
-	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/path"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/wire"
@@ -53,10 +53,10 @@ type connPath struct {
 	failed  time.Time // the last attempt; zero: there was none
 }
 
-var _ ipc.PathEndpoint = (*endpoint)(nil)
+var _ attach.PathEndpoint = (*endpoint)(nil)
 
-// Path implements ipc.PathEndpoint.
-func (e *endpoint) Path(ctx context.Context, key path.Hash, freed func()) (ipc.PathSocket, error) {
+// Path implements attach.PathEndpoint.
+func (e *endpoint) Path(ctx context.Context, key path.Hash, freed func()) (attach.PathSocket, error) {
 	c, err := e.pathConn()
 	var ours *wire.Path
 	if err == nil {
@@ -64,7 +64,7 @@ func (e *endpoint) Path(ctx context.Context, key path.Hash, freed func()) (ipc.P
 	}
 	if err != nil {
 		freed()
-		return ipc.PathSocket{}, err
+		return attach.PathSocket{}, err
 	}
 	return c.awaitPath(ctx, ours)
 }
@@ -78,7 +78,7 @@ func (e *endpoint) pathConn() (*conn, error) {
 	return c, c.mayHavePath("paths", pathVersion)
 }
 
-// OnPath implements ipc.PathEndpoint.
+// OnPath implements attach.PathEndpoint.
 func (e *endpoint) OnPath(fn func()) {
 	c := e.lastConn()
 	if c == nil {
@@ -94,10 +94,10 @@ func (e *endpoint) OnPath(fn func()) {
 	}
 }
 
-// HungUp implements ipc.PathEndpoint.
+// HungUp implements attach.PathEndpoint.
 func (e *endpoint) HungUp() <-chan struct{} { return e.hungUp }
 
-// NoPath implements ipc.PathEndpoint.
+// NoPath implements attach.PathEndpoint.
 func (e *endpoint) NoPath(why string, used bool) {
 	c := e.lastConn()
 	switch {
@@ -271,7 +271,7 @@ func (c *conn) settlePath(ours *wire.Path, s *net.TCPConn) bool {
 
 // awaitPath waits until the path that this end has asked for with ours is made, and
 // returns this end of it.
-func (c *conn) awaitPath(ctx context.Context, ours *wire.Path) (ipc.PathSocket, error) {
+func (c *conn) awaitPath(ctx context.Context, ours *wire.Path) (attach.PathSocket, error) {
 	p := &c.path
 	p.mu.Lock()
 	made := p.made
@@ -289,7 +289,7 @@ func (c *conn) awaitPath(ctx context.Context, ours *wire.Path) (ipc.PathSocket, 
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.socket == nil || p.ours != ours {
-		return ipc.PathSocket{}, p.reason()
+		return attach.PathSocket{}, p.reason()
 	}
 	s, err := p.handOut(c.link.dialed)
 	if err != nil {

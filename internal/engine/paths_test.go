@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/engine"
-	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/path"
 	"github.com/fabricd/fabricd/internal/status"
 )
@@ -57,11 +57,11 @@ func tcpPair(t *testing.T) (near, far *net.TCPConn) {
 }
 
 // ask asks for the path at both ends.
-func (p *pathed) ask(a, b ipc.Endpoint) (sockets [2]ipc.PathSocket, errs [2]error) {
+func (p *pathed) ask(a, b attach.Endpoint) (sockets [2]attach.PathSocket, errs [2]error) {
 	var wg sync.WaitGroup
-	for i, ep := range []ipc.Endpoint{a, b} {
+	for i, ep := range []attach.Endpoint{a, b} {
 		wg.Go(func() {
-			sockets[i], errs[i] = ep.(ipc.PathEndpoint).Path(p.t.Context(), path.Hash{byte(i + 1)}, func() {})
+			sockets[i], errs[i] = ep.(attach.PathEndpoint).Path(p.t.Context(), path.Hash{byte(i + 1)}, func() {})
 		})
 	}
 	wg.Wait()
@@ -69,7 +69,7 @@ func (p *pathed) ask(a, b ipc.Endpoint) (sockets [2]ipc.PathSocket, errs [2]erro
 }
 
 // conns makes the sockets connections.
-func conns(t *testing.T, sockets [2]ipc.PathSocket) (c [2]net.Conn) {
+func conns(t *testing.T, sockets [2]attach.PathSocket) (c [2]net.Conn) {
 	for i, s := range sockets {
 		var err error
 		if c[i], err = net.FileConn(s.File); err != nil {
@@ -100,7 +100,7 @@ func TestAPathJoinsTheTwoApplications(t *testing.T) {
 	if _, err := io.ReadFull(c[1], got); err != nil || string(got) != "hello" {
 		t.Fatalf("%q, %v", got, err)
 	}
-	if _, err := a.(ipc.PathEndpoint).Path(t.Context(), path.Hash{}, func() {}); !errors.Is(err, status.InUse) {
+	if _, err := a.(attach.PathEndpoint).Path(t.Context(), path.Hash{}, func() {}); !errors.Is(err, status.InUse) {
 		t.Errorf("a second path: %v", err)
 	}
 	info := p.nodes[0].Conns()[0].Socket
@@ -112,11 +112,11 @@ func TestAPathJoinsTheTwoApplications(t *testing.T) {
 // TestAPathEndsWithItsConnection: what arrived before the end can be read, and nothing
 // that is sent later, by a peer that goes on sending.
 func TestAPathEndsWithItsConnection(t *testing.T) {
-	for name, end := range map[string]func(p *pathed, a, b ipc.Endpoint){
-		"node removed": func(p *pathed, _, _ ipc.Endpoint) { p.nodes[0].NodeLost(p.peers[1].Life, "crashed") },
-		"aborted":      func(_ *pathed, a, _ ipc.Endpoint) { a.Abort("the application died") },
-		"node closes":  func(p *pathed, _, _ ipc.Endpoint) { p.nodes[0].Close() },
-		"path broken":  func(_ *pathed, a, _ ipc.Endpoint) { a.(ipc.PathEndpoint).NoPath("broken", true) },
+	for name, end := range map[string]func(p *pathed, a, b attach.Endpoint){
+		"node removed": func(p *pathed, _, _ attach.Endpoint) { p.nodes[0].NodeLost(p.peers[1].Life, "crashed") },
+		"aborted":      func(_ *pathed, a, _ attach.Endpoint) { a.Abort("the application died") },
+		"node closes":  func(p *pathed, _, _ attach.Endpoint) { p.nodes[0].Close() },
+		"path broken":  func(_ *pathed, a, _ attach.Endpoint) { a.(attach.PathEndpoint).NoPath("broken", true) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPathed(t, nil)
@@ -240,13 +240,13 @@ func TestAPathThatThePeerDoesNotWant(t *testing.T) {
 	p := newPathed(t, nil)
 	a, b := p.pair(0, 1)
 	told := make(chan struct{})
-	b.(ipc.PathEndpoint).OnPath(func() { close(told) })
-	_, err := a.(ipc.PathEndpoint).Path(t.Context(), path.Hash{}, func() {})
+	b.(attach.PathEndpoint).OnPath(func() { close(told) })
+	_, err := a.(attach.PathEndpoint).Path(t.Context(), path.Hash{}, func() {})
 	if !errors.Is(err, status.Again) || !strings.Contains(err.Error(), "does not join") {
 		t.Errorf("%v", err)
 	}
 	<-told
-	if _, err := b.(ipc.PathEndpoint).Path(t.Context(), path.Hash{}, func() {}); !errors.Is(err, status.Again) {
+	if _, err := b.(attach.PathEndpoint).Path(t.Context(), path.Hash{}, func() {}); !errors.Is(err, status.Again) {
 		t.Errorf("too late: %v", err)
 	}
 }
@@ -277,9 +277,9 @@ func TestAPathIsTriedAgain(t *testing.T) {
 	}
 	a, b = p.pair(0, 1)
 	p.net.Plaintext = true // at both nodes; the frame of one says otherwise
-	ep := a.(ipc.PathEndpoint)
-	ep.OnPath(func() { p.net.Plaintext = false; go b.(ipc.PathEndpoint).Path(t.Context(), path.Hash{}, func() {}) })
-	b.(ipc.PathEndpoint).OnPath(func() { p.net.Plaintext = false; go b.(ipc.PathEndpoint).Path(t.Context(), path.Hash{}, func() {}) })
+	ep := a.(attach.PathEndpoint)
+	ep.OnPath(func() { p.net.Plaintext = false; go b.(attach.PathEndpoint).Path(t.Context(), path.Hash{}, func() {}) })
+	b.(attach.PathEndpoint).OnPath(func() { p.net.Plaintext = false; go b.(attach.PathEndpoint).Path(t.Context(), path.Hash{}, func() {}) })
 	if _, err := ep.Path(t.Context(), path.Hash{}, func() {}); !errors.Is(err, status.NotSupp) {
 		t.Errorf("plaintext at one node only: %v", err)
 	}
@@ -371,7 +371,7 @@ func TestASilentPathIsALoss(t *testing.T) {
 			for _, i := range holes {
 				swallow(t, c[i])
 			}
-			for i, ep := range []ipc.Endpoint{a, b} {
+			for i, ep := range []attach.Endpoint{a, b} {
 				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 				n, err := ep.Recv(ctx, make([]byte, 1))
 				cancel()
@@ -406,8 +406,8 @@ func TestALossyPathIsNotSilent(t *testing.T) {
 		lose(t, c, 20)
 	}
 	time.Sleep(12 * time.Second)
-	for i, ep := range []ipc.Endpoint{a, b} {
-		if ev := ep.Ready(); ev&ipc.PollHup != 0 {
+	for i, ep := range []attach.Endpoint{a, b} {
+		if ev := ep.Ready(); ev&attach.PollHup != 0 {
 			t.Errorf("end %d: the connection has ended: %s", i, ep.Cause())
 		}
 	}
@@ -430,8 +430,8 @@ func TestAPeerThatDoesNotReadIsNotSilent(t *testing.T) {
 		}
 	}
 	time.Sleep(9 * time.Second)
-	for i, ep := range []ipc.Endpoint{a, b} {
-		if ev := ep.Ready(); ev&ipc.PollHup != 0 {
+	for i, ep := range []attach.Endpoint{a, b} {
+		if ev := ep.Ready(); ev&attach.PollHup != 0 {
 			t.Errorf("end %d: the connection has ended: %s", i, ep.Cause())
 		}
 	}
@@ -440,13 +440,13 @@ func TestAPeerThatDoesNotReadIsNotSilent(t *testing.T) {
 // TestADialEndsWithItsPath: the socket of a path that is given up before the peer's port has
 // answered is closed at once. It counts no more, so that many would be held beside the bound.
 func TestADialEndsWithItsPath(t *testing.T) {
-	for name, ask := range map[string]func(ctx context.Context, a ipc.Endpoint) error{
-		"messages": func(ctx context.Context, a ipc.Endpoint) error {
-			_, err := a.(ipc.PathEndpoint).Path(ctx, path.Hash{1}, func() {})
+	for name, ask := range map[string]func(ctx context.Context, a attach.Endpoint) error{
+		"messages": func(ctx context.Context, a attach.Endpoint) error {
+			_, err := a.(attach.PathEndpoint).Path(ctx, path.Hash{1}, func() {})
 			return err
 		},
-		"RMA": func(ctx context.Context, a ipc.Endpoint) error {
-			_, err := a.(ipc.RMAPathEndpoint).RMAPath(ctx, path.Hash{1})
+		"RMA": func(ctx context.Context, a attach.Endpoint) error {
+			_, err := a.(attach.RMAPathEndpoint).RMAPath(ctx, path.Hash{1})
 			return err
 		},
 	} {
@@ -454,7 +454,7 @@ func TestADialEndsWithItsPath(t *testing.T) {
 			dialed := make(chan *net.TCPConn, 1)
 			p := newPathed(t, func(_ *pathed, far *net.TCPConn) { dialed <- far })
 			a, b := p.pair(0, 1)
-			b.(ipc.PathEndpoint).OnPath(func() { go b.(ipc.PathEndpoint).Path(t.Context(), path.Hash{2}, func() {}) })
+			b.(attach.PathEndpoint).OnPath(func() { go b.(attach.PathEndpoint).Path(t.Context(), path.Hash{2}, func() {}) })
 			ctx, cancel := context.WithCancel(t.Context())
 			asked := make(chan error, 1)
 			go func() { asked <- ask(ctx, a) }()

@@ -4,8 +4,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/engine"
-	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/rma"
 )
 
@@ -47,7 +47,7 @@ func memory(t *testing.T, n int) []byte {
 	t.Helper()
 	node := engine.Start(engine.Config{})
 	t.Cleanup(func() { node.Close() })
-	mem, err := node.NewSession(ipc.Credentials{}).Alloc(n)
+	mem, err := node.NewSession(attach.Credentials{}).Alloc(n)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/engine"
-	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/test/bubble"
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/internal/transport/mem"
@@ -102,7 +102,7 @@ func relinking(t *testing.T, late time.Duration, f func(t *testing.T, fab *fabri
 }
 
 // connecting connects node 0 to at and returns where the result will be.
-func connecting(fab *fabric, at addr.Addr) (ipc.Endpoint, <-chan error) {
+func connecting(fab *fabric, at addr.Addr) (attach.Endpoint, <-chan error) {
 	a, result := fab.open(0), make(chan error, 1)
 	go func() {
 		_, err := a.Connect(context.Background(), at)
@@ -158,7 +158,7 @@ func TestAGrantThatItsLinkTakesWithIt(t *testing.T) {
 	relinking(t, 0, func(t *testing.T, fab *fabric, sessions []*watched) {
 		l, at := fab.listener(1, 4)
 		type accepted struct {
-			ep  ipc.Endpoint
+			ep  attach.Endpoint
 			err error
 		}
 		got := make(chan accepted, 1)
@@ -213,7 +213,7 @@ func TestWhatAnEndProvesIsTold(t *testing.T) {
 }
 
 // passes sends a byte from a to b.
-func passes(t *testing.T, a, b ipc.Endpoint) {
+func passes(t *testing.T, a, b attach.Endpoint) {
 	t.Helper()
 	if _, err := a.Send(context.Background(), []byte{7}); err != nil {
 		t.Fatal(err)
@@ -229,10 +229,10 @@ func passes(t *testing.T, a, b ipc.Endpoint) {
 func TestAResetNodeKeepsNoGhosts(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		fab := newFabric(t, 3)
-		s := fab.nodes[0].NewSession(ipc.Credentials{})
+		s := fab.nodes[0].NewSession(attach.Credentials{})
 		var mu sync.Mutex // guards events
-		var events []ipc.Event
-		defer s.Watch(func(ev ipc.Event) {
+		var events []attach.Event
+		defer s.Watch(func(ev attach.Event) {
 			mu.Lock()
 			defer mu.Unlock()
 			events = append(events, ev)
@@ -241,11 +241,11 @@ func TestAResetNodeKeepsNoGhosts(t *testing.T) {
 		n.ResetSelf("removed by the others")
 		n.NodeUp(fab.peers[1])
 		n.Retain([]addr.Life{fab.peers[1].Life}, "silent")
-		n.SetSelf(engine.Self{Self: ipc.Self{Cluster: uuid(0xCC), Life: addr.Life{Node: 0, Generation: 2}}, UUID: uuid(1), Epoch: 1, Term: 1})
+		n.SetSelf(engine.Self{Self: attach.Self{Cluster: uuid(0xCC), Life: addr.Life{Node: 0, Generation: 2}}, UUID: uuid(1), Epoch: 1, Term: 1})
 		synctest.Wait()
 		mu.Lock()
 		defer mu.Unlock()
-		if len(events) != 1 || events[0].Kind != ipc.NodeRemoved || events[0].Life != fab.peers[2].Life || events[0].Reason != "silent" {
+		if len(events) != 1 || events[0].Kind != attach.NodeRemoved || events[0].Life != fab.peers[2].Life || events[0].Reason != "silent" {
 			t.Errorf("the application heard %+v, want that %v was removed", events, fab.peers[2].Life)
 		}
 		if ids, self, err := s.Nodes(); err != nil || self != 0 || !slices.Equal(ids, []addr.NodeID{0, 1}) {

@@ -5,8 +5,8 @@ import (
 	"fmt"
 
 	"github.com/fabricd/fabricd/fence"
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/core"
-	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/rma"
 )
@@ -18,12 +18,12 @@ func (e *endpoint) Register(p []byte, off int64, prot rma.Prot, flags rma.MapFla
 	if err := checkBytes(p); err != nil {
 		return 0, err
 	}
-	r := ipc.Heap(p)
+	r := attach.Heap(p)
 	defer r.Release()
 	return e.RegisterRegion(r, 0, int64(len(p)), off, prot, flags)
 }
 
-func (e *endpoint) RegisterRegion(r ipc.Region, memOff, n, off int64, prot rma.Prot, flags rma.MapFlags) (int64, error) {
+func (e *endpoint) RegisterRegion(r attach.Region, memOff, n, off int64, prot rma.Prot, flags rma.MapFlags) (int64, error) {
 	if err := e.alive(); err != nil {
 		return 0, err
 	}
@@ -269,7 +269,7 @@ func (c *conn) signalByPeer(s fence.Signal) error {
 	return c.wait(context.Background(), m)
 }
 
-func (e *endpoint) MapRegion(roff, n int64, prot rma.Prot) (ipc.Region, int64, error) {
+func (e *endpoint) MapRegion(roff, n int64, prot rma.Prot) (attach.Region, int64, error) {
 	l, err := e.lend(roff, n, prot)
 	if err != nil {
 		return nil, 0, err

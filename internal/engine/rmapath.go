@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/core"
-	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/path"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/wire"
@@ -40,23 +40,23 @@ type rmaPath struct {
 	gone    chan struct{} // of in: closed when it is over
 }
 
-var _ ipc.RMAPathEndpoint = (*endpoint)(nil)
+var _ attach.RMAPathEndpoint = (*endpoint)(nil)
 
 // rmaKey is the key of this process's ends of RMA paths that it serves.
 var rmaKey = sync.OnceValues(path.NewKey)
 
-// RMAPath implements ipc.RMAPathEndpoint.
-func (e *endpoint) RMAPath(ctx context.Context, key path.Hash) (ipc.PathSocket, error) {
+// RMAPath implements attach.RMAPathEndpoint.
+func (e *endpoint) RMAPath(ctx context.Context, key path.Hash) (attach.PathSocket, error) {
 	c, err := e.connection(core.CallMemory)
 	if err != nil {
-		return ipc.PathSocket{}, err
+		return attach.PathSocket{}, err
 	}
 	if err = c.mayHavePath("RMA paths", rmaVersion); err == nil {
 		err = c.askRMA(key)
 	}
 	if err != nil {
 		c.rma.out.notAsked(err)
-		return ipc.PathSocket{}, err
+		return attach.PathSocket{}, err
 	}
 	return c.awaitRMA(ctx)
 }
@@ -70,7 +70,7 @@ func (p *rmaPath) notAsked(why error) {
 	}
 }
 
-// NoRMAPath implements ipc.RMAPathEndpoint.
+// NoRMAPath implements attach.RMAPathEndpoint.
 func (e *endpoint) NoRMAPath(why string, used bool) {
 	c, err := e.connection(core.CallMemory)
 	switch {
@@ -82,22 +82,22 @@ func (e *endpoint) NoRMAPath(why string, used bool) {
 	}
 }
 
-// FarWindow implements ipc.RMAPathEndpoint.
-func (e *endpoint) FarWindow(roff int64) (ipc.PeerWindow, error) {
+// FarWindow implements attach.RMAPathEndpoint.
+func (e *endpoint) FarWindow(roff int64) (attach.PeerWindow, error) {
 	c, err := e.connection(core.CallMemory)
 	if err != nil {
-		return ipc.PeerWindow{}, err
+		return attach.PeerWindow{}, err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.withdrawals.ended() { // as in peerWindow
-		return ipc.PeerWindow{}, status.Reset
+		return attach.PeerWindow{}, status.Reset
 	}
 	if c.rma.withdrawing { // nobody would hear again that it goes
-		return ipc.PeerWindow{}, status.Again
+		return attach.PeerWindow{}, status.Again
 	}
 	w, err := c.core.AnnouncedAt(roff)
-	return ipc.PeerWindow{Offset: w.Offset, Length: w.Length, Prot: w.Prot}, err
+	return attach.PeerWindow{Offset: w.Offset, Length: w.Length, Prot: w.Prot}, err
 }
 
 // askRMA asks the peer's node to serve an RMA path.
@@ -127,7 +127,7 @@ func (c *conn) askRMA(key path.Hash) error {
 }
 
 // awaitRMA waits until the path is made and returns the application's end of it.
-func (c *conn) awaitRMA(ctx context.Context) (ipc.PathSocket, error) {
+func (c *conn) awaitRMA(ctx context.Context) (attach.PathSocket, error) {
 	p := &c.rma.out
 	t := time.NewTimer(pathJoin)
 	defer t.Stop()
@@ -141,7 +141,7 @@ func (c *conn) awaitRMA(ctx context.Context) (ipc.PathSocket, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.socket == nil || p.over {
-		return ipc.PathSocket{}, p.reason()
+		return attach.PathSocket{}, p.reason()
 	}
 	return p.handOut(c.link.dialed)
 }
@@ -319,7 +319,7 @@ func (c *conn) onNoRMAPath(f wire.NoRMAPath) {
 	if f.Answer {
 		p = &c.rma.out
 	}
-	c.endRMA(p, fmt.Errorf("the peer's node says: %s: %w", ipc.CleanCause(f.Reason), status.NotSupp))
+	c.endRMA(p, fmt.Errorf("the peer's node says: %s: %w", attach.CleanCause(f.Reason), status.NotSupp))
 }
 
 // endRMAPaths ends both paths of the connection.

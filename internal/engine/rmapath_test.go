@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/fence"
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/engine"
-	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/path"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/rma"
@@ -27,13 +27,13 @@ type initiator struct {
 }
 
 // initiates makes the RMA path of ep.
-func initiates(t *testing.T, ep ipc.Endpoint) *initiator {
+func initiates(t *testing.T, ep attach.Endpoint) *initiator {
 	t.Helper()
 	key, err := path.NewKey()
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := ep.(ipc.RMAPathEndpoint).RMAPath(t.Context(), key.Hash())
+	s, err := ep.(attach.RMAPathEndpoint).RMAPath(t.Context(), key.Hash())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +94,7 @@ func (i *initiator) refusal(first, n uint64) status.Code {
 // A farMemory is a connection whose end a has an RMA path to b's windows.
 type farMemory struct {
 	*pathed
-	a, b ipc.Endpoint
+	a, b attach.Endpoint
 	*initiator
 	mem []byte
 	off int64
@@ -178,7 +178,7 @@ func TestAnRMAPathIsJudgedAsTheLinkIs(t *testing.T) {
 		if info.RMA != "path" || info.RMASocket == nil || !info.RMASocket.TLS {
 			t.Errorf("the table says %+v", info)
 		}
-		if _, err := f.a.(ipc.RMAPathEndpoint).RMAPath(t.Context(), path.Hash{}); !errors.Is(err, status.InUse) {
+		if _, err := f.a.(attach.RMAPathEndpoint).RMAPath(t.Context(), path.Hash{}); !errors.Is(err, status.InUse) {
 			t.Errorf("a second path: %v", err)
 		}
 	}
@@ -211,12 +211,12 @@ func TestWhatTheRMAPathDoesNotKnowEndsItsConnection(t *testing.T) {
 	}
 }
 
-func awaitHup(t *testing.T, e ipc.Endpoint) {
+func awaitHup(t *testing.T, e attach.Endpoint) {
 	t.Helper()
 	changed := make(chan struct{}, 1)
 	defer e.Notify(changed)()
 	late := time.After(20 * time.Second)
-	for e.Ready()&ipc.PollHup == 0 {
+	for e.Ready()&attach.PollHup == 0 {
 		select {
 		case <-changed:
 		case <-late:
@@ -284,7 +284,7 @@ func TestThePeersCallsComeBehindThePath(t *testing.T) {
 		f.behind(pieces, func() {
 			err := f.b.FenceSignal(fence.Signal{By: fence.InitPeer, Where: fence.SignalRemote, RemoteOffset: off, RemoteValue: 9})
 			for v := uint64(0); err == nil && v != 9; time.Sleep(time.Millisecond) {
-				v, err = ipc.Heap(mine).Load(0, 8)
+				v, err = attach.Heap(mine).Load(0, 8)
 			}
 			if err != nil {
 				t.Error(err)
@@ -455,7 +455,7 @@ func TestASilentPathEndsTheRMAPaths(t *testing.T) {
 	})
 }
 
-func wantLoss(t *testing.T, e ipc.Endpoint) {
+func wantLoss(t *testing.T, e attach.Endpoint) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/engine"
-	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/path"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/rma"
@@ -73,8 +73,8 @@ func TestASignalGoesWhereItsWriteWent(t *testing.T) {
 func TestAWindowThatIsBeingWithdrawnIsNotTold(t *testing.T) {
 	f := newFarMemory(t, 0, rma.PageSize)
 	found := make(chan error, 1)
-	_, err := f.a.(ipc.DirectEndpoint).OnWithdrawal(func() {
-		_, err := f.a.(ipc.RMAPathEndpoint).FarWindow(f.off)
+	_, err := f.a.(attach.DirectEndpoint).OnWithdrawal(func() {
+		_, err := f.a.(attach.RMAPathEndpoint).FarWindow(f.off)
 		found <- err
 	})
 	if err != nil {
@@ -86,7 +86,7 @@ func TestAWindowThatIsBeingWithdrawnIsNotTold(t *testing.T) {
 	if err := <-found; err == nil {
 		t.Error("it is told")
 	}
-	if _, err := f.a.(ipc.RMAPathEndpoint).FarWindow(f.off); !errors.Is(err, status.NoAddress) {
+	if _, err := f.a.(attach.RMAPathEndpoint).FarWindow(f.off); !errors.Is(err, status.NoAddress) {
 		t.Errorf("behind the withdrawal: %v", err)
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/core"
-	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/status"
 )
 
@@ -32,7 +32,7 @@ type namespace struct {
 // Serve takes the name. Others hear of it with Listen.
 func (e *endpoint) Serve(service string) error {
 	if !addr.ValidService(service) {
-		return ipc.Failure(status.Invalid, "%.80q is no name of a service: want up to %d letters, digits, '.', '-' and '_', not digits alone",
+		return attach.Failure(status.Invalid, "%.80q is no name of a service: want up to %d letters, digits, '.', '-' and '_', not digits alone",
 			service, addr.MaxService)
 	}
 	e.mu.Lock()
@@ -41,15 +41,15 @@ func (e *endpoint) Serve(service string) error {
 		return err
 	}
 	if e.listening.service != "" {
-		return ipc.Failure(status.Invalid, "the endpoint serves %q already", e.listening.service)
+		return attach.Failure(status.Invalid, "the endpoint serves %q already", e.listening.service)
 	}
 	e.n.mu.Lock()
 	defer e.n.mu.Unlock()
 	switch own := e.n.services.own; {
 	case own[service] != nil:
-		return ipc.Failure(status.InUse, "an endpoint of this node serves %q already", service)
-	case len(own) >= ipc.MaxServices:
-		return ipc.Failure(status.NoMemory, "this node serves %d names already", len(own))
+		return attach.Failure(status.InUse, "an endpoint of this node serves %q already", service)
+	case len(own) >= attach.MaxServices:
+		return attach.Failure(status.NoMemory, "this node serves %d names already", len(own))
 	}
 	e.n.services.own[service] = e
 	e.listening.service = service
@@ -136,17 +136,17 @@ func (n *Node) measured(life addr.Life, roundTrip time.Duration) {
 }
 
 // Services returns what this node and all live ones serve, by name and then by node.
-func (n *Node) Services() []ipc.Service {
+func (n *Node) Services() []attach.Service {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	var all []ipc.Service
-	n.eachLocked(func(at ipc.Service, serves []Named) {
+	var all []attach.Service
+	n.eachLocked(func(at attach.Service, serves []Named) {
 		for _, s := range serves {
 			at.Name, at.Port = s.Name, s.Port
 			all = append(all, at)
 		}
 	})
-	slices.SortFunc(all, func(a, b ipc.Service) int {
+	slices.SortFunc(all, func(a, b attach.Service) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Life.Node, b.Life.Node))
 	})
 	return all
@@ -154,13 +154,13 @@ func (n *Node) Services() []ipc.Service {
 
 // eachLocked calls f for this node, if it has a life, and for each live peer, with what it
 // serves. The caller holds mu.
-func (n *Node) eachLocked(f func(at ipc.Service, serves []Named)) {
+func (n *Node) eachLocked(f func(at attach.Service, serves []Named)) {
 	if n.self.Life.Generation == 0 {
 		return
 	}
-	f(ipc.Service{Life: n.self.Life, Node: n.self.Name}, n.servesLocked())
+	f(attach.Service{Life: n.self.Life, Node: n.self.Name}, n.servesLocked())
 	for _, p := range n.peers {
-		f(ipc.Service{Life: p.Life, Node: p.Name, RoundTrip: p.distance()}, p.serves)
+		f(attach.Service{Life: p.Life, Node: p.Name, RoundTrip: p.distance()}, p.serves)
 	}
 }
 
@@ -172,13 +172,13 @@ func (p *peerState) distance() time.Duration {
 	return p.roundTrip
 }
 
-// Resolve is ipc.Directory's.
-func (n *Node) Resolve(service, node string) ([]ipc.Service, error) {
+// Resolve is attach.Directory's.
+func (n *Node) Resolve(service, node string) ([]attach.Service, error) {
 	id, byID := addr.ParseNode(node)
 	n.mu.Lock()
-	var found []ipc.Service
+	var found []attach.Service
 	known := false
-	n.eachLocked(func(at ipc.Service, serves []Named) {
+	n.eachLocked(func(at attach.Service, serves []Named) {
 		if node != "" && !(byID && at.Life.Node == id || !byID && at.Node == node) {
 			return
 		}
@@ -198,23 +198,23 @@ func (n *Node) Resolve(service, node string) ([]ipc.Service, error) {
 		return nil, notFound(service, node, known)
 	}
 	nearestFirst(found)
-	return found[:min(len(found), ipc.MaxCandidates)], nil
+	return found[:min(len(found), attach.MaxCandidates)], nil
 }
 
 func notFound(service, node string, known bool) error {
 	switch {
 	case node != "" && !known:
-		return ipc.Failure(status.NoDevice, "no live node has the ID or name %.80q", node)
+		return attach.Failure(status.NoDevice, "no live node has the ID or name %.80q", node)
 	case node != "":
-		return ipc.Failure(status.NoDevice, "node %.80s does not serve %.80q", node, service)
+		return attach.Failure(status.NoDevice, "node %.80s does not serve %.80q", node, service)
 	}
-	return ipc.Failure(status.NoDevice, "no node serves %.80q", service)
+	return attach.Failure(status.NoDevice, "no node serves %.80q", service)
 }
 
 // nearestFirst sorts candidates as Resolve returns them.
-func nearestFirst(all []ipc.Service) {
+func nearestFirst(all []attach.Service) {
 	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-	slices.SortStableFunc(all, func(a, b ipc.Service) int {
+	slices.SortStableFunc(all, func(a, b attach.Service) int {
 		if (a.RoundTrip < 0) != (b.RoundTrip < 0) {
 			return cmp.Compare(b.RoundTrip, a.RoundTrip) // the unknown one last
 		}
@@ -222,7 +222,7 @@ func nearestFirst(all []ipc.Service) {
 	})
 }
 
-func (s *session) Services() ([]ipc.Service, error) {
+func (s *session) Services() ([]attach.Service, error) {
 	select {
 	case <-s.done:
 		return nil, status.BadFD
@@ -231,7 +231,7 @@ func (s *session) Services() ([]ipc.Service, error) {
 	}
 }
 
-func (s *session) Resolve(service, node string) ([]ipc.Service, error) {
+func (s *session) Resolve(service, node string) ([]attach.Service, error) {
 	return s.n.Resolve(service, node)
 }
 
@@ -239,7 +239,7 @@ func (s *session) NotifyServices(ch chan<- struct{}) (stop func()) {
 	return s.n.services.notes.add(ch)
 }
 
-// ConnectService is ipc.ServingEndpoint's.
+// ConnectService is attach.ServingEndpoint's.
 func (e *endpoint) ConnectService(ctx context.Context, dst addr.Addr, service string) (addr.Port, error) {
 	if service != "" && !addr.ValidService(service) {
 		return 0, status.Invalid

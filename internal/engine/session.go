@@ -9,15 +9,15 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
-	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/rma"
 )
 
-// A session is one application's use of the node. It implements ipc.Session.
+// A session is one application's use of the node. It implements attach.Session.
 type session struct {
 	n    *Node
-	cred ipc.Credentials
+	cred attach.Credentials
 	born time.Time
 	done chan struct{} // closed when Close is through
 
@@ -32,11 +32,11 @@ type session struct {
 	lastID    uint64
 }
 
-var _ ipc.LeavingSession = (*session)(nil)
+var _ attach.LeavingSession = (*session)(nil)
 
 // NewSession returns a session for an application of this machine. The caller
 // closes it. One of a node that has been closed has ended.
-func (n *Node) NewSession(cred ipc.Credentials) ipc.Session {
+func (n *Node) NewSession(cred attach.Credentials) attach.Session {
 	s := &session{n: n, cred: cred, born: time.Now(), done: make(chan struct{}),
 		endpoints: make(map[*endpoint]struct{})}
 	s.events.run, s.events.watchers = n.work.run, make(map[*watcher]struct{})
@@ -52,7 +52,7 @@ func (n *Node) NewSession(cred ipc.Credentials) ipc.Session {
 	return s
 }
 
-func (s *session) Self() ipc.Self { return s.n.Self().Self }
+func (s *session) Self() attach.Self { return s.n.Self().Self }
 
 func (s *session) Nodes() ([]addr.NodeID, addr.NodeID, error) {
 	s.n.mu.Lock()
@@ -66,7 +66,7 @@ func (s *session) Nodes() ([]addr.NodeID, addr.NodeID, error) {
 	return ids, self.Node, nil
 }
 
-func (s *session) Open() (ipc.Endpoint, error) {
+func (s *session) Open() (attach.Endpoint, error) {
 	e, err := s.newEndpoint()
 	if err != nil {
 		return nil, err
@@ -74,7 +74,7 @@ func (s *session) Open() (ipc.Endpoint, error) {
 	return e, nil
 }
 
-func (s *session) OpenContext(context.Context) (ipc.Endpoint, error) { return s.Open() }
+func (s *session) OpenContext(context.Context) (attach.Endpoint, error) { return s.Open() }
 
 func (s *session) newEndpoint() (*endpoint, error) {
 	s.mu.Lock()
@@ -104,7 +104,7 @@ func (s *session) all() []*endpoint {
 	return slices.Collect(maps.Keys(s.endpoints))
 }
 
-func (s *session) Alloc(n int) (ipc.Memory, error) {
+func (s *session) Alloc(n int) (attach.Memory, error) {
 	const limit = 1 << 40
 	if n <= 0 || n > limit {
 		return nil, status.Invalid
@@ -124,7 +124,7 @@ func (s *session) CloseWindows() {
 	closing.wait()
 }
 
-func (s *session) Close() error { return s.end(ipc.CauseDetached) }
+func (s *session) Close() error { return s.end(attach.CauseDetached) }
 
 // end is Close with the cause that the peers of its connections hear.
 func (s *session) end(cause string) error {
@@ -154,11 +154,11 @@ func (s *session) end(cause string) error {
 
 func (s *session) Done() <-chan struct{} { return s.done }
 
-func (s *session) Watch(fn func(ipc.Event)) (cancel func()) { return s.events.watch(fn) }
+func (s *session) Watch(fn func(attach.Event)) (cancel func()) { return s.events.watch(fn) }
 
 // publish hands an event to the session's watchers. A session that lets its
 // queue overflow has missed an event for good, so it ends.
-func (s *session) publish(ev ipc.Event) {
+func (s *session) publish(ev attach.Event) {
 	if !s.events.put(ev) {
 		s.n.log.Error().Int32("pid", s.cred.PID).Msg("application does not take node events, closing its session")
 		s.n.work.run(func() { s.end("the peer's application did not take its node's events") })

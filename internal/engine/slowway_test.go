@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/engine"
-	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/test/bubble"
 	"github.com/fabricd/fabricd/internal/test/netsim"
 	"github.com/fabricd/fabricd/rma"
@@ -77,7 +77,7 @@ func networkOf(net chaosNet) *netsim.Network {
 }
 
 // shout sends as much as it can.
-func shout(t *testing.T, ep ipc.Endpoint, over *atomic.Bool) {
+func shout(t *testing.T, ep attach.Endpoint, over *atomic.Bool) {
 	for p := make([]byte, 64<<10); !over.Load(); {
 		if _, err := ep.Send(context.Background(), p); err != nil && !over.Load() {
 			t.Errorf("send: %v", err)
@@ -87,7 +87,7 @@ func shout(t *testing.T, ep ipc.Endpoint, over *atomic.Bool) {
 }
 
 // count receives, and counts the bytes.
-func count(t *testing.T, ep ipc.Endpoint, n *atomic.Int64, over *atomic.Bool) {
+func count(t *testing.T, ep attach.Endpoint, n *atomic.Int64, over *atomic.Bool) {
 	for p := make([]byte, 64<<10); ; {
 		k, err := ep.Recv(context.Background(), p)
 		if n.Add(int64(k)); err != nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/engine"
-	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/test/bubble"
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/internal/transport/mem"
@@ -81,7 +81,7 @@ func fork(t *testing.T, f func(t *testing.T, fab *forked)) {
 				cfg.Providers = append(cfg.Providers, renamed{p, way.name})
 			}
 			node := engine.Start(cfg)
-			node.SetSelf(engine.Self{Self: ipc.Self{Cluster: id.Cluster, Life: life}, UUID: id.Node, Epoch: 1, Term: 1})
+			node.SetSelf(engine.Self{Self: attach.Self{Cluster: id.Cluster, Life: life}, UUID: id.Node, Epoch: 1, Term: 1})
 			fab.nodes = append(fab.nodes, node)
 			fab.peers = append(fab.peers, engine.Peer{Life: life, UUID: id.Node, Epoch: 1, Addresses: []string{fmt.Sprintf("node%d", i)}})
 		}
@@ -94,7 +94,7 @@ func fork(t *testing.T, f func(t *testing.T, fab *forked)) {
 
 // back returns the fork with a connection over tcp, to which the link fell back, and
 // one over quic, to which it went back.
-func (f *forked) back() (old, young [2]ipc.Endpoint) {
+func (f *forked) back() (old, young [2]attach.Endpoint) {
 	f.t.Helper()
 	f.quic.Cut("node0", "node1")
 	old[0], old[1] = f.pair(0, 1)
@@ -174,7 +174,7 @@ func TestALinkThatFellBackGoesBack(t *testing.T) {
 		apps.Go(func() {
 			for p := make([]byte, 8); ; got++ {
 				if _, err := io.ReadFull(received{b}, p); err != nil {
-					if !errors.Is(err, ipc.ErrPeerClosed) {
+					if !errors.Is(err, attach.ErrPeerClosed) {
 						t.Errorf("recv: %v", err)
 					}
 					return

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/test/bubble"
 )
@@ -23,7 +23,7 @@ func TestErrorsSayWhatIsTheMatter(t *testing.T) {
 				}
 			}
 			w := a.(interface {
-				PeerWindow(roff int64) (ipc.PeerWindow, error)
+				PeerWindow(roff int64) (attach.PeerWindow, error)
 			})
 			if _, err := w.PeerWindow(0); status.Of(err) != status.NotSupp {
 				t.Errorf("the window of a peer on another node: %v", err)

@@ -13,8 +13,8 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/engine"
-	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/test/bubble"
 	"github.com/fabricd/fabricd/internal/test/netsim"
 	"github.com/fabricd/fabricd/internal/transport"
@@ -41,7 +41,7 @@ func TestManyMessagesAreExactOverABadNetwork(t *testing.T) {
 		var total [2 * conns]int64
 		for i := range conns {
 			a, b := coupled(t, nodes, addr.Port(2000+i))
-			for j, way := range [][2]ipc.Endpoint{{a, b}, {b, a}} {
+			for j, way := range [][2]attach.Endpoint{{a, b}, {b, a}} {
 				stream := uint64(2*i + j)
 				all.Go(func() { total[stream] = pour(t, way[0], stream, each, rand.New(rand.NewPCG(s, stream))) })
 				all.Go(func() { drain(t, way[1], stream, each, rand.New(rand.NewPCG(s, stream))) })
@@ -78,8 +78,8 @@ func TestManyTransfersAreExactOverABadNetwork(t *testing.T) {
 		var all sync.WaitGroup
 		for i := range conns {
 			a, b := coupled(t, nodes, addr.Port(2000+i))
-			for j, way := range [][2]ipc.Endpoint{{a, b}, {b, a}} {
-				memory, err := nodes[1-j].NewSession(ipc.Credentials{}).Alloc(maxTransfer)
+			for j, way := range [][2]attach.Endpoint{{a, b}, {b, a}} {
+				memory, err := nodes[1-j].NewSession(attach.Credentials{}).Alloc(maxTransfer)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -104,7 +104,7 @@ const maxTransfer = 1 << 20
 
 // transfer writes random parts of a window and reads others back until each bytes
 // are moved. Reads are of this initiator too: they return what it wrote before.
-func transfer(t *testing.T, ep ipc.Endpoint, off int64, far []byte, each int64, rng *rand.Rand) {
+func transfer(t *testing.T, ep attach.Endpoint, off int64, far []byte, each int64, rng *rand.Rand) {
 	model, buf := make([]byte, maxTransfer), make([]byte, maxTransfer)
 	for round, moved := 0, int64(0); moved < each; round++ {
 		n := 1 + rng.Int64N(1<<(3+rng.IntN(18)))
@@ -159,7 +159,7 @@ func couple(t *testing.T, net chaosNet) (nodes [2]*engine.Node) {
 		life := addr.Life{Node: addr.NodeID(i), Generation: 1}
 		nodes[i] = engine.Start(engine.Config{Providers: []transport.Provider{p}, Log: zerolog.Nop()})
 		peers[i] = engine.Peer{Life: life, UUID: uuid(byte(i + 1)), Epoch: 1, Addresses: []string{p.Addr()}}
-		nodes[i].SetSelf(engine.Self{Self: ipc.Self{Cluster: uuid(0xCC), Life: life}, UUID: peers[i].UUID, Epoch: 1, Term: 1})
+		nodes[i].SetSelf(engine.Self{Self: attach.Self{Cluster: uuid(0xCC), Life: life}, UUID: peers[i].UUID, Epoch: 1, Term: 1})
 	}
 	nodes[0].NodeUp(peers[1])
 	nodes[1].NodeUp(peers[0])
@@ -167,9 +167,9 @@ func couple(t *testing.T, net chaosNet) (nodes [2]*engine.Node) {
 }
 
 // coupled connects the nodes.
-func coupled(t *testing.T, nodes [2]*engine.Node, port addr.Port) (near, far ipc.Endpoint) {
+func coupled(t *testing.T, nodes [2]*engine.Node, port addr.Port) (near, far attach.Endpoint) {
 	t.Helper()
-	l, err := nodes[1].NewSession(ipc.Credentials{}).Open()
+	l, err := nodes[1].NewSession(attach.Credentials{}).Open()
 	if err == nil {
 		_, err = l.Bind(port)
 	}
@@ -177,7 +177,7 @@ func coupled(t *testing.T, nodes [2]*engine.Node, port addr.Port) (near, far ipc
 		err = l.Listen(1)
 	}
 	if err == nil {
-		near, err = nodes[0].NewSession(ipc.Credentials{}).Open()
+		near, err = nodes[0].NewSession(attach.Credentials{}).Open()
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -215,7 +215,7 @@ func message(p []byte, rng *rand.Rand, stream uint64, pos int64) []byte {
 }
 
 // pour sends the messages of a stream and returns how many bytes they are.
-func pour(t *testing.T, ep ipc.Endpoint, stream uint64, count int, rng *rand.Rand) (pos int64) {
+func pour(t *testing.T, ep attach.Endpoint, stream uint64, count int, rng *rand.Rand) (pos int64) {
 	buf := make([]byte, maxMessage)
 	for range count {
 		p := message(buf, rng, stream, pos)
@@ -229,7 +229,7 @@ func pour(t *testing.T, ep ipc.Endpoint, stream uint64, count int, rng *rand.Ran
 }
 
 // drain receives the messages of a stream.
-func drain(t *testing.T, ep ipc.Endpoint, stream uint64, count int, rng *rand.Rand) {
+func drain(t *testing.T, ep attach.Endpoint, stream uint64, count int, rng *rand.Rand) {
 	want, got := make([]byte, maxMessage), make([]byte, maxMessage)
 	pos := int64(0)
 	in := received{ep}
@@ -248,6 +248,6 @@ func drain(t *testing.T, ep ipc.Endpoint, stream uint64, count int, rng *rand.Ra
 }
 
 // received reads what an endpoint receives.
-type received struct{ ep ipc.Endpoint }
+type received struct{ ep attach.Endpoint }
 
 func (r received) Read(p []byte) (int, error) { return r.ep.Recv(context.Background(), p) }

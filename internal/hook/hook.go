@@ -3,12 +3,14 @@
 // while the package that it names is initialised.
 package hook
 
-import "github.com/fabricd/fabricd/internal/ipc"
+import (
+	"github.com/fabricd/fabricd/internal/attach"
+)
 
 var (
 	// Node returns the *fabric.Node of a session.
-	Node func(ipc.Session) any
+	Node func(attach.Session) any
 	// Session returns a new session on a node, which must be up, of a *fabrictest.Cluster:
 	// what a server of the attach protocol needs of a node.
-	Session func(cluster any, node int, cred ipc.Credentials) ipc.Session
+	Session func(cluster any, node int, cred attach.Credentials) attach.Session
 )

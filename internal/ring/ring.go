@@ -8,7 +8,7 @@
 // [ErrCorrupt], never touch memory outside of the ring.
 //
 // The package moves bytes and says when somebody has to be woken; sleeping and
-// waking are its user's affair. SPEC.md of internal/ipc describes the layout.
+// waking are its user's affair. SPEC.md of internal/attach/proto describes the layout.
 package ring
 
 import (

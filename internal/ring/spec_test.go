@@ -26,7 +26,7 @@ type headWord struct {
 // offset.
 func specification(t *testing.T) (text string, words map[int]headWord) {
 	t.Helper()
-	b, err := os.ReadFile("../ipc/SPEC.md")
+	b, err := os.ReadFile("../attach/proto/SPEC.md")
 	if err != nil {
 		t.Fatal(err)
 	}

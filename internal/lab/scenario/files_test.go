@@ -150,7 +150,7 @@ var inTests = map[scenario.Row][]string{
 	"F31": {"internal/test/deploytest TestCompose", "internal/test/hostile TestQuotas", "internal/shm TestMemoryThatIsMissingIsAnError"},
 	"F37": {"internal/lab/sim TestFenceCuts SIM_SEEDS=50"},
 	"F40": {"internal/test/hostile TestStrangersOnEveryPort", "internal/test/hostile TestManyPacketsOfStrangersLeaveNothing", "internal/test/hostile TestRandomBytesInsideALink", "internal/test/hostile TestFramesThatBreakTheRules", "internal/test/hostile TestDecodersStayInTheirBudget"},
-	"F42": {"internal/test/e2e TestBuildsOfTwoVersions", "internal/core TestChooseVersionTakesTheHighestInBoth", "internal/core TestAnswersNameTheVersionOfBoth", "membership/control TestVersionsAreNamedByBothSides", "internal/ipc TestVersionSkewIsRefusedWithBothVersions"},
+	"F42": {"internal/test/e2e TestBuildsOfTwoVersions", "internal/core TestChooseVersionTakesTheHighestInBoth", "internal/core TestAnswersNameTheVersionOfBoth", "membership/control TestVersionsAreNamedByBothSides", "internal/attach/client TestVersionSkewIsRefusedWithBothVersions"},
 }
 
 // rows are the rows of the failure model.

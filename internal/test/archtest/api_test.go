@@ -131,26 +131,26 @@ func aliases(f *ast.File) (all []*ast.TypeSpec) {
 // TestTheAPIRuleBites feeds the rule what it must find, and what it must not.
 func TestTheAPIRuleBites(t *testing.T) {
 	for text, want := range map[string]int{
-		"func F(x ipc.Session) {}":                         1,
-		"func F() (a int, b []ipc.Session) { return }":     1,
-		"func (n *Node) F(f func(ipc.Event)) {}":           1,
-		"func (n *node) F(x ipc.Session) {}":               0,
-		"func f(x ipc.Session) {}":                         0,
-		"func F() { ipc.Dial() }":                          0,
-		"type T struct { S ipc.Session; s ipc.Session }":   1,
-		"type T struct { ipc.Session }":                    1,
-		"type T ipc.Events":                                1,
-		"type T interface { F() ipc.Event }":               1,
-		"const A = ipc.PollIn":                             1,
-		"const A Events = 1":                               0,
-		"var V, w = 1, ipc.X":                              1,
-		"var v ipc.Session":                                0,
-		"func F(x addr.NodeID) error { return nil }":       0,
-		"type T struct { x map[string]ipc.Session; Y int}": 0,
+		"func F(x attach.Session) {}":                          1,
+		"func F() (a int, b []attach.Session) { return }":      1,
+		"func (n *Node) F(f func(attach.Event)) {}":            1,
+		"func (n *node) F(x attach.Session) {}":                0,
+		"func f(x attach.Session) {}":                          0,
+		"func F() { attach.Dial() }":                           0,
+		"type T struct { S attach.Session; s attach.Session }": 1,
+		"type T struct { attach.Session }":                     1,
+		"type T attach.Events":                                 1,
+		"type T interface { F() attach.Event }":                1,
+		"const A = attach.PollIn":                              1,
+		"const A Events = 1":                                   0,
+		"var V, w = 1, attach.X":                               1,
+		"var v attach.Session":                                 0,
+		"func F(x addr.NodeID) error { return nil }":           0,
+		"type T struct { x map[string]attach.Session; Y int}":  0,
 	} {
 		got := 0
 		for _, n := range exported(parse(t, text)) {
-			got += len(named(n, map[string]string{"ipc": "internal/ipc"}))
+			got += len(named(n, map[string]string{"attach": "internal/attach"}))
 		}
 		if got != want {
 			t.Errorf("found %d, want %d, in: %s", got, want, text)

@@ -63,14 +63,17 @@ var mayImport = map[string][]string{
 
 	// The engine and its loops.
 	"internal/core": {"portmap", "rma", "fence", "internal/wire", "fabric/addr", "internal/status"},
-	"internal/engine": {"internal/core", "internal/flight", "internal/guard", "internal/logbound", "internal/ipc", "internal/path", "internal/transport", "internal/wire",
+	"internal/engine": {"internal/core", "internal/flight", "internal/guard", "internal/logbound", "internal/attach", "internal/path", "internal/transport", "internal/wire",
 		"internal/transport/mem", // the link of a node to itself
 		"internal/faults/failpoint", "portmap", "rma", "fence", "fabric/addr", "internal/status", "internal/access"},
 
 	// The door, and the API in front of it.
-	"internal/ipc":  {"fabric/addr", "internal/status", "internal/guard", "internal/path", "internal/shm", "internal/ring", "internal/spin", "internal/faults/failpoint", "rma", "fence", "internal/access"},
-	"internal/hook": {"internal/ipc"},
-	"fabric":        {"internal/access", "internal/hook", "internal/ipc", "rma", "fence", "fabric/addr", "internal/status"},
+	"internal/attach":        {"fabric/addr", "internal/status", "internal/path", "rma", "fence", "internal/access"},
+	"internal/attach/proto":  {"internal/attach", "fabric/addr", "internal/status", "internal/path", "internal/shm", "internal/ring", "rma", "fence", "internal/access"},
+	"internal/attach/client": {"internal/attach", "internal/attach/proto", "fabric/addr", "internal/status", "internal/path", "internal/shm", "internal/ring", "internal/spin", "rma", "fence", "internal/access"},
+	"internal/attach/server": {"internal/attach", "internal/attach/proto", "fabric/addr", "internal/status", "internal/guard", "internal/shm", "internal/ring", "internal/faults/failpoint", "rma", "fence", "internal/access"},
+	"internal/hook":          {"internal/attach"},
+	"fabric":                 {"internal/access", "internal/hook", "internal/attach", "internal/attach/client", "rma", "fence", "fabric/addr", "internal/status"},
 
 	// The fault plane: what decides, and what does it to the carriers; the
 	// faults of one node, which every room may ask for.
@@ -84,12 +87,12 @@ var mayImport = map[string][]string{
 	"internal/web":     {"internal/observe"},
 
 	// What joins the rooms.
-	"internal/daemon": {"internal/observe", "internal/metrics", "internal/web", "internal/audit", "internal/flight", "internal/guard", "internal/path", "internal/admission", "internal/logbound", "internal/engine", "membership", "membership/gossip", "membership/services", "membership/state", "membership/trust", "membership/verdict", "internal/ipc",
+	"internal/daemon": {"internal/observe", "internal/metrics", "internal/web", "internal/audit", "internal/flight", "internal/guard", "internal/path", "internal/admission", "internal/logbound", "internal/engine", "membership", "membership/gossip", "membership/services", "membership/state", "membership/trust", "membership/verdict", "internal/attach", "internal/attach/server",
 		"internal/transport", "internal/transport/quic", "internal/transport/stream", "internal/faults", "internal/faults/inject", "internal/faults/failpoint",
 		"internal/segment", "internal/shm", "fabric/addr", "internal/status", "internal/yamlbound", "internal/printable", "internal/access", "internal/gateway/spec"},
-	"internal/doctor": {"internal/daemon", "internal/ipc", "internal/shm", "internal/transport/quic", "membership/trust"},
-	"fabric/embed":    {"fabric", "internal/hook", "internal/ipc", "internal/daemon", "fabric/addr"},
-	"fabric/fabrictest": {"fabric", "internal/hook", "internal/engine", "internal/ipc", "internal/transport", "internal/transport/mem",
+	"internal/doctor": {"internal/daemon", "internal/attach/server", "internal/shm", "internal/transport/quic", "membership/trust"},
+	"fabric/embed":    {"fabric", "internal/hook", "internal/attach/client", "internal/daemon", "fabric/addr"},
+	"fabric/fabrictest": {"fabric", "internal/hook", "internal/engine", "internal/attach", "internal/transport", "internal/transport/mem",
 		"internal/transport/quic", "internal/transport/stream", "internal/faults", "internal/faults/inject", "internal/faults/failpoint", "fabric/addr"},
 
 	// Gateways of applications that know nothing of the fabric: an application too, which
@@ -114,7 +117,7 @@ var mayImport = map[string][]string{
 	"internal/lab/chaos/workload": {"internal/lab/history", "fabric"},
 	"internal/lab/chaos": {"internal/lab/chaos/workload", "internal/lab/sim", "internal/lab/check", "internal/lab/report", "internal/lab/scenario", "internal/lab/history",
 		"internal/daemon", "internal/faults", "internal/faults/failpoint", "fabric/addr"},
-	"cmd/fabricd": {"internal/ipc", "internal/daemon", "internal/hook", "internal/doctor", "internal/gateway", "internal/gateway/spec", "internal/filecopy", "internal/printable", "internal/faults", "internal/lab/chaos", "internal/lab/chaos/workload", "internal/lab/scenario", "internal/lab/sim",
+	"cmd/fabricd": {"internal/attach/client", "internal/daemon", "internal/hook", "internal/doctor", "internal/gateway", "internal/gateway/spec", "internal/filecopy", "internal/printable", "internal/faults", "internal/lab/chaos", "internal/lab/chaos/workload", "internal/lab/scenario", "internal/lab/sim",
 		"fabric", "fabric/addr"},
 	"cmd/fabric-bench":                {"fabric", "fabric/embed", "internal/chart", "cmd/fabric-bench/internal/tools"},
 	"cmd/fabric-bench/internal/tools": {},

@@ -11,7 +11,7 @@ import (
 
 	"github.com/fabricd/fabricd/fabric"
 	"github.com/fabricd/fabricd/fabric/fabrictest"
-	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/attach/server"
 )
 
 var (
@@ -29,7 +29,7 @@ type stage struct {
 	near, far entrance
 	nearNode  int
 	farNode   int
-	serving   ipc.Options
+	serving   server.Options
 	// via is what the connections of the two go over to before a
 	// program goes on with them.
 	via string
@@ -85,7 +85,7 @@ var stages = []stage{
 	{name: "attached to embedded, across swapped nodes, mixed", opts: mixed, near: throughSocket, far: throughEngine, nearNode: 1},
 	{name: "attached, same node", near: throughSocket, far: throughSocket, via: "channel", maps: true},
 	{name: "attached, same node, without shared memory", near: throughSocket, far: throughSocket, maps: true,
-		serving: ipc.Options{NoDirect: true, NoChannels: "this stage has none"}},
+		serving: server.Options{NoDirect: true, NoChannels: "this stage has none"}},
 	{name: "attached, across nodes, paths", opts: []fabrictest.Option{fabrictest.QUIC(), fabrictest.Paths()}, near: throughSocket, far: throughSocket, via: "path", farNode: 1},
 	{name: "attached to embedded, across nodes, mem", near: throughSocket, far: throughEngine, farNode: 1},
 	{name: "embedded to attached, across nodes, quic", opts: quic, near: throughEngine, far: throughSocket, farNode: 1},

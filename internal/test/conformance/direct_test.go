@@ -17,8 +17,10 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/fabric/fabrictest"
 	"github.com/fabricd/fabricd/fence"
+	"github.com/fabricd/fabricd/internal/attach"
+	"github.com/fabricd/fabricd/internal/attach/client"
+	"github.com/fabricd/fabricd/internal/attach/server"
 	"github.com/fabricd/fabricd/internal/hook"
-	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/rma"
 )
@@ -41,7 +43,7 @@ func serveDirect(t *testing.T, c *fabrictest.Cluster, noDirect bool, calls *atom
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	server, err := ipc.NewServer(ctx, ipc.Options{NoDirect: noDirect, NewSession: func(cred ipc.Credentials) (ipc.Session, error) {
+	server, err := server.NewServer(ctx, server.Options{NoDirect: noDirect, NewSession: func(cred attach.Credentials) (attach.Session, error) {
 		return countingSession{hook.Session(c, 0, cred), calls}, nil
 	}})
 	if err != nil {
@@ -60,31 +62,31 @@ func serveDirect(t *testing.T, c *fabrictest.Cluster, noDirect bool, calls *atom
 
 // A countingSession counts the transfers that reach the node.
 type countingSession struct {
-	ipc.Session
+	attach.Session
 	calls *atomic.Int64
 }
 
-func (s countingSession) Open() (ipc.Endpoint, error) {
+func (s countingSession) Open() (attach.Endpoint, error) {
 	e, err := s.Session.Open()
 	if err != nil {
 		return nil, err
 	}
-	return countingEndpoint{e.(ipc.DirectEndpoint), s.calls}, nil
+	return countingEndpoint{e.(attach.DirectEndpoint), s.calls}, nil
 }
 
 type countingEndpoint struct {
-	ipc.DirectEndpoint
+	attach.DirectEndpoint
 	calls *atomic.Int64
 }
 
-func (e countingEndpoint) wrap(ep ipc.Endpoint, from addr.Addr, err error) (ipc.Endpoint, addr.Addr, error) {
+func (e countingEndpoint) wrap(ep attach.Endpoint, from addr.Addr, err error) (attach.Endpoint, addr.Addr, error) {
 	if err != nil {
 		return nil, from, err
 	}
-	return countingEndpoint{ep.(ipc.DirectEndpoint), e.calls}, from, nil
+	return countingEndpoint{ep.(attach.DirectEndpoint), e.calls}, from, nil
 }
 
-func (e countingEndpoint) Accept(ctx context.Context) (ipc.Endpoint, addr.Addr, error) {
+func (e countingEndpoint) Accept(ctx context.Context) (attach.Endpoint, addr.Addr, error) {
 	return e.wrap(e.DirectEndpoint.Accept(ctx))
 }
 
@@ -116,11 +118,11 @@ func (e countingEndpoint) Atomic(ctx context.Context, a rma.Atomic) (uint64, err
 // A world is two applications on one node, each with some memory, and a
 // connection between them. Its ends are 0 and 1.
 type world struct {
-	sessions [2]ipc.Session
+	sessions [2]attach.Session
 	mem      [2][]byte
-	ends     [2]ipc.Endpoint
-	fresh    [2]ipc.Memory // of mem
-	calls    atomic.Int64  // transfers that reached the node
+	ends     [2]attach.Endpoint
+	fresh    [2]attach.Memory // of mem
+	calls    atomic.Int64     // transfers that reached the node
 }
 
 const worldPages = 6
@@ -132,7 +134,7 @@ func newWorld(t *testing.T, c *fabrictest.Cluster, noDirect bool) *world {
 	ctx, cancel := context.WithTimeout(context.Background(), directLimit)
 	defer cancel()
 	for i := range w.sessions {
-		s, err := ipc.Dial(ctx, path)
+		s, err := client.Dial(ctx, path)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -395,10 +397,10 @@ func TestDirectUseChangesNoResult(t *testing.T) {
 }
 
 // awaitHup waits until the peer of e has closed.
-func awaitHup(e ipc.Endpoint) {
+func awaitHup(e attach.Endpoint) {
 	changed := make(chan struct{}, 1)
 	defer e.Notify(changed)()
-	for e.Ready()&ipc.PollHup == 0 {
+	for e.Ready()&attach.PollHup == 0 {
 		<-changed
 	}
 }
@@ -432,7 +434,7 @@ func (w *world) race(t *testing.T) {
 			}
 		}
 	}
-	word := func(mem []byte) uint64 { v, _ := ipc.Heap(mem).Load(at, 8); return v }
+	word := func(mem []byte) uint64 { v, _ := attach.Heap(mem).Load(at, 8); return v }
 	var writer sync.WaitGroup
 	writer.Go(func() {
 		for !stop.Load() && ctx.Err() == nil {

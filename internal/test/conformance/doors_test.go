@@ -15,8 +15,10 @@ import (
 	"github.com/fabricd/fabricd/fabric"
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/fabric/fabrictest"
+	"github.com/fabricd/fabricd/internal/attach"
+	"github.com/fabricd/fabricd/internal/attach/client"
+	"github.com/fabricd/fabricd/internal/attach/server"
 	"github.com/fabricd/fabricd/internal/hook"
-	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/path"
 	"github.com/fabricd/fabricd/internal/status"
 )
@@ -64,11 +66,11 @@ func hold(c *fabrictest.Cluster) (release func()) {
 
 // attached starts nodes whose applications attach through Unix sockets.
 func attached(opts ...fabrictest.Option) func(testing.TB, time.Duration) Site {
-	return attachedWith(ipc.Options{}, opts...)
+	return attachedWith(server.Options{}, opts...)
 }
 
 // attachedWith is attached to servers with options.
-func attachedWith(serving ipc.Options, opts ...fabrictest.Option) func(testing.TB, time.Duration) Site {
+func attachedWith(serving server.Options, opts ...fabrictest.Option) func(testing.TB, time.Duration) Site {
 	return func(tb testing.TB, timeout time.Duration) Site {
 		dir, err := os.MkdirTemp("", "fabric") // a TempDir's path may be too long for a socket
 		if err != nil {
@@ -120,7 +122,7 @@ func (o *ownProcess) App(node int, admin bool) *fabric.Node {
 	case rings:
 		s = site.sockets
 	}
-	session, err := ipc.AttachTo(context.Background(), s.server[node][admin])
+	session, err := client.AttachTo(context.Background(), s.server[node][admin])
 	if err != nil {
 		s.tb.Fatal(err)
 	}
@@ -147,7 +149,7 @@ type sockets struct {
 	tb      testing.TB
 	dir     string
 	cluster *fabrictest.Cluster
-	serving ipc.Options
+	serving server.Options
 	// over counts the ends of connections whose messages have gone over to shared
 	// memory, or to a path.
 	over [2]atomic.Int64
@@ -156,8 +158,8 @@ type sockets struct {
 	// far counts the questions about windows of a peer on another node, which only an end
 	// asks that has an RMA path.
 	far    atomic.Int64
-	server [2]map[bool]*ipc.Server // of each node, for applications with privileges or without
-	end    [2]func()               // stops serving a node and waits for it
+	server [2]map[bool]*server.Server // of each node, for applications with privileges or without
+	end    [2]func()                  // stops serving a node and waits for it
 }
 
 func (s *sockets) path(node int, admin bool) string {
@@ -168,21 +170,21 @@ func (s *sockets) path(node int, admin bool) string {
 func (s *sockets) serve(node int) {
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 2)
-	s.server[node] = make(map[bool]*ipc.Server)
+	s.server[node] = make(map[bool]*server.Server)
 	for _, admin := range []bool{true, false} {
 		ln, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: s.path(node, admin), Net: "unixpacket"})
 		if err != nil {
 			s.tb.Fatal(err)
 		}
 		o := s.serving
-		o.Authorize = func(c ipc.Credentials) (ipc.Credentials, error) {
+		o.Authorize = func(c attach.Credentials) (attach.Credentials, error) {
 			c.Admin = admin
 			return c, nil
 		}
-		o.NewSession = func(c ipc.Credentials) (ipc.Session, error) {
+		o.NewSession = func(c attach.Credentials) (attach.Session, error) {
 			return watchedSession{hook.Session(s.cluster, node, c), s}, nil
 		}
-		server, err := ipc.NewServer(ctx, o)
+		server, err := server.NewServer(ctx, o)
 		if err != nil {
 			s.tb.Fatal(err)
 		}
@@ -203,11 +205,11 @@ func (s *sockets) serve(node int) {
 // A watchedSession is a node's session of which the sockets see which way messages
 // take.
 type watchedSession struct {
-	ipc.Session
+	attach.Session
 	s *sockets
 }
 
-func (w watchedSession) Open() (ipc.Endpoint, error) {
+func (w watchedSession) Open() (attach.Endpoint, error) {
 	e, err := w.Session.Open()
 	if err != nil {
 		return nil, err
@@ -217,9 +219,9 @@ func (w watchedSession) Open() (ipc.Endpoint, error) {
 
 // A nodeEndpoint is what the engine's endpoints are.
 type nodeEndpoint interface {
-	ipc.DirectEndpoint
-	ipc.PathEndpoint
-	ipc.RMAPathEndpoint
+	attach.DirectEndpoint
+	attach.PathEndpoint
+	attach.RMAPathEndpoint
 	Pair() (self, peer any, ok bool)
 	Via(path, why string)
 }
@@ -229,15 +231,15 @@ type watchedEndpoint struct {
 	s *sockets
 }
 
-func (w watchedEndpoint) Accept(ctx context.Context) (ipc.Endpoint, addr.Addr, error) {
+func (w watchedEndpoint) Accept(ctx context.Context) (attach.Endpoint, addr.Addr, error) {
 	return w.wrap(w.nodeEndpoint.Accept(ctx))
 }
 
-func (w watchedEndpoint) TryAccept() (ipc.Endpoint, addr.Addr, error) {
+func (w watchedEndpoint) TryAccept() (attach.Endpoint, addr.Addr, error) {
 	return w.wrap(w.nodeEndpoint.TryAccept())
 }
 
-func (w watchedEndpoint) wrap(e ipc.Endpoint, from addr.Addr, err error) (ipc.Endpoint, addr.Addr, error) {
+func (w watchedEndpoint) wrap(e attach.Endpoint, from addr.Addr, err error) (attach.Endpoint, addr.Addr, error) {
 	if err != nil {
 		return nil, from, err
 	}
@@ -251,22 +253,22 @@ func (w watchedEndpoint) Via(path, why string) {
 	}
 }
 
-func (w watchedEndpoint) Path(ctx context.Context, key path.Hash, freed func()) (ipc.PathSocket, error) {
+func (w watchedEndpoint) Path(ctx context.Context, key path.Hash, freed func()) (attach.PathSocket, error) {
 	if w.s.noPath.Add(-1) >= 0 {
 		freed()
-		return ipc.PathSocket{}, fmt.Errorf("not now: %w", status.Again)
+		return attach.PathSocket{}, fmt.Errorf("not now: %w", status.Again)
 	}
 	return w.nodeEndpoint.Path(ctx, key, freed)
 }
 
-func (w watchedEndpoint) RMAPath(ctx context.Context, key path.Hash) (ipc.PathSocket, error) {
+func (w watchedEndpoint) RMAPath(ctx context.Context, key path.Hash) (attach.PathSocket, error) {
 	if w.s.noPath.Add(-1) >= 0 {
-		return ipc.PathSocket{}, fmt.Errorf("not now: %w", status.Again)
+		return attach.PathSocket{}, fmt.Errorf("not now: %w", status.Again)
 	}
 	return w.nodeEndpoint.RMAPath(ctx, key)
 }
 
-func (w watchedEndpoint) FarWindow(roff int64) (ipc.PeerWindow, error) {
+func (w watchedEndpoint) FarWindow(roff int64) (attach.PeerWindow, error) {
 	w.s.far.Add(1)
 	return w.nodeEndpoint.FarWindow(roff)
 }

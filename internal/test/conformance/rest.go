@@ -9,7 +9,7 @@ type rest struct {
 
 // rests are all of them.
 var rests = slices.Concat([]rest{
-	{"open", "no driver=ENOENT, ENODEV, or another version of it=ENXIO", "there is no device file; fabric.Attach fails instead, and package ipc tests how"},
+	{"open", "no driver=ENOENT, ENODEV, or another version of it=ENXIO", "there is no device file; fabric.Attach fails instead, and package attach/client tests how"},
 	{"connect", "NULL address=EINVAL", "an address is a value"},
 	{"connect", "no buffers=ENOBUFS", "the header alone has it: in the drivers no path returns it, and what a connection needs is counted as memory"},
 	{"accept", "unknown flags=EINVAL", "Accept and TryAccept are the only two flags"},
@@ -36,7 +36,7 @@ var rests = slices.Concat([]rest{
 	{"register", "fixed, offset of 2^62 or more=EADDRINUSE", "the header calls it a limit of one implementation; the space goes on to 2^63, and has rows"},
 	{"register", "copy-on-write after fork", "Go programs do not fork without exec"},
 	{"unregister", "no window in the range=ENXIO", "the Guide has 0, which has a row"},
-	{"mmap", "store through a mapping that only reads=SIGSEGV", "it ends the process; package ipc tests the mapping's protection"},
+	{"mmap", "store through a mapping that only reads=SIGSEGV", "it ends the process; package attach/client tests the mapping's protection"},
 	{"mmap", "mapping is not inherited over fork", "Go programs do not fork without exec"},
 	{"mmap", "unknown flags=EINVAL", "Mmap has none"},
 	{"fence_mark", "NULL mark=EFAULT", "the mark is a result"},

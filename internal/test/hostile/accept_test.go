@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
-	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/wire"
 )
 
@@ -25,7 +25,7 @@ func TestUnconfirmedConnectsHoldUpNobody(t *testing.T) {
 			}
 		}
 	}()
-	ep, err := r.honest.NewSession(ipc.Credentials{UID: 1000}).Open()
+	ep, err := r.honest.NewSession(attach.Credentials{UID: 1000}).Open()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,8 @@ import (
 
 	"github.com/fabricd/fabricd/fabric"
 	"github.com/fabricd/fabricd/fabric/addr"
-	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/attach"
+	"github.com/fabricd/fabricd/internal/attach/client"
 	"github.com/fabricd/fabricd/rma"
 )
 
@@ -183,7 +184,7 @@ func reachMemory(t *testing.T, socket string, in *bufio.Reader, args []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := ipc.Dial(within(t), socket)
+	s, err := client.Dial(within(t), socket)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -309,7 +310,7 @@ func hoard(_ *testing.T, socket string, in *bufio.Reader, _ []string) {
 	held := 0
 	for began := time.Now(); time.Since(began) < 8*time.Second; {
 		ctx, cancel := during(time.Second) // a daemon without descriptors does not answer
-		s, err := ipc.Dial(ctx, socket)
+		s, err := client.Dial(ctx, socket)
 		cancel()
 		if err != nil {
 			break
@@ -321,7 +322,7 @@ func hoard(_ *testing.T, socket string, in *bufio.Reader, _ []string) {
 }
 
 // hoardConns makes connections of one session with itself.
-func hoardConns(s ipc.Session) (held int) {
+func hoardConns(s attach.Session) (held int) {
 	ctx, cancel := during(2 * time.Second)
 	defer cancel()
 	l, err := s.Open()

@@ -5,7 +5,7 @@ import (
 	"math"
 	"testing"
 
-	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/internal/wire"
@@ -178,7 +178,7 @@ func TestLanesOfStrangers(t *testing.T) {
 	}
 }
 
-func readNow(t *testing.T, ep ipc.Endpoint, p []byte) int {
+func readNow(t *testing.T, ep attach.Endpoint, p []byte) int {
 	t.Helper()
 	n, err := ep.TryRecv(p)
 	if err != nil {
@@ -285,7 +285,7 @@ func (c *badConn) register(off int64, prot rma.Prot) []byte {
 }
 
 // window registers a page that is full of 0x5A at an endpoint.
-func (r *rig) window(ep ipc.Endpoint, off int64, prot rma.Prot) []byte {
+func (r *rig) window(ep attach.Endpoint, off int64, prot rma.Prot) []byte {
 	mem, err := r.app.Alloc(rma.PageSize)
 	if err != nil {
 		r.t.Error(err)

@@ -16,13 +16,13 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
-	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/attach/client"
 	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/rma"
 )
 
-// A rawClient speaks the attach protocol by hand; see internal/ipc/SPEC.md.
+// A rawClient speaks the attach protocol by hand; see internal/attach/proto/SPEC.md.
 type rawClient struct {
 	t    *testing.T
 	conn *net.UnixConn
@@ -172,7 +172,7 @@ func TestConnectionsThatSayNothing(t *testing.T) {
 		}
 	})
 	for limit := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) { // those that ended are cleaned away
-		s, err := ipc.Dial(within(t), path)
+		s, err := client.Dial(within(t), path)
 		if err == nil {
 			s.Close()
 			break
@@ -302,7 +302,7 @@ func TestAsUnprivilegedProcess(t *testing.T) {
 	socket, admin, _ := strings.Cut(os.Getenv(unprivilegedSockets), ":")
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	s, err := ipc.Dial(ctx, socket)
+	s, err := client.Dial(ctx, socket)
 	if err != nil {
 		t.Fatalf("attach: %v", err)
 	}

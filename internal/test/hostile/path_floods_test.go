@@ -18,7 +18,8 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
-	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/attach"
+	"github.com/fabricd/fabricd/internal/attach/client"
 	"github.com/fabricd/fabricd/internal/path"
 	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/internal/status"
@@ -101,8 +102,8 @@ func TestFloodOfPaths(t *testing.T) {
 }
 
 // askBack has an application of the victim ask for the path that the peer asks for.
-func askBack(ep ipc.Endpoint) {
-	p := ep.(ipc.PathEndpoint)
+func askBack(ep attach.Endpoint) {
+	p := ep.(attach.PathEndpoint)
 	p.OnPath(func() {
 		go func() {
 			ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -258,7 +259,7 @@ func TestFloodOfAsksForPaths(t *testing.T) {
 	before := holding(t)
 	bad := greet(t, c.host.Status().Socket)
 	const conns, asks = 40, 20_000
-	const unanswered = 1024 // requests of a kind, of a session (internal/ipc/SPEC.md)
+	const unanswered = 1024 // requests of a kind, of a session (internal/attach/proto/SPEC.md)
 	endpoints, others := bad.connectAll(conns, to, l)
 	done := make(chan int, 1)
 	grows(t, 16<<20, func() {
@@ -282,9 +283,9 @@ func TestFloodOfAsksForPaths(t *testing.T) {
 	givenBack(t, before)
 }
 
-func dialApp(t *testing.T, socket string) ipc.Session {
+func dialApp(t *testing.T, socket string) attach.Session {
 	t.Helper()
-	s, err := ipc.Dial(within(t), socket)
+	s, err := client.Dial(within(t), socket)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -294,7 +295,7 @@ func dialApp(t *testing.T, socket string) ipc.Session {
 
 // connectAll returns endpoints that are connected with what l accepts, and as many that
 // are not, and the others' ends.
-func (c *rawClient) connectAll(n int, to addr.Addr, l ipc.Endpoint) (endpoints []uint32, others []ipc.Endpoint) {
+func (c *rawClient) connectAll(n int, to addr.Addr, l attach.Endpoint) (endpoints []uint32, others []attach.Endpoint) {
 	c.t.Helper()
 	for i := range 2 * n {
 		code, body := c.ask(opOpen, 0, nil, nil)

@@ -16,7 +16,8 @@ import (
 	"testing"
 
 	"github.com/fabricd/fabricd/fabric/addr"
-	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/attach"
+	"github.com/fabricd/fabricd/internal/attach/client"
 	"github.com/fabricd/fabricd/rma"
 )
 
@@ -181,9 +182,9 @@ func TestAsOwnerOfAWindow(t *testing.T) {
 	fmt.Println("memory unchanged")
 }
 
-func listener(t *testing.T, socket string) (ipc.Session, ipc.Endpoint, addr.Port) {
+func listener(t *testing.T, socket string) (attach.Session, attach.Endpoint, addr.Port) {
 	t.Helper()
-	s, err := ipc.DialWith(within(t), socket, ipc.DialOptions{ShareWindows: os.Getenv(sharing) != ""})
+	s, err := client.DialWith(within(t), socket, client.DialOptions{ShareWindows: os.Getenv(sharing) != ""})
 	if err != nil {
 		t.Fatalf("attach: %v", err)
 	}
@@ -230,13 +231,13 @@ func TestAsReaderOfAWindow(t *testing.T) {
 }
 
 // windowPeer connects to the owner of a window, and returns when that is there.
-func windowPeer(t *testing.T, socket string) (ep ipc.Endpoint, off int64, owner int) {
+func windowPeer(t *testing.T, socket string) (ep attach.Endpoint, off int64, owner int) {
 	t.Helper()
 	var port addr.Port
 	if _, err := fmt.Sscan(os.Getenv(windowAt), &port, &off, &owner); err != nil {
 		t.Fatal(err)
 	}
-	s, err := ipc.Dial(within(t), socket)
+	s, err := client.Dial(within(t), socket)
 	if err != nil {
 		t.Fatalf("attach: %v", err)
 	}

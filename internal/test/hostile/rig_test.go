@@ -15,8 +15,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/engine"
-	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/internal/transport/quic"
@@ -68,8 +68,8 @@ type rig struct {
 	victim, honest *engine.Node
 	address        string // of the victim
 	evil           *quic.Provider
-	app            ipc.Session  // at the victim
-	evilData       net.Listener // where engines reach the bad node's data port
+	app            attach.Session // at the victim
+	evilData       net.Listener   // where engines reach the bad node's data port
 }
 
 // rigPaths is how many paths an engine of a rig makes.
@@ -110,7 +110,7 @@ func newRig(t *testing.T) *rig {
 		p.at.NodeUp(engine.Peer{Life: addr.Life{Node: p.id, Generation: p.gen}, UUID: nodeUUID(p.id), Epoch: uint64(p.gen),
 			Addresses: []string{p.addr}})
 	}
-	r.app = r.victim.NewSession(ipc.Credentials{UID: 1000})
+	r.app = r.victim.NewSession(attach.Credentials{UID: 1000})
 	t.Cleanup(func() {
 		r.evil.Close()
 		r.honest.Close()
@@ -151,7 +151,7 @@ func identify(cs tls.ConnectionState) (transport.Identity, error) {
 func (r *rig) engine(id addr.NodeID, p *quic.Provider) *engine.Node {
 	n := engine.Start(engine.Config{Providers: []transport.Provider{p}, Log: zerolog.Nop(), DialTimeout: 300 * time.Millisecond,
 		SilenceBound: silenceBound, Fence: silenceBound, Paths: &engine.PathNetwork{Dial: r.dialData, Max: rigPaths}})
-	n.SetSelf(engine.Self{Self: ipc.Self{Cluster: clusterID, Life: addr.Life{Node: id, Generation: 1}}, UUID: nodeUUID(id), Epoch: 1, Term: 1})
+	n.SetSelf(engine.Self{Self: attach.Self{Cluster: clusterID, Life: addr.Life{Node: id, Generation: 1}}, UUID: nodeUUID(id), Epoch: 1, Term: 1})
 	return n
 }
 
@@ -173,7 +173,7 @@ func within(t *testing.T) context.Context {
 }
 
 // listen returns an endpoint of the victim's application that listens.
-func (r *rig) listen(backlog int) (ipc.Endpoint, addr.Port) {
+func (r *rig) listen(backlog int) (attach.Endpoint, addr.Port) {
 	r.t.Helper()
 	ep, err := r.app.Open()
 	if err != nil {
@@ -204,11 +204,11 @@ func (l *badLink) on(t *testing.T) *badLink {
 
 // friends returns the two ends of a connection from the honest node to the
 // victim.
-func (r *rig) friends() (honest, victim ipc.Endpoint) {
+func (r *rig) friends() (honest, victim attach.Endpoint) {
 	r.t.Helper()
 	l, port := r.listen(1)
 	defer l.Close()
-	honest, err := r.honest.NewSession(ipc.Credentials{UID: 1000}).Open()
+	honest, err := r.honest.NewSession(attach.Credentials{UID: 1000}).Open()
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -223,7 +223,7 @@ func (r *rig) friends() (honest, victim ipc.Endpoint) {
 
 // connectPatiently connects, and again where no link came about in the short time
 // that the engines of a rig have for it: the machine may have been busy.
-func connectPatiently(ctx context.Context, ep ipc.Endpoint, to addr.Addr) error {
+func connectPatiently(ctx context.Context, ep attach.Endpoint, to addr.Addr) error {
 	for {
 		_, err := ep.Connect(ctx, to)
 		if status.Of(err) != status.NoDevice || ctx.Err() != nil {
@@ -233,9 +233,9 @@ func connectPatiently(ctx context.Context, ep ipc.Endpoint, to addr.Addr) error 
 }
 
 // talk sends something both ways.
-func (r *rig) talk(a, b ipc.Endpoint) {
+func (r *rig) talk(a, b attach.Endpoint) {
 	r.t.Helper()
-	for _, d := range []struct{ from, to ipc.Endpoint }{{a, b}, {b, a}} {
+	for _, d := range []struct{ from, to attach.Endpoint }{{a, b}, {b, a}} {
 		if _, err := d.from.Send(within(r.t), []byte("hello")); err != nil {
 			r.t.Errorf("honest connection, send: %v", err)
 		}
@@ -415,7 +415,7 @@ type badConn struct {
 	in     *wire.Reader // the victim's operations
 	peer   wire.ConnID  // the victim's name of it
 	limit  uint64       // of message bytes that the victim takes
-	victim ipc.Endpoint
+	victim attach.Endpoint
 }
 
 // connect connects to a fresh port of the victim, which may send limit bytes.
@@ -426,7 +426,7 @@ func (l *badLink) connect(limit uint64) *badConn {
 	l.conn++
 	c := &badConn{badLink: l}
 	c.ops = l.open(wire.Connect{Conn: l.conn, From: 2000, To: port, Limit: limit}.AppendTo(nil))
-	accepted := make(chan ipc.Endpoint, 1)
+	accepted := make(chan attach.Endpoint, 1)
 	go func() {
 		ep, _, err := listener.Accept(within(l.r.t))
 		if err != nil {

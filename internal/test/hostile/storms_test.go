@@ -11,8 +11,8 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/engine"
-	"github.com/fabricd/fabricd/internal/ipc"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/test/bubble"
 	"github.com/fabricd/fabricd/internal/transport"
@@ -26,7 +26,7 @@ func TestConnectStormOfOneApplication(t *testing.T) {
 	r := newRig(t)
 	a, b := r.friends()
 	_, port := r.listen(1)
-	app := r.honest.NewSession(ipc.Credentials{UID: 1001})
+	app := r.honest.NewSession(attach.Credentials{UID: 1001})
 	var failed atomic.Int32
 	var work sync.WaitGroup
 	underWay := make(chan struct{}, 1024) // more calls an application cannot have at a time
@@ -69,7 +69,7 @@ func TestSilentSessionsOfOneMember(t *testing.T) {
 			}
 			n := engine.Start(engine.Config{Providers: []transport.Provider{p}, Log: zerolog.Nop()})
 			defer n.Close()
-			n.SetSelf(engine.Self{Self: ipc.Self{Cluster: clusterID, Life: addr.Life{Node: id, Generation: 1}}, UUID: nodeUUID(id), Epoch: 1, Term: 1})
+			n.SetSelf(engine.Self{Self: attach.Self{Cluster: clusterID, Life: addr.Life{Node: id, Generation: 1}}, UUID: nodeUUID(id), Epoch: 1, Term: 1})
 			nodes[id] = n
 		}
 		for at, n := range nodes {

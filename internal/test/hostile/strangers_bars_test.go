@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fabricd/fabricd/internal/ipc"
+	"github.com/fabricd/fabricd/internal/attach/client"
 )
 
 // insideSocket makes a test binary the root of a namespace of users, and names
@@ -56,7 +56,7 @@ func TestAsRootOfANamespace(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	s, err := ipc.Dial(ctx, socket)
+	s, err := client.Dial(ctx, socket)
 	if err != nil {
 		t.Fatalf("attach: %v", err)
 	}

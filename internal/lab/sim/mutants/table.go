@@ -266,7 +266,7 @@ var All = []Mutant{
 		Name: "removed-before-failed", What: "NODE_REMOVED is told while operations to the life are under way",
 		File: "internal/engine/node.go", By: "./internal/engine",
 		Old: "	_ = n.cfg.Faults.Hit(failpoint.LostBeforeFence)\n",
-		New: "	n.mu.Lock()\n	n.publishLocked(ipc.Event{Kind: ipc.NodeRemoved, Life: life, Name: p.Name, Reason: reason})\n	n.mu.Unlock()\n	_ = n.cfg.Faults.Hit(failpoint.LostBeforeFence)\n",
+		New: "	n.mu.Lock()\n	n.publishLocked(attach.Event{Kind: attach.NodeRemoved, Life: life, Name: p.Name, Reason: reason})\n	n.mu.Unlock()\n	_ = n.cfg.Faults.Hit(failpoint.LostBeforeFence)\n",
 	},
 	{
 		Name: "serving-not-awaited", What: "the engine applies operations without asking whether it may",

@@ -1,0 +1,259 @@
+package client
+
+import (
+	"context"
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/attach"
+	"github.com/fabricd/fabricd/internal/attach/proto"
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+// An endpoint and its session may be closed at the same time.
+func TestEndpointAndSessionCloseAtOnce(t *testing.T) {
+	s := serve(t, nil)
+	for range 5 {
+		sa := s.dial(t)
+		a, b := connect(t, sa, s.dial(t))
+		e := a.(*clientEndpoint)
+		e.shut() // the first half of a Close that is held up here
+		done := make(chan struct{}, 2)
+		go func() { sa.Close(); done <- struct{}{} }()
+		go func() { e.wg.Wait(); e.free(); done <- struct{}{} }()
+		for range 2 {
+			select {
+			case <-done:
+			case <-time.After(limit):
+				t.Fatal("a Close has not returned")
+			}
+		}
+		b.(*clientEndpoint).c.Close()
+	}
+}
+
+// The peer goes over to its ring, writes there and closes, all after a receive
+// has seen that it had not: the end of the data socket is not that of the stream.
+func TestEndOfTheDataSocketBesideASwitch(t *testing.T) {
+	s := serve(t, nil)
+	a, b := joined(t, s)
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	e := b.(*clientEndpoint)
+	seen, most, err := e.ringIn()
+	if seen != nil || most != unlimited || err != nil {
+		t.Fatal("the peer has gone over already: ", seen, most, err)
+	}
+	if n, err := a.Send(ctx, []byte("last")); n != 4 || err != nil || !a.(*clientEndpoint).ch.Load().switched.Load() {
+		t.Fatal("not sent through the ring: ", n, err)
+	}
+	check(t, "Close", a.Close(), status.OK)
+	eventually(t, "the data socket has ended", func() bool { return b.Ready()&attach.PollHup != 0 })
+	if !e.wentOver(seen, most) {
+		t.Error("the ring is not looked at again")
+	}
+	got, err := io.ReadAll(reader{ctx, b})
+	if string(got) != "last" || err != nil {
+		t.Errorf("%q, %v", got, err)
+	}
+	if seen, most, err = e.ringIn(); err != nil || e.wentOver(seen, most) {
+		t.Error("the end of the stream is looked behind: ", err)
+	}
+}
+
+// joined returns the ends of a connection with a channel that neither side has
+// gone over to.
+func joined(t testing.TB, s *service) (a, b attach.Endpoint) {
+	t.Helper()
+	a, b = connect(t, s.dial(t), s.dial(t))
+	a.(*clientEndpoint).upgrade(false)
+	for _, ep := range []attach.Endpoint{a, b} {
+		eventually(t, "the peer reads at the channel", func() bool {
+			ch := ep.(*clientEndpoint).ch.Load()
+			return ch != nil && ch.out.ReaderReady()
+		})
+	}
+	return a, b
+}
+
+// A peer that asks for channels and gives its side up, again and again, does not
+// make this side hold more and more memory and descriptors.
+func TestPeerThatGivesUpAgainAndAgain(t *testing.T) {
+	s := serve(t, nil)
+	sess := s.dial(t)
+	c := attachRaw(t, s)
+	ep, far, data := c.accepted(sess)
+	defer data.Close()
+	e := ep.(*clientEndpoint)
+	state := func() (spent int, rest bool) {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return len(e.asks.spent), !e.asks.upgrading && e.ch.Load() == nil
+	}
+	for round := 0; ; round++ {
+		h, f := c.fetch(proto.OpChannel, far, nil)
+		if h.Code == status.Again {
+			break
+		}
+		if h.Code != status.OK || round > len(channelAfter) {
+			t.Fatalf("CHANNEL number %d: %v", round, h.Code)
+		}
+		f.Close()
+		if h, _ := c.ask(proto.OpJoined, far, &proto.JoinedBody{Why: "changed my mind"}, nil, nil); h.Code != status.OK {
+			t.Fatalf("JOINED: %v", h.Code)
+		}
+		eventually(t, "the other side has given up", func() bool { _, rest := state(); return rest })
+	}
+	if spent, _ := state(); spent > len(channelAfter) {
+		t.Errorf("%d channels are held that came to nothing", spent)
+	}
+	check(t, "Close", ep.Close(), status.OK)
+}
+
+// Poll may wait beside other calls. These take the rings for which it waits, and
+// may take them before it is told; what they leave is told nevertheless.
+func TestRingsThatOtherCallsTakeAreTold(t *testing.T) {
+	s := serve(t, nil)
+	a, b := channeled(t, s)
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	told := make(chan struct{}, 1)
+	defer b.Notify(told)()
+	e := b.(*clientEndpoint)
+	e.mu.Lock()
+	for _, w := range e.polled.by {
+		w.(net.Conn).SetReadDeadline(overdue) // the watchers hear nothing
+		w.(net.Conn).SetWriteDeadline(overdue)
+	}
+	e.mu.Unlock()
+	for name, take := range map[string]func() (int, error){
+		"TryRecv": func() (int, error) { return b.TryRecv(make([]byte, 1)) },
+		"Recv":    func() (int, error) { return b.Recv(ctx, make([]byte, 1)) },
+	} {
+		for b.Ready()&attach.PollIn != 0 {
+			b.TryRecv(make([]byte, 10))
+		}
+		select {
+		case <-told:
+		default:
+		}
+		if b.Ready()&attach.PollIn != 0 { // arms
+			t.Fatal("something to read, and nothing was sent")
+		}
+		if n, err := a.Send(ctx, []byte("abc")); n != 3 || err != nil {
+			t.Fatal(n, err)
+		}
+		if n, err := take(); n != 1 || err != nil {
+			t.Fatalf("%s = %d, %v", name, n, err)
+		}
+		select {
+		case <-told:
+		case <-ctx.Done():
+			t.Fatalf("what %s has left is not told", name)
+		}
+		if b.Ready()&attach.PollIn == 0 {
+			t.Errorf("%s has left nothing", name)
+		}
+	}
+}
+
+// A second channel of an endpoint is watched as the first one was.
+func TestReadinessOfASecondChannelIsTold(t *testing.T) {
+	s := serve(t, nil)
+	sess := s.dial(t)
+	c := attachRaw(t, s)
+	ep, far, data := c.accepted(sess)
+	defer data.Close()
+	defer ep.Close()
+	e := ep.(*clientEndpoint)
+	changed := make(chan struct{}, 1)
+	defer ep.Notify(changed)()
+	for range 2 {
+		c.channel(far)
+		eventually(t, "there is a channel", func() bool { return e.ch.Load() != nil })
+		defer ep.Notify(changed)()
+		e.mu.Lock()
+		watchers := e.ch.Load().watchers
+		e.mu.Unlock()
+		if !watchers {
+			t.Error("nobody watches the bells")
+		}
+		if h, _ := c.ask(proto.OpJoined, far, &proto.JoinedBody{Why: "enough"}, nil, nil); h.Code != status.OK {
+			t.Fatal("JOINED: ", h.Code)
+		}
+		eventually(t, "the other side has given up", func() bool {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			return !e.asks.upgrading && e.ch.Load() == nil
+		})
+	}
+}
+
+// channel asks for a channel until the other side is there, and leaves the
+// memory.
+func (c *rawClient) channel(ep uint32) {
+	c.t.Helper()
+	eventually(c.t, "CHANNEL is answered with memory", func() bool {
+		h, f := c.fetch(proto.OpChannel, ep, nil)
+		if f != nil {
+			f.Close()
+		} else if h.Code != status.Again {
+			c.t.Fatalf("CHANNEL: %v", h.Code)
+		}
+		return f != nil
+	})
+}
+
+// A connection that has ended gets no channel: its application may have been told
+// of the end before it knew of the endpoint, and would not see it at a ring.
+func TestNoChannelAfterTheEnd(t *testing.T) {
+	s := serve(t, nil)
+	sess := s.dial(t)
+	c := attachRaw(t, s)
+	ep, far, data := c.accepted(sess)
+	defer data.Close()
+	defer ep.Close()
+	s.node.lose()
+	if h, f := c.fetch(proto.OpChannel, far, nil); h.Code != status.Reset || f != nil {
+		t.Errorf("CHANNEL: %v, memory %v", h.Code, f)
+	}
+}
+
+// A call that waits for a channel does not wait for a peer that is gone.
+func TestNobodyWaitsForAChannelWithAPeerThatIsGone(t *testing.T) {
+	for range 100 { // a request may be looked at when its peer is gone already
+		if h, body := channelOfTheDying(t); h.Code != status.NotSupp {
+			if h.Op != proto.OpChannel|proto.OpReply || h.Code != status.Reset {
+				t.Errorf("answer %#x: %v, %q; want CHANNEL's: %v", h.Op, h.Code, body, status.Reset)
+			}
+			return
+		}
+	}
+	t.Error("nobody has waited")
+}
+
+// channelOfTheDying asks for a channel with a peer that never does, and dies, and
+// returns the answer.
+func channelOfTheDying(t *testing.T) (proto.Header, []byte) {
+	s := serve(t, nil)
+	defer s.stop()
+	sess := s.dial(t)
+	c := attachRaw(t, s)
+	_, far, data := c.accepted(sess)
+	defer data.Close()
+	release := make(chan struct{})
+	defer close(release)
+	hold := func(string) { <-release }
+	sess.(*client).step.Store(&hold) // it never asks itself
+	c.next++
+	c.send(proto.Header{Op: proto.OpChannel, Endpoint: far, Request: c.next}, nil, nil)
+	eventually(t, "one side waits", func() bool {
+		h, _ := c.ask(proto.OpSelf, 0, nil, nil, &proto.SelfBody{})
+		return h.Code == status.OK
+	})
+	sess.(*client).conn.Close() // as if its process had died
+	h, body, _ := c.answer()
+	return h, body
+}

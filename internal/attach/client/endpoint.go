@@ -1,0 +1,430 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/access"
+	"github.com/fabricd/fabricd/internal/attach"
+	"github.com/fabricd/fabricd/internal/attach/proto"
+	"github.com/fabricd/fabricd/internal/shm"
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+// A clientEndpoint is an endpoint of an attached application. Its messages go
+// through its data socket, everything else through the session.
+type clientEndpoint struct {
+	c    *client
+	id   uint32
+	quit chan struct{}  // closed by Close
+	wg   sync.WaitGroup // what tells of the data socket's readiness
+	ends toldEnd
+
+	direct direct
+	live   atomic.Pointer[liveStream] // data while the endpoint is connected and open
+
+	// The locks of a whole call, taken for a ctx: bytes of two calls do not mix.
+	sending, receiving Turn
+
+	ch      atomic.Pointer[channel]
+	path    atomic.Pointer[clientPath]
+	far     farPeer
+	shutOut atomic.Bool // CloseWrite was called; set under sending
+	moved   movedBytes
+	asks    askedWays
+
+	mu            sync.Mutex // guards the fields below
+	closed        bool
+	data          nodeStream // once connected
+	local, remote addr.Addr
+	polled        pollers
+}
+
+// A liveStream is a nodeStream that calls find without a lock.
+type liveStream struct{ nodeStream }
+
+// A toldEnd is what the node has told of a connection's end.
+type toldEnd struct {
+	told atomic.Bool
+	once sync.Once     // guards closing done
+	done chan struct{} // closed when the node has told, or is gone
+}
+
+// A farPeer is the way to the memory of a peer on another node.
+type farPeer struct {
+	is    atomic.Bool // the peer is on another node
+	path  atomic.Pointer[farPath]
+	wants farCount
+}
+
+// movedBytes counts what goes through the data socket.
+type movedBytes struct {
+	got   atomic.Uint64 // received; changed under receiving
+	sent  uint64        // this and the next are guarded by sending
+	calls uint64
+}
+
+// askedWays are how far the endpoint has come in asking for a channel or a path. The
+// endpoint's mu guards what is not said otherwise.
+type askedWays struct {
+	offered   atomic.Bool   // the node has told that the peer asks, before live was set
+	freeing   sync.Once     // of the channels' memory
+	tries     int           // to get a channel; guarded by sending
+	upgrading bool          // a channel is being asked for, or waits for the peer
+	spent     []*channel    // that came to nothing
+	joining   chan struct{} // closed when the request for a path has come to something; nil before it
+	pause     backoff       // behind a request for a path that has failed
+}
+
+func newClientEndpoint(c *client, id uint32) *clientEndpoint {
+	e := &clientEndpoint{
+		c: c, id: id, quit: make(chan struct{}), ends: toldEnd{done: make(chan struct{})},
+		polled: pollers{listeners: make(map[*chan<- struct{}]chan<- struct{})},
+	}
+	e.local.Node = c.lastSelf().Life.Node
+	e.direct.e = e
+	e.sending.Init()
+	e.receiving.Init()
+	return e
+}
+
+func (c *client) lastSelf() attach.Self {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.self
+}
+
+// ask makes a request on the endpoint. Close ends it with ended.
+func (e *clientEndpoint) ask(ctx context.Context, op proto.Op, in, out proto.Message) error {
+	_, err := e.question(ctx, question{op: op, body: in, ended: status.Reset}, out)
+	return err
+}
+
+func (e *clientEndpoint) question(ctx context.Context, q question, out proto.Message) (*os.File, error) {
+	select {
+	case <-e.quit:
+		return nil, status.BadFD
+	default:
+	}
+	q.endpoint, q.quit = e.id, e.quit
+	f, err := e.c.ask(ctx, q, out)
+	if q.ended != status.OK && errors.Is(err, status.BadFD) {
+		select {
+		case <-e.quit: // the node has looked at the close first, which came later
+			err = q.ended
+		default:
+		}
+	}
+	return f, err
+}
+
+func (e *clientEndpoint) Bind(port addr.Port) (addr.Port, error) {
+	var local proto.Address
+	if err := e.ask(context.Background(), proto.OpBind, &proto.Address{Port: port}, &local); err != nil {
+		return 0, err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.local = addr.Addr(local)
+	return local.Port, nil
+}
+
+func (e *clientEndpoint) Listen(backlog int, allow ...access.Subject) error {
+	// The clamp keeps a backlog that is no int32 what it is: positive or not.
+	backlog = max(min(backlog, 1<<20), -1)
+	if len(allow) == 0 {
+		return e.ask(context.Background(), proto.OpListen, &proto.ListenBody{Backlog: uint32(int32(backlog))}, nil)
+	}
+	if len(allow) > access.MaxSubjects { // the body would leave some out
+		return status.Invalid
+	}
+	in := &proto.ListenAllowBody{Backlog: uint32(int32(backlog))}
+	for _, s := range allow {
+		in.Allow = append(in.Allow, s.String())
+	}
+	return e.ask(context.Background(), proto.OpListenAllow, in, nil)
+}
+
+func (e *clientEndpoint) Peer() (attach.Peer, error) {
+	var p proto.PeerBody
+	if err := e.ask(context.Background(), proto.OpPeer, nil, &p); err != nil {
+		return attach.Peer{}, err
+	}
+	return attach.Peer(p), nil
+}
+
+func (e *clientEndpoint) Connect(ctx context.Context, dst addr.Addr) (addr.Port, error) {
+	return e.connect(ctx, proto.OpConnect, (*proto.Address)(&dst))
+}
+
+func (e *clientEndpoint) TryConnect(dst addr.Addr) (addr.Port, error) {
+	return e.connect(context.Background(), proto.OpTryConnect, (*proto.Address)(&dst))
+}
+
+func (e *clientEndpoint) connect(ctx context.Context, op proto.Op, to proto.Message) (addr.Port, error) {
+	var m proto.Connected
+	q := question{op: op, body: to, ended: status.Reset}
+	q.late = func(a answer) { // connected after all, as a call in time would have told
+		var m proto.Connected
+		if proto.ParseAnswer(a.h, a.body, &m) == nil {
+			e.establish(m, a.file)
+		} else {
+			a.drop()
+		}
+	}
+	f, err := e.question(ctx, q, &m)
+	if err != nil {
+		e.refresh()
+		return 0, err
+	}
+	return m.Local.Port, e.establish(m, f)
+}
+
+// refresh learns the port that a connect has bound the endpoint to, which it
+// keeps when the connect fails.
+func (e *clientEndpoint) refresh() {
+	if e.LocalAddr().Port != 0 {
+		return
+	}
+	ctx, cancel := e.c.patient()
+	defer cancel()
+	var local proto.Address
+	if e.ask(ctx, proto.OpAddress, nil, &local) == nil {
+		e.mu.Lock()
+		e.local = addr.Addr(local)
+		e.mu.Unlock()
+	}
+}
+
+// stream returns the endpoint's stream of messages, over f if that is not nil.
+func (e *clientEndpoint) stream(f *os.File) (nodeStream, error) {
+	if f != nil {
+		conn, err := shm.Conn(f)
+		return dataSocket{conn}, err
+	}
+	if e.c.nodesEnd == nil {
+		return nil, fmt.Errorf("node sent no data socket: %w", status.Protocol)
+	}
+	ep := e.c.nodesEnd(e.id)
+	if ep == nil {
+		return nil, status.Reset // it has ended
+	}
+	return newInProcess(ep, e.quit), nil
+}
+
+// establish makes the endpoint connected, with f as its data socket.
+func (e *clientEndpoint) establish(m proto.Connected, f *os.File) error {
+	data, err := e.stream(f)
+	if err != nil {
+		return err
+	}
+	e.mu.Lock()
+	if e.closed || e.data != nil {
+		e.mu.Unlock()
+		data.close()
+		return status.Reset
+	}
+	e.data, e.local, e.remote = data, m.Local, m.Remote
+	e.far.is.Store(m.Local.Node != m.Remote.Node)
+	e.live.Store(&liveStream{data})
+	if len(e.polled.listeners) > 0 {
+		e.watchData()
+	}
+	e.mu.Unlock()
+	e.notify()
+	if e.asks.offered.Load() {
+		e.upgrade(true)
+	}
+	return nil
+}
+
+func (e *clientEndpoint) Accept(ctx context.Context) (attach.Endpoint, addr.Addr, error) {
+	if ctx.Err() == nil {
+		return e.accept(ctx, proto.OpAccept)
+	}
+	soon, cancel := e.c.patient()
+	defer cancel()
+	ep, from, err := e.accept(soon, proto.OpTryAccept) // what need not wait succeeds nevertheless
+	if errors.Is(err, status.Again) || soon.Err() != nil {
+		err = fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
+	}
+	return ep, from, err
+}
+
+func (e *clientEndpoint) TryAccept() (attach.Endpoint, addr.Addr, error) {
+	return e.accept(context.Background(), proto.OpTryAccept)
+}
+
+func (e *clientEndpoint) accept(ctx context.Context, op proto.Op) (attach.Endpoint, addr.Addr, error) {
+	var m proto.Connected
+	q := question{op: op, ended: status.Intr}
+	q.late = func(a answer) { // nobody waits for the connection any more
+		var m proto.Connected
+		if proto.ParseAnswer(a.h, a.body, &m) == nil {
+			e.c.abandon(m.Endpoint)
+		}
+		a.drop()
+	}
+	f, err := e.question(ctx, q, &m)
+	if err != nil {
+		return nil, addr.Addr{}, err
+	}
+	ep := e.c.endpoint(m.Endpoint)
+	if err := ep.establish(m, f); err != nil {
+		ep.Abort(proto.CauseUnheard)
+		return nil, addr.Addr{}, err
+	}
+	return ep, m.Remote, nil
+}
+
+// socket returns the stream of messages to the node.
+func (e *clientEndpoint) socket() (nodeStream, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch {
+	case e.closed:
+		return nil, status.BadFD
+	case e.data == nil:
+		return nil, status.NotConn
+	}
+	return e.data, nil
+}
+
+func (e *clientEndpoint) LocalAddr() addr.Addr {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.local
+}
+
+func (e *clientEndpoint) RemoteAddr() addr.Addr {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.remote
+}
+
+// Close leaves the delivery of what was sent to the node.
+func (e *clientEndpoint) Close() error { return e.end(question{op: proto.OpClose}) }
+
+// Abort asks a node that does not know it for a close.
+func (e *clientEndpoint) Abort(cause string) error {
+	return e.end(question{op: proto.OpAbort, body: &proto.CauseBody{Cause: attach.CleanCause(cause)}})
+}
+
+// Cause asks the node, unless that is gone.
+func (e *clientEndpoint) Cause() string {
+	if e.c.isLost() {
+		return attach.CauseNodeGone
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	var m proto.CauseBody
+	if err := e.ask(ctx, proto.OpCause, nil, &m); err != nil && e.c.isLost() {
+		return attach.CauseNodeGone
+	}
+	return attach.CleanCause(m.Cause)
+}
+
+// end ends the endpoint with q.
+func (e *clientEndpoint) end(q question) error {
+	if !e.shut() {
+		return status.BadFD
+	}
+	e.c.mu.Lock()
+	delete(e.c.endpoints, e.id)
+	e.c.mu.Unlock()
+	e.wg.Wait()
+	e.finishFar()
+	e.free()
+	if e.path.Load() != nil {
+		if !e.finishPath(q.op == proto.OpAbort) {
+			q = question{op: proto.OpAbort, body: &proto.CauseBody{Cause: causeUnread}}
+		}
+		e.closeData()
+	}
+	// The node closes it in any case: with this request, or with the session.
+	// A stopped one is not waited for.
+	ctx, cancel := e.c.patient()
+	defer cancel()
+	q.endpoint = e.id
+	if _, err := e.c.ask(ctx, q, nil); q.op == proto.OpAbort && errors.Is(err, status.NotSupp) {
+		e.c.ask(ctx, question{op: proto.OpClose, endpoint: e.id}, nil)
+	}
+	_ = e.c.memory.withdraw(e.c.isLost()) // what could not be moved is tried again
+	return nil
+}
+
+// causeUnread is why a connection is reset whose peer did not take what was sent.
+const causeUnread = "the peer did not read what was sent, and it was closed"
+
+// shutting reports whether Close was called.
+func (e *clientEndpoint) shutting() bool {
+	select {
+	case <-e.quit:
+		return true
+	default:
+		return false
+	}
+}
+
+func (e *clientEndpoint) closeData() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.data != nil {
+		e.data.close()
+	}
+}
+
+// shut ends everything of the endpoint in this process; false if that was done.
+func (e *clientEndpoint) shut() bool {
+	e.mu.Lock()
+	first := !e.closed
+	e.closed = true
+	e.live.Store(nil)
+	data, watching := e.data, e.polled.by
+	if ch := e.ch.Load(); ch != nil && first {
+		ch.hangUp()
+	}
+	if p := e.path.Load(); p != nil && first {
+		p.interrupt()
+	}
+	if p := e.far.path.Load(); p != nil && first {
+		p.conn.Interrupt()
+	}
+	e.mu.Unlock()
+	if !first {
+		return false
+	}
+	close(e.quit)
+	e.direct.close()
+	switch {
+	case data == nil:
+	case e.path.Load() != nil: // it ends behind the path: its end is that of what was sent
+		data.interrupt()
+	default:
+		data.close()
+	}
+	for _, w := range watching {
+		w.Close()
+	}
+	e.notify()
+	return true
+}
+
+// dataError gives a failure of the data socket its meaning: whichever side ended it,
+// the connection is reset.
+func dataError(err error) error {
+	switch {
+	case errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || err == nil:
+		return status.Reset
+	case errors.Is(err, status.Reset):
+		return err
+	}
+	return fmt.Errorf("%w: %w", status.Reset, err)
+}

@@ -1,0 +1,254 @@
+package client
+
+import (
+	"context"
+	"encoding/binary"
+
+	"github.com/fabricd/fabricd/fence"
+	"github.com/fabricd/fabricd/internal/attach/proto"
+	"github.com/fabricd/fabricd/internal/shm"
+	"github.com/fabricd/fabricd/rma"
+)
+
+// An operation done directly has ended when its call returns. Where the node has
+// none of the endpoint's either, fences have nothing to wait for, and are served
+// here: they only have to be sure that the connection has not ended.
+
+// nodeOps is what an endpoint knows of its operations that went through the
+// node. The endpoint's direct.mu guards it.
+type nodeOps struct {
+	inNode          int    // calls that the node has not answered
+	posted, drained uint64 // calls that it has, and operations that may be under way all the same
+	refused, known  uint64 // calls that failed, perhaps after they had begun: fences tell of those
+
+	// What the newest of the node's marks is behind.
+	marked struct{ seq, posted, refused uint64 }
+}
+
+// settled reports whether every operation in the node has ended, and well.
+func (o *nodeOps) settled() bool {
+	return o.inNode == 0 && o.posted == o.drained && o.refused == o.known
+}
+
+// reached takes note that everything before a mark has ended well.
+func (o *nodeOps) reached(posted, refused uint64) {
+	o.drained, o.known = max(o.drained, posted), max(o.known, refused)
+}
+
+// through has the node do an operation of this endpoint. Where it answers before
+// the operation has ended, posts is set: what is done directly must not overtake
+// it.
+func (d *direct) through(posts bool, ask func() error) error {
+	if err := d.e.leaveFar(); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	d.inNode++
+	d.mu.Unlock()
+	err := ask()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.inNode--
+	if posts {
+		d.posted++
+	}
+	if err != nil {
+		d.refused++
+	}
+	return err
+}
+
+// note says that an operation of this endpoint may be under way in the node
+// although its call has returned.
+func (d *direct) note() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.posted++
+}
+
+// drain waits for the operations that were noted up to posted.
+func (d *direct) drain(ctx context.Context, posted uint64) bool {
+	m, err := d.nodeMark(ctx, fence.InitSelf)
+	if err == nil {
+		err = d.nodeWait(ctx, m)
+	}
+	// One that failed has ended too; but then there may be no connection.
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err == nil {
+		d.reached(posted, 0)
+	}
+	return err == nil
+}
+
+// nodeMark is FenceMark through the node.
+func (d *direct) nodeMark(ctx context.Context, by fence.Side) (fence.Mark, error) {
+	d.mu.Lock()
+	posted, refused := d.posted, d.refused
+	d.mu.Unlock()
+	var out fence.Mark
+	err := usePad(func(p *pad) error {
+		p.side, p.mark = proto.SideBody{Side: by}, proto.MarkBody{}
+		err := d.e.ask(ctx, proto.OpFenceMark, &p.side, &p.mark)
+		out = fence.Mark(p.mark)
+		return err
+	})
+	if err != nil {
+		return out, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case by != fence.InitSelf:
+	case out.Seq == 0: // nothing has ever begun there
+		d.reached(posted, refused)
+	case out.Seq >= d.marked.seq:
+		d.marked.seq, d.marked.posted, d.marked.refused = out.Seq, posted, refused
+	}
+	return out, nil
+}
+
+// nodeWait is FenceWait through the node.
+func (d *direct) nodeWait(ctx context.Context, m fence.Mark) error {
+	err := usePad(func(p *pad) error {
+		p.mark = proto.MarkBody(m)
+		return d.e.ask(ctx, proto.OpFenceWait, &p.mark, nil)
+	})
+	if err != nil || m.Side != fence.InitSelf {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if m.Seq >= d.marked.seq {
+		d.reached(d.marked.posted, d.marked.refused)
+	}
+	return nil
+}
+
+// alive reports whether the connection is sure not to have ended: the node has
+// told of a window, and of no change since. The caller holds mu.
+func (d *direct) alive() bool {
+	return d.sure && !d.closed && d.word.Load() == d.lives && !d.e.c.direct.over.Load()
+}
+
+// nothingBegun is a mark behind no operation of the node, which knows it as well.
+var nothingBegun = fence.Mark{Side: fence.InitSelf}
+
+// mark returns a mark behind all operations of this end, if all have ended.
+func (d *direct) mark() (fence.Mark, bool) {
+	d.mu.Lock() // behind the copy that is under way
+	defer d.mu.Unlock()
+	return nothingBegun, d.alive() && d.settled()
+}
+
+// wait reports whether m is reached, as far as that can be known here.
+func (d *direct) wait(m fence.Mark) bool {
+	if m != nothingBegun {
+		return false
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.alive()
+}
+
+// signal stores the values of s, and reports whether it has. If not, the node
+// decides.
+func (d *direct) signal(s fence.Signal) bool {
+	if s.By != fence.InitSelf || fence.CheckSignal(s) != nil {
+		return false
+	}
+	there, ok := d.beginSignal(s)
+	if !ok {
+		return false
+	}
+	defer d.mu.Unlock()
+	if !d.settled() {
+		return false
+	}
+	var here []*window
+	if s.Where&fence.SignalLocal != 0 {
+		if here = d.own.find(s.LocalOffset, 8, rma.ProtWrite); len(here) != 1 {
+			return false
+		}
+	}
+	if len(here) == 1 {
+		if err := store8(here[0].region, here[0].at(s.LocalOffset), s.LocalValue); err != nil {
+			return d.copied(err)
+		}
+	}
+	if there != nil {
+		return d.copied(store8(there.region, there.at(s.RemoteOffset), s.RemoteValue))
+	}
+	return true
+}
+
+// beginSignal returns the peer's window that s stores into, nil if there is none
+// to be, with mu held if ok.
+func (d *direct) beginSignal(s fence.Signal) (there *peerWindow, ok bool) {
+	if s.Where&fence.SignalRemote == 0 {
+		d.mu.Lock()
+		if ok = d.alive(); !ok {
+			d.mu.Unlock()
+		}
+		return nil, ok
+	}
+	ws := d.begin(s.RemoteOffset, 8, 0, rma.ProtWrite)
+	if len(ws) > 1 { // a word lies in one
+		d.mu.Unlock()
+	}
+	if len(ws) != 1 {
+		return nil, false
+	}
+	return ws[0], true
+}
+
+// put copies b, or n bytes from the own windows if b is nil, to p.Offset, and
+// stores p's word behind them. It reports whether it has.
+func (d *direct) put(b []byte, loff, n int64, p rma.Put) bool {
+	if rma.CheckPut(p) != nil || p.More != 0 {
+		return false
+	}
+	for range 2 { // the window of the word may have to be asked for
+		there := d.begin(p.Offset, n, 0, rma.ProtWrite)
+		if there == nil {
+			return false
+		}
+		word, missing, obstacle := d.look(p.Word, 8, rma.ProtWrite)
+		if obstacle == nothing {
+			return d.putAt(there, word[0], b, loff, n, p)
+		}
+		d.mu.Unlock()
+		if obstacle != unknown || !d.fetch(context.Background(), missing) {
+			return false
+		}
+	}
+	return false
+}
+
+// putAt is put with the windows found, and mu held, which it gives up.
+func (d *direct) putAt(there []*peerWindow, word *peerWindow, b []byte, loff, n int64, p rma.Put) bool {
+	defer d.mu.Unlock()
+	if !d.settled() {
+		return false // of an operation that has failed before, the node knows
+	}
+	from := reach{first: b}
+	if b == nil {
+		here := d.own.find(loff, n, rma.ProtRead)
+		if here == nil {
+			return false
+		}
+		from = d.owns(here, loff, n)
+	}
+	return d.move(d.peers(there, p.Offset, n), from, n, 0) &&
+		d.copied(word.region.Store(word.at(p.Word), 8, p.Value))
+}
+
+// store8 stores v, as one word where that is aligned.
+func store8(r *shm.Region, off int64, v uint64) error {
+	if off%8 == 0 {
+		return r.Store(off, 8, v)
+	}
+	var b [8]byte
+	binary.NativeEndian.PutUint64(b[:], v)
+	return r.WriteAt(b[:], off)
+}

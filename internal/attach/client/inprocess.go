@@ -1,0 +1,156 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+
+	"github.com/fabricd/fabricd/internal/attach"
+	"github.com/fabricd/fabricd/internal/attach/proto"
+	"github.com/fabricd/fabricd/internal/shm"
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+// A Node is a node in this process.
+type Node interface {
+	// InProcess begins a session of an application in this process. app is its end of
+	// the socket, the caller's. nodesEnd returns the node's end of an endpoint of the
+	// session, by its number; nil if there is none. It may be called once the node has
+	// accepted the session.
+	InProcess() (app *net.UnixConn, nodesEnd func(id uint32) attach.Endpoint, err error)
+}
+
+// AttachTo attaches to a node in this process, as [Dial] does over a socket in the file
+// system. The error is status.Again while the node has no ID, and status.NoDevice when it
+// has ended.
+func AttachTo(ctx context.Context, n Node) (attach.Session, error) {
+	conn, nodesEnd, err := n.InProcess()
+	if err != nil {
+		return nil, err
+	}
+	c, err := begin(ctx, conn, nodesEnd)
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// An inProcess is a nodeStream of an application in its node's process: the node's own end
+// of the connection, without a socket and a pump between.
+type inProcess struct {
+	ep      attach.Endpoint
+	changed chan struct{}   // the endpoint may have something new, or wake was called
+	quit    <-chan struct{} // closed when the application closes its endpoint
+	open    context.Context // of writes that wait; ends with interrupt and close
+	cancel  context.CancelFunc
+	stop    func() // ends the telling of changes
+	end     error  // what tryRead has found last; of the call that reads
+}
+
+func newInProcess(ep attach.Endpoint, quit <-chan struct{}) *inProcess {
+	d := &inProcess{ep: ep, changed: make(chan struct{}, 1), quit: quit}
+	d.open, d.cancel = context.WithCancel(context.Background())
+	d.stop = sync.OnceFunc(ep.Notify(d.changed))
+	return d
+}
+
+func (d *inProcess) tryWrite(p []byte) (int, error) {
+	n, err := d.ep.TrySend(p)
+	if n == 0 && err == nil {
+		err = status.Again
+	}
+	return n, err
+}
+
+// write ends with the endpoint's close, too, which waits for it before it asks the node.
+func (d *inProcess) write(ctx context.Context, p []byte) (int, error) {
+	both, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(d.open, cancel)()
+	n, err := d.ep.Send(both, p)
+	switch {
+	case err == nil || !errors.Is(err, context.Cause(both)) || both.Err() == nil:
+		return n, err
+	case ctx.Err() != nil:
+		return n, fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
+	}
+	return n, status.Reset
+}
+
+func (d *inProcess) tryRead(p []byte) (int, error) {
+	n, err := d.ep.TryRecv(p)
+	switch {
+	case err == nil && n == 0:
+		return 0, status.Again
+	case err != nil:
+		d.end = err
+		return n, io.EOF
+	}
+	return n, nil
+}
+
+func (d *inProcess) ending(func() proto.Ending) proto.Ending {
+	switch {
+	case errors.Is(d.end, attach.ErrPeerShut):
+		return proto.EndedShut
+	case errors.Is(d.end, attach.ErrPeerClosed):
+		return proto.EndedClosed
+	}
+	return proto.EndedLost
+}
+
+func (d *inProcess) await(ctx context.Context) error {
+	select {
+	case <-d.changed:
+		return nil
+	case <-d.quit:
+		return status.Reset
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
+	}
+}
+
+func (d *inProcess) wake() {
+	select {
+	case d.changed <- struct{}{}:
+	default:
+	}
+}
+
+// ready is what a data socket is ready for, of the endpoint's events.
+func (d *inProcess) ready() (shm.Readiness, error) {
+	ev := d.ep.Ready()
+	hup := ev&(attach.PollHup|attach.PollErr|attach.PollNval) != 0
+	return shm.Readiness{
+		In:  ev&attach.PollIn != 0 && ev&attach.PollRdHup == 0,
+		Out: ev&attach.PollOut != 0,
+		Hup: hup, RdHup: hup || ev&attach.PollRdHup != 0,
+	}, nil
+}
+
+func (d *inProcess) watch(run func(func()), changed func()) (io.Closer, error) {
+	c, quit := make(chan struct{}, 1), make(chan struct{})
+	stop := d.ep.Notify(c)
+	run(func() {
+		for {
+			select {
+			case <-c:
+				changed()
+			case <-quit:
+				return
+			}
+		}
+	})
+	return closerFunc(sync.OnceFunc(func() { stop(); close(quit) })), nil
+}
+
+type closerFunc func()
+
+func (f closerFunc) Close() error { f(); return nil }
+
+func (d *inProcess) closeWrite() error { return d.ep.CloseWrite() }
+func (d *inProcess) interrupt()        { d.cancel() }
+func (d *inProcess) close()            { d.cancel(); d.stop() }

@@ -1,0 +1,49 @@
+package client
+
+import (
+	"errors"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/attach"
+	"github.com/fabricd/fabricd/internal/attach/proto"
+	"github.com/fabricd/fabricd/internal/attach/server"
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+// A leavingSession is a node's session whose windows take their time to close.
+type leavingSession struct {
+	*fakeSession
+	closing, closed chan struct{}
+}
+
+func (s leavingSession) CloseWindows() {
+	close(s.closing)
+	<-s.closed
+}
+
+// TestWindowsAreClosedBeforeTheApplicationIsTold ends the server: until the node has
+// closed the windows of a session its application is answered as before.
+func TestWindowsAreClosedBeforeTheApplicationIsTold(t *testing.T) {
+	leaving := leavingSession{closing: make(chan struct{}), closed: make(chan struct{})}
+	s := serve(t, func(o *server.Options) {
+		begin := o.NewSession
+		o.NewSession = func(c attach.Credentials) (attach.Session, error) {
+			sess, err := begin(c)
+			leaving.fakeSession = sess.(*fakeSession)
+			return leaving, err
+		}
+	})
+	c := attachRaw(t, s)
+	s.end()
+	<-leaving.closing
+	if h, text := c.ask(proto.OpOpen, 0, nil, nil, &proto.EndpointBody{}); h.Code != status.OK {
+		t.Errorf("OPEN while the windows close: %v (%s)", h.Code, text)
+	}
+	close(leaving.closed)
+	c.conn.SetReadDeadline(time.Now().Add(5 * time.Second))
+	if n, err := c.conn.Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) {
+		t.Errorf("the application is not told of the end: %d bytes, %v", n, err)
+	}
+}

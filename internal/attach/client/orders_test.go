@@ -1,0 +1,98 @@
+package client
+
+import (
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// mistakes are ways to get the order of things wrong where a ring's sides sleep and
+// wake each other. WRONG is whether this one is made. Each shows in a story of
+// testdata/orders.
+var mistakes = []struct{ name, old, new, story, shows string }{
+	{"reader-looks-then-arms", "	ch.in.Arm()\n	if ch.in.Pending() || ch.ended() {\n",
+		"	looked := WRONG && (ch.in.Pending() || ch.ended())\n	ch.in.Arm()\n	if looked || !WRONG && (ch.in.Pending() || ch.ended()) {\n",
+		"pieces", "reader waits at its bell for ever"},
+	{"writer-asks-then-publishes", "	n, err := ch.out.Write(p)\n	if n > 0 && ch.out.WakeReader() {\n",
+		"	asked := WRONG && ch.out.WakeReader()\n	n, err := ch.out.Write(p)\n	if n > 0 && (asked || !WRONG && ch.out.WakeReader()) {\n",
+		"pieces", "reader waits at its bell for ever"},
+	{"writer-looks-then-arms", "	ch.out.Arm()\n	if ch.out.Room() || ch.cut.Load() || ch.out.Gone() {\n",
+		"	looked := WRONG && ch.out.Room()\n	ch.out.Arm()\n	if looked || !WRONG && ch.out.Room() || ch.cut.Load() || ch.out.Gone() {\n",
+		"room-told-at-once", "writer waits at its bell for ever"},
+	{"end-is-looked-at-behind-the-pieces", "	over = ch.ended() // before reading: what was written by then counts\n	n, err = ch.in.Read(p)\n",
+		"	over = !WRONG && ch.ended()\n	n, err = ch.in.Read(p)\n	over = over || WRONG && ch.ended()\n",
+		"end-behind-pieces", "the end comes after"},
+	{"poll-arms-and-does-not-look", "			in = ch.in.Pending()\n", "			in = !WRONG && ch.in.Pending()\n",
+		"poll-for-pieces", "poller waits to be told for ever"},
+	{"poll-arms-and-then-says-so", "			ch.dataWatched.Store(true)\n			ch.in.Arm()\n",
+		"			if WRONG {\n				ch.in.Arm()\n				ch.dataWatched.Store(true)\n			} else {\n				ch.dataWatched.Store(true)\n				ch.in.Arm()\n			}\n",
+		"poll-for-pieces", "poller waits to be told for ever"},
+	{"rings-are-kept-from-who-polls", "		ch.changed()\n", "		if !WRONG {\n			ch.changed()\n		}\n",
+		"poll-for-room", "poller waits to be told for ever"},
+}
+
+// stepped builds this test's program with a search through the orders of what the
+// sides of a channel do. Every access to a word of a ring is a step in it, and so is
+// everything that is done to a bell: the atomics of Go are sequentially consistent, so
+// orders of steps are all that can happen.
+func stepped(t *testing.T) string {
+	bell, channel := contents(t, "../../shm/bell.go"), contents(t, "channel.go")
+	reader := replaced(t, "reader", contents(t, "../../ring/reader.go"), "shown atomic.Uint64", "shown readerPlace")
+	writer := replaced(t, "writer", contents(t, "../../ring/writer.go"), "shown, dshown atomic.Uint64", "shown, dshown writerPlace")
+	for old, with := range map[string]string{
+		"{ b.raw.Control(b.send) }":               `{ Step("rings", b); b.raw.Control(b.send) }`,
+		"Wait(ctx context.Context) error {\n":     "Wait(ctx context.Context) error {\n	Step(\"waits at\", b)\n",
+		"Drain() {\n":                             "Drain() {\n	Step(\"drains\", b)\n",
+		"Close() error { return b.conn.Close() }": `Close() error { Step("closes", b); return b.conn.Close() }`,
+	} {
+		bell = replaced(t, "bell", bell, old, with)
+	}
+	for old, with := range map[string]string{
+		"roomWatched, dataWatched atomic.Bool": "roomWatched, dataWatched steppedBool",
+		"watched *atomic.Bool":                 "watched *steppedBool",
+	} {
+		channel = replaced(t, "channel", channel, old, with)
+	}
+	for _, m := range mistakes {
+		channel = replaced(t, m.name, channel, m.old, strings.ReplaceAll(m.new, "WRONG", `(mistake == "`+m.name+`")`))
+	}
+	return overlaid(t, map[string]string{
+		"../../ring/reader.go": replaced(t, "reader", reader, `import "sync/atomic"`, ""),
+		"../../ring/writer.go": replaced(t, "writer", writer, `import "sync/atomic"`, ""),
+		"channel.go":           channel, "../../shm/bell.go": bell,
+		"../../ring/word_unsafe.go": contents(t, "testdata/orders/word_unsafe.go"),
+		"../../shm/bell_step.go":    contents(t, "testdata/orders/bell_step.go"),
+		"search_test.go":            contents(t, "testdata/orders/search_test.go"),
+		"stories_test.go":           contents(t, "testdata/orders/stories_test.go"),
+	})
+}
+
+// TestNoOrderLosesAWakeUp runs the two sides of a channel, and who polls beside them,
+// in every order of their steps: nobody sleeps for ever, and nothing is lost. It finds
+// each of the mistakes.
+func TestNoOrderLosesAWakeUp(t *testing.T) {
+	program := stepped(t)
+	t.Run("as it is", func(t *testing.T) {
+		if out, err := orders(program, "", ""); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		} else {
+			t.Logf("%s", out)
+		}
+	})
+	for _, m := range mistakes {
+		t.Run(m.name, func(t *testing.T) {
+			out, err := orders(program, "/^"+m.story+"$", m.name)
+			if err == nil || !strings.Contains(string(out), m.shows) {
+				t.Errorf("%v, want it to be found that %s\n%s", err, m.shows, out)
+			}
+		})
+	}
+}
+
+// orders runs stories with a mistake.
+func orders(program, stories, mistake string) ([]byte, error) {
+	cmd := exec.Command(program, "-test.run", "^TestOrders$"+stories, "-test.v", "-test.timeout", "5m")
+	cmd.Env = append(os.Environ(), "ATTACH_TEST_MISTAKE="+mistake, "GOMAXPROCS=1") // one step at a time
+	return cmd.CombinedOutput()
+}

@@ -1,0 +1,141 @@
+package client
+
+import (
+	"math"
+	"slices"
+
+	"github.com/fabricd/fabricd/internal/attach/proto"
+	"github.com/fabricd/fabricd/rma"
+)
+
+// ownWindows are the windows of an endpoint as far as this process is sure of
+// them: it has the node's word that they were registered, and no call to
+// unregister them has begun. What is not among them is the node's to judge. The
+// endpoint's direct.mu guards them. Each holds a reference to its region.
+type ownWindows struct {
+	list     []*window // by offset, not overlapping
+	adding   []*addition
+	removing []proto.Span // of the calls under way
+	closed   bool
+}
+
+// An addition is a registration that the node has yet to answer. Which windows
+// the calls that unregister something beside it have removed is not known: the
+// node does both in an order of its own.
+type addition struct{ doubtful []proto.Span }
+
+// maxDoubtful bounds what an addition remembers; with more nothing is sure.
+const maxDoubtful = 64
+
+// add notes that a registration begins.
+func (o *ownWindows) add() *addition {
+	a := &addition{doubtful: slices.Clone(o.removing)}
+	o.adding = append(o.adding, a)
+	return a
+}
+
+// failed ends a registration that the node refused.
+func (o *ownWindows) failed(a *addition) {
+	o.forget(a)
+}
+
+func (o *ownWindows) forget(a *addition) {
+	i := slices.Index(o.adding, a)
+	o.adding = slices.Delete(o.adding, i, i+1)
+}
+
+// added takes the window that the node has registered, with a reference of its
+// own.
+func (o *ownWindows) added(a *addition, w *window) {
+	o.forget(a)
+	if o.closed || len(a.doubtful) > maxDoubtful ||
+		slices.ContainsFunc(a.doubtful, func(r proto.Span) bool { return touches(r, w) }) {
+		return
+	}
+	w.region.Retain()
+	o.insert(w)
+}
+
+func (o *ownWindows) insert(w *window) { o.list = slices.Insert(o.list, o.at(w.off), w) }
+
+// at returns the index of the first window that ends after off.
+func (o *ownWindows) at(off int64) int {
+	lo, hi := 0, len(o.list)
+	for lo < hi {
+		mid := int(uint(lo+hi) / 2)
+		if o.list[mid].end <= off {
+			lo = mid + 1
+		} else {
+			hi = mid
+		}
+	}
+	return lo
+}
+
+// remove notes that a call to unregister r begins, and takes out the windows
+// that it will remove if it succeeds. From here on transfers over them are the
+// node's to judge.
+func (o *ownWindows) remove(r proto.Span) (out []*window) {
+	for _, a := range o.adding {
+		if len(a.doubtful) <= maxDoubtful {
+			a.doubtful = append(a.doubtful, r)
+		}
+	}
+	o.removing = append(o.removing, r)
+	o.list = slices.DeleteFunc(o.list, func(w *window) bool {
+		in := w.off >= r.Off && uint64(w.end-r.Off) <= uint64(max(r.Len, 0))
+		if in {
+			out = append(out, w)
+		}
+		return in
+	})
+	return out
+}
+
+// removed ends a call to unregister r, and brings its windows back if it failed.
+func (o *ownWindows) removed(r proto.Span, windows []*window, err error) {
+	i := slices.Index(o.removing, r)
+	o.removing = slices.Delete(o.removing, i, i+1)
+	for _, w := range windows {
+		if err != nil && !o.closed {
+			o.insert(w)
+		} else {
+			w.region.Release()
+		}
+	}
+}
+
+// touches reports whether r, which may be any numbers, and w have an offset in
+// common.
+func touches(r proto.Span, w *window) bool {
+	return r.Len > 0 && r.Off < w.end && (r.Off > math.MaxInt64-r.Len || r.Off+r.Len > w.off)
+}
+
+// find returns the windows that make up [off, off+n), nil if these are not plainly
+// there or do not allow need; n is positive. The caller holds the lock as long as
+// it uses them.
+func (o *ownWindows) find(off, n int64, need rma.Prot) []*window {
+	if off < 0 || off > math.MaxInt64-n {
+		return nil
+	}
+	first := o.at(off)
+	for i, end := first, off+n; i < len(o.list) && i-first < maxParts; i++ {
+		w := o.list[i]
+		if w.off > off || w.prot&need != need {
+			return nil
+		}
+		if off = w.end; off >= end {
+			return o.list[first : i+1]
+		}
+	}
+	return nil
+}
+
+// close gives all windows up.
+func (o *ownWindows) close() {
+	o.closed = true
+	for _, w := range o.list {
+		w.region.Release()
+	}
+	o.list = nil
+}

@@ -1,0 +1,499 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/attach"
+	"github.com/fabricd/fabricd/internal/attach/proto"
+	"github.com/fabricd/fabricd/internal/path"
+	"github.com/fabricd/fabricd/internal/shm"
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+// A clientPath carries the messages of a connection to another node, from process to
+// process. As with a channel both directions begin in the data socket, each goes over
+// when its sender first finds the path there, and the data socket stays for the end of
+// the connection.
+type clientPath struct {
+	conn *path.Conn
+	// switched is set once it carries what is sent, by the holder of sending; reading
+	// once it carries what is received, over at its end, and torn at an end that is not
+	// the peer's own, by the holder of receiving.
+	switched, reading, over, torn atomic.Bool
+
+	suspected sync.Once // of suspect
+	finished  bool      // this end's direction has ended in order; guarded by sending
+}
+
+// processKey is the key of this process's paths.
+var processKey = sync.OnceValues(path.NewKey)
+
+// joinPath asks for a path and makes this end of it. Without one everything goes on as it
+// is: the node knows why. It reports whether another attempt may succeed.
+func (e *clientEndpoint) joinPath(join func()) (again bool) {
+	defer join()
+	key, err := processKey()
+	if err != nil {
+		return false
+	}
+	ctx, cancel := e.untilClose()
+	defer cancel()
+	var m proto.PathBody
+	f, err := e.question(ctx, question{op: proto.OpPath, body: &proto.PathKeyBody{Key: key.Hash()}, ended: status.Reset}, &m)
+	if errors.Is(err, shm.ErrDescriptorLost) {
+		e.ask(ctx, proto.OpJoined, &proto.JoinedBody{Why: proto.ReasonOf(err)}, nil)
+	}
+	if err != nil || f == nil {
+		return proto.Passes(err)
+	}
+	conn, err := path.New(ctx, f, path.Options{
+		Client: m.Flags&proto.PathClient != 0, Plaintext: m.Flags&proto.PathPlaintext != 0,
+		Binding: m.Binding, Key: key, Peer: m.Peer, Changed: e.notify,
+	})
+	if err != nil {
+		e.refusePath(ctx, err)
+		return true
+	}
+	p := &clientPath{conn: conn}
+	if !e.installPath(p) {
+		conn.FinishUnused() // the connection may be closed in order
+		conn.Close()
+		return false
+	}
+	join()
+	e.ask(ctx, proto.OpJoined, &proto.JoinedBody{OK: 1}, nil)
+	// CloseWrite may have come before the path was there. Without it the lock is not for
+	// here: a send that waits has it, and a receive is to be kicked.
+	if e.shutOut.Load() && e.lock(ctx, &e.sending) == nil {
+		_ = p.finish(ctx) // its error is that of what is received, too
+		e.sending.Give()
+	}
+	select {
+	case <-conn.Started():
+		e.kick()
+	case <-e.quit:
+	}
+	return false
+}
+
+// refusePath tells the node that there is no path here. The peer may have begun to use it
+// when this end has said that it is ready: then the connection ends.
+func (e *clientEndpoint) refusePath(ctx context.Context, why error) {
+	if errors.Is(why, path.ErrHalf) {
+		e.ask(ctx, proto.OpJoined, &proto.JoinedBody{OK: 1}, nil)
+	}
+	e.ask(ctx, proto.OpJoined, &proto.JoinedBody{Why: why.Error()}, nil)
+}
+
+// How long an endpoint waits after a failed attempt to get a path, until its next send: at
+// first, and at most. The pause is four times as long each time.
+const (
+	pathPause    = time.Second
+	pathPauseMax = 4 * time.Minute
+)
+
+// A backoff is the time in which an endpoint does not ask again for what it did not get.
+type backoff struct {
+	length time.Duration // of the last one
+	end    time.Time
+}
+
+func (p *backoff) lasts() bool { return time.Now().Before(p.end) }
+
+func (p *backoff) begin() {
+	p.length = min(max(4*p.length, pathPause), pathPauseMax)
+	p.end = time.Now().Add(p.length)
+}
+
+// upgradePathLocked asks for a path in the background, unless the last attempt has just
+// failed and it is not the peer that asks. The caller holds mu.
+func (e *clientEndpoint) upgradePathLocked(offered bool) {
+	if !offered && e.asks.pause.lasts() {
+		return
+	}
+	joined := make(chan struct{})
+	e.asks.joining, e.asks.upgrading = joined, true
+	e.wg.Go(func() {
+		if !e.joinPath(sync.OnceFunc(func() { close(joined) })) {
+			return
+		}
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.asks.pause.begin()
+		e.asks.upgrading = false
+	})
+}
+
+// untilClose returns a context that ends with the endpoint.
+func (e *clientEndpoint) untilClose() (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(context.Background())
+	e.wg.Go(func() {
+		select {
+		case <-e.quit:
+			cancel()
+		case <-ctx.Done():
+		}
+	})
+	return ctx, cancel
+}
+
+// installPath makes p the endpoint's path; false if the endpoint is closed.
+func (e *clientEndpoint) installPath(p *clientPath) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return false
+	}
+	e.path.Store(p)
+	switch {
+	case e.c.isLost():
+		p.conn.Shutdown()
+	case e.ends.told.Load():
+		p.conn.Stop()
+	}
+	if len(e.polled.listeners) > 0 {
+		e.watchPath(p)
+	}
+	return true
+}
+
+// dead reports whether the path has ended before the peer has gone over to it.
+func (p *clientPath) dead() bool {
+	select {
+	case <-p.conn.Started():
+		_, ok := p.conn.Start()
+		return !ok
+	default:
+		return false
+	}
+}
+
+// pathOut returns the path if it carries what is sent, from now on at the latest. The
+// caller holds sending.
+func (e *clientEndpoint) pathOut() *clientPath {
+	p := e.path.Load()
+	if p == nil || p.switched.Load() {
+		return p
+	}
+	if p.dead() || e.ends.told.Load() {
+		return nil
+	}
+	p.conn.Begin(e.moved.sent)
+	p.switched.Store(true)
+	return p
+}
+
+// send is Send through the path.
+func (p *clientPath) send(ctx context.Context, b []byte) (int, error) {
+	n, err := p.conn.Write(ctx, b)
+	return n, pathError(ctx, err)
+}
+
+// trySend is TrySend through the path.
+func (p *clientPath) trySend(b []byte) (int, error) {
+	n, err := p.conn.TryWrite(b)
+	return n, pathError(context.Background(), err)
+}
+
+// pathError gives an error of a path its meaning.
+func pathError(ctx context.Context, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
+		return fmt.Errorf("%w: %w", status.Of(err), err)
+	}
+	return fmt.Errorf("%w: %w", status.Reset, err)
+}
+
+// pathIn returns the path if what is received next comes through it, and otherwise how
+// many bytes at most may come through the data socket. The caller holds receiving.
+func (e *clientEndpoint) pathIn() (p *clientPath, limit uint64, err error) {
+	p = e.path.Load()
+	if p == nil {
+		return nil, unlimited, nil
+	}
+	if p.reading.Load() {
+		return p, 0, nil
+	}
+	start, ok := p.conn.Start()
+	got := e.moved.got.Load()
+	switch {
+	case !ok:
+		return nil, unlimited, nil
+	case start < got:
+		e.breakPath(errPathStart)
+		return nil, 0, fmt.Errorf("%w: the peer's path begins at byte %d, received are %d", status.Reset, start, got)
+	case start > got:
+		return nil, start - got, nil
+	}
+	p.reading.Store(true)
+	return p, 0, nil
+}
+
+// pathIsOn returns the path if what is received comes through it. The caller holds
+// receiving.
+func (e *clientEndpoint) pathIsOn() *clientPath {
+	if p := e.path.Load(); p != nil && p.reading.Load() && !p.over.Load() {
+		return p
+	}
+	return nil
+}
+
+// tryRecv returns what is there. Its end is not yet the end of the connection: the data
+// socket has that.
+func (p *clientPath) tryRecv(b []byte) (int, error) {
+	n, err := p.conn.TryRead(b)
+	if err == nil && n == 0 {
+		return 0, status.Again
+	}
+	if err != nil {
+		p.ends(err)
+		err = status.Again
+	}
+	return n, err
+}
+
+// ends notes the end of what is received through the path. Only the peer's own is one
+// behind which its connection can have ended in order.
+func (p *clientPath) ends(err error) {
+	if !errors.Is(err, io.EOF) {
+		p.torn.Store(true)
+	}
+	p.over.Store(true)
+}
+
+// lost reports whether bytes of the peer may be missing although its connection has ended in
+// order: its direction ended otherwise, or before what came through the data socket, got
+// bytes.
+func (p *clientPath) lost(got uint64) bool {
+	start, ok := p.conn.Start()
+	return p.torn.Load() || ok && !p.reading.Load() && start != got || !ok && !p.conn.EndedWell()
+}
+
+// recv waits for at least one byte, or for the end: then it returns 0.
+func (p *clientPath) recv(ctx context.Context, b []byte) (int, error) {
+	n, err := p.conn.Read(ctx, b)
+	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		return n, pathError(ctx, err)
+	}
+	if err != nil {
+		p.ends(err)
+	}
+	return n, nil
+}
+
+// pathToCome waits, when the data socket has ended, until it is known whether the peer has
+// gone over to a path: what it sent there may be on its way. It reports whether there is
+// something new to look at.
+func (e *clientEndpoint) pathToCome(ctx context.Context) (bool, error) {
+	e.mu.Lock()
+	joining := e.asks.joining
+	e.mu.Unlock()
+	if joining != nil {
+		select {
+		case <-joining:
+		case <-ctx.Done():
+			return false, fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
+		case <-e.quit:
+			return false, status.Reset
+		}
+	}
+	p := e.path.Load()
+	if p == nil || p.reading.Load() {
+		return false, nil
+	}
+	select {
+	case <-p.conn.Started():
+	case <-ctx.Done():
+		return false, fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
+	case <-e.quit:
+		return false, status.Reset
+	}
+	start, ok := p.conn.Start()
+	return ok && start == e.moved.got.Load(), nil
+}
+
+// How long a path that has ended is the end of its connection that is still to be told:
+// a sender does not wait as long as a reader, whose peer may have closed in order.
+const (
+	sendGrace = time.Second
+	recvGrace = 5 * time.Second
+)
+
+// pathBroken gives a failure of a send through the path its meaning: the connection has
+// ended, or ends with it.
+func (e *clientEndpoint) pathBroken(err error) error {
+	if err == nil || withdrawn(err) {
+		return err
+	}
+	late := time.NewTimer(sendGrace)
+	defer late.Stop()
+	select {
+	case <-e.ends.done:
+	case <-e.quit:
+	case <-late.C:
+		e.breakPath(err)
+	}
+	return e.broken(err)
+}
+
+// breakPath has the node end the connection, whose path is broken.
+func (e *clientEndpoint) breakPath(why error) {
+	ctx, cancel := e.c.patient()
+	defer cancel()
+	e.ask(ctx, proto.OpJoined, &proto.JoinedBody{Why: why.Error()}, nil)
+}
+
+var (
+	errPathEnded = errors.New("the path of the connection has ended")
+	errPathStart = errors.New("the path begins before what came over the link")
+)
+
+// suspect begins, once, to wait for the end of a connection whose path has ended in another
+// way than the peer's own: a poller does not wait in a call.
+func (e *clientEndpoint) suspect(p *clientPath) {
+	p.suspected.Do(func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if e.closed {
+			return
+		}
+		e.wg.Go(func() {
+			late := time.NewTimer(recvGrace)
+			defer late.Stop()
+			select {
+			case <-e.ends.done:
+			case <-e.quit:
+			case <-late.C:
+				if !e.peerShut() {
+					e.breakPath(errPathEnded)
+				}
+			}
+		})
+	})
+}
+
+// peerShut reports whether the peer has ended what it sends, in order.
+func (e *clientEndpoint) peerShut() bool {
+	p := e.path.Load()
+	data, err := e.socket()
+	if err != nil || p.torn.Load() {
+		return false
+	}
+	r, err := data.ready()
+	return err == nil && r.RdHup
+}
+
+// awaitEnd is data.await behind the end of the path: the data socket is to end too. It may
+// take its time behind the peer's own end, as while its operations complete.
+func (e *clientEndpoint) awaitEnd(ctx context.Context, data nodeStream) error {
+	if !e.path.Load().torn.Load() {
+		return data.await(ctx)
+	}
+	limited, cancel := context.WithTimeout(ctx, recvGrace)
+	defer cancel()
+	err := data.await(limited)
+	if err != nil && limited.Err() != nil && ctx.Err() == nil {
+		e.breakPath(errPathEnded)
+		return nil
+	}
+	return err
+}
+
+// mayComeByPath is pathToCome for a call that does not wait: whether it is not known yet.
+func (e *clientEndpoint) mayComeByPath() bool {
+	e.mu.Lock()
+	joining := e.asks.joining
+	e.mu.Unlock()
+	p := e.path.Load()
+	if p == nil {
+		select {
+		case <-joining:
+			return e.path.Load() != nil
+		default:
+			return joining != nil
+		}
+	}
+	if p.reading.Load() {
+		return false
+	}
+	select {
+	case <-p.conn.Started():
+		start, ok := p.conn.Start()
+		return ok && start == e.moved.got.Load()
+	default:
+		return true
+	}
+}
+
+// interrupt ends the calls that wait at the path.
+func (p *clientPath) interrupt() { p.conn.Interrupt() }
+
+// finishPath ends what is sent, in order unless aborted, and gives the socket back. It
+// reports false if something of it does not arrive. The endpoint is closed: no call is at
+// the path any more.
+func (e *clientEndpoint) finishPath(aborted bool) (whole bool) {
+	p := e.path.Load()
+	if p == nil {
+		return true
+	}
+	whole = true
+	if !aborted && !e.ends.told.Load() && !e.c.isLost() {
+		ctx, cancel := context.WithTimeout(context.Background(), pathLinger)
+		whole = p.finish(ctx) == nil || !p.switched.Load()
+		cancel()
+	}
+	_ = p.conn.Close()
+	return whole
+}
+
+// pathLinger bounds how long a close waits for a peer that does not read (SCIF's 10 s).
+const pathLinger = 10 * time.Second
+
+// hasMessage reports whether what p's socket has is a message, as far as no call reads it.
+func (e *clientEndpoint) hasMessage(p *clientPath) bool {
+	if !e.receiving.Try() {
+		return true
+	}
+	defer e.receiving.Give()
+	if p.over.Load() {
+		return false
+	}
+	in, err := p.conn.Peek()
+	if err != nil {
+		p.ends(err)
+	}
+	return in
+}
+
+// pathEvents corrects what the data socket polls as: ev, for what goes through the path.
+func (e *clientEndpoint) pathEvents(ev attach.Events) attach.Events {
+	p := e.path.Load()
+	if p == nil {
+		return ev
+	}
+	in, out, ended := p.conn.Ready()
+	if ended && ev&(attach.PollHup|attach.PollRdHup) == 0 {
+		e.suspect(p)
+	}
+	start, ok := p.conn.Start()
+	if (in || ended) && ok && start == e.moved.got.Load() && e.hasMessage(p) {
+		ev |= attach.PollIn
+	}
+	if ev&attach.PollRdHup != 0 && (e.mayComeByPath() || p.reading.Load() && !p.over.Load()) {
+		ev &^= attach.PollRdHup
+	}
+	if p.switched.Load() && ev&attach.PollHup == 0 {
+		if ev &^= attach.PollOut; out {
+			ev |= attach.PollOut
+		}
+	}
+	return ev
+}

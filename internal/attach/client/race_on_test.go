@@ -1,0 +1,6 @@
+//go:build race
+
+package client
+
+// Under the race detector things allocate that do not otherwise.
+const raceEnabled = true

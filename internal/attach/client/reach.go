@@ -1,0 +1,91 @@
+package client
+
+import (
+	"github.com/fabricd/fabricd/internal/shm"
+	"github.com/fabricd/fabricd/rma"
+)
+
+// maxParts bounds the windows of one end that a direct transfer goes over.
+const maxParts = maxPeerWindows
+
+// A window is one of this end or of the peer, in this process's memory.
+type window struct {
+	off, end int64 // in the space of the end that it is of
+	prot     rma.Prot
+	region   *shm.Region
+	memOff   int64
+}
+
+func (w *window) placed() *window { return w }
+
+// bytes returns the memory of [off, off+n), which lies in the window.
+func (w *window) bytes(off, n int64) []byte {
+	at := w.at(off)
+	return w.region.Bytes()[at : at+n]
+}
+
+// at returns where off is in the region.
+func (w *window) at(off int64) int64 { return w.memOff + off - w.off }
+
+// A reach is the memory of a range, in order: one part, or several where the
+// range lies in several windows.
+type reach struct {
+	first  []byte
+	rest   [][]byte
+	region *shm.Region // of the last part; nil for memory that is no window
+	end    int64       // of the range, in region
+}
+
+// skip leaves out n bytes, at most those of the first part.
+func (r *reach) skip(n int) {
+	if r.first = r.first[n:]; len(r.first) == 0 && len(r.rest) > 0 {
+		r.first, r.rest = r.rest[0], r.rest[1:]
+	}
+}
+
+// copyReach copies the first n bytes of src to those of dst, and leaves them out.
+func copyReach(dst, src *reach, n int64) error {
+	for n > 0 {
+		k := int(min(n, int64(len(dst.first)), int64(len(src.first))))
+		if err := shm.Copy(dst.first[:k], src.first[:k]); err != nil {
+			return err
+		}
+		dst.skip(k)
+		src.skip(k)
+		n -= int64(k)
+	}
+	return nil
+}
+
+// copyOrdered copies the n bytes of src to dst, windows, so that who sees the
+// last line sees the rest. The line may come from several windows; it goes into
+// one: windows are whole pages.
+func copyOrdered(dst, src *reach, n int64) error {
+	tail := min(n, (dst.end-1)%shm.LineSize+1)
+	if err := copyReach(dst, src, n-tail); err != nil {
+		return err
+	}
+	var line [shm.LineSize]byte
+	last := reach{first: line[:tail]}
+	if err := copyReach(&last, src, tail); err != nil {
+		return err
+	}
+	return dst.region.CopyOrdered(dst.end-tail, line[:tail])
+}
+
+// A placed is a window, of this end or of the peer.
+type placed interface{ placed() *window }
+
+// reachOf is the memory of [off, off+n), which lies in ws. Its further parts are
+// appended to parts, which is returned too.
+func reachOf[W placed](parts [][]byte, ws []W, off, n int64) (reach, [][]byte) {
+	end := off + n
+	last := ws[0].placed()
+	r := reach{first: last.bytes(off, min(n, last.end-off))}
+	for _, w := range ws[1:] {
+		last = w.placed()
+		parts = append(parts, last.bytes(last.off, min(end, last.end)-last.off))
+	}
+	r.rest, r.region, r.end = parts, last.region, last.at(end)
+	return r, parts
+}

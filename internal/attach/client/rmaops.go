@@ -1,0 +1,437 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"math"
+
+	"github.com/fabricd/fabricd/fence"
+	"github.com/fabricd/fabricd/internal/attach/proto"
+	"github.com/fabricd/fabricd/internal/path"
+	"github.com/fabricd/fabricd/internal/shm"
+	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/rma"
+)
+
+// The operations of an endpoint on the windows of a peer on another node, through its RMA
+// path. As in direct use, only what is plainly right is done so: what the windows are is
+// known from the node, under the endpoint's epoch. Everything else goes through the node,
+// behind what is on the path.
+//
+// A call whose operation need not have ended looks at the epoch again when the bytes are
+// in the socket. If that is unchanged, the node has not told the peer of anything behind
+// them, and will tell only when the peer's node has applied them: see RMAPassed in
+// wire/SPEC.md. Else the call waits for what has become of its operation.
+
+// posts reports whether the node may answer a transfer with flags before it has ended.
+func (e *clientEndpoint) posts(flags rma.Flags) bool { return e.far.is.Load() && flags&rma.Sync == 0 }
+
+// leaveFar makes an operation through the node come behind those on the path.
+func (e *clientEndpoint) leaveFar() error {
+	p := e.far.path.Load()
+	if p == nil {
+		e.wantFar()
+		return nil
+	}
+	return p.flushed(context.Background(), p.last())
+}
+
+// askFar gets a window of a peer on another node.
+func (d *direct) askFar(ctx context.Context, roff int64) (w *peerWindow, page *shm.Region, slot uint32, err error) {
+	var out proto.WindowBody
+	f, err := d.e.question(ctx, question{op: proto.OpFarWindow, body: &proto.Offset{Off: roff}, ended: status.Reset}, &out)
+	if err != nil {
+		return nil, nil, 0, err
+	}
+	answer{file: f}.drop()
+	if page, err = d.e.c.direct.epochs(ctx, d.e.quit); err != nil {
+		return nil, nil, 0, err
+	}
+	as := out
+	as.MemOff, as.Size = 0, out.Len
+	if err := as.Check(roff, page.Len()); err != nil {
+		return nil, nil, 0, err
+	}
+	w = &peerWindow{window: window{off: out.Off, end: out.Off + out.Len, prot: out.Prot}, epoch: out.Epoch}
+	return w, page, out.Slot, nil
+}
+
+// A farView is what an operation has found of the windows.
+type farView struct {
+	direct *direct
+	epoch  uint64
+}
+
+// changed reports whether it no longer holds.
+func (v farView) changed() bool { return v.direct.word.Load() != v.epoch }
+
+// begin looks for the peer's windows as direct.begin does. If ok, direct.mu is held.
+func (p *farPath) begin(ctx context.Context, roff, n int64, flags rma.Flags, need rma.Prot) (v farView, ok bool) {
+	d := &p.e.direct
+	ws := d.beginAt(ctx, roff, n, flags, need)
+	if ws == nil {
+		return v, false
+	}
+	return farView{d, ws[0].epoch}, true
+}
+
+// here returns the memory of [off, off+n) of the own windows, which q holds from now on;
+// nil if they are not plainly there. The caller holds direct.mu.
+func (q *farRequest) here(d *direct, off, n int64, need rma.Prot) [][]byte {
+	ws := d.own.find(off, n, need)
+	if ws == nil {
+		return nil
+	}
+	parts := q.parts[:0]
+	for _, w := range ws {
+		k := min(n, w.end-off)
+		parts = append(parts, w.bytes(off, k))
+		w.region.Retain()
+		q.regions = append(q.regions, w.region)
+		off += k
+		n -= k
+	}
+	return parts
+}
+
+func (p *farPath) writeTo(loff, n, roff int64, flags rma.Flags) (done bool, err error) {
+	q := newFar()
+	defer q.free()
+	v, ok := p.begin(context.Background(), roff, n, flags, rma.ProtWrite)
+	if !ok {
+		return false, nil
+	}
+	q.payload = q.here(v.direct, loff, n, rma.ProtRead)
+	v.direct.mu.Unlock()
+	if q.payload == nil {
+		return false, nil
+	}
+	q.writes(n, roff, flags)
+	return true, p.do(q, v)
+}
+
+func (p *farPath) vwriteTo(b []byte, roff int64, flags rma.Flags) (done bool, err error) {
+	q := newFar()
+	defer q.free()
+	n := int64(len(b))
+	v, ok := p.begin(context.Background(), roff, n, flags, rma.ProtWrite)
+	if !ok {
+		return false, nil
+	}
+	v.direct.mu.Unlock()
+	q.payload = append(q.parts[:0], b)
+	q.writes(n, roff, flags)
+	return true, p.do(q, v)
+}
+
+// writes makes q a write of its payload.
+func (q *farRequest) writes(n, roff int64, flags rma.Flags) {
+	q.length = int(n)
+	q.RMARequest = path.RMARequest{Kind: path.RMAWrite, Offset: uint64(roff), Length: uint64(n)}
+	if flags&rma.Ordered != 0 {
+		q.Flags |= path.RMAOrdered
+	}
+	if flags&rma.Sync != 0 {
+		q.Flags |= path.RMATell
+	}
+}
+
+// do has q done: with RMATell it waits for that. Without, an error is of q all the same.
+func (p *farPath) do(q *farRequest, v farView) error {
+	number, ticket, err := p.write(q)
+	if err != nil {
+		return p.e.lost(err)
+	}
+	if q.Tells() {
+		a, err := p.await(number, ticket, nil)
+		return p.result(a, err)
+	}
+	if !v.changed() {
+		return nil
+	}
+	about := newFar()
+	defer about.free()
+	about.RMARequest = path.RMARequest{Kind: path.RMANop, Flags: path.RMATell, Offset: q.Number, Length: number - q.Number + 1}
+	if number, ticket, err = p.write(about); err != nil {
+		return p.e.lost(err)
+	}
+	a, err := p.await(number, ticket, nil)
+	return p.result(a, err)
+}
+
+func (p *farPath) result(a farAnswer, err error) error {
+	if err != nil {
+		return p.e.lost(err)
+	}
+	return codeOf(a.code)
+}
+
+func (p *farPath) readFrom(loff, n, roff int64, flags rma.Flags) (done bool, err error) {
+	q := newFar()
+	defer q.free()
+	v, ok := p.begin(context.Background(), roff, n, flags, rma.ProtRead)
+	if !ok {
+		return false, nil
+	}
+	q.into = q.here(v.direct, loff, n, rma.ProtWrite)
+	v.direct.mu.Unlock()
+	if q.into == nil {
+		return false, nil
+	}
+	return true, p.get(q, n, roff)
+}
+
+func (p *farPath) vreadFrom(b []byte, roff int64, flags rma.Flags) (done bool, err error) {
+	q := newFar()
+	defer q.free()
+	n := int64(len(b))
+	v, ok := p.begin(context.Background(), roff, n, flags, rma.ProtRead)
+	if !ok {
+		return false, nil
+	}
+	v.direct.mu.Unlock()
+	q.into = append(q.parts[:0], b)
+	return true, p.get(q, n, roff)
+}
+
+// get reads n bytes at roff into q's memory, and waits for them.
+func (p *farPath) get(q *farRequest, n, roff int64) error {
+	q.RMARequest = path.RMARequest{Kind: path.RMARead, Offset: uint64(roff), Length: uint64(n)}
+	number, ticket, err := p.write(q)
+	if err != nil {
+		return p.e.lost(err)
+	}
+	a, err := p.await(number, ticket, q.into)
+	return p.result(a, err)
+}
+
+func atomicRequest(a rma.Atomic) path.RMARequest {
+	return path.RMARequest{Kind: path.RMAAtomic, Op: uint8(a.Op), Width: a.Width,
+		Offset: uint64(a.Offset), Length: a.Operand, Compare: a.Compare}
+}
+
+func (p *farPath) atomic(ctx context.Context, a rma.Atomic) (old uint64, done bool, err error) {
+	if rma.CheckAtomic(a) != nil || ctx.Err() != nil {
+		return 0, false, nil
+	}
+	v, ok := p.begin(ctx, a.Offset, int64(a.Width), 0, rma.ProtRead|rma.ProtWrite)
+	if !ok {
+		return 0, false, nil
+	}
+	v.direct.mu.Unlock()
+	r := atomicRequest(a)
+	r.Flags = path.RMATell
+	got, err := p.ask(ctx, r)
+	return got.value, true, err
+}
+
+func (p *farPath) postAtomic(a rma.Atomic) (done bool, err error) {
+	if rma.CheckAtomic(a) != nil {
+		return false, nil
+	}
+	q := newFar()
+	defer q.free()
+	v, ok := p.begin(context.Background(), a.Offset, int64(a.Width), 0, rma.ProtRead|rma.ProtWrite)
+	if !ok {
+		return false, nil
+	}
+	v.direct.mu.Unlock()
+	q.RMARequest = atomicRequest(a)
+	return true, p.do(q, v)
+}
+
+// until runs f, and waits for it until ctx is done. f ends with the endpoint.
+func (e *clientEndpoint) until(ctx context.Context, f func() error) error {
+	if ctx.Done() == nil {
+		return f()
+	}
+	result := make(chan error, 1)
+	e.mu.Lock()
+	if e.closed {
+		e.mu.Unlock()
+		return status.BadFD
+	}
+	e.wg.Go(func() { result <- f() })
+	e.mu.Unlock()
+	select {
+	case err := <-result:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
+	}
+}
+
+// put copies b, or n bytes from the own windows if b is nil, to w.Offset, and stores w's
+// word behind them.
+func (p *farPath) put(b []byte, loff, n int64, w rma.Put) (done bool, err error) {
+	if rma.CheckPut(w) != nil || w.More != 0 {
+		return false, nil
+	}
+	q := newFar()
+	defer q.free()
+	v, ok := p.beginPut(n, w)
+	if !ok {
+		return false, nil
+	}
+	ok = v.direct.settled() // of an operation that has failed before, the node knows
+	if b == nil {
+		q.payload = q.here(v.direct, loff, n, rma.ProtRead)
+	} else {
+		q.payload = append(q.parts[:0], b)
+	}
+	v.direct.mu.Unlock()
+	if !ok || q.payload == nil {
+		return false, nil
+	}
+	if code := p.verdict(math.MaxUint64); code != status.OK {
+		return true, code
+	}
+	q.writes(n, w.Offset, 0)
+	q.behind = path.RMARequest{Kind: path.RMASignal, Flags: path.RMABehind, Offset: uint64(w.Word), Length: w.Value}
+	return true, p.do(q, v)
+}
+
+// beginPut is begin for a put.
+func (p *farPath) beginPut(n int64, w rma.Put) (v farView, ok bool) {
+	for range 2 { // the window of the word may have to be asked for
+		v, ok := p.begin(context.Background(), w.Offset, n, 0, rma.ProtWrite)
+		if !ok {
+			return v, false
+		}
+		_, missing, obstacle := v.direct.look(w.Word, 8, rma.ProtWrite)
+		if obstacle == nothing {
+			return v, true
+		}
+		v.direct.mu.Unlock()
+		if obstacle != unknown || !v.direct.fetch(context.Background(), missing) {
+			return v, false
+		}
+	}
+	return v, false
+}
+
+// farMark marks a mark over the operations of the path: below it is the number of the last.
+const farMark = 1 << 63
+
+// mark returns a mark over all operations of this end.
+func (p *farPath) mark() (fence.Mark, error) {
+	n := p.last()
+	d := &p.e.direct
+	d.mu.Lock()
+	here := d.alive() && d.settled()
+	d.mu.Unlock()
+	switch {
+	case here && n == 0:
+		return nothingBegun, nil
+	case here:
+		return fence.Mark{Side: fence.InitSelf, Seq: farMark | n}, nil
+	}
+	if err := p.flushed(context.Background(), n); err != nil {
+		return fence.Mark{}, err
+	}
+	m, err := d.nodeMark(context.Background(), fence.InitSelf)
+	if err == nil && m == nothingBegun && n > 0 { // there, but here it was
+		m.Seq = farMark | n
+	}
+	return m, err
+}
+
+// wait waits until the operations that m covers have ended.
+func (p *farPath) wait(ctx context.Context, m fence.Mark) error {
+	d := &p.e.direct
+	if m.Seq&farMark == 0 {
+		if d.wait(m) {
+			return nil
+		}
+		err := d.nodeWait(ctx, m)
+		if err == nil && m != nothingBegun { // of the path it may cover any
+			return codeOf(p.verdict(math.MaxUint64))
+		}
+		return err
+	}
+	n := m.Seq &^ farMark
+	if n > p.last() {
+		return status.Invalid
+	}
+	if err := p.flushed(ctx, n); err != nil {
+		return err
+	}
+	if code := p.verdict(n); code != status.OK {
+		return code
+	}
+	d.mu.Lock()
+	alive := d.alive()
+	d.mu.Unlock()
+	if alive {
+		return nil
+	}
+	return d.nodeWait(ctx, nothingBegun) // which knows whether the connection has ended
+}
+
+func codeOf(code status.Code) error {
+	if code == status.OK {
+		return nil
+	}
+	return code
+}
+
+// signal stores the values of s, here behind everything that is on the path.
+func (p *farPath) signal(s fence.Signal) (done bool, err error) {
+	if s.By != fence.InitSelf || fence.CheckSignal(s) != nil {
+		return false, nil
+	}
+	q := newFar()
+	defer q.free()
+	here, v, ok := p.beginSignal(q, s)
+	if !ok {
+		return false, nil
+	}
+	if code := p.verdict(math.MaxUint64); code != status.OK {
+		return true, code
+	}
+	if s.Where&fence.SignalLocal != 0 {
+		if err := p.flushed(context.Background(), p.last()); err != nil {
+			return true, err
+		}
+		if code := p.verdict(math.MaxUint64); code != status.OK {
+			return true, code
+		}
+		if err := store8(here.region, here.at(s.LocalOffset), s.LocalValue); err != nil {
+			return true, err
+		}
+	}
+	if s.Where&fence.SignalRemote == 0 {
+		return true, nil
+	}
+	q.RMARequest = path.RMARequest{Kind: path.RMASignal, Offset: uint64(s.RemoteOffset), Length: s.RemoteValue}
+	return true, p.do(q, v)
+}
+
+// beginSignal finds where s stores: the own window, which q holds, is a copy.
+func (p *farPath) beginSignal(q *farRequest, s fence.Signal) (here window, v farView, ok bool) {
+	d := &p.e.direct
+	if s.Where&fence.SignalRemote != 0 {
+		ws := d.beginAt(context.Background(), s.RemoteOffset, 8, 0, rma.ProtWrite)
+		if ws == nil {
+			return here, v, false
+		}
+		v, ok = farView{d, ws[0].epoch}, len(ws) == 1 // a word lies in one
+	} else {
+		d.mu.Lock()
+		ok = d.alive()
+	}
+	defer d.mu.Unlock()
+	if !ok || !d.settled() {
+		return here, v, false
+	}
+	if s.Where&fence.SignalLocal == 0 {
+		return here, v, true
+	}
+	own := d.own.find(s.LocalOffset, 8, rma.ProtWrite)
+	if len(own) != 1 {
+		return here, v, false
+	}
+	own[0].region.Retain()
+	q.regions = append(q.regions, own[0].region)
+	return *own[0], v, true
+}

@@ -1,0 +1,104 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/attach"
+	"github.com/fabricd/fabricd/internal/attach/proto"
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+// serviceNotes are the channels that want to hear of changes of services.
+type serviceNotes struct {
+	mu  sync.Mutex // guards all
+	all map[*chan<- struct{}]chan<- struct{}
+}
+
+// add makes send send to ch. first reports whether it is the only one.
+func (n *serviceNotes) add(ch chan<- struct{}) (first bool, stop func()) {
+	key := &ch
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.all == nil {
+		n.all = make(map[*chan<- struct{}]chan<- struct{})
+	}
+	n.all[key] = ch
+	return len(n.all) == 1, func() {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		delete(n.all, key)
+	}
+}
+
+func (n *serviceNotes) send() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, ch := range n.all {
+		select {
+		case ch <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// maxPages bounds the pages of one list: more than the services that a cluster may have.
+const maxPages = 64
+
+func (c *client) Services() ([]attach.Service, error) {
+	var all []attach.Service
+	var next proto.ServicesBody
+	for range maxPages {
+		var page proto.ServiceList
+		if _, err := c.ask(context.Background(), question{op: proto.OpServices, body: &next}, &page); err != nil {
+			return nil, tooOld(err)
+		}
+		all = append(all, page.Services...)
+		if !page.More || len(page.Services) == 0 {
+			return all, nil
+		}
+		last := page.Services[len(page.Services)-1]
+		next = proto.ServicesBody{Name: last.Name, Node: last.Life.Node}
+	}
+	return nil, fmt.Errorf("the list of services does not end: %w", status.Protocol)
+}
+
+func (c *client) Resolve(service, node string) ([]attach.Service, error) {
+	var list proto.ServiceList
+	if _, err := c.ask(context.Background(), question{op: proto.OpResolve, body: &proto.ResolveBody{Service: service, Node: node}}, &list); err != nil {
+		return nil, tooOld(err)
+	}
+	return list.Services, nil
+}
+
+// tooOld says what a node lacks that does not know the operation.
+func tooOld(err error) error {
+	if status.Of(err) == status.NotSupp {
+		return attach.Failure(status.NotSupp, "the fabricd of this node is too old to know names")
+	}
+	return err
+}
+
+// NotifyServices begins the telling with the first channel. It goes on until the session
+// ends.
+func (c *client) NotifyServices(ch chan<- struct{}) (stop func()) {
+	first, stop := c.services.add(ch)
+	if first {
+		c.ask(context.Background(), question{op: proto.OpWatchServices, body: &proto.WatchBody{On: 1}}, nil) // fails only when no change can be told
+	}
+	return stop
+}
+
+func (e *clientEndpoint) Serve(service string) error {
+	return tooOld(e.ask(context.Background(), proto.OpServe, &proto.ServiceBody{Service: service}, nil))
+}
+
+func (e *clientEndpoint) ConnectService(ctx context.Context, dst addr.Addr, service string) (addr.Port, error) {
+	if service == "" {
+		return e.Connect(ctx, dst)
+	}
+	port, err := e.connect(ctx, proto.OpConnectService, &proto.ConnectServiceBody{To: dst, Service: service})
+	return port, tooOld(err)
+}

@@ -1,0 +1,87 @@
+package client
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/fabricd/fabricd/internal/attach"
+	"github.com/fabricd/fabricd/internal/attach/proto"
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+// errShut is the error of a send behind a CloseWrite.
+var errShut = fmt.Errorf("this end sends no more: %w", status.Reset)
+
+// CloseWrite ends what is sent the way that it takes, and then the data socket's
+// direction, which the node makes a half-close of the connection.
+func (e *clientEndpoint) CloseWrite() error {
+	data, err := e.socket()
+	if err != nil {
+		return err
+	}
+	if err := e.lock(context.Background(), &e.sending); err != nil {
+		return err
+	}
+	defer e.sending.Give()
+	if e.shutOut.Load() {
+		return nil
+	}
+	// Poll may have shown the end by the data socket, before the node has told it.
+	if streamEvents(data, e.ends.told.Load(), false)&attach.PollHup != 0 {
+		return e.broken(status.Reset)
+	}
+	if err := e.ask(context.Background(), proto.OpShut, nil, nil); err != nil {
+		return err
+	}
+	e.shutOut.Store(true)
+	if ch := e.ch.Load(); ch != nil && ch.switched.Load() {
+		ch.shutOut()
+	}
+	if p := e.path.Load(); p != nil {
+		if err := e.shutPath(p); err != nil {
+			return e.pathBroken(err)
+		}
+	}
+	if err := data.closeWrite(); err != nil {
+		return e.broken(err)
+	}
+	return nil
+}
+
+// shutOut ends what goes through the ring, and wakes its reader.
+func (ch *channel) shutOut() {
+	ch.out.Close()
+	if ch.out.WakeReader() {
+		ch.room.Ring()
+	}
+}
+
+// shutPath ends this end's direction of the path in order, once.
+func (e *clientEndpoint) shutPath(p *clientPath) error {
+	ctx, cancel := e.untilClose()
+	defer cancel()
+	return p.finish(ctx)
+}
+
+// finish is path.Conn's, unless that was done. The caller holds sending.
+func (p *clientPath) finish(ctx context.Context) error {
+	if p.finished {
+		return nil
+	}
+	err := p.conn.Finish(ctx)
+	p.finished = err == nil
+	return err
+}
+
+// readOver reports whether nothing more comes through a ring or a path, so that what the
+// data socket has is the end.
+func (e *clientEndpoint) readOver() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if ch := e.ch.Load(); ch != nil && !e.closed {
+		if _, ok := ch.in.Switched(); ok && (ch.in.Pending() || !ch.ended()) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,73 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/attach/proto"
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+// A node that is stopped answers nothing, and its socket stays open. Calls with a
+// context end with it all the same, and those without that need no answer after
+// patience.
+
+const (
+	// patience bounds how long a call that needs no answer, as a Close, waits for a
+	// node that gives none.
+	patience = 2 * time.Second
+	// withdrawal bounds how long a call that its context has ended waits for what
+	// became of it.
+	withdrawal = time.Second
+)
+
+// errStill is the cause of the end of a patient context.
+var errStill = fmt.Errorf("the node does not answer: %w", status.TimedOut)
+
+// patient returns a context for a call that the node should answer at once. It
+// ends after patience, and while the node is known to be still it has ended already.
+func (c *client) patient() (context.Context, context.CancelFunc) {
+	d := patience
+	if c.still.Load() {
+		d = 0
+	}
+	return context.WithTimeoutCause(context.Background(), d, errStill)
+}
+
+// withdraw asks the node to end a request and waits for its answer, but not for
+// long: a stopped node gives none.
+func (c *client) withdraw(id uint64, w *call) (answer, bool) {
+	c.out.Put(proto.Letter{Header: proto.Header{Op: proto.OpCancel}, Body: &proto.Cancel{Request: id}})
+	if !c.still.Load() {
+		t := time.NewTimer(withdrawal)
+		defer t.Stop()
+		select {
+		case a := <-w.answer:
+			return a, true
+		case <-t.C:
+			c.still.Store(true)
+		}
+	}
+	if c.leave(w) {
+		return answer{}, false
+	}
+	return <-w.answer, true
+}
+
+// heard takes note that the node has said something. Endpoints that asked it in vain
+// for their events have to look again.
+func (c *client) heard() {
+	if !c.still.Load() || !c.still.CompareAndSwap(true, false) {
+		return
+	}
+	c.mu.Lock()
+	all := make([]*clientEndpoint, 0, len(c.endpoints))
+	for _, e := range c.endpoints {
+		all = append(all, e)
+	}
+	c.mu.Unlock()
+	for _, e := range all {
+		e.notify()
+	}
+}

@@ -1,0 +1,226 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/fabricd/fabricd/internal/attach"
+	"github.com/fabricd/fabricd/internal/attach/proto"
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+// Send returns when the channel or the data socket has taken all of p; the peer
+// or the node delivers it.
+func (e *clientEndpoint) Send(ctx context.Context, p []byte) (int, error) {
+	data, err := e.streaming(p)
+	if data == nil {
+		return 0, err
+	}
+	if err := e.lock(ctx, &e.sending); err != nil {
+		return 0, err
+	}
+	defer e.sending.Give()
+	if e.shutOut.Load() {
+		return 0, errShut
+	}
+	if ch := e.ringOut(); ch != nil {
+		n, err := ch.send(ctx, p)
+		return n, e.broken(err)
+	}
+	if way := e.pathOut(); way != nil {
+		n, err := way.send(ctx, p)
+		return n, e.pathBroken(err)
+	}
+	n, err := e.push(ctx, data, p)
+	e.sent(n)
+	return n, err
+}
+
+// push writes all of p to the data socket.
+func (e *clientEndpoint) push(ctx context.Context, data nodeStream, p []byte) (int, error) {
+	sent, err := data.tryWrite(p)
+	if err != nil && !errors.Is(err, status.Again) {
+		return sent, e.broken(err)
+	}
+	if sent == len(p) {
+		return sent, nil
+	}
+	n, err := data.write(ctx, p[sent:])
+	return sent + n, e.broken(err)
+}
+
+// TrySend does not wait for another Send either.
+func (e *clientEndpoint) TrySend(p []byte) (int, error) {
+	data, err := e.streaming(p)
+	if data == nil {
+		return 0, err
+	}
+	if !e.sending.Try() {
+		return 0, nil
+	}
+	defer e.sending.Give()
+	if e.shutOut.Load() {
+		return 0, errShut
+	}
+	if ch := e.ringOut(); ch != nil {
+		n, err := ch.write(p)
+		return n, e.broken(err)
+	}
+	if way := e.pathOut(); way != nil {
+		n, err := way.trySend(p)
+		if err != nil {
+			e.suspect(way)
+		}
+		return n, e.broken(err)
+	}
+	n, err := data.tryWrite(p)
+	e.sent(n)
+	if err != nil && !errors.Is(err, status.Again) {
+		return n, e.broken(err)
+	}
+	return n, nil
+}
+
+// Recv returns what has come through the channel or the data socket.
+func (e *clientEndpoint) Recv(ctx context.Context, p []byte) (int, error) {
+	data, err := e.streaming(p)
+	if data == nil {
+		return 0, err
+	}
+	if err := e.lock(ctx, &e.receiving); err != nil {
+		return 0, err
+	}
+	defer e.receiving.Give()
+	for {
+		if e.shutting() {
+			return 0, status.Reset
+		}
+		if way := e.pathIsOn(); way != nil && ctx.Err() == nil { // the socket is asked once
+			if n, err := way.recv(ctx, p); n > 0 || err != nil {
+				return n, err
+			}
+		}
+		n, ch, err := e.receive(data, p)
+		if errors.Is(err, io.EOF) {
+			more, perr := e.pathToCome(ctx)
+			if perr != nil {
+				return 0, perr
+			}
+			if more {
+				continue
+			}
+		}
+		if !errors.Is(err, status.Again) {
+			return n, e.received(data, err)
+		}
+		way := e.path.Load()
+		switch {
+		case ch != nil:
+			err = ch.awaitData(ctx)
+		case e.pathIsOn() != nil:
+			if n, err = way.recv(ctx, p); n > 0 {
+				return n, nil
+			}
+		case way != nil && way.over.Load():
+			err = e.awaitEnd(ctx, data)
+		default:
+			err = data.await(ctx)
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
+}
+
+// received gives the error of a receive its meaning. The data socket's end is
+// one of two, and the node knows which.
+func (e *clientEndpoint) received(data nodeStream, err error) error {
+	switch {
+	case err == nil || withdrawn(err):
+		return err
+	case !errors.Is(err, io.EOF):
+		return e.broken(err)
+	}
+	end := data.ending(e.askEnding)
+	if end != proto.EndedClosed && end != proto.EndedShut {
+		return attach.Lost(e.Cause())
+	}
+	if p := e.path.Load(); p != nil && p.lost(e.moved.got.Load()) {
+		return attach.Lost(errPathEnded.Error())
+	}
+	if end == proto.EndedShut {
+		return attach.ErrPeerShut
+	}
+	return attach.ErrPeerClosed
+}
+
+// askEnding has the node say which of its ends the data socket's is.
+func (e *clientEndpoint) askEnding() proto.Ending {
+	ctx, cancel := e.c.patient()
+	defer cancel()
+	var m proto.EndingBody
+	if e.ask(ctx, proto.OpEnding, nil, &m) != nil {
+		return proto.EndedLost
+	}
+	return m.Ending
+}
+
+// broken gives a failure of the data socket or of the ring its meaning: unless this
+// end was closed the connection has ended, and the node may know why.
+func (e *clientEndpoint) broken(err error) error {
+	if err == nil || withdrawn(err) {
+		return err
+	}
+	if cause := e.Cause(); cause != "" {
+		return attach.Lost(cause)
+	}
+	return dataError(err)
+}
+
+// TryRecv does not wait for another Recv either.
+func (e *clientEndpoint) TryRecv(p []byte) (int, error) {
+	data, err := e.streaming(p)
+	if data == nil {
+		return 0, err
+	}
+	if !e.receiving.Try() {
+		return 0, nil
+	}
+	defer e.receiving.Give()
+	n, _, err := e.receive(data, p)
+	if errors.Is(err, status.Again) || errors.Is(err, io.EOF) && e.mayComeByPath() {
+		return 0, nil
+	}
+	return n, e.received(data, err)
+}
+
+// streaming returns the data socket for a call that moves p; nil when the
+// result is decided. No bytes can be moved in any state but closed.
+func (e *clientEndpoint) streaming(p []byte) (nodeStream, error) {
+	if live := e.live.Load(); live != nil && len(p) > 0 {
+		return live.nodeStream, nil
+	}
+	data, err := e.socket()
+	if len(p) == 0 && !errors.Is(err, status.BadFD) {
+		return nil, nil
+	}
+	return data, err
+}
+
+// lock takes t for one call, also when ctx is done: the call may not have to wait.
+func (e *clientEndpoint) lock(ctx context.Context, t *Turn) error {
+	if t.Try() || t.Take(ctx.Done(), e.quit) {
+		return nil
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
+	}
+	return status.Reset
+}
+
+// withdrawn reports whether err is the end of a call's ctx.
+func withdrawn(err error) bool {
+	return errors.Is(err, status.Canceled) || errors.Is(err, status.TimedOut)
+}

@@ -1,0 +1,68 @@
+package client
+
+import (
+	"slices"
+
+	"github.com/fabricd/fabricd/internal/path"
+)
+
+// An unclaimed answer is one that no call waits for yet: a write that does not wait asks for it
+// beside, so that a fence behind it has nothing to ask. The next call that waits for an
+// answer behind it reads it.
+type unclaimed struct{ number, ticket uint64 }
+
+// maxUnclaimed bounds them: so many answers fit into any socket, and the peer's node does not
+// wait for room.
+const maxUnclaimed = 32
+
+// telling is r, with a wish for an answer if tells.
+func telling(r path.RMARequest, tells bool) path.RMARequest {
+	if tells {
+		r.Flags |= path.RMATell
+	}
+	return r
+}
+
+// roomForUnclaimed reports whether one more answer may be unclaimed. The caller holds send.
+func (p *farPath) roomForUnclaimed() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.unclaimed) < maxUnclaimed
+}
+
+// leave notes an answer that no call waits for yet. The caller holds send.
+func (p *farPath) leave(o unclaimed) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.unclaimed = append(p.unclaimed, o)
+}
+
+// claim makes the next answer the caller's to read if it is unclaimed. The caller holds mu.
+func (p *farPath) claim() (o unclaimed, ok bool) {
+	if len(p.unclaimed) == 0 || p.unclaimed[0].ticket != p.reading {
+		return o, false
+	}
+	o = p.unclaimed[0]
+	p.unclaimed = slices.Delete(p.unclaimed, 0, 1)
+	return o, true
+}
+
+// claimFrom makes an unclaimed answer the caller's that says that the requests up to number
+// have ended. The caller holds mu.
+func (p *farPath) claimFrom(number uint64) (o unclaimed, ok bool) {
+	i := slices.IndexFunc(p.unclaimed, func(o unclaimed) bool { return o.number >= number })
+	if i < 0 {
+		return o, false
+	}
+	o = p.unclaimed[i]
+	p.unclaimed = slices.Delete(p.unclaimed, i, i+1)
+	return o, true
+}
+
+// giveBack makes a claimed answer, which is still the next one, unclaimed again.
+func (p *farPath) giveBack(o unclaimed) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.unclaimed = slices.Insert(p.unclaimed, 0, o)
+	p.turn.Broadcast()
+}

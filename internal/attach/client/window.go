@@ -1,0 +1,150 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/fabricd/fabricd/internal/attach/proto"
+	"github.com/fabricd/fabricd/internal/shm"
+	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/rma"
+)
+
+// fetch asks the node for the window that roff is in and maps it. It reports
+// whether to look again. ctx bounds the wait for it.
+func (d *direct) fetch(ctx context.Context, roff int64) bool {
+	if !d.mayAsk() {
+		return false
+	}
+	w, page, slot, err := d.ask(ctx, roff)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err == nil {
+		err = d.insert(page, slot, w)
+	}
+	d.learn(err)
+	return err == nil
+}
+
+// mayAsk reports whether the node is worth asking, and makes room for its
+// answer.
+func (d *direct) mayAsk() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case d.closed || d.without != nil:
+		return false
+	case d.pass > 0:
+		d.pass--
+		return false
+	}
+	return d.makeRoom()
+}
+
+// makeRoom gives the mapping back that was not used for longest, if there is no
+// room for another one. The caller holds mu.
+func (d *direct) makeRoom() bool {
+	if len(d.peer) < maxPeerWindows && d.e.c.direct.mappings.Load() < maxDirectMappings {
+		return true
+	}
+	if len(d.peer) == 0 {
+		return false
+	}
+	oldest := slices.MinFunc(d.peer, func(a, b *peerWindow) int { return int(int64(a.lastUse - b.lastUse)) })
+	if d.clock-oldest.lastUse < restAfter {
+		d.clock++ // so that windows which are no longer used make room one day
+		return false
+	}
+	d.drop(func(w *peerWindow) bool { return w == oldest })
+	return true
+}
+
+// ask gets a window from the node, and the epochs once there is one.
+func (d *direct) ask(ctx context.Context, roff int64) (w *peerWindow, page *shm.Region, slot uint32, err error) {
+	if d.e.far.is.Load() {
+		return d.askFar(ctx, roff)
+	}
+	var out proto.WindowBody
+	f, err := d.e.question(ctx, question{op: proto.OpWindow, body: &proto.Offset{Off: roff}, ended: status.Reset}, &out)
+	if err != nil {
+		return nil, nil, 0, err
+	}
+	if page, err = d.e.c.direct.epochs(ctx, d.e.quit); err == nil {
+		err = out.Check(roff, page.Len())
+	}
+	if err != nil {
+		answer{file: f}.drop()
+		return nil, nil, 0, err
+	}
+	w = &peerWindow{window: window{off: out.Off, end: out.Off + out.Len, prot: out.Prot}, epoch: out.Epoch}
+	if out.Prot == 0 { // the node copies
+		answer{file: f}.drop()
+		return w, page, out.Slot, nil
+	}
+	if w.region, err = mapShared(f, out.MemOff, out.Len, out.Size, out.Prot&rma.ProtWrite != 0); err != nil {
+		return nil, nil, 0, err
+	}
+	return w, page, out.Slot, nil
+}
+
+// insert takes a mapping, which is given back if it came too late, is there
+// already, or does not fit what is known. The caller holds mu.
+func (d *direct) insert(page *shm.Region, slot uint32, w *peerWindow) error {
+	fits, err := d.fits(page, slot, w)
+	if !fits {
+		w.release()
+		return err
+	}
+	if w.region != nil {
+		d.e.c.direct.mappings.Add(1)
+	}
+	w.lastUse = d.clock // it is about to be used
+	d.peer = slices.Insert(d.peer, d.at(w.off), w)
+	return nil
+}
+
+func (d *direct) fits(page *shm.Region, slot uint32, w *peerWindow) (bool, error) {
+	if d.closed {
+		return false, status.Reset
+	}
+	if d.word == nil {
+		d.word, d.slot = page.Word(8*int64(slot)), slot
+	}
+	if slot != d.slot {
+		return false, fmt.Errorf("node gives the endpoint epochs %d and %d: %w", d.slot, slot, status.Protocol)
+	}
+	d.sweep()
+	if w.epoch != d.word.Load() {
+		return false, status.Again // withdrawn since; the node knows better
+	}
+	d.sure, d.lives = true, w.epoch
+	i := d.at(w.off)
+	if i == len(d.peer) || d.peer[i].off >= w.end {
+		return true, nil
+	}
+	if d.peer[i].off == w.off && d.peer[i].end == w.end {
+		return false, nil // a call beside this one was first
+	}
+	return false, fmt.Errorf("node tells of windows that overlap: %w", status.Protocol)
+}
+
+// learn decides from the result of a request whether there will be others. The
+// caller holds mu.
+func (d *direct) learn(err error) {
+	switch status.Of(err) {
+	case status.OK:
+		d.tries = 0
+	case status.Again, status.Canceled, status.TimedOut:
+	case status.NoAddress, status.Access, status.Invalid, status.Reset, status.NotConn, status.BadFD, status.NoDevice:
+		// The operation's own, which the node will return for it as well.
+	case status.NotSupp, status.Protocol:
+		d.without = err
+	default:
+		d.tries++
+		d.pass = backOff(d.tries)
+		if d.tries == maxDirectTries {
+			d.without = fmt.Errorf("windows cannot be mapped: %w", err)
+		}
+	}
+}

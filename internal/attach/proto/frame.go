@@ -1,0 +1,324 @@
+// Package proto is the attach protocol as both its ends read it: frames, messages, the coder
+// that has one list of fields for both directions, and limits. SPEC.md is for clients in
+// other languages. The ends are internal/attach/client and internal/attach/server.
+package proto
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/fabricd/fabricd/internal/attach"
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+// The versions of the attach protocol that this implementation speaks.
+const (
+	VersionMin uint16 = 1
+	VersionMax uint16 = 1
+)
+
+// Limits of the format.
+const (
+	HeaderLen = 16
+	MaxFrame  = 1 << 16 // bytes of a packet, header included
+	maxText   = 512     // bytes of an error's text, of a name, of a reason
+	MaxStage  = 1 << 20 // bytes that one VWRITETO or VREADFROM moves
+	MaxLabels = 64      // of a peer's node; more are left out
+)
+
+// MaxRequests bounds the requests of a session that connect and are not yet
+// answered, and those that move bytes; more are answered with status.NoBufs. See
+// [bounds] for the others.
+const MaxRequests = 1024
+
+// An Op is what a frame asks for, answers or tells. Numbers are never reused.
+type Op uint16
+
+// OpReply is set in the answer to a request.
+const OpReply Op = 0x8000
+
+const (
+	OpHello       Op = 1
+	OpBye         Op = 2
+	OpCancel      Op = 3
+	OpSelf        Op = 4
+	OpNodes       Op = 5
+	OpWatch       Op = 6
+	OpOpen        Op = 7
+	OpClose       Op = 8
+	OpBind        Op = 9
+	OpListen      Op = 10
+	OpConnect     Op = 11
+	OpTryConnect  Op = 12
+	OpAccept      Op = 13
+	OpTryAccept   Op = 14
+	OpReady       Op = 15
+	OpMemAdd      Op = 16
+	OpMemDrop     Op = 17
+	OpRegister    Op = 18
+	OpUnregister  Op = 19
+	OpWriteTo     Op = 20
+	OpReadFrom    Op = 21
+	OpVWriteTo    Op = 22
+	OpVReadFrom   Op = 23
+	OpAtomic      Op = 24
+	OpMmap        Op = 25
+	OpFenceMark   Op = 26
+	OpFenceWait   Op = 27
+	OpFenceSignal Op = 28
+	OpEnding      Op = 29
+	OpAddress     Op = 30
+	OpMunmap      Op = 31
+	OpChannel     Op = 32
+	OpBell        Op = 33
+	OpJoined      Op = 34
+	OpPostAtomic  Op = 36
+	OpPutSignal   Op = 37
+	OpVPutSignal  Op = 38
+	OpWindow      Op = 40
+	OpEpochs      Op = 41
+	OpRings       Op = 42
+	OpCheck       Op = 43
+	OpShare       Op = 50
+	OpRetire      Op = 51
+
+	// Told by the node unasked, with request 0.
+	OpState     Op = 0x4001 // an endpoint's poll events may have changed
+	OpEvent     Op = 0x4002 // a node event
+	OpSelfState Op = 0x4003 // the node's own place in the cluster changed
+	OpOffer     Op = 0x4004 // the peer asks for a channel
+	OpStale     Op = 0x4006 // windows that an endpoint has mapped are withdrawn
+	OpShared    Op = 0x4010 // other applications have memory of the session
+)
+
+// Access.
+const (
+	OpListenAllow Op = 60
+	OpPeer        Op = 61
+)
+
+// The ends of connections.
+const (
+	OpCause Op = 62
+	OpAbort Op = 63
+)
+
+// Paths.
+const OpPath Op = 64 // asks for the connection's path
+
+// RMA paths.
+const (
+	OpRMAPath   Op = 70 // asks for the path
+	OpNoRMAPath Op = 71 // the application cannot use it, or not any more
+	OpFarWindow Op = 72 // tells of a window of a peer on another node
+)
+
+const OpShut Op = 68 // the end of the data socket's write side is a half-close
+
+// A Header begins every packet, in little-endian order.
+//
+//	0      2      4            8                       16
+//	+------+------+------------+------------------------+---------+
+//	| op   | code | endpoint   | request                | body ...|
+//	+------+------+------------+------------------------+---------+
+type Header struct {
+	Op       Op
+	Code     status.Code // of an answer; 0 otherwise
+	Endpoint uint32      // 0: the session
+	Request  uint64      // chosen by the application, not 0; 0 in CANCEL and in what the node tells
+}
+
+// AppendFrame appends a packet with body, which may be nil.
+func AppendFrame(b []byte, h Header, body Message) []byte {
+	c := Coder{b: b, encoding: true}
+	c.frame(h, body)
+	return c.b
+}
+
+// frame appends a packet.
+func (c *Coder) frame(h Header, body Message) {
+	c.b = binary.LittleEndian.AppendUint16(c.b, uint16(h.Op))
+	c.b = binary.LittleEndian.AppendUint16(c.b, uint16(h.Code))
+	c.b = binary.LittleEndian.AppendUint32(c.b, h.Endpoint)
+	c.b = binary.LittleEndian.AppendUint64(c.b, h.Request)
+	if body != nil {
+		body.fields(c)
+	}
+}
+
+// ParseFrame splits a packet. The body is part of p.
+func ParseFrame(p []byte) (h Header, body []byte, err error) {
+	if len(p) < HeaderLen {
+		return Header{}, nil, fmt.Errorf("packet of %d bytes, want at least %d: %w", len(p), HeaderLen, status.Protocol)
+	}
+	h = Header{
+		Op:       Op(binary.LittleEndian.Uint16(p)),
+		Code:     status.Code(binary.LittleEndian.Uint16(p[2:])),
+		Endpoint: binary.LittleEndian.Uint32(p[4:]),
+		Request:  binary.LittleEndian.Uint64(p[8:]),
+	}
+	return h, p[HeaderLen:], nil
+}
+
+// A Message is the body of a frame. Its one list of fields both encodes and
+// decodes it.
+type Message interface{ fields(c *Coder) }
+
+// ParseBody decodes b, which m must fill exactly.
+func ParseBody(b []byte, m Message) error { return new(Coder).parse(b, m) }
+
+// parse is ParseBody with a coder to be used.
+func (c *Coder) parse(b []byte, m Message) error {
+	if m == nil {
+		m = empty{}
+	}
+	*c = Coder{b: b}
+	m.fields(c)
+	if c.bad || len(c.b) != 0 {
+		return fmt.Errorf("malformed body of %d bytes: %w", len(b), status.Protocol)
+	}
+	return nil
+}
+
+// ParseAnswer decodes the answer to a request, into out if it succeeded.
+func ParseAnswer(h Header, body []byte, out Message) error {
+	return new(Coder).ParseAnswer(h, body, out)
+}
+
+// ParseAnswer is [ParseAnswer] with a coder to be used.
+func (c *Coder) ParseAnswer(h Header, body []byte, out Message) error {
+	if h.Code == status.OK {
+		return c.parse(body, out)
+	}
+	var r Refusal
+	if err := ParseBody(body, &r); err != nil {
+		return err
+	}
+	if r.Text == "" || r.Text == h.Code.Error() {
+		return h.Code
+	}
+	return attach.Failure(h.Code, "%s", r.Text)
+}
+
+// A Coder appends fields to b or takes them from it. After a field that does
+// not fit, every field decodes as zero.
+type Coder struct {
+	b        []byte
+	encoding bool
+	bad      bool
+}
+
+// take returns the next n bytes, nil when there are not as many.
+func (c *Coder) take(n int) []byte {
+	if c.bad || len(c.b) < n {
+		c.bad = true
+		return nil
+	}
+	p := c.b[:n]
+	c.b = c.b[n:]
+	return p
+}
+
+func (c *Coder) u8(v *uint8) {
+	if c.encoding {
+		c.b = append(c.b, *v)
+	} else if p := c.take(1); p != nil {
+		*v = p[0]
+	}
+}
+
+func (c *Coder) u16(v *uint16) {
+	if c.encoding {
+		c.b = binary.LittleEndian.AppendUint16(c.b, *v)
+	} else if p := c.take(2); p != nil {
+		*v = binary.LittleEndian.Uint16(p)
+	}
+}
+
+func (c *Coder) u32(v *uint32) {
+	if c.encoding {
+		c.b = binary.LittleEndian.AppendUint32(c.b, *v)
+	} else if p := c.take(4); p != nil {
+		*v = binary.LittleEndian.Uint32(p)
+	}
+}
+
+func (c *Coder) u64(v *uint64) {
+	if c.encoding {
+		c.b = binary.LittleEndian.AppendUint64(c.b, *v)
+	} else if p := c.take(8); p != nil {
+		*v = binary.LittleEndian.Uint64(p)
+	}
+}
+
+func (c *Coder) i64(v *int64) {
+	u := uint64(*v)
+	c.u64(&u)
+	*v = int64(u)
+}
+
+// reserved is n bytes that must be zero.
+func (c *Coder) reserved(n int) {
+	if c.encoding {
+		c.b = append(c.b, make([]byte, n)...)
+		return
+	}
+	for _, b := range c.take(n) {
+		c.bad = c.bad || b != 0
+	}
+}
+
+// text is a length of 2 bytes, at most maxText, and as many bytes. Longer text
+// is cut when it is encoded.
+func (c *Coder) text(s *string) {
+	if c.encoding {
+		cut := (*s)[:min(len(*s), maxText)]
+		c.b = binary.LittleEndian.AppendUint16(c.b, uint16(len(cut)))
+		c.b = append(c.b, cut...)
+		return
+	}
+	var n uint16
+	c.u16(&n)
+	if n > maxText {
+		c.bad = true
+	}
+	*s = string(c.take(int(n)))
+}
+
+// texts is a count of 2 bytes, at most limit, 2 reserved bytes, and as many
+// texts. More are left out when they are encoded.
+func (c *Coder) texts(list *[]string, limit int) {
+	n := uint16(min(len(*list), limit))
+	c.u16(&n)
+	c.reserved(2)
+	if c.encoding {
+		for i := range (*list)[:n] {
+			c.text(&(*list)[i])
+		}
+		return
+	}
+	if int(n) > limit {
+		c.bad = true
+	}
+	for range n {
+		var s string
+		if c.text(&s); c.bad {
+			return
+		}
+		*list = append(*list, s)
+	}
+}
+
+// rest is all bytes that are left, at most limit.
+func (c *Coder) rest(p *[]byte, limit int) {
+	if c.encoding {
+		c.b = append(c.b, *p...)
+		return
+	}
+	if len(c.b) > limit {
+		c.bad = true
+	}
+	if got := c.take(len(c.b)); len(got) > 0 {
+		*p = append([]byte(nil), got...)
+	}
+}

@@ -1,0 +1,166 @@
+package proto
+
+import (
+	"bytes"
+	"errors"
+	"net"
+	"os"
+	"sync"
+
+	"github.com/fabricd/fabricd/internal/shm"
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+// A Letter is one frame to be sent.
+type Letter struct {
+	Header
+	Body  Message  // nil for an empty one; not used after put
+	File  *os.File // passed along; nil for none
+	After func()   // runs once the frame is sent or dropped; may be nil
+}
+
+// A packet is a frame that waits for the socket.
+type packet struct {
+	bytes []byte
+	file  *os.File
+	after func()
+	told  bool // by tell
+}
+
+func (p packet) end() {
+	if p.after != nil {
+		p.after()
+	}
+}
+
+// An Outbox sends packets in order without making their senders wait. What the
+// socket does not take at once is queued; the bound is the senders' affair, see
+// [outbox.wait] and tell's limit.
+type Outbox struct {
+	conn *net.UnixConn
+
+	mu     sync.Mutex // guards the fields below; held over sends that do not wait
+	moved  sync.Cond  // broadcast when queue or closed has changed
+	queue  []packet   // the first is being sent
+	told   int        // of them, by tell
+	closed bool
+	sender *shm.Sender
+	coder  Coder  // of the frame that is being put
+	frame  []byte // its memory, kept for the next one
+}
+
+// NewOutbox returns an outbox for conn, which stays its owner's. Run must be called.
+func NewOutbox(conn *net.UnixConn) *Outbox {
+	o := &Outbox{conn: conn, sender: shm.NewSender(conn)}
+	o.moved.L = &o.mu
+	return o
+}
+
+// Put sends l or queues it. It returns status.Reset when the outbox is closed or the
+// socket broken; l is dropped then.
+func (o *Outbox) Put(l Letter) error { return o.post(l, false, 0) }
+
+// Tell is put of what may come without end. It drops l and returns status.NoBufs
+// when limit packets of tell are queued.
+func (o *Outbox) Tell(l Letter, limit int) error { return o.post(l, true, limit) }
+
+func (o *Outbox) post(l Letter, told bool, limit int) error {
+	err := o.enqueue(l, told, limit)
+	if errors.Is(err, errQueued) {
+		return nil
+	}
+	if l.After != nil {
+		l.After()
+	}
+	return err
+}
+
+// errQueued says that the packet was kept.
+var errQueued = errors.New("queued")
+
+func (o *Outbox) enqueue(l Letter, told bool, limit int) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case o.closed:
+		return status.Reset
+	case told && o.told >= limit:
+		return status.NoBufs
+	}
+	o.coder = Coder{b: o.frame[:0], encoding: true}
+	o.coder.frame(l.Header, l.Body)
+	o.frame, o.coder.b = o.coder.b, nil
+	if len(o.queue) == 0 {
+		switch err := o.sender.TrySend(o.frame, l.File); {
+		case err == nil:
+			return nil
+		case !errors.Is(err, status.Again):
+			o.conn.Close() // the reader finds out, and ends the session
+			return status.Reset
+		}
+	}
+	o.queue = append(o.queue, packet{bytes: bytes.Clone(o.frame), file: l.File, after: l.After, told: told})
+	if told {
+		o.told++
+	}
+	o.moved.Broadcast()
+	return errQueued
+}
+
+// Wait returns when fewer than n packets are queued, or the outbox is closed.
+func (o *Outbox) Wait(n int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for len(o.queue) >= n && !o.closed {
+		o.moved.Wait()
+	}
+}
+
+// Run sends what is queued until close. Its goroutine is the only one that
+// takes packets from the queue.
+func (o *Outbox) Run() {
+	for {
+		o.mu.Lock()
+		for len(o.queue) == 0 && !o.closed {
+			o.moved.Wait()
+		}
+		if o.closed {
+			o.mu.Unlock()
+			return
+		}
+		p := o.queue[0]
+		o.mu.Unlock()
+
+		if err := shm.Send(o.conn, p.bytes, p.file); err != nil {
+			o.conn.Close() // the reader finds out
+			o.Close()
+			return
+		}
+		o.mu.Lock()
+		if !o.closed { // close has dropped and ended everything queued, p too
+			o.queue = o.queue[1:]
+			if p.told {
+				o.told--
+			}
+			o.moved.Broadcast()
+			o.mu.Unlock()
+			p.end()
+			continue
+		}
+		o.mu.Unlock()
+		return
+	}
+}
+
+// Close drops what is queued and refuses more. The owner closes the socket
+// first, so that run is not left waiting in it.
+func (o *Outbox) Close() {
+	o.mu.Lock()
+	dropped := o.queue
+	o.queue, o.closed = nil, true
+	o.moved.Broadcast()
+	o.mu.Unlock()
+	for _, p := range dropped {
+		p.end()
+	}
+}

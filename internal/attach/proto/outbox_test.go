@@ -1,0 +1,43 @@
+package proto
+
+import (
+	"sync"
+	"testing"
+
+	"github.com/fabricd/fabricd/internal/shm"
+)
+
+// TestManyAnswersAtOnce puts more answers than there may be tellings into the queue of
+// an application that does not read yet: none is lost, and a telling has room.
+func TestManyAnswersAtOnce(t *testing.T) {
+	near, far, err := shm.PacketPair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := NewOutbox(near)
+	var wg sync.WaitGroup
+	wg.Go(o.Run)
+	const answers, tellings = 4096, 1024
+	for i := range uint64(answers) {
+		if err := o.Put(Letter{Header: Header{Op: OpAccept | OpReply, Request: i + 1}}); err != nil {
+			t.Fatalf("answer %d: %v", i, err)
+		}
+	}
+	if err := o.Tell(Letter{Header: Header{Op: OpState}}, tellings); err != nil {
+		t.Errorf("a telling: %v", err)
+	}
+	buf := make([]byte, MaxFrame)
+	for i := range uint64(answers + 1) {
+		n, _, err := shm.Recv(far, buf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h, _, err := ParseFrame(buf[:n]); err != nil || h.Request != (i+1)%(answers+1) {
+			t.Fatalf("packet %d is of request %d, %v", i, h.Request, err)
+		}
+	}
+	near.Close()
+	far.Close()
+	o.Close()
+	wg.Wait()
+}

@@ -1,0 +1,132 @@
+package attach
+
+import (
+	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/rma"
+)
+
+// A Region is memory that windows are made of, mapped by either side. Offsets and
+// lengths are in bytes; a range outside [0, Len()) is status.Invalid. Memory
+// that another process can take away may fail with status.Fault at any access;
+// what was copied before the fault is then unspecified.
+//
+// Load, Store and CompareAndSwap are sequentially consistent with every other
+// atomic access to the same word, also by other processes that map the memory.
+// width is 4 or 8 bytes and off a multiple of it, else status.Invalid; words
+// have the machine's byte order, and a 4-byte word is zero-extended.
+//
+// A region is reference-counted and made with one reference, its maker's.
+// Methods may be called from any goroutine that holds a reference. Touching a
+// region after the last Release is a bug in the caller.
+type Region interface {
+	Len() int64
+	ReadAt(p []byte, off int64) error
+	WriteAt(p []byte, off int64) error
+
+	Load(off int64, width int) (uint64, error)
+	Store(off int64, width int, v uint64) error
+	CompareAndSwap(off int64, width int, old, new uint64) (bool, error)
+
+	// Direct returns the memory for direct access while a reference is held,
+	// or nil when an access might fault.
+	Direct() []byte
+
+	// Retain adds a reference, Release drops one; the last gives the memory back.
+	Retain()
+	Release()
+}
+
+// A WindowRegion is a reference to a window of the peer, see [RegionEndpoint]: the
+// window's memory, [off, off+n) of r, and what this end may do there.
+type WindowRegion interface {
+	Region
+	Window() (r Region, off, n int64, prot rma.Prot)
+}
+
+// A CopiedEndpoint is an Endpoint that is told when plain memory of its writes is not the
+// caller's, but a copy that the node holds until they have ended.
+type CopiedEndpoint interface {
+	// Copied says so, before the first write.
+	Copied()
+}
+
+// A RegionEndpoint is an Endpoint of this process's node whose windows can be
+// memory that others own. The server of the attach protocol uses it.
+type RegionEndpoint interface {
+	Endpoint
+
+	// RegisterRegion is Register with [memOff, memOff+n) of r as the window's
+	// memory; both are whole pages. The window holds a reference of its own,
+	// from before RegisterRegion returns without error until its last use.
+	RegisterRegion(r Region, memOff, n, off int64, prot rma.Prot, flags rma.MapFlags) (int64, error)
+
+	// CheckTransfer returns what a VWriteTo (need is ProtWrite) or VReadFrom
+	// (ProtRead) of n bytes at roff would return at once, and moves nothing.
+	CheckTransfer(roff, n int64, flags rma.Flags, need rma.Prot) error
+
+	// MapRegion finds the memory behind [roff, roff+n) of the peer's windows,
+	// with Mmap's errors: it is [memOff, memOff+n) of r. The caller gets a
+	// reference, which is the mapping: it lasts until Release. It is a WindowRegion
+	// if the memory can be another application's.
+	MapRegion(roff, n int64, prot rma.Prot) (r Region, memOff int64, err error)
+}
+
+// Heap returns a region over p, memory of this process that stays valid as
+// long as it is referred to. p's first byte must be 8-byte aligned, else the
+// atomics return status.Invalid.
+func Heap(p []byte) Region { return &heap{p} }
+
+// A heap leaves its memory's life to the garbage collector, so it counts no
+// references.
+type heap struct{ p []byte }
+
+func (h *heap) Len() int64     { return int64(len(h.p)) }
+func (h *heap) Direct() []byte { return h.p }
+func (h *heap) Retain()        {}
+func (h *heap) Release()       {}
+
+func (h *heap) ReadAt(p []byte, off int64) error {
+	if !inRange(off, len(p), len(h.p)) {
+		return status.Invalid
+	}
+	copy(p, h.p[off:])
+	return nil
+}
+
+func (h *heap) WriteAt(p []byte, off int64) error {
+	if !inRange(off, len(p), len(h.p)) {
+		return status.Invalid
+	}
+	copy(h.p[off:], p)
+	return nil
+}
+
+func (h *heap) Load(off int64, width int) (uint64, error) {
+	w, ok := h.word(off, width)
+	if !ok {
+		return 0, status.Invalid
+	}
+	return w.load(), nil
+}
+
+func (h *heap) Store(off int64, width int, v uint64) error {
+	w, ok := h.word(off, width)
+	if !ok {
+		return status.Invalid
+	}
+	w.store(v)
+	return nil
+}
+
+func (h *heap) CompareAndSwap(off int64, width int, old, new uint64) (bool, error) {
+	w, ok := h.word(off, width)
+	if !ok {
+		return false, status.Invalid
+	}
+	return w.compareAndSwap(old, new), nil
+}
+
+// inRange reports whether [off, off+n) lies in [0, size).
+func inRange(off int64, n, size int) bool {
+	return off >= 0 && uint64(off) <= uint64(size) && uint64(n) <= uint64(size)-uint64(off)
+}

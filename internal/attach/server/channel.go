@@ -1,0 +1,371 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/attach"
+	"github.com/fabricd/fabricd/internal/attach/proto"
+	"github.com/fabricd/fabricd/internal/ring"
+	"github.com/fabricd/fabricd/internal/shm"
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+// joinTime bounds how long a CHANNEL waits for the other application to ask for
+// its side: one that does not know channels never does.
+const joinTime = 2 * time.Second
+
+// Of a connection's channel the node makes the memory and the bells. It hands
+// each side its own, and is then out of the way: what it learns more is whether
+// both could use it.
+
+// pairs knows the endpoints whose peer is on this node, and their channels.
+type pairs struct {
+	mu   sync.Mutex      // guards the fields below, and those of every half
+	ends map[any]*served // by what PairedEndpoint.Pair tells them by
+	keys map[*served]any // the other way round
+	half map[*served]*half
+}
+
+// A half is one side of a channel, from the request for it to the end of the
+// connection. One channel of the session's account is charged for it.
+type half struct {
+	of    *served
+	peer  *half         // nil until the other side has asked too
+	made  chan struct{} // closed when peer and files are there
+	alone chan struct{} // closed when the other side does not come before it has asked
+	left  bool          // alone is closed
+	cause error         // and why, if not by the connection's end; written before alone is closed
+	side  uint8
+	files [3]*os.File // memory, out, in; nil once handed over
+	held  int64       // descriptors that are charged for those it has, or may get
+	done  bool        // JOINED has come
+	ok    bool        // and said yes
+	why   string      // and why it is no better one
+}
+
+func (p *pairs) init() {
+	p.ends = make(map[any]*served)
+	p.keys = make(map[*served]any)
+	p.half = make(map[*served]*half)
+}
+
+// enter makes e, which has just been connected, known to its peer.
+func (p *pairs) enter(e *served) {
+	ep, ok := e.ep.(attach.PairedEndpoint)
+	if !ok {
+		return
+	}
+	self, _, ok := ep.Pair()
+	if !ok {
+		e.via("the peer is on another node")
+		return
+	}
+	e.via("")
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ends[self], p.keys[e] = e, self
+}
+
+// leave forgets e, which is being closed, and drops its half of a channel.
+func (p *pairs) leave(e *served) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if self, ok := p.keys[e]; ok {
+		delete(p.ends, self)
+		delete(p.keys, e)
+	}
+	p.drop(e)
+	if ep, ok := e.ep.(attach.PairedEndpoint); ok {
+		if _, peer, ok := ep.Pair(); ok {
+			p.half[p.ends[peer]].leave(nil)
+		}
+	}
+}
+
+// leave ends the wait for the other side, which does not come any more. cause says
+// why not, if it is not the end of the connection. The caller holds mu.
+func (h *half) leave(cause error) {
+	if h == nil || h.peer != nil || h.left {
+		return
+	}
+	h.left, h.cause = true, cause
+	close(h.alone)
+}
+
+// drop gives up e's half of a channel. The caller holds mu.
+func (p *pairs) drop(e *served) {
+	h := p.half[e]
+	if h == nil {
+		return
+	}
+	delete(p.half, e)
+	h.leave(nil)
+	for i := range h.files {
+		h.close(i)
+	}
+	e.s.account.refund(heldFiles, h.held)
+	e.s.account.refund(channels, 1)
+}
+
+// asked reports whether e's application has, or may be about to have, a channel.
+func (p *pairs) asked(e *served) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.half[e] != nil
+}
+
+func (h *half) close(i int) {
+	if h.files[i] != nil {
+		h.files[i].Close()
+		h.files[i] = nil
+	}
+}
+
+// ask begins e's half of a channel, and completes it if the other side has begun
+// its own. Else other is who has to be told.
+func (p *pairs) ask(e *served, params ring.Params) (h *half, other *served, err error) {
+	ep, ok := e.ep.(attach.PairedEndpoint)
+	if !ok {
+		return nil, nil, fmt.Errorf("this node's endpoints have no channels: %w", status.NotSupp)
+	}
+	_, peer, ok := ep.Pair()
+	if !ok {
+		return nil, nil, fmt.Errorf("the peer is on another node: %w", status.NotSupp)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.keys[e] == nil { // leave has been here, and does not come again
+		return nil, nil, fmt.Errorf("the endpoint is being closed: %w", status.Reset)
+	}
+	// Once the end can be told, it finds this half, or it was before this.
+	if ep.Ready()&attach.PollHup != 0 {
+		return nil, nil, fmt.Errorf("the connection has ended: %w", status.Reset)
+	}
+	other = p.ends[peer]
+	if other == nil {
+		return nil, nil, fmt.Errorf("the peer is not attached, or gone: %w", status.NotSupp)
+	}
+	if p.half[e] != nil {
+		return nil, nil, fmt.Errorf("the connection has a channel, or waits for one: %w", status.InUse)
+	}
+	if err := e.s.account.charge(channels, 1); err != nil {
+		return nil, nil, err
+	}
+	h = &half{of: e, made: make(chan struct{}), alone: make(chan struct{})}
+	h.held = int64(len(h.files))
+	if err := e.s.account.charge(heldFiles, h.held); err != nil {
+		e.s.account.refund(channels, 1)
+		return nil, nil, err
+	}
+	if o := p.half[other]; o != nil && o.peer == nil {
+		if err := makeChannel(o, h, params); err != nil {
+			e.s.account.refund(heldFiles, h.held)
+			e.s.account.refund(channels, 1)
+			o.leave(err)
+			return nil, nil, err
+		}
+		other = nil
+	}
+	p.half[e] = h
+	return h, other, nil
+}
+
+// makeChannel gives both halves memory and bells.
+func makeChannel(a, b *half, params ring.Params) (err error) {
+	defer func() {
+		if err != nil {
+			for i := range a.files {
+				a.close(i)
+				b.close(i)
+			}
+		}
+	}()
+	if a.files[0], err = shm.Shared("fabricd-channel", proto.RingsSize(params)); err != nil {
+		return err
+	}
+	if b.files[0], err = shm.Duplicate(a.files[0]); err != nil {
+		return err
+	}
+	if a.files[proto.BellOut], b.files[proto.BellIn], err = shm.BellPair(); err != nil {
+		return err
+	}
+	if a.files[proto.BellIn], b.files[proto.BellOut], err = shm.BellPair(); err != nil {
+		return err
+	}
+	a.peer, b.peer, b.side = b, a, 1
+	close(a.made)
+	close(b.made)
+	return nil
+}
+
+// take returns one of the files of e's half, which is the caller's then, and still
+// charged.
+func (p *pairs) take(e *served, i int) (*os.File, *half) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	h := p.half[e]
+	if h == nil || h.files[i] == nil {
+		return nil, nil
+	}
+	f := h.files[i]
+	h.files[i] = nil
+	h.held--
+	return f, h
+}
+
+// giveUp takes back a request for a channel that nobody has answered; false if
+// somebody has meanwhile.
+func (p *pairs) giveUp(e *served, h *half) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if h.peer != nil || p.half[e] != h {
+		return h.peer == nil
+	}
+	p.drop(e)
+	return true
+}
+
+// doChannel waits for the other side to ask too, and answers with the memory.
+func doChannel(ctx context.Context, s *serverSession, r *request) (reply, error) {
+	if why := s.srv.opt.NoChannels; why != "" {
+		r.ep.via(why)
+		return reply{}, fmt.Errorf("%s: %w", why, status.NotSupp)
+	}
+	params := s.srv.opt.Rings
+	h, other, err := s.srv.paired.ask(r.ep, params)
+	if err == nil && other != nil {
+		other.offer()
+		err = s.srv.paired.await(ctx, r.ep, h)
+	}
+	if err != nil {
+		why := proto.ReasonOf(err)
+		r.ep.via(why)
+		if status.Of(err) == status.NoMemory {
+			s.without(why)
+		}
+		return reply{}, err
+	}
+	f, _ := s.srv.paired.take(r.ep, 0)
+	if f == nil {
+		return reply{}, status.Reset // closed meanwhile
+	}
+	body := &proto.ChannelBody{Side: h.side, Slots: uint32(params.Slots), Data: uint32(params.Data)}
+	return s.account.answerTaken(body, f), nil
+}
+
+// await waits until the other side has asked too.
+func (p *pairs) await(ctx context.Context, e *served, h *half) error {
+	t := time.NewTimer(joinTime)
+	defer t.Stop()
+	var err error
+	select {
+	case <-h.made:
+		return nil
+	case <-h.alone:
+		if err = h.cause; err == nil {
+			err = fmt.Errorf("the connection ends: %w", status.Reset)
+		}
+	case <-t.C:
+		err = fmt.Errorf("the other application does not join: %w", status.Again)
+	case <-ctx.Done():
+		err = fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
+	}
+	if !p.giveUp(e, h) {
+		return nil // it has, at the last moment
+	}
+	return err
+}
+
+// offer tells the application that its peer asks for a channel. It is a hint: an
+// application that does not read is not told.
+func (e *served) offer() {
+	offer := proto.Letter{Header: proto.Header{Op: proto.OpOffer, Endpoint: e.id}}
+	e.s.out.Tell(offer, proto.MaxRequests) // an error is the session's end, or the queue's bound
+}
+
+// via notes why the endpoint's messages go through the node.
+func (e *served) via(why string) {
+	way := attach.ViaSocket
+	if e.s.inProcess {
+		way = attach.ViaCall
+	}
+	if ep, ok := e.ep.(attach.PairedEndpoint); ok {
+		ep.Via(way, why)
+	}
+}
+
+// without tells the log, once, that a connection of the session goes on without a
+// channel that was to be had.
+func (s *serverSession) without(why string) {
+	if !s.told.Swap(true) {
+		s.log.Warn().Str("op", "channel").Str("reason", why).Msg("no channel: messages go through the node; `fabricd why` tells of the next ones")
+	}
+}
+
+func doBell(_ context.Context, s *serverSession, r *request) (reply, error) {
+	which := r.in.(*proto.BellBody).Which
+	if which != proto.BellOut && which != proto.BellIn {
+		return reply{}, fmt.Errorf("bell %d: %w", which, status.Invalid)
+	}
+	f, _ := s.srv.paired.take(r.ep, int(which))
+	if f == nil {
+		return reply{}, fmt.Errorf("bell %d: there is no channel, or it was taken: %w", which, status.Invalid)
+	}
+	return s.account.answerTaken(nil, f), nil
+}
+
+// doJoined notes whether the application uses its channel. One that cannot has
+// given up its half, and may ask for another.
+func doJoined(_ context.Context, s *serverSession, r *request) (reply, error) {
+	m := r.in.(*proto.JoinedBody)
+	m.Why = attach.Printable(m.Why)
+	if m.OK > 1 {
+		return reply{}, fmt.Errorf("joined %d, want 0 or 1: %w", m.OK, status.Invalid)
+	}
+	if m.OK == 1 && m.Why != "" && !s.told.Swap(true) {
+		s.log.Info().Str("op", "channel").Str("reason", m.Why).Msg("channel is not what was asked for; `fabricd why` tells of the next ones")
+	}
+	if m.OK == 0 {
+		s.without(m.Why)
+	}
+	if r.ep.joinedPath(m.OK == 1, m.Why) {
+		return reply{}, nil
+	}
+	return reply{}, s.srv.paired.join(r.ep, m.OK == 1, m.Why)
+}
+
+// doRings tells how channels are to be used, what CHANNEL's answer has no room
+// for.
+func doRings(_ context.Context, s *serverSession, _ *request) (reply, error) {
+	opt := &s.srv.opt
+	return reply{body: &proto.RingsBody{Release: uint8(opt.Rings.Release), Huge: opt.HugePages}}, nil
+}
+
+func (p *pairs) join(e *served, ok bool, why string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	h := p.half[e]
+	if h == nil || h.peer == nil || h.done && ok {
+		return fmt.Errorf("there is no channel to join: %w", status.Invalid)
+	}
+	h.done, h.ok, h.why = true, ok, why
+	if !ok {
+		p.drop(e)
+		if first := h.peer; why == proto.OtherGaveUp && first.done && !first.ok {
+			why += ": " + first.why
+		}
+		e.via(why)
+		return nil
+	}
+	if !h.peer.ok {
+		return nil
+	}
+	for _, x := range []*half{h, h.peer} {
+		x.of.ep.(attach.PairedEndpoint).Via(attach.ViaChannel, x.why)
+	}
+	return nil
+}

@@ -1,0 +1,46 @@
+package server
+
+import (
+	"testing"
+
+	"github.com/fabricd/fabricd/internal/attach"
+	"github.com/fabricd/fabricd/internal/ring"
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+// A pairedEnd is an endpoint that knows its other end, and nothing else.
+type pairedEnd struct {
+	attach.PairedEndpoint
+	self, peer any
+}
+
+func (pairedEnd) Ready() attach.Events              { return 0 }
+func (pairedEnd) Via(path, why string)              {}
+func (e pairedEnd) Pair() (self, peer any, ok bool) { return e.self, e.peer, true }
+
+// A request for a channel may be carried out beside the endpoint's close, which
+// does not wait for it: nothing stays charged, and no descriptor open.
+func TestChannelOfAnEndpointThatIsBeingClosed(t *testing.T) {
+	var p pairs
+	p.init()
+	user := newAccount("the user", Limits{}.withDefaults(4), nil)
+	var ends [2]*served
+	for i := range ends {
+		of := &serverSession{account: newSessionAccount(SessionLimits(), user)}
+		ends[i] = &served{s: of, ep: pairedEnd{self: i, peer: 1 - i}}
+	}
+	for _, e := range ends {
+		p.enter(e)
+	}
+	if _, other, err := p.ask(ends[0], ring.Default); other != ends[1] || err != nil {
+		t.Fatal(other, err)
+	}
+	p.leave(ends[1])
+	if _, _, err := p.ask(ends[1], ring.Default); status.Of(err) != status.Reset {
+		t.Errorf("CHANNEL after the close: %v", err)
+	}
+	p.leave(ends[0])
+	if !user.idle() || len(p.half)+len(p.ends)+len(p.keys) != 0 {
+		t.Errorf("left are %v, %d halves, %d ends, %d keys", user.used, len(p.half), len(p.ends), len(p.keys))
+	}
+}

@@ -1,0 +1,159 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+
+	"github.com/fabricd/fabricd/internal/attach"
+	"github.com/fabricd/fabricd/internal/attach/proto"
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+// staleBacklog bounds the packets that wait for an application when STALE is
+// told. It is only a hint: an application that does not read must not lose its
+// session because a peer unregisters windows.
+const staleBacklog = proto.MaxRequests / 4
+
+// A directServed is what an endpoint's direct use of the peer's windows needs in
+// the node: a slot of the session's epochs.
+type directServed struct {
+	mu     sync.Mutex // guards the fields below
+	closed bool
+	open   bool // slot is taken
+	slot   uint32
+	stop   func() // ends the calls of withdrawn
+	asked  bool   // windows were handed out since STALE was last told
+}
+
+// begin returns the endpoint's slot, which it takes with the first window: a
+// peer on another node never has one, and costs nothing.
+func (d *directServed) begin(e *served, ep attach.DirectEndpoint, roff int64) (uint32, error) {
+	d.mu.Lock()
+	open := d.open
+	d.mu.Unlock()
+	if !open {
+		w, err := ep.PeerWindow(roff)
+		if err != nil {
+			return 0, err
+		}
+		defer w.Region.Release()
+		if _, err := e.s.sharer(w.Region); err != nil {
+			ep.FoundWindow(err)
+			return 0, err
+		}
+	}
+	return d.take(e, ep)
+}
+
+func (d *directServed) take(e *served, ep attach.DirectEndpoint) (uint32, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return 0, status.Reset
+	}
+	d.asked = true
+	if d.open {
+		return d.slot, nil
+	}
+	slot, err := e.s.epochs.take()
+	if err != nil {
+		return 0, err
+	}
+	stop, err := ep.OnWithdrawal(func() { e.withdrawn(slot) })
+	if err != nil {
+		e.s.epochs.give(slot)
+		return 0, err
+	}
+	d.open, d.slot, d.stop = true, slot, stop
+	return slot, nil
+}
+
+// withdrawn makes the windows that the application knows stale, and tells it if
+// it knows any, so that it gives the memory back.
+func (e *served) withdrawn(slot uint32) {
+	e.s.epochs.bump(slot)
+	d := &e.direct
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.asked || d.closed {
+		return
+	}
+	stale := proto.Letter{Header: proto.Header{Op: proto.OpStale, Endpoint: e.id}}
+	d.asked = e.s.out.Tell(stale, staleBacklog) != nil // not told: the next withdrawal tells
+}
+
+// end gives the slot back.
+func (d *directServed) end(s *serverSession) {
+	d.mu.Lock()
+	open, slot, stop := d.open, d.slot, d.stop
+	d.open, d.closed = false, true
+	d.mu.Unlock()
+	if open {
+		stop()
+		s.epochs.give(slot)
+	}
+}
+
+// doEpochs passes the session's epochs.
+func doEpochs(_ context.Context, s *serverSession, _ *request) (reply, error) {
+	if s.srv.opt.NoDirect {
+		return reply{}, errNoDirect
+	}
+	body := &proto.MemAdd{}
+	return s.account.answerWith(body, func() (f *os.File, err error) {
+		body.Size, f, err = s.epochs.descriptor()
+		return f, err
+	})
+}
+
+var errNoDirect = fmt.Errorf("direct use of windows is switched off: %w", status.NotSupp)
+
+// doWindow tells of the peer's window at an offset and passes its memory. The
+// epoch is read before the window is looked for: a withdrawal in between makes
+// the answer stale.
+func doWindow(_ context.Context, s *serverSession, r *request) (reply, error) {
+	ep, ok := r.ep.ep.(attach.DirectEndpoint)
+	if !ok {
+		return reply{}, fmt.Errorf("this node's endpoints have no windows to use directly: %w", status.NotSupp)
+	}
+	if s.srv.opt.NoDirect {
+		return reply{}, errNoDirect
+	}
+	roff := r.in.(*proto.Offset).Off
+	slot, err := r.ep.direct.begin(r.ep, ep, roff)
+	if err != nil {
+		return reply{}, err
+	}
+	out := &proto.WindowBody{Slot: slot, Epoch: s.epochs.epoch(slot)}
+	w, err := ep.PeerWindow(roff)
+	if err != nil {
+		return reply{}, err
+	}
+	defer w.Region.Release()
+	if w.Prot == 0 {
+		return reply{}, fmt.Errorf("the window allows nothing: %w", status.Access)
+	}
+	out.Off, out.Len = w.Offset, w.Length
+	return s.window(ep, out, w)
+}
+
+// window completes the answer about w: with its memory, or without where the node is
+// to copy.
+func (s *serverSession) window(ep attach.DirectEndpoint, out *proto.WindowBody, w attach.PeerWindow) (reply, error) {
+	m, err := s.sharer(w.Region)
+	var r reply
+	if err == nil {
+		r, err = s.account.answerWith(out, func() (*os.File, error) { return m.grant(s, w.MemOff, w.Length, w.Prot, w.Prot) })
+	}
+	ep.FoundWindow(err)
+	switch {
+	case status.Of(err) == status.NotSupp:
+		return reply{body: out}, nil
+	case err != nil:
+		return reply{}, err
+	}
+	out.Prot, out.MemOff, out.Size = w.Prot, w.MemOff, m.Len()
+	return r, nil
+}

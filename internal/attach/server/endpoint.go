@@ -1,0 +1,390 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/attach"
+	"github.com/fabricd/fabricd/internal/attach/proto"
+	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/rma"
+)
+
+// A served is one endpoint of an application. One endpoint of the session's
+// account is charged for it until it is closed for good.
+type served struct {
+	id uint32
+	s  *serverSession
+	ep attach.Endpoint
+
+	direct directServed
+	said   atomic.Bool // the application has said CLOSE
+
+	mu        sync.Mutex // guards the fields below
+	closing   bool
+	mover     mover          // once connected
+	following func()         // stops telling poll events; nil while they are not told
+	windows   []servedWindow // each charged
+
+	pathAsked bool // PATH was asked, and not answered without one
+	pathGot   bool // the application has got its end
+	pathUsed  bool // JOINED has said that the application uses it
+
+	rma heldPath // the application's RMA path
+}
+
+// serveEndpoint takes ep, which is charged, into the session. If the session
+// is ending it closes ep.
+func (s *serverSession) serveEndpoint(ep attach.Endpoint) (*served, error) {
+	e := &served{s: s, ep: ep}
+	if c, ok := ep.(attach.CopiedEndpoint); ok {
+		c.Copied()
+	}
+	if s.add(e) {
+		return e, nil
+	}
+	ep.Abort(s.why())
+	s.account.refund(endpoints, 1)
+	return nil, status.Reset
+}
+
+// A servedWindow is one of an endpoint, and what it is open on.
+type servedWindow struct {
+	proto.Span
+	memory *memory
+	prot   rma.Prot
+}
+
+// opened and gone keep the windows' charges, and what their memory counts.
+
+func (e *served) opened(w servedWindow) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closing {
+		e.s.account.refund(windows, 1) // close counted before it was there
+		w.memory.close(w.prot)
+		return
+	}
+	e.windows = append(e.windows, w)
+}
+
+func (e *served) gone(r proto.Span) {
+	e.mu.Lock()
+	before := len(e.windows)
+	e.windows = slices.DeleteFunc(e.windows, func(w servedWindow) bool {
+		in := w.Off >= r.Off && uint64(w.Off-r.Off) <= uint64(r.Len) && uint64(w.Len) <= uint64(r.Len)-uint64(w.Off-r.Off)
+		if in {
+			w.memory.close(w.prot)
+		}
+		return in
+	})
+	n := before - len(e.windows)
+	e.mu.Unlock()
+	e.s.account.refund(windows, int64(n))
+}
+
+// follow tells the application when the endpoint's poll events change, until
+// it is connected or closed: then its data socket tells.
+func (e *served) follow() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closing || e.mover != nil || e.following != nil {
+		return
+	}
+	changed := make(chan struct{}, 1)
+	quit := make(chan struct{})
+	stop := e.ep.Notify(changed)
+	e.following = sync.OnceFunc(func() { stop(); close(quit) })
+	e.s.wg.Go(e.s.guarded(func() {
+		for {
+			e.state()
+			select {
+			case <-changed:
+			case <-quit:
+				return
+			case <-e.s.ctx.Done():
+				return
+			}
+		}
+	}))
+}
+
+// state tells the endpoint's poll events. It waits while the application does
+// not read: changes meanwhile are one change.
+func (e *served) state() {
+	e.s.out.Wait(proto.MaxRequests)
+	e.s.tell(proto.Header{Op: proto.OpState, Endpoint: e.id}, &proto.ReadyBody{Events: uint16(e.events())})
+}
+
+// events returns the endpoint's poll events. One that the node has closed has
+// ended; closed is it only when the application has done that.
+func (e *served) events() attach.Events {
+	ev := e.ep.Ready()
+	if ev&attach.PollNval != 0 && !e.begun() {
+		return attach.PollErr | attach.PollHup
+	}
+	return ev
+}
+
+// connect begins to move the bytes of the endpoint's connection through d, which
+// it takes; nil where the application uses the node's end itself. It reports false if the
+// endpoint is closed, or connected, already.
+func (e *served) connect(d *socketPair) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closing || e.mover != nil {
+		d.close()
+		return false
+	}
+	if e.following != nil {
+		e.following()
+	}
+	p := e.newMover(d)
+	e.mover = p
+	e.s.srv.paired.enter(e)
+	e.offerPath()
+	ctx := e.s.srv.pumps // a closed session's bytes are still delivered
+	e.s.wg.Go(e.s.guarded(func() {
+		defer e.s.account.refund(endpoints, 1)
+		defer e.rma.end(e.s)
+		defer d.closeNear()
+		p.run(ctx)
+	}))
+	return true
+}
+
+func (e *served) newMover(d *socketPair) mover {
+	if d == nil {
+		return newHandedOver(e.ep, e.state)
+	}
+	return newPump(e.ep, d.near, e.state, e.s.guarded)
+}
+
+// fence makes the application's calls fail if the connection has ended: when
+// the removal of a node is told, none may go on as if that node were there.
+func (e *served) fence() {
+	e.mu.Lock()
+	p := e.mover
+	e.mu.Unlock()
+	if p != nil && e.ep.Ready()&attach.PollHup != 0 {
+		p.ended(e.s.ctx)
+		if e.s.srv.paired.asked(e) {
+			e.state() // it does not look at its data socket
+		}
+	}
+}
+
+// A finish is how an endpoint is ended: closed, or aborted for a cause.
+type finish struct {
+	abort bool
+	cause string
+}
+
+func abortedBy(cause string) finish { return finish{abort: true, cause: cause} }
+
+func (f finish) of(ep attach.Endpoint) {
+	if f.abort {
+		ep.Abort(f.cause)
+		return
+	}
+	ep.Close()
+}
+
+// begin ends the endpoint, in the background if there are bytes to deliver: as how
+// says, unless the application has closed it. It is called once.
+func (e *served) begin(how finish) {
+	if e.said.Load() {
+		how = finish{}
+	}
+	e.mu.Lock()
+	e.closing = true
+	p, following, open := e.mover, e.following, e.windows
+	e.windows = nil
+	e.mu.Unlock()
+	for _, w := range open {
+		w.memory.close(w.prot)
+	}
+	if following != nil {
+		following()
+	}
+	e.direct.end(e.s)
+	e.s.account.refund(windows, int64(len(open)))
+	if p != nil {
+		e.s.srv.paired.leave(e)
+		p.close(how)
+		return
+	}
+	how.of(e.ep)
+	e.s.account.refund(endpoints, 1)
+}
+
+// begun reports whether begin was called: the application, or its end, has closed
+// the endpoint.
+func (e *served) begun() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.closing
+}
+
+// settle returns when the endpoint is closed, or when that waits for a peer
+// that does not take the bytes it is owed, or when ctx is done.
+func (e *served) settle(ctx context.Context) {
+	e.mu.Lock()
+	p := e.mover
+	e.mu.Unlock()
+	if p == nil {
+		return
+	}
+	done, stuck := p.settled()
+	select {
+	case <-done:
+	case <-stuck:
+	case <-ctx.Done():
+	}
+}
+
+func doClose(ctx context.Context, s *serverSession, r *request) (reply, error) {
+	return s.finish(ctx, r, finish{})
+}
+
+func doAbort(ctx context.Context, s *serverSession, r *request) (reply, error) {
+	return s.finish(ctx, r, abortedBy(attach.CleanCause(r.in.(*proto.CauseBody).Cause)))
+}
+
+// finish ends an endpoint for its application.
+func (s *serverSession) finish(ctx context.Context, r *request, how finish) (reply, error) {
+	s.mu.Lock()
+	found := s.endpoints.all[r.Endpoint] == r.ep
+	if found {
+		delete(s.endpoints.all, r.Endpoint)
+	}
+	s.mu.Unlock()
+	if !found {
+		return reply{}, fmt.Errorf("endpoint %d: %w", r.Endpoint, status.BadFD)
+	}
+	r.ep.begin(how)
+	r.ep.settle(ctx)
+	return reply{}, nil
+}
+
+// doShut makes the end of what the application writes to the data socket, which follows, a
+// half-close.
+func doShut(_ context.Context, _ *serverSession, r *request) (reply, error) {
+	r.ep.mu.Lock()
+	p := r.ep.mover
+	r.ep.mu.Unlock()
+	if p == nil {
+		return reply{}, status.NotConn
+	}
+	p.shutOut()
+	return reply{}, nil
+}
+
+// doConnect makes the data socket first: a node that runs out of descriptors
+// refuses before the peer hears of a connection that nobody could use.
+func doConnect(ctx context.Context, s *serverSession, r *request) (reply, error) {
+	return s.connected(r.ep, func() error {
+		_, err := r.ep.ep.Connect(ctx, addr.Addr(*r.in.(*proto.Address)))
+		return err
+	})
+}
+
+// connected answers a request that connects e by connect.
+func (s *serverSession) connected(e *served, connect func() error) (reply, error) {
+	d, err := s.dataSocket()
+	if err != nil {
+		return reply{}, err
+	}
+	if err := connect(); err != nil {
+		d.close()
+		return reply{}, err
+	}
+	return e.established(d)
+}
+
+func doTryConnect(_ context.Context, s *serverSession, r *request) (reply, error) {
+	d, err := s.dataSocket()
+	if err != nil {
+		return reply{}, err
+	}
+	if _, err = r.ep.ep.TryConnect(addr.Addr(*r.in.(*proto.Address))); err == nil {
+		return r.ep.established(d)
+	}
+	d.close()
+	if status.Of(err) == status.InProgress {
+		r.ep.follow()
+	}
+	return reply{}, err
+}
+
+// A RefusingEndpoint can refuse the requests that wait at it.
+type RefusingEndpoint interface {
+	// RefuseWaiting refuses them all; later ones wait.
+	RefuseWaiting()
+}
+
+func doAccept(ctx context.Context, s *serverSession, r *request) (reply, error) {
+	return s.accepted(r.ep, func() (attach.Endpoint, addr.Addr, error) { return r.ep.ep.Accept(ctx) })
+}
+
+func doTryAccept(_ context.Context, s *serverSession, r *request) (reply, error) {
+	return s.accepted(r.ep, r.ep.ep.TryAccept)
+}
+
+// accepted takes the endpoint that accept returns into the session. Requests that
+// wait at a listener whose application has no room for them are refused: they would
+// wait for nothing until their time is up.
+func (s *serverSession) accepted(listener *served, accept func() (attach.Endpoint, addr.Addr, error)) (reply, error) {
+	if err := s.account.charge(endpoints, 1); err != nil {
+		if r, ok := listener.ep.(RefusingEndpoint); ok {
+			r.RefuseWaiting()
+		}
+		return reply{}, err
+	}
+	ep, _, err := accept()
+	if err != nil {
+		s.account.refund(endpoints, 1)
+		return reply{}, err
+	}
+	e, err := s.serveEndpoint(ep)
+	if err != nil {
+		return reply{}, err
+	}
+	d, err := s.dataSocket()
+	var out reply
+	if err == nil {
+		out, err = e.established(d)
+	}
+	if err != nil {
+		s.forget(e)
+	}
+	return out, err
+}
+
+// forget ends an endpoint that the application never learned of, unless teardown
+// does.
+func (s *serverSession) forget(e *served) {
+	s.mu.Lock()
+	found := s.endpoints.all[e.id] == e
+	delete(s.endpoints.all, e.id)
+	s.mu.Unlock()
+	if found {
+		e.begin(abortedBy(proto.CauseUnheard))
+	}
+}
+
+// established answers a request that has connected the endpoint. It takes d.
+func (e *served) established(d *socketPair) (reply, error) {
+	if !e.connect(d) {
+		return reply{}, status.Reset
+	}
+	c := &proto.Connected{Endpoint: e.id, Local: e.ep.LocalAddr(), Remote: e.ep.RemoteAddr()}
+	if d == nil {
+		return reply{body: c}, nil
+	}
+	return e.s.account.answerTaken(c, d.far), nil
+}

@@ -1,0 +1,18 @@
+package server
+
+import "github.com/fabricd/fabricd/internal/guard"
+
+// guarded returns fn so that a panic in it ends the application's session, and the node
+// goes on.
+func (s *serverSession) guarded(fn func()) func() {
+	return func() {
+		defer guard.Recover(s.broke)
+		fn()
+	}
+}
+
+// broke ends the session after a panic: its reader finds the socket closed.
+func (s *serverSession) broke(err error, stack []byte) {
+	s.log.Error().Err(err).Bytes("stack", stack).Msg("an application's session ended because serving it failed")
+	s.conn.Close()
+}

@@ -1,0 +1,107 @@
+package server
+
+import (
+	"context"
+	"net"
+	"sync/atomic"
+
+	"github.com/fabricd/fabricd/internal/attach"
+	"github.com/fabricd/fabricd/internal/attach/proto"
+	"github.com/fabricd/fabricd/internal/shm"
+)
+
+// A mover is what the node's side has of a connected endpoint: a pump, or nothing but the
+// close where its application uses the node's end itself.
+type mover interface {
+	// run runs until the endpoint is closed: behind close, or when ctx is done.
+	run(ctx context.Context)
+	// close ends the endpoint as how says. It is called once.
+	close(how finish)
+	// ended waits, after the connection has ended, until the application can see that.
+	ended(ctx context.Context)
+	// shutOut makes the end of what the application writes a half-close.
+	shutOut()
+	// heard says what the end of the peer's bytes was.
+	heard() proto.Ending
+	// settled returns what is closed when the endpoint is, and what has a token when that
+	// waits for a peer that does not take what it is owed.
+	settled() (done, stuck <-chan struct{})
+}
+
+// InProcess begins a session of an application in this process, with the credentials that
+// it has. It returns the application's end of the socket, the caller's, and what finds the
+// node's end of one of its endpoints, nil if there is none. Behind the end of the server
+// it is status.NoDevice.
+func (s *Server) InProcess() (app *net.UnixConn, nodesEnd func(id uint32) attach.Endpoint, err error) {
+	app, node, err := shm.PacketPair()
+	if err != nil {
+		return nil, nil, err
+	}
+	var session atomic.Pointer[serverSession]
+	if !s.run(func() { s.attach(node, &session) }) {
+		node.Close()
+		app.Close()
+		return nil, nil, proto.ErrNodeGone
+	}
+	return app, func(id uint32) attach.Endpoint { return session.Load().nodesEnd(id) }, nil
+}
+
+// nodesEnd returns the node's end of an endpoint; nil if there is none.
+func (s *serverSession) nodesEnd(id uint32) attach.Endpoint {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e := s.endpoints.all[id]; e != nil {
+		return e.ep
+	}
+	return nil
+}
+
+// A handedOver is what the node's side has of a connection whose application, in this
+// process, uses the node's end itself: its close.
+type handedOver struct {
+	ep     attach.Endpoint
+	hup    func()        // tells the application that the connection has ended
+	closec chan struct{} // closed by close
+	how    finish        // of the endpoint; set before closec is closed
+	done   chan struct{} // closed when the endpoint is
+}
+
+func newHandedOver(ep attach.Endpoint, hup func()) *handedOver {
+	return &handedOver{ep: ep, hup: hup, closec: make(chan struct{}), done: make(chan struct{})}
+}
+
+func (p *handedOver) run(ctx context.Context) {
+	defer close(p.done)
+	var hungUp <-chan struct{}
+	if e, ok := p.ep.(attach.PathEndpoint); ok {
+		hungUp = e.HungUp()
+	}
+	for {
+		select {
+		case <-hungUp:
+			p.hup()
+			hungUp = nil
+		case <-p.closec:
+			p.how.of(p.ep)
+			return
+		case <-ctx.Done():
+			select {
+			case <-p.closec:
+				p.how.of(p.ep)
+			default:
+				p.ep.Abort(attach.CauseStopped(p.ep.LocalAddr().Node))
+			}
+			return
+		}
+	}
+}
+
+func (p *handedOver) close(how finish) {
+	p.how = how
+	close(p.closec)
+}
+
+func (p *handedOver) ended(context.Context)                  { p.hup() }
+func (p *handedOver) shutOut()                               {}                         // the application does it
+func (p *handedOver) heard() proto.Ending                    { return proto.EndedLost } // nor does it ask
+func (p *handedOver) settled() (done, stuck <-chan struct{}) { return p.done, nil }

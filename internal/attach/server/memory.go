@@ -1,0 +1,292 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/fabricd/fabricd/internal/attach"
+	"github.com/fabricd/fabricd/internal/attach/proto"
+	"github.com/fabricd/fabricd/internal/shm"
+	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/rma"
+)
+
+// doMemAdd maps memory that an application hands over. It counts until its
+// last use, which may outlive the session.
+func doMemAdd(_ context.Context, s *serverSession, r *request) (reply, error) {
+	size := r.in.(*proto.MemAdd).Size
+	if size <= 0 || size > shm.MaxSize {
+		return reply{}, fmt.Errorf("memory of %d bytes: %w", size, status.Invalid)
+	}
+	if err := s.account.charge(memories, 1); err != nil {
+		return reply{}, err
+	}
+	region, err := s.mapMemory(r, size)
+	if err != nil {
+		s.account.refund(memories, 1)
+		return reply{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	id := s.memory.next()
+	s.memory.all[id] = &memory{Region: region, owner: s, id: id}
+	return reply{body: &proto.MemoryBody{Memory: id}}, nil
+}
+
+// mapMemory checks and maps the request's descriptor, and takes it.
+func (s *serverSession) mapMemory(r *request, size int64) (*shm.Region, error) {
+	if err := s.account.charge(windowBytes, size); err != nil {
+		return nil, err
+	}
+	if err := s.account.charge(heldFiles, 1); err != nil {
+		s.account.refund(windowBytes, size)
+		return nil, err
+	}
+	back := func() {
+		s.account.refund(heldFiles, 1)
+		s.account.refund(windowBytes, size)
+	}
+	err := shm.Check(r.file, size, s.account.limit[windowBytes])
+	var region *shm.Region
+	if err == nil {
+		region, err = shm.Map(r.file, 0, size, true)
+	}
+	if err != nil {
+		back()
+		return nil, err
+	}
+	r.file = nil
+	region.OnRelease(back)
+	return region, nil
+}
+
+func doMemDrop(_ context.Context, s *serverSession, r *request) (reply, error) {
+	id := r.in.(*proto.MemoryBody).Memory
+	s.mu.Lock()
+	region, ok := s.memory.take(id)
+	s.mu.Unlock()
+	if !ok {
+		return reply{}, fmt.Errorf("memory %d: %w", id, status.Invalid)
+	}
+	s.account.refund(memories, 1)
+	region.Release()
+	return reply{}, nil
+}
+
+// use returns the memory id, with a reference for the caller, if it holds
+// [off, off+n).
+func (s *serverSession) use(id uint32, off, n int64) (*memory, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	region := s.memory.all[id]
+	if region == nil {
+		return nil, fmt.Errorf("memory %d: %w", id, status.Fault)
+	}
+	if off < 0 || n < 0 || off > region.Len() || n > region.Len()-off {
+		return nil, fmt.Errorf("[%d, +%d) is not in memory %d of %d bytes: %w", off, n, id, region.Len(), status.Invalid)
+	}
+	region.Retain()
+	return region, nil
+}
+
+func doRegister(_ context.Context, s *serverSession, r *request) (reply, error) {
+	m := r.in.(*proto.Register)
+	ep, ok := r.ep.ep.(attach.RegionEndpoint)
+	if !ok {
+		return reply{}, fmt.Errorf("this node's endpoints take no foreign memory: %w", status.NotSupp)
+	}
+	region, err := s.use(m.Memory, m.MemOff, m.Len)
+	if err != nil {
+		return reply{}, err
+	}
+	defer region.Release()
+	if err := s.account.charge(windows, 1); err != nil {
+		return reply{}, err
+	}
+	if err := region.open(m.Prot); err != nil {
+		s.account.refund(windows, 1)
+		return reply{}, err
+	}
+	off, err := ep.RegisterRegion(region, m.MemOff, m.Len, m.Off, m.Prot, m.Flags)
+	if err != nil {
+		region.close(m.Prot)
+		s.account.refund(windows, 1)
+		return reply{}, err
+	}
+	r.ep.opened(servedWindow{proto.Span{Off: off, Len: m.Len}, region, m.Prot})
+	return reply{body: &proto.Offset{Off: off}}, nil
+}
+
+func doUnregister(_ context.Context, _ *serverSession, r *request) (reply, error) {
+	m := *r.in.(*proto.Span)
+	err := r.ep.ep.Unregister(m.Off, m.Len)
+	if err == nil {
+		r.ep.gone(m)
+	}
+	return reply{}, err
+}
+
+// staged returns a buffer for t and the memory to copy from or to, with a
+// reference. done gives both back.
+func (s *serverSession) staged(ctx context.Context, t *proto.VTransfer) (buf []byte, region *memory, done func(), err error) {
+	if t.Len <= 0 || t.Len > proto.MaxStage {
+		return nil, nil, nil, fmt.Errorf("%d bytes, want 1 to %d: %w", t.Len, proto.MaxStage, status.Invalid)
+	}
+	free, err := s.takeStage(ctx, t.Len)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	region, err = s.use(t.Memory, t.MemOff, t.Len)
+	if err != nil {
+		free()
+		return nil, nil, nil, err
+	}
+	return make([]byte, t.Len), region, func() { region.Release(); free() }, nil
+}
+
+// takeStage waits for the session's token for a piece of n bytes, and then for room at
+// the node: who has none of the first keeps nobody from the second.
+func (s *serverSession) takeStage(ctx context.Context, n int64) (free func(), err error) {
+	select {
+	case s.pieces.tokens <- struct{}{}:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	if err := s.srv.staged.take(ctx, &s.pieces.bytes, n); err != nil {
+		<-s.pieces.tokens
+		return nil, err
+	}
+	return func() { s.srv.staged.give(&s.pieces.bytes, n); <-s.pieces.tokens }, nil
+}
+
+// doVWriteTo copies the bytes before it writes them: the application may
+// change them as soon as it has the answer. The copy belongs to the operation.
+func doVWriteTo(ctx context.Context, s *serverSession, r *request) (reply, error) {
+	t := r.in.(*proto.VTransfer)
+	buf, region, done, err := s.staged(ctx, t)
+	if err != nil {
+		return reply{}, err
+	}
+	defer done()
+	if err := region.ReadAt(buf, t.MemOff); err != nil {
+		return reply{}, err
+	}
+	return reply{}, r.ep.ep.VWriteTo(buf, t.Remote, t.Flags)
+}
+
+// doVReadFrom is synchronous whatever its flags say: nobody would copy the
+// bytes to the application later.
+func doVReadFrom(ctx context.Context, s *serverSession, r *request) (reply, error) {
+	t := r.in.(*proto.VTransfer)
+	buf, region, done, err := s.staged(ctx, t)
+	if err != nil {
+		return reply{}, err
+	}
+	defer done()
+	flags := t.Flags
+	const known = rma.UseCPU | rma.UseCache | rma.Sync | rma.Ordered
+	if flags == 0 || flags&known != 0 { // else they are an error, and the node's to find
+		flags |= rma.Sync
+	}
+	if err := r.ep.ep.VReadFrom(buf, t.Remote, flags); err != nil {
+		return reply{}, err
+	}
+	return reply{}, s.give(region, buf, t.MemOff)
+}
+
+// give copies b to the application's memory, unless that stays as it is by now.
+func (s *serverSession) give(region attach.Region, b []byte, off int64) error {
+	s.gifts.RLock()
+	defer s.gifts.RUnlock()
+	if s.gifts.over {
+		return status.Reset
+	}
+	return region.WriteAt(b, off)
+}
+
+// doCheck looks for what is wrong with a transfer of many pieces before the first.
+func doCheck(_ context.Context, _ *serverSession, r *request) (reply, error) {
+	m := r.in.(*proto.CheckBody)
+	ep, ok := r.ep.ep.(attach.RegionEndpoint)
+	if !ok {
+		return reply{}, fmt.Errorf("this node's endpoints check no ranges: %w", status.NotSupp)
+	}
+	if m.Need != rma.ProtRead && m.Need != rma.ProtWrite {
+		return reply{}, fmt.Errorf("protection %d, want 1 or 2: %w", m.Need, status.Invalid)
+	}
+	return reply{}, ep.CheckTransfer(m.Remote, m.Len, m.Flags, m.Need)
+}
+
+// doMmap passes the descriptor of the peer's memory on, one that cannot write
+// when prot does not ask for it. The mapping is the session's until MUNMAP.
+func doMmap(_ context.Context, s *serverSession, r *request) (reply, error) {
+	m := r.in.(*proto.MmapBody)
+	ep, ok := r.ep.ep.(attach.RegionEndpoint)
+	if !ok {
+		return reply{}, fmt.Errorf("this node's endpoints map no memory: %w", status.NotSupp)
+	}
+	if err := s.account.charge(mappings, 1); err != nil {
+		return reply{}, err
+	}
+	region, off, err := ep.MapRegion(m.Off, m.Len, m.Prot)
+	if err != nil {
+		s.account.refund(mappings, 1)
+		return reply{}, err
+	}
+	out, err := s.grant(region, m.Prot)
+	if err == nil {
+		var id uint32
+		id, err = s.keep(region)
+		out.body = &proto.Mapped{Mapping: id, Off: off}
+	}
+	if err != nil {
+		out.end()
+		region.Release()
+		s.account.refund(mappings, 1)
+		return reply{}, err
+	}
+	return out, nil
+}
+
+// grant returns a reply with a descriptor of its own for the memory of the window
+// that region is a reference to. It holds no reference to the region while the answer
+// is on its way: the application may have mapped and unmapped it before the answer
+// counts as sent, and its munmap must find the last reference.
+func (s *serverSession) grant(region attach.Region, ask rma.Prot) (reply, error) {
+	w, ok := region.(attach.WindowRegion)
+	if !ok {
+		return reply{}, errAlien
+	}
+	behind, off, n, prot := w.Window()
+	m, err := s.sharer(behind)
+	if err != nil {
+		return reply{}, err
+	}
+	return s.account.answerWith(nil, func() (*os.File, error) { return m.grant(s, off, n, prot, ask) })
+}
+
+// keep gives a mapping its number.
+func (s *serverSession) keep(region attach.Region) (uint32, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing {
+		return 0, status.Reset
+	}
+	id := s.mappings.next()
+	s.mappings.all[id] = region
+	return id, nil
+}
+
+func doMunmap(_ context.Context, s *serverSession, r *request) (reply, error) {
+	id := r.in.(*proto.MemoryBody).Memory
+	s.mu.Lock()
+	region, ok := s.mappings.take(id)
+	s.mu.Unlock()
+	if !ok {
+		return reply{}, fmt.Errorf("mapping %d: %w", id, status.Invalid)
+	}
+	region.Release()
+	s.account.refund(mappings, 1)
+	return reply{}, nil
+}

@@ -1,0 +1,31 @@
+package server
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/fabricd/fabricd/internal/shm"
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+// TestNothingIsCopiedToAnApplicationThatIsTold: what a VREADFROM has fetched by the time
+// that the windows are closed stays in the node.
+func TestNothingIsCopiedToAnApplicationThatIsTold(t *testing.T) {
+	region, err := shm.Create("test", 4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer region.Release()
+	s := &serverSession{}
+	if err := s.give(region, []byte("first"), 0); err != nil {
+		t.Fatal(err)
+	}
+	s.gifts.over = true
+	if err := s.give(region, []byte("later"), 0); !errors.Is(err, status.Reset) {
+		t.Errorf("a copy after the end: %v", err)
+	}
+	got := make([]byte, 5)
+	if err := region.ReadAt(got, 0); err != nil || string(got) != "first" {
+		t.Errorf("the application's memory is %q, %v", got, err)
+	}
+}

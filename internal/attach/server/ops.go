@@ -1,0 +1,327 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/fence"
+	"github.com/fabricd/fabricd/internal/access"
+	"github.com/fabricd/fabricd/internal/attach"
+	"github.com/fabricd/fabricd/internal/attach/proto"
+	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/rma"
+)
+
+// An operation says how requests of one op are taken.
+type operation struct {
+	in        func() proto.Message // a new body to decode; nil for an empty one
+	endpoint  bool                 // on an endpoint, not on the session
+	takesFile bool                 // a descriptor comes with it
+	do        func(ctx context.Context, s *serverSession, r *request) (reply, error)
+}
+
+// A request is one being performed.
+type request struct {
+	proto.Header
+	operation
+	in   proto.Message
+	file *os.File // that came with it; nil once taken
+	ep   *served
+}
+
+// drop closes the request's descriptor if nobody has taken it.
+func (r *request) drop() {
+	if r.file != nil {
+		r.file.Close()
+		r.file = nil
+	}
+}
+
+// notByApplication returns r's result err for an application that has not
+// closed what r is about: that the node did, because the session or the
+// connection ends, is a reset to it, and no mistake of its own.
+func (r *request) notByApplication(err error) error {
+	if r.Op == proto.OpClose || status.Of(err) != status.BadFD || (r.ep != nil && r.ep.begun()) {
+		return err
+	}
+	return fmt.Errorf("the node ends it: %w", status.Reset)
+}
+
+// A reply is the body of an answer, and what comes with it.
+type reply struct {
+	body  proto.Message
+	file  *os.File
+	after func() // runs once the answer is sent or dropped
+}
+
+func (r reply) end() {
+	if r.after != nil {
+		r.after()
+	}
+}
+
+// operations is the list of all requests.
+var operations = map[proto.Op]operation{
+	proto.OpBye:    {do: doBye},
+	proto.OpCancel: {in: body[proto.Cancel]},
+	proto.OpSelf:   {do: doSelf},
+	proto.OpNodes:  {do: doNodes},
+	proto.OpWatch:  {in: body[proto.WatchBody], do: doWatch},
+	proto.OpOpen:   {do: doOpen},
+
+	proto.OpClose:  {endpoint: true, do: doClose},
+	proto.OpBind:   {endpoint: true, in: body[proto.Address], do: doBind},
+	proto.OpListen: {endpoint: true, in: body[proto.ListenBody], do: doListen},
+
+	proto.OpListenAllow: {endpoint: true, in: body[proto.ListenAllowBody], do: doListenAllow},
+	proto.OpPeer:        {endpoint: true, do: doPeer},
+
+	proto.OpConnect:    {endpoint: true, in: body[proto.Address], do: doConnect},
+	proto.OpTryConnect: {endpoint: true, in: body[proto.Address], do: doTryConnect},
+	proto.OpAccept:     {endpoint: true, do: doAccept},
+	proto.OpTryAccept:  {endpoint: true, do: doTryAccept},
+	proto.OpReady:      {endpoint: true, do: doReady},
+	proto.OpEnding:     {endpoint: true, do: doEnding},
+	proto.OpAddress:    {endpoint: true, do: doAddress},
+	proto.OpCause:      {endpoint: true, do: doCause},
+	proto.OpAbort:      {endpoint: true, in: body[proto.CauseBody], do: doAbort},
+
+	proto.OpChannel: {endpoint: true, do: doChannel},
+	proto.OpBell:    {endpoint: true, in: body[proto.BellBody], do: doBell},
+	proto.OpJoined:  {endpoint: true, in: body[proto.JoinedBody], do: doJoined},
+	proto.OpRings:   {do: doRings},
+	proto.OpShut:    {endpoint: true, do: doShut},
+	proto.OpPath:    {endpoint: true, in: body[proto.PathKeyBody], do: doPath},
+
+	proto.OpRMAPath:   {endpoint: true, in: body[proto.PathKeyBody], do: doRMAPath},
+	proto.OpNoRMAPath: {endpoint: true, in: body[proto.JoinedBody], do: doNoRMAPath},
+	proto.OpFarWindow: {endpoint: true, in: body[proto.Offset], do: doFarWindow},
+
+	proto.OpServe:          {endpoint: true, in: body[proto.ServiceBody], do: doServe},
+	proto.OpConnectService: {endpoint: true, in: body[proto.ConnectServiceBody], do: doConnectService},
+	proto.OpServices:       {in: body[proto.ServicesBody], do: doServices},
+	proto.OpResolve:        {in: body[proto.ResolveBody], do: doResolve},
+	proto.OpWatchServices:  {in: body[proto.WatchBody], do: doWatchServices},
+
+	proto.OpMemAdd:     {in: body[proto.MemAdd], takesFile: true, do: doMemAdd},
+	proto.OpMemDrop:    {in: body[proto.MemoryBody], do: doMemDrop},
+	proto.OpRegister:   {endpoint: true, in: body[proto.Register], do: doRegister},
+	proto.OpUnregister: {endpoint: true, in: body[proto.Span], do: doUnregister},
+	proto.OpWriteTo:    {endpoint: true, in: body[proto.Transfer], do: doTransfer},
+	proto.OpReadFrom:   {endpoint: true, in: body[proto.Transfer], do: doTransfer},
+	proto.OpVWriteTo:   {endpoint: true, in: body[proto.VTransfer], do: doVWriteTo},
+	proto.OpVReadFrom:  {endpoint: true, in: body[proto.VTransfer], do: doVReadFrom},
+	proto.OpAtomic:     {endpoint: true, in: body[proto.AtomicBody], do: doAtomic},
+	proto.OpPostAtomic: {endpoint: true, in: body[proto.AtomicBody], do: doPostAtomic},
+	proto.OpPutSignal:  {endpoint: true, in: body[proto.PutBody], do: doPutSignal},
+	proto.OpVPutSignal: {endpoint: true, in: body[proto.VPutBody], do: doVPutSignal},
+	proto.OpMmap:       {endpoint: true, in: body[proto.MmapBody], do: doMmap},
+	proto.OpMunmap:     {in: body[proto.MemoryBody], do: doMunmap},
+	proto.OpWindow:     {endpoint: true, in: body[proto.Offset], do: doWindow},
+	proto.OpEpochs:     {do: doEpochs},
+	proto.OpCheck:      {endpoint: true, in: body[proto.CheckBody], do: doCheck},
+	proto.OpShare:      {in: body[proto.WatchBody], do: doShare},
+	proto.OpRetire:     {in: body[proto.MemoryBody], do: doRetire},
+
+	proto.OpFenceMark:   {endpoint: true, in: body[proto.SideBody], do: doFenceMark},
+	proto.OpFenceWait:   {endpoint: true, in: body[proto.MarkBody], do: doFenceWait},
+	proto.OpFenceSignal: {endpoint: true, in: body[proto.SignalBody], do: doFenceSignal},
+}
+
+// body returns a new message of type T.
+func body[T any, P interface {
+	*T
+	proto.Message
+}]() proto.Message {
+	return P(new(T))
+}
+
+func doBye(ctx context.Context, s *serverSession, r *request) (reply, error) {
+	s.mu.Lock()
+	eps := s.endpoints.all
+	s.endpoints.all = make(map[uint32]*served)
+	s.mu.Unlock()
+	for _, e := range eps {
+		e.begin(abortedBy(attach.CauseDetached))
+	}
+	for _, e := range eps {
+		e.settle(ctx)
+	}
+	return reply{}, nil
+}
+
+func doSelf(_ context.Context, s *serverSession, _ *request) (reply, error) {
+	self := s.node.Self()
+	return reply{body: (*proto.SelfBody)(&self)}, nil
+}
+
+func doNodes(_ context.Context, s *serverSession, _ *request) (reply, error) {
+	ids, self, err := s.node.Nodes()
+	if err != nil {
+		return reply{}, err
+	}
+	return reply{body: &proto.NodesBody{Self: self, Set: nodeSet(ids)}}, nil
+}
+
+// nodeSet returns ids as a set of bits.
+func nodeSet(ids []addr.NodeID) []byte {
+	if len(ids) == 0 {
+		return nil
+	}
+	set := make([]byte, int(slices.Max(ids))/8+1)
+	for _, id := range ids {
+		set[id/8] |= 1 << (id % 8)
+	}
+	return set
+}
+
+func doWatch(_ context.Context, s *serverSession, r *request) (reply, error) {
+	on := r.in.(*proto.WatchBody).On
+	if on > 1 {
+		return reply{}, fmt.Errorf("watch %d, want 0 or 1: %w", on, status.Invalid)
+	}
+	var unwatch func()
+	if on == 1 {
+		unwatch = s.node.Watch(s.event)
+	}
+	s.mu.Lock()
+	// One subscription at most: a second WATCH keeps the first.
+	if s.closing || (on == 1 && s.unwatch.events != nil) {
+		s.mu.Unlock()
+		if unwatch != nil {
+			unwatch()
+		}
+		return reply{}, nil
+	}
+	s.unwatch.events, unwatch = unwatch, s.unwatch.events
+	s.mu.Unlock()
+	if unwatch != nil {
+		unwatch()
+	}
+	return reply{}, nil
+}
+
+// event tells the application of ev, and of the node's own new place if it has
+// one.
+func (s *serverSession) event(ev attach.Event) {
+	self := s.node.Self()
+	s.mu.Lock()
+	changed := self != s.self
+	s.self = self
+	var eps []*served
+	if ev.Kind == attach.NodeRemoved {
+		eps = slices.Collect(maps.Values(s.endpoints.all))
+	}
+	s.mu.Unlock()
+	for _, e := range eps {
+		e.fence()
+	}
+	if changed {
+		s.tell(proto.Header{Op: proto.OpSelfState}, (*proto.SelfBody)(&self))
+	}
+	s.tell(proto.Header{Op: proto.OpEvent}, (*proto.EventBody)(&ev))
+}
+
+func doOpen(_ context.Context, s *serverSession, _ *request) (reply, error) {
+	if err := s.account.charge(endpoints, 1); err != nil {
+		return reply{}, err
+	}
+	ep, err := s.node.Open()
+	if err != nil {
+		s.account.refund(endpoints, 1)
+		return reply{}, err
+	}
+	e, err := s.serveEndpoint(ep)
+	if err != nil {
+		return reply{}, err
+	}
+	return reply{body: &proto.EndpointBody{Endpoint: e.id}}, nil
+}
+
+func doBind(_ context.Context, _ *serverSession, r *request) (reply, error) {
+	_, err := r.ep.ep.Bind(r.in.(*proto.Address).Port)
+	local := r.ep.ep.LocalAddr()
+	return reply{body: (*proto.Address)(&local)}, err
+}
+
+func doListen(_ context.Context, s *serverSession, r *request) (reply, error) {
+	if err := r.ep.ep.Listen(int(int32(r.in.(*proto.ListenBody).Backlog))); err != nil {
+		return reply{}, err
+	}
+	r.ep.follow()
+	return reply{}, nil
+}
+
+func doListenAllow(_ context.Context, _ *serverSession, r *request) (reply, error) {
+	in := r.in.(*proto.ListenAllowBody)
+	allow, err := access.ParseSubjects(in.Allow)
+	if err != nil {
+		return reply{}, fmt.Errorf("%w: %w", status.Invalid, err)
+	}
+	if err := r.ep.ep.Listen(int(int32(in.Backlog)), allow...); err != nil {
+		return reply{}, err
+	}
+	r.ep.follow()
+	return reply{}, nil
+}
+
+func doPeer(_ context.Context, _ *serverSession, r *request) (reply, error) {
+	p, err := r.ep.ep.Peer()
+	if err != nil {
+		return reply{}, err
+	}
+	return reply{body: (*proto.PeerBody)(&p)}, nil
+}
+
+func doReady(_ context.Context, _ *serverSession, r *request) (reply, error) {
+	return reply{body: &proto.ReadyBody{Events: uint16(r.ep.events())}}, nil
+}
+
+func doAddress(_ context.Context, _ *serverSession, r *request) (reply, error) {
+	local := r.ep.ep.LocalAddr()
+	return reply{body: (*proto.Address)(&local)}, nil
+}
+
+func doEnding(_ context.Context, _ *serverSession, r *request) (reply, error) {
+	r.ep.mu.Lock()
+	p := r.ep.mover
+	r.ep.mu.Unlock()
+	if p == nil {
+		return reply{}, status.NotConn
+	}
+	return reply{body: &proto.EndingBody{Ending: p.heard()}}, nil
+}
+
+func doCause(_ context.Context, _ *serverSession, r *request) (reply, error) {
+	return reply{body: &proto.CauseBody{Cause: attach.CleanCause(r.ep.ep.Cause())}}, nil
+}
+
+func doTransfer(_ context.Context, _ *serverSession, r *request) (reply, error) {
+	t := r.in.(*proto.Transfer)
+	if r.Op == proto.OpWriteTo {
+		return reply{}, r.ep.ep.WriteTo(t.Local, t.Len, t.Remote, t.Flags)
+	}
+	return reply{}, r.ep.ep.ReadFrom(t.Local, t.Len, t.Remote, t.Flags)
+}
+
+func doAtomic(ctx context.Context, _ *serverSession, r *request) (reply, error) {
+	old, err := r.ep.ep.Atomic(ctx, rma.Atomic(*r.in.(*proto.AtomicBody)))
+	return reply{body: &proto.WordBody{Value: old}}, err
+}
+
+func doFenceMark(_ context.Context, _ *serverSession, r *request) (reply, error) {
+	m, err := r.ep.ep.FenceMark(r.in.(*proto.SideBody).Side)
+	return reply{body: (*proto.MarkBody)(&m)}, err
+}
+
+func doFenceWait(ctx context.Context, _ *serverSession, r *request) (reply, error) {
+	return reply{}, r.ep.ep.FenceWait(ctx, fence.Mark(*r.in.(*proto.MarkBody)))
+}
+
+func doFenceSignal(_ context.Context, _ *serverSession, r *request) (reply, error) {
+	return reply{}, r.ep.ep.FenceSignal(fence.Signal(*r.in.(*proto.SignalBody)))
+}

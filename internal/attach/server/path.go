@@ -1,0 +1,106 @@
+package server
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/fabricd/fabricd/internal/attach"
+	"github.com/fabricd/fabricd/internal/attach/proto"
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+// A connection to another node can have a path: a socket between the two
+// applications. The node's endpoint makes it; here the application asks for it, and
+// gets its end.
+
+// offerPath has the application told when its peer asks for a path.
+func (e *served) offerPath() {
+	if ep, ok := e.ep.(attach.PathEndpoint); ok && e.s.srv.opt.NoPaths == "" {
+		ep.OnPath(e.offer)
+	}
+}
+
+// doPath waits until the connection has its path, and answers with this end of it. The
+// node keeps a duplicate, which is charged until the node has closed it.
+func doPath(ctx context.Context, s *serverSession, r *request) (reply, error) {
+	m, err := s.path(ctx, r)
+	if err != nil {
+		if status.Of(err) != status.InUse {
+			r.ep.via(proto.ReasonOf(err))
+		}
+		return reply{}, err
+	}
+	body := &proto.PathBody{Peer: m.Peer, Binding: m.Binding}
+	if m.Client {
+		body.Flags |= proto.PathClient
+	}
+	if m.Plaintext {
+		body.Flags |= proto.PathPlaintext
+	}
+	return s.account.answerTaken(body, m.File), nil
+}
+
+func (s *serverSession) path(ctx context.Context, r *request) (attach.PathSocket, error) {
+	ep, ok := r.ep.ep.(attach.PathEndpoint)
+	if !ok {
+		return attach.PathSocket{}, fmt.Errorf("this node's endpoints have no paths: %w", status.NotSupp)
+	}
+	if why := s.srv.opt.NoPaths; why != "" {
+		return attach.PathSocket{}, fmt.Errorf("%s: %w", why, status.NotSupp)
+	}
+	if !r.ep.pathAsk() {
+		return attach.PathSocket{}, fmt.Errorf("the connection has asked for its path: %w", status.InUse)
+	}
+	err := s.account.chargePath()
+	var m attach.PathSocket
+	if err == nil {
+		freed := func() { s.account.refund(pathSockets, 1) }
+		if m, err = ep.Path(ctx, r.in.(*proto.PathKeyBody).Key, freed); err != nil {
+			s.account.refund(heldFiles, 1)
+		}
+	}
+	r.ep.pathAnswer(err == nil)
+	return m, err
+}
+
+// pathAsk notes that the application asks for its path; false if it has, or waits for it.
+func (e *served) pathAsk() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	first := !e.pathAsked
+	e.pathAsked = true
+	return first
+}
+
+// pathAnswer notes what came of it: without a path it may be asked for again.
+func (e *served) pathAnswer(got bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.pathAsked, e.pathGot = got, got
+}
+
+// joinedPath notes whether the application uses the path that it got. One that cannot
+// use it any more has lost what is on its way: the connection ends. It reports false if
+// it has got none.
+func (e *served) joinedPath(ok bool, why string) bool {
+	ep, has := e.ep.(attach.PathEndpoint)
+	e.mu.Lock()
+	got, used := e.pathGot, e.pathUsed
+	if got {
+		e.pathUsed = used || ok
+		e.pathAsked, e.pathGot = ok || used, ok || used
+	}
+	e.mu.Unlock()
+	switch {
+	case !got || !has:
+		return false
+	case ok:
+		if ep, is := e.ep.(attach.PairedEndpoint); is {
+			ep.Via(attach.ViaPath, why)
+		}
+	default:
+		ep.NoPath(why, used)
+		e.via(why)
+	}
+	return true
+}

@@ -1,0 +1,74 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/fabricd/fabricd/internal/attach/proto"
+	"github.com/fabricd/fabricd/internal/ring"
+	"github.com/fabricd/fabricd/internal/shm"
+)
+
+// Rings are the sizes of a channel's two rings, and how much a reader takes
+// before it gives room back.
+type Rings = ring.Params
+
+// HugePages say whether memory lies in huge pages.
+type HugePages = shm.HugePages
+
+// The values of HugePages.
+const (
+	HugeOff     = shm.HugeOff
+	HugeTry     = shm.HugeTry
+	HugeRequire = shm.HugeRequire
+)
+
+// The bounds of Rings, and their defaults.
+const (
+	MinSlots, MaxSlots       = ring.MinSlots, ring.MaxSlots
+	MinRingData, MaxRingData = ring.MinData, ring.MaxData
+	MaxRelease               = ring.MaxRelease
+)
+
+// DefaultRings suit most connections.
+func DefaultRings() Rings { return ring.Default }
+
+// HugePagesAllowed names the values of ParseHugePages.
+const HugePagesAllowed = shm.HugeAllowed
+
+// ParseHugePages reads off, try or require; false for anything else.
+func ParseHugePages(text string) (HugePages, bool) { return shm.ParseHugePages(text) }
+
+// ChannelSize returns the bytes of memory of a channel with these rings.
+func ChannelSize(p Rings) int64 { return proto.RingsSize(p) }
+
+// ErrSmallRings is in the chain of CheckHugePages' error when the rings do not
+// fill a huge page.
+var ErrSmallRings = errors.New("the rings are too small for huge pages")
+
+// CheckHugePages reports whether channels of these rings can lie in huge pages
+// here and now: it makes the memory of one and gives it back. The error says
+// what is missing.
+func CheckHugePages(p Rings) error {
+	size, huge := proto.RingsSize(p), shm.HugePageSize()
+	if size < huge {
+		return fmt.Errorf("%w: the two of a channel are %d bytes, a huge page is %d", ErrSmallRings, size, huge)
+	}
+	region, err := shm.Create("fabricd-probe", size)
+	if err != nil {
+		return err
+	}
+	defer region.Release()
+	_, err = shm.HugeRequire.Apply(region)
+	return err
+}
+
+// CheckChannels reports why this process can make no memory for a channel.
+func CheckChannels(p Rings) error {
+	region, err := shm.Create("fabricd-probe", proto.RingsSize(p))
+	if err != nil {
+		return err
+	}
+	region.Release()
+	return nil
+}

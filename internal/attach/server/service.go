@@ -1,0 +1,85 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/fabricd/fabricd/internal/attach/proto"
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+func doServe(_ context.Context, _ *serverSession, r *request) (reply, error) {
+	return reply{}, r.ep.ep.Serve(r.in.(*proto.ServiceBody).Service)
+}
+
+func doConnectService(ctx context.Context, s *serverSession, r *request) (reply, error) {
+	in := r.in.(*proto.ConnectServiceBody)
+	return s.connected(r.ep, func() error {
+		_, err := r.ep.ep.ConnectService(ctx, in.To, in.Service)
+		return err
+	})
+}
+
+func doResolve(_ context.Context, s *serverSession, r *request) (reply, error) {
+	in := r.in.(*proto.ResolveBody)
+	list, err := s.node.Resolve(in.Service, in.Node)
+	return reply{body: &proto.ServiceList{Services: list}}, err
+}
+
+// doServices answers with the page behind the entry that the request names.
+func doServices(_ context.Context, s *serverSession, r *request) (reply, error) {
+	after := r.in.(*proto.ServicesBody)
+	all, err := s.node.Services()
+	if err != nil {
+		return reply{}, err
+	}
+	first := 0
+	if after.Name != "" {
+		for first < len(all) && cmp.Or(cmp.Compare(all[first].Name, after.Name), cmp.Compare(all[first].Life.Node, after.Node)) <= 0 {
+			first++
+		}
+	}
+	page := all[first:min(first+proto.ServicesPage, len(all))]
+	return reply{body: &proto.ServiceList{More: first+len(page) < len(all), Services: page}}, nil
+}
+
+// doWatchServices begins or ends the telling of changes. One at a time is told, and the
+// next one when the application has taken that.
+func doWatchServices(_ context.Context, s *serverSession, r *request) (reply, error) {
+	on := r.in.(*proto.WatchBody).On
+	if on > 1 {
+		return reply{}, fmt.Errorf("watch %d, want 0 or 1: %w", on, status.Invalid)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch end := s.unwatch.services; {
+	case on == 0 && end != nil:
+		end()
+		s.unwatch.services = nil
+	case on == 1 && end == nil && !s.closing:
+		s.unwatch.services = s.followServices()
+	}
+	return reply{}, nil
+}
+
+// followServices tells the application of changes until end is called or the session ends.
+func (s *serverSession) followServices() (end func()) {
+	changed, quit := make(chan struct{}, 1), make(chan struct{})
+	stop := s.node.NotifyServices(changed)
+	s.wg.Go(s.guarded(func() {
+		for {
+			select {
+			case <-changed:
+			case <-quit:
+				return
+			case <-s.ctx.Done():
+				return
+			}
+			s.out.Wait(proto.MaxRequests)
+			s.tell(proto.Header{Op: proto.OpServicesAnew}, nil)
+		}
+	}))
+	return sync.OnceFunc(func() { stop(); close(quit) })
+}

@@ -1,0 +1,397 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+
+	"github.com/rs/zerolog"
+
+	"github.com/fabricd/fabricd/internal/attach"
+	"github.com/fabricd/fabricd/internal/attach/proto"
+	"github.com/fabricd/fabricd/internal/faults/failpoint"
+	"github.com/fabricd/fabricd/internal/shm"
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+// maxEvents bounds the tellings queued for an application when the node has
+// another one. An application that does not read for so long loses its
+// session: events must not be missed.
+const maxEvents = 4096
+
+// stages bounds the VWRITETO and VREADFROM of a session that hold a buffer of
+// the node at a time.
+const stages = 4
+
+// A serverSession is one attached application. Its reader goroutine takes
+// requests; those that may wait have goroutines of their own. Everything ends
+// when the application's socket does.
+type serverSession struct {
+	srv     *Server
+	conn    *net.UnixConn
+	out     *proto.Outbox
+	node    attach.Session
+	account *account
+	uid     uint32
+	// inProcess: the application is in this process, and uses the node's ends of its
+	// connections itself.
+	inProcess bool
+	shares    atomic.Bool // its windows' memory with applications of other users
+	log       zerolog.Logger
+	ended     func() // the connection no longer counts as a session
+
+	ctx    context.Context // of requests; done when the socket has ended
+	cancel context.CancelFunc
+	wg     sync.WaitGroup // requests, pumps and helpers
+	pieces stagedPieces
+	epochs epochs
+
+	told atomic.Bool // that a channel is not what was asked for, once
+
+	gifts gifts
+
+	mu        sync.Mutex // guards the fields below
+	closing   bool       // no endpoint and no memory may be added
+	endpoints numbered[*served]
+	memory    numbered[*memory]
+	mappings  numbered[attach.Region] // of peers' memory
+	requests  runningRequests
+	unwatch   tellings
+	self      attach.Self // as the application was last told
+}
+
+// tellings are what ends them; nil while nothing is told.
+type tellings struct{ events, services func() }
+
+// A runningRequests are the requests that are not answered yet.
+type runningRequests struct {
+	withdraw map[uint64]context.CancelFunc // by number
+	waiting  [proto.Kinds]int              // of each kind
+	bounds   [proto.Kinds]int              // of waiting
+}
+
+// stagedPieces are the buffers of the node that a session uses.
+type stagedPieces struct {
+	tokens chan struct{} // one for each in use, stages at most
+	bytes  int64         // of them; guarded by server.staged.mu
+}
+
+// gifts are the copies of bytes to an application's memory.
+type gifts struct {
+	sync.RWMutex      // held for reading while one is made; guards over
+	over         bool // none are made any more
+}
+
+// numbered are things of a session by the numbers that the application names them by.
+type numbered[T any] struct {
+	last uint32
+	all  map[uint32]T
+}
+
+func newNumbered[T any]() numbered[T] { return numbered[T]{all: make(map[uint32]T)} }
+
+// next returns a number that is not used.
+func (n *numbered[T]) next() uint32 {
+	for {
+		n.last++
+		if _, used := n.all[n.last]; n.last != 0 && !used {
+			return n.last
+		}
+	}
+}
+
+// take returns what has the number id, which is free from now on.
+func (n *numbered[T]) take(id uint32) (v T, ok bool) {
+	v, ok = n.all[id]
+	delete(n.all, id)
+	return v, ok
+}
+
+func newServerSession(srv *Server, conn *net.UnixConn, node attach.Session, uid uint32, a *account) *serverSession {
+	s := &serverSession{
+		srv: srv, conn: conn, out: proto.NewOutbox(conn), node: node, uid: uid, account: a,
+		pieces:    stagedPieces{tokens: make(chan struct{}, stages)},
+		endpoints: newNumbered[*served](), memory: newNumbered[*memory](), mappings: newNumbered[attach.Region](),
+		requests: runningRequests{withdraw: make(map[uint64]context.CancelFunc), bounds: bounds(a)},
+		self:     node.Self(),
+	}
+	s.epochs.account = a
+	// Not srv.ctx: a request that ends with the server has no answer, not the
+	// answer that it was withdrawn.
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	return s
+}
+
+// serve runs the session. When it returns, nothing of it is left but what
+// peers still use.
+func (s *serverSession) serve() {
+	s.log.Debug().Msg("application attached")
+	s.wg.Go(s.guarded(s.out.Run))
+	s.wg.Go(s.guarded(s.endWithNode))
+	var err error
+	s.guarded(func() { err = s.read() })()
+	_ = s.srv.opt.Faults.Hit(failpoint.AppDied)
+	s.teardown()
+	_ = s.srv.opt.Faults.Hit(failpoint.AppReleased)
+	s.log.Debug().AnErr("cause", err).Msg("application detached")
+}
+
+// endWithNode ends the session when the node's own session does, or when the
+// server ends: then no peer may change the application's windows any more by the
+// time that it hears of it.
+func (s *serverSession) endWithNode() {
+	select {
+	case <-s.srv.ctx.Done():
+		if leaving, ok := s.node.(attach.LeavingSession); ok {
+			leaving.CloseWindows()
+		}
+		s.gifts.Lock() // waits for those that are at it
+		s.gifts.over = true
+		s.gifts.Unlock()
+		s.conn.Close()
+	case <-s.node.Done():
+		s.conn.Close()
+	case <-s.ctx.Done():
+	}
+}
+
+// read takes requests until the application is gone, or breaks the protocol.
+// It stops taking them while the application does not take its answers.
+func (s *serverSession) read() error {
+	in, buf := shm.NewReceiver(s.conn), make([]byte, proto.MaxFrame)
+	for {
+		s.out.Wait(proto.MaxRequests)
+		n, f, err := in.Recv(buf)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		lost := errors.Is(err, shm.ErrDescriptorLost)
+		if err == nil || lost {
+			err = s.take(buf[:n], f, lost)
+		}
+		if err != nil {
+			if status.Of(err) == status.Protocol {
+				s.log.Warn().Err(err).Msg("application broke the attach protocol")
+			}
+			return err
+		}
+	}
+}
+
+// take begins one request; lost says that its descriptor found no room here. An
+// error ends the session: its packet cannot have come from a correct program.
+func (s *serverSession) take(p []byte, f *os.File, lost bool) error {
+	r, err := s.parse(p, f, lost)
+	if err != nil {
+		if f != nil {
+			f.Close()
+		}
+		if r != nil && r.Request != 0 {
+			s.answer(r, nil, nil, err)
+		}
+		return err
+	}
+	if lost {
+		s.answer(r, nil, nil, shm.ErrDescriptorLost)
+		return nil
+	}
+	if r.Op == proto.OpCancel {
+		s.withdraw(r.in.(*proto.Cancel).Request)
+		return nil
+	}
+	if r.do == nil {
+		s.answer(r, nil, nil, fmt.Errorf("operation %d is not known: %w", r.Op, status.NotSupp))
+		return nil
+	}
+	return s.begin(r)
+}
+
+// parse checks a packet as far as its own bytes allow. The request is not nil
+// if its header could be read.
+func (s *serverSession) parse(p []byte, f *os.File, lost bool) (*request, error) {
+	h, body, err := proto.ParseFrame(p)
+	if err != nil {
+		return nil, err
+	}
+	r := &request{Header: h}
+	spec, known := operations[h.Op]
+	switch {
+	case h.Code != 0:
+		return r, fmt.Errorf("request with code %d: %w", h.Code, status.Protocol)
+	case (h.Request == 0) != (h.Op == proto.OpCancel):
+		return r, fmt.Errorf("operation %d with request %d: %w", h.Op, h.Request, status.Protocol)
+	case (f != nil || lost) != (known && spec.takesFile):
+		return r, fmt.Errorf("operation %d: wrong number of descriptors: %w", h.Op, status.Protocol)
+	case !known:
+		return r, nil
+	}
+	r.operation, r.file = spec, f
+	if spec.in != nil {
+		r.in = spec.in()
+	}
+	return r, proto.ParseBody(body, r.in)
+}
+
+// begin runs a request: here if it cannot wait, else in a goroutine of its own.
+func (s *serverSession) begin(r *request) error {
+	ctx, cancel := context.WithCancel(s.ctx)
+	s.mu.Lock()
+	waits := r.Op.Waits()
+	_, twice := s.requests.withdraw[r.Request]
+	full := waits != proto.AtOnce && s.requests.waiting[waits] >= s.requests.bounds[waits]
+	if !twice && !full {
+		s.requests.withdraw[r.Request] = cancel
+		s.requests.waiting[waits]++
+	}
+	if e := s.endpoints.all[r.Endpoint]; e != nil && r.Op == proto.OpClose && !twice && !full {
+		e.said.Store(true) // in the order of the packets: a BYE, or the end, may follow
+	}
+	s.mu.Unlock()
+	if twice || full {
+		cancel()
+		r.drop()
+		if twice {
+			return fmt.Errorf("request %d is used twice: %w", r.Request, status.Protocol)
+		}
+		s.answer(r, nil, nil, fmt.Errorf("%d requests of its kind are outstanding: %w", s.requests.bounds[waits], status.NoBufs))
+		return nil
+	}
+	run := func() {
+		defer cancel()
+		s.perform(ctx, r)
+	}
+	if waits != proto.AtOnce {
+		s.wg.Go(s.guarded(run))
+	} else {
+		run()
+	}
+	return nil
+}
+
+// perform does r and answers it.
+func (s *serverSession) perform(ctx context.Context, r *request) {
+	defer r.drop() // also after a panic
+	var out reply
+	var err error
+	if r.Endpoint != 0 || r.endpoint {
+		s.mu.Lock()
+		r.ep = s.endpoints.all[r.Endpoint]
+		s.mu.Unlock()
+		if r.ep == nil || !r.endpoint {
+			err = fmt.Errorf("endpoint %d: %w", r.Endpoint, status.BadFD)
+		}
+	}
+	if err == nil {
+		out, err = r.do(ctx, s, r)
+		err = r.notByApplication(err)
+	}
+	r.drop()
+	// The request's number is free before the application can see the answer.
+	s.mu.Lock()
+	delete(s.requests.withdraw, r.Request)
+	s.requests.waiting[r.Op.Waits()]--
+	s.mu.Unlock()
+	if err != nil {
+		out.end()
+		out = reply{}
+	}
+	s.answer(r, out.body, &out, err)
+}
+
+// answer sends the answer to r. An application that does not read has at most
+// MaxRequests answers waiting when read waits for it, and those to the requests that
+// are outstanding then.
+func (s *serverSession) answer(r *request, body proto.Message, out *reply, err error) {
+	l := proto.Letter{Header: proto.Header{Op: r.Op | proto.OpReply, Endpoint: r.Endpoint, Request: r.Request, Code: status.Of(err)}, Body: body}
+	if err != nil {
+		l.Body = &proto.Refusal{Text: err.Error()}
+	}
+	if out != nil {
+		l.File, l.After = out.file, out.after
+	}
+	s.out.Put(l) // an error is the session's end
+}
+
+// withdraw cancels a request that still waits. Its answer says what became of
+// it.
+func (s *serverSession) withdraw(id uint64) {
+	s.mu.Lock()
+	cancel := s.requests.withdraw[id]
+	s.mu.Unlock()
+	if cancel != nil {
+		cancel()
+	}
+}
+
+// tell sends what nobody asked for.
+func (s *serverSession) tell(h proto.Header, body proto.Message) {
+	if err := s.out.Tell(proto.Letter{Header: h, Body: body}, maxEvents); errors.Is(err, status.NoBufs) {
+		s.log.Warn().Msg("application does not read its events; session ended")
+		s.conn.Close()
+	}
+}
+
+// add gives e, whose resources are charged, its number. It returns false when
+// the session is ending.
+func (s *serverSession) add(e *served) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing {
+		return false
+	}
+	e.id = s.endpoints.next()
+	s.endpoints.all[e.id] = e
+	return true
+}
+
+// why says why the session ends whose socket has ended.
+func (s *serverSession) why() string {
+	select {
+	case <-s.srv.ctx.Done():
+	case <-s.node.Done():
+	default:
+		return attach.CauseDied
+	}
+	return attach.CauseStopped(s.node.Self().Life.Node)
+}
+
+// teardown ends what read has begun: requests are withdrawn, endpoints aborted that
+// the application has not closed, and bytes that peers have yet to take are waited
+// for, unless the server ends.
+func (s *serverSession) teardown() {
+	s.conn.Close()
+	s.out.Close()
+	s.cancel()
+	s.mu.Lock()
+	s.closing = true
+	eps, unwatch := s.endpoints.all, s.unwatch
+	s.endpoints.all, s.unwatch = nil, tellings{}
+	s.mu.Unlock()
+	for _, end := range []func(){unwatch.events, unwatch.services} {
+		if end != nil {
+			end()
+		}
+	}
+	how := abortedBy(s.why())
+	for _, e := range eps {
+		e.begin(how)
+	}
+	s.ended()
+	s.wg.Wait()
+	s.node.Close()
+	// Nobody else is left: the fields need no lock.
+	for _, r := range s.mappings.all {
+		r.Release()
+		s.account.refund(mappings, 1)
+	}
+	for _, r := range s.memory.all {
+		r.Release()
+		s.account.refund(memories, 1)
+	}
+	s.epochs.close()
+}

@@ -1,0 +1,177 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+
+	"github.com/fabricd/fabricd/internal/attach"
+	"github.com/fabricd/fabricd/internal/attach/proto"
+	"github.com/fabricd/fabricd/internal/shm"
+	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/rma"
+)
+
+// A memory is what an application has handed over. It decides who else gets its
+// descriptor, which reaches all of it and cannot be taken back: see [memory.grant].
+type memory struct {
+	*shm.Region
+	owner *serverSession
+	id    uint32
+
+	mu       sync.Mutex // guards the fields below
+	windows  int        // that are open on it
+	writable int        // those of them that let the peer write
+	retired  bool       // its number was given back; no window is opened on it
+	granted  grant
+}
+
+// grant is what other applications have got of a memory. It does not go back: who has
+// had a descriptor keeps what it can do with it.
+type grant uint8
+
+const (
+	notGranted grant = iota
+	toRead           // sealed: nobody but the owner and the node writes to it
+	toWrite
+)
+
+// A refusal of direct use. The first two hold for all of the owner's windows.
+var (
+	errAlien     = fmt.Errorf("the peer's memory belongs to its process alone: %w", status.NotSupp)
+	errOtherUser = fmt.Errorf("the peer is of another user, and does not share its memory with others: %w", status.NotSupp)
+	errPart      = fmt.Errorf("the window is a part of its memory, and the rest is not the peer's: %w", status.NotSupp)
+	errWriteOnly = fmt.Errorf("the window may not be read: %w", status.NotSupp)
+	errMayWrite  = fmt.Errorf("the window may not be written, but another one of its memory may: %w", status.NotSupp)
+	errSealed    = fmt.Errorf("the window's memory was given to others for reading only: %w", status.NotSupp)
+)
+
+// sharer returns the memory behind a window if its owner shares it with s.
+func (s *serverSession) sharer(r attach.Region) (*memory, error) {
+	m, ok := r.(*memory)
+	switch {
+	case !ok || m.File() == nil:
+		return nil, errAlien
+	case m.owner.uid != s.uid && !m.owner.shares.Load():
+		return nil, errOtherUser
+	}
+	return m, nil
+}
+
+// grant returns a descriptor for s of the window [off, off+n), which allows prot, to
+// map it as ask says; prot allows that. What a descriptor reaches is all that the
+// window allows and nothing else: the window is all of its memory, it may be read,
+// and where it may not be written nothing of this user can. The owner is told before
+// a process has the descriptor.
+func (m *memory) grant(s *serverSession, off, n int64, prot, ask rma.Prot) (*os.File, error) {
+	switch {
+	case off != 0 || n != m.Len():
+		return nil, errPart
+	case prot&rma.ProtRead == 0:
+		return nil, errWriteOnly
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.windows == 0 {
+		return nil, status.Reset // the owner is about to close it, and may use the memory for something else
+	}
+	if err := m.admit(s, prot&rma.ProtWrite != 0); err != nil {
+		return nil, err
+	}
+	if ask&rma.ProtWrite != 0 {
+		return shm.Duplicate(m.File())
+	}
+	return shm.ReadOnly(m.File())
+}
+
+// admit notes that s gets the memory. The caller holds mu.
+func (m *memory) admit(s *serverSession, write bool) error {
+	want, seal := toWrite, shm.SealSeals
+	if !write {
+		want, seal = toRead, shm.SealWriting
+	}
+	switch {
+	case s == m.owner: // has it
+		return nil
+	case m.granted == want:
+		return nil
+	case write && m.granted == toRead:
+		return errSealed
+	case !write && (m.granted == toWrite || m.writable > 0):
+		return errMayWrite
+	}
+	if err := seal(m.File()); err != nil {
+		return err
+	}
+	if err := m.tell(); err != nil {
+		return err
+	}
+	m.granted = want
+	return nil
+}
+
+// open counts a window that is about to be registered.
+func (m *memory) open(prot rma.Prot) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.retired {
+		return fmt.Errorf("memory %d: %w", m.id, status.Fault)
+	}
+	m.windows++
+	if prot&rma.ProtWrite != 0 {
+		m.writable++
+	}
+	return nil
+}
+
+// close counts a window that is gone. Of the last one the owner hears if others have
+// the memory: it may go on with pages of its own.
+func (m *memory) close(prot rma.Prot) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.windows--
+	if prot&rma.ProtWrite != 0 {
+		m.writable--
+	}
+	if m.windows == 0 && m.granted != notGranted {
+		_ = m.tell() // an error is the end of its session
+	}
+}
+
+// tell tells the owner that others have the memory, and how many windows it has left.
+// The caller holds mu, so that what is told is in order.
+func (m *memory) tell() error {
+	l := proto.Letter{Header: proto.Header{Op: proto.OpShared}, Body: &proto.SharedBody{Memory: m.id, Windows: uint32(m.windows)}}
+	return m.owner.out.Tell(l, maxEvents)
+}
+
+// doShare notes whether applications of other users may use the session's windows
+// directly.
+func doShare(_ context.Context, s *serverSession, r *request) (reply, error) {
+	on := r.in.(*proto.WatchBody).On
+	if on > 1 {
+		return reply{}, fmt.Errorf("share %d, want 0 or 1: %w", on, status.Invalid)
+	}
+	s.shares.Store(on == 1)
+	return reply{}, nil
+}
+
+// doRetire is MEM_DROP of memory that no window is on.
+func doRetire(ctx context.Context, s *serverSession, r *request) (reply, error) {
+	id := r.in.(*proto.MemoryBody).Memory
+	s.mu.Lock()
+	m := s.memory.all[id]
+	s.mu.Unlock()
+	if m != nil {
+		m.mu.Lock()
+		if m.windows > 0 {
+			n := m.windows
+			m.mu.Unlock()
+			return reply{}, fmt.Errorf("memory %d has %d windows: %w", id, n, status.InUse)
+		}
+		m.retired = true
+		m.mu.Unlock()
+	}
+	return doMemDrop(ctx, s, r)
+}

@@ -1,0 +1,73 @@
+package attach
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/status"
+)
+
+// Bounds of services.
+const (
+	// MaxServices is how many names the endpoints of one node serve at most.
+	MaxServices = 64
+	// MaxCandidates is how many endpoints Resolve returns at most.
+	MaxCandidates = 64
+)
+
+// A Service is an endpoint of a live node that listens and serves a name.
+type Service struct {
+	Name string
+	Life addr.Life
+	Port addr.Port
+	Node string // the node's name
+	// RoundTrip to the node, as its links last showed it: 0 for this node, negative
+	// while it is not known.
+	RoundTrip time.Duration
+}
+
+// A Directory is what a session knows of names. All of it is told by the other nodes, and
+// says nothing about who serves.
+type Directory interface {
+	// Services returns the services of this node and of all live ones, by name, and
+	// then by node. The caller owns the slice.
+	Services() ([]Service, error)
+
+	// Resolve returns the endpoints that serve a name, in the order in which to try
+	// them: this node's, then the nearest, then those whose distance is not known, in
+	// any order. There is at least one, and at most MaxCandidates; else the error is
+	// status.NoDevice. With node, an ID or a name, only its own count. Without a
+	// service it returns that node, with port 0.
+	Resolve(service, node string) ([]Service, error)
+
+	// NotifyServices makes the session send to ch, without blocking, after every
+	// change of Services. stop ends that.
+	NotifyServices(ch chan<- struct{}) (stop func())
+}
+
+// A ServingEndpoint can serve a name, and be connected to one.
+type ServingEndpoint interface {
+	// Serve makes the endpoint, which is bound and does not listen yet, serve a name
+	// from its Listen to its close. status.InUse: another endpoint of the node has the
+	// name; status.NoMemory: the node serves MaxServices.
+	Serve(service string) error
+
+	// ConnectService is Connect to dst if it serves the name at that moment; else
+	// status.Refused. A peer that is too old is not asked for the name.
+	ConnectService(ctx context.Context, dst addr.Addr, service string) (addr.Port, error)
+}
+
+// Failure returns an error with a code and a text that says it all.
+func Failure(code status.Code, format string, args ...any) error {
+	return &failure{code, fmt.Sprintf(format, args...)}
+}
+
+type failure struct {
+	code status.Code
+	text string
+}
+
+func (e *failure) Error() string { return e.text }
+func (e *failure) Unwrap() error { return e.code }

@@ -1,5 +1,0 @@
-//go:build !race
-
-package ipc
-
-const raceEnabled = false
