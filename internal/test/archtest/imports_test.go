@@ -248,3 +248,36 @@ func TestUnsafeIsQuarantined(t *testing.T) {
 		}
 	}
 }
+
+// TestApplicationsLinkTheClientOnly follows the imports of an application: it has neither
+// the node's end of the attach protocol nor anything of a node.
+func TestApplicationsLinkTheClientOnly(t *testing.T) {
+	imports := map[string][]string{}
+	for _, f := range sources(t) {
+		if f.test {
+			continue
+		}
+		for _, imported := range f.imports() {
+			if p, ours := strings.CutPrefix(imported, module+"/"); ours {
+				imports[f.dir] = append(imports[f.dir], p)
+			}
+		}
+	}
+	way := map[string]string{"examples/echo": "examples/echo"} // by which each is reached
+	for todo := []string{"examples/echo"}; len(todo) > 0; todo = todo[1:] {
+		for _, p := range imports[todo[0]] {
+			if way[p] == "" {
+				way[p] = way[todo[0]] + " → " + p
+				todo = append(todo, p)
+			}
+		}
+	}
+	if way["internal/attach/client"] == "" {
+		t.Fatalf("examples/echo imports %v: the walk does not see the client", imports["examples/echo"])
+	}
+	for _, p := range []string{"internal/attach/server", "internal/faults/failpoint", "internal/engine", "internal/daemon", "internal/transport", "membership"} {
+		if way[p] != "" {
+			t.Errorf("an application links %s: %s", p, way[p])
+		}
+	}
+}
