@@ -72,8 +72,8 @@ func (d *Dialer) try(ctx, limit context.Context, address string, turn uint64) (*
 		resolve = inTurn(resolve, turn)
 	}
 	conn, err := node.dial(ctx, address, resolve)
-	if err != nil && ended(node) && status.Of(err) == status.BadFD {
-		err = &OpError{Op: "connect", Local: Addr{Node: NoNode}, Err: status.NoDevice} // it has gone meanwhile
+	if status.Of(err) == status.BadFD { // it goes away meanwhile; Close is for get to see
+		err = &OpError{Op: "connect", Local: Addr{Node: NoNode}, Err: status.NoDevice}
 	}
 	return conn, err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"sync"
+	"time"
 
 	"github.com/fabricd/fabricd/internal/status"
 )
@@ -87,7 +88,7 @@ func (l *lastingListener) listen(ctx context.Context) error {
 	}
 	now, err := node.Listen(l.port, l.opts...)
 	switch {
-	case err != nil && ended(node):
+	case err != nil && (ended(node) || status.Of(err) == status.BadFD):
 		return &OpError{Op: "listen", Local: node.local(), Err: status.NoDevice} // whatever it says then
 	case err != nil:
 		return err
@@ -117,7 +118,7 @@ func (l *lastingListener) Accept() (net.Conn, error) {
 			return conn, nil
 		case l.ctx.Err() != nil:
 			return nil, &OpError{Op: "accept", Local: now.local, Err: status.BadFD}
-		case !ended(now.node):
+		case !l.ends(now.node, err):
 			return nil, err
 		}
 		if err := l.again(now, err); err != nil {
@@ -125,6 +126,27 @@ func (l *lastingListener) Accept() (net.Conn, error) {
 		}
 	}
 }
+
+// ends reports whether err, of an Accept, is the end of the node. Its endpoints end a
+// moment before it has.
+func (l *lastingListener) ends(node *Node, err error) bool {
+	switch status.Of(err) {
+	case status.BadFD, status.Intr, status.Reset, status.NoDevice:
+	default:
+		return ended(node)
+	}
+	select {
+	case <-node.Done():
+		return true
+	case <-l.ctx.Done():
+		return true // for again to say so
+	case <-time.After(endPatience):
+		return false
+	}
+}
+
+// endPatience is how long the end of a node takes at most.
+const endPatience = 10 * time.Second
 
 // again listens once more in place of before, which err has ended. Of several goroutines
 // that accept one does it.
