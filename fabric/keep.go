@@ -17,7 +17,6 @@ type keeper struct {
 	mu     sync.Mutex // guards the fields below
 	node   *Node
 	under  chan struct{} // closed when the attaching that is under way has come to something; nil: none is
-	err    error         // of the last attaching
 	closed bool
 }
 

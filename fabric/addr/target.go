@@ -14,7 +14,7 @@ const MaxService = 63
 // and digits of ASCII, '.', '-' and '_', beginning with a letter or a digit. Digits alone
 // are no name: they are a node's ID.
 func ValidService(s string) bool {
-	return len(s) <= MaxService && word(s) && strings.IndexAny(s[:1], ".-_") < 0 && !digits(s)
+	return len(s) <= MaxService && word(s) && !strings.ContainsAny(s[:1], ".-_") && !digits(s)
 }
 
 // digits reports whether s has nothing but digits.

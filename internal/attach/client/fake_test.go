@@ -127,7 +127,7 @@ func (s *fakeSession) open() *fakeEndpoint {
 func (s *fakeSession) Services() ([]attach.Service, error) {
 	s.n.mu.Lock()
 	defer s.n.mu.Unlock()
-	return s.n.services, nil
+	return slices.Clone(s.n.services), nil
 }
 
 func (s *fakeSession) Resolve(service, node string) (found []attach.Service, err error) {
