@@ -37,6 +37,9 @@ func (e *Encoder) Require(ok bool) {
 // Fixed appends bytes whose number both ends know.
 func (e *Encoder) Fixed(p []byte) { e.b = append(e.b, p...) }
 
+// FixedText is Fixed for the bytes of a text.
+func (e *Encoder) FixedText(s string) { e.b = append(e.b, s...) }
+
 // U8 appends one byte.
 func (e *Encoder) U8(v uint8) { e.b = append(e.b, v) }
 
@@ -114,7 +117,7 @@ func (e *Encoder) Bytes(p []byte, limit int) {
 func (e *Encoder) Text(s string, limit int) {
 	e.Require(len(s) <= limit && utf8.ValidString(s))
 	e.U16(uint16(len(s)))
-	e.b = append(e.b, s...)
+	e.FixedText(s)
 }
 
 // Append appends the count of list, at most limit, and each of its values by one call of

@@ -99,7 +99,7 @@ func checkStrings(what string, list []string, count, length int) error {
 func putWords(e *codec.Encoder, list []string) {
 	codec.Append(e, list, len(list), func(s string) {
 		e.U8(uint8(len(s)))
-		e.Fixed([]byte(s))
+		e.FixedText(s)
 	})
 }
 

@@ -91,7 +91,7 @@ func AppendGrant(b []byte, g Grant) []byte {
 	e.UUID(g.UUID)
 	e.U64(uint64(g.Since.UnixNano()))
 	e.U8(uint8(len(g.Name)))
-	e.Fixed([]byte(g.Name))
+	e.FixedText(g.Name)
 	return append(b, appendSum(e.Encoded())...)
 }
 

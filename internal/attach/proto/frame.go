@@ -4,10 +4,10 @@
 package proto
 
 import (
-	"encoding/binary"
 	"fmt"
 
 	"github.com/fabricd/fabricd/internal/attach"
+	"github.com/fabricd/fabricd/internal/codec"
 	"github.com/fabricd/fabricd/internal/status"
 )
 
@@ -130,17 +130,17 @@ type Header struct {
 
 // AppendFrame appends a packet with body, which may be nil.
 func AppendFrame(b []byte, h Header, body Message) []byte {
-	c := Coder{b: b, encoding: true}
+	c := encoderTo(b)
 	c.frame(h, body)
-	return c.b
+	return c.put.Encoded()
 }
 
 // frame appends a packet.
 func (c *Coder) frame(h Header, body Message) {
-	c.b = binary.LittleEndian.AppendUint16(c.b, uint16(h.Op))
-	c.b = binary.LittleEndian.AppendUint16(c.b, uint16(h.Code))
-	c.b = binary.LittleEndian.AppendUint32(c.b, h.Endpoint)
-	c.b = binary.LittleEndian.AppendUint64(c.b, h.Request)
+	c.put.U16(uint16(h.Op))
+	c.put.U16(uint16(h.Code))
+	c.put.U32(h.Endpoint)
+	c.put.U64(h.Request)
 	if body != nil {
 		body.fields(c)
 	}
@@ -151,12 +151,8 @@ func ParseFrame(p []byte) (h Header, body []byte, err error) {
 	if len(p) < HeaderLen {
 		return Header{}, nil, fmt.Errorf("packet of %d bytes, want at least %d: %w", len(p), HeaderLen, status.Protocol)
 	}
-	h = Header{
-		Op:       Op(binary.LittleEndian.Uint16(p)),
-		Code:     status.Code(binary.LittleEndian.Uint16(p[2:])),
-		Endpoint: binary.LittleEndian.Uint32(p[4:]),
-		Request:  binary.LittleEndian.Uint64(p[8:]),
-	}
+	d := codec.FromLittle(p[:HeaderLen])
+	h = Header{Op: Op(d.U16()), Code: status.Code(d.U16()), Endpoint: d.U32(), Request: d.U64()}
 	return h, p[HeaderLen:], nil
 }
 
@@ -172,9 +168,9 @@ func (c *Coder) parse(b []byte, m Message) error {
 	if m == nil {
 		m = empty{}
 	}
-	*c = Coder{b: b}
+	*c = Coder{got: codec.FromLittle(b)}
 	m.fields(c)
-	if c.bad || len(c.b) != 0 {
+	if !c.got.Whole() {
 		return fmt.Errorf("malformed body of %d bytes: %w", len(b), status.Protocol)
 	}
 	return nil
@@ -200,71 +196,63 @@ func (c *Coder) ParseAnswer(h Header, body []byte, out Message) error {
 	return attach.Failure(h.Code, "%s", r.Text)
 }
 
-// A Coder appends fields to b or takes them from it. After a field that does
-// not fit, every field decodes as zero.
+// A Coder appends fields, or takes them. After a field that does not fit, every field
+// decodes as zero.
 type Coder struct {
-	b        []byte
 	encoding bool
-	bad      bool
+	put      codec.Encoder // while encoding
+	got      codec.Decoder // while not
 }
 
-// take returns the next n bytes, nil when there are not as many.
-func (c *Coder) take(n int) []byte {
-	if c.bad || len(c.b) < n {
-		c.bad = true
-		return nil
-	}
-	p := c.b[:n]
-	c.b = c.b[n:]
-	return p
-}
+// encoderTo returns a Coder that appends to b.
+func encoderTo(b []byte) Coder { return Coder{encoding: true, put: codec.ToLittle(b)} }
 
 func (c *Coder) u8(v *uint8) {
 	if c.encoding {
-		c.b = append(c.b, *v)
-	} else if p := c.take(1); p != nil {
-		*v = p[0]
+		c.put.U8(*v)
+	} else {
+		*v = c.got.U8()
 	}
 }
 
 func (c *Coder) u16(v *uint16) {
 	if c.encoding {
-		c.b = binary.LittleEndian.AppendUint16(c.b, *v)
-	} else if p := c.take(2); p != nil {
-		*v = binary.LittleEndian.Uint16(p)
+		c.put.U16(*v)
+	} else {
+		*v = c.got.U16()
 	}
 }
 
 func (c *Coder) u32(v *uint32) {
 	if c.encoding {
-		c.b = binary.LittleEndian.AppendUint32(c.b, *v)
-	} else if p := c.take(4); p != nil {
-		*v = binary.LittleEndian.Uint32(p)
+		c.put.U32(*v)
+	} else {
+		*v = c.got.U32()
 	}
 }
 
 func (c *Coder) u64(v *uint64) {
 	if c.encoding {
-		c.b = binary.LittleEndian.AppendUint64(c.b, *v)
-	} else if p := c.take(8); p != nil {
-		*v = binary.LittleEndian.Uint64(p)
+		c.put.U64(*v)
+	} else {
+		*v = c.got.U64()
 	}
 }
 
 func (c *Coder) i64(v *int64) {
-	u := uint64(*v)
-	c.u64(&u)
-	*v = int64(u)
+	if c.encoding {
+		c.put.U64(uint64(*v))
+	} else {
+		*v = int64(c.got.U64())
+	}
 }
 
 // reserved is n bytes that must be zero.
 func (c *Coder) reserved(n int) {
 	if c.encoding {
-		c.b = append(c.b, make([]byte, n)...)
-		return
-	}
-	for _, b := range c.take(n) {
-		c.bad = c.bad || b != 0
+		c.put.Reserved(n)
+	} else {
+		c.got.Reserved(n)
 	}
 }
 
@@ -273,16 +261,11 @@ func (c *Coder) reserved(n int) {
 func (c *Coder) text(s *string) {
 	if c.encoding {
 		cut := (*s)[:min(len(*s), maxText)]
-		c.b = binary.LittleEndian.AppendUint16(c.b, uint16(len(cut)))
-		c.b = append(c.b, cut...)
-		return
+		c.put.U16(uint16(len(cut)))
+		c.put.FixedText(cut)
+	} else {
+		*s = string(c.got.Bytes(maxText))
 	}
-	var n uint16
-	c.u16(&n)
-	if n > maxText {
-		c.bad = true
-	}
-	*s = string(c.take(int(n)))
 }
 
 // texts is a count of 2 bytes, at most limit, 2 reserved bytes, and as many
@@ -297,12 +280,10 @@ func (c *Coder) texts(list *[]string, limit int) {
 		}
 		return
 	}
-	if int(n) > limit {
-		c.bad = true
-	}
+	c.got.Require(int(n) <= limit)
 	for range n {
 		var s string
-		if c.text(&s); c.bad {
+		if c.text(&s); !c.got.OK() {
 			return
 		}
 		*list = append(*list, s)
@@ -312,13 +293,8 @@ func (c *Coder) texts(list *[]string, limit int) {
 // rest is all bytes that are left, at most limit.
 func (c *Coder) rest(p *[]byte, limit int) {
 	if c.encoding {
-		c.b = append(c.b, *p...)
-		return
-	}
-	if len(c.b) > limit {
-		c.bad = true
-	}
-	if got := c.take(len(c.b)); len(got) > 0 {
+		c.put.Fixed(*p)
+	} else if got := c.got.Rest(limit); len(got) > 0 {
 		*p = append([]byte(nil), got...)
 	}
 }

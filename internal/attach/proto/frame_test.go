@@ -221,10 +221,10 @@ func FuzzBodies(f *testing.F) {
 		if ParseBody(p, m) != nil {
 			return
 		}
-		c := Coder{encoding: true}
+		c := encoderTo(nil)
 		m.fields(&c)
-		if !bytes.Equal(c.b, p) {
-			t.Errorf("%s: %x was encoded again as %x", b.name, p, c.b)
+		if !bytes.Equal(c.put.Encoded(), p) {
+			t.Errorf("%s: %x was encoded again as %x", b.name, p, c.put.Encoded())
 		}
 	})
 }

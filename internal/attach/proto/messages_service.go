@@ -73,7 +73,7 @@ func (m *ServiceList) fields(c *Coder) {
 	c.u16(&n)
 	if !c.encoding {
 		if more > 1 || n > ServicesPage {
-			c.bad = true
+			c.got.Require(false)
 			return
 		}
 		m.More, m.Services = more == 1, make([]attach.Service, n)

@@ -87,9 +87,9 @@ func (o *Outbox) enqueue(l Letter, told bool, limit int) error {
 	case told && o.told >= limit:
 		return status.NoBufs
 	}
-	o.coder = Coder{b: o.frame[:0], encoding: true}
+	o.coder = encoderTo(o.frame[:0])
 	o.coder.frame(l.Header, l.Body)
-	o.frame, o.coder.b = o.coder.b, nil
+	o.frame = o.coder.put.Encoded()
 	if len(o.queue) == 0 {
 		switch err := o.sender.TrySend(o.frame, l.File); {
 		case err == nil:
