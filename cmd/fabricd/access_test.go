@@ -71,7 +71,7 @@ func takesOver(t *testing.T, n running) {
 	t.Helper()
 	for _, change := range []struct{ text, rules, logs string }{
 		{"access: [2050 from db-1]\n", "[{2050 from db-1 0} {default-access: open 0}]", "added: 2050 from db-1"},
-		{"access: [2050 from]\n", "[{2050 from db-1 0} {default-access: open 0}]", "the access rules stay as they are"},
+		{"access: [2050 from]\n", "[{2050 from db-1 0} {default-access: open 0}]", "access rules and gateways stay as they are"},
 		{"access: [2050 from db-2]\n", "[{2050 from db-2 0} {default-access: open 0}]", "added: 2050 from db-2"},
 	} {
 		if err := os.WriteFile(n.file, []byte(change.text), 0o600); err != nil {

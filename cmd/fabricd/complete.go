@@ -10,8 +10,8 @@ import (
 	"github.com/fabricd/fabricd/internal/daemon"
 )
 
-// completeIDs completes the IDs of living nodes, with their names beside.
-func (a *app) completeIDs(f *askFlags) cobra.CompletionFunc {
+// completeLive completes the names of living nodes, with their IDs beside.
+func (a *app) completeLive(f *askFlags) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
@@ -24,13 +24,13 @@ func (a *app) completeIDs(f *askFlags) cobra.CompletionFunc {
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		var ids []cobra.Completion
+		var names []cobra.Completion
 		for _, n := range all.Nodes {
 			if n.State != "removed" {
-				ids = append(ids, cobra.CompletionWithDesc(fmt.Sprint(n.ID), n.Name))
+				names = append(names, cobra.CompletionWithDesc(n.Name, fmt.Sprint("node ", n.ID)))
 			}
 		}
-		return ids, cobra.ShellCompDirectiveNoFileComp
+		return names, cobra.ShellCompDirectiveNoFileComp
 	}
 }
 

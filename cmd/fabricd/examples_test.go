@@ -12,7 +12,7 @@ import (
 
 // aside matches what follows a command in an example: a pipe, a redirection,
 // another command or a remark.
-var aside = regexp.MustCompile(`( \||>| && |  ).*$`)
+var aside = regexp.MustCompile(`( \||>| < | && |  ).*$`)
 
 // TestExamplesAreCommandLines gives every command line of every example to the
 // command that it is for: it exists and takes these flags and arguments. What

@@ -56,7 +56,7 @@ directions have ended, or, at a terminal, when the other end's has. A connection
 lost is an error, and never an end.`,
 		Example: `  fabricd nc db
   fabricd nc --listen inbox > file
-  tar c dir | fabricd nc inbox@web-1`,
+  fabricd nc inbox@web-1 < dump.sql`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return fmt.Errorf("want one NAME, got %s", plural(len(args), "argument"))

@@ -103,6 +103,8 @@ func (a *app) tableCommands() []*cobra.Command {
 		"conns":   "List the connections of this node's applications",
 		"windows": "List the registered windows of this node's applications",
 		"links":   "List the links to other nodes",
+
+		"services": "List the services of all nodes",
 	}
 	var all []*cobra.Command
 	for _, name := range daemon.TableNames {
@@ -157,7 +159,7 @@ func (a *app) pingCommand() *cobra.Command {
 		}
 		return nil
 	}
-	cmd.ValidArgsFunction = a.completeIDs(&f)
+	cmd.ValidArgsFunction = a.completeLive(&f)
 	cmd.Flags().IntVarP(&count, "count", "c", 5, "how many round trips, 1 to 10000")
 	cmd.Flags().DurationVar(&timeout, "timeout", 2*time.Second, "how long to wait for each, up to 1m")
 	cmd.Flags().DurationVarP(&interval, "interval", "i", 200*time.Millisecond, "time between them")
@@ -180,7 +182,6 @@ func (a *app) pingCommand() *cobra.Command {
 		}
 		return a.ping(cmd.Context(), c, id, count, timeout, interval, f.json)
 	}
-	cmd.ValidArgsFunction = a.completeNodes(&f)
 	return cmd
 }
 

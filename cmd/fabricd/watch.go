@@ -53,10 +53,12 @@ var watched = map[string][]string{
 	"conns":   {"id", "local", "remote", "life"},
 	"ports":   {"port", "pid"},
 	"windows": {"conn", "local", "remote", "offset"},
+
+	"services": {"name", "life"},
 }
 
 // restless are the members whose change is no news: what is counted and measured.
-var restless = []string{"sent", "received", "unread", "silent_ms", "sent_bytes", "received_bytes", "socket", "rma_socket", "considered"}
+var restless = []string{"sent", "received", "unread", "silent_ms", "sent_bytes", "received_bytes", "socket", "rma_socket", "considered", "round_trip_us"}
 
 // watch shows a table again and again, until it is interrupted.
 func (a *app) watch(ctx context.Context, c *daemon.Client, path string, f watchFlags, asJSON bool, show func(io.Writer, json.RawMessage) error) error {

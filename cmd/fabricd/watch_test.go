@@ -126,7 +126,7 @@ func TestValuesAndNodesComplete(t *testing.T) {
 	nodes := `{"nodes":[{"id":0,"name":"host","state":"alive"},{"id":3,"name":"db","state":"removed"},{"id":4,"name":"web","state":"suspect"}]}`
 	environ, _ := scripted(t, map[string][]string{"nodes": {nodes}})
 	for args, want := range map[string]string{
-		"ping ": "0\thost\n4\tweb\n:4\n", "run --detection ": "fast\nnormal\ncalm\n:4\n", "run --paths o": "lazy\noff\n:4\n",
+		"ping ": "host\tnode 0\nweb\tnode 4\n:4\n", "run --detection ": "fast\nnormal\ncalm\n:4\n", "run --paths o": "lazy\noff\n:4\n",
 		"log-level ": "trace\ndebug\ninfo\nwarn\nerror\n:4\n", "run --max-nodes ": ":4\n", "run --state-dir ": ":16\n", "run --token-file ": ":0\n",
 	} {
 		words := append([]string{"__complete"}, strings.Split(args, " ")...)
