@@ -17,8 +17,8 @@ import (
 
 // How the connections of an unmodified application get to its server.
 const (
-	carryForward = "forwarder" // a small forwarder on the Go API at each fabricd
-	carryDirect  = "direct"    // TCP from the client to the server
+	carryForward = "gateways" // fabricd expose at the server, fabricd forward at the client
+	carryDirect  = "direct"   // TCP from the client to the server
 )
 
 // An appClient is one way to use a server.
@@ -51,11 +51,11 @@ var appClients = []appClient{
 	}, readCurl},
 }
 
-// appCases are the programs of others, through forwarders on the Go API, through
+// appCases are the programs of others, by fabricd expose and forward, through
 // stunnel, and directly.
 func appCases() (all []benchCase) {
 	for _, a := range appClients {
-		row := rowSpec{what: "forwarder: " + a.what, unit: a.unit, cpuUnit: cpuPerOp, baseline: carryStunnel, target: to(1.5), cpuTarget: to(0.7)}
+		row := rowSpec{what: "gateways: " + a.what, unit: a.unit, cpuUnit: cpuPerOp, baseline: carryStunnel, target: to(1.5), cpuTarget: to(0.7)}
 		if a.unit == megabytes {
 			row.cpuUnit = cpuPerGB
 		}
@@ -66,7 +66,7 @@ func appCases() (all []benchCase) {
 }
 
 // useApp runs a client once over a carrier. The processor time is of what carries the
-// bytes: fabricds and forwarders, or the two stunnels.
+// bytes: fabricds, or the two stunnels.
 func (b *bench) useApp(ctx context.Context, a appClient, source string) ([]reading, error) {
 	if b.apps == nil {
 		b.apps = &appServers{lab: b.lab, running: map[string]*appServer{}}

@@ -94,6 +94,6 @@ soon a fabric sees that a node is lost.`,
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
 	root.AddCommand(a.runCommand(), a.listCommand(), a.compareCommand(), a.pageCommand(), a.targetsCommand(),
-		a.endProcess(), a.relayProcess(), a.forwardProcess(), a.hogProcess())
+		a.endProcess(), a.relayProcess(), a.hogProcess())
 	return root
 }

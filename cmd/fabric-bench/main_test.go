@@ -20,7 +20,7 @@ import (
 var scratch string
 
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && slices.Contains([]string{hogCommand, endCommand, relayCommand, forwardCommand}, os.Args[1]) { // a test has started this program
+	if len(os.Args) > 1 && slices.Contains([]string{hogCommand, endCommand, relayCommand}, os.Args[1]) { // a test has started this program
 		main()
 	}
 	var err error

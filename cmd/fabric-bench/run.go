@@ -36,12 +36,12 @@ func (a *app) runCommand() *cobra.Command {
 application process beside each, and measures messages, connects and remote memory
 between the two. In the same run and in turns it measures bare programs over TCP,
 crypto/tls and quic-go on the same way, TCP through stunnel, and on one node UCX and
-libfabric, as far as they are installed. Unmodified applications go through a small
-forwarder, beside stunnel and nothing. Beside each figure is the processor time of all
-processes that took part. Failure detection, false removals and idle daemons have
-clusters of eight. With --way a relay between two TUN devices is between the machines: it
-delays each packet by half of the round trip, sends so many bits a second, and drops what a
-queue of one round trip does not hold.`,
+libfabric, as far as they are installed. Unmodified applications go through "fabricd
+expose" and "fabricd forward", beside stunnel and nothing. Beside each figure is the
+processor time of all processes that took part. Failure detection, false removals and
+idle daemons have clusters of eight. With --way a relay between two TUN devices is between
+the machines: it delays each packet by half of the round trip, sends so many bits a
+second, and drops what a queue of one round trip does not hold.`,
 		Example: `  fabric-bench run
   fabric-bench run --quick                         everything, in about a minute
   fabric-bench run --only message,rma              the cases whose names begin so

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -79,24 +80,33 @@ func (a *appServers) reach(ctx context.Context, s *appServer, carrier string) (s
 	return p.at, p.helpers, nil
 }
 
-// forward starts a forwarder at each fabricd.
+// forward has the fabricd beside the server expose it, and the other one forward to it.
+// The two carry the bytes themselves; the commands only ask them to.
 func (a *appServers) forward(s *appServer) (string, []*process, error) {
 	l := a.lab
-	port := strconv.Itoa(2100 + len(a.running))
-	far, err := l.start(1, s.name+"-forward-1", l.self, forwardCommand, "--socket", l.socket(1), "--port", port, "--dial", s.at)
-	if err != nil {
+	if _, err := l.gateway(1, s.name, "expose", s.name, s.at); err != nil {
 		return "", nil, err
 	}
-	at, err := far.line()
+	at, err := l.gateway(0, s.name, "forward", "127.0.0.1:0", s.name)
+	return at, l.fabricds[:], err
+}
+
+// gateway runs `fabricd expose` or forward on one side, until the lab ends, and returns
+// where it listens.
+func (l *lab) gateway(side int, name, kind string, args ...string) (string, error) {
+	p, err := l.start(side, name+"-"+kind, l.exe, append([]string{kind, "--json", "--admin", l.admin(side)}, args...)...)
 	if err != nil {
-		return "", nil, err
+		return "", err
 	}
-	near, err := l.start(0, s.name+"-forward-0", l.self, forwardCommand, "--socket", l.socket(0), "--listen", "127.0.0.1:0", "--dial", at)
+	line, err := p.line()
 	if err != nil {
-		return "", nil, err
+		return "", err
 	}
-	at, err = near.line()
-	return at, append([]*process{near, far}, l.fabricds[:]...), err
+	var began struct{ Event, At string }
+	if err := json.Unmarshal([]byte(line), &began); err != nil || began.Event != "started" {
+		return "", fmt.Errorf("fabricd %s says %q", kind, line)
+	}
+	return began.At, nil
 }
 
 // serve starts a server on the second machine, whose output goes to its log, and
