@@ -40,9 +40,9 @@ func (n *Node) dial(ctx context.Context, address string, resolve resolver) (*Con
 	if t.Service != "" {
 		return n.dialService(ctx, t, resolve)
 	}
-	nodes, err := n.session.Resolve("", t.Node)
+	nodes, err := n.session.Resolve(ctx, "", t.Node)
 	if err != nil {
-		return nil, n.fail("connect", err)
+		return nil, n.fail("connect", withdraw(ctx, err))
 	}
 	return n.DialAddr(ctx, Addr{Node: nodes[0].Life.Node, Port: t.Port})
 }

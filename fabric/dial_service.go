@@ -2,7 +2,9 @@ package fabric
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/attach"
@@ -10,7 +12,7 @@ import (
 )
 
 // resolver returns the endpoints that serve a name, in the order in which to try them.
-type resolver func(service, node string) ([]attach.Service, error)
+type resolver func(ctx context.Context, service, node string) ([]attach.Service, error)
 
 // dialService connects to an endpoint that serves a name.
 func (n *Node) dialService(ctx context.Context, t addr.Target, resolve resolver) (*Conn, error) {
@@ -31,17 +33,16 @@ func (n *Node) tryAll(ctx, limit context.Context, t addr.Target, resolve resolve
 	var tried []attach.Service
 	var failed error
 	for {
-		list, err := resolve(t.Service, t.Node)
-		next := slices.IndexFunc(list, func(s attach.Service) bool { return !slices.ContainsFunc(tried, sameEndpoint(s)) })
-		if next < 0 || len(tried) == maxTried {
+		list, err := resolve(ctx, t.Service, t.Node)
+		list = slices.DeleteFunc(list, func(s attach.Service) bool { return slices.ContainsFunc(tried, sameEndpoint(s)) })
+		if len(list) == 0 || len(tried) == maxTried {
 			if failed == nil {
 				failed = n.fail("connect", withdraw(ctx, err))
 			}
 			return nil, failed
 		}
-		s := list[next]
-		tried = append(tried, s)
-		conn, err := n.dialOnce(ctx, limit, Addr{Node: s.Life.Node, Port: s.Port}, t.Service)
+		tried = append(tried, list[0])
+		conn, err := n.tryOne(ctx, limit, list[0], t.Service, len(list))
 		if err == nil || !anotherMayDo(err) || limit.Err() != nil {
 			return conn, err
 		}
@@ -50,6 +51,28 @@ func (n *Node) tryAll(ctx, limit context.Context, t addr.Target, resolve resolve
 		}
 	}
 }
+
+// tryOne tries one of so many endpoints, for its share of the time if there are others: one
+// that does not answer must not hide them.
+func (n *Node) tryOne(ctx, limit context.Context, s attach.Service, service string, of int) (*Conn, error) {
+	a := Addr{Node: s.Life.Node, Port: s.Port}
+	end, bounded := limit.Deadline()
+	if of == 1 || !bounded {
+		return n.dialOnce(ctx, limit, a, service)
+	}
+	share, cancel := context.WithTimeout(ctx, max(leastShare, time.Until(end)/time.Duration(of)))
+	defer cancel()
+	conn, err := n.dialOnce(share, limit, a, service)
+	if err != nil && share.Err() != nil && ctx.Err() == nil {
+		err = &OpError{Op: "connect", Local: n.local(), Remote: a, Err: errNoAnswer}
+	}
+	return conn, err
+}
+
+// leastShare is the least that tryOne gives to an endpoint.
+const leastShare = time.Second
+
+var errNoAnswer = fmt.Errorf("%w: nobody accepted in time, and others serve the name too", status.Refused)
 
 // maxTried bounds the endpoints that one dial tries between two pauses: a node whose
 // services come and go must not keep it for ever.

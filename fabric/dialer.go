@@ -54,11 +54,18 @@ func (d *Dialer) Dial(ctx context.Context, address string) (*Conn, error) {
 	return conn, err
 }
 
+// attachOnce is how long a fabricd that is there may take to let a Dialer in that does not
+// wait for one.
+const attachOnce = time.Second
+
 func (d *Dialer) wait() time.Duration {
-	if d.Wait == 0 {
+	switch {
+	case d.Wait == 0:
 		return dialPatience
+	case d.Wait < 0:
+		return attachOnce
 	}
-	return max(d.Wait, time.Millisecond)
+	return d.Wait
 }
 
 // try dials once. The attaching ends with limit, the connect with ctx.
@@ -85,8 +92,8 @@ func (d *Dialer) keeper() *keeper {
 
 // inTurn returns resolve's answers by node, beginning with the turn-th.
 func inTurn(resolve resolver, turn uint64) resolver {
-	return func(service, node string) ([]attach.Service, error) {
-		list, err := resolve(service, node)
+	return func(ctx context.Context, service, node string) ([]attach.Service, error) {
+		list, err := resolve(ctx, service, node)
 		if len(list) == 0 {
 			return list, err
 		}

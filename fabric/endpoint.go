@@ -71,6 +71,9 @@ func (e *Endpoint) Listen(backlog int, opts ...ListenOption) error {
 	if err == nil && l.backlog != 0 && l.backlog != backlog {
 		err = status.Invalid
 	}
+	if err == nil && backlog < 1 {
+		err = status.Invalid // before the name is taken
+	}
 	if err == nil && l.named {
 		err = e.ep.Serve(l.service)
 	}

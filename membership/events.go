@@ -103,8 +103,8 @@ func (q *events) next() (Event, bool) {
 func (q *events) nextLists() map[addr.Life][]services.Service {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.ended || len(q.lists) == 0 {
-		return nil
+	if q.ended || len(q.queue) > 0 || len(q.lists) == 0 {
+		return nil // behind the events: one of them may add the life
 	}
 	lists := q.lists
 	q.lists = make(map[addr.Life][]services.Service)

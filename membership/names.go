@@ -117,6 +117,9 @@ func (a *Agent) sendNames(id verdict.SessionID) {
 // grantedNames has a host that has just granted this node's life told what it serves.
 func (a *Agent) grantedNames(m verdict.Message) {
 	if _, ok := m.(verdict.Grant); ok {
+		if a.host == nil {
+			a.names.book = services.Book{} // the host tells all of it again
+		}
 		a.names.own.Again()
 		a.names.stale = true
 	}

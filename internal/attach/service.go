@@ -39,8 +39,8 @@ type Directory interface {
 	// them: this node's, then the nearest, then those whose distance is not known, in
 	// any order. There is at least one, and at most MaxCandidates; else the error is
 	// status.NoDevice. With node, an ID or a name, only its own count. Without a
-	// service it returns that node, with port 0.
-	Resolve(service, node string) ([]Service, error)
+	// service it returns that node, with port 0. The wait for the node ends with ctx.
+	Resolve(ctx context.Context, service, node string) ([]Service, error)
 
 	// NotifyServices makes the session send to ch, without blocking, after every
 	// change of Services. stop ends that.

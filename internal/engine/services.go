@@ -138,7 +138,6 @@ func (n *Node) measured(life addr.Life, roundTrip time.Duration) {
 // Services returns what this node and all live ones serve, by name and then by node.
 func (n *Node) Services() []attach.Service {
 	n.mu.Lock()
-	defer n.mu.Unlock()
 	var all []attach.Service
 	n.eachLocked(func(at attach.Service, serves []Named) {
 		for _, s := range serves {
@@ -146,6 +145,7 @@ func (n *Node) Services() []attach.Service {
 			all = append(all, at)
 		}
 	})
+	n.mu.Unlock() // before they are sorted, which takes long where there are thousands
 	slices.SortFunc(all, func(a, b attach.Service) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Life.Node, b.Life.Node))
 	})
@@ -231,7 +231,7 @@ func (s *session) Services() ([]attach.Service, error) {
 	}
 }
 
-func (s *session) Resolve(service, node string) ([]attach.Service, error) {
+func (s *session) Resolve(_ context.Context, service, node string) ([]attach.Service, error) {
 	return s.n.Resolve(service, node)
 }
 

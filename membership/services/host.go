@@ -46,9 +46,18 @@ func (h *Host) Take(l List) {
 func (h *Host) Remove(life addr.Life) {
 	h.Book.Remove(life)
 	delete(h.told, life)
-	for _, t := range h.told { // some of what has been cut off may have room now
-		t.owing = t.owing || len(h.Of(t.list.Life).Services) < len(t.list.Services)
+	h.oweCut()
+}
+
+// oweCut has lists told again that were cut off: there may be room for more of them. It
+// reports whether there are some.
+func (h *Host) oweCut() (some bool) {
+	for _, t := range h.told {
+		if !t.owing && len(h.Of(t.list.Life).Services) < len(t.list.Services) {
+			t.owing, some = true, true
+		}
 	}
+	return some
 }
 
 // Due puts into the book what may be told now, and returns it, cut to the room that there
@@ -72,7 +81,12 @@ func (h *Host) Due(now time.Time) (lists []List, next time.Time) {
 		l := t.list
 		room := MaxCluster - h.total + len(h.Of(l.Life).Services)
 		l.Services = l.Services[:min(len(l.Services), room)]
-		if h.Put(l) {
+		before := h.total
+		put := h.Put(l)
+		if h.total < before && h.oweCut() {
+			next = now // some may have been looked at before this one
+		}
+		if put {
 			t.pace.take(now)
 			lists = append(lists, l)
 		}

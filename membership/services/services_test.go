@@ -179,3 +179,26 @@ func TestMembersHearWhatIsServed(t *testing.T) {
 		}
 	})
 }
+
+// TestRoomThatALifeGivesUpIsGivenToOthers: a list that was cut off is told again when
+// another one becomes shorter.
+func TestRoomThatALifeGivesUpIsGivenToOthers(t *testing.T) {
+	var h Host
+	lives := MaxCluster / MaxPerNode
+	for i := range lives {
+		h.Take(List{Life: life(i + 1), Seq: 1, Services: serving(MaxPerNode)})
+	}
+	late := life(500)
+	h.Take(List{Life: late, Seq: 1, Services: serving(3)})
+	_, next := h.Due(time.Unix(1000, 0))
+	if got := len(h.Of(late).Services); got != 0 || !next.IsZero() {
+		t.Fatalf("%d services of a life for which there is no room; more at %v", got, next)
+	}
+	h.Take(List{Life: life(lives), Seq: 2, Services: serving(MaxPerNode - 2)})
+	for next = time.Unix(1001, 0); !next.IsZero(); {
+		_, next = h.Due(next)
+	}
+	if got := len(h.Of(late).Services); got != 2 {
+		t.Errorf("%d services of the life that was cut off, want the 2 for which there is room", got)
+	}
+}

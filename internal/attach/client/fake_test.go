@@ -130,7 +130,7 @@ func (s *fakeSession) Services() ([]attach.Service, error) {
 	return slices.Clone(s.n.services), nil
 }
 
-func (s *fakeSession) Resolve(service, node string) (found []attach.Service, err error) {
+func (s *fakeSession) Resolve(_ context.Context, service, node string) (found []attach.Service, err error) {
 	s.n.mu.Lock()
 	defer s.n.mu.Unlock()
 	for _, x := range s.n.services {

@@ -17,8 +17,8 @@ type serviceNotes struct {
 	all map[*chan<- struct{}]chan<- struct{}
 }
 
-// add makes send send to ch. first reports whether it is the only one.
-func (n *serviceNotes) add(ch chan<- struct{}) (first bool, stop func()) {
+// add makes send send to ch.
+func (n *serviceNotes) add(ch chan<- struct{}) (stop func()) {
 	key := &ch
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -26,7 +26,7 @@ func (n *serviceNotes) add(ch chan<- struct{}) (first bool, stop func()) {
 		n.all = make(map[*chan<- struct{}]chan<- struct{})
 	}
 	n.all[key] = ch
-	return len(n.all) == 1, func() {
+	return func() {
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		delete(n.all, key)
@@ -65,10 +65,13 @@ func (c *client) Services() ([]attach.Service, error) {
 	return nil, fmt.Errorf("the list of services does not end: %w", status.Protocol)
 }
 
-func (c *client) Resolve(service, node string) ([]attach.Service, error) {
+func (c *client) Resolve(ctx context.Context, service, node string) ([]attach.Service, error) {
 	var list proto.ServiceList
-	if _, err := c.ask(context.Background(), question{op: proto.OpResolve, body: &proto.ResolveBody{Service: service, Node: node}}, &list); err != nil {
+	if _, err := c.ask(ctx, question{op: proto.OpResolve, body: &proto.ResolveBody{Service: service, Node: node}}, &list); err != nil {
 		return nil, tooOld(err)
+	}
+	if len(list.Services) == 0 {
+		return nil, fmt.Errorf("no service and no error: %w", status.Protocol)
 	}
 	return list.Services, nil
 }
@@ -81,13 +84,11 @@ func tooOld(err error) error {
 	return err
 }
 
-// NotifyServices begins the telling with the first channel. It goes on until the session
-// ends.
+// NotifyServices begins the telling, which goes on until the session ends. Each call asks
+// for it: when it returns, every later change is told.
 func (c *client) NotifyServices(ch chan<- struct{}) (stop func()) {
-	first, stop := c.services.add(ch)
-	if first {
-		c.ask(context.Background(), question{op: proto.OpWatchServices, body: &proto.WatchBody{On: 1}}, nil) // fails only when no change can be told
-	}
+	stop = c.services.add(ch)
+	c.ask(context.Background(), question{op: proto.OpWatchServices, body: &proto.WatchBody{On: 1}}, nil) // fails only when no change can be told
 	return stop
 }
 

@@ -27,11 +27,11 @@ func TestServicesComeInPages(t *testing.T) {
 			t.Errorf("%d services arrive as %d, %v", n, len(got), err)
 		}
 	}
-	got, err := c.Resolve("s00001", "")
+	got, err := c.Resolve(t.Context(), "s00001", "")
 	if err != nil || !slices.Equal(got, want[3:6]) {
 		t.Errorf("Resolve: %v, %v, want %v", got, err, want[3:6])
 	}
-	_, err = c.Resolve("nowhere", "")
+	_, err = c.Resolve(t.Context(), "nowhere", "")
 	if status.Of(err) != status.NoDevice || err.Error() != `no node serves "nowhere"` {
 		t.Errorf("Resolve of nothing: %v", err)
 	}

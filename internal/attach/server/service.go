@@ -22,9 +22,9 @@ func doConnectService(ctx context.Context, s *serverSession, r *request) (reply,
 	})
 }
 
-func doResolve(_ context.Context, s *serverSession, r *request) (reply, error) {
+func doResolve(ctx context.Context, s *serverSession, r *request) (reply, error) {
 	in := r.in.(*proto.ResolveBody)
-	list, err := s.node.Resolve(in.Service, in.Node)
+	list, err := s.node.Resolve(ctx, in.Service, in.Node)
 	return reply{body: &proto.ServiceList{Services: list}}, err
 }
 
