@@ -11,6 +11,7 @@ import (
 
 	"github.com/fabricd/fabricd/fabric"
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/gateway"
 	"github.com/fabricd/fabricd/internal/gateway/spec"
 )
 
@@ -103,7 +104,7 @@ func join(ctx context.Context, c *fabric.Conn, in io.Reader, out io.Writer) erro
 	go func() { // ends with the process, where a read of standard input cannot be ended
 		_, err := io.Copy(c, in)
 		if err == nil {
-			err = c.CloseWrite()
+			err = gateway.EndWrite(c)
 		} else {
 			_ = abortConn(c) // so that the other direction ends too
 		}
@@ -111,7 +112,10 @@ func join(ctx context.Context, c *fabric.Conn, in io.Reader, out io.Writer) erro
 	}()
 	_, err := io.Copy(out, c)
 	if err == nil && !isTerminal(in) {
-		err = <-sent
+		select {
+		case err = <-sent:
+		case <-ctx.Done():
+		}
 	}
 	if ctx.Err() != nil {
 		return errors.New("interrupted")

@@ -224,7 +224,9 @@ func (a *admin) streamGateway(w http.ResponseWriter, events *gatewayEvents, over
 			if sent == 0 {
 				w.Header().Set("Content-Type", "application/x-ndjson")
 			}
-			_ = control.SetWriteDeadline(time.Now().Add(adminTimeout)) // as in answer
+			// A terminal that is held up must not end what it looks at: later events are
+			// counted, and a reader that is gone fails the write.
+			_ = control.SetWriteDeadline(time.Time{}) // as in answer
 			if out.Encode(ev) != nil || control.Flush() != nil {
 				cancel()
 				<-over

@@ -22,8 +22,9 @@ const (
 
 // A journal keeps what has happened lately at a node, and counts it.
 type journal struct {
-	mu       sync.Mutex // guards the fields below; innermost
-	events   []observe.Event
+	mu       sync.Mutex        // guards the fields below; innermost
+	events   []observe.Event   // of nodes
+	denied   []observe.Event   // refusals, apart: strangers and applications can make as many as they like
 	removals map[string]uint64 // by reason; see removalReasons
 	refusals map[string]uint64 // by kind of event
 	suspects map[addr.Life]time.Time
@@ -55,6 +56,8 @@ func (j *journal) member(ev membership.Event, now time.Time) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	switch ev.Kind {
+	case membership.EventReset:
+		clear(j.suspects)
 	case membership.EventRemoved:
 		delete(j.suspects, ev.Node.Life)
 		reason := string(ev.Reason)
@@ -63,6 +66,9 @@ func (j *journal) member(ev membership.Event, now time.Time) {
 		}
 		j.removals[reason]++
 	case membership.EventUpdated:
+		if suspect := ev.Node.State == membership.Suspect; suspect == !j.suspects[ev.Node.Life].IsZero() {
+			return // addresses or labels, which a member changes as it likes
+		}
 		e.Text = ev.Node.State.String()
 		if ev.Node.State != membership.Suspect {
 			delete(j.suspects, ev.Node.Life)
@@ -70,7 +76,7 @@ func (j *journal) member(ev membership.Event, now time.Time) {
 			j.suspects[ev.Node.Life] = now
 		}
 	}
-	j.add(e)
+	j.events = keep(j.events, e)
 }
 
 func after(separator, text string) string {
@@ -102,33 +108,34 @@ func (j *journal) refused(e observe.Event) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.refusals[e.Event]++
-	for i, old := range slices.Backward(j.events) {
+	for i, old := range slices.Backward(j.denied) {
 		if e.Time.Sub(old.Time) > journalSame {
 			break
 		}
 		if old.Event == e.Event && old.Name == e.Name && old.Node == e.Node && old.Text == e.Text {
 			e.Count = old.Count
-			j.events = slices.Delete(j.events, i, i+1)
+			j.denied = slices.Delete(j.denied, i, i+1)
 			break
 		}
 	}
 	e.Count++
-	j.add(e)
+	j.denied = keep(j.denied, e)
 }
 
-// add keeps e and forgets the oldest. The caller holds mu.
-func (j *journal) add(e observe.Event) {
-	if len(j.events) >= journalMost {
-		j.events = slices.Delete(j.events, 0, 1)
+// keep returns events with e, without the oldest if there are too many.
+func keep(events []observe.Event, e observe.Event) []observe.Event {
+	if len(events) >= journalMost {
+		events = slices.Delete(events, 0, 1)
 	}
-	j.events = append(j.events, e)
+	return append(events, e)
 }
 
 // fill copies what is kept into s.
 func (j *journal) fill(s *observe.Snapshot) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	s.Events = append([]observe.Event{}, j.events...)
+	s.Events = slices.Concat([]observe.Event{}, j.events, j.denied)
+	slices.SortStableFunc(s.Events, func(a, b observe.Event) int { return a.Time.Compare(b.Time) })
 	s.Removals, s.Refusals = map[string]uint64{}, map[string]uint64{}
 	for k, v := range j.removals {
 		s.Removals[k] = v

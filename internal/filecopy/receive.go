@@ -71,6 +71,10 @@ func (in *incoming) take() (res Result, err error) {
 	if err := in.keep(part, offer.Name); err != nil {
 		return res, err
 	}
+	// Keeping it may have taken longer than the last piece could.
+	if err := in.c.SetDeadline(time.Now().Add(patience)); err != nil {
+		return res, err
+	}
 	return res, write(in.c, message{Done: true})
 }
 
@@ -133,8 +137,8 @@ func (in *incoming) rest(n int64) (string, error) {
 		if err := in.c.SetDeadline(time.Now().Add(patience)); err != nil {
 			return "", err
 		}
-		k, err := in.r.Read(buf[:min(piece, n)])
-		in.sum.Write(buf[:k]) // does not fail
+		k, err := io.ReadFull(in.r, buf[:min(piece, n)]) // all of it in time: one byte a minute is no file
+		in.sum.Write(buf[:k])                            // does not fail
 		if _, werr := in.file.Write(buf[:k]); werr != nil {
 			return "", werr
 		}

@@ -124,6 +124,9 @@ func (s *sender) rest(from int64) (string, error) {
 	if err := write(s.c, message{SHA256: sum}); err != nil {
 		return "", s.why(err)
 	}
+	if err := s.c.SetDeadline(time.Now().Add(readPatience(s.size))); err != nil { // the receiver syncs what it has
+		return "", err
+	}
 	m, err := answer(s.r)
 	if err == nil && !m.Done {
 		err = errors.New("the receiver does not say that it has the file")

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/fabricd/fabricd/fabric"
 	"github.com/fabricd/fabricd/internal/guard"
 )
 
@@ -83,13 +84,24 @@ func (c *carrier) copy(to, from conn, count *atomic.Int64) {
 		c.end(err)
 		return
 	}
-	err := to.CloseWrite()
+	err := EndWrite(to)
 	if errors.Is(err, syscall.ENOTCONN) {
 		err = fmt.Errorf("close %s: %w", to.RemoteAddr(), syscall.ECONNRESET) // it was, before it could hear the end
 	}
 	if err != nil {
 		c.end(err)
 	}
+}
+
+// EndWrite ends what c sends. A peer on the fabric that has closed in order takes nothing any
+// more, and needs no end: that is no error.
+func EndWrite(c interface{ CloseWrite() error }) error {
+	err := c.CloseWrite()
+	var lost *fabric.LostError
+	if _, far := c.(*fabric.Conn); far && errors.Is(err, syscall.ECONNRESET) && !errors.As(err, &lost) {
+		return nil
+	}
+	return err
 }
 
 // end resets both connections because of err. Later calls do nothing.

@@ -181,6 +181,41 @@ func TestHalfCloseIsKept(t *testing.T) {
 	}
 }
 
+// TestAPeerThatHasClosedNeedsNoEnd: what a client still reads of it is not to be cut off. A
+// peer that was lost is no such peer.
+func TestAPeerThatHasClosedNeedsNoEnd(t *testing.T) {
+	c := fabrictest.NewCluster(t, 2)
+	l, err := c.App(1, true).Listen(2050)
+	if err != nil {
+		t.Fatal(err)
+	}
+	near := c.App(0, true)
+	for _, lost := range []bool{false, true} {
+		accepted := make(chan *fabric.Conn, 1)
+		go func() {
+			far, _ := l.AcceptConn(t.Context()) // nil: Dial fails too
+			accepted <- far
+		}()
+		conn, err := near.Dial(t.Context(), "1:2050")
+		if err != nil {
+			t.Fatal(err)
+		}
+		far := <-accepted
+		if lost {
+			c.Kill(1)
+		} else if err := far.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Read(make([]byte, 1)); (err == io.EOF) == lost {
+			t.Fatalf("lost %v: read: %v", lost, err)
+		}
+		if err := EndWrite(conn); (err != nil) != lost {
+			t.Errorf("lost %v: EndWrite: %v", lost, err)
+		}
+		conn.Close()
+	}
+}
+
 // TestOverUnixSockets: both ends of a chain may be.
 func TestOverUnixSockets(t *testing.T) {
 	w := newWorld(t)

@@ -76,7 +76,7 @@ func (g *Gateways) Set(lines []spec.Gateway) {
 		if !stays {
 			gone = append(gone, old)
 		}
-		kept[old.key()] = stays && old.source == spec.SourceConfig
+		kept[old.key()] = kept[old.key()] || stays && old.source == spec.SourceConfig
 		return !stays
 	})
 	g.mu.Unlock()

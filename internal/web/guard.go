@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"net/url"
 	"strings"
+	"time"
 )
 
 // Bounds of a token, in bytes.
@@ -36,6 +37,9 @@ func CheckToken(token []byte) error {
 // know ports: that of the address follows.
 const cookieName = "fabricd-page-"
 
+// answerTime bounds the rest of a request, and the taking of its answer.
+const answerTime = 10 * time.Second
+
 // A guard decides which requests are answered.
 type guard struct {
 	token []byte // nil: none is needed, and the request has to be for loopback
@@ -47,6 +51,14 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src
 
 func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
+	// A stranger that sends no whole request, or takes no answer, is cut off. Streams set
+	// their own time for each event. Both fail only on a connection that is gone.
+	control, late := http.NewResponseController(w), time.Now().Add(answerTime)
+	_ = control.SetWriteDeadline(late)
+	if r.ContentLength != 0 {
+		_ = control.SetReadDeadline(late)
+		h.Set("Connection", "close")
+	}
 	h.Set("Content-Security-Policy", policy)
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("X-Frame-Options", "DENY")
@@ -55,6 +67,8 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Set("Cache-Control", "no-store")
 	switch {
+	case r.ContentLength != 0:
+		http.Error(w, "this address only shows: want no body", http.StatusBadRequest)
 	case r.Method != http.MethodGet && r.Method != http.MethodHead:
 		h.Set("Allow", "GET, HEAD")
 		http.Error(w, "this address only shows: want GET", http.StatusMethodNotAllowed)

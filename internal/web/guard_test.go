@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/cookiejar"
 	"net/http/httptest"
@@ -179,5 +180,25 @@ func TestTokensAreChecked(t *testing.T) {
 	}
 	if err := CheckToken([]byte(testToken)); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestARequestWithABodyIsRefusedAtOnce: its rest is not waited for, and the connection ends.
+func TestARequestWithABodyIsRefusedAtOnce(t *testing.T) {
+	s := serve(t, "")
+	c, err := net.Dial("tcp", s.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := fmt.Fprint(c, "GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.SetDeadline(time.Now().Add(3 * answerTime)); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil || answer.StatusCode != http.StatusBadRequest || !answer.Close {
+		t.Errorf("answer %+v, %v; want 400 and the end of the connection", answer, err)
 	}
 }

@@ -65,6 +65,25 @@ func TestARestoredDirectoryIsTheHostsAboveAllItGranted(t *testing.T) {
 	}
 }
 
+// TestABackupThatIsRestoredAgainBeginsAboveItsFirstRestore, however far its term is above
+// the age of the cluster: a host that ran in between has granted lives.
+func TestABackupThatIsRestoredAgainBeginsAboveItsFirstRestore(t *testing.T) {
+	_, b := backedUp(t)
+	b.Term = 1 << 30
+	var floors []addr.Generation
+	for _, later := range []time.Duration{0, time.Hour} {
+		dir := filepath.Join(t.TempDir(), "new")
+		o := opts(OS{})
+		o.Now = func() time.Time { return today.Add(later) }
+		_, err := Restore(dir, b, false, o)
+		must(t, err)
+		floors = append(floors, openHost(t, dir).Leases().Floor())
+	}
+	if floors[0] < 1<<30 || floors[1] < floors[0]+3600 {
+		t.Errorf("floors %d, want the second an hour of seconds above the first", floors)
+	}
+}
+
 func TestADirectoryThatNobodyHasOpenIsBackedUpAsItIs(t *testing.T) {
 	s, b := backedUp(t)
 	_, err := BackupOf(s.Dir(), opts(OS{}))

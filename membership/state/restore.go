@@ -131,6 +131,11 @@ func (s *State) restoredFloor(b Backup) (addr.Generation, error) {
 			last = max(last, old.highest())
 		}
 	}
+	// The same backup may be restored again: what was granted behind the restore before
+	// this one is below the seconds since.
+	if since := s.now().Sub(b.Made); since > 0 {
+		last += uint64(since / time.Second)
+	}
 	if last+rebuildStep >= maxTerm {
 		return 0, fmt.Errorf("restore: term %d leaves no room for later ones", last)
 	}
