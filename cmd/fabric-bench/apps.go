@@ -17,8 +17,8 @@ import (
 
 // How the connections of an unmodified application get to its server.
 const (
-	carryForward = "gateways" // fabricd expose at the server, fabricd forward at the client
-	carryDirect  = "direct"   // TCP from the client to the server
+	carryForward = "forwarder" // fabricd expose at the server, fabricd forward at the client
+	carryDirect  = "direct"    // TCP from the client to the server
 )
 
 // An appClient is one way to use a server.
@@ -55,7 +55,7 @@ var appClients = []appClient{
 // stunnel, and directly.
 func appCases() (all []benchCase) {
 	for _, a := range appClients {
-		row := rowSpec{what: "gateways: " + a.what, unit: a.unit, cpuUnit: cpuPerOp, baseline: carryStunnel, target: to(1.5), cpuTarget: to(0.7)}
+		row := rowSpec{what: "forwarder: " + a.what, unit: a.unit, cpuUnit: cpuPerOp, baseline: carryStunnel, target: to(1.5), cpuTarget: to(0.7)}
 		if a.unit == megabytes {
 			row.cpuUnit = cpuPerGB
 		}
