@@ -1,6 +1,6 @@
 #!/bin/sh
 # Makes the image of a minimal Debian in which the package is tested, on machines that
-# reach no registry of images, of Debian's packages (debootstrap, root):
+# reach no registry of images:
 #
 #     deploy/debian/base-image.sh [TAG]     # default: fabricd-debian:bookworm
 set -eu
@@ -9,6 +9,6 @@ tag=${1:-fabricd-debian:bookworm}
 root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
 trap 'exit 1' INT TERM
-debootstrap --variant=minbase bookworm "$root" >&2
-tar -C "$root" --exclude=./var/cache/apt --exclude=./var/lib/apt/lists -cf - . | docker import --message deploy/debian/base-image.sh - "$tag" >/dev/null
+"$(dirname "$0")/bootstrap.sh" "$root"
+tar -C "$root" -cf - . | docker import --message deploy/debian/base-image.sh - "$tag" >/dev/null
 echo "$tag"

@@ -25,19 +25,8 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM
 root=$work/root
-wait_for_apt="-o DPkg::Lock::Timeout=300"
-if ! command -v debootstrap >/dev/null; then
-  # shellcheck disable=SC2086 # two words
-  { apt-get $wait_for_apt update -qq && apt-get $wait_for_apt install -y -qq --no-install-recommends debootstrap; } >&2
-fi
-suite=$(. /etc/os-release && echo "$VERSION_CODENAME")
-# shellcheck disable=SC2016 # apt's own format
-mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' "Codename: $suite" | head -n 1)
-if ! debootstrap --variant=minbase --include=postgresql "$suite" "$root" "$mirror" >"$work/log" 2>&1; then
-  tail -n 20 "$work/log" >&2
-  exit 1
-fi
-rm -rf "$root"/usr/share/doc "$root"/usr/share/man "$root"/usr/share/locale "$root"/var/cache/apt "$root"/var/lib/apt/lists
+"$(dirname "$0")/../../debian/bootstrap.sh" "$root" postgresql
+rm -rf "$root"/usr/share/doc "$root"/usr/share/man "$root"/usr/share/locale
 bin=$(cd "$root" && echo usr/lib/postgresql/*/bin)
 
 # The parts of the official image's entry point that compose.yaml uses.

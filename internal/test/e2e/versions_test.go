@@ -16,9 +16,9 @@ import (
 type build struct{ control, link [2]int } // the first and the last that it speaks
 
 var (
-	nextBuild = build{control: [2]int{2, 3}, link: [2]int{2, 5}} // and this one's
-	lateBuild = build{control: [2]int{3, 3}, link: [2]int{5, 5}}
-	oddBuild  = build{control: [2]int{2, 2}, link: [2]int{5, 5}} // no link with this one
+	nextBuild = build{control: [2]int{2, 4}, link: [2]int{2, 6}} // and this one's
+	lateBuild = build{control: [2]int{4, 4}, link: [2]int{6, 6}}
+	oddBuild  = build{control: [2]int{2, 3}, link: [2]int{6, 6}} // no link with this one
 	pastBuild = build{control: [2]int{2, 2}, link: [2]int{2, 2}}
 	rmaBuild  = build{control: [2]int{2, 2}, link: [2]int{2, 3}} // paths for messages alone
 )
@@ -32,7 +32,7 @@ func (b build) make(t *testing.T) string {
 	for file, v := range map[string]struct {
 		own [2]string // the first and the last version of the source
 		of  [2]int
-	}{"membership/control/frames.go": {[2]string{"2", "2"}, b.control}, "internal/wire/frames.go": {[2]string{"2", "4"}, b.link}} {
+	}{"membership/control/frames.go": {[2]string{"2", "3"}, b.control}, "internal/wire/frames.go": {[2]string{"2", "5"}, b.link}} {
 		path, err := filepath.Abs(filepath.Join("../../..", file))
 		if err != nil {
 			t.Fatal(err)
@@ -93,7 +93,7 @@ func TestBuildsOfTwoVersions(t *testing.T) {
 		if code := late.exit(t, stepLimit); code == 0 {
 			t.Error("it ended as if all were well")
 		}
-		if line := tail(late.log, 1); !strings.Contains(line, "version") || !strings.Contains(line, "2") || !strings.Contains(line, "3") {
+		if line := tail(late.log, 1); !strings.Contains(line, "version") || !strings.Contains(line, "3") || !strings.Contains(line, "4") {
 			t.Errorf("it said %q, want both versions", line)
 		}
 		l.agree(nodes...)
