@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -45,10 +46,14 @@ func (c *command) says(t *testing.T, text string) {
 // untilTrue waits for something that has no event.
 func untilTrue(t *testing.T, what string, ok func() bool, c *command) {
 	t.Helper()
-	for limit := time.Now().Add(upTestLimit); !ok(); time.Sleep(pollEvery) {
-		if time.Now().After(limit) {
-			t.Fatalf("no %q:\n%s%s", what, c.out.String(), c.errs.String())
+	err := within(t.Context(), upTestLimit, func() error {
+		if !ok() {
+			return fmt.Errorf("no %q:\n%s%s", what, c.out.String(), c.errs.String())
 		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -278,16 +283,14 @@ func TestFilesAndBytesOfAClusterOfProcesses(t *testing.T) {
 	}
 	defer one.Process.Kill()
 	var out []byte
-	for limit := time.Now().Add(upTestLimit); ; time.Sleep(pollEvery) { // until it listens
+	err := within(t.Context(), upTestLimit, func() (err error) { // until it listens
 		two, _ := self(t, "nc", "box", "--socket", node.Socket)
 		two.Stdin = strings.NewReader(text)
-		var err error
-		if out, err = two.Output(); err == nil {
-			break
-		}
-		if time.Now().After(limit) {
-			t.Fatal(err)
-		}
+		out, err = two.Output()
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 	if err := one.Wait(); err != nil || string(out) != "from the listener" || heard.String() != text {
 		t.Errorf("%v: heard %q and %d bytes", err, out, heard.Len())
