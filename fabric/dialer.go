@@ -26,8 +26,9 @@ type Dialer struct {
 	// Attach attaches to a node; nil: [Attach] to $FABRIC_SOCKET. The Dialer closes the
 	// Node.
 	Attach func(context.Context) (*Node, error)
-	// Wait bounds how long a dial waits for its fabricd, and for a node that serves the
-	// name and accepts; the context bounds it too. 0: 10 s; negative: it fails at once.
+	// Wait bounds how long a dial waits for its fabricd, and how long it begins again: a
+	// connect that is under way has the time of [Node.Dial]. The context bounds both. 0:
+	// 10 s; negative: it dials once, with a second to attach.
 	Wait time.Duration
 	// RoundRobin takes the nodes that serve a name in turn, by ID, one further for each
 	// dial. Without it the nearest is taken, as by [Node.Dial].
