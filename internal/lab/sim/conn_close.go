@@ -1,0 +1,151 @@
+package sim
+
+import (
+	"slices"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/faults/failpoint"
+	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/internal/wire"
+)
+
+// onClose handles the peer's Close: a new one, or the answer to ours.
+func (c *conn) onClose(f wire.Close) error {
+	if c.closeRecv {
+		return status.Protocol
+	}
+	c.closeRecv = true
+	ours := c.closeSent
+	if ours {
+		c.closed = true
+	}
+	if !c.inflow.End(f.Sent, f.Reset) {
+		return status.Protocol
+	}
+	c.wakeReaders()
+	c.ep.disconnected(c)
+	if ours {
+		c.kick()
+		return nil
+	}
+	c.out.abort()
+	c.core.Fail(status.Reset)
+	c.answerClose()
+	return nil
+}
+
+// answerClose answers the peer's Close once all its bytes are here.
+func (c *conn) answerClose() {
+	if c.closeRecv && !c.closeSent && c.inflow.Over() {
+		c.sendClose(wire.Close{Sent: c.out.flow.Sent()})
+		c.step(failpoint.CloseAnswered)
+	}
+}
+
+func (c *conn) sendClose(f wire.Close) {
+	if !c.closeSent {
+		c.closeSent = true
+		c.put(f.AppendTo(nil))
+	}
+	if c.closeRecv {
+		c.closed = true
+	}
+	c.kick()
+}
+
+// closeLinger bounds how long a close waits for the peer.
+const closeLinger = 10 * time.Second
+
+// close ends the connection, and says so to the peer with bye: operations complete,
+// what was sent is delivered, then the windows go.
+func (c *conn) close(bye wire.Close, done func()) {
+	c.closing = true
+	for _, x := range slices.Clone(c.calls) {
+		if x.quits {
+			c.giveUp(x)
+		}
+	}
+	c.inflow.Mute()
+	c.inbox = nil
+	c.wakeReaders()
+	c.readMore()
+	c.out.stop(status.Reset)
+	over := false
+	finish := func() {
+		if !over {
+			over = true
+			c.fail(status.Reset)
+			c.core.Close(status.Reset)
+			done()
+		}
+	}
+	c.link.n.p.after(closeLinger, finish)
+	if c.failed {
+		finish()
+		return
+	}
+	c.drain(func() {
+		if over || c.failed {
+			finish()
+			return
+		}
+		c.out.finish()
+		c.onEnded = finish
+		c.link.onDown = append(c.link.onDown, finish)
+		bye.Sent = c.out.flow.Sent()
+		c.sendClose(bye)
+		c.step(failpoint.CloseSent)
+		if c.ended {
+			finish()
+		}
+	})
+}
+
+// drain waits until the operations of this end have ended.
+func (c *conn) drain(done func()) {
+	x := &pending{done: func(status.Code, uint64) { done() }}
+	waiting, err := c.core.Wait(c.core.MarkSelf(), &x.Waiter)
+	if err != nil || !waiting {
+		done()
+		return
+	}
+	c.calls = append(c.calls, x)
+	c.kick()
+}
+
+// giveUp ends a call whose caller waits no longer.
+func (c *conn) giveUp(x *pending) {
+	c.core.Forget(&x.Waiter)
+	if i := slices.Index(c.calls, x); i >= 0 {
+		c.calls = slices.Delete(c.calls, i, i+1)
+	}
+	c.soon(func() { x.done(status.Reset, 0) })
+}
+
+// fail cuts the connection off: whatever is under way ends with code.
+func (c *conn) fail(code status.Code) {
+	if !c.failed {
+		c.failed = true
+		c.core.Fail(code)
+		c.broken = true
+		if c.lane != nil {
+			c.lane.cancel()
+		}
+		queue := c.queue
+		c.queue, c.queued = nil, 0
+		for _, s := range queue {
+			c.written(s)
+		}
+	}
+	c.out.abort()
+	c.inflow.Lose()
+	c.wakeReaders()
+	if c.in != nil && !c.ended {
+		c.soon(c.readerCut)
+	}
+	if c.stream != nil {
+		c.stream.lane.drop()
+	}
+	c.ep.disconnected(c)
+	c.first()
+}

@@ -1,0 +1,203 @@
+package sim
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/fabricd/fabricd/internal/core"
+	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/internal/wire"
+)
+
+// readMessages takes the peer's message lane, of which there is one.
+func (c *conn) readMessages(r *frames) error {
+	switch {
+	case c.stream != nil:
+		return fmt.Errorf("%w: a second message lane", status.Protocol)
+	case c.failed:
+		r.lane.drop()
+		return nil
+	}
+	c.stream = r
+	r.lane.more = c.readMore
+	c.readMore()
+	return nil
+}
+
+// readMore fills the inbox from the message lane.
+func (c *conn) readMore() {
+	if c.stream == nil || c.streamOver {
+		return
+	}
+	var scratch [4096]byte
+	for !c.inflow.Over() {
+		room := messageWindow - c.inflow.Unread()
+		if room == 0 {
+			return
+		}
+		n, err := c.stream.Read(scratch[:min(room, len(scratch))])
+		if err == errNothing {
+			return
+		}
+		ok := true
+		if n > 0 {
+			ok = c.inflow.Arrive(n)
+			if !c.inflow.Muted() {
+				c.inbox = append(c.inbox, scratch[:n]...)
+			}
+		}
+		if err == io.EOF {
+			ok = c.inflow.Cut()
+		}
+		if !ok || err != nil && err != io.EOF {
+			if !ok {
+				c.link.violated(status.Protocol)
+			}
+			if !c.inflow.Muted() && !c.inflow.Over() {
+				c.fail(status.Reset)
+			}
+			return
+		}
+		c.wakeReaders()
+		c.answerClose()
+		if err == io.EOF {
+			r := c.stream
+			c.stream.lane.more = nil
+			c.streamOver = true
+			c.link.n.w.recycle(r)
+			return
+		}
+	}
+}
+
+// wakeReaders lets waiting receives look.
+func (c *conn) wakeReaders() {
+	for len(c.readers) > 0 && c.readers[0]() {
+		c.readers = c.readers[1:]
+	}
+}
+
+// read takes what is there, at most n bytes. It reports false if there is
+// nothing yet.
+func (c *conn) read(n int) (p []byte, err error, ok bool) {
+	if c.inflow.Muted() {
+		return nil, status.Reset, true
+	}
+	if k := min(n, len(c.inbox)); k > 0 {
+		p = c.inbox[:k:k]
+		c.inbox = c.inbox[k:]
+		full := c.inflow.Unread() == messageWindow
+		c.inflow.Take(k)
+		if limit, tell := c.inflow.Grant(); tell {
+			c.put(wire.Credit{Limit: limit}.AppendTo(nil))
+			c.kick()
+		}
+		if full {
+			c.soon(c.readMore)
+		}
+		return p, nil, true
+	}
+	switch {
+	case c.inflow.PeerClosed():
+		return nil, io.EOF, true
+	case c.inflow.Over():
+		return nil, status.Reset, true
+	}
+	return nil, nil, false
+}
+
+// An outbox sends the message bytes of a connection.
+type outbox struct {
+	c     *conn
+	flow  core.Outflow
+	lane  *lane
+	queue []*sending
+	err   error
+	cut   bool
+}
+
+// A sending is one blocked send.
+type sending struct {
+	p    []byte
+	n    int // bytes handed to the lane
+	held int // bytes reserved and not handed to the lane
+	done func(n int, err error)
+}
+
+func (o *outbox) send(p []byte, done func(int, error)) {
+	o.queue = append(o.queue, &sending{p: p, done: done})
+	o.pump()
+}
+
+func (o *outbox) raise(limit uint64) {
+	o.flow.Raise(limit)
+	o.pump()
+}
+
+// pump sends as much as the peer and the lane have room for.
+func (o *outbox) pump() {
+	for len(o.queue) > 0 {
+		s := o.queue[0]
+		if o.err != nil {
+			o.flow.GiveBack(s.held)
+			o.finished(s, o.err)
+			continue
+		}
+		if s.held == 0 {
+			if s.held = o.flow.Reserve(min(len(s.p)-s.n, messageMax)); s.held == 0 && s.n < len(s.p) {
+				return
+			}
+		}
+		if s.held > 0 {
+			if !o.ready() || !o.lane.write(s.p[s.n:s.n+s.held:s.n+s.held]) {
+				return
+			}
+			s.n, s.held = s.n+s.held, 0
+		}
+		if s.n == len(s.p) {
+			o.finished(s, nil)
+		}
+	}
+}
+
+func (o *outbox) finished(s *sending, err error) {
+	o.queue = o.queue[1:]
+	o.c.soon(func() { s.done(s.n, err) })
+}
+
+// ready opens the lane at its first use.
+func (o *outbox) ready() bool {
+	if o.cut {
+		return false
+	}
+	if o.lane == nil {
+		o.lane = o.c.link.sess.open()
+		o.lane.room = o.pump
+		o.lane.write(wire.Stream{Peer: o.c.peer}.AppendTo(nil))
+	}
+	return true
+}
+
+// stop makes every later and every blocked send end with err.
+func (o *outbox) stop(err error) {
+	if o.err == nil {
+		o.err = err
+	}
+	o.pump()
+}
+
+// finish ends the lane after everything accepted.
+func (o *outbox) finish() {
+	if o.lane != nil {
+		o.lane.close()
+	}
+}
+
+// abort drops the lane and what was not written: the connection is gone.
+func (o *outbox) abort() {
+	o.stop(status.Reset)
+	o.cut = true
+	if o.lane != nil {
+		o.lane.cancel()
+	}
+}

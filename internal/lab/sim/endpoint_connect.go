@@ -1,0 +1,294 @@
+package sim
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/core"
+	"github.com/fabricd/fabricd/internal/faults/failpoint"
+	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/internal/wire"
+)
+
+// An attempt is one connect under way.
+type attempt struct {
+	e    *endpoint
+	dst  addr.Addr
+	c    *conn
+	over bool
+	done func(error)
+}
+
+var errNobodyAccepted = fmt.Errorf("%w: nobody accepted in time", status.Refused)
+
+// connect connects to dst within the node's bound.
+func (e *endpoint) connect(dst addr.Addr, done func(error)) {
+	if _, err := e.n.live(dst.Node); err != nil {
+		done(err)
+		return
+	}
+	if err := core.Check(core.CallConnect, e.state); err != nil {
+		done(err)
+		return
+	}
+	if e.state == core.Unbound {
+		if _, err := e.bind(0); err != nil {
+			done(err)
+			return
+		}
+	}
+	a := &attempt{e: e, dst: dst, done: done}
+	e.state, e.trying = core.Connecting, a
+	e.n.p.after(connectTimeout, func() { a.end(errNobodyAccepted) })
+	a.enlist()
+}
+
+// enlist adds a connection to the link to the node, and asks.
+func (a *attempt) enlist() {
+	a.e.n.linkTo(a.dst.Node, func() bool { return a.over }, func(l *link, err error) {
+		if a.over {
+			return
+		}
+		if err != nil {
+			a.end(err)
+			return
+		}
+		c, err := l.add(a.e)
+		if err == errLinkDown {
+			a.e.n.p.hand(a.enlist)
+			return
+		}
+		if err != nil {
+			a.end(err)
+			return
+		}
+		a.request(l, c)
+	})
+}
+
+// request sends the connect request.
+func (a *attempt) request(l *link, c *conn) {
+	e := a.e
+	a.c = c
+	c.lane, c.busy = l.sess.open(), true // until the peer has granted
+	c.lane.room = c.kick
+	e.conn, e.remote = c, a.dst
+	l.onDown = append(l.onDown, func() { a.end(status.NoDevice) })
+	c.lane.write(wire.Connect{Conn: c.id, From: e.port, To: a.dst.Port, Limit: messageWindow}.AppendTo(nil))
+	e.n.p.step(failpoint.ConnectSent)
+}
+
+// end ends the attempt. A failed one leaves the endpoint bound.
+func (a *attempt) end(err error) {
+	if a.over {
+		return
+	}
+	e := a.e
+	a.over = true
+	if e.state == core.Connected && e.conn == a.c && a.c != nil {
+		err = nil // granted in the same moment
+	} else if e.state == core.Connecting {
+		e.state, e.conn, e.trying = core.Bound, nil, nil
+	}
+	if err != nil && a.c != nil {
+		a.c.fail(status.Reset) // ends the lane: the peer drops the request
+		a.c.link.forget(a.c)
+	}
+	e.n.p.hand(func() { a.done(err) })
+}
+
+// granted makes c the endpoint's connection. It reports false if the endpoint
+// has given up on it.
+func (e *endpoint) granted(c *conn, f wire.Accept, r *frames) bool {
+	if !e.n.p.step(failpoint.ConnectGranted) {
+		return false
+	}
+	if e.conn != c || e.state != core.Connecting || c.failed {
+		return false
+	}
+	c.in = r
+	// The first frame tells the acceptor that the grant has arrived.
+	c.put(wire.Credit{Limit: messageWindow}.AppendTo(nil))
+	c.busy = false
+	e.state = core.Connected
+	a := e.trying
+	e.trying = nil
+	c.peer = f.Conn
+	c.out.raise(f.Limit)
+	c.kick()
+	a.end(nil)
+	return e.n.p.step(failpoint.ConnectConfirmed)
+}
+
+// refused passes on that the peer refused c.
+func (e *endpoint) refused(c *conn, code status.Code) {
+	if e.conn == c && e.trying != nil {
+		e.trying.end(code)
+	}
+}
+
+// A request is a connect request that waits in a listener's queue.
+type request struct {
+	link  *link
+	frame wire.Connect
+	r     *frames
+	conn  *conn // set when it is accepted
+}
+
+func (r *request) refuse(code status.Code) {
+	r.link.say(wire.Refuse{Peer: r.frame.Conn, Code: code}.AppendTo(nil))
+	r.r.lane.drop()
+}
+
+// incoming handles a connect request, and then the connection's operations lane
+// if it is accepted.
+func (n *node) incoming(l *link, f wire.Connect, r *frames) {
+	req := &request{link: l, frame: f, r: r}
+	e := n.listeners[f.To]
+	if e == nil || e.state != core.Listening {
+		req.refuse(status.Refused)
+		return
+	}
+	if !e.backlog.Push(req) {
+		req.refuse(status.Busy)
+		return
+	}
+	r.lane.more = func() { e.requester(req) }
+	e.changedNow()
+	e.grantNext()
+	e.requester(req)
+}
+
+// requester looks at the lane of a request that may not be accepted yet: its
+// requester says nothing before, but may give up.
+func (e *endpoint) requester(req *request) {
+	if req.conn != nil {
+		req.conn.serve(req.r)
+		return
+	}
+	h, _, err := req.r.Next()
+	if err == errNothing {
+		return
+	}
+	req.r.lane.more = nil
+	e.backlog.Remove(req)
+	req.r.lane.drop()
+	if err == nil {
+		req.link.violated(fmt.Errorf("%w: %v before the connection was accepted", status.Protocol, h.Type))
+	}
+}
+
+// accept waits for a connection.
+func (e *endpoint) accept(done func(*endpoint, error)) {
+	if err := core.Check(core.CallAccept, e.state); err != nil {
+		done(nil, err)
+		return
+	}
+	e.accepts = append(e.accepts, done)
+	e.handOver()
+	e.grantNext()
+}
+
+// handOver gives confirmed connections to the calls that wait.
+func (e *endpoint) handOver() {
+	for len(e.confirmed) > 0 && len(e.accepts) > 0 {
+		ep, done := e.confirmed[0], e.accepts[0]
+		e.confirmed, e.accepts = e.confirmed[1:], e.accepts[1:]
+		e.n.p.hand(func() { done(ep, nil) })
+	}
+}
+
+// grantPatience is how long an acceptor waits for one requester's confirmation
+// before it grants the next request too.
+const grantPatience = 250 * time.Millisecond
+
+// grantNext begins a grant for every acceptor that has none yet.
+func (e *endpoint) grantNext() {
+	for e.state == core.Listening && e.granting < len(e.accepts) {
+		if !e.grantOne() {
+			return
+		}
+	}
+}
+
+// grantOne grants the oldest request. It reports false if there is none.
+func (e *endpoint) grantOne() bool {
+	for {
+		r, ok := e.backlog.Pop()
+		if !ok {
+			return false
+		}
+		ep := e.s.open()
+		c, err := r.link.add(ep)
+		if err != nil {
+			e.s.forget(ep)
+			r.refuse(status.Refused)
+			continue // the requester's node went away
+		}
+		c.peer = r.frame.Conn
+		c.out.raise(r.frame.Limit)
+		e.n.ports.Retain(e.port)
+		ep.state, ep.conn, ep.port, ep.holds = core.Connected, c, e.port, true
+		ep.remote = addr.Addr{Node: r.link.peer.Life.Node, Port: r.frame.From}
+		r.conn = c
+		e.granting++
+		e.grant(ep, c, r)
+		return true
+	}
+}
+
+// acceptTimeout bounds the wait for a requester to confirm a grant.
+const acceptTimeout = 3 * time.Second
+
+// grant tells the requester and hands the endpoint over when it has confirmed.
+func (e *endpoint) grant(ep *endpoint, c *conn, r *request) {
+	over := false
+	finish := func(ok bool) {
+		if over {
+			return
+		}
+		over = true
+		c.onFirst = nil
+		e.grantEnded(ep, c, ok && !c.failed)
+	}
+	c.lane = c.link.sess.open()
+	c.lane.room = c.kick
+	c.lane.write(wire.Accept{Peer: c.peer, Conn: c.id, Limit: messageWindow}.AppendTo(nil))
+	if !e.n.p.step(failpoint.AcceptGranted) {
+		return
+	}
+	c.kick()
+	c.onFirst = func() { e.n.p.hand(func() { finish(true) }) }
+	c.link.onDown = append(c.link.onDown, func() { finish(false) })
+	e.n.p.after(acceptTimeout, func() { finish(false) })
+	e.n.p.after(grantPatience, func() {
+		if !over && e.state == core.Listening {
+			e.grantOne() // this one must not hold up the others
+		}
+	})
+	r.r.lane.more = c.pump
+	c.serve(r.r)
+}
+
+// grantEnded ends a grant.
+func (e *endpoint) grantEnded(ep *endpoint, c *conn, ok bool) {
+	e.granting--
+	if ok && !e.n.p.step(failpoint.AcceptConfirmed) {
+		return
+	}
+	if ok && e.state == core.Listening {
+		e.confirmed = append(e.confirmed, ep)
+		e.handOver()
+		e.grantNext()
+		return
+	}
+	if !ok {
+		c.fail(status.Reset) // or close would wait for the requester
+		// The lane's end may overtake the grant; then only this tells.
+		c.link.say(wire.Refuse{Peer: c.peer, Code: status.Refused}.AppendTo(nil))
+	}
+	ep.end(wire.Close{Reset: true}, func(error) {})
+	c.link.forget(c)
+	e.grantNext()
+}
