@@ -13,14 +13,14 @@ import (
 // MaxCause is the longest cause of a lost connection, in bytes.
 const MaxCause = 256
 
-// Causes of a loss that both doors to a node know.
+// Causes of a lost connection that both the attach client and the engine use.
 const (
 	CauseDied     = "the peer's application died"
 	CauseDetached = "the peer's application detached"
 	CauseAborted  = "the peer's application gave it up"
 )
 
-// CauseStopped is that of connections whose node ends.
+// CauseStopped is the cause of connections whose node stops.
 func CauseStopped(node addr.NodeID) string {
 	if node == addr.NoNode {
 		return "a fabricd without an ID stopped"
@@ -28,8 +28,8 @@ func CauseStopped(node addr.NodeID) string {
 	return fmt.Sprintf("fabricd of node %d stopped", node)
 }
 
-// CleanCause returns text as a cause may be kept and shown: one printable line of at
-// most MaxCause bytes. Whatever comes from another process goes through here.
+// CleanCause returns text as a cause is stored and shown: one printable line of at most MaxCause
+// bytes. Every cause from another process passes through it.
 func CleanCause(text string) string {
 	text = strings.TrimSpace(Printable(text))
 	if len(text) <= MaxCause {
@@ -42,8 +42,8 @@ func CleanCause(text string) string {
 	return text[:n]
 }
 
-// Lost is the error of a connection that no application has closed: it has
-// status.Reset in its chain and cause, which may be empty, in its text.
+// Lost is the error of a connection that ended without an orderly close: status.Reset is in its
+// chain, and cause, which may be empty, in its text.
 func Lost(cause string) error {
 	if cause = CleanCause(cause); cause == "" {
 		return status.Reset
@@ -57,11 +57,11 @@ func (l lost) Error() string { return status.Reset.Error() + ": " + string(l) }
 
 func (lost) Unwrap() error { return status.Reset }
 
-// Cause returns the cause alone.
+// Cause returns the cause without the status.
 func (l lost) Cause() string { return string(l) }
 
-// Printable is a text of an application's in one line: what is no letter, sign or space
-// would be the reader's terminal's to obey.
+// Printable returns text, which an application supplied, as one line. It replaces control and other
+// unprintable characters by spaces: a terminal would execute them.
 func Printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) || r == utf8.RuneError {
@@ -71,5 +71,5 @@ func Printable(text string) string {
 	}, text)
 }
 
-// CauseNodeGone is that of all connections of a session that its node has ended.
+// CauseNodeGone is the cause of all connections of a session that the node has ended.
 const CauseNodeGone = "the fabricd of this node is gone"

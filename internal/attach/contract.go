@@ -1,9 +1,9 @@
-// Package attach is the contract between an application and its node (Session, Endpoint).
-// The engine keeps it. The attach protocol carries it over a Unix socket: package proto has
-// its format (SPEC.md), client and server its ends, which know nothing of each other. An
-// application in its node's process speaks that protocol too, but for the messages of its
-// connections: their ends are the node's own (client.AttachTo). Tests call the engine's
-// contract directly.
+// Package attach is the contract between an application and its node (Session, Endpoint). The
+// engine implements it. The attach protocol carries it over a Unix socket: package proto has its
+// format (SPEC.md); client and server are its two ends and do not import each other. An application
+// in its node's process uses that protocol too, except for the messages of its connections: the
+// endpoints of those are the node's own (client.AttachTo). Tests call the engine's contract
+// directly.
 //
 // Every error of the contract has a status.Code in its chain.
 package attach
@@ -17,7 +17,7 @@ import (
 	"github.com/fabricd/fabricd/rma"
 )
 
-// Credentials say who an application is, as its kernel vouches (SO_PEERCRED).
+// Credentials identify an application. The kernel vouches for them (SO_PEERCRED).
 type Credentials struct {
 	UID, GID uint32
 	PID      int32
@@ -25,7 +25,7 @@ type Credentials struct {
 	Admin bool
 }
 
-// Self is a node's own place in the cluster.
+// Self is a node's identity in the cluster.
 type Self struct {
 	Cluster addr.UUID
 	Life    addr.Life // Generation 0 while the node has no lease
@@ -40,9 +40,9 @@ const (
 	NodeRemoved EventKind = 2 // SCIF_NODE_REMOVED
 )
 
-// An Event tells that a node's life began or ended. For one life a session
-// sees at most one NodeAdded and then at most one NodeRemoved, and NodeRemoved
-// only after every operation towards that life has failed.
+// An Event reports that an incarnation of a node began or ended. A session gets at most one
+// NodeAdded for an incarnation and then at most one NodeRemoved, and NodeRemoved only after every
+// operation towards that incarnation has failed.
 type Event struct {
 	Kind   EventKind
 	Life   addr.Life
@@ -57,7 +57,7 @@ type Peer struct {
 	Life   addr.Life
 	Name   string
 	Labels []string
-	UID    uint32 // access.UnknownUID: not known
+	UID    uint32 // access.UnknownUID if unknown
 }
 
 // Events are poll's events, with poll(2)'s numbers (SCIF_POLL*).
@@ -69,7 +69,7 @@ const (
 	PollErr  Events = 0x08
 	PollHup  Events = 0x10
 	PollNval Events = 0x20
-	// PollRdHup comes with PollIn when the peer has ended what it sends and everything was
+	// PollRdHup comes with PollIn when the peer has shut down its sending side and every byte was
 	// received.
 	PollRdHup Events = 0x2000
 )
@@ -101,8 +101,8 @@ type Session interface {
 	// whole pages and page-aligned. It is unmapped by Memory.Close, once no window uses it.
 	Alloc(n int) (Memory, error)
 
-	// Close ends every endpoint of the session, by Abort if it is connected, and
-	// waits until nothing of it is left. A second Close does nothing.
+	// Close ends every endpoint of the session, by Abort if it is connected, and waits until all
+	// its resources are released. A second Close does nothing.
 	Close() error
 
 	// Done is closed when the session has ended: Close was called or the node
@@ -113,34 +113,31 @@ type Session interface {
 // LeavingSession is a Session of a node that may end before its application.
 type LeavingSession interface {
 	Session
-	// CloseWindows makes the memory of the session's windows, and of its
-	// callers, stay as it is. When it returns nothing of the peers and of the
-	// session's own operations changes it any more, but for what applications of
-	// this machine have mapped, or are copying themselves at that moment.
-	// Operations that would change it end with status.Reset, and so do the peers'
-	// reads; messages, and the close, go on. It waits for bytes that are being put
-	// into memory, at most about three seconds: a connection on which they do not
-	// come ends.
+	// CloseWindows freezes the memory of the session's windows and of its callers. When it returns,
+	// neither a peer nor an operation of the session changes that memory, except through mappings
+	// of applications on this machine and copies that they are making at that moment. Operations
+	// that would change it, and the peers' reads, end with status.Reset; messages and the close
+	// proceed. It waits, about three seconds at most, for bytes that are being written into memory:
+	// a connection whose bytes do not arrive in that time ends.
 	CloseWindows()
 }
 
 // Memory is page-aligned memory for windows.
 type Memory interface {
 	Bytes() []byte
-	// Close gives the memory back when no window holds it. The bytes must not
-	// be used afterwards.
+	// Close frees the memory once no window holds it. The bytes must not be used afterwards.
 	Close() error
 }
 
 // PagedMemory is Memory that may lie in huge pages.
 type PagedMemory interface {
 	Memory
-	// SmallPages says why it does not, if it was to be tried; else "".
+	// SmallPages returns why huge pages were requested and not used; "" otherwise.
 	SmallPages() string
 }
 
-// A Mapping is a peer's window memory mapped here (scif_mmap). It stays valid
-// until Close, whatever becomes of the connection.
+// A Mapping is a peer's window memory mapped here (scif_mmap). It stays valid until Close, also
+// after the end of the connection.
 type Mapping interface {
 	Bytes() []byte
 	Close() error // scif_munmap
@@ -155,15 +152,14 @@ type Endpoint interface {
 	// addr.FirstEphemeral, then from addr.ReservedEnd (scif_bind).
 	Bind(port addr.Port) (addr.Port, error)
 
-	// Listen makes a bound endpoint listen with room for backlog waiting
-	// requests, clamped to 1024 (scif_listen). With allow, of the callers that
-	// the node's rules let connect only those are; it is at most
-	// access.MaxSubjects long.
+	// Listen makes a bound endpoint listen with a queue of backlog requests, clamped to 1024
+	// (scif_listen). Without allow, every caller that the node's rules admit may connect. With
+	// allow, only the listed ones of those may; it has at most access.MaxSubjects entries.
 	Listen(backlog int, allow ...access.Subject) error
 
-	// Connect connects to dst and returns the local port (scif_connect). It
-	// returns when the peer has accepted, refused, when the node's connect
-	// time-out has passed (status.Refused) or when ctx is done.
+	// Connect connects to dst and returns the local port (scif_connect). It returns when the peer
+	// has accepted or refused, when the node's connect time-out has passed (status.Refused) or when
+	// ctx is done.
 	Connect(ctx context.Context, dst addr.Addr) (addr.Port, error)
 
 	ServingEndpoint
@@ -178,21 +174,21 @@ type Endpoint interface {
 	Accept(ctx context.Context) (Endpoint, addr.Addr, error)
 	TryAccept() (Endpoint, addr.Addr, error)
 
-	// Send sends all of p (scif_send with SCIF_SEND_BLOCK); n < len(p) only
-	// with an error. TrySend sends what fits now, which may be nothing.
+	// Send sends all of p (scif_send with SCIF_SEND_BLOCK); n < len(p) only with an error. TrySend
+	// sends the bytes that fit now, possibly none.
 	Send(ctx context.Context, p []byte) (n int, err error)
 	TrySend(p []byte) (n int, err error)
 
-	// Recv waits for at least one byte and returns what is there (the caller
-	// loops for SCIF_RECV_BLOCK). TryRecv returns 0 and no error when there is
-	// nothing. After the peer's close or loss both first return what arrived.
+	// Recv waits for at least one byte and returns the bytes that have arrived (the caller loops
+	// for SCIF_RECV_BLOCK). TryRecv returns 0 and no error if there are none. After the peer's
+	// close or loss both first return the bytes that arrived before it.
 	Recv(ctx context.Context, p []byte) (n int, err error)
 	TryRecv(p []byte) (n int, err error)
 
-	// CloseWrite ends what this end sends, behind what it has sent: the peer receives that,
-	// and then ErrPeerShut, and this end goes on receiving. It waits for a Send that is
-	// under way. Later Sends fail with status.Reset. Again, it does nothing.
-	// status.NotSupp: the node, or the peer's, is too old.
+	// CloseWrite shuts down the sending side: the peer receives all earlier bytes and then
+	// ErrPeerShut, and this end still receives. It waits for a running Send. Later Sends fail with
+	// status.Reset. A second CloseWrite does nothing. status.NotSupp: this node or the peer's is
+	// too old.
 	CloseWrite() error
 
 	// Register opens [off, off+len(p)) of the endpoint's space as a window
@@ -219,9 +215,8 @@ type Endpoint interface {
 	// rma.Sync: in order, and complete at the next fence.
 	PostAtomic(a rma.Atomic) error
 
-	// PutSignal is WriteTo without flags, and VPutSignal VWriteTo, with a store
-	// of p.Value behind the bytes. With p.More nothing is stored in the word, but
-	// the bytes to come and the word are checked.
+	// PutSignal is WriteTo without flags, and VPutSignal VWriteTo, followed by a store of p.Value.
+	// If p.More is not 0, the word is not stored; it and the bytes to come are checked.
 	PutSignal(loff, n int64, p rma.Put) error
 	VPutSignal(b []byte, p rma.Put) error
 
@@ -233,7 +228,7 @@ type Endpoint interface {
 	FenceWait(ctx context.Context, m fence.Mark) error // scif_fence_wait
 	FenceSignal(s fence.Signal) error                  // scif_fence_signal
 
-	// Ready returns the endpoint's current poll events, whatever was asked for.
+	// Ready returns the endpoint's current poll events, regardless of the requested ones.
 	Ready() Events
 
 	// Notify makes the endpoint send to ch, without blocking, after every
@@ -245,19 +240,19 @@ type Endpoint interface {
 	LocalAddr() addr.Addr
 	RemoteAddr() addr.Addr
 
-	// Peer returns who is at the other end of the connection, also after the
-	// peer has gone: status.NotConn before a connection.
+	// Peer returns the application at the other end of the connection, also after the peer's end:
+	// status.NotConn before a connection.
 	Peer() (Peer, error)
 
-	// Close closes the endpoint (scif_close). What was sent is still
-	// delivered; RMA in progress completes. A second Close is status.BadFD.
+	// Close closes the endpoint (scif_close). Sent bytes are still delivered; RMA in progress
+	// completes. A second Close is status.BadFD.
 	Close() error
 
-	// Abort is Close by somebody else than the application: the peer gets what was
-	// sent, and then Lost(cause) and no end of file.
+	// Abort closes the endpoint on the application's behalf: the peer gets the sent bytes, and then
+	// Lost(cause) instead of the end of file.
 	Abort(cause string) error
 
-	// Cause says why the connection was lost, in at most MaxCause bytes; "" if it
-	// was not, or nobody knows.
+	// Cause returns why the connection was lost, in at most MaxCause bytes; "" if it was not lost
+	// or the cause is unknown.
 	Cause() string
 }

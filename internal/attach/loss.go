@@ -2,8 +2,8 @@ package attach
 
 import "strings"
 
-// A Loss is which of the known causes the words of a cause are. Its number is nowhere but in
-// this process.
+// A Loss is the class of a connection's cause. Its number is private to this process: it is on no
+// wire and in no file.
 type Loss uint8
 
 // The values of a Loss.
@@ -14,12 +14,12 @@ const (
 	LossAborted                 // the peer's application gave the connection up
 	LossNodeStopped             // the fabricd of an end stopped
 	LossNodeRemoved             // the peer's node was removed
-	LossLinkSilent              // nothing came over the link
-	LossPathSilent              // nothing came over the path, though the link lives
+	LossLinkSilent              // nothing arrived over the link
+	LossPathSilent              // nothing arrived over the path, though the link is alive
 	LossProtocol                // the peer's node broke the protocol
 )
 
-// losses are how causes begin, which are the same between builds.
+// losses maps the beginning of a cause, which is the same in all builds, to its class.
 var losses = []struct {
 	begins string
 	loss   Loss
@@ -38,7 +38,7 @@ var losses = []struct {
 	{"path silent", LossPathSilent},
 }
 
-// LossOf returns which of the known causes a cause in words is.
+// LossOf returns the class of a cause.
 func LossOf(cause string) Loss {
 	for _, l := range losses {
 		if strings.HasPrefix(cause, l.begins) {

@@ -1,33 +1,33 @@
 package attach
 
-// A PairedEndpoint is an Endpoint of this process's node that knows the other
-// end of its connection. The server of the attach protocol uses it, to let two
-// applications of one node talk without it.
+// A PairedEndpoint is an Endpoint of this process's node that knows the other end of its
+// connection. The server of the attach protocol uses it to let two applications of one node
+// exchange messages without the node.
 type PairedEndpoint interface {
 	Endpoint
 
-	// Pair returns what tells this end of the connection, and its other end, from
-	// all others of the node: comparable, and the same as long as the connection
-	// is open. It reports false unless both ends are on this node.
+	// Pair returns keys of this end of the connection and of its other end. They are comparable,
+	// unique on the node and constant while the connection is open. It reports false unless both
+	// ends are on this node.
 	Pair() (self, peer any, ok bool)
 
-	// Via notes the way that the endpoint's messages take to its application, and
-	// why not a faster one, for operators.
+	// Via records, for operators, the path of the endpoint's messages to its application, and why
+	// no faster one is used.
 	Via(path, why string)
 }
 
-// A WindowedEndpoint says how many message bytes it keeps for an application that does
-// not read. A pump keeps no more than that beside it, nor its socket.
+// A WindowedEndpoint reports how many message bytes it buffers for an application that does not
+// read. The relay and its socket buffer no more than that in addition.
 type WindowedEndpoint interface {
 	// Window returns that number, which does not change while the endpoint is
 	// connected; 0 before.
 	Window() int
 }
 
-// The ways of messages, see [PairedEndpoint].
+// The paths of messages, see [PairedEndpoint].
 const (
 	ViaCall    = "call"    // in the node's process
-	ViaSocket  = "socket"  // through the data socket, pumped by the node
-	ViaChannel = "channel" // through shared memory, past the node
+	ViaSocket  = "socket"  // through the data socket, relayed by the node
+	ViaChannel = "channel" // through shared memory, without the node
 	ViaPath    = "path"    // through a socket to the application on the other node
 )

@@ -9,10 +9,10 @@ import (
 
 // A PathSocket is one end of a path, made by the nodes of both ends.
 type PathSocket struct {
-	File      *os.File     // the TCP socket, the caller's
-	Client    bool         // this end opens TLS
+	File      *os.File     // owned by the caller
+	Client    bool         // this end is the TLS client
 	Plaintext bool         // no TLS
-	Binding   path.Binding // that both ends send first
+	Binding   path.Binding // both ends send it first
 	Peer      path.Hash    // of the key of the application at the other end
 }
 
@@ -21,20 +21,19 @@ type PathSocket struct {
 type PathEndpoint interface {
 	Endpoint
 
-	// Path asks for the connection's path for an application with that key, and
-	// waits until it is made. There is at most one in the life of a connection.
-	// status.NotSupp: there will be none; another error: it may be asked for again, in a
-	// second or more. The text says why. freed is called, once, when the node holds nothing of
-	// the path any more, also when there is none.
+	// Path asks for the connection's path on behalf of the application with that key, and waits
+	// until it is made. A connection has at most one. status.NotSupp: there will be none; another
+	// error: the caller may ask again after a second or more. The text gives the reason. freed is
+	// called once the node holds no resource of the path any more, also if there is no path.
 	Path(ctx context.Context, key path.Hash, freed func()) (PathSocket, error)
 
-	// OnPath calls fn whenever the peer asks for a path and this end has not.
+	// OnPath calls fn whenever the peer asks for a path that this end has not asked for.
 	OnPath(fn func())
 
-	// HungUp is closed when the connection has ended from the peer's side.
+	// HungUp is closed when the peer's side has ended the connection.
 	HungUp() <-chan struct{}
 
-	// NoPath says why the application cannot use its path, which ends; used, that it
-	// has: then the connection is reset.
+	// NoPath reports why the application cannot use its path, which then ends. used: it has used
+	// the path, and the connection is reset.
 	NoPath(why string, used bool)
 }

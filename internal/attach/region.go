@@ -5,10 +5,9 @@ import (
 	"github.com/fabricd/fabricd/rma"
 )
 
-// A Region is memory that windows are made of, mapped by either side. Offsets and
-// lengths are in bytes; a range outside [0, Len()) is status.Invalid. Memory
-// that another process can take away may fail with status.Fault at any access;
-// what was copied before the fault is then unspecified.
+// A Region is the memory of windows, mapped by either side. Offsets and lengths are in bytes; a
+// range outside [0, Len()) is status.Invalid. Memory that another process can take away may fail
+// with status.Fault at any access; a copy that fails has moved an unspecified part of its bytes.
 //
 // Load, Store and CompareAndSwap are sequentially consistent with every other
 // atomic access to the same word, also by other processes that map the memory.
@@ -36,22 +35,22 @@ type Region interface {
 	Release()
 }
 
-// A WindowRegion is a reference to a window of the peer, see [RegionEndpoint]: the
-// window's memory, [off, off+n) of r, and what this end may do there.
+// A WindowRegion is a reference to a window of the peer, see [RegionEndpoint]: the window's memory,
+// [off, off+n) of r, and the access allowed to this end.
 type WindowRegion interface {
 	Region
 	Window() (r Region, off, n int64, prot rma.Prot)
 }
 
-// A CopiedEndpoint is an Endpoint that is told when plain memory of its writes is not the
-// caller's, but a copy that the node holds until they have ended.
+// A CopiedEndpoint is an Endpoint that can learn that the memory of its VWriteTo calls is a copy,
+// which the node holds until they have ended, and not the application's own.
 type CopiedEndpoint interface {
-	// Copied says so, before the first write.
+	// Copied announces that, before the first write.
 	Copied()
 }
 
-// A RegionEndpoint is an Endpoint of this process's node whose windows can be
-// memory that others own. The server of the attach protocol uses it.
+// A RegionEndpoint is an Endpoint of this process's node whose windows can be memory of other
+// processes. The server of the attach protocol uses it.
 type RegionEndpoint interface {
 	Endpoint
 
@@ -60,8 +59,8 @@ type RegionEndpoint interface {
 	// from before RegisterRegion returns without error until its last use.
 	RegisterRegion(r Region, memOff, n, off int64, prot rma.Prot, flags rma.MapFlags) (int64, error)
 
-	// CheckTransfer returns what a VWriteTo (need is ProtWrite) or VReadFrom
-	// (ProtRead) of n bytes at roff would return at once, and moves nothing.
+	// CheckTransfer returns the error that a VWriteTo (need is ProtWrite) or VReadFrom (ProtRead)
+	// of n bytes at roff would return at once. It moves no bytes.
 	CheckTransfer(roff, n int64, flags rma.Flags, need rma.Prot) error
 
 	// MapRegion finds the memory behind [roff, roff+n) of the peer's windows,
@@ -76,8 +75,7 @@ type RegionEndpoint interface {
 // atomics return status.Invalid.
 func Heap(p []byte) Region { return &heap{p} }
 
-// A heap leaves its memory's life to the garbage collector, so it counts no
-// references.
+// A heap counts no references: the garbage collector frees its memory.
 type heap struct{ p []byte }
 
 func (h *heap) Len() int64     { return int64(len(h.p)) }

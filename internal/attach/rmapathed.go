@@ -6,22 +6,20 @@ import (
 	"github.com/fabricd/fabricd/internal/path"
 )
 
-// An RMAPathEndpoint is an Endpoint of this process's node whose operations on the
-// windows of a peer on another node can go from the application straight to that node: by
-// an RMA path.
+// An RMAPathEndpoint is an Endpoint of this process's node whose application can send its
+// operations on windows of a peer on another node straight to that node, over an RMA path.
 type RMAPathEndpoint interface {
 	Endpoint
 
-	// RMAPath asks for the path for an application with that key, and waits until it
-	// is made. There is at most one in the life of a connection. status.NotSupp: there
-	// is none, and the text says why.
+	// RMAPath asks for the path on behalf of the application with that key, and waits until it is
+	// made. A connection has at most one. status.NotSupp: there is none; the text gives the reason.
 	RMAPath(ctx context.Context, key path.Hash) (PathSocket, error)
 
-	// NoRMAPath says why the application cannot use its RMA path, which ends; used,
-	// that it has: then the connection is reset.
+	// NoRMAPath reports why the application cannot use its RMA path, which then ends. used: it has
+	// used the path, and the connection is reset.
 	NoRMAPath(why string, used bool)
 
-	// FarWindow finds the peer's window that roff is in, without memory. What it tells
-	// holds until the next withdrawal, see [DirectEndpoint].
+	// FarWindow finds the peer's window that contains roff, without its memory. The result is valid
+	// until the next withdrawal, see [DirectEndpoint].
 	FarWindow(roff int64) (PeerWindow, error)
 }

@@ -11,9 +11,9 @@ import (
 
 // Bounds of services.
 const (
-	// MaxServices is how many names the endpoints of one node serve at most.
+	// MaxServices is the largest number of names that the endpoints of one node serve.
 	MaxServices = 64
-	// MaxCandidates is how many endpoints Resolve returns at most.
+	// MaxCandidates is the largest number of endpoints that Resolve returns.
 	MaxCandidates = 64
 )
 
@@ -23,23 +23,23 @@ type Service struct {
 	Life addr.Life
 	Port addr.Port
 	Node string // the node's name
-	// RoundTrip to the node, as its links last showed it: 0 for this node, negative
-	// while it is not known.
+	// RoundTrip is the latest measurement on the links to the node: 0 for this node, negative if
+	// unknown.
 	RoundTrip time.Duration
 }
 
-// A Directory is what a session knows of names. All of it is told by the other nodes, and
-// says nothing about who serves.
+// A Directory is a session's view of service names. The other nodes report them; a report does not
+// authenticate the server.
 type Directory interface {
 	// Services returns the services of this node and of all live ones, by name, and
 	// then by node. The caller owns the slice.
 	Services() ([]Service, error)
 
-	// Resolve returns the endpoints that serve a name, in the order in which to try
-	// them: this node's, then the nearest, then those whose distance is not known, in
-	// any order. There is at least one, and at most MaxCandidates; else the error is
-	// status.NoDevice. With node, an ID or a name, only its own count. Without a
-	// service it returns that node, with port 0. The wait for the node ends with ctx.
+	// Resolve returns the endpoints that serve a name, in the order in which to try them: this
+	// node's, then the nearest, then those of unknown distance in any order. There is at least one,
+	// and at most MaxCandidates; else the error is status.NoDevice. With node, an ID or a name,
+	// only endpoints of that node count. Without a service it returns that node, with port 0. The
+	// wait for the node ends with ctx.
 	Resolve(ctx context.Context, service, node string) ([]Service, error)
 
 	// NotifyServices makes the session send to ch, without blocking, after every
@@ -47,19 +47,19 @@ type Directory interface {
 	NotifyServices(ch chan<- struct{}) (stop func())
 }
 
-// A ServingEndpoint can serve a name, and be connected to one.
+// A ServingEndpoint can serve a name, or connect to an endpoint that serves one.
 type ServingEndpoint interface {
 	// Serve makes the endpoint, which is bound and does not listen yet, serve a name
 	// from its Listen to its close. status.InUse: another endpoint of the node has the
 	// name; status.NoMemory: the node serves MaxServices.
 	Serve(service string) error
 
-	// ConnectService is Connect to dst if it serves the name at that moment; else
-	// status.Refused. A peer that is too old is not asked for the name.
+	// ConnectService is Connect to dst if dst serves the name at that moment; else status.Refused.
+	// A peer too old for services is connected to without the check.
 	ConnectService(ctx context.Context, dst addr.Addr, service string) (addr.Port, error)
 }
 
-// Failure returns an error with a code and a text that says it all.
+// Failure returns an error with a code and the complete text.
 func Failure(code status.Code, format string, args ...any) error {
 	return &failure{code, fmt.Sprintf(format, args...)}
 }

@@ -1,6 +1,6 @@
-// Package proto is the attach protocol as both its ends read it: frames, messages, the coder
-// that has one list of fields for both directions, and limits. SPEC.md is for clients in
-// other languages. The ends are internal/attach/client and internal/attach/server.
+// Package proto is the attach protocol as both its ends use it: frames, messages, limits, and the
+// coder, which encodes and decodes with one list of fields. SPEC.md is for clients in other
+// languages. The ends are internal/attach/client and internal/attach/server.
 package proto
 
 import (
@@ -21,17 +21,16 @@ const (
 const (
 	HeaderLen = 16
 	MaxFrame  = 1 << 16 // bytes of a packet, header included
-	maxText   = 512     // bytes of an error's text, of a name, of a reason
-	MaxStage  = 1 << 20 // bytes that one VWRITETO or VREADFROM moves
-	MaxLabels = 64      // of a peer's node; more are left out
+	maxText   = 512     // bytes of an error's text, a name or a reason
+	MaxStage  = 1 << 20 // bytes that one VWRITETO or VREADFROM transfers
+	MaxLabels = 64      // of a peer's node; further ones are left out
 )
 
-// MaxRequests bounds the requests of a session that connect and are not yet
-// answered, and those that move bytes; more are answered with status.NoBufs. See
-// [bounds] for the others.
+// MaxRequests bounds the unanswered requests of a session: separately those that connect and those
+// that move bytes. Further ones are answered with status.NoBufs. See [bounds] for the other kinds.
 const MaxRequests = 1024
 
-// An Op is what a frame asks for, answers or tells. Numbers are never reused.
+// An Op identifies a request, its answer or a notification. Numbers are never reused.
 type Op uint16
 
 // OpReply is set in the answer to a request.
@@ -82,13 +81,13 @@ const (
 	OpShare       Op = 50
 	OpRetire      Op = 51
 
-	// Told by the node unasked, with request 0.
+	// Notifications of the node, with request 0.
 	OpState     Op = 0x4001 // an endpoint's poll events may have changed
 	OpEvent     Op = 0x4002 // a node event
-	OpSelfState Op = 0x4003 // the node's own place in the cluster changed
+	OpSelfState Op = 0x4003 // the node's own identity in the cluster changed
 	OpOffer     Op = 0x4004 // the peer asks for a channel
-	OpStale     Op = 0x4006 // windows that an endpoint has mapped are withdrawn
-	OpShared    Op = 0x4010 // other applications have memory of the session
+	OpStale     Op = 0x4006 // windows that an endpoint has mapped are invalidated
+	OpShared    Op = 0x4010 // other applications have memory of the session mapped
 )
 
 // Access.
@@ -108,8 +107,8 @@ const OpPath Op = 64 // asks for the connection's path
 
 // RMA paths.
 const (
-	OpRMAPath   Op = 70 // asks for the path
-	OpNoRMAPath Op = 71 // the application cannot use it, or not any more
+	OpRMAPath   Op = 70 // the application cannot use it, or no longer can
+	OpNoRMAPath Op = 71 // describes a window of a peer on another node
 	OpFarWindow Op = 72 // tells of a window of a peer on another node
 )
 
@@ -123,9 +122,9 @@ const OpShut Op = 68 // the end of the data socket's write side is a half-close
 //	+------+------+------------+------------------------+---------+
 type Header struct {
 	Op       Op
-	Code     status.Code // of an answer; 0 otherwise
+	Code     status.Code // of an answer; else 0
 	Endpoint uint32      // 0: the session
-	Request  uint64      // chosen by the application, not 0; 0 in CANCEL and in what the node tells
+	Request  uint64      // chosen by the application, not 0; 0 in CANCEL and in notifications
 }
 
 // AppendFrame appends a packet with body, which may be nil.
@@ -163,7 +162,7 @@ type Message interface{ fields(c *Coder) }
 // ParseBody decodes b, which m must fill exactly.
 func ParseBody(b []byte, m Message) error { return new(Coder).parse(b, m) }
 
-// parse is ParseBody with a coder to be used.
+// parse is ParseBody with the caller's coder.
 func (c *Coder) parse(b []byte, m Message) error {
 	if m == nil {
 		m = empty{}
@@ -181,7 +180,7 @@ func ParseAnswer(h Header, body []byte, out Message) error {
 	return new(Coder).ParseAnswer(h, body, out)
 }
 
-// ParseAnswer is [ParseAnswer] with a coder to be used.
+// ParseAnswer is [ParseAnswer] with the caller's coder.
 func (c *Coder) ParseAnswer(h Header, body []byte, out Message) error {
 	if h.Code == status.OK {
 		return c.parse(body, out)
@@ -196,12 +195,11 @@ func (c *Coder) ParseAnswer(h Header, body []byte, out Message) error {
 	return attach.Failure(h.Code, "%s", r.Text)
 }
 
-// A Coder appends fields, or takes them. After a field that does not fit, every field
-// decodes as zero.
+// A Coder encodes or decodes fields. After a field that does not fit, every field decodes as zero.
 type Coder struct {
 	encoding bool
 	put      codec.Encoder // while encoding
-	got      codec.Decoder // while not
+	got      codec.Decoder // while decoding
 }
 
 // encoderTo returns a Coder that appends to b.
@@ -256,8 +254,8 @@ func (c *Coder) reserved(n int) {
 	}
 }
 
-// text is a length of 2 bytes, at most maxText, and as many bytes. Longer text
-// is cut when it is encoded.
+// text is a length of 2 bytes, at most maxText, and that many bytes. The encoder truncates a longer
+// text.
 func (c *Coder) text(s *string) {
 	if c.encoding {
 		cut := (*s)[:min(len(*s), maxText)]
@@ -268,8 +266,8 @@ func (c *Coder) text(s *string) {
 	}
 }
 
-// texts is a count of 2 bytes, at most limit, 2 reserved bytes, and as many
-// texts. More are left out when they are encoded.
+// texts is a count of 2 bytes, at most limit, 2 reserved bytes, and that many texts. The encoder
+// leaves out further ones.
 func (c *Coder) texts(list *[]string, limit int) {
 	n := uint16(min(len(*list), limit))
 	c.u16(&n)
@@ -290,7 +288,7 @@ func (c *Coder) texts(list *[]string, limit int) {
 	}
 }
 
-// rest is all bytes that are left, at most limit.
+// rest is all remaining bytes, at most limit.
 func (c *Coder) rest(p *[]byte, limit int) {
 	if c.encoding {
 		c.put.Fixed(*p)

@@ -21,8 +21,8 @@ import (
 	"github.com/fabricd/fabricd/rma"
 )
 
-// bodies has an example of every body, under the name that its golden vector
-// has. Add, never edit: deployed applications send these bytes.
+// bodies has an example of every body, under the name of its golden vector. Add, never edit:
+// deployed applications send these bytes.
 var bodies = []struct {
 	name string
 	h    Header
@@ -163,7 +163,7 @@ func TestBodiesAreStrict(t *testing.T) {
 	}
 }
 
-// What fits every frame must survive: the largest packet is within bounds.
+// The largest packet must encode and decode.
 func TestFramesFit(t *testing.T) {
 	all := bytes.Repeat([]byte{0xFF}, 1<<16/8)
 	if n := len(AppendFrame(nil, Header{}, &NodesBody{Set: all})); n > MaxFrame {
@@ -208,8 +208,7 @@ func FuzzFrame(f *testing.F) {
 	})
 }
 
-// FuzzBodies decodes its input as each body: what is accepted must have one
-// encoding only.
+// FuzzBodies decodes its input as each body: accepted input must have one encoding only.
 func FuzzBodies(f *testing.F) {
 	for i, b := range bodies {
 		_, body, _ := ParseFrame(AppendFrame(nil, b.h, b.m))

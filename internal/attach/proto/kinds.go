@@ -1,13 +1,13 @@
 package proto
 
-// A Kind says what a request that may wait takes a place of, so that requests of
-// one kind, which may all be waiting, keep out none of another one.
+// A Kind is a class of requests that may wait. Each kind has its own limit, so that the waiting
+// requests of one kind do not block another kind.
 type Kind uint8
 
 const (
-	AtOnce    Kind = iota // never waits, and takes no place
-	GivesBack             // gives something back: never refused to a correct application
-	Accepts               // waits for a peer, for ever
+	AtOnce    Kind = iota // never waits, and counts towards no limit
+	GivesBack             // releases a resource: never refused to a correct application
+	Accepts               // waits for a peer, without limit
 	Connects              // waits for a peer
 	Moves                 // everything else: RMA, fences, windows
 	Kinds

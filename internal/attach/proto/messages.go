@@ -14,14 +14,13 @@ import (
 	"github.com/fabricd/fabricd/rma"
 )
 
-// The bodies of requests, of their answers, and of what the node tells, in
-// SPEC.md's order.
+// The bodies of requests, answers and notifications, in SPEC.md's order.
 
 type empty struct{}
 
 func (empty) fields(*Coder) {}
 
-// Magic tells the attach protocol from anything else.
+// Magic distinguishes the attach protocol from others.
 const Magic uint64 = 0x0064636972626166 // "fabricd\0" in memory
 
 // Hello opens a session.
@@ -40,7 +39,7 @@ func (m *Hello) fields(c *Coder) {
 // Welcome accepts a session.
 type Welcome struct {
 	Version  uint16
-	Requests uint32 // that may be outstanding at a time
+	Requests uint32 // largest number of unanswered requests
 	Self     attach.Self
 }
 
@@ -80,7 +79,7 @@ func lifeFields(c *Coder, l *addr.Life) {
 	c.u32((*uint32)(&l.Generation))
 }
 
-// Cancel names the request that is withdrawn.
+// Cancel names the request to be cancelled.
 type Cancel struct{ Request uint64 }
 
 func (m *Cancel) fields(c *Coder) { c.u64(&m.Request) }
@@ -148,7 +147,7 @@ func (m *PeerBody) fields(c *Coder) {
 	c.texts(&m.Labels, MaxLabels)
 }
 
-// Connected describes a new connection. The data socket comes with it.
+// Connected describes a new connection. The data socket is attached to the packet.
 type Connected struct {
 	Endpoint      uint32 // of ACCEPT: the new endpoint
 	Local, Remote addr.Addr
@@ -180,12 +179,12 @@ type EndingBody struct{ Ending Ending }
 
 func (m *EndingBody) fields(c *Coder) { c.u8((*uint8)(&m.Ending)) }
 
-// CauseBody is why a connection is lost, or is to be.
+// CauseBody is why a connection is lost, or why it is to be aborted.
 type CauseBody struct{ Cause string } // at most MaxCause bytes
 
 func (m *CauseBody) fields(c *Coder) { c.text(&m.Cause) }
 
-// MemAdd announces memory, whose descriptor comes with it.
+// MemAdd announces memory; its descriptor is attached to the packet.
 type MemAdd struct{ Size int64 }
 
 func (m *MemAdd) fields(c *Coder) { c.i64(&m.Size) }
@@ -255,7 +254,7 @@ func (m *VTransfer) fields(c *Coder) {
 	c.i64(&m.Remote)
 }
 
-// CheckBody asks whether a VWRITETO or VREADFROM over more than one piece may begin.
+// CheckBody asks whether a VWRITETO or VREADFROM of more than one piece may begin.
 type CheckBody struct {
 	Remote, Len int64
 	Flags       rma.Flags
@@ -300,7 +299,7 @@ func (m *MmapBody) fields(c *Coder) {
 	c.reserved(7)
 }
 
-// Mapped is a mapping of the session and where in its memory the range begins.
+// Mapped is a mapping of the session and the offset of the range in its memory.
 type Mapped struct {
 	Mapping uint32
 	Off     int64
@@ -312,8 +311,8 @@ func (m *Mapped) fields(c *Coder) {
 	c.i64(&m.Off)
 }
 
-// SharedBody tells that other applications have a memory, and how many windows are
-// left on it.
+// SharedBody reports that other applications have a memory mapped, and the number of windows
+// remaining on it.
 type SharedBody struct{ Memory, Windows uint32 }
 
 func (m *SharedBody) fields(c *Coder) {
@@ -321,14 +320,14 @@ func (m *SharedBody) fields(c *Coder) {
 	c.u32(&m.Windows)
 }
 
-// WindowBody is a window of the peer. Its memory comes with it if Prot is not 0; else
+// WindowBody is a window of the peer. Its memory is attached to the packet if Prot is not 0; else
 // the node copies, and MemOff and Size are 0.
 type WindowBody struct {
 	Prot         rma.Prot
-	Slot         uint32 // the endpoint's epoch, among the session's
-	Epoch        uint64 // before the window was looked for
+	Slot         uint32 // index of the endpoint's epoch in the session's page
+	Epoch        uint64 // read before the lookup of the window
 	Off, Len     int64  // in the peer's space
-	MemOff, Size int64  // where the window is in its memory, and the memory's size
+	MemOff, Size int64  // the window's offset in its memory, and the memory's size
 }
 
 func (m *WindowBody) fields(c *Coder) {
@@ -342,9 +341,9 @@ func (m *WindowBody) fields(c *Coder) {
 	c.i64(&m.Size)
 }
 
-// Check reports whether the answer can be true: the window holds roff and, if it has
-// memory, lies in such that shm.Map can map, and the epoch in the page's bytes. The
-// memory's size is shm.Check's to judge.
+// Check reports whether the answer is consistent: the window contains roff, its memory, if any,
+// contains it as shm.Map requires, and the epoch lies in the page. shm.Check checks the memory's
+// size.
 func (m *WindowBody) Check(roff, page int64) error {
 	switch {
 	case m.Len <= 0, m.Off < 0, m.Off > roff, m.Len <= roff-m.Off, m.Off+m.Len < 0,
@@ -356,7 +355,7 @@ func (m *WindowBody) Check(roff, page int64) error {
 	return nil
 }
 
-// SideBody selects whose operations a mark covers.
+// SideBody selects the side whose operations a mark covers.
 type SideBody struct{ Side fence.Side }
 
 func (m *SideBody) fields(c *Coder) {
@@ -386,14 +385,14 @@ func (m *SignalBody) fields(c *Coder) {
 	c.u64(&m.RemoteValue)
 }
 
-// WatchBody begins or ends the telling of node events.
+// WatchBody turns the notification of node events on or off.
 type WatchBody struct{ On uint8 }
 
 func (m *WatchBody) fields(c *Coder) { c.u8(&m.On) }
 
-// ChannelBody describes a channel: two rings, one behind the other.
+// ChannelBody describes a shared-memory path: two rings, one behind the other.
 type ChannelBody struct {
-	Side        uint8  // 0 writes the first ring and reads the second, 1 the other way round
+	Side        uint8  // 0: writes the first ring and reads the second; 1: the reverse
 	Slots, Data uint32 // of each ring
 }
 
@@ -405,10 +404,10 @@ func (m *ChannelBody) fields(c *Coder) {
 	c.reserved(4)
 }
 
-// RingsSize is the size of a channel's memory: two rings.
+// RingsSize is the size of a shared-memory path: two rings.
 func RingsSize(p ring.Params) int64 { return shm.Align(2 * int64(p.Size())) }
 
-// RingsBody says how the node wants its channels used.
+// RingsBody is the node's settings for shared-memory paths.
 type RingsBody struct {
 	Release uint8         // ring.Params.Release
 	Huge    shm.HugePages // of the memory
@@ -420,7 +419,7 @@ func (m *RingsBody) fields(c *Coder) {
 	c.reserved(6)
 }
 
-// BellBody asks for a bell of a channel.
+// BellBody asks for a doorbell of a shared-memory path.
 type BellBody struct{ Which uint8 } // BellOut or BellIn
 
 func (m *BellBody) fields(c *Coder) {
@@ -428,16 +427,16 @@ func (m *BellBody) fields(c *Coder) {
 	c.reserved(7)
 }
 
-// The bells of a channel, as one side sees them.
+// The doorbells of a shared-memory path, as one side sees them.
 const (
-	BellOut uint8 = 1 // of the ring that it writes
-	BellIn  uint8 = 2 // of the ring that it reads
+	BellOut uint8 = 1 // of the ring that this side writes
+	BellIn  uint8 = 2 // of the ring that this side reads
 )
 
-// JoinedBody says whether the application can use its channel.
+// JoinedBody reports whether the application can use its shared-memory path.
 type JoinedBody struct {
 	OK  uint8
-	Why string // if not; else why it is no better one
+	Why string // the reason if it cannot; else why the path has no huge pages
 }
 
 func (m *JoinedBody) fields(c *Coder) {
@@ -480,7 +479,7 @@ func putFields(c *Coder, p *rma.Put) {
 	c.i64(&p.More)
 }
 
-// A PathKeyBody is the key of the application that asks.
+// A PathKeyBody is the key of the application that asks for a path.
 type PathKeyBody struct{ Key path.Hash }
 
 func (m *PathKeyBody) fields(c *Coder) {
@@ -489,7 +488,7 @@ func (m *PathKeyBody) fields(c *Coder) {
 	}
 }
 
-// A PathBody describes one end of a path, whose socket comes with it.
+// A PathBody describes one end of a path. Its socket is attached to the packet.
 type PathBody struct {
 	Flags   uint8     // PathClient, PathPlaintext
 	Peer    path.Hash // of the key at the other end
@@ -509,6 +508,6 @@ func (m *PathBody) fields(c *Coder) {
 
 // The flags of a PathBody.
 const (
-	PathClient    = 1 // this end opens TLS
-	PathPlaintext = 2 // there is none
+	PathClient    = 1 // this end is the TLS client
+	PathPlaintext = 2 // no TLS
 )

@@ -8,12 +8,12 @@ import (
 // Services.
 const (
 	OpServe          Op = 80 // the endpoint serves a name from its LISTEN on
-	OpConnectService Op = 81 // CONNECT to what serves a name
-	OpServices       Op = 82 // a page of what the nodes serve
+	OpConnectService Op = 81 // CONNECT to an endpoint if it serves a name
+	OpServices       Op = 82 // a page of the services of all nodes
 	OpResolve        Op = 83 // the endpoints that serve a name
-	OpWatchServices  Op = 84 // begins or ends the telling of changes
+	OpWatchServices  Op = 84 // turns the notification of changes on or off
 
-	OpServicesAnew Op = 0x4020 // told: SERVICES would have another answer
+	OpServicesAnew Op = 0x4020 // notification: the answer to SERVICES has changed
 )
 
 // ServicesPage bounds the entries of one answer: each takes at most 156 bytes.
@@ -35,8 +35,8 @@ func (m *ConnectServiceBody) fields(c *Coder) {
 	c.text(&m.Service)
 }
 
-// ServicesBody asks for the services behind that of a name and a node, in the order of
-// names, and then of nodes; both zero: from the first one on.
+// ServicesBody asks for the services that follow a name and a node, ordered by name, then by node;
+// both zero: from the first one on.
 type ServicesBody struct {
 	Name string
 	Node addr.NodeID
@@ -48,7 +48,7 @@ func (m *ServicesBody) fields(c *Coder) {
 	c.text(&m.Name)
 }
 
-// ResolveBody asks who serves a name; see Directory.Resolve.
+// ResolveBody asks for the endpoints that serve a name; see Directory.Resolve.
 type ResolveBody struct{ Service, Node string }
 
 func (m *ResolveBody) fields(c *Coder) {

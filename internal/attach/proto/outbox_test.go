@@ -7,8 +7,8 @@ import (
 	"github.com/fabricd/fabricd/internal/shm"
 )
 
-// TestManyAnswersAtOnce puts more answers than there may be tellings into the queue of
-// an application that does not read yet: none is lost, and a telling has room.
+// TestManyAnswersAtOnce queues more answers than Tell's limit for an application that does not read
+// yet: no answer is lost, and a notification still has room.
 func TestManyAnswersAtOnce(t *testing.T) {
 	near, far, err := shm.PacketPair()
 	if err != nil {

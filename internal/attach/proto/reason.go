@@ -11,20 +11,19 @@ import (
 // ErrNodeGone is the error of calls after the end of the session.
 var ErrNodeGone = fmt.Errorf("the node is gone: %w", status.NoDevice)
 
-// OtherGaveUp is what JOINED says of a channel that the other side cannot use. Why
-// it cannot, the node knows.
+// OtherGaveUp is the reason in JOINED if the other side cannot use the shared-memory path. The node
+// knows that side's reason.
 const OtherGaveUp = "the other application cannot use its side"
 
-// CauseUnheard is that of a connection which nobody could be told of.
+// CauseUnheard is the cause of a connection that could not be reported to its acceptor.
 const CauseUnheard = "its acceptor could not take it"
 
-// ReasonOf is an error's text without its code, of which people learn nothing
-// beside it.
+// ReasonOf is an error's text without its status code's text, which adds no information.
 func ReasonOf(err error) string {
 	return strings.Replace(err.Error(), ": "+status.Of(err).Error(), "", 1)
 }
 
-// Passes reports whether the reason why there is no path may pass.
+// Passes reports whether a later request for the path may succeed.
 func Passes(why error) bool {
 	code := status.Of(why)
 	return code == status.Again || code == status.NoMemory
