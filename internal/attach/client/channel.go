@@ -15,14 +15,13 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// A channel carries the messages of a connection between two applications of
-// one node, past the node. It is an upgrade: both directions begin in the data
-// socket, and each goes over to its ring when its sender first finds the other
-// side ready. The data socket stays for the end of the connection.
+// A channel carries the messages of a connection between two applications of one node through
+// shared memory, without the node. It is an upgrade: both directions begin on the data socket, and
+// each switches to its ring once its sender finds the other side ready. The data socket still
+// carries the end of the connection.
 //
-// The writing side belongs to who holds the endpoint's sending lock, the reading
-// side to who holds the receiving one. What the memory says besides may be looked
-// at under the endpoint's mu.
+// The writing side is guarded by the endpoint's sending, the reading side by its receiving.
+// Read-only checks of the rest of the shared memory are made under the endpoint's mu.
 type channel struct {
 	region *shm.Region
 	out    *ring.Writer
@@ -34,24 +33,23 @@ type channel struct {
 	pending, writable  func() bool // in.Pending and out.Room, made once
 	over               func() bool
 
-	// gone is set when the peer's bell has ended.
+	// gone is set when the peer's end of a bell is closed.
 	gone atomic.Bool
-	// cut is set when nobody may sleep any more: the connection has ended, or
-	// the endpoint is closed. The bells are stopped after it.
+	// cut is set when no call may sleep any more: the connection has ended, or the endpoint is
+	// closed. It is set before the bells are stopped.
 	cut atomic.Bool
-	// watched is set when poll has armed a bell that nobody waits at. changed
-	// makes pollers look again; watchers is set once the bells have theirs,
-	// and guarded by the endpoint's mu.
+	// The watched flags are set when poll has armed a bell at which no call waits. changed makes
+	// pollers poll again. watchers is set once the bells are watched; guarded by the endpoint's mu.
 	roomWatched, dataWatched atomic.Bool
 	changed                  func()
 	watchers                 bool
-	// switched is set once out carries the messages, by the holder of sending;
-	// reading once in does, by the holder of receiving.
+	// switched is set, under sending, once out carries the messages; reading, under receiving, once
+	// in does.
 	switched, reading atomic.Bool
 }
 
-// join asks for a channel, makes it and tells the node how that went. Without one
-// everything goes on as it is: the node knows why.
+// join asks for a channel, sets it up and reports the result to the node. On failure the messages
+// stay on the data socket; the node knows the reason.
 func (e *clientEndpoint) join() {
 	ctx := context.Background()
 	habits, err := e.c.rings.get(e.c, e.quit)
@@ -61,7 +59,7 @@ func (e *clientEndpoint) join() {
 	var m proto.ChannelBody
 	e.c.at("asking")
 	f, err := e.question(ctx, question{op: proto.OpChannel, ended: status.Reset}, &m)
-	if errors.Is(err, shm.ErrDescriptorLost) { // there is a channel, and no way to its memory
+	if errors.Is(err, shm.ErrDescriptorLost) { // the node made a channel, but its memory was lost on the way
 		e.ask(ctx, proto.OpJoined, &proto.JoinedBody{Why: proto.ReasonOf(err)}, nil)
 	}
 	if err != nil {
@@ -83,8 +81,8 @@ func (e *clientEndpoint) join() {
 	e.awaitSwitch(ch)
 }
 
-// make makes the channel that the node describes, with f as its memory. small
-// says why the memory is not in huge pages, if it should be.
+// make makes the channel that the node describes, with f as its memory. small is the reason why the
+// memory is not in huge pages, if it should be.
 func (e *clientEndpoint) make(m proto.ChannelBody, habits proto.RingsBody, f *os.File) (ch *channel, small string, err error) {
 	if f == nil {
 		return nil, "", fmt.Errorf("node sent no memory: %w", status.Protocol)
@@ -111,7 +109,7 @@ func (e *clientEndpoint) make(m proto.ChannelBody, habits proto.RingsBody, f *os
 	return ch, small, nil
 }
 
-// fit gives ch its rings and bells.
+// fit creates the rings and bells of ch.
 func (e *clientEndpoint) fit(ch *channel, params ring.Params, side uint8) (err error) {
 	mem := ch.region.Bytes()
 	rings := [2][]byte{mem[:params.Size()], mem[params.Size():]}
@@ -145,7 +143,7 @@ func (e *clientEndpoint) bell(which uint8) (*shm.Bell, error) {
 	return shm.NewBell(f)
 }
 
-// close gives back what the channel has. Nobody uses it any more.
+// close releases the resources of the channel. No call uses it any more.
 func (ch *channel) close() {
 	for _, b := range []*shm.Bell{ch.room, ch.data} {
 		if b != nil {
@@ -173,16 +171,15 @@ func (e *clientEndpoint) install(ch *channel) bool {
 	return true
 }
 
-// stop ends all waiting at the channel's bells, now and later. What is in the
-// ring can still be read.
+// stop ends all waits at the channel's bells, now and later. Bytes in the ring can still be read.
 func (ch *channel) stop() {
 	ch.cut.Store(true)
 	ch.room.Stop()
 	ch.data.Stop()
 }
 
-// cut stops the channel, and what is sent through the path, of an endpoint whose
-// connection has ended; lost, with the node.
+// cut stops the channel of an endpoint whose connection has ended, and stops sending through its
+// path; if lost, because the node is gone, receiving too.
 func (e *clientEndpoint) cut(lost bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -196,14 +193,14 @@ func (e *clientEndpoint) cut(lost bool) {
 		if lost {
 			p.conn.Shutdown()
 		} else {
-			p.conn.Stop() // what the peer sent before may still be on its way
+			p.conn.Stop() // the peer's earlier bytes may still be in flight
 		}
 	}
 }
 
-// awaitSwitch waits until the peer has gone over to the ring, and then wakes a
-// receive that waits at the data socket. That happens once: the bell's bytes are
-// left to the receive. A peer that cannot use its half has closed its bells.
+// awaitSwitch waits until the peer has switched to the ring, and then wakes a receive that waits at
+// the data socket. It waits for the edge only: the receive consumes the bell's bytes. A peer that
+// cannot use its side has closed its bells.
 func (e *clientEndpoint) awaitSwitch(ch *channel) {
 	err := ch.data.WaitEdge()
 	if _, ok := ch.in.Switched(); ok {
@@ -213,7 +210,7 @@ func (e *clientEndpoint) awaitSwitch(ch *channel) {
 	}
 }
 
-// kick makes a receive and pollers look at the channel.
+// kick makes a waiting receive and pollers check the channel.
 func (e *clientEndpoint) kick() {
 	e.mu.Lock()
 	if e.data != nil && !e.closed {
@@ -223,8 +220,8 @@ func (e *clientEndpoint) kick() {
 	e.notify()
 }
 
-// giveUp leaves a channel that the other side cannot use. Its memory stays until
-// the endpoint is closed: a call may be looking at it.
+// giveUp abandons a channel that the other side cannot use. Its memory stays mapped until the
+// endpoint is closed: a running call may still read it.
 func (e *clientEndpoint) giveUp(ch *channel) {
 	e.mu.Lock()
 	gone := e.closed || ch.switched.Load() || e.ends.told.Load()
@@ -239,8 +236,8 @@ func (e *clientEndpoint) giveUp(ch *channel) {
 	}
 }
 
-// watchBells begins to tell of changes at the rings, until Close. It waits on
-// descriptors of its own, beside blocked calls. The caller holds mu.
+// watchBells reports changes of the rings to pollers until Close. It waits on duplicated
+// descriptors, so that blocked calls are not disturbed. The caller holds mu.
 func (e *clientEndpoint) watchBells(ch *channel) {
 	if ch.watchers {
 		return
@@ -248,7 +245,7 @@ func (e *clientEndpoint) watchBells(ch *channel) {
 	for _, b := range []*shm.Bell{ch.room, ch.data} {
 		w, err := b.Watcher()
 		if err != nil {
-			return // Ready still tells; only out of descriptors
+			return // out of descriptors: Ready still works, without notification
 		}
 		e.polled.by = append(e.polled.by, w)
 		e.wg.Go(func() { shm.WatchRead(w, e.notify) })
@@ -256,9 +253,9 @@ func (e *clientEndpoint) watchBells(ch *channel) {
 	ch.watchers = true
 }
 
-// heard is for who takes rings from a bell, or has no need of them. If poll has
-// armed the bell, a poller looks again: what it waits for may be there, and
-// the rings that would tell are gone, perhaps before they were seen.
+// heard is called when a call consumes rings of a bell, or does not need them. If poll has armed
+// the bell, a poller must poll again: the event that it waits for may be there, and the rings that
+// announce it may be consumed before the poller sees them.
 func (ch *channel) heard(b *shm.Bell, watched *atomic.Bool) {
 	if watched.Load() && watched.Swap(false) {
 		b.Drain()
@@ -266,8 +263,8 @@ func (ch *channel) heard(b *shm.Bell, watched *atomic.Bool) {
 	}
 }
 
-// hangUp tells the peer that this side neither writes nor reads any more, and
-// wakes all who sleep. The caller holds mu.
+// hangUp signals the peer that this side neither writes nor reads any more, and wakes all waiting
+// calls. The caller holds mu.
 func (ch *channel) hangUp() {
 	ch.out.Close()
 	ch.in.Gone()
@@ -276,9 +273,9 @@ func (ch *channel) hangUp() {
 	ch.data.Close()
 }
 
-// free gives the channels' memory back when the last call has left them. The
-// endpoint is closed: no other call can begin. Its Close and the session's may
-// both come here: the locks are taken once, for good.
+// free unmaps the channels' memory after the last call has left it. The endpoint is closed: no
+// other call can begin. The endpoint's Close and the session's may both call it: the locks are
+// taken once and never released.
 func (e *clientEndpoint) free() { e.asks.freeing.Do(e.unmap) }
 
 func (e *clientEndpoint) unmap() {
@@ -296,8 +293,8 @@ func (e *clientEndpoint) unmap() {
 	}
 }
 
-// ringOut returns the channel if what is sent goes through its ring, from now on
-// at the latest. The caller holds sending.
+// ringOut returns the channel if sent bytes go through its ring, switching to it if the peer is
+// ready. The caller holds sending.
 func (e *clientEndpoint) ringOut() *channel {
 	ch := e.ch.Load()
 	if ch == nil || ch.switched.Load() {
@@ -309,11 +306,11 @@ func (e *clientEndpoint) ringOut() *channel {
 	ch.out.Start(e.moved.sent)
 	ch.switched.Store(true)
 	e.c.at("switched")
-	ch.room.Ring() // whether it waits or not: it waits elsewhere
+	ch.room.Ring() // unconditionally: the peer waits elsewhere, at its data socket
 	return ch
 }
 
-// write writes what there is room for, and wakes the peer.
+// write writes the bytes that fit, and wakes the peer.
 func (ch *channel) write(p []byte) (int, error) {
 	ch.heard(ch.room, &ch.roomWatched)
 	if ch.cut.Load() || ch.out.Gone() {
@@ -338,7 +335,7 @@ func (ch *channel) send(ctx context.Context, p []byte) (sent int, err error) {
 		}
 		if n == 0 {
 			err = ch.awaitRoom(ctx)
-		} else if ctx.Err() != nil { // also beside a reader that keeps up
+		} else if ctx.Err() != nil { // also while the reader keeps up
 			err = fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
 		}
 		if err != nil {
@@ -347,7 +344,7 @@ func (ch *channel) send(ctx context.Context, p []byte) (sent int, err error) {
 	}
 }
 
-// awaitRoom returns when there may be room.
+// awaitRoom returns when the ring may have room.
 func (ch *channel) awaitRoom(ctx context.Context) error {
 	if ch.roomSpin.watch(ch.writable, ch.over) {
 		return nil
@@ -364,7 +361,7 @@ func (ch *channel) awaitRoom(ctx context.Context) error {
 	return dataError(err) // the peer is gone, or this endpoint closed
 }
 
-// ignore drops an error of a bell that was stopped: the next look tells more.
+// ignore drops the error of a bell that was stopped: the next check of the ring finds the reason.
 func ignore(err error, cut bool) error {
 	if cut && !withdrawn(err) {
 		return nil
@@ -372,9 +369,8 @@ func ignore(err error, cut bool) error {
 	return err
 }
 
-// ringIn returns the channel if what is received next comes through its ring,
-// and otherwise how many bytes at most may come through the data socket. The
-// caller holds receiving.
+// ringIn returns the channel if the next bytes come through its ring. Otherwise it returns how many
+// more bytes may come through the data socket, as an upper bound. The caller holds receiving.
 func (e *clientEndpoint) ringIn() (ch *channel, limit uint64, err error) {
 	ch = e.ch.Load()
 	if ch == nil {
@@ -397,14 +393,14 @@ func (e *clientEndpoint) ringIn() (ch *channel, limit uint64, err error) {
 	return ch, 0, nil
 }
 
-// unlimited is more than any call receives.
+// unlimited is more bytes than any call receives.
 const unlimited = uint64(1) << 62
 
-// read reads what is there, and wakes the peer. over says that nothing more can
-// come this way.
+// read reads the available bytes, and wakes the peer. over reports that no more bytes can come
+// through the ring.
 func (ch *channel) read(p []byte) (n int, over bool, err error) {
 	ch.heard(ch.data, &ch.dataWatched)
-	over = ch.ended() // before reading: what was written by then counts
+	over = ch.ended() // before reading, so that bytes written before the end are read
 	n, err = ch.in.Read(p)
 	if ch.in.WakeWriter() {
 		ch.data.Ring()
@@ -415,12 +411,12 @@ func (ch *channel) read(p []byte) (n int, over bool, err error) {
 	return n, over, err
 }
 
-// ended reports whether the peer's writing has ended, as far as can be seen here.
+// ended reports whether the peer's writing has ended, as far as this side can see.
 func (ch *channel) ended() bool { return ch.cut.Load() || ch.gone.Load() || ch.in.Closed() }
 
-// receive returns what is there. Without that it returns status.Again, and the
-// channel at which to wait, nil for the data socket. The end of the ring is not
-// yet the end of the connection: the data socket has that.
+// receive returns the available bytes. If there are none it returns status.Again and the channel at
+// which to wait, nil for the data socket. The end of the ring is not yet the end of the connection:
+// the data socket reports that.
 func (e *clientEndpoint) receive(data nodeStream, p []byte) (int, *channel, error) {
 	for {
 		ch, limit, err := e.ringIn()
@@ -459,9 +455,9 @@ func (e *clientEndpoint) receive(data nodeStream, p []byte) (int, *channel, erro
 	}
 }
 
-// wentOver reports whether the peer has gone over to its ring since ringIn
-// returned ch and limit. One that writes there and closes at once ends the data
-// socket, with bytes left in the ring.
+// wentOver reports whether the peer has switched to its ring since ringIn returned ch and limit. A
+// peer that writes to the ring and closes at once ends the data socket while bytes are left in the
+// ring.
 func (e *clientEndpoint) wentOver(ch *channel, limit uint64) bool {
 	if ch != nil || limit != unlimited {
 		return false
@@ -470,7 +466,7 @@ func (e *clientEndpoint) wentOver(ch *channel, limit uint64) bool {
 	return err == nil && (now != nil || limit != unlimited)
 }
 
-// awaitData returns when the ring may have something, or has ended.
+// awaitData returns when the ring may have bytes, or has ended.
 func (ch *channel) awaitData(ctx context.Context) error {
 	if ch.dataSpin.watch(ch.pending, ch.over) {
 		return nil
@@ -489,14 +485,14 @@ func (ch *channel) awaitData(ctx context.Context) error {
 	case err == nil || withdrawn(err):
 		return err
 	case errors.Is(err, net.ErrClosed):
-		return status.Reset // this endpoint
+		return status.Reset // this endpoint was closed
 	}
-	ch.gone.Store(true) // the peer, or the connection: what is in the ring is left
+	ch.gone.Store(true) // by the peer, or by the end of the connection: bytes in the ring remain readable
 	return nil
 }
 
-// ringEvents corrects what the data socket polls as: ev, for what goes through
-// the rings. If somebody waits for changes, the peer rings at the next.
+// ringEvents corrects ev, the poll events of the data socket, for the directions that go through
+// the rings. If there are listeners, it arms the bells so that the peer rings at the next change.
 func (e *clientEndpoint) ringEvents(ev attach.Events) attach.Events {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -1,6 +1,6 @@
-// Package client is the application's end of the attach protocol: an attach.Session over a
-// socket to the node. Applications link it and not the server: it knows of the node what
-// package proto says. Its tests are those of both ends.
+// Package client is the application's end of the attach protocol: an attach.Session over a socket
+// to the node. Applications link it without the server: it shares only package proto with the node.
+// Its tests cover both ends.
 package client
 
 import (
@@ -19,8 +19,8 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// A client is a Session over a socket. One goroutine reads the socket and hands
-// answers to the calls that wait for them.
+// A client is a Session over a socket. One goroutine reads the socket and passes answers to the
+// waiting calls.
 type client struct {
 	conn     *net.UnixConn
 	out      *proto.Outbox
@@ -28,14 +28,14 @@ type client struct {
 	services serviceNotes
 	memory   memoryTable
 	tuning   tuning
-	nodesEnd func(id uint32) attach.Endpoint // of an endpoint, where the node is in this process; else nil
+	nodesEnd func(id uint32) attach.Endpoint // returns the node's endpoint, if the node is in this process; else nil
 	rings    ringHabits
-	step     atomic.Pointer[func(string)] // called at the steps of an upgrade, for tests that end there
+	step     atomic.Pointer[func(string)] // called at the steps of an upgrade; tests stop there
 	direct   directSession
-	places   [proto.Kinds]*places // of the calls that the node bounds by their number
+	places   [proto.Kinds]*places // limits on the calls of each kind that has one
 	wg       sync.WaitGroup       // reader and outbox
 	done     chan struct{}        // closed when the session has ended
-	still    atomic.Bool          // the node has left a call unanswered for too long, and said nothing since
+	still    atomic.Bool          // the node left a call unanswered for too long and has sent nothing since
 
 	mu        sync.Mutex // guards the fields below
 	closed    bool       // Close was called
@@ -43,7 +43,7 @@ type client struct {
 	next      uint64
 	calls     map[uint64]*call
 	endpoints map[uint32]*clientEndpoint
-	early     map[uint32]struct{} // endpoints to come whose peer asks for a channel or a path
+	early     map[uint32]struct{} // endpoints not yet created whose peer asks for a channel or a path
 	self      attach.Self
 }
 
@@ -61,26 +61,25 @@ func newClient(conn *net.UnixConn) *client {
 	return c
 }
 
-// maxKeptBody bounds the memory that a call without use keeps.
+// maxKeptBody is the largest answer buffer that an idle call retains, in bytes.
 const maxKeptBody = 1 << 10
 
-// calls are those that nobody uses.
+// calls are the idle ones.
 var calls = sync.Pool{New: func() any { return &call{answer: make(chan answer, 1)} }}
 
-// A call is a request that waits for its answer. Who takes the answer gives the
-// call back.
+// A call is a request that waits for its answer. The receiver of the answer releases the call.
 type call struct {
-	answer chan answer // takes the one answer
-	body   []byte      // the answer's; its memory is kept
-	coder  proto.Coder // of the call that takes it
-	// late takes an answer that came when the caller had given up, or one whose
-	// descriptor was lost; nil: drop it
+	answer chan answer // receives the one answer
+	body   []byte      // the answer's; the buffer is reused
+	coder  proto.Coder // of the goroutine that receives the answer
+	// late receives an answer after the caller has given up, or one whose descriptor was lost; nil:
+	// drop it
 	late  func(answer)
 	left  bool    // the caller has given up; guarded by client.mu
-	place *places // that the call has one of until its answer comes; nil for none
+	place *places // the limit that the call counts towards until its answer comes; nil: none
 }
 
-// An answer is what came for a call. The descriptor belongs to who takes it.
+// An answer is the reply to a call. Its receiver owns the descriptor.
 type answer struct {
 	h    proto.Header
 	body []byte
@@ -94,22 +93,22 @@ func (a answer) drop() {
 	}
 }
 
-// A question is one request to be made.
+// A question is one request to be sent.
 type question struct {
 	op       proto.Op
 	endpoint uint32
 	body     proto.Message
-	file     *os.File        // to pass along
+	file     *os.File        // to be passed
 	quit     <-chan struct{} // ends the wait when closed
-	ended    error           // the result then
+	ended    error           // the result in that case
 	late     func(answer)
 }
 
-// ask makes q and waits for its answer, which is decoded into out. A ctx that
-// ends withdraws the request; its result stands if there is one nevertheless.
+// ask sends q, waits for its answer and decodes it into out. If ctx ends, it cancels the request;
+// an answer that succeeds nevertheless is the result.
 func (c *client) ask(ctx context.Context, q question, out proto.Message) (*os.File, error) {
 	if context.Cause(ctx) == errStill && q.op.Waits() != proto.GivesBack {
-		return nil, errStill // nothing is piled up for a node that stands still
+		return nil, errStill // do not queue up requests for a node that does not respond
 	}
 	place := c.places[q.op.Waits()]
 	if place != nil && !place.take(ctx.Done(), q.quit, c.done) {
@@ -143,7 +142,7 @@ func (c *client) ask(ctx context.Context, q question, out proto.Message) (*os.Fi
 	}
 	defer w.release()
 	if errors.Is(a.err, shm.ErrDescriptorLost) && q.late != nil {
-		q.late(a) // what the node has made for it is of no use without
+		q.late(a) // late undoes the node's part, which is useless without the descriptor
 	}
 	if a.err != nil {
 		return nil, a.err
@@ -155,7 +154,7 @@ func (c *client) ask(ctx context.Context, q question, out proto.Message) (*os.Fi
 	return a.file, nil
 }
 
-// waitedInVain is the error of a call for which there was no place.
+// waitedInVain is the error of a call that gave up while waiting for its limit.
 func (c *client) waitedInVain(ctx context.Context, q question) error {
 	select {
 	case <-q.quit:
@@ -168,7 +167,7 @@ func (c *client) waitedInVain(ctx context.Context, q question) error {
 	return proto.ErrNodeGone
 }
 
-// release gives w back, after its answer was taken.
+// release returns w to the pool, after its answer was received.
 func (w *call) release() {
 	w.late, w.place, w.coder = nil, nil, proto.Coder{}
 	if cap(w.body) > maxKeptBody {
@@ -177,7 +176,7 @@ func (w *call) release() {
 	calls.Put(w)
 }
 
-// post sends q. The call takes place, which is nil for none, also when it fails.
+// post sends q. The call owns place, also on failure; nil: none.
 func (c *client) post(q question, place *places) (uint64, *call, error) {
 	c.mu.Lock()
 	var err error
@@ -202,13 +201,13 @@ func (c *client) post(q question, place *places) (uint64, *call, error) {
 	c.mu.Unlock()
 	// The caller keeps its descriptor open until the answer.
 	l := proto.Letter{Header: proto.Header{Op: q.op, Endpoint: q.endpoint, Request: id}, Body: q.body, File: q.file}
-	// The calls bound the queue: two packets for each, with its withdrawal.
-	c.out.Put(l) // an error is the end of the socket: read answers all calls
+	// The calls bound the queue: two packets each, the request and its CANCEL.
+	c.out.Put(l) // an error is the end of the socket: read then answers all calls
 	return id, w, nil
 }
 
-// abandon ends a connection that nobody takes, and waits for nothing. A node that
-// does not know ABORT closes it.
+// abandon ends a connection that has no receiver, without waiting. A node that does not know ABORT
+// closes it.
 func (c *client) abandon(id uint32) {
 	q := question{op: proto.OpAbort, endpoint: id, body: &proto.CauseBody{Cause: proto.CauseUnheard}}
 	q.late = func(a answer) {
@@ -223,7 +222,7 @@ func (c *client) abandon(id uint32) {
 	}
 }
 
-// leave gives up w, unless its answer is there.
+// leave gives up w, unless its answer has arrived.
 func (c *client) leave(w *call) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -234,7 +233,7 @@ func (c *client) leave(w *call) bool {
 	return true
 }
 
-// read hands out what the node sends until the socket ends.
+// read dispatches the node's packets until the socket ends.
 func (c *client) read() {
 	in, buf := shm.NewReceiver(c.conn), make([]byte, proto.MaxFrame)
 	var err error
@@ -250,8 +249,8 @@ func (c *client) read() {
 	c.end()
 }
 
-// take hands out one packet; lost is not nil if its descriptor found no room in this
-// process. An error ends the session.
+// take dispatches one packet; lost is not nil if this process had no room for its descriptor. An
+// error ends the session.
 func (c *client) take(p []byte, f *os.File, lost error) error {
 	h, body, err := proto.ParseFrame(p)
 	if err == nil && h.Op&proto.OpReply != 0 {
@@ -267,8 +266,7 @@ func (c *client) take(p []byte, f *os.File, lost error) error {
 	return c.told(h, body)
 }
 
-// deliver gives an answer to its call. An answer to nothing is dropped. The body is
-// the reader's.
+// deliver passes an answer to its call. An answer to no call is dropped. The reader owns body.
 func (c *client) deliver(h proto.Header, a answer) {
 	c.mu.Lock()
 	w := c.calls[h.Request]
@@ -292,8 +290,7 @@ func (c *client) deliver(h proto.Header, a answer) {
 	}
 }
 
-// told takes what the node tells unasked. What a newer node may tell is
-// passed over.
+// told handles a notification of the node. Unknown ones, which a newer node may send, are ignored.
 func (c *client) told(h proto.Header, body []byte) error {
 	switch h.Op {
 	case proto.OpState:
@@ -334,7 +331,7 @@ func (c *client) told(h proto.Header, body []byte) error {
 		}
 		c.mu.Unlock()
 		if e != nil && !e.upgrade(true) {
-			e.asks.offered.Store(true) // its connection may be being established
+			e.asks.offered.Store(true) // its connection may still be being established
 		}
 	case proto.OpServicesAnew:
 		c.services.send()
@@ -350,7 +347,7 @@ func (c *client) told(h proto.Header, body []byte) error {
 	return nil
 }
 
-// end ends the session, and with it every call that waits.
+// end ends the session and every waiting call.
 func (c *client) end() {
 	c.direct.over.Store(true) // before any call returns
 	c.conn.Close()
@@ -374,11 +371,11 @@ func (c *client) end() {
 		e.notify()
 	}
 	c.watchers.stop()
-	c.services.send() // a reader that waits finds the end
+	c.services.send() // a waiting reader sees the end of the session
 	close(c.done)
 }
 
-// at marks a step of an upgrade.
+// at marks a step of an upgrade for tests.
 func (c *client) at(step string) {
 	if f := c.step.Load(); f != nil {
 		(*f)(step)
@@ -394,8 +391,7 @@ func (c *client) isLost() bool {
 
 func (c *client) Done() <-chan struct{} { return c.done }
 
-// Self asks the node; when it is gone, or does not answer, the last known place is
-// returned.
+// Self asks the node. If the node is gone or does not answer, Self returns the last known identity.
 func (c *client) Self() attach.Self {
 	ctx, cancel := c.patient()
 	defer cancel()
@@ -423,8 +419,8 @@ func (c *client) Nodes() ([]addr.NodeID, addr.NodeID, error) {
 	return ids, m.Self, nil
 }
 
-// Watch begins the telling of events with the first watcher. It goes on until
-// the session ends.
+// Watch turns on the notification of events with the first watcher. It stays on until the session
+// ends.
 func (c *client) Watch(fn func(attach.Event)) (cancel func()) {
 	cancel = c.watchers.add(fn)
 	c.ask(context.Background(), question{op: proto.OpWatch, body: &proto.WatchBody{On: 1}}, nil) // fails only when no event can come
@@ -435,7 +431,7 @@ func (c *client) Open() (attach.Endpoint, error) { return c.OpenContext(context.
 
 func (c *client) OpenContext(ctx context.Context) (attach.Endpoint, error) {
 	q := question{op: proto.OpOpen}
-	q.late = func(a answer) { // nobody waits for the endpoint any more
+	q.late = func(a answer) { // no caller waits for the endpoint any more
 		var m proto.EndpointBody
 		if proto.ParseAnswer(a.h, a.body, &m) == nil {
 			c.post(question{op: proto.OpClose, endpoint: m.Endpoint}, nil) // fails only when the session ends
@@ -448,8 +444,7 @@ func (c *client) OpenContext(ctx context.Context) (attach.Endpoint, error) {
 	return c.endpoint(m.Endpoint), nil
 }
 
-// endpoint takes the endpoint that the node calls id. It is closed if the
-// session is.
+// endpoint creates the client's side of the node's endpoint id. It is closed if the session is.
 func (c *client) endpoint(id uint32) *clientEndpoint {
 	e := newClientEndpoint(c, id)
 	c.mu.Lock()
@@ -466,8 +461,8 @@ func (c *client) endpoint(id uint32) *clientEndpoint {
 	return e
 }
 
-// Close closes all endpoints and takes leave. A node that does not answer is
-// left after 2 seconds.
+// Close closes all endpoints and ends the session. It waits at most 2 seconds for a node that does
+// not answer.
 func (c *client) Close() error {
 	c.mu.Lock()
 	first := !c.closed
@@ -478,14 +473,14 @@ func (c *client) Close() error {
 	}
 	c.mu.Unlock()
 	if !first {
-		<-c.done // the first Close does the rest
+		<-c.done // the first Close does the work
 		return nil
 	}
 	for _, e := range eps {
 		e.shut()
 	}
 	ctx, cancel := c.patient()
-	c.ask(ctx, question{op: proto.OpBye}, nil) // the node finds out by the socket at the latest
+	c.ask(ctx, question{op: proto.OpBye}, nil) // a node that does not get it sees the end of the socket
 	cancel()
 	c.conn.Close()
 	c.out.Close()
@@ -493,7 +488,7 @@ func (c *client) Close() error {
 	for _, e := range eps {
 		e.wg.Wait()
 		e.free()
-		e.finishPath(true) // what has not closed its endpoint is reset
+		e.finishPath(true) // endpoints that the application has not closed are reset
 		e.closeData()
 	}
 	c.watchers.wait()

@@ -14,30 +14,30 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// A nodeStream carries the messages of a connected endpoint between this process and its
-// node. One call at a time writes and one reads.
+// A nodeStream carries the messages of a connected endpoint between this process and its node. One
+// call at a time writes, and one reads.
 type nodeStream interface {
-	// tryWrite and tryRead do not wait: status.Again when nothing can be moved. At the end
-	// of what the node brings, of whichever kind, tryRead returns io.EOF.
+	// tryWrite and tryRead do not wait: status.Again if no byte can be moved. At the end of the
+	// node's bytes, of either kind, tryRead returns io.EOF.
 	tryWrite(p []byte) (int, error)
 	tryRead(p []byte) (int, error)
 
-	// write writes all of p. await returns when tryRead may have something new, its end
-	// included, or behind wake. ctx ends both, as status.Canceled or status.TimedOut.
+	// write writes all of p. await returns when tryRead may have bytes or the end to return, or
+	// after wake. The end of ctx ends both, as status.Canceled or status.TimedOut.
 	write(ctx context.Context, p []byte) (int, error)
 	await(ctx context.Context) error
 	wake()
 
-	// ending says what the end was that tryRead has found; ask asks the node.
+	// ending returns the kind of the end that tryRead has found; ask asks the node for it.
 	ending(ask func() proto.Ending) proto.Ending
 
 	ready() (shm.Readiness, error)
-	// watch begins to call changed at each change of ready, on goroutines of run, until it
-	// is closed.
+	// watch starts to call changed at each change of ready, on goroutines started with run, until
+	// the returned Closer is closed.
 	watch(run func(func()), changed func()) (io.Closer, error)
 
 	closeWrite() error
-	interrupt() // for good: calls that wait return
+	interrupt() // permanently: waiting calls return
 	close()
 }
 
@@ -76,10 +76,10 @@ func (d dataSocket) await(ctx context.Context) error {
 	if errors.Is(err, net.ErrClosed) {
 		return status.Reset
 	}
-	return nil // another error is the next read's, too
+	return nil // another error recurs at the next read
 }
 
-// watch waits on a descriptor of its own, beside blocked calls.
+// watch waits on a duplicated descriptor, so that blocked calls are not disturbed.
 func (d dataSocket) watch(run func(func()), changed func()) (io.Closer, error) {
 	w, err := shm.Watcher(d.UnixConn)
 	if err != nil {
@@ -90,8 +90,8 @@ func (d dataSocket) watch(run func(func()), changed func()) (io.Closer, error) {
 	return w, nil
 }
 
-// bounded does one blocking call on the data socket that ctx can end. The
-// caller holds the direction's lock, so the deadline is its own.
+// bounded makes one blocking call on the data socket that the end of ctx interrupts. The caller
+// holds the direction's lock, so no other call sets the deadline.
 func bounded(ctx context.Context, deadline func(time.Time) error, call func() (int, error)) (int, error) {
 	fired := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() { deadline(overdue); close(fired) })

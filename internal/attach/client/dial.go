@@ -14,26 +14,25 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// Dial attaches to the node that serves path. ctx bounds the attaching only.
-// The session ends with Close, or when the node goes away: blocked calls then
-// return status.Reset, later ones status.NoDevice.
+// Dial attaches to the node that listens at path. ctx bounds the attaching only. The session ends
+// with Close, or when the node ends: blocked calls then return status.Reset, later ones
+// status.NoDevice.
 //
-// Of the environment it takes $FABRIC_LATENCY, $FABRIC_SPIN and
-// $FABRIC_HUGE_PAGES; see [tuning].
+// It reads the environment variables FABRIC_LATENCY, FABRIC_SPIN and FABRIC_HUGE_PAGES; see
+// [tuning].
 //
-// Window memory must come from the session's Alloc. A VWriteTo returns when
-// its bytes have been copied, a VReadFrom when they have arrived; one of more
-// than 1 MiB that the node performs is done in pieces of that size. The range is
-// checked before the first; when the peer takes windows away beside the call, or
-// the connection ends, the error may find earlier pieces done.
+// Window memory must come from the session's Alloc. A VWriteTo returns when its bytes have been
+// copied, a VReadFrom when they have arrived. The node transfers more than 1 MiB in pieces of that
+// size. The whole range is checked before the first piece; if the peer unregisters windows during
+// the call, or the connection ends, the call may fail after earlier pieces were transferred.
 func Dial(ctx context.Context, path string) (attach.Session, error) {
 	return DialWith(ctx, path, DialOptions{})
 }
 
-// DialOptions say more about a session of [DialWith].
+// DialOptions are options of [DialWith].
 type DialOptions struct {
-	// ShareWindows lets applications of other users on this node use the session's
-	// windows directly, as those of its own user may.
+	// ShareWindows lets applications of other users on this node access the session's windows
+	// directly, as applications of the same user may.
 	ShareWindows bool
 }
 
@@ -46,15 +45,15 @@ func DialWith(ctx context.Context, path string, opt DialOptions) (attach.Session
 	if !opt.ShareWindows {
 		return c, nil
 	}
-	if err := c.shareWindows(ctx); err != nil && status.Of(err) != status.NotSupp { // a node that does not know it copies for nobody
+	if err := c.shareWindows(ctx); err != nil && status.Of(err) != status.NotSupp { // a node too old for it shares no windows
 		c.Close()
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return c, nil
 }
 
-// dialMember is dial that waits, until ctx ends, for a node that is starting or
-// joining to get its ID: what an application does before would have no address.
+// dialMember is dial that waits, until ctx ends, for a starting or joining node to get its ID:
+// before that the application would have no address.
 func dialMember(ctx context.Context, path string) (*client, error) {
 	for pause := 20 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
 		c, err := dial(ctx, path)
@@ -69,7 +68,7 @@ func dialMember(ctx context.Context, path string) (*client, error) {
 	}
 }
 
-// An unreadyError is the end of a wait for a node's ID.
+// An unreadyError reports that ctx ended before the node got its ID.
 type unreadyError struct{ node, ctx error }
 
 func (e *unreadyError) Error() string   { return fmt.Sprintf("%v: %v", e.node, e.ctx) }
@@ -91,8 +90,8 @@ func dial(ctx context.Context, path string) (*client, error) {
 	return c, nil
 }
 
-// begin opens a session on conn, which it takes. nodesEnd returns the node's end of an
-// endpoint, where the node is in this process.
+// begin opens a session on conn, which it owns from now on. nodesEnd returns the node's end of an
+// endpoint, if the node is in this process.
 func begin(ctx context.Context, conn *net.UnixConn, nodesEnd func(uint32) attach.Endpoint) (*client, error) {
 	tuned, err := readTuning(os.Getenv)
 	if err != nil {
@@ -103,7 +102,7 @@ func begin(ctx context.Context, conn *net.UnixConn, nodesEnd func(uint32) attach
 	c.tuning, c.nodesEnd = tuned, nodesEnd
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(overdue) })
 	err = c.hello(ctx)
-	if !stop() && err == nil { // the deadline is set, or soon will be
+	if !stop() && err == nil { // the deadline is set, or is about to be
 		err = fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
 	}
 	if err != nil {
@@ -116,8 +115,8 @@ func begin(ctx context.Context, conn *net.UnixConn, nodesEnd func(uint32) attach
 	return c, nil
 }
 
-// dialCode names the failure to reach a node: nobody is there, unless the
-// kernel says that we may not or ctx has ended.
+// dialCode is the status of a failure to reach a node: no node listens, unless the kernel denied
+// the access or ctx has ended.
 func dialCode(ctx context.Context, err error) status.Code {
 	if ctx.Err() != nil {
 		return status.Of(ctx.Err())
@@ -128,8 +127,8 @@ func dialCode(ctx context.Context, err error) status.Code {
 	return status.NoDevice
 }
 
-// hello opens the session; nothing else uses the socket yet. The end of ctx
-// sets the socket's deadline.
+// hello opens the session; no other goroutine uses the socket yet. When ctx ends, the caller sets
+// the socket's deadline.
 func (c *client) hello(ctx context.Context) error {
 	ask := proto.AppendFrame(nil, proto.Header{Op: proto.OpHello, Request: 1}, &proto.Hello{Magic: proto.Magic, Min: proto.VersionMin, Max: proto.VersionMax})
 	if err := shm.Send(c.conn, ask, nil); err != nil {

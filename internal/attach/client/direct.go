@@ -15,31 +15,30 @@ import (
 	"github.com/fabricd/fabricd/rma"
 )
 
-// Bounds of direct use.
+// Bounds of direct access.
 const (
 	// maxPeerWindows bounds the peer's windows that an endpoint has mapped.
 	maxPeerWindows = 256
-	// maxDirectMappings bounds those of a session: a process may have 65530
-	// mappings, and its memory is made of them.
+	// maxDirectMappings bounds those of a session: Linux allows a process 65530 mappings, and other
+	// memory of the process needs mappings too.
 	maxDirectMappings = 4096
-	// restAfter is how many uses of others a mapping must have missed before it
-	// makes room for a new one: windows that are used in turn and do not all
-	// fit must not be mapped again and again.
+	// restAfter is how many accesses to other mappings must pass since the last use of a mapping
+	// before a new one may replace it: windows that are used in turn and do not all fit must not be
+	// remapped again and again.
 	restAfter = 4 * maxPeerWindows
-	// maxDirectTries bounds what is tried for a reason that may pass.
+	// maxDirectTries bounds the attempts that fail for a transient reason.
 	maxDirectTries = 16
-	// fewUses of a mapping are less than it costs to make it.
+	// fewUses: a mapping used no more often has cost more than it saved.
 	fewUses = 2
-	// mostPassed bounds the uses that go through the node without asking, after
-	// mappings that did not pay.
+	// mostPassed bounds the accesses that go straight to the node after mappings that were used too
+	// little.
 	mostPassed = 1024
 )
 
-// backOff returns how many uses go through the node after n failures.
+// backOff returns how many accesses go straight to the node after n failures.
 func backOff(n int) uint64 { return min(uint64(1)<<min(n, 30), mostPassed) }
 
-// A directSession is what the endpoints of a session share for the direct use of
-// windows.
+// A directSession is the state for direct access to windows that a session's endpoints share.
 type directSession struct {
 	c        *client
 	over     atomic.Bool  // the session has ended
@@ -50,8 +49,8 @@ type directSession struct {
 	closed bool
 }
 
-// epochs returns the memory of the epochs, which stays until the session's
-// Close has closed every endpoint. ctx and quit end the wait for the node.
+// epochs returns the memory of the epochs, which stays mapped until the session's Close has closed
+// every endpoint. ctx and quit end the wait for the node.
 func (s *directSession) epochs(ctx context.Context, quit <-chan struct{}) (*shm.Region, error) {
 	s.mu.Lock()
 	page := s.page
@@ -69,7 +68,7 @@ func (s *directSession) epochs(ctx context.Context, quit <-chan struct{}) (*shm.
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.page != nil || s.closed { // by a call beside this one
+	if s.page != nil || s.closed { // by a concurrent call
 		page.Release()
 		if s.closed {
 			return nil, status.BadFD
@@ -90,8 +89,8 @@ func (s *directSession) close() {
 	}
 }
 
-// mapShared maps [off, off+n) of the memory behind f, which it takes. The memory
-// is checked as the node checks what it is handed: it cannot be taken away.
+// mapShared maps [off, off+n) of the memory behind f, which it owns. It checks the memory as the
+// node checks an application's: it must be sealed against shrinking.
 func mapShared(f *os.File, off, n, size int64, writable bool) (*shm.Region, error) {
 	if f == nil {
 		return nil, fmt.Errorf("node sent no memory: %w", status.Protocol)
@@ -109,12 +108,12 @@ func mapShared(f *os.File, off, n, size int64, writable bool) (*shm.Region, erro
 	return region, nil
 }
 
-// A peerWindow is a window of the peer, mapped: its region is exactly the window. One
-// without a region is the node's to copy, and allows nothing here.
+// A peerWindow is a window of the peer, mapped: its region is exactly the window. Without a region
+// the node must copy, and prot is 0.
 type peerWindow struct {
 	window
-	epoch   uint64 // at which the node told of it
-	lastUse uint64 // on the endpoint's clock of uses
+	epoch   uint64 // epoch at which the node reported the window
+	lastUse uint64 // on the endpoint's use clock
 	uses    uint64
 }
 
@@ -124,17 +123,16 @@ func (w *peerWindow) release() {
 	}
 }
 
-// A direct is one endpoint's use of the peer's windows without the node. It
-// does what plainly succeeds and leaves the rest to the node, whose answers are
-// the contract's: transfers between windows that are there and allow them, and
-// what orders those.
+// A direct performs one endpoint's operations on the peer's windows without the node. It performs
+// only operations that certainly succeed: transfers between known windows that permit them, and
+// fences over those. The node decides on all others and returns the contract's results.
 //
-// mu is held while memory is copied, so that operations of one endpoint are
-// whole, have an order, and find the mappings that they use until they end.
+// mu is held while memory is copied, so that operations of one endpoint are atomic and ordered
+// among themselves, and their mappings stay until they end.
 type direct struct {
 	e *clientEndpoint
 
-	sweeping atomic.Bool // stale mappings are about to be given back
+	sweeping atomic.Bool // stale mappings are about to be unmapped
 
 	mu     sync.Mutex // guards the fields below
 	closed bool
@@ -142,25 +140,24 @@ type direct struct {
 	peer   []*peerWindow  // by offset, not overlapping
 	word   *atomic.Uint64 // the endpoint's epoch; nil before the first window
 	slot   uint32
-	sure   bool   // there has been a window, and the epoch was
-	lives  uint64 // when the node last told of one
+	sure   bool   // a window was reported, and lives is valid
+	lives  uint64 // the epoch at the node's last report of a window
 	clock  uint64 // counts uses
 
-	// parts of the range that is being copied; empty without mu, so that nothing
-	// points to memory that is not mapped any more.
+	// parts of the range that is being copied; empty while mu is not held, so that nothing refers
+	// to unmapped memory.
 	theirs, ours [][]byte
 
 	nodeOps
 
-	without error  // why no window is asked for any more
-	tries   int    // that failed for a reason that may pass
-	pass    uint64 // how many times not to ask
-	churned int    // mappings in a row that did not pay
+	without error  // why no window is requested any more; nil: requests go on
+	tries   int    // requests that failed for a transient reason
+	pass    uint64 // number of accesses for which no request is made
+	churned int    // consecutive mappings that were used too little
 }
 
-// writeTo copies n bytes from the own windows to the peer's, and reports whether
-// it has. If not, the node decides: nothing has happened that it may not do
-// again.
+// writeTo copies n bytes from this end's windows to the peer's, and reports whether it did. If not,
+// the node performs the operation: nothing has happened that it cannot repeat.
 func (d *direct) writeTo(loff, n, roff int64, flags rma.Flags) bool {
 	there := d.begin(roff, n, flags, rma.ProtWrite)
 	if there == nil {
@@ -208,7 +205,7 @@ func (d *direct) vwriteTo(p []byte, roff int64, flags rma.Flags) bool {
 	return d.move(d.peers(there, roff, n), reach{first: p}, n, flags)
 }
 
-// vreadFrom is readFrom into p, which nobody sees before it is full.
+// vreadFrom is readFrom into p, which its owner does not read before the call returns.
 func (d *direct) vreadFrom(p []byte, roff int64, flags rma.Flags) bool {
 	n := int64(len(p))
 	there := d.begin(roff, n, flags, rma.ProtRead)
@@ -223,25 +220,25 @@ func (d *direct) vreadFrom(p []byte, roff int64, flags rma.Flags) bool {
 	return d.move(reach{first: p}, d.peers(there, roff, n), n, flags)
 }
 
-// simple reports whether one copy does it at the peer's end: most transfers are
-// so small that a reach costs more than they do.
+// simple reports whether a single copy suffices at the peer's end: most transfers are so small that
+// setting up a reach costs more than the copy.
 func simple(there []*peerWindow, flags rma.Flags) bool {
 	return len(there) == 1 && flags&rma.Ordered == 0
 }
 
-// peers is the memory of [off, off+n), which lies in ws, until move.
+// peers returns the memory of [off, off+n), which lies in ws. It is valid until move.
 func (d *direct) peers(ws []*peerWindow, off, n int64) (r reach) {
 	r, d.theirs = reachOf(d.theirs, ws, off, n)
 	return r
 }
 
-// owns is peers for the own windows.
+// owns is peers for this end's windows.
 func (d *direct) owns(ws []*window, off, n int64) (r reach) {
 	r, d.ours = reachOf(d.ours, ws, off, n)
 	return r
 }
 
-// move copies n bytes, and ends the operation that begin began.
+// move copies n bytes and ends the operation that begin started.
 func (d *direct) move(dst, src reach, n int64, flags rma.Flags) bool {
 	var err error
 	if flags&rma.Ordered != 0 {
@@ -255,7 +252,7 @@ func (d *direct) move(dst, src reach, n int64, flags rma.Flags) bool {
 	return d.copied(err)
 }
 
-// atomic performs a on the mapping, as the node would on its own.
+// atomic performs a on the mapping with the result that the node would give.
 func (d *direct) atomic(ctx context.Context, a rma.Atomic) (old uint64, done bool) {
 	if rma.CheckAtomic(a) != nil {
 		return 0, false
@@ -269,7 +266,7 @@ func (d *direct) atomic(ctx context.Context, a rma.Atomic) (old uint64, done boo
 	return old, d.copied(err)
 }
 
-// swap replaces the word at off by what a makes of it, and returns what it was.
+// swap replaces the word at off by the result of a, and returns the old value.
 func swap(r *shm.Region, off int64, a rma.Atomic) (uint64, error) {
 	for {
 		old, err := r.Load(off, int(a.Width))
@@ -283,8 +280,8 @@ func swap(r *shm.Region, off int64, a rma.Atomic) (uint64, error) {
 	}
 }
 
-// copied is the end of a copy. Memory that was checked does not fault; if it
-// does, the node copies from now on, which survives that as well.
+// copied ends a copy. Checked memory does not fault; if it faults nevertheless, the node copies
+// from now on: its copies survive faults.
 func (d *direct) copied(err error) bool {
 	if err != nil {
 		d.without = err
@@ -293,14 +290,13 @@ func (d *direct) copied(err error) bool {
 	return err == nil
 }
 
-// begin returns the peer's windows that make up [roff, roff+n), with mu held, if
-// a transfer with these flags may use them as need says. Nil means that the node
-// is to do it.
+// begin returns the peer's windows that make up [roff, roff+n), with mu held, if a transfer with
+// these flags may access them as need requires. Nil means that the node must perform it.
 func (d *direct) begin(roff, n int64, flags rma.Flags, need rma.Prot) []*peerWindow {
 	return d.beginFor(context.Background(), roff, n, flags, need)
 }
 
-// beginFor is begin for a call whose waits for the node ctx ends.
+// beginFor is begin for a call whose requests to the node end with ctx.
 func (d *direct) beginFor(ctx context.Context, roff, n int64, flags rma.Flags, need rma.Prot) []*peerWindow {
 	if d.e.far.is.Load() { // there is no memory to copy to
 		return nil
@@ -308,7 +304,7 @@ func (d *direct) beginFor(ctx context.Context, roff, n int64, flags rma.Flags, n
 	return d.beginAt(ctx, roff, n, flags, need)
 }
 
-// beginAt is beginFor for a peer on any node.
+// beginAt is beginFor without the restriction to peers on this node.
 func (d *direct) beginAt(ctx context.Context, roff, n int64, flags rma.Flags, need rma.Prot) []*peerWindow {
 	if rma.CheckFlags(flags) != nil {
 		return nil
@@ -331,22 +327,22 @@ func (d *direct) beginAt(ctx context.Context, roff, n int64, flags rma.Flags, ne
 	return nil
 }
 
-// An obstacle is what keeps an operation from being done directly.
+// An obstacle prevents an operation from being performed directly.
 type obstacle uint8
 
 const (
 	nothing   obstacle = iota
 	unknown            // the node may know a window
-	busy               // an earlier operation is under way in the node
-	undecided          // it may be wrong, or is too much
+	busy               // an earlier operation in the node is incomplete
+	undecided          // the operation may be invalid, or is too large; the node decides
 )
 
-// maxObstacles bounds what one operation removes from its way. Of a range over
-// more windows the next one finds these known.
+// maxObstacles bounds the obstacles that one operation removes. The next operation over the same
+// range finds the windows fetched so far.
 const maxObstacles = 16
 
-// look is begin as far as it goes without asking the node, and says at which
-// offset a window is missing. The caller holds mu.
+// look is begin without requests to the node. It returns the offset at which a window is missing.
+// The caller holds mu.
 func (d *direct) look(roff, n int64, need rma.Prot) (ws []*peerWindow, missing int64, o obstacle) {
 	if n <= 0 || roff < 0 || roff > math.MaxInt64-n || d.closed || d.e.c.direct.over.Load() {
 		return nil, 0, undecided
@@ -354,7 +350,7 @@ func (d *direct) look(roff, n int64, need rma.Prot) (ws []*peerWindow, missing i
 	if d.word == nil {
 		return nil, roff, unknown
 	}
-	epoch := d.word.Load() // from here on the operation counts as begun
+	epoch := d.word.Load() // linearization point: the operation counts as begun from here
 	first := d.at(roff)
 	last := first
 	for end := roff + n; roff < end; last++ {
@@ -379,7 +375,7 @@ func (d *direct) look(roff, n int64, need rma.Prot) (ws []*peerWindow, missing i
 	return ws, 0, nothing
 }
 
-// used notes that windows pay for having been mapped.
+// used records a use of windows, which shows that their mappings pay off.
 func (d *direct) used(ws []*peerWindow) {
 	d.clock++
 	for _, w := range ws {
@@ -404,7 +400,7 @@ func (d *direct) at(roff int64) int {
 	return lo
 }
 
-// sweep gives the mappings back that the peer has withdrawn. The caller holds mu.
+// sweep unmaps the windows that the peer has unregistered. The caller holds mu.
 func (d *direct) sweep() {
 	if d.word == nil {
 		return
@@ -422,7 +418,7 @@ func (d *direct) sweep() {
 	})
 }
 
-// drop gives mappings back. The caller holds mu.
+// drop unmaps the selected windows. The caller holds mu.
 func (d *direct) drop(which func(*peerWindow) bool) {
 	d.peer = slices.DeleteFunc(d.peer, func(w *peerWindow) bool {
 		out := which(w)
@@ -434,8 +430,8 @@ func (d *direct) drop(which func(*peerWindow) bool) {
 	})
 }
 
-// told makes the mappings that are stale go soon. It is called by the session's
-// reader, which must not wait for a copy.
+// told causes stale mappings to be unmapped soon. The session's reader calls it and must not wait
+// for a copy.
 func (d *direct) told() {
 	if d.sweeping.Swap(true) {
 		return
@@ -448,7 +444,7 @@ func (d *direct) told() {
 	})
 }
 
-// close gives everything up, after the copy that is under way.
+// close releases everything, after the running copy.
 func (d *direct) close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -457,7 +453,7 @@ func (d *direct) close() {
 	d.drop(func(*peerWindow) bool { return true })
 }
 
-// register registers a window over w's memory with ask, and keeps it in mind.
+// register registers a window over w's memory with ask, and records it.
 func (d *direct) register(w *window, n int64, ask func() (int64, error)) (int64, error) {
 	d.mu.Lock()
 	a := d.own.add()

@@ -24,13 +24,13 @@ type clientEndpoint struct {
 	c    *client
 	id   uint32
 	quit chan struct{}  // closed by Close
-	wg   sync.WaitGroup // what tells of the data socket's readiness
+	wg   sync.WaitGroup // of the goroutines that watch for readiness and upgrades
 	ends toldEnd
 
 	direct direct
 	live   atomic.Pointer[liveStream] // data while the endpoint is connected and open
 
-	// The locks of a whole call, taken for a ctx: bytes of two calls do not mix.
+	// The locks cover whole calls, so that the bytes of two calls do not mix; a ctx ends the wait.
 	sending, receiving Turn
 
 	ch      atomic.Pointer[channel]
@@ -47,40 +47,40 @@ type clientEndpoint struct {
 	polled        pollers
 }
 
-// A liveStream is a nodeStream that calls find without a lock.
+// A liveStream is a nodeStream that calls read without a lock.
 type liveStream struct{ nodeStream }
 
-// A toldEnd is what the node has told of a connection's end.
+// A toldEnd is the node's notification of a connection's end.
 type toldEnd struct {
 	told atomic.Bool
 	once sync.Once     // guards closing done
 	done chan struct{} // closed when the node has told, or is gone
 }
 
-// A farPeer is the way to the memory of a peer on another node.
+// A farPeer is the state for accesses to the memory of a peer on another node.
 type farPeer struct {
 	is    atomic.Bool // the peer is on another node
 	path  atomic.Pointer[farPath]
 	wants farCount
 }
 
-// movedBytes counts what goes through the data socket.
+// movedBytes counts the bytes that go through the data socket.
 type movedBytes struct {
 	got   atomic.Uint64 // received; changed under receiving
-	sent  uint64        // this and the next are guarded by sending
+	sent  uint64        // sent and calls are guarded by sending
 	calls uint64
 }
 
-// askedWays are how far the endpoint has come in asking for a channel or a path. The
-// endpoint's mu guards what is not said otherwise.
+// askedWays is the endpoint's state of asking for a channel or a path. It is guarded by the
+// endpoint's mu, except where noted.
 type askedWays struct {
-	offered   atomic.Bool   // the node has told that the peer asks, before live was set
-	freeing   sync.Once     // of the channels' memory
-	tries     int           // to get a channel; guarded by sending
-	upgrading bool          // a channel is being asked for, or waits for the peer
-	spent     []*channel    // that came to nothing
-	joining   chan struct{} // closed when the request for a path has come to something; nil before it
-	pause     backoff       // behind a request for a path that has failed
+	offered   atomic.Bool   // the node has reported the peer's request before live was set
+	freeing   sync.Once     // guards unmapping the channels' memory
+	tries     int           // attempts to get a channel; guarded by sending
+	upgrading bool          // a channel has been asked for, or waits for the peer
+	spent     []*channel    // abandoned ones
+	joining   chan struct{} // closed when the request for a path has a result; nil before the first
+	pause     backoff       // after a failed request for a path
 }
 
 func newClientEndpoint(c *client, id uint32) *clientEndpoint {
@@ -101,7 +101,7 @@ func (c *client) lastSelf() attach.Self {
 	return c.self
 }
 
-// ask makes a request on the endpoint. Close ends it with ended.
+// ask sends a request on the endpoint. Close ends it with ended.
 func (e *clientEndpoint) ask(ctx context.Context, op proto.Op, in, out proto.Message) error {
 	_, err := e.question(ctx, question{op: op, body: in, ended: status.Reset}, out)
 	return err
@@ -117,7 +117,7 @@ func (e *clientEndpoint) question(ctx context.Context, q question, out proto.Mes
 	f, err := e.c.ask(ctx, q, out)
 	if q.ended != status.OK && errors.Is(err, status.BadFD) {
 		select {
-		case <-e.quit: // the node has looked at the close first, which came later
+		case <-e.quit: // the node has seen the close first, which was sent later
 			err = q.ended
 		default:
 		}
@@ -137,12 +137,12 @@ func (e *clientEndpoint) Bind(port addr.Port) (addr.Port, error) {
 }
 
 func (e *clientEndpoint) Listen(backlog int, allow ...access.Subject) error {
-	// The clamp keeps a backlog that is no int32 what it is: positive or not.
+	// The clamp preserves the sign of a backlog that does not fit an int32.
 	backlog = max(min(backlog, 1<<20), -1)
 	if len(allow) == 0 {
 		return e.ask(context.Background(), proto.OpListen, &proto.ListenBody{Backlog: uint32(int32(backlog))}, nil)
 	}
-	if len(allow) > access.MaxSubjects { // the body would leave some out
+	if len(allow) > access.MaxSubjects { // the encoder would leave some out
 		return status.Invalid
 	}
 	in := &proto.ListenAllowBody{Backlog: uint32(int32(backlog))}
@@ -171,7 +171,7 @@ func (e *clientEndpoint) TryConnect(dst addr.Addr) (addr.Port, error) {
 func (e *clientEndpoint) connect(ctx context.Context, op proto.Op, to proto.Message) (addr.Port, error) {
 	var m proto.Connected
 	q := question{op: op, body: to, ended: status.Reset}
-	q.late = func(a answer) { // connected after all, as a call in time would have told
+	q.late = func(a answer) { // connected after all: establish it as if the answer had been in time
 		var m proto.Connected
 		if proto.ParseAnswer(a.h, a.body, &m) == nil {
 			e.establish(m, a.file)
@@ -187,8 +187,8 @@ func (e *clientEndpoint) connect(ctx context.Context, op proto.Op, to proto.Mess
 	return m.Local.Port, e.establish(m, f)
 }
 
-// refresh learns the port that a connect has bound the endpoint to, which it
-// keeps when the connect fails.
+// refresh reads the port that a connect has bound the endpoint to. The endpoint keeps it when the
+// connect fails.
 func (e *clientEndpoint) refresh() {
 	if e.LocalAddr().Port != 0 {
 		return
@@ -203,7 +203,7 @@ func (e *clientEndpoint) refresh() {
 	}
 }
 
-// stream returns the endpoint's stream of messages, over f if that is not nil.
+// stream returns the endpoint's stream of messages, over f unless that is nil.
 func (e *clientEndpoint) stream(f *os.File) (nodeStream, error) {
 	if f != nil {
 		conn, err := shm.Conn(f)
@@ -214,7 +214,7 @@ func (e *clientEndpoint) stream(f *os.File) (nodeStream, error) {
 	}
 	ep := e.c.nodesEnd(e.id)
 	if ep == nil {
-		return nil, status.Reset // it has ended
+		return nil, status.Reset // the node's endpoint has ended
 	}
 	return newInProcess(ep, e.quit), nil
 }
@@ -251,7 +251,7 @@ func (e *clientEndpoint) Accept(ctx context.Context) (attach.Endpoint, addr.Addr
 	}
 	soon, cancel := e.c.patient()
 	defer cancel()
-	ep, from, err := e.accept(soon, proto.OpTryAccept) // what need not wait succeeds nevertheless
+	ep, from, err := e.accept(soon, proto.OpTryAccept) // a call that need not wait succeeds although ctx is done
 	if errors.Is(err, status.Again) || soon.Err() != nil {
 		err = fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
 	}
@@ -265,7 +265,7 @@ func (e *clientEndpoint) TryAccept() (attach.Endpoint, addr.Addr, error) {
 func (e *clientEndpoint) accept(ctx context.Context, op proto.Op) (attach.Endpoint, addr.Addr, error) {
 	var m proto.Connected
 	q := question{op: op, ended: status.Intr}
-	q.late = func(a answer) { // nobody waits for the connection any more
+	q.late = func(a answer) { // no caller waits for the connection any more
 		var m proto.Connected
 		if proto.ParseAnswer(a.h, a.body, &m) == nil {
 			e.c.abandon(m.Endpoint)
@@ -309,15 +309,15 @@ func (e *clientEndpoint) RemoteAddr() addr.Addr {
 	return e.remote
 }
 
-// Close leaves the delivery of what was sent to the node.
+// Close leaves the delivery of sent bytes to the node.
 func (e *clientEndpoint) Close() error { return e.end(question{op: proto.OpClose}) }
 
-// Abort asks a node that does not know it for a close.
+// Abort falls back to Close at a node that does not know ABORT.
 func (e *clientEndpoint) Abort(cause string) error {
 	return e.end(question{op: proto.OpAbort, body: &proto.CauseBody{Cause: attach.CleanCause(cause)}})
 }
 
-// Cause asks the node, unless that is gone.
+// Cause asks the node, unless the node is gone.
 func (e *clientEndpoint) Cause() string {
 	if e.c.isLost() {
 		return attach.CauseNodeGone
@@ -331,7 +331,7 @@ func (e *clientEndpoint) Cause() string {
 	return attach.CleanCause(m.Cause)
 }
 
-// end ends the endpoint with q.
+// end closes the endpoint and sends q.
 func (e *clientEndpoint) end(q question) error {
 	if !e.shut() {
 		return status.BadFD
@@ -348,19 +348,19 @@ func (e *clientEndpoint) end(q question) error {
 		}
 		e.closeData()
 	}
-	// The node closes it in any case: with this request, or with the session.
-	// A stopped one is not waited for.
+	// The node closes it in any case: with this request, or with the session. The call does not
+	// wait long for a node that does not answer.
 	ctx, cancel := e.c.patient()
 	defer cancel()
 	q.endpoint = e.id
 	if _, err := e.c.ask(ctx, q, nil); q.op == proto.OpAbort && errors.Is(err, status.NotSupp) {
 		e.c.ask(ctx, question{op: proto.OpClose, endpoint: e.id}, nil)
 	}
-	_ = e.c.memory.withdraw(e.c.isLost()) // what could not be moved is tried again
+	_ = e.c.memory.withdraw(e.c.isLost()) // memory that could not be moved is tried again
 	return nil
 }
 
-// causeUnread is why a connection is reset whose peer did not take what was sent.
+// causeUnread is the cause of a reset because the peer did not read all sent bytes.
 const causeUnread = "the peer did not read what was sent, and it was closed"
 
 // shutting reports whether Close was called.
@@ -381,7 +381,7 @@ func (e *clientEndpoint) closeData() {
 	}
 }
 
-// shut ends everything of the endpoint in this process; false if that was done.
+// shut ends the endpoint's state in this process; false if that was done before.
 func (e *clientEndpoint) shut() bool {
 	e.mu.Lock()
 	first := !e.closed
@@ -405,7 +405,7 @@ func (e *clientEndpoint) shut() bool {
 	e.direct.close()
 	switch {
 	case data == nil:
-	case e.path.Load() != nil: // it ends behind the path: its end is that of what was sent
+	case e.path.Load() != nil: // it ends after the path: its end is the end of the sent bytes
 		data.interrupt()
 	default:
 		data.close()
@@ -417,8 +417,7 @@ func (e *clientEndpoint) shut() bool {
 	return true
 }
 
-// dataError gives a failure of the data socket its meaning: whichever side ended it,
-// the connection is reset.
+// dataError maps a failure of the data socket: whichever side ended it, the connection is reset.
 func dataError(err error) error {
 	switch {
 	case errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || err == nil:

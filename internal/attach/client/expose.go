@@ -12,22 +12,21 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// Another application that has got a window's memory keeps it for as long as it likes.
-// So when the last window of such memory is gone, the memory moves to fresh pages,
-// which nobody else has: in the call that has ended the window, because the program is
-// to know when.
+// Another application that has mapped a window's memory may keep it mapped indefinitely. So when
+// the last window on such memory is gone, the memory moves to fresh pages that no other process has
+// mapped. The call that ended the window does it, so that the application knows when.
 
-// An exposure counts the memory of a session that other applications have.
+// An exposure counts the memories of a session that other applications have mapped.
 type exposure struct {
 	count atomic.Int64
-	turn  sync.Mutex // held by the call that moves memory; others wait for it
+	turn  sync.Mutex // held by the call that moves memory
 }
 
-// others is what the node has told of the applications that have a memory.
+// others is the node's report of the applications that have a memory mapped.
 type others struct {
 	mu   sync.Mutex // guards the fields below
-	some bool       // there are such applications
-	free bool       // and no window any more
+	some bool       // other applications have it mapped
+	free bool       // and no window is on it any more
 }
 
 // shareWindows lets applications of other users use the session's windows directly.
@@ -36,7 +35,7 @@ func (c *client) shareWindows(ctx context.Context) error {
 	return err
 }
 
-// told takes what the node tells of a memory. What was given up is not looked for.
+// told handles the node's report about a memory. A report about released memory is ignored.
 func (t *memoryTable) told(s proto.SharedBody) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -55,8 +54,8 @@ func (t *memoryTable) told(s proto.SharedBody) {
 	}
 }
 
-// withdraw moves the memory of the session that no window is on any more and that
-// others have. With over, no window of the session is left at all.
+// withdraw moves the session's memory that has no window any more and that other applications have
+// mapped. over: no window of the session is left at all.
 func (t *memoryTable) withdraw(over bool) error {
 	if t.count.Load() == 0 {
 		return nil
@@ -71,7 +70,7 @@ func (t *memoryTable) withdraw(over bool) error {
 	return all
 }
 
-// exposed returns what withdraw is about, each with a reference.
+// exposed returns the memories that withdraw has to move, each with a reference.
 func (t *memoryTable) exposed(over bool) (list []*clientMemory) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -86,19 +85,18 @@ func (t *memoryTable) exposed(over bool) (list []*clientMemory) {
 	return list
 }
 
-// move gives the memory fresh pages, unless it has got a window again. The node forgets
-// the old ones. If there is no memory for that, the old pages stay, and the next call
-// tries again.
+// move gives the memory fresh pages, unless it has a window again. The node forgets the old pages.
+// Without room for fresh pages the old ones stay, and the next call tries again.
 func (m *clientMemory) move(over bool) error {
 	m.moving.Lock()
 	defer m.moving.Unlock()
 	if id := m.id.Load(); id != 0 && !over {
-		m.others.set(true, false) // what the node tells from here on is news
+		m.others.set(true, false) // reports from here on are new
 		_, err := m.t.c.ask(context.Background(), question{op: proto.OpRetire, body: &proto.MemoryBody{Memory: id}}, nil)
 		switch status.Of(err) {
 		case status.InUse:
-			return nil // the node tells when the new window is gone
-		case status.OK, status.BadFD, status.NoDevice, status.Reset: // or the session ends, and all its windows
+			return nil // the node reports the end of the new window
+		case status.OK, status.BadFD, status.NoDevice, status.Reset: // or the session ends, and with it all windows
 		default:
 			m.others.set(true, true)
 			return err
@@ -109,7 +107,7 @@ func (m *clientMemory) move(over bool) error {
 	if err := m.region.Renew("fabric-window"); err != nil {
 		return fmt.Errorf("another application keeps the window's pages: %w", err)
 	}
-	_, _ = min(m.t.c.tuning.huge, shm.HugeTry).Apply(m.region) // small pages will do
+	_, _ = min(m.t.c.tuning.huge, shm.HugeTry).Apply(m.region) // small pages suffice
 	m.others.set(false, false)
 	m.t.count.Add(-1)
 	return nil
@@ -121,7 +119,7 @@ func (o *others) set(some, free bool) {
 	o.some, o.free = some, free
 }
 
-// kept returns why no window may be opened on the memory: it is not moved yet.
+// kept returns why no window may be opened on the memory: it has not been moved yet.
 func (m *clientMemory) kept() error {
 	m.others.mu.Lock()
 	defer m.others.mu.Unlock()

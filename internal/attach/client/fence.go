@@ -10,34 +10,33 @@ import (
 	"github.com/fabricd/fabricd/rma"
 )
 
-// An operation done directly has ended when its call returns. Where the node has
-// none of the endpoint's either, fences have nothing to wait for, and are served
-// here: they only have to be sure that the connection has not ended.
+// A direct operation has ended when its call returns. If the node has none of the endpoint's
+// operations either, fences need not wait and are completed here: they only need the certainty that
+// the connection has not ended.
 
-// nodeOps is what an endpoint knows of its operations that went through the
-// node. The endpoint's direct.mu guards it.
+// nodeOps is the state of an endpoint's operations that went through the node. Guarded by the
+// endpoint's direct.mu.
 type nodeOps struct {
-	inNode          int    // calls that the node has not answered
-	posted, drained uint64 // calls that it has, and operations that may be under way all the same
-	refused, known  uint64 // calls that failed, perhaps after they had begun: fences tell of those
+	inNode          int    // unanswered calls
+	posted, drained uint64 // answered calls whose operations may be incomplete, and the completed ones of those
+	refused, known  uint64 // failed calls, possibly after they had begun, which fences report; and the ones reported so far
 
-	// What the newest of the node's marks is behind.
+	// The newest of the node's marks, and the counts of the calls that it covers.
 	marked struct{ seq, posted, refused uint64 }
 }
 
-// settled reports whether every operation in the node has ended, and well.
+// settled reports whether every operation in the node has ended without an error.
 func (o *nodeOps) settled() bool {
 	return o.inNode == 0 && o.posted == o.drained && o.refused == o.known
 }
 
-// reached takes note that everything before a mark has ended well.
+// reached records that every operation before a mark has ended without an error.
 func (o *nodeOps) reached(posted, refused uint64) {
 	o.drained, o.known = max(o.drained, posted), max(o.known, refused)
 }
 
-// through has the node do an operation of this endpoint. Where it answers before
-// the operation has ended, posts is set: what is done directly must not overtake
-// it.
+// through performs an operation of this endpoint in the node. posts: the node answers before the
+// operation has ended. Direct operations must not overtake it.
 func (d *direct) through(posts bool, ask func() error) error {
 	if err := d.e.leaveFar(); err != nil {
 		return err
@@ -58,21 +57,21 @@ func (d *direct) through(posts bool, ask func() error) error {
 	return err
 }
 
-// note says that an operation of this endpoint may be under way in the node
-// although its call has returned.
+// note records that an operation of this endpoint may still be running in the node although its
+// call has returned.
 func (d *direct) note() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.posted++
 }
 
-// drain waits for the operations that were noted up to posted.
+// drain waits for the operations recorded up to posted.
 func (d *direct) drain(ctx context.Context, posted uint64) bool {
 	m, err := d.nodeMark(ctx, fence.InitSelf)
 	if err == nil {
 		err = d.nodeWait(ctx, m)
 	}
-	// One that failed has ended too; but then there may be no connection.
+	// A failed operation has ended too; but then there may be no connection.
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err == nil {
@@ -100,7 +99,7 @@ func (d *direct) nodeMark(ctx context.Context, by fence.Side) (fence.Mark, error
 	defer d.mu.Unlock()
 	switch {
 	case by != fence.InitSelf:
-	case out.Seq == 0: // nothing has ever begun there
+	case out.Seq == 0: // no operation has ever begun there
 		d.reached(posted, refused)
 	case out.Seq >= d.marked.seq:
 		d.marked.seq, d.marked.posted, d.marked.refused = out.Seq, posted, refused
@@ -125,23 +124,23 @@ func (d *direct) nodeWait(ctx context.Context, m fence.Mark) error {
 	return nil
 }
 
-// alive reports whether the connection is sure not to have ended: the node has
-// told of a window, and of no change since. The caller holds mu.
+// alive reports whether the connection certainly has not ended: the node has reported a window, and
+// no change since. The caller holds mu.
 func (d *direct) alive() bool {
 	return d.sure && !d.closed && d.word.Load() == d.lives && !d.e.c.direct.over.Load()
 }
 
-// nothingBegun is a mark behind no operation of the node, which knows it as well.
+// nothingBegun is a mark that covers no operation of the node, and is valid there too.
 var nothingBegun = fence.Mark{Side: fence.InitSelf}
 
-// mark returns a mark behind all operations of this end, if all have ended.
+// mark returns a mark that covers all operations of this end, if all have ended.
 func (d *direct) mark() (fence.Mark, bool) {
-	d.mu.Lock() // behind the copy that is under way
+	d.mu.Lock() // waits for a running copy
 	defer d.mu.Unlock()
 	return nothingBegun, d.alive() && d.settled()
 }
 
-// wait reports whether m is reached, as far as that can be known here.
+// wait reports whether m certainly is reached.
 func (d *direct) wait(m fence.Mark) bool {
 	if m != nothingBegun {
 		return false
@@ -151,8 +150,7 @@ func (d *direct) wait(m fence.Mark) bool {
 	return d.alive()
 }
 
-// signal stores the values of s, and reports whether it has. If not, the node
-// decides.
+// signal stores the values of s, and reports whether it did. If not, the node performs it.
 func (d *direct) signal(s fence.Signal) bool {
 	if s.By != fence.InitSelf || fence.CheckSignal(s) != nil {
 		return false
@@ -182,8 +180,8 @@ func (d *direct) signal(s fence.Signal) bool {
 	return true
 }
 
-// beginSignal returns the peer's window that s stores into, nil if there is none
-// to be, with mu held if ok.
+// beginSignal returns the peer's window that s stores into, or nil if s stores nothing there. If
+// ok, mu is held.
 func (d *direct) beginSignal(s fence.Signal) (there *peerWindow, ok bool) {
 	if s.Where&fence.SignalRemote == 0 {
 		d.mu.Lock()
@@ -193,7 +191,7 @@ func (d *direct) beginSignal(s fence.Signal) (there *peerWindow, ok bool) {
 		return nil, ok
 	}
 	ws := d.begin(s.RemoteOffset, 8, 0, rma.ProtWrite)
-	if len(ws) > 1 { // a word lies in one
+	if len(ws) > 1 { // a word lies in one window
 		d.mu.Unlock()
 	}
 	if len(ws) != 1 {
@@ -202,13 +200,13 @@ func (d *direct) beginSignal(s fence.Signal) (there *peerWindow, ok bool) {
 	return ws[0], true
 }
 
-// put copies b, or n bytes from the own windows if b is nil, to p.Offset, and
-// stores p's word behind them. It reports whether it has.
+// put copies b, or n bytes from this end's windows if b is nil, to p.Offset, and then stores p's
+// word. It reports whether it did.
 func (d *direct) put(b []byte, loff, n int64, p rma.Put) bool {
 	if rma.CheckPut(p) != nil || p.More != 0 {
 		return false
 	}
-	for range 2 { // the window of the word may have to be asked for
+	for range 2 { // the word's window may have to be requested
 		there := d.begin(p.Offset, n, 0, rma.ProtWrite)
 		if there == nil {
 			return false
@@ -225,11 +223,11 @@ func (d *direct) put(b []byte, loff, n int64, p rma.Put) bool {
 	return false
 }
 
-// putAt is put with the windows found, and mu held, which it gives up.
+// putAt is put after the windows were found. mu is held; putAt releases it.
 func (d *direct) putAt(there []*peerWindow, word *peerWindow, b []byte, loff, n int64, p rma.Put) bool {
 	defer d.mu.Unlock()
 	if !d.settled() {
-		return false // of an operation that has failed before, the node knows
+		return false // the node must report the failure of an earlier operation
 	}
 	from := reach{first: b}
 	if b == nil {
@@ -243,7 +241,7 @@ func (d *direct) putAt(there []*peerWindow, word *peerWindow, b []byte, loff, n 
 		d.copied(word.region.Store(word.at(p.Word), 8, p.Value))
 }
 
-// store8 stores v, as one word where that is aligned.
+// store8 stores v, as one atomic word if off is aligned.
 func store8(r *shm.Region, off int64, v uint64) error {
 	if off%8 == 0 {
 		return r.Store(off, 8, v)

@@ -13,11 +13,11 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// stageSlots is how many pieces of MaxStage bytes a session's bounce memory
-// has: 4 MiB, made with the first use.
+// stageSlots is the number of pieces of MaxStage bytes in a session's bounce memory: 4 MiB,
+// allocated at the first use.
 const stageSlots = 4
 
-// memoryTable is the memory that a session has handed out, found by address.
+// memoryTable is the memory that a session has allocated, found by address.
 type memoryTable struct {
 	c *client
 
@@ -26,7 +26,7 @@ type memoryTable struct {
 	mu   sync.Mutex      // guards list
 	list []*clientMemory // by address
 
-	exposure // what others have of it
+	exposure // memory that other applications have mapped
 
 	bounceMu sync.Mutex // guards the fields below; held while the memory is made
 	bounce   *clientMemory
@@ -46,20 +46,19 @@ type clientMemory struct {
 	t      *memoryTable
 	region *shm.Region
 	base   uintptr
-	small  string // why it is not in huge pages, if it should be
+	small  string // reason why it is not in huge pages, if it should be
 
-	// moving is held for reading while the node is asked for something with the
-	// memory, and for writing while the memory is moved to fresh pages.
+	// moving is held for reading during requests that use the memory, and for writing while the
+	// memory moves to fresh pages.
 	moving sync.RWMutex
-	others others // that have it
+	others others // applications that have it mapped
 
-	mu     sync.Mutex    // held while the memory is handed over
-	id     atomic.Uint32 // the node's name for it; 0 before it was handed over
+	mu     sync.Mutex    // held while the memory is passed to the node
+	id     atomic.Uint32 // the node's number of it; 0 before it was passed
 	closed bool          // guarded by mu
 }
 
-// Alloc returns memory in a sealed memfd whose pages are allocated, and
-// charged to this process.
+// Alloc returns memory in a sealed memfd. Its pages are allocated, and charged to this process.
 func (c *client) Alloc(n int) (attach.Memory, error) {
 	c.mu.Lock()
 	closed, lost := c.closed, c.lost
@@ -101,8 +100,7 @@ func compareBase(m *clientMemory, at uintptr) int {
 	return 0
 }
 
-// find returns the memory that p is part of, with a reference for the caller,
-// and p's offset in it.
+// find returns the memory that contains p, with a reference for the caller, and p's offset in it.
 func (t *memoryTable) find(p []byte) (m *clientMemory, off int64, ok bool) {
 	at := addressOf(p)
 	t.mu.Lock()
@@ -139,7 +137,7 @@ func (t *memoryTable) bouncing() (*clientMemory, error) {
 		return nil, status.BadFD
 	}
 	if t.bounce == nil {
-		m, err := t.create("bounce", stageSlots*proto.MaxStage, min(t.c.tuning.huge, shm.HugeTry)) // nobody asked for this memory
+		m, err := t.create("bounce", stageSlots*proto.MaxStage, min(t.c.tuning.huge, shm.HugeTry)) // the application did not request this memory
 		if err != nil {
 			return nil, err
 		}
@@ -149,7 +147,7 @@ func (t *memoryTable) bouncing() (*clientMemory, error) {
 	return t.bounce, nil
 }
 
-// close gives the bounce memory back, the only one that is the session's own.
+// close frees the bounce memory, the only memory that the session itself owns.
 func (t *memoryTable) close() {
 	t.bounceMu.Lock()
 	m := t.bounce
@@ -160,8 +158,8 @@ func (t *memoryTable) close() {
 	}
 }
 
-// name returns the node's name for the memory, which is handed over when it is
-// asked for first. The caller holds moving.
+// name returns the node's number of the memory, which is passed to the node at the first call. The
+// caller holds moving.
 func (m *clientMemory) name() (uint32, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -184,8 +182,7 @@ func (m *clientMemory) Bytes() []byte { return m.region.Bytes() }
 
 func (m *clientMemory) SmallPages() string { return m.small }
 
-// Close unmaps the memory here. Windows keep its pages, which the node has
-// mapped itself.
+// Close unmaps the memory here. Its windows keep the pages, which the node has mapped itself.
 func (m *clientMemory) Close() error {
 	m.mu.Lock()
 	id, closed := m.id.Load(), m.closed
@@ -196,15 +193,15 @@ func (m *clientMemory) Close() error {
 	}
 	m.t.remove(m)
 	if id != 0 {
-		m.t.c.ask(context.Background(), question{op: proto.OpMemDrop, body: &proto.MemoryBody{Memory: id}}, nil) // a session that ends drops it too
+		m.t.c.ask(context.Background(), question{op: proto.OpMemDrop, body: &proto.MemoryBody{Memory: id}}, nil) // the session's end drops it too
 	}
 	m.region.Release()
 	return nil
 }
 
-// stage calls move for each piece of p, with a place in shared memory where
-// its bytes are. in fills the place before move; otherwise p takes its bytes
-// after. Memory of the session is its own place.
+// stage calls move for each piece of p with a place in shared memory. If in, the place holds the
+// piece's bytes before move; else the bytes are copied from the place to p after it. Memory of the
+// session is its own place.
 func (t *memoryTable) stage(p []byte, in bool, move func(memory uint32, memOff, done, n int64) error) error {
 	if m, off, ok := t.find(p); ok {
 		defer m.region.Release()
@@ -221,12 +218,12 @@ func (t *memoryTable) stage(p []byte, in bool, move func(memory uint32, memOff, 
 		return err
 	}
 	defer m.region.Release()
-	id, err := m.name() // nobody else ever has it, so it is not moved
+	id, err := m.name() // never exposed to other applications, so it never moves
 	if err != nil {
 		return err
 	}
 	return pieces(int64(len(p)), func(done, n int64) error {
-		slot := <-t.slots // given back by a call of another goroutine, which ends with the session
+		slot := <-t.slots // another call frees a slot, at the latest when the session ends
 		defer func() { t.slots <- slot }()
 		place := m.region.Bytes()[slot : slot+n]
 		if in {

@@ -8,26 +8,24 @@ import (
 	"github.com/fabricd/fabricd/rma"
 )
 
-// ownWindows are the windows of an endpoint as far as this process is sure of
-// them: it has the node's word that they were registered, and no call to
-// unregister them has begun. What is not among them is the node's to judge. The
-// endpoint's direct.mu guards them. Each holds a reference to its region.
+// ownWindows are the windows of an endpoint that certainly exist: the node has confirmed their
+// registration, and no call to unregister them has begun. The node decides about all others.
+// Guarded by the endpoint's direct.mu. Each window holds a reference to its region.
 type ownWindows struct {
 	list     []*window // by offset, not overlapping
 	adding   []*addition
-	removing []proto.Span // of the calls under way
+	removing []proto.Span // of the running calls
 	closed   bool
 }
 
-// An addition is a registration that the node has yet to answer. Which windows
-// the calls that unregister something beside it have removed is not known: the
-// node does both in an order of its own.
+// An addition is a registration that the node has yet to answer. Concurrent calls to unregister may
+// or may not have removed its window: the order in which the node performs them is unknown here.
 type addition struct{ doubtful []proto.Span }
 
-// maxDoubtful bounds what an addition remembers; with more nothing is sure.
+// maxDoubtful bounds the ranges that an addition records; with more its window is not added.
 const maxDoubtful = 64
 
-// add notes that a registration begins.
+// add records the start of a registration.
 func (o *ownWindows) add() *addition {
 	a := &addition{doubtful: slices.Clone(o.removing)}
 	o.adding = append(o.adding, a)
@@ -44,8 +42,7 @@ func (o *ownWindows) forget(a *addition) {
 	o.adding = slices.Delete(o.adding, i, i+1)
 }
 
-// added takes the window that the node has registered, with a reference of its
-// own.
+// added records the window that the node has registered, and retains its region.
 func (o *ownWindows) added(a *addition, w *window) {
 	o.forget(a)
 	if o.closed || len(a.doubtful) > maxDoubtful ||
@@ -72,9 +69,8 @@ func (o *ownWindows) at(off int64) int {
 	return lo
 }
 
-// remove notes that a call to unregister r begins, and takes out the windows
-// that it will remove if it succeeds. From here on transfers over them are the
-// node's to judge.
+// remove records the start of a call to unregister r, and takes out the windows that the call
+// removes if it succeeds. From here on the node decides about transfers over them.
 func (o *ownWindows) remove(r proto.Span) (out []*window) {
 	for _, a := range o.adding {
 		if len(a.doubtful) <= maxDoubtful {
@@ -92,7 +88,7 @@ func (o *ownWindows) remove(r proto.Span) (out []*window) {
 	return out
 }
 
-// removed ends a call to unregister r, and brings its windows back if it failed.
+// removed ends a call to unregister r, and restores its windows if it failed.
 func (o *ownWindows) removed(r proto.Span, windows []*window, err error) {
 	i := slices.Index(o.removing, r)
 	o.removing = slices.Delete(o.removing, i, i+1)
@@ -105,15 +101,13 @@ func (o *ownWindows) removed(r proto.Span, windows []*window, err error) {
 	}
 }
 
-// touches reports whether r, which may be any numbers, and w have an offset in
-// common.
+// touches reports whether r, of any values, and w have an offset in common.
 func touches(r proto.Span, w *window) bool {
 	return r.Len > 0 && r.Off < w.end && (r.Off > math.MaxInt64-r.Len || r.Off+r.Len > w.off)
 }
 
-// find returns the windows that make up [off, off+n), nil if these are not plainly
-// there or do not allow need; n is positive. The caller holds the lock as long as
-// it uses them.
+// find returns the windows that make up [off, off+n); nil if they do not certainly exist or do not
+// permit need. n is positive. The caller holds the lock while it uses them.
 func (o *ownWindows) find(off, n int64, need rma.Prot) []*window {
 	if off < 0 || off > math.MaxInt64-n {
 		return nil
@@ -131,7 +125,7 @@ func (o *ownWindows) find(off, n int64, need rma.Prot) []*window {
 	return nil
 }
 
-// close gives all windows up.
+// close releases all windows.
 func (o *ownWindows) close() {
 	o.closed = true
 	for _, w := range o.list {

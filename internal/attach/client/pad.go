@@ -6,9 +6,8 @@ import (
 	"github.com/fabricd/fabricd/internal/attach/proto"
 )
 
-// A pad has room for the messages of operations that are made often. What is
-// passed as a message is else allocated with every call: the compiler does not see
-// that nobody keeps it.
+// A pad has space for the messages of frequent operations. Passed as an interface, a message would
+// otherwise be allocated with every call: escape analysis does not see that no callee retains it.
 type pad struct {
 	transfer proto.Transfer
 	staged   proto.VTransfer
@@ -21,7 +20,7 @@ type pad struct {
 
 var pads = sync.Pool{New: func() any { return new(pad) }}
 
-// usePad gives f a pad until it returns.
+// usePad lends f a pad until f returns.
 func usePad(f func(*pad) error) error {
 	p := pads.Get().(*pad)
 	defer pads.Put(p)

@@ -16,26 +16,25 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// A clientPath carries the messages of a connection to another node, from process to
-// process. As with a channel both directions begin in the data socket, each goes over
-// when its sender first finds the path there, and the data socket stays for the end of
-// the connection.
+// A clientPath carries the messages of a connection to another node, from process to process. As
+// with a channel, both directions begin on the data socket, each switches once its sender finds the
+// path ready, and the data socket still carries the end of the connection.
 type clientPath struct {
 	conn *path.Conn
-	// switched is set once it carries what is sent, by the holder of sending; reading
-	// once it carries what is received, over at its end, and torn at an end that is not
-	// the peer's own, by the holder of receiving.
+	// switched is set once the path carries sent bytes; guarded by sending. reading is set once it
+	// carries received bytes, over at their end, and torn at an end other than the peer's own;
+	// guarded by receiving.
 	switched, reading, over, torn atomic.Bool
 
 	suspected sync.Once // of suspect
 	finished  bool      // this end's direction has ended in order; guarded by sending
 }
 
-// processKey is the key of this process's paths.
+// processKey is the key for the paths of this process.
 var processKey = sync.OnceValues(path.NewKey)
 
-// joinPath asks for a path and makes this end of it. Without one everything goes on as it
-// is: the node knows why. It reports whether another attempt may succeed.
+// joinPath asks for a path and sets up this end of it. On failure the messages stay on the data
+// socket; the node knows the reason. It reports whether another attempt may succeed.
 func (e *clientEndpoint) joinPath(join func()) (again bool) {
 	defer join()
 	key, err := processKey()
@@ -62,16 +61,16 @@ func (e *clientEndpoint) joinPath(join func()) (again bool) {
 	}
 	p := &clientPath{conn: conn}
 	if !e.installPath(p) {
-		conn.FinishUnused() // the connection may be closed in order
+		conn.FinishUnused() // allows an orderly close of the connection
 		conn.Close()
 		return false
 	}
 	join()
 	e.ask(ctx, proto.OpJoined, &proto.JoinedBody{OK: 1}, nil)
-	// CloseWrite may have come before the path was there. Without it the lock is not for
-	// here: a send that waits has it, and a receive is to be kicked.
+	// CloseWrite may have been called before the path was there. Otherwise do not take the lock: a
+	// waiting send may hold it, and the receive has to be woken.
 	if e.shutOut.Load() && e.lock(ctx, &e.sending) == nil {
-		_ = p.finish(ctx) // its error is that of what is received, too
+		_ = p.finish(ctx) // the receive returns its error, too
 		e.sending.Give()
 	}
 	select {
@@ -82,8 +81,8 @@ func (e *clientEndpoint) joinPath(join func()) (again bool) {
 	return false
 }
 
-// refusePath tells the node that there is no path here. The peer may have begun to use it
-// when this end has said that it is ready: then the connection ends.
+// refusePath reports to the node that there is no path here. The peer may have begun to use it once
+// this end has reported that it is ready: then the connection ends.
 func (e *clientEndpoint) refusePath(ctx context.Context, why error) {
 	if errors.Is(why, path.ErrHalf) {
 		e.ask(ctx, proto.OpJoined, &proto.JoinedBody{OK: 1}, nil)
@@ -91,14 +90,14 @@ func (e *clientEndpoint) refusePath(ctx context.Context, why error) {
 	e.ask(ctx, proto.OpJoined, &proto.JoinedBody{Why: why.Error()}, nil)
 }
 
-// How long an endpoint waits after a failed attempt to get a path, until its next send: at
-// first, and at most. The pause is four times as long each time.
+// How long an endpoint waits after a failed attempt to get a path, until its next send: at first,
+// and at most. Each pause is four times the previous one.
 const (
 	pathPause    = time.Second
 	pathPauseMax = 4 * time.Minute
 )
 
-// A backoff is the time in which an endpoint does not ask again for what it did not get.
+// A backoff is the time in which an endpoint does not repeat a failed request.
 type backoff struct {
 	length time.Duration // of the last one
 	end    time.Time
@@ -111,8 +110,8 @@ func (p *backoff) begin() {
 	p.end = time.Now().Add(p.length)
 }
 
-// upgradePathLocked asks for a path in the background, unless the last attempt has just
-// failed and it is not the peer that asks. The caller holds mu.
+// upgradePathLocked asks for a path in the background, unless the last attempt has just failed and
+// the peer does not ask. The caller holds mu.
 func (e *clientEndpoint) upgradePathLocked(offered bool) {
 	if !offered && e.asks.pause.lasts() {
 		return
@@ -163,7 +162,7 @@ func (e *clientEndpoint) installPath(p *clientPath) bool {
 	return true
 }
 
-// dead reports whether the path has ended before the peer has gone over to it.
+// dead reports whether the path has ended before the peer has switched to it.
 func (p *clientPath) dead() bool {
 	select {
 	case <-p.conn.Started():
@@ -174,8 +173,8 @@ func (p *clientPath) dead() bool {
 	}
 }
 
-// pathOut returns the path if it carries what is sent, from now on at the latest. The
-// caller holds sending.
+// pathOut returns the path if sent bytes go through it, switching to it if possible. The caller
+// holds sending.
 func (e *clientEndpoint) pathOut() *clientPath {
 	p := e.path.Load()
 	if p == nil || p.switched.Load() {
@@ -201,7 +200,7 @@ func (p *clientPath) trySend(b []byte) (int, error) {
 	return n, pathError(context.Background(), err)
 }
 
-// pathError gives an error of a path its meaning.
+// pathError adds a status to an error of a path.
 func pathError(ctx context.Context, err error) error {
 	switch {
 	case err == nil:
@@ -212,8 +211,8 @@ func pathError(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", status.Reset, err)
 }
 
-// pathIn returns the path if what is received next comes through it, and otherwise how
-// many bytes at most may come through the data socket. The caller holds receiving.
+// pathIn returns the path if the next bytes come through it. Otherwise it returns how many more
+// bytes may come through the data socket, as an upper bound. The caller holds receiving.
 func (e *clientEndpoint) pathIn() (p *clientPath, limit uint64, err error) {
 	p = e.path.Load()
 	if p == nil {
@@ -237,8 +236,7 @@ func (e *clientEndpoint) pathIn() (p *clientPath, limit uint64, err error) {
 	return p, 0, nil
 }
 
-// pathIsOn returns the path if what is received comes through it. The caller holds
-// receiving.
+// pathIsOn returns the path if received bytes come through it. The caller holds receiving.
 func (e *clientEndpoint) pathIsOn() *clientPath {
 	if p := e.path.Load(); p != nil && p.reading.Load() && !p.over.Load() {
 		return p
@@ -246,8 +244,8 @@ func (e *clientEndpoint) pathIsOn() *clientPath {
 	return nil
 }
 
-// tryRecv returns what is there. Its end is not yet the end of the connection: the data
-// socket has that.
+// tryRecv returns the available bytes. The end of the path is not yet the end of the connection:
+// the data socket reports that.
 func (p *clientPath) tryRecv(b []byte) (int, error) {
 	n, err := p.conn.TryRead(b)
 	if err == nil && n == 0 {
@@ -260,8 +258,8 @@ func (p *clientPath) tryRecv(b []byte) (int, error) {
 	return n, err
 }
 
-// ends notes the end of what is received through the path. Only the peer's own is one
-// behind which its connection can have ended in order.
+// ends records the end of the path's received bytes. Only after the peer's own end can the
+// connection have ended in order.
 func (p *clientPath) ends(err error) {
 	if !errors.Is(err, io.EOF) {
 		p.torn.Store(true)
@@ -269,15 +267,15 @@ func (p *clientPath) ends(err error) {
 	p.over.Store(true)
 }
 
-// lost reports whether bytes of the peer may be missing although its connection has ended in
-// order: its direction ended otherwise, or before what came through the data socket, got
-// bytes.
+// lost reports whether bytes of the peer may be missing although its connection has ended in order:
+// the path's direction ended abnormally, or it starts at another byte than got, the number received
+// through the data socket.
 func (p *clientPath) lost(got uint64) bool {
 	start, ok := p.conn.Start()
 	return p.torn.Load() || ok && !p.reading.Load() && start != got || !ok && !p.conn.EndedWell()
 }
 
-// recv waits for at least one byte, or for the end: then it returns 0.
+// recv waits for at least one byte, or for the end, at which it returns 0.
 func (p *clientPath) recv(ctx context.Context, b []byte) (int, error) {
 	n, err := p.conn.Read(ctx, b)
 	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
@@ -289,9 +287,9 @@ func (p *clientPath) recv(ctx context.Context, b []byte) (int, error) {
 	return n, nil
 }
 
-// pathToCome waits, when the data socket has ended, until it is known whether the peer has
-// gone over to a path: what it sent there may be on its way. It reports whether there is
-// something new to look at.
+// pathToCome waits, after the end of the data socket, until it is known whether the peer has
+// switched to a path: the peer's bytes there may be in flight. It reports whether there is
+// something new to receive.
 func (e *clientEndpoint) pathToCome(ctx context.Context) (bool, error) {
 	e.mu.Lock()
 	joining := e.asks.joining
@@ -320,15 +318,14 @@ func (e *clientEndpoint) pathToCome(ctx context.Context) (bool, error) {
 	return ok && start == e.moved.got.Load(), nil
 }
 
-// How long a path that has ended is the end of its connection that is still to be told:
-// a sender does not wait as long as a reader, whose peer may have closed in order.
+// How long the end of a path waits for the notification of its connection's end: a sender waits
+// less than a reader, whose peer may have closed in order.
 const (
 	sendGrace = time.Second
 	recvGrace = 5 * time.Second
 )
 
-// pathBroken gives a failure of a send through the path its meaning: the connection has
-// ended, or ends with it.
+// pathBroken maps a failure of a send through the path: the connection has ended, or ends now.
 func (e *clientEndpoint) pathBroken(err error) error {
 	if err == nil || withdrawn(err) {
 		return err
@@ -344,7 +341,7 @@ func (e *clientEndpoint) pathBroken(err error) error {
 	return e.broken(err)
 }
 
-// breakPath has the node end the connection, whose path is broken.
+// breakPath makes the node end the connection, whose path is broken.
 func (e *clientEndpoint) breakPath(why error) {
 	ctx, cancel := e.c.patient()
 	defer cancel()
@@ -356,8 +353,8 @@ var (
 	errPathStart = errors.New("the path begins before what came over the link")
 )
 
-// suspect begins, once, to wait for the end of a connection whose path has ended in another
-// way than the peer's own: a poller does not wait in a call.
+// suspect starts, once, a goroutine that waits for the end of a connection whose path has ended
+// other than by the peer's own end: a poller has no call that waits.
 func (e *clientEndpoint) suspect(p *clientPath) {
 	p.suspected.Do(func() {
 		e.mu.Lock()
@@ -380,7 +377,7 @@ func (e *clientEndpoint) suspect(p *clientPath) {
 	})
 }
 
-// peerShut reports whether the peer has ended what it sends, in order.
+// peerShut reports whether the peer has shut down its sending side in order.
 func (e *clientEndpoint) peerShut() bool {
 	p := e.path.Load()
 	data, err := e.socket()
@@ -391,8 +388,8 @@ func (e *clientEndpoint) peerShut() bool {
 	return err == nil && r.RdHup
 }
 
-// awaitEnd is data.await behind the end of the path: the data socket is to end too. It may
-// take its time behind the peer's own end, as while its operations complete.
+// awaitEnd is data.await after the end of the path: the data socket must end too. After the peer's
+// own end that may take long, for example until its operations complete.
 func (e *clientEndpoint) awaitEnd(ctx context.Context, data nodeStream) error {
 	if !e.path.Load().torn.Load() {
 		return data.await(ctx)
@@ -407,7 +404,7 @@ func (e *clientEndpoint) awaitEnd(ctx context.Context, data nodeStream) error {
 	return err
 }
 
-// mayComeByPath is pathToCome for a call that does not wait: whether it is not known yet.
+// mayComeByPath is pathToCome for a non-blocking call; it is also true while that is not known yet.
 func (e *clientEndpoint) mayComeByPath() bool {
 	e.mu.Lock()
 	joining := e.asks.joining
@@ -433,12 +430,11 @@ func (e *clientEndpoint) mayComeByPath() bool {
 	}
 }
 
-// interrupt ends the calls that wait at the path.
+// interrupt ends the waiting calls of the path.
 func (p *clientPath) interrupt() { p.conn.Interrupt() }
 
-// finishPath ends what is sent, in order unless aborted, and gives the socket back. It
-// reports false if something of it does not arrive. The endpoint is closed: no call is at
-// the path any more.
+// finishPath ends the sending direction, in order unless aborted, and closes the socket. It reports
+// false if sent bytes do not arrive. The endpoint is closed: no call uses the path any more.
 func (e *clientEndpoint) finishPath(aborted bool) (whole bool) {
 	p := e.path.Load()
 	if p == nil {
@@ -457,7 +453,7 @@ func (e *clientEndpoint) finishPath(aborted bool) (whole bool) {
 // pathLinger bounds how long a close waits for a peer that does not read (SCIF's 10 s).
 const pathLinger = 10 * time.Second
 
-// hasMessage reports whether what p's socket has is a message, as far as no call reads it.
+// hasMessage reports whether p's socket holds message bytes; true while a call reads it.
 func (e *clientEndpoint) hasMessage(p *clientPath) bool {
 	if !e.receiving.Try() {
 		return true
@@ -473,7 +469,7 @@ func (e *clientEndpoint) hasMessage(p *clientPath) bool {
 	return in
 }
 
-// pathEvents corrects what the data socket polls as: ev, for what goes through the path.
+// pathEvents corrects ev, the data socket's poll events, for the bytes on the path.
 func (e *clientEndpoint) pathEvents(ev attach.Events) attach.Events {
 	p := e.path.Load()
 	if p == nil {

@@ -2,15 +2,15 @@ package client
 
 import "sync"
 
-// places are what the calls of one kind take one of each. Calls get them in their order.
+// places is a counting limit on calls of one kind. Calls get a place in FIFO order.
 type places struct {
 	mu      sync.Mutex // guards the fields below
 	free    int
 	waiting []chan struct{} // closed when the call has got its place; the oldest first
 }
 
-// take takes a place and reports true, or waits for one until one of stop is
-// closed; nil never is.
+// take takes a place and reports true, or waits for one until a channel of stop is closed; a nil
+// channel never is.
 func (p *places) take(stop ...<-chan struct{}) bool {
 	p.mu.Lock()
 	if p.free > 0 {
@@ -33,7 +33,7 @@ func (p *places) take(stop ...<-chan struct{}) bool {
 	return p.leave(got)
 }
 
-// leave ends a wait, which may have come too late: then the place is taken.
+// leave ends a wait. If the call got a place meanwhile, it reports true.
 func (p *places) leave(got chan struct{}) (taken bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -46,7 +46,7 @@ func (p *places) leave(got chan struct{}) (taken bool) {
 	return true
 }
 
-// give gives a place to the call that has waited longest.
+// give passes the place to the call that has waited longest.
 func (p *places) give() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

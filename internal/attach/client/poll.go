@@ -10,14 +10,14 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// pollers are what polls the endpoint. The endpoint's mu guards it.
+// pollers is the state of polling the endpoint. Guarded by the endpoint's mu.
 type pollers struct {
 	listeners map[*chan<- struct{}]chan<- struct{}
-	by        []io.Closer // descriptors of their own for data, the bells and the path, to wait on
+	by        []io.Closer // duplicated descriptors of data, the bells and the path, to wait on
 	path      bool        // by has the path's socket
 }
 
-// Ready asks the data socket once there is one, before that the node.
+// Ready asks the data socket once there is one; before that, the node.
 func (e *clientEndpoint) Ready() attach.Events {
 	data, err := e.socket()
 	switch {
@@ -38,18 +38,18 @@ func (e *clientEndpoint) Ready() attach.Events {
 	err = e.ask(ctx, proto.OpReady, nil, &m)
 	switch {
 	case withdrawn(err):
-		return 0 // heard notifies when the node goes on
+		return 0 // heard notifies once the node responds again
 	case err != nil:
 		return attach.PollErr | attach.PollHup
 	}
 	return attach.Events(m.Events)
 }
 
-// streamEvents are SCIF's: no PollIn at the end. hup says that the node has told
-// of the end, which the socket shows only behind the last byte.
+// streamEvents returns SCIF's events: no PollIn at the end. hup: the node has reported the end,
+// which the socket shows only after the last byte.
 //
-// One that this end has shut hangs up with the peer's half-close, too: shut says that only
-// hup is the end. A peer's half-close is PollRdHup, of the data socket alone.
+// A socket that this end has shut also hangs up at the peer's half-close. With shut, only hup is
+// the end. A peer's half-close is PollRdHup of the data socket alone.
 func streamEvents(data nodeStream, hup, shut bool) attach.Events {
 	r, err := data.ready()
 	if err != nil {
@@ -75,18 +75,18 @@ func when(cond bool, ev attach.Events) attach.Events {
 	return 0
 }
 
-// told takes the poll events that the node tells.
+// told handles a notification of poll events from the node.
 func (e *clientEndpoint) told(ev attach.Events) {
 	if ev&attach.PollHup != 0 {
-		e.ends.told.Store(true) // for good: nobody connects again
+		e.ends.told.Store(true) // permanently: an endpoint never connects again
 		e.ends.once.Do(func() { close(e.ends.done) })
 		e.cut(false)
 	}
 	e.notify()
 }
 
-// Notify makes ch hear of changes: the node tells of those before the
-// connection, the data socket of those after.
+// Notify registers ch for changes: the node reports those before the connection, the data socket
+// those after.
 func (e *clientEndpoint) Notify(ch chan<- struct{}) (stop func()) {
 	key := &ch
 	e.mu.Lock()
@@ -108,38 +108,38 @@ func (e *clientEndpoint) Notify(ch chan<- struct{}) (stop func()) {
 	}
 }
 
-// notify tells every listener.
+// notify sends to every listener.
 func (e *clientEndpoint) notify() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, ch := range e.polled.listeners {
 		select {
 		case ch <- struct{}{}:
-		default: // it has one to come
+		default: // one notification is pending
 		}
 	}
 }
 
-// watchData begins to tell of the data socket's readiness, until Close. The caller holds mu.
+// watchData starts to report the data socket's readiness, until Close. The caller holds mu.
 func (e *clientEndpoint) watchData() {
 	if len(e.polled.by) > 0 {
 		return
 	}
 	w, err := e.data.watch(e.wg.Go, e.notify)
 	if err != nil {
-		return // Ready still tells; only out of descriptors
+		return // out of descriptors: Ready still works, without notification
 	}
 	e.polled.by = append(e.polled.by, w)
 }
 
-// watchPath begins to tell of the path's readiness, until Close. The caller holds mu.
+// watchPath starts to report the path's readiness, until Close. The caller holds mu.
 func (e *clientEndpoint) watchPath(p *clientPath) {
 	if e.polled.path {
 		return
 	}
 	w, err := p.conn.Watcher()
 	if err != nil {
-		return // Ready still tells; only out of descriptors
+		return // out of descriptors: Ready still works, without notification
 	}
 	e.polled.path = true
 	e.polled.by = append(e.polled.by, w)

@@ -20,7 +20,7 @@ func (e *clientEndpoint) PostAtomic(a rma.Atomic) error {
 	return e.nodePost(a)
 }
 
-// nodePost is PostAtomic through the node, which answers before it is done.
+// nodePost is PostAtomic through the node, which answers before the atomic is performed.
 func (e *clientEndpoint) nodePost(a rma.Atomic) error {
 	return e.direct.through(true, func() error {
 		return usePad(func(p *pad) error {
@@ -67,13 +67,13 @@ func (e *clientEndpoint) nodeVPut(b []byte, p rma.Put) error {
 		return err
 	}
 	if len(b) == 0 || rma.CheckPut(p) != nil {
-		return e.PutSignal(0, 0, p) // the node knows what comes first: the state or the argument
+		return e.PutSignal(0, 0, p) // the node decides which error comes first: the state's or the argument's
 	}
 	return e.direct.through(true, func() error { return e.putPieces(b, p) })
 }
 
-// putPieces goes in pieces as VWriteTo does. The first one has the node check all
-// ranges; only the last one stores the word.
+// putPieces transfers in pieces like VWriteTo. With the first piece the node checks all ranges;
+// only the last piece stores the word.
 func (e *clientEndpoint) putPieces(b []byte, p rma.Put) error {
 	total := int64(len(b))
 	return e.c.memory.stage(b, true, func(memory uint32, memOff, done, n int64) error {

@@ -5,12 +5,12 @@ import (
 	"github.com/fabricd/fabricd/rma"
 )
 
-// maxParts bounds the windows of one end that a direct transfer goes over.
+// maxParts bounds the windows of one end that a direct transfer spans.
 const maxParts = maxPeerWindows
 
-// A window is one of this end or of the peer, in this process's memory.
+// A window is a window of this end or of the peer, mapped in this process.
 type window struct {
-	off, end int64 // in the space of the end that it is of
+	off, end int64 // in the space of its end
 	prot     rma.Prot
 	region   *shm.Region
 	memOff   int64
@@ -24,26 +24,26 @@ func (w *window) bytes(off, n int64) []byte {
 	return w.region.Bytes()[at : at+n]
 }
 
-// at returns where off is in the region.
+// at returns the offset in the region that corresponds to off.
 func (w *window) at(off int64) int64 { return w.memOff + off - w.off }
 
-// A reach is the memory of a range, in order: one part, or several where the
-// range lies in several windows.
+// A reach is the memory of a range, in order: one part, or several if the range spans several
+// windows.
 type reach struct {
 	first  []byte
 	rest   [][]byte
-	region *shm.Region // of the last part; nil for memory that is no window
+	region *shm.Region // of the last part; nil for memory that is not a window
 	end    int64       // of the range, in region
 }
 
-// skip leaves out n bytes, at most those of the first part.
+// skip drops n bytes, at most those of the first part.
 func (r *reach) skip(n int) {
 	if r.first = r.first[n:]; len(r.first) == 0 && len(r.rest) > 0 {
 		r.first, r.rest = r.rest[0], r.rest[1:]
 	}
 }
 
-// copyReach copies the first n bytes of src to those of dst, and leaves them out.
+// copyReach copies the first n bytes of src to dst, and drops them from both.
 func copyReach(dst, src *reach, n int64) error {
 	for n > 0 {
 		k := int(min(n, int64(len(dst.first)), int64(len(src.first))))
@@ -57,9 +57,9 @@ func copyReach(dst, src *reach, n int64) error {
 	return nil
 }
 
-// copyOrdered copies the n bytes of src to dst, windows, so that who sees the
-// last line sees the rest. The line may come from several windows; it goes into
-// one: windows are whole pages.
+// copyOrdered copies the n bytes of src to dst, both windows, so that a reader that sees the last
+// line sees the rest. The line may come from several windows but goes into one: windows are whole
+// pages.
 func copyOrdered(dst, src *reach, n int64) error {
 	tail := min(n, (dst.end-1)%shm.LineSize+1)
 	if err := copyReach(dst, src, n-tail); err != nil {
@@ -76,8 +76,8 @@ func copyOrdered(dst, src *reach, n int64) error {
 // A placed is a window, of this end or of the peer.
 type placed interface{ placed() *window }
 
-// reachOf is the memory of [off, off+n), which lies in ws. Its further parts are
-// appended to parts, which is returned too.
+// reachOf returns the memory of [off, off+n), which lies in ws. It appends the parts after the
+// first to parts, and returns that too.
 func reachOf[W placed](parts [][]byte, ws []W, off, n int64) (reach, [][]byte) {
 	end := off + n
 	last := ws[0].placed()

@@ -13,7 +13,7 @@ import (
 	"github.com/fabricd/fabricd/rma"
 )
 
-// Register takes memory of the session's Alloc, or a part of it.
+// Register accepts memory of the session's Alloc, or a part of it.
 func (e *clientEndpoint) Register(p []byte, off int64, prot rma.Prot, flags rma.MapFlags) (int64, error) {
 	select {
 	case <-e.quit:
@@ -26,12 +26,12 @@ func (e *clientEndpoint) Register(p []byte, off int64, prot rma.Prot, flags rma.
 	m, memOff, ok := e.c.memory.find(p)
 	if !ok {
 		if _, err := e.socket(); err != nil {
-			return 0, err // the state is judged before the memory
+			return 0, err // an error of the state comes before one of the memory
 		}
 		return 0, fmt.Errorf("window memory of an attached application must come from Alloc: %w", status.Fault)
 	}
 	defer m.region.Release()
-	_ = e.c.memory.withdraw(false) // kept tells of this memory
+	_ = e.c.memory.withdraw(false) // kept reports a failure for this memory
 	m.moving.RLock()
 	defer m.moving.RUnlock()
 	if err := m.kept(); err != nil {
@@ -122,7 +122,7 @@ func (e *clientEndpoint) vtransfer(op proto.Op, p []byte, roff int64, flags rma.
 	if _, err := e.socket(); err != nil {
 		return err
 	}
-	if len(p) == 0 { // the node knows what comes first: the state, the flags or the length
+	if len(p) == 0 { // the node decides which error comes first: of the state, the flags or the length
 		if op == proto.OpVWriteTo {
 			return e.WriteTo(0, 0, roff, flags)
 		}
@@ -141,9 +141,8 @@ func (e *clientEndpoint) vtransfer(op proto.Op, p []byte, roff int64, flags rma.
 	})
 }
 
-// checkPieces has the node look at all of a transfer that goes in pieces, so that
-// none has moved when the last one is out of range. A node that does not know how
-// looks at them one by one.
+// checkPieces makes the node check the whole range of a transfer in pieces, so that no piece is
+// transferred if the last one is out of range. A node without CHECK checks them one by one.
 func (e *clientEndpoint) checkPieces(op proto.Op, n, roff int64, flags rma.Flags) error {
 	if n <= proto.MaxStage {
 		return nil
@@ -163,7 +162,7 @@ func (e *clientEndpoint) Atomic(ctx context.Context, a rma.Atomic) (uint64, erro
 		if old, done, err := p.atomic(ctx, a); done {
 			return old, err
 		}
-		if err := p.flushed(ctx, p.last()); err != nil { // as through does, but for ctx
+		if err := p.flushed(ctx, p.last()); err != nil { // as through does, but with ctx
 			return 0, err
 		}
 	}
@@ -185,7 +184,7 @@ func (e *clientEndpoint) nodeAtomic(ctx context.Context, a rma.Atomic) (uint64, 
 		})
 	})
 	if err != nil && ctx.Err() != nil {
-		e.direct.note() // the node may still be at it
+		e.direct.note() // the node may still be performing it
 	}
 	return old, err
 }
@@ -193,7 +192,7 @@ func (e *clientEndpoint) nodeAtomic(ctx context.Context, a rma.Atomic) (uint64, 
 func (e *clientEndpoint) Mmap(roff, n int64, prot rma.Prot) (attach.Mapping, error) {
 	var out proto.Mapped
 	q := question{op: proto.OpMmap, body: &proto.MmapBody{Off: roff, Len: n, Prot: prot}, ended: status.Reset}
-	q.late = func(a answer) { // nobody waits for the mapping any more
+	q.late = func(a answer) { // no caller waits for the mapping any more
 		var m proto.Mapped
 		if proto.ParseAnswer(a.h, a.body, &m) == nil {
 			e.c.post(question{op: proto.OpMunmap, body: &proto.MemoryBody{Memory: m.Mapping}}, nil) // fails only when the session ends
@@ -210,7 +209,7 @@ func (e *clientEndpoint) Mmap(roff, n int64, prot rma.Prot) (attach.Mapping, err
 	region, err := shm.Map(f, out.Off, n, prot&rma.ProtWrite != 0)
 	if err != nil {
 		f.Close()
-		e.c.post(question{op: proto.OpMunmap, body: &proto.MemoryBody{Memory: out.Mapping}}, nil) // the window is not in use; fails only when the session ends
+		e.c.post(question{op: proto.OpMunmap, body: &proto.MemoryBody{Memory: out.Mapping}}, nil) // the window is unused; fails only when the session ends
 		return nil, err
 	}
 	return &mapping{c: e.c, id: out.Mapping, region: region}, nil
@@ -219,7 +218,7 @@ func (e *clientEndpoint) Mmap(roff, n int64, prot rma.Prot) (attach.Mapping, err
 // A mapping is a peer's memory in this process.
 type mapping struct {
 	c      *client
-	id     uint32 // the node's name for it
+	id     uint32 // the node's number of it
 	once   sync.Once
 	region *shm.Region
 }
@@ -230,7 +229,7 @@ func (m *mapping) Close() error {
 	err := error(status.BadFD)
 	m.once.Do(func() {
 		m.region.Release()
-		m.c.ask(context.Background(), question{op: proto.OpMunmap, body: &proto.MemoryBody{Memory: m.id}}, nil) // a session that ends drops it too
+		m.c.ask(context.Background(), question{op: proto.OpMunmap, body: &proto.MemoryBody{Memory: m.id}}, nil) // the session's end drops it too
 		err = nil
 	})
 	return err

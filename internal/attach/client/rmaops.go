@@ -13,20 +13,20 @@ import (
 	"github.com/fabricd/fabricd/rma"
 )
 
-// The operations of an endpoint on the windows of a peer on another node, through its RMA
-// path. As in direct use, only what is plainly right is done so: what the windows are is
-// known from the node, under the endpoint's epoch. Everything else goes through the node,
-// behind what is on the path.
+// The operations of an endpoint on the windows of a peer on another node, through its RMA path. As
+// with direct access, only operations that are certainly valid take it: the node has described the
+// windows under the endpoint's epoch. All others go through the node, after the operations on the
+// path.
 //
-// A call whose operation need not have ended looks at the epoch again when the bytes are
-// in the socket. If that is unchanged, the node has not told the peer of anything behind
-// them, and will tell only when the peer's node has applied them: see RMAPassed in
-// wire/SPEC.md. Else the call waits for what has become of its operation.
+// A call that need not wait for its operation checks the epoch again once the bytes are in the
+// socket. If the epoch is unchanged, the node has sent the peer nothing that the bytes precede, and
+// will do so only after the peer's node has applied them: see RMAPassed in wire/SPEC.md. Otherwise
+// the call waits for the result of its operation.
 
 // posts reports whether the node may answer a transfer with flags before it has ended.
 func (e *clientEndpoint) posts(flags rma.Flags) bool { return e.far.is.Load() && flags&rma.Sync == 0 }
 
-// leaveFar makes an operation through the node come behind those on the path.
+// leaveFar orders an operation through the node after those on the path.
 func (e *clientEndpoint) leaveFar() error {
 	p := e.far.path.Load()
 	if p == nil {
@@ -36,7 +36,7 @@ func (e *clientEndpoint) leaveFar() error {
 	return p.flushed(context.Background(), p.last())
 }
 
-// askFar gets a window of a peer on another node.
+// askFar requests a window of a peer on another node.
 func (d *direct) askFar(ctx context.Context, roff int64) (w *peerWindow, page *shm.Region, slot uint32, err error) {
 	var out proto.WindowBody
 	f, err := d.e.question(ctx, question{op: proto.OpFarWindow, body: &proto.Offset{Off: roff}, ended: status.Reset}, &out)
@@ -56,13 +56,13 @@ func (d *direct) askFar(ctx context.Context, roff int64) (w *peerWindow, page *s
 	return w, page, out.Slot, nil
 }
 
-// A farView is what an operation has found of the windows.
+// A farView is the epoch under which an operation has found its windows.
 type farView struct {
 	direct *direct
 	epoch  uint64
 }
 
-// changed reports whether it no longer holds.
+// changed reports whether the windows may have changed since.
 func (v farView) changed() bool { return v.direct.word.Load() != v.epoch }
 
 // begin looks for the peer's windows as direct.begin does. If ok, direct.mu is held.
@@ -75,8 +75,8 @@ func (p *farPath) begin(ctx context.Context, roff, n int64, flags rma.Flags, nee
 	return farView{d, ws[0].epoch}, true
 }
 
-// here returns the memory of [off, off+n) of the own windows, which q holds from now on;
-// nil if they are not plainly there. The caller holds direct.mu.
+// here returns the memory of [off, off+n) of this end's windows, which q retains; nil if they do
+// not certainly exist. The caller holds direct.mu.
 func (q *farRequest) here(d *direct, off, n int64, need rma.Prot) [][]byte {
 	ws := d.own.find(off, n, need)
 	if ws == nil {
@@ -136,7 +136,7 @@ func (q *farRequest) writes(n, roff int64, flags rma.Flags) {
 	}
 }
 
-// do has q done: with RMATell it waits for that. Without, an error is of q all the same.
+// do performs q: with RMATell it waits for the result. Without, an error still is q's.
 func (p *farPath) do(q *farRequest, v farView) error {
 	number, ticket, err := p.write(q)
 	if err != nil {
@@ -261,8 +261,8 @@ func (e *clientEndpoint) until(ctx context.Context, f func() error) error {
 	}
 }
 
-// put copies b, or n bytes from the own windows if b is nil, to w.Offset, and stores w's
-// word behind them.
+// put copies b, or n bytes from this end's windows if b is nil, to w.Offset, and then stores w's
+// word.
 func (p *farPath) put(b []byte, loff, n int64, w rma.Put) (done bool, err error) {
 	if rma.CheckPut(w) != nil || w.More != 0 {
 		return false, nil
@@ -273,7 +273,7 @@ func (p *farPath) put(b []byte, loff, n int64, w rma.Put) (done bool, err error)
 	if !ok {
 		return false, nil
 	}
-	ok = v.direct.settled() // of an operation that has failed before, the node knows
+	ok = v.direct.settled() // the node must report the failure of an earlier operation
 	if b == nil {
 		q.payload = q.here(v.direct, loff, n, rma.ProtRead)
 	} else {
@@ -293,7 +293,7 @@ func (p *farPath) put(b []byte, loff, n int64, w rma.Put) (done bool, err error)
 
 // beginPut is begin for a put.
 func (p *farPath) beginPut(n int64, w rma.Put) (v farView, ok bool) {
-	for range 2 { // the window of the word may have to be asked for
+	for range 2 { // the word's window may have to be requested
 		v, ok := p.begin(context.Background(), w.Offset, n, 0, rma.ProtWrite)
 		if !ok {
 			return v, false
@@ -310,7 +310,7 @@ func (p *farPath) beginPut(n int64, w rma.Put) (v farView, ok bool) {
 	return v, false
 }
 
-// farMark marks a mark over the operations of the path: below it is the number of the last.
+// farMark marks a mark over the operations of the path; the lower bits are the number of the last.
 const farMark = 1 << 63
 
 // mark returns a mark over all operations of this end.
@@ -330,7 +330,7 @@ func (p *farPath) mark() (fence.Mark, error) {
 		return fence.Mark{}, err
 	}
 	m, err := d.nodeMark(context.Background(), fence.InitSelf)
-	if err == nil && m == nothingBegun && n > 0 { // there, but here it was
+	if err == nil && m == nothingBegun && n > 0 { // none began in the node, but some did on the path
 		m.Seq = farMark | n
 	}
 	return m, err
@@ -344,7 +344,7 @@ func (p *farPath) wait(ctx context.Context, m fence.Mark) error {
 			return nil
 		}
 		err := d.nodeWait(ctx, m)
-		if err == nil && m != nothingBegun { // of the path it may cover any
+		if err == nil && m != nothingBegun { // it may cover any operation of the path
 			return codeOf(p.verdict(math.MaxUint64))
 		}
 		return err
@@ -365,7 +365,7 @@ func (p *farPath) wait(ctx context.Context, m fence.Mark) error {
 	if alive {
 		return nil
 	}
-	return d.nodeWait(ctx, nothingBegun) // which knows whether the connection has ended
+	return d.nodeWait(ctx, nothingBegun) // the node knows whether the connection has ended
 }
 
 func codeOf(code status.Code) error {
@@ -375,7 +375,7 @@ func codeOf(code status.Code) error {
 	return code
 }
 
-// signal stores the values of s, here behind everything that is on the path.
+// signal stores the values of s, after every operation on the path.
 func (p *farPath) signal(s fence.Signal) (done bool, err error) {
 	if s.By != fence.InitSelf || fence.CheckSignal(s) != nil {
 		return false, nil
@@ -407,7 +407,7 @@ func (p *farPath) signal(s fence.Signal) (done bool, err error) {
 	return true, p.do(q, v)
 }
 
-// beginSignal finds where s stores: the own window, which q holds, is a copy.
+// beginSignal finds the target of s: here is a copy of this end's window, which q retains.
 func (p *farPath) beginSignal(q *farRequest, s fence.Signal) (here window, v farView, ok bool) {
 	d := &p.e.direct
 	if s.Where&fence.SignalRemote != 0 {
@@ -415,7 +415,7 @@ func (p *farPath) beginSignal(q *farRequest, s fence.Signal) (here window, v far
 		if ws == nil {
 			return here, v, false
 		}
-		v, ok = farView{d, ws[0].epoch}, len(ws) == 1 // a word lies in one
+		v, ok = farView{d, ws[0].epoch}, len(ws) == 1 // a word lies in one window
 	} else {
 		d.mu.Lock()
 		ok = d.alive()

@@ -13,14 +13,13 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// rmaPathAfter is how many RMA operations of a connection go through the node before its
-// path is asked for.
+// rmaPathAfter is how many RMA operations of a connection go through the node before the endpoint
+// asks for a path.
 const rmaPathAfter = 4
 
-// A farPath carries an endpoint's operations on the windows of a peer on another node
-// from this process to that node. Requests are numbered as they are written; those that
-// are answered are answered in that order, and each answer is read by the call that
-// waits for it.
+// A farPath carries an endpoint's operations on the windows of a peer on another node from this
+// process to that node. Requests are numbered in the order of writing. Answers come in the same
+// order, for the requests that have one, and the call that waits for an answer reads it.
 type farPath struct {
 	e    *clientEndpoint
 	conn *path.Conn
@@ -28,28 +27,28 @@ type farPath struct {
 	issued atomic.Uint64 // number of the last request; changed with send held
 
 	send    sync.Mutex // guards the fields below; held while requests are written
-	tickets uint64     // answers that are waited for, from the beginning
-	buf     []byte     // of requests and what is small behind them; reused
+	tickets uint64     // answers requested so far
+	buf     []byte     // of requests and small payloads; reused
 
 	mu        sync.Mutex  // guards the fields below
 	turn      sync.Cond   // reading has risen, the path is broken, or an answer is unclaimed again
-	reading   uint64      // which answer comes next
+	reading   uint64      // the ticket of the next answer
 	unclaimed []unclaimed // in the order of their tickets
-	done      uint64      // the requests up to here have ended
-	bad       uint64      // the first one that has failed in a way that fences tell of, 0: none
+	done      uint64      // all requests up to this number have ended
+	bad       uint64      // the first request with a failure that fences report; 0: none
 	badCode   status.Code
 	err       error // the path is broken
 
-	// Of the reader whose turn it is: an answer's head, and how much of it has come.
+	// Owned by the reader of the next answer: its head, and the number of bytes read of it.
 	head [path.RMAAnswerLen]byte
 	got  int
 }
 
-// smallPayload, in bytes, goes into one write with its request, and in one record of TLS.
+// smallPayload, in bytes, fits into one write and one TLS record with its request.
 const smallPayload = 16<<10 - 3*path.RMARequestLen
 
-// joinRMAPath asks for the path. Without one everything goes on through the node, which
-// knows why.
+// joinRMAPath asks for the path. On failure all operations still go through the node, which knows
+// the reason.
 func (e *clientEndpoint) joinRMAPath() {
 	key, err := processKey()
 	if err != nil {
@@ -89,11 +88,11 @@ func (e *clientEndpoint) joinRMAPath() {
 	}
 }
 
-// beginFar begins conn, and waits until the node at the other end has. It takes conn if
-// it fails.
+// beginFar starts TLS on conn, and waits until the node at the other end has started too. It closes
+// conn if it fails.
 func beginFar(ctx context.Context, conn *path.Conn) error {
 	conn.Begin(0)
-	if _, err := conn.Write(ctx, nil); err != nil { // now: the node gives up a path that does not begin
+	if _, err := conn.Write(ctx, nil); err != nil { // at once: the node gives up a path that does not start
 		conn.Close()
 		return err
 	}
@@ -110,7 +109,7 @@ func beginFar(ctx context.Context, conn *path.Conn) error {
 	return nil
 }
 
-// noRMAPath tells the node that there is no path here; used, that operations may be lost.
+// noRMAPath reports to the node that there is no path here; used: operations may be lost.
 func (e *clientEndpoint) noRMAPath(ctx context.Context, used bool, why error) {
 	in := &proto.JoinedBody{Why: why.Error()}
 	if used {
@@ -130,20 +129,20 @@ func (e *clientEndpoint) installFar(p *farPath) bool {
 	return true
 }
 
-// finishFar gives the path back. The endpoint is closed, and no call is at it.
+// finishFar closes the path. The endpoint is closed, and no call uses the path.
 func (e *clientEndpoint) finishFar() {
 	if p := e.far.path.Load(); p != nil {
 		_ = p.conn.Close()
 	}
 }
 
-// A farCount counts an endpoint's operations until its path is asked for.
+// A farCount counts an endpoint's operations until it asks for a path.
 type farCount struct {
 	n atomic.Int32
 
 	// Guarded by the endpoint's mu.
-	asking bool    // or not to be asked for any more
-	pause  backoff // behind a request that the node could not meet
+	asking bool    // asked, or never to be asked again
+	pause  backoff // after a request that the node could not meet
 }
 
 // wantFar counts an operation that goes through the node.
@@ -160,14 +159,13 @@ func (e *clientEndpoint) wantFar() {
 	}
 }
 
-// A farAnswer is what has become of a request.
+// A farAnswer is the result of a request.
 type farAnswer struct {
 	code  status.Code
 	value uint64 // an atomic's old word
 }
 
-// A farRequest is what one call writes: a request, what follows it, and perhaps another
-// request behind.
+// A farRequest is the output of one call: a request, its payload, and possibly a second request.
 type farRequest struct {
 	path.RMARequest
 	payload [][]byte
@@ -179,8 +177,8 @@ type farRequest struct {
 	regions []*shm.Region
 }
 
-// write writes q, and returns the number of its last request, and which answer is its
-// own, if it has one.
+// write writes q, and returns the number of its last request and the ticket of its answer, if it
+// has one.
 func (p *farPath) write(q *farRequest) (number, ticket uint64, err error) {
 	p.send.Lock()
 	defer p.send.Unlock()
@@ -198,7 +196,7 @@ func (p *farPath) write(q *farRequest) (number, ticket uint64, err error) {
 			b = append(b, part...)
 		}
 		rest = nil
-	} else { // a full record, and the rest from where it is
+	} else { // a full record, and the rest without copying
 		n := min(len(rest[0]), smallPayload)
 		b = append(b, rest[0][:n]...)
 		rest[0] = rest[0][n:]
@@ -240,7 +238,7 @@ func (p *farPath) push(b []byte) error {
 	return err
 }
 
-// breaks notes that the path is broken, and returns why.
+// breaks records that the path is broken, and returns the reason.
 func (p *farPath) breaks(err error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -257,8 +255,8 @@ func (p *farPath) broken() error {
 	return p.err
 }
 
-// await waits for the answer with that ticket, which is the one to request number, and
-// for its data, if into is not nil. It reads those before it that are unclaimed.
+// await waits for the answer with that ticket, to request number, and for its data if into is not
+// nil. It reads unclaimed answers before it.
 func (p *farPath) await(number, ticket uint64, into [][]byte) (farAnswer, error) {
 	p.mu.Lock()
 	for p.reading != ticket && p.err == nil {
@@ -268,7 +266,7 @@ func (p *farPath) await(number, ticket uint64, into [][]byte) (farAnswer, error)
 			continue
 		}
 		p.mu.Unlock()
-		_, _ = p.take(o.number, nil) // that the path is broken is seen below
+		_, _ = p.take(o.number, nil) // the check below sees a broken path
 		p.mu.Lock()
 	}
 	err := p.err
@@ -279,7 +277,7 @@ func (p *farPath) await(number, ticket uint64, into [][]byte) (farAnswer, error)
 	return p.take(number, into)
 }
 
-// take reads the next answer, which is the one to request number and the caller's.
+// take reads the next answer, to request number. The caller has claimed it.
 func (p *farPath) take(number uint64, into [][]byte) (farAnswer, error) {
 	a, err := p.read(number, into)
 	if err != nil {
@@ -296,7 +294,7 @@ func (p *farPath) take(number uint64, into [][]byte) (farAnswer, error) {
 	return farAnswer{status.Code(a.Code), a.Value}, nil
 }
 
-// read reads the answer to request number. Its caller has the turn.
+// read reads the answer to request number. The caller is the one reader.
 func (p *farPath) read(number uint64, into [][]byte) (a path.RMAAnswer, err error) {
 	for {
 		if err := p.fillHead(context.Background()); err != nil {
@@ -310,7 +308,7 @@ func (p *farPath) read(number uint64, into [][]byte) (a path.RMAAnswer, err erro
 			return a, path.ErrRMA
 		}
 		if a.Kind == path.RMADone {
-			if a.Code == 0 && into != nil { // a read that is not answered with data
+			if a.Code == 0 && into != nil { // a read without data in its answer
 				return a, path.ErrRMA
 			}
 			return a, nil
@@ -327,7 +325,7 @@ func (p *farPath) read(number uint64, into [][]byte) (a path.RMAAnswer, err erro
 	}
 }
 
-// fillParts reads n bytes into parts, of which it returns what is left.
+// fillParts reads n bytes into parts, and returns the unfilled rest of parts.
 func (p *farPath) fillParts(parts [][]byte, n uint64) ([][]byte, error) {
 	for n > 0 {
 		if len(parts) == 0 {
@@ -345,7 +343,7 @@ func (p *farPath) fillParts(parts [][]byte, n uint64) ([][]byte, error) {
 	return parts, nil
 }
 
-// fillHead reads the head of the next answer; what came before ctx was done is kept.
+// fillHead reads the head of the next answer; bytes read before ctx was done are kept.
 func (p *farPath) fillHead(ctx context.Context) error {
 	for p.got < len(p.head) {
 		n, err := p.conn.Read(ctx, p.head[p.got:])
@@ -367,8 +365,8 @@ func (p *farPath) fill(b []byte) error {
 	return nil
 }
 
-// ask has a request without data done, and waits for its answer until ctx is done. Only a
-// call that would have to wait for anything but its answer needs a goroutine for that.
+// ask performs a request without data, and waits for its answer until ctx is done. It needs a
+// goroutine only if it would have to wait for something other than its answer.
 func (p *farPath) ask(ctx context.Context, r path.RMARequest) (farAnswer, error) {
 	if ctx.Done() == nil {
 		return p.askNow(r)
@@ -391,14 +389,14 @@ func (p *farPath) answer(ctx context.Context, number, ticket uint64) (farAnswer,
 		return await()
 	}
 	a, err := p.e.answerUntil(ctx, await)
-	if errors.Is(err, status.BadFD) { // closed: no call reads the answer, and none behind it
+	if errors.Is(err, status.BadFD) { // closed: no call reads this answer or a later one
 		p.breaks(err)
 	}
 	return a, err
 }
 
-// comesTo reads up to the head of the answer with that ticket, if no other call has to
-// read before that and ctx is not done.
+// comesTo reads up to the head of the answer with that ticket, if no other call has to read before
+// that and ctx is not done.
 func (p *farPath) comesTo(ctx context.Context, ticket uint64) bool {
 	for {
 		p.mu.Lock()
@@ -408,7 +406,7 @@ func (p *farPath) comesTo(ctx context.Context, ticket uint64) bool {
 		if !mine && !ok {
 			return false
 		}
-		if p.fillHead(ctx) != nil && ctx.Err() != nil { // of a broken path take says so
+		if p.fillHead(ctx) != nil && ctx.Err() != nil { // take reports a broken path
 			if ok {
 				p.giveBack(o)
 			}
@@ -423,8 +421,7 @@ func (p *farPath) comesTo(ctx context.Context, ticket uint64) bool {
 	}
 }
 
-// answerUntil is until for f's answer. A call that is given up goes on, and its answer is
-// no call's.
+// answerUntil is until for f's answer. After ctx is done f continues, and its answer is dropped.
 func (e *clientEndpoint) answerUntil(ctx context.Context, f func() (farAnswer, error)) (farAnswer, error) {
 	var late farAnswer
 	if err := e.until(ctx, func() (err error) { late, err = f(); return err }); err != nil {
@@ -433,7 +430,7 @@ func (e *clientEndpoint) answerUntil(ctx context.Context, f func() (farAnswer, e
 	return late, nil
 }
 
-// askNow is ask for as long as it takes.
+// askNow is ask without a ctx.
 func (p *farPath) askNow(r path.RMARequest) (farAnswer, error) {
 	q := newFar()
 	defer q.free()
@@ -455,7 +452,7 @@ func (p *farPath) awaitAnswer(number, ticket uint64) (farAnswer, error) {
 	return a, err
 }
 
-// codeOr is err, or what a's request was refused with.
+// codeOr returns err, or the code with which a's request was refused.
 func codeOr(a farAnswer, err error) error {
 	if err != nil {
 		return err
@@ -463,7 +460,7 @@ func codeOr(a farAnswer, err error) error {
 	return codeOf(a.code)
 }
 
-// tryWrite writes r, which tells, if that need not wait.
+// tryWrite writes r, which has an answer, if that does not block.
 func (p *farPath) tryWrite(r path.RMARequest) (number, ticket uint64, ok bool, err error) {
 	if !p.send.TryLock() {
 		return 0, 0, false, nil
@@ -510,11 +507,11 @@ func (p *farPath) flushed(ctx context.Context, number uint64) error {
 	return err
 }
 
-// last is the number of the last request, which may still be being written: a call that waits for
-// that does so elsewhere, where its ctx counts.
+// last returns the number of the last request, which may still be being written: a call that must
+// wait for the write does so elsewhere, with its ctx.
 func (p *farPath) last() uint64 { return p.issued.Load() }
 
-// verdict is what fences tell of the requests up to number.
+// verdict is the status that fences report of the requests up to number.
 func (p *farPath) verdict(number uint64) status.Code {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -524,7 +521,7 @@ func (p *farPath) verdict(number uint64) status.Code {
 	return status.OK
 }
 
-// lost gives a failure of the path its meaning: the connection has ended, or ends with it.
+// lost maps a failure of the path: the connection has ended, or ends now.
 func (e *clientEndpoint) lost(err error) error {
 	late := time.NewTimer(sendGrace)
 	defer late.Stop()
@@ -543,7 +540,7 @@ var fars = sync.Pool{New: func() any { return new(farRequest) }}
 
 func newFar() *farRequest { return fars.Get().(*farRequest) }
 
-// free gives q and what it holds back.
+// free releases the regions of q, and q.
 func (q *farRequest) free() {
 	for _, r := range q.regions {
 		r.Release()

@@ -11,13 +11,13 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// serviceNotes are the channels that want to hear of changes of services.
+// serviceNotes are the channels notified of changes of services.
 type serviceNotes struct {
 	mu  sync.Mutex // guards all
 	all map[*chan<- struct{}]chan<- struct{}
 }
 
-// add makes send send to ch.
+// add registers ch with send.
 func (n *serviceNotes) add(ch chan<- struct{}) (stop func()) {
 	key := &ch
 	n.mu.Lock()
@@ -44,7 +44,7 @@ func (n *serviceNotes) send() {
 	}
 }
 
-// maxPages bounds the pages of one list: more than the services that a cluster may have.
+// maxPages bounds the pages of one list. It allows more services than a cluster may have.
 const maxPages = 64
 
 func (c *client) Services() ([]attach.Service, error) {
@@ -76,7 +76,7 @@ func (c *client) Resolve(ctx context.Context, service, node string) ([]attach.Se
 	return list.Services, nil
 }
 
-// tooOld says what a node lacks that does not know the operation.
+// tooOld explains the error of a node that does not know the operation.
 func tooOld(err error) error {
 	if status.Of(err) == status.NotSupp {
 		return attach.Failure(status.NotSupp, "the fabricd of this node is too old to know names")
@@ -84,11 +84,11 @@ func tooOld(err error) error {
 	return err
 }
 
-// NotifyServices begins the telling, which goes on until the session ends. Each call asks
-// for it: when it returns, every later change is told.
+// NotifyServices turns on the notifications, which stay on until the session ends. Each call asks
+// for them: every change after its return is reported.
 func (c *client) NotifyServices(ch chan<- struct{}) (stop func()) {
 	stop = c.services.add(ch)
-	c.ask(context.Background(), question{op: proto.OpWatchServices, body: &proto.WatchBody{On: 1}}, nil) // fails only when no change can be told
+	c.ask(context.Background(), question{op: proto.OpWatchServices, body: &proto.WatchBody{On: 1}}, nil) // fails only if no change can be reported
 	return stop
 }
 

@@ -9,11 +9,11 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// errShut is the error of a send behind a CloseWrite.
+// errShut is the error of a send after a CloseWrite.
 var errShut = fmt.Errorf("this end sends no more: %w", status.Reset)
 
-// CloseWrite ends what is sent the way that it takes, and then the data socket's
-// direction, which the node makes a half-close of the connection.
+// CloseWrite ends the sent bytes on the channel or path, and then the data socket's direction,
+// which the node makes a half-close of the connection.
 func (e *clientEndpoint) CloseWrite() error {
 	data, err := e.socket()
 	if err != nil {
@@ -26,7 +26,7 @@ func (e *clientEndpoint) CloseWrite() error {
 	if e.shutOut.Load() {
 		return nil
 	}
-	// Poll may have shown the end by the data socket, before the node has told it.
+	// Poll may have shown the end by the data socket, before the node's notification.
 	if streamEvents(data, e.ends.told.Load(), false)&attach.PollHup != 0 {
 		return e.broken(status.Reset)
 	}
@@ -48,7 +48,7 @@ func (e *clientEndpoint) CloseWrite() error {
 	return nil
 }
 
-// shutOut ends what goes through the ring, and wakes its reader.
+// shutOut ends the sent bytes of the ring, and wakes its reader.
 func (ch *channel) shutOut() {
 	ch.out.Close()
 	if ch.out.WakeReader() {
@@ -63,7 +63,7 @@ func (e *clientEndpoint) shutPath(p *clientPath) error {
 	return p.finish(ctx)
 }
 
-// finish is path.Conn's, unless that was done. The caller holds sending.
+// finish is path.Conn.Finish, unless it has succeeded before. The caller holds sending.
 func (p *clientPath) finish(ctx context.Context) error {
 	if p.finished {
 		return nil
@@ -73,8 +73,8 @@ func (p *clientPath) finish(ctx context.Context) error {
 	return err
 }
 
-// readOver reports whether nothing more comes through a ring or a path, so that what the
-// data socket has is the end.
+// readOver reports whether no more bytes come through a ring or a path, so that the end of the data
+// socket is the end.
 func (e *clientEndpoint) readOver() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()

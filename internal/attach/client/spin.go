@@ -9,27 +9,27 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// How long a call watches its ring before it sleeps. Waking costs microseconds
-// and a system call on both sides; watching costs a processor.
+// How long a call polls its ring before it sleeps. A wake-up costs microseconds and a system call
+// on both sides; polling costs a processor.
 
 const (
-	// pauseStep is how many pause instructions lie between two looks.
+	// pauseStep is the number of pause instructions between two polls.
 	pauseStep = 1
-	// spinSteps bounds the looks of the normal latency: some ten microseconds.
+	// spinSteps bounds the polls at normal latency: some ten microseconds.
 	spinSteps = 400
-	// lowSteps bounds those of low latency: some tens of milliseconds.
+	// lowSteps bounds the polls at low latency: some tens of milliseconds.
 	lowSteps = 1 << 18
-	// aloneSteps are those of them before it yields: some fifty microseconds, which
-	// is longer than an answer takes.
+	// aloneSteps is how many of them precede the first yield: some fifty microseconds, longer than
+	// an answer takes.
 	aloneSteps = 1 << 11
-	// shareSteps lie between two times that others may run: some two microseconds.
+	// shareSteps is the number of polls between two yields: some two microseconds.
 	shareSteps = 64
-	// smallMachine has too few processors for watching.
+	// A machine with fewer processors than smallMachine has too few for polling.
 	smallMachine = 4
 )
 
-// lowLatency reads the setting of this process: with low, its calls keep their
-// processor while the peer talks.
+// lowLatency parses the setting of this process: at "low", calls keep their processor while the
+// peer answers.
 func lowLatency(setting string) (bool, error) {
 	switch setting {
 	case "", "normal":
@@ -40,17 +40,17 @@ func lowLatency(setting string) (bool, error) {
 	return false, fmt.Errorf("%s is %q, want low or normal: %w", envLatency, setting, status.Invalid)
 }
 
-// A spinner decides how long to watch. One direction's calls share it, one at a
-// time. The zero spinner never watches.
+// A spinner decides how long to poll. The calls of one direction share it, one at a time. The zero
+// spinner never polls.
 type spinner struct {
-	low    bool // each watch takes as many looks as it may
+	low    bool // poll as long as permitted
 	most   int
-	alone  int  // looks of a watch before it yields, where nothing shares its processor
-	shared bool // somebody does who answers
+	alone  int  // polls before the first yield, if no other thread shares the processor
+	shared bool // the answering thread does
 	budget spin.Budget
 }
 
-// spinner returns one for a direction of a channel.
+// spinner returns a spinner for a direction of a channel.
 func (t tuning) spinner() spinner {
 	processors := spin.Processors()
 	most, alone := t.looks(processors), aloneSteps
@@ -60,9 +60,9 @@ func (t tuning) spinner() spinner {
 	return spinner{low: t.low, most: most, alone: alone, budget: spin.New(most)}
 }
 
-// looks is how many a watch may take at most, where a process has so many
-// processors. What the application has set holds on every machine; what it has
-// not, where watching takes a processor from nobody.
+// looks is the largest number of polls of one wait on that many processors. A setting of the
+// application applies on every machine; the default polls only where other threads have processors
+// left.
 func (t tuning) looks(processors int) int {
 	switch {
 	case t.spin >= 0:
@@ -75,8 +75,8 @@ func (t tuning) looks(processors int) int {
 	return 0
 }
 
-// watch looks until there is something to see, or it is over, or watching does
-// not pay. What it learns makes the next watch longer or shorter.
+// watch polls until seen reports true, or over does, or polling does not pay. The result makes the
+// next wait longer or shorter.
 func (s *spinner) watch(seen, over func() bool) bool {
 	if s.low {
 		return s.stay(seen, over, giveWay)
@@ -90,10 +90,10 @@ func (s *spinner) watch(seen, over func() bool) bool {
 	return saw
 }
 
-// stay watches as low latency does, on a processor of its own as long as it has one. After
-// an answer that came in a turn of somebody else on that processor, the next watch gives
-// way early: the kernel may leave the two together for tens of milliseconds though others
-// are idle. Otherwise it does not, which would cost large messages some percent.
+// stay polls at low latency, on a processor of its own as long as it has one. After an answer that
+// came while another thread ran on that processor, the next wait yields early: the kernel may leave
+// both threads there for tens of milliseconds although other processors are idle. Otherwise it does
+// not, which would cost large messages some percent.
 func (s *spinner) stay(seen, over, giveWay func() bool) bool {
 	alone := s.alone
 	if s.shared {
@@ -104,12 +104,11 @@ func (s *spinner) stay(seen, over, giveWay func() bool) bool {
 	return saw
 }
 
-// stay watches as low latency does: it keeps its processor for alone looks. Then it gives
-// way now and then to other threads and other goroutines, who may be the ones it waits
-// for: the scheduler has put them on the same processor, where their turn would come after
-// milliseconds, or more of this process watch than there are processors, and nothing would
-// move until the runtime takes one away from them, which it does after 10 ms. turn tells
-// whether it saw what somebody did whose turn giveWay says to have been long.
+// stay polls at low latency: it keeps its processor for alone polls. Then it yields now and then to
+// other threads and goroutines, one of which may be the sender: the scheduler may have put it on
+// the same processor, where it would run after milliseconds; or more goroutines of this process
+// poll than there are processors, and none would progress until the runtime preempts one, after 10
+// ms. turn reports whether the event came during a yield that giveWay measured as long.
 func stay(steps, alone int, seen, over, giveWay func() bool) (saw, turn bool) {
 	alone = min(steps, alone)
 	if look(alone, seen, over) > 0 {
@@ -124,14 +123,14 @@ func stay(steps, alone int, seen, over, giveWay func() bool) (saw, turn bool) {
 	return false, false
 }
 
-// giveWay lets others run, and tells whether somebody took a turn.
+// giveWay yields, and reports whether another thread ran meanwhile.
 func giveWay() bool {
 	before := time.Now()
 	spin.Yield()
 	return time.Since(before) >= spin.Turn
 }
 
-// look returns how many looks it took to see something; 0 if there was nothing.
+// look returns the number of polls until seen reported true; 0 if it did not.
 func look(steps int, seen, over func() bool) int {
 	for i := range steps {
 		if seen() {

@@ -9,24 +9,23 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// A node that is stopped answers nothing, and its socket stays open. Calls with a
-// context end with it all the same, and those without that need no answer after
-// patience.
+// A stopped node answers nothing, and its socket stays open. Calls with a context nevertheless end
+// with it, and calls that need no answer end after patience.
 
 const (
-	// patience bounds how long a call that needs no answer, as a Close, waits for a
-	// node that gives none.
+	// patience bounds how long a call that needs no answer, such as Close, waits for a node that
+	// does not answer.
 	patience = 2 * time.Second
-	// withdrawal bounds how long a call that its context has ended waits for what
-	// became of it.
+	// withdrawal bounds how long a call waits for the result of its request after its context has
+	// ended.
 	withdrawal = time.Second
 )
 
 // errStill is the cause of the end of a patient context.
 var errStill = fmt.Errorf("the node does not answer: %w", status.TimedOut)
 
-// patient returns a context for a call that the node should answer at once. It
-// ends after patience, and while the node is known to be still it has ended already.
+// patient returns a context for a call that the node should answer at once. It ends after patience;
+// while the node is known not to respond it has ended already.
 func (c *client) patient() (context.Context, context.CancelFunc) {
 	d := patience
 	if c.still.Load() {
@@ -35,8 +34,8 @@ func (c *client) patient() (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(context.Background(), d, errStill)
 }
 
-// withdraw asks the node to end a request and waits for its answer, but not for
-// long: a stopped node gives none.
+// withdraw asks the node to cancel a request and waits for its answer, but not long: a stopped node
+// gives none.
 func (c *client) withdraw(id uint64, w *call) (answer, bool) {
 	c.out.Put(proto.Letter{Header: proto.Header{Op: proto.OpCancel}, Body: &proto.Cancel{Request: id}})
 	if !c.still.Load() {
@@ -55,8 +54,8 @@ func (c *client) withdraw(id uint64, w *call) (answer, bool) {
 	return <-w.answer, true
 }
 
-// heard takes note that the node has said something. Endpoints that asked it in vain
-// for their events have to look again.
+// heard records that the node has sent something. Endpoints whose request for events went
+// unanswered have to poll again.
 func (c *client) heard() {
 	if !c.still.Load() || !c.still.CompareAndSwap(true, false) {
 		return

@@ -11,8 +11,8 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// Send returns when the channel or the data socket has taken all of p; the peer
-// or the node delivers it.
+// Send returns when the channel, the path or the data socket has accepted all of p; the peer or the
+// node delivers it.
 func (e *clientEndpoint) Send(ctx context.Context, p []byte) (int, error) {
 	data, err := e.streaming(p)
 	if data == nil {
@@ -51,7 +51,7 @@ func (e *clientEndpoint) push(ctx context.Context, data nodeStream, p []byte) (i
 	return sent + n, e.broken(err)
 }
 
-// TrySend does not wait for another Send either.
+// TrySend does not wait for a running Send either.
 func (e *clientEndpoint) TrySend(p []byte) (int, error) {
 	data, err := e.streaming(p)
 	if data == nil {
@@ -83,7 +83,7 @@ func (e *clientEndpoint) TrySend(p []byte) (int, error) {
 	return n, nil
 }
 
-// Recv returns what has come through the channel or the data socket.
+// Recv returns bytes of the channel, the path or the data socket.
 func (e *clientEndpoint) Recv(ctx context.Context, p []byte) (int, error) {
 	data, err := e.streaming(p)
 	if data == nil {
@@ -97,7 +97,7 @@ func (e *clientEndpoint) Recv(ctx context.Context, p []byte) (int, error) {
 		if e.shutting() {
 			return 0, status.Reset
 		}
-		if way := e.pathIsOn(); way != nil && ctx.Err() == nil { // the socket is asked once
+		if way := e.pathIsOn(); way != nil && ctx.Err() == nil { // ask the socket only once
 			if n, err := way.recv(ctx, p); n > 0 || err != nil {
 				return n, err
 			}
@@ -134,8 +134,8 @@ func (e *clientEndpoint) Recv(ctx context.Context, p []byte) (int, error) {
 	}
 }
 
-// received gives the error of a receive its meaning. The data socket's end is
-// one of two, and the node knows which.
+// received maps the error of a receive. The data socket's end has two kinds, and the node knows
+// which it is.
 func (e *clientEndpoint) received(data nodeStream, err error) error {
 	switch {
 	case err == nil || withdrawn(err):
@@ -156,7 +156,7 @@ func (e *clientEndpoint) received(data nodeStream, err error) error {
 	return attach.ErrPeerClosed
 }
 
-// askEnding has the node say which of its ends the data socket's is.
+// askEnding asks the node for the kind of the data socket's end.
 func (e *clientEndpoint) askEnding() proto.Ending {
 	ctx, cancel := e.c.patient()
 	defer cancel()
@@ -167,8 +167,8 @@ func (e *clientEndpoint) askEnding() proto.Ending {
 	return m.Ending
 }
 
-// broken gives a failure of the data socket or of the ring its meaning: unless this
-// end was closed the connection has ended, and the node may know why.
+// broken maps a failure of the data socket or of the ring: unless this end was closed the
+// connection has ended, and the node may know the cause.
 func (e *clientEndpoint) broken(err error) error {
 	if err == nil || withdrawn(err) {
 		return err
@@ -179,7 +179,7 @@ func (e *clientEndpoint) broken(err error) error {
 	return dataError(err)
 }
 
-// TryRecv does not wait for another Recv either.
+// TryRecv does not wait for a running Recv either.
 func (e *clientEndpoint) TryRecv(p []byte) (int, error) {
 	data, err := e.streaming(p)
 	if data == nil {
@@ -196,8 +196,8 @@ func (e *clientEndpoint) TryRecv(p []byte) (int, error) {
 	return n, e.received(data, err)
 }
 
-// streaming returns the data socket for a call that moves p; nil when the
-// result is decided. No bytes can be moved in any state but closed.
+// streaming returns the data socket for a call that moves p; nil if the result is already known.
+// Moving no bytes succeeds in every state but closed.
 func (e *clientEndpoint) streaming(p []byte) (nodeStream, error) {
 	if live := e.live.Load(); live != nil && len(p) > 0 {
 		return live.nodeStream, nil
@@ -209,7 +209,7 @@ func (e *clientEndpoint) streaming(p []byte) (nodeStream, error) {
 	return data, err
 }
 
-// lock takes t for one call, also when ctx is done: the call may not have to wait.
+// lock takes t for one call, even if ctx is done, as long as the call need not wait.
 func (e *clientEndpoint) lock(ctx context.Context, t *Turn) error {
 	if t.Try() || t.Take(ctx.Done(), e.quit) {
 		return nil

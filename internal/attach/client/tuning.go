@@ -12,34 +12,33 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// Settings of an application, in its environment.
+// Environment variables of an application.
 const (
 	envLatency = "FABRIC_LATENCY"
 	envSpin    = "FABRIC_SPIN"
 	envHuge    = "FABRIC_HUGE_PAGES"
 )
 
-// maxSpin bounds FABRIC_SPIN: a look takes tens of nanoseconds, so that this is
-// the better part of a second, and nobody should wait for that awake.
+// maxSpin bounds FABRIC_SPIN: a poll takes tens of nanoseconds, so that this is most of a second,
+// the longest sensible busy-poll.
 const maxSpin = 1 << 24
 
-// A tuning is what an application's environment says of its own part in the
-// traffic within a machine:
+// A tuning is the application's settings for the traffic within a machine, from its environment:
 //
-//	FABRIC_LATENCY     normal, or low: a call that waits for another application
-//	                   keeps its processor for some milliseconds
-//	FABRIC_SPIN        how often a call looks at its ring before it sleeps, at
-//	                   most: 0, never, to 16777216. Not set, a few hundred times
-//	                   where there are processors for it, with low latency longer
-//	FABRIC_HUGE_PAGES  off, try or require: whether window memory lies in huge
-//	                   pages, as far as it fills some
+// \tFABRIC_LATENCY     normal, or low: a call that waits for another application
+// \t                   keeps its processor for some milliseconds
+// \tFABRIC_SPIN        how often a call polls its ring before it sleeps, at
+// \t                   most: 0, never, to 16777216. Not set, a few hundred times
+// \t                   where there are enough processors, with low latency longer
+// \tFABRIC_HUGE_PAGES  off, try or require: whether window memory lies in huge
+// \t                   pages, as far as it fills some
 type tuning struct {
 	low  bool
-	spin int // looks; not set: -1
+	spin int // polls; -1: not set
 	huge shm.HugePages
 }
 
-// readTuning reads the settings by their names.
+// readTuning reads the settings with env.
 func readTuning(env func(string) string) (t tuning, err error) {
 	if t.low, err = lowLatency(env(envLatency)); err != nil {
 		return t, err
@@ -64,15 +63,15 @@ func readTuning(env func(string) string) (t tuning, err error) {
 	return t, nil
 }
 
-// ringHabits are what the node says of all channels of a session, asked once.
+// ringHabits are the node's settings for all channels of a session, requested once.
 type ringHabits struct {
 	mu    sync.Mutex // guards the fields below; not held while the node is asked
 	known bool
 	body  proto.RingsBody
 }
 
-// get returns them; those of a node that does not know the question are the
-// default's. What the node says is checked here. quit ends the wait for it.
+// get returns them. For a node without RINGS they are the defaults. get checks the node's answer.
+// quit ends the wait for it.
 func (r *ringHabits) get(c *client, quit <-chan struct{}) (proto.RingsBody, error) {
 	r.mu.Lock()
 	known, body := r.known, r.body

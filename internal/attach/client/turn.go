@@ -2,27 +2,26 @@ package client
 
 import "sync/atomic"
 
-// A Turn is a lock for one call at a time that a caller can stop waiting for.
-// Taken without contention it costs two atomic operations; callers that wait get it
-// in turn. It is to be made by Init.
+// A Turn is a FIFO lock whose waiters can give up. Without contention it costs two atomic
+// operations. Init must be called first.
 type Turn struct {
-	// state is 0, or 1 while a call has the turn, and 2 more for each one that
-	// waits and is not about to get it.
+	// state is 0 if the turn is free, 1 while a call has it, plus 2 for each waiter that is not
+	// about to get it.
 	//
-	// Invariant: as many calls wait as state counts, and one more while a token
-	// is on its way. So a call that finds none counted gets that token.
+	// Invariant: the number of waiters is the number in state, plus one while a token is in handed.
+	// So a call that finds no waiter in state gets that token.
 	state  atomic.Int32
-	handed chan struct{} // the turn itself, from the one who has had it
+	handed chan struct{} // the token: passes the turn to the next waiter
 }
 
-// Init makes a turn that nobody has.
+// Init makes t a free turn.
 func (t *Turn) Init() { t.handed = make(chan struct{}, 1) }
 
-// Try takes the turn if nobody has it.
+// Try takes the turn if it is free.
 func (t *Turn) Try() bool { return t.state.CompareAndSwap(0, 1) }
 
-// Take takes the turn and reports true, or waits for it until done or quit is
-// closed; nil never is.
+// Take takes the turn and reports true, or waits for it until done or quit is closed; a nil channel
+// never is.
 func (t *Turn) Take(done, quit <-chan struct{}) bool { return t.Try() || t.wait(done, quit) }
 
 func (t *Turn) wait(done, quit <-chan struct{}) bool {
@@ -44,12 +43,12 @@ func (t *Turn) wait(done, quit <-chan struct{}) bool {
 	return t.leave()
 }
 
-// leave ends a wait, which may have come too late: then the turn has to be taken.
+// leave ends a wait. If the turn was passed to this waiter meanwhile, it takes the turn.
 func (t *Turn) leave() (taken bool) {
 	for {
 		s := t.state.Load()
 		if s < 2 {
-			<-t.handed // it is there, or about to be
+			<-t.handed // the token is there, or about to be
 			return true
 		}
 		if t.state.CompareAndSwap(s, s-2) {
@@ -58,7 +57,7 @@ func (t *Turn) leave() (taken bool) {
 	}
 }
 
-// Give ends the turn. The call that has waited longest gets it.
+// Give releases the turn, to the call that has waited longest if there is one.
 func (t *Turn) Give() {
 	if !t.state.CompareAndSwap(1, 0) {
 		t.hand()
@@ -72,7 +71,7 @@ func (t *Turn) hand() {
 		case s == 1 && t.state.CompareAndSwap(1, 0):
 			return
 		case s > 1 && t.state.CompareAndSwap(s, s-2):
-			t.handed <- struct{}{} // has room: the next one is sent by the call that takes this one
+			t.handed <- struct{}{} // has room: the call that takes this token sends the next one
 			return
 		case s < 1:
 			panic("BUG: attach: a turn is given that nobody has")

@@ -6,16 +6,15 @@ import (
 	"github.com/fabricd/fabricd/internal/path"
 )
 
-// An unclaimed answer is one that no call waits for yet: a write that does not wait asks for it
-// beside, so that a fence behind it has nothing to ask. The next call that waits for an
-// answer behind it reads it.
+// An unclaimed answer has no waiting call: a write that does not wait requests it nevertheless, so
+// that a later fence need not send a request. The next call that waits for a later answer reads it.
 type unclaimed struct{ number, ticket uint64 }
 
-// maxUnclaimed bounds them: so many answers fit into any socket, and the peer's node does not
-// wait for room.
+// maxUnclaimed bounds them: this many answers fit into any socket, so that the peer's node does not
+// block on a full one.
 const maxUnclaimed = 32
 
-// telling is r, with a wish for an answer if tells.
+// telling returns r, with a request for an answer if tells.
 func telling(r path.RMARequest, tells bool) path.RMARequest {
 	if tells {
 		r.Flags |= path.RMATell
@@ -30,14 +29,14 @@ func (p *farPath) roomForUnclaimed() bool {
 	return len(p.unclaimed) < maxUnclaimed
 }
 
-// leave notes an answer that no call waits for yet. The caller holds send.
+// leave records an answer that no call waits for yet. The caller holds send.
 func (p *farPath) leave(o unclaimed) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.unclaimed = append(p.unclaimed, o)
 }
 
-// claim makes the next answer the caller's to read if it is unclaimed. The caller holds mu.
+// claim lets the caller read the next answer if it is unclaimed. The caller holds mu.
 func (p *farPath) claim() (o unclaimed, ok bool) {
 	if len(p.unclaimed) == 0 || p.unclaimed[0].ticket != p.reading {
 		return o, false
@@ -47,7 +46,7 @@ func (p *farPath) claim() (o unclaimed, ok bool) {
 	return o, true
 }
 
-// claimFrom makes an unclaimed answer the caller's that says that the requests up to number
+// claimFrom lets the caller read an unclaimed answer which shows that the requests up to number
 // have ended. The caller holds mu.
 func (p *farPath) claimFrom(number uint64) (o unclaimed, ok bool) {
 	i := slices.IndexFunc(p.unclaimed, func(o unclaimed) bool { return o.number >= number })

@@ -1,12 +1,12 @@
 package client
 
-// When an endpoint asks for a channel: after so many calls that sent something,
-// so that a connection of a few messages costs nothing. One that cannot have it
-// is tried again later, and then no more.
+// channelAfter lists after how many calls with sent bytes an endpoint asks for a channel, so that a
+// connection of a few messages costs nothing. An endpoint that gets none tries again at the next
+// count; after the last one it stops.
 var channelAfter = [...]uint64{4, 256, 4096}
 
-// sent counts a call that has sent n bytes through the data socket, and asks for
-// a channel when it is time. The caller holds sending.
+// sent counts a call that has sent n bytes through the data socket, and asks for a channel when a
+// limit is reached. The caller holds sending.
 func (e *clientEndpoint) sent(n int) {
 	if n <= 0 {
 		return
@@ -22,13 +22,12 @@ func (e *clientEndpoint) sent(n int) {
 	}
 }
 
-// upgradeBytes is how many bytes make an endpoint ask before it has sent so many calls.
+// upgradeBytes sent bytes make an endpoint ask before it has reached the number of calls.
 const upgradeBytes = 64 << 10
 
-// upgrade asks for a channel, or a path, in the background; false if that is being done, or
-// if it cannot be. A peer that gives its side up again and again gets no more:
-// what came to nothing stays until the endpoint is closed. offered says that the peer has
-// asked.
+// upgrade asks for a channel or a path in the background; false if a request is running or
+// impossible. A peer that gives up its side repeatedly gets no further channel: abandoned ones stay
+// mapped until the endpoint is closed. offered: the peer has asked.
 func (e *clientEndpoint) upgrade(offered bool) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -9,19 +9,19 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// maxTold bounds the events that wait for slow watchers. Events must not be
-// missed: one more ends the session.
+// maxTold bounds the events queued for slow watchers. Events must not be lost: one more ends the
+// session.
 const maxTold = 1 << 14
 
-// watchers hands events to the functions that watch, from one goroutine.
+// watchers passes events to the watching functions, from one goroutine.
 type watchers struct {
 	mu      sync.Mutex // guards the fields below
-	moved   sync.Cond  // broadcast when one of them has changed
+	moved   sync.Cond  // broadcast when one of the fields below has changed
 	list    []*watcher
 	queue   []attach.Event
 	stopped bool
-	running bool // a function is
-	ended   bool // the goroutine is about to
+	running bool // a function is running
+	ended   bool // the goroutine is about to end
 }
 
 type watcher struct{ fn func(attach.Event) }
@@ -30,10 +30,10 @@ func (w *watchers) init() {
 	w.moved.L = &w.mu
 }
 
-// start begins to hand out events.
+// start starts the goroutine that passes events.
 func (w *watchers) start() { go w.run() } // wait waits for it
 
-// put queues an event for all who watch now.
+// put queues an event for all current watchers.
 func (w *watchers) put(ev attach.Event) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -58,7 +58,7 @@ func (w *watchers) add(fn func(attach.Event)) (cancel func()) {
 	}
 }
 
-// run hands out events until stop. What is queued then is still handed out.
+// run passes events until stop. It still passes the events queued at stop.
 func (w *watchers) run() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -101,8 +101,8 @@ func (w *watchers) stop() {
 	w.mu.Unlock()
 }
 
-// wait returns when the goroutine has ended, or is in a function of the
-// application: that may be the one that asks, and ends when it likes.
+// wait returns when the goroutine has ended, or runs a function of the application: that function
+// may be the caller, and its duration is unbounded.
 func (w *watchers) wait() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

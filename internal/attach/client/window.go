@@ -11,8 +11,8 @@ import (
 	"github.com/fabricd/fabricd/rma"
 )
 
-// fetch asks the node for the window that roff is in and maps it. It reports
-// whether to look again. ctx bounds the wait for it.
+// fetch requests the window that contains roff from the node and maps it. It reports whether to
+// search again. ctx bounds the request.
 func (d *direct) fetch(ctx context.Context, roff int64) bool {
 	if !d.mayAsk() {
 		return false
@@ -27,8 +27,7 @@ func (d *direct) fetch(ctx context.Context, roff int64) bool {
 	return err == nil
 }
 
-// mayAsk reports whether the node is worth asking, and makes room for its
-// answer.
+// mayAsk reports whether a request to the node may succeed, and makes room for its result.
 func (d *direct) mayAsk() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -42,8 +41,8 @@ func (d *direct) mayAsk() bool {
 	return d.makeRoom()
 }
 
-// makeRoom gives the mapping back that was not used for longest, if there is no
-// room for another one. The caller holds mu.
+// makeRoom unmaps the least recently used mapping, if there is no room for another one. The caller
+// holds mu.
 func (d *direct) makeRoom() bool {
 	if len(d.peer) < maxPeerWindows && d.e.c.direct.mappings.Load() < maxDirectMappings {
 		return true
@@ -53,14 +52,14 @@ func (d *direct) makeRoom() bool {
 	}
 	oldest := slices.MinFunc(d.peer, func(a, b *peerWindow) int { return int(int64(a.lastUse - b.lastUse)) })
 	if d.clock-oldest.lastUse < restAfter {
-		d.clock++ // so that windows which are no longer used make room one day
+		d.clock++ // so that unused windows can be replaced eventually
 		return false
 	}
 	d.drop(func(w *peerWindow) bool { return w == oldest })
 	return true
 }
 
-// ask gets a window from the node, and the epochs once there is one.
+// ask requests a window from the node, and the epochs if it has one.
 func (d *direct) ask(ctx context.Context, roff int64) (w *peerWindow, page *shm.Region, slot uint32, err error) {
 	if d.e.far.is.Load() {
 		return d.askFar(ctx, roff)
@@ -88,8 +87,8 @@ func (d *direct) ask(ctx context.Context, roff int64) (w *peerWindow, page *shm.
 	return w, page, out.Slot, nil
 }
 
-// insert takes a mapping, which is given back if it came too late, is there
-// already, or does not fit what is known. The caller holds mu.
+// insert adds a mapping. It unmaps one that is stale, already there, or inconsistent with the known
+// ones. The caller holds mu.
 func (d *direct) insert(page *shm.Region, slot uint32, w *peerWindow) error {
 	fits, err := d.fits(page, slot, w)
 	if !fits {
@@ -116,7 +115,7 @@ func (d *direct) fits(page *shm.Region, slot uint32, w *peerWindow) (bool, error
 	}
 	d.sweep()
 	if w.epoch != d.word.Load() {
-		return false, status.Again // withdrawn since; the node knows better
+		return false, status.Again // unregistered since: ask the node again
 	}
 	d.sure, d.lives = true, w.epoch
 	i := d.at(w.off)
@@ -124,20 +123,19 @@ func (d *direct) fits(page *shm.Region, slot uint32, w *peerWindow) (bool, error
 		return true, nil
 	}
 	if d.peer[i].off == w.off && d.peer[i].end == w.end {
-		return false, nil // a call beside this one was first
+		return false, nil // a concurrent call was first
 	}
 	return false, fmt.Errorf("node tells of windows that overlap: %w", status.Protocol)
 }
 
-// learn decides from the result of a request whether there will be others. The
-// caller holds mu.
+// learn decides from the result of a request whether to make further ones. The caller holds mu.
 func (d *direct) learn(err error) {
 	switch status.Of(err) {
 	case status.OK:
 		d.tries = 0
 	case status.Again, status.Canceled, status.TimedOut:
 	case status.NoAddress, status.Access, status.Invalid, status.Reset, status.NotConn, status.BadFD, status.NoDevice:
-		// The operation's own, which the node will return for it as well.
+		// The operation's own error, which the node will return for it as well.
 	case status.NotSupp, status.Protocol:
 		d.without = err
 	default:
