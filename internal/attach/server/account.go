@@ -10,28 +10,27 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// Limits bound what applications may hold. A field that is 0 means the default
-// that stands with it.
+// Limits bound the resources of applications. A field that is 0 means the default given in its
+// comment.
 type Limits struct {
 	Sessions    int64 // attached at a time; 64
 	Endpoints   int64 // open, or closed with bytes still to deliver; 16384
 	Windows     int64 // registered; as many pieces of memory, and as many mappings; 1024
-	Channels    int64 // ends of channels; 128
+	Channels    int64 // of all memory passed to the node and still in use; 1 GiB
 	WindowBytes int64 // of all memory handed over and still in use; 1 GiB
 
-	// Descriptors of the node that all of a user's applications hold, beside those of
-	// paths; three quarters of what other users leave. Those of one session have no bound
-	// of their own.
+	// Descriptors of the node for all of a user's applications, those of paths excluded; default:
+	// three quarters of those that other users leave. A single session has no limit of its own.
 	Descriptors int64
 }
 
-// SessionLimits are those of an application for which none are set.
+// SessionLimits returns the default limits of one application.
 func SessionLimits() Limits { return Limits{}.withDefaults(1) }
 
-// UserLimits are those of all applications of a user for which none are set.
+// UserLimits returns the default limits of all applications of one user.
 func UserLimits() Limits { return Limits{}.withDefaults(4) }
 
-// withDefaults fills in scale times the defaults.
+// withDefaults replaces zeros by scale times the defaults.
 func (l Limits) withDefaults(scale int64) Limits {
 	set := func(v *int64, def int64) {
 		if *v == 0 {
@@ -46,7 +45,7 @@ func (l Limits) withDefaults(scale int64) Limits {
 	return l
 }
 
-// A resource is what a limit counts.
+// A resource is a kind of thing that a limit counts.
 type resource int
 
 const (
@@ -57,18 +56,18 @@ const (
 	windowBytes
 	mappings
 	channels
-	heldFiles   // descriptors of the node, but for those of pathSockets
-	pathSockets // the node's duplicates of paths
+	heldFiles   // descriptors of the node, except for those of pathSockets
+	pathSockets // the node's duplicates of path sockets
 	resources
 )
 
 var resourceNames = [resources]string{"sessions", "endpoints", "windows", "pieces of memory", "bytes of window memory", "mappings", "channels", "descriptors", "paths (max-paths)"}
 
-// An account counts what one session, or all sessions of one user, hold.
+// An account counts the resources of one session, or of all sessions of one user.
 type account struct {
 	who    string
 	limit  [resources]int64
-	parent *account // charged as well; nil for a user's
+	parent *account // charged as well; nil for the account of all applications
 
 	mu   sync.Mutex // guards used; taken before the parent's
 	used [resources]int64
@@ -90,40 +89,38 @@ func newAccount(who string, l Limits, parent *account) *account {
 	return a
 }
 
-// reserve is how many descriptors applications leave to the node at least: for its
-// files, its peers and its operators.
+// reserve is the least number of descriptors left to the node: for its files, its peers and its
+// operators.
 const reserve = 64
 
-// Limits that are no numbers of their own.
+// Limits that are not numbers.
 const (
-	unbounded = math.MaxInt64 // the parent's alone
-	fairShare = -1            // three quarters of what the parent's other accounts leave; the parent has a number
+	unbounded = math.MaxInt64 // only the parent's limit applies
+	fairShare = -1            // three quarters of the amount that the parent's other accounts leave; the parent has a number
 )
 
-// applicationFiles is how many descriptors all applications together may make the node
-// hold by default: three quarters of those that the process may have, and fewer where
-// that is less than reserve below all of them.
+// applicationFiles is the default limit on descriptors of the node for all applications together:
+// three quarters of the process's limit, or that limit minus reserve if that is less.
 func applicationFiles() int64 {
 	all := shm.Descriptors()
 	return max(all-max(all/4, reserve), 0)
 }
 
-// DefaultPaths is how many of applicationFiles are for paths where nothing else is set:
-// half, so that each connection can have one.
+// DefaultPaths is the default share of applicationFiles for paths: half, so that each connection
+// can have one.
 func DefaultPaths() int64 { return max(applicationFiles()/2, 1) }
 
-// UserShare returns how many descriptors beside paths, and how many paths, the
-// applications of one user may have while there is no other one, on a node with so many
-// paths at most.
+// UserShare returns the numbers of descriptors, those of paths excluded, and of paths that a single
+// user's applications may have while no other user has any, on a node with maxPaths paths.
 func UserShare(maxPaths int64) (files, paths int64) {
 	total := newTotal(0, maxPaths)
 	user := newAccount("a user", Limits{}, total)
 	return user.most(heldFiles), user.most(pathSockets)
 }
 
-// newTotal returns the account of all applications, which bounds their descriptors
-// alone: all of them, or applicationFiles if that is 0. Of these maxPaths, two thirds at
-// most, are for paths, which never take those that connections need.
+// newTotal returns the account of all applications. It limits only descriptors: to all, or to
+// applicationFiles if all is 0. Paths may use maxPaths of them, at most two thirds, and never use
+// those reserved for connections.
 func newTotal(all, maxPaths int64) *account {
 	if all == 0 {
 		all = applicationFiles()
@@ -145,8 +142,7 @@ func newSessionAccount(l Limits, user *account) *account {
 	return a
 }
 
-// charge takes n, at least 0, of r, or returns status.NoMemory and takes
-// nothing.
+// charge adds n, at least 0, to the use of r, or returns status.NoMemory and changes nothing.
 func (a *account) charge(r resource, n int64) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -162,7 +158,7 @@ func (a *account) charge(r resource, n int64) error {
 	return nil
 }
 
-// most is how much of r the account may have now. The caller holds mu.
+// most is the account's current limit on r. The caller holds mu.
 func (a *account) most(r resource) int64 {
 	if a.limit[r] != fairShare {
 		return a.limit[r]
@@ -174,8 +170,8 @@ func (a *account) most(r resource) int64 {
 	return free - free/4
 }
 
-// chargePath takes a path: the node's duplicate of its socket, and the application's end
-// until it is sent.
+// chargePath charges a path: the node's duplicate of its socket, and the application's end until it
+// is sent.
 func (a *account) chargePath() error {
 	if err := a.charge(pathSockets, 1); err != nil {
 		return err
@@ -187,7 +183,7 @@ func (a *account) chargePath() error {
 	return nil
 }
 
-// refund gives back what charge took.
+// refund reverses charge.
 func (a *account) refund(r resource, n int64) {
 	a.mu.Lock()
 	a.used[r] -= n
@@ -200,16 +196,16 @@ func (a *account) refund(r resource, n int64) {
 	}
 }
 
-// idle reports whether nothing is held.
+// idle reports whether nothing is charged.
 func (a *account) idle() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.used == [resources]int64{}
 }
 
-// bounds are how many requests of each kind a session may have that are not yet
-// answered, for one that may hold what a limits. Those that give back are as many as
-// there are things to give back, and those that accept as many as may come of them.
+// bounds returns the largest number of unanswered requests of each kind for a session with the
+// limits of a. As many requests may release resources as there are resources, and as many may
+// accept as endpoints can result.
 func bounds(a *account) [proto.Kinds]int {
 	return [proto.Kinds]int{
 		proto.GivesBack: int(a.limit[endpoints] + a.limit[windows]),

@@ -14,19 +14,18 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// joinTime bounds how long a CHANNEL waits for the other application to ask for
-// its side: one that does not know channels never does.
+// joinTime bounds how long a CHANNEL waits for the other application to ask for its side: an
+// application that does not know channels never asks.
 const joinTime = 2 * time.Second
 
-// Of a connection's channel the node makes the memory and the bells. It hands
-// each side its own, and is then out of the way: what it learns more is whether
-// both could use it.
+// The node makes the memory and the bells of a connection's channel. It passes each side its own
+// and takes no further part, except that each side reports whether it can use the channel.
 
-// pairs knows the endpoints whose peer is on this node, and their channels.
+// pairs finds the endpoints with a peer on this node, and their channels.
 type pairs struct {
 	mu   sync.Mutex      // guards the fields below, and those of every half
-	ends map[any]*served // by what PairedEndpoint.Pair tells them by
-	keys map[*served]any // the other way round
+	ends map[any]*served // by their key of PairedEndpoint.Pair
+	keys map[*served]any // the reverse of ends
 	half map[*served]*half
 }
 
@@ -35,16 +34,16 @@ type pairs struct {
 type half struct {
 	of    *served
 	peer  *half         // nil until the other side has asked too
-	made  chan struct{} // closed when peer and files are there
-	alone chan struct{} // closed when the other side does not come before it has asked
+	made  chan struct{} // closed when peer and files are set
+	alone chan struct{} // closed when it is known, before the other side has asked, that it never will
 	left  bool          // alone is closed
-	cause error         // and why, if not by the connection's end; written before alone is closed
+	cause error         // the reason, if not the connection's end; written before alone is closed
 	side  uint8
-	files [3]*os.File // memory, out, in; nil once handed over
-	held  int64       // descriptors that are charged for those it has, or may get
-	done  bool        // JOINED has come
-	ok    bool        // and said yes
-	why   string      // and why it is no better one
+	files [3]*os.File // memory, out, in; nil once passed
+	held  int64       // descriptors charged for the ones it has or may get
+	done  bool        // JOINED was received
+	ok    bool        // and the application can use the channel
+	why   string      // the reason if it cannot; else why the memory is not in huge pages
 }
 
 func (p *pairs) init() {
@@ -53,7 +52,7 @@ func (p *pairs) init() {
 	p.half = make(map[*served]*half)
 }
 
-// enter makes e, which has just been connected, known to its peer.
+// enter makes e, which has just been connected, visible to its peer.
 func (p *pairs) enter(e *served) {
 	ep, ok := e.ep.(attach.PairedEndpoint)
 	if !ok {
@@ -70,7 +69,7 @@ func (p *pairs) enter(e *served) {
 	p.ends[self], p.keys[e] = e, self
 }
 
-// leave forgets e, which is being closed, and drops its half of a channel.
+// leave removes e, which is being closed, and drops its half of a channel.
 func (p *pairs) leave(e *served) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -86,8 +85,8 @@ func (p *pairs) leave(e *served) {
 	}
 }
 
-// leave ends the wait for the other side, which does not come any more. cause says
-// why not, if it is not the end of the connection. The caller holds mu.
+// leave ends the wait for the other side, which will not ask any more. cause is the reason, if it
+// is not the end of the connection. The caller holds mu.
 func (h *half) leave(cause error) {
 	if h == nil || h.peer != nil || h.left {
 		return
@@ -96,7 +95,7 @@ func (h *half) leave(cause error) {
 	close(h.alone)
 }
 
-// drop gives up e's half of a channel. The caller holds mu.
+// drop removes e's half of a channel. The caller holds mu.
 func (p *pairs) drop(e *served) {
 	h := p.half[e]
 	if h == nil {
@@ -111,7 +110,7 @@ func (p *pairs) drop(e *served) {
 	e.s.account.refund(channels, 1)
 }
 
-// asked reports whether e's application has, or may be about to have, a channel.
+// asked reports whether e's application has a channel, or has asked for one.
 func (p *pairs) asked(e *served) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -125,8 +124,8 @@ func (h *half) close(i int) {
 	}
 }
 
-// ask begins e's half of a channel, and completes it if the other side has begun
-// its own. Else other is who has to be told.
+// ask creates e's half of a channel, and completes it if the other side has created its own.
+// Otherwise it returns the endpoint to be notified as other.
 func (p *pairs) ask(e *served, params ring.Params) (h *half, other *served, err error) {
 	ep, ok := e.ep.(attach.PairedEndpoint)
 	if !ok {
@@ -138,10 +137,10 @@ func (p *pairs) ask(e *served, params ring.Params) (h *half, other *served, err 
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.keys[e] == nil { // leave has been here, and does not come again
+	if p.keys[e] == nil { // leave has run, and does not run again
 		return nil, nil, fmt.Errorf("the endpoint is being closed: %w", status.Reset)
 	}
-	// Once the end can be told, it finds this half, or it was before this.
+	// An end from here on finds this half; an earlier one is seen here.
 	if ep.Ready()&attach.PollHup != 0 {
 		return nil, nil, fmt.Errorf("the connection has ended: %w", status.Reset)
 	}
@@ -174,7 +173,7 @@ func (p *pairs) ask(e *served, params ring.Params) (h *half, other *served, err 
 	return h, other, nil
 }
 
-// makeChannel gives both halves memory and bells.
+// makeChannel creates the memory and bells of both halves.
 func makeChannel(a, b *half, params ring.Params) (err error) {
 	defer func() {
 		if err != nil {
@@ -202,8 +201,7 @@ func makeChannel(a, b *half, params ring.Params) (err error) {
 	return nil
 }
 
-// take returns one of the files of e's half, which is the caller's then, and still
-// charged.
+// take returns one of the files of e's half. The caller owns it; it stays charged.
 func (p *pairs) take(e *served, i int) (*os.File, *half) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -217,8 +215,8 @@ func (p *pairs) take(e *served, i int) (*os.File, *half) {
 	return f, h
 }
 
-// giveUp takes back a request for a channel that nobody has answered; false if
-// somebody has meanwhile.
+// giveUp withdraws an unanswered request for a channel; false if the other side has answered
+// meanwhile.
 func (p *pairs) giveUp(e *served, h *half) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -275,19 +273,19 @@ func (p *pairs) await(ctx context.Context, e *served, h *half) error {
 		err = fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
 	}
 	if !p.giveUp(e, h) {
-		return nil // it has, at the last moment
+		return nil // it has asked, at the last moment
 	}
 	return err
 }
 
-// offer tells the application that its peer asks for a channel. It is a hint: an
-// application that does not read is not told.
+// offer notifies the application that its peer asks for a channel. It is a hint, dropped if the
+// application does not read.
 func (e *served) offer() {
 	offer := proto.Letter{Header: proto.Header{Op: proto.OpOffer, Endpoint: e.id}}
 	e.s.out.Tell(offer, proto.MaxRequests) // an error is the session's end, or the queue's bound
 }
 
-// via notes why the endpoint's messages go through the node.
+// via records why the endpoint's messages go through the node.
 func (e *served) via(why string) {
 	way := attach.ViaSocket
 	if e.s.inProcess {
@@ -298,8 +296,8 @@ func (e *served) via(why string) {
 	}
 }
 
-// without tells the log, once, that a connection of the session goes on without a
-// channel that was to be had.
+// without logs, once, that a connection of the session stays without a channel although one should
+// be possible.
 func (s *serverSession) without(why string) {
 	if !s.told.Swap(true) {
 		s.log.Warn().Str("op", "channel").Str("reason", why).Msg("no channel: messages go through the node; `fabricd why` tells of the next ones")
@@ -318,8 +316,8 @@ func doBell(_ context.Context, s *serverSession, r *request) (reply, error) {
 	return s.account.answerTaken(nil, f), nil
 }
 
-// doJoined notes whether the application uses its channel. One that cannot has
-// given up its half, and may ask for another.
+// doJoined records whether the application uses its channel. An application that cannot has given
+// up its half, and may ask for another.
 func doJoined(_ context.Context, s *serverSession, r *request) (reply, error) {
 	m := r.in.(*proto.JoinedBody)
 	m.Why = attach.Printable(m.Why)
@@ -338,8 +336,7 @@ func doJoined(_ context.Context, s *serverSession, r *request) (reply, error) {
 	return reply{}, s.srv.paired.join(r.ep, m.OK == 1, m.Why)
 }
 
-// doRings tells how channels are to be used, what CHANNEL's answer has no room
-// for.
+// doRings returns the settings of channels for which CHANNEL's answer has no room.
 func doRings(_ context.Context, s *serverSession, _ *request) (reply, error) {
 	opt := &s.srv.opt
 	return reply{body: &proto.RingsBody{Release: uint8(opt.Rings.Release), Huge: opt.HugePages}}, nil

@@ -11,24 +11,23 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// staleBacklog bounds the packets that wait for an application when STALE is
-// told. It is only a hint: an application that does not read must not lose its
-// session because a peer unregisters windows.
+// staleBacklog bounds the queued packets up to which STALE is sent. It is only a hint: an
+// application that does not read must not lose its session because a peer unregisters windows.
 const staleBacklog = proto.MaxRequests / 4
 
-// A directServed is what an endpoint's direct use of the peer's windows needs in
-// the node: a slot of the session's epochs.
+// A directServed is the node's state for an endpoint's direct access to the peer's windows: a slot
+// of the session's epochs.
 type directServed struct {
 	mu     sync.Mutex // guards the fields below
 	closed bool
-	open   bool // slot is taken
+	open   bool // slot is valid
 	slot   uint32
 	stop   func() // ends the calls of withdrawn
-	asked  bool   // windows were handed out since STALE was last told
+	asked  bool   // windows were passed since STALE was last sent
 }
 
-// begin returns the endpoint's slot, which it takes with the first window: a
-// peer on another node never has one, and costs nothing.
+// begin returns the endpoint's slot, which it takes with the first window: an endpoint with a peer
+// on another node never has one, and costs nothing.
 func (d *directServed) begin(e *served, ep attach.DirectEndpoint, roff int64) (uint32, error) {
 	d.mu.Lock()
 	open := d.open
@@ -70,8 +69,8 @@ func (d *directServed) take(e *served, ep attach.DirectEndpoint) (uint32, error)
 	return slot, nil
 }
 
-// withdrawn makes the windows that the application knows stale, and tells it if
-// it knows any, so that it gives the memory back.
+// withdrawn invalidates the windows that the application knows. If it knows any, it gets a
+// notification, so that it unmaps the memory.
 func (e *served) withdrawn(slot uint32) {
 	e.s.epochs.bump(slot)
 	d := &e.direct
@@ -81,10 +80,10 @@ func (e *served) withdrawn(slot uint32) {
 		return
 	}
 	stale := proto.Letter{Header: proto.Header{Op: proto.OpStale, Endpoint: e.id}}
-	d.asked = e.s.out.Tell(stale, staleBacklog) != nil // not told: the next withdrawal tells
+	d.asked = e.s.out.Tell(stale, staleBacklog) != nil // not sent: the next withdrawal sends it
 }
 
-// end gives the slot back.
+// end releases the slot.
 func (d *directServed) end(s *serverSession) {
 	d.mu.Lock()
 	open, slot, stop := d.open, d.slot, d.stop
@@ -110,9 +109,8 @@ func doEpochs(_ context.Context, s *serverSession, _ *request) (reply, error) {
 
 var errNoDirect = fmt.Errorf("direct use of windows is switched off: %w", status.NotSupp)
 
-// doWindow tells of the peer's window at an offset and passes its memory. The
-// epoch is read before the window is looked for: a withdrawal in between makes
-// the answer stale.
+// doWindow describes the peer's window at an offset and passes its memory. The epoch is read before
+// the lookup of the window: a withdrawal in between makes the answer stale.
 func doWindow(_ context.Context, s *serverSession, r *request) (reply, error) {
 	ep, ok := r.ep.ep.(attach.DirectEndpoint)
 	if !ok {
@@ -139,8 +137,7 @@ func doWindow(_ context.Context, s *serverSession, r *request) (reply, error) {
 	return s.window(ep, out, w)
 }
 
-// window completes the answer about w: with its memory, or without where the node is
-// to copy.
+// window completes the answer about w: with its memory, or without if the node has to copy.
 func (s *serverSession) window(ep attach.DirectEndpoint, out *proto.WindowBody, w attach.PeerWindow) (reply, error) {
 	m, err := s.sharer(w.Region)
 	var r reply

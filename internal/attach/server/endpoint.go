@@ -14,31 +14,30 @@ import (
 	"github.com/fabricd/fabricd/rma"
 )
 
-// A served is one endpoint of an application. One endpoint of the session's
-// account is charged for it until it is closed for good.
+// A served is one endpoint of an application. One endpoint of the session's account is charged for
+// it until it is finally closed.
 type served struct {
 	id uint32
 	s  *serverSession
 	ep attach.Endpoint
 
 	direct directServed
-	said   atomic.Bool // the application has said CLOSE
+	said   atomic.Bool // the application has sent CLOSE
 
 	mu        sync.Mutex // guards the fields below
 	closing   bool
 	mover     mover          // once connected
-	following func()         // stops telling poll events; nil while they are not told
+	following func()         // stops the notification of poll events; nil while there is none
 	windows   []servedWindow // each charged
 
-	pathAsked bool // PATH was asked, and not answered without one
+	pathAsked bool // PATH was received, and not answered without a path
 	pathGot   bool // the application has got its end
-	pathUsed  bool // JOINED has said that the application uses it
+	pathUsed  bool // JOINED has reported that the application uses it
 
 	rma heldPath // the application's RMA path
 }
 
-// serveEndpoint takes ep, which is charged, into the session. If the session
-// is ending it closes ep.
+// serveEndpoint adds ep, which is charged, to the session. If the session is ending it closes ep.
 func (s *serverSession) serveEndpoint(ep attach.Endpoint) (*served, error) {
 	e := &served{s: s, ep: ep}
 	if c, ok := ep.(attach.CopiedEndpoint); ok {
@@ -52,20 +51,20 @@ func (s *serverSession) serveEndpoint(ep attach.Endpoint) (*served, error) {
 	return nil, status.Reset
 }
 
-// A servedWindow is one of an endpoint, and what it is open on.
+// A servedWindow is a window of an endpoint and the memory behind it.
 type servedWindow struct {
 	proto.Span
 	memory *memory
 	prot   rma.Prot
 }
 
-// opened and gone keep the windows' charges, and what their memory counts.
+// opened and gone maintain the windows' charges and their memory's counts.
 
 func (e *served) opened(w servedWindow) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closing {
-		e.s.account.refund(windows, 1) // close counted before it was there
+		e.s.account.refund(windows, 1) // begin counted the windows before this one was added
 		w.memory.close(w.prot)
 		return
 	}
@@ -87,8 +86,8 @@ func (e *served) gone(r proto.Span) {
 	e.s.account.refund(windows, int64(n))
 }
 
-// follow tells the application when the endpoint's poll events change, until
-// it is connected or closed: then its data socket tells.
+// follow notifies the application of changes of the endpoint's poll events, until it is connected
+// or closed: from then on its data socket shows them.
 func (e *served) follow() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -113,15 +112,15 @@ func (e *served) follow() {
 	}))
 }
 
-// state tells the endpoint's poll events. It waits while the application does
-// not read: changes meanwhile are one change.
+// state sends the endpoint's poll events. It blocks while the application does not read: changes
+// meanwhile are merged into one.
 func (e *served) state() {
 	e.s.out.Wait(proto.MaxRequests)
 	e.s.tell(proto.Header{Op: proto.OpState, Endpoint: e.id}, &proto.ReadyBody{Events: uint16(e.events())})
 }
 
-// events returns the endpoint's poll events. One that the node has closed has
-// ended; closed is it only when the application has done that.
+// events returns the endpoint's poll events. An endpoint closed by the node reports the end of the
+// connection; only one closed by the application is invalid.
 func (e *served) events() attach.Events {
 	ev := e.ep.Ready()
 	if ev&attach.PollNval != 0 && !e.begun() {
@@ -130,9 +129,9 @@ func (e *served) events() attach.Events {
 	return ev
 }
 
-// connect begins to move the bytes of the endpoint's connection through d, which
-// it takes; nil where the application uses the node's end itself. It reports false if the
-// endpoint is closed, or connected, already.
+// connect starts to move the bytes of the endpoint's connection through d, which it owns; nil if
+// the application uses the node's endpoint itself. It reports false if the endpoint is closed or
+// already connected.
 func (e *served) connect(d *socketPair) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -164,8 +163,8 @@ func (e *served) newMover(d *socketPair) mover {
 	return newPump(e.ep, d.near, e.state, e.s.guarded)
 }
 
-// fence makes the application's calls fail if the connection has ended: when
-// the removal of a node is told, none may go on as if that node were there.
+// fence makes the application's calls fail if the connection has ended: once the removal of a node
+// is reported, no call may succeed as if that node were there.
 func (e *served) fence() {
 	e.mu.Lock()
 	p := e.mover
@@ -173,12 +172,12 @@ func (e *served) fence() {
 	if p != nil && e.ep.Ready()&attach.PollHup != 0 {
 		p.ended(e.s.ctx)
 		if e.s.srv.paired.asked(e) {
-			e.state() // it does not look at its data socket
+			e.state() // the application does not poll its data socket
 		}
 	}
 }
 
-// A finish is how an endpoint is ended: closed, or aborted for a cause.
+// A finish is the way an endpoint is ended: closed, or aborted for a cause.
 type finish struct {
 	abort bool
 	cause string
@@ -194,8 +193,8 @@ func (f finish) of(ep attach.Endpoint) {
 	ep.Close()
 }
 
-// begin ends the endpoint, in the background if there are bytes to deliver: as how
-// says, unless the application has closed it. It is called once.
+// begin ends the endpoint, in the background if there are bytes to deliver: in the way of how,
+// unless the application has closed it. It is called once.
 func (e *served) begin(how finish) {
 	if e.said.Load() {
 		how = finish{}
@@ -222,16 +221,15 @@ func (e *served) begin(how finish) {
 	e.s.account.refund(endpoints, 1)
 }
 
-// begun reports whether begin was called: the application, or its end, has closed
-// the endpoint.
+// begun reports whether begin was called, on the application's request or at its end.
 func (e *served) begun() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.closing
 }
 
-// settle returns when the endpoint is closed, or when that waits for a peer
-// that does not take the bytes it is owed, or when ctx is done.
+// settle returns when the endpoint is closed, when the close waits for a peer that does not read,
+// or when ctx is done.
 func (e *served) settle(ctx context.Context) {
 	e.mu.Lock()
 	p := e.mover
@@ -255,7 +253,7 @@ func doAbort(ctx context.Context, s *serverSession, r *request) (reply, error) {
 	return s.finish(ctx, r, abortedBy(attach.CleanCause(r.in.(*proto.CauseBody).Cause)))
 }
 
-// finish ends an endpoint for its application.
+// finish ends an endpoint on its application's request.
 func (s *serverSession) finish(ctx context.Context, r *request, how finish) (reply, error) {
 	s.mu.Lock()
 	found := s.endpoints.all[r.Endpoint] == r.ep
@@ -271,8 +269,7 @@ func (s *serverSession) finish(ctx context.Context, r *request, how finish) (rep
 	return reply{}, nil
 }
 
-// doShut makes the end of what the application writes to the data socket, which follows, a
-// half-close.
+// doShut makes the end of the application's bytes at the data socket, which follows, a half-close.
 func doShut(_ context.Context, _ *serverSession, r *request) (reply, error) {
 	r.ep.mu.Lock()
 	p := r.ep.mover
@@ -284,8 +281,8 @@ func doShut(_ context.Context, _ *serverSession, r *request) (reply, error) {
 	return reply{}, nil
 }
 
-// doConnect makes the data socket first: a node that runs out of descriptors
-// refuses before the peer hears of a connection that nobody could use.
+// doConnect makes the data socket first: a node without free descriptors refuses before the peer
+// learns of a connection that no application could use.
 func doConnect(ctx context.Context, s *serverSession, r *request) (reply, error) {
 	return s.connected(r.ep, func() error {
 		_, err := r.ep.ep.Connect(ctx, addr.Addr(*r.in.(*proto.Address)))
@@ -293,7 +290,7 @@ func doConnect(ctx context.Context, s *serverSession, r *request) (reply, error)
 	})
 }
 
-// connected answers a request that connects e by connect.
+// connected calls connect and answers the request that connects e.
 func (s *serverSession) connected(e *served, connect func() error) (reply, error) {
 	d, err := s.dataSocket()
 	if err != nil {
@@ -321,9 +318,9 @@ func doTryConnect(_ context.Context, s *serverSession, r *request) (reply, error
 	return reply{}, err
 }
 
-// A RefusingEndpoint can refuse the requests that wait at it.
+// A RefusingEndpoint can refuse the connection requests queued at it.
 type RefusingEndpoint interface {
-	// RefuseWaiting refuses them all; later ones wait.
+	// RefuseWaiting refuses all of them; later ones wait.
 	RefuseWaiting()
 }
 
@@ -335,9 +332,8 @@ func doTryAccept(_ context.Context, s *serverSession, r *request) (reply, error)
 	return s.accepted(r.ep, r.ep.ep.TryAccept)
 }
 
-// accepted takes the endpoint that accept returns into the session. Requests that
-// wait at a listener whose application has no room for them are refused: they would
-// wait for nothing until their time is up.
+// accepted adds the endpoint that accept returns to the session. If the application has no room for
+// it, the requests queued at the listener are refused: they would only wait for their time-out.
 func (s *serverSession) accepted(listener *served, accept func() (attach.Endpoint, addr.Addr, error)) (reply, error) {
 	if err := s.account.charge(endpoints, 1); err != nil {
 		if r, ok := listener.ep.(RefusingEndpoint); ok {
@@ -365,8 +361,7 @@ func (s *serverSession) accepted(listener *served, accept func() (attach.Endpoin
 	return out, err
 }
 
-// forget ends an endpoint that the application never learned of, unless teardown
-// does.
+// forget ends an endpoint that could not be reported to the application, unless teardown does.
 func (s *serverSession) forget(e *served) {
 	s.mu.Lock()
 	found := s.endpoints.all[e.id] == e
@@ -377,7 +372,7 @@ func (s *serverSession) forget(e *served) {
 	}
 }
 
-// established answers a request that has connected the endpoint. It takes d.
+// established answers a request that has connected the endpoint. It owns d.
 func (e *served) established(d *socketPair) (reply, error) {
 	if !e.connect(d) {
 		return reply{}, status.Reset

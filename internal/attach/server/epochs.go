@@ -10,25 +10,24 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// epochSlots is how many endpoints of a session can have an epoch at a time:
-// as many as it may have by default. Further ones go through the node.
+// epochSlots is how many endpoints of a session can have an epoch at a time: the default limit of a
+// session. Further ones go through the node.
 const epochSlots = 4096
 
-// epochs are the memory in which the node tells an application that what it
-// knows of the peers' windows no longer holds: one word for each endpoint that
-// has asked for a window. The node counts it up, the application compares. The
-// memory is the node's, and the application's descriptor is for reading only.
+// epochs is memory through which the node invalidates the windows that an application knows: one
+// word for each endpoint that has asked for a window. The node increments it, the application
+// compares it. The node owns the memory; the application's descriptor is read-only.
 type epochs struct {
 	account *account // charged for the memory's descriptor
 
 	mu     sync.Mutex // guards the fields below
 	region *shm.Region
-	free   []uint32 // slots that were given back
-	next   uint32   // the first slot that was never taken
+	free   []uint32 // released slots
+	next   uint32   // the first slot that was never used
 	closed bool
 }
 
-// open makes the memory with the first use.
+// open creates the memory at the first use.
 func (p *epochs) open() error {
 	switch {
 	case p.closed:
@@ -67,8 +66,8 @@ func (p *epochs) take() (slot uint32, err error) {
 	return p.next - 1, nil
 }
 
-// give takes a slot back. Its epoch goes on from where it is, so that what an
-// endpoint knew is not mistaken for what the slot's next one knows.
+// give releases a slot. Its epoch continues, so that windows of its last endpoint are not valid for
+// the next one.
 func (p *epochs) give(slot uint32) {
 	p.bump(slot)
 	p.mu.Lock()
@@ -76,7 +75,7 @@ func (p *epochs) give(slot uint32) {
 	p.free = append(p.free, slot)
 }
 
-// bump makes everything known under the slot's epoch stale.
+// bump invalidates all windows known under the slot's epoch.
 func (p *epochs) bump(slot uint32) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -95,7 +94,7 @@ func (p *epochs) epoch(slot uint32) uint64 {
 	return p.word(slot).Load()
 }
 
-// word is the slot's, which was taken. The caller holds mu, and the memory is there.
+// word returns the word of a slot in use. The caller holds mu, and the memory exists.
 func (p *epochs) word(slot uint32) *atomic.Uint64 { return p.region.Word(8 * int64(slot)) }
 
 // descriptor returns the memory's size and a descriptor for the application.
@@ -109,7 +108,7 @@ func (p *epochs) descriptor() (size int64, f *os.File, err error) {
 	return p.region.Len(), f, err
 }
 
-// close gives the memory back. An endpoint that ends later may still call bump.
+// close frees the memory. An endpoint that ends later may still call bump.
 func (p *epochs) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

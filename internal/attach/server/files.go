@@ -8,11 +8,11 @@ import (
 	"github.com/fabricd/fabricd/internal/shm"
 )
 
-// Every descriptor that an application makes the node hold is charged to its session
-// before it is there, and refunded when it is closed: sessions, data sockets, memory,
-// bells, epochs, and what an answer carries until it is sent.
+// Every descriptor that an application makes the node hold is charged to its session before it is
+// created, and refunded when it is closed: sessions, data sockets, memory, bells, epochs, and the
+// descriptor in an answer until that is sent.
 
-// answerWith returns the reply that carries the descriptor which open returns.
+// answerWith returns a reply with the descriptor that open returns.
 func (a *account) answerWith(body proto.Message, open func() (*os.File, error)) (reply, error) {
 	if err := a.charge(heldFiles, 1); err != nil {
 		return reply{}, err
@@ -25,21 +25,20 @@ func (a *account) answerWith(body proto.Message, open func() (*os.File, error)) 
 	return a.answerTaken(body, f), nil
 }
 
-// answerTaken is answerWith for a descriptor that is charged.
+// answerTaken is answerWith for a descriptor that is already charged.
 func (a *account) answerTaken(body proto.Message, f *os.File) reply {
 	return reply{body: body, file: f, after: func() { f.Close(); a.refund(heldFiles, 1) }}
 }
 
-// A socketPair is a data socket that no pump has yet: the node's end and the
-// application's, both charged.
+// A socketPair is a data socket without a pump: the node's end and the application's, both charged.
 type socketPair struct {
 	account *account
 	near    *net.UnixConn
 	far     *os.File
 }
 
-// dataSocket returns the data socket of a connection to come; nil where the application
-// uses the node's end itself.
+// dataSocket creates the data socket of a future connection; nil if the application uses the node's
+// endpoint itself.
 func (s *serverSession) dataSocket() (*socketPair, error) {
 	if s.inProcess {
 		return nil, nil

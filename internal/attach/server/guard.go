@@ -2,8 +2,7 @@ package server
 
 import "github.com/fabricd/fabricd/internal/guard"
 
-// guarded returns fn so that a panic in it ends the application's session, and the node
-// goes on.
+// guarded wraps fn so that a panic in it ends only the application's session, not the node.
 func (s *serverSession) guarded(fn func()) func() {
 	return func() {
 		defer guard.Recover(s.broke)
@@ -11,7 +10,7 @@ func (s *serverSession) guarded(fn func()) func() {
 	}
 }
 
-// broke ends the session after a panic: its reader finds the socket closed.
+// broke ends the session after a panic: its reader sees the closed socket.
 func (s *serverSession) broke(err error, stack []byte) {
 	s.log.Error().Err(err).Bytes("stack", stack).Msg("an application's session ended because serving it failed")
 	s.conn.Close()

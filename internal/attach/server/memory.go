@@ -12,8 +12,8 @@ import (
 	"github.com/fabricd/fabricd/rma"
 )
 
-// doMemAdd maps memory that an application hands over. It counts until its
-// last use, which may outlive the session.
+// doMemAdd maps memory that an application passes. It stays charged until its last use, which may
+// outlive the session.
 func doMemAdd(_ context.Context, s *serverSession, r *request) (reply, error) {
 	size := r.in.(*proto.MemAdd).Size
 	if size <= 0 || size > shm.MaxSize {
@@ -34,7 +34,7 @@ func doMemAdd(_ context.Context, s *serverSession, r *request) (reply, error) {
 	return reply{body: &proto.MemoryBody{Memory: id}}, nil
 }
 
-// mapMemory checks and maps the request's descriptor, and takes it.
+// mapMemory checks and maps the request's descriptor, and owns it.
 func (s *serverSession) mapMemory(r *request, size int64) (*shm.Region, error) {
 	if err := s.account.charge(windowBytes, size); err != nil {
 		return nil, err
@@ -74,8 +74,7 @@ func doMemDrop(_ context.Context, s *serverSession, r *request) (reply, error) {
 	return reply{}, nil
 }
 
-// use returns the memory id, with a reference for the caller, if it holds
-// [off, off+n).
+// use returns the memory id, with a reference for the caller, if it contains [off, off+n).
 func (s *serverSession) use(id uint32, off, n int64) (*memory, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -127,8 +126,8 @@ func doUnregister(_ context.Context, _ *serverSession, r *request) (reply, error
 	return reply{}, err
 }
 
-// staged returns a buffer for t and the memory to copy from or to, with a
-// reference. done gives both back.
+// staged returns a buffer for t and the memory to copy from or to, with a reference. done releases
+// both.
 func (s *serverSession) staged(ctx context.Context, t *proto.VTransfer) (buf []byte, region *memory, done func(), err error) {
 	if t.Len <= 0 || t.Len > proto.MaxStage {
 		return nil, nil, nil, fmt.Errorf("%d bytes, want 1 to %d: %w", t.Len, proto.MaxStage, status.Invalid)
@@ -145,8 +144,8 @@ func (s *serverSession) staged(ctx context.Context, t *proto.VTransfer) (buf []b
 	return make([]byte, t.Len), region, func() { region.Release(); free() }, nil
 }
 
-// takeStage waits for the session's token for a piece of n bytes, and then for room at
-// the node: who has none of the first keeps nobody from the second.
+// takeStage waits for the session's token for a piece of n bytes, and then for room at the node:
+// sessions that wait for a token do not hold up others.
 func (s *serverSession) takeStage(ctx context.Context, n int64) (free func(), err error) {
 	select {
 	case s.pieces.tokens <- struct{}{}:
@@ -160,8 +159,8 @@ func (s *serverSession) takeStage(ctx context.Context, n int64) (free func(), er
 	return func() { s.srv.staged.give(&s.pieces.bytes, n); <-s.pieces.tokens }, nil
 }
 
-// doVWriteTo copies the bytes before it writes them: the application may
-// change them as soon as it has the answer. The copy belongs to the operation.
+// doVWriteTo copies the bytes before it writes them: the application may change them once it has
+// the answer. The operation owns the copy.
 func doVWriteTo(ctx context.Context, s *serverSession, r *request) (reply, error) {
 	t := r.in.(*proto.VTransfer)
 	buf, region, done, err := s.staged(ctx, t)
@@ -175,8 +174,8 @@ func doVWriteTo(ctx context.Context, s *serverSession, r *request) (reply, error
 	return reply{}, r.ep.ep.VWriteTo(buf, t.Remote, t.Flags)
 }
 
-// doVReadFrom is synchronous whatever its flags say: nobody would copy the
-// bytes to the application later.
+// doVReadFrom is synchronous regardless of its flags: no goroutine would copy the bytes to the
+// application later.
 func doVReadFrom(ctx context.Context, s *serverSession, r *request) (reply, error) {
 	t := r.in.(*proto.VTransfer)
 	buf, region, done, err := s.staged(ctx, t)
@@ -186,7 +185,7 @@ func doVReadFrom(ctx context.Context, s *serverSession, r *request) (reply, erro
 	defer done()
 	flags := t.Flags
 	const known = rma.UseCPU | rma.UseCache | rma.Sync | rma.Ordered
-	if flags == 0 || flags&known != 0 { // else they are an error, and the node's to find
+	if flags == 0 || flags&known != 0 { // else they are an error, which the node reports
 		flags |= rma.Sync
 	}
 	if err := r.ep.ep.VReadFrom(buf, t.Remote, flags); err != nil {
@@ -195,7 +194,7 @@ func doVReadFrom(ctx context.Context, s *serverSession, r *request) (reply, erro
 	return reply{}, s.give(region, buf, t.MemOff)
 }
 
-// give copies b to the application's memory, unless that stays as it is by now.
+// give copies b to the application's memory, unless that is frozen already.
 func (s *serverSession) give(region attach.Region, b []byte, off int64) error {
 	s.gifts.RLock()
 	defer s.gifts.RUnlock()
@@ -205,7 +204,7 @@ func (s *serverSession) give(region attach.Region, b []byte, off int64) error {
 	return region.WriteAt(b, off)
 }
 
-// doCheck looks for what is wrong with a transfer of many pieces before the first.
+// doCheck checks a transfer of several pieces before the first.
 func doCheck(_ context.Context, _ *serverSession, r *request) (reply, error) {
 	m := r.in.(*proto.CheckBody)
 	ep, ok := r.ep.ep.(attach.RegionEndpoint)
@@ -218,8 +217,8 @@ func doCheck(_ context.Context, _ *serverSession, r *request) (reply, error) {
 	return reply{}, ep.CheckTransfer(m.Remote, m.Len, m.Flags, m.Need)
 }
 
-// doMmap passes the descriptor of the peer's memory on, one that cannot write
-// when prot does not ask for it. The mapping is the session's until MUNMAP.
+// doMmap passes a descriptor of the peer's memory, read-only unless prot asks for writing. The
+// session owns the mapping until MUNMAP.
 func doMmap(_ context.Context, s *serverSession, r *request) (reply, error) {
 	m := r.in.(*proto.MmapBody)
 	ep, ok := r.ep.ep.(attach.RegionEndpoint)
@@ -249,10 +248,10 @@ func doMmap(_ context.Context, s *serverSession, r *request) (reply, error) {
 	return out, nil
 }
 
-// grant returns a reply with a descriptor of its own for the memory of the window
-// that region is a reference to. It holds no reference to the region while the answer
-// is on its way: the application may have mapped and unmapped it before the answer
-// counts as sent, and its munmap must find the last reference.
+// grant returns a reply with a new descriptor for the memory of the window that region refers to.
+// It holds no reference to the region while the answer is in flight: the application may have
+// mapped and unmapped it before the answer counts as sent, and its munmap must drop the last
+// reference.
 func (s *serverSession) grant(region attach.Region, ask rma.Prot) (reply, error) {
 	w, ok := region.(attach.WindowRegion)
 	if !ok {
@@ -266,7 +265,7 @@ func (s *serverSession) grant(region attach.Region, ask rma.Prot) (reply, error)
 	return s.account.answerWith(nil, func() (*os.File, error) { return m.grant(s, off, n, prot, ask) })
 }
 
-// keep gives a mapping its number.
+// keep assigns a number to a mapping.
 func (s *serverSession) keep(region attach.Region) (uint32, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -16,24 +16,24 @@ import (
 	"github.com/fabricd/fabricd/rma"
 )
 
-// An operation says how requests of one op are taken.
+// An operation is the rule for requests with one op.
 type operation struct {
 	in        func() proto.Message // a new body to decode; nil for an empty one
 	endpoint  bool                 // on an endpoint, not on the session
-	takesFile bool                 // a descriptor comes with it
+	takesFile bool                 // with a descriptor
 	do        func(ctx context.Context, s *serverSession, r *request) (reply, error)
 }
 
-// A request is one being performed.
+// A request is a request that is being performed.
 type request struct {
 	proto.Header
 	operation
 	in   proto.Message
-	file *os.File // that came with it; nil once taken
+	file *os.File // its descriptor; nil once taken
 	ep   *served
 }
 
-// drop closes the request's descriptor if nobody has taken it.
+// drop closes the request's descriptor unless it was taken.
 func (r *request) drop() {
 	if r.file != nil {
 		r.file.Close()
@@ -41,9 +41,9 @@ func (r *request) drop() {
 	}
 }
 
-// notByApplication returns r's result err for an application that has not
-// closed what r is about: that the node did, because the session or the
-// connection ends, is a reset to it, and no mistake of its own.
+// notByApplication maps r's error for an application that has not closed r's endpoint or session: a
+// close by the node, because the session or the connection ends, is a reset and not a mistake of
+// the application.
 func (r *request) notByApplication(err error) error {
 	if r.Op == proto.OpClose || status.Of(err) != status.BadFD || (r.ep != nil && r.ep.begun()) {
 		return err
@@ -51,7 +51,7 @@ func (r *request) notByApplication(err error) error {
 	return fmt.Errorf("the node ends it: %w", status.Reset)
 }
 
-// A reply is the body of an answer, and what comes with it.
+// A reply is the body of an answer, and its descriptor.
 type reply struct {
 	body  proto.Message
 	file  *os.File
@@ -64,7 +64,7 @@ func (r reply) end() {
 	}
 }
 
-// operations is the list of all requests.
+// operations lists all requests.
 var operations = map[proto.Op]operation{
 	proto.OpBye:    {do: doBye},
 	proto.OpCancel: {in: body[proto.Cancel]},
@@ -167,7 +167,7 @@ func doNodes(_ context.Context, s *serverSession, _ *request) (reply, error) {
 	return reply{body: &proto.NodesBody{Self: self, Set: nodeSet(ids)}}, nil
 }
 
-// nodeSet returns ids as a set of bits.
+// nodeSet returns ids as a bit set.
 func nodeSet(ids []addr.NodeID) []byte {
 	if len(ids) == 0 {
 		return nil
@@ -205,8 +205,7 @@ func doWatch(_ context.Context, s *serverSession, r *request) (reply, error) {
 	return reply{}, nil
 }
 
-// event tells the application of ev, and of the node's own new place if it has
-// one.
+// event notifies the application of ev, and of a change of the node's own identity.
 func (s *serverSession) event(ev attach.Event) {
 	self := s.node.Self()
 	s.mu.Lock()

@@ -9,11 +9,10 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// A connection to another node can have a path: a socket between the two
-// applications. The node's endpoint makes it; here the application asks for it, and
-// gets its end.
+// A connection to another node can have a path: a socket between the two applications. The node's
+// endpoint makes it; this file passes the application its end on request.
 
-// offerPath has the application told when its peer asks for a path.
+// offerPath arranges a notification of the application when its peer asks for a path.
 func (e *served) offerPath() {
 	if ep, ok := e.ep.(attach.PathEndpoint); ok && e.s.srv.opt.NoPaths == "" {
 		ep.OnPath(e.offer)
@@ -63,7 +62,7 @@ func (s *serverSession) path(ctx context.Context, r *request) (attach.PathSocket
 	return m, err
 }
 
-// pathAsk notes that the application asks for its path; false if it has, or waits for it.
+// pathAsk records that the application asks for its path; false if it has asked already.
 func (e *served) pathAsk() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -72,16 +71,16 @@ func (e *served) pathAsk() bool {
 	return first
 }
 
-// pathAnswer notes what came of it: without a path it may be asked for again.
+// pathAnswer records the result: without a path the application may ask again.
 func (e *served) pathAnswer(got bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.pathAsked, e.pathGot = got, got
 }
 
-// joinedPath notes whether the application uses the path that it got. One that cannot
-// use it any more has lost what is on its way: the connection ends. It reports false if
-// it has got none.
+// joinedPath records whether the application uses the path that it got. An application that cannot
+// use it any more has lost the bytes in flight: the connection ends. It reports false if the
+// application has no path.
 func (e *served) joinedPath(ok bool, why string) bool {
 	ep, has := e.ep.(attach.PathEndpoint)
 	e.mu.Lock()

@@ -16,16 +16,16 @@ import (
 )
 
 const (
-	// pumpSize is how many bytes a pump moves at a time, in a buffer that it has
-	// only while it moves any.
+	// pumpSize is how many bytes a pump moves at a time. It holds the buffer only while it moves
+	// bytes.
 	pumpSize = 64 << 10
-	// thriftySize is how many it moves where the connection itself keeps no more.
+	// thriftySize replaces it if the connection itself buffers no more than that.
 	thriftySize = 16 << 10
-	// bulkSize is how many it moves after as many as that: a stream of large
-	// messages is half as fast again.
+	// bulkSize replaces it after a move that filled the buffer: large messages are then half as
+	// fast again.
 	bulkSize = 256 << 10
-	// bulkMost bounds the large buffers of the process: a pump keeps its buffer
-	// while nobody takes the bytes.
+	// bulkMost bounds the large buffers of the process: a pump keeps its buffer while the receiver
+	// does not read.
 	bulkMost = 64
 )
 
@@ -36,15 +36,15 @@ var (
 	bulkTokens     = make(chan struct{}, bulkMost) // one for each large buffer in use
 )
 
-// A pumpBuffer is a buffer in use: one of the three.
+// A pumpBuffer is a buffer in use; two fields are nil.
 type pumpBuffer struct {
 	thrifty *[thriftySize]byte
 	small   *[pumpSize]byte
 	large   *[bulkSize]byte
 }
 
-// takeBuffer returns a buffer of most bytes at most, but for the smallest: a large one
-// if it is wanted and one is left.
+// takeBuffer returns a buffer of at most most bytes, or the smallest: a large one if large is set
+// and one is left.
 func takeBuffer(most int, large bool) pumpBuffer {
 	if most < pumpSize {
 		return pumpBuffer{thrifty: thriftyBuffers.Get().(*[thriftySize]byte)}
@@ -69,7 +69,7 @@ func (b pumpBuffer) bytes() []byte {
 	return b.small[:]
 }
 
-// put gives the buffer back.
+// put returns the buffer to its pool.
 func (b pumpBuffer) put() {
 	switch {
 	case b.thrifty != nil:
@@ -82,45 +82,43 @@ func (b pumpBuffer) put() {
 	}
 }
 
-// A pump moves the message bytes of one connection between its endpoint and
-// the application's data socket, and owns both. A direction waits only for
-// itself.
+// A pump relays the message bytes of one connection between its endpoint and the application's data
+// socket, and owns both. A direction never waits for the other.
 //
-// It ends when the application has closed its endpoint or its data socket, or its
-// session has ended: what was written before is delivered, then the endpoint is closed
-// or aborted. When the peer has closed, it only stops moving: the application reads
-// the last bytes, and then the end.
+// It ends when the application has closed its endpoint or its data socket, or its session has
+// ended: it delivers earlier bytes, then closes or aborts the endpoint. When the peer has closed,
+// it only stops relaying: the application reads the last bytes, and then the end.
 type pump struct {
 	ep   attach.Endpoint
 	conn *net.UnixConn
-	tell func()              // tells the application the endpoint's poll events
-	safe func(func()) func() // makes what a goroutine runs end the session if it panics
+	tell func()              // sends the application the endpoint's poll events
+	safe func(func()) func() // wraps a goroutine's function so that its panic ends the session
 	most int                 // bytes of its buffers
 
 	closec  chan struct{} // closed by close
 	how     finish        // of the endpoint; set before closec is closed
 	ending  atomic.Uint32 // an ending, set before the application can see the end
-	half    atomic.Bool   // the end of the application's writing is no close
-	cut     atomic.Bool   // ended was called: the socket was shut down from here
-	sending atomic.Bool   // waits for the peer to take bytes
-	stuck   chan struct{} // one token when it does so after close
-	drained chan struct{} // closed when the application can read everything, and then the end
+	half    atomic.Bool   // the end of the application's bytes is a half-close, not a close
+	cut     atomic.Bool   // ended was called: this side shut down the socket
+	sending atomic.Bool   // waits for the peer to read
+	stuck   chan struct{} // one token if sending is set after close
+	drained chan struct{} // closed when the application can read every byte, and then the end
 	writing atomic.Bool   // waits for the application to read
-	full    chan struct{} // one token when it began to
+	full    chan struct{} // one token when writing becomes set
 	done    chan struct{} // closed when the endpoint and the socket are closed
 
-	bulkOut bool // toNode's: the last read filled a small buffer
-	bulkIn  bool // toApp's: the last bytes from the peer did
+	bulkOut bool // owned by toNode: the last read filled a small buffer
+	bulkIn  bool // owned by toApp: the last bytes from the peer did
 }
 
-// newPump returns a pump of ep and conn. It calls hup when the connection has
-// ended, perhaps more than once: after the last byte, and before it when the
-// application leaves no room for the bytes that wait.
+// newPump returns a pump of ep and conn. It calls hup when the connection has ended, possibly more
+// than once: after the last byte, and also before it if the application leaves no room for the
+// pending bytes.
 func newPump(ep attach.Endpoint, conn *net.UnixConn, hup func(), safe func(func()) func()) *pump {
 	most := bulkSize
 	if w, ok := ep.(attach.WindowedEndpoint); ok && w.Window() > 0 {
 		if most = min(most, w.Window()); most <= pumpSize {
-			_ = conn.SetWriteBuffer(most / 2) // the kernel takes it twice, for its own needs
+			_ = conn.SetWriteBuffer(most / 2) // the kernel doubles it for its own overhead
 		}
 	}
 	return &pump{
@@ -135,7 +133,7 @@ func newPump(ep attach.Endpoint, conn *net.UnixConn, hup func(), safe func(func(
 	}
 }
 
-// run moves bytes until the connection is closed, at once when ctx is done.
+// run relays bytes until the connection is closed; it ends at once when ctx is done.
 func (p *pump) run(ctx context.Context) {
 	defer close(p.done)
 	stop := context.AfterFunc(ctx, func() { p.conn.SetDeadline(past) })
@@ -153,12 +151,12 @@ func (p *pump) run(ctx context.Context) {
 // past is a deadline that has passed.
 var past = time.Unix(1, 0)
 
-// byHand is how long an application that has closed its data socket may take to say
-// CLOSE. That of a process that dies is closed too, and its session ends in this time.
+// byHand is how long an application that has closed its data socket may take to send CLOSE. A dying
+// process closes its data socket too; its session ends within this time.
 const byHand = time.Second
 
-// await returns when the endpoint is to be ended: its owner says so, or has closed the
-// data socket by hand and says nothing.
+// await returns when the endpoint is to be ended: its owner has called close, or has closed the
+// data socket and sent nothing.
 func (p *pump) await(ctx context.Context, handed bool) {
 	var silent <-chan time.Time
 	if handed {
@@ -178,8 +176,8 @@ func (p *pump) heard() proto.Ending { return proto.Ending(p.ending.Load()) }
 
 func (p *pump) settled() (done, stuck <-chan struct{}) { return p.done, p.stuck }
 
-// finish ends the endpoint. With the node, what it has not taken of the application is
-// lost, and that is no good end.
+// finish ends the endpoint. If the node stops, bytes that it has not accepted from the application
+// are lost: then finish aborts.
 func (p *pump) finish(ctx context.Context, rest rest) {
 	switch {
 	case ctx.Err() != nil && (rest == lostBytes || !p.closing()):
@@ -191,22 +189,22 @@ func (p *pump) finish(ctx context.Context, rest rest) {
 	}
 }
 
-// A rest is what is left of an application's writing.
+// A rest is the state of the application's bytes at the end of toNode.
 type rest uint8
 
 const (
 	nothingLeft  rest = iota
-	lostBytes         // the endpoint has not taken all: the peer or the node is gone
-	closedByHand      // nothing, and the application has closed its data socket
+	lostBytes         // the endpoint has not accepted all: the peer or the node is gone
+	closedByHand      // no bytes left, and the application has closed its data socket
 )
 
-// close makes the pump deliver what the application has written so far, and
-// end. It is called once.
+// close makes the pump deliver the bytes that the application has written so far, and end. It is
+// called once.
 func (p *pump) close(how finish) {
 	p.how = how
 	close(p.closec)
 	p.conn.SetDeadline(past)
-	if p.sending.Load() { // either this or send sees the other
+	if p.sending.Load() { // close and send: at least one of them sees the other
 		tell(p.stuck)
 	}
 }
@@ -220,7 +218,7 @@ func (p *pump) closing() bool {
 	}
 }
 
-// tell puts a token into c, which holds one.
+// tell puts a token into c, whose capacity is one.
 func tell(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -228,17 +226,17 @@ func tell(c chan struct{}) {
 	}
 }
 
-// ended waits, after the connection has ended, until the application can see
-// that: at its data socket, or, when bytes wait that it has no room for, by being
-// told. It gives up when ctx is done. Only one goroutine may wait at a time.
+// ended waits, after the connection has ended, until the application can see that: at its data
+// socket, or by a notification if it has no room for pending bytes. It gives up when ctx is done.
+// Only one goroutine may wait at a time.
 func (p *pump) ended(ctx context.Context) {
 	p.cut.Store(true)
 	p.conn.CloseRead() // the application's next write fails
 	select {
-	case <-p.full: // of an earlier time
+	case <-p.full: // left over from an earlier time
 	default:
 	}
-	if p.writing.Load() { // either this or write sees the other
+	if p.writing.Load() { // ended and write: at least one of them sees the other
 		p.tell()
 		return
 	}
@@ -250,11 +248,10 @@ func (p *pump) ended(ctx context.Context) {
 	}
 }
 
-// toNode moves what the application writes, until it writes no more or the peer is
-// gone.
+// toNode relays the application's bytes until it writes no more or the peer is gone.
 func (p *pump) toNode(ctx context.Context) rest {
 	for {
-		closing := p.closing() // before reading: all that was written by then counts
+		closing := p.closing() // before reading, so that all earlier bytes are read
 		err := p.forward(ctx)
 		switch {
 		case err == nil:
@@ -262,10 +259,10 @@ func (p *pump) toNode(ctx context.Context) rest {
 			if closing || ctx.Err() != nil {
 				return p.takeRest(ctx)
 			}
-			shm.WaitRead(p.conn) // its errors are a close's deadline, or the next read's
+			shm.WaitRead(p.conn) // an error is a close's deadline, or recurs at the next read
 		case errors.Is(err, io.EOF):
 			if e := proto.Ending(p.ending.Load()); e != 0 && e != proto.EndedShut || p.cut.Load() {
-				return nothingLeft // the socket was shut down here
+				return nothingLeft // this side shut down the socket
 			}
 			if p.half.Load() {
 				if p.ep.CloseWrite() != nil {
@@ -276,15 +273,14 @@ func (p *pump) toNode(ctx context.Context) rest {
 			return closedByHand
 		default:
 			p.conn.CloseRead() // the application's next write fails
-			p.discard()        // and one that is blocked sees it
+			p.discard()        // and wakes a blocked write
 			return lostBytes
 		}
 	}
 }
 
-// takeRest ends the application's writing and delivers what it has written up
-// to then. Whichever side ends the connection, a write that was accepted arrives, and
-// one that comes too late fails.
+// takeRest ends the application's writing and delivers the bytes that it has written until then.
+// Whichever side ends the connection, bytes of an accepted write arrive, and a later write fails.
 func (p *pump) takeRest(ctx context.Context) rest {
 	p.conn.CloseRead() // the application's next write fails
 	for {
@@ -297,20 +293,20 @@ func (p *pump) takeRest(ctx context.Context) rest {
 	}
 }
 
-// discard drops what the application has written for a peer that is gone. A
-// write that waits for room is not woken by the shutdown alone.
+// discard drops the application's bytes for a peer that is gone. The shutdown alone does not wake a
+// write that waits for room.
 func (p *pump) discard() {
 	buf := pumpBuffers.Get().(*[pumpSize]byte)
 	defer pumpBuffers.Put(buf)
 	for {
 		if _, err := shm.TryRead(p.conn, buf[:]); err != nil {
-			return // nothing is left, or nobody is there
+			return // no bytes are left, or the application is gone
 		}
 	}
 }
 
-// forward sends what the application has written. Without that it returns
-// status.Again or io.EOF; other errors are Send's.
+// forward sends available bytes of the application. If there are none it returns status.Again or
+// io.EOF; other errors are Send's.
 func (p *pump) forward(ctx context.Context) error {
 	b := takeBuffer(p.most, p.bulkOut)
 	defer b.put()
@@ -345,7 +341,7 @@ func (p *pump) send(ctx context.Context, b []byte) error {
 	return err
 }
 
-// toApp moves what the peer sends, until its end or the endpoint's close.
+// toApp relays the peer's bytes, until their end or the endpoint's close.
 func (p *pump) toApp(ctx context.Context) {
 	var err error
 	for err == nil {
@@ -357,13 +353,13 @@ func (p *pump) toApp(ctx context.Context) {
 		err = p.outlive(ctx)
 	}
 	switch {
-	case errors.Is(err, attach.ErrPeerShut): // what it sent was whole
+	case errors.Is(err, attach.ErrPeerShut): // the peer's bytes are complete
 	case errors.Is(err, io.EOF):
 		p.ending.Store(uint32(proto.EndedClosed))
 	default:
 		p.ending.Store(uint32(proto.EndedLost))
 	}
-	p.conn.CloseRead()  // first: who has seen the end cannot write any more
+	p.conn.CloseRead()  // first: an application that has seen the end cannot write any more
 	p.conn.CloseWrite() // after the last byte, the end
 	close(p.drained)
 	if !p.closing() && ctx.Err() == nil {
@@ -372,8 +368,8 @@ func (p *pump) toApp(ctx context.Context) {
 	p.drop(ctx)
 }
 
-// outlive waits, when the peer sends no more, until the connection has ended too, and
-// returns what a Recv does then.
+// outlive waits, after the end of the peer's bytes, until the connection has ended too, and returns
+// the error of a Recv then.
 func (p *pump) outlive(ctx context.Context) error {
 	changed := make(chan struct{}, 1)
 	stop := p.ep.Notify(changed)
@@ -388,9 +384,9 @@ func (p *pump) outlive(ctx context.Context) error {
 	return err
 }
 
-// drop takes what the peer sends until the connection has ended. The
-// application reads no more, but a peer that waits for room does not read
-// either, and then what the application has sent would never arrive.
+// drop discards the peer's bytes until the connection has ended. The application reads no more, but
+// a peer that waits for room does not read either: without drop the application's bytes would never
+// arrive.
 func (p *pump) drop(ctx context.Context) {
 	buf := pumpBuffers.Get().(*[pumpSize]byte)
 	defer pumpBuffers.Put(buf)
@@ -401,8 +397,8 @@ func (p *pump) drop(ctx context.Context) {
 	}
 }
 
-// deliver waits for bytes of the peer and writes them. It waits with a small
-// buffer, so that idle connections cost little.
+// deliver waits for bytes of the peer and writes them. It waits with a small buffer, so that idle
+// connections cost little.
 func (p *pump) deliver(ctx context.Context) error {
 	var first [256]byte
 	n, err := p.ep.Recv(ctx, first[:])
@@ -424,8 +420,8 @@ func (p *pump) deliver(ctx context.Context) error {
 	return err
 }
 
-// write writes all of b. While the application leaves no room for it, it sees no
-// end at its data socket, so it is told when the connection ends.
+// write writes all of b. While the application leaves no room for it, it sees no end at its data
+// socket, so a notification reports the end of the connection.
 func (p *pump) write(b []byte) error {
 	n, err := shm.TryWrite(p.conn, b)
 	if n == len(b) || (err != nil && !errors.Is(err, status.Again)) {
@@ -440,7 +436,7 @@ func (p *pump) write(b []byte) error {
 	return err
 }
 
-// tellEnd tells the application when the connection ends, until stop returns.
+// tellEnd notifies the application when the connection ends, until stop returns.
 func (p *pump) tellEnd() (stop func()) {
 	changed, quit := make(chan struct{}, 1), make(chan struct{})
 	unnotify := p.ep.Notify(changed)

@@ -9,8 +9,8 @@ import (
 	"github.com/fabricd/fabricd/internal/shm"
 )
 
-// Rings are the sizes of a channel's two rings, and how much a reader takes
-// before it gives room back.
+// Rings are the sizes of a channel's two rings, and the number of bytes a reader takes before it
+// releases their room.
 type Rings = ring.Params
 
 // HugePages say whether memory lies in huge pages.
@@ -46,9 +46,8 @@ func ChannelSize(p Rings) int64 { return proto.RingsSize(p) }
 // fill a huge page.
 var ErrSmallRings = errors.New("the rings are too small for huge pages")
 
-// CheckHugePages reports whether channels of these rings can lie in huge pages
-// here and now: it makes the memory of one and gives it back. The error says
-// what is missing.
+// CheckHugePages reports whether channels of these rings can lie in huge pages now: it creates the
+// memory of one and frees it. The error is the reason.
 func CheckHugePages(p Rings) error {
 	size, huge := proto.RingsSize(p), shm.HugePageSize()
 	if size < huge {
@@ -63,7 +62,7 @@ func CheckHugePages(p Rings) error {
 	return err
 }
 
-// CheckChannels reports why this process can make no memory for a channel.
+// CheckChannels reports why this process cannot create memory for a channel.
 func CheckChannels(p Rings) error {
 	region, err := shm.Create("fabricd-probe", proto.RingsSize(p))
 	if err != nil {

@@ -10,18 +10,18 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// The RMA operations of an attached application on the windows of a peer on another node
-// can go from its process straight to that node. Here the application asks for its end
-// of that path, and for what it has to know of the windows.
+// An attached application can send its RMA operations on the windows of a peer on another node
+// straight to that node. This file passes the application its end of that path, and the description
+// of the windows.
 
-// A heldPath keeps the charge of the node's duplicate of a path's socket.
+// A heldPath holds the charge of the node's duplicate of a path's socket.
 type heldPath struct {
 	mu           sync.Mutex // guards the fields below
 	asked        bool
 	held, closed bool
 }
 
-// ask notes that the application has asked for its path; false if it had.
+// ask records that the application has asked for its path; false if it had before.
 func (h *heldPath) ask() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -30,15 +30,14 @@ func (h *heldPath) ask() bool {
 	return first
 }
 
-// refused notes that there is no path, which the application may ask for again if the
-// reason passes.
+// refused records that there is no path. The application may ask again if the reason is transient.
 func (h *heldPath) refused(why error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.asked = !proto.Passes(why)
 }
 
-// keep keeps the charge until end; false if that was.
+// keep holds the charge until end; false if end was called.
 func (h *heldPath) keep() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -46,7 +45,7 @@ func (h *heldPath) keep() bool {
 	return h.held
 }
 
-// end gives the charge back.
+// end releases the charge.
 func (h *heldPath) end(s *serverSession) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -65,7 +64,7 @@ func doRMAPath(ctx context.Context, s *serverSession, r *request) (reply, error)
 		return reply{}, fmt.Errorf("this node's endpoints have no RMA paths: %w", status.NotSupp)
 	case s.srv.opt.NoPaths != "":
 		return reply{}, fmt.Errorf("%s: %w", s.srv.opt.NoPaths, status.NotSupp)
-	case s.srv.opt.NoDirect: // then the windows are not told
+	case s.srv.opt.NoDirect: // then the windows are not described either
 		return reply{}, errNoDirect
 	case !r.ep.rma.ask():
 		return reply{}, fmt.Errorf("the connection has asked for its RMA path: %w", status.InUse)
@@ -95,8 +94,7 @@ func doRMAPath(ctx context.Context, s *serverSession, r *request) (reply, error)
 	return s.account.answerTaken(body, m.File), nil
 }
 
-// doNoRMAPath lets the path go. One that was used may have lost operations: then the
-// connection ends.
+// doNoRMAPath releases the path. If it was used, operations may be lost: then the connection ends.
 func doNoRMAPath(_ context.Context, _ *serverSession, r *request) (reply, error) {
 	m := r.in.(*proto.JoinedBody)
 	ep, ok := r.ep.ep.(attach.RMAPathEndpoint)
@@ -107,7 +105,7 @@ func doNoRMAPath(_ context.Context, _ *serverSession, r *request) (reply, error)
 	return reply{}, nil
 }
 
-// doFarWindow tells of the window at an offset. As in doWindow, the epoch is read before.
+// doFarWindow describes the window at an offset. As in doWindow, the epoch is read before it.
 func doFarWindow(_ context.Context, s *serverSession, r *request) (reply, error) {
 	ep, ok := r.ep.ep.(attach.RMAPathEndpoint)
 	direct, also := r.ep.ep.(attach.DirectEndpoint)

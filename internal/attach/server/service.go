@@ -28,7 +28,7 @@ func doResolve(ctx context.Context, s *serverSession, r *request) (reply, error)
 	return reply{body: &proto.ServiceList{Services: list}}, err
 }
 
-// doServices answers with the page behind the entry that the request names.
+// doServices answers with the page after the entry that the request names.
 func doServices(_ context.Context, s *serverSession, r *request) (reply, error) {
 	after := r.in.(*proto.ServicesBody)
 	all, err := s.node.Services()
@@ -45,8 +45,8 @@ func doServices(_ context.Context, s *serverSession, r *request) (reply, error) 
 	return reply{body: &proto.ServiceList{More: first+len(page) < len(all), Services: page}}, nil
 }
 
-// doWatchServices begins or ends the telling of changes. One at a time is told, and the
-// next one when the application has taken that.
+// doWatchServices turns the notification of changes on or off. One at a time is queued, and the
+// next one after the application has received it.
 func doWatchServices(_ context.Context, s *serverSession, r *request) (reply, error) {
 	on := r.in.(*proto.WatchBody).On
 	if on > 1 {
@@ -64,7 +64,7 @@ func doWatchServices(_ context.Context, s *serverSession, r *request) (reply, er
 	return reply{}, nil
 }
 
-// followServices tells the application of changes until end is called or the session ends.
+// followServices notifies the application of changes until end is called or the session ends.
 func (s *serverSession) followServices() (end func()) {
 	changed, quit := make(chan struct{}, 1), make(chan struct{})
 	stop := s.node.NotifyServices(changed)

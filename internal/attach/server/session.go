@@ -19,18 +19,15 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// maxEvents bounds the tellings queued for an application when the node has
-// another one. An application that does not read for so long loses its
-// session: events must not be missed.
+// maxEvents bounds the notifications queued for an application. An application that does not read
+// for so long loses its session: events must not be lost.
 const maxEvents = 4096
 
-// stages bounds the VWRITETO and VREADFROM of a session that hold a buffer of
-// the node at a time.
+// stages bounds the VWRITETO and VREADFROM of a session that hold a buffer of the node at a time.
 const stages = 4
 
-// A serverSession is one attached application. Its reader goroutine takes
-// requests; those that may wait have goroutines of their own. Everything ends
-// when the application's socket does.
+// A serverSession is one attached application. Its reader goroutine receives requests; those that
+// may wait have goroutines of their own. Everything ends with the application's socket.
 type serverSession struct {
 	srv     *Server
 	conn    *net.UnixConn
@@ -38,12 +35,12 @@ type serverSession struct {
 	node    attach.Session
 	account *account
 	uid     uint32
-	// inProcess: the application is in this process, and uses the node's ends of its
+	// inProcess: the application is in this process, and uses the node's endpoints of its
 	// connections itself.
 	inProcess bool
-	shares    atomic.Bool // its windows' memory with applications of other users
+	shares    atomic.Bool // the application shares its windows' memory with other users' applications
 	log       zerolog.Logger
-	ended     func() // the connection no longer counts as a session
+	ended     func() // called when the connection no longer counts as a session
 
 	ctx    context.Context // of requests; done when the socket has ended
 	cancel context.CancelFunc
@@ -51,7 +48,7 @@ type serverSession struct {
 	pieces stagedPieces
 	epochs epochs
 
-	told atomic.Bool // that a channel is not what was asked for, once
+	told atomic.Bool // a connection without the expected channel was logged
 
 	gifts gifts
 
@@ -62,13 +59,13 @@ type serverSession struct {
 	mappings  numbered[attach.Region] // of peers' memory
 	requests  runningRequests
 	unwatch   tellings
-	self      attach.Self // as the application was last told
+	self      attach.Self // as last sent to the application
 }
 
-// tellings are what ends them; nil while nothing is told.
+// tellings are the functions that end notifications; nil while there are none.
 type tellings struct{ events, services func() }
 
-// A runningRequests are the requests that are not answered yet.
+// runningRequests are the requests that are not answered yet.
 type runningRequests struct {
 	withdraw map[uint64]context.CancelFunc // by number
 	waiting  [proto.Kinds]int              // of each kind
@@ -77,17 +74,17 @@ type runningRequests struct {
 
 // stagedPieces are the buffers of the node that a session uses.
 type stagedPieces struct {
-	tokens chan struct{} // one for each in use, stages at most
+	tokens chan struct{} // one for each in use, at most stages
 	bytes  int64         // of them; guarded by server.staged.mu
 }
 
-// gifts are the copies of bytes to an application's memory.
+// gifts guard the copies of bytes to an application's memory.
 type gifts struct {
-	sync.RWMutex      // held for reading while one is made; guards over
-	over         bool // none are made any more
+	sync.RWMutex      // held for reading during a copy; guards over
+	over         bool // no more copies
 }
 
-// numbered are things of a session by the numbers that the application names them by.
+// numbered are objects of a session by the application's numbers.
 type numbered[T any] struct {
 	last uint32
 	all  map[uint32]T
@@ -95,7 +92,7 @@ type numbered[T any] struct {
 
 func newNumbered[T any]() numbered[T] { return numbered[T]{all: make(map[uint32]T)} }
 
-// next returns a number that is not used.
+// next returns an unused number.
 func (n *numbered[T]) next() uint32 {
 	for {
 		n.last++
@@ -105,7 +102,7 @@ func (n *numbered[T]) next() uint32 {
 	}
 }
 
-// take returns what has the number id, which is free from now on.
+// take removes and returns the object with number id.
 func (n *numbered[T]) take(id uint32) (v T, ok bool) {
 	v, ok = n.all[id]
 	delete(n.all, id)
@@ -121,14 +118,13 @@ func newServerSession(srv *Server, conn *net.UnixConn, node attach.Session, uid 
 		self:     node.Self(),
 	}
 	s.epochs.account = a
-	// Not srv.ctx: a request that ends with the server has no answer, not the
-	// answer that it was withdrawn.
+	// Not srv.ctx: a request that ends with the server has no answer, instead of the answer that it
+	// was canceled.
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s
 }
 
-// serve runs the session. When it returns, nothing of it is left but what
-// peers still use.
+// serve runs the session. When it returns, only resources that peers still use are left of it.
 func (s *serverSession) serve() {
 	s.log.Debug().Msg("application attached")
 	s.wg.Go(s.guarded(s.out.Run))
@@ -141,16 +137,15 @@ func (s *serverSession) serve() {
 	s.log.Debug().AnErr("cause", err).Msg("application detached")
 }
 
-// endWithNode ends the session when the node's own session does, or when the
-// server ends: then no peer may change the application's windows any more by the
-// time that it hears of it.
+// endWithNode ends the session when the node's own session or the server ends: no peer may change
+// the application's windows after the application can see the end.
 func (s *serverSession) endWithNode() {
 	select {
 	case <-s.srv.ctx.Done():
 		if leaving, ok := s.node.(attach.LeavingSession); ok {
 			leaving.CloseWindows()
 		}
-		s.gifts.Lock() // waits for those that are at it
+		s.gifts.Lock() // waits for running copies
 		s.gifts.over = true
 		s.gifts.Unlock()
 		s.conn.Close()
@@ -160,8 +155,8 @@ func (s *serverSession) endWithNode() {
 	}
 }
 
-// read takes requests until the application is gone, or breaks the protocol.
-// It stops taking them while the application does not take its answers.
+// read receives requests until the application is gone or violates the protocol. It pauses while
+// the application does not receive its answers.
 func (s *serverSession) read() error {
 	in, buf := shm.NewReceiver(s.conn), make([]byte, proto.MaxFrame)
 	for {
@@ -183,8 +178,8 @@ func (s *serverSession) read() error {
 	}
 }
 
-// take begins one request; lost says that its descriptor found no room here. An
-// error ends the session: its packet cannot have come from a correct program.
+// take starts one request; lost: this process had no room for its descriptor. An error ends the
+// session: no correct program sends such a packet.
 func (s *serverSession) take(p []byte, f *os.File, lost bool) error {
 	r, err := s.parse(p, f, lost)
 	if err != nil {
@@ -211,8 +206,8 @@ func (s *serverSession) take(p []byte, f *os.File, lost bool) error {
 	return s.begin(r)
 }
 
-// parse checks a packet as far as its own bytes allow. The request is not nil
-// if its header could be read.
+// parse checks a packet as far as its own bytes permit. The request is not nil if its header could
+// be read.
 func (s *serverSession) parse(p []byte, f *os.File, lost bool) (*request, error) {
 	h, body, err := proto.ParseFrame(p)
 	if err != nil {
@@ -237,7 +232,7 @@ func (s *serverSession) parse(p []byte, f *os.File, lost bool) (*request, error)
 	return r, proto.ParseBody(body, r.in)
 }
 
-// begin runs a request: here if it cannot wait, else in a goroutine of its own.
+// begin runs a request: here if it cannot wait, else in its own goroutine.
 func (s *serverSession) begin(r *request) error {
 	ctx, cancel := context.WithCancel(s.ctx)
 	s.mu.Lock()
@@ -273,7 +268,7 @@ func (s *serverSession) begin(r *request) error {
 	return nil
 }
 
-// perform does r and answers it.
+// perform performs r and answers it.
 func (s *serverSession) perform(ctx context.Context, r *request) {
 	defer r.drop() // also after a panic
 	var out reply
@@ -303,9 +298,8 @@ func (s *serverSession) perform(ctx context.Context, r *request) {
 	s.answer(r, out.body, &out, err)
 }
 
-// answer sends the answer to r. An application that does not read has at most
-// MaxRequests answers waiting when read waits for it, and those to the requests that
-// are outstanding then.
+// answer sends the answer to r. For an application that does not read, at most MaxRequests answers
+// are queued before read pauses, plus those to the requests outstanding then.
 func (s *serverSession) answer(r *request, body proto.Message, out *reply, err error) {
 	l := proto.Letter{Header: proto.Header{Op: r.Op | proto.OpReply, Endpoint: r.Endpoint, Request: r.Request, Code: status.Of(err)}, Body: body}
 	if err != nil {
@@ -317,8 +311,7 @@ func (s *serverSession) answer(r *request, body proto.Message, out *reply, err e
 	s.out.Put(l) // an error is the session's end
 }
 
-// withdraw cancels a request that still waits. Its answer says what became of
-// it.
+// withdraw cancels a request that still waits. Its answer reports the result.
 func (s *serverSession) withdraw(id uint64) {
 	s.mu.Lock()
 	cancel := s.requests.withdraw[id]
@@ -328,7 +321,7 @@ func (s *serverSession) withdraw(id uint64) {
 	}
 }
 
-// tell sends what nobody asked for.
+// tell sends a notification.
 func (s *serverSession) tell(h proto.Header, body proto.Message) {
 	if err := s.out.Tell(proto.Letter{Header: h, Body: body}, maxEvents); errors.Is(err, status.NoBufs) {
 		s.log.Warn().Msg("application does not read its events; session ended")
@@ -336,8 +329,7 @@ func (s *serverSession) tell(h proto.Header, body proto.Message) {
 	}
 }
 
-// add gives e, whose resources are charged, its number. It returns false when
-// the session is ending.
+// add assigns a number to e, which is charged. It returns false if the session is ending.
 func (s *serverSession) add(e *served) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -349,7 +341,7 @@ func (s *serverSession) add(e *served) bool {
 	return true
 }
 
-// why says why the session ends whose socket has ended.
+// why returns the cause for the connections of a session whose socket has ended.
 func (s *serverSession) why() string {
 	select {
 	case <-s.srv.ctx.Done():
@@ -360,9 +352,8 @@ func (s *serverSession) why() string {
 	return attach.CauseStopped(s.node.Self().Life.Node)
 }
 
-// teardown ends what read has begun: requests are withdrawn, endpoints aborted that
-// the application has not closed, and bytes that peers have yet to take are waited
-// for, unless the server ends.
+// teardown ends the work that read has started: it cancels requests, aborts endpoints that the
+// application has not closed, and waits for peers to receive pending bytes, unless the server ends.
 func (s *serverSession) teardown() {
 	s.conn.Close()
 	s.out.Close()
@@ -384,7 +375,7 @@ func (s *serverSession) teardown() {
 	s.ended()
 	s.wg.Wait()
 	s.node.Close()
-	// Nobody else is left: the fields need no lock.
+	// No other goroutine is left: the fields need no lock.
 	for _, r := range s.mappings.all {
 		r.Release()
 		s.account.refund(mappings, 1)

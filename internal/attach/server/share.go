@@ -13,31 +13,31 @@ import (
 	"github.com/fabricd/fabricd/rma"
 )
 
-// A memory is what an application has handed over. It decides who else gets its
-// descriptor, which reaches all of it and cannot be taken back: see [memory.grant].
+// A memory is memory that an application has passed. It decides which other applications get its
+// descriptor, which covers all of it and cannot be revoked: see [memory.grant].
 type memory struct {
 	*shm.Region
 	owner *serverSession
 	id    uint32
 
 	mu       sync.Mutex // guards the fields below
-	windows  int        // that are open on it
-	writable int        // those of them that let the peer write
-	retired  bool       // its number was given back; no window is opened on it
+	windows  int        // open on it
+	writable int        // those of them that the peer may write
+	retired  bool       // its number was released; no further window may be opened on it
 	granted  grant
 }
 
-// grant is what other applications have got of a memory. It does not go back: who has
-// had a descriptor keeps what it can do with it.
+// grant is the access that other applications have got to a memory. It is never reduced: a process
+// that has had a descriptor keeps its access.
 type grant uint8
 
 const (
 	notGranted grant = iota
-	toRead           // sealed: nobody but the owner and the node writes to it
+	toRead           // sealed: only the owner and the node write to it
 	toWrite
 )
 
-// A refusal of direct use. The first two hold for all of the owner's windows.
+// Reasons to refuse direct access. The first two hold for all of the owner's windows.
 var (
 	errAlien     = fmt.Errorf("the peer's memory belongs to its process alone: %w", status.NotSupp)
 	errOtherUser = fmt.Errorf("the peer is of another user, and does not share its memory with others: %w", status.NotSupp)
@@ -59,11 +59,10 @@ func (s *serverSession) sharer(r attach.Region) (*memory, error) {
 	return m, nil
 }
 
-// grant returns a descriptor for s of the window [off, off+n), which allows prot, to
-// map it as ask says; prot allows that. What a descriptor reaches is all that the
-// window allows and nothing else: the window is all of its memory, it may be read,
-// and where it may not be written nothing of this user can. The owner is told before
-// a process has the descriptor.
+// grant returns to s a descriptor to map the window [off, off+n), which permits prot, with the
+// access ask, a subset of prot. The descriptor covers exactly the access that the window permits:
+// the window is all of its memory, it may be read, and if it may not be written, no process of this
+// user can write it. The owner is notified before another process has the descriptor.
 func (m *memory) grant(s *serverSession, off, n int64, prot, ask rma.Prot) (*os.File, error) {
 	switch {
 	case off != 0 || n != m.Len():
@@ -74,7 +73,7 @@ func (m *memory) grant(s *serverSession, off, n int64, prot, ask rma.Prot) (*os.
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.windows == 0 {
-		return nil, status.Reset // the owner is about to close it, and may use the memory for something else
+		return nil, status.Reset // the owner is about to close it, and may reuse the memory
 	}
 	if err := m.admit(s, prot&rma.ProtWrite != 0); err != nil {
 		return nil, err
@@ -85,14 +84,14 @@ func (m *memory) grant(s *serverSession, off, n int64, prot, ask rma.Prot) (*os.
 	return shm.ReadOnly(m.File())
 }
 
-// admit notes that s gets the memory. The caller holds mu.
+// admit records that s gets the memory. The caller holds mu.
 func (m *memory) admit(s *serverSession, write bool) error {
 	want, seal := toWrite, shm.SealSeals
 	if !write {
 		want, seal = toRead, shm.SealWriting
 	}
 	switch {
-	case s == m.owner: // has it
+	case s == m.owner: // the owner has it
 		return nil
 	case m.granted == want:
 		return nil
@@ -125,8 +124,8 @@ func (m *memory) open(prot rma.Prot) error {
 	return nil
 }
 
-// close counts a window that is gone. Of the last one the owner hears if others have
-// the memory: it may go on with pages of its own.
+// close counts a window that is gone. After the last one the owner is notified if other
+// applications have the memory: it may replace its pages.
 func (m *memory) close(prot rma.Prot) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -135,19 +134,18 @@ func (m *memory) close(prot rma.Prot) {
 		m.writable--
 	}
 	if m.windows == 0 && m.granted != notGranted {
-		_ = m.tell() // an error is the end of its session
+		_ = m.tell() // an error is the end of the owner's session
 	}
 }
 
-// tell tells the owner that others have the memory, and how many windows it has left.
-// The caller holds mu, so that what is told is in order.
+// tell notifies the owner that other applications have the memory, and of the number of windows
+// left. The caller holds mu, which orders the notifications.
 func (m *memory) tell() error {
 	l := proto.Letter{Header: proto.Header{Op: proto.OpShared}, Body: &proto.SharedBody{Memory: m.id, Windows: uint32(m.windows)}}
 	return m.owner.out.Tell(l, maxEvents)
 }
 
-// doShare notes whether applications of other users may use the session's windows
-// directly.
+// doShare records whether applications of other users may access the session's windows directly.
 func doShare(_ context.Context, s *serverSession, r *request) (reply, error) {
 	on := r.in.(*proto.WatchBody).On
 	if on > 1 {
@@ -157,7 +155,7 @@ func doShare(_ context.Context, s *serverSession, r *request) (reply, error) {
 	return reply{}, nil
 }
 
-// doRetire is MEM_DROP of memory that no window is on.
+// doRetire is MEM_DROP of memory without a window.
 func doRetire(ctx context.Context, s *serverSession, r *request) (reply, error) {
 	id := r.in.(*proto.MemoryBody).Memory
 	s.mu.Lock()

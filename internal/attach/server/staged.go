@@ -5,19 +5,18 @@ import (
 	"sync"
 )
 
-// staged is the room for pieces of transfers from and to plain memory, at the node. A
-// piece is held until its transfer has ended, which a bad link may keep from it for
-// seconds: what is small always finds room, and a session gets three quarters of what
-// the others leave.
+// staged is the node's limit on buffers for transfers from and to plain memory. A buffer is held
+// until its transfer has ended, which may take seconds on a bad link: small pieces always find
+// room, and a session gets three quarters of the amount that the others leave.
 type staged struct {
 	limit func() int64 // bytes; nil: no bound
 
 	mu    sync.Mutex    // guards the fields below, and the stagedBytes of every session
 	used  int64         // bytes
-	freed chan struct{} // closed, and replaced, when some were given back
+	freed chan struct{} // closed, and replaced, when some were released
 }
 
-// smallPiece is the largest piece that waits for nobody. A session has four at a time.
+// smallPiece is the largest piece that never waits. A session has four at a time.
 const smallPiece = 16 << 10
 
 // take waits for room for n bytes of a session that has *of.
