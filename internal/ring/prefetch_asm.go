@@ -2,8 +2,8 @@
 
 package ring
 
-// prefetchWrite makes the processor fetch the cache line at p for a store that
-// comes soon. It changes nothing.
+// prefetchWrite makes the processor fetch the cache line at p for an imminent store. It has no
+// other effect.
 //
 //go:noescape
 func prefetchWrite(p *byte)

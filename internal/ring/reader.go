@@ -6,14 +6,14 @@ import "sync/atomic"
 // Switched, Closed and Pending may be called from any.
 type Reader struct {
 	layout
-	head, freed   uint64 // slots: consumed; as the writer knows
+	head, freed   uint64 // slots: consumed; as last reported to the writer
 	dhead, dfreed uint64 // bytes of the data area, likewise
-	size, taken   int    // of the piece at head, 0 before it is looked at
-	released      bool   // since WakeWriter looked
+	size, taken   int    // of the piece at head; size is 0 before its length is read
+	released      bool   // since the last WakeWriter
 
-	batch, dbatch uint64 // slots and bytes that are taken before the writer is told
+	batch, dbatch uint64 // slots and bytes consumed before Read reports them to the writer
 
-	shown atomic.Uint64 // twice the head, and 1 if a part of its piece is taken
+	shown atomic.Uint64 // twice the head, plus 1 if part of its piece is consumed
 }
 
 // NewReader returns the reading side of the ring in mem, which is fresh, zero,
@@ -26,14 +26,14 @@ func NewReader(mem []byte, p Params) (*Reader, error) {
 	return &Reader{layout: l, batch: share(p.Slots, p.Release), dbatch: share(p.Data, p.Release)}, nil
 }
 
-// share returns a part of n in per cent, at least 1.
+// share returns percent per cent of n, at least 1.
 func share(n, percent int) uint64 { return max(1, uint64(n)*uint64(percent)/100) }
 
-// Ready says that this side reads here from now on.
+// Ready announces that this side reads from this ring from now on.
 func (r *Reader) Ready() { r.word32(offReady).Store(1) }
 
-// Switched reports whether the stream goes on in this ring, and after how many
-// bytes that go another way.
+// Switched reports whether the stream has switched to this ring, and how many of its bytes went
+// another way before.
 func (r *Reader) Switched() (start uint64, ok bool) {
 	if r.word32(offSwitched).Load() == 0 {
 		return 0, false
@@ -41,21 +41,20 @@ func (r *Reader) Switched() (start uint64, ok bool) {
 	return r.word64(offStart).Load(), true
 }
 
-// Closed reports whether the writer has said that nothing more will come. What
-// is written by then is seen by a Read after Closed.
+// Closed reports whether the writer has closed the ring. A Read after Closed sees all bytes.
 func (r *Reader) Closed() bool { return r.word32(offClosed).Load() != 0 }
 
-// Gone says that this side reads no more.
+// Gone announces that this side reads no more.
 func (r *Reader) Gone() { r.word32(offGone).Store(1) }
 
-// Pending reports whether there is something to read.
+// Pending reports whether there are bytes to read.
 func (r *Reader) Pending() bool {
 	shown := r.shown.Load()
 	return shown&1 != 0 || r.at64(shown>>1).Load()>>32 == published(shown>>1, 0)>>32
 }
 
-// Read copies to p what has been written and returns how much that was. The writer may
-// have to be woken: see WakeWriter.
+// Read copies available bytes to p and returns their number. The writer may have to be woken: see
+// WakeWriter.
 func (r *Reader) Read(p []byte) (n int, err error) {
 	for n < len(p) {
 		ok, err := r.look()
@@ -80,8 +79,8 @@ func (r *Reader) Read(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// look reports whether there is a piece at the head. Its length is read once,
-// and checked.
+// look reports whether there is a piece at the head. It reads the piece's length once, and checks
+// it.
 func (r *Reader) look() (bool, error) {
 	if r.size > 0 {
 		return true, nil
@@ -98,8 +97,7 @@ func (r *Reader) look() (bool, error) {
 	return true, nil
 }
 
-// take copies from the piece at the head, and goes on to the next after its last
-// byte.
+// take copies bytes of the piece at the head, and advances to the next piece after its last byte.
 func (r *Reader) take(p []byte) int {
 	n := min(len(p), r.size-r.taken)
 	if r.size <= Inline {
@@ -118,9 +116,8 @@ func (r *Reader) take(p []byte) int {
 	return n
 }
 
-// Release tells the writer of all the room that it has. Read does so for the
-// part of the ring that Params.Release says; a reader that finds nothing does so
-// before it sleeps.
+// Release reports all free room to the writer. Read does that after each part of the ring given by
+// Params.Release; a reader that finds no bytes calls Release before it sleeps.
 func (r *Reader) Release() {
 	if r.head == r.freed && r.dhead == r.dfreed {
 		return
@@ -130,8 +127,8 @@ func (r *Reader) Release() {
 	r.word64(offHead).Store(r.head)
 }
 
-// WakeWriter reports whether the writer waits for room that was released, and
-// has to be woken. It says so once.
+// WakeWriter reports whether the writer waits for released room and has to be woken. It reports
+// true once.
 func (r *Reader) WakeWriter() bool {
 	if !r.released {
 		return false
@@ -141,6 +138,6 @@ func (r *Reader) WakeWriter() bool {
 	return want.Load() != 0 && want.Swap(0) != 0
 }
 
-// Arm makes the writer wake this side when there is something to read. The
-// caller looks again, by Pending, before it sleeps.
+// Arm requests that the writer wake this side when there are bytes to read. The caller checks
+// Pending again before it sleeps.
 func (r *Reader) Arm() { r.word32(offWantData).Store(1) }

@@ -10,13 +10,13 @@ func aligned(mem []byte) bool {
 	return uintptr(unsafe.Pointer(unsafe.SliceData(mem)))%slotSize == 0
 }
 
-// word32 and word64 are words of the head: off is one of the constants, inside
-// of every ring's memory and aligned.
+// word32 and word64 return words of the head: off is one of the constants, within every ring's
+// memory and aligned.
 
 func (l *layout) word32(off int) *atomic.Uint32 { return (*atomic.Uint32)(unsafe.Pointer(&l.mem[off])) }
 func (l *layout) word64(off int) *atomic.Uint64 { return (*atomic.Uint64)(unsafe.Pointer(&l.mem[off])) }
 
-// at64 is the word that publishes the piece at a place.
+// at64 returns the word that publishes the piece at a position.
 func (l *layout) at64(at uint64) *atomic.Uint64 {
 	return (*atomic.Uint64)(unsafe.Pointer(&l.slot(at)[0]))
 }

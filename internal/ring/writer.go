@@ -6,7 +6,7 @@ import "sync/atomic"
 // Gone and ReaderReady may be called from any.
 type Writer struct {
 	layout
-	tail, head   uint64 // slots: written here; consumed, as last looked at
+	tail, head   uint64 // slots: written; consumed, as last read from the reader
 	dtail, dhead uint64 // bytes of the data area, likewise
 
 	shown, dshown atomic.Uint64 // tail and dtail, for Room
@@ -22,24 +22,23 @@ func NewWriter(mem []byte, p Params) (*Writer, error) {
 	return &Writer{layout: l}, nil
 }
 
-// Start says that the stream goes on in this ring after sent bytes that went
-// another way.
+// Start announces that the stream continues in this ring after sent bytes that went another way.
 func (w *Writer) Start(sent uint64) {
 	w.word64(offStart).Store(sent)
 	w.word32(offSwitched).Store(1)
 }
 
-// ReaderReady reports whether the reader can read here.
+// ReaderReady reports whether the reader reads from this ring.
 func (w *Writer) ReaderReady() bool { return w.word32(offReady).Load() != 0 }
 
-// Gone reports whether the reader has said that it reads no more.
+// Gone reports whether the reader reads no more.
 func (w *Writer) Gone() bool { return w.word32(offGone).Load() != 0 }
 
-// Close says that nothing more will come. What was written is still read.
+// Close announces that no more bytes follow. The reader still reads the earlier ones.
 func (w *Writer) Close() { w.word32(offClosed).Store(1) }
 
-// Write publishes as much of p as there is room for and returns how much that
-// was. The reader may have to be woken: see WakeReader.
+// Write publishes as many bytes of p as there is room for and returns their number. The reader may
+// have to be woken: see WakeReader.
 func (w *Writer) Write(p []byte) (n int, err error) {
 	for n < len(p) && err == nil {
 		var k int
@@ -69,8 +68,8 @@ func (w *Writer) short(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// long publishes the beginning of p through the data area, a piece that is worth
-// its slot.
+// long publishes the beginning of p through the data area. It writes nothing if the piece would be
+// shorter than least.
 func (w *Writer) long(p []byte) (int, error) {
 	if ok, err := w.free(); !ok {
 		return 0, err
@@ -92,9 +91,8 @@ func (w *Writer) long(p []byte) (int, error) {
 	return n, nil
 }
 
-// ahead is how many slots before it is written a slot's line is asked for. The
-// reader has had it a lap ago: without this, every store would wait until the line
-// has come from the other processor.
+// ahead is how many slots in advance a slot's cache line is prefetched. The reader's processor had
+// it a lap ago: without the prefetch every store would wait for the line to arrive from there.
 const ahead = 4
 
 // publish makes the piece of n bytes at the tail visible: one store.
@@ -113,8 +111,8 @@ func (w *Writer) free() (bool, error) {
 	return err == nil && w.tail-w.head < uint64(w.Slots), err
 }
 
-// look takes the reader's places, if they can be true: between what they were
-// and what was written.
+// look reads the reader's positions and checks them: each lies between its previous value and the
+// writer's own position.
 func (w *Writer) look() error {
 	head, dhead := w.word64(offHead).Load(), w.word64(offDataHead).Load()
 	if head-w.head > w.tail-w.head || dhead-w.dhead > w.dtail-w.dhead {
@@ -124,19 +122,19 @@ func (w *Writer) look() error {
 	return nil
 }
 
-// Room reports whether Write would take at least a part of any piece now.
+// Room reports whether Write would now accept at least a part of any piece.
 func (w *Writer) Room() bool {
 	head, dhead := w.word64(offHead).Load(), w.word64(offDataHead).Load()
 	return w.shown.Load()-head < uint64(w.Slots) && w.dshown.Load()-dhead <= uint64(w.Data-w.least())
 }
 
-// WakeReader reports whether the reader waits for the pieces that have been
-// written, and has to be woken. It says so once.
+// WakeReader reports whether the reader waits for written pieces and has to be woken. It reports
+// true once.
 func (w *Writer) WakeReader() bool {
 	want := w.word32(offWantData)
 	return want.Load() != 0 && want.Swap(0) != 0
 }
 
-// Arm makes the reader wake this side when there is room again. The caller looks
-// again, by Room, before it sleeps.
+// Arm requests that the reader wake this side when there is room again. The caller checks Room
+// again before it sleeps.
 func (w *Writer) Arm() { w.word32(offWantSpace).Store(1) }
