@@ -7,7 +7,7 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 )
 
-// Of the control lane: what would become of a Connect.
+// Frames of the control lane: a dry run of a Connect.
 const (
 	TypeAsk    Type = 24
 	TypeAnswer Type = 25
@@ -18,8 +18,8 @@ const (
 	flagListening uint8 = 1 << 1 // Answer
 )
 
-// Ask asks what would become of a Connect to a port by an application of a
-// user. Answer answers; nothing else happens.
+// Ask asks for the result of a Connect to a port by an application of a user. Answer answers;
+// nothing else happens.
 type Ask struct {
 	Request uint64
 	To      addr.Port
@@ -34,7 +34,7 @@ type Answer struct {
 	Listening bool   // flag bit 1
 	Waiting   uint16 // requests at the port
 	Backlog   uint16
-	By        string // what has decided, as Reason: printable
+	By        string // the deciding rule, as Reason: printable
 }
 
 // AppendTo appends the encoded frame to b.

@@ -87,10 +87,10 @@ func (d *decoder) payload() uint32 {
 	return n
 }
 
-// reason takes what appendReason wrote.
+// reason takes a text that appendReason has encoded.
 func (d *decoder) reason() string { return d.Text(MaxReason) }
 
-// finish returns nil if every field was well formed and nothing is left over.
+// finish returns nil if every field was well formed and no bytes are left.
 func (d *decoder) finish() error {
 	if !d.Whole() {
 		return ErrMalformed

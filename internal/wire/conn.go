@@ -35,7 +35,7 @@ func ParseEnd(flags uint8, body []byte) (End, error) {
 //	| sent | cause ... |
 //	+------+-----------+
 //
-// The cause is there only with Reset.
+// The cause is present only with Reset.
 func (f Close) AppendTo(b []byte) []byte {
 	if !f.Reset {
 		return append1(b, TypeClose, f.Sent)

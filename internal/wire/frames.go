@@ -1,7 +1,6 @@
-// Package wire encodes and decodes what two fabricds say to each other over a
-// link: frames on lanes and heartbeats in datagrams. It does no I/O. SPEC.md in
-// this folder is the specification; the golden vectors in testdata are promises
-// to peers already deployed.
+// Package wire encodes and decodes the frames that two fabricds exchange over a link: frames on
+// lanes and heartbeats in datagrams. It does no I/O. SPEC.md in this folder is the specification;
+// deployed peers depend on the golden vectors in testdata.
 package wire
 
 import (
@@ -9,7 +8,7 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// The protocol versions that this implementation speaks.
+// The protocol versions that this implementation supports.
 const (
 	VersionMin uint16 = 2
 	VersionMax uint16 = 5
@@ -34,7 +33,7 @@ type Type uint8
 //	| type | flags | reserved | body length| body ...| payload ... |
 //	+------+-------+----------+------------+---------+-------------+
 const (
-	// The first frame of a lane says what the lane is for.
+	// The first frame of a lane determines its purpose.
 	TypeHello   Type = 1 // the link's control lane; see Hello
 	TypeConnect Type = 2 // a connection's operations lane, connector's side
 	TypeAccept  Type = 3 // a connection's operations lane, acceptor's side
@@ -82,14 +81,14 @@ const (
 	TypeHeartbeatAck Type = 97
 )
 
-// A ConnID names one connection on a link, chosen by the side that uses it to
-// receive; it is never used twice on a link.
+// A ConnID names one connection on a link, chosen by the side that receives with it; it is never
+// used twice on a link.
 type ConnID uint64
 
-// Hello opens a link, on the first lane of each direction. The answer is a
-// Hello or a HelloRefuse. Both fence the two lives that the link joins.
+// Hello opens a link, on the first lane of each direction. The answer is a Hello or a HelloRefuse.
+// Both fence the two incarnations that the link joins.
 type Hello struct {
-	VersionMin, VersionMax uint16 // in an answer both are the version chosen
+	VersionMin, VersionMax uint16 // in an answer both are the chosen version
 	Cluster                addr.UUID
 	Term                   uint64 // highest host term the sender has accepted
 	From                   addr.Life
@@ -97,15 +96,14 @@ type Hello struct {
 	FromEpoch              uint64
 	To                     addr.Life
 	Answer                 bool // flag bit 0 of the header
-	Beside                 bool // flag bit 1: the dialer keeps the link that it has
+	Beside                 bool // flag bit 1: the dialer keeps its existing link
 }
 
-// Lease follows the Hello of either side: Length bytes, the signed lease of the
-// life that the Hello is from, come behind the frame. They are payload because a
-// body is smaller than a lease may be, and no part of Hello because its layout is
-// the same in every version.
+// Lease follows the Hello of either side. Length bytes follow the frame: the signed lease of the
+// incarnation that sent the Hello. They are payload because a lease may be larger than a body, and
+// not part of Hello because the layout of Hello is the same in every version.
 type Lease struct {
-	Length uint32 // ≤ MaxLease; 0: the sender has none to show
+	Length uint32 // ≤ MaxLease; 0: the sender has none
 }
 
 // HelloRefuse refuses a link, with the refusing side's versions.
@@ -121,9 +119,9 @@ type Connect struct {
 	Conn     ConnID // the connector's
 	From, To addr.Port
 	Limit    uint64 // message bytes that the acceptor may send so far
-	UID      uint32 // the application's user, for whom the connector's node vouches; 2^32-1: not known
-	// Service is the name that the endpoint at To has to serve; empty: whatever it
-	// serves. Versions before 5 do not know it. A valid service's name.
+	UID      uint32 // the application's user, vouched for by the connector's node; 2^32-1: unknown
+	// Service is the name that the endpoint at To has to serve; empty: any or none. Versions before
+	// 5 do not know it. A valid service's name.
 	Service string
 }
 
@@ -146,8 +144,8 @@ type Refuse struct {
 	Code status.Code
 }
 
-// Probe and ProbeAck are the fresh round trip that both ends need after a
-// silence, naming both lives.
+// Probe and ProbeAck are the fresh round trip that both ends need after a silence. They name both
+// incarnations.
 type Probe struct {
 	Nonce    uint64
 	From, To addr.Life
@@ -159,8 +157,8 @@ type ProbeAck struct {
 	From, To addr.Life
 }
 
-// Bye says that the sender will open nothing more and closes its connections;
-// ByeAck that the peer has received everything sent before it.
+// Bye announces that the sender opens nothing more and closes its connections; ByeAck that the peer
+// has received every frame sent before it.
 type Bye struct{ Reason string }
 
 // ByeAck answers Bye.
@@ -170,17 +168,17 @@ type ByeAck struct{}
 // connection, counted from its beginning.
 type Credit struct{ Limit uint64 }
 
-// End ends the sender's direction of the message stream, and not the connection. Sent
-// message bytes were or will be sent in all. It is sent at most once.
+// End ends the sender's direction of the message stream, but not the connection. Sent is the total
+// number of message bytes. End is sent at most once.
 type End struct{ Sent uint64 }
 
-// Close ends the connection. Sent message bytes were or will be sent in all. With
-// Reset, which versions before 3 do not know, the sender's application has not
-// closed it: the stream is cut off behind those bytes.
+// Close ends the connection. Sent is the total number of message bytes. With Reset, which versions
+// before 3 do not know, the sender's application has not closed it: the stream is cut off after
+// those bytes.
 type Close struct {
 	Sent  uint64
 	Reset bool   // flag bit 0
-	Cause string // of a reset, for people; at most MaxReason bytes, UTF-8
+	Cause string // of a reset, for operators; at most MaxReason bytes, UTF-8
 }
 
 // Register announces a window; Registered answers in order.
@@ -225,17 +223,16 @@ type ReadData struct {
 	Last   bool // flag bit 0
 }
 
-// Done says that every operation up to Op has been applied.
+// Done reports that every operation up to Op has been applied.
 type Done struct{ Op uint64 }
 
-// Fail says that operation Op was refused.
+// Fail reports that operation Op was refused.
 type Fail struct {
 	Op   uint64
 	Code status.Code
 }
 
-// Signal stores Value at Offset of the receiver's space, in the order of the
-// operations; it is one of them.
+// Signal stores Value at Offset of the receiver's space. It is an operation, and ordered as one.
 type Signal struct {
 	Op     uint64
 	Offset uint64
@@ -266,7 +263,7 @@ type Mark struct{ Request uint64 }
 // Marked answers a Mark.
 type Marked struct{ Request, Seq uint64 }
 
-// Wait asks to be told when the receiver's operations up to Seq have completed.
+// Wait asks for a Waited once the receiver's operations up to Seq have completed.
 type Wait struct{ Request, Seq uint64 }
 
 // Waited answers a Wait.

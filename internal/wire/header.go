@@ -19,7 +19,7 @@ type Header struct {
 	Len   uint32 // of the body, in bytes
 }
 
-// A format is what a header must say about a type's frames.
+// A format is the set of valid headers of a type's frames.
 type format struct {
 	name     string
 	flags    uint8  // that may be set

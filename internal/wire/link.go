@@ -21,7 +21,7 @@ const (
 //	| ver. min | ver. max |cluster| term| from|from UUID|from epoch| to |
 //	+----------+----------+-------+-----+-----+---------+----------+----+
 //
-// A life (from, to) is a node of two bytes and a generation of four.
+// An incarnation (from, to) is a node of two bytes and a generation of four.
 func (f Hello) AppendTo(b []byte) []byte {
 	start := len(b)
 	b = begin(b, TypeHello, flag(f.Answer, flagAnswer)|flag(f.Beside, flagBeside))
@@ -114,7 +114,7 @@ func ParseHelloRefuse(flags uint8, body []byte) (HelloRefuse, error) {
 //	| conn | from | to | limit | uid | length | service ... |
 //	+------+------+----+-------+-----+--------+-------------+
 //
-// Length and service are there only with a service.
+// Length and service are present only with a service.
 func (f Connect) AppendTo(b []byte) []byte {
 	start := len(b)
 	b = begin(b, TypeConnect, flag(f.Service != "", flagService))

@@ -1,22 +1,22 @@
 package wire
 
-// Path says that the sender's application wants a path for the connection, and what
+// Path announces that the sender's application wants a path for the connection, with the data that
 // the peer needs for it. Each side sends it at most once in an attempt. The side that has dialed
-// the link then dials the peer's data port and shows the peer's token.
+// the link then dials the peer's data port and presents the peer's token.
 type Path struct {
 	Token     [16]byte // opens the path at the sender, once
 	Key       [32]byte // SHA-256 of the public key of the sender's application; zeros with Plaintext
 	Plaintext bool     // flag bit 0: the sender's side uses no TLS
 }
 
-// NoPath says that the connection gets no path: the sender could not make or use it.
-// The other side answers with its own, unless it has sent one in this attempt.
+// NoPath reports that the connection gets no path: the sender could not make or use it. The other
+// side answers with its own, unless it has sent one in this attempt.
 type NoPath struct {
 	Reason  string // at most MaxReason bytes, UTF-8
 	Passing bool   // flag bit 0: another attempt may follow
 }
 
-// flagPlaintext is Path's, flagPassing NoPath's.
+// flagPlaintext belongs to Path, flagPassing to NoPath.
 const (
 	flagPlaintext = 1
 	flagPassing   = 1

@@ -5,22 +5,21 @@ import (
 	"io"
 )
 
-// A Reader reads frames from a lane, through one buffer: only the first frame that is
-// longer than firstBuffer makes it allocate, as an idle connection has a Reader on each of
+// A Reader reads frames from a lane, through one buffer. Only the first frame longer than
+// firstBuffer makes it allocate a larger one, because an idle connection has a Reader on each of
 // its lanes. It is not safe for concurrent use.
 //
-// Payload, and the raw bytes of a message lane, go from the lane straight into
-// the caller's memory, except for what had arrived in the buffer with the
-// frame before them.
+// Payload, and the raw bytes of a message lane, go from the lane straight into the caller's memory,
+// except for bytes that had arrived in the buffer with the frame before them.
 type Reader struct {
 	src        io.Reader
-	start, end int // of what is buffered and not yet returned
+	start, end int // of the buffered bytes that were not yet returned
 	buf        []byte
 
 	// Invariant: 0 <= start <= end <= len(buf).
 }
 
-// The length of a Reader's buffer, in bytes: first, and once a frame needs more.
+// The length of a Reader's buffer, in bytes: initially, and once a frame needs more.
 const (
 	firstBuffer = 512
 	wholeBuffer = HeaderLen + MaxBody
@@ -33,10 +32,9 @@ func NewReader(r io.Reader) *Reader { return &Reader{src: r, buf: make([]byte, f
 // next call of any method. The payload of a Write or ReadData is still to be
 // read, by Payload or Discard, before the next Next.
 //
-// At the end of the lane the error is io.EOF between two frames and
-// io.ErrUnexpectedEOF within one. After ErrMalformed and ErrUnknownType the
-// lane is of no use. After any other error of the lane, such as a deadline,
-// Next may be called again: nothing is lost.
+// At the end of the lane the error is io.EOF between two frames and io.ErrUnexpectedEOF within one.
+// After ErrMalformed and ErrUnknownType the lane is unusable. After any other error of the lane,
+// such as a deadline, Next may be called again: nothing is lost.
 func (r *Reader) Next() (Header, []byte, error) {
 	if err := r.fill(HeaderLen); err != nil {
 		return Header{}, nil, err
@@ -54,9 +52,9 @@ func (r *Reader) Next() (Header, []byte, error) {
 	return h, body, nil
 }
 
-// Payload fills p with the bytes that follow the frame. If the lane ends
-// before, the error is io.ErrUnexpectedEOF. A Payload that has failed cannot
-// be resumed; a caller that has to uses Read.
+// Payload fills p with the bytes that follow the frame. If the lane ends earlier, the error is
+// io.ErrUnexpectedEOF. A Payload that has failed cannot be resumed; a caller that must resume uses
+// Read.
 func (r *Reader) Payload(p []byte) error {
 	n := r.buffered(p)
 	if n == len(p) {
@@ -86,8 +84,7 @@ func (r *Reader) Discard(n int) error {
 	return nil
 }
 
-// Read reads raw bytes that follow the frames, as io.Reader says: the message
-// bytes after a Stream.
+// Read reads raw bytes that follow the frames, as an io.Reader: the message bytes after a Stream.
 func (r *Reader) Read(p []byte) (int, error) {
 	if n := r.buffered(p); n > 0 || len(p) == 0 {
 		return n, nil
@@ -137,7 +134,7 @@ func (r *Reader) more() error {
 		n, err := r.src.Read(r.buf[r.end:])
 		r.end += n
 		if n > 0 {
-			return nil // an error that came with bytes comes again
+			return nil // an error returned with bytes recurs
 		}
 		if err != nil {
 			return err

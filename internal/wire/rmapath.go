@@ -1,9 +1,8 @@
 package wire
 
-// RMAPath is for a path of the RMA operations of one end of a connection. The node of
-// that end sends it once, and the other node, whose windows they are for, answers with
-// its own, or with NoRMAPath. The side that has dialed the link then dials the peer's data
-// port and shows the peer's token.
+// RMAPath negotiates a path for the RMA operations of one end of a connection. The node of that end
+// sends it once. The other node, which has the windows, answers with its own, or with NoRMAPath.
+// The side that has dialed the link then dials the peer's data port and presents the peer's token.
 type RMAPath struct {
 	Token     [16]byte // opens the path at the sender, once
 	Key       [32]byte // SHA-256 of the public key of the sender's end; zeros with Plaintext
@@ -11,17 +10,17 @@ type RMAPath struct {
 	Answer    bool     // flag bit 1: the sender applies the operations
 }
 
-// NoRMAPath says that there is no such path, or not any more.
+// NoRMAPath reports that there is no such path, or no longer.
 type NoRMAPath struct {
-	Answer bool   // flag bit 1: the sender is who would apply the operations
+	Answer bool   // flag bit 1: the sender is the side that would apply the operations
 	Reason string // at most MaxReason bytes, UTF-8
 }
 
-// RMAPassed says that what is behind it comes after the operations in the first Bytes
-// bytes that the sender's application has written to its RMA path.
+// RMAPassed orders the frames after it behind the operations in the first Bytes bytes that the
+// sender's application has written to its RMA path.
 type RMAPassed struct{ Bytes uint64 }
 
-// flagApplies is RMAPath's and NoRMAPath's.
+// flagApplies belongs to RMAPath and NoRMAPath.
 const flagApplies = 2
 
 // AppendTo appends the encoded frame to b.
