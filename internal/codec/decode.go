@@ -8,16 +8,16 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 )
 
-// A Decoder takes fields from the front of a body. After a field that is not there or
-// breaks its limit every field is zero: the caller looks once, at the end.
+// A Decoder takes fields from the front of a body. After a field that is missing or exceeds its
+// limit every field is zero: the caller checks once, at the end.
 type Decoder struct {
 	b      []byte
 	little bool
 	bad    bool
 }
 
-// From returns a Decoder of b, whose integers are big-endian. What it returns by Take and
-// Rest is part of b, everything else a copy.
+// From returns a Decoder of b, whose integers are big-endian. Results of Take and Rest are part of
+// b; all others are copies.
 func From(b []byte) Decoder { return Decoder{b: b} }
 
 // FromLittle is From for little-endian integers.
@@ -30,16 +30,16 @@ func (d *Decoder) Require(ok bool) {
 	}
 }
 
-// OK reports whether all fields so far were there and within their limits.
+// OK reports whether all fields so far were present and within their limits.
 func (d *Decoder) OK() bool { return !d.bad }
 
-// Whole is OK, and that nothing is left.
+// Whole reports OK, and that no bytes are left.
 func (d *Decoder) Whole() bool { return !d.bad && len(d.b) == 0 }
 
 // Left returns how many bytes are left.
 func (d *Decoder) Left() int { return len(d.b) }
 
-// Take takes n bytes, nil if there are not as many.
+// Take takes n bytes, nil if there are fewer.
 func (d *Decoder) Take(n int) []byte {
 	if d.bad || n > len(d.b) {
 		d.bad = true
@@ -50,7 +50,7 @@ func (d *Decoder) Take(n int) []byte {
 	return p
 }
 
-// Rest takes all that is left, at most limit bytes.
+// Rest takes all remaining bytes, at most limit.
 func (d *Decoder) Rest(limit int) []byte {
 	d.Require(len(d.b) <= limit)
 	return d.Take(len(d.b))
@@ -144,8 +144,7 @@ func (d *Decoder) Count(limit int) int {
 	return n
 }
 
-// Bytes takes a length of two bytes, at most limit, and as many bytes; nil if there are
-// none.
+// Bytes takes a length of two bytes, at most limit, and that many bytes; nil if there are none.
 func (d *Decoder) Bytes(limit int) []byte {
 	p := d.sized(limit)
 	if len(p) == 0 {
@@ -170,8 +169,8 @@ func (d *Decoder) sized(limit int) []byte {
 	return d.Take(n)
 }
 
-// List takes a count of one byte, at most limit, and as many values, each by one call of
-// take. It stops at the first that is malformed.
+// List takes a count of one byte, at most limit, and that many values, each by one call of take. It
+// stops at the first malformed one.
 func List[T any](d *Decoder, limit int, take func() T) (list []T) {
 	for range d.Count(limit) {
 		v := take()

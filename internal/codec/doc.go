@@ -1,8 +1,8 @@
-// Package codec appends and takes the fields of this module's binary formats: between
-// nodes, with applications, of membership, of gossip and on disk. Each format documents
-// its own layout in a SPEC.md.
+// Package codec encodes and decodes the fields of this module's binary formats: between nodes, with
+// applications, of membership, of gossip and on disk. Each format documents its own layout in a
+// SPEC.md.
 //
-// A body is taken field by field and looked at once, at its end:
+// A body is decoded field by field and checked once, at its end:
 //
 //	d := codec.From(body)
 //	m := Message{Life: d.Life(), Name: d.Text(64)}

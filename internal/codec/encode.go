@@ -8,7 +8,7 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 )
 
-// An Encoder appends fields. One that is beyond its limit makes the whole body bad.
+// An Encoder appends fields. A field that exceeds its limit makes the whole body bad.
 type Encoder struct {
 	b      []byte
 	little bool
@@ -21,7 +21,7 @@ func To(b []byte) Encoder { return Encoder{b: b} }
 // ToLittle is To for little-endian integers.
 func ToLittle(b []byte) Encoder { return Encoder{b: b, little: true} }
 
-// Encoded returns everything appended so far, behind what To was given.
+// Encoded returns the bytes given to To, and all bytes appended so far.
 func (e *Encoder) Encoded() []byte { return e.b }
 
 // OK reports whether all fields so far were within their limits.
@@ -34,7 +34,7 @@ func (e *Encoder) Require(ok bool) {
 	}
 }
 
-// Fixed appends bytes whose number both ends know.
+// Fixed appends bytes of a length that both ends know.
 func (e *Encoder) Fixed(p []byte) { e.b = append(e.b, p...) }
 
 // FixedText is Fixed for the bytes of a text.
