@@ -1,9 +1,9 @@
 package transport
 
-// Attributes say what all of a provider's sessions can do. They do not change.
+// Attributes describe all of a provider's sessions. They do not change.
 type Attributes struct {
-	// Encrypted: nobody on the way can read or change a byte of any lane.
+	// Encrypted: no host on the path can read or change a byte of any lane.
 	Encrypted bool `json:"encrypted"`
-	// Datagrams pass what waits on lanes. Without, they arrive as lanes do.
+	// Datagrams overtake queued bytes of lanes. If false, they wait like those.
 	Datagrams bool `json:"datagrams"`
 }

@@ -1,10 +1,10 @@
 // Package transport is the contract between fabricd's engine and the providers
 // that carry its bytes between two nodes: sessions, lanes and datagrams.
 //
-// A session is one authenticated association of two fabricd processes. A lane
-// is one ordered, reliable, unidirectional channel of bytes inside a session.
-// Lanes are independent of each other: a lane that nobody reads must not stop
-// another one. Package transporttest holds what every provider must keep.
+// A session is one authenticated association of two fabricd processes. A lane is one ordered,
+// reliable, unidirectional stream of bytes inside a session. Lanes are independent of each other: a
+// lane without a reader must not block another one. Package transporttest verifies the guarantees
+// of every provider.
 package transport
 
 import (
@@ -23,11 +23,11 @@ const MaxDatagram = 1000
 const (
 	CodeOK           uint64 = 0 // orderly end
 	CodeLeaving      uint64 = 1 // the node leaves the cluster
-	CodeDuplicate    uint64 = 2 // the pair has another session, this one lost
-	CodeIDMismatch   uint64 = 3 // HELLO named another life than the one here
+	CodeDuplicate    uint64 = 2 // the pair has another session, which is kept
+	CodeIDMismatch   uint64 = 3 // HELLO named another incarnation than this node's
 	CodeWrongCluster uint64 = 4
-	CodeFenced       uint64 = 5 // the life was removed
-	CodeProtocol     uint64 = 6 // the peer broke the protocol
+	CodeFenced       uint64 = 5 // the incarnation was removed
+	CodeProtocol     uint64 = 6 // the peer violated the protocol
 	CodeVersion      uint64 = 7 // no common protocol version
 )
 
@@ -37,17 +37,17 @@ var ErrClosed = errors.New("transport closed")
 // ErrLaneCanceled is returned by a lane's methods after either side canceled it.
 var ErrLaneCanceled = errors.New("lane canceled")
 
-// A CloseError says how a session ended. It is in the chain of every error
-// that a session or its lanes return after the end.
+// A CloseError is the way a session ended. It is in the chain of every error that a session or its
+// lanes return after the end.
 type CloseError struct {
 	Remote bool   // the peer closed it
 	Code   uint64 // CodeOK …; meaningless if Reset or Timeout
 	Reason string // text, bounded by 256 bytes
 
-	// Reset is set when the peer's process no longer knows the session: it
-	// crashed and something else, or its next life, answered.
+	// Reset is set when the peer's process no longer knows the session: it crashed, and another
+	// process or its next incarnation answered.
 	Reset bool
-	// Timeout is set when the peer fell silent.
+	// Timeout is set when the peer stopped answering.
 	Timeout bool
 }
 
@@ -72,13 +72,13 @@ func (e *CloseError) Error() string {
 // Unwrap makes errors.Is(err, ErrClosed) true for every CloseError.
 func (e *CloseError) Unwrap() error { return ErrClosed }
 
-// An Identity is what a peer's certificate proved.
+// An Identity is the verified content of a peer's certificate.
 type Identity struct {
 	Cluster addr.UUID
 	Node    addr.UUID
 	Host    bool // the certificate allows the host role
 
-	Key   [32]byte  // SHA-256 of the certificate's public key (SubjectPublicKeyInfo); zero: the provider does not know it
+	Key   [32]byte  // SHA-256 of the certificate's public key (SubjectPublicKeyInfo); zero: unknown to the provider
 	Until time.Time // end of the certificate's validity; zero: it has none
 }
 
@@ -88,16 +88,16 @@ type Provider interface {
 	// Name returns the provider's short name: "quic", "mem".
 	Name() string
 
-	// Attributes returns what its sessions can do.
+	// Attributes returns the attributes of its sessions.
 	Attributes() Attributes
 
 	// Addr returns the address, in the form that Dial takes, under which this
 	// provider accepts sessions.
 	Addr() string
 
-	// Dial opens a session to the provider at address. It returns when both
-	// sides have authenticated each other, when ctx is done, or when the peer
-	// refused; the error then says why.
+	// Dial opens a session to the provider at address. It returns when both sides have
+	// authenticated each other, when ctx is done, or when the peer refused; the error then has the
+	// reason.
 	Dial(ctx context.Context, address string) (Session, error)
 
 	// Accept returns the next session that a peer has dialed, authenticated.
@@ -115,8 +115,8 @@ type Session interface {
 	// reached.
 	OpenLane(ctx context.Context) (SendLane, error)
 
-	// AcceptLane returns the next lane that the peer has opened: lanes that were
-	// opened and written to one after the other come in that order.
+	// AcceptLane returns the next lane that the peer has opened: lanes that were opened and written
+	// to one after the other arrive in that order.
 	AcceptLane(ctx context.Context) (RecvLane, error)
 
 	// SendDatagram sends p, at most MaxDatagram bytes, at most once and in no
@@ -126,62 +126,60 @@ type Session interface {
 	// ReceiveDatagram returns the next datagram; the caller owns it.
 	ReceiveDatagram(ctx context.Context) ([]byte, error)
 
-	// Heard returns a count that has changed whenever bytes of the peer have come
-	// behind which its datagrams wait: they are a sign of life as good as those. It
-	// stays 0 where datagrams wait behind nothing.
+	// Heard returns a count that changes with received bytes of the peer if its datagrams queue
+	// behind those bytes: such bytes prove that the peer is alive, as datagrams do. It stays 0 if
+	// datagrams do not queue behind other bytes.
 	Heard() uint64
 
-	// Traffic returns what the session has carried so far. A provider without a
-	// network returns zeros.
+	// Traffic returns the session's counters. A provider without a network returns zeros.
 	Traffic() Traffic
 
-	// Peer returns what the peer's certificate proved.
+	// Peer returns the verified identity of the peer.
 	Peer() Identity
 
 	// LocalAddr and RemoteAddr return the addresses of the two ends, for logs.
 	LocalAddr() string
 	RemoteAddr() string
 
-	// Close ends the session at once: what was not delivered is lost. The
-	// first call decides the code; later calls do nothing.
+	// Close ends the session at once: undelivered bytes are lost. The first call decides the code;
+	// later calls do nothing.
 	Close(code uint64, reason string) error
 
-	// Done is closed when the session has ended; Err then returns why.
+	// Done is closed when the session has ended; Err then returns the reason.
 	Done() <-chan struct{}
 	Err() error
 }
 
-// A Traffic is what a session has carried so far.
+// A Traffic is a session's counters since its beginning.
 type Traffic struct {
-	// Sent and Received are the bytes of all packets, with what was sent again and the
-	// provider's own headers, without those of UDP, TCP and IP.
+	// Sent and Received are the bytes of all packets, including retransmissions and the provider's
+	// own headers, without those of UDP, TCP and IP.
 	Sent, Received uint64
-	// Packets were sent, and Lost of them did not arrive; zeros where the provider does not
-	// count them.
+	// Packets is the number of sent packets, and Lost of them did not arrive; zeros if the provider
+	// does not count them.
 	Packets, Lost uint64
 }
 
 // A SendLane is the writing end of a lane. One goroutine writes at a time;
 // the other methods may be called from any goroutine.
 type SendLane interface {
-	// Write blocks until p is handed to the provider, which has copied it when
-	// Write returns. On error, n < len(p) bytes were handed over.
+	// Write blocks until the provider has copied p. On error, n < len(p) bytes were accepted.
 	io.Writer
 
-	// TryWrite hands over all of p without blocking, or nothing. It reports
-	// false when it would have to wait. Callers keep p small (≤ 1 KiB).
+	// TryWrite passes all of p to the provider without blocking, or nothing. It reports false if it
+	// would have to wait. Callers keep p small (≤ 1 KiB).
 	TryWrite(p []byte) (bool, error)
 
-	// SetWriteDeadline makes Writes that are blocked at t, and later ones,
-	// fail with an error that is os.ErrDeadlineExceeded. Zero: no deadline.
+	// SetWriteDeadline makes Writes that are blocked at t, and later ones, fail with an error that
+	// is os.ErrDeadlineExceeded. Zero: no deadline.
 	SetWriteDeadline(t time.Time) error
 
 	// Close ends the lane after all bytes written: the reader gets them, then
 	// io.EOF. It must not be called during a Write.
 	Close() error
 
-	// Cancel drops the lane: what was not delivered may be lost, the reader
-	// gets ErrLaneCanceled. It unblocks a Write. After Close it does nothing.
+	// Cancel drops the lane: undelivered bytes may be lost, and the reader gets ErrLaneCanceled. It
+	// unblocks a Write. After Close it does nothing.
 	Cancel()
 }
 
@@ -194,7 +192,7 @@ type RecvLane interface {
 	// SetReadDeadline is SendLane.SetWriteDeadline for Read.
 	SetReadDeadline(t time.Time) error
 
-	// Cancel tells the writer to stop and drops what has arrived. It unblocks
-	// a Read. A lane that was read to io.EOF needs no Cancel.
+	// Cancel makes the writer stop and drops received bytes. It unblocks a Read. A lane that was
+	// read to io.EOF needs no Cancel.
 	Cancel()
 }

@@ -16,30 +16,30 @@ import (
 	"github.com/fabricd/fabricd/internal/transport"
 )
 
-// Closing is what the peers of a closing provider are told.
+// Closing is the reason sent to the peers of a closing provider.
 const Closing = "provider closed"
 
-// Sessions are those of one provider, with the goroutines that serve its peers. All
-// methods may be called from any goroutine.
+// Sessions are the sessions of one provider, with the goroutines that serve its peers. All methods
+// may be called from any goroutine.
 type Sessions struct {
 	// Context ends when End is called.
 	Context context.Context
 
 	name     string
 	stop     context.CancelFunc
-	accepted chan transport.Session // handed from handshakes to Accept; unbuffered
+	accepted chan transport.Session // passes sessions from handshakes to Accept; unbuffered
 	running  sync.WaitGroup
 	refusals *logbound.Summary
 	panics   *logbound.Summary
-	count    func() // is called for each refusal
+	count    func() // called for each refusal
 
 	mu     sync.Mutex // guards the fields below
-	closed bool       // nothing is added to running or open any more
+	closed bool       // no more additions to running or open
 	open   map[transport.Session]struct{}
 }
 
-// New returns no sessions, of the provider called name. what is refused, in the plural,
-// goes to the log, and count is called for each.
+// New returns an empty set for the provider called name. The log calls refused peers by what, a
+// plural noun, and count is called for each of them.
 func New(name, what string, log zerolog.Logger, count func()) *Sessions {
 	p := &Sessions{
 		name:     name,
@@ -53,7 +53,7 @@ func New(name, what string, log zerolog.Logger, count func()) *Sessions {
 	return p
 }
 
-// Accept is that of transport.Provider.
+// Accept implements transport.Provider.
 func (p *Sessions) Accept(ctx context.Context) (transport.Session, error) {
 	if p.Context.Err() == nil {
 		select {
@@ -67,7 +67,7 @@ func (p *Sessions) Accept(ctx context.Context) (transport.Session, error) {
 	return nil, fmt.Errorf("%s: accept: %w", p.name, transport.ErrClosed)
 }
 
-// Offer waits until Accept has taken s, or it has ended.
+// Offer waits until Accept has taken s, or s has ended.
 func (p *Sessions) Offer(s transport.Session) {
 	select {
 	case p.accepted <- s:
@@ -76,8 +76,8 @@ func (p *Sessions) Offer(s transport.Session) {
 	}
 }
 
-// Dial is that of transport.Provider. It calls dial with a context that ends after
-// timeout, and with the provider.
+// Dial implements transport.Provider. It calls dial with a context that ends after timeout, and
+// with the provider.
 func (p *Sessions) Dial(ctx context.Context, address string, timeout time.Duration,
 	dial func(ctx context.Context, address string) (transport.Session, error)) (transport.Session, error) {
 	if !p.Begin() {
@@ -113,12 +113,12 @@ func (p *Sessions) Begin() bool {
 	return true
 }
 
-// Done ends what began with Begin.
+// Done ends a goroutine registered with Begin.
 func (p *Sessions) Done() { p.running.Done() }
 
-// Adopt adds s to the sessions that End closes, and runs each of work on a goroutine
-// until the session is over: it is one of these as long as the first runs. A panic ends
-// it. Adopt reports false, and does nothing, if End was called.
+// Adopt adds s to the sessions that End closes, and runs each function of work on a goroutine until
+// the session is over: s belongs to them until the first function returns. A panic ends s. Adopt
+// reports false, and does nothing, if End was called.
 func (p *Sessions) Adopt(s transport.Session, work ...func()) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -149,14 +149,14 @@ func (p *Sessions) forget(s transport.Session) {
 	delete(p.open, s)
 }
 
-// Refused counts and logs, within bounds, that there is no session with peer.
+// Refused counts a refusal of peer, and logs it within bounds.
 func (p *Sessions) Refused(peer net.Addr, err error) {
 	p.count()
 	p.refusals.Line(zerolog.WarnLevel, admission.AddressOf(peer)).Str("op", "accept").Stringer("peer", peer).
 		Str(zerolog.ErrorFieldName, logbound.Text(err.Error())).Msg("session refused")
 }
 
-// Panicked logs, within bounds, a panic of what serves a peer, which may be "".
+// Panicked logs, within bounds, a panic while serving a peer, which may be "".
 func (p *Sessions) Panicked(peer string, err error, stack []byte) {
 	e := p.panics.Line(zerolog.ErrorLevel, netip.Addr{}).Err(err).Bytes("stack", stack)
 	if peer != "" {

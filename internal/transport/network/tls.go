@@ -9,15 +9,15 @@ import (
 	"github.com/fabricd/fabricd/internal/guard"
 )
 
-// TLS is how both ends of a session prove who they are.
+// TLS is the configuration of mutual authentication.
 type TLS struct {
 	Provider       string // its name, for errors
 	ALPN           string
 	Server, Client func() *tls.Config // of the next handshake
 	Now            func() time.Time   // for certificates; nil: time.Now
 
-	// Panicked is called when a verification panics, which refuses the peer. Nil: the
-	// panic goes on, in the goroutine of the handshake.
+	// Panicked is called when a verification panics, which refuses the peer. Nil: the panic
+	// propagates in the goroutine of the handshake.
 	Panicked func(err error, stack []byte)
 }
 
@@ -48,8 +48,8 @@ func (t TLS) ClientConfig() (*tls.Config, error) {
 	return c, nil
 }
 
-// harden sets what is not the caller's choice: no tickets, hence no 0-RTT,
-// hence nothing to replay.
+// harden sets the options that the caller cannot choose: no tickets, hence no 0-RTT, hence no
+// replay.
 func (t TLS) harden(c *tls.Config) {
 	c.MinVersion = tls.VersionTLS13
 	c.NextProtos = []string{t.ALPN}
@@ -73,7 +73,7 @@ func (t TLS) harden(c *tls.Config) {
 	}
 }
 
-// guarded calls verify, and makes a panic the refusal of the peer.
+// guarded calls verify, and turns a panic into a refusal of the peer.
 func (t TLS) guarded(verify func() error) (err error) {
 	defer guard.Recover(func(e error, stack []byte) {
 		t.Panicked(e, stack)
