@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// socketBuffers knows the sizes on Linux only.
+// socketBuffers is supported on Linux only.
 func socketBuffers(syscall.RawConn) (recv, send int, err error) {
 	return 0, 0, errors.ErrUnsupported
 }

@@ -1,37 +1,32 @@
 // Package quic is the transport provider over QUIC: one UDP socket, one QUIC
 // connection per session, one unidirectional stream per lane.
 //
-// A session exists only after both sides have verified each other. TLS 1.3
-// alone does not give that: a client's handshake is complete before the server
-// has looked at the client's certificate. Each side therefore opens a first
-// stream of one byte, the confirmation, once it has accepted the other's
-// identity, and waits for the other's.
+// A session exists only after both sides have verified each other. TLS 1.3 alone does not ensure
+// that: a client's handshake is complete before the server has verified the client's certificate.
+// Each side therefore opens a first stream of one byte, the confirmation, once it has accepted the
+// other's identity, and waits for the other's.
 //
 // # Flow control and memory
 //
-// Lanes share the connection's window. The peer can make this side hold at
-// most Config.ConnectionWindow bytes per session that nobody has read, and at
-// most Config.StreamWindow in one lane that is never read: a stream's window
-// grows, up to MaxStreamWindow, only as far as its reader reads. With the
-// defaults 32 lanes may stand full and unread before they gate the others.
-// The user of sessions keeps below that with credit of its own: it reads
-// every lane into bounded buffers. Memory is used only for bytes that have
-// arrived; a window is a promise, not an allocation.
+// Lanes share the connection's window. The peer can make this side hold at most
+// Config.ConnectionWindow unread bytes per session, and at most Config.StreamWindow in one lane
+// that is never read: a stream's window grows, up to MaxStreamWindow, only as far as its reader
+// reads. With the defaults 32 lanes may be full and unread before they block the others. The user
+// of sessions stays below that with its own credit: it reads every lane into bounded buffers.
+// Memory is used only for bytes that have arrived; a window allocates none.
 //
-// Lanes cost memory before any byte: one packet of the peer that names its last
-// lane makes quic-go open all before it, less than 1 KiB each, and they stay
-// until they were accepted and ended. With the default of Config.MaxLanes that
-// is 32 MiB for one session with an authenticated peer, half of what
-// Config.ConnectionWindow lets it hold anyway. The acceptor of lanes bounds what
-// it spends on those that say nothing; the engine has 1024 of them.
+// Lanes cost memory before their first byte: one packet of the peer that names its last lane makes
+// quic-go open all lanes before it, less than 1 KiB each, and they stay until they were accepted
+// and ended. With the default of Config.MaxLanes that is 32 MiB for one session with an
+// authenticated peer, half of the bytes that Config.ConnectionWindow permits anyway. The acceptor
+// of lanes bounds those without a first frame; the engine permits 1024.
 //
-// # A way that comes and goes
+// # Flapping paths
 //
-// QUIC probes a way that has fallen silent at intervals that double, and finds
-// it open late. While a datagram of a session finds no answer, the provider
-// sends the session's last packets again every 100 to 150 ms, at most 20 and
-// 4 KiB of them, unchanged: a sender of datagrams on a silent session knows
-// within that time, two round trips and 25 ms that the way is open. See tail.go.
+// QUIC probes a silent path at intervals that double, and so detects late that it is open again.
+// While a datagram of a session is unacknowledged, the provider resends the session's last packets
+// unchanged every 100 to 150 ms, at most 20 packets and 4 KiB: a sender of datagrams on a silent
+// session detects an open path within that time, two round trips and 25 ms. See tail.go.
 package quic
 
 import (
@@ -61,47 +56,45 @@ type Config struct {
 	PacketConn net.PacketConn
 	Address    string
 
-	// ServerTLS and ClientTLS return the configuration of the next handshake,
-	// so that certificates and authorities rotate. They must demand and verify
-	// the peer's certificate. The provider copies what they return and sets
-	// the protocol, TLS 1.3, and no session tickets. A ServerName goes over
-	// the wire where anyone can decrypt it: verify by certificate instead.
+	// ServerTLS and ClientTLS return the configuration of the next handshake, so that certificates
+	// and authorities rotate. They must demand and verify the peer's certificate. The provider
+	// copies the result and sets the protocol, TLS 1.3, and no session tickets. Any observer can
+	// decrypt a ServerName on the wire: verify by certificate instead.
 	ServerTLS, ClientTLS func() *tls.Config
 
-	// Identify says whom a verified certificate names, or why the peer is
-	// refused. The peer gets the error's text, and its code if the error is a
-	// *transport.CloseError, else CodeWrongCluster.
+	// Identify returns the identity in a verified certificate, or why the peer is refused. The peer
+	// gets the error's text, and its code if the error is a *transport.CloseError, else
+	// CodeWrongCluster.
 	Identify func(tls.ConnectionState) (transport.Identity, error)
 
-	// StatelessResetKey lets the next life of this node tell its old peers
-	// that their sessions are gone. Keep it on disk. Nil: they time out.
+	// StatelessResetKey lets the next incarnation of this node reset its old peers' sessions. Keep
+	// it on disk. Nil: those sessions time out.
 	StatelessResetKey *[32]byte
 
 	HandshakeTimeout time.Duration // bounds Dial and an incoming handshake. 0: 2 s
 	IdleTimeout      time.Duration // silence after which a session ends. 0: 5 s
 
-	StreamWindow     uint64 // bytes that a lane takes before it is read. 0: 2 MiB
-	MaxStreamWindow  uint64 // the same while it is read fast. 0: 8 MiB
-	ConnectionWindow uint64 // bytes of all lanes together. 0: 64 MiB
+	StreamWindow     uint64 // unread bytes of a lane. 0: 2 MiB
+	MaxStreamWindow  uint64 // the same while the lane is read fast. 0: 8 MiB
+	ConnectionWindow uint64 // unread bytes of all lanes. 0: 64 MiB
 
-	// MaxLanes bounds the open lanes that a peer has towards here, in one
-	// session. A lane counts until it was read to its end or canceled. A
-	// connection of the fabric takes two in each direction: the default has room
-	// for 10,000, and for as many more that have not ended yet. 0: 32768.
+	// MaxLanes bounds the open lanes of a peer towards this node, in one session. A lane counts
+	// until it was read to its end or canceled. A connection of the fabric takes two in each
+	// direction: the default suffices for 10,000, and for as many more that have not ended yet. 0:
+	// 32768.
 	MaxLanes int
 
-	// MaxHandshakes bounds the incoming handshakes under way, sessions that
-	// wait for Accept included; further ones are refused. Beyond 16, or a quarter of
-	// it, peers must first prove that their address is real. The strangers of one
-	// address hold a quarter of it, those of one network (/24, /64) three eighths, and
-	// Known peers have a share of their own. 0: 256.
+	// MaxHandshakes bounds the incoming handshakes in progress, including sessions that wait for
+	// Accept; further ones are refused. Beyond 16, or a quarter of it, peers must first prove their
+	// address. Peers that are not Known hold at most a quarter of it per address, and three eighths
+	// per network (/24, /64). Known peers have a share of their own. 0: 256.
 	MaxHandshakes int
-	// Known reports whether a member of the cluster is, or was, at an address. It
-	// must not wait. Nil: none is known.
+	// Known reports whether a member of the cluster is, or was, at an address. It must not wait.
+	// Nil: no address is known.
 	Known func(netip.Addr) bool
 
 	Log     zerolog.Logger   // refused peers are logged as warnings
-	Refused func()           // is called for each of them; it must not wait. Nil: nobody counts
+	Refused func()           // called for each of them; it must not wait. Nil: not counted
 	Now     func() time.Time // for certificates. Nil: time.Now
 }
 
@@ -149,16 +142,16 @@ func (c *Config) quicConfig() *quicgo.Config {
 	}
 }
 
-// tls returns how both ends of a session prove who they are. panicked may be nil.
+// tls returns the configuration of mutual authentication. panicked may be nil.
 func (c *Config) tls(panicked func(err error, stack []byte)) network.TLS {
 	// quic-go verifies on a goroutine of its own.
 	return network.TLS{Provider: "quic", ALPN: ALPN, Server: c.ServerTLS, Client: c.ClientTLS, Now: c.Now, Panicked: panicked}
 }
 
-// GrowBuffers asks the kernel for the receive and send buffers that a fast link
-// needs. It gives what its limits allow, which [BufferWarning] judges.
+// GrowBuffers asks the kernel for the receive and send buffers that a fast link needs. The kernel
+// grants its limits, which [BufferWarning] checks.
 func GrowBuffers(conn *net.UDPConn) {
-	// Less than asked for is no error to the kernel, and none of ours.
+	// Less than requested is an error neither for the kernel nor here.
 	_ = conn.SetReadBuffer(wantedBuffer)
 	_ = conn.SetWriteBuffer(wantedBuffer)
 }
@@ -178,5 +171,5 @@ func BufferWarning(conn *net.UDPConn) string {
 		"set net.core.rmem_max and net.core.wmem_max to 7500000", recv>>10, send>>10)
 }
 
-// wantedBuffer is what quic-go asks the kernel for, in bytes.
+// wantedBuffer is the size that quic-go requests from the kernel, in bytes.
 const wantedBuffer = 7 << 20

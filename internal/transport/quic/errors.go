@@ -11,11 +11,11 @@ import (
 	"github.com/fabricd/fabricd/internal/transport/network"
 )
 
-// ErrRefused is in the error of a Dial to a provider that takes no handshakes:
-// it is closing or has too many.
+// ErrRefused is in the error of a Dial to a provider that accepts no handshakes: it is closing or
+// has too many.
 var ErrRefused = errors.New("connection refused")
 
-// isEnd reports whether err tells of the end of a connection.
+// isEnd reports whether err is the end of a connection.
 func isEnd(err error) bool { return endError(err) != nil }
 
 // closeError translates the end of a connection.
@@ -26,7 +26,7 @@ func closeError(err error) *transport.CloseError {
 	return &transport.CloseError{Code: transport.CodeOK, Reason: network.Bounded(err.Error())}
 }
 
-// endError translates the end of a connection, nil if err is something else.
+// endError translates the end of a connection; nil if err is another error.
 func endError(err error) *transport.CloseError {
 	var (
 		own     *transport.CloseError
@@ -62,8 +62,8 @@ const (
 	refusedByPeerText = "refused by peer: "
 )
 
-// handshakeError translates an error of QUIC or of TLS in it. TLS tells the
-// peer only an alert, which has a text of its own.
+// handshakeError translates an error of QUIC or of TLS within it. TLS sends the peer only an alert,
+// which has a fixed text.
 func handshakeError(e *quicgo.TransportError) *transport.CloseError {
 	c := &transport.CloseError{Remote: e.Remote, Code: transport.CodeProtocol, Reason: e.ErrorMessage}
 	if e.ErrorCode >= firstAlertInQUIC && e.ErrorCode <= lastAlertInQUIC {

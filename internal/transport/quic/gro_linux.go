@@ -13,30 +13,30 @@ import (
 
 const (
 	udpGRO = 104 // of linux/udp.h: socket option and control message
-	// largestRead holds what the kernel puts together, in bytes.
+	// largestRead is the largest batch of the kernel, in bytes.
 	largestRead = 64 << 10
-	// oobLen holds the control messages of one read, in bytes.
+	// oobLen is the space for the control messages of one read, in bytes.
 	oobLen = 128
 )
 
-// A groConn lets the kernel put packets of one sender, size and header together
-// (UDP_GRO), so that a call reads up to 64 KiB of them, and takes them apart. Its
-// ReadBatch is what quic-go looks for in a connection. One goroutine reads.
+// A groConn lets the kernel coalesce packets of one sender, size and header (UDP_GRO), so that a
+// call reads up to 64 KiB of them, and splits them. quic-go uses a connection's ReadBatch if there
+// is one. One goroutine reads.
 type groConn struct {
 	*net.UDPConn
 
 	buf  []byte
 	oob  [oobLen]byte
-	rest []byte // of buf, not yet handed out
+	rest []byte // of buf, not yet returned
 	size int    // of each packet in rest but the last
 	oobn int    // bytes of oob, which belong to all of rest
 	from *net.UDPAddr
 	last netip.AddrPort // from
 }
 
-// ReceiveOffload returns c, or what reads from it in larger pieces if the kernel
-// can do that. New does it to a socket; who puts something between the socket and
-// a Provider does it below. What is returned owns c.
+// ReceiveOffload returns c, or a wrapper that reads larger batches if the kernel supports that. New
+// applies it to a socket; code that wraps a socket for a Provider applies it to the socket itself.
+// The result owns c.
 func ReceiveOffload(c net.PacketConn) net.PacketConn {
 	udp, ok := c.(*net.UDPConn)
 	if !ok {
@@ -56,8 +56,8 @@ func ReceiveOffload(c net.PacketConn) net.PacketConn {
 	return &groConn{UDPConn: udp, buf: make([]byte, largestRead)}
 }
 
-// ReadBatch fills ms with packets, at least one, and returns how many. They come
-// from one read of the socket.
+// ReadBatch fills ms with packets, at least one, and returns their number. They come from one read
+// of the socket.
 func (c *groConn) ReadBatch(ms []ipv4.Message, _ int) (int, error) {
 	for len(c.rest) == 0 {
 		n, oobn, _, from, err := c.ReadMsgUDPAddrPort(c.buf, c.oob[:])
@@ -81,8 +81,8 @@ func (c *groConn) ReadBatch(ms []ipv4.Message, _ int) (int, error) {
 	return len(ms), nil
 }
 
-// segmentSize returns the length of the packets that make up n bytes, as a
-// control message says; n if none does.
+// segmentSize returns the length of the packets in n bytes according to a control message; n
+// without one.
 func segmentSize(oob []byte, n int) int {
 	const alignment = 8
 	for len(oob) >= syscall.SizeofCmsghdr {

@@ -4,5 +4,5 @@ package quic
 
 import "net"
 
-// ReceiveOffload returns c: only Linux puts packets together.
+// ReceiveOffload returns c: only Linux coalesces packets.
 func ReceiveOffload(c net.PacketConn) net.PacketConn { return c }

@@ -22,26 +22,26 @@ import (
 // confirmation is the one byte of the first stream of each side.
 const confirmation = 1
 
-// A halfOpen is an incoming handshake under way.
+// A halfOpen is an incoming handshake in progress.
 type halfOpen struct {
 	provider *Provider
 	peer     net.Addr
 	from     netip.Addr
 	served   atomic.Bool                 // Accept has returned the connection
-	conn     atomic.Pointer[quicgo.Conn] // which then it is
-	evicted  atomic.Bool                 // it has lost its slot to another one
+	conn     atomic.Pointer[quicgo.Conn] // that connection
+	evicted  atomic.Bool                 // it has lost its slot to another handshake
 	once     sync.Once                   // release
 	refusal  sync.Once
 	unwatch  func() bool
 }
 
-// limits returns the shares of handshakes, of which there are most in all. A quarter
-// stays free for those that have lost their slot and live on: quic-go ends a
-// handshake only by its timeout before Accept has returned the connection.
+// limits returns the shares of handshakes, of which most are allowed. A quarter stays free for
+// those that have lost their slot but still exist: before Accept has returned the connection,
+// quic-go ends a handshake only by its timeout.
 func limits(most int) admission.Limits { return network.Limits(most-most/4, most) }
 
-// retryAbove is how many handshakes are under way when the next ones must first
-// prove that their address is real (RFC 9000, 8.1.2), which costs this end no memory.
+// retryAbove is the number of handshakes in progress from which peers must first prove their
+// address (RFC 9000, 8.1.2), which costs this end no memory.
 const retryAbove = 16
 
 // underAttack reports whether peers must prove their addresses.
@@ -49,8 +49,8 @@ func (p *Provider) underAttack(net.Addr) bool {
 	return p.pending.Load() >= int64(max(1, min(retryAbove, p.cfg.MaxHandshakes/4)))
 }
 
-// enter takes a place for h, and its slot if it is a stranger's. It reports false if
-// there is none. A handshake that loses its slot ends.
+// enter takes a place for h, and a slot if its peer is not known. It reports false if there is
+// none. A handshake that loses its slot ends.
 func (p *Provider) enter(h *halfOpen) bool {
 	if p.pending.Add(1) > int64(p.cfg.MaxHandshakes) {
 		p.pending.Add(-1)
@@ -70,7 +70,7 @@ func (p *Provider) enter(h *halfOpen) bool {
 	return ok
 }
 
-// proved gives the slot of h back: it has shown who it is.
+// proved releases the slot of h: its peer has proved its identity.
 func (h *halfOpen) proved() {
 	p := h.provider
 	p.slotMu.Lock()
@@ -78,7 +78,7 @@ func (h *halfOpen) proved() {
 	p.slots.Leave(h)
 }
 
-// end ends a handshake that has lost its slot, if Accept has returned it.
+// end closes a handshake that has lost its slot, if Accept has returned it.
 func (h *halfOpen) end() {
 	conn, p := h.conn.Load(), h.provider
 	if conn == nil || !p.sessions.Begin() {
@@ -90,7 +90,7 @@ func (h *halfOpen) end() {
 	}()
 }
 
-// refused logs why there is no session, once and within bounds, and counts it.
+// refused logs once and within bounds why there is no session, and counts it.
 func (h *halfOpen) refused(err error) {
 	h.refusal.Do(func() { h.provider.sessions.Refused(h.peer, err) })
 }
@@ -100,8 +100,8 @@ type halfOpenKey struct{}
 
 var errTooMany = errors.New("too many handshakes")
 
-// admit takes a place for an incoming handshake or refuses it. ctx ends with
-// the connection, also when the handshake never completes.
+// admit takes a place for an incoming handshake or refuses it. ctx ends with the connection, even
+// if the handshake never completes.
 func (p *Provider) admit(ctx context.Context, client *quicgo.ClientInfo) (context.Context, error) {
 	if p.sessions.Context.Err() != nil {
 		return nil, transport.ErrClosed
@@ -111,9 +111,9 @@ func (p *Provider) admit(ctx context.Context, client *quicgo.ClientInfo) (contex
 		p.sessions.Refused(h.peer, errTooMany)
 		return nil, errTooMany
 	}
-	// The place is taken until the connection has ended, or is a session that
-	// Accept has returned. quic-go may give up on it before Accept has: nobody else
-	// says why then.
+	// The place is taken until the connection has ended, or is a session that Accept has returned.
+	// quic-go may give up a connection before Accept has returned it: only this function logs the
+	// reason then.
 	h.unwatch = context.AfterFunc(ctx, func() {
 		h.release()
 		if p.sessions.Context.Err() == nil && !h.served.Load() {
@@ -123,7 +123,7 @@ func (p *Provider) admit(ctx context.Context, client *quicgo.ClientInfo) (contex
 	return context.WithValue(ctx, halfOpenKey{}, h), nil
 }
 
-// release gives the place back. It may be called more than once.
+// release releases the place. It may be called more than once.
 func (h *halfOpen) release() {
 	h.once.Do(func() {
 		h.proved()
@@ -131,7 +131,7 @@ func (h *halfOpen) release() {
 	})
 }
 
-// acceptLoop only spawns: quic-go refuses handshakes while 32 wait here.
+// acceptLoop only starts goroutines: quic-go refuses handshakes while 32 wait here.
 func (p *Provider) acceptLoop() {
 	defer p.sessions.Done()
 	for {
@@ -147,11 +147,11 @@ func (p *Provider) acceptLoop() {
 	}
 }
 
-// serve completes one incoming handshake and hands the session to Accept. It
-// keeps its place until then, so that sessions that nobody accepts are bounded.
+// serve completes one incoming handshake and passes the session to Accept. It keeps its place until
+// then, which bounds the sessions not yet accepted.
 func (p *Provider) serve(conn *quicgo.Conn) {
 	defer p.sessions.Done()
-	h := conn.Context().Value(halfOpenKey{}).(*halfOpen) // admit has put it there
+	h := conn.Context().Value(halfOpenKey{}).(*halfOpen) // set by admit
 	h.served.Store(true)
 	defer func() {
 		h.unwatch()
@@ -189,8 +189,7 @@ func (p *Provider) handshake(conn *quicgo.Conn) (*session, error) {
 	return p.confirm(ctx, conn)
 }
 
-// giveUp closes a connection whose handshake was too slow or is not wanted any
-// more.
+// giveUp closes a connection whose handshake was too slow or was canceled.
 func giveUp(ctx context.Context, conn *quicgo.Conn) error {
 	why := &transport.CloseError{Code: transport.CodeOK, Reason: "handshake abandoned"}
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
@@ -199,8 +198,8 @@ func giveUp(ctx context.Context, conn *quicgo.Conn) error {
 	return refuse(conn, why)
 }
 
-// confirm checks whom the peer's certificate names, tells the peer that it is
-// welcome, and waits to hear the same. If it fails the connection is closed.
+// confirm checks the identity in the peer's certificate, sends the confirmation, and waits for the
+// peer's. If it fails the connection is closed.
 func (p *Provider) confirm(ctx context.Context, conn *quicgo.Conn) (*session, error) {
 	id, err := p.cfg.Identify(conn.ConnectionState().TLS)
 	if err != nil {
@@ -222,7 +221,7 @@ func (p *Provider) confirm(ctx context.Context, conn *quicgo.Conn) (*session, er
 		if cause := context.Cause(conn.Context()); cause != nil {
 			return nil, explain(cause)
 		}
-		if isEnd(err) { // the streams learn of it before the context does
+		if isEnd(err) { // the streams report it before the context ends
 			return nil, explain(err)
 		}
 		return nil, refuse(conn, &transport.CloseError{Code: transport.CodeProtocol, Reason: err.Error()})
@@ -230,16 +229,16 @@ func (p *Provider) confirm(ctx context.Context, conn *quicgo.Conn) (*session, er
 	return newSession(conn, id, &p.tails), nil
 }
 
-// awaitReason waits until the peer is through with the handshake, as its
-// confirmation shows: before that, QUIC would tell it of a close without the
-// reason (RFC 9000, 10.2.3). What the wait finds does not matter.
+// awaitReason waits until the peer has completed the handshake, as its confirmation shows: until
+// then, QUIC would send it a close without the reason (RFC 9000, 10.2.3). The result of the wait
+// does not matter.
 func (p *Provider) awaitReason(ctx context.Context, conn *quicgo.Conn) {
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.HandshakeTimeout)
 	defer cancel()
 	_ = receiveConfirmation(ctx, conn)
 }
 
-// refuse closes conn for why and returns it.
+// refuse closes conn with why and returns it.
 func refuse(conn *quicgo.Conn, why *transport.CloseError) *transport.CloseError {
 	conn.CloseWithError(quicgo.ApplicationErrorCode(why.Code), why.Reason)
 	return why
@@ -258,8 +257,8 @@ func sendConfirmation(conn *quicgo.Conn) error {
 	return stream.Close()
 }
 
-// receiveConfirmation reads the peer's first stream to its end, which gives
-// its place among the lanes back.
+// receiveConfirmation reads the peer's first stream to its end, so that it no longer counts as a
+// lane.
 func receiveConfirmation(ctx context.Context, conn *quicgo.Conn) error {
 	stream, err := conn.AcceptUniStream(ctx)
 	if err != nil {

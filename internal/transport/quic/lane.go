@@ -9,13 +9,13 @@ import (
 	quicgo "github.com/quic-go/quic-go"
 )
 
-// canceled is the error code of a canceled stream. Peers need no other.
+// canceled is the error code of a canceled stream. Peers need no other code.
 const canceled quicgo.StreamErrorCode = 0
 
 // A sendLane is the sending half of a stream.
 type sendLane struct {
 	stream *quicgo.SendStream
-	closed atomic.Bool // Cancel must not take back what Close promised
+	closed atomic.Bool // Cancel after Close must not drop written bytes
 }
 
 // Write implements transport.SendLane.
@@ -27,8 +27,8 @@ func (l *sendLane) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// TryWrite implements transport.SendLane. Bytes that it took but that are not
-// sent yet are bounded by the stream's window.
+// TryWrite implements transport.SendLane. Its accepted but unsent bytes are bounded by the stream's
+// window.
 func (l *sendLane) TryWrite(p []byte) (bool, error) {
 	err := l.stream.TryWriteAll(p)
 	switch {
@@ -48,7 +48,7 @@ func (l *sendLane) Close() error {
 	if l.closed.Swap(true) {
 		return nil
 	}
-	// The only error is that the lane was canceled: it has ended already.
+	// The only error is that the lane was canceled: then it has ended already.
 	_ = l.stream.Close()
 	return nil
 }

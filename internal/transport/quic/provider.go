@@ -18,8 +18,8 @@ import (
 	"github.com/fabricd/fabricd/internal/transport/network"
 )
 
-// connectionIDLength is the length of connection IDs in bytes: unguessable
-// enough, since sessions are found by them and not by address.
+// connectionIDLength is the length of connection IDs in bytes. They must be hard to guess, because
+// sessions are found by them and not by address.
 const connectionIDLength = 8
 
 // A Provider is one UDP socket on which sessions are accepted and dialed. It
@@ -91,14 +91,14 @@ func (p *Provider) Accept(ctx context.Context) (transport.Session, error) {
 	return p.sessions.Accept(ctx)
 }
 
-// Dial implements transport.Provider. Nobody at the address shows as a timeout:
-// UDP does not tell.
+// Dial implements transport.Provider. An address without a peer shows as a timeout: UDP reports no
+// error.
 func (p *Provider) Dial(ctx context.Context, address string) (transport.Session, error) {
 	return p.sessions.Dial(ctx, address, p.cfg.HandshakeTimeout, p.dial)
 }
 
-// dial opens a session and is not put off by a refusal. A peer refuses while too
-// many dial it at once, which passes soon.
+// dial opens a session and retries after a refusal. A peer refuses while too many others dial it at
+// once, which is transient.
 func (p *Provider) dial(ctx context.Context, address string) (transport.Session, error) {
 	to, err := resolve(ctx, address)
 	if err != nil {
@@ -120,8 +120,8 @@ func (p *Provider) dial(ctx context.Context, address string) (transport.Session,
 	}
 }
 
-// dialOnce opens, secures and confirms a connection. The peer may refuse it in
-// all three: its queue of finished handshakes is short.
+// dialOnce opens, secures and confirms a connection. The peer may refuse it in all three steps: its
+// queue of finished handshakes is short.
 func (p *Provider) dialOnce(ctx context.Context, to *net.UDPAddr) (*session, error) {
 	tlsConfig, err := p.tls.ClientConfig()
 	if err != nil {
@@ -181,8 +181,8 @@ func (p *Provider) adopt(s *session) bool {
 	return false
 }
 
-// Close implements transport.Provider. The order matters: quic-go's transport
-// tells peers nothing, so that each session must have said its end before.
+// Close implements transport.Provider. The order matters: quic-go's transport sends peers nothing,
+// so each session must have sent its end before.
 func (p *Provider) Close() error {
 	p.closeOnce.Do(func() {
 		p.sessions.End()

@@ -11,8 +11,8 @@ import (
 	"github.com/fabricd/fabricd/internal/transport/network"
 )
 
-// datagramQueue bounds the datagrams that wait to be sent: quic-go's own queue
-// blocks when it is full. Further ones are dropped.
+// datagramQueue bounds the datagrams queued for sending: quic-go's own queue blocks when it is
+// full. Further ones are dropped.
 const datagramQueue = 64
 
 // A session is one QUIC connection whose ends have confirmed each other.
@@ -20,10 +20,10 @@ type session struct {
 	conn  *quicgo.Conn
 	peer  transport.Identity
 	tails *tails
-	queue chan []byte       // datagrams to send, a pump goroutine empties it
-	free  chan []byte       // buffers of the queue, to be used again
-	asked chan acknowledged // when a datagram was sent, for the watch
-	again atomic.Uint64     // bytes that the watch has sent
+	queue chan []byte       // datagrams to send; the pump goroutine empties it
+	free  chan []byte       // buffers of the queue, for reuse
+	asked chan acknowledged // signals the watch that a datagram is sent
+	again atomic.Uint64     // bytes that the watch has resent
 }
 
 func newSession(conn *quicgo.Conn, peer transport.Identity, tails *tails) *session {
@@ -43,8 +43,8 @@ func (s *session) pump() {
 	for {
 		select {
 		case p := <-s.queue:
-			// An error is either the end of the connection, seen below, or a
-			// path too small for the datagram, which is then lost.
+			// An error is either the end of the connection, seen below, or a path too small for the
+			// datagram, which is then lost.
 			_ = s.conn.SendDatagram(p)
 			select {
 			case s.free <- p:
@@ -111,7 +111,7 @@ func (s *session) ReceiveDatagram(ctx context.Context) ([]byte, error) {
 	return p, nil
 }
 
-// waitError says whether ctx or the session ended a wait.
+// waitError returns the session's end or that of ctx, whichever ended a wait.
 func (s *session) waitError(ctx context.Context, what string, err error) error {
 	if end := s.Err(); end != nil {
 		return end
@@ -122,7 +122,7 @@ func (s *session) waitError(ctx context.Context, what string, err error) error {
 	return closeError(err)
 }
 
-// Heard implements transport.Session: datagrams go before the bytes of streams.
+// Heard implements transport.Session: datagrams overtake the bytes of streams.
 func (s *session) Heard() uint64 { return 0 }
 
 // Peer, LocalAddr, RemoteAddr and Done implement transport.Session.

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/net/ipv4"
 )
 
-// newSocket returns c for quic-go, with everything written to it shown to t.
-// What quic-go looks for to be fast, it finds if c has it.
+// newSocket wraps c for quic-go, and passes every written packet to t. The wrapper keeps the
+// optional methods of c that make quic-go fast.
 func newSocket(c net.PacketConn, t *tails) net.PacketConn {
 	s := socket{PacketConn: c, tails: t}
 	t.write = func(p, _ []byte, to *net.UDPAddr) error {
@@ -26,7 +26,7 @@ func newSocket(c net.PacketConn, t *tails) net.PacketConn {
 		if _, ok := c.(net.Conn); !ok {
 			return &s
 		}
-		batch = ipv4.NewPacketConn(c) // as quic-go does it; it is for IPv6, too
+		batch = ipv4.NewPacketConn(c) // as quic-go does; it serves IPv6, too
 	}
 	t.write = func(p, oob []byte, to *net.UDPAddr) error {
 		_, _, err := inner.WriteMsgUDP(p, oob, to)
@@ -35,13 +35,13 @@ func newSocket(c net.PacketConn, t *tails) net.PacketConn {
 	return &fastSocket{s, inner, batch}
 }
 
-// A socket is a net.PacketConn whose packets out the tails see.
+// A socket is a net.PacketConn that passes sent packets to the tails.
 type socket struct {
 	net.PacketConn
 	tails *tails
 }
 
-// WriteTo is that of net.PacketConn. A packet that could not be sent is a lost one.
+// WriteTo implements net.PacketConn. A packet that could not be sent counts as lost.
 func (s *socket) WriteTo(p []byte, to net.Addr) (int, error) {
 	s.tails.sent(p, nil, to)
 	n, err := s.PacketConn.WriteTo(p, to)
@@ -51,10 +51,10 @@ func (s *socket) WriteTo(p []byte, to net.Addr) (int, error) {
 	return n, err
 }
 
-// isLoss reports whether err, of a write, concerns that packet only: an interface
-// that is down, a missing route or address, a firewall, a full queue. quic-go would
-// end the connection for any of them, and they pass. It handles a packet that is too
-// large, and a segment offload that the device lacks (EIO), by itself.
+// isLoss reports whether err, of a write, concerns only that packet: an interface that is down, a
+// missing route or address, a firewall, a full queue. They are transient, but quic-go would end the
+// connection for any of them. It handles a packet that is too large, and a segment offload that the
+// device lacks (EIO), by itself.
 func isLoss(err error) bool {
 	no, ok := errors.AsType[syscall.Errno](err)
 	return ok && no != syscall.EMSGSIZE && no != syscall.EIO && no != syscall.EBADF
@@ -81,28 +81,28 @@ type batchReader interface {
 	ReadBatch(ms []ipv4.Message, flags int) (int, error)
 }
 
-// A fastSocket is a socket that reads packets in batches, and hands over many
-// in one call that the kernel takes apart.
+// A fastSocket is a socket that reads packets in batches, and sends many with one call, for the
+// kernel to split.
 type fastSocket struct {
 	socket
 	inner quicgo.OOBCapablePacketConn
 	batch batchReader
 }
 
-// SyscallConn, ReadMsgUDP and ReadBatch are those of the socket below.
+// SyscallConn, ReadMsgUDP and ReadBatch are those of the inner socket.
 func (s *fastSocket) SyscallConn() (syscall.RawConn, error) { return s.inner.SyscallConn() }
 
-// ReadMsgUDP is that of net.UDPConn.
+// ReadMsgUDP is net.UDPConn's.
 func (s *fastSocket) ReadMsgUDP(p, oob []byte) (n, oobn, flags int, from *net.UDPAddr, err error) {
 	return s.inner.ReadMsgUDP(p, oob)
 }
 
-// ReadBatch is that of ipv4.PacketConn.
+// ReadBatch is ipv4.PacketConn's.
 func (s *fastSocket) ReadBatch(ms []ipv4.Message, flags int) (int, error) {
 	return s.batch.ReadBatch(ms, flags)
 }
 
-// WriteMsgUDP is that of net.UDPConn, with the losses of WriteTo.
+// WriteMsgUDP is net.UDPConn's, with the losses of WriteTo.
 func (s *fastSocket) WriteMsgUDP(p, oob []byte, to *net.UDPAddr) (n, oobn int, err error) {
 	s.tails.sent(p, oob, to)
 	n, oobn, err = s.inner.WriteMsgUDP(p, oob, to)

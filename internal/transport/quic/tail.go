@@ -7,36 +7,33 @@ import (
 )
 
 const (
-	// tailPackets is how many packets a tail holds. quic-go asks for an
-	// acknowledgement with every 20th packet in a row at the latest, so among
-	// 20 there is one that the peer answers.
+	// tailPackets is how many packets a tail holds. quic-go requests an acknowledgement with every
+	// 20th packet in a row at the latest, so among 20 there is one that the peer acknowledges.
 	tailPackets = 20
 
-	// tailBytes bounds what is sent again at once: two full packets at least,
-	// which is what quic-go probes with, or 20 acknowledgements.
+	// tailBytes bounds the bytes resent at once: at least two full packets, which is the size of
+	// quic-go's probes, or 20 acknowledgements.
 	tailBytes = 4 << 10
 
-	// wholePacket is the length up to which what is written is one packet.
-	// Longer writes are batches: their packets are not kept, since what
-	// quic-go probes and acknowledges with is always written alone.
+	// wholePacket is the length up to which a write is one packet. Longer writes are batches: their
+	// packets are not kept, since quic-go always writes probes and acknowledgements alone.
 	wholePacket = 1500
 )
 
-// tails are the ends of what was sent to each peer with a session.
+// tails are the last packets sent to each peer with a session.
 //
-// Why: while a congestion window is full, quic-go sends nothing but
-// probes, and after every probe without an acknowledgement it waits twice as
-// long for the next (RFC 9002, 6.2). On a way that comes and goes, probes that
-// meet its gaps one after the other make seconds of silence, although the way
-// was open half of the time; and after a gap of any length it takes as long
-// again until the peers hear of each other. The last packets sent again, as a
-// network that duplicates would do it, make the peer acknowledge what it has
-// not seen yet: that opens the window and forgets the waiting. The peer drops
-// what it has seen. Nothing is decrypted, encrypted or numbered anew.
+// Why: while a congestion window is full, quic-go sends nothing but probes, and after every
+// unacknowledged probe it waits twice as long for the next (RFC 9002, 6.2). On a flapping path,
+// probes that fall into its gaps one after the other cause seconds of silence, although the path
+// was open half of the time; and after a gap of any length it takes as long again until the peers
+// receive from each other. Resending the last packets, as a network that duplicates packets would,
+// makes the peer acknowledge those that it has not received: that opens the window and resets the
+// timer. The peer drops duplicates. Packets are resent without decryption, encryption or new
+// numbers.
 type tails struct {
 	write func(p, oob []byte, to *net.UDPAddr) error // to the network
 
-	mu sync.RWMutex // guards of and the tails' users
+	mu sync.RWMutex // guards of, and users of each tail
 	of map[netip.AddrPort]*tail
 }
 
@@ -47,14 +44,14 @@ type tail struct {
 
 	mu   sync.Mutex // guards the fields below
 	ring [tailPackets]keptPacket
-	next int // place of the oldest
+	next int // index of the oldest
 }
 
-// A keptPacket is a packet as it went out; its buffers are used again.
+// A keptPacket is a packet as it was sent; its buffers are reused.
 type keptPacket struct{ data, oob []byte }
 
-// follow begins to keep what is sent to an address, which is a *net.UDPAddr of
-// quic-go. It is nil for any other.
+// follow starts to keep the packets sent to an address, which is a *net.UDPAddr of quic-go. It
+// returns nil for any other.
 func (t *tails) follow(address net.Addr) *tail {
 	to, ok := address.(*net.UDPAddr)
 	if !ok {
@@ -71,7 +68,7 @@ func (t *tails) follow(address net.Addr) *tail {
 	return k
 }
 
-// leave ends what follow began.
+// leave undoes follow.
 func (t *tails) leave(k *tail) {
 	if k == nil {
 		return
@@ -83,9 +80,8 @@ func (t *tails) leave(k *tail) {
 	}
 }
 
-// sent keeps p, which is about to be sent. Only packets of established
-// connections are kept, and only for peers with a session: nobody makes this
-// node send twice, or remember, by writing to it.
+// sent keeps p, which is about to be sent. Only packets of established connections to peers with a
+// session are kept: no other host can make this node resend, or store, packets by sending to it.
 func (t *tails) sent(p, oob []byte, address net.Addr) {
 	const longHeader = 0x80
 	if len(p) == 0 || len(p) > wholePacket || p[0]&longHeader != 0 {
@@ -103,7 +99,7 @@ func (t *tails) sent(p, oob []byte, address net.Addr) {
 	}
 }
 
-// keep puts a copy of p in the place of the oldest packet.
+// keep replaces the oldest packet by a copy of p.
 func (k *tail) keep(p, oob []byte) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -112,15 +108,15 @@ func (k *tail) keep(p, oob []byte) {
 	k.next = (k.next + 1) % tailPackets
 }
 
-// again sends the end of k once more, the oldest packet first, and returns how
-// many bytes that were. What it writes does not become part of a tail.
+// again resends the newest packets of k, the oldest of them first, and returns their bytes. Resent
+// packets are not added to a tail.
 func (t *tails) again(k *tail) (bytes int) {
 	if k == nil {
 		return 0
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	first := 0 // that fits, counted back from the newest
+	first := 0 // number of newest packets that fit
 	for ; first < tailPackets; first++ {
 		p := k.back(first)
 		if len(p.data) == 0 || bytes+len(p.data) > tailBytes {
@@ -130,8 +126,7 @@ func (t *tails) again(k *tail) (bytes int) {
 	}
 	for i := first - 1; i >= 0; i-- {
 		p := k.back(i)
-		// A packet that could not be sent is a lost one; the end of the socket
-		// is seen by others.
+		// A packet that could not be sent counts as lost; other code sees the end of the socket.
 		_ = t.write(p.data, p.oob, k.to)
 	}
 	return bytes

@@ -9,21 +9,19 @@ import (
 	"github.com/fabricd/fabricd/internal/transport"
 )
 
-// Patience is how long a datagram may go without any acknowledgement before the
-// tail is sent again: between minPatience and maxPatience, another time each
-// time so that no network comes and goes at the same pace, and two round trips.
-// A peer acknowledges within 25 ms, and quic-go has probed twice by then on a
-// way that is short.
+// Patience is how long a datagram may stay unacknowledged before the tail is resent: a random time
+// between minPatience and maxPatience, so that it does not match the rhythm of a flapping network,
+// plus two round trips. A peer acknowledges within 25 ms, and on a short path quic-go has sent two
+// probes by then.
 const (
 	minPatience = 100 * time.Millisecond
 	maxPatience = 150 * time.Millisecond
 )
 
-// acknowledged changes with every acknowledgement of something new: these are
-// the measurements of the round trip, to the nanosecond. Packets that come say
-// less: on a way that is open in one direction only they come, and nothing that
-// is sent arrives. While all measurements are the same, as they may be on virtual
-// time, the tail goes out for nothing.
+// acknowledged changes with every acknowledgement of new packets: it holds the measurements of the
+// round trip, to the nanosecond. Received packets prove less: on a path that is open in one
+// direction only they arrive, but no sent packet does. While all measurements are equal, as they
+// may be on virtual time, the tail is resent needlessly.
 type acknowledged struct{ latest, smoothed, deviation time.Duration }
 
 func (s *session) acknowledged() acknowledged {
@@ -31,19 +29,17 @@ func (s *session) acknowledged() acknowledged {
 	return acknowledged{st.LatestRTT, st.SmoothedRTT, st.MeanDeviation}
 }
 
-// ask notes that a datagram is about to be sent, which the peer acknowledges
-// at once.
+// ask signals that a datagram is about to be sent, which the peer acknowledges at once.
 func (s *session) ask() {
 	select {
 	case s.asked <- s.acknowledged():
-	default: // asked already
+	default: // already signaled
 	}
 }
 
-// watch sends the tail again and again while a datagram finds no answer, until
-// the session ends. So the time without a sign of life, once the way is open,
-// is at most the patience, a round trip and the peer's delay: see tails. A peer
-// whose address changes during the session is not helped. ctx ends with the
+// watch resends the tail repeatedly while a datagram is unacknowledged, until the session ends. So
+// once the path is open, the silence lasts at most the patience, a round trip and the peer's delay:
+// see tails. It does not help a peer whose address changes during the session. ctx ends with the
 // provider.
 func (s *session) watch(ctx context.Context) {
 	tail := s.tails.follow(s.conn.RemoteAddr())
@@ -72,13 +68,12 @@ func (s *session) watch(ctx context.Context) {
 	}
 }
 
-// endAgain are the times after which the end of a session is sent again.
+// endAgain are the delays after which the end of a session is resent.
 var endAgain = [...]time.Duration{20 * time.Millisecond, 100 * time.Millisecond, 300 * time.Millisecond}
 
-// repeatEnd sends the tail of a session that ended here a few times more. quic-go
-// tells the peer once, and again only if something comes from there: if that one
-// packet is lost, a peer whose way to here is cut goes on to wait until it finds
-// the silence out by itself.
+// repeatEnd resends the tail of a session that this side ended a few times. quic-go sends the end
+// once, and again only after a packet of the peer: if that one packet is lost, a peer that cannot
+// reach this node would wait for its own timeout.
 func (s *session) repeatEnd(ctx context.Context, tail *tail) {
 	var how *transport.CloseError
 	if !errors.As(s.Err(), &how) || how.Remote || how.Reset || how.Timeout {
@@ -96,7 +91,7 @@ func (s *session) repeatEnd(ctx context.Context, tail *tail) {
 	}
 }
 
-// patience draws how long the next acknowledgement is waited for.
+// patience returns a random time to wait for the next acknowledgement.
 func (s *session) patience() time.Duration {
 	spread := time.Duration(rand.Int64N(int64(maxPatience - minPatience)))
 	return minPatience + spread + 2*s.conn.ConnectionStats().MinRTT
