@@ -1,28 +1,24 @@
-// Package stream is the transport provider over TCP, for where UDP does not pass:
-// a session is one TCP connection with TLS, and each of its lanes is a stream of
-// yamux in it.
+// Package stream is the transport provider over TCP, for networks that block UDP: a session is one
+// TCP connection with TLS, and each of its lanes is a yamux stream in it.
 //
-// A connection begins with a TLS handshake in which both ends show certificates,
-// and a HELLO from each. Behind them comes yamux. The dialer opens its first
-// stream, which carries both ends' control frames: datagrams, how many lanes are
-// over, and why the session ends. Every further stream is a lane, used in one
-// direction: its writer opens it, its reader closes the other half at once. A lane
-// that ends is closed, one that is canceled is reset.
+// A connection begins with a TLS handshake in which both ends present certificates, and a HELLO
+// from each. Then yamux starts. The dialer opens its first stream, which carries both ends' control
+// frames: datagrams, the number of lanes that are over, and the reason of the session's end. Every
+// further stream is a lane, used in one direction: its writer opens it, its reader closes the other
+// half at once. A lane that ends is closed, a canceled one is reset.
 //
 // # Without TLS
 //
-// Where both ends are configured for it, TLS only proves who they are: behind the
-// hellos the connection goes on without it. Then a reader of packets can read what
-// the session carries, and who changes or injects packets changes that too. Nobody
-// without a certificate begins a session. Nothing of membership goes over a session.
-// Ends that differ in the setting refuse each other.
+// If both ends are configured for it, TLS only authenticates them: after the hellos the connection
+// continues without it. Then a host on the path can read and change the session's bytes, and inject
+// others. No peer without a certificate begins a session. Nothing of membership goes over a
+// session. Ends with different settings refuse each other.
 //
 // # Memory
 //
-// A peer makes this side hold at most Config.LaneWindow bytes of a lane. When its
-// session has Config.SessionWindow bytes that nobody has read, no more are read from
-// the connection. A lane that waits to be written has a buffer of 64 KiB, the
-// connection a queue of 64 frames of as many bytes.
+// A peer makes this side hold at most Config.LaneWindow bytes of a lane. While its session has
+// Config.SessionWindow unread bytes, no more are read from the connection. A lane with bytes to
+// write has a buffer of 64 KiB, the connection a queue of 64 frames of as many bytes.
 package stream
 
 import (
@@ -45,7 +41,7 @@ const ALPN = "fabricd-stream/1"
 
 // Bounds of the windows, in bytes, and of the lanes.
 const (
-	minWindow = 256 << 10 // yamux begins with so many
+	minWindow = 256 << 10 // yamux's initial window
 	maxWindow = 1 << 30
 	maxLanes  = 1 << 16
 )
@@ -58,52 +54,50 @@ type Config struct {
 	Listener net.Listener
 	Address  string
 
-	// Dial opens a connection to "host:port". Nil: a net.Dialer does.
+	// Dial opens a connection to "host:port". Nil: use a net.Dialer.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 
-	// ServerTLS and ClientTLS return the configuration of the next handshake,
-	// so that certificates and authorities rotate. They must demand and verify
-	// the peer's certificate. The provider copies what they return and sets
-	// the protocol, TLS 1.3, and no session tickets.
+	// ServerTLS and ClientTLS return the configuration of the next handshake, so that certificates
+	// and authorities rotate. They must demand and verify the peer's certificate. The provider
+	// copies the result and sets the protocol, TLS 1.3, and no session tickets.
 	ServerTLS, ClientTLS func() *tls.Config
 
-	// Identify says whom a verified certificate names, or why the peer is
-	// refused. The peer gets the error's text, and its code if the error is a
-	// *transport.CloseError, else CodeWrongCluster.
+	// Identify returns the identity in a verified certificate, or why the peer is refused. The peer
+	// gets the error's text, and its code if the error is a *transport.CloseError, else
+	// CodeWrongCluster.
 	Identify func(tls.ConnectionState) (transport.Identity, error)
 
-	// Plaintext makes sessions go without TLS behind the hellos. A peer that has
-	// another setting is refused.
+	// Plaintext makes sessions continue without TLS after the hellos. A peer with another setting
+	// is refused.
 	Plaintext bool
 
 	HandshakeTimeout time.Duration // bounds Dial and an incoming handshake. 0: 2 s
 
-	// LaneWindow is how many bytes a lane takes before it is read, once it has shown
-	// that it needs them: a lane begins with 256 KiB, the least. 0: 8 MiB, which is
-	// what a way of 25 ms has under way at 2.5 Gbit/s.
+	// LaneWindow is the largest number of unread bytes of a lane, reached if it proves to need
+	// them: a lane begins with 256 KiB, the least. 0: 8 MiB, the bytes in flight on a path with a
+	// round trip of 25 ms at 2.5 Gbit/s.
 	LaneWindow int
-	// SessionWindow is how many bytes of all lanes may wait to be read; from 256 KiB
-	// to 1 GiB. 0: 64 MiB.
+	// SessionWindow is the largest number of unread bytes of all lanes; from 256 KiB to 1 GiB. 0:
+	// 64 MiB.
 	SessionWindow int
 
-	// MaxLanes bounds the open lanes that a peer has towards here, in one
-	// session. A lane counts until it was read to its end or canceled. A
-	// connection of the fabric takes two in each direction: the default has room
-	// for 10,000, and for as many more that have not ended yet. At most 65536.
-	// 0: 32768.
+	// MaxLanes bounds the open lanes of a peer towards this node, in one session. A lane counts
+	// until it was read to its end or canceled. A connection of the fabric takes two in each
+	// direction: the default suffices for 10,000, and for as many more that have not ended yet. At
+	// most 65536. 0: 32768.
 	MaxLanes int
 
-	// MaxHandshakes bounds the incoming handshakes under way; further ones are
-	// closed. As many sessions more may wait for Accept. The strangers of one address
-	// hold a quarter of it, those of one network (/24, /64) three eighths, and Known
-	// peers have a share of their own. 0: 256.
+	// MaxHandshakes bounds the incoming handshakes in progress; further ones are closed. As many
+	// more sessions may wait for Accept. Peers that are not Known hold at most a quarter of it per
+	// address, and three eighths per network (/24, /64). Known peers have a share of their own. 0:
+	// 256.
 	MaxHandshakes int
-	// Known reports whether a member of the cluster is, or was, at an address. It
-	// must not wait. Nil: none is known.
+	// Known reports whether a member of the cluster is, or was, at an address. It must not wait.
+	// Nil: no address is known.
 	Known func(netip.Addr) bool
 
 	Log     zerolog.Logger   // refused peers are logged as warnings
-	Refused func()           // is called for each of them; it must not wait. Nil: nobody counts
+	Refused func()           // called for each of them; it must not wait. Nil: not counted
 	Now     func() time.Time // for certificates. Nil: time.Now
 }
 
@@ -143,7 +137,7 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// tls returns how both ends of a session prove who they are.
+// tls returns the configuration of mutual authentication.
 func (c *Config) tls() network.TLS {
 	return network.TLS{Provider: "tcp", ALPN: ALPN, Server: c.ServerTLS, Client: c.ClientTLS, Now: c.Now}
 }

@@ -8,18 +8,18 @@ import (
 	"sync/atomic"
 )
 
-// A meteredConn counts the bytes of a connection. While records is set it gives TLS
-// one record at a time, so that what follows the last one is left for others.
+// A meteredConn counts the bytes of a connection. While records is set it passes TLS one record at
+// a time, so that bytes after the last record stay unread for the next layer.
 type meteredConn struct {
 	net.Conn
 	sent, received atomic.Uint64
 
 	records bool
-	left    int // of a record, behind its header
+	left    int // bytes of a record still to be read, its header excluded
 }
 
-// recordHeader is the length of the header of a TLS record, of which the last two
-// bytes are the length of the rest (RFC 8446 5.1).
+// recordHeader is the length of a TLS record's header; its last two bytes are the length of the
+// rest (RFC 8446 5.1).
 const recordHeader = 5
 
 func (c *meteredConn) Read(p []byte) (n int, err error) {
@@ -46,39 +46,38 @@ func (c *meteredConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Of a yamux frame's header: version, type, flags, stream, length.
+// Fields of a yamux frame's header: version, type, flags, stream, length.
 const (
 	muxHeader   = 12
 	muxData     = 0 // type: length bytes follow
-	muxWindow   = 1 // type: the last that is about a stream
+	muxWindow   = 1 // type: the last one that belongs to a stream
 	muxSYN      = 1 // flag: the stream is new
 	controlID   = 1 // the first stream of the dialer
 	frameCost   = 64
 	sendBacklog = 256 // lanes that the peer has not acknowledged yet
 )
 
-// A muxConn is the connection below yamux. It follows the frames that come and holds
-// the peer to its number of lanes; it stops reading while too much waits to be read.
-// yamux knows neither bound of a whole session.
+// A muxConn is the connection below yamux. It parses the incoming frames and enforces the peer's
+// number of lanes; it stops reading while too many bytes are unread. yamux has neither limit for a
+// whole session.
 type muxConn struct {
-	net.Conn              // TLS, or what it wraps
-	raw      *meteredConn // what it wraps
+	net.Conn              // TLS, or raw
+	raw      *meteredConn // below TLS
 	window   int          // bytes
 	lanesMax int
-	ended    <-chan struct{} // the session has
+	ended    <-chan struct{} // closed when the session has ended
 
 	head [muxHeader]byte
 	have int    // bytes of head
-	skip uint32 // bytes of the frame that are still to come
+	skip uint32 // bytes of the frame still to be read
 
 	mu     sync.Mutex // guards the fields below
 	lanes  map[uint32]*waiting
 	unread int
-	room   chan struct{} // holds a token when unread became less
+	room   chan struct{} // holds a token when unread has decreased
 }
 
-// A waiting is what a lane holds that was not read, in bytes; cost is what its frames
-// take beside.
+// A waiting is the unread data of a lane, in bytes; cost is the overhead of its frames.
 type waiting struct {
 	bytes, cost int
 	lane        *recvLane // nil until it was accepted
@@ -100,8 +99,8 @@ func (c *muxConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close implements net.Conn for yamux: at once, without TLS's goodbye, which may have
-// to wait.
+// Close implements net.Conn for yamux: at once, without the close alert of TLS, which may have to
+// wait.
 func (c *muxConn) Close() error { return c.raw.Conn.Close() }
 
 func (c *muxConn) full() bool {
@@ -110,7 +109,7 @@ func (c *muxConn) full() bool {
 	return c.unread > c.window
 }
 
-// follow notes the frames in p.
+// follow parses the frames in p.
 func (c *muxConn) follow(p []byte) error {
 	for len(p) > 0 {
 		if c.skip > 0 {
@@ -132,7 +131,7 @@ func (c *muxConn) follow(p []byte) error {
 	return nil
 }
 
-// begin notes the frame of head.
+// begin accounts for the frame of head.
 func (c *muxConn) begin() error {
 	id := binary.BigEndian.Uint32(c.head[4:])
 	if c.head[1] == muxData {
@@ -157,7 +156,7 @@ func (c *muxConn) begin() error {
 	return nil
 }
 
-// took notes that n bytes of a lane were read.
+// took records that n bytes of a lane were read.
 func (c *muxConn) took(id uint32, n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -174,7 +173,7 @@ func (c *muxConn) took(id uint32, n int) {
 	c.signal()
 }
 
-// forget notes that a lane is over. It reports whether it was not before.
+// forget records that a lane is over. It reports whether it was not before.
 func (c *muxConn) forget(id uint32) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -16,14 +16,14 @@ import (
 	"github.com/fabricd/fabricd/internal/transport/network"
 )
 
-// violation returns the end of a session whose peer broke the protocol.
+// violation returns the end of a session whose peer violated the protocol.
 func violation(format string, args ...any) *transport.CloseError {
 	return &transport.CloseError{Code: transport.CodeProtocol, Reason: network.Bounded(fmt.Sprintf(format, args...))}
 }
 
-// closeError translates what ended a connection into the end of its session.
-// That the peer is gone without a goodbye is a reset: its kernel says that the
-// process does not have the connection any more.
+// closeError translates the error that ended a connection into the end of its session. A peer that
+// ended without a CLOSE is a reset: its kernel reports that the process no longer has the
+// connection.
 func closeError(err error) *transport.CloseError {
 	if own, ok := errors.AsType[*transport.CloseError](err); ok {
 		return own
@@ -38,14 +38,13 @@ func closeError(err error) *transport.CloseError {
 	return tlsError(err)
 }
 
-// refusedByPeer is Go's word for an alert that the peer has sent.
+// refusedByPeer is Go's text for a received alert.
 const refusedByPeer = "remote error"
 
 // unknownAuthority is the text of the alert unknown_ca (RFC 8446 6.2).
 const unknownAuthority = "unknown certificate authority"
 
-// tlsError translates an error of TLS. It tells the peer only an alert, which
-// has a text of its own.
+// tlsError translates an error of TLS. TLS sends the peer only an alert, which has a fixed text.
 func tlsError(err error) *transport.CloseError {
 	c := &transport.CloseError{Code: transport.CodeProtocol, Reason: network.Bounded(err.Error())}
 	op, isOp := errors.AsType[*net.OpError](err)
@@ -72,7 +71,7 @@ func explain(err error) error {
 	return &network.CausedError{CloseError: closeError(err), Cause: err}
 }
 
-// refusal returns how a session ends whose peer Identify refuses.
+// refusal returns the end of a session whose peer Identify refuses.
 func refusal(err error) *transport.CloseError {
 	if end, ok := errors.AsType[*transport.CloseError](err); ok {
 		return &transport.CloseError{Code: end.Code, Reason: network.Bounded(end.Reason)}

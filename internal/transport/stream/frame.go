@@ -10,19 +10,19 @@ import (
 	"github.com/fabricd/fabricd/internal/transport/network"
 )
 
-// What a frame is, numbers on the wire: never renumber or reuse one. HELLO, and CLOSE
-// instead of it, come before yamux; the others, and CLOSE, on the control stream.
+// Frame types, numbers on the wire: never renumber or reuse one. HELLO, or CLOSE instead, comes
+// before yamux; the others, and CLOSE, on the control stream.
 const (
-	typeHello    = 1 // version from and to, plaintext, bytes; lanes that the peer may have open, 4 bytes
+	typeHello    = 1 // version from and to, plaintext, bytes; number of lanes the peer may have open, 4 bytes
 	typeClose    = 2 // code, 8 bytes; the reason
-	typeOver     = 3 // how many of the peer's lanes are over, 8 bytes
+	typeOver     = 3 // number of the peer's lanes that are over, 8 bytes
 	typeDatagram = 4 // one datagram
 )
 
 const (
 	version     = 1
 	helloLen    = 7
-	frameHeader = 3 // type; length of what follows, 2 bytes
+	frameHeader = 3 // type; length of the body, 2 bytes
 	maxBody     = transport.MaxDatagram
 )
 
@@ -38,7 +38,7 @@ func appendClose(b []byte, why *transport.CloseError) []byte {
 	return appendFrame(b, typeClose, append(number(why.Code), why.Reason...))
 }
 
-// number returns the body that is one number.
+// number returns a body of one number.
 func number(n uint64) []byte {
 	e := codec.To(nil)
 	e.U64(n)
@@ -71,17 +71,17 @@ func readFrame(r io.Reader, buf []byte) (kind byte, body []byte, err error) {
 	return kind, buf[:n], err
 }
 
-// parseClose returns the end of a session of which the peer said so.
+// parseClose returns the session's end in a peer's CLOSE.
 func parseClose(body []byte) *transport.CloseError {
 	d := codec.From(body)
 	return &transport.CloseError{Remote: true, Code: d.U64(), Reason: network.Bounded(string(d.Rest(network.MaxReason)))}
 }
 
-// A hello is what an end says of itself.
+// A hello is an end's parameters.
 type hello struct {
-	from, to  uint8 // versions that it speaks
+	from, to  uint8 // supported versions
 	plaintext bool
-	lanes     uint32 // that its peer may have open
+	lanes     uint32 // lanes that the peer may have open
 }
 
 func (h hello) appendTo(b []byte) []byte {

@@ -12,7 +12,7 @@ import (
 	"github.com/fabricd/fabricd/internal/transport/network"
 )
 
-// establish makes a session of a connection, within ctx.
+// establish creates a session over a connection, within ctx.
 func (p *Provider) establish(ctx context.Context, c net.Conn, dialed bool) (*session, error) {
 	raw := &meteredConn{Conn: c, records: p.cfg.Plaintext}
 	conn := tls.Server(raw, p.cfg.tls().ServerConfig())
@@ -43,9 +43,9 @@ func (p *Provider) establish(ctx context.Context, c net.Conn, dialed bool) (*ses
 	return s, nil
 }
 
-// greet exchanges hellos on a connection whose TLS handshake is over. A
-// client's is over before the server has looked at its certificate: only the
-// server's hello says that the client is welcome.
+// greet exchanges hellos on a connection whose TLS handshake is complete. A client's is complete
+// before the server has verified its certificate: only the server's hello shows that it accepts the
+// client.
 func (p *Provider) greet(conn *tls.Conn) (id transport.Identity, peer hello, err error) {
 	state := conn.ConnectionState()
 	if state.NegotiatedProtocol != ALPN {
@@ -80,8 +80,8 @@ func (p *Provider) greet(conn *tls.Conn) (id transport.Identity, peer hello, err
 	return id, peer, nil
 }
 
-// disagree refuses a peer of which only one end allows plaintext. Neither the one
-// that wants TLS nor the one that was told to do without gets the other by default.
+// disagree refuses a peer if only one end allows plaintext: neither end gets a session without the
+// mode that it was configured for.
 func (p *Provider) disagree(conn *tls.Conn) *transport.CloseError {
 	with, without := conn.LocalAddr(), conn.RemoteAddr()
 	if !p.cfg.Plaintext {
@@ -91,11 +91,11 @@ func (p *Provider) disagree(conn *tls.Conn) *transport.CloseError {
 		Reason: network.Bounded(fmt.Sprintf("plaintext is set at %v and not at %v: both ends must have the same setting", with, without))}
 }
 
-// refuse tells the peer why and returns it. The peer has a moment to read it:
-// a close with bytes unread resets the connection.
+// refuse sends the peer why and returns it. It gives the peer a moment to read: a close with bytes
+// unread resets the connection.
 func refuse(conn *tls.Conn, why *transport.CloseError) error {
 	if _, err := conn.Write(appendClose(nil, why)); err == nil {
-		// What the peer still says does not matter.
+		// The peer's remaining bytes do not matter.
 		_ = conn.SetReadDeadline(time.Now().Add(lingerTime))
 		_, _ = io.Copy(io.Discard, conn)
 	}

@@ -49,9 +49,9 @@ func (l *recvLane) Read(p []byte) (int, error) {
 	return 0, transport.ErrLaneCanceled
 }
 
-// SetReadDeadline implements transport.RecvLane. yamux loses the credit of what it hands
-// out when the deadline has passed, if that was half of the lane's window: a deadline is
-// for a lane that has just begun.
+// SetReadDeadline implements transport.RecvLane. yamux loses the credit of bytes that it returns
+// after the deadline, if they are half of the lane's window: use a deadline only on a lane that has
+// just begun.
 func (l *recvLane) SetReadDeadline(t time.Time) error {
 	if l.s.Err() != nil {
 		return nil // finish has set one
@@ -65,5 +65,5 @@ func (l *recvLane) Cancel() {
 		return
 	}
 	l.s.laneOver(l.stream.StreamID())
-	l.s.spawn(func() { _ = l.stream.Reset() }) // may have to wait for the connection
+	l.s.spawn(func() { _ = l.stream.Reset() }) // may block on the connection
 }

@@ -10,19 +10,19 @@ import (
 	"github.com/fabricd/fabricd/internal/transport"
 )
 
-// laneBuffer is what a lane takes without waiting, in bytes: with yamux's header a
-// frame of its largest size.
+// laneBuffer is how many bytes a lane accepts without waiting: with yamux's header a frame of its
+// largest size.
 const laneBuffer = 64<<10 - muxHeader
 
-// buffers are those of lanes that have something to write.
+// buffers belong to lanes that have bytes to write.
 var buffers = sync.Pool{New: func() any { return new([laneBuffer]byte) }}
 
-// A sendLane is the writing end of a lane. Write and TryWrite fill buf; while there is
-// something in it, a goroutine gives it to yamux, whose calls wait for the connection.
+// A sendLane is the writing end of a lane. Write and TryWrite fill buf; while it holds bytes, a
+// goroutine passes them to yamux, whose calls block on the connection.
 type sendLane struct {
 	s      *session
 	stream *yamux.Stream
-	room   chan struct{} // holds a token when a Write should look
+	room   chan struct{} // holds a token when a Write should retry
 
 	mu       sync.Mutex // guards the fields below
 	buf      []byte
@@ -55,7 +55,7 @@ func (l *sendLane) TryWrite(p []byte) (bool, error) {
 	return err == nil && n == len(p), err
 }
 
-// take puts as much of p into the buffer as there is room for, or all or nothing.
+// take copies as many bytes of p into the buffer as fit; with all, all or nothing.
 func (l *sendLane) take(p []byte, all bool) (n int, deadline time.Time, err error) {
 	if err := l.s.Err(); err != nil {
 		return 0, deadline, err
@@ -82,7 +82,7 @@ func (l *sendLane) take(p []byte, all bool) (n int, deadline time.Time, err erro
 	return n, l.deadline, nil
 }
 
-// wait waits until take may find something new.
+// wait waits until take may succeed, or fail.
 func (l *sendLane) wait(deadline time.Time) error {
 	var late <-chan time.Time
 	if !deadline.IsZero() {
@@ -99,7 +99,7 @@ func (l *sendLane) wait(deadline time.Time) error {
 	return nil
 }
 
-// flushLocked sees to it that a goroutine flushes. mu is held.
+// flushLocked ensures that a goroutine flushes. mu is held.
 func (l *sendLane) flushLocked() {
 	if !l.flushing {
 		l.flushing = true
@@ -107,7 +107,7 @@ func (l *sendLane) flushLocked() {
 	}
 }
 
-// flush gives yamux what was written and then the lane's end, if it has come.
+// flush passes written bytes to yamux, and then the lane's end, if it was closed.
 func (l *sendLane) flush() {
 	for {
 		l.mu.Lock()

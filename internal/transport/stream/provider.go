@@ -60,11 +60,11 @@ func (p *Provider) Name() string { return "tcp" }
 // Addr returns the listener's address.
 func (p *Provider) Addr() string { return p.cfg.Listener.Addr().String() }
 
-// acceptPause is how long the accept loop waits after an error that may pass,
-// such as too few descriptors.
+// acceptPause is how long the accept loop waits after a transient error, such as too few
+// descriptors.
 const acceptPause = 10 * time.Millisecond
 
-// acceptLoop spawns a goroutine for each connection that gets a place.
+// acceptLoop starts a goroutine for each connection that gets a place.
 func (p *Provider) acceptLoop() {
 	defer p.sessions.Done()
 	for {
@@ -99,17 +99,17 @@ func (p *Provider) acceptLoop() {
 	}
 }
 
-// errTooMany is why a connection is refused while too many others shake hands.
+// errTooMany is the reason to refuse a connection while too many handshakes are in progress.
 var errTooMany = errors.New("too many handshakes")
 
-// refused counts and logs that there is no session, unless Close has begun.
+// refused counts and logs a refusal, unless Close has begun.
 func (p *Provider) refused(c net.Conn, err error) {
 	if p.sessions.Context.Err() == nil {
 		p.sessions.Refused(c.RemoteAddr(), err)
 	}
 }
 
-// admit takes a place for an incoming handshake. One that loses its slot to it ends.
+// admit takes a place for an incoming handshake. A handshake that loses its slot to it ends.
 func (p *Provider) admit(c net.Conn) bool {
 	from := admission.AddressOf(c.RemoteAddr())
 	known := p.cfg.Known(from)
@@ -130,14 +130,14 @@ func (p *Provider) admit(c net.Conn) bool {
 	return ok
 }
 
-// proved gives the slot of c back: it has shown who it is.
+// proved releases the slot of c: its peer has proved its identity.
 func (p *Provider) proved(c net.Conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.slots.Leave(c)
 }
 
-// release gives the place of c back.
+// release releases the place of c.
 func (p *Provider) release(c net.Conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -155,7 +155,7 @@ func (p *Provider) Dial(ctx context.Context, address string) (transport.Session,
 	return p.sessions.Dial(ctx, address, p.cfg.HandshakeTimeout, p.dial)
 }
 
-// dial opens a connection, secures it and greets.
+// dial opens a connection, secures it and exchanges hellos.
 func (p *Provider) dial(ctx context.Context, address string) (transport.Session, error) {
 	c, err := p.cfg.Dial(ctx, address)
 	if err != nil {
@@ -177,7 +177,7 @@ func (p *Provider) dial(ctx context.Context, address string) (transport.Session,
 	return s, nil
 }
 
-// serve completes one incoming connection, and hands over the session.
+// serve completes one incoming connection, and passes the session to Accept.
 func (p *Provider) serve(c net.Conn) error {
 	ctx, cancel := context.WithTimeoutCause(p.sessions.Context, p.cfg.HandshakeTimeout, errSlow)
 	defer cancel()
@@ -204,10 +204,10 @@ var errSlow = &transport.CloseError{Code: transport.CodeProtocol, Reason: "hands
 
 var longAgo = time.Unix(1, 0)
 
-// interruptible makes calls on c fail when ctx ends, until settle. That reports
-// false if it was too late.
+// interruptible makes calls on c fail when ctx ends, until settle. settle reports false if ctx has
+// ended before.
 func interruptible(ctx context.Context, c net.Conn) (settle func() bool) {
-	// A deadline can only be refused by a connection that has ended.
+	// Only a connection that has ended refuses a deadline.
 	return context.AfterFunc(ctx, func() { _ = c.SetDeadline(longAgo) })
 }
 

@@ -17,19 +17,19 @@ import (
 )
 
 const (
-	// datagramQueue bounds the datagrams that wait for ReceiveDatagram, and those that
-	// wait to be sent. Further ones are dropped.
+	// datagramQueue bounds the datagrams queued for ReceiveDatagram, and those queued for sending.
+	// Further ones are dropped.
 	datagramQueue = 128
-	// lingerTime is how long a closed session waits for the peer to take the news.
+	// lingerTime is how long a closed session waits for the peer to read the CLOSE.
 	lingerTime = 100 * time.Millisecond
-	// writeTimeout is how long yamux waits for a write to the connection: longer than
-	// the engine takes to give up a silent link.
+	// writeTimeout is how long yamux waits for a write to the connection: longer than the engine's
+	// time-out of a silent link.
 	writeTimeout = time.Minute
 )
 
-// A session is one connection with yamux on it. Its goroutines are run, which writes
-// control frames, one that reads them, one that accepts lanes, the three of yamux, and
-// for each lane that is being written or has just ended one more; run waits for all.
+// A session is one connection with yamux on it. Its goroutines are run, which writes control
+// frames, one that reads them, one that accepts lanes, yamux's three, and one for each lane that is
+// being written or has just ended; run waits for all.
 type session struct {
 	p             *Provider
 	id            transport.Identity
@@ -44,9 +44,9 @@ type session struct {
 	done   <-chan struct{} // of ctx
 
 	datagrams chan []byte
-	wake      chan struct{} // holds a token when run should look
+	wake      chan struct{} // holds a token when run has work
 
-	workMu sync.Mutex // guards over, and that nothing is added to work afterwards
+	workMu sync.Mutex // guards over, and additions to work, none of which follow once over is set
 	over   bool
 	work   sync.WaitGroup
 
@@ -57,29 +57,29 @@ type session struct {
 	places lanePlaces
 }
 
-// outgoing are datagrams that wait to be written.
+// outgoing are datagrams queued for writing.
 type outgoing struct {
 	frames []byte
 	count  int
 }
 
-// A laneQueue are the peer's lanes that are not accepted yet.
+// A laneQueue holds the peer's lanes that are not accepted yet.
 type laneQueue struct {
 	lanes   []*recvLane
-	arrival chan struct{} // holds a token when AcceptLane should look
+	arrival chan struct{} // holds a token when AcceptLane should retry
 }
 
 // lanePlaces bound the lanes that are open at once, each way.
 type lanePlaces struct {
 	over   uint64        // lanes of the peer that have ended
-	told   uint64        // of over, to the peer
-	opened uint64        // lanes opened here
-	most   uint64        // how many may be: those that are over, and atPeer
-	atPeer uint64        // open at the peer
+	told   uint64        // the part of over that was reported to the peer
+	opened uint64        // lanes opened by this side
+	most   uint64        // limit of opened: the ended ones plus atPeer
+	atPeer uint64        // limit on lanes open at the peer
 	free   chan struct{} // closed and replaced when most grows
 }
 
-// newSession returns a session over inner, whose ends have said hello.
+// newSession returns a session over inner, whose ends have exchanged hellos.
 func newSession(ctx context.Context, p *Provider, raw *meteredConn, inner net.Conn, dialed bool, lanes uint32) (*session, error) {
 	s := &session{
 		p: p, local: raw.LocalAddr().String(), remote: raw.RemoteAddr().String(),
@@ -101,7 +101,7 @@ func newSession(ctx context.Context, p *Provider, raw *meteredConn, inner net.Co
 // begin starts yamux and opens the control stream.
 func (s *session) begin(ctx context.Context, dialed bool) (err error) {
 	cfg := yamux.DefaultConfig()
-	cfg.EnableKeepAlive = false // heartbeats come from above
+	cfg.EnableKeepAlive = false // the engine sends heartbeats
 	cfg.LogOutput = io.Discard
 	cfg.ConnectionWriteTimeout = writeTimeout
 	cfg.AcceptBacklog = sendBacklog
@@ -123,7 +123,7 @@ func (s *session) begin(ctx context.Context, dialed bool) (err error) {
 	return err
 }
 
-// serve runs the session, and hangs up if that panics.
+// serve runs the session, and closes the connection if that panics.
 func (s *session) serve() {
 	defer guard.Recover(func(err error, stack []byte) {
 		s.panicked(err, stack)
@@ -132,8 +132,8 @@ func (s *session) serve() {
 	s.run()
 }
 
-// run is the session's first goroutine and its last one: it writes control frames,
-// and when the session has ended it tells the peer and waits for all others.
+// run is the session's first goroutine and its last one: it writes control frames, and when the
+// session has ended it sends the peer a CLOSE and waits for all others.
 func (s *session) run() {
 	s.spawn(s.acceptLanes)
 	s.spawn(s.readControl)
@@ -146,7 +146,7 @@ func (s *session) run() {
 		buf := s.takeControl(rest)
 		n, err := s.control.Write(buf)
 		if rest = append(buf[:0], buf[n:]...); err != nil {
-			break // ended, or will be at once
+			break // ended, or about to end
 		}
 	}
 	<-s.done
@@ -160,7 +160,7 @@ func (s *session) run() {
 	s.work.Wait()
 }
 
-// takeControl returns rest and the control frames that wait behind it.
+// takeControl returns rest and the queued control frames.
 func (s *session) takeControl(rest []byte) []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,9 +173,9 @@ func (s *session) takeControl(rest []byte) []byte {
 	return rest
 }
 
-// linger writes last and waits for a moment until the peer hangs up, as it does when
-// it has read that: closed with bytes unread here, the connection would be reset, and
-// what was written might be lost.
+// linger writes last and waits briefly until the peer closes, as it does after reading last: if the
+// connection were closed with bytes unread here, it would be reset, and the written bytes might be
+// lost.
 func (s *session) linger(last []byte) {
 	t := time.NewTimer(lingerTime)
 	defer t.Stop()
@@ -189,7 +189,7 @@ func (s *session) linger(last []byte) {
 	}
 }
 
-// hangUp closes the connection, and waits until nothing of yamux uses it.
+// hangUp closes the connection, and waits until yamux no longer uses it.
 func (s *session) hangUp() {
 	s.cancel()
 	if s.mux != nil {
@@ -228,7 +228,7 @@ func (s *session) acceptLanes() {
 			return
 		}
 		l := &recvLane{s: s, stream: stream}
-		// The other direction is not used. It fails only at the end.
+		// The other direction is unused. An error is the end of the session.
 		_ = stream.CloseWrite()
 		s.conn.mu.Lock()
 		if w := s.conn.lanes[stream.StreamID()]; w != nil {
@@ -242,7 +242,7 @@ func (s *session) acceptLanes() {
 	}
 }
 
-// token puts one into c, which holds one.
+// token puts a token into c, whose capacity is one.
 func token(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -256,7 +256,7 @@ func (s *session) readControl() {
 	for {
 		kind, body, err := readFrame(s.control, buf)
 		if err != nil {
-			if !s.mux.IsClosed() { // else acceptLanes knows why
+			if !s.mux.IsClosed() { // else acceptLanes has the reason
 				s.finish(closeError(err))
 			}
 			return
@@ -283,7 +283,7 @@ func (s *session) readControl() {
 	}
 }
 
-// peerEnded notes how many lanes are over at the peer.
+// peerEnded records how many lanes are over at the peer.
 func (s *session) peerEnded(count uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -296,7 +296,7 @@ func (s *session) peerEnded(count uint64) error {
 	return nil
 }
 
-// laneOver notes that a lane of the peer's is over.
+// laneOver records that a lane of the peer is over.
 func (s *session) laneOver(id uint32) {
 	if !s.conn.forget(id) {
 		return
@@ -323,12 +323,12 @@ func (s *session) OpenLane(ctx context.Context) (transport.SendLane, error) {
 		return nil, fmt.Errorf("open lane: %w", ctx.Err())
 	}
 	if !s.mux.IsClosed() {
-		s.finish(closeError(err)) // there are no numbers left
+		s.finish(closeError(err)) // no stream numbers are left
 	}
 	return nil, s.why()
 }
 
-// place takes the place of a lane.
+// place takes a place for a lane.
 func (s *session) place(ctx context.Context) error {
 	for {
 		s.mu.Lock()
@@ -352,7 +352,7 @@ func (s *session) place(ctx context.Context) error {
 	}
 }
 
-// why returns how the session has ended, or is about to.
+// why returns the session's end; it waits for it if it is imminent.
 func (s *session) why() error {
 	<-s.done
 	return s.Err()
@@ -419,7 +419,7 @@ func (s *session) ReceiveDatagram(ctx context.Context) ([]byte, error) {
 	}
 }
 
-// Heard implements transport.Session: datagrams wait behind all that comes.
+// Heard implements transport.Session: datagrams queue behind all incoming bytes.
 func (s *session) Heard() uint64 { return s.conn.raw.received.Load() }
 
 // Traffic implements transport.Session.
