@@ -107,9 +107,9 @@ const OpPath Op = 64 // asks for the connection's path
 
 // RMA paths.
 const (
-	OpRMAPath   Op = 70 // the application cannot use it, or no longer can
-	OpNoRMAPath Op = 71 // describes a window of a peer on another node
-	OpFarWindow Op = 72 // tells of a window of a peer on another node
+	OpRMAPath   Op = 70 // asks for the path
+	OpNoRMAPath Op = 71 // the application cannot use it, or no longer can
+	OpFarWindow Op = 72 // describes a window of a peer on another node
 )
 
 const OpShut Op = 68 // the end of the data socket's write side is a half-close

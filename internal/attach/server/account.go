@@ -16,8 +16,8 @@ type Limits struct {
 	Sessions    int64 // attached at a time; 64
 	Endpoints   int64 // open, or closed with bytes still to deliver; 16384
 	Windows     int64 // registered; as many pieces of memory, and as many mappings; 1024
-	Channels    int64 // of all memory passed to the node and still in use; 1 GiB
-	WindowBytes int64 // of all memory handed over and still in use; 1 GiB
+	Channels    int64 // ends of channels; 128
+	WindowBytes int64 // of all memory passed to the node and still in use; 1 GiB
 
 	// Descriptors of the node for all of a user's applications, those of paths excluded; default:
 	// three quarters of those that other users leave. A single session has no limit of its own.
