@@ -1,11 +1,10 @@
 package portmap
 
-// MaxBacklog is the most requests that wait at one listening port.
+// MaxBacklog is the largest number of requests queued at one listening port.
 const MaxBacklog = 1024
 
-// A Backlog is the bounded queue of connection requests that wait to be
-// accepted, first come first served. The zero Backlog has room for one. It is
-// not safe for concurrent use.
+// A Backlog is the bounded FIFO queue of connection requests that wait to be accepted. The zero
+// Backlog has room for one. It is not safe for concurrent use.
 type Backlog[T comparable] struct {
 	limit int
 	queue []T // oldest first
@@ -17,8 +16,7 @@ func NewBacklog[T comparable](limit int) *Backlog[T] {
 	return &Backlog[T]{limit: min(max(limit, 1), MaxBacklog)}
 }
 
-// Push adds v behind all others. It reports false, and does nothing, when the
-// queue is full: the request is refused.
+// Push appends v. It reports false, and does nothing, if the queue is full: the request is refused.
 func (b *Backlog[T]) Push(v T) bool {
 	if len(b.queue) >= b.Limit() {
 		return false
@@ -37,8 +35,7 @@ func (b *Backlog[T]) Pop() (v T, ok bool) {
 	return v, true
 }
 
-// Remove takes v out of the queue, wherever it is: its requester gave up. It
-// reports whether v was there.
+// Remove removes v at any position: its requester gave up. It reports whether v was there.
 func (b *Backlog[T]) Remove(v T) bool {
 	for i := range b.queue {
 		if b.queue[i] == v {
@@ -49,22 +46,21 @@ func (b *Backlog[T]) Remove(v T) bool {
 	return false
 }
 
-// Drain empties the queue and returns what waited, oldest first. The caller
-// owns the slice.
+// Drain empties the queue and returns its requests, oldest first. The caller owns the slice.
 func (b *Backlog[T]) Drain() []T {
 	q := b.queue
 	b.queue = nil
 	return q
 }
 
-// Len returns how many requests wait.
+// Len returns the number of queued requests.
 func (b *Backlog[T]) Len() int { return len(b.queue) }
 
-// Limit returns how many requests may wait.
+// Limit returns the largest number of queued requests.
 func (b *Backlog[T]) Limit() int { return max(b.limit, 1) }
 
-// remove moves the younger ones up: at most MaxBacklog, and the queue keeps
-// its memory and no reference to what left.
+// remove moves the younger requests up: at most MaxBacklog. The queue keeps its memory, and no
+// reference to the removed request.
 func (b *Backlog[T]) remove(i int) {
 	last := len(b.queue) - 1
 	copy(b.queue[i:], b.queue[i+1:])

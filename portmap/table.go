@@ -1,6 +1,6 @@
-// Package portmap is the port table of one node: which ports are bound, who
-// may bind them, and which one Bind chooses. It also holds the queue of
-// requests that wait at a listening port. It knows no endpoint.
+// Package portmap is the port table of one node: the bound ports, the privilege to bind them, and
+// the port that Bind chooses. It also has the queue of requests at a listening port. It knows no
+// endpoint.
 package portmap
 
 import (
@@ -18,12 +18,11 @@ const (
 	groups   = words / wordBits
 )
 
-// A Table counts who holds each port of one node. Listeners, connectors and
-// accepted endpoints share it. The zero Table has every port free. It is not
-// safe for concurrent use.
+// A Table counts the holders of each port of one node. Listeners, connectors and accepted endpoints
+// share it. The zero Table has every port free. It is not safe for concurrent use.
 type Table struct {
 	used [words]uint64  // one bit a port
-	full [groups]uint64 // one bit a word of used: all its ports are taken
+	full [groups]uint64 // one bit a word of used: all its ports are in use
 	refs map[addr.Port]int
 
 	// Invariant: a port's bit in used is set exactly if refs[port] > 0.
@@ -32,9 +31,8 @@ type Table struct {
 // New returns a table with every port free.
 func New() *Table { return new(Table) }
 
-// CheckPrivilege returns status.Access for a port below addr.AdminEnd that
-// the caller names without privilege. scif_bind checks it before everything
-// else, the endpoint's state included.
+// CheckPrivilege returns status.Access for a port below addr.AdminEnd that a caller without
+// privilege names. scif_bind checks it before everything else, the endpoint's state included.
 func CheckPrivilege(port addr.Port, admin bool) error {
 	if 0 < port && port < addr.AdminEnd && !admin {
 		return status.Access
@@ -42,17 +40,15 @@ func CheckPrivilege(port addr.Port, admin bool) error {
 	return nil
 }
 
-// Bind takes port, with one holder, and returns it. Port 0 takes the lowest
-// free port from addr.FirstEphemeral, and if there is none the lowest from
-// addr.ReservedEnd. The error is status.Access for a port
-// below addr.AdminEnd without admin, status.Invalid for a port that is taken,
-// and status.NoSpace when there is none to choose.
+// Bind takes port, with one holder, and returns it. Port 0 takes the lowest free port from
+// addr.FirstEphemeral, and if there is none the lowest from addr.ReservedEnd. The error is
+// status.Access for a port below addr.AdminEnd without admin, status.Invalid for a port in use, and
+// status.NoSpace if no port is left to choose.
 func (t *Table) Bind(port addr.Port, admin bool) (addr.Port, error) {
 	return t.BindAllowed(port, admin, nil)
 }
 
-// BindAllowed is Bind that does not choose a port which allowed, if it is not
-// nil, refuses.
+// BindAllowed is Bind, but chooses only ports that allowed permits; nil permits all.
 func (t *Table) BindAllowed(port addr.Port, admin bool, allowed func(addr.Port) bool) (addr.Port, error) {
 	if err := CheckPrivilege(port, admin); err != nil {
 		return 0, err
@@ -81,8 +77,8 @@ func (t *Table) Retain(port addr.Port) {
 	t.refs[port]++
 }
 
-// Release takes a holder away from a bound port and reports whether it was the
-// last one. The port can then be bound again at once.
+// Release removes a holder from a bound port and reports whether it was the last one. The port can
+// then be bound again at once.
 func (t *Table) Release(port addr.Port) (free bool) {
 	n := t.refs[port]
 	if n == 0 {
@@ -97,7 +93,7 @@ func (t *Table) Release(port addr.Port) (free bool) {
 	return true
 }
 
-// Holders returns how many hold port; 0 is a free port.
+// Holders returns the number of holders of port; 0 is a free port.
 func (t *Table) Holders(port addr.Port) int { return t.refs[port] }
 
 // Len returns how many ports are bound.
