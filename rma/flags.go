@@ -3,8 +3,8 @@
 // It knows neither the network nor the memory behind a window.
 package rma
 
-// A Prot says what a peer's operations may do with a window
-// (SCIF_PROT_READ, SCIF_PROT_WRITE). It does not limit local loads and stores.
+// A Prot is the access that a peer's operations have to a window (SCIF_PROT_READ, SCIF_PROT_WRITE).
+// It does not limit local loads and stores.
 type Prot uint8
 
 const (
@@ -15,7 +15,7 @@ const (
 // A MapFlags qualifies a registration (SCIF_MAP_*).
 type MapFlags uint32
 
-// MapFixed takes the offset as given, or fails (SCIF_MAP_FIXED).
+// MapFixed demands the given offset (SCIF_MAP_FIXED).
 const MapFixed MapFlags = 0x10
 
 // Flags qualify an RMA operation (SCIF_RMA_*).
@@ -31,9 +31,8 @@ const (
 // PageSize is the granularity of registration in bytes, on every machine.
 const PageSize = 4096
 
-// FirstOffset is where offsets chosen by the space begin: the layout of the
-// first SCIF drivers, so that both ends of a fresh connection that register
-// the same sizes get the same offsets.
+// FirstOffset is the lowest offset that the space chooses: the layout of the first SCIF drivers, so
+// that both ends of a fresh connection that register the same sizes get the same offsets.
 const FirstOffset int64 = 0x4000000000000000
 
 // An AtomicOp is a read-modify-write of one word of a window.
@@ -61,11 +60,11 @@ type Atomic struct {
 	Compare uint64 // AtomicCAS only
 }
 
-// A Put is a write with a signal behind it: who sees Value in the word sees the
-// bytes. The word is aligned to 8 and lies in one window that allows writing.
+// A Put is a write followed by a signal: a reader that sees Value in the word sees the bytes. The
+// word is aligned to 8 and lies in one window that allows writing.
 type Put struct {
 	Offset int64  // of the bytes, in the peer's space
 	Word   int64  // of the word, in the peer's space
-	Value  uint64 // that is stored there
-	More   int64  // bytes that later puts of the same call store behind these ones; the word waits for the last
+	Value  uint64 // to be stored there
+	More   int64  // bytes of later puts of the same call; the last one stores the word
 }

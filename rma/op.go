@@ -9,9 +9,8 @@ import (
 // knownFlags are the flags that SCIF defines.
 const knownFlags = UseCPU | UseCache | Sync | Ordered
 
-// CheckFlags returns status.Invalid for flags that are not zero and contain
-// none that SCIF defines. Unknown ones beside a known one pass, as they do in
-// SCIF.
+// CheckFlags returns status.Invalid for flags that are not zero and contain none that SCIF defines.
+// Unknown flags together with a known one pass, as in SCIF.
 func CheckFlags(f Flags) error {
 	if f != 0 && f&knownFlags == 0 {
 		return status.Invalid
@@ -19,9 +18,8 @@ func CheckFlags(f Flags) error {
 	return nil
 }
 
-// CheckPut returns status.Invalid unless the word of p is aligned and the bytes
-// that are to come are a number of bytes. Whether a window is there is not
-// looked at.
+// CheckPut returns status.Invalid unless the word of p is aligned and More is not negative. It does
+// not check for windows.
 func CheckPut(p Put) error {
 	if p.More < 0 || p.Word%8 != 0 {
 		return status.Invalid
@@ -29,9 +27,8 @@ func CheckPut(p Put) error {
 	return nil
 }
 
-// CheckAtomic returns status.Invalid unless a's operation is known, its width
-// is 4 or 8 and its offset a multiple of the width. Whether a window is there
-// is not looked at.
+// CheckAtomic returns status.Invalid unless a's operation is known, its width is 4 or 8 and its
+// offset a multiple of the width. It does not check for a window.
 func CheckAtomic(a Atomic) error {
 	if a.Op < AtomicAdd || a.Op > AtomicMax {
 		return status.Invalid
@@ -42,9 +39,8 @@ func CheckAtomic(a Atomic) error {
 	return nil
 }
 
-// Apply returns the word that a makes of old. Only the low Width bytes of old,
-// Operand and Compare count, and only those of the result may be set. a has
-// passed CheckAtomic.
+// Apply returns the result of a on the word old. Only the low Width bytes of old, Operand and
+// Compare count, and only those of the result may be set. a has passed CheckAtomic.
 func Apply(old uint64, a Atomic) uint64 {
 	if a.Width == 4 {
 		old &= math.MaxUint32

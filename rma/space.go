@@ -16,27 +16,26 @@ const MaxWindows = 4096
 // overlap, each onto some memory M. The zero Space is empty and ready to use.
 // It is not safe for concurrent use.
 //
-// A Space of no memory (M is struct{}) mirrors the peer's windows; Announce
-// and Withdraw keep it as the peer says.
+// A Space of no memory (M is struct{}) mirrors the peer's windows; Announce and Withdraw apply the
+// peer's reports.
 type Space[M any] struct {
-	Max int // windows, those withdrawn and not gone included; 0 means MaxWindows. Set it before use
+	Max int // limit on windows, including withdrawn ones not yet gone; 0 means MaxWindows. Set it before use
 
 	windows []entry[M] // by offset, not overlapping
-	packed  int64      // every offset from FirstOffset up to here is taken; 0 means FirstOffset
+	packed  int64      // every offset from FirstOffset up to here is in use; 0 means FirstOffset
 
 	// Invariant: windows holds every window that is not gone, and no other.
 }
 
-// An entry keeps a window's bounds beside its pointer, so that a search reads
-// one array.
+// An entry stores a window's bounds with its pointer, so that a search reads one array.
 type entry[M any] struct {
 	off, end int64
 	w        *Window[M]
 }
 
-// CheckRegister checks the arguments of a registration in SCIF's order: flags,
-// a fixed offset (aligned, not negative, no wrap), protection, length. The
-// error is status.Invalid. The endpoint's state is to be checked after it.
+// CheckRegister checks the arguments of a registration in SCIF's order: flags, a fixed offset
+// (aligned, not negative, no wrap), protection, length. The error is status.Invalid. The caller
+// checks the endpoint's state after it.
 func CheckRegister(n, off int64, prot Prot, flags MapFlags) error {
 	switch {
 	case flags&^MapFixed != 0,
@@ -50,9 +49,9 @@ func CheckRegister(n, off int64, prot Prot, flags MapFlags) error {
 
 // Register opens a window of n bytes onto m and returns its offset.
 //
-// With MapFixed it is off. Otherwise off is a hint, taken if it is a free,
-// page-aligned, positive offset; else the lowest free offset from FirstOffset
-// is taken, which depends only on the windows that the space has.
+// With MapFixed it is off. Otherwise off is a hint, used if it is a free, page-aligned, positive
+// offset; else the lowest free offset from FirstOffset is used, which depends only on the windows
+// of the space.
 //
 // The error is CheckRegister's; status.InUse if a fixed range is not free,
 // withdrawn windows included; status.NoMemory if the space has Max windows or
@@ -87,11 +86,10 @@ func CheckUnregister(off, n int64) error {
 	return nil
 }
 
-// Unregister withdraws the registered windows in [off, off+n) and returns
-// them; there may be none. The caller owes each a Retire, at once or when the
-// peer has confirmed that it has no more operations on it. The error is
-// status.Invalid, and nothing is withdrawn, if the arguments are (see
-// CheckUnregister) or the range holds only a part of a window.
+// Unregister withdraws the registered windows in [off, off+n) and returns them; there may be none.
+// The caller must Retire each of them, at once or when the peer has confirmed that it has no more
+// operations on it. The error is status.Invalid, and nothing is withdrawn, if the arguments are
+// invalid (see CheckUnregister) or the range contains only a part of a window.
 func (s *Space[M]) Unregister(off, n int64) ([]*Window[M], error) {
 	if err := CheckUnregister(off, n); err != nil {
 		return nil, err
@@ -101,7 +99,7 @@ func (s *Space[M]) Unregister(off, n int64) ([]*Window[M], error) {
 	for ; last < len(s.windows) && s.windows[last].off < off+n; last++ {
 		e := &s.windows[last]
 		if e.w.state != registered {
-			continue // no window any more
+			continue // no longer a window
 		}
 		if e.off < off || e.end > off+n {
 			return nil, status.Invalid
@@ -111,8 +109,8 @@ func (s *Space[M]) Unregister(off, n int64) ([]*Window[M], error) {
 	return s.withdraw(s.windows[first:last], found), nil
 }
 
-// UnregisterAll withdraws every registered window: the endpoint closes. The
-// caller owes each a Retire.
+// UnregisterAll withdraws every registered window: the endpoint closes. The caller must Retire each
+// of them.
 func (s *Space[M]) UnregisterAll() []*Window[M] {
 	return s.withdraw(s.windows, len(s.windows))
 }
@@ -131,9 +129,9 @@ func (s *Space[M]) withdraw(entries []entry[M], sizeHint int) []*Window[M] {
 	return out
 }
 
-// Retire ends a withdrawn window for the peer too and drops the registration's
-// reference. It reports whether the window is gone; otherwise the Release that
-// drops the last reference does. The caller that is told frees the memory.
+// Retire ends a withdrawn window for the peer too and drops the registration's reference. It
+// reports whether the window is gone; otherwise the Release of the last reference reports that. The
+// caller that gets the report frees the memory.
 func (s *Space[M]) Retire(w *Window[M]) (gone bool) {
 	if w.state != withdrawn {
 		panic("BUG: rma: Retire of a window that is not withdrawn")
@@ -165,8 +163,7 @@ func (s *Space[M]) Release(w *Window[M]) (gone bool) {
 	return true
 }
 
-// At returns the window, registered or not yet gone, that begins at off, or
-// nil.
+// At returns the window, registered or not yet gone, that begins at off, or nil.
 func (s *Space[M]) At(off int64) *Window[M] {
 	i := s.firstEndingAfter(off)
 	if i == len(s.windows) || s.windows[i].off != off {
@@ -190,8 +187,8 @@ func (s *Space[M]) Windows() iter.Seq[*Window[M]] {
 // Len returns how many windows are not gone.
 func (s *Space[M]) Len() int { return len(s.windows) }
 
-// firstEndingAfter returns the index of the first window that ends after off:
-// the one that off is in, or the next one.
+// firstEndingAfter returns the index of the first window that ends after off: the one that contains
+// off, or the next one.
 func (s *Space[M]) firstEndingAfter(off int64) int {
 	return sort.Search(len(s.windows), func(i int) bool { return s.windows[i].end > off })
 }

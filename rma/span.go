@@ -10,16 +10,15 @@ import (
 // [off, off+n), in order, and returns the longer slice. It does not allocate
 // if dst has room. The windows are not retained.
 //
-// The error, with dst as it was, is status.Invalid if n is not positive,
-// status.NoAddress if the range is negative, wraps, or is not wholly in
-// registered windows, and status.Access if a window does not allow all of
-// need. Of several, the one at the lowest offset counts.
+// The error, with dst unchanged, is status.Invalid if n is not positive, status.NoAddress if the
+// range is negative, wraps, or is not wholly in registered windows, and status.Access if a window
+// does not allow all of need. Of several errors, the one at the lowest offset is returned.
 func (s *Space[M]) Spans(dst []Span[M], off, n int64, need Prot) ([]Span[M], error) {
 	return s.spans(dst, off, n, need, registered)
 }
 
-// PeerSpans is Spans for an operation that the peer began: it also finds
-// windows that were withdrawn after the peer began it, until they are retired.
+// PeerSpans is Spans for an operation that the peer began: it also finds windows that were
+// withdrawn after the peer began it, until they are retired.
 func (s *Space[M]) PeerSpans(dst []Span[M], off, n int64, need Prot) ([]Span[M], error) {
 	return s.spans(dst, off, n, need, withdrawn)
 }
@@ -31,12 +30,12 @@ func (s *Space[M]) Within(off, n int64, need Prot) (Span[M], error) {
 	return s.within(off, n, need, registered)
 }
 
-// PeerWithin is to Within what PeerSpans is to Spans.
+// PeerWithin is Within with the windows of PeerSpans.
 func (s *Space[M]) PeerWithin(off, n int64, need Prot) (Span[M], error) {
 	return s.within(off, n, need, withdrawn)
 }
 
-// checkRange checks the arguments that all lookups share.
+// checkRange checks the arguments common to all lookups.
 func checkRange(off, n int64) error {
 	if n <= 0 {
 		return status.Invalid
@@ -82,8 +81,7 @@ func (s *Space[M]) within(off, n int64, need Prot, upTo windowState) (Span[M], e
 	return sp, err
 }
 
-// part returns as much of [off, off+n) as lies in the entry's window, which
-// must hold its first byte.
+// part returns the part of [off, off+n) in the entry's window, which must contain its first byte.
 func (e *entry[M]) part(off, n int64, need Prot, upTo windowState) (Span[M], error) {
 	if off < e.off || e.w.state > upTo {
 		return Span[M]{}, status.NoAddress

@@ -6,14 +6,14 @@ package rma
 //	            Unregister              Retire, and the last Release
 //	registered ------------> withdrawn -----------------------------> gone
 //
-// A withdrawn window takes no new operation of this end, but those of the peer
-// that were under way when it was withdrawn. Its offsets stay taken until it
-// is gone. The registration itself is one reference, which Retire drops.
+// A withdrawn window accepts no new operation of this end, but those of the peer that were in
+// progress when it was withdrawn. Its offsets stay in use until it is gone. The registration itself
+// is one reference, which Retire drops.
 type Window[M any] struct {
 	Offset int64 // of the first byte; a multiple of PageSize
 	Length int64 // in bytes, a positive multiple of PageSize
-	Prot   Prot  // what the peer may do
-	Mem    M     // the memory behind it, as Register was given
+	Prot   Prot  // access of the peer
+	Mem    M     // the memory behind it, as given to Register
 
 	state windowState
 	refs  int // > 0 until the window is gone
@@ -24,7 +24,7 @@ type windowState uint8
 const (
 	registered windowState = iota
 	withdrawn              // only the peer's operations still find it
-	retired                // nothing finds it; references keep it
+	retired                // no operation finds it; references keep it
 	gone
 )
 
@@ -34,8 +34,7 @@ func (w *Window[M]) End() int64 { return w.Offset + w.Length }
 // Registered reports whether the window takes new operations.
 func (w *Window[M]) Registered() bool { return w.state == registered }
 
-// Gone reports whether the window's last reference has been dropped, so that
-// nothing uses its memory.
+// Gone reports whether the window's last reference has been dropped, so that its memory is unused.
 func (w *Window[M]) Gone() bool { return w.state == gone }
 
 // A Span is a part of one window.
