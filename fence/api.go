@@ -1,8 +1,8 @@
-// Package fence orders RMA operations: it tells when every operation begun
-// before some point has completed.
+// Package fence orders RMA operations: it reports when every operation begun before some point has
+// completed.
 package fence
 
-// A Side says whose operations a fence covers, seen from the caller.
+// A Side selects the operations that a fence covers, seen from the caller.
 type Side uint8
 
 const (
@@ -10,14 +10,14 @@ const (
 	InitPeer Side = 2 // operations that the peer initiated (SCIF_FENCE_INIT_PEER)
 )
 
-// A Mark is a point in the order in which one side's operations began. Marks
-// are not used up: they can be waited for any number of times, in any order.
+// A Mark is a point in the order in which one side's operations began. Marks can be waited for any
+// number of times, in any order.
 type Mark struct {
 	Side Side
 	Seq  uint64 // operations begun before the mark
 }
 
-// A Where selects the places that a signal is stored at. It is a set.
+// A Where selects the words that a signal stores. It is a set.
 type Where uint8
 
 const (
@@ -25,9 +25,8 @@ const (
 	SignalRemote Where = 0x20 // SCIF_SIGNAL_REMOTE
 )
 
-// A Signal asks for 8-byte values to be stored when all operations that By
-// initiated so far have completed (scif_fence_signal). Offsets that Where does
-// not select are not looked at.
+// A Signal asks for 8-byte values to be stored when all operations that By initiated so far have
+// completed (scif_fence_signal). Offsets that Where does not select are ignored.
 type Signal struct {
 	By           Side
 	Where        Where

@@ -2,12 +2,12 @@ package fence
 
 import "github.com/fabricd/fabricd/internal/status"
 
-// signalAlign is what scif_fence_signal asks of an offset. The eight bytes are
-// stored as one only where they are aligned to eight.
+// signalAlign is the alignment that scif_fence_signal requires of an offset. The eight bytes are
+// stored as one word only if they are aligned to eight.
 const signalAlign = 4
 
-// ParseSide returns the side that the flags of a fence name: exactly InitSelf
-// or exactly InitPeer. Anything else is status.Invalid.
+// ParseSide returns the side in the flags of a fence: exactly InitSelf or exactly InitPeer.
+// Anything else is status.Invalid.
 func ParseSide(flags uint32) (Side, error) {
 	if flags != uint32(InitSelf) && flags != uint32(InitPeer) {
 		return 0, status.Invalid
@@ -15,9 +15,8 @@ func ParseSide(flags uint32) (Side, error) {
 	return Side(flags), nil
 }
 
-// ParseSignalFlags splits the one int that scif_fence_signal takes into side
-// and places. It is status.Invalid unless flags are exactly one side, one or
-// both places, and nothing else.
+// ParseSignalFlags splits the single flags argument of scif_fence_signal into side and places. It
+// is status.Invalid unless flags are exactly one side, one or both places, and nothing else.
 func ParseSignalFlags(flags uint32) (Side, Where, error) {
 	where := Where(flags) & (SignalLocal | SignalRemote)
 	side, err := ParseSide(flags &^ uint32(where))
@@ -27,9 +26,9 @@ func ParseSignalFlags(flags uint32) (Side, Where, error) {
 	return side, where, nil
 }
 
-// CheckSignal returns status.Invalid unless s names exactly one side, one or
-// both places and nothing else, and the offsets of those places are multiples
-// of four. Whether windows are there is not looked at.
+// CheckSignal returns status.Invalid unless s selects exactly one side, one or both places and
+// nothing else, and the offsets of those places are multiples of four. It does not check for
+// windows.
 func CheckSignal(s Signal) error {
 	if _, err := ParseSide(uint32(s.By)); err != nil {
 		return err
@@ -46,7 +45,7 @@ func CheckSignal(s Signal) error {
 	return nil
 }
 
-// Swap returns s as the peer sees it: sides and places change roles.
+// Swap returns s as seen by the peer: sides and places change roles.
 func (s Signal) Swap() Signal {
 	out := Signal{
 		By:           s.By.Other(),

@@ -1,16 +1,15 @@
 package fence
 
-// A Tracker follows the operations of one endpoint in the order in which they
-// began. They end in any order. The zero Tracker is ready to use. It is not
-// safe for concurrent use.
+// A Tracker records the operations of one endpoint in the order in which they began. They end in
+// any order. The zero Tracker is ready to use. It is not safe for concurrent use.
 type Tracker struct {
 	begun uint64              // operations begun so far; the last one's number
 	done  uint64              // every number up to done has ended
 	early map[uint64]struct{} // numbers above done that have ended
 
-	// Invariant: done <= begun, every number in early is above done+1 and at
-	// most begun. early holds no more than the operations that are open above
-	// the oldest open one; who begins operations bounds those.
+	// Invariant: done <= begun, every number in early is above done+1 and at most begun. early
+	// holds no more than the operations that are open above the oldest open one; the caller of
+	// Begin bounds those.
 }
 
 // Begin records a new operation and returns its number, counted from 1.
@@ -38,9 +37,8 @@ func (t *Tracker) End(seq uint64) bool {
 	return true
 }
 
-// EndThrough records that every operation up to seq has ended; those that
-// ended before stay so. It reports false, and changes nothing, if seq was
-// never begun.
+// EndThrough records that every operation up to seq has ended, including those recorded before. It
+// reports false, and changes nothing, if seq was never begun.
 func (t *Tracker) EndThrough(seq uint64) bool {
 	if seq > t.begun {
 		return false
@@ -58,7 +56,7 @@ func (t *Tracker) EndThrough(seq uint64) bool {
 	return true
 }
 
-// absorb advances done over the operations that ended before their turn.
+// absorb advances done over the operations that ended early.
 func (t *Tracker) absorb() {
 	for len(t.early) > 0 {
 		if _, ok := t.early[t.done+1]; !ok {
@@ -90,7 +88,6 @@ func (t *Tracker) Outstanding() uint64 { return t.begun - t.done - uint64(len(t.
 // Mark returns a mark, a Mark's Seq, that covers every operation begun so far.
 func (t *Tracker) Mark() (seq uint64) { return t.begun }
 
-// Reached reports whether every operation that the mark covers has ended.
-// A mark above every operation begun so far is reached when that many have
-// begun and ended.
+// Reached reports whether every operation that the mark covers has ended. A mark above every
+// operation begun so far is reached once that many have begun and ended.
 func (t *Tracker) Reached(mark uint64) bool { return mark <= t.done }

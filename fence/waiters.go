@@ -5,14 +5,13 @@ import "sort"
 // MaxWaiters is the bound of a Waiters whose Max is zero.
 const MaxWaiters = 1024
 
-// Waiters holds what has to happen when marks are reached: calls to wake,
-// signals to store. The zero Waiters is ready to use. It is not safe for
-// concurrent use.
+// Waiters holds the actions to perform when marks are reached: calls to wake, signals to store. The
+// zero Waiters is ready to use. It is not safe for concurrent use.
 type Waiters[T any] struct {
-	Max int // how many may wait; 0 means MaxWaiters. Set it before the first Add
+	Max int // largest number of waiters; 0 means MaxWaiters. Set it before the first Add
 
 	queue []waiter[T] // by seq; those of one seq in the order they were added
-	one   [1]T        // what pop returns if it is a single one
+	one   [1]T        // the result of pop if it is a single waiter
 }
 
 type waiter[T any] struct {
@@ -20,8 +19,8 @@ type waiter[T any] struct {
 	v   T
 }
 
-// Add makes v wait until every operation up to seq is done. It reports false,
-// and does nothing, when Max already wait: the caller answers status.NoBufs.
+// Add makes v wait until every operation up to seq is done. It reports false, and does nothing, if
+// Max waiters are queued: the caller answers status.NoBufs.
 func (w *Waiters[T]) Add(seq uint64, v T) bool {
 	limit := w.Max
 	if limit == 0 {
@@ -41,9 +40,8 @@ func (w *Waiters[T]) Add(seq uint64, v T) bool {
 	return true
 }
 
-// Reached removes and returns what waited for marks up to done, in the order
-// of the marks. The slice is valid until the next call of Reached or Drain; it
-// is nil if there is nothing.
+// Reached removes and returns the waiters for marks up to done, in the order of the marks. The
+// slice is valid until the next call of Reached or Drain; it is nil if there are none.
 func (w *Waiters[T]) Reached(done uint64) []T {
 	if len(w.queue) == 0 || w.queue[0].seq > done {
 		return nil
@@ -51,8 +49,8 @@ func (w *Waiters[T]) Reached(done uint64) []T {
 	return w.pop(w.upTo(done))
 }
 
-// Drain removes and returns everything, in the order of the marks: the peer is
-// lost. The slice is valid as that of Reached.
+// Drain removes and returns all waiters, in the order of the marks: the peer is lost. The slice is
+// valid as that of Reached.
 func (w *Waiters[T]) Drain() []T {
 	if len(w.queue) == 0 {
 		return nil
@@ -60,8 +58,8 @@ func (w *Waiters[T]) Drain() []T {
 	return w.pop(len(w.queue))
 }
 
-// Remove removes what match selects, such as a wait whose caller gave up, and
-// returns how many that were.
+// Remove removes the waiters that match selects, such as a wait whose caller gave up, and returns
+// their number.
 func (w *Waiters[T]) Remove(match func(T) bool) int {
 	kept := w.queue[:0]
 	for _, x := range w.queue {
@@ -75,15 +73,15 @@ func (w *Waiters[T]) Remove(match func(T) bool) int {
 	return n
 }
 
-// Len returns how many wait.
+// Len returns the number of waiters.
 func (w *Waiters[T]) Len() int { return len(w.queue) }
 
-// upTo returns how many wait for marks up to seq.
+// upTo returns the number of waiters for marks up to seq.
 func (w *Waiters[T]) upTo(seq uint64) int {
 	return sort.Search(len(w.queue), func(i int) bool { return w.queue[i].seq > seq })
 }
 
-// pop removes the first n.
+// pop removes and returns the first n waiters.
 func (w *Waiters[T]) pop(n int) []T {
 	out := w.one[:] // the usual case, without an allocation
 	if n > 1 {
