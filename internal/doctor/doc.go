@@ -1,5 +1,4 @@
-// Package doctor says what a machine lacks for a node: what keeps it from starting,
-// what makes it slower than it could be, and what to do about it. Looking at the
-// machine ([Look]) and judging what was seen ([Judge]) are apart: the second one only
-// decides.
+// Package doctor checks whether a machine is ready for a node: it finds obstacles to its start,
+// causes of lower performance, and remedies. Inspection ([Look]) and judgement ([Judge]) are
+// separate: the second has no side effects.
 package doctor

@@ -6,27 +6,27 @@ import (
 	"github.com/fabricd/fabricd/internal/daemon"
 )
 
-// Facts are what was seen of a machine. A text that is empty, and a number that is
-// zero, were not to be had, unless said otherwise.
+// Facts are the results of inspecting a machine. An empty text, or a zero number, is unknown,
+// unless noted otherwise.
 type Facts struct {
 	Kernel      string // its release
-	Processors  int    // that this process may use
-	Descriptors uint64 // that a process may have
+	Processors  int    // available to this process
+	Descriptors uint64 // limit of a process
 
-	Sealed     error  // of making sealed shared memory; nil: it can be made
-	Memory     int64  // bytes that can be had; -1: unknown
-	Bound      string // and what bounds them
+	Sealed     error  // of creating sealed shared memory; nil: it works
+	Memory     int64  // available bytes; -1: unknown
+	Bound      string // the source of that limit
 	Ptrace     string // kernel.yama.ptrace_scope
-	HugePage   int64  // bytes of one of shared memory
-	HugeFailed error  // of making a channel of them, where the configuration asks for it
+	HugePage   int64  // size of a huge page of shared memory, in bytes
+	HugeFailed error  // of creating a channel of them, if the configuration asks for it
 
 	UDPFailed   error  // of opening a UDP socket
-	UDPBuffers  string // what is wrong with them, for people
-	Send, Merge bool   // the kernel takes many packets in one call, and gives many
+	UDPBuffers  string // the fault of its buffers, for operators
+	Send, Merge bool   // the kernel splits a large send into packets, and merges received ones
 
 	Needs   []daemon.Need
 	Joins   []Join
-	Unknown []string // variables FABRIC_… that are no setting
+	Unknown []string // variables FABRIC_… that are not settings
 
 	Node Node
 }
@@ -38,9 +38,9 @@ type Join struct {
 	Err     error
 }
 
-// A Node is the one that runs here.
+// A Node is the node that runs on this machine.
 type Node struct {
-	Runs   bool // one has answered; else the rest is empty
+	Runs   bool // a node has answered; else the rest is empty
 	Status daemon.Status
 	Health daemon.Health
 }

@@ -12,16 +12,16 @@ import (
 	"github.com/fabricd/fabricd/internal/daemon"
 )
 
-// A State says how bad a finding is.
+// A State is the severity of a finding.
 type State string
 
 const (
 	OK   State = "ok"
-	Note State = "note" // it works, and could be better
+	Note State = "note" // it works, and could work better
 	Bad  State = "bad"  // it does not work
 )
 
-// A Finding is what became of one check.
+// A Finding is the result of one check.
 type Finding struct {
 	Check  string `json:"check"`
 	State  State  `json:"state"`
@@ -30,15 +30,15 @@ type Finding struct {
 }
 
 const (
-	leastMemory      = 64 << 20 // an idle node has 40 MiB at most
+	leastMemory      = 64 << 20 // an idle node uses at most 40 MiB
 	goodMemory       = 512 << 20
 	leastDescriptors = 256
 	goodDescriptors  = 4096
-	manyProcessors   = 4 // from which on readers watch their sockets before they sleep
+	manyProcessors   = 4 // from here on readers busy-poll their sockets before they sleep
 )
 
-// Judge returns the findings about a machine that is to run a node with the
-// configuration c, in the order in which a node comes to depend on them.
+// Judge returns the findings about a machine for a node with the configuration c, in the order in
+// which a node depends on them.
 func Judge(c daemon.Config, f Facts) []Finding {
 	var all []Finding
 	for _, name := range f.Unknown {
@@ -85,8 +85,8 @@ func descriptors(f Facts) Finding {
 	return graded(x, f.Descriptors > 0, f.Descriptors, leastDescriptors, goodDescriptors)
 }
 
-// graded returns f, as bad as it is to have so much of something of which a node
-// needs least, and should have good. Of what is not known it says so.
+// graded returns f with the state for an amount have, of which a node needs least and should have
+// good. An unknown amount is reported as unknown.
 func graded(f Finding, known bool, have, least, good uint64) Finding {
 	switch {
 	case !known:
@@ -152,8 +152,8 @@ func yes(b bool) string {
 	return "no"
 }
 
-// need judges what a node needs to start. What the node that runs here has, it may
-// have.
+// need checks a resource that a node needs to start. A resource that the running node holds is
+// fine.
 func need(n daemon.Need, running Node) Finding {
 	switch {
 	case n.Err == nil:
@@ -166,7 +166,7 @@ func need(n daemon.Need, running Node) Finding {
 	return Finding{n.Setting, Bad, n.Err.Error(), "a node with this setting does not start: --" + n.Setting}
 }
 
-// has reports whether the node with this status has what is needed.
+// has reports whether the node with this status holds the resource.
 func has(s daemon.Status, n daemon.Need) bool {
 	switch n.Setting {
 	case "data-port":
@@ -189,7 +189,7 @@ func portOf(address string) string {
 	return port
 }
 
-// joins judges the members that a node is to join. One that answers is enough.
+// joins checks the members that a node is to join. One answer suffices.
 func joins(f Facts) (all []Finding) {
 	answered := slices.ContainsFunc(f.Joins, func(j Join) bool { return j.Err == nil })
 	for _, j := range f.Joins {
@@ -205,7 +205,7 @@ func joins(f Facts) (all []Finding) {
 	return all
 }
 
-// node judges the one that runs here.
+// node checks the node that runs here.
 func node(n Node) []Finding {
 	if !n.Runs {
 		return []Finding{{"node", OK, "none runs here, or none that answers this user", ""}}

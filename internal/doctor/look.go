@@ -20,14 +20,14 @@ import (
 	"github.com/fabricd/fabricd/membership/trust"
 )
 
-// joinTimeout bounds the wait for a member, and askTimeout that for the node here.
+// joinTimeout bounds the wait for a member, and askTimeout the wait for the node here.
 const (
 	joinTimeout = 2 * time.Second
 	askTimeout  = 2 * time.Second
 )
 
-// Look sees what there is for a node with the configuration c. It changes nothing.
-// client is of the node that runs here, if one does.
+// Look inspects the machine for a node with the configuration c. It changes nothing. client belongs
+// to the node that runs here, if there is one.
 func Look(ctx context.Context, c daemon.Config, environ []string, client *daemon.Client) Facts {
 	f := Facts{
 		Kernel:      readText("/proc/sys/kernel/osrelease"),
@@ -52,7 +52,7 @@ func Look(ctx context.Context, c daemon.Config, environ []string, client *daemon
 	return f
 }
 
-// readText returns what a small file of the kernel holds; empty if it cannot be read.
+// readText returns the content of a small kernel file; empty if it cannot be read.
 func readText(name string) string {
 	b, err := os.ReadFile(name)
 	if err != nil {
@@ -61,8 +61,8 @@ func readText(name string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// descriptorLimit returns how many descriptors this process may have, 0 if unknown.
-// The runtime has raised the limit to what the process may raise it to.
+// descriptorLimit returns this process's limit on descriptors, 0 if unknown. The Go runtime has
+// raised the soft limit to the hard limit.
 func descriptorLimit() uint64 {
 	var r syscall.Rlimit
 	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &r) != nil {
@@ -98,14 +98,14 @@ func (f *Facts) lookAtUDP(c daemon.Config) {
 	if err != nil {
 		return
 	}
-	_ = raw.Control(func(fd uintptr) { // an error leaves both as they are: no
+	_ = raw.Control(func(fd uintptr) { // an error leaves both false
 		f.Send = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_UDP, udpSegment, 1200) == nil
 		f.Merge = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_UDP, udpGRO, 1) == nil
 	})
 }
 
-// dialAll asks all addresses at once whether they are data ports, and waits for no
-// answer for long.
+// dialAll asks all addresses concurrently whether they are data ports, and does not wait long for
+// an answer.
 func dialAll(ctx context.Context, addresses []string) []Join {
 	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
 	defer cancel()
@@ -122,8 +122,8 @@ func dialAll(ctx context.Context, addresses []string) []Join {
 	return all
 }
 
-// askToJoin begins what a newcomer begins at the data port of a member. No other port
-// answers that: that of gossip takes connections too.
+// askToJoin starts a join at the data port of a member. No other port accepts that protocol,
+// although the gossip port accepts connections too.
 func askToJoin(ctx context.Context, address string) error {
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "tcp", address)
@@ -131,7 +131,7 @@ func askToJoin(ctx context.Context, address string) error {
 		return err
 	}
 	defer c.Close()
-	// Whose certificate it is, the token says, when the node joins.
+	// The certificate is verified by the token, when the node joins.
 	t := tls.Client(c, &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true, NextProtos: []string{trust.JoinALPN}})
 	if err = t.HandshakeContext(ctx); err == nil && t.ConnectionState().NegotiatedProtocol != trust.JoinALPN {
 		err = errors.New("another protocol")

@@ -6,32 +6,32 @@ import (
 	"github.com/fabricd/fabricd/internal/daemon"
 )
 
-// MaxPlan bounds the connections of a plan: a node has no more ports.
+// MaxPlan bounds the connections of a plan by a node's number of ports.
 const MaxPlan = 1 << 16
 
-// A Plan is what a number of connections takes of a machine.
+// A Plan is the resources that a number of connections needs on a machine.
 type Plan struct {
 	Connections int64 `json:"connections"`
 
 	// Within the node: each between two attached applications.
-	Channel      int64 `json:"channel_bytes"`             // of one
-	Channels     int64 `json:"channels_bytes"`            // of all, if all have one
-	Ends         int64 `json:"channel_ends"`              // that an application may have
-	UserEnds     int64 `json:"channel_ends_of_user"`      // that all applications of one user may have
-	Applications int64 `json:"applications"`              // so many, at least, can have all these channels
-	Users        int64 `json:"users"`                     // and of so many users
-	Inside       int64 `json:"descriptors_within_node"`   // of fabricd, with those of the applications
-	Outside      int64 `json:"descriptors_between_nodes"` // of fabricd, with that of one application, if each has a path
+	Channel      int64 `json:"channel_bytes"`             // of one connection
+	Channels     int64 `json:"channels_bytes"`            // of all connections, if all have a channel
+	Ends         int64 `json:"channel_ends"`              // limit of an application
+	UserEnds     int64 `json:"channel_ends_of_user"`      // limit of all applications of one user
+	Applications int64 `json:"applications"`              // the least number that can have all these channels
+	Users        int64 `json:"users"`                     // the least number of their users
+	Inside       int64 `json:"descriptors_within_node"`   // of fabricd with these applications
+	Outside      int64 `json:"descriptors_between_nodes"` // of fabricd with one application, if each connection has a path
 
 	// Between nodes.
-	Unread int64 `json:"unread_bytes"`         // that a connection keeps for a receiver, at most
-	Fit    int64 `json:"connections_that_fit"` // of one application, with the memory that the node gives
+	Unread int64 `json:"unread_bytes"`         // buffered for the receiver of a connection, at most
+	Fit    int64 `json:"connections_that_fit"` // of one application, within the node's memory limit
 
-	Lacks []string `json:"lacks"` // what there is too little of
+	Lacks []string `json:"lacks"` // resources that do not suffice
 }
 
-// PlanFor returns what n connections take, each within the node or each to another
-// one. n is 1 to MaxPlan.
+// PlanFor returns the resources that n connections need, all within the node or all to another
+// node. n is 1 to MaxPlan.
 func PlanFor(n int64, costs daemon.Costs, f Facts) Plan {
 	p := Plan{
 		Connections: n,
