@@ -7,14 +7,14 @@ import (
 	"github.com/fabricd/fabricd/internal/printable"
 )
 
-// Kinds of events: who is in the cluster. The host writes them, and every node those
-// of its own incarnations.
+// Kinds of events of membership. The host writes them, and every node those of its own
+// incarnations.
 const (
 	Join             = "join"              // a node has joined with a token: a new identity
-	JoinRefused      = "join-refused"      // a node was not let in; text says why
+	JoinRefused      = "join-refused"      // a node was refused; text has the reason
 	Certificate      = "certificate"       // a certificate was issued; text has its serial number
 	Incarnation      = "incarnation"       // a node has got a lease
-	IncarnationEnded = "incarnation-ended" // a node's incarnation is over; text says why
+	IncarnationEnded = "incarnation-ended" // a node's incarnation is over; text has the reason
 	NodeRemoved      = "remove"            // an identity was removed
 	NodeBanned       = "ban"               // an identity was banned; text has the reason
 	NodeAllowed      = "allow"             // a ban was lifted
@@ -22,10 +22,10 @@ const (
 	KeyRotated       = "key-rotated"       // gossip is sealed with another key
 )
 
-// Kinds of events: what administrators and rules did at this node.
+// Kinds of events of administrators and rules at this node.
 const (
 	TokenCreated   = "token-created"   // a join token was made; text has its bounds
-	TokenRevoked   = "token-revoked"   // a join token is no longer taken
+	TokenRevoked   = "token-revoked"   // a join token is no longer accepted
 	Command        = "command"         // an administrator's request that may change something
 	RulesChanged   = "rules-changed"   // the rules of access to ports have changed
 	ConnectRefused = "connect-refused" // a rule refused a connect of a peer
@@ -35,13 +35,13 @@ const (
 	Lost           = "lost"            // count lines before this one were not written
 )
 
-// An Event is one line. Members that say nothing are left out.
+// An Event is one line. Empty members are left out.
 type Event struct {
 	Time  time.Time `json:"time"`  // in UTC
 	Event string    `json:"event"` // one of the kinds
 	At    string    `json:"at"`    // name of the node that writes
 
-	Node  string `json:"node,omitempty"`  // UUID of the node that it is about
+	Node  string `json:"node,omitempty"`  // UUID of the node concerned
 	Name  string `json:"name,omitempty"`  // its name
 	Token string `json:"token,omitempty"` // ID of a join token
 
@@ -50,19 +50,19 @@ type Event struct {
 	UID     *uint32 `json:"uid,omitempty"`     // user of an administrator or an application
 	PID     int32   `json:"pid,omitempty"`     // process that opened the administrator's connection
 	Command string  `json:"command,omitempty"` // method and path of a request
-	Result  string  `json:"result,omitempty"`  // ok, or why it failed
+	Result  string  `json:"result,omitempty"`  // ok, or the error
 
-	Port  uint16 `json:"port,omitempty"`  // that a connect or a bind was for
-	Rule  string `json:"rule,omitempty"`  // that refused it
-	Count uint64 `json:"count,omitempty"` // how many such events the line stands for; left out: one
-	Text  string `json:"text,omitempty"`  // what else there is to say, for people
+	Port  uint16 `json:"port,omitempty"`  // of the connect or the bind
+	Rule  string `json:"rule,omitempty"`  // the refusing rule
+	Count uint64 `json:"count,omitempty"` // number of events that the line stands for; left out: one
+	Text  string `json:"text,omitempty"`  // further details, for operators
 }
 
 // maxText bounds each text of a line, in bytes.
 const maxText = 1 << 10
 
-// line returns e as JSON with a line end. Texts that peers chose are cut, and what a
-// terminal obeys is escaped: JSON alone lets some of it through.
+// line returns e as JSON with a line end. Texts from peers are truncated, and terminal control
+// characters are escaped: JSON alone permits some of them.
 func (e Event) line() []byte {
 	for _, text := range []*string{&e.At, &e.Node, &e.Name, &e.Incarnation, &e.Token, &e.Command, &e.Result, &e.Rule, &e.Text} {
 		*text = printable.Text((*text)[:min(len(*text), maxText)])

@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// MaxFile bounds a file in bytes. Where a line would exceed it, the file becomes
-// PATH.1, in the place of the one before, and a new one begins.
+// MaxFile bounds a file in bytes. If a line would exceed it, the file is renamed to PATH.1, which
+// replaces the previous one, and a new file begins.
 const MaxFile = 16 << 20
 
 // A File is the file of an audit log: appended to, readable by this user only,
@@ -24,8 +24,8 @@ type File struct {
 	shut bool
 }
 
-// OpenFile opens the file at path, or makes it. What is there must be a regular
-// file, no link to one.
+// OpenFile opens the file at path, or creates it. An existing one must be a regular file, not a
+// symbolic link.
 func OpenFile(path string) (*File, error) {
 	f := &File{path: path, max: MaxFile}
 	return f, f.open()
@@ -79,7 +79,7 @@ func (f *File) Write(lines []byte) (int, error) {
 	return n, err
 }
 
-// rotate closes the file and gives it its other name.
+// rotate closes and renames the file.
 func (f *File) rotate() error {
 	err := f.file.Close()
 	f.file = nil

@@ -8,16 +8,16 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// queued bounds the events that wait to be written. An administrator's tools do
-// not fill it; what refuses strangers counts before.
+// queued bounds the events that wait to be written. Administrators' tools do not fill the queue;
+// refusals of peers are counted before it.
 const queued = 1024
 
-// A Config says where events go.
+// A Config configures a log.
 type Config struct {
 	At  string           // name of this node
 	Out io.WriteCloser   // takes whole lines; the log closes it
 	Now func() time.Time // the clock of lines; nil: the system's
-	Log zerolog.Logger   // is told when lines cannot be written
+	Log zerolog.Logger   // logs failures to write lines
 }
 
 // A Log writes events. Its methods may be called from any goroutine and never
@@ -45,7 +45,7 @@ func New(c Config) *Log {
 	return l
 }
 
-// Write hands e over to be written, with the time and this node's name in it.
+// Write queues e, with the time and this node's name added.
 func (l *Log) Write(e Event) {
 	if l == nil {
 		return
@@ -88,8 +88,8 @@ func (l *Log) Close() error {
 	return l.cfg.Out.Close()
 }
 
-// run is the goroutine that writes, until Close. It owns the output, and writes
-// once a minute how many refusals were counted.
+// run is the writing goroutine, until Close. It owns the output, and writes the counts of refusals
+// once a minute.
 func (l *Log) run() {
 	defer close(l.done)
 	w := writer{out: l.cfg.Out, log: l.cfg.Log}
@@ -112,7 +112,7 @@ func (l *Log) run() {
 	}
 }
 
-// drain writes all that was handed over before Close.
+// drain writes all events queued before Close.
 func (l *Log) drain(w *writer) {
 	for {
 		select {
@@ -125,7 +125,7 @@ func (l *Log) drain(w *writer) {
 	}
 }
 
-// tellLost writes how many events are missing, once the queue has room again.
+// tellLost writes the number of missing events, once the queue has room again.
 func (l *Log) tellLost(w *writer) {
 	l.mu.Lock()
 	n := l.lost + w.failed
@@ -138,12 +138,12 @@ func (l *Log) tellLost(w *writer) {
 	w.write(Event{Time: l.cfg.Now().UTC(), Event: Lost, At: l.cfg.At, Count: n})
 }
 
-// A writer writes lines and counts those that it could not.
+// A writer writes lines and counts its failures.
 type writer struct {
 	out    io.Writer
 	log    zerolog.Logger
-	failed uint64 // events that no line was written for
-	warned bool   // since the last line that was written
+	failed uint64 // events without a written line
+	warned bool   // since the last successful line
 }
 
 func (w *writer) write(e Event) {
@@ -153,7 +153,7 @@ func (w *writer) write(e Event) {
 		return
 	}
 	w.failed++
-	if e.Event == Lost { // it stands for those that it counts
+	if e.Event == Lost { // it stands for the events that it counts
 		w.failed += e.Count - 1
 	}
 	if !w.warned {

@@ -2,10 +2,10 @@ package audit
 
 import "time"
 
-// Bounds of what refused peers can have written.
+// Bounds on the lines that refused peers can cause.
 const (
-	// refusalPeriod is the time in which equal refusals make two lines at most: the
-	// first, and one that counts the others.
+	// refusalPeriod is the time in which equal refusals produce two lines at most: the first, and
+	// one that counts the others.
 	refusalPeriod = time.Minute
 	// maxRefusals bounds the different refusals of a period. Further ones are
 	// counted together.
@@ -18,20 +18,20 @@ type Refusal struct {
 	Event string // ConnectRefused or BindRefused
 	Node  string // UUID of the peer's node; empty: this node
 	Name  string // the peer's name
-	UID   uint32 // the application's user, as its node says
+	UID   uint32 // the application's user, as reported by its node
 	Port  uint16
 	Rule  string
 
 	Incarnation string // of the peer, ID.GENERATION
 }
 
-// refusals are those of the present period.
+// refusals are those of the current period.
 type refusals struct {
 	counts map[Refusal]uint64 // those after the first
 	others uint64             // beyond maxRefusals
 }
 
-// Refused writes that a rule refused r, or counts it.
+// Refused records that a rule refused r: with a line, or a count.
 func (l *Log) Refused(r Refusal) {
 	if l == nil {
 		return
