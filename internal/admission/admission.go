@@ -1,16 +1,15 @@
-// Package admission bounds what strangers can make a node hold open: connections
-// and handshakes whose other end has not shown yet who it is.
+// Package admission limits the connections and handshakes that unauthenticated peers, here called
+// strangers, can make a node hold open.
 //
-// A [Table] has a fixed number of slots. A share of them is reserved for the
-// addresses of known members, so that strangers never keep a member out. The
-// others are divided by fairness: one address holds at most PerAddress of them, one
-// network (/24 of IPv4, /64 of IPv6) at most PerNetwork, and when all are taken the
-// oldest of the network that holds most is evicted for a newcomer whose network
-// holds fewer. So many silent connections from a few networks keep out no other
-// network, and many networks keep out nobody for longer than Grace.
+// A [Table] has a fixed number of slots. A share of them is reserved for the addresses of known
+// members, so that strangers cannot block members. The others are divided by fairness: one address
+// holds at most PerAddress of them, one network (/24 of IPv4, /64 of IPv6) at most PerNetwork, and
+// when all are in use a newcomer evicts the oldest entry of the network that holds most, if its own
+// network holds fewer. So many silent connections from a few networks block no other network, and
+// many networks block a peer for at most Grace.
 //
-// Nodes on one machine share its loopback address, for which PerAddress and
-// PerNetwork do not count. The fairness does.
+// Nodes on one machine share its loopback address, which is exempt from PerAddress and PerNetwork
+// but not from the fairness.
 package admission
 
 import (
@@ -19,20 +18,19 @@ import (
 	"time"
 )
 
-// Limits are the bounds of a Table. All of them must be positive but Reserved,
-// which may be 0.
+// Limits are the bounds of a Table. All of them must be positive; only Reserved may be 0.
 type Limits struct {
 	Total      int // slots in all, the reserved ones included
-	Reserved   int // of them only for known members
-	PerAddress int // that strangers of one address hold at most
-	PerNetwork int // that strangers of one network hold at most
-	// Grace is how long an entry is safe from newcomers that hold as many as its
-	// owner does. In this time an honest peer shows who it is.
+	Reserved   int // slots only for known members
+	PerAddress int // slots for strangers of one address, at most
+	PerNetwork int // slots for strangers of one network, at most
+	// Grace is how long an entry is safe from newcomers whose address or network holds as many. In
+	// this time a correct peer authenticates.
 	Grace time.Duration
 }
 
-// A Table knows who holds which slot, each under a key of its owner's choice. It
-// is not safe for concurrent use, and has no clock of its own.
+// A Table assigns slots to keys that the caller chooses. It is not safe for concurrent use, and has
+// no clock of its own.
 type Table[K comparable] struct {
 	strangers pool[K]
 	members   pool[K]
@@ -49,10 +47,9 @@ func New[K comparable](l Limits) *Table[K] {
 	}
 }
 
-// Enter takes a slot for k, which is not in the table, from the address from. known
-// says that a known member is at that address. If ok, k has a slot, and evicted,
-// unless it is the zero K, has lost its own: the caller ends it and need not call
-// Leave. Else the table is as before, and k is refused.
+// Enter takes a slot for k, which is not in the table, from the address from. known: a known member
+// is at that address. If ok, k has a slot, and evicted, unless it is the zero K, has lost its own:
+// the caller closes it and need not call Leave. Otherwise the table is unchanged, and k is refused.
 func (t *Table[K]) Enter(k K, from netip.Addr, known bool, now time.Time) (evicted K, ok bool) {
 	from = from.Unmap().WithZone("")
 	if known && len(t.members.entries) < t.members.limits.Total {
@@ -67,7 +64,7 @@ func (t *Table[K]) Enter(k K, from netip.Addr, known bool, now time.Time) (evict
 	return t.strangers.enter(k, from, now)
 }
 
-// Leave gives the slot of k back. It does nothing if k has none.
+// Leave releases the slot of k. It does nothing if k has none.
 func (t *Table[K]) Leave(k K) {
 	t.strangers.remove(k)
 	t.members.remove(k)
@@ -80,10 +77,10 @@ func (t *Table[K]) Has(k K) bool {
 	return stranger || member
 }
 
-// Len returns how many slots are taken.
+// Len returns the number of slots in use.
 func (t *Table[K]) Len() int { return len(t.strangers.entries) + len(t.members.entries) }
 
-// Keys returns all that have a slot, in no order.
+// Keys returns all keys with a slot, in no order.
 func (t *Table[K]) Keys() []K {
 	out := make([]K, 0, t.Len())
 	for k := range t.strangers.entries {
@@ -95,8 +92,8 @@ func (t *Table[K]) Keys() []K {
 	return out
 }
 
-// AddressOf returns the IP address in a, the zero Addr if there is none. All that
-// have none count as one address of one network.
+// AddressOf returns the IP address in a, the zero Addr if there is none. All peers without one
+// count as one address of one network.
 func AddressOf(a net.Addr) netip.Addr {
 	switch a := a.(type) {
 	case *net.TCPAddr:

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// A pool is one kind of slots, shared out by fairness between networks, and within
-// a network between addresses.
+// A pool is one class of slots, divided by fairness between networks, and within a network between
+// addresses.
 //
 // Invariant: len(entries) ≤ limits.Total; perAddr and perNet count entries and hold
 // no zero.
@@ -41,7 +41,7 @@ func networkOf(a netip.Addr) netip.Prefix {
 	return p
 }
 
-// enter adds k, in the place of another one if there is none left for from.
+// enter adds k. If no slot is left for from, it may evict another entry.
 func (p *pool[K]) enter(k K, from netip.Addr, now time.Time) (evicted K, ok bool) {
 	if p.limits.Total == 0 {
 		return evicted, false
@@ -67,16 +67,16 @@ func (p *pool[K]) enter(k K, from netip.Addr, now time.Time) (evicted K, ok bool
 	return evicted, true
 }
 
-// fromAny chooses the entry to evict for a newcomer of network when the pool is
-// full: of the network that holds most.
+// fromAny chooses the entry to evict for a newcomer of network when the pool is full: one of the
+// network that holds most.
 func (p *pool[K]) fromAny(network netip.Prefix, from netip.Addr, now time.Time) (evicted K, ok bool) {
 	most := p.perNet[network]
 	for _, n := range p.perNet {
 		most = max(most, n)
 	}
 	if most == p.perNet[network] {
-		// Nobody holds more than this network does. Within it the addresses compete,
-		// and beside it what is as large.
+		// No network holds more than this one. Its addresses compete, and then the networks that
+		// hold as many.
 		if evicted, ok = p.fromNetwork(network, from, now); ok {
 			return evicted, true
 		}
@@ -93,8 +93,8 @@ func (p *pool[K]) fromAny(network netip.Prefix, from netip.Addr, now time.Time) 
 	}, true, now)
 }
 
-// fromNetwork chooses the entry of network to evict for a newcomer of the same
-// network: of the address that holds most.
+// fromNetwork chooses the entry of network to evict for a newcomer of the same network: one of the
+// address that holds most.
 func (p *pool[K]) fromNetwork(network netip.Prefix, from netip.Addr, now time.Time) (evicted K, ok bool) {
 	worst := 0
 	for _, e := range p.entries {
@@ -108,8 +108,8 @@ func (p *pool[K]) fromNetwork(network netip.Prefix, from netip.Addr, now time.Ti
 	}, fewer, now)
 }
 
-// oldest returns the oldest entry of which match is true. Unless the newcomer holds
-// fewer, one that is within its grace is not returned.
+// oldest returns the oldest entry that matches. An entry within its grace is returned only if the
+// newcomer holds fewer.
 func (p *pool[K]) oldest(match func(entry) bool, fewer bool, now time.Time) (k K, found bool) {
 	var first entry
 	for key, e := range p.entries {
