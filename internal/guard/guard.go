@@ -1,9 +1,9 @@
-// Package guard keeps a panic of a goroutine that serves one peer from ending the
-// process: the peer's link or session ends instead. In a test binary, and in a
-// process with FABRICD_PANIC=crash in its environment, the panic goes on.
+// Package guard prevents a panic of a goroutine that serves one peer from ending the process: the
+// peer's link or session ends instead. In a test binary, and in a process with FABRICD_PANIC=crash
+// in its environment, the panic propagates.
 //
-// What cannot be ended either, because the panic has left a lock behind, ends the
-// process after all: a node that stands still is worse than one that starts again.
+// If the link or session cannot be ended, because the panic has left a mutex locked, the process
+// ends after all: a restart is better than a node that hangs.
 package guard
 
 import (
@@ -24,33 +24,32 @@ func Caught() uint64 { return caught.Load() }
 // catches makes test binaries catch panics too.
 var catches atomic.Bool
 
-// goesOn reports whether panics are to be seen, as a failure in every test. Flags
-// are looked up when there is a panic: those of tests are not there before main.
+// goesOn reports whether panics propagate, as they do in every test. It looks up flags at the time
+// of a panic: those of tests do not exist before main.
 func goesOn() bool {
 	return !catches.Load() && (flag.Lookup("test.v") != nil || os.Getenv("FABRICD_PANIC") == "crash")
 }
 
-// Catch makes [Recover] catch in a test binary too, until the test t is over. Tests
-// that run at the same time are not to panic.
+// Catch makes [Recover] catch in a test binary too, until the test t is over. Tests that run
+// concurrently must not panic.
 func Catch(t interface{ Cleanup(func()) }) {
 	catches.Store(true)
 	t.Cleanup(func() { catches.Store(false) })
 }
 
-// patience bounds how long the end of what a panic has struck may take.
+// patience bounds the time to end the link or session after a panic.
 const patience = 10 * time.Second
 
-// Recover catches a panic of the goroutine that defers it and passes it, with
-// the stack, to end, which logs it and ends what the peer has here; end runs on a
-// goroutine of its own, and Recover waits for it. It must be deferred itself:
-// defer guard.Recover(end).
+// Recover catches a panic of the goroutine that defers it and passes it, with the stack, to end,
+// which logs it and ends the peer's link or session. end runs on its own goroutine, and Recover
+// waits for it. It must be deferred directly: defer guard.Recover(end).
 func Recover(end func(err error, stack []byte)) {
 	p := recover()
 	if p == nil {
 		return
 	}
 	if goesOn() {
-		panic(p) // with the stack of the first one, which is still there
+		panic(p) // the first panic's stack is still there
 	}
 	caught.Add(1)
 	stack, ended := debug.Stack(), make(chan struct{})

@@ -1,5 +1,5 @@
-// Package logbound bounds the log lines that strangers can cause: the first few of a
-// minute are written, the others counted, and one line sums them up.
+// Package logbound bounds the log lines that unauthenticated peers can cause: it writes the first
+// few of a minute, counts the others, and summarizes them in one line.
 package logbound
 
 import (
@@ -17,9 +17,9 @@ const (
 	period = time.Minute
 	// first is how many lines of a period are written.
 	first = 20
-	// maxAddresses bounds the addresses that are counted one by one.
+	// maxAddresses bounds the addresses that are counted separately.
 	maxAddresses = 128
-	// maxText bounds the text of a stranger in a line, in bytes.
+	// maxText bounds a peer's text in a line, in bytes.
 	maxText = 400
 )
 
@@ -31,22 +31,21 @@ type Summary struct {
 
 	mu      sync.Mutex // guards the fields below
 	began   time.Time  // the current period; zero: none
-	shown   int        // lines of it that were written
-	more    int        // that were not
+	shown   int        // lines of the period that were written
+	more    int        // lines that were only counted
 	by      map[netip.Addr]int
 	timer   *time.Timer // ends the period; nil while more is 0
 	stopped bool
 }
 
-// New returns a Summary that writes to log. what says what happens, in the plural
+// New returns a Summary that writes to log. The parameter what names the incident, in the plural
 // and the past: "connections were refused".
 func New(log zerolog.Logger, what string) *Summary {
 	return &Summary{log: log, what: what, by: make(map[netip.Addr]int)}
 }
 
-// Line returns the event of a line about something that from has caused, or nil if
-// it is only counted: the methods of a nil event do nothing. The zero Addr stands
-// for all that have none.
+// Line returns the event of a line about an incident caused by from, or nil if it is only counted:
+// the methods of a nil event do nothing. The zero Addr stands for all peers without an address.
 func (s *Summary) Line(level zerolog.Level, from netip.Addr) *zerolog.Event {
 	if !s.count(from, time.Now()) {
 		return nil
@@ -76,8 +75,8 @@ func (s *Summary) count(from netip.Addr, now time.Time) bool {
 	return false
 }
 
-// countAddress finds the most frequent addresses in bounded memory (Misra and
-// Gries): one that has caused more than a 128th of the lines is among them.
+// countAddress finds the most frequent addresses in bounded memory (Misra and Gries): an address
+// that causes more than a 128th of the lines is among them.
 func (s *Summary) countAddress(from netip.Addr) {
 	if _, ok := s.by[from]; ok || len(s.by) < maxAddresses {
 		s.by[from]++
@@ -111,7 +110,7 @@ func (s *Summary) sum() {
 	}
 }
 
-// Close sums up what was counted. Lines after it are dropped.
+// Close writes the summary. Later lines are dropped.
 func (s *Summary) Close() {
 	s.mu.Lock()
 	s.stopped = true
@@ -119,8 +118,8 @@ func (s *Summary) Close() {
 	s.sum()
 }
 
-// Text returns a stranger's text as it may be written: what does not print is
-// escaped as in Go's strings, and what is long is cut.
+// Text returns a peer's text in printable form: unprintable characters are escaped as in Go's
+// strings, and long text is truncated.
 func Text(s string) string {
 	var b []byte
 	for i, width := 0, 0; i < len(s); i += width {

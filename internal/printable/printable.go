@@ -10,10 +10,9 @@ import (
 	"unicode/utf8"
 )
 
-// Text returns s with everything escaped that a terminal or a reader of lines
-// could take for more than a character: control characters, line ends, marks that
-// change the direction of writing, spaces other than the plain one, and bytes
-// that are not UTF-8. They become \x1b, \u202e or \U000e0001.
+// Text returns s with everything escaped that a terminal or a line-based reader could interpret:
+// control characters, line ends, marks that change the direction of writing, spaces other than the
+// plain one, and bytes that are not UTF-8. They become \x1b, \u202e or \U000e0001.
 func Text(s string) string {
 	if isPlain(s) {
 		return s

@@ -1,7 +1,6 @@
-// Package spin decides how long a reader looks for what it waits for before it
-// sleeps. To be woken costs microseconds and system calls on both sides; to look
-// costs a processor. Looking pays where the peer answers at once, and not on a
-// machine that is busy or where the peer is slow: a Budget finds out.
+// Package spin decides how long a reader busy-polls before it sleeps. A wake-up costs microseconds
+// and system calls on both sides; polling costs a processor. Polling pays if the peer answers at
+// once, but not on a busy machine or with a slow peer: a Budget adapts to that.
 package spin
 
 import (
@@ -9,35 +8,34 @@ import (
 	"time"
 )
 
-// Processors is how many this process may keep busy. The runtime has looked at the
-// quota of the control group, unless somebody has set GOMAXPROCS: then at least what
-// is more than the machine has does not count.
+// Processors returns how many processors this process may use. The Go runtime respects the quota of
+// the control group, unless GOMAXPROCS is set: then at least processors beyond the machine's do not
+// count.
 func Processors() int { return min(runtime.GOMAXPROCS(0), runtime.NumCPU()) }
 
-// Turn is the least that Yield takes if another busy-polling goroutine ran meanwhile. If
-// none did, it takes less than half a microsecond.
+// Turn is the least time that Yield takes if another busy-polling goroutine ran meanwhile. If none
+// did, it takes less than half a microsecond.
 const Turn = 1500 * time.Nanosecond
 
-// firstShare of the largest budget is what a Budget begins with, and begins again
-// with after a pause.
+// firstShare: a Budget starts, and restarts after a pause, with the largest budget divided by
+// firstShare.
 const firstShare = 8
 
-// pause is how many waits a Budget that has come to nothing lets pass.
+// pause is how many waits pass without polling after a Budget has dropped to 0.
 const pause = 64
 
-// A Budget is how many looks the next wait may take. It doubles when a wait ended
-// within its looks, halves when it did not, and is nothing for a while when it has
-// come to nothing. It belongs to one waiter at a time. The zero Budget never
-// looks.
+// A Budget is how many polls the next wait may take. It doubles if a wait ended within its polls
+// and halves if it did not; once it is 0 it stays so for pause waits. It belongs to one waiter at a
+// time. The zero Budget never polls.
 type Budget struct {
 	looks, most int
-	passed      int // waits since looks became nothing
+	passed      int // waits since looks became 0
 }
 
-// New returns a Budget of at most most looks. At 0 it never looks.
+// New returns a Budget of at most most polls. At 0 it never polls.
 func New(most int) Budget { return Budget{looks: (most + firstShare - 1) / firstShare, most: most} }
 
-// Looks returns how many looks the wait that begins may take.
+// Looks returns how many polls the next wait may take.
 func (b *Budget) Looks() int {
 	if b.looks > 0 || b.most == 0 {
 		return b.looks
@@ -50,8 +48,7 @@ func (b *Budget) Looks() int {
 	return b.looks
 }
 
-// Ended tells how a wait ended that took looks: whether it saw what it waited
-// for.
+// Ended reports the end of a wait with polls: whether the event came meanwhile.
 func (b *Budget) Ended(saw bool) {
 	if saw {
 		b.looks = min(2*b.looks, b.most)

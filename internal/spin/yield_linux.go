@@ -5,8 +5,8 @@ import (
 	"syscall"
 )
 
-// Yield lets others run that wait for the caller's processor, threads of the machine and
-// goroutines of this process: the caller may be looking for what one of them is about to do.
+// Yield yields to other threads and goroutines that wait for the caller's processor: the caller may
+// be polling for a result of one of them.
 func Yield() {
 	runtime.Gosched()
 	_, _, _ = syscall.Syscall(syscall.SYS_SCHED_YIELD, 0, 0, 0) // it does not fail

@@ -4,6 +4,5 @@ package spin
 
 import "runtime"
 
-// Yield lets other goroutines run: the caller may be looking for what one of them is
-// about to do.
+// Yield yields to other goroutines: the caller may be polling for a result of one of them.
 func Yield() { runtime.Gosched() }

@@ -1,5 +1,5 @@
-// Package status defines the codes that report failure, on the wire and in
-// local calls alike. Each code answers to one errno of SCIF's contract.
+// Package status defines the codes that report failure, on the wire and in local calls alike. Each
+// code corresponds to one errno of SCIF's contract.
 package status
 
 import (
@@ -12,8 +12,8 @@ import (
 	"syscall"
 )
 
-// A Code says why an operation failed. Its number is part of the wire format
-// and of the attach protocol: append new codes, never renumber or reuse one.
+// A Code is the reason why an operation failed. Its number is part of the wire format and of the
+// attach protocol: append new codes, never renumber or reuse one.
 type Code uint16
 
 const (
@@ -21,8 +21,8 @@ const (
 	Invalid         // EINVAL: an argument, or the endpoint's state, does not allow the call
 	Access          // EACCES: privilege or window protection
 	InUse           // EADDRINUSE: the offset range is taken
-	Again           // EAGAIN: nothing to do now
-	Refused         // ECONNREFUSED: nobody listens, or nobody accepted in time
+	Again           // EAGAIN: the call would block
+	Refused         // ECONNREFUSED: no listener, or no accept in time
 	Reset           // ECONNRESET: the peer closed or its node was lost
 	NotConn         // ENOTCONN
 	IsConn          // EISCONN
@@ -39,10 +39,10 @@ const (
 	Protocol        // EPROTO: the peer broke the protocol; the connection is reset
 	TimedOut        // ETIMEDOUT
 	Version         // EPROTONOSUPPORT: no common protocol version
-	Canceled        // ECANCELED: the caller withdrew the call
+	Canceled        // ECANCELED: the caller canceled the call
 	Busy            // ECONNREFUSED: the listener's backlog is full
 
-	codes // how many there are
+	codes // number of codes
 )
 
 var table = [codes]struct {
@@ -108,7 +108,7 @@ func (c Code) Is(target error) bool {
 	return ok && errno == c.Errno() && c != OK
 }
 
-// Timeout reports whether the code is a time-out, as [net.Error] asks.
+// Timeout reports whether the code is a time-out, as in [net.Error].
 func (c Code) Timeout() bool { return c == TimedOut || c == Again }
 
 // Of returns the code in err's chain: OK for nil, the code of an errno or of a
