@@ -15,19 +15,19 @@ import (
 	"github.com/fabricd/fabricd/cmd/fabric-bench/internal/tools"
 )
 
-// How the connections of an unmodified application get to its server.
+// The paths between an unmodified application's connections and its server.
 const (
 	carryForward = "forwarder" // fabricd expose at the server, fabricd forward at the client
 	carryDirect  = "direct"    // TCP from the client to the server
 )
 
-// An appClient is one way to use a server.
+// An appClient is one way to load a server.
 type appClient struct {
 	name, what, server string
 	unit               string
-	// command runs for so many seconds against the server at host and port.
+	// command runs for the given seconds against the server at host and port.
 	command func(b *bench, host, port string, seconds int) []string
-	// read returns the figure, and the bytes or the operations that made it.
+	// read returns the figure, and the number of bytes or operations behind it.
 	read func(text []byte, seconds int) (value, amount figure, err error)
 }
 
@@ -51,8 +51,8 @@ var appClients = []appClient{
 	}, readCurl},
 }
 
-// appCases are the programs of others, by fabricd expose and forward, through
-// stunnel, and directly.
+// appCases are the third-party programs, through fabricd expose and forward, through stunnel, and
+// directly.
 func appCases() (all []benchCase) {
 	for _, a := range appClients {
 		row := rowSpec{what: "forwarder: " + a.what, unit: a.unit, cpuUnit: cpuPerOp, baseline: carryStunnel, target: to(1.5), cpuTarget: to(0.7)}
@@ -65,8 +65,8 @@ func appCases() (all []benchCase) {
 	return all
 }
 
-// useApp runs a client once over a carrier. The processor time is of what carries the
-// bytes: fabricds, or the two stunnels.
+// useApp runs a client once over a carrier. The processor time is that of the processes that carry
+// the bytes: the fabricds, or the two stunnels.
 func (b *bench) useApp(ctx context.Context, a appClient, source string) ([]reading, error) {
 	if b.apps == nil {
 		b.apps = &appServers{lab: b.lab, running: map[string]*appServer{}}
@@ -115,7 +115,7 @@ func (b *bench) useApp(ctx context.Context, a appClient, source string) ([]readi
 	return []reading{{value, cpu}}, nil
 }
 
-// output runs a program on a side to its end and returns what it prints.
+// output runs a program on a side to its end and returns its output.
 func (l *lab) output(ctx context.Context, limit time.Duration, side int, argv ...string) ([]byte, error) {
 	cmd := childOf(l.argv(side, argv...)...)
 	var out, errs bytes.Buffer
@@ -191,7 +191,7 @@ func readCurl(text []byte, _ int) (value, amount figure, err error) {
 	return figure(r / 1e6), figure(n), errors.Join(err1, err2)
 }
 
-// numberIn returns the number that the first group of a pattern finds.
+// numberIn returns the number that the first group of a pattern matches.
 func numberIn(text []byte, pattern *regexp.Regexp) (figure, error) {
 	m := pattern.FindSubmatch(text)
 	if m == nil {

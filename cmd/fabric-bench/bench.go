@@ -10,29 +10,28 @@ import (
 	"github.com/fabricd/fabricd/cmd/fabric-bench/internal/tools"
 )
 
-// A bench measures cases. It runs on one goroutine, which keeps its thread: the
-// children die with it.
+// A bench measures cases. It runs on one goroutine, locked to its thread: the children die with it.
 type bench struct {
 	o        *runOptions
 	report   *Report
 	progress func(format string, args ...any)
 
-	lab    *lab // nil: none is up
+	lab    *lab // nil: none is running
 	setup  setup
-	apps   *appServers // nil: none are up; of the lab
+	apps   *appServers // nil: none are running; in the lab
 	missed []error     // of cases that could not be measured
-	began  time.Time   // when the first case did
+	began  time.Time   // start of the first case
 }
 
-// The bounds of --quick, which a machine that is busy needs: UCX, for one, takes minutes
-// where two processes that spin share a processor.
+// The bounds of --quick. A busy machine needs them: UCX, for one, takes minutes if two busy-polling
+// processes share a processor.
 const (
 	quickRun  = 70 * time.Second // no case begins later
 	quickCase = 15 * time.Second // the measurements of a case
-	quickTool = 5 * time.Second  // a benchmark of others
+	quickTool = 5 * time.Second  // a third-party benchmark
 )
 
-// errNoTimeLeft is why a case of --quick is left out.
+// errNoTimeLeft is the reason why a case of --quick is left out.
 var errNoTimeLeft = errors.New("left out: the minute of --quick is over")
 
 // bounded returns ctx with a limit that only --quick has.
@@ -43,8 +42,8 @@ func (b *bench) bounded(ctx context.Context, limit time.Duration) (context.Conte
 	return context.WithCancel(ctx)
 }
 
-// during is how long one measurement takes; long ones are for ways on which it takes
-// a while until a connection is as fast as it gets.
+// during is how long one measurement takes; long ones are for networks on which a connection takes
+// a while to reach its full speed.
 func (b *bench) during(long bool) time.Duration {
 	if long {
 		return 4 * b.o.during
@@ -52,7 +51,7 @@ func (b *bench) during(long bool) time.Duration {
 	return b.o.during
 }
 
-// all measures every case, in the order of the cases, but those of one setup together.
+// all measures every case, in the order of the cases, except that cases of one setup run together.
 func (b *bench) all(ctx context.Context, cases []benchCase) error {
 	b.began = time.Now()
 	for i, c := range cases {
@@ -70,7 +69,7 @@ func (b *bench) all(ctx context.Context, cases []benchCase) error {
 			b.report.note("%s: left out: %v", c.name, err)
 		case err != nil:
 			b.missed = append(b.missed, fmt.Errorf("%s: %w", c.name, err))
-			b.closeAfter() // what is left of the lab is not to be trusted
+			b.closeAfter() // the remaining lab is not to be trusted
 		}
 		for k := range rows {
 			if err != nil {
@@ -85,7 +84,7 @@ func (b *bench) all(ctx context.Context, cases []benchCase) error {
 
 var errInterrupted = errors.New("interrupted; what had been measured is in the report")
 
-// setupOf returns the case's setup, on the way that the command line names.
+// setupOf returns the case's setup, on the network that the command line specifies.
 func (b *bench) setupOf(c benchCase) setup {
 	s := c.setup
 	if b.o.way != "" && !s.none {
@@ -94,8 +93,8 @@ func (b *bench) setupOf(c benchCase) setup {
 	return s
 }
 
-// one measures one case as often as the options say. A baseline that this machine
-// does not have is left out, with a note.
+// one measures one case as often as the options specify. A baseline that this machine does not have
+// is left out, with a note.
 func (b *bench) one(ctx context.Context, c benchCase, rows []Row) error {
 	if b.o.quick && time.Since(b.began) > quickRun {
 		return errNoTimeLeft
@@ -112,7 +111,7 @@ func (b *bench) one(ctx context.Context, c benchCase, rows []Row) error {
 	}
 	for run := range runs {
 		for i := range len(sources) {
-			source := sources[(i+run)%len(sources)] // each run begins with another one
+			source := sources[(i+run)%len(sources)] // each run begins with another source
 			if source == "" {
 				continue
 			}
@@ -134,7 +133,7 @@ func (b *bench) one(ctx context.Context, c benchCase, rows []Row) error {
 	return nil
 }
 
-// use has the lab of a setup up.
+// use ensures that the lab of a setup runs.
 func (b *bench) use(ctx context.Context, s setup) error {
 	if s.none || b.lab != nil && b.setup == s {
 		return nil
@@ -147,7 +146,7 @@ func (b *bench) use(ctx context.Context, s setup) error {
 	return err
 }
 
-// closeAfter ends the lab after a failure, which says why.
+// closeAfter ends the lab after a failure, which is reported elsewhere.
 func (b *bench) closeAfter() {
 	if err := b.endLab(); err != nil {
 		b.missed = append(b.missed, err)
@@ -164,9 +163,8 @@ func (b *bench) endLab() error {
 	return err
 }
 
-// orderCase is a case of two application processes that carry out one order over
-// each carrier. With allocs it has a second row: the allocations of an operation, at
-// both ends together.
+// orderCase is a case of two application processes that carry out one order over each carrier. With
+// allocs it has a second row: the allocations per operation, at both ends together.
 func orderCase(name string, s setup, carriers []string, w work, row rowSpec, allocs bool) benchCase {
 	row.cpuUnit = cpuPerOp
 	if row.unit == megabytes {
@@ -175,7 +173,7 @@ func orderCase(name string, s setup, carriers []string, w work, row rowSpec, all
 	c := benchCase{name: name, setup: s, sources: carriers, rows: []rowSpec{row}}
 	if allocs {
 		c.rows = append(c.rows, rowSpec{what: row.what + ": allocations", unit: perOp, target: to(allocsTolerance)})
-		if row.baseline == carryQUIC { // which allocates by itself
+		if row.baseline == carryQUIC { // quic-go itself allocates
 			c.rows[1].target = nil
 		}
 	}
@@ -194,15 +192,15 @@ func orderCase(name string, s setup, carriers []string, w work, row rowSpec, all
 	return c
 }
 
-// A work is what two applications do.
+// A work is the operation of two applications.
 type work struct {
 	kind byte
 	size int64
-	as   byte // the kind of baselines, if only a fabric has kind
+	as   byte // the kind for baselines, if only a fabric supports kind
 	long bool
 }
 
-// order returns the order for a carrier; ours is the one that has every kind.
+// order returns the order for a carrier; ours is the carrier that supports every kind.
 func (w work) order(carrier, ours string, during time.Duration) order {
 	kind := w.kind
 	if carrier != ours && w.as != 0 {

@@ -25,14 +25,14 @@ const (
 	carryEmbedded = "embedded" // a node in each process, over QUIC
 	carryTCP      = "tcp"
 	carryTLS      = "tls"
-	carryStunnel  = "stunnel" // plain TCP to a stunnel beside the client
+	carryStunnel  = "stunnel" // plain TCP to a stunnel on the client's side
 	carryQUIC     = "quic-go"
 )
 
 // onOneNode reports whether a carrier is within one node.
 func onOneNode(name string) bool { return name == carryNode || name == carryNodeLow }
 
-// carrierOf returns the applications of a carrier, started if they are not.
+// carrierOf returns the applications of a carrier. It starts them first if necessary.
 func (l *lab) carrierOf(ctx context.Context, name string) (*carrier, error) {
 	if c := l.carriers[name]; c != nil {
 		return c, nil
@@ -91,7 +91,7 @@ func (l *lab) measure(ctx context.Context, name string, next order) (m measured,
 	if err != nil {
 		return m, err
 	}
-	defer context.AfterFunc(ctx, func() { _ = c.client.cmd.Process.Kill() })() // ends what is waited for
+	defer context.AfterFunc(ctx, func() { _ = c.client.cmd.Process.Kill() })() // ends the waits for the client
 	text, err := json.Marshal(next)
 	if err != nil {
 		return m, err
@@ -127,7 +127,7 @@ func (l *lab) measure(ctx context.Context, name string, next order) (m measured,
 	return m, err
 }
 
-// allocations asks the server how many there were in its process.
+// allocations asks the server for the number of allocations in its process.
 func (c *carrier) allocations() (int64, error) {
 	line, err := c.server.ask("")
 	if err != nil {
@@ -136,14 +136,14 @@ func (c *carrier) allocations() (int64, error) {
 	return strconv.ParseInt(line, 10, 64)
 }
 
-// processes are all that carry the bytes.
+// processes returns all processes that carry the bytes.
 func (c *carrier) processes() []*process {
 	return append([]*process{c.client, c.server}, c.helpers...)
 }
 
 func (c *carrier) spent() (time.Duration, error) { return spentBy(c.processes()) }
 
-// spentBy is the processor time of processes.
+// spentBy returns the processor time of processes.
 func spentBy(all []*process) (sum time.Duration, err error) {
 	for _, p := range all {
 		d, err := cpuTime(p.pid())
@@ -155,8 +155,8 @@ func spentBy(all []*process) (sum time.Duration, err error) {
 	return sum, nil
 }
 
-// startTunnels starts a stunnel on each side and returns the address at the client's
-// that leads to target.
+// startTunnels starts a stunnel on each side and returns the address on the client's side that
+// leads to target.
 func (l *lab) startTunnels(ctx context.Context, name, target string) (near string, all []*process, err error) {
 	program, err := tools.Find("stunnel")
 	if err != nil {
@@ -194,8 +194,8 @@ func (l *lab) startTunnels(ctx context.Context, name, target string) (near strin
 	return near, all, nil
 }
 
-// listensAt waits until the process's namespace has a socket that listens at a port:
-// by the kernel's own table, since a connection would be one that counts.
+// listensAt waits until the process's namespace has a socket that listens at a port. It reads the
+// kernel's table, since a connection would count in the measurement.
 func (p *process) listensAt(ctx context.Context, port int) error {
 	ctx, cancel := context.WithTimeout(ctx, labStart)
 	defer cancel()

@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// A benchCase is measured as a whole: its rows come from the same measurements, of
-// ours and of its baselines in turns.
+// A benchCase is measured as a whole: its rows come from the same measurements, alternating between
+// ours and its baselines.
 type benchCase struct {
 	name    string // for --only
 	setup   setup
-	sources []string // what is measured, ours first
+	sources []string // what to measure, ours first
 	rows    []rowSpec
 	once    bool // one run is many measurements: it is not repeated
 	measure measureFunc
@@ -21,10 +21,10 @@ type benchCase struct {
 // A measureFunc measures one source once. It returns a reading for each row.
 type measureFunc func(ctx context.Context, b *bench, source string) ([]reading, error)
 
-// A reading is what one measurement gives for one row.
+// A reading is the result of one measurement for one row.
 type reading struct {
 	value figure
-	cpu   figure // absent: it is not measured
+	cpu   figure // absent: not measured
 }
 
 // A rowSpec is a row of the report.
@@ -33,7 +33,7 @@ type rowSpec struct {
 	cpuUnit    string
 	baseline   string // the source that targets compare with; empty: target is a bound in unit
 	target     *figure
-	cpuTarget  *figure // the most of ours/baseline
+	cpuTarget  *figure // largest ours/baseline
 }
 
 // moreIsBetter reports whether a larger figure in this unit is the better one.
@@ -47,8 +47,8 @@ type setup struct {
 	paths     string // the settings of both fabricds
 	providers string
 	plaintext bool
-	way       string // between the machines; empty: a veth pair
-	conns     int    // not 0: for so many, in processes that have held nothing before
+	way       string // network between the machines; empty: a veth pair
+	conns     int    // not 0: number of connections, in processes that have held none before
 }
 
 func (s setup) String() string {
@@ -70,7 +70,7 @@ func (s setup) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// flags are those of both fabricds.
+// flags returns the flags of both fabricds.
 func (s setup) flags() []string {
 	flags := []string{"--paths", s.paths}
 	if s.providers != "" {
@@ -82,8 +82,7 @@ func (s setup) flags() []string {
 	return flags
 }
 
-// choose returns the cases whose name is one of names or begins with one and a dash,
-// all if there are none.
+// choose returns the cases named by names, exactly or up to a dash; all if names is empty.
 func choose(all []benchCase, names []string) ([]benchCase, error) {
 	if len(names) == 0 {
 		return all, nil
@@ -102,7 +101,7 @@ func choose(all []benchCase, names []string) ([]benchCase, error) {
 	return picked, nil
 }
 
-// describe is the case's line of `list`.
+// describe returns the case's line in `list`.
 func (c benchCase) describe() string {
 	var what []string
 	for _, r := range c.rows {

@@ -20,7 +20,7 @@ const (
 
 const mib = 1 << 20
 
-// The setups of what is deployed.
+// The deployed setups.
 var (
 	onPaths      = setup{paths: "lazy"}
 	onPlainPaths = setup{paths: "lazy", providers: "tcp", plaintext: true}
@@ -29,8 +29,8 @@ var (
 	onPlainWay   = setup{paths: "lazy", providers: "tcp", plaintext: true, way: "25ms/1Gbit"}
 )
 
-// allocsTolerance is what counts as no allocation for each operation: the runtime
-// and the kernel's signals allocate now and then.
+// allocsTolerance still counts as no allocation per operation: the runtime and the kernel's signals
+// allocate now and then.
 const allocsTolerance = 0.05
 
 // allCases are the rows of DESIGN.md §7 that are measured, in the order of the report.
@@ -74,7 +74,7 @@ func memoryCases() []benchCase {
 	}
 }
 
-// wayCases are on a way that is long: what is under way at once decides.
+// wayCases run on a long network: the number of bytes in flight decides.
 func wayCases() (all []benchCase) {
 	both := []string{carryFabric, carryTCP}
 	one := func(name, what string, s setup, w work) {
@@ -89,8 +89,8 @@ func wayCases() (all []benchCase) {
 	return all
 }
 
-// linkCases are over QUIC beside quic-go alone: attached over the link without paths,
-// and nodes that two processes embed.
+// linkCases compare QUIC links with bare quic-go: attached over the link without paths, and nodes
+// embedded in two processes.
 func linkCases() []benchCase {
 	return []benchCase{
 		orderCase("link-64K", onLinks, []string{carryFabric, carryQUIC}, work{kind: kindStream, size: 64 << 10},
@@ -109,7 +109,7 @@ const (
 	libfabric = "libfabric shm"
 )
 
-// nodeCases are two applications of one fabricd beside UCX and libfabric.
+// nodeCases compare two applications of one fabricd with UCX and libfabric.
 func nodeCases() []benchCase {
 	one := func(name, what, unit, carrier string, target figure, w work, allocs bool) benchCase {
 		return orderCase("node-"+name, onPaths, []string{carrier, ucxPosix}, w,
@@ -153,7 +153,7 @@ func besideTools(c benchCase, test string, size, iterations int64, pick func(too
 	return c
 }
 
-// foreign marks a failure of somebody else's program, which is none of the run.
+// foreign marks a failure of a third-party program, which does not fail the run.
 func foreign(err error) error {
 	if err == nil {
 		return nil
@@ -165,7 +165,7 @@ type foreignError struct{ error }
 
 func (e foreignError) Unwrap() error { return e.error }
 
-// alone is a reading of the first of n rows.
+// alone returns a reading of the first of n rows.
 func alone(f figure, n int) []reading {
 	all := slices.Repeat([]reading{{absent, absent}}, n)
 	all[0].value = f

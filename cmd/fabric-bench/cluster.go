@@ -16,7 +16,7 @@ import (
 
 const fabricdAlone = "fabricd"
 
-// clusterCases are clusters of daemons on loopback, and have bounds and no baseline.
+// clusterCases are clusters of daemons on loopback, with bounds and without a baseline.
 func clusterCases() []benchCase {
 	alone := func(name string, measure func(ctx context.Context, b *bench, exe string) ([]reading, error), rows ...rowSpec) benchCase {
 		return benchCase{name: name, setup: setup{none: true}, sources: []string{fabricdAlone}, once: true, rows: rows,
@@ -43,10 +43,10 @@ func clusterCases() []benchCase {
 	}
 }
 
-// quickCluster is how many daemons a cluster of --quick has.
+// quickCluster is the number of daemons in a cluster of --quick.
 const quickCluster = 4
 
-// clusterSize is how many daemons a cluster has.
+// clusterSize is the number of daemons in a cluster.
 func (b *bench) clusterSize() int {
 	if b.o.quick {
 		return quickCluster
@@ -54,7 +54,7 @@ func (b *bench) clusterSize() int {
 	return 8
 }
 
-// lossBy measures how soon losses are seen.
+// lossBy measures the time to detect losses.
 func lossBy(s strike, count int) func(context.Context, *bench, string) ([]reading, error) {
 	return func(ctx context.Context, b *bench, exe string) ([]reading, error) {
 		if b.o.quick {
@@ -69,8 +69,8 @@ func lossBy(s strike, count int) func(context.Context, *bench, string) ([]readin
 	}
 }
 
-// idle measures the busiest and the largest of daemons that have nothing to do: the
-// medians of several windows of time.
+// idle measures the busiest and the largest of idle daemons: the medians of several windows of
+// time.
 func idle(ctx context.Context, b *bench, exe string) (_ []reading, err error) {
 	windows, during, settling := 5, 10*time.Second, 3*time.Second
 	if b.o.quick {
@@ -93,8 +93,8 @@ func idle(ctx context.Context, b *bench, exe string) (_ []reading, err error) {
 	return []reading{{median(cpus), absent}, {median(sizes), absent}}, nil
 }
 
-// watch leaves the daemons alone for a while and returns what the busiest has used of
-// a core, in percent, and how large the largest is, in MB.
+// watch leaves the daemons idle for a while and returns the busiest one's use of a core, in
+// percent, and the largest one's memory, in MB.
 func (f *fleet) watch(ctx context.Context, during time.Duration) (cpu, mb figure, err error) {
 	before := make([]time.Duration, len(f.daemons))
 	began := time.Now()
@@ -118,8 +118,8 @@ func (f *fleet) watch(ctx context.Context, during time.Duration) (cpu, mb figure
 	return cpu, mb, nil
 }
 
-// falseRemovals counts the NODE_REMOVED of daemons that nothing is done to, on a
-// machine that is too busy: every one is false.
+// falseRemovals counts the NODE_REMOVED of undisturbed daemons on an overloaded machine: every one
+// is false.
 func falseRemovals(ctx context.Context, b *bench, exe string) ([]reading, error) {
 	during := time.Minute
 	if b.o.quick {
@@ -144,8 +144,8 @@ func falseRemovals(ctx context.Context, b *bench, exe string) ([]reading, error)
 	return []reading{{figure(seen), absent}}, err
 }
 
-// removals takes the events that the observers have had, and returns how many of them
-// were NODE_REMOVED.
+// removals takes the events that the observers have received, and returns the number of
+// NODE_REMOVED.
 func (g *trial) removals() (n int) {
 	for _, p := range g.posts {
 		for range len(p.events) {
@@ -157,17 +157,16 @@ func (g *trial) removals() (n int) {
 	return n
 }
 
-// hogCommand is the command of a process that does nothing but use a processor.
+// hogCommand is the command of a process that only uses a processor.
 const hogCommand = "hog"
 
-// hogLimit bounds the life of such a process, should nobody end it.
+// hogLimit bounds the life of such a process, should it be left running.
 const hogLimit = 10 * time.Minute
 
-// hogCount is how many processes keep the machine busy.
+// hogCount is the number of processes that keep the machine busy.
 func hogCount() int { return 4 * runtime.NumCPU() }
 
-// hogs are processes that use a processor each; they die with the thread that started
-// them.
+// hogs are processes that use a processor each; they die with the thread that started them.
 type hogs []*exec.Cmd
 
 func startHogs(n int) (all hogs, err error) {
@@ -186,11 +185,11 @@ func startHogs(n int) (all hogs, err error) {
 	return all, nil
 }
 
-// end kills them all, and waits for their end.
+// end kills all hogs, and waits for their end.
 func (h hogs) end() {
 	for _, cmd := range h {
 		_ = cmd.Process.Kill() // it fails only for a process that has ended
-		_ = cmd.Wait()         // how is of no interest
+		_ = cmd.Wait()         // the exit status does not matter
 	}
 }
 
@@ -201,7 +200,7 @@ func (a *app) hogProcess() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, cancel := context.WithTimeout(cmd.Context(), hogLimit)
 			defer cancel()
-			for n := uint32(1); n != 0 || ctx.Err() == nil; n++ { // to ask costs more than to count
+			for n := uint32(1); n != 0 || ctx.Err() == nil; n++ { // checking costs more than counting
 			}
 			return errors.New("nobody has ended it")
 		},

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// errRegressed is what `compare` ends with when something has become worse.
+// errRegressed is the error of `compare` if a figure has become worse.
 var errRegressed = errors.New("something has become worse")
 
 // The verdicts of a comparison.
@@ -23,7 +23,7 @@ const (
 	verdictMissing = "missing"
 )
 
-// A Change is what became of ours in one row, or of its processor time.
+// A Change is the change of ours in one row, or of its processor time.
 type Change struct {
 	What    string `json:"what"`
 	Unit    string `json:"unit"`
@@ -34,12 +34,11 @@ type Change struct {
 	Verdict string `json:"verdict"`
 }
 
-// noiseFactor is how many times the noise of both runs a change must be beyond to be
-// believed.
+// noiseFactor is how many times the noise of both runs a significant change must exceed.
 const noiseFactor = 2
 
-// changeOf compares a row's figures of two runs. A change counts if it is beyond the
-// threshold, in percent, and beyond twice the variation of both together.
+// changeOf compares a row's figures of two runs. A change counts if it exceeds the threshold, in
+// percent, and twice the variation of both together.
 func changeOf(what, unit string, old, now []figure, threshold figure) Change {
 	c := Change{What: what, Unit: unit, Old: median(old), New: median(now), Verdict: verdictSame}
 	c.Worse = 100 * (c.New/c.Old - 1)
@@ -58,7 +57,7 @@ func changeOf(what, unit string, old, now []figure, threshold figure) Change {
 	return c
 }
 
-// compareReports compares what the old run has of ours.
+// compareReports compares all figures of ours in the old run.
 func compareReports(old, now *Report, threshold figure) (changes []Change) {
 	for _, o := range old.Rows {
 		if !median(o.ours()).measured() {
@@ -119,7 +118,7 @@ the new run is of some cases only.`,
 // maxReport bounds the file of a report, in bytes.
 const maxReport = 16 << 20
 
-// readReport reads what `run` has stored.
+// readReport reads a report that `run` has stored.
 func readReport(path string) (*Report, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -157,7 +156,7 @@ func parseReport(text []byte) (*Report, error) {
 	return &d, nil
 }
 
-// judgeChanges returns why a comparison fails; part allows rows that are gone.
+// judgeChanges returns why a comparison fails; part permits missing rows.
 func judgeChanges(changes []Change, part bool) error {
 	counts := map[string]int{}
 	for _, c := range changes {

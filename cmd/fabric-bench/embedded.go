@@ -15,8 +15,8 @@ import (
 	"github.com/fabricd/fabricd/fabric/embed"
 )
 
-// embedded makes the end a node that this process embeds, over QUIC: the server is
-// the host of a cluster of two, and prints where it is and where its node listens.
+// embedded makes the end a node that this process embeds, over QUIC: the server is the host of a
+// cluster of two, and prints its own address and its listener's.
 func (o *endOptions) embedded(ctx context.Context, e *end) error {
 	host, _, err := net.SplitHostPort(o.listen)
 	config := embed.Config{Bind: host, DataPort: -1, GossipPort: -1, Providers: []string{"quic"}, Paths: "off", Log: zerolog.Nop(),
@@ -58,7 +58,7 @@ func initHost(config embed.Config, tokenFile string) error {
 	return errors.Join(err, os.WriteFile(tokenFile, []byte(token), 0o600))
 }
 
-// A namedListener prints where its node is too.
+// A namedListener prints its node's address too.
 type namedListener struct {
 	net.Listener
 	at string

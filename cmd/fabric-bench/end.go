@@ -28,7 +28,7 @@ type endOptions struct {
 	dir     string // of the lab, for the state of embedded nodes
 	bind    string // client: address of an embedded node
 	listen  string // server: address to listen on; of a node its host
-	dial    string // client: where the server is, as it has printed
+	dial    string // client: the server's address, as the server has printed it
 }
 
 func (a *app) endProcess() *cobra.Command {
@@ -51,14 +51,14 @@ func (a *app) endProcess() *cobra.Command {
 	return cmd
 }
 
-// An end is an application process: its node, if it has one, and how it meets the
+// An end is an application process: its node, if it has one, and the functions to connect to the
 // other end.
 type end struct {
 	node   *fabric.Node
 	listen func() (net.Listener, error)
 	dial   dialFunc
 	close  func() error
-	pool   []net.Conn // that orders keep open
+	pool   []net.Conn // connections that orders keep open
 }
 
 func (o *endOptions) run(ctx context.Context, in io.Reader, out io.Writer) error {
@@ -120,13 +120,13 @@ func (o *endOptions) overTLS(e *end) error {
 	e.listen = func() (net.Listener, error) {
 		return tls.Listen("tcp", o.listen, &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS13})
 	}
-	d := &tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true}} // a baseline's own server
+	d := &tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true}} // the baseline's own server
 	e.dial = func(ctx context.Context) (net.Conn, error) { return d.DialContext(ctx, "tcp", o.dial) }
 	return nil
 }
 
-// serve answers connections until in ends; each line of in is answered with how many
-// allocations there were in this process.
+// serve answers connections until in ends; it answers each line of in with the number of
+// allocations in this process.
 func (e *end) serve(in io.Reader, out io.Writer) error {
 	l, err := e.listen()
 	if err != nil {
@@ -155,7 +155,7 @@ func (e *end) serve(in io.Reader, out io.Writer) error {
 	}
 }
 
-// mallocs is how many allocations there were in this process.
+// mallocs returns the number of allocations in this process.
 func mallocs() int64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
@@ -176,8 +176,8 @@ func ignoreEOF(err error) error {
 	return err
 }
 
-// obey carries out orders: each is answered with "ready" when it is warm, begins
-// with the next line, and is answered with its outcome.
+// obey carries out orders: it answers each with "ready" after the warm-up, starts at the next line,
+// and answers with the outcome.
 func (e *end) obey(ctx context.Context, in io.Reader, out io.Writer) error {
 	lines := bufio.NewScanner(in)
 	answers := json.NewEncoder(out)
@@ -203,7 +203,7 @@ func (e *end) obey(ctx context.Context, in io.Reader, out io.Writer) error {
 	return lines.Err()
 }
 
-// carryOut carries out one order; begin is between what warms up and what counts.
+// carryOut carries out one order; it calls begin between the warm-up and the measurement.
 func (e *end) carryOut(ctx context.Context, next order, begin func() error) (outcome, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute+next.During)
 	defer cancel()

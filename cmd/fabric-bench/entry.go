@@ -7,31 +7,31 @@ import (
 	"strings"
 )
 
-// An entry is what a report shows of a row, or of its processor time: each target has a
-// line of its own, and the text, the page and TARGETS.md show the same.
+// An entry is the presentation of a row, or of its processor time: each target has its own line,
+// and the text, the page and TARGETS.md show the same.
 type entry struct {
 	Verdict string // empty: it has no target and was measured
 	What    string
-	Ours    string       // or why there is nothing
-	Beside  []comparison // that of the target first
+	Ours    string       // or why it was not measured
+	Beside  []comparison // the target's source first
 	Target  string       // empty: none
 
-	ratios  []figure // ours to what the target compares with, run by run
-	goal    *figure  // of them
-	atLeast bool     // the goal is
+	ratios  []figure // ours to the target's source, run by run
+	goal    *figure  // for the ratios
+	atLeast bool     // the goal is a lower bound
 }
 
 // A comparison is a row's figures beside another source, or beside a bound.
 type comparison struct {
 	Source, Its string
-	Ratio       string // ours to its
-	CPU         string // ours, and how that is to its
+	Ratio       string // ours divided by its
+	CPU         string // ours, and its ratio to the source's
 }
 
-// theBound is what a row without a baseline is compared with.
+// theBound names the bound in a row without a baseline.
 const theBound = "the bound"
 
-// readable are the sources whose names are not what people call them.
+// readable maps sources to their usual names.
 var readable = map[string]string{carryTCP: "raw TCP", carryTLS: "crypto/tls", carryDirect: "direct TCP"}
 
 func nameOf(source string) string {
@@ -77,7 +77,7 @@ func (r *Row) entry() entry {
 		case len(e.Beside) == 0:
 			e.ratios = ratios
 			c.Ratio = e.ratio()
-		case r.Baseline == "" && r.Target != nil: // the bound is what counts
+		case r.Baseline == "" && r.Target != nil: // the bound counts, not this source
 			c.Ratio = ""
 		}
 		if cpu := median(r.ratio(r.CPU, s)); cpu.measured() {
@@ -91,7 +91,7 @@ func (r *Row) entry() entry {
 	return e
 }
 
-// ratio prints what the target is about, with as many decimals as tell it from the target.
+// ratio prints the target's ratio, with enough decimals to differ from the target.
 func (e *entry) ratio() string {
 	f := median(e.ratios)
 	if e.goal != nil && f != *e.goal && short(f) == short(*e.goal) {
@@ -100,7 +100,7 @@ func (e *entry) ratio() string {
 	return times(f)
 }
 
-// others returns the further sources that were measured, that of the target first.
+// others returns the further measured sources, the target's first.
 func (r *Row) others() (all []string) {
 	for _, s := range r.Sources[1:] {
 		switch {
@@ -114,7 +114,7 @@ func (r *Row) others() (all []string) {
 	return all
 }
 
-// cpuEntry is the entry of the row's processor time.
+// cpuEntry returns the entry of the row's processor time.
 func (r *Row) cpuEntry() entry {
 	e := entry{Verdict: r.cpuVerdict(), What: r.What + ": processor time", Ours: quantity(r.CPU[r.Sources[0]], r.CPUUnit),
 		Target: fmt.Sprintf("≤ %v×", *r.CPUTarget), ratios: r.ratio(r.CPU, r.Baseline), goal: r.CPUTarget}
@@ -122,21 +122,21 @@ func (r *Row) cpuEntry() entry {
 	return e
 }
 
-// A group is the entries of cases that belong together.
+// A group is the entries of related cases.
 type group struct {
 	Title   string
-	Setup   string // how the machines were set up
+	Setup   string // of the machines
 	Entries []entry
 }
 
-// titles are those of groups, by how the names of their cases begin.
+// titles maps the beginning of a case's name to its group's title.
 var titles = map[string]string{
 	"message": "Messages and connects", "connect": "Messages and connects", "rma": "Remote memory", "way": "25 ms there and back, 1 Gbit/s",
 	"link": "QUIC", "quic": "QUIC", "node": "Two applications of one node", "apps": "Unmodified applications", "conns": "Many connections",
 	"loss": "Clusters: lost nodes, idle nodes", "false": "Clusters: lost nodes, idle nodes", "idle": "Clusters: lost nodes, idle nodes",
 }
 
-// groups returns what the report shows.
+// groups returns the groups of the report.
 func (d *Report) groups() (all []group) {
 	for _, r := range d.Rows {
 		begins, _, _ := strings.Cut(r.Case, "-")

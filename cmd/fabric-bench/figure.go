@@ -14,7 +14,7 @@ var absent = figure(math.NaN())
 
 func (f figure) measured() bool { return !math.IsNaN(float64(f)) && !math.IsInf(float64(f), 0) }
 
-// MarshalJSON writes three decimals, and null for what was not measured.
+// MarshalJSON writes three decimals, and null for an unmeasured figure.
 func (f figure) MarshalJSON() ([]byte, error) {
 	if !f.measured() {
 		return []byte("null"), nil
@@ -22,7 +22,7 @@ func (f figure) MarshalJSON() ([]byte, error) {
 	return []byte(strconv.FormatFloat(math.Round(float64(f)*1000)/1000, 'f', -1, 64)), nil
 }
 
-// UnmarshalJSON reads what MarshalJSON writes.
+// UnmarshalJSON reads the output of MarshalJSON.
 func (f *figure) UnmarshalJSON(b []byte) error {
 	if bytes.Equal(b, []byte("null")) {
 		*f = absent
@@ -38,8 +38,8 @@ func measuredOf(v []figure) []figure {
 	return slices.DeleteFunc(slices.Clone(v), func(f figure) bool { return !f.measured() })
 }
 
-// median returns the middle of what was measured of v, between two the mean; absent
-// of nothing.
+// median returns the middle of the measured figures of v, the mean of two middle ones; absent if
+// there are none.
 func median(v []figure) figure {
 	s := slices.Sorted(slices.Values(measuredOf(v)))
 	if len(s) == 0 {
@@ -52,7 +52,7 @@ func median(v []figure) figure {
 	return (s[mid-1] + s[mid]) / 2
 }
 
-// quantile returns the value that a share q of v is not above; absent of nothing.
+// quantile returns the value that a share q of v does not exceed; absent if v is empty.
 func quantile(v []figure, q float64) figure {
 	s := slices.Sorted(slices.Values(measuredOf(v)))
 	if len(s) == 0 {

@@ -16,9 +16,9 @@ import (
 	"github.com/fabricd/fabricd/fabric"
 )
 
-// A fleet is a cluster of fabricd processes on the loopback interface. It runs
-// on one goroutine, which keeps its thread: the children die with it, whatever
-// ends this process. It leaves no process and no file behind.
+// A fleet is a cluster of fabricd processes on the loopback interface. It runs on one goroutine,
+// locked to its thread: the children die with it, however this process ends. It leaves no process
+// and no file behind.
 type fleet struct {
 	exe     string
 	dir     string
@@ -26,13 +26,13 @@ type fleet struct {
 	daemons []*daemon
 }
 
-// A daemon is one member of a fleet in all its lives; the first is the host.
+// A daemon is one member of a fleet in all its incarnations; the first is the host.
 type daemon struct {
 	name string
 	dir  string
 	args []string
 	cmd  *exec.Cmd
-	done chan struct{} // closed when the process was waited for; nil before the first start
+	done chan struct{} // closed when the process has ended; nil before the first start
 }
 
 func (d *daemon) socket() string { return filepath.Join(d.dir, "app.sock") }
@@ -49,8 +49,8 @@ func (d *daemon) running() bool {
 	}
 }
 
-// findFabricd returns the program to run: path, or the one beside this
-// program, or in ./bin, or on $PATH.
+// findFabricd returns the program to run: path, or the one in this program's folder, or in ./bin,
+// or on $PATH.
 func findFabricd(path string) (string, error) {
 	if path != "" {
 		found, err := exec.LookPath(path)
@@ -101,7 +101,7 @@ func newFleet(ctx context.Context, exe string, n int, options ...string) (_ *fle
 		if err := f.start(d); err != nil {
 			return nil, err
 		}
-		// One by one, so that the order of the IDs is that of the fleet.
+		// One by one, so that the IDs are in the order of the fleet.
 		if err := f.joined(ctx, d, i+1); err != nil {
 			return nil, err
 		}
@@ -140,8 +140,8 @@ func (f *fleet) add(name string, args ...string) *daemon {
 	return d
 }
 
-// childOf returns a command that dies with this thread and hears nothing from the
-// terminal, nor from the environment what is fabricd's.
+// childOf returns a command that dies with this thread and has neither the terminal's signals nor
+// fabricd's variables in its environment.
 func childOf(argv ...string) *exec.Cmd {
 	cmd := exec.Command(argv[0], argv[1:]...)
 	for _, kv := range os.Environ() {
@@ -153,7 +153,7 @@ func childOf(argv ...string) *exec.Cmd {
 	return cmd
 }
 
-// start starts the daemon's next life.
+// start starts the daemon's next incarnation.
 func (f *fleet) start(d *daemon) error {
 	if err := os.MkdirAll(d.dir, 0o700); err != nil {
 		return err
@@ -173,7 +173,7 @@ func (f *fleet) start(d *daemon) error {
 	cmd := d.cmd
 	go func() { // ends with the child; kill waits for it
 		defer close(done)
-		// How it ended is of no interest: it is killed.
+		// The exit status does not matter: the process is killed.
 		_ = cmd.Wait()
 	}()
 	return nil
@@ -190,12 +190,11 @@ func (d *daemon) kill() {
 }
 
 const (
-	joinLimit = 20 * time.Second      // for a daemon to be in the cluster and seen
-	pollEvery = 10 * time.Millisecond // of what has no event
+	joinLimit = 20 * time.Second      // for a daemon to join the cluster and be seen
+	pollEvery = 10 * time.Millisecond // for conditions without an event
 )
 
-// joined waits until the daemon has a place in the cluster and sees n nodes there,
-// itself included.
+// joined waits until the daemon has joined the cluster and sees n nodes there, itself included.
 func (f *fleet) joined(ctx context.Context, d *daemon, n int) error {
 	node, err := f.attach(ctx, d)
 	if err != nil {
@@ -204,7 +203,7 @@ func (f *fleet) joined(ctx context.Context, d *daemon, n int) error {
 	return errors.Join(sees(ctx, node, n), node.Close())
 }
 
-// attach attaches to the daemon as soon as it has a place in the cluster.
+// attach attaches to the daemon as soon as it has joined the cluster.
 func (f *fleet) attach(ctx context.Context, d *daemon) (*fabric.Node, error) {
 	ctx, cancel := context.WithTimeout(ctx, joinLimit)
 	defer cancel()

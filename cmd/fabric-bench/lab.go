@@ -17,10 +17,9 @@ import (
 	"time"
 )
 
-// A lab is two machines, as far as one machine can be two: a network namespace each,
-// with a veth pair or a long way between them, a fabricd on each, and beside them the
-// programs that talk. It runs on one goroutine, which keeps its thread: the children
-// die with it.
+// A lab is the environment of a measurement, two machines simulated on one: a network namespace
+// each, with a veth pair or a long network between them, a fabricd on each, and the communicating
+// programs. It runs on one goroutine, locked to its thread: the children die with it.
 type lab struct {
 	exe, self string
 	dir       string
@@ -32,13 +31,13 @@ type lab struct {
 	all       []*process
 }
 
-// A carrier is two applications, and what else carries their bytes.
+// A carrier is two applications, and the helpers that carry their bytes.
 type carrier struct {
 	client, server *process
-	helpers        []*process // whose processor time counts too
+	helpers        []*process // their processor time counts too
 }
 
-// labStart bounds what a process of the lab takes to begin.
+// labStart bounds the time in which a process of the lab starts.
 const labStart = 20 * time.Second
 
 // newLab starts a lab. ctx bounds its start, and its end ends the lab's processes.
@@ -58,7 +57,7 @@ func newLab(ctx context.Context, o *runOptions, s setup) (_ *lab, err error) {
 			err = errors.Join(fmt.Errorf("%w\n%s", err, l.tails()), l.close())
 		}
 	}()
-	if err := os.Chmod(l.dir, 0o755); err != nil { // for PostgreSQL, which is another user
+	if err := os.Chmod(l.dir, 0o755); err != nil { // for PostgreSQL, which runs as another user
 		return nil, err
 	}
 	if o.loopback {
@@ -81,7 +80,7 @@ func (l *lab) admin(side int) string {
 	return filepath.Join(l.dir, strconv.Itoa(side), "admin.sock")
 }
 
-// startFabricds makes a cluster of two and waits until both see each other.
+// startFabricds creates a cluster of two and waits until both see each other.
 func (l *lab) startFabricds(ctx context.Context, flags []string) error {
 	token := filepath.Join(l.dir, "join.token")
 	state := func(side int) string { return filepath.Join(l.dir, strconv.Itoa(side), "state") }
@@ -135,13 +134,13 @@ type process struct {
 	in   io.WriteCloser
 	out  *bufio.Scanner
 	log  string
-	stop syscall.Signal // ends it in order; 0: it is killed
+	stop syscall.Signal // ends it in order; 0: kill it
 }
 
-// stopLimit bounds what a server takes to end in order.
+// stopLimit bounds the time in which a server ends in order.
 const stopLimit = 10 * time.Second
 
-// argv is what runs a program on a side.
+// argv returns the command that runs a program on a side.
 func (l *lab) argv(side int, argv ...string) []string {
 	if l.spaces[side] == "" {
 		return argv
@@ -175,7 +174,7 @@ func (l *lab) start(side int, name, program string, args ...string) (*process, e
 	return p, nil
 }
 
-// line returns the next line that the process prints; it ends with the process.
+// line returns the next line of the process's output; it ends with the process.
 func (p *process) line() (string, error) {
 	if p.out.Scan() {
 		return p.out.Text(), nil
@@ -189,7 +188,7 @@ func (p *process) say(line string) error {
 	return err
 }
 
-// ask says a line and returns the one that answers it.
+// ask writes a line and returns the answering one.
 func (p *process) ask(line string) (string, error) {
 	if err := p.say(line); err != nil {
 		return "", errors.Join(fmt.Errorf("%s has ended", p.name), err)
@@ -209,7 +208,7 @@ func (p *process) end() {
 		_ = p.cmd.Process.Signal(p.stop) // the same
 		defer time.AfterFunc(stopLimit, kill).Stop()
 	}
-	_ = p.cmd.Wait() // how it ended is known
+	_ = p.cmd.Wait() // the exit status is known
 }
 
 // tails returns the last lines of every log.

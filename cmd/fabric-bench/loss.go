@@ -13,15 +13,15 @@ import (
 	"github.com/fabricd/fabricd/fabric"
 )
 
-// A loss is one daemon that was killed or stopped, and how many milliseconds after
-// that each survivor knew.
+// A loss is one daemon that was killed or stopped, and the time in milliseconds until each survivor
+// detected it.
 type loss struct {
 	life     fabric.Life
 	removed  []figure // NODE_REMOVED
 	returned []figure // the receive that was blocked
 }
 
-// A strike is how a daemon is lost.
+// A strike is a way to lose a daemon.
 type strike struct {
 	how       string
 	detection string // the daemons' setting
@@ -36,8 +36,7 @@ var (
 
 func stop(p *os.Process) error { return p.Signal(syscall.SIGSTOP) }
 
-// strikeAll strikes one daemon of a cluster after the other, in turn all but the
-// host.
+// strikeAll loses one daemon of a cluster after the other: in turn all but the host.
 func strikeAll(ctx context.Context, exe string, nodes, count int, s strike) (losses []loss, err error) {
 	err = onTrial(ctx, exe, nodes, s.detection, func(g *trial) error {
 		return g.inTurn(ctx, count, func(victim int) error {
@@ -71,8 +70,8 @@ func onTrial(ctx context.Context, exe string, nodes int, detection string, do fu
 	return do(g)
 }
 
-// inTurn calls lose count times, for all daemons but the host in turn, and fails
-// if anything happens after the last.
+// inTurn calls lose count times, for all daemons but the host in turn, and fails if an event
+// follows the last.
 func (g *trial) inTurn(ctx context.Context, count int, lose func(victim int) error) error {
 	for i := range count {
 		victim := 1 + i%(len(g.posts)-1)
@@ -83,7 +82,7 @@ func (g *trial) inTurn(ctx context.Context, count int, lose func(victim int) err
 	return g.quiet(ctx, settle)
 }
 
-// settle is how long nothing more may happen after what had to happen.
+// settle is how long no event may follow the expected ones.
 const settle = time.Second
 
 // strikeLimit bounds the wait for one loss, and for one return.
@@ -96,11 +95,11 @@ type trial struct {
 	blocking sync.WaitGroup // goroutines that are blocked in a receive
 }
 
-// A post is an application at one daemon, which sees what its node sees.
+// A post is an application at one daemon, which receives its node's events.
 type post struct {
 	node   *fabric.Node
 	cancel func()
-	events chan stamped // a thousand are more than all losses cause
+	events chan stamped // capacity 1024, more than all losses cause
 }
 
 // A stamped is an event and when it arrived.
@@ -147,7 +146,7 @@ type wake struct {
 	err  error
 }
 
-// strike loses daemon v, waits until every survivor knows, and brings it back.
+// strike loses daemon v, waits until every survivor has detected it, and restarts it.
 func (g *trial) strike(ctx context.Context, v int, s strike) (loss, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*strikeLimit)
 	defer cancel()
@@ -168,12 +167,11 @@ func (g *trial) strike(ctx context.Context, v int, s strike) (loss, error) {
 	return l, g.comeBack(ctx, v, life)
 }
 
-// comeBack starts the lost daemon v again and waits until every survivor has seen its
-// next life.
+// comeBack restarts the lost daemon v and waits until every survivor has seen its next incarnation.
 func (g *trial) comeBack(ctx context.Context, v int, life fabric.Life) error {
 	daemon := g.fleet.daemons[v]
 	daemon.kill()      // it may only be stopped
-	g.posts[v].close() // after that, for it waits for its daemon
+	g.posts[v].close() // after kill, because it waits for its daemon
 	if err := g.fleet.start(daemon); err != nil {
 		return err
 	}
@@ -232,8 +230,7 @@ func (g *trial) block(ctx context.Context, v int) (<-chan wake, error) {
 	return wakes, nil
 }
 
-// connect dials the listener, which accepts and then leaves the connection
-// alone.
+// connect dials the listener, which accepts and then leaves the connection idle.
 func connect(ctx context.Context, from *fabric.Node, to *fabric.Listener) (*fabric.Conn, error) {
 	accepted := make(chan error, 1)
 	go func() { // ends with the dial: accepted, or the listener is closed
@@ -250,7 +247,7 @@ func connect(ctx context.Context, from *fabric.Node, to *fabric.Listener) (*fabr
 	return conn, err
 }
 
-// collect waits until every survivor knows of the loss.
+// collect waits until every survivor has detected the loss.
 func (g *trial) collect(ctx context.Context, v int, life fabric.Life, began time.Time, wakes <-chan wake, l *loss) error {
 	ctx, cancel := context.WithTimeout(ctx, strikeLimit)
 	defer cancel()
@@ -272,7 +269,7 @@ func (g *trial) collect(ctx context.Context, v int, life fabric.Life, began time
 	})
 }
 
-// next waits for the post's next event, which must be of this kind and life.
+// next waits for the post's next event, which must be of this kind and incarnation.
 func (p *post) next(ctx context.Context, kind fabric.EventKind, life fabric.Life, see func(stamped)) error {
 	want := fabric.Event{Kind: kind, Node: life.Node, Generation: life.Generation}
 	select {

@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// version is set at build time; without it the build's own record counts.
+// version is set at build time; if empty, the build information is used.
 var version string
 
-// revision returns what was built.
+// revision returns the version of this program.
 func revision() string {
 	if version != "" {
 		return version
@@ -55,19 +55,19 @@ func kernelRelease() string {
 	return strings.TrimSpace(string(text))
 }
 
-// A Machine is where a run was made.
+// A Machine describes the machine of a run.
 type Machine struct {
 	Host     string `json:"host"`
 	CPU      string `json:"cpu"`
-	Cores    int    `json:"cores"`      // that this process may use
-	Threads  int    `json:"gomaxprocs"` // that it uses
-	Governor string `json:"governor"`   // of the clock rate; empty: the kernel does not say
+	Cores    int    `json:"cores"`      // available to this process
+	Threads  int    `json:"gomaxprocs"` // used by this process
+	Governor string `json:"governor"`   // of the clock rate; empty: unknown
 	Kernel   string `json:"kernel"`
 	Go       string `json:"go"`
-	Load     figure `json:"load_average"` // of the last minute, when the run began
+	Load     figure `json:"load_average"` // of the last minute, at the start of the run
 }
 
-// describeMachine returns this machine.
+// describeMachine describes this machine.
 func describeMachine() Machine {
 	m := Machine{CPU: cpuModel(), Cores: runtime.NumCPU(), Threads: runtime.GOMAXPROCS(0), Governor: governor(),
 		Kernel: kernelRelease(), Go: runtime.Version(), Load: loadAverage()}

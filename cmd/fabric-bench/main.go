@@ -1,10 +1,10 @@
-// Command fabric-bench measures what is deployed: an application and a fabricd on
-// each of two machines, beside bare programs and stunnel on the same way; two
-// applications of one node beside UCX; and how soon the loss of a node is seen.
+// Command fabric-bench measures deployments: an application and a fabricd on each of two machines,
+// compared with bare programs and stunnel on the same network; two applications of one node,
+// compared with UCX; and the time to detect the loss of a node.
 //
-// Exit codes: 0 for success, 1 when something failed or bytes were wrong, 2 when the
-// command line is wrong, 3 when `compare` finds something worse or gone. A target that
-// is not reached is shown and is no failure: machines differ.
+// Exit codes: 0 for success, 1 if something failed or bytes were wrong, 2 if the command line is
+// wrong, 3 if `compare` finds a worse or missing figure. A missed target is shown but is no
+// failure: machines differ.
 package main
 
 import (
@@ -34,8 +34,7 @@ func main() {
 	os.Exit(code)
 }
 
-// execute runs one command line and returns its exit code. The end of ctx is
-// what a signal is.
+// execute runs one command line and returns its exit code. The end of ctx acts as a signal.
 func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	a := &app{args: args, stdout: stdout, stderr: stderr}
 	root := a.root()
@@ -67,11 +66,11 @@ type usageError struct{ error }
 
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
-// app is what all commands share.
+// app is the state that all commands share.
 type app struct {
 	args           []string
 	stdout, stderr io.Writer
-	parsed         bool // the command line was understood and its command began
+	parsed         bool // the command line was valid and its command began
 }
 
 func (a *app) root() *cobra.Command {

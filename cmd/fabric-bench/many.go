@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-// usesOfEach is how many messages go there and back on each connection that stays
-// open, so that it has what a connection in use has.
+// usesOfEach is the number of messages there and back on each connection that stays open, so that
+// it has the resources of a connection in use.
 const usesOfEach = 8
 
-// talkers is how many goroutines talk on the connections.
+// talkers is the number of goroutines that use the connections.
 const talkers = 8
 
-// mostConns bounds how many connections an end keeps open.
+// mostConns bounds the connections that an end keeps open.
 const mostConns = 50_000
 
 // manyAtOnce carries out an order about connections that stay open.
@@ -42,8 +42,8 @@ func (e *end) manyAtOnce(ctx context.Context, o order) (outcome, error) {
 	return outcome{}, fmt.Errorf("order %d is unknown", o.Kind)
 }
 
-// openMany opens connections one by one: what is timed is the connect and a message
-// there and back. Afterwards each is used.
+// openMany opens connections one by one: it times the connect and a message there and back.
+// Afterwards it uses each.
 func (e *end) openMany(ctx context.Context, o order) (outcome, error) {
 	if o.Count < 1 || o.Count > mostConns || o.Size < 1 || o.Size > maxOrder {
 		return outcome{}, fmt.Errorf("%d connections of %d bytes", o.Count, o.Size)
@@ -85,7 +85,7 @@ func (e *end) talk(o order) (outcome, error) {
 			buf := make([]byte, o.Size)
 			for i := k; k < len(e.pool) && time.Since(began) < o.During; i += talkers {
 				if i >= len(e.pool) {
-					i = k // no other one talks on this one's connections
+					i = k // no other goroutine uses these connections
 				}
 				if errs[k] = trip(e.pool[i], buf); errs[k] != nil {
 					return
@@ -151,7 +151,7 @@ func (b *bench) manyConns(ctx context.Context, source string, n int) ([]reading,
 	if err != nil {
 		return nil, fmt.Errorf("%w\n%s", err, b.lab.tails())
 	}
-	wait(ctx, during/2) // until what opening has begun is over
+	wait(ctx, during/2) // until the after-effects of opening are over
 	held, err := burdenOf(c)
 	if err != nil {
 		return nil, err
@@ -190,7 +190,7 @@ func (b *bench) manyConns(ctx context.Context, source string, n int) ([]reading,
 	}, nil
 }
 
-// A burden is what a carrier's processes use: of fabricds the most that one does.
+// A burden is the resources that a carrier's processes use: of fabricds the largest use.
 type burden struct {
 	daemonKiB, daemonFiles figure
 	appKiB, clientFiles    figure

@@ -53,7 +53,7 @@ func (a *app) ofReport(cmd cobra.Command, write func(*Report, io.Writer) error) 
 	return &cmd
 }
 
-// A page is what page.html shows.
+// A page is the data of page.html.
 type page struct {
 	Headline, Legend string
 	Report           *Report
@@ -66,7 +66,7 @@ func (d *Report) writePage(w io.Writer) error {
 
 func style() template.CSS { return chart.Style }
 
-// class is the style of a verdict.
+// class returns the style of a verdict.
 func class(verdict string) string {
 	switch verdict {
 	case reached:
@@ -77,7 +77,7 @@ func class(verdict string) string {
 	return "none"
 }
 
-// splitQuantity returns the median of a quantity, and what its brackets say.
+// splitQuantity returns the median of a quantity, and the text in its brackets.
 func splitQuantity(text string) []string {
 	value, rest, _ := strings.Cut(text, " (")
 	return []string{value, strings.TrimSuffix(rest, ")")}
@@ -101,13 +101,13 @@ const (
 	labelWidth = 40
 )
 
-// ratioScale is that of all bars.
+// ratioScale is the scale of all bars.
 var ratioScale = chart.Scale{Low: 0.1, High: 10, From: middle - decade, To: middle + decade, Log: true}
 
-// onScale returns where a ratio is on the scale.
+// onScale returns the position of a ratio on the scale.
 func onScale(ratio figure) float64 { return math.Round(ratioScale.At(float64(ratio))) }
 
-// newBar returns the bar of an entry; nil where nothing was measured.
+// newBar returns the bar of an entry; nil without a measurement.
 func newBar(e entry) *bar {
 	ratio := median(e.ratios)
 	if !ratio.measured() || ratio <= 0 {

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// governor returns how the processors choose their clock rate; empty where the kernel
-// does not say, as in most virtual machines.
+// governor returns the policy for the processors' clock rate; empty if the kernel does not report
+// it, as in most virtual machines.
 func governor() string {
 	text, err := os.ReadFile("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 	if err != nil {
@@ -19,8 +19,8 @@ func governor() string {
 	return strings.TrimSpace(string(text))
 }
 
-// loadAverage returns how many threads wanted to run, averaged over a minute; absent
-// where the kernel does not say.
+// loadAverage returns the number of runnable threads, averaged over a minute; absent if the kernel
+// does not report it.
 func loadAverage() figure {
 	text, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
@@ -34,7 +34,7 @@ func loadAverage() figure {
 	return figure(v)
 }
 
-// openFiles is how many descriptors a process has.
+// openFiles returns the number of descriptors of a process.
 func openFiles(pid int) (int, error) {
 	all, err := os.ReadDir("/proc/" + strconv.Itoa(pid) + "/fd")
 	return len(all), err

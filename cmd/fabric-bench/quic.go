@@ -16,8 +16,7 @@ import (
 	quicgo "github.com/quic-go/quic-go"
 )
 
-// quicConfig is what the nodes set for their links: the same windows, idle time and
-// datagrams.
+// quicConfig returns the nodes' settings for links: the same windows, idle time and datagrams.
 func quicConfig() *quicgo.Config {
 	return &quicgo.Config{
 		HandshakeIdleTimeout:           2 * time.Second,
@@ -45,15 +44,15 @@ func selfSigned() (tls.Certificate, error) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, err
 }
 
-// overQUIC makes the end one of quic-go alone: one QUIC connection, and on it a
-// stream each way for each connection, as the nodes have them.
+// overQUIC makes the end one of bare quic-go: one QUIC connection, and on it a stream each way for
+// each connection, as in nodes.
 func (o *endOptions) overQUIC(ctx context.Context, e *end) error {
 	cert, err := selfSigned()
 	if err != nil {
 		return err
 	}
 	settings := &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS13, NextProtos: []string{"fabric-bench"},
-		SessionTicketsDisabled: true, InsecureSkipVerify: true} // a baseline's own server
+		SessionTicketsDisabled: true, InsecureSkipVerify: true} // the server is the baseline's own
 	address := o.listen
 	if address == "" {
 		address = ":0"
@@ -102,8 +101,7 @@ func (c quicConn) Close() error {
 	return c.SendStream.Close()
 }
 
-// dialQUIC opens a stream and waits for the one that answers it. Only one goroutine
-// dials.
+// dialQUIC opens a stream and waits for the answering one. Only one goroutine dials.
 func dialQUIC(ctx context.Context, link *quicgo.Conn) (net.Conn, error) {
 	out, err := link.OpenUniStreamSync(ctx)
 	if err != nil {

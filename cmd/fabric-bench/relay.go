@@ -13,9 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A packet that a TUN device hands over is at most 64 KiB, behind the header that says
-// how the kernel would cut it: TCP sends many segments at once, and the line takes
-// them as one.
+// A packet from a TUN device is at most 64 KiB, after the header that describes how the kernel
+// would segment it: TCP sends many segments at once, and the line carries them as one.
 const (
 	vnetHeader  = 10
 	mostPacket  = vnetHeader + 1<<16
@@ -61,11 +60,11 @@ func (a *app) relayProcess() *cobra.Command {
 	return cmd
 }
 
-// tunIn makes the TUN device eth0 in a namespace.
+// tunIn creates the TUN device eth0 in a namespace.
 func tunIn(space string) (*os.File, error) {
 	var file *os.File
 	errs := make(chan error, 1)
-	go func() { // ends at once, and its thread, which has changed its namespace, with it
+	go func() { // ends at once, together with its thread, whose namespace is changed
 		runtime.LockOSThread()
 		errs <- func() error {
 			ns, err := os.Open("/run/netns/" + space)
@@ -83,9 +82,8 @@ func tunIn(space string) (*os.File, error) {
 	return file, <-errs
 }
 
-// tun makes a TUN device in this thread's namespace. The kernel hands over what TCP
-// sends uncut, with checksums that are still to be computed: both ends are this
-// machine.
+// tun creates a TUN device in this thread's namespace. The kernel passes TCP's data unsegmented,
+// with checksums still to be computed: both ends are this machine.
 func tun(name string) (*os.File, error) {
 	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -106,14 +104,14 @@ func tun(name string) (*os.File, error) {
 	return file, nil
 }
 
-// A flying packet is on the wire.
+// A flying packet is in flight on the wire.
 type flying struct {
 	due   time.Time
 	bytes []byte
 }
 
-// relay carries packets one way until ctx ends or a device fails. A packet that finds
-// the queue full is dropped.
+// relay carries packets in one direction until ctx ends or a device fails. A packet that finds the
+// queue full is dropped.
 func relay(ctx context.Context, from, to *os.File, w way) error {
 	wire := make(chan flying, mostUnderWay)
 	var landing sync.WaitGroup
@@ -139,19 +137,19 @@ func relay(ctx context.Context, from, to *os.File, w way) error {
 		if !ok || len(wire) == cap(wire) {
 			continue
 		}
-		wire <- flying{due, append([]byte(nil), buf[:n]...)} // there is room: only this goroutine sends
+		wire <- flying{due, append([]byte(nil), buf[:n]...)} // never blocks: only this goroutine sends
 	}
 	return failed
 }
 
-// onWire is how many bytes a packet is on the wire, cut into segments.
+// onWire returns the number of bytes of a packet on the wire, after segmentation.
 func onWire(n int) int { return n + (n+segmentSize-1)/segmentSize*segmentHead }
 
-// sleepUntil waits in the kernel: the runtime's timers are as coarse as a millisecond
-// where nothing else runs.
+// sleepUntil waits in the kernel: the runtime's timers have a resolution of a millisecond if
+// nothing else runs.
 func sleepUntil(t time.Time) {
 	for d := time.Until(t); d > 0; d = time.Until(t) {
 		ts := unix.NsecToTimespec(d.Nanoseconds())
-		_ = unix.Nanosleep(&ts, nil) // interrupted: the rest is slept next
+		_ = unix.Nanosleep(&ts, nil) // after an interruption the loop sleeps for the rest
 	}
 }

@@ -12,7 +12,7 @@ import (
 // reportSchema changes when the meaning of a field does.
 const reportSchema = "fabric-bench/2"
 
-// A Report is what one run has measured.
+// A Report is the result of one run.
 type Report struct {
 	Schema   string   `json:"schema"`
 	Started  string   `json:"started"` // RFC 3339
@@ -21,14 +21,13 @@ type Report struct {
 	Revision string   `json:"revision"`
 	Way      string   `json:"way"` // between the two machines
 	Runs     int      `json:"runs"`
-	Quick    bool     `json:"quick,omitempty"` // the figures do not say how fast
+	Quick    bool     `json:"quick,omitempty"` // the figures show no performance
 	During   string   `json:"during"`          // of each measurement
 	Rows     []Row    `json:"rows"`
 	Notes    []string `json:"notes,omitempty"`
 }
 
-// A Row is what was measured of one thing, over ours and over each baseline: a
-// figure for each run.
+// A Row is the result for one quantity, of ours and of each baseline: a figure for each run.
 type Row struct {
 	Case      string              `json:"case"`
 	What      string              `json:"what"`
@@ -38,10 +37,10 @@ type Row struct {
 	Figures   map[string][]figure `json:"figures"`
 	CPU       map[string][]figure `json:"cpu"` // processor time of all processes that took part
 	CPUUnit   string              `json:"cpu_unit,omitempty"`
-	Baseline  string              `json:"baseline,omitempty"` // what targets compare with; empty: the target is a bound in unit
+	Baseline  string              `json:"baseline,omitempty"` // source that targets compare with; empty: Target is a bound in unit
 	Target    *figure             `json:"target,omitempty"`
-	CPUTarget *figure             `json:"cpu_target,omitempty"` // the most of ours/baseline
-	Why       string              `json:"why,omitempty"`        // it is not measured
+	CPUTarget *figure             `json:"cpu_target,omitempty"` // largest ours/baseline
+	Why       string              `json:"why,omitempty"`        // the reason why it was not measured
 }
 
 func (d *Report) note(format string, args ...any) {
@@ -50,7 +49,7 @@ func (d *Report) note(format string, args ...any) {
 	}
 }
 
-// newRows returns the rows of a case, with nothing measured.
+// newRows returns the rows of a case, without measurements.
 func newRows(c benchCase, s setup) (rows []Row) {
 	for _, r := range c.rows {
 		rows = append(rows, Row{Case: c.name, What: r.what, Setup: s.String(), Unit: r.unit, Sources: c.sources,
@@ -83,7 +82,7 @@ const (
 	notMeasured = "not measured"
 )
 
-// verdict judges the median of the ratios to the baseline, or without one that of
+// verdict judges the median of the ratios to the baseline, or without a baseline the median of
 // ours; empty: there is no target.
 func (r *Row) verdict() string {
 	v := median(r.ours())
@@ -109,7 +108,7 @@ func judge(v figure, target *figure, atLeast bool) string {
 	return notReached
 }
 
-// bound writes the target of a row.
+// bound formats the target of a row.
 func (r *Row) bound() string {
 	switch {
 	case r.Target == nil:
@@ -122,10 +121,10 @@ func (r *Row) bound() string {
 	return fmt.Sprintf("≤ %v×", *r.Target)
 }
 
-// legend says what the figures of a report are.
+// legend explains the figures of a report.
 const legend = "figures are the median of the runs, in brackets the least and the most; × is ours to its, run by run; processor time is of all processes that took part"
 
-// write prints the report for people: the headline, and a table of each group.
+// write prints the report as text: the headline, and a table of each group.
 func (d *Report) write(w io.Writer) error {
 	t := newTable(w)
 	t.title("%s", d.headline())
@@ -163,7 +162,7 @@ func (t *table) entry(e entry) {
 	}
 }
 
-// clip keeps the first line of s, and what fits into a table's cell.
+// clip returns the first line of s, truncated to a table's cell.
 func clip(s string) string {
 	const most = 120
 	s, _, _ = strings.Cut(s, "\n")

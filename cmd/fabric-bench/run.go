@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// A runOptions is what the flags of `run` say.
+// A runOptions is the values of the flags of `run`.
 type runOptions struct {
 	only     []string
 	fabricd  string
@@ -86,8 +86,7 @@ func (o *runOptions) check() error {
 	return nil
 }
 
-// run measures, and prints and stores the report: also what there was before a
-// failure.
+// run measures, and prints and stores the report, also after a failure.
 func (a *app) run(ctx context.Context, o *runOptions) error {
 	if err := o.check(); err != nil {
 		return err
@@ -114,7 +113,7 @@ func (a *app) run(ctx context.Context, o *runOptions) error {
 	return errors.Join(err, b.report.put(o, a.stdout))
 }
 
-// possible leaves out what needs namespaces where there are none.
+// possible leaves out cases that need namespaces if there are none.
 func (b *bench) possible(cases []benchCase) (all []benchCase) {
 	for _, c := range cases {
 		if b.o.loopback && c.setup.way != "" {
@@ -141,7 +140,7 @@ func (a *app) newReport(o *runOptions) *Report {
 	return d
 }
 
-// prepareStore fails if the report could not be stored, before it takes long to make.
+// prepareStore fails early if the report could not be stored.
 func (o *runOptions) prepareStore() error {
 	if o.store == "" {
 		return nil

@@ -15,8 +15,8 @@ import (
 	"github.com/fabricd/fabricd/cmd/fabric-bench/internal/tools"
 )
 
-// appServers are the servers of unmodified applications, on the second machine of a
-// lab, and what leads to them. Each is started when it is needed.
+// appServers are the servers of unmodified applications, on the second machine of a lab, and the
+// paths to them. Each is started at its first use.
 type appServers struct {
 	lab     *lab
 	running map[string]*appServer
@@ -29,13 +29,13 @@ type appServer struct {
 	paths map[string]appPath
 }
 
-// An appPath is one way to it.
+// An appPath is one path to a server.
 type appPath struct {
-	at      string     // what clients dial on their machine
-	helpers []*process // what carries the bytes
+	at      string     // address that clients dial on their machine
+	helpers []*process // the processes that carry the bytes
 }
 
-// server returns the server of this name, which answers.
+// server returns the server of this name, once it answers.
 func (a *appServers) server(ctx context.Context, name string) (*appServer, error) {
 	if s := a.running[name]; s != nil {
 		return s, nil
@@ -59,7 +59,7 @@ func (a *appServers) server(ctx context.Context, name string) (*appServer, error
 	return s, nil
 }
 
-// reach returns where a client dials a server over a carrier, and what carries it.
+// reach returns the address that clients of a carrier dial, and the carrying processes.
 func (a *appServers) reach(ctx context.Context, s *appServer, carrier string) (string, []*process, error) {
 	p, ok := s.paths[carrier]
 	if !ok {
@@ -80,8 +80,8 @@ func (a *appServers) reach(ctx context.Context, s *appServer, carrier string) (s
 	return p.at, p.helpers, nil
 }
 
-// forward has the fabricd beside the server expose it, and the other one forward to it.
-// The two carry the bytes themselves; the commands only ask them to.
+// forward makes the server's fabricd expose it, and the other one forward to it. The fabricds carry
+// the bytes themselves; the commands only control them.
 func (a *appServers) forward(s *appServer) (string, []*process, error) {
 	l := a.lab
 	if _, err := l.gateway(1, s.name, "expose", s.name, s.at); err != nil {
@@ -91,8 +91,8 @@ func (a *appServers) forward(s *appServer) (string, []*process, error) {
 	return at, l.fabricds[:], err
 }
 
-// gateway runs `fabricd expose` or forward on one side, until the lab ends, and returns
-// where it listens.
+// gateway runs `fabricd expose` or forward on one side, until the lab ends, and returns its
+// listening address.
 func (l *lab) gateway(side int, name, kind string, args ...string) (string, error) {
 	p, err := l.start(side, name+"-"+kind, l.exe, append([]string{kind, "--json", "--admin", l.admin(side)}, args...)...)
 	if err != nil {
@@ -109,8 +109,8 @@ func (l *lab) gateway(side int, name, kind string, args ...string) (string, erro
 	return began.At, nil
 }
 
-// serve starts a server on the second machine, whose output goes to its log, and
-// waits until it listens at an address.
+// serve starts a server on the second machine, with its output in its log, and waits until it
+// listens at an address.
 func (l *lab) serve(ctx context.Context, name, at string, stop syscall.Signal, argv ...string) error {
 	p, err := l.start(1, name, "sh", append([]string{"-c", `exec "$@" >&2`, "sh"}, argv...)...)
 	if err != nil {
@@ -132,7 +132,7 @@ func (a *appServers) startIperf(ctx context.Context, _, at string) error {
 	if _, err := tools.Find("iperf3"); err != nil {
 		return err
 	}
-	host, port, _ := net.SplitHostPort(at) // it was joined here
+	host, port, _ := net.SplitHostPort(at) // net.JoinHostPort made it
 	return a.lab.serve(ctx, "iperf3-server", at, syscall.SIGTERM, "iperf3", "-s", "-B", host, "-p", port)
 }
 
@@ -140,28 +140,27 @@ func (a *appServers) startRedis(ctx context.Context, dir, at string) error {
 	if _, err := tools.Find("redis-server"); err != nil {
 		return err
 	}
-	host, port, _ := net.SplitHostPort(at) // it was joined here
+	host, port, _ := net.SplitHostPort(at) // net.JoinHostPort made it
 	return a.lab.serve(ctx, "redis-server", at, syscall.SIGTERM, "redis-server", "--bind", host, "--port", port, "--protected-mode", "no", "--save", "", "--dir", dir)
 }
 
-// pgBin is where Debian has a program of PostgreSQL; those in PATH are wrappers.
+// pgBin returns the path of a PostgreSQL program on Debian; those in PATH are wrappers.
 func pgBin(name string) string {
-	all, _ := filepath.Glob("/usr/lib/postgresql/*/bin/" + name) // the pattern is a good one
+	all, _ := filepath.Glob("/usr/lib/postgresql/*/bin/" + name) // the pattern is valid
 	if len(all) == 0 {
 		return name
 	}
 	return all[len(all)-1]
 }
 
-// startPostgres starts PostgreSQL with pgbench's tables. Its server refuses to run as
-// root.
+// startPostgres starts PostgreSQL with pgbench's tables. Its server refuses to run as root.
 func (a *appServers) startPostgres(ctx context.Context, dir, at string) error {
 	for _, name := range []string{pgBin("initdb"), pgBin("pgbench"), "setpriv"} {
 		if _, err := tools.Find(name); err != nil {
 			return err
 		}
 	}
-	host, port, _ := net.SplitHostPort(at) // it was joined here
+	host, port, _ := net.SplitHostPort(at) // net.JoinHostPort made it
 	var as []string
 	if os.Geteuid() == 0 {
 		as = []string{"setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups", "--pdeathsig=KILL"}
@@ -197,7 +196,7 @@ http {
 }
 `
 
-// The files of nginx; the large ones are holes.
+// The files of nginx; the large ones are sparse.
 const (
 	fileBytes    = 1 << 30
 	smallerBytes = 32 << 20
@@ -217,7 +216,7 @@ func (a *appServers) startNginx(ctx context.Context, dir, at string) error {
 	return a.lab.serve(ctx, "nginx-server", at, syscall.SIGTERM, "nginx", "-p", dir, "-e", "stderr", "-c", "conf")
 }
 
-// hole makes a file of n zeros.
+// hole creates a sparse file of n zeros.
 func hole(path string, n int64) error {
 	f, err := os.Create(path)
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// makeSpaces makes two namespaces and the way between them: a veth pair, or what way
-// describes.
+// makeSpaces creates two namespaces and the network between them: a veth pair, or the network that
+// way describes.
 func (l *lab) makeSpaces(ctx context.Context, way string) error {
 	l.addrs = [2]string{"10.79.0.1", "10.79.0.2"}
 	for i, side := range []string{"a", "b"} {
@@ -37,7 +37,7 @@ func (l *lab) makeSpaces(ctx context.Context, way string) error {
 	return nil
 }
 
-// startRelay starts the process that is the way between the two namespaces.
+// startRelay starts the process that carries packets between the two namespaces.
 func (l *lab) startRelay(way string) error {
 	p, err := l.startHere("relay", l.self, relayCommand, "--way", way, "--from", l.spaces[0], "--to", l.spaces[1])
 	if err != nil {
@@ -49,7 +49,7 @@ func (l *lab) startRelay(way string) error {
 	return nil
 }
 
-// startHere is start in no namespace.
+// startHere is start outside the lab's namespaces.
 func (l *lab) startHere(name, program string, args ...string) (*process, error) {
 	spaces := l.spaces
 	l.spaces = [2]string{}

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// reasonsJSON has a sentence for each target that is not reached, by its name.
+// reasonsJSON has a sentence for each missed target, by its name.
 //
 //go:embed reasons.json
 var reasonsJSON []byte
@@ -49,8 +49,8 @@ func (d *Report) targets() (all []entry) {
 	return all
 }
 
-// hints returns what the reasons lack, and what they have without need. Of what the run
-// has left out nothing is known.
+// hints returns the missing reasons and the superfluous ones. Cases that the run has left out are
+// ignored.
 func (d *Report) hints(reasons map[string]string) (all []string) {
 	for _, e := range d.targets() {
 		switch reason := reasons[e.What]; {
@@ -105,7 +105,7 @@ func (d *Report) writeTargets(w io.Writer, reasons map[string]string) error {
 		switch {
 		case e.Verdict == notReached:
 			why = reasons[e.What]
-		case len(e.Beside) == 0: // it says itself why it was not measured
+		case len(e.Beside) == 0: // Ours has the reason why it was not measured
 			e.Ours, why = "", e.Ours
 		}
 		if len(e.Beside) > 0 {
@@ -127,7 +127,7 @@ func (d *Report) writeTargets(w io.Writer, reasons map[string]string) error {
 	return err
 }
 
-// casesLeftOut returns the names of the cases that the report has nothing of.
+// casesLeftOut returns the names of the cases without a row in the report.
 func (d *Report) casesLeftOut() (all []string) {
 	for _, c := range allCases() {
 		if !slices.ContainsFunc(d.Rows, func(r Row) bool { return r.Case == c.name }) {

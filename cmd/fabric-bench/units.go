@@ -6,14 +6,14 @@ import (
 	"strconv"
 )
 
-// A scale is a unit and how many of the one that was measured in make one of it.
+// A scale is a unit and its size in the unit of measurement.
 type scale struct {
 	of   figure
 	name string
 }
 
-// scales are those of each unit in which figures are measured, the smallest first. What
-// is not here is written as it is.
+// scales maps each unit of measurement to its scales, the smallest first. Figures in other units
+// are printed unscaled.
 var scales = map[string][]scale{
 	micros:    {{1e-3, "ns"}, {1, "µs"}, {1e3, "ms"}, {1e6, "s"}},
 	millis:    {{1e-3, "µs"}, {1, "ms"}, {1e3, "s"}},
@@ -23,7 +23,7 @@ var scales = map[string][]scale{
 	cpuPerOp:  {{1e-3, "ns/op"}, {1, "µs/op"}, {1e3, "ms/op"}, {1e6, "s/op"}},
 }
 
-// scaleOf returns the largest scale of a unit of which f has one.
+// scaleOf returns the largest scale of a unit that f reaches.
 func scaleOf(f figure, unit string) scale {
 	all := scales[unit]
 	if len(all) == 0 {
@@ -51,7 +51,7 @@ func quantity(v []figure, unit string) string {
 	return text
 }
 
-// exactly prints a bound as it was chosen.
+// exactly prints a bound without rounding.
 func exactly(f figure, unit string) string {
 	s := scaleOf(f, unit)
 	return strconv.FormatFloat(float64(f/s.of), 'g', -1, 64) + " " + s.name
@@ -65,7 +65,7 @@ func times(f figure) string {
 	return short(f) + "×"
 }
 
-// short prints a figure with three digits, as far as there are decimals for that.
+// short prints a figure with three digits, if it has enough decimals.
 func short(f figure) string {
 	switch {
 	case !f.measured():

@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// A way is what lies between two machines: how long a packet takes there and back,
-// and how many bits pass in a second, each direction by itself.
+// A way is the network between two machines: its round-trip time, and its bit rate in each
+// direction.
 type way struct {
 	roundTrip time.Duration
 	bits      int64
 }
 
-// What a way may be.
+// The bounds of a way.
 const (
 	longestTrip = 10 * time.Second
 	leastBits   = 1_000_000
@@ -48,22 +48,22 @@ func parseWay(s string) (w way, err error) {
 	return w, nil
 }
 
-// A line is one direction of a way: a queue in front of a wire. It has no clock:
-// callers pass the time in.
+// A line is one direction of a way: a queue in front of a wire. It has no clock: callers pass the
+// time.
 type line struct {
 	way   way
-	queue time.Duration // how much the queue holds, in time on the wire
+	queue time.Duration // capacity of the queue, in time on the wire
 	free  time.Time     // when the wire is free again
 }
 
-// queueOf is how much waits before packets are dropped: what the wire carries in a
-// round trip, as routers are set up, and at least 10 ms.
+// queueOf is the capacity of a line's queue: the bytes that the wire carries in a round trip, as in
+// common routers, and at least 10 ms.
 func queueOf(w way) time.Duration { return max(w.roundTrip, 10*time.Millisecond) }
 
 func newLine(w way) *line { return &line{way: w, queue: queueOf(w)} }
 
-// pass returns when a packet of n bytes that comes now is at the other end; false: the
-// queue is full, and it is dropped.
+// pass returns when a packet of n bytes that arrives now is at the other end; false: the queue is
+// full, and the packet is dropped.
 func (l *line) pass(now time.Time, n int) (time.Time, bool) {
 	start := now
 	if l.free.After(now) {
@@ -76,5 +76,5 @@ func (l *line) pass(now time.Time, n int) (time.Time, bool) {
 	return l.free.Add(l.way.roundTrip / 2), true
 }
 
-// relayCommand is the hidden command of the process that is a way.
+// relayCommand is the hidden command of the process that simulates a way.
 const relayCommand = "relay"

@@ -27,15 +27,15 @@ const (
 	kindWrite   = 'w' // writes of size bytes, a few under way at once; figure: MB/s
 )
 
-// The kinds of an order about connections that stay open: see manyAtOnce.
+// The kinds of an order for connections that stay open: see manyAtOnce.
 const (
 	kindOpen = 0x80 + iota // open Count, and use each
-	kindHold               // leave them alone
+	kindHold               // leave them idle
 	kindTalk               // a message there and back on each in turn, by a few goroutines
 	kindShut               // close them
 )
 
-// An order is what a client process does next, one line of JSON on its input.
+// An order is the next task of a client process, one line of JSON on its input.
 type order struct {
 	Kind   byte          `json:"kind"`
 	Size   int64         `json:"size"` // bytes, 1 to maxOrder
@@ -46,16 +46,16 @@ type order struct {
 
 const maxOrder = 64 << 20
 
-// An outcome is what a client has measured.
+// An outcome is a client's measurement.
 type outcome struct {
 	Ops     int64         `json:"ops"`
 	Bytes   int64         `json:"bytes"` // payload, one direction
 	Elapsed time.Duration `json:"elapsed"`
-	Mallocs int64         `json:"mallocs"` // in this process, meanwhile
+	Mallocs int64         `json:"mallocs"` // in this process, during the measurement
 	Error   string        `json:"error,omitempty"`
 }
 
-// figure is the outcome as the test's unit has it.
+// figure returns the outcome in the unit of the kind.
 func (o outcome) figure(kind byte) figure {
 	if o.Ops == 0 || o.Elapsed <= 0 {
 		return absent
@@ -158,15 +158,15 @@ func exposeWindow(node *fabric.Node, c net.Conn, size int64) error {
 // A dialFunc connects to the server of a carrier.
 type dialFunc func(ctx context.Context) (net.Conn, error)
 
-// A workload is one order on a connection: step does one operation, end waits
-// until all have arrived.
+// A workload is one order on a connection: step performs one operation, end waits until all have
+// completed.
 type workload struct {
 	step  func() error
 	end   func() error
 	close func() error
 }
 
-// newWorkload connects and prepares what o asks for.
+// newWorkload connects and prepares the operations of o.
 func newWorkload(ctx context.Context, node *fabric.Node, dial dialFunc, o order) (*workload, error) {
 	if o.Size < 1 || o.Size > maxOrder {
 		return nil, fmt.Errorf("a size of %d bytes", o.Size)
@@ -290,14 +290,14 @@ func windowWorkload(ctx context.Context, node *fabric.Node, c net.Conn, o order)
 	return w, nil
 }
 
-// So many writes, or reads, are under way at once, as where UCX and OSU measure what a put
-// or a get carries.
+// This many writes, or reads, are in flight at once, as when UCX and OSU measure the throughput of
+// a put or a get.
 const (
 	writesUnderWay = 16
 	readsUnderWay  = 8
 )
 
-// posted returns a step that does post, which does not wait, and then waits for the post
+// posted returns a step that calls post, which does not wait, and then waits for the post
 // writesUnderWay before; end waits for all.
 func posted(ctx context.Context, ep *fabric.Endpoint, post func() error) (step, end func() error) {
 	var marks [writesUnderWay]fabric.Mark
@@ -327,8 +327,8 @@ func posted(ctx context.Context, ep *fabric.Endpoint, post func() error) (step, 
 	return step, end
 }
 
-// abreast returns a step that begins do in a goroutine of its own once fewer than
-// readsUnderWay run; end waits for all.
+// abreast returns a step that starts do in its own goroutine once fewer than readsUnderWay run; end
+// waits for all.
 func abreast(do func() error) (step, end func() error) {
 	ended := make(chan error, readsUnderWay)
 	for range readsUnderWay {
@@ -354,7 +354,7 @@ func abreast(do func() error) (step, end func() error) {
 	return step, end
 }
 
-// repeat does w for d and at least once.
+// repeat performs w for d, and at least once.
 func (w *workload) repeat(d time.Duration, size int64) (outcome, error) {
 	var o outcome
 	begin := time.Now()

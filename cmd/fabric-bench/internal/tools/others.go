@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// A PingPong is what one run of fi_pingpong has measured.
+// A PingPong is the result of one run of fi_pingpong.
 type PingPong struct {
 	Micros float64 // per transfer: half of the round trip
 	MB     float64 // 10⁶ bytes per second
@@ -34,10 +34,10 @@ func RunPingPong(ctx context.Context, provider, endpoint string, size, iteration
 	return ParsePingPong(string(out))
 }
 
-// pingPongColumns are those of fi_pingpong.
+// pingPongColumns are the columns of fi_pingpong's output.
 var pingPongColumns = strings.Fields("bytes #sent #ack total time MB/sec usec/xfer Mxfers/sec")
 
-// ParsePingPong reads what fi_pingpong prints: the last row behind the header.
+// ParsePingPong reads the output of fi_pingpong: the last row after the header.
 func ParsePingPong(text string) (PingPong, error) {
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	if len(lines) < 2 || strings.Join(strings.Fields(lines[0]), " ") != strings.Join(pingPongColumns, " ") {
@@ -55,8 +55,8 @@ func ParsePingPong(text string) (PingPong, error) {
 	return PingPong{Micros: us, MB: mb}, nil
 }
 
-// ParseIperf reads what `iperf3 -J` prints at the client and returns the bytes
-// per second that arrived.
+// ParseIperf reads the output of `iperf3 -J` at the client and returns the bytes per second that
+// arrived.
 func ParseIperf(text []byte) (float64, error) {
 	var run struct {
 		Error string `json:"error"`

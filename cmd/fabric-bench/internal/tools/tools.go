@@ -1,7 +1,6 @@
-// Package tools runs the benchmarks of others on the loopback interface, both
-// ends of each, and reads what they print: ucx_perftest and fi_pingpong, and iperf3,
-// which its caller runs.
-// A run is bounded in time, and both processes have ended when it returns.
+// Package tools runs third-party benchmarks on the loopback interface, both ends of each, and reads
+// their output: ucx_perftest and fi_pingpong, and iperf3, which its caller runs. A run is bounded
+// in time, and both processes have ended when it returns.
 package tools
 
 import (
@@ -17,7 +16,7 @@ import (
 	"time"
 )
 
-// ErrNotInstalled says that a program is missing.
+// ErrNotInstalled reports that a program is missing.
 var ErrNotInstalled = errors.New("not installed: make bench-baselines")
 
 const (
@@ -26,13 +25,13 @@ const (
 	// startLimit bounds the wait for a server that listens.
 	startLimit = 10 * time.Second
 	pollEvery  = 5 * time.Millisecond
-	// killDelay is how long output may stay open behind an end that was killed.
+	// killDelay is how long output may stay open after an end was killed.
 	killDelay = time.Second
-	// maxOutput bounds what one end prints, in bytes; the rest is dropped.
+	// maxOutput bounds the output of one end, in bytes; the rest is dropped.
 	maxOutput = 1 << 20
 )
 
-// Find returns where a program is, or ErrNotInstalled.
+// Find returns the path of a program, or ErrNotInstalled.
 func Find(name string) (string, error) {
 	path, err := exec.LookPath(name)
 	if err != nil {
@@ -49,8 +48,7 @@ type pair struct {
 	env            []string
 }
 
-// run starts the server, waits until it listens, runs the client and returns what
-// the client has printed.
+// run starts the server, waits until it listens, runs the client and returns the client's output.
 func (p pair) run(ctx context.Context) (_ []byte, err error) {
 	path, err := Find(p.program)
 	if err != nil {
@@ -96,7 +94,7 @@ func (p pair) command(ctx context.Context, path string, args []string) *exec.Cmd
 	return cmd
 }
 
-// An output keeps the beginning of what a program prints.
+// An output keeps the beginning of a program's output.
 type output struct{ kept bytes.Buffer }
 
 func (o *output) Write(p []byte) (int, error) {
@@ -104,14 +102,14 @@ func (o *output) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// lastLine returns the last line that a command which has ended has printed.
+// lastLine returns the last line of output of a command that has ended.
 func lastLine(cmd *exec.Cmd) string {
 	text := strings.TrimSpace(cmd.Stdout.(*output).kept.String())
 	return text[strings.LastIndexByte(text, '\n')+1:]
 }
 
-// listening waits until something listens at a TCP port of this machine. It does
-// not connect: that would be the client which the server waits for.
+// listening waits until a socket listens at a TCP port of this machine. It does not connect: the
+// server would take that connection for its client.
 func listening(ctx context.Context, port int, ended <-chan struct{}) error {
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
@@ -121,7 +119,7 @@ func listening(ctx context.Context, port int, ended <-chan struct{}) error {
 		select {
 		case <-ended:
 			if ctx.Err() != nil {
-				return ctx.Err() // that is why
+				return ctx.Err() // the cause of the end
 			}
 			return errors.New("it has ended")
 		case <-ctx.Done():
@@ -156,7 +154,7 @@ func tableListens(text string, port int) bool {
 	return false
 }
 
-// freePort returns a TCP port of the loopback interface that nobody uses now.
+// freePort returns a TCP port of the loopback interface that is free now.
 func freePort() (int, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

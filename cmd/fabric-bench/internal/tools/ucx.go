@@ -17,7 +17,7 @@ type UCXTest struct {
 	Warmup     int64
 }
 
-// UCX is what one run of ucx_perftest has measured.
+// UCX is the result of one run of ucx_perftest.
 type UCX struct {
 	Iterations int64
 	P50        float64 // latency in microseconds; of *_lat half of the round trip
@@ -43,11 +43,10 @@ func RunUCX(ctx context.Context, t UCXTest) (UCX, error) {
 	return ParseUCX(string(out))
 }
 
-// ucxColumns are those of the CSV that `ucx_perftest -v` prints.
+// ucxColumns is the header of the CSV that `ucx_perftest -v` prints.
 const ucxColumns = "iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw,overall_bw,avg_mr,overall_mr"
 
-// ParseUCX reads what `ucx_perftest -f -v` prints: the last row behind the
-// header.
+// ParseUCX reads the output of `ucx_perftest -f -v`: the last row after the header.
 func ParseUCX(text string) (UCX, error) {
 	_, rows, ok := strings.Cut(text, ucxColumns)
 	if !ok {
