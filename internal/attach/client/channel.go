@@ -400,7 +400,7 @@ const unlimited = uint64(1) << 62
 // through the ring.
 func (ch *channel) read(p []byte) (n int, over bool, err error) {
 	ch.heard(ch.data, &ch.dataWatched)
-	over = ch.ended() // before reading, so that bytes written before the end are read
+	over = ch.ended() // before reading: what was written by then counts
 	n, err = ch.in.Read(p)
 	if ch.in.WakeWriter() {
 		ch.data.Ring()

@@ -25,13 +25,13 @@ const maxSpin = 1 << 24
 
 // A tuning is the application's settings for the traffic within a machine, from its environment:
 //
-// \tFABRIC_LATENCY     normal, or low: a call that waits for another application
-// \t                   keeps its processor for some milliseconds
-// \tFABRIC_SPIN        how often a call polls its ring before it sleeps, at
-// \t                   most: 0, never, to 16777216. Not set, a few hundred times
-// \t                   where there are enough processors, with low latency longer
-// \tFABRIC_HUGE_PAGES  off, try or require: whether window memory lies in huge
-// \t                   pages, as far as it fills some
+//	FABRIC_LATENCY     normal, or low: a call that waits for another application
+//	                   keeps its processor for some milliseconds
+//	FABRIC_SPIN        how often a call polls its ring before it sleeps, at
+//	                   most: 0, never, to 16777216. Not set, a few hundred times
+//	                   where there are enough processors, with low latency longer
+//	FABRIC_HUGE_PAGES  off, try or require: whether window memory lies in huge
+//	                   pages, as far as it fills some
 type tuning struct {
 	low  bool
 	spin int // polls; -1: not set
