@@ -114,7 +114,7 @@ type modelWaiter struct {
 	v   int
 }
 
-// takeWaiters removes from m what take selects, by mark and then by age.
+// takeWaiters removes from m the waiters that take selects, by mark and then by age.
 func takeWaiters(m *[]modelWaiter, take func(modelWaiter) bool) (out []int) {
 	sorted := slices.Clone(*m)
 	slices.SortStableFunc(sorted, func(a, b modelWaiter) int { return int(a.seq) - int(b.seq) })
@@ -188,8 +188,7 @@ func TestZeroWaitersIsBounded(t *testing.T) {
 }
 
 func TestWaitersForgetWhatTheyReturned(t *testing.T) {
-	// A slot that still pointed to what left the queue would keep an
-	// application's memory alive.
+	// A slot that still pointed to a removed value would keep an application's memory alive.
 	var w fence.Waiters[*[64]byte]
 	var left []weak.Pointer[[64]byte]
 	for i := range 4 {

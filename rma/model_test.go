@@ -149,11 +149,11 @@ func (m *modelSpace) bytes(off, n int64, need rma.Prot, peer bool) ([]modelByte,
 	return out, nil
 }
 
-// A pair runs a Space beside its model.
+// A pair runs a Space and its model side by side.
 type pair struct {
 	space rma.Space[int]
 	model modelSpace
-	held  []heldWindow // references taken beside the registrations
+	held  []heldWindow // references beyond the registrations
 	owed  []heldWindow // withdrawn, not retired
 	next  int
 }
@@ -250,7 +250,7 @@ func takeOne(t *rapid.T, from *[]heldWindow) heldWindow {
 func (p *pair) lookup(t *rapid.T) {
 	off, n, need, peer := anyOffset(t), anyLength(t), anyProt(t, 3), rapid.Bool().Draw(t, "peer")
 	if n > 4*page && off >= 0 && off+n > 0 {
-		n = 4 * page // the model looks at every byte
+		n = 4 * page // the model checks every byte
 	}
 	spans, within := p.space.Spans, p.space.Within
 	if peer {
@@ -367,7 +367,7 @@ func TestMirrorFollowsItsOwner(t *testing.T) {
 				if err := mirror.Announce(off, n, prot); err != nil {
 					t.Fatalf("Announce(%#x, %#x): %v", off, n, err)
 				}
-				// Operations under way must not hold up a withdrawal.
+				// Operations in progress must not delay a withdrawal.
 				mirror.Retain(mirror.At(off))
 			},
 			"unregister": func(t *rapid.T) {

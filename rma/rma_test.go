@@ -131,7 +131,7 @@ func TestUnregisterTakesWholeWindows(t *testing.T) {
 		s := new(rma.Space[string])
 		mustRegister(t, s, "a", 2*page, 0)
 		mustRegister(t, s, "b", page, 2*page) // adjacent to a
-		mustRegister(t, s, "c", page, 6*page) // behind a gap
+		mustRegister(t, s, "c", page, 6*page) // after a gap
 		return s
 	}
 	for _, tt := range []struct {
@@ -440,7 +440,7 @@ func TestApplyOf32BitsNeverSetsTheUpperHalf(t *testing.T) {
 func ExampleSpace() {
 	var s rma.Space[string]
 	off, _ := s.Register("ring", 2*rma.PageSize, 0, rma.ProtRead|rma.ProtWrite, 0)
-	s.Register("table", rma.PageSize, 0, rma.ProtRead, 0) // right behind the ring
+	s.Register("table", rma.PageSize, 0, rma.ProtRead, 0) // right after the ring
 	spans, _ := s.Spans(nil, off+8000, 500, rma.ProtRead)
 	for _, sp := range spans {
 		fmt.Println(sp.Window.Mem, sp.Offset, sp.Length)

@@ -42,8 +42,8 @@ func runBench(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	return code, out.String(), errs.String()
 }
 
-// temporaries gives what the benchmark starts a directory of its own, and fails if
-// anything is left in it.
+// temporaries gives the benchmark's temporary files a directory of their own, and fails if any file
+// is left in it.
 func temporaries(t *testing.T) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "fb") // a TempDir's path may be too long for a socket

@@ -32,8 +32,8 @@ func TestThePageSaysWhatIsReached(t *testing.T) {
 	}
 }
 
-// TestBarsAreLogarithmic: ten times as much is as far from the middle as a tenth, and
-// what is further ends at the edge.
+// TestBarsAreLogarithmic: ten times as much is as far from the middle as a tenth, and larger ratios
+// end at the edge.
 func TestBarsAreLogarithmic(t *testing.T) {
 	for _, tt := range []struct {
 		ratio    figure

@@ -73,7 +73,7 @@ func TestClustersAreMeasured(t *testing.T) {
 	}
 }
 
-// A way delays and limits what TCP sends over it.
+// A way delays TCP's packets and limits their rate.
 func TestAWayIsAsLongAsItSays(t *testing.T) {
 	temporaries(t)
 	file := filepath.Join(t.TempDir(), "report.json")
@@ -169,8 +169,7 @@ func TestWaysAreRead(t *testing.T) {
 	}
 }
 
-// A line delays each packet, lets so many bits pass, and drops what its queue does not
-// hold.
+// A line delays each packet, limits the rate, and drops packets that its queue cannot hold.
 func TestLinesDelayAndDrop(t *testing.T) {
 	l := newLine(way{20 * time.Millisecond, 8_000_000}) // 1000 bytes in a millisecond
 	now := time.Unix(0, 0)
@@ -194,7 +193,7 @@ func TestLinesDelayAndDrop(t *testing.T) {
 	}
 }
 
-// TestUnexpectedEventsFail feeds an observer what must not happen.
+// TestUnexpectedEventsFail passes an observer events that must not happen.
 func TestUnexpectedEventsFail(t *testing.T) {
 	life := fabric.Life{Node: 3, Generation: 2}
 	event := func(kind fabric.EventKind, node fabric.NodeID, gen fabric.Generation) stamped {
@@ -232,7 +231,7 @@ func TestUnexpectedEventsFail(t *testing.T) {
 	}
 }
 
-// TestQuickIsQuick: a case that hangs is ended, and what the minute is too short for is
+// TestQuickIsQuick: a case that hangs is ended, and cases for which the minute is too short are
 // left out and named.
 func TestQuickIsQuick(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestTargetsPageIsGenerated: TARGETS.md is what the command makes of the last run, and
-// there is a reason for each target that is not reached, and no other.
+// TestTargetsPageIsGenerated: TARGETS.md is the command's output for the last run, and there is a
+// reason for each missed target, and no other.
 func TestTargetsPageIsGenerated(t *testing.T) {
 	code, out, errs := runBench(t, "targets", "testdata/last.json")
 	if code != exitOK || errs != "" {

@@ -71,8 +71,8 @@ func TestTheNetworkThatHoldsMostIsEvicted(t *testing.T) {
 	}
 }
 
-// Addresses of 256 networks hold one connection each, silent: what a newcomer needs
-// is one that has been silent for longer than an honest peer is.
+// Addresses of 256 networks hold one connection each, silent: a newcomer can evict only one that
+// has been silent for longer than Grace.
 func TestManyNetworksKeepNobodyOut(t *testing.T) {
 	r := newRig(t, testLimits)
 	for i := range 24 {
@@ -137,8 +137,8 @@ func TestAddressOf(t *testing.T) {
 	}
 }
 
-// A script is a sequence of arrivals and departures, read from bytes. After each
-// step it holds what the table promises.
+// A script is a sequence of arrivals and departures, read from bytes. After each step it checks the
+// table's guarantees.
 func script(t *testing.T, steps []byte) {
 	r := newRig(t, testLimits)
 	for ; len(steps) >= 3; steps = steps[3:] {

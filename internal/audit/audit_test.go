@@ -117,7 +117,7 @@ func TestANilLogWritesNothing(t *testing.T) {
 	}
 }
 
-// A disk that stands still delays nobody; what does not fit is counted.
+// A disk that hangs delays no caller; events that do not fit are counted.
 func TestWhatDoesNotFitIsCounted(t *testing.T) {
 	s := run(t, func(l *Log, s *sink) {
 		block := make(chan struct{})

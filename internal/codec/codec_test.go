@@ -128,8 +128,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// FuzzDecoder takes fields of any kinds from any bytes: no field is larger than what is
-// left and its limit, and one that is bad makes all that follow zero.
+// FuzzDecoder takes fields of any kinds from any bytes: no field is larger than its limit and the
+// remaining bytes, and after a bad field all later ones are zero.
 func FuzzDecoder(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 3, 4, 5, 6, 7, 8}, []byte{0, 3, 'a', 'b', 'c', 2, 0, 1, 0, 2}, false)
 	f.Fuzz(func(t *testing.T, kinds, body []byte, little bool) {

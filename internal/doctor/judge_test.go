@@ -11,7 +11,7 @@ import (
 	"github.com/fabricd/fabricd/internal/daemon"
 )
 
-// well is what a machine without a fault looks like.
+// well returns the facts of a machine without a fault.
 func well() Facts {
 	return Facts{
 		Kernel: "6.1.0", Processors: 8, Descriptors: 1 << 20, Memory: 8 << 30, Bound: "on this machine", Ptrace: "1",

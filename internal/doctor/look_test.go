@@ -18,8 +18,7 @@ import (
 	"github.com/fabricd/fabricd/membership/trust"
 )
 
-// place returns a configuration whose files are in a directory of the test, with
-// free ports.
+// place returns a configuration with files in a directory of the test, and with free ports.
 func place(t *testing.T) daemon.Config {
 	dir := t.TempDir()
 	c := daemon.Default()
@@ -53,8 +52,8 @@ func serverWith(t *testing.T, protocols ...string) string {
 	return s.Listener.Addr().String()
 }
 
-// TestAGossipPortIsNoAddressToJoin: it takes connections, which it closes when it cannot
-// read what comes. So does a server of something else.
+// TestAGossipPortIsNoAddressToJoin: it accepts connections, and closes them when it cannot parse
+// their bytes. So does any other server.
 func TestAGossipPortIsNoAddressToJoin(t *testing.T) {
 	gossip, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -132,7 +131,7 @@ func TestWhatIsInTheWayIsFound(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	c.Join = []string{"127.0.0.1:9"} // discard, which nobody serves
+	c.Join = []string{"127.0.0.1:9"} // discard, without a server
 	c.TLS = daemon.TLSConfig{CA: c.TokenFile, Cert: c.TokenFile, Key: c.TokenFile}
 	found := look(t, c)
 	for check, want := range map[string]string{"data-port": strconv.Itoa(port), "state-dir": "not a directory", "token-file": "no such file",

@@ -11,7 +11,7 @@ import (
 	"github.com/fabricd/fabricd/internal/test/bubble"
 )
 
-// struck runs f, which is guarded, and returns what end was told.
+// struck runs f, guarded, and returns the arguments of end.
 func struck(f func()) (stack string, err error) {
 	defer Recover(func(e error, s []byte) { err, stack = e, string(s) })
 	f()
@@ -42,8 +42,8 @@ func TestAPanicIsSeenInTests(t *testing.T) {
 	struck(func() { panic("seen") })
 }
 
-// TestAPanicThatLeavesALockEndsTheProcess, since what waits for the lock would wait
-// for good.
+// TestAPanicThatLeavesALockEndsTheProcess: a goroutine that waits for the mutex would wait for
+// ever.
 func TestAPanicThatLeavesALockEndsTheProcess(t *testing.T) {
 	const child = "GUARD_TEST_CHILD"
 	if os.Getenv(child) == "" {

@@ -27,7 +27,7 @@ func TestText(t *testing.T) {
 	}
 }
 
-// FuzzText: whatever comes in, what goes out is printable and stays as it is.
+// FuzzText: for any input, the output is printable, and Text does not change it again.
 func FuzzText(f *testing.F) {
 	f.Add("\x1b[2J\u009b\xff")
 	f.Fuzz(func(t *testing.T, s string) {

@@ -27,8 +27,7 @@ func pair(t testing.TB, p Params) (*Writer, *Reader) {
 
 var small = Params{Slots: 4, Data: 4 << 10}
 
-// Whatever is written in whatever pieces is read in order, once, and what does
-// not fit is not taken.
+// Bytes written in any pieces are read in order, once, and bytes that do not fit are not accepted.
 func TestStreamIsKept(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w, r := pair(t, Params{Slots: 1 << rapid.IntRange(2, 6).Draw(rt, "slots"), Data: 4 << 10 << rapid.IntRange(0, 2).Draw(rt, "data"),
@@ -80,8 +79,8 @@ func TestStreamIsKept(t *testing.T) {
 	})
 }
 
-// A reader that takes everything and never sleeps, as one that polls, leaves its
-// writer room for something, however long it keeps the room to itself.
+// A reader that reads everything and never sleeps, such as a poller, leaves its writer room for a
+// piece, however long it defers the release.
 func TestWriterIsNeverLeftWithoutRoom(t *testing.T) {
 	for _, p := range []Params{
 		{Slots: MinSlots, Data: MinData, Release: MaxRelease},
@@ -105,8 +104,8 @@ func TestWriterIsNeverLeftWithoutRoom(t *testing.T) {
 	}
 }
 
-// The writer is told of room when the part of the ring is taken that Release
-// says, and not before.
+// The reader reports room once it has consumed the part of the ring that Release gives, and not
+// before.
 func TestReleaseIsAPartOfTheRing(t *testing.T) {
 	for release, want := range map[int]int{0: 1, 25: 16, 50: 32, MaxRelease: 57} {
 		w, r := pair(t, Params{Slots: 64, Data: 4 << 10, Release: release})
@@ -127,7 +126,7 @@ func TestReleaseIsAPartOfTheRing(t *testing.T) {
 	}
 }
 
-// Both sides sleep whenever they can, and nobody sleeps for ever.
+// Both sides sleep whenever they can, and neither sleeps for ever.
 func TestNobodySleepsThroughAWakeUp(t *testing.T) {
 	for _, p := range []Params{small, {Slots: 16, Data: 64 << 10, Release: 25}, {Slots: 16, Data: 64 << 10, Release: MaxRelease}} {
 		w, r := pair(t, p)
@@ -275,8 +274,8 @@ func TestCorruptionIsFound(t *testing.T) {
 	}
 }
 
-// Neither side touches memory outside of the ring, or goes round in circles,
-// whatever the other one stores.
+// Neither side accesses memory outside the ring, or loops for ever, for any stores of the other
+// side.
 func FuzzHostileMemory(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 3, 128, 0, 255, 200, 64, 7, 7, 7})
 	f.Add(bytes.Repeat([]byte{3, 0, 9}, 40))

@@ -22,8 +22,7 @@ type headWord struct {
 	arms bool   // by arms it, the other side swaps in 0
 }
 
-// specification returns the part of SPEC.md that describes a ring, and its table by
-// offset.
+// specification returns the section of SPEC.md that describes a ring, and its table by offset.
 func specification(t *testing.T) (text string, words map[int]headWord) {
 	t.Helper()
 	b, err := os.ReadFile("../attach/proto/SPEC.md")
@@ -148,7 +147,7 @@ func TestEveryLineHasOneWriter(t *testing.T) {
 	}
 }
 
-// sides are who stores to the word, sorted.
+// sides are the sides that store to the word, sorted.
 func (w headWord) sides() []string {
 	if w.arms {
 		return []string{"reader", "writer"}
@@ -156,8 +155,8 @@ func (w headWord) sides() []string {
 	return []string{w.by}
 }
 
-// stores lets both sides do everything and returns who changed which word of the head,
-// by its offset, or else which byte of it, or which line behind it.
+// stores makes both sides do everything and returns the sides that changed each word of the head,
+// by its offset, or else each other byte, or each line after it.
 func stores(t *testing.T) map[int][]string {
 	t.Helper()
 	_, words := specification(t)

@@ -22,7 +22,7 @@ func TestBudgetGrowsWhereLookingPays(t *testing.T) {
 	}
 }
 
-// A waiter whose looks never see anything takes less than one look in eight waits.
+// A waiter that never sees an event polls less than once in eight waits.
 func TestBudgetStopsWhereItDoesNot(t *testing.T) {
 	b := New(64)
 	const waits = 10000

@@ -18,7 +18,7 @@ import (
 
 type frame interface{ AppendTo([]byte) []byte }
 
-// parse parses a whole frame, whatever its type.
+// parse parses a whole frame of any type.
 func parse(b []byte) (frame, error) {
 	h, err := ParseHeader(b)
 	if err != nil {

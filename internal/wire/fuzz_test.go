@@ -12,8 +12,8 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// fuzzBody fuzzes one parser of bodies: whatever it accepts encodes to the
-// same bytes again. Its seeds are the golden vectors of its type.
+// fuzzBody fuzzes one parser of bodies: accepted input encodes to the same bytes again. Its seeds
+// are the golden vectors of its type.
 func fuzzBody[F frame](f *testing.F, t Type, parse func(uint8, []byte) (F, error)) {
 	for name := range golden {
 		b := vector(f, name)
@@ -93,8 +93,8 @@ func FuzzDatagram(f *testing.F) {
 	})
 }
 
-// FuzzLane fuzzes a whole lane of any frames: the reader ends, and what it
-// delivers encodes to what the lane held.
+// FuzzLane fuzzes a whole lane of any frames: the reader ends, and its frames encode to the lane's
+// bytes.
 func FuzzLane(f *testing.F) {
 	var all []byte
 	for name := range golden {

@@ -70,7 +70,7 @@ func TestReaderReadsWhatWasWritten(t *testing.T) {
 	})
 }
 
-// readBack reads frames and then the raw tail, and goes on after a deadline.
+// readBack reads frames and then the raw tail, and continues after a deadline.
 func readBack(t *rapid.T, r *Reader, frames []frame, tail []byte) {
 	for _, want := range frames {
 		h, body, err := r.Next()

@@ -10,8 +10,8 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// SPEC.md is what a second implementation is written from: its table has every
-// frame by its number and name, and every code with its errno.
+// A second implementation is written from SPEC.md: its table has every frame by its number and
+// name, and every code with its errno.
 func TestSpecificationNamesEverything(t *testing.T) {
 	b, err := os.ReadFile("SPEC.md")
 	if err != nil {

@@ -35,8 +35,8 @@ func TestListenersListCrossesTheSocket(t *testing.T) {
 	check(t, "Close", errors.Join(ep.Close(), plain.Close()), status.OK)
 }
 
-// What an application of its own making may put into the list is refused and
-// leaves the endpoint as it was.
+// The node refuses malformed entries that a hostile application puts into the list, and the
+// endpoint stays as it was.
 func TestListsThatNameNoCallerAreRefused(t *testing.T) {
 	s := serve(t, nil)
 	c := s.dial(t).(*client)

@@ -63,8 +63,7 @@ func TestEndOfTheDataSocketBesideASwitch(t *testing.T) {
 	}
 }
 
-// joined returns the ends of a connection with a channel that neither side has
-// gone over to.
+// joined returns the ends of a connection with a channel to which neither side has switched.
 func joined(t testing.TB, s *service) (a, b attach.Endpoint) {
 	t.Helper()
 	a, b = connect(t, s.dial(t), s.dial(t))
@@ -112,8 +111,8 @@ func TestPeerThatGivesUpAgainAndAgain(t *testing.T) {
 	check(t, "Close", ep.Close(), status.OK)
 }
 
-// Poll may wait beside other calls. These take the rings for which it waits, and
-// may take them before it is told; what they leave is told nevertheless.
+// Poll may wait while other calls run. These consume the rings for which it waits, possibly before
+// it sees them; the changes that they leave are still reported.
 func TestRingsThatOtherCallsTakeAreTold(t *testing.T) {
 	s := serve(t, nil)
 	a, b := channeled(t, s)
@@ -124,7 +123,7 @@ func TestRingsThatOtherCallsTakeAreTold(t *testing.T) {
 	e := b.(*clientEndpoint)
 	e.mu.Lock()
 	for _, w := range e.polled.by {
-		w.(net.Conn).SetReadDeadline(overdue) // the watchers hear nothing
+		w.(net.Conn).SetReadDeadline(overdue) // the watchers get no notification
 		w.(net.Conn).SetWriteDeadline(overdue)
 	}
 	e.mu.Unlock()
@@ -206,8 +205,8 @@ func (c *rawClient) channel(ep uint32) {
 	})
 }
 
-// A connection that has ended gets no channel: its application may have been told
-// of the end before it knew of the endpoint, and would not see it at a ring.
+// A connection that has ended gets no channel: its application may have got the notification of the
+// end before it knew the endpoint, and would not see it at a ring.
 func TestNoChannelAfterTheEnd(t *testing.T) {
 	s := serve(t, nil)
 	sess := s.dial(t)

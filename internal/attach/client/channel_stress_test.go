@@ -13,9 +13,9 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// What is sent before Close arrives, whole and once, and then the orderly end: for
-// connections of any length, however their calls wait, are withdrawn and mixed,
-// and whenever they go over to their channel.
+// Bytes sent before Close arrive completely and once, followed by the orderly end: for connections
+// of any length, with any mix of waiting and canceled calls, and with the switch to the channel at
+// any time.
 func TestWhatIsSentBeforeCloseArrives(t *testing.T) {
 	s := serve(t, nil)
 	seed := uint64(time.Now().UnixNano())
@@ -39,8 +39,7 @@ func TestWhatIsSentBeforeCloseArrives(t *testing.T) {
 
 const stressRounds = 10
 
-// oneWay sends from a to b and closes a. b sends, too: what is on its way then is
-// lost.
+// oneWay sends from a to b and closes a. b sends, too: its bytes in flight then are lost.
 func oneWay(t *testing.T, a, b attach.Endpoint, rng *rand.Rand) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()

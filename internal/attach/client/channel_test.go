@@ -78,8 +78,8 @@ func TestNodeKnowsTheWay(t *testing.T) {
 	want(attach.ViaChannel)
 }
 
-// What goes through the data socket before a channel, and through the ring after
-// it, is one stream: with several goroutines that ask, at any moment.
+// Bytes through the data socket before a channel, and through the ring after it, are one stream:
+// with several goroutines that ask, at any moment.
 func TestStreamIsKeptAcrossTheUpgrade(t *testing.T) {
 	s := serve(t, nil)
 	sa, sb := s.dial(t), s.dial(t)
@@ -236,7 +236,7 @@ func TestContextEndsASendThatProgresses(t *testing.T) {
 	<-done
 }
 
-// Poll's way: readiness, and being told when it changes.
+// Poll: readiness, and notifications of its changes.
 func TestReadinessOfAChannelIsTold(t *testing.T) {
 	s := serve(t, nil)
 	a, b := channeled(t, s)
@@ -254,7 +254,7 @@ func TestReadinessOfAChannelIsTold(t *testing.T) {
 		}
 	}
 	await(b, changed, attach.PollOut, attach.PollIn|attach.PollOut|attach.PollHup)
-	for range 200 { // more than a bell would hold if nobody emptied it
+	for range 200 { // more than a bell would hold if it were never emptied
 		if n, err := a.TrySend([]byte("abc")); n != 3 || err != nil {
 			t.Fatal(n, err)
 		}
@@ -288,7 +288,7 @@ func TestReadinessOfAChannelIsTold(t *testing.T) {
 	await(b, changed, attach.PollHup, attach.PollIn|attach.PollOut|attach.PollHup)
 }
 
-// What stands in the way of a channel is told, and nothing changes.
+// The reason why there is no channel is reported, and nothing else changes.
 func TestWithoutAChannel(t *testing.T) {
 	t.Run("over the limit", func(t *testing.T) {
 		s := serve(t, func(o *server.Options) { o.Session.Channels = 1 })
@@ -317,7 +317,7 @@ func TestWithoutAChannel(t *testing.T) {
 	})
 }
 
-// fetch makes a request whose answer brings a descriptor.
+// fetch sends a request that is answered with a descriptor.
 func (c *rawClient) fetch(o proto.Op, ep uint32, in proto.Message) (proto.Header, *os.File) {
 	c.t.Helper()
 	c.next++
@@ -366,7 +366,7 @@ func exchange(t *testing.T, a, b attach.Endpoint, n int) {
 	}
 }
 
-// An application that cannot use its side says so, and both go on as they were.
+// An application that cannot use its side reports that, and both sides continue as before.
 func TestChannelThatOneSideCannotUse(t *testing.T) {
 	s := serve(t, nil)
 	sess := s.dial(t)
@@ -403,8 +403,8 @@ func TestChannelThatOneSideCannotUse(t *testing.T) {
 	eventually(t, "the other side has given up", func() bool { return ep.(*clientEndpoint).ch.Load() == nil })
 }
 
-// Whatever the peer writes into the shared memory, this side ends with an error
-// or goes on: it neither crashes nor hangs.
+// Whatever the peer writes into the shared memory, this side ends with an error or continues: it
+// neither crashes nor hangs.
 func TestPeerThatScribbles(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -438,8 +438,8 @@ func TestPeerThatScribbles(t *testing.T) {
 	}
 }
 
-// Why an application has no channel is shown to people who ask the node: it says
-// nothing to their terminals, and no second line.
+// Operators see an application's reason for having no channel: it contains no terminal control
+// characters, and no second line.
 func TestReasonsOfApplicationsAreOneLine(t *testing.T) {
 	s := serve(t, nil)
 	sess := s.dial(t)

@@ -74,7 +74,7 @@ func serve(t testing.TB, edit func(*server.Options)) *service {
 		}
 	})
 	// The checks run in this order: leaks are looked for when all is closed.
-	if _, ok := t.(*testing.T); ok { // a benchmark's parent waits beside it
+	if _, ok := t.(*testing.T); ok { // a benchmark's parent waits at the same time
 		t.Cleanup(func() { goleak.VerifyNone(t) })
 	}
 	t.Cleanup(s.stop)
@@ -215,8 +215,7 @@ func TestEndpointStates(t *testing.T) {
 	}
 }
 
-// The bytes of both directions arrive complete and in order, whatever the
-// sizes they are written and read in.
+// The bytes of both directions arrive complete and in order, for any sizes of writes and reads.
 func TestStreamKeepsItsBytes(t *testing.T) {
 	s := serve(t, nil)
 	a, b := connect(t, s.dial(t), s.dial(t))
@@ -284,7 +283,7 @@ func TestCloseDeliversAndThenResets(t *testing.T) {
 	if n, err := a.Send(ctx, want); n != len(want) || err != nil {
 		t.Fatalf("Send = %d, %v", n, err)
 	}
-	check(t, "Close", a.Close(), status.OK) // nobody reads yet
+	check(t, "Close", a.Close(), status.OK) // no reader yet
 	var got []byte
 	buf := make([]byte, 3000)
 	for {
@@ -410,7 +409,7 @@ func TestBlockedCallsEnd(t *testing.T) {
 			port := must(lis.Bind(0))(t)
 			lis.Listen(5)
 			con := must(sess.Open())(t)
-			quiet := must(sess.Open())(t) // nobody connects to it
+			quiet := must(sess.Open())(t) // without connections
 			must(quiet.Bind(0))(t)
 			quiet.Listen(1)
 			if name == "with Close" {
@@ -476,8 +475,8 @@ func waitRequests(t testing.TB, s attach.Session, n int) {
 	})
 }
 
-// eventually waits for what other goroutines or processes do, without a bound
-// that a slow machine could reach.
+// eventually waits for an effect of other goroutines or processes, without a bound that a slow
+// machine could reach.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(limit); !ok(); time.Sleep(time.Millisecond) {

@@ -94,8 +94,8 @@ func TestAKilledWriterLeavesNothing(t *testing.T) {
 	})
 }
 
-// TestWritersOutliveTheirPeer kills applications whose memory this process
-// writes to: no write faults, and they end with ECONNRESET.
+// TestWritersOutliveTheirPeer kills applications while this process writes to their memory: no
+// write faults, and they end with ECONNRESET.
 func TestWritersOutliveTheirPeer(t *testing.T) {
 	s := serve(t, nil)
 	s.node.allowDirect()
@@ -129,8 +129,8 @@ func TestWritersOutliveTheirPeer(t *testing.T) {
 	}
 }
 
-// TestFencesTellOfADeath kills applications beside fences towards them: these end
-// with ECONNRESET, those of marks from before too.
+// TestFencesTellOfADeath kills applications during fences towards them: these end with ECONNRESET,
+// including those of earlier marks.
 func TestFencesTellOfADeath(t *testing.T) {
 	s := serve(t, nil)
 	s.node.allowDirect()
@@ -175,8 +175,8 @@ func TestFencesTellOfADeath(t *testing.T) {
 	}
 }
 
-// TestDirectUseOfAStoppedApplication: a process that does not run does not hold
-// up what others do to its memory.
+// TestDirectUseOfAStoppedApplication: a stopped process does not block accesses of others to its
+// memory.
 func TestDirectUseOfAStoppedApplication(t *testing.T) {
 	s := serve(t, nil)
 	s.node.allowDirect()

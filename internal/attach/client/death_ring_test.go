@@ -16,9 +16,9 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// stopper is put into package ring beside its files: it says when, and kills the
-// process, at the n-th passing of a step. The first process of a PID namespace cannot
-// kill itself: the test that has started it does.
+// stopper is added to the files of package ring: it reports the n-th passing of a step, and kills
+// the process there. The first process of a PID namespace cannot kill itself: the test that has
+// started it does.
 const stopper = `package ring
 
 import (
@@ -46,8 +46,8 @@ func step(name string) {
 }
 `
 
-// ringSteps are the places behind each thing that a side of a ring does to the
-// memory, or is about to act on.
+// ringSteps are the places after each access of a side of a ring to the memory, or before it acts
+// on one.
 var ringSteps = []struct{ name, file, old, new string }{
 	{"start-said", "writer.go", "	w.word64(offStart).Store(sent)\n", "%s	STEP\n"},
 	{"switched", "writer.go", "	w.word32(offSwitched).Store(1)\n", "%s	STEP\n"},
@@ -83,10 +83,10 @@ func mortal(t *testing.T) string {
 	return overlaid(t, files)
 }
 
-// TestPeerDiesAtEveryStepOfARing kills the other application behind each of its
-// steps in the rings of a channel, the first time and a later one, whichever of the
-// two has connected, in the namespaces of this process and in others: the calls here
-// end with a reset, promptly, after a part of what was sent, and nothing is left.
+// TestPeerDiesAtEveryStepOfARing kills the other application after each of its steps in the rings
+// of a channel, the first time and a later one, as connector and as acceptor, in the namespaces of
+// this process and in others: the calls here end with a reset, promptly, after a part of the sent
+// bytes, and no resource is left.
 func TestPeerDiesAtEveryStepOfARing(t *testing.T) {
 	program := mortal(t)
 	s := serve(t, func(o *server.Options) { o.Rings = server.Rings{Slots: 8, Data: server.MinRingData, Release: 25} }) // often full, often empty
@@ -116,7 +116,7 @@ func TestPeerDiesAtEveryStepOfARing(t *testing.T) {
 	})
 }
 
-// roles are what the application that dies has done.
+// roles are the roles of the application that dies.
 var roles = []string{"accepts", "connects"}
 
 // promptLimit bounds how long after a death within the node the calls to it end. Half

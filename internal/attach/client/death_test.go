@@ -94,9 +94,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// echo attaches to path, says on which port it listens, or connects to the port
-// that it is told, and sends back what it receives. At the step of a channel it says
-// so and waits for its end.
+// echo attaches to path, prints the port at which it listens, or connects to the port that it
+// reads, and sends back received bytes. At the step of a channel it reports that and waits to be
+// killed.
 func echo(path, step string) error {
 	ctx := context.Background()
 	sess, err := Dial(ctx, path)
@@ -135,7 +135,7 @@ func echo(path, step string) error {
 	return err
 }
 
-// acceptOne listens, says on which port, and accepts one connection.
+// acceptOne listens, prints its port, and accepts one connection.
 func acceptOne(ctx context.Context, l attach.Endpoint) (attach.Endpoint, error) {
 	port, err := l.Bind(0)
 	if err == nil {
@@ -149,9 +149,9 @@ func acceptOne(ctx context.Context, l attach.Endpoint) (attach.Endpoint, error) 
 	return ep, err
 }
 
-// application attaches to path, listens and says on which port, connects to
-// itself, registers memory, accepts every connect and says what it has sent to
-// it; then it waits for its end.
+// application attaches to path, listens and prints its port, connects to itself, registers memory,
+// accepts every connect and prints the number of bytes it has sent to it; then it waits to be
+// killed.
 func application(path string) error {
 	ctx := context.Background()
 	c, err := Dial(ctx, path)
@@ -170,7 +170,7 @@ func application(path string) error {
 		return err
 	}
 	fmt.Println("port", port)
-	go func() { // a connection to itself, whose other end is accepted like all
+	go func() { // a connection to itself; its other end is accepted like all others
 		ep, err := c.Open()
 		if err == nil {
 			ep.Connect(ctx, addr.Addr{Node: 3, Port: port})
@@ -202,7 +202,7 @@ type child struct {
 	in  io.Writer
 }
 
-// start starts this program as an application of s, or as env says.
+// start starts this program as an application of s, in the role that env selects.
 func start(t testing.TB, s *service, env ...string) *child {
 	t.Helper()
 	if len(env) == 0 {
@@ -249,7 +249,7 @@ func startProgram(t testing.TB, program string, attr *syscall.SysProcAttr, env .
 	return c
 }
 
-// say tells the child a number.
+// say writes a number to the child.
 func (c *child) say(t testing.TB, n any) {
 	t.Helper()
 	if _, err := fmt.Fprintln(c.in, n); err != nil {
@@ -275,7 +275,7 @@ func (c *child) number(t testing.TB, name string) (n int64) {
 	return n
 }
 
-// usage counts what killed applications must not leave behind.
+// usage counts the resources that killed applications must not leave behind.
 func usage(t testing.TB) (fds, goroutines, memory int) {
 	t.Helper()
 	maps, err := os.ReadFile("/proc/self/maps")
@@ -355,10 +355,10 @@ func TestPeersSeeAnApplicationDie(t *testing.T) {
 	}
 }
 
-// TestPeerDiesAtEveryStepOfAChannel kills the other application at each step of
-// the way into a channel, and in the middle of its traffic: the calls here end
-// with a reset, promptly, after a part of what was sent, and nothing is left. It does
-// so in the namespaces of this process and in others.
+// TestPeerDiesAtEveryStepOfAChannel kills the other application at each step of setting up a
+// channel, and in the middle of its traffic: the calls here end with a reset, promptly, after a
+// part of the sent bytes, and no resource is left. It does so in the namespaces of this process and
+// in others.
 func TestPeerDiesAtEveryStepOfAChannel(t *testing.T) {
 	for _, role := range roles {
 		t.Run("which "+role, func(t *testing.T) { peerDies(t, role, nil) })
@@ -413,7 +413,7 @@ func talked(t *testing.T, ep attach.Endpoint, got chan struct{}, more int) {
 func flood(t *testing.T, ctx context.Context, ep attach.Endpoint) {
 	buf := make([]byte, 777)
 	for at, round := 0, 0; ; round++ {
-		p := buf[:len(buf)-round%2*740] // in a slot, and beside it
+		p := buf[:len(buf)-round%2*740] // in a slot, and in the data area
 		for i := range p {
 			p[i] = byte(at + i)
 		}
@@ -425,7 +425,7 @@ func flood(t *testing.T, ctx context.Context, ep attach.Endpoint) {
 	}
 }
 
-// drain receives them, and says so to got.
+// drain receives them, and reports that to got.
 func drain(t *testing.T, ctx context.Context, ep attach.Endpoint, got chan struct{}) {
 	buf := make([]byte, 5000)
 	for at := 0; ; {
@@ -447,7 +447,7 @@ func drain(t *testing.T, ctx context.Context, ep attach.Endpoint, got chan struc
 	}
 }
 
-// RMA needs nothing of the process whose memory it moves.
+// RMA needs no action of the process that owns the memory.
 func TestRMAIntoAStoppedApplication(t *testing.T) {
 	s := serve(t, nil)
 	k := start(t, s)
@@ -470,7 +470,7 @@ func TestRMAIntoAStoppedApplication(t *testing.T) {
 	if string(got) != "while it sleeps" {
 		t.Errorf("window has %q", got)
 	}
-	// Its messages wait for it, and for nobody else.
+	// Messages to it wait, and block no other application.
 	n, err := 0, error(nil)
 	for full := make([]byte, 1<<16); err == nil; {
 		short, stop := context.WithTimeout(ctx, 50*time.Millisecond)

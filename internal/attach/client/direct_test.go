@@ -126,7 +126,7 @@ func TestWhatIsNotPlainlyRightIsTheNodesToJudge(t *testing.T) {
 		_, err := p.a.Atomic(context.Background(), rma.Atomic{Op: rma.AtomicAdd, Width: width, Offset: off})
 		return err
 	}
-	for range 2 { // what was learned the first time changes nothing
+	for range 2 { // the second time, with the window known, gives the same
 		for name, c := range map[string]struct {
 			err  error
 			want status.Code
@@ -175,8 +175,8 @@ func TestAWithdrawnWindowIsGoneForDirectUse(t *testing.T) {
 	}
 }
 
-// TestAnIdleEndpointGivesWithdrawnMemoryBack: what a peer has unregistered is
-// unmapped without any call of the application.
+// TestAnIdleEndpointGivesWithdrawnMemoryBack: memory that a peer has unregistered is unmapped
+// without any call of the application.
 func TestAnIdleEndpointGivesWithdrawnMemoryBack(t *testing.T) {
 	p := newDirectPair(t, nil)
 	p.warm(t)
@@ -258,8 +258,8 @@ func TestOwnWindowsOfDirectUse(t *testing.T) {
 	}
 }
 
-// TestWritesEndWithAnUnregister: no write that begins after Unregister has
-// returned lands, whatever the writer does beside it.
+// TestWritesEndWithAnUnregister: no write that begins after Unregister has returned changes the
+// memory, for any concurrent calls of the writer.
 func TestWritesEndWithAnUnregister(t *testing.T) {
 	p := newDirectPair(t, nil)
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
@@ -309,8 +309,8 @@ func TestWritesEndWithAnUnregister(t *testing.T) {
 	}
 }
 
-// TestDirectUseWaitsForWhatTheNodeDoes: a direct operation does not overtake one
-// that is under way in the node.
+// TestDirectUseWaitsForWhatTheNodeDoes: a direct operation does not overtake one that is in
+// progress in the node.
 func TestDirectUseWaitsForWhatTheNodeDoes(t *testing.T) {
 	p := newDirectPair(t, nil)
 	p.warm(t)
@@ -422,8 +422,8 @@ func TestDirectAtomicsAreAtomicWithTheNodes(t *testing.T) {
 	}
 }
 
-// BenchmarkDirect measures transfers between two applications beside the plain
-// copy that is their anchor, and what they cost through the node.
+// BenchmarkDirect measures transfers between two applications, compared with a plain copy as
+// baseline, and their cost through the node.
 func BenchmarkDirect(b *testing.B) {
 	p := newDirectPair(b, nil)
 	q := newDirectPair(b, func(o *server.Options) { o.NoDirect = true })
@@ -463,7 +463,7 @@ func BenchmarkDirect(b *testing.B) {
 // TestWhoHasNoWindowsCostsNoEpochs: a peer on another node never has a window,
 // and the node keeps nothing for having been asked.
 func TestWhoHasNoWindowsCostsNoEpochs(t *testing.T) {
-	s := serve(t, nil) // whose endpoints have no windows to use directly
+	s := serve(t, nil) // a node without direct access to windows
 	p := &directPair{s: s, ca: s.dial(t), cb: s.dial(t)}
 	p.a, p.b = connect(t, p.ca, p.cb)
 	_, p.offB = p.window(t, p.cb, p.b, 1, readWrite)

@@ -12,8 +12,8 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// TestOnlyTheApplicationsCloseIsAnEnd ends a writer's connection in every way that an
-// application has, and looks at what its peer reads behind the last byte.
+// TestOnlyTheApplicationsCloseIsAnEnd ends a writer's connection in every way that an application
+// has, and checks the end that its peer reads after the last byte.
 func TestOnlyTheApplicationsCloseIsAnEnd(t *testing.T) {
 	for name, c := range map[string]struct {
 		end   func(s *service, e *clientEndpoint)
@@ -80,8 +80,8 @@ func TestOnlyTheApplicationsCloseIsAnEnd(t *testing.T) {
 	}
 }
 
-// TestACloseIsOneThoughTheSessionEndsBehindIt: a C program says CLOSE and exits, and
-// nobody waits for the answer.
+// TestACloseIsOneThoughTheSessionEndsBehindIt: a C program sends CLOSE and exits without waiting
+// for the answer.
 func TestACloseIsOneThoughTheSessionEndsBehindIt(t *testing.T) {
 	s := serve(t, nil)
 	for range 30 {
@@ -99,8 +99,8 @@ func TestACloseIsOneThoughTheSessionEndsBehindIt(t *testing.T) {
 	}
 }
 
-// TestAConnectionThatNobodyTakesIsReset is about an ACCEPT whose caller has given up
-// before the answer came.
+// TestAConnectionThatNobodyTakesIsReset is about an ACCEPT whose caller gave up before the answer
+// came.
 func TestAConnectionThatNobodyTakesIsReset(t *testing.T) {
 	s := serve(t, nil)
 	a, b := connect(t, s.dial(t), s.dial(t))

@@ -10,11 +10,11 @@ import (
 	"github.com/fabricd/fabricd/internal/attach"
 )
 
-// TestNoConnectionStarves lets eight connections of two sessions, each with a channel,
-// carry what they can, until one of them has carried much: none has been left behind.
+// TestNoConnectionStarves lets eight connections of two sessions, each with a channel, carry as
+// much as they can, until one of them has carried much: none of them is starved.
 func TestNoConnectionStarves(t *testing.T) {
 	const conns, share = 8, 10
-	much := int64(500_000) // many times what one carries before the scheduler takes its turn
+	much := int64(500_000) // many times the bytes of one connection in a scheduler's time slice
 	if raceEnabled {
 		much = 100_000
 	}

@@ -5,8 +5,8 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// fakeDirect is what the fake node needs for direct use, off unless a test
-// wants it: then transfers of the other tests go through the node.
+// fakeDirect is the fake node's state for direct access, off unless a test enables it: then
+// transfers of the other tests go through the node.
 type fakeDirect struct {
 	on         bool
 	idle       bool // no operation has ever reached the node
@@ -38,7 +38,7 @@ func (e *fakeEndpoint) OnWithdrawal(fn func()) (stop func(), err error) {
 
 func (e *fakeEndpoint) FoundWindow(error) {}
 
-// withdrawn tells those that use the windows of e's peer.
+// withdrawn notifies the users of the windows of e's peer.
 func (e *fakeEndpoint) withdrawn() {
 	if e == nil {
 		return

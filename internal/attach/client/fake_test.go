@@ -30,7 +30,7 @@ type fakeNode struct {
 	services []attach.Service
 	told     []chan<- struct{} // of changes of them
 	direct   fakeDirect
-	events   sync.Mutex // held while watchers are told: one event at a time
+	events   sync.Mutex // held while watchers are notified: one event at a time
 }
 
 func newFakeNode() *fakeNode {
@@ -53,7 +53,7 @@ func (n *fakeNode) NewSession(c attach.Credentials) (attach.Session, error) {
 	return s, nil
 }
 
-// emit tells all watchers of ev.
+// emit sends ev to all watchers.
 func (n *fakeNode) emit(ev attach.Event) {
 	n.events.Lock()
 	defer n.events.Unlock()
@@ -68,7 +68,7 @@ func (n *fakeNode) emit(ev attach.Event) {
 	}
 }
 
-// held counts what sessions hold of the node.
+// held counts the node's resources that sessions hold.
 func (n *fakeNode) held() (sessions, ports, watchers int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -223,14 +223,14 @@ type fakeEndpoint struct {
 	in      []byte // arrived and not yet read, fakeBuffer at most
 	lost    bool   // the connection ended without a close
 	cause   string // why, if it was reset
-	async   bool   // a TryConnect is not yet told
+	async   bool   // the result of a TryConnect is not yet reported
 	wins    []fakeWindow
 	notify  map[int]chan<- struct{}
 	nextN   int
 	via     [2]string // the way of the messages, and why
 }
 
-// Pair tells the two ends of a connection.
+// Pair returns keys of the two ends of a connection.
 func (e *fakeEndpoint) Pair() (self, peer any, ok bool) {
 	e.n.mu.Lock()
 	defer e.n.mu.Unlock()
@@ -715,7 +715,7 @@ func (e *fakeEndpoint) VPutSignal(b []byte, p rma.Put) error {
 	return e.FenceSignal(fence.Signal{Where: fence.SignalRemote, RemoteOffset: p.Word, RemoteValue: p.Value})
 }
 
-// CheckTransfer looks at the windows one by one, as they are registered.
+// CheckTransfer checks the windows one by one, as they are registered.
 func (e *fakeEndpoint) CheckTransfer(roff, n int64, _ rma.Flags, need rma.Prot) error {
 	e.n.mu.Lock()
 	defer e.n.mu.Unlock()
@@ -764,7 +764,7 @@ func (e *fakeEndpoint) FenceMark(by fence.Side) (fence.Mark, error) {
 	return fence.Mark{Side: by, Seq: 42}, e.rma()
 }
 
-// FenceWait of mark 42, and of one behind nothing, is done; others wait until the connection ends.
+// FenceWait of mark 42, or of one that covers nothing, is done; others end with the connection.
 func (e *fakeEndpoint) FenceWait(ctx context.Context, m fence.Mark) error {
 	e.n.mu.Lock()
 	defer e.n.mu.Unlock()

@@ -85,7 +85,7 @@ func TestWrongSignalsAreTheNodesToJudge(t *testing.T) {
 	check(t, "the good one", p.a.FenceSignal(good), status.OK)
 }
 
-// A fence tells of what the node does, until the node has said that it is done.
+// A fence reports operations in the node, until the node has reported their completion.
 func TestFencesTellOfWhatTheNodeDoes(t *testing.T) {
 	p := newDirectPair(t, nil)
 	p.warm(t)
@@ -126,7 +126,7 @@ func TestFencesTellOfWhatTheNodeDoes(t *testing.T) {
 	asks("a mark behind it", 1, mark)
 	asks("the wait", 1, wait)
 	asks("a signal when all has ended well", 0, signal)
-	// One in the node is under way.
+	// One is in progress in the node.
 	d.through(false, func() error {
 		asks("a mark beside a call", 1, mark)
 		asks("a signal beside it", 1, local)
@@ -136,7 +136,7 @@ func TestFencesTellOfWhatTheNodeDoes(t *testing.T) {
 	asks("a mark of the peer's operations", 1, func() error { _, err := p.a.FenceMark(fence.InitPeer); return err })
 }
 
-// A mark is behind a copy of another goroutine that has begun.
+// A mark covers a copy of another goroutine that has begun.
 func TestFencesWaitForCopiesUnderWay(t *testing.T) {
 	p := newDirectPair(t, nil)
 	p.warm(t)
@@ -274,8 +274,8 @@ func TestPutsDoWithoutTheNode(t *testing.T) {
 	}
 }
 
-// BenchmarkFences measures fences between two applications of one node beside
-// those through the node.
+// BenchmarkFences measures fences between two applications of one node, direct and through the
+// node.
 func BenchmarkFences(b *testing.B) {
 	for name, noDirect := range map[string]bool{"direct": false, "node": true} {
 		p := newDirectPair(b, func(o *server.Options) { o.NoDirect = noDirect })

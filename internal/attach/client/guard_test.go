@@ -81,8 +81,8 @@ func (l *lockedBuffer) has(text string) bool {
 	return bytes.Contains(l.b.Bytes(), []byte(text))
 }
 
-// TestAPanicEndsOneSession: the application whose request it was loses its session,
-// with a log line that has the stack; others do not notice.
+// TestAPanicEndsOneSession: the application that sent the request loses its session, with a log
+// line that has the stack; others are not affected.
 func TestAPanicEndsOneSession(t *testing.T) {
 	for call, goroutine := range map[string]string{
 		"Bind":    "the session's reader",

@@ -33,8 +33,7 @@ func hog(path string) error {
 	select {}
 }
 
-// hogSession attaches and takes what it can. The error is why nothing more of anything
-// was to be had.
+// hogSession attaches and takes as many resources as it can. The error is the last refusal.
 func hogSession(path string) (got int, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
@@ -83,8 +82,8 @@ func hogSession(path string) (got int, err error) {
 	return got, nil
 }
 
-// TestDescriptorsAreSharedOut: a user that takes what it gets reaches its bound, other
-// users have theirs beside it, and the node keeps its reserve.
+// TestDescriptorsAreSharedOut: a user that takes all it gets reaches its limit, other users still
+// get theirs, and the node keeps its reserve.
 func TestDescriptorsAreSharedOut(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Log("not tested: only root can be several users")
@@ -113,8 +112,8 @@ func TestDescriptorsAreSharedOut(t *testing.T) {
 		}
 		return k.number(t, "got")
 	}
-	// Two pipes and a pidfd of each child are this process's as well. What is refused
-	// may take a moment to be closed.
+	// Two pipes and a pidfd of each child are this process's as well. Refused connections may take
+	// a moment to be closed.
 	first := startHog(65533)
 	eventually(t, "one user is within its bound", func() bool { return descriptors(t)-before-3 <= each })
 	if first < each/2 {

@@ -15,8 +15,8 @@ import (
 	"github.com/fabricd/fabricd/rma"
 )
 
-// A hostileNode answers one application by hand: everything succeeds, and what
-// it tells of windows is a test's.
+// A hostileNode answers one application by hand: every request succeeds, and the test chooses its
+// reports of windows.
 type hostileNode struct {
 	t      testing.TB
 	path   string
@@ -141,13 +141,13 @@ func plain(t testing.TB, n int64) *os.File {
 	return f
 }
 
-// good is an answer that is what it should be, for offset 0.
+// good returns a correct answer for offset 0.
 func good() *proto.WindowBody {
 	return &proto.WindowBody{Prot: readWrite, Slot: 2, Off: 0, Len: pageSize, MemOff: pageSize, Size: 4 * pageSize}
 }
 
-// TestHostileNodesAreNotBelieved: whatever the node says of a window, the client
-// neither faults nor writes anywhere else, and the node gets the write.
+// TestHostileNodesAreNotBelieved: for any reported window, the client neither faults nor writes
+// anywhere else, and the node gets the write.
 func TestHostileNodesAreNotBelieved(t *testing.T) {
 	memory := func() *os.File { return sealed(t, 4*pageSize) }
 	none := func() *os.File { return nil }
@@ -229,7 +229,7 @@ func (n *hostileNode) write(t *testing.T, direct bool) {
 	}
 }
 
-// FuzzWindowBody: what passes the checks lies in the memory and holds the offset.
+// FuzzWindowBody: a window that passes the checks lies in the memory and contains the offset.
 func FuzzWindowBody(f *testing.F) {
 	for _, m := range []*proto.WindowBody{good(), {Prot: 1, Off: math.MaxInt64 - pageSize, Len: pageSize, Size: pageSize}} {
 		_, body, err := proto.ParseFrame(proto.AppendFrame(nil, proto.Header{}, m))

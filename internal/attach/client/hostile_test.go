@@ -80,7 +80,7 @@ func (c *rawClient) ask(o proto.Op, ep uint32, in proto.Message, f *os.File, out
 	return h, ""
 }
 
-// answer receives the next answer; what is told unasked is passed over.
+// answer receives the next answer; it skips notifications.
 func (c *rawClient) answer() (proto.Header, []byte, *os.File) {
 	c.t.Helper()
 	for {
@@ -104,7 +104,7 @@ func (c *rawClient) recv() (proto.Header, []byte, *os.File) {
 	return h, body, f
 }
 
-// gone checks that the server ends the connection, whatever it says before.
+// gone checks that the server ends the connection, after any other packets.
 func (c *rawClient) gone(what string) {
 	c.t.Helper()
 	buf := make([]byte, proto.MaxFrame)
@@ -310,7 +310,7 @@ func TestRequestNumbers(t *testing.T) {
 	c.gone("a request number used twice")
 }
 
-// Requests of every kind are bounded, whatever an application sends.
+// Requests of every kind are bounded for any sequence of an application.
 func TestRequestsThatWaitAreBounded(t *testing.T) {
 	s := serve(t, func(o *server.Options) { o.Session = server.Limits{Endpoints: 8} })
 	c := attachRaw(t, s)
@@ -329,7 +329,7 @@ func TestRequestsThatWaitAreBounded(t *testing.T) {
 	}
 }
 
-// A client that never reads costs a bounded amount, and harms nobody else.
+// A client that never reads costs a bounded amount, and harms no other client.
 func TestClientThatNeverReads(t *testing.T) {
 	s := serve(t, nil)
 	c := attachRaw(t, s)
@@ -411,7 +411,7 @@ func TestDataSocketClosedByHand(t *testing.T) {
 	}
 }
 
-// The node's copies survive an owner who takes pages away: holes read as zero.
+// The node's copies survive an owner that punches holes into its memory: they read as zero.
 func TestHolesInWindowMemory(t *testing.T) {
 	s := serve(t, nil)
 	ca, cb := s.dial(t), s.dial(t)

@@ -12,7 +12,7 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// A leavingSession is a node's session whose windows take their time to close.
+// A leavingSession is a node's session that takes long to close its windows.
 type leavingSession struct {
 	*fakeSession
 	closing, closed chan struct{}

@@ -24,8 +24,8 @@ import (
 	"github.com/fabricd/fabricd/rma"
 )
 
-// poor is an application that sets itself limits. It connects to the port that it
-// is told, sends bytes that come back, and does what it is told line by line.
+// poor is an application that sets its own resource limits. It connects to the port that it reads,
+// sends bytes that come back, and executes the commands that it reads line by line.
 func poor(path string) error {
 	ctx := context.Background()
 	sess, err := Dial(ctx, path)
@@ -100,17 +100,17 @@ func fill(dir string) error {
 	return nil
 }
 
-// rlimits are the limits of a process that it can be told to set.
+// rlimits are the limits that a process can be made to set.
 var rlimits = map[string]int{"files": syscall.RLIMIT_FSIZE, "space": syscall.RLIMIT_AS, "descriptors": syscall.RLIMIT_NOFILE}
 
-// A poverty is what a process has done to itself.
+// A poverty is the limits that a process has set on itself.
 type poverty struct {
 	resource int
 	before   syscall.Rlimit
 	held     []*os.File
 }
 
-// limit sets a limit: of the address space, so far above what there is.
+// limit sets a limit: of the address space, that much above the current use.
 func (p *poverty) limit(name string, n uint64) error {
 	var ok bool
 	if p.resource, ok = rlimits[name]; !ok {
@@ -155,7 +155,7 @@ func (p *poverty) lift() error {
 	return syscall.Setrlimit(p.resource, &p.before)
 }
 
-// does tells the child a line, and returns the code and the error of what it did.
+// does sends the child a command, and returns the resulting code and error.
 func (c *child) does(t testing.TB, line string) (code status.Code, said string) {
 	t.Helper()
 	c.say(t, line)
@@ -193,10 +193,10 @@ const mappingsMost = 3
 // lifted, there is a channel.
 func TestMemoryOverALimit(t *testing.T) {
 	for name, c := range map[string]struct {
-		limit string // what the application sets itself; empty: a group of its own
-		says  string // what Alloc says; %d is the limit
-		why   string // what the node says of the channel; empty: there is one
-		mmap  string // what Mmap says; empty: it does
+		limit string // limit that the application sets on itself; empty: a memory control group
+		says  string // Alloc's error; %d is the limit
+		why   string // the node's reason for no channel; empty: there is one
+		mmap  string // Mmap's error; empty: none
 	}{
 		"memory cgroup": {"", "below the limit %s of 67108864 bytes", "below the limit %s of 67108864 bytes", ""},
 		"size of files": {"files 1048576", "RLIMIT_FSIZE: this process may make files and memory of 1048576 bytes", "", ""},
@@ -231,7 +231,7 @@ func TestMemoryOverALimit(t *testing.T) {
 			if code, said := k.does(t, fmt.Sprint("alloc ", windowBig)); code != status.NoMemory || !strings.Contains(said, says) {
 				t.Errorf("Alloc: %s, want ENOMEM that says %q", said, says)
 			}
-			for range mappingsMost + 1 { // what fails here is not left at the node
+			for range mappingsMost + 1 { // mappings that fail here must be released at the node
 				if code, said := k.does(t, fmt.Sprint("mmap ", window)); c.mmap == "" && code != status.OK || c.mmap != "" && (code != status.NoMemory || !strings.Contains(said, c.mmap)) {
 					t.Errorf("Mmap: %s, want %q", said, c.mmap)
 				}
@@ -269,8 +269,8 @@ func TestMemoryOverALimit(t *testing.T) {
 	}
 }
 
-// An application that accepts without a descriptor left learns why. The connection
-// ends, and the session has as many endpoints as before.
+// An application that accepts without a descriptor left gets the reason. The connection ends, and
+// the session has as many endpoints as before.
 func TestAcceptWithoutADescriptor(t *testing.T) {
 	const endpoints = 4
 	s := serve(t, func(o *server.Options) { o.Session.Endpoints = endpoints })
@@ -363,8 +363,8 @@ func hostTo(t *testing.T, s *service, k *child) (ep attach.Endpoint, window int6
 // A memoryGroup is a control group with a limit of memory.
 type memoryGroup struct{ dir, file string }
 
-// newMemoryGroup makes one, which is removed when the test ends and its processes
-// have; nil where nobody may.
+// newMemoryGroup makes a memory control group, removed when the test and its processes have ended;
+// nil without the permission.
 func newMemoryGroup(t *testing.T, limit int64) *memoryGroup {
 	t.Helper()
 	tree, file := "/sys/fs/cgroup", "memory.max"

@@ -19,10 +19,10 @@ import (
 // in more pieces than a ring holds.
 var orderSizes = []int{1, ring.Inline - 1, ring.Inline, ring.Inline + 1, 64, 300, server.MinRingData / 4, server.MinRingData/4 + 1, server.MinRingData + ring.Inline, 3 * server.MinRingData}
 
-// TestPendingSendsKeepTheirOrder lets sends of all sizes wait behind one for which
-// there is no room: in the ring of a channel, or at the data socket while the channel
-// comes. What is read is in the order of the calls, none overtakes another one,
-// also not a TrySend that finds room, and one that is withdrawn has sent nothing.
+// TestPendingSendsKeepTheirOrder queues sends of all sizes after one for which there is no room: in
+// the ring of a channel, or at the data socket while the channel is set up. The bytes arrive in the
+// order of the calls, none overtakes another, not even a TrySend that finds room, and a canceled
+// send has sent nothing.
 func TestPendingSendsKeepTheirOrder(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -36,7 +36,7 @@ func TestPendingSendsKeepTheirOrder(t *testing.T) {
 					talk(t, a, b)
 				}
 				q := &pendingSends{t: t, ep: a.(*clientEndpoint)}
-				q.send(1<<20, nil) // nobody reads: it waits, whatever lies between
+				q.send(1<<20, nil) // no reader: it waits, whatever the buffers hold
 				q.sendAll(rng)
 				if upgrade {
 					a.(*clientEndpoint).upgrade(false)
@@ -66,7 +66,7 @@ type pendingSends struct {
 	wg    sync.WaitGroup
 }
 
-// streamByte is what the stream has at a place.
+// streamByte returns the stream's byte at a position.
 func streamByte(at int) byte { return byte(uint32(at+1) * 2654435761 >> 24) }
 
 func streamBytes(at, n int) []byte {
@@ -77,9 +77,8 @@ func streamBytes(at, n int) []byte {
 	return p
 }
 
-// send begins a Send of the next n bytes of the stream, and returns when it waits
-// behind those before it. With a context it is one that will be withdrawn, whose
-// bytes are not of the stream.
+// send begins a Send of the next n bytes of the stream, and returns when it waits after those
+// before it. A send with a context will be canceled, and its bytes do not belong to the stream.
 func (q *pendingSends) send(n int, withdraw context.Context) {
 	q.t.Helper()
 	p, want, ctx := streamBytes(q.total, n), n, context.Background()
@@ -138,7 +137,7 @@ func (q *pendingSends) drain(b attach.Endpoint, rng *rand.Rand) {
 	q.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	end := q.total // of the calls'; behind it comes what TrySend has sent
+	end := q.total // of the calls' bytes; TrySend's follow
 	buf := make([]byte, 20_000)
 	for at := 0; at < q.total || at < end+1000; {
 		n, err := q.ep.TrySend(streamBytes(q.total, 1+rng.IntN(100)))

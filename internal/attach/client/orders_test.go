@@ -32,10 +32,10 @@ var mistakes = []struct{ name, old, new, story, shows string }{
 		"poll-for-room", "poller waits to be told for ever"},
 }
 
-// stepped builds this test's program with a search through the orders of what the
-// sides of a channel do. Every access to a word of a ring is a step in it, and so is
-// everything that is done to a bell: the atomics of Go are sequentially consistent, so
-// orders of steps are all that can happen.
+// stepped builds this test's program with a search through the possible interleavings of the sides
+// of a channel. Every access to a word of a ring is a step of it, and so is every operation on a
+// bell: Go's atomics are sequentially consistent, so interleavings of steps are the only possible
+// executions.
 func stepped(t *testing.T) string {
 	bell, channel := contents(t, "../../shm/bell.go"), contents(t, "channel.go")
 	reader := replaced(t, "reader", contents(t, "../../ring/reader.go"), "shown atomic.Uint64", "shown readerPlace")
@@ -68,9 +68,8 @@ func stepped(t *testing.T) string {
 	})
 }
 
-// TestNoOrderLosesAWakeUp runs the two sides of a channel, and who polls beside them,
-// in every order of their steps: nobody sleeps for ever, and nothing is lost. It finds
-// each of the mistakes.
+// TestNoOrderLosesAWakeUp runs the two sides of a channel, and a concurrent poller, in every
+// interleaving: no goroutine sleeps for ever, and no byte is lost. It finds each of the mistakes.
 func TestNoOrderLosesAWakeUp(t *testing.T) {
 	program := stepped(t)
 	t.Run("as it is", func(t *testing.T) {

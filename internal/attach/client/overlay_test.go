@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// overlaid builds this test's program with other files in place of some, or beside
-// them: texts by name, from this directory.
+// overlaid builds this test's program with some files replaced or added: texts by name, from this
+// directory.
 func overlaid(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -53,8 +53,8 @@ func contents(t *testing.T, name string) string {
 	return string(b)
 }
 
-// replaced returns text with something else in the place of old, which is there
-// once. what is what for.
+// replaced returns text with old replaced by with; old occurs once. The parameter what names the
+// text in failures.
 func replaced(t *testing.T, what, text, old, with string) string {
 	t.Helper()
 	if n := strings.Count(text, old); n != 1 {

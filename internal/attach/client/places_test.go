@@ -32,8 +32,8 @@ func blockMoves(t testing.TB, e attach.Endpoint, n int) (wait func()) {
 	return wg.Wait
 }
 
-// TestBlockedCallsKeepNobodyOut blocks more calls of every kind than a session had
-// requests once, and uses the session all the same. What is closed meanwhile is closed.
+// TestBlockedCallsKeepNobodyOut blocks more calls of every kind than a session's number of
+// requests, and uses the session nevertheless. Endpoints closed meanwhile are closed.
 func TestBlockedCallsKeepNobodyOut(t *testing.T) {
 	s := serve(t, nil)
 	c := s.dial(t)
@@ -73,7 +73,7 @@ func TestBlockedCallsKeepNobodyOut(t *testing.T) {
 	check(t, "Close", b.Close(), status.OK)
 }
 
-// TestCloseNeedsNoPlace gives back while every place is taken.
+// TestCloseNeedsNoPlace releases resources while every place is taken.
 func TestCloseNeedsNoPlace(t *testing.T) {
 	s := serve(t, nil)
 	c, other := s.dial(t), s.dial(t)
@@ -89,7 +89,7 @@ func TestCloseNeedsNoPlace(t *testing.T) {
 	eventually(t, "the peer sees the end", func() bool { return b.Ready()&attach.PollHup != 0 })
 }
 
-// TestConnectsWaitInOrder begins more connects than a session may have under way.
+// TestConnectsWaitInOrder begins more connects than a session may have in progress.
 func TestConnectsWaitInOrder(t *testing.T) {
 	s := serve(t, nil)
 	c, other := s.dial(t), s.dial(t)

@@ -12,10 +12,10 @@ import (
 	"github.com/fabricd/fabricd/rma"
 )
 
-// scattered is memory in several pieces, which windows one behind the other are on.
+// scattered is memory in several pieces, with adjacent windows onto it.
 type scattered [][]byte
 
-// bytes returns a copy of what is there.
+// bytes returns a copy of the memory.
 func (s scattered) bytes() []byte { return bytes.Join(s, nil) }
 
 // set copies b, as many bytes, there.
@@ -25,8 +25,8 @@ func (s scattered) set(b []byte) {
 	}
 }
 
-// adjacent registers windows of so many pages one behind the other, and returns
-// their memory, and where the first one is.
+// adjacent registers adjacent windows of the given numbers of pages, and returns their memory, and
+// the offset of the first one.
 func (p *directPair) adjacent(t testing.TB, c attach.Session, e attach.Endpoint, at int64, pages ...int) (mem scattered, first int64) {
 	t.Helper()
 	first = at
@@ -39,12 +39,12 @@ func (p *directPair) adjacent(t testing.TB, c attach.Session, e attach.Endpoint,
 	return mem, first
 }
 
-// The fake node has no ranges over several windows: what succeeds was direct.
+// The fake node rejects ranges over several windows: a transfer that succeeds was direct.
 func TestDirectRangesOverSeveralWindows(t *testing.T) {
 	p := newDirectPair(t, nil)
 	here, loff := p.adjacent(t, p.ca, p.a, 1<<20, 1, 2, 1, 3)
 	there, roff := p.adjacent(t, p.cb, p.b, 2<<20, 2, 1, 1, 1, 2)
-	mine, theirs := here.bytes(), there.bytes() // what is to be there
+	mine, theirs := here.bytes(), there.bytes() // the expected contents
 	rapid.Check(t, func(rt *rapid.T) {
 		lo := rapid.IntRange(0, len(mine)-1).Draw(rt, "local")
 		ro := rapid.IntRange(0, len(theirs)-1).Draw(rt, "remote")
@@ -91,7 +91,7 @@ func TestDirectRangesOverSeveralWindows(t *testing.T) {
 	}
 }
 
-// Nothing moves unless everything is allowed, whichever window forbids it.
+// No byte moves unless every window permits the access.
 func TestRangesOverSeveralWindowsAreCheckedFirst(t *testing.T) {
 	p := newDirectPair(t, nil)
 	theirs, roff := p.adjacent(t, p.cb, p.b, 1<<20, 1, 1)

@@ -16,8 +16,8 @@ import (
 	"github.com/fabricd/fabricd/rma"
 )
 
-// TestADeadlineHoldsBehindAWrite: while a call writes to the RMA path, and the peer's node
-// takes nothing, those that wait behind it end with their ctx.
+// TestADeadlineHoldsBehindAWrite: while a call writes to the RMA path, and the peer's node reads
+// nothing, the calls queued after it end with their ctx.
 func TestADeadlineHoldsBehindAWrite(t *testing.T) {
 	e := newClientEndpoint(&client{}, 1)
 	p := &farPath{e: e}
@@ -225,8 +225,8 @@ func TestAFenceBehindAWriteAsksForNothing(t *testing.T) {
 	}
 }
 
-// TestUnclaimedAnswersAreBounded: writes behind which nothing waits ask for no more answers than
-// there is room for, and for some again when those are read.
+// TestUnclaimedAnswersAreBounded: writes without a later waiting call request no more answers than
+// there is room for, and request some again once those are read.
 func TestUnclaimedAnswersAreBounded(t *testing.T) {
 	p, n := newFarNode(t)
 	for range 100 {
@@ -246,7 +246,7 @@ func TestUnclaimedAnswersAreBounded(t *testing.T) {
 	}
 }
 
-// TestAFenceThatIsGivenUpLeavesTheAnswers: the calls behind it read what it waited for.
+// TestAFenceThatIsGivenUpLeavesTheAnswers: later calls read the answers that it waited for.
 func TestAFenceThatIsGivenUpLeavesTheAnswers(t *testing.T) {
 	p, n := newFarNode(t)
 	for range 3 {

@@ -80,8 +80,8 @@ func TestOthersGetAWindowAndNothingElse(t *testing.T) {
 	}
 }
 
-// reopened tries to write to the memory behind f, in all ways that a process of the
-// owner's user has. It returns those that worked.
+// reopened tries to write to the memory of f, in all ways that a process of the owner's user has.
+// It returns the successful ones.
 func reopened(t *testing.T, f *os.File) (through []string) {
 	t.Helper()
 	path := fmt.Sprintf("/proc/self/fd/%d", f.Fd())
@@ -113,8 +113,8 @@ func reopened(t *testing.T, f *os.File) (through []string) {
 	return through
 }
 
-// TestReadOnlyHoldsAgainstTheSameUser: who got a descriptor for reading cannot make one
-// for writing of it, and the owner, the node and a later window to write go on.
+// TestReadOnlyHoldsAgainstTheSameUser: a process with a read-only descriptor cannot get a writable
+// one from it; the owner, the node and a later writable window still work.
 func TestReadOnlyHoldsAgainstTheSameUser(t *testing.T) {
 	p := newDirectPair(t, nil)
 	mem, off := p.window(t, p.cb, p.b, 1, rma.ProtRead)
@@ -292,8 +292,8 @@ func TestMemoryThatNobodyHasStays(t *testing.T) {
 	}
 }
 
-// TestMovesBesideRegistrations: whatever the order of calls beside each other, a
-// window is on the memory that its owner sees.
+// TestMovesBesideRegistrations: for any order of concurrent calls, a window is on the memory that
+// its owner sees.
 func TestMovesBesideRegistrations(t *testing.T) {
 	p := newDirectPair(t, nil)
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
@@ -312,8 +312,8 @@ func TestMovesBesideRegistrations(t *testing.T) {
 					if err := p.a.VWriteTo([]byte{v}, off+at, 0); err != nil {
 						return err
 					}
-					// The other goroutine moves the memory beside this: what is
-					// written here is read through the window, before it is gone.
+					// The other goroutine moves the memory concurrently: bytes written here are
+					// read through the window, before it is gone.
 					got := []byte{0}
 					if err := p.a.VReadFrom(got, off+at, 0); err != nil || got[0] != v {
 						return fmt.Errorf("%d was read, %d written: %w", got[0], v, err)

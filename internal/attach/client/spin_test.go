@@ -14,8 +14,8 @@ import (
 	"testing"
 )
 
-// Watching is what an application has set; without that, it is nothing on a
-// machine of few processors.
+// The application's setting determines polling; without one, a machine of few processors does not
+// poll.
 func TestWatchingNeedsProcessors(t *testing.T) {
 	for _, c := range []struct {
 		tuning
@@ -77,12 +77,12 @@ func TestLowLatencyYieldsWhenNoAnswerComes(t *testing.T) {
 	}
 }
 
-// Who answers in turns of the same processor gets them soon, as long as they are together.
+// A sender that runs alternately on the same processor gets it soon, as long as both are on it.
 func TestLowLatencySharesAProcessor(t *testing.T) {
 	s := spinner{low: true, most: lowSteps, alone: aloneSteps}
 	for i, c := range []struct {
-		answer int  // looks until it sees something; 0: when somebody had a turn
-		long   bool // who is given way to takes a turn
+		answer int  // polls until it sees the event; 0: after another thread ran
+		long   bool // the thread to which it yields runs long
 		looks  int
 	}{
 		{answer: 5, looks: 5},
@@ -92,7 +92,7 @@ func TestLowLatencySharesAProcessor(t *testing.T) {
 		{answer: 5, looks: 5}, // it parts them
 		{long: true, looks: aloneSteps + 1},
 		{answer: shareSteps + 2, looks: shareSteps + 2},
-		{answer: aloneSteps + 1, looks: aloneSteps + 1}, // a short turn is nobody's
+		{answer: aloneSteps + 1, looks: aloneSteps + 1}, // a short run of another thread does not count
 		{answer: aloneSteps + 1, looks: aloneSteps + 1},
 	} {
 		looks, had := 0, false
@@ -109,7 +109,7 @@ func TestLowLatencySharesAProcessor(t *testing.T) {
 	}
 }
 
-// What a watch with low latency waits for may run on its own and only processor.
+// The sender for which a low-latency call waits may run on the only processor.
 func TestLowLatencyLetsOthersRun(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	s := tuning{low: true, spin: -1}.spinner()
@@ -125,8 +125,8 @@ func TestLowLatencyLetsOthersRun(t *testing.T) {
 	}
 }
 
-// A process sees how many processors it has: those of the machine, those that its
-// environment says, or those of its control group's quota.
+// A process counts its processors: those of the machine, of its environment, or of its control
+// group's quota.
 func TestProcessorsOfAProcess(t *testing.T) {
 	want := func(procs int) int { return tuning{spin: -1}.looks(min(procs, runtime.NumCPU())) }
 	for _, procs := range []int{1, 2, smallMachine - 1, smallMachine, 64} {
@@ -157,8 +157,8 @@ func TestProcessorsOfAProcess(t *testing.T) {
 	}
 }
 
-// quotaGroup makes a control group with a quota of processor time in each 100 ms,
-// which is removed when the test ends; it returns nothing where nobody may.
+// quotaGroup makes a control group with a quota of processor time in each 100 ms, removed when the
+// test ends; "" without the permission.
 func quotaGroup(t *testing.T, quota string) (dir string) {
 	t.Helper()
 	tree, file, text := "/sys/fs/cgroup", "cpu.max", quota+" 100000"

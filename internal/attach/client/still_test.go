@@ -11,8 +11,8 @@ import (
 	"github.com/fabricd/fabricd/rma"
 )
 
-// TestCallsOfAStillNodeEndWithTheirContext makes calls while the node takes no request,
-// as one that is stopped, and uses the session when it goes on.
+// TestCallsOfAStillNodeEndWithTheirContext makes calls while the node receives no request, like a
+// stopped one, and uses the session when the node continues.
 func TestCallsOfAStillNodeEndWithTheirContext(t *testing.T) {
 	s := serve(t, nil)
 	c := s.dial(t)

@@ -50,7 +50,7 @@ func TestSettingsOfAnApplication(t *testing.T) {
 func TestSpinnerLooksAsOftenAsItMay(t *testing.T) {
 	for _, c := range []struct {
 		tuning
-		first, tenth int // looks at the first and the tenth wait for nothing
+		first, tenth int // polls of the first and the tenth futile wait
 	}{
 		{tuning{spin: 0}, 0, 0},
 		{tuning{spin: 100}, 13, 0}, // an eighth; it does not pay: half as often each time
@@ -84,8 +84,8 @@ func TestSpinnerLooksAsOftenAsItMay(t *testing.T) {
 	}
 }
 
-// Both sides take what the node has set, at the bounds too, and the stream is
-// what it is with any of it.
+// Both sides use the node's settings, at the bounds too, and the stream is the same with any of
+// them.
 func TestRingsAreTheNodes(t *testing.T) {
 	for _, p := range []server.Rings{
 		{Slots: server.MinSlots, Data: server.MinRingData, Release: 0},
@@ -134,7 +134,7 @@ func withoutHuge(t *testing.T) {
 // mebibyte are rings that fill a huge page.
 var mebibyte = server.Rings{Slots: 256, Data: 1 << 20, Release: 25}
 
-// ways returns how the fake node was told that the endpoints' messages go.
+// ways returns the paths that the fake node has recorded for the endpoints' messages.
 func (s *service) ways() (all [][2]string) {
 	s.node.mu.Lock()
 	defer s.node.mu.Unlock()
@@ -248,8 +248,8 @@ func TestWindowMemoryInHugePages(t *testing.T) {
 	}
 }
 
-// What a node says of a channel is checked before anything is mapped. One that
-// knows no RINGS is served as it was before.
+// The node's description of a channel is checked before anything is mapped. A node without RINGS is
+// served with the defaults.
 func TestHostileChannels(t *testing.T) {
 	good := func() (proto.Message, *os.File) {
 		return &proto.ChannelBody{Slots: 4, Data: 4096}, sharedMemory(t, proto.RingsSize(small))
@@ -321,7 +321,7 @@ func sharedMemory(t testing.TB, n int64) *os.File {
 	return f
 }
 
-// geometry returns a channel of these sizes, whose memory is that of the smallest.
+// geometry returns a channel of these sizes, with memory of the smallest size.
 func geometry(t testing.TB, slots, data uint32) func() (proto.Message, *os.File) {
 	return func() (proto.Message, *os.File) {
 		return &proto.ChannelBody{Slots: slots, Data: data}, sharedMemory(t, proto.RingsSize(small))

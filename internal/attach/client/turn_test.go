@@ -15,7 +15,7 @@ func newTurn() *Turn {
 	return t
 }
 
-// One call at a time has the turn, whichever calls give up waiting for it.
+// One call at a time has the turn, whichever waiters give up.
 func TestTurnIsOfOne(t *testing.T) {
 	turn := newTurn()
 	inside, got := 0, 0 // guarded by turn
@@ -56,7 +56,7 @@ func TestTurnIsOfOne(t *testing.T) {
 	}
 }
 
-// Waiting calls get the turn in order, also beside one that takes it again and again.
+// Waiting calls get the turn in order, also if one call takes it repeatedly.
 func TestTurnsAreInOrder(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		turn := newTurn()
@@ -71,7 +71,7 @@ func TestTurnsAreInOrder(t *testing.T) {
 			synctest.Wait()
 		}
 		turn.Give()
-		turn.Take(nil, nil) // behind the others
+		turn.Take(nil, nil) // after the others
 		for i, k := range order {
 			if i != k {
 				t.Fatalf("the order is %v", order)

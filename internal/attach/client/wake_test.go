@@ -30,7 +30,7 @@ type waking struct {
 	make    func(in, out *os.File) (waker, error)
 }
 
-// A bell is a socket pair, so that its end is heard: the others say what that costs.
+// A bell is a socket pair, so that its end is visible: the others show the cost of that.
 var wakings = []waking{
 	{"bell", false, false, func(in, _ *os.File) (waker, error) {
 		b, err := shm.NewBell(in)
@@ -46,7 +46,7 @@ var wakings = []waking{
 	}},
 }
 
-// one is what is added to an eventfd.
+// one is the number added to an eventfd.
 var one = binary.NativeEndian.AppendUint64(nil, 1)
 
 type bellWaker struct{ *shm.Bell }
@@ -117,8 +117,8 @@ func wakerOf(i, in, out int) (w waker, closes func(), err error) {
 	}, err
 }
 
-// wakingEnds returns what each of two processes waits at and wakes with, in this
-// order, all descriptors of their own.
+// wakingEnds returns for each of two processes the descriptors at which it waits and with which it
+// wakes, in this order, all distinct.
 func wakingEnds(eventfd bool) (here, there [2]int, err error) {
 	if !eventfd {
 		var pair [2]int

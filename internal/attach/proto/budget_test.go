@@ -7,8 +7,8 @@ import (
 	"github.com/fabricd/fabricd/internal/test/budget"
 )
 
-// TestDecoderStaysInItsBudget: no packet makes a decoder allocate more than
-// 64 KiB and four times its length, whatever lengths it announces.
+// TestDecoderStaysInItsBudget: no packet makes a decoder allocate more than 64 KiB and four times
+// its length, for any lengths in it.
 func TestDecoderStaysInItsBudget(t *testing.T) {
 	var inputs [][]byte
 	for _, b := range bodies {

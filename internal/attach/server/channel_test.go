@@ -18,8 +18,8 @@ func (pairedEnd) Ready() attach.Events              { return 0 }
 func (pairedEnd) Via(path, why string)              {}
 func (e pairedEnd) Pair() (self, peer any, ok bool) { return e.self, e.peer, true }
 
-// A request for a channel may be carried out beside the endpoint's close, which
-// does not wait for it: nothing stays charged, and no descriptor open.
+// A request for a channel may run concurrently with the endpoint's close, which does not wait for
+// it: nothing stays charged, and no descriptor open.
 func TestChannelOfAnEndpointThatIsBeingClosed(t *testing.T) {
 	var p pairs
 	p.init()

@@ -8,8 +8,8 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// TestNothingIsCopiedToAnApplicationThatIsTold: what a VREADFROM has fetched by the time
-// that the windows are closed stays in the node.
+// TestNothingIsCopiedToAnApplicationThatIsTold: bytes that a VREADFROM has fetched when the windows
+// are closed stay in the node.
 func TestNothingIsCopiedToAnApplicationThatIsTold(t *testing.T) {
 	region, err := shm.Create("test", 4096)
 	if err != nil {

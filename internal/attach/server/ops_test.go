@@ -11,7 +11,7 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// Requests of every kind are bounded, whatever an application sends.
+// Requests of every kind are bounded for any sequence of an application.
 func TestEveryKindOfRequestIsBounded(t *testing.T) {
 	most := bounds(newAccount("a session", SessionLimits(), nil))
 	for o := range operations {
@@ -82,8 +82,8 @@ func (idleSession) Self() attach.Self     { return attach.Self{} }
 func (idleSession) Done() <-chan struct{} { return nil }
 func (idleSession) Close() error          { return nil }
 
-// FuzzServer gives a session packets as an application may send them: whatever
-// they are, it must answer or refuse, and go on.
+// FuzzServer sends a session packets of a hostile application: it must answer or refuse each of
+// them, and continue.
 func FuzzServer(f *testing.F) {
 	for o, spec := range operations {
 		var in proto.Message

@@ -2,8 +2,8 @@ package server
 
 import "testing"
 
-// TestLargeBuffersAreFew: who wants a large buffer when none is left has a small one,
-// and all are given back. One whose connection keeps less has none.
+// TestLargeBuffersAreFew: a pump that wants a large buffer when none is left gets a small one, and
+// all are returned. A pump whose connection buffers less gets none.
 func TestLargeBuffersAreFew(t *testing.T) {
 	var all []pumpBuffer
 	for range bulkMost {

@@ -19,9 +19,9 @@ func takeAll(t *testing.T, what string, a *account, r resource, n int64) {
 	}
 }
 
-// TestPathsAndConnectionsHaveSharesOfTheirOwn: however many paths there are, connections
-// find as many descriptors as without them, and the other way round; a user that takes
-// all that it gets leaves a quarter of each to another one.
+// TestPathsAndConnectionsHaveSharesOfTheirOwn: with any number of paths, connections find as many
+// descriptors as without paths, and the reverse; a user that takes all that it gets leaves a
+// quarter of each to another one.
 func TestPathsAndConnectionsHaveSharesOfTheirOwn(t *testing.T) {
 	total := newTotal(192, 96)
 	first := newAccount("a user", Limits{}, total)
@@ -61,9 +61,9 @@ func TestPathNeedsBoth(t *testing.T) {
 	}
 }
 
-// TestSharesOfTheProcess: with the defaults applications leave a quarter of the
-// descriptors to the node, and one user has a connection with a path for each four that
-// the process may have, with room for what an application needs beside them.
+// TestSharesOfTheProcess: with the defaults applications leave a quarter of the descriptors to the
+// node, and one user has a connection with a path for each four that the process may have, with
+// room for an application's other needs.
 func TestSharesOfTheProcess(t *testing.T) {
 	all := shm.Descriptors()
 	opt := new(Options)

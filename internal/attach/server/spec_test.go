@@ -12,8 +12,7 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// SPEC.md is what other languages' clients are written from: it must name what
-// the server does.
+// Clients in other languages are written from SPEC.md: it must name every operation of the server.
 func TestSpecificationNamesEverything(t *testing.T) {
 	b, err := os.ReadFile("../proto/SPEC.md")
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/fabricd/fabricd/internal/test/bubble"
 )
 
-// TestPiecesWaitForRoom: one session's pieces leave room for another's, small ones wait
-// for nobody, and a call that waits goes on when something is given back or when it gives up.
+// TestPiecesWaitForRoom: one session's pieces leave room for another's, small ones never wait, and
+// a waiting call continues when room is released or its ctx ends.
 func TestPiecesWaitForRoom(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		const piece = 1 << 20

@@ -12,8 +12,8 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// Whatever the caller's configuration says, there is nothing to replay: TLS 1.3, our
-// protocol, no tickets. The caller's own copy stays as it is.
+// With any configuration of the caller, there is nothing to replay: TLS 1.3, our protocol, no
+// tickets. The caller's own copy is unchanged.
 func TestConfigurationsAreHardened(t *testing.T) {
 	now := time.Unix(1, 0)
 	loose := &tls.Config{

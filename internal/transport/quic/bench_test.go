@@ -86,7 +86,7 @@ func rawOver(b *testing.B, dress func(net.PacketConn) net.PacketConn) (here, the
 	return transporttest.Duplex(answer, out), transporttest.Duplex(in, back)
 }
 
-// contestants are what is compared.
+// contestants are the compared implementations.
 var contestants = map[string]func(*testing.B) (here, there io.ReadWriter){"raw": raw, "lane": layered}
 
 func BenchmarkPingPong(b *testing.B) {
@@ -141,7 +141,7 @@ func abreast(b *testing.B, n int) {
 	before := processorTime(b)
 	for b.Loop() {
 		for _, end := range ends {
-			go func() { // what it sends is waited for
+			go func() { // the other end waits for its bytes
 				for range all / n / size {
 					if _, err := end.Write(p); err != nil {
 						b.Error(err)
@@ -161,7 +161,7 @@ func abreast(b *testing.B, n int) {
 	b.ReportMetric(used.Seconds()/b.Elapsed().Seconds(), "processors")
 }
 
-// processorTime returns what this process has used.
+// processorTime returns the processor time that this process has used.
 func processorTime(b *testing.B) time.Duration {
 	var ru syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &ru); err != nil {

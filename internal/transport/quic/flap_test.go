@@ -17,8 +17,8 @@ import (
 
 const hostA, hostB = "10.0.0.1", "10.0.0.2"
 
-// A busySession is one whose ends send a heartbeat now and then, and whose lanes,
-// while it pours, have more to send than the network takes, in both directions.
+// A busySession is a session whose ends send a heartbeat now and then, and whose lanes, while it
+// pours, have more to send than the network carries, in both directions.
 type busySession struct {
 	t     *testing.T
 	ends  [2]transport.Session
@@ -89,9 +89,9 @@ func (s *busySession) hear(ctx context.Context, i int) {
 	}
 }
 
-// fill is how long before a cut, and on into it, the lanes have more to send than
-// the network takes: the congestion windows are full then, and what comes after
-// changes nothing but how long the test runs.
+// fill is the time before and after the beginning of a cut in which the lanes have more to send
+// than the network carries: the congestion windows are full then, and a longer time changes only
+// the length of the test.
 const fill = 20 * time.Millisecond
 
 // cutFor makes all of cut happen to a session that pours, for d, and undoes it.
@@ -119,13 +119,13 @@ func (s *busySession) close() {
 	s.all.Wait()
 }
 
-// heardBy bounds the silence once the way is open, however long it was not:
-// patience, a round trip, the peer's delay, and the next heartbeat.
+// heardBy bounds the silence after the path opens, for any length of the cut: patience, a round
+// trip, the peer's delay, and the next heartbeat.
 const heardBy = maxPatience + 25*time.Millisecond + beat + 10*time.Millisecond
 
-// TestAnOpenWayIsFoundAtOnce: after a cut of any length both ends hear of each
-// other as soon as the way is open. quic-go alone takes up to as long again,
-// since it waits twice as long after each probe.
+// TestAnOpenWayIsFoundAtOnce: after a cut of any length both ends receive from each other as soon
+// as the path is open. quic-go alone takes up to as long again, since it waits twice as long after
+// each probe.
 func TestAnOpenWayIsFoundAtOnce(t *testing.T) {
 	for _, cut := range []time.Duration{300 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second, 4 * time.Second} {
 		for name, ways := range map[string][][2]string{
@@ -156,11 +156,10 @@ func cutOnce(t *testing.T, cut time.Duration, ways [][2]string) {
 	}
 }
 
-// TestAWayThatComesAndGoesIsUsed: a way that is open half of the time is never
-// silent for longer than it is cut and what it takes to find it open. quic-go
-// alone was silent for 3.5 s in every second run: its probes are 27, 81, 190,
-// 408, 844, 1715 and 3457 ms after the last packet, and all but the last may
-// meet cuts of 200 ms in 400.
+// TestAWayThatComesAndGoesIsUsed: a path that is open half of the time is never silent for longer
+// than a cut and the time to detect that it is open. quic-go alone was silent for 3.5 s in every
+// second run: its probes are 27, 81, 190, 408, 844, 1715 and 3457 ms after the last packet, and all
+// but the last may meet cuts of 200 ms in 400.
 func TestAWayThatComesAndGoesIsUsed(t *testing.T) {
 	const pace, seeds = 200 * time.Millisecond, 4
 	for seed := range uint64(seeds) {
@@ -175,7 +174,7 @@ func TestAWayThatComesAndGoesIsUsed(t *testing.T) {
 					longest = max(longest, s.silence())
 				}
 			}
-			// What is sent again late in one gap may meet the next.
+			// Packets resent late in one gap may meet the next.
 			if bound := 2*pace + pace + heardBy; longest > bound {
 				t.Errorf("seed %d: silence of %v, want %v at most", seed, longest, bound)
 			}
@@ -197,8 +196,8 @@ func newFlappingNet(t *testing.T, seed uint64) (*netsim.Network, *busySession) {
 	return sim, newBusySession(t, sa, sb)
 }
 
-// TestALostEndIsSentAgain: the packet that tells the peer of a session's end is
-// lost, and nothing comes from the peer that quic-go could answer with another.
+// TestALostEndIsSentAgain: the packet with a session's end is lost, and no packet of the peer comes
+// that quic-go could answer with another.
 func TestALostEndIsSentAgain(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		sim := netsim.New(1)

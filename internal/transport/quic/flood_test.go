@@ -21,8 +21,8 @@ import (
 	"github.com/fabricd/fabricd/internal/test/transporttest"
 )
 
-// initialPacket is what looks like the first packet of a handshake until it is
-// decrypted: a server makes state for it, or asks for a proof of the address.
+// initialPacket looks like the first packet of a handshake until it is decrypted: a server makes
+// state for it, or asks for a proof of the address.
 func initialPacket(random *rand.Rand) []byte {
 	p := []byte{0xc3, 0, 0, 0, 1, 8} // long header, Initial, version 1
 	p = binary.BigEndian.AppendUint64(p, random.Uint64())
@@ -34,7 +34,7 @@ func initialPacket(random *rand.Rand) []byte {
 	return append(p, make([]byte, rest)...)
 }
 
-// memory is what the process has for objects and stacks, in bytes.
+// memory returns the process's memory for objects and stacks, in bytes.
 func memory() int64 {
 	runtime.GC()
 	var m runtime.MemStats
@@ -84,8 +84,8 @@ func TestAFloodOfInitialsCostsNoMemory(t *testing.T) {
 	}
 }
 
-// A halfway is the socket of a client that proves its address and then says nothing
-// more: it sees nothing but Retry.
+// A halfway is the socket of a client that proves its address and then sends nothing more: it
+// receives nothing but Retry.
 type halfway struct{ net.PacketConn }
 
 func (c halfway) ReadFrom(p []byte) (int, net.Addr, error) {
@@ -130,8 +130,8 @@ func (p *Provider) slotsTaken() int {
 	return p.slots.Len()
 }
 
-// TestStrangersShareTheHandshakes: neither one address nor one network, nor many of
-// them, keep out those who hold fewer, or who are known.
+// TestStrangersShareTheHandshakes: neither one address nor one network, nor many of them, block
+// peers that hold fewer, or known ones.
 func TestStrangersShareTheHandshakes(t *testing.T) {
 	for name, c := range map[string]struct {
 		from  func(i int) string // stalls 16 handshakes

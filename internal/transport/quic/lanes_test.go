@@ -9,12 +9,11 @@ import (
 	"github.com/fabricd/fabricd/internal/transport"
 )
 
-// laneCost is what the package's documentation says that a lane costs its
-// receiver before any byte, in bytes.
+// laneCost is the documented cost of a lane to its receiver before the first byte, in bytes.
 const laneCost = 1 << 10
 
-// TestAPacketOpensLanesForWhatIsDocumented lets a peer name the last of its
-// lanes at once: those before it exist then too, and cost what config.go counts.
+// TestAPacketOpensLanesForWhatIsDocumented lets a peer name the last of its lanes at once: those
+// before it exist then too, at the cost documented in config.go.
 func TestAPacketOpensLanesForWhatIsDocumented(t *testing.T) {
 	const many = 8192
 	network := netsim.New(1)

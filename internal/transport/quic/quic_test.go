@@ -12,7 +12,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// quic-go prints to the standard log what BufferWarning says.
+	// quic-go logs the text of BufferWarning to the standard log.
 	os.Setenv("QUIC_GO_DISABLE_RECEIVE_BUFFER_WARNING", "1")
 	os.Exit(m.Run())
 }
@@ -32,7 +32,7 @@ func config(ca *transporttest.Authority, cert tls.Certificate) Config {
 	return Config{ServerTLS: base, ClientTLS: base, Identify: transporttest.Identify}
 }
 
-// member returns that of a node whose certificate is of ca.
+// member returns the configuration of a node with a certificate of ca.
 func member(ca *transporttest.Authority, id transport.Identity) Config {
 	return config(ca, ca.Issue(id, transporttest.Forever))
 }

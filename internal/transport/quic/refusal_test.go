@@ -48,7 +48,7 @@ func TestRefusedPeersLearnWhy(t *testing.T) {
 	for _, c := range []struct {
 		name           string
 		change         func(ca, other *transporttest.Authority, dialer, accepter *Config)
-		dialer, logged string // parts of what each side says
+		dialer, logged string // parts of each side's error or log
 		want           transport.CloseError
 	}{
 		{

@@ -16,7 +16,7 @@ import (
 	"github.com/fabricd/fabricd/internal/transport"
 )
 
-// A failingConn is a socket whose writes fail with what is set.
+// A failingConn is a socket whose writes fail with a given error.
 type failingConn struct {
 	net.PacketConn
 	fails atomic.Pointer[error]
@@ -37,9 +37,9 @@ func (c *failingConn) WriteTo(p []byte, to net.Addr) (int, error) {
 	return c.PacketConn.WriteTo(p, to)
 }
 
-// TestLocalSendErrorsAreLoss: for 300 ms the kernel of one end refuses all packets,
-// as it does while an interface is down or a firewall drops them. The session lives
-// on, and nothing of what is written meanwhile is missing.
+// TestLocalSendErrorsAreLoss: for 300 ms the kernel of one end refuses all packets, as it does
+// while an interface is down or a firewall drops them. The session survives, and no byte written
+// meanwhile is missing.
 func TestLocalSendErrorsAreLoss(t *testing.T) {
 	for _, no := range []syscall.Errno{syscall.EPERM, syscall.ENETUNREACH, syscall.EHOSTUNREACH, syscall.ENETDOWN,
 		syscall.ENOBUFS, syscall.EINVAL, syscall.EADDRNOTAVAIL} {
@@ -122,8 +122,8 @@ func sessionOf(t *testing.T, a, b *Provider) (sa, sb transport.Session) {
 	return sa, sb
 }
 
-// TestTooLargeIsNoLoss: quic-go finds out by these errors what a path carries, and
-// what the device does not offload.
+// TestTooLargeIsNoLoss: by these errors quic-go detects the packet size of a path, and offloads
+// that the device lacks.
 func TestTooLargeIsNoLoss(t *testing.T) {
 	for _, err := range []error{nil, syscall.EMSGSIZE, syscall.EIO, net.ErrClosed} {
 		if isLoss(err) {

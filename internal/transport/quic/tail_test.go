@@ -22,8 +22,8 @@ func recorded() (t *tails, wrote *[][]byte) {
 
 func udpAddr(s string) *net.UDPAddr { return net.UDPAddrFromAddrPort(netip.MustParseAddrPort(s)) }
 
-// TestATailIsTheEndOfWhatWasSent: what is sent again is the newest of what was
-// sent, in its order, and as much of it as the bounds allow.
+// TestATailIsTheEndOfWhatWasSent: the resent packets are the newest sent ones, in their order, as
+// many as the bounds allow.
 func TestATailIsTheEndOfWhatWasSent(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 200 {
@@ -61,8 +61,8 @@ func TestATailIsTheEndOfWhatWasSent(t *testing.T) {
 	}
 }
 
-// TestOnlyPacketsOfSessionsAreKept: a handshake, a batch and what goes to nobody
-// we have a session with are not sent twice.
+// TestOnlyPacketsOfSessionsAreKept: a handshake, a batch and packets to an address without a
+// session are not resent.
 func TestOnlyPacketsOfSessionsAreKept(t *testing.T) {
 	ts, wrote := recorded()
 	to := udpAddr(addrB)
@@ -93,8 +93,8 @@ func TestOnlyPacketsOfSessionsAreKept(t *testing.T) {
 	}
 }
 
-// TestKernelSocketsStayFast: quic-go finds at the socket what it needs for
-// batches and segmentation offload.
+// TestKernelSocketsStayFast: quic-go finds the socket's methods for batches and segmentation
+// offload.
 func TestKernelSocketsStayFast(t *testing.T) {
 	c, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {

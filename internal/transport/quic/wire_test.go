@@ -239,8 +239,7 @@ func TestTheWireShowsNothing(t *testing.T) {
 	})
 }
 
-// What a session says it has sent is what the wire has seen, lost packets and
-// those sent again included.
+// A session's count of sent bytes equals the bytes on the wire, lost and resent packets included.
 func TestTrafficIsWhatTheWireSees(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		sim := netsim.New(3)
@@ -339,7 +338,7 @@ func TestBufferWarningNamesTheRemedy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The kernel gives twice what is asked for and allowed.
+	// The kernel grants twice the requested size, up to its limit.
 	if want := min(wantedBuffer, 2*kernelLimit(t, "rmem_max")); recv < want {
 		t.Errorf("%d bytes to receive, want %d at least", recv, want)
 	}

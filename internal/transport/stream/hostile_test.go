@@ -22,8 +22,7 @@ import (
 	"github.com/fabricd/fabricd/internal/transport"
 )
 
-// A rig is a provider and what it takes to be a member that does not keep to the
-// protocol.
+// A rig is a provider and the credentials of a member that violates the protocol.
 type rig struct {
 	*testing.T
 	network *netsim.Network
@@ -116,7 +115,7 @@ func (r *rig) write(c net.Conn, p []byte) {
 	}
 }
 
-// muxFrame is a frame of yamux with a length, whatever follows.
+// muxFrame is a frame header of yamux with a length, whatever follows.
 func muxFrame(kind byte, flags uint16, id, length uint32) []byte {
 	b := binary.BigEndian.AppendUint16([]byte{0, kind}, flags)
 	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(b, id), length)
@@ -127,7 +126,7 @@ func muxBytes(flags uint16, id uint32, p []byte) []byte {
 	return append(muxFrame(muxData, flags, id, uint32(len(p))), p...)
 }
 
-// over waits until s is over, and for what it still says on c.
+// over waits until s is over, and reads its last bytes on c.
 func (r *rig) over(c net.Conn, s *session) {
 	r.Helper()
 	c.SetReadDeadline(time.Now().Add(time.Minute))
@@ -236,8 +235,8 @@ func TestWhatNobodyReadsIsBounded(t *testing.T) {
 	})
 }
 
-// TestPeersThatDoNotRead: what they are told waits in bounded memory, and nothing that
-// ends their session waits for them.
+// TestPeersThatDoNotRead: frames to them wait in bounded memory, and the end of their session does
+// not wait for them.
 func TestPeersThatDoNotRead(t *testing.T) {
 	hostile(t, func(*Config) {}, func(r *rig) {
 		c, s := r.session(ownHello)
@@ -324,7 +323,7 @@ func TestRefusedPeersLearnWhy(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		change func(ca, other *transporttest.Authority, dialer, accepter *Config)
-		said   string // part of what the dialer says
+		said   string // part of the dialer's error
 		want   transport.CloseError
 	}{
 		{"the dialer is of another cluster", func(ca, other *transporttest.Authority, dialer, _ *Config) {

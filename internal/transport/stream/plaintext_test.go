@@ -18,7 +18,7 @@ import (
 	"github.com/fabricd/fabricd/internal/transport"
 )
 
-// A tap keeps what a connection has written and read.
+// A tap keeps the bytes that a connection has written and read.
 type tap struct {
 	mu sync.Mutex // guards b
 	b  bytes.Buffer
@@ -52,8 +52,8 @@ func (c tappedConn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// What the setting covers is what a listener on the way sees: all of it, behind
-// the hellos, and nothing without the setting.
+// With the setting, an eavesdropper on the path sees all bytes after the hellos, and none without
+// it.
 func TestPlaintextCoversTheConnection(t *testing.T) {
 	for name, plaintext := range map[string]bool{"tls": false, "plaintext": true} {
 		t.Run(name, func(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	"github.com/fabricd/fabricd/internal/transport"
 )
 
-// silent opens a connection from an address that says nothing.
+// silent opens a connection from an address and sends nothing.
 func (r *rig) silent(from string) net.Conn {
 	r.Helper()
 	c, err := r.network.Dial(r.Context(), from, addrB)
@@ -34,8 +34,8 @@ func (r *rig) open(c net.Conn) bool {
 	return errors.Is(err, os.ErrDeadlineExceeded)
 }
 
-// TestStrangersShareTheHandshakes: neither one address nor one network, nor many of
-// them, keep out those who hold fewer, or who are known.
+// TestStrangersShareTheHandshakes: neither one address nor one network, nor many of them, block
+// peers that hold fewer, or known ones.
 func TestStrangersShareTheHandshakes(t *testing.T) {
 	for name, c := range map[string]struct {
 		from  func(i int) string // of the i-th silent connection

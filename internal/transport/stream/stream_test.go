@@ -31,7 +31,7 @@ func config(ca *transporttest.Authority, cert tls.Certificate) Config {
 	return Config{ServerTLS: base, ClientTLS: base, Identify: transporttest.Identify}
 }
 
-// member returns that of a node whose certificate is of ca.
+// member returns the configuration of a node with a certificate of ca.
 func member(ca *transporttest.Authority, id transport.Identity) Config {
 	return config(ca, ca.Issue(id, transporttest.Forever))
 }
@@ -42,7 +42,7 @@ func start(t testing.TB, network *netsim.Network, address string, cfg Config) *P
 	return startWith(t, network, address, cfg, func(*Config) {})
 }
 
-// startWith is start, with what change makes of how cfg listens and dials.
+// startWith is start, with cfg's ways to listen and dial modified by change.
 func startWith(t testing.TB, network *netsim.Network, address string, cfg Config, change func(*Config)) *Provider {
 	t.Helper()
 	l, err := network.Listen(address)
