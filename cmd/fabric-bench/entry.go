@@ -21,7 +21,7 @@ type entry struct {
 	atLeast bool     // the goal is a lower bound
 }
 
-// A comparison is a row's figures beside another source, or beside a bound.
+// A comparison is a row's figures compared with another source, or with a bound.
 type comparison struct {
 	Source, Its string
 	Ratio       string // ours divided by its

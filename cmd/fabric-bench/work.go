@@ -21,10 +21,10 @@ const (
 	kindRate    = 'm' // messages one way; figure: how many a second
 	kindPut     = 'p' // a write of size bytes and a fence; figure: µs
 	kindRead    = 'r' // reads of size bytes, one after the other; figure: MB/s
-	kindReads   = 'R' // reads of size bytes, a few under way at once; figure: MB/s
+	kindReads   = 'R' // reads of size bytes, a few in flight at once; figure: MB/s
 	kindStream  = 's' // messages one way; figure: MB/s
 	kindTrip    = 't' // a message there and back; figure: a whole round trip, µs
-	kindWrite   = 'w' // writes of size bytes, a few under way at once; figure: MB/s
+	kindWrite   = 'w' // writes of size bytes, a few in flight at once; figure: MB/s
 )
 
 // The kinds of an order for connections that stay open: see manyAtOnce.

@@ -84,8 +84,8 @@ func (t Type) String() string {
 	return fmt.Sprintf("Type(%d)", uint8(t))
 }
 
-// TypeOf returns the type of the frame that begins at b[0]. It reports false
-// if b is empty; it does not tell whether the type is known.
+// TypeOf returns the type of the frame that begins at b[0]. It reports false if b is empty; it does
+// not check whether the type is known.
 func TypeOf(b []byte) (Type, bool) {
 	if len(b) == 0 {
 		return 0, false

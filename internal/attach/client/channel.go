@@ -179,7 +179,7 @@ func (ch *channel) stop() {
 }
 
 // cut stops the channel of an endpoint whose connection has ended, and stops sending through its
-// path; if lost, because the node is gone, receiving too.
+// path; if lost, because the node is gone, it shuts the path down for both ends.
 func (e *clientEndpoint) cut(lost bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

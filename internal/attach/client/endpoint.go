@@ -54,7 +54,7 @@ type liveStream struct{ nodeStream }
 type toldEnd struct {
 	told atomic.Bool
 	once sync.Once     // guards closing done
-	done chan struct{} // closed when the node has told, or is gone
+	done chan struct{} // closed when the node has reported the end, or is gone
 }
 
 // A farPeer is the state for accesses to the memory of a peer on another node.

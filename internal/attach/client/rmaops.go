@@ -19,8 +19,8 @@ import (
 // path.
 //
 // A call that need not wait for its operation checks the epoch again once the bytes are in the
-// socket. If the epoch is unchanged, the node has sent the peer nothing that the bytes precede, and
-// will do so only after the peer's node has applied them: see RMAPassed in wire/SPEC.md. Otherwise
+// socket. If the epoch is unchanged, the node has sent the peer nothing that belongs after them, and
+// will do so only once the peer's node has applied them: see RMAPassed in wire/SPEC.md. Otherwise
 // the call waits for the result of its operation.
 
 // posts reports whether the node may answer a transfer with flags before it has ended.

@@ -88,8 +88,8 @@ func (e *clientEndpoint) joinRMAPath() {
 	}
 }
 
-// beginFar starts TLS on conn, and waits until the node at the other end has started too. It closes
-// conn if it fails.
+// beginFar starts this end's direction of conn, and waits until the node at the other end has
+// started its own. It closes conn if it fails.
 func beginFar(ctx context.Context, conn *path.Conn) error {
 	conn.Begin(0)
 	if _, err := conn.Write(ctx, nil); err != nil { // at once: the node gives up a path that does not start

@@ -164,13 +164,13 @@ type ReadyBody struct{ Events uint16 }
 
 func (m *ReadyBody) fields(c *Coder) { c.u16(&m.Events) }
 
-// An Ending says how a connection's received bytes end.
+// An Ending is the way in which a connection's received bytes end.
 type Ending uint8
 
 const (
 	notEnded    Ending = 0
 	EndedClosed Ending = 1 // the peer closed
-	EndedShut   Ending = 3 // the peer sends no more, and the connection goes on
+	EndedShut   Ending = 3 // the peer sends no more, and the connection stays open
 	EndedLost   Ending = 2 // anything else
 )
 

@@ -13,7 +13,7 @@ import (
 // releases their room.
 type Rings = ring.Params
 
-// HugePages say whether memory lies in huge pages.
+// HugePages select whether memory lies in huge pages.
 type HugePages = shm.HugePages
 
 // The values of HugePages.

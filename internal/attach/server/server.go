@@ -183,7 +183,7 @@ type user struct {
 	refs    int   // sessions that have resources left; guarded by server.mu
 }
 
-// accept runs until ln is closed. If the process runs out of descriptors it waits and goes on:
+// accept runs until ln is closed. If the process runs out of descriptors it waits and retries:
 // attached applications must not suffer.
 func (s *Server) accept(ln *net.UnixListener) error {
 	for {

@@ -1,4 +1,4 @@
 package shm
 
-// Step is told what is about to be done to a bell.
+// Step is called before each operation on a bell, with its name.
 var Step = func(what string, b *Bell) {}

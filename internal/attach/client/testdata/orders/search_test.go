@@ -12,20 +12,20 @@ import (
 	"github.com/fabricd/fabricd/internal/shm"
 )
 
-// A side is a goroutine whose steps are put in order with those of the others.
+// A side is a goroutine whose steps are interleaved with those of the others.
 type side struct {
 	name  string
 	run   func() error
 	turn  chan bool   // do the next step; false: end instead
 	ready func() bool // whether that step can be done; nil: it can
 	next  step        // that step
-	saw   uint64      // all that it has seen, which decides what it does
+	saw   uint64      // hash of all values that it has seen, which determine its next steps
 	aside bool        // it serves the others and never ends
 	done  bool
 	err   error
 }
 
-// A step is one thing that a side does, for people.
+// A step is one operation of a side, for failure messages.
 type step struct {
 	side, what string
 	off        int // of a word of the ring
@@ -48,18 +48,18 @@ type order struct {
 	bells     map[*shm.Bell]*rings
 	ends      []*shm.Bell  // the bells in the order of their making
 	still     map[int]bool // the words that do not change
-	flags     []*flag      // what else is shared
+	flags     []*flag      // other shared state
 	got       int          // bytes received, by the call that has the turn
 	receiving *flag        // the turn of the receiver
 	trail     []step
 }
 
-// rings is what a bell has to tell.
+// rings is the state of a bell.
 type rings struct {
 	peer  *shm.Bell
 	n     int
 	ended bool
-	edge  bool // there are more than its watcher has been told of
+	edge  bool // there are more than its watcher has been notified of
 }
 
 func (r *rings) heard() bool { return r.n > 0 || r.ended }
@@ -98,7 +98,7 @@ type steppedBool struct {
 
 func (b *steppedBool) Load() bool {
 	if !b.polled {
-		return false // nobody sets it
+		return false // never set in this run
 	}
 	return now.step(nil, "loads watched", 0, func() uint64 { return bit(b.set) }) != 0
 }
@@ -150,8 +150,8 @@ func mix(a, b uint64) uint64 {
 
 var hashSeed = maphash.MakeSeed()
 
-// only says that what the side that is running does next depends on v, on what it
-// keeps at its end of a ring, and on nothing else that it has seen.
+// only declares that the next steps of the running side depend on v and on its private state of a
+// ring, and on no other value that it has seen.
 func (o *order) only(v int) { o.running.saw = uint64(v) }
 
 // bell is a step at a bell, before it is done.
@@ -243,7 +243,7 @@ func (o *order) able() (all []*side) {
 	return all
 }
 
-// key is the state: what comes depends on nothing else.
+// key hashes the state, which determines everything that follows.
 func (o *order) key() uint64 {
 	h := maphash.Bytes(hashSeed, o.mem)
 	for _, s := range o.sides {
@@ -272,7 +272,7 @@ func bit(b bool) uint64 {
 	return 0
 }
 
-// verdict returns what is wrong where nobody can go on.
+// verdict returns the faults of a state in which no side can continue.
 func (o *order) verdict() string {
 	var wrong []string
 	for _, s := range o.sides {
@@ -289,12 +289,11 @@ func (o *order) verdict() string {
 	return fmt.Sprintf("%s, after: %v", strings.Join(wrong, ", "), o.trail)
 }
 
-// A choice is which of the sides that could go on did.
+// A choice is the number of a side among those that could continue.
 type choice struct{ at, of int }
 
-// search runs all orders of what set makes, but those that a state leads to which
-// another order has led to. It returns how many states there are, and what is wrong
-// in the first order in which something is.
+// search runs all interleavings of the sides that set creates, and prunes those that reach a known
+// state. It returns the number of states, and the faults of the first interleaving that has any.
 func search(set func() *order) (states int, wrong string) {
 	seen := map[uint64]bool{}
 	var path []choice

@@ -14,10 +14,10 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// mistake is the one of the table in orders_test.go that is made; empty: none.
+// mistake selects a mistake of the table in orders_test.go; empty: none.
 var mistake = os.Getenv("ATTACH_TEST_MISTAKE")
 
-// A story is what the two sides of a channel do, whose far end reads what the near
+// A story is a program for the two sides of a channel. The far end reads the bytes that the near
 // end writes.
 type story struct {
 	name    string
@@ -196,7 +196,7 @@ func reads(o *order, ch *channel, total, most int) *side {
 	}}
 }
 
-// read reads what is there, for who has the turn to.
+// read reads available bytes, for the goroutine that has the turn.
 func (o *order) read(ch *channel, p []byte) (n int, over bool, err error) {
 	n, over, err = ch.read(p)
 	for _, b := range p[:n] {

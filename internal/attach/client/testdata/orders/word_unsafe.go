@@ -5,10 +5,10 @@ import (
 	"unsafe"
 )
 
-// This file stands in for the one of the same name: every access to a word that
-// both sides see goes through Step.
+// This file replaces the one of the same name: every access to a word that both sides see goes
+// through Step.
 
-// Step does an access and returns what was seen.
+// Step performs an access and returns the value read.
 var Step = func(what string, off int, access func() uint64) uint64 { return access() }
 
 func aligned(mem []byte) bool {
@@ -28,12 +28,12 @@ func (l *layout) at64(at uint64) stepped64 {
 	return stepped64{(*atomic.Uint64)(unsafe.Pointer(&slot[0])), headSize + int(at&uint64(l.Slots-1))*slotSize}
 }
 
-// State is what the writer keeps to itself.
+// State is the writer's private state.
 func (w *Writer) State() []uint64 {
 	return []uint64{w.tail, w.head, w.dtail, w.dhead}
 }
 
-// State is what the reader keeps to itself.
+// State is the reader's private state.
 func (r *Reader) State() []uint64 {
 	all := []uint64{r.head, r.freed, r.dhead, r.dfreed, uint64(r.size), uint64(r.taken), 0}
 	if r.released {
@@ -42,8 +42,8 @@ func (r *Reader) State() []uint64 {
 	return all
 }
 
-// readerPlace and writerPlace stand in for the words that a side shares with those
-// of its process who poll.
+// readerPlace and writerPlace replace the words that a side shares with the pollers of its own
+// process.
 type (
 	readerPlace struct{ word atomic.Uint64 }
 	writerPlace struct{ word atomic.Uint64 }
