@@ -12,7 +12,7 @@ import (
 type benchCase struct {
 	name    string // for --only
 	setup   setup
-	sources []string // what to measure, ours first
+	sources []string // to be measured, ours first
 	rows    []rowSpec
 	once    bool // one run is many measurements: it is not repeated
 	measure measureFunc

@@ -68,7 +68,7 @@ func (l *Log) enqueue(e Event) {
 	}
 }
 
-// Close writes what is queued and closes the output. A second call does nothing.
+// Close writes the queued events and closes the output. A second call does nothing.
 func (l *Log) Close() error {
 	if l == nil {
 		return nil
