@@ -18,6 +18,7 @@ type check func(t *testing.T, c *cluster, serve, dial string)
 var checks = map[string]check{
 	"echo":     checkEcho,
 	"http":     checkHTTP,
+	"grpc":     checkGRPC,
 	"rma":      checkRMA,
 	"atomics":  checkAtomics,
 	"embedded": checkEmbedded,
@@ -130,6 +131,15 @@ func checkHTTP(t *testing.T, c *cluster, serve, dial string) {
 	client.expect("200 OK: hello from node 0")
 	client.wait()
 	server.expect(`GET /hello from 1:\d+`)
+}
+
+func checkGRPC(t *testing.T, c *cluster, serve, dial string) {
+	server := c.program(t, serve)
+	server.expect(`serving greeter at 0:\d+`)
+	client := c.program(t, dial)
+	client.expect(`hello, fabric, from 0:\d+`)
+	client.wait()
+	server.expect(`Greet fabric from 1:\d+`)
 }
 
 func checkRMA(t *testing.T, c *cluster, serve, dial string) {

@@ -11,7 +11,7 @@ import (
 // public are the packages that programs import. What they export names their own types,
 // each other's, and those of the standard library and of other modules: a type of another
 // package of ours is one that a program cannot name, or of which go doc shows nothing.
-var public = []string{"fabric", "fabric/embed", "fabric/fabrictest"}
+var public = []string{"fabric", "fabric/embed", "fabric/fabricgrpc", "fabric/fabrictest"}
 
 // mayShow are packages of ours whose types the public ones may show.
 var mayShow = append([]string{"fabric/addr"}, public...)

@@ -90,8 +90,9 @@ var mayImport = map[string][]string{
 	"internal/daemon": {"internal/observe", "internal/metrics", "internal/web", "internal/audit", "internal/flight", "internal/guard", "internal/path", "internal/admission", "internal/logbound", "internal/engine", "membership", "membership/gossip", "membership/services", "membership/state", "membership/trust", "membership/verdict", "internal/attach", "internal/attach/server",
 		"internal/transport", "internal/transport/quic", "internal/transport/stream", "internal/faults", "internal/faults/inject", "internal/faults/failpoint",
 		"internal/segment", "internal/shm", "fabric/addr", "internal/status", "internal/yamlbound", "internal/printable", "internal/access", "internal/gateway/spec"},
-	"internal/doctor": {"internal/daemon", "internal/attach/server", "internal/shm", "internal/transport/quic", "membership/trust"},
-	"fabric/embed":    {"fabric", "internal/hook", "internal/attach/client", "internal/daemon", "fabric/addr"},
+	"internal/doctor":   {"internal/daemon", "internal/attach/server", "internal/shm", "internal/transport/quic", "membership/trust"},
+	"fabric/embed":      {"fabric", "internal/hook", "internal/attach/client", "internal/daemon", "fabric/addr"},
+	"fabric/fabricgrpc": {"fabric", "fabric/addr"},
 	"fabric/fabrictest": {"fabric", "internal/hook", "internal/engine", "internal/attach", "internal/transport", "internal/transport/mem",
 		"internal/transport/quic", "internal/transport/stream", "internal/faults", "internal/faults/inject", "internal/faults/failpoint", "fabric/addr"},
 
@@ -126,6 +127,7 @@ var mayImport = map[string][]string{
 	"examples":          {},
 	"examples/echo":     {"fabric"},
 	"examples/http":     {"fabric"},
+	"examples/grpc":     {"fabric", "fabric/fabricgrpc"},
 	"examples/rma":      {"fabric"},
 	"examples/atomics":  {"fabric"},
 	"examples/survive":  {"fabric"},
@@ -173,7 +175,9 @@ var foreign = map[string][]string{
 	"go.etcd.io/bbolt":                {"membership/state"},
 	"github.com/prometheus":           {"internal/metrics"},
 	"github.com/spf13/cobra":          {"cmd/fabricd", "cmd/fabric-bench"},
-	"golang.org/x/sys":                {"internal/shm", "internal/path", "internal/segment", "internal/lab/chaos", "cmd/fabric-bench"},
+	// An application that does not speak it does not link it.
+	"google.golang.org/grpc": {"fabric/fabricgrpc", "examples/grpc"},
+	"golang.org/x/sys":       {"internal/shm", "internal/path", "internal/segment", "internal/lab/chaos", "cmd/fabric-bench"},
 }
 
 func TestImportsPointOneWay(t *testing.T) {
