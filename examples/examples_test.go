@@ -126,9 +126,9 @@ func checkEcho(t *testing.T, c *cluster, serve, dial string) {
 
 func checkHTTP(t *testing.T, c *cluster, serve, dial string) {
 	server := c.program(t, serve)
-	server.expect("serving http://0:2051/hello")
+	server.expect(`serving pages at 0:\d+`)
 	client := c.program(t, dial)
-	client.expect("200 OK: hello from node 0")
+	client.expect(`200 OK: hello from 0:\d+`)
 	client.wait()
 	server.expect(`GET /hello from 1:\d+`)
 }

@@ -1,9 +1,9 @@
-// Command http is net/http over the fabric instead of TCP. The server takes a
-// fabric.Listener, the client an http.Transport that dials through its node; the host
-// of a URL is an address of the fabric, NODE:PORT. In two terminals:
+// Command http is net/http over the fabric instead of TCP. The server takes a listener
+// that serves a name, the client an http.Transport that dials through the fabric; the host
+// of a URL is a service below .fabric. Both outlive their fabricd. In two terminals:
 //
 //	FABRIC_SOCKET=./host.sock go run ./examples/http serve
-//	FABRIC_SOCKET=./node.sock go run ./examples/http dial http://0:2051/hello
+//	FABRIC_SOCKET=./node.sock go run ./examples/http dial http://pages.fabric/hello
 package main
 
 import (
@@ -20,43 +20,42 @@ import (
 )
 
 func main() {
-	node, err := fabric.Attach(context.Background(), "") // $FABRIC_SOCKET
-	if err != nil {
-		log.Fatal(err)
-	}
+	var err error
 	switch args := os.Args[1:]; {
 	case len(args) == 1 && args[0] == "serve":
-		err = serve(node)
+		err = serve()
 	case len(args) == 2 && args[0] == "dial":
-		err = dial(node, args[1])
+		err = dial(args[1])
 	default:
 		err = errors.New("usage: http serve | http dial URL")
 	}
-	node.Close()
 	if err != nil {
 		log.Fatal(err)
 	}
 }
 
 // serve answers requests until the program is interrupted.
-func serve(node *fabric.Node) error {
-	l, err := node.Listen(2051)
+func serve() error {
+	var config fabric.ListenConfig
+	defer config.Close()
+	l, err := config.Listen(context.Background(), 0, fabric.Service("pages"))
 	if err != nil {
 		return err
 	}
-	defer l.Close()
-	fmt.Printf("serving http://%v/hello\n", l.Addr())
+	fmt.Printf("serving pages at %v\n", l.Addr())
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /hello", func(w http.ResponseWriter, r *http.Request) {
 		fmt.Printf("%s %s from %s\n", r.Method, r.URL.Path, r.RemoteAddr)
-		fmt.Fprintf(w, "hello from node %d", node.ID())
+		fmt.Fprintf(w, "hello from %v", r.Context().Value(http.LocalAddrContextKey))
 	})
 	return http.Serve(l, mux)
 }
 
 // dial gets one page and prints it.
-func dial(node *fabric.Node, url string) error {
-	transport := &http.Transport{DialContext: node.DialContext}
+func dial(url string) error {
+	var d fabric.Dialer
+	defer d.Close()
+	transport := &http.Transport{DialContext: d.DialContext}
 	defer transport.CloseIdleConnections()
 	client := &http.Client{Transport: transport, Timeout: 10 * time.Second}
 	resp, err := client.Get(url)
