@@ -68,11 +68,25 @@ go tool -modfile=tools.mod staticcheck ./...
 echo 'lint: gofmt, go vet and staticcheck find nothing'
 endef
 
+define WITHOUT
+# What the machine does not have is left out, and named at the end; CI has all of it.
+without=$${FABRICD_TEST_WITHOUT:-}
+if [ -z "$${FABRICD_TEST_ALL:-}" ]; then
+  if [[ ",$$without," != *,docker,* ]] && ! docker version >/dev/null 2>&1; then without+=,docker; fi
+  if [[ ",$$without," != *,systemd,* ]] && ! command -v systemd-analyze >/dev/null; then without+=,systemd; fi
+  if [[ ",$$without," != *,chromium,* ]] && ! { command -v chromium && command -v chromedriver; } >/dev/null; then without+=,chromium; fi
+  if [[ ",$$without," != *,postgresql,* ]] && ! ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1; then without+=,postgresql; fi
+  if [[ ",$$without," != *,prometheus,* ]] && ! { command -v prometheus && command -v promtool; } >/dev/null; then without+=,prometheus; fi
+fi
+export FABRICD_TEST_WITHOUT=$${without#,}
+endef
+
 lint: ## gofmt, go vet, staticcheck
 	@$(LINT)
 
 check: ## in three minutes, without Docker: lint, the rules and numbers of the tree, and the quicker tests
-	@$(LINT)
+	@$(WITHOUT)
+	$(LINT)
 	go test -count=1 -v -run 'Numbers|Lines' ./internal/test/archtest | sed -n 's/^ *numbers_test.go:[0-9]*: //p'
 	left=$$(printf 'github.com/fabricd/fabricd/%s\n' $(ALONE) $(SLOW))
 	export $(PLAIN)
@@ -80,15 +94,7 @@ check: ## in three minutes, without Docker: lint, the rules and numbers of the t
 
 test: ## lint, the rules of the tree, and every test with the race detector
 	@mkdir -p out
-	# What the machine does not have is left out, and named at the end; CI has all of it.
-	without=$${FABRICD_TEST_WITHOUT:-}
-	if [ -z "$${FABRICD_TEST_ALL:-}" ]; then
-	  if [[ ",$$without," != *,docker,* ]] && ! docker version >/dev/null 2>&1; then without+=,docker; fi
-	  if [[ ",$$without," != *,systemd,* ]] && ! command -v systemd-analyze >/dev/null; then without+=,systemd; fi
-	  if [[ ",$$without," != *,chromium,* ]] && ! { command -v chromium && command -v chromedriver; } >/dev/null; then without+=,chromium; fi
-	  if [[ ",$$without," != *,prometheus,* ]] && ! { command -v prometheus && command -v promtool; } >/dev/null; then without+=,prometheus; fi
-	fi
-	export FABRICD_TEST_WITHOUT=$${without#,}
+	$(WITHOUT)
 	# The images beside lint: with the tests beside them they take long.
 	images=
 	if [ -z "$${FABRICD_IMAGE:-}" ] && [[ ",$$without," != *,docker,* ]]; then

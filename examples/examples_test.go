@@ -19,6 +19,7 @@ var checks = map[string]check{
 	"echo":     checkEcho,
 	"http":     checkHTTP,
 	"grpc":     checkGRPC,
+	"postgres": checkPostgres,
 	"rma":      checkRMA,
 	"atomics":  checkAtomics,
 	"embedded": checkEmbedded,
@@ -88,7 +89,8 @@ func commands(t *testing.T, name string) (serve, dial string) {
 			all = append(all, strings.TrimSpace(command))
 		}
 	}
-	if len(all) != 2 || !strings.Contains(all[0], " serve") || !strings.Contains(all[1], " dial") {
+	serves := len(all) > 0 && (strings.Contains(all[0], " serve") || strings.HasPrefix(all[0], "fabricd expose "))
+	if len(all) != 2 || !serves || !strings.Contains(all[1], " dial") {
 		t.Fatalf("the doc comment of %s has the commands %q, want one to serve and one to dial", name, all)
 	}
 	return all[0], all[1]

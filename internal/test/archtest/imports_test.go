@@ -128,6 +128,7 @@ var mayImport = map[string][]string{
 	"examples/echo":     {"fabric"},
 	"examples/http":     {"fabric"},
 	"examples/grpc":     {"fabric", "fabric/fabricgrpc"},
+	"examples/postgres": {"fabric"},
 	"examples/rma":      {"fabric"},
 	"examples/atomics":  {"fabric"},
 	"examples/survive":  {"fabric"},
@@ -175,8 +176,9 @@ var foreign = map[string][]string{
 	"go.etcd.io/bbolt":                {"membership/state"},
 	"github.com/prometheus":           {"internal/metrics"},
 	"github.com/spf13/cobra":          {"cmd/fabricd", "cmd/fabric-bench"},
-	// An application that does not speak it does not link it.
+	// An application that speaks neither links neither.
 	"google.golang.org/grpc": {"fabric/fabricgrpc", "examples/grpc"},
+	"github.com/lib/pq":      {"examples/postgres"},
 	"golang.org/x/sys":       {"internal/shm", "internal/path", "internal/segment", "internal/lab/chaos", "cmd/fabric-bench"},
 }
 
