@@ -22,12 +22,13 @@ import (
 // roles are what this binary is when it runs as an application. Each gets the
 // command line and says what it did, one line each, on standard output.
 var roles = map[string]func(args []string) error{
-	"victim":  victim,
-	"target":  target,
-	"sink":    sink,
-	"source":  source,
-	"torrent": torrent,
-	"misuser": misuser,
+	"victim":      victim,
+	"target":      target,
+	"sink":        sink,
+	"source":      source,
+	"torrent":     torrent,
+	"misuser":     misuser,
+	"grpc-client": grpcClient,
 }
 
 // Exit codes of an application.
