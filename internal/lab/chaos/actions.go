@@ -197,7 +197,7 @@ func (c *cluster) usurp(ctx context.Context, s *slot) (effect, error) {
 	}
 	p := c.site.place(s.id)
 	path := func(name string) string { return c.site.path(s, name) }
-	args := []string{"run", "--role", "host", "--name", "n0", "--state-dir", path("usurped"),
+	args := []string{"run", "--role", "host", "--name", c.slots[0].name(), "--state-dir", path("usurped"),
 		"--bind", p.bind.String(), "--data-port", fmt.Sprint(p.data), "--gossip-port", fmt.Sprint(p.gossip),
 		"--join", fmt.Sprintf("%s:%d", c.site.place(0).advertise, c.site.place(0).data),
 		"--detection", string(c.detection), "--socket", path("usurper.sock"), "--admin", path("usurper-admin.sock"),

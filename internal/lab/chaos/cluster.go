@@ -97,7 +97,7 @@ func (c *cluster) up(ctx context.Context) error {
 // initHost makes the state of slot 0 and gives all others the join token.
 func (c *cluster) initHost(ctx context.Context) error {
 	host := c.slots[0]
-	args := []string{"init", "--name", "n0", "--state-dir", c.site.path(host, host.state), "--token-file", c.site.path(host, "join.token"),
+	args := []string{"init", "--name", host.name(), "--state-dir", c.site.path(host, host.state), "--token-file", c.site.path(host, "join.token"),
 		"--token-ttl", "never", "--token-uses", "unlimited"} // clocks jump, and directories are lost again and again
 	if err := c.site.run(ctx, host, args...); err != nil {
 		return fmt.Errorf("make a cluster: %w", err)

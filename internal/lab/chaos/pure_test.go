@@ -3,6 +3,7 @@ package chaos
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -148,7 +149,7 @@ func TestRulesOfThePlane(t *testing.T) {
 		if !r.rule.Cut || r.rule.At != "from" || r.rule.On != "all" || r.rule.Seed == 0 {
 			t.Errorf("rule %+v: want a cut of all at the sender", r.rule)
 		}
-		got = append(got, whomWay(r.from, r.to))
+		got = append(got, fmt.Sprintf("%v→%v", r.from, r.to))
 	}
 	want := []string{"[0 1]→[2]", "[2]→[0 1]", "[2]→[3 4]", "[3 4]→[2]"}
 	if !reflect.DeepEqual(got, want) {

@@ -107,9 +107,10 @@ func (r *realLab) runAt(ctx context.Context, s *scenario.Schedule, site site, sp
 	}
 	c.ctx, c.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	defer c.kill()
-	c.log.Put(&history.Begin{Version: history.Version, Scenario: string(s.Scenario.Name), Seed: s.Seed, Lab: string(r.lab),
-		Detection: string(c.detection), LostPair: string(s.Scenario.Cluster.LostPair), Paths: c.paths(), Nodes: s.Scenario.Cluster.Nodes, Duration: int64(s.Scenario.Duration),
-		Build: r.o.Version, Started: time.Now().UTC().Format(time.RFC3339), Command: r.o.command(s, r.lab)})
+	begin := s.Begin(r.lab)
+	begin.Detection, begin.Paths = string(c.detection), c.paths()
+	begin.Build, begin.Started, begin.Command = r.o.Version, time.Now().UTC().Format(time.RFC3339), r.o.command(s, r.lab)
+	c.log.Put(begin)
 	err = c.phases(ctx)
 	err = errors.Join(err, c.failure())
 	end := &history.End{Complete: err == nil}

@@ -69,7 +69,7 @@ func newSlot(c *cluster, id int) (*slot, error) {
 func (s *slot) file(name string) string { return filepath.Join(s.dir, name) }
 
 // name is the name of the slot's node.
-func (s *slot) name() string { return fmt.Sprintf("n%d", s.id) }
+func (s *slot) name() string { return s.c.schedule.Scenario.Cluster.Names.Of(s.id) }
 
 // daemonArgs are the arguments of the slot's daemon.
 func (s *slot) daemonArgs() []string {

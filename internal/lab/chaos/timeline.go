@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -103,7 +104,7 @@ func (c *cluster) act(ctx context.Context, a scenario.Action, began time.Duratio
 			return
 		}
 	} else {
-		c.say("%8v  %s %s", (since - began).Round(time.Millisecond), a.What(), whom(a))
+		c.say("%8v  %s %s", (since - began).Round(time.Millisecond), a.What(), c.whom(a))
 	}
 	if _, instant := e.(done); !instant {
 		end := c.schedule.Scenario.Duration
@@ -129,7 +130,7 @@ func (c *cluster) act(ctx context.Context, a scenario.Action, began time.Duratio
 		c.log.Put(end)
 		c.disturbed()
 		if _, instant := e.(done); !instant {
-			c.say("%8v  %s %s is over: %s", (c.clock.Now() - began).Round(time.Millisecond), a.What(), whom(a), proof)
+			c.say("%8v  %s %s is over: %s", (c.clock.Now() - began).Round(time.Millisecond), a.What(), c.whom(a), proof)
 		}
 	}
 }
@@ -177,19 +178,17 @@ func (s several) awaitOver(over, quit chan struct{}) {
 }
 
 // whom names what an action touches.
-func whom(a scenario.Action) string {
-	t := a.Touches()
-	var words []string
-	for _, id := range append(append([]int{}, t.Nodes...), t.Apps...) {
-		words = append(words, fmt.Sprint(id))
+func (c *cluster) whom(a scenario.Action) string {
+	t, begin := a.Touches(), c.schedule.Begin(c.lab)
+	words := []string{}
+	if slots := slices.Concat(t.Nodes, t.Apps); len(slots) > 0 {
+		words = append(words, begin.Slots(slots))
 	}
 	for _, w := range t.Ways {
-		words = append(words, whomWay(w.From, w.To))
+		words = append(words, begin.Slots(w.From)+"→"+begin.Slots(w.To))
 	}
 	return strings.Join(words, " ")
 }
-
-func whomWay(from, to []int) string { return fmt.Sprintf("%v→%v", from, to) }
 
 // apply puts an action in place.
 func (c *cluster) apply(ctx context.Context, a scenario.Action) (effect, error) {

@@ -90,7 +90,7 @@ func (x *expecter) removed(e *scenario.ExpectRemoved) {
 				times99 = append(times99, min(a.removed, x.w.finish())-lost.since)
 			}
 			if times := x.timesRemoved(e, s, slot); e.Times > 0 && whole {
-				x.unless(times == e.Times, x.w.finish(), nil, "%s is told %d times that slot %d was removed, want %d", s.source, times, slot, e.Times)
+				x.unless(times == e.Times, x.w.finish(), nil, "%s is told %d times that slot %s was removed, want %d", s.source, times, x.w.begin.Slot(slot), e.Times)
 			}
 		}
 	}
@@ -149,7 +149,7 @@ func (x *expecter) added(e *scenario.ExpectAdded) {
 				}
 			}
 			if e.Times > 0 && whole && x.w.runs(s.source.Slot, x.begun(), x.w.finish()) && x.w.alive(s.source, x.begun(), x.w.finish()) {
-				x.unless(times == e.Times, x.w.finish(), nil, "%s is told %d times that slot %d was added, want %d", s.source, times, slot, e.Times)
+				x.unless(times == e.Times, x.w.finish(), nil, "%s is told %d times that slot %s was added, want %d", s.source, times, x.w.begin.Slot(slot), e.Times)
 			}
 		}
 	}
@@ -256,10 +256,10 @@ func (x *expecter) errors(e *scenario.ExpectErrors) {
 			continue // where no callers are named, one that is itself cut off says nothing of the slot
 		}
 		since := max(f.begin, b.Began)
-		x.unless(slices.Contains(allowed, b.Status), r.At, []int{f.index, i}, "%s of %s towards slot %d fails with %s, want one of %v", b.Name, r.Source, slot, b.Status, allowed)
+		x.unless(slices.Contains(allowed, b.Status), r.At, []int{f.index, i}, "%s of %s towards slot %s fails with %s, want one of %v", b.Name, r.Source, x.w.begin.Slot(slot), b.Status, allowed)
 		if e.Within > 0 {
 			late := max(since, x.w.placed(f, slot)) + x.w.within(e.Within.Time())
-			x.unless(r.At <= late, r.At, []int{f.index, i}, "%s of %s towards slot %d fails %s after the fault", b.Name, r.Source, slot, time.Duration(r.At-since))
+			x.unless(r.At <= late, r.At, []int{f.index, i}, "%s of %s towards slot %s fails %s after the fault", b.Name, r.Source, x.w.begin.Slot(slot), time.Duration(r.At-since))
 			x.late(since, late, r.At)
 		}
 		took = append(took, r.At-since)
@@ -279,7 +279,7 @@ func (x *expecter) unharmed(ids []int) {
 		switch b.What {
 		case history.EventRemoved, history.EventReset:
 			if slot := x.w.slotOf(b.Subject); slices.Contains(ids, slot) {
-				x.fail(r.At, []int{i}, "%s is told that %s of slot %d was removed", r.Source, b.Subject, slot)
+				x.fail(r.At, []int{i}, "%s is told that %s of slot %s was removed", r.Source, b.Subject, x.w.begin.Slot(slot))
 			}
 		case history.EventSelf:
 			x.good()
@@ -304,7 +304,7 @@ func (x *expecter) unharmedEnd(c *conn, side, a, b int) {
 	near := e.closed + x.w.order() + int64(time.Second)
 	closedByPeer := other.closed <= near && (other.how == history.HowClose || other.how == history.HowEOF)
 	x.unless(e.closed == never || e.how == history.HowClose || e.how == history.HowEOF || e.how == "ECONNRESET" && closedByPeer,
-		e.closed, []int{e.openIndex, e.closeIndex, other.closeIndex}, "connection %d between slots %d and %d ends with %s at %s", c.nonce, a, b, e.how, e.source)
+		e.closed, []int{e.openIndex, e.closeIndex, other.closeIndex}, "connection %d between slots %s and %s ends with %s at %s", c.nonce, x.w.begin.Slot(a), x.w.begin.Slot(b), e.how, e.source)
 }
 
 func (x *expecter) removals(e *scenario.ExpectRemovals) {
@@ -374,7 +374,7 @@ func (x *expecter) connects(e *scenario.ExpectConnects) {
 				first = min(first, at)
 			}
 		}
-		x.unless(first <= limit, base, nil, "no connection between slots %d and %d opens within %s%s", a, b, time.Duration(limit-base), until(first, base))
+		x.unless(first <= limit, base, nil, "no connection between slots %s and %s opens within %s%s", x.w.begin.Slot(a), x.w.begin.Slot(b), time.Duration(limit-base), until(first, base))
 		x.late(base, limit, first)
 	}
 }

@@ -55,13 +55,13 @@ func (m *holder) against(c claim, i int, r *history.Record, b *history.Event) {
 	proof := []int{c.index, i}
 	switch {
 	case c.life.life == b.Subject:
-		m.fail(r.At, proof, "slots %d and %d both have the life %s", c.slot, r.Source.Slot, b.Subject)
+		m.fail(r.At, proof, "slots %s and %s both have the life %s", m.w.begin.Slot(c.slot), m.w.begin.Slot(r.Source.Slot), b.Subject)
 	case c.slot == r.Source.Slot && c.life.life.Generation >= b.Subject.Generation:
-		m.fail(r.At, proof, "slot %d has %s after %s", c.slot, b.Subject, c.life.life)
+		m.fail(r.At, proof, "slot %s has %s after %s", m.w.begin.Slot(c.slot), b.Subject, c.life.life)
 	case c.slot != r.Source.Slot && c.life.gone > r.At && !m.excused(c.slot, r.Source.Slot, r.At):
-		m.fail(r.At, proof, "slot %d gets ID %d while slot %d holds it", r.Source.Slot, b.Subject.Node, c.slot)
+		m.fail(r.At, proof, "slot %s gets ID %d while slot %s holds it", m.w.begin.Slot(r.Source.Slot), b.Subject.Node, m.w.begin.Slot(c.slot))
 	case c.slot != r.Source.Slot && b.Subject.Node != addr.Host && r.At-c.life.gone < int64(m.w.bound.Quarantine):
-		m.fail(r.At, proof, "slot %d gets ID %d, which slot %d had: it is in quarantine", r.Source.Slot, b.Subject.Node, c.slot)
+		m.fail(r.At, proof, "slot %s gets ID %d, which slot %s had: it is in quarantine", m.w.begin.Slot(r.Source.Slot), b.Subject.Node, m.w.begin.Slot(c.slot))
 	}
 }
 

@@ -75,7 +75,7 @@ func (m *recovery) finish() {
 		if !ok {
 			at = never
 		}
-		m.unless(at <= late, m.quiet, []int{i}, "no connection from slot %d to slot %d opens within %s after the last fault", pair[0], pair[1], time.Duration(late-m.quiet))
+		m.unless(at <= late, m.quiet, []int{i}, "no connection from slot %s to slot %s opens within %s after the last fault", m.w.begin.Slot(pair[0]), m.w.begin.Slot(pair[1]), time.Duration(late-m.quiet))
 		m.late(m.quiet, late, at)
 	}
 }

@@ -62,9 +62,15 @@ func unless(ok bool, field string, value any, allowed string) error {
 }
 
 func (b *Begin) check() error {
+	for _, name := range b.Names {
+		if err := texts("names", name); err != nil {
+			return err
+		}
+	}
 	return first(
 		unless(b.Version == Version, "version", b.Version, fmt.Sprint(Version)),
 		unless(b.Nodes >= 1 && b.Nodes <= MaxSlot+1, "nodes", b.Nodes, fmt.Sprintf("1…%d", MaxSlot+1)),
+		unless(len(b.Names) <= b.Nodes, "names", len(b.Names), "at most one for each slot"),
 		unless(b.Duration >= 0, "duration", b.Duration, "at least 0"),
 		oneOf("detection", b.Detection, "fast", "normal", "calm"),
 		oneOf("lost_pair", b.LostPair, "", "reset", "evict"),

@@ -31,7 +31,13 @@
 // side).
 package history
 
-import "github.com/fabricd/fabricd/fabric/addr"
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+)
 
 // Version is the version of the format, in [Begin].
 const Version = 1
@@ -103,10 +109,33 @@ type Begin struct {
 	LostPair  string `json:"lost_pair,omitempty"` // reset, evict; empty: reset
 	Paths     string `json:"paths,omitempty"`     // [PathsLazy], [PathsOff]; empty in a simulation
 	Nodes     int    `json:"nodes"`               // slots, 1…4096
-	Duration  int64  `json:"duration"`            // of the scenario, ns
-	Build     string `json:"build,omitempty"`     // version of fabricd
-	Started   string `json:"started,omitempty"`   // wall time, RFC 3339; empty in a simulation
-	Command   string `json:"command,omitempty"`   // that repeats the run
+	// Names are the names that the scenario gives the first of the slots.
+	Names    []string `json:"names,omitempty"`
+	Duration int64    `json:"duration"`          // of the scenario, ns
+	Build    string   `json:"build,omitempty"`   // version of fabricd
+	Started  string   `json:"started,omitempty"` // wall time, RFC 3339; empty in a simulation
+	Command  string   `json:"command,omitempty"` // that repeats the run
+}
+
+// Slot names a slot for people: "3", or "1 (db)" if the scenario gives it a name.
+func (b *Begin) Slot(slot int) string {
+	if slot >= len(b.Names) {
+		return strconv.Itoa(slot)
+	}
+	return fmt.Sprintf("%d (%s)", slot, b.Names[slot])
+}
+
+// Slots lists slots for people, the first of them if there are many.
+func (b *Begin) Slots(all []int) string {
+	const most = 12
+	words := make([]string, min(len(all), most))
+	for i := range words {
+		words[i] = b.Slot(all[i])
+	}
+	if len(all) > most {
+		words = append(words, fmt.Sprintf("… (%d)", len(all)))
+	}
+	return strings.Join(words, ",")
 }
 
 // The values of [Begin].Paths: how the daemons of a real lab ran.

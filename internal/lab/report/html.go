@@ -21,7 +21,7 @@ const (
 func HTML(w io.Writer, r *Run) error {
 	r = r.whole()
 	p := &page{}
-	s := newScene(r.Records, r.Result.Zero)
+	s := newScene(&r.Result.Begin, r.Records, r.Result.Zero)
 	b := r.Result.Begin
 	p.head(b.Scenario + " on " + b.Lab + ", seed " + uintText(b.Seed))
 	p.f("<h1>%s ", b.Scenario)
@@ -193,7 +193,7 @@ func (p *page) faultTable(s *scene) {
 			to = dur(f.to)
 		}
 		may := map[string]string{"none": "slow down", "reset": "reset", "remove": "remove"}[string(f.Harm)]
-		p.f("<tr><td class=\"n\">%s</td><td class=\"n\">%s</td><td>%s</td><td>%s</td><td>%s</td><td>%s</td></tr>\n", dur(f.from), to, f.What, f.touches(), may, f.outcome())
+		p.f("<tr><td class=\"n\">%s</td><td class=\"n\">%s</td><td>%s</td><td>%s</td><td>%s</td><td>%s</td></tr>\n", dur(f.from), to, f.What, s.touches(f), may, f.outcome())
 	}
 	p.f("</tbody>\n</table></div>\n")
 }

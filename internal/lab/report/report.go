@@ -120,7 +120,7 @@ func JSON(r *Run) ([]byte, error) {
 		d.Counts[rec.Kind()]++
 	}
 	d.Curves = newCurves(r.Records, r.Result.Zero, r.Result.End)
-	d.Faults = newScene(r.Records, r.Result.Zero).entries()
+	d.Faults = newScene(&r.Result.Begin, r.Records, r.Result.Zero).entries()
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetIndent("", " ")

@@ -183,6 +183,10 @@ func TestRunIsToldInFull(t *testing.T) {
 			t.Errorf("the page has no %q", want)
 		}
 	}
+	r.Result.Begin.Names = []string{"front", "db"}
+	if text := string(page2(t, r)); !strings.Contains(text, "slot 1 (db)<") || !strings.Contains(text, "slot 2<") {
+		t.Error("slots are not shown with their names")
+	}
 	if r.Verdict() != Broken {
 		t.Errorf("verdict %s", r.Verdict())
 	}

@@ -10,6 +10,7 @@ import (
 
 // A scene is what a timeline shows, taken from the records.
 type scene struct {
+	begin  *history.Begin
 	zero   int64 // of the scenario's clock, by which all times of a scene are, on the run's
 	end    int64
 	lanes  []*lane // by slot
@@ -49,8 +50,8 @@ type sceneFault struct {
 }
 
 // newScene takes a scene from records whose scenario began at zero.
-func newScene(records []history.Record, zero int64) *scene {
-	s := &scene{zero: zero, end: -zero}
+func newScene(begin *history.Begin, records []history.Record, zero int64) *scene {
+	s := &scene{begin: begin, zero: zero, end: -zero}
 	byID := map[int]*sceneFault{}
 	for i := range records {
 		r := records[i]
@@ -192,27 +193,18 @@ func (s *scene) entries() []faultEntry {
 }
 
 // touches names what a fault touches, for people.
-func (f *sceneFault) touches() string {
+func (s *scene) touches(f *sceneFault) string {
 	var parts []string
 	if len(f.Nodes) > 0 {
-		parts = append(parts, "slots "+ids(f.Nodes))
+		parts = append(parts, "slots "+s.begin.Slots(f.Nodes))
 	}
 	if len(f.Apps) > 0 {
-		parts = append(parts, "applications of "+ids(f.Apps))
+		parts = append(parts, "applications of "+s.begin.Slots(f.Apps))
 	}
 	for _, w := range f.Ways {
-		parts = append(parts, ids(w.From)+" → "+ids(w.To))
+		parts = append(parts, s.begin.Slots(w.From)+" → "+s.begin.Slots(w.To))
 	}
 	return join(parts, ", ", 8)
-}
-
-// ids lists slots, the first of them if there are many.
-func ids(all []int) string {
-	words := make([]string, len(all))
-	for i, id := range all {
-		words[i] = fmt.Sprint(id)
-	}
-	return join(words, ",", 12)
 }
 
 // join joins at most so many words.

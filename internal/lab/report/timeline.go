@@ -96,7 +96,7 @@ func (t *timeline) axis(height float64) {
 // lane draws one slot: its lives, its pauses, what its application was told.
 func (t *timeline) lane(l *lane) {
 	y := t.y[l.slot]
-	t.f("<text x=\"4\" y=\"%.1f\">slot %d%s</text>\n", y+barH-2, l.slot, raw(map[bool]string{true: " (host)"}[l.slot == 0]))
+	t.f("<text x=\"4\" y=\"%.1f\">slot %s%s</text>\n", y+barH-2, t.begin.Slot(l.slot), raw(map[bool]string{true: " (host)"}[l.slot == 0]))
 	runs := 0
 	for _, b := range l.bars {
 		x, w := t.x(b.from), max(t.x(b.to)-t.x(b.from), 0.5)
@@ -226,8 +226,8 @@ func (t *timeline) linkRow(y float64, row []*sceneFault) {
 		x := t.x(f.from)
 		w := max(t.x(f.to)-x, 1)
 		t.f("<rect class=\"fault\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%d\"><title>%s, %s, %s…%s: %s</title></rect>\n",
-			x, y, w, rowH-2, f.What, f.touches(), dur(f.from), dur(f.to), f.outcome())
-		if label := f.What + "  " + f.touches(); w > float64(len(label))*5.5 {
+			x, y, w, rowH-2, f.What, t.touches(f), dur(f.from), dur(f.to), f.outcome())
+		if label := f.What + "  " + t.touches(f); w > float64(len(label))*5.5 {
 			t.f("<text x=\"%.1f\" y=\"%.1f\">%s</text>\n", x+4, y+9, label)
 		}
 	}

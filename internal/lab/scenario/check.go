@@ -71,6 +71,7 @@ func (c *checker) head() {
 	if len(s.Expect) > MaxExpect {
 		c.bad("expect", fmt.Sprint(len(s.Expect)), "want at most %d", MaxExpect)
 	}
+	c.names(s.Cluster)
 	c.set("cluster.late", s.Cluster.Late, setUse{})
 	for _, r := range s.Cluster.Late {
 		if r.Name == "" && r.ID == 0 || r.Name == SetHost || r.Name == SetAll {
@@ -80,6 +81,33 @@ func (c *checker) head() {
 	if d := s.Cluster.Certificates; d != 0 && d < Duration(60e9) {
 		c.bad("cluster.certificates", d.String(), "want at least 1m")
 	}
+}
+
+// names checks that each name means one node and nothing else.
+func (c *checker) names(of Cluster) {
+	if len(of.Names) > of.Nodes {
+		c.bad("cluster.names", fmt.Sprint(len(of.Names)), "want at most %d, as many as there are nodes", of.Nodes)
+	}
+	for i, n := range of.Names {
+		at := fmt.Sprintf("cluster.names[%d]", i)
+		slot, _ := of.Names.slot(string(n))
+		switch {
+		case slot != i || slices.Contains(of.defaults(), string(n)):
+			c.bad(at, string(n), "is the name of two nodes")
+		case slices.Contains(setNames, string(n)):
+			c.bad(at, string(n), "means other slots: want another name than %s", join2(setNames))
+		case len(n) >= MaxName:
+			c.bad(at, string(n), "want at most %d letters", MaxName-1)
+		}
+	}
+}
+
+// defaults returns the names of the nodes that the file does not name.
+func (c Cluster) defaults() (names []string) {
+	for slot := len(c.Names); slot < c.Nodes; slot++ {
+		names = append(names, c.Names.Of(slot))
+	}
+	return names
 }
 
 func (c *checker) selections() {
@@ -138,7 +166,7 @@ func (c *checker) set(at string, set NodeSet, use setUse) {
 			c.bad(at, r.Name, "there is only the host")
 		case r.Name == "" && r.ID >= c.s.Cluster.Nodes:
 			c.bad(at, r.String(), "no such slot: the cluster has 0 to %d", c.s.Cluster.Nodes-1)
-		case slices.Contains(set[:i], r):
+		case slices.ContainsFunc(set[:i], func(o NodeRef) bool { return o.ID == r.ID && o.Name == r.Name }):
 			c.bad(at, r.String(), "is there twice")
 		}
 	}

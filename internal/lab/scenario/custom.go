@@ -27,8 +27,8 @@ func (s *NodeSet) decode(d *decoder, path string, n ast.Node) {
 		} else {
 			item = n
 		}
-		if !ok || !(*s)[i].parse(text) {
-			d.bad(path, item, text, nodesAllowed)
+		if !ok || !(*s)[i].parse(text, d.names) {
+			d.bad(path, item, text, nodesAllowed+d.named())
 		}
 	}
 }
@@ -51,6 +51,39 @@ func (g *Groups) decode(d *decoder, path string, n ast.Node) {
 		d.note(at, item)
 		(*g)[i].decode(d, at, item)
 	}
+}
+
+// namesIn reads how the file names its nodes, ahead of all that may use the names. What
+// is wrong with them is reported where they are decoded.
+func namesIn(root ast.Node) (names Names) {
+	for _, key := range []string{"cluster", "names"} {
+		entries, _ := mapping(root)
+		i := slices.IndexFunc(entries, func(e *ast.MappingValueNode) bool { return e.Key.GetToken().Value == key })
+		if i < 0 {
+			return nil
+		}
+		root = entries[i].Value
+	}
+	list, ok := root.(*ast.SequenceNode)
+	if !ok || len(list.Values) > MaxNodes {
+		return nil
+	}
+	for _, item := range list.Values {
+		name := ""
+		if item != nil {
+			name, _ = scalarText(item)
+		}
+		names = append(names, Name(name))
+	}
+	return names
+}
+
+// named lists the names of nodes for a message.
+func (d *decoder) named() string {
+	if len(d.names) == 0 {
+		return ""
+	}
+	return "; nodes are named " + join2(d.names[:min(len(d.names), 8)])
 }
 
 const pairsAllowed = "want none, mesh, ring, star, or a list of pairs, as [[1, 2], [0, 3]]"
@@ -82,8 +115,8 @@ func (p *Pairs) decode(d *decoder, path string, n ast.Node) {
 				text, isScalar = scalarText(end)
 			}
 			var r NodeRef
-			if !isScalar || !r.parse(text) || r.Name != "" {
-				d.bad(path, item, text, pairsAllowed)
+			if !isScalar || !r.parse(text, d.names) || r.Name != "" {
+				d.bad(path, item, text, pairsAllowed+d.named())
 				return
 			}
 			ends[i] = r.ID

@@ -64,6 +64,7 @@ func Decode(file string, text []byte) (*Scenario, error) {
 	d := decoder{file: file, places: map[string]place{}}
 	s := &Scenario{}
 	if root := d.parse(text); root != nil {
+		d.names = namesIn(root)
 		d.struct_("", root, reflect.ValueOf(s).Elem())
 	}
 	if err := d.check(s); err != nil {
@@ -104,6 +105,7 @@ type place struct {
 // A decoder turns YAML nodes into values and remembers where they were.
 type decoder struct {
 	file     string
+	names    Names // of the nodes, as the file has them
 	places   map[string]place
 	problems []Problem
 }

@@ -6,15 +6,17 @@ import (
 	"strings"
 )
 
-// A NodeRef is one entry of a [NodeSet]: a slot, or a name for some.
+// A NodeRef is one entry of a [NodeSet]: a slot, or a word for some.
 type NodeRef struct {
 	ID   int
 	Name string // host, nodes, all, others or $name; empty: ID
+	Node string // the name of node ID, where the file has that instead of the number
 }
 
 // A NodeSet says which slots. In a file it is one entry or a list of them:
 //
 //	3              slot 3
+//	db             the slot whose node has this name
 //	host           slot 0
 //	nodes          all but the host
 //	all            all
@@ -56,8 +58,8 @@ const (
 
 var setNames = []string{SetHost, SetNodes, SetAll, SetOthers}
 
-// parse parses one entry.
-func (r *NodeRef) parse(text string) bool {
+// parse parses one entry, in a file that names its nodes like this.
+func (r *NodeRef) parse(text string, names Names) bool {
 	if slices.Contains(setNames, text) {
 		r.Name = text
 		return true
@@ -66,19 +68,48 @@ func (r *NodeRef) parse(text string) bool {
 		r.Name = text
 		return new(Name).parse(name)
 	}
+	if id, ok := names.slot(text); ok {
+		r.ID, r.Node = id, text
+		return true
+	}
 	id, err := strconv.Atoi(text)
 	r.ID = id
 	return err == nil && id >= 0 && id < MaxNodes && strconv.Itoa(id) == text
 }
 
 func (r NodeRef) String() string {
-	if r.Name != "" {
+	switch {
+	case r.Name != "":
 		return r.Name
+	case r.Node != "":
+		return r.Node
 	}
 	return strconv.Itoa(r.ID)
 }
 
-const nodesAllowed = "want a slot, host, nodes, all, others, $name, or a list of them"
+const nodesAllowed = "want a slot, the name of a node, host, nodes, all, others, $name, or a list of them"
+
+// Names are the names of nodes, from slot 0 on. Nodes behind the last of them are
+// n3, n4, …: the letter and their slot.
+type Names []Name
+
+// Of returns the name of a slot's node.
+func (n Names) Of(slot int) string {
+	if slot < len(n) {
+		return string(n[slot])
+	}
+	return "n" + strconv.Itoa(slot)
+}
+
+// slot returns the slot whose node has a name.
+func (n Names) slot(name string) (int, bool) {
+	if i := slices.Index(n, Name(name)); i >= 0 {
+		return i, true
+	}
+	number, ok := strings.CutPrefix(name, "n")
+	slot, err := strconv.Atoi(number)
+	return slot, ok && err == nil && slot >= len(n) && slot < MaxNodes && n.Of(slot) == name
+}
 
 // String returns the set as a file has it.
 func (s NodeSet) String() string {

@@ -52,6 +52,7 @@ type Cluster struct {
 	Nodes     int       `yaml:"nodes" need:"true" range:"1..1024" doc:"slots, the host's (0) included"`
 	Detection Detection `yaml:"detection" doc:"detection profile of every node; normal if it is left out"`
 	LostPair  LostPair  `yaml:"lost_pair" doc:"what the host makes of two nodes that have lost only each other: reset keeps both, evict removes one of them; reset if it is left out"`
+	Names     Names     `yaml:"names" doc:"names of the nodes, from slot 0 on; n0, n1 and so on where they are left out. A name goes wherever a slot goes"`
 	Late      NodeSet   `yaml:"late" doc:"slots that do not run at the beginning: a start step starts them"`
 	// Certificates is at least a minute, or 0: the product's default.
 	Certificates Duration `yaml:"certificates" doc:"how long a node's certificate is valid, at least 1m; a year if it is left out"`

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"reflect"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -91,6 +93,51 @@ func TestDecodeAndEncodeAgree(t *testing.T) {
 	}
 }
 
+// TestANameGoesWhereverASlotGoes writes the same scenario with numbers and with names,
+// which the file gives behind their uses.
+func TestANameGoesWhereverASlotGoes(t *testing.T) {
+	const text = `
+version: 1
+name: x
+on: [sim]
+select: {v: {any: 1, of: [1, 2], not: 1}}
+workload: {pairs: [[0, 1], [2, 3]]}
+duration: 10s
+timeline:
+  - {at: 1s, link: {from: 1, to: [0, 2], cut: true, for: 1s}}
+  - {at: 2s, partition: {groups: [[1, 3], others], for: 1s}}
+  - {at: 3s, node: {id: 2, do: kill}}
+  - {at: 4s, app: {node: [1, 3], do: close}}
+expect:
+  - removed: {node: 2, at: [0, 3]}
+cluster: {nodes: 4, names: [front, db, web-1], late: 3}
+`
+	named := regexp.MustCompile(`[\[ ][0-3][],}]`).ReplaceAllStringFunc(text, func(s string) string {
+		return s[:1] + [...]string{"front", "db", "web-1", "n3"}[s[1]-'0'] + s[2:]
+	})
+	named = strings.Replace(strings.Replace(named, "any: db", "any: 1", 1), "late: 3", "late: n3", 1)
+	s, want := mustDecode(t, named), mustDecode(t, text)
+	if !slices.Equal(s.Late(), []int{3}) || !reflect.DeepEqual(s.Workload, want.Workload) {
+		t.Errorf("late %v, workload %+v, want %v, %+v", s.Late(), s.Workload, want.Late(), want.Workload)
+	}
+	got, numbered := s.Resolve(1), want.Resolve(1)
+	if !reflect.DeepEqual(got.Actions, numbered.Actions) || !reflect.DeepEqual(got.Drawn, numbered.Drawn) {
+		t.Errorf("got %+v, want %+v", got.Actions, numbered.Actions)
+	}
+	if at := got.Slots(s.Expect[0].Removed.At); !slices.Equal(at, []int{0, 3}) {
+		t.Errorf("observers %v, want 0 and 3", at)
+	}
+	if line := scenario.Line(&s.Expect[0]); line != "{removed: {node: web-1, at: [front, n3]}}" {
+		t.Errorf("reports have the expectation as %s, want the names of the file", line)
+	}
+	if again := mustDecode(t, string(scenario.Encode(s))); !reflect.DeepEqual(again, s) {
+		t.Errorf("came back different:\n%s", scenario.Encode(again))
+	}
+	if b := got.Begin(scenario.Sim); b.Slot(1) != "1 (db)" || b.Slot(3) != "3" {
+		t.Errorf("slots are %s and %s for people, want 1 (db) and 3", b.Slot(1), b.Slot(3))
+	}
+}
+
 // small is a scenario of one step and one expectation.
 func small(step, expect string) string {
 	s := "version: 1\nname: x\non: [sim]\ncluster: {nodes: 3}\nselect: {v: {any: 1}, n: {any: 1, fresh: true}}\n" +
@@ -131,6 +178,18 @@ func TestEveryRefusalNamesPlaceFieldAndWhatIsAllowed(t *testing.T) {
 		{strings.Replace(head, "nodes: 3", "nodes: !!int 3", 1), "anchors, aliases and tags"},
 		{strings.Replace(head, "nodes: 3", "nodes: ", 1), "has no value"},
 		{strings.Replace(head, "nodes: 3", "nodes: 3, late: [0]", 1), `cluster.late: "0": the host runs`},
+		{strings.Replace(head, "nodes: 3", "nodes: 3, names: [host]", 1), `f:4:29: cluster.names[0]: "host": means other slots`},
+		{strings.Replace(head, "nodes: 3", "nodes: 3, names: [a, a]", 1), `cluster.names[1]: "a": is the name of two nodes`},
+		{strings.Replace(head, "nodes: 3", "nodes: 3, names: [n2]", 1), `cluster.names[0]: "n2": is the name of two nodes`},
+		{strings.Replace(head, "nodes: 3", "nodes: 3, names: [a, b, c, d]", 1), `cluster.names: "4": want at most 3`},
+		{strings.Replace(head, "nodes: 3", "nodes: 3, names: [3]", 1), `cluster.names[0]: "3": want a letter`},
+		{strings.Replace(head, "nodes: 3", "nodes: 3, names: a", 1), `cluster.names: "a": want a list`},
+		{strings.Replace(head, "nodes: 3", "nodes: 3, late: [hots], names: [a, b]", 1), `f:4:28: cluster.late: "hots": want a slot, the name of a node, host, nodes, all, others, $name, or a list of them; nodes are named a, b`},
+		{head + "workload: {pairs: [[0, db]]}\n", `workload.pairs: "db": want none`},
+		{strings.Replace(head, "nodes: 3", "nodes: 3, names: [a, b]", 1) + "workload: {pairs: [[b, 1]]}\n", `workload.pairs: "[1 1]": want two slots`},
+		{small(`{at: 1s, node: {id: n3, do: kill}}`, ""), `timeline[0].node.id: "n3": no such slot`},
+		{strings.Replace(small(`{at: 1s, node: {id: [b, 1], do: kill}}`, ""), "nodes: 3", "nodes: 3, names: [a, b]", 1), `timeline[0].node.id: "1": is there twice`},
+		{strings.Replace(small(`{at: 1s, node: {id: a, do: replace}}`, ""), "nodes: 3", "nodes: 3, names: [a, b]", 1), `timeline[0].node.id: "a": another host`},
 		{strings.Replace(head, "10s", "0s", 1), `duration: "0s": want at least 1ms`},
 		{strings.Replace(head, "10s", "-1s", 1), `f:5:11: duration: "-1s": want a duration from 0s to 24h`},
 		{strings.Replace(head, "10s", "25h", 1), `duration: "25h": want a duration`},

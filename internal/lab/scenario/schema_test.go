@@ -92,7 +92,7 @@ func valueSchema(t reflect.Type, f field) object {
 	case reflect.TypeFor[Groups]():
 		return object{{"type", "array"}, {"minItems", 2}, {"items", nodesSchema()}}
 	case reflect.TypeFor[Pairs]():
-		slot := object{{"type", "integer"}, {"minimum", 0}, {"maximum", MaxNodes - 1}}
+		slot := object{{"anyOf", []object{numberSchema(), nameSchema()}}}
 		pair := object{{"type", "array"}, {"minItems", 2}, {"maxItems", 2}, {"items", slot}}
 		return object{{"anyOf", []object{{{"enum", pairShapes}}, {{"type", "array"}, {"items", pair}}}}}
 	case reflect.TypeFor[[]Selection]():
@@ -118,10 +118,20 @@ func valueSchema(t reflect.Type, f field) object {
 	panic(fmt.Sprintf("BUG: no schema for %s", t))
 }
 
+// numberSchema and nameSchema are a slot's number and its node's name.
+func numberSchema() object {
+	return object{{"type", "integer"}, {"minimum", 0}, {"maximum", MaxNodes - 1}}
+}
+
+func nameSchema() object {
+	return object{{"type", "string"}, {"pattern", new(Name).pattern()}}
+}
+
 func nodesSchema() object {
 	one := object{{"anyOf", []object{
-		{{"type", "integer"}, {"minimum", 0}, {"maximum", MaxNodes - 1}},
+		numberSchema(),
 		{{"enum", setNames}},
+		nameSchema(),
 		{{"type", "string"}, {"pattern", `^\$[A-Za-z][-A-Za-z0-9_]{0,63}$`}},
 	}}}
 	return object{{"anyOf", []any{one, object{{"type", "array"}, {"minItems", 1}, {"items", one}}}}}

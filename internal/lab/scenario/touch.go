@@ -108,6 +108,15 @@ func (a Action) What() string {
 	return "nothing"
 }
 
+// Begin returns the record that opens a run of the schedule in a lab, as far as the
+// schedule says.
+func (out *Schedule) Begin(lab Lab) *history.Begin {
+	s := out.Scenario
+	return &history.Begin{Version: history.Version, Scenario: string(s.Name), Seed: out.Seed, Lab: string(lab),
+		Detection: string(s.Cluster.Detection), LostPair: string(s.Cluster.LostPair), Nodes: s.Cluster.Nodes,
+		Names: list(s.Cluster.Names...), Duration: int64(s.Duration)}
+}
+
 // Begun returns the record that a lab writes when the action is in place.
 func (a Action) Begun(c Cluster, since time.Duration) *history.Fault {
 	t := a.Touches()

@@ -63,8 +63,7 @@ func Run(s *scenario.Schedule, opts Options) (Result, error) {
 		return Result{}, err
 	}
 	w.load = newLoad(sc, opts)
-	w.put(history.Lab, &history.Begin{Version: history.Version, Scenario: string(sc.Name), Seed: s.Seed, Lab: string(scenario.Sim),
-		Detection: string(sc.Cluster.Detection), LostPair: string(sc.Cluster.LostPair), Nodes: sc.Cluster.Nodes, Duration: int64(sc.Duration)})
+	w.put(history.Lab, s.Begin(scenario.Sim))
 	if err := r.gather(); err != nil {
 		w.put(history.Lab, &history.End{Why: err.Error()})
 		return r.result(), err
