@@ -15,6 +15,7 @@ import (
 
 	"github.com/fabricd/fabricd/internal/lab/chaos/workload"
 	"github.com/fabricd/fabricd/internal/lab/history"
+	"github.com/fabricd/fabricd/internal/lab/load"
 	"github.com/fabricd/fabricd/internal/lab/scenario"
 )
 
@@ -233,9 +234,9 @@ func (c *cluster) appConfig(s *slot, run int) workload.Config {
 		History: c.site.path(s, fmt.Sprintf("app-%d.jsonl", run)),
 		Control: c.site.path(s, "control.json"),
 		Ready:   c.site.path(s, "ready"),
-		Waiters: w.Waiters, Connects: w.Connects, ConnectSize: int64(w.ConnectSize), Windows: w.Windows,
-		Beat: int64(c.beat),
+		Plan:    load.PlanOf(w),
 	}
+	cfg.Plan.Beat = c.beat
 	late := sc.Late()
 	for _, pair := range w.Pairs.Of(sc.Cluster.Nodes) {
 		for i, me := range pair {
@@ -244,13 +245,6 @@ func (c *cluster) appConfig(s *slot, run int) workload.Config {
 					Late: slices.Contains(late, pair[1-i])})
 			}
 		}
-	}
-	if m := w.Messages; m != nil {
-		cfg.Messages = workload.Messages{Min: int64(m.Size.From), Max: int64(m.Size.To), Rate: m.Rate}
-	}
-	if r := w.RMA; r != nil {
-		cfg.RMA = workload.RMA{Min: int64(r.Size.From), Max: int64(r.Size.To), Rate: r.Rate, Window: int64(r.Window),
-			Reads: float64(r.Reads) / 100, Fence: r.Fence, Signal: r.Signal}
 	}
 	return cfg
 }

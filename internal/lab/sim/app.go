@@ -1,8 +1,6 @@
 package sim
 
 import (
-	"errors"
-	"io"
 	"maps"
 	"slices"
 	"time"
@@ -11,6 +9,7 @@ import (
 	"github.com/fabricd/fabricd/internal/core"
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
 	"github.com/fabricd/fabricd/internal/lab/history"
+	"github.com/fabricd/fabricd/internal/lab/load"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/membership/verdict"
 )
@@ -42,8 +41,8 @@ type app struct {
 	calls   []*appCall
 	lastID  uint64
 	ends    []*appEnd
-	graves  []*window
-	writers map[uint32][]knownEnd
+	graves  []*load.Window
+	writers load.Writers
 	nonces  uint64
 	slow    int // messages per second that are received on each connection; 0: all
 	scanned time.Duration
@@ -62,7 +61,7 @@ type appCall struct {
 
 func (w *world) startApp(m *machine) {
 	m.appRuns++
-	a := &app{w: w, at: m, src: history.App(m.index, m.appRuns), writers: make(map[uint32][]knownEnd)}
+	a := &app{w: w, at: m, src: history.App(m.index, m.appRuns)}
 	a.p = newProc(w, m, "app")
 	m.app = a
 	w.did(a.src, history.DidStart, "")
@@ -155,8 +154,8 @@ func (a *app) event(s *session, ev nodeEvent) {
 	case verdict.EventRemoved:
 		r.What = history.EventRemoved
 		for _, e := range a.ends {
-			if e.remote == ev.life {
-				e.flush()
+			if e.Remote == ev.life {
+				e.Flush()
 			}
 		}
 		a.writeCalls(func(o *appCall) bool { return o.Peer == ev.life })
@@ -173,7 +172,7 @@ func (a *app) event(s *session, ev nodeEvent) {
 	switch r.What {
 	case history.EventRemoved:
 		for _, e := range slices.Clone(a.ends) {
-			if e.remote == ev.life {
+			if e.Remote == ev.life {
 				e.probe()
 			}
 		}
@@ -203,7 +202,7 @@ func (a *app) finish(o *appCall, n int64, err error) {
 		a.calls = slices.Delete(a.calls, i, i+1)
 	}
 	if err != nil || o.written {
-		a.put(&history.Return{Call: o.Call, Status: errnoName(err), Bytes: n})
+		a.put(&history.Return{Call: o.Call, Status: load.Returned(errnoName(err)), Bytes: n})
 	}
 }
 
@@ -239,42 +238,18 @@ func (a *app) do(c history.Call, e *appEnd, atOnce bool, f func(done func(n int6
 	})
 }
 
-// errnoName returns the name that records have for an error.
-func errnoName(err error) string {
-	switch {
-	case err == nil:
-		return ""
-	case errors.Is(err, io.EOF):
-		return "ECONNRESET"
-	}
-	if name, ok := errnos[status.Of(err)]; ok {
-		return name
-	}
-	return "EIO"
-}
-
-// errnos are the names of the errnos of SCIF's contract.
-var errnos = map[status.Code]string{
-	status.Invalid: "EINVAL", status.Access: "EACCES", status.InUse: "EADDRINUSE", status.Again: "EAGAIN",
-	status.Refused: "ECONNREFUSED", status.Reset: "ECONNRESET", status.NotConn: "ENOTCONN", status.IsConn: "EISCONN",
-	status.InProgress: "EINPROGRESS", status.NoDevice: "ENODEV", status.NoAddress: "ENXIO", status.NoSpace: "ENOSPC",
-	status.NoMemory: "ENOMEM", status.NotSupp: "EOPNOTSUPP", status.Intr: "EINTR", status.BadFD: "EBADF",
-	status.Fault: "EFAULT", status.NoBufs: "ENOBUFS", status.Protocol: "EPROTO", status.TimedOut: "ETIMEDOUT",
-	status.Version: "EPROTONOSUPPORT", status.Canceled: "ECANCELED", status.Busy: "ECONNREFUSED",
-}
-
 // talk starts everything that this application does.
 func (a *app) talk() {
 	s := a.s
 	a.listen(appPort, true)
-	if a.w.load.waiters {
+	if a.w.load.Waiters {
 		a.listen(idlePort, false)
 	}
 	for _, peer := range a.w.load.peers[a.at.index] {
-		for _, kind := range a.w.load.kinds {
+		for _, kind := range a.w.load.Kinds() {
 			a.keep(s, peer, kind)
 		}
-		if a.w.load.connects > 0 {
+		if a.w.load.Connects > 0 {
 			a.keepShort(s, peer)
 		}
 	}
@@ -292,7 +267,7 @@ func (a *app) listen(port addr.Port, busy bool) {
 		err = ep.listen(64)
 	}
 	if err != nil {
-		a.put(&history.Return{Call: history.Call{ID: a.newID(), Name: "listen", Began: int64(a.w.now)}, Status: errnoName(err)})
+		a.put(&history.Return{Call: history.Call{ID: a.newID(), Name: "listen", Began: int64(a.w.now)}, Status: load.Returned(errnoName(err))})
 		a.p.after(attachEvery, func() {
 			if a.on(s) {
 				a.listen(port, busy)
@@ -322,13 +297,17 @@ func (a *app) accept(s *session, l *endpoint, busy bool) {
 		if err != nil {
 			return
 		}
-		a.greet(s, got)
+		(&appEnd{End: load.NewEnd(a, &a.w.load.Plan, 0), a: a, s: s, ep: got}).greet(got.remote.Node, func(e *appEnd) {
+			if e != nil {
+				e.run(func() {})
+			}
+		})
 		a.accept(s, l, busy)
 	})
 }
 
 // keep keeps one connection of a kind to a slot: when it ends it is made again.
-func (a *app) keep(s *session, peer int, kind byte) {
+func (a *app) keep(s *session, peer int, kind load.Kind) {
 	if !a.on(s) {
 		return
 	}
@@ -344,13 +323,13 @@ func (a *app) keep(s *session, peer int, kind byte) {
 
 // keepShort makes short connections to a slot, one after the other.
 func (a *app) keepShort(s *session, peer int) {
-	every := time.Duration(float64(time.Second) / a.w.load.connects)
+	every := time.Duration(float64(time.Second) / a.w.load.Connects)
 	began := a.w.now
 	if !a.on(s) {
 		return
 	}
 	again := func() { a.p.after(max(every-(a.w.now-began), 0), func() { a.keepShort(s, peer) }) }
-	a.dial(s, a.w.machines[peer].id, kindShort, func(e *appEnd) {
+	a.dial(s, a.w.machines[peer].id, load.Short, func(e *appEnd) {
 		if e == nil {
 			again()
 			return
@@ -367,24 +346,18 @@ func (a *app) care() {
 		if a.w.now-a.scanned >= scanEvery {
 			a.scanned = a.w.now
 			for _, e := range a.ends {
-				if e.window != nil {
-					e.window.scan()
+				if w := e.Window(); w != nil {
+					a.scan(w)
 				}
 			}
 			for _, w := range a.graves[max(0, len(a.graves)-4):] {
-				w.scan()
+				a.scan(w)
 			}
 		}
 		if !a.ending {
 			a.care()
 		}
 	})
-}
-
-// nonce returns a number that no other connection or window of the run has.
-func (a *app) nonce() uint64 {
-	a.nonces++
-	return mix(a.w.seed^uint64(a.at.index)<<48^uint64(a.src.Run)<<32^a.nonces) | 1
 }
 
 // finishUp ends the application in order: its connections are closed, then its
@@ -431,7 +404,7 @@ func (a *app) last() {
 	}
 	a.writeCalls(func(*appCall) bool { return true })
 	for _, w := range a.graves {
-		w.scan()
+		a.scan(w)
 	}
 }
 
@@ -462,34 +435,6 @@ func (a *app) anew() {
 		a.endCalls(s, status.Canceled)
 		a.attach()
 	})
-}
-
-// A knownEnd is an end whose operations this application could meet.
-type knownEnd struct {
-	history.ConnEnd
-	life addr.Life
-}
-
-func (a *app) know(e *appEnd) {
-	for _, k := range []knownEnd{{e.id, e.local}, {history.ConnEnd{Conn: e.id.Conn, Side: e.id.Side.Other()}, e.remote}} {
-		h := writerOf(k.ConnEnd)
-		a.writers[h] = append(a.writers[h], k)
-	}
-}
-
-// find returns the end that a writer field stands for. Of several, that of
-// connection conn is meant.
-func (a *app) find(hash uint32, conn uint64) (knownEnd, bool) {
-	all := a.writers[hash]
-	for _, k := range all {
-		if k.Conn == conn {
-			return k, true
-		}
-	}
-	if len(all) == 0 {
-		return knownEnd{}, false
-	}
-	return all[len(all)-1], true
 }
 
 func sortedKeys[K ~uint16 | ~uint32 | ~uint64 | ~int, V any](m map[K]V) []K {

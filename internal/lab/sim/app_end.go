@@ -5,51 +5,36 @@ import (
 	"errors"
 	"io"
 	"slices"
+	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/fence"
+	"github.com/fabricd/fabricd/internal/core"
 	"github.com/fabricd/fabricd/internal/lab/history"
+	"github.com/fabricd/fabricd/internal/lab/load"
 	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/rma"
 )
 
-// What a connection is for: the first byte that its client sends.
-const (
-	kindStream byte = 'S' // messages in both directions
-	kindRMA    byte = 'R' // operations in both directions
-	kindShort  byte = 'C' // one exchange, then an orderly close
-	kindParked byte = 'P' // calls that wait
-)
-
-const (
-	helloSize  = 16 // kind, a zero, the client's life, the nonce
-	answerSize = 8  // two zeros, the server's life
-)
-
-// An appEnd is an application's end of a connection.
+// An appEnd is an application's end of a connection: it makes the calls that package
+// load asks for.
 type appEnd struct {
-	a      *app
-	s      *session
-	kind   byte
-	ep     *endpoint
-	id     history.ConnEnd
-	local  addr.Life
-	remote addr.Life
+	*load.End
+	a  *app
+	s  *session
+	ep *endpoint
 
-	open     bool
-	canceled bool   // its loops are to end
-	closing  bool   // it is being closed
-	closed   bool   // Closed is written
-	failed   string // how its first call failed
-	loops    int
-	window   *window
-	tellers  []*teller
-	paces    []*pace
+	canceled bool // its tasks are to end
+	closing  bool // it is being closed
+	closed   bool // Closed is written
+	tasks    int
+	pauses   []*pause
 	after    func() // when it has ended
 }
 
 // dial connects to peer and greets it; done gets nil if that failed.
-func (a *app) dial(s *session, peer addr.NodeID, kind byte, done func(*appEnd)) {
-	e := &appEnd{a: a, s: s, kind: kind, id: history.ConnEnd{Conn: a.nonce(), Side: history.Client}}
+func (a *app) dial(s *session, peer addr.NodeID, kind load.Kind, done func(*appEnd)) {
+	e := &appEnd{End: load.NewEnd(a, &a.w.load.Plan, kind), a: a, s: s}
 	a.do(history.Call{Name: "connect"}, nil, true, func(answer func(int64, error)) {
 		e.ep = s.open()
 		e.ep.connect(addr.Addr{Node: peer, Port: appPort}, func(err error) { answer(0, err) })
@@ -59,63 +44,24 @@ func (a *app) dial(s *session, peer addr.NodeID, kind byte, done func(*appEnd)) 
 			done(nil)
 			return
 		}
-		e.local = s.n.self.Life
-		hello := make([]byte, helloSize)
-		hello[0] = kind
-		putLife(hello[2:], e.local)
-		binary.BigEndian.PutUint64(hello[8:], e.id.Conn)
-		e.send(hello, func(_ int64, err error) {
-			e.recvFull(answerSize, nil, func(p []byte, err error) {
-				if err == nil {
-					e.remote = lifeIn(p[2:])
-				}
-				if err != nil || !e.plausible(peer) {
-					e.drop()
-					done(nil)
-					return
-				}
-				e.opened()
-				done(e)
-			})
-		})
+		e.greet(peer, done)
 	})
 }
 
-// greet answers who has connected, and goes on with what the connection is for.
-func (a *app) greet(s *session, ep *endpoint) {
-	e := &appEnd{a: a, s: s, ep: ep, id: history.ConnEnd{Side: history.Server}}
-	e.recvFull(helloSize, nil, func(hello []byte, err error) {
-		if err != nil {
+// greet greets the other end, which is to be at a node; done gets nil if that failed.
+func (e *appEnd) greet(peer addr.NodeID, done func(*appEnd)) {
+	e.Local, e.Peer = e.s.n.self.Life, peer
+	e.LocalPort, e.RemotePort = e.ep.port, e.ep.remote.Port
+	e.chain(e.Greet().First, func(bool) {
+		if !e.Open {
 			e.drop()
+			done(nil)
 			return
 		}
-		e.kind, e.remote = hello[0], lifeIn(hello[2:])
-		e.id.Conn = binary.BigEndian.Uint64(hello[8:])
-		e.local = s.n.self.Life
-		answer := make([]byte, answerSize)
-		putLife(answer[2:], e.local)
-		e.send(answer, func(_ int64, err error) {
-			if err != nil || e.id.Conn == 0 || !e.plausible(ep.remote.Node) {
-				e.drop()
-				return
-			}
-			e.opened()
-			e.run(func() {})
-		})
+		e.a.writers.Add(e.End)
+		e.a.ends = append(e.a.ends, e)
+		done(e)
 	})
-}
-
-func putLife(p []byte, l addr.Life) {
-	binary.BigEndian.PutUint16(p, uint16(l.Node))
-	binary.BigEndian.PutUint32(p[2:], uint32(l.Generation))
-}
-
-func lifeIn(p []byte) addr.Life {
-	return addr.Life{Node: addr.NodeID(binary.BigEndian.Uint16(p)), Generation: addr.Generation(binary.BigEndian.Uint32(p[2:]))}
-}
-
-func (e *appEnd) plausible(peer addr.NodeID) bool {
-	return e.local.Generation != 0 && e.remote.Generation != 0 && e.remote.Node == peer
 }
 
 // drop closes an end that was never open.
@@ -125,39 +71,200 @@ func (e *appEnd) drop() {
 	}
 }
 
-func (e *appEnd) opened() {
-	e.open = true
-	e.put(&history.Opened{ConnEnd: e.id, Local: e.local, Remote: e.remote,
-		LocalPort: uint16(e.ep.port), RemotePort: uint16(e.ep.remote.Port)})
-	e.a.know(e)
-	e.a.ends = append(e.a.ends, e)
-}
-
-func (e *appEnd) put(b history.Body) { e.a.put(b) }
-
 // run does what the connection is for until it ends, closes it and calls after.
 func (e *appEnd) run(after func()) {
 	e.after = after
-	e.loops++ // of run itself
-	switch e.kind {
-	case kindStream:
-		e.stream()
-	case kindRMA:
-		e.operate()
-	case kindShort:
-		e.exchange()
-	case kindParked:
-		e.park()
-	}
-	e.loopEnded(false)
+	e.tasks++ // run itself
+	e.begin(e.Tasks())
+	e.taskEnded(true)
 }
 
-// loopEnded counts a loop that has ended. With cancel it ends the others.
-func (e *appEnd) loopEnded(cancel bool) {
-	if e.loops--; cancel {
+// begin begins tasks.
+func (e *appEnd) begin(tasks []load.Task) {
+	for _, t := range tasks {
+		e.tasks++
+		e.chain(t.First, e.taskEnded)
+	}
+}
+
+// chain makes the calls of a task one after the other.
+func (e *appEnd) chain(s load.Step, ended func(over bool)) {
+	e.begin(s.Also)
+	if s.Then == nil {
+		ended(s.Over)
+		return
+	}
+	e.perform(s.Call, func(r load.Result) {
+		r.Now = e.a.w.now
+		e.chain(s.Then(r), ended)
+	})
+}
+
+// over reports whether nothing more is to begin.
+func (e *appEnd) over() bool { return e.canceled || e.closed }
+
+// perform makes a call.
+func (e *appEnd) perform(c load.Call, then func(load.Result)) {
+	var r load.Result
+	answer := func(n int64, err error) {
+		r.N, r.Status, r.Over = n, errnoName(err), e.over()
+		then(r)
+	}
+	switch c.Do {
+	case load.Pace:
+		e.pause(c.Pace, then)
+	case load.Sleep:
+		e.a.p.after(c.For, func() { then(load.Result{Over: e.over()}) })
+	case load.Recv:
+		e.receive(c, nil, then)
+	case load.Mark, load.Wait:
+		e.fence(c, &r, answer)
+	case load.Transfer:
+		e.call(c, func(done func(int64, error)) { e.transfer(c, func(err error) { done(0, err) }) }, answer)
+	default:
+		e.call(c, func(done func(int64, error)) { e.start(c, done) }, answer)
+	}
+}
+
+// start begins a call on the endpoint.
+func (e *appEnd) start(c load.Call, done func(int64, error)) {
+	plain := func(err error) { done(0, err) }
+	switch c.Do {
+	case load.Send:
+		e.ep.send(c.Data, func(n int, err error) { done(int64(n), err) })
+	case load.Poll:
+		e.ep.poll(func() { done(0, nil) })
+	case load.Register:
+		e.ep.register(&memory{bytes: c.Mem.Bytes()[c.From:][:c.Len], stored: e.look}, done)
+	case load.Unregister:
+		e.ep.unregister(c.Offset, int64(c.Len), plain)
+	case load.FetchAdd:
+		e.ep.fetchAdd(c.Remote, 1, func(old uint64, err error) { done(int64(old), err) })
+	case load.Signal:
+		s := fence.Signal{By: fence.InitSelf, Where: fence.SignalRemote, RemoteOffset: c.Remote, RemoteValue: c.Value}
+		if c.Offset != 0 {
+			s.Where |= fence.SignalLocal
+			s.LocalOffset, s.LocalValue = c.Offset, c.Value
+		}
+		e.ep.signal(s, plain)
+	}
+}
+
+// transfer begins an RMA operation.
+func (e *appEnd) transfer(c load.Call, done func(error)) {
+	var flags rma.Flags
+	if c.Sync {
+		flags = rma.Sync
+	}
+	if c.RMA.Verb == load.OrderedWrite {
+		flags |= rma.Ordered
+	}
+	l := core.Local{Buf: c.Buf, Length: int64(c.RMA.Len)}
+	if c.RMA.Verb.Registered() {
+		l = core.Local{Offset: c.Offset, Length: int64(c.RMA.Len)}
+	}
+	e.ep.transfer(l, c.Remote, c.RMA.Verb.Reads(), flags, done)
+}
+
+// fence takes a mark, or waits for one.
+func (e *appEnd) fence(c load.Call, r *load.Result, answer func(int64, error)) {
+	side := fence.InitSelf
+	if c.Peer {
+		side = fence.InitPeer
+	}
+	e.call(c, func(done func(int64, error)) {
+		if c.Do == load.Wait {
+			e.ep.wait(c.Mark.(fence.Mark), func(err error) { done(0, err) })
+			return
+		}
+		e.ep.mark(side, func(m fence.Mark, err error) {
+			r.Mark = m
+			done(0, err)
+		})
+	}, answer)
+}
+
+// receive receives behind what has come: all that the call wants, or what is there.
+func (e *appEnd) receive(c load.Call, come []byte, then func(load.Result)) {
+	var got []byte
+	e.call(c, func(done func(int64, error)) {
+		e.ep.recv(c.Len-len(come), func(p []byte, err error) {
+			got = p
+			done(int64(len(p)), err)
+		})
+	}, func(_ int64, err error) {
+		come = append(come, got...)
+		if c.Full && err == nil && len(come) < c.Len {
+			e.receive(c, come, then)
+			return
+		}
+		then(load.Result{Data: come, Status: errnoName(err), Over: e.over()})
+	})
+}
+
+// call makes a call of load's. The first one that fails is how the connection ends.
+func (e *appEnd) call(c load.Call, f func(done func(int64, error)), then func(int64, error)) {
+	if c.Quiet {
+		e.s.n.p.soon(func() {
+			f(func(n int64, err error) { e.a.p.soon(func() { then(n, err) }) })
+		})
+		return
+	}
+	call := e.callOf(c.Name())
+	call.Idle = c.Idle()
+	e.a.do(call, e, c.AtOnce, f, func(n int64, err error) {
+		e.Note(errnoName(err))
+		then(n, err)
+	})
+}
+
+// A pause is a task that waits for its pace.
+type pause struct {
+	e    *appEnd
+	pace *load.Pacer
+	then func(load.Result) // nil: it is over
+}
+
+// pause waits until the next step of a pace is due, or the end is canceled.
+func (e *appEnd) pause(pace *load.Pacer, then func(load.Result)) {
+	p := &pause{e, pace, then}
+	e.pauses = append(e.pauses, p)
+	e.a.p.after(max(pace.Due(e.a.w.now)-e.a.w.now, 0), p.end)
+}
+
+func (p *pause) end() {
+	then := p.then
+	if then == nil {
+		return
+	}
+	p.then = nil
+	p.e.pauses = slices.DeleteFunc(p.e.pauses, func(o *pause) bool { return o == p })
+	p.pace.Taken(p.e.a.w.now)
+	then(load.Result{Over: p.e.over()})
+}
+
+// look looks at the words that signals are stored in, in the moment in which something
+// was stored, as a thread that spins on the words may.
+func (e *appEnd) look() {
+	if e.a.p.dead || e.a.p.paused || e.over() {
+		return
+	}
+	for _, t := range e.Look() {
+		e.a.p.after(0, func() {
+			if !e.over() {
+				e.begin([]load.Task{t})
+			}
+		})
+	}
+}
+
+// taskEnded counts a task that has ended. Unless nothing more was to begin, the others
+// end too.
+func (e *appEnd) taskEnded(over bool) {
+	if e.tasks--; !over {
 		e.cancel()
 	}
-	if e.loops == 0 {
+	if e.tasks == 0 {
 		e.close()
 	}
 }
@@ -174,15 +281,15 @@ func (e *appEnd) cancel() {
 			o.then(0, status.Canceled)
 		}
 	}
-	for _, p := range e.paces {
-		e.a.p.after(0, p.hurry)
+	for _, p := range e.pauses {
+		e.a.p.after(0, p.end)
 	}
 }
 
 // gone ends the end because its fabricd is gone: there is nothing to close.
 func (e *appEnd) gone() {
 	e.canceled = true
-	e.fail(status.Reset)
+	e.Note(errnoName(status.Reset))
 	e.wrapUp()
 }
 
@@ -192,13 +299,13 @@ func (e *appEnd) close() {
 		return
 	}
 	e.closing = true
-	if w := e.window; w != nil && e.failed == "" && e.a.s == e.s {
-		e.try("unregister", func(done func(int64, error)) {
-			e.ep.unregister(w.offset, int64(len(w.bytes())), func(err error) { done(0, err) })
-		}, func(int64, error) { e.closeNow() })
+	w := e.Window()
+	if w == nil || e.Failed != "" || e.a.s != e.s {
+		e.closeNow()
 		return
 	}
-	e.closeNow()
+	c := load.Call{Do: load.Unregister, Offset: w.Offset, Len: w.Len()}
+	e.perform(c, func(load.Result) { e.closeNow() })
 }
 
 func (e *appEnd) closeNow() {
@@ -228,13 +335,8 @@ func (e *appEnd) wrapUp() {
 	if i := slices.Index(a.ends, e); i >= 0 {
 		a.ends = slices.Delete(a.ends, i, i+1)
 	}
-	how := history.HowClose
-	if e.failed != "" {
-		how = e.failed
-	}
-	e.put(&history.Closed{ConnEnd: e.id, How: how})
-	if w := e.window; w != nil {
-		e.window, w.mem.stored = nil, nil
+	a.put(e.Closed())
+	if w := e.TakeWindow(); w != nil {
 		if p := e.s.n.p; p.leaving && !p.dead { // it completes what is under way
 			a.p.after(leaveTime, func() { a.bury(w) })
 		} else {
@@ -247,71 +349,11 @@ func (e *appEnd) wrapUp() {
 }
 
 func (e *appEnd) callOf(name string) history.Call {
-	c := history.Call{Name: name, Peer: e.remote}
-	if e.id.Conn != 0 {
-		c.Conn, c.Side = e.id.Conn, e.id.Side
+	c := history.Call{Name: name, Peer: e.Remote}
+	if e.ID.Conn != 0 {
+		c.Conn, c.Side = e.ID.Conn, e.ID.Side
 	}
 	return c
-}
-
-// fail remembers how the connection ended: by the first call that failed,
-// unless it was the application that ended it.
-func (e *appEnd) fail(err error) {
-	switch {
-	case err == nil || e.failed != "" || status.Of(err) == status.Canceled:
-	case errors.Is(err, io.EOF):
-		e.failed = history.HowEOF
-	default:
-		e.failed = errnoName(err)
-	}
-}
-
-// try makes a call that does not wait for the peer's application.
-func (e *appEnd) try(name string, f func(done func(int64, error)), then func(int64, error)) {
-	e.a.do(e.callOf(name), e, false, f, func(n int64, err error) {
-		e.fail(err)
-		then(n, err)
-	})
-}
-
-// wait makes one that does.
-func (e *appEnd) wait(name string, atOnce bool, f func(done func(int64, error)), then func(int64, error)) {
-	c := e.callOf(name)
-	c.Idle = true
-	e.a.do(c, e, atOnce, f, func(n int64, err error) {
-		e.fail(err)
-		then(n, err)
-	})
-}
-
-// send sends all of p.
-func (e *appEnd) send(p []byte, then func(int64, error)) {
-	e.wait("send", false, func(done func(int64, error)) {
-		e.ep.send(p, func(n int, err error) { done(int64(n), err) })
-	}, then)
-}
-
-// recv receives at most n bytes.
-func (e *appEnd) recv(n int, then func(p []byte, err error)) {
-	var got []byte
-	e.wait("recv", false, func(done func(int64, error)) {
-		e.ep.recv(n, func(p []byte, err error) {
-			got = p
-			done(int64(len(p)), err)
-		})
-	}, func(_ int64, err error) { then(got, err) })
-}
-
-// recvFull receives exactly n bytes behind those in p.
-func (e *appEnd) recvFull(n int, p []byte, then func(p []byte, err error)) {
-	e.recv(n-len(p), func(more []byte, err error) {
-		p = append(p, more...)
-		if err != nil || len(p) == n {
-			then(p, err)
-			return
-		}
-		e.recvFull(n, p, then)
-	})
 }
 
 // probe makes a call towards a life that the application has just been told is
@@ -324,3 +366,67 @@ func (e *appEnd) probe() {
 		e.ep.mark(fence.InitSelf, func(_ fence.Mark, err error) { done(0, err) })
 	}, func(int64, error) {})
 }
+
+// bury keeps a window whose connection has ended: nobody may write it any more.
+// The oldest of too many is looked at a last time and given up.
+func (a *app) bury(w *load.Window) {
+	a.put(&history.WindowGone{ID: w.ID})
+	a.scan(w)
+	a.graves = append(a.graves, w)
+	if len(a.graves) > load.MaxGraves {
+		a.scan(a.graves[0])
+		a.graves = slices.Delete(a.graves, 0, 1)
+	}
+}
+
+// scan writes down what is in a window. Nothing is half written here.
+func (a *app) scan(w *load.Window) { a.put(w.Scan().Record()) }
+
+// errnoName returns the status of a [load.Result] for an error.
+func errnoName(err error) string {
+	switch {
+	case err == nil:
+		return ""
+	case errors.Is(err, io.EOF):
+		return history.HowEOF
+	}
+	return history.Errno(status.Of(err).Errno())
+}
+
+// Now, Put and what follows are what package load needs of an application.
+
+// Now returns the virtual time.
+func (a *app) Now() time.Duration { return a.w.now }
+
+// Put writes what has happened now.
+func (a *app) Put(b history.Body) { a.put(b) }
+
+// Bug writes that a promise was broken which no other record tells.
+func (a *app) Bug(format string, args ...any) { a.w.watch.at(a.src, format, args...) }
+
+// Nonce returns a number that no other connection or window of the run has.
+func (a *app) Nonce() uint64 {
+	a.nonces++
+	return load.Nonce(a.w.seed, a.src, a.nonces)
+}
+
+// A slab is memory of an application.
+type slab []byte
+
+// Bytes returns the memory.
+func (s slab) Bytes() []byte { return s }
+
+// Close does nothing: who still refers to the memory has it.
+func (s slab) Close() error { return nil }
+
+// Alloc returns memory that can be registered.
+func (a *app) Alloc(n int) (load.Memory, error) { return make(slab, n), nil }
+
+// Load loads a word.
+func (a *app) Load(word []byte) uint64 { return binary.LittleEndian.Uint64(word) }
+
+// Writer returns the end that a writer field stands for.
+func (a *app) Writer(hash uint32, conn uint64) (load.Known, bool) { return a.writers.Find(hash, conn) }
+
+// Slow returns how many messages a second each connection receives; 0: all.
+func (a *app) Slow() int { return a.slow }

@@ -6,7 +6,8 @@
 // core, with rma, fence, portmap and the wire's codec below it. What the
 // simulation adds is a shell around them: machines with disks, processes that
 // are killed, stopped and crash at a step, a network, and applications that run
-// the scenario's workload and write what happens to them.
+// the scenario's workload, as package load decides it, and write what happens to
+// them.
 //
 //	scenario.Schedule --> Run --> []history.Record --> package check
 //

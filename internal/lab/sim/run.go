@@ -1,12 +1,14 @@
 package sim
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	"github.com/fabricd/fabricd/internal/lab/history"
+	"github.com/fabricd/fabricd/internal/lab/load"
 	"github.com/fabricd/fabricd/internal/lab/scenario"
 	"github.com/fabricd/fabricd/membership/verdict"
 )
@@ -62,7 +64,7 @@ func Run(s *scenario.Schedule, opts Options) (Result, error) {
 	if err := r.check(); err != nil {
 		return Result{}, err
 	}
-	w.load = newLoad(sc, opts)
+	w.load = newPlan(sc, opts)
 	w.put(history.Lab, s.Begin(scenario.Sim))
 	if err := r.gather(); err != nil {
 		w.put(history.Lab, &history.End{Why: err.Error()})
@@ -131,58 +133,39 @@ func (r *runner) check() error {
 	return nil
 }
 
-// newLoad returns what applications do, within the bounds of the options.
-func newLoad(sc *scenario.Scenario, opts Options) load {
-	wl := sc.Workload
-	var l load
-	l.peers = make([][]int, sc.Cluster.Nodes)
-	pairs := wl.Pairs.Of(sc.Cluster.Nodes)
-	for _, p := range pairs {
-		l.peers[p[0]] = append(l.peers[p[0]], p[1])
+// newPlan returns what applications do, within the bounds of the options.
+func newPlan(sc *scenario.Scenario, opts Options) plan {
+	p := plan{Plan: load.PlanOf(&sc.Workload), peers: make([][]int, sc.Cluster.Nodes)}
+	pairs := sc.Workload.Pairs.Of(sc.Cluster.Nodes)
+	for _, pair := range pairs {
+		p.peers[pair[0]] = append(p.peers[pair[0]], pair[1])
 	}
-	bound := func(given, standard int) float64 {
+	bound := func(rate *float64, given, standard int, share float64) {
 		if given == 0 {
 			given = standard
 		}
-		if given < 0 || len(pairs) == 0 {
-			return 1e9
+		if given > 0 && len(pairs) > 0 {
+			*rate = min(*rate, float64(given)/float64(2*len(pairs))*share)
 		}
-		return float64(given) / float64(2*len(pairs))
 	}
-	size := opts.Sizes
-	if size == 0 {
-		size = 2 << 10
-	}
-	sizes := func(s scenario.SizeRange) [2]int64 {
-		out := [2]int64{int64(s.From), int64(s.To)}
+	bound(&p.Messages.Rate, opts.Messages, 160, 1)
+	bound(&p.RMA.Rate, opts.Operations, 120, 1)
+	bound(&p.Connects, opts.Operations, 120, 1./4)
+	bound(&p.Windows, opts.Operations, 120, 1./6)
+	size := cmp.Or(opts.Sizes, 2<<10)
+	sizes := func(from, to *int64) {
 		if size > 0 {
-			out[1] = min(out[1], size)
-			out[0] = min(out[0], out[1])
+			*to = min(*to, size)
+			*from = min(*from, *to)
 		}
-		return out
 	}
-	if m := wl.Messages; m != nil {
-		l.kinds = append(l.kinds, kindStream)
-		l.messages.rate = min(float64(m.Rate), bound(opts.Messages, 160))
-		l.messages.size = sizes(m.Size)
+	sizes(&p.Messages.Min, &p.Messages.Max)
+	sizes(&p.RMA.Min, &p.RMA.Max)
+	if size > 0 {
+		p.RMA.Window = min(p.RMA.Window, 16*size)
 	}
-	if o := wl.RMA; o != nil {
-		l.kinds = append(l.kinds, kindRMA)
-		window := int64(o.Window)
-		if size > 0 {
-			window = min(window, 16*size)
-		}
-		l.rma.geometry = newGeometry(sizes(o.Size), window, float64(o.Reads)/100)
-		l.rma.rate = min(float64(o.Rate), bound(opts.Operations, 120))
-		l.rma.fence, l.rma.signal = o.Fence, o.Signal
-	}
-	if wl.Waiters {
-		l.kinds = append(l.kinds, kindParked)
-		l.waiters = true
-	}
-	l.connects = min(float64(wl.Connects), bound(opts.Operations, 120)/4)
-	l.windows = min(float64(wl.Windows), bound(opts.Operations, 120)/6)
-	return l
+	p.ConnectSize, p.Receive, p.Parked = 4<<10, 16<<10, messageWindow+laneWindow+8<<10
+	return p
 }
 
 // gather starts everybody and waits until the cluster is complete, and until

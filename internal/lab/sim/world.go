@@ -10,6 +10,7 @@ import (
 	"github.com/fabricd/fabricd/internal/faults"
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
 	"github.com/fabricd/fabricd/internal/lab/history"
+	"github.com/fabricd/fabricd/internal/lab/load"
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
@@ -24,8 +25,7 @@ type world struct {
 	timing  verdict.Timing
 	partial verdict.PartialPolicy
 	cluster addr.UUID
-	load    load
-	parked  []byte    // what parked ends offer; nobody reads it
+	load    plan
 	readers []*frames // to use again
 
 	net       *network
@@ -70,7 +70,6 @@ type trap struct {
 func newWorld(seed uint64, nodes int, timing verdict.Timing, opts Options) *world {
 	w := &world{seed: seed, opts: opts, timing: timing, rng: stream(seed, "world"), byAddress: make(map[string]*machine)}
 	w.cluster = w.uuid()
-	w.parked = make([]byte, parkedBytes)
 	w.net = newNetwork(w)
 	w.gossip = newGossip(w)
 	w.watch.w = w
@@ -237,22 +236,10 @@ func (w *world) whole() bool {
 	return true
 }
 
-// A load is what applications do, in this run.
-type load struct {
-	peers    [][]int // by slot: whom its application connects to
-	kinds    []byte
-	connects float64 // short connections per second to each
-	windows  float64 // windows per second that are lent on each connection
-	waiters  bool
-	messages struct {
-		size [2]int64
-		rate float64
-	}
-	rma struct {
-		geometry
-		rate          float64
-		fence, signal int
-	}
+// A plan is what applications do, in this run.
+type plan struct {
+	load.Plan
+	peers [][]int // by slot: whom its application connects to
 }
 
 // A watch sees what no history tells: what two honest nodes, an engine or a

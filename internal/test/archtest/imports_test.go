@@ -107,16 +107,17 @@ var mayImport = map[string][]string{
 	// A run that breaks things on purpose: its log, its file, its judge.
 	"internal/lab/history":  {"fabric/addr"},
 	"internal/lab/scenario": {"internal/lab/history", "internal/yamlbound", "internal/faults", "internal/faults/failpoint"},
+	"internal/lab/load":     {"internal/lab/scenario", "internal/lab/history", "fabric/addr"},
 	"internal/lab/check":    {"internal/lab/scenario", "internal/lab/history", "fabric/addr"},
 	"internal/lab/report":   {"internal/chart", "internal/lab/check", "internal/lab/scenario", "internal/lab/history", "fabric/addr"},
 	"internal/lab/sim": {"internal/core", "internal/wire", "internal/transport", "internal/status", "membership/verdict",
 		"portmap", "rma", "fence", "fabric/addr", "internal/chart",
-		"internal/lab/history", "internal/lab/scenario", "internal/faults", "internal/faults/failpoint"},
+		"internal/lab/history", "internal/lab/load", "internal/lab/scenario", "internal/faults", "internal/faults/failpoint"},
 	"internal/lab/sim/mutants": {},
 
 	// The commands.
-	"internal/lab/chaos/workload": {"internal/lab/history", "fabric"},
-	"internal/lab/chaos": {"internal/lab/chaos/workload", "internal/lab/sim", "internal/lab/check", "internal/lab/report", "internal/lab/scenario", "internal/lab/history",
+	"internal/lab/chaos/workload": {"internal/lab/history", "internal/lab/load", "fabric"},
+	"internal/lab/chaos": {"internal/lab/chaos/workload", "internal/lab/load", "internal/lab/sim", "internal/lab/check", "internal/lab/report", "internal/lab/scenario", "internal/lab/history",
 		"internal/daemon", "internal/faults", "internal/faults/failpoint", "fabric/addr"},
 	"cmd/fabricd": {"internal/attach/client", "internal/daemon", "internal/hook", "internal/doctor", "internal/gateway", "internal/gateway/spec", "internal/filecopy", "internal/printable", "internal/faults", "internal/lab/chaos", "internal/lab/chaos/workload", "internal/lab/scenario", "internal/lab/sim",
 		"fabric", "fabric/addr"},

@@ -14,7 +14,7 @@ import (
 
 // pure lists the packages that decide and do nothing else: no clock, no
 // goroutine, no lock, no randomness, no input or output.
-var pure = []string{"internal/core", "rma", "fence", "portmap", "internal/codec", "internal/wire", "internal/access", "membership/verdict"}
+var pure = []string{"internal/core", "rma", "fence", "portmap", "internal/codec", "internal/wire", "internal/access", "membership/verdict", "internal/lab/load"}
 
 // impure are the imports that a pure package must not have, beside those of
 // clockFuncs.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/fabricd/fabricd/fabric"
 	"github.com/fabricd/fabricd/internal/lab/history"
+	"github.com/fabricd/fabricd/internal/lab/load"
 )
 
 const (
@@ -31,7 +32,6 @@ type App struct {
 	log    *Log
 	calls  *calls
 	graves *graves
-	known  *writers
 	nonces atomic.Uint64                                   // counts what was named
 	lives  func(context.Context) ([]history.Member, error) // the node's live lives
 	busy   atomic.Int32                                    // goroutines that begin calls
@@ -41,6 +41,7 @@ type App struct {
 	resting chan struct{}
 
 	mu      sync.Mutex          // guards the fields below
+	writers load.Writers        // the ends that it has had
 	ids     map[int]int         // node IDs of slots where they are not the slot's number
 	waiting map[string]struct{} // connections that have to be made before the application is ready
 }
@@ -68,8 +69,8 @@ func Run(ctx context.Context, c Config) error {
 }
 
 func newApp(c Config, log *Log) *App {
-	a := &App{c: c, log: log, calls: newCalls(log), known: newWriters(), anew: make(chan struct{}, 1), resting: make(chan struct{})}
-	a.graves = &graves{app: a}
+	a := &App{c: c, log: log, calls: newCalls(log), anew: make(chan struct{}, 1), resting: make(chan struct{})}
+	a.graves = &graves{log: log}
 	a.lives = a.table
 	a.waiting = c.expected()
 	return a
@@ -83,33 +84,18 @@ func (c *Config) expected() map[string]struct{} {
 		if !p.Client || p.Late {
 			continue
 		}
-		for _, kind := range c.kinds() {
+		for _, kind := range c.Plan.Kinds() {
 			all[connection(p.Slot, kind)] = struct{}{}
 		}
 	}
 	return all
 }
 
-// kinds are the kinds of connections that a client keeps.
-func (c *Config) kinds() []byte {
-	var kinds []byte
-	if c.Messages.Rate > 0 {
-		kinds = append(kinds, kindStream)
-	}
-	if c.RMA.Rate > 0 {
-		kinds = append(kinds, kindRMA)
-	}
-	if c.Waiters {
-		kinds = append(kinds, kindParked)
-	}
-	return kinds
-}
-
-func connection(slot int, kind byte) string { return fmt.Sprintf("%c%d", kind, slot) }
+func connection(slot int, kind load.Kind) string { return fmt.Sprintf("%c%d", kind, slot) }
 
 // connected counts a connection. When all that the application expects have
 // been made once, it says that it is ready.
-func (a *App) connected(slot int, kind byte) {
+func (a *App) connected(slot int, kind load.Kind) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	before := len(a.waiting)
@@ -163,7 +149,7 @@ func (a *App) attach(ctx context.Context) (*fabric.Node, error) {
 	defer cancel()
 	call := a.calls.begin(history.Call{Name: "attach", Deadline: int64(a.log.Now() + attachLimit)}, false)
 	n, err := fabric.Attach(ctx, a.c.Socket)
-	a.calls.end(call, 0, err)
+	a.calls.end(call, 0, statusOf(err))
 	return n, err
 }
 
@@ -202,6 +188,42 @@ func ownDescriptors() (all, memfds int64, err error) {
 	}
 	return all, memfds, nil
 }
+
+// Now returns the time since the zero of the run.
+func (a *App) Now() time.Duration { return a.log.Now() }
+
+// Put writes what has happened just now.
+func (a *App) Put(b history.Body) { a.log.Put(b) }
+
+// Bug writes that a promise was broken which no other record tells.
+func (a *App) Bug(format string, args ...any) {
+	a.log.Put(&history.Logged{Target: history.App(a.c.Slot, a.c.Run), Line: "BUG: " + fmt.Sprintf(format, args...)})
+}
+
+// Nonce returns a number that no other connection or window of the run has.
+func (a *App) Nonce() uint64 {
+	return load.Nonce(a.c.Seed, history.App(a.c.Slot, a.c.Run), a.nonces.Add(1))
+}
+
+// Load loads a word that the peer may be writing.
+func (a *App) Load(word []byte) uint64 { return fabric.LoadUint64(word) }
+
+// Writer returns the end that a writer field stands for.
+func (a *App) Writer(hash uint32, conn uint64) (load.Known, bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.writers.Find(hash, conn)
+}
+
+// known remembers an end.
+func (a *App) known(e *load.End) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.writers.Add(e)
+}
+
+// Slow returns how many messages a second each connection receives; 0: all.
+func (a *App) Slow() int { return int(a.slow.Load()) }
 
 // note writes a line for people.
 func (a *App) note(format string, args ...any) {

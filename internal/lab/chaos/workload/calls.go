@@ -7,11 +7,11 @@ import (
 	"net"
 	"os"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/fabricd/fabricd/fabric"
 	"github.com/fabricd/fabricd/internal/lab/history"
+	"github.com/fabricd/fabricd/internal/lab/load"
 )
 
 // slowCall is how long a call may take before it is written down as under way.
@@ -53,12 +53,12 @@ func (c *calls) begin(call history.Call, atOnce bool) *openCall {
 
 // end tells that the call has returned. Failures, and successes of calls that
 // were written, are written.
-func (c *calls) end(o *openCall, bytes int, err error) {
+func (c *calls) end(o *openCall, bytes int, status string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.open, o.ID)
-	if err != nil || o.written {
-		c.log.Put(&history.Return{Call: o.Call, Status: statusOf(err), Bytes: int64(bytes)})
+	if status != "" || o.written {
+		c.log.Put(&history.Return{Call: o.Call, Status: load.Returned(status), Bytes: int64(bytes)})
 	}
 }
 
@@ -86,19 +86,7 @@ func (c *calls) writeTo(peer fabric.Life) {
 	c.writeOpen(func(o *openCall) bool { return o.Peer == peer })
 }
 
-// errnos are the names of what fabric fails with.
-var errnos = map[syscall.Errno]string{
-	syscall.EACCES: "EACCES", syscall.EADDRINUSE: "EADDRINUSE", syscall.EAGAIN: "EAGAIN",
-	syscall.EBADF: "EBADF", syscall.ECANCELED: "ECANCELED", syscall.ECONNREFUSED: "ECONNREFUSED",
-	syscall.ECONNRESET: "ECONNRESET", syscall.EFAULT: "EFAULT", syscall.EINPROGRESS: "EINPROGRESS",
-	syscall.EINTR: "EINTR", syscall.EINVAL: "EINVAL", syscall.EIO: "EIO", syscall.EISCONN: "EISCONN",
-	syscall.EMFILE: "EMFILE", syscall.ENFILE: "ENFILE", syscall.ENOBUFS: "ENOBUFS", syscall.ENODEV: "ENODEV",
-	syscall.ENOMEM: "ENOMEM", syscall.ENOSPC: "ENOSPC", syscall.ENOTCONN: "ENOTCONN", syscall.ENOTTY: "ENOTTY",
-	syscall.ENXIO: "ENXIO", syscall.EOPNOTSUPP: "EOPNOTSUPP", syscall.EPIPE: "EPIPE", syscall.EPROTO: "EPROTO",
-	syscall.EPROTONOSUPPORT: "EPROTONOSUPPORT", syscall.ETIMEDOUT: "ETIMEDOUT",
-}
-
-// statusOf returns the errno's name that a record has for err, empty for none.
+// statusOf returns the status of a [load.Result] for err.
 func statusOf(err error) string {
 	var op *fabric.OpError
 	switch {
@@ -110,13 +98,10 @@ func statusOf(err error) string {
 		return "ETIMEDOUT"
 	case errors.Is(err, context.Canceled):
 		return "ECANCELED"
-	case err == io.EOF: // a Conn's word for an orderly end
-		return "ECONNRESET"
+	case errors.Is(err, io.EOF):
+		return history.HowEOF
 	case errors.As(err, &op):
-		if name, ok := errnos[op.Errno()]; ok {
-			return name
-		}
-		return op.Errno().Error()
+		return history.Errno(op.Errno())
 	}
 	return "EIO"
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"time"
+
+	"github.com/fabricd/fabricd/internal/lab/load"
 )
 
 // A Config says what one application does. The runner writes it to a file and
@@ -23,17 +25,7 @@ type Config struct {
 
 	Peers []Peer `json:"peers"`
 
-	Messages Messages `json:"messages"`
-	RMA      RMA      `json:"rma"`
-	Connects int      `json:"connects"` // short connections per second to each peer that this end is client of
-	// ConnectSize is how much each of them sends each way at most, bytes; 0: 16 KiB.
-	ConnectSize int64 `json:"connect_size"`
-	Windows     int   `json:"windows"` // windows per second that are registered and unregistered on every pair
-	Waiters     bool  `json:"waiters"` // calls that wait on every pair
-
-	// Beat is how long a step that is due waits for others at most, ns: steps are
-	// taken at its multiples since the zero of the run. 0: each when it is due.
-	Beat int64 `json:"beat"`
+	Plan load.Plan `json:"plan"`
 }
 
 // A Peer is another slot that this application talks to.
@@ -41,25 +33,6 @@ type Peer struct {
 	Slot   int  `json:"slot"`
 	Client bool `json:"client"` // this end connects
 	Late   bool `json:"late"`   // it may not be there yet
-}
-
-// Messages says what is sent on every pair in each direction; Rate 0: nothing.
-type Messages struct {
-	Min  int64 `json:"min"` // bytes
-	Max  int64 `json:"max"`
-	Rate int   `json:"rate"` // per second
-}
-
-// RMA says what is written and read on every pair in each direction; Rate 0:
-// nothing.
-type RMA struct {
-	Min    int64   `json:"min"` // bytes of an operation
-	Max    int64   `json:"max"`
-	Rate   int     `json:"rate"`   // operations per second
-	Window int64   `json:"window"` // bytes
-	Reads  float64 `json:"reads"`  // share of the operations that read, 0 to 1
-	Fence  int     `json:"fence"`  // a fence wait after so many operations; 0: never
-	Signal int     `json:"signal"` // a signal after so many operations; 0: never
 }
 
 // Bounds of a Config.
@@ -92,7 +65,8 @@ func ReadConfig(path string) (Config, error) {
 }
 
 func (c *Config) check() error {
-	m, r := c.Messages, c.RMA
+	p := &c.Plan
+	m, r := p.Messages, p.RMA
 	switch {
 	case c.Slot < 0 || c.Run < 1:
 		return fmt.Errorf("slot, run: %d, %d: want at least 0 and 1", c.Slot, c.Run)
@@ -100,7 +74,7 @@ func (c *Config) check() error {
 		return fmt.Errorf("socket, history: %q, %q: want paths", c.Socket, c.History)
 	case len(c.Peers) > maxPeers:
 		return fmt.Errorf("peers: %d: want at most %d", len(c.Peers), maxPeers)
-	case !rate(m.Rate) || !rate(r.Rate) || !rate(r.Fence) || !rate(r.Signal) || !rate(c.Connects) || !rate(c.Windows):
+	case !rate(m.Rate) || !rate(r.Rate) || !rate(float64(r.Fence)) || !rate(float64(r.Signal)) || !rate(p.Connects) || !rate(p.Windows):
 		return fmt.Errorf("rates: want 0 to %d", maxRate)
 	case !(r.Reads >= 0 && r.Reads <= 1):
 		return fmt.Errorf("rma.reads: %v: want 0 to 1", r.Reads)
@@ -108,14 +82,14 @@ func (c *Config) check() error {
 		return fmt.Errorf("min, max: want 1 to %d bytes", maxSize)
 	case r.Window < 0 || r.Window > maxWindow:
 		return fmt.Errorf("rma.window: %d: want at most %d bytes", r.Window, maxWindow)
-	case c.ConnectSize < 0 || c.ConnectSize > maxSize:
-		return fmt.Errorf("connect_size: %d: want at most %d bytes", c.ConnectSize, maxSize)
-	case c.Beat < 0 || c.Beat > int64(maxBeat):
-		return fmt.Errorf("beat: %d: want 0 to %d ns", c.Beat, maxBeat.Nanoseconds())
+	case p.ConnectSize < 1 || p.ConnectSize > maxSize || p.Parked < 0 || p.Parked > maxSize || p.Receive < 1 || p.Receive > maxSize:
+		return fmt.Errorf("connect_size, parked, receive: %d, %d, %d: want up to %d bytes", p.ConnectSize, p.Parked, p.Receive, maxSize)
+	case p.Beat < 0 || p.Beat > maxBeat:
+		return fmt.Errorf("beat: %d: want 0 to %d ns", p.Beat, maxBeat.Nanoseconds())
 	}
 	return nil
 }
 
-func rate(r int) bool { return r >= 0 && r <= maxRate }
+func rate(r float64) bool { return r >= 0 && r <= maxRate }
 
 func sizes(min, max int64) bool { return min >= 1 && min <= max && max <= maxSize }

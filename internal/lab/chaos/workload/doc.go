@@ -8,8 +8,7 @@
 // which it saw it: a record is written when the thing has happened, and a node
 // event inside its handler, before the handler returns.
 //
-// What one end of a connection sends is a function of the connection's nonce,
-// the side and the position ([Fill]); what it writes into the peer's window is
-// a function of the connection, the operation's number and the position in it
-// (the tags). So the other end compares alone.
+// What each end of a connection sends, writes and has to find, package load decides,
+// for simulated applications too. An end here makes the calls of its tasks, each in a
+// goroutine of its own.
 package workload

@@ -2,148 +2,244 @@ package workload
 
 import (
 	"context"
-	"encoding/binary"
-	"errors"
-	"io"
-	"sync/atomic"
+	"slices"
+	"sync"
+	"time"
 
 	"github.com/fabricd/fabricd/fabric"
 	"github.com/fabricd/fabricd/internal/lab/history"
+	"github.com/fabricd/fabricd/internal/lab/load"
 )
 
-// What a connection is for: the first byte that its client sends.
-const (
-	kindStream byte = 'S' // messages in both directions
-	kindRMA    byte = 'R' // operations in both directions
-	kindShort  byte = 'C' // one exchange, then an orderly close
-	kindParked byte = 'P' // calls that wait
-)
-
-// The greetings. The client sends kind, a zero, its life and the nonce; the
-// server answers with two zeros and its life. Positions of a connection's bytes
-// are counted behind them.
-const (
-	helloSize  = 16
-	answerSize = 8
-)
-
-// An end is one end of a connection.
+// An end is one end of a connection: it makes the calls that package load asks for.
 type end struct {
-	s      *session
-	kind   byte
-	conn   *fabric.Conn
-	ep     *fabric.Endpoint
-	id     history.ConnEnd
-	local  fabric.Life
-	remote fabric.Life
+	s    *session
+	conn *fabric.Conn
+	ep   *fabric.Endpoint
 
-	ctx    context.Context // done when the application ends or one of the end's goroutines has failed
+	ctx    context.Context // done when the application ends or one of the end's tasks does
 	cancel context.CancelFunc
-	failed atomic.Pointer[string] // how the first call failed: of the end's own goroutines
-	window atomic.Pointer[window] // that the peer writes to; nil: none
+	wg     sync.WaitGroup // of the tasks
+
+	mu    sync.Mutex // guards what load decides, and the fields below
+	load  *load.End
+	over  bool // nothing begins any more
+	freed bool // the window's memory is gone
+}
+
+// An env is what package load needs of an application and its node.
+type env struct {
+	*App
+	node *fabric.Node
+}
+
+// Alloc returns memory that can be registered.
+func (v env) Alloc(n int) (load.Memory, error) {
+	mem, err := v.node.Alloc(n)
+	if err != nil {
+		return nil, err
+	}
+	return mem, nil
+}
+
+// newEnd returns an end that has not greeted the other one yet. The life is asked for
+// after the connection was made, and the connection used after it was asked for: so it
+// is the connection's.
+func (s *session) newEnd(conn *fabric.Conn, kind load.Kind) *end {
+	e := &end{s: s, conn: conn, ep: conn.Endpoint(), load: load.NewEnd(env{s.app, s.node}, &s.app.c.Plan, kind)}
+	e.ctx, e.cancel = context.WithCancel(s.ctx)
+	peer := conn.RemoteAddr().(fabric.Addr)
+	e.load.Local, e.load.Peer = s.node.Life(), peer.Node
+	e.load.LocalPort, e.load.RemotePort = conn.LocalAddr().(fabric.Addr).Port, peer.Port
+	return e
 }
 
 // dial connects to peer and greets it; nil if that failed.
-func (s *session) dial(slot int, kind byte) *end {
-	peer := s.app.nodeOf(slot)
+func (s *session) dial(slot int, kind load.Kind) *end {
 	call := s.app.calls.begin(history.Call{Name: "connect"}, true)
-	conn, err := s.node.DialAddr(s.ctx, fabric.Addr{Node: peer, Port: Port})
-	s.app.calls.end(call, 0, err)
+	conn, err := s.node.DialAddr(s.ctx, fabric.Addr{Node: s.app.nodeOf(slot), Port: Port})
+	s.app.calls.end(call, 0, statusOf(err))
 	if err != nil {
 		return nil
 	}
-	e := &end{s: s, kind: kind, conn: conn, ep: conn.Endpoint(), id: history.ConnEnd{Conn: s.app.nonce(), Side: history.Client}}
-	// The life is asked for after the connection was made, and the connection
-	// used after it was asked for: so it is the connection's.
-	e.local = s.node.Life()
-	hello := make([]byte, helloSize)
-	hello[0] = kind
-	putLife(hello[2:], e.local)
-	binary.BigEndian.PutUint64(hello[8:], e.id.Conn)
-	answer := make([]byte, answerSize)
-	if _, err = e.send(hello); err == nil {
-		_, err = e.recv(answer)
-	}
-	e.remote = lifeIn(answer[2:])
-	if err != nil || !e.plausible(peer) {
-		conn.Close()
+	return s.newEnd(conn, kind).greet()
+}
+
+// greet greets the other end; nil if that failed. Nobody else knows the connection yet.
+func (e *end) greet() *end {
+	e.chain(e.load.Greet().First)
+	if !e.load.Open {
+		e.cancel()
+		e.conn.Close()
 		return nil
 	}
-	e.open()
-	return e
-}
-
-// welcome greets who has connected; nil if that failed.
-func (s *session) welcome(conn *fabric.Conn) *end {
-	e := &end{s: s, conn: conn, ep: conn.Endpoint(), id: history.ConnEnd{Side: history.Server}}
-	hello := make([]byte, helloSize)
-	if _, err := e.recv(hello); err != nil {
-		conn.Close()
-		return nil
-	}
-	e.kind = hello[0]
-	e.remote = lifeIn(hello[2:])
-	e.id.Conn = binary.BigEndian.Uint64(hello[8:])
-	e.local = s.node.Life()
-	answer := make([]byte, answerSize)
-	putLife(answer[2:], e.local)
-	if _, err := e.send(answer); err != nil || e.id.Conn == 0 || !e.plausible(conn.RemoteAddr().(fabric.Addr).Node) {
-		conn.Close()
-		return nil
-	}
-	e.open()
-	return e
-}
-
-func putLife(p []byte, l fabric.Life) {
-	binary.BigEndian.PutUint16(p, uint16(l.Node))
-	binary.BigEndian.PutUint32(p[2:], uint32(l.Generation))
-}
-
-func lifeIn(p []byte) fabric.Life {
-	return fabric.Life{
-		Node:       fabric.NodeID(binary.BigEndian.Uint16(p)),
-		Generation: fabric.Generation(binary.BigEndian.Uint32(p[2:])),
-	}
-}
-
-// plausible reports whether the greeting is one of our peer's.
-func (e *end) plausible(peer fabric.NodeID) bool {
-	return e.local.Generation != 0 && e.remote.Generation != 0 && e.remote.Node == peer
-}
-
-// nonce returns a number that no other connection of the run has.
-func (a *App) nonce() uint64 {
-	n := a.nonces.Add(1)
-	return mix(a.c.Seed^uint64(a.c.Slot)<<48^uint64(a.c.Run)<<32^n) | 1
-}
-
-// open writes that the end is connected. The greetings have been written and
-// read: nobody else knows the connection yet.
-func (e *end) open() {
-	e.ctx, e.cancel = context.WithCancel(e.s.ctx)
-	e.s.app.log.Put(&history.Opened{ConnEnd: e.id, Local: e.local, Remote: e.remote,
-		LocalPort: uint16(e.conn.LocalAddr().(fabric.Addr).Port), RemotePort: uint16(e.conn.RemoteAddr().(fabric.Addr).Port)})
-	e.s.app.known.add(e.id.Conn, e)
+	e.s.app.known(e.load)
 	e.s.mu.Lock()
 	defer e.s.mu.Unlock()
 	e.s.ends[e] = struct{}{}
+	return e
 }
 
 // run does what the connection is for, until it ends, and closes it.
 func (e *end) run() {
 	defer e.cancel()
-	switch e.kind {
-	case kindStream:
-		e.stream()
-	case kindRMA:
-		e.operate()
-	case kindShort:
-		e.exchange()
-	case kindParked:
-		e.park()
+	e.mu.Lock()
+	tasks := e.load.Tasks()
+	e.mu.Unlock()
+	e.begin(tasks)
+	if len(tasks) == 0 {
+		e.cancel() // another program's client
 	}
+	<-e.ctx.Done()
+	e.mu.Lock()
+	e.over = true
+	e.mu.Unlock()
+	e.wg.Wait()
 	e.close()
+}
+
+// begin begins tasks.
+func (e *end) begin(tasks []load.Task) {
+	for _, t := range tasks {
+		e.wg.Go(func() {
+			if t.Begins {
+				defer e.s.app.active()()
+			}
+			if !e.chain(t.First) {
+				e.cancel()
+			}
+		})
+	}
+}
+
+// A runner makes the calls of one task.
+type runner struct {
+	*end
+	timer *time.Timer
+	buf   []byte // what was received last is there
+}
+
+// chain makes the calls of a task one after the other; false: the connection is to end.
+func (e *end) chain(s load.Step) bool {
+	t := &runner{end: e, timer: time.NewTimer(0)}
+	defer t.timer.Stop()
+	for {
+		e.begin(s.Also)
+		if s.Then == nil {
+			return s.Over
+		}
+		r := t.perform(s.Call)
+		r.Now = e.s.app.Now()
+		e.mu.Lock()
+		s = s.Then(r)
+		e.mu.Unlock()
+	}
+}
+
+// perform makes a call.
+func (e *runner) perform(c load.Call) (r load.Result) {
+	switch c.Do {
+	case load.Pace:
+		return load.Result{Over: !e.s.app.paced(c.Pace, e.timer, e.ctx.Done(), e.s.over)}
+	case load.Sleep:
+		return load.Result{Over: !wait(e.ctx.Done(), c.For)}
+	}
+	if c.Quiet {
+		r.Status = statusOf(e.do(c, &r))
+	} else {
+		call := e.call(c.Name())
+		call.Idle = c.Idle()
+		open := e.s.app.calls.begin(call, c.AtOnce)
+		r.Status = statusOf(e.do(c, &r))
+		bytes := len(r.Data)
+		if c.Do == load.Send {
+			bytes = int(r.N)
+		}
+		e.end.end(open, bytes, r.Status)
+	}
+	r.Over = e.ctx.Err() != nil
+	return r
+}
+
+func (e *runner) do(c load.Call, r *load.Result) (err error) {
+	n := 0
+	switch c.Do {
+	case load.Send:
+		n, err = e.ep.Send(e.ctx, c.Data)
+		r.N = int64(n)
+	case load.Recv:
+		r.Data, err = e.receive(c)
+	case load.Poll:
+		_, err = e.s.node.Poll(e.ctx, []fabric.PollItem{{Endpoint: e.ep}})
+	case load.Register:
+		prot := fabric.ProtRead
+		if c.Writes {
+			prot |= fabric.ProtWrite
+		}
+		r.N, err = e.ep.Register(c.Mem.Bytes()[c.From:][:c.Len], 0, prot, 0)
+	case load.Unregister:
+		err = e.ep.Unregister(c.Offset, int64(c.Len))
+	case load.Transfer:
+		err = e.transfer(c)
+	case load.FetchAdd:
+		var old uint64
+		old, err = e.ep.FetchAdd64(e.ctx, c.Remote, 1)
+		r.N = int64(old)
+	case load.Mark:
+		side := fabric.InitSelf
+		if c.Peer {
+			side = fabric.InitPeer
+		}
+		r.Mark, err = e.ep.FenceMark(side)
+	case load.Wait:
+		err = e.ep.FenceWait(e.ctx, c.Mark.(fabric.Mark))
+	case load.Signal:
+		s := fabric.Signal{By: fabric.InitSelf, Where: fabric.SignalRemote, RemoteOffset: c.Remote, RemoteValue: c.Value}
+		if c.Offset != 0 {
+			s.Where |= fabric.SignalLocal
+			s.LocalOffset, s.LocalValue = c.Offset, c.Value
+		}
+		err = e.ep.FenceSignal(s)
+	}
+	return err
+}
+
+// transfer makes an RMA operation.
+func (e *end) transfer(c load.Call) error {
+	var flags fabric.RMAFlags
+	if c.Sync {
+		flags = fabric.Sync
+	}
+	switch n := int64(c.RMA.Len); c.RMA.Verb {
+	case load.Write:
+		return e.ep.WriteTo(c.Offset, n, c.Remote, flags)
+	case load.Read:
+		return e.ep.ReadFrom(c.Offset, n, c.Remote, flags)
+	case load.VRead:
+		return e.ep.VReadFrom(c.Buf, c.Remote, flags)
+	case load.OrderedWrite:
+		flags |= fabric.Ordered
+	}
+	return e.ep.VWriteTo(c.Buf, c.Remote, flags)
+}
+
+// receive receives all that a call wants, or what is there: at least one byte.
+func (e *runner) receive(c load.Call) ([]byte, error) {
+	e.buf = slices.Grow(e.buf[:0], c.Len)
+	p := e.buf[:c.Len]
+	if c.Full {
+		n, err := e.ep.Recv(e.ctx, p)
+		return p[:n], err
+	}
+	n, err := e.ep.TryRecv(p)
+	if n > 0 || err != nil {
+		return p[:n], err
+	}
+	if n, err = e.ep.Recv(e.ctx, p[:1]); err != nil {
+		return p[:n], err
+	}
+	more, err := e.ep.TryRecv(p[1:])
+	return p[:n+more], err
 }
 
 // close closes the end and writes how it ended.
@@ -151,107 +247,101 @@ func (e *end) close() {
 	e.s.mu.Lock()
 	delete(e.s.ends, e)
 	e.s.mu.Unlock()
-	w := e.window.Swap(nil)
-	if w != nil && e.failed.Load() == nil && !e.s.abrupt.Load() {
-		e.try("unregister", func() error { return e.ep.Unregister(w.offset, int64(len(w.bytes))) })
+	e.mu.Lock()
+	w, failed := e.load.TakeWindow(), e.load.Failed
+	e.mu.Unlock()
+	if w != nil && failed == "" && !e.s.abrupt.Load() {
+		call := e.begun("unregister", false)
+		e.end(call, 0, statusOf(e.ep.Unregister(w.Offset, int64(w.Len()))))
 	}
-	call := e.begin("close", false)
-	err := e.conn.Close()
-	e.end(call, 0, err)
-	how := history.HowClose
-	if f := e.failed.Load(); f != nil {
-		how = *f
-	}
-	e.s.app.log.Put(&history.Closed{ConnEnd: e.id, How: how})
+	call := e.begun("close", false)
+	e.end(call, 0, statusOf(e.conn.Close()))
+	e.s.app.log.Put(e.load.Closed())
 	if w != nil {
-		e.s.app.graves.bury(w, e.s.graceOf())
+		e.s.app.graves.bury(grave{e: e, w: w}, e.s.graceOf())
 	}
 }
 
-// paced waits for the next step of a loop that makes the connection's traffic;
-// false: the connection, or the application, is about to end.
-func (e *end) paced(p *pacer) bool { return p.wait(e.ctx.Done(), e.s.over) }
-
-// linger waits, if nothing has failed, until the connection is to be closed:
-// nothing new is begun, but the peer may not have been told yet.
-func (e *end) linger() {
-	if e.failed.Load() == nil {
-		<-e.ctx.Done()
-	}
-	e.cancel()
-}
-
-// begin tells of a call on this connection.
-func (e *end) begin(name string, atOnce bool) *openCall {
+// begun tells of a call on this connection.
+func (e *end) begun(name string, atOnce bool) *openCall {
 	return e.s.app.calls.begin(e.call(name), atOnce)
 }
 
 func (e *end) call(name string) history.Call {
-	c := history.Call{Name: name, Peer: e.remote}
-	if e.id.Conn != 0 {
-		c.Conn, c.Side = e.id.Conn, e.id.Side
+	c := history.Call{Name: name, Peer: e.load.Remote}
+	if e.load.ID.Conn != 0 {
+		c.Conn, c.Side = e.load.ID.Conn, e.load.ID.Side
 	}
 	return c
 }
 
-// end tells of its return. The first failure is how the connection ends, unless
-// it is the application that ends.
-func (e *end) end(o *openCall, n int, err error) {
-	e.s.app.calls.end(o, n, err)
-	if err == nil || errors.Is(err, context.Canceled) {
-		return
-	}
-	how := statusOf(err)
-	if errors.Is(err, io.EOF) {
-		how = history.HowEOF
-	}
-	e.failed.CompareAndSwap(nil, &how)
-}
-
-// try makes a call that does not wait for the peer's application.
-func (e *end) try(name string, f func() error) error {
-	call := e.begin(name, false)
-	err := f()
-	e.end(call, 0, err)
-	return err
-}
-
-// send sends all of p. It may wait for the peer to receive.
-func (e *end) send(p []byte) (int, error) {
-	c := e.call("send")
-	c.Idle = true
-	call := e.s.app.calls.begin(c, false)
-	n, err := e.ep.Send(e.context(), p)
-	e.end(call, n, err)
-	return n, err
-}
-
-// recv fills p. It waits for the peer to send.
-func (e *end) recv(p []byte) (int, error) {
-	c := e.call("recv")
-	c.Idle = true
-	call := e.s.app.calls.begin(c, false)
-	n, err := e.ep.Recv(e.context(), p)
-	e.end(call, n, err)
-	return n, err
-}
-
-// context is what calls of this end are bounded by: the greetings, which come
-// before open, by the application's life.
-func (e *end) context() context.Context {
-	if e.ctx != nil {
-		return e.ctx
-	}
-	return e.s.ctx
+// end tells of its return.
+func (e *end) end(o *openCall, n int, status string) {
+	e.s.app.calls.end(o, n, status)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.load.Note(status)
 }
 
 // probe makes a call towards a life that the application has just been told is
 // removed: it has to fail.
 func (e *end) probe() {
-	call := e.begin("fence_mark", true)
+	call := e.begun("fence_mark", true)
 	_, err := e.ep.FenceMark(fabric.InitSelf)
-	e.s.app.calls.end(call, 0, err)
+	e.s.app.calls.end(call, 0, statusOf(err))
 }
 
-// put writes a record of this end.
-func (e *end) put(b history.Body) { e.s.app.log.Put(b) }
+// flush writes what was sent and received and is not written yet.
+func (e *end) flush() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.load.Flush()
+}
+
+// look looks at the words that signals are stored in.
+func (e *end) look() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.over {
+		e.begin(e.load.Look())
+	}
+}
+
+// scan writes down what is in a window of this end, its own one if w is nil.
+func (e *end) scan(w *load.Window) {
+	var s *load.Scan
+	torn := func(look func() bool) bool {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return !e.freed && look()
+	}
+	again := torn(func() bool {
+		if w == nil {
+			w = e.load.Window()
+		}
+		if w == nil {
+			return false
+		}
+		s = w.Scan()
+		return s.Torn()
+	})
+	for range tornLooks {
+		if !again {
+			break
+		}
+		wait(nil, tornEvery)
+		again = torn(s.Torn)
+	}
+	torn(func() bool {
+		if s != nil {
+			e.s.app.log.Put(s.Record())
+		}
+		return false
+	})
+}
+
+// Words that do not fit are looked at again so often, at such intervals.
+const (
+	tornLooks = 100
+	tornEvery = 5 * time.Millisecond
+)

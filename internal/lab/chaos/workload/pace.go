@@ -1,44 +1,17 @@
 package workload
 
-import "time"
+import (
+	"time"
 
-// maxLag is how much of lost time a pacer makes up for: timers are not exact.
-const maxLag = 20 * time.Millisecond
+	"github.com/fabricd/fabricd/internal/lab/load"
+)
 
-// A pacer keeps a loop to a rate. Its steps are taken on the beats of the run, which
-// are the same for all its applications: those that have fallen due since the last
-// beat one after the other. So a process sleeps between two beats instead of waking
-// for each step, which costs more than the step does. Time that the loop loses is
-// lost: it does not hurry afterwards. One goroutine uses it.
-type pacer struct {
-	clock *Clock
-	beat  time.Duration // 0: each step when it is due
-	every time.Duration
-	next  time.Duration // when the next step is due, on the clock
-	timer *time.Timer
-}
-
-// newPacer returns a pacer for one step every so often; the first is due at once.
-// The caller stops it.
-func newPacer(clock *Clock, beat, every time.Duration) *pacer {
-	p := &pacer{clock: clock, beat: beat, every: every, next: clock.Now(), timer: time.NewTimer(0)}
-	p.arm(p.next)
-	return p
-}
-
-// atRate returns a pacer for rate steps per second.
-func (a *App) atRate(rate int) *pacer { return a.each(time.Second / time.Duration(rate)) }
-
-// each returns a pacer for one step every so often.
-func (a *App) each(every time.Duration) *pacer {
-	return newPacer(a.log.clock, time.Duration(a.c.Beat), every)
-}
-
-// wait waits until the next step is taken, or one of two channels is closed; then
-// it returns false.
-func (p *pacer) wait(done, over <-chan struct{}) bool {
+// paced waits until the next step of p is taken, or one of two channels is closed; then
+// it returns false. The timer is the caller's.
+func (a *App) paced(p *load.Pacer, timer *time.Timer, done, over <-chan struct{}) bool {
+	timer.Reset(time.Until(a.log.clock.Wall(p.Due(a.Now()))))
 	select {
-	case <-p.timer.C:
+	case <-timer.C:
 	case <-done:
 		return false
 	case <-over:
@@ -49,33 +22,15 @@ func (p *pacer) wait(done, over <-chan struct{}) bool {
 		return false
 	default:
 	}
-	now := p.clock.Now()
-	p.next = following(p.next, now, p.every, p.beat)
-	p.arm(now)
+	p.Taken(a.Now())
 	return true
 }
 
-// following returns when the step after one that was due at last is due. Now is when
-// that one is taken.
-func following(last, now, every, beat time.Duration) time.Duration {
-	next := last + every
-	if next < now-beat-maxLag {
-		return now
+// every calls f so often until over is closed.
+func (a *App) every(each time.Duration, over <-chan struct{}, f func()) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for p := a.c.Plan.Each(each, a.Now()); a.paced(p, timer, nil, over); {
+		f()
 	}
-	return next
 }
-
-// onBeat returns the first beat that is not before due; one that is not after now is
-// taken at once.
-func onBeat(due, now, beat time.Duration) time.Duration {
-	if beat == 0 || due <= now {
-		return due
-	}
-	return (due + beat - 1) / beat * beat
-}
-
-func (p *pacer) arm(now time.Duration) {
-	p.timer.Reset(time.Until(p.clock.Wall(onBeat(p.next, now, p.beat))))
-}
-
-func (p *pacer) stop() { p.timer.Stop() }

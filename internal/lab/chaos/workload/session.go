@@ -11,6 +11,7 @@ import (
 
 	"github.com/fabricd/fabricd/fabric"
 	"github.com/fabricd/fabricd/internal/lab/history"
+	"github.com/fabricd/fabricd/internal/lab/load"
 )
 
 const (
@@ -174,7 +175,7 @@ func (s *session) talk() {
 		}
 		s.app.mu.Unlock()
 	}
-	if c.Waiters {
+	if c.Plan.Waiters {
 		if l := s.listen(idlePort); l != nil {
 			s.wg.Go(func() { s.accept(l, false) })
 		}
@@ -190,16 +191,16 @@ func (s *session) talk() {
 
 // court keeps this end's connections to a peer.
 func (s *session) court(peer int) {
-	for _, kind := range s.app.c.kinds() {
+	for _, kind := range s.app.c.Plan.Kinds() {
 		s.wg.Go(func() { s.keep(peer, kind) })
 	}
-	if s.app.c.Connects > 0 {
+	if s.app.c.Plan.Connects > 0 {
 		s.wg.Go(func() { s.keepShort(peer) })
 	}
 }
 
 // keep keeps one connection of a kind to peer: when it ends it is made again.
-func (s *session) keep(peer int, kind byte) {
+func (s *session) keep(peer int, kind load.Kind) {
 	for s.on() {
 		if e := s.dial(peer, kind); e != nil {
 			s.app.connected(peer, kind)
@@ -211,13 +212,11 @@ func (s *session) keep(peer int, kind byte) {
 
 // keepShort makes short connections to peer, one after the other.
 func (s *session) keepShort(peer int) {
-	p := s.app.atRate(s.app.c.Connects)
-	defer p.stop()
-	for p.wait(s.over, nil) {
-		if e := s.dial(peer, kindShort); e != nil {
+	s.app.every(time.Duration(float64(time.Second)/s.app.c.Plan.Connects), s.over, func() {
+		if e := s.dial(peer, load.Short); e != nil {
 			e.run()
 		}
-	}
+	})
 }
 
 // on reports whether the session goes on.
@@ -234,7 +233,7 @@ func (s *session) on() bool {
 func (s *session) listen(port fabric.Port) *fabric.Listener {
 	call := s.app.calls.begin(history.Call{Name: "listen"}, true)
 	l, err := s.node.Listen(port)
-	s.app.calls.end(call, 0, err)
+	s.app.calls.end(call, 0, statusOf(err))
 	return l
 }
 
@@ -245,7 +244,7 @@ func (s *session) accept(l *fabric.Listener, busy bool) {
 	for {
 		call := s.app.calls.begin(history.Call{Name: "accept", Idle: true}, !busy)
 		conn, err := l.AcceptConn(context.Background())
-		s.app.calls.end(call, 0, err)
+		s.app.calls.end(call, 0, statusOf(err))
 		switch {
 		case err == nil:
 		case errors.Is(err, net.ErrClosed) || !s.on():
@@ -255,7 +254,7 @@ func (s *session) accept(l *fabric.Listener, busy bool) {
 			continue
 		}
 		s.wg.Go(func() {
-			if e := s.welcome(conn); e != nil {
+			if e := s.newEnd(conn, 0).greet(); e != nil {
 				e.run()
 			}
 		})
@@ -274,9 +273,13 @@ func (s *session) event(ev fabric.Event) {
 		return
 	}
 	r.What = history.EventRemoved
+	ends := s.towards(life)
+	for _, e := range ends {
+		e.flush()
+	}
 	s.app.calls.writeTo(life)
 	s.app.log.Put(r)
-	for _, e := range s.towards(life) {
+	for _, e := range ends {
 		e.probe()
 	}
 }
@@ -287,11 +290,11 @@ func (s *session) towards(life fabric.Life) []*end {
 	defer s.mu.Unlock()
 	var found []*end
 	for e := range s.ends {
-		if e.remote == life {
+		if e.load.Remote == life {
 			found = append(found, e)
 		}
 	}
-	slices.SortFunc(found, func(a, b *end) int { return int(a.kind) - int(b.kind) })
+	slices.SortFunc(found, func(a, b *end) int { return int(a.load.Kind) - int(b.load.Kind) })
 	return found
 }
 
@@ -309,25 +312,20 @@ func (s *session) all() []*end {
 // watchSignals looks for new values in the words that peers store signals in, as
 // operators do between their operations: then peers are busy as well.
 func (s *session) watchSignals() {
-	if s.app.c.RMA.Rate == 0 || s.app.c.RMA.Signal == 0 {
-		return
-	}
-	pace := s.app.each(max(lookEvery, time.Duration(s.app.c.Beat)))
-	defer pace.stop()
-	for pace.wait(nil, s.over) {
-		for _, e := range s.all() {
-			e.lookForSignal()
-		}
+	if p := s.app.c.Plan; p.RMA.Rate > 0 && p.RMA.Signal > 0 {
+		s.app.every(max(lookEvery, p.Beat), s.over, func() {
+			for _, e := range s.all() {
+				e.look()
+			}
+		})
 	}
 }
 
 // care writes slow calls, watches the own life, and scans windows.
 func (s *session) care() {
 	defer s.app.calls.writeSlow()
-	pace := s.app.each(careEvery)
-	defer pace.stop()
 	scanned := time.Now()
-	for pace.wait(nil, s.over) {
+	s.app.every(careEvery, s.over, func() {
 		s.app.calls.writeSlow()
 		s.app.graves.tend()
 		s.checkLife()
@@ -335,16 +333,14 @@ func (s *session) care() {
 			s.view()
 		}
 		if time.Since(scanned) < scanEvery {
-			continue
+			return
 		}
 		scanned = time.Now()
 		for _, e := range s.all() {
-			if w := e.window.Load(); w != nil {
-				w.scan()
-			}
+			e.scan(nil)
 		}
 		s.app.graves.scan()
-	}
+	})
 }
 
 // leaving is how long a fabricd that leaves may go on after its applications

@@ -7,69 +7,12 @@ import (
 	"testing"
 	"time"
 
-	"pgregory.net/rapid"
-
 	"github.com/fabricd/fabricd/fabric"
 	"github.com/fabricd/fabricd/fabric/fabrictest"
 	"github.com/fabricd/fabricd/internal/lab/history"
+	"github.com/fabricd/fabricd/internal/lab/load"
+	"github.com/fabricd/fabricd/internal/lab/scenario"
 )
-
-func TestBytesAreAFunctionOfTheirPosition(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		nonce := rapid.Uint64Min(1).Draw(t, "nonce")
-		pos := rapid.Int64Range(0, 1<<40).Draw(t, "pos")
-		p := make([]byte, rapid.IntRange(1, 300).Draw(t, "len"))
-		Fill(p, nonce, history.Client, pos)
-		if bad := Verify(p, nonce, history.Client, pos); bad != -1 {
-			t.Fatalf("own bytes: bad at %d", bad)
-		}
-		cut := rapid.IntRange(0, len(p)-1).Draw(t, "cut")
-		q := make([]byte, len(p)-cut)
-		Fill(q, nonce, history.Client, pos+int64(cut))
-		if !bytes.Equal(q, p[cut:]) {
-			t.Fatal("filled in two parts they differ")
-		}
-		p[cut] ^= 1 << rapid.IntRange(0, 7).Draw(t, "bit")
-		if bad := Verify(p, nonce, history.Client, pos); bad != cut {
-			t.Fatalf("changed at %d, bad at %d", cut, bad)
-		}
-	})
-}
-
-// TestVisibleFindsWhatIsMissing writes the operations of one end in order into a
-// window and takes a word of one of them away.
-func TestVisibleFindsWhatIsMissing(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		size := rapid.Int64Range(8, 4096).Draw(t, "size")
-		g := newGeometry(RMA{Min: 8, Max: size, Window: rapid.Int64Range(4096, 1<<18).Draw(t, "window"), Reads: 0.3})
-		end := history.ConnEnd{Conn: rapid.Uint64Min(1).Draw(t, "nonce"), Side: history.Server}
-		last := rapid.Uint64Range(1, 300).Draw(t, "operations")
-		window := make([]byte, g.window)
-		stamp(window[:g.slotsEnd()], fillOf(7), 0)
-		written := func(upto uint64) {
-			for n := uint64(1); n <= upto; n++ {
-				if op := g.operation(end, n); op.verb.writes() {
-					stamp(window[op.off:op.off+op.len], writerOf(end), n)
-				}
-			}
-		}
-		written(last)
-		told := rapid.Uint64Range(0, last).Draw(t, "told")
-		if missing, ok := g.visible(window, end, 0, told); !ok {
-			t.Fatalf("of %d operations, %d is missing up to %d", last, missing, told)
-		}
-		n := rapid.Uint64Range(1, last).Draw(t, "lost")
-		op := g.operation(end, n)
-		if !op.verb.writes() {
-			return
-		}
-		word := op.off + 8*rapid.IntRange(0, op.len/8-1).Draw(t, "word")
-		stamp(window[word:word+8], fillOf(7), 0)
-		if missing, ok := g.visible(window, end, 0, last); ok || missing > n {
-			t.Fatalf("a word of operation %d is gone: missing %d, %v", n, missing, ok)
-		}
-	})
-}
 
 // TestApplicationsTalk lets three applications talk in one process and looks at
 // what they wrote. RMA has no place here: in one process it is a data race by
@@ -96,7 +39,7 @@ func TestApplicationsTalk(t *testing.T) {
 	var wg sync.WaitGroup
 	logs := make([]bytes.Buffer, nodes)
 	for i := range nodes {
-		cfg := Config{Slot: i, Run: 1, Seed: 7, Messages: Messages{64, 4096, 200}, Connects: 5, Waiters: true}
+		cfg := Config{Slot: i, Run: 1, Seed: 7, Plan: plan()}
 		for j := range nodes {
 			if j != i {
 				cfg.Peers = append(cfg.Peers, Peer{Slot: j, Client: i < j})
@@ -115,6 +58,11 @@ func TestApplicationsTalk(t *testing.T) {
 			t.Errorf("application %d wrote %v", i, seen)
 		}
 	}
+}
+
+// plan is what the applications of a test do.
+func plan() load.Plan {
+	return load.PlanOf(&scenario.Workload{Messages: &scenario.Messages{Size: scenario.SizeRange{From: 64, To: 4096}, Rate: 200}, Connects: 5, Waiters: true})
 }
 
 // readLog counts the records of a log by kind and fails t for bad bytes, calls
