@@ -101,9 +101,6 @@ func descriptorLost() error {
 	return ErrDescriptorLost
 }
 
-// Recv receives one packet as [Receiver.Recv] does.
-func Recv(c *net.UnixConn, p []byte) (n int, f *os.File, err error) { return NewReceiver(c).Recv(p) }
-
 // Recv receives one packet into p and at most one descriptor, which is then the
 // caller's and is closed on exec. A packet longer than p, or with more than
 // one descriptor, is status.Protocol, and its descriptors are gone. A packet

@@ -53,7 +53,7 @@ func TestPassingMemory(t *testing.T) {
 		t.Fatalf("TrySend: %v", err)
 	}
 	buf := make([]byte, 64)
-	n, f, err := Recv(b, buf)
+	n, f, err := NewReceiver(b).Recv(buf)
 	if err != nil || f == nil || string(buf[:n]) != "memory" {
 		t.Fatalf("Recv = %q, %v, %v, want the packet and its descriptor", buf[:n], f, err)
 	}
@@ -69,11 +69,11 @@ func TestPassingMemory(t *testing.T) {
 	if m.Bytes()[0] != 7 {
 		t.Error("the descriptor is not the memory that was sent")
 	}
-	if n, f, err := Recv(b, buf); err != nil || f != nil || string(buf[:n]) != "more" {
+	if n, f, err := NewReceiver(b).Recv(buf); err != nil || f != nil || string(buf[:n]) != "more" {
 		t.Errorf("Recv = %q, %v, %v, want a packet without descriptor", buf[:n], f, err)
 	}
 	a.Close()
-	if _, _, err := Recv(b, buf); err != io.EOF {
+	if _, _, err := NewReceiver(b).Recv(buf); err != io.EOF {
 		t.Errorf("Recv after the peer's close = %v, want io.EOF", err)
 	}
 }
@@ -90,14 +90,14 @@ func TestRecvKeepsNoStrayDescriptor(t *testing.T) {
 		if _, _, err := a.WriteMsgUnix([]byte("x"), unix.UnixRights(fds...), nil); err != nil {
 			t.Fatalf("send %d descriptors: %v", count, err)
 		}
-		if _, f, err := Recv(b, make([]byte, 8)); f != nil || !errors.Is(err, status.Protocol) {
+		if _, f, err := NewReceiver(b).Recv(make([]byte, 8)); f != nil || !errors.Is(err, status.Protocol) {
 			t.Errorf("Recv of %d descriptors = %v, %v, want %v", count, f, err, status.Protocol)
 		}
 	}
 	if err := Send(a, make([]byte, 100), r.File()); err != nil {
 		t.Fatal(err)
 	}
-	if _, f, err := Recv(b, make([]byte, 99)); f != nil || !errors.Is(err, status.Protocol) {
+	if _, f, err := NewReceiver(b).Recv(make([]byte, 99)); f != nil || !errors.Is(err, status.Protocol) {
 		t.Errorf("Recv of a packet that is too long = %v, %v, want %v", f, err, status.Protocol)
 	}
 	if after := descriptors(t); after != before {
@@ -236,7 +236,7 @@ func TestADescriptorThatFindsNoRoomIsToldAndThePacketKept(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n, f, err := Recv(b, buf)
+	n, f, err := NewReceiver(b).Recv(buf)
 	if e := restore(); e != nil {
 		t.Fatal(e)
 	}
@@ -246,7 +246,7 @@ func TestADescriptorThatFindsNoRoomIsToldAndThePacketKept(t *testing.T) {
 	if err := Send(a, []byte("again"), r.File()); err != nil {
 		t.Fatal(err)
 	}
-	if n, f, err := Recv(b, buf); err != nil || f == nil || string(buf[:n]) != "again" {
+	if n, f, err := NewReceiver(b).Recv(buf); err != nil || f == nil || string(buf[:n]) != "again" {
 		t.Fatalf("Recv = %q, %v, %v, want the next packet with its descriptor", buf[:n], f, err)
 	} else {
 		f.Close()

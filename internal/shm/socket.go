@@ -28,23 +28,6 @@ func Pair() (*net.UnixConn, *os.File, error) {
 	return near, far, nil
 }
 
-// PacketPair returns the two ends of a socket of packets, both to use here.
-func PacketPair() (a, b *net.UnixConn, err error) {
-	fa, fb, err := socketPair(unix.SOCK_SEQPACKET, "packets")
-	if err != nil {
-		return nil, nil, err
-	}
-	if a, err = Conn(fa); err != nil {
-		fb.Close()
-		return nil, nil, err
-	}
-	if b, err = Conn(fb); err != nil {
-		a.Close()
-		return nil, nil, err
-	}
-	return a, b, nil
-}
-
 // socketPair returns two Unix sockets that are connected, non-blocking and closed on exec.
 func socketPair(kind int, name string) (a, b *os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -22,7 +21,7 @@ import (
 // A client is a Session over a socket. One goroutine reads the socket and passes answers to the
 // waiting calls.
 type client struct {
-	conn     *net.UnixConn
+	conn     attach.Packets
 	out      *proto.Outbox
 	watchers watchers
 	services serviceNotes
@@ -47,7 +46,7 @@ type client struct {
 	self      attach.Self
 }
 
-func newClient(conn *net.UnixConn) *client {
+func newClient(conn attach.Packets) *client {
 	c := &client{
 		conn: conn, out: proto.NewOutbox(conn),
 		done:      make(chan struct{}),
@@ -235,12 +234,12 @@ func (c *client) leave(w *call) bool {
 
 // read dispatches the node's packets until the socket ends.
 func (c *client) read() {
-	in, buf := shm.NewReceiver(c.conn), make([]byte, proto.MaxFrame)
+	buf := make([]byte, proto.MaxFrame)
 	var err error
 	for err == nil {
 		var n int
 		var f *os.File
-		n, f, err = in.Recv(buf)
+		n, f, err = c.conn.Recv(buf)
 		if err == nil || errors.Is(err, shm.ErrDescriptorLost) {
 			c.heard()
 			err = c.take(buf[:n], f, err)

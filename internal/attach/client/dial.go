@@ -14,25 +14,26 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// Dial attaches to the node that listens at path. ctx bounds the attaching only. The session ends
-// with Close, or when the node ends: blocked calls then return status.Reset, later ones
-// status.NoDevice.
+// Dial attaches to the node that serves path. ctx bounds the attaching only.
+// The session ends with Close, or when the node goes away: blocked calls then
+// return status.Reset, later ones status.NoDevice.
 //
-// It reads the environment variables FABRIC_LATENCY, FABRIC_SPIN and FABRIC_HUGE_PAGES; see
-// [tuning].
+// Of the environment it takes $FABRIC_LATENCY, $FABRIC_SPIN and
+// $FABRIC_HUGE_PAGES; see [tuning].
 //
-// Window memory must come from the session's Alloc. A VWriteTo returns when its bytes have been
-// copied, a VReadFrom when they have arrived. The node transfers more than 1 MiB in pieces of that
-// size. The whole range is checked before the first piece; if the peer unregisters windows during
-// the call, or the connection ends, the call may fail after earlier pieces were transferred.
+// Window memory must come from the session's Alloc. A VWriteTo returns when
+// its bytes have been copied, a VReadFrom when they have arrived; one of more
+// than 1 MiB that the node performs is done in pieces of that size. The range is
+// checked before the first; when the peer takes windows away beside the call, or
+// the connection ends, the error may find earlier pieces done.
 func Dial(ctx context.Context, path string) (attach.Session, error) {
 	return DialWith(ctx, path, DialOptions{})
 }
 
-// DialOptions are options of [DialWith].
+// DialOptions say more about a session of [DialWith].
 type DialOptions struct {
-	// ShareWindows lets applications of other users on this node access the session's windows
-	// directly, as applications of the same user may.
+	// ShareWindows lets applications of other users on this node use the session's
+	// windows directly, as those of its own user may.
 	ShareWindows bool
 }
 
@@ -45,15 +46,15 @@ func DialWith(ctx context.Context, path string, opt DialOptions) (attach.Session
 	if !opt.ShareWindows {
 		return c, nil
 	}
-	if err := c.shareWindows(ctx); err != nil && status.Of(err) != status.NotSupp { // a node too old for it shares no windows
+	if err := c.shareWindows(ctx); err != nil && status.Of(err) != status.NotSupp { // a node that does not know it copies for nobody
 		c.Close()
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return c, nil
 }
 
-// dialMember is dial that waits, until ctx ends, for a starting or joining node to get its ID:
-// before that the application would have no address.
+// dialMember is dial that waits, until ctx ends, for a node that is starting or
+// joining to get its ID: what an application does before would have no address.
 func dialMember(ctx context.Context, path string) (*client, error) {
 	for pause := 20 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
 		c, err := dial(ctx, path)
@@ -68,7 +69,7 @@ func dialMember(ctx context.Context, path string) (*client, error) {
 	}
 }
 
-// An unreadyError reports that ctx ended before the node got its ID.
+// An unreadyError is the end of a wait for a node's ID.
 type unreadyError struct{ node, ctx error }
 
 func (e *unreadyError) Error() string   { return fmt.Sprintf("%v: %v", e.node, e.ctx) }
@@ -83,16 +84,16 @@ func dial(ctx context.Context, path string) (*client, error) {
 		conn.Close()
 		return nil, err
 	}
-	c, err := begin(ctx, conn.(*net.UnixConn), nil)
+	c, err := begin(ctx, proto.Socket(conn.(*net.UnixConn)), nil)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return c, nil
 }
 
-// begin opens a session on conn, which it owns from now on. nodesEnd returns the node's end of an
-// endpoint, if the node is in this process.
-func begin(ctx context.Context, conn *net.UnixConn, nodesEnd func(uint32) attach.Endpoint) (*client, error) {
+// begin opens a session on conn, which it takes. nodesEnd returns the node's end of an
+// endpoint, where the node is in this process.
+func begin(ctx context.Context, conn attach.Packets, nodesEnd func(uint32) attach.Endpoint) (*client, error) {
 	tuned, err := readTuning(os.Getenv)
 	if err != nil {
 		conn.Close()
@@ -100,9 +101,9 @@ func begin(ctx context.Context, conn *net.UnixConn, nodesEnd func(uint32) attach
 	}
 	c := newClient(conn)
 	c.tuning, c.nodesEnd = tuned, nodesEnd
-	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(overdue) })
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	err = c.hello(ctx)
-	if !stop() && err == nil { // the deadline is set, or is about to be
+	if !stop() && err == nil { // it is closed, or soon will be
 		err = fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
 	}
 	if err != nil {
@@ -115,8 +116,8 @@ func begin(ctx context.Context, conn *net.UnixConn, nodesEnd func(uint32) attach
 	return c, nil
 }
 
-// dialCode is the status of a failure to reach a node: no node listens, unless the kernel denied
-// the access or ctx has ended.
+// dialCode names the failure to reach a node: nobody is there, unless the
+// kernel says that we may not or ctx has ended.
 func dialCode(ctx context.Context, err error) status.Code {
 	if ctx.Err() != nil {
 		return status.Of(ctx.Err())
@@ -127,15 +128,15 @@ func dialCode(ctx context.Context, err error) status.Code {
 	return status.NoDevice
 }
 
-// hello opens the session; no other goroutine uses the socket yet. When ctx ends, the caller sets
-// the socket's deadline.
+// hello opens the session; nothing else uses the socket yet. The end of ctx
+// closes it.
 func (c *client) hello(ctx context.Context) error {
 	ask := proto.AppendFrame(nil, proto.Header{Op: proto.OpHello, Request: 1}, &proto.Hello{Magic: proto.Magic, Min: proto.VersionMin, Max: proto.VersionMax})
-	if err := shm.Send(c.conn, ask, nil); err != nil {
+	if err := c.conn.Send(ask, nil); err != nil {
 		return proto.Coded(err, status.Reset)
 	}
 	buf := make([]byte, proto.MaxFrame)
-	n, f, err := shm.Recv(c.conn, buf)
+	n, f, err := c.conn.Recv(buf)
 	if f != nil {
 		f.Close()
 	}

@@ -53,7 +53,7 @@ func (n *hostileNode) serve(conn *net.UnixConn) {
 	defer conn.Close()
 	buf := make([]byte, proto.MaxFrame)
 	for {
-		size, f, err := shm.Recv(conn, buf)
+		size, f, err := shm.NewReceiver(conn).Recv(buf)
 		if f != nil {
 			f.Close()
 		}

@@ -93,7 +93,7 @@ func (c *rawClient) answer() (proto.Header, []byte, *os.File) {
 func (c *rawClient) recv() (proto.Header, []byte, *os.File) {
 	c.t.Helper()
 	buf := make([]byte, proto.MaxFrame)
-	n, f, err := shm.Recv(c.conn, buf)
+	n, f, err := shm.NewReceiver(c.conn).Recv(buf)
 	if err != nil {
 		c.t.Fatalf("receive: %v", err)
 	}
@@ -109,7 +109,7 @@ func (c *rawClient) gone(what string) {
 	c.t.Helper()
 	buf := make([]byte, proto.MaxFrame)
 	for {
-		_, f, err := shm.Recv(c.conn, buf)
+		_, f, err := shm.NewReceiver(c.conn).Recv(buf)
 		if f != nil {
 			f.Close()
 		}

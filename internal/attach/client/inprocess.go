@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"sync"
 
 	"github.com/fabricd/fabricd/internal/attach"
@@ -16,14 +15,16 @@ import (
 
 // A Node is a node in this process.
 type Node interface {
-	// InProcess begins a session of an application in this process. app is the application's end of
-	// the socket; the caller owns it. nodesEnd returns the node's endpoint by its number; nil if
-	// there is none. The caller may use it once the node has accepted the session.
-	InProcess() (app *net.UnixConn, nodesEnd func(id uint32) attach.Endpoint, err error)
+	// InProcess begins a session of an application in this process. app is its end of
+	// the session, the caller's. nodesEnd returns the node's end of an endpoint of the
+	// session, by its number; nil if there is none. It may be called once the node has
+	// accepted the session.
+	InProcess() (app attach.Packets, nodesEnd func(id uint32) attach.Endpoint, err error)
 }
 
-// AttachTo attaches to a node in this process, as [Dial] does over a socket in the file system. The
-// error is status.Again while the node has no ID, and status.NoDevice after its end.
+// AttachTo attaches to a node in this process, as [Dial] does over a socket in the file
+// system. The error is status.Again while the node has no ID, and status.NoDevice when it
+// has ended.
 func AttachTo(ctx context.Context, n Node) (attach.Session, error) {
 	conn, nodesEnd, err := n.InProcess()
 	if err != nil {
@@ -36,16 +37,16 @@ func AttachTo(ctx context.Context, n Node) (attach.Session, error) {
 	return c, nil
 }
 
-// An inProcess is the nodeStream of an application in its node's process: the node's endpoint
-// itself, without a socket and relay between.
+// An inProcess is a nodeStream of an application in its node's process: the node's own end
+// of the connection, without a socket and a pump between.
 type inProcess struct {
 	ep      attach.Endpoint
-	changed chan struct{}   // the endpoint may have changed, or wake was called
+	changed chan struct{}   // the endpoint may have something new, or wake was called
 	quit    <-chan struct{} // closed when the application closes its endpoint
-	open    context.Context // of waiting writes; ends with interrupt and close
+	open    context.Context // of writes that wait; ends with interrupt and close
 	cancel  context.CancelFunc
-	stop    func() // ends the notification of changes
-	end     error  // the last end that tryRead has found; owned by the reading call
+	stop    func() // ends the telling of changes
+	end     error  // what tryRead has found last; of the call that reads
 }
 
 func newInProcess(ep attach.Endpoint, quit <-chan struct{}) *inProcess {
@@ -63,7 +64,7 @@ func (d *inProcess) tryWrite(p []byte) (int, error) {
 	return n, err
 }
 
-// write also ends with the endpoint's close, which waits for it before it asks the node.
+// write ends with the endpoint's close, too, which waits for it before it asks the node.
 func (d *inProcess) write(ctx context.Context, p []byte) (int, error) {
 	both, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -118,7 +119,7 @@ func (d *inProcess) wake() {
 	}
 }
 
-// ready maps the endpoint's events to the readiness of a data socket.
+// ready is what a data socket is ready for, of the endpoint's events.
 func (d *inProcess) ready() (shm.Readiness, error) {
 	ev := d.ep.Ready()
 	hup := ev&(attach.PollHup|attach.PollErr|attach.PollNval) != 0

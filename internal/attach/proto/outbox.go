@@ -3,28 +3,27 @@ package proto
 import (
 	"bytes"
 	"errors"
-	"net"
 	"os"
 	"sync"
 
-	"github.com/fabricd/fabricd/internal/shm"
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/status"
 )
 
 // A Letter is one frame to be sent.
 type Letter struct {
 	Header
-	Body  Message  // not used after Put; nil for an empty one
-	File  *os.File // passed with the frame; nil for none
+	Body  Message  // nil for an empty one; not used after put
+	File  *os.File // passed along; nil for none
 	After func()   // runs once the frame is sent or dropped; may be nil
 }
 
-// A packet is a frame queued for the socket.
+// A packet is a frame that waits for the socket.
 type packet struct {
 	bytes []byte
 	file  *os.File
 	after func()
-	told  bool // by Tell
+	told  bool // by tell
 }
 
 func (p packet) end() {
@@ -33,24 +32,24 @@ func (p packet) end() {
 	}
 }
 
-// An Outbox sends packets in order without blocking their senders. Packets that the socket does not
-// accept at once are queued. The senders bound the queue, see [Outbox.Wait] and Tell's limit.
+// An Outbox sends packets in order without making their senders wait. What the
+// socket does not take at once is queued; the bound is the senders' affair, see
+// [outbox.wait] and tell's limit.
 type Outbox struct {
-	conn *net.UnixConn
+	conn attach.Packets
 
-	mu     sync.Mutex // guards the fields below; held over non-blocking sends
+	mu     sync.Mutex // guards the fields below; held over sends that do not wait
 	moved  sync.Cond  // broadcast when queue or closed has changed
 	queue  []packet   // the first is being sent
-	told   int        // number of queued packets by Tell
+	told   int        // of them, by tell
 	closed bool
-	sender *shm.Sender
-	coder  Coder  // of the frame that is being encoded
-	frame  []byte // its buffer, reused
+	coder  Coder  // of the frame that is being put
+	frame  []byte // its memory, kept for the next one
 }
 
-// NewOutbox returns an outbox for conn, which the caller still owns. The caller must call Run.
-func NewOutbox(conn *net.UnixConn) *Outbox {
-	o := &Outbox{conn: conn, sender: shm.NewSender(conn)}
+// NewOutbox returns an outbox for conn, which stays its owner's. Run must be called.
+func NewOutbox(conn attach.Packets) *Outbox {
+	o := &Outbox{conn: conn}
 	o.moved.L = &o.mu
 	return o
 }
@@ -59,8 +58,8 @@ func NewOutbox(conn *net.UnixConn) *Outbox {
 // socket broken; l is dropped then.
 func (o *Outbox) Put(l Letter) error { return o.post(l, false, 0) }
 
-// Tell is Put for packets without a bound of their own. It drops l and returns status.NoBufs when
-// limit packets of Tell are queued.
+// Tell is put of what may come without end. It drops l and returns status.NoBufs
+// when limit packets of tell are queued.
 func (o *Outbox) Tell(l Letter, limit int) error { return o.post(l, true, limit) }
 
 func (o *Outbox) post(l Letter, told bool, limit int) error {
@@ -74,7 +73,7 @@ func (o *Outbox) post(l Letter, told bool, limit int) error {
 	return err
 }
 
-// errQueued reports that the packet was queued.
+// errQueued says that the packet was kept.
 var errQueued = errors.New("queued")
 
 func (o *Outbox) enqueue(l Letter, told bool, limit int) error {
@@ -90,11 +89,11 @@ func (o *Outbox) enqueue(l Letter, told bool, limit int) error {
 	o.coder.frame(l.Header, l.Body)
 	o.frame = o.coder.put.Encoded()
 	if len(o.queue) == 0 {
-		switch err := o.sender.TrySend(o.frame, l.File); {
+		switch err := o.conn.TrySend(o.frame, l.File); {
 		case err == nil:
 			return nil
 		case !errors.Is(err, status.Again):
-			o.conn.Close() // the reader gets the error and ends the session
+			o.conn.Close() // the reader finds out, and ends the session
 			return status.Reset
 		}
 	}
@@ -115,7 +114,8 @@ func (o *Outbox) Wait(n int) {
 	}
 }
 
-// Run sends queued packets until Close. Only its goroutine takes packets from the queue.
+// Run sends what is queued until close. Its goroutine is the only one that
+// takes packets from the queue.
 func (o *Outbox) Run() {
 	for {
 		o.mu.Lock()
@@ -129,13 +129,13 @@ func (o *Outbox) Run() {
 		p := o.queue[0]
 		o.mu.Unlock()
 
-		if err := shm.Send(o.conn, p.bytes, p.file); err != nil {
-			o.conn.Close() // the reader gets the error
+		if err := o.conn.Send(p.bytes, p.file); err != nil {
+			o.conn.Close() // the reader finds out
 			o.Close()
 			return
 		}
 		o.mu.Lock()
-		if !o.closed { // Close has dropped and ended all queued packets, p too
+		if !o.closed { // close has dropped and ended everything queued, p too
 			o.queue = o.queue[1:]
 			if p.told {
 				o.told--
@@ -150,8 +150,8 @@ func (o *Outbox) Run() {
 	}
 }
 
-// Close drops the queue and refuses further packets. The owner closes the socket first, so that Run
-// does not block in it.
+// Close drops what is queued and refuses more. The owner closes the socket
+// first, so that run is not left waiting in it.
 func (o *Outbox) Close() {
 	o.mu.Lock()
 	dropped := o.queue

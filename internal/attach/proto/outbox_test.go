@@ -3,17 +3,12 @@ package proto
 import (
 	"sync"
 	"testing"
-
-	"github.com/fabricd/fabricd/internal/shm"
 )
 
 // TestManyAnswersAtOnce queues more answers than Tell's limit for an application that does not read
 // yet: no answer is lost, and a notification still has room.
 func TestManyAnswersAtOnce(t *testing.T) {
-	near, far, err := shm.PacketPair()
-	if err != nil {
-		t.Fatal(err)
-	}
+	near, far := Pair()
 	o := NewOutbox(near)
 	var wg sync.WaitGroup
 	wg.Go(o.Run)
@@ -28,7 +23,7 @@ func TestManyAnswersAtOnce(t *testing.T) {
 	}
 	buf := make([]byte, MaxFrame)
 	for i := range uint64(answers + 1) {
-		n, _, err := shm.Recv(far, buf)
+		n, _, err := far.Recv(buf)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -2,7 +2,7 @@ package server
 
 import (
 	"context"
-	"net"
+	"os"
 	"sync/atomic"
 
 	"github.com/fabricd/fabricd/internal/attach"
@@ -10,35 +10,33 @@ import (
 	"github.com/fabricd/fabricd/internal/shm"
 )
 
-// A mover is the node's part of a connected endpoint: a pump, or only the close if its application
-// uses the node's endpoint itself.
+// A mover is what the node's side has of a connected endpoint: a pump, or nothing but the
+// close where its application uses the node's end itself.
 type mover interface {
-	// run runs until the endpoint is closed: after close, or when ctx is done.
+	// run runs until the endpoint is closed: behind close, or when ctx is done.
 	run(ctx context.Context)
-	// close ends the endpoint in the way of how. It is called once.
+	// close ends the endpoint as how says. It is called once.
 	close(how finish)
 	// ended waits, after the connection has ended, until the application can see that.
 	ended(ctx context.Context)
-	// shutOut makes the end of the application's bytes a half-close.
+	// shutOut makes the end of what the application writes a half-close.
 	shutOut()
-	// heard returns the kind of the end of the peer's bytes.
+	// heard says what the end of the peer's bytes was.
 	heard() proto.Ending
-	// settled returns two channels: done is closed when the endpoint is, and stuck has a token when
-	// the close waits for a peer that does not read.
+	// settled returns what is closed when the endpoint is, and what has a token when that
+	// waits for a peer that does not take what it is owed.
 	settled() (done, stuck <-chan struct{})
 }
 
-// InProcess begins a session of an application in this process, with its credentials. It returns
-// the application's end of the socket, which the caller owns, and a function that returns the
-// node's endpoint by number, nil if there is none. After the end of the server the error is
-// status.NoDevice.
-func (s *Server) InProcess() (app *net.UnixConn, nodesEnd func(id uint32) attach.Endpoint, err error) {
-	app, node, err := shm.PacketPair()
-	if err != nil {
-		return nil, nil, err
-	}
+// InProcess begins a session of an application in this process, with the credentials that
+// it has. It returns the application's end of the socket, the caller's, and what finds the
+// node's end of one of its endpoints, nil if there is none. Behind the end of the server
+// it is status.NoDevice.
+func (s *Server) InProcess() (app attach.Packets, nodesEnd func(id uint32) attach.Endpoint, err error) {
+	app, node := proto.Pair()
+	own := shm.Cred{PID: int32(os.Getpid()), UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
 	var session atomic.Pointer[serverSession]
-	if !s.run(func() { s.attach(node, &session) }) {
+	if !s.run(func() { s.attach(node, own, &session) }) {
 		node.Close()
 		app.Close()
 		return nil, nil, proto.ErrNodeGone
@@ -46,7 +44,7 @@ func (s *Server) InProcess() (app *net.UnixConn, nodesEnd func(id uint32) attach
 	return app, func(id uint32) attach.Endpoint { return session.Load().nodesEnd(id) }, nil
 }
 
-// nodesEnd returns the node's endpoint by number; nil if there is none.
+// nodesEnd returns the node's end of an endpoint; nil if there is none.
 func (s *serverSession) nodesEnd(id uint32) attach.Endpoint {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -56,11 +54,11 @@ func (s *serverSession) nodesEnd(id uint32) attach.Endpoint {
 	return nil
 }
 
-// A handedOver is the node's part of a connection whose application, in this process, uses the
-// node's endpoint itself: its close.
+// A handedOver is what the node's side has of a connection whose application, in this
+// process, uses the node's end itself: its close.
 type handedOver struct {
 	ep     attach.Endpoint
-	hup    func()        // notifies the application that the connection has ended
+	hup    func()        // tells the application that the connection has ended
 	closec chan struct{} // closed by close
 	how    finish        // of the endpoint; set before closec is closed
 	done   chan struct{} // closed when the endpoint is
@@ -103,5 +101,5 @@ func (p *handedOver) close(how finish) {
 
 func (p *handedOver) ended(context.Context)                  { p.hup() }
 func (p *handedOver) shutOut()                               {}                         // the application does it
-func (p *handedOver) heard() proto.Ending                    { return proto.EndedLost } // the application does not ask
+func (p *handedOver) heard() proto.Ending                    { return proto.EndedLost } // nor does it ask
 func (p *handedOver) settled() (done, stuck <-chan struct{}) { return p.done, nil }

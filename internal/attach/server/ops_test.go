@@ -7,7 +7,6 @@ import (
 
 	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/attach/proto"
-	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/internal/status"
 )
 
@@ -40,11 +39,11 @@ func TestUnknownEndpoints(t *testing.T) {
 	}
 	defer app.Close()
 	ask := func(h proto.Header, in proto.Message) status.Code {
-		if err := shm.Send(app, proto.AppendFrame(nil, h, in), nil); err != nil {
+		if err := app.Send(proto.AppendFrame(nil, h, in), nil); err != nil {
 			t.Fatal(err)
 		}
 		p := make([]byte, proto.MaxFrame)
-		n, _, err := shm.Recv(app, p)
+		n, _, err := app.Recv(p)
 		if err != nil {
 			t.Fatalf("operation %d: %v", h.Op, err)
 		}

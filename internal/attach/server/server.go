@@ -1,5 +1,5 @@
-// Package server is the node's end of the attach protocol: it offers each application a session of
-// the node (attach.Session) over a Unix socket.
+// Package server is the node's end of the attach protocol: it serves applications the
+// sessions that the node makes for them (attach.Session), over a Unix socket each.
 package server
 
 import (
@@ -22,63 +22,64 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// helloTimeout bounds how long a new connection may send nothing.
+// helloTimeout bounds how long a new connection may stay silent.
 const helloTimeout = 5 * time.Second
 
-// refusals bounds the connections of one user over its limit that get a refusal; further ones are
-// closed without an answer.
+// refusals bounds the connections of one user over its limit that are told so;
+// further ones are closed without a word.
 const refusals = 16
 
-// Options configure how a node serves applications.
+// Options say how a node serves applications.
 type Options struct {
 	Log zerolog.Logger
 
-	// Authorize decides whether a process may attach, and with which credentials. An error refuses
-	// it and is sent to it. Nil admits every process, user 0 as Admin.
+	// Authorize decides whether a process may attach, and as what; an error
+	// refuses it and is told to it. Nil lets everybody in, user 0 as Admin.
 	Authorize func(attach.Credentials) (attach.Credentials, error)
 
-	// NewSession returns the node's session for an application, or status.Again if the application
-	// should try again, because the node has no ID yet. The server closes it. Its endpoints should
-	// be RegionEndpoints: others have no windows.
+	// NewSession returns the node's session for an application, or status.Again
+	// while the node is to be asked again, because it has no ID yet. The server
+	// closes it. Its endpoints should be RegionEndpoints: others have no windows.
 	NewSession func(attach.Credentials) (attach.Session, error)
 
-	// Delivery bounds the delivery of bytes that applications have written, which continues after
-	// the server's context is done. Nil: it ends with that.
+	// Delivery bounds the delivery of what applications have written, which
+	// goes on when the server's context is done. Nil: it ends with that.
 	Delivery context.Context
 
-	// NoDirect makes every transfer go through the node, also between applications of this machine.
+	// NoDirect makes every transfer go through the node, also between
+	// applications of this machine.
 	NoDirect bool
-	// NoChannels is the reason why applications of this machine get no channel, so that their
-	// messages go through the node; empty: they do.
+	// NoChannels is why no two applications of this machine get a channel, so that
+	// their messages go through the node; empty: they do.
 	NoChannels string
-	// NoPaths is the reason why no application gets a path; "": they may.
+	// NoPaths is why no application gets a path; "": they may.
 	NoPaths string
 
 	// Rings are the two of every channel; the zero value is ring.Default.
 	Rings Rings
-	// HugePages selects whether a channel's memory lies in huge pages. With shm.HugeRequire there
-	// is no channel without them.
+	// HugePages say whether a channel's memory lies in huge pages. With
+	// shm.HugeRequire there is no channel without them.
 	HugePages HugePages
 
-	// Faults are the node's injected faults; nil: none.
+	// Faults are those of the node; nil: none.
 	Faults *failpoint.Node
 
-	// Staged returns how many bytes the node may hold for transfers from and to plain memory of
-	// applications, in pieces of at most a mebibyte; further ones wait. It is called for each
-	// piece. Nil: only the limit of a session applies.
+	// Staged returns how many bytes the node may hold for transfers from and to plain
+	// memory of applications, in pieces of at most a mebibyte: others wait. It is asked
+	// for each piece. Nil: a session's bound alone holds.
 	Staged func() int64
 
-	// Descriptors is the limit on descriptors of the node for all applications together; 0: three
-	// quarters of the process's limit, and at least 64 fewer than that.
+	// Descriptors are how many all applications together may make the node hold; 0:
+	// three quarters of what the process may have, and 64 fewer than that at least.
 	Descriptors int64
-	// MaxPaths is the number of them for paths, unless NoPaths is set; 0: half.
+	// MaxPaths are how many of them are for paths, unless NoPaths is set; 0: half.
 	MaxPaths int64
 
-	Session Limits // of one session; Sessions and Descriptors are ignored
+	Session Limits // of one session; Sessions and Descriptors are not looked at
 	User    Limits // of all sessions of one user; defaults 4 times those of a session
 }
 
-// NewServer returns a server, which serves until ctx is done. The caller must call Serve.
+// NewServer returns a server, which serves until ctx is done. Serve must be called.
 func NewServer(ctx context.Context, opt Options) (*Server, error) {
 	if opt.Rings == (Rings{}) {
 		opt.Rings = ring.Default
@@ -103,10 +104,11 @@ func NewServer(ctx context.Context, opt Options) (*Server, error) {
 	return s, nil
 }
 
-// Serve serves applications on ln, a "unixpacket" listener, and those of [Server.InProcess], until
-// the server's context is done or ln fails. It returns when no session has any resources left:
-// sessions end as if their applications had, so bytes of those are delivered until Delivery is
-// done. It owns ln; nil serves only those of InProcess. The error is nil if the context ended it.
+// Serve serves applications on ln, a "unixpacket" listener, and those of [Server.InProcess],
+// until the server's context is done or ln fails, and returns when nothing of any session
+// is left: sessions end as if their applications had, so what these have written is
+// delivered, until Delivery is done. It takes ln; nil serves those of InProcess alone.
+// The error is nil when the context ended it.
 func (s *Server) Serve(ln *net.UnixListener) (err error) {
 	if ln == nil {
 		<-s.ctx.Done()
@@ -125,8 +127,8 @@ func (s *Server) Serve(ln *net.UnixListener) (err error) {
 	return err
 }
 
-// run runs f, which serves one connection, on a goroutine that Serve waits for; false if Serve is
-// already waiting.
+// run runs f, which serves one connection, on a goroutine that Serve waits for; false if
+// Serve waits already.
 func (s *Server) run(f func()) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,7 +142,7 @@ func (s *Server) run(f func()) bool {
 	return true
 }
 
-// maxPaths is the largest number of paths.
+// maxPaths is how many paths applications may have.
 func (o *Options) maxPaths() int64 {
 	switch {
 	case o.NoPaths != "":
@@ -156,8 +158,8 @@ func admitAll(c attach.Credentials) (attach.Credentials, error) {
 	return c, nil
 }
 
-// A Server serves the applications of a node. Each session has its own goroutines, and wg waits for
-// all of them.
+// A Server serves the applications of a node. Each has goroutines of its own, all of
+// which wg waits for.
 type Server struct {
 	opt    Options
 	ctx    context.Context // of the sessions
@@ -175,16 +177,17 @@ type Server struct {
 	over  bool // Serve waits for the last session: no other may begin
 }
 
-// A user is the state that the sessions of one user ID share. It exists while it has any resources.
+// A user is what the sessions of one user ID share. It exists while it holds
+// anything.
 type user struct {
 	account *account
 	conns   int64 // accepted and not yet ended; guarded by server.mu
-	refused int64 // those over the limit, still to be refused; guarded by server.mu
-	refs    int   // sessions that have resources left; guarded by server.mu
+	refused int64 // those of them that are about to be told that they are too many; guarded by server.mu
+	refs    int   // sessions with anything left; guarded by server.mu
 }
 
-// accept runs until ln is closed. If the process runs out of descriptors it waits and retries:
-// attached applications must not suffer.
+// accept runs until ln is closed. Running out of descriptors is waited out: it
+// is no reason to leave the applications that are attached.
 func (s *Server) accept(ln *net.UnixListener) error {
 	for {
 		conn, err := ln.AcceptUnix()
@@ -203,25 +206,31 @@ func (s *Server) accept(ln *net.UnixListener) error {
 		case err != nil:
 			return fmt.Errorf("accept applications: %w", err)
 		default:
-			s.run(func() { s.attach(conn, nil) }) // Serve waits only after accept
+			s.run(func() { s.attachTo(conn) }) // Serve waits only behind accept
 		}
 	}
 }
 
-// broke logs a panic outside a session's goroutines.
+// broke logs a panic outside of what a session's goroutines do.
 func (s *Server) broke(err error, stack []byte) {
 	s.opt.Log.Error().Err(err).Bytes("stack", stack).Msg("serving an application failed")
 }
 
-// attach serves one connection from its first byte to its last. It stores the session in inProcess
-// if the application is in this process; nil: it is in another one.
-func (s *Server) attach(conn *net.UnixConn, inProcess *atomic.Pointer[serverSession]) {
-	defer conn.Close()
+// attachTo attaches the process at the other end of conn.
+func (s *Server) attachTo(conn *net.UnixConn) {
 	cred, err := shm.PeerCred(conn)
 	if err != nil {
+		conn.Close()
 		s.opt.Log.Warn().Err(err).Msg("attach application")
 		return
 	}
+	s.attach(proto.Socket(conn), cred, nil)
+}
+
+// attach serves one connection from its first byte to its last. inProcess takes the session
+// of an application of this process; nil: it is of another one.
+func (s *Server) attach(conn attach.Packets, cred shm.Cred, inProcess *atomic.Pointer[serverSession]) {
+	defer conn.Close()
 	log := s.opt.Log.With().Int32("pid", cred.PID).Uint32("uid", cred.UID).Logger()
 	u, crowd, quota := s.enter(cred.UID, inProcess != nil)
 	end := sync.OnceFunc(func() { s.exit(u, quota != nil) })
@@ -233,7 +242,7 @@ func (s *Server) attach(conn *net.UnixConn, inProcess *atomic.Pointer[serverSess
 	sess, err := s.handshake(conn, cred, u, quota, inProcess)
 	if err != nil {
 		level := zerolog.InfoLevel
-		if status.Of(err) == status.Again { // the application tries again soon
+		if status.Of(err) == status.Again { // it asks again soon
 			level = zerolog.DebugLevel
 		}
 		log.WithLevel(level).Err(err).Msg("application refused")
@@ -243,8 +252,8 @@ func (s *Server) attach(conn *net.UnixConn, inProcess *atomic.Pointer[serverSess
 	sess.serve()
 }
 
-// enter counts a connection of a user. If it exceeds a limit, enter returns the number of refused
-// connections and the reason. The node's own process may have any number.
+// enter counts a connection, and returns how many its user has that it may not have,
+// and why. The node's own process may have any number.
 func (s *Server) enter(uid uint32, own bool) (u *user, crowd int64, quota error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -267,7 +276,7 @@ func (s *Server) enter(uid uint32, own bool) (u *user, crowd int64, quota error)
 	return u, 0, nil
 }
 
-// exit reverses the counting of enter.
+// exit ends a connection's place among its user's sessions.
 func (s *Server) exit(u *user, refused bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -279,8 +288,8 @@ func (s *Server) exit(u *user, refused bool) {
 	u.account.refund(heldFiles, 1)
 }
 
-// leave removes the user with its last session. Memory that peers still use keeps a reference to
-// the account.
+// leave forgets the user with its last session. Memory that peers still use
+// keeps its account alive by itself.
 func (s *Server) leave(uid uint32, u *user) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -289,11 +298,12 @@ func (s *Server) leave(uid uint32, u *user) {
 	}
 }
 
-// handshake reads HELLO and answers it. It sends a refusal before it returns the error.
-func (s *Server) handshake(conn *net.UnixConn, c shm.Cred, u *user, quota error, inProcess *atomic.Pointer[serverSession]) (*serverSession, error) {
-	stop := context.AfterFunc(s.ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
-	conn.SetDeadline(time.Now().Add(helloTimeout))
+// handshake reads HELLO and answers it. A refusal is answered before it is
+// returned.
+func (s *Server) handshake(conn attach.Packets, c shm.Cred, u *user, quota error, inProcess *atomic.Pointer[serverSession]) (*serverSession, error) {
+	ctx, cancel := context.WithTimeout(s.ctx, helloTimeout)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	h, m, err := readHello(conn)
 	if err != nil {
 		return nil, err
@@ -301,7 +311,7 @@ func (s *Server) handshake(conn *net.UnixConn, c shm.Cred, u *user, quota error,
 	refuse := func(err error) (*serverSession, error) {
 		r := &proto.Refusal{Min: proto.VersionMin, Max: proto.VersionMax, Text: err.Error()}
 		answer := proto.Header{Op: proto.OpHello | proto.OpReply, Code: status.Of(err), Request: h.Request}
-		return nil, errors.Join(err, shm.Send(conn, proto.AppendFrame(nil, answer, r), nil))
+		return nil, errors.Join(err, conn.Send(proto.AppendFrame(nil, answer, r), nil))
 	}
 	version, err := choose(m)
 	if err != nil {
@@ -327,20 +337,19 @@ func (s *Server) handshake(conn *net.UnixConn, c shm.Cred, u *user, quota error,
 	sess := newServerSession(s, conn, node, cred.UID, newSessionAccount(s.opt.Session, u.account))
 	if inProcess != nil {
 		sess.inProcess = true
-		inProcess.Store(sess) // before the application gets the answer
+		inProcess.Store(sess) // before the application hears of it
 	}
-	if err := shm.Send(conn, proto.AppendFrame(nil, answer, w), nil); err != nil {
+	if err := conn.Send(proto.AppendFrame(nil, answer, w), nil); err != nil {
 		node.Close()
 		return nil, err
 	}
-	conn.SetDeadline(time.Time{})
 	return sess, nil
 }
 
 // readHello reads the first packet, which must be HELLO.
-func readHello(conn *net.UnixConn) (h proto.Header, m proto.Hello, err error) {
+func readHello(conn attach.Packets) (h proto.Header, m proto.Hello, err error) {
 	buf := make([]byte, proto.HeaderLen+64)
-	n, f, err := shm.Recv(conn, buf)
+	n, f, err := conn.Recv(buf)
 	if err != nil {
 		return h, m, err
 	}
@@ -361,7 +370,7 @@ func readHello(conn *net.UnixConn) (h proto.Header, m proto.Hello, err error) {
 	return h, m, err
 }
 
-// choose returns the highest version that both sides support.
+// choose returns the highest version that both sides speak.
 func choose(m proto.Hello) (uint16, error) {
 	v := min(m.Max, proto.VersionMax)
 	if m.Min > m.Max || v < max(m.Min, proto.VersionMin) {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -30,7 +29,7 @@ const stages = 4
 // may wait have goroutines of their own. Everything ends with the application's socket.
 type serverSession struct {
 	srv     *Server
-	conn    *net.UnixConn
+	conn    attach.Packets
 	out     *proto.Outbox
 	node    attach.Session
 	account *account
@@ -109,7 +108,7 @@ func (n *numbered[T]) take(id uint32) (v T, ok bool) {
 	return v, ok
 }
 
-func newServerSession(srv *Server, conn *net.UnixConn, node attach.Session, uid uint32, a *account) *serverSession {
+func newServerSession(srv *Server, conn attach.Packets, node attach.Session, uid uint32, a *account) *serverSession {
 	s := &serverSession{
 		srv: srv, conn: conn, out: proto.NewOutbox(conn), node: node, uid: uid, account: a,
 		pieces:    stagedPieces{tokens: make(chan struct{}, stages)},
@@ -158,10 +157,10 @@ func (s *serverSession) endWithNode() {
 // read receives requests until the application is gone or violates the protocol. It pauses while
 // the application does not receive its answers.
 func (s *serverSession) read() error {
-	in, buf := shm.NewReceiver(s.conn), make([]byte, proto.MaxFrame)
+	buf := make([]byte, proto.MaxFrame)
 	for {
 		s.out.Wait(proto.MaxRequests)
-		n, f, err := in.Recv(buf)
+		n, f, err := s.conn.Recv(buf)
 		if errors.Is(err, io.EOF) {
 			return nil
 		}

@@ -77,7 +77,7 @@ func (c *rawClient) ask(op uint16, endpoint uint32, body []byte, f *os.File) (st
 	}
 	p := make([]byte, 1<<16)
 	for {
-		n, got, err := shm.Recv(c.conn, p)
+		n, got, err := shm.NewReceiver(c.conn).Recv(p)
 		if err != nil || n < headerBytes {
 			c.t.Fatalf("answer to operation %d: %d bytes, %v", op, n, err)
 		}
@@ -95,7 +95,7 @@ func (c *rawClient) gone(what string) {
 	c.t.Helper()
 	p := make([]byte, 1<<16)
 	for {
-		n, f, err := shm.Recv(c.conn, p)
+		n, f, err := shm.NewReceiver(c.conn).Recv(p)
 		if f != nil {
 			f.Close()
 		}
