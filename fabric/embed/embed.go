@@ -13,6 +13,9 @@
 // Its connections to other nodes get sockets of their own as those of attached
 // applications do (Config.Paths), and $FABRIC_LATENCY, $FABRIC_SPIN and
 // $FABRIC_HUGE_PAGES mean what they mean to [fabric.Attach].
+//
+// On macOS processes share no memory with a node: no application attaches by Config.Socket,
+// and connections stay on the links between nodes.
 package embed
 
 import (

@@ -76,40 +76,6 @@ func readSlowly(c *fabric.Conn) (n int64, err error) {
 	}
 }
 
-// What the applications of a node have sent by paths is delivered when the node leaves,
-// also to a receiver that takes its time: behind it comes the end of a connection that was
-// closed, and ECONNRESET of one that was not.
-func TestANodeThatLeavesDeliversWhatWasSentByPaths(t *testing.T) {
-	for name, close := range map[string]func(*fabric.Conn) error{"closed": (*fabric.Conn).Close, "open": func(*fabric.Conn) error { return nil }} {
-		t.Run(name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-			defer cancel()
-			nodes, ends := pair(t, ctx, func(*Config) {})
-			exchange(t, ctx, nodes, ends, "path")
-			const n = 1 << 20
-			type result struct {
-				n   int64
-				err error
-			}
-			read := make(chan result, 1)
-			go func() {
-				got, err := readSlowly(ends[0])
-				read <- result{got, err}
-			}()
-			if _, err := ends[1].Write(make([]byte, n)); err != nil {
-				t.Fatal(err)
-			}
-			if err := errors.Join(close(ends[1]), nodes[1].Close()); err != nil {
-				t.Fatal(err)
-			}
-			got := <-read
-			if got.n != n || errors.Is(got.err, syscall.ECONNRESET) != (name == "open") || name == "closed" && got.err != nil {
-				t.Errorf("the peer got %d of %d, %v", got.n, n, got.err)
-			}
-		})
-	}
-}
-
 func TestAppBesideClose(t *testing.T) {
 	for range 10 {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)

@@ -3,11 +3,9 @@ package embed
 import (
 	"bytes"
 	"context"
-	"errors"
 	"io"
 	"os"
 	"path/filepath"
-	"syscall"
 	"testing"
 	"time"
 
@@ -99,55 +97,6 @@ func exchange(t *testing.T, ctx context.Context, nodes [2]*Node, ends [2]*fabric
 		if ctx.Err() != nil {
 			t.Fatalf("messages go by %+v and %+v, want %s", nodes[0].conn(t), nodes[1].conn(t), via)
 		}
-	}
-}
-
-// The messages and the RMA of embedded nodes go by paths, as those of attached
-// applications do, and a node that ends ends them.
-func TestEmbeddedNodesUsePaths(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	nodes, ends := pair(t, ctx, func(*Config) {})
-	exchange(t, ctx, nodes, ends, "path")
-	for i, n := range nodes {
-		if row := n.conn(t); row.Socket == nil || !row.Socket.TLS {
-			t.Errorf("node %d: %+v, want a path with TLS", i, row)
-		}
-	}
-
-	mem, err := nodes[0].Alloc(1 << 16)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer mem.Close()
-	off, err := ends[0].Endpoint().Register(mem.Bytes(), 0, fabric.ProtRead|fabric.ProtWrite, fabric.MapFixed)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := 0; nodes[1].conn(t).RMA != "path"; i++ {
-		if err := ends[1].Endpoint().VWriteTo([]byte{byte(i)}, off, fabric.Sync); err != nil {
-			t.Fatal(err)
-		}
-		if mem.Bytes()[0] != byte(i) {
-			t.Fatalf("the window has %d, want %d", mem.Bytes()[0], byte(i))
-		}
-		if ctx.Err() != nil {
-			t.Fatalf("RMA goes by %+v, want a path", nodes[1].conn(t))
-		}
-	}
-	if err := ends[1].Endpoint().VWriteTo([]byte("by the path"), off, fabric.Sync); err != nil || string(mem.Bytes()[:11]) != "by the path" {
-		t.Errorf("the window has %q, %v", mem.Bytes()[:11], err)
-	}
-
-	if _, err := ends[1].Write([]byte("last")); err != nil {
-		t.Fatal(err)
-	}
-	if err := nodes[1].Close(); err != nil {
-		t.Errorf("close: %v", err)
-	}
-	got, err := io.ReadAll(ends[0])
-	if string(got) != "last" || !errors.Is(err, syscall.ECONNRESET) {
-		t.Errorf("from a node that has ended: %q, %v, want all that was sent, and ECONNRESET", got, err)
 	}
 }
 

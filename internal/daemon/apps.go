@@ -6,6 +6,7 @@ import (
 
 	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/attach/server"
+	"github.com/fabricd/fabricd/internal/shm"
 )
 
 // apps serves the applications of this machine.
@@ -67,7 +68,7 @@ func (d *Daemon) serving(delivery context.Context, noChannels string) server.Opt
 		},
 		NewSession: d.newSession,
 		Delivery:   delivery,
-		NoDirect:   !may,
+		NoDirect:   !may || shm.Absent() != nil,
 		NoChannels: noChannels,
 		NoPaths:    d.noPaths(),
 		MaxPaths:   int64(d.cfg.maxPaths()),

@@ -8,6 +8,7 @@ import (
 
 	"github.com/fabricd/fabricd/internal/attach/server"
 	"github.com/fabricd/fabricd/internal/engine"
+	"github.com/fabricd/fabricd/internal/path"
 	"github.com/fabricd/fabricd/internal/shm"
 )
 
@@ -18,6 +19,9 @@ func (d *Daemon) noPaths() string {
 		return "paths are off by the setting paths"
 	case d.cfg.EnableFaults:
 		return "enable-faults is set: what the operator breaks is the link"
+	}
+	if err := path.Absent(); err != nil {
+		return err.Error()
 	}
 	return ""
 }

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"syscall"
+
+	"github.com/fabricd/fabricd/internal/shm"
 )
 
 // socketOptions say what a Unix socket is called and who may use it.
@@ -30,6 +32,9 @@ func listenUnix(o socketOptions) (*net.UnixListener, error) {
 	gid, err := groupID(o.group)
 	if err != nil {
 		return nil, problem("socket-group", o.group, "no such group on this machine", err)
+	}
+	if err := shm.Absent(); err != nil && o.network == "unixpacket" {
+		return nil, problem(o.field, o.path, "no other process can attach here: "+err.Error(), err)
 	}
 	if err := os.MkdirAll(filepath.Dir(o.path), 0o750); err != nil {
 		return nil, problem(o.field, o.path, "its directory cannot be made: "+cause(err).Error(), err)

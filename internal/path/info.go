@@ -1,10 +1,6 @@
 package path
 
-import (
-	"time"
-
-	"golang.org/x/sys/unix"
-)
+import "time"
 
 // A Traffic is what the kernel has counted of a path's socket, TLS's own bytes included.
 type Traffic struct {
@@ -19,9 +15,9 @@ type Traffic struct {
 
 // TrafficOf returns the traffic of s, zeros if the kernel does not say.
 func TrafficOf(s *Held) (t Traffic) {
-	if info := infoOf(s); info != nil {
+	if info := s.info(); info != nil {
 		t = Traffic{Sent: info.Bytes_acked, Received: info.Bytes_received, RoundTrip: time.Duration(info.Rtt) * time.Microsecond,
-			Unsent: uint64(info.Notsent_bytes), Unread: unreadOf(s), Retransmits: uint64(info.Total_retrans)}
+			Unsent: uint64(info.Notsent_bytes), Unread: s.unread(), Retransmits: uint64(info.Total_retrans)}
 		if t.Unsent > 0 && info.Unacked == 0 {
 			t.Waiting = time.Duration(info.Last_data_sent) * time.Millisecond
 		}
@@ -29,23 +25,22 @@ func TrafficOf(s *Held) (t Traffic) {
 	return t
 }
 
-// unreadOf returns how many bytes have arrived at s that nobody has read.
-func unreadOf(s *Held) (n uint64) {
-	// As infoOf.
-	_ = s.control(func(fd uintptr) {
-		if got, err := unix.IoctlGetInt(int(fd), unix.SIOCINQ); err == nil && got > 0 {
+// unread returns how many bytes have arrived that nobody has read.
+func (h *Held) unread() (n uint64) {
+	// As info.
+	_ = h.control(func(fd uintptr) {
+		if got, err := unread(fd); err == nil && got > 0 {
 			n = uint64(got)
 		}
 	})
 	return n
 }
 
-// infoOf returns what the kernel says of s; nil if it does not.
-func infoOf(s *Held) (info *unix.TCPInfo) {
+// info returns what the kernel says of the socket; nil if it does not.
+func (h *Held) info() (info *tcpInfo) {
 	// It fails only when the socket is closed: then there is nothing to say.
-	_ = s.control(func(fd uintptr) {
-		got, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
-		if err == nil {
+	_ = h.control(func(fd uintptr) {
+		if got, err := infoOf(fd); err == nil {
 			info = got
 		}
 	})

@@ -1,10 +1,6 @@
 package path
 
-import (
-	"time"
-
-	"golang.org/x/sys/unix"
-)
+import "time"
 
 // A Silence measures for how long nothing has come from the kernel at the other end of a
 // tuned socket. The zero value is ready to use.
@@ -26,7 +22,7 @@ const pokeAfter = 1200 * time.Millisecond
 func (m *Silence) Look(s *Held, now, every time.Duration) time.Duration {
 	since := min(now-m.looked, 2*every)
 	m.looked = now
-	info := infoOf(s)
+	info := s.info()
 	switch {
 	case info == nil || info.State != established && info.State != finWait2 && info.State != closeWait,
 		info.Unacked == 0 && info.Notsent_bytes > 0:
@@ -38,7 +34,7 @@ func (m *Silence) Look(s *Held, now, every time.Duration) time.Duration {
 	}
 	m.quiet += since
 	if m.quiet > pokeAfter {
-		poke(s)
+		_ = s.control(poke) // it fails only when the socket is closed
 	}
 	return m.quiet
 }
@@ -50,11 +46,3 @@ const (
 	closeWait   = 8
 	ended       = 7 // no connection any more
 )
-
-// poke makes the kernel ask for a sign of life now, unless it waits for an answer anyway: an
-// idle time that has passed is over when it is set.
-func poke(s *Held) {
-	_ = s.control(func(fd uintptr) {
-		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, 1)
-	})
-}

@@ -142,13 +142,13 @@ func (s *socket) writeSome(p []byte, wait bool) (int, error) {
 func (s *socket) ready() (in, out, ended bool) {
 	// It fails only when the socket is closed: then there is neither.
 	_ = s.raw.Control(func(fd uintptr) {
-		queued, err := unix.IoctlGetInt(int(fd), unix.SIOCINQ)
+		queued, err := unread(fd)
 		in = err == nil && queued > 0
-		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT | unix.POLLRDHUP}}
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT | hungUp}}
 		_, err = unix.Poll(fds, 0)
 		got := fds[0].Revents
 		out = err == nil && got&unix.POLLOUT != 0
-		ended = err == nil && got&(unix.POLLERR|unix.POLLHUP|unix.POLLRDHUP) != 0
+		ended = err == nil && got&hungUp != 0
 	})
 	return in, out, ended
 }

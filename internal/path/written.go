@@ -3,8 +3,6 @@ package path
 import (
 	"errors"
 	"os"
-
-	"golang.org/x/sys/unix"
 )
 
 // A Written counts the bytes that all processes together have written to a socket, for
@@ -41,9 +39,9 @@ func Unacknowledged(f *os.File) (n int) {
 	}
 	// It fails only when the socket is closed.
 	_ = raw.Control(func(fd uintptr) {
-		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+		info, err := infoOf(fd)
 		if err == nil && info.State != ended {
-			n, _ = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ)
+			n, _ = unacknowledged(fd)
 		}
 	})
 	return n
@@ -58,17 +56,17 @@ const countTries = 1000
 func (w *Written) Bytes() (n uint64, err error) {
 	cerr := w.s.control(func(fd uintptr) {
 		for range countTries {
-			before, ierr := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+			before, ierr := infoOf(fd)
 			if ierr != nil {
 				err = ierr
 				return
 			}
-			queued, qerr := unix.IoctlGetInt(int(fd), unix.SIOCOUTQ)
+			queued, qerr := unacknowledged(fd)
 			if qerr != nil {
 				err = qerr
 				return
 			}
-			after, ierr := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+			after, ierr := infoOf(fd)
 			if ierr != nil {
 				err = ierr
 				return

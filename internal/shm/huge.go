@@ -18,22 +18,12 @@ import (
 // other. Hugetlb pages are none of that: with an empty pool an access to sealed
 // memory is a SIGBUS, and each process that shares it can empty the pool (see [Check]).
 //
-// They are no default. BenchmarkPages copied 1 MiB after the other, in turns in
-// small pages and in huge ones, three runs on two processors, in MB/s:
-//
-//	memory copied over         small pages           huge pages            gain
-//	2 MiB, in the caches       32035, 31223, 33557   34610, 32234, 34922   3 to 8 %
-//	16 MiB                      8611, 10043,  9612   10029, 10789, 10178   6 to 16 %
-//	64 MiB                      8981,  9089,  8804   10422, 10347, 10210   14 to 16 %
-//
-// Against that, such memory took 22 to 127 % longer to make (BenchmarkCreate: 2 MiB
-// 1.6 to 1.9 ms, huge 2.3 to 3.5; 16 MiB 15.3 ms, huge 18.7 to 26.4). That is paid
-// back when every byte has been copied twenty to eighty times, and in the caches
-// some hundreds of times. Where free memory is in small parts the kernel moves pages
-// about before it gives up, in the call that wants the memory, and a huge page
-// counts for its cgroup before the small ones are given back. A window of less than
-// a huge page has none, and a copy of 1 MiB runs as fast as memcpy of the C library
-// does between the same pages.
+// They are no default: copies over more memory than the caches hold are 6 to 16 % faster
+// (BenchmarkPages), but the memory takes 22 to 127 % longer to make (BenchmarkCreate), which
+// is paid back when every byte has been copied twenty to eighty times. Where free memory is
+// in small parts the kernel moves pages about first, in the call that wants the memory, and
+// a huge page counts for its cgroup before the small ones are given back. A window of less
+// than a huge page has none.
 type HugePages uint8
 
 const (
@@ -97,6 +87,9 @@ func (h HugePages) Apply(r *Region) (small string, err error) {
 	return "small pages: " + err.Error(), nil
 }
 
+// madvCollapse is MADV_COLLAPSE of Linux: only there is a HugePageSize.
+const madvCollapse = 25
+
 // collapseTries bounds how often the kernel is asked again when it says so: it
 // does while a page is on its way between its own lists.
 const collapseTries = 4
@@ -113,7 +106,7 @@ func collapse(mem []byte) error {
 	}
 	var err error
 	for range collapseTries {
-		if err = unix.Madvise(mem[:whole], unix.MADV_COLLAPSE); !errors.Is(err, unix.EAGAIN) {
+		if err = unix.Madvise(mem[:whole], madvCollapse); !errors.Is(err, unix.EAGAIN) {
 			break
 		}
 	}

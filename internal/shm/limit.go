@@ -44,3 +44,14 @@ func Descriptors() int64 {
 	}
 	return int64(now.Cur)
 }
+
+// Exhausted reports whether err says that the process or machine has run
+// out of something.
+func Exhausted(err error) bool {
+	for _, e := range []error{unix.ENOMEM, unix.ENOSPC, unix.EMFILE, unix.ENFILE, unix.EDQUOT, unix.EFBIG} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}

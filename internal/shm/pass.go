@@ -173,14 +173,14 @@ func PeerCred(c *net.UnixConn) (Cred, error) {
 	if err != nil {
 		return Cred{}, err
 	}
-	var u *unix.Ucred
+	var cred Cred
 	var uerr error
-	err = raw.Control(func(fd uintptr) { u, uerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	err = raw.Control(func(fd uintptr) { cred, uerr = peerCred(int(fd)) })
 	if err == nil {
 		err = uerr
 	}
 	if err != nil {
 		return Cred{}, fail("SO_PEERCRED", err, status.Access)
 	}
-	return Cred{PID: u.Pid, UID: u.Uid, GID: u.Gid}, nil
+	return cred, nil
 }

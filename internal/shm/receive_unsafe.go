@@ -35,7 +35,7 @@ func NewReceiver(c *net.UnixConn) *Receiver {
 	r.read = func(fd uintptr) bool {
 		for {
 			r.head.SetControllen(len(r.rights))
-			n, _, errno := unix.Syscall(unix.SYS_RECVMSG, fd, uintptr(unsafe.Pointer(&r.head)), unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
+			n, _, errno := unix.Syscall(unix.SYS_RECVMSG, fd, uintptr(unsafe.Pointer(&r.head)), closeOnExec|unix.MSG_DONTWAIT)
 			if r.n, r.errno = int(n), errno; errno != unix.EINTR {
 				return errno != unix.EAGAIN
 			}

@@ -23,6 +23,30 @@ type Region struct {
 	onRelease func() // runs after the last Release; may be nil
 }
 
+// Create returns n bytes of zeroed memory, rounded up to whole pages, in a
+// memfd of its own whose size is sealed; see [SealWriting] for more seals. Every page is allocated, and charged to this
+// process, before Create returns: memory that is missing is status.NoMemory
+// here and never a fault later. name shows in /proc/*/maps.
+func Create(name string, n int64) (*Region, error) {
+	if n <= 0 || n > MaxSize {
+		return nil, fmt.Errorf("memory of %d bytes: %w", n, status.Invalid)
+	}
+	if err := fitsHere(Align(n)); err != nil {
+		return nil, err
+	}
+	f, err := memfd(name, Align(n))
+	if err != nil {
+		return nil, err
+	}
+	r, err := Map(f, 0, Align(n), true)
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	r.direct = true // the pages are allocated, and only this process could take them away
+	return r, nil
+}
+
 // Map maps [off, off+n) of f, both whole pages, for reading and if writable
 // also for writing. The region has one reference and owns f; after an error f
 // is still the caller's. Memory from elsewhere must have passed [Check].

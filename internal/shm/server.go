@@ -9,8 +9,6 @@ import (
 	"strings"
 	"syscall"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/fabricd/fabricd/internal/status"
 )
 
@@ -36,11 +34,11 @@ func CheckServer(c *net.UnixConn, path string) error {
 	if err != nil {
 		return fail("stat "+dir, err, status.Access)
 	}
-	var mount unix.Statfs_t
-	if err := unix.Statfs(dir, &mount); err != nil {
+	closed, err := readOnly(dir)
+	if err != nil {
 		return fail("statfs "+dir, err, status.Access)
 	}
-	if st, ok := info.Sys().(*syscall.Stat_t); ok && mayServe(cred.UID, st.Uid, info.Mode(), mount.Flags&unix.ST_RDONLY != 0) {
+	if st, ok := info.Sys().(*syscall.Stat_t); ok && mayServe(cred.UID, st.Uid, info.Mode(), closed) {
 		return nil
 	}
 	return refused

@@ -28,15 +28,6 @@ func Pair() (*net.UnixConn, *os.File, error) {
 	return near, far, nil
 }
 
-// socketPair returns two Unix sockets that are connected, non-blocking and closed on exec.
-func socketPair(kind int, name string) (a, b *os.File, err error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-	if err != nil {
-		return nil, nil, fail("socketpair", err, status.NoMemory)
-	}
-	return os.NewFile(uintptr(fds[0]), name), os.NewFile(uintptr(fds[1]), name), nil
-}
-
 // Conn makes f, a Unix socket, a connection. It takes f in any case.
 func Conn(f *os.File) (*net.UnixConn, error) {
 	defer f.Close()
@@ -120,15 +111,15 @@ type Readiness struct {
 func Ready(c *net.UnixConn) (Readiness, error) {
 	var r Readiness
 	_, err := once(c, func(fd int) (int, error) {
-		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN | unix.POLLOUT | unix.POLLRDHUP}}
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN | unix.POLLOUT | hungUp}}
 		if n, err := unix.Poll(fds, 0); err != nil {
 			return n, err
 		}
 		got := fds[0].Revents
-		r.RdHup, r.Hup = got&(unix.POLLRDHUP|unix.POLLHUP) != 0, got&unix.POLLHUP != 0
+		r.RdHup, r.Hup = got&(hungUp|unix.POLLHUP) != 0, got&unix.POLLHUP != 0
 		r.Out = got&unix.POLLOUT != 0
 		// The end of the stream polls as readable too; the queue tells.
-		queued, err := unix.IoctlGetInt(fd, unix.SIOCINQ)
+		queued, err := unread(fd)
 		r.In = queued > 0
 		return 0, err
 	})
@@ -146,6 +137,9 @@ func Duplicate(f *os.File) (*os.File, error) {
 // ReadOnly is Duplicate with a descriptor through which the memory cannot be
 // written.
 func ReadOnly(f *os.File) (*os.File, error) {
+	if err := Absent(); err != nil {
+		return nil, err
+	}
 	return derive(f, f.Name(), "open memory read-only", func(old uintptr) (int, error) {
 		return unix.Open(fmt.Sprintf("/proc/self/fd/%d", old), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	})
@@ -177,7 +171,7 @@ func WaitRead(c *net.UnixConn) error {
 		return err
 	}
 	return raw.Read(func(fd uintptr) bool {
-		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN | unix.POLLRDHUP}}
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN | hungUp}}
 		n, err := unix.Poll(fds, 0)
 		return n > 0 || (err != nil && !errors.Is(err, unix.EINTR))
 	})

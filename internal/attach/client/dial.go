@@ -76,6 +76,9 @@ func (e *unreadyError) Error() string   { return fmt.Sprintf("%v: %v", e.node, e
 func (e *unreadyError) Unwrap() []error { return []error{status.Of(e.ctx), e.ctx} }
 
 func dial(ctx context.Context, path string) (*client, error) {
+	if err := shm.Absent(); err != nil {
+		return nil, fmt.Errorf("%s: attach: %w", path, err)
+	}
 	conn, err := new(net.Dialer).DialContext(ctx, "unixpacket", path)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, proto.Coded(err, dialCode(ctx, err)))

@@ -14,6 +14,7 @@ import (
 	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/internal/test/bubble"
 )
 
 // packetPairs are the ways in which two ends of a session meet.
@@ -147,7 +148,7 @@ func TestCloseEndsWaitingCalls(t *testing.T) {
 		"other": func(_, b attach.Packets) error { return b.Close() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				a, b := Pair()
 				defer a.Close()
 				defer b.Close()

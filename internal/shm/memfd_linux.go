@@ -1,3 +1,5 @@
+//go:build !portable
+
 package shm
 
 import (
@@ -16,30 +18,6 @@ const sizeSeals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
 
 // seals are those of memory that gets no more of them.
 const seals = sizeSeals | unix.F_SEAL_SEAL
-
-// Create returns n bytes of zeroed memory, rounded up to whole pages, in a
-// memfd of its own whose size is sealed; see [SealWriting] for more seals. Every page is allocated, and charged to this
-// process, before Create returns: memory that is missing is status.NoMemory
-// here and never a fault later. name shows in /proc/*/maps.
-func Create(name string, n int64) (*Region, error) {
-	if n <= 0 || n > MaxSize {
-		return nil, fmt.Errorf("memory of %d bytes: %w", n, status.Invalid)
-	}
-	if err := fitsHere(Align(n)); err != nil {
-		return nil, err
-	}
-	f, err := memfd(name, Align(n))
-	if err != nil {
-		return nil, err
-	}
-	r, err := Map(f, 0, Align(n), true)
-	if err != nil {
-		f.Close()
-		return nil, err
-	}
-	r.direct = true // the pages are allocated, and only this process could take them away
-	return r, nil
-}
 
 // memfd makes a memfd of size bytes, which are sealed, with all its pages.
 func memfd(name string, size int64) (*os.File, error) {
@@ -92,15 +70,4 @@ func allocate(fd int, size int64) error {
 			return err
 		}
 	}
-}
-
-// Exhausted reports whether err says that the process or machine has run
-// out of something.
-func Exhausted(err error) bool {
-	for _, e := range []error{unix.ENOMEM, unix.ENOSPC, unix.EMFILE, unix.ENFILE, unix.EDQUOT, unix.EFBIG} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
 }
