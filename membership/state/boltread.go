@@ -43,7 +43,8 @@ type boltPair struct {
 }
 
 // A boltReader walks a bbolt file that may be damaged in any way. bbolt itself
-// trusts its pages: a bad one makes it panic, fault or recurse without end.
+// trusts its pages: a bad one makes it panic, fault or recurse without end, in ways that a
+// caller cannot recover from ([TestBboltDoesNotSurviveDamage]).
 type boltReader struct {
 	file    []byte
 	pages   uint64 // in use, including free ones
