@@ -60,14 +60,17 @@ func (s *State) Backup() (Backup, error) {
 }
 
 // BackupOf returns a copy of a directory that no process has open. It changes
-// nothing there.
-func BackupOf(dir string, opts Options) (Backup, error) {
-	s, err := lockDir(dir, opts, false)
-	if err != nil {
-		return Backup{}, err
-	}
-	b, err := readBackup(s.fs, dir, s.now())
-	return b, errors.Join(err, s.Close())
+// nothing there. Root has the rights of the directory's user meanwhile, as in [Restore].
+func BackupOf(dir string, opts Options) (b Backup, err error) {
+	err = asOwner(dir, func() error {
+		s, err := lockDir(dir, opts, false)
+		if err != nil {
+			return err
+		}
+		b, err = readBackup(s.fs, dir, s.now())
+		return errors.Join(err, s.Close())
+	})
+	return b, err
 }
 
 // readBackup reads the files of a directory that does not change, and checks them.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -304,4 +305,46 @@ func FuzzDecodeBackup(f *testing.F) {
 			t.Errorf("read %+v, and again %+v: %v", b, again, err)
 		}
 	})
+}
+
+// The user whose directory it is swaps the name under which root writes: root has only that
+// user's rights, and what it restores is that user's.
+func TestRestoreHasTheRightsOfTheDirectorysUser(t *testing.T) {
+	_, b := backedUp(t)
+	dir, other, user := t.TempDir(), t.TempDir(), os.Geteuid()
+	must(t, os.Chmod(other, 0o500))
+	if user == 0 {
+		user = 65534
+		must(t, errors.Join(os.Chmod(filepath.Dir(dir), 0o755), os.Chown(dir, user, user)))
+	}
+	swap := &faultyOS{fail: func(op, _ string) error {
+		staged := filepath.Join(dir, dirStaged)
+		if op != "write" {
+			return nil
+		}
+		return errors.Join(os.RemoveAll(staged), os.Symlink(other, staged))
+	}}
+	if _, err := Restore(dir, b, false, opts(swap)); !errors.Is(err, fs.ErrPermission) {
+		t.Errorf("a restore into another user's directory: %v", err)
+	}
+	_, err := Restore(dir, b, false, opts(OS{}))
+	must(t, err)
+	if _, err := BackupOf(dir, opts(OS{})); err != nil {
+		t.Error(err)
+	}
+	names, err := os.ReadDir(dir)
+	must(t, err)
+	for _, name := range names {
+		info, err := name.Info()
+		must(t, err)
+		if owner := info.Sys().(*syscall.Stat_t).Uid; int(owner) != user {
+			t.Errorf("%s belongs to user %d, the directory to %d", name.Name(), owner, user)
+		}
+	}
+	if left, err := os.ReadDir(other); err != nil || len(left) > 0 || len(names) < 5 {
+		t.Errorf("%d files restored, %d in the other directory, %v", len(names), len(left), err)
+	}
+	if user == 65534 && os.Geteuid() != 0 {
+		t.Errorf("root goes on as user %d", os.Geteuid())
+	}
 }

@@ -3,7 +3,6 @@ package state
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -33,13 +32,45 @@ var ErrClock = errors.New("the clock is wrong")
 //
 // The identity is the last file to take its place. A directory in which a crash has
 // left a part is refused, until Restore has run again with replace.
+//
+// Root restores as the user whose directory it is, who could swap names in it meanwhile: the
+// whole process has that user's rights until Restore returns.
 func Restore(dir string, b Backup, replace bool, opts Options) (kept string, err error) {
-	s, err := lockDir(dir, opts, true)
-	if err != nil {
-		return "", err
+	err = asOwner(dir, func() error {
+		s, err := lockDir(dir, opts, true)
+		if err != nil {
+			return err
+		}
+		kept, err = s.restore(b, replace)
+		return errors.Join(err, s.Close())
+	})
+	return kept, err
+}
+
+// asOwner runs f with the rights of the user whose directory dir is, if root calls it.
+func asOwner(dir string, f func() error) error {
+	info, err := os.Stat(dir)
+	if err != nil || os.Geteuid() != 0 {
+		return f() // which makes the directory, or says why not
 	}
-	kept, err = s.restore(b, replace)
-	return kept, errors.Join(err, s.Close())
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || st.Uid == 0 {
+		return f()
+	}
+	group := os.Getegid()
+	groups, err := syscall.Getgroups()
+	if err != nil {
+		return err
+	}
+	err = errors.Join(syscall.Setgroups(nil), syscall.Setregid(-1, int(st.Gid)), syscall.Setreuid(-1, int(st.Uid)))
+	if err == nil {
+		if _, serr := os.Stat(dir); serr != nil {
+			err = fmt.Errorf("its user %d, as whom root works there, cannot reach it: %w", st.Uid, serr)
+		} else {
+			err = f()
+		}
+	}
+	return errors.Join(err, syscall.Setreuid(-1, 0), syscall.Setregid(-1, group), syscall.Setgroups(groups))
 }
 
 func (s *State) restore(b Backup, replace bool) (kept string, err error) {
@@ -182,32 +213,7 @@ func (b *Backup) stage(s *State, dir string, floor addr.Generation) error {
 	l.grants, l.meta = b.table.grants, b.table.meta
 	l.meta.Seq++
 	l.meta.Term, l.meta.Floor = uint64(floor), floor
-	if err := errors.Join(l.save(), l.close()); err != nil {
-		return err
-	}
-	return s.own(dir)
-}
-
-// own gives the files to the user whose directory it is, which another one may do
-// for that user: root.
-func (s *State) own(dir string) error {
-	info, err := os.Stat(s.dir)
-	if err != nil {
-		return err
-	}
-	st, ok := info.Sys().(*syscall.Stat_t)
-	if !ok || os.Geteuid() != 0 || st.Uid == 0 {
-		return nil
-	}
-	if err := os.Lchown(s.path(fileLock), int(st.Uid), int(st.Gid)); err != nil {
-		return err
-	}
-	return filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		return os.Lchown(path, int(st.Uid), int(st.Gid))
-	})
+	return errors.Join(l.save(), l.close())
 }
 
 // exchange moves what was there to kept and what is staged to its place, one name
