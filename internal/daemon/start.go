@@ -40,16 +40,40 @@ func (d *Daemon) openOperator(context.Context) (err error) {
 	return nil
 }
 
+// lockPatience bounds how long a host that starts waits for its state directory: a backup
+// of a host that has ended has it for a moment, and may not keep the next one from starting.
+const lockPatience = 5 * time.Second
+
+// whileLocked calls open until another process does not have the directory, or for patience.
+func whileLocked(ctx context.Context, patience time.Duration, open func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		err := open()
+		if !errors.Is(err, state.ErrLocked) {
+			return err
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
 // openState opens the state directory and checks that it is this node's. A new
 // one of a node whose certificate an operator has issued gets the UUID in that
 // certificate.
-func (d *Daemon) openState(context.Context) (err error) {
+func (d *Daemon) openState(ctx context.Context) (err error) {
 	opts := state.Options{RebuildLeases: d.opts.RebuildLeases, Now: d.nodeFaults.Now, Faults: d.nodeFaults}
 	if d.operator != nil {
 		opts.Node = d.operator.Store().Identity().Node
 	}
 	if d.cfg.Role == RoleHost {
-		d.state, err = state.Open(d.cfg.StateDir, opts)
+		err = whileLocked(ctx, lockPatience, func() (err error) {
+			d.state, err = state.Open(d.cfg.StateDir, opts)
+			return err
+		})
 	} else {
 		d.state, err = state.Prepare(d.cfg.StateDir, d.cfg.Name, opts)
 	}

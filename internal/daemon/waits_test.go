@@ -82,3 +82,30 @@ func TestTheStatusOfANodeThatNeverJoinedSaysSo(t *testing.T) {
 		}
 	}
 }
+
+// A host that starts while a backup has its directory waits for that, and not for ever.
+func TestAHostWaitsForItsLockedDirectory(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "state")
+		held, err := state.Prepare(dir, "n", state.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		open := func() error {
+			st, err := state.Open(dir, state.Options{})
+			if err == nil {
+				err = st.Close()
+			}
+			return err
+		}
+		began := time.Now()
+		if err := whileLocked(t.Context(), 3*time.Second, open); !errors.Is(err, state.ErrLocked) || time.Since(began) != 3*time.Second {
+			t.Errorf("a directory that stays locked: %v after %v, want ErrLocked after 3 s", err, time.Since(began))
+		}
+		time.AfterFunc(time.Second, func() { held.Close() })
+		began = time.Now()
+		if err := whileLocked(t.Context(), 3*time.Second, open); err != nil || time.Since(began) > 1100*time.Millisecond {
+			t.Errorf("a directory that is free after a second: %v after %v", err, time.Since(began))
+		}
+	})
+}
