@@ -123,6 +123,13 @@ func (l *lane) write(p []byte, whole bool) (n int, until time.Time, err error) {
 	if l.from.path.slow() {
 		l.marks = append(l.marks, mark{l.w, l.notBefore(now.Add(l.from.path.flight()))})
 	}
+	l.unlockNews()
+	return n, time.Time{}, nil
+}
+
+// unlockNews unlocks l.mu and lets the reader look again, which gets to know the lane
+// with the first call.
+func (l *lane) unlockNews() {
 	announce := !l.announced
 	l.announced = true
 	l.mu.Unlock()
@@ -130,7 +137,6 @@ func (l *lane) write(p []byte, whole bool) (n int, until time.Time, err error) {
 	if announce {
 		l.to.announce(l)
 	}
-	return n, time.Time{}, nil
 }
 
 // writeError says why nothing can be written at now. l.mu is held.
@@ -168,32 +174,31 @@ func (s *sendLane) Close() error {
 		return err
 	}
 	l.fin = l.eventNow()
-	announce := !l.announced
-	l.announced = true
-	l.mu.Unlock()
-	notify(l.readable)
-	if announce {
-		l.to.announce(l)
-	}
+	l.unlockNews()
 	return nil
 }
 
 // Cancel drops what was not read and wakes both ends.
 func (s *sendLane) Cancel() {
 	l := (*lane)(s)
+	l.cancel(&l.sendCancel, &l.fin.happened, l.from, l.to)
+}
+
+// cancel makes how happen for its end, own, unless that is over.
+func (l *lane) cancel(how *event, over *bool, own, other *session) {
 	l.mu.Lock()
-	if l.sendCancel.happened || l.fin.happened {
+	if how.happened || *over {
 		l.mu.Unlock()
 		return
 	}
-	l.sendCancel = l.eventNow()
-	prompt := l.sendCancel.prompt
+	*how = l.eventNow()
+	prompt := how.prompt
 	l.mu.Unlock()
 	l.wake()
-	l.from.forget(l)
+	own.forget(l)
 	if prompt {
-		l.to.forget(l)
-	} // else the reader needs to be woken when the path heals
+		other.forget(l)
+	} // else the other end needs to be woken when the path heals
 	l.release()
 }
 
@@ -267,20 +272,7 @@ func (r *recvLane) SetReadDeadline(t time.Time) error {
 // Cancel drops what has arrived and wakes both ends.
 func (r *recvLane) Cancel() {
 	l := (*lane)(r)
-	l.mu.Lock()
-	if l.recvCancel.happened || l.eof {
-		l.mu.Unlock()
-		return
-	}
-	l.recvCancel = l.eventNow()
-	prompt := l.recvCancel.prompt
-	l.mu.Unlock()
-	l.wake()
-	l.to.forget(l)
-	if prompt {
-		l.from.forget(l)
-	} // else the writer needs to be woken when the path heals
-	l.release()
+	l.cancel(&l.recvCancel, &l.eof, l.to, l.from)
 }
 
 // fail ends the lane at the side of s, whose session has ended with err.
@@ -416,7 +408,7 @@ func (l *lane) get(p []byte) {
 	l.marks = l.marks[done:]
 }
 
-// grow makes the ring hold need bytes.
+// grow makes the ring hold need bytes, at least one.
 func (l *lane) grow(need int) {
 	buf := make([]byte, max(firstBuffer, powerOfTwo(need)))
 	for i := l.r; i < l.w; { // at most two pieces
@@ -428,13 +420,8 @@ func (l *lane) grow(need int) {
 	l.buf = buf
 }
 
-// powerOfTwo returns the least power of two that is at least n.
-func powerOfTwo(n int) int {
-	if n <= 1 {
-		return 1
-	}
-	return 1 << bits.Len(uint(n-1))
-}
+// powerOfTwo returns the least power of two that is at least n, which is positive.
+func powerOfTwo(n int) int { return 1 << bits.Len(uint(n-1)) }
 
 // notify puts a token into ch, which holds one.
 func notify(ch chan struct{}) {
