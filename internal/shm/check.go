@@ -17,14 +17,7 @@ import (
 // a fresh page from this process's memory, so limits on the sum of all sizes
 // stay needed.
 func Check(f *os.File, want, limit int64) error {
-	raw, err := f.SyscallConn()
-	if err != nil {
-		return fail("memory descriptor", err, status.BadFD)
-	}
-	if cerr := raw.Control(func(fd uintptr) { err = check(int(fd), want, limit) }); cerr != nil {
-		return fail("memory descriptor", cerr, status.BadFD)
-	}
-	return err
+	return withDescriptor(f, func(fd int) error { return check(fd, want, limit) })
 }
 
 // checkSize judges a size in bytes and its allocation in blocks of 512 bytes.

@@ -78,15 +78,7 @@ func withRights(f *os.File, send func(oob []byte) error) error {
 	if f == nil {
 		return send(nil)
 	}
-	raw, err := f.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var serr error
-	if err := raw.Control(func(fd uintptr) { serr = send(unix.UnixRights(int(fd))) }); err != nil {
-		return err
-	}
-	return serr
+	return withDescriptor(f, func(fd int) error { return send(unix.UnixRights(fd)) })
 }
 
 // ErrDescriptorLost tells that a descriptor came with a packet when this process
@@ -169,16 +161,11 @@ type Cred struct {
 
 // PeerCred returns the credentials of c's peer (SO_PEERCRED).
 func PeerCred(c *net.UnixConn) (Cred, error) {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return Cred{}, err
-	}
 	var cred Cred
-	var uerr error
-	err = raw.Control(func(fd uintptr) { cred, uerr = peerCred(int(fd)) })
-	if err == nil {
-		err = uerr
-	}
+	err := withDescriptor(c, func(fd int) (err error) {
+		cred, err = peerCred(fd)
+		return err
+	})
 	if err != nil {
 		return Cred{}, fail("SO_PEERCRED", err, status.Access)
 	}

@@ -58,16 +58,11 @@ func Map(f *os.File, off, n int64, writable bool) (*Region, error) {
 	if writable {
 		prot |= unix.PROT_WRITE
 	}
-	raw, err := f.SyscallConn()
-	if err != nil {
-		return nil, fail("map", err, status.BadFD)
-	}
 	var mem []byte
-	var merr error
-	err = raw.Control(func(fd uintptr) { mem, merr = mapShared(int(fd), off, n, prot) })
-	if err == nil {
-		err = merr
-	}
+	err := withDescriptor(f, func(fd int) (err error) {
+		mem, err = mapShared(fd, off, n, prot)
+		return err
+	})
 	if err != nil {
 		return nil, fail(fmt.Sprintf("map %d bytes", n), err, status.Fault)
 	}

@@ -57,16 +57,3 @@ func fill(f *os.File, p []byte) error {
 		return nil
 	})
 }
-
-// withDescriptor calls do with f's descriptor, which stays open meanwhile.
-func withDescriptor(f *os.File, do func(fd int) error) error {
-	raw, err := f.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var derr error
-	if err := raw.Control(func(fd uintptr) { derr = do(int(fd)) }); err != nil {
-		return err
-	}
-	return derr
-}

@@ -24,23 +24,16 @@ func SealSeals(f *os.File) error { return addSeals(f, unix.F_SEAL_SEAL) }
 
 // addSeals adds want, of which all may be there already.
 func addSeals(f *os.File, want int) error {
-	raw, err := f.SyscallConn()
-	if err != nil {
-		return fail("seal memory", err, status.BadFD)
-	}
-	var serr error
-	err = raw.Control(func(fd uintptr) {
-		_, serr = unix.FcntlInt(fd, unix.F_ADD_SEALS, want)
-		if !errors.Is(serr, unix.EPERM) {
-			return
+	err := withDescriptor(f, func(fd int) error {
+		_, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, want)
+		if !errors.Is(err, unix.EPERM) {
+			return err
 		}
-		if got, err := unix.FcntlInt(fd, unix.F_GET_SEALS, 0); err == nil && got&want == want {
-			serr = nil
+		if got, gerr := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); gerr == nil && got&want == want {
+			return nil
 		}
+		return err
 	})
-	if err == nil {
-		err = serr
-	}
 	if err != nil {
 		return fmt.Errorf("seal memory: %w: %w", status.NotSupp, err)
 	}

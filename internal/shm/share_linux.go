@@ -53,16 +53,8 @@ func adopt(f *os.File, n int64) (*Region, error) {
 	if err := fitsHere(n); err != nil {
 		return nil, err
 	}
-	raw, err := f.SyscallConn()
-	if err != nil {
-		return nil, fail("memory descriptor", err, status.BadFD)
-	}
-	var aerr error
-	if err := raw.Control(func(fd uintptr) { aerr = grow(int(fd), n) }); err != nil {
-		return nil, fail("memory descriptor", err, status.BadFD)
-	}
-	if aerr != nil {
-		return nil, aerr
+	if err := withDescriptor(f, func(fd int) error { return grow(fd, n) }); err != nil {
+		return nil, err
 	}
 	if err := Check(f, n, n); err != nil {
 		return nil, err

@@ -9,6 +9,7 @@ package shm
 import (
 	"fmt"
 	"os"
+	"syscall"
 
 	"github.com/fabricd/fabricd/internal/status"
 )
@@ -42,4 +43,18 @@ func fail(call string, err error, code status.Code) error {
 		return fmt.Errorf("%s: %w: %w (%s)", call, code, err, limit)
 	}
 	return fmt.Errorf("%s: %w: %w", call, code, err)
+}
+
+// withDescriptor calls do with f's descriptor, which stays open meanwhile. It is
+// status.BadFD where f is closed.
+func withDescriptor(f syscall.Conn, do func(fd int) error) error {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return fail("descriptor", err, status.BadFD)
+	}
+	var derr error
+	if err := raw.Control(func(fd uintptr) { derr = do(int(fd)) }); err != nil {
+		return fail("descriptor", err, status.BadFD)
+	}
+	return derr
 }

@@ -147,16 +147,11 @@ func ReadOnly(f *os.File) (*os.File, error) {
 
 // derive returns what do makes of the descriptor of f, as a file called name.
 func derive(f syscall.Conn, name, what string, do func(old uintptr) (int, error)) (*os.File, error) {
-	raw, err := f.SyscallConn()
-	if err != nil {
-		return nil, fail(what, err, status.BadFD)
-	}
 	var fd int
-	var derr error
-	err = raw.Control(func(old uintptr) { fd, derr = do(old) })
-	if err == nil {
-		err = derr
-	}
+	err := withDescriptor(f, func(old int) (err error) {
+		fd, err = do(uintptr(old))
+		return err
+	})
 	if err != nil {
 		return nil, fail(what, err, status.NotSupp)
 	}
