@@ -27,17 +27,10 @@ func fits(size, available int64, where string) error {
 
 // fitsHere asks fits about the machine and about the memory cgroup.
 func fitsHere(size int64) error {
-	free, ok := machineAvailable()
-	if ok {
-		if err := fits(size, free, "on this machine"); err != nil {
-			return err
-		}
+	if free, bound, ok := Available(); ok {
+		return fits(size, free, bound)
 	}
-	free, name, ok := groupAvailable()
-	if !ok {
-		return nil
-	}
-	return fits(size, free, "below the limit "+name)
+	return nil
 }
 
 // Available returns how many bytes of memory can be had here, and what bounds them,
