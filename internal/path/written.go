@@ -54,32 +54,23 @@ const countTries = 1000
 // Bytes returns how many bytes have been written since CountWritten. Those of a write
 // that has returned are counted.
 func (w *Written) Bytes() (n uint64, err error) {
-	cerr := w.s.control(func(fd uintptr) {
-		for range countTries {
-			before, ierr := infoOf(fd)
-			if ierr != nil {
-				err = ierr
-				return
-			}
-			queued, qerr := unacknowledged(fd)
-			if qerr != nil {
-				err = qerr
-				return
-			}
-			after, ierr := infoOf(fd)
-			if ierr != nil {
-				err = ierr
-				return
-			}
-			if before.Bytes_acked == after.Bytes_acked {
-				n = after.Bytes_acked + uint64(queued)
-				return
-			}
-		}
-		err = errUncounted
-	})
-	if cerr != nil {
+	if cerr := w.s.control(func(fd uintptr) { n, err = written(fd) }); cerr != nil {
 		return 0, cerr
 	}
 	return n - w.base, err
+}
+
+func written(fd uintptr) (uint64, error) {
+	for range countTries {
+		before, err := infoOf(fd)
+		queued, qerr := unacknowledged(fd)
+		after, aerr := infoOf(fd)
+		if err := errors.Join(err, qerr, aerr); err != nil {
+			return 0, err
+		}
+		if before.Bytes_acked == after.Bytes_acked {
+			return after.Bytes_acked + uint64(queued), nil
+		}
+	}
+	return 0, errUncounted
 }
