@@ -330,13 +330,18 @@ func (e *clientEndpoint) pathBroken(err error) error {
 	if err == nil || withdrawn(err) {
 		return err
 	}
+	return e.brokenBy(err, func() { e.breakPath(err) })
+}
+
+// brokenBy waits for the connection's end, which end makes if it does not come by itself.
+func (e *clientEndpoint) brokenBy(err error, end func()) error {
 	late := time.NewTimer(sendGrace)
 	defer late.Stop()
 	select {
 	case <-e.ends.done:
 	case <-e.quit:
 	case <-late.C:
-		e.breakPath(err)
+		end()
 	}
 	return e.broken(err)
 }

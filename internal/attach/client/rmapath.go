@@ -5,7 +5,6 @@ import (
 	"errors"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/fabricd/fabricd/internal/attach/proto"
 	"github.com/fabricd/fabricd/internal/path"
@@ -523,17 +522,11 @@ func (p *farPath) verdict(number uint64) status.Code {
 
 // lost maps a failure of the path: the connection has ended, or ends now.
 func (e *clientEndpoint) lost(err error) error {
-	late := time.NewTimer(sendGrace)
-	defer late.Stop()
-	select {
-	case <-e.ends.done:
-	case <-e.quit:
-	case <-late.C:
+	return e.brokenBy(err, func() {
 		ctx, cancel := e.c.patient()
 		defer cancel()
 		e.noRMAPath(ctx, true, err)
-	}
-	return e.broken(err)
+	})
 }
 
 var fars = sync.Pool{New: func() any { return new(farRequest) }}

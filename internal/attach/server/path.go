@@ -29,6 +29,11 @@ func doPath(ctx context.Context, s *serverSession, r *request) (reply, error) {
 		}
 		return reply{}, err
 	}
+	return s.account.answerPath(m), nil
+}
+
+// answerPath is the answer with an application's end of a path, which is charged.
+func (a *account) answerPath(m attach.PathSocket) reply {
 	body := &proto.PathBody{Peer: m.Peer, Binding: m.Binding}
 	if m.Client {
 		body.Flags |= proto.PathClient
@@ -36,7 +41,7 @@ func doPath(ctx context.Context, s *serverSession, r *request) (reply, error) {
 	if m.Plaintext {
 		body.Flags |= proto.PathPlaintext
 	}
-	return s.account.answerTaken(body, m.File), nil
+	return a.answerTaken(body, m.File)
 }
 
 func (s *serverSession) path(ctx context.Context, r *request) (attach.PathSocket, error) {

@@ -84,14 +84,7 @@ func doRMAPath(ctx context.Context, s *serverSession, r *request) (reply, error)
 	if !r.ep.rma.keep() {
 		s.account.refund(pathSockets, 1)
 	}
-	body := &proto.PathBody{Peer: m.Peer, Binding: m.Binding}
-	if m.Client {
-		body.Flags |= proto.PathClient
-	}
-	if m.Plaintext {
-		body.Flags |= proto.PathPlaintext
-	}
-	return s.account.answerTaken(body, m.File), nil
+	return s.account.answerPath(m), nil
 }
 
 // doNoRMAPath releases the path. If it was used, operations may be lost: then the connection ends.
