@@ -26,35 +26,10 @@ func (l Limits) withDefaults() Limits {
 	}
 }
 
-// A Port is what a Conn acts through. Its methods are called from within the
-// Conn's methods; they must neither block nor call back.
-type Port[M any] interface {
-	// Queue puts an encoded frame at the end of what goes to the peer. It
-	// copies the bytes.
-	Queue(frame []byte)
-	// QueueWrite puts the frames and the payload of op at the end. The engine
-	// calls Sent when it no longer reads the operation's memory.
-	QueueWrite(op *Op[M])
-	// QueueReply puts the answer to a read of the peer at the end. The engine
-	// calls Replied when it no longer reads the windows.
-	QueueReply(r *Reply[M])
-	// Wake ends a wait: of the operation or request that w was given for.
-	Wake(w *Waiter)
-	// Store stores 8 bytes, Atomic performs a read-modify-write. Their errors
-	// are those of the memory.
-	Store(at rma.Span[M], v uint64) error
-	Atomic(at rma.Span[M], a rma.Atomic) (old uint64, err error)
-	// Free gives back the memory of a window that is gone.
-	Free(m M)
-	// Refund gives back what was charged for the memory of an operation that
-	// has ended ([Local].Charge), in bytes.
-	Refund(n int64)
-}
-
 // A Waiter is one call that waits for the peer or for operations to end.
 type Waiter struct {
-	C     chan struct{} // capacity 1; the engine's Wake sends to it
-	Code  status.Code   // the result, set before Wake
+	C     chan struct{} // capacity 1; the engine sends to it when the wait has ended
+	Code  status.Code   // the result, set before that
 	Value uint64        // of a mark
 }
 
@@ -64,10 +39,11 @@ type Waiter struct {
 // so that operations are applied, and answered, in the order of their numbers.
 // It is not safe for concurrent use.
 type Conn[M any] struct {
-	port   Port[M]
-	limits Limits
-	failed status.Code // OK until Fail
-	shut   bool        // CloseWindows was called
+	effects Effects[M]
+	out     queue[M]
+	limits  Limits
+	failed  status.Code // OK until Fail
+	shut    bool        // CloseWindows was called
 
 	own  rma.Space[M]        // windows registered here
 	peer rma.Space[struct{}] // windows that the peer announced
@@ -110,16 +86,16 @@ type request struct {
 }
 
 // NewConn returns the state of a fresh connection.
-func NewConn[M any](port Port[M], limits Limits) *Conn[M] {
+func NewConn[M any](limits Limits) *Conn[M] {
 	limits = limits.withDefaults()
-	c := &Conn[M]{port: port, limits: limits, requests: make(map[uint64]request)}
+	c := &Conn[M]{limits: limits, requests: make(map[uint64]request)}
 	c.own.Max, c.peer.Max = limits.Windows, limits.Windows
 	c.waits.Max = limits.Requests
 	return c
 }
 
 // Register opens a window onto m and announces it; w wakes when the peer knows
-// it (scif_register). On success the connection owns m until Port.Free.
+// it (scif_register). On success the connection owns m until it is among [Effects].Freed.
 func (c *Conn[M]) Register(m M, n, off int64, prot rma.Prot, flags rma.MapFlags, w *Waiter) (int64, error) {
 	switch {
 	case c.failed != status.OK:
@@ -132,7 +108,7 @@ func (c *Conn[M]) Register(m M, n, off int64, prot rma.Prot, flags rma.MapFlags,
 		return 0, err
 	}
 	c.asked.push(announcement[M]{window: c.own.At(off), waiter: w})
-	c.port.Queue(wire.Register{Offset: uint64(off), Length: uint64(n), Prot: uint8(prot)}.AppendTo(c.scratch[:0]))
+	c.Queue(wire.Register{Offset: uint64(off), Length: uint64(n), Prot: uint8(prot)}.AppendTo(c.scratch[:0]))
 	return off, nil
 }
 
@@ -153,7 +129,7 @@ func (c *Conn[M]) Unregister(off, n int64, w *Waiter) (bool, error) {
 			a.waiter = w
 		}
 		c.asked.push(a)
-		c.port.Queue(wire.Unregister{Offset: uint64(win.Offset), Length: uint64(win.Length)}.AppendTo(c.scratch[:0]))
+		c.Queue(wire.Unregister{Offset: uint64(win.Offset), Length: uint64(win.Length)}.AppendTo(c.scratch[:0]))
 	}
 	return true, nil
 }
@@ -188,7 +164,7 @@ func (c *Conn[M]) GiveBack(sp rma.Span[M]) { c.release(sp.Window) }
 
 func (c *Conn[M]) release(w *rma.Window[M]) {
 	if c.own.Release(w) {
-		c.port.Free(w.Mem)
+		c.effects.Freed = append(c.effects.Freed, w.Mem)
 	}
 }
 
@@ -233,14 +209,14 @@ func (c *Conn[M]) Close(code status.Code) {
 
 func (c *Conn[M]) retire(w *rma.Window[M]) {
 	if c.own.Retire(w) {
-		c.port.Free(w.Mem)
+		c.effects.Freed = append(c.effects.Freed, w.Mem)
 	}
 }
 
 func (c *Conn[M]) wake(w *Waiter, code status.Code) {
 	if w != nil {
 		w.Code = code
-		c.port.Wake(w)
+		c.effects.Woken = append(c.effects.Woken, w)
 	}
 }
 

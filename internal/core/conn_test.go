@@ -37,8 +37,8 @@ func TestAReadThatFailsLateIsRefusedBehindLaterAnswers(t *testing.T) {
 	a.write(page)
 	b.take(a)
 	b.take(a) // the reply waits, the write is done
-	for len(b.queue) > 0 {
-		if b.queue[0].reply != nil {
+	for len(b.queued()) > 0 {
+		if b.queue[0].Reply != nil {
 			b.skip(status.Fault) // its memory was taken away
 		} else {
 			b.write(page)
@@ -165,7 +165,7 @@ func TestFailWakesEveryWaiterOnce(t *testing.T) {
 	a.conn.Fail(status.Reset)
 	a.wantAsleep("a write whose memory is being read", waiters["write"])
 	a.wantAsleep("a fence over it", waiters["own fence"])
-	for len(a.queue) > 0 {
+	for len(a.queued()) > 0 {
 		a.skip(status.OK)
 	}
 	a.conn.Fail(status.NoDevice) // only the first counts
@@ -183,13 +183,13 @@ func TestMemoryIsFreedWhenTheLastUseOfItEnds(t *testing.T) {
 	// use begins a use of b's window and returns what ends it.
 	for name, use := range map[string]func(a, b *end) (end func()){
 		"nothing": func(a, b *end) func() { return func() {} },
-		"a write of b between QueueWrite and Sent": func(a, b *end) func() {
+		"a write of b that is queued": func(a, b *end) func() {
 			if _, err := b.conn.Write(Local{Length: 8}, 0, 0, nil); err != nil {
 				t.Fatal(err)
 			}
 			return func() { b.skip(status.OK) }
 		},
-		"a read of a between QueueReply and Replied": func(a, b *end) func() {
+		"a read of a whose answer is queued": func(a, b *end) func() {
 			a.mustRead(make([]byte, 8), 0, nil)
 			a.write(page)
 			b.take(a)
@@ -234,10 +234,12 @@ func TestMemoryIsFreedWhenTheLastUseOfItEnds(t *testing.T) {
 				}
 				b.conn.Fail(status.Reset)
 			}
+			b.perform()
 			if used := name != "nothing"; (inB.freed == 0) != used {
 				t.Errorf("%s, close %v: freed %d times while it is used: %v", name, closes, inB.freed, used)
 			}
 			end()
+			b.perform()
 			if inB.freed != 1 {
 				t.Errorf("%s, close %v: freed %d times after its end, want once", name, closes, inB.freed)
 			}

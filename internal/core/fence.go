@@ -26,7 +26,7 @@ func (c *Conn[M]) MarkSelf() fence.Mark {
 func (c *Conn[M]) MarkPeer(w *Waiter) error {
 	id, err := c.request(w, wire.TypeMarked)
 	if err == nil {
-		c.port.Queue(wire.Mark{Request: id}.AppendTo(c.scratch[:0]))
+		c.Queue(wire.Mark{Request: id}.AppendTo(c.scratch[:0]))
 	}
 	return err
 }
@@ -41,7 +41,7 @@ func (c *Conn[M]) Wait(m fence.Mark, w *Waiter) (pending bool, err error) {
 		if err != nil {
 			return false, err
 		}
-		c.port.Queue(wire.Wait{Request: id, Seq: m.Seq}.AppendTo(c.scratch[:0]))
+		c.Queue(wire.Wait{Request: id, Seq: m.Seq}.AppendTo(c.scratch[:0]))
 		return true, nil
 	}
 	if m.Side != fence.InitSelf || m.Seq > c.ops.Begun() {
@@ -195,9 +195,7 @@ func (c *Conn[M]) store(w wait[M], code status.Code) {
 	}
 	if w.local.Window != nil {
 		if code == status.OK {
-			// An error means that the memory's owner took it away: nobody
-			// else could have polled it.
-			_ = c.port.Store(w.local, s.LocalValue)
+			c.effects.Stores = append(c.effects.Stores, Store[M]{w.local, s.LocalValue})
 		}
 		c.release(w.local.Window)
 	}
@@ -212,7 +210,7 @@ func (c *Conn[M]) store(w wait[M], code status.Code) {
 func (c *Conn[M]) signalPeer(s *fence.Signal) {
 	op := c.newOp(Op[M]{Kind: OpSignal, Offset: uint64(s.RemoteOffset), Length: 8})
 	c.start(op, nil)
-	c.port.Queue(wire.Signal{Op: op.Seq, Offset: op.Offset, Value: s.RemoteValue}.AppendTo(c.scratch[:0]))
+	c.Queue(wire.Signal{Op: op.Seq, Offset: op.Offset, Value: s.RemoteValue}.AppendTo(c.scratch[:0]))
 }
 
 // SignalByPeer asks the peer to store s's values when its operations have
@@ -229,7 +227,7 @@ func (c *Conn[M]) SignalByPeer(s fence.Signal, w *Waiter) error {
 		return err
 	}
 	there := s.Swap()
-	c.port.Queue(wire.PeerSignal{Request: id, Where: uint8(there.Where),
+	c.Queue(wire.PeerSignal{Request: id, Where: uint8(there.Where),
 		LocalOffset: uint64(there.LocalOffset), LocalValue: there.LocalValue,
 		RemoteOffset: uint64(there.RemoteOffset), RemoteValue: there.RemoteValue}.AppendTo(c.scratch[:0]))
 	return nil

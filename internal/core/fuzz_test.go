@@ -59,7 +59,7 @@ func (e *end) feed(p []byte) {
 		if err != nil {
 			return
 		}
-		if e.payload != nil {
+		if e.word(); e.payload != nil {
 			e.bytes = make([]byte, min(e.payload.Length, int64(len(p))))
 			if e.payload.Length > wire.MaxPayload || e.payload.Length <= 0 {
 				e.t.Fatalf("a payload of %d bytes", e.payload.Length)
@@ -81,7 +81,7 @@ func (e *end) cutOff() {
 		e.payload = nil
 		e.conn.PayloadDone(p, io.ErrUnexpectedEOF)
 	}
-	for len(e.queue) > 0 {
+	for len(e.queued()) > 0 {
 		e.skip(status.OK)
 	}
 	e.conn.Close(status.Reset)

@@ -317,9 +317,9 @@ func TestFloods(t *testing.T) {
 // drain writes the frames that are queued, into nothing, as a lane whose peer
 // reads; what holds memory stays queued.
 func (e *end) drain() {
-	kept := e.queue[:0]
+	kept := e.queued()[:0]
 	for _, s := range e.queue {
-		if s.frame == nil {
+		if s.Frames == nil {
 			kept = append(kept, s)
 		}
 	}

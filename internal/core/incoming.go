@@ -26,18 +26,33 @@ type Payload[M any] struct {
 	Length  int64
 	Ordered bool // the last 64-byte line last
 
-	op     *Op[M] // of a read of this end; nil for a write of the peer
+	// Word says that no bytes follow: Value is to be stored in the word that Spans is,
+	// or Atomic performed on it, which makes Value the old value. Nothing else of this
+	// Conn comes before PayloadDone.
+	Word   Word
+	Value  uint64
+	Atomic rma.Atomic
+
+	op     *Op[M] // of a read of this end; nil for an operation of the peer
 	last   bool
+	posted bool // no result is wanted
 	number uint64
 }
+
+// A Word is what is to be done to a word.
+type Word uint8
+
+const (
+	NoWord Word = iota
+	StoreWord
+	AtomicWord
+)
 
 // A Reply is the answer to a read of the peer.
 type Reply[M any] struct {
 	Op     uint64
-	Spans  []rma.Span[M] // retained until Replied
+	Spans  []rma.Span[M] // retained until Written
 	Length int64
-
-	begun bool // Replying was called
 }
 
 // Handle applies a frame of the operations lane. If bytes follow the frame it
@@ -57,9 +72,9 @@ func (c *Conn[M]) Handle(h wire.Header, body []byte) (*Payload[M], error) {
 	case wire.TypeRead:
 		return nil, c.onRead(h, body)
 	case wire.TypeSignal:
-		return nil, c.onSignal(h, body)
+		return c.onSignal(h, body)
 	case wire.TypeAtomic:
-		return nil, c.onAtomic(h, body)
+		return c.onAtomic(h, body)
 	case wire.TypeDone, wire.TypeFail, wire.TypeResult:
 		return nil, c.onAnswer(h, body)
 	case wire.TypeRegister, wire.TypeRegistered, wire.TypeUnregister, wire.TypeUnregistered:
@@ -153,20 +168,24 @@ func (c *Conn[M]) releaseAll(spans []rma.Span[M]) {
 // the memory, not of the lane.
 func (c *Conn[M]) PayloadDone(p *Payload[M], err error) {
 	c.releaseAll(p.Spans)
-	if p.op != nil {
+	switch {
+	case p.op != nil:
 		c.readDone(p, err)
+		return
+	case p.Word != NoWord:
+		c.wordDone(p, err)
 		return
 	}
 	if err != nil && c.in.code == status.OK {
-		c.in.code = memoryCode(err)
+		c.in.code = MemoryCode(err)
 	}
 	if p.last && c.in.last == p.number {
 		c.answer(p.number, c.in.code)
 	}
 }
 
-// memoryCode returns the code of an error of memory.
-func memoryCode(err error) status.Code {
+// MemoryCode returns the code of an error of memory.
+func MemoryCode(err error) status.Code {
 	if code := status.Of(err); code != status.Protocol {
 		return code
 	}
@@ -208,9 +227,8 @@ func (c *Conn[M]) onRead(h wire.Header, body []byte) error {
 		return nil
 	}
 	c.retain(spans)
-	c.in.queued++
 	r.Op, r.Spans, r.Length = f.Op, spans, int64(f.Length)
-	c.port.QueueReply(r)
+	c.push(Segment[M]{Reply: r})
 	return nil
 }
 
@@ -227,20 +245,8 @@ func (c *Conn[M]) newReply() *Reply[M] {
 	return r
 }
 
-// Replying says that the engine begins to write a reply: from then on the peer may
-// have it, and begin another operation, before Replied, which comes late where the
-// lane holds the windows.
-func (c *Conn[M]) Replying(r *Reply[M]) {
-	if !r.begun {
-		r.begun = true
-		c.in.queued--
-	}
-}
-
-// Replied says that the engine has no more use for a reply and its windows. If
-// it could not read them all, code says why, and the answer ends with a Fail.
-func (c *Conn[M]) Replied(r *Reply[M], code status.Code) {
-	c.Replying(r)
+// replied takes a reply back.
+func (c *Conn[M]) replied(r *Reply[M], code status.Code) {
 	c.releaseAll(r.Spans)
 	if code != status.OK {
 		c.answer(r.Op, code)
@@ -285,7 +291,7 @@ func (c *Conn[M]) readDone(p *Payload[M], err error) {
 		err = status.Reset
 	}
 	if err != nil && !op.ended && op.code == status.OK {
-		op.code = memoryCode(err)
+		op.code = MemoryCode(err)
 	}
 	if p.last && !op.ended {
 		c.end(op, op.code)
@@ -311,71 +317,81 @@ func Cut[M any](dst, spans []rma.Span[M], off, n int64) []rma.Span[M] {
 	return dst
 }
 
-func (c *Conn[M]) onSignal(h wire.Header, body []byte) error {
+func (c *Conn[M]) onSignal(h wire.Header, body []byte) (*Payload[M], error) {
 	f, err := wire.ParseSignal(h.Flags, body)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := c.next(f.Op, false); err != nil {
-		return err
+		return nil, err
 	}
-	c.answer(f.Op, c.storeSignal(f))
-	return nil
+	sp, code := c.signalAt(int64(f.Offset))
+	return c.onWord(Payload[M]{Word: StoreWord, Value: f.Value, number: f.Op}, sp, code), nil
 }
 
-// storeSignal stores a signal of the peer. It stands for all operations before
-// it, so that it is refused with any of them.
-func (c *Conn[M]) storeSignal(f wire.Signal) status.Code {
+// signalAt returns where a signal of the peer is stored. It stands for all operations
+// before it, so that it is refused with any of them.
+func (c *Conn[M]) signalAt(off int64) (rma.Span[M], status.Code) {
+	if c.in.refused != status.OK {
+		return rma.Span[M]{}, c.in.refused
+	}
+	return c.wordAt(off, 8, rma.ProtWrite)
+}
+
+func (c *Conn[M]) wordAt(off, n int64, need rma.Prot) (rma.Span[M], status.Code) {
+	if c.shut {
+		return rma.Span[M]{}, status.Reset
+	}
+	sp, err := c.own.PeerWithin(off, n, need)
+	return sp, status.Of(err)
+}
+
+// onWord returns what is to be done to the word at sp, or refuses it with code.
+func (c *Conn[M]) onWord(word Payload[M], sp rma.Span[M], code status.Code) *Payload[M] {
+	if code != status.OK {
+		c.answer(word.number, code)
+		return nil
+	}
+	p := &c.in.payload
+	word.Spans = append(p.Spans[:0], sp)
+	*p = word
+	c.retain(p.Spans)
+	return p
+}
+
+func (c *Conn[M]) wordDone(p *Payload[M], err error) {
 	switch {
-	case c.in.refused != status.OK:
-		return c.in.refused
-	case c.shut:
-		return status.Reset
+	case err != nil:
+		c.answer(p.number, MemoryCode(err))
+	case p.Word == AtomicWord && !p.posted:
+		c.reply(wire.Result{Op: p.number, Value: p.Value}.AppendTo(c.scratch[:0]))
+	default:
+		c.answer(p.number, status.OK)
 	}
-	sp, err := c.own.PeerWithin(int64(f.Offset), 8, rma.ProtWrite)
-	if err != nil {
-		return status.Of(err)
-	}
-	if err := c.port.Store(sp, f.Value); err != nil {
-		return memoryCode(err)
-	}
-	return status.OK
 }
 
-func (c *Conn[M]) onAtomic(h wire.Header, body []byte) error {
+func (c *Conn[M]) onAtomic(h wire.Header, body []byte) (*Payload[M], error) {
 	f, err := wire.ParseAtomic(h.Flags, body)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := c.next(f.Op, false); err != nil {
-		return err
+		return nil, err
 	}
 	a := rma.Atomic{Op: rma.AtomicOp(f.Kind), Width: f.Width, Offset: int64(f.Offset),
 		Operand: f.Operand, Compare: f.Compare}
-	old, code := c.applyAtomic(a)
-	if code != status.OK || f.Posted {
-		c.answer(f.Op, code)
-		return nil
-	}
-	c.reply(wire.Result{Op: f.Op, Value: old}.AppendTo(c.scratch[:0]))
-	return nil
+	sp, code := c.atomicAt(a)
+	return c.onWord(Payload[M]{Word: AtomicWord, Atomic: a, posted: f.Posted, number: f.Op}, sp, code), nil
 }
 
-func (c *Conn[M]) applyAtomic(a rma.Atomic) (old uint64, code status.Code) {
+func (c *Conn[M]) atomicAt(a rma.Atomic) (sp rma.Span[M], code status.Code) {
 	if c.shut {
-		return 0, status.Reset
+		return sp, status.Reset
 	}
 	if err := rma.CheckAtomic(a); err != nil {
-		return 0, status.Of(err)
+		return sp, status.Of(err)
 	}
-	sp, err := c.own.PeerWithin(a.Offset, int64(a.Width), rma.ProtRead|rma.ProtWrite)
-	if err != nil {
-		return 0, status.Of(err)
-	}
-	if old, err = c.port.Atomic(sp, a); err != nil {
-		return 0, memoryCode(err)
-	}
-	return old, status.OK
+	return c.wordAt(a.Offset, int64(a.Width), rma.ProtRead|rma.ProtWrite)
 }
 
 // onAnswer applies an answer to operations of this end.

@@ -261,6 +261,7 @@ func (w *world) expect(s *side, what string, check func(x *Waiter, code status.C
 // want compares the error of a call with the model's. It reports whether the
 // call succeeded; if not, x, if any, does not wait.
 func (w *world) want(s *side, what string, err error, code status.Code, x *Waiter) bool {
+	s.perform()
 	if s.failedCode() != status.OK {
 		code = s.failedCode()
 	}
@@ -773,7 +774,7 @@ func (w *world) dead(s *side) {
 
 // write writes a little of what s has queued, and checks where it comes from.
 func (w *world) write(t *rapid.T, s *side) {
-	if len(s.queue) == 0 {
+	if len(s.queued()) == 0 {
 		return
 	}
 	head := s.queue[0]
@@ -784,10 +785,10 @@ func (w *world) write(t *rapid.T, s *side) {
 	}
 	var seq uint64
 	switch { // the core takes both back once they are written
-	case head.write != nil:
-		seq = head.write.Seq
-	case head.reply != nil:
-		seq = head.reply.Op
+	case head.Write != nil:
+		seq = head.Write.Seq
+	case head.Reply != nil:
+		seq = head.Reply.Op
 	}
 	before := len(s.lane)
 	s.end.write(rapid.Int64Range(1, 3*page).Draw(t, "at most"))
@@ -797,7 +798,7 @@ func (w *world) write(t *rapid.T, s *side) {
 	got := s.lane[before].payload
 	var want []byte
 	switch n := int64(len(got)); {
-	case head.write != nil:
+	case head.Write != nil:
 		op := s.ops[seq]
 		if op.real != nil {
 			want = op.buf[op.moved : op.moved+n]
@@ -805,7 +806,7 @@ func (w *world) write(t *rapid.T, s *side) {
 			want = s.bytesAt(op.places, op.moved, n)
 		}
 		op.moved += n
-	case head.reply != nil:
+	case head.Reply != nil:
 		op := s.peer.ops[seq]
 		want = s.bytesAt(op.remote, op.served, n)
 		op.served += n
@@ -955,6 +956,7 @@ func (w *world) applyPeerSignal(s *side, f wire.PeerSignal) {
 // check compares everything after a step.
 func (w *world) check(t *rapid.T) {
 	for _, s := range w.sides {
+		s.perform()
 		s.windows = slices.DeleteFunc(s.windows, func(x *modelWindow) bool { return x.mem.freed > 0 })
 		for i := range s.real {
 			if !bytes.Equal(s.real[i], s.model[i]) {
@@ -984,7 +986,7 @@ func (w *world) quiesce(t *rapid.T) {
 	for moved := true; moved; {
 		moved = false
 		for _, s := range w.sides {
-			for len(s.queue) > 0 {
+			for len(s.queued()) > 0 {
 				w.write(t, s)
 				moved = true
 			}
@@ -1024,6 +1026,7 @@ func (w *world) end(t *rapid.T) {
 			for _, sp := range x.lent {
 				s.conn.GiveBack(sp)
 			}
+			s.perform()
 			if x.mem.freed != 1 {
 				t.Fatalf("%s: window %#x was freed %d times", s.name, x.off, x.mem.freed)
 			}

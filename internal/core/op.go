@@ -19,7 +19,7 @@ const (
 )
 
 // An Op is one operation that this end began. The engine reads the exported
-// fields while it sends or receives the payload, not after Sent; it changes
+// fields while it sends or receives the payload, not after Written; it changes
 // none.
 type Op[M any] struct {
 	Kind    OpKind
@@ -89,7 +89,7 @@ type Local struct {
 	Buf    []byte
 	Offset int64
 	Length int64
-	// Charge is what the engine has charged for Buf, in bytes: Port.Refund gives
+	// Charge is what the engine has charged for Buf, in bytes: Effects.Refund gives
 	// it back when the operation has ended.
 	Charge int64
 }
@@ -104,7 +104,7 @@ func (c *Conn[M]) Write(l Local, roff int64, flags rma.Flags, w *Waiter) (*Op[M]
 	}
 	c.start(op, w)
 	op.users++
-	c.port.QueueWrite(op)
+	c.push(Segment[M]{Write: op})
 	return op, nil
 }
 
@@ -117,7 +117,7 @@ func (c *Conn[M]) Read(l Local, roff int64, flags rma.Flags, w *Waiter) (*Op[M],
 	}
 	c.start(op, w)
 	c.reads++
-	c.port.Queue(wire.Read{Op: op.Seq, Offset: op.Offset, Length: uint64(op.Length)}.AppendTo(c.scratch[:0]))
+	c.Queue(wire.Read{Op: op.Seq, Offset: op.Offset, Length: uint64(op.Length)}.AppendTo(c.scratch[:0]))
 	return op, nil
 }
 
@@ -202,9 +202,6 @@ func (c *Conn[M]) start(op *Op[M], w *Waiter) {
 	c.open.push(op)
 }
 
-// Sent says that the engine no longer reads the memory of a write.
-func (c *Conn[M]) Sent(op *Op[M]) { c.unuse(op) }
-
 func (c *Conn[M]) unuse(op *Op[M]) {
 	op.users--
 	c.settle(op)
@@ -229,7 +226,7 @@ func (c *Conn[M]) settle(op *Op[M]) {
 	}
 	op.Local, op.Buf, op.settled = op.Local[:0], nil, true
 	if op.charge > 0 {
-		c.port.Refund(op.charge)
+		c.effects.Refund += op.charge
 	}
 	w, code := op.waiter, op.code // op may be recycled below
 	if op.code != status.OK && (c.firstBad == 0 || op.Seq < c.firstBad) {

@@ -2,7 +2,6 @@ package core
 
 import (
 	"github.com/fabricd/fabricd/internal/status"
-	"github.com/fabricd/fabricd/internal/wire"
 	"github.com/fabricd/fabricd/rma"
 )
 
@@ -50,27 +49,25 @@ func (c *Conn[M]) PeerBegin(dst []rma.Span[M], off, n int64, need rma.Prot) ([]r
 // PeerEnd lets go of what PeerBegin held. err is of the memory, and its code is returned.
 func (c *Conn[M]) PeerEnd(spans []rma.Span[M], err error) status.Code {
 	c.releaseAll(spans)
-	if err != nil {
-		return memoryCode(err)
-	}
-	return status.OK
+	return MemoryCode(err)
 }
 
-// PeerAtomic performs a for the peer, and returns the word's old value.
-func (c *Conn[M]) PeerAtomic(a rma.Atomic) (old uint64, code status.Code) {
+// PeerAtomic returns where a is to be performed for the peer. Nothing else of this Conn
+// comes before that.
+func (c *Conn[M]) PeerAtomic(a rma.Atomic) (rma.Span[M], status.Code) {
 	if c.failed != status.OK {
-		return 0, c.failed
+		return rma.Span[M]{}, c.failed
 	}
-	return c.applyAtomic(a)
+	return c.atomicAt(a)
 }
 
-// PeerStore stores a signal of the peer behind all its operations: if any was refused,
-// so is the signal.
-func (c *Conn[M]) PeerStore(off int64, v uint64) status.Code {
+// PeerStore returns where a signal of the peer is to be stored, behind all its operations:
+// if any was refused, so is the signal. Nothing else of this Conn comes before that.
+func (c *Conn[M]) PeerStore(off int64) (rma.Span[M], status.Code) {
 	if c.failed != status.OK {
-		return c.failed
+		return rma.Span[M]{}, c.failed
 	}
-	return c.storeSignal(wire.Signal{Offset: uint64(off), Value: v})
+	return c.signalAt(off)
 }
 
 // PeerRefused notes that an operation of the peer was refused.

@@ -23,7 +23,7 @@ func (c *Conn[M]) atomic(kind OpKind, a rma.Atomic, w *Waiter) error {
 	}
 	op := c.newOp(Op[M]{Kind: kind, Offset: uint64(a.Offset), Length: int64(a.Width)})
 	c.start(op, w)
-	c.port.Queue(wire.Atomic{Op: op.Seq, Kind: uint8(a.Op), Width: a.Width, Offset: op.Offset,
+	c.Queue(wire.Atomic{Op: op.Seq, Kind: uint8(a.Op), Width: a.Width, Offset: op.Offset,
 		Operand: a.Operand, Compare: a.Compare, Posted: kind == OpPost}.AppendTo(c.scratch[:0]))
 	return nil
 }
@@ -62,13 +62,13 @@ func (c *Conn[M]) Put(l Local, p rma.Put, w *Waiter) (*Op[M], error) {
 	}
 	c.start(op, w)
 	op.users++
-	c.port.QueueWrite(op)
+	c.push(Segment[M]{Write: op})
 	if p.More > 0 {
 		return op, nil
 	}
 	word := c.newOp(Op[M]{Kind: OpSignal, Offset: uint64(p.Word), Length: 8})
 	c.start(word, nil)
-	c.port.Queue(wire.Signal{Op: word.Seq, Offset: word.Offset, Value: p.Value}.AppendTo(c.scratch[:0]))
+	c.Queue(wire.Signal{Op: word.Seq, Offset: word.Offset, Value: p.Value}.AppendTo(c.scratch[:0]))
 	return op, nil
 }
 

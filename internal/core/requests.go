@@ -78,7 +78,7 @@ func (c *Conn[M]) answerLater(a windowAnswer) error {
 func (c *Conn[M]) answerWindows() {
 	for c.answers.len() > 0 && c.ops.Reached(c.answers.front().after) {
 		if a := c.answers.pop(); a.withdrawn {
-			c.reply(wire.Unregistered{Offset: a.offset}.AppendTo(c.scratch[:0]))
+			c.replyBehind(wire.Unregistered{Offset: a.offset}.AppendTo(c.scratch[:0]))
 		} else {
 			c.reply(wire.Registered{Offset: a.offset}.AppendTo(c.scratch[:0]))
 		}
@@ -108,7 +108,7 @@ func (c *Conn[M]) onFence(h wire.Header, body []byte) error {
 	case wire.TypeMark:
 		f, err := wire.ParseMark(h.Flags, body)
 		if err == nil {
-			c.reply(wire.Marked{Request: f.Request, Seq: c.ops.Mark()}.AppendTo(c.scratch[:0]))
+			c.replyBehind(wire.Marked{Request: f.Request, Seq: c.ops.Mark()}.AppendTo(c.scratch[:0]))
 		}
 		return err
 	case wire.TypeWait:
@@ -138,7 +138,14 @@ func (c *Conn[M]) onFence(h wire.Header, body []byte) error {
 // reply queues an answer unless the connection has failed.
 func (c *Conn[M]) reply(frame []byte) {
 	if c.failed == status.OK {
-		c.port.Queue(frame)
+		c.Queue(frame)
+	}
+}
+
+// replyBehind is reply with an answer for which NextBehind asks.
+func (c *Conn[M]) replyBehind(frame []byte) {
+	if c.failed == status.OK {
+		c.out.put(frame, true)
 	}
 }
 

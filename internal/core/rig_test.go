@@ -26,12 +26,10 @@ type memory struct {
 // A packet is a frame on its way, with the payload behind it.
 type packet struct{ frame, payload []byte }
 
-// A segment is what an end has queued and not written: one field is set.
+// A segment is a Segment with one frame at most.
 type segment struct {
-	frame []byte
-	write *Op[*memory]
-	reply *Reply[*memory]
-	moved int64 // bytes of write or reply that are written
+	Segment[*memory]
+	moved int64 // bytes of the payload that are written
 }
 
 // An end is one end of a connection: a Conn and the least engine that it can
@@ -39,10 +37,11 @@ type segment struct {
 type end struct {
 	t     failer
 	conn  *Conn[*memory]
-	queue []segment // queued, not written
+	queue []segment // queued, not written; see queued
 	lane  []packet  // written, not handled by the peer
 	woken map[*Waiter]int
 	fault error // what the memory answers from now on
+	over  bool  // perform has seen the end: nothing is queued or stored any more
 
 	payload  *Payload[*memory] // whose bytes are being received
 	bytes    []byte
@@ -54,34 +53,62 @@ type end struct {
 }
 
 func newEnd(t failer, limits Limits) *end {
-	e := &end{t: t, woken: make(map[*Waiter]int)}
-	e.conn = NewConn[*memory](e, limits)
-	return e
+	return &end{t: t, woken: make(map[*Waiter]int), conn: NewConn[*memory](limits)}
 }
 
 func newPair(t failer, limits Limits) (a, b *end) {
 	return newEnd(t, limits), newEnd(t, limits)
 }
 
-func (e *end) Queue(frame []byte) {
-	e.push(segment{frame: append([]byte(nil), frame...)})
-	if e.onQueue != nil {
-		e.onQueue(frame)
-	}
-}
-
-func (e *end) QueueWrite(op *Op[*memory])     { e.push(segment{write: op}) }
-func (e *end) QueueReply(r *Reply[*memory])   { e.push(segment{reply: r}) }
 func (e *end) at(sp rma.Span[*memory]) []byte { return spanBytes(e.t, sp) }
 
-func (e *end) push(s segment) {
-	if e.conn.failed != status.OK {
-		e.t.Fatalf("something was queued after Fail: %+v", s)
+// perform takes what the Conn has queued, frame by frame, and does what it has left.
+func (e *end) perform() {
+	if fx := e.conn.Effects(); e.over && (len(e.conn.Queued()) > 0 || fx != nil && len(fx.Stores) > 0) {
+		e.t.Fatalf("something was queued or stored after Fail: %+v, %+v", e.conn.Queued(), fx)
 	}
-	e.queue = append(e.queue, s)
+	e.over = e.conn.failed != status.OK
+	for len(e.conn.Queued()) > 0 {
+		s := e.conn.Next()
+		if s.Frames == nil {
+			e.queue = append(e.queue, segment{Segment: s})
+			continue
+		}
+		for rest := s.Frames; len(rest) > 0; {
+			h, err := wire.ParseHeader(rest)
+			if err != nil {
+				e.t.Fatalf("what is queued is not a frame: %v", err)
+			}
+			n := wire.HeaderLen + int(h.Len)
+			frame := append([]byte(nil), rest[:n]...)
+			e.queue = append(e.queue, segment{Segment: Segment[*memory]{Frames: frame}})
+			if rest = rest[n:]; e.onQueue != nil {
+				e.onQueue(frame)
+			}
+		}
+	}
+	if fx := e.conn.Effects(); fx != nil {
+		for _, s := range fx.Stores {
+			_ = e.store(s.At, s.Value)
+		}
+		for _, w := range fx.Woken {
+			e.wake(w)
+		}
+		for _, m := range fx.Freed {
+			e.free(m)
+		}
+		e.refunded += fx.Refund
+		fx.Clear()
+	}
 }
 
-func (e *end) Wake(w *Waiter) {
+// queued returns what is queued and not written.
+func (e *end) queued() []segment {
+	e.perform()
+	return e.queue
+}
+
+func (e *end) wake(w *Waiter) {
 	if e.woken[w]++; e.woken[w] > 1 {
 		e.t.Fatalf("a waiter was woken twice")
 	}
@@ -90,10 +117,7 @@ func (e *end) Wake(w *Waiter) {
 	}
 }
 
-func (e *end) Store(at rma.Span[*memory], v uint64) error {
-	if e.conn.failed != status.OK {
-		e.t.Fatalf("a value was stored after Fail")
-	}
+func (e *end) store(at rma.Span[*memory], v uint64) error {
 	if e.fault != nil {
 		return e.fault
 	}
@@ -104,22 +128,29 @@ func (e *end) Store(at rma.Span[*memory], v uint64) error {
 	return nil
 }
 
-func (e *end) Atomic(at rma.Span[*memory], a rma.Atomic) (uint64, error) {
-	if e.fault != nil {
-		return 0, e.fault
+// word does what the frame that was handled says to a word, if it says so.
+func (e *end) word() {
+	p := e.payload
+	if p == nil || p.Word == NoWord {
+		return
 	}
-	p := e.at(at)
-	var word [8]byte
-	copy(word[:], p)
-	old := binary.LittleEndian.Uint64(word[:])
-	binary.LittleEndian.PutUint64(word[:], rma.Apply(old, a))
-	copy(p, word[:a.Width])
-	return old, nil
+	e.payload = nil
+	err := e.fault
+	switch {
+	case p.Word == StoreWord:
+		err = e.store(p.Spans[0], p.Value)
+	case err == nil:
+		b := e.at(p.Spans[0])
+		var word [8]byte
+		copy(word[:], b)
+		p.Value = binary.LittleEndian.Uint64(word[:])
+		binary.LittleEndian.PutUint64(word[:], rma.Apply(p.Value, p.Atomic))
+		copy(b, word[:p.Atomic.Width])
+	}
+	e.conn.PayloadDone(p, err)
 }
 
-func (e *end) Refund(n int64) { e.refunded += n }
-
-func (e *end) Free(m *memory) {
+func (e *end) free(m *memory) {
 	if m.freed++; m.freed > 1 {
 		e.t.Fatalf("memory of a window was freed twice")
 	}
@@ -148,30 +179,19 @@ func gather(t failer, spans []rma.Span[*memory], buf []byte, off, n int64) []byt
 // write writes the first queued frame, or at most limit bytes of a payload. It
 // reports false if nothing is queued.
 func (e *end) write(limit int64) bool {
-	if len(e.queue) == 0 {
+	if len(e.queued()) == 0 {
 		return false
 	}
-	switch s := &e.queue[0]; {
-	case s.write != nil:
-		op := s.write
-		n := min(limit, op.Length-s.moved, wire.MaxPayload)
-		last := s.moved+n == op.Length
-		f := wire.Write{Op: op.Seq, Offset: op.Offset + uint64(s.moved), Length: uint32(n), Last: last, Ordered: op.Ordered && last}
-		e.lane = append(e.lane, packet{f.AppendTo(nil), gather(e.t, op.Local, op.Buf, s.moved, n)})
-		if s.moved += n; last {
-			e.skip(status.OK)
-		}
-	case s.reply != nil:
-		r := s.reply
-		n := min(limit, r.Length-s.moved, wire.MaxPayload)
-		last := s.moved+n == r.Length
-		f := wire.ReadData{Op: r.Op, Length: uint32(n), Last: last}
-		e.lane = append(e.lane, packet{f.AppendTo(nil), gather(e.t, r.Spans, nil, s.moved, n)})
-		if s.moved += n; last {
-			e.skip(status.OK)
-		}
-	default:
-		e.lane = append(e.lane, packet{frame: s.frame})
+	s := &e.queue[0]
+	if s.Frames != nil {
+		e.lane = append(e.lane, packet{frame: append([]byte(nil), s.Frames...)})
+		e.skip(status.OK)
+		return true
+	}
+	spans, buf, length := s.Payload()
+	n := min(limit, length-s.moved, wire.MaxPayload)
+	e.lane = append(e.lane, packet{s.AppendHead(nil, s.moved, n), gather(e.t, spans, buf, s.moved, n)})
+	if s.moved += n; s.moved == length {
 		e.skip(status.OK)
 	}
 	return true
@@ -179,14 +199,10 @@ func (e *end) write(limit int64) bool {
 
 // skip takes the first segment off the queue, as written or given up.
 func (e *end) skip(code status.Code) {
-	s := e.queue[0]
+	s := e.queued()[0]
 	e.queue = e.queue[1:]
-	switch {
-	case s.write != nil:
-		e.conn.Sent(s.write)
-	case s.reply != nil:
-		e.conn.Replied(s.reply, code)
-	}
+	e.conn.Written(s.Segment, code)
+	e.perform()
 }
 
 // handle gives p to the Conn. If bytes are to be received, finish does that.
@@ -200,6 +216,8 @@ func (e *end) handle(p packet) error {
 		e.t.Fatalf("%v: a payload of %d bytes, want %d", h.Type, e.payload.Length, len(p.payload))
 	}
 	e.bytes = p.payload
+	e.word()
+	e.perform()
 	return err
 }
 
@@ -221,6 +239,7 @@ func (e *end) finish() {
 		e.t.Fatalf("%d bytes of a payload have no place", len(rest))
 	}
 	e.conn.PayloadDone(p, e.fault)
+	e.perform()
 }
 
 // take handles the oldest packet of peer. It reports false if there is none.
@@ -257,6 +276,7 @@ func (e *end) window(peer *end, off, pages int64, prot rma.Prot) *memory {
 
 func (e *end) wantWoken(what string, w *Waiter, code status.Code) {
 	e.t.Helper()
+	e.perform()
 	if e.woken[w] != 1 || w.Code != code {
 		e.t.Fatalf("%s: woken %d times with %v, want once with %v", what, e.woken[w], w.Code, code)
 	}
@@ -264,6 +284,7 @@ func (e *end) wantWoken(what string, w *Waiter, code status.Code) {
 
 func (e *end) wantAsleep(what string, w *Waiter) {
 	e.t.Helper()
+	e.perform()
 	if e.woken[w] != 0 {
 		e.t.Fatalf("%s: woken with %v, want it to wait", what, w.Code)
 	}
@@ -289,8 +310,7 @@ func (e *end) wantRefused(what string, f framer, payload ...byte) {
 
 // sent returns the frames that e has queued since the last call.
 func (e *end) sent() (types []wire.Type) {
-	for len(e.queue) > 0 {
-		e.write(wire.MaxPayload)
+	for e.write(wire.MaxPayload) {
 	}
 	for _, p := range e.lane {
 		types = append(types, wire.Type(p.frame[0]))

@@ -36,6 +36,7 @@ func TestClosedWindowsStayAsTheyAre(t *testing.T) {
 			}
 		}
 		steps(rapid.IntRange(0, 40).Draw(t, "steps before"))
+		a.perform()
 		a.conn.CloseWindows()
 		window, buf, early := bytes.Clone(busy[0].window.bytes), bytes.Clone(busy[0].buf), len(busy[1].waiters)
 		steps(rapid.IntRange(0, 40).Draw(t, "steps after"))

@@ -42,7 +42,7 @@ func (c *conn) onClose(f wire.Close) error {
 	c.bye.received = true
 	ours := c.bye.sent
 	if ours {
-		c.ops.closed = true
+		c.core.End()
 	}
 	c.mu.Unlock()
 	c.mutePath()
@@ -73,12 +73,12 @@ func (c *conn) sendClose(f wire.Close) {
 	c.mu.Lock()
 	if !c.bye.sent {
 		c.bye.sent = true
-		if c.passLocked() {
-			c.ops.put(f.AppendTo(nil))
+		if passed, ok := c.passed(); ok {
+			c.core.Queue(f.AppendTo(passed))
 		}
 	}
 	if c.bye.received {
-		c.ops.closed = true
+		c.core.End()
 	}
 	c.mu.Unlock()
 	c.kick(false)
@@ -105,7 +105,7 @@ func (c *conn) closeWrite() error {
 	}
 	c.mu.Lock()
 	if !c.bye.sent {
-		c.ops.put(wire.End{Sent: sent}.AppendTo(nil))
+		c.core.Queue(wire.End{Sent: sent}.AppendTo(nil))
 	}
 	c.mu.Unlock()
 	c.kick(false)

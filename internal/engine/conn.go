@@ -12,7 +12,6 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/internal/wire"
-	"github.com/fabricd/fabricd/rma"
 )
 
 // A conn is one end of a connection: an operations lane and a message lane in
@@ -38,7 +37,7 @@ type conn struct {
 	path        connPath
 	rma         connRMA
 
-	mu   sync.Mutex // guards core and ops; taken after endpoint.mu, never before
+	mu   connLock // guards core and ops; taken after endpoint.mu, never before
 	core *core.Conn[memory]
 	ops  opsLane
 
@@ -59,8 +58,8 @@ type conn struct {
 // newConn returns an end that keeps window bytes of messages for its reader.
 func newConn(l *link, ep *endpoint, id wire.ConnID, window int) *conn {
 	c := &conn{link: l, ep: ep, id: id, first: make(chan struct{}), ended: make(chan struct{}), bye: closeHandshake{closing: make(chan struct{})}}
-	c.core = core.NewConn[memory](connPort{c}, l.n.cfg.Limits)
-	c.ops.mu, c.ops.spawn, c.ops.begin = &c.mu, l.spawn, l.spawner(c.write)
+	c.core, c.mu.c = core.NewConn[memory](l.n.cfg.Limits), c
+	c.ops.spawn, c.ops.begin = l.spawn, l.spawner(c.write)
 	c.in = newInbox(window, c.grant, ep.changed)
 	c.out = newOutbox(0, window, c.openMessages, ep.changed)
 	c.out.begin = l.spawner(c.out.flushRest)
@@ -68,35 +67,40 @@ func newConn(l *link, ep *endpoint, id wire.ConnID, window int) *conn {
 	return c
 }
 
-// connPort is how the core acts on its connection. All methods run with mu held.
-type connPort struct{ *conn }
+// A connLock guards the core of a connection. What the core leaves to be done is done
+// before another goroutine has the lock.
+type connLock struct {
+	sync.Mutex
+	c *conn
+}
 
-func (p connPort) QueueWrite(op *core.Op[memory])               { p.queue(segment{write: op}) }
-func (p connPort) QueueReply(r *core.Reply[memory])             { p.queue(segment{reply: r}) }
-func (p connPort) Store(at span, v uint64) error                { return store8(at, v) }
-func (p connPort) Free(m memory)                                { m.region.Release() }
-func (p connPort) Refund(n int64)                               { p.link.n.budget.refund(n) }
-func (p connPort) Atomic(at span, a rma.Atomic) (uint64, error) { return atomicAt(at, a) }
+func (l *connLock) Unlock() {
+	l.perform()
+	l.Mutex.Unlock()
+}
 
-func (p connPort) Queue(frame []byte) {
-	if !passes(frame) || p.passLocked() {
-		p.ops.put(frame)
+// perform does what the core has left to be done. The caller holds the lock.
+func (l *connLock) perform() {
+	if e := l.c.core.Effects(); e != nil {
+		l.do(e)
 	}
 }
 
-func (p connPort) queue(s segment) {
-	if p.ops.broken || p.ops.closed {
-		p.link.spawn(func() { // not here: the core is in the middle of something
-			p.mu.Lock()
-			defer p.mu.Unlock()
-			p.finished(s, nil)
-		})
-		return
+func (l *connLock) do(e *core.Effects[memory]) {
+	for _, s := range e.Stores {
+		_ = store8(s.At, s.Value)
 	}
-	p.ops.push(s)
+	for _, w := range e.Woken {
+		w.C <- struct{}{}
+	}
+	for _, m := range e.Freed {
+		m.region.Release()
+	}
+	if e.Refund > 0 {
+		l.c.link.n.budget.refund(e.Refund)
+	}
+	e.Clear()
 }
-
-func (p connPort) Wake(w *core.Waiter) { w.C <- struct{}{} }
 
 // openOps opens this end's operations lane, which is busy until the peer has granted, or the
 // grant is written.
@@ -276,6 +280,10 @@ func (c *conn) handle(h wire.Header, body []byte) (*core.Payload[memory], error)
 	defer c.mu.Unlock()
 	p, err := c.core.Handle(h, body)
 	c.rma.withdrawing = false
+	if p != nil && p.Word != core.NoWord { // with mu held: nothing comes between
+		c.core.PayloadDone(p, doWord(p))
+		p = nil
+	}
 	c.fill.on = err == nil && p != nil && p.Kept()
 	return p, err
 }
@@ -299,12 +307,10 @@ func (c *conn) fail(cause string) {
 		c.blame(cause)
 		c.failed = true
 		c.core.Fail(status.Reset)
-		if !c.ops.broken || c.ops.writing {
-			c.ops.breakOff()
+		if (!c.core.Broken() || c.ops.writing) && c.ops.lane != nil {
+			c.ops.lane.Cancel()
 		}
-		if !c.ops.writing {
-			c.dropQueue()
-		}
+		c.core.Break()
 	}
 	opsIn, messages := c.opsIn, c.messages
 	c.mu.Unlock()

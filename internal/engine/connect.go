@@ -344,7 +344,7 @@ func (e *endpoint) granted(c *conn, f wire.Accept, lane transport.RecvLane) bool
 	}
 	c.opsIn = lane
 	// The first frame tells the acceptor that the grant has arrived.
-	c.ops.put(wire.Credit{Limit: uint64(c.in.window)}.AppendTo(nil))
+	c.core.Queue(wire.Credit{Limit: uint64(c.in.window)}.AppendTo(nil))
 	c.ops.busy = false
 	c.mu.Unlock()
 	e.state = core.Connected

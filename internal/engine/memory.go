@@ -158,6 +158,15 @@ func store8(sp span, v uint64) error {
 	return region.WriteAt(b[:], off)
 }
 
+// doWord does what p says to a word.
+func doWord(p *core.Payload[memory]) (err error) {
+	if p.Word == core.StoreWord {
+		return store8(p.Spans[0], p.Value)
+	}
+	p.Value, err = atomicAt(p.Spans[0], p.Atomic)
+	return err
+}
+
 // atomicAt performs a on the word of sp.
 func atomicAt(sp span, a rma.Atomic) (old uint64, err error) {
 	region, off, width := sp.Window.Mem.region, at(sp), int(a.Width)

@@ -1,97 +1,31 @@
 package engine
 
 import (
-	"sync"
-
 	"github.com/fabricd/fabricd/internal/core"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/internal/wire"
 )
 
-// A segment is a piece of what waits to be written to an operations lane: some
-// encoded frames, the frames and payload of a write, or the answer to a read.
-type segment struct {
-	frames []byte
-	write  *core.Op[memory]
-	reply  *core.Reply[memory]
-}
-
-// queueMax bounds the frames that wait for a lane, in bytes. An honest peer,
-// whose open operations are bounded, never makes us queue so many answers.
-const queueMax = 1 << 20
+type segment = core.Segment[memory]
 
 // inlineMax is the longest transfer that the caller itself writes; a longer
 // one is left to a goroutine so that an asynchronous call stays one.
 const inlineMax = 64 << 10
 
-// An opsLane writes the operations lane of a connection. Frames go out in the
-// order in which they were queued. A goroutine that finds the lane idle writes; while
-// one does, others only queue.
+// An opsLane writes what the core of a connection has queued to its operations lane. A
+// goroutine that finds the lane idle writes; while one does, others only queue.
 type opsLane struct {
 	spawn func(func()) // runs something; the link waits for it
 	begin func()       // runs the writer; the link waits for it
 
-	mu      *sync.Mutex // the connection's; guards the fields below
+	// Guarded by the connection's mu.
 	lane    transport.SendLane
-	queue   []segment
-	head    int           // of queue
-	bytes   int           // queued in frames
 	busy    bool          // a goroutine writes
 	writing bool          // the writer does, and uses the memory of segments
-	closed  bool          // nothing more is queued; the lane ends behind what is
-	broken  bool          // nothing more is written
 	idle    chan struct{} // closed when writing becomes false; nil while nobody waits
-	spare   []byte        // memory for the next segment's frames
-	done    bool          // the last frame queued is a Done, at the end of the last segment
 	small   []byte        // memory for gather
-	handed  []segment     // memory for tryFront
 }
-
-// put queues encoded frames. The caller holds mu.
-func (o *opsLane) put(frame []byte) {
-	if o.broken || o.closed {
-		return
-	}
-	done := wire.Type(frame[0]) == wire.TypeDone
-	if n := len(o.queue); n > o.head && o.queue[n-1].frames != nil {
-		last := &o.queue[n-1]
-		if done && o.done { // a Done stands for all before it
-			copy(last.frames[len(last.frames)-len(frame):], frame)
-			return
-		}
-		o.bytes += len(frame)
-		last.frames = append(last.frames, frame...)
-		o.done = done
-		return
-	}
-	o.bytes += len(frame)
-	o.push(segment{frames: append(o.spare[:0], frame...)})
-	o.spare, o.done = nil, done
-}
-
-// push queues a segment at the end.
-func (o *opsLane) push(s segment) {
-	o.done = false
-	if o.head > 0 && len(o.queue) == cap(o.queue) {
-		n := copy(o.queue, o.queue[o.head:])
-		clear(o.queue[n:])
-		o.queue, o.head = o.queue[:n], 0
-	}
-	o.queue = append(o.queue, s)
-}
-
-func (o *opsLane) pop() segment {
-	s := o.queue[o.head]
-	o.queue[o.head] = segment{}
-	if o.head++; o.head == len(o.queue) {
-		o.queue, o.head = o.queue[:0], 0
-	}
-	o.bytes -= len(s.frames)
-	return s
-}
-
-func (o *opsLane) empty() bool { return o.head == len(o.queue) }
 
 // kick gets what is queued written: at once if the lane takes it without
 // blocking, by the caller if inline, else by a goroutine. The caller does not
@@ -106,7 +40,7 @@ func (c *conn) kick(inline bool) {
 // say queues a frame and gets it written, not by the caller. The caller holds no lock.
 func (c *conn) say(frame []byte) {
 	c.mu.Lock()
-	c.ops.put(frame)
+	c.core.Queue(frame)
 	left := c.start(false)
 	c.mu.Unlock()
 	c.do(left)
@@ -134,13 +68,13 @@ func (c *conn) do(left deferred) {
 // start is kick for a caller that holds mu, and does what it returns when it has let go.
 func (c *conn) start(inline bool) deferred {
 	o := &c.ops
-	if o.bytes > queueMax {
+	if c.core.Overrun() {
 		return toFail
 	}
-	if o.busy || o.broken || o.lane == nil || o.empty() && !o.closed {
+	if o.busy || o.lane == nil || !c.core.Writes() {
 		return nothing
 	}
-	if c.tryFront(); o.empty() && !o.closed {
+	if c.tryFront(); !c.core.Writes() {
 		return nothing
 	}
 	o.busy, o.writing = true, true
@@ -155,44 +89,35 @@ func (c *conn) start(inline bool) deferred {
 // small and it does not block, as few packets as possible. The caller holds mu
 // and is the writer.
 func (c *conn) tryFront() {
-	o := &c.ops
-	for !o.empty() {
+	for c.mu.perform(); len(c.core.Queued()) > 0; c.mu.perform() {
 		p, n := c.gather()
 		if n == 0 {
 			return
 		}
-		if ok, err := o.lane.TryWrite(p); !ok || err != nil {
+		if ok, err := c.ops.lane.TryWrite(p); !ok || err != nil {
 			return // write finds the error again
 		}
-		// Out of the queue first: the core may queue more at each of them.
-		o.handed = o.handed[:0]
-		for range n {
-			o.handed = append(o.handed, o.pop())
-		}
-		for i, s := range o.handed {
-			c.finished(s, nil)
-			o.handed[i] = segment{}
-		}
+		c.core.Wrote(n)
 	}
 }
 
 // gather puts the small segments at the front into one piece of at most tryMax
 // bytes and returns how many they are. The piece is valid while mu is held.
 func (c *conn) gather() (p []byte, n int) {
-	o := &c.ops
-	first := o.queue[o.head]
-	if len(o.queue) == o.head+1 && first.frames != nil {
-		if len(first.frames) > tryMax {
+	c.passAnswers()
+	queued := c.core.Queued()
+	if len(queued) == 1 && queued[0].Frames != nil {
+		if len(queued[0].Frames) > tryMax {
 			return nil, 0
 		}
-		return first.frames, 1
+		return queued[0].Frames, 1
 	}
-	if o.small == nil {
-		o.small = make([]byte, 0, tryMax)
+	if c.ops.small == nil {
+		c.ops.small = make([]byte, 0, tryMax)
 	}
-	p = o.small
-	for _, s := range o.queue[o.head:] {
-		longer := c.appendSmall(p, s)
+	p = c.ops.small
+	for _, s := range queued {
+		longer := appendSmall(p, s)
 		if longer == nil {
 			break
 		}
@@ -204,29 +129,23 @@ func (c *conn) gather() (p []byte, n int) {
 
 // appendSmall appends all of a segment to b, or returns nil if b has no room
 // for it or its memory cannot be read.
-func (c *conn) appendSmall(b []byte, s segment) []byte {
+func appendSmall(b []byte, s segment) []byte {
 	room := int64(cap(b) - len(b))
-	switch {
-	case s.write != nil:
-		op := s.write
-		if op.Length > room-writeFrameLen {
+	if s.Frames != nil {
+		if int64(len(s.Frames)) > room {
 			return nil
 		}
-		b = wire.Write{Op: op.Seq, Offset: op.Offset, Length: uint32(op.Length), Last: true, Ordered: op.Ordered}.AppendTo(b)
-		if len(op.Local) == 0 {
-			return append(b, op.Buf...)
-		}
-		return appendSpans(b, op.Local, int(op.Length))
-	case s.reply != nil:
-		if s.reply.Length > room-writeFrameLen {
-			return nil
-		}
-		b = wire.ReadData{Op: s.reply.Op, Length: uint32(s.reply.Length), Last: true}.AppendTo(b)
-		return appendSpans(b, s.reply.Spans, int(s.reply.Length))
-	case int64(len(s.frames)) > room:
+		return append(b, s.Frames...)
+	}
+	spans, plain, n := s.Payload()
+	if n > room-writeFrameLen {
 		return nil
 	}
-	return append(b, s.frames...)
+	b = s.AppendHead(b, 0, n)
+	if len(spans) == 0 {
+		return append(b, plain...)
+	}
+	return appendSpans(b, spans, int(n))
 }
 
 // appendSpans appends the n bytes of spans to b, which has room for them, or
@@ -246,16 +165,13 @@ const writeFrameLen = wire.HeaderLen + 20
 // write is the writer: it writes until nothing is queued.
 func (c *conn) write() {
 	o := &c.ops
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for !o.empty() && !o.broken {
-		s := o.pop()
-		if s.reply != nil {
-			c.core.Replying(s.reply)
-		}
-		o.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for c.passAnswers(); len(c.core.Queued()) > 0; c.passAnswers() {
+		s := c.core.Next()
+		c.mu.Unlock()
 		err := c.writeSegment(s)
-		o.mu.Lock()
+		c.mu.Lock()
 		c.written(s, err)
 	}
 	o.busy, o.writing = false, false
@@ -263,51 +179,20 @@ func (c *conn) write() {
 		close(o.idle)
 		o.idle = nil
 	}
-	if o.broken {
-		c.dropQueue()
-	} else if o.closed {
-		o.closed, o.broken = false, true // once
+	if c.core.LaneEnds() {
 		o.lane.Close()
 	}
 }
 
 // written accounts for a segment that was written, or not. The caller holds mu.
 func (c *conn) written(s segment, err error) {
-	c.finished(s, err)
-	if err == nil || s.reply != nil && replyCode(err) != status.OK {
+	code := replyCode(err)
+	c.core.Written(s, code)
+	if err == nil || s.Reply != nil && code != status.OK {
 		return
 	}
-	c.ops.broken = true
+	c.core.Break()
 	c.ops.spawn(func() { c.cutOff(err) }) // not here: fail takes mu
-}
-
-// finished says that the memory of a segment is not used any more. The caller
-// holds mu.
-func (c *conn) finished(s segment, err error) {
-	switch {
-	case s.write != nil:
-		c.core.Sent(s.write)
-	case s.reply != nil:
-		c.core.Replied(s.reply, replyCode(err))
-	default:
-		c.ops.spare = s.frames
-	}
-}
-
-// dropQueue forgets what will not be written. The caller holds mu.
-func (c *conn) dropQueue() {
-	for !c.ops.empty() {
-		c.finished(c.ops.pop(), nil)
-	}
-	c.ops.spare = nil
-}
-
-// breakOff ends the lane at once. The caller holds mu.
-func (o *opsLane) breakOff() {
-	o.broken = true
-	if o.lane != nil {
-		o.lane.Cancel()
-	}
 }
 
 // A memoryError is a failure of the memory that an answer was to be read from.
@@ -321,29 +206,19 @@ func replyCode(err error) status.Code {
 }
 
 func (c *conn) writeSegment(s segment) error {
-	switch {
-	case s.write != nil:
-		op := s.write
-		return c.writePayload(op.Local, op.Buf, op.Length, func(b []byte, off int64, n int, last bool) []byte {
-			return wire.Write{Op: op.Seq, Offset: op.Offset + uint64(off), Length: uint32(n), Last: last,
-				Ordered: op.Ordered && last}.AppendTo(b)
-		})
-	case s.reply != nil:
-		r := s.reply
-		return c.writePayload(r.Spans, nil, r.Length, func(b []byte, _ int64, n int, last bool) []byte {
-			return wire.ReadData{Op: r.Op, Length: uint32(n), Last: last}.AppendTo(b)
-		})
+	if s.Frames != nil {
+		_, err := c.ops.lane.Write(s.Frames)
+		return err
 	}
-	_, err := c.ops.lane.Write(s.frames)
-	return err
+	return c.writePayload(s)
 }
 
-// writePayload writes length bytes of spans, or of buf if there are none, in
-// frames that head makes.
-func (c *conn) writePayload(spans []span, buf []byte, length int64, head func(b []byte, off int64, n int, last bool) []byte) error {
+// writePayload writes the memory of s, in frames.
+func (c *conn) writePayload(s segment) error {
 	stage := stages.Get().(*[stageLen]byte)
 	defer stages.Put(stage)
 	var part []span
+	spans, buf, length := s.Payload()
 	for off := int64(0); off < length; {
 		n, plain := length-off, buf
 		if buf != nil {
@@ -355,11 +230,11 @@ func (c *conn) writePayload(spans []span, buf []byte, length int64, head func(b 
 		var err error
 		if plain != nil && len(plain) > stageLen/2 {
 			n = min(n, int64(len(plain)), wire.MaxPayload)
-			err = c.writePlain(head(stage[:0], off, int(n), off+n == length), plain[:n])
+			err = c.writePlain(s.AppendHead(stage[:0], off, n), plain[:n])
 		} else {
 			n = min(n, stageLen-writeFrameLen)
 			part = core.Cut(part[:0], spans, off, n)
-			err = c.writeStaged(head(stage[:0], off, int(n), off+n == length), part, plain, n)
+			err = c.writeStaged(s.AppendHead(stage[:0], off, n), part, plain, n)
 		}
 		if err != nil {
 			return err

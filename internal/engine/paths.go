@@ -141,7 +141,7 @@ func (c *conn) askPath(key path.Hash, freed func()) (*wire.Path, error) {
 // then kicks.
 func (c *conn) queueFrame(frame []byte) {
 	c.mu.Lock()
-	c.ops.put(frame)
+	c.core.Queue(frame)
 	c.mu.Unlock()
 }
 

@@ -362,30 +362,36 @@ func (p *rmaPath) whyNot() error {
 	return p.why
 }
 
-// passLocked puts before a frame what of this end's RMA path comes before it. If that is not
-// known it ends the connection and returns false: then the frame is not to be sent. The
-// caller holds conn.mu.
-func (c *conn) passLocked() bool {
+// passed returns the frame that tells the peer how much of this end's RMA path comes before
+// an answer (wire.RMAPassed); nil if there is none. If that is not known it ends the connection
+// and reports false: then nothing is to be sent behind it. The caller holds conn.mu.
+func (c *conn) passed() (frame []byte, ok bool) {
 	p := &c.rma.out
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.written == nil {
-		return true
+		return nil, true
 	}
 	n, err := p.written.Bytes()
 	if err != nil {
 		c.link.spawn(func() { c.fail("RMA path: " + err.Error()) })
-		return false
+		return nil, false
 	}
-	c.ops.put(wire.RMAPassed{Bytes: n}.AppendTo(nil))
-	return true
+	return wire.RMAPassed{Bytes: n}.AppendTo(nil), true
 }
 
-// passes reports whether what the peer does behind a frame has to come behind the
-// operations that the application here has begun: see wire.RMAPassed.
-func passes(frame []byte) bool {
-	t, _ := wire.TypeOf(frame)
-	return t == wire.TypeMarked || t == wire.TypeUnregistered
+// passAnswers puts before queued answers what of the RMA path comes before them. The caller
+// holds conn.mu.
+func (c *conn) passAnswers() {
+	for s := c.core.NextBehind(); s != nil; s = c.core.NextBehind() {
+		frame, ok := c.passed()
+		if !ok {
+			c.ops.lane.Cancel()
+			c.core.Break()
+			return
+		}
+		c.core.Precede(s, frame)
+	}
 }
 
 // took notes how much of the socket of in has been applied.

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fabricd/fabricd/internal/core"
 	"github.com/fabricd/fabricd/internal/path"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/rma"
@@ -284,7 +285,13 @@ func (s *rmaServer) read(r *path.RMARequest) (status.Code, error) {
 func (s *rmaServer) atomic(r *path.RMARequest) (uint64, status.Code) {
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()
-	return s.c.core.PeerAtomic(rma.Atomic{Op: rma.AtomicOp(r.Op), Width: r.Width, Offset: int64(r.Offset), Operand: r.Length, Compare: r.Compare})
+	a := rma.Atomic{Op: rma.AtomicOp(r.Op), Width: r.Width, Offset: int64(r.Offset), Operand: r.Length, Compare: r.Compare}
+	sp, code := s.c.core.PeerAtomic(a)
+	if code != status.OK {
+		return 0, code
+	}
+	old, err := atomicAt(sp, a)
+	return old, core.MemoryCode(err)
 }
 
 func (s *rmaServer) signal(r *path.RMARequest) status.Code {
@@ -299,7 +306,11 @@ func (s *rmaServer) signal(r *path.RMARequest) status.Code {
 		}
 		s.c.core.PeerEnd(s.spans, nil)
 	}
-	return s.c.core.PeerStore(int64(r.Offset), r.Length)
+	sp, code := s.c.core.PeerStore(int64(r.Offset))
+	if code != status.OK {
+		return code
+	}
+	return core.MemoryCode(store8(sp, r.Length))
 }
 
 // storeSpans copies p to spans, which are as long; ordered: the last line last.

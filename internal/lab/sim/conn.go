@@ -36,12 +36,11 @@ type conn struct {
 	calls []*pending // calls that wait for the core, in order
 
 	// The operations lane to the peer.
-	lane   *lane
-	queue  []segment
-	queued int  // bytes of queue's frames
-	busy   bool // the lane is not to be written yet: the grant comes first
-	closed bool // the lane ends behind what is queued
-	broken bool // nothing more is written
+	lane    *lane
+	busy    bool // the lane is not to be written yet: the grant comes first
+	writing bool // segment is being written
+	segment core.Segment[*memory]
+	moved   int64 // bytes of its payload that the lane has
 
 	// The operations lane from the peer.
 	in        *frames
@@ -78,17 +77,9 @@ type pending struct {
 	done  func(code status.Code, value uint64)
 }
 
-// A segment is a piece of what waits to be written to the operations lane.
-type segment struct {
-	frames []byte
-	write  *core.Op[*memory]
-	reply  *core.Reply[*memory]
-	moved  int64
-}
-
 func newConn(l *link, ep *endpoint, id wire.ConnID) *conn {
 	c := &conn{link: l, ep: ep, id: id, inflow: core.NewInflow(messageWindow)}
-	c.core = core.NewConn[*memory](connPort{c}, core.Limits{})
+	c.core = core.NewConn[*memory](core.Limits{})
 	c.out.c = c
 	return c
 }
@@ -98,60 +89,58 @@ func (c *conn) soon(f func()) { c.link.n.p.hand(f) }
 
 func (c *conn) step(s failpoint.Step) bool { return c.link.n.p.step(s) }
 
-// connPort is how the core acts on its connection.
-type connPort struct{ *conn }
-
-// Queue implements core.Port.
-func (p connPort) Queue(frame []byte) { p.put(frame) }
-
-// QueueWrite implements core.Port.
-func (p connPort) QueueWrite(op *core.Op[*memory]) { p.push(segment{write: op}) }
-
-// QueueReply implements core.Port.
-func (p connPort) QueueReply(r *core.Reply[*memory]) { p.push(segment{reply: r}) }
-
-// Wake implements core.Port.
-func (p connPort) Wake(w *core.Waiter) {
-	i := slices.IndexFunc(p.calls, func(x *pending) bool { return &x.Waiter == w })
-	if i < 0 {
-		p.link.n.w.watch.bug("a waiter is woken that nobody waits for")
+// perform does what the core has left to be done.
+func (c *conn) perform() {
+	e := c.core.Effects()
+	if e == nil {
 		return
 	}
-	x := p.calls[i]
-	p.calls = slices.Delete(p.calls, i, i+1)
-	code, value := w.Code, w.Value
-	p.soon(func() { x.done(code, value) })
+	for _, s := range e.Stores {
+		c.storeWord(s.At, s.Value)
+	}
+	for _, w := range e.Woken {
+		c.wake(w)
+	}
+	for _, m := range e.Freed {
+		if m.freed {
+			c.link.n.w.watch.bug("memory of a window is freed twice")
+		}
+		m.freed = true
+	}
+	e.Clear()
 }
 
-// Store implements core.Port.
-func (p connPort) Store(at span, v uint64) error {
-	binary.LittleEndian.PutUint64(p.bytes(at), v)
+func (c *conn) wake(w *core.Waiter) {
+	i := slices.IndexFunc(c.calls, func(x *pending) bool { return &x.Waiter == w })
+	if i < 0 {
+		c.link.n.w.watch.bug("a waiter is woken that nobody waits for")
+		return
+	}
+	x := c.calls[i]
+	c.calls = slices.Delete(c.calls, i, i+1)
+	code, value := w.Code, w.Value
+	c.soon(func() { x.done(code, value) })
+}
+
+func (c *conn) storeWord(at span, v uint64) {
+	binary.LittleEndian.PutUint64(c.bytes(at), v)
 	if f := at.Window.Mem.stored; f != nil {
 		f()
 	}
-	return nil
 }
 
-// Atomic implements core.Port.
-func (p connPort) Atomic(at span, a rma.Atomic) (uint64, error) {
-	var word [8]byte
-	b := p.bytes(at)
-	copy(word[:], b)
-	old := binary.LittleEndian.Uint64(word[:])
-	binary.LittleEndian.PutUint64(word[:], rma.Apply(old, a))
-	copy(b, word[:a.Width])
-	return old, nil
-}
-
-// Free implements core.Port.
-// Refund: nothing is charged here.
-func (p connPort) Refund(int64) {}
-
-func (p connPort) Free(m *memory) {
-	if m.freed {
-		p.link.n.w.watch.bug("memory of a window is freed twice")
+// doWord does what p says to a word.
+func (c *conn) doWord(p *core.Payload[*memory]) {
+	if p.Word == core.StoreWord {
+		c.storeWord(p.Spans[0], p.Value)
+		return
 	}
-	m.freed = true
+	var word [8]byte
+	b := c.bytes(p.Spans[0])
+	copy(word[:], b)
+	p.Value = binary.LittleEndian.Uint64(word[:])
+	binary.LittleEndian.PutUint64(word[:], rma.Apply(p.Value, p.Atomic))
+	copy(b, word[:p.Atomic.Width])
 }
 
 // bytes returns the memory of a span, which must not be given back yet.
@@ -163,81 +152,27 @@ func (c *conn) bytes(sp span) []byte {
 	return m.bytes[sp.Offset : sp.Offset+sp.Length]
 }
 
-// queueMax bounds the frames that wait for the lane, in bytes.
-const queueMax = 1 << 20
-
-// put queues encoded frames.
-func (c *conn) put(frame []byte) {
-	if c.broken || c.closed {
-		return
-	}
-	c.queued += len(frame)
-	if n := len(c.queue); n > 0 && c.queue[n-1].frames != nil && len(c.queue[n-1].frames) < packetLen {
-		c.queue[n-1].frames = append(c.queue[n-1].frames, frame...)
-		return
-	}
-	c.push(segment{frames: append([]byte(nil), frame...)})
-}
-
-func (c *conn) push(s segment) {
-	if c.broken || c.closed {
-		c.soon(func() { c.written(s) }) // not here: the core is in the middle of something
-		return
-	}
-	c.queue = append(c.queue, s)
-}
-
-// written accounts for a segment that was written, or dropped.
-func (c *conn) written(s segment) {
-	switch {
-	case s.write != nil:
-		c.core.Sent(s.write)
-	case s.reply != nil:
-		c.core.Replied(s.reply, status.OK)
-	}
-}
-
-// kick writes what is queued as far as the lane takes it.
+// kick does what the core has left, and writes what is queued as far as the lane takes it.
 func (c *conn) kick() {
-	if c.queued > queueMax {
+	c.perform()
+	if c.core.Overrun() {
 		c.fail(status.Reset) // the peer asks and does not read the answers
 		return
 	}
-	if c.busy || c.broken || c.lane == nil {
+	if c.busy || c.lane == nil {
 		return
 	}
-	for len(c.queue) > 0 {
-		s := &c.queue[0]
-		if !c.writePiece(s) {
-			return
+	for c.writing || len(c.core.Queued()) > 0 {
+		if !c.writing {
+			c.segment, c.moved, c.writing = c.core.Next(), 0, true
 		}
-		if s.left() > 0 {
-			continue
-		}
-		done := *s
-		c.queue[0] = segment{}
-		c.queue = c.queue[1:]
-		c.queued -= len(done.frames)
-		c.written(done)
-		if c.broken {
+		if !c.writePiece() {
 			return
 		}
 	}
-	if c.closed {
-		c.closed, c.broken = false, true // once
+	if c.core.LaneEnds() {
 		c.lane.close()
 	}
-}
-
-// left returns how much of a segment is not written.
-func (s *segment) left() int64 {
-	switch {
-	case s.write != nil:
-		return s.write.Length - s.moved
-	case s.reply != nil:
-		return s.reply.Length - s.moved
-	}
-	return int64(len(s.frames)) - s.moved
 }
 
 // pieceMax is the longest payload of one frame, and messageMax the longest piece
@@ -248,40 +183,41 @@ const (
 	messageMax = 4 << 10
 )
 
-// writePiece hands one frame with its payload, or all frames, to the lane.
-func (c *conn) writePiece(s *segment) bool {
-	if s.write == nil && s.reply == nil {
-		if !c.lane.write(s.frames) {
-			return false
-		}
-		s.moved = int64(len(s.frames))
-		return true
-	}
-	n := min(s.left(), pieceMax)
-	last := n == s.left()
-	b := make([]byte, 0, wire.HeaderLen+24+n)
-	var spans []span
-	var plain []byte
-	if op := s.write; op != nil {
-		b = wire.Write{Op: op.Seq, Offset: op.Offset + uint64(s.moved), Length: uint32(n), Last: last,
-			Ordered: op.Ordered && last}.AppendTo(b)
-		spans, plain = op.Local, op.Buf
+// writePiece hands one frame with its payload, or a packet of frames, to the lane.
+func (c *conn) writePiece() bool {
+	s := c.segment
+	spans, plain, length := s.Payload()
+	n := min(length-c.moved, pieceMax)
+	var b []byte
+	if s.Frames != nil {
+		length = int64(len(s.Frames))
+		n = min(length-c.moved, packetLen)
+		b = s.Frames[c.moved : c.moved+n : c.moved+n]
 	} else {
-		b = wire.ReadData{Op: s.reply.Op, Length: uint32(n), Last: last}.AppendTo(b)
-		spans = s.reply.Spans
-	}
-	if len(spans) == 0 {
-		b = append(b, plain[s.moved:s.moved+n]...)
-	} else {
-		for _, sp := range core.Cut(nil, spans, s.moved, n) {
-			b = append(b, c.bytes(sp)...)
+		b = s.AppendHead(make([]byte, 0, wire.HeaderLen+24+n), c.moved, n)
+		if len(spans) == 0 {
+			b = append(b, plain[c.moved:c.moved+n]...)
+		} else {
+			for _, sp := range core.Cut(nil, spans, c.moved, n) {
+				b = append(b, c.bytes(sp)...)
+			}
 		}
 	}
 	if !c.lane.write(b) {
 		return false
 	}
-	s.moved += n
+	if c.moved += n; c.moved == length {
+		s.Frames = nil // the network has them
+		c.written(s)
+	}
 	return true
+}
+
+// written says that a segment is written, or will not be.
+func (c *conn) written(s core.Segment[*memory]) {
+	c.segment, c.writing = core.Segment[*memory]{}, false
+	c.core.Written(s, status.OK)
+	c.perform()
 }
 
 // serve takes the peer's operations lane.
@@ -364,6 +300,12 @@ func (c *conn) apply() error {
 	if err != nil {
 		return err
 	}
+	if p != nil && p.Word != core.NoWord {
+		c.doWord(p)
+		c.core.PayloadDone(p, nil)
+		p = nil
+	}
+	c.perform()
 	if p == nil {
 		if !c.step(steps.applied) {
 			return errNothing
@@ -467,6 +409,7 @@ func (c *conn) opsEnded(err error) {
 		p := c.payload
 		c.payload = nil
 		c.core.PayloadDone(p, status.Reset)
+		c.perform()
 	}
 	c.in.lane.drop()
 	c.in.lane.more = nil

@@ -17,7 +17,7 @@ func (c *conn) onClose(f wire.Close) error {
 	c.closeRecv = true
 	ours := c.closeSent
 	if ours {
-		c.closed = true
+		c.core.End()
 	}
 	if !c.inflow.End(f.Sent, f.Reset) {
 		return status.Protocol
@@ -30,6 +30,7 @@ func (c *conn) onClose(f wire.Close) error {
 	}
 	c.out.abort()
 	c.core.Fail(status.Reset)
+	c.perform()
 	c.answerClose()
 	return nil
 }
@@ -45,10 +46,10 @@ func (c *conn) answerClose() {
 func (c *conn) sendClose(f wire.Close) {
 	if !c.closeSent {
 		c.closeSent = true
-		c.put(f.AppendTo(nil))
+		c.core.Queue(f.AppendTo(nil))
 	}
 	if c.closeRecv {
-		c.closed = true
+		c.core.End()
 	}
 	c.kick()
 }
@@ -76,6 +77,7 @@ func (c *conn) close(bye wire.Close, done func()) {
 			over = true
 			c.fail(status.Reset)
 			c.core.Close(status.Reset)
+			c.perform()
 			done()
 		}
 	}
@@ -127,15 +129,14 @@ func (c *conn) fail(code status.Code) {
 	if !c.failed {
 		c.failed = true
 		c.core.Fail(code)
-		c.broken = true
 		if c.lane != nil {
 			c.lane.cancel()
 		}
-		queue := c.queue
-		c.queue, c.queued = nil, 0
-		for _, s := range queue {
-			c.written(s)
+		if c.writing {
+			c.written(c.segment)
 		}
+		c.core.Break()
+		c.perform()
 	}
 	c.out.abort()
 	c.inflow.Lose()

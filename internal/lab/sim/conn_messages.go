@@ -89,7 +89,7 @@ func (c *conn) read(n int) (p []byte, err error, ok bool) {
 		full := c.inflow.Unread() == messageWindow
 		c.inflow.Take(k)
 		if limit, tell := c.inflow.Grant(); tell {
-			c.put(wire.Credit{Limit: limit}.AppendTo(nil))
+			c.core.Queue(wire.Credit{Limit: limit}.AppendTo(nil))
 			c.kick()
 		}
 		if full {

@@ -109,7 +109,7 @@ func (e *endpoint) granted(c *conn, f wire.Accept, r *frames) bool {
 	}
 	c.in = r
 	// The first frame tells the acceptor that the grant has arrived.
-	c.put(wire.Credit{Limit: messageWindow}.AppendTo(nil))
+	c.core.Queue(wire.Credit{Limit: messageWindow}.AppendTo(nil))
 	c.busy = false
 	e.state = core.Connected
 	a := e.trying
