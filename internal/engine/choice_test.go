@@ -11,6 +11,7 @@ import (
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/attach"
+	"github.com/fabricd/fabricd/internal/core"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/test/bubble"
 	"github.com/fabricd/fabricd/internal/transport"
@@ -211,8 +212,8 @@ func TestAddressesOfAPeerAreBounded(t *testing.T) {
 			if _, err := n.Ping(t.Context(), 7); !errors.Is(err, status.NoDevice) || !strings.Contains(err.Error(), want.reason) {
 				t.Errorf("%d addresses: %v, want %q", count, err, want.reason)
 			}
-			if p.dials != dialRounds*want.dials {
-				t.Errorf("%d addresses: %d dials in %d rounds", count, p.dials, dialRounds)
+			if p.dials != core.DialRounds*want.dials {
+				t.Errorf("%d addresses: %d dials in %d rounds", count, p.dials, core.DialRounds)
 			}
 		})
 	}

@@ -140,14 +140,6 @@ func (n *Node) forgetLink(l *link) {
 	delete(n.links, l)
 }
 
-// dialRounds is how often a dial goes through a peer's addresses, and
-// dialPause the time between two rounds: a peer that has just come up, or that
-// has not yet heard of this node, gets a moment.
-const (
-	dialRounds = 4
-	dialPause  = 100 * time.Millisecond
-)
-
 // dial tries to establish the link to p, until DialTimeout, and reports how that
 // ended.
 func (n *Node) dial(p *peerState, life addr.Life) {
@@ -186,22 +178,15 @@ func (n *Node) dialGuarded(p *peerState, life addr.Life, dial func(context.Conte
 
 // dialInRounds goes through the addresses until a link is there, or an error is final.
 func (n *Node) dialInRounds(ctx context.Context, p *peerState) (err error) {
-	for round := range dialRounds {
-		if round > 0 && !n.pause(ctx, dialPause) {
+	for round := range core.DialRounds {
+		if round > 0 && !n.pause(ctx, core.DialPause) {
 			break
 		}
-		if err = n.dialOnce(ctx, p); err == nil || !worthAnotherTry(err) {
+		if err = n.dialOnce(ctx, p); err == nil || !core.WorthAnotherTry(err) {
 			break
 		}
 	}
 	return err
-}
-
-// worthAnotherTry reports whether a refusal may change by itself: the peer may
-// not have heard of this life yet, or dialed at the same moment.
-func worthAnotherTry(err error) bool {
-	code := status.Of(err)
-	return code != status.Access && code != status.Version && code != status.Reset
 }
 
 // pause waits for d. It reports false if ctx or the node ended before.
@@ -262,7 +247,7 @@ func (n *Node) dialOver(ctx context.Context, p *peerState, peer Peer, provider t
 		reached, err = n.dialAddress(attempt, p, peer, provider, address, c)
 		cancel()
 		answered = answered || reached
-		if err == nil || !worthAnotherTry(err) || ctx.Err() != nil {
+		if err == nil || !core.WorthAnotherTry(err) || ctx.Err() != nil {
 			return true, err
 		}
 	}
@@ -302,7 +287,7 @@ func (n *Node) dialAddress(ctx context.Context, p *peerState, peer Peer, provide
 			return true, nil
 		}
 	}
-	sess.Close(closeCode(err), err.Error())
+	sess.Close(transport.RefusalCode(err), err.Error())
 	return true, err
 }
 
@@ -377,32 +362,19 @@ func (n *Node) sayHello(ctx context.Context, sess transport.Session, self Self, 
 
 // answered decides about the answer to a HELLO, whose first frame is h with body.
 func (n *Node) answered(ctx context.Context, o *opening, h wire.Header, body []byte, self Self, peer Peer, proved transport.Identity) error {
-	switch h.Type {
-	case wire.TypeHelloRefuse:
-		f, err := wire.ParseHelloRefuse(h.Flags, body)
-		if err != nil {
-			return err
-		}
-		return fmt.Errorf("%w: refused by peer: %s", f.Code, logbound.Text(f.Reason))
-	case wire.TypeHello:
-		f, err := wire.ParseHello(h.Flags, body)
-		if err != nil {
-			return err
-		}
-		if !f.Answer {
-			return fmt.Errorf("%w: HELLO is not an answer", status.Protocol)
-		}
-		lease, err := o.lease(ctx, f)
-		if err == nil {
-			err = core.CheckHello(f, self.party(), peer.party(self.Cluster), proof(proved))
-		}
-		if err == nil {
-			err = n.prove(lease, peer, proved)
-		}
-		o.version = f.VersionMax
+	f, err := core.ReadAnswer(h, body, logbound.Text)
+	if err != nil {
 		return err
 	}
-	return fmt.Errorf("%w: %v instead of HELLO", status.Protocol, h.Type)
+	lease, err := o.lease(ctx, f)
+	if err == nil {
+		err = core.CheckHello(f, self.party(), peer.party(self.Cluster), proof(proved))
+	}
+	if err == nil {
+		err = n.prove(lease, peer, proved)
+	}
+	o.version = f.VersionMax
+	return err
 }
 
 // firstFrame reads the first frame of the first lane that the peer opens.

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -98,7 +99,7 @@ func (n *Node) welcome(provider transport.Provider, sess transport.Session) {
 		sess.Close(transport.CodeProtocol, "no HELLO")
 		return
 	}
-	if hello, err = wire.ParseHello(h.Flags, body); h.Type != wire.TypeHello || err != nil || hello.Answer {
+	if hello, err = core.ReadHello(h, body); err != nil {
 		sess.Close(transport.CodeProtocol, "the control lane does not begin with HELLO")
 		return
 	}
@@ -213,7 +214,7 @@ func (n *Node) answerHello(ctx context.Context, l *link, p *peerState, hello wir
 		err = n.adopt(p, l)
 	}
 	if err != nil {
-		l.sess.Close(closeCode(err), err.Error())
+		l.sess.Close(transport.RefusalCode(err), err.Error())
 		return nil // too late for a refusal
 	}
 	l.start(ctrl, r)
@@ -224,17 +225,12 @@ func (n *Node) answerHello(ctx context.Context, l *link, p *peerState, hello wir
 func (n *Node) refuse(sess transport.Session, err error) {
 	ctx, cancel := context.WithTimeout(contextUntil(n.done), refusalPatience)
 	defer cancel()
-	defer sess.Close(closeCode(err), err.Error())
+	defer sess.Close(transport.RefusalCode(err), err.Error())
 	lane, laneErr := sess.OpenLane(ctx)
 	if laneErr != nil {
 		return
 	}
-	reason := err.Error()
-	if len(reason) > wire.MaxReason {
-		reason = reason[:wire.MaxReason]
-	}
-	frame := wire.HelloRefuse{Code: status.Of(err), VersionMin: wire.VersionMin, VersionMax: wire.VersionMax, Reason: reason}
-	if _, err := lane.Write(frame.AppendTo(nil)); err != nil {
+	if _, err := lane.Write(core.NewRefusal(err).AppendTo(nil)); err != nil {
 		return
 	}
 	lane.Close()
@@ -242,23 +238,6 @@ func (n *Node) refuse(sess transport.Session, err error) {
 	case <-sess.Done(): // the peer has read it
 	case <-ctx.Done():
 	}
-}
-
-// refusalCodes are the refusals of a link, and the codes with which their sessions close.
-var refusalCodes = map[status.Code]uint64{
-	status.Reset:    transport.CodeFenced,
-	status.NoDevice: transport.CodeIDMismatch,
-	status.Access:   transport.CodeWrongCluster,
-	status.IsConn:   transport.CodeDuplicate,
-	status.Version:  transport.CodeVersion,
-}
-
-// closeCode returns the session code for a refusal.
-func closeCode(err error) uint64 {
-	if code, ok := refusalCodes[status.Of(err)]; ok {
-		return code
-	}
-	return transport.CodeProtocol
 }
 
 // closeError returns the transport's account of a session's end in err's
@@ -274,15 +253,10 @@ func sessionError(sess transport.Session, err error) error {
 	if ce == nil {
 		ce = closeError(sess.Err())
 	}
-	if ce == nil || !ce.Remote {
+	if ce == nil {
 		return err
 	}
-	for why, code := range refusalCodes {
-		if code == ce.Code {
-			return fmt.Errorf("%w: refused by peer: %s", why, ce.Reason)
-		}
-	}
-	return err
+	return cmp.Or(ce.Refusal(), err)
 }
 
 // isViolation reports whether err says that the peer broke the protocol, and

@@ -1,10 +1,12 @@
 package sim
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
@@ -49,17 +51,11 @@ func (n *node) linkTo(id addr.NodeID, gone func() bool, done func(*link, error))
 	})
 }
 
-// How often a dial is tried, and the time between two rounds.
-const (
-	dialRounds = 4
-	dialPause  = 100 * time.Millisecond
-)
-
 // dial tries to establish the link to p and reports how that ended.
 func (n *node) dial(p *peerState, round int) {
 	n.dialOnce(p, func(err error) {
-		if err != nil && worthAnotherTry(err) && round+1 < dialRounds && !p.lost {
-			n.p.after(dialPause, func() { n.dial(p, round+1) })
+		if err != nil && core.WorthAnotherTry(err) && round+1 < core.DialRounds && !p.lost {
+			n.p.after(core.DialPause, func() { n.dial(p, round+1) })
 			return
 		}
 		p.dialErr, p.dialing = err, false
@@ -76,12 +72,6 @@ func (n *node) dial(p *peerState, round int) {
 			n.report(p.party.Life, verdict.LinkRefused)
 		}
 	})
-}
-
-// worthAnotherTry reports whether a refusal may change by itself.
-func worthAnotherTry(err error) bool {
-	code := status.Of(err)
-	return code != status.Access && code != status.Version && code != status.Reset
 }
 
 // dialOnce dials and shakes hands, once.
@@ -106,7 +96,7 @@ func (n *node) dialOnce(p *peerState, done func(error)) {
 					return
 				}
 			}
-			e.close(closeCode(err), err.Error())
+			e.close(transport.RefusalCode(err), err.Error())
 			done(err)
 		})
 	})
@@ -144,32 +134,15 @@ func (n *node) sayHello(e *quicEnd, self, peer core.Party, limit time.Duration, 
 		return
 	}
 	n.firstFrame(e, limit, func(r *frames, h wire.Header, body []byte, err error) {
+		var answer wire.Hello
 		if err == nil {
-			err = checkAnswer(h, body, self, peer, proof)
+			answer, err = core.ReadAnswer(h, body, strings.Clone)
+		}
+		if err == nil {
+			err = core.CheckHello(answer, self, peer, proof)
 		}
 		done(ctrl, r, err)
 	})
-}
-
-func checkAnswer(h wire.Header, body []byte, self, peer core.Party, proof core.Proof) error {
-	switch h.Type {
-	case wire.TypeHelloRefuse:
-		f, err := wire.ParseHelloRefuse(h.Flags, body)
-		if err != nil {
-			return err
-		}
-		return fmt.Errorf("%w: refused by peer: %s", f.Code, f.Reason)
-	case wire.TypeHello:
-		f, err := wire.ParseHello(h.Flags, body)
-		if err != nil {
-			return err
-		}
-		if !f.Answer {
-			return fmt.Errorf("%w: HELLO is not an answer", status.Protocol)
-		}
-		return core.CheckHello(f, self, peer, proof)
-	}
-	return fmt.Errorf("%w: %v instead of HELLO", status.Protocol, h.Type)
 }
 
 // proof is what the certificate of the other end says.
@@ -188,10 +161,10 @@ func (n *node) firstFrame(e *quicEnd, limit time.Duration, done func(*frames, wi
 			done(r, h, body, err)
 		}
 	}
-	e.ended = func(how transport.CloseError) { finish(nil, wire.Header{}, nil, sessionError(how)) }
+	e.ended = func(how transport.CloseError) { finish(nil, wire.Header{}, nil, cmp.Or(how.Refusal(), error(&how))) }
 	n.p.after(limit, func() { finish(nil, wire.Header{}, nil, status.TimedOut) })
 	if e.over {
-		finish(nil, wire.Header{}, nil, sessionError(e.left))
+		finish(nil, wire.Header{}, nil, cmp.Or(e.left.Refusal(), error(&e.left)))
 		return
 	}
 	e.serve(func(l *lane) {
@@ -221,8 +194,8 @@ func (n *node) welcome(e *quicEnd) {
 			e.close(transport.CodeProtocol, "no HELLO")
 			return
 		}
-		hello, err := wire.ParseHello(h.Flags, body)
-		if h.Type != wire.TypeHello || err != nil || hello.Answer {
+		hello, err := core.ReadHello(h, body)
+		if err != nil {
 			e.close(transport.CodeProtocol, "the control lane does not begin with HELLO")
 			return
 		}
@@ -307,7 +280,7 @@ func (n *node) answerHello(e *quicEnd, p *peerState, hello wire.Hello, r *frames
 		return
 	}
 	if err := n.adopt(p, l); err != nil {
-		e.close(closeCode(err), err.Error())
+		e.close(transport.RefusalCode(err), err.Error())
 		return
 	}
 	l.start(ctrl, r)
@@ -316,45 +289,9 @@ func (n *node) answerHello(e *quicEnd, p *peerState, hello wire.Hello, r *frames
 // refuse tells the peer why, and gives it a moment to read that.
 func (n *node) refuse(e *quicEnd, err error) {
 	l := e.open()
-	reason := err.Error()
-	l.write(wire.HelloRefuse{Code: status.Of(err), VersionMin: wire.VersionMin, VersionMax: wire.VersionMax,
-		Reason: reason[:min(len(reason), wire.MaxReason)]}.AppendTo(nil))
+	l.write(core.NewRefusal(err).AppendTo(nil))
 	l.close()
-	n.p.after(500*time.Millisecond, func() { e.close(closeCode(err), reason) })
-}
-
-// codes are the session codes of a refusal.
-var codes = []struct {
-	status status.Code
-	code   uint64
-}{
-	{status.Reset, transport.CodeFenced},
-	{status.NoDevice, transport.CodeIDMismatch},
-	{status.Access, transport.CodeWrongCluster},
-	{status.IsConn, transport.CodeDuplicate},
-	{status.Version, transport.CodeVersion},
-}
-
-func closeCode(err error) uint64 {
-	of := status.Of(err)
-	for _, c := range codes {
-		if c.status == of {
-			return c.code
-		}
-	}
-	return transport.CodeProtocol
-}
-
-// sessionError translates the end of a session into why the peer ended it.
-func sessionError(how transport.CloseError) error {
-	if how.Remote {
-		for _, c := range codes {
-			if c.code == how.Code {
-				return fmt.Errorf("%w: refused by peer: %s", c.status, how.Reason)
-			}
-		}
-	}
-	return &how
+	n.p.after(500*time.Millisecond, func() { e.close(transport.RefusalCode(err), err.Error()) })
 }
 
 // isViolation reports whether err says that the peer broke the protocol.
