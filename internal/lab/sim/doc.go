@@ -28,10 +28,27 @@
 // # Where it is not the product
 //
 // The shells of membership and engine are goroutines around the deciding code
-// and cannot run here; agent.go, control.go, node.go, dial.go, link.go, conn.go
-// and endpoint.go follow them line by line. A mistake in the order of locks, in
-// a goroutine's end or in a buffer of the shells does not show here: the tests
-// of those packages, and the runs on processes, are for that. Further:
+// and cannot run here: where one of them waits, the simulation has a function that
+// is called later. A mistake in the order of locks, in a goroutine's end or in a
+// buffer of the shells does not show here: the tests of those packages, and the
+// runs on processes, are for that. What a connection queues and leaves to be done,
+// and what a HELLO, its answer and its refusal say, is package core's for both.
+// Repeated by hand, and to be kept alike, is:
+//
+//   - agent.go and control.go: the shell of membership;
+//   - node.go: in which order a life comes and goes, with its link and its events.
+//     The engine does it in steps between locks, and waits for goroutines;
+//   - dial.go and link.go: the waits for a dial or a welcome, which of two links
+//     stays (by core.RefusesDialed), frames of the control lane and of datagrams,
+//     and the probe of a life. The engine's links have providers and stand beside
+//     each other, and its connects outlive a link: here a connect ends with its link;
+//   - conn.go and its neighbours: the frames that are not core's (Credit, Close), the
+//     two sides of a close, and the steps at which a fault strikes. Bytes of payload
+//     and of messages go to slices here, there to rings and to foreign memory;
+//   - endpoint.go and endpoint_connect.go: grants under way and the patience with
+//     them, attempts, and which calls a close ends.
+//
+// Further:
 //
 //   - control messages and leases go as values, not through their codec, TLS
 //     and signatures;
