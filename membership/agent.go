@@ -241,6 +241,7 @@ func (a *Agent) machines(ctx context.Context, epoch uint64) error {
 		Previous: lease.Life,
 		Lease:    lease.Signed,
 		Term:     a.cfg.State.Term(),
+		Want:     a.cfg.Node.Want,
 		Timing:   a.timing,
 	}, now)
 	return err

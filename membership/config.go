@@ -99,6 +99,9 @@ type NodeConfig struct {
 	Name      string   // at most verdict.MaxName bytes
 	Addresses []string // where its providers, and Listener, are reached: "host:port"
 	Providers []string
+	// Want is the only ID that the node takes; 0: any. A node has one ID for good: the
+	// host refuses one that has got another before. A host has the ID 0.
+	Want addr.NodeID
 }
 
 // A GossipConfig says where to gossip; see the fields of the same name of

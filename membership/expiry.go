@@ -121,6 +121,8 @@ func (a *Agent) takeRequest(id verdict.SessionID, s *control.Session, m verdict.
 	switch r := m.(type) {
 	case verdict.Join:
 		r.Vouched, err = a.enroller.vouch(s.Identity(), r.Name())
+		last, had := a.host.HadLast(r.Want)
+		r.WantFree = had && a.enroller.get(last) == nil
 		m = r
 	case verdict.Resume:
 		r.Vouched, err = a.enroller.vouch(s.Identity(), r.Name())

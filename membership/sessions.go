@@ -418,6 +418,10 @@ func (a *Agent) reachHost(addresses []string) (*control.Session, error) {
 func (a *Agent) dialAt(ctx context.Context, addresses []string, i int, done func(*control.Session, error)) int {
 	a.wg.Go(func() {
 		s, err := a.dialer.Session(ctx, addresses[i])
+		if err == nil && a.cfg.Node.Want != 0 && s.Version() < control.WantVersion && a.Self().Life == noLife {
+			s.Abort()
+			s, err = nil, fmt.Errorf("node-id %d: the host at %s is of a release that grants no ID on demand", a.cfg.Node.Want, addresses[i])
+		}
 		done(s, err)
 	})
 	return i + 1

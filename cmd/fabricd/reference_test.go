@@ -20,7 +20,7 @@ var topics = []struct {
 	name  string
 	begin []string
 }{
-	{"The node and its cluster", []string{"role", "name", "join", "token-file", "state-dir", "max-nodes", "allowed-networks", "certificate-validity", "ca", "cert", "key"}},
+	{"The node and its cluster", []string{"role", "name", "node-id", "join", "token-file", "state-dir", "max-nodes", "allowed-networks", "certificate-validity", "ca", "cert", "key"}},
 	{"Network", []string{"bind", "advertise", "data-port", "gossip-port", "providers", "tcp-plaintext", "paths", "max-paths", "connect-timeout"}},
 	{"Failures", []string{"detection", "lost-pair", "enable-faults"}},
 	{"Applications", []string{"socket", "admin", "access", "default-access"}},

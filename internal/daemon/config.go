@@ -7,6 +7,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/attach/server"
 	"github.com/fabricd/fabricd/membership"
 )
@@ -28,6 +29,8 @@ type Config struct {
 	// Name is for people: in tables and logs. The machine's host name by default;
 	// a host that is started with that keeps the name that Init gave it.
 	Name string
+	// NodeID is the only ID that the node takes; 0: any. A host has ID 0.
+	NodeID addr.NodeID
 	// named: Load was told the name.
 	named bool
 

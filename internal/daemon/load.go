@@ -109,6 +109,9 @@ func (c *Config) check(values map[string]value) []Problem {
 	if c.Local.Socket == c.Local.AdminSocket {
 		report("admin", c.Local.AdminSocket, "is the applications' socket too; want another one")
 	}
+	if c.NodeID != 0 && c.Role == RoleHost {
+		report("node-id", fmt.Sprint(c.NodeID), "is for other nodes; the host has the ID 0")
+	}
 	c.checkProviders(report)
 	c.checkAccess(values, report)
 	c.checkGateways(values, report)

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/membership"
 	"github.com/fabricd/fabricd/membership/trust"
 )
@@ -56,6 +57,8 @@ var nodeSettings = []Setting{
 		func(c *Config) *string { return (*string)(&c.Role) }, oneOf("host", "node")),
 	text("name", "name of this node in tables and logs", "1 to 63 letters, digits, '.', '-' or '_'",
 		func(c *Config) *string { return &c.Name }, validName),
+	{"node-id", "the only node ID that this node takes; the host refuses it, and says why, if another node has or had it",
+		fmt.Sprintf("auto: one that is free; or a number from 1 to %d", addr.FirstReserved-1), setNodeID, nodeIDText},
 	list("join", "data addresses of members; the host's to join first", "host:port, separated by commas",
 		func(c *Config) *[]string { return &c.Join }, validHostPort),
 	text("token-file", "file with the join token", "path of a file",
@@ -221,6 +224,23 @@ func setMode(c *Config, s string) bool {
 	}
 	c.Local.SocketMode = fs.FileMode(n)
 	return true
+}
+
+func setNodeID(c *Config, s string) bool {
+	if s == autoQuota {
+		c.NodeID = 0
+		return true
+	}
+	n, err := strconv.ParseUint(s, 10, 16)
+	c.NodeID = addr.NodeID(n)
+	return err == nil && n >= 1 && c.NodeID < addr.FirstReserved
+}
+
+func nodeIDText(c *Config) string {
+	if c.NodeID == 0 {
+		return autoQuota
+	}
+	return fmt.Sprint(c.NodeID)
 }
 
 func setConnectTimeout(c *Config, s string) bool {

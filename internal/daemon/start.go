@@ -324,7 +324,7 @@ func (d *Daemon) startMembership(ctx context.Context, store *trust.Store, engine
 	agent, err := membership.Start(ctx, membership.Config{
 		State:    d.state,
 		Trust:    store,
-		Node:     membership.NodeConfig{Name: d.cfg.Name, Addresses: []string{at.data}, Providers: carried},
+		Node:     membership.NodeConfig{Name: d.cfg.Name, Addresses: []string{at.data}, Providers: carried, Want: d.cfg.NodeID},
 		Listener: d.links.streams(d.shared, faults.Control),
 		Dial:     d.links.dial(faults.Control),
 		Refused:  d.countRefused,

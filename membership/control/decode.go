@@ -112,8 +112,12 @@ func (d *decoder) joinGrant() JoinGrant {
 func (d *decoder) message(t frameType) verdict.Message {
 	switch t {
 	case typeJoin:
-		c := d.claim()
-		return verdict.Join{Identity: c.Identity, Previous: c.Life, Term: c.Term, Lease: c.Lease}
+		return d.join()
+	case typeJoinWant:
+		m := d.join()
+		m.Want = addr.NodeID(d.U16())
+		d.Require(m.Want != 0)
+		return m
 	case typeResume:
 		c := d.claim()
 		c.HostOver = addr.Generation(d.U32())
@@ -147,6 +151,11 @@ func (d *decoder) message(t frameType) verdict.Message {
 			Reason: verdict.Reason(d.words(verdict.MaxReason))}
 	}
 	return nil
+}
+
+func (d *decoder) join() verdict.Join {
+	c := d.claim()
+	return verdict.Join{Identity: c.Identity, Previous: c.Life, Term: c.Term, Lease: c.Lease}
 }
 
 // claim reads what a Join and a Resume have in common.

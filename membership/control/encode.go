@@ -155,7 +155,11 @@ func (e *encoder) message(m verdict.Message) frameType {
 	switch m := m.(type) {
 	case verdict.Join:
 		e.claim(m.Identity, m.Previous, m.Term, m.Lease)
-		return typeJoin
+		if m.Want == 0 {
+			return typeJoin
+		}
+		e.U16(uint16(m.Want))
+		return typeJoinWant
 	case verdict.Resume:
 		e.claim(m.Identity, m.Life, m.Term, m.Lease)
 		e.U32(uint32(m.HostOver))

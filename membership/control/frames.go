@@ -10,10 +10,12 @@ import (
 // Limits of the format.
 const (
 	VersionMin uint16 = 2 // the protocol versions spoken here
-	VersionMax uint16 = 3
+	VersionMax uint16 = 4
 
 	// ServicesVersion is the first that has services.
 	ServicesVersion uint16 = 3
+	// WantVersion is the first that has joins for one ID.
+	WantVersion uint16 = 4
 
 	HeaderLen = 5       // bytes before a frame's body: its length and type
 	MaxBody   = 1 << 16 // bytes of a body
@@ -73,6 +75,7 @@ const (
 	typeBans        frameType = 38
 
 	typeServices frameType = 39 // a services.List; both ways
+	typeJoinWant frameType = 40 // a verdict.Join with Want
 )
 
 // An End is one end of a connection, as it describes itself.

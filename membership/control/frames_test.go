@@ -49,6 +49,7 @@ var frames = map[string]any{
 	"joingrant": JoinGrant{Cluster: uuidB, Host: uuidA, Node: uuidB, Certificate: []byte{1}, Roots: [][]byte{{2}, {3}}, Keyring: []byte{4}, Gossip: "10.0.0.1:7947"},
 
 	"join":        verdict.Join{Identity: sayA, Previous: lifeA, Term: 5, Lease: []byte{7}},
+	"joinwant":    verdict.Join{Identity: sayA, Previous: lifeA, Term: 5, Lease: []byte{7}, Want: 0x0708},
 	"resume":      verdict.Resume{Identity: sayA, Life: lifeA, Term: 5, HostOver: 4, Lease: []byte{7}},
 	"leave":       verdict.Leave{Life: lifeA},
 	"report":      verdict.Report{About: lifeA, Evidence: verdict.LinkSilent},

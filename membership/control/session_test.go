@@ -328,7 +328,7 @@ func TestVersionsAreNamedByBothSides(t *testing.T) {
 		f, err := l.read()
 		r, _ := f.(Refuse)
 		if err != nil || r.Code != CodeVersion || r.VersionMin != VersionMin || r.VersionMax != VersionMax ||
-			!strings.Contains(r.Text, "here 2 to 3, there 7 to 9") {
+			!strings.Contains(r.Text, "here 2 to 4, there 7 to 9") {
 			t.Errorf("answer %+v, %v, want a refusal with both sides' versions", f, err)
 		}
 		l.raw.Close()

@@ -49,7 +49,9 @@ type MemberConfig struct {
 	Previous addr.Life // from disk; the zero Life if none
 	Lease    []byte    // from disk: the signed lease of Previous; empty if none
 	Term     uint64    // from disk: the highest term ever accepted
-	Timing   Timing    // zero fields: those of Fast
+	// Want is the only ID that the node takes, as its operator has set it; 0: any.
+	Want   addr.NodeID
+	Timing Timing // zero fields: those of Fast
 }
 
 // check reports what an identity must have and this one has not.

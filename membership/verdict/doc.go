@@ -87,6 +87,10 @@
 // life. It gets the ID with a generation above the floor and above its lease.
 // Newcomers wait for the grace period, so that they get no ID that is claimed.
 //
+// A node may want one ID and no other ([Join].Want). That is decided before the Join has
+// any effect, and gives nobody more than a free ID would: a node has one ID for good, and
+// that of a node which belongs to the cluster stays that node's while it is away.
+//
 // A state directory that went back to an older copy looks whole, and is noticed by
 // what was granted after the copy was made. No ID and generation is granted again:
 //

@@ -80,6 +80,10 @@ func (h *Host) join(now time.Time, s SessionID, m Join) {
 		h.adoptLocal()
 		return
 	}
+	if code, text := h.refusesID(m); code != 0 {
+		h.refuse(s, code, text)
+		return
+	}
 	p := &petition{session: s, join: m}
 	n := h.holder(m.UUID)
 	switch {
@@ -240,7 +244,7 @@ func (h *Host) grant(now time.Time, p *petition) {
 	if h.nameTaken(p.session, nil, m.UUID, m.Name()) {
 		return
 	}
-	l, err := h.table.grant(now, m.UUID, m.Epoch, m.Name(), m.Previous)
+	l, err := h.table.grant(now, m.UUID, m.Epoch, m.Name(), m.Previous, m.Want)
 	if err != nil {
 		h.refuse(p.session, RefusedFull, err.Error())
 		return

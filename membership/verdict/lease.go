@@ -134,10 +134,16 @@ func (t *leaseTable) sorted() []*Lease {
 // caller has ended the previous life before, and knows that it was u's. The
 // generation is above every one that the ID can have had: in the table, in what the
 // floor stands for, and in the previous life.
-func (t *leaseTable) grant(now time.Time, u addr.UUID, epoch uint64, name string, previous addr.Life) (*Lease, error) {
-	id, ok := t.choose(u, previous)
-	if !ok {
-		return nil, errFull
+//
+// A node that wants one ID gets that one: the caller has found it to be this node's, or
+// free.
+func (t *leaseTable) grant(now time.Time, u addr.UUID, epoch uint64, name string, previous addr.Life, want addr.NodeID) (*Lease, error) {
+	id := want
+	if id == 0 {
+		var ok bool
+		if id, ok = t.choose(u, previous); !ok {
+			return nil, errFull
+		}
 	}
 	l := t.leases[id]
 	if l == nil {
@@ -158,13 +164,19 @@ func (t *leaseTable) grant(now time.Time, u addr.UUID, epoch uint64, name string
 	return l, nil
 }
 
-func (t *leaseTable) choose(u addr.UUID, previous addr.Life) (addr.NodeID, bool) {
+// bound returns the ID that u has and keeps: that which it held last, or else that of
+// its previous life if nobody has it.
+func (t *leaseTable) bound(u addr.UUID, previous addr.Life) (addr.NodeID, bool) {
 	usedUp := previous.Generation >= maxGeneration-1
 	if l := t.lookup(u); l != nil && l.Generation < maxGeneration-1 && (l.ID != previous.Node || !usedUp) {
 		return l.ID, true
 	}
-	if t.free(previous.Node) && !usedUp {
-		return previous.Node, true
+	return previous.Node, t.free(previous.Node) && !usedUp
+}
+
+func (t *leaseTable) choose(u addr.UUID, previous addr.Life) (addr.NodeID, bool) {
+	if id, ok := t.bound(u, previous); ok {
+		return id, true
 	}
 	id := t.cursor
 	for range addr.FirstReserved {

@@ -36,7 +36,7 @@ func TestLeaseTableAgainstModel(t *testing.T) {
 				want := addr.NodeID(rapid.IntRange(0, 70_000).Draw(t, "want"))
 				previous := addr.Life{Node: want, Generation: addr.Generation(rapid.Uint32Range(0, 2000).Draw(t, "generation"))}
 				free := table.free(want)
-				l, err := table.grant(now, u, 1, "", previous)
+				l, err := table.grant(now, u, 1, "", previous, 0)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -87,7 +87,7 @@ func TestNextFitGoesOnAfterTheLastAndWraps(t *testing.T) {
 	}
 	var got []addr.NodeID
 	for n := range byte(3) {
-		l, err := table.grant(time.Unix(0, 0), uuid(n+1), 1, "", addr.Life{})
+		l, err := table.grant(time.Unix(0, 0), uuid(n+1), 1, "", addr.Life{}, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -106,7 +106,7 @@ func TestGenerationsEndBelowTheLast(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := table.grant(time.Unix(0, 0), uuid(1), 1, "", addr.Life{Node: 7, Generation: maxGeneration - 1})
+	l, err := table.grant(time.Unix(0, 0), uuid(1), 1, "", addr.Life{Node: 7, Generation: maxGeneration - 1}, 0)
 	if err != nil || l.ID == 7 {
 		t.Errorf("granted %+v, %v, want another ID: node 7 has no generation left", l, err)
 	}

@@ -107,6 +107,9 @@ func NewMember(cfg MemberConfig, now time.Time) (*Member, error) {
 	if err := cfg.Self.check(); err != nil {
 		return nil, fmt.Errorf("member: %w", err)
 	}
+	if cfg.Want >= addr.FirstReserved {
+		return nil, fmt.Errorf("member: %w", errNoID(cfg.Want))
+	}
 	m := &Member{
 		cfg:      cfg,
 		t:        cfg.Timing.withDefaults(),

@@ -1,6 +1,7 @@
 package verdict
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
@@ -26,7 +27,7 @@ func (m *Member) ask(now time.Time) {
 	m.stage, m.synced, m.parts = asking, false, nil
 	m.askAt, m.deadline = time.Time{}, now.Add(m.t.Silence)
 	if m.self == (addr.Life{}) {
-		m.send(Join{Identity: m.cfg.Self, Previous: m.previous, Term: m.term, Lease: m.lease})
+		m.send(Join{Identity: m.cfg.Self, Previous: m.previous, Term: m.term, Lease: m.lease, Want: m.cfg.Want})
 		return
 	}
 	m.send(Resume{Identity: m.cfg.Self, Life: m.self, Term: m.term, HostOver: m.over[addr.Host], Lease: m.lease})
@@ -54,7 +55,7 @@ func (m *Member) dialFailed(now time.Time, in DialFailed) {
 // host for what they do with each other. To the others we have no life: the host
 // gives us the next one, and ends that which they may still know.
 func (m *Member) serveLocal() {
-	if m.local || m.unwanted || m.self != (addr.Life{}) || !m.since.IsZero() || m.previous.Generation == 0 {
+	if m.local || m.unwanted || m.cfg.Want != 0 && m.cfg.Want != m.previous.Node || m.self != (addr.Life{}) || !m.since.IsZero() || m.previous.Generation == 0 {
 		return // a life that this process had may have been ended by the others
 	}
 	m.local = true
@@ -209,6 +210,10 @@ func (m *Member) granted(now time.Time, g Grant) {
 		return
 	}
 	if m.stage != asking || !valid {
+		return
+	}
+	if m.cfg.Want != 0 && g.Life.Node != m.cfg.Want {
+		m.finish(Halt{Code: RefusedInvalid, Text: fmt.Sprintf("node-id %d: the host has granted the ID %d instead", m.cfg.Want, g.Life.Node)})
 		return
 	}
 	if m.self != (addr.Life{}) && m.self != g.Life {

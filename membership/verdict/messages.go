@@ -50,6 +50,9 @@ type Join struct {
 	// there is none. The host's shell passes on only what it proves.
 	Lease []byte // ≤ MaxLease
 
+	// Want is the only ID that the node takes, 0 if it takes any.
+	Want addr.NodeID
+
 	Vouched // by the host's shell
 }
 
@@ -58,6 +61,10 @@ type Join struct {
 type Vouched struct {
 	Labels []string  // of the token that it joined with
 	Until  time.Time // end of its certificate
+
+	// WantFree says that the node which had the ID of Join.Want last, if that was
+	// another one, does not belong to the cluster any more.
+	WantFree bool
 }
 
 // A Resume asks the host to keep the life that the node has, after its control

@@ -16,8 +16,8 @@ import (
 type build struct{ control, link [2]int } // the first and the last that it speaks
 
 var (
-	nextBuild = build{control: [2]int{2, 4}, link: [2]int{2, 6}} // and this one's
-	lateBuild = build{control: [2]int{4, 4}, link: [2]int{6, 6}}
+	nextBuild = build{control: [2]int{2, 5}, link: [2]int{2, 6}} // and this one's
+	lateBuild = build{control: [2]int{5, 5}, link: [2]int{6, 6}}
 	oddBuild  = build{control: [2]int{2, 3}, link: [2]int{6, 6}} // no link with this one
 	pastBuild = build{control: [2]int{2, 2}, link: [2]int{2, 2}}
 	rmaBuild  = build{control: [2]int{2, 2}, link: [2]int{2, 3}} // paths for messages alone
@@ -32,7 +32,7 @@ func (b build) make(t *testing.T) string {
 	for file, v := range map[string]struct {
 		own [2]string // the first and the last version of the source
 		of  [2]int
-	}{"membership/control/frames.go": {[2]string{"2", "3"}, b.control}, "internal/wire/frames.go": {[2]string{"2", "5"}, b.link}} {
+	}{"membership/control/frames.go": {[2]string{"2", "4"}, b.control}, "internal/wire/frames.go": {[2]string{"2", "5"}, b.link}} {
 		path, err := filepath.Abs(filepath.Join("../../..", file))
 		if err != nil {
 			t.Fatal(err)
@@ -81,6 +81,7 @@ func TestBuildsOfTwoVersions(t *testing.T) {
 	t.Run("an earlier member", func(t *testing.T) {
 		past := pastBuild.make(t)
 		together(t, fabricdExe, past)
+		noIDOnDemand(t, past)
 		noPaths(t, past)
 	})
 	t.Run("a member that knows no RMA paths", func(t *testing.T) { rmaByTheLink(t, rmaBuild.make(t)) })
@@ -93,7 +94,7 @@ func TestBuildsOfTwoVersions(t *testing.T) {
 		if code := late.exit(t, stepLimit); code == 0 {
 			t.Error("it ended as if all were well")
 		}
-		if line := tail(late.log, 1); !strings.Contains(line, "version") || !strings.Contains(line, "3") || !strings.Contains(line, "4") {
+		if line := tail(late.log, 1); !strings.Contains(line, "version") || !strings.Contains(line, "4") || !strings.Contains(line, "5") {
 			t.Errorf("it said %q, want both versions", line)
 		}
 		l.agree(nodes...)
@@ -121,6 +122,19 @@ func TestBuildsOfTwoVersions(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// noIDOnDemand: a node that takes one ID only waits for a host that can grant it.
+func noIDOnDemand(t *testing.T, hostExe string) {
+	l := newLab(t)
+	l.hostExe = hostExe
+	host := l.cluster(0)[0]
+	fixed := l.member(host, "fixed", "--node-id", "12")
+	fixed.launch()
+	fixed.logs("is of a release that grants no ID on demand")
+	if lives, err := host.lives(); err != nil || strings.Contains(lives, "fixed") {
+		t.Errorf("the host lists %s, %v", lives, err)
+	}
 }
 
 // together makes a cluster of a host of one build and members of both.
