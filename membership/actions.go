@@ -183,6 +183,11 @@ func (a *Agent) followEvent(e verdict.Event) {
 	case verdict.EventAdded:
 		a.tellRumour(e.Node)
 		a.showNames(e.Node.Life)
+	case verdict.EventUpdated:
+		if a.host != nil { // it may have another name or other labels
+			a.names.host.Recheck(e.Node.Life, a.bars)
+			a.names.stale = true
+		}
 	case verdict.EventRemoved:
 		a.removeNames(e.Node.Life)
 		if l := a.lines[gossip.Key{UUID: e.Node.UUID, Epoch: e.Node.Epoch}]; l != nil && l.up != nil {

@@ -68,6 +68,11 @@ type Config struct {
 	// ends what it serves. Nil: nothing is served, nobody is told.
 	Serves     func() []services.Service
 	OnServices func(addr.Life, []services.Service)
+	// Bars returns the rule that keeps a node from serving a name, "" if there is none; of
+	// use on the host, which tells nobody of such a name. Nil: no rule does. Barred is told
+	// of which names of Serves the host tells nobody. Neither must wait. Nil: nobody is told.
+	Bars   func(n Node, name string) (rule string)
+	Barred func(names []string)
 	// Revalidate is called when this process noticed that it stood still:
 	// every link serves nothing until both ends have confirmed both lives in a
 	// fresh round trip. It must not block. Nil: nothing is done.
@@ -172,6 +177,9 @@ func (c *Config) withDefaults() (*Config, error) {
 	}
 	if d.OnServices == nil {
 		d.OnServices = func(addr.Life, []services.Service) {}
+	}
+	if d.Barred == nil {
+		d.Barred = func([]string) {}
 	}
 	if d.Revalidate == nil {
 		d.Revalidate = func() {}

@@ -1,6 +1,7 @@
 package membership
 
 import (
+	"slices"
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
@@ -18,6 +19,8 @@ type names struct {
 	timer *time.Timer   // for what is told later
 	stale bool          // something may be to be told
 	stray uint64        // lists that were passed over: of a life that is not their sender's
+
+	barred []string // names of this node that the host tells nobody
 }
 
 func newNames() names {
@@ -76,7 +79,7 @@ func (a *Agent) tellOwn(now time.Time) (next time.Time) {
 	}
 	l.Life = self
 	if a.host != nil {
-		a.names.host.Take(l)
+		a.names.host.Take(l, a.bars)
 		return time.Time{}
 	}
 	_ = s.Send(l) // with the next session otherwise
@@ -93,8 +96,11 @@ func (a *Agent) tellAll(now time.Time) (next time.Time) {
 				a.sendList(id, l)
 			}
 		}
+		a.auditBarred(l.Life)
 		if l.Life != a.member.Self().Life {
 			a.events.putServices(l)
+		} else {
+			a.answered(l)
 		}
 	}
 	return next
@@ -104,6 +110,51 @@ func (a *Agent) sendList(id verdict.SessionID, l services.List) {
 	if s := a.sessions[id]; s != nil && s.Version() >= control.ServicesVersion {
 		_ = s.Send(l) // with the next session otherwise
 	}
+}
+
+// named returns the node of a life that the host serves.
+func (a *Agent) named(life addr.Life) (Node, bool) {
+	if self := a.member.Self(); self.Life == life {
+		return self, true
+	}
+	return a.host.Living(life)
+}
+
+// bars reports whether a rule keeps a life from serving a name.
+func (a *Agent) bars(life addr.Life, name string) bool {
+	n, ok := a.named(life)
+	return ok && a.cfg.Bars != nil && a.cfg.Bars(n, name) != ""
+}
+
+// auditBarred writes which names the host tells nobody of that a life wants to serve.
+func (a *Agent) auditBarred(life addr.Life) {
+	n, ok := a.named(life)
+	for _, name := range a.names.host.Barred(life) {
+		if by := a.cfg.Bars(n, name); ok && by != "" {
+			a.audit(Audit{Event: "serve-refused", Node: n.UUID, Name: n.Name(), Life: life, Text: by})
+		}
+	}
+}
+
+// RulesChanged says that Config.Bars would have other answers.
+func (a *Agent) RulesChanged() {
+	a.post(func() {
+		if a.host != nil {
+			a.names.host.RecheckAll(a.bars)
+			a.names.stale = true
+		}
+	})
+}
+
+// answered takes what the host tells of this node's own list: all of it, unless a rule
+// keeps this node from serving a name, or there is no room.
+func (a *Agent) answered(l services.List) {
+	barred, ok := a.names.own.Answered(l)
+	if !ok || slices.Equal(barred, a.names.barred) {
+		return
+	}
+	a.names.barred = barred
+	a.cfg.Barred(barred)
 }
 
 // sendNames tells a member, which has just been granted its life, of all services. Those
@@ -135,12 +186,16 @@ func (a *Agent) hearServices(s *control.Session, id verdict.SessionID, l service
 			a.log.Debug().Stringer("peer", s.Peer().UUID).Stringer("life", l.Life).Uint64("stray", a.names.stray).Msg("services of a life that is not the sender's")
 			return
 		}
-		a.names.host.Take(l)
+		a.names.host.Take(l, a.bars)
 		a.names.stale = true
 		return
 	}
-	if now, _ := a.member.Session(); now != id || l.Life == a.member.Self().Life {
-		return // the session before, or what this node has said
+	if now, _ := a.member.Session(); now != id {
+		return // the session before
+	}
+	if l.Life == a.member.Self().Life {
+		a.answered(l)
+		return
 	}
 	if a.names.book.Put(l) {
 		a.events.putServices(l)

@@ -185,3 +185,85 @@ func (s *server) port(life addr.Life) addr.Port {
 	}
 	return s.heard[life][0].Port
 }
+
+// A rule at the host keeps nodes from serving names, whatever they are called and say: the
+// others do not hear of such a name, the node does, and the audit log has the rule.
+func TestARuleSaysWhoMayServe(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		var s [4]server
+		var mu sync.Mutex // guards the fields below
+		owner, barred, audited := "n2", []string(nil), map[string]int{}
+		h := w.host(s[1].config, func(c *Config) {
+			c.Bars = func(n Node, name string) string {
+				mu.Lock()
+				defer mu.Unlock()
+				if name == "db" && n.Name() != owner {
+					return "service:db by " + owner
+				}
+				return ""
+			}
+			c.Audit = func(e Audit) {
+				mu.Lock()
+				defer mu.Unlock()
+				if e.Event == "serve-refused" {
+					audited[e.Name+": "+e.Text]++
+				}
+			}
+		})
+		told := func(c *Config) {
+			c.Barred = func(names []string) {
+				mu.Lock()
+				defer mu.Unlock()
+				barred = names
+			}
+		}
+		says := func(want string) func() bool {
+			return func() bool {
+				mu.Lock()
+				defer mu.Unlock()
+				return strings.Join(barred, " ") == want
+			}
+		}
+		two := w.join(2, s[2].config, told)
+		w.join(3, s[3].config)
+		time.Sleep(2 * time.Second)
+		s[1].serve(h.a, "db")
+		s[2].serve(two.a, "db", "web")
+		w.within(2*time.Second, "the owner's db is told", func() bool { return s[3].hears() == fmt.Sprintf("%v db web", two.life()) })
+
+		mu.Lock()
+		owner = "n3"
+		mu.Unlock()
+		h.a.RulesChanged()
+		w.within(2*time.Second, "db is taken back", func() bool { return s[3].hears() == fmt.Sprintf("%v web", two.life()) })
+		w.within(time.Second, "the node knows", says("db"))
+		n := w.node(3)
+		w.kill(n)
+		time.Sleep(2 * time.Second)
+		evil, life := w.mute(n)
+		for i := range 3 { // under its own name, and then under another one
+			evil.Send(services.List{Life: life, Seq: uint64(i + 1), Services: []services.Service{{Name: "db", Port: addr.Port(i + 1)}}})
+			evil.Send(verdict.Ping{Life: life, Nonce: uint64(i)})
+			time.Sleep(100 * time.Millisecond)
+		}
+		if got, want := s[2].hears(), fmt.Sprintf("%v db", life); got != want {
+			t.Errorf("the owner serves %q, want %q", got, want)
+		}
+		mu.Lock()
+		owner = "n2"
+		mu.Unlock()
+		h.a.RulesChanged()
+		w.within(2*time.Second, "db is its owner's again", says(""))
+		evil.Send(services.List{Life: life, Seq: 9, Services: []services.Service{{Name: "db", Port: 9}, {Name: "evil", Port: 9}}})
+		evil.Send(verdict.Ping{Life: life, Nonce: 9})
+		time.Sleep(time.Second)
+		if got, want := s[2].hears(), fmt.Sprintf("%v evil", life); got != want {
+			t.Errorf("of a member that may not serve db is heard %q, want %q", got, want)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if audited["n1: service:db by n2"] == 0 || audited["n2: service:db by n3"] == 0 || audited["n3: service:db by n2"] == 0 || len(audited) > 4 {
+			t.Errorf("the audit log has %v", audited)
+		}
+	})
+}

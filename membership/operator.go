@@ -259,8 +259,9 @@ func (a *Agent) CheckLease(signed []byte, node addr.UUID, key trust.Pin, epoch u
 
 // An Audit is one event of the audit log. It holds no secret.
 type Audit struct {
-	Event string // join, join-refused, certificate, remove, ban, allow, ca-rotated, key-rotated
+	Event string // join, join-refused, certificate, remove, ban, allow, ca-rotated, key-rotated, serve-refused
 	Node  addr.UUID
+	Life  addr.Life // of the node; of serve-refused alone, whose Text is the rule
 	Name  string
 	Token trust.TokenID
 	Text  string // what else is to be said: a reason, a serial number

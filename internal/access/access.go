@@ -1,5 +1,5 @@
 // Package access decides which application may connect to a port of this node,
-// and which local user may bind it. It only decides: it has no clock, lock or
+// which local user may bind it, and at the host which node may serve which names. It only decides: it has no clock, lock or
 // I/O, and its values do not change once they are made.
 package access
 
@@ -54,8 +54,8 @@ func NewPolicy(rules []Rule, closed bool) (*Policy, error) {
 	}
 	for i, r := range rules {
 		for _, earlier := range rules[:i] {
-			if earlier.covers(r.first) && earlier.covers(r.last) {
-				return nil, fmt.Errorf("rule %q never decides: %q, before it, covers its ports", r, earlier)
+			if earlier.coversAll(&r) {
+				return nil, fmt.Errorf("rule %q never decides: %q, before it, covers all of it", r, earlier)
 			}
 		}
 	}
@@ -142,10 +142,35 @@ func (p *Policy) Bind(port addr.Port, uid, gid uint32) Decision {
 	return Decision{Allowed: ok, By: r.text}
 }
 
+// Serve decides whether the node n may serve a name. A name without a rule is free.
+func (p *Policy) Serve(name string, n Caller) Decision {
+	if p != nil {
+		for i := range p.rules {
+			if r := &p.rules[i]; r.names != "" && coversName(r.names, name) {
+				return Decision{Allowed: allows(r.by, n), By: r.text}
+			}
+		}
+	}
+	return Decision{Allowed: true}
+}
+
+// OfServices returns the first rule that says who may serve a name, nil if there is none.
+func (p *Policy) OfServices() *Rule {
+	for _, r := range p.Rules() {
+		if r.names != "" {
+			return &r
+		}
+	}
+	return nil
+}
+
 // A Rule covers a range of ports. It says which callers may connect to them,
 // or leaves that to the default, and which local users may bind them, or
-// leaves that open. [ParseRule] makes one.
+// leaves that open. Or it covers names of services, and says which nodes may serve
+// them. [ParseRule] makes one.
 type Rule struct {
+	names       string    // a name, or the beginning of names and "*"; empty: it covers ports
+	by          []Subject // who may serve them
 	first, last addr.Port
 	from        []Subject // nil: the default decides
 	bind        []user    // nil: every user
@@ -155,7 +180,23 @@ type Rule struct {
 // String returns the rule in the form that [ParseRule] reads.
 func (r Rule) String() string { return r.text }
 
-func (r *Rule) covers(port addr.Port) bool { return r.first <= port && port <= r.last }
+func (r *Rule) covers(port addr.Port) bool {
+	return r.names == "" && r.first <= port && port <= r.last
+}
+
+// coversAll reports whether r covers all that o covers.
+func (r *Rule) coversAll(o *Rule) bool {
+	if o.names == "" {
+		return r.covers(o.first) && r.covers(o.last)
+	}
+	return r.names == o.names || strings.HasSuffix(r.names, "*") && coversName(r.names, strings.TrimSuffix(o.names, "*"))
+}
+
+// coversName reports whether a name is one of names.
+func coversName(names, name string) bool {
+	begin, all := strings.CutSuffix(names, "*")
+	return names == name || all && strings.HasPrefix(name, begin)
+}
 
 // A Subject names callers. [ParseSubject] makes one; the zero Subject names
 // none.

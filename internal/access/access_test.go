@@ -276,3 +276,62 @@ func FuzzParseRule(f *testing.F) {
 		}
 	})
 }
+
+func TestWhoMayServeIsDecidedByTheFirstRuleThatCoversTheName(t *testing.T) {
+	p := policy(t, true, "service:db by db-1 host", "service:web-* by label:web", "2050 from none", "service:* by label:trusted label:db")
+	for name, want := range map[string][3]bool{ // by onHost, web, here
+		"db":    {true, false, true},
+		"db2":   {false, false, true},
+		"web-a": {false, true, false},
+		"web":   {false, false, true},
+	} {
+		for i, c := range []Caller{onHost, web, here} {
+			if d := p.Serve(name, c); d.Allowed != want[i] {
+				t.Errorf("%s by %s: %+v, want %v", name, c.Name, d, want[i])
+			}
+		}
+	}
+	if d := policy(t, true, "service:db by none").Serve("dc", web); !d.Allowed {
+		t.Errorf("a name without a rule: %+v, want it free", d)
+	}
+	if d := (*Policy)(nil).Serve("db", web); !d.Allowed {
+		t.Errorf("without rules: %+v", d)
+	}
+	if d := p.Connect(0, web, 1000, nil); d.By != "default-access: closed" || p.For(0) != d.By {
+		t.Errorf("a rule of services decides about a port: %+v", d)
+	}
+	if r := p.OfServices(); r == nil || r.String() != "service:db by db-1 host" || policy(t, false, "2050 from none").OfServices() != nil {
+		t.Errorf("the first rule of services is %v", r)
+	}
+}
+
+func TestWhatIsWrongWithARuleOfServicesIsSaid(t *testing.T) {
+	for text, want := range map[string]string{
+		"service: by db-1":           "want a name",
+		"service:7 by db-1":          "want a name",
+		"service:a*b by db-1":        "want a name",
+		"service:** by db-1":         "want a name",
+		"service:db":                 `want "by"`,
+		"service:db from db-1":       `want "by"`,
+		"service:db by":              "0 callers",
+		"service:db by none db-1":    "stands alone",
+		"service:db by local":        `"local" is no node`,
+		"service:db by db-1 by db-2": "node:NAME",
+	} {
+		if _, err := ParseRule(text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want an error with %q", text, err, want)
+		}
+	}
+	for _, pair := range [][2]string{
+		{"service:* by db-1", "service:db by db-2"}, {"service:d* by db-1", "service:db* by db-2"}, {"service:db by db-1", "service:db by db-2"},
+	} {
+		a, _ := ParseRule(pair[0])
+		b, _ := ParseRule(pair[1])
+		if _, err := NewPolicy([]Rule{a, b}, false); err == nil || !strings.Contains(err.Error(), "never decides") {
+			t.Errorf("%q behind %q: %v", b, a, err)
+		}
+		if _, err := NewPolicy([]Rule{b, a}, false); err != nil && pair[0] != "service:db by db-1" {
+			t.Errorf("the exception first: %v", err)
+		}
+	}
+}

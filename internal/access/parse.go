@@ -13,13 +13,17 @@ import (
 // The text of a rule:
 //
 //	PORTS [from SUBJECT ...] [bind USER ...]
+//	service:NAMES by SUBJECT ...
 //
 //	PORTS    2050 or 2050-2059
+//	NAMES    db, or db-* for the names that begin so, or * for all
 //	SUBJECT  all, none, host, local, a node's name, node:NAME or label:WORD
 //	USER     all, none, a user's number, or group:NUMBER
 const (
 	fromWord    = "from"
 	bindWord    = "bind"
+	byWord      = "by"
+	namesPrefix = "service:"
 	nodePrefix  = "node:"
 	labelPrefix = "label:"
 	groupPrefix = "group:"
@@ -28,7 +32,7 @@ const (
 // reserved reports whether a node's name has to be written as node:NAME.
 func reserved(name string) bool {
 	_, word := words[name]
-	return word || name == fromWord || name == bindWord
+	return word || name == fromWord || name == bindWord || name == byWord
 }
 
 // ParseRule reads a rule. Its words may be separated by any white space; a
@@ -44,6 +48,9 @@ func ParseRule(text string) (Rule, error) {
 func parseRule(fields []string) (r Rule, err error) {
 	if len(fields) == 0 {
 		return r, errors.New("want a port, or a range of ports, and what holds for it")
+	}
+	if names, ok := strings.CutPrefix(fields[0], namesPrefix); ok {
+		return parseNames(names, fields[1:])
 	}
 	if r.first, r.last, err = parsePorts(fields[0]); err != nil {
 		return r, err
@@ -73,6 +80,25 @@ func parseRule(fields []string) (r Rule, err error) {
 		return r, fmt.Errorf("want %q with callers or %q with users behind the ports", fromWord, bindWord)
 	}
 	r.text = r.format()
+	return r, nil
+}
+
+// parseNames reads a rule of services behind its first word.
+func parseNames(names string, fields []string) (r Rule, err error) {
+	begin, all := strings.CutSuffix(names, "*")
+	if !addr.ValidService(names) && !(all && (begin == "" || validWord(begin))) {
+		return r, fmt.Errorf("the service %.80q: want a name, or the beginning of names and *", names)
+	}
+	if len(fields) == 0 || fields[0] != byWord {
+		return r, fmt.Errorf("want %q with nodes behind the service", byWord)
+	}
+	if r.by, err = ParseSubjects(fields[1:]); err != nil {
+		return r, err
+	}
+	if slices.Contains(r.by, Subject{kind: kindLocal}) {
+		return r, errors.New(`"local" is no node of the cluster: want "host" or a name`)
+	}
+	r.names, r.text = names, namesPrefix+names+" "+byWord+" "+Join(r.by)
 	return r, nil
 }
 

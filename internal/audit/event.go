@@ -30,6 +30,7 @@ const (
 	RulesChanged   = "rules-changed"   // the rules of access to ports have changed
 	ConnectRefused = "connect-refused" // a rule refused a connect of a peer
 	BindRefused    = "bind-refused"    // a rule refused a port to a user of this machine
+	ServeRefused   = "serve-refused"   // a rule kept a node from serving a name
 	Started        = "started"         // this node's daemon began
 	Stopped        = "stopped"         // this node's daemon ended in order
 	Lost           = "lost"            // count lines before this one were not written

@@ -15,10 +15,10 @@ const (
 // A Refusal is a connect or a bind that a rule of this node refused. Equal ones
 // are counted.
 type Refusal struct {
-	Event string // ConnectRefused or BindRefused
+	Event string // ConnectRefused, BindRefused or ServeRefused
 	Node  string // UUID of the peer's node; empty: this node
 	Name  string // the peer's name
-	UID   uint32 // the application's user, as reported by its node
+	UID   uint32 // the application's user, as reported by its node; not of ServeRefused
 	Port  uint16
 	Rule  string
 
@@ -51,7 +51,11 @@ func (l *Log) Refused(r Refusal) {
 }
 
 func (r Refusal) event(count uint64) Event {
-	return Event{Event: r.Event, Node: r.Node, Name: r.Name, Incarnation: r.Incarnation, UID: &r.UID, Port: r.Port, Rule: r.Rule, Count: count}
+	e := Event{Event: r.Event, Node: r.Node, Name: r.Name, Incarnation: r.Incarnation, Port: r.Port, Rule: r.Rule, Count: count}
+	if r.Event != ServeRefused {
+		e.UID = &r.UID
+	}
+	return e
 }
 
 // flushRefusals writes the counts of a period and begins the next. l.mu is held.

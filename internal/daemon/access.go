@@ -13,6 +13,7 @@ import (
 	"github.com/fabricd/fabricd/internal/audit"
 	"github.com/fabricd/fabricd/internal/engine"
 	"github.com/fabricd/fabricd/internal/gateway/spec"
+	"github.com/fabricd/fabricd/membership"
 )
 
 // AccessConfig says who may connect to the node's ports and bind them;
@@ -40,8 +41,8 @@ const (
 
 func accessSettings() []Setting {
 	return []Setting{
-		{"access", "who may connect to which ports, and bind them; the first rule that covers a port decides",
-			"rules like '2050-2059 from web-1 label:db host bind 1000 group:27', separated by commas, or nothing", setAccess,
+		{"access", "who may connect to which ports, and bind them, and at the host who may serve which names; the first rule that covers a port or a name decides",
+			"rules like '2050-2059 from web-1 label:db host bind 1000 group:27' or 'service:db by label:db', separated by commas, or nothing", setAccess,
 			func(c *Config) string {
 				var texts []string
 				for _, r := range c.Access.Rules {
@@ -86,8 +87,11 @@ func setAccess(c *Config, s string) bool {
 
 // checkAccess reports what is wrong with the access rules.
 func (c *Config) checkAccess(values map[string]value, report func(key, text, allowed string)) {
-	if _, err := c.Access.policy(); err != nil {
+	p, err := c.Access.policy()
+	if err != nil {
 		report("access", values["access"].text, err.Error())
+	} else if r := p.OfServices(); r != nil && c.Role != RoleHost {
+		report("access", values["access"].text, fmt.Sprintf("rule %q is for the host, which decides who serves what", r))
 	}
 }
 
@@ -174,6 +178,18 @@ func (d *Daemon) takeAccess(p *access.Policy) {
 	change := accessChange(before, p)
 	d.log.Info().Str("op", "access").Int("rules", len(p.Rules())).Str("change", change).Msg("access rules have changed")
 	d.audit.Write(audit.Event{Event: audit.RulesChanged, Text: change})
+	if _, agent := d.rooms(); agent != nil {
+		agent.RulesChanged()
+	}
+}
+
+// barsService returns the rule that keeps a node from serving a name, "" if there is none.
+func (d *Daemon) barsService(n membership.Node, name string) string {
+	decision := d.accessPolicy().Serve(name, access.Caller{Life: n.Life, Name: n.Name(), Labels: n.Labels})
+	if decision.Allowed {
+		return ""
+	}
+	return decision.By
 }
 
 // auditRefusal writes that an access rule refused something. It does not block.

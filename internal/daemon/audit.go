@@ -91,6 +91,10 @@ func auditToken(c Config, text string) error {
 
 // auditMembership writes what membership tells. It does not block.
 func (d *Daemon) auditMembership(m membership.Audit) {
+	if m.Event == audit.ServeRefused {
+		d.audit.Refused(audit.Refusal{Event: m.Event, Node: m.Node.String(), Name: m.Name, Incarnation: m.Life.String(), Rule: m.Text})
+		return
+	}
 	d.audit.Write(auditEvent(m))
 	d.journal.join(m, time.Now())
 }

@@ -180,6 +180,7 @@ func TestEveryMistakeGetsOneLine(t *testing.T) {
 		{"ca", "ca.pem", "all of ca, cert and key"},
 		{"access", "2050", `rule "2050": want "from" with callers`},
 		{"access", "2050 from web-1,2050 bind 7", `rule "2050 bind 7" never decides`},
+		{"access", "service:db by label:db", "is for the host"}, // these are of a node
 		{"access", strings.Repeat("1 from all,", 256) + "1 from all", "257 rules, want at most 256"},
 		{"default-access", "", "open or closed"},
 		{"default-access", "half", "open or closed"},

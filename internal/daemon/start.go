@@ -358,6 +358,8 @@ func (d *Daemon) startMembership(ctx context.Context, store *trust.Store, engine
 		Revalidate: engine.Revalidate,
 		Serves:     func() []services.Service { return servicesOf(engine.Serves()) },
 		OnServices: func(life addr.Life, list []services.Service) { engine.NodeServices(life, namedOf(list)) },
+		Bars:       d.barsService,
+		Barred:     engine.Barred,
 		Now:        d.clock.Now,
 		Faults:     d.nodeFaults,
 		Log:        d.log,

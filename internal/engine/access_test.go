@@ -3,6 +3,7 @@ package engine_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"syscall"
 	"testing"
@@ -341,6 +342,46 @@ func TestPeerIsWhoHasConnected(t *testing.T) {
 			if got, err := from.Peer(); got.Life != fab.peers[0].Life || got.UID != uid || err != nil {
 				t.Errorf("the connector's peer: %+v, %v, want user %d", got, err, uid)
 			}
+		}
+	})
+}
+
+// A name that a rule of the host keeps this node from serving is found by nobody here, and
+// nobody connects by it; the listener's port stays.
+func TestBarredNamesAreNotServed(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		fab := newFabricOf(t, 2, engine.Config{})
+		e := fab.openAs(0, 1, 1)
+		port, err := e.Bind(2050)
+		if err == nil {
+			err = e.(attach.ServingEndpoint).Serve("db")
+		}
+		if err == nil {
+			err = e.Listen(1)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := func() string {
+			list, err := fab.nodes[0].Resolve("db", "")
+			return fmt.Sprint(len(list), " ", err)
+		}
+		connects := func() error {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			_, err := fab.openAs(1, 1, 1).(attach.ServingEndpoint).ConnectService(ctx, addr.Addr{Node: fab.nodes[0].Self().Life.Node, Port: port}, "db")
+			return err
+		}
+		fab.nodes[0].Barred([]string{"db", "web"})
+		if got, err := found(), connects(); got != `0 no node serves "db"` || !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Errorf("barred: found %q, a connect by the name: %v", got, err)
+		}
+		if s := fab.nodes[0].Serves(); len(s) != 1 {
+			t.Errorf("the host is told %v, want the name: the rule may change", s)
+		}
+		fab.nodes[0].Barred(nil)
+		if got, err := found(), connects(); got != "1 <nil>" || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("allowed again: found %q, a connect by the name: %v, want it to wait for an accept", got, err)
 		}
 	})
 }

@@ -25,8 +25,10 @@ type Named struct {
 
 // A namespace is what this node serves. Node.mu guards own.
 type namespace struct {
-	own   map[string]*endpoint // by name; told of once it listens
-	notes notes                // of changes of what anybody serves
+	own    map[string]*endpoint // by name; told of once it listens
+	barred map[string]bool      // names of own that the host tells nobody
+	lines  perMinute            // about those
+	notes  notes                // of changes of what anybody serves
 }
 
 // Serve takes the name. Others hear of it with Listen.
@@ -120,10 +122,26 @@ func (n *Node) NodeServices(life addr.Life, serves []Named) {
 	}
 }
 
+// Barred says which names of this node the host tells nobody, because a rule says who may
+// serve them. On this node they are not found either, and nobody connects to them by name.
+func (n *Node) Barred(names []string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.services.barred = make(map[string]bool)
+	for _, name := range names {
+		n.services.barred[name] = true
+	}
+	n.services.notes.send()
+	if len(names) > 0 && n.services.lines.shown(n.now(), reportsPerMinute) {
+		n.log.Warn().Str("op", "access").Strs("services", names).
+			Msg("the host tells nobody that this node serves these names: a rule of the host's setting access says who may, or the cluster serves as many as it can")
+	}
+}
+
 // served says whether a connect that names service, if it is not empty, is for e. The
 // caller holds mu.
 func (n *Node) servedLocked(e *endpoint, service string) bool {
-	return service == "" || n.services.own[service] == e
+	return service == "" || n.services.own[service] == e && !n.services.barred[service]
 }
 
 // measured notes how far away a peer is: it is known beyond the link.
@@ -158,7 +176,8 @@ func (n *Node) eachLocked(f func(at attach.Service, serves []Named)) {
 	if n.self.Life.Generation == 0 {
 		return
 	}
-	f(attach.Service{Life: n.self.Life, Node: n.self.Name}, n.servesLocked())
+	own := slices.DeleteFunc(n.servesLocked(), func(s Named) bool { return n.services.barred[s.Name] })
+	f(attach.Service{Life: n.self.Life, Node: n.self.Name}, own)
 	for _, p := range n.peers {
 		f(attach.Service{Life: p.Life, Node: p.Name, RoundTrip: p.distance()}, p.serves)
 	}

@@ -20,14 +20,28 @@ type Host struct {
 // A told is what one life has said last.
 type told struct {
 	order uint64 // of the lives, by their first list
-	list  List   // whole
+	said  List   // whole
+	list  List   // of it, what the life may serve
 	pace  pace
 	owing bool // it is not in the book, or the members have not been told
+	cut   bool // less was told last than the life had said
 }
 
-// Take takes a list of the life that its sender has. It is told when Due says so, unless a
-// later one has come by then. An earlier one is passed over.
-func (h *Host) Take(l List) {
+// Bars reports whether a life may not serve a name.
+type Bars func(life addr.Life, name string) bool
+
+// without returns the list without the names that bars names; nil bars none.
+func (l List) without(bars Bars) List {
+	if bars != nil {
+		l.Services = slices.DeleteFunc(slices.Clone(l.Services), func(s Service) bool { return bars(l.Life, s.Name) })
+	}
+	return l
+}
+
+// Take takes a list of the life that its sender has, without the names that bars names. It
+// is told when Due says so, unless a later one has come by then. An earlier one is passed
+// over.
+func (h *Host) Take(l List, bars Bars) {
 	t := h.told[l.Life]
 	if t == nil {
 		if h.told == nil {
@@ -37,9 +51,33 @@ func (h *Host) Take(l List) {
 		t = &told{order: h.count}
 		h.told[l.Life] = t
 	}
-	if l.Seq > t.list.Seq {
-		t.list, t.owing = l, true
+	if l.Seq > t.said.Seq {
+		t.said, t.list, t.owing = l, l.without(bars), true
 	}
+}
+
+// Recheck has a life serve what bars allows now.
+func (h *Host) Recheck(life addr.Life, bars Bars) {
+	if t := h.told[life]; t != nil {
+		if list := t.said.without(bars); !list.same(t.list) {
+			t.list, t.owing = list, true
+		}
+	}
+}
+
+// RecheckAll is Recheck for all lives.
+func (h *Host) RecheckAll(bars Bars) {
+	for life := range h.told {
+		h.Recheck(life, bars)
+	}
+}
+
+// Barred returns the names of what a life has said last that it may not serve.
+func (h *Host) Barred(life addr.Life) []string {
+	if t := h.told[life]; t != nil {
+		return t.said.missing(t.list)
+	}
+	return nil
 }
 
 // Remove forgets a life. Its members hear of its end by itself.
@@ -83,6 +121,8 @@ func (h *Host) Due(now time.Time) (lists []List, next time.Time) {
 		l.Services = l.Services[:min(len(l.Services), room)]
 		before := h.total
 		put := h.Put(l)
+		cut := len(l.Services) < len(t.said.Services)
+		put, t.cut = put || cut || t.cut, cut // the life itself is to know
 		if h.total < before && h.oweCut() {
 			next = now // some may have been looked at before this one
 		}

@@ -46,5 +46,15 @@ func (l List) Check() error {
 	return nil
 }
 
+// missing returns the names of l that m does not have.
+func (l List) missing(m List) (names []string) {
+	for _, s := range l.Services {
+		if !slices.ContainsFunc(m.Services, func(o Service) bool { return o.Name == s.Name }) {
+			names = append(names, s.Name)
+		}
+	}
+	return names
+}
+
 // same reports whether two lists say the same, but for their numbers.
 func (l List) same(m List) bool { return l.Life == m.Life && slices.Equal(l.Services, m.Services) }

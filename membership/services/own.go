@@ -29,6 +29,12 @@ func (o *Own) Set(list []Service) {
 // has another life.
 func (o *Own) Again() { o.owing = o.owing || o.seq > 0 }
 
+// Answered takes what the host tells of this node. If that is about the list that the node
+// has now, it returns the names that the host leaves out.
+func (o *Own) Answered(l List) (barred []string, ok bool) {
+	return List{Services: o.list}.missing(l), l.Seq == o.seq
+}
+
 // Due returns the list that is to be told now, without its life. If none is, next says when
 // one will be; zero: when something changes.
 func (o *Own) Due(now time.Time) (l List, due bool, next time.Time) {

@@ -51,7 +51,7 @@ func TestTellingIsPaced(t *testing.T) {
 	seq := uint64(0)
 	for range 1000 { // 10 s
 		seq++
-		h.Take(List{Life: life(1), Seq: seq, Services: serving(int(seq % 5))})
+		h.Take(List{Life: life(1), Seq: seq, Services: serving(int(seq % 5))}, nil)
 		lists, _ := h.Due(now)
 		for _, l := range lists {
 			told = append(told, l.Seq)
@@ -112,7 +112,7 @@ func TestClusterIsBounded(t *testing.T) {
 	now := time.Unix(1000, 0)
 	last := MaxCluster/MaxPerNode + 1
 	for i := range last {
-		h.Take(List{Life: life(i + 1), Seq: 1, Services: serving(MaxPerNode)})
+		h.Take(List{Life: life(i + 1), Seq: 1, Services: serving(MaxPerNode)}, nil)
 	}
 	h.Due(now)
 	if n := len(h.Of(life(last)).Services); h.total != MaxCluster || n != 0 {
@@ -147,7 +147,7 @@ func TestMembersHearWhatIsServed(t *testing.T) {
 			"list": func(t *rapid.T) {
 				l := List{Life: life(rapid.IntRange(1, 5).Draw(t, "life")), Seq: rapid.Uint64Range(1, 20).Draw(t, "seq"),
 					Services: serving(rapid.IntRange(0, 4).Draw(t, "n"))}
-				if h.Take(l); l.Seq > want[l.Life].Seq {
+				if h.Take(l, nil); l.Seq > want[l.Life].Seq {
 					want[l.Life] = l
 				}
 			},
@@ -186,19 +186,69 @@ func TestRoomThatALifeGivesUpIsGivenToOthers(t *testing.T) {
 	var h Host
 	lives := MaxCluster / MaxPerNode
 	for i := range lives {
-		h.Take(List{Life: life(i + 1), Seq: 1, Services: serving(MaxPerNode)})
+		h.Take(List{Life: life(i + 1), Seq: 1, Services: serving(MaxPerNode)}, nil)
 	}
 	late := life(500)
-	h.Take(List{Life: late, Seq: 1, Services: serving(3)})
+	h.Take(List{Life: late, Seq: 1, Services: serving(3)}, nil)
 	_, next := h.Due(time.Unix(1000, 0))
 	if got := len(h.Of(late).Services); got != 0 || !next.IsZero() {
 		t.Fatalf("%d services of a life for which there is no room; more at %v", got, next)
 	}
-	h.Take(List{Life: life(lives), Seq: 2, Services: serving(MaxPerNode - 2)})
+	h.Take(List{Life: life(lives), Seq: 2, Services: serving(MaxPerNode - 2)}, nil)
 	for next = time.Unix(1001, 0); !next.IsZero(); {
 		_, next = h.Due(next)
 	}
 	if got := len(h.Of(late).Services); got != 2 {
 		t.Errorf("%d services of the life that was cut off, want the 2 for which there is room", got)
 	}
+}
+
+// Whatever lives say, whatever rules bar, and however these change: members hear exactly
+// what a life has said last and may serve, and each life hears what it may not.
+func TestBarredNamesAreToldToNobody(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var h Host
+		now := time.Unix(1000, 0)
+		barred := map[string]bool{}
+		bars := func(l addr.Life, name string) bool { return l.Node%2 == 1 && barred[name] }
+		said := map[addr.Life]List{}
+		heard := map[addr.Life]List{} // by a member
+		var own Own                   // of life 1
+		own.Set(nil)
+		tell := func() {
+			lists, _ := h.Due(now)
+			for _, l := range lists {
+				heard[l.Life] = l
+			}
+		}
+		for range rapid.IntRange(1, 30).Draw(t, "steps") {
+			switch rapid.IntRange(0, 3).Draw(t, "step") {
+			case 0:
+				barred = map[string]bool{fmt.Sprintf("s%02d", rapid.IntRange(0, 3).Draw(t, "name")): true}
+				h.RecheckAll(bars)
+			case 1:
+				now = now.Add(time.Minute)
+				tell()
+			default:
+				l := List{Life: life(rapid.IntRange(1, 3).Draw(t, "life")), Services: serving(rapid.IntRange(0, 4).Draw(t, "n"))}
+				l.Seq = said[l.Life].Seq + 1
+				said[l.Life] = l
+				h.Take(l, bars)
+			}
+		}
+		now = now.Add(time.Minute)
+		tell()
+		for life, l := range said {
+			if want := l.without(bars); !slices.Equal(heard[life].Services, want.Services) {
+				t.Fatalf("life %v serves %v with %v barred, a member has heard %v", life, l, barred, heard[life])
+			}
+			if got, want := h.Barred(life), l.missing(heard[life]); !slices.Equal(got, want) {
+				t.Fatalf("%v are barred of life %v, want %v", got, life, want)
+			}
+		}
+		own.list, own.seq = said[life(1)].Services, said[life(1)].Seq
+		if got, ok := own.Answered(heard[life(1)]); len(h.Barred(life(1))) > 0 && (!ok || !slices.Equal(got, h.Barred(life(1)))) {
+			t.Fatalf("the life is told %v, %v of its list, want that %v are barred", got, ok, h.Barred(life(1)))
+		}
+	})
 }
