@@ -109,15 +109,36 @@ func (c *Conn) fail(op string, err error) error {
 // Close closes the connection; what was written is still delivered. Calls that
 // are blocked, later ones, and a second Close fail with net.ErrClosed.
 func (c *Conn) Close() error {
+	if c.abort.Load() {
+		return c.Abort("")
+	}
+	if err := c.end(); err != nil {
+		return err
+	}
+	return c.ep.Close()
+}
+
+// Abort is Close behind SetLinger with 0, and tells the peer the reason: one line that ends
+// the text of its [LostError], which bounds it. The peer's people read it, on another machine.
+func (c *Conn) Abort(reason string) error {
+	if err := c.end(); err != nil {
+		return err
+	}
+	cause := attach.CauseAborted
+	if reason != "" {
+		cause += ": " + reason
+	}
+	return c.ep.fail("close", c.ep.ep.Abort(cause))
+}
+
+// end makes this end closed, once.
+func (c *Conn) end() error {
 	if c.closed.Swap(true) {
 		return c.fail("close", status.BadFD)
 	}
 	c.read.set(time.Time{}) // stops the timers
 	c.write.set(time.Time{})
-	if c.abort.Load() {
-		return c.ep.fail("close", c.ep.ep.Abort(attach.CauseAborted))
-	}
-	return c.ep.Close()
+	return nil
 }
 
 // CloseWrite ends what this end sends: the peer reads what was written, and then io.EOF,

@@ -237,6 +237,31 @@ func TestReadEndsWithEOFOnlyAfterClose(t *testing.T) {
 	})
 }
 
+// TestAnAbortSaysWhy to the peer, in one line that is bounded.
+func TestAnAbortSaysWhy(t *testing.T) {
+	throughDoors(t, func(t *testing.T, client, server *fabric.Node) {
+		for reason, want := range map[string]string{
+			"":                        "the peer's application gave it up",
+			"out of \n\x1bpaper":      "the peer's application gave it up: out of   paper",
+			strings.Repeat("x", 1000): "the peer's application gave it up: " + strings.Repeat("x", 221),
+		} {
+			near, far := dial(t, client, server)
+			if err := far.Abort(reason); err != nil {
+				t.Error(err)
+			}
+			if err := far.Close(); !errors.Is(err, net.ErrClosed) {
+				t.Errorf("close behind an abort: %v", err)
+			}
+			_, err := near.Read(make([]byte, 1))
+			var lost *fabric.LostError
+			if !errors.As(err, &lost) || lost.Cause != fabric.PeerAborted || lost.Text != want {
+				t.Errorf("%.20q: read: %v, want %q", reason, err, want)
+			}
+			near.Close()
+		}
+	})
+}
+
 func TestCloseFailsBlockedCallsWithErrClosed(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		c := fabrictest.NewCluster(t, 2)

@@ -29,7 +29,7 @@ const (
 	OtherCause     Cause = 0 // [LostError].Text says it
 	PeerDied       Cause = 1 // the process of the peer's application ended
 	PeerDetached   Cause = 2 // the peer's application closed its [Node], or fabricd ended its session
-	PeerAborted    Cause = 3 // the peer's application gave it up, as [Conn.SetLinger] with 0 does
+	PeerAborted    Cause = 3 // the peer's application gave it up, as [Conn.Abort] does
 	NodeStopped    Cause = 4 // the fabricd of an end stopped
 	NodeLost       Cause = 5 // the peer's node was removed
 	LinkSilent     Cause = 6 // nothing came from the peer's node for the silence bound

@@ -94,14 +94,14 @@ func (a *app) sendFile(ctx context.Context, f cpFlags, path, to string) error {
 		return err
 	}
 	defer c.Close() // an error behind the receiver's answer is none
-	defer context.AfterFunc(ctx, func() { _ = abortConn(c) })()
+	defer context.AfterFunc(ctx, func() { _ = c.Abort("interrupted") })()
 	show := progressTo(a.stderr)
 	r, err := filecopy.Send(c, file, name, show)
 	if ctx.Err() != nil {
 		return errors.New("interrupted; the same command goes on from here")
 	}
 	if err != nil {
-		return err
+		return lostBy(c, err)
 	}
 	return a.copied(f, "sent", r, "")
 }
@@ -198,7 +198,7 @@ func (t *taker) run(ctx context.Context, l *fabric.Listener) error {
 
 // take takes one file and prints what came of it.
 func (t *taker) take(ctx context.Context, c *fabric.Conn) {
-	defer context.AfterFunc(ctx, func() { _ = abortConn(c) })()
+	defer context.AfterFunc(ctx, func() { _ = c.Abort("interrupted") })()
 	from := "an unknown node"
 	if p, err := c.Peer(); err == nil {
 		from = p.Name

@@ -152,6 +152,13 @@ func TestGatewaysOfAClusterOfProcesses(t *testing.T) {
 	}
 	expose.end(t)
 	forward.end(t)
+	refusing := begin(t, "expose", "gone", freeAddress(t), "--admin", host.Admin)
+	refusing.says(t, "gone is served")
+	_, stderr, code := run(t, nil, "nc", "gone", "--socket", node.Socket)
+	if want := "gave it up: target: connection refused"; code != exitFail || !strings.HasPrefix(stderr, "fabricd: host: ") || !strings.Contains(stderr, want) || strings.Count(stderr, "\n") != 1 {
+		t.Errorf("nc to a target that refuses: exit code %d, %s", code, stderr)
+	}
+	refusing.end(t)
 
 	// A node of its own with lines, and without a command.
 	write := func(lines string) {

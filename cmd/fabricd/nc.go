@@ -99,14 +99,14 @@ func connectOrServe(ctx context.Context, n *fabric.Node, name string, listen boo
 // join copies in to the connection and the connection to out until both have ended. The
 // end of ctx aborts it.
 func join(ctx context.Context, c *fabric.Conn, in io.Reader, out io.Writer) error {
-	defer context.AfterFunc(ctx, func() { _ = abortConn(c) })()
+	defer context.AfterFunc(ctx, func() { _ = c.Abort("interrupted") })()
 	sent := make(chan error, 1)
 	go func() { // ends with the process, where a read of standard input cannot be ended
 		_, err := io.Copy(c, in)
 		if err == nil {
 			err = gateway.EndWrite(c)
 		} else {
-			_ = abortConn(c) // so that the other direction ends too
+			_ = c.Abort(err.Error()) // so that the other direction ends too
 		}
 		sent <- err
 	}()
@@ -121,15 +121,22 @@ func join(ctx context.Context, c *fabric.Conn, in io.Reader, out io.Writer) erro
 		return errors.New("interrupted")
 	}
 	if err != nil {
-		_ = abortConn(c) // it may have ended
+		err = lostBy(c, err)
+		_ = c.Abort("") // it may have ended
 		return err
 	}
 	return c.Close()
 }
 
-// abortConn ends a connection so that its peer sees no end in order.
-func abortConn(c *fabric.Conn) error {
-	return errors.Join(c.SetLinger(0), c.Close())
+// lostBy returns err of a connection with the name of the other node before it, if that is
+// known and has to do with it.
+func lostBy(c *fabric.Conn, err error) error {
+	_, lost := errors.AsType[*fabric.LostError](err)
+	peer, perr := c.Peer()
+	if !lost || perr != nil {
+		return err
+	}
+	return fmt.Errorf("%s: %w", peer.Name, err)
 }
 
 // isTerminal reports whether in is a terminal, or another device that never ends.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -38,13 +39,48 @@ func finish(all ...conn) {
 	}
 }
 
-// abort ends connections so that their peers see a reset.
-func abort(all ...conn) {
+// abort ends connections because of err, so that their peers see a reset. One on the fabric
+// is told why.
+func abort(err error, all ...conn) {
 	for _, c := range all {
-		// Both fail only for a connection that has ended.
+		// All fail only for a connection that has ended.
+		if far, ok := c.(*fabric.Conn); ok {
+			_ = far.Abort(reason(err))
+			continue
+		}
 		_ = c.SetLinger(0)
 		_ = c.Close()
 	}
+}
+
+// reason is err in words for the other node, which learns no address of this machine.
+func reason(err error) string {
+	op, ok := errors.AsType[*net.OpError](err)
+	if !ok {
+		return err.Error()
+	}
+	what := op.Op
+	if what == "dial" {
+		what = "target"
+	}
+	if dns, ok := errors.AsType[*net.DNSError](op.Err); ok {
+		return what + ": " + dns.Err
+	}
+	if call, ok := errors.AsType[*os.SyscallError](op.Err); ok {
+		return what + ": " + call.Err.Error()
+	}
+	if op.Timeout() {
+		return what + ": no answer in time"
+	}
+	return what + ": not reached"
+}
+
+// causeText says why a connection with a node was reset, in one line.
+func causeText(err error, node string) string {
+	if lost, ok := errors.AsType[*fabric.LostError](err); ok && node != "" {
+		return node + ": " + lost.Text
+	}
+	return err.Error()
 }
 
 // A carrier carries the bytes of one connection both ways.
@@ -108,7 +144,7 @@ func EndWrite(c interface{ CloseWrite() error }) error {
 func (c *carrier) end(err error) {
 	c.once.Do(func() {
 		c.cause = err
-		abort(c.client, c.server)
+		abort(err, c.client, c.server)
 	})
 }
 

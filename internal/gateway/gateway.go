@@ -14,6 +14,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/fabricd/fabricd/fabric"
 	"github.com/fabricd/fabricd/internal/gateway/spec"
 	"github.com/fabricd/fabricd/internal/guard"
 	"github.com/fabricd/fabricd/internal/logbound"
@@ -139,8 +140,9 @@ func (g *gateway) serve(ctx context.Context, l net.Listener) error {
 		client := asConn(c)
 		t := g.admit(client)
 		if t == nil {
-			abort(client)
-			g.refuse(spec.Conn{Client: client.RemoteAddr().String()}, fmt.Errorf("all of its %d connections are in use", g.Max))
+			err := fmt.Errorf("all of its %d connections are in use", g.Max)
+			abort(err, client)
+			g.refuse(spec.Conn{Client: client.RemoteAddr().String()}, err)
 			continue
 		}
 		g.conns.Go(func() { g.lead(ctx, t) })
@@ -165,18 +167,18 @@ func (g *gateway) lead(ctx context.Context, t *tracked) {
 	defer g.release(t)
 	defer guard.Recover(func(err error, stack []byte) {
 		g.bug(err, stack)
-		abort(t.client)
+		abort(err, t.client)
 	})
 	info := t.info // written here alone
 	client := t.client
-	stop := context.AfterFunc(ctx, func() { abort(client) }) // which ends what dial reads from it
+	stop := context.AfterFunc(ctx, func() { abort(errEnded, client) }) // which ends what dial reads from it
 	both, err := g.side.dial(ctx, client, &info)
 	stop()
 	if err != nil {
 		if _, answered := errors.AsType[errAnswered](err); answered {
 			finish(client)
 		}
-		abort(client)
+		abort(err, client)
 		g.release(t)
 		if ctx.Err() == nil {
 			g.refuse(info, err)
@@ -217,17 +219,21 @@ func (g *gateway) opened(t *tracked, info spec.Conn) {
 func (g *gateway) closed(t *tracked, cause error) {
 	g.mu.Lock()
 	info := t.conn()
+	ev := spec.Event{Time: time.Now(), Event: spec.Closed, Conn: info}
+	text := ""
 	if cause != nil {
+		text = causeText(cause, info.Node)
+		ev.Detail = "reset: " + text
 		g.resets++
-		g.failure = cause.Error()
+		g.failure = text
 	}
 	g.mu.Unlock()
 	g.release(t)
-	ev := spec.Event{Time: time.Now(), Event: spec.Closed, Conn: info}
-	if cause != nil {
-		ev.Detail = "reset: " + cause.Error()
+	line := g.log.Debug()
+	if lost, ok := errors.AsType[*fabric.LostError](cause); ok && lost.Cause == fabric.PeerAborted && info.Back == 0 {
+		line = g.refusals.Line(zerolog.WarnLevel, netip.Addr{}).Str("gateway", g.key()) // as an expose does whose target refuses
 	}
-	g.log.Debug().Str("client", info.Client).Str("to", info.To).Int64("sent", info.Sent).Int64("received", info.Back).AnErr("cause", cause).Msg("connection closed")
+	line.Str("client", info.Client).Str("to", info.To).Int64("sent", info.Sent).Int64("received", info.Back).Str("cause", text).Msg("connection closed")
 	g.report(ev)
 }
 
@@ -237,7 +243,7 @@ func (g *gateway) refuse(info spec.Conn, err error) {
 	g.refused++
 	g.failure = err.Error()
 	g.mu.Unlock()
-	g.refusals.Line(zerolog.WarnLevel, netip.Addr{}).Str("client", info.Client).Err(err).Msg("connection refused")
+	g.refusals.Line(zerolog.WarnLevel, netip.Addr{}).Str("gateway", g.key()).Str("client", info.Client).Err(err).Msg("connection refused")
 	g.report(spec.Event{Time: time.Now(), Event: spec.Refused, Conn: &info, Detail: err.Error()})
 }
 

@@ -269,7 +269,7 @@ func TestAResetIsPassedOn(t *testing.T) {
 			return
 		}
 		if string(word) == "reset" {
-			abort(c)
+			abort(errEnded, c)
 			return
 		}
 		io.WriteString(c, "ready")
@@ -288,7 +288,7 @@ func TestAResetIsPassedOn(t *testing.T) {
 	if _, err := io.ReadFull(c, make([]byte, 5)); err != nil {
 		t.Fatal(err)
 	}
-	abort(c)
+	abort(errEnded, c)
 	if err := <-seen; err != nil {
 		t.Error("of the client:", err)
 	}
@@ -352,9 +352,13 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
-// TestARefusingTargetIsAResetAndOneLine.
+// TestARefusingTargetIsAResetAndOneLine at either side, which names the other one and the
+// cause. The client's side learns no address of the server's.
 func TestARefusingTargetIsAResetAndOneLine(t *testing.T) {
 	w := newWorld(t)
+	var log bytes.Buffer
+	w.at[0] = New(w.at[0].attach, zerolog.New(&log))
+	t.Cleanup(w.at[0].Close)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -362,15 +366,48 @@ func TestARefusingTargetIsAResetAndOneLine(t *testing.T) {
 	free := l.Addr().String()
 	l.Close()
 	_, exposed, _ := w.run(1, spec.Expose, "2050="+free)
-	at, _, _ := w.run(0, spec.Forward, "127.0.0.1:0=1:2050")
+	at, forwarded, stop := w.run(0, spec.Forward, "127.0.0.1:0=1:2050")
 	if err := dialReset(t, at); err != nil {
 		t.Error(err)
+	}
+	const want = "node-1: the peer's application gave it up: target: connection refused"
+	if ev := await(t, forwarded, spec.Closed); ev.Detail != "reset: "+want {
+		t.Errorf("%+v", ev)
+	}
+	if s := w.at[0].List()[0]; s.Failure != want || s.Reset != 1 {
+		t.Errorf("%+v", s)
+	}
+	stop()
+	if text := log.String(); strings.Count(text, want) != 1 || !strings.Contains(text, `"level":"warn","op":"gateway","gateway":"forward 127.0.0.1:0=1:2050"`) {
+		t.Errorf("the log:\n%s", text)
 	}
 	if ev := await(t, exposed, spec.Refused); !strings.Contains(ev.Detail, "target dial tcp "+free+": connect: connection refused") || strings.Contains(ev.Detail, "\n") {
 		t.Errorf("%+v", ev)
 	}
 	if s := w.at[1].List()[0]; s.Refused != 1 || s.Total != 1 || s.Open != 0 {
 		t.Errorf("%+v", s)
+	}
+}
+
+// TestReasonsNameNoAddress of this machine.
+func TestReasonsNameNoAddress(t *testing.T) {
+	dialed := func(network, address string, limit time.Duration) error {
+		c, err := net.DialTimeout(network, address, limit)
+		if err == nil {
+			c.Close()
+		}
+		return fmt.Errorf("target %w", err)
+	}
+	for want, err := range map[string]error{
+		"target: no such file or directory": dialed("unix", "/no/such/socket", patience),
+		"target: no answer in time":         dialed("tcp", "192.0.2.1:1", time.Nanosecond),
+		"target: no such host":              fmt.Errorf("target %w", &net.OpError{Op: "dial", Err: &net.DNSError{Err: "no such host", Name: "inner.example", Server: "192.0.2.1"}}),
+		"read: connection reset by peer":    &net.OpError{Op: "read", Err: os.NewSyscallError("read", syscall.ECONNRESET)},
+		"the gateway has ended":             errEnded,
+	} {
+		if got := reason(err); got != want {
+			t.Errorf("%v: %q, want %q", err, got, want)
+		}
 	}
 }
 

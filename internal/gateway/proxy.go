@@ -83,7 +83,7 @@ func (p proxy) dial(ctx context.Context, client conn, info *spec.Conn) (ends, er
 		return ends{}, errAnswered{errors.Join(err, answer(err))}
 	}
 	if err := errors.Join(client.SetDeadline(time.Now().Add(proxyTimeout)), answer(nil), client.SetDeadline(time.Time{})); err != nil {
-		abort(server)
+		abort(err, server)
 		return ends{}, err
 	}
 	return ends{from, server}, nil

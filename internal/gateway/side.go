@@ -92,7 +92,7 @@ func (e exposed) dial(ctx context.Context, client conn, info *spec.Conn) (ends, 
 	server := asConn(c)
 	if e.ProxyProtocol {
 		if _, err := server.Write(callerHeader(peer)); err != nil {
-			abort(server)
+			abort(err, server)
 			return ends{}, fmt.Errorf("target %w", err)
 		}
 	}
