@@ -17,7 +17,6 @@ import (
 	"github.com/fabricd/fabricd/fabric"
 	"github.com/fabricd/fabricd/internal/gateway/spec"
 	"github.com/fabricd/fabricd/internal/guard"
-	"github.com/fabricd/fabricd/internal/logbound"
 )
 
 // errEnded is why the connections of a gateway that ends are reset.
@@ -26,12 +25,11 @@ var errEnded = errors.New("the gateway has ended")
 // A gateway takes connections and leads each to what it dials for it.
 type gateway struct {
 	spec.Gateway
-	side     side
-	node     nodeFunc
-	source   string
-	log      zerolog.Logger
-	refusals *logbound.Summary
-	report   func(spec.Event) // does not block
+	owner  *Gateways
+	side   side
+	source string
+	log    zerolog.Logger
+	report func(spec.Event) // does not block
 
 	stop  context.CancelFunc // ends run
 	done  chan struct{}      // closed when run has ended
@@ -62,14 +60,19 @@ func (t *tracked) conn() *spec.Conn {
 	return &info
 }
 
-// listen begins to take connections and says so.
+// listen begins to take connections and says so. A ring is looked for here too: the node's
+// name and ID, and the gateways of commands, are not known to who checks a configuration.
 func (g *gateway) listen(ctx context.Context) (net.Listener, error) {
+	node, nerr := g.owner.attached(ctx)
+	if err := g.Check(g.owner.lines(), g.owner.self()...); err != nil {
+		return nil, err
+	}
 	l, err := g.side.listen(ctx)
 	if err != nil {
 		return nil, err
 	}
 	at, name := l.Addr().String(), ""
-	if node, err := g.node(ctx); err == nil {
+	if nerr == nil {
 		name = nodeName(node)
 	}
 	g.mu.Lock()
@@ -231,7 +234,7 @@ func (g *gateway) closed(t *tracked, cause error) {
 	g.release(t)
 	line := g.log.Debug()
 	if lost, ok := errors.AsType[*fabric.LostError](cause); ok && lost.Cause == fabric.PeerAborted && info.Back == 0 {
-		line = g.refusals.Line(zerolog.WarnLevel, netip.Addr{}).Str("gateway", g.key()) // as an expose does whose target refuses
+		line = g.owner.refusals.Line(zerolog.WarnLevel, netip.Addr{}).Str("gateway", g.key()) // as an expose does whose target refuses
 	}
 	line.Str("client", info.Client).Str("to", info.To).Int64("sent", info.Sent).Int64("received", info.Back).Str("cause", text).Msg("connection closed")
 	g.report(ev)
@@ -243,7 +246,7 @@ func (g *gateway) refuse(info spec.Conn, err error) {
 	g.refused++
 	g.failure = err.Error()
 	g.mu.Unlock()
-	g.refusals.Line(zerolog.WarnLevel, netip.Addr{}).Str("gateway", g.key()).Str("client", info.Client).Err(err).Msg("connection refused")
+	g.owner.refusals.Line(zerolog.WarnLevel, netip.Addr{}).Str("gateway", g.key()).Str("client", info.Client).Err(err).Msg("connection refused")
 	g.report(spec.Event{Time: time.Now(), Event: spec.Refused, Conn: &info, Detail: err.Error()})
 }
 

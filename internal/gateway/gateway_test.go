@@ -593,6 +593,36 @@ func TestSetTouchesOnlyWhatHasChanged(t *testing.T) {
 	}
 }
 
+// TestARingThatAReloadMakesDoesNotRun: a line of the configuration waits, and says why, while
+// a command leads its connections back to it.
+func TestARingThatAReloadMakesDoesNotRun(t *testing.T) {
+	w := newWorld(t)
+	at, _, stop := w.run(1, spec.Forward, "127.0.0.1:0=node-1:2050")
+	stop()
+	_, _, stop = w.run(1, spec.Forward, at+"=node-1:2050")
+	line, err := spec.Parse(spec.Expose, "2050="+at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	state := func(want string) spec.Status {
+		t.Helper()
+		for limit, ticks := time.Now().Add(patience), time.Tick(10*time.Millisecond); ; <-ticks {
+			all := w.at[1].List()
+			if s := all[len(all)-1]; s.State == want && (s.Detail != "") == (want == spec.Waiting) {
+				return s
+			} else if time.Now().After(limit) {
+				t.Fatalf("%+v", s)
+			}
+		}
+	}
+	w.at[1].Set([]spec.Gateway{line})
+	if s := state(spec.Waiting); !strings.Contains(s.Detail, "would come back to it") {
+		t.Errorf("%+v", s)
+	}
+	stop()
+	state(spec.Listening)
+}
+
 // TestOnlyThoseAllowedConnect: the rules of a service are the listener's.
 func TestOnlyThoseAllowedConnect(t *testing.T) {
 	w := newWorld(t)

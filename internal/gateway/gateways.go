@@ -148,6 +148,17 @@ func (g *Gateways) add(n *gateway) error {
 	return nil
 }
 
+// lines returns what gateways there are.
+func (g *Gateways) lines() []spec.Gateway {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var lines []spec.Gateway
+	for _, n := range g.all {
+		lines = append(lines, n.Gateway)
+	}
+	return lines
+}
+
 func (g *Gateways) remove(n *gateway) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -189,9 +200,8 @@ func (g *Gateways) Close() {
 // prepare returns a gateway that was not started.
 func (g *Gateways) prepare(line spec.Gateway, source string, report func(spec.Event)) *gateway {
 	return &gateway{
-		Gateway: line, side: sideOf(line, g.attached), node: g.attached, source: source,
-		log:      g.log.With().Str("gateway", string(line.Kind)+" "+line.String()).Logger(),
-		refusals: g.refusals, report: report,
+		Gateway: line, owner: g, side: sideOf(line, g.attached), source: source, report: report,
+		log:  g.log.With().Str("gateway", string(line.Kind)+" "+line.String()).Logger(),
 		stop: func() {}, done: make(chan struct{}), open: make(map[uint64]*tracked),
 	}
 }

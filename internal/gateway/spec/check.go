@@ -23,9 +23,17 @@ func Check(all []Gateway, self ...string) error {
 		}
 	}
 	for _, g := range all {
-		if g.returns(all, self) {
-			return fmt.Errorf("%s=%s: its connections would come back to it by way of this node's gateways; want another target", g.Listen, g.To)
+		if err := g.Check(all, self...); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+// Check reports whether the connections of g would come back to it through all of a node.
+func (g Gateway) Check(all []Gateway, self ...string) error {
+	if g.returns(all, self) {
+		return fmt.Errorf("%s=%s: its connections would come back to it by way of this node's gateways; want another target", g.Listen, g.To)
 	}
 	return nil
 }
