@@ -24,12 +24,6 @@ type conn interface {
 	SetLinger(sec int) error
 }
 
-// A unixConn is a connection over a Unix socket, which the kernel cannot reset: its peer
-// sees an end.
-type unixConn struct{ *net.UnixConn }
-
-func (unixConn) SetLinger(int) error { return nil }
-
 // finish ends connections in order, whose other ends get what was sent.
 func finish(all ...conn) {
 	for _, c := range all {

@@ -140,7 +140,10 @@ func (g *gateway) serve(ctx context.Context, l net.Listener) error {
 			return err
 		}
 		pause = firstPause
-		client := asConn(c)
+		client, err := asConn(c)
+		if err != nil {
+			continue // it has ended
+		}
 		t := g.admit(client)
 		if t == nil {
 			err := fmt.Errorf("all of its %d connections are in use", g.Max)

@@ -108,7 +108,10 @@ func serve(t *testing.T, network string, handle func(conn)) string {
 			}
 			all.Go(func() {
 				defer context.AfterFunc(ctx, func() { c.Close() })()
-				client := asConn(c)
+				client, err := asConn(c)
+				if err != nil {
+					return
+				}
 				defer finish(client)
 				handle(client)
 			})
@@ -129,10 +132,11 @@ func dial(t *testing.T, address string) conn {
 	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
 		t.Fatal(err)
 	}
-	if u, ok := c.(*net.UnixConn); ok {
-		return unixConn{u}
+	client, err := asConn(c)
+	if err != nil {
+		t.Fatal(err)
 	}
-	return c.(*net.TCPConn)
+	return client
 }
 
 // echoAll answers everything with itself, when the end has come.

@@ -36,16 +36,21 @@ type ends struct{ client, server conn }
 // A nodeFunc returns the node that gateways run on.
 type nodeFunc func(ctx context.Context) (*fabric.Node, error)
 
-// asConn returns an accepted or dialed connection as a conn. The kernel resets one over TCP
-// if this process dies, and does not end it: only finish does.
-func asConn(c net.Conn) conn {
-	if t, ok := c.(*net.TCPConn); ok {
-		_ = t.SetLinger(0) // it fails only for a connection that has ended
+// asConn returns an accepted or dialed connection as a conn, which is closed if it cannot be
+// one. The kernel resets one over TCP if this process dies, and does not end it: only finish
+// does.
+func asConn(c net.Conn) (conn, error) {
+	if far, ok := c.(*fabric.Conn); ok {
+		return far, nil
 	}
-	if u, ok := c.(*net.UnixConn); ok {
-		return unixConn{u}
+	raw, err := c.(syscall.Conn).SyscallConn() // TCP and Unix connections have it
+	if err != nil {
+		c.Close()
+		return nil, err
 	}
-	return c.(conn) // TCP and fabric connections are
+	s := newSocket(c.(halves), raw)
+	_ = s.SetLinger(0) // it fails only for a connection that has ended
+	return s, nil
 }
 
 // exposed serves a TCP or Unix address on the fabric.
@@ -89,7 +94,10 @@ func (e exposed) dial(ctx context.Context, client conn, info *spec.Conn) (ends, 
 	if err != nil {
 		return ends{}, fmt.Errorf("target %w", err)
 	}
-	server := asConn(c)
+	server, err := asConn(c)
+	if err != nil {
+		return ends{}, fmt.Errorf("target %w", err)
+	}
 	if e.ProxyProtocol {
 		if _, err := server.Write(callerHeader(peer)); err != nil {
 			abort(err, server)
@@ -166,7 +174,7 @@ func abandoned(ctx context.Context, path string) bool {
 // dialFabric dials the first of some addresses of the fabric that answers, for a client.
 // While none does it tries again, for as long as wait says.
 func dialFabric(ctx context.Context, node nodeFunc, addresses []string, wait time.Duration, client conn, info *spec.Conn) (conn, error) {
-	if _, unix := client.(unixConn); unix {
+	if client.LocalAddr().Network() == "unix" {
 		info.Client = client.LocalAddr().String() // the other end has no name
 	}
 	limit, cancel := context.WithTimeout(ctx, max(wait, lastPause))

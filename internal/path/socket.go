@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fabricd/fabricd/internal/rawio"
 )
 
 // A socket is a TCP socket that can be read and written with and without
@@ -45,14 +47,12 @@ func newSocket(f *os.File) (*socket, error) {
 	}
 	s := &socket{tcp: tcp, raw: raw}
 	s.read = func(fd uintptr) bool {
-		s.in.n, s.in.err = retry(func() (int, error) { return unix.Read(int(fd), s.in.p) })
+		s.in.n, s.in.err = rawio.Read(int(fd), s.in.p)
 		return s.in.err != unix.EAGAIN
 	}
 	s.readNow = func(fd uintptr) bool { s.read(fd); return true }
 	s.write = func(fd uintptr) bool {
-		s.out.n, s.out.err = retry(func() (int, error) {
-			return unix.Write(int(fd), s.out.p)
-		})
+		s.out.n, s.out.err = rawio.Write(int(fd), s.out.p)
 		return s.out.err != unix.EAGAIN
 	}
 	s.writeNow = func(fd uintptr) bool { s.write(fd); return true }
@@ -73,14 +73,6 @@ func tcpOf(f *os.File) (*net.TCPConn, error) {
 	}
 	Tune(tcp) // net has set its own
 	return tcp, nil
-}
-
-func retry(f func() (int, error)) (n int, err error) {
-	for {
-		if n, err = f(); err != unix.EINTR {
-			return max(n, 0), err
-		}
-	}
 }
 
 // errWait says that a call would have to wait. To crypto/tls it is a time-out,

@@ -30,7 +30,8 @@ var mayImport = map[string][]string{
 	"internal/printable":     {},
 	"internal/audit":         {"internal/printable"},
 	"internal/shm":           {"internal/status"},
-	"internal/path":          {},
+	"internal/rawio":         {},
+	"internal/path":          {"internal/rawio"},
 	"fence":                  {"internal/status"},
 	"internal/test/archtest": {},
 
@@ -99,7 +100,7 @@ var mayImport = map[string][]string{
 	// Gateways of applications that know nothing of the fabric: an application too, which
 	// cmd/fabricd gives to the daemon.
 	"internal/gateway/spec": {"fabric/addr", "internal/access"},
-	"internal/gateway":      {"fabric", "fabric/addr", "internal/gateway/spec", "internal/guard", "internal/logbound"},
+	"internal/gateway":      {"fabric", "fabric/addr", "internal/gateway/spec", "internal/guard", "internal/logbound", "internal/rawio"},
 
 	// A file over a connection of any kind.
 	"internal/filecopy": {},
