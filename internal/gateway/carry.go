@@ -81,6 +81,7 @@ func causeText(err error, node string) string {
 type carrier struct {
 	ends
 	sent, back atomic.Int64
+	idle       time.Duration                 // resets the connections after so long without a byte; 0: never
 	bug        func(err error, stack []byte) // reports a panic
 
 	once  sync.Once // guards the abort
@@ -89,12 +90,12 @@ type carrier struct {
 
 // run copies both ways until both directions have ended in order, or one has failed,
 // which resets both connections. It returns why they were reset; nil: they were not.
-func (c *carrier) run(idle time.Duration) error {
+func (c *carrier) run() error {
 	var copies, watch sync.WaitGroup
 	copies.Go(func() { c.copy(c.client, c.server, &c.back) })
 	over := make(chan struct{})
-	if idle > 0 {
-		watch.Go(func() { c.watch(idle, over) })
+	if c.idle > 0 {
+		watch.Go(func() { c.watch(over) })
 	}
 	c.copy(c.server, c.client, &c.sent)
 	copies.Wait()
@@ -110,7 +111,11 @@ func (c *carrier) copy(to, from conn, count *atomic.Int64) {
 		c.bug(err, stack)
 		c.end(err)
 	})
-	if err := copyBytes(to, from, count); err != nil {
+	sink := counted{to: to, count: count, most: largeBuffer}
+	if c.idle > 0 {
+		sink.most = smallBuffer // a large piece that goes slowly would look idle
+	}
+	if err := copyBytes(&sink, from); err != nil {
 		c.end(err)
 		return
 	}
@@ -144,8 +149,8 @@ func (c *carrier) end(err error) {
 
 // watch resets the connections when no byte has passed for the time idle, or up to twice
 // as long, until over is closed.
-func (c *carrier) watch(idle time.Duration, over <-chan struct{}) {
-	ticks := time.NewTicker(idle)
+func (c *carrier) watch(over <-chan struct{}) {
+	ticks := time.NewTicker(c.idle)
 	defer ticks.Stop()
 	for seen := int64(-1); ; {
 		select {
@@ -155,7 +160,7 @@ func (c *carrier) watch(idle time.Duration, over <-chan struct{}) {
 		}
 		now := c.sent.Load() + c.back.Load()
 		if now == seen {
-			c.end(fmt.Errorf("no byte for %v", idle))
+			c.end(fmt.Errorf("no byte for %v", c.idle))
 			return
 		}
 		seen = now
@@ -174,17 +179,36 @@ var (
 	largeBuffers = sync.Pool{New: func() any { return new([largeBuffer]byte) }}
 )
 
-// copyBytes copies from one connection to another until its end, and counts.
-func copyBytes(to io.Writer, from io.Reader, count *atomic.Int64) error {
+// A counted writes in pieces, and counts them.
+type counted struct {
+	to    io.Writer
+	count *atomic.Int64
+	most  int // bytes of a piece
+}
+
+func (c *counted) write(p []byte) error {
+	for len(p) > 0 {
+		n, err := c.to.Write(p[:min(len(p), c.most)])
+		c.count.Add(int64(n))
+		if err != nil {
+			return err
+		}
+		p = p[n:]
+	}
+	return nil
+}
+
+// copyBytes copies from a connection until its end.
+func copyBytes(to *counted, from io.Reader) error {
 	for {
 		small := smallBuffers.Get().(*[smallBuffer]byte)
-		full, err := copyWith(to, from, small[:], count, func(n int) bool { return n < smallBuffer })
+		full, err := copyWith(to, from, small[:], func(n int) bool { return n < smallBuffer })
 		smallBuffers.Put(small)
 		if !full {
 			return err
 		}
 		large := largeBuffers.Get().(*[largeBuffer]byte)
-		again, err := copyWith(to, from, large[:], count, func(n int) bool { return n >= smallBuffer })
+		again, err := copyWith(to, from, large[:], func(n int) bool { return n >= smallBuffer })
 		largeBuffers.Put(large)
 		if !again {
 			return err
@@ -194,14 +218,13 @@ func copyBytes(to io.Writer, from io.Reader, count *atomic.Int64) error {
 
 // copyWith copies with buf while stay says so of the size of a read. It reports false at
 // from's end, and for an error.
-func copyWith(to io.Writer, from io.Reader, buf []byte, count *atomic.Int64, stay func(int) bool) (more bool, err error) {
+func copyWith(to *counted, from io.Reader, buf []byte, stay func(int) bool) (more bool, err error) {
 	for {
 		n, rerr := from.Read(buf)
 		if n > 0 {
-			if _, werr := to.Write(buf[:n]); werr != nil {
+			if werr := to.write(buf[:n]); werr != nil {
 				return false, werr
 			}
-			count.Add(int64(n))
 		}
 		switch {
 		case errors.Is(rerr, io.EOF):

@@ -39,7 +39,8 @@ type gateway struct {
 	at      string     // address that it listens on; empty: it does not
 	waits   string     // why it does not
 	open    map[uint64]*tracked
-	total   uint64 // connections that were taken; the number of the latest one
+	held    map[string]int // how many of them are of which node
+	total   uint64         // connections that were taken; the number of the latest one
 	refused uint64
 	resets  uint64
 	failure string // of the latest that was refused or reset
@@ -50,6 +51,7 @@ type gateway struct {
 // A tracked is a connection of a gateway.
 type tracked struct {
 	carrier
+	from string    // the node that has the place; empty: a client of this machine
 	info spec.Conn // guarded by the gateway's mu
 }
 
@@ -144,9 +146,8 @@ func (g *gateway) serve(ctx context.Context, l net.Listener) error {
 		if err != nil {
 			continue // it has ended
 		}
-		t := g.admit(client)
-		if t == nil {
-			err := fmt.Errorf("all of its %d connections are in use", g.Max)
+		t, err := g.admit(client)
+		if err != nil {
 			abort(err, client)
 			g.refuse(spec.Conn{Client: client.RemoteAddr().String()}, err)
 			continue
@@ -155,17 +156,30 @@ func (g *gateway) serve(ctx context.Context, l net.Listener) error {
 	}
 }
 
-// admit gives a connection one of the gateway's places; nil: there is none.
-func (g *gateway) admit(client conn) *tracked {
+// admit gives a connection one of the gateway's places, if there is one for it.
+func (g *gateway) admit(client conn) (*tracked, error) {
+	from := ""
+	if far, ok := client.(*fabric.Conn); ok {
+		peer, err := far.Peer()
+		if err != nil {
+			return nil, err
+		}
+		from = peer.Name
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if len(g.open) >= g.Max {
-		return nil
+		return nil, fmt.Errorf("all of its %d connections are in use", g.Max)
+	}
+	if share := g.Share(len(g.open) - g.held[from]); from != "" && g.held[from] >= share {
+		return nil, fmt.Errorf("%s has its share of connections, %d of %d", from, share, g.Max)
 	}
 	g.total++
-	t := &tracked{carrier: carrier{ends: ends{client: client}, bug: g.bug}, info: spec.Conn{ID: g.total, Since: time.Now(), User: -1, Client: client.RemoteAddr().String()}}
+	g.held[from]++
+	t := &tracked{carrier: carrier{ends: ends{client: client}, idle: g.Idle, bug: g.bug}, from: from,
+		info: spec.Conn{ID: g.total, Since: time.Now(), User: -1, Client: client.RemoteAddr().String()}}
 	g.open[t.info.ID] = t
-	return t
+	return t, nil
 }
 
 // lead leads a connection to what is dialed for it, and back, until it has ended.
@@ -194,7 +208,7 @@ func (g *gateway) lead(ctx context.Context, t *tracked) {
 	t.ends = both
 	g.opened(t, info)
 	defer context.AfterFunc(ctx, func() { t.end(errEnded) })()
-	g.closed(t, t.run(g.Idle))
+	g.closed(t, t.run())
 }
 
 // bug tells of a panic, which ends the connection.
@@ -212,6 +226,9 @@ func (g *gateway) release(t *tracked) {
 	g.sent += t.sent.Load()
 	g.back += t.back.Load()
 	delete(g.open, t.info.ID)
+	if g.held[t.from]--; g.held[t.from] == 0 {
+		delete(g.held, t.from)
+	}
 }
 
 func (g *gateway) opened(t *tracked, info spec.Conn) {

@@ -202,7 +202,7 @@ func (g *Gateways) prepare(line spec.Gateway, source string, report func(spec.Ev
 	return &gateway{
 		Gateway: line, owner: g, side: sideOf(line, g.attached), source: source, report: report,
 		log:  g.log.With().Str("gateway", string(line.Kind)+" "+line.String()).Logger(),
-		stop: func() {}, done: make(chan struct{}), open: make(map[uint64]*tracked),
+		stop: func() {}, done: make(chan struct{}), open: make(map[uint64]*tracked), held: make(map[string]int),
 	}
 }
 

@@ -56,7 +56,7 @@ func fabricNames(hostPort string) ([]string, error) {
 // A proxy listens on an address of this machine for clients that say where they want to go.
 type proxy struct {
 	spec.Gateway
-	node nodeFunc
+	dialer
 	// ask reads what a client asks for. answer tells it what became of that: nil is a
 	// success.
 	ask func(client conn) (from conn, hostPort string, answer func(error) error, err error)
@@ -77,7 +77,7 @@ func (p proxy) dial(ctx context.Context, client conn, info *spec.Conn) (ends, er
 	if err != nil {
 		return ends{}, errAnswered{errors.Join(notAllowed{err}, answer(notAllowed{err}))}
 	}
-	server, err := dialFabric(ctx, p.node, names, p.Wait, client, info)
+	server, err := p.dialer.dial(ctx, names, client, info)
 	if err != nil {
 		_ = client.SetDeadline(time.Now().Add(proxyTimeout)) // as the next line tells
 		return ends{}, errAnswered{errors.Join(err, answer(err))}

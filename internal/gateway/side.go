@@ -118,14 +118,14 @@ func callerName(p fabric.Peer) string {
 // forwarded listens on a TCP or Unix address for a service of the fabric.
 type forwarded struct {
 	spec.Gateway
-	node nodeFunc
+	dialer
 }
 
 func (f forwarded) listen(ctx context.Context) (net.Listener, error) { return listenAt(ctx, f.Listen) }
 
 func (f forwarded) dial(ctx context.Context, client conn, info *spec.Conn) (ends, error) {
 	info.To = f.To
-	server, err := dialFabric(ctx, f.node, []string{f.To}, f.Wait, client, info)
+	server, err := f.dialer.dial(ctx, []string{f.To}, client, info)
 	return ends{client, server}, err
 }
 
@@ -171,24 +171,46 @@ func abandoned(ctx context.Context, path string) bool {
 	return errors.Is(err, syscall.ECONNREFUSED)
 }
 
-// dialFabric dials the first of some addresses of the fabric that answers, for a client.
-// While none does it tries again, for as long as wait says.
-func dialFabric(ctx context.Context, node nodeFunc, addresses []string, wait time.Duration, client conn, info *spec.Conn) (conn, error) {
+// A dialer dials addresses of the fabric for the clients of one gateway.
+type dialer struct {
+	node    nodeFunc
+	wait    time.Duration
+	waiting chan struct{} // has a place for each client that may wait
+}
+
+// newDialer lets half of the gateway's connections wait: a service that is away must not keep
+// those from the others who know another one.
+func newDialer(g spec.Gateway, node nodeFunc) dialer {
+	return dialer{node, g.Wait, make(chan struct{}, (g.Max+1)/2)}
+}
+
+// dial dials the first of some addresses that answers, for a client. While none does it tries
+// again, for as long as wait says.
+func (d dialer) dial(ctx context.Context, addresses []string, client conn, info *spec.Conn) (conn, error) {
 	if client.LocalAddr().Network() == "unix" {
 		info.Client = client.LocalAddr().String() // the other end has no name
 	}
-	limit, cancel := context.WithTimeout(ctx, max(wait, lastPause))
+	limit, cancel := context.WithTimeout(ctx, max(d.wait, lastPause))
 	defer cancel()
 	began := time.Now()
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
-		c, err := dialOnce(limit, node, addresses)
+		c, err := dialOnce(limit, d.node, addresses)
 		if err == nil {
 			if peer, err := c.Peer(); err == nil {
 				info.Node = peer.Name
 			}
 			return c, nil
 		}
-		if errors.Is(err, syscall.EINVAL) || ctx.Err() != nil || time.Since(began)+pause > wait || !sleep(limit, pause) {
+		again := !errors.Is(err, syscall.EINVAL) && ctx.Err() == nil && time.Since(began)+pause <= d.wait
+		if again && pause == firstPause {
+			select {
+			case d.waiting <- struct{}{}:
+				defer func() { <-d.waiting }()
+			default:
+				return nil, fmt.Errorf("%d connections wait already: %w", cap(d.waiting), err)
+			}
+		}
+		if !again || !sleep(limit, pause) {
 			return nil, fmt.Errorf("waited %v for %s: %w", time.Since(began).Round(time.Millisecond), info.To, err)
 		}
 	}
@@ -230,11 +252,11 @@ func sideOf(g spec.Gateway, node nodeFunc) side {
 	case spec.Expose:
 		return exposed{g, node}
 	case spec.SOCKS:
-		return proxy{g, node, askSOCKS}
+		return proxy{g, newDialer(g, node), askSOCKS}
 	case spec.HTTPProxy:
-		return proxy{g, node, askHTTP}
+		return proxy{g, newDialer(g, node), askHTTP}
 	}
-	return forwarded{g, node}
+	return forwarded{g, newDialer(g, node)}
 }
 
 // nodeName names a node, as in "1 (web-1)".

@@ -41,12 +41,12 @@ type Gateway struct {
 	ProxyProtocol bool          // Expose: the target is told of the caller first
 	Wait          time.Duration // not Expose: how long a new connection waits for a service that is away
 	Idle          time.Duration // after so long without a byte a connection is reset; 0: never
-	Max           int           // how many connections there may be
+	Max           int           // how many connections there may be; of Expose, a node gets a share (Share)
 }
 
 // Bounds of the options.
 const (
-	DefaultMax  = 1024
+	DefaultMax  = 2048
 	MaxMax      = 16384 // the endpoints that an application may have
 	DefaultWait = 5 * time.Second
 	MaxWait     = 10 * time.Minute
@@ -154,6 +154,10 @@ func (g *Gateway) options() string {
 	}
 	return "idle DURATION, max NUMBER or wait DURATION"
 }
+
+// Share is how many of the connections of an Expose one node may have while the others have
+// so many: three quarters of what they leave, so that no node takes all.
+func (g *Gateway) Share(others int) int { return max(1, 3*(g.Max-others)/4) }
 
 // SetFrom sets the callers that may connect.
 func (g *Gateway) SetFrom(callers []string) error {
