@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -238,6 +239,56 @@ func TestOverUnixSockets(t *testing.T) {
 	c.CloseWrite()
 	if got, err := io.ReadAll(c); string(got) != "hello" || err != nil {
 		t.Errorf("got %q, %v", got, err)
+	}
+}
+
+// TestASocketFileIsMadeWithItsMode, and leaves those alone to which its name leads.
+func TestASocketFileIsMadeWithItsMode(t *testing.T) {
+	dir := t.TempDir()
+	at, other := filepath.Join(dir, "s"), filepath.Join(dir, "other")
+	l, err := listenAt(t.Context(), at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Lstat(at)
+	if err != nil || info.Mode() != fs.ModeSocket|0o666 {
+		t.Errorf("made %v, %v", info.Mode(), err)
+	}
+	if l, err := listenAt(t.Context(), at); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("what is served is replaced: %v, %v", l, err)
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false)
+	l.Close()
+	held, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Flock(int(held.Fd()), syscall.LOCK_EX); err != nil { // as another fabricd that replaces it
+		t.Fatal(err)
+	}
+	if l, err := listenAt(t.Context(), at); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("two replace it at a time: %v, %v", l, err)
+	}
+	held.Close()
+	if err := os.Rename(at, other); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(other, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(other, at); err != nil {
+		t.Fatal(err)
+	}
+	if l, err := listenAt(t.Context(), at); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("a link to a socket is replaced: %v, %v", l, err)
+	}
+	if info, err := os.Lstat(other); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("what it leads to: %v, %v", info.Mode(), err)
+	}
+	mask := syscall.Umask(0o077)
+	syscall.Umask(mask)
+	if mask == 0o111 {
+		t.Error("the umask of the process has changed")
 	}
 }
 

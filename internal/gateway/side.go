@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"path/filepath"
 	"syscall"
 	"time"
 
@@ -133,28 +134,30 @@ func (f forwarded) dial(ctx context.Context, client conn, info *spec.Conn) (ends
 // machine may use as they may loopback: the directory's permissions bound that. A socket
 // there that nobody serves is replaced, as one that a process has left that was killed.
 func listenAt(ctx context.Context, address string) (net.Listener, error) {
-	l, err := listenOnce(ctx, address)
-	if err != nil || !spec.IsPath(address) {
+	var lc net.ListenConfig
+	if !spec.IsPath(address) {
+		return lc.Listen(ctx, "tcp", address)
+	}
+	listen := func() (net.Listener, error) {
+		return openToAll(func() (net.Listener, error) { return lc.Listen(ctx, "unix", address) })
+	}
+	l, err := listen()
+	if !errors.Is(err, syscall.EADDRINUSE) {
 		return l, err
 	}
-	if err := os.Chmod(address, 0o666); err != nil {
-		l.Close()
+	// Of two that find a socket abandoned the second must not remove that of the first.
+	dir, oerr := os.Open(filepath.Dir(address))
+	if oerr != nil {
 		return nil, err
 	}
-	return l, nil
-}
-
-func listenOnce(ctx context.Context, address string) (net.Listener, error) {
-	var lc net.ListenConfig
-	network := spec.Network(address)
-	l, err := lc.Listen(ctx, network, address)
-	if err == nil || network != "unix" || !errors.Is(err, syscall.EADDRINUSE) || !abandoned(ctx, address) {
-		return l, err
+	defer dir.Close() // and with it the lock
+	if syscall.Flock(int(dir.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil || !abandoned(ctx, address) {
+		return nil, err
 	}
 	if err := os.Remove(address); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	return lc.Listen(ctx, network, address)
+	return listen()
 }
 
 // abandoned reports whether path is a socket that no process serves.
