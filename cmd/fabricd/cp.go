@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -79,7 +80,7 @@ func (a *app) sendFile(ctx context.Context, f cpFlags, path, to string) error {
 	if err := filecopy.CheckName(name); err != nil {
 		return usageError{err}
 	}
-	file, err := os.Open(path)
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe that nobody writes to is no regular file either
 	if err != nil {
 		return err
 	}

@@ -257,6 +257,10 @@ func TestFilesAndBytesOfAClusterOfProcesses(t *testing.T) {
 	if err := os.Mkdir(into, 0o700); err != nil {
 		t.Fatal(err)
 	}
+	pipe := filepath.Join(tmp, "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	inbox := begin(t, "cp", "--listen", "inbox", "--into", into, "--socket", host.Socket)
 	inbox.says(t, "takes files as inbox")
 	if out, stderr, code := run(t, nil, "cp", from, "inbox:file", "--socket", node.Socket); code != 0 || !strings.Contains(out, "sent file, 704 KiB, SHA-256 ") {
@@ -272,6 +276,7 @@ func TestFilesAndBytesOfAClusterOfProcesses(t *testing.T) {
 		from + " inbox:a/b":  "want no directory",
 		from + " nobody:":    `no node serves "nobody"`,
 		into + " inbox:":     "not a regular file",
+		pipe + " inbox:":     "not a regular file",
 		"--listen inbox":     "want the directory",
 	} {
 		_, stderr, code := run(t, nil, append(append([]string{"cp"}, strings.Fields(args)...), "--socket", node.Socket)...)

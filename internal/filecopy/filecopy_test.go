@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -30,7 +31,7 @@ func both(t *testing.T, dir, path, name string, r Receiver, wrap func(net.Conn) 
 		t.Fatal(err)
 	}
 	defer f.Close()
-	a, b := net.Pipe()
+	a, b := pair(t)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -41,6 +42,25 @@ func both(t *testing.T, dir, path, name string, r Receiver, wrap func(net.Conn) 
 	a.Close()
 	<-done
 	return sent, got, serr, rerr
+}
+
+// pair returns the two ends of a connection.
+func pair(t *testing.T) (a, b net.Conn) {
+	t.Helper()
+	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ends [2]net.Conn
+	for i, fd := range fds {
+		f := os.NewFile(uintptr(fd), "pair")
+		ends[i], err = net.FileConn(f)
+		f.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return ends[0], ends[1]
 }
 
 func plain(c net.Conn) net.Conn { return c }
@@ -170,6 +190,77 @@ func TestAFileThatIsThereIsReplacedOnlyIfAsked(t *testing.T) {
 	_, _, serr, rerr = both(t, dir, path, "to", Receiver{Replace: true}, plain)
 	if have, err := os.ReadFile(filepath.Join(dir, "to")); serr != nil || rerr != nil || err != nil || !bytes.Equal(have, text) {
 		t.Errorf("%v, %v: %q, %v", serr, rerr, have, err)
+	}
+}
+
+// TestACopyThatWasCutOffBehindItsNameIsWhole: the receiver ended before it removed the
+// partial file's name. The same file is there then, and another one changes nothing.
+func TestACopyThatWasCutOffBehindItsNameIsWhole(t *testing.T) {
+	path, text := file(t, 2*piece)
+	dir := t.TempDir()
+	cut := func() {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, partOf("to")), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		os.Remove(filepath.Join(dir, "to"))
+		if err := os.Link(filepath.Join(dir, partOf("to")), filepath.Join(dir, "to")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	left := func(want int) {
+		t.Helper()
+		all, _ := os.ReadDir(dir)
+		if have, err := os.ReadFile(filepath.Join(dir, "to")); err != nil || !bytes.Equal(have, text) || len(all) != want {
+			t.Errorf("%d bytes are there, %v, in %v", len(have), err, all)
+		}
+	}
+	cut()
+	sent, got, serr, rerr := both(t, dir, path, "to", Receiver{}, plain)
+	if serr != nil || rerr != nil || sent.From != 2*piece || sent != got {
+		t.Fatalf("%+v, %v; %+v, %v", sent, serr, got, rerr)
+	}
+	left(1)
+	for _, n := range []int{0, piece, 2 * piece, 3 * piece} {
+		cut()
+		other, _ := file(t, n)
+		if _, _, serr, rerr := both(t, dir, other, "to", Receiver{}, plain); serr == nil || rerr == nil || !strings.Contains(serr.Error(), "to is there already") {
+			t.Errorf("another file of %d bytes: %v, %v", n, serr, rerr)
+		}
+		left(2)
+	}
+	cut()
+	if _, _, serr, rerr := both(t, dir, path, "to", Receiver{Replace: true}, plain); serr != nil || rerr != nil {
+		t.Errorf("replace: %v, %v", serr, rerr)
+	}
+	left(1)
+}
+
+// TestAPartialFileIsNoOtherFile: what a user who may write in the directory has put in its
+// place is neither changed nor waited for.
+func TestAPartialFileIsNoOtherFile(t *testing.T) {
+	path, text := file(t, piece)
+	dir := t.TempDir()
+	part, other := filepath.Join(dir, partOf("to")), filepath.Join(t.TempDir(), "other")
+	if err := os.WriteFile(other, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Link(other, part); err != nil {
+		t.Fatal(err)
+	}
+	_, _, serr, rerr := both(t, dir, path, "to", Receiver{}, plain)
+	have, err := os.ReadFile(filepath.Join(dir, "to"))
+	if serr != nil || rerr != nil || err != nil || !bytes.Equal(have, text) {
+		t.Errorf("%v, %v: %d bytes, %v", serr, rerr, len(have), err)
+	}
+	if have, err := os.ReadFile(other); string(have) != "precious" || err != nil {
+		t.Errorf("the other file is %.20q, %v", have, err)
+	}
+	if err := syscall.Mkfifo(filepath.Join(dir, partOf("pipe")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, serr, rerr := both(t, dir, path, "pipe", Receiver{}, plain); serr == nil || rerr == nil || !strings.Contains(serr.Error(), "no regular file") {
+		t.Errorf("a pipe: %v, %v", serr, rerr)
 	}
 }
 

@@ -2,6 +2,7 @@ package filecopy
 
 import (
 	"bufio"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -15,8 +16,8 @@ import (
 	"time"
 )
 
-// partial is before and behind the name of a file that has not come as a whole.
-const partialPrefix, partialSuffix = ".", ".partial"
+// partOf is the name that a file has until all of it has come.
+func partOf(name string) string { return "." + name + ".partial" }
 
 // A Receiver takes files into one directory. Its fields do not change.
 type Receiver struct {
@@ -52,23 +53,24 @@ func (in *incoming) take() (res Result, err error) {
 		return res, err
 	}
 	res = Result{Name: offer.Name, Size: offer.Size}
-	part := partialPrefix + offer.Name + partialSuffix
-	in.file, err = in.Into.OpenFile(part, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
-	if err != nil {
+	part := partOf(offer.Name)
+	whole := in.kept(part, offer.Name)
+	if in.file, err = in.open(part, offer.Name, whole); err != nil {
 		return res, err
 	}
 	defer in.file.Close()
-	// One sender at a time: another one would write into what this one's checksum covers.
-	if err := syscall.Flock(int(in.file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		return res, fmt.Errorf("%s: another sender sends it now", offer.Name)
-	}
-	if res.From, err = in.resume(offer.Size); err != nil {
+	if res.From, err = in.resume(offer, whole); err != nil {
 		return res, err
 	}
 	if res.SHA256, err = in.rest(offer.Size - res.From); err != nil {
 		return res, err
 	}
-	if err := in.keep(part, offer.Name); err != nil {
+	if whole {
+		err = in.Into.Remove(part)
+	} else {
+		err = in.keep(part, offer.Name)
+	}
+	if err != nil {
 		return res, err
 	}
 	// Keeping it may have taken longer than the last piece could.
@@ -96,15 +98,66 @@ func (in *incoming) offer() (message, error) {
 	if m.Size < 0 || in.MaxSize > 0 && m.Size > in.MaxSize {
 		return m, fmt.Errorf("%s has %d bytes, more than %d", m.Name, m.Size, in.MaxSize)
 	}
-	if _, err := in.Into.Lstat(m.Name); !in.Replace && !errors.Is(err, fs.ErrNotExist) {
-		return m, fmt.Errorf("%s is there already", m.Name)
+	if _, err := in.Into.Lstat(m.Name); !in.Replace && !errors.Is(err, fs.ErrNotExist) && !in.kept(partOf(m.Name), m.Name) {
+		return m, errThere(m.Name)
 	}
 	return m, nil
 }
 
-// resume says what is there of the file, and returns from where on the sender sends it.
-func (in *incoming) resume(size int64) (int64, error) {
-	have, err := io.Copy(in.sum, io.LimitReader(in.file, size))
+func errThere(name string) error { return fmt.Errorf("%s is there already", name) }
+
+// kept reports whether the file has its name, and that of the partial one too: the receiver
+// that made it so has ended before it removed that.
+func (in *incoming) kept(part, name string) bool {
+	if in.Replace {
+		return false
+	}
+	a, aerr := in.Into.Lstat(part)
+	b, berr := in.Into.Lstat(name)
+	return aerr == nil && berr == nil && os.SameFile(a, b)
+}
+
+// open opens the partial file, or makes it. One sender has it at a time: another one would
+// write into what this one's checksum covers, or into the file that this one has become.
+func (in *incoming) open(part, name string, whole bool) (*os.File, error) {
+	for range 3 {
+		// Neither a link nor a pipe: to open one must not wait for another process.
+		f, err := in.Into.OpenFile(part, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
+		if err != nil {
+			return nil, err
+		}
+		if syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
+			f.Close()
+			break
+		}
+		mine, err := f.Stat()
+		if err != nil || !mine.Mode().IsRegular() {
+			f.Close()
+			return nil, errors.Join(err, fmt.Errorf("%s: what is there of it is no regular file", name))
+		}
+		there, err := in.Into.Lstat(part)
+		same := err == nil && os.SameFile(mine, there)
+		if same && (mine.Sys().(*syscall.Stat_t).Nlink == 1 || whole) {
+			return f, nil
+		}
+		if same { // another name leads to it: that file is not to change
+			err = in.Into.Remove(part)
+		}
+		f.Close()
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+	}
+	return nil, fmt.Errorf("%s: another sender sends it now", name)
+}
+
+// resume says what is there of the file, and returns from where on the sender sends it. Of a
+// file that is whole it sends nothing.
+func (in *incoming) resume(offer message, whole bool) (int64, error) {
+	if info, err := in.file.Stat(); err != nil || whole && info.Size() != offer.Size {
+		return 0, cmp.Or(err, errThere(offer.Name))
+	}
+	have, err := io.Copy(in.sum, io.LimitReader(in.file, offer.Size))
 	if err != nil {
 		return 0, err
 	}
@@ -119,6 +172,12 @@ func (in *incoming) resume(size int64) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
+	if whole {
+		if m.Offset != have {
+			return 0, errThere(offer.Name)
+		}
+		return have, nil
+	}
 	if m.Offset != have {
 		m.Offset = 0
 		in.sum.Reset()
@@ -132,6 +191,7 @@ func (in *incoming) resume(size int64) (int64, error) {
 
 // rest takes the last n bytes of the file, and compares the checksum of all of it.
 func (in *incoming) rest(n int64) (string, error) {
+	something := n > 0
 	buf := make([]byte, piece)
 	for n > 0 {
 		if err := in.c.SetDeadline(time.Now().Add(patience)); err != nil {
@@ -155,6 +215,9 @@ func (in *incoming) rest(n int64) (string, error) {
 		return "", err
 	}
 	sum := hex.EncodeToString(in.sum.Sum(nil))
+	if m.SHA256 != sum && !something { // what is there is what the sender has called the same
+		return "", errors.New("the checksum is wrong")
+	}
 	if m.SHA256 != sum {
 		return "", errors.Join(errors.New("the checksum is wrong; what has come is dropped"), in.file.Truncate(0))
 	}
