@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -31,6 +32,22 @@ func finish(all ...conn) {
 		_ = c.SetLinger(-1)
 		_ = c.Close()
 	}
+}
+
+// Bounds of what dismiss reads.
+const (
+	dismissTime = 2 * time.Second
+	dismissSize = 256 << 10
+)
+
+// dismiss ends a client's connection behind an answer. What the client has sent and nobody
+// has read would make a reset of the close, which can destroy the answer.
+func dismiss(client conn) {
+	err := errors.Join(client.SetDeadline(time.Now().Add(dismissTime)), client.CloseWrite())
+	if err == nil {
+		_, _ = io.CopyN(io.Discard, client, dismissSize) // the client may end it in any way
+	}
+	finish(client)
 }
 
 // abort ends connections because of err, so that their peers see a reset. One on the fabric
@@ -69,12 +86,17 @@ func reason(err error) string {
 	return what + ": not reached"
 }
 
+// oneLine bounds a text that people read, and in which there may be one of a stranger.
+func oneLine(text string) string {
+	return fmt.Sprintf("%.500s", strings.ReplaceAll(text, "\n", "; "))
+}
+
 // causeText says why a connection with a node was reset, in one line.
 func causeText(err error, node string) string {
 	if lost, ok := errors.AsType[*fabric.LostError](err); ok && node != "" {
 		return node + ": " + lost.Text
 	}
-	return err.Error()
+	return oneLine(err.Error())
 }
 
 // A carrier carries the bytes of one connection both ways.

@@ -193,11 +193,11 @@ func (g *gateway) lead(ctx context.Context, t *tracked) {
 	client := t.client
 	stop := context.AfterFunc(ctx, func() { abort(errEnded, client) }) // which ends what dial reads from it
 	both, err := g.side.dial(ctx, client, &info)
-	stop()
 	if err != nil {
 		if _, answered := errors.AsType[errAnswered](err); answered {
-			finish(client)
+			dismiss(client)
 		}
+		stop()
 		abort(err, client)
 		g.release(t)
 		if ctx.Err() == nil {
@@ -205,6 +205,7 @@ func (g *gateway) lead(ctx context.Context, t *tracked) {
 		}
 		return
 	}
+	stop()
 	t.ends = both
 	g.opened(t, info)
 	defer context.AfterFunc(ctx, func() { t.end(errEnded) })()
@@ -264,10 +265,11 @@ func (g *gateway) closed(t *tracked, cause error) {
 func (g *gateway) refuse(info spec.Conn, err error) {
 	g.mu.Lock()
 	g.refused++
-	g.failure = err.Error()
+	text := oneLine(err.Error())
+	g.failure = text
 	g.mu.Unlock()
-	g.owner.refusals.Line(zerolog.WarnLevel, netip.Addr{}).Str("gateway", g.key()).Str("client", info.Client).Err(err).Msg("connection refused")
-	g.report(spec.Event{Time: time.Now(), Event: spec.Refused, Conn: &info, Detail: err.Error()})
+	g.owner.refusals.Line(zerolog.WarnLevel, netip.Addr{}).Str("gateway", g.key()).Str("client", info.Client).Str("error", text).Msg("connection refused")
+	g.report(spec.Event{Time: time.Now(), Event: spec.Refused, Conn: &info, Detail: text})
 }
 
 // status returns the gateway as a node reports it.

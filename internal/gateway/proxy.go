@@ -39,7 +39,7 @@ func fabricNames(hostPort string) ([]string, error) {
 	cut := max(len(host)-len(suffix), 0)
 	name := host[:cut]
 	if err != nil || !strings.EqualFold(host[cut:], suffix) {
-		return nil, fmt.Errorf("%.300q: only names below %s are served", hostPort, suffix)
+		return nil, fmt.Errorf("%.100q: only names below %s are served", hostPort, suffix)
 	}
 	var names []string
 	for _, n := range []string{name, net.JoinHostPort(name, port)} {
@@ -48,7 +48,7 @@ func fabricNames(hostPort string) ([]string, error) {
 		}
 	}
 	if len(names) == 0 {
-		return nil, fmt.Errorf("%.300q: %.255q can be neither a service nor a node", hostPort, name)
+		return nil, fmt.Errorf("%.100q: %.100q can be neither a service nor a node", hostPort, name)
 	}
 	return names, nil
 }
@@ -72,7 +72,7 @@ func (p proxy) dial(ctx context.Context, client conn, info *spec.Conn) (ends, er
 	if err != nil {
 		return ends{}, err
 	}
-	info.To = hostPort
+	info.To = oneLine(hostPort)
 	names, err := fabricNames(hostPort)
 	if err != nil {
 		return ends{}, errAnswered{errors.Join(notAllowed{err}, answer(notAllowed{err}))}
@@ -173,8 +173,9 @@ func httpStatus(err error) int {
 
 // writeHTTP answers that a request is not served.
 func writeHTTP(w io.Writer, code int, why error) error {
-	_, err := fmt.Fprintf(w, "HTTP/1.1 %d %s\r\nContent-Type: text/plain\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%v\n",
-		code, http.StatusText(code), len(why.Error())+1, why)
+	text := oneLine(why.Error())
+	_, err := fmt.Fprintf(w, "HTTP/1.1 %d %s\r\nContent-Type: text/plain\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s\n",
+		code, http.StatusText(code), len(text)+1, text)
 	return err
 }
 

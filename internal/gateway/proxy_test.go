@@ -124,6 +124,39 @@ func TestHTTPConnect(t *testing.T) {
 	}
 }
 
+// TestAnAnswerReachesAClientThatSendsMore: what nobody reads of it must not reset the
+// connection before the client has the answer, which is one line of bounded length.
+func TestAnAnswerReachesAClientThatSendsMore(t *testing.T) {
+	w, at, events := proxied(t, spec.HTTPProxy)
+	more := strings.Repeat("x", 128<<10)
+	for send, want := range map[string]string{
+		"CONNECT 1.fabric:2051 HTTP/1.1\r\n\r\n":                        "connection refused",
+		"CONNECT " + strings.Repeat("\"", 8000) + ":1 HTTP/1.1\r\n\r\n": "only names below",
+		strings.Repeat("\x01", 8000) + " / HTTP/1.1\r\n\r\n":            "",
+	} {
+		client := dial(t, at)
+		io.WriteString(client, send+more)
+		got, err := io.ReadAll(client)
+		head, body, ok := strings.Cut(string(got), "\r\n\r\n")
+		if err != nil || !ok || !strings.HasPrefix(head, "HTTP/1.1 4") && !strings.HasPrefix(head, "HTTP/1.1 502") || !strings.Contains(body, want) || strings.Count(body, "\n") != 1 || len(body) > 600 {
+			t.Errorf("%.20q: answered %d bytes, %.300q, %v", send, len(got), got, err)
+		}
+		client.Close()
+		if ev := await(t, events, spec.Refused); len(ev.Detail) > 600 || len(ev.Conn.To) > 600 || strings.Contains(ev.Detail, "\n") {
+			t.Errorf("%.20q: %d bytes: %s", send, len(ev.Detail), ev.Detail)
+		}
+	}
+	socks, socksEvents, _ := w.run(0, spec.SOCKS, "0 wait 0s")
+	client := dial(t, socks)
+	client.Write(append(append([]byte{5, 1, 0}, socksBytes("1.fabric", 2051)...), more...))
+	want := append([]byte{5, 0}, socksAnswer(socksRefused)...)
+	if got, err := io.ReadAll(client); !bytes.Equal(got, want) || err != nil {
+		t.Errorf("SOCKS answered %v, %v", got, err)
+	}
+	client.Close()
+	await(t, socksEvents, spec.Refused)
+}
+
 // TestAClientOfHTTPGoesThroughTheProxy: net/http's own.
 func TestAClientOfHTTPGoesThroughTheProxy(t *testing.T) {
 	w := newWorld(t)
