@@ -269,8 +269,9 @@ func (a *app) eventsCommand() *cobra.Command {
 		Use: "events", Short: "Show the nodes and then what happens to them, until interrupted",
 		Long: `events shows the nodes that are there and then what happens to them. With --since
 it begins with what has happened before, and tells of links, paths and connections
-too: a node keeps the last 2048 events of nodes and links, and as many of connections
-and paths.`,
+too: a node keeps the last 1024 events of nodes, as many of links, of connections with
+their paths, and of attempts that failed. Failures and links that are alike within a
+minute are one event, with how often.`,
 		Example: `  fabricd events
   fabricd events --since 10m --once
   fabricd events --json | jq -c 'select(.event == "removed")'`,
@@ -322,6 +323,9 @@ func eventLine(e daemon.NodeEvent) string {
 		if extra != "" {
 			parts = append(parts, extra)
 		}
+	}
+	if e.Count > 1 {
+		parts = append(parts, fmt.Sprintf("%d times", e.Count))
 	}
 	return strings.Join(parts, "  ")
 }

@@ -12,7 +12,9 @@ import (
 	"github.com/fabricd/fabricd/internal/access"
 	"github.com/fabricd/fabricd/internal/audit"
 	"github.com/fabricd/fabricd/internal/engine"
+	"github.com/fabricd/fabricd/internal/flight"
 	"github.com/fabricd/fabricd/internal/gateway/spec"
+	"github.com/fabricd/fabricd/internal/observe"
 	"github.com/fabricd/fabricd/membership"
 )
 
@@ -194,11 +196,11 @@ func (d *Daemon) barsService(n membership.Node, name string) string {
 
 // auditRefusal writes that an access rule refused something. It does not block.
 func (d *Daemon) auditRefusal(r engine.Refusal) {
-	event := audit.ConnectRefused
+	event, kind := audit.ConnectRefused, observe.ConnectRefused
 	if r.Bind {
-		event = audit.BindRefused
+		event, kind = audit.BindRefused, observe.BindRefused
 	}
-	d.journal.access(r, time.Now())
+	d.record.Note(flight.Failed, kind, r.Caller.Life, r.Caller.Name, fmt.Sprintf("port %d, rule %q", r.Port, r.By))
 	d.audit.Refused(audit.Refusal{Event: event, Node: r.Node.String(), Name: r.Caller.Name, Incarnation: r.Caller.Life.String(),
 		UID: r.Caller.UID, Port: uint16(r.Port), Rule: r.By})
 }

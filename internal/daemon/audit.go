@@ -9,7 +9,10 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/audit"
+	"github.com/fabricd/fabricd/internal/flight"
+	"github.com/fabricd/fabricd/internal/observe"
 	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/membership"
 	"github.com/fabricd/fabricd/membership/trust"
@@ -96,7 +99,9 @@ func (d *Daemon) auditMembership(m membership.Audit) {
 		return
 	}
 	d.audit.Write(auditEvent(m))
-	d.journal.join(m, time.Now())
+	if m.Event == audit.JoinRefused {
+		d.record.Note(flight.Failed, observe.JoinRefused, addr.Life{}, m.Name, oneLine(m.Text))
+	}
 }
 
 // auditEvent returns the line of what membership tells.

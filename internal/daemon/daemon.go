@@ -97,7 +97,6 @@ type Daemon struct {
 
 	memory  *connMemory
 	known   *knownAddresses
-	journal *journal
 	refused atomic.Uint64 // connections of peers
 	ended   sync.Once     // closes done
 
@@ -145,7 +144,7 @@ const (
 func Start(ctx context.Context, c Config, o Options) (*Daemon, error) {
 	d := &Daemon{
 		cfg: c, loaded: c, opts: o, log: o.Log.With().Str("node", c.Name).Logger(), started: time.Now(),
-		roster: newRoster(), known: newKnownAddresses(), journal: newJournal(),
+		roster: newRoster(), known: newKnownAddresses(),
 		done:  make(chan struct{}),
 		phase: phaseJoining,
 	}

@@ -5,6 +5,9 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/url"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
@@ -30,11 +33,27 @@ func (d *Daemon) Recorded(seq uint64, from time.Time) []flight.Event {
 
 // recordedEvent returns the line about a recorded event.
 func recordedEvent(e flight.Event) NodeEvent {
-	line := NodeEvent{Time: e.Time, Event: e.Event, Detail: e.Detail}
-	if e.Peer != (addr.Life{}) {
-		line.Peer = e.Peer.String()
+	line := NodeEvent{Time: e.Time, Event: e.Event, Peer: lifeOf(e), Detail: e.Detail}
+	if e.Name != "" {
+		line.Detail = colons(strconv.Quote(e.Name), e.Detail)
+	}
+	if e.Count > 1 {
+		line.Count = e.Count
 	}
 	return line
+}
+
+// lifeOf returns the life that an event is about, empty for none.
+func lifeOf(e flight.Event) string {
+	if e.Peer == (addr.Life{}) {
+		return ""
+	}
+	return e.Peer.String()
+}
+
+// colons joins what there is of parts.
+func colons(parts ...string) string {
+	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), ": ")
 }
 
 // recorded streams what has happened since a time, one JSON object per line, and then,

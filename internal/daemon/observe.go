@@ -12,14 +12,17 @@ import (
 	"github.com/fabricd/fabricd/internal/engine"
 	"github.com/fabricd/fabricd/internal/observe"
 	"github.com/fabricd/fabricd/internal/shm"
+	"github.com/fabricd/fabricd/membership"
 )
 
 const (
 	// snapshotAge is how old a snapshot may be: many readers at once cost no more than one.
 	snapshotAge = 500 * time.Millisecond
-	// snapshotConns and snapshotServices bound what a snapshot lists.
+	// snapshotConns, snapshotServices and snapshotEvents, which is of each kind, bound what a
+	// snapshot lists.
 	snapshotConns    = 200
 	snapshotServices = 500
+	snapshotEvents   = 128
 )
 
 // An observer takes snapshots of a node for its readers.
@@ -83,7 +86,7 @@ func (o *observer) snapshot() observe.Snapshot {
 // observe takes a snapshot.
 func (d *Daemon) observe(now time.Time) observe.Snapshot {
 	s := observe.Snapshot{Time: now.UTC(), Self: d.observeSelf(), Links: []engine.LinkInfo{}, Ports: []engine.PortInfo{},
-		Conns: []engine.ConnInfo{}, Services: []observe.Service{}, Nodes: []observe.Node{}}
+		Conns: []engine.ConnInfo{}, Services: []observe.Service{}, Nodes: []observe.Node{}, Events: []observe.Event{}}
 	for _, n := range d.Nodes().Nodes {
 		s.Nodes = append(s.Nodes, observe.Node{ID: n.ID, Generation: n.Generation, Name: n.Name, State: n.State, Addresses: n.Addresses, Since: n.Since})
 	}
@@ -92,8 +95,27 @@ func (d *Daemon) observe(now time.Time) observe.Snapshot {
 		d.observeEngine(&s, e)
 	}
 	d.observeHost(&s.Host)
-	d.journal.fill(&s)
+	d.observePast(&s)
 	return s
+}
+
+// observePast adds what has happened, and since when nodes are suspect.
+func (d *Daemon) observePast(s *observe.Snapshot) {
+	for _, e := range d.record.Last(snapshotEvents) {
+		s.Events = append(s.Events, observe.Event{Time: e.Time, Event: e.Event, Node: lifeOf(e), Name: e.Name, Text: e.Detail, Count: e.Count})
+		if e.Event != EventUpdated || e.Detail != membership.Suspect.String() {
+			continue
+		}
+		for i := range s.Nodes {
+			if n := &s.Nodes[i]; n.State == e.Detail && e.Peer == (addr.Life{Node: n.ID, Generation: n.Generation}) {
+				n.Suspect = e.Time
+			}
+		}
+	}
+	s.Removals, s.Refusals = d.roster.ended(), map[string]uint64{}
+	for _, kind := range []string{observe.JoinRefused, observe.ConnectRefused, observe.BindRefused} {
+		s.Refusals[kind] = d.record.Count(kind)
+	}
 }
 
 // observeSelf says how this node itself is.

@@ -3,8 +3,6 @@ package daemon
 import (
 	"maps"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -52,6 +50,8 @@ type NodeEvent struct {
 	Detail string    `json:"detail,omitempty"`
 	// Peer is the incarnation that an event of a link, a path or a connection is of.
 	Peer string `json:"peer,omitempty"`
+	// Count is how often it has happened up to Time, if not once.
+	Count uint64 `json:"count,omitempty"`
 }
 
 const (
@@ -75,6 +75,8 @@ type roster struct {
 	subs    map[*subscription]struct{}
 	closed  bool
 
+	removals map[string]uint64 // incarnations of other nodes that have ended, by reason
+
 	record *flight.Recorder // gets every event; nil: none
 }
 
@@ -92,6 +94,8 @@ func newRoster() *roster {
 	return &roster{
 		nodes: map[addr.NodeID]membership.Node{},
 		subs:  map[*subscription]struct{}{},
+
+		removals: map[string]uint64{},
 	}
 }
 
@@ -106,7 +110,7 @@ func (r *roster) setCluster(cluster addr.UUID) {
 func (r *roster) apply(ev membership.Event, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	n := ev.Node
+	n, changed := ev.Node, false
 	switch ev.Kind {
 	case membership.EventSelf, membership.EventLocal:
 		if r.self.Generation != 0 && r.self != n.Life {
@@ -122,8 +126,10 @@ func (r *roster) apply(ev membership.Event, now time.Time) {
 	case membership.EventHost:
 		r.told = r.told || ev.Detail == membership.HostReachable // it comes behind the host's table
 	case membership.EventAdded, membership.EventUpdated:
+		changed = r.nodes[n.Life.Node].State != n.State
 		r.nodes[n.Life.Node] = n
 	case membership.EventRemoved:
+		r.removals[removalReason(ev.Reason)]++
 		known, ok := r.nodes[n.Life.Node]
 		if ok && known.Life == n.Life {
 			n = known // a verdict may know less than we do
@@ -135,20 +141,44 @@ func (r *roster) apply(ev membership.Event, now time.Time) {
 	}
 	e := eventOf(ev, n, now)
 	r.publish(e)
-	r.keep(e)
+	switch {
+	case ev.Kind != membership.EventUpdated:
+		r.keep(e, colons(e.Reason, e.Detail))
+	case changed: // the other changes are what members tell of themselves, as often as they like
+		r.keep(e, n.State.String())
+	}
 }
 
-// keep records an event, but the changes that nodes tell of themselves.
-func (r *roster) keep(e NodeEvent) {
+// keep records an event.
+func (r *roster) keep(e NodeEvent, detail string) {
 	var life addr.Life
-	parts := []string{e.Reason, e.Detail}
+	name := ""
 	if e.Node != nil {
-		life = addr.Life{Node: e.Node.ID, Generation: e.Node.Generation}
-		parts = slices.Insert(parts, 0, strconv.Quote(e.Node.Name))
+		life, name = addr.Life{Node: e.Node.ID, Generation: e.Node.Generation}, e.Node.Name
 	}
-	if e.Event != EventUpdated {
-		r.record.Note(flight.Cluster, e.Event, life, strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), ": "))
+	r.record.Note(flight.Cluster, e.Event, life, name, detail)
+}
+
+// removalReasons are those that incarnations are counted by; the last is of all others.
+var removalReasons = []string{string(membership.ReasonLeft), string(membership.ReasonCrashed), string(membership.ReasonSilent),
+	string(membership.ReasonRestarted), string(membership.ReasonPartitioned), "other"}
+
+func removalReason(r membership.Reason) string {
+	if slices.Contains(removalReasons, string(r)) {
+		return string(r)
 	}
+	return removalReasons[len(removalReasons)-1]
+}
+
+// ended returns how many incarnations of other nodes have ended, by reason.
+func (r *roster) ended() map[string]uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := make(map[string]uint64, len(removalReasons))
+	for _, reason := range removalReasons {
+		all[reason] = r.removals[reason]
+	}
+	return all
 }
 
 // publish hands e to every subscriber; one that cannot take it is cut off.

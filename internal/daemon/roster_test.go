@@ -1,10 +1,13 @@
 package daemon
 
 import (
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/flight"
+	"github.com/fabricd/fabricd/internal/observe"
 	"github.com/fabricd/fabricd/membership"
 )
 
@@ -29,5 +32,46 @@ func TestTheLastLifeIsNeverShownAsJoined(t *testing.T) {
 		if self, local := r.place(); self != c.self || local != c.local {
 			t.Errorf("after %v: %v, local %v; want %v, %v", c.kind, self, local, c.self, c.local)
 		}
+	}
+}
+
+// TestOneRecordHasWhatThePageAndEventsShow: the changes of a node's state are in it, what
+// members change of themselves as often as they like is not, and the page has since when a
+// node is suspect.
+func TestOneRecordHasWhatThePageAndEventsShow(t *testing.T) {
+	now := time.Unix(1000, 0)
+	r := newRoster()
+	r.record = flight.New(func() time.Time { return now })
+	tell := func(kind membership.EventKind, state membership.State, labels ...string) {
+		n := testNode(2, 10, "two")
+		n.State, n.Labels = state, labels
+		r.apply(membership.Event{Kind: kind, Node: n, Reason: map[bool]membership.Reason{true: membership.ReasonSilent}[kind == membership.EventRemoved]}, now)
+		now = now.Add(time.Second)
+	}
+	tell(membership.EventAdded, membership.Alive)
+	tell(membership.EventUpdated, membership.Alive, "gpu")
+	tell(membership.EventUpdated, membership.Suspect)
+	tell(membership.EventUpdated, membership.Suspect, "gpu")
+	d := &Daemon{roster: r, record: r.record}
+	s := observe.Snapshot{Nodes: []observe.Node{{ID: 2, Generation: 10, State: "suspect"}}}
+	d.observePast(&s)
+	if !s.Nodes[0].Suspect.Equal(time.Unix(1002, 0)) {
+		t.Errorf("suspect since %v", s.Nodes[0].Suspect)
+	}
+	tell(membership.EventUpdated, membership.Alive)
+	tell(membership.EventRemoved, membership.Removed)
+	d.observePast(&s)
+	var page, events []string
+	for _, e := range s.Events[len(s.Events)-4:] {
+		page = append(page, e.Event+" "+e.Node+" "+e.Name+" "+e.Text)
+	}
+	for _, e := range d.Recorded(0, time.Time{}) {
+		line := recordedEvent(e)
+		events = append(events, line.Event+" "+line.Peer+" "+line.Detail)
+	}
+	wantPage := []string{"added 2.10 two ", "updated 2.10 two suspect", "updated 2.10 two alive", "removed 2.10 two silent"}
+	wantEvents := []string{`added 2.10 "two"`, `updated 2.10 "two": suspect`, `updated 2.10 "two": alive`, `removed 2.10 "two": silent`}
+	if !slices.Equal(page, wantPage) || !slices.Equal(events, wantEvents) || s.Removals["silent"] != 1 {
+		t.Errorf("got %q and %q, %v removals; want %q and %q", page, events, s.Removals, wantPage, wantEvents)
 	}
 }

@@ -353,7 +353,6 @@ func (d *Daemon) startMembership(ctx context.Context, store *trust.Store, engine
 		OnEvent: func(ev membership.Event) {
 			d.auditIncarnation(ev)
 			b.handle(ev)
-			d.journal.member(ev, time.Now())
 		},
 		Revalidate: engine.Revalidate,
 		Serves:     func() []services.Service { return servicesOf(engine.Serves()) },

@@ -10,7 +10,6 @@ import (
 	"github.com/fabricd/fabricd/internal/access"
 	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/core"
-	"github.com/fabricd/fabricd/internal/flight"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/wire"
 	"github.com/fabricd/fabricd/portmap"
@@ -142,7 +141,6 @@ func (n *Node) admits(l *link, e *endpoint, port addr.Port, c access.Caller) boo
 	if suppressed, log := n.countRefusal(e, d); log {
 		n.log.Warn().Str("op", "access").Uint16("port", uint16(port)).Stringer("peer", c.Life).Str("name", c.Name).Uint32("uid", c.UID).
 			Str("rule", d.By).Uint64("suppressed", suppressed).Msg("connect refused by an access rule")
-		n.cfg.Record.Note(flight.Conn, "connect-refused", c.Life, fmt.Sprintf("to port %d by %s", port, d.By))
 	}
 	if n.cfg.Refused != nil {
 		n.cfg.Refused(Refusal{Port: port, Caller: c, Node: l.peer.UUID, By: d.By})

@@ -153,7 +153,7 @@ func (e *endpoint) attempt(ctx context.Context, a *attempt, dst addr.Addr) {
 	if err == nil {
 		c.noteOpen()
 	} else {
-		e.n.cfg.Record.Note(flight.Conn, "connect-failed", addr.Life{Node: dst.Node}, fmt.Sprintf("to %v: %v", dst, err))
+		e.n.cfg.Record.Note(flight.Failed, "connect-failed", addr.Life{Node: dst.Node}, "", fmt.Sprintf("to %v: %v", dst, err))
 	}
 	if err != nil && c != nil {
 		c.fail("") // ends the lane: the peer drops the request

@@ -122,7 +122,7 @@ func (n *Node) welcome(provider transport.Provider, sess transport.Session) {
 		remote, _ := netip.ParseAddrPort(sess.RemoteAddr()) // the zero Addr where it is none
 		if line := n.refusals.Line(zerolog.InfoLevel, remote.Addr()); line != nil {
 			line.Stringer("peer", hello.From).Str("remote", sess.RemoteAddr()).Err(err).Msg("link refused")
-			n.noteLink("link-refused", hello.From, "of %s: %v", sess.RemoteAddr(), err)
+			n.noteLink("link-refused", hello.From, "of %v: %v", remote.Addr(), err)
 		}
 		n.refuse(sess, err)
 	}
