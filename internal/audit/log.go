@@ -55,6 +55,14 @@ func (l *Log) Write(e Event) {
 	l.enqueue(e)
 }
 
+// Fill returns how full the queue of events is: 1 is full, and then events are lost.
+func (l *Log) Fill() float64 {
+	if l == nil {
+		return 0
+	}
+	return float64(len(l.events)) / queued
+}
+
 // enqueue is Write with l.mu held.
 func (l *Log) enqueue(e Event) {
 	if l.closed {

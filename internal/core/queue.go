@@ -98,8 +98,9 @@ func (c *Conn[M]) push(s Segment[M]) {
 // Queued returns what is to be written. It is valid until the Conn is used again.
 func (c *Conn[M]) Queued() []Segment[M] { return c.out.segments.all() }
 
-// Overrun reports whether the peer asks and does not read the answers.
-func (c *Conn[M]) Overrun() bool { return c.out.bytes > queueMax }
+// Fill returns how full the queue of frames is. Above 1 the peer asks and does not read the
+// answers.
+func (c *Conn[M]) Fill() float64 { return float64(c.out.bytes) / queueMax }
 
 // NextBehind returns the first segment queued, if any, whose frames are an answer that
 // the peer takes for the end of operations which the application may have brought to it

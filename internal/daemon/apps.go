@@ -51,7 +51,9 @@ func (d *Daemon) openApps(context.Context) error {
 			d.fail(err)
 		}
 	}()
+	d.mu.Lock()
 	d.apps = a
+	d.mu.Unlock()
 	return nil
 }
 

@@ -3,6 +3,7 @@ package daemon
 import (
 	"cmp"
 	"context"
+	"maps"
 	"os"
 	"slices"
 	"sync"
@@ -91,8 +92,15 @@ func (d *Daemon) observe(now time.Time) observe.Snapshot {
 		s.Nodes = append(s.Nodes, observe.Node{ID: n.ID, Generation: n.Generation, Name: n.Name, State: n.State, Addresses: n.Addresses, Since: n.Since})
 	}
 	s.Totals.Descriptors, s.Totals.DescriptorLimit = openDescriptors(), shm.Descriptors()
+	s.Queues = map[string]float64{"audit": d.audit.Fill(), "event_readers": d.roster.fill()}
 	if e, _ := d.rooms(); e != nil {
 		d.observeEngine(&s, e)
+	}
+	d.mu.Lock()
+	apps := d.apps
+	d.mu.Unlock()
+	if apps != nil {
+		s.Quotas = apps.server.Quotas()
 	}
 	d.observeHost(&s.Host)
 	d.observePast(&s)
@@ -141,6 +149,7 @@ func (d *Daemon) observeSelf() observe.Self {
 // observeEngine adds the tables of the engine.
 func (d *Daemon) observeEngine(s *observe.Snapshot, e *engine.Node) {
 	s.Links, s.Ports, s.Conns, s.Wins, s.Counters = rows(e.Links()), rows(e.Ports()), rows(e.Conns()), e.Windows(), e.Counters()
+	maps.Copy(s.Queues, e.Queues())
 	t := &s.Totals
 	t.Conns, t.Windows = len(s.Conns), len(s.Wins)
 	for _, c := range s.Conns {

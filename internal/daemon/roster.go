@@ -193,6 +193,17 @@ func (r *roster) publish(e NodeEvent) {
 	}
 }
 
+// fill returns how full the fullest queue of a subscriber is.
+func (r *roster) fill() float64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	longest := 0
+	for sub := range r.subs {
+		longest = max(longest, len(sub.events))
+	}
+	return float64(longest) / subscriberQueue
+}
+
 // drop ends sub. The caller holds r.mu.
 func (r *roster) drop(sub *subscription) {
 	if _, ok := r.subs[sub]; ok {

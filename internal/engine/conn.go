@@ -262,6 +262,7 @@ func (c *conn) apply(r *wire.Reader, h wire.Header, body []byte) error {
 	if err != nil {
 		return err
 	}
+	c.link.n.counters.overLink(h, body)
 	if p == nil {
 		return c.hit(frameSteps[h.Type].applied)
 	}

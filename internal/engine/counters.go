@@ -45,6 +45,12 @@ type Counters struct {
 	LossToError Histogram // from a peer's last sign of life until all its connections had their error
 	LinksBegun  uint64
 	LinksEnded  uint64
+
+	RMA    []RMACount
+	Fences map[string]uint64 // that this node's applications have asked it for, by kind
+	// MessagePaths and RMAPaths are the bytes that sockets between applications, and
+	// between applications and peers' nodes, have carried.
+	MessagePaths, RMAPaths Carried
 }
 
 // A Histogram counts durations. Buckets[i] are those of at most Bounds[i] that are in no
@@ -86,10 +92,13 @@ func (h Histogram) clone() Histogram {
 	return h
 }
 
-// counters are a node's Counters. Each is counted at an event, not per message.
+// counters are a node's Counters. Each is counted at an event or an operation of RMA, not
+// per message.
 type counters struct {
 	mu sync.Mutex // guards c; innermost
 	c  Counters
+
+	operations
 }
 
 func newCounters() counters {
@@ -114,10 +123,11 @@ func zeros(names ...string) map[string]uint64 {
 // Counters returns what has happened so far.
 func (n *Node) Counters() Counters {
 	n.counters.mu.Lock()
-	defer n.counters.mu.Unlock()
 	c := n.counters.c
 	c.Incoming, c.Outgoing, c.Resets = maps.Clone(c.Incoming), maps.Clone(c.Outgoing), maps.Clone(c.Resets)
 	c.RoundTrips, c.LossToError = c.RoundTrips.clone(), c.LossToError.clone()
+	n.counters.mu.Unlock()
+	n.countOperations(&c)
 	return c
 }
 

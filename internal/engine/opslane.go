@@ -68,7 +68,7 @@ func (c *conn) do(left deferred) {
 // start is kick for a caller that holds mu, and does what it returns when it has let go.
 func (c *conn) start(inline bool) deferred {
 	o := &c.ops
-	if c.core.Overrun() {
+	if c.core.Fill() > 1 {
 		return toFail
 	}
 	if o.busy || o.lane == nil || !c.core.Writes() {

@@ -124,6 +124,7 @@ func (c *conn) leavePathLocked(why error) *path.Held {
 // closePath closes a node's duplicate.
 func (c *conn) closePath(s *path.Held, freed func()) {
 	n := c.link.n
+	n.counters.messages.carried(s.Moved())
 	s.Close()
 	n.paths.left()
 	n.work.run(freed)
@@ -166,6 +167,7 @@ func (c *conn) finishPath() {
 		return
 	}
 	n := c.link.n
+	n.counters.messages.carried(s.Moved()) // the end counts as a byte
 	s.CloseWrite()
 	f, err := s.Take()
 	if err != nil { // it is closed

@@ -201,6 +201,7 @@ func (e *endpoint) FenceMark(by fence.Side) (fence.Mark, error) {
 	if err != nil {
 		return fence.Mark{}, err
 	}
+	e.n.counters.fences[0].Add(1)
 	switch by {
 	case fence.InitSelf:
 		return c.markSelf(), nil
@@ -228,6 +229,7 @@ func (e *endpoint) FenceWait(ctx context.Context, m fence.Mark) error {
 	if err != nil {
 		return err
 	}
+	e.n.counters.fences[1].Add(1)
 	return c.wait(ctx, m)
 }
 
@@ -240,6 +242,7 @@ func (e *endpoint) FenceSignal(s fence.Signal) error {
 	if err != nil {
 		return err
 	}
+	e.n.counters.fences[2].Add(1)
 	if s.By == fence.InitPeer {
 		return c.signalByPeer(s)
 	}

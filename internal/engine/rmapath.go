@@ -348,6 +348,7 @@ func (c *conn) endRMA(p *rmaPath, why error) bool {
 	}
 	p.movedLocked()
 	if p.socket != nil {
+		c.link.n.counters.paths.carried(p.socket.Moved())
 		p.socket.Shutdown()
 		p.socket.Close()
 		p.socket, p.written = nil, nil

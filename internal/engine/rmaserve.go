@@ -110,6 +110,7 @@ func (s *rmaServer) do(r *path.RMARequest) (err error) {
 	}
 	if r.Kind != path.RMANop {
 		s.note(r.Number, code)
+		s.c.link.n.counters.overPath(r)
 	}
 	if !r.Tells() || answered {
 		return nil

@@ -12,7 +12,7 @@ import (
 
 // all are the metrics of a node, but for histograms. A label has the node ID of a peer at
 // most, or a name of a fixed list.
-var all = slices.Concat(nodeMetrics, linkMetrics, connMetrics, resourceMetrics)
+var all = slices.Concat(nodeMetrics, linkMetrics, connMetrics, rmaMetrics, resourceMetrics)
 
 var nodeStates = []string{"alive", "suspect", "leaving", "removed"}
 
@@ -45,6 +45,15 @@ var nodeMetrics = []metric{
 		send(float64(usable), "true")
 		send(float64(len(s.Host.Tokens)-usable), "false")
 	}, "usable"),
+	gauge("token_expiry_timestamp_seconds", "When the first of the usable join tokens of this host ends; 0: none does.", one(func(s *observe.Snapshot) float64 {
+		first := time.Time{}
+		for _, t := range s.Host.Tokens {
+			if t.Usable && !t.Expires.IsZero() && (first.IsZero() || t.Expires.Before(first)) {
+				first = t.Expires
+			}
+		}
+		return unix(first)
+	})),
 	gauge("banned_nodes", "Identities that this host keeps out.", one(func(s *observe.Snapshot) float64 { return float64(len(s.Host.Banned)) })),
 	gauge("services", "Services that this node knows.", one(func(s *observe.Snapshot) float64 { return float64(s.Totals.Services) })),
 	gauge("faults", "Faults that an operator has put in place at this node.", one(func(s *observe.Snapshot) float64 { return float64(len(s.Self.Warnings)) })),
@@ -153,6 +162,31 @@ var connMetrics = []metric{
 		byName(func(s *observe.Snapshot) map[string]uint64 { return s.Counters.Outgoing }), "result"),
 	counter("resets_total", "Ends of connections that were lost, by cause.",
 		byName(func(s *observe.Snapshot) map[string]uint64 { return s.Counters.Resets }), "cause"),
+	counter("path_sent_bytes_total", "Bytes that applications of this node have sent past it, as the kernel counts them, TLS's own included.", byPath(func(c engine.Carried) uint64 { return c.Sent }), "kind"),
+	counter("path_received_bytes_total", "Bytes that applications of this node have received past it, as the kernel counts them, TLS's own included.", byPath(func(c engine.Carried) uint64 { return c.Received }), "kind"),
+}
+
+// byPath collects a value of the paths of messages and of those of RMA.
+func byPath(value func(engine.Carried) uint64) func(*observe.Snapshot, func(float64, ...string)) {
+	return func(s *observe.Snapshot, send func(float64, ...string)) {
+		send(float64(value(s.Counters.MessagePaths)), "messages")
+		send(float64(value(s.Counters.RMAPaths)), "rma")
+	}
+}
+
+// ofRMA collects a value for each kind of operation and way.
+func ofRMA(value func(engine.RMACount) uint64) func(*observe.Snapshot, func(float64, ...string)) {
+	return func(s *observe.Snapshot, send func(float64, ...string)) {
+		for _, c := range s.Counters.RMA {
+			send(float64(value(c)), c.Kind, c.Way)
+		}
+	}
+}
+
+var rmaMetrics = []metric{
+	counter("rma_operations_total", "RMA operations on windows of this node that came over links and RMA paths.", ofRMA(func(c engine.RMACount) uint64 { return c.Operations }), "kind", "way"),
+	counter("rma_bytes_total", "Bytes that those reads and writes were for.", ofRMA(func(c engine.RMACount) uint64 { return c.Bytes }), "kind", "way"),
+	counter("fences_total", "Fences that applications of this node have asked it for.", byName(func(s *observe.Snapshot) map[string]uint64 { return s.Counters.Fences }), "kind"),
 	gauge("windows", "Windows that applications of this node have registered.", one(func(s *observe.Snapshot) float64 { return float64(s.Totals.Windows) })),
 	gauge("window_bytes", "Memory of those windows.", one(func(s *observe.Snapshot) float64 { return float64(s.Totals.WindowBytes) })),
 }
@@ -160,12 +194,20 @@ var connMetrics = []metric{
 var resourceMetrics = []metric{
 	gauge("conn_memory_bytes", "Memory that connections were promised.", one(func(s *observe.Snapshot) float64 { return float64(s.Totals.ConnMemory) })),
 	gauge("conn_memory_limit_bytes", "How much memory connections may be promised (conn-memory).", one(func(s *observe.Snapshot) float64 { return float64(s.Totals.ConnMemoryLimit) })),
-	gauge("quota_fill_ratio", "How much of a bound is in use: 1 is all.", func(s *observe.Snapshot, send func(float64, ...string)) {
+	gauge("quota_fill_ratio", "How much of a bound is in use, of one that each application or user has by the one nearest to it: 1 is all.", func(s *observe.Snapshot, send func(float64, ...string)) {
 		t := s.Totals
 		send(ratio(t.ConnMemory, t.ConnMemoryLimit), "conn_memory")
 		send(ratio(int64(t.Paths), int64(t.PathLimit)), "paths")
 		send(ratio(t.Descriptors, t.DescriptorLimit), "descriptors")
+		for name, fill := range s.Quotas {
+			send(fill, name)
+		}
 	}, "quota"),
+	gauge("queue_fill_ratio", "The fullest queue of each kind: 1 is full, and then its reader is cut off, or lines are lost.", func(s *observe.Snapshot, send func(float64, ...string)) {
+		for name, fill := range s.Queues {
+			send(fill, name)
+		}
+	}, "queue"),
 }
 
 func ratio(used, limit int64) float64 { return float64(used) / float64(max(limit, 1)) }

@@ -24,10 +24,15 @@ func sample() observe.Snapshot {
 		Links: []engine.LinkInfo{{Node: 1, Provider: "tcp", SentBytes: 1}, {Node: 1, Provider: "quic", SentBytes: 7, RoundTripUS: 1500}, {Node: 2, Provider: "quic"}},
 		Ports: []engine.PortInfo{{Port: 2050, Waiting: 3, Backlog: 4}, {Port: 2051}},
 		Conns: []engine.ConnInfo{{WaitingMS: 1500}, {}},
-		Host:  observe.Host{Tokens: []observe.Token{{Usable: true}, {}, {}}},
+		Host: observe.Host{Tokens: []observe.Token{{Usable: true, Expires: time.Unix(3000, 0)}, {Usable: true}, {Usable: true, Expires: time.Unix(2000, 0)},
+			{Expires: time.Unix(1000, 0)}, {}}},
+		Queues: map[string]float64{"audit": 0.25}, Quotas: map[string]float64{"windows": 0.5},
 		Counters: engine.Counters{
 			Outgoing: map[string]uint64{engine.ConnectOK: 1}, Resets: map[string]uint64{engine.ResetOther: 1},
 			Incoming:   map[string]uint64{engine.ConnectQueued: 5, engine.ConnectRule: 2},
+			RMA:        []engine.RMACount{{Kind: "write", Way: "path", Operations: 3, Bytes: 4096}},
+			Fences:     map[string]uint64{"mark": 6},
+			RMAPaths:   engine.Carried{Sent: 11, Received: 12},
 			RoundTrips: engine.Histogram{Bounds: bounds, Buckets: []uint64{2, 1}, Count: 4, Sum: 5 * time.Second},
 		},
 		Removals: map[string]uint64{"crashed": 2},
@@ -54,7 +59,10 @@ func TestMetricsSayWhatTheSnapshotHas(t *testing.T) {
 		`fabricd_connects_incoming_total{result="access_rule"} 2`, `fabricd_removals_total{reason="crashed"} 2`,
 		`fabricd_round_trip_seconds_bucket{le="0.001"} 2`, `fabricd_round_trip_seconds_bucket{le="1"} 3`, `fabricd_round_trip_seconds_bucket{le="+Inf"} 4`,
 		`fabricd_round_trip_seconds_sum 5`, `fabricd_quota_fill_ratio{quota="descriptors"} 0.5`,
-		`fabricd_certificate_expiry_timestamp_seconds 1000.5`, `fabricd_tokens{usable="true"} 1`, `fabricd_findings{kind="node",severity="broken"} 1`,
+		`fabricd_certificate_expiry_timestamp_seconds 1000.5`, `fabricd_tokens{usable="true"} 3`, `fabricd_token_expiry_timestamp_seconds 2000`,
+		`fabricd_rma_operations_total{kind="write",way="path"} 3`, `fabricd_rma_bytes_total{kind="write",way="path"} 4096`, `fabricd_fences_total{kind="mark"} 6`,
+		`fabricd_path_sent_bytes_total{kind="rma"} 11`, `fabricd_path_received_bytes_total{kind="rma"} 12`, `fabricd_path_sent_bytes_total{kind="messages"} 0`,
+		`fabricd_queue_fill_ratio{queue="audit"} 0.25`, `fabricd_quota_fill_ratio{quota="windows"} 0.5`, `fabricd_findings{kind="node",severity="broken"} 1`,
 		"process_open_fds ", "go_goroutines ",
 	} {
 		if !strings.Contains(w.Body.String(), "\n"+want) {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -35,6 +36,7 @@ const (
 	KindBanned      = "banned"
 	KindDescriptors = "descriptors"
 	KindMemory      = "memory"
+	KindQuota       = "quota"
 	KindCertificate = "certificate"
 	KindClock       = "clock"
 	KindProvider    = "provider"
@@ -45,7 +47,7 @@ const (
 // Kinds returns all kinds of a Finding.
 func Kinds() []string {
 	return []string{KindState, KindHost, KindNode, KindLink, KindLoss, KindSlow, KindFallback, KindReceiver, KindBacklog, KindRefused, KindJoin,
-		KindBanned, KindDescriptors, KindMemory, KindCertificate, KindClock, KindProvider, KindFault, KindPanic}
+		KindBanned, KindDescriptors, KindMemory, KindQuota, KindCertificate, KindClock, KindProvider, KindFault, KindPanic}
 }
 
 // A Finding is one thing that is wrong, in a sentence.
@@ -195,6 +197,11 @@ func (f *findings) bounds() {
 	}
 	if near(t.ConnMemory, t.ConnMemoryLimit) {
 		f.add(severityOf(t.ConnMemory, t.ConnMemoryLimit), KindMemory, "memory for connections runs short: %s of %s are promised (conn-memory)", size(t.ConnMemory), size(t.ConnMemoryLimit))
+	}
+	for _, name := range slices.Sorted(maps.Keys(f.s.Quotas)) {
+		if fill := f.s.Quotas[name]; fill*100 >= nearFrom {
+			f.add(Warning, KindQuota, "an application or a user has %.0f %% of its quota of %s: what goes beyond is refused", fill*100, strings.ReplaceAll(name, "_", " "))
+		}
 	}
 	if near(int64(t.Paths), int64(t.PathLimit)) {
 		f.add(Warning, KindDescriptors, "paths run short: %d of %d are in use (max-paths); further connections stay on their links", t.Paths, t.PathLimit)

@@ -29,6 +29,11 @@ type Snapshot struct {
 	Counters engine.Counters   `json:"-"`
 	Removals map[string]uint64 `json:"-"` // incarnations of other nodes that have ended, by reason
 	Refusals map[string]uint64 `json:"-"` // by the kind of Event
+
+	// Queues and Quotas are how full the fullest queue of each kind is, and how near to its
+	// bound the application or user is that is nearest: 1 is all.
+	Queues map[string]float64 `json:"-"`
+	Quotas map[string]float64 `json:"-"`
 }
 
 // Self is this node.

@@ -12,10 +12,11 @@ import (
 // A Held is a path's socket as the node that made it keeps it: to end it, and to look what
 // the kernel says of it.
 type Held struct {
-	local, remote net.Addr
-	control       func(f func(fd uintptr)) error // fails once the socket is closed
-	close         func() error
-	bare          *bareFD // nil: this process uses the socket itself
+	local, remote  net.Addr
+	control        func(f func(fd uintptr)) error // fails once the socket is closed
+	close          func() error
+	bare           *bareFD // nil: this process uses the socket itself
+	sent, received uint64  // as Moved has told
 }
 
 // Hold keeps a duplicate of s, which it takes in any case, for a socket that an application

@@ -25,6 +25,24 @@ func TrafficOf(s *Held) (t Traffic) {
 	return t
 }
 
+// Moved returns how many bytes have been written to the socket, and how many have arrived,
+// since the last call: the sum of all calls never falls. Callers take turns.
+func (h *Held) Moved() (sent, received uint64) {
+	// As info.
+	_ = h.control(func(fd uintptr) {
+		info, err := infoOf(fd)
+		queued, qerr := unacknowledged(fd)
+		if err != nil || qerr != nil {
+			return
+		}
+		// What is acknowledged between the two is missing until the next call.
+		before, arrived := h.sent, h.received
+		h.sent, h.received = max(before, info.Bytes_acked+uint64(queued)), max(arrived, info.Bytes_received)
+		sent, received = h.sent-before, h.received-arrived
+	})
+	return sent, received
+}
+
 // unread returns how many bytes have arrived that nobody has read.
 func (h *Held) unread() (n uint64) {
 	// As info.

@@ -196,6 +196,37 @@ func (a *account) refund(r resource, n int64) {
 	}
 }
 
+// fill returns how much of what the account may have of r it has; 0 without a bound.
+func (a *account) fill(r resource) float64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return float64(a.used[r]) / float64(max(a.most(r), 1))
+}
+
+// quotaNames are those of metrics.
+var quotaNames = map[resource]string{endpoints: "endpoints", windows: "windows", windowBytes: "window_memory", mappings: "mappings",
+	channels: "channels", heldFiles: "user_descriptors"}
+
+// Quotas returns how much of each quota the application or user has that is nearest to it:
+// 1 is all.
+func (s *Server) Quotas() map[string]float64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	fill := map[string]float64{"sessions": 0}
+	for _, u := range s.users {
+		fill["sessions"] = max(fill["sessions"], float64(u.conns)/float64(s.opt.User.Sessions))
+	}
+	for r, name := range quotaNames {
+		for _, u := range s.users {
+			fill[name] = max(fill[name], u.account.fill(r))
+			for a := range u.sessions {
+				fill[name] = max(fill[name], a.fill(r))
+			}
+		}
+	}
+	return fill
+}
+
 // idle reports whether nothing is charged.
 func (a *account) idle() bool {
 	a.mu.Lock()

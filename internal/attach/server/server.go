@@ -184,6 +184,8 @@ type user struct {
 	conns   int64 // accepted and not yet ended; guarded by server.mu
 	refused int64 // those of them that are about to be told that they are too many; guarded by server.mu
 	refs    int   // sessions with anything left; guarded by server.mu
+
+	sessions map[*account]struct{} // of those that are attached; guarded by server.mu
 }
 
 // accept runs until ln is closed. Running out of descriptors is waited out: it
@@ -249,7 +251,20 @@ func (s *Server) attach(conn attach.Packets, cred shm.Cred, inProcess *atomic.Po
 		return
 	}
 	sess.log, sess.ended = log, end
+	s.list(u, sess.account, true)
+	defer s.list(u, sess.account, false)
 	sess.serve()
+}
+
+// list notes whether a session's account is one of its user's.
+func (s *Server) list(u *user, a *account, is bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if is {
+		u.sessions[a] = struct{}{}
+		return
+	}
+	delete(u.sessions, a)
 }
 
 // enter counts a connection, and returns how many its user has that it may not have,
@@ -259,7 +274,7 @@ func (s *Server) enter(uid uint32, own bool) (u *user, crowd int64, quota error)
 	defer s.mu.Unlock()
 	u = s.users[uid]
 	if u == nil {
-		u = &user{account: newAccount(fmt.Sprintf("user %d", uid), s.opt.User, s.total)}
+		u = &user{account: newAccount(fmt.Sprintf("user %d", uid), s.opt.User, s.total), sessions: map[*account]struct{}{}}
 		s.users[uid] = u
 	}
 	u.refs++

@@ -155,7 +155,7 @@ func (c *conn) bytes(sp span) []byte {
 // kick does what the core has left, and writes what is queued as far as the lane takes it.
 func (c *conn) kick() {
 	c.perform()
-	if c.core.Overrun() {
+	if c.core.Fill() > 1 {
 		c.fail(status.Reset) // the peer asks and does not read the answers
 		return
 	}
