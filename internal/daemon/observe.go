@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"maps"
+	"math"
 	"os"
 	"slices"
 	"sync"
@@ -34,24 +35,35 @@ type observer struct {
 	last observe.Snapshot
 	at   time.Time // of last, by the monotonic clock
 
-	measures sync.Mutex // held by the one that measures round trips
+	rowsMu sync.Mutex // guards the fields below
+	asked  time.Time  // when the other nodes were asked for their rows last
+	rows   map[addr.NodeID]saidRow
+}
+
+// A saidRow is what a node has said of its links.
+type saidRow struct {
+	links []engine.LinkInfo
+	at    time.Time
 }
 
 const (
 	// measureEvery is the time between two round trips to the peers without a link while a
-	// page is open; links measure their own.
+	// page is open, and between two questions to them; links measure their own.
 	measureEvery = 5 * time.Second
-	// measureTime is how long one may take.
-	measureTime = 2 * time.Second
+	// askTime is how long an answer may take, and rowAge how long one is shown.
+	askTime = 2 * time.Second
+	rowAge  = 3 * measureEvery
+	// rowsMost is how many nodes are asked: a larger table nobody reads.
+	rowsMost = 32
 )
 
-// measure has round trips to all nodes measured until ctx ends: a link is made only when
-// it is needed, and a page that nobody watches needs none.
+// measure has round trips to all nodes measured, and the others' asked for, until ctx ends:
+// a link is made only when it is needed, and a page that nobody watches needs none.
 func (o *observer) measure(ctx context.Context) {
 	for {
-		if o.measures.TryLock() {
-			o.measureOnce(ctx)
-			o.measures.Unlock()
+		if e, _ := o.d.rooms(); e != nil {
+			e.Measure(ctx, math.MaxInt)
+			o.askRows(ctx, e)
 		}
 		if !sleep(ctx, measureEvery) {
 			return
@@ -59,18 +71,43 @@ func (o *observer) measure(ctx context.Context) {
 	}
 }
 
-// measureOnce makes a link to each live node that has none.
-func (o *observer) measureOnce(ctx context.Context) {
-	s := o.snapshot()
-	for _, n := range s.Nodes {
-		linked := slices.ContainsFunc(s.Links, func(l engine.LinkInfo) bool { return l.Node == n.ID })
-		if linked || n.ID == s.Self.ID || n.State != "alive" {
-			continue
-		}
-		ctx, cancel := context.WithTimeout(ctx, measureTime)
-		// A node that cannot be reached is seen in the table of links, and in the log.
-		_, _ = o.d.Ping(ctx, n.ID)
-		cancel()
+// askRows asks the other nodes for their links, unless another page just has.
+func (o *observer) askRows(ctx context.Context, e *engine.Node) {
+	o.rowsMu.Lock()
+	now := time.Now()
+	fresh := !o.asked.IsZero() && now.Sub(o.asked) < measureEvery/2
+	if !fresh {
+		o.asked = now
+	}
+	o.rowsMu.Unlock()
+	links := e.Links()
+	if fresh || len(links) > rowsMost {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	var asking sync.WaitGroup
+	for _, l := range links {
+		asking.Go(func() {
+			said, err := e.LinksOf(ctx, l.Node)
+			if err != nil {
+				return // one of an earlier version, or a link that is silent: the row grows old
+			}
+			o.rowsMu.Lock()
+			defer o.rowsMu.Unlock()
+			o.rows[l.Node] = saidRow{said, time.Now()}
+		})
+	}
+	asking.Wait()
+}
+
+// addRows adds to s what other nodes have said lately.
+func (o *observer) addRows(s *observe.Snapshot, now time.Time) {
+	o.rowsMu.Lock()
+	defer o.rowsMu.Unlock()
+	maps.DeleteFunc(o.rows, func(_ addr.NodeID, r saidRow) bool { return now.Sub(r.at) > rowAge })
+	for _, node := range slices.Sorted(maps.Keys(o.rows)) {
+		s.Rows = append(s.Rows, observe.RowOf(*s, node, o.rows[node].links))
 	}
 }
 
@@ -80,6 +117,7 @@ func (o *observer) snapshot() observe.Snapshot {
 	defer o.mu.Unlock()
 	if now := time.Now(); o.at.IsZero() || now.Sub(o.at) >= snapshotAge {
 		o.last, o.at = o.d.observe(now), now
+		o.addRows(&o.last, now)
 	}
 	return o.last
 }
@@ -87,7 +125,7 @@ func (o *observer) snapshot() observe.Snapshot {
 // observe takes a snapshot.
 func (d *Daemon) observe(now time.Time) observe.Snapshot {
 	s := observe.Snapshot{Time: now.UTC(), Self: d.observeSelf(), Links: []engine.LinkInfo{}, Ports: []engine.PortInfo{},
-		Conns: []engine.ConnInfo{}, Services: []observe.Service{}, Nodes: []observe.Node{}, Events: []observe.Event{}}
+		Conns: []engine.ConnInfo{}, Services: []observe.Service{}, Nodes: []observe.Node{}, Events: []observe.Event{}, Rows: []observe.Row{}}
 	for _, n := range d.Nodes().Nodes {
 		s.Nodes = append(s.Nodes, observe.Node{ID: n.ID, Generation: n.Generation, Name: n.Name, State: n.State, Addresses: n.Addresses, Since: n.Since})
 	}

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"syscall"
 
+	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/metrics"
 	"github.com/fabricd/fabricd/internal/web"
 )
@@ -48,7 +49,7 @@ func (d *Daemon) openPage(context.Context) error {
 	if err != nil {
 		return pageProblem(at, err)
 	}
-	o := &observer{d: d}
+	o := &observer{d: d, rows: map[addr.NodeID]saidRow{}}
 	reader := &admin{subject: d, log: d.log}
 	read := http.NewServeMux()
 	reader.readRoutes(read)

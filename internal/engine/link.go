@@ -51,6 +51,7 @@ type link struct {
 
 	pings questions[time.Duration] // by heartbeat sequence number
 	asks  questions[wire.Answer]   // by request number
+	rows  questions[wire.Links]    // as asks
 
 	mu      sync.Mutex // guards the fields below
 	conns   linkConns
@@ -59,6 +60,7 @@ type link struct {
 	quality quality
 	probe   probe
 	parting parting
+	shown   perMinute // answers to AskLinks
 }
 
 // A linkEnd is the end of a link.
@@ -467,6 +469,18 @@ func (l *link) onControl(h wire.Header, body []byte) error {
 		f, err := wire.ParseAnswer(h.Flags, body)
 		if err == nil {
 			l.asks.answer(f.Request, f)
+		}
+		return err
+	case wire.TypeAskLinks:
+		f, err := wire.ParseAskLinks(h.Flags, body)
+		if err == nil {
+			l.askedLinks(f)
+		}
+		return err
+	case wire.TypeLinks:
+		f, err := wire.ParseLinks(h.Flags, body)
+		if err == nil {
+			l.rows.answer(f.Request, f)
 		}
 		return err
 	case wire.TypeProbe:

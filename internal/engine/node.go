@@ -223,6 +223,8 @@ type Node struct {
 	peers     map[addr.NodeID]*peerState
 	loop      *link                         // to itself, the connectors' end; nil if there is none
 	links     map[*link]struct{}            // also those that have failed and are not quiet yet
+	measuring bool                          // a call of Measure does
+	looked    time.Duration                 // now, when the last one began
 	removing  map[addr.NodeID]chan struct{} // lives being removed; closed when that is done
 	sessions  map[*session]struct{}
 	changed   chan struct{} // closed and replaced when the node table changes

@@ -281,19 +281,63 @@ func (f *findings) left(n Node) bool { return strings.HasPrefix(f.reason(n), "le
 // node prefers.
 func (f *findings) links() {
 	for _, l := range f.s.Links {
-		if d := silent(l); d >= silentFrom && !f.suspect(l.Node) {
-			f.about(l.Node, Broken, KindLink, "node %d (%s): link silent for %s", l.Node, l.Name, span(d))
+		if !f.suspect(l.Node) {
+			f.silent(l)
 		}
-		if l.LossPercent >= lossFrom {
-			f.about(l.Node, Warning, KindLoss, "the path to node %d (%s) loses %.1f %% of the packets", l.Node, l.Name, l.LossPercent)
-		}
-		if slow(l) {
-			f.about(l.Node, Warning, KindSlow, "the round trip to node %d (%s) takes %s, of %s when it is short", l.Node, l.Name, trip(l.RoundTripUS), trip(l.ShortestUS))
-		}
+		f.quality(l)
 		if why, blocked := f.fallback(l); blocked {
-			f.about(l.Node, Warning, KindFallback, "UDP does not pass to node %d (%s): link over TCP (%s)", l.Node, l.Name, why)
+			f.tcpOnly(l, why)
 		}
 	}
+}
+
+// silent says that a link is silent.
+func (f *findings) silent(l engine.LinkInfo) {
+	if d := silent(l); d >= silentFrom {
+		f.about(l.Node, Broken, KindLink, "node %d (%s): link silent for %s", l.Node, l.Name, span(d))
+	}
+}
+
+// quality says that a link loses packets, or is slow.
+func (f *findings) quality(l engine.LinkInfo) {
+	if l.LossPercent >= lossFrom {
+		f.about(l.Node, Warning, KindLoss, "the path to node %d (%s) loses %.1f %% of the packets", l.Node, l.Name, l.LossPercent)
+	}
+	if slow(l) {
+		f.about(l.Node, Warning, KindSlow, "the round trip to node %d (%s) takes %s, of %s when it is short", l.Node, l.Name, trip(l.RoundTripUS), trip(l.ShortestUS))
+	}
+}
+
+func (f *findings) tcpOnly(l engine.LinkInfo, why string) {
+	f.about(l.Node, Warning, KindFallback, "UDP does not pass to node %d (%s): link over TCP (%s)", l.Node, l.Name, why)
+}
+
+// RowOf returns what a node says of its links, about the nodes of s alone, whose names are
+// this node's. It is shown and never believed.
+func RowOf(s Snapshot, node addr.NodeID, said []engine.LinkInfo) Row {
+	row := Row{Node: node, Links: []RowLink{}}
+	for _, l := range said {
+		known := slices.IndexFunc(s.Nodes, func(n Node) bool { return n.ID == l.Node && n.Generation == l.Generation && n.ID != node })
+		if known < 0 {
+			continue
+		}
+		l.Name = s.Nodes[known].Name
+		f := &findings{s: s}
+		f.silent(l)
+		f.quality(l)
+		if len(l.Considered) > 0 {
+			f.tcpOnly(l, "it has tried")
+		}
+		cell := RowLink{Node: l.Node, Generation: l.Generation, Provider: l.Provider, RoundTripUS: l.RoundTripUS, DeviationUS: l.DeviationUS, Reasons: []string{}}
+		for _, x := range f.all {
+			if cell.Severity == "" { // the worst comes first
+				cell.Severity = x.Severity
+			}
+			cell.Reasons = append(cell.Reasons, fmt.Sprintf("says node %d: %s", node, x.Text))
+		}
+		row.Links = append(row.Links, cell)
+	}
+	return row
 }
 
 // slow reports whether round trips take much longer than the shortest one did.

@@ -149,3 +149,28 @@ func TestFindingsAreBoundedAndSorted(t *testing.T) {
 		}
 	})
 }
+
+// What another node says of its links is judged and told as this node's own, about nodes that
+// this node knows, and counts for nothing.
+func TestRowsOfOthers(t *testing.T) {
+	s := healthy()
+	s.Nodes = append(s.Nodes, Node{ID: 3, Generation: 5, Name: "web-3", State: "alive"})
+	said := []engine.LinkInfo{
+		{Node: 1, Generation: 3, Name: "<b>liar</b>", RoundTripUS: 300, DeviationUS: 20, Provider: "quic"},
+		{Node: 2, Generation: 4}, {Node: 9, Generation: 1, LossPercent: 100}, {Node: 3, Generation: 4},
+		{Node: 3, Generation: 5, Provider: "tcp", LossPercent: 2.25, SilentMS: 1500, Considered: []engine.Considered{{Tried: true}}},
+	}
+	row := RowOf(s, 2, said)
+	if len(row.Links) != 2 || row.Links[0].Severity != "" || row.Links[0].RoundTripUS != 300 {
+		t.Fatalf("%+v", row)
+	}
+	want := []string{"says node 2: node 3 (web-3): link silent for 1.5 s", "says node 2: the path to node 3 (web-3) loses 2.2 % of the packets",
+		"says node 2: UDP does not pass to node 3 (web-3): link over TCP (it has tried)"}
+	if got := row.Links[1]; got.Severity != Broken || !slices.Equal(got.Reasons, want) {
+		t.Errorf("got %+v, want %q", got, want)
+	}
+	s.Rows = []Row{row}
+	if all := Findings(s); len(all) != 0 {
+		t.Errorf("findings of what another node says: %v", all)
+	}
+}

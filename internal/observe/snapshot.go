@@ -20,6 +20,10 @@ type Snapshot struct {
 	Conns []engine.ConnInfo   `json:"conns"` // those that wait longest first; there may be more, see Totals
 	Wins  []engine.WindowInfo `json:"-"`
 
+	// Rows are what other nodes say of their links, while a page is open. Nothing is decided
+	// by that.
+	Rows []Row `json:"rows"`
+
 	Services []Service `json:"services"` // there may be more, see Totals
 	Totals   Totals    `json:"totals"`
 	Host     Host      `json:"host"`
@@ -79,6 +83,23 @@ type Node struct {
 	Since      time.Time       `json:"since"`
 	// Suspect is since when this node has known it as suspect; zero: it is not.
 	Suspect time.Time `json:"suspect_since"`
+}
+
+// A Row is what one other node says of its links.
+type Row struct {
+	Node  addr.NodeID `json:"node"`
+	Links []RowLink   `json:"links"`
+}
+
+// A RowLink is one of them, with what is wrong with it in this node's words.
+type RowLink struct {
+	Node        addr.NodeID     `json:"node"`
+	Generation  addr.Generation `json:"generation"`
+	Provider    string          `json:"provider"` // empty: another one than quic and tcp
+	RoundTripUS int64           `json:"round_trip_us"`
+	DeviationUS int64           `json:"deviation_us"`
+	Severity    string          `json:"severity"` // of the worst reason; empty: none
+	Reasons     []string        `json:"reasons"`
 }
 
 // A Service is a name that applications connect to.

@@ -71,6 +71,8 @@ var formats = [256]format{
 	TypeHeartbeatAck: fixed("HeartbeatAck", 0, HeartbeatLen-HeaderLen),
 	TypeAsk:          fixed("Ask", 0, 14),
 	TypeAnswer:       {"Answer", flagAllowed | flagListening, 14, 14 + MaxReason},
+	TypeAskLinks:     fixed("AskLinks", 0, 8),
+	TypeLinks:        {"Links", 0, 9, 9 + MaxLinkRows*linkRowLen},
 }
 
 // Known reports whether this version knows frames of type t.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"reflect"
 	"testing"
 	"testing/iotest"
 
@@ -87,7 +88,7 @@ func readBack(t *rapid.T, r *Reader, frames []frame, tail []byte) {
 			continue
 		}
 		got, err := parsers[h.Type](h.Flags, body)
-		if err != nil || got != want {
+		if err != nil || !reflect.DeepEqual(got, want) {
 			t.Fatalf("Next = %+v, %v; want %+v", got, err, want)
 		}
 		if w, ok := got.(Write); ok {

@@ -28,7 +28,7 @@ func TestThePageSaysWhatIsWrong(t *testing.T) {
 	p := &reader{c: c, b: newBrowser(t, 1280, 1700, false)}
 	p.b.open(c.host.page())
 	p.says(`Fine\s+This node sees nothing wrong`)
-	p.b.await("matrix", func(text string) bool { return strings.Count(text, "quic") == 2 })
+	p.b.await("matrix", func(text string) bool { return strings.Count(text, "quic") == 6 })
 	for _, x := range []struct {
 		name string
 		test func(p *reader, one, two *node)

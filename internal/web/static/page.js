@@ -50,8 +50,44 @@ const td = (...text) => el("td", {}, ...text.map((t) => (t instanceof Node ? t :
 const wide = (text) => el("td", { class: "wide" }, text);
 const badge = (text, kind) => el("span", { class: "badge " + kind }, text);
 
+// Tables are sorted by the header that was chosen last, until it is chosen a third time.
+const sorted = new Map(); // by the ID of a table's rows: { column, down }
+
+function sortable(body) {
+  [...body.parentNode.tHead.rows[0].cells].forEach((th, column) => {
+    const button = el("button", { type: "button" }, ...th.childNodes);
+    button.addEventListener("click", () => {
+      const now = sorted.get(body.id);
+      if (!now || now.column !== column) sorted.set(body.id, { column, down: false });
+      else if (!now.down) now.down = true;
+      else sorted.delete(body.id);
+      const chosen = sorted.get(body.id);
+      for (const other of th.parentNode.cells) other.removeAttribute("aria-sort");
+      if (chosen) th.setAttribute("aria-sort", chosen.down ? "descending" : "ascending");
+      if (last) draw(last);
+    });
+    th.replaceChildren(button);
+  });
+}
+
+// valueOf is what a cell is sorted by: a number with its unit, else the text.
+function valueOf(cell) {
+  const text = cell.textContent;
+  const m = /^(\d+(?:\.\d+)?)\s*(µs|ms|s|m|h|days|B|KiB|MiB|GiB|TiB|%|×)?/.exec(text);
+  const unit = { "µs": 1e-6, ms: 1e-3, m: 60, h: 3600, days: 86400, KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30, TiB: 2 ** 40 };
+  return m && cell.classList.contains("num") ? Number(m[1]) * (unit[m[2]] || 1) : cell.classList.contains("num") ? -1 : text;
+}
+
+function order(id, all) {
+  const by = sorted.get(id);
+  if (!by) return all;
+  const compare = (a, b) => (typeof a === "number" ? a - b : a.localeCompare(b, undefined, { numeric: true }));
+  return all.toSorted((a, b) => compare(valueOf(a.cells[by.column]), valueOf(b.cells[by.column])) * (by.down ? -1 : 1));
+}
+
 function rows(id, all) {
   const body = byID(id);
+  all = order(id, all);
   if (all.length === 0 && body.dataset.empty) {
     const columns = body.parentNode.tHead.rows[0].cells.length;
     all = [el("tr", {}, el("td", { colspan: columns, class: "empty" }, body.dataset.empty))];
@@ -74,7 +110,9 @@ function drawFindings(s) {
   if (!s.findings.some((f) => f.severity !== "note")) {
     items.unshift(el("li", { class: "finding fine" }, el("b", {}, "Fine"), el("span", {}, "This node sees nothing wrong.")));
   }
-  byID("findings-list").replaceChildren(...items);
+  const list = byID("findings-list");
+  const same = list.children.length === items.length && items.every((item, i) => item.isEqualNode(list.children[i]));
+  if (!same) list.replaceChildren(...items); // a reader of the screen would lose its place
   const now = new Set();
   for (const f of s.findings) {
     const key = f.severity + f.kind + f.node;
@@ -154,30 +192,50 @@ function judge(s, n, link) {
   return ["good", []];
 }
 
+const matrixMost = 32; // nodes: a larger table nobody reads
+
 function drawTrips(s) {
   const why = [];
-  const header = el("tr", {}, el("td", {}, ""), ...s.nodes.map((n) => el("th", { scope: "col" }, n.id + " " + n.name)));
-  const table = [el("thead", {}, header)];
+  const nodes = s.nodes.length <= matrixMost ? s.nodes : s.nodes.filter((n) => n.id === s.self.id);
+  const header = el("tr", {}, el("th", { scope: "col" }, "from \\ to"), ...s.nodes.map((n) => el("th", { scope: "col" }, n.id + " " + n.name)));
   const body = el("tbody", {});
-  for (const from of s.nodes.filter((n) => n.id === s.self.id)) { // it knows no other row
+  for (const from of nodes.filter((n) => n.state !== "removed")) {
     const row = el("tr", {}, el("th", { scope: "row" }, from.id + " " + from.name));
     for (const to of s.nodes) row.append(tripCell(s, from, to, why));
     body.append(row);
   }
-  byID("matrix").replaceChildren(...table, body);
-  byID("trips-hint").textContent = "Asked from this node, which knows its own round trips. The page of another node has that node's.";
+  byID("matrix").replaceChildren(el("caption", { class: "hidden" }, "Round trips from each node to each other node"), el("thead", {}, header), body);
+  byID("trips-hint").textContent = "The row of this node is measured here. Another row is what that node says, and nothing is decided by it." +
+    (s.nodes.length > matrixMost ? " Of so many nodes only this one's row is shown." : "");
   byID("trips-why").replaceChildren(...why);
 }
 
+// tripOf says how one node reaches another: the class of the cell, the reasons in words, and
+// the link if there is one.
+function tripOf(s, from, to) {
+  if (from.id === s.self.id) {
+    const link = s.links.findLast((l) => l.node === to.id && l.generation === to.generation);
+    return [...judge(s, to, link), link, to.state === "removed" ? "lost" : "no link"];
+  }
+  const row = s.rows.find((r) => r.node === from.id);
+  if (to.state === "removed") return ["none", [], null, "lost"];
+  if (!row) return ["none", [], null, "not known"];
+  const link = row.links.find((l) => l.node === to.id && l.generation === to.generation);
+  if (!link) return ["none", [], null, "no link"];
+  return [{ broken: "bad", warning: "warn" }[link.severity] || "good", link.reasons, link, ""];
+}
+
 function tripCell(s, from, to, why) {
-  if (from.id === to.id) return el("td", { class: "cell none" }, "–");
-  const link = s.links.find((l) => l.node === to.id && l.generation === to.generation);
-  const [kind, reasons] = judge(s, to, link);
+  if (from.id === to.id) return el("td", { class: "cell none" }, "–", el("span", { class: "hidden" }, "itself"));
+  const [kind, reasons, link, none] = tripOf(s, from, to);
   for (const r of reasons) why.push(el("li", {}, badge(from.id + " → " + to.id, kind === "bad" ? "bad" : "warn"), " ", r));
-  if (!link) return el("td", { class: "cell " + kind }, to.state === "removed" ? "lost" : "no link");
+  if (!link) return el("td", { class: "cell " + kind }, none);
   const text = link.round_trip_us ? trip(link.round_trip_us) : "–";
-  const detail = link.round_trip_us ? "± " + trip(link.deviation_us) + ", " + link.provider : link.provider;
-  return el("td", { class: "cell " + kind, title: reasons.join("; ") }, (kind === "bad" ? "✗ " : kind === "warn" ? "! " : "") + text, el("small", {}, detail));
+  const detail = (link.round_trip_us ? "± " + trip(link.deviation_us) + ", " : "") + (link.provider || "another provider");
+  const mark = { bad: ["✗ ", "broken: "], warn: ["! ", "warning: "] }[kind];
+  return el("td", { class: "cell " + kind, title: reasons.join("; ") },
+    ...(mark ? [el("span", { "aria-hidden": "true" }, mark[0]), el("span", { class: "hidden" }, mark[1])] : []), text, el("small", {}, detail),
+    ...(reasons.length ? [el("span", { class: "hidden" }, "; " + reasons.join("; "))] : []));
 }
 
 function drawServices(s) {
@@ -230,6 +288,8 @@ function drawEvents(s) {
   const text = byID("filter-text").value.toLowerCase();
   const shown = s.events.filter((e) => (!select.value || e.event === select.value) &&
     (!text || [e.event, e.node, e.name, e.text].join(" ").toLowerCase().includes(text))).reverse();
+  const count = shown.length + " of " + s.events.length + " events";
+  if (byID("events-count").textContent !== count) byID("events-count").textContent = count;
   rows("events-rows", shown.map((e) => el("tr", {}, td(clock(e.time)), td(e.event), td(e.node), td(e.name), num(e.count > 1 ? e.count + "×" : ""), wide(e.text))));
 }
 
@@ -257,6 +317,7 @@ function follow() {
   };
 }
 
+for (const body of document.querySelectorAll("tbody[id]")) sortable(body);
 byID("filter").addEventListener("submit", (e) => e.preventDefault());
 byID("filter").addEventListener("input", () => last && drawEvents(last));
 follow();
