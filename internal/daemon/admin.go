@@ -105,7 +105,7 @@ func (a *admin) close() { a.server.close() }
 
 func (a *admin) routes() http.Handler {
 	mux := http.NewServeMux()
-	a.readRoutes(mux)
+	a.readRoutes(mux, 0)
 	mux.HandleFunc("GET /v1/ping", a.ping)
 	a.tokenRoutes(mux)
 	a.enrolmentRoutes(mux)
@@ -131,11 +131,13 @@ func (a *admin) routes() http.Handler {
 	return a.audited(http.MaxBytesHandler(mux, adminBody))
 }
 
-// readRoutes are those that anybody may have who may see the node.
-func (a *admin) readRoutes(mux *http.ServeMux) {
+// readRoutes are those for everybody that may see the node. An answer may be as old as
+// age: requests share it, however many there are. 0: each has its own.
+func (a *admin) readRoutes(mux *http.ServeMux, age time.Duration) {
 	show := func(path string, value func() any) {
+		answer := &sharedAnswer{make: value, age: age}
 		mux.HandleFunc("GET /v1/"+path, func(w http.ResponseWriter, r *http.Request) {
-			a.answer(w, http.StatusOK, value())
+			a.send(w, http.StatusOK, answer.text())
 		})
 	}
 	show("status", func() any { return a.subject.Status() })
@@ -147,18 +149,48 @@ func (a *admin) readRoutes(mux *http.ServeMux) {
 	mux.HandleFunc("GET /v1/events", a.events)
 }
 
-// answer sends v as JSON. A reader that does not take it in time is cut off.
-func (a *admin) answer(w http.ResponseWriter, code int, v any) {
+// A sharedAnswer is made anew for a request when the last one is older than age.
+type sharedAnswer struct {
+	make func() any
+	age  time.Duration
+
+	mu   sync.Mutex // guards the fields below; held while one is made
+	last []byte
+	at   time.Time
+}
+
+func (s *sharedAnswer) text() []byte {
+	if s.age == 0 {
+		return jsonOf(s.make())
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now := time.Now(); s.last == nil || now.Sub(s.at) >= s.age {
+		s.last, s.at = jsonOf(s.make()), now
+	}
+	return s.last
+}
+
+// jsonOf returns v as a line of JSON.
+func jsonOf(v any) []byte {
 	text, err := json.Marshal(v)
 	if err != nil {
 		panic("BUG: daemon: admin answer has no JSON: " + err.Error())
 	}
+	return append(text, '\n')
+}
+
+// answer sends v as JSON.
+func (a *admin) answer(w http.ResponseWriter, code int, v any) { a.send(w, code, jsonOf(v)) }
+
+// send sends JSON. A reader that does not take it in time is cut off.
+func (a *admin) send(w http.ResponseWriter, code int, text []byte) {
 	// The deadline cannot be set only on a connection that is gone, and then
 	// the write below tells so.
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(adminTimeout))
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	if _, err := w.Write(append(text, '\n')); err != nil {
+	if _, err := w.Write(text); err != nil {
 		a.log.Debug().Str("op", "admin").Err(err).Msg("answer not delivered")
 	}
 }

@@ -52,7 +52,7 @@ func (d *Daemon) openPage(context.Context) error {
 	o := &observer{d: d, rows: map[addr.NodeID]saidRow{}}
 	reader := &admin{subject: d, log: d.log}
 	read := http.NewServeMux()
-	reader.readRoutes(read)
+	reader.readRoutes(read, snapshotAge)
 	d.pageAt = l.Addr().String()
 	d.page = serveHTTP(l, "http", web.Handler(web.Options{
 		Token: token, Snapshot: o.snapshot, Watched: o.measure, Read: read, Health: http.HandlerFunc(reader.health), Metrics: metrics.Handler(o.snapshot, d.log),

@@ -4,15 +4,20 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/attach/client"
+	"github.com/fabricd/fabricd/internal/test/bubble"
 )
 
 // fetch returns the body of a page's path.
@@ -98,6 +103,46 @@ func TestThePageHasWhatOperatorsRead(t *testing.T) {
 			t.Errorf("%s: %s, want 404: it is the administrator's", path, got.Status)
 		}
 	}
+}
+
+// A countedSubject counts how often it is asked for a table.
+type countedSubject struct {
+	*fakeSubject
+	tables atomic.Int64
+}
+
+func (c *countedSubject) Table(string) any { return []int64{c.tables.Add(1)} }
+
+// TestReadersOfThePageShareAnAnswer, however many there are and however fast they ask; an
+// operator at the admin socket gets one of the moment.
+func TestReadersOfThePageShareAnAnswer(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		c := &countedSubject{fakeSubject: newFakeSubject()}
+		a := &admin{subject: c, log: zerolog.Nop()}
+		page, socket := http.NewServeMux(), http.NewServeMux()
+		a.readRoutes(page, snapshotAge)
+		a.readRoutes(socket, 0)
+		ask := func(mux *http.ServeMux) string {
+			w := httptest.NewRecorder()
+			mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/v1/conns", nil))
+			return w.Body.String()
+		}
+		var readers sync.WaitGroup
+		for range 50 {
+			readers.Go(func() {
+				for range 20 {
+					if got := ask(page); got != `{"conns":[1]}`+"\n" {
+						t.Errorf("got %q", got)
+					}
+				}
+			})
+		}
+		readers.Wait()
+		time.Sleep(snapshotAge)
+		if got := ask(page) + ask(socket) + ask(socket); got != "{\"conns\":[2]}\n{\"conns\":[3]}\n{\"conns\":[4]}\n" {
+			t.Errorf("later: %q", got)
+		}
+	})
 }
 
 // Scrapes and streams in the middle of a node's end come to an end, whole or refused.
