@@ -45,7 +45,7 @@ func (a *app) debugCommand() *cobra.Command {
 		Use: "debug", Short: "Write what tells the state of this node to one archive, without its secrets",
 		Long: `debug writes a new tar.gz archive, with mode 0600: versions, settings, status, the
 tables of nodes, links, connections, ports and windows, the events of the last day as
-far as the node keeps them, goroutines, memory, and what doctor finds. No key, token or
+far as the node keeps them, metrics, goroutines, memory, and what doctor finds. No key, token or
 certificate is in it; names and addresses of nodes are.`,
 		Example: `  fabricd debug
   fabricd debug --out node-3.tar.gz --json`,
@@ -86,6 +86,8 @@ func (a *app) collect(ctx context.Context, c *daemon.Client) *debugArchive {
 		err = nil
 	}
 	d.add("events.jsonl", events.Bytes(), err)
+	text, err := c.Get(ctx, "metrics")
+	d.add("metrics.prom", text, err)
 	p, err := c.Debug(ctx)
 	if err != nil {
 		d.Missing = append(d.Missing, "process: "+err.Error())

@@ -56,10 +56,13 @@ func TestNoSecretIsInADebugArchive(t *testing.T) {
 	}
 	files := unpack(t, out)
 	for _, want := range []string{"status.json", "nodes.json", "links.json", "conns.json", "ports.json", "windows.json", "events.jsonl",
-		"goroutines.txt", "memory.json", "settings.json", "version.json", "doctor.json"} {
+		"goroutines.txt", "memory.json", "settings.json", "version.json", "doctor.json", "metrics.prom"} {
 		if len(files[want]) == 0 || !slices.ContainsFunc(told.Files, func(f debugFile) bool { return f.Name == want && f.Bytes == len(files[want]) }) {
 			t.Errorf("%s is not in it, or not told: %+v", want, told)
 		}
+	}
+	if !strings.Contains(string(files["metrics.prom"]), "\nfabricd_joined 1\n") {
+		t.Errorf("metrics %.300s", files["metrics.prom"])
 	}
 	if !strings.Contains(string(files["goroutines.txt"]), "membership") || !strings.Contains(string(files["events.jsonl"]), `"self"`) {
 		t.Errorf("goroutines %.200s\nevents %s", files["goroutines.txt"], files["events.jsonl"])

@@ -6,6 +6,10 @@ import (
 	"net/http"
 	"runtime"
 	"runtime/pprof"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/metrics"
+	"github.com/fabricd/fabricd/internal/observe"
 )
 
 // A Debug is what a process tells of itself for a repair. It holds no secret:
@@ -50,10 +54,19 @@ func (d *Daemon) Debug() Debug {
 }
 
 // A debugger is a subject that tells of its process.
-type debugger interface{ Debug() Debug }
+type debugger interface {
+	Debug() Debug
+	Metrics() http.Handler
+}
+
+// Metrics serves what /metrics does, also where there is no page.
+func (d *Daemon) Metrics() http.Handler {
+	return metrics.Handler(func() observe.Snapshot { return d.observe(time.Now()) }, d.log)
+}
 
 func (a *admin) debugRoute(mux *http.ServeMux, s debugger) {
 	mux.HandleFunc("GET /v1/debug", func(w http.ResponseWriter, _ *http.Request) { a.answer(w, http.StatusOK, s.Debug()) })
+	mux.Handle("GET /v1/metrics", s.Metrics())
 }
 
 // Debug asks what the process tells of itself.
