@@ -103,6 +103,7 @@ type view struct {
 	hostText  string // detail of the last EventHost
 	noHost    string // why the last dial of the host failed; "": it did not
 	lifelines int
+	stray     uint64
 	sessions  int
 	err       error
 	over      map[addr.NodeID]addr.Generation // newest life of each ID that is over
@@ -389,7 +390,7 @@ func (a *Agent) show() (others bool) {
 	a.view.term = a.member.Term()
 	a.view.alone = a.member.Alone()
 	a.view.sessions = len(a.sessions)
-	a.view.lifelines = a.linesUp()
+	a.view.lifelines, a.view.stray = a.linesUp(), a.names.stray
 	return a.view.circle.meet(a.view.nodes)
 }
 

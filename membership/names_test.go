@@ -156,7 +156,7 @@ func TestHostileServices(t *testing.T) {
 		if got, want := honest.hears(), fmt.Sprintf("%v flaps", life); got != want || honest.port(life) != changes {
 			t.Errorf("another member hears %q at port %d, want %q at %d", got, honest.port(life), want, changes)
 		}
-		if stray, ok := ask(h.a, func() uint64 { return h.a.names.stray }); !ok || stray != 2 {
+		if stray, ok := ask(h.a, func() uint64 { return h.a.names.stray }); !ok || stray != 2 || h.a.Status().StrayLists != 2 {
 			t.Errorf("%d lists of other lives were counted, want 2", stray)
 		}
 		if h.a.Err() != nil {

@@ -24,6 +24,9 @@ type Status struct {
 	GossipHealth  int // 0 is well; see gossip.Gossip.Health
 	Lifelines     int
 	Sessions      int // control sessions
+	// StrayLists are lists of services that this host has passed over: of a life that was not
+	// their sender's.
+	StrayLists uint64
 }
 
 // Status returns a picture of the agent.
@@ -42,6 +45,7 @@ func (a *Agent) Status() Status {
 	s.HostDetail = cmp.Or(a.view.hostText, a.view.noHost)
 	s.HostReachable = strings.HasPrefix(s.HostDetail, verdict.HostReachable)
 	s.Nodes, s.Lifelines, s.Sessions = len(a.view.nodes), a.view.lifelines, a.view.sessions
+	s.StrayLists = a.view.stray
 	return s
 }
 

@@ -112,7 +112,7 @@ func showStatus(w io.Writer, text json.RawMessage) error {
 		{"access", accessOf(st.Access)},
 		{"certificates", certificates(st)},
 		{"nodes", fmt.Sprintf("%d, %s from here", st.Counts.Nodes, plural(st.Counts.Links, "link"))},
-		{"refused", plural(int(st.Counts.Refused), "connection")},
+		{"refused", refusals(st.Counts)},
 		{"panics", panics(st.Panics)},
 		{"applications", strings.Join([]string{plural(st.Counts.Conns, "connection"), plural(st.Counts.Ports, "port"), plural(st.Counts.Windows, "window")}, ", ")},
 		{"conn memory", fmt.Sprintf("%s of %s promised to connections", size(uint64(st.Counts.ConnMemory)), size(uint64(st.Counts.ConnMemoryLimit)))},
@@ -133,6 +133,15 @@ func showStatus(w io.Writer, text json.RawMessage) error {
 		}
 	}
 	return t.print(w)
+}
+
+// refusals returns what peers have sent in vain.
+func refusals(c daemon.Counts) string {
+	text := plural(int(c.Refused), "connection")
+	if c.StrayLists > 0 {
+		text += ", " + plural(int(c.StrayLists), "list") + " of services of another incarnation than the sender's"
+	}
+	return text
 }
 
 // panics says how often something went wrong here that a peer must not be able to

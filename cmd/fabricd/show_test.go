@@ -189,3 +189,13 @@ func TestPingsAreSummedUp(t *testing.T) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
+
+func TestStatusTellsStrayLists(t *testing.T) {
+	for c, want := range map[daemon.Counts]string{
+		{Refused: 1}: "1 connection", {Refused: 2, StrayLists: 3}: "2 connections, 3 lists of services of another incarnation than the sender's",
+	} {
+		if got := refusals(c); got != want {
+			t.Errorf("%+v: %q, want %q", c, got, want)
+		}
+	}
+}

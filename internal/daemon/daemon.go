@@ -404,7 +404,7 @@ func (d *Daemon) Status() Status {
 	}
 	if _, agent := d.rooms(); agent != nil {
 		m := agent.Status()
-		st.HostDetail = m.HostDetail
+		st.HostDetail, st.Counts.StrayLists = m.HostDetail, m.StrayLists
 		if m.HostReachable || d.cfg.Role == RoleHost {
 			st.Host = "reachable"
 		}
