@@ -153,7 +153,7 @@ attack: ## hostile members, strangers and applications against eight daemons: a 
 	FABRICD_ATTACK=$(if $(findstring --json,$(ARGS)),json,text) FABRICD_ATTACK_EXE=../../../bin/fabricd \
 	  exec ../../../bin/attack.test -test.run '^TestAttack$$' -test.timeout 4m
 
-apps: ## PostgreSQL, Redis, nginx, ssh, rsync and git across two fabricds that fail: a table (Debian, root; ARGS=--json)
+apps: ## PostgreSQL, Redis, nginx, ssh, rsync, git and gRPC across two fabricds that fail: a table (Debian, root; ARGS=--json)
 	@mkdir -p bin
 	for tool in pgbench redis-server redis-benchmark nginx wrk curl ip setpriv sshd rsync git; do
 	  command -v $$tool >/dev/null && continue
@@ -164,6 +164,7 @@ apps: ## PostgreSQL, Redis, nginx, ssh, rsync and git across two fabricds that f
 	  break
 	done
 	$(BUILD) -o bin/fabricd ./cmd/fabricd
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=next' -o bin/fabricd-next ./cmd/fabricd
 	$(PLAIN) go test -c -o bin/appsmoke.test ./internal/test/e2e/appsmoke
 	cd internal/test/e2e/appsmoke
 	FABRICD_APPSMOKE=$(if $(findstring --json,$(ARGS)),json,text) FABRICD_APPSMOKE_EXE=$(CURDIR)/bin/fabricd \

@@ -145,8 +145,9 @@ func complaint(ctx context.Context, cmd func(context.Context) *exec.Cmd, words .
 	return fmt.Errorf("it ended by itself: %w, %s", err, last)
 }
 
-// awaitBare reports that process pid had sockets and has none any more: when
-// redis-benchmark cannot write to its connections, it closes them and runs on for ever.
+// awaitBare reports that process pid had connections and has none any more: when
+// redis-benchmark has lost its connections, it may close them and run on for ever, or keep
+// the sockets and spin.
 func awaitBare(ctx context.Context, pid int) bool {
 	had := false
 	for {
@@ -155,16 +156,31 @@ func awaitBare(ctx context.Context, pid int) bool {
 			return false
 		case <-time.After(10 * pollEvery):
 		}
-		files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid)) // the pattern is a good one
-		has := slices.ContainsFunc(files, func(f string) bool {
-			to, err := os.Readlink(f)
-			return err == nil && strings.HasPrefix(to, "socket:")
-		})
+		has := connected(pid)
 		if had && !has {
 			return true
 		}
 		had = has
 	}
+}
+
+// connected reports whether a process has a TCP connection that is established.
+func connected(pid int) bool {
+	table, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/tcp", pid))
+	if err != nil {
+		return false // it has ended
+	}
+	established := map[string]bool{} // the sockets of the namespace
+	for line := range strings.Lines(string(table)) {
+		if f := strings.Fields(line); len(f) > 9 && f[3] == "01" {
+			established["socket:["+f[9]+"]"] = true
+		}
+	}
+	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid)) // the pattern is a good one
+	return slices.ContainsFunc(files, func(f string) bool {
+		to, err := os.Readlink(f)
+		return err == nil && established[to]
+	})
 }
 
 func tryPgbench(ctx context.Context, s *side) error {

@@ -1,6 +1,6 @@
-// Package appsmoke runs PostgreSQL, Redis, nginx, ssh and git with their own clients
-// across two fabricds in two network namespaces, and checks what these clients see when a
-// fabricd or the network between the two fails.
+// Package appsmoke runs PostgreSQL, Redis, nginx, ssh and git with their own clients,
+// and pools that have to go on by themselves, across two fabricds in two network
+// namespaces, and checks what these see when a fabricd or the network between the two fails.
 //
 // Unmodified applications speak TCP. The fabricds' own gateways carry their connections, by
 // lines of their configuration. The promise that is checked end to end is that of

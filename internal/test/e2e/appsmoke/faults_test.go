@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"syscall"
 	"time"
 )
@@ -29,9 +30,7 @@ var faults = []fault{
 		time.Sleep(deadFor)
 		return l.launch(s)
 	}},
-	{name: "restarted in good order", both: true, lethal: true, does: func(l *lab, s *side) error {
-		return errors.Join(s.fabricd.end(syscall.SIGTERM), l.launch(s))
-	}},
+	{name: "upgraded to another build", both: true, lethal: true, does: (*lab).upgrade},
 	{name: "stopped for 1 s", both: true, lossless: true, does: stopFor(time.Second)},
 	{name: "stopped for 5 s", both: true, does: stopFor(5 * time.Second)},
 	{name: "cut for 0.3 s", lossless: true, does: cutFor(300 * time.Millisecond)},
@@ -49,6 +48,32 @@ func stopFor(d time.Duration) func(*lab, *side) error {
 
 func cutFor(d time.Duration) func(*lab, *side) error {
 	return func(l *lab, _ *side) error { return l.cut(d) }
+}
+
+// upgrade replaces the fabricd of s by the other build, as docs/upgrade.md says: a backup
+// of the host before, a restart, then a look at what runs.
+func (l *lab) upgrade(s *side) error {
+	before, err := s.admin.Status(l.t.Context())
+	if err == nil && s == l.servers {
+		out := filepath.Join(s.dir, fmt.Sprint("backup-", before.PID))
+		err = quiet(s.exe, "backup", "--admin", s.adminSocket(), "--out", out)
+	}
+	if err != nil {
+		return err
+	}
+	if s.exe == l.exe {
+		s.exe = l.exe + "-next"
+	} else {
+		s.exe = l.exe
+	}
+	if err := errors.Join(s.fabricd.end(syscall.SIGTERM), l.launch(s), l.joined(s)); err != nil {
+		return err
+	}
+	now, err := s.admin.Status(l.t.Context())
+	if err == nil && now.Version == before.Version {
+		err = fmt.Errorf("version %s runs as before", now.Version)
+	}
+	return err
 }
 
 // What a fault may take at most. The bounds are some times what is promised, since a
@@ -86,18 +111,26 @@ func (r *run) suffer(ctx context.Context, f fault, s *side) ([]cell, error) {
 	if err := r.flowing(time.Time{}); err != nil {
 		return nil, fmt.Errorf("before %q: %w", f.name, err)
 	}
+	for _, p := range r.pools {
+		if err := p.answers(time.Now()); err != nil {
+			return nil, fmt.Errorf("before %q: %w", f.name, err)
+		}
+		p.mark()
+	}
 	r.entry.mark()
 	began := time.Now()
 	if err := f.does(r.lab, s); err != nil {
 		return nil, err
 	}
 	over := time.Now()
+	of := cell{Provider: r.provider, Fault: f.name}
+	if f.both {
+		of.Side = s.name
+	}
 	cells := make([]cell, len(r.clients))
 	for i, c := range r.clients {
-		cells[i] = cell{Provider: r.provider, Fault: f.name, App: c.name}
-		if f.both {
-			cells[i].Side = s.name
-		}
+		cells[i] = of
+		cells[i].App = c.name
 		if err := await(backWithin, func() error { return c.serves(ctx, r.lab.clients) }); err != nil {
 			cells[i].breaks("its server is not reached any more: %v", err)
 		}
@@ -109,6 +142,9 @@ func (r *run) suffer(ctx context.Context, f fault, s *side) ([]cell, error) {
 			cells[i].breaks("after it: %v", flowErr)
 		}
 		cells[i].fill(f, c.take(), read[c.service], began, over)
+	}
+	for _, p := range r.pools {
+		cells = append(cells, p.suffered(f, of, began, over))
 	}
 	return cells, nil
 }

@@ -25,12 +25,14 @@ const (
 type side struct {
 	name, ns, ip string
 	dir          string // of its fabricd, a new one for each cluster
+	exe          string // of its fabricd: this build, or the other one
 	args         []string
 	admin        *daemon.Client
 	fabricd      *process
 }
 
-func (s *side) socket() string { return filepath.Join(s.dir, "app.sock") }
+func (s *side) socket() string      { return filepath.Join(s.dir, "app.sock") }
+func (s *side) adminSocket() string { return filepath.Join(s.dir, "admin.sock") }
 
 // A lab is two machines with a cable between them: the clients' and the servers'. The
 // servers' fabricd is the cluster's host.
@@ -138,7 +140,8 @@ func (l *lab) cluster(provider string) error {
 		if err := os.MkdirAll(s.dir, 0o755); err != nil {
 			return err
 		}
-		admin := filepath.Join(s.dir, "admin.sock")
+		s.exe = l.exe
+		admin := s.adminSocket()
 		s.admin = daemon.NewClient(admin)
 		s.args = []string{"run", "--state-dir", filepath.Join(s.dir, "state"), "--bind", s.ip, "--providers", provider,
 			"--socket", s.socket(), "--admin", admin, "--log-format", "json", "--token-file", token}
@@ -158,7 +161,7 @@ func (l *lab) cluster(provider string) error {
 
 // launch starts the fabricd of s.
 func (l *lab) launch(s *side) error {
-	p, err := start(s.inside(context.Background(), append([]string{l.exe}, s.args...)...), filepath.Join(s.dir, "fabricd.log"))
+	p, err := start(s.inside(context.Background(), append([]string{s.exe}, s.args...)...), filepath.Join(s.dir, "fabricd.log"))
 	s.fabricd = p
 	return err
 }

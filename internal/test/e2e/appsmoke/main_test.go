@@ -13,9 +13,10 @@ import (
 )
 
 const (
-	roleEnv = "FABRICD_APPSMOKE_ROLE" // makes this binary a burst
+	roleEnv = "FABRICD_APPSMOKE_ROLE" // makes this binary a burst, a pool or a server
 	// smokeEnv makes this binary run [TestAppsSmoke] and print its table: "text", or
-	// "json" for JSON lines. `make apps` sets it, and exeEnv to a fabricd.
+	// "json" for JSON lines. `make apps` sets it, and exeEnv to a fabricd, which must have a
+	// build of another version beside it, as FILE-next: to that it is upgraded, and back.
 	smokeEnv = "FABRICD_APPSMOKE"
 	exeEnv   = "FABRICD_APPSMOKE_EXE"
 	// providersEnv are the providers, one run each; "quic,tcp" if it is empty.
@@ -31,6 +32,12 @@ func TestMain(m *testing.M) {
 	switch args := os.Args[1:]; role {
 	case "burst":
 		err = runBurst(args)
+	case "ask-sql":
+		err = askSQL(args)
+	case "ask-grpc":
+		err = askGRPC(args)
+	case "serve-grpc":
+		err = serveGRPC(args)
 	default:
 		err = fmt.Errorf("no role %q", role)
 	}

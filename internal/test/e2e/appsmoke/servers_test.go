@@ -20,12 +20,13 @@ const (
 	nginxAt    = "127.0.0.1:8080"
 	sshAt      = "127.0.0.1:22"
 	gitAt      = "127.0.0.1:9418"
+	poolAt     = "127.0.0.1:5433" // of the clients alone: PostgreSQL by another name, so that it is counted apart
 )
 
 // The settings of the two fabricds.
 const (
-	exposes  = "postgres=" + postgresAt + " max 4096,redis=" + redisAt + " max 4096,nginx=" + nginxAt + " max 4096,ssh=" + sshAt + ",git=" + gitAt
-	forwards = postgresAt + "=postgres max 4096," + redisAt + "=redis max 4096," + nginxAt + "=nginx max 4096," + sshAt + "=ssh," + gitAt + "=git"
+	exposes  = "postgres=" + postgresAt + " max 4096,redis=" + redisAt + " max 4096,nginx=" + nginxAt + " max 4096,ssh=" + sshAt + ",git=" + gitAt + ",pool=" + postgresAt
+	forwards = postgresAt + "=postgres max 4096," + redisAt + "=redis max 4096," + nginxAt + "=nginx max 4096," + sshAt + "=ssh," + gitAt + "=git," + poolAt + "=pool"
 )
 
 // The download, which nginx sends at a rate.

@@ -55,6 +55,7 @@ type run struct {
 	lab         *lab
 	provider    string
 	clients     []*client
+	pools       []*pool
 	entry, exit *meter // of the clients' gateways and of the servers'
 }
 
@@ -86,6 +87,15 @@ func (r *run) breakAll(ctx context.Context, p *printer) error {
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer cancel()
+	end, err := r.startPools()
+	defer func() {
+		if err := end(); err != nil {
+			p.broke("%v", err)
+		}
+	}()
+	if err != nil {
+		return err
+	}
 	for _, c := range r.clients {
 		running.Go(func() { c.run(ctx, r.lab.clients) })
 	}
@@ -243,7 +253,10 @@ func (p *printer) cells(cells []cell) {
 	}
 	fmt.Printf("  %-46s", what)
 	cause := ""
-	for _, c := range cells {
+	for i, c := range cells {
+		if i == len(newClients()) { // the pools
+			fmt.Printf("\n  %-46s", "")
+		}
 		fmt.Printf("  %-34s", c.App+": "+c.text())
 		cause = cmp.Or(cause, c.Cause)
 	}
