@@ -133,7 +133,7 @@ func TestSchemaRefusesWhatIsWrong(t *testing.T) {
 		{"unknown way", "timeline: [{at: 1s, partition: {groups: [[0], [1]], way: sideways}}]"},
 		{"unknown deed", "timeline: [{at: 1s, node: {id: 1, do: explode}}]"},
 		{"a slot that is negative", "timeline: [{at: 1s, node: {id: -1, do: kill}}]"},
-		{"a slot without its sign", "timeline: [{at: 1s, node: {id: victim, do: kill}}]"},
+		{"a slot that is no name", "timeline: [{at: 1s, node: {id: -victim, do: kill}}]"},
 		{"no time at all", "timeline: [{at: soon, node: {id: 1, do: kill}}]"},
 		{"a timeline that is a mapping", "timeline: {at: 1s, node: {id: 1, do: kill}}"},
 		{"a duration in words", "duration: long"},
