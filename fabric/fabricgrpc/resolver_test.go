@@ -124,6 +124,14 @@ func (c *client) ask(limit time.Duration, opts ...grpc.CallOption) (fabric.NodeI
 	return p.Addr.(fabric.Addr).Node, nil
 }
 
+// hear makes the call that a connection may fail when its end is heard meanwhile.
+func (c *client) hear() {
+	c.t.Helper()
+	if _, err := c.ask(time.Minute, grpc.WaitForReady(true)); err != nil && status.Code(err) != codes.Unavailable {
+		c.t.Error(err)
+	}
+}
+
 // want asks until the nodes have answered n times each in the next n*len(nodes) calls.
 func (c *client) want(when string, n int, nodes ...fabric.NodeID) {
 	c.t.Helper()
@@ -150,6 +158,7 @@ func TestCallsFollowTheService(t *testing.T) {
 		cl.want("at first", 2, 1)
 		stop()
 		c.serve(2, "db")
+		cl.hear()
 		cl.want("after the service has moved", 2, 2)
 	})
 }
@@ -187,6 +196,7 @@ func TestCallsGoOnAfterARestart(t *testing.T) {
 			for _, away := range []time.Duration{200 * time.Millisecond, 5 * time.Second} {
 				c.kill(i, away)
 				began := time.Now()
+				cl.hear()
 				cl.want("after a restart", 1, 1)
 				if took := time.Since(began); took > away+3*time.Second {
 					t.Errorf("node %d was away for %v, and calls for %v", i, away, took)
