@@ -139,7 +139,14 @@ func listenAt(ctx context.Context, address string) (net.Listener, error) {
 		return lc.Listen(ctx, "tcp", address)
 	}
 	listen := func() (net.Listener, error) {
-		return openToAll(func() (net.Listener, error) { return lc.Listen(ctx, "unix", address) })
+		l, err := lc.Listen(ctx, "unix", address)
+		if err == nil {
+			if err = openToAll(address); err != nil {
+				l.Close()
+				return nil, err
+			}
+		}
+		return l, err
 	}
 	l, err := listen()
 	if !errors.Is(err, syscall.EADDRINUSE) {
@@ -158,6 +165,25 @@ func listenAt(ctx context.Context, address string) (net.Listener, error) {
 		return nil, err
 	}
 	return listen()
+}
+
+// openToAll gives every user the right to write to the socket at path. The change stays in the
+// directory of path, so that the directory's owner cannot lead it to a file elsewhere by a link.
+func openToAll(path string) error {
+	dir, err := os.OpenRoot(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	name := filepath.Base(path)
+	info, err := dir.Lstat(name)
+	if err == nil && info.Mode().Type() != fs.ModeSocket {
+		err = fmt.Errorf("%s: the socket has been replaced by another file", path)
+	}
+	if err != nil {
+		return err
+	}
+	return dir.Chmod(name, 0o666)
 }
 
 // abandoned reports whether path is a socket that no process serves.
