@@ -18,8 +18,8 @@ import (
 	"github.com/fabricd/fabricd/membership"
 )
 
-// AccessConfig says who may connect to the node's ports and bind them;
-// docs/access.md says more.
+// AccessConfig is the access control of the node's ports, for connects and binds; see
+// docs/access.md.
 type AccessConfig struct {
 	Rules  []access.Rule
 	Closed bool // without a rule only the same user of this node may connect
@@ -67,8 +67,7 @@ func accessSettings() []Setting {
 	}
 }
 
-// setAccess leaves it to check to say what is wrong: there it can be said which
-// rule is, and why.
+// setAccess keeps the error of wrong rules for checkAccess, which reports the rule and the reason.
 func setAccess(c *Config, s string) bool {
 	c.Access.Rules, c.Access.wrong = nil, nil
 	items := split(s)
@@ -87,7 +86,7 @@ func setAccess(c *Config, s string) bool {
 	return true
 }
 
-// checkAccess reports what is wrong with the access rules.
+// checkAccess reports an error in the access rules.
 func (c *Config) checkAccess(values map[string]value, report func(key, text, allowed string)) {
 	p, err := c.Access.policy()
 	if err != nil {
@@ -97,7 +96,7 @@ func (c *Config) checkAccess(values map[string]value, report func(key, text, all
 	}
 }
 
-// accessChange says in one line what is different in now.
+// accessChange describes in one line how now differs from before.
 func accessChange(before, now *access.Policy) string {
 	parts := []string{now.Default()}
 	for _, r := range missing(before, now) {

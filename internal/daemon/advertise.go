@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// lookUpTimeout bounds what finding out the own address asks name servers.
+// lookUpTimeout bounds the name server queries for this node's own address.
 const lookUpTimeout = 5 * time.Second
 
 // publicAddress is one that no machine has (RFC 5737): the way there is the
@@ -80,8 +80,8 @@ func machineAddress(only4 bool) (netip.Addr, error) {
 	return netip.IPv6Loopback(), nil
 }
 
-// placesOf returns what others are told of a node's ports. Gossip speaks in
-// addresses: a name is looked up now, once.
+// placesOf returns the addresses of a node's ports for other nodes. Gossip needs IP addresses: a
+// name is looked up now, once.
 func placesOf(ctx context.Context, host string, data, gossip uint16) (places, error) {
 	join := func(host string, port uint16) string { return net.JoinHostPort(host, strconv.Itoa(int(port))) }
 	p := places{data: join(host, data), gossip: join(host, gossip)}

@@ -13,7 +13,7 @@ import (
 type apps struct {
 	server *server.Server
 	stop   context.CancelFunc
-	abort  context.CancelFunc // ends the delivery of what they have written
+	abort  context.CancelFunc // ends the delivery of bytes that they have written
 	done   chan struct{}      // closed when nothing of any application is left
 }
 
@@ -88,8 +88,8 @@ func (d *Daemon) InProcess() (app attach.Packets, nodesEnd func(id uint32) attac
 	return d.apps.server.InProcess()
 }
 
-// leave ends every session and waits until what the applications have written
-// is delivered, or until ctx ends.
+// leave ends every session and waits until all bytes written by the applications are delivered, or
+// until ctx ends.
 func (a *apps) leave(ctx context.Context) {
 	a.stop()
 	select {

@@ -18,7 +18,7 @@ import (
 	"github.com/fabricd/fabricd/membership/trust"
 )
 
-// What the setting audit-log may say instead of a path.
+// Values of the setting audit-log that are no path.
 const (
 	AuditStderr = "stderr"
 	AuditOff    = "off"
@@ -92,7 +92,7 @@ func auditToken(c Config, text string) error {
 	return log.Close()
 }
 
-// auditMembership writes what membership tells. It does not block.
+// auditMembership writes an audit event of membership. It does not block.
 func (d *Daemon) auditMembership(m membership.Audit) {
 	if m.Event == audit.ServeRefused {
 		d.audit.Refused(audit.Refusal{Event: m.Event, Node: m.Node.String(), Name: m.Name, Incarnation: m.Life.String(), Rule: m.Text})
@@ -104,7 +104,7 @@ func (d *Daemon) auditMembership(m membership.Audit) {
 	}
 }
 
-// auditEvent returns the line of what membership tells.
+// auditEvent returns the audit log's line of a membership event.
 func auditEvent(m membership.Audit) audit.Event {
 	e := audit.Event{Event: m.Event, Name: m.Name, Text: m.Text}
 	if !m.Node.IsZero() {
@@ -184,7 +184,7 @@ func (r *recorder) WriteHeader(code int) {
 	r.ResponseWriter.WriteHeader(code)
 }
 
-// about adds to the line about the request that w answers what it was about.
+// about adds the subject of the request that w answers to the request's line.
 func about(w http.ResponseWriter, fill func(*audit.Event)) {
 	if rec, ok := w.(*recorder); ok {
 		fill(&rec.event)

@@ -11,7 +11,7 @@ import (
 	"github.com/fabricd/fabricd/membership/state"
 )
 
-// A Backup is what a backup of a host's state is of.
+// A Backup describes a backup of a host's state.
 type Backup struct {
 	Cluster  string    `json:"cluster"`
 	Name     string    `json:"name"`
@@ -19,7 +19,7 @@ type Backup struct {
 	Term     uint64    `json:"term"`
 	IDs      int       `json:"ids"` // in the lease table
 	StateDir string    `json:"state_dir"`
-	// File is where it was written to or read from, and Kept the directory of what a
+	// File is the path written to or read from, and Kept the directory with the state that a
 	// restore has replaced.
 	File string `json:"file,omitempty"`
 	Kept string `json:"kept,omitempty"`
@@ -74,8 +74,8 @@ func (b *Backup) Write(file string) error {
 	return nil
 }
 
-// Restore makes dir the state directory of the host that a backup file is of. What is
-// there is replaced only with force, and kept.
+// Restore makes dir the state directory of the host that a backup file is of. An existing directory
+// is replaced only with force, and kept.
 func Restore(file, dir string, force bool) (Backup, error) {
 	b, err := state.ReadBackup(file)
 	if err != nil {

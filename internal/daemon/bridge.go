@@ -11,8 +11,7 @@ import (
 	"github.com/fabricd/fabricd/membership"
 )
 
-// A toldEngine is what membership's events happen to. *engine.Node is the
-// only one outside tests.
+// A toldEngine receives membership's events. *engine.Node is the only implementation outside tests.
 type toldEngine interface {
 	SetSelf(engine.Self)
 	NodeUp(engine.Peer)
@@ -30,15 +29,15 @@ type bridge struct {
 	term    func() uint64
 	lease   func() []byte // signed, of this node's life
 	engine  toldEngine
-	meet    func(membership.Event) // is told before the engine; nil: nobody is
+	meet    func(membership.Event) // gets each event before the engine; nil: none
 	roster  *roster
 	log     zerolog.Logger
 
 	first *firstTable // of a life that the engine does not know yet; else nil
 }
 
-// A firstTable is a life of this node whose first table is being told. What the
-// engine held since an earlier life and what is not in the table is over.
+// A firstTable is a life of this node whose first table is arriving. When it is complete the engine
+// ends all that it holds of lives that are not in the table.
 type firstTable struct {
 	self   membership.Event
 	others []membership.Event // those of the table that are told; the roster hears of them behind self
@@ -91,8 +90,8 @@ func (b *bridge) handle(ev membership.Event) {
 	b.roster.apply(ev, time.Now())
 }
 
-// begin gives this node the life whose first table has been told whole: an
-// application that sees it can connect to all of those.
+// begin gives this node its life once the life's first table is complete: an application that sees
+// the life can connect to all nodes of the table.
 func (b *bridge) begin() {
 	ev, others := b.first.self, b.first.others
 	if len(others) < ev.Others {

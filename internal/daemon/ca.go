@@ -20,7 +20,7 @@ type Root struct {
 	Until   time.Time `json:"until"`
 }
 
-// Authorities are what this node trusts, the one that issues first. Two of the
+// Authorities are the authorities that this node trusts, the one that issues first. Two of the
 // host's: a rotation is under way.
 type Authorities struct {
 	Trust string `json:"trust"` // host or operator
@@ -30,7 +30,7 @@ type Authorities struct {
 // errRotatingCA says that a rotation goes on without its caller.
 var errRotatingCA = errors.New("both authorities are valid meanwhile, and the next rotation completes this one")
 
-// Authorities returns what this node trusts.
+// Authorities returns the authorities that this node trusts.
 func (d *Daemon) Authorities() (Authorities, error) {
 	d.mu.Lock()
 	store := d.store

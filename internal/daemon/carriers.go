@@ -12,18 +12,18 @@ import (
 // is preferred when nothing was said.
 var allProviders = []string{"quic", "tcp"}
 
-// sharedMemory is what two applications of one node talk through, past it. It is
-// used unless it is left out; who names it wants to hear if it cannot be.
+// sharedMemory names the path between two applications of one node, past the daemon. It is used
+// unless it is left out; a list that names it makes its failure an error.
 const sharedMemory = "shm"
 
 // autoProviders stands for all of them, in that order.
 const autoProviders = "auto"
 
-// providersAllowed is what the setting may be.
+// providersAllowed describes the valid values of the setting.
 const providersAllowed = "quic, tcp or both, the preferred one first, and shm to insist on shared memory inside the node; or ^ and those to leave out; or auto: all, quic first"
 
-// setProviders takes the names as they were written. A list either names what is
-// to be used or, with ^ before it, what is not.
+// setProviders takes the names as they were written. A list names either the providers to use or,
+// with ^ before it, those to leave out.
 func setProviders(c *Config, s string) bool {
 	items := split(s)
 	if !validProviders(items) {
@@ -60,8 +60,7 @@ func leftOut(items []string) []string {
 	return names
 }
 
-// carriers returns the providers of links to use, and whether somebody has put them
-// in this order.
+// carriers returns the providers of links to use, and whether the setting lists them in this order.
 func (c *Config) carriers() (names []string, named bool) {
 	out := leftOut(c.Providers)
 	if out == nil && !slices.Equal(c.Providers, []string{autoProviders}) {
@@ -84,8 +83,7 @@ func (c *Config) sharesMemory() (may, must bool) {
 	return !slices.Contains(out, sharedMemory), out == nil && slices.Contains(c.Providers, sharedMemory)
 }
 
-// checkProviders finds what providers and the settings that are about one of
-// them make of each other.
+// checkProviders finds contradictions between providers and the settings of single providers.
 func (c *Config) checkProviders(report func(key, text, allowed string)) {
 	names, _ := c.carriers()
 	if len(names) == 0 {

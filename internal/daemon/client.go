@@ -127,8 +127,8 @@ func (c *Client) Events(ctx context.Context, fn func(NodeEvent) error) error {
 	return streamLines(ctx, c, http.MethodGet, "events", nil, fn)
 }
 
-// RunGateway has the node run a gateway until ctx ends, and calls fn for what happens at
-// it. It returns as Events does.
+// RunGateway has the node run a gateway until ctx ends, and calls fn for each of its events. It
+// returns as Events does.
 func (c *Client) RunGateway(ctx context.Context, g spec.Gateway, fn func(spec.Event) error) error {
 	body, err := json.Marshal(GatewayRequest{g.Kind, g.String()})
 	if err != nil {
@@ -137,7 +137,7 @@ func (c *Client) RunGateway(ctx context.Context, g spec.Gateway, fn func(spec.Ev
 	return streamLines(ctx, c, http.MethodPost, "gateways", body, fn)
 }
 
-// streamLines asks for something whose answer is one JSON object per line, and calls fn for each.
+// streamLines sends a request with an answer of one JSON object per line, and calls fn for each.
 func streamLines[T any](ctx context.Context, c *Client, method, path string, body []byte, fn func(T) error) error {
 	req, err := http.NewRequestWithContext(ctx, method, "http://fabricd/v1/"+path, bytes.NewReader(body))
 	if err != nil {
@@ -220,7 +220,7 @@ func refusal(status string, text []byte) error {
 	return errors.New(e.Error)
 }
 
-// explain says what a failure to reach the socket means to an operator.
+// explain turns a failure to reach the socket into an error for an operator.
 func (c *Client) explain(err error) error {
 	switch {
 	case errors.Is(err, os.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):

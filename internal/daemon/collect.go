@@ -7,14 +7,14 @@ import (
 	"runtime/debug"
 )
 
-// Collect gives back to the kernel what this process does not use any more, so that what
-// it has is what it holds. It takes as long as a collection of garbage, for which anybody
-// could make a node work: it is part of testing, and refused where faults are off.
+// Collect returns unused memory to the kernel, so that the process has only the memory that it
+// uses. It costs a garbage collection, a load that any client could put on a node: it is part of
+// testing, and refused where faults are off.
 func (d *Daemon) Collect() error {
 	if d.links == nil {
 		return errFaultsOff
 	}
-	runtime.GC() // what pools keep goes with the second one
+	runtime.GC() // the second collection frees the contents of pools
 	debug.FreeOSMemory()
 	return nil
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/fabricd/fabricd/membership"
 )
 
-// A Role says what a node is in its cluster.
+// A Role is a node's role in its cluster.
 type Role string
 
 const (
@@ -22,8 +22,8 @@ const (
 	RoleNode Role = "node"
 )
 
-// A Config says what one fabricd does. [Default] returns one to start from;
-// it does not change after it was passed to [Start].
+// A Config is the configuration of one fabricd. [Default] returns one to start from; it does not
+// change after it was passed to [Start].
 type Config struct {
 	Role Role // host or node
 	// Name is for people: in tables and logs. The machine's host name by default;
@@ -46,8 +46,8 @@ type Config struct {
 	// Detection is fast, normal or calm: how soon a silent node is given up,
 	// against how long a busy one may pause.
 	Detection string
-	// LostPair is reset or evict: what a host makes of two nodes that have lost only
-	// each other. With reset both stay, and their connections end.
+	// LostPair is reset or evict: how a host treats two nodes that have lost only each other. With
+	// reset both stay, and their connections end.
 	LostPair string
 	// Providers carry the data, the preferred one first: names, or ^ before the
 	// first of those to leave out, or auto. shm is not of links: its place says
@@ -60,9 +60,9 @@ type Config struct {
 	// three eighths of the descriptors that it may have.
 	MaxPaths int
 
-	// TCPPlaintext makes links over TCP go without TLS behind the handshake that
-	// proves who the ends are: for networks that nobody else can read or change.
-	// TCP between two nodes of which one has it set is refused.
+	// TCPPlaintext turns TLS off on links over TCP after the handshake that authenticates both
+	// ends: for networks that no third party can read or change. TCP between two nodes of which one
+	// has it set is refused.
 	TCPPlaintext bool
 	// CertificateValidity is how long the certificates are valid that this host
 	// issues, its own included, from a minute to ten years. Each is renewed when
@@ -122,7 +122,7 @@ type TLSConfig struct {
 	CA, Cert, Key string // PEM files
 }
 
-// LogConfig says what is logged and how.
+// LogConfig configures the log and the audit log.
 type LogConfig struct {
 	Level  string // trace, debug, info, warn, error
 	Format string // console or json
@@ -174,9 +174,9 @@ func Default() Config {
 // A Problem is one thing that is wrong with a configuration.
 type Problem struct {
 	Field   string // the setting, by the name that flags and files use
-	Value   string // what it was set to
+	Value   string // the value it was set to
 	Source  string // where: "flag", "FABRIC_…", "file:line"; empty: the default
-	Allowed string // what is allowed, or what to do
+	Allowed string // the allowed values, or a remedy
 }
 
 // String returns the problem as one line.
@@ -192,7 +192,7 @@ func (p Problem) String() string {
 // the files and ports that it names. fabricd ends with exit code 2 on it.
 type ConfigError struct {
 	Problems []Problem
-	// Err is what the system said, if it said anything.
+	// Err is the system's error, if there is one.
 	Err error
 }
 

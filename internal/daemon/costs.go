@@ -6,7 +6,7 @@ import (
 	"github.com/fabricd/fabricd/internal/shm"
 )
 
-// Costs are what connections take of a node with some configuration.
+// Costs are the resources that connections take of a node with some configuration.
 type Costs struct {
 	Channel int64 // bytes of the memory of a channel within the node
 	// Ends are those of channels that an application may have, and UserEnds those of

@@ -28,7 +28,7 @@ import (
 	"github.com/fabricd/fabricd/membership/trust"
 )
 
-// Options are what a Config, which comes from files, cannot hold.
+// Options are settings that a Config, which comes from files, cannot hold.
 type Options struct {
 	Log     zerolog.Logger
 	Version string // of the program, for Status
@@ -38,10 +38,10 @@ type Options struct {
 	// Faults are those of this node if the configuration enables faults; nil:
 	// Start makes them with [NewFaults].
 	Faults *failpoint.Node
-	// Heap bounds Go's memory, and gives back what the process does not use when it
-	// rests; nil: nothing does.
+	// Heap bounds Go's memory, and returns unused memory to the kernel when the process rests; nil:
+	// neither.
 	Heap *Heap
-	// Settings reads the configuration again, for what a running node takes over:
+	// Settings reads the configuration again, for the settings that a running node takes over:
 	// the access rules and the gateways. Nil: it never does. A change of SettingsFile, if there is
 	// one, is noticed within half a minute; see [Daemon.ReloadSettings].
 	Settings     func() (Config, error)
@@ -50,11 +50,11 @@ type Options struct {
 	Gateways func(d *Daemon, log zerolog.Logger) Gateways
 	// LogLevel is the level of Log, which operators change; nil: they cannot.
 	LogLevel *LogLevel
-	// Waits is told, in a sentence, what Start waits for. Nil: nobody is.
+	// Waits gets, as a sentence, the reason why Start waits. Nil: no reports.
 	Waits func(text string)
 }
 
-// heapBound returns what takes over a limit, nil if nothing does.
+// heapBound returns the function that sets Go's memory limit, nil without a Heap.
 func (o *Options) heapBound() func(int64) {
 	if o.Heap == nil {
 		return nil
@@ -70,7 +70,7 @@ type Daemon struct {
 	log     zerolog.Logger
 	started time.Time
 	roster  *roster
-	record  *flight.Recorder // what happens to nodes, links, paths and connections
+	record  *flight.Recorder // the events of nodes, links, paths and connections
 
 	nodeFaults *failpoint.Node // nil unless faults are enabled
 	clock      *trust.Clock    // for certificates and tokens
@@ -102,7 +102,7 @@ type Daemon struct {
 
 	mu     sync.Mutex // guards the fields below, which the admin interface reads while Start sets them
 	phase  string     // joining, joined or leaving; joined only says that the node is a member
-	waits  string     // what joining waits for
+	waits  string     // the reason why joining waits
 	access *access.Policy
 	engine *engine.Node
 	// gateways is nil until there is something for them to run on.
@@ -162,7 +162,7 @@ func Start(ctx context.Context, c Config, o Options) (*Daemon, error) {
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	d.memory = newConnMemory(c.Local.Quotas, shm.Limit, o.heapBound())
 	if err = d.start(ctx); err != nil {
-		// What Start made is undone; its own error is the one that matters.
+		// Undo the parts that Start has made; its own error is the one that matters.
 		_ = d.Close()
 		return nil, err
 	}
@@ -198,8 +198,8 @@ func (d *Daemon) openAdmin(context.Context) error {
 	return nil
 }
 
-// sayStart logs what this node is and where it is reached: once nothing is wrong with what
-// it was told, which is a line of its own.
+// sayStart logs the node's identity and addresses, after the checks of its configuration: an error
+// there is a line of its own.
 func (d *Daemon) sayStart() {
 	id, at := d.state.Identity(), d.places
 	line := d.log.Info().Str("op", "start").Str("version", d.opts.Version).Str("role", string(d.cfg.Role)).
@@ -290,7 +290,7 @@ func (d *Daemon) admits(c attach.Credentials) bool {
 	return slices.Contains(d.cfg.Local.AdminUIDs, c.UID) || slices.Contains(d.cfg.Local.AdminGIDs, c.GID)
 }
 
-// rooms returns what Start may not have started yet; nil then.
+// rooms returns the engine and the agent; one that Start has not started yet is nil.
 func (d *Daemon) rooms() (*engine.Node, *membership.Agent) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -337,7 +337,7 @@ func (d *Daemon) Close() error {
 	d.closeOnce.Do(func() {
 		d.cancel()
 		d.fail(nil)
-		d.closeErr = d.nodeFaults.Close() // or what waits at a step would be waited for
+		d.closeErr = d.nodeFaults.Close() // first: a goroutine that a fault holds at a step would block the rest
 		d.closeGateways()
 		if d.apps != nil {
 			d.apps.close()
@@ -359,7 +359,7 @@ func (d *Daemon) Close() error {
 			d.page.finish()
 		}
 		d.closeErr = errors.Join(d.closeErr, d.closeAudit())
-		d.data.close() // those that nobody else owns yet
+		d.data.close() // the sockets that no component owns yet
 		d.gossip.close()
 		if d.state != nil {
 			d.closeErr = errors.Join(d.closeErr, d.state.Close())
@@ -368,7 +368,7 @@ func (d *Daemon) Close() error {
 	return d.closeErr
 }
 
-// Status returns what `fabricd status` shows.
+// Status returns the data of `fabricd status`.
 func (d *Daemon) Status() Status {
 	d.mu.Lock()
 	phase, waits, at, store := d.phase, d.waits, d.places, d.store
@@ -408,7 +408,7 @@ func (d *Daemon) Status() Status {
 		if m.HostReachable || d.cfg.Role == RoleHost {
 			st.Host = "reachable"
 		}
-		if st.HostDetail == st.Host { // only what says more
+		if st.HostDetail == st.Host { // the detail adds nothing
 			st.HostDetail = ""
 		}
 	}
@@ -422,8 +422,8 @@ func (d *Daemon) Status() Status {
 	return st
 }
 
-// whyNoID says what a member without an incarnation waits for: the host, or that an
-// operator lifts its ban.
+// whyNoID returns the reason why a member has no incarnation: it waits for the host, or for an
+// operator to lift its ban.
 func (d *Daemon) whyNoID() string {
 	if _, agent := d.rooms(); agent != nil {
 		if m := agent.Status(); !m.HostReachable && m.HostDetail != "" {
@@ -433,7 +433,7 @@ func (d *Daemon) whyNoID() string {
 	return "waiting for the host"
 }
 
-// Nodes returns what `fabricd nodes` shows.
+// Nodes returns the data of `fabricd nodes`.
 func (d *Daemon) Nodes() Nodes { return d.roster.snapshot(time.Now()) }
 
 // Health returns whether the node can serve applications.

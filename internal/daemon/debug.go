@@ -12,8 +12,8 @@ import (
 	"github.com/fabricd/fabricd/internal/observe"
 )
 
-// A Debug is what a process tells of itself for a repair. It holds no secret:
-// settings name the files of secrets, and goroutines are told without their arguments.
+// A Debug describes a process for a repair. It holds no secret: settings name the files of secrets,
+// and goroutines come without their arguments.
 type Debug struct {
 	Version    string            `json:"version"`
 	Go         string            `json:"go"`
@@ -36,14 +36,14 @@ type DebugMemory struct {
 	Processors   int    `json:"processors"` // that Go uses
 }
 
-// Debug returns what the process tells of itself.
+// Debug returns the description of the process.
 func (d *Daemon) Debug() Debug {
 	answer := Debug{Version: d.opts.Version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
 		Settings: map[string]string{}}
 	for _, s := range settings {
 		answer.Settings[s.Key] = s.Value(d.loaded)
 	}
-	var text bytes.Buffer // whose writes do not fail
+	var text bytes.Buffer // its writes do not fail
 	_ = pprof.Lookup("goroutine").WriteTo(&text, 1)
 	answer.Goroutines = text.String()
 	var m runtime.MemStats
@@ -69,5 +69,5 @@ func (a *admin) debugRoute(mux *http.ServeMux, s debugger) {
 	mux.Handle("GET /v1/metrics", s.Metrics())
 }
 
-// Debug asks what the process tells of itself.
+// Debug asks for the description of the process.
 func (c *Client) Debug(ctx context.Context) (Debug, error) { return get[Debug](ctx, c, "debug") }

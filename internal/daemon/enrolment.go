@@ -15,7 +15,7 @@ import (
 	"github.com/fabricd/fabricd/membership/trust"
 )
 
-// Bounds of what an administrator says about a node, in bytes.
+// Bounds of an administrator's texts about a node, in bytes.
 const (
 	maxNodeName = 64 // a name, an ID or a UUID
 	maxReason   = 256
@@ -48,7 +48,7 @@ type Enrolled struct {
 	Reason string     `json:"reason,omitempty"` // of the ban
 }
 
-// Enrolment is what `fabricd nodes enrolled --json` prints.
+// Enrolment is the output of `fabricd nodes enrolled --json`.
 type Enrolment struct {
 	Nodes []Enrolled `json:"nodes"`
 }
@@ -88,7 +88,7 @@ func (d *Daemon) hostAgent() (*membership.Agent, error) {
 	return agent, nil
 }
 
-// enrolled adds to what membership knows of an identity how its incarnation is.
+// enrolled adds the state of its incarnation to membership's record of an identity.
 func (d *Daemon) enrolled(e membership.Enrolment) Enrolled {
 	x := Enrolled{
 		UUID: e.UUID.String(), Name: e.Name, State: stateAway, Labels: e.Labels, Key: pinText(e.Key), Serial: e.Serial,
@@ -107,8 +107,8 @@ func (d *Daemon) enrolled(e membership.Enrolment) Enrolled {
 	return x
 }
 
-// find returns the identity that an administrator means by a name, an ID or a
-// UUID, if there is one: membership decides, this is for what to say.
+// find returns the identity that an administrator means by a name, an ID or a UUID, if there is
+// one. It is for messages only: membership decides.
 func (d *Daemon) find(agent *membership.Agent, node string) (membership.Enrolment, bool) {
 	id, err := strconv.ParseUint(node, 10, 16)
 	for _, e := range agent.Enrolments() {
@@ -166,7 +166,7 @@ type NodeRequest struct {
 	NewKey bool   `json:"new_key,omitempty"` // allow: it may come with another key
 }
 
-// check says what is wrong with the request for an action.
+// check returns an error if the request for an action is wrong.
 func (r NodeRequest) check(action string) error {
 	switch {
 	case r.Node == "" || len(r.Node) > maxNodeName:

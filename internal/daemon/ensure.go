@@ -12,10 +12,10 @@ import (
 	"github.com/fabricd/fabricd/membership/trust"
 )
 
-// Ensure makes what is missing of a cluster: the state directory c.StateDir of
-// its host, and the file of a join token, or with an operator's CA of the gossip
-// keys. What is there is left as it is, and must belong together; only a token
-// that has ended is replaced. It may be repeated, and a host may be running.
+// Ensure makes the missing parts of a cluster: the state directory c.StateDir of its host, and the
+// file of a join token, or with an operator's CA of the gossip keys. Existing files stay as they
+// are, and must belong together; only a token that has ended is replaced. It may be repeated, and a
+// host may be running.
 func Ensure(c Config, tokenFile string) error {
 	given, err := readGiven(c, tokenFile)
 	there := err == nil
@@ -75,7 +75,7 @@ func complete(c Config, s *state.State, tokenFile string, there bool, given trus
 func ended(s *state.State, given trust.Token) bool {
 	tokens, err := trust.DecodeTokenStore(s.Secret(state.SecretTokens))
 	if err != nil {
-		return false // a host that starts says what is wrong with it
+		return false // the host reports the error when it starts
 	}
 	for _, r := range tokens.List() {
 		if r.ID == given.ID {
@@ -85,8 +85,8 @@ func ended(s *state.State, given trust.Token) bool {
 	return false
 }
 
-// joinText returns what nodes join the cluster of s with: a new token, or with
-// an operator's CA the gossip keys.
+// joinText returns the secret for nodes to join the cluster of s: a new token, or with an
+// operator's CA the gossip keys.
 func joinText(c Config, s *state.State) (string, error) {
 	if s.Secret(state.SecretAuthority) == nil {
 		keys, err := trust.DecodeKeyring(s.Secret(state.SecretKeyring))
@@ -102,8 +102,8 @@ func readGiven(c Config, tokenFile string) (trust.Token, error) {
 	if _, err := os.Lstat(tokenFile); err != nil {
 		return trust.Token{}, problem("token-file", tokenFile, "cannot be read: "+cause(err).Error(), err)
 	}
-	// Whether others can read it is for the node to judge that joins with it: what
-	// mounts a volume may have changed the mode since this was written.
+	// Whether other users can read it is for the joining node to judge: a mount of the volume may
+	// have changed the mode since this was written.
 	if c.TLS.CA != "" {
 		_, err := parseKeyring(tokenFile)
 		return trust.Token{}, err

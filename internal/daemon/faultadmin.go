@@ -13,8 +13,8 @@ import (
 
 // LinkFaults is the answer to a request for the faults of a node's links.
 type LinkFaults struct {
-	// Faults are the rules that have ended, if asked for, then those that are
-	// there, each with what it did.
+	// Faults are the rules that have ended, if asked for, then the active ones, each with its
+	// effect counters.
 	Faults []faults.Status `json:"faults"`
 }
 
@@ -48,9 +48,8 @@ func (d *Daemon) AddLinkFaults(rules []faults.Rule) ([]uint64, error) {
 	return ids, err
 }
 
-// ClearLinkFaults ends the fault with id; without one those called name; without
-// either all. It returns how many that were: to end what is not there is no
-// error.
+// ClearLinkFaults ends the fault with id; without one those called name; without either all. It
+// returns their number: to end a fault that does not exist is no error.
 func (d *Daemon) ClearLinkFaults(id uint64, name string) (n int, err error) {
 	if d.links == nil {
 		return 0, errFaultsOff

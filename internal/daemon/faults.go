@@ -19,8 +19,8 @@ import (
 	"github.com/fabricd/fabricd/membership"
 )
 
-// A breaker is what breaks a node's links on purpose. A nil *breaker breaks
-// nothing and wraps nothing: then nothing of it lies in the way of a packet.
+// A breaker breaks a node's links on purpose. A nil *breaker breaks nothing and wraps nothing: it
+// adds no step to the way of a packet.
 type breaker struct {
 	plane *faults.Plane // decides
 	layer *inject.Layer // does it
@@ -57,8 +57,8 @@ func (b *breaker) close() {
 	}
 }
 
-// packets, provider, streams and dial put the faults between the node and what
-// it talks through.
+// packets, provider, streams and dial put the faults between the node and its sockets and
+// providers.
 func (b *breaker) packets(c net.PacketConn, on faults.Traffic) net.PacketConn {
 	if b == nil {
 		return c
@@ -89,7 +89,7 @@ func (b *breaker) dial(on faults.Traffic) inject.DialFunc {
 	}, on)
 }
 
-// sighted returns what is told where others gossip.
+// sighted returns the function that gets the gossip addresses of other nodes.
 func (b *breaker) sighted() func(addr.UUID, netip.AddrPort) {
 	if b == nil {
 		return nil
@@ -149,7 +149,7 @@ func (b *breaker) resolve(ctx context.Context, node addr.UUID, address string, s
 	})
 }
 
-// warnings returns what is broken on purpose, one line for each fault.
+// warnings returns the active faults, one line for each.
 func (d *Daemon) warnings() (all []string) {
 	if d.links == nil {
 		return nil

@@ -45,8 +45,8 @@ func (c GatewayConfig) Lines() (all []spec.Gateway) {
 	return all
 }
 
-// gatewaySettings are lists of lines, which checkGateways checks one by one to say what is
-// wrong with which.
+// gatewaySettings are lists of lines. checkGateways checks each line, so that its report names the
+// wrong one.
 func gatewaySettings() []Setting {
 	setting := func(kind spec.Kind, usage, allowed string) Setting {
 		return Setting{string(kind), usage, allowed,
@@ -93,7 +93,7 @@ func (c *GatewayConfig) set(kind spec.Kind, text string) {
 	c.lines, c.wrong = lines, wrong
 }
 
-// checkGateways reports what is wrong with the gateways.
+// checkGateways reports the errors in the gateways.
 func (c *Config) checkGateways(values map[string]value, report func(key, text, allowed string)) {
 	for _, kind := range spec.Kinds() {
 		if err := c.Gateways.wrong[kind]; err != nil {
@@ -149,7 +149,7 @@ func (d *Daemon) Gateways() []spec.Status {
 	return []spec.Status{}
 }
 
-// RunGateway runs a gateway until ctx ends, and reports what happens at it.
+// RunGateway runs a gateway until ctx ends, and reports its events.
 func (d *Daemon) RunGateway(ctx context.Context, line spec.Gateway, report func(spec.Event)) error {
 	g := d.running()
 	if g == nil {
@@ -178,8 +178,8 @@ func (a *admin) gatewayRoutes(mux *http.ServeMux, s gatewayRunner) {
 	mux.HandleFunc("POST /v1/gateways", func(w http.ResponseWriter, r *http.Request) { a.runGateway(w, r, s) })
 }
 
-// runGateway runs a gateway until its reader goes away, and streams its events, one JSON
-// object per line. What keeps it from starting is the answer instead.
+// runGateway runs a gateway until its reader goes away, and streams its events, one JSON object per
+// line. An error of its start is the answer instead.
 func (a *admin) runGateway(w http.ResponseWriter, r *http.Request, s gatewayRunner) {
 	var req GatewayRequest
 	if !a.decode(w, r, &req) {
@@ -224,8 +224,8 @@ func (a *admin) streamGateway(w http.ResponseWriter, events *gatewayEvents, over
 			if sent == 0 {
 				w.Header().Set("Content-Type", "application/x-ndjson")
 			}
-			// A terminal that is held up must not end what it looks at: later events are
-			// counted, and a reader that is gone fails the write.
+			// A stopped terminal must not end the gateway that it shows: later events are counted,
+			// and a reader that is gone fails the write.
 			_ = control.SetWriteDeadline(time.Time{}) // as in answer
 			if out.Encode(ev) != nil || control.Flush() != nil {
 				cancel()

@@ -7,9 +7,9 @@ import (
 	"sync/atomic"
 )
 
-// heapPart is what Go may take of the memory limit, in per cent, before its collector
-// works harder: without that it lets garbage grow to as much as is in use, and a
-// container of 64 MiB ends with 35 MiB in use.
+// heapPart is Go's part of the memory limit, in per cent, before its collector works harder:
+// without that it lets garbage grow to as much as is in use, and a container of 64 MiB ends with 35
+// MiB in use.
 const heapPart = 80
 
 // A Heap keeps Go's memory below the limit of the process, where $GOMEMLIMIT says

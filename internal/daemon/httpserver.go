@@ -16,7 +16,7 @@ type httpServer struct {
 	http   http.Server
 	served chan struct{} // closed when the serving goroutine has ended
 	ctx    context.Context
-	cancel context.CancelFunc // ends what requests wait for
+	cancel context.CancelFunc // ends the waits of requests
 }
 
 // serveHTTP serves h on l. op names it in logs.
@@ -44,12 +44,12 @@ func serveHTTP(l net.Listener, op string, h http.Handler, log zerolog.Logger) *h
 // finishAnswers is how long answers that are under way may take at the end of a node.
 const finishAnswers = time.Second
 
-// finish ends what requests wait for and lets answers that are under way be delivered.
+// finish ends the waits of requests and lets answers that are under way be delivered.
 func (s *httpServer) finish() {
 	s.cancel()
 	ctx, cancel := context.WithTimeout(context.Background(), finishAnswers)
 	defer cancel()
-	// What is left is cut off by close.
+	// close cuts off the remaining requests.
 	_ = s.http.Shutdown(ctx)
 	s.close()
 }

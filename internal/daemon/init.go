@@ -43,8 +43,8 @@ func Init(c Config, tokenFile string) (token string, err error) {
 	return "", WriteSecret(tokenFile, text+"\n")
 }
 
-// initState makes the state directory and what nodes join with: a token, or
-// with an operator's CA the gossip keys.
+// initState makes the state directory and the secret for nodes to join: a token, or with an
+// operator's CA the gossip keys.
 func initState(c Config) (*state.State, string, error) {
 	if c.TLS.CA == "" {
 		s, token, err := membership.Init(c.StateDir, state.InitOptions{Name: c.Name}, initToken(c))
@@ -72,7 +72,7 @@ func initState(c Config) (*state.State, string, error) {
 	return s, keyringText(keys), err
 }
 
-// initToken says what the first token of a cluster allows.
+// initToken returns the limits of the first token of a cluster.
 func initToken(c Config) trust.TokenOptions {
 	o := c.JoinToken.options(nil)
 	o.Label = "init"
@@ -107,7 +107,7 @@ func readToken(path string) (trust.Token, error) {
 	return parseToken(path)
 }
 
-// parseToken is readToken without a look at who else may read the file.
+// parseToken is readToken without the check that no other user may read the file.
 func parseToken(path string) (trust.Token, error) {
 	text, err := readBounded(path, maxTokenFile)
 	if err != nil {
@@ -143,7 +143,7 @@ func readKeyring(path string) (trust.Keyring, error) {
 	return parseKeyring(path)
 }
 
-// parseKeyring is readKeyring without a look at who else may read the file.
+// parseKeyring is readKeyring without the check that no other user may read the file.
 func parseKeyring(path string) (trust.Keyring, error) {
 	text, err := readBounded(path, maxTokenFile)
 	if err != nil {
@@ -165,7 +165,7 @@ func parseKeyring(path string) (trust.Keyring, error) {
 	return keys, nil
 }
 
-// stateProblem says what is wrong with a state directory, in one line.
+// stateProblem describes an error of a state directory, in one line.
 func stateProblem(dir string, err error) error {
 	if _, told := errors.AsType[*ConfigError](err); told {
 		return err
@@ -181,7 +181,7 @@ func stateProblem(dir string, err error) error {
 	return problem("state-dir", dir, "cannot be used: "+oneLine(err.Error()), err)
 }
 
-// operatorProblem says what is wrong with an operator's files.
+// operatorProblem describes an error of an operator's files.
 func operatorProblem(files TLSConfig, err error) error {
 	return problem("ca, cert, key", files.CA+", "+files.Cert+", "+files.Key, oneLine(err.Error()), err)
 }

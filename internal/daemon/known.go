@@ -12,8 +12,8 @@ import (
 // maxKnown bounds the members whose addresses are kept.
 const maxKnown = 2048
 
-// knownAddresses are the IP addresses of members, those that are gone included: who
-// comes from one of them has a share of the handshakes that strangers do not get.
+// knownAddresses are the IP addresses of members, those that are gone included: connections from
+// them have a share of the handshakes that strangers do not get.
 // Host names do not count: nothing is looked up for a stranger.
 type knownAddresses struct {
 	mu    sync.Mutex // guards the fields below

@@ -11,9 +11,8 @@ import (
 	"github.com/fabricd/fabricd/membership/trust"
 )
 
-// leases are what the engine asks membership about signed leases. Membership tells
-// the engine of this node's life before its start has returned, so what is asked
-// meanwhile waits for that.
+// leases are the engine's questions to membership about signed leases. Membership reports this
+// node's life to the engine before its start has returned, so questions meanwhile wait for that.
 type leases struct {
 	ctx   context.Context // of the daemon
 	ready chan struct{}   // closed when agent is set
@@ -30,7 +29,7 @@ func (l *leases) of(agent *membership.Agent) {
 	close(l.ready)
 }
 
-// get returns whom to ask, nil if there is nobody.
+// get returns the agent, nil if ctx has ended before there is one.
 func (l *leases) get() *membership.Agent {
 	select {
 	case <-l.ready:

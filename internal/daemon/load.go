@@ -18,7 +18,7 @@ import (
 // maxConfigFile bounds a configuration file, in bytes.
 const maxConfigFile = 64 << 10
 
-// A value is one setting as somebody wrote it.
+// A value is one setting as it was written, with its source.
 type value struct {
 	text   string
 	source string // "flag", "FABRIC_…", "file:line"
@@ -34,7 +34,7 @@ func Load(file string, environ []string, flags map[string]string) (Config, error
 	return c, err
 }
 
-// An Explained setting is one with the value that it has, and who has set it.
+// An Explained setting is one with its value and the source of that value.
 type Explained struct {
 	Setting
 	Value  string
@@ -81,7 +81,7 @@ func (c *Config) explained(values map[string]value) []Explained {
 	return all
 }
 
-// apply sets what values say.
+// apply sets the settings in values.
 func (c *Config) apply(values map[string]value) []Problem {
 	var problems []Problem
 	for _, s := range settings {
@@ -96,8 +96,7 @@ func (c *Config) apply(values map[string]value) []Problem {
 	return problems
 }
 
-// check finds what each value alone does not show: settings that contradict
-// each other.
+// check finds errors that no single value shows: settings that contradict each other.
 func (c *Config) check(values map[string]value) []Problem {
 	var problems []Problem
 	report := func(key, text, allowed string) {

@@ -12,7 +12,7 @@ import (
 )
 
 // NewLogger returns the logger that c asks for, writing to w. Its lines name
-// the node; what the rooms add names peer, conn and op.
+// the node; the fields that the components add name peer, conn and op.
 // now is the clock of its lines; nil: the system's.
 func NewLogger(c LogConfig, w io.Writer, now func() time.Time) (zerolog.Logger, error) {
 	level, err := zerolog.ParseLevel(c.Level)
@@ -38,8 +38,8 @@ func (s stamp) Run(e *zerolog.Event, _ zerolog.Level, _ string) {
 	e.Str(zerolog.TimestampFieldName, s.now().Format("2006-01-02T15:04:05.000Z07:00"))
 }
 
-// plainLines writes lines of the console format. A message may hold what a peer
-// sent, which must not speak to the terminal; JSON escapes it by itself.
+// plainLines writes lines of the console format. A message may hold text that a peer sent, which
+// must not speak to the terminal; JSON escapes it by itself.
 type plainLines struct{ w io.Writer }
 
 // Write writes one line, as zerolog hands it over.

@@ -12,9 +12,8 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// A LogLevel is the level of a process's log, which changes while it runs. It is
-// zerolog's of the process: a test between a process's loggers and their level at each
-// line is what costs least.
+// A LogLevel is the level of a process's log, which changes while it runs. It is zerolog's of the
+// process: that costs least at each line.
 type LogLevel struct {
 	configured zerolog.Level
 
@@ -32,7 +31,7 @@ func NewLogLevel(log zerolog.Logger) (*LogLevel, zerolog.Logger) {
 	return l, log.Level(zerolog.TraceLevel)
 }
 
-// A LogState says what a process logs.
+// A LogState is the level of a process's log.
 type LogState struct {
 	Level      string    `json:"level"`
 	Configured string    `json:"configured"`     // by the settings
@@ -100,7 +99,7 @@ func (r LogRequest) parse() (level zerolog.Level, keep time.Duration, err error)
 
 var errProgramsLog = errors.New("this node logs where the program wants that it is embedded in")
 
-// LogState returns what this node logs.
+// LogState returns the level of this node's log.
 func (d *Daemon) LogState() (LogState, error) {
 	if d.opts.LogLevel == nil {
 		return LogState{}, errProgramsLog
@@ -108,7 +107,7 @@ func (d *Daemon) LogState() (LogState, error) {
 	return d.opts.LogLevel.State(), nil
 }
 
-// SetLogLevel changes what this node logs.
+// SetLogLevel changes the level of this node's log.
 func (d *Daemon) SetLogLevel(level zerolog.Level, keep time.Duration) (LogState, error) {
 	if d.opts.LogLevel == nil {
 		return LogState{}, errProgramsLog
@@ -145,12 +144,12 @@ func (a *admin) logRoutes(mux *http.ServeMux, s logSubject) {
 	})
 }
 
-// LogState asks what the node logs.
+// LogState asks for the level of the node's log.
 func (c *Client) LogState(ctx context.Context) (LogState, error) {
 	return get[LogState](ctx, c, "log-level")
 }
 
-// SetLogLevel changes what the node logs.
+// SetLogLevel changes the level of the node's log.
 func (c *Client) SetLogLevel(ctx context.Context, r LogRequest) (LogState, error) {
 	return post[LogState](ctx, c, "log-level", r)
 }

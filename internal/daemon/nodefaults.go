@@ -17,7 +17,7 @@ import (
 // carries it.
 type NodeFault = failpoint.Fault
 
-// A NodeFaultReport is a NodeFault that a node holds, and what became of it.
+// A NodeFaultReport is a NodeFault that a node holds, and its outcome.
 type NodeFaultReport = failpoint.Report
 
 // NodeFaults is the answer to a list of them.
@@ -197,7 +197,7 @@ type clientNodeFault struct {
 	ID uint64 `json:"id"`
 }
 
-// decodeAnswer decodes what do returned.
+// decodeAnswer decodes the answer that do returned.
 func decodeAnswer[T any](text json.RawMessage, err error) (T, error) {
 	var v T
 	if err != nil {

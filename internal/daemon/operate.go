@@ -2,7 +2,7 @@ package daemon
 
 import "net/http"
 
-// operateRoutes adds what only a whole node answers: its log, its state.
+// operateRoutes adds the routes that only a whole node answers: its log, its state.
 func (a *admin) operateRoutes(mux *http.ServeMux) {
 	if s, ok := a.subject.(backuper); ok {
 		a.backupRoute(mux, s)

@@ -100,7 +100,7 @@ func (d *Daemon) acceptPaths(engine *engine.Node) {
 			if err != nil {
 				return
 			}
-			h := c.(*handed) // what a handover has
+			h := c.(*handed) // the type of each connection from a handover
 			engine.AcceptPath(h.TCPConn, h)
 		}
 	})

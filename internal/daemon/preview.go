@@ -14,8 +14,7 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// A Preview is what a connect to a port by an application of this node would
-// meet.
+// A Preview is the predicted outcome of a connect to a port by an application of this node.
 type Preview struct {
 	Node addr.NodeID `json:"node"`
 	Name string      `json:"name"`
@@ -24,8 +23,8 @@ type Preview struct {
 
 	// Connects says that the request would be queued for an accept.
 	Connects bool `json:"connects"`
-	// Allowed says what the port's access rule, or the list of the listener,
-	// decides, and By which of them: its text is another node's.
+	// Allowed is the decision of the port's access rule or of the listener's list, and By the one
+	// that decided: its text is another node's.
 	Allowed bool   `json:"allowed"`
 	By      string `json:"by"`
 	// Of the listener; with Waiting as large as Backlog a request is refused.
@@ -49,8 +48,8 @@ func (all Nodes) Find(text string) (NodeInfo, error) {
 	return NodeInfo{}, fmt.Errorf("node %.80q: %w", text, errNoNode)
 }
 
-// Preview returns what a connect to a node's port by an application of this
-// node that a user runs would meet. Another node is asked over its link.
+// Preview predicts the outcome of a connect to a node's port by an application of this node that a
+// user runs. Another node is asked over its link.
 func (d *Daemon) Preview(ctx context.Context, node string, port addr.Port, uid uint32) (Preview, error) {
 	engine, _ := d.rooms()
 	if engine == nil {
@@ -73,7 +72,7 @@ func previewOf(n NodeInfo, port addr.Port, uid uint32, met engine.Preview) Previ
 		Allowed:  met.Allowed, By: met.By, Listening: met.Listening, Waiting: met.Waiting, Backlog: met.Backlog}
 }
 
-// previewer is the part of a subject that knows what a connect would meet.
+// previewer is the part of a subject that predicts the outcome of a connect.
 type previewer interface {
 	Preview(ctx context.Context, node string, port addr.Port, uid uint32) (Preview, error)
 }
@@ -81,7 +80,7 @@ type previewer interface {
 // previewTimeout bounds the wait for another node's answer.
 const previewTimeout = 5 * time.Second
 
-// previewRoute adds the question what a connect would meet.
+// previewRoute adds the request for a preview.
 func (a *admin) previewRoute(mux *http.ServeMux, s previewer) {
 	mux.HandleFunc("GET /v1/access", func(w http.ResponseWriter, r *http.Request) {
 		port, err := strconv.ParseUint(r.FormValue("port"), 10, 16)
@@ -108,8 +107,8 @@ func (a *admin) previewRoute(mux *http.ServeMux, s previewer) {
 	})
 }
 
-// Preview asks the node what a connect to a port by an application here that a
-// user runs would meet. node is a name or an ID.
+// Preview asks the node for the outcome of a connect to a port by an application here that a user
+// runs. node is a name or an ID.
 func (c *Client) Preview(ctx context.Context, node string, port addr.Port, uid uint32) (Preview, error) {
 	q := url.Values{"node": {node}, "port": {strconv.Itoa(int(port))}, "uid": {strconv.FormatUint(uint64(uid), 10)}}
 	return get[Preview](ctx, c, "access?"+q.Encode())

@@ -14,7 +14,7 @@ import (
 
 // openProviders opens the providers of the configuration, in its order, on the
 // data port. The engine closes them, and gives up links that are silent for giveUp.
-// What cannot be used beside others is warned of, and shown.
+// A provider that cannot be used beside others is warned of, and shown.
 func (d *Daemon) openProviders(store *trust.Store, giveUp time.Duration) ([]transport.Provider, error) {
 	d.shared = newShare(d.data.streams, d.log, d.countRefused)
 	names, _ := d.cfg.carriers()
@@ -89,7 +89,7 @@ func streamConfig(d *Daemon, shared *handover, store *trust.Store) stream.Config
 		ClientTLS: func() *tls.Config { return store.ClientTLS(nil) },
 		Identify:  identify,
 		Plaintext: d.cfg.TCPPlaintext,
-		// What few connections may keep, few links may too.
+		// One link may keep no more than one part of the connections' memory.
 		LaneWindow:    min(8<<20, d.memory.window()),
 		SessionWindow: d.memory.window(),
 

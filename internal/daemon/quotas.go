@@ -9,17 +9,17 @@ import (
 	"github.com/fabricd/fabricd/internal/attach/server"
 )
 
-// QuotaConfig bounds what others make this node hold; docs/quotas.md says more.
+// QuotaConfig bounds the resources that others make this node hold; see docs/quotas.md.
 type QuotaConfig struct {
-	// ConnMemory is how much memory the connections of the node may take for bytes
-	// that nobody reads, in bytes; 0: half of the memory that the node may have.
+	// ConnMemory is how much memory the connections of the node may take for unread bytes, in
+	// bytes; 0: half of the memory that the node may have.
 	ConnMemory int64
-	// Endpoints, Windows and WindowMemory, in bytes, are what one application that
-	// attaches may hold; all of one user hold up to four times as much.
+	// Endpoints, Windows and WindowMemory, in bytes, bound one application that attaches; all of
+	// one user hold up to four times as much.
 	Endpoints, Windows int
 	WindowMemory       int64
-	// UserDescriptors are how many descriptors of this process all applications of one
-	// user may hold, beside paths; 0: three quarters of what other users leave.
+	// UserDescriptors are how many descriptors of this process all applications of one user may
+	// hold, beside paths; 0: three quarters of those that other users leave.
 	UserDescriptors int
 }
 
@@ -121,12 +121,12 @@ func (q QuotaConfig) limits() (app, user server.Limits) {
 // do does not wake for it.
 type connMemory struct {
 	look  func() (int64, bool) // shm.Limit; nil: the setting says, and Go has the limit of the start
-	found func(limit int64)    // told what look has found; nil: nobody
+	found func(limit int64)    // gets the limit that look has found; nil: not used
 
 	bytes   atomic.Int64
 	seen    atomic.Int64 // when it was looked up, in nanoseconds since born
 	born    time.Time
-	looking atomic.Bool // somebody looks: others take what is there
+	looking atomic.Bool // a goroutine looks: others take the last value
 }
 
 const (
@@ -170,8 +170,7 @@ func (m *connMemory) take() {
 	}
 }
 
-// window is how many bytes nobody has read yet that one link may hold. Providers have it
-// as it is at the start.
+// window is how many unread bytes one link may hold. Providers get its value at the start.
 func (m *connMemory) window() int {
 	return int(min(max(m.get()/8, 4<<20), 64<<20))
 }

@@ -9,9 +9,8 @@ import (
 	"github.com/fabricd/fabricd/membership/services"
 )
 
-// A reporter carries what the engine's links notice of their peers to
-// membership. What they notice before membership runs is dropped: there are no
-// peers yet.
+// A reporter passes the observations of the engine's links about their peers to membership. Those
+// before membership runs are dropped: there are no peers yet.
 type reporter struct {
 	agent atomic.Pointer[membership.Agent]
 }

@@ -8,7 +8,7 @@ import (
 )
 
 // A node that has served thousands of connections and then rests keeps their memory:
-// Go collects no garbage while nobody allocates, for two minutes at least, and gives
+// Go collects no garbage while the process allocates nothing, for two minutes at least, and gives
 // pages back slowly after that. A Heap has it collected when the process rests.
 
 const (
@@ -16,9 +16,9 @@ const (
 	// restGrowth is how much more than after the last collection the process must
 	// have for another one, in bytes: a node that rests always collects no more.
 	restGrowth = 32 << 20
-	// restAgain is after how many looks at a process that rests what it has is collected
-	// again, although it has no more: what was in use may have been freed since. Go itself
-	// does so after two minutes, but keeps the pages.
+	// restAgain is after how many looks at a resting process its memory is collected again,
+	// although it has not grown: memory in use may have been freed since. Go itself does so after
+	// two minutes, but keeps the pages.
 	restAgain = 6
 )
 

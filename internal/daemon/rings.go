@@ -10,8 +10,8 @@ import (
 )
 
 // ringSettings are those of the channels between two applications of this node.
-// A slot is a cache line and no setting; docs/rings.md says why, and what each
-// of these is worth.
+// A slot is a cache line and no setting; docs/rings.md gives the reason, and the effect of each of
+// these.
 func ringSettings() []Setting {
 	return []Setting{
 		{"ring-slots", "messages on their way in one direction of a channel, between two applications of this node",
@@ -95,8 +95,8 @@ func sizeText(n int64) string {
 	return strconv.FormatInt(n, 10)
 }
 
-// tryChannels finds out whether this process can make memory for channels, before
-// anybody needs one, and returns why applications of this node are not to have any.
+// tryChannels finds out whether this process can make memory for channels, before a connection
+// needs it, and returns why applications of this node are not to have any.
 func (d *Daemon) tryChannels() (why string, err error) {
 	may, must := d.cfg.sharesMemory()
 	if !may {
@@ -113,9 +113,9 @@ func (d *Daemon) tryChannels() (why string, err error) {
 	return why, nil
 }
 
-// tryHugePages finds out whether channels can lie in huge pages before anybody
-// needs one: what is required and cannot be is a mistake in the configuration,
-// what is to be tried only is said once.
+// tryHugePages finds out whether channels can lie in huge pages before a connection needs them: if
+// they are required, failure is a mistake in the configuration; if they are only to be tried, it is
+// logged once.
 func (d *Daemon) tryHugePages() error {
 	local := d.cfg.Local
 	if local.HugePages == server.HugeOff {

@@ -21,7 +21,7 @@ type NodeInfo struct {
 	Since      time.Time       `json:"since"` // of the state removed; else of the life
 }
 
-// Nodes is what `fabricd nodes --json` prints.
+// Nodes is the output of `fabricd nodes --json`.
 type Nodes struct {
 	Self    addr.NodeID `json:"self"` // addr.NoNode while this node has no lease
 	Cluster string      `json:"cluster"`
@@ -58,19 +58,19 @@ const (
 	// removedFor is how long a removed life stays in the list, unless its ID
 	// comes back: as long as its ID is in quarantine.
 	removedFor = 10 * time.Minute
-	// subscriberQueue bounds the events that wait for one slow reader, who is
-	// cut off when it is full. It holds the join of a hundred nodes twice.
+	// subscriberQueue bounds the events that wait for one slow reader, which is cut off when it is
+	// full. It holds the join of a hundred nodes twice.
 	subscriberQueue = 256
 )
 
-// A roster is what this node last heard from membership about all nodes. It
-// follows the events; it decides nothing.
+// A roster is the last state of all nodes that membership has reported. It follows the events; it
+// decides nothing.
 type roster struct {
 	mu      sync.Mutex // guards the fields below
 	cluster addr.UUID
 	self    addr.Life // Generation 0 without a lease
 	local   bool      // self is the last life, shown to this machine alone: no host has answered
-	told    bool      // the host has told who is in the cluster, since this node started
+	told    bool      // the host has sent the node list, since this node started
 	nodes   map[addr.NodeID]membership.Node
 	subs    map[*subscription]struct{}
 	closed  bool
@@ -120,7 +120,7 @@ func (r *roster) apply(ev membership.Event, now time.Time) {
 		r.self, r.local = n.Life, ev.Kind == membership.EventLocal
 		r.nodes[n.Life.Node] = n
 	case membership.EventReset:
-		// The next life's first table adds the living nodes; what has ended stays.
+		// The next life's first table adds the living nodes; removed ones stay.
 		maps.DeleteFunc(r.nodes, func(_ addr.NodeID, n membership.Node) bool { return n.State != membership.Removed })
 		r.self.Generation, r.local = 0, false
 	case membership.EventHost:
@@ -286,8 +286,7 @@ func (r *roster) complete() bool {
 	return r.self.Generation != 0 && r.told
 }
 
-// list returns the nodes by ID and forgets what was removed long ago. The
-// caller holds r.mu.
+// list returns the nodes by ID and forgets those removed long ago. The caller holds r.mu.
 func (r *roster) list(now time.Time) []NodeInfo {
 	all := make([]NodeInfo, 0, len(r.nodes))
 	for id, n := range r.nodes {
@@ -309,7 +308,7 @@ func infoOf(n membership.Node) NodeInfo {
 	return NodeInfo{n.Life.Node, n.Life.Generation, n.Name(), n.State.String(), addresses, n.Since.UTC()}
 }
 
-// eventOf returns the line for ev, n being what is known of its node.
+// eventOf returns the line for ev, n being the known state of its node.
 func eventOf(ev membership.Event, n membership.Node, now time.Time) NodeEvent {
 	names := map[membership.EventKind]string{
 		membership.EventAdded:   EventAdded,

@@ -23,8 +23,7 @@ func checkSecret(field, path string) (note string, err error) {
 	return note, nil
 }
 
-// judgeSecret says what is wrong with the mode of a file with a secret, or what
-// is to be noted of it.
+// judgeSecret returns the error in the mode of a file with a secret, or a note about it.
 func judgeSecret(mode fs.FileMode, readOnly bool) (note, wrong string) {
 	switch {
 	case mode&0o022 != 0 && !readOnly:
@@ -47,7 +46,7 @@ func onReadOnlyMount(path string) bool {
 	return syscall.Statfs(path, &s) == nil && s.Flags&readOnlyFlag != 0
 }
 
-// noteSecret checks a file with a secret and logs what is to be noted of it.
+// noteSecret checks a file with a secret and logs the note about it.
 func (d *Daemon) noteSecret(field, path string) error {
 	note, err := checkSecret(field, path)
 	if note != "" {

@@ -20,7 +20,7 @@ import (
 type Setting struct {
 	Key     string // the flag's name and the file's key: "data-port"
 	Usage   string // one line for --help
-	Allowed string // what values are allowed
+	Allowed string // the allowed values
 
 	set func(c *Config, text string) bool // false: not one of those allowed
 	get func(c *Config) string
@@ -49,7 +49,7 @@ func (s Setting) Value(c Config) string { return s.get(&c) }
 // Settings returns all settings, in the order in which --help lists them.
 func Settings() []Setting { return slices.Clone(settings) }
 
-// settings is the only list of what can be configured.
+// settings is the only list of all settings.
 var settings = slices.Concat(nodeSettings, pageSettings(), accessSettings(), gatewaySettings(), quotaSettings(), ringSettings(), logSettings)
 
 var nodeSettings = []Setting{
@@ -349,8 +349,8 @@ func validHostPort(s string) bool {
 	return err == nil && n > 0
 }
 
-// validAdvertise accepts the empty string, an IP address that is somewhere, and
-// what looks like a host name.
+// validAdvertise accepts the empty string, an IP address that is somewhere, and strings that look
+// like a host name.
 func validAdvertise(s string) bool {
 	if a, err := netip.ParseAddr(s); err == nil {
 		return !a.IsUnspecified()

@@ -19,9 +19,9 @@ import (
 
 // A share is the data port's TCP listener for three: membership, which accepts
 // from it, the TCP provider and the paths of connections, which accept from its
-// other sides. What a connection is for shows in its first bytes. Membership reads
-// them, in the places that it has for connections that have not shown who they are;
-// when they turn out to be for another side, the connection changes hands.
+// other sides. The first bytes of a connection show its side. Membership reads them, in the places
+// that it has for connections that are not authenticated yet; when they turn out to be for another
+// side, the connection changes hands.
 type share struct {
 	net.Listener           // membership's side
 	other        *handover // the provider's side; nil: there is none
@@ -64,7 +64,7 @@ func (s *share) Accept() (net.Conn, error) {
 	return &undecided{TCPConn: tcpConn, of: s}, nil
 }
 
-// A handover is another side than membership's: a listener of what changes hands.
+// A handover is a side other than membership's: a listener of the connections that change hands.
 type handover struct {
 	addr    net.Addr
 	conns   chan net.Conn
@@ -139,8 +139,8 @@ type undecided struct {
 // Undecided reports that nothing was read yet.
 func (u *undecided) Undecided() bool { return !u.decided }
 
-// Read returns what has arrived. When that is for the provider the connection
-// changes hands, and Read fails.
+// Read returns received bytes. When they are for the provider the connection changes hands, and
+// Read fails.
 func (u *undecided) Read(p []byte) (int, error) {
 	if !u.decided {
 		if err := u.decide(); err != nil {
@@ -155,8 +155,7 @@ func (u *undecided) Read(p []byte) (int, error) {
 	return u.TCPConn.Read(p)
 }
 
-// maxClientHello bounds what is read before it is decided, in bytes: one TLS
-// record.
+// maxClientHello bounds the bytes read before the decision: one TLS record.
 const maxClientHello = 5 + 16<<10
 
 // decide reads the first bytes, as many as it needs.
@@ -181,7 +180,7 @@ func (u *undecided) decide() error {
 		u.head = u.head[:len(u.head)+n]
 		if n == 0 && err != nil {
 			if err == io.EOF && len(u.head) > 0 {
-				u.decided = true // its reader says what is wrong
+				u.decided = true // its reader reports the error
 				return nil
 			}
 			return err
@@ -227,7 +226,7 @@ func (u *undecided) here(set func(time.Time) error, t time.Time) error {
 	return set(t)
 }
 
-// A handed connection begins with what was read of it.
+// A handed connection begins with the bytes that were read of it.
 type handed struct {
 	*net.TCPConn
 	head []byte
@@ -264,9 +263,9 @@ func (s *share) sideOf(b []byte) (to *handover, enough bool) {
 	return nil, enough
 }
 
-// forProvider reports whether a connection that begins with b is for the TCP
-// provider, or else whether b is enough to know that it is not. What is no
-// ClientHello in one record is not.
+// forProvider reports whether a connection that begins with b is for the TCP provider, or else
+// whether b is enough to know that it is not. A connection without a ClientHello in one record is
+// not.
 func forProvider(b []byte) (ours, enough bool) {
 	const recordHeader, handshake = 5, 22
 	switch {
@@ -315,8 +314,7 @@ func alpn(b []byte) (names []string) {
 	return names
 }
 
-// A cursor takes bytes from the front of b. What is not there is zero, and then
-// nothing is left.
+// A cursor takes bytes from the front of b. Missing bytes are zero, and then nothing is left.
 type cursor struct{ b []byte }
 
 func (c *cursor) take(n int) []byte {

@@ -13,7 +13,7 @@ import (
 	"github.com/fabricd/fabricd/internal/shm"
 )
 
-// socketOptions say what a Unix socket is called and who may use it.
+// socketOptions are a Unix socket's path and access rights.
 type socketOptions struct {
 	field   string // the setting, for problems
 	network string // "unix" or "unixpacket"
@@ -59,7 +59,7 @@ func listenUnix(o socketOptions) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// removeStale removes a socket that nobody listens on.
+// removeStale removes a socket without a listener.
 func removeStale(o socketOptions) error {
 	info, err := os.Lstat(o.path)
 	switch {
@@ -74,7 +74,7 @@ func removeStale(o socketOptions) error {
 	if err == nil {
 		c.Close()
 	}
-	if err == nil || errors.Is(err, syscall.EPROTOTYPE) { // EPROTOTYPE: somebody listens, for another kind
+	if err == nil || errors.Is(err, syscall.EPROTOTYPE) { // EPROTOTYPE: a listener of another kind
 		return problem(o.field, o.path, "another fabricd listens there; want a free path", nil)
 	}
 	if !errors.Is(err, syscall.ECONNREFUSED) {

@@ -263,8 +263,7 @@ func (d *Daemon) reload(op *trust.Operator) {
 	}
 }
 
-// startEngine starts the engine over its providers, then membership, which
-// tells it who is there.
+// startEngine starts the engine over its providers, then membership, which reports the nodes to it.
 func (d *Daemon) startEngine(ctx context.Context) error {
 	store, err := d.loadTrust()
 	if err != nil {

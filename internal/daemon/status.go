@@ -6,14 +6,14 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 )
 
-// Status is what `fabricd status` shows of one node.
+// Status is the data of `fabricd status`, of one node.
 type Status struct {
 	Version string `json:"version"`
 	PID     int    `json:"pid"`
 	Name    string `json:"name"`
 	Role    Role   `json:"role"`
 	State   string `json:"state"`            // joining, joined, local (no host has answered since the start) or leaving
-	Detail  string `json:"detail,omitempty"` // what joining waits for
+	Detail  string `json:"detail,omitempty"` // the reason why joining waits
 
 	Cluster    string          `json:"cluster"`
 	Node       string          `json:"node"` // the UUID in the state directory
@@ -35,13 +35,13 @@ type Status struct {
 	HTTP      string   `json:"http,omitempty"` // address of the page and of metrics
 	StateDir  string   `json:"state_dir"`
 	Detection string   `json:"detection"`
-	// Providers are what carries the links, in the order of the setting; of
-	// Unavailable the node has been told to use, and cannot.
+	// Providers are the providers of the links, in the order of the setting; those of Unavailable
+	// are configured and cannot be used.
 	Providers   []string      `json:"providers"`
 	Unavailable []Unavailable `json:"providers_unavailable,omitempty"`
 	// TCPPlaintext: links over tcp go without TLS.
 	TCPPlaintext bool `json:"tcp_plaintext,omitempty"`
-	// Trust says whose certificates are in use: host or operator.
+	// Trust is the issuer of the certificates in use: host or operator.
 	Trust string `json:"trust"`
 	// Certificate is when this node's certificate ends; zero while joining. It
 	// is renewed, or the operator's file read again, before that.
@@ -50,16 +50,15 @@ type Status struct {
 	// Rings are those of channels between two applications of this node.
 	Rings RingStatus `json:"rings"`
 
-	// FaultsEnabled says that the node may be broken on purpose, Warnings by
-	// what it is now.
+	// FaultsEnabled says that the node may be broken on purpose, Warnings are the active faults.
 	FaultsEnabled bool     `json:"faults_enabled"`
 	Warnings      []string `json:"warnings,omitempty"`
 
-	// Panics are those, since the start, that ended what a peer or an application
-	// has here instead of the process. Each is a bug; the log has its stack.
+	// Panics are those, since the start, that ended the state of a peer or an application here
+	// instead of the process. Each is a bug; the log has its stack.
 	Panics uint64 `json:"panics"`
-	// Access are the access rules in force, in their order, and what decides
-	// without one.
+	// Access are the access rules in force, in their order, and the decision without a matching
+	// one.
 	Access []AccessRule `json:"access"`
 
 	Counts Counts `json:"counts"`
@@ -83,8 +82,8 @@ type Counts struct {
 	Conns   int `json:"conns"`
 	Ports   int `json:"ports"`
 	Windows int `json:"windows"`
-	// Refused are the connections of peers, since the start, that ended before
-	// they had shown somebody who may talk to this node.
+	// Refused are the connections of peers, since the start, that ended before the peer was
+	// authenticated as one that may talk to this node.
 	Refused uint64 `json:"refused"`
 	// StrayLists are lists of services that this host has passed over: of a life that was
 	// not their sender's.

@@ -47,7 +47,7 @@ func ParseLifetime(s string) (time.Duration, error) {
 	return d, nil
 }
 
-// options returns what trust calls these limits: zero is without one.
+// options returns these limits as trust's options, where zero is no limit.
 func (l TokenLimits) options(labels []string) trust.TokenOptions {
 	o := trust.TokenOptions{TTL: DefaultTokenLifetime, MaxUses: DefaultTokenUses, Labels: labels}
 	if l.Lifetime != 0 {
@@ -71,7 +71,7 @@ type TokenRequest struct {
 	Labels []string `json:"labels,omitempty"`
 }
 
-// limits returns the limits that are asked for, or what is wrong with them.
+// limits returns the limits that are asked for, or the error in them.
 func (r TokenRequest) limits() (l TokenLimits, err error) {
 	if r.Lifetime != "" {
 		if l.Lifetime, err = ParseLifetime(r.Lifetime); err != nil {
@@ -90,7 +90,7 @@ func (r TokenRequest) limits() (l TokenLimits, err error) {
 	return l, CheckLabels(r.Labels)
 }
 
-// CheckLabels says what is wrong with labels for nodes.
+// CheckLabels returns the error in labels for nodes.
 func CheckLabels(labels []string) error {
 	if len(labels) > maxLabels {
 		return fmt.Errorf("labels: %d of them: want at most %d", len(labels), maxLabels)
@@ -111,10 +111,10 @@ type Token struct {
 	Uses    int        `json:"uses,omitempty"`    // left out: any number
 }
 
-// A TokenInfo is what may be shown of a join token: nobody can join with it.
+// A TokenInfo is the public part of a join token: it is not enough to join.
 type TokenInfo struct {
 	ID      string     `json:"id"`
-	Label   string     `json:"label,omitempty"` // what made it, unless an administrator did
+	Label   string     `json:"label,omitempty"` // the command that made it, unless an administrator did
 	Labels  []string   `json:"labels,omitempty"`
 	Created time.Time  `json:"created"`
 	Expires *time.Time `json:"expires,omitempty"`   // left out: it does not
@@ -124,7 +124,7 @@ type TokenInfo struct {
 	Usable bool `json:"usable"`
 }
 
-// Tokens is what `fabricd token list --json` prints.
+// Tokens is the output of `fabricd token list --json`.
 type Tokens struct {
 	Tokens []TokenInfo `json:"tokens"`
 }
@@ -154,7 +154,7 @@ func (d *Daemon) CreateToken(lifetime time.Duration, uses int, labels ...string)
 	return t, nil
 }
 
-// bounds says for people what the token allows.
+// bounds describes the limits of the token for people.
 func (t Token) bounds(labels []string) string {
 	text := "any number of nodes"
 	if t.Uses > 0 {
@@ -212,8 +212,8 @@ func (d *Daemon) RevokeToken(id string) (bool, error) {
 	return was, err
 }
 
-// hostOnly refuses what only the host of a cluster that issues its own
-// certificates can do.
+// hostOnly refuses requests that only the host of a cluster that issues its own certificates can
+// serve.
 func (d *Daemon) hostOnly() error {
 	_, agent := d.rooms()
 	switch {

@@ -26,11 +26,11 @@ type Need struct {
 }
 
 // leastFree is how much room the file system of a state directory should have.
-// What a node writes there is small, but it has to be written.
+// A node writes little there, but the writes have to succeed.
 const leastFree = 64 << 20
 
-// Needs finds out what of c a node could have here. It leaves everything as it is;
-// a port is open for a moment.
+// Needs finds out which of the resources in c a node could have here. It leaves everything as it
+// is; a port is open for a moment.
 func Needs(c Config) []Need {
 	all := []Need{
 		needPort("data-port", c, c.Network.DataPort),
@@ -78,7 +78,7 @@ func needSocket(setting, path, other string) Need {
 		n.Taken, n.Err = true, fmt.Errorf("somebody listens on %s", path)
 	case errors.Is(err, syscall.EPROTOTYPE):
 		n.Taken, n.Err = true, fmt.Errorf("somebody listens on %s", path)
-	case errors.Is(err, syscall.ECONNREFUSED): // nobody does: a node would replace it
+	case errors.Is(err, syscall.ECONNREFUSED): // no listener: a node would replace it
 		n.Err = canMake(filepath.Dir(path))
 	default:
 		n.Err = fmt.Errorf("%s is in use or not ours: %w", path, syscallCause(err))
@@ -121,7 +121,7 @@ func needState(dir string) Need {
 	return n
 }
 
-// hasRoom reports whether the file system of dir has room for what a node keeps.
+// hasRoom reports whether the file system of dir has room for the files of a node.
 func hasRoom(dir string) error {
 	var st syscall.Statfs_t
 	if err := syscall.Statfs(dir, &st); err != nil {
