@@ -42,7 +42,7 @@ const DefaultSocket = "/run/fabricd/fabric.sock"
 // Errors: EINVAL for another value of these three, ENODEV if no fabricd serves the
 // path, EACCES if it may not be opened, if another user serves it, or if fabricd
 // refuses the application, EPROTONOSUPPORT if
-// the two have no version in common, the context's, with what the node waits for.
+// the two have no version in common, the context's error, with the reason why the node waits.
 func Attach(ctx context.Context, path string, options ...AttachOption) (*Node, error) {
 	if path == "" {
 		path = os.Getenv("FABRIC_SOCKET")
@@ -61,7 +61,7 @@ func Attach(ctx context.Context, path string, options ...AttachOption) (*Node, e
 	return newNode(s), nil
 }
 
-// attachError is withdraw that keeps what the node waited for.
+// attachError is withdraw that keeps the reason why the node waited.
 func attachError(ctx context.Context, err error) error {
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		return err
@@ -72,10 +72,10 @@ func attachError(ctx context.Context, err error) error {
 // An AttachOption says more about an application that attaches.
 type AttachOption struct{ set func(*client.DialOptions) }
 
-// ShareWindows lets applications of other users on this node have the memory of the
+// ShareWindows gives applications of other users on this node the memory of the
 // application's windows: they map it ([Endpoint.Mmap]) and copy by themselves, and keep
 // it after the window is gone. Without it such a peer gets the bytes through the node
-// alone, and its Mmap is EOPNOTSUPP. What windows allow holds in any case.
+// alone, and its Mmap is EOPNOTSUPP. The protection of a window holds in any case.
 func ShareWindows() AttachOption {
 	return AttachOption{func(o *client.DialOptions) { o.ShareWindows = true }}
 }

@@ -17,8 +17,8 @@ import (
 // Read ends with io.EOF when the peer's application has closed its Conn, or called
 // CloseWrite, and everything it sent was read, and in no other case: when its process has
 // died or left without a close, or its node was stopped or lost, or it has aborted the
-// connection (SetLinger), Read returns what has come, and then fails
-// with ECONNRESET. The error's text names the cause.
+// connection (SetLinger), Read returns the bytes that have arrived, and then
+// fails with ECONNRESET. The error's text names the cause.
 type Conn struct {
 	ep            *Endpoint
 	local, remote Addr
@@ -48,7 +48,7 @@ func NewConn(ep *Endpoint) *Conn {
 // Endpoint returns the connection's endpoint, for windows, RMA and fences.
 func (c *Conn) Endpoint() *Endpoint { return c.ep }
 
-// Read waits for at least one byte and returns what is there.
+// Read waits for at least one byte and returns the bytes that have arrived.
 func (c *Conn) Read(p []byte) (int, error) {
 	limit := c.read.current()
 	if err := c.usable(limit); err != nil {
@@ -81,8 +81,8 @@ func (c *Conn) Write(p []byte) (int, error) {
 }
 
 // usable returns why a call may not even begin. Unlike elsewhere in this
-// package, a deadline that has passed fails a call that need not block: that is
-// what net.Conn says.
+// package, a deadline that has passed fails a call that need not block, as
+// net.Conn requires.
 func (c *Conn) usable(l *limit) error {
 	if c.closed.Load() {
 		return status.BadFD
@@ -93,7 +93,7 @@ func (c *Conn) usable(l *limit) error {
 	return nil
 }
 
-// cause returns what the caller shall see for a call that failed with err: a
+// cause returns the error for the caller of a call that failed with err: a
 // call that Close woke up is net.ErrClosed, whatever SCIF says.
 func (c *Conn) cause(l *limit, err error) error {
 	if c.closed.Load() {
@@ -106,7 +106,7 @@ func (c *Conn) fail(op string, err error) error {
 	return &OpError{Op: op, Local: c.local, Remote: c.remote, Err: err}
 }
 
-// Close closes the connection; what was written is still delivered. Calls that
+// Close closes the connection; bytes already written are still delivered. Calls that
 // are blocked, later ones, and a second Close fail with net.ErrClosed.
 func (c *Conn) Close() error {
 	if c.abort.Load() {
@@ -141,8 +141,8 @@ func (c *Conn) end() error {
 	return nil
 }
 
-// CloseWrite ends what this end sends: the peer reads what was written, and then io.EOF,
-// and can still send, which this end can still read. Later Writes fail with EPIPE. It waits
+// CloseWrite ends the direction of this end: the peer reads the bytes written, and then
+// io.EOF. The peer can still send, and this end can still read. Later Writes fail with EPIPE. It waits
 // for a Write that is under way. Close is still due. After both ends have called it, and
 // read io.EOF, the connection has ended in order.
 //
@@ -161,9 +161,9 @@ func (c *Conn) CloseWrite() error {
 	return nil
 }
 
-// SetLinger with sec 0 makes Close abort the connection: the peer's Read returns what has
-// come, and then fails with ECONNRESET and never with io.EOF. With any other sec Close is
-// as it is without: what was written is still delivered.
+// SetLinger with sec 0 makes Close abort the connection: the peer's Read returns the bytes
+// that have arrived, and then fails with ECONNRESET and never with io.EOF. With any other
+// sec Close is as without SetLinger: bytes already written are still delivered.
 func (c *Conn) SetLinger(sec int) error {
 	if c.closed.Load() {
 		return c.fail("set linger", status.BadFD)

@@ -18,11 +18,11 @@ var (
 	largeCopies = sync.Pool{New: func() any { return new([copyLarge]byte) }}
 )
 
-// WriteTo writes to w what the connection receives until its end, in pieces of up to
+// WriteTo writes received bytes to w until the connection's end, in pieces of up to
 // 256 KiB. [io.Copy] uses it.
 func (c *Conn) WriteTo(w io.Writer) (n int64, err error) { return copyPieces(w, c) }
 
-// ReadFrom sends what it reads from r until its end, in pieces of up to 256 KiB. [io.Copy]
+// ReadFrom sends bytes read from r until its end, in pieces of up to 256 KiB. [io.Copy]
 // uses it.
 func (c *Conn) ReadFrom(r io.Reader) (n int64, err error) { return copyPieces(c, r) }
 

@@ -20,7 +20,7 @@ type limit struct {
 	expired chan struct{} // closed once, by expire
 
 	mu    sync.Mutex         // guards the field below
-	after map[*func()]func() // what expire calls; nil when it was called
+	after map[*func()]func() // functions that expire calls; nil once called
 }
 
 func newDeadline() deadline { return deadline{limit: newLimit()} }
@@ -72,9 +72,8 @@ func (l *limit) expire() {
 	}
 }
 
-// AfterFunc is what package context looks for in a context that is not its
-// own; without it, it would need a goroutine for every call that it watches a
-// limit for. f is the context package's and takes a lock of its own for a
+// AfterFunc is the method by which package context watches a foreign context;
+// without it, the package would start a goroutine for every call with a limit. f is the context package's and takes a lock of its own for a
 // moment, one that the caller of AfterFunc may hold.
 func (l *limit) AfterFunc(f func()) (stop func() bool) {
 	l.mu.Lock()

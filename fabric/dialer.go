@@ -14,7 +14,7 @@ import (
 )
 
 // A Dialer dials for a program that is to outlive its fabricd: it attaches by itself,
-// again after its fabricd has gone away, and waits for what it dials. A connection that
+// again after its fabricd has gone away, and waits for the service that it dials. A connection that
 // was open ends with ECONNRESET, as always; pools of database drivers, http.Transport and
 // gRPC then dial again. The zero Dialer attaches to $FABRIC_SOCKET. Its methods may be
 // called from any goroutine; its fields must not be changed once it has dialed.

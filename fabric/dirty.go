@@ -22,7 +22,7 @@ type rangeSet struct {
 
 // add adds r, which is not empty. It changes nothing and returns
 // status.NoBufs if the set would have more than limit ranges. Ranges are never
-// joined over a gap: what is in it has not been added.
+// joined over a gap: the bytes in it were not added.
 func (s *rangeSet) add(r Range, limit int) error {
 	lo, hi := s.touching(r)
 	if lo == hi && len(s.ranges) >= limit {

@@ -5,7 +5,7 @@
 //
 // A program reaches its node with [Attach], through the fabricd of the machine;
 // with embed.Start, as a node of its own; or with fabrictest.NewCluster, as
-// many nodes in one test. What follows holds behind all three.
+// many nodes in one test. The rest of this page holds for all three.
 //
 //	n, err := fabric.Attach(ctx, "")               // $FABRIC_SOCKET
 //	conn, err := n.Dial(ctx, "0:2050")
@@ -50,7 +50,8 @@
 //	scif_fence_signal     Endpoint.FenceSignal
 //	scif_event_register   Node.OnEvent
 //	scif_event_unregister the function that OnEvent returns
-//	none                  Allow, an option of Listen: who may connect
+//	none                  Allow, an option of Listen: the nodes and users
+//	                      that may connect
 //	none                  Endpoint.Peer: the node, its labels and the user at the
 //	                      other end
 //	none                  the atomics: Endpoint.FetchAdd64 and its kin with the
@@ -59,7 +60,7 @@
 //	                      behind it announces
 //	none                  Word32, Word64: the same words, where they are mapped
 //
-// What is different, and why:
+// The differences, with their reasons:
 //
 //   - A call returns its error, an [*OpError], where SCIF sets errno; errors.Is
 //     matches the errno. Nothing to do is EAGAIN for TryAccept, and 0 bytes and
@@ -85,28 +86,28 @@
 //   - Poll does not report PollOut on a connection that has ended.
 //   - VReadFrom through Attach is complete when it returns.
 //   - Mmap needs both ends on one node and a range inside one window, which may be
-//     read. Across nodes it is EOPNOTSUPP; what there is instead is below.
+//     read. Across nodes it is EOPNOTSUPP; the next section has the alternative.
 //   - A mapping outlives its window, as with SCIF. Between processes it is then no
-//     memory of the peer's any more; see "What a peer on this node sees".
+//     memory of the peer's any more; see "Memory that a peer on this node sees".
 //
 // # Memory of the peer, near and far
 //
 //	                 both ends on one node       across nodes
 //	Mmap             the peer's own pages        EOPNOTSUPP
 //	NewMirror        a copy                      a copy
-//	who sees what    Mmap: both, at once, in     each its own copy, until Acquire
+//	stores are seen  Mmap: by both, at once, in  each its own copy, until Acquire
 //	                 the order of their atomics  and Release move bytes
 //	writers          Mmap: any                   Mirror: one at a time
-//	the peer is      Mmap: the pages stay        Release: ECONNRESET, and what is
-//	lost                                         dirty stays dirty
+//	the peer is      Mmap: the pages stay        Release: ECONNRESET, and dirty
+//	lost                                         ranges stay dirty
 //
-// A [Mirror] moves what it is told to, and is not memory that two nodes share: no
-// load through it waits for the network, and none sees what nobody acquired.
-// What two nodes change at the same time is for the atomics.
+// A [Mirror] moves ranges on request, and is not memory that two nodes share: no
+// load through it waits for the network, and none sees bytes that were not acquired.
+// Words that two nodes change at the same time are for the atomics.
 //
-// # What a peer on this node sees
+// # Memory that a peer on this node sees
 //
-// A peer gets the bytes of windows, and does with them what Register has allowed. An
+// A peer gets the bytes of windows, with the protection given at Register. An
 // application on another node gets nothing else. One on the same node
 // may get the memory itself, to map it and to copy without the node:
 //
@@ -118,18 +119,18 @@
 //	without ProtRead       through the node     through the node
 //	                       Mmap: EOPNOTSUPP     Mmap: EOPNOTSUPP
 //
-// So Alloc a Memory for each window that is to be fast. Who has a Memory sees all of it,
-// at any time and in any order. Who has it with ProtRead alone cannot write it, whatever
-// its user: the kernel refuses. Therefore one Memory is never handed out both ways: where
+// So Alloc a Memory for each window that is to be fast. A peer that has a Memory sees all of it,
+// at any time and in any order. A peer that has it with ProtRead alone cannot write it,
+// whatever its user: the kernel refuses. Therefore one Memory is never handed out both ways: where
 // a window on it allows writing, one that does not goes through the node, and the other
 // way round.
 //
-// What was handed out cannot be taken back. When the last window on such a Memory is gone,
+// Memory that was handed out cannot be taken back. When the last window on such a Memory is gone,
 // the Unregister, [Endpoint.Close] or [Node.Close] that has ended it moves the Memory to
 // fresh pages at the same addresses, with its contents, before it returns. From then on
 // the peer sees and writes nothing of this application. Until then it may: also after an
 // earlier Unregister, while another window is on the Memory. The move takes as long as
-// copying the Memory and needs as much again; what other goroutines of this process store
+// copying the Memory and needs as much again; stores of other goroutines of this process
 // into it during that call may be lost. A Memory that is closed before is not moved, and
 // one that no other application has had stays where it is. Where there is no room,
 // Unregister and Node.Close fail with ENOMEM although the window is gone, and Register of
@@ -139,11 +140,11 @@
 //
 // After the peer closed, or its process or node was lost:
 //
-//	Recv, TryRecv         what had arrived, then ECONNRESET; that error is
-//	                      io.EOF as well after an orderly close. After the loss
-//	                      of a node what had arrived may be gone
-//	Conn.Read             what had arrived, then io.EOF after an orderly close,
-//	                      ECONNRESET after a loss
+//	Recv, TryRecv         the bytes that had arrived, then ECONNRESET; that
+//	                      error is io.EOF as well after an orderly close. After
+//	                      the loss of a node those bytes may be gone
+//	Conn.Read             the bytes that had arrived, then io.EOF after an
+//	                      orderly close, ECONNRESET after a loss
 //	Send, TrySend, Write  ECONNRESET
 //	blocked Send, Recv    wake with the short count and the error
 //	Poll                  PollHup, and PollIn while there are bytes
@@ -153,7 +154,7 @@
 //	                      was lost)
 //	Connect again         EINVAL: open a new endpoint
 //	Connect to a lost node  ENODEV
-//	a Mapping             stays, with what it holds
+//	a Mapping             stays, with its contents
 //	Bind, Listen, Accept  EISCONN, EINVAL, EINVAL
 //	Close                 succeeds
 //
@@ -170,7 +171,7 @@
 // nodes may have 16,000 connections between them, of all their applications; over that, Connect fails
 // with ENOBUFS, as fences do over 1024 of a connection that are not decided. A
 // connection buffers a bounded number of bytes; a receiver
-// that does not receive blocks its sender and nobody else. What the connections of a
-// node may take for that is bounded too, by half of its memory by default: when
+// that does not receive blocks its own sender only. The buffers of all connections of a
+// node are bounded too, by half of its memory by default: when
 // that runs short, new ones buffer less, and in the end Connect fails with ENOMEM.
 package fabric

@@ -19,7 +19,7 @@ import (
 //	                 connected -- the peer closes, or its node is lost --> disconnected
 //
 // Accept makes new endpoints that are connected from the start. A disconnected
-// endpoint gives what it had received and can then only be closed. Close may be
+// endpoint returns the bytes it had received and can then only be closed. Close may be
 // called in every state; after it every method fails with EBADF, which is
 // net.ErrClosed, and calls that were blocked return ECONNRESET (Accept: EINTR).
 //
@@ -59,8 +59,8 @@ func (e *Endpoint) Bind(port Port) (Port, error) {
 }
 
 // Listen makes a bound endpoint listen, with room for backlog requests that
-// wait for Accept, at most [MaxBacklog] (scif_listen). It does not block. [Allow] says
-// who may connect, [Service] which name the endpoint serves.
+// wait for Accept, at most [MaxBacklog] (scif_listen). It does not block. [Allow] names
+// the peers that may connect, [Service] the service.
 //
 // Errors: EINVAL if the endpoint is not bound, is disconnected, backlog is
 // less than 1, or an option is wrong; EISCONN if it listens already, connects or
@@ -93,9 +93,9 @@ func (e *Endpoint) Listen(backlog int, opts ...ListenOption) error {
 // if it is connected or connecting; EOPNOTSUPP if it listens; ENOSPC if no port
 // is free; ENOBUFS if there are as many connections to that node as a link carries
 // (16,000 by default); ENOMEM if the node has no memory left for connections;
-// ECONNREFUSED if nobody listens, an access rule of dst's node or the listener's
+// ECONNREFUSED if no endpoint listens, an access rule of dst's node or the listener's
 // [Allow] is against it, the backlog is full, the listener closes, dst's node has no
-// room for the connection, or nobody accepts within the node's time limit (10 s by
+// room for the connection, or no Accept within the node's time limit (10 s by
 // default).
 func (e *Endpoint) Connect(ctx context.Context, dst Addr) (Port, error) {
 	port, err := e.ep.Connect(ctx, dst)
@@ -174,7 +174,7 @@ func (e *Endpoint) TrySend(p []byte) (n int, err error) {
 // Recv receives until p is full (scif_recv with SCIF_RECV_BLOCK). n < len(p)
 // only with an error; the n bytes are good. Recvs of several goroutines do not
 // mix their bytes. An empty p does nothing, in every state but closed. To take
-// what is there, use [Conn.Read] or TryRecv.
+// the bytes that have arrived, use [Conn.Read] or TryRecv.
 //
 // Errors: ENOTCONN before a connection. ECONNRESET when the connection has
 // ended and everything that had arrived was received; the error is io.EOF as
@@ -199,9 +199,9 @@ func (e *Endpoint) Recv(ctx context.Context, p []byte) (n int, err error) {
 	}
 }
 
-// TryRecv receives what is there now, at most len(p) bytes, which may be
+// TryRecv receives the bytes that have arrived, at most len(p), which may be
 // nothing (scif_recv without flags). Nothing to receive is not an error on a
-// live connection; while another goroutine is in Recv, what arrives is for that
+// live connection; while another goroutine is in Recv, new bytes are for that
 // one. Errors are Recv's.
 func (e *Endpoint) TryRecv(p []byte) (n int, err error) {
 	if len(p) == 0 {
@@ -232,7 +232,7 @@ func (e *Endpoint) LocalAddr() Addr { return e.ep.LocalAddr() }
 func (e *Endpoint) RemoteAddr() Addr { return e.ep.RemoteAddr() }
 
 // Close closes the endpoint (scif_close): its windows are unregistered, RMA in
-// progress completes, what was sent is still delivered, and requests that
+// progress completes, bytes already sent are still delivered, and requests that
 // waited at a listener are refused. It does not wait for the peer to receive.
 // Mappings stay until they are closed themselves. A second Close fails with
 // EBADF.

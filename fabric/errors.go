@@ -32,7 +32,7 @@ type OpError struct {
 }
 
 // Error returns one line with operation, ends, cause, and a hint where the
-// cause alone would not say what to do.
+// cause alone would not say how to go on.
 func (e *OpError) Error() string {
 	var b strings.Builder
 	b.WriteString(e.Op)
@@ -85,7 +85,7 @@ func (e *OpError) Temporary() bool {
 	return e.Timeout()
 }
 
-// hint says what the caller may do about the failure, "" if the cause says it.
+// hint is advice about the failure, "" if the cause is advice enough.
 func (e *OpError) hint() string {
 	switch code := status.Of(e.Err); e.Op {
 	case "attach":

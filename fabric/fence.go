@@ -33,7 +33,7 @@ func (e *Endpoint) FenceWait(ctx context.Context, m Mark) error {
 
 // FenceSignal stores 8-byte values in this end's windows, the peer's, or both,
 // after all transfers that s.By has begun so far have completed
-// (scif_fence_signal). It does not wait for that. Who sees the value sees the
+// (scif_fence_signal). It does not wait for that. A reader of the value sees the
 // transferred bytes. A value at an offset that is a multiple of 8 is stored
 // atomically.
 //

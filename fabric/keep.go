@@ -39,7 +39,7 @@ func (k *keeper) get(ctx context.Context) (*Node, error) {
 		under := k.under
 		k.mu.Unlock()
 		select {
-		case <-under: // look again: its caller's context may be what has ended it
+		case <-under: // look again: its caller's context may have ended it
 		case <-ctx.Done():
 			return nil, &OpError{Op: "attach", Local: Addr{Node: NoNode}, Err: withdrawn{ctx.Err()}}
 		}
@@ -94,7 +94,7 @@ func ended(n *Node) bool {
 	}
 }
 
-// The pauses between attempts to reach what is away.
+// The pauses between attempts to reach a fabricd or a node that is away.
 const (
 	leastPause = 50 * time.Millisecond
 	mostPause  = 2 * time.Second
@@ -118,7 +118,7 @@ func again(ctx context.Context, try func() (err error, final bool)) error {
 }
 
 // mayComeBack reports whether err says that something is away that may come back: the
-// fabricd, a node, or who listens there.
+// fabricd, a node, or its listener.
 func mayComeBack(err error) bool {
 	switch status.Of(err) {
 	case status.NoDevice, status.Refused, status.Busy, status.Reset, status.Again:

@@ -23,7 +23,7 @@ type ListenConfig struct {
 	Attach func(context.Context) (*Node, error)
 	// Lost is called when the fabricd has gone away, with the error of Accept, and after
 	// each failure to listen again, by the goroutine that accepts; with nil when the
-	// listener is back. Nil: nobody is told.
+	// listener is back. Nil: no call.
 	Lost func(error)
 
 	once sync.Once
@@ -33,7 +33,7 @@ type ListenConfig struct {
 // Listen attaches and listens, as [Node.Listen] does, on a listener that comes back by
 // itself: when its fabricd ends, its Accept waits, attaches to the next one, and listens
 // there with the same port and options. With port 0 that may be another port: use
-// [Service]. Connections that were accepted end with ECONNRESET. What fails in another way than by
+// [Service]. Connections that were accepted end with ECONNRESET. A failure other than by
 // the fabricd's absence, as the name that another listener has taken, is Accept's error.
 // Close stops listening and leaves the connections, as that of [Listener] does.
 func (c *ListenConfig) Listen(ctx context.Context, port Port, opts ...ListenOption) (net.Listener, error) {

@@ -11,13 +11,13 @@ import (
 )
 
 // A Mirror is a copy here of a range of the peer's windows, for programs that
-// map memory on one node and run on two: what [Endpoint.Mmap] cannot do across
-// nodes. Nothing moves by itself. Acquire copies what the peer has to here,
-// Release copies what was changed here to the peer; between the two, neither
+// map memory on one node and run on two, as [Endpoint.Mmap] cannot across
+// nodes. Nothing moves by itself. Acquire copies the peer's bytes to here,
+// Release copies the changes made here to the peer; between the two, neither
 // side sees the other. It is not coherent memory and does not become it.
 //
-// There must be one writer at a time: either this mirror or somebody at the
-// peer changes a range, and the two agree by other means who it is, by a
+// There must be one writer at a time: either this mirror or the
+// peer's application changes a range, and the two agree by other means which, by a
 // message or a word of an atomic. Of two that change the same bytes, the one
 // that releases last wins.
 //
@@ -27,8 +27,8 @@ import (
 //	err = m.Release(ctx)                     // and there, when it returns
 //
 // The methods may be called from any goroutine; one that moves bytes waits for
-// the one that does. The bytes themselves are as any memory: who changes them
-// while they are moved moves something in between.
+// the one that does. The bytes themselves are as any memory: bytes that change while they
+// are moved arrive as something in between.
 type Mirror struct {
 	mem  []byte
 	turn chan struct{} // held by the call that moves bytes, or changes them
@@ -43,7 +43,7 @@ type Mirror struct {
 // MaxDirtyRanges is how many separate ranges of a mirror may be dirty.
 const MaxDirtyRanges = 4096
 
-// mirrorPiece is what a mirror moves before it looks at its context again.
+// mirrorPiece is how many bytes a mirror moves between two looks at its context.
 const mirrorPiece = 1 << 20
 
 // NewMirror returns a mirror of [roffset, roffset+n) of the peer's windows. mem
@@ -62,7 +62,7 @@ func NewMirror(ep *Endpoint, roffset, n int64, mem []byte) (*Mirror, error) {
 	return &Mirror{mem: mem[:n:n], turn: make(chan struct{}, 1), ep: ep, off: roffset}, nil
 }
 
-// Bytes returns the copy. Who changes it tells by MarkDirty.
+// Bytes returns the copy. Changes are reported by MarkDirty.
 func (m *Mirror) Bytes() []byte { return m.mem }
 
 // Acquire copies [off, off+n) from the peer. Bytes that are dirty stay as they
@@ -114,7 +114,7 @@ func (m *Mirror) Write(off int64, p []byte) error {
 	return nil
 }
 
-// Dirty returns what was marked and is not released, ascending and disjoint.
+// Dirty returns the marked ranges that are not released, ascending and disjoint.
 func (m *Mirror) Dirty() []Range {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -122,7 +122,7 @@ func (m *Mirror) Dirty() []Range {
 }
 
 // Release copies the dirty ranges to the peer and returns when they are visible
-// there. They are dirty no longer, but for what was marked meanwhile. After an
+// there. They are dirty no longer, but for ranges marked meanwhile. After an
 // error all of them stay dirty, and each may have arrived or not.
 //
 // Errors: those of [Endpoint.VWriteTo] and [Endpoint.FenceWait]: ECONNRESET if
@@ -145,8 +145,8 @@ func (m *Mirror) Release(ctx context.Context) error {
 }
 
 // Rebind makes the mirror one of the same range at roffset of ep's peer, after
-// the old endpoint's connection has ended and it was closed. The copy and what
-// is dirty in it stay. The error is EINVAL for a range that is none.
+// the old endpoint's connection has ended and it was closed. The copy and its dirty
+// ranges stay. The error is EINVAL for a range that is none.
 func (m *Mirror) Rebind(ep *Endpoint, roffset int64) error {
 	if roffset < 0 || roffset+int64(len(m.mem)) < roffset {
 		return ep.fail("mirror", status.Invalid)

@@ -15,8 +15,8 @@ import (
 // a node share its ID and its port space. Its methods may be called from any
 // goroutine.
 //
-// [Attach], [embed.Start] and [fabrictest.NewCluster] return Nodes; what a Node
-// does is the same behind all three.
+// [Attach], [embed.Start] and [fabrictest.NewCluster] return Nodes, which
+// behave the same.
 //
 // [embed.Start]: https://pkg.go.dev/github.com/fabricd/fabricd/fabric/embed#Start
 // [fabrictest.NewCluster]: https://pkg.go.dev/github.com/fabricd/fabricd/fabric/fabrictest#NewCluster
@@ -142,7 +142,7 @@ func (n *Node) Done() <-chan struct{} { return n.session.Done() }
 
 // Close ends every endpoint that was opened through n and waits until nothing of
 // them is left; blocked calls return. The peer of a connection that is still open
-// gets what was sent, and then ECONNRESET: close connections before, if they are to
+// gets the bytes sent, and then ECONNRESET: close connections before, if they are to
 // end well. It does not stop the fabricd.
 // A second Close does nothing.
 func (n *Node) Close() error { return n.fail("close", n.session.Close()) }

@@ -10,7 +10,7 @@ import (
 // A ListenOption changes how [Endpoint.Listen] and [Node.Listen] listen.
 type ListenOption func(*listening)
 
-// listening is what ListenOptions set.
+// listening holds the settings of ListenOptions.
 type listening struct {
 	limited bool // Allow was given
 	allow   []string
@@ -31,7 +31,7 @@ func Backlog(n int) ListenOption {
 	}
 }
 
-// listeningOf returns what opts set.
+// listeningOf returns the settings of opts.
 func listeningOf(opts []ListenOption) (l listening) {
 	for _, o := range opts {
 		o(&l)
@@ -54,7 +54,7 @@ func Allow(callers ...string) ListenOption {
 	}
 }
 
-// callers returns who may connect, nil without a limit.
+// callers returns the peers that may connect, nil without a limit.
 func (l *listening) callers() ([]access.Subject, error) {
 	if !l.limited {
 		return nil, nil
@@ -80,7 +80,7 @@ type Peer struct {
 	UID int64
 }
 
-// Peer returns who is at the other end of the connection, also after the peer
+// Peer returns the node and the user at the other end of the connection, also after the peer
 // has closed or was lost. It asks the node, which takes a moment; a connection
 // between two nodes costs no message.
 //

@@ -9,13 +9,13 @@ import (
 // A PollItem asks [Node.Poll] about one endpoint (struct scif_pollepd).
 type PollItem struct {
 	Endpoint *Endpoint // nil: the item is passed over, its Revents 0
-	Events   Events    // what is asked for: PollIn, PollOut, PollRdHup, or nothing
-	Revents  Events    // set by Poll: of these, what holds; PollErr, PollHup and PollNval always
+	Events   Events    // the events asked for: PollIn, PollOut, PollRdHup, or none
+	Revents  Events    // set by Poll: those of them that hold; PollErr, PollHup and PollNval always
 }
 
 // Poll waits until an event of an item holds, sets every item's Revents, and
 // returns how many of them are not 0 (scif_poll). It reports states, not
-// changes: what holds is reported by every Poll.
+// changes: an event that holds is reported by every Poll.
 //
 //	listening     PollIn if a request waits
 //	connected     PollIn if there are bytes, PollOut if there is room

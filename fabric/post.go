@@ -3,9 +3,9 @@ package fabric
 import "github.com/fabricd/fabricd/rma"
 
 // The posted atomics change one word of the peer's windows and return no old
-// value. They are to the fetching ones what a write is to a read: they return
+// value. They differ from the fetching ones as a write from a read: they return
 // when the change is on its way, and it has been made when a fence behind it is
-// complete. Nothing comes back for them but what comes back for writes. On one
+// complete. No answer comes back for them but that of writes. On one
 // node the change has been made on return. Rights, alignment and errors are
 // those of the fetching ones.
 
@@ -81,14 +81,14 @@ func (e *Endpoint) Max32(roffset int64, value uint32) error {
 
 func (e *Endpoint) post(a rma.Atomic) error { return e.fail("atomic", e.ep.PostAtomic(a)) }
 
-// A Notice is a word of the peer's windows and what a put stores there.
+// A Notice is a word of the peer's windows and the value that a put stores there.
 type Notice struct {
 	Offset int64 // a multiple of 8
 	Value  uint64
 }
 
 // PutSignal copies n bytes from loffset of the endpoint's own windows to roffset
-// of the peer's, and then stores sig. Who sees the value in the word sees the
+// of the peer's, and then stores sig. A reader of the value in the word sees the
 // bytes. It is [Endpoint.WriteTo] without flags and [Endpoint.FenceSignal] in
 // one call, but that the signal covers these bytes and no read before them, and
 // that it has begun wholly or, after an error, not at all. An endpoint's puts

@@ -9,7 +9,7 @@ import "github.com/fabricd/fabricd/rma"
 // Without [Sync] it may return before the bytes have moved: until a fence, the
 // source must not change and the destination has no defined contents. An
 // endpoint's transfers are applied in the order in which they were begun: one
-// that would change what a read under way returns, or that takes its bytes from
+// that would change the result of a read under way, or that takes its bytes from
 // where a read is about to put some, waits for the end of that read before it
 // begins. Offsets decide this, not memory: two windows over the same memory are
 // two. With [Ordered], a peer that sees the last 64-byte line sees the rest.

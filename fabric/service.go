@@ -23,7 +23,7 @@ import (
 // The other nodes hear of the name within a second, and forget it as soon as the listener
 // closes, its application ends, or its node is lost. Listen fails with EADDRINUSE if
 // another listener of the node serves the name, with ENOMEM if the node serves 64 names,
-// and with EINVAL for what is no name.
+// and with EINVAL for text that is no name.
 func Service(name string) ListenOption {
 	return func(l *listening) { l.service, l.named = name, true }
 }
@@ -46,7 +46,7 @@ func (s ServiceInfo) Addr() Addr { return Addr{Node: s.Node, Port: s.Port} }
 // String returns the service as "name@node-name (node:port)".
 func (s ServiceInfo) String() string { return fmt.Sprintf("%s@%s (%v)", s.Name, s.NodeName, s.Addr()) }
 
-// life is what tells s from another listener.
+// life tells s from another listener.
 func (s ServiceInfo) life() Life { return Life{Node: s.Node, Generation: s.Generation} }
 
 func infoOf(s attach.Service) ServiceInfo {
@@ -73,7 +73,7 @@ func (n *Node) Services() ([]ServiceInfo, error) {
 	return all, nil
 }
 
-// A ServiceEventKind says what has become of a service.
+// A ServiceEventKind is a kind of change of a service.
 type ServiceEventKind uint8
 
 const (
@@ -100,7 +100,7 @@ func (ev ServiceEvent) String() string {
 const servicesEvery = 100 * time.Millisecond
 
 // OnService calls fn for every service that there is now, as one that was added, and then
-// for each change, one at a time, from a goroutine of its own. What comes and goes within a
+// for each change, one at a time, from a goroutine of its own. A service that comes and goes within a
 // tenth of a second may not be told. After cancel has returned no call of fn begins; the
 // end of n ends it too.
 func (n *Node) OnService(fn func(ServiceEvent)) (cancel func()) {
@@ -133,7 +133,7 @@ func (w *serviceWatch) end() {
 	close(w.quit)
 }
 
-// run tells of list, and then of what changes.
+// run reports the services of list, and then each change.
 func (w *serviceWatch) run(list []ServiceInfo, err error, changed <-chan struct{}) {
 	for ; ; list, err = w.n.Services() {
 		if err == nil { // else nothing is known to have changed
@@ -154,7 +154,7 @@ func (w *serviceWatch) run(list []ServiceInfo, err error, changed <-chan struct{
 	}
 }
 
-// tell calls fn for what is different in list.
+// tell calls fn for each difference in list.
 func (w *serviceWatch) tell(list []ServiceInfo) {
 	for _, ev := range changes(w.known, list) {
 		w.mu.Lock()
@@ -168,7 +168,7 @@ func (w *serviceWatch) tell(list []ServiceInfo) {
 	w.known = list
 }
 
-// changes returns how after differs from before: first what is gone.
+// changes returns how after differs from before: removed services first.
 func changes(before, after []ServiceInfo) (events []ServiceEvent) {
 	same := func(a, b ServiceInfo) bool {
 		return a.Name == b.Name && a.life() == b.life() && a.Port == b.Port

@@ -41,11 +41,11 @@ type Generation = addr.Generation
 // "node.generation". It is [addr.Life].
 type Life = addr.Life
 
-// A UUID is the identity of a cluster, of 16 bytes; the zero UUID is nobody's. String
+// A UUID is the identity of a cluster, of 16 bytes; the zero UUID belongs to none. String
 // returns the usual form. It is [addr.UUID].
 type UUID = addr.UUID
 
-// A Prot says what the peer may do with a window (SCIF_PROT_*). It is a set.
+// A Prot is the set of accesses that a window allows its peer (SCIF_PROT_*).
 type Prot uint8
 
 // The bits of a Prot.
@@ -89,7 +89,7 @@ const (
 	SignalRemote Where = 0x20
 )
 
-// Events are what [Node.Poll] reports, with poll(2)'s numbers (SCIF_POLL*). They are a set.
+// Events is the set of events that [Node.Poll] reports, with poll(2)'s numbers (SCIF_POLL*).
 type Events int16
 
 // The bits of Events.
@@ -118,7 +118,7 @@ type Mark struct {
 	Seq  uint64 // transfers begun before the mark
 }
 
-// A Signal says what [Endpoint.FenceSignal] stores, where, and behind whose transfers.
+// A Signal is the values that [Endpoint.FenceSignal] stores, where, and behind which end's transfers.
 // Offsets that Where does not select are not looked at.
 type Signal struct {
 	By           Side

@@ -80,7 +80,7 @@ func (m *Memory) Bytes() []byte { return m.mem.Bytes() }
 
 // SmallPages says why the memory does not lie in huge pages although the
 // application has asked for that with FABRIC_HUGE_PAGES=try; "" if it does, if it
-// is too small to fill one, or if nobody has asked.
+// is too small to fill one, or if none was asked for.
 func (m *Memory) SmallPages() string {
 	if paged, ok := m.mem.(attach.PagedMemory); ok {
 		return paged.SmallPages()
@@ -113,11 +113,11 @@ func (e *Endpoint) registrable(p []byte) error {
 
 // Register opens [offset, offset+len(p)) of the endpoint's registered address
 // space as a window onto p, and returns where the window begins
-// (scif_register). The peer has the window when Register returns; prot says
-// what it may do, 0 being nothing. p belongs to its owner as before, and its
+// (scif_register). The peer has the window when Register returns; prot is
+// the set of accesses allowed, 0 being none. p belongs to its owner as before, and its
 // bytes may be read and written by both sides at any time. A window that is all of
-// a [Memory] is the fast one for a peer on this node; what such a peer sees is said
-// in the package's documentation.
+// a [Memory] is the fast one for a peer on this node; the package's
+// documentation describes the memory that such a peer sees.
 //
 // With [MapFixed], offset is taken as it is. Without it, offset is a hint: it
 // is used if it is not 0, page-aligned and free; otherwise the lowest free
@@ -150,8 +150,8 @@ func (e *Endpoint) Register(p []byte, offset int64, prot Prot, flags MapFlags) (
 // peer copies by itself. On an error other than ENOMEM nothing is removed.
 //
 // With the last window on a [Memory] that an application on this node has had, the
-// Memory moves to pages that nobody else has: what this process stores into it
-// during the call may be lost, and so may what such transfers bring.
+// Memory moves to pages of this process alone: stores of this process into it
+// during the call may be lost, and so may the bytes of such transfers.
 //
 // Errors: EINVAL if the range is empty, not page-aligned, or cuts a window;
 // ENOTCONN or ECONNRESET; ENOMEM if the windows are gone, but there was no memory to
@@ -163,7 +163,7 @@ func (e *Endpoint) Unregister(offset, n int64) error {
 // A Mapping is memory of the peer's windows, mapped into this process. It
 // stays valid until Close, whatever becomes of the connection, the windows and
 // the peer. When the peer has closed its end or unregistered the window, it may be
-// memory that the peer no longer uses, with what it held then.
+// memory that the peer no longer uses, with its contents of that moment.
 type Mapping struct {
 	m      attach.Mapping
 	prot   Prot
@@ -185,13 +185,13 @@ func (m *Mapping) Close() error {
 
 // Mmap maps [roffset, roffset+n) of the peer's registered address space
 // (scif_mmap). Both ends must be on one node; the range lies in one window, which is
-// all of a [Memory] that the peer shares with this user, and may be read. What the
-// window does not allow, the kernel keeps every application from.
+// all of a [Memory] that the peer shares with this user, and may be read. The
+// kernel keeps every application from accesses that the window does not allow.
 //
 // Errors: EINVAL if the range is empty or not page-aligned; ENOTCONN or
 // ECONNRESET; ENXIO if it is not registered; EACCES if prot asks for more than
 // the window gives; EOPNOTSUPP across nodes, and where the window's memory is not
-// handed out: there a [Mirror] does what can be done.
+// handed out: a [Mirror] is the substitute there.
 func (e *Endpoint) Mmap(roffset, n int64, prot Prot) (*Mapping, error) {
 	m, err := e.ep.Mmap(roffset, n, rma.Prot(prot))
 	if err != nil {

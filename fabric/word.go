@@ -13,7 +13,7 @@ import (
 // A Word64 is a 64-bit word of window memory, of this process or of the peer's
 // that is mapped here, in the machine's byte order. Its methods are one atomic
 // domain with the atomics, signals and puts of peers, and order the memory
-// around them: who sees a value sees what was stored before it. The word must
+// around them: a reader of a value sees the stores before it. The word must
 // not be used after its memory or mapping was closed. Words are values and may
 // be copied; the zero one is none.
 type Word64 struct{ v *atomic.Uint64 }
@@ -149,7 +149,7 @@ func (m *Mapping) wordError() error {
 	return nil
 }
 
-// How often a word is looked at before somebody else may run, before the
+// How often a word is looked at before another goroutine may run, before the
 // processor may rest, and how long it rests. The first numbers are some
 // microseconds, the round trip between two processes that both run.
 const (
@@ -161,7 +161,7 @@ const (
 
 // poll calls ready until it returns true or ctx is done.
 func poll(ctx context.Context, ready func() bool) error {
-	if runtime.GOMAXPROCS(0) > 1 { // else nobody could store while we look
+	if runtime.GOMAXPROCS(0) > 1 { // else no goroutine could store meanwhile
 		for range spins {
 			if ready() {
 				return nil
@@ -182,7 +182,7 @@ func pollSlowly(ctx context.Context, ready func() bool) error {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	for {
-		if ready() { // what need not wait succeeds even if ctx is done
+		if ready() { // a call that need not wait succeeds even if ctx is done
 			return nil
 		}
 		select {

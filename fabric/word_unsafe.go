@@ -7,7 +7,7 @@ import (
 
 // LoadUint64 atomically loads the first 8 bytes of p, in the machine's byte
 // order. It is how a program polls for a signal or another word that the peer
-// writes: who sees the value sees everything that was transferred before it.
+// writes: a reader of the value sees everything that was transferred before it.
 // p has at least 8 bytes and is 8-byte aligned, as window memory is at every
 // multiple of 8.
 func LoadUint64(p []byte) uint64 { return wordOf(p).Load() }
