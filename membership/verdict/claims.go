@@ -11,18 +11,18 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 )
 
-// Claims are what a node says of itself: its name, where its providers accept
-// sessions, and which they are. Only [NewClaims] makes them, so that they never hold
-// what no node can claim. The zero Claims say nothing: see [Claims.None].
+// Claims describe a node by its own statement: its name, the addresses at which its
+// providers accept sessions, and the providers. Only [NewClaims] makes them, so that
+// they are always valid. The zero Claims are empty: see [Claims.None].
 //
-// They are shared by everybody who holds them, and never changed.
+// They are shared by all holders, and never changed.
 type Claims struct {
 	name      string
 	addresses []string
 	providers []string
 }
 
-// NewClaims returns these claims, or says what no node can claim: a name that is
+// NewClaims returns these claims, or an error if no node can claim them: a name that is
 // not 1 to [MaxName] letters, digits, '.', '-' and '_'; no address, or one that is
 // not "host:port" with an IP address or a name of that form; a provider that is no
 // word of at most [MaxProvider] bytes; more of them than [MaxAddresses] and
@@ -61,7 +61,7 @@ func (c Claims) Providers() []string { return c.providers }
 // None reports whether these are no claims at all.
 func (c Claims) None() bool { return c.name == "" }
 
-// Equal reports whether both say the same.
+// Equal reports whether both are the same.
 func (c Claims) Equal(o Claims) bool {
 	return c.name == o.name && slices.Equal(c.addresses, o.addresses) && slices.Equal(c.providers, o.providers)
 }
@@ -92,7 +92,7 @@ type Contact struct {
 	addresses []string
 }
 
-// NewContact returns how to reach a life, or says which address no node can have.
+// NewContact returns how to reach a life, or an error if no node can have an address.
 // The caller must not change the slice afterwards.
 func NewContact(life addr.Life, uuid addr.UUID, epoch uint64, addresses []string) (Contact, error) {
 	if err := checkAddresses(addresses); err != nil {
@@ -149,5 +149,5 @@ func checkHostName(a string) error {
 	return nil
 }
 
-// clip shortens what an error quotes.
+// clip shortens s for the text of an error.
 func clip(s string) string { return s[:min(len(s), MaxName)] }

@@ -7,8 +7,8 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 )
 
-// A PartialPolicy says what becomes of two nodes that have lost only each
-// other, or of a node that has lost only the host.
+// A PartialPolicy decides about two nodes that have lost only each other, and
+// about a node that has lost only the host.
 type PartialPolicy uint8
 
 const (
@@ -20,7 +20,7 @@ const (
 	PartialEvict
 )
 
-// An Identity is what a node says of itself.
+// An Identity is a node's own statement about itself.
 type Identity struct {
 	UUID   addr.UUID // not zero
 	Epoch  uint64    // of this start of its fabricd; differs between two starts
@@ -33,8 +33,8 @@ type HostConfig struct {
 	Term   uint64      // > 0, already raised and on disk, not above 2³²−2: it is node 0's generation too
 	Leases []Lease     // as on disk
 	Cursor addr.NodeID // as on disk
-	// Floor is below every generation of an ID that Leases do not have: what a
-	// table that was lost, or restored from a backup, can have granted. 0: neither.
+	// Floor is the highest generation that a table that was lost, or restored from
+	// a backup, can have granted to an ID that Leases lack. 0: neither.
 	Floor   addr.Generation
 	Timing  Timing // zero fields: those of Fast
 	Partial PartialPolicy
@@ -54,7 +54,7 @@ type MemberConfig struct {
 	Timing Timing // zero fields: those of Fast
 }
 
-// check reports what an identity must have and this one has not.
+// check returns an error if the identity lacks a field that it must have.
 func (id Identity) check() error {
 	switch {
 	case id.UUID.IsZero():

@@ -1,17 +1,17 @@
-// Package verdict decides who is in the cluster. It is the pure part of
+// Package verdict decides which nodes are in the cluster. It is the pure part of
 // membership: two state machines without clock, goroutine, lock, randomness or
-// I/O. Time and everything else comes in by Step; what to do about it goes out
-// as a list of actions. The same inputs at the same times give the same
-// actions, byte for byte.
+// I/O. Step takes the time and one input, and returns a list of actions for the
+// shell to perform. The same inputs at the same times give the same actions,
+// byte for byte.
 //
 //	h, err := NewHost(HostConfig{...}, now)     h.Step(now, in HostInput) []Action
 //	m, err := NewMember(MemberConfig{...}, now) m.Step(now, in MemberInput) []Action
 //
-// Each also says when it wants to be told that time has passed: Next().
+// Next() of each returns when the next Tick is due.
 //
 // A [Host] is the authority. It leases node IDs, keeps the table of all lives,
 // and decides that a life is over, once. A [Member] is in every node, the
-// host's own process included: it holds the table as the host tells it, turns
+// host's own process included: it holds the table as the host sends it, turns
 // it into [Event]s, carries evidence to the host, and decides for itself while
 // there is no host.
 //
@@ -31,7 +31,7 @@
 // moment at which the process is awake anyway. After a Tick nothing is due at
 // that same moment.
 //
-// Each action says at its type what the shell does. Together:
+// The type of each action documents the shell's part. Together:
 //
 //	Host action   shell does                                    answers with
 //	Send          sends on the session, in order, Grants signed –
@@ -56,21 +56,21 @@
 //
 // A session is a control link and its lifeline together: it is up when both
 // are, and the first of them to end ends it. Its messages keep their order and
-// are complete up to its end (see [Message]). The member dials; who it is
-// comes from its certificate, and the shell passes a Join or Resume on only if
+// are complete up to its end (see [Message]). The member dials; its certificate
+// identifies it, and the shell passes a Join or Resume on only if
 // the UUID is that of the certificate. All other messages of a session speak
 // for the life that was granted or resumed on it; the Host checks that.
 //
 // On the host's own node the shell connects the Member to the Host by
 // [LocalSession]: the Member's DialHost is answered at once by
-// Connected{LocalSession}, what the Member sends there is fed to the Host as
-// Received{LocalSession, m}, and the other way round. The Member of the host
+// Connected{LocalSession}, a message m that the Member sends is fed to the Host
+// as Received{LocalSession, m}, and the other way round. The Member of the host
 // has the host's UUID and epoch, and is granted node 0. A CloseSession of
 // [LocalSession] does nothing.
 //
 // # Leases
 //
-// A Grant carries a lease: what was granted, signed by the host. The shell of
+// A Grant carries a lease: the grant, signed by the host. The shell of
 // the Host makes it when it sends the Grant, after the record is on disk. The
 // shell of a Member verifies it before it passes the Grant on, and ends the
 // session if it is not this node's; the Member has it remembered and shows it
@@ -82,17 +82,17 @@
 // the Term is at most that of the lease. A Resume without the lease of its Life
 // is not passed on at all.
 //
-// A host that lost its table ([HostConfig].Floor) knows nobody: it refuses each
+// A host that lost its table ([HostConfig].Floor) knows no node: it refuses each
 // Resume as fenced, and each node claims its ID with the lease of its last
 // life. It gets the ID with a generation above the floor and above its lease.
 // Newcomers wait for the grace period, so that they get no ID that is claimed.
 //
 // A node may want one ID and no other ([Join].Want). That is decided before the Join has
-// any effect, and gives nobody more than a free ID would: a node has one ID for good, and
+// any effect, and gives no node more than a free ID would: a node has one ID for good, and
 // that of a node which belongs to the cluster stays that node's while it is away.
 //
-// A state directory that went back to an older copy looks whole, and is noticed by
-// what was granted after the copy was made. No ID and generation is granted again:
+// A state directory that went back to an older copy looks whole. The grants made after
+// the copy reveal it. No ID and generation is granted again:
 //
 //   - A term is above the age of the cluster in seconds, and each generation is at
 //     least the term in which it is granted. So a host that starts on a copy is
@@ -100,7 +100,7 @@
 //     lasts a second on average.
 //   - A proved lease ([Join], [Resume], [Claim]) of a life that the table lacks
 //     raises the floor to that life, and newcomers wait for the grace period.
-//   - A proved lease of the host's own term or a later one, while nobody was served
+//   - A proved lease of the host's own term or a later one, while no node was served
 //     in that term, means that another process had it. The host takes a term above
 //     that, and a new life with it, before it grants anything.
 //
@@ -122,12 +122,12 @@
 //	(nothing) ------> granting ----------------------> live <---------------.
 //	                     ^                              |  |                |
 //	  host restart       | Join, generation + 1         |  | session down,  | Resume, or
-//	(disk) --> unclaimed |                              |  | silence        | anybody reaches it
+//	(disk) --> unclaimed |                              |  | silence        | a node reaches it
 //	     Resume |  |     |                  Leave,      |  v                |
 //	      live <'  |     |                  restarted   | in doubt ---------'
 //	               |     |                              |  |
-//	   grace over  |     |                              v  v redial failed, nobody reaches it
-//	               '---> quarantine <---- removed (written, then told to all)
+//	   grace over  |     |                              v  v redial failed, no node reaches it
+//	               '---> quarantine <---- removed (written, then sent to all)
 //	                     |
 //	                     '-- 10 min passed and every live member acknowledged --> free
 //
@@ -136,7 +136,7 @@
 //
 // # Evidence
 //
-// What makes a Host remove a life, and why:
+// A Host removes a life on this evidence, for this reason:
 //
 //	Leave                                            at once, left
 //	session ended, redial failed within 100 ms       crashed
@@ -144,34 +144,34 @@
 //	stateless reset, redial failed                   restarted
 //	Join of the same UUID with a newer epoch, and    restarted; if the older one
 //	  the older life does not answer a check           answers, the Join is refused
-//	control link silent beyond its bound, or a       silent, if nobody reaches the
+//	control link silent beyond its bound, or a       silent, if no node reaches the
 //	  report (link silent, reset, refused, fenced,     life within Timing.Check, and
 //	  gossip dead), starts a check                     not before the silence bound and
 //	                                                   a check have passed since it was
-//	                                                   heard; nothing, if anybody does
-//	a report that it does not hear the host          silent, if nobody reaches the
+//	                                                   heard; nothing, if a node does
+//	a report that it does not hear the host          silent, if no node reaches the
 //	                                                   life within Timing.Check and it
 //	                                                   does not take that back
 //	unclaimed at the end of the grace period         silent
-//	an operator's word (Expel)                       at once, expelled or banned
-//	a member says that it has told the end of a      partitioned, for that member,
-//	  life that the table has (EndTold)                unless what follows holds
-//	two lives that told each other's end in an       partitioned, for one of the two
-//	  outage of the host
+//	an operator's command (Expel)                    at once, expelled or banned
+//	a member reports that it announced the end of    partitioned, for that member,
+//	  a life that the table has (EndTold)              unless a line below applies
+//	two lives that announced each other's end in     partitioned, for one of the two
+//	  an outage of the host
 //	more than two lives, and most of those that      partitioned, for the life that
-//	  lived before an outage, or at least five, told   they have told of
-//	  the end of one that lived before it too
+//	  lived before an outage, or at least five,        they announced as ended
+//	  announced the end of one that lived before it too
 //
-// A report of another life alone removes nobody, so that two members that lie
-// together cannot remove a third one, and no rumour counts for more than a reason to
-// look. That a member reaches another life counts only with that life's signature of
-// the host's challenge: the shell passes nothing else on, so that nobody can hide that
+// A report about another life alone removes no node, so that two members that lie
+// together cannot remove a third one. A rumour only starts a check.
+// That a member reaches another life counts only with that life's signature of
+// the host's challenge: the shell passes nothing else on, so that no member can hide that
 // a life is over. An outage is the time before this host started, and a time in which
 // its process stood still for longer than the silence bound; it ends with the grace
 // period.
 //
-// With PartialEvict a life is evicted that complains about another one for long, or
-// about which so many complain as in an outage.
+// With PartialEvict the host evicts a life that complains about another one for long, or
+// about which as many complain as the outage rule above asks for.
 //
 // # A member and its host
 //
@@ -191,27 +191,27 @@
 // While the host is gone the table is frozen, and the member removes a peer
 // when its own link to it is dead and gossip or a fresh probe agrees, or when
 // gossip gave it up and probes fail for the silence bound. Each life has a fixed
-// number of watchers, [Watched]; a member that is told of the doubt of one of them
-// looks for itself, and removes the life if probes fail for the silence bound. So
+// number of watchers, [Watched]; a member that receives the doubt of one of them
+// dials the life itself, and removes it if probes fail for the silence bound. So
 // the time in which the end of a life is known does not depend on how many there are.
 //
 // A member resets itself (EventReset, then Join, then EventSelf) when the host
-// says that its life is over, when a Resume is refused as fenced, when a table
-// of the host lacks it, and when the host still has a life whose end the member
-// has told: an end is never taken back, so the member gives up its own life
-// rather than its word. If it is another member whose end it has told, it
+// reports that its life is over, when a Resume is refused as fenced, when a table
+// of the host lacks it, and when the host still has a life that the member
+// announced as ended: an end is never taken back, so the member gives up its own
+// life instead. If the life that it announced as ended is another member's, it
 // reports that (EndTold), and begins anew unless the host finds in an outage that the
 // other one has to.
-// After an EventReset the view is empty: there is no EventRemoved for what it
-// held, and every live peer is added anew, because to the new life each of them
-// is new.
+// After an EventReset the view is empty: there is no EventRemoved for the peers
+// that it held, and every live peer is added anew, because to the new life each
+// of them is new.
 //
 // EventSelf comes with the first table of a life, right before the EventAdded of
-// those that it lists, and says how many they are: who shows a life to its
-// applications can wait for them. A life that ends before is told with its end.
+// the lives in it, and has their number, so that a handler can wait for all of them
+// before it shows the life to applications. A life that ends before is reported with its end.
 //
 // A member that starts while there is no host, and has a lease of its last life, shows
-// that life to the applications of its own machine (EventLocal). Nobody else hears of
+// that life to the applications of its own machine (EventLocal). No other node sees
 // it: it asks the host for its next life as ever, and an EventSelf with that one takes
 // its place. If the host does not want the node an EventReset does.
 //
@@ -220,7 +220,7 @@
 // Both machines compare each input's time with that of the last Tick. After a
 // gap of more than [Timing].Stall nothing that was heard, or not heard, before
 // counts: silences and rumours are discarded, running checks start over, and
-// everybody has a fresh bound. A member tells the data path to revalidate and
+// every life has a fresh bound. A member has the data path revalidate and
 // reports nothing before the host has answered it. A host that stood still for
 // longer than the silence bound may have been removed by its members; when most of
 // them say so within a silence bound, more than two if there are so many, it takes

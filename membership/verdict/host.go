@@ -10,8 +10,8 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 )
 
-// A Host is the authority of a cluster: it leases the node IDs and decides who
-// is gone. The package doc says how it is driven. One goroutine owns it.
+// A Host is the authority of a cluster: it leases the node IDs and decides which
+// lives are over. The package doc describes its use. Owned by one goroutine.
 type Host struct {
 	cfg  HostConfig
 	t    Timing
@@ -20,14 +20,14 @@ type Host struct {
 	next uint64 // the highest term that was ever to be written, ≥ term: no later write goes below it
 
 	table   *leaseTable
-	nodes   []*hostNode // who lives, ascending by ID; the first is node 0
+	nodes   []*hostNode // all lives, ascending by ID; the first is node 0
 	ended   map[addr.NodeID]*ending
 	version uint64 // of the table as members see it
 
-	news     []*hostNode // announced, and not told yet
+	news     []*hostNode // announced, and not sent yet
 	newsTold time.Time   // when the last ones were
 
-	sessions map[SessionID]*hostNode // who speaks on a session
+	sessions map[SessionID]*hostNode // the node at the other end
 	nonce    uint64                  // of the newest check
 
 	seq    uint64               // of the newest Persist
@@ -36,14 +36,14 @@ type Host struct {
 	retry  time.Time            // when to write them again
 
 	outage   outage    // the last time in which members may have been without this host
-	disputes []dispute // of it; ascending by what they are about, then by whom
+	disputes []dispute // of it; ascending by the fields about and by
 	settle   time.Time // when to decide them; zero: there are none
 
 	clock    stallClock
 	started  time.Time
 	grace    time.Time // its end
 	renewing bool      // the next term is being written
-	served   bool      // somebody joined or resumed in this term
+	served   bool      // a node joined or resumed in this term
 	lost     bool      // lives were granted that the table does not have: newcomers wait for the grace
 	stopped  bool      // stepped down or left
 
@@ -78,11 +78,11 @@ type hostNode struct {
 	why     Reason    // of the removal that a failed redial, or removing, leads to
 
 	waiting    *petition                 // a newer epoch of the same UUID, or the same process asking anew
-	complaints map[addr.NodeID]time.Time // who cannot reach it, since when
+	complaints map[addr.NodeID]time.Time // nodes that cannot reach it, since when
 }
 
-// name returns the node's name: what it says, or what it said when it was granted
-// its lease.
+// name returns the node's name: the one that it claims, or claimed when it was
+// granted its lease.
 func (n *hostNode) name() string {
 	if n.node.None() {
 		return n.lease.Name
@@ -103,7 +103,7 @@ type petition struct {
 type check struct {
 	nonce    uint64
 	deadline time.Time
-	asked    []addr.NodeID // whose answers count
+	asked    []addr.NodeID // only their answers count
 	unheard  bool          // it reports that it does not hear us: that we hear it counts for nothing
 }
 
@@ -112,14 +112,14 @@ type ending struct {
 	life   addr.Life
 	reason Reason
 	since  time.Time
-	sent   time.Time                       // last delivery to those who owe
-	owed   map[addr.NodeID]addr.Generation // who has not acknowledged yet
+	sent   time.Time                       // last delivery to those in owed
+	owed   map[addr.NodeID]addr.Generation // lives that have not acknowledged yet
 }
 
-// A write is what happens once a Persist is confirmed.
+// A write is the work to do once a Persist is confirmed.
 type write struct {
 	seq  uint64
-	node *hostNode // whose grant or removal was written; nil: other records
+	node *hostNode // its grant or removal was written; nil: other records
 	term uint64    // the next term, if that was written; else 0
 	ids  []addr.NodeID
 }
@@ -180,8 +180,8 @@ func (h *Host) reload(now time.Time, l *Lease) {
 	}
 }
 
-// Step feeds one input to the host at time now and returns what the shell has
-// to do, in order. The caller owns the returned slice.
+// Step feeds one input to the host at time now and returns the actions for the
+// shell, in order. The caller owns the returned slice.
 func (h *Host) Step(now time.Time, in HostInput) []Action {
 	if by := h.clock.late(now, h.t); by > 0 {
 		h.stoodStill(now, by)
@@ -220,8 +220,8 @@ func (h *Host) Step(now time.Time, in HostInput) []Action {
 	return h.out.take()
 }
 
-// receive takes a message from a session. Only Join and Resume are heard from
-// a session on which nobody lives yet.
+// receive takes a message from a session. A session that serves no life yet may
+// send only Join and Resume.
 func (h *Host) receive(now time.Time, s SessionID, m Message) {
 	switch m := m.(type) {
 	case Join:
@@ -255,8 +255,8 @@ func (h *Host) receive(now time.Time, s SessionID, m Message) {
 	}
 }
 
-// leave ends the life of n, because it says so. If it is the host's own, the
-// others are told at once: there is nobody left to write it for.
+// leave ends the life of n at its own request. The end of the host's own life is
+// sent to the others at once: node 0 has no lease record to write first.
 func (h *Host) leave(now time.Time, n *hostNode, m Leave) {
 	if m.Life != n.node.Life {
 		return
@@ -271,8 +271,8 @@ func (h *Host) leave(now time.Time, n *hostNode, m Leave) {
 	h.stepDown("the host leaves")
 }
 
-// hostSeen judges who of two hosts stays. A host that serves nobody yet gives
-// way to one that does: it came later. Otherwise the higher term stays, and of
+// hostSeen judges which of two hosts stays. A host that serves no node yet steps
+// down for one that does: it came later. Otherwise the higher term stays, and of
 // equal terms the higher UUID, then the higher epoch. One with our UUID and another
 // epoch runs on a copy of our state, and is another host like any other.
 func (h *Host) hostSeen(in HostSeen) {
@@ -309,8 +309,8 @@ func (h *Host) stepDown(text string) {
 	h.out.add(StepDown{Text: text})
 }
 
-// stoodStill forgets the silence that the host believes to have heard while
-// its own process did not run: everybody has a fresh bound.
+// stoodStill discards the silence of the time in which the host's own process
+// did not run: every node has a fresh bound.
 func (h *Host) stoodStill(now time.Time, by time.Duration) {
 	if h.stopped {
 		return
@@ -338,7 +338,7 @@ func (h *Host) stoodStill(now time.Time, by time.Duration) {
 	}
 }
 
-// expel ends a life because an operator says so.
+// expel ends a life by an operator's command.
 func (h *Host) expel(now time.Time, in Expel) {
 	n := h.holder(in.UUID)
 	if n == nil || n.phase == removing || h.stopped {
@@ -355,7 +355,7 @@ func (h *Host) expel(now time.Time, in Expel) {
 	h.remove(now, n, in.Reason)
 }
 
-// certificateRenewed tells everybody until when a node is now to be believed.
+// certificateRenewed announces the new end of a node's certificate to all.
 func (h *Host) certificateRenewed(in Renewed) {
 	n := h.holder(in.UUID)
 	if in.UUID == h.self.UUID {
@@ -371,7 +371,7 @@ func (h *Host) certificateRenewed(in Renewed) {
 	}
 }
 
-// tick judges what time alone decides.
+// tick does the work that is due by time alone.
 func (h *Host) tick(now time.Time) {
 	h.clock.tick(now)
 	if h.stopped {
@@ -430,7 +430,7 @@ func (h *Host) holder(u addr.UUID) *hostNode {
 // Term returns the host's term.
 func (h *Host) Term() uint64 { return h.term }
 
-// Serving reports whether somebody joined or resumed in this term, the host's
+// Serving reports whether a node joined or resumed in this term, the host's
 // own node aside; it goes into the host's gossip.
 func (h *Host) Serving() bool { return h.served }
 

@@ -9,14 +9,14 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 )
 
-// While there is no host, each side of a split tells the end of the other. The
+// While there is no host, each side of a split announces the end of the other. The
 // host that returns finds all of them alive. An end is never taken back, so of
-// every two lives of which one has told the other's end, one must begin anew.
+// every two lives of which one has announced the other's end, one must begin anew.
 //
-// What members say of others makes sense only about such a time. At any other
-// time, and about lives that began behind it, a member that says that it has told
-// another's end is the one to begin anew, so that nobody can talk another one out
-// of the fabric.
+// The host believes such a report only about such a time. At any other time, and
+// about lives that began after it, a member that reports that it announced
+// another's end is the one to begin anew, so that no member can have another one
+// removed by false reports.
 
 // maxLiars is how many members may lie together without another member being
 // removed by their word.
@@ -25,12 +25,12 @@ const maxLiars = 2
 // An outage is a time in which members may have been without this host: before it
 // started, or while its process stood still. The zero outage is none.
 type outage struct {
-	until   time.Time          // what members say of it counts so long
-	known   map[addr.Life]bool // who lived before
+	until   time.Time          // reports of members about it count until then
+	known   map[addr.Life]bool // lives that began before
 	stalled bool               // the members may rightly hold that the host's own life is over
 
-	over      map[addr.Life]bool // of known: has told the end of the host's life
-	overUntil time.Time          // when those who have are too few
+	over      map[addr.Life]bool // of known: announced the end of the host's life
+	overUntil time.Time          // deadline for enough of them; zero: none has yet
 }
 
 // beginOutage notes that members may have been without the host until now.
@@ -43,13 +43,13 @@ func (h *Host) beginOutage(until time.Time, stalled bool) {
 	}
 }
 
-// about reports whether what by says of the life about can be of the outage.
+// about reports whether a report of by on the life about can be of the outage.
 func (o *outage) about(now time.Time, about, by addr.Life) bool {
 	return now.Before(o.until) && o.known[about] && o.known[by]
 }
 
-// hostOver counts that l has told the end of the host's life. It reports false if
-// that cannot be of the outage, or if too few have said so within wait.
+// hostOver counts that l has announced the end of the host's life. It reports false
+// if that cannot be of the outage, or if too few have done so within wait.
 func (o *outage) hostOver(now time.Time, l addr.Life, wait time.Duration) bool {
 	if !o.stalled || !now.Before(o.until) || !o.known[l] {
 		return false
@@ -61,8 +61,8 @@ func (o *outage) hostOver(now time.Time, l addr.Life, wait time.Duration) bool {
 	return o.hostIsOver() || now.Before(o.overUntil)
 }
 
-// hostIsOver reports whether enough of those that lived before have told the end
-// of the host's life.
+// hostIsOver reports whether enough of the lives in known have announced the end of
+// the host's life.
 func (o *outage) hostIsOver() bool {
 	return o.stalled && len(o.over) >= min(maxLiars+1, len(o.known)) && 2*len(o.over) > len(o.known)
 }
@@ -99,8 +99,8 @@ func compareLives(a, b addr.Life) int {
 	return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Generation, b.Generation))
 }
 
-// decide ends lives until no dispute is left. Everybody has been heard for one
-// silence bound.
+// decide ends lives until no dispute is left. Every member had one silence bound to
+// report.
 func (h *Host) decide(now time.Time) {
 	h.settle = time.Time{}
 	for len(h.disputes) > 0 {
@@ -112,10 +112,10 @@ func (h *Host) decide(now time.Time) {
 	}
 }
 
-// loser returns the life that is to end next. There is a dispute. Who has told an
-// end is asked to begin anew by its own word; who has not, only if many have told
-// its end. Of those it is the one with the most disputes, so that few have to, and
-// of equals the one with the higher ID.
+// loser returns the life that is to end next. Precondition: there is a dispute. A life
+// that announced an end can lose by that alone; any other only if many announced its
+// end. Of those it is the one with the most disputes, so that few have to begin anew,
+// and of equals the one with the higher ID.
 func (h *Host) loser() addr.Life {
 	disputes, against := make(map[addr.Life]int), make(map[addr.Life]int)
 	own := make(map[addr.Life]bool)

@@ -14,8 +14,8 @@ func (h *Host) refuse(s SessionID, code Refusal, text string) {
 	h.send(s, Refused{Term: h.term, Code: code, Text: text[:min(len(text), MaxText)]})
 }
 
-// admit refuses what no state of the host could grant. life and term are those that
-// the node has proved.
+// admit refuses requests that the host can grant in no state. life and term are those
+// that the node has proved.
 func (h *Host) admit(now time.Time, s SessionID, id Identity, life addr.Life, term uint64) bool {
 	if h.stopped {
 		h.refuse(s, RefusedStopped, "this host has stepped down")
@@ -49,11 +49,11 @@ func (h *Host) admit(now time.Time, s SessionID, id Identity, life addr.Life, te
 	return true
 }
 
-// heed takes the proof of what a host of this cluster has granted. If the table lacks
+// heed takes the proof that a host of this cluster granted a life. If the table lacks
 // it, this host runs on an older copy of its state: no later life begins below the
 // one that is proved, and newcomers get no ID that another node may claim. If it was
 // granted in our own term or a later one, and not by this process, that term has
-// been another host's: a host that serves nobody takes one above.
+// been another host's: a host that serves no node takes one above.
 func (h *Host) heed(now time.Time, c Claim) {
 	if h.table.lacks(c.UUID, c.Life) {
 		h.table.raise(c.Life.Generation)
@@ -131,8 +131,8 @@ func (h *Host) resume(now time.Time, s SessionID, m Resume) {
 	h.adopt(now, n, s, m.Identity, m.Vouched)
 }
 
-// resumeDoubted answers a member that has told its applications that our own
-// life is over. If we stood still, and most of those that lived then say so, they
+// resumeDoubted answers a member that has reported the end of our own life to its
+// applications. If we stood still, and most of those that lived then agree, they
 // are right, and we take a new life. Otherwise this member has to begin anew.
 func (h *Host) resumeDoubted(now time.Time, s SessionID, n *hostNode) {
 	n.heard = now // its own process speaks
@@ -162,7 +162,7 @@ func (h *Host) renewed(now time.Time, term uint64) {
 	old := h.nodes[0]
 	h.renewing, h.term = false, term
 	h.table.raise(addr.Generation(term - 1))
-	h.outage.stalled = false // those who told the end of the old life are answered: no word of them ends the new one
+	h.outage.stalled = false // reports of the old life's end are answered: none of them ends the new life
 	e := h.end(now, old, ReasonPartitioned)
 	h.version++
 	h.broadcast(nil, RemovedLife{Term: h.term, Version: h.version, Life: e.life, Reason: e.reason})
@@ -191,7 +191,7 @@ func (h *Host) adoptLocal() {
 }
 
 // wait queues p behind the end of n. One petition waits at a time: a retry of
-// the same process replaces the older one, anybody else is told to come back.
+// the same process replaces the older one, any other is refused as busy.
 func (h *Host) wait(n *hostNode, p *petition) bool {
 	if w := n.waiting; w != nil && w.join.Epoch != p.join.Epoch {
 		h.refuse(p.session, RefusedBusy, "another process with this UUID is joining")
@@ -288,9 +288,9 @@ func (h *Host) nameTaken(s SessionID, self *hostNode, u addr.UUID, name string) 
 	return false
 }
 
-// granted tells everybody of a new life that is safe on disk. If its session
-// has ended meanwhile nobody is told: the process asks again and gets the same
-// life, or silence ends it.
+// granted announces a new life that is safe on disk. If its session has ended
+// meanwhile it announces nothing: the process asks again and gets the same life,
+// or silence ends it.
 func (h *Host) granted(now time.Time, n *hostNode) {
 	n.phase, n.heard, h.served = live, now, true
 	if n.up {
@@ -299,7 +299,7 @@ func (h *Host) granted(now time.Time, n *hostNode) {
 	}
 }
 
-// ungrant takes back a lease that nobody was told of. Its generation counts as
+// ungrant takes back a lease that was never announced. Its generation counts as
 // used.
 func (h *Host) ungrant(now time.Time, n *hostNode, code Refusal, text string) {
 	n.lease.end(now, ReasonLeft)

@@ -60,13 +60,13 @@ func (h *Host) redialed(now time.Time, in Redialed) {
 		h.remove(now, n, ReasonRestarted)
 	case RedialFailed:
 		h.remove(now, n, n.why)
-	case RedialUntried: // that says nothing about the node: others look
+	case RedialUntried: // no evidence about the node: others check
 		n.redial = time.Time{}
 		h.startCheck(now, n)
 	}
 }
 
-// judge decides about a live node by what time has brought.
+// judge decides about a live node by its expired deadlines.
 func (h *Host) judge(now time.Time, n *hostNode) {
 	switch {
 	case due(n.redial, now):
@@ -103,8 +103,8 @@ func (h *Host) judgeUnclaimed(now time.Time, n *hostNode) {
 
 // judgePartial evicts a node that lost the host, or one of a pair that lost each
 // other, after it has stayed so for longer than it takes to find out that a node
-// is dead. Nobody is evicted because of what few others say: who complains alone
-// is the one to go.
+// is dead. Complaints of few others evict no node: a node that complains alone is
+// the one to go.
 func (h *Host) judgePartial(now time.Time, n *hostNode) {
 	bound := h.partialBound()
 	if !n.up && !n.gone.IsZero() && now.Sub(n.gone) >= bound {
@@ -128,7 +128,7 @@ func (h *Host) judgePartial(now time.Time, n *hostNode) {
 func (h *Host) evicted(by, n *hostNode) *hostNode {
 	_, mutual := by.complaints[n.id()]
 	switch {
-	case by.id() == addr.Host: // what our own node sees
+	case by.id() == addr.Host: // our own node sees it
 		return n
 	case many(len(n.complaints), len(h.nodes)-1):
 		return n
@@ -150,7 +150,7 @@ func worse(a, b *hostNode) bool {
 	return a.id() > b.id()
 }
 
-// report takes what a member says of another life: a reason to look, no more.
+// report takes a member's report about another life: it starts a check, no more.
 func (h *Host) report(now time.Time, from *hostNode, m Report) {
 	n := h.living(m.About)
 	if n == nil || n == from {
@@ -182,8 +182,8 @@ func (h *Host) report(now time.Time, from *hostNode, m Report) {
 	}
 }
 
-// hears takes what n says of its link to the host. A node that does not hear it is
-// as good as silent, whatever comes from it, unless somebody reaches it within the
+// hears takes the report of n about its link to the host. A node that does not hear the
+// host counts as silent even if it sends, unless another node reaches it within the
 // time of a check or it hears us again: a network that is cut in one direction
 // would otherwise keep it alive until it gives the host up.
 func (h *Host) hears(now time.Time, n *hostNode, e Evidence) {
@@ -227,7 +227,7 @@ func (h *Host) startCheck(now time.Time, n *hostNode) {
 
 // checkUntil returns when a check that begins now has failed. A report may call
 // for one at any time, also in the middle of a gap in the network that is short
-// enough to be borne: nobody is silent before it would be without the report.
+// enough to be borne: no node is silent before it would be without the report.
 // A process that waits for the end of n needs no patience: its own process is not there.
 func (h *Host) checkUntil(now time.Time, n *hostNode) time.Time {
 	until := now.Add(h.t.Check)
@@ -237,8 +237,8 @@ func (h *Host) checkUntil(now time.Time, n *hostNode) time.Time {
 	return until
 }
 
-// able returns the nodes whose word about n is worth asking for: in touch with
-// the host and not in doubt themselves.
+// able returns the nodes that can check n: in touch with the host and not in doubt
+// themselves.
 func (h *Host) able(now time.Time, n *hostNode) []*hostNode {
 	var able []*hostNode
 	for _, o := range h.nodes[1:] {
@@ -249,7 +249,7 @@ func (h *Host) able(now time.Time, n *hostNode) []*hostNode {
 	return able
 }
 
-// checkResult ends a check if somebody who was asked reached the life.
+// checkResult ends a check if a node that was asked reached the life.
 func (h *Host) checkResult(now time.Time, from *hostNode, m CheckResult) {
 	n := h.living(m.Target)
 	if n == nil || n.check == nil || n.check.nonce != m.Nonce || !m.Reached {
@@ -263,7 +263,7 @@ func (h *Host) checkResult(now time.Time, from *hostNode, m CheckResult) {
 }
 
 // remove decides that the life of n is over. The verdict is written first, so
-// that a host that restarts in between can neither forget it nor have told it.
+// that a host that restarts in between can neither forget it nor have sent it.
 func (h *Host) remove(now time.Time, n *hostNode, why Reason) {
 	n.phase, n.why = removing, why
 	n.check, n.redial = nil, time.Time{}
@@ -271,8 +271,8 @@ func (h *Host) remove(now time.Time, n *hostNode, why Reason) {
 	h.persist(write{node: n}, *n.lease)
 }
 
-// removed tells everybody of the end of n, itself included, and turns to who
-// waited for it. The end is always told before the next life begins.
+// removed sends the end of n to all, n included, and then grants the petition that
+// waited for it. The end is always sent before the next life begins.
 func (h *Host) removed(now time.Time, n *hostNode) {
 	h.tellNewsNow(now)
 	e := h.end(now, n, n.why)
@@ -292,8 +292,8 @@ func (h *Host) removed(now time.Time, n *hostNode) {
 	}
 }
 
-// end puts the life of n into quarantine and notes who has to acknowledge:
-// everybody who may have been told of it.
+// end puts the life of n into quarantine and notes the lives that have to
+// acknowledge: all that may have received it in a table.
 func (h *Host) end(now time.Time, n *hostNode, why Reason) *ending {
 	e := &ending{life: n.node.Life, reason: why, since: now, sent: now, owed: make(map[addr.NodeID]addr.Generation)}
 	for _, o := range h.nodes {
@@ -307,12 +307,12 @@ func (h *Host) end(now time.Time, n *hostNode, why Reason) *ending {
 			delete(other.owed, n.id())
 		}
 	}
-	h.disputes = slices.DeleteFunc(h.disputes, func(d dispute) bool { return d.about == n.node.Life }) // what it said itself still counts
+	h.disputes = slices.DeleteFunc(h.disputes, func(d dispute) bool { return d.about == n.node.Life }) // its own reports still count
 	h.ended[n.id()] = e
 	return e
 }
 
-// ack crosses a member off those who owe.
+// ack removes a member from those that owe an acknowledgement.
 func (h *Host) ack(from *hostNode, m Ack) {
 	if e := h.ended[m.Life.Node]; e != nil && e.life == m.Life {
 		delete(e.owed, from.id())
@@ -320,7 +320,7 @@ func (h *Host) ack(from *hostNode, m Ack) {
 }
 
 // tickEnded repeats verdicts that were not acknowledged and frees IDs whose
-// quarantine is over, in time and by everybody's word.
+// quarantine is over: its time has passed and all have acknowledged.
 func (h *Host) tickEnded(now time.Time) {
 	for _, id := range slices.Sorted(maps.Keys(h.ended)) {
 		e := h.ended[id]

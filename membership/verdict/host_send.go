@@ -10,7 +10,7 @@ import (
 
 func (h *Host) send(s SessionID, m Message) { h.out.add(Send{Session: s, Message: m}) }
 
-// broadcast sends m to everybody who holds a table, except one.
+// broadcast sends m to every node that holds a table, except one.
 func (h *Host) broadcast(except *hostNode, m Message) {
 	for _, n := range h.nodes {
 		if n != except && n.up && n.phase != granting {
@@ -20,10 +20,10 @@ func (h *Host) broadcast(except *hostNode, m Message) {
 }
 
 // newsEvery is the time between two changes of the table, the ends of lives aside, so
-// that a storm of joins is told in few messages. A change that comes alone goes at once.
+// that a storm of joins takes few messages. A change that comes alone is sent at once.
 const newsEvery = 50 * time.Millisecond
 
-// announce makes n part of the table, or changes its entry. All are told at the end
+// announce makes n part of the table, or changes its entry. It is sent to all at the end
 // of a Step.
 func (h *Host) announce(n *hostNode) {
 	n.shown = true
@@ -32,15 +32,15 @@ func (h *Host) announce(n *hostNode) {
 	}
 }
 
-// tellNews tells all of what was announced, if the last time is long enough ago.
+// tellNews sends all announced entries if newsEvery has passed since the last time.
 func (h *Host) tellNews(now time.Time) {
 	if len(h.news) > 0 && now.Sub(h.newsTold) >= newsEvery && !h.stopped {
 		h.tellNewsNow(now)
 	}
 }
 
-// tellNewsNow tells all of what was announced. It comes before the end of any life, so
-// that the beginning of one is told however short it was.
+// tellNewsNow sends all announced entries. It comes before the end of any life, so
+// that the beginning of every life is sent, however short the life was.
 func (h *Host) tellNewsNow(now time.Time) {
 	for part := range slices.Chunk(h.news, MaxNews) {
 		h.version++
@@ -82,8 +82,8 @@ func (h *Host) sendTable(n *hostNode) {
 	}
 }
 
-// entries returns the table for reader: everybody who was shown, reader
-// itself, and of the other IDs the lives that ended not long ago.
+// entries returns the table for reader: all lives that were shown, reader itself,
+// and of the other IDs the lives that ended not long ago.
 func (h *Host) entries(reader *hostNode) []Entry {
 	var all []Entry
 	seen := make(map[addr.NodeID]bool, len(h.nodes))
@@ -102,7 +102,7 @@ func (h *Host) entries(reader *hostNode) []Entry {
 	return all
 }
 
-// persist asks for records to be written, and remembers what is to happen then.
+// persist asks for records to be written, and stores w until that is confirmed.
 func (h *Host) persist(w write, leases ...Lease) {
 	h.seq++
 	w.seq = h.seq
@@ -132,11 +132,11 @@ func (h *Host) persisted(now time.Time, seq uint64) {
 	}
 }
 
-// persistFailed refuses what must not happen without the disk. A removal
+// persistFailed refuses a grant, which must not happen without the disk. A removal
 // happens all the same: the life is over whether the disk is full or not. The
-// records are written again later; whatever is on disk until then, a life that
-// is wrongly active there cannot come back, since those who were told of its
-// end hold on to it.
+// records are written again later. A life that is wrongly active on disk until
+// then cannot come back, since the members that received its end never take it
+// back.
 func (h *Host) persistFailed(now time.Time, in PersistFailed) {
 	if !slices.ContainsFunc(h.writes, func(w write) bool { return w.seq == in.Seq }) {
 		return

@@ -7,7 +7,7 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 )
 
-// errNoID says that no node can have an ID.
+// errNoID reports that no node can have an ID.
 func errNoID(id addr.NodeID) error {
 	return fmt.Errorf("node-id %d: want 1 to %d", id, addr.FirstReserved-1)
 }

@@ -14,8 +14,8 @@ import (
 type LeaseState uint8
 
 const (
-	LeaseFree       LeaseState = iota + 1 // may go to anybody; the generation is kept
-	LeaseActive                           // somebody lives here
+	LeaseFree       LeaseState = iota + 1 // may go to any node; the generation is kept
+	LeaseActive                           // held by a life
 	LeaseQuarantine                       // over, but not long enough
 )
 
@@ -55,7 +55,7 @@ var errFull = errors.New("every node ID is taken or in quarantine")
 // A leaseTable is the authority's memory of every ID that was ever granted.
 //
 // Invariants: at most one lease per ID; owner maps a UUID to the one ID that
-// it held last and that nobody else got since; at most one active lease per
+// it held last and that no other node got since; at most one active lease per
 // UUID; generations only grow.
 type leaseTable struct {
 	leases map[addr.NodeID]*Lease
@@ -130,10 +130,10 @@ func (t *leaseTable) sorted() []*Lease {
 }
 
 // grant gives u a life: its own ID with the next generation; else that of its
-// previous life if nobody has it; else the next free one after the cursor. The
+// previous life if no node has it; else the next free one after the cursor. The
 // caller has ended the previous life before, and knows that it was u's. The
-// generation is above every one that the ID can have had: in the table, in what the
-// floor stands for, and in the previous life.
+// generation is above every one that the ID can have had: in the table, below the
+// floor, and in the previous life.
 //
 // A node that wants one ID gets that one: the caller has found it to be this node's, or
 // free.
@@ -164,8 +164,8 @@ func (t *leaseTable) grant(now time.Time, u addr.UUID, epoch uint64, name string
 	return l, nil
 }
 
-// bound returns the ID that u has and keeps: that which it held last, or else that of
-// its previous life if nobody has it.
+// bound returns the ID that u has and keeps: the one that it held last, or else that of
+// its previous life if no node has it.
 func (t *leaseTable) bound(u addr.UUID, previous addr.Life) (addr.NodeID, bool) {
 	usedUp := previous.Generation >= maxGeneration-1
 	if l := t.lookup(u); l != nil && l.Generation < maxGeneration-1 && (l.ID != previous.Node || !usedUp) {
@@ -191,7 +191,7 @@ func (t *leaseTable) choose(u addr.UUID, previous addr.Life) (addr.NodeID, bool)
 	return 0, false
 }
 
-// free reports whether id may go to anybody.
+// free reports whether id may go to any node.
 func (t *leaseTable) free(id addr.NodeID) bool {
 	if id == addr.Host || id >= addr.FirstReserved {
 		return false
