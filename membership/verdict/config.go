@@ -34,7 +34,7 @@ type HostConfig struct {
 	Leases []Lease     // as on disk
 	Cursor addr.NodeID // as on disk
 	// Floor is the highest generation that a table that was lost, or restored from
-	// a backup, can have granted to an ID that Leases lack. 0: neither.
+	// a backup, can have granted. Every life begins above it. 0: neither.
 	Floor   addr.Generation
 	Timing  Timing // zero fields: those of Fast
 	Partial PartialPolicy

@@ -111,8 +111,8 @@
 // # Starting
 //
 // The host raises its term and writes it to disk before NewHost; term
-// and leases come from the lease table. A member passes what [Remember] last
-// wrote. A damaged file is never replaced by an older one: the shell refuses
+// and leases come from the lease table. A member passes the last [Remember] that was
+// written. A damaged file is never replaced by an older one: the shell refuses
 // to start a host without its table unless told to, and a member that lost its
 // file starts as a new node.
 //

@@ -132,7 +132,7 @@ func (t *leaseTable) sorted() []*Lease {
 // grant gives u a life: its own ID with the next generation; else that of its
 // previous life if no node has it; else the next free one after the cursor. The
 // caller has ended the previous life before, and knows that it was u's. The
-// generation is above every one that the ID can have had: in the table, below the
+// generation is above every one that the ID can have had: in the table, up to the
 // floor, and in the previous life.
 //
 // A node that wants one ID gets that one: the caller has found it to be this node's, or

@@ -9,8 +9,8 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 )
 
-// A Member is one node's view of the cluster. The package doc says how it is
-// driven. One goroutine owns it.
+// A Member is one node's view of the cluster. The package doc describes its use.
+// Owned by one goroutine.
 type Member struct {
 	cfg MemberConfig
 	t   Timing
@@ -35,24 +35,24 @@ type Member struct {
 	pinged   time.Time
 	nonce    uint64 // of the newest Ping
 
-	// What we think of the host.
+	// The state of the host as we see it.
 	host      addr.Life // its life in the table; the zero Life if unknown
 	heard     time.Time // last sign of life from it
 	redial    time.Time // when its ended session counts as a crash; zero: not in doubt
 	alone     bool      // its life is over for us: we decide for ourselves
 	told      string    // detail of the last EventHost
 	confirm   uint64    // after a stall: the Ping whose Pong ends the doubt; else 0
-	judgeFrom time.Time // nobody is judged before
+	judgeFrom time.Time // no peer is judged before
 
 	// The table.
 	synced  bool // it follows the host's versions
 	version uint64
 	behind  int // pongs in a row that knew a newer version
 	parts   []Entry
-	peers   map[addr.NodeID]*peer // all others who live, as we told our handlers
+	peers   map[addr.NodeID]*peer // all other lives, as reported to our handlers
 	watched map[addr.Life]bool    // of peers; nil: they have changed
 	over    map[addr.NodeID]addr.Generation
-	pending map[addr.Life]bool // removals whose handlers run
+	pending map[addr.Life]bool // removed; the handlers have not returned yet
 
 	probes map[uint64]probe
 	probed uint64 // nonce of the newest Probe
@@ -127,8 +127,8 @@ func NewMember(cfg MemberConfig, now time.Time) (*Member, error) {
 	return m, nil
 }
 
-// Step feeds one input to the member at time now and returns what the shell
-// has to do, in order. The caller owns the returned slice.
+// Step feeds one input to the member at time now and returns the actions for the
+// shell, in order. The caller owns the returned slice.
 func (m *Member) Step(now time.Time, in MemberInput) []Action {
 	if m.stage == done {
 		return nil
@@ -163,7 +163,7 @@ func (m *Member) Step(now time.Time, in MemberInput) []Action {
 	return m.out.take()
 }
 
-// tick does what is due by time alone.
+// tick does the work that is due by time alone.
 func (m *Member) tick(now time.Time) {
 	m.clock.tick(now)
 	m.tickRequest(now)
@@ -182,8 +182,8 @@ func (m *Member) tick(now time.Time) {
 	}
 }
 
-// stoodStill discards everything that was believed while this process did not
-// run: what others seem to have missed, we did.
+// stoodStill discards all evidence of the time in which this process did not run:
+// messages that others seem not to have sent, we did not read.
 func (m *Member) stoodStill(now time.Time, by time.Duration) {
 	m.note("this process stood still for %v; rumours and silences are discarded", by.Round(time.Millisecond))
 	m.heard = now

@@ -52,7 +52,7 @@ func (m *Member) dialFailed(now time.Time, in DialFailed) {
 }
 
 // serveLocal shows our last life to the applications of this machine, which need no
-// host for what they do with each other. To the others we have no life: the host
+// host to use each other's services. To the others we have no life: the host
 // gives us the next one, and ends that which they may still know.
 func (m *Member) serveLocal() {
 	if m.local || m.unwanted || m.cfg.Want != 0 && m.cfg.Want != m.previous.Node || m.self != (addr.Life{}) || !m.since.IsZero() || m.previous.Generation == 0 {
@@ -62,7 +62,7 @@ func (m *Member) serveLocal() {
 	m.emit(Event{Kind: EventLocal, Node: m.cfg.Self.node(m.previous), Detail: "no host has answered since this start"})
 }
 
-// endLocal takes back what serveLocal has shown: the host does not want this node.
+// endLocal takes back the life that serveLocal has shown: the host refuses this node.
 func (m *Member) endLocal(text string) {
 	m.unwanted = true
 	if !m.local {
@@ -154,7 +154,7 @@ func (m *Member) receive(now time.Time, in Received) {
 	}
 }
 
-// hearAgain takes back what silence made us say of the host.
+// hearAgain takes back our report that the host is silent.
 func (m *Member) hearAgain() {
 	p := m.peers[addr.Host]
 	if p == nil {
@@ -231,7 +231,7 @@ func (m *Member) granted(now time.Time, g Grant) {
 	}
 }
 
-// refused turns to what a refusal asks for.
+// refused acts on a refusal by its code.
 func (m *Member) refused(now time.Time, r Refused) {
 	if m.stage != asking {
 		return
@@ -316,8 +316,8 @@ func (m *Member) hostSilent(now time.Time) bool {
 
 // sendLossReport tells the host that we do not hear it: it may hear us all the same, and
 // would take us for well until we give it up. Where packets are lost on one way only
-// the session does not bring it in time: what was said before is not acknowledged
-// either, and is sent again first. So it is said beside the session too.
+// the session does not bring it in time: earlier messages are not acknowledged
+// either, and are sent again first. So it is sent beside the session too.
 func (m *Member) sendLossReport(now time.Time, p *peer) {
 	if m.stage == serving {
 		p.reported, p.reportedAt = LinkSilent, now
@@ -326,9 +326,9 @@ func (m *Member) sendLossReport(now time.Time, p *peer) {
 	}
 }
 
-// cutOff reports whether most of those whose silence we would notice, the host and
-// the lives that we watch, are silent on their links to us. Then it is not our ways to the host alone that are lost,
-// and there is no need to wait until gossip has found out too.
+// cutOff reports whether most of the host and the lives that we watch are silent on
+// their links to us. Then more than our ways to the host are lost, and there is no
+// need to wait until gossip has found out too.
 func (m *Member) cutOff() bool {
 	lost, all := 1, 1 // the host
 	for id, p := range m.peers {
@@ -352,8 +352,8 @@ func (m *Member) probeSilent(now time.Time) {
 	}
 }
 
-// probeWithHost asks for another way to a peer whose link is silent while the
-// host is.
+// probeWithHost asks for another way to a peer if both its link and the host are
+// silent.
 func (m *Member) probeWithHost(now time.Time, p *peer) {
 	if p.link != 0 && p.probe == 0 && now.Sub(p.tried) >= m.t.Silence && m.hostSilent(now) && m.canDoubt() {
 		m.startProbe(now, p)
@@ -380,7 +380,7 @@ func (m *Member) hostEnded(why Reason) {
 // tellHost emits an EventHost if its detail is news.
 func (m *Member) tellHost(detail string) {
 	if m.told == detail || detail == HostLost && !m.hostUntold() {
-		return // what was told says more; and a host that was never reached cannot be lost
+		return // the last detail says more; and a host that was never reached cannot be lost
 	}
 	m.told = detail
 	n := Node{Life: m.host}

@@ -16,7 +16,7 @@ func (m *Member) known(l addr.Life) *peer {
 	return nil
 }
 
-// linkSays takes what our own link to a life tells.
+// linkSays takes the evidence of our own link to a life.
 func (m *Member) linkSays(now time.Time, in Link) {
 	p := m.known(in.Life)
 	if p == nil {
@@ -32,7 +32,7 @@ func (m *Member) linkSays(now time.Time, in Link) {
 	case LinkSilent, LinkReset, LinkFenced, LinkRefused:
 		p.link = in.Evidence
 		if in.Evidence == LinkFenced && m.stage == serving {
-			m.ping(now) // it may be us who is over; the host's answer tells
+			m.ping(now) // our own life may be over; the host's answer decides
 		}
 	default:
 		return
@@ -95,8 +95,8 @@ func (m *Member) consider(now time.Time, p *peer) {
 	}
 }
 
-// considerReport tells the host what is new, and repeats what stays bad. After
-// a stall nothing is told before the host has confirmed us.
+// considerReport reports new evidence to the host, and repeats bad evidence that
+// stays. After a stall it reports nothing before the host has confirmed us.
 func (m *Member) considerReport(now time.Time, p *peer) {
 	bad := p.bad()
 	if bad == 0 || m.confirm != 0 {
@@ -190,7 +190,7 @@ func (m *Member) tickProbes(now time.Time) {
 	}
 }
 
-// probeEnded passes the result on to who asked.
+// probeEnded passes the result on to the host or to our own judgement.
 func (m *Member) probeEnded(now time.Time, q probe, in Probed) {
 	reached := in.Reached
 	if q.check != 0 {

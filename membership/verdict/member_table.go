@@ -29,7 +29,7 @@ func (m *Member) table(now time.Time, t Table) {
 	m.apply(now, entries)
 }
 
-// apply makes the view equal to the table: first who is gone, then who is new,
+// apply makes the view equal to the table: first removals, then new lives,
 // each in order of ID.
 func (m *Member) apply(now time.Time, entries []Entry) {
 	listed := make(map[addr.NodeID]Entry, len(entries))
@@ -60,7 +60,7 @@ func (m *Member) apply(now time.Time, entries []Entry) {
 		}
 		m.learn(e)
 	}
-	if m.untold { // who had no life knew nobody: all that was told are those of this table
+	if m.untold { // without a life it had no peers: all EventAdded so far are of this table
 		m.untold = false
 		m.out = slices.Insert(m.out, at, Action(Emit{Event{Kind: EventSelf, Node: m.Self(), Others: len(m.peers)}}))
 	}
@@ -79,8 +79,8 @@ func endReason(n Node, e Entry, listed bool) Reason {
 	return ReasonSilent
 }
 
-// contradicts reports whether the entry calls a life alive whose end we have
-// told. An end is never taken back.
+// contradicts reports whether the entry has a life as alive that we announced as
+// over. An end is never taken back.
 func (m *Member) contradicts(e Entry) bool {
 	l := e.Node.Life
 	return e.Node.State == Alive && l != m.self && l.Generation <= m.over[l.Node]
@@ -149,11 +149,10 @@ func (m *Member) verdict(now time.Time, v RemovedLife) {
 	}
 }
 
-// learn adds a life to the view, or takes over what changed about it. A life
-// of an earlier term that is not resumed is no news: who knows it keeps it,
-// who does not waits.
-// What contradicts an end that we told stays out; the host decides who begins
-// anew.
+// learn adds a life to the view, or updates it. A life of an earlier term that is
+// not resumed changes nothing: a member that has it keeps it, any other waits.
+// An entry that contradicts an end that we announced stays out; the host decides
+// which of the two nodes begins anew.
 func (m *Member) learn(e Entry) {
 	n, l := e.Node, e.Node.Life
 	switch {
@@ -228,7 +227,7 @@ func (m *Member) reset(now time.Time, text string) {
 	}
 }
 
-// resetView empties the view: to the next life everybody is new.
+// resetView empties the view: to the next life every peer is new.
 func (m *Member) resetView(text string) {
 	n := m.Self()
 	n.State = Removed

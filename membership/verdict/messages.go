@@ -6,7 +6,7 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 )
 
-// Bounds of what messages carry. A decoder refuses more; the machines refuse
+// Bounds of the fields of messages. A decoder refuses more; the machines refuse
 // it again, so that no table entry is ever larger.
 const (
 	MaxName      = addr.MaxName // bytes of a node's name, UTF-8
@@ -47,7 +47,7 @@ type Join struct {
 	Term uint64
 
 	// Lease is the signed lease of Previous, as a [Grant] brought it; empty if
-	// there is none. The host's shell passes on only what it proves.
+	// there is none. The host's shell passes on only as much as the lease proves.
 	Lease []byte // ≤ MaxLease
 
 	// Want is the only ID that the node takes, 0 if it takes any.
@@ -56,8 +56,8 @@ type Join struct {
 	Vouched // by the host's shell
 }
 
-// Vouched is what the host itself knows of the sender of a Join or Resume, not by
-// its word. The host's shell fills it in; it is not sent.
+// Vouched is the host's own knowledge of the sender of a Join or Resume. The host's
+// shell fills it in; it is not sent.
 type Vouched struct {
 	Labels []string  // of the token that it joined with
 	Until  time.Time // end of its certificate
@@ -74,8 +74,8 @@ type Resume struct {
 	Life addr.Life // generation > 0
 	Term uint64    // as in Join
 
-	// HostOver is the newest generation of node 0 whose end the node has told
-	// its applications, 0 if none. A host that still lives in it must take a
+	// HostOver is the newest generation of node 0 that the node has reported to its
+	// applications as over, 0 if none. A host that still lives in it must take a
 	// new life before the node can resume.
 	HostOver addr.Generation
 
@@ -90,8 +90,8 @@ type Resume struct {
 // Removed of the same life.
 type Leave struct{ Life addr.Life }
 
-// A Report passes on what the sender knows of another life; of the host's it says
-// whether it hears that (LinkSilent, LinkAlive). Member → host.
+// A Report carries the sender's evidence about another life; about the host's, whether
+// the sender hears it (LinkSilent, LinkAlive). Member → host.
 type Report struct {
 	About    addr.Life
 	Evidence Evidence // LinkAlive … EndTold
@@ -104,14 +104,14 @@ type Check struct {
 	Nonce uint64
 	Contact
 
-	// Challenge is what the life has to sign, so that nobody else can say that it
+	// Challenge is for the life to sign, so that no other node can claim that it
 	// lives. The host's shell makes it when it sends the Check.
 	Challenge []byte // ≤ MaxChallenge
 }
 
 // A CheckResult answers a Check. Member → host. The host's shell passes on
 // Reached only if the member is Target itself, or Proof is Target's signature of
-// the challenge: what one member says of another counts for nothing.
+// the challenge: one member's unproved statement about another does not count.
 type CheckResult struct {
 	Nonce   uint64 // of the Check
 	Target  addr.Life
@@ -153,8 +153,8 @@ type Grant struct {
 	// sees the Grant. ≤ MaxLease
 	Lease []byte
 
-	// What the lease says beside it. The Host fills it in for its shell; it
-	// is not sent but in the lease.
+	// Further contents of the lease. The Host fills them in for its shell; they
+	// are sent only in the lease.
 	UUID  addr.UUID
 	Epoch uint64
 	Name  string

@@ -24,25 +24,25 @@ const (
 	DownClosed                      // closed on purpose, by either side, or never opened well
 )
 
-// A RedialOutcome is what a Redial found.
+// A RedialOutcome is the result of a Redial.
 type RedialOutcome uint8
 
 const (
 	RedialAlive   RedialOutcome = iota + 1 // the same UUID and epoch answered
 	RedialNewer                            // the same UUID answered with another epoch
-	RedialFailed                           // refused, unreachable, or somebody else answered
+	RedialFailed                           // refused, unreachable, or another node answered
 	RedialUntried                          // this node could not dial: it has no descriptors or memory
 )
 
-// A HostInput is what the shell tells a Host.
+// A HostInput is an input of a Host, fed by its shell.
 type HostInput interface{ hostInput() }
 
-// A MemberInput is what the shell tells a Member.
+// A MemberInput is an input of a Member, fed by its shell.
 type MemberInput interface{ memberInput() }
 
-// An Action is what a machine asks of the shell. The shell performs the
-// actions of one Step in their order, before it calls Step again with what
-// they caused.
+// An Action is a machine's request to the shell. The shell performs the
+// actions of one Step in their order, before it calls Step again with the
+// inputs that they caused.
 type Action interface{ action() }
 
 // Inputs of both machines.
@@ -83,9 +83,9 @@ type (
 		Text string
 	}
 
-	// HostSeen tells of another process with the host role in this cluster,
-	// which has just answered: an earlier start of this one has not. What tells of
-	// this very process (same UUID and epoch) is ignored.
+	// HostSeen reports another process with the host role in this cluster,
+	// which has just answered: an earlier start of this one has not. A report
+	// about this very process (same UUID and epoch) is ignored.
 	HostSeen struct {
 		UUID    addr.UUID
 		Epoch   uint64
@@ -136,20 +136,20 @@ type (
 	// does not help.
 	DialFailed struct{ Text, Refused string }
 
-	// Link passes on what a data link tells about a life.
+	// Link passes on a data link's evidence about a life.
 	Link struct {
 		Life     addr.Life
 		Evidence Evidence // LinkAlive … LinkRefused
 	}
 
-	// Gossip passes on what gossip says of a life.
+	// Gossip passes on a rumour about a life.
 	Gossip struct {
 		Life   addr.Life
 		Rumour Rumour
 	}
 
 	// Doubt passes on that By doubts Life: while there is no host, each watcher of
-	// a life tells all others when it has heard nothing of it for [Timing.Silence]/2,
+	// a life notifies all others when it has heard nothing of it for [Timing.Silence]/2,
 	// or cannot reach it, and again every second. It needs no proof.
 	Doubt struct{ By, Life addr.Life }
 
@@ -176,7 +176,7 @@ type (
 		Message Message
 	}
 
-	// CloseSession closes Session after what was sent on it is delivered, or
+	// CloseSession closes Session once all messages sent on it are delivered, or
 	// after a second. No Down is needed for it; a late one does no harm.
 	CloseSession struct {
 		Session SessionID
@@ -223,7 +223,7 @@ type (
 	DialHost struct{}
 
 	// Probe tries to reach Life over the data path: a round trip on an open
-	// link, or a new link whose HELLO names UUID and Epoch. The shell answers
+	// link, or a new link with UUID and Epoch in its HELLO. The shell answers
 	// with Probed, best within [Timing.Check]; later answers are ignored. With a
 	// challenge, the life has to sign that.
 	Probe struct {
@@ -247,8 +247,8 @@ type (
 	}
 
 	// SendLossReport tells the host, in a packet that needs no answer to arrive, that
-	// this node does not hear it on Session, whose ends alone can say so. It may
-	// be lost, and a Report says the same.
+	// this node does not hear it on Session. Only the ends of Session can send it. It
+	// may be lost; a Report carries the same.
 	SendLossReport struct {
 		Session SessionID
 		Host    addr.UUID
@@ -315,7 +315,7 @@ type out []Action
 
 func (o *out) add(a Action) { *o = append(*o, a) }
 
-// take returns what was collected and starts anew.
+// take returns the collected actions and empties o.
 func (o *out) take() []Action {
 	a := *o
 	*o = nil

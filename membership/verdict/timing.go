@@ -7,26 +7,26 @@ import "time"
 //
 // Silence is judged in two steps, and a life is over only after both:
 //
-//	heard -- Silence --> check -- Check, nobody reaches it --> removed
+//	heard -- Silence --> check -- Check, no node reaches it --> removed
 //	  ^                    |
-//	  '---- anybody reaches it
+//	  '---- a node reaches it
 //
 // so the end of a silent life is known everywhere after at most
-// Silence + Check + one way, and what the shells are late.
+// Silence + Check + one way, and the delays of the shells.
 type Timing struct {
-	// Tick is the longest time between two Ticks. It is what an idle process
-	// wakes up for, so it is as long as a Heartbeat: what has a deadline before
-	// asks for a Tick of its own by Next.
+	// Tick is the longest time between two Ticks. An idle process wakes up for
+	// each, so it is as long as a Heartbeat: for an earlier deadline Next asks
+	// for a Tick of its own.
 	Tick time.Duration
 	// Heartbeat is the time between two Pings of a member, which come with
 	// Ticks: up to half a Tick earlier or later.
 	Heartbeat time.Duration
 	Silence   time.Duration // of a control link, before a check; > 2 Heartbeat
-	Check     time.Duration // within which somebody must reach the life
+	Check     time.Duration // within which a node must reach the life
 	Redial    time.Duration // within which an ended session must be redialed
 	// Stall is how late a Tick has to be for this process to have stood still.
 	// A shorter pause is not noticed, so together with the heartbeat that was
-	// due before it, it must not look like silence to anybody.
+	// due before it, it must not look like silence to any node.
 	Stall   time.Duration
 	Redials time.Duration // between two dials of a lost host
 	Resend  time.Duration // between two deliveries of an unacknowledged verdict
@@ -35,7 +35,7 @@ type Timing struct {
 	// resume; those that do not are removed.
 	Grace time.Duration
 
-	// Quarantine is how long the ID of a removed life is given to nobody else.
+	// Quarantine is how long the ID of a removed life is given to no other node.
 	Quarantine time.Duration
 }
 
@@ -74,8 +74,8 @@ func Calm() Timing {
 	}.withDefaults()
 }
 
-// withDefaults fills in what is zero: bounds that do not depend on the
-// profile, and all of Fast for the zero Timing.
+// withDefaults fills in the fields that are zero: bounds that do not depend on
+// the profile, and all of Fast for the zero Timing.
 func (t Timing) withDefaults() Timing {
 	set := func(d *time.Duration, to time.Duration) {
 		if *d <= 0 {

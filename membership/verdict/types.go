@@ -6,8 +6,8 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 )
 
-// A Node is what is known of one life of one node. Its slices are shared by
-// everybody who holds the value and are never changed.
+// A Node describes one life of one node. Its slices are shared by all holders of
+// the value and are never changed.
 type Node struct {
 	Life     addr.Life
 	Identity // without claims while the host knows no more than its lease, and of an end
@@ -17,7 +17,7 @@ type Node struct {
 	Since    time.Time
 }
 
-// A State is what a node believes of a life.
+// A State is a node's view of whether a life goes on.
 type State uint8
 
 const (
@@ -55,7 +55,7 @@ const (
 	ReasonBanned      Reason = "banned"      // an operator banned it
 )
 
-// An EventKind is what an Event tells.
+// An EventKind is the kind of change that an Event reports.
 type EventKind uint8
 
 const (
@@ -85,7 +85,7 @@ type Event struct {
 	Others int // of an EventSelf: so many EventAdded, of the life's first table, come next
 }
 
-// Evidence is what a data link, or gossip, tells about a life.
+// Evidence is an observation of a data link, or of gossip, about a life.
 type Evidence uint8
 
 const (
@@ -95,14 +95,14 @@ const (
 	LinkFenced                      // the peer says that our life, or the life we asked for, is over
 	LinkRefused                     // it ended, or could not be dialed, and a redial was refused or failed
 	RumourDead                      // gossip says that it is dead; made from a [Gossip] input, never by a link
-	EndTold                         // alone, the sender has told its end, and the table says that it lives; never by a link
+	EndTold                         // the sender, while alone, announced its end, and the table has it alive; never by a link
 )
 
-// A Rumour is what gossip says of a life.
+// A Rumour is gossip's opinion of a life.
 type Rumour uint8
 
 const (
-	RumourNone    Rumour = iota // nothing was heard, or what was heard is discarded
+	RumourNone    Rumour = iota // nothing was heard, or it was discarded
 	RumouredAlive               // gossip counts it among its members
 	RumouredWeak                // gossip suspects it
 	RumouredDead                // gossip has given it up

@@ -1,9 +1,9 @@
 package verdict
 
-// Who runs the machines asks these: how soon to look again follows from them.
+// The shells call these functions to choose how soon to ask Next again.
 
-// Harmless reports whether an input of the host can bring no deadline nearer: most of
-// what a host hears. To find the next deadline costs a look at every node. nil, no
+// Harmless reports whether an input of the host can bring no deadline nearer, as most
+// inputs of a host. To find the next deadline costs a look at every node. nil, no
 // input of the host's, is not harmless: it may be a member's.
 func Harmless(in HostInput) bool {
 	got, ok := in.(Received)
@@ -14,7 +14,7 @@ func Harmless(in HostInput) bool {
 	return ping
 }
 
-// DoubtAtHost reports whether an input of the host makes somebody's life doubtful.
+// DoubtAtHost reports whether an input of the host makes a life doubtful.
 func DoubtAtHost(in HostInput) bool {
 	switch in := in.(type) {
 	case Down, LossReport:

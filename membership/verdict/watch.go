@@ -10,7 +10,7 @@ import (
 
 // Each life but the host's has watchers, whatever the size of the cluster: they keep
 // a lifeline to it and notice first that it is silent. With a host they report that.
-// Without one they raise a doubt with all the others, who look for themselves.
+// Without one they send a doubt to all the others, which then dial it themselves.
 
 const (
 	// watchSide is how many watchers a life has on each side of it.
@@ -45,7 +45,7 @@ func (m *Member) Watches(l addr.Life) bool {
 
 // doubted looks at a life because one of its watchers doubts it, which is a reason to
 // look and no more: the life is over only if it does not answer us for as long as a
-// link may be silent. Who watches it has evidence of its own.
+// link may be silent. A watcher of the life has evidence of its own.
 func (m *Member) doubted(now time.Time, in Doubt) {
 	p, by := m.known(in.Life), m.known(in.By)
 	if p == nil || by == nil || !m.alone || m.Watches(in.Life) || now.Sub(p.looked) < lookEvery {
