@@ -12,8 +12,8 @@ import (
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
-// feedHost and feedMember step a machine with one input, perform what it asks
-// for, and go on with what that causes at once. They run on the loop.
+// feedHost and feedMember step a machine with one input, perform its actions, and
+// then step with the inputs that these cause at once. They run on the loop.
 func (a *Agent) feedHost(in verdict.HostInput)     { a.feed(step{host: in}) }
 func (a *Agent) feedMember(in verdict.MemberInput) { a.feed(step{member: in}) }
 
@@ -96,9 +96,9 @@ func (a *Agent) perform(x verdict.Action, fromHost bool) {
 // An owedLife is our own life while it could not be written.
 type owedLife struct{ verdict.Remember }
 
-// remember writes our own life, synced, before what follows in the step. A disk
-// that takes nothing does not end a life that the host has granted: it is
-// written later.
+// remember writes our own life, synced, before the later actions of the step. A
+// failed write does not end a life that the host has granted: it is written
+// later.
 func (a *Agent) remember(x verdict.Remember) {
 	_ = a.cfg.Faults.Hit(failpoint.LeaseGranted)
 	a.owed = nil
@@ -119,8 +119,8 @@ func (a *Agent) writeLife(x verdict.Remember) error {
 		Since: a.cfg.Faults.Now(), Signed: x.Lease})
 }
 
-// rememberAgain writes a while later what remember could not, until it can or a
-// newer life takes its place.
+// rememberAgain retries a failed write of remember after a while, until it succeeds
+// or a newer life takes its place.
 func (a *Agent) rememberAgain(o *owedLife) {
 	write := func() {
 		if a.owed != o {
@@ -171,7 +171,7 @@ func eventText(k verdict.EventKind) string {
 	return "event"
 }
 
-// followEvent does what an event means for gossip and lifelines.
+// followEvent updates gossip and lifelines after an event.
 func (a *Agent) followEvent(e verdict.Event) {
 	switch e.Kind {
 	case verdict.EventReset:
@@ -196,8 +196,8 @@ func (a *Agent) followEvent(e verdict.Event) {
 	}
 }
 
-// depart ends what tells others that this node is here, before gossip says that
-// it leaves: who hears that looks whether it is true.
+// depart closes the lifelines of this node before gossip reports that it leaves:
+// a node that receives the report dials this one to verify it.
 func (a *Agent) depart() {
 	close(a.departed)
 	for _, l := range a.lines {
@@ -205,9 +205,9 @@ func (a *Agent) depart() {
 	}
 }
 
-// note keeps what other goroutines must know of an event: which lives are over
-// and fenced from here on, and how the host is. After a reset this node has
-// another life, and to that one nobody's life is over.
+// note stores the part of an event that other goroutines read: which lives are
+// over and fenced from here on, and the state of the host. After a reset this node
+// has another life, and to that one no life is over.
 func (a *Agent) note(e verdict.Event) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

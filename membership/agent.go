@@ -17,15 +17,15 @@ import (
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
-// maxInbox bounds what waits for the loop. A poster waits beyond it: the
+// maxInbox bounds the functions that wait for the loop. A poster blocks beyond it: the
 // reader of a session then reads no more, which slows its peer down.
 const maxInbox = 1024
 
 // ErrClosed is returned by methods of an agent that has ended.
 var ErrClosed = errors.New("membership ended")
 
-// ErrElsewhere is what a connection of Config.Listener returns from Read when it
-// turned out to be for somebody else, who has it now. It is not worth a line in
+// ErrElsewhere is returned by Read of a connection of Config.Listener that turned
+// out to be for another protocol and was handed over. It is not worth a line in
 // the log.
 var ErrElsewhere = control.ErrElsewhere
 
@@ -42,7 +42,7 @@ type Agent struct {
 	events     *events
 	disk       *disk
 	enroller   *enroller // of the host, else nil
-	challenges []byte    // of the host: what challenges are made from
+	challenges []byte    // of the host: the secret of its challenges
 
 	ctx    context.Context // ends with the loop
 	cancel context.CancelFunc
@@ -62,9 +62,9 @@ type Agent struct {
 	lossReports    map[verdict.SessionID]uint64 // numbers of the last loss reports
 	lastLossReport uint64                       // number of the last one sent
 	lines          map[gossip.Key]*line
-	heard          map[gossip.Key]gossip.Member // who gossips, as last heard
+	heard          map[gossip.Key]gossip.Member // gossiping nodes, as last heard
 	gone           map[gossip.Key]bool          // of heard: given up
-	sighted        map[gossip.Key]bool          // who gossips as host and is being looked at
+	sighted        map[gossip.Key]bool          // nodes that gossip as host and are being dialed
 	watched        map[addr.Life]bool
 	beatAt         time.Time // when to beat on the lifelines
 	pace           pace
@@ -93,7 +93,7 @@ type Agent struct {
 	view view
 }
 
-// A view is what other goroutines may know of the loop's state.
+// A view is the copy of the loop's state for other goroutines.
 type view struct {
 	self      Node
 	lease     []byte // signed, of self.Life
@@ -107,7 +107,7 @@ type view struct {
 	sessions  int
 	err       error
 	over      map[addr.NodeID]addr.Generation // newest life of each ID that is over
-	bans      map[addr.UUID]bool              // who is kept out
+	bans      map[addr.UUID]bool              // banned nodes
 	circle    circle
 }
 
@@ -140,7 +140,7 @@ func Start(ctx context.Context, c Config) (*Agent, error) {
 	return a, nil
 }
 
-// closeAll frees what Start was given, when it fails.
+// closeAll closes the resources passed to Start, when it fails.
 func closeAll(c *Config) {
 	if c.Listener != nil {
 		c.Listener.Close()
@@ -205,7 +205,7 @@ func (a *Agent) start(ctx context.Context) error {
 	return nil
 }
 
-// machines makes the two deciding machines from what is on disk.
+// machines makes the two deciding machines from the records on disk.
 func (a *Agent) machines(ctx context.Context, epoch uint64) error {
 	self, err := a.cfg.identity(epoch)
 	if err != nil {
@@ -271,7 +271,7 @@ func (a *Agent) post(f func()) bool {
 	}
 }
 
-// ask has the loop run f and returns what it says; ok is false if the agent has
+// ask has the loop run f and returns its result; ok is false if the agent has
 // ended. The loop itself must not ask.
 func ask[T any](a *Agent, f func() T) (answer T, ok bool) {
 	answers := make(chan T, 1)
@@ -409,7 +409,7 @@ func (a *Agent) Nodes() []Node {
 	return slices.Clone(a.view.nodes)
 }
 
-// Report tells what a data link knows of a life. It may be called often.
+// Report passes on a data link's evidence about a life. It may be called often.
 func (a *Agent) Report(life addr.Life, e Evidence) {
 	a.post(func() { a.feedMember(verdict.Link{Life: life, Evidence: e}) })
 }

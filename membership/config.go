@@ -37,8 +37,8 @@ type Config struct {
 	Listener net.Listener
 	// Dial opens a TCP connection. Nil: the system's.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
-	// Refused is called for every connection to Listener that shows nobody who is
-	// admitted. It must not wait. Nil: nobody counts.
+	// Refused is called for every connection to Listener that does not authenticate
+	// as an admitted node. It must not block. Nil: they are not counted.
 	Refused func()
 	// Seeds are data addresses, "host:port", of nodes to ask first.
 	Seeds []string
@@ -49,7 +49,7 @@ type Config struct {
 	Detection gossip.Profile
 	// Timing overrides the bounds that Detection chooses, if it is not zero.
 	Timing verdict.Timing
-	// Partial says what becomes of two nodes that lost only each other.
+	// Partial decides about two nodes that lost only each other.
 	Partial verdict.PartialPolicy
 	// CertificateValidity is how long the certificates are valid that this
 	// host issues, a minute to ten years. Each is renewed after two thirds of its
@@ -59,18 +59,18 @@ type Config struct {
 	// Probe tries to reach a life over the data path: nil if it answered. It
 	// returns when ctx ends at the latest. Nil: a lifeline is opened instead.
 	Probe func(ctx context.Context, life addr.Life) error
-	// OnEvent is told everything that changes, in order, on one goroutine. When
+	// OnEvent is called for every change, in order, on one goroutine. When
 	// it returns from an EventRemoved the removal counts as handled here.
 	OnEvent func(Event)
-	// Serves returns what the node serves, as services.List has it; it is asked after
-	// [Agent.ServesAnew] and must not wait. OnServices is told, on OnEvent's goroutine,
-	// what another life serves now, behind the event that has added it; a life's end
-	// ends what it serves. Nil: nothing is served, nobody is told.
+	// Serves returns the node's services, as services.List has them; it is called after
+	// [Agent.ServesAnew] and must not block. OnServices is called, on OnEvent's goroutine,
+	// with the current services of another life, after the event that has added it; a
+	// life's end ends its services. Nil: nothing is served, OnServices is not called.
 	Serves     func() []services.Service
 	OnServices func(addr.Life, []services.Service)
 	// Bars returns the rule that keeps a node from serving a name, "" if there is none; of
-	// use on the host, which tells nobody of such a name. Nil: no rule does. Barred is told
-	// of which names of Serves the host tells nobody. Neither must wait. Nil: nobody is told.
+	// use on the host, which announces no such name. Nil: no rule does. Barred is called with
+	// the names of Serves that the host does not announce; may be nil. Neither must block.
 	Bars   func(n Node, name string) (rule string)
 	Barred func(names []string)
 	// Revalidate is called when this process noticed that it stood still:
@@ -78,8 +78,8 @@ type Config struct {
 	// fresh round trip. It must not block. Nil: nothing is done.
 	Revalidate func()
 
-	// Audit is told what is worth a line in the audit log. It must not block and
-	// may be called from any goroutine. Nil: nobody is told.
+	// Audit is called for each line of the audit log. It must not block and may be
+	// called from any goroutine. Nil: there is no audit log.
 	Audit func(Audit)
 	// MaxNodes bounds the identities that the host enrols, banned ones included, up
 	// to [MaxNodes]. 0: 1024.
@@ -118,8 +118,8 @@ type GossipConfig struct {
 	Streams   net.Listener
 	Dial      func(ctx context.Context, address string) (net.Conn, error)
 	Seeds     []string // gossip addresses of nodes to speak to first
-	// Sighted is told where others gossip, as they say themselves. It must not
-	// block. Nil: nobody wants to know.
+	// Sighted is called with the gossip addresses that other nodes claim. It must not
+	// block. Nil: it is not called.
 	Sighted func(node addr.UUID, gossip netip.AddrPort)
 }
 
@@ -202,7 +202,7 @@ func TimingOf(p gossip.Profile) verdict.Timing {
 	return verdict.Normal()
 }
 
-// identity is what the deciding part is told of this node.
+// identity returns this node's identity for the deciding part.
 func (c *Config) identity(epoch uint64) (verdict.Identity, error) {
 	claims, err := verdict.NewClaims(c.Node.Name, c.Node.Addresses, c.Node.Providers)
 	return verdict.Identity{UUID: c.State.Identity().Node, Epoch: epoch, Claims: claims}, err

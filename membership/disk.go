@@ -11,8 +11,8 @@ import (
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
-// disk writes what may take long on its own goroutine: the host's lease records
-// and the members that everybody remembers.
+// disk does slow writes on its own goroutine: the host's lease records, and the
+// members that every node remembers.
 type disk struct {
 	st     *state.State
 	faults *failpoint.Node
@@ -171,7 +171,7 @@ func grant(l verdict.Lease) state.Grant {
 		State: leaseStates[l.State], Since: l.Since, Name: l.Name}
 }
 
-// leases translates what is on disk. The reason of an end is not kept there.
+// leases translates the records on disk. The reason of an end is not kept there.
 func leases(grants []state.Grant) []verdict.Lease {
 	var out []verdict.Lease
 	for _, g := range grants {

@@ -11,8 +11,8 @@ import (
 // doubtEvery is the time between two doubts about one life.
 const doubtEvery = time.Second
 
-// tellDoubt tells all others that this node hears nothing of a life that it watches.
-// With a host, which looks for all, nobody else needs to know.
+// tellDoubt notifies all others that this node hears nothing of a life that it watches.
+// With a host, which checks for all, no other node needs the doubt.
 func (a *Agent) tellDoubt(l *line, life Node, now time.Time) {
 	if !a.member.Alone() || !a.member.Watches(life.Life) || now.Sub(l.doubted) < doubtEvery {
 		return
@@ -27,7 +27,7 @@ func (a *Agent) tellDoubt(l *line, life Node, now time.Time) {
 	}
 }
 
-// hearDoubt passes on what another node doubts.
+// hearDoubt passes on another node's doubt.
 func (a *Agent) hearDoubt(d gossip.Doubt) {
 	by, known := a.living(d.From)
 	n, ok := a.living(d.About)

@@ -18,8 +18,8 @@ import (
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
-// An enroller is the host's part that issues certificates, and knows whose they
-// are. Its methods may be called from any goroutine.
+// An enroller is the host's part that issues certificates and records their
+// nodes. Its methods may be called from any goroutine.
 type enroller struct {
 	a      *Agent
 	issues bool // certificates; else an operator's CA does
@@ -115,7 +115,7 @@ func (d *enroller) join(cs tls.ConnectionState, ask control.JoinAsk) (control.Jo
 	return grant, nil
 }
 
-// enrol is join without what is said about it.
+// enrol is join without its log and audit lines.
 func (d *enroller) enrol(cs tls.ConnectionState, ask control.JoinAsk) (grant control.JoinGrant, e Enrolment, err error) {
 	if addr.ValidName(ask.Name) {
 		e.Name = ask.Name
@@ -285,8 +285,8 @@ func (d *enroller) lives(u addr.UUID) bool {
 	})
 }
 
-// check says why a node whose certificate proves id may not speak with the host.
-// With an operator's CA, whose word that certificate is, a node is enrolled when it
+// check returns why a node with a certificate for id may not speak with the host.
+// With an operator's CA, which issued that certificate, a node is enrolled when it
 // is first seen, and with another key when it has got a new one.
 func (d *enroller) check(id trust.Identity, name string) error {
 	e := d.get(id.Node)
@@ -332,8 +332,8 @@ func (d *enroller) meet(id trust.Identity, name string) error {
 	return err
 }
 
-// vouch returns what the host knows of a node that joins or resumes under a name,
-// which is its from then on unless another node has it.
+// vouch returns the host's own knowledge of a node that joins or resumes under a
+// name. The name is the node's from then on unless another node has it.
 func (d *enroller) vouch(id trust.Identity, name string) (v verdict.Vouched, err error) {
 	if err := d.check(id, name); err != nil {
 		return v, err
@@ -354,7 +354,7 @@ func (d *enroller) vouch(id trust.Identity, name string) (v verdict.Vouched, err
 	return v, nil
 }
 
-// rename gives a node the name that it says now, if nobody else has it.
+// rename gives a node the name that it claims now, if no other node has it.
 func (d *enroller) rename(node addr.UUID, name string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -374,8 +374,8 @@ func (d *enroller) rename(node addr.UUID, name string) error {
 	})
 }
 
-// renew answers a node that asks for its next certificate. The session proves
-// who it is, the lease table that it lives. It runs on the session's goroutine.
+// renew answers a node that asks for its next certificate. The session proves its
+// identity, the lease table that it lives. It runs on the session's goroutine.
 func (d *enroller) renew(id trust.Identity, ask control.Renew) control.Certificate {
 	der, e, err := d.nextCertificate(id, ask)
 	if err != nil {
@@ -393,7 +393,7 @@ func (d *enroller) nextCertificate(id trust.Identity, ask control.Renew) (der []
 		return nil, e, err
 	}
 	now := d.a.cfg.Now()
-	switch known := d.get(id.Node); { // what costs little first: members may ask without end
+	switch known := d.get(id.Node); { // cheap checks first: members may ask without end
 	case !d.issues:
 		return nil, e, errNoCA
 	case known == nil || now.Sub(known.issued) < d.pause():

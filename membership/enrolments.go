@@ -13,7 +13,7 @@ import (
 	"github.com/fabricd/fabricd/membership/trust"
 )
 
-// An Enrolment is what the host knows of one identity: a UUID that belongs for
+// An Enrolment is the host's record of one identity: a UUID that belongs for
 // good to the public key that first proved it.
 type Enrolment struct {
 	UUID   addr.UUID     `json:"uuid"`
@@ -176,5 +176,5 @@ func loadEnrolments(st *state.State) (enrolments, error) {
 	return all, nil
 }
 
-// errNoNode says that an operator named nobody.
+// errNoNode reports that no node matches an operator's argument.
 var errNoNode = errors.New("no such node: want the name, the ID or the UUID of one that has joined")

@@ -51,7 +51,7 @@ func (q *events) put(e verdict.Event) {
 	q.more()
 }
 
-// putServices queues what a life serves, in place of what it served before.
+// putServices queues a life's services, in place of its earlier list.
 func (q *events) putServices(l services.List) {
 	q.mu.Lock()
 	q.lists[l.Life] = l.Services
@@ -111,8 +111,8 @@ func (q *events) nextLists() map[addr.Life][]services.Service {
 	return lists
 }
 
-// close ends run once the handler that may be running has returned. What is
-// queued is dropped.
+// close ends run once the handler that may be running has returned. Queued events
+// are dropped.
 func (q *events) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

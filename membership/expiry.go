@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// sweepEvery is the time between two looks at what has lasted too long.
+	// sweepEvery is the time between two calls of sweep that do work.
 	sweepEvery = time.Second
 	// speechless is how long a session may stay without asking for a life, and
 	// lifeless how long without getting one.
@@ -35,8 +35,8 @@ type opening struct {
 	requests int
 }
 
-// sweep ends sessions and lifelines whose peers' certificates have expired, and at
-// the host the sessions on which nobody lives.
+// sweep ends sessions and lifelines if the peer's certificate has expired, and at
+// the host the sessions that serve no life.
 func (a *Agent) sweep(now time.Time) {
 	if now.Sub(a.swept) < sweepEvery {
 		return
@@ -68,7 +68,7 @@ func (a *Agent) sweep(now time.Time) {
 	}
 }
 
-// makeRoom ends a session on which nobody lives if the node has too many of those,
+// makeRoom ends a session that serves no life if the node has too many of those,
 // or all nodes together have: the oldest one, and first one that has not even asked
 // for a life. So a session that asks at once is heard, whatever others keep open.
 func (a *Agent) makeRoom(node addr.UUID) {
@@ -110,7 +110,7 @@ func (a *Agent) endOldest(of []verdict.SessionID) {
 	delete(a.openings, id) // it is not to be chosen again
 }
 
-// takeRequest completes a Join or Resume by what the host knows of its sender. It
+// takeRequest adds the host's own knowledge of the sender to a Join or Resume. It
 // reports false if the sender may not speak; then its session ends.
 func (a *Agent) takeRequest(id verdict.SessionID, s *control.Session, m verdict.Message) (verdict.Message, bool) {
 	if !a.mayAsk(id, m) {

@@ -11,18 +11,18 @@ import (
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
-// handoutPatience is how long the host waits for a node to confirm what it was
-// given. Behind that the cluster goes on without it: its session ends, and with the
-// next one it gets what it missed.
+// handoutPatience is how long the host waits for a node to confirm a handout. After
+// that the cluster goes on without it: its session ends, and with the next one it
+// gets the handout that it missed.
 const handoutPatience = 5 * time.Second
 
-// A handout is what the host gives to every node that lives, and again to each that
-// gets a life: the gossip keys, the CA certificates. The loop owns it.
+// A handout is sent by the host to every node that lives, and again to each that
+// gets a life: the gossip keys, the CA certificates. Owned by the loop.
 type handout struct {
 	seq  uint64 // counts the changes of this start
 	held map[verdict.SessionID]uint64
-	sent time.Time     // when seq went to all, or again to those who owe
-	all  chan struct{} // closed when every life holds seq; nil: nobody waits
+	sent time.Time     // when seq went to all, or again to those without it
+	all  chan struct{} // closed when every life holds seq; nil: no caller waits
 	give func(verdict.SessionID)
 }
 
@@ -30,7 +30,7 @@ func newHandout(give func(verdict.SessionID)) handout {
 	return handout{held: make(map[verdict.SessionID]uint64), give: give}
 }
 
-// handOut changes what h gives, and waits until every node that lives has it on
+// handOut changes the contents of h, and waits until every node that lives has them on
 // disk and in use. It returns those that did not confirm in time and were cut off.
 func (a *Agent) handOut(ctx context.Context, h *handout, change func()) (without []addr.Life, err error) {
 	all := make(chan struct{})
@@ -98,7 +98,7 @@ func (a *Agent) giveToAll(h *handout) {
 	}
 }
 
-// confirmed takes the word of a node that it uses what it was given.
+// confirmed takes a node's confirmation that it uses h up to seq.
 func (a *Agent) confirmed(h *handout, id verdict.SessionID, seq uint64) {
 	if _, open := a.sessions[id]; open && seq <= h.seq {
 		h.held[id] = seq
@@ -127,7 +127,7 @@ func (a *Agent) owing(h *handout) (list []addr.Life) {
 }
 
 // tendHandout looks again, since a life that did not hold h may be over, and
-// repeats it to those who owe.
+// repeats it to those that have not confirmed.
 func (a *Agent) tendHandout(h *handout, now time.Time) {
 	if h.all == nil {
 		return

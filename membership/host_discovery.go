@@ -21,12 +21,12 @@ const (
 )
 
 // sightHost looks whether a member that gossips as host is one. Gossip is
-// rumour, which anybody with its key can spread: only a process that proves
-// the host role with its certificate, on a connection that we dialed, is told
-// to the host machine, with the term that it says there.
+// rumour, which any node with its key can spread: only a process that proves
+// the host role with its certificate, on a connection that we dialed, is reported
+// to the host machine, with the term that it sends there.
 func (a *Agent) sightHost(k gossip.Key) { a.lookForHost(k, lookAgain) }
 
-// lookForHost looks, and if nobody answers again after the pause.
+// lookForHost dials the member, and again after the pause if it does not answer.
 func (a *Agent) lookForHost(k gossip.Key, pause time.Duration) {
 	m, ok := a.heard[k]
 	if !ok || a.gone[k] || !m.Meta.Host || a.sighted[k] || len(a.sighted) >= maxSightings ||
@@ -54,7 +54,7 @@ func (a *Agent) lookForHost(k gossip.Key, pause time.Duration) {
 	})
 }
 
-// askHost dials what gossips as host and returns its term. It reports false if
+// askHost dials a member that gossips as host and returns its term. It reports false if
 // no address answers as that process, in the host role. It comes as a node
 // without a life: another host's table need not know ours, and would refuse it.
 func (a *Agent) askHost(m gossip.Member) (term uint64, found bool) {

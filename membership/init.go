@@ -74,7 +74,7 @@ func newSecrets(cluster, node addr.UUID, opts trust.TokenOptions, now time.Time)
 	}, t, nil
 }
 
-// NewToken makes a join token of the cluster whose host has the state st, while
+// NewToken makes a join token of a cluster from the state st of its host, while
 // no agent runs on it. The token is on disk when NewToken returns.
 func NewToken(st *state.State, opts trust.TokenOptions, now time.Time) (trust.Token, error) {
 	authority := st.Secret(state.SecretAuthority)
@@ -99,8 +99,8 @@ func NewToken(st *state.State, opts trust.TokenOptions, now time.Time) (trust.To
 	return t, nil
 }
 
-// askForOtherHosts refuses to start a second host: it asks every seed who it
-// is. One that comes up later is met by gossip, and the terms decide.
+// askForOtherHosts refuses to start a second host: it asks every seed for its
+// identity. One that comes up later is met by gossip, and the terms decide.
 func (a *Agent) askForOtherHosts(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, hostTimeout)
 	defer cancel()

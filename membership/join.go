@@ -30,7 +30,7 @@ type JoinConfig struct {
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 	// Faults are those of this node; its wall clock is theirs. Nil: none.
 	Faults *failpoint.Node
-	// Status is told, in a sentence, what Join waits for. Nil: nobody is.
+	// Status is called with a sentence about the reason why Join waits; may be nil.
 	Status func(text string)
 	Log    zerolog.Logger
 }
@@ -43,7 +43,7 @@ var ErrName = errors.New("another name is needed")
 // and stores them in the state directory. While no host answers it tries again
 // and says so with Status. It fails when the host refuses the token, when the
 // host is not the one that the token names, when the state directory cannot be
-// written, or when ctx ends; the error then says what the last attempt met.
+// written, or when ctx ends; the error then has the result of the last attempt.
 //
 // A node that already belongs to the token's cluster is left as it is, unless its
 // certificate has expired: then it gets the next one by proving its key, for which
@@ -106,7 +106,7 @@ func (c *JoinConfig) round(ctx context.Context) (final bool, err error) {
 	return false, errors.Join(errs...)
 }
 
-// isFinal tells refusals from what may pass.
+// isFinal reports whether an error is final rather than temporary.
 func isFinal(err error) bool {
 	var refused *control.RefusedError
 	var file *state.FileError
@@ -188,7 +188,7 @@ func (c *JoinConfig) ask(ctx context.Context, address string, key crypto.Signer)
 	return grant, err
 }
 
-// once asks at one address and stores what it got.
+// once asks at one address and stores the grant.
 func (c *JoinConfig) once(ctx context.Context, address string) error {
 	key, err := c.key()
 	if err != nil {

@@ -37,7 +37,7 @@ func (a *Agent) takeRotation(what string) (release func(), err error) {
 // in use; one that does not confirm in time is cut off and gets the keys when it
 // comes back, so that no node can keep the others from changing theirs.
 //
-// When ctx ends before, the cluster gossips on with what it has, and the next
+// When ctx ends before, the cluster gossips on with the keys it has, and the next
 // call completes this rotation instead of beginning one. Only the host can do
 // it, once at a time.
 func (a *Agent) RotateGossipKey(ctx context.Context) (version uint32, err error) {
@@ -165,7 +165,7 @@ func (a *Agent) takeRoots(s *control.Session, r control.Roots) {
 
 // RotateCA replaces the cluster's certificate authority: every node first trusts
 // both, then has a certificate and a lease of the new one, then forgets the old one.
-// What is open stays open. A node that does not follow in time is cut off; if it
+// Open connections stay open. A node that does not follow in time is cut off; if it
 // misses the last step it has to join again with a token. Tokens made before are
 // void afterwards. When ctx ends before, both are valid, and the next call completes
 // this one. Only a host without an operator's CA can do it.

@@ -74,7 +74,7 @@ func (a *Agent) admit(proto string, h control.Hello, id trust.Identity, lease co
 		}
 	}
 	if proto != control.ProtoLifeline || h.From.Life == noLife {
-		return nil // a control session is for asking what is true
+		return nil // a control session serves to learn the current state
 	}
 	if err := a.fenced(h.From.Life); err != nil {
 		return err
@@ -90,7 +90,7 @@ func (a *Agent) takeClaim(l control.Lease) {
 	}
 }
 
-// fenced refuses a life whose end was told here.
+// fenced refuses a life that this node has reported as over.
 func (a *Agent) fenced(l addr.Life) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -101,7 +101,7 @@ func (a *Agent) fenced(l addr.Life) error {
 }
 
 // outdated refuses a lease of an earlier term that the host's table does not
-// bear out: the ID may be somebody else's by now. A node that has not resumed
+// bear out: the ID may be another node's by now. A node that has not resumed
 // yet after a restart of the host is in the table all the same. Without a host
 // the signature alone counts.
 func (a *Agent) outdated(peer control.End, lease control.Lease) error {
