@@ -196,8 +196,8 @@ func (a *Agent) followEvent(e verdict.Event) {
 	}
 }
 
-// depart closes the lifelines of this node before gossip reports that it leaves:
-// a node that receives the report dials this one to verify it.
+// depart refuses new sessions and closes the lifelines, before gossip reports that
+// this node leaves: a node that receives the report dials this one to verify it.
 func (a *Agent) depart() {
 	close(a.departed)
 	for _, l := range a.lines {

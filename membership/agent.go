@@ -25,8 +25,8 @@ const maxInbox = 1024
 var ErrClosed = errors.New("membership ended")
 
 // ErrElsewhere is returned by Read of a connection of Config.Listener that turned
-// out to be for another protocol and was handed over. It is not worth a line in
-// the log.
+// out to be for another listener and was handed over to it. It is not worth a
+// line in the log.
 var ErrElsewhere = control.ErrElsewhere
 
 // An Agent is one node's part in its cluster. Its methods may be called from

@@ -68,8 +68,8 @@ func (a *Agent) sendBans(id verdict.SessionID) {
 	}
 }
 
-// takeBans uses the list that the host sent, and ends all sessions and links of this
-// node with those on it.
+// takeBans uses the list that the host sent, and ends the sessions and lifelines of
+// this node with those on it.
 func (a *Agent) takeBans(b control.Bans) {
 	if b.First {
 		a.banned = nil

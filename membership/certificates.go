@@ -20,8 +20,8 @@ const (
 	MinCertificateValidity = time.Minute
 )
 
-// LoadTrust returns the credentials in a state directory. A host whose own
-// certificate has expired while it did not run issues itself the next one, which
+// LoadTrust returns the credentials in a state directory. If a host's own
+// certificate expired while it did not run, it issues itself the next one, which
 // its Agent replaces soon if the configuration wants another validity.
 func LoadTrust(st *state.State, now func() time.Time) (*trust.Store, error) {
 	creds, err := trust.ParseCredentials(st.Secret(state.SecretCredentials))

@@ -116,7 +116,7 @@ func (d *disk) write(writes []verdict.Persist) {
 	}
 }
 
-// hit says that writes are on disk and that nobody knows.
+// hit reports to the faults that writes are on disk and not answered yet.
 func (d *disk) hit(writes []verdict.Persist) {
 	for _, w := range writes {
 		hitLeases(d.faults, w.Leases, failpoint.GrantPersisted, failpoint.RemovalPersisted)

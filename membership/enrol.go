@@ -456,7 +456,7 @@ func (d *enroller) nextCA() (*trust.CA, error) {
 }
 
 // useCA has the authority issue all certificates from now on, the host's own first.
-// Everybody trusts it already.
+// All nodes trust it already.
 func (d *enroller) useCA(next *trust.CA, roots []*trust.Certificate) error {
 	encoded, err := next.Encode()
 	if err != nil {

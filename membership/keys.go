@@ -86,7 +86,7 @@ func (a *Agent) rotate(ctx context.Context, ring trust.Keyring) (version uint32,
 	return version, a.distribute(ctx, ring)
 }
 
-// distribute gives a keyring to everybody.
+// distribute sends a keyring to every node.
 func (a *Agent) distribute(ctx context.Context, ring trust.Keyring) error {
 	encoded := ring.Encode()
 	if err := a.cfg.State.PutSecret(state.SecretKeyring, encoded); err != nil {
@@ -129,7 +129,7 @@ func (a *Agent) takeKeys(s *control.Session, k control.Keys) {
 // them.
 type roots struct {
 	handout
-	renew bool // everybody is to ask for a new certificate
+	renew bool // every node is to ask for a new certificate
 }
 
 // sendRoots sends the CA certificates to one session.

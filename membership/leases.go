@@ -58,8 +58,8 @@ func (a *Agent) lastLease() state.Lease {
 	return lease
 }
 
-// admit refuses lives that are over, leases that are out of date, and everybody
-// once this node has left. It runs on the server's goroutines.
+// admit refuses lives that are over, leases that are out of date, and every node
+// once this one has left. It runs on the server's goroutines.
 func (a *Agent) admit(proto string, h control.Hello, id trust.Identity, lease control.Lease) error {
 	if a.hasDeparted() {
 		return control.Refusef(control.CodeStopped, "this node leaves the cluster")

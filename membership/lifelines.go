@@ -48,9 +48,9 @@ type denial struct {
 func (l *line) heard() bool { return l.up != nil && l.silent.IsZero() }
 
 // tendLines opens the lifelines that should be there, closes those that need not,
-// tells the member who is alive and who silent, and forgets the lines of lives that
-// are gone. Without a host it looks for those too who should dial and do not: a node
-// that has no life any more dials nobody.
+// reports to the member which lives are alive or silent, and forgets the lines of lives
+// that are gone. Without a host it also dials nodes that should dial and do not: a node
+// that has no life any more dials no other.
 func (a *Agent) tendLines(now time.Time) {
 	nodes := a.member.Nodes()
 	if a.hasDeparted() {
@@ -109,7 +109,7 @@ func (a *Agent) line(k gossip.Key) *line {
 	return l
 }
 
-// tellLine turns what the lifeline gave since the last tick into evidence.
+// tellLine turns the lifeline's state since the last tick into evidence.
 func (a *Agent) tellLine(l *line, n Node, now time.Time) {
 	if l.up == nil {
 		return
@@ -139,9 +139,9 @@ func (a *Agent) tellLine(l *line, n Node, now time.Time) {
 	}
 }
 
-// tellAlive tells of a sign of life. The lifeline may speak for another life of the
-// same process: for an earlier one, as whose end it is about to be closed, or for a
-// later one, which proves that life is over.
+// tellAlive reports a sign of life. The lifeline may speak for another life of the
+// same process: for an earlier one, then it is about to be closed, or for a later
+// one, which proves that life is over.
 func (a *Agent) tellAlive(l *line, life addr.Life) {
 	switch {
 	case l.shown == life:
@@ -180,9 +180,9 @@ func (a *Agent) beatEvery() time.Duration {
 
 // lineBound returns how long a lifeline may be silent. While all is well the
 // host is the one to notice a silent node, by its session, and a lifeline that
-// falls silent tells of a pair that has lost only each other: that may take as
-// long as for a silent node, whose loss is known after a check only. In doubt,
-// and without a host, lifelines are what we have.
+// falls silent shows a pair that has lost only each other: that may take as long
+// as the loss of a silent node, known only after a check. In doubt, and without a
+// host, lifelines are the only evidence.
 func (a *Agent) lineBound() time.Duration {
 	if a.doubtful() {
 		return a.timing.Silence
@@ -190,7 +190,7 @@ func (a *Agent) lineBound() time.Duration {
 	return a.timing.Silence + a.timing.Check
 }
 
-// doubtful reports whether somebody's life is in doubt, the host's included.
+// doubtful reports whether any life is in doubt, the host's included.
 func (a *Agent) doubtful() bool { return !a.pace.doubt.IsZero() || a.member.Alone() }
 
 // excuseLines gives every lifeline a fresh bound, after this process paused.
@@ -283,7 +283,7 @@ func (a *Agent) endLives(over addr.Life) {
 	}
 }
 
-// tellMet feeds the member what reach met. A node that does not show the life may
+// tellMet feeds the member the result of reach. A node that does not show the life may
 // not have its grant yet: it is fenced if it has shown that life before, or does
 // not show it for as long as it might be silent.
 func (a *Agent) tellMet(l *line, n Node, met sight) {
@@ -328,9 +328,9 @@ func (a *Agent) acceptLine(up *control.Lifeline) {
 	a.addExtra(l, up)
 }
 
-// addExtra starts a lifeline whose end says nothing: the peer only looks
-// whether we are here. If it beats on it, it is not an extra one: the peer has
-// lost the one that we believe in.
+// addExtra starts a lifeline that is no evidence when it ends: the peer only
+// verifies that we are here. If the peer beats on it, it is not an extra one: the
+// peer has lost the one that we use.
 func (a *Agent) addExtra(l *line, up *control.Lifeline) {
 	l.extra = append(l.extra, up)
 	alive := new(atomic.Int64)
@@ -369,7 +369,7 @@ func (a *Agent) raise(l *line, up *control.Lifeline, dialed bool) {
 }
 
 // lineDown redials at once when a lifeline ended, unless it was closed here:
-// what the peer said last may be out of date, and whether it answers is not.
+// the peer's last message may be out of date, and whether it answers is not.
 // Both ends do: each of them has then its own evidence.
 func (a *Agent) lineDown(l *line, up *control.Lifeline, err error) {
 	if l.up != up {
@@ -417,7 +417,7 @@ func (a *Agent) endLine(l *line) {
 	}
 }
 
-// linesOf counts what one node has open here, under whatever epochs.
+// linesOf counts the lifelines that one node has open here, under all epochs.
 func (a *Agent) linesOf(u addr.UUID) (n int) {
 	for k, l := range a.lines {
 		if k.UUID != u {

@@ -10,22 +10,22 @@ import (
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
-// names is what the agent knows of services. The loop owns all but anew.
+// names is the agent's record of services. Owned by the loop, but for anew.
 type names struct {
 	anew  chan struct{} // capacity 1: this node serves other names
 	own   services.Own
-	host  services.Host // of the host: what all members say
-	book  services.Book // of another node: what the host says
-	timer *time.Timer   // for what is told later
-	stale bool          // something may be to be told
+	host  services.Host // of the host: the lists of all members
+	book  services.Book // of another node: the lists that the host sends
+	timer *time.Timer   // for lists that are due later
+	stale bool          // a list may be due
 	stray uint64        // lists that were passed over: of a life that is not their sender's
 
-	barred []string // names of this node that the host tells nobody
+	barred []string // names of this node that the host does not announce
 }
 
 func newNames() names {
 	n := names{anew: make(chan struct{}, 1), timer: time.NewTimer(0)}
-	n.anew <- struct{}{} // for what is served before the agent starts
+	n.anew <- struct{}{} // for names served before the agent starts
 	return n
 }
 
@@ -38,7 +38,7 @@ func (a *Agent) ServesAnew() {
 	}
 }
 
-// known is the book of what other nodes serve; on the host it has this node too.
+// known returns the services of other nodes; on the host also those of this node.
 func (a *Agent) known() *services.Book {
 	if a.host != nil {
 		return &a.names.host.Book
@@ -46,7 +46,7 @@ func (a *Agent) known() *services.Book {
 	return &a.names.book
 }
 
-// tellNames tells what is due, if something has changed since it was asked last.
+// tellNames sends the lists that are due, if a change since the last call made one due.
 func (a *Agent) tellNames() {
 	if !a.names.stale {
 		return
@@ -64,8 +64,8 @@ func (a *Agent) tellNames() {
 	}
 }
 
-// tellOwn tells the host what this node serves. It returns when it can again, if it has to
-// wait for that; what waits for a life or a session is told with the next grant.
+// tellOwn sends this node's services to the host. It returns when it can again, if it has
+// to wait for that; a list that waits for a life or a session is sent with the next grant.
 func (a *Agent) tellOwn(now time.Time) (next time.Time) {
 	self := a.member.Self().Life
 	id, ok := a.member.Session()
@@ -86,8 +86,8 @@ func (a *Agent) tellOwn(now time.Time) (next time.Time) {
 	return time.Time{}
 }
 
-// tellAll tells every member what has become of services. It returns when there will be
-// more to tell.
+// tellAll sends the lists that have changed to every member. It returns when the next
+// list is due.
 func (a *Agent) tellAll(now time.Time) (next time.Time) {
 	lists, next := a.names.host.Due(now)
 	for _, l := range lists {
@@ -126,7 +126,7 @@ func (a *Agent) bars(life addr.Life, name string) bool {
 	return ok && a.cfg.Bars != nil && a.cfg.Bars(n, name) != ""
 }
 
-// auditBarred writes which names the host tells nobody of that a life wants to serve.
+// auditBarred writes the names that a life wants to serve and the host does not announce.
 func (a *Agent) auditBarred(life addr.Life) {
 	n, ok := a.named(life)
 	for _, name := range a.names.host.Barred(life) {
@@ -146,7 +146,7 @@ func (a *Agent) RulesChanged() {
 	})
 }
 
-// answered takes what the host tells of this node's own list: all of it, unless a rule
+// answered takes the host's copy of this node's own list: all of it, unless a rule
 // keeps this node from serving a name, or there is no room.
 func (a *Agent) answered(l services.List) {
 	barred, ok := a.names.own.Answered(l)
@@ -165,7 +165,7 @@ func (a *Agent) sendNames(id verdict.SessionID) {
 	}
 }
 
-// grantedNames has a host that has just granted this node's life told what it serves.
+// grantedNames has the services of this node sent to a host that just granted its life.
 func (a *Agent) grantedNames(m verdict.Message) {
 	if _, ok := m.(verdict.Grant); ok {
 		if a.host == nil {
@@ -176,9 +176,9 @@ func (a *Agent) grantedNames(m verdict.Message) {
 	}
 }
 
-// hearServices takes what the other end of a session says that a life serves. A member
-// says it of its own life only; a list of another one, which it may have had a moment ago,
-// is passed over.
+// hearServices takes a list of services from the other end of a session. A member
+// sends that of its own life only; a list of another life, which it may have had a moment
+// ago, is passed over.
 func (a *Agent) hearServices(s *control.Session, id verdict.SessionID, l services.List) {
 	if a.host != nil {
 		if life, ok := a.host.LifeOf(s.Peer().UUID); !ok || life != l.Life || !a.host.Speaks(id) {
@@ -202,14 +202,14 @@ func (a *Agent) hearServices(s *control.Session, id verdict.SessionID, l service
 	}
 }
 
-// showNames tells the handler what a life serves that it has just heard of.
+// showNames passes on to the handler the services of a life that was just added.
 func (a *Agent) showNames(life addr.Life) {
 	if l := a.known().Of(life); l.Seq > 0 {
 		a.events.putServices(l)
 	}
 }
 
-// removeNames forgets what a life that is over has served: its end has told the handlers.
+// removeNames forgets the services of a life that is over: its end notified the handlers.
 func (a *Agent) removeNames(life addr.Life) {
 	if a.host != nil {
 		a.names.host.Remove(life)

@@ -14,7 +14,7 @@ import (
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
-// errNotHost is returned by what only the host can do.
+// errNotHost is returned by methods that only the host offers.
 func (a *Agent) errNotHost(what string) error {
 	return fmt.Errorf("%s: this node is not the host", what)
 }
@@ -87,7 +87,7 @@ func (a *Agent) RemoveNode(ctx context.Context, node string) (Enrolment, error) 
 
 // BanNode ends the incarnation of a node and keeps its identity out until
 // [Agent.AllowNode]: on disk, at every member, and with a new gossip key, which
-// follows. It returns when every member has ended what it had with the node, or
+// follows. It returns when every member has ended its connections with the node, or
 // when ctx ends. To ban again changes the reason. Only the host can do it.
 func (a *Agent) BanNode(ctx context.Context, node, reason string) (Enrolment, error) {
 	if len(reason) > maxReason {
@@ -158,8 +158,8 @@ func (a *Agent) change(what, node string, how func(enrolments, *Enrolment)) (cha
 	return changed, nil
 }
 
-// lifeNamed returns who lives with the ID that is written in text, the zero UUID if
-// nobody does.
+// lifeNamed returns the UUID of the node that lives with the ID written in text, the
+// zero UUID if there is none.
 func (a *Agent) lifeNamed(text string) addr.UUID {
 	id, err := strconv.ParseUint(text, 10, 16)
 	if err != nil {
@@ -173,7 +173,7 @@ func (a *Agent) lifeNamed(text string) addr.UUID {
 	return addr.UUID{}
 }
 
-// expelWait is the time between two looks whether everybody has heard of an end.
+// expelWait is the time between two checks whether all members have acknowledged an end.
 const expelWait = 10 * time.Millisecond
 
 // expel ends the life of a node, and all that it has with the host, and waits until
@@ -209,8 +209,8 @@ func (a *Agent) expel(ctx context.Context, node addr.UUID, why Reason, text stri
 	}
 }
 
-// cutOff ends every session and lifeline with a node here, once what was said on
-// them is sent.
+// cutOff ends every session and lifeline with a node here, once all messages queued
+// on them are sent.
 func (a *Agent) cutOff(node addr.UUID, text string) {
 	for _, s := range a.sessions {
 		if s.Peer().UUID == node {
@@ -261,10 +261,10 @@ func (a *Agent) CheckLease(signed []byte, node addr.UUID, key trust.Pin, epoch u
 type Audit struct {
 	Event string // join, join-refused, certificate, remove, ban, allow, ca-rotated, key-rotated, serve-refused
 	Node  addr.UUID
-	Life  addr.Life // of the node; of serve-refused alone, whose Text is the rule
+	Life  addr.Life // of the node; of serve-refused alone: there Text is the rule
 	Name  string
 	Token trust.TokenID
-	Text  string // what else is to be said: a reason, a serial number
+	Text  string // details: a reason, a serial number
 }
 
 func (a *Agent) audit(e Audit) {

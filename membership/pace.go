@@ -4,13 +4,13 @@ import (
 	"time"
 )
 
-// soonest is the shortest time between two ticks, whatever is due: it bounds
-// what a deadline costs that no tick ends.
+// soonest is the shortest time between two ticks, whatever is due: it bounds the
+// cost of a deadline that no tick ends.
 const soonest = 10 * time.Millisecond
 
 // A pace says when the loop ticks. Every tick wakes up an idle process, so
 // there are two kinds of them only: beats, Timing.Tick apart and at the same
-// times as gossip's own work, and ticks for what has a deadline before the next
+// times as gossip's own work, and ticks for a deadline that comes before the next
 // beat.
 type pace struct {
 	timer  *time.Timer
@@ -18,7 +18,7 @@ type pace struct {
 	armed  time.Time // when timer goes off
 	stale  bool      // something happened that may have a deadline
 	lines  time.Time // when a lifeline will have been silent for too long; zero: none
-	doubt  time.Time // somebody's life is in doubt until then; zero: nobody's
+	doubt  time.Time // a life is in doubt until then; zero: none is
 }
 
 // beat returns the first beat after now.
@@ -63,7 +63,7 @@ func (a *Agent) arm() {
 	}
 }
 
-// hurry notes that somebody's life is in doubt. Lifelines are watched more
+// hurry notes that a life is in doubt. Lifelines are watched more
 // closely then.
 func (a *Agent) hurry(now time.Time) {
 	if a.pace.doubt.IsZero() {

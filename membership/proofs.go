@@ -12,7 +12,7 @@ import (
 )
 
 // A host asks some members whether they reach a life. That one does is believed
-// only with that life's own signature of a challenge that nobody could know before
+// only with that life's own signature of a challenge that no node could know before
 // the host asked.
 
 // newChallenges returns the secret of this start from which challenges are made.
@@ -22,7 +22,7 @@ func newChallenges() []byte {
 	return b
 }
 
-// challenge returns what a life has to sign for one check.
+// challenge returns the bytes that a life has to sign for one check.
 func (a *Agent) challenge(nonce uint64, life addr.Life) []byte {
 	m := hmac.New(sha256.New, a.challenges)
 	b := binary.BigEndian.AppendUint64(nil, nonce)
@@ -31,8 +31,8 @@ func (a *Agent) challenge(nonce uint64, life addr.Life) []byte {
 	return m.Sum(nil)[:verdict.MaxChallenge]
 }
 
-// believed returns the result of a check as far as it is proved: a life says itself
-// that it is there, everybody else shows its signature.
+// believed returns the result of a check as far as it is proved: the target's own
+// answer needs no proof, any other member's has the target's signature.
 func (a *Agent) believed(s *control.Session, m verdict.CheckResult) verdict.CheckResult {
 	n, ok := a.host.Living(m.Target)
 	if !m.Reached || ok && n.UUID == s.Peer().UUID && n.Epoch == s.Peer().Epoch {

@@ -9,13 +9,13 @@ import (
 	"github.com/fabricd/fabricd/membership/gossip"
 )
 
-// A circle is the nodes that are in the host's table or were, and where. Those keep a share of
-// what strangers crowd, and gossip believes in them and looks for them when they are
-// gone; whom only gossip names is hearsay.
+// A circle has the nodes that are in the host's table or were, and their addresses. A share of
+// the limits on strangers is reserved for them, and gossip believes in them and dials them
+// when they are gone; a node known by gossip alone is hearsay.
 type circle struct {
-	table      map[gossip.Key]bool // who is in the table
-	gone       []gossip.Key        // who was, oldest first, at most maxGone: a split heals only if both sides look
-	remembered map[addr.UUID]bool  // who was when this node last ran; counts while there is no table
+	table      map[gossip.Key]bool // the nodes in the table
+	gone       []gossip.Key        // nodes that were, oldest first, at most maxGone: a split heals only if both sides dial
+	remembered map[addr.UUID]bool  // nodes in it when this node last ran; counts while there is no table
 	addresses  map[netip.Addr]bool // of all of them
 }
 

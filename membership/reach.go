@@ -9,13 +9,13 @@ import (
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
-// A sight is what reach met, the weaker first: of several addresses the strongest
+// A sight is the result of reach, the weaker first: of several addresses the strongest
 // counts.
 type sight uint8
 
 const (
 	sawNothing    sight = iota // this node could not dial at all, which says nothing of the other one
-	sawNobody                  // nobody answered
+	sawNobody                  // no node answered
 	sawFence                   // it said that our life is over
 	sawNewer                   // another start of it answered
 	sawNoSuchLife              // it answered, and is not that life: it is another one, or none
@@ -99,10 +99,10 @@ func (a *Agent) reachAt(ctx context.Context, address string, n verdict.Contact, 
 	return up, met
 }
 
-// errSeen ends a lifeline that was opened to see whether somebody is there.
+// errSeen ends a lifeline that was opened to see whether a node is there.
 var errSeen = errors.New("seen")
 
-// release ends a lifeline that has shown that somebody is there, and waits for it.
+// release ends a lifeline that has shown that a node is there, and waits for it.
 // up may be nil.
 func (a *Agent) release(up *control.Lifeline) {
 	if up != nil {

@@ -69,8 +69,8 @@ func (a *Agent) gossipSeeds() []string {
 	return seeds
 }
 
-// meta is what this node says of itself. What does not fit into metadata is
-// left out: the table has all of it.
+// meta returns this node's own metadata. Fields that do not fit are left out: the
+// table has all of them.
 func (a *Agent) meta() gossip.Meta {
 	m := gossip.Meta{Cluster: a.cfg.State.Identity().Cluster, Host: a.cfg.host()}
 	if a.member != nil {
@@ -94,7 +94,7 @@ func (a *Agent) meta() gossip.Meta {
 	return m
 }
 
-// gossipSelf tells the others what changed about this node.
+// gossipSelf spreads the changed metadata of this node.
 func (a *Agent) gossipSelf() {
 	m := a.meta()
 	a.serving = m.Serving
@@ -103,7 +103,7 @@ func (a *Agent) gossipSelf() {
 	}
 }
 
-// hearRumours takes what gossip has to say.
+// hearRumours takes the news of gossip.
 func (a *Agent) hearRumours() {
 	for _, r := range a.gossip.Take() {
 		m, k := r.Member, r.Member.Key()
@@ -142,8 +142,8 @@ func (a *Agent) forgetHeard() bool {
 	return false
 }
 
-// tellRumour tells the member what gossip thinks of a life, if anything. Whose
-// life it is says the table, and not what the gossiping member claims.
+// tellRumour passes gossip's opinion of a life, if any, on to the member. The table
+// identifies the life, not the claim of the gossiping member.
 func (a *Agent) tellRumour(n Node) {
 	k := gossip.Key{UUID: n.UUID, Epoch: n.Epoch}
 	if _, ok := a.heard[k]; !ok {
@@ -178,7 +178,7 @@ func (a *Agent) rememberMembers(now time.Time) {
 			slices.Equal(x.Addresses, y.Addresses)
 	})
 	if len(list) == 0 || same {
-		return // an empty view is no reason to forget where everybody was
+		return // an empty view is no reason to forget the nodes' addresses
 	}
 	a.memory = list
 	a.disk.putMembers(list)

@@ -80,9 +80,9 @@ func (a *Agent) accept(s *control.Session) {
 	})
 }
 
-// serve runs on the loop what a peer has caused by a message. If that panics the
-// peer's session ends, and not the process: a member is not to find out how to end
-// the host.
+// serve runs f, which a message of a peer has caused, on the loop. If f panics the
+// peer's session ends, and not the process: no member can end the host by such a
+// message.
 func (a *Agent) serve(s *control.Session, f func()) {
 	defer guard.Recover(func(err error, stack []byte) {
 		a.todo = nil
@@ -92,7 +92,7 @@ func (a *Agent) serve(s *control.Session, f func()) {
 	f()
 }
 
-// hear deals with what is not for the machines. It runs on the session's
+// hear handles messages that are not for the machines. It runs on the session's
 // goroutine.
 func (a *Agent) hear(s *control.Session, id verdict.SessionID, m any) {
 	switch m := m.(type) {
@@ -115,8 +115,8 @@ func (a *Agent) hear(s *control.Session, id verdict.SessionID, m any) {
 	}
 }
 
-// attach gives a session its ID and starts it. What it delivers goes to feed,
-// on the loop.
+// attach gives a session its ID and starts it. Its messages go to feed, on the
+// loop.
 func (a *Agent) attach(s *control.Session, feed func(any)) verdict.SessionID {
 	a.lastID++
 	id := a.lastID

@@ -1,4 +1,4 @@
-// Package membership says who is in the cluster: identities, ID leases granted
+// Package membership decides which nodes are in the cluster: identities, ID leases granted
 // by the host, gossip as rumour, control links as proof, and verdicts that a
 // node's life is over.
 package membership
@@ -7,21 +7,21 @@ import "github.com/fabricd/fabricd/membership/verdict"
 
 // The words of this package are those of its deciding part.
 type (
-	// A Node is what is known of one life of one node.
+	// A Node describes one life of one node.
 	Node = verdict.Node
-	// A State is what a node believes of a life.
+	// A State is a node's view of whether a life goes on.
 	State = verdict.State
 	// A Reason says why a life was removed.
 	Reason = verdict.Reason
-	// An EventKind is what an Event tells.
+	// An EventKind is the kind of change that an Event reports.
 	EventKind = verdict.EventKind
 	// An Event is a change of the cluster as this node sees it.
 	Event = verdict.Event
-	// Evidence is what a data link tells membership about a life.
+	// Evidence is a data link's observation about a life.
 	Evidence = verdict.Evidence
 )
 
-// What a node believes of a life; see [verdict.State].
+// States of a life; see [verdict.State].
 const (
 	Alive   = verdict.Alive
 	Suspect = verdict.Suspect
@@ -38,7 +38,7 @@ const (
 	ReasonPartitioned = verdict.ReasonPartitioned
 )
 
-// What an Event tells; see [verdict.EventKind].
+// Kinds of Event; see [verdict.EventKind].
 const (
 	EventAdded   = verdict.EventAdded
 	EventRemoved = verdict.EventRemoved
@@ -49,7 +49,7 @@ const (
 	EventLocal   = verdict.EventLocal
 )
 
-// What a data link tells about a life; see [verdict.Evidence].
+// Evidence of data links; see [verdict.Evidence].
 const (
 	LinkAlive   = verdict.LinkAlive
 	LinkSilent  = verdict.LinkSilent
@@ -58,7 +58,7 @@ const (
 	LinkRefused = verdict.LinkRefused
 )
 
-// What an EventHost's Detail says; see package verdict.
+// Details of an EventHost; see package verdict.
 const (
 	HostReachable = verdict.HostReachable
 	HostLost      = verdict.HostLost
