@@ -8,7 +8,7 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 )
 
-// TestClaims: what no node can say is in no Claims and in no Contact.
+// TestClaims: no Claims and no Contact have a value that no node can claim.
 func TestClaims(t *testing.T) {
 	long := strings.Repeat("x", 1000)
 	many := slices.Repeat([]string{"a:1"}, MaxAddresses+1)

@@ -11,7 +11,7 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 )
 
-// A snapshot is what a backup of a machine's state directory holds.
+// A snapshot has the contents of a backup of a machine's state directory.
 type snapshot struct {
 	life   addr.Life
 	known  uint64
@@ -111,8 +111,8 @@ type recorder struct {
 func (r *recorder) Errorf(string, ...any) { r.failed++ }
 func (r *recorder) Helper()               {}
 
-// TestCountedTermsGrantALifeTwice: the schedules find what the age of the cluster is
-// for.
+// TestCountedTermsGrantALifeTwice: the schedules find the failure that terms above the
+// age of the cluster prevent.
 func TestCountedTermsGrantALifeTwice(t *testing.T) {
 	r := &recorder{TB: t}
 	for seed := uint64(1); seed <= 20 && r.failed == 0; seed++ {
@@ -177,8 +177,8 @@ func TestANewTermAwaitsClaims(t *testing.T) {
 	}
 }
 
-// TestAGrantOfATakenTermIsTakenBack: what was being written when the host learns that
-// its term was another's is granted to nobody.
+// TestAGrantOfATakenTermIsTakenBack: a lease that is being written when the host learns
+// that its term was another's is granted to no node.
 func TestAGrantOfATakenTermIsTakenBack(t *testing.T) {
 	b := newBench(t)
 	b.in(1, joinOf(1))

@@ -7,9 +7,8 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 )
 
-// The facts in this file are what gossip alone was measured to do, and what a
-// cluster that decides by it would therefore do. Each test shows that ours
-// does not.
+// The facts in this file are measured behaviour of gossip alone, and so of a
+// cluster that decides by it. Each test shows that ours does not behave so.
 
 // each runs f in worlds of several seeds, each started with n nodes and a host.
 func each(t *testing.T, n int, f func(w *world)) {
@@ -38,7 +37,7 @@ func (w *world) removedEverywhere(life addr.Life, but *machine) bool {
 	return all
 }
 
-// quiet fails if anybody was removed or reset since the given time, of the
+// quiet fails if any life was removed or reset since the given time, of the
 // lives in spare excepted.
 func (w *world) quiet(since time.Time, spare ...addr.Life) {
 	w.t.Helper()
@@ -134,7 +133,7 @@ func TestBlockedDatagramsRemoveOnce(t *testing.T) {
 		w.run(30 * time.Second)
 		w.heal()
 		w.until(5*time.Second, "the node is back", w.whole)
-		// It has lost everybody, and may have said so, once. Nobody else has.
+		// It has lost all nodes, and may have reported so, once. No other has.
 		for _, o := range w.machines {
 			if l := o.proc.member.self; o != m && m.proc.count(EventRemoved, l, w.start) > 1 {
 				w.failf("the muted node told the end of %v more than once", l)
@@ -431,7 +430,7 @@ func TestTwoHosts(t *testing.T) {
 	w := newWorld(t, 1, 3)
 	w.startAll()
 	second := w.addMachine(true)
-	w.hosts = w.hosts[:1] // nobody dials the second one
+	w.hosts = w.hosts[:1] // no node dials the second one
 	first := w.machines[0].proc
 	p := w.boot(second)
 	w.run(50 * time.Millisecond)
@@ -455,7 +454,7 @@ func TestTwoHosts(t *testing.T) {
 
 // TestTwoHostsOfOneState: a host that came up behind a partition, on a copy of the
 // host's state, has its UUID and a later epoch and term. It yields all the same
-// while it serves nobody, and stays if it does.
+// while it serves no node, and stays if it does.
 func TestTwoHostsOfOneState(t *testing.T) {
 	for _, served := range []bool{false, true} {
 		w := newWorld(t, 1, 3)

@@ -53,7 +53,7 @@ func resumeOf(n byte, l addr.Life) Resume {
 	return Resume{Identity: identity(n), Life: l}
 }
 
-// step feeds one input and keeps what came out.
+// step feeds one input and keeps the actions.
 func (b *bench) step(in HostInput) []Action {
 	b.out = b.h.Step(b.now, in)
 	return b.out
@@ -64,7 +64,7 @@ func (b *bench) in(s SessionID, m Message) []Action { return b.step(Received{s, 
 // moment is a short wait, in which all that is due by a deadline is done.
 const moment = 10 * time.Millisecond
 
-// sync confirms every write, and returns what that caused.
+// sync confirms every write, and returns the actions that follow.
 func (b *bench) sync() []Action { return b.step(Persisted{b.h.seq}) }
 
 // wait lets d pass, with a Tick whenever one is due and at the end, while the
@@ -258,7 +258,7 @@ func TestOneReporterCannotRemoveALivingNode(t *testing.T) {
 }
 
 // TestReportInAShortGapRemovesNobody: a node that the network loses for a
-// moment is not removed sooner because somebody reported it in that moment.
+// moment is not removed sooner because a member reported it in that moment.
 func TestReportInAShortGapRemovesNobody(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		b := newBench(t)
@@ -362,7 +362,7 @@ func TestHostileRequestsAreRefused(t *testing.T) {
 	if _, ok := did[CloseSession](b.in(1, joinOf(2))); !ok {
 		t.Error("two identities on one session are allowed")
 	}
-	b.in(3, Leave{first}) // of somebody who is not there
+	b.in(3, Leave{first}) // of a life without this session
 	if b.h.living(first) == nil {
 		t.Error("a stranger ended another node's life")
 	}
@@ -584,8 +584,8 @@ func TestOneOfTwoThatToldEachOthersEndStays(t *testing.T) {
 	}
 }
 
-// TestNobodyIsRemovedByFew: who says that it has told another's end begins anew
-// itself, unless more than two and most of those that lived before an outage say so.
+// TestNobodyIsRemovedByFew: a member that reports that it announced another's end begins
+// anew itself, unless more than two and most of those before an outage report the same.
 func TestNobodyIsRemovedByFew(t *testing.T) {
 	for _, x := range []struct {
 		name      string
@@ -658,7 +658,7 @@ func TestFewCannotEndTheHostsLife(t *testing.T) {
 	}
 }
 
-// TestAnOutageEndsTheHostsLifeOnce: what is said of the life that the host takes
+// TestAnOutageEndsTheHostsLifeOnce: a report about the life that the host takes
 // after an outage cannot be of that outage.
 func TestAnOutageEndsTheHostsLifeOnce(t *testing.T) {
 	b := newBench(t)
@@ -681,7 +681,7 @@ func TestAnOutageEndsTheHostsLifeOnce(t *testing.T) {
 }
 
 // TestAllThatLostOneNodeAreEvictedAtOnce: of several that complain alone about the
-// same node no one is left for a Tick that nobody asked for.
+// same node none is left for a Tick that Next did not ask for.
 func TestAllThatLostOneNodeAreEvictedAtOnce(t *testing.T) {
 	b := newBench(t)
 	b.h.cfg.Partial = PartialEvict
@@ -710,7 +710,7 @@ func TestAllThatLostOneNodeAreEvictedAtOnce(t *testing.T) {
 	}
 }
 
-// TestOnlyAllowedNetworks: with networks that an operator allows, nobody gets a life
+// TestOnlyAllowedNetworks: with networks that an operator allows, no node gets a life
 // that is reached elsewhere, or under a name that may be anywhere.
 func TestOnlyAllowedNetworks(t *testing.T) {
 	for addresses, good := range map[string]bool{

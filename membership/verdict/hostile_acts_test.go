@@ -19,7 +19,7 @@ func (r *hostileRun) perform(a act) {
 		if a.who != -1 && a.who != i {
 			continue
 		}
-		if h.proc == nil { // it came to an end by what it said: a new process, with the old disk
+		if h.proc == nil { // its own messages ended it: a new process, with the old disk
 			r.w.boot(h)
 			continue
 		}
@@ -38,7 +38,7 @@ func (r *hostileRun) victim(a act) *machine {
 	return r.honest[i%len(r.honest)]
 }
 
-// fault does one fault, and notes whose end it is and who may be judged.
+// fault does one fault, and notes which life it ends and which may be judged.
 func (r *hostileRun) fault(a act) {
 	w, m := r.w, r.victim(a)
 	switch a.do {
@@ -88,7 +88,7 @@ func (r *hostileRun) fault(a act) {
 	}
 }
 
-// rejoin ends the isolation of m: what it is the life of is not dead any more,
+// rejoin ends the isolation of m: its life is not dead any more,
 // if the host has not decided so by now.
 func (r *hostileRun) rejoin(m *machine) {
 	r.isolated[m] = false
@@ -165,7 +165,7 @@ func pick[T any](rng *rand.Rand, all []T) (one T) {
 	return all[rng.IntN(len(all))]
 }
 
-// speak does what h does in one act.
+// speak performs one act of h.
 func (r *hostileRun) speak(h *machine, a act, rng *rand.Rand) {
 	w := r.w
 	switch a.do {
@@ -328,7 +328,7 @@ func (r *hostileRun) claim(h *machine, a act, rng *rand.Rand) {
 	}
 }
 
-// identity returns what h says of itself: its own UUID, for it has no other
+// identity returns the identity that h claims: its own UUID, for it has no other
 // certificate, and names and addresses of others.
 func (r *hostileRun) identity(h, victim *machine, rng *rand.Rand) Identity {
 	id := Identity{UUID: h.uuid, Epoch: h.proc.epoch, Claims: claims(h.name(), fmt.Sprintf("m%d:1", h.index))}
@@ -364,7 +364,7 @@ func (r *hostileRun) connect(h *machine) {
 }
 
 // rumours makes honest members hear false gossip. The truth follows after a
-// while, of what is kept up when it ends.
+// while; of gossip that is kept up, when it ends.
 func (r *hostileRun) rumours(a act, rng *rand.Rand) {
 	lives := r.about(a)
 	if rng.IntN(2) == 0 {
@@ -392,7 +392,7 @@ func (r *hostileRun) rumours(a act, rng *rand.Rand) {
 	}
 }
 
-// truth makes p hear what gossip rightly says of a life.
+// truth makes p hear true gossip about a life.
 func (r *hostileRun) truth(p *proc, l addr.Life) {
 	if s := r.w.pairs[pair{p, l}]; s != nil {
 		p.stepMember(Gossip{l, s.rumour})

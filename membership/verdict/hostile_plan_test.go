@@ -10,7 +10,7 @@ import (
 )
 
 // A plan is one hostile schedule: a cluster, the faults that happen to it, and
-// what its hostile members say and do. The same plan gives the same run.
+// the acts of its hostile members. The same plan gives the same run.
 type plan struct {
 	seed    uint64
 	honest  int // members beside the host
@@ -26,8 +26,8 @@ type act struct {
 	do   deed
 	who  int           // which hostile member; -1: all of them
 	whom int           // which honest member, counted around; -1: everybody
-	long time.Duration // of what lasts
-	salt uint64        // seeds whatever else is random
+	long time.Duration // of acts that last
+	salt uint64        // seeds all other random values
 }
 
 // A deed is the kind of an act.
@@ -43,7 +43,7 @@ const (
 	loseEachOther             // two members lose their link for long
 	joinsAnew                 // a new machine starts
 
-	// What hostile members say and do.
+	// Acts of hostile members.
 	reportsOne     // all evidence about one
 	reportsAll     // one kind of evidence about everybody
 	endsOne        // EndTold about one
@@ -60,7 +60,7 @@ const (
 	keepsRumouring // the same for long
 	answersNone    // no packet of the data path is answered for long
 	keepsBack      // sends no Ack, CheckResult or Report for long
-	replays        // what it said before
+	replays        // its earlier messages
 	secondSession  // a session beside that of its member
 	reportsLoss    // asymmetric loss: that it does not hear the host
 	losesSome      // its links to one honest member, or to half of them, for long
@@ -138,9 +138,9 @@ func (p *plan) slot(rng *rand.Rand, at time.Duration) time.Duration {
 	return at + f + 5*time.Second
 }
 
-// fault adds the slot's fault, and returns how long it lasts. What stays below
-// the bounds of detection stays well below, and what goes beyond goes well
-// beyond: what happens near a bound says nothing about who caused it.
+// fault adds the slot's fault, and returns how long it lasts. A fault is either
+// well below the bounds of detection or well beyond them: a removal near a bound
+// does not show its cause.
 func (p *plan) fault(rng *rand.Rand, at time.Duration, victim int) time.Duration {
 	add := func(d deed, long time.Duration) time.Duration {
 		p.acts = append(p.acts, act{at: at, do: d, whom: victim, long: long, salt: rng.Uint64()})

@@ -16,21 +16,21 @@ import (
 )
 
 // The tests of this file verify, over thousands of seeded schedules: no honest
-// incarnation is removed, hidden, impersonated or blocked by what at most f
-// members say, f being 1 or 2 of 3 to 32 members beside the host.
+// incarnation is removed, hidden, impersonated or blocked by messages of at most f
+// members, f being 1 or 2 of 3 to 32 members beside the host.
 //
 // A hostile member has a real lease, a session, and a Member that runs as any
 // other; in addition it sends any message at any time. It controls its own
-// shell, not the host's: what a certificate, a lease or a signature has to prove
-// is proved. A run that harms an honest member is repeated without the hostile
-// acts, the control run: what happens there too is not their doing.
+// shell, not the host's: proofs by certificate, lease or signature are checked.
+// A run that harms an honest member is repeated without the hostile acts, the
+// control run: harm that happens there too is not caused by them.
 //
 //	VERDICT_HOSTILE=20000 go test -run TestHostileSchedules   more schedules
 //	VERDICT_SEED=593 VERDICT_HOSTILE=1 VERDICT_TRACE=1 ...    one, step by step
 //	VERDICT_UNPROVEN=1 ...                                    CheckResults need no proof
 //
-// Three harms are not the failure of a run. Each follows from what the machines
-// can know:
+// Three harms are not the failure of a run. Each follows from the limits of the
+// machines' knowledge:
 //
 //   - An incarnation that told the end of another one, which lives, has to begin
 //     anew, or that one: it is its own word. A hostile member makes it say so by
@@ -45,7 +45,7 @@ type hostileRun struct {
 	w    *world
 	plan plan
 	out  *findings
-	over bool // what still runs does nothing any more
+	over bool // functions that still run do nothing any more
 
 	host   *machine
 	honest []*machine // members beside the host's own
@@ -55,7 +55,7 @@ type hostileRun struct {
 	serviceRecord
 }
 
-// attackers are the hostile members, with what they know.
+// attackers are the hostile members, with their knowledge.
 type attackers struct {
 	hostile []*machine
 	bad     map[*machine]bool // it is one of them
@@ -66,9 +66,9 @@ type attackers struct {
 	keeping map[*machine]time.Time // keeps back Ack, CheckResult and Report until then
 }
 
-// A faultRecord is what faults did, and whose fault nothing is.
+// A faultRecord has the effects of faults, for which no member is to blame.
 type faultRecord struct {
-	troubled   map[*machine]time.Time // until then, what happens to it says nothing
+	troubled   map[*machine]time.Time // until then, its removal is no breach
 	isolated   map[*machine]bool
 	dead       []dead
 	hostSince  time.Time // it answers
@@ -78,7 +78,7 @@ type faultRecord struct {
 	hostHidden bool // gossip kept a silent host in the view of some
 }
 
-// A verdictRecord is what members said, and what came of it.
+// A verdictRecord has the messages of members and their effects.
 type verdictRecord struct {
 	term       map[*proc]uint64
 	told       map[*proc]toldOf // since its life began
@@ -100,7 +100,7 @@ type serviceRecord struct {
 	waits  map[*machine]time.Time // when it last did not wait for one
 }
 
-// A toldOf says whose end an honest member has told without the host.
+// A toldOf tells which end an honest member has announced without the host.
 type toldOf uint8
 
 const (
@@ -115,7 +115,7 @@ type claimed struct {
 	life addr.Life
 }
 
-// findings takes what a run fails with instead of the test, which may have it
+// findings takes the failures of a run instead of the test, which may have it
 // run again.
 type findings struct {
 	testing.TB
@@ -125,8 +125,8 @@ type findings struct {
 
 func (f *findings) Helper() {}
 
-// Errorf takes what a world fails with. What happens inside of a hostile
-// member is its own affair.
+// Errorf takes a failure of a world. Failures inside of a hostile member do not
+// count.
 func (f *findings) Errorf(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	if f.run != nil {
@@ -187,8 +187,8 @@ func newHostileRun(t testing.TB, p plan, trace bool) *hostileRun {
 	return r
 }
 
-// drops takes out of what members send what they keep back, and what the shell
-// of the host would: a member that says to have reached another shows that
+// drops removes the messages that members keep back, and those that the shell of
+// the host would drop: a member that claims to have reached another shows that
 // one's signature, which only an answer can have brought.
 func (r *hostileRun) drops(c *conn, side int, m Message) bool {
 	h := c.ends[side].at
@@ -213,7 +213,7 @@ func (r *hostileRun) drops(c *conn, side int, m Message) bool {
 	return false
 }
 
-// unproven lets hostile members say that they reached who did not answer.
+// unproven lets hostile members claim that they reached a life that did not answer.
 var unproven = os.Getenv("VERDICT_UNPROVEN") != ""
 
 // answers reports whether life answers h now.
@@ -287,7 +287,7 @@ func (r *hostileRun) rest() {
 	}
 }
 
-// A result is what became of a plan.
+// A result is the outcome of a plan.
 type result struct {
 	breaches   []breach
 	hostHidden bool
@@ -305,7 +305,7 @@ func (r result) kinds() []breachKind {
 	return all
 }
 
-// runPlan runs a plan, and returns what its hostile members have done.
+// runPlan runs a plan, and returns its outcome.
 func runPlan(t testing.TB, p plan, trace bool) result {
 	r := newHostileRun(t, p, trace)
 	r.run(true)
@@ -356,7 +356,7 @@ func hostileSchedules(t *testing.T) int {
 // maxShown is how many failing schedules are shrunk and shown.
 const maxShown = 3
 
-// A tally counts what became of many schedules.
+// A tally counts the outcomes of many schedules.
 type tally struct {
 	mu         sync.Mutex
 	acts       int
@@ -408,8 +408,8 @@ func TestHostileSchedules(t *testing.T) {
 	}
 }
 
-// showPlan fails the test with the least of a plan that still fails, and what
-// happens in it.
+// showPlan fails the test with the smallest part of a plan that still fails, and
+// the trace of its run.
 func showPlan(t testing.TB, p plan, kind breachKind) {
 	p = shrink(t, p, kind)
 	for _, b := range runPlan(t, p, os.Getenv("VERDICT_TRACE") != "").breaches {

@@ -12,7 +12,7 @@ import (
 // keeps it from harm was broken.
 type breach struct {
 	kind    breachKind
-	machine int // whose
+	machine int // the one harmed
 	at      time.Duration
 	text    string
 }
@@ -37,18 +37,18 @@ func (b breach) String() string {
 const (
 	blockBound = 3 * time.Second // for an honest member to be served by a host that answers
 	tellSlack  = 700 * time.Millisecond
-	aftermath  = 6 * time.Second // after a long fault, in which what it began comes to its end
+	aftermath  = 6 * time.Second // after a long fault, until its effects have ended
 )
 
-// trouble notes that m is not there for so long: what happens to it then, and
-// a while after, says nothing.
+// trouble notes that m is not there for so long: its removal then, or a while
+// after, is no breach.
 func (r *hostileRun) trouble(m *machine, long time.Duration) {
 	r.troubled[m] = later(r.troubled[m], r.w.now.Add(long+aftermath))
 }
 
 func (r *hostileRun) inTrouble(m *machine) bool { return r.w.now.Before(r.troubled[m]) }
 
-// A dead is an honest life whose end must be told.
+// A dead is an honest life that is over; its end must be announced.
 type dead struct {
 	life addr.Life
 	at   *machine
@@ -122,7 +122,7 @@ func (r *hostileRun) speaker(p *proc, s SessionID) *proc {
 	return nil
 }
 
-// heard notes what words of others reach the host.
+// heard notes which messages of others reach the host.
 func (r *hostileRun) heard(p *proc, got Received) {
 	from := r.speaker(p, got.Session)
 	if from == nil {
@@ -152,7 +152,7 @@ func (r *hostileRun) ends(l Lease) {
 	life := l.Life()
 	o := r.w.check.owner[life]
 	if o != nil && !o.dead && !r.bad[o.at] {
-		r.scan(o) // what it has told by now
+		r.scan(o) // its events by now
 	}
 	r.decided[life] = true
 	if o == nil || r.bad[o.at] || o.dead || o.member.self != life {
@@ -193,7 +193,7 @@ func (r *hostileRun) renews(p *proc, term uint64) {
 	}
 }
 
-// grants judges who gets an ID.
+// grants judges which node gets an ID.
 func (r *hostileRun) grants(p *proc, s SessionID, g Grant) {
 	to := r.speaker(p, s)
 	if to == nil {
@@ -233,7 +233,7 @@ func (r *hostileRun) scan(p *proc) {
 			r.tellsEnd(p, e.Node.Life)
 		case EventReset:
 			l := e.Node.Life
-			r.complained[l] = true // what the life said dies with it
+			r.complained[l] = true // the life's reports end with it
 			if !r.decided[l] && l.Node != addr.Host && r.told[p] == toldNone && !r.inTrouble(p.at) && !r.hostHidden {
 				r.breach(wasRemoved, p.at, "life %v answers and was reset: %s", l, e.Detail)
 			}
@@ -388,7 +388,7 @@ func (r *hostileRun) buried(d dead) bool {
 	return true
 }
 
-// counts reports whether m still counts in who is dead.
+// counts reports whether m still has the dead life in its view.
 func (r *hostileRun) counts(m *machine, d dead) bool {
 	if m == d.at || m.proc == nil {
 		return false

@@ -175,8 +175,8 @@ func TestOwnEndResetsAndJoinsAgain(t *testing.T) {
 	}
 }
 
-// TestALifeIsToldWithItsTable: a life that ends before is told with its end, and one
-// whose session ends when the table of the next one has come.
+// TestALifeIsToldWithItsTable: a life that ends before is reported with its end. If its
+// session ends before, it is reported with the table of the next session.
 func TestALifeIsToldWithItsTable(t *testing.T) {
 	s := newSeat(t)
 	s.wantEvents(s.in(RemovedLife{Term: 5, Version: 11, Life: ownLife}), EventReset)
@@ -243,7 +243,7 @@ func TestGossipContradictsTheLossOfTheHost(t *testing.T) {
 	s := newSeat(t)
 	s.step(Gossip{hostLife, RumouredAlive})
 	var out []Action
-	for range 200 { // nobody answers any probe or dial
+	for range 200 { // no probe or dial is answered
 		for _, a := range s.wait(s.m.t.Tick) {
 			out = append(out, a)
 			if _, ok := a.(DialHost); ok {

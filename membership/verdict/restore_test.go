@@ -37,7 +37,7 @@ func runRestored(t testing.TB, seed uint64, restore func(snapshot) snapshot) {
 	w.churn(10 + w.rng.IntN(20))
 	w.crash(host)
 	host.restore(restore(backup))
-	w.churn(w.rng.IntN(4)) // nobody, or some, before the host is back
+	w.churn(w.rng.IntN(4)) // no node, or some, before the host is back
 	w.boot(host)
 	w.churn(10 + w.rng.IntN(20))
 	w.run(30 * time.Second)
@@ -70,7 +70,7 @@ func TestARestoredHostGrantsNoLifeTwice(t *testing.T) {
 	}
 }
 
-// TestACopiedHostGrantsALifeTwice: the schedules find what the margin is for.
+// TestACopiedHostGrantsALifeTwice: the schedules find the failure that the margin prevents.
 func TestACopiedHostGrantsALifeTwice(t *testing.T) {
 	r := &recorder{TB: t}
 	for seed := uint64(1); seed <= 40 && r.failed == 0; seed++ {

@@ -63,7 +63,7 @@ func runSchedule(t testing.TB, seed uint64, tm Timing) uint64 {
 			m.proc.crashIn = -1
 		}
 	}
-	w.run(6*time.Second + w.tm.Silence + w.tm.Check) // pauses end, what is to halt halts
+	w.run(6*time.Second + w.tm.Silence + w.tm.Check) // pauses end, processes that are to halt halt
 	for _, m := range w.machines {
 		w.boot(m)
 	}
@@ -151,7 +151,7 @@ func (w *world) fault() {
 	}
 }
 
-// touchSides marks everybody who may lose the host, or be lost to it, by a cut
+// touchSides marks the machines that may lose the host, or be lost to it, by a cut
 // between a and b.
 func (w *world) touchSides(a, b *machine) {
 	if a.host || b.host {

@@ -262,17 +262,17 @@ func (w *world) gossips(a, b *machine) bool {
 	return false
 }
 
-// A checker watches a whole run for what must never happen.
+// A checker watches a whole run for violations of the invariants.
 type checker struct {
 	w     *world
-	owner map[addr.Life]*proc // whose process a life was granted to
+	owner map[addr.Life]*proc // the process that a life was granted to
 	views map[*proc]*view
 	// removals by observers that were told by a table, a verdict or themselves
 	removals map[addr.Life]int
-	disputed map[*proc]bool // whose end others told while there was no host, or who told one
+	disputed map[*proc]bool // announced an end, or its own was announced, without a host
 }
 
-// A view is what one process has told its handlers since its last EventSelf.
+// A view is the state that one process has reported to its handlers since its last EventSelf.
 type view struct {
 	self  addr.Life
 	local addr.Life // for its machine alone
@@ -295,7 +295,7 @@ func (c *checker) own(life addr.Life, p *proc) {
 	c.owner[life] = p
 }
 
-// grant checks a Grant as it leaves the host: it is on disk, and nobody else
+// grant checks a Grant as it leaves the host: it is on disk, and no other process
 // ever had it.
 func (c *checker) grant(h *proc, s SessionID, g Grant) {
 	if s == LocalSession {

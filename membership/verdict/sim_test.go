@@ -32,7 +32,7 @@ type world struct {
 	hosts      []*machine // those with the host role, in order of start
 	cuts       map[[2]int]bool
 	inboundCut time.Time    // when cutInbound was called
-	unacked    bool         // sessions carry what is not acknowledged for good, and words are lost
+	unacked    bool         // sessions deliver without acknowledgements for good; loss reports are lost
 	muted      map[int]bool // its packets are lost, but gossip passes (UDP blocked, TCP open)
 	loss       float64      // of datagrams; others arrive later instead
 	epochs     uint64
@@ -199,7 +199,7 @@ func (w *world) failf(format string, args ...any) {
 	w.t.Errorf("seed %d at %v: %s", w.seed, w.now.Sub(w.start), fmt.Sprintf(format, args...))
 }
 
-// record adds what happened to the run's sum.
+// record adds an occurrence to the run's sum.
 func (w *world) record(p *proc, what string, x any) {
 	f := fnv.New64a()
 	var b [16]byte
@@ -229,7 +229,7 @@ func (w *world) passes(a, b *machine) bool {
 }
 
 // carries reports whether a session brings something from machine a to b. It does for
-// a while without the acknowledgements; then what has none is sent again first.
+// a while without the acknowledgements; then the bytes without one are sent again first.
 func (w *world) carries(a, b *machine) bool {
 	return w.passes(a, b) && (w.passes(b, a) || w.unacked || w.now.Sub(w.inboundCut) < 400*time.Millisecond)
 }
@@ -323,7 +323,7 @@ func (p *proc) ticks() {
 	}
 }
 
-// nosy feeds Ticks that nobody has asked for, which may cause no more than a
+// nosy feeds Ticks that Next has not asked for, which may cause no more than a
 // ping: if one does, Next has missed a deadline.
 func (w *world) nosy() {
 	w.after(time.Duration(1+w.rng.IntN(40))*time.Millisecond, w.nosy)
@@ -354,8 +354,8 @@ func (p *proc) nose() {
 	p.perform(out, 0)
 }
 
-// to runs f at p in d, after what waits there if p is paused. What a dead
-// process would have got is lost.
+// to runs f at p in d, after the functions that wait there if p is paused. Inputs
+// of a dead process are lost.
 func (w *world) to(p *proc, d time.Duration, f func()) {
 	w.after(d, func() {
 		switch {
@@ -426,7 +426,7 @@ func (w *world) shut(c *conn, side int, cause DownCause) {
 	from, to := c.ends[side], c.ends[1-side]
 	delete(from.conns, c.ids[side])
 	if !w.passes(from.at, to.at) {
-		return // who sends on it later finds out
+		return // a sender finds out later
 	}
 	at := w.arrival(c, side)
 	w.to(to, at, func() { w.ended(c, 1-side, cause) })
@@ -487,7 +487,7 @@ func (w *world) transmit(c *conn, side int, m Message) {
 	}
 }
 
-// pump moves what waits at one side, as soon as packets pass. A closed or dead
+// pump moves the messages that wait at one side, once packets pass. A closed or dead
 // other end answers with a reset.
 func (w *world) pump(c *conn, side int) {
 	from, to := c.ends[side], c.ends[1-side]

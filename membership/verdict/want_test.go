@@ -49,7 +49,7 @@ func TestAWantedIDIsGrantedOrRefusedWithTheReason(t *testing.T) {
 	first := b.gets(1, 1, 7)
 	b.isRefused(2, 2, 7, RefusedInvalid, `taken by node "n1"`)
 	b.isRefused(2, 2, addr.FirstReserved, RefusedInvalid, "want 1 to 65519")
-	b.isRefused(2, 2, 7, RefusedInvalid, `taken by node "n1"`, spare) // what is taken is not spare
+	b.isRefused(2, 2, 7, RefusedInvalid, `taken by node "n1"`, spare) // an ID that is taken is not spare
 	if l := b.join(3, 3); l.Node != 1 {
 		b.t.Errorf("a newcomer got %v, want the first free ID", l)
 	}
@@ -78,7 +78,7 @@ func TestAWantedIDIsGrantedOrRefusedWithTheReason(t *testing.T) {
 	b.isRefused(1, 6, 7, RefusedInvalid, `taken by node "n2"`)
 }
 
-// A host that lost its table keeps what it does not know for those who can prove it.
+// A host that lost its table keeps unknown IDs for the nodes that can prove theirs.
 func TestAWantedIDWaitsForClaims(t *testing.T) {
 	b := &bench{t: t, now: time.Unix(1000, 0)}
 	var err error
@@ -121,15 +121,15 @@ func TestAMemberTakesNoOtherIDThanItWants(t *testing.T) {
 }
 
 // Whatever nodes want, and however they leave and come back: no life is granted twice, a
-// node has one ID for good, and nobody gets an ID that another node has, or had last
+// node has one ID for good, and no node gets an ID that another node has, or had last
 // without having left the cluster.
 func TestWantedIDsAgainstModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		b := newBench(t)
 		granted := make(map[addr.Life]bool)
 		has := make(map[byte]addr.NodeID)       // of good standing
-		last := make(map[addr.NodeID]byte)      // who had it last
-		lives := make(map[byte]addr.Life)       // who lives
+		last := make(map[addr.NodeID]byte)      // the node that had it last
+		lives := make(map[byte]addr.Life)       // the nodes that live
 		on := make(map[byte]SessionID)          // and on which session
 		over := make(map[addr.NodeID]time.Time) // when the last life of an ID ended
 		session := SessionID(10)

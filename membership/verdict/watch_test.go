@@ -56,7 +56,7 @@ func newLonelySeat(t *testing.T) (*seat, []addr.Life) {
 }
 
 // TestADoubtIsAReasonToLook: without a host a watcher's doubt has the member look for
-// itself, once a second, and only what does not answer for as long as a link may be
+// itself, once a second, and only a life that does not answer for as long as a link may be
 // silent is over. UUIDs are in the order of the IDs: it is 4, the others 6 and 10 to 21.
 func TestADoubtIsAReasonToLook(t *testing.T) {
 	s, lives := newLonelySeat(t)
