@@ -139,9 +139,9 @@ func TestPairThatLostOnlyEachOtherIsParted(t *testing.T) {
 	})
 }
 
-// A swallower is a connection that can get stuck, as one whose kernel waits for
-// minutes before it sends again: what is written to it arrives nowhere, and nobody
-// is told.
+// A swallower is a connection that can get stuck, as if its kernel waited for
+// minutes before it sends again: bytes written to it are lost, and neither end
+// is notified.
 type swallower struct {
 	net.Conn
 	stuck *atomic.Bool
@@ -154,7 +154,7 @@ func (c *swallower) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// Close tells the other end only if that is possible. The network ends what is left.
+// Close notifies the other end only if that is possible. The network ends the rest.
 func (c *swallower) Close() error {
 	if c.stuck.Load() {
 		return c.SetDeadline(time.Unix(1, 0)) // a reader here is to return

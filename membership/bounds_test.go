@@ -151,8 +151,8 @@ func TestSessionsEndWithTheCertificate(t *testing.T) {
 	})
 }
 
-// TestTheHostIsLookedForAtFewAddresses: what gossip says costs a node few dials,
-// whatever it says, and the table and the seeds come first.
+// TestTheHostIsLookedForAtFewAddresses: gossip costs a node few dials, whatever its
+// contents, and the table and the seeds come first.
 func TestTheHostIsLookedForAtFewAddresses(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(2)

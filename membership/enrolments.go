@@ -41,8 +41,8 @@ const (
 	// MaxNodes how many at most: they are written in one file.
 	maxNodes = 1024
 	MaxNodes = 16384
-	// forgetAfter is how long an identity is kept after its certificate has expired.
-	// It can come back with its key alone. A banned one is kept for good.
+	// forgetAfter is how long after its certificate's expiry an identity is kept,
+	// unless it is banned: it can come back with its key alone.
 	forgetAfter = 7 * 24 * time.Hour
 	// maxReason bounds the reason of a ban, in bytes.
 	maxReason = 256

@@ -16,10 +16,10 @@ import (
 )
 
 // TestALifeThatItsNodeHasGivenUpIsRemovedWithoutAHost: the host ends a life, tells
-// only whom it was, and dies before it gives that node another one. The process is
-// there and answers everybody; all the same those who were not told cease to list
-// that life, who dials the node as who is dialed by it, and who has seen the life as
-// who joined after its end. When the host is back, the node has the next life.
+// only the node that had it, and dies before it gives that node another one. The process
+// runs and answers all; still the members that were not notified cease to list that
+// life: those that dial the node and those it dials, those that have seen the life and
+// those that joined after its end. When the host is back, the node has the next life.
 func TestALifeThatItsNodeHasGivenUpIsRemovedWithoutAHost(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(4)

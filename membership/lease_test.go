@@ -39,8 +39,8 @@ func TestEveryLifeHasASignedLeaseOnDisk(t *testing.T) {
 	})
 }
 
-// call opens a lifeline from node `from` to node `to`, saying of itself what
-// end and lease say.
+// call opens a lifeline from node `from` to node `to`, which presents end and
+// lease as its own.
 func (w *world) call(from, to *node, end control.End, lease []byte) error {
 	d := control.Dialer{Store: must(LoadTrust(from.st, time.Now)), Dial: w.dial(from.i),
 		Self: func() (control.End, []byte) { return end, lease }}

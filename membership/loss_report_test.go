@@ -9,8 +9,8 @@ import (
 )
 
 // TestLossReportsHaveToBeProved has a node say that it does not hear the host: the host
-// believes what the node's session proves, once, and nothing else. As it reaches the
-// node, nobody is removed.
+// believes a report that the node's session proves, once, and no other. As it reaches
+// the node, no node is removed.
 func TestLossReportsHaveToBeProved(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(3)

@@ -11,8 +11,8 @@ import (
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
-// A node is who its key says, wherever it is: killed at one address and started
-// at another one, it has its ID again, and everybody learns the way to it.
+// A node is identified by its key, wherever it is: killed at one address and started
+// at another one, it has its ID again, and all nodes learn the way to it.
 func TestNodeThatComesBackElsewhereKeepsItsID(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(4)

@@ -13,7 +13,7 @@ import (
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
-// A server is what a node of a world serves, and has heard that others serve.
+// A server has the services of a node of a world, and those it has heard of.
 type server struct {
 	mu    sync.Mutex // guards the fields below
 	own   []services.Service
@@ -50,7 +50,7 @@ func (s *server) serve(a *Agent, names ...string) {
 	a.ServesAnew()
 }
 
-// hears returns what lives serve, as "life name name; life name".
+// hears returns the services of lives, as "life name name; life name".
 func (s *server) hears() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -95,7 +95,7 @@ func TestServicesAreTold(t *testing.T) {
 	})
 }
 
-// While the host is away what was told stays; what has changed meanwhile is told when it
+// While the host is away announced services stay; changes meanwhile are announced when it
 // is back. A node that is lost takes its services with it.
 func TestServicesAndTheHostsAbsence(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
@@ -126,8 +126,8 @@ func TestServicesAndTheHostsAbsence(t *testing.T) {
 	})
 }
 
-// What a hostile member says of other lives is passed over; what it says too often reaches
-// the others at a bounded rate, and its last word in the end; what is no list ends its
+// Lists of a hostile member about other lives are passed over; lists sent too often reach
+// the others at a bounded rate, and the last one in the end; an invalid list ends its
 // session.
 func TestHostileServices(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {

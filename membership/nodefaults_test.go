@@ -23,7 +23,7 @@ import (
 )
 
 // A cable is the Actor of node i of a world: to crash is to vanish from the
-// network. What is left of the node in this process, the test ends.
+// network. The test ends the node's goroutines that are left in this process.
 type cable struct {
 	w *world
 	i int
@@ -119,8 +119,8 @@ func whoMeets(step string) int {
 }
 
 // TestCrashAtEveryStepOfMembership crashes a node at each step while another one
-// joins and a third is lost: everybody is back in the end, no life was ever two
-// processes', and nobody was added or removed twice.
+// joins and a third is lost: all nodes are back in the end, no life was ever two
+// processes', and no life was added or removed twice.
 func TestCrashAtEveryStepOfMembership(t *testing.T) {
 	steps := membershipSteps()
 	if len(steps) < 20 {
@@ -133,7 +133,7 @@ func TestCrashAtEveryStepOfMembership(t *testing.T) {
 	}
 }
 
-// An ordeal is one crash at a step, and what is around it.
+// An ordeal is one crash at a step, and its surroundings.
 type ordeal struct {
 	w      *world
 	step   string
@@ -231,7 +231,7 @@ func (o *ordeal) startLate(a admission) {
 	}
 }
 
-// recover clears away what the crash left in this process, and starts the two
+// recover clears away the remains of the crash in this process, and starts the two
 // nodes that are down again, without faults.
 func (o *ordeal) recover() {
 	w := o.w
@@ -366,7 +366,7 @@ func TestADiskThatTakesNothingIsOutlived(t *testing.T) {
 					t.Errorf("removals %v, want that of node 3 alone", got)
 				}
 				w.within(3*time.Second, "the trouble is over", func() bool { return w.node(1).st.Tend() == nil })
-				w.kill(w.node(1)) // what was decided meanwhile is on disk
+				w.kill(w.node(1)) // the decisions made meanwhile are on disk
 				if got := must(w.again(1).st.Leases().All(), nil); len(got) < 3 {
 					t.Errorf("leases %+v after all", got)
 				}
@@ -450,7 +450,7 @@ func TestAClockThatJumpsRemovesNobody(t *testing.T) {
 }
 
 // TestNoDescriptorsAreNoEvidence breaks the connections of a node while the
-// host cannot dial: what the host lacks says nothing about the node.
+// host cannot dial: the host's lack of descriptors is no evidence about the node.
 func TestNoDescriptorsAreNoEvidence(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		var short atomic.Bool

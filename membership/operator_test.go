@@ -111,7 +111,7 @@ func TestARemovedNodeIsUnknown(t *testing.T) {
 }
 
 // TestTheCAIsRotatedUnderTraffic: every node has a certificate of the new CA and
-// trusts no other, and nobody has lost a session, a lifeline or a life.
+// trusts no other, and no node has lost a session, a lifeline or a life.
 func TestTheCAIsRotatedUnderTraffic(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(4)

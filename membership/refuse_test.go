@@ -271,7 +271,7 @@ func TestClonedStateDirectoryIsRefused(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(3)
 		began := time.Now()
-		synctest.Wait() // nobody writes while we copy
+		synctest.Wait() // no goroutine writes while we copy
 		clone := filepath.Join(w.dir, "clone")
 		if err := os.CopyFS(clone, os.DirFS(filepath.Join(w.dir, "3"))); err != nil {
 			t.Fatal(err)

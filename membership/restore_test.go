@@ -17,7 +17,7 @@ import (
 
 // TestARestoredHostGrantsNoLifeAgain: the host's directory goes back to a copy that
 // was made before a node joined. The next node gets no life that was that node's, and
-// nobody else is harmed.
+// no other node is harmed.
 func TestARestoredHostGrantsNoLifeAgain(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(2)

@@ -122,7 +122,7 @@ func (w *world) traffic() (stop func() int) {
 	}
 }
 
-// wantUndisturbed checks that nobody was removed and no session or lifeline
+// wantUndisturbed checks that no node was removed and no session or lifeline
 // ended since a moment.
 func (w *world) wantUndisturbed(since time.Time) {
 	w.t.Helper()

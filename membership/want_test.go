@@ -11,7 +11,7 @@ import (
 // wants lets a node take no other ID than this one.
 func wants(id addr.NodeID) func(*Config) { return func(c *Config) { c.Node.Want = id } }
 
-// ends waits until the agent of n has ended by itself, and returns what it says of that.
+// ends waits until the agent of n has ended by itself, and returns its error text.
 func (w *world) ends(n *node) string {
 	w.t.Helper()
 	select {
