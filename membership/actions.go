@@ -229,7 +229,7 @@ func (a *Agent) handle(e verdict.Event) {
 	a.cfg.OnEvent(e)
 }
 
-// handled tells the member that the handlers of a removal have returned.
+// handled notifies the member that the handlers of a removal have returned.
 func (a *Agent) handled(e verdict.Event) {
 	if e.Kind == verdict.EventRemoved {
 		_ = a.cfg.Faults.Hit(failpoint.RemovalHandled)

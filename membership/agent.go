@@ -74,7 +74,7 @@ type Agent struct {
 	owed           *owedLife      // our own life, if it is not on disk
 	published      bool           // view is up to date
 	ending         error
-	serving        bool          // gossip was told that this host has members
+	serving        bool          // gossip announces that this host has members
 	departed       chan struct{} // closed when a Leave is confirmed
 	renewal        renewal
 	keys           keys      // of the host

@@ -12,7 +12,7 @@ import (
 // bansPerFrame is how many identities one BANS frame carries.
 const bansPerFrame = 128
 
-// loadBans reads whom this node kept out when it last ran: it does so also while
+// loadBans reads the bans of this node's last run: it does so also while
 // there is no host.
 func (a *Agent) loadBans() {
 	var list []addr.UUID
@@ -45,7 +45,7 @@ func (a *Agent) keptOut(node addr.UUID) error {
 	return nil
 }
 
-// takeBansOfHost uses the host's own list, after a change, and tells it to all.
+// takeBansOfHost uses the host's own list, after a change, and sends it to all.
 func (a *Agent) takeBansOfHost() {
 	list := a.enroller.known.Load().banned()
 	a.setBans(list)
@@ -54,7 +54,7 @@ func (a *Agent) takeBansOfHost() {
 	}
 }
 
-// sendBans tells a session which nodes are kept out.
+// sendBans sends the list of banned nodes on a session.
 func (a *Agent) sendBans(id verdict.SessionID) {
 	s := a.sessions[id]
 	if s == nil {

@@ -88,7 +88,7 @@ type Config struct {
 	// everywhere. Of use on the host.
 	Networks []netip.Prefix
 
-	// Now tells the time of day by which certificates and tokens begin and end. Nil:
+	// Now returns the time of day by which certificates and tokens begin and end. Nil:
 	// a [trust.Clock] by the wall clock of Faults.
 	Now func() time.Time
 	// Faults are those of this node; its wall clock is theirs. Nil: none.

@@ -40,7 +40,7 @@ func (a *Agent) hearDoubt(d gossip.Doubt) {
 func (a *Agent) lookAt(x verdict.Look) {
 	l := a.line(gossip.Key{UUID: x.UUID, Epoch: x.Epoch})
 	if l.dialing {
-		return // the look that is under way tells
+		return // the dial that is under way decides
 	}
 	l.dialing = true
 	a.wg.Go(func() {

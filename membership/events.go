@@ -27,7 +27,7 @@ type events struct {
 
 	mu    sync.Mutex // guards the fields below
 	queue []Event
-	lists map[addr.Life][]services.Service // that are to be told behind the queue, the newest of each life
+	lists map[addr.Life][]services.Service // to be delivered after the queue, the newest of each life
 	ended bool
 }
 
@@ -99,7 +99,7 @@ func (q *events) next() (Event, bool) {
 	return e, true
 }
 
-// nextLists takes the lists that are to be told.
+// nextLists takes the lists that are to be delivered.
 func (q *events) nextLists() map[addr.Life][]services.Service {
 	q.mu.Lock()
 	defer q.mu.Unlock()

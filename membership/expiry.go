@@ -46,7 +46,7 @@ func (a *Agent) sweep(now time.Time) {
 	for _, n := range a.member.Nodes() {
 		until[n.UUID] = n.Until
 	}
-	expired := func(id trust.Identity) bool { // a newer certificate counts, of which the table tells
+	expired := func(id trust.Identity) bool { // a newer certificate counts if the table has it
 		return id.Node != a.self.UUID && wall.After(id.NotAfter) && wall.After(until[id.Node])
 	}
 	for id, s := range a.sessions {

@@ -142,7 +142,7 @@ func (a *Agent) sendRoots(id verdict.SessionID) {
 // takeRoots trusts the CA certificates that the host gives, once they are on disk.
 func (a *Agent) takeRoots(s *control.Session, r control.Roots) {
 	if !a.renewal.ours {
-		return // an operator's files say whom to trust
+		return // an operator's files define the trusted CAs
 	}
 	creds := a.cfg.Trust.Credentials()
 	leaf := creds.Chain[0]

@@ -30,10 +30,10 @@ type line struct {
 	denied  denial    // the first of the last looks in a row that did not find a life
 
 	alive  *atomic.Int64 // when up last gave a sign of life, Unix nanoseconds
-	told   int64         // the value of alive that the member was told of
-	silent time.Time     // when it was last told of silence; zero: it is not silent
+	told   int64         // the value of alive last reported to the member
+	silent time.Time     // when silence was last reported to it; zero: it is not silent
 
-	doubted time.Time // when the others were last told that this node doubts the life
+	doubted time.Time // when this node last sent its doubt to the others
 }
 
 // A denial is when a peer was first found not to be a life.
@@ -249,7 +249,7 @@ func (a *Agent) lineDialed(l *line, n Node, up *control.Lifeline, met sight) {
 		a.addExtra(l, up)
 		up.Close("there is another")
 	case had != nil:
-		return // its silence has been told
+		return // its silence has been reported
 	}
 	a.tellMet(l, n, met)
 }

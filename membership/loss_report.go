@@ -9,7 +9,7 @@ import (
 // (membership/gossip/SPEC.md 6). It is part of the protocol.
 const lossReportPurpose = "deaf"
 
-// sendLossReport tells the host, beside its session, that nothing of it arrives.
+// sendLossReport reports to the host, beside its session, that nothing of it arrives.
 func (a *Agent) sendLossReport(x verdict.SendLossReport) {
 	s := a.sessions[x.Session]
 	if s == nil {

@@ -157,7 +157,7 @@ func (a *Agent) answered(l services.List) {
 	a.cfg.Barred(barred)
 }
 
-// sendNames tells a member, which has just been granted its life, of all services. Those
+// sendNames sends all services to a member that has just been granted its life. Those
 // that are due now follow.
 func (a *Agent) sendNames(id verdict.SessionID) {
 	for _, l := range a.names.host.Lists() {
@@ -169,7 +169,7 @@ func (a *Agent) sendNames(id verdict.SessionID) {
 func (a *Agent) grantedNames(m verdict.Message) {
 	if _, ok := m.(verdict.Grant); ok {
 		if a.host == nil {
-			a.names.book = services.Book{} // the host tells all of it again
+			a.names.book = services.Book{} // the host sends all of it again
 		}
 		a.names.own.Again()
 		a.names.stale = true

@@ -110,7 +110,7 @@ func (a *Agent) release(up *control.Lifeline) {
 	}
 }
 
-// reject ends a lifeline, tells the peer why, and waits for it.
+// reject ends a lifeline, sends the peer the reason, and waits for it.
 func (a *Agent) reject(up *control.Lifeline, why error) {
 	up.Start(func() {}, func(verdict.DownCause, error) {})
 	up.Close(why.Error())

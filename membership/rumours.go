@@ -46,7 +46,7 @@ func (a *Agent) startGossip(epoch uint64) error {
 	return err
 }
 
-// gossipSeeds returns whom to gossip with first: those configured, else the
+// gossipSeeds returns the addresses to gossip with first: those configured, else the
 // port after each seed's data port; and the members of the last start.
 func (a *Agent) gossipSeeds() []string {
 	seeds := slices.Clone(a.cfg.Gossip.Seeds)

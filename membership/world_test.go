@@ -295,7 +295,7 @@ func (w *world) node(i int) *node {
 	return nil
 }
 
-// isolate cuts node i off from everybody, in silence.
+// isolate cuts node i off from all others, in silence.
 func (w *world) isolate(i int) {
 	var others []string
 	for _, n := range w.all {

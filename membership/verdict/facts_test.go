@@ -232,7 +232,7 @@ func TestIdleClusterTicksWithItsHeartbeats(t *testing.T) {
 	}
 }
 
-// A silent node is known to everybody as soon as the bounds allow, and so is one
+// A silent node is known to all nodes as soon as the bounds allow, and so is one
 // that hears nothing and is heard by all.
 func TestSilenceIsToldAtItsBound(t *testing.T) {
 	t.Run("cut off", func(t *testing.T) { toldAtItsBound(t, (*world).isolate) })

@@ -65,7 +65,7 @@ type hostNode struct {
 	node  Node
 	lease *Lease // nil for node 0
 	phase phase
-	shown bool // members were told of this life
+	shown bool // this life was sent to members
 
 	session SessionID
 	up      bool      // session is open

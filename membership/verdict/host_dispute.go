@@ -73,11 +73,11 @@ func many(count, all int) bool {
 	return count > maxLiars && (2*count > all || count > 2*maxLiars)
 }
 
-// A dispute is between two lives of which one has told the other's end while
+// A dispute is between two lives of which one announced the other's end while
 // there was no host.
 type dispute struct{ about, by addr.Life }
 
-// dispute notes that by has told the end of about.
+// dispute notes that by has announced the end of about.
 func (h *Host) dispute(now time.Time, about, by *hostNode) {
 	d := dispute{about: about.node.Life, by: by.node.Life}
 	if !h.outage.about(now, d.about, d.by) {

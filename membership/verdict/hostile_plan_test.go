@@ -25,7 +25,7 @@ type act struct {
 	at   time.Duration // since the cluster is whole
 	do   deed
 	who  int           // which hostile member; -1: all of them
-	whom int           // which honest member, counted around; -1: everybody
+	whom int           // which honest member, counted around; -1: all
 	long time.Duration // of acts that last
 	salt uint64        // seeds all other random values
 }
@@ -38,16 +38,16 @@ const (
 	hostRestarts  deed = iota // crashes, and starts again after long
 	hostStalls                // stands still for long
 	crashes                   // a member crashes; starts again after long, unless that is 0
-	isIsolated                // a member is cut off from everybody for long
+	isIsolated                // a member is cut off from all others for long
 	pauses                    // a member stands still for long
 	loseEachOther             // two members lose their link for long
 	joinsAnew                 // a new machine starts
 
 	// Acts of hostile members.
 	reportsOne     // all evidence about one
-	reportsAll     // one kind of evidence about everybody
+	reportsAll     // one kind of evidence about all
 	endsOne        // EndTold about one
-	endsAll        // EndTold about everybody
+	endsAll        // EndTold about all
 	answersChecks  // for long: whatever is checked is reached, or is not
 	acksAll        // removals that were never told
 	leavesOthers   // Leave of another life

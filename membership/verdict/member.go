@@ -78,7 +78,7 @@ type peer struct {
 	link   Evidence // of our own link; 0: none, or nothing bad
 	rumour Rumour
 
-	reported   Evidence // last told to the host; 0: nothing bad
+	reported   Evidence // last sent to the host; 0: nothing bad
 	reportedAt time.Time
 
 	probe  uint64    // nonce of the running probe; 0: none

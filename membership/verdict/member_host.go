@@ -187,7 +187,7 @@ func termOf(m Message) (uint64, bool) {
 }
 
 // accept reports whether the term may speak to us. A higher one than before is
-// remembered when it grants, a lower one is a host that must give way.
+// remembered when it grants, a lower one is a host that must step down.
 func (m *Member) accept(now time.Time, term uint64) bool {
 	if term < m.term {
 		m.note("a host of term %d is ignored: term %d is known", term, m.term)
@@ -314,7 +314,7 @@ func (m *Member) hostSilent(now time.Time) bool {
 	return m.redial.IsZero() && !now.Before(m.judgeFrom) && now.Sub(m.heard) >= m.t.Silence
 }
 
-// sendLossReport tells the host that we do not hear it: it may hear us all the same, and
+// sendLossReport reports to the host that we do not hear it: it may still hear us, and
 // would take us for well until we give it up. Where packets are lost on one way only
 // the session does not bring it in time: earlier messages are not acknowledged
 // either, and are sent again first. So it is sent beside the session too.

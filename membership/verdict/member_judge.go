@@ -63,7 +63,7 @@ func (p *peer) bad() Evidence {
 	return 0
 }
 
-// showState tells when a peer becomes suspected, and when it is so no more.
+// showState emits an event when a peer becomes suspected or is so no more.
 func (m *Member) showState(p *peer) {
 	s := Alive
 	if p.bad() != 0 || p.rumour == RumouredWeak {

@@ -188,7 +188,7 @@ func (m *Member) learn(e Entry) {
 	}
 }
 
-// removePeer tells the end of a life, once.
+// removePeer emits the end of a life, once.
 func (m *Member) removePeer(p *peer, why Reason) {
 	l := p.node.Life
 	delete(m.peers, l.Node)

@@ -421,7 +421,7 @@ func (w *world) cut(a, b *machine) {
 	a.touched, b.touched = true, true
 }
 
-// isolate cuts m off from everybody.
+// isolate cuts m off from all others.
 func (w *world) isolate(m *machine) {
 	touched := make([]bool, len(w.machines))
 	for i, o := range w.machines {

@@ -184,7 +184,7 @@ type (
 	}
 
 	// Note is worth a line in the log: something that an operator wants to
-	// know and that no event tells.
+	// know and that no event reports.
 	Note struct{ Text string }
 )
 
@@ -246,7 +246,7 @@ type (
 		Lease []byte
 	}
 
-	// SendLossReport tells the host, in a packet that needs no answer to arrive, that
+	// SendLossReport reports to the host, in a packet that needs no answer to arrive, that
 	// this node does not hear it on Session. Only the ends of Session can send it. It
 	// may be lost; a Report carries the same.
 	SendLossReport struct {

@@ -39,7 +39,7 @@ type Timing struct {
 	Quarantine time.Duration
 }
 
-// Fast tells of a silent loss within 2 s and survives pauses of 1 s, which are a
+// Fast detects a silent loss within 2 s and survives pauses of 1 s, which are a
 // silence of 1.2 s at most. The 0.6 s from there to the verdict are for machines on
 // which a process that may run again does not run at once.
 func Fast() Timing {
@@ -52,7 +52,7 @@ func Fast() Timing {
 	}.withDefaults()
 }
 
-// Normal tells of a silent loss within 3 s and survives pauses of 1.5 s.
+// Normal detects a silent loss within 3 s and survives pauses of 1.5 s.
 func Normal() Timing {
 	return Timing{
 		Tick:      800 * time.Millisecond,
@@ -63,7 +63,7 @@ func Normal() Timing {
 	}.withDefaults()
 }
 
-// Calm tells of a silent loss within 10 s and survives pauses of 5 s.
+// Calm detects a silent loss within 10 s and survives pauses of 5 s.
 func Calm() Timing {
 	return Timing{
 		Tick:      time.Second,
