@@ -14,7 +14,7 @@ import (
 	"github.com/fabricd/fabricd/fabric"
 )
 
-// A check is one run of a row: two applications, and what rows are made of.
+// A check is one run of a row: its two applications, and the helpers that rows call.
 type check struct {
 	testing.TB
 	ctx  context.Context // ends long before the test binary is given up
@@ -25,12 +25,12 @@ type check struct {
 
 	settles time.Duration // of the door
 
-	// A peer in a process of its own, which dies ends: what accepts, and what does not.
-	// dies is nil if there is none.
+	// Ports of a peer in a process of its own, which dies ends: at accepts every connect is
+	// accepted, at waits none. dies is nil if there is no such process.
 	accepts, waits fabric.Addr
 	dies           func()
 
-	stuck []heldEnd // what heldMate returns next; nil: nothing has been made
+	stuck []heldEnd // results of the next calls of heldMate; nil: not made yet
 }
 
 // patience bounds every wait of a row. Only a row that fails uses it up.
@@ -117,8 +117,8 @@ func (c *check) blockedConnect() (near, listener end, result <-chan error) {
 	return near, listener, result
 }
 
-// startedConnect is blockedConnect for a connect that may time out before
-// anybody could see its request.
+// startedConnect is blockedConnect for a connect that may time out before its
+// request reaches the listener.
 func (c *check) startedConnect() (near, listener end, result <-chan error) {
 	c.Helper()
 	listener, at := c.listeningOn(c.far, 4)
@@ -136,7 +136,7 @@ func (c *check) connected() (near, far end) {
 	return c.dial(c.unbound(), listener, at)
 }
 
-// dial connects near to a listener that nobody else uses now.
+// dial connects near to a listener that no other connect uses meanwhile.
 func (c *check) dial(near, listener end, at fabric.Addr) (end, end) {
 	c.Helper()
 	connected := c.start(func() error { _, err := near.Connect(c.ctx, at); return err })
@@ -269,7 +269,7 @@ func (c *check) await(e end, events fabric.Events) {
 	}
 }
 
-// revents returns what poll says about e now.
+// revents returns the events that poll reports for e now.
 func (c *check) revents(e end, events fabric.Events) fabric.Events {
 	c.Helper()
 	done, cancel := context.WithCancel(c.ctx)
@@ -297,7 +297,7 @@ func (c *check) want(err error, errno syscall.Errno) {
 	}
 }
 
-// must ends the row if a step before what it is about fails.
+// must ends the row if a preparing step fails.
 func (c *check) must(err error) {
 	c.Helper()
 	if err != nil {

@@ -23,11 +23,11 @@ type Door struct {
 	// depend on the provider.
 	Pairs []Pair
 
-	// Has is what some of the rows need.
+	// Has lists the features, needed by some rows, that this door has.
 	Has feature
 
-	// Settles is how long a connection must have no room before it is full: what
-	// was sent moves on through the buffers between the two ends for a while.
+	// Settles is how long a connection must have no room before it is full: the buffers
+	// between the two ends pass sent bytes on for a while.
 	Settles time.Duration
 
 	// Start starts a cluster of two nodes, which ends with tb. A connect waits
@@ -41,8 +41,8 @@ type Site interface {
 	// site or with Node.Close. admin lets it bind ports below fabric.AdminEnd.
 	App(node int, admin bool) *fabric.Node
 
-	// Ready brings a new connection, whose ends are a and b, to the state that the
-	// door's rows are to find it in. Nothing that it sends is left.
+	// Ready brings a new connection, whose ends are a and b, to the state in which the
+	// door's rows expect it. No bytes that it sends remain to be received.
 	Ready(ctx context.Context, a, b *fabric.Endpoint) error
 
 	// Kill ends a node as a crash does, Restart starts it again.

@@ -7,7 +7,7 @@ import (
 	"github.com/fabricd/fabricd/fabric"
 )
 
-// An ending is what ends connections otherwise than by a close. All rows about one
+// An ending ends connections otherwise than by a close. All rows about one ending
 // share a cluster: it happens once, after all of them have prepared for it.
 type ending struct {
 	name  string
@@ -16,8 +16,8 @@ type ending struct {
 	end   func(c *check)
 
 	process    bool          // the peers are endpoints of a process of its own
-	own        bool          // it ends what the near application is on
-	delivers   bool          // what was sent before arrives
+	own        bool          // it ends the node of the near application
+	delivers   bool          // bytes sent before arrive
 	connecting syscall.Errno // the result of a connect that waits
 	tried      syscall.Errno // the same of TryConnect, which looks at the node first
 	rows       []row         // of this ending alone

@@ -37,7 +37,7 @@ var header = map[string]string{
 // errnos finds the errors in the result of a row.
 var errnos = regexp.MustCompile(`\bE[A-Z]{3,}\b`)
 
-// A verdict is what becomes of a row, or of a pair of the header.
+// A verdict is the result of a row, or of a pair of the header.
 type verdict int
 
 const (
@@ -65,9 +65,9 @@ func (n count) plus(o count) count {
 	return n
 }
 
-// judge returns what becomes of the pair of call and errno when the rows in failed
-// do. A row that holds is worth more than one of what is missing, and any row more
-// than a reason.
+// judge returns the verdict on the pair of call and errno when the rows in failed
+// do. A row that holds outranks a row of a missing feature, and any row outranks
+// a reason.
 func judge(call, errno string, failed map[string]bool) verdict {
 	v := unjudged
 	for _, r := range rests {

@@ -2,7 +2,7 @@ package conformance
 
 import "syscall"
 
-// missingRows are what SCIF's user-mode calls have and fabricd has not.
+// missingRows are the features of SCIF's user-mode calls that fabricd does not have.
 var missingRows = []row{
 	{call: "open", name: "descriptor=close-on-exec", instead: "an endpoint is no descriptor"},
 	{call: "open", name: "descriptor in a child after fork, or passed to another process=the same endpoint",

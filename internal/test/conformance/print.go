@@ -6,9 +6,9 @@ import (
 	"text/tabwriter"
 )
 
-// Print writes what becomes of the rows of each call, per door and pair, and of the
-// pairs of call and error in SCIF's header. It reports whether nothing is broken and
-// nothing unjudged.
+// Print writes the verdicts on the rows of each call, per door and pair, and on the
+// pairs of call and error in SCIF's header. It reports whether none is broken and
+// no pair unjudged.
 func Print(w io.Writer, tallies []Tally) bool {
 	failed := map[string]bool{}
 	for _, t := range tallies {
@@ -77,7 +77,7 @@ func printPairs(w io.Writer, failed map[string]bool) (sum count) {
 	return sum
 }
 
-// PrintReasons writes the rows of what is missing, with what fabricd does instead,
+// PrintReasons writes the missing rows, each with fabricd's substitute,
 // and the lines of the contract that have no row, with the reasons.
 func PrintReasons(w io.Writer) {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)

@@ -15,8 +15,8 @@ type row struct {
 
 	check func(c *check)
 
-	// instead says what fabricd does instead of what the row asks for: SCIF has it and
-	// fabricd does not. Then check, which may be nil, is about that.
+	// instead is fabricd's substitute for a feature that SCIF has and fabricd does
+	// not. Then check, which may be nil, tests the substitute.
 	instead string
 
 	only  []Pair        // the pairs that the row is about; nil: all
@@ -24,8 +24,8 @@ type row struct {
 	alone bool          // the row needs a cluster of its own
 	wait  time.Duration // the connect timeout of that cluster
 
-	// after is instead of check in a row about what an ending does to the endpoint that
-	// it gets. What it returns is called when that has happened.
+	// after replaces check in a row about the effect of an ending on the endpoint that
+	// it gets. The function that it returns is called after the ending.
 	after  func(c *check) (ended func(c *check))
 	ending *ending
 }
@@ -38,7 +38,7 @@ func (r row) isFor(d Door, p Pair) bool {
 // id tells the row from all others.
 func (r row) id() string { return r.call + "/" + r.name }
 
-// A feature is what a door has and another has not.
+// A feature is a property that some doors have and others do not.
 type feature uint
 
 const (
@@ -102,8 +102,8 @@ var (
 // unconnected are the states before a connection.
 var unconnected = []state{unbound, bound, listening, connecting}
 
-// inStates returns one row per state: what, called on an endpoint in that
-// state, gives errno.
+// inStates returns one row per state: the call, on an endpoint in that state, returns
+// errno. what names the case of the call.
 func inStates(call, what string, errno syscall.Errno, states []state, f func(c *check, e end) error) []row {
 	var rows []row
 	for _, s := range states {

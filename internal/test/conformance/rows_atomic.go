@@ -20,7 +20,7 @@ type wordCall struct {
 	want  func(old, v uint64) uint64 // of words of 64 bits
 }
 
-// compared is what CompareAndSwap compares with.
+// compared is the old value that CompareAndSwap expects.
 const compared = 0xf0f0f0f0
 
 // atomics are all of them; those with a result are rows of "atomic", the others

@@ -9,8 +9,8 @@ import (
 	"github.com/fabricd/fabricd/fabric"
 )
 
-// The rows about two connections of the same two applications of which one carries all
-// that it can: the other goes on. They count what passes meanwhile, not the time.
+// The rows about two connections of the same two applications, one of which carries all
+// that it can: the other goes on. They count the messages or transfers that pass, not time.
 const (
 	besidePages = 2048      // of a transfer: 8 MiB
 	mostBeside  = 1_000_000 // messages that pass one transfer

@@ -9,8 +9,8 @@ import (
 	"github.com/fabricd/fabricd/fabric"
 )
 
-// endRows are about what every call does after a connection, or the own node, has
-// ended otherwise than by a close, and about those that wait meanwhile.
+// endRows are about the results of every call after a connection, or the own node, has
+// ended otherwise than by a close, and about the calls that wait at that moment.
 func endRows() []row {
 	var rows []row
 	for _, e := range endings {
@@ -39,7 +39,7 @@ func (e *ending) row(call, what, result string, ended func(c *check, near end)) 
 		}}
 }
 
-// fails is a row about what a call returns when the ending has come.
+// fails is a row about the error that a call returns after the ending.
 func (e *ending) fails(call, what string, errno syscall.Errno, f func(c *check, near end) error) row {
 	return e.row(call, what, errnoName(errno), func(c *check, near end) { c.want(f(c, near), errno) })
 }
@@ -82,8 +82,8 @@ func wordUses() (all []use) {
 }
 
 // disconnectedRows are about the near endpoint of a connection whose other end, or
-// whose node's membership, is gone: it is DISCONNECTED, and nothing of that is an end
-// of file.
+// whose node's membership, is gone: it is DISCONNECTED, and no call on it returns an
+// end of file.
 func (e *ending) disconnectedRows() []row {
 	rows := []row{
 		e.fails("bind", "", syscall.EISCONN, bindAny),
@@ -145,8 +145,8 @@ func pollHup(c *check, near end) error {
 	return err
 }
 
-// anyError stands for the result of a call that fails: how depends on what it meets
-// first, the end of what it asked or that of the way to it.
+// anyError stands for any error of a call. Which one depends on which loss it meets
+// first: that of its target, or that of the way to the target.
 const anyError = syscall.Errno(1 << 16)
 
 // notEOF receives, and wants no end of file.
@@ -272,8 +272,8 @@ func (c *check) arrived(data string) end {
 	return near
 }
 
-// ownRows are about an application whose own node ends: every call fails, the stream's
-// as after a loss, and none waits.
+// ownRows are about an application whose own node ends: every call fails, those of a
+// stream as after a loss, and none waits.
 func (e *ending) ownRows() []row {
 	rows := []row{
 		e.fails("open", "", syscall.ENODEV, func(c *check, _ end) error { _, err := c.near.Open(); return err }),

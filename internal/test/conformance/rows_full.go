@@ -7,7 +7,7 @@ import (
 	"github.com/fabricd/fabricd/fabric"
 )
 
-// Bounds of what rows take before they give up: more than any door has.
+// Bounds of the rows' attempts: higher than the limits of any door.
 const (
 	manyEndpoints = 20_000
 	manyWindows   = 5_000

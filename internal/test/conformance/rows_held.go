@@ -8,7 +8,7 @@ import (
 	"github.com/fabricd/fabricd/fabric"
 )
 
-// heldRows are about what waits for transfers that do not complete, and what ends it.
+// heldRows are about calls that wait for transfers that do not complete, and how they end.
 func heldRows() []row {
 	rows := []row{
 		held("fence_wait", "waits=ok when the transfers complete", func(c *check, s stuck) {
@@ -139,7 +139,7 @@ func (c *check) becomesFree(e end, off int64) {
 	}
 }
 
-// lostRows are about what waits for a transfer when its node crashes.
+// lostRows are about calls that wait for a transfer when its node crashes.
 func lostRows() []row {
 	e := peerCrashes
 	rows := []row{
@@ -180,8 +180,8 @@ type heldEnd struct {
 	mem []byte
 }
 
-// heldMate is mate for what waits for transfers. All that the rows of an ending need
-// are made before the first transfer is held up.
+// heldMate is mate for calls that wait for transfers. All connections that the rows of
+// an ending need are made before the first transfer is held up.
 func (c *check) heldMate() heldEnd {
 	c.Helper()
 	if c.stuck == nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/fabricd/fabricd/fabric"
 )
 
-// shutRows are about what net.Conn's users have and SCIF has not: half-close and abort.
+// shutRows are about half-close and abort, which users of net.Conn need and SCIF lacks.
 var shutRows = []row{
 	{call: "shutdown", name: "CONNECTED/the peer sends no more=its bytes, the end, and this end still sends", check: func(c *check) {
 		near, far := c.conns()

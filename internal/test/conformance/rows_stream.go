@@ -273,7 +273,7 @@ var recvRows = slices.Concat(
 
 const inOut = fabric.PollIn | fabric.PollOut
 
-// polls is a row about what poll says of an endpoint at once.
+// polls is a row about the events that poll reports for an endpoint at once.
 func polls(name string, e func(c *check) end, ask, want fabric.Events) row {
 	return row{call: "poll", name: name, check: func(c *check) {
 		if got := c.revents(e(c), ask); got != want {
@@ -359,7 +359,7 @@ var pollRows = []row{
 			return err
 		}
 		result, blocks := c.tryBlocked("(*Node).Poll", room)
-		for !blocks { // what was on its way has made room after all
+		for !blocks { // bytes on their way have moved on and made room
 			c.must(<-result)
 			sent += c.fill(near)
 			result, blocks = c.tryBlocked("(*Node).Poll", room)

@@ -10,8 +10,8 @@ func (c *check) another(app *fabric.Node) *fabric.Node {
 	return o
 }
 
-// visibleRows are about a write that is complete: it is in the target's memory,
-// not on its way there behind somebody else's read.
+// visibleRows are about a write that is complete: its bytes are in the target's
+// memory, not queued behind another application's read.
 func (x transfer) visibleRows() []row {
 	if !x.writes {
 		return nil

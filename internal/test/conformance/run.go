@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// A Tally says, for one door and one kind of pair, what becomes of the rows of each
-// call.
+// A Tally counts, for one door and one kind of pair, the verdicts on the rows of
+// each call.
 type Tally struct {
 	Door  string
 	Pair  Pair
@@ -31,7 +31,7 @@ func (t *Tally) add(r row, passed bool) {
 }
 
 // Run runs every row through the door, as sub-tests of t with the names
-// pair/call/row, and returns what holds.
+// pair/call/row, and returns the tallies.
 func Run(t *testing.T, door Door) []Tally {
 	var tallies []Tally
 	for _, pair := range door.Pairs {
