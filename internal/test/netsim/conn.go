@@ -21,7 +21,7 @@ type Conn struct {
 	peer     *Conn
 	at       netip.AddrPort
 	addr     *net.TCPAddr
-	out      pair          // the way of what this end sends
+	out      pair          // the directed pair of hosts that this end sends over
 	oneWrite chan struct{} // holds a token during Write: writes do not interleave
 
 	// The network's lock guards the fields below.
@@ -33,7 +33,7 @@ type Conn struct {
 	changed       signal // fires at everything that may end a wait here
 }
 
-// A stream is what is under way to one Conn, in order.
+// A stream holds the bytes under way to one Conn, in order.
 type stream struct {
 	segments []segment
 	buffered int       // bytes in segments
@@ -88,13 +88,13 @@ func (c *Conn) Read(p []byte) (int, error) {
 	}
 }
 
-// A streamWakeup says what ends a wait of a stream.
+// A streamWakeup holds the events that end a wait of a stream.
 type streamWakeup struct {
 	changed, rules <-chan struct{}
 	at             time.Time
 }
 
-// read takes what is visible at now, or says what to wait for.
+// read takes the bytes that are visible at now, or returns the events to wait for.
 func (c *Conn) read(p []byte, now time.Time) (int, streamWakeup, error) {
 	n := c.net
 	n.mu.Lock()
@@ -119,7 +119,7 @@ func (c *Conn) read(p []byte, now time.Time) (int, streamWakeup, error) {
 	return 0, streamWakeup{c.changed.wait(), n.changed.wait(), next}, nil
 }
 
-// take copies to p what is visible at now.
+// take copies to p the bytes that are visible at now.
 func (s *stream) take(p []byte, now time.Time) int {
 	got := 0
 	for got < len(p) && len(s.segments) > 0 && passed(s.segments[0].due, now) {
@@ -148,7 +148,7 @@ func (s *stream) next() time.Time {
 	return s.endAt
 }
 
-// finish ends s with err at due, or after what is under way. A reset replaces
+// finish ends s with err at due, or after the segments under way. A reset replaces
 // an orderly end; the first reset stays.
 func (s *stream) finish(err error, due time.Time) {
 	if s.end != nil && s.end != io.EOF {
@@ -183,7 +183,7 @@ func (c *Conn) Write(p []byte) (int, error) {
 	}
 }
 
-// write queues at the peer as much of p as fits, or says what to wait for.
+// write queues at the peer as much of p as fits, or returns the events to wait for.
 func (c *Conn) write(p []byte, now time.Time) (int, streamWakeup, error) {
 	n := c.net
 	n.mu.Lock()
@@ -235,7 +235,7 @@ func (c *Conn) push(p []byte, now time.Time) {
 	c.peer.changed.fire()
 }
 
-// bounce is what becomes of data for an end that is gone: it vanishes, and a
+// bounce handles data for an end that is gone: the data vanishes, and a
 // reset comes back after a round trip. The network's lock is held.
 func (c *Conn) bounce(now time.Time) {
 	c.in.finish(errReset, now.Add(c.flight()+c.peer.flight()))
@@ -247,10 +247,10 @@ func (c *Conn) flight() time.Duration {
 	return c.net.linkFor(c.out).segment(c.net.rulesFor(c.out))
 }
 
-// errReset is what an end sees after the other one died.
+// errReset is the read error of an end after the other one died.
 var errReset error = os.NewSyscallError("read", syscall.ECONNRESET)
 
-// CloseWrite ends this direction: the peer reads what was sent, then io.EOF.
+// CloseWrite ends this direction: the peer reads the bytes sent before, then io.EOF.
 func (c *Conn) CloseWrite() error {
 	c.net.mu.Lock()
 	defer c.net.mu.Unlock()
@@ -272,8 +272,8 @@ func (c *Conn) finishLocked(end error) {
 	c.changed.fire()
 }
 
-// Close ends both directions. The peer reads what was sent, then io.EOF; or a
-// reset if it has sent what was not read here, as TCP does.
+// Close ends both directions. The peer reads the bytes sent before, then io.EOF;
+// or a reset if bytes that it sent were not read here, as in TCP.
 func (c *Conn) Close() error {
 	c.net.mu.Lock()
 	defer c.net.mu.Unlock()

@@ -11,7 +11,7 @@ const (
 	// link's own delay and jitter.
 	reorderSpan = 5 * time.Millisecond
 
-	// retransmitDelay is what a lost segment costs a stream: the minimal
+	// retransmitDelay is the delay that a lost segment costs a stream: the minimal
 	// retransmission timeout of Linux.
 	retransmitDelay = 200 * time.Millisecond
 
@@ -22,11 +22,11 @@ const (
 	maxSegment = 1460
 )
 
-// A link draws the fate of what goes from one host to another. The network's
-// lock guards it.
+// A link draws the fates of packets and segments from one host to another. It is
+// guarded by the network's lock.
 type link struct {
 	rng  *rand.Rand
-	free time.Time // when what has been sent has had its turn, under Rules.Rate
+	free time.Time // when the last byte sent so far has had its turn, under Rules.Rate
 }
 
 func newLink(seed uint64, p pair) *link {
@@ -35,7 +35,7 @@ func newLink(seed uint64, p pair) *link {
 	return &link{rng: rand.New(rand.NewPCG(seed, h.Sum64()))}
 }
 
-// A fate is what becomes of one packet: the delays of its copies.
+// A fate is the outcome of sending one packet: the delays of its copies.
 type fate struct {
 	copies    [2]time.Duration
 	n         int // 0: lost

@@ -62,7 +62,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// Close frees the address and resets the streams that nobody accepted.
+// Close frees the address and resets the streams that were not accepted.
 func (l *Listener) Close() error {
 	l.net.mu.Lock()
 	defer l.net.mu.Unlock()
@@ -90,7 +90,7 @@ func (l *Listener) closeLocked() {
 func (l *Listener) Addr() net.Addr { return l.addr }
 
 // Dial opens a stream from the host fromHost to the listener at toAddr,
-// "ip:port". It takes a round trip, is refused where nobody listens, and hangs
+// "ip:port". It takes a round trip, is refused without a listener, and hangs
 // until ctx ends while the link is cut.
 func (n *Network) Dial(ctx context.Context, fromHost, toAddr string) (net.Conn, error) {
 	fail := func(err error) (net.Conn, error) {

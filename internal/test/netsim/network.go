@@ -2,7 +2,7 @@
 // streams between hosts, with delay, loss, duplicates, reordering, partitions
 // and crashes, decided by a seed.
 //
-// It starts no goroutine. What is under way lies in the queue of its receiver
+// It starts no goroutine. Data under way is in the queue of its receiver
 // with the time at which it becomes visible; the receiver sleeps until then.
 // Everything therefore runs in a testing/synctest bubble, on virtual time.
 package netsim
@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// Rules say what happens on the way from one host to another. The zero Rules
-// deliver everything, at once and in order.
+// Rules are the faults on the way from one host to another. The zero Rules
+// deliver all data, at once and in order.
 type Rules struct {
 	// Delay is the time in flight; Jitter adds a uniform share of itself.
 	// Packets overtake each other within the jitter, streams stay in order.
@@ -30,8 +30,8 @@ type Rules struct {
 	// Streams are spared: TCP would lose the segment.
 	Corrupt float64
 
-	// Rate is how many bytes a second pass, 0 for no bound. What is sent meanwhile
-	// waits its turn, of packets at most rateQueue bytes: others are dropped.
+	// Rate is how many bytes a second pass, 0 for no bound. Data sent faster waits
+	// its turn, of packets at most rateQueue bytes: the rest is dropped.
 	Rate int
 
 	// Cut stops everything: packets vanish, streams stall without an end,
@@ -45,7 +45,7 @@ type Counters struct {
 	Sent       uint64 // handed to WriteTo
 	Lost       uint64 // dropped by Rules.Loss
 	Cut        uint64 // dropped by Rules.Cut or a partition
-	NoReceiver uint64 // nobody listened at the address
+	NoReceiver uint64 // no receiver at the address
 	Overflow   uint64 // the receiver's queue was full, or that of Rules.Rate
 	Duplicated uint64 // sent twice by Rules.Duplicate
 	Reordered  uint64 // held back by Rules.Reorder
@@ -76,8 +76,8 @@ type Network struct {
 // A pair is a directed pair of hosts.
 type pair struct{ from, to string }
 
-// New returns a network without hosts. All that is random in it follows from
-// seed and, per directed pair of hosts, from the order of what is sent there.
+// New returns a network without hosts. All its random choices follow from
+// seed and, per directed pair of hosts, from the order of sends there.
 func New(seed uint64) *Network {
 	return &Network{
 		seed:      seed,
@@ -101,7 +101,7 @@ func (n *Network) SetDefaultRules(r Rules) {
 }
 
 // SetRules sets the rules from one host to another, in this direction only.
-// What is in flight keeps its time of arrival.
+// Data in flight keeps its time of arrival.
 func (n *Network) SetRules(from, to string, r Rules) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -136,7 +136,7 @@ func (n *Network) Heal() {
 	n.changed.fire()
 }
 
-// Crash kills what runs on host, as the end of its process would: its
+// Crash kills everything on host, as the end of its process would: its
 // listeners and conns close, the peers of its streams see a reset after the
 // link's delay, packets to it vanish. The host may listen again at once. To
 // lose a machine in silence, cut its links first.
@@ -185,8 +185,8 @@ func (n *Network) Counters() Counters {
 	return n.counters
 }
 
-// Capture calls f with everything that is sent from now on, packets and
-// stream data, what the network then drops included. The
+// Capture calls f with all packets and stream data that are sent from now on,
+// including those that the network then drops. The
 // addresses are "ip:port"; data is valid during the call only. f runs on the
 // sender's goroutine, several may call it at once. Nil ends the capture.
 func (n *Network) Capture(f func(from, to string, data []byte)) {

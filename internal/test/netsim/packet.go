@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// inboxPackets bounds a PacketConn's queue, packets in flight included. What
-// comes beyond is dropped, as a full socket buffer drops it.
+// inboxPackets bounds a PacketConn's queue, packets in flight included. Packets
+// beyond it are dropped, as by a full socket buffer.
 const inboxPackets = 8192
 
 // A PacketConn is a UDP-like socket on one host. It implements net.PacketConn;
@@ -76,13 +76,13 @@ func (c *PacketConn) ReadFrom(p []byte) (int, net.Addr, error) {
 	}
 }
 
-// A wakeup says what ends a wait.
+// A wakeup holds the events that end a wait.
 type wakeup struct {
 	changed <-chan struct{}
 	at      time.Time // zero: never
 }
 
-// receive takes the packet that is due at now, or says what to wait for.
+// receive takes the packet that is due at now, or returns the events to wait for.
 func (c *PacketConn) receive(now time.Time) (*packet, wakeup, error) {
 	c.net.mu.Lock()
 	defer c.net.mu.Unlock()
@@ -160,7 +160,7 @@ func (c *PacketConn) send(p []byte, to netip.AddrPort, now time.Time) error {
 	return nil
 }
 
-// count adds what befell one packet.
+// count adds the fate of one packet.
 func (k *Counters) count(f fate) {
 	if f.n == 0 {
 		k.Lost++

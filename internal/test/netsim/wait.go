@@ -14,7 +14,7 @@ func (s *signal) wait() <-chan struct{} {
 	return s.ch
 }
 
-// fire wakes all who wait.
+// fire wakes all waiting goroutines.
 func (s *signal) fire() {
 	if s.ch != nil {
 		close(s.ch)
