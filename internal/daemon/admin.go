@@ -47,8 +47,8 @@ type Health struct {
 	Detail  string `json:"detail"`
 }
 
-// A subject is what the admin interface shows and asks. Daemon is the only one
-// outside tests.
+// A subject is the node that the admin interface shows and asks. Daemon is the only
+// implementation outside tests.
 type subject interface {
 	Status() Status
 	Nodes() Nodes
@@ -131,7 +131,7 @@ func (a *admin) routes() http.Handler {
 	return a.audited(http.MaxBytesHandler(mux, adminBody))
 }
 
-// readRoutes are those for everybody that may see the node. An answer may be as old as
+// readRoutes are those for every user that may see the node. An answer may be as old as
 // age: requests share it, however many there are. 0: each has its own.
 func (a *admin) readRoutes(mux *http.ServeMux, age time.Duration) {
 	show := func(path string, value func() any) {
@@ -256,7 +256,7 @@ func (a *admin) ping(w http.ResponseWriter, r *http.Request) {
 }
 
 // decode reads the body of a request, which holds one JSON object with known
-// members; an empty body is an empty object. It answers what is wrong.
+// members; an empty body is an empty object. It answers with the error, if any.
 func (a *admin) decode(w http.ResponseWriter, r *http.Request, into any) bool {
 	// The server has no timeout for bodies: one would end event streams.
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(adminTimeout)) // as in answer
@@ -275,8 +275,8 @@ func (a *admin) decode(w http.ResponseWriter, r *http.Request, into any) bool {
 	return err == nil
 }
 
-// timeout reads how long a request may wait for all nodes. It answers what is
-// wrong.
+// timeout reads how long a request may wait for all nodes. It answers with the error,
+// if any.
 func (a *admin) timeout(w http.ResponseWriter, r *http.Request) (time.Duration, bool) {
 	text := r.FormValue("timeout")
 	if text == "" {
@@ -299,8 +299,8 @@ func (a *admin) answerOr(w http.ResponseWriter, v any, err error) {
 	a.answer(w, http.StatusOK, v)
 }
 
-// events streams one JSON object per line: the nodes that are there, then what
-// happens, until the reader goes away, is too slow, or the node ends.
+// events streams one JSON object per line: the current nodes, then new events,
+// until the reader goes away, is too slow, or the node ends.
 func (a *admin) events(w http.ResponseWriter, r *http.Request) {
 	if keeper, ok := a.subject.(recordKeeper); ok && r.FormValue("since") != "" {
 		a.recorded(w, r, keeper)

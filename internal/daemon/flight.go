@@ -20,12 +20,12 @@ const (
 	maxSince      = 365 * 24 * time.Hour
 )
 
-// A recordKeeper is a subject that keeps what has happened.
+// A recordKeeper is a subject that keeps past events.
 type recordKeeper interface {
 	Recorded(seq uint64, from time.Time) []flight.Event
 }
 
-// Recorded returns what has happened to this node, as far as it is kept: behind the
+// Recorded returns the kept events of this node that come after the
 // event seq, and not before from.
 func (d *Daemon) Recorded(seq uint64, from time.Time) []flight.Event {
 	return d.record.Since(seq, from)
@@ -51,13 +51,13 @@ func lifeOf(e flight.Event) string {
 	return e.Peer.String()
 }
 
-// colons joins what there is of parts.
+// colons joins the parts that are not empty.
 func colons(parts ...string) string {
 	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), ": ")
 }
 
-// recorded streams what has happened since a time, one JSON object per line, and then,
-// unless once is asked for, what happens, until the reader goes away or the node ends.
+// recorded streams the events since a time, one JSON object per line, and then, unless
+// once is asked for, new events, until the reader goes away or the node ends.
 func (a *admin) recorded(w http.ResponseWriter, r *http.Request, keeper recordKeeper) {
 	since, err := time.ParseDuration(r.FormValue("since"))
 	if err != nil || since < 0 || since > maxSince {
@@ -88,8 +88,8 @@ func (a *admin) recorded(w http.ResponseWriter, r *http.Request, keeper recordKe
 	}
 }
 
-// RecordedEvents calls fn for what has happened to the node within since, as far as it
-// keeps that, and then for what happens, unless it is asked for the past alone. It
+// RecordedEvents calls fn for the kept events of the node within since, and then for new
+// events, unless it is asked for the past alone. It
 // returns as [Client.Events] does; the end of the past alone is io.EOF.
 func (c *Client) RecordedEvents(ctx context.Context, since time.Duration, once bool, fn func(NodeEvent) error) error {
 	q := url.Values{"since": {since.String()}}

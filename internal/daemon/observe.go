@@ -20,8 +20,8 @@ import (
 const (
 	// snapshotAge is how old a snapshot may be: many readers at once cost no more than one.
 	snapshotAge = 500 * time.Millisecond
-	// snapshotConns, snapshotServices and snapshotEvents, which is of each kind, bound what a
-	// snapshot lists.
+	// snapshotConns, snapshotServices and snapshotEvents (which is per kind) bound the lists
+	// of a snapshot.
 	snapshotConns    = 200
 	snapshotServices = 500
 	snapshotEvents   = 128
@@ -40,7 +40,7 @@ type observer struct {
 	rows   map[addr.NodeID]saidRow
 }
 
-// A saidRow is what a node has said of its links.
+// A saidRow is a node's last report on its links.
 type saidRow struct {
 	links []engine.LinkInfo
 	at    time.Time
@@ -53,12 +53,12 @@ const (
 	// askTime is how long an answer may take, and rowAge how long one is shown.
 	askTime = 2 * time.Second
 	rowAge  = 3 * measureEvery
-	// rowsMost is how many nodes are asked: a larger table nobody reads.
+	// rowsMost is how many nodes are asked: a larger table would be unreadable.
 	rowsMost = 32
 )
 
 // measure has round trips to all nodes measured, and the others' asked for, until ctx ends:
-// a link is made only when it is needed, and a page that nobody watches needs none.
+// a link is made only when it is needed, and a page without a viewer needs none.
 func (o *observer) measure(ctx context.Context) {
 	for {
 		if e, _ := o.d.rooms(); e != nil {
@@ -101,7 +101,7 @@ func (o *observer) askRows(ctx context.Context, e *engine.Node) {
 	asking.Wait()
 }
 
-// addRows adds to s what other nodes have said lately.
+// addRows adds recent reports of other nodes to s.
 func (o *observer) addRows(s *observe.Snapshot, now time.Time) {
 	o.rowsMu.Lock()
 	defer o.rowsMu.Unlock()
@@ -111,7 +111,7 @@ func (o *observer) addRows(s *observe.Snapshot, now time.Time) {
 	}
 }
 
-// snapshot returns what the node knows now, or knew a moment ago.
+// snapshot returns the node's state of now, or of at most snapshotAge ago.
 func (o *observer) snapshot() observe.Snapshot {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -145,7 +145,7 @@ func (d *Daemon) observe(now time.Time) observe.Snapshot {
 	return s
 }
 
-// observePast adds what has happened, and since when nodes are suspect.
+// observePast adds past events, and since when nodes are suspect.
 func (d *Daemon) observePast(s *observe.Snapshot) {
 	for _, e := range d.record.Last(snapshotEvents) {
 		s.Events = append(s.Events, observe.Event{Time: e.Time, Event: e.Event, Node: lifeOf(e), Name: e.Name, Text: e.Detail, Count: e.Count})
@@ -221,7 +221,7 @@ func (d *Daemon) observeEngine(s *observe.Snapshot, e *engine.Node) {
 	s.Conns = s.Conns[:min(len(s.Conns), snapshotConns)]
 }
 
-// observeHost adds what only the host knows.
+// observeHost adds the state that only the host knows.
 func (d *Daemon) observeHost(h *observe.Host) {
 	h.Tokens, h.Banned = []observe.Token{}, []observe.Banned{}
 	if all, err := d.Enrolled(); err == nil { // else this is not the host
