@@ -19,7 +19,7 @@ import (
 	"github.com/fabricd/fabricd/internal/transport"
 )
 
-// ErrRefused is in the error of a Dial that nobody accepts.
+// ErrRefused is in the error of a Dial that no provider accepts.
 var ErrRefused = errors.New("connection refused")
 
 // Config configures a hub. The zero Config is a perfect network.
@@ -188,8 +188,8 @@ const (
 	Reset
 )
 
-// Kill ends the provider at address as a crash of its process would: nothing
-// is told, what was under way is lost. The address may be used again. Killing
+// Kill ends the provider at address as a crash of its process would: no peer
+// is notified, and data under way is lost. The address may be used again. Killing
 // an address without provider does nothing.
 func (h *Hub) Kill(address string, how Death) {
 	h.mu.Lock()

@@ -164,7 +164,7 @@ func (s *sendLane) SetWriteDeadline(t time.Time) error {
 	return nil
 }
 
-// Close lets the reader see io.EOF after what was written.
+// Close lets the reader see io.EOF after all written bytes.
 func (s *sendLane) Close() error {
 	l := (*lane)(s)
 	l.mu.Lock()
@@ -178,7 +178,7 @@ func (s *sendLane) Close() error {
 	return nil
 }
 
-// Cancel drops what was not read and wakes both ends.
+// Cancel drops bytes not yet read and wakes both ends.
 func (s *sendLane) Cancel() {
 	l := (*lane)(s)
 	l.cancel(&l.sendCancel, &l.fin.happened, l.from, l.to)
@@ -269,7 +269,7 @@ func (r *recvLane) SetReadDeadline(t time.Time) error {
 	return nil
 }
 
-// Cancel drops what has arrived and wakes both ends.
+// Cancel drops bytes that have arrived and wakes both ends.
 func (r *recvLane) Cancel() {
 	l := (*lane)(r)
 	l.cancel(&l.recvCancel, &l.eof, l.to, l.from)
@@ -337,8 +337,8 @@ func (l *lane) eventNow() event {
 	return event{happened: true, due: l.notBefore(time.Now().Add(path.flight()))}
 }
 
-// notBefore keeps the order of the lane: nothing becomes visible before what
-// was sent earlier.
+// notBefore keeps the order of the lane: no byte becomes visible before those
+// sent earlier.
 func (l *lane) notBefore(due time.Time) time.Time {
 	if k := len(l.marks); k > 0 && due.Before(l.marks[k-1].due) {
 		return l.marks[k-1].due

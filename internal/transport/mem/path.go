@@ -9,7 +9,7 @@ import (
 	"github.com/fabricd/fabricd/internal/transport"
 )
 
-// A path is what lies between the two ends of a session: its delay, and
+// A path is the way between the two ends of a session: its delay, and
 // whether it is cut.
 type path struct {
 	delay, jitter time.Duration

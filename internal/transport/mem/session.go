@@ -85,8 +85,8 @@ func (s *session) OpenLane(ctx context.Context) (transport.SendLane, error) {
 		return nil, err
 	}
 	if err := s.peer.remember(l); err != nil {
-		// The peer has ended and the news is under way: nobody will read the
-		// lane, and it fails here when the news arrives.
+		// The peer has ended and that news is under way: the lane will have no
+		// reader, and it fails here when the news arrives.
 		l.fail(s.peer, err)
 	}
 	return (*sendLane)(l), nil
@@ -280,7 +280,7 @@ func bounded(reason string) string {
 	return strings.ToValidUTF8(reason[:maxReason], "")
 }
 
-// tellPeer ends the peer with what ended s here.
+// tellPeer ends the peer with the cause that ended s here.
 func (s *session) tellPeer() {
 	var why *transport.CloseError
 	if errors.As(s.Err(), &why) && !why.Remote && !why.Timeout && !why.Reset {
@@ -288,7 +288,7 @@ func (s *session) tellPeer() {
 	}
 }
 
-// healed catches up with what the cut has held back.
+// healed delivers the close and the lanes' bytes that the cut has held back.
 func (s *session) healed() {
 	s.tellPeer()
 	notify(s.arrival)
