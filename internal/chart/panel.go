@@ -19,7 +19,7 @@ const (
 
 // A Panel is a picture of curves over one lower axis.
 type Panel struct {
-	About  string  // for people who do not see it
+	About  string  // for people that do not see it
 	Height float64 // without the labels of the axis
 	X      Scale   // of the lower axis: from Left to Width-Right
 	Marks  []Mark  // of the lower axis

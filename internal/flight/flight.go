@@ -1,6 +1,6 @@
-// Package flight records what has happened to a node: the ends of its links, paths and
+// Package flight records the past events of a node: the ends of its links, paths and
 // connections with their causes, and the verdicts about nodes. It keeps the last of
-// them in bounded memory, for the moment in which somebody asks what happened.
+// them in bounded memory for later questions.
 package flight
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 )
 
-// A Kind says what an event is about.
+// A Kind is the subject of an event.
 type Kind uint8
 
 const (
@@ -45,10 +45,10 @@ const (
 
 // An Event is one thing that has happened, Count times up to Time.
 type Event struct {
-	Seq    uint64 // counts what a recorder was told, from 1
+	Seq    uint64 // number of the latest call of Note that it counts, from 1
 	Time   time.Time
 	Event  string    // a word, like link-down
-	Peer   addr.Life // whom it concerns; the zero Life: nobody in particular
+	Peer   addr.Life // the node that the event concerns; zero: none in particular
 	Name   string    // of the peer, if that is known
 	Detail string
 	Count  uint64

@@ -30,14 +30,14 @@ func Handler(snapshot func() observe.Snapshot, log zerolog.Logger) http.Handler 
 	})
 }
 
-// Registry returns what Handler serves.
+// Registry returns the registry that Handler serves.
 func Registry(snapshot func() observe.Snapshot) *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	r.MustRegister(&collector{snapshot}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return r
 }
 
-// errorLog logs what the library has to say.
+// errorLog logs the library's errors.
 type errorLog struct{ log zerolog.Logger }
 
 func (l errorLog) Println(v ...any) {

@@ -65,7 +65,7 @@ const WaitFrom = time.Second
 // From when on something else is a finding.
 const (
 	silentFrom  = time.Second // a heartbeat comes every quarter of one
-	waitFrom    = time.Second // a connection whose peer takes nothing
+	waitFrom    = time.Second // a connection whose peer receives nothing
 	lossFrom    = 0.5         // per cent of packets
 	slowTimes   = 4           // a round trip, the shortest one
 	slowFrom    = 10 * time.Millisecond
@@ -77,7 +77,7 @@ const (
 	mostOfKind  = 8         // findings of one kind; more are counted
 )
 
-// Findings says what is wrong, the worst first.
+// Findings returns the problems in s, the worst first.
 func Findings(s Snapshot) []Finding {
 	f := &findings{s: s, all: []Finding{}}
 	f.self()
@@ -114,7 +114,7 @@ func bounded(all []Finding) []Finding {
 	return out
 }
 
-// findings collects what is wrong with s.
+// findings collects the problems in s.
 type findings struct {
 	s   Snapshot
 	all []Finding
@@ -128,7 +128,7 @@ func (f *findings) about(node addr.NodeID, severity, kind, format string, args .
 	f.all = append(f.all, Finding{Severity: severity, Kind: kind, Node: node, Text: fmt.Sprintf(format, args...)})
 }
 
-// self says what is wrong with this node itself.
+// self adds the problems of this node itself.
 func (f *findings) self() {
 	self := f.s.Self
 	switch self.State {
@@ -189,7 +189,7 @@ func direction(d time.Duration) string {
 	return span(d) + " ahead"
 }
 
-// bounds says what is nearly used up.
+// bounds adds the limits that are nearly used up.
 func (f *findings) bounds() {
 	t := f.s.Totals
 	if near(t.Descriptors, t.DescriptorLimit) {
@@ -312,8 +312,8 @@ func (f *findings) tcpOnly(l engine.LinkInfo, why string) {
 	f.about(l.Node, Warning, KindFallback, "UDP does not pass to node %d (%s): link over TCP (%s)", l.Node, l.Name, why)
 }
 
-// RowOf returns what a node says of its links, about the nodes of s alone, whose names are
-// this node's. It is shown and never believed.
+// RowOf returns node's report on its links, reduced to nodes in s and with this node's
+// names for them. It is shown, and no decision depends on it.
 func RowOf(s Snapshot, node addr.NodeID, said []engine.LinkInfo) Row {
 	row := Row{Node: node, Links: []RowLink{}}
 	for _, l := range said {
@@ -406,14 +406,14 @@ func (f *findings) portName(p engine.PortInfo) string {
 	return fmt.Sprintf("port %d", p.Port)
 }
 
-// host says what only the host knows.
+// host adds findings that only the host can make.
 func (f *findings) host() {
 	for _, b := range f.s.Host.Banned {
 		f.add(Note, KindBanned, "node %s is banned since %s%s", b.Name, b.Since.UTC().Format("2006-01-02 15:04"), after(": ", b.Reason))
 	}
 }
 
-// events says what was refused lately.
+// events adds recent refusals.
 func (f *findings) events() {
 	for _, e := range slices.Backward(f.s.Events) {
 		if f.s.Time.Sub(e.Time) > lately {

@@ -1,5 +1,5 @@
-// Package observe has what one node knows at one moment, and says in words what is wrong.
-// It only decides: the time is in the snapshot.
+// Package observe holds the state that one node knows at one moment, and lists its problems
+// in words. It only decides: the time is in the snapshot.
 package observe
 
 import (
@@ -9,8 +9,8 @@ import (
 	"github.com/fabricd/fabricd/internal/engine"
 )
 
-// A Snapshot is what one node knows at one moment. Its slices are never nil in JSON that
-// others read; their owner is the caller of the function that made it.
+// A Snapshot is the state that one node knows at one moment. Its slices are never nil in JSON
+// for others; they are owned by the caller of the function that made it.
 type Snapshot struct {
 	Time  time.Time           `json:"time"`
 	Self  Self                `json:"self"`
@@ -20,14 +20,14 @@ type Snapshot struct {
 	Conns []engine.ConnInfo   `json:"conns"` // those that wait longest first; there may be more, see Totals
 	Wins  []engine.WindowInfo `json:"-"`
 
-	// Rows are what other nodes say of their links, while a page is open. Nothing is decided
-	// by that.
+	// Rows are reports of other nodes on their links, while a page is open. No decision
+	// depends on them.
 	Rows []Row `json:"rows"`
 
 	Services []Service `json:"services"` // there may be more, see Totals
 	Totals   Totals    `json:"totals"`
 	Host     Host      `json:"host"`
-	// Events are what has happened lately, the oldest first.
+	// Events are recent events, the oldest first.
 	Events []Event `json:"events"`
 
 	Counters engine.Counters   `json:"-"`
@@ -85,13 +85,13 @@ type Node struct {
 	Suspect time.Time `json:"suspect_since"`
 }
 
-// A Row is what one other node says of its links.
+// A Row is the report of one other node on its links.
 type Row struct {
 	Node  addr.NodeID `json:"node"`
 	Links []RowLink   `json:"links"`
 }
 
-// A RowLink is one of them, with what is wrong with it in this node's words.
+// A RowLink is one of them, with its problems in this node's words.
 type RowLink struct {
 	Node        addr.NodeID     `json:"node"`
 	Generation  addr.Generation `json:"generation"`
@@ -114,7 +114,7 @@ type Service struct {
 // Totals are how much there is, and how much there may be.
 type Totals struct {
 	Conns           int   `json:"conns"`
-	Waiting         int   `json:"waiting"` // connections whose peer has taken nothing for a second
+	Waiting         int   `json:"waiting"` // connections whose peer has received nothing for a second
 	UnreadBytes     int64 `json:"unread_bytes"`
 	UnsentBytes     int64 `json:"unsent_bytes"`
 	Services        int   `json:"services"`
@@ -128,7 +128,7 @@ type Totals struct {
 	ConnMemoryLimit int64 `json:"conn_memory_limit_bytes"`
 }
 
-// Host is what only the cluster's host knows.
+// Host is the state that only the cluster's host knows.
 type Host struct {
 	Tokens []Token  `json:"tokens"`
 	Banned []Banned `json:"banned"`

@@ -20,7 +20,7 @@ const (
 	maxToken = 512
 )
 
-// CheckToken says what is wrong with a token.
+// CheckToken returns an error for a token of a wrong length or with unprintable characters.
 func CheckToken(token []byte) error {
 	if len(token) < minToken || len(token) > maxToken {
 		return fmt.Errorf("holds %d bytes; want a token of %d to %d characters", len(token), minToken, maxToken)
@@ -136,7 +136,7 @@ func (g *guard) login(w http.ResponseWriter, r *http.Request) bool {
 		return false
 	}
 	http.SetCookie(w, &http.Cookie{Name: cookieFor(r), Value: g.pass(), Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode})
-	// Only the path, rooted once: what begins with // would be another site's.
+	// Only the path, rooted once: a target that begins with // would be another site's.
 	to := url.URL{Path: "/" + strings.TrimLeft(r.URL.Path, "/")}
 	http.Redirect(w, r, to.String(), http.StatusSeeOther)
 	return true

@@ -12,9 +12,9 @@ import (
 //go:embed static
 var static embed.FS
 
-// Options say what is served.
+// Options configure a Handler.
 type Options struct {
-	// Token is what requests have to show; nil: nothing, and only requests for loopback
+	// Token is the token that requests have to show; nil: none, and only requests for loopback
 	// are answered.
 	Token    []byte
 	Snapshot func() observe.Snapshot // for the page
@@ -25,7 +25,7 @@ type Options struct {
 	Metrics http.Handler // of /metrics
 }
 
-// Handler serves the page at /, the metrics at /metrics, and what both are made of.
+// Handler serves the page at /, the metrics at /metrics, and the data behind both.
 func Handler(o Options) http.Handler {
 	files, err := fs.Sub(static, "static")
 	if err != nil {

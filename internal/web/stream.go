@@ -20,7 +20,7 @@ const (
 	streamWrite = 10 * time.Second
 )
 
-// A state is what the page shows.
+// A state is the content of the page.
 type state struct {
 	observe.Snapshot
 	Findings []observe.Finding `json:"findings"`
