@@ -11,7 +11,7 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 )
 
-// Bounds of what an operator or an application may write.
+// Bounds of a Policy, and of the lists that operators and applications write.
 const (
 	MaxRules    = 256 // of a Policy
 	MaxSubjects = 64  // of a rule or a listener; as many users
@@ -21,8 +21,8 @@ const (
 // user has this number.
 const UnknownUID = ^uint32(0)
 
-// A Caller is an application that connects, as its node vouches for it. Name
-// and Labels are those of the node table, not what the node says of itself.
+// A Caller is an application that connects. Its node vouches for it. Name
+// and Labels are those of the node table, not the node's own claims.
 type Caller struct {
 	Life   addr.Life // of its node
 	Name   string
@@ -31,7 +31,7 @@ type Caller struct {
 	Local  bool // its node is this one
 }
 
-// A Decision says whether something is allowed, and what has decided it.
+// A Decision reports whether an access is allowed, and the rule that decided.
 type Decision struct {
 	Allowed  bool
 	By       string // a rule's text, the default, or the listener's list; printable
@@ -96,7 +96,7 @@ func (p *Policy) Default() string {
 	return "default-access: open"
 }
 
-// For returns what decides about connections to a port: a rule's text, or the
+// For returns the rule that decides about connections to a port, as text, or the
 // default.
 func (p *Policy) For(port addr.Port) string {
 	if r := p.rule(port); r != nil {
@@ -127,7 +127,7 @@ func (p *Policy) byRule(port addr.Port, c Caller, owner uint32) Decision {
 	return Decision{Allowed: same, By: p.Default()}
 }
 
-// RestrictsBind reports whether any rule says who may bind its ports.
+// RestrictsBind reports whether any rule restricts binding its ports.
 func (p *Policy) RestrictsBind() bool {
 	return p != nil && slices.ContainsFunc(p.rules, func(r Rule) bool { return r.bind != nil })
 }
@@ -154,7 +154,7 @@ func (p *Policy) Serve(name string, n Caller) Decision {
 	return Decision{Allowed: true}
 }
 
-// OfServices returns the first rule that says who may serve a name, nil if there is none.
+// OfServices returns the first rule that restricts serving a name, nil if there is none.
 func (p *Policy) OfServices() *Rule {
 	for _, r := range p.Rules() {
 		if r.names != "" {
@@ -170,7 +170,7 @@ func (p *Policy) OfServices() *Rule {
 // them. [ParseRule] makes one.
 type Rule struct {
 	names       string    // a name, or the beginning of names and "*"; empty: it covers ports
-	by          []Subject // who may serve them
+	by          []Subject // allowed to serve them
 	first, last addr.Port
 	from        []Subject // nil: the default decides
 	bind        []user    // nil: every user

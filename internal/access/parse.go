@@ -244,7 +244,7 @@ func checkCount(n int, what string) error {
 
 const wordAllowed = "1 to 63 letters, digits, '.', '-' or '_'"
 
-// validWord accepts what a node's name may be.
+// validWord reports whether s is valid as a node's name.
 func validWord(s string) bool {
 	if len(s) < 1 || len(s) > 63 {
 		return false

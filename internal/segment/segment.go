@@ -1,6 +1,6 @@
-// Package segment bounds the segments of TCP connections, so that they pass where full
-// ones vanish and nobody says so: a black hole of the path MTU, as tunnels are whose
-// ICMP messages some filter drops.
+// Package segment bounds the segments of TCP connections, so that they pass a black hole of
+// the path MTU, where full ones vanish without an error: a tunnel, for example, whose ICMP
+// messages a filter drops.
 package segment
 
 import (
@@ -12,8 +12,8 @@ import (
 // it fits the packets of 1280 bytes that IPv6 carries everywhere (RFC 8200, section 5).
 const Small = 1220
 
-// Dialer returns a dialer of connections with small segments in both directions: who
-// answers heeds what a SYN says. For what is never much, that costs nothing.
+// Dialer returns a dialer of connections with small segments in both directions: the
+// answering host obeys the MSS in the SYN. For little traffic, that costs nothing.
 func Dialer() *net.Dialer {
 	d := &net.Dialer{Control: func(_, _ string, raw syscall.RawConn) error {
 		Bound(raw, Small)

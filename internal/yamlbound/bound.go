@@ -1,6 +1,6 @@
-// Package yamlbound says of a YAML file, before it is parsed, whether it nests
-// deeper than any that people write: the parser recurses, and what it allocates
-// grows with the square of the nesting.
+// Package yamlbound reports for a YAML file, before it is parsed, whether it nests
+// deeper than any that people write: the parser recurses, and its allocations
+// grow with the square of the nesting.
 package yamlbound
 
 import "strings"
@@ -17,7 +17,7 @@ const (
 )
 
 // TooDeep reports whether text may nest deeper than MaxNesting, by brackets, by
-// indentation, or by what nests inside a line.
+// indentation, or by constructs inside a line.
 func TooDeep(text []byte) bool {
 	for line := range strings.SplitSeq(string(text), "\n") {
 		if len(line)-len(strings.TrimLeft(line, " -?")) > indented+MaxNesting || strings.Count(line, "- - ") > MaxNesting {
