@@ -5,8 +5,8 @@
 // from channels of timers which are due share one context of ThreadSanitizer, and
 // two of them at once corrupt it. The process then ends with "CHECK failed" or a
 // SIGSEGV in __tsan::SlotLock that names no line of ours. On one processor no two
-// of them run at once (TestTimersThatAreDue). What the race detector finds is about
-// order, not about what ran at the same moment, so little is lost.
+// of them run at once (TestTimersThatAreDue). The race detector checks the order of
+// accesses, not whether they ran at the same moment, so little is lost.
 package bubble
 
 import (

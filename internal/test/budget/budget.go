@@ -1,4 +1,4 @@
-// Package budget holds decoders to what they may allocate: a length that is
+// Package budget bounds the allocations of decoders: a length that is
 // announced in an input must not cost memory before the bytes are there.
 package budget
 
@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Base is what a decoder may allocate for any input, in bytes, and Factor how many
-// times the length of the input besides. Text may cost TextFactor times its length:
+// Base is the allocation in bytes that a decoder may make for any input, and Factor how
+// many times the length of the input besides. Text may cost TextFactor times its length:
 // the libraries that parse it make a value of every comma, and each text has a
 // bound of its own, which the decoder checks first.
 const (

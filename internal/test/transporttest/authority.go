@@ -85,8 +85,8 @@ func (ca *Authority) Issue(id transport.Identity, notAfter time.Time) tls.Certif
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// TLS returns what makes the configuration, for either side, of a node that has
-// cert and trusts ca.
+// TLS returns a function that makes the configuration, for either side, of a node that
+// has cert and trusts ca.
 func (ca *Authority) TLS(cert tls.Certificate) func() *tls.Config {
 	pool := x509.NewCertPool()
 	pool.AddCert(ca.cert)

@@ -148,7 +148,7 @@ func testWriteDeadline(e *env) {
 	took := e.fill(s)
 	blocked := async(func() error { _, err := s.Write(make([]byte, 1)); return err })
 	s.SetWriteDeadline(time.Now().Add(10 * time.Millisecond))
-	// The write may still fit into what the provider keeps per lane.
+	// The write may still fit into the buffers of the provider's lane.
 	if err := soon(e, "write", blocked); err == nil {
 		took++
 	} else {

@@ -1,4 +1,4 @@
-// Package transporttest holds what every transport provider must keep: Run
+// Package transporttest holds the tests that every transport provider must pass: Run
 // tests each sentence of the contract in package transport.
 package transporttest
 
@@ -22,14 +22,14 @@ type Pair struct {
 	// A and B are open; the suite closes them.
 	A, B transport.Provider
 
-	// IDA and IDB are what their certificates prove.
+	// IDA and IDB are the identities that their certificates prove.
 	IDA, IDB transport.Identity
 
 	// MaxLanes is the limit of open lanes that both were configured with.
 	// Keep it below 100, so that the suite can reach it.
 	MaxLanes int
 
-	// Nowhere is an address at which nobody accepts.
+	// Nowhere is an address without a listener.
 	Nowhere string
 
 	// Overtake says that a lane may arrive before one that was opened before it,
@@ -103,7 +103,7 @@ var cases = []struct {
 	{"close wakes every call on both sides", testCloseWakes},
 }
 
-// An env is what one test has: two providers and a session between them.
+// An env is the state of one test: two providers and a session between them.
 type env struct {
 	*testing.T
 	pair Pair
@@ -111,8 +111,8 @@ type env struct {
 	a, b transport.Session // dialed by A, accepted by B
 }
 
-// patience bounds what must happen soon. It is generous for real sockets on a
-// busy machine; in a bubble it costs nothing.
+// patience bounds waits for events that must come soon. It is generous for real sockets
+// on a busy machine; in a bubble it costs nothing.
 const patience = 20 * time.Second
 
 func runCase(t *testing.T, make func(t *testing.T) Pair, run func(*env)) {
@@ -230,7 +230,7 @@ func (e *env) wantClose(what string, err error, c transport.CloseError) {
 	}
 }
 
-// soon waits for what ch tells.
+// soon waits for a value from ch.
 func soon[T any](e *env, what string, ch <-chan T) T {
 	e.Helper()
 	select {

@@ -48,7 +48,7 @@ func testDatagramFlood(e *env) {
 			e.Fatalf("send: %v", err)
 		}
 	}
-	// Lanes are not behind what is left of the flood.
+	// Lanes are not queued behind the rest of the flood.
 	e.lane()
 	arrived := 0
 	for {
@@ -127,7 +127,7 @@ func testCloseWakes(e *env) {
 	soon(e, "end at the peer", e.b.Done())
 	deadline := time.Now().Add(patience)
 	for buf := make([]byte, 64<<10); ; {
-		// What had arrived may be read; then comes the end.
+		// Bytes that had arrived may be read; then comes the end.
 		if _, err := unread.Read(buf); err != nil {
 			e.wantClose("later read", err, transport.CloseError{
 				Remote: true, Code: transport.CodeLeaving, Reason: "bye",

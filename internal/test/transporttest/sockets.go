@@ -23,8 +23,8 @@ func Connect(t testing.TB, a, b transport.Provider) (from, to transport.Session)
 	return from, to
 }
 
-// DeadAddress returns the address of a port of the loopback interface where
-// nothing answers: a UDP socket that nobody reads has it.
+// DeadAddress returns the address of a port of the loopback interface that never
+// answers: it belongs to a UDP socket that no goroutine reads.
 func DeadAddress(t testing.TB) string {
 	t.Helper()
 	c, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -35,7 +35,7 @@ func DeadAddress(t testing.TB) string {
 	return c.LocalAddr().String()
 }
 
-// A duplex is one end of what a benchmark measures.
+// A duplex is one end of a measured stream.
 type duplex struct {
 	io.Reader
 	io.Writer
