@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// A cluster is what the commands of README.md start: a host and a second node.
+// A cluster is the host and the second node that the commands of README.md start.
 type cluster struct {
 	dir        string // where every command runs
 	bin        string // fabricd and the examples
@@ -37,7 +37,7 @@ func build(t *testing.T) (bin string) {
 	return bin
 }
 
-// startCluster does what README.md says, with other ports and an address that no other
+// startCluster runs the commands of README.md, with other ports and an address that no other
 // test process has.
 func startCluster(t *testing.T, bin string) *cluster {
 	t.Helper()

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// A check runs both sides of an example and looks at what they print.
+// A check runs both sides of an example and checks their output.
 type check func(t *testing.T, c *cluster, serve, dial string)
 
 var checks = map[string]check{
@@ -65,7 +65,7 @@ func TestEveryExampleIsListedAndRun(t *testing.T) {
 		if !strings.Contains(string(text), "\n| ["+name+"]("+name+"/") {
 			t.Errorf("README.md does not list %s", name)
 		}
-		// What is in test is a test itself.
+		// The examples in test are tests themselves.
 		if checks[name] == nil && name != "survive" && name != "test" {
 			t.Errorf("no test runs %s", name)
 		}
@@ -97,7 +97,7 @@ func commands(t *testing.T, name string) (serve, dial string) {
 }
 
 // program starts a command as a doc comment shows it: variables, `go run`, a folder of
-// this one, arguments. What it runs is built already.
+// this one, arguments. The program is built already.
 func (c *cluster) program(t *testing.T, command string) *process {
 	t.Helper()
 	vars, run, ok := strings.Cut(" "+command, " go run ./examples/")

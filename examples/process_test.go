@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// patience bounds what takes milliseconds on an idle machine.
+// patience bounds waits for steps that take milliseconds on an idle machine.
 const patience = 15 * time.Second
 
 // A process is a child of the test, which ends with it.
@@ -23,7 +23,7 @@ type process struct {
 	t     *testing.T
 	cmd   *exec.Cmd
 	stdin io.WriteCloser
-	lines chan string   // what it prints that expect has not seen; closed when it prints no more
+	lines chan string   // printed lines that expect has not seen; closed when it prints no more
 	done  chan struct{} // closed when it was waited for
 
 	mu  sync.Mutex // guards the field below
@@ -66,7 +66,7 @@ func start(t *testing.T, cmd *exec.Cmd) *process {
 	return p
 }
 
-// read notes what the process prints, until its end.
+// read collects the output of the process, until its end.
 func (p *process) read(r io.ReadCloser) {
 	defer close(p.lines)
 	defer r.Close()

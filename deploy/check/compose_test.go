@@ -26,7 +26,7 @@ func load(t *testing.T, environ ...string) *types.Project {
 	return p
 }
 
-// TestComposeTwoReadsTheFile and understands by it what was meant.
+// TestComposeTwoReadsTheFile checks that compose 2 reads the file as intended.
 func TestComposeTwoReadsTheFile(t *testing.T) {
 	p := load(t)
 	if names := p.ServiceNames(); !slices.Equal(slices.Sorted(slices.Values(names)), []string{"host", "init", "keeper", "node1", "node2", "visitor"}) {

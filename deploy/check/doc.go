@@ -1,8 +1,8 @@
-// Package check asks the libraries of Kubernetes and of compose 2 what they
-// think of the files in deploy/: they are decoded strictly, judged by the Pod
+// Package check tests the files in deploy/ with the libraries of Kubernetes and of
+// compose 2: they are decoded strictly, judged by the Pod
 // Security Standards, and held to each other. A validator of JSON Schema applies
 // the schema of scenarios to all of them, and to wrong ones.
 //
-// It is a module of its own, of tests only, so that those libraries are nobody's
-// but its own. `make test` runs it.
+// It is a module of its own, of tests only, so that no other module depends on those
+// libraries. `make test` runs it.
 package check

@@ -156,7 +156,7 @@ func TestNamesAndNamespaces(t *testing.T) {
 	}
 }
 
-// A workload is a pod and what makes it.
+// A workload is a pod and the object that makes it.
 type workload struct {
 	file, name, namespace string
 	labels                map[string]string
@@ -200,7 +200,7 @@ func TestPodsKeepTheStandard(t *testing.T) {
 		t.Fatal(err)
 	}
 	latest := psa.LevelVersion{Level: psa.LevelRestricted, Version: psa.LatestVersion()}
-	// What machines.yaml must have to reach the machine's folders.
+	// Exceptions that machines.yaml needs to reach the machine's folders.
 	excused := map[string][]string{
 		"fabricd-machines/fabricd": {"restricted volume types", "unrestricted capabilities", "runAsNonRoot != true", "runAsUser=0"},
 		"fabricd-machines/visitor": {"restricted volume types"},
@@ -251,8 +251,8 @@ func containers(w workload) []corev1.Container {
 	return append(slices.Clone(w.spec.InitContainers), w.spec.Containers...)
 }
 
-// TestPodsHoldTogether checks what the API server does not: names that must
-// meet.
+// TestPodsHoldTogether checks names that must agree, which the API server
+// does not check.
 func TestPodsHoldTogether(t *testing.T) {
 	services := map[string]*corev1.Service{}
 	configs := map[string]bool{}
@@ -324,7 +324,7 @@ func TestPodsHoldTogether(t *testing.T) {
 	}
 }
 
-// held holds one container to what fabricd and its applications need.
+// held checks one container against the needs of fabricd and its applications.
 func held(t *testing.T, what string, c corev1.Container) {
 	t.Helper()
 	env := map[string]string{}
@@ -410,7 +410,7 @@ func TestBudgetsAndPoliciesSelect(t *testing.T) {
 	}
 }
 
-// TestTheChecksBite feeds the decoder what it must refuse.
+// TestTheChecksBite feeds the decoder inputs that it must refuse.
 func TestTheChecksBite(t *testing.T) {
 	for _, wrong := range []string{
 		"apiVersion: v1\nkind: Pod\nspec: {containers: [{name: a, imagee: b}]}",

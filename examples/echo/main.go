@@ -1,6 +1,6 @@
-// Command echo is the smallest application of a fabric: a server sends back what it
-// receives, and a client sends it the lines of its standard input. Each attaches to the
-// fabricd of its machine; what they get from there are a net.Listener and a net.Conn.
+// Command echo is the smallest application of a fabric: a server sends received bytes
+// back, and a client sends it the lines of its standard input. Each attaches to the
+// fabricd of its machine, and gets a net.Listener or a net.Conn there.
 // The client finds the server, which may be on any node, by the name of its service. In
 // two terminals:
 //

@@ -41,7 +41,7 @@ func run(ctx context.Context, args []string) error {
 	return errors.New("usage: embedded serve DIR | embedded dial DIR")
 }
 
-// config is what both nodes have in common: free ports on this machine.
+// config returns the settings common to both nodes: free ports on this machine.
 func config(dir, name string) embed.Config {
 	return embed.Config{
 		Name: name, StateDir: filepath.Join(dir, name),
@@ -91,7 +91,7 @@ func serve(ctx context.Context, dir string) error {
 	}
 }
 
-// dial joins the cluster, reads what the host has to say, and leaves.
+// dial joins the cluster, reads the host's text, and leaves.
 func dial(ctx context.Context, dir string) error {
 	host, err := os.ReadFile(filepath.Join(dir, "host.addr"))
 	if err != nil {

@@ -71,7 +71,7 @@ func (c *Client) Put(ctx context.Context, key, value string) error {
 	return errors.Join(errs...)
 }
 
-// Get returns what is stored under key, from the first server that answers.
+// Get returns the value under key, from the first server that answers.
 func (c *Client) Get(ctx context.Context, key string) (string, error) {
 	var errs []error
 	for _, server := range c.Servers {

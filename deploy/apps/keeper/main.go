@@ -118,7 +118,7 @@ func receive(n *fabric.Node, conn *fabric.Conn) error {
 		if err := read(lines, "look %d\n", &round); err != nil {
 			return err
 		}
-		// The visitor has waited for a fence: what it wrote is here.
+		// The visitor has waited for a fence: its written bytes are here.
 		if _, err := fmt.Fprintf(conn, "saw %d %08x\n", round, crc32.ChecksumIEEE(mem.Bytes()[:size])); err != nil {
 			return err
 		}

@@ -27,7 +27,7 @@ import (
 // retryPause is the time between two attempts to find a keeper.
 const retryPause = 500 * time.Millisecond
 
-// A plan is what the command line asks for.
+// A plan holds the settings of the command line.
 type plan struct {
 	port   fabric.Port
 	size   int           // bytes of a window
@@ -82,7 +82,7 @@ func attached(ctx context.Context, p plan, round *int) error {
 	defer n.Close()
 	defer n.OnEvent(func(ev fabric.Event) { fmt.Println("event:", ev) })()
 	fmt.Printf("attached to node %d\n", n.ID())
-	// What is written to the keeper comes from here: memory that fabricd reads
+	// Writes to the keeper come from this memory, which fabricd reads
 	// without a copy in between.
 	mem, err := n.Alloc(p.size)
 	if err != nil {
@@ -112,7 +112,7 @@ func attached(ctx context.Context, p plan, round *int) error {
 	}
 }
 
-// find connects to the first node at whose port somebody listens.
+// find connects to the first node with a listener at port.
 func find(ctx context.Context, n *fabric.Node, port fabric.Port) (*fabric.Conn, error) {
 	nodes, _, err := n.Nodes()
 	if err != nil {
@@ -128,7 +128,7 @@ func find(ctx context.Context, n *fabric.Node, port fabric.Port) (*fabric.Conn, 
 	return nil, err
 }
 
-// errWrong is what no repetition makes right: the fabric broke its word.
+// errWrong marks an error that no repetition cures: the fabric broke a guarantee.
 var errWrong = errors.New("wrong")
 
 // visit goes round with one keeper until that fails or all rounds are done.
@@ -176,7 +176,7 @@ type visited struct {
 }
 
 // once writes fresh bytes into the keeper's memory, waits until they are
-// there, asks the keeper what it sees, and reads them back.
+// there, asks the keeper for their checksum, and reads them back.
 func (v *visited) once(ctx context.Context, round int) error {
 	ep := v.conn.Endpoint()
 	source := rand.NewChaCha8([32]byte{byte(round), byte(round >> 8), byte(round >> 16)})
@@ -223,7 +223,7 @@ func (v *visited) once(ctx context.Context, round int) error {
 }
 
 // mapped maps the keeper's memory if it is on our node: the same pages, with
-// nobody in between.
+// no process in between.
 func (v *visited) mapped(n int) error {
 	if v.conn.LocalAddr().(fabric.Addr).Node != v.conn.RemoteAddr().(fabric.Addr).Node {
 		return nil
