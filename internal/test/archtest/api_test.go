@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// public are the packages that programs import. What they export names their own types,
+// public are the packages that programs import. Their exported names use their own types,
 // each other's, and those of the standard library and of other modules: a type of another
 // package of ours is one that a program cannot name, or of which go doc shows nothing.
 var public = []string{"fabric", "fabric/embed", "fabric/fabricgrpc", "fabric/fabrictest"}
@@ -78,7 +78,7 @@ func exportedSpec(s ast.Spec) (all []ast.Node) {
 	return all
 }
 
-// shown returns what of a type's definition is exported: of a struct the exported fields.
+// shown returns the exported parts of a type's definition: of a struct the exported fields.
 func shown(t ast.Expr) (all []ast.Node) {
 	s, ok := t.(*ast.StructType)
 	if !ok {
@@ -128,7 +128,7 @@ func aliases(f *ast.File) (all []*ast.TypeSpec) {
 	return all
 }
 
-// TestTheAPIRuleBites feeds the rule what it must find, and what it must not.
+// TestTheAPIRuleBites feeds the rule texts that it must find, and texts that it must not.
 func TestTheAPIRuleBites(t *testing.T) {
 	for text, want := range map[string]int{
 		"func F(x attach.Session) {}":                          1,

@@ -41,7 +41,7 @@ var mayImport = map[string][]string{
 	"internal/codec": {"fabric/addr"},
 	"internal/wire":  {"fabric/addr", "internal/status", "internal/codec"},
 
-	// Rules: who may connect and bind.
+	// Rules: the permissions to connect and bind.
 	"internal/access": {"fabric/addr"},
 
 	// Membership: the parts, each below the agent that joins them.
@@ -76,18 +76,18 @@ var mayImport = map[string][]string{
 	"internal/hook":          {"internal/attach"},
 	"fabric":                 {"internal/access", "internal/hook", "internal/attach", "internal/attach/client", "rma", "fence", "fabric/addr", "internal/status"},
 
-	// The fault plane: what decides, and what does it to the carriers; the
+	// The fault plane: the decisions, and their effect on the carriers; the
 	// faults of one node, which every room may ask for.
 	"internal/faults":           {"fabric/addr"},
 	"internal/faults/inject":    {"internal/faults", "internal/transport", "internal/wire", "fabric/addr"},
 	"internal/faults/failpoint": {},
 
-	// What operators see of one node: what is wrong with it, its metrics, its page.
+	// The operators' view of one node: its problems, its metrics, its page.
 	"internal/observe": {"internal/engine", "fabric/addr"},
 	"internal/metrics": {"internal/observe", "internal/engine"},
 	"internal/web":     {"internal/observe"},
 
-	// What joins the rooms.
+	// The packages that join the rooms.
 	"internal/daemon": {"internal/observe", "internal/metrics", "internal/web", "internal/audit", "internal/flight", "internal/guard", "internal/path", "internal/admission", "internal/logbound", "internal/engine", "membership", "membership/gossip", "membership/services", "membership/state", "membership/trust", "membership/verdict", "internal/attach", "internal/attach/server",
 		"internal/transport", "internal/transport/quic", "internal/transport/stream", "internal/faults", "internal/faults/inject", "internal/faults/failpoint",
 		"internal/segment", "internal/shm", "fabric/addr", "internal/status", "internal/yamlbound", "internal/printable", "internal/access", "internal/gateway/spec"},

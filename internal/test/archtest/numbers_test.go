@@ -17,7 +17,7 @@ type lineBudget struct {
 	target int // of the design
 }
 
-// The bounds are what the tree has, rounded up: it may shrink, and the bound with it.
+// The bounds are the tree's numbers, rounded up: it may shrink, and the bound with it.
 var lineBudgets = []lineBudget{
 	{"transport, path, engine, attach, ring, shm", []string{"internal/transport", "internal/path", "internal/engine", "internal/attach", "internal/ring", "internal/shm"}, 31_800, 20_000},
 	{"cmd/fabric-bench", []string{"cmd/fabric-bench"}, 6_500, 6_500},
@@ -49,7 +49,7 @@ func TestLinesStayInTheirBudgets(t *testing.T) {
 // wordClauses are clauses that hide the subject, in comments.
 var wordClauses = regexp.MustCompile(`(?i)\b(who|what)\b`)
 
-// TestNumbersOfStyle prints what the tree is like, in the columns of other trees' tables.
+// TestNumbersOfStyle prints the tree's numbers, in the columns of other trees' tables.
 func TestNumbersOfStyle(t *testing.T) {
 	var files, functions []int
 	var code, tests, comments, clauses, exported, documented int

@@ -53,7 +53,7 @@ func TestPurePackagesOnlyDecide(t *testing.T) {
 	}
 }
 
-// logTypes are what package log is good for: giving a library that wants a
+// logTypes are the names of package log that are allowed: they give a library that wants a
 // *log.Logger one that writes to ours.
 var logTypes = []string{"New", "Logger", "Lmsgprefix"}
 
@@ -67,7 +67,7 @@ func TestLibraryCodeNeitherExitsNorSleeps(t *testing.T) {
 				t.Errorf("%s: time.Sleep: wait for an event or a timer that can be stopped", f.line(at))
 			}
 		})
-		example := strings.HasPrefix(f.dir, "examples/") // a program of the user's, who has package log
+		example := strings.HasPrefix(f.dir, "examples/") // a program of the user's, which may use package log
 		if !strings.HasPrefix(f.dir, "cmd/") && !strings.HasPrefix(f.dir, "deploy/apps/") && !example {
 			f.uses("os", func(name string, at ast.Node) {
 				if name == "Exit" {
@@ -101,7 +101,7 @@ func TestBubblesAreOurs(t *testing.T) {
 	}
 }
 
-// TestPanicsAreBugs holds every panic to what no input can cause.
+// TestPanicsAreBugs allows a panic only for a cause that no input can bring about.
 func TestPanicsAreBugs(t *testing.T) {
 	for _, f := range sources(t) {
 		if f.test || slices.Contains(forTests, f.dir) {
@@ -109,7 +109,7 @@ func TestPanicsAreBugs(t *testing.T) {
 		}
 		for _, decl := range f.file.Decls {
 			if calls(decl, "recover") != nil {
-				continue // it passes on what it does not know
+				continue // it passes unknown values on
 			}
 			for _, call := range calls(decl, "panic") {
 				if !saysBug(call.Args[0]) {
@@ -267,7 +267,7 @@ func skipped(file ast.Node) []ast.Node {
 	return found
 }
 
-// skips visits a file and knows what the t of the innermost function is.
+// skips visits a file and tracks the type of t in the innermost function.
 type skips struct {
 	found *[]ast.Node
 	tests bool // it is a *testing.T, and the function has no other parameter

@@ -17,7 +17,7 @@ func parse(t *testing.T, text string) *ast.File {
 	return f
 }
 
-// TestTheRulesBite feeds the rules what they must find, and what they must not.
+// TestTheRulesBite feeds the rules texts that they must find, and texts that they must not.
 func TestTheRulesBite(t *testing.T) {
 	count := func(find func(*ast.File) int) func(text string, want int) {
 		return func(text string, want int) {
